@@ -1,0 +1,429 @@
+"""The one O(n³) step: a `Factor`, and its makers.
+
+With v the weights, h = √v/‖√v‖ and C = I − hhᵀ (C = I without an intercept), every route writes the weighted, centred kernel
+matrix as C √v K √v C = U diag(s) Uᵀ with UᵀU = I. Everything then follows from D(λ) = 1/(s + λ) and z = Uᵀ√v y:
+
+    λ c̃ = (C − UUᵀ)√v y + U (λD ∘ z),        dual coefficients c = √v c̃
+    λ p = diag(C − UUᵀ) + (U∘U)(λD),         the diagonal of λ(K̃ + λI)⁻¹, which is 1 − leverage
+    e   = λc̃ / (λp √v),                      the leave-one-out residuals
+    coefficients = basis (D ∘ z),            intercept = mean(y) − shift·(D ∘ z)
+
+Where U is square the complement C − UUᵀ is exactly 0 and is dropped. No 1/λ is formed and subtracted. A criterion sees a
+`Factor` through the methods below only, so that routes and criteria add up instead of multiplying.
+"""
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxrls._blocks import default_block_size, map_rows, sum_rows
+from jaxrls._checks import check_matrix, check_symmetric, check_targets, check_weights
+from jaxrls._gram import gram
+from jaxrls._kernels import Kernel, Precomputed, pytree, static
+from jaxrls._linalg import eigh, matmul, safe_sqrt, svd
+
+ROUTES = ("gram", "features", "covariance")
+
+
+@pytree
+class Target:
+    """Labels as one factor sees them."""
+
+    Y: Float[Array, "n t"]
+    mean: Float[Array, " t"]  # weighted mean with an intercept, else 0
+    scaled: Float[Array, "n t"]  # √v (Y − mean)
+    z: Float[Array, "r t"]  # Uᵀ scaled
+    outside: Float[Array, " t"]  # ‖(C − UUᵀ) √v Y‖²
+
+
+@pytree
+class Factor:
+    """The eigendecomposition behind one kernel and one X: all that λ, labels and criteria need of them.
+
+    Made by `factorize` or by one of the makers under it; `route` says which. U is kept as such, or as rows·rotation, formed
+    block by block, on the covariance route. Differentiating through its making raises and names the function to use.
+    """
+
+    rows: Float[Array, "n p"]  # U itself, or the features it is made of
+    s: Float[Array, " r"]
+    rotation: Float[Array, "p r"] | None  # U = √v (rows − center) rotation; None where rows are U
+    center: Float[Array, " p"] | None
+    basis: Float[Array, "q r"] | None  # coefficients = basis (D ∘ z); None where they are dual
+    shift: Float[Array, " r"] | None  # None without an intercept
+    weights: Float[Array, " n"] | None
+    design: Float[Array, "n q"] | None  # predictions = design @ coefficients, kept for rows of weight 0
+    indefinite: Float[Array, ""]  # the most negative eigenvalue that was clipped, over the largest
+    complete: bool = static()  # whether U is square, so that the complement is exactly 0
+    route: str = static()
+
+    @property
+    def n(self) -> int:
+        """Number of rows of X."""
+        return self.rows.shape[0]
+
+    @property
+    def dtype(self):
+        """The dtype of everything computed from the factor."""
+        return self.s.dtype
+
+    @property
+    def intercept_fitted(self) -> bool:
+        """Whether an unpenalised intercept is fitted."""
+        return self.shift is not None
+
+    @property
+    def root_weights(self) -> Float[Array, " n"] | None:
+        """√v, or None for weights 1."""
+        return None if self.weights is None else safe_sqrt(self.weights)
+
+    def num_rows(self) -> Float[Array, ""]:
+        """The number of rows of positive weight, less one for the intercept: the dimension the fit lives in."""
+        n = jnp.asarray(self.n, self.dtype) if self.weights is None else jnp.sum(self.weights > 0).astype(self.dtype)
+        return n - self.intercept_fitted
+
+    def total_weight(self) -> Float[Array, ""]:
+        """Σᵢ vᵢ."""
+        return jnp.asarray(self.n, self.dtype) if self.weights is None else jnp.sum(self.weights)
+
+    def precision_floor(self) -> Float[Array, ""]:
+        """n·eps·s_max: a λ below it is lost in the rounding of the factor."""
+        return max(self.n, self.s.shape[0]) * jnp.finfo(self.dtype).eps * jnp.max(self.s)
+
+    # labels ------------------------------------------------------------------------------------------------------------
+
+    def project(self, Y) -> Target:
+        """Labels in the factor's coordinates: O(n r t)."""
+        check_targets("Y", Y, self.n)
+        Y = jnp.asarray(Y, self.dtype).reshape(self.n, -1)
+        mean = jnp.zeros(Y.shape[1], self.dtype)
+        if self.intercept_fitted:
+            mean = jnp.mean(Y, axis=0) if self.weights is None else matmul(self.weights, Y) / jnp.sum(self.weights)
+        scaled = _scale_rows(self.root_weights, Y - mean)
+
+        def products(block):
+            rows, v, y = block
+            U = self._left(rows, v)
+            return matmul(U.T, y), jnp.sum(y * y, axis=0)
+
+        z, total = self._sum(products, scaled)
+        outside = jnp.zeros_like(mean) if self.complete else jnp.maximum(total - jnp.sum(z * z, axis=0), 0)
+        return Target(Y, mean, scaled, z, outside)
+
+    # one λ, or one per target ------------------------------------------------------------------------------------------
+
+    def coef(self, target: Target, lam) -> Float[Array, "q t"]:
+        """Coefficients at λ: dual c, or w on the basis of features."""
+        if self.basis is None:
+            return _scale_rows(self.root_weights, self._dual(self.rows, target.scaled, target, lam) / lam)
+        return matmul(self.basis, target.z / (self.s[:, None] + lam))
+
+    def intercept(self, target: Target, lam) -> Float[Array, " t"]:
+        """The unpenalised intercept at λ, or 0."""
+        if self.shift is None:
+            return jnp.zeros_like(target.mean)
+        return target.mean - matmul(self.shift, target.z / (self.s[:, None] + lam))
+
+    def loo_sum(self, fn: Callable, target: Target, lam):
+        """Σ over blocks of rows of `fn(residuals, labels, weights)`, all rows of positive weight left out in turn."""
+
+        def block(args):
+            (rows, v, y), Y = args[:3], args[3]
+            weight = jnp.ones(Y.shape[0], Y.dtype) if v is None else v
+            return fn(self._left_out(rows, v, y, target, lam), Y, weight)
+
+        return self._sum(block, target.scaled, target.Y)
+
+    def loo_residuals(self, target: Target, lam) -> Float[Array, "n t"]:
+        """yᵢ − f₍without i₎(xᵢ) for every row, those of weight 0 included."""
+        out = self._map(lambda args: self._left_out(*args, target, lam), target.scaled)
+        if self.weights is None:
+            return out
+        fitted = matmul(self.design, self.coef(target, lam)) + self.intercept(target, lam)
+        return jnp.where(self.weights[:, None] > 0, out, target.Y - fitted)
+
+    def residual_norm(self, target: Target, lam) -> Float[Array, " t"]:
+        """Σᵢ vᵢ (yᵢ − f(xᵢ) − b)² = ‖λ c̃‖²."""
+        return target.outside + jnp.sum((self._shrink(lam) * target.z) ** 2, axis=0)
+
+    def quadratic(self, target: Target, lam) -> Float[Array, " t"]:
+        """The smallest value of twice the objective over λ: √v yᵀ (K̃ + λI)⁻¹ √v y, centred."""
+        return (target.outside + jnp.sum(self._shrink(lam) * target.z**2, axis=0)) / lam
+
+    def logdet(self, lam) -> Float[Array, "..."]:
+        """log of the product of the eigenvalues of K̃ + λI, over the dimension the fit lives in."""
+        return self._spectral_sum(jnp.log(self.s[:, None] + lam), jnp.log(lam))
+
+    def dof(self, lam) -> Float[Array, "..."]:
+        """Effective degrees of freedom Σ s/(s + λ), and 1 for the intercept."""
+        return jnp.sum(self.s[:, None] / (self.s[:, None] + lam), axis=0).reshape(jnp.shape(lam)) + self.intercept_fitted
+
+    def trace(self, lam) -> Float[Array, "..."]:
+        """Σ (1 − leverage) = rows less effective degrees of freedom, without cancellation."""
+        return self._spectral_sum(self._shrink(lam), jnp.ones_like(lam))
+
+    def dual(self, U, target: Target, lam) -> Float[Array, "n t"]:
+        """λ c̃, for U as `left` gives it."""
+        return self._dual(U, target.scaled, target, lam)
+
+    def remaining_block(self, U, root, mask, lam) -> Float[Array, "b b"]:
+        """A diagonal block of λ(K̃ + λI)⁻¹ for some rows of U and √v; rows of `mask` 0 become rows of the identity."""
+        inside = matmul(U * self._shrink(lam)[:, 0], U.T)
+        if self.complete:
+            return inside + jnp.diag(1 - mask)
+        outside = jnp.eye(U.shape[0], dtype=U.dtype) - matmul(U, U.T)
+        if self.intercept_fitted:
+            outside = outside - root[:, None] * root[None, :] / self.total_weight()
+        return outside + inside
+
+    # how -----------------------------------------------------------------------------------------------------------------
+
+    def _shrink(self, lam):
+        """λD = λ/(s + λ), (r, 1) or (r, t)."""
+        return lam / (self.s[:, None] + lam)
+
+    def _spectral_sum(self, inside, outside):
+        """Σ over the n − r directions outside U too."""
+        missing = self.num_rows() - self.s.shape[0]
+        return jnp.sum(inside, axis=0).reshape(jnp.shape(outside)) + missing * outside
+
+    def left(self) -> Float[Array, "n r"]:
+        """U, formed where it is not kept."""
+        return self._map(lambda args: self._left(*args[:2]), None)
+
+    def _left(self, rows, v):
+        if self.rotation is None:
+            return rows
+        rows = rows if self.center is None else rows - self.center
+        return _scale_rows(None if v is None else safe_sqrt(v), matmul(rows, self.rotation))
+
+    def _dual(self, U, scaled, target, lam):
+        if self.complete:
+            return matmul(U, self._shrink(lam) * target.z)
+        return scaled - matmul(U, target.z) + matmul(U, self._shrink(lam) * target.z)
+
+    def _remaining(self, U, v, lam):
+        """λp = 1 − leverage, (n, 1) or (n, t)."""
+        squares = U * U
+        inside = matmul(squares, self._shrink(lam))
+        if self.complete:
+            return inside
+        outside = 1 - jnp.sum(squares, axis=1)
+        if self.intercept_fitted:
+            outside = outside - (1.0 if v is None else v) / self.total_weight()
+        return outside[:, None] + inside
+
+    def _left_out(self, rows, v, scaled, target, lam):
+        U = self._left(rows, v)
+        numerator, denominator = self._dual(U, scaled, target, lam), self._remaining(U, v, lam)
+        if v is None:
+            return numerator / denominator
+        used = v[:, None] > 0
+        root = jnp.sqrt(jnp.where(used, v[:, None], 1))
+        return jnp.where(used, numerator / jnp.where(used, denominator * root, 1), 0)
+
+    def _block_size(self, columns) -> int:
+        return self.n if self.complete else default_block_size(self.n, (self.rows.shape[1] + 2 * columns) * self.dtype.itemsize)
+
+    def _sum(self, fn, *columns):
+        width = sum(c.shape[1] for c in columns)
+        return sum_rows(fn, (self.rows, self.weights, *columns), self._block_size(width))
+
+    def _map(self, fn, column):
+        return map_rows(fn, (self.rows, self.weights, column), self._block_size(self.s.shape[0]))
+
+
+def _scale_rows(scale, A):
+    return A if scale is None else A * (scale[:, None] if A.ndim == 2 else scale)
+
+
+def _prepare_weights(weights, n, dtype):
+    if weights is None:
+        return None
+    weights = jnp.asarray(weights, dtype)
+    check_weights(weights, n)
+    return weights
+
+
+def _clip(s):
+    """Eigenvalues with rounding below 0 taken off, and how far below 0 they went, relative to the largest."""
+    largest = jnp.max(jnp.abs(s))
+    return jnp.maximum(s, 0), -jnp.minimum(jnp.min(s), 0) / jnp.where(largest > 0, largest, 1)
+
+
+def factor_gram(K: Float[Array, "n n"], *, weights: Float[Array, " n"] | None = None, intercept: bool = False) -> Factor:
+    """Factor a kernel matrix: the dual route, for any kernel.
+
+    C √v K √v C = Q diag(s) Qᵀ and U = C Q: projected once more, which keeps the intercept exact for λ down to the precision of
+    K. Eigenvalues below 0 by rounding are set to 0.
+
+    **Shapes**: K (n, n) symmetric, weights (n,) ≥ 0. **Cost** one symmetric eigendecomposition, about 9n³ flops, 4n² numbers of
+    memory. **Raises** `ValueError` for a K that is not square, or not symmetric where values are known. **Fails** (NaN) in
+    float32 where LAPACK does not converge: use float64. **Source**: Rifkin (lecture), "Solving RLS, Varying λ".
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> rls.factor_gram(jnp.array([[2.0, 0.0], [0.0, 1.0]])).s.tolist()
+    [1.0, 2.0]
+    """
+    check_symmetric("K", K)
+    weights = _prepare_weights(weights, K.shape[0], K.dtype)
+    return _factor_gram(K, weights, intercept, "gram")
+
+
+def _factor_gram(K, weights, intercept, route):
+    n, root = K.shape[0], None if weights is None else safe_sqrt(weights)
+    scaled = K if root is None else root[:, None] * K * root[None, :]
+    if not intercept:
+        s, U = eigh(scaled)
+        s, below = _clip(s)
+        return Factor(U, s, None, None, None, None, weights, _keep(K, weights), below, True, route)
+    h = jnp.full(n, 1 / math.sqrt(n), K.dtype) if root is None else root / jnp.sqrt(jnp.sum(weights))
+    Kh = matmul(scaled, h)
+    half = Kh - 0.5 * jnp.dot(h, Kh) * h
+    s, Q = eigh(scaled - half[:, None] * h[None, :] - h[:, None] * half[None, :])
+    U = Q - h[:, None] * matmul(h, Q)[None, :]
+    s, below = _clip(s)
+    total = jnp.asarray(n, K.dtype) if weights is None else jnp.sum(weights)
+    shift = matmul(Kh, U) / jnp.sqrt(total)
+    return Factor(U, s, None, None, None, shift, weights, _keep(K, weights), below, True, route)
+
+
+def _keep(design, weights):
+    """Predictions at rows of weight 0 need the design; without weights there are none."""
+    return None if weights is None else design
+
+
+def factor_features(Phi: Float[Array, "n r"], *, weights: Float[Array, " n"] | None = None, intercept: bool = False) -> Factor:
+    """Factor explicit features by the thin SVD: the most precise route, as K's condition number is never squared.
+
+    C √v Φ = U diag(σ) Vᵀ and s = σ²; coefficients w = V (σ D ∘ Uᵀ√v y).
+
+    **Shapes**: Φ (n, r), weights (n,) ≥ 0. **Cost** O(n r min(n, r)), about 25 times the matrix product ΦᵀΦ. **Raises** `ValueError`
+    for a Φ that is not a matrix. **Source**: Rifkin (lecture), "Linear kernel, SVD approach".
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> rls.factor_features(jnp.array([[3.0], [4.0]])).s.round(3).tolist()
+    [25.0]
+    """
+    Phi, weights, mean, centred = _prepare_features(Phi, weights, intercept)
+    U, sigma, Vt = svd(centred)
+    complete = U.shape[0] == U.shape[1]
+    if intercept:
+        root = None if weights is None else safe_sqrt(weights)
+        h = jnp.full(U.shape[0], 1 / math.sqrt(U.shape[0]), U.dtype) if root is None else root / jnp.sqrt(jnp.sum(weights))
+        U = U - h[:, None] * matmul(h, U)[None, :]
+    basis = Vt.T * sigma
+    shift = matmul(mean, basis) if intercept else None
+    zero = jnp.zeros((), Phi.dtype)
+    return Factor(U, sigma**2, None, None, basis, shift, weights, _keep(Phi, weights), zero, complete, "features")
+
+
+def factor_covariance(Phi: Float[Array, "n r"], *, weights: Float[Array, " n"] | None = None, intercept: bool = False) -> Factor:
+    """Factor explicit features by their r×r covariance ΦᵀΦ: the lectures' direct approach, for many rows.
+
+    Φᵀ√v C √v Φ = V diag(s) Vᵀ, and U = C√vΦ V/√s is formed in row blocks whenever it is needed and never kept, so that LOO costs a
+    second pass over the rows and no memory of their number. Squares the condition number, as K does: directions with
+    s below r·eps·s_max count as absent. With no more rows than features the smaller ΦΦᵀ takes its place.
+
+    **Shapes**: Φ (n, r), weights (n,) ≥ 0. **Cost** one product, O(n r²), and an eigendecomposition, O(r³). **Raises** as
+    `factor_features`. **Source**: Rifkin (lecture), "Linear kernel, direct approach".
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> rls.factor_covariance(jnp.array([[3.0], [4.0]])).s.tolist()
+    [25.0]
+    """
+    if Phi.ndim == 2 and Phi.shape[0] <= Phi.shape[1]:
+        return _factor_outer(Phi, weights, intercept)
+    Phi, weights, mean, _ = _prepare_features(Phi, weights, intercept)
+
+    def product(block):
+        rows, v = block
+        rows = _scale_rows(None if v is None else safe_sqrt(v), rows if mean is None else rows - mean)
+        return matmul(rows.T, rows)
+
+    block_size = default_block_size(Phi.shape[0], Phi.shape[1] * Phi.dtype.itemsize)
+    s, V = eigh(sum_rows(product, (Phi, weights), block_size))
+    s, below = _clip(s)
+    present = s > s.shape[0] * jnp.finfo(s.dtype).eps * jnp.max(s)
+    sigma = jnp.sqrt(jnp.where(present, s, 1))
+    rotation, basis = jnp.where(present, V / sigma, 0), jnp.where(present, V * sigma, 0)
+    s = jnp.where(present, s, 0)
+    shift = matmul(mean, basis) if intercept else None
+    return Factor(Phi, s, rotation, mean, basis, shift, weights, _keep(Phi, weights), below, False, "covariance")
+
+
+def _factor_outer(Phi, weights, intercept):
+    """The covariance route with n ≤ r: K = ΦΦᵀ, its dual coefficients turned into w = Φᵀ c."""
+    Phi, weights, mean, centred = _prepare_features(Phi, weights, intercept)
+    dual = _factor_gram(matmul(Phi, Phi.T), weights, intercept, "covariance")
+    basis = matmul(centred.T, dual.rows)
+    shift = matmul(mean, basis) if intercept else None
+    return Factor(dual.rows, dual.s, None, None, basis, shift, weights, _keep(Phi, weights), dual.indefinite, True, "covariance")
+
+
+def _prepare_features(Phi, weights, intercept):
+    """Checked features and weights, the weighted mean row, and C√vΦ."""
+    check_matrix("Phi", Phi)
+    weights = _prepare_weights(weights, Phi.shape[0], Phi.dtype)
+    root = None if weights is None else safe_sqrt(weights)
+    if not intercept:
+        return Phi, weights, None, _scale_rows(root, Phi)
+    mean = jnp.mean(Phi, axis=0) if weights is None else matmul(weights, Phi) / jnp.sum(weights)
+    return Phi, weights, mean, _scale_rows(root, Phi - mean)
+
+
+def choose_route(kernel: Kernel, n: int, d: int, dtype) -> str:
+    """The cheapest exact route for these shapes.
+
+    Features fewer than rows: their covariance where rows are plenty (8 times as many or more), else their SVD. Otherwise K.
+    """
+    r = kernel.num_features(d, dtype)
+    if r is None or r >= n:
+        return "gram"
+    return "covariance" if n >= 8 * r else "features"
+
+
+def factorize(
+    kernel: Kernel,
+    X: Float[Array, "n d"],
+    *,
+    weights: Float[Array, " n"] | None = None,
+    intercept: bool = False,
+    route: str | None = None,
+    block_size: int | None = None,
+) -> Factor:
+    """Do the one hard step for a kernel and X: everything about λ, labels and validation follows cheaply from the result.
+
+    **Routes**, chosen by shape (`factor.route` says which) or named: `"gram"`, K's eigendecomposition, O(n³), any kernel;
+    `"features"`, thin SVD of explicit features, O(n r²); `"covariance"`, eigendecomposition of ΦᵀΦ, O(n r²) at a fraction of
+    the constant. The latter two need a kernel with explicit features (`Linear`, `FeatureMap`, and sums of those).
+
+    **Shapes**: X (n, d); weights (n,) ≥ 0, where 0 is a row that was never there. `intercept` fits an unpenalised constant.
+    `block_size` bounds the rows of temporaries while K is built. **Raises** `ValueError` for a route the kernel does not have.
+    **Fails**: inside `jax.jit` values are not checked. Differentiating it in X, kernel or weights raises: use
+    `loo_objective`. **Source**: Rifkin (lecture); see the makers.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> factor = rls.factorize(rls.Gaussian(1.0), jnp.arange(4.0)[:, None])
+    >>> factor.route, factor.s.shape
+    ('gram', (4,))
+    """
+    check_matrix("X", X)
+    if not isinstance(kernel, Kernel):
+        raise ValueError(f"kernel must be a jaxrls kernel such as Gaussian(1.0), and is {kernel!r}")
+    explicit = kernel.num_features(X.shape[1], X.dtype)
+    if route is None:
+        route = choose_route(kernel, X.shape[0], X.shape[1], X.dtype)
+    if route not in ROUTES:
+        raise ValueError(f"route must be one of {', '.join(map(repr, ROUTES))} or None to choose, and is {route!r}")
+    if route == "gram":
+        if isinstance(kernel, Precomputed):
+            check_symmetric("X, as the precomputed kernel matrix,", X)
+        weights = _prepare_weights(weights, X.shape[0], X.dtype)
+        return _factor_gram(gram(kernel, X, block_size=block_size), weights, intercept, "gram")
+    if explicit is None:
+        raise ValueError(f"route={route!r} needs explicit features, which {type(kernel).__name__} does not have: use route='gram'")
+    make = factor_features if route == "features" else factor_covariance
+    return make(kernel.features(X), weights=weights, intercept=intercept)

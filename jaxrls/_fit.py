@@ -1,0 +1,212 @@
+"""The one call: factor, sweep λ, choose, and leave a model."""
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxrls._checks import as_floats, check_dense_size, check_finite, check_matrix, check_targets, check_weights, is_concrete
+from jaxrls._criteria import folds, gcv, holdout, kfold, log_marginal_likelihood, loo
+from jaxrls._factor import choose_route, factorize
+from jaxrls._gram import gram
+from jaxrls._kernels import Kernel, pytree, static
+from jaxrls._losses import squared_error
+from jaxrls._model import Model, make_model
+from jaxrls._path import coef, effective_dof, lambda_grid, loo_residuals
+from jaxrls._precision import in_precision_of
+
+TAKES_LOSS = (loo, kfold, holdout)
+
+
+@pytree
+class Fit:
+    """The result of `fit`: the model at the chosen λ, and how it was chosen.
+
+    `errors` (L,) or (L, t) is the criterion over `lams`, smaller better (the evidence negated); `lam` and `error` the chosen λ and its
+    error, averaged over targets, or one of each per target. `loo_residuals` and `dof` belong to the chosen λ, `floor` is the λ
+    below which rounding rules, `route` and `criterion` say how it was done.
+
+    >>> import numpy as np, jaxrls as rls
+    >>> X = np.linspace(0, 1, 20)[:, None]
+    >>> rls.fit(rls.Gaussian(0.3), X, np.sin(6 * X[:, 0])).criterion
+    'loo'
+    """
+
+    model: Model
+    lams: Float[Array, " L"]
+    errors: Float[Array, "L *t"]
+    lam: Float[Array, "*t"]
+    error: Float[Array, "*t"]
+    loo_residuals: Float[Array, "n *t"]
+    dof: Float[Array, "*t"]
+    floor: Float[Array, ""]
+    indefinite: Float[Array, ""]
+    route: str = static()
+    criterion: str = static()
+
+    def predict(self, X, *, block_size: int | None = None) -> Float[Array, "m *t"]:
+        """Predictions for the rows of X: see `Model.predict`."""
+        return self.model.predict(X, block_size=block_size)
+
+
+@in_precision_of("X")
+def fit(
+    kernel: Kernel,
+    X,
+    Y,
+    *,
+    lams=None,
+    criterion: Callable = loo,
+    loss: Callable = squared_error,
+    weights=None,
+    intercept: bool = True,
+    per_target: bool = False,
+    groups=None,
+    validation=None,
+    route: str | None = None,
+    block_size: int | None = None,
+) -> Fit:
+    """Fit regularized least squares with the best λ of a grid, by exact leave-one-out, for the price of one factorization.
+
+    minimise ½ Σ vᵢ (yᵢ − f(xᵢ) − b)² + (λ/2) ‖f‖²_H over f and b for every λ, and keep the λ of the smallest error.
+
+    **Arguments**: X (n, d) and Y (n,) or (n, t), NumPy or JAX, in any units. `lams` (L,), by default 100 from the spectrum.
+    `criterion`: `loo`, `gcv`, `kfold`, `holdout`, `log_marginal_likelihood`, or any function `(factor, Y, lams)` of which less is
+    better. `loss` for the ones that average a loss. `weights` (n,) ≥ 0. `intercept` unpenalised. `per_target` chooses λ for each column
+    of Y. `groups` (n,) labels of rows left out together (the criterion is then `kfold`); `validation` a pair `(X, Y)` (then
+    `holdout`). `route` and `block_size` as in `factorize`.
+
+    **Returns** a `Fit`; float64 NumPy input is computed in float64 and comes back as NumPy arrays. **Cost** one
+    factorization, O(n³) or O(n r²), and O(n r L t). Equal errors go to the larger λ. **Raises** `ValueError` for shapes that do not fit,
+    NaN or infinity in the data, λ ≤ 0, parameters outside a kernel's domain, a problem larger than memory. **Warns** where the
+    chosen λ is at the edge of the grid, λ is below the precision of the factor, or K is not positive semidefinite.
+    Inside `jax.jit` and `jax.vmap` values cannot be checked. **Source**: Rifkin (lecture), "Leave-One-Out CV".
+
+    >>> import numpy as np, jaxrls as rls
+    >>> X = np.linspace(0, 1, 30)[:, None]
+    >>> fit = rls.fit(rls.Gaussian(width=0.3), X, np.sin(6 * X[:, 0]), lams=[1e-3, 1e-1, 1e1])
+    >>> bool(fit.error < 1e-2)
+    True
+    """
+    kernel, X, Y, weights = check_data(kernel, X, Y, weights)
+    criterion, options = resolve_criterion(criterion, loss, groups, validation)
+    if lams is not None:
+        lams = jnp.asarray(as_floats("lams", lams, X.dtype))
+    if choose_route(kernel, *X.shape, X.dtype) == "gram" and is_concrete(X):
+        check_dense_size(X.shape[0], X.dtype)
+    result = _fit(kernel, X, Y, lams, weights, options, criterion, loss, intercept, per_target, route, block_size)
+    if is_concrete(result):
+        _inspect(result)
+    return result
+
+
+def check_data(kernel: Kernel, X, Y, weights):
+    """The data as JAX arrays of one dtype, that of X, with every check that needs values done."""
+    if not isinstance(kernel, Kernel):
+        raise ValueError(f"kernel must be a jaxrls kernel such as Gaussian(1.0), and is {kernel!r}")
+    X = as_floats("X", X)
+    check_matrix("X", X)
+    check_finite("X", X)
+    kernel.check(X)
+    Y = as_floats("Y", Y, X.dtype)
+    check_targets("Y", Y, X.shape[0])
+    check_finite("Y", Y)
+    if weights is not None:
+        weights = as_floats("weights", weights, X.dtype)
+        check_weights(weights, X.shape[0])
+        weights = jnp.asarray(weights)
+    return kernel, jnp.asarray(X), jnp.asarray(Y), weights
+
+
+def resolve_criterion(criterion, loss, groups, validation):
+    """The criterion that groups or validation data imply, and the arrays it needs."""
+    if groups is not None and validation is not None:
+        raise ValueError("groups and validation each name a criterion, kfold and holdout: give one of them")
+    if groups is not None and criterion in (loo, kfold):
+        criterion, options = kfold, {"groups": folds(groups)}
+    elif validation is not None and criterion in (loo, holdout):
+        X_holdout, Y_holdout = validation
+        criterion, options = holdout, {"X": as_floats("validation X", X_holdout), "Y": as_floats("validation Y", Y_holdout)}
+        check_matrix("validation X", options["X"])
+        check_finite("validation X", options["X"])
+        check_finite("validation Y", options["Y"])
+    elif groups is not None or validation is not None:
+        raise ValueError(f"groups and validation do not go with criterion {name_of(criterion)}: leave one of them out")
+    elif criterion is kfold:
+        raise ValueError("criterion=kfold needs groups=, (n,) labels of rows to leave out together")
+    elif criterion is holdout:
+        raise ValueError("criterion=holdout needs validation=(X, Y)")
+    else:
+        options = {}
+    if loss is not squared_error and criterion not in TAKES_LOSS:
+        raise ValueError(f"criterion {name_of(criterion)} does not average a loss: leave loss= out, or use loo, kfold or holdout")
+    return criterion, options
+
+
+def name_of(criterion) -> str:
+    """What to call a criterion in results and messages."""
+    return getattr(criterion, "__name__", type(criterion).__name__)
+
+
+def evaluate(criterion, loss, factor, kernel, X, Y, lams, options):
+    """The criterion over λ as an error: smaller is better."""
+    if criterion is log_marginal_likelihood:
+        return -log_marginal_likelihood(factor, Y, lams)
+    if criterion is holdout:
+        seen = options["X"].astype(X.dtype)
+        design = gram(kernel, seen, X) if factor.route == "gram" else kernel.features(seen)
+        return holdout(factor, Y, lams, design, options["Y"].astype(X.dtype), loss=loss)
+    if criterion is kfold:
+        return kfold(factor, Y, lams, options["groups"], loss=loss)
+    return loo(factor, Y, lams, loss=loss) if criterion is loo else criterion(factor, Y, lams)
+
+
+@partial(jax.jit, static_argnums=(6, 7, 8, 9, 10, 11))
+def _fit(kernel, X, Y, lams, weights, options, criterion, loss, intercept, per_target, route, block_size):
+    factor = factorize(kernel, X, weights=weights, intercept=intercept, route=route, block_size=block_size)
+    lams = lambda_grid(factor) if lams is None else lams
+    errors = evaluate(criterion, loss, factor, kernel, X, Y, lams, options)
+    lam, error = _choose(lams, errors, per_target)
+    model = make_model(kernel, X, *coef(factor, Y, lam), factor.route)
+    residuals = loo_residuals(factor, Y, lam)
+    dof = effective_dof(factor, jnp.atleast_1d(lam)).reshape(lam.shape)
+    name = name_of(criterion)
+    return Fit(model, lams, errors, lam, error, residuals, dof, factor.precision_floor(), factor.indefinite, factor.route, name)
+
+
+def _choose(lams, errors, per_target):
+    """The λ of the smallest error, the larger of equals: shared, by the mean over targets, or one per target."""
+    if errors.ndim == 2 and not per_target:
+        errors = jnp.mean(errors, axis=1)
+    order = jnp.argsort(lams)
+    best = order[lams.shape[0] - 1 - jnp.argmin(errors[order[::-1]], axis=0)]
+    return lams[best], jnp.take_along_axis(errors, jnp.expand_dims(best, 0), axis=0)[0]
+
+
+def _inspect(fit: Fit) -> None:
+    """Say what a user would want to know before trusting the numbers."""
+    lams, errors, chosen = np.asarray(fit.lams), np.asarray(fit.errors), np.asarray(fit.lam)
+    if not np.isfinite(errors).all():
+        raise ValueError(
+            f"the {fit.criterion} error is not finite at {int((~np.isfinite(errors)).sum())} of {errors.size} λ: the factorization broke down; "
+            "use float64 (NumPy float64 input), a larger smallest λ, or a smaller kernel width"
+        )
+    if float(fit.indefinite) > 100 * len(fit.loo_residuals) * np.finfo(errors.dtype).eps:
+        _warn(f"the kernel matrix is not positive semidefinite: its most negative eigenvalue, {float(fit.indefinite):.2g} of the largest, was set to 0")
+    if lams.min() < float(fit.floor):
+        _warn(f"λ below {float(fit.floor):.2g} is below the precision of the factor, and the grid goes down to {lams.min():.2g}: drop those, or use float64")
+    if len(lams) > 1 and np.isin(chosen, (lams.min(), lams.max())).any():
+        low = bool((chosen == lams.min()).any())
+        edge, remedy = ("smallest", "smaller") if low else ("largest", "larger")
+        _warn(
+            f"the chosen λ, {lams.min() if low else lams.max():.3g}, is the {edge} of the grid: pass lams= that reach {remedy} values, "
+            "or change the kernel (at a default grid's end the fit no longer changes with λ)"
+        )
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, UserWarning, stacklevel=5)

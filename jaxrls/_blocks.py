@@ -5,6 +5,9 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from jaxrls._linalg import matmul
+from jaxrls._sparse import SparseRows
+
 # Bytes of one block's temporaries: on CPUs what stays in cache, on accelerators what keeps the device busy.
 CPU_BLOCK_BYTES = 4 * 2**20
 ACCELERATOR_BLOCK_BYTES = 256 * 2**20
@@ -27,12 +30,30 @@ def check_block_size(block_size, n: int) -> int:
     return min(block_size, n)
 
 
+def _is_sparse(leaf) -> bool:
+    return isinstance(leaf, SparseRows)
+
+
 def _split(arrays, block_size: int):
-    """Leading axes (n, …) as whole blocks (k, block_size, …) and the ragged rest, None where there is none."""
-    n = jax.tree.leaves(arrays)[0].shape[0]
-    k = n // block_size
-    whole = jax.tree.map(lambda a: a[: k * block_size].reshape(k, block_size, *a.shape[1:]), arrays)
-    return whole, (jax.tree.map(lambda a: a[k * block_size :], arrays) if k * block_size < n else None)
+    """The rows as a list of whole blocks (k, block, …) and of the ragged rest, either None where there is none.
+
+    The third result turns one such part back into what the caller passed, with dense rows. Sparse leaves come in blocks already,
+    of their own size, which then holds for all.
+    """
+    leaves, tree = jax.tree.flatten(arrays, is_leaf=_is_sparse)
+    sparse = [leaf for leaf in leaves if _is_sparse(leaf)]
+    n = leaves[0].shape[0]
+    block = sparse[0].block if sparse else min(block_size, n)
+    k, ragged = divmod(n, block)
+
+    def join(parts, rows):
+        return jax.tree.unflatten(tree, [a.dense_block(p, rows) if _is_sparse(a) else p for a, p in zip(leaves, parts, strict=True)])
+
+    if not sparse and block == n:
+        return None, leaves, join, n, n
+    whole = [a.whole if _is_sparse(a) else a[: k * block].reshape(k, block, *a.shape[1:]) for a in leaves]
+    rest = [a.rest if _is_sparse(a) else a[k * block :] for a in leaves] if ragged else None
+    return whole, rest, join, block, ragged
 
 
 def map_rows(fn: Callable, arrays, block_size: int):
@@ -40,26 +61,29 @@ def map_rows(fn: Callable, arrays, block_size: int):
 
     Derivatives recompute each block instead of keeping its temporaries.
     """
-    n = jax.tree.leaves(arrays)[0].shape[0]
-    if block_size >= n:
-        return fn(arrays)
-    whole, rest = _split(arrays, block_size)
-    out = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), jax.lax.map(jax.checkpoint(fn), whole))
-    if rest is None:
-        return out
-    return jax.tree.map(lambda a, b: jnp.concatenate([a, b]), out, fn(rest))
+    whole, rest, join, block, ragged = _split(arrays, block_size)
+    last = None if rest is None else fn(join(rest, ragged))
+    if whole is None:
+        return last
+    out = jax.lax.map(jax.checkpoint(lambda parts: fn(join(parts, block))), whole)
+    out = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), out)
+    return out if rest is None else jax.tree.map(lambda a, b: jnp.concatenate([a, b]), out, last)
 
 
 def sum_rows(fn: Callable, arrays, block_size: int):
     """The sum of `fn` over blocks of rows: one carry, added to block by block, with derivatives that recompute."""
-    n = jax.tree.leaves(arrays)[0].shape[0]
-    if block_size >= n:
-        return fn(arrays)
-    whole, rest = _split(arrays, block_size)
-    first = jax.eval_shape(fn, jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), whole))
-    zero = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), first) if rest is None else fn(rest)
+    whole, rest, join, block, ragged = _split(arrays, block_size)
+    if whole is None:
+        return fn(join(rest, block))
+    each = jax.checkpoint(lambda parts: fn(join(parts, block)))
+    if rest is None:
+        shapes = jax.eval_shape(each, jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), whole))
+        start = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
+    else:
+        start = fn(join(rest, ragged))
+    return jax.lax.scan(lambda total, parts: (jax.tree.map(jnp.add, total, each(parts)), None), start, whole)[0]
 
-    def add(total, block):
-        return jax.tree.map(jnp.add, total, jax.checkpoint(fn)(block)), None
 
-    return jax.lax.scan(add, zero, whole)[0]
+def rows_matmul(A, V):
+    """A @ V for a dense A or for sparse rows."""
+    return map_rows(lambda rows: matmul(rows, V), A, 0) if _is_sparse(A) else matmul(A, V)

@@ -35,7 +35,7 @@ def as_floats(name: str, value, dtype=None):
 
 def check_finite(name: str, value) -> None:
     """Raise where `value` holds NaN or infinity (concrete arrays only)."""
-    if not is_concrete(value):
+    if not is_concrete(value) or not isinstance(value, np.ndarray | jax.Array):  # sparse rows are checked where they are read
         return
     finite = np.isfinite(np.asarray(value))
     if not finite.all():

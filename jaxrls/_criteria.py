@@ -7,12 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jaxrls._blocks import rows_matmul
 from jaxrls._checks import check_matrix, check_targets, check_weights, is_concrete
 from jaxrls._factor import Factor, factor_covariance
 from jaxrls._kernels import pytree, static
 from jaxrls._linalg import matmul, safe_sqrt
 from jaxrls._losses import squared_error
 from jaxrls._path import as_grid, drop_target_axis, mean_left_out, sweep
+from jaxrls._sparse import SparseRows
 
 
 def loo(
@@ -51,7 +53,7 @@ def gcv(factor: Factor, Y: Float[Array, "n *t"], lams: Float[Array, " L"]) -> Fl
     lams, target = as_grid(factor, lams), factor.project(Y)
 
     def at(lam):
-        rows = factor.num_rows() + factor.intercept_fitted
+        rows = factor.num_rows() + float(factor.intercept_fitted)
         return factor.residual_norm(target, lam) / factor.total_weight() / (factor.trace(lam) / rows) ** 2
 
     return drop_target_axis(Y, jax.vmap(at)(lams))[0]
@@ -88,7 +90,7 @@ def holdout(
     factor: Factor,
     Y: Float[Array, "n *t"],
     lams: Float[Array, " L"],
-    design: Float[Array, "m q"],
+    design: Float[Array, "m q"] | SparseRows,
     Y_holdout: Float[Array, "m *t"],
     *,
     weights: Float[Array, " m"] | None = None,
@@ -118,7 +120,7 @@ def holdout(
     check_weights(weight, design.shape[0])
 
     def at(lam):
-        residual = labels - matmul(design, factor.coef(target, lam)) - factor.intercept(target, lam)
+        residual = labels - rows_matmul(design, factor.coef(target, lam)) - factor.intercept(target, lam)
         return matmul(weight, loss(residual, labels)) / jnp.sum(weight)
 
     return drop_target_axis(Y, sweep(at, lams, target.Y.shape[1]))[0]

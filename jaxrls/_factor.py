@@ -19,11 +19,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls._blocks import default_block_size, map_rows, sum_rows
+from jaxrls._blocks import default_block_size, map_rows, rows_matmul, sum_rows
 from jaxrls._checks import check_matrix, check_symmetric, check_targets, check_weights
 from jaxrls._gram import gram
-from jaxrls._kernels import Kernel, Precomputed, pytree, static
+from jaxrls._kernels import Kernel, Linear, Precomputed, pytree, static
 from jaxrls._linalg import eigh, matmul, safe_sqrt, svd
+from jaxrls._sparse import SparseMatrix, SparseRows, is_sparse, sparse_rows
 
 ROUTES = ("gram", "features", "covariance")
 
@@ -47,14 +48,14 @@ class Factor:
     block by block, on the covariance route. Differentiating through its making raises and names the function to use.
     """
 
-    rows: Float[Array, "n p"]  # U itself, or the features it is made of
+    rows: Float[Array, "n p"] | SparseRows  # U itself, or the features it is made of
     s: Float[Array, " r"]
     rotation: Float[Array, "p r"] | None  # U = √v (rows − center) rotation; None where rows are U
     center: Float[Array, " p"] | None
     basis: Float[Array, "q r"] | None  # coefficients = basis (D ∘ z); None where they are dual
     shift: Float[Array, " r"] | None  # None without an intercept
     weights: Float[Array, " n"] | None
-    design: Float[Array, "n q"] | None  # predictions = design @ coefficients, kept for rows of weight 0
+    design: Float[Array, "n q"] | SparseRows | None  # predictions = design @ coefficients, kept for rows of weight 0
     indefinite: Float[Array, ""]  # the most negative eigenvalue that was clipped, over the largest
     complete: bool = static()  # whether U is square, so that the complement is exactly 0
     route: str = static()
@@ -82,7 +83,7 @@ class Factor:
     def num_rows(self) -> Float[Array, ""]:
         """The number of rows of positive weight, less one for the intercept: the dimension the fit lives in."""
         n = jnp.asarray(self.n, self.dtype) if self.weights is None else jnp.sum(self.weights > 0).astype(self.dtype)
-        return n - self.intercept_fitted
+        return n - int(self.intercept_fitted)
 
     def total_weight(self) -> Float[Array, ""]:
         """Σᵢ vᵢ."""
@@ -141,7 +142,7 @@ class Factor:
         out = self._map(lambda args: self._left_out(*args, target, lam), target.scaled)
         if self.weights is None:
             return out
-        fitted = matmul(self.design, self.coef(target, lam)) + self.intercept(target, lam)
+        fitted = rows_matmul(self.design, self.coef(target, lam)) + self.intercept(target, lam)
         return jnp.where(self.weights[:, None] > 0, out, target.Y - fitted)
 
     def residual_norm(self, target: Target, lam) -> Float[Array, " t"]:
@@ -158,7 +159,7 @@ class Factor:
 
     def dof(self, lam) -> Float[Array, "..."]:
         """Effective degrees of freedom Σ s/(s + λ), and 1 for the intercept."""
-        return jnp.sum(self.s[:, None] / (self.s[:, None] + lam), axis=0).reshape(jnp.shape(lam)) + self.intercept_fitted
+        return jnp.sum(self.s[:, None] / (self.s[:, None] + lam), axis=0).reshape(jnp.shape(lam)) + int(self.intercept_fitted)
 
     def trace(self, lam) -> Float[Array, "..."]:
         """Σ (1 − leverage) = rows less effective degrees of freedom, without cancellation."""
@@ -295,7 +296,7 @@ def _keep(design, weights):
     return None if weights is None else design
 
 
-def factor_features(Phi: Float[Array, "n r"], *, weights: Float[Array, " n"] | None = None, intercept: bool = False) -> Factor:
+def factor_features(Phi: Float[Array, "n r"] | SparseRows, *, weights: Float[Array, " n"] | None = None, intercept: bool = False) -> Factor:
     """Factor explicit features by the thin SVD: the most precise route, as K's condition number is never squared.
 
     C √v Φ = U diag(σ) Vᵀ and s = σ²; coefficients w = V (σ D ∘ Uᵀ√v y).
@@ -307,8 +308,10 @@ def factor_features(Phi: Float[Array, "n r"], *, weights: Float[Array, " n"] | N
     >>> rls.factor_features(jnp.array([[3.0], [4.0]])).s.round(3).tolist()
     [25.0]
     """
-    Phi, weights, mean, centred = _prepare_features(Phi, weights, intercept)
-    U, sigma, Vt = svd(centred)
+    if isinstance(Phi, SparseRows):
+        raise ValueError("the SVD of a sparse Phi would make it dense: use factor_covariance")
+    weights, mean = _prepare_features(Phi, weights, intercept)
+    U, sigma, Vt = svd(_scale_rows(None if weights is None else safe_sqrt(weights), Phi if mean is None else Phi - mean))
     complete = U.shape[0] == U.shape[1]
     if intercept:
         root = None if weights is None else safe_sqrt(weights)
@@ -320,23 +323,27 @@ def factor_features(Phi: Float[Array, "n r"], *, weights: Float[Array, " n"] | N
     return Factor(U, sigma**2, None, None, basis, shift, weights, _keep(Phi, weights), zero, complete, "features")
 
 
-def factor_covariance(Phi: Float[Array, "n r"], *, weights: Float[Array, " n"] | None = None, intercept: bool = False) -> Factor:
+def factor_covariance(
+    Phi: Float[Array, "n r"] | SparseRows | SparseMatrix, *, weights: Float[Array, " n"] | None = None, intercept: bool = False
+) -> Factor:
     """Factor explicit features by their r×r covariance ΦᵀΦ: the lectures' direct approach, for many rows.
 
     Φᵀ√v C √v Φ = V diag(s) Vᵀ, and U = C√vΦ V/√s is formed in row blocks whenever it is needed and never kept, so that LOO costs a
     second pass over the rows and no memory of their number. Squares the condition number, as K does: directions with
     s below r·eps·s_max count as absent. With no more rows than features the smaller ΦΦᵀ takes its place.
 
-    **Shapes**: Φ (n, r), weights (n,) ≥ 0. **Cost** one product, O(n r²), and an eigendecomposition, O(r³). **Raises** as
-    `factor_features`. **Source**: Rifkin (lecture), "Linear kernel, direct approach".
+    **Shapes**: Φ (n, r), dense or sparse (SciPy or BCOO: row blocks become dense one at a time), weights (n,) ≥ 0. **Cost** one
+    product, O(n r²), and an eigendecomposition, O(r³). **Raises** as `factor_features`. **Source**: Rifkin (lecture), "Linear kernel, direct approach".
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> rls.factor_covariance(jnp.array([[3.0], [4.0]])).s.tolist()
     [25.0]
     """
+    if is_sparse(Phi):
+        Phi = sparse_rows(Phi)
     if Phi.ndim == 2 and Phi.shape[0] <= Phi.shape[1]:
         return _factor_outer(Phi, weights, intercept)
-    Phi, weights, mean, _ = _prepare_features(Phi, weights, intercept)
+    weights, mean = _prepare_features(Phi, weights, intercept)
 
     def product(block):
         rows, v = block
@@ -355,23 +362,24 @@ def factor_covariance(Phi: Float[Array, "n r"], *, weights: Float[Array, " n"] |
 
 
 def _factor_outer(Phi, weights, intercept):
-    """The covariance route with n ≤ r: K = ΦΦᵀ, its dual coefficients turned into w = Φᵀ c."""
-    Phi, weights, mean, centred = _prepare_features(Phi, weights, intercept)
-    dual = _factor_gram(matmul(Phi, Phi.T), weights, intercept, "covariance")
-    basis = matmul(centred.T, dual.rows)
+    """The covariance route with n ≤ r: K = ΦΦᵀ, its dual coefficients turned into w = Φᵀ√v U (D ∘ z), as CU = U."""
+    weights, mean = _prepare_features(Phi, weights, intercept)
+    dual = _factor_gram(map_rows(lambda rows: rows_matmul(Phi, rows.T).T, Phi, Phi.shape[0]), weights, intercept, "covariance")
+    scaled = _scale_rows(dual.root_weights, dual.rows)
+    basis = sum_rows(lambda block: matmul(block[0].T, block[1]), (Phi, scaled), Phi.shape[0])
     shift = matmul(mean, basis) if intercept else None
     return Factor(dual.rows, dual.s, None, None, basis, shift, weights, _keep(Phi, weights), dual.indefinite, True, "covariance")
 
 
 def _prepare_features(Phi, weights, intercept):
-    """Checked features and weights, the weighted mean row, and C√vΦ."""
+    """Checked weights, and with an intercept the weighted mean row."""
     check_matrix("Phi", Phi)
     weights = _prepare_weights(weights, Phi.shape[0], Phi.dtype)
-    root = None if weights is None else safe_sqrt(weights)
     if not intercept:
-        return Phi, weights, None, _scale_rows(root, Phi)
-    mean = jnp.mean(Phi, axis=0) if weights is None else matmul(weights, Phi) / jnp.sum(weights)
-    return Phi, weights, mean, _scale_rows(root, Phi - mean)
+        return weights, None
+    share = jnp.full(Phi.shape[0], 1 / Phi.shape[0], Phi.dtype) if weights is None else weights / jnp.sum(weights)
+    block_size = default_block_size(Phi.shape[0], Phi.shape[1] * Phi.dtype.itemsize)
+    return weights, sum_rows(lambda block: matmul(block[0], block[1]), (share, Phi), block_size)
 
 
 def choose_route(kernel: Kernel, n: int, d: int, dtype) -> str:
@@ -387,7 +395,7 @@ def choose_route(kernel: Kernel, n: int, d: int, dtype) -> str:
 
 def factorize(
     kernel: Kernel,
-    X: Float[Array, "n d"],
+    X: Float[Array, "n d"] | SparseRows | SparseMatrix,
     *,
     weights: Float[Array, " n"] | None = None,
     intercept: bool = False,
@@ -400,7 +408,7 @@ def factorize(
     `"features"`, thin SVD of explicit features, O(n r²); `"covariance"`, eigendecomposition of ΦᵀΦ, O(n r²) at a fraction of
     the constant. The latter two need a kernel with explicit features (`Linear`, `FeatureMap`, and sums of those).
 
-    **Shapes**: X (n, d); weights (n,) ≥ 0, where 0 is a row that was never there. `intercept` fits an unpenalised constant.
+    **Shapes**: X (n, d), for `Linear` also sparse (SciPy or BCOO); weights (n,) ≥ 0, where 0 is a row that was never there. `intercept` fits an unpenalised constant.
     `block_size` bounds the rows of temporaries while K is built. **Raises** `ValueError` for a route the kernel does not have.
     **Fails**: inside `jax.jit` values are not checked. Differentiating it in X, kernel or weights raises: use
     `loo_objective`. **Source**: Rifkin (lecture); see the makers.
@@ -410,9 +418,14 @@ def factorize(
     >>> factor.route, factor.s.shape
     ('gram', (4,))
     """
+    X = sparse_rows(X) if is_sparse(X) else X
     check_matrix("X", X)
     if not isinstance(kernel, Kernel):
         raise ValueError(f"kernel must be a jaxrls kernel such as Gaussian(1.0), and is {kernel!r}")
+    if isinstance(X, SparseRows):
+        if not isinstance(kernel, Linear) or route not in (None, "covariance"):
+            raise ValueError("a sparse X needs the Linear() kernel and the covariance route: pass X.toarray() for anything else")
+        return factor_covariance(X, weights=weights, intercept=intercept)
     explicit = kernel.num_features(X.shape[1], X.dtype)
     if route is None:
         route = choose_route(kernel, X.shape[0], X.shape[1], X.dtype)

@@ -18,6 +18,7 @@ from jaxrls._losses import squared_error
 from jaxrls._model import Model, make_model
 from jaxrls._path import coef, effective_dof, lambda_grid, loo_residuals
 from jaxrls._precision import in_precision_of
+from jaxrls._sparse import is_sparse, sparse_rows
 
 TAKES_LOSS = (loo, kfold, holdout)
 
@@ -39,10 +40,10 @@ class Fit:
     model: Model
     lams: Float[Array, " L"]
     errors: Float[Array, "L *t"]
-    lam: Float[Array, "*t"]
-    error: Float[Array, "*t"]
+    lam: Float[Array, "*#t"]
+    error: Float[Array, "*#t"]
     loo_residuals: Float[Array, "n *t"]
-    dof: Float[Array, "*t"]
+    dof: Float[Array, "*#t"]
     floor: Float[Array, ""]
     indefinite: Float[Array, ""]
     route: str = static()
@@ -74,7 +75,7 @@ def fit(
 
     minimise ½ Σ vᵢ (yᵢ − f(xᵢ) − b)² + (λ/2) ‖f‖²_H over f and b for every λ, and keep the λ of the smallest error.
 
-    **Arguments**: X (n, d) and Y (n,) or (n, t), NumPy or JAX, in any units. `lams` (L,), by default 100 from the spectrum.
+    **Arguments**: X (n, d) and Y (n,) or (n, t), NumPy or JAX, in any units; X may be sparse (SciPy, BCOO) for `Linear`. `lams` (L,), by default 100 from the spectrum.
     `criterion`: `loo`, `gcv`, `kfold`, `holdout`, `log_marginal_likelihood`, or any function `(factor, Y, lams)` of which less is
     better. `loss` for the ones that average a loss. `weights` (n,) ≥ 0. `intercept` unpenalised. `per_target` chooses λ for each column
     of Y. `groups` (n,) labels of rows left out together (the criterion is then `kfold`); `validation` a pair `(X, Y)` (then
@@ -96,7 +97,7 @@ def fit(
     criterion, options = resolve_criterion(criterion, loss, groups, validation)
     if lams is not None:
         lams = jnp.asarray(as_floats("lams", lams, X.dtype))
-    if choose_route(kernel, *X.shape, X.dtype) == "gram" and is_concrete(X):
+    if is_concrete(X) and not is_sparse(X) and (route or choose_route(kernel, *X.shape, X.dtype)) == "gram":
         check_dense_size(X.shape[0], X.dtype)
     result = _fit(kernel, X, Y, lams, weights, options, criterion, loss, intercept, per_target, route, block_size)
     if is_concrete(result):
@@ -108,10 +109,14 @@ def check_data(kernel: Kernel, X, Y, weights):
     """The data as JAX arrays of one dtype, that of X, with every check that needs values done."""
     if not isinstance(kernel, Kernel):
         raise ValueError(f"kernel must be a jaxrls kernel such as Gaussian(1.0), and is {kernel!r}")
-    X = as_floats("X", X)
-    check_matrix("X", X)
-    check_finite("X", X)
-    kernel.check(X)
+    if is_sparse(X):
+        X = sparse_rows(X)
+    else:
+        X = as_floats("X", X)
+        check_matrix("X", X)
+        check_finite("X", X)
+        kernel.check(X)
+        X = jnp.asarray(X)
     Y = as_floats("Y", Y, X.dtype)
     check_targets("Y", Y, X.shape[0])
     check_finite("Y", Y)
@@ -119,7 +124,7 @@ def check_data(kernel: Kernel, X, Y, weights):
         weights = as_floats("weights", weights, X.dtype)
         check_weights(weights, X.shape[0])
         weights = jnp.asarray(weights)
-    return kernel, jnp.asarray(X), jnp.asarray(Y), weights
+    return kernel, X, jnp.asarray(Y), weights
 
 
 def resolve_criterion(criterion, loss, groups, validation):
@@ -130,9 +135,10 @@ def resolve_criterion(criterion, loss, groups, validation):
         criterion, options = kfold, {"groups": folds(groups)}
     elif validation is not None and criterion in (loo, holdout):
         X_holdout, Y_holdout = validation
-        criterion, options = holdout, {"X": as_floats("validation X", X_holdout), "Y": as_floats("validation Y", Y_holdout)}
-        check_matrix("validation X", options["X"])
-        check_finite("validation X", options["X"])
+        X_holdout = sparse_rows(X_holdout) if is_sparse(X_holdout) else as_floats("validation X", X_holdout)
+        criterion, options = holdout, {"X": X_holdout, "Y": as_floats("validation Y", Y_holdout)}
+        check_matrix("validation X", X_holdout)
+        check_finite("validation X", X_holdout)
         check_finite("validation Y", options["Y"])
     elif groups is not None or validation is not None:
         raise ValueError(f"groups and validation do not go with criterion {name_of(criterion)}: leave one of them out")

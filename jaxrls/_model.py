@@ -7,9 +7,10 @@ from jaxtyping import Array, Float
 from jaxrls._blocks import check_block_size, default_block_size, map_rows
 from jaxrls._checks import as_floats, check_finite, check_matrix
 from jaxrls._gram import gram_matmul
-from jaxrls._kernels import Kernel, Precomputed, pytree
+from jaxrls._kernels import Kernel, Linear, Precomputed, pytree
 from jaxrls._linalg import matmul
 from jaxrls._precision import scope, to_host
+from jaxrls._sparse import is_sparse, sparse_rows
 
 
 @pytree
@@ -39,15 +40,18 @@ class Model:
         """
         wide = self.coef.dtype == jnp.float64
         with scope(wide):
-            out = self._predict(as_floats("X", X, self.coef.dtype), block_size)
+            X = sparse_rows(X, self.coef.dtype) if is_sparse(X) else jnp.asarray(as_floats("X", X, self.coef.dtype))
+            out = self._predict(X, block_size)
             return to_host(out) if wide and not isinstance(self.coef, jax.Array) else out
 
     def _predict(self, X, block_size):
         check_matrix("X", X)
         check_finite("X", X)
         self._check_columns(X.shape[1])
-        self.kernel.check(X) if not isinstance(self.kernel, Precomputed) else None
-        return _evaluate(self, jnp.asarray(X), block_size)
+        if is_sparse(X) and not isinstance(self.kernel, Linear):
+            raise ValueError("a sparse X needs a model of the Linear() kernel: pass X.toarray()")
+        self.kernel.check(X)
+        return _evaluate(self, X, block_size)
 
     def _check_columns(self, d: int) -> None:
         if isinstance(self.kernel, Precomputed):

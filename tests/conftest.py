@@ -1,0 +1,47 @@
+"""How the suite runs: float64 unless JAXRLS_X64=0, no silent promotion, warnings as errors, shapes checked in every call."""
+
+import os
+
+import jax
+import jaxtyping
+import numpy as np
+import pytest
+
+X64 = os.environ.get("JAXRLS_X64", "1") != "0"
+jax.config.update("jax_enable_x64", X64)
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+with jaxtyping.install_import_hook("jaxrls", "beartype.beartype"):
+    import jaxrls  # noqa: F401
+
+
+def pytest_configure(config):
+    config.addinivalue_line("filterwarnings", "error")
+    config.addinivalue_line("markers", "float64: the claim holds in float64 only, so that the float32 run skips it")
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if not X64 and item.get_closest_marker("float64"):
+            item.add_marker(pytest.mark.skip(reason="needs float64: run with JAXRLS_X64 unset"))
+
+
+@pytest.fixture(autouse=True)
+def settings_stay_put():
+    """No test, and no door of the library, may leave JAX's global precision switch changed."""
+    yield
+    assert jax.config.jax_enable_x64 == X64
+
+
+@pytest.fixture
+def rng(request):
+    """Random numbers of this test's own, the same in every run."""
+    return np.random.default_rng(sum(map(ord, request.node.name)))
+
+
+@pytest.fixture
+def unchecked():
+    """Without jaxtyping's own checks, which come before the library's errors: the messages that users read."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

@@ -1,0 +1,350 @@
+"""One contract for every kernel: the formula pair by pair, symmetry, positivity, derivatives, domains; then the algebra."""
+
+import math
+import re
+from dataclasses import dataclass, fields
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import DTYPE, EPS, X64, array, assert_close, assert_gradient, wide
+
+import jaxrls as rls
+
+WIDTHS = np.array([0.8, 1.5, 2.5])
+
+
+def lift(params, X):
+    return jnp.concatenate([X, params * X[:, :1] ** 2], axis=1)
+
+
+def cosine(params, X, Z):
+    return params**2 * jnp.cos(X[:, :1] - Z[:, 0])
+
+
+def distance(x, z, width=1.0):
+    return np.sqrt((((x - z) / width) ** 2).sum())
+
+
+@dataclass
+class Case:
+    """A kernel, its formula for one pair of rows, and what holds for it."""
+
+    kernel: Any
+    pair: Any
+    stationary: bool = False
+    smooth: bool = True  # twice differentiable in X wherever rows coincide
+    columns: int = 3
+
+
+CASES = {
+    "linear": Case(rls.Linear(), lambda x, z: x @ z),
+    "polynomial": Case(rls.Polynomial(3, 0.75), lambda x, z: (x @ z + 0.75) ** 3),
+    "gaussian": Case(rls.Gaussian(1.25), lambda x, z: math.exp(-(distance(x, z, 1.25) ** 2) / 2), True),
+    "gaussian, a width per column": Case(rls.Gaussian(array(WIDTHS)), lambda x, z: math.exp(-(distance(x, z, WIDTHS) ** 2) / 2), True),
+    "laplacian": Case(rls.Laplacian(1.75), lambda x, z: math.exp(-np.abs(x - z).sum() / 1.75), True, False),
+    "laplacian, a width per column": Case(rls.Laplacian(array(WIDTHS)), lambda x, z: math.exp(-(np.abs(x - z) / WIDTHS).sum()), True, False),
+    "matern 1/2": Case(rls.Matern(0.5, 1.75), lambda x, z: math.exp(-distance(x, z, 1.75)), True, False),
+    "matern 3/2": Case(rls.Matern(1.5, 1.75), lambda x, z: (1 + (r := math.sqrt(3) * distance(x, z, 1.75))) * math.exp(-r), True),
+    "matern 5/2, a width per column": Case(
+        rls.Matern(2.5, array(WIDTHS)), lambda x, z: (1 + (r := math.sqrt(5) * distance(x, z, WIDTHS)) + r**2 / 3) * math.exp(-r), True
+    ),
+    "rational quadratic": Case(
+        rls.RationalQuadratic(1.25, alpha=0.75), lambda x, z: (1 + distance(x, z, 1.25) ** 2 / 1.5) ** -0.75, True
+    ),
+    "periodic": Case(
+        rls.Periodic(period=2.5, width=array(WIDTHS)),
+        lambda x, z: math.exp(-2 * ((np.sin(np.pi * (x - z) / 2.5) / WIDTHS) ** 2).sum()),
+        True,
+    ),
+    "sobolev": Case(rls.Sobolev(), lambda x, z: min(x[0], z[0]), smooth=False, columns=1),
+    "feature map": Case(rls.FeatureMap(lift, array(0.75)), lambda x, z: x @ z + 0.75**2 * x[0] ** 2 * z[0] ** 2),
+    "function": Case(rls.FunctionKernel(cosine, array(1.5)), lambda x, z: 2.25 * np.cos(x[0] - z[0])),
+    "sum": Case(rls.Linear() + rls.Gaussian(1.25), lambda x, z: x @ z + math.exp(-(distance(x, z, 1.25) ** 2) / 2)),
+    "product": Case(rls.Polynomial(2) * rls.Gaussian(1.25), lambda x, z: (x @ z + 1) ** 2 * math.exp(-(distance(x, z, 1.25) ** 2) / 2)),
+    "multiple": Case(0.25 * rls.Matern(2.5, 1.75), lambda x, z: 0.25 * (1 + (r := math.sqrt(5) * distance(x, z, 1.75)) + r**2 / 3) * math.exp(-r)),
+    "on columns": Case(rls.Gaussian(1.25).on([0, 2]), lambda x, z: math.exp(-(distance(x[[0, 2]], z[[0, 2]], 1.25) ** 2) / 2), True),
+}
+EVERY = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+
+
+def rows(case, n, seed=0):
+    X = np.random.default_rng(seed).normal(size=(n, case.columns))
+    return wide(np.abs(X) if case.kernel == rls.Sobolev() else X)
+
+
+def naive(pair, X, Z):
+    return np.array([[pair(x, z) for z in Z] for x in X])
+
+
+def parts(kernel):
+    """The kernel and all kernels inside it."""
+    children = [getattr(kernel, f.name) for f in fields(kernel)]
+    return [kernel, *(part for child in children if isinstance(child, rls.Kernel) for part in parts(child))]
+
+
+def subclasses(cls):
+    return {cls} | {c for child in cls.__subclasses__() for c in subclasses(child)}
+
+
+def kernel_types():
+    """Every concrete kernel class of the library."""
+    return {c for c in subclasses(rls.Kernel) - {rls.Kernel} if c.__module__.startswith("jaxrls.") and not c.__name__.startswith("_")}
+
+
+def test_every_kernel_of_the_library_is_in_the_list():
+    listed = {type(part) for case in CASES.values() for part in parts(case.kernel)} | {rls.Precomputed}
+    missing = kernel_types() - listed
+    assert not missing, f"add these kernels to CASES: {sorted(c.__name__ for c in missing)}"
+
+
+@EVERY
+def test_formula(case):
+    X, Z = rows(case, 12), rows(case, 7, seed=1)
+    tolerance = 50 * EPS * max(1, (X**2).sum(1).max())
+    K = jax.jit(lambda kernel, X, Z: kernel(X, Z))(case.kernel, array(X), array(Z))
+    assert K.dtype == DTYPE
+    assert_close(K, naive(case.pair, X, Z), tolerance, "k(X, Z)")
+    assert_close(case.kernel(array(Z), array(X)), np.asarray(K).T, tolerance, "symmetry")
+    diagonal = case.kernel.diag(array(X))
+    assert diagonal.dtype == DTYPE
+    assert_close(diagonal, np.diag(naive(case.pair, X, X)), tolerance, "diag")
+    assert_close(np.diagonal(case.kernel(array(X), array(X))), diagonal, tolerance, "diagonal")
+
+
+@EVERY
+def test_positive_semidefinite(case):
+    K = np.asarray(case.kernel(array(X := rows(case, 40)), array(X)), np.float64)
+    s = np.linalg.eigvalsh((K + K.T) / 2)
+    assert s[0] >= -40 * EPS * s[-1]
+
+
+@EVERY
+def test_equal_rows(case):
+    """Rows that are equal bit by bit have the kernel's own diagonal, in any company and however far from the origin."""
+    X = rows(case, 10)
+    X[7:] = X[:3]
+    X = array(X)
+    K, diagonal = case.kernel(X, X), case.kernel.diag(X)
+    for i in range(3):
+        assert_close(K[i, i + 7], diagonal[i], 0 if case.stationary else 8 * EPS, f"row {i}")
+    if case.stationary:
+        assert (case.kernel(X + 1000, X[3:] + 1000)[jnp.arange(7, 10), jnp.arange(4, 7)] == diagonal[7:]).all()
+
+
+@EVERY
+def test_far_columns_lose_no_digits(case):
+    """A column around 2000, such as a year: the rounding is that of x − z, not that of x."""
+    if not case.stationary:
+        pytest.skip("this kernel sees the origin: its values grow with the distance from it")
+    far = 2000 + np.round(256 * rows(case, 12)) / 256  # shifted without rounding, also in float32
+    near, shifted = far - 2000, array(far)
+    assert_close(case.kernel(shifted, shifted[:7]), naive(case.pair, near, near[:7]), 50 * EPS * (near**2).sum(1).max(), "k(X, Z)")
+
+
+@EVERY
+def test_pytree(case):
+    leaves, tree = jax.tree.flatten(case.kernel)
+    again = jax.tree.unflatten(tree, leaves)
+    assert type(again) is type(case.kernel)
+    assert repr(again) == repr(case.kernel)
+    assert hash(tree) == hash(jax.tree.structure(again))
+    doubled = jax.tree.map(lambda leaf: 2 * leaf, case.kernel)
+    for leaf, twice in zip(leaves, jax.tree.leaves(doubled), strict=True):
+        assert_close(twice, 2 * np.asarray(leaf), 0)
+    jax.tree.map(lambda _: object(), case.kernel)  # trees of placeholders are JAX's own business: no check may object
+    with pytest.raises(AttributeError):
+        case.kernel.width = 3.0
+
+
+@pytest.mark.float64
+@EVERY
+def test_derivatives_in_the_parameters(case):
+    leaves, tree = jax.tree.flatten(jax.tree.map(jnp.asarray, case.kernel))
+    X, Z = array(rows(case, 6)), array(rows(case, 5, seed=1))
+    Z = Z.at[0].set(X[0])  # where rows coincide derivatives must stay finite too
+    W = array(np.random.default_rng(2).normal(size=(6, 5)))
+    for i in range(len(leaves)):
+
+        def value(leaf, i=i):
+            return jnp.sum(W * jax.tree.unflatten(tree, [*leaves[:i], leaf, *leaves[i + 1 :]])(X, Z))
+
+        assert_gradient(value, leaves[i], 1e-7, "gradient")
+        assert_gradient(lambda leaf, value=value: jnp.sum(jnp.cos(jax.grad(value)(leaf))), leaves[i], 1e-7, "second derivative")
+
+
+@pytest.mark.float64
+@EVERY
+def test_derivatives_in_x(case):
+    X, Z = array(rows(case, 4)), array(rows(case, 5, seed=1))
+    W = array(np.random.default_rng(2).normal(size=(4, 5)))
+
+    def value(X):
+        return jnp.sum(W * case.kernel(X, Z))
+
+    assert_gradient(value, X, 1e-7, "gradient")
+    assert_gradient(lambda X: jnp.sum(jnp.cos(jax.grad(value)(X))), X, 1e-7, "second derivative")
+
+
+@pytest.mark.float64
+@EVERY
+def test_derivatives_where_rows_coincide(case):
+    """Smooth kernels have both derivatives at x = z; the others answer with something finite."""
+    X = array(rows(case, 4))
+    W = array(np.random.default_rng(2).normal(size=(4, 4)))
+
+    def value(Z):
+        return jnp.sum(W * case.kernel(X, Z))
+
+    if not case.smooth:
+        assert bool(jnp.isfinite(jax.grad(value)(X)).all())
+        return
+    # Between four-point differences Matérn 3/2 is |x|³: what is left of it there sets the tolerance.
+    tolerance = 1e-2 if "1.5" in repr(case.kernel) and "Matern" in repr(case.kernel) else 1e-7
+    assert_gradient(value, X, tolerance, "gradient")
+    assert_gradient(lambda Z: jnp.sum(jnp.cos(jax.grad(value)(Z))), X, tolerance, "second derivative")
+
+
+@EVERY
+def test_features(case):
+    """Where features are explicit, their inner products are the kernel."""
+    X = array(rows(case, 9))
+    r = case.kernel.num_features(case.columns, X.dtype)
+    if r is None:
+        with pytest.raises((TypeError, AttributeError)):
+            case.kernel.features(X)
+        return
+    Phi = case.kernel.features(X)
+    assert Phi.shape == (9, r) and Phi.dtype == DTYPE
+    assert_close(Phi @ Phi.T, case.kernel(X, X), 20 * EPS, "ΦΦᵀ")
+
+
+def test_features_of_the_algebra():
+    """Sums, multiples and columns of explicit kernels stay explicit; a product or an implicit part does not."""
+    X = array(np.random.default_rng(0).normal(size=(9, 3)))
+    line = rls.FeatureMap(lambda X: X**2)
+    kernel = 2.0 * rls.Linear().on([0, 2]) + 0.5 * (line + rls.Linear())
+    assert kernel.num_features(3, X.dtype) == 8
+    Phi = kernel.features(X)
+    assert_close(Phi @ Phi.T, kernel(X, X), 20 * EPS, "ΦΦᵀ")
+    for implicit in (kernel + rls.Gaussian(1.0), kernel * rls.Linear(), rls.Gaussian(1.0), 2.0 * rls.Polynomial(2)):
+        assert implicit.num_features(3, X.dtype) is None
+
+
+def test_algebra():
+    X, Z = (array(np.random.default_rng(seed).normal(size=(n, 3))) for seed, n in ((0, 9), (1, 6)))
+    a, b = rls.Gaussian(1.5), rls.Polynomial(2, 0.5)
+    for combined, expected in (
+        (a + b, lambda X, Z: a(X, Z) + b(X, Z)),
+        (a * b, lambda X, Z: a(X, Z) * b(X, Z)),
+        (3 * a, lambda X, Z: 3 * a(X, Z)),
+        (a * 3.0, lambda X, Z: 3 * a(X, Z)),
+        (np.float64(0.5) * a, lambda X, Z: a(X, Z) / 2),
+        (array(0.5) * a, lambda X, Z: a(X, Z) / 2),
+        (a.on(1), lambda X, Z: a(X[:, 1:2], Z[:, 1:2])),
+        (b.on((2, 0)), lambda X, Z: b(X[:, [2, 0]], Z[:, [2, 0]])),
+        (a.on(range(1, 3)) + b.on(-3), lambda X, Z: a(X[:, 1:], Z[:, 1:]) + b(X[:, :1], Z[:, :1])),
+    ):
+        assert isinstance(combined, rls.Kernel)
+        assert_close(combined(X, Z), expected(X, Z), 4 * EPS, repr(combined))
+        assert_close(combined.diag(X), jnp.diagonal(expected(X, X)), 20 * EPS, repr(combined))
+    for nonsense in (lambda: a + 1, lambda: 1 + a, lambda: a * "b", lambda: a * jnp.ones(2)):
+        with pytest.raises(TypeError):
+            nonsense()
+
+
+def test_gamma_and_width():
+    """γ‖x − z‖² = ‖x − z‖² / (2 width²), in numbers and under a trace."""
+    assert_close(rls.Gaussian.from_gamma(2.0).width, 0.5, EPS)
+    assert_close(jax.jit(lambda gamma: rls.Gaussian.from_gamma(gamma))(array(0.125)).width, 2.0, 2 * EPS)
+
+
+@pytest.mark.parametrize("degree", [1, 2, 4])
+def test_polynomial_features(degree):
+    X = array(np.random.default_rng(0).normal(size=(9, 3)))
+    for offset in (0.0, 0.75, 2.0):
+        Phi = rls.polynomial_features(X, degree, offset)
+        assert Phi.shape[1] == (math.comb(3 + degree, degree) if offset else math.comb(2 + degree, degree))
+        assert_close(Phi @ Phi.T, rls.Polynomial(degree, offset)(X, X), 50 * EPS, f"degree {degree}, offset {offset}")
+    line = rls.polynomial_features(X, 1)
+    assert_close(line, np.hstack([np.ones((9, 1)), X]), 0, "the design matrix (1, x)")
+
+
+def test_precomputed_hands_through():
+    K = array([[2.0, 1.0], [1.0, 3.0]])
+    assert rls.Precomputed()(K, K) is K
+    assert_close(rls.Precomputed().diag(K), [2.0, 3.0], 0)
+
+
+def test_scikit_learn_agrees():
+    pairwise = pytest.importorskip("sklearn.metrics.pairwise", reason="scikit-learn is not installed")
+    gp = pytest.importorskip("sklearn.gaussian_process.kernels", reason="scikit-learn is not installed")
+    X, Z = (wide(np.random.default_rng(seed).normal(size=(n, 3))) for seed, n in ((0, 12), (1, 7)))
+    width = 1.25
+    for kernel, expected in (
+        (rls.Linear(), pairwise.linear_kernel(X, Z)),
+        (rls.Polynomial(3, 0.5), pairwise.polynomial_kernel(X, Z, degree=3, gamma=1.0, coef0=0.5)),
+        (rls.Gaussian.from_gamma(0.3), pairwise.rbf_kernel(X, Z, gamma=0.3)),
+        (rls.Laplacian(1 / 0.3), pairwise.laplacian_kernel(X, Z, gamma=0.3)),
+        (rls.Gaussian(array(WIDTHS)), gp.RBF(WIDTHS)(X, Z)),
+        *((rls.Matern(nu, width), gp.Matern(width, nu=nu)(X, Z)) for nu in (0.5, 1.5, 2.5)),
+        (rls.RationalQuadratic(width, alpha=0.75), gp.RationalQuadratic(width, alpha=0.75)(X, Z)),
+        # scikit-learn takes the sine of the Euclidean distance, so that the two agree on one column
+        (rls.Periodic(2.5, width).on(0), gp.ExpSineSquared(width, 2.5)(X[:, :1], Z[:, :1])),
+        (2.0 * rls.Gaussian(width) + rls.Matern(1.5, width), (2.0 * gp.RBF(width) + gp.Matern(width, nu=1.5))(X, Z)),
+    ):
+        assert_close(kernel(array(X), array(Z)), expected, 1e-13 if X64 else 50 * EPS, repr(kernel))
+
+
+MESSAGES = {
+    "degree": (lambda X: rls.Polynomial(0), "Polynomial.degree must be a whole number of at least 1, and is 0"),
+    "degree not whole": (lambda X: rls.Polynomial(1.5), "Polynomial.degree must be a whole number of at least 1, and is 1.5"),
+    "offset": (lambda X: rls.Polynomial(2, -1.0).check(X), "Polynomial.offset must not be negative, and is -1.0"),
+    "nu": (lambda X: rls.Matern(2.0, 1.0), "Matern.nu must be 0.5, 1.5 or 2.5, and is 2.0"),
+    "width": (lambda X: rls.Gaussian(0.0).check(X), "Gaussian.width must be positive and finite, and is 0.0"),
+    "width NaN": (lambda X: rls.Laplacian(float("nan")).check(X), "Laplacian.width must be positive and finite, and is nan"),
+    "one width of several": (lambda X: rls.Gaussian(jnp.array([1.0, -1.0])).check(X), "Gaussian.width must be positive and finite, and is [ 1. -1.]"),
+    "alpha": (lambda X: rls.RationalQuadratic(1.0, alpha=-1.0).check(X), "RationalQuadratic.alpha must be positive and finite"),
+    "period": (lambda X: rls.Periodic(-1.0).check(X), "Periodic.period must be positive and finite"),
+    "scale": (lambda X: (-1.0 * rls.Linear()).check(X), "Scaled.scale must be positive and finite, and is -1.0"),
+    "inside a sum": (lambda X: (rls.Linear() + 2 * rls.Gaussian(-1.0)).check(X), "Gaussian.width must be positive"),
+    "inside columns": (lambda X: rls.Gaussian(-1.0).on(0).check(X), "Gaussian.width must be positive"),
+    "widths": (lambda X: rls.Gaussian(jnp.ones(2))(X, X), "Gaussian.width must be one number or one per column, shape (3,), and has shape (2,)"),
+    "widths, laplacian": (lambda X: rls.Laplacian(jnp.ones((1, 3)))(X, X), "Laplacian.width must be one number or one per column, shape (3,), and has"),
+    "periods": (lambda X: rls.Periodic(jnp.ones(2))(X, X), "Periodic.period must be one number or one per column, shape (3,), and has shape (2,)"),
+    "widths, periodic": (lambda X: rls.Periodic(1.0, jnp.ones(2))(X, X), "Periodic.width must be one number or one per column, shape (3,), and has"),
+    "sobolev columns": (lambda X: rls.Sobolev()(X, X), "Sobolev takes one column, and X has 3: use Sobolev().on(j)"),
+    "sobolev domain": (lambda X: rls.Sobolev().on(0).check(X - 2), "Sobolev lives on [0, ∞), and the smallest input is -1.0: shift the column"),
+    "no columns": (lambda X: rls.Linear().on([]), "columns must be one index or several, such as 0, [0, 2] or range(3), and is []"),
+    "columns not whole": (lambda X: rls.Linear().on([0.5]), "columns must be one index or several, such as 0, [0, 2] or range(3), and is [0.5]"),
+    "columns outside": (lambda X: rls.Linear().on([0, 3])(X, X), "columns [3] are not in X, which has 3 columns"),
+    "feature map": (lambda X: rls.FeatureMap(lambda X: X[0]).features(X), "FeatureMap.fn must return shape (4, r), one row per row of X, and returned (3,)"),
+    "function": (lambda X: rls.FunctionKernel(lambda X, Z: X)(X, X), "FunctionKernel.fn must return shape (4, 4) and returned (4, 3)"),
+    "precomputed": (lambda X: rls.Precomputed().diag(X), "Precomputed.diag needs the square kernel matrix, and X has shape (4, 3)"),
+    "features, degree": (lambda X: rls.polynomial_features(X, 0), "polynomial_features needs degree ≥ 1 and offset ≥ 0, and got 0 and 1.0"),
+    "features, offset": (lambda X: rls.polynomial_features(X, 2, -1.0), "polynomial_features needs degree ≥ 1 and offset ≥ 0, and got 2 and -1.0"),
+}
+
+
+@pytest.mark.parametrize(("call", "message"), MESSAGES.values(), ids=MESSAGES.keys())
+def test_messages(call, message, unchecked):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        call(jnp.ones((4, 3), DTYPE))
+
+
+def test_a_kernel_of_ones_own():
+    """The base class names the method that a new kernel must define."""
+
+    class Mine(rls.Kernel):
+        pass
+
+    X = array(np.ones((2, 2)))
+    for call, message in (
+        (lambda: Mine()(X, X), "Mine must define __call__(X, Z)"),
+        (lambda: Mine().diag(X), "Mine must define diag(X)"),
+        (lambda: Mine().features(X), "Mine has no explicit features"),
+    ):
+        with pytest.raises(TypeError, match=re.escape(message)):
+            call()

@@ -34,7 +34,7 @@ example:
   python -m jaxrls fit train.csv --target price --out model.npz
   python -m jaxrls predict model.npz new.csv --out predictions.csv
 
-DATA is a CSV file (.csv, .csv.gz; a first line without numbers is its header) or a NumPy archive (.npz) with arrays X and y.
+DATA is a CSV file (.csv, .csv.gz; a first line of names is its header) or a NumPy archive (.npz) with arrays X and y.
 """
 
 
@@ -53,7 +53,8 @@ def run_fit(args) -> None:
     loss = rls.misclassification if classes is not None and criterion in (rls.loo, rls.kfold) else rls.squared_error
     options: dict[str, Any] = {"weights": table.weights, "intercept": args.intercept}
 
-    say("data", f"{args.data}: {len(X)} rows, {count(d, 'input')}, target {table.layout['target']}{in_classes(classes)}")
+    target = f"target {table.layout['target']}{in_classes(classes)}"
+    say("data", f"{args.data}: {len(X)} rows, {count(d, 'input')}, {target}")
     say("kernel", words)
     start = time.perf_counter()
     lams = args.lams if args.num_lams is None else make_grid(kernel, X, args.num_lams, options)
@@ -62,7 +63,12 @@ def run_fit(args) -> None:
     report(fit, Y, classes, table.weights)
     say("time", f"{seconds:.1f} s, compilation included")
     if args.out:
-        extra = {"layout": table.layout, "means": means.tolist(), "scales": scales.tolist(), "classes": classes and list(classes)}
+        extra = {
+            "layout": table.layout,
+            "means": means.tolist(),
+            "scales": scales.tolist(),
+            "classes": None if classes is None else classes.tolist(),
+        }
         rls.save(args.out, fit, extra=extra)
         say("saved", args.out)
 
@@ -79,7 +85,9 @@ def run_predict(args) -> None:
             raise ValueError(f"{args.data} has {count(X.shape[1], 'column')} of inputs, and the model was fitted on {len(means)}")
         X = (X - means) / scales
     scores = np.asarray(model.predict(X))
-    columns = {"prediction": scores} if scores.ndim == 1 else {f"prediction_{j}": column for j, column in enumerate(scores.T)}
+    columns: dict[str, np.ndarray] = (
+        {"prediction": scores} if scores.ndim == 1 else {f"prediction_{j}": column for j, column in enumerate(scores.T)}
+    )
     if classes:
         names = ["score"] if scores.ndim == 1 else [f"score_{name}" for name in classes]
         columns = {"prediction": rls.decode(scores, classes), **dict(zip(names, np.atleast_2d(scores.T), strict=True))}
@@ -259,9 +267,12 @@ class Parser(argparse.ArgumentParser):
 
 def positive(text: str) -> float:
     """A finite number above 0."""
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
     if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return value
 
 
@@ -274,9 +285,9 @@ def at_least(least: int) -> Callable[[str], int]:
     """Whole numbers from `least` on."""
 
     def whole(text: str) -> int:
-        value = int(text)
+        value = int(text) if text.isdecimal() else least - 1
         if value < least:
-            raise argparse.ArgumentTypeError(f"{text} is below {least}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
         return value
 
     return whole
@@ -299,10 +310,15 @@ def raw(prog: str) -> argparse.HelpFormatter:
     return argparse.RawDescriptionHelpFormatter(prog, max_help_position=30)
 
 
+def add_command(commands, name: str, summary: str, about: str) -> Parser:
+    """One command, with the example that all help texts end in."""
+    return commands.add_parser(name, help=summary, description=about, epilog=EPILOG, formatter_class=raw, allow_abbrev=False)
+
+
 def add_fit(commands) -> None:
     """`fit`."""
     about = "Fit a table, choose lambda among a whole grid by exact leave-one-out, and print what it found."
-    parser = commands.add_parser("fit", help="fit a CSV or NPZ file", description=about, epilog=EPILOG, formatter_class=raw, allow_abbrev=False)
+    parser = add_command(commands, "fit", "fit a CSV or NPZ file", about)
     parser.add_argument("data", metavar="DATA", help="CSV or NPZ file; every column but the special ones below is an input")
     parser.add_argument("--target", metavar="T", help="column to predict: its name, or its number from 0 (-1 is the last, the default)")
     parser.add_argument("--groups", metavar="COL", help="column of labels: rows of one label are left out together (--criterion kfold)")
@@ -337,7 +353,7 @@ def check_fit(parser: Parser, args) -> None:
 def add_predict(commands) -> None:
     """`predict`."""
     about = "Predict the rows of a table with a saved model, as CSV; where the table has the target too, print the error on it."
-    parser = commands.add_parser("predict", help="predict with a saved model", description=about, epilog=EPILOG, formatter_class=raw)
+    parser = add_command(commands, "predict", "predict with a saved model", about)
     parser.add_argument("model", metavar="MODEL", help="file written by fit --out, or by jaxrls.save")
     parser.add_argument("data", metavar="DATA", help="CSV or NPZ file; columns are matched by name where both files have names")
     parser.add_argument("--out", metavar="FILE", help="CSV file to write; by default predictions are printed")

@@ -15,6 +15,7 @@ from jaxrls._linalg import matmul, safe_sqrt
 from jaxrls._losses import squared_error
 from jaxrls._path import as_grid, drop_target_axis, mean_left_out, sweep
 from jaxrls._sparse import SparseRows
+from jaxrls._weighted import unscale
 
 
 def loo(
@@ -54,7 +55,7 @@ def gcv(factor: Factor, Y: Float[Array, "n *t"], lams: Float[Array, " L"]) -> Fl
 
     def at(lam):
         rows = factor.num_rows() + float(factor.intercept_fitted)
-        return factor.residual_norm(target, lam) / factor.total_weight() / (factor.trace(lam) / rows) ** 2
+        return factor.residual_norm(target, lam) / factor.total_weight() / (factor.trace(target, lam) / rows) ** 2
 
     return drop_target_axis(Y, jax.vmap(at)(lams))[0]
 
@@ -81,7 +82,7 @@ def log_marginal_likelihood(factor: Factor, Y: Float[Array, "n *t"], lams: Float
         constant = constant - 0.5 * jnp.log(factor.total_weight())
 
     def at(lam):
-        return constant - 0.5 * (factor.quadratic(target, lam) + factor.logdet(lam))
+        return constant - 0.5 * (factor.quadratic(target, lam) + factor.logdet(target, lam))
 
     return drop_target_axis(Y, jax.vmap(at)(lams))[0]
 
@@ -192,26 +193,24 @@ def kfold(
     return drop_target_axis(Y, total / factor.total_weight())[0]
 
 
-def _refitting_is_cheaper(factor: Factor, plan: Folds, L: int) -> bool:
+def _refitting_is_cheaper(factor, plan: Folds, L: int) -> bool:
+    if not isinstance(factor, Factor):
+        return False
     b, a, r = plan.inside.shape[1], plan.outside.shape[1], factor.s.shape[0]
     closed = L * (2 * b * b * r + b**3)
     return 2 * a * r * min(a, r) + 12 * min(a, r) ** 3 < closed
 
 
 def _closed_form(factor, target, lams, plan, loss):
-    U, root = factor.left(), factor.root_weights
-    root = jnp.ones(factor.n, factor.dtype) if root is None else root
+    state, root = factor.prepare_groups(target), factor.root_weights
     mask = plan.inside_mask.astype(factor.dtype)
+    weight = jnp.ones(factor.n, factor.dtype) if factor.weights is None else factor.weights
 
     def at(lam):
-        numerator = factor.dual(U, target, lam)
-
         def left_out(rows, mask):
-            block = factor.remaining_block(U[rows] * mask[:, None], root[rows] * mask, mask, lam)
-            e = jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(block), True), numerator[rows] * mask[:, None])
-            used = root[rows] > 0
-            e = jnp.where(used[:, None], e / jnp.where(used, root[rows], 1)[:, None], 0)
-            return matmul(mask * root[rows] ** 2, loss(e, target.Y[rows]))
+            block, scaled = factor.group_system(state, target, rows, mask, lam)
+            e = unscale(jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(block), True), scaled), None if root is None else root[rows])
+            return matmul(mask * weight[rows], loss(e, target.Y[rows]))
 
         return jnp.sum(jax.vmap(left_out)(plan.inside, mask), axis=0)
 

@@ -20,11 +20,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls._blocks import default_block_size, map_rows, rows_matmul, sum_rows
-from jaxrls._checks import check_matrix, check_symmetric, check_targets, check_weights
+from jaxrls._checks import check_matrix, check_symmetric
 from jaxrls._gram import gram
 from jaxrls._kernels import Kernel, Linear, Precomputed, pytree, static
 from jaxrls._linalg import eigh, matmul, safe_sqrt, svd
 from jaxrls._sparse import SparseMatrix, SparseRows, is_sparse, sparse_rows
+from jaxrls._weighted import Weighted, prepare_weights, scale_rows, unscale
 
 ROUTES = ("gram", "features", "covariance")
 
@@ -41,7 +42,7 @@ class Target:
 
 
 @pytree
-class Factor:
+class Factor(Weighted):
     """The eigendecomposition behind one kernel and one X: all that λ, labels and criteria need of them.
 
     Made by `factorize` or by one of the makers under it; `route` says which. U is kept as such, or as rows·rotation, formed
@@ -50,8 +51,8 @@ class Factor:
 
     rows: Float[Array, "n p"] | SparseRows  # U itself, or the features it is made of
     s: Float[Array, " r"]
-    rotation: Float[Array, "p r"] | None  # U = √v (rows − center) rotation; None where rows are U
-    center: Float[Array, " p"] | None
+    rotation: Float[Array, "p r"] | None  # U = √v (rows − middle) rotation; None where rows are U
+    middle: Float[Array, " p"] | None
     basis: Float[Array, "q r"] | None  # coefficients = basis (D ∘ z); None where they are dual
     shift: Float[Array, " r"] | None  # None without an intercept
     weights: Float[Array, " n"] | None
@@ -75,20 +76,6 @@ class Factor:
         """Whether an unpenalised intercept is fitted."""
         return self.shift is not None
 
-    @property
-    def root_weights(self) -> Float[Array, " n"] | None:
-        """√v, or None for weights 1."""
-        return None if self.weights is None else safe_sqrt(self.weights)
-
-    def num_rows(self) -> Float[Array, ""]:
-        """The number of rows of positive weight, less one for the intercept: the dimension the fit lives in."""
-        n = jnp.asarray(self.n, self.dtype) if self.weights is None else jnp.sum(self.weights > 0).astype(self.dtype)
-        return n - int(self.intercept_fitted)
-
-    def total_weight(self) -> Float[Array, ""]:
-        """Σᵢ vᵢ."""
-        return jnp.asarray(self.n, self.dtype) if self.weights is None else jnp.sum(self.weights)
-
     def precision_floor(self) -> Float[Array, ""]:
         """n·eps·s_max: a λ below it is lost in the rounding of the factor."""
         return max(self.n, self.s.shape[0]) * jnp.finfo(self.dtype).eps * jnp.max(self.s)
@@ -97,12 +84,7 @@ class Factor:
 
     def project(self, Y) -> Target:
         """Labels in the factor's coordinates: O(n r t)."""
-        check_targets("Y", Y, self.n)
-        Y = jnp.asarray(Y, self.dtype).reshape(self.n, -1)
-        mean = jnp.zeros(Y.shape[1], self.dtype)
-        if self.intercept_fitted:
-            mean = jnp.mean(Y, axis=0) if self.weights is None else matmul(self.weights, Y) / jnp.sum(self.weights)
-        scaled = _scale_rows(self.root_weights, Y - mean)
+        Y, mean, scaled = self.center(Y)
 
         def products(block):
             rows, v, y = block
@@ -118,7 +100,7 @@ class Factor:
     def coef(self, target: Target, lam) -> Float[Array, "q t"]:
         """Coefficients at λ: dual c, or w on the basis of features."""
         if self.basis is None:
-            return _scale_rows(self.root_weights, self._dual(self.rows, target.scaled, target, lam) / lam)
+            return scale_rows(self.root_weights, self._dual(self.rows, target.scaled, target, lam) / lam)
         return matmul(self.basis, target.z / (self.s[:, None] + lam))
 
     def intercept(self, target: Target, lam) -> Float[Array, " t"]:
@@ -153,31 +135,37 @@ class Factor:
         """The smallest value of twice the objective over λ: √v yᵀ (K̃ + λI)⁻¹ √v y, centred."""
         return (target.outside + jnp.sum(self._shrink(lam) * target.z**2, axis=0)) / lam
 
-    def logdet(self, lam) -> Float[Array, "..."]:
+    def logdet(self, target: Target, lam) -> Float[Array, "..."]:
         """log of the product of the eigenvalues of K̃ + λI, over the dimension the fit lives in."""
+        del target
         return self._spectral_sum(jnp.log(self.s[:, None] + lam), jnp.log(lam))
 
     def dof(self, lam) -> Float[Array, "..."]:
         """Effective degrees of freedom Σ s/(s + λ), and 1 for the intercept."""
         return jnp.sum(self.s[:, None] / (self.s[:, None] + lam), axis=0).reshape(jnp.shape(lam)) + int(self.intercept_fitted)
 
-    def trace(self, lam) -> Float[Array, "..."]:
+    def trace(self, target: Target, lam) -> Float[Array, "..."]:
         """Σ (1 − leverage) = rows less effective degrees of freedom, without cancellation."""
+        del target
         return self._spectral_sum(self._shrink(lam), jnp.ones_like(lam))
 
-    def dual(self, U, target: Target, lam) -> Float[Array, "n t"]:
-        """λ c̃, for U as `left` gives it."""
-        return self._dual(U, target.scaled, target, lam)
+    def prepare_groups(self, target: Target) -> Float[Array, "n r"]:
+        """What `group_system` needs for every λ: U, formed where it is not kept."""
+        del target
+        return self.left()
 
-    def remaining_block(self, U, root, mask, lam) -> Float[Array, "b b"]:
-        """A diagonal block of λ(K̃ + λI)⁻¹ for some rows of U and √v; rows of `mask` 0 become rows of the identity."""
+    def group_system(self, U, target: Target, rows, mask, lam):
+        """A diagonal block of λ(K̃ + λI)⁻¹ and the matching rows of λc̃; rows of `mask` 0 become rows of the identity."""
+        U = U[rows] * mask[:, None]
+        scaled = self._dual(U, target.scaled[rows], target, lam) * mask[:, None]
         inside = matmul(U * self._shrink(lam)[:, 0], U.T)
         if self.complete:
-            return inside + jnp.diag(1 - mask)
+            return inside + jnp.diag(1 - mask), scaled
         outside = jnp.eye(U.shape[0], dtype=U.dtype) - matmul(U, U.T)
         if self.intercept_fitted:
-            outside = outside - root[:, None] * root[None, :] / self.total_weight()
-        return outside + inside
+            h = self.direction()[rows] * mask
+            outside = outside - h[:, None] * h[None, :]
+        return outside + inside, scaled
 
     # how -----------------------------------------------------------------------------------------------------------------
 
@@ -197,8 +185,8 @@ class Factor:
     def _left(self, rows, v):
         if self.rotation is None:
             return rows
-        rows = rows if self.center is None else rows - self.center
-        return _scale_rows(None if v is None else safe_sqrt(v), matmul(rows, self.rotation))
+        rows = rows if self.middle is None else rows - self.middle
+        return scale_rows(None if v is None else safe_sqrt(v), matmul(rows, self.rotation))
 
     def _dual(self, U, scaled, target, lam):
         if self.complete:
@@ -219,11 +207,7 @@ class Factor:
     def _left_out(self, rows, v, scaled, target, lam):
         U = self._left(rows, v)
         numerator, denominator = self._dual(U, scaled, target, lam), self._remaining(U, v, lam)
-        if v is None:
-            return numerator / denominator
-        used = v[:, None] > 0
-        root = jnp.sqrt(jnp.where(used, v[:, None], 1))
-        return jnp.where(used, numerator / jnp.where(used, denominator * root, 1), 0)
+        return unscale(numerator / denominator, None if v is None else safe_sqrt(v))
 
     def _block_size(self, columns) -> int:
         return self.n if self.complete else default_block_size(self.n, (self.rows.shape[1] + 2 * columns) * self.dtype.itemsize)
@@ -234,18 +218,6 @@ class Factor:
 
     def _map(self, fn, column):
         return map_rows(fn, (self.rows, self.weights, column), self._block_size(self.s.shape[0]))
-
-
-def _scale_rows(scale, A):
-    return A if scale is None else A * (scale[:, None] if A.ndim == 2 else scale)
-
-
-def _prepare_weights(weights, n, dtype):
-    if weights is None:
-        return None
-    weights = jnp.asarray(weights, dtype)
-    check_weights(weights, n)
-    return weights
 
 
 def _clip(s):
@@ -269,7 +241,7 @@ def factor_gram(K: Float[Array, "n n"], *, weights: Float[Array, " n"] | None = 
     [1.0, 2.0]
     """
     check_symmetric("K", K)
-    weights = _prepare_weights(weights, K.shape[0], K.dtype)
+    weights = prepare_weights(weights, K.shape[0], K.dtype)
     return _factor_gram(K, weights, intercept, "gram")
 
 
@@ -311,7 +283,7 @@ def factor_features(Phi: Float[Array, "n r"] | SparseRows, *, weights: Float[Arr
     if isinstance(Phi, SparseRows):
         raise ValueError("the SVD of a sparse Phi would make it dense: use factor_covariance")
     weights, mean = _prepare_features(Phi, weights, intercept)
-    U, sigma, Vt = svd(_scale_rows(None if weights is None else safe_sqrt(weights), Phi if mean is None else Phi - mean))
+    U, sigma, Vt = svd(scale_rows(None if weights is None else safe_sqrt(weights), Phi if mean is None else Phi - mean))
     complete = U.shape[0] == U.shape[1]
     if intercept:
         root = None if weights is None else safe_sqrt(weights)
@@ -347,7 +319,7 @@ def factor_covariance(
 
     def product(block):
         rows, v = block
-        rows = _scale_rows(None if v is None else safe_sqrt(v), rows if mean is None else rows - mean)
+        rows = scale_rows(None if v is None else safe_sqrt(v), rows if mean is None else rows - mean)
         return matmul(rows.T, rows)
 
     block_size = default_block_size(Phi.shape[0], Phi.shape[1] * Phi.dtype.itemsize)
@@ -365,7 +337,7 @@ def _factor_outer(Phi, weights, intercept):
     """The covariance route with n ≤ r: K = ΦΦᵀ, its dual coefficients turned into w = Φᵀ√v U (D ∘ z), as CU = U."""
     weights, mean = _prepare_features(Phi, weights, intercept)
     dual = _factor_gram(map_rows(lambda rows: rows_matmul(Phi, rows.T).T, Phi, Phi.shape[0]), weights, intercept, "covariance")
-    scaled = _scale_rows(dual.root_weights, dual.rows)
+    scaled = scale_rows(dual.root_weights, dual.rows)
     basis = sum_rows(lambda block: matmul(block[0].T, block[1]), (Phi, scaled), Phi.shape[0])
     shift = matmul(mean, basis) if intercept else None
     return Factor(dual.rows, dual.s, None, None, basis, shift, weights, _keep(Phi, weights), dual.indefinite, True, "covariance")
@@ -374,7 +346,7 @@ def _factor_outer(Phi, weights, intercept):
 def _prepare_features(Phi, weights, intercept):
     """Checked weights, and with an intercept the weighted mean row."""
     check_matrix("Phi", Phi)
-    weights = _prepare_weights(weights, Phi.shape[0], Phi.dtype)
+    weights = prepare_weights(weights, Phi.shape[0], Phi.dtype)
     if not intercept:
         return weights, None
     share = jnp.full(Phi.shape[0], 1 / Phi.shape[0], Phi.dtype) if weights is None else weights / jnp.sum(weights)
@@ -434,7 +406,7 @@ def factorize(
     if route == "gram":
         if isinstance(kernel, Precomputed):
             check_symmetric("X, as the precomputed kernel matrix,", X)
-        weights = _prepare_weights(weights, X.shape[0], X.dtype)
+        weights = prepare_weights(weights, X.shape[0], X.dtype)
         return _factor_gram(gram(kernel, X, block_size=block_size), weights, intercept, "gram")
     if explicit is None:
         raise ValueError(f"route={route!r} needs explicit features, which {type(kernel).__name__} does not have: use route='gram'")

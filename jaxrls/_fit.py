@@ -9,18 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls._checks import as_floats, check_dense_size, check_finite, check_matrix, check_targets, check_weights, is_concrete
-from jaxrls._criteria import folds, gcv, holdout, kfold, log_marginal_likelihood, loo
+from jaxrls._checks import as_floats, check_dense_size, check_lams, is_concrete
+from jaxrls._criteria import loo
 from jaxrls._factor import choose_route, factorize
-from jaxrls._gram import gram
 from jaxrls._kernels import Kernel, pytree, static
 from jaxrls._losses import squared_error
 from jaxrls._model import Model, make_model
 from jaxrls._path import coef, effective_dof, lambda_grid, loo_residuals
 from jaxrls._precision import in_precision_of
-from jaxrls._sparse import is_sparse, sparse_rows
-
-TAKES_LOSS = (loo, kfold, holdout)
+from jaxrls._sparse import is_sparse
+from jaxrls._validation import check_data, evaluate, name_of, resolve_criterion
 
 
 @pytree
@@ -96,79 +94,14 @@ def fit(
     kernel, X, Y, weights = check_data(kernel, X, Y, weights)
     criterion, options = resolve_criterion(criterion, loss, groups, validation)
     if lams is not None:
-        lams = jnp.asarray(as_floats("lams", lams, X.dtype))
+        lams = jnp.atleast_1d(jnp.asarray(as_floats("lams", lams, X.dtype)))
+        check_lams(lams)
     if is_concrete(X) and not is_sparse(X) and (route or choose_route(kernel, *X.shape, X.dtype)) == "gram":
         check_dense_size(X.shape[0], X.dtype)
     result = _fit(kernel, X, Y, lams, weights, options, criterion, loss, intercept, per_target, route, block_size)
     if is_concrete(result):
         _inspect(result)
     return result
-
-
-def check_data(kernel: Kernel, X, Y, weights):
-    """The data as JAX arrays of one dtype, that of X, with every check that needs values done."""
-    if not isinstance(kernel, Kernel):
-        raise ValueError(f"kernel must be a jaxrls kernel such as Gaussian(1.0), and is {kernel!r}")
-    if is_sparse(X):
-        X = sparse_rows(X)
-    else:
-        X = as_floats("X", X)
-        check_matrix("X", X)
-        check_finite("X", X)
-        kernel.check(X)
-        X = jnp.asarray(X)
-    Y = as_floats("Y", Y, X.dtype)
-    check_targets("Y", Y, X.shape[0])
-    check_finite("Y", Y)
-    if weights is not None:
-        weights = as_floats("weights", weights, X.dtype)
-        check_weights(weights, X.shape[0])
-        weights = jnp.asarray(weights)
-    return kernel, X, jnp.asarray(Y), weights
-
-
-def resolve_criterion(criterion, loss, groups, validation):
-    """The criterion that groups or validation data imply, and the arrays it needs."""
-    if groups is not None and validation is not None:
-        raise ValueError("groups and validation each name a criterion, kfold and holdout: give one of them")
-    if groups is not None and criterion in (loo, kfold):
-        criterion, options = kfold, {"groups": folds(groups)}
-    elif validation is not None and criterion in (loo, holdout):
-        X_holdout, Y_holdout = validation
-        X_holdout = sparse_rows(X_holdout) if is_sparse(X_holdout) else as_floats("validation X", X_holdout)
-        criterion, options = holdout, {"X": X_holdout, "Y": as_floats("validation Y", Y_holdout)}
-        check_matrix("validation X", X_holdout)
-        check_finite("validation X", X_holdout)
-        check_finite("validation Y", options["Y"])
-    elif groups is not None or validation is not None:
-        raise ValueError(f"groups and validation do not go with criterion {name_of(criterion)}: leave one of them out")
-    elif criterion is kfold:
-        raise ValueError("criterion=kfold needs groups=, (n,) labels of rows to leave out together")
-    elif criterion is holdout:
-        raise ValueError("criterion=holdout needs validation=(X, Y)")
-    else:
-        options = {}
-    if loss is not squared_error and criterion not in TAKES_LOSS:
-        raise ValueError(f"criterion {name_of(criterion)} does not average a loss: leave loss= out, or use loo, kfold or holdout")
-    return criterion, options
-
-
-def name_of(criterion) -> str:
-    """What to call a criterion in results and messages."""
-    return getattr(criterion, "__name__", type(criterion).__name__)
-
-
-def evaluate(criterion, loss, factor, kernel, X, Y, lams, options):
-    """The criterion over λ as an error: smaller is better."""
-    if criterion is log_marginal_likelihood:
-        return -log_marginal_likelihood(factor, Y, lams)
-    if criterion is holdout:
-        seen = options["X"].astype(X.dtype)
-        design = gram(kernel, seen, X) if factor.route == "gram" else kernel.features(seen)
-        return holdout(factor, Y, lams, design, options["Y"].astype(X.dtype), loss=loss)
-    if criterion is kfold:
-        return kfold(factor, Y, lams, options["groups"], loss=loss)
-    return loo(factor, Y, lams, loss=loss) if criterion is loo else criterion(factor, Y, lams)
 
 
 @partial(jax.jit, static_argnums=(6, 7, 8, 9, 10, 11))
@@ -203,7 +136,7 @@ def _inspect(fit: Fit) -> None:
         )
     if float(fit.indefinite) > 100 * len(fit.loo_residuals) * np.finfo(errors.dtype).eps:
         _warn(f"the kernel matrix is not positive semidefinite: its most negative eigenvalue, {float(fit.indefinite):.2g} of the largest, was set to 0")
-    if lams.min() < float(fit.floor):
+    if lams.min() < 0.99 * float(fit.floor):
         _warn(f"λ below {float(fit.floor):.2g} is below the precision of the factor, and the grid goes down to {lams.min():.2g}: drop those, or use float64")
     if len(lams) > 1 and np.isin(chosen, (lams.min(), lams.max())).any():
         low = bool((chosen == lams.min()).any())

@@ -41,8 +41,8 @@ def gram(
 
 
 def gram_matmul(
-    kernel: Kernel, X: Float[Array, "n d"], Z: Float[Array, "m d"], V: Float[Array, "m t"], *, block_size: int | None = None
-) -> Float[Array, "n t"]:
+    kernel: Kernel, X: Float[Array, "n d"], Z: Float[Array, "m d"], V: Float[Array, "m *t"], *, block_size: int | None = None
+) -> Float[Array, "n *t"]:
     """The product K·V without holding K: each block of rows of K is made, used and dropped.
 
     (K V)ᵢ = Σⱼ k(xᵢ, zⱼ) Vⱼ.

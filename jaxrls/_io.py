@@ -8,7 +8,7 @@ import json
 import os
 import zipfile
 import zlib
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields
 from typing import Any
 
 import jax
@@ -24,6 +24,7 @@ from jaxrls._version import __version__
 FORMAT = "jaxrls"
 FORMAT_VERSION = 1
 HEADER = "header"
+DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, KeyError, RecursionError, MemoryError, NotImplementedError)
 
 CLASSES: dict[str, type] = {
     cls.__name__: cls
@@ -97,7 +98,7 @@ def load(path: str | os.PathLike, *, with_extra: bool = False) -> Any:
         if type(obj) not in CLASSES.values() or not isinstance(extra, dict):
             raise TypeError("no object of the library")
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged, or was not written by jaxrls.save: {error}") from None
+        raise ValueError(f"{path} was not written by jaxrls.save, or is damaged: {error}") from None
     return (obj, extra) if with_extra else obj
 
 
@@ -108,21 +109,21 @@ def _describe(value, place: str, arrays: dict[str, np.ndarray]):
     """`value` as JSON, with its arrays put into `arrays` under their places."""
     if value is None or type(value) in (bool, int, float, str):
         return value
-    if type(value) is tuple:
-        return {"tuple": [_describe(item, f"{place}.{i}", arrays) for i, item in enumerate(value)]}
+    if type(value) in (tuple, list):
+        return {type(value).__name__: [_describe(item, f"{place}.{i}", arrays) for i, item in enumerate(value)]}
     if isinstance(value, jax.Array | np.ndarray | np.generic):
         return _describe_array(np.asarray(value), place, arrays)
     name = type(value).__name__
     if CLASSES.get(name) is type(value):
-        prefix = place + "." if place else ""
-        return {"class": name, "fields": {f.name: _describe(getattr(value, f.name), prefix + f.name, arrays) for f in fields(value)}}
+        prefix, names = place + "." if place else "", [f.name for f in fields(CLASSES[name])]
+        return {"class": name, "fields": {field: _describe(getattr(value, field), prefix + field, arrays) for field in names}}
     if isinstance(value, kernels.FeatureMap | kernels.FunctionKernel):
         raise ValueError(
             f"{name} holds a Python function, which a file without pickle cannot carry: save its arrays with numpy.savez and rebuild it in "
             "code, or fit Linear() to the features (Precomputed() to the kernel matrix) and save that"
         )
-    kind = "a class of your own" if isinstance(value, kernels.Kernel) or is_dataclass(value) else "nothing that jaxrls can save"
-    raise ValueError(f"{place or 'the object'} is of type {name}, which is {kind}: only the library's own classes can be loaded without pickle")
+    what = place or "the object to save"
+    raise ValueError(f"{what} is of type {name}: only the library's own classes, arrays of numbers, numbers and text can be saved")
 
 
 def _describe_array(array, place, arrays):
@@ -140,36 +141,48 @@ def _describe_array(array, place, arrays):
 
 def _read(path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The header and the arrays, all of them in memory."""
-    foreign = f"{path} was not written by jaxrls.save, or is truncated"
+    foreign = f"{path} was not written by jaxrls.save, or is damaged"
     with open(path, "rb") as file:
         if not zipfile.is_zipfile(file):
             raise ValueError(foreign)
         file.seek(0)
         try:
             with np.load(file, allow_pickle=False) as archive:
-                if HEADER not in archive.files:
-                    raise ValueError(f"{foreign}: it has no {HEADER!r} entry, but {', '.join(archive.files[:10]) or 'none at all'}")
                 header = json.loads(archive[HEADER].tobytes())
-                if not isinstance(header, dict) or header.get("format") != FORMAT:
-                    raise ValueError(foreign)
-                version = header.get("format_version")
-                if not isinstance(version, int) or version > FORMAT_VERSION:
-                    writer = header.get("jaxrls_version")
-                    raise ValueError(f"{path} has format {version}, written by jaxrls {writer}, and this is jaxrls {__version__}: upgrade it")
-                return header, {name: archive[name] for name in archive.files if name != HEADER}
-        except (zipfile.BadZipFile, zlib.error, EOFError, json.JSONDecodeError, UnicodeDecodeError, RecursionError, NotImplementedError) as error:
-            raise ValueError(f"{path} is damaged: {error}") from None
+                arrays = {name: archive[name] for name in archive.files if name != HEADER}
+        except DAMAGE as error:
+            raise ValueError(f"{foreign}: {error}") from None
+    if not isinstance(header, dict) or header.get("format") != FORMAT or not isinstance(header.get("format_version"), int):
+        raise ValueError(foreign)
+    if header["format_version"] > FORMAT_VERSION:
+        found, writer = header["format_version"], header.get("jaxrls_version")
+        raise ValueError(f"{path} has format {found}, written by jaxrls {writer}, and this is jaxrls {__version__}: upgrade it")
+    return header, arrays
 
 
 def _build(node, arrays):
     """The inverse of `_describe`."""
     if not isinstance(node, dict):
         return node
-    if "tuple" in node:
-        return tuple(_build(item, arrays) for item in node["tuple"])
+    for sequence in (tuple, list):
+        if sequence.__name__ in node:
+            return sequence(_build(item, arrays) for item in node[sequence.__name__])
     if "array" in node:
         array = arrays[node["array"]]
         return array.view(jax.numpy.dtype(node["dtype"])) if "dtype" in node else array
-    if node["class"] not in CLASSES:
+    cls, values = CLASSES.get(node["class"]), {name: _build(value, arrays) for name, value in node["fields"].items()}
+    if cls is None:
         raise ValueError(f"it holds a {node['class']}, which this version of jaxrls does not know")
-    return CLASSES[node["class"]](**{name: _build(value, arrays) for name, value in node["fields"].items()})
+    return _make(cls, values)
+
+
+def _make(cls, values: dict[str, Any]):
+    """An object by its fields, as JAX rebuilds a pytree: past `__init__`, which may ask for JAX arrays, but with its checks of values."""
+    required = {f.name for f in fields(cls) if f.default is MISSING}
+    if not required <= set(values) <= {f.name for f in fields(cls)}:
+        raise ValueError(f"{cls.__name__} has fields {', '.join(f.name for f in fields(cls))}, and the file has {', '.join(values)}")
+    obj = object.__new__(cls)
+    for name, value in values.items():
+        object.__setattr__(obj, name, value)
+    getattr(obj, "__post_init__", lambda: None)()
+    return obj

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +29,7 @@ def static(**options) -> Any:
     return field(metadata={"static": True}, **options)
 
 
+@dataclass_transform(frozen_default=True, field_specifiers=(static,))
 def pytree(cls):
     """A frozen dataclass whose fields are pytree children, but for those marked `static`."""
     cls = dataclass(frozen=True)(cls)
@@ -209,7 +210,7 @@ class Polynomial(Kernel):
 class _Stationary(Kernel):
     """k(x, z) = profile(‖x − z‖² / width²), with profile(0) = 1."""
 
-    positive = ("width",)
+    positive: ClassVar[tuple[str, ...]] = ("width",)
     width: Scalars
 
     def _profile(self, squared):
@@ -244,7 +245,7 @@ class Gaussian(_Stationary):
         >>> round(float(Gaussian.from_gamma(0.5).width), 6)
         1.0
         """
-        return cls(1 / (2 * gamma) ** 0.5)  # type: ignore[operator]
+        return cls(1 / (2 * gamma) ** 0.5)
 
     def _profile(self, squared):
         return jnp.exp(-0.5 * squared)
@@ -622,7 +623,7 @@ def polynomial_features(X: Rows, degree: int, offset: float = 1.0) -> Float[Arra
 
 def _monomials(X, degree: int):
     """Every product of at most `degree` columns, with their sorted numbers, by degree: one multiplication each."""
-    level = [((), jnp.ones(X.shape[0], X.dtype))]
+    level: list[tuple[tuple[int, ...], Array]] = [((), jnp.ones(X.shape[0], X.dtype))]
     yield from level
     for _ in range(degree):
         level = [((*p, j), values * X[:, j]) for p, values in level for j in range(p[-1] if p else 0, X.shape[1])]

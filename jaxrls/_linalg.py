@@ -38,7 +38,8 @@ def eigh(A: Float[Array, "n n"]) -> tuple[Float[Array, " n"], Float[Array, "n n"
 @jax.custom_jvp
 def svd(A: Float[Array, "n d"]) -> tuple[Float[Array, "n k"], Float[Array, " k"], Float[Array, "k d"]]:
     """Thin singular value decomposition A = U diag(σ) Vt."""
-    return jnp.linalg.svd(A, full_matrices=False)
+    U, sigma, Vt = jnp.linalg.svd(A, full_matrices=False)
+    return U, sigma, Vt
 
 
 eigh.defjvp(_refuse)

@@ -19,7 +19,7 @@ def is_wide(value) -> bool:
 
 def scope(wide: bool):
     """The context in which `wide` data keep their precision."""
-    return jax.enable_x64(True) if wide and not jax.config.jax_enable_x64 else nullcontext()
+    return jax.enable_x64(True) if wide else nullcontext()
 
 
 def to_host(tree):

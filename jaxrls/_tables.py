@@ -10,7 +10,7 @@ import io
 import os
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, BinaryIO, NamedTuple
 
@@ -81,7 +81,9 @@ def read_inputs(path, layout: Mapping[str, Any] | None) -> tuple[np.ndarray, np.
     if source.names and names:
         absent = [name for name in names if name not in source.names]
         if absent:
-            raise ValueError(f"{path} lacks columns that the model was fitted on: {', '.join(absent)}; its columns are {source.list_columns()}")
+            raise ValueError(
+                f"{path} lacks columns that the model was fitted on: {', '.join(absent)}; its columns are {source.list_columns()}"
+            )
         inputs = [source.names.index(name) for name in names]
         t = source.names.index(target) if target in source.names else None
     elif source.width == layout.get("width"):
@@ -93,13 +95,12 @@ def read_inputs(path, layout: Mapping[str, Any] | None) -> tuple[np.ndarray, np.
     return values, words[0] if words else None
 
 
-def write_columns(file: BinaryIO, columns: Mapping[str, Sequence]) -> None:
+def write_columns(file: BinaryIO, columns: Mapping[str, np.ndarray]) -> None:
     """Write columns of equal length as CSV with a header, numbers so that reading them back gives the same."""
-    cells = [values.tolist() if isinstance(values, np.ndarray) else values for values in columns.values()]
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows(zip(*cells, strict=True))
+    writer.writerows(zip(*(values.tolist() for values in columns.values()), strict=True))
     file.write(text.getvalue().encode())
 
 
@@ -115,32 +116,40 @@ def _is_missing(cell: str) -> bool:
     return cell.strip().lower() in MISSING
 
 
+def _is_header(first: list[str], second: list[str]) -> bool:
+    """Whether the first line holds names: text, among it at most whole numbers such as 2019, and then text above a number."""
+    text = [not _is_number(cell) and not _is_missing(cell) for cell in first]
+    numbers = [cell.strip() for cell in first if _is_number(cell) and not _is_missing(cell)]
+    if not numbers:
+        return any(text)
+    return all(map(str.isdecimal, numbers)) and any(t and _is_number(below) for t, below in zip(text, second, strict=False))
+
+
 # CSV ---------------------------------------------------------------------------------------------------------------------------
 
 
 class _Csv:
     """A CSV file whose first rows have been looked at.
 
-    The first line is a header where none of its cells is a number. Columns are separated by commas, or by tabs or semicolons
-    where the first line has no comma.
+    Columns are separated by commas, or by tabs or semicolons where the first line has no comma.
     """
 
     def __init__(self, path):
         self.path = path
         with self._rows(",") as rows:
-            line = ",".join(next(rows, [""]))
-        self.delimiter = "," if "," in line else next((c for c in "\t;" if c in line), ",")
+            start = ",".join(next(rows, [""]))
+        self.delimiter = "," if "," in start else next((c for c in "\t;" if c in start), ",")
         with self._rows(self.delimiter) as rows:
             first = next(rows, None)
             if first is None:
                 raise ValueError(f"{path} is empty")
-            header = not any(map(_is_number, first)) and not all(map(_is_missing, first))
-            self.names = [cell.strip() for cell in first] if header else None
-            self.skip = rows.line if header else 0
-            second = next(rows, None) if header else first
-        if second is None:
+            line, second = rows.line, next(rows, None)
+        header = _is_header(first, second or [])
+        if header and second is None:
             raise ValueError(f"{path} has a header and no rows")
-        self.width, self.first = len(first), [*second, *[""] * len(first)]
+        self.names = [cell.strip() for cell in first] if header else None
+        self.skip = line if header else 0
+        self.width, self.first = len(first), [*(second if header else first), *[""] * len(first)]
         doubled = sorted({name for name in self.names or [] if self.names.count(name) > 1})
         if doubled:
             raise ValueError(f"{path} has more than one column named {', '.join(map(repr, doubled))}: rename them")
@@ -201,7 +210,7 @@ class _Csv:
         return ValueError(f"{self.path} could not be read: {cause}")
 
     def _hint(self, i: int) -> str:
-        return "" if self.names or i > 1 else " (a first line is a header where none of its cells is a number)"
+        return "" if self.names or i > 1 else " (the first line is not taken for a header, as numbers stand in it)"
 
     @contextmanager
     def _rows(self, delimiter) -> Iterator["_Rows"]:
@@ -265,10 +274,8 @@ def _read_archive(path, target, labels, groups, weights) -> Table:
     with _archive(path) as arrays:
         X = _matrix(path, arrays)
         y = _vector(path, arrays, target or "y", len(X))
-        if not labels and y.dtype.kind in "fiu":
-            y = _finite(path, target or "y", y.astype(X.dtype))
-        else:
-            y = y.astype(str)
+        numeric = not labels and y.dtype.kind in "fiu"
+        y = _finite(path, target or "y", y.astype(X.dtype)) if numeric else y.astype(str)
         group = None if groups is None else _vector(path, arrays, groups, len(X))
         weight = None if weights is None else _finite(path, weights, _vector(path, arrays, weights, len(X)))
     return Table(X, y, group, weight, {"inputs": None, "positions": None, "width": None, "target": target or "y"})

@@ -28,20 +28,20 @@ def assert_close(got, want, tolerance, what=""):
     assert error <= tolerance, f"{what}: relative error {error:.2g}, tolerance {tolerance:.2g}"
 
 
-def assert_gradient(f, x, tolerance=1e-6, what=""):
-    """The gradient of a scalar function of one array against central differences of order 4, entry by entry."""
-    x = jnp.asarray(x)
-    f = jax.jit(f)
-    got, flat = jax.jit(jax.grad(f))(x), np.asarray(x).reshape(-1)
-    assert bool(jnp.isfinite(got).all()), f"{what}: gradient is not finite"
-    want = np.empty_like(flat)
-    for i, value in enumerate(flat):
-        step = 1e-3 * max(abs(value), 1.0) if value <= 0 else 1e-3 * value
+def differences(f, x, step=1e-3):
+    """Derivatives of f at a vector x along each coordinate, by central differences of order 4: (len(x), *shape of f)."""
 
-        def at(shift, i=i, value=value):
-            moved = flat.copy()
-            moved[i] = value + shift
-            return float(f(jnp.asarray(moved.reshape(x.shape))))
+    def at(i, shift):
+        moved = np.array(x, np.float64)
+        moved[i] += shift
+        return np.asarray(f(jnp.asarray(moved)), np.float64)
 
-        want[i] = (8 * (at(step) - at(-step)) - (at(2 * step) - at(-2 * step))) / (12 * step)
-    assert_close(got, want.reshape(x.shape), tolerance, what)
+    steps = step * np.maximum(np.abs(np.asarray(x)), 0.1)
+    return np.array([(8 * (at(i, h) - at(i, -h)) - (at(i, 2 * h) - at(i, -2 * h))) / (12 * h) for i, h in enumerate(steps)])
+
+
+def assert_derivatives(f, x, tolerance=1e-7, what=""):
+    """Jacobian of f at a vector x against differences of f."""
+    jacobian = np.moveaxis(np.asarray(jax.jit(jax.jacobian(f))(x)), -1, 0)
+    assert np.isfinite(jacobian).all(), f"{what}: derivative is not finite"
+    assert_close(jacobian, differences(jax.jit(f), x), tolerance, what)

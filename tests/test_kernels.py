@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import DTYPE, EPS, X64, array, assert_close, assert_gradient, wide
+from jax.flatten_util import ravel_pytree
+from support import DTYPE, EPS, X64, array, assert_close, differences, wide
 
 import jaxrls as rls
 
@@ -35,7 +36,7 @@ class Case:
     kernel: Any
     pair: Any
     stationary: bool = False
-    smooth: bool = True  # twice differentiable in X wherever rows coincide
+    coincident: float | None = 1e-7  # how well differences tell second derivatives where rows coincide; None where there are none
     columns: int = 3
 
 
@@ -44,10 +45,10 @@ CASES = {
     "polynomial": Case(rls.Polynomial(3, 0.75), lambda x, z: (x @ z + 0.75) ** 3),
     "gaussian": Case(rls.Gaussian(1.25), lambda x, z: math.exp(-(distance(x, z, 1.25) ** 2) / 2), True),
     "gaussian, a width per column": Case(rls.Gaussian(array(WIDTHS)), lambda x, z: math.exp(-(distance(x, z, WIDTHS) ** 2) / 2), True),
-    "laplacian": Case(rls.Laplacian(1.75), lambda x, z: math.exp(-np.abs(x - z).sum() / 1.75), True, False),
-    "laplacian, a width per column": Case(rls.Laplacian(array(WIDTHS)), lambda x, z: math.exp(-(np.abs(x - z) / WIDTHS).sum()), True, False),
-    "matern 1/2": Case(rls.Matern(0.5, 1.75), lambda x, z: math.exp(-distance(x, z, 1.75)), True, False),
-    "matern 3/2": Case(rls.Matern(1.5, 1.75), lambda x, z: (1 + (r := math.sqrt(3) * distance(x, z, 1.75))) * math.exp(-r), True),
+    "laplacian": Case(rls.Laplacian(1.75), lambda x, z: math.exp(-np.abs(x - z).sum() / 1.75), True, None),
+    "laplacian, a width per column": Case(rls.Laplacian(array(WIDTHS)), lambda x, z: math.exp(-(np.abs(x - z) / WIDTHS).sum()), True, None),
+    "matern 1/2": Case(rls.Matern(0.5, 1.75), lambda x, z: math.exp(-distance(x, z, 1.75)), True, None),
+    "matern 3/2": Case(rls.Matern(1.5, 1.75), lambda x, z: (1 + (r := math.sqrt(3) * distance(x, z, 1.75))) * math.exp(-r), True, 1e-2),
     "matern 5/2, a width per column": Case(
         rls.Matern(2.5, array(WIDTHS)), lambda x, z: (1 + (r := math.sqrt(5) * distance(x, z, WIDTHS)) + r**2 / 3) * math.exp(-r), True
     ),
@@ -59,7 +60,7 @@ CASES = {
         lambda x, z: math.exp(-2 * ((np.sin(np.pi * (x - z) / 2.5) / WIDTHS) ** 2).sum()),
         True,
     ),
-    "sobolev": Case(rls.Sobolev(), lambda x, z: min(x[0], z[0]), smooth=False, columns=1),
+    "sobolev": Case(rls.Sobolev(), lambda x, z: min(x[0], z[0]), coincident=None, columns=1),
     "feature map": Case(rls.FeatureMap(lift, array(0.75)), lambda x, z: x @ z + 0.75**2 * x[0] ** 2 * z[0] ** 2),
     "function": Case(rls.FunctionKernel(cosine, array(1.5)), lambda x, z: 2.25 * np.cos(x[0] - z[0])),
     "sum": Case(rls.Linear() + rls.Gaussian(1.25), lambda x, z: x @ z + math.exp(-(distance(x, z, 1.25) ** 2) / 2)),
@@ -68,6 +69,16 @@ CASES = {
     "on columns": Case(rls.Gaussian(1.25).on([0, 2]), lambda x, z: math.exp(-(distance(x[[0, 2]], z[[0, 2]], 1.25) ** 2) / 2), True),
 }
 EVERY = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+
+
+@jax.jit
+def matrix(kernel, X, Z):
+    return kernel(X, Z)
+
+
+@jax.jit
+def diagonal(kernel, X):
+    return kernel.diag(X)
 
 
 def rows(case, n, seed=0):
@@ -104,34 +115,26 @@ def test_every_kernel_of_the_library_is_in_the_list():
 def test_formula(case):
     X, Z = rows(case, 12), rows(case, 7, seed=1)
     tolerance = 50 * EPS * max(1, (X**2).sum(1).max())
-    K = jax.jit(lambda kernel, X, Z: kernel(X, Z))(case.kernel, array(X), array(Z))
+    K = matrix(case.kernel, array(X), array(Z))
     assert K.dtype == DTYPE
     assert_close(K, naive(case.pair, X, Z), tolerance, "k(X, Z)")
-    assert_close(case.kernel(array(Z), array(X)), np.asarray(K).T, tolerance, "symmetry")
-    diagonal = case.kernel.diag(array(X))
-    assert diagonal.dtype == DTYPE
-    assert_close(diagonal, np.diag(naive(case.pair, X, X)), tolerance, "diag")
-    assert_close(np.diagonal(case.kernel(array(X), array(X))), diagonal, tolerance, "diagonal")
+    assert_close(matrix(case.kernel, array(Z), array(X)), np.asarray(K).T, tolerance, "symmetry")
+    assert diagonal(case.kernel, array(X)).dtype == DTYPE
+    assert_close(diagonal(case.kernel, array(X)), np.diag(naive(case.pair, X, X)), tolerance, "diag")
 
 
 @EVERY
-def test_positive_semidefinite(case):
-    K = np.asarray(case.kernel(array(X := rows(case, 40)), array(X)), np.float64)
+def test_a_gram_matrix(case):
+    """Positive semidefinite, with `diag` on its diagonal, and equal rows of X make equal rows of K, to the last bit."""
+    X = rows(case, 12)
+    X[7:10] = X[:3]
+    K, expected = (np.asarray(a, np.float64) for a in (matrix(case.kernel, array(X), array(X)), diagonal(case.kernel, array(X))))
     s = np.linalg.eigvalsh((K + K.T) / 2)
-    assert s[0] >= -40 * EPS * s[-1]
-
-
-@EVERY
-def test_equal_rows(case):
-    """Rows that are equal bit by bit have the kernel's own diagonal, in any company and however far from the origin."""
-    X = rows(case, 10)
-    X[7:] = X[:3]
-    X = array(X)
-    K, diagonal = case.kernel(X, X), case.kernel.diag(X)
-    for i in range(3):
-        assert_close(K[i, i + 7], diagonal[i], 0 if case.stationary else 8 * EPS, f"row {i}")
-    if case.stationary:
-        assert (case.kernel(X + 1000, X[3:] + 1000)[jnp.arange(7, 10), jnp.arange(4, 7)] == diagonal[7:]).all()
+    assert s[0] >= -12 * EPS * s[-1]
+    rounding = 0 if case.stationary else 8 * EPS
+    assert_close(np.diagonal(K), expected, rounding, "diagonal")
+    assert_close(K[[0, 1, 2], [7, 8, 9]], expected[:3], rounding, "equal rows")
+    assert_close(K[7:10], K[:3], rounding, "equal rows")
 
 
 @EVERY
@@ -139,9 +142,10 @@ def test_far_columns_lose_no_digits(case):
     """A column around 2000, such as a year: the rounding is that of x − z, not that of x."""
     if not case.stationary:
         pytest.skip("this kernel sees the origin: its values grow with the distance from it")
-    far = 2000 + np.round(256 * rows(case, 12)) / 256  # shifted without rounding, also in float32
-    near, shifted = far - 2000, array(far)
-    assert_close(case.kernel(shifted, shifted[:7]), naive(case.pair, near, near[:7]), 50 * EPS * (near**2).sum(1).max(), "k(X, Z)")
+    near = np.round(256 * rows(case, 12)) / 256  # so that adding 2000 rounds nothing, also in float32
+    K = matrix(case.kernel, array(near + 2000), array(near[:7] + 2000))
+    assert_close(K, naive(case.pair, near, near[:7]), 50 * EPS * (near**2).sum(1).max(), "k(X, Z)")
+    assert (K[jnp.arange(7), jnp.arange(7)] == 1).all()
 
 
 @EVERY
@@ -161,50 +165,24 @@ def test_pytree(case):
 
 @pytest.mark.float64
 @EVERY
-def test_derivatives_in_the_parameters(case):
-    leaves, tree = jax.tree.flatten(jax.tree.map(jnp.asarray, case.kernel))
-    X, Z = array(rows(case, 6)), array(rows(case, 5, seed=1))
-    Z = Z.at[0].set(X[0])  # where rows coincide derivatives must stay finite too
-    W = array(np.random.default_rng(2).normal(size=(6, 5)))
-    for i in range(len(leaves)):
-
-        def value(leaf, i=i):
-            return jnp.sum(W * jax.tree.unflatten(tree, [*leaves[:i], leaf, *leaves[i + 1 :]])(X, Z))
-
-        assert_gradient(value, leaves[i], 1e-7, "gradient")
-        assert_gradient(lambda leaf, value=value: jnp.sum(jnp.cos(jax.grad(value)(leaf))), leaves[i], 1e-7, "second derivative")
-
-
-@pytest.mark.float64
-@EVERY
-def test_derivatives_in_x(case):
+def test_derivatives(case):
+    """First and second derivatives in every parameter and every entry of X, also where rows of X and Z coincide."""
     X, Z = array(rows(case, 4)), array(rows(case, 5, seed=1))
     W = array(np.random.default_rng(2).normal(size=(4, 5)))
+    start, back = ravel_pytree((jax.tree.map(array, case.kernel), X))
 
-    def value(X):
-        return jnp.sum(W * case.kernel(X, Z))
+    def value(flat, Z):
+        kernel, X = back(flat)
+        return jnp.sum(W * kernel(X, Z))
 
-    assert_gradient(value, X, 1e-7, "gradient")
-    assert_gradient(lambda X: jnp.sum(jnp.cos(jax.grad(value)(X))), X, 1e-7, "second derivative")
-
-
-@pytest.mark.float64
-@EVERY
-def test_derivatives_where_rows_coincide(case):
-    """Smooth kernels have both derivatives at x = z; the others answer with something finite."""
-    X = array(rows(case, 4))
-    W = array(np.random.default_rng(2).normal(size=(4, 4)))
-
-    def value(Z):
-        return jnp.sum(W * case.kernel(X, Z))
-
-    if not case.smooth:
-        assert bool(jnp.isfinite(jax.grad(value)(X)).all())
-        return
-    # Between four-point differences Matérn 3/2 is |x|³: what is left of it there sets the tolerance.
-    tolerance = 1e-2 if "1.5" in repr(case.kernel) and "Matern" in repr(case.kernel) else 1e-7
-    assert_gradient(value, X, tolerance, "gradient")
-    assert_gradient(lambda Z: jnp.sum(jnp.cos(jax.grad(value)(Z))), X, tolerance, "second derivative")
+    first, second = jax.grad(value), jax.hessian(value)
+    everything = jax.jit(lambda flat, Z: (value(flat, Z), first(flat, Z), second(flat, Z)))
+    for what, tolerance, Z in (("apart", 1e-7, Z), ("where rows coincide", case.coincident, Z.at[:4].set(X))):
+        _, gradient, hessian = everything(start, Z)
+        assert bool(jnp.isfinite(gradient).all() & jnp.isfinite(hessian).all()), what
+        if tolerance is not None:
+            assert_close(gradient, differences(lambda flat, Z=Z: everything(flat, Z)[0], start), tolerance, f"gradient, {what}")
+            assert_close(hessian, differences(lambda flat, Z=Z: everything(flat, Z)[1], start), tolerance, f"Hessian, {what}")
 
 
 @EVERY

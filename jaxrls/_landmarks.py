@@ -1,0 +1,246 @@
+"""Landmarks R: which rows of X, or which points, the subset of regressors is built on, and how much of K they leave out.
+
+With K̂ = K_TR K_RR⁻¹ K_RT, E = K − K̂ is positive semidefinite, and tr E is what every method here leaves behind. Choosing a row makes
+one column of a partial Cholesky factor F, K̂ = FFᵀ; its residual diagonal diag E says which rows are worth choosing next.
+"""
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from jaxrls._blocks import default_block_size, map_rows
+from jaxrls._checks import as_floats, check_finite, check_matrix, is_concrete
+from jaxrls._gram import gram
+from jaxrls._kernels import Kernel, Precomputed, pytree
+from jaxrls._linalg import matmul
+from jaxrls._precision import in_precision_of
+
+METHODS = ("rpcholesky", "uniform")
+
+# Pivots per block: many enough for the update to run at the rate of a matrix product, few enough for the proposals to stay fresh.
+LARGEST_BLOCK = 128
+PROPOSALS_PER_PIVOT = 2
+
+
+@pytree
+class Landmarks:
+    """The dictionary of the subset of regressors: f(x) = Σₖ k(x, pointsₖ) βₖ.
+
+    `indices` (m,) are the rows of X that the points are, None for points that are not rows of X; `trace_residual` is tr(K − K̂), None
+    where it was not computed.
+
+    >>> import jax, jax.numpy as jnp, jaxrls as rls
+    >>> rls.landmarks(rls.Linear(), jnp.array([[3.0], [4.0]]), 1, key=jax.random.key(0)).points.shape
+    (1, 1)
+    """
+
+    indices: Int[Array, " m"] | None
+    points: Float[Array, "m d"]
+    trace_residual: Float[Array, ""] | None
+
+
+@pytree
+class _State:
+    """A partial Cholesky factor K̂ = FFᵀ while it grows; columns of F past `count` are 0."""
+
+    F: Float[Array, "n c"]
+    residual: Float[Array, " n"]  # diag(K − FFᵀ)
+    indices: Int[Array, " c"]
+    count: Int[Array, ""]
+    key: PRNGKeyArray
+
+
+@in_precision_of("X")
+def landmarks(
+    kernel: Kernel,
+    X: Float[Array, "n d"],
+    num: int | None = None,
+    *,
+    tol: float | None = None,
+    key: PRNGKeyArray,
+    method: str = "rpcholesky",
+) -> Landmarks:
+    """Choose rows of X as landmarks: `num` of them, or as many as bring tr(K − K̂) down to tol·tr K.
+
+    `"rpcholesky"` draws each row with probability proportional to its residual diagonal (K − K̂)ᵢᵢ given those before it, in blocks:
+    proposals from the diagonal at the block's start, accepted with probability (residual now)/(residual then), so that the
+    work is matrix products and the draw is exactly that of one row at a time. `"uniform"` draws every row alike.
+    Either way a row whose residual is within rounding of 0, m·eps·Kᵢᵢ, counts as already spanned: no duplicate is chosen twice.
+    K itself is never formed. The same `key` gives the same rows.
+
+    **Arguments**: `num` static, at most n; `tol` in (0, 1); with both, whichever comes first. **Returns** `Landmarks` with the trace
+    residual. Where fewer rows than `num` are independent the result has only those; inside `jax.jit`, where the shape cannot
+    follow, it is filled up with rows not chosen yet. **Cost** O(n m (m + d)) time, O(n m) memory. **Raises** `ValueError` for neither
+    `num` nor `tol`, `tol` alone inside `jax.jit`, or a precomputed kernel. **Source**: Chen, Epperly, Tropp and Webber 2025, algorithm
+    2.1; in blocks, Epperly, Tropp and Webber 2024, algorithm 2.2.
+
+    >>> import jax, jax.numpy as jnp, jaxrls as rls
+    >>> X = jnp.array([[0.0], [0.0], [1.0], [1.0]])
+    >>> R = rls.landmarks(rls.Gaussian(1.0), X, 4, key=jax.random.key(0))
+    >>> sorted(R.points[:, 0].tolist()), float(R.trace_residual) < 1e-6
+    ([0.0, 1.0], True)
+    """
+    X = jnp.asarray(as_floats("X", X))
+    _check(kernel, X, num, tol, method)
+    n = X.shape[0]
+    diag = kernel.diag(X)
+    target = jnp.asarray(0 if tol is None else tol, X.dtype) * jnp.sum(diag)
+    limit = n if num is None else num
+    capacity = limit if num is not None and tol is None else min(limit, 4 * LARGEST_BLOCK)
+    state = _grow(kernel, X, diag, target, _start(diag, key), capacity, method)
+    while capacity < limit and is_concrete(state) and int(state.count) == capacity and bool(jnp.sum(state.residual) > target):
+        capacity = min(limit, 2 * capacity)
+        state = _grow(kernel, X, diag, target, state, capacity, method)
+    return _finish(X, state, capacity)
+
+
+def _check(kernel, X, num, tol, method):
+    _check_kernel(kernel)
+    check_matrix("X", X)
+    check_finite("X", X)
+    kernel.check(X)
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(map(repr, METHODS))}, and is {method!r}")
+    if num is None and tol is None:
+        raise ValueError("landmarks needs num=, how many, or tol=, the part of tr K that may stay out: give one of them")
+    if num is not None and (not isinstance(num, int | np.integer) or isinstance(num, bool) or not 1 <= num <= X.shape[0]):
+        raise ValueError(f"num must be a whole number from 1 to {X.shape[0]}, the rows of X, and is {num!r}")
+    if tol is not None and not 0 < tol < 1:
+        raise ValueError(f"tol must be between 0 and 1, the part of tr K that may stay out, and is {tol!r}")
+    if num is None and not is_concrete(X, kernel):
+        raise ValueError("inside jax.jit the number of landmarks must be known: give num=, or choose the landmarks outside")
+
+
+def _check_kernel(kernel):
+    if not isinstance(kernel, Kernel):
+        raise ValueError(f"kernel must be a jaxrls kernel such as Gaussian(1.0), and is {kernel!r}")
+    if isinstance(kernel, Precomputed):
+        raise ValueError("landmarks need a kernel that can be evaluated, which Precomputed() cannot: pass the features or a kernel function")
+
+
+def as_landmarks(X: Float[Array, "n d"], landmarks) -> Landmarks:
+    """`Landmarks` as such; from whole numbers, rows of X; from a matrix (m, d), points that are not rows of X.
+
+    **Raises** `ValueError` for rows that X does not have or that are named twice, or points of another width than X.
+
+    >>> import jax.numpy as jnp
+    >>> as_landmarks(jnp.array([[3.0], [4.0]]), [1]).points.tolist()
+    [[4.0]]
+    """
+    if not isinstance(landmarks, Landmarks):
+        values = landmarks if isinstance(landmarks, jax.Array) else np.asarray(landmarks)
+        if jnp.issubdtype(values.dtype, jnp.integer):
+            landmarks = Landmarks(*_rows_of(X, values), None)
+        else:
+            landmarks = Landmarks(None, jnp.asarray(as_floats("landmarks", values, X.dtype)), None)
+    points = landmarks.points
+    if points.ndim != 2 or 0 in points.shape or points.shape[1] != X.shape[1]:
+        raise ValueError(f"landmarks must be row numbers (m,) or points (m, {X.shape[1]}), and have shape {points.shape}")
+    check_finite("landmarks", points)
+    return landmarks
+
+
+def _rows_of(X, indices):
+    n = X.shape[0]
+    if indices.ndim != 1 or indices.size == 0:
+        raise ValueError(f"landmarks given as row numbers must have shape (m,), and have shape {indices.shape}")
+    if is_concrete(indices):
+        rows, counts = np.unique(np.asarray(indices), return_counts=True)
+        if rows[0] < 0 or rows[-1] >= n:
+            raise ValueError(f"landmarks must be rows of X, 0 to {n - 1}, and include row {rows[0] if rows[0] < 0 else rows[-1]}")
+        if counts.max() > 1:
+            raise ValueError(f"landmarks name row {rows[counts.argmax()]} of X {counts.max()} times: name each row once")
+    indices = jnp.asarray(indices, jnp.int32)
+    return indices, X[indices]
+
+
+def _start(diag, key):
+    n, dtype = diag.shape[0], diag.dtype
+    return _State(jnp.zeros((n, 0), dtype), diag, jnp.zeros(0, jnp.int32), jnp.zeros((), jnp.int32), key)
+
+
+def _enlarge(state, columns):
+    extra = columns - state.indices.shape[0]
+    return replace(state, F=jnp.pad(state.F, ((0, 0), (0, extra))), indices=jnp.pad(state.indices, (0, extra)))
+
+
+def _block(capacity):
+    return min(LARGEST_BLOCK, max(1, capacity // 4))
+
+
+@partial(jax.jit, static_argnums=(5, 6))
+def _grow(kernel, X, diag, target, state, capacity, method):
+    """Rounds of proposals until there are `capacity` landmarks, the trace is down to `target`, or no row is independent."""
+    floor = capacity * jnp.finfo(X.dtype).eps * diag
+
+    def score(residual, floor):
+        return jnp.where(residual > floor, residual if method == "rpcholesky" else 1, 0)
+
+    def unfinished(state):
+        return (state.count < capacity) & (jnp.sum(state.residual) > target) & jnp.any(state.residual > floor)
+
+    # A block of columns to spare, as a round writes a whole block wherever it starts.
+    state = _enlarge(state, capacity + _block(capacity))
+    return jax.lax.while_loop(unfinished, lambda state: _round(kernel, X, floor, score, state, capacity), state)
+
+
+def _round(kernel, X, floor, score, state, capacity):
+    block = _block(capacity)
+    key, draw, toss = jax.random.split(state.key, 3)
+    chances = score(state.residual, floor)
+    drawn = jax.random.choice(draw, X.shape[0], (PROPOSALS_PER_PIVOT * block,), p=chances / jnp.sum(chances))
+    H = gram(kernel, X[drawn]) - matmul(state.F[drawn], state.F[drawn].T)
+    bar = jax.random.uniform(toss, drawn.shape, X.dtype) * chances[drawn]
+    accepted, C = _reject(H, lambda h, j: score(h, floor[drawn[j]]) > bar[j], jnp.minimum(block, capacity - state.count))
+
+    order = jnp.argsort(~accepted, stable=True)[:block]
+    rows, used = drawn[order], accepted[order]
+    L = jnp.tril(C[order][:, order]) + jnp.diag(jnp.where(used, 0, 1).astype(X.dtype))
+    inverse = jax.lax.linalg.triangular_solve(L, jnp.eye(block, dtype=X.dtype), left_side=True, lower=True) * used[:, None]
+
+    def update(args):
+        x, F, residual = args
+        new = matmul(kernel(x, X[rows]) - matmul(F, state.F[rows].T), inverse.T)
+        return new, jnp.maximum(residual - jnp.sum(new * new, axis=1), 0)
+
+    size = default_block_size(X.shape[0], state.F.shape[1] * X.dtype.itemsize)
+    new, residual = map_rows(update, (X, state.F, state.residual), size)
+    # A chosen row is spanned exactly. Where rounding let no proposal through, drop the first, or the draw would never end.
+    spanned = jnp.where(used | (jnp.arange(block) == 0), rows, rows[0])
+    F = jax.lax.dynamic_update_slice(state.F, new, (jnp.zeros_like(state.count), state.count))
+    indices = jax.lax.dynamic_update_slice(state.indices, rows.astype(jnp.int32), (state.count,))
+    return _State(F, residual.at[spanned].set(0), indices, state.count + jnp.sum(used, dtype=jnp.int32), key)
+
+
+def _reject(H, accepts, limit):
+    """Sequential Cholesky of the proposals' residual kernel matrix that passes over those not accepted.
+
+    Returns which were accepted, and the columns of the factor, 0 for those that were not.
+    """
+
+    def step(j, carry):
+        H, C, accepted = carry
+        h = H[j, j]
+        take = accepts(h, j) & (jnp.sum(accepted) < limit)
+        column = jnp.where(take, H[:, j] / jnp.sqrt(jnp.where(take, h, 1)), 0)
+        return H - column[:, None] * column[None, :], C.at[:, j].set(column), accepted.at[j].set(take)
+
+    _, C, accepted = jax.lax.fori_loop(0, H.shape[0], step, (H, jnp.zeros_like(H), jnp.zeros(H.shape[0], bool)))
+    return accepted, C
+
+
+def _finish(X, state, capacity):
+    """The landmarks, cut to how many there are; where that is not known, filled up with rows that were not chosen."""
+    indices, count = state.indices[:capacity], state.count
+    if is_concrete(count):
+        indices = indices[: int(count)]
+    else:
+        slot = jnp.arange(capacity)
+        chosen = jnp.zeros(X.shape[0], bool).at[jnp.where(slot < count, indices, X.shape[0])].set(True, mode="drop")
+        others = jnp.argsort(chosen, stable=True).astype(jnp.int32)
+        indices = jnp.where(slot < count, indices, others[jnp.maximum(slot - count, 0)])
+    return Landmarks(indices, X[indices], jnp.sum(state.residual))

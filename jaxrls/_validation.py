@@ -1,0 +1,80 @@
+"""Which criterion, on which data: what the one-call doors `fit` and `tune` share."""
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+
+from jaxrls._checks import as_floats, check_finite, check_matrix, check_targets, check_weights
+from jaxrls._criteria import Folds, folds, holdout, kfold, log_marginal_likelihood, loo
+from jaxrls._gram import gram
+from jaxrls._kernels import Kernel
+from jaxrls._losses import squared_error
+from jaxrls._sparse import is_sparse, sparse_rows
+
+TAKES_LOSS = (loo, kfold, holdout)
+
+
+def check_data(kernel: Kernel, X, Y, weights):
+    """The data as JAX arrays of one dtype, that of X, with every check that needs values done."""
+    if not isinstance(kernel, Kernel):
+        raise ValueError(f"kernel must be a jaxrls kernel such as Gaussian(1.0), and is {kernel!r}")
+    if is_sparse(X):
+        X = sparse_rows(X)
+    else:
+        X = as_floats("X", X)
+        check_matrix("X", X)
+        check_finite("X", X)
+        kernel.check(X)
+        X = jnp.asarray(X)
+    Y = as_floats("Y", Y, X.dtype)
+    check_targets("Y", Y, X.shape[0])
+    check_finite("Y", Y)
+    if weights is not None:
+        weights = as_floats("weights", weights, X.dtype)
+        check_weights(weights, X.shape[0])
+        weights = jnp.asarray(weights)
+    return kernel, X, jnp.asarray(Y), weights
+
+
+def resolve_criterion(criterion, loss, groups, validation):
+    """The criterion that groups or validation data imply, and the arrays it needs."""
+    if groups is not None and validation is not None:
+        raise ValueError("groups and validation each name a criterion, kfold and holdout: give one of them")
+    if groups is not None and criterion in (loo, kfold):
+        criterion, options = kfold, {"groups": groups if isinstance(groups, Folds) else folds(groups)}
+    elif validation is not None and criterion in (loo, holdout):
+        X_holdout, Y_holdout = validation
+        X_holdout = sparse_rows(X_holdout) if is_sparse(X_holdout) else as_floats("validation X", X_holdout)
+        criterion, options = holdout, {"X": X_holdout, "Y": as_floats("validation Y", Y_holdout)}
+        check_matrix("validation X", X_holdout)
+        check_finite("validation X", X_holdout)
+        check_finite("validation Y", options["Y"])
+    elif groups is not None or validation is not None:
+        raise ValueError(f"groups and validation do not go with criterion {name_of(criterion)}: leave one of them out")
+    elif criterion is kfold:
+        raise ValueError("criterion=kfold needs groups=, (n,) labels of rows to leave out together")
+    elif criterion is holdout:
+        raise ValueError("criterion=holdout needs validation=(X, Y)")
+    else:
+        options = {}
+    if loss is not squared_error and criterion not in TAKES_LOSS:
+        raise ValueError(f"criterion {name_of(criterion)} does not average a loss: leave loss= out, or use loo, kfold or holdout")
+    return criterion, options
+
+
+def name_of(criterion) -> str:
+    """What to call a criterion in results and messages."""
+    return getattr(criterion, "__name__", type(criterion).__name__)
+
+
+def evaluate(criterion, loss, factor, kernel, X, Y, lams, options):
+    """The criterion over λ as an error: smaller is better."""
+    if criterion is log_marginal_likelihood:
+        return -log_marginal_likelihood(factor, Y, lams)
+    if criterion is holdout:
+        seen = options["X"].astype(X.dtype)
+        design = gram(kernel, seen, X) if factor.route == "gram" else kernel.features(seen)
+        return holdout(factor, Y, lams, design, options["Y"].astype(X.dtype), loss=loss)
+    if criterion is kfold:
+        return kfold(factor, Y, lams, options["groups"], loss=loss)
+    return loo(factor, Y, lams, loss=loss) if criterion is loo else criterion(factor, Y, lams)

@@ -1,0 +1,343 @@
+"""The command line: what it prints, what it writes, and one clear line where something is wrong."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import jaxrls as rls
+from jaxrls.__main__ import KERNELS, main, median_distance, standardisation
+
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with a regression and a classification problem, as the working directory."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2)) * [1.0, 100.0] + [0.0, 1000.0]
+    y = 5 + np.sin(2 * X[:, 0]) + X[:, 1] / 100 + 0.1 * rng.normal(size=60)
+    label = np.where(y > 15.5, "high", np.where(y < 14.5, "low", "mid"))
+    rows = [
+        f"{a!r},{b!r},{c!r},{d},{i % 6},{1 + i % 2}" for i, (a, b, c, d) in enumerate(zip(*X.T.tolist(), y.tolist(), label, strict=True))
+    ]
+    files = {
+        "train.csv": ("a,b,y\n", 0, 40, slice(0, 3)),
+        "test.csv": ("a,b,y\n", 40, 60, slice(0, 3)),
+        "new.csv": ("a,b\n", 40, 60, slice(0, 2)),
+        "bare.csv": ("", 40, 60, slice(0, 2)),
+        "labels.csv": ("a,b,kind\n", 0, 40, [0, 1, 3]),
+        "labels_test.csv": ("a,b,kind\n", 40, 60, [0, 1, 3]),
+        "more.csv": ("a,b,y,g,w\n", 0, 40, [0, 1, 2, 4, 5]),
+    }
+    for name, (header, start, stop, columns) in files.items():
+        text = "".join(",".join(np.array(row.split(","))[columns]) + "\n" for row in rows[start:stop])
+        (tmp_path / name).write_text(header + text)
+    np.savez(tmp_path / "train.npz", X=X[:40], y=y[:40])
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(capsys, *argv):
+    code = main(argv)
+    out, err = capsys.readouterr()
+    assert code == 0, err
+    return out
+
+
+def fails(capsys, *argv):
+    """Exit code 2, nothing printed but one line on stderr."""
+    try:
+        code = main(argv)
+    except SystemExit as stop:
+        code = stop.code
+    out, err = capsys.readouterr()
+    assert code == 2
+    assert err.startswith("jaxrls: ") and err.count("\n") == 1
+    return err
+
+
+def value(out, what):
+    return float(re.search(rf"^{what} +(\S+)", out, re.MULTILINE).group(1).rstrip(","))
+
+
+def predictions(path="p.csv"):
+    lines = Path(path).read_text().splitlines()
+    assert lines[0].split(",")[0] == "prediction"
+    return [line.split(",")[0] for line in lines[1:]]
+
+
+def read(path):
+    return np.loadtxt(path, delimiter=",", skiprows=1)
+
+
+def test_fit_says_what_the_library_computes(folder, capsys):
+    out = run(capsys, "fit", "train.csv", "--out", "m.npz")
+    X, y = read("train.csv")[:, :2], read("train.csv")[:, 2]
+    X = (X - X.mean(0)) / X.std(0)
+    width = median_distance(X, 2)
+    fit = rls.fit(rls.Gaussian(width), X, y)
+    assert "40 rows, 2 inputs, target y" in out
+    assert f"gaussian, width {width:.4g} (the median distance between standardised rows)" in out
+    assert value(out, "lambda") == pytest.approx(float(fit.lam), rel=1e-3)
+    assert value(out, "LOO error") == pytest.approx(float(fit.error), rel=1e-3)
+    assert f"RMSE {np.sqrt(fit.error):.4g} in units" in out
+    assert value(out, "freedom") == pytest.approx(float(fit.dof), rel=1e-3)
+    assert re.search(r"^route +gram$", out, re.MULTILINE)
+    table = [line.split() for line in out.splitlines() if re.match(r" +\d\.\d{3}e", line)]
+    assert len(table) == 12
+    best = [line for line in table if "best" in line]
+    assert len(best) == 1 and float(best[0][0]) == pytest.approx(float(fit.lam), rel=1e-3)
+    assert float(best[0][1]) == min(float(line[1]) for line in table)
+    saved = rls.load("m.npz")
+    np.testing.assert_allclose(saved.error, fit.error, rtol=1e-6)
+    assert saved.model.coef.dtype == np.float64
+
+
+def test_predict_by_name_by_position_and_with_the_target(folder, capsys):
+    run(capsys, "fit", "train.csv", "--out", "m.npz")
+    out = run(capsys, "predict", "m.npz", "new.csv", "--out", "p.csv")
+    assert out == "20 predictions written to p.csv\n"
+    expected = np.array(predictions(), float)
+    assert np.sqrt(np.mean((expected - read("test.csv")[:, 2]) ** 2)) < 0.5
+    out = run(capsys, "predict", "m.npz", "test.csv", "--out", "p.csv")
+    rmse = np.sqrt(np.mean((expected - read("test.csv")[:, 2]) ** 2))
+    assert f"RMSE {rmse:.4g} in units of the target" in out
+    assert np.array(predictions(), float).tolist() == expected.tolist()
+    run(capsys, "predict", "m.npz", "bare.csv", "--out", "p.csv")
+    assert np.array(predictions(), float).tolist() == expected.tolist()
+    Path("swapped.csv").write_text("".join(",".join(line.split(",")[::-1]) + "\n" for line in Path("new.csv").read_text().splitlines()))
+    run(capsys, "predict", "m.npz", "swapped.csv", "--out", "p.csv")
+    assert np.array(predictions(), float).tolist() == expected.tolist()
+
+
+def test_gaps_in_the_target_do_not_stop_predictions(folder, capsys):
+    run(capsys, "fit", "train.csv", "--out", "m.npz")
+    Path("gaps.csv").write_text("a,b,y\n0,1000,\n1,1000,3\n")
+    assert "no error on the target" in run(capsys, "predict", "m.npz", "gaps.csv", "--out", "p.csv")
+
+
+def test_labels_are_classified(folder, capsys):
+    out = run(capsys, "fit", "labels.csv", "--out", "m.npz")
+    assert "target kind (3 classes: high, low, mid)" in out
+    wrong = value(out, "LOO error")
+    assert 0 <= wrong < 50
+    assert float(re.search(r"(\S+)  <- best", out).group(1)) == pytest.approx(wrong / 100, rel=1e-2, abs=1e-9)
+    out = run(capsys, "predict", "m.npz", "labels_test.csv", "--out", "p.csv")
+    truth = [line.split(",")[2] for line in Path("labels_test.csv").read_text().splitlines()[1:]]
+    error = 100 * np.mean([a != b for a, b in zip(predictions(), truth, strict=True)])
+    assert error < 50 and f"{error:.3g} % of labels wrong" in out
+    assert Path("p.csv").read_text().startswith("prediction,score_high,score_low,score_mid\n")
+
+
+def test_numbers_can_be_labels(folder, capsys):
+    out = run(capsys, "fit", "more.csv", "--target", "w", "--classify", "--out", "m.npz")
+    assert "(2 classes: 1, 2)" in out
+    run(capsys, "predict", "m.npz", "more.csv", "--out", "p.csv")
+    assert set(predictions()) <= {"1", "2"}
+    assert Path("p.csv").read_text().startswith("prediction,score\n")
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_every_kernel(folder, capsys, kernel):
+    out = run(capsys, "fit", "train.csv", "--kernel", kernel, "--out", "m.npz")
+    assert re.search(rf"^kernel +{kernel}", out, re.MULTILINE)
+    run(capsys, "predict", "m.npz", "test.csv", "--out", "p.csv")
+    np.testing.assert_allclose(np.array(predictions(), float).shape, 20)
+
+
+@pytest.mark.parametrize("criterion", ["loo", "gcv", "kfold", "evidence"])
+def test_every_criterion(folder, capsys, criterion):
+    out = run(capsys, "fit", "train.csv", "--criterion", criterion)
+    title = {"loo": "LOO error", "gcv": "GCV error", "kfold": "fold error", "evidence": "-log evidence"}[criterion]
+    assert title in out and out.count("<- best") == 1
+    run(capsys, "fit", "labels.csv", "--criterion", criterion)
+
+
+def test_weights_and_groups_are_columns_and_not_inputs(folder, capsys):
+    out = run(capsys, "fit", "more.csv", "--target", "y", "--groups", "g", "--weights", "w", "--out", "m.npz")
+    data = read("more.csv")
+    X, weights = data[:, :2], data[:, 4]
+    means, scales = standardisation(X, weights)
+    np.testing.assert_allclose(means, np.repeat(X, weights.astype(int), axis=0).mean(0))
+    np.testing.assert_allclose(scales, np.repeat(X, weights.astype(int), axis=0).std(0))
+    X = (X - means) / scales
+    fit = rls.fit(rls.Gaussian(median_distance(X, 2)), X, data[:, 2], groups=data[:, 3], weights=weights)
+    assert "2 inputs" in out and "fold error" in out
+    assert value(out, "lambda") == pytest.approx(float(fit.lam), rel=1e-3)
+    assert value(out, "LOO error") == pytest.approx(np.average(fit.loo_residuals**2, weights=weights), rel=1e-3)
+    run(capsys, "predict", "m.npz", "new.csv", "--out", "p.csv")
+
+
+def test_the_grid(folder, capsys):
+    out = run(capsys, "fit", "train.csv", "--lams", "1e-3,1,0.1", "--width", "1.5")
+    assert "width 1.5\n" in out
+    assert len(re.findall(r"^ +\d\.\d{3}e", out, re.MULTILINE)) == 3
+    run(capsys, "fit", "train.csv", "--num-lams", "7", "--out", "m.npz")
+    data = read("train.csv")
+    X = (data[:, :2] - data[:, :2].mean(0)) / data[:, :2].std(0)
+    default = rls.fit(rls.Gaussian(median_distance(X, 2)), X, data[:, 2]).lams
+    np.testing.assert_allclose(rls.load("m.npz").lams, np.geomspace(default[0], default[-1], 7), rtol=1e-9)
+
+
+def test_without_standardisation_and_intercept(folder, capsys):
+    out = run(capsys, "fit", "train.csv", "--no-standardize", "--no-intercept", "--kernel", "linear", "--out", "m.npz")
+    data = read("train.csv")
+    fit = rls.fit(rls.Linear(), data[:, :2], data[:, 2], intercept=False)
+    assert value(out, "LOO error") == pytest.approx(float(fit.error), rel=1e-3)
+    assert float(rls.load("m.npz").model.intercept) == 0
+
+
+def test_archives_and_models_of_the_library(folder, capsys):
+    run(capsys, "fit", "train.npz", "--out", "m.npz")
+    run(capsys, "predict", "m.npz", "new.csv", "--out", "p.csv")
+    run(capsys, "fit", "train.csv", "--out", "n.npz")
+    first = predictions()
+    run(capsys, "predict", "n.npz", "new.csv", "--out", "p.csv")
+    np.testing.assert_allclose(np.array(first, float), np.array(predictions(), float), rtol=1e-6)
+    X = read("train.csv")[:, :2]
+    Y = read("train.csv")[:, 2:] * [1.0, -1.0]
+    rls.save("l.npz", rls.fit(rls.Linear(), X, Y).model)
+    run(capsys, "predict", "l.npz", "bare.csv", "--out", "p.csv")
+    assert Path("p.csv").read_text().startswith("prediction_0,prediction_1\n")
+
+
+def test_constant_columns_do_no_harm(folder, capsys):
+    Path("c.csv").write_text("a,b,y\n" + "".join(f"{i},7,{i % 5}\n" for i in range(20)))
+    run(capsys, "fit", "c.csv", "--out", "m.npz")
+    run(capsys, "predict", "m.npz", "c.csv", "--out", "p.csv")
+    assert np.isfinite(np.array(predictions(), float)).all()
+
+
+def test_median_distance_is_one_of_distinct_rows():
+    X = np.array([[0.0, 0.0], [0.0, 0.0], [3.0, 4.0]])
+    assert median_distance(X, 2) == pytest.approx(5.0)
+    assert median_distance(X, 1) == pytest.approx(7.0)
+    assert median_distance(X[:2], 2) == 1.0
+    assert median_distance(X[:1], 2) == 1.0
+
+
+def test_warnings_are_told_in_a_line(folder, capsys):
+    assert main(["fit", "train.csv", "--lams", "1e3,1e4"]) == 0
+    err = capsys.readouterr().err
+    assert err.startswith("jaxrls: warning: the chosen") and err.count("\n") == 1
+
+
+WRONG = [
+    ("fit", "no.csv"),
+    ("fit", "."),
+    ("fit", "train.csv", "--target", "price"),
+    ("fit", "train.csv", "--groups", "7"),
+    ("fit", "labels.csv", "--target", "a"),
+    ("fit", "train.csv", "--classify", "--target", "a"),
+    ("fit", "train.csv", "--out", "no/m.npz"),
+    ("fit", "train.csv", "--out", "."),
+    ("predict", "no.npz", "new.csv"),
+    ("predict", "train.csv", "new.csv"),
+    ("predict", "train.npz", "new.csv"),
+    ("predict", "kernel.npz", "new.csv"),
+    ("predict", "model.npz", "no.csv"),
+    ("predict", "model.npz", "labels.csv"),
+    ("predict", "model.npz", "new.csv", "--out", "no/p.csv"),
+    ("predict", "model.npz", "wide.npz"),
+    ("predict", "plain.npz", "wide.npz"),
+]
+
+
+@pytest.mark.parametrize("argv", WRONG, ids=" ".join)
+def test_wrong_data_is_told_in_a_line(folder, capsys, argv):
+    data = read("train.csv")
+    fit = rls.fit(rls.Linear(), data[:, :2], data[:, 2], lams=[1e-3, 1.0, 1e3])
+    rls.save("kernel.npz", rls.Linear())
+    rls.save("plain.npz", fit)
+    layout = {"inputs": ["a", "z"], "positions": [0, 1], "width": 3, "target": "y"}
+    rls.save("model.npz", fit, extra={"layout": layout, "means": [0.0, 0.0], "scales": [1.0, 1.0], "classes": None})
+    np.savez("wide.npz", X=np.ones((2, 3)))
+    if argv == ("predict", "model.npz", "new.csv", "--out", "no/p.csv"):
+        Path("new.csv").write_text("a,z\n1,2\n")
+    assert fails(capsys, *argv)
+    assert not list(folder.glob(".jaxrls*"))
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("guess",),
+        ("fit",),
+        ("fit", "train.csv", "--kernel", "rbf"),
+        ("fit", "train.csv", "--width", "0"),
+        ("fit", "train.csv", "--width", "wide"),
+        ("fit", "train.csv", "--width", "nan"),
+        ("fit", "train.csv", "--kernel", "linear", "--width", "1"),
+        ("fit", "train.csv", "--degree", "2"),
+        ("fit", "train.csv", "--kernel", "polynomial", "--degree", "1.5"),
+        ("fit", "train.csv", "--lams", "1,-1"),
+        ("fit", "train.csv", "--lams", ""),
+        ("fit", "train.csv", "--num-lams", "0"),
+        ("fit", "train.csv", "--lams", "1", "--num-lams", "3"),
+        ("fit", "train.csv", "--criterion", "aic"),
+        ("fit", "train.csv", "--groups", "a", "--criterion", "gcv"),
+        ("fit", "train.csv", "--tune"),
+        ("fit", "train.csv", "--no-stand"),
+        ("predict", "m.npz"),
+        ("predict", "m.npz", "new.csv", "--o", "p.csv"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_told_in_a_line(folder, capsys, argv):
+    assert "--help" in fails(capsys, *argv)
+
+
+@pytest.mark.parametrize("argv", [("--help",), ("fit", "--help"), ("predict", "--help"), ("--version",)], ids=" ".join)
+def test_help(capsys, argv):
+    with pytest.raises(SystemExit) as stop:
+        main(argv)
+    assert stop.value.code == 0
+    out = capsys.readouterr().out
+    assert rls.__version__ in out if argv == ("--version",) else "python -m jaxrls fit train.csv --target price" in out
+
+
+# as a process
+
+
+def process(*argv, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "jaxrls", *argv],
+        env=ENVIRONMENT | options.pop("env", {}),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        **options,
+    )
+
+
+def test_the_demo_runs_anywhere_and_generalises(tmp_path):
+    result = process(cwd=tmp_path, env={"PYTHONIOENCODING": "ascii"})
+    assert result.returncode == 0 and result.stderr == ""
+    assert result.stdout.count("<- best") == 1
+    claimed = float(re.search(r"LOO error .* RMSE (\S+)", result.stdout).group(1))
+    met = float(re.search(r"301 rows put aside: (\S+)", result.stdout).group(1))
+    assert abs(met / claimed - 1) < 0.2
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_process_ends_with_2_and_no_traceback(folder):
+    for argv in (("fit", "no.csv"), ("fit", "train.csv", "--width", "x")):
+        result = process(*argv)
+        assert result.returncode == 2 and result.stdout == "" and result.stderr.count("\n") == 1
+
+
+def test_predictions_are_printed_and_the_reader_may_leave(folder):
+    assert process("fit", "train.csv", "--out", "m.npz").returncode == 0
+    result = process("predict", "m.npz", "test.csv")
+    assert result.returncode == 0
+    assert len(result.stdout.splitlines()) == 21 and result.stdout.startswith("prediction\n")
+    assert result.stderr.startswith("RMSE")
+    command = f"'{sys.executable}' -m jaxrls predict m.npz test.csv 2>err | true"
+    if os.name != "nt":
+        subprocess.run(command, shell=True, env=ENVIRONMENT, check=True, timeout=300)
+        assert "Traceback" not in Path("err").read_text()

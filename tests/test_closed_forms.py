@@ -1,0 +1,158 @@
+"""Every closed form against brute force, over the product of routes, weights, intercepts and shapes."""
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+import scipy.stats
+from support import DTYPE, EPS, X64, array, assert_close, wide
+
+import jaxrls as rls
+from jaxrls import _criteria
+
+ROUTES = ("gram", "features", "covariance", "precomputed")
+SHAPES = {"n > d": (24, 5), "n < d": (12, 16)}
+WEIGHTS = ("none", "positive", "some zero")
+SEEDS = (0, 1, 2)
+LOSSES = {"squared": rls.squared_error, "absolute": rls.absolute_error, "misclassification": rls.misclassification}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Data off the origin (so that an intercept matters), λ from 1e-6 of the largest eigenvalue up, and every answer by refitting."""
+
+    Phi: Any
+    Y: Any
+    weights: Any
+    lams: Any
+    groups: Any
+    new: Any
+    Y_new: Any
+    weights_new: Any
+    condition: Any  # s_max/λ + 1
+    answers: Any
+
+
+def hat(Phi, lam, v, intercept):
+    """The matrix that takes Y to the fitted values."""
+    w, b = oracle.refit(Phi, np.eye(len(Phi)), lam, v, intercept)
+    return Phi @ w + b
+
+
+def evidence(Phi, Y, lam, v, intercept):
+    """log N(y; 0, K + λV⁻¹) over rows of positive weight; with an intercept, integrated over it under a flat prior."""
+    used = v > 0
+    Phi, Y, v = Phi[used], Y[used], v[used]
+    S = Phi @ Phi.T + lam * np.diag(1 / v)
+    if not intercept:
+        return np.array([scipy.stats.multivariate_normal(cov=S).logpdf(y) for y in Y.T])
+    one = np.ones(len(Y))
+    precision = one @ np.linalg.solve(S, one)
+    best = one @ np.linalg.solve(S, Y) / precision
+    at_best = np.array([scipy.stats.multivariate_normal(mean=b * one, cov=S).logpdf(y) for y, b in zip(Y.T, best, strict=True)])
+    return at_best + 0.5 * np.log(2 * np.pi / precision)
+
+
+def average(loss, e, Y, v):
+    """Σ v loss(e, y) / Σ v, the losses written out once more."""
+    if loss == "misclassification":
+        wrong = np.argmax(Y - e, axis=1) != np.argmax(Y, axis=1) if Y.shape[1] > 1 else ((Y - e > 0) != (Y > 0))[:, 0]
+        values = np.repeat(wrong[:, None], Y.shape[1], axis=1).astype(float)
+    else:
+        values = e**2 if loss == "squared" else np.abs(e)
+    return (v[:, None] * values).sum(0) / v.sum()
+
+
+@functools.cache
+def problem(shape, weighting, intercept, seed):
+    n, d = SHAPES[shape]
+    rng = np.random.default_rng(seed)
+    Phi, new, noise = (wide(rng.normal(size=s)) for s in ((n, d), (7, d), (n + 7, 3)))
+    Phi, new = wide(Phi + 1), wide(new + 1)
+    truth = rng.normal(size=(d, 3))
+    Y, Y_new = wide(Phi @ truth + noise[:n] + 3), wide(new @ truth + noise[n:] + 3)
+    v = np.ones(n) if weighting == "none" else wide(rng.uniform(0.3, 2, n) * (1 if weighting == "positive" else np.arange(n) % 5 > 0))
+    v_new = wide(rng.uniform(0.3, 2, 7))
+    groups = np.arange(n) % 4
+    groups[0] = 1  # groups of unequal size
+    mean = (v @ Phi / v.sum()) if intercept else 0
+    s_max = np.linalg.norm(np.sqrt(v)[:, None] * (Phi - mean), 2) ** 2
+    lams = wide(s_max * np.logspace(-6 if X64 else -3, 1, 5))
+
+    each = []
+    for lam in lams:
+        w, b = oracle.refit(Phi, Y, lam, v, intercept)
+        e, e_group = oracle.loo_residuals(Phi, Y, lam, v, intercept), oracle.group_residuals(Phi, Y, lam, groups, v, intercept)
+        H = hat(Phi, lam, v, intercept)
+        residuals = Y - H @ Y
+        answer = {
+            "coef": w,
+            "intercept": b,
+            "loo_residuals": e,
+            "dof": np.trace(H),
+            "gcv": average("squared", residuals, Y, v) / (1 - np.trace(H) / (v > 0).sum()) ** 2,
+            "log_marginal_likelihood": evidence(Phi, Y, lam, v, intercept),
+        }
+        for loss in LOSSES:
+            answer[f"loo, {loss}"] = average(loss, e, Y, v)
+            answer[f"kfold, {loss}"] = average(loss, e_group, Y, v)
+            answer[f"holdout, {loss}"] = average(loss, Y_new - new @ w - b, Y_new, v_new)
+        each.append(answer)
+    answers = {name: np.array([answer[name] for answer in each]) for name in each[0]}
+    v = None if weighting == "none" else v
+    return Problem(Phi, Y, v, lams, groups, new, Y_new, v_new, 1 + s_max / lams, answers)
+
+
+def factor_by(route, Phi, weights, intercept):
+    if route == "precomputed":
+        return rls.factor_gram(Phi @ Phi.T, weights=weights, intercept=intercept)
+    return rls.factorize(rls.Linear(), Phi, weights=weights, intercept=intercept, route=route)
+
+
+@functools.partial(jax.jit, static_argnames=("route", "intercept"))
+def everything(Phi, Y, weights, lams, plan, new, Y_new, weights_new, *, route, intercept):
+    factor = factor_by(route, Phi, weights, intercept)
+    explicit = factor.basis is not None
+    path = rls.path(factor, Y, lams)
+    out = {
+        "coef": path.coef if explicit else jnp.einsum("nr,Lnt->Lrt", Phi, path.coef),
+        "intercept": path.intercept,
+        "loo_residuals": jax.vmap(lambda lam: rls.loo_residuals(factor, Y, lam))(lams),
+        "dof": rls.effective_dof(factor, lams),
+        "gcv": rls.gcv(factor, Y, lams),
+        "log_marginal_likelihood": rls.log_marginal_likelihood(factor, Y, lams),
+    }
+    design, target = new if explicit else new @ Phi.T, factor.project(Y)
+    for name, loss in LOSSES.items():
+        out[f"loo, {name}"] = rls.loo(factor, Y, lams, loss=loss)
+        out[f"holdout, {name}"] = rls.holdout(factor, Y, lams, design, Y_new, weights=weights_new, loss=loss)
+    for name, algorithm in (("closed form", _criteria._closed_form), ("refitting", _criteria._refit)):
+        for loss in LOSSES:
+            out[f"kfold, {loss}, by {name}"] = algorithm(factor, target, lams, plan, LOSSES[loss]) / factor.total_weight()
+    out["path.loo"] = path.loo
+    return out
+
+
+@pytest.mark.parametrize("intercept", [False, True], ids=["through 0", "intercept"])
+@pytest.mark.parametrize("weighting", WEIGHTS)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("route", ROUTES)
+def test_every_closed_form_is_its_brute_force(route, shape, weighting, intercept):
+    for seed in SEEDS:
+        p = problem(shape, weighting, intercept, seed)
+        weights = None if p.weights is None else array(p.weights)
+        data = (array(p.Phi), array(p.Y), weights, array(p.lams), rls.folds(p.groups), array(p.new), array(p.Y_new), array(p.weights_new))
+        got = everything(*data, route=route, intercept=intercept)
+        assert all(value.dtype == DTYPE for value in got.values())
+        for name, value in got.items():
+            want = p.answers[{"path.loo": "loo, squared"}.get(name, name.split(", by ")[0])]
+            if not intercept and name == "intercept":
+                assert (np.asarray(value) == 0).all()
+                continue
+            for i, condition in enumerate(p.condition):
+                assert_close(value[i], want[i], len(p.Phi) * EPS * condition, f"{name}, λ = {p.lams[i]:.2g}, seed {seed}")

@@ -1,0 +1,298 @@
+"""Saved and loaded: bit for bit, without pickle, whole or not at all."""
+
+import json
+import os
+import pickle
+import re
+import stat
+import subprocess
+import sys
+from dataclasses import is_dataclass
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxrls as rls
+from jaxrls import _io, _kernels
+
+FIXTURE = Path(__file__).parent / "fixtures" / "fit-0.1.0.npz"
+
+
+def leaves_and_tree(obj):
+    leaves, tree = jax.tree.flatten(obj)
+    return leaves, tree
+
+
+def assert_same(a, b):
+    """Equal structure, static fields, dtypes and bits."""
+    (left, tree), (right, other) = leaves_and_tree(a), leaves_and_tree(b)
+    assert tree == other
+    for x, y in zip(left, right, strict=True):
+        if type(x) in (bool, int, float):
+            assert type(x) is type(y) and x == y
+        else:
+            x, y = np.asarray(x), np.asarray(y)
+            assert x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()
+
+
+def problem(n=25, d=2, t=None, dtype=np.float64):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, d)).astype(dtype)
+    Y = np.sin(X[:, :1] * np.arange(1, (t or 1) + 1)) + 0.1 * rng.normal(size=(n, t or 1))
+    Y = Y[:, 0] if t is None else Y
+    return X, Y.astype(dtype)
+
+
+KERNELS = [
+    rls.Linear(),
+    rls.Polynomial(3, 0.5),
+    rls.Gaussian(0.1 + 0.2),
+    rls.Gaussian(2),
+    rls.Gaussian(np.array([1.0, np.pi])),
+    rls.Gaussian(jnp.array([1.0, 2.0], jnp.bfloat16)),
+    rls.Laplacian(np.float32(0.1)),
+    rls.Matern(1.5, np.float16(2.0)),
+    rls.RationalQuadratic(1.0, np.array(0.3)),
+    rls.Periodic(3.0, 1.0),
+    rls.Sobolev().on(1),
+    rls.Precomputed(),
+    0.5 * rls.Gaussian(1e-300) + rls.Linear() * rls.Matern(2.5, 5e-324).on([0, -1]),
+]
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=repr)
+def test_kernels_round_trip(kernel, tmp_path):
+    rls.save(tmp_path / "k.npz", kernel)
+    assert_same(kernel, rls.load(tmp_path / "k.npz"))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("t", [None, 1, 3])
+def test_fits_models_and_paths_round_trip(dtype, t, tmp_path):
+    X, Y = problem(t=t, dtype=dtype)
+    lams = np.array([1e-2, 1e-1, 1.0, 1e1], dtype)
+    with jax.enable_x64(dtype == np.float64):
+        kernel = dtype(0.5) * rls.Gaussian(dtype(1.0)) + rls.Linear().on(0)
+        factor = rls.factorize(kernel, jnp.asarray(X), intercept=True)
+        path = rls.path(factor, jnp.asarray(Y), jnp.asarray(lams))
+        fit = rls.fit(kernel, X, Y, lams=np.geomspace(1e-3, 1e6, 7).astype(dtype))
+    for obj in (fit, fit.model, path):
+        rls.save(tmp_path / "o.npz", obj)
+        back = rls.load(tmp_path / "o.npz")
+        assert_same(obj, back)
+        if obj is not path:
+            assert np.asarray(obj.predict(X)).tobytes() == np.asarray(back.predict(X)).tobytes()
+            assert back.predict(X).dtype == dtype
+
+
+def test_every_kernel_of_the_library_can_be_saved_or_holds_a_function():
+    own = {cls for cls in vars(_kernels).values() if isinstance(cls, type) and issubclass(cls, rls.Kernel) and is_dataclass(cls)}
+    assert own - set(_io.CLASSES.values()) == {rls.FeatureMap, rls.FunctionKernel}
+
+
+@pytest.mark.parametrize("obj", [rls.FeatureMap(jnp.cos), rls.Linear() + rls.FunctionKernel(lambda X, Z: X @ Z.T)], ids=["map", "sum"])
+def test_functions_are_refused_with_a_remedy(obj, tmp_path):
+    with pytest.raises(ValueError, match="holds a Python function.*fit Linear"):
+        rls.save(tmp_path / "k.npz", obj)
+    assert os.listdir(tmp_path) == []
+
+
+@_kernels.pytree
+class Own(rls.Kernel):
+    width: float
+
+
+@pytest.mark.parametrize("obj", [Own(1.0), 3, [rls.Linear()], "text", None], ids=repr)
+def test_what_is_not_the_librarys_is_refused(obj, tmp_path):
+    with pytest.raises(ValueError, match="save takes|only the library's own classes"):
+        rls.save(tmp_path / "k.npz", obj)
+    assert os.listdir(tmp_path) == []
+
+
+def test_lists_of_numbers_are_kept(unchecked, tmp_path):
+    rls.save(tmp_path / "k.npz", rls.Gaussian([1.0, 2.0]))
+    assert rls.load(tmp_path / "k.npz") == rls.Gaussian([1.0, 2.0])
+
+
+def test_extra_goes_along(tmp_path):
+    extra = {"columns": ["größe", "b"], "means": [0.1, 1e300], "classes": None, "nested": {"a": [1, True]}}
+    rls.save(tmp_path / "k.npz", rls.Linear(), extra=extra)
+    assert rls.load(tmp_path / "k.npz", with_extra=True) == (rls.Linear(), extra)
+    with pytest.raises(ValueError, match="extra must hold"):
+        rls.save(tmp_path / "k.npz", rls.Linear(), extra={"a": np.ones(3)})
+
+
+def test_the_name_is_kept_and_an_old_file_is_replaced_whole(tmp_path):
+    path = tmp_path / "model"
+    path.write_text("old")
+    path.chmod(0o640)
+    with pytest.raises(ValueError, match="Python function"):
+        rls.save(path, rls.FeatureMap(jnp.cos))
+    assert path.read_text() == "old"
+    rls.save(str(path), rls.Linear())
+    assert rls.load(path) == rls.Linear()
+    assert os.listdir(tmp_path) == ["model"]
+    assert os.name == "nt" or stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+def test_a_failing_write_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "model.npz"
+    rls.save(path, rls.Linear())
+    before = path.read_bytes()
+
+    def fail(*args):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="disk full"):
+        rls.save(path, rls.Gaussian(1.0))
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["model.npz"]
+
+
+def test_places_that_cannot_hold_a_file(tmp_path):
+    with pytest.raises(ValueError, match="not an ordinary file"):
+        rls.save(tmp_path, rls.Linear())
+    with pytest.raises(ValueError, match="no folder"):
+        rls.save(tmp_path / "no" / "model.npz", rls.Linear())
+
+
+def test_links_are_followed(tmp_path):
+    target, link = tmp_path / "a.npz", tmp_path / "b.npz"
+    rls.save(target, rls.Linear())
+    link.symlink_to(target)
+    rls.save(link, rls.Gaussian(1.0))
+    assert link.is_symlink()
+    assert rls.load(target) == rls.Gaussian(1.0)
+
+
+# files that are not what they should be
+
+
+def written(tmp_path, obj=None):
+    path = tmp_path / "fit.npz"
+    rls.save(path, rls.Gaussian(np.arange(1.0, 100.0)) if obj is None else obj)
+    return path
+
+
+def test_every_truncation_is_an_error(tmp_path):
+    data = written(tmp_path).read_bytes()
+    short = tmp_path / "short.npz"
+    for length in [0, 1, 4, 30, *range(100, len(data), 97), len(data) - 1]:
+        short.write_bytes(data[:length])
+        with pytest.raises(ValueError, match="short.npz"):
+            rls.load(short)
+
+
+def test_flipped_bits_never_end_in_anything_but_a_value_error(tmp_path):
+    path = written(tmp_path)
+    data, original = path.read_bytes(), rls.load(path)
+    rng = np.random.default_rng(0)
+    for i in rng.integers(0, len(data), 300):
+        broken = bytearray(data)
+        broken[i] ^= 1 << int(rng.integers(8))
+        path.write_bytes(broken)
+        try:
+            assert_same(rls.load(path), original)  # some bits, such as a time stamp, do not matter
+        except ValueError as error:
+            assert "fit.npz" in str(error)
+
+
+def test_foreign_files(tmp_path):
+    path = tmp_path / "a.npz"
+    for write in (
+        lambda: path.write_text("hello"),
+        lambda: path.write_bytes(pickle.dumps({"a": 1})),
+        lambda: np.savez(path, X=np.ones(3)),
+        lambda: np.savez(path, header=np.ones(3)),
+        lambda: np.savez(path, header=np.array([{}], dtype=object)),
+        lambda: np.savez(path, header=np.frombuffer(b'{"format": "other"}', np.uint8)),
+    ):
+        write()
+        with pytest.raises(ValueError, match="a.npz"):
+            rls.load(path)
+    with pytest.raises(FileNotFoundError):
+        rls.load(tmp_path / "none.npz")
+
+
+def rewrite(path, change):
+    """Change a file's header."""
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    header = json.loads(arrays["header"].tobytes())
+    change(header)
+    arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    np.savez(path, **arrays)
+
+
+def nested(depth):
+    tree = {"class": "Linear", "fields": {}}
+    for _ in range(depth):
+        tree = {"class": "Scaled", "fields": {"scale": 1.0, "kernel": tree}}
+    return tree
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda h: h["tree"].update({"class": "os.system"}),
+        lambda h: h["tree"].update({"class": "Kernel"}),
+        lambda h: h["tree"]["fields"].update(more=1),
+        lambda h: h["tree"].update(fields={}),
+        lambda h: h["tree"].update(fields=[1]),
+        lambda h: h["tree"].update(fields={"width": {"array": "absent"}}),
+        lambda h: h["tree"].update(fields={"width": {"array": "width", "dtype": "no"}}),
+        lambda h: h.update(tree=3),
+        lambda h: h.update(tree={"tuple": [1]}),
+        lambda h: h.update(extra=[]),
+        lambda h: h.pop("tree"),
+        lambda h: h.update(tree={"class": "Polynomial", "fields": {"degree": -1, "offset": 1.0}}),
+    ],
+)
+def test_wrong_headers_are_told(change, tmp_path):
+    path = written(tmp_path)
+    rewrite(path, change)
+    with pytest.raises(ValueError, match="fit.npz was not written"):
+        rls.load(path)
+
+
+def test_trees_too_deep_are_told(tmp_path):
+    path = written(tmp_path)
+    rewrite(path, lambda h: h.update(tree=nested(50)))
+    assert isinstance(rls.load(path), rls.Kernel)
+    text = json.dumps({"format": "jaxrls", "format_version": 1}).rstrip("}") + ', "tree": ' + "[" * 10**5 + "]" * 10**5 + "}"
+    np.savez(path, header=np.frombuffer(text.encode(), np.uint8))
+    with pytest.raises(ValueError, match="fit.npz was not written"):
+        rls.load(path)
+
+
+def test_newer_formats_ask_for_an_upgrade(tmp_path):
+    path = written(tmp_path)
+    rewrite(path, lambda h: h.update(format_version=2, jaxrls_version="9.0"))
+    with pytest.raises(ValueError, match=re.escape("format 2, written by jaxrls 9.0")):
+        rls.load(path)
+
+
+def test_float64_survives_where_jax_has_its_switch_off(tmp_path):
+    X, Y = problem()
+    fit = rls.fit(rls.Gaussian(1.0), X, Y, lams=np.geomspace(1e-3, 1e6, 7))
+    rls.save(tmp_path / "fit.npz", fit)
+    np.save(tmp_path / "X.npy", X)
+    code = "import numpy as np, jaxrls as rls; p = rls.load('fit.npz').predict(np.load('X.npy')); np.save('p.npy', p)"
+    environment = {k: v for k, v in os.environ.items() if k != "JAX_ENABLE_X64"} | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, check=True, timeout=120)
+    assert np.load(tmp_path / "p.npy").dtype == np.float64
+    np.testing.assert_allclose(np.load(tmp_path / "p.npy"), fit.predict(X), rtol=1e-12)
+
+
+def test_a_file_of_version_0_1_0_loads():
+    fit, extra = rls.load(FIXTURE, with_extra=True)
+    gaussian = fit.model.kernel.left
+    assert repr(fit.model.kernel) == repr(gaussian + rls.Linear().on(1))
+    assert (float(gaussian.scale), float(gaussian.kernel.width)) == (0.5, 1.5)
+    assert (fit.route, fit.criterion, float(fit.lam), extra["note"]) == ("gram", "loo", 0.01, "written by 0.1.0")
+    assert fit.model.coef.dtype == np.float64 and fit.model.coef.shape == (12,)
+    np.testing.assert_allclose(fit.predict(extra["X"]), extra["predictions"], rtol=1e-10)

@@ -14,7 +14,6 @@ from jaxrls._factor import Factor as Factor
 from jaxrls._factor import factor_covariance as factor_covariance
 from jaxrls._factor import factor_features as factor_features
 from jaxrls._factor import factor_gram as factor_gram
-from jaxrls._factor import factorize as factorize
 from jaxrls._fit import Fit as Fit
 from jaxrls._fit import fit as fit
 from jaxrls._gram import gram as gram
@@ -34,6 +33,8 @@ from jaxrls._kernels import Precomputed as Precomputed
 from jaxrls._kernels import RationalQuadratic as RationalQuadratic
 from jaxrls._kernels import Sobolev as Sobolev
 from jaxrls._kernels import polynomial_features as polynomial_features
+from jaxrls._landmarks import Landmarks as Landmarks
+from jaxrls._landmarks import landmarks as landmarks
 from jaxrls._losses import absolute_error as absolute_error
 from jaxrls._losses import misclassification as misclassification
 from jaxrls._losses import squared_error as squared_error
@@ -45,3 +46,15 @@ from jaxrls._path import lambda_grid as lambda_grid
 from jaxrls._path import loo_residuals as loo_residuals
 from jaxrls._path import path as path
 from jaxrls._version import __version__ as __version__
+from jaxrls._objective import best_lam as best_lam
+from jaxrls._objective import loo_objective as loo_objective
+from jaxrls._objective import objective as objective
+from jaxrls._point import factor_at as factor_at
+from jaxrls._tune import Tuned as Tuned
+from jaxrls._tune import median_distance as median_distance
+from jaxrls._tune import start_from_data as start_from_data
+from jaxrls._tune import tune as tune
+from jaxrls._routes import factorize as factorize
+from jaxrls._subset import certificate as certificate
+from jaxrls._subset import certified_lam as certified_lam
+from jaxrls._subset import factor_subset as factor_subset

@@ -23,13 +23,15 @@ def as_floats(name: str, value, dtype=None):
     if not isinstance(value, jax.Array):
         try:
             value = np.asarray(value)
-            value = value if value.dtype.kind == "f" else value.astype(np.float64, casting="safe" if value.dtype.kind in "biu" else "unsafe")
+            value = value if value.dtype.kind in "fc" else value.astype(np.float64)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{name} must hold real numbers, and could not be read as such: {error}") from None
     if jnp.issubdtype(value.dtype, jnp.complexfloating):
         raise ValueError(f"{name} must be real, and has dtype {value.dtype}: split it into real and imaginary parts")
     if not jnp.issubdtype(value.dtype, jnp.floating):
         value = value.astype(jnp.result_type(float))
+    if value.dtype not in (np.float32, np.float64):
+        raise ValueError(f"{name} has dtype {value.dtype}, in which no eigendecomposition is at hand: convert it to float32 or float64")
     return value if dtype is None or value.dtype == dtype else value.astype(dtype)
 
 

@@ -24,7 +24,7 @@ def encode(labels) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError("labels hold NaN or infinity: drop those rows first")
     classes, index = np.unique(labels, return_inverse=True)
     if len(classes) < 2:
-        raise ValueError(f"labels hold one class only, {classes[0]!r}: classification needs at least two")
+        raise ValueError(f"labels hold one class only, {classes.tolist()[0]!r}: classification needs at least two")
     codes = np.where(index[:, None] == np.arange(len(classes)), 1.0, -1.0)
     return (codes[:, 1] if len(classes) == 2 else codes), classes
 

@@ -15,11 +15,11 @@ from jaxrls._linalg import matmul, safe_sqrt
 from jaxrls._losses import squared_error
 from jaxrls._path import as_grid, drop_target_axis, mean_left_out, sweep
 from jaxrls._sparse import SparseRows
-from jaxrls._weighted import unscale
+from jaxrls._weighted import Weighted, unscale
 
 
 def loo(
-    factor: Factor, Y: Float[Array, "n *t"], lams: Float[Array, " L"], *, loss: Callable = squared_error
+    factor: Weighted, Y: Float[Array, "n *t"], lams: Float[Array, " L"], *, loss: Callable = squared_error
 ) -> Float[Array, "L *t"]:
     """Exact leave-one-out error at every λ.
 
@@ -38,7 +38,7 @@ def loo(
     return drop_target_axis(Y, errors)[0]
 
 
-def gcv(factor: Factor, Y: Float[Array, "n *t"], lams: Float[Array, " L"]) -> Float[Array, "L *t"]:
+def gcv(factor: Weighted, Y: Float[Array, "n *t"], lams: Float[Array, " L"]) -> Float[Array, "L *t"]:
     """Generalised cross-validation at every λ: leave-one-out with every leverage replaced by their mean.
 
     GCV(λ) = (Σ vᵢ rᵢ² / Σ vᵢ) / (1 − df(λ)/n)², with r the training residuals and n the number of rows of positive weight.
@@ -60,7 +60,7 @@ def gcv(factor: Factor, Y: Float[Array, "n *t"], lams: Float[Array, " L"]) -> Fl
     return drop_target_axis(Y, jax.vmap(at)(lams))[0]
 
 
-def log_marginal_likelihood(factor: Factor, Y: Float[Array, "n *t"], lams: Float[Array, " L"]) -> Float[Array, "L *t"]:
+def log_marginal_likelihood(factor: Weighted, Y: Float[Array, "n *t"], lams: Float[Array, " L"]) -> Float[Array, "L *t"]:
     """Log evidence of the Gaussian process y ~ N(0, K + λ V⁻¹), V the weights: larger is better.
 
     −½ yᵀG⁻¹y − ½ log |G| − (n/2) log 2π. With an intercept, the restricted likelihood under a flat prior on it. The noise level is λ
@@ -88,7 +88,7 @@ def log_marginal_likelihood(factor: Factor, Y: Float[Array, "n *t"], lams: Float
 
 
 def holdout(
-    factor: Factor,
+    factor: Weighted,
     Y: Float[Array, "n *t"],
     lams: Float[Array, " L"],
     design: Float[Array, "m q"] | SparseRows,
@@ -154,13 +154,13 @@ def folds(groups) -> Folds:
         raise ValueError(f"groups must have shape (n,), one label per row, and has shape {groups.shape}")
     labels, member = np.unique(groups, return_inverse=True)
     if len(labels) < 2:
-        raise ValueError(f"groups holds one label only, {labels[0]!r}: leaving it out would leave nothing to fit")
+        raise ValueError(f"groups holds one label only, {labels.tolist()[0]!r}: leaving it out would leave nothing to fit")
     inside = [np.flatnonzero(member == k) for k in range(len(labels))]
     outside = [np.flatnonzero(member != k) for k in range(len(labels))]
     return Folds(*_pad(inside), *_pad(outside), groups.size)
 
 
-def _pad(lists):
+def _pad(lists) -> tuple[Array, Array]:
     width = max(map(len, lists))
     index = np.stack([np.pad(rows, (0, width - len(rows)), mode="edge") for rows in lists])
     mask = np.stack([np.arange(width) < len(rows) for rows in lists]).astype(np.float32)
@@ -168,7 +168,7 @@ def _pad(lists):
 
 
 def kfold(
-    factor: Factor, Y: Float[Array, "n *t"], lams: Float[Array, " L"], groups, *, loss: Callable = squared_error
+    factor: Weighted, Y: Float[Array, "n *t"], lams: Float[Array, " L"], groups, *, loss: Callable = squared_error
 ) -> Float[Array, "L *t"]:
     """Exact k-fold or leave-one-group-out error at every λ, pooled over rows.
 
@@ -226,14 +226,15 @@ def _refit(factor, target, lams, plan, loss):
 
     def left_out(fold):
         inside, mask, outside, outside_mask = fold
+        left = factor.features_without(features, inside, mask.astype(factor.dtype))
         rest = factor_covariance(
-            features[outside], weights=weights[outside] * outside_mask.astype(factor.dtype), intercept=factor.intercept_fitted
+            left[outside], weights=weights[outside] * outside_mask.astype(factor.dtype), intercept=factor.intercept_fitted
         )
         held = weights[inside] * mask.astype(factor.dtype)
         labels, seen = target.Y[inside], rest.project(target.Y[outside])
 
         def at(lam):
-            e = labels - matmul(features[inside], rest.coef(seen, lam)) - rest.intercept(seen, lam)
+            e = labels - matmul(left[inside], rest.coef(seen, lam)) - rest.intercept(seen, lam)
             return matmul(held, loss(e, labels))
 
         return sweep(at, lams, target.Y.shape[1])

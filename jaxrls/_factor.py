@@ -21,13 +21,10 @@ from jaxtyping import Array, Float
 
 from jaxrls._blocks import default_block_size, map_rows, rows_matmul, sum_rows
 from jaxrls._checks import check_matrix, check_symmetric
-from jaxrls._gram import gram
-from jaxrls._kernels import Kernel, Linear, Precomputed, pytree, static
+from jaxrls._kernels import pytree, static
 from jaxrls._linalg import eigh, matmul, safe_sqrt, svd
 from jaxrls._sparse import SparseMatrix, SparseRows, is_sparse, sparse_rows
 from jaxrls._weighted import Weighted, prepare_weights, scale_rows, unscale
-
-ROUTES = ("gram", "features", "covariance")
 
 
 @pytree
@@ -88,10 +85,10 @@ class Factor(Weighted):
 
         def products(block):
             rows, v, y = block
-            U = self._left(rows, v)
-            return matmul(U.T, y), jnp.sum(y * y, axis=0)
+            return matmul(self._centred(rows, v).T, y), jnp.sum(y * y, axis=0)
 
         z, total = self._sum(products, scaled)
+        z = z if self.rotation is None else matmul(self.rotation.T, z)
         outside = jnp.zeros_like(mean) if self.complete else jnp.maximum(total - jnp.sum(z * z, axis=0), 0)
         return Target(Y, mean, scaled, z, outside)
 
@@ -121,11 +118,10 @@ class Factor(Weighted):
 
     def loo_residuals(self, target: Target, lam) -> Float[Array, "n t"]:
         """yᵢ − f₍without i₎(xᵢ) for every row, those of weight 0 included."""
-        out = self._map(lambda args: self._left_out(*args, target, lam), target.scaled)
+        out = self._map(lambda args: self._left_out(args[0], args[1], args[2], target, lam), target.scaled)
         if self.weights is None:
             return out
-        fitted = rows_matmul(self.design, self.coef(target, lam)) + self.intercept(target, lam)
-        return jnp.where(self.weights[:, None] > 0, out, target.Y - fitted)
+        return jnp.where(self.weights[:, None] > 0, out, target.Y - self._fitted(target, lam))
 
     def residual_norm(self, target: Target, lam) -> Float[Array, " t"]:
         """Σᵢ vᵢ (yᵢ − f(xᵢ) − b)² = ‖λ c̃‖²."""
@@ -153,6 +149,11 @@ class Factor(Weighted):
         """What `group_system` needs for every λ: U, formed where it is not kept."""
         del target
         return self.left()
+
+    def features_without(self, features, rows, mask):
+        """What the features U√s/√v become when `rows` are left out: here they do not depend on the rows."""
+        del rows, mask
+        return features
 
     def group_system(self, U, target: Target, rows, mask, lam):
         """A diagonal block of λ(K̃ + λI)⁻¹ and the matching rows of λc̃; rows of `mask` 0 become rows of the identity."""
@@ -183,10 +184,19 @@ class Factor(Weighted):
         return self._map(lambda args: self._left(*args[:2]), None)
 
     def _left(self, rows, v):
+        rows = self._centred(rows, v)
+        return rows if self.rotation is None else matmul(rows, self.rotation)
+
+    def _centred(self, rows, v):
+        """√v (rows − middle), or the rows as they are where they are U."""
         if self.rotation is None:
             return rows
         rows = rows if self.middle is None else rows - self.middle
-        return scale_rows(None if v is None else safe_sqrt(v), matmul(rows, self.rotation))
+        return scale_rows(None if v is None else safe_sqrt(v), rows)
+
+    def _fitted(self, target, lam):
+        """Predictions at all rows, those of weight 0 included."""
+        return rows_matmul(self.design, self.coef(target, lam)) + self.intercept(target, lam)
 
     def _dual(self, U, scaled, target, lam):
         if self.complete:
@@ -226,6 +236,14 @@ def _clip(s):
     return jnp.maximum(s, 0), -jnp.minimum(jnp.min(s), 0) / jnp.where(largest > 0, largest, 1)
 
 
+def spectrum(covariance: Float[Array, "r r"]):
+    """Eigenvalues s and eigenvectors V of ΦᵀΦ, 1/√s, and the rounding below 0; s below r·eps·s_max is 0, and so is its 1/√s."""
+    s, V = eigh(covariance)
+    s, below = _clip(s)
+    s = jnp.where(s > s.shape[0] * jnp.finfo(s.dtype).eps * jnp.max(s), s, 0)
+    return s, V, jnp.where(s > 0, 1 / jnp.sqrt(jnp.where(s > 0, s, 1)), 0), below
+
+
 def factor_gram(K: Float[Array, "n n"], *, weights: Float[Array, " n"] | None = None, intercept: bool = False) -> Factor:
     """Factor a kernel matrix: the dual route, for any kernel.
 
@@ -242,10 +260,11 @@ def factor_gram(K: Float[Array, "n n"], *, weights: Float[Array, " n"] | None = 
     """
     check_symmetric("K", K)
     weights = prepare_weights(weights, K.shape[0], K.dtype)
-    return _factor_gram(K, weights, intercept, "gram")
+    return factor_symmetric(K, weights, intercept, "gram")
 
 
-def _factor_gram(K, weights, intercept, route):
+def factor_symmetric(K, weights, intercept: bool, route: str) -> Factor:
+    """`factor_gram` of what is known to be symmetric, under the name of the route that made it."""
     n, root = K.shape[0], None if weights is None else safe_sqrt(weights)
     scaled = K if root is None else root[:, None] * K * root[None, :]
     if not intercept:
@@ -323,20 +342,16 @@ def factor_covariance(
         return matmul(rows.T, rows)
 
     block_size = default_block_size(Phi.shape[0], Phi.shape[1] * Phi.dtype.itemsize)
-    s, V = eigh(sum_rows(product, (Phi, weights), block_size))
-    s, below = _clip(s)
-    present = s > s.shape[0] * jnp.finfo(s.dtype).eps * jnp.max(s)
-    sigma = jnp.sqrt(jnp.where(present, s, 1))
-    rotation, basis = jnp.where(present, V / sigma, 0), jnp.where(present, V * sigma, 0)
-    s = jnp.where(present, s, 0)
+    s, V, inverse_sigma, below = spectrum(sum_rows(product, (Phi, weights), block_size))
+    rotation, basis = V * inverse_sigma, V * jnp.sqrt(s)
     shift = matmul(mean, basis) if intercept else None
-    return Factor(Phi, s, rotation, mean, basis, shift, weights, _keep(Phi, weights), below, False, "covariance")
+    return Factor(Phi, s, rotation, mean, basis, shift, weights, _keep(Phi, weights), below, False, "covariance")  # type: ignore[arg-type]
 
 
 def _factor_outer(Phi, weights, intercept):
     """The covariance route with n ≤ r: K = ΦΦᵀ, its dual coefficients turned into w = Φᵀ√v U (D ∘ z), as CU = U."""
     weights, mean = _prepare_features(Phi, weights, intercept)
-    dual = _factor_gram(map_rows(lambda rows: rows_matmul(Phi, rows.T).T, Phi, Phi.shape[0]), weights, intercept, "covariance")
+    dual = factor_symmetric(map_rows(lambda rows: rows_matmul(Phi, rows.T).T, Phi, Phi.shape[0]), weights, intercept, "covariance")
     scaled = scale_rows(dual.root_weights, dual.rows)
     basis = sum_rows(lambda block: matmul(block[0].T, block[1]), (Phi, scaled), Phi.shape[0])
     shift = matmul(mean, basis) if intercept else None
@@ -352,63 +367,3 @@ def _prepare_features(Phi, weights, intercept):
     share = jnp.full(Phi.shape[0], 1 / Phi.shape[0], Phi.dtype) if weights is None else weights / jnp.sum(weights)
     block_size = default_block_size(Phi.shape[0], Phi.shape[1] * Phi.dtype.itemsize)
     return weights, sum_rows(lambda block: matmul(block[0], block[1]), (share, Phi), block_size)
-
-
-def choose_route(kernel: Kernel, n: int, d: int, dtype) -> str:
-    """The cheapest exact route for these shapes.
-
-    Features fewer than rows: their covariance where rows are plenty (8 times as many or more), else their SVD. Otherwise K.
-    """
-    r = kernel.num_features(d, dtype)
-    if r is None or r >= n:
-        return "gram"
-    return "covariance" if n >= 8 * r else "features"
-
-
-def factorize(
-    kernel: Kernel,
-    X: Float[Array, "n d"] | SparseRows | SparseMatrix,
-    *,
-    weights: Float[Array, " n"] | None = None,
-    intercept: bool = False,
-    route: str | None = None,
-    block_size: int | None = None,
-) -> Factor:
-    """Do the one hard step for a kernel and X: everything about λ, labels and validation follows cheaply from the result.
-
-    **Routes**, chosen by shape (`factor.route` says which) or named: `"gram"`, K's eigendecomposition, O(n³), any kernel;
-    `"features"`, thin SVD of explicit features, O(n r²); `"covariance"`, eigendecomposition of ΦᵀΦ, O(n r²) at a fraction of
-    the constant. The latter two need a kernel with explicit features (`Linear`, `FeatureMap`, and sums of those).
-
-    **Shapes**: X (n, d), for `Linear` also sparse (SciPy or BCOO); weights (n,) ≥ 0, where 0 is a row that was never there. `intercept` fits an unpenalised constant.
-    `block_size` bounds the rows of temporaries while K is built. **Raises** `ValueError` for a route the kernel does not have.
-    **Fails**: inside `jax.jit` values are not checked. Differentiating it in X, kernel or weights raises: use
-    `loo_objective`. **Source**: Rifkin (lecture); see the makers.
-
-    >>> import jax.numpy as jnp, jaxrls as rls
-    >>> factor = rls.factorize(rls.Gaussian(1.0), jnp.arange(4.0)[:, None])
-    >>> factor.route, factor.s.shape
-    ('gram', (4,))
-    """
-    X = sparse_rows(X) if is_sparse(X) else X
-    check_matrix("X", X)
-    if not isinstance(kernel, Kernel):
-        raise ValueError(f"kernel must be a jaxrls kernel such as Gaussian(1.0), and is {kernel!r}")
-    if isinstance(X, SparseRows):
-        if not isinstance(kernel, Linear) or route not in (None, "covariance"):
-            raise ValueError("a sparse X needs the Linear() kernel and the covariance route: pass X.toarray() for anything else")
-        return factor_covariance(X, weights=weights, intercept=intercept)
-    explicit = kernel.num_features(X.shape[1], X.dtype)
-    if route is None:
-        route = choose_route(kernel, X.shape[0], X.shape[1], X.dtype)
-    if route not in ROUTES:
-        raise ValueError(f"route must be one of {', '.join(map(repr, ROUTES))} or None to choose, and is {route!r}")
-    if route == "gram":
-        if isinstance(kernel, Precomputed):
-            check_symmetric("X, as the precomputed kernel matrix,", X)
-        weights = prepare_weights(weights, X.shape[0], X.dtype)
-        return _factor_gram(gram(kernel, X, block_size=block_size), weights, intercept, "gram")
-    if explicit is None:
-        raise ValueError(f"route={route!r} needs explicit features, which {type(kernel).__name__} does not have: use route='gram'")
-    make = factor_features if route == "features" else factor_covariance
-    return make(kernel.features(X), weights=weights, intercept=intercept)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from jaxrls._checks import as_floats, check_dense_size, check_lams, is_concrete
 from jaxrls._criteria import loo
-from jaxrls._factor import choose_route, factorize
+from jaxrls._routes import choose_route, factorize
 from jaxrls._kernels import Kernel, pytree, static
 from jaxrls._losses import squared_error
 from jaxrls._model import Model, make_model
@@ -36,18 +36,18 @@ class Fit:
     """
 
     model: Model
-    lams: Float[Array, " L"]
-    errors: Float[Array, "L *t"]
-    lam: Float[Array, "*#t"]
-    error: Float[Array, "*#t"]
-    loo_residuals: Float[Array, "n *t"]
-    dof: Float[Array, "*#t"]
-    floor: Float[Array, ""]
-    indefinite: Float[Array, ""]
+    lams: Float[Array | np.ndarray, " L"]
+    errors: Float[Array | np.ndarray, "L *t"]
+    lam: Float[Array | np.ndarray, "*#t"]
+    error: Float[Array | np.ndarray, "*#t"]
+    loo_residuals: Float[Array | np.ndarray, "n *t"]
+    dof: Float[Array | np.ndarray, "*#t"]
+    floor: Float[Array | np.ndarray, ""]
+    indefinite: Float[Array | np.ndarray, ""]
     route: str = static()
     criterion: str = static()
 
-    def predict(self, X, *, block_size: int | None = None) -> Float[Array, "m *t"]:
+    def predict(self, X, *, block_size: int | None = None) -> Float[Array | np.ndarray, "m *t"]:
         """Predictions for the rows of X: see `Model.predict`."""
         return self.model.predict(X, block_size=block_size)
 
@@ -96,11 +96,11 @@ def fit(
     if lams is not None:
         lams = jnp.atleast_1d(jnp.asarray(as_floats("lams", lams, X.dtype)))
         check_lams(lams)
-    if is_concrete(X) and not is_sparse(X) and (route or choose_route(kernel, *X.shape, X.dtype)) == "gram":
+    if is_concrete(X) and not is_sparse(X) and (route or choose_route(kernel, X.shape[0], X.shape[1], X.dtype)) == "gram":
         check_dense_size(X.shape[0], X.dtype)
     result = _fit(kernel, X, Y, lams, weights, options, criterion, loss, intercept, per_target, route, block_size)
     if is_concrete(result):
-        _inspect(result)
+        _inspect(result, lams is None)
     return result
 
 
@@ -126,7 +126,7 @@ def _choose(lams, errors, per_target):
     return lams[best], jnp.take_along_axis(errors, jnp.expand_dims(best, 0), axis=0)[0]
 
 
-def _inspect(fit: Fit) -> None:
+def _inspect(fit: Fit, default_grid: bool) -> None:
     """Say what a user would want to know before trusting the numbers."""
     lams, errors, chosen = np.asarray(fit.lams), np.asarray(fit.errors), np.asarray(fit.lam)
     if not np.isfinite(errors).all():
@@ -138,12 +138,13 @@ def _inspect(fit: Fit) -> None:
         _warn(f"the kernel matrix is not positive semidefinite: its most negative eigenvalue, {float(fit.indefinite):.2g} of the largest, was set to 0")
     if lams.min() < 0.99 * float(fit.floor):
         _warn(f"λ below {float(fit.floor):.2g} is below the precision of the factor, and the grid goes down to {lams.min():.2g}: drop those, or use float64")
-    if len(lams) > 1 and np.isin(chosen, (lams.min(), lams.max())).any():
-        low = bool((chosen == lams.min()).any())
+    low, high = bool((chosen == lams.min()).any()), bool((chosen == lams.max()).any())
+    unregularised = default_grid and lams.min() > 2 * float(fit.floor)  # below the grid's low end the fit no longer changes
+    if len(lams) > 1 and (high or low and not unregularised):
         edge, remedy = ("smallest", "smaller") if low else ("largest", "larger")
         _warn(
             f"the chosen λ, {lams.min() if low else lams.max():.3g}, is the {edge} of the grid: pass lams= that reach {remedy} values, "
-            "or change the kernel (at a default grid's end the fit no longer changes with λ)"
+            "or change the kernel"
         )
 
 

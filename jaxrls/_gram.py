@@ -30,14 +30,16 @@ def gram(
     [[1.0, 2.0], [2.0, 4.0]]
     """
     _check_pair(kernel, X, Z)
-    points = X if Z is None else Z
     if isinstance(kernel, Precomputed):
         return X
-    K = map_rows(lambda rows: kernel(rows, points), X, _rows(X, points, block_size))
     if Z is not None:
-        return K
-    i = jnp.arange(X.shape[0])
-    return K.at[i, i].set(kernel.diag(X))
+        return map_rows(lambda rows: kernel(rows, Z), X, _rows(X, Z, block_size))
+
+    def block(args):
+        rows, number, diagonal = args
+        return jnp.where(number[:, None] == jnp.arange(X.shape[0]), diagonal[:, None], kernel(rows, X))
+
+    return map_rows(block, (X, jnp.arange(X.shape[0]), kernel.diag(X)), _rows(X, X, block_size))
 
 
 def gram_matmul(

@@ -32,21 +32,15 @@ def _panels(n: int) -> list[tuple[int, int]]:
     return [(start, min(start + width, n)) for start in range(0, n, width)]
 
 
-def _mirror(columns) -> Float[Array, "n n"]:
-    """A symmetric matrix from its block columns at and below the diagonal."""
-    n = columns[0].shape[0]
-    lower = jnp.concatenate([jnp.pad(c, ((n - c.shape[0], 0), (0, 0))) for c in columns], axis=1)
-    return jnp.tril(lower) + jnp.tril(lower, -1).T
-
-
 def _gram_of_lower(W):
     """WᵀW of a lower triangular W, whose zeros leave n³/3 flops: its entry (i, j) sums over rows k ≥ max(i, j) only."""
-    return _mirror([matmul(W[a:, a:].T, W[a:, a:b]) if b == W.shape[0] else _panel(W, a, b) for a, b in _panels(W.shape[0])])
-
-
-def _panel(W, a, b):
-    """Rows a: of columns a:b of WᵀW."""
-    return jnp.concatenate([matmul(W[a:, a:b].T, W[a:, a:b]), matmul(W[b:, b:].T, W[b:, a:b])])
+    n = W.shape[0]
+    out = jnp.zeros_like(W)
+    for start, stop in _panels(n):
+        out = out.at[start:stop, start:stop].set(matmul(W[start:, start:stop].T, W[start:, start:stop]))
+        if stop < n:
+            out = out.at[stop:, start:stop].set(matmul(W[stop:, stop:].T, W[stop:, start:stop]))
+    return jnp.tril(out) + jnp.tril(out, -1).T
 
 
 @jax.custom_jvp
@@ -90,14 +84,16 @@ def _solve_diag_jvp(primals, tangents):
     return (X, p, logdet), (dX, -_sandwich_diagonal(P, dG), jnp.sum(P * dG))
 
 
-def _sandwich_diagonal(P, dG):
-    """diag(P dG P) for symmetric P and dG, from the blocks of dG at and below its diagonal.
+def _sandwich_diagonal(P, D):
+    """diag(P D P) for symmetric P and D, from the blocks of D at and below its diagonal.
 
-    Its transpose, the only product of a gradient, then fills just those blocks: half of P diag(b) P.
+    Its transpose, the one large product of a gradient, then fills just those blocks: half of P diag(b) P. `split` is transposed to
+    a concatenation, where slices would be to sums of n×n arrays.
     """
-    total = jnp.zeros(P.shape[0], P.dtype)
-    for a, b in _panels(P.shape[0]):
-        total = total + jnp.sum(matmul(P[:, a:b], dG[a:b, a:b]) * P[:, a:b], axis=1)
-        if b < P.shape[0]:
-            total = total + 2 * jnp.sum(matmul(P[:, b:], dG[b:, a:b]) * P[:, a:b], axis=1)
+    n, panels = P.shape[0], _panels(P.shape[0])
+    total = jnp.zeros(n, P.dtype)
+    for (start, stop), columns in zip(panels, jax.lax.split(D, [b - a for a, b in panels], axis=1), strict=True):
+        below = jax.lax.split(columns, (start, n - start), axis=0)[1] if start else columns
+        twice = jnp.where(jnp.arange(start, n) < stop, 1, 2).astype(P.dtype)
+        total = total + jnp.sum(matmul(P[:, start:], twice[:, None] * below) * P[:, start:stop], axis=1)
     return total

@@ -189,6 +189,7 @@ class Polynomial(Kernel):
     [[144.0]]
     """
 
+    positive = ("offset",)
     degree: int = static()
     offset: Scalars = 1.0
 
@@ -573,26 +574,27 @@ class On(Kernel):
     kernel: Kernel
     columns: tuple[int, ...] = static()
 
-    def _take(self, X):
+    def take(self, X):
+        """The columns of X that the kernel sees."""
         outside = [c for c in self.columns if not -X.shape[1] <= c < X.shape[1]]
         if outside:
             raise ValueError(f"columns {outside} are not in X, which has {X.shape[1]} columns")
         return X[:, np.array(self.columns)]
 
     def __call__(self, X, Z):
-        return self.kernel(self._take(X), self._take(Z))
+        return self.kernel(self.take(X), self.take(Z))
 
     def diag(self, X):
-        return self.kernel.diag(self._take(X))
+        return self.kernel.diag(self.take(X))
 
     def check(self, X):
-        self.kernel.check(self._take(X))
+        self.kernel.check(self.take(X))
 
     def num_features(self, d, dtype):
         return self.kernel.num_features(len(self.columns), dtype)
 
     def features(self, X):
-        return self.kernel.features(self._take(X))
+        return self.kernel.features(self.take(X))
 
 
 def polynomial_features(X: Rows, degree: int, offset: float = 1.0) -> Float[Array, "n r"]:

@@ -23,7 +23,7 @@ METHODS = ("rpcholesky", "uniform")
 
 # Pivots per block: many enough for the update to run at the rate of a matrix product, few enough for the proposals to stay fresh.
 LARGEST_BLOCK = 128
-PROPOSALS_PER_PIVOT = 2
+PROPOSALS_PER_PIVOT = 3
 
 
 @pytree
@@ -99,7 +99,7 @@ def landmarks(
 
 
 def _check(kernel, X, num, tol, method):
-    _check_kernel(kernel)
+    check_evaluable(kernel)
     check_matrix("X", X)
     check_finite("X", X)
     kernel.check(X)
@@ -115,7 +115,8 @@ def _check(kernel, X, num, tol, method):
         raise ValueError("inside jax.jit the number of landmarks must be known: give num=, or choose the landmarks outside")
 
 
-def _check_kernel(kernel):
+def check_evaluable(kernel) -> None:
+    """Raise unless `kernel` is a kernel that can be evaluated at any points."""
     if not isinstance(kernel, Kernel):
         raise ValueError(f"kernel must be a jaxrls kernel such as Gaussian(1.0), and is {kernel!r}")
     if isinstance(kernel, Precomputed):
@@ -169,7 +170,8 @@ def _enlarge(state, columns):
 
 
 def _block(capacity):
-    return min(LARGEST_BLOCK, max(1, capacity // 4))
+    """Pivots per round: equal rounds, at least four of them."""
+    return -(-capacity // max(min(4, capacity), -(-capacity // LARGEST_BLOCK)))
 
 
 @partial(jax.jit, static_argnums=(5, 6))
@@ -183,8 +185,9 @@ def _grow(kernel, X, diag, target, state, capacity, method):
     def unfinished(state):
         return (state.count < capacity) & (jnp.sum(state.residual) > target) & jnp.any(state.residual > floor)
 
-    # A block of columns to spare, as a round writes a whole block wherever it starts.
-    state = _enlarge(state, capacity + _block(capacity))
+    # Whole blocks of columns, and one to spare, as a round writes a whole block wherever it starts.
+    block = _block(capacity)
+    state = _enlarge(state, (-(-capacity // block) + 1) * block)
     return jax.lax.while_loop(unfinished, lambda state: _round(kernel, X, floor, score, state, capacity), state)
 
 
@@ -195,16 +198,21 @@ def _round(kernel, X, floor, score, state, capacity):
     drawn = jax.random.choice(draw, X.shape[0], (PROPOSALS_PER_PIVOT * block,), p=chances / jnp.sum(chances))
     H = gram(kernel, X[drawn]) - matmul(state.F[drawn], state.F[drawn].T)
     bar = jax.random.uniform(toss, drawn.shape, X.dtype) * chances[drawn]
-    accepted, C = _reject(H, lambda h, j: score(h, floor[drawn[j]]) > bar[j], jnp.minimum(block, capacity - state.count))
-
-    order = jnp.argsort(~accepted, stable=True)[:block]
-    rows, used = drawn[order], accepted[order]
-    L = jnp.tril(C[order][:, order]) + jnp.diag(jnp.where(used, 0, 1).astype(X.dtype))
+    C, slots, count = _reject(H, lambda h, j: score(h, floor[drawn[j]]) > bar[j], block, jnp.minimum(block, capacity - state.count))
+    rows, used = drawn[slots], jnp.arange(block) < count
+    L = jnp.tril(C[:, slots].T) * used + jnp.diag(1 - used.astype(X.dtype))
     inverse = jax.lax.linalg.triangular_solve(L, jnp.eye(block, dtype=X.dtype), left_side=True, lower=True) * used[:, None]
+    chosen = state.F[rows]
 
     def update(args):
         x, F, residual = args
-        new = matmul(kernel(x, X[rows]) - matmul(F, state.F[rows].T), inverse.T)
+
+        def subtract(i, K):  # only the columns of F in use, as many blocks of them as there are
+            part = partial(jax.lax.dynamic_slice_in_dim, start_index=i * block, slice_size=block, axis=1)
+            return K - matmul(part(F), part(chosen).T)
+
+        K = jax.lax.fori_loop(0, (state.count + block - 1) // block, subtract, kernel(x, X[rows]))
+        new = matmul(K, inverse.T)
         return new, jnp.maximum(residual - jnp.sum(new * new, axis=1), 0)
 
     size = default_block_size(X.shape[0], state.F.shape[1] * X.dtype.itemsize)
@@ -213,24 +221,26 @@ def _round(kernel, X, floor, score, state, capacity):
     spanned = jnp.where(used | (jnp.arange(block) == 0), rows, rows[0])
     F = jax.lax.dynamic_update_slice(state.F, new, (jnp.zeros_like(state.count), state.count))
     indices = jax.lax.dynamic_update_slice(state.indices, rows.astype(jnp.int32), (state.count,))
-    return _State(F, residual.at[spanned].set(0), indices, state.count + jnp.sum(used, dtype=jnp.int32), key)
+    return _State(F, residual.at[spanned].set(0), indices, state.count + count, key)
 
 
-def _reject(H, accepts, limit):
-    """Sequential Cholesky of the proposals' residual kernel matrix that passes over those not accepted.
+def _reject(H, accepts, size, limit):
+    """Sequential Cholesky of the proposals' residual kernel matrix H that passes over those not accepted.
 
-    Returns which were accepted, and the columns of the factor, 0 for those that were not.
+    Returns Lᵀ, one row over all proposals per accepted one (`size` rows, 0 beyond their count), which these are, and their count.
     """
 
     def step(j, carry):
-        H, C, accepted = carry
-        h = H[j, j]
-        take = accepts(h, j) & (jnp.sum(accepted) < limit)
-        column = jnp.where(take, H[:, j] / jnp.sqrt(jnp.where(take, h, 1)), 0)
-        return H - column[:, None] * column[None, :], C.at[:, j].set(column), accepted.at[j].set(take)
+        C, slots, count = carry
+        row = H[j] - matmul(C[:, j], C)
+        take = accepts(row[j], j) & (count < limit)
+        row = jnp.where(take, row / jnp.sqrt(jnp.where(take, row[j], 1)), 0)
+        C = jax.lax.dynamic_update_slice(C, row[None], (count, jnp.zeros_like(count)))  # one not taken is written over by the next
+        return C, slots.at[count].set(j, mode="drop"), count + take
 
-    _, C, accepted = jax.lax.fori_loop(0, H.shape[0], step, (H, jnp.zeros_like(H), jnp.zeros(H.shape[0], bool)))
-    return accepted, C
+    start = jnp.zeros((size + 1, H.shape[0]), H.dtype), jnp.zeros(size, jnp.int32), jnp.zeros((), jnp.int32)
+    C, slots, count = jax.lax.fori_loop(0, H.shape[0], step, start)
+    return C[:size], slots, count
 
 
 def _finish(X, state, capacity):

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls._blocks import check_block_size, default_block_size, map_rows
@@ -28,11 +29,11 @@ class Model:
     """
 
     kernel: Kernel
-    points: Float[Array, "q d"] | None
-    coef: Float[Array, "q *t"]
-    intercept: Float[Array, "*t"]
+    points: Float[Array | np.ndarray, "q d"] | None
+    coef: Float[Array | np.ndarray, "q *t"]
+    intercept: Float[Array | np.ndarray, "*t"]
 
-    def predict(self, X, *, block_size: int | None = None) -> Float[Array, "m *t"]:
+    def predict(self, X, *, block_size: int | None = None) -> Float[Array | np.ndarray, "m *t"]:
         """Predictions for the rows of X, in blocks of rows.
 
         **Shapes**: X (m, d) gives (m,) or (m, t), in the dtype of the model. **Cost** O(m q (d + t)), or O(m r t) on features; memory of a

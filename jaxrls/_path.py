@@ -7,9 +7,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls._checks import check_lams
-from jaxrls._factor import Factor, Target
+from jaxrls._factor import Factor
 from jaxrls._kernels import pytree
 from jaxrls._losses import squared_error
+from jaxrls._weighted import Weighted
 
 # λ × targets handled in one matrix product: enough columns to run at its full rate, few enough to keep n × columns small.
 COLUMNS_AT_ONCE = 256
@@ -38,7 +39,7 @@ def sweep(fn: Callable, lams: Float[Array, " L"], columns: int):
     return jax.lax.map(fn, lams, batch_size=-(-count // -(-count // batch)))
 
 
-def as_grid(factor: Factor, lams) -> Float[Array, " L"]:
+def as_grid(factor: Weighted, lams) -> Float[Array, " L"]:
     """λ as a vector in the factor's dtype, checked."""
     lams = jnp.asarray(lams, factor.dtype)
     if lams.ndim != 1:
@@ -61,7 +62,7 @@ def drop_target_axis(Y, *arrays):
     return tuple(a[..., 0] for a in arrays) if jnp.ndim(Y) == 1 else arrays
 
 
-def mean_left_out(factor: Factor, target: Target, lam, loss: Callable) -> Float[Array, " t"]:
+def mean_left_out(factor: Weighted, target, lam, loss: Callable) -> Float[Array, " t"]:
     """Σ vᵢ loss(eᵢ, yᵢ) / Σ vᵢ at one λ."""
     total = factor.loo_sum(lambda e, Y, v: jnp.sum(v[:, None] * loss(e, Y), axis=0), target, lam)
     return total / factor.total_weight()
@@ -116,7 +117,7 @@ def path(factor: Factor, Y: Float[Array, "n *t"], lams: Float[Array, " L"]) -> P
     return Path(lams, *drop_target_axis(Y, coef, intercept, loo))
 
 
-def coef(factor: Factor, Y: Float[Array, "n *t"], lam: Float[Array, "*t"] | float):
+def coef(factor: Factor, Y: Float[Array, "n *t"], lam: Float[Array, "*#t"] | float):
     """Coefficients and intercept at one λ, or at one λ per target.
 
     c(λ) = √v U (D ∘ z), or w(λ) = basis (D ∘ z) on explicit features; b(λ) = mean(y) − shift·(D ∘ z).
@@ -133,7 +134,7 @@ def coef(factor: Factor, Y: Float[Array, "n *t"], lam: Float[Array, "*t"] | floa
     return drop_target_axis(Y, factor.coef(target, lam), factor.intercept(target, lam))
 
 
-def loo_residuals(factor: Factor, Y: Float[Array, "n *t"], lam: Float[Array, "*t"] | float) -> Float[Array, "n *t"]:
+def loo_residuals(factor: Factor, Y: Float[Array, "n *t"], lam: Float[Array, "*#t"] | float) -> Float[Array, "n *t"]:
     """Exact leave-one-out residuals eᵢ = yᵢ − f₍without i₎(xᵢ), at one λ or at one λ per target.
 
     e = c̃/(p√v); a row of weight vᵢ is left out with all its weight, and one of weight 0 was never in: eᵢ = yᵢ − f(xᵢ).

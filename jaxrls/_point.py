@@ -33,7 +33,7 @@ class PointTarget:
 
 @pytree
 class GramPoint(Weighted):
-    """K̃ + λI = LLᵀ at one λ: the dual route. About 4n³/3 flops, and n³ more for a gradient; four n×n arrays, six with it."""
+    """K̃ + λI = LLᵀ at one λ: the dual route. About 4n³/3 flops, and n³ more for a gradient."""
 
     K: Float[Array, "n n"]
     lam: Float[Array, ""]
@@ -54,8 +54,7 @@ class GramPoint(Weighted):
     def _system(self):
         root = self.root_weights
         K = self.K if root is None else root[:, None] * self.K * root[None, :]
-        i = jnp.arange(self.n)
-        return K.at[i, i].add(self.lam)
+        return K + self.lam * jnp.eye(self.n, dtype=self.dtype)
 
     def project(self, Y) -> PointTarget:
         """Solve for the labels: c̃ = G⁻¹ỹ − u(uᵀỹ)/(hᵀu) with u = G⁻¹h, likewise diag and log determinant."""

@@ -18,6 +18,14 @@ class SparseMatrix(Protocol):
     def shape(self):
         """(n, d)."""
 
+    @property
+    def ndim(self):
+        """2."""
+
+    @property
+    def dtype(self):
+        """That of the entries."""
+
     def todense(self):
         """The same matrix, dense."""
 

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 
-from jaxrls._checks import as_floats, check_finite, check_matrix, check_targets, check_weights
+from jaxrls._checks import as_floats, check_finite, check_matrix, check_symmetric, check_targets, check_weights
 from jaxrls._criteria import Folds, folds, holdout, kfold, log_marginal_likelihood, loo
 from jaxrls._gram import gram
-from jaxrls._kernels import Kernel
+from jaxrls._kernels import Kernel, Precomputed
 from jaxrls._losses import squared_error
 from jaxrls._sparse import is_sparse, sparse_rows
 
@@ -25,6 +25,8 @@ def check_data(kernel: Kernel, X, Y, weights):
         check_matrix("X", X)
         check_finite("X", X)
         kernel.check(X)
+        if isinstance(kernel, Precomputed):
+            check_symmetric("X, as the precomputed kernel matrix,", X)
         X = jnp.asarray(X)
     Y = as_floats("Y", Y, X.dtype)
     check_targets("Y", Y, X.shape[0])

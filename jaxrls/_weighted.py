@@ -1,5 +1,7 @@
 """What every weighted problem shares, with or without an unpenalised intercept: its counts, its means, its √v."""
 
+from typing import TYPE_CHECKING, Any
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -10,9 +12,16 @@ from jaxrls._linalg import matmul, safe_sqrt
 class Weighted:
     """The part of a factor that knows only n, the weights, and whether an intercept is fitted."""
 
-    n: int
     weights: Float[Array, " n"] | None
-    intercept_fitted: bool
+
+    if TYPE_CHECKING:  # fields or properties of each factor
+
+        @property
+        def n(self) -> int: ...
+        @property
+        def dtype(self) -> Any: ...
+        @property
+        def intercept_fitted(self) -> bool: ...
 
     @property
     def root_weights(self) -> Float[Array, " n"] | None:
@@ -21,7 +30,7 @@ class Weighted:
 
     def direction(self) -> Float[Array, " n"]:
         """h = √v/‖√v‖, the constant function in the weighted problem."""
-        root = jnp.ones(self.n, self.dtype) if self.weights is None else self.root_weights
+        root = jnp.ones(self.n, self.dtype) if self.weights is None else safe_sqrt(self.weights)
         return root / jnp.sqrt(self.total_weight())
 
     def num_rows(self) -> Float[Array, ""]:

@@ -2,6 +2,9 @@
 
 import os
 
+# Thousands of small programs, each run a few times: half the suite's time would be LLVM optimising them. Read when JAX starts.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+
 import jax
 import jaxtyping
 import numpy as np

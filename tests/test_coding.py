@@ -1,0 +1,63 @@
+"""Labels ↔ ±1 codes, and the error rate that goes with them."""
+
+import re
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import array
+
+import jaxrls as rls
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [["cat", "dog", "cat"], [0, 1, 1, 0], [True, False], [3, 1, 2, 3, 1], [0.5, -1.5, 7.0], np.array(["b", "a", "c"]), np.array([1, 0], np.uint8)],
+    ids=str,
+)
+def test_decoding_undoes_encoding(labels):
+    Y, classes = rls.encode(labels)
+    assert Y.dtype == np.float64 and set(np.unique(Y)) == {-1.0, 1.0}
+    assert Y.shape == ((len(labels),) if len(classes) == 2 else (len(labels), len(classes)))
+    assert classes.tolist() == sorted(set(np.asarray(labels).tolist()))
+    assert rls.decode(Y, classes).tolist() == np.asarray(labels).tolist()
+    assert rls.decode(jnp.asarray(Y, jnp.float32), classes).tolist() == np.asarray(labels).tolist()
+
+
+def test_codes():
+    Y, classes = rls.encode(["b", "a", "b"])
+    assert Y.tolist() == [1.0, -1.0, 1.0]  # +1 for the second class in order
+    Y, classes = rls.encode([2, 0, 1])
+    assert Y.tolist() == [[-1, -1, 1], [1, -1, -1], [-1, 1, -1]]
+    assert rls.decode([[-3.0, -1.0, -2.0]], classes).tolist() == [1]  # the most confident, even where none is positive
+
+
+def test_two_classes_take_one_column_or_none():
+    """One column of scores is read by its sign: an argmax over it would always name the first class."""
+    assert rls.decode([[0.3], [-0.3]], ["no", "yes"]).tolist() == ["yes", "no"]
+    assert rls.decode([0.3, -0.3], ["no", "yes"]).tolist() == ["yes", "no"]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: rls.encode([[0, 1]]), "labels must have shape (n,) with n > 0, and have shape (1, 2)"),
+        (lambda: rls.encode([]), "labels must have shape (n,) with n > 0, and have shape (0,)"),
+        (lambda: rls.encode([0.0, np.nan]), "labels hold NaN or infinity: drop those rows first"),
+        (lambda: rls.encode(["a", "a"]), "labels hold one class only, 'a': classification needs at least two"),
+        (lambda: rls.decode([[1.0, 2.0]], [0, 1]), "scores have 2 columns, and 2 classes need 1"),
+        (lambda: rls.decode([1.0], [0, 1, 2]), "scores have 1 columns, and 3 classes need 3"),
+    ],
+)
+def test_messages(call, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        call()
+
+
+def test_losses():
+    e, y = array([[0.5, -2.0], [-1.5, 0.25]]), array([[1.0, -1.0], [-1.0, 1.0]])
+    assert rls.squared_error(e, y).tolist() == [[0.25, 4.0], [2.25, 0.0625]]
+    assert rls.absolute_error(e, y).tolist() == [[0.5, 2.0], [1.5, 0.25]]
+    # predictions y − e = (0.5, 1) and (0.5, 0.75): the first row's second column wins over its class, the second row is right
+    assert rls.misclassification(e, y).tolist() == [[1.0, 1.0], [0.0, 0.0]]
+    assert rls.misclassification(array([[0.5], [1.5], [-1.5], [-0.5]]), array([[1.0], [1.0], [-1.0], [-1.0]])).tolist() == [[0], [1], [1], [0]]

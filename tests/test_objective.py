@@ -1,0 +1,197 @@
+"""The derivative of every criterion at one λ: against differences of a value that is itself checked against the spectral route."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+from support import X64, array, assert_close
+from test_kernels import CASES
+
+import jaxrls as rls
+
+CRITERIA = {
+    "loo": {},
+    "gcv": {"criterion": rls.gcv},
+    "evidence": {"criterion": rls.log_marginal_likelihood},
+    "kfold": {"groups": rls.folds(np.array([0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3]))},
+    "holdout": {"validation": "yes"},
+}
+
+
+def problem(columns=3, n=14, seed=0):
+    rng = np.random.default_rng(seed)
+    X = np.abs(rng.normal(size=(n, columns))) + 0.1
+    Y = np.stack([np.sin(2 * X[:, 0]), X.sum(axis=1)], axis=1) + 0.3 * rng.normal(size=(n, 2))
+    return X, Y, rng.uniform(0.5, 2, n)
+
+
+@functools.partial(jax.jit, static_argnames=("name", "intercept"))
+def value(kernel, X, Y, lam, weights, name="loo", intercept=True):
+    options = dict(CRITERIA[name])
+    if name == "holdout":
+        options["validation"] = (X[:4] + 0.05, Y[:4])
+    return rls.objective(kernel, X, Y, lam, weights=weights, intercept=intercept, **options)
+
+
+@functools.partial(jax.jit, static_argnames=("name", "intercept"))
+def slopes(args, direction, name="loo", intercept=True):
+    """The value, its derivative and its second derivative along a direction, by reverse mode and forward over reverse."""
+    f = functools.partial(value, name=name, intercept=intercept)
+    gradient = jax.grad(lambda a: f(*a))
+    g, h = jax.jvp(gradient, (args,), (direction,))
+    dot = lambda a, b: sum(jnp.vdot(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))  # noqa: E731
+    return f(*args), dot(g, direction), dot(h, direction), dot(g, g)
+
+
+def check(kernel, X, Y, lam, weights, name="loo", intercept=True, tolerance=1e-6, second=1e-6):
+    args = jax.tree.map(jnp.asarray, (kernel, array(X), array(Y), array(lam), None if weights is None else array(weights)))
+    flat, unravel = ravel_pytree(args)
+    direction = np.random.default_rng(1).normal(size=flat.shape)
+    step = 1e-4
+
+    def along(s):
+        return slopes(unravel(flat + s * direction), unravel(jnp.asarray(direction)), name, intercept)
+
+    at = {s: along(s * step) for s in (-2, -1, 0, 1, 2)}
+    order4 = lambda i: (8 * (at[1][i] - at[-1][i]) - (at[2][i] - at[-2][i])) / (12 * step)  # noqa: E731
+    _, first, curvature, norm = at[0]
+    scale = float(jnp.sqrt(norm)) * np.linalg.norm(direction) * 1e-2  # a direction may be nearly flat by chance
+    assert abs(first - order4(0)) <= tolerance * max(abs(first), scale)
+    if second is not None:
+        assert abs(curvature - order4(1)) <= second * max(abs(curvature), scale)
+
+
+@pytest.mark.float64
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_every_kernel(case):
+    """Value, gradient and Hessian-vector product, weighted, with intercept and two targets, in all arrays at once."""
+    X, Y, v = problem(case.columns)
+    smooth = case.coincident is not None
+    check(case.kernel, X, Y, 0.3, v, second=1e-6 if smooth else None)
+
+
+@pytest.mark.float64
+@pytest.mark.parametrize("name", CRITERIA)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("kernel", [rls.Gaussian(1.25), rls.Linear()], ids=["gram", "features"])
+def test_every_criterion_and_route(kernel, name, weighted, intercept):
+    X, Y, v = problem()
+    v = v if weighted else None
+    check(kernel, X, Y, 0.3, v, name, intercept)
+
+
+@pytest.mark.float64
+@pytest.mark.parametrize("name", [name for name in CRITERIA if name != "holdout"])
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("kernel", [rls.Gaussian(1.25), rls.Linear()], ids=["gram", "features"])
+def test_value_is_that_of_the_spectral_route(kernel, name, intercept):
+    """With a weight of 0 too, which takes the row out of everything."""
+    X, Y, v = problem()
+    v[3] = 0
+    factor = rls.factorize(kernel, array(X), weights=array(v), intercept=intercept)
+    options = CRITERIA[name]
+    criterion = options.get("criterion", rls.kfold if "groups" in options else rls.loo)
+    extra = (options["groups"],) if "groups" in options else ()
+    sign = -1 if name == "evidence" else 1
+    want = sign * np.mean(criterion(factor, array(Y), array([0.3]), *extra))
+    assert_close(value(kernel, array(X), array(Y), 0.3, array(v), name, intercept), want, 1e-11 if X64 else 1e-4)
+
+
+HARD = {
+    "K near the identity": (rls.Gaussian(1e-2), np.arange(12.0)[:, None] + 0.01 * np.arange(12.0)[:, None] ** 2),
+    "rank 3 as a kernel": (rls.FunctionKernel(lambda X, Z: X @ Z.T), np.random.default_rng(3).normal(size=(40, 3))),
+    "rank 3 as features": (rls.Linear(), np.random.default_rng(3).normal(size=(40, 3))),
+    "duplicated rows": (rls.Gaussian(1.0), np.repeat(np.random.default_rng(4).normal(size=(8, 2)), 3, axis=0)),
+    "two equal clusters": (rls.Gaussian(1.0), np.concatenate([(c := np.random.default_rng(5).normal(size=(10, 2))), c + 100.0])),
+}
+
+
+@pytest.mark.float64
+@pytest.mark.parametrize("case", HARD.values(), ids=HARD.keys())
+@pytest.mark.parametrize("intercept", [False, True])
+def test_where_eigenvalues_repeat_or_vanish(case, intercept):
+    """The cases that break differentiation through an eigendecomposition."""
+    kernel, X = case
+    rng = np.random.default_rng(6)
+    check(kernel, X, rng.normal(size=(len(X), 1)), 0.1, None, intercept=intercept)
+
+
+def test_eigenvectors_are_not_differentiated():
+    X, Y, _ = problem()
+
+    def through_eigh(kernel):
+        return rls.loo(rls.factorize(kernel, array(X)), array(Y), array([0.3])).sum()
+
+    with pytest.raises(TypeError, match=r"does not differentiate through an eigendecomposition.*loo_objective"):
+        jax.grad(through_eigh)(rls.Gaussian(1.0))
+    with pytest.raises(TypeError, match=r"loo_objective"):
+        jax.grad(lambda X: rls.path(rls.factorize(rls.Linear(), X, route="features"), array(Y), array([0.3])).loo.sum())(array(X))
+
+
+def test_float32_agrees_with_float64():
+    X, Y, _ = problem(n=40)
+    gradient = jax.jit(jax.grad(rls.loo_objective, argnums=(0, 3)))
+    single = gradient(rls.Gaussian(1.0), jnp.asarray(X, jnp.float32), jnp.asarray(Y, jnp.float32), jnp.float32(0.3))
+    with jax.enable_x64(True):
+        double = gradient(rls.Gaussian(1.0), jnp.asarray(X), jnp.asarray(Y), jnp.asarray(0.3))
+    for a, b in zip(jax.tree.leaves(single), jax.tree.leaves(double), strict=True):
+        assert_close(a, b, 1e-3)
+
+
+def test_one_cholesky_one_program_few_matrices():
+    """One factorization an evaluation, one program whatever the parameters, and the n×n arrays that the docstring states."""
+    n = 2048
+    X, Y, _ = problem(n=n)
+    compiled = jax.jit(jax.value_and_grad(rls.loo_objective, argnums=(0, 3))).lower(rls.Gaussian(1.0), array(X), array(Y), 0.3).compile()
+    assert compiled.as_text().count("potrf") == 1
+    matrices = compiled.memory_analysis().temp_size_in_bytes / (n * n * array(X).dtype.itemsize)
+    assert matrices < 6
+
+
+def test_large_loss_and_targets():
+    """Any loss; a single target keeps its own value."""
+    X, Y, _ = problem()
+    both = rls.loo_objective(rls.Gaussian(1.0), array(X), array(Y), 0.3, loss=rls.absolute_error)
+    each = [rls.loo_objective(rls.Gaussian(1.0), array(X), array(Y[:, j]), 0.3, loss=rls.absolute_error) for j in range(2)]
+    assert_close(both, np.mean(each), 1e-12 if X64 else 1e-5)
+
+
+@pytest.mark.float64
+def test_best_lam_by_the_implicit_function_theorem():
+    """dλ*/dwidth, and the derivative of a validation error at λ*, against differences; the envelope for the LOO error itself."""
+    X, Y, v = problem(n=40, seed=2)
+    train, test = (array(X[:30]), array(Y[:30, 0])), (array(X[30:]), array(Y[30:, 0]))
+    kernel = rls.Gaussian
+
+    def chosen(width):
+        return rls.best_lam(kernel(width), *train)
+
+    def validation(width):
+        return rls.objective(kernel(width), *train, chosen(width), validation=test)
+
+    def loo_at_best(width):
+        return rls.loo_objective(kernel(width), *train, chosen(width))
+
+    def envelope(width):
+        return rls.loo_objective(kernel(width), *train, jax.lax.stop_gradient(chosen(width)))
+
+    for f in (chosen, validation, loo_at_best):
+        f = jax.jit(f)
+        slope, h = jax.jit(jax.grad(f))(1.0), 1e-4
+        assert_close(slope, (8 * (f(1 + h) - f(1 - h)) - (f(1 + 2 * h) - f(1 - 2 * h))) / (12 * h), 1e-6)
+    assert_close(jax.grad(envelope)(1.0), jax.grad(loo_at_best)(1.0), 1e-6)
+    factor = rls.factorize(kernel(1.0), train[0], intercept=True)
+    lams = rls.lambda_grid(factor)
+    assert rls.loo(factor, train[1], chosen(1.0)[None])[0] <= rls.loo(factor, train[1], lams).min()
+
+
+def test_best_lam_at_the_end_of_its_grid_stands_still():
+    X, Y, _ = problem()
+    lams = array([1e3, 1e4])
+    got, slope = jax.value_and_grad(lambda w: rls.best_lam(rls.Gaussian(w), array(X), array(Y[:, 0]), lams))(1.0)
+    assert_close(got, 1e3, 1e-6)
+    assert slope == 0

@@ -1,0 +1,163 @@
+"""The search: it reaches what a grid reaches, never loses ground, says why it stopped, and takes what it is given."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from support import DTYPE, X64, assert_close
+
+import jaxrls as rls
+
+
+@pytest.fixture(autouse=True)
+def optax_promotes():
+    """optax's L-BFGS mixes integer types, which strict promotion forbids."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+def problem(n=60, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-2, 2, size=(n, 3)).astype(DTYPE)
+    y = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.1 * rng.normal(size=n)
+    return X, y.astype(DTYPE)
+
+
+def test_reaches_the_best_of_a_grid():
+    X, y = problem()
+    tuned = rls.tune(rls.Gaussian(5.0), X, y)
+    grid = min(float(rls.fit(rls.Gaussian(w), X, y).error) for w in np.geomspace(0.3, 10, 15))
+    assert tuned.error <= grid * (1 + (1e-6 if X64 else 1e-3))
+    assert tuned.error < tuned.start_error
+    assert tuned.converged == (tuned.reason == "gradient norm below tol")
+    again = rls.loo_objective(tuned.kernel, jnp.asarray(X), jnp.asarray(y), tuned.lam)
+    assert_close(again, tuned.error, 1e-9 if X64 else 1e-3)
+    assert len(tuned.history.errors) == len(tuned.history.lams) == len(tuned.history.kernels.width) == len(tuned.history.gradient_norms)
+    assert tuned.error == tuned.history.errors.min()
+    refit = rls.fit(tuned.kernel, X, y, lams=[float(tuned.lam)])
+    np.testing.assert_allclose(tuned.predict(X[:5]), refit.predict(X[:5]), rtol=1e-6 if X64 else 1e-2, atol=1e-6 if X64 else 1e-2)
+
+
+def test_a_width_per_column_finds_the_relevant_columns():
+    X, y = problem(n=100)
+    one, each = rls.tune(rls.Gaussian(1.0), X, y), rls.tune(rls.Gaussian(np.ones(3, DTYPE)), X, y)
+    assert each.error < one.error
+    assert each.kernel.width[2] > 3 * each.kernel.width[0]
+
+
+def test_weights_of_several_kernels():
+    """Banded ridge: the multiple of a kernel on irrelevant columns goes towards 0."""
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(40, 22)).astype(DTYPE)
+    y = (X[:, 0] - X[:, 1] + 0.5 * rng.normal(size=40)).astype(DTYPE)
+    tuned = rls.tune(1.0 * rls.Linear().on([0, 1]) + 1.0 * rls.Linear().on(range(2, 22)), X, y)
+    assert tuned.kernel.right.scale < 0.1 * tuned.kernel.left.scale
+
+
+@pytest.mark.parametrize("criterion", ["gcv", "log_marginal_likelihood", "kfold", "holdout", "own"])
+def test_criteria(criterion):
+    X, y = problem(n=40)
+    options = {
+        "gcv": {"criterion": rls.gcv},
+        "log_marginal_likelihood": {"criterion": rls.log_marginal_likelihood},
+        "kfold": {"groups": np.arange(40) % 4},
+        "holdout": {"validation": (X[::2] + DTYPE(0.1), y[::2])},
+        "own": {"criterion": lambda factor, Y, lams: rls.loo(factor, Y, lams) + 1},
+    }[criterion]
+    tuned = rls.tune(rls.Gaussian(4.0), X, y, steps=8, **options)
+    assert tuned.error < tuned.start_error
+
+
+def test_any_optimiser():
+    X, y = problem(n=40)
+    tuned = rls.tune(rls.Gaussian(4.0), X, y, optimizer=optax.adam(0.1), steps=30)
+    assert tuned.error < tuned.start_error
+    assert tuned.reason == "all 30 steps used"
+
+
+def test_never_worse_than_the_start():
+    X, y = problem(n=40)
+    tuned = rls.tune(rls.Gaussian(1.0), X, y, optimizer=optax.sgd(50.0), steps=5)
+    assert tuned.error <= tuned.start_error
+
+
+def test_several_starts_from_the_data():
+    X, y = problem(n=40)
+    options = {"start": "data", "steps": 10}
+    one = rls.tune(rls.Gaussian(1e3), X, y, **options)
+    many = rls.tune(rls.Gaussian(1e3), X, y, starts=4, key=jax.random.key(0), **options)
+    again = rls.tune(rls.Gaussian(1e3), X, y, starts=4, key=jax.random.key(0), **options)
+    assert many.error <= one.error * (1 + (1e-6 if X64 else 1e-3))
+    assert many.error == again.error
+    assert_close(rls.start_from_data(rls.Gaussian(1e3).on([0]), jnp.asarray(X)).kernel.width, rls.median_distance(jnp.asarray(X[:, :1])), 1e-6)
+    assert rls.start_from_data(rls.Gaussian(np.ones(3, DTYPE)), jnp.asarray(X)).width.shape == (3,)
+
+
+def test_median_distance():
+    X, _ = problem()
+    i, j = np.triu_indices(len(X), 1)
+    assert_close(rls.median_distance(jnp.asarray(X)), np.median(np.linalg.norm(X[i] - X[j], axis=1)), 1e-6)
+    assert rls.median_distance(jnp.ones((3, 2))) == 1
+    assert rls.median_distance(jnp.ones((1, 2))) == 1
+
+
+def test_offset_of_zero_stays_and_parameters_of_functions_may_be_negative():
+    X, y = problem(n=40)
+    tuned = rls.tune(rls.Polynomial(2, offset=0.0), X, y, steps=3)
+    assert tuned.kernel.offset == 0
+
+    def bend(params, X):
+        return jnp.concatenate([X, jnp.sin(params[0] * X[:, :1] + params[1])], axis=1)
+
+    tuned = rls.tune(rls.FeatureMap(bend, np.array([1.5, -0.2], DTYPE)), X, y, steps=20)
+    assert tuned.error < 0.5 * tuned.start_error
+    assert tuned.predict(X[:3]).shape == (3,)
+
+
+def test_two_targets_and_weights():
+    X, y = problem(n=40)
+    tuned = rls.tune(rls.Gaussian(3.0), X, np.stack([y, -y], axis=1), weights=np.linspace(0.5, 2, 40).astype(DTYPE), steps=5)
+    assert tuned.predict(X).shape == (40, 2)
+    assert tuned.error < tuned.start_error
+
+
+def test_progress(capsys):
+    X, y = problem(n=20)
+    rls.tune(rls.Gaussian(1.0), X, y, steps=2)
+    assert capsys.readouterr().err == ""
+    pytest.importorskip("tqdm", reason="progress bars need tqdm")
+    rls.tune(rls.Gaussian(1.0), X, y, steps=2, progress=True)
+    assert "tune" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"steps": 0}, "steps and starts must be at least 1"),
+        ({"starts": 2}, r"pass key=jax\.random\.key\(0\)"),
+        ({"start": "middle"}, "start must be 'screen', 'kernel' or 'data', and is 'middle'"),
+        ({"lam": -1.0}, "lam must be positive"),
+        ({"lam": [1.0, 2.0]}, r"lam must be one number, and has shape \(2,\)"),
+        ({"loss": rls.misclassification}, "misclassification has derivative 0"),
+    ],
+)
+def test_errors(options, message):
+    X, y = problem(n=20)
+    with pytest.raises(ValueError, match=message):
+        rls.tune(rls.Gaussian(1.0), X, y, **options)
+
+
+def test_inside_jit():
+    X, y = problem(n=20)
+    with pytest.raises(ValueError, match="use loo_objective"):
+        jax.jit(lambda X: rls.tune(rls.Gaussian(1.0), X, jnp.asarray(y)).error)(jnp.asarray(X))
+
+
+@pytest.mark.float64
+def test_float64_without_the_switch():
+    X, y = problem(n=20)
+    with jax.enable_x64(False):
+        tuned = rls.tune(rls.Gaussian(1.0), X, y, steps=3)
+    assert tuned.error.dtype == np.float64
+    assert isinstance(tuned.kernel.width, np.ndarray)

@@ -76,8 +76,8 @@ def run_fit(args) -> None:
 def run_predict(args) -> None:
     """Load, read, predict, write, and say the error where the file has the target."""
     model, extra = rls.load(args.model, with_extra=True)
-    if not isinstance(model, rls.Fit | rls.Model):
-        raise ValueError(f"{args.model} holds a {type(model).__name__}, and predict needs a model or a fit")
+    if not isinstance(model, rls.Fit | rls.Tuned | rls.Model):
+        raise ValueError(f"{args.model} holds a {type(model).__name__}, and predict needs a model, a fit or a tuned one")
     X, y = read_inputs(args.data, extra.get("layout"))
     means, scales, classes = extra.get("means"), extra.get("scales"), extra.get("classes")
     if means is not None:

@@ -129,7 +129,14 @@ def holdout(
 
 @pytree
 class Folds:
-    """Row numbers by fold, padded to the largest: what `kfold` needs of group labels, with shapes that `jax.jit` can know."""
+    """Row numbers by fold, padded to the largest: what `kfold` needs of group labels, with shapes that `jax.jit` can know.
+
+    `inside` and `outside` are the rows of each group and all others, their masks 1 where a number counts and 0 where it pads.
+
+    >>> import jaxrls as rls
+    >>> rls.folds(["a", "b", "a"]).inside_mask.tolist()
+    [[1.0, 1.0], [1.0, 0.0]]
+    """
 
     inside: Int[Array, "k b"]
     inside_mask: Float[Array, "k b"]

@@ -59,6 +59,7 @@ def fit(
     Y,
     *,
     lams=None,
+    num: int = 100,
     criterion: Callable = loo,
     loss: Callable = squared_error,
     weights=None,
@@ -73,7 +74,8 @@ def fit(
 
     minimise ½ Σ vᵢ (yᵢ − f(xᵢ) − b)² + (λ/2) ‖f‖²_H over f and b for every λ, and keep the λ of the smallest error.
 
-    **Arguments**: X (n, d) and Y (n,) or (n, t), NumPy or JAX, in any units; X may be sparse (SciPy, BCOO) for `Linear`. `lams` (L,), by default 100 from the spectrum.
+    **Arguments**: X (n, d) and Y (n,) or (n, t), NumPy or JAX, in any units; X may be sparse (SciPy, BCOO) for `Linear`.
+    `lams` (L,), by default `num` of them from the spectrum.
     `criterion`: `loo`, `gcv`, `kfold`, `holdout`, `log_marginal_likelihood`, or any function `(factor, Y, lams)` of which less is
     better. `loss` for the ones that average a loss. `weights` (n,) ≥ 0. `intercept` unpenalised. `per_target` chooses λ for each column
     of Y. `groups` (n,) labels of rows left out together (the criterion is then `kfold`); `validation` a pair `(X, Y)` (then
@@ -98,16 +100,16 @@ def fit(
         check_lams(lams)
     if is_concrete(X) and not is_sparse(X) and (route or choose_route(kernel, X.shape[0], X.shape[1], X.dtype)) == "gram":
         check_dense_size(X.shape[0], X.dtype)
-    result = _fit(kernel, X, Y, lams, weights, options, criterion, loss, intercept, per_target, route, block_size)
+    result = _fit(kernel, X, Y, lams, weights, options, criterion, loss, intercept, per_target, route, block_size, num)
     if is_concrete(result):
         _inspect(result, lams is None)
     return result
 
 
-@partial(jax.jit, static_argnums=(6, 7, 8, 9, 10, 11))
-def _fit(kernel, X, Y, lams, weights, options, criterion, loss, intercept, per_target, route, block_size):
+@partial(jax.jit, static_argnums=(6, 7, 8, 9, 10, 11, 12))
+def _fit(kernel, X, Y, lams, weights, options, criterion, loss, intercept, per_target, route, block_size, num):
     factor = factorize(kernel, X, weights=weights, intercept=intercept, route=route, block_size=block_size)
-    lams = lambda_grid(factor) if lams is None else lams
+    lams = lambda_grid(factor, num) if lams is None else lams
     errors = evaluate(criterion, loss, factor, kernel, X, Y, lams, options)
     lam, error = _choose(lams, errors, per_target)
     model = make_model(kernel, X, *coef(factor, Y, lam), factor.route)

@@ -17,8 +17,10 @@ import numpy as np
 from jaxrls import _kernels as kernels
 from jaxrls._files import replacing
 from jaxrls._fit import Fit
+from jaxrls._landmarks import Landmarks
 from jaxrls._model import Model
 from jaxrls._path import Path
+from jaxrls._tune import History, Tuned
 from jaxrls._version import __version__
 
 FORMAT = "jaxrls"
@@ -43,14 +45,17 @@ CLASSES: dict[str, type] = {
         kernels.Sobolev,
         kernels.Sum,
         Fit,
+        History,
+        Landmarks,
         Model,
         Path,
+        Tuned,
     )
 }
 
 
 def save(path: str | os.PathLike, obj: Any, *, extra: dict[str, Any] | None = None) -> None:
-    """Save a kernel, a model, a fit or a path, bit for bit, to a file without pickle.
+    """Save a kernel, a model or any result (fit, path, tuned, landmarks), bit for bit, to a file without pickle.
 
     **Arguments**: `path` is written exactly as named, whole or not at all, and what was there is replaced; `extra` is anything JSON can
     hold that should travel with it, such as the names of columns. **Raises** `ValueError` for kernels that hold a Python function
@@ -68,7 +73,7 @@ def save(path: str | os.PathLike, obj: Any, *, extra: dict[str, Any] | None = No
     arrays: dict[str, np.ndarray] = {}
     tree = _describe(obj, "", arrays)
     if not isinstance(tree, dict) or "class" not in tree:
-        raise ValueError(f"save takes a kernel, a model, a fit or a path of jaxrls, and got {type(obj).__name__}")
+        raise ValueError(f"save takes a kernel, a model or a result of jaxrls, and got {type(obj).__name__}")
     header = {"format": FORMAT, "format_version": FORMAT_VERSION, "jaxrls_version": __version__, "tree": tree, "extra": extra or {}}
     try:
         text = json.dumps(header)

@@ -61,6 +61,11 @@ class Kernel:
     A subclass is a frozen pytree that defines `__call__(X, Z) -> (n, m)` and `diag(X) -> (n,)`. One whose feature map is
     explicit and finite, k(x, z) = ⟨φ(x), φ(z)⟩, also defines `num_features` and `features`, and takes the cheaper linear
     routes. Sums, products and positive multiples of kernels are kernels: `k1 + k2`, `k1 * k2`, `a * k`, `k.on(columns)`.
+
+    >>> import jax.numpy as jnp
+    >>> kernel = 2.0 * Linear() + Gaussian(1.0).on(0)
+    >>> kernel(jnp.ones((1, 2)), jnp.ones((1, 2))).tolist()
+    [[5.0]]
     """
 
     positive: ClassVar[tuple[str, ...]] = ()

@@ -57,7 +57,7 @@ class _State:
 @in_precision_of("X")
 def landmarks(
     kernel: Kernel,
-    X: Float[Array, "n d"],
+    X,
     num: int | None = None,
     *,
     tol: float | None = None,
@@ -72,7 +72,7 @@ def landmarks(
     Either way a row whose residual is within rounding of 0, m·eps·Kᵢᵢ, counts as already spanned: no duplicate is chosen twice.
     K itself is never formed. The same `key` gives the same rows.
 
-    **Arguments**: `num` static, at most n; `tol` in (0, 1); with both, whichever comes first. **Returns** `Landmarks` with the trace
+    **Arguments**: X (n, d), NumPy or JAX; `num` static, at most n; `tol` in (0, 1); with both, whichever comes first. **Returns** `Landmarks` with the trace
     residual. Where fewer rows than `num` are independent the result has only those; inside `jax.jit`, where the shape cannot
     follow, it is filled up with rows not chosen yet. **Cost** O(n m (m + d)) time, O(n m) memory. **Raises** `ValueError` for neither
     `num` nor `tol`, `tol` alone inside `jax.jit`, or a precomputed kernel. **Source**: Chen, Epperly, Tropp and Webber 2025, algorithm
@@ -145,7 +145,7 @@ def as_landmarks(X: Float[Array, "n d"], landmarks) -> Landmarks:
     return landmarks
 
 
-def _rows_of(X, indices):
+def _rows_of(X, indices) -> tuple[Array, Array]:
     n = X.shape[0]
     if indices.ndim != 1 or indices.size == 0:
         raise ValueError(f"landmarks given as row numbers must have shape (m,), and have shape {indices.shape}")
@@ -199,9 +199,9 @@ def _round(kernel, X, floor, score, state, capacity):
     H = gram(kernel, X[drawn]) - matmul(state.F[drawn], state.F[drawn].T)
     bar = jax.random.uniform(toss, drawn.shape, X.dtype) * chances[drawn]
     C, slots, count = _reject(H, lambda h, j: score(h, floor[drawn[j]]) > bar[j], block, jnp.minimum(block, capacity - state.count))
-    rows, used = drawn[slots], jnp.arange(block) < count
-    L = jnp.tril(C[:, slots].T) * used + jnp.diag(1 - used.astype(X.dtype))
-    inverse = jax.lax.linalg.triangular_solve(L, jnp.eye(block, dtype=X.dtype), left_side=True, lower=True) * used[:, None]
+    rows, used = drawn[slots], jnp.arange(block, dtype=jnp.int32) < count
+    L = jnp.where(used[:, None] & used, jnp.tril(C[:, slots].T), jnp.eye(block, dtype=X.dtype))
+    inverse = jax.lax.linalg.triangular_solve(L, jnp.diag(used.astype(X.dtype)), left_side=True, lower=True)
     chosen = state.F[rows]
 
     def update(args):
@@ -236,7 +236,7 @@ def _reject(H, accepts, size, limit):
         take = accepts(row[j], j) & (count < limit)
         row = jnp.where(take, row / jnp.sqrt(jnp.where(take, row[j], 1)), 0)
         C = jax.lax.dynamic_update_slice(C, row[None], (count, jnp.zeros_like(count)))  # one not taken is written over by the next
-        return C, slots.at[count].set(j, mode="drop"), count + take
+        return C, slots.at[count].set(j, mode="drop"), count + take.astype(jnp.int32)
 
     start = jnp.zeros((size + 1, H.shape[0]), H.dtype), jnp.zeros(size, jnp.int32), jnp.zeros((), jnp.int32)
     C, slots, count = jax.lax.fori_loop(0, H.shape[0], step, start)
@@ -249,7 +249,7 @@ def _finish(X, state, capacity):
     if is_concrete(count):
         indices = indices[: int(count)]
     else:
-        slot = jnp.arange(capacity)
+        slot = jnp.arange(capacity, dtype=jnp.int32)
         chosen = jnp.zeros(X.shape[0], bool).at[jnp.where(slot < count, indices, X.shape[0])].set(True, mode="drop")
         others = jnp.argsort(chosen, stable=True).astype(jnp.int32)
         indices = jnp.where(slot < count, indices, others[jnp.maximum(slot - count, 0)])

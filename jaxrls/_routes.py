@@ -65,7 +65,7 @@ def factorize(
             raise ValueError("a sparse X needs the Linear() kernel and the covariance route: pass X.toarray() for anything else")
         return factor_covariance(X, weights=weights, intercept=intercept)
     if landmarks is not None:
-        return factor_subset(kernel, X, landmarks, weights=weights, intercept=intercept, block_size=block_size)
+        return factor_subset(kernel, X, landmarks, weights=weights, intercept=intercept, block_size=block_size)  # type: ignore[arg-type]
     explicit = kernel.num_features(X.shape[1], X.dtype)
     if route is None:
         route = choose_route(kernel, X.shape[0], X.shape[1], X.dtype)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxrls._blocks import CPU_BLOCK_BYTES, check_block_size, default_block_size, map_rows, sum_rows
+from jaxrls._blocks import check_block_size, default_block_size, map_rows, sum_rows
 from jaxrls._checks import check_matrix, is_concrete, memory_bytes
 from jaxrls._factor import Factor, Target, spectrum
 from jaxrls._gram import gram
@@ -185,7 +185,7 @@ def _block_size(n, like, block_size):
     """Rows whose m numbers stay in cache, but no fewer than a matrix product wants."""
     if block_size is not None:
         return check_block_size(block_size, n)
-    return default_block_size(n, min(like.shape[0] * like.dtype.itemsize, CPU_BLOCK_BYTES // FEWEST_ROWS))
+    return max(default_block_size(n, like.shape[0] * like.dtype.itemsize), min(n, FEWEST_ROWS))
 
 
 def factor_subset(

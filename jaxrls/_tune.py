@@ -54,15 +54,15 @@ class Tuned:
     """
 
     kernel: Kernel
-    lam: Float[Array, ""]
-    error: Float[Array, ""]
-    start_error: Float[Array, ""]
+    lam: Float[Array | np.ndarray, ""]
+    error: Float[Array | np.ndarray, ""]
+    start_error: Float[Array | np.ndarray, ""]
     model: Model
     history: History
     converged: bool = static()
     reason: str = static()
 
-    def predict(self, X, *, block_size: int | None = None) -> Float[Array, "m *t"]:
+    def predict(self, X, *, block_size: int | None = None) -> Float[Array | np.ndarray, "m *t"]:
         """Predictions for the rows of X: see `Model.predict`."""
         return self.model.predict(X, block_size=block_size)
 

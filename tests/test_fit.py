@@ -300,7 +300,7 @@ def test_warns_at_the_edge_of_the_grid():
 
 def test_warns_below_the_precision_of_the_factor():
     X, Y = data()
-    fit, messages = heard(KERNEL, X, Y, lams=[1e-16, 0.01, 0.1, 100.0])
+    fit, messages = heard(KERNEL, X, Y, lams=[1e-16, *LAMS])
     assert messages == [f"λ below {fit.floor:.2g} is below the precision of the factor, and the grid goes down to 1e-16: drop those, or use float64"]
 
 

@@ -88,6 +88,16 @@ def test_fits_models_and_paths_round_trip(dtype, t, tmp_path):
             assert back.predict(X).dtype == dtype
 
 
+def test_tuned_kernels_and_landmarks_round_trip(tmp_path):
+    X, Y = problem()
+    with jax.numpy_dtype_promotion("standard"):  # optax's L-BFGS mixes integer types
+        tuned = rls.tune(rls.Gaussian(1.0), X, Y, steps=3)
+    chosen = rls.Landmarks(jnp.arange(4), jnp.asarray(X[:4], jnp.float32), None)
+    for obj in (tuned, chosen):
+        rls.save(tmp_path / "o.npz", obj)
+        assert_same(obj, rls.load(tmp_path / "o.npz"))
+
+
 def test_every_kernel_of_the_library_can_be_saved_or_holds_a_function():
     own = {cls for cls in vars(_kernels).values() if isinstance(cls, type) and issubclass(cls, rls.Kernel) and is_dataclass(cls)}
     assert own - set(_io.CLASSES.values()) == {rls.FeatureMap, rls.FunctionKernel}

@@ -1,0 +1,437 @@
+"""The scikit-learn door: its own checks of every estimator, parity with its ridge estimators, and life among its tools."""
+
+import builtins
+import doctest
+import importlib.util
+import pickle
+
+import numpy as np
+import pytest
+from support import assert_close
+
+import jaxrls as rls
+
+sklearn = pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'jaxrls[sklearn]'")
+
+import scipy.sparse  # noqa: E402
+from sklearn.base import clone  # noqa: E402
+from sklearn.datasets import load_diabetes, load_iris  # noqa: E402
+from sklearn.kernel_ridge import KernelRidge  # noqa: E402
+from sklearn.linear_model import Ridge, RidgeClassifierCV, RidgeCV  # noqa: E402
+from sklearn.metrics import pairwise_distances  # noqa: E402
+from sklearn.model_selection import (  # noqa: E402
+    GridSearchCV,
+    GroupKFold,
+    KFold,
+    LeaveOneOut,
+    RepeatedKFold,
+    ShuffleSplit,
+    StratifiedKFold,
+    cross_val_score,
+)
+from sklearn.pipeline import make_pipeline  # noqa: E402
+from sklearn.preprocessing import StandardScaler  # noqa: E402
+from sklearn.utils.estimator_checks import parametrize_with_checks  # noqa: E402
+
+from jaxrls.sklearn import KERNELS, RADIAL, RLSClassifier, RLSRegressor  # noqa: E402
+
+TOLERANCE = 1e-9
+ALPHAS = np.logspace(-2, 3, 11)
+BOTH = pytest.mark.parametrize("estimator", [RLSRegressor, RLSClassifier])
+
+
+def data(n=40, d=6, t=3):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, d)) + 1
+    Y = X @ rng.normal(size=(d, t)) + rng.normal(size=(n, t)) * [0.3, 3, 10][:t] + 3
+    return X, Y, rng.uniform(0.3, 2, n), rng.normal(size=(9, d)) + 1
+
+
+def three_names(Y):
+    return np.array(["red", "green", "blue"])[np.digitize(Y[:, 0], np.quantile(Y[:, 0], [1 / 3, 2 / 3]))]
+
+
+X, Y, V, NEW = data()
+y, NAMES = Y[:, 0], three_names(Y)
+GROUPS = np.arange(len(y)) // 8
+
+
+# scikit-learn's checks ---------------------------------------------------------------------------------------------------------
+
+
+# Their data are noise and blobs: the chosen λ may well be at the edge of its grid. And they skip the array API with a warning.
+@pytest.mark.filterwarnings("ignore")
+@parametrize_with_checks([RLSRegressor(), RLSClassifier(), RLSRegressor("linear"), RLSClassifier("linear")])
+def test_estimator_checks(estimator, check):
+    check(estimator)
+
+
+# parity ------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("intercept", [False, True], ids=["through 0", "intercept"])
+@pytest.mark.parametrize("weights", [None, V], ids=["", "weights"])
+@pytest.mark.parametrize("targets", [y, Y[:, :1], Y], ids=["(n,)", "(n, 1)", "(n, t)"])
+def test_ridge_cv(intercept, weights, targets):
+    theirs = RidgeCV(ALPHAS, fit_intercept=intercept).fit(X, targets, sample_weight=weights)
+    ours = RLSRegressor("linear", lams=ALPHAS, fit_intercept=intercept).fit(X, targets, sample_weight=weights)
+    assert ours.lam_ == theirs.alpha_
+    assert_close(ours.predict(NEW), theirs.predict(NEW), TOLERANCE, "predict")
+    assert_close(ours.coef_, theirs.coef_, TOLERANCE, "coef_")
+    if intercept:
+        assert_close(ours.intercept_, theirs.intercept_, TOLERANCE, "intercept_")
+    else:
+        assert not np.any(ours.intercept_)
+    assert_close(ours.score(X, targets), theirs.score(X, targets), TOLERANCE, "R²")
+    assert not hasattr(ours, "dual_coef_")
+
+
+def test_one_lam_for_each_target():
+    theirs = RidgeCV(ALPHAS, alpha_per_target=True).fit(X, Y)
+    ours = RLSRegressor("linear", lams=ALPHAS, per_target=True).fit(X, Y)
+    assert len(set(theirs.alpha_)) > 1
+    assert ours.lam_.tolist() == theirs.alpha_.tolist()
+    assert_close(ours.loo_error_, -theirs.best_score_, TOLERANCE, "loo_error_")
+    assert_close(ours.predict(NEW), theirs.predict(NEW), TOLERANCE, "predict")
+
+
+@pytest.mark.parametrize("names", [NAMES, NAMES == "red"], ids=["three classes", "two"])
+@pytest.mark.parametrize("weights", [None, V], ids=["", "weights"])
+def test_ridge_classifier_cv(names, weights):
+    theirs = RidgeClassifierCV(ALPHAS).fit(X, names, sample_weight=weights)
+    ours = RLSClassifier("linear", lams=ALPHAS).fit(X, names, sample_weight=weights)
+    assert ours.classes_.tolist() == theirs.classes_.tolist()
+    assert ours.lam_ == theirs.alpha_
+    assert ours.predict(NEW).tolist() == theirs.predict(NEW).tolist()
+    for name in ("coef_", "intercept_"):
+        assert_close(getattr(ours, name), getattr(theirs, name), TOLERANCE, name)
+    assert_close(ours.decision_function(NEW), theirs.decision_function(NEW), TOLERANCE, "scores")
+    assert ours.score(X, names) == theirs.score(X, names)
+
+
+@pytest.mark.parametrize("targets", [y, Y], ids=["(n,)", "(n, t)"])
+@pytest.mark.parametrize("weights", [None, V], ids=["", "weights"])
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ({"kernel": "gaussian", "width": 2.0}, {"kernel": "rbf", "gamma": 0.125}),
+        ({"kernel": "laplacian", "width": 8.0}, {"kernel": "laplacian", "gamma": 0.125}),
+        ({"kernel": "polynomial", "degree": 2}, {"kernel": "polynomial", "degree": 2, "gamma": 1.0, "coef0": 1.0}),
+    ],
+    ids=["gaussian", "laplacian", "polynomial"],
+)
+def test_kernel_ridge(ours, theirs, weights, targets):
+    theirs = KernelRidge(alpha=0.5, **theirs).fit(X, targets, sample_weight=weights)
+    ours = RLSRegressor(**ours, lams=0.5, fit_intercept=False).fit(X, targets, sample_weight=weights)
+    assert_close(ours.dual_coef_, theirs.dual_coef_, TOLERANCE, "dual_coef_")
+    assert_close(ours.predict(NEW), theirs.predict(NEW), TOLERANCE, "predict")
+    assert not hasattr(ours, "coef_")
+
+
+SWAPPED = {
+    Ridge: ("clf", lambda alpha: RLSRegressor("linear", lams=alpha)),
+    RidgeCV: ("clf", lambda alphas: RLSRegressor("linear", lams=alphas)),
+    RidgeClassifierCV: ("clf", lambda alphas: RLSClassifier("linear", lams=alphas)),
+    KernelRidge: ("krr", lambda alpha: RLSRegressor("linear", lams=alpha, fit_intercept=False)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:the chosen λ")  # RidgeCV's four alphas end at the best
+@pytest.mark.parametrize("theirs", SWAPPED, ids=lambda cls: cls.__name__)
+def test_their_own_example_with_the_class_swapped(theirs):
+    fitted, swap = SWAPPED[theirs]
+    results = []
+    for cls in (theirs, swap):
+        names = {}
+        for example in doctest.DocTestParser().get_examples(theirs.__doc__):
+            if "display" not in example.source:
+                exec(compile(example.source, theirs.__name__, "single"), names)
+                names[theirs.__name__] = cls  # after the import
+        results.append((names[fitted].predict(names["X"]), names[fitted].score(names["X"], names["y"])))
+    assert_close(results[1][0], results[0][0], 1e-8, "predict")
+    assert_close(results[1][1], results[0][1], 1e-8, "score")
+
+
+# what fit leaves ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kernel", [k for k in KERNELS if k != "precomputed"])
+def test_every_kernel_by_name(kernel):
+    """Held-out predictions are those of refits, and the width is the median distance."""
+    model = RLSRegressor(kernel, degree=2).fit(X, Y)
+    left_out = [clone(model).set_params(kernel=model.kernel_, lams=model.lam_).fit(X[i != np.arange(40)], Y[i != np.arange(40)]) for i in (0, 39)]
+    for i, refit in zip((0, 39), left_out, strict=True):
+        assert_close(refit.predict(X[i : i + 1])[0], model.loo_predictions_[i], 1e-6, "held-out prediction")
+    assert_close(model.loo_error_, np.mean((Y - model.loo_predictions_) ** 2), TOLERANCE, "loo_error_")
+    assert model.loo_error_ == model.path_.errors.mean(axis=1).min()
+    assert model.lam_ in model.path_.lams and len(model.path_.lams) == 100
+    if kernel in RADIAL:
+        distances = pairwise_distances(X, metric="cityblock" if kernel == "laplacian" else "euclidean")
+        assert_close(model.kernel_.width, np.median(distances[np.triu_indices(40, 1)]), TOLERANCE, "width")
+
+
+def test_a_kernel_object_and_a_width_for_each_column():
+    widths = [2.0, 3.0, 4.0, 2.0, 3.0, 4.0]
+    kernel = rls.Gaussian(np.array(widths))
+    by_name, by_object = RLSRegressor(width=widths).fit(X, y), RLSRegressor(kernel).fit(X, y)
+    assert by_name.predict(NEW).tolist() == by_object.predict(NEW).tolist()
+    assert by_object.kernel_.width.tolist() == widths
+    mixed = RLSRegressor(0.5 * rls.Gaussian(2.0) + rls.Linear()).fit(X, y)
+    assert mixed.score(X, y) > 0.9
+
+
+def test_refitting_with_another_kernel_leaves_nothing_of_the_first():
+    model = RLSRegressor("linear").fit(X, y)
+    model.set_params(kernel="gaussian").fit(X, y)
+    assert not hasattr(model, "coef_") and model.dual_coef_.shape == (40,)
+
+
+def test_tune():
+    """Never worse than its start, by what it is tuned for; one width for each column finds the column that matters."""
+    target = np.sin(2 * X[:, 0])
+    start = RLSRegressor(width=np.ones(6)).fit(X, target)
+    tuned = RLSRegressor(width=np.ones(6), tune=True).fit(X, target)
+    assert tuned.loo_error_ < 0.1 * start.loo_error_
+    assert np.argmin(tuned.kernel_.width) == 0
+    assert RLSRegressor("linear", tune=True).fit(X, y).lam_ == RLSRegressor("linear").fit(X, y).lam_  # nothing to tune
+    by_rate = RLSClassifier(tune=True, loss="misclassification").fit(X, NAMES)
+    assert by_rate.loo_error_ == np.mean(by_rate.classes_[by_rate.loo_predictions_.argmax(axis=1)] != NAMES)
+
+
+@pytest.mark.parametrize("names", [NAMES, NAMES == "red"], ids=["three classes", "two"])
+def test_lam_by_the_error_rate(names):
+    model = RLSClassifier(loss="misclassification").fit(X, names)
+    scores = model.loo_predictions_
+    held_out = model.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]
+    assert_close(model.loo_error_, np.mean(held_out != names), TOLERANCE, "error rate")
+    assert model.loo_error_ <= np.mean(RLSClassifier().fit(X, names).predict(X) != names) + 1
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [[3, -1], ["b", "a"], np.array(["b", "a"], object), [True, False], [2.0, 5.0], np.array(["2020", "2021"], "datetime64[D]").astype(object)],
+    ids=["integers", "strings", "objects", "booleans", "floats", "dates"],
+)
+def test_labels_of_any_type(labels):
+    labels = np.asarray(labels)
+    labels = labels[(X[:, 0] > 1).astype(int)]
+    model = RLSClassifier("linear").fit(X, labels)
+    assert model.classes_.tolist() == sorted(set(labels.tolist()))
+    assert model.predict(X).dtype == labels.dtype
+    assert model.decision_function(X).shape == (40,)
+    assert model.score(X, labels) > 0.9
+
+
+@BOTH
+@pytest.mark.parametrize("kernel", ["gaussian", "linear"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_dtype_in_is_dtype_out(estimator, kernel, dtype):
+    target = y.astype(dtype) if estimator is RLSRegressor else NAMES
+    model = estimator(kernel).fit(X.astype(dtype), target)
+    out = model.predict(NEW.astype(dtype)) if estimator is RLSRegressor else model.decision_function(NEW.astype(dtype))
+    arrays = (out, model.lam_, model.intercept_, model.loo_error_, model.loo_predictions_, model.path_.errors, model.path_.model.coef)
+    assert all(isinstance(a, np.ndarray | np.generic) and a.dtype == dtype for a in arrays)
+    whole = estimator(kernel).fit(np.round(X).astype(int), target)
+    assert whole.loo_predictions_.dtype == np.float64
+
+
+# choosing λ ------------------------------------------------------------------------------------------------------------------------
+
+
+def chosen(estimator, **fit):
+    """The criterion over λ."""
+    return estimator.fit(X, y, **fit).path_.errors
+
+
+@pytest.mark.parametrize("weights", [None, V], ids=["", "weights"])
+def test_criteria(weights):
+    """cv= and groups= are k-fold, and every row on its own is leave-one-out."""
+    by = {"lams": ALPHAS, "width": 3.0}
+    loo = chosen(RLSRegressor(**by), sample_weight=weights)
+    for cv in (40, LeaveOneOut(), list(LeaveOneOut().split(X))):
+        assert_close(chosen(RLSRegressor(**by, cv=cv), sample_weight=weights), loo, 1e-8, "leave-one-out as folds")
+    assert_close(chosen(RLSRegressor(**by), groups=np.arange(40), sample_weight=weights), loo, 1e-8, "as groups")
+    five = chosen(RLSRegressor(**by, criterion="kfold"), sample_weight=weights)
+    assert_close(chosen(RLSRegressor(**by, cv=5), sample_weight=weights), five, TOLERANCE, "5 folds")
+    assert_close(chosen(RLSRegressor(**by, cv=KFold(5)), sample_weight=weights), five, TOLERANCE, "5 folds")
+    groups = chosen(RLSRegressor(**by), groups=GROUPS, sample_weight=weights)
+    assert_close(groups, five, TOLERANCE, "folds in order are these groups")
+    assert_close(chosen(RLSRegressor(**by, cv=GroupKFold(5)), groups=GROUPS, sample_weight=weights), groups, TOLERANCE, "GroupKFold")
+    model = RLSRegressor(**by, criterion="gcv").fit(X, y, sample_weight=weights)
+    assert model.path_.criterion == "gcv"
+    assert_close(model.loo_error_, np.average((y - model.loo_predictions_) ** 2, weights=weights), TOLERANCE, "loo_error_")
+
+
+def test_folds_are_those_of_scikit_learn():
+    """The k-fold error is that of its own splits and refits; labels are stratified, and random_state shuffles."""
+    model = RLSRegressor(width=3.0, lams=1.0, cv=4, random_state=7).fit(X, y)
+    folds = KFold(4, shuffle=True, random_state=7)
+    pooled = np.concatenate([(clone(model).fit(X[a], y[a]).predict(X[b]) - y[b]) ** 2 for a, b in folds.split(X)])
+    assert_close(model.path_.errors, [pooled.mean()], 1e-8, "5-fold error")
+    assert (model.path_.errors != RLSRegressor(width=3.0, lams=1.0, cv=4).fit(X, y).path_.errors).all()
+    classes = RLSClassifier(lams=1.0, criterion="kfold").fit(X, NAMES)
+    assert_close(classes.path_.errors, RLSClassifier(lams=1.0, cv=StratifiedKFold(5)).fit(X, NAMES).path_.errors, TOLERANCE, "stratified")
+
+
+def test_an_integer_weight_is_that_many_rows():
+    """Width, λ and predictions; 0 is a row that was never there."""
+    counts = np.random.default_rng(0).integers(0, 4, len(y))
+    groups = np.arange(len(y))
+    weighted = RLSRegressor().fit(X, y, sample_weight=counts)
+    repeated = RLSRegressor().fit(X.repeat(counts, axis=0), y.repeat(counts), groups=groups.repeat(counts))
+    assert weighted.kernel_.width == repeated.kernel_.width
+    assert_close(weighted.lam_, repeated.lam_, 1e-8, "lam_")
+    assert_close(weighted.predict(NEW), repeated.predict(NEW), 1e-7, "predict")
+
+
+@pytest.mark.parametrize("names", [NAMES, NAMES == "red"], ids=["three classes", "two"])
+def test_rows_of_weight_0_may_take_a_class_with_them(names):
+    model = RLSClassifier().fit(X, names, sample_weight=(names == names[0]).astype(float))
+    assert (model.predict(NEW) == names[0]).all()
+
+
+# among scikit-learn's tools --------------------------------------------------------------------------------------------------------
+
+
+@BOTH
+def test_pipelines_searches_and_pickles(estimator):
+    target = y if estimator is RLSRegressor else NAMES
+    model = make_pipeline(StandardScaler(), estimator())
+    assert cross_val_score(model, X, target, cv=2).min() > 0.3
+    step = estimator.__name__.lower()
+    with sklearn.config_context(enable_metadata_routing=False):
+        search = GridSearchCV(model, {f"{step}__kernel": ["linear", rls.Gaussian(2.0)], f"{step}__lams": [0.1, "auto"]}, cv=2).fit(X, target)
+    assert search.best_score_ >= cross_val_score(model, X, target, cv=2).mean() - 0.1
+    again = pickle.loads(pickle.dumps(search.best_estimator_))
+    assert again.predict(NEW).tolist() == search.predict(NEW).tolist()
+    assert clone(model.fit(X, target)).fit(X, target).predict(NEW).tolist() == model.predict(NEW).tolist()
+    assert "RLS" in repr(model) and model._repr_html_()
+
+
+def test_one_line_for_a_grid_search_over_kernel_ridge():
+    iris, species = load_iris(return_X_y=True)
+    assert make_pipeline(StandardScaler(), RLSClassifier()).fit(iris[::2], species[::2]).score(iris[1::2], species[1::2]) > 0.9
+    inputs, progress = load_diabetes(return_X_y=True)
+    inputs = inputs / inputs.std(axis=0)
+    search = GridSearchCV(KernelRidge(kernel="rbf"), {"alpha": np.logspace(-3, 1, 3), "gamma": np.logspace(-4, 0, 3)}, cv=3)
+    assert RLSRegressor().fit(inputs[::2], progress[::2]).score(inputs[1::2], progress[1::2]) > search.fit(inputs[::2], progress[::2]).score(
+        inputs[1::2], progress[1::2]
+    )
+
+
+def test_pandas():
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    frame = pandas.DataFrame(X, columns=list("abcdef"))
+    model = RLSRegressor().fit(frame, pandas.Series(y), sample_weight=pandas.Series(V))
+    assert model.feature_names_in_.tolist() == list("abcdef")
+    assert model.predict(frame).tolist() == RLSRegressor().fit(X, y, sample_weight=V).predict(X).tolist()
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.predict(frame[list("fedcba")])
+    labels = RLSClassifier().fit(frame, pandas.Series(NAMES, dtype="category"))
+    assert labels.predict(frame).tolist() == RLSClassifier().fit(X, NAMES).predict(X).tolist()
+    with sklearn.config_context(transform_output="pandas"):
+        assert make_pipeline(StandardScaler(), RLSRegressor()).fit(frame, y).predict(frame).shape == (40,)
+
+
+@BOTH
+@pytest.mark.parametrize("kernel", ["linear", rls.Linear()], ids=["name", "object"])
+@pytest.mark.parametrize("kind", ["csr_array", "csc_matrix", "coo_array"])
+def test_sparse(estimator, kernel, kind):
+    target = y if estimator is RLSRegressor else NAMES
+    thin = np.where(X > 1, X, 0)
+    sparse = getattr(scipy.sparse, kind)(thin)
+    ours, dense = estimator(kernel).fit(sparse, target, sample_weight=V), estimator(kernel).fit(thin, target, sample_weight=V)
+    assert_close(ours.coef_, dense.coef_, 1e-8, "coef_")
+    assert ours.predict(sparse).tolist() == ours.predict(thin).tolist()
+
+
+@pytest.mark.parametrize("kernel", ["precomputed", rls.Precomputed()], ids=["name", "object"])
+def test_precomputed(kernel):
+    """Splits of scikit-learn cut rows and columns of K alike."""
+    K = np.exp(-0.1 * pairwise_distances(X, metric="sqeuclidean"))
+    direct, by_matrix = RLSRegressor(rls.Gaussian.from_gamma(0.1)).fit(X, y), RLSRegressor(kernel).fit(K, y)
+    assert_close(by_matrix.predict(K[:5]), direct.predict(X[:5]), 1e-8, "predict")
+    assert_close(by_matrix.dual_coef_, direct.dual_coef_, 1e-6, "dual_coef_")
+    assert_close(cross_val_score(RLSRegressor(kernel), K, y, cv=3), cross_val_score(direct, X, y, cv=3), 1e-6, "scores")
+
+
+def test_weights_and_groups_are_routed():
+    with sklearn.config_context(enable_metadata_routing=True):
+        model = RLSRegressor().set_fit_request(sample_weight=True, groups=True)
+        routed = make_pipeline(StandardScaler().set_fit_request(sample_weight=False), model).fit(X, y, sample_weight=V, groups=GROUPS)
+    direct = RLSRegressor().fit(StandardScaler().fit_transform(X), y, sample_weight=V, groups=GROUPS)
+    assert routed[-1].path_.errors.tolist() == direct.path_.errors.tolist()
+    assert direct.path_.criterion == "kfold"
+
+
+# what it says ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_lam_at_the_edge_of_its_grid_warns():
+    with pytest.warns(UserWarning, match=r"the chosen λ, 1e\+04, is the largest of the grid: pass lams= that reach larger values"):
+        RLSRegressor("linear", lams=[1e4, 1e3]).fit(X, np.random.default_rng(0).normal(size=40))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kernel": "cubic"}, "kernel must be one of 'linear', 'polynomial', 'gaussian', .*, or a jaxrls kernel, and is 'cubic'"),
+        ({"kernel": rls.Gaussian}, "kernel must be one of .*, or a jaxrls kernel, and is <class"),
+        ({"kernel": "polynomial", "degree": 1.5}, "Polynomial.degree must be a whole number of at least 1, and is 1.5"),
+        ({"width": "mean"}, "width must be a positive number, one for each column of X, or 'median', and is 'mean'"),
+        ({"width": -1.0}, "Gaussian.width must be positive and finite, and is -1.0"),
+        ({"width": [1.0, 2.0]}, r"Gaussian.width must be one number or one per column, shape \(6,\), and has shape \(2,\)"),
+        ({"lams": "best"}, "lams must hold real numbers"),
+        ({"lams": [0.0, 1.0]}, "lams must be positive"),
+        ({"criterion": "aic"}, "criterion must be one of 'loo', 'gcv', 'kfold', or a function of that kind, and is 'aic'"),
+        ({"loss": "hinge"}, "loss must be one of 'squared_error', 'absolute_error', 'misclassification', or a function of that kind, and is 'hinge'"),
+        ({"loss": "absolute_error", "criterion": "gcv"}, "criterion gcv does not average a loss"),
+        ({"cv": 5, "criterion": "gcv"}, "cv= does not go with criterion='gcv'"),
+        ({"cv": RepeatedKFold(n_splits=2, n_repeats=2)}, "leave every row out once, as KFold and GroupKFold do, and leaves some out more than once"),
+        ({"cv": ShuffleSplit(1, test_size=10)}, "leave every row out once, as KFold and GroupKFold do, and never leaves out 30 rows"),
+        ({"cv": 100}, "Cannot have number of splits n_splits=100 greater than the number of samples"),
+    ],
+    ids=lambda value: None if isinstance(value, str) else ",".join(f"{k}={v}" for k, v in value.items())[:40],
+)
+def test_bad_parameters(options, message, unchecked):
+    with pytest.raises(ValueError, match=message):
+        RLSRegressor(**options).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: RLSRegressor().fit(X, y, sample_weight=-V), "Negative values in data passed to `sample_weight`"),
+        (lambda: RLSRegressor().fit(X, y, sample_weight=V[:-1]), "sample_weight.shape"),
+        (lambda: RLSRegressor().fit(X, y, groups=GROUPS[:-1]), "groups must have 40 labels, one per row of X, and has 39"),
+        (lambda: RLSRegressor().fit(X[:1], y[:1]), r"1 sample\(s\).* while a minimum of 2 is required"),
+        (lambda: RLSRegressor("precomputed").fit(X, y), r"precomputed kernel matrix, must be square"),
+        (lambda: RLSClassifier().fit(X, np.zeros(40)), "labels hold one class only, 0.0: classification needs at least two"),
+        (lambda: RLSClassifier().fit(X, y), "Unknown label type"),
+        (lambda: RLSRegressor().fit(X, y).predict(NEW[:, :2]), "X has 2 features, but RLSRegressor is expecting 6 features"),
+        (lambda: RLSRegressor().predict(NEW), "This RLSRegressor instance is not fitted yet"),
+    ],
+)
+def test_bad_data(call, message, unchecked):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_sparse_input_for_other_kernels():
+    with pytest.raises(TypeError, match="Sparse data was passed for X, but dense data is required"):
+        RLSRegressor().fit(scipy.sparse.csr_array(X), y)
+
+
+def test_without_scikit_learn(monkeypatch):
+    """The import says what to install."""
+    real = builtins.__import__
+
+    def without(name, *args, **options):
+        if name.split(".")[0] == "sklearn":
+            raise ModuleNotFoundError("No module named 'sklearn'")
+        return real(name, *args, **options)
+
+    spec = importlib.util.find_spec("jaxrls.sklearn")
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ImportError, match=r"pip install 'jaxrls\[sklearn\]'"):
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))

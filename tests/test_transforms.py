@@ -1,0 +1,300 @@
+"""jit, vmap, grad and export of every public computation, and one compilation per shape."""
+
+import functools
+import re
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+from support import DTYPE, EPS, X64, array, assert_close, differences
+
+import jaxrls as rls
+from jaxrls import _fit
+from jaxrls._linalg import SpectralDerivativeError
+
+GROUPS = np.arange(12) % 4
+
+
+class Data(NamedTuple):
+    X: Any
+    Y: Any
+    lams: Any
+    weights: Any
+    new: Any
+    Y_new: Any
+
+
+def data(n=12, d=3, t=2, seed=0, dtype=DTYPE):
+    rng = np.random.default_rng(seed)
+    sizes = ((n, d), (n, t), None, None, (5, d), (5, t))
+    X, Y, _, _, new, Y_new = (None if s is None else rng.normal(size=s) for s in sizes)
+    values = Data(X, Y + 1, np.array([0.1, 1.0, 10.0]), rng.uniform(0.5, 2, n) * (np.arange(n) != 3), new, Y_new + 1)
+    return Data(*(jnp.asarray(v, dtype) for v in values))
+
+
+def kernel(p):
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, p.X.dtype), 0.5 * rls.Gaussian(1.5) + rls.Linear())
+
+
+def factor(p, route=None):
+    explicit = route in ("features", "covariance")
+    return rls.factorize(rls.Linear() if explicit else kernel(p), p.X, weights=p.weights, intercept=True, route=route)
+
+
+def facts(f):
+    """What a factor says without the signs of its eigenvectors."""
+    return f.s, f.left() * f.s @ f.left().T
+
+
+
+
+def chosen(fit):
+    return fit.lam, fit.error, fit.errors, fit.loo_residuals, fit.dof, fit.model
+
+
+PLAN = rls.folds(GROUPS)
+COMPUTATIONS = {
+    "gram": lambda p: rls.gram(kernel(p), p.X, p.new, block_size=5),
+    "gram_matmul": lambda p: rls.gram_matmul(kernel(p), p.new, p.X, p.Y, block_size=2),
+    "polynomial_features": lambda p: rls.polynomial_features(p.X, 3, 0.5),
+    "factorize": lambda p: facts(factor(p)),
+    "factor_gram": lambda p: facts(rls.factor_gram(kernel(p)(p.X, p.X), weights=p.weights)),
+    "factor_features": lambda p: facts(rls.factor_features(p.X, weights=p.weights, intercept=True)),
+    "factor_covariance": lambda p: facts(rls.factor_covariance(p.X, weights=p.weights, intercept=True)),
+    "factor_subset": lambda p: rls.loo(rls.factor_subset(rls.Gaussian(1.5), p.X, jnp.arange(4), weights=p.weights, intercept=True), p.Y, p.lams),
+    "factor_at": lambda p: rls.loo(rls.factor_at(kernel(p), p.X, p.lams[1], weights=p.weights), p.Y, p.lams[1:2]),
+    "lambda_grid": lambda p: rls.lambda_grid(factor(p), 5),
+    "path": lambda p: rls.path(factor(p), p.Y, p.lams),
+    "path, features": lambda p: rls.path(factor(p, "features"), p.Y, p.lams),
+    "path, covariance": lambda p: rls.path(factor(p, "covariance"), p.Y, p.lams),
+    "coef": lambda p: rls.coef(factor(p), p.Y, p.lams[:2]),
+    "loo_residuals": lambda p: rls.loo_residuals(factor(p), p.Y, p.lams[1]),
+    "effective_dof": lambda p: rls.effective_dof(factor(p), p.lams),
+    "loo": lambda p: rls.loo(factor(p), p.Y, p.lams, loss=rls.absolute_error),
+    "gcv": lambda p: rls.gcv(factor(p), p.Y, p.lams),
+    "kfold": lambda p: rls.kfold(factor(p), p.Y, p.lams[:1], PLAN),
+    "kfold, by refitting": lambda p: rls.kfold(factor(p, "covariance"), p.Y, rls.lambda_grid(factor(p), 200), rls.folds(GROUPS % 2)),
+    "holdout": lambda p: rls.holdout(factor(p), p.Y, p.lams, kernel(p)(p.new, p.X), p.Y_new),
+    "log_marginal_likelihood": lambda p: rls.log_marginal_likelihood(factor(p), p.Y, p.lams),
+    "loo_objective": lambda p: jax.grad(rls.loo_objective)(kernel(p), p.X, p.Y, p.lams[1], weights=p.weights),
+    "objective": lambda p: rls.objective(kernel(p), p.X, p.Y, p.lams[1], criterion=rls.gcv),
+    "best_lam": lambda p: rls.best_lam(kernel(p), p.X, p.Y, p.lams),
+    "landmarks": lambda p: rls.landmarks(kernel(p), p.X, 4, key=jax.random.key(0)).points,
+    "certified_lam": lambda p: rls.certified_lam(rls.landmarks(kernel(p), p.X, 4, key=jax.random.key(0)), 0.1),
+    "median_distance": lambda p: rls.median_distance(p.X),
+    "start_from_data": lambda p: rls.start_from_data(kernel(p), p.X),
+    "fit": lambda p: chosen(rls.fit(kernel(p), p.X, p.Y, lams=p.lams, weights=p.weights, per_target=True)),
+    "predict": lambda p: rls.Model(kernel(p), p.X, p.Y, p.Y[0]).predict(p.new),
+    "squared_error": lambda p: rls.squared_error(p.Y, p.Y + 1),
+    "absolute_error": lambda p: rls.absolute_error(p.Y, p.Y + 1),
+    "misclassification": lambda p: rls.misclassification(p.Y, p.Y + 1),
+}
+ON_THE_HOST = {
+    "airfoil": "reads the data set that comes with the package",
+    "certificate": "writes a sentence",
+    "decode": "labels may be text",
+    "encode": "labels may be text",
+    "folds": "shapes depend on the labels",
+    "load": "reads a file",
+    "save": "writes a file",
+    "tune": "searches until done; its own tests jit its steps",
+}
+EVERY = pytest.mark.parametrize("name", COMPUTATIONS)
+
+
+def test_every_public_function_is_in_the_list():
+    public = {name for name in vars(rls) if not name.startswith("_") and callable(getattr(rls, name)) and not isinstance(getattr(rls, name), type)}
+    listed = {name.split(",")[0] for name in COMPUTATIONS} | set(ON_THE_HOST)
+    assert not public - listed, f"add these functions to COMPUTATIONS, or say in ON_THE_HOST why not: {sorted(public - listed)}"
+    assert not set(ON_THE_HOST) - public, f"these are gone: {sorted(set(ON_THE_HOST) - public)}"
+
+
+@EVERY
+def test_jit_and_vmap(name):
+    """Two data sets at once are the same as one after the other."""
+    problems = [data(seed=seed) for seed in (0, 1)]
+    f = jax.jit(COMPUTATIONS[name])
+    together = jax.jit(jax.vmap(COMPUTATIONS[name]))(jax.tree.map(lambda *leaves: jnp.stack(leaves), *problems))
+    for i, p in enumerate(problems):
+        for one, both in zip(jax.tree.leaves(f(p)), jax.tree.leaves(together), strict=True):
+            assert one.dtype == both.dtype and (not jnp.issubdtype(one.dtype, jnp.floating) or one.dtype == DTYPE)
+            assert_close(both[i], one, 1e4 * EPS, name)
+
+
+@EVERY
+def test_export(name):
+    """float32 programs lower for every platform, and hold no float64 that a TPU would not have."""
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float32), data())
+    exported = jax.export.export(jax.jit(COMPUTATIONS[name]), platforms=["cpu", "cuda", "rocm", "tpu"])(shapes)
+    assert exported.platforms == ("cpu", "cuda", "rocm", "tpu")
+    assert {out.dtype for out in exported.out_avals if jnp.issubdtype(out.dtype, jnp.floating)} <= {np.dtype(np.float32)}
+    if "features" not in name:  # JAX's own SVD for TPUs holds a table in float64 where float64 is switched on
+        assert not re.search(r"tensor<\d[\dx]*xf64>", exported.mlir_module()), "an array of float64"
+
+
+# vmap over anything -------------------------------------------------------------------------------------------------------
+
+
+def test_vmap_over_kernels_and_lam():
+    p = data()
+    widths = array([0.5, 1.0, 2.0])
+
+    def errors(width):
+        return rls.loo(rls.factorize(rls.Gaussian(width), p.X, intercept=True), p.Y, p.lams)
+
+    together, errors = jax.jit(jax.vmap(errors))(widths), jax.jit(errors)
+    for i, width in enumerate(widths):
+        assert_close(together[i], errors(width), 1e4 * EPS, "kernels")
+
+    @jax.jit
+    def two_ways(p):
+        f = factor(p)
+        residuals = jax.vmap(lambda lam: rls.loo_residuals(f, p.Y, lam))(p.lams)
+        by_lam = jnp.einsum("n,Lnt->Lt", p.weights, residuals**2) / jnp.sum(p.weights)
+        return rls.loo(f, p.Y, p.lams), by_lam, jax.vmap(lambda y: rls.loo(f, y, p.lams), in_axes=1, out_axes=1)(p.Y)
+
+    expected, by_lam, by_target = two_ways(p)
+    assert_close(by_lam, expected, 1e3 * EPS, "λ")
+    assert_close(by_target, expected, 1e3 * EPS, "targets")
+
+
+# derivatives ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.float64
+@pytest.mark.parametrize("route", ["gram", "covariance"])
+def test_derivatives_in_labels_and_lam(route):
+    """Everything computed from a factor, by its gradient in Y and every λ, against differences; rows of weight 0 included."""
+    p = data()
+    f = jax.jit(functools.partial(factor, route=route))(p)
+    design = p.new if f.basis is not None else kernel(p)(p.new, p.X)
+    start, back = ravel_pytree((p.Y, jnp.log(p.lams)))
+
+    def outputs(flat):
+        Y, lams = back(flat)
+        lams = jnp.exp(lams)
+        path = rls.path(f, Y, lams)
+        return {
+            "path.coef": path.coef,
+            "path.intercept": path.intercept,
+            "path.loo": path.loo,
+            "coef": rls.coef(f, Y, lams[:2]),
+            "loo_residuals": rls.loo_residuals(f, Y, lams[1:]),
+            "loo": rls.loo(f, Y, lams),
+            "loo, absolute": rls.loo(f, Y, lams, loss=rls.absolute_error),
+            "gcv": rls.gcv(f, Y, lams),
+            "kfold, closed form": rls.kfold(f, Y, lams[:1], PLAN),
+            "kfold, refitting": rls.kfold(f, Y, lams[0] * 1.1 ** jnp.arange(60.0), rls.folds(GROUPS % 2)),
+            "holdout": rls.holdout(f, Y, lams, design, p.Y_new),
+            "log_marginal_likelihood": rls.log_marginal_likelihood(f, Y, lams),
+            "effective_dof": rls.effective_dof(f, lams),
+        }
+
+    def values(flat):
+        """One number for each, so that one program gives all gradients."""
+        return {name: sum(jnp.sum(leaf**2) + jnp.sum(leaf) for leaf in jax.tree.leaves(value)) for name, value in outputs(flat).items()}
+
+    compiled = jax.jit(lambda flat: (values(flat), jax.jacrev(values)(flat)))
+    names, gradients = list(compiled(start)[0]), compiled(start)[1]
+    numbers = differences(lambda flat: np.array([compiled(flat)[0][name] for name in names]), start)
+    for i, name in enumerate(names):
+        assert np.abs(numbers[:, i]).max() > 1e-3, f"{name} does not depend on anything"
+        assert_close(gradients[name], numbers[:, i], 1e-6, name)
+
+
+@pytest.mark.float64
+def test_second_derivatives_in_labels_and_lam():
+    p = data()
+    f = jax.jit(factor)(p)
+    start, back = ravel_pytree((p.Y, jnp.log(p.lams)))
+
+    def value(flat):
+        Y, lams = back(flat)
+        return jnp.sum(rls.loo(f, Y, jnp.exp(lams))) + jnp.sum(rls.gcv(f, Y, jnp.exp(lams)))
+
+    gradient, hessian = jax.jit(jax.grad(value)), jax.jit(jax.hessian(value))
+    assert_close(hessian(start), differences(gradient, start), 1e-6, "Hessian")
+
+
+@pytest.mark.parametrize("route", ["gram", "features", "covariance"])
+def test_eigenvectors_refuse_to_be_differentiated(route):
+    """In kernel, X and weights a gradient through the factor raises, and names what to use instead: never a NaN or a wrong number."""
+    p = data()
+    k = kernel(p) if route == "gram" else rls.FeatureMap(lambda scale, X: scale * X, array(2.0))
+
+    def error(kernel, X, weights):
+        return jnp.sum(rls.loo(rls.factorize(kernel, X, weights=weights, intercept=True, route=route), p.Y, p.lams))
+
+    derivatives = (jax.grad(error), jax.grad(error, 1), jax.grad(error, 2), jax.vmap(jax.grad(error, 1)), jax.hessian(error, 1))
+    arguments = (k, p.X, p.weights)
+    for derivative in (*derivatives, lambda *arguments: jax.jvp(error, arguments, arguments)):
+        batched = jax.tree.map(lambda leaf: leaf[None], arguments) if derivative is derivatives[3] else arguments
+        with pytest.raises(SpectralDerivativeError, match=re.escape("use jaxrls.loo_objective(kernel, X, Y, lam)")):
+            jax.eval_shape(derivative, *batched)
+    with pytest.raises(SpectralDerivativeError):
+        jax.jit(jax.grad(error, 1))(*arguments)
+    assert issubclass(SpectralDerivativeError, TypeError)
+
+
+# one compilation per shape ---------------------------------------------------------------------------------------------------
+
+
+def traced_once(f):
+    """f under jit, where a second trace is an error."""
+    chex.clear_trace_counter()
+    return jax.jit(chex.assert_max_traces(f, n=1))
+
+
+def test_new_values_do_not_compile_again():
+    """New λ, labels, weights, widths, scales and points of the same shapes run the same program."""
+    p, q = data(seed=0), data(seed=1)
+
+    def study(kernel, p):
+        f = rls.factorize(kernel, p.X, weights=p.weights, intercept=True)
+        criteria = [criterion(f, p.Y, p.lams) for criterion in (rls.loo, rls.gcv, rls.log_marginal_likelihood)]
+        return rls.path(f, p.Y, p.lams), criteria, rls.coef(f, p.Y, p.lams[0]), rls.loo_residuals(f, p.Y, p.lams[0]), rls.lambda_grid(f, 5)
+
+    study = traced_once(study)
+    outcomes = [
+        study(0.5 * rls.Gaussian(1.5) + rls.Linear(), p),
+        study(0.7 * rls.Gaussian(2.5) + rls.Linear(), p),
+        study(0.5 * rls.Gaussian(1.5) + rls.Linear(), q),
+        study(0.5 * rls.Gaussian(1.5) + rls.Linear(), p._replace(lams=2 * p.lams)),
+    ]
+    assert len({float(outcome[1][0][0, 0]) for outcome in outcomes}) == 4
+
+
+def test_new_groups_of_the_same_sizes_do_not_compile_again():
+    p = data()
+    f = jax.jit(factor)(p)
+    kfold = traced_once(lambda f, plan: rls.kfold(f, p.Y, p.lams, plan))
+    assert not jnp.allclose(kfold(f, rls.folds(np.arange(12) % 4)), kfold(f, rls.folds(np.arange(12) // 3)))
+
+
+def test_fit_compiles_once_per_shape(monkeypatch):
+    """The one call: new data, λ, weights, widths and groups of the same shapes find the program ready."""
+    chex.clear_trace_counter()
+    monkeypatch.setattr(_fit, "factorize", chex.assert_max_traces(_fit.factorize, n=1))
+    p, q = data(n=13, seed=0), data(n=13, seed=1)  # a shape of its own
+
+    def middle(factor, Y, lams):
+        """A criterion whose best λ is not at an end, which would warn."""
+        return rls.loo(factor, Y, lams) + 100 * jnp.abs(jnp.log(lams / lams[1]))[:, None]
+
+    first = rls.fit(rls.Gaussian(1.5), p.X, p.Y, lams=p.lams, weights=p.weights, criterion=middle, per_target=True)
+    second = rls.fit(rls.Gaussian(2.5), q.X, q.Y, lams=2 * q.lams, weights=q.weights, criterion=middle, per_target=True)
+    assert not jnp.allclose(first.errors, second.errors)
+    with pytest.raises(AssertionError, match="traced > 1 times"):  # so that the test can fail: another shape does compile again
+        rls.fit(rls.Gaussian(1.5), p.X[:, :2], p.Y, lams=p.lams, weights=p.weights, criterion=middle, per_target=True)
+
+
+def test_equal_kernels_are_one_program():
+    """Kernels made afresh compare and hash as programs: what is static is equal, what is data does not count."""
+    structures = {jax.tree.structure(rls.Matern(1.5, width) + rls.Polynomial(2).on([0, 1])) for width in (1.0, 2.0, array(3.0))}
+    assert len(structures) == 1
+    assert jax.tree.structure(rls.Matern(1.5, 1.0)) != jax.tree.structure(rls.Matern(2.5, 1.0))
+    assert X64 == jax.config.jax_enable_x64

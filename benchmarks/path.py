@@ -47,7 +47,9 @@ def main():
         "path with LOO and intercept": lambda: path_with_intercept(K, Y),
     }
     seconds, first = interleaved(contestants, args.rounds)
-    print(f"n = {args.n}, {args.lams} λ, {args.targets} targets, float64, medians of {args.rounds} interleaved rounds, {jax.devices()[0]}\n")
+    print(
+        f"n = {args.n}, {args.lams} λ, {args.targets} targets, float64, medians of {args.rounds} interleaved rounds, {jax.devices()[0]}\n"
+    )
     print("| work | seconds | ratio to bare eigh | first call, with compilation |")
     print("|---|---|---|---|")
     for name, t in seconds.items():

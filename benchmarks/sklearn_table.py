@@ -58,7 +58,9 @@ def contestants(classes: bool, rows: int) -> dict:
         ours, linear = RLSRegressor, RidgeCV(LINEAR_ALPHAS)
         search = TransformedTargetRegressor(GridSearchCV(KernelRidge(kernel="rbf"), grid), transformer=StandardScaler())
     models = {"gaussian": ours(), "gaussian, tuned": ours(tune=True), "grid search": search, "linear": ours("linear"), "RidgeCV": linear}
-    return {name: make_pipeline(StandardScaler(), model) for name, model in models.items() if name != "gaussian, tuned" or rows <= ROWS_TO_TUNE}
+    return {
+        name: make_pipeline(StandardScaler(), model) for name, model in models.items() if name != "gaussian, tuned" or rows <= ROWS_TO_TUNE
+    }
 
 
 def judge(name: str, splits: int) -> tuple[dict[str, list[float]], dict[str, list[float]], str]:
@@ -81,7 +83,14 @@ def row(name, shape, scores, seconds, who, against) -> str:
     gain = np.subtract(scores[who], scores[against])
     error = gain.std(ddof=1) / np.sqrt(len(gain)) if len(gain) > 1 else np.nan
     measure = "R²" if name == "diabetes" else "accuracy"
-    cells = [name, shape, who, f"{measure} {np.mean(scores[who]):.1f}", f"{against} {np.mean(scores[against]):.1f}", f"{gain.mean():+.2f} ± {error:.2f}"]
+    cells = [
+        name,
+        shape,
+        who,
+        f"{measure} {np.mean(scores[who]):.1f}",
+        f"{against} {np.mean(scores[against]):.1f}",
+        f"{gain.mean():+.2f} ± {error:.2f}",
+    ]
     cells += [f"{seconds[who][0]:.2f}", f"{np.median(seconds[who][1:] or seconds[who]):.3f}", f"{np.median(seconds[against]):.3f}"]
     return "| " + " | ".join(cells) + " |"
 

@@ -15,23 +15,23 @@ import jaxrls as rls
 from jaxrls._files import replacing
 from jaxrls._tables import read_inputs, read_table, write_columns
 
-# name: (kernel of a width, order of the distance that the width divides)
-RADIAL: dict[str, tuple[Callable, int]] = {
-    "gaussian": (rls.Gaussian, 2),
-    "laplacian": (rls.Laplacian, 1),
-    "matern12": (lambda width: rls.Matern(0.5, width), 2),
-    "matern32": (lambda width: rls.Matern(1.5, width), 2),
-    "matern52": (lambda width: rls.Matern(2.5, width), 2),
-    "rational-quadratic": (rls.RationalQuadratic, 2),
+# kernels of a width
+RADIAL: dict[str, Callable] = {
+    "gaussian": rls.Gaussian,
+    "laplacian": rls.Laplacian,
+    "matern12": lambda width: rls.Matern(0.5, width),
+    "matern32": lambda width: rls.Matern(1.5, width),
+    "matern52": lambda width: rls.Matern(2.5, width),
+    "rational-quadratic": rls.RationalQuadratic,
 }
 KERNELS = (*RADIAL, "polynomial", "linear")
 CRITERIA = {"loo": rls.loo, "gcv": rls.gcv, "kfold": rls.kfold, "evidence": rls.log_marginal_likelihood}
+TITLES = {"loo": "LOO error", "gcv": "GCV error", "kfold": "fold error", "log_marginal_likelihood": "-log evidence"}
 TABLE_ROWS = 12
-MEDIAN_ROWS = 1000  # rows among which the median distance is taken
 
 EPILOG = """\
 example:
-  python -m jaxrls fit train.csv --target price --out model.npz
+  python -m jaxrls fit train.csv --target price --tune --out model.npz
   python -m jaxrls predict model.npz new.csv --out predictions.csv
 
 DATA is a CSV file (.csv, .csv.gz; a first line of names is its header) or a NumPy archive (.npz) with arrays X and y.
@@ -57,8 +57,9 @@ def run_fit(args) -> None:
     say("data", f"{args.data}: {len(X)} rows, {count(d, 'input')}, {target}")
     say("kernel", words)
     start = time.perf_counter()
-    lams = args.lams if args.num_lams is None else make_grid(kernel, X, args.num_lams, options)
-    fit = rls.fit(kernel, X, Y, lams=lams, criterion=criterion, loss=loss, groups=groups, **options)
+    if args.tune:
+        kernel = tune_kernel(kernel, X, Y, criterion, groups, options)
+    fit = rls.fit(kernel, X, Y, lams=args.lams, num=args.num_lams or 100, criterion=criterion, loss=loss, groups=groups, **options)
     seconds = time.perf_counter() - start
     report(fit, Y, classes, table.weights)
     say("time", f"{seconds:.1f} s, compilation included")
@@ -104,22 +105,40 @@ def run_predict(args) -> None:
 
 
 def run_demo(args) -> None:
-    """A fit of the embedded data, judged on rows that it has not seen."""
+    """A fit of the embedded data before and after tuning, judged on rows that it has not seen."""
     del args
     X, y, names = rls.airfoil()
     X = (X - X.mean(axis=0)) / X.std(axis=0)
     test = np.arange(len(X)) % 5 == 0
-    width = median_distance(X[~test], 2)
+    kernel: Any = from_data(rls.Gaussian(1.0), X[~test])
     say("data", f"NASA airfoil self-noise: sound in decibels from {', '.join(names)}")
     say("rows", f"{(~test).sum()} to fit, {test.sum()} put aside")
-    say("kernel", f"gaussian, width {width:.4g} (the median distance between standardised rows)")
+    say("kernel", f"gaussian, width {kernel.width:.4g} (the median distance between standardised rows)")
     start = time.perf_counter()
-    fit = rls.fit(rls.Gaussian(width), X[~test], y[~test])
+    fit = rls.fit(kernel, X[~test], y[~test])
     seconds = time.perf_counter() - start
     report(fit, y[~test], None, None)
     say("time", f"{seconds:.1f} s for {len(fit.lams)} lambdas with exact leave-one-out, compilation included")
-    say("check", f"RMSE on the {test.sum()} rows put aside: {rms(y[test] - fit.predict(X[test])):.4g}")
+    start = time.perf_counter()
+    some = np.flatnonzero(~test)[::3]
+    tuned: Any = rls.tune(kernel, X[some], y[some], start="kernel", optimizer=plain_optimizer(), steps=40)
+    better = rls.fit(tuned.kernel, X[~test], y[~test])
+    seconds = time.perf_counter() - start
+    steps = count(len(tuned.history.errors) - 1, "step")
+    print()
+    say("tuned", f"width {kernel.width:.4g} -> {float(tuned.kernel.width):.4g} in {steps} along the gradient of the LOO error of {len(some)} rows")
+    say("LOO error", f"{float(fit.error):.4g} -> {float(better.error):.4g}, lambda -> {float(better.lam):.4g}")
+    say("time", f"{seconds:.1f} s, compilation included")
+    before, after = (rms(y[test] - model.predict(X[test])) for model in (fit, better))
+    say("check", f"RMSE on the {test.sum()} rows put aside: {before:.4g} -> {after:.4g}")
     print("\nYour own data: python -m jaxrls fit --help")
+
+
+def plain_optimizer():
+    """Adam: many cheap steps, and no line search to compile, which would take longer than the whole demo."""
+    import optax
+
+    return optax.adam(0.1)
 
 
 # from arguments to problem ---------------------------------------------------------------------------------------------------
@@ -149,24 +168,28 @@ def make_kernel(name, width, degree, X, standardized) -> tuple[rls.Kernel, str]:
     if name == "polynomial":
         degree = degree or 2
         return rls.Polynomial(degree), f"{name}, degree {degree}"
-    make, order = RADIAL[name]
+    if width is not None:
+        return RADIAL[name](width), f"{name}, width {width:.4g}"
+    kernel = from_data(RADIAL[name](1.0), X)
     rows = "standardised rows" if standardized else "rows"
-    origin = f" (the median distance between {rows})" if width is None else ""
-    width = median_distance(X, order) if width is None else width
-    return make(width), f"{name}, width {width:.4g}{origin}"
+    return kernel, f"{name}, width {float(kernel.width):.4g} (the median distance between {rows})"  # type: ignore[attr-defined]
 
 
-def median_distance(X, order: int) -> float:
-    """The median distance between distinct rows, among at most `MEDIAN_ROWS` of them, evenly spread."""
-    X = X[:: -(-len(X) // MEDIAN_ROWS)].astype(np.float64)
-    if order == 1:
-        distances = sum((np.abs(x[:, None] - x[None, :]) for x in X.T), np.zeros((len(X), len(X))))
-    else:
-        lengths = np.sum(X * X, axis=1)
-        distances = np.sqrt(np.maximum(lengths[:, None] + lengths[None, :] - 2 * X @ X.T, 0))
-    pairs = distances[np.triu_indices(len(X), 1)]
-    pairs = pairs[pairs > 1e-6 * pairs.max(initial=0)]
-    return float(np.median(pairs)) if len(pairs) else 1.0
+def from_data(kernel, X) -> rls.Kernel:
+    """The kernel with the median distance for its width."""
+    with jax.enable_x64(X.dtype == np.float64):
+        return jax.tree.map(float, jax.jit(rls.start_from_data)(kernel, X))
+
+
+def tune_kernel(kernel, X, Y, criterion, groups, options) -> rls.Kernel:
+    """The kernel with its parameters tuned by gradient, before and after in words."""
+    tuned = rls.tune(kernel, X, Y, criterion=criterion, groups=groups, progress=sys.stderr.isatty(), **options)
+    steps = len(tuned.history.errors) - 1
+    say("tuned", f"{TITLES[criterion.__name__]} {float(tuned.start_error):.4g} -> {float(tuned.error):.4g} in {count(steps, 'step')}: {tuned.reason}")
+    names = [jax.tree_util.keystr(path).lstrip(".") for path, _ in jax.tree_util.tree_flatten_with_path(kernel)[0]]
+    for name, before, after in zip(names, jax.tree.leaves(kernel), jax.tree.leaves(tuned.kernel), strict=True):
+        say("", f"{name} {float(before):.4g} -> {float(after):.4g}")
+    return tuned.kernel
 
 
 def make_criterion(args, groups, n: int):
@@ -175,13 +198,6 @@ def make_criterion(args, groups, n: int):
     if name == "kfold" and groups is None:
         groups = np.random.default_rng(0).permutation(n) % min(args.folds, n)
     return CRITERIA[name], groups
-
-
-def make_grid(kernel, X, num: int, options) -> np.ndarray:
-    """`num` λ over the range of the default grid, which follows from the spectrum: this way takes a second factorization."""
-    with jax.enable_x64(X.dtype == np.float64):
-        grid = jax.jit(lambda kernel, X: rls.lambda_grid(rls.factorize(kernel, X, **options), num))
-        return np.asarray(grid(kernel, X))
 
 
 # what is printed --------------------------------------------------------------------------------------------------------------
@@ -217,8 +233,7 @@ def print_table(fit, in_units: bool) -> None:
     step = -(-len(lams) // (2 * TABLE_ROWS))
     rows = np.arange(best % step, len(lams), step)
     start = max(0, min(best // step - TABLE_ROWS // 2, len(rows) - TABLE_ROWS))
-    title = {"loo": "LOO error", "gcv": "GCV error", "kfold": "fold error", "log_marginal_likelihood": "-log evidence"}
-    print(f"{'lambda':>12}  {title[fit.criterion]:>13}" + (f"  {'RMSE':>10}" if in_units else ""))
+    print(f"{'lambda':>12}  {TITLES[fit.criterion]:>13}" + (f"  {'RMSE':>10}" if in_units else ""))
     for i in rows[start : start + TABLE_ROWS]:
         error = errors[order[i]]
         rmse = f"  {np.sqrt(error):10.4g}" if in_units else ""
@@ -330,6 +345,7 @@ def add_fit(commands) -> None:
     kernel.add_argument("--kernel", choices=KERNELS, default="gaussian", metavar="NAME", help=f"{', '.join(KERNELS)}; gaussian by default")
     kernel.add_argument("--width", type=positive, help="kernel width in units of the inputs as fitted; by default their median distance")
     kernel.add_argument("--degree", type=at_least(1), help="degree of the polynomial kernel, 2 by default")
+    kernel.add_argument("--tune", action="store_true", help="tune the kernel's parameters by the gradient of the criterion")
     choice = parser.add_argument_group("choice of lambda")
     choice.add_argument("--criterion", choices=CRITERIA, help="what to minimise; loo (leave-one-out) by default")
     choice.add_argument("--folds", type=at_least(2), default=10, help="number of folds for kfold without --groups, 10 by default")

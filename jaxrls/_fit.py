@@ -31,7 +31,7 @@ class Fit:
 
     >>> import numpy as np, jaxrls as rls
     >>> X = np.linspace(0, 1, 20)[:, None]
-    >>> rls.fit(rls.Gaussian(0.3), X, np.sin(6 * X[:, 0])).criterion
+    >>> rls.fit(rls.Gaussian(0.3), X, np.sin(6 * X[:, 0]) + 0.1 * np.cos(40 * X[:, 0])).criterion
     'loo'
     """
 
@@ -89,9 +89,10 @@ def fit(
 
     >>> import numpy as np, jaxrls as rls
     >>> X = np.linspace(0, 1, 30)[:, None]
-    >>> fit = rls.fit(rls.Gaussian(width=0.3), X, np.sin(6 * X[:, 0]), lams=[1e-3, 1e-1, 1e1])
-    >>> bool(fit.error < 1e-2)
-    True
+    >>> y = np.sin(6 * X[:, 0]) + 0.1 * np.cos(40 * X[:, 0])
+    >>> fit = rls.fit(rls.Gaussian(width=0.3), X, y, lams=[1e-4, 1e-2, 1.0])
+    >>> float(fit.lam), bool(fit.error < 1e-2)
+    (0.01, True)
     """
     kernel, X, Y, weights = check_data(kernel, X, Y, weights)
     criterion, options = resolve_criterion(criterion, loss, groups, validation)

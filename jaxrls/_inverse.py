@@ -11,9 +11,9 @@ from jaxtyping import Array, Float
 from jaxrls._linalg import matmul
 
 # Below this size a triangular inverse is left to the library's solver.
-LEAF = 256
+LEAF = 1024
 # Block columns of a symmetric product: with m of them the work is (m + 1)/2m of the full product.
-PANELS = 8
+PANELS = 4
 
 
 def triangular_inverse(L: Float[Array, "n n"]) -> Float[Array, "n n"]:

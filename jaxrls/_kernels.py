@@ -156,6 +156,17 @@ def squared_distances(X: Rows, Z: Float[Array, "m d"]) -> Gram:
     return squared - jax.lax.stop_gradient(jnp.where(squared <= rounding * lengths, squared, 0))
 
 
+def city_block_distances(X: Rows, Z: Float[Array, "m d"]) -> Gram:
+    """Σₖ |xᵢₖ − zⱼₖ|, no matrix product, so added up column by column: O(n m d) time at O(n m) memory."""
+
+    @jax.checkpoint
+    def add(total, columns):
+        x, z = columns
+        return total + jnp.abs(x[:, None] - z[None, :]), None
+
+    return jax.lax.scan(add, jnp.zeros((X.shape[0], Z.shape[0]), X.dtype), (X.T, Z.T))[0]
+
+
 @pytree
 class Linear(Kernel):
     """The linear kernel k(x, z) = ⟨x, z⟩, whose functions are f(x) = ⟨w, x⟩.
@@ -369,15 +380,7 @@ class Laplacian(_Stationary):
     width: Scalars
 
     def __call__(self, X, Z):
-        X, Z = _scaled_pair(self, X, Z)
-
-        @jax.checkpoint
-        def add(total, columns):
-            x, z = columns
-            return total + jnp.abs(x[:, None] - z[None, :]), None
-
-        distance, _ = jax.lax.scan(add, jnp.zeros((X.shape[0], Z.shape[0]), X.dtype), (X.T, Z.T))
-        return jnp.exp(-distance)
+        return jnp.exp(-city_block_distances(*_scaled_pair(self, X, Z)))
 
 
 @pytree

@@ -1,5 +1,7 @@
 """What a fit leaves behind: a function that predicts."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -66,6 +68,7 @@ class Model:
             raise ValueError(f"X must have {expected} columns, {what}, and has {d}")
 
 
+@partial(jax.jit, static_argnums=2)
 def _evaluate(model: Model, X, block_size):
     if model.points is not None:
         return gram_matmul(model.kernel, X, jnp.asarray(model.points), jnp.asarray(model.coef), block_size=block_size) + model.intercept

@@ -150,7 +150,7 @@ class SubsetFactor(Factor):
         """For each row the direction of its landmark, 0 where it is none or masked, and whether it has one."""
         m = self.leaving.indices.shape[0]
         slot = jnp.full(self.n, m).at[self.leaving.indices].set(jnp.arange(m))[rows]
-        inside = mask * (slot < m)
+        inside = jnp.where(slot < m, mask, 0)
         return self.leaving.directions[jnp.minimum(slot, m - 1)] * inside[:, None], inside
 
     def _slope(self, lam):

@@ -2,18 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import fields, replace
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Float
 
 from jaxrls._checks import as_floats, check_dense_size, check_lams, is_concrete
 from jaxrls._criteria import gcv, log_marginal_likelihood, loo
 from jaxrls._routes import factorize
-from jaxrls._kernels import Kernel, On, Periodic, pytree, static
+from jaxrls._kernels import Kernel, Laplacian, On, Periodic, city_block_distances, pytree, squared_distances, static
+from jaxrls._linalg import safe_sqrt
 from jaxrls._losses import misclassification, squared_error
 from jaxrls._model import Model, make_model
 from jaxrls._objective import error_at
@@ -67,27 +67,27 @@ class Tuned:
         return self.model.predict(X, block_size=block_size)
 
 
-def median_distance(X: Float[Array, "n d"], *, rows: int = 1000) -> Float[Array, ""]:
-    """The median distance between rows of X: the customary first width of a stationary kernel.
+def median_distance(X: Float[Array, "n d"], *, order: int = 2, rows: int = 1000) -> Float[Array, ""]:
+    """The median distance between distinct rows of X: the customary first width of a stationary kernel.
 
-    Over all pairs of at most `rows` rows spread evenly through X. **Shapes**: X (n, d); a scalar in the units of X. **Cost** O(rows² d).
-    **Raises** nothing; equal rows give 1. **Source**: Caputo, Sim, Furesjö and Smola 2002.
+    Over all pairs of at most `rows` rows spread evenly through X, Euclidean, or city-block with `order=1`. **Shapes**: X (n, d); a
+    scalar in the units of X, 1 where all rows are equal. **Cost** O(rows² d). **Raises** nothing. **Source**: Caputo, Sim, Furesjö and
+    Smola 2002.
 
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> float(rls.median_distance(jnp.array([[0.0], [2.0]])))
+    >>> float(rls.median_distance(jnp.array([[0.0], [0.0], [2.0]])))
     2.0
     """
     n = X.shape[0]
     some = X[np.unique(np.linspace(0, n - 1, min(n, rows)).astype(int))]
-    i, j = np.triu_indices(some.shape[0], 1)
-    squared = jnp.sum(some * some, axis=1)[:, None] + jnp.sum(some * some, axis=1)[None, :] - 2 * some @ some.T
-    distances = jnp.sqrt(jnp.maximum(squared, 0))[i, j]
-    median = jnp.median(distances) if len(i) else jnp.ones((), X.dtype)
-    return jnp.where(median > 0, median, 1.0)
+    distances = city_block_distances(some, some) if order == 1 else safe_sqrt(squared_distances(some, some))
+    distances = jnp.where(jnp.tri(some.shape[0], k=-1, dtype=bool) & (distances > 0), distances, jnp.nan)
+    median = jnp.nanmedian(distances)
+    return jnp.where(jnp.isfinite(median), median, 1.0)
 
 
 def _map_widths(kernel: Kernel, X, fn: Callable) -> Kernel:
-    """The kernel with every width w of a stationary part replaced by `fn(w, the columns of X that part sees)`."""
+    """The kernel with the width of every stationary part replaced by `fn(part, the columns of X that it sees)`."""
     if isinstance(kernel, On):
         return replace(kernel, kernel=_map_widths(kernel.kernel, kernel.take(X), fn))
     changes: dict = {
@@ -96,8 +96,12 @@ def _map_widths(kernel: Kernel, X, fn: Callable) -> Kernel:
         if isinstance(value := getattr(kernel, f.name), Kernel)
     }
     if hasattr(kernel, "width") and not isinstance(kernel, Periodic):  # whose width has no unit
-        changes["width"] = fn(kernel.width, X)
+        changes["width"] = fn(kernel, X)
     return replace(kernel, **changes)  # type: ignore[type-var]
+
+
+def _scale_widths(kernel, X, factor):
+    return _map_widths(kernel, X, lambda part, _: part.width * factor)
 
 
 def start_from_data(kernel: Kernel, X: Float[Array, "n d"]) -> Kernel:
@@ -111,12 +115,13 @@ def start_from_data(kernel: Kernel, X: Float[Array, "n d"]) -> Kernel:
     2.0
     """
 
-    def width(old, seen):
-        if np.ndim(old) == 0:
-            return median_distance(seen)
+    def width(part, seen):
+        order = 1 if isinstance(part, Laplacian) else 2
+        if np.ndim(part.width) == 0:
+            return median_distance(seen, order=order)
         spread = jnp.std(seen, axis=0)
         spread = jnp.where(spread > 0, spread, 1)
-        return spread * median_distance(seen / spread)
+        return spread * median_distance(seen / spread, order=order)
 
     return _map_widths(kernel, X, width)
 
@@ -161,8 +166,14 @@ class _Space:
         return jax.tree.unflatten(tree, values), lam
 
 
-def default_optimizer() -> optax.GradientTransformationExtraArgs:
-    """L-BFGS with a line search that meets the strong Wolfe conditions, in at most 12 evaluations a step."""
+@cache
+def default_optimizer():
+    """L-BFGS with a line search that meets the strong Wolfe conditions, in at most 12 evaluations a step.
+
+    The same object every time, so that a second search does not compile again.
+    """
+    import optax  # here, as it takes a third of the package's import time, and only the search needs it
+
     return optax.lbfgs(memory_size=10, linesearch=optax.scale_by_zoom_linesearch(max_linesearch_steps=12, initial_guess_strategy="one"))
 
 
@@ -223,8 +234,8 @@ def tune(
     kernel, lam, floor, given_error = _first(kernel, problem, static_part, start, _first_lams(lam, X.dtype))
     space = _Space(kernel, jnp.log(jnp.maximum(lam - floor, 1e-2 * floor)), floor, tuple(_search_kinds(kernel)))
     params = _spread(space.first(), starts, key)
-    optimizer = default_optimizer() if optimizer is None else optax.with_extra_args_support(optimizer)
-    return _search(params, space, problem, static_part, optimizer, steps, tol, progress, given_error)
+    with jax.numpy_dtype_promotion("standard"):  # optax's line search mixes integer types
+        return _search(params, space, problem, static_part, optimizer or default_optimizer(), steps, tol, progress, given_error)
 
 
 def _check_options(X, steps, start, starts, key):
@@ -258,7 +269,7 @@ def _first(kernel, problem, static_part, start, lams):
         candidates.append(start_from_data(kernel, X))
     elif start == "screen":
         factor = _screen(kernel, X, Y, weights, *static_part[1:])
-        candidates += [_map_widths(kernel, X, lambda w, _: w * factor)] if factor != 1 else []
+        candidates += [_scale_widths(kernel, X, factor)] if factor != 1 else []
     ends = [_spectrum(candidate, problem, lams, *static_part) for candidate in candidates]
     best = int(np.nanargmin([float(error) for _, _, error in ends]))
     floor, lam, _ = ends[best]
@@ -279,7 +290,9 @@ def _spectrum(kernel, problem, lams, criterion, loss, intercept, block_size):
 
 def _screen(kernel, X, Y, weights, loss, intercept, block_size):
     """The common factor on all widths with the smallest leave-one-out error on a sample of the rows, at each factor's best λ."""
-    if all(a is b for a, b in zip(jax.tree.leaves(_map_widths(kernel, X, lambda w, _: -w)), jax.tree.leaves(kernel), strict=True)):
+    widths: list = []
+    _map_widths(kernel, X, lambda part, _: widths.append(part.width) or part.width)
+    if not widths:
         return 1.0
     n = X.shape[0]
     some = np.sort(np.random.default_rng(0).choice(n, min(n, SCREEN_ROWS), replace=False))
@@ -290,7 +303,7 @@ def _screen(kernel, X, Y, weights, loss, intercept, block_size):
 @partial(jax.jit, static_argnums=(2, 3, 4))
 def _screen_errors(kernel, problem, loss, intercept, block_size):
     def at(factor):
-        error = _spectrum(_map_widths(kernel, problem[0], lambda w, _: w * factor), problem, None, loo, loss, intercept, block_size)[2]
+        error = _spectrum(_scale_widths(kernel, problem[0], factor), problem, None, loo, loss, intercept, block_size)[2]
         return jnp.where(jnp.isfinite(error), error, jnp.inf)
 
     return jax.lax.map(at, jnp.asarray(SCREEN_FACTORS, problem[0].dtype))
@@ -336,7 +349,8 @@ def _begin(params, space, problem, static_part, optimizer):
         value, grad = jax.value_and_grad(lambda p: _value(p, space, problem, *static_part))(params)
         return params, optimizer.init(params), value, grad
 
-    return _over_starts(one, params)
+    # Strong types, as a step returns them: a weak one would compile the step twice.
+    return jax.tree.map(lambda a: jax.lax.convert_element_type(a, a.dtype), _over_starts(one, params))
 
 
 @partial(jax.jit, static_argnums=(4, 5))
@@ -347,8 +361,10 @@ def _step(carry, space, problem, active, static_part, optimizer):
         return _value(p, space, problem, *static_part)
 
     def one(carry):
+        import optax
+
         params, state, value, grad = carry
-        updates, state = optimizer.update(grad, state, params, value=value, grad=grad, value_fn=fn)
+        updates, state = optax.with_extra_args_support(optimizer).update(grad, state, params, value=value, grad=grad, value_fn=fn)
         params = optax.apply_updates(params, updates)
         # A line search leaves the value and gradient of the point it chose in its state.
         value, grad = optax.tree_utils.tree_get(state, "value"), optax.tree_utils.tree_get(state, "grad")

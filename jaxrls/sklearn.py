@@ -1,18 +1,19 @@
 """Regularized least squares as scikit-learn estimators: `RLSRegressor` and `RLSClassifier`.
 
-They stand where `GridSearchCV(KernelRidge(), …)`, `RidgeCV` and `RidgeClassifierCV` do, choose λ by exact leave-one-out in a single `fit`, and
-go through pipelines, searches, `clone` and pickle like any other estimator.
+They stand where `GridSearchCV(KernelRidge(), …)`, `RidgeCV` and `RidgeClassifierCV` do, choose λ by exact leave-one-out in a
+single `fit`, and go through pipelines, searches, `clone` and pickle like any other estimator.
 """
 
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import jaxrls as rls
+from jaxrls._precision import scope
 
 try:
-    from scipy.spatial.distance import pdist
     from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin, is_classifier
     from sklearn.model_selection import KFold, StratifiedKFold, check_cv
     from sklearn.utils.multiclass import check_classification_targets
@@ -36,7 +37,6 @@ CRITERIA = {"loo": rls.loo, "gcv": rls.gcv, "kfold": rls.kfold}
 LOSSES = {f.__name__: f for f in (rls.squared_error, rls.absolute_error, rls.misclassification)}
 FLOATS = (np.float64, np.float32)
 FOLDS = 5
-MEDIAN_ROWS = 1000
 
 
 class _RLS(BaseEstimator):
@@ -114,12 +114,15 @@ class _RLS(BaseEstimator):
         if isinstance(cv, int) and self.random_state is not None:
             cv = splitter(cv, shuffle=True, random_state=self.random_state)
         labels = np.full(X.shape[0], -1)
+        times = np.zeros(X.shape[0], int)
         for fold, (_, held_out) in enumerate(check_cv(cv, y, classifier=is_classifier(self)).split(X, y, groups)):
-            if (labels[held_out] != -1).any():
-                raise ValueError("cv= must leave every row out once, as KFold and GroupKFold do, and leaves some out more than once")
             labels[held_out] = fold
-        if (labels == -1).any():
-            raise ValueError(f"cv= must leave every row out once, as KFold and GroupKFold do, and never leaves out {(labels == -1).sum()} rows")
+            times[held_out] += 1
+        if (times != 1).any():
+            raise ValueError(
+                f"cv= must leave every row out once, as KFold and GroupKFold do, and leaves {(times > 1).sum()} rows out more often "
+                f"and {(times == 0).sum()} never"
+            )
         return {"criterion": rls.kfold, "groups": labels}
 
     def _make_kernel(self, X, sample_weight):
@@ -129,13 +132,13 @@ class _RLS(BaseEstimator):
             raise ValueError(f"kernel must be one of {', '.join(map(repr, KERNELS))}, or a jaxrls kernel, and is {self.kernel!r}")
         if self.kernel not in RADIAL:
             return {"linear": rls.Linear, "polynomial": partial(rls.Polynomial, self.degree), "precomputed": rls.Precomputed}[self.kernel]()
-        width = self.width
-        if isinstance(width, str):
-            if width != "median":
-                raise ValueError(f"width must be a positive number, one for each column of X, or 'median', and is {width!r}")
-            seen = X if sample_weight is None else X[sample_weight > 0]
-            width = _median_distance(seen, "cityblock" if self.kernel == "laplacian" else "euclidean")
-        return RADIAL[self.kernel](np.asarray(width, X.dtype))
+        if not isinstance(self.width, str):
+            return RADIAL[self.kernel](np.asarray(self.width, X.dtype))
+        if self.width != "median":
+            raise ValueError(f"width must be a positive number, one for each column of X, or 'median', and is {self.width!r}")
+        distinct = np.unique(X if sample_weight is None else X[sample_weight > 0], axis=0)  # a row of weight 2 is two equal rows
+        with scope(X.dtype == np.float64):
+            return jax.tree.map(np.asarray, rls.start_from_data(RADIAL[self.kernel](1.0), jnp.asarray(distinct)))
 
     def _keep(self, fit, Y, sample_weight):
         """The fitted attributes."""
@@ -162,8 +165,8 @@ class _RLS(BaseEstimator):
 class RLSRegressor(RegressorMixin, MultiOutputMixin, _RLS):
     """Regularized least squares (kernel ridge regression) with λ chosen by exact leave-one-out in one fit.
 
-    Minimises ½ Σ vᵢ (yᵢ − f(xᵢ) − b)² + (λ/2) ‖f‖²: λ is the `alpha` of `Ridge` and `KernelRidge`. `RLSRegressor()` stands for a grid search over
-    `KernelRidge(kernel="rbf")`, `RLSRegressor("linear", lams=alphas)` for `RidgeCV(alphas)`.
+    Minimises ½ Σ vᵢ (yᵢ − f(xᵢ) − b)² + (λ/2) ‖f‖²: λ is the `alpha` of `Ridge` and `KernelRidge`. `RLSRegressor()` stands for a
+    grid search over `KernelRidge(kernel="rbf")`, `RLSRegressor("linear", lams=alphas)` for `RidgeCV(alphas)`.
 
     Parameters
     ----------
@@ -171,8 +174,8 @@ class RLSRegressor(RegressorMixin, MultiOutputMixin, _RLS):
         "linear", "polynomial", "gaussian" (or "rbf"), "laplacian", "matern12", "matern32", "matern52", "rational_quadratic" or
         "precomputed", or an object such as `0.5 * jaxrls.Gaussian(2.0) + jaxrls.Linear()`.
     width : float, array of shape (n_features,) or "median", default="median"
-        Width of the kernels from "gaussian" to "rational_quadratic", exp(−‖x − z‖² / (2 width²)): scale the columns alike first. "median" is
-        the median distance between distinct rows.
+        Width of the kernels from "gaussian" to "rational_quadratic", exp(−‖x − z‖² / (2 width²)): scale the columns alike
+        first. "median" is the median distance between distinct rows.
     degree : int, default=3
         Degree of "polynomial", (⟨x, z⟩ + 1)^degree.
     lams : float, array or "auto", default="auto"
@@ -218,10 +221,10 @@ class RLSRegressor(RegressorMixin, MultiOutputMixin, _RLS):
 
     Notes
     -----
-    `fit` costs one eigendecomposition, O(n³), whatever the number of λ; with the linear kernel and fewer columns than rows O(n d²), sparse X
-    included. `tune` adds some dozen times O(n³). JAX compiles for each new shape of X once, which takes about a second. float32 input is computed
-    in float32, everything else in float64. A row of `sample_weight` 2 is two equal rows, left out together. Warns where the chosen λ is at
-    the end of the grid.
+    `fit` costs one eigendecomposition, O(n³), whatever the number of λ; with the linear kernel and fewer columns than rows O(n d²),
+    sparse X included. `tune` adds some dozen times O(n³). JAX compiles for each new shape of X once, which takes seconds. float32
+    input is computed in float32, everything else in float64. A row of `sample_weight` 2 is two equal rows, left out together. Warns
+    where the chosen λ is at the end of the grid.
 
     Examples
     --------
@@ -254,16 +257,15 @@ class RLSClassifier(ClassifierMixin, _RLS):
     Parameters
     ----------
     kernel, width, degree, lams, criterion, loss, per_target, tune, landmarks, fit_intercept, cv, random_state
-        As in `RLSRegressor`. With `loss="misclassification"` λ is chosen by the held-out error rate, kernel parameters by squared error still;
-        `per_target` chooses one λ for each class; folds are stratified.
+        As in `RLSRegressor`. With `loss="misclassification"` λ is chosen by the held-out error rate, kernel parameters by squared
+        error still; `per_target` chooses one λ for each class; folds are stratified.
 
     Attributes
     ----------
     classes_ : array of shape (n_classes,)
         The labels, sorted.
     lam_, loo_error_, path_, kernel_, coef_, dual_coef_, intercept_, n_features_in_, feature_names_in_
-        As in `RLSRegressor`, the codes being the targets; for two classes `coef_` is (1, n_features) and `intercept_` (1,), as in
-        `RidgeClassifierCV`.
+        As in `RLSRegressor`, the codes being the targets: a single one for two classes.
     loo_predictions_ : array of shape (n_samples,) or (n_samples, n_classes)
         Scores of each row by a fit to all others, on the scale of `decision_function`.
 
@@ -290,12 +292,6 @@ class RLSClassifier(ClassifierMixin, _RLS):
         codes, self.classes_ = rls.encode(y)
         return self._fit(X, y, codes, sample_weight, groups)
 
-    def _keep(self, fit, Y, sample_weight):
-        super()._keep(fit, Y, sample_weight)
-        self.intercept_ = np.atleast_1d(self.intercept_)
-        if hasattr(self, "coef_"):
-            self.coef_ = np.atleast_2d(self.coef_)
-
     def decision_function(self, X):
         """Scores (m,) for two classes, positive for `classes_[1]`, or (m, n_classes)."""
         return self._scores(X)
@@ -311,10 +307,3 @@ def _look_up(name, value, known):
     if not isinstance(value, str) or value not in known:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, or a function of that kind, and is {value!r}")
     return known[value]
-
-
-def _median_distance(X, metric):
-    """The median distance between distinct rows, so that a row of weight 2 counts as two equal rows do; 1 where all are equal."""
-    rows = np.unique(X, axis=0)
-    rows = rows[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), MEDIAN_ROWS)).astype(int))]
-    return np.median(pdist(rows, metric)) if len(rows) > 1 else 1.0

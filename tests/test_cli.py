@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import jaxrls as rls
-from jaxrls.__main__ import KERNELS, main, median_distance, standardisation
+from jaxrls.__main__ import KERNELS, from_data, main, standardisation
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
 
@@ -79,7 +79,7 @@ def test_fit_says_what_the_library_computes(folder, capsys):
     out = run(capsys, "fit", "train.csv", "--out", "m.npz")
     X, y = read("train.csv")[:, :2], read("train.csv")[:, 2]
     X = (X - X.mean(0)) / X.std(0)
-    width = median_distance(X, 2)
+    width = from_data(rls.Gaussian(1.0), X).width
     fit = rls.fit(rls.Gaussian(width), X, y)
     assert "40 rows, 2 inputs, target y" in out
     assert f"gaussian, width {width:.4g} (the median distance between standardised rows)" in out
@@ -166,7 +166,7 @@ def test_weights_and_groups_are_columns_and_not_inputs(folder, capsys):
     np.testing.assert_allclose(means, np.repeat(X, weights.astype(int), axis=0).mean(0))
     np.testing.assert_allclose(scales, np.repeat(X, weights.astype(int), axis=0).std(0))
     X = (X - means) / scales
-    fit = rls.fit(rls.Gaussian(median_distance(X, 2)), X, data[:, 2], groups=data[:, 3], weights=weights)
+    fit = rls.fit(from_data(rls.Gaussian(1.0), X), X, data[:, 2], groups=data[:, 3], weights=weights)
     assert "2 inputs" in out and "fold error" in out
     assert value(out, "lambda") == pytest.approx(float(fit.lam), rel=1e-3)
     assert value(out, "LOO error") == pytest.approx(np.average(fit.loo_residuals**2, weights=weights), rel=1e-3)
@@ -180,7 +180,7 @@ def test_the_grid(folder, capsys):
     run(capsys, "fit", "train.csv", "--num-lams", "7", "--out", "m.npz")
     data = read("train.csv")
     X = (data[:, :2] - data[:, :2].mean(0)) / data[:, :2].std(0)
-    default = rls.fit(rls.Gaussian(median_distance(X, 2)), X, data[:, 2]).lams
+    default = rls.fit(from_data(rls.Gaussian(1.0), X), X, data[:, 2]).lams
     np.testing.assert_allclose(rls.load("m.npz").lams, np.geomspace(default[0], default[-1], 7), rtol=1e-9)
 
 
@@ -213,12 +213,12 @@ def test_constant_columns_do_no_harm(folder, capsys):
     assert np.isfinite(np.array(predictions(), float)).all()
 
 
-def test_median_distance_is_one_of_distinct_rows():
-    X = np.array([[0.0, 0.0], [0.0, 0.0], [3.0, 4.0]])
-    assert median_distance(X, 2) == pytest.approx(5.0)
-    assert median_distance(X, 1) == pytest.approx(7.0)
-    assert median_distance(X[:2], 2) == 1.0
-    assert median_distance(X[:1], 2) == 1.0
+def test_tune(folder, capsys):
+    out = run(capsys, "fit", "train.csv", "--tune", "--width", "30", "--out", "m.npz")
+    before, after = (float(x) for x in re.search(r"LOO error (\S+) -> (\S+) in \d+ step", out).groups())
+    assert after < before
+    width = float(re.search(r"width 30 -> (\S+)", out).group(1))
+    assert rls.load("m.npz").model.kernel.width == pytest.approx(width, rel=1e-3)
 
 
 def test_warnings_are_told_in_a_line(folder, capsys):
@@ -281,7 +281,6 @@ def test_wrong_data_is_told_in_a_line(folder, capsys, argv):
         ("fit", "train.csv", "--lams", "1", "--num-lams", "3"),
         ("fit", "train.csv", "--criterion", "aic"),
         ("fit", "train.csv", "--groups", "a", "--criterion", "gcv"),
-        ("fit", "train.csv", "--tune"),
         ("fit", "train.csv", "--no-stand"),
         ("predict", "m.npz"),
         ("predict", "m.npz", "new.csv", "--o", "p.csv"),

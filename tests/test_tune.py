@@ -98,6 +98,9 @@ def test_median_distance():
     X, _ = problem()
     i, j = np.triu_indices(len(X), 1)
     assert_close(rls.median_distance(jnp.asarray(X)), np.median(np.linalg.norm(X[i] - X[j], axis=1)), 1e-6)
+    assert_close(rls.median_distance(jnp.asarray(X), order=1), np.median(np.abs(X[i] - X[j]).sum(axis=1)), 1e-6)
+    repeated = jnp.asarray([[0.0, 0.0], [0.0, 0.0], [3.0, 4.0]])
+    assert rls.median_distance(repeated) == 5 and rls.median_distance(repeated, order=1) == 7
     assert rls.median_distance(jnp.ones((3, 2))) == 1
     assert rls.median_distance(jnp.ones((1, 2))) == 1
 

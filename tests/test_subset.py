@@ -1,0 +1,341 @@
+"""The subset of regressors against refits: both leave-one-outs, groups, weights, intercepts, and what goes wrong in K_RR."""
+
+import functools
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+from support import DTYPE, EPS, X64, array, assert_close, assert_derivatives, wide
+
+import jaxrls as rls
+from jaxrls import _criteria
+from jaxrls._linalg import SpectralDerivativeError
+from jaxrls._subset import moments
+
+WIDTH = 1.5
+GAUSSIAN = rls.Gaussian(WIDTH)
+N, M = 40, 10
+# 1e-10 in float64, as promised; in float32 what K_RR's condition number of a few hundred leaves.
+CLOSE = 1e-10 if X64 else 2e-3
+LAMS = (1e-6, 1e-3, 1.0) if X64 else (1e-3, 1e-1, 1.0)  # of the largest eigenvalue
+
+
+def data(t=2, n=N, seed=0):
+    rng = np.random.default_rng(seed)
+    return wide(rng.normal(size=(n, 3))), wide(rng.normal(size=(n, t)) + 3)
+
+
+def rows(seed=1, n=N, m=M):
+    return np.random.default_rng(seed).choice(n, m, replace=False)
+
+
+def some_weights(kind, n=N):
+    v = wide(np.random.default_rng(2).uniform(0.3, 2, n))
+    if kind == "some are 0":  # rows of X and landmarks among them
+        v = v * (np.arange(n) % 5 > 0)
+        v[rows()[[0, 3]]] = 0
+    return None if kind == "none" else v
+
+
+def kernel_matrix(X, Z):
+    return np.exp(-np.sum((X[:, None] - Z[None]) ** 2, axis=-1) / (2 * WIDTH**2))
+
+
+def features(X, points):
+    """Φ = K_TR K_RR^(−1/2), duplicates allowed."""
+    s, P = np.linalg.eigh(kernel_matrix(points, points))
+    used = s > 1e-12 * s[-1]
+    return kernel_matrix(X, points) @ (P[:, used] / np.sqrt(s[used]))
+
+
+def held_out(X, Y, R, lam, groups, v, intercept, drop):
+    """Residuals by refitting: each group left out in turn, and with `drop` its landmarks too."""
+    e = np.empty_like(Y)
+    for g in np.unique(groups):
+        out = groups == g
+        stay = [r for r in R if not (drop and out[r])]
+        Phi = features(X, X[stay]) if stay else np.zeros((len(X), 1))
+        w, b = oracle.refit(Phi[~out], Y[~out], lam, None if v is None else v[~out], intercept)
+        e[out] = Y[out] - Phi[out] @ w - b
+    return e
+
+
+def mean_square(e, v):
+    v = np.ones(len(e)) if v is None else v
+    return v @ e**2 / v.sum()
+
+
+@functools.partial(jax.jit, static_argnames=("intercept", "drop", "keep"))
+def factor_and_path(X, Y, R, v, shares, intercept, drop, keep):
+    factor = rls.factor_subset(GAUSSIAN, X, R, weights=v, intercept=intercept, drop=drop, keep=keep)
+    lams = shares * jnp.max(factor.s)
+    return factor, rls.path(factor, Y, lams)
+
+
+@pytest.mark.parametrize("keep", [True, False], ids=["kept", "recomputed"])
+@pytest.mark.parametrize("drop", [True, False], ids=["landmarks leave", "dictionary fixed"])
+@pytest.mark.parametrize("intercept", [False, True], ids=["", "intercept"])
+@pytest.mark.parametrize("kind", ["none", "positive", "some are 0"])
+def test_path_and_every_left_out(kind, intercept, drop, keep):
+    """c(λ), both leave-one-outs and groups, several of them holding landmarks, one of them all but one landmark."""
+    (X, Y), R, v = data(3), rows(), some_weights(kind)
+    weights = None if v is None else array(v)
+    factor, path = factor_and_path(array(X), array(Y), jnp.asarray(R), weights, array(LAMS), intercept, drop, keep)
+    groups = np.arange(N) % 4
+    groups[R[1:]] = 3
+    plan = rls.folds(groups)
+    grouped = {
+        name: run(factor, factor.project(array(Y)), path.lams, plan, rls.squared_error) / factor.total_weight()
+        for name, run in (("closed form", _criteria._closed_form), ("refit", _criteria._refit))
+    }
+    for i, lam in enumerate(np.asarray(path.lams, np.float64)):
+        w, b = oracle.refit(features(X, X[R]), Y, lam, v, intercept)
+        fitted = kernel_matrix(X, X[R]) @ np.asarray(path.coef[i], np.float64) + np.asarray(path.intercept[i], np.float64)
+        assert_close(fitted, features(X, X[R]) @ w + b, CLOSE, "predictions")
+        e = held_out(X, Y, R, lam, np.arange(N), v, intercept, drop)
+        assert_close(rls.loo_residuals(factor, array(Y), path.lams[i]), e, CLOSE, "leave-one-out residuals")
+        assert_close(path.loo[i], mean_square(e, v), CLOSE, "leave-one-out error")
+        e = held_out(X, Y, R, lam, groups, v, intercept, drop)
+        for name, error in grouped.items():
+            assert_close(error[i], mean_square(e, v), CLOSE, f"groups, {name}")
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("kind", ["none", "positive", "some are 0"])
+def test_other_criteria_are_those_of_its_features(kind, intercept):
+    """GCV, evidence, hold-out and degrees of freedom, against an SVD of Φ."""
+    (X, Y), R, v = data(), rows(), some_weights(kind)
+    weights = None if v is None else array(v)
+    factor = rls.factorize(GAUSSIAN, array(X), landmarks=jnp.asarray(R), weights=weights, intercept=intercept)
+    known = rls.factor_features(array(features(X, X[R])), weights=weights, intercept=intercept)
+    lams = array(LAMS) * jnp.max(known.s)
+    for criterion in (rls.gcv, rls.log_marginal_likelihood):
+        assert_close(criterion(factor, array(Y), lams), criterion(known, array(Y), lams), CLOSE, criterion.__name__)
+    assert_close(rls.effective_dof(factor, lams), rls.effective_dof(known, lams), CLOSE, "degrees of freedom")
+    new, Y_new = data(seed=5)
+    left = rls.holdout(factor, array(Y), lams, rls.gram(GAUSSIAN, array(new), factor.points), array(Y_new))
+    right = rls.holdout(known, array(Y), lams, array(features(np.concatenate([X[R], new]), X[R])[M:]), array(Y_new))
+    assert_close(left, right, CLOSE, "hold-out")
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+def test_an_integer_weight_is_that_many_rows_left_out_together(intercept):
+    """A landmark of weight 2 leaves with both its rows."""
+    (X, Y), R = data(), rows()
+    v = np.random.default_rng(0).integers(1, 4, N).astype(float)
+    v[R[0]] = 2
+    many = np.repeat(np.arange(N), v.astype(int))
+    first = np.searchsorted(many, R)
+    factor = rls.factor_subset(GAUSSIAN, array(X), jnp.asarray(R), weights=array(v), intercept=intercept)
+    lam = 1e-2 * float(factor.s.max())
+    e = held_out(X[many], Y[many], first, lam, many, None, intercept, True)
+    assert_close(rls.loo(factor, array(Y), array([lam]))[0], mean_square(e, None), CLOSE)
+
+
+@pytest.mark.float64
+@pytest.mark.parametrize("drop", [True, False])
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("kind", ["none", "positive"])
+def test_all_rows_as_landmarks_is_kernel_rls(kind, intercept, drop):
+    """m = n gives kernel RLS's leave-one-out back, either way."""
+    (X, Y), v = data(), some_weights(kind)
+    X = 2 * X
+    weights = None if v is None else array(v)
+    dual = rls.factorize(GAUSSIAN, array(X), weights=weights, intercept=intercept, route="gram")
+    factor = rls.factor_subset(GAUSSIAN, array(X), jnp.asarray(rows(m=N)), weights=weights, intercept=intercept, drop=drop)
+    for share in (1e-5, 1e-3, 1e-1):
+        lam = share * dual.s.max()
+        assert_close(rls.loo_residuals(factor, array(Y), lam), rls.loo_residuals(dual, array(Y), lam), 1e-10, f"{share}")
+
+
+@pytest.mark.parametrize("m", [1, 2, 3, 4, 5])
+def test_few_landmarks(m):
+    (X, Y), R = data(), rows(m=m)
+    factor = rls.factor_subset(GAUSSIAN, array(X), jnp.asarray(R), intercept=True)
+    lam = 1e-2 * float(factor.s.max())
+    e = held_out(X, Y, R, lam, np.arange(N), None, True, True)
+    assert_close(rls.loo_residuals(factor, array(Y), lam), e, CLOSE)
+
+
+@pytest.mark.parametrize("m", [M, 60])
+def test_points_that_are_not_rows_stay(m):
+    """They never leave, whatever `drop` says, fewer than rows or more."""
+    (X, Y), points = data(), wide(np.random.default_rng(9).normal(size=(m, 3)))
+    factors = [rls.factor_subset(GAUSSIAN, array(X), array(points), intercept=True, drop=drop) for drop in (True, False)]
+    lam = 1e-2 * float(factors[0].s.max())
+    e = oracle.loo_residuals(features(X, points), Y, lam, None, True)
+    for factor in factors:
+        assert_close(rls.loo_residuals(factor, array(Y), lam), e, CLOSE)
+
+
+@pytest.mark.parametrize("drop", [True, False])
+def test_equal_landmarks(drop):
+    """Rows that are equal, all of them landmarks: a ridge takes the place of pivots of 0, one leaves and its twin stays."""
+    (X, Y), R = data(), np.arange(20)
+    X[10:20] = X[:10]
+    factor = rls.factor_subset(GAUSSIAN, array(X), jnp.asarray(R), intercept=True, drop=drop)
+    assert 0 < float(factor.ridge) < 100 * EPS
+    for share in LAMS:
+        lam = share * float(factor.s.max())
+        e = held_out(X, Y, R, lam, np.arange(N), None, True, drop)
+        assert_close(rls.loo_residuals(factor, array(Y), lam), e, CLOSE)
+
+
+def test_landmarks_that_do_nothing():
+    """k(x, x) = 0 at a landmark, and more landmarks than the kernel has dimensions."""
+    X, Y = data()
+    X[3] = 0
+    factor = rls.factor_subset(rls.Linear(), array(X), jnp.arange(8), intercept=True)
+    lam = 0.01 * float(factor.s.max())
+    assert_close(rls.loo_residuals(factor, array(Y), lam), oracle.loo_residuals(X, Y, lam, None, True), CLOSE)
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
+def test_the_floor_is_relative(scale):
+    """The scale of the kernel changes nothing but the scale of λ, and a well-conditioned K_RR is left exactly alone."""
+    (X, Y), R = data(), jnp.asarray(rows())
+    factor, plain = (rls.factor_subset(k, array(X), R) for k in (scale * GAUSSIAN, GAUSSIAN))
+    assert float(factor.ridge) == 0
+    assert_close(rls.loo_residuals(factor, array(Y), scale * 0.1), rls.loo_residuals(plain, array(Y), 0.1), CLOSE / 10)
+
+
+@pytest.mark.float64
+@pytest.mark.parametrize("drop", [True, False])
+@pytest.mark.parametrize("width", [1.5, 6.0])
+def test_float32_where_the_landmarks_nearly_depend(width, drop):
+    """K_RR with a condition number from 1e7 to far beyond float32: a digit holds at the float32 precision floor, one more for each factor 10 above."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1000, 4)).astype(np.float32)
+    y = np.sin(X.sum(axis=1)) + 0.1 * rng.normal(size=1000).astype(np.float32)
+    R = jnp.asarray(rng.choice(1000, 100, replace=False))
+    single, double = (rls.factor_subset(rls.Gaussian(width), jnp.asarray(X, t), R, drop=drop, intercept=True) for t in (np.float32, np.float64))
+    for k in (1, 10, 100):
+        lam = k * float(single.precision_floor())
+        e = np.asarray(rls.loo_residuals(double, jnp.asarray(y, np.float64), lam))
+        error = np.asarray(rls.loo_residuals(single, jnp.asarray(y, np.float32), lam)) - e
+        assert np.sqrt(np.mean(error**2) / np.mean(e**2)) < 0.1 / k
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("kind", ["none", "some are 0"])
+def test_trace_residual(kind, intercept):
+    """tr √v(K − K̂)√v, never below rounding."""
+    (X, _), R, v = data(), rows(), some_weights(kind)
+    weights = None if v is None else array(v)
+    factor = rls.factor_subset(GAUSSIAN, array(X), jnp.asarray(R), weights=weights, intercept=intercept)
+    v = np.ones(N) if v is None else v
+    assert abs(float(factor.trace_residual) - v @ (1 - np.sum(features(X, X[R]) ** 2, axis=1))) <= 100 * EPS * v.sum()
+    everything = rls.factor_subset(GAUSSIAN, array(X), jnp.arange(N), weights=weights, intercept=intercept)
+    assert 0 < float(everything.trace_residual) <= 1e4 * EPS * v.sum()
+
+
+@pytest.mark.parametrize("kind", ["none", "positive"])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_the_certificate_holds(kind, intercept):
+    """From certified_lam on, dual coefficients are within `tol` of the exact ones, and the path is not certified for nothing."""
+    (X, Y), v = data(), some_weights(kind)
+    weights = None if v is None else array(v)
+    factor = rls.factor_subset(rls.Gaussian(4.0), array(X), jnp.asarray(rows()), weights=weights, intercept=intercept)
+    dual = rls.factorize(rls.Gaussian(4.0), array(X), weights=weights, intercept=intercept)
+    root = 1 if v is None else np.sqrt(v)[:, None]
+    for tol in (0.3, 0.03):
+        start = float(rls.certified_lam(factor, tol))
+        assert start < float(factor.s.max())
+        for lam in (start, 10 * start):
+            exact = np.asarray(dual.coef(dual.project(array(Y)), lam)) / root
+            residuals = Y - np.asarray(factor._fitted(factor.project(array(Y)), lam), np.float64)
+            near = root * residuals / lam
+            for t in range(Y.shape[1]):
+                assert np.linalg.norm(near[:, t] - exact[:, t]) <= tol * np.linalg.norm(near[:, t])
+
+
+def test_the_certificate_in_words():
+    R = rls.landmarks(rls.Gaussian(4.0), array(data()[0]), 10, key=jax.random.key(0))
+    lam = float(rls.certified_lam(R, 0.05))
+    assert lam == pytest.approx(float(R.trace_residual) / 0.05, rel=1e-5)
+    words = rls.certificate(R, 0.05)
+    assert f"λ = {lam:.3g}" in words and "10 landmarks" in words and "5%" in words
+
+
+def test_sums_add_up_over_pieces():
+    """One function, one carry: the sums of two halves, added, are those of the whole, to rounding."""
+    X = array(data()[0])
+    factor = rls.factor_subset(GAUSSIAN, X, jnp.asarray(rows()), keep=False)
+    v, origin = array(some_weights("positive")), jnp.full(M, 0.1, DTYPE)
+    whole = moments(factor.lift, X, origin, v)
+    halves = jax.tree.map(jnp.add, *(moments(factor.lift, X[part], origin, v[part], block_size=7) for part in (slice(0, 13), slice(13, N))))
+    for one, other in zip(jax.tree.leaves(whole), jax.tree.leaves(halves), strict=True):
+        assert_close(other, one, 100 * EPS)
+
+
+def test_memory():
+    """K is never formed, and without `keep` no n×m matrix either: not while factoring, nor in the path with leave-one-out."""
+    n, m, size = 20_000, 100, jnp.dtype(DTYPE).itemsize
+    shapes = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in (((n, 3), DTYPE), ((n,), DTYPE), ((m,), jnp.int32))]
+
+    def temporaries(keep):
+        def run(X, y, R):
+            factor = rls.factor_subset(GAUSSIAN, X, R, intercept=True, keep=keep)
+            return rls.path(factor, y, rls.lambda_grid(factor, 20)).loo
+
+        return jax.jit(run).lower(*shapes).compile().memory_analysis().temp_size_in_bytes
+
+    assert temporaries(True) < 3 * n * m * size
+    if jax.default_backend() == "cpu":  # elsewhere a block is larger than these
+        assert temporaries(False) < 0.8 * n * m * size
+
+
+def test_derivatives_in_labels_and_lam():
+    """Exact where they are given, refused where they would run through the eigendecomposition."""
+    (X, Y), R = data(), jnp.asarray(rows())
+    factor = rls.factor_subset(GAUSSIAN, array(X), R, intercept=True)
+    assert_derivatives(lambda x: rls.loo(factor, array(Y), jnp.exp(x)), array([-2.0, 0.0]), 1e-6 if X64 else 1e-1)
+    grad = jax.grad(lambda Y: rls.loo(factor, Y, array([0.1])).sum())(array(Y))
+    step = array(np.random.default_rng(0).normal(size=Y.shape))
+    up, down = (rls.loo(factor, array(Y) + h * step, array([0.1])).sum() for h in (0.1, -0.1))
+    assert_close(jnp.sum(grad * step), (up - down) / 0.2, 1e-8 if X64 else 1e-2)
+    with pytest.raises(SpectralDerivativeError, match="loo_objective"):
+        jax.grad(lambda X: rls.loo(rls.factor_subset(GAUSSIAN, X, R), array(Y), array([0.1])).sum())(array(X))
+
+
+def test_under_vmap():
+    """A kernel parameter vmapped, well and badly conditioned side by side."""
+    (X, Y), R = data(), jnp.asarray(rows())
+    run = lambda width: rls.loo(rls.factor_subset(rls.Gaussian(width), array(X), R), array(Y), array([0.5]))  # noqa: E731
+    widths = array([0.5, 50.0])
+    together = jax.vmap(run)(widths)
+    for width, value in zip(widths, together, strict=True):
+        assert_close(value, run(width), CLOSE)
+
+
+def test_factorize_takes_landmarks():
+    X = array(data()[0])
+    factor = rls.factorize(GAUSSIAN, X, landmarks=jnp.asarray(rows()))
+    assert factor.route == "subset" and factor.n == N and factor.s.shape == (M,)
+    chosen = rls.landmarks(GAUSSIAN, X, 5, key=jax.random.key(0))
+    by_result, by_rows = (rls.factorize(GAUSSIAN, X, landmarks=R, route="subset") for R in (chosen, chosen.indices))
+    assert (by_result.s == by_rows.s).all()
+    again = replace(by_rows, ridge=by_rows.ridge)
+    assert type(again) is type(by_rows)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda X: rls.factorize(GAUSSIAN, X, route="subset"), "landmarks="),
+        (lambda X: rls.factorize(GAUSSIAN, X, landmarks=np.arange(3), route="gram"), "belong together"),
+        (lambda X: rls.factorize(GAUSSIAN, X, route="subsets"), "'subset'"),
+        (lambda X: rls.factor_subset(rls.Precomputed(), X @ X.T, np.arange(3)), "Precomputed"),
+        (lambda X: rls.factor_subset(GAUSSIAN, X, np.array([0, 40])), "row 40"),
+        (lambda X: rls.factor_subset(GAUSSIAN, X, np.arange(3), weights=jnp.ones(3, DTYPE)), "weights"),
+        (lambda X: rls.factor_subset(GAUSSIAN, X, np.arange(3), block_size=0), "block_size"),
+        (lambda X: rls.certified_lam(rls.Landmarks(None, X, None), 0.1), "factor"),
+        (lambda X: rls.certified_lam(rls.Landmarks(None, X, jnp.ones(())), -0.1), "positive"),
+    ],
+)
+def test_errors_say_what_to_do(call, message, unchecked):
+    with pytest.raises(ValueError, match=message):
+        call(array(data()[0]))

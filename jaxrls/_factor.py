@@ -15,7 +15,6 @@ Where U is square the complement C − UUᵀ is exactly 0 and is dropped. No 1/�
 import math
 from collections.abc import Callable
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 

@@ -11,12 +11,12 @@ from jaxtyping import Array, Float
 
 from jaxrls._checks import as_floats, check_dense_size, check_lams, is_concrete
 from jaxrls._criteria import loo
-from jaxrls._routes import choose_route, factorize
 from jaxrls._kernels import Kernel, pytree, static
 from jaxrls._losses import squared_error
 from jaxrls._model import Model, make_model
 from jaxrls._path import coef, effective_dof, lambda_grid, loo_residuals
 from jaxrls._precision import in_precision_of
+from jaxrls._routes import choose_route, factorize
 from jaxrls._sparse import is_sparse
 from jaxrls._validation import check_data, evaluate, name_of, resolve_criterion
 

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls._criteria import loo
-from jaxrls._routes import factorize
 from jaxrls._kernels import Kernel
 from jaxrls._losses import squared_error
 from jaxrls._path import lambda_grid
 from jaxrls._point import factor_at
+from jaxrls._routes import factorize
 from jaxrls._validation import evaluate, resolve_criterion
 
 

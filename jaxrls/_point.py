@@ -4,11 +4,10 @@ The criteria see them through the methods they use on a `Factor`, so that LOO, G
 exact derivatives, to any order, in kernel parameters, λ, X, Y and weights, wherever eigenvalues repeat or vanish.
 """
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls._blocks import default_block_size, map_rows, sum_rows
+from jaxrls._blocks import default_block_size, sum_rows
 from jaxrls._checks import check_matrix
 from jaxrls._gram import gram
 from jaxrls._inverse import inverse, solve_diag

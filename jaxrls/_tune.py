@@ -11,7 +11,6 @@ from jaxtyping import Array, Float
 
 from jaxrls._checks import as_floats, check_dense_size, check_lams, is_concrete
 from jaxrls._criteria import gcv, log_marginal_likelihood, loo
-from jaxrls._routes import factorize
 from jaxrls._kernels import Kernel, Laplacian, On, Periodic, city_block_distances, pytree, squared_distances, static
 from jaxrls._linalg import safe_sqrt
 from jaxrls._losses import misclassification, squared_error
@@ -20,6 +19,7 @@ from jaxrls._objective import error_at
 from jaxrls._path import lambda_grid
 from jaxrls._point import factor_at
 from jaxrls._precision import in_precision_of
+from jaxrls._routes import factorize
 from jaxrls._validation import TAKES_LOSS, check_data, evaluate, resolve_criterion
 
 # Log-parameters may move this far from their start, a factor of e^16 ≈ 9·10⁶ either way: further, K is 0 or constant to rounding.

@@ -1,6 +1,5 @@
 """Which criterion, on which data: what the one-call doors `fit` and `tune` share."""
 
-from collections.abc import Callable
 
 import jax.numpy as jnp
 

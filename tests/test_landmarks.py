@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import DTYPE, EPS, X64, array, assert_close
+from support import DTYPE, EPS, X64, array
 
 import jaxrls as rls
 from jaxrls._landmarks import METHODS, as_landmarks

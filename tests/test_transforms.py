@@ -297,4 +297,4 @@ def test_equal_kernels_are_one_program():
     structures = {jax.tree.structure(rls.Matern(1.5, width) + rls.Polynomial(2).on([0, 1])) for width in (1.0, 2.0, array(3.0))}
     assert len(structures) == 1
     assert jax.tree.structure(rls.Matern(1.5, 1.0)) != jax.tree.structure(rls.Matern(2.5, 1.0))
-    assert X64 == jax.config.jax_enable_x64
+    assert jax.config.jax_enable_x64 == X64

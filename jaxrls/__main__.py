@@ -126,7 +126,10 @@ def run_demo(args) -> None:
     seconds = time.perf_counter() - start
     steps = count(len(tuned.history.errors) - 1, "step")
     print()
-    say("tuned", f"width {kernel.width:.4g} -> {float(tuned.kernel.width):.4g} in {steps} along the gradient of the LOO error of {len(some)} rows")
+    say(
+        "tuned",
+        f"width {kernel.width:.4g} -> {float(tuned.kernel.width):.4g} in {steps} along the gradient of the LOO error of {len(some)} rows",
+    )
     say("LOO error", f"{float(fit.error):.4g} -> {float(better.error):.4g}, lambda -> {float(better.lam):.4g}")
     say("time", f"{seconds:.1f} s, compilation included")
     before, after = (rms(y[test] - model.predict(X[test])) for model in (fit, better))
@@ -185,7 +188,10 @@ def tune_kernel(kernel, X, Y, criterion, groups, options) -> rls.Kernel:
     """The kernel with its parameters tuned by gradient, before and after in words."""
     tuned = rls.tune(kernel, X, Y, criterion=criterion, groups=groups, progress=sys.stderr.isatty(), **options)
     steps = len(tuned.history.errors) - 1
-    say("tuned", f"{TITLES[criterion.__name__]} {float(tuned.start_error):.4g} -> {float(tuned.error):.4g} in {count(steps, 'step')}: {tuned.reason}")
+    say(
+        "tuned",
+        f"{TITLES[criterion.__name__]} {float(tuned.start_error):.4g} -> {float(tuned.error):.4g} in {count(steps, 'step')}: {tuned.reason}",
+    )
     names = [jax.tree_util.keystr(path).lstrip(".") for path, _ in jax.tree_util.tree_flatten_with_path(kernel)[0]]
     for name, before, after in zip(names, jax.tree.leaves(kernel), jax.tree.leaves(tuned.kernel), strict=True):
         say("", f"{name} {float(before):.4g} -> {float(after):.4g}")

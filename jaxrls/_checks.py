@@ -98,7 +98,9 @@ def check_symmetric(name: str, K) -> None:
     values = np.asarray(K)
     gap, scale = np.abs(values - values.T).max(), np.abs(values).max()
     if gap > 100 * np.finfo(values.dtype).eps * scale * np.sqrt(len(values)):
-        raise ValueError(f"{name} is not symmetric: entries differ from their mirror image by up to {gap:.2g}: use (K + K.T) / 2 if that is meant")
+        raise ValueError(
+            f"{name} is not symmetric: entries differ from their mirror image by up to {gap:.2g}: use (K + K.T) / 2 if that is meant"
+        )
 
 
 def memory_bytes() -> int | None:
@@ -119,4 +121,6 @@ def check_dense_size(n: int, dtype) -> None:
         raise ValueError(f"X has {n} rows, and LAPACK's 32-bit interface cannot factor more than {LARGEST_CPU_EIGH}: {remedy}")
     needed, limit = 4 * n * n * jnp.dtype(dtype).itemsize, memory_bytes()
     if limit is not None and needed > limit:
-        raise ValueError(f"X has {n} rows: factoring K takes about {needed / 2**30:.0f} GiB, and this device has {limit / 2**30:.0f} GiB: {remedy}")
+        raise ValueError(
+            f"X has {n} rows: factoring K takes about {needed / 2**30:.0f} GiB, and this device has {limit / 2**30:.0f} GiB: {remedy}"
+        )

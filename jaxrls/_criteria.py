@@ -18,9 +18,7 @@ from jaxrls._sparse import SparseRows
 from jaxrls._weighted import Weighted, unscale
 
 
-def loo(
-    factor: Weighted, Y: Float[Array, "n *t"], lams: Float[Array, " L"], *, loss: Callable = squared_error
-) -> Float[Array, "L *t"]:
+def loo(factor: Weighted, Y: Float[Array, "n *t"], lams: Float[Array, " L"], *, loss: Callable = squared_error) -> Float[Array, "L *t"]:
     """Exact leave-one-out error at every λ.
 
     Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ with e = c/p, each row of weight vᵢ left out whole.

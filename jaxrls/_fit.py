@@ -12,6 +12,8 @@ from jaxtyping import Array, Float
 from jaxrls._checks import as_floats, check_dense_size, check_lams, is_concrete
 from jaxrls._criteria import loo
 from jaxrls._kernels import Kernel, pytree, static
+from jaxrls._landmarks import Landmarks
+from jaxrls._landmarks import landmarks as choose_landmarks
 from jaxrls._losses import squared_error
 from jaxrls._model import Model, make_model
 from jaxrls._path import coef, effective_dof, lambda_grid, loo_residuals
@@ -65,6 +67,7 @@ def fit(
     weights=None,
     intercept: bool = True,
     per_target: bool = False,
+    landmarks=None,
     groups=None,
     validation=None,
     route: str | None = None,
@@ -79,7 +82,9 @@ def fit(
     `criterion`: `loo`, `gcv`, `kfold`, `holdout`, `log_marginal_likelihood`, or any function `(factor, Y, lams)` of which less is
     better. `loss` for the ones that average a loss. `weights` (n,) ≥ 0. `intercept` unpenalised. `per_target` chooses λ for each column
     of Y. `groups` (n,) labels of rows left out together (the criterion is then `kfold`); `validation` a pair `(X, Y)` (then
-    `holdout`). `route` and `block_size` as in `factorize`.
+    `holdout`). `landmarks` for more rows than K can be factored for: how many to choose by pivoted Cholesky, or what
+    `jaxrls.landmarks` chose, or row numbers, or points (m, d); leave-one-out then lets a landmark leave with its row.
+    `route` and `block_size` as in `factorize`.
 
     **Returns** a `Fit`; float64 NumPy input is computed in float64 and comes back as NumPy arrays. **Cost** one
     factorization, O(n³) or O(n r²), and O(n r L t). Equal errors go to the larger λ. **Raises** `ValueError` for shapes that do not fit,
@@ -99,21 +104,34 @@ def fit(
     if lams is not None:
         lams = jnp.atleast_1d(jnp.asarray(as_floats("lams", lams, X.dtype)))
         check_lams(lams)
-    if is_concrete(X) and not is_sparse(X) and (route or choose_route(kernel, X.shape[0], X.shape[1], X.dtype)) == "gram":
+    landmarks = _landmarks(kernel, X, landmarks)
+    if (
+        is_concrete(X)
+        and not is_sparse(X)
+        and landmarks is None
+        and (route or choose_route(kernel, X.shape[0], X.shape[1], X.dtype)) == "gram"
+    ):
         check_dense_size(X.shape[0], X.dtype)
-    result = _fit(kernel, X, Y, lams, weights, options, criterion, loss, intercept, per_target, route, block_size, num)
+    result = _fit(kernel, X, Y, lams, weights, options, landmarks, criterion, loss, intercept, per_target, route, block_size, num)
     if is_concrete(result):
         _inspect(result, lams is None)
     return result
 
 
-@partial(jax.jit, static_argnums=(6, 7, 8, 9, 10, 11, 12))
-def _fit(kernel, X, Y, lams, weights, options, criterion, loss, intercept, per_target, route, block_size, num):
-    factor = factorize(kernel, X, weights=weights, intercept=intercept, route=route, block_size=block_size)
+def _landmarks(kernel, X, landmarks):
+    """Landmarks as chosen, or so many of them, the same ones every time."""
+    if not isinstance(landmarks, int | np.integer) or isinstance(landmarks, bool):
+        return landmarks if landmarks is None or isinstance(landmarks, Landmarks) else jnp.asarray(landmarks)
+    return choose_landmarks(kernel, X, int(landmarks), key=jax.random.key(0))
+
+
+@partial(jax.jit, static_argnums=(7, 8, 9, 10, 11, 12, 13))
+def _fit(kernel, X, Y, lams, weights, options, landmarks, criterion, loss, intercept, per_target, route, block_size, num):
+    factor = factorize(kernel, X, weights=weights, intercept=intercept, landmarks=landmarks, route=route, block_size=block_size)
     lams = lambda_grid(factor, num) if lams is None else lams
     errors = evaluate(criterion, loss, factor, kernel, X, Y, lams, options)
     lam, error = _choose(lams, errors, per_target)
-    model = make_model(kernel, X, *coef(factor, Y, lam), factor.route)
+    model = make_model(kernel, getattr(factor, "points", X), *coef(factor, Y, lam), factor.route)
     residuals = loo_residuals(factor, Y, lam)
     dof = effective_dof(factor, jnp.atleast_1d(lam)).reshape(lam.shape)
     name = name_of(criterion)
@@ -138,9 +156,13 @@ def _inspect(fit: Fit, default_grid: bool) -> None:
             "use float64 (NumPy float64 input), a larger smallest λ, or a smaller kernel width"
         )
     if float(fit.indefinite) > 100 * len(fit.loo_residuals) * np.finfo(errors.dtype).eps:
-        _warn(f"the kernel matrix is not positive semidefinite: its most negative eigenvalue, {float(fit.indefinite):.2g} of the largest, was set to 0")
+        _warn(
+            f"the kernel matrix is not positive semidefinite: its most negative eigenvalue, {float(fit.indefinite):.2g} of the largest, was set to 0"
+        )
     if lams.min() < 0.99 * float(fit.floor):
-        _warn(f"λ below {float(fit.floor):.2g} is below the precision of the factor, and the grid goes down to {lams.min():.2g}: drop those, or use float64")
+        _warn(
+            f"λ below {float(fit.floor):.2g} is below the precision of the factor, and the grid goes down to {lams.min():.2g}: drop those, or use float64"
+        )
     low, high = bool((chosen == lams.min()).any()), bool((chosen == lams.max()).any())
     unregularised = default_grid and lams.min() > 2 * float(fit.floor)  # below the grid's low end the fit no longer changes
     if len(lams) > 1 and (high or low and not unregularised):

@@ -57,9 +57,7 @@ def _inverse_jvp(primals, tangents):
 
 
 @jax.custom_jvp
-def solve_diag(
-    G: Float[Array, "n n"], B: Float[Array, "n k"]
-) -> tuple[Float[Array, "n k"], Float[Array, " n"], Float[Array, ""]]:
+def solve_diag(G: Float[Array, "n n"], B: Float[Array, "n k"]) -> tuple[Float[Array, "n k"], Float[Array, " n"], Float[Array, ""]]:
     """G⁻¹B, diag G⁻¹ and log |G| of a symmetric positive definite G: what validation at one λ needs of it.
 
     The derivative takes one more product, half as large for symmetry, and nests to any order. dG must be symmetric, as it

@@ -407,7 +407,9 @@ class Sobolev(Kernel):
     def check(self, X):
         self._check_columns(X)
         if is_concrete(X) and np.asarray(X).min() < 0:
-            raise ValueError(f"Sobolev lives on [0, ∞), and the smallest input is {np.asarray(X).min()}: shift the column so that it starts at 0")
+            raise ValueError(
+                f"Sobolev lives on [0, ∞), and the smallest input is {np.asarray(X).min()}: shift the column so that it starts at 0"
+            )
 
     @staticmethod
     def _check_columns(X):

@@ -120,7 +120,9 @@ def check_evaluable(kernel) -> None:
     if not isinstance(kernel, Kernel):
         raise ValueError(f"kernel must be a jaxrls kernel such as Gaussian(1.0), and is {kernel!r}")
     if isinstance(kernel, Precomputed):
-        raise ValueError("landmarks need a kernel that can be evaluated, which Precomputed() cannot: pass the features or a kernel function")
+        raise ValueError(
+            "landmarks need a kernel that can be evaluated, which Precomputed() cannot: pass the features or a kernel function"
+        )
 
 
 def as_landmarks(X: Float[Array, "n d"], landmarks) -> Landmarks:

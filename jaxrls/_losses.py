@@ -45,7 +45,6 @@ def misclassification(residual: Float[Array, "n t"], label: Float[Array, "n t"])
     """
     prediction = label - residual
     if label.shape[1] == 1:
-        wrong = (prediction > 0) != (label > 0)
-    else:
-        wrong = (jnp.argmax(prediction, axis=1) != jnp.argmax(label, axis=1))[:, None]
-    return jnp.broadcast_to(wrong, label.shape).astype(label.dtype)
+        return ((prediction > 0) != (label > 0)).astype(label.dtype)
+    wrong = jnp.argmax(prediction, axis=1) != jnp.argmax(label, axis=1)
+    return jnp.broadcast_to(wrong[:, None], label.shape).astype(label.dtype)

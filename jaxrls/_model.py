@@ -87,7 +87,7 @@ def _evaluate(model: Model, X, block_size):
 
 def make_model(kernel: Kernel, X, coef, intercept, route: str) -> Model:
     """The smallest model: dual coefficients on explicit features become w = Φᵀc."""
-    if route != "gram" or isinstance(kernel, Precomputed):
+    if route not in ("gram", "subset") or isinstance(kernel, Precomputed):
         return Model(kernel, None, coef, intercept)
     if kernel.num_features(X.shape[1], X.dtype) is not None:
         return Model(kernel, None, matmul(kernel.features(X).T, coef), intercept)

@@ -14,7 +14,11 @@ def is_wide(value) -> bool:
     if isinstance(value, jax.Array):
         return False
     dtype = getattr(value, "dtype", None)
-    return np.dtype(dtype).itemsize == 8 if isinstance(dtype, np.dtype) and dtype.kind == "f" else not isinstance(dtype, np.dtype) or dtype.kind != "f"
+    return (
+        np.dtype(dtype).itemsize == 8
+        if isinstance(dtype, np.dtype) and dtype.kind == "f"
+        else not isinstance(dtype, np.dtype) or dtype.kind != "f"
+    )
 
 
 def scope(wide: bool):

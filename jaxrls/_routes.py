@@ -42,8 +42,9 @@ def factorize(
     the constant. The latter two need a kernel with explicit features (`Linear`, `FeatureMap`, and sums of those). With `landmarks`,
     `"subset"`, the subset of regressors, O(n m²): see `factor_subset`, which has further options.
 
-    **Shapes**: X (n, d), for `Linear` also sparse (SciPy or BCOO); weights (n,) ≥ 0, where 0 is a row that was never there. `intercept` fits an unpenalised constant.
-    `block_size` bounds the rows of temporaries while K is built. **Raises** `ValueError` for a route the kernel does not have.
+    **Shapes**: X (n, d), for `Linear` also sparse (SciPy or BCOO); weights (n,) ≥ 0, where 0 is a row that was never there.
+    `intercept` fits an unpenalised constant. `block_size` bounds the rows of temporaries while K is built. **Cost** by route.
+    **Raises** `ValueError` for a route the kernel does not have.
     **Fails**: inside `jax.jit` values are not checked. Differentiating it in X, kernel or weights raises: use
     `loo_objective`. **Source**: Rifkin (lecture); see the makers.
 

@@ -89,7 +89,9 @@ def sparse_rows(X, dtype=None) -> SparseRows:
     if n == 0 or d == 0:
         raise ValueError(f"X is empty, with shape {X.shape}: give at least one row and one column")
     if not np.isfinite(data).all():
-        raise ValueError(f"X holds {int((~np.isfinite(data)).sum())} stored values that are NaN or infinite: drop those rows or fill them in first")
+        raise ValueError(
+            f"X holds {int((~np.isfinite(data)).sum())} stored values that are NaN or infinite: drop those rows or fill them in first"
+        )
     order = np.argsort(row, kind="stable")
     data, row, column = data[order], row[order], column[order]
     block = max(1, min(n, BLOCK_NUMBERS // d))

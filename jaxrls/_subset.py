@@ -74,7 +74,7 @@ def moments(
         half = scale_rows(safe_sqrt(v), b)
         return Moments(jnp.sum(v), matmul(v, b), matmul(half.T, half), jnp.sum(v * lift.kernel.diag(x)))
 
-    return sum_rows(block, (X, rows, weights), _block_size(*X.shape[:1], origin, block_size))
+    return sum_rows(block, (X, rows, weights), _block_size(X.shape[0], origin, block_size))
 
 
 @pytree
@@ -94,8 +94,8 @@ class SubsetFactor(Factor):
     diagonal, relative to it: 0 unless a pivot of its Cholesky factor was within rounding of 0.
     """
 
-    rows: Float[Array, "n p"]  # type: ignore[assignment]
-    rotation: Float[Array, "m r"]  # type: ignore[assignment]
+    rows: Float[Array, "n p"]
+    rotation: Float[Array, "m r"]
     middle: Float[Array, " m"] | None
     points: Float[Array, "m d"]
     lift: Lift | None
@@ -131,7 +131,7 @@ class SubsetFactor(Factor):
             return block, scaled
         W, inside = self._directions_of(rows, mask)
         d = matmul(W * self._shrink(lam)[:, 0], W.T) + jnp.diag(1 - inside)
-        root = jnp.linalg.cholesky(d * (1 + jnp.eye(*d.shape, dtype=d.dtype) * rows.shape[0] * jnp.finfo(self.dtype).eps))
+        root = jnp.linalg.cholesky(d * (1 + jnp.eye(d.shape[0], dtype=d.dtype) * rows.shape[0] * jnp.finfo(self.dtype).eps))
         rho = matmul(U[rows] * mask[:, None] * self._slope(lam)[:, 0], W.T)
         half = jax.lax.linalg.triangular_solve(root, rho, left_side=False, lower=True, transpose_a=True)
         alpha = jax.lax.linalg.triangular_solve(root, matmul(W, self._slope(lam) * target.z), left_side=True, lower=True)
@@ -229,7 +229,7 @@ def factor_subset(
     corner = lift(lift.points)
     origin = jnp.mean(corner, axis=0) if intercept else jnp.zeros_like(corner[0])
     rows = None
-    if _fits(*X.shape[:1], corner) if keep is None else keep:
+    if _fits(X.shape[0], corner) if keep is None else keep:
         rows = map_rows(lift, X, _block_size(X.shape[0], corner, block_size))
     sums = moments(lift, X, origin, weights, rows, block_size)
     mean = sums.first / sums.weight if intercept else jnp.zeros_like(origin)

@@ -1,6 +1,5 @@
 """Which criterion, on which data: what the one-call doors `fit` and `tune` share."""
 
-
 import jax.numpy as jnp
 
 from jaxrls._checks import as_floats, check_finite, check_matrix, check_symmetric, check_targets, check_weights
@@ -74,7 +73,8 @@ def evaluate(criterion, loss, factor, kernel, X, Y, lams, options):
         return -log_marginal_likelihood(factor, Y, lams)
     if criterion is holdout:
         seen = options["X"].astype(X.dtype)
-        design = gram(kernel, seen, X) if factor.route == "gram" else kernel.features(seen)
+        points = getattr(factor, "points", X if factor.route == "gram" else None)
+        design = kernel.features(seen) if points is None else gram(kernel, seen, points)
         return holdout(factor, Y, lams, design, options["Y"].astype(X.dtype), loss=loss)
     if criterion is kfold:
         return kfold(factor, Y, lams, options["groups"], loss=loss)

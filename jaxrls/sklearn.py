@@ -92,14 +92,14 @@ class _RLS(BaseEstimator):
             sample_weight = _check_sample_weight(sample_weight, X, dtype=X.dtype, ensure_non_negative=True)
         loss = _look_up("loss", self.loss, LOSSES)
         options = {"weights": sample_weight, "intercept": bool(self.fit_intercept), **self._criterion(X, y, groups)}
-        if self.landmarks is not None:
-            options["landmarks"] = self.landmarks
+        if self.landmarks is not None and self.tune:
+            raise ValueError("tune=True takes every row: tune the kernel on some of them first, and pass it as kernel= with landmarks")
         kernel = self._make_kernel(X, sample_weight)
         if self.tune and jax.tree.leaves(kernel):
             smooth = rls.squared_error if loss is rls.misclassification else loss
             kernel = rls.tune(kernel, X, Y, loss=smooth, **options).kernel
         lams = None if isinstance(self.lams, str) and self.lams == "auto" else self.lams
-        fit = rls.fit(kernel, X, Y, lams=lams, loss=loss, per_target=bool(self.per_target), **options)
+        fit = rls.fit(kernel, X, Y, lams=lams, loss=loss, per_target=bool(self.per_target), landmarks=self.landmarks, **options)
         self._keep(jax.tree.map(np.asarray, fit), Y, sample_weight)
         return self
 
@@ -189,8 +189,8 @@ class RLSRegressor(RegressorMixin, MultiOutputMixin, _RLS):
     tune : bool, default=False
         Tune the kernel's parameters first, from here, by the gradient of the criterion: see `jaxrls.tune`. One width for each column takes
         part as an array of them.
-    landmarks : int, "auto" or None, default=None
-        Rows that carry the solution where there are too many for all to: see `jaxrls.landmarks`.
+    landmarks : int, array or None, default=None
+        How many rows carry the solution where there are too many for all to, or which ones: see `jaxrls.fit`. Not with `tune`.
     fit_intercept : bool, default=True
         Fit a constant b that is not penalised.
     cv : int, splitter, iterable or None, default=None

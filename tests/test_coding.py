@@ -12,7 +12,15 @@ import jaxrls as rls
 
 @pytest.mark.parametrize(
     "labels",
-    [["cat", "dog", "cat"], [0, 1, 1, 0], [True, False], [3, 1, 2, 3, 1], [0.5, -1.5, 7.0], np.array(["b", "a", "c"]), np.array([1, 0], np.uint8)],
+    [
+        ["cat", "dog", "cat"],
+        [0, 1, 1, 0],
+        [True, False],
+        [3, 1, 2, 3, 1],
+        [0.5, -1.5, 7.0],
+        np.array(["b", "a", "c"]),
+        np.array([1, 0], np.uint8),
+    ],
     ids=str,
 )
 def test_decoding_undoes_encoding(labels):
@@ -60,4 +68,9 @@ def test_losses():
     assert rls.absolute_error(e, y).tolist() == [[0.5, 2.0], [1.5, 0.25]]
     # predictions y − e = (0.5, 1) and (0.5, 0.75): the first row's second column wins over its class, the second row is right
     assert rls.misclassification(e, y).tolist() == [[1.0, 1.0], [0.0, 0.0]]
-    assert rls.misclassification(array([[0.5], [1.5], [-1.5], [-0.5]]), array([[1.0], [1.0], [-1.0], [-1.0]])).tolist() == [[0], [1], [1], [0]]
+    assert rls.misclassification(array([[0.5], [1.5], [-1.5], [-0.5]]), array([[1.0], [1.0], [-1.0], [-1.0]])).tolist() == [
+        [0],
+        [1],
+        [1],
+        [0],
+    ]

@@ -102,7 +102,9 @@ def test_the_target_axis_is_the_callers(route):
     """(n,) gives results without it, (n, 1) keeps it, and every column of (n, t) is what it would be alone."""
     (X, Y), (new, Y_new) = data(), data(7, seed=1)
     v = array(np.random.default_rng(2).uniform(0.5, 2, len(X)))
-    call = functools.partial(every_result, array(X), lams=array([0.1, 10.0]), weights=v, plan=rls.folds(np.arange(24) % 4), new=array(new), route=route)
+    call = functools.partial(
+        every_result, array(X), lams=array([0.1, 10.0]), weights=v, plan=rls.folds(np.arange(24) % 4), new=array(new), route=route
+    )
     several, single, column = (call(Y=array(Y[:, t]), Y_new=array(Y_new[:, t])) for t in (slice(None), 0, slice(0, 1)))
     for name, value in several.items():
         assert value.shape[-1] == 3 and value.dtype == DTYPE
@@ -254,7 +256,13 @@ DEGENERATE = {
 def on_degenerate(X, Y, lams, plan, route, intercept):
     factor = rls.factorize(rls.Linear(), X, intercept=intercept, route=route)
     criteria = [f(factor, Y, lams) for f in (rls.gcv, rls.log_marginal_likelihood)]
-    return rls.path(factor, Y, lams), rls.kfold(factor, Y, lams, plan), criteria, rls.effective_dof(factor, lams), rls.lambda_grid(factor, 5)
+    return (
+        rls.path(factor, Y, lams),
+        rls.kfold(factor, Y, lams, plan),
+        criteria,
+        rls.effective_dof(factor, lams),
+        rls.lambda_grid(factor, 5),
+    )
 
 
 @pytest.mark.parametrize("name", DEGENERATE)
@@ -310,22 +318,37 @@ MESSAGES = {
         "X, as the precomputed kernel matrix, is not symmetric",
     ),
     "weights length": (lambda: factor(weights=jnp.ones(2)), "weights must have shape (3,), one per row of X, and has shape (2,)"),
-    "weights negative": (lambda: factor(weights=jnp.array([1.0, -2.0, 1.0])), "weights must not be negative, and the smallest is -2.0: 0 takes a row out"),
+    "weights negative": (
+        lambda: factor(weights=jnp.array([1.0, -2.0, 1.0])),
+        "weights must not be negative, and the smallest is -2.0: 0 takes a row out",
+    ),
     "weights zero": (lambda: factor(weights=jnp.zeros(3)), "weights are all zero, so that no row is left to fit"),
-    "weights NaN": (lambda: factor(weights=jnp.array([1.0, jnp.nan, 1.0])), "weights holds 1 values that are NaN or infinite, the first at index (1,)"),
+    "weights NaN": (
+        lambda: factor(weights=jnp.array([1.0, jnp.nan, 1.0])),
+        "weights holds 1 values that are NaN or infinite, the first at index (1,)",
+    ),
     "X a vector": (lambda: rls.factorize(rls.Linear(), jnp.ones(3)), "X must have shape (n, d), and has shape (3,): use X[:, None]"),
     "X empty": (lambda: rls.factorize(rls.Linear(), jnp.ones((0, 3))), "X is empty, with shape (0, 3)"),
     "features a vector": (lambda: rls.factor_features(jnp.ones(3)), "Phi must have shape (n, d), and has shape (3,)"),
-    "kernel": (lambda: rls.factorize("gaussian", jnp.ones((3, 1))), "kernel must be a jaxrls kernel such as Gaussian(1.0), and is 'gaussian'"),
+    "kernel": (
+        lambda: rls.factorize("gaussian", jnp.ones((3, 1))),
+        "kernel must be a jaxrls kernel such as Gaussian(1.0), and is 'gaussian'",
+    ),
     "route": (lambda: factor(route="svd"), "route must be one of 'gram', 'features', 'covariance'"),
     "route without features": (
         lambda: rls.factorize(rls.Gaussian(1.0), jnp.ones((3, 1)), route="covariance"),
         "route='covariance' needs explicit features, which Gaussian does not have: use route='gram'",
     ),
-    "Y length": (lambda: rls.loo(factor(), jnp.ones(4), jnp.ones(1)), "Y must have shape (3,) or (3, t), one row per row of X, and has shape (4,)"),
+    "Y length": (
+        lambda: rls.loo(factor(), jnp.ones(4), jnp.ones(1)),
+        "Y must have shape (3,) or (3, t), one row per row of X, and has shape (4,)",
+    ),
     "Y cube": (lambda: rls.path(factor(), jnp.ones((3, 1, 1)), jnp.ones(1)), "Y must have shape (3,) or (3, t)"),
     "Y empty": (lambda: rls.coef(factor(), jnp.ones((3, 0)), 1.0), "Y must have shape (3,) or (3, t)"),
-    "lams a number": (lambda: rls.loo(factor(), jnp.ones(3), 1.0), "lams must have shape (L,), and has shape (): use coef and loo_residuals for one"),
+    "lams a number": (
+        lambda: rls.loo(factor(), jnp.ones(3), 1.0),
+        "lams must have shape (L,), and has shape (): use coef and loo_residuals for one",
+    ),
     "lams empty": (lambda: rls.gcv(factor(), jnp.ones(3), jnp.ones(0)), "lams is empty: give at least one λ"),
     "lams zero": (
         lambda: rls.path(factor(), jnp.ones(3), jnp.array([1.0, 0.0])),
@@ -339,7 +362,10 @@ MESSAGES = {
     ),
     "lam per target of one": (lambda: rls.loo_residuals(factor(), jnp.ones(3), jnp.ones(3)), "lam must be one number, or one per target"),
     "grid": (lambda: rls.lambda_grid(factor(), 0), "num must be a whole number of at least 1, and is 0"),
-    "groups length": (lambda: rls.kfold(factor(), jnp.ones(3), jnp.ones(1), [0, 1]), "groups must have 3 labels, one per row of X, and has 2"),
+    "groups length": (
+        lambda: rls.kfold(factor(), jnp.ones(3), jnp.ones(1), [0, 1]),
+        "groups must have 3 labels, one per row of X, and has 2",
+    ),
     "groups axes": (lambda: rls.folds([[0, 1]]), "groups must have shape (n,), one label per row, and has shape (1, 2)"),
     "one group": (lambda: rls.folds([5, 5]), "groups holds one label only, 5: leaving it out would leave nothing to fit"),
     "groups traced": (lambda: jax.jit(rls.folds)(jnp.arange(3)), "groups has no values inside jax.jit: call jaxrls.folds(groups) outside"),

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
-from support import assert_close
+from support import DTYPE, X64, assert_close
 
 import jaxrls as rls
 from jaxrls import _checks
@@ -75,7 +75,9 @@ def test_what_comes_back_belongs_to_the_chosen_lam(per_target):
         H = Phi @ oracle.refit(Phi, np.eye(24), lam, intercept=True)[0] + oracle.refit(Phi, np.eye(24), lam, intercept=True)[1]
         assert_close(np.broadcast_to(fit.dof, 2)[t], np.trace(H), 1e-7, "dof")
     assert fit.dof.shape == fit.lam.shape == ((2,) if per_target else ())
-    assert fit.route == "gram" and float(fit.floor) == pytest.approx(24 * np.finfo(float).eps * np.linalg.norm(features(X) - features(X).mean(0), 2) ** 2)
+    assert fit.route == "gram" and float(fit.floor) == pytest.approx(
+        24 * np.finfo(float).eps * np.linalg.norm(features(X) - features(X).mean(0), 2) ** 2
+    )
 
 
 def with_errors(*columns):
@@ -224,7 +226,13 @@ def test_input_of_every_kind():
     Y = X[:, 0] * 2 - X[:, 1] + rng.integers(-1, 2, 24)
     expected = rls.fit(KERNEL, X.astype(float), Y.astype(float), lams=LAMS)
     frame = pandas.DataFrame(X, columns=["a", "b"])
-    for x, y in ((X.tolist(), Y.tolist()), (X, Y), (X.astype(np.uint8), Y.astype(np.int16)), (frame, pandas.Series(Y)), (np.asfortranarray(X), tuple(Y))):
+    for x, y in (
+        (X.tolist(), Y.tolist()),
+        (X, Y),
+        (X.astype(np.uint8), Y.astype(np.int16)),
+        (frame, pandas.Series(Y)),
+        (np.asfortranarray(X), tuple(Y)),
+    ):
         fit = rls.fit(KERNEL, x, y, lams=list(LAMS))
         assert fit.errors.dtype == np.float64
         assert_close(fit.errors, expected.errors, 0, type(x).__name__)
@@ -243,7 +251,9 @@ def test_float64_is_kept_where_the_switch_is_off():
     with jax.enable_x64(False):
         fit = rls.fit(KERNEL, X, Y, lams=LAMS)
         prediction = fit.predict(X)
-        assert all(isinstance(leaf, np.ndarray) and leaf.dtype == np.float64 for leaf in jax.tree.leaves(fit) if not isinstance(leaf, float))
+        assert all(
+            isinstance(leaf, np.ndarray) and leaf.dtype == np.float64 for leaf in jax.tree.leaves(fit) if not isinstance(leaf, float)
+        )
         assert isinstance(prediction, np.ndarray) and prediction.dtype == np.float64
         narrow = rls.fit(KERNEL, jnp.asarray(X), Y, lams=LAMS[2:])
         assert isinstance(narrow.errors, jax.Array) and narrow.errors.dtype == jnp.float32 == narrow.predict(X).dtype
@@ -301,7 +311,9 @@ def test_warns_at_the_edge_of_the_grid():
 def test_warns_below_the_precision_of_the_factor():
     X, Y = data()
     fit, messages = heard(KERNEL, X, Y, lams=[1e-16, *LAMS])
-    assert messages == [f"λ below {fit.floor:.2g} is below the precision of the factor, and the grid goes down to 1e-16: drop those, or use float64"]
+    assert messages == [
+        f"λ below {fit.floor:.2g} is below the precision of the factor, and the grid goes down to 1e-16: drop those, or use float64"
+    ]
 
 
 def test_warns_of_an_indefinite_kernel():
@@ -331,51 +343,111 @@ ERRORS = {
     "X cube": (lambda: rls.fit(KERNEL, X0[None], Y0), "X must have shape (n, d), and has shape (1, 4, 2): give one row per sample"),
     "X empty": (lambda: rls.fit(KERNEL, X0[:0], Y0[:0]), "X is empty, with shape (0, 2): give at least one row and one column"),
     "X without columns": (lambda: rls.fit(KERNEL, X0[:, :0], Y0), "X is empty, with shape (4, 0)"),
-    "X NaN": (lambda: rls.fit(KERNEL, broken(X0, np.nan), Y0), "X holds 1 values that are NaN or infinite, the first at index (2, 1): drop those rows or fill"),
+    "X NaN": (
+        lambda: rls.fit(KERNEL, broken(X0, np.nan), Y0),
+        "X holds 1 values that are NaN or infinite, the first at index (2, 1): drop those rows or fill",
+    ),
     "X infinite": (lambda: rls.fit(KERNEL, broken(X0, np.inf), Y0), "X holds 1 values that are NaN or infinite, the first at index (2, 1)"),
-    "X text": (lambda: rls.fit(KERNEL, [["a", "b"]], [1.0]), "X must hold real numbers, and could not be read as such: could not convert string to float"),
+    "X text": (
+        lambda: rls.fit(KERNEL, [["a", "b"]], [1.0]),
+        "X must hold real numbers, and could not be read as such: could not convert string to float",
+    ),
     "X ragged": (lambda: rls.fit(KERNEL, [[1.0], [1.0, 2.0]], Y0), "X must hold real numbers, and could not be read as such"),
     "X None": (lambda: rls.fit(KERNEL, None, Y0), "X must have shape (n, d), and has shape ()"),
     "X complex": (lambda: rls.fit(KERNEL, X0 * 1j, Y0), "X must be real, and has dtype complex128: split it into real and imaginary parts"),
     "X complex, JAX": (lambda: rls.fit(KERNEL, jax.lax.complex(*[jnp.asarray(X0)] * 2), Y0), "X must be real, and has dtype complex"),
-    "X half precision": (lambda: rls.fit(KERNEL, X0.astype(np.float16), Y0), "X has dtype float16, in which no eigendecomposition is at hand"),
-    "X half precision, JAX": (lambda: rls.fit(KERNEL, jnp.asarray(X0, jnp.bfloat16), Y0), "X has dtype bfloat16, in which no eigendecomposition is at hand"),
+    "X half precision": (
+        lambda: rls.fit(KERNEL, X0.astype(np.float16), Y0),
+        "X has dtype float16, in which no eigendecomposition is at hand",
+    ),
+    "X half precision, JAX": (
+        lambda: rls.fit(KERNEL, jnp.asarray(X0, jnp.bfloat16), Y0),
+        "X has dtype bfloat16, in which no eigendecomposition is at hand",
+    ),
     "Y length": (lambda: rls.fit(KERNEL, X0, Y0[:3]), "Y must have shape (4,) or (4, t), one row per row of X, and has shape (3,)"),
     "Y row": (lambda: rls.fit(KERNEL, X0, Y0[None]), "Y must have shape (4,) or (4, t), one row per row of X, and has shape (1, 4)"),
     "Y NaN": (lambda: rls.fit(KERNEL, X0, broken(Y0, np.nan)), "Y holds 1 values that are NaN or infinite, the first at index (2,)"),
     "Y text": (lambda: rls.fit(KERNEL, X0, list("abcd")), "Y must hold real numbers, and could not be read as such"),
-    "weights length": (lambda: rls.fit(KERNEL, X0, Y0, weights=[1.0]), "weights must have shape (4,), one per row of X, and has shape (1,)"),
+    "weights length": (
+        lambda: rls.fit(KERNEL, X0, Y0, weights=[1.0]),
+        "weights must have shape (4,), one per row of X, and has shape (1,)",
+    ),
     "weights negative": (lambda: rls.fit(KERNEL, X0, Y0, weights=[1, 1, -1, 1]), "weights must not be negative, and the smallest is -1.0"),
     "weights zero": (lambda: rls.fit(KERNEL, X0, Y0, weights=[0, 0, 0, 0]), "weights are all zero, so that no row is left to fit"),
     "weights NaN": (lambda: rls.fit(KERNEL, X0, Y0, weights=broken(Y0, np.nan)), "weights holds 1 values that are NaN or infinite"),
-    "lams negative": (lambda: rls.fit(KERNEL, X0, Y0, lams=[1.0, -1.0]), "lams must be positive, as leave-one-out needs λ > 0, and the smallest is -1.0"),
-    "lams zero": (lambda: rls.fit(KERNEL, X0, Y0, lams=[0.0]), "lams must be positive, as leave-one-out needs λ > 0, and the smallest is 0.0"),
+    "lams negative": (
+        lambda: rls.fit(KERNEL, X0, Y0, lams=[1.0, -1.0]),
+        "lams must be positive, as leave-one-out needs λ > 0, and the smallest is -1.0",
+    ),
+    "lams zero": (
+        lambda: rls.fit(KERNEL, X0, Y0, lams=[0.0]),
+        "lams must be positive, as leave-one-out needs λ > 0, and the smallest is 0.0",
+    ),
     "lams NaN": (lambda: rls.fit(KERNEL, X0, Y0, lams=[np.nan]), "lams holds 1 values that are NaN or infinite"),
-    "lams empty": (lambda: rls.fit(KERNEL, X0, Y0, lams=[]), "lams is empty: give at least one λ, or leave it out for the grid from the spectrum"),
+    "lams empty": (
+        lambda: rls.fit(KERNEL, X0, Y0, lams=[]),
+        "lams is empty: give at least one λ, or leave it out for the grid from the spectrum",
+    ),
     "lams matrix": (lambda: rls.fit(KERNEL, X0, Y0, lams=[[1.0]]), "lams must have shape (L,), and has shape (1, 1)"),
     "width": (lambda: rls.fit(rls.Gaussian(-1.0), X0, Y0), "Gaussian.width must be positive and finite, and is -1.0"),
-    "sobolev": (lambda: rls.fit(rls.Sobolev().on(0), X0 - 3, Y0), "Sobolev lives on [0, ∞), and the smallest input is -3.0: shift the column"),
+    "sobolev": (
+        lambda: rls.fit(rls.Sobolev().on(0), X0 - 3, Y0),
+        "Sobolev lives on [0, ∞), and the smallest input is -3.0: shift the column",
+    ),
     "columns": (lambda: rls.fit(rls.Linear().on(2), X0, Y0), "columns [2] are not in X, which has 2 columns"),
-    "not symmetric": (lambda: rls.fit(rls.Precomputed(), np.triu(np.ones((4, 4))), Y0), "X, as the precomputed kernel matrix, is not symmetric: entries differ"),
-    "not square": (lambda: rls.fit(rls.Precomputed(), X0, Y0), "X, as the precomputed kernel matrix, must be square, (n, n), and has shape (4, 2)"),
+    "not symmetric": (
+        lambda: rls.fit(rls.Precomputed(), np.triu(np.ones((4, 4))), Y0),
+        "X, as the precomputed kernel matrix, is not symmetric: entries differ",
+    ),
+    "not square": (
+        lambda: rls.fit(rls.Precomputed(), X0, Y0),
+        "X, as the precomputed kernel matrix, must be square, (n, n), and has shape (4, 2)",
+    ),
     "route": (lambda: rls.fit(KERNEL, X0, Y0, route="dual"), "route must be one of 'gram', 'features', 'covariance'"),
-    "route without features": (lambda: rls.fit(KERNEL, X0, Y0, route="features"), "route='features' needs explicit features, which Gaussian does not have"),
-    "block_size": (lambda: rls.fit(KERNEL, X0, Y0, block_size=0), "block_size must be a whole number of at least 1, or None to choose, and is 0"),
+    "route without features": (
+        lambda: rls.fit(KERNEL, X0, Y0, route="features"),
+        "route='features' needs explicit features, which Gaussian does not have",
+    ),
+    "block_size": (
+        lambda: rls.fit(KERNEL, X0, Y0, block_size=0),
+        "block_size must be a whole number of at least 1, or None to choose, and is 0",
+    ),
     "groups and validation": (
         lambda: rls.fit(KERNEL, X0, Y0, groups=[0, 0, 1, 1], validation=(X0, Y0)),
         "groups and validation each name a criterion, kfold and holdout: give one of them",
     ),
-    "groups with gcv": (lambda: rls.fit(KERNEL, X0, Y0, groups=[0, 0, 1, 1], criterion=rls.gcv), "groups and validation do not go with criterion gcv"),
+    "groups with gcv": (
+        lambda: rls.fit(KERNEL, X0, Y0, groups=[0, 0, 1, 1], criterion=rls.gcv),
+        "groups and validation do not go with criterion gcv",
+    ),
     "kfold without groups": (lambda: rls.fit(KERNEL, X0, Y0, criterion=rls.kfold), "criterion=kfold needs groups=, (n,) labels of rows"),
     "holdout without data": (lambda: rls.fit(KERNEL, X0, Y0, criterion=rls.holdout), "criterion=holdout needs validation=(X, Y)"),
-    "loss with gcv": (lambda: rls.fit(KERNEL, X0, Y0, criterion=rls.gcv, loss=rls.absolute_error), "criterion gcv does not average a loss: leave loss= out"),
+    "loss with gcv": (
+        lambda: rls.fit(KERNEL, X0, Y0, criterion=rls.gcv, loss=rls.absolute_error),
+        "criterion gcv does not average a loss: leave loss= out",
+    ),
     "groups length": (lambda: rls.fit(KERNEL, X0, Y0, groups=[0, 1]), "groups must have 4 labels, one per row of X, and has 2"),
-    "validation NaN": (lambda: rls.fit(KERNEL, X0, Y0, validation=(broken(X0, np.nan), Y0)), "validation X holds 1 values that are NaN or infinite"),
-    "validation labels NaN": (lambda: rls.fit(KERNEL, X0, Y0, validation=(X0, broken(Y0, np.nan))), "validation Y holds 1 values that are NaN"),
-    "validation columns": (lambda: rls.fit(KERNEL, X0, Y0, validation=(X0[:, :1], Y0)), "X and Z must have equally many columns, and have 1 and 2"),
-    "validation rows": (lambda: rls.fit(KERNEL, X0, Y0, validation=(X0, Y0[:2])), "Y_holdout must have shape (4,) or (4, t), one row per row of X"),
+    "validation NaN": (
+        lambda: rls.fit(KERNEL, X0, Y0, validation=(broken(X0, np.nan), Y0)),
+        "validation X holds 1 values that are NaN or infinite",
+    ),
+    "validation labels NaN": (
+        lambda: rls.fit(KERNEL, X0, Y0, validation=(X0, broken(Y0, np.nan))),
+        "validation Y holds 1 values that are NaN",
+    ),
+    "validation columns": (
+        lambda: rls.fit(KERNEL, X0, Y0, validation=(X0[:, :1], Y0)),
+        "X and Z must have equally many columns, and have 1 and 2",
+    ),
+    "validation rows": (
+        lambda: rls.fit(KERNEL, X0, Y0, validation=(X0, Y0[:2])),
+        "Y_holdout must have shape (4,) or (4, t), one row per row of X",
+    ),
     "predict columns": (lambda: model().predict(X0[:, :1]), "X must have 2 columns, the columns it was fitted on, and has 1"),
-    "predict columns, linear": (lambda: model(rls.Linear()).predict(X0[:, :1]), "X with 1 columns gives 1 features, and the model was fitted on 2"),
+    "predict columns, linear": (
+        lambda: model(rls.Linear()).predict(X0[:, :1]),
+        "X with 1 columns gives 1 features, and the model was fitted on 2",
+    ),
     "predict columns, precomputed": (
         lambda: model(rls.Precomputed(), np.eye(4)).predict(X0),
         "X must have 4 columns, one column per training row, as a precomputed kernel, and has 2",
@@ -419,5 +491,28 @@ def test_a_problem_too_large_is_refused_before_the_work(monkeypatch):
 def test_a_broken_factorization_is_said():
     """Errors that are not finite stop the fit, instead of an argmin over NaN."""
     X, Y = data()
-    with pytest.raises(ValueError, match=re.escape("the criterion error is not finite at 1 of 5 λ: the factorization broke down; use float64")):
+    with pytest.raises(
+        ValueError, match=re.escape("the criterion error is not finite at 1 of 5 λ: the factorization broke down; use float64")
+    ):
         rls.fit(KERNEL, X, Y[:, 0], lams=[1.0, 2.0, 3.0, 4.0, 5.0], criterion=with_errors([1, np.nan, 1, 1, 1]))
+
+
+@pytest.mark.filterwarnings("ignore:the chosen λ")
+@pytest.mark.parametrize("given", ["number", "indices", "points", "chosen"])
+def test_landmarks(given):
+    """The subset of regressors through the one call: λ, error, predictions and hold-out as from its factor."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, size=(60, 2)).astype(DTYPE)
+    y = (np.sin(2 * X[:, 0]) + rng.normal(size=60)).astype(DTYPE)
+    kernel, lams = rls.Gaussian(1.0), np.geomspace(1e-4, 1e3, 9).astype(DTYPE)
+    chosen = rls.landmarks(kernel, jnp.asarray(X), 15, key=jax.random.key(0))
+    landmarks = {"number": 15, "indices": np.asarray(chosen.indices), "points": np.asarray(chosen.points), "chosen": chosen}[given]
+    fit = rls.fit(kernel, X, y, lams=lams, landmarks=landmarks)
+    factor = rls.factor_subset(kernel, jnp.asarray(X), chosen.points if given == "points" else chosen, intercept=True)
+    assert fit.route == "subset"
+    assert_close(fit.errors, rls.loo(factor, jnp.asarray(y), jnp.asarray(lams)), 1e-9 if X64 else 1e-3)
+    coef, intercept = rls.coef(factor, jnp.asarray(y), fit.lam)
+    assert_close(fit.predict(X), np.asarray(kernel(jnp.asarray(X), chosen.points)) @ coef + intercept, 1e-9 if X64 else 1e-3)
+    assert fit.model.points.shape == (15, 2)
+    held = rls.fit(kernel, X[:40], y[:40], lams=lams, landmarks=15, validation=(X[40:], y[40:]))
+    assert_close(held.error, np.mean((y[40:] - held.predict(X[40:])) ** 2), 1e-9 if X64 else 1e-3)

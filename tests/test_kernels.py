@@ -52,9 +52,7 @@ CASES = {
     "matern 5/2, a width per column": Case(
         rls.Matern(2.5, array(WIDTHS)), lambda x, z: (1 + (r := math.sqrt(5) * distance(x, z, WIDTHS)) + r**2 / 3) * math.exp(-r), True
     ),
-    "rational quadratic": Case(
-        rls.RationalQuadratic(1.25, alpha=0.75), lambda x, z: (1 + distance(x, z, 1.25) ** 2 / 1.5) ** -0.75, True
-    ),
+    "rational quadratic": Case(rls.RationalQuadratic(1.25, alpha=0.75), lambda x, z: (1 + distance(x, z, 1.25) ** 2 / 1.5) ** -0.75, True),
     "periodic": Case(
         rls.Periodic(period=2.5, width=array(WIDTHS)),
         lambda x, z: math.exp(-2 * ((np.sin(np.pi * (x - z) / 2.5) / WIDTHS) ** 2).sum()),
@@ -65,7 +63,9 @@ CASES = {
     "function": Case(rls.FunctionKernel(cosine, array(1.5)), lambda x, z: 2.25 * np.cos(x[0] - z[0])),
     "sum": Case(rls.Linear() + rls.Gaussian(1.25), lambda x, z: x @ z + math.exp(-(distance(x, z, 1.25) ** 2) / 2)),
     "product": Case(rls.Polynomial(2) * rls.Gaussian(1.25), lambda x, z: (x @ z + 1) ** 2 * math.exp(-(distance(x, z, 1.25) ** 2) / 2)),
-    "multiple": Case(0.25 * rls.Matern(2.5, 1.75), lambda x, z: 0.25 * (1 + (r := math.sqrt(5) * distance(x, z, 1.75)) + r**2 / 3) * math.exp(-r)),
+    "multiple": Case(
+        0.25 * rls.Matern(2.5, 1.75), lambda x, z: 0.25 * (1 + (r := math.sqrt(5) * distance(x, z, 1.75)) + r**2 / 3) * math.exp(-r)
+    ),
     "on columns": Case(rls.Gaussian(1.25).on([0, 2]), lambda x, z: math.exp(-(distance(x[[0, 2]], z[[0, 2]], 1.25) ** 2) / 2), True),
 }
 EVERY = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
@@ -177,12 +177,12 @@ def test_derivatives(case):
 
     first, second = jax.grad(value), jax.hessian(value)
     everything = jax.jit(lambda flat, Z: (value(flat, Z), first(flat, Z), second(flat, Z)))
-    for what, tolerance, Z in (("apart", 1e-7, Z), ("where rows coincide", case.coincident, Z.at[:4].set(X))):
-        _, gradient, hessian = everything(start, Z)
+    for what, tolerance, points in (("apart", 1e-7, Z), ("where rows coincide", case.coincident, Z.at[:4].set(X))):
+        _, gradient, hessian = everything(start, points)
         assert bool(jnp.isfinite(gradient).all() & jnp.isfinite(hessian).all()), what
         if tolerance is not None:
-            assert_close(gradient, differences(lambda flat, Z=Z: everything(flat, Z)[0], start), tolerance, f"gradient, {what}")
-            assert_close(hessian, differences(lambda flat, Z=Z: everything(flat, Z)[1], start), tolerance, f"Hessian, {what}")
+            assert_close(gradient, differences(lambda flat, Z=points: everything(flat, Z)[0], start), tolerance, f"gradient, {what}")
+            assert_close(hessian, differences(lambda flat, Z=points: everything(flat, Z)[1], start), tolerance, f"Hessian, {what}")
 
 
 @EVERY
@@ -283,26 +283,53 @@ MESSAGES = {
     "nu": (lambda X: rls.Matern(2.0, 1.0), "Matern.nu must be 0.5, 1.5 or 2.5, and is 2.0"),
     "width": (lambda X: rls.Gaussian(0.0).check(X), "Gaussian.width must be positive and finite, and is 0.0"),
     "width NaN": (lambda X: rls.Laplacian(float("nan")).check(X), "Laplacian.width must be positive and finite, and is nan"),
-    "one width of several": (lambda X: rls.Gaussian(jnp.array([1.0, -1.0])).check(X), "Gaussian.width must be positive and finite, and is [ 1. -1.]"),
+    "one width of several": (
+        lambda X: rls.Gaussian(jnp.array([1.0, -1.0])).check(X),
+        "Gaussian.width must be positive and finite, and is [ 1. -1.]",
+    ),
     "alpha": (lambda X: rls.RationalQuadratic(1.0, alpha=-1.0).check(X), "RationalQuadratic.alpha must be positive and finite"),
     "period": (lambda X: rls.Periodic(-1.0).check(X), "Periodic.period must be positive and finite"),
     "scale": (lambda X: (-1.0 * rls.Linear()).check(X), "Scaled.scale must be positive and finite, and is -1.0"),
     "inside a sum": (lambda X: (rls.Linear() + 2 * rls.Gaussian(-1.0)).check(X), "Gaussian.width must be positive"),
     "inside columns": (lambda X: rls.Gaussian(-1.0).on(0).check(X), "Gaussian.width must be positive"),
-    "widths": (lambda X: rls.Gaussian(jnp.ones(2))(X, X), "Gaussian.width must be one number or one per column, shape (3,), and has shape (2,)"),
-    "widths, laplacian": (lambda X: rls.Laplacian(jnp.ones((1, 3)))(X, X), "Laplacian.width must be one number or one per column, shape (3,), and has"),
-    "periods": (lambda X: rls.Periodic(jnp.ones(2))(X, X), "Periodic.period must be one number or one per column, shape (3,), and has shape (2,)"),
-    "widths, periodic": (lambda X: rls.Periodic(1.0, jnp.ones(2))(X, X), "Periodic.width must be one number or one per column, shape (3,), and has"),
+    "widths": (
+        lambda X: rls.Gaussian(jnp.ones(2))(X, X),
+        "Gaussian.width must be one number or one per column, shape (3,), and has shape (2,)",
+    ),
+    "widths, laplacian": (
+        lambda X: rls.Laplacian(jnp.ones((1, 3)))(X, X),
+        "Laplacian.width must be one number or one per column, shape (3,), and has",
+    ),
+    "periods": (
+        lambda X: rls.Periodic(jnp.ones(2))(X, X),
+        "Periodic.period must be one number or one per column, shape (3,), and has shape (2,)",
+    ),
+    "widths, periodic": (
+        lambda X: rls.Periodic(1.0, jnp.ones(2))(X, X),
+        "Periodic.width must be one number or one per column, shape (3,), and has",
+    ),
     "sobolev columns": (lambda X: rls.Sobolev()(X, X), "Sobolev takes one column, and X has 3: use Sobolev().on(j)"),
-    "sobolev domain": (lambda X: rls.Sobolev().on(0).check(X - 2), "Sobolev lives on [0, ∞), and the smallest input is -1.0: shift the column"),
+    "sobolev domain": (
+        lambda X: rls.Sobolev().on(0).check(X - 2),
+        "Sobolev lives on [0, ∞), and the smallest input is -1.0: shift the column",
+    ),
     "no columns": (lambda X: rls.Linear().on([]), "columns must be one index or several, such as 0, [0, 2] or range(3), and is []"),
-    "columns not whole": (lambda X: rls.Linear().on([0.5]), "columns must be one index or several, such as 0, [0, 2] or range(3), and is [0.5]"),
+    "columns not whole": (
+        lambda X: rls.Linear().on([0.5]),
+        "columns must be one index or several, such as 0, [0, 2] or range(3), and is [0.5]",
+    ),
     "columns outside": (lambda X: rls.Linear().on([0, 3])(X, X), "columns [3] are not in X, which has 3 columns"),
-    "feature map": (lambda X: rls.FeatureMap(lambda X: X[0]).features(X), "FeatureMap.fn must return shape (4, r), one row per row of X, and returned (3,)"),
+    "feature map": (
+        lambda X: rls.FeatureMap(lambda X: X[0]).features(X),
+        "FeatureMap.fn must return shape (4, r), one row per row of X, and returned (3,)",
+    ),
     "function": (lambda X: rls.FunctionKernel(lambda X, Z: X)(X, X), "FunctionKernel.fn must return shape (4, 4) and returned (4, 3)"),
     "precomputed": (lambda X: rls.Precomputed().diag(X), "Precomputed.diag needs the square kernel matrix, and X has shape (4, 3)"),
     "features, degree": (lambda X: rls.polynomial_features(X, 0), "polynomial_features needs degree ≥ 1 and offset ≥ 0, and got 0 and 1.0"),
-    "features, offset": (lambda X: rls.polynomial_features(X, 2, -1.0), "polynomial_features needs degree ≥ 1 and offset ≥ 0, and got 2 and -1.0"),
+    "features, offset": (
+        lambda X: rls.polynomial_features(X, 2, -1.0),
+        "polynomial_features needs degree ≥ 1 and offset ≥ 0, and got 2 and -1.0",
+    ),
 }
 
 

@@ -110,7 +110,9 @@ def test_modules_and_public_functions_have_different_names():
 def test_public_names_are_written_down():
     """The front page re-exports `X as X`, so that type checkers see what is public; nothing else is in reach without an underscore."""
     tree = modules()[FRONT]
-    renamed = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names if alias.asname != alias.name}
+    renamed = {
+        alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names if alias.asname != alias.name
+    }
     assert not renamed
     listed = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names if alias.name[0] != "_"}
     assert set(public()) == listed

@@ -146,7 +146,7 @@ def test_all_rows_as_landmarks_is_kernel_rls(kind, intercept, drop):
     weights = None if v is None else array(v)
     dual = rls.factorize(GAUSSIAN, array(X), weights=weights, intercept=intercept, route="gram")
     factor = rls.factor_subset(GAUSSIAN, array(X), jnp.asarray(rows(m=N)), weights=weights, intercept=intercept, drop=drop)
-    for share in (1e-5, 1e-3, 1e-1):
+    for share in (1e-4, 1e-2, 1.0):
         lam = share * dual.s.max()
         assert_close(rls.loo_residuals(factor, array(Y), lam), rls.loo_residuals(dual, array(Y), lam), 1e-10, f"{share}")
 
@@ -211,7 +211,9 @@ def test_float32_where_the_landmarks_nearly_depend(width, drop):
     X = rng.normal(size=(1000, 4)).astype(np.float32)
     y = np.sin(X.sum(axis=1)) + 0.1 * rng.normal(size=1000).astype(np.float32)
     R = jnp.asarray(rng.choice(1000, 100, replace=False))
-    single, double = (rls.factor_subset(rls.Gaussian(width), jnp.asarray(X, t), R, drop=drop, intercept=True) for t in (np.float32, np.float64))
+    single, double = (
+        rls.factor_subset(rls.Gaussian(width), jnp.asarray(X, t), R, drop=drop, intercept=True) for t in (np.float32, np.float64)
+    )
     for k in (1, 10, 100):
         lam = k * float(single.precision_floor())
         e = np.asarray(rls.loo_residuals(double, jnp.asarray(y, np.float64), lam))
@@ -273,7 +275,7 @@ def test_sums_add_up_over_pieces():
 
 def test_memory():
     """K is never formed, and without `keep` no n×m matrix either: not while factoring, nor in the path with leave-one-out."""
-    n, m, size = 20_000, 100, jnp.dtype(DTYPE).itemsize
+    n, m, size = 100_000, 100, jnp.dtype(DTYPE).itemsize
     shapes = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in (((n, 3), DTYPE), ((n,), DTYPE), ((m,), jnp.int32))]
 
     def temporaries(keep):
@@ -285,7 +287,7 @@ def test_memory():
 
     assert temporaries(True) < 3 * n * m * size
     if jax.default_backend() == "cpu":  # elsewhere a block is larger than these
-        assert temporaries(False) < 0.8 * n * m * size
+        assert temporaries(False) < 0.5 * n * m * size
 
 
 def test_derivatives_in_labels_and_lam():

@@ -50,8 +50,6 @@ def facts(f):
     return f.s, f.left() * f.s @ f.left().T
 
 
-
-
 def chosen(fit):
     return fit.lam, fit.error, fit.errors, fit.loo_residuals, fit.dof, fit.model
 
@@ -65,7 +63,9 @@ COMPUTATIONS = {
     "factor_gram": lambda p: facts(rls.factor_gram(kernel(p)(p.X, p.X), weights=p.weights)),
     "factor_features": lambda p: facts(rls.factor_features(p.X, weights=p.weights, intercept=True)),
     "factor_covariance": lambda p: facts(rls.factor_covariance(p.X, weights=p.weights, intercept=True)),
-    "factor_subset": lambda p: rls.loo(rls.factor_subset(rls.Gaussian(1.5), p.X, jnp.arange(4), weights=p.weights, intercept=True), p.Y, p.lams),
+    "factor_subset": lambda p: rls.loo(
+        rls.factor_subset(rls.Gaussian(1.5), p.X, jnp.arange(4), weights=p.weights, intercept=True), p.Y, p.lams
+    ),
     "factor_at": lambda p: rls.loo(rls.factor_at(kernel(p), p.X, p.lams[1], weights=p.weights), p.Y, p.lams[1:2]),
     "lambda_grid": lambda p: rls.lambda_grid(factor(p), 5),
     "path": lambda p: rls.path(factor(p), p.Y, p.lams),
@@ -107,7 +107,9 @@ EVERY = pytest.mark.parametrize("name", COMPUTATIONS)
 
 
 def test_every_public_function_is_in_the_list():
-    public = {name for name in vars(rls) if not name.startswith("_") and callable(getattr(rls, name)) and not isinstance(getattr(rls, name), type)}
+    public = {
+        name for name in vars(rls) if not name.startswith("_") and callable(getattr(rls, name)) and not isinstance(getattr(rls, name), type)
+    }
     listed = {name.split(",")[0] for name in COMPUTATIONS} | set(ON_THE_HOST)
     assert not public - listed, f"add these functions to COMPUTATIONS, or say in ON_THE_HOST why not: {sorted(public - listed)}"
     assert not set(ON_THE_HOST) - public, f"these are gone: {sorted(set(ON_THE_HOST) - public)}"

@@ -90,7 +90,9 @@ def test_several_starts_from_the_data():
     again = rls.tune(rls.Gaussian(1e3), X, y, starts=4, key=jax.random.key(0), **options)
     assert many.error <= one.error * (1 + (1e-6 if X64 else 1e-3))
     assert many.error == again.error
-    assert_close(rls.start_from_data(rls.Gaussian(1e3).on([0]), jnp.asarray(X)).kernel.width, rls.median_distance(jnp.asarray(X[:, :1])), 1e-6)
+    assert_close(
+        rls.start_from_data(rls.Gaussian(1e3).on([0]), jnp.asarray(X)).kernel.width, rls.median_distance(jnp.asarray(X[:, :1])), 1e-6
+    )
     assert rls.start_from_data(rls.Gaussian(np.ones(3, DTYPE)), jnp.asarray(X)).width.shape == (3,)
 
 

@@ -85,20 +85,20 @@ def landmarks(
     ([0.0, 1.0], True)
     """
     X = jnp.asarray(as_floats("X", X))
-    _check(kernel, X, num, tol, method)
-    n = X.shape[0]
+    known = is_concrete(kernel, X, key)
+    _check(kernel, X, num, tol, method, known)
     diag = kernel.diag(X)
     target = jnp.asarray(0 if tol is None else tol, X.dtype) * jnp.sum(diag)
-    limit = n if num is None else num
-    capacity = limit if num is not None and tol is None else min(limit, 4 * LARGEST_BLOCK)
+    limit = X.shape[0] if num is None else num
+    capacity = min(limit, 2 * LARGEST_BLOCK) if known and tol is not None else limit
     state = _grow(kernel, X, diag, target, _start(diag, key), capacity, method)
-    while capacity < limit and is_concrete(state) and int(state.count) == capacity and bool(jnp.sum(state.residual) > target):
+    while capacity < limit and int(state.count) == capacity and bool(jnp.sum(state.residual) > target):
         capacity = min(limit, 2 * capacity)
         state = _grow(kernel, X, diag, target, state, capacity, method)
     return _finish(X, state, capacity)
 
 
-def _check(kernel, X, num, tol, method):
+def _check(kernel, X, num, tol, method, known):
     check_evaluable(kernel)
     check_matrix("X", X)
     check_finite("X", X)
@@ -111,7 +111,7 @@ def _check(kernel, X, num, tol, method):
         raise ValueError(f"num must be a whole number from 1 to {X.shape[0]}, the rows of X, and is {num!r}")
     if tol is not None and not 0 < tol < 1:
         raise ValueError(f"tol must be between 0 and 1, the part of tr K that may stay out, and is {tol!r}")
-    if num is None and not is_concrete(X, kernel):
+    if num is None and not known:
         raise ValueError("inside jax.jit the number of landmarks must be known: give num=, or choose the landmarks outside")
 
 
@@ -128,26 +128,38 @@ def check_evaluable(kernel) -> None:
 def as_landmarks(X: Float[Array, "n d"], landmarks) -> Landmarks:
     """`Landmarks` as such; from whole numbers, rows of X; from a matrix (m, d), points that are not rows of X.
 
-    **Raises** `ValueError` for rows that X does not have or that are named twice, or points of another width than X.
+    **Raises** `ValueError` for rows that X does not have or that are named twice, points of another width than X, or `Landmarks` chosen
+    from another X.
 
     >>> import jax.numpy as jnp
     >>> as_landmarks(jnp.array([[3.0], [4.0]]), [1]).points.tolist()
     [[4.0]]
     """
-    if not isinstance(landmarks, Landmarks):
+    if isinstance(landmarks, Landmarks):
+        indices, points, trace = landmarks.indices, landmarks.points, landmarks.trace_residual
+        if indices is not None and not _same_rows(X, indices, points):
+            raise ValueError("landmarks were chosen from other rows than those of X: choose them from this X, or pass landmarks.points")
+    else:
         values = landmarks if isinstance(landmarks, jax.Array) else np.asarray(landmarks)
-        if jnp.issubdtype(values.dtype, jnp.integer):
-            landmarks = Landmarks(*_rows_of(X, values), None)
-        else:
-            landmarks = Landmarks(None, jnp.asarray(as_floats("landmarks", values, X.dtype)), None)
-    points = landmarks.points
+        rows = jnp.issubdtype(values.dtype, jnp.integer)
+        indices, points = _rows_of(X, values) if rows else (None, as_floats("landmarks", values, X.dtype))
+        trace = None
     if points.ndim != 2 or 0 in points.shape or points.shape[1] != X.shape[1]:
         raise ValueError(f"landmarks must be row numbers (m,) or points (m, {X.shape[1]}), and have shape {points.shape}")
     check_finite("landmarks", points)
-    return landmarks
+    cast = lambda value: None if value is None else jnp.asarray(value, X.dtype)  # noqa: E731
+    return Landmarks(None if indices is None else jnp.asarray(indices, jnp.int32), cast(points), cast(trace))
 
 
-def _rows_of(X, indices) -> tuple[Array, Array]:
+def _same_rows(X, indices, points) -> bool:
+    """Whether these points are these rows of X, or may be where values are not known."""
+    if not is_concrete(X, indices, points):
+        return True
+    inside = np.asarray(indices).max() < X.shape[0] and points.shape[1] == X.shape[1]
+    return bool(inside and (X[jnp.asarray(indices)] == jnp.asarray(points, X.dtype)).all())
+
+
+def _rows_of(X, indices):
     n = X.shape[0]
     if indices.ndim != 1 or indices.size == 0:
         raise ValueError(f"landmarks given as row numbers must have shape (m,), and have shape {indices.shape}")
@@ -157,8 +169,7 @@ def _rows_of(X, indices) -> tuple[Array, Array]:
             raise ValueError(f"landmarks must be rows of X, 0 to {n - 1}, and include row {rows[0] if rows[0] < 0 else rows[-1]}")
         if counts.max() > 1:
             raise ValueError(f"landmarks name row {rows[counts.argmax()]} of X {counts.max()} times: name each row once")
-    indices = jnp.asarray(indices, jnp.int32)
-    return indices, X[indices]
+    return indices, X[jnp.asarray(indices, jnp.int32)]
 
 
 def _start(diag, key):

@@ -8,7 +8,7 @@ explicit features, of which `Factor` knows everything. Two of its products with 
     L = [L₁ 0; M L₂],    B = [K₁L₁⁻ᵀ, K₂ − K₁L₁⁻ᵀMᵀ],    Φ = B diag(I, L₂⁻ᵀ),
 
 so that B costs a quarter of a product and has the large directions of K_RR taken out, and ΦᵀΦ = diag(I, L₂⁻¹) BᵀB diag(I, L₂⁻ᵀ) is as
-accurate as from Φ itself (measured in float32 at condition numbers up to 1e12, where the short way is off by 10 to 1000 times more).
+accurate as from Φ itself. (Measured in float32 at condition numbers from 1e3 to 1e12: the short way is off by 4 to 450 times more.)
 """
 
 import jax

@@ -125,6 +125,8 @@ def test_num_and_tol_together():
     X = data(1000, 8)
     few = rls.landmarks(GAUSSIAN, X, 30, tol=1e-3, key=jax.random.key(0))
     assert few.points.shape[0] == 30 and float(few.trace_residual) > 1e-3 * 1000
+    inside = jax.jit(lambda X: rls.landmarks(GAUSSIAN, X, 300, tol=1e-9, key=jax.random.key(0)))(X)
+    assert len(set(inside.indices.tolist())) == 300 and float(inside.trace_residual) < 0.5 * float(few.trace_residual)
     enough = rls.landmarks(rls.Gaussian(20.0), X, 900, tol=0.05, key=jax.random.key(0))
     assert enough.points.shape[0] < 900 and float(enough.trace_residual) <= 0.05 * 1000
 
@@ -142,7 +144,9 @@ def test_from_rows_and_from_points():
     assert rows.indices.tolist() == [3, 1] and (rows.points == X[jnp.array([3, 1])]).all() and rows.trace_residual is None
     points = as_landmarks(X, data(4, seed=1))
     assert points.indices is None and points.points.dtype == DTYPE
-    assert as_landmarks(X, points) is points
+    assert (as_landmarks(X, points).points == points.points).all()
+    chosen = rls.landmarks(GAUSSIAN, X, 3, key=jax.random.key(0))
+    assert as_landmarks(X, chosen).trace_residual == chosen.trace_residual
 
 
 def test_numpy_in_numpy_out():
@@ -171,6 +175,8 @@ def test_numpy_in_numpy_out():
         (lambda X, key: as_landmarks(X, [2, 3, 2]), "row 2 of X 2 times"),
         (lambda X, key: as_landmarks(X, [[0, 1]]), "shape"),
         (lambda X, key: as_landmarks(X, np.zeros((2, 5))), "points"),
+        (lambda X, key: as_landmarks(X + 1, rls.landmarks(GAUSSIAN, X, 3, key=key)), "this X"),
+        (lambda X, key: as_landmarks(X[:3], rls.landmarks(GAUSSIAN, X, 9, key=key)), "this X"),
     ],
 )
 def test_errors_say_what_to_do(call, message, unchecked):

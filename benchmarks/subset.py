@@ -1,0 +1,105 @@
+"""What the subset of regressors costs beside the two products that it cannot avoid, and how well its two leave-one-outs foresee the test.
+
+python benchmarks/subset.py [--n 40000] [--m 1000] [--d 8] [--lams 100] [--rounds 5]
+python benchmarks/subset.py --tables --data FOLDER     # kin40k, protein and elevators as FOLDER/<name>.csv.gz, target last
+
+The two products are Φ (n, m) by (m, m), and ΦᵀΦ: n·m² multiply-adds each. FOLDER may also be given as JAXRLS_DATA.
+"""
+
+import argparse
+import functools
+import os
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from timing import interleaved
+
+import jaxrls as rls
+
+DATA_SETS = ("kin40k", "protein", "elevators")
+
+
+@functools.partial(jax.jit, static_argnames=("count", "drop", "keep"))
+def path(kernel, X, Y, landmarks, count, drop=True, keep=True):
+    factor = rls.factor_subset(kernel, X, landmarks, intercept=True, drop=drop, keep=keep)
+    return rls.path(factor, Y, rls.lambda_grid(factor, count))
+
+
+def costs(args):
+    rng = np.random.default_rng(0)
+    X, A, B = (jnp.asarray(rng.normal(size=shape)) for shape in ((args.n, args.d), (args.n, args.m), (args.m, args.m)))
+    Y, kernel, key = jnp.sin(X[:, :1]), rls.Gaussian(float(np.sqrt(args.d))), jax.random.key(0)
+    chosen = rls.landmarks(kernel, X, args.m, key=key)
+    outer = jax.jit(lambda A, B: jnp.matmul(A, B, precision="highest"))
+    inner = jax.jit(lambda A: jnp.matmul(A.T, A, precision="highest"))
+    contestants = {
+        "Φ by an m×m matrix": lambda: outer(A, B),
+        "ΦᵀΦ": lambda: inner(A),
+        f"{args.lams} λ with LOO": lambda: path(kernel, X, Y, chosen, args.lams),
+        "the same, dictionary fixed": lambda: path(kernel, X, Y, chosen, args.lams, drop=False),
+        "the same, K_TR not kept": lambda: path(kernel, X, Y, chosen, args.lams, keep=False),
+        "landmarks, rpcholesky": lambda: rls.landmarks(kernel, X, args.m, key=key),
+        "landmarks, uniform": lambda: rls.landmarks(kernel, X, args.m, key=key, method="uniform"),
+    }
+    seconds, first = interleaved(contestants, args.rounds)
+    products = seconds["Φ by an m×m matrix"] + seconds["ΦᵀΦ"]
+    print(f"n = {args.n}, m = {args.m}, d = {args.d}, float64, medians of {args.rounds} interleaved rounds, {jax.devices()[0]}\n")
+    print("| work | ratio to the two products |")
+    print("|---|---|")
+    for name, t in seconds.items():
+        print(f"| {name} | {t / products:.2f} |")
+
+
+def load(folder, name):
+    """Standardised columns, rows shuffled, the target last."""
+    values = np.loadtxt(folder / f"{name}.csv.gz", delimiter=",")
+    scale = values.std(axis=0)
+    values = (values - values.mean(axis=0)) / np.where(scale > 0, scale, 1)
+    values = jnp.asarray(np.random.default_rng(0).permutation(values))
+    return values[:, :-1], values[:, -1]
+
+
+def tables(folder, n):
+    print("| data | tr(K − K̂)/n, m = 1000: rpcholesky | uniform |\n|---|---|---|")
+    for name in DATA_SETS:
+        X, _ = load(folder, name)
+        kernel = rls.Gaussian(float(np.sqrt(X.shape[1])))
+        left = [float(rls.landmarks(kernel, X, 1000, key=jax.random.key(0), method=method).trace_residual) for method in ("rpcholesky", "uniform")]
+        print(f"| {name} | {left[0] / len(X):.3g} | {left[1] / len(X):.3g} |")
+    print(f"\nmean |log(LOO/test)| over 50 λ, n = {n}, the rest (at most 10000 rows) for the test\n")
+    print("| data | m | dictionary fixed | landmark leaves |\n|---|---|---|---|")
+    for name in DATA_SETS:
+        X, y = load(folder, name)
+        kernel = rls.Gaussian(float(np.sqrt(X.shape[1])))
+        new, y_new = X[n : n + 10_000], y[n : n + 10_000]
+        for m in (n // 10, n // 2):
+            chosen = rls.landmarks(kernel, X[:n], m, key=jax.random.key(0), method="uniform")
+            K, gaps = rls.gram(kernel, new, chosen.points), []
+            for drop in (False, True):
+                found = path(kernel, X[:n], y[:n], chosen, 50, drop=drop)
+                test = jnp.mean((y_new - found.coef @ K.T - found.intercept[:, None]) ** 2, axis=1)
+                gaps.append(float(jnp.mean(jnp.abs(jnp.log(found.loo / test)))))
+            print(f"| {name} | {len(chosen.indices)} | {gaps[0]:.3f} | {gaps[1]:.3f} |")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    for name, default in (("n", 40_000), ("m", 1000), ("d", 8), ("lams", 100), ("rounds", 5)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--tables", action="store_true", help="the two leave-one-outs on public data, in place of costs")
+    parser.add_argument("--train", type=int, default=2000, help="rows of each data set that --tables trains on")
+    parser.add_argument("--data", type=Path, default=os.environ.get("JAXRLS_DATA"), help="folder of the data sets")
+    args = parser.parse_args()
+    jax.config.update("jax_enable_x64", True)
+    if not args.tables:
+        return costs(args)
+    missing = [name for name in DATA_SETS if args.data is None or not (Path(args.data) / f"{name}.csv.gz").exists()]
+    if missing:
+        return print(f"skipped: {', '.join(missing)} not found as <name>.csv.gz in --data or JAXRLS_DATA, which is {args.data}")
+    return tables(Path(args.data), args.train)
+
+
+if __name__ == "__main__":
+    main()

@@ -174,7 +174,15 @@ class Factor(Weighted):
         return lam / (self.s[:, None] + lam)
 
     def _spectral_sum(self, inside, outside):
-        """Σ over the n − r directions outside U too."""
+        """Σ over the dimensions the fit lives in: those of U, each by its share, and the n − r outside it.
+
+        Where U is square it also spans the constant and the rows of weight 0, whose share is 0: counted instead of subtracted, as
+        their eigenvalues are 0 to rounding only.
+        """
+        if self.complete:
+            squares = self.rows * self.rows
+            squares = squares if self.weights is None else jnp.where(self.weights[:, None] > 0, squares, 0)
+            return jnp.sum(jnp.sum(squares, axis=0)[:, None] * inside, axis=0).reshape(jnp.shape(outside))
         missing = self.num_rows() - self.s.shape[0]
         return jnp.sum(inside, axis=0).reshape(jnp.shape(outside)) + missing * outside
 

@@ -43,6 +43,11 @@ class Factor(Weighted):
 
     Made by `factorize` or by one of the makers under it; `route` says which. U is kept as such, or as rows·rotation, formed
     block by block, on the covariance route. Differentiating through its making raises and names the function to use.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> factor = rls.factor_gram(jnp.eye(3), intercept=True)
+    >>> factor.n, factor.route, factor.intercept_fitted
+    (3, 'gram', True)
     """
 
     rows: Float[Array, "n p"] | SparseRows  # U itself, or the features it is made of

@@ -72,11 +72,11 @@ def landmarks(
     Either way a row whose residual is within rounding of 0, m·eps·Kᵢᵢ, counts as already spanned: no duplicate is chosen twice.
     K itself is never formed. The same `key` gives the same rows.
 
-    **Arguments**: X (n, d), NumPy or JAX; `num` static, at most n; `tol` in (0, 1); with both, whichever comes first. **Returns** `Landmarks` with the trace
-    residual. Where fewer rows than `num` are independent the result has only those; inside `jax.jit`, where the shape cannot
+    **Arguments**: X (n, d), NumPy or JAX; `num` static, at most n; `tol` in (0, 1); with both, whichever comes first. **Returns**
+    `Landmarks` with the trace residual. Where fewer rows than `num` are independent it has only those; inside `jax.jit`, where the shape cannot
     follow, it is filled up with rows not chosen yet. **Cost** O(n m (m + d)) time, O(n m) memory. **Raises** `ValueError` for neither
-    `num` nor `tol`, `tol` alone inside `jax.jit`, or a precomputed kernel. **Source**: Chen, Epperly, Tropp and Webber 2025, algorithm
-    2.1; in blocks, Epperly, Tropp and Webber 2024, algorithm 2.2.
+    `num` nor `tol`, `tol` alone inside `jax.jit`, or a precomputed kernel. **Source**: Chen, Epperly, Tropp and Webber 2022, "Randomly pivoted
+    Cholesky"; in blocks, Epperly, Tropp and Webber 2024, "Embrace rejection", accelerated RPCholesky.
 
     >>> import jax, jax.numpy as jnp, jaxrls as rls
     >>> X = jnp.array([[0.0], [0.0], [1.0], [1.0]])

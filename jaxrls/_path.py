@@ -22,6 +22,10 @@ class Path:
 
     `coef` is (L, q) or (L, q, t): dual coefficients c(λ), q = n, or weights w(λ) on explicit features, q = r, by the factor's
     route. `loo` is Σ vᵢ eᵢ² / Σ vᵢ, (L,) or (L, t); `intercept` has the same shape, and is 0 where none was fitted.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> rls.path(rls.factor_gram(jnp.eye(2)), jnp.array([1.0, 3.0]), jnp.array([1.0, 2.0])).coef.shape
+    (2, 2)
     """
 
     lams: Float[Array, " L"]

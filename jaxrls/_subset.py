@@ -213,7 +213,7 @@ def factor_subset(
     **Cost** 2¼ products of n m² multiply-adds, LOO included, O(m³) and n m kernel values. **Raises** `ValueError` for landmarks or shapes
     that do not fit, or a precomputed kernel. **Fails**: a pivot of K_RR's Cholesky factor below 2√m·eps of its diagonal makes a ridge of
     that size, relative to the diagonal, and four times larger until the factor exists; `ridge` says which. Squares the condition number
-    of Φ as `factor_covariance`. **Source**: Quiñonero-Candela and Rasmussen 2005, §6.1; Rifkin (lecture), "Subset of Regressors".
+    of Φ as `factor_covariance`. **Source**: Quiñonero-Candela and Rasmussen 2005, §4; Rifkin (lecture), "Subset of Regressors".
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> X = jnp.arange(5.0)[:, None]

@@ -62,7 +62,7 @@ GROUPS = np.arange(len(y)) // 8
 
 # Their data are noise and blobs: the chosen λ may well be at the edge of its grid. And they skip the array API with a warning.
 @pytest.mark.filterwarnings("ignore")
-@parametrize_with_checks([RLSRegressor(), RLSClassifier(), RLSRegressor("linear"), RLSClassifier("linear")])
+@parametrize_with_checks([RLSRegressor(), RLSClassifier()])
 def test_estimator_checks(estimator, check):
     check(estimator)
 

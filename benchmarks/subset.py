@@ -66,7 +66,10 @@ def tables(folder, n):
     for name in DATA_SETS:
         X, _ = load(folder, name)
         kernel = rls.Gaussian(float(np.sqrt(X.shape[1])))
-        left = [float(rls.landmarks(kernel, X, 1000, key=jax.random.key(0), method=method).trace_residual) for method in ("rpcholesky", "uniform")]
+        left = [
+            float(rls.landmarks(kernel, X, 1000, key=jax.random.key(0), method=method).trace_residual)
+            for method in ("rpcholesky", "uniform")
+        ]
         print(f"| {name} | {left[0] / len(X):.3g} | {left[1] / len(X):.3g} |")
     print(f"\nmean |log(LOO/test)| over 50 λ, n = {n}, the rest (at most 10000 rows) for the test\n")
     print("| data | m | dictionary fixed | landmark leaves |\n|---|---|---|---|")

@@ -48,3 +48,10 @@ def unchecked():
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forget_programs():
+    """Each module's compiled programs go with it: thousands of them in one process exhaust the memory maps that Linux grants."""
+    yield
+    jax.clear_caches()

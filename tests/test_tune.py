@@ -24,6 +24,7 @@ def problem(n=60, seed=0):
     return X, y.astype(DTYPE)
 
 
+@pytest.mark.filterwarnings("ignore:the chosen λ")  # of the grid's wide kernels
 def test_reaches_the_best_of_a_grid():
     X, y = problem()
     tuned = rls.tune(rls.Gaussian(5.0), X, y)

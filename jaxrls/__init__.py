@@ -48,13 +48,13 @@ from jaxrls._path import effective_dof as effective_dof
 from jaxrls._path import lambda_grid as lambda_grid
 from jaxrls._path import loo_residuals as loo_residuals
 from jaxrls._path import path as path
-from jaxrls._point import factor_at as factor_at
+from jaxrls._routes import factor_at as factor_at
 from jaxrls._routes import factorize as factorize
+from jaxrls._start import median_distance as median_distance
+from jaxrls._start import start_from_data as start_from_data
 from jaxrls._subset import certificate as certificate
 from jaxrls._subset import certified_lam as certified_lam
 from jaxrls._subset import factor_subset as factor_subset
 from jaxrls._tune import Tuned as Tuned
-from jaxrls._tune import median_distance as median_distance
-from jaxrls._tune import start_from_data as start_from_data
 from jaxrls._tune import tune as tune
 from jaxrls._version import __version__ as __version__

@@ -121,7 +121,7 @@ def run_demo(args) -> None:
     say("time", f"{seconds:.1f} s for {len(fit.lams)} lambdas with exact leave-one-out, compilation included")
     start = time.perf_counter()
     some = np.flatnonzero(~test)[::3]
-    tuned: Any = rls.tune(kernel, X[some], y[some], start="kernel", optimizer=plain_optimizer(), steps=40)
+    tuned: Any = rls.tune(kernel, X[some], y[some], start="kernel", optimizer=plain_optimizer(), steps=20)
     better = rls.fit(tuned.kernel, X[~test], y[~test])
     seconds = time.perf_counter() - start
     steps = count(len(tuned.history.errors) - 1, "step")
@@ -141,7 +141,7 @@ def plain_optimizer():
     """Adam: many cheap steps, and no line search to compile, which would take longer than the whole demo."""
     import optax
 
-    return optax.adam(0.1)
+    return optax.adam(0.2)
 
 
 # from arguments to problem ---------------------------------------------------------------------------------------------------

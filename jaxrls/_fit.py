@@ -12,15 +12,13 @@ from jaxtyping import Array, Float
 from jaxrls._checks import as_floats, check_dense_size, check_lams, is_concrete
 from jaxrls._criteria import loo
 from jaxrls._kernels import Kernel, pytree, static
-from jaxrls._landmarks import Landmarks
-from jaxrls._landmarks import landmarks as choose_landmarks
 from jaxrls._losses import squared_error
 from jaxrls._model import Model, make_model
 from jaxrls._path import coef, effective_dof, lambda_grid, loo_residuals
 from jaxrls._precision import in_precision_of
 from jaxrls._routes import choose_route, factorize
 from jaxrls._sparse import is_sparse
-from jaxrls._validation import check_data, evaluate, name_of, resolve_criterion
+from jaxrls._validation import check_data, evaluate, name_of, resolve_criterion, resolve_landmarks
 
 
 @pytree
@@ -104,7 +102,7 @@ def fit(
     if lams is not None:
         lams = jnp.atleast_1d(jnp.asarray(as_floats("lams", lams, X.dtype)))
         check_lams(lams)
-    landmarks = _landmarks(kernel, X, landmarks)
+    landmarks = resolve_landmarks(kernel, X, landmarks)
     if (
         is_concrete(X)
         and not is_sparse(X)
@@ -116,13 +114,6 @@ def fit(
     if is_concrete(result):
         _inspect(result, lams is None)
     return result
-
-
-def _landmarks(kernel, X, landmarks):
-    """Landmarks as chosen, or so many of them, the same ones every time."""
-    if not isinstance(landmarks, int | np.integer) or isinstance(landmarks, bool):
-        return landmarks if landmarks is None or isinstance(landmarks, Landmarks) else jnp.asarray(landmarks)
-    return choose_landmarks(kernel, X, int(landmarks), key=jax.random.key(0))
 
 
 @partial(jax.jit, static_argnums=(7, 8, 9, 10, 11, 12, 13))
@@ -142,9 +133,8 @@ def _choose(lams, errors, per_target):
     """The λ of the smallest error, the larger of equals: shared, by the mean over targets, or one per target."""
     if errors.ndim == 2 and not per_target:
         errors = jnp.mean(errors, axis=1)
-    order = jnp.argsort(lams)
-    best = order[lams.shape[0] - 1 - jnp.argmin(errors[order[::-1]], axis=0)]
-    return lams[best], jnp.take_along_axis(errors, jnp.expand_dims(best, 0), axis=0)[0]
+    smallest = jnp.min(errors, axis=0)
+    return jnp.max(jnp.where(errors <= smallest, lams.reshape(-1, *[1] * smallest.ndim), 0), axis=0), smallest
 
 
 def _inspect(fit: Fit, default_grid: bool) -> None:

@@ -147,8 +147,8 @@ def as_landmarks(X: Float[Array, "n d"], landmarks) -> Landmarks:
     if points.ndim != 2 or 0 in points.shape or points.shape[1] != X.shape[1]:
         raise ValueError(f"landmarks must be row numbers (m,) or points (m, {X.shape[1]}), and have shape {points.shape}")
     check_finite("landmarks", points)
-    cast = lambda value: None if value is None else jnp.asarray(value, X.dtype)  # noqa: E731
-    return Landmarks(None if indices is None else jnp.asarray(indices, jnp.int32), cast(points), cast(trace))
+    trace = None if trace is None else jnp.asarray(trace, X.dtype)
+    return Landmarks(None if indices is None else jnp.asarray(indices, jnp.int32), jnp.asarray(points, X.dtype), trace)
 
 
 def _same_rows(X, indices, points) -> bool:

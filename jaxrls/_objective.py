@@ -5,14 +5,14 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jaxrls._criteria import loo
 from jaxrls._kernels import Kernel
+from jaxrls._landmarks import Landmarks
 from jaxrls._losses import squared_error
 from jaxrls._path import lambda_grid
-from jaxrls._point import factor_at
-from jaxrls._routes import factorize
+from jaxrls._routes import factor_at, factorize
 from jaxrls._validation import evaluate, resolve_criterion
 
 
@@ -25,6 +25,7 @@ def loo_objective(
     weights: Float[Array, " n"] | None = None,
     intercept: bool = True,
     loss: Callable = squared_error,
+    landmarks: Landmarks | Int[Array, " m"] | Float[Array, "m d"] | None = None,
     block_size: int | None = None,
 ) -> Float[Array, ""]:
     """The exact leave-one-out error at one λ, averaged over targets: differentiable to any order in every array.
@@ -34,8 +35,9 @@ def loo_objective(
     gradient is right where eigenvalues repeat or vanish.
 
     **Shapes**: X (n, d), Y (n,) or (n, t), lam (), weights (n,); a scalar in the units of the loss. **Cost** with gradient one Cholesky
-    factor and about three products' worth of n×n work, in six n×n arrays; O(n r²) on r < n explicit features. The derivative in a
-    weight that is exactly 0 is taken as 0. **Raises** `ValueError` for shapes that do not fit. **Fails** (NaN) where K + λI is singular to
+    factor and about three products' worth of n×n work, in six n×n arrays; O(n r²) on r < n explicit features; O(n m²) on m `landmarks`, as in
+    `factor_subset`, in row blocks and O(m²) memory beside X and Y: points (m, d) have derivatives too, row numbers leave with their row. The
+    derivative in a weight that is exactly 0 is taken as 0. **Raises** `ValueError` for shapes that do not fit. **Fails** (NaN) where K + λI is singular to
     working precision. **Source**: the derivative of Rifkin (lecture), "LOOE derivation, VII"; Sundararajan and Keerthi 2001, eq. 25.
 
     >>> import jax, jax.numpy as jnp, jaxrls as rls
@@ -44,7 +46,8 @@ def loo_objective(
     >>> bool(slope.width < 0)
     True
     """
-    return objective(kernel, X, Y, lam, criterion=loo, weights=weights, intercept=intercept, loss=loss, block_size=block_size)
+    options: dict = {"weights": weights, "intercept": intercept, "loss": loss, "landmarks": landmarks, "block_size": block_size}
+    return objective(kernel, X, Y, lam, criterion=loo, **options)
 
 
 def objective(
@@ -59,6 +62,7 @@ def objective(
     loss: Callable = squared_error,
     groups=None,
     validation=None,
+    landmarks: Landmarks | Int[Array, " m"] | Float[Array, "m d"] | None = None,
     block_size: int | None = None,
 ) -> Float[Array, ""]:
     """Any criterion at one λ, averaged over targets, smaller better: `loo_objective` for GCV, k-fold, hold-out and evidence.
@@ -75,13 +79,13 @@ def objective(
     True
     """
     criterion, options = resolve_criterion(criterion, loss, groups, validation)
-    return error_at(kernel, X, Y, lam, weights, options, criterion, loss, intercept, block_size)
+    return error_at(kernel, X, Y, lam, weights, options, criterion, loss, intercept, landmarks, block_size)
 
 
-def error_at(kernel, X, Y, lam, weights, options, criterion, loss, intercept, block_size=None):
+def error_at(kernel, X, Y, lam, weights, options, criterion, loss, intercept, landmarks=None, block_size=None):
     """The resolved criterion at one λ, averaged over targets."""
     lam = jnp.asarray(lam, X.dtype)
-    point = factor_at(kernel, X, lam, weights=weights, intercept=intercept, block_size=block_size)
+    point = factor_at(kernel, X, lam, weights=weights, intercept=intercept, landmarks=landmarks, block_size=block_size)
     return jnp.mean(evaluate(criterion, loss, point, kernel, X, Y, lam[None], options))
 
 

@@ -8,12 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls._blocks import default_block_size, sum_rows
-from jaxrls._checks import check_matrix
-from jaxrls._gram import gram
 from jaxrls._inverse import inverse, solve_diag
-from jaxrls._kernels import Kernel, pytree, static
+from jaxrls._kernels import pytree, static
 from jaxrls._linalg import matmul
-from jaxrls._weighted import Weighted, prepare_weights, scale_rows, unscale
+from jaxrls._weighted import Weighted, scale_rows, unscale
 
 
 @pytree
@@ -231,36 +229,3 @@ class FeaturePoint(Weighted):
         Phi, h = Phi[rows] * mask[:, None], self._constant()[rows] * mask
         block = jnp.eye(rows.shape[0], dtype=self.dtype) - h[:, None] * h[None, :] - matmul(matmul(Phi, target.inverse), Phi.T)
         return block, (target.scaled[rows] - matmul(self._centred()[rows], target.solution)) * mask[:, None]
-
-
-def factor_at(
-    kernel: Kernel,
-    X: Float[Array, "n d"],
-    lam: Float[Array, ""] | float,
-    *,
-    weights: Float[Array, " n"] | None = None,
-    intercept: bool = False,
-    block_size: int | None = None,
-) -> GramPoint | FeaturePoint:
-    """Factor the problem at one λ by Cholesky: cheaper than a spectrum where λ is given, and differentiable in everything.
-
-    K̃ + λI = LLᵀ, or Φ̃ᵀΦ̃ + λI = LLᵀ where the kernel has fewer explicit features than there are rows. Every criterion takes the
-    result in place of a `Factor`, with `lams` the same single λ.
-
-    **Shapes**: X (n, d), lam (), weights (n,) ≥ 0. **Cost** here that of K; the Cholesky factor is made when labels come.
-    **Raises** `ValueError` for shapes that do not fit. **Fails** (NaN) where K + λI is not positive definite to working
-    precision: take a larger λ. **Source**: Rifkin (lecture), "Solving RLS, Parameters Fixed".
-
-    >>> import jax, jax.numpy as jnp, jaxrls as rls
-    >>> X, y = jnp.arange(4.0)[:, None], jnp.array([0.0, 1.0, 0.0, 1.0])
-    >>> evidence = lambda k: rls.log_marginal_likelihood(rls.factor_at(k, X, 0.1), y, jnp.array([0.1]))[0]
-    >>> bool(jnp.isfinite(jax.grad(evidence)(rls.Gaussian(1.0)).width))
-    True
-    """
-    check_matrix("X", X)
-    weights = prepare_weights(weights, X.shape[0], X.dtype)
-    lam = jnp.asarray(lam, X.dtype)
-    explicit = kernel.num_features(X.shape[1], X.dtype)
-    if explicit is not None and explicit < X.shape[0]:
-        return FeaturePoint(kernel.features(X), lam, weights, intercept)
-    return GramPoint(gram(kernel, X, block_size=block_size), lam, weights, intercept)

@@ -1,5 +1,6 @@
 """The route from a kernel and X to a `Factor`: the cheapest exact one by shape, or the one asked for."""
 
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxrls._checks import check_matrix, check_symmetric
@@ -7,8 +8,10 @@ from jaxrls._factor import Factor, factor_covariance, factor_features, factor_sy
 from jaxrls._gram import gram
 from jaxrls._kernels import Kernel, Linear, Precomputed
 from jaxrls._landmarks import Landmarks
+from jaxrls._point import FeaturePoint, GramPoint
 from jaxrls._sparse import SparseMatrix, SparseRows, is_sparse, sparse_rows
 from jaxrls._subset import factor_subset
+from jaxrls._subset_point import SubsetPoint, subset_at
 from jaxrls._weighted import prepare_weights
 
 ROUTES = ("gram", "features", "covariance", "subset")
@@ -79,3 +82,40 @@ def factorize(
         raise ValueError(f"route={route!r} needs explicit features, which {type(kernel).__name__} does not have: use route='gram'")
     make = factor_features if route == "features" else factor_covariance
     return make(kernel.features(X), weights=weights, intercept=intercept)  # type: ignore[arg-type]
+
+
+def factor_at(
+    kernel: Kernel,
+    X: Float[Array, "n d"],
+    lam: Float[Array, ""] | float,
+    *,
+    weights: Float[Array, " n"] | None = None,
+    intercept: bool = False,
+    landmarks: Landmarks | Int[Array, " m"] | Float[Array, "m d"] | None = None,
+    block_size: int | None = None,
+) -> GramPoint | FeaturePoint | SubsetPoint:
+    """Factor the problem at one λ by Cholesky: cheaper than a spectrum where λ is given, and differentiable in everything.
+
+    K̃ + λI = LLᵀ, or Φ̃ᵀΦ̃ + λI = LLᵀ where the kernel has fewer explicit features than there are rows, or with `landmarks` the subset of
+    regressors of `factor_subset`. Every criterion takes the result in place of a `Factor`, with `lams` the same single λ.
+
+    **Shapes**: X (n, d), lam (), weights (n,) ≥ 0. **Cost** here that of K; the Cholesky factor is made when labels come. On landmarks O(n m²) then,
+    in row blocks, with memory O(m²) beside X and Y.
+    **Raises** `ValueError` for shapes that do not fit. **Fails** (NaN) where K + λI is not positive definite to working
+    precision: take a larger λ. **Source**: Rifkin (lecture), "Solving RLS, Parameters Fixed".
+
+    >>> import jax, jax.numpy as jnp, jaxrls as rls
+    >>> X, y = jnp.arange(4.0)[:, None], jnp.array([0.0, 1.0, 0.0, 1.0])
+    >>> evidence = lambda k: rls.log_marginal_likelihood(rls.factor_at(k, X, 0.1), y, jnp.array([0.1]))[0]
+    >>> bool(jnp.isfinite(jax.grad(evidence)(rls.Gaussian(1.0)).width))
+    True
+    """
+    check_matrix("X", X)
+    weights = prepare_weights(weights, X.shape[0], X.dtype)
+    lam = jnp.asarray(lam, X.dtype)
+    if landmarks is not None:
+        return subset_at(kernel, X, landmarks, lam, weights, intercept, block_size=block_size)
+    explicit = kernel.num_features(X.shape[1], X.dtype)
+    if explicit is not None and explicit < X.shape[0]:
+        return FeaturePoint(kernel.features(X), lam, weights, intercept)
+    return GramPoint(gram(kernel, X, block_size=block_size), lam, weights, intercept)

@@ -20,6 +20,7 @@ from jaxrls._blocks import check_block_size, default_block_size, map_rows, sum_r
 from jaxrls._checks import check_matrix, is_concrete, memory_bytes
 from jaxrls._factor import Factor, Target, spectrum
 from jaxrls._gram import gram
+from jaxrls._inverse import triangular_inverse
 from jaxrls._kernels import Kernel, pytree
 from jaxrls._landmarks import Landmarks, as_landmarks, check_evaluable
 from jaxrls._linalg import matmul, safe_sqrt
@@ -74,7 +75,7 @@ def moments(
         half = scale_rows(safe_sqrt(v), b)
         return Moments(jnp.sum(v), matmul(v, b), matmul(half.T, half), jnp.sum(v * lift.kernel.diag(x)))
 
-    return sum_rows(block, (X, rows, weights), _block_size(X.shape[0], origin, block_size))
+    return sum_rows(block, (X, rows, weights), block_rows(X.shape[0], origin, block_size))
 
 
 @pytree
@@ -178,10 +179,10 @@ class SubsetFactor(Factor):
         return target.mean + self._map(u, None)
 
     def _block_size(self, columns):
-        return _block_size(self.n, self.s, None)
+        return block_rows(self.n, self.s, None)
 
 
-def _block_size(n, like, block_size):
+def block_rows(n, like, block_size):
     """Rows whose m numbers stay in cache, but no fewer than a matrix product wants."""
     if block_size is not None:
         return check_block_size(block_size, n)
@@ -225,12 +226,13 @@ def factor_subset(
     check_evaluable(kernel)
     chosen = as_landmarks(X, landmarks)
     weights = prepare_weights(weights, X.shape[0], X.dtype)
-    lift, tail, order, ridge = _lift(kernel, chosen.points)
+    lift, tail, ridge = _lift(kernel, chosen.points)
+    given = np.argsort(lead_order(chosen.points.shape[0]))
     corner = lift(lift.points)
     origin = jnp.mean(corner, axis=0) if intercept else jnp.zeros_like(corner[0])
     rows = None
     if _fits(X.shape[0], corner) if keep is None else keep:
-        rows = map_rows(lift, X, _block_size(X.shape[0], corner, block_size))
+        rows = map_rows(lift, X, block_rows(X.shape[0], corner, block_size))
     sums = moments(lift, X, origin, weights, rows, block_size)
     mean = sums.first / sums.weight if intercept else jnp.zeros_like(origin)
     middle = origin + mean
@@ -242,12 +244,12 @@ def factor_subset(
     q = lift.lead.shape[0]
     V = jnp.concatenate([V[:q], matmul(tail, V[q:])])  # ΦV = B V from here on
     rotation = V * inverse_sigma
-    W = jnp.concatenate([matmul(lift.lead, V[:q] - matmul(lift.across, V[q:])), V[q:]])[np.argsort(order)]  # L⁻ᵀV, as given
+    W = jnp.concatenate([matmul(lift.lead, V[:q] - matmul(lift.across, V[q:])), V[q:]])[given]  # L⁻ᵀV, as given
     basis = W * jnp.sqrt(s)
 
     leaving = None
     if drop and chosen.indices is not None:
-        left = matmul(corner[np.argsort(order)] - middle, rotation)
+        left = matmul(corner[given] - middle, rotation)
         leaving = Leaving(chosen.indices, W / jnp.linalg.norm(W, axis=1, keepdims=True), left)
     return SubsetFactor(
         rows=X if rows is None else rows,
@@ -281,21 +283,26 @@ def _tailed(A, tail):
     return jnp.concatenate([A[:, :q], matmul(A[:, q:], tail)], axis=1)
 
 
-def _lift(kernel, points):
-    """B as a function of X, L₂⁻ᵀ, the order in which landmarks lead, and the ridge."""
+def lead_order(m: int) -> np.ndarray:
+    """The order in which landmarks lead: every fourth first, a coarse grid of them, however they are sorted."""
+    return np.argsort(np.arange(m) % 4, kind="stable")
+
+
+def _lift(kernel: Kernel, points: Float[Array, "m d"]):
+    """B as a function of X, L₂⁻ᵀ, and the ridge."""
     m = points.shape[0]
-    order = np.argsort(np.arange(m) % 4, kind="stable")  # every fourth: a coarse grid of them, however they are sorted
     q = -(-m // 4)
-    points = points[order]
-    L, ridge = _cholesky(gram(kernel, points))
-    invert = lambda L: jax.lax.linalg.triangular_solve(L, jnp.eye(*L.shape, dtype=L.dtype), left_side=True, lower=True).T  # noqa: E731
-    return Lift(kernel, points, invert(L[:q, :q]), L[q:, :q].T), invert(L[q:, q:]), order, ridge
+    points = points[lead_order(m)]
+    L, ridge = cholesky(gram(kernel, points))
+    invert = lambda L: triangular_inverse(L).T  # noqa: E731
+    return Lift(kernel, points, invert(L[:q, :q]), L[q:, :q].T), invert(L[q:, q:]), ridge
 
 
-def _cholesky(K):
+def cholesky(K: Float[Array, "m m"]) -> tuple[Float[Array, "m m"], Float[Array, ""]]:
     """L with LLᵀ = K + ridge·diag K, and the ridge: the first of 0, f, 4f, 16f … whose pivots are all above f/2, with f = 2√m·eps.
 
     A floor relative to each diagonal entry does not depend on the kernel's scale, and leaves a K that needs no help exactly alone.
+    The ridge counts as a constant in derivatives.
     """
     diag = jnp.diagonal(K)
     diag = jnp.where(diag > 0, diag, jnp.max(diag))  # k(x, x) = 0 is a landmark that does nothing: a column of 0
@@ -303,14 +310,22 @@ def _cholesky(K):
     i = jnp.arange(K.shape[0])
     K = K.at[i, i].set(diag)
 
-    def attempt(ridge):
-        return jnp.linalg.cholesky(K.at[i, i].add(ridge * diag)), ridge
+    def factor(K, diag, ridge):
+        return jnp.linalg.cholesky(K.at[i, i].add(ridge * diag))
+
+    known, known_diag = jax.lax.stop_gradient((K, diag))
 
     def failed(state):
         L, ridge = state
-        return ~jnp.all(jnp.diagonal(L) ** 2 >= floor / 2 * diag) & (ridge < LARGEST_RIDGE)
+        return ~jnp.all(jnp.diagonal(L) ** 2 >= floor / 2 * known_diag) & (ridge < LARGEST_RIDGE)
 
-    return jax.lax.while_loop(failed, lambda state: attempt(jnp.maximum(4 * state[1], floor)), attempt(jnp.zeros_like(floor)))
+    def enlarge(state):
+        ridge = jnp.maximum(4 * state[1], floor)
+        return factor(known, known_diag, ridge), ridge
+
+    start = jnp.zeros_like(floor)
+    _, ridge = jax.lax.while_loop(failed, enlarge, (factor(known, known_diag, start), start))
+    return factor(K, diag, ridge), ridge
 
 
 def certified_lam(source: SubsetFactor | Landmarks, tol: float | Float[Array, ""]) -> Float[Array, ""]:

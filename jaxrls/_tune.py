@@ -1,8 +1,9 @@
 """Kernel parameters and λ together, by the exact gradient of a validation error."""
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import cache, partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,22 +12,18 @@ from jaxtyping import Array, Float
 
 from jaxrls._checks import as_floats, check_dense_size, check_lams, is_concrete
 from jaxrls._criteria import gcv, log_marginal_likelihood, loo
-from jaxrls._kernels import Kernel, Laplacian, On, Periodic, city_block_distances, pytree, squared_distances, static
-from jaxrls._linalg import safe_sqrt
+from jaxrls._kernels import Kernel, pytree, static
 from jaxrls._losses import misclassification, squared_error
 from jaxrls._model import Model, make_model
 from jaxrls._objective import error_at
-from jaxrls._path import lambda_grid
-from jaxrls._point import factor_at
 from jaxrls._precision import in_precision_of
-from jaxrls._routes import factorize
-from jaxrls._validation import TAKES_LOSS, check_data, evaluate, resolve_criterion
+from jaxrls._routes import factor_at
+from jaxrls._start import first_guess
+from jaxrls._validation import TAKES_LOSS, check_data, resolve_criterion, resolve_landmarks
 
 # Log-parameters may move this far from their start, a factor of e^16 ≈ 9·10⁶ either way: further, K is 0 or constant to rounding.
 REACH = 16.0
 PATIENCE = 3
-SCREEN_ROWS = 500
-SCREEN_FACTORS = 2.0 ** np.arange(-4, 5)
 
 
 @pytree
@@ -67,63 +64,55 @@ class Tuned:
         return self.model.predict(X, block_size=block_size)
 
 
-def median_distance(X: Float[Array, "n d"], *, order: int = 2, rows: int = 1000) -> Float[Array, ""]:
-    """The median distance between distinct rows of X: the customary first width of a stationary kernel.
+@pytree
+class _Problem:
+    """What is minimised, as a function of kernel and λ."""
 
-    Over all pairs of at most `rows` rows spread evenly through X, Euclidean, or city-block with `order=1`. **Shapes**: X (n, d); a
-    scalar in the units of X, 1 where all rows are equal. **Cost** O(rows² d). **Raises** nothing. **Source**: Caputo, Sim, Furesjö and
-    Smola 2002.
+    X: Float[Array, "n d"]
+    Y: Float[Array, "n *t"]
+    weights: Float[Array, " n"] | None
+    options: Any  # the arrays that the criterion needs
+    landmarks: Any
+    criterion: Callable = static()
+    loss: Callable = static()
+    intercept: bool = static()
+    block_size: int | None = static()
 
-    >>> import jax.numpy as jnp, jaxrls as rls
-    >>> float(rls.median_distance(jnp.array([[0.0], [0.0], [2.0]])))
-    2.0
-    """
-    n = X.shape[0]
-    some = X[np.unique(np.linspace(0, n - 1, min(n, rows)).astype(int))]
-    distances = city_block_distances(some, some) if order == 1 else safe_sqrt(squared_distances(some, some))
-    distances = jnp.where(jnp.tri(some.shape[0], k=-1, dtype=bool) & (distances > 0), distances, jnp.nan)
-    median = jnp.nanmedian(distances)
-    return jnp.where(jnp.isfinite(median), median, 1.0)
+    def value(self, kernel: Kernel, lam):
+        """The logarithm of an error that cannot be negative, the evidence per row, anything else as it is; huge where not finite."""
+        data = self.X, self.Y, lam, self.weights, self.options
+        error = error_at(kernel, *data, self.criterion, self.loss, self.intercept, self.landmarks, self.block_size)
+        if self._positive:
+            error = jnp.log(error)
+        elif self.criterion is log_marginal_likelihood:
+            error = error / self.X.shape[0]
+        return jnp.where(jnp.isfinite(error), error, jnp.asarray(self.huge, self.X.dtype))
 
+    def to_error(self, value):
+        """From values back to errors."""
+        if self._positive:
+            return np.exp(value)
+        return value * self.X.shape[0] if self.criterion is log_marginal_likelihood else value
 
-def _map_widths(kernel: Kernel, X, fn: Callable) -> Kernel:
-    """The kernel with the width of every stationary part replaced by `fn(part, the columns of X that it sees)`."""
-    if isinstance(kernel, On):
-        return replace(kernel, kernel=_map_widths(kernel.kernel, kernel.take(X), fn))
-    changes: dict = {
-        f.name: _map_widths(value, X, fn)
-        for f in fields(kernel)  # type: ignore[arg-type]
-        if isinstance(value := getattr(kernel, f.name), Kernel)
-    }
-    if hasattr(kernel, "width") and not isinstance(kernel, Periodic):  # whose width has no unit
-        changes["width"] = fn(kernel, X)
-    return replace(kernel, **changes)  # type: ignore[type-var]
+    @property
+    def huge(self) -> float:
+        """The value of a failure: large, and far enough from overflow for a line search to calculate with."""
+        return float(jnp.finfo(self.X.dtype).max) ** 0.25
 
+    @property
+    def _positive(self) -> bool:
+        return self.criterion in (*TAKES_LOSS, gcv)
 
-def _scale_widths(kernel, X, factor):
-    return _map_widths(kernel, X, lambda part, _: part.width * factor)
-
-
-def start_from_data(kernel: Kernel, X: Float[Array, "n d"]) -> Kernel:
-    """The same kernel with every width set to the median distance between the rows it sees.
-
-    With one width per column, to the column's standard deviation times the median distance of the standardised columns.
-    **Shapes**: X (n, d). **Cost** as `median_distance`. **Raises** nothing. **Source**: as `median_distance`.
-
-    >>> import jax.numpy as jnp, jaxrls as rls
-    >>> float(rls.start_from_data(rls.Gaussian(1.0), jnp.array([[0.0], [2.0]])).width)
-    2.0
-    """
-
-    def width(part, seen):
-        order = 1 if isinstance(part, Laplacian) else 2
-        if np.ndim(part.width) == 0:
-            return median_distance(seen, order=order)
-        spread = jnp.std(seen, axis=0)
-        spread = jnp.where(spread > 0, spread, 1)
-        return spread * median_distance(seen / spread, order=order)
-
-    return _map_widths(kernel, X, width)
+    @jax.jit
+    def model(self, kernel: Kernel, lam) -> Model:
+        """The model at one λ."""
+        options: dict = {"intercept": self.intercept, "landmarks": self.landmarks, "block_size": self.block_size}
+        point = factor_at(kernel, self.X, lam, weights=self.weights, **options)
+        target = point.project(self.Y)
+        coef, constant = point.coef(target, lam), point.intercept(target, lam)
+        if self.Y.ndim == 1:
+            coef, constant = coef[:, 0], constant[0]
+        return make_model(kernel, getattr(point, "points", self.X), coef, constant, point.route)
 
 
 def _search_kinds(kernel: Kernel) -> list[str]:
@@ -144,13 +133,19 @@ class _Space:
     """Where the search starts and what it may move: parameters θ ↔ kernel and λ."""
 
     kernel: Kernel
-    log_lam: Float[Array, ""]
-    floor: Float[Array, ""]  # λ stays above the precision of K
+    log_lam: Float[Array | np.ndarray, ""]
+    floor: Float[Array | np.ndarray, ""]  # λ stays above the precision of K
     kinds: tuple[str, ...] = static()
+
+    @classmethod
+    def around(cls, kernel: Kernel, lam, floor):
+        """The space whose origin is this kernel and this λ."""
+        log_lam = np.asarray(np.log(np.maximum(lam - floor, 1e-2 * floor)))
+        return cls(kernel, log_lam, np.asarray(floor), tuple(_search_kinds(kernel)))
 
     def first(self):
         """θ at the start."""
-        leaves = [jnp.log(a) if kind == "log" else a for a, kind in zip(jax.tree.leaves(self.kernel), self.kinds, strict=True)]
+        leaves = [np.log(a) if kind == "log" else a for a, kind in zip(jax.tree.leaves(self.kernel), self.kinds, strict=True)]
         return leaves, self.log_lam
 
     def unpack(self, params):
@@ -196,6 +191,7 @@ def tune(
     intercept: bool = True,
     groups=None,
     validation=None,
+    landmarks=None,
     progress: bool = False,
     block_size: int | None = None,
 ) -> Tuned:
@@ -206,14 +202,15 @@ def tune(
     a sum of `aₖ * kₖ.on(columns)` the weights of several kernels (banded ridge).
 
     **Arguments**: data, `criterion`, `loss`, `weights`, `intercept`, `groups` and `validation` as in `fit`. `lam` where to start, by default the
-    best of the spectrum's grid for the first kernel. `optimizer` any optax optimiser, by default L-BFGS. `steps` at most;
+    best of a grid for the first kernel. `optimizer` any optax optimiser, by default L-BFGS. `steps` at most;
     `tol` stops where ‖∇ log E‖∞ is below it, or where three steps in a row gain less than tol² of log E. `start="screen"` first
     multiplies all widths by the best of nine factors from 1/16 to 16, judged on at most 500 rows; `"data"` sets them to the median
     distance; `"kernel"` leaves them. The given kernel itself stays in the contest. `starts` > 1 tries as many random multiples of
-    the first parameters (needs `key`), vmapped, and keeps the best. `progress` shows a bar (needs tqdm).
+    the first parameters (needs `key`), vmapped, and keeps the best. `landmarks` as in `fit`, for more rows than K can be factored for: a number of
+    them is chosen with the first kernel and stays. `progress` shows a bar (needs tqdm).
 
     **Returns** a `Tuned`, never worse than its start. **Cost** a step is one or a few values with gradients of `objective`: one Cholesky
-    factor and about three products each, in `starts` × six n×n arrays. **Raises** `ValueError` as `fit`, and for a criterion
+    factor and about three products each, in `starts` × six n×n arrays; O(n m²) on m landmarks. **Raises** `ValueError` as `fit`, and for a criterion
     whose derivative is 0 everywhere. **Fails**: error surfaces have several minima: use `starts`. **Source**: Rasmussen and Williams
     2006, §5.4.2, with the exact squared LOO error in place of the predictive probability.
 
@@ -225,20 +222,23 @@ def tune(
     """
     kernel, X, Y, weights = check_data(kernel, X, Y, weights)
     criterion, options = resolve_criterion(criterion, loss, groups, validation)
-    _check_options(X, steps, start, starts, key)
+    _check_options(X, steps, start, starts, key, landmarks)
     if loss is misclassification:
         raise ValueError("misclassification has derivative 0 everywhere and cannot be tuned by gradient: tune with squared_error")
     kernel = jax.tree.map(lambda leaf: jnp.asarray(leaf, X.dtype), kernel)
-    problem = (X, Y, weights, options)
-    static_part = (criterion, loss, intercept, block_size)
-    kernel, lam, floor, given_error = _first(kernel, problem, static_part, start, _first_lams(lam, X.dtype))
-    space = _Space(kernel, jnp.log(jnp.maximum(lam - floor, 1e-2 * floor)), floor, tuple(_search_kinds(kernel)))
-    params = _spread(space.first(), starts, key)
+    guesses = first_guess(kernel, X, Y, weights, start, _first_lams(lam, X.dtype), loss, intercept)
+    chosen = resolve_landmarks(guesses[-1][0], X, landmarks)
+    problem = _Problem(X, Y, weights, options, chosen, criterion, loss, intercept, block_size)
+    spaces = [_Space.around(*guess) for guess in guesses]
     with jax.numpy_dtype_promotion("standard"):  # optax's line search mixes integer types
-        return _search(params, space, problem, static_part, optimizer or default_optimizer(), steps, tol, progress, given_error)
+        values = [float(_value_and_grad(_spread(space.first(), 1, None), space, problem)[0][0]) for space in spaces]
+        space = spaces[int(np.argmin(values))]
+        params = _spread(space.first(), starts, key)
+        seen, stopped = _search(params, space, problem, optimizer or default_optimizer(), steps, tol, progress)
+        return _finish(seen, stopped, space, problem, tol, values[0])
 
 
-def _check_options(X, steps, start, starts, key):
+def _check_options(X, steps, start, starts, key, landmarks):
     if not is_concrete(X):
         raise ValueError("tune runs its own loop and cannot be called inside jax.jit or vmap: use loo_objective with an optimiser there")
     if steps < 1 or starts < 1:
@@ -247,7 +247,8 @@ def _check_options(X, steps, start, starts, key):
         raise ValueError(f"start must be 'screen', 'kernel' or 'data', and is {start!r}")
     if starts > 1 and key is None:
         raise ValueError("starts > 1 draws random starts: pass key=jax.random.key(0)")
-    check_dense_size(X.shape[0], X.dtype)
+    if landmarks is None:
+        check_dense_size(X.shape[0], X.dtype)
 
 
 def _first_lams(lam, dtype):
@@ -261,119 +262,56 @@ def _first_lams(lam, dtype):
     return lam[None]
 
 
-def _first(kernel, problem, static_part, start, lams):
-    """The best of the given kernel and the one that `start` suggests, its best λ, the precision of its K, and the given one's error."""
-    X, Y, weights, _ = problem
-    candidates = [kernel]
-    if start == "data":
-        candidates.append(start_from_data(kernel, X))
-    elif start == "screen":
-        factor = _screen(kernel, X, Y, weights, *static_part[1:])
-        candidates += [_scale_widths(kernel, X, factor)] if factor != 1 else []
-    ends = [_spectrum(candidate, problem, lams, *static_part) for candidate in candidates]
-    best = int(np.nanargmin([float(error) for _, _, error in ends]))
-    floor, lam, _ = ends[best]
-    return candidates[best], lam, floor, ends[0][2] if best else None
-
-
-@partial(jax.jit, static_argnums=(3, 4, 5, 6))
-def _spectrum(kernel, problem, lams, criterion, loss, intercept, block_size):
-    """The precision of K, the best λ of the grid, and its error."""
-    X, Y, weights, options = problem
-    factor = factorize(kernel, X, weights=weights, intercept=intercept, block_size=block_size)
-    lams = lambda_grid(factor, 50) if lams is None else lams
-    errors = evaluate(criterion, loss, factor, kernel, X, Y, lams, options)
-    errors = errors if errors.ndim == 1 else jnp.mean(errors, axis=1)
-    best = jnp.argmin(errors)
-    return factor.precision_floor(), lams[best], errors[best]
-
-
-def _screen(kernel, X, Y, weights, loss, intercept, block_size):
-    """The common factor on all widths with the smallest leave-one-out error on a sample of the rows, at each factor's best λ."""
-    widths: list = []
-    _map_widths(kernel, X, lambda part, _: widths.append(part.width) or part.width)
-    if not widths:
-        return 1.0
-    n = X.shape[0]
-    some = np.sort(np.random.default_rng(0).choice(n, min(n, SCREEN_ROWS), replace=False))
-    problem = (X[some], Y[some], None if weights is None else weights[some], {})
-    return float(SCREEN_FACTORS[int(np.argmin(_screen_errors(kernel, problem, loss, intercept, block_size)))])
-
-
-@partial(jax.jit, static_argnums=(2, 3, 4))
-def _screen_errors(kernel, problem, loss, intercept, block_size):
-    def at(factor):
-        error = _spectrum(_scale_widths(kernel, problem[0], factor), problem, None, loo, loss, intercept, block_size)[2]
-        return jnp.where(jnp.isfinite(error), error, jnp.inf)
-
-    return jax.lax.map(at, jnp.asarray(SCREEN_FACTORS, problem[0].dtype))
-
-
 def _spread(first, starts, key):
     """`starts` copies of the parameters, all but the first moved at random, logarithms by a standard deviation of 1."""
-    leaves, tree = jax.tree.flatten(first)
     if starts == 1:
-        return jax.tree.map(lambda a: a[None], first)
+        return jax.tree.map(lambda a: np.asarray(a)[None], first)
+    leaves, tree = jax.tree.flatten(first)
     keys = jax.random.split(key, len(leaves))
-    moves = [jax.random.normal(k, (starts, *a.shape), a.dtype).at[0].set(0) for k, a in zip(keys, leaves, strict=True)]
+    moves = [jax.random.normal(k, (starts, *np.shape(a)), a.dtype).at[0].set(0) for k, a in zip(keys, leaves, strict=True)]
     return jax.tree.unflatten(tree, [a + m for a, m in zip(leaves, moves, strict=True)])
 
 
-def _to_value(error, criterion, n):
-    """What is minimised: the logarithm of an error that cannot be negative, the evidence per row, anything else as it is."""
-    if criterion in (*TAKES_LOSS, gcv):
-        return jnp.log(error)
-    return error / n if criterion is log_marginal_likelihood else error
+@jax.jit
+def _value_and_grad(params, space, problem):
+    """Value and gradient of every start."""
+    return _over_starts(jax.value_and_grad(lambda p: problem.value(*space.unpack(p))), params)
 
 
-def _to_error(value, criterion, n):
-    """The inverse of `_to_value`."""
-    if criterion in (*TAKES_LOSS, gcv):
-        return np.exp(value)
-    return value * n if criterion is log_marginal_likelihood else value
+@partial(jax.jit, static_argnums=1)
+def _begin(params, optimizer):
+    """The optimiser's state for every start, strongly typed as a step returns it: a weak type would compile the step twice."""
+    return jax.tree.map(lambda a: jax.lax.convert_element_type(a, a.dtype), _over_starts(optimizer.init, params))
 
 
-def _value(params, space, problem, criterion, loss, intercept, block_size):
-    X, Y, weights, options = problem
-    kernel, lam = space.unpack(params)
-    error = error_at(kernel, X, Y, lam, weights, options, criterion, loss, intercept, block_size)
-    value = _to_value(error, criterion, X.shape[0])
-    return jnp.where(jnp.isfinite(value), value, jnp.asarray(jnp.finfo(X.dtype).max ** 0.25, X.dtype))
+@partial(jax.jit, static_argnums=4)
+def _update(carry, space, problem, active, optimizer):
+    """Parameters and optimiser state after one step of every start that is still active.
 
+    Then the value and gradient there, which a line search leaves in its state, or None from an optimiser that does not look ahead.
+    """
+    import optax
 
-@partial(jax.jit, static_argnums=(3, 4))
-def _begin(params, space, problem, static_part, optimizer):
-    """Optimiser state, value and gradient of every start."""
-
-    def one(params):
-        value, grad = jax.value_and_grad(lambda p: _value(p, space, problem, *static_part))(params)
-        return params, optimizer.init(params), value, grad
-
-    # Strong types, as a step returns them: a weak one would compile the step twice.
-    return jax.tree.map(lambda a: jax.lax.convert_element_type(a, a.dtype), _over_starts(one, params))
-
-
-@partial(jax.jit, static_argnums=(4, 5))
-def _step(carry, space, problem, active, static_part, optimizer):
-    """One step of every start that is still active: new parameters, optimiser state, value and gradient."""
-
-    def fn(p):
-        return _value(p, space, problem, *static_part)
+    optimizer = optax.with_extra_args_support(optimizer)
 
     def one(carry):
-        import optax
-
         params, state, value, grad = carry
-        updates, state = optax.with_extra_args_support(optimizer).update(grad, state, params, value=value, grad=grad, value_fn=fn)
-        params = optax.apply_updates(params, updates)
-        # A line search leaves the value and gradient of the point it chose in its state.
-        value, grad = optax.tree_utils.tree_get(state, "value"), optax.tree_utils.tree_get(state, "grad")
-        if value is None or grad is None:
-            value, grad = jax.value_and_grad(fn)(params)
-        return params, state, value, grad
+        look = {"value": value, "grad": grad, "value_fn": lambda p: problem.value(*space.unpack(p))}
+        updates, state = optimizer.update(grad, state, params, **look)
+        ahead = optax.tree_utils.tree_get(state, "value"), optax.tree_utils.tree_get(state, "grad")
+        return (optax.apply_updates(params, updates), state), None if ahead[0] is None or ahead[1] is None else ahead
 
-    new = _over_starts(one, carry)
-    return jax.tree.map(lambda a, b: jnp.where(active.reshape(-1, *[1] * (a.ndim - 1)), a, b), new, carry)
+    def if_active(new, old):
+        return jax.tree.map(lambda a, b: jnp.where(active.reshape(-1, *[1] * (a.ndim - 1)), a, b), new, old)
+
+    moved, ahead = _over_starts(one, carry)
+    return if_active(moved, carry[:2]), ahead and if_active(ahead, carry[2:])
+
+
+def _step(carry, space, problem, active, optimizer):
+    """One step: parameters, state, and value and gradient at the new parameters."""
+    (params, state), ahead = _update(carry, space, problem, active, optimizer)
+    return params, state, *(ahead or _value_and_grad(params, space, problem))
 
 
 def _over_starts(fn, tree):
@@ -383,20 +321,21 @@ def _over_starts(fn, tree):
     return jax.tree.map(lambda a: jnp.asarray(a)[None], fn(jax.tree.map(lambda a: a[0], tree)))
 
 
-def _search(params, space, problem, static_part, optimizer, steps, tol, progress, given_error):
-    carry = _begin(params, space, problem, static_part, optimizer)
+def _search(params, space, problem, optimizer, steps, tol, progress):
+    """What was seen at every step, and for every start whether it stopped for want of progress."""
+    carry = params, _begin(params, optimizer), *_value_and_grad(params, space, problem)
     seen = [_look(carry)]
     still = np.zeros(len(seen[0][1]), int)
     active = seen[0][2] > tol
     for _ in _bar(steps, progress):
         if not active.any():
             break
-        carry = _step(carry, space, problem, jnp.asarray(active), static_part, optimizer)
+        carry = _step(carry, space, problem, jnp.asarray(active), optimizer)
         seen.append(_look(carry))
         gain = seen[-2][1] - seen[-1][1]
         still = np.where(np.abs(gain) <= tol**2, still + 1, 0)
         active = active & (seen[-1][2] > tol) & (still < PATIENCE)
-    return _finish(seen, space, problem, static_part, tol, still, steps, given_error)
+    return seen, still >= PATIENCE
 
 
 def _look(carry):
@@ -416,31 +355,25 @@ def _bar(steps, progress):
     return tqdm(range(steps), desc="tune", unit="step")
 
 
-def _finish(seen, space, problem, static_part, tol, still, steps, given_error):
+def _finish(seen, stopped, space, problem, tol, given_value):
+    """The best of all that was seen, with the history of its start."""
     values = np.stack([value for _, value, _ in seen])
-    if not np.isfinite(values[0, 0]) or not (values < np.finfo(values.dtype).max ** 0.25).any():
+    if not (values < problem.huge).any():
         raise ValueError("the error is not finite at the start: use a larger lam, a smaller width, or float64")
     step, run = np.unravel_index(np.argmin(values), values.shape)
-    unpack = jax.jit(space.unpack)
-    visited = [unpack(jax.tree.map(lambda a: a[run], params)) for params, _, _ in seen]
-    kernel, lam = visited[step]
-    norms = np.array([norm[run] for _, _, norm in seen])
-    errors = _to_error(values[:, run], static_part[0], problem[0].shape[0])
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[k for k, _ in visited])
-    history = History(jnp.asarray(errors), jnp.asarray(norms), jnp.stack([x for _, x in visited]), stacked)
+    params = jax.tree.map(lambda *a: np.stack([x[run] for x in a]), *[params for params, _, _ in seen])
+    kernels, lams = jax.jit(jax.vmap(space.unpack))(params)
+    kernel, lam = jax.tree.map(lambda a: jnp.asarray(np.asarray(a)[step]), (kernels, lams))
+    norms, errors = np.array([norm[run] for _, _, norm in seen]), problem.to_error(values[:, run])
     converged = bool(norms[step] <= tol)
-    reason = "gradient norm below tol" if converged else "no further progress" if still[run] >= PATIENCE else f"all {steps} steps used"
-    start_error = jnp.asarray(errors[0]) if given_error is None else given_error
-    model = _final_model(kernel, lam, problem, static_part[2], static_part[3])
-    return Tuned(kernel, lam, jnp.asarray(errors[step]), start_error, model, history, converged, reason)
-
-
-@partial(jax.jit, static_argnums=(3, 4))
-def _final_model(kernel, lam, problem, intercept, block_size):
-    X, Y, weights, _ = problem
-    point = factor_at(kernel, X, lam, weights=weights, intercept=intercept, block_size=block_size)
-    target = point.project(Y)
-    coef, constant = point.coef(target, lam), point.intercept(target, lam)
-    if Y.ndim == 1:
-        coef, constant = coef[:, 0], constant[0]
-    return make_model(kernel, X, coef, constant, point.route)
+    reason = "gradient norm below tol" if converged else "no further progress" if stopped[run] else f"all {len(seen) - 1} steps used"
+    return Tuned(
+        kernel=kernel,
+        lam=lam,
+        error=jnp.asarray(errors[step]),
+        start_error=jnp.asarray(problem.to_error(given_value), problem.X.dtype),
+        model=problem.model(kernel, lam),
+        history=History(jnp.asarray(errors), jnp.asarray(norms), lams, kernels),
+        converged=converged,
+        reason=reason,
+    )

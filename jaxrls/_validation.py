@@ -1,11 +1,15 @@
 """Which criterion, on which data: what the one-call doors `fit` and `tune` share."""
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxrls._checks import as_floats, check_finite, check_matrix, check_symmetric, check_targets, check_weights
 from jaxrls._criteria import Folds, folds, holdout, kfold, log_marginal_likelihood, loo
 from jaxrls._gram import gram
 from jaxrls._kernels import Kernel, Precomputed
+from jaxrls._landmarks import Landmarks
+from jaxrls._landmarks import landmarks as choose_landmarks
 from jaxrls._losses import squared_error
 from jaxrls._sparse import is_sparse, sparse_rows
 
@@ -33,7 +37,19 @@ def check_data(kernel: Kernel, X, Y, weights):
         weights = as_floats("weights", weights, X.dtype)
         check_weights(weights, X.shape[0])
         weights = jnp.asarray(weights)
-    return kernel, X, jnp.asarray(Y), weights
+    return _strongly_typed(kernel, X.dtype), X, jnp.asarray(Y), weights
+
+
+def _strongly_typed(kernel: Kernel, dtype) -> Kernel:
+    """The kernel with Python floats as arrays, so that a width given as a number and a tuned one share a compiled program."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype) if isinstance(leaf, float) else leaf, kernel)
+
+
+def resolve_landmarks(kernel: Kernel, X, landmarks):
+    """Landmarks as chosen, or so many of them, the same ones every time."""
+    if not isinstance(landmarks, int | np.integer) or isinstance(landmarks, bool):
+        return landmarks if landmarks is None or isinstance(landmarks, Landmarks) else jnp.asarray(landmarks)
+    return choose_landmarks(kernel, X, int(landmarks), key=jax.random.key(0))
 
 
 def resolve_criterion(criterion, loss, groups, validation):

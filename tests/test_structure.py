@@ -37,11 +37,13 @@ FLOORS = {
     "_point": 4,
     "_criteria": 5,
     "_subset": 5,
-    "_routes": 6,
-    "_validation": 6,
-    "_fit": 7,
-    "_objective": 7,
-    "_tune": 8,
+    "_subset_point": 6,
+    "_routes": 7,
+    "_validation": 7,
+    "_fit": 8,
+    "_objective": 8,
+    "_start": 8,
+    "_tune": 9,
 }
 # What faces the outside world: a door may import anything but another door, and nothing imports a door but the package's front page.
 DOORS = {"_io", "__main__", "plot", "sklearn"}

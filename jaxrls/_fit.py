@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -12,12 +13,15 @@ from jaxtyping import Array, Float
 from jaxrls._checks import as_floats, check_dense_size, check_lams, is_concrete
 from jaxrls._criteria import loo
 from jaxrls._kernels import Kernel, pytree, static
+from jaxrls._landmarks import Landmarks
 from jaxrls._losses import squared_error
 from jaxrls._model import Model, make_model
 from jaxrls._path import coef, effective_dof, lambda_grid, loo_residuals
 from jaxrls._precision import in_precision_of
+from jaxrls._rank import grow
 from jaxrls._routes import choose_route, factorize
 from jaxrls._sparse import is_sparse
+from jaxrls._subset import certificate_words
 from jaxrls._validation import check_data, evaluate, name_of, resolve_criterion, resolve_landmarks
 
 
@@ -27,7 +31,8 @@ class Fit:
 
     `errors` (L,) or (L, t) is the criterion over `lams`, smaller better (the evidence negated); `lam` and `error` the chosen λ and its
     error, averaged over targets, or one of each per target. `loo_residuals` and `dof` belong to the chosen λ, `floor` is the λ
-    below which rounding rules, `route` and `criterion` say how it was done.
+    below which rounding rules, `route` and `criterion` say how it was done. On landmarks `trace_residual` is tr(K − K̂), and `certificate`
+    says in words how close that keeps the fit to that of all of K.
 
     >>> import numpy as np, jaxrls as rls
     >>> X = np.linspace(0, 1, 20)[:, None]
@@ -46,6 +51,8 @@ class Fit:
     indefinite: Float[Array | np.ndarray, ""]
     route: str = static()
     criterion: str = static()
+    trace_residual: Float[Array | np.ndarray, ""] | None = None
+    certificate: str = static(default="")
 
     def predict(self, X, *, block_size: int | None = None) -> Float[Array | np.ndarray, "m *t"]:
         """Predictions for the rows of X: see `Model.predict`."""
@@ -66,6 +73,7 @@ def fit(
     intercept: bool = True,
     per_target: bool = False,
     landmarks=None,
+    tol: float = 0.1,
     groups=None,
     validation=None,
     route: str | None = None,
@@ -81,7 +89,8 @@ def fit(
     better. `loss` for the ones that average a loss. `weights` (n,) ≥ 0. `intercept` unpenalised. `per_target` chooses λ for each column
     of Y. `groups` (n,) labels of rows left out together (the criterion is then `kfold`); `validation` a pair `(X, Y)` (then
     `holdout`). `landmarks` for more rows than K can be factored for: how many to choose by pivoted Cholesky, or what
-    `jaxrls.landmarks` chose, or row numbers, or points (m, d); leave-one-out then lets a landmark leave with its row.
+    `jaxrls.landmarks` chose, or row numbers, or points (m, d); leave-one-out then lets a landmark leave with its row. `"auto"` doubles their
+    number until `certified_lam` at `tol` reaches down to the chosen λ, and takes all rows where that never pays; `certificate` says which.
     `route` and `block_size` as in `factorize`.
 
     **Returns** a `Fit`; float64 NumPy input is computed in float64 and comes back as NumPy arrays. **Cost** one
@@ -102,18 +111,34 @@ def fit(
     if lams is not None:
         lams = jnp.atleast_1d(jnp.asarray(as_floats("lams", lams, X.dtype)))
         check_lams(lams)
-    landmarks = resolve_landmarks(kernel, X, landmarks)
-    if (
-        is_concrete(X)
-        and not is_sparse(X)
-        and landmarks is None
-        and (route or choose_route(kernel, X.shape[0], X.shape[1], X.dtype)) == "gram"
-    ):
-        check_dense_size(X.shape[0], X.dtype)
-    result = _fit(kernel, X, Y, lams, weights, options, landmarks, criterion, loss, intercept, per_target, route, block_size, num)
+
+    def solve(landmarks):
+        if landmarks is None and is_concrete(X) and not is_sparse(X) and (route or choose_route(kernel, *X.shape, X.dtype)) == "gram":
+            check_dense_size(X.shape[0], X.dtype)
+        return _fit(kernel, X, Y, lams, weights, options, landmarks, criterion, loss, intercept, per_target, route, block_size, num)
+
+    if isinstance(landmarks, str):
+        result = _solve_auto(solve, kernel, X, weights, landmarks, tol)
+    else:
+        chosen = resolve_landmarks(kernel, X, landmarks)
+        result = solve(chosen)
+        if is_concrete(result) and result.trace_residual is not None:
+            m = len(chosen.points if isinstance(chosen, Landmarks) else chosen)
+            result = replace(result, certificate=certificate_words(float(result.trace_residual), m, tol))
     if is_concrete(result):
         _inspect(result, lams is None)
     return result
+
+
+def _solve_auto(solve, kernel, X, weights, landmarks, tol):
+    if landmarks != "auto":
+        raise ValueError(f"landmarks must be a number, row numbers, points, what jaxrls.landmarks chose, or 'auto', and is {landmarks!r}")
+    if is_sparse(X):
+        raise ValueError("landmarks='auto' needs a dense X: leave it out, the linear kernel's features are fewer")
+    if not tol > 0:
+        raise ValueError(f"tol must be positive, the largest relative change of the coefficients, and is {tol!r}")
+    result, words = grow(solve, kernel, X, weights, tol)
+    return replace(result, certificate=words)
 
 
 @partial(jax.jit, static_argnums=(7, 8, 9, 10, 11, 12, 13))
@@ -125,8 +150,8 @@ def _fit(kernel, X, Y, lams, weights, options, landmarks, criterion, loss, inter
     model = make_model(kernel, getattr(factor, "points", X), *coef(factor, Y, lam), factor.route)
     residuals = loo_residuals(factor, Y, lam)
     dof = effective_dof(factor, jnp.atleast_1d(lam)).reshape(lam.shape)
-    name = name_of(criterion)
-    return Fit(model, lams, errors, lam, error, residuals, dof, factor.precision_floor(), factor.indefinite, factor.route, name)
+    how = factor.precision_floor(), factor.indefinite, factor.route, name_of(criterion), getattr(factor, "trace_residual", None)
+    return Fit(model, lams, errors, lam, error, residuals, dof, *how)
 
 
 def _choose(lams, errors, per_target):

@@ -24,6 +24,8 @@ METHODS = ("rpcholesky", "uniform")
 # Pivots per block: many enough for the update to run at the rate of a matrix product, few enough for the proposals to stay fresh.
 LARGEST_BLOCK = 128
 PROPOSALS_PER_PIVOT = 3
+# With a tolerance, how much more room a full partial factor gets: each size is a program of its own.
+GROWTH = 4
 
 
 @pytree
@@ -93,7 +95,7 @@ def landmarks(
     capacity = min(limit, 2 * LARGEST_BLOCK) if known and tol is not None else limit
     state = _grow(kernel, X, diag, target, _start(diag, key), capacity, method)
     while capacity < limit and int(state.count) == capacity and bool(jnp.sum(state.residual) > target):
-        capacity = min(limit, 2 * capacity)
+        capacity = min(limit, GROWTH * capacity)
         state = _grow(kernel, X, diag, target, state, capacity, method)
     return _finish(X, state, capacity)
 
@@ -156,7 +158,8 @@ def _same_rows(X, indices, points) -> bool:
     if not is_concrete(X, indices, points):
         return True
     inside = np.asarray(indices).max() < X.shape[0] and points.shape[1] == X.shape[1]
-    return bool(inside and (X[jnp.asarray(indices)] == jnp.asarray(points, X.dtype)).all())
+    with jax.ensure_compile_time_eval():  # values that jit sees from outside
+        return bool(inside and (X[jnp.asarray(indices)] == jnp.asarray(points, X.dtype)).all())
 
 
 def _rows_of(X, indices):

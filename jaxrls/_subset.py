@@ -92,7 +92,8 @@ class SubsetFactor(Factor):
     """A `Factor` of the subset of regressors; coefficients are β, on `points`.
 
     `rows` is B, or X where `lift` makes B of it block by block. `trace_residual` is tr √v(K − K̂)√v, and `ridge` what was added to K_RR's
-    diagonal, relative to it: 0 unless a pivot of its Cholesky factor was within rounding of 0.
+    diagonal, relative to it: 0 unless a pivot of its Cholesky factor was within rounding of 0. `rounding` is how far below 0 an eigenvalue
+    came out, relative to the largest.
     """
 
     rows: Float[Array, "n p"]
@@ -103,6 +104,11 @@ class SubsetFactor(Factor):
     leaving: Leaving | None
     trace_residual: Float[Array, ""]
     ridge: Float[Array, ""]
+    rounding: Float[Array, ""]
+
+    def precision_floor(self) -> Float[Array, ""]:
+        """As `Factor.precision_floor`, and twice the rounding below 0 that was seen, which nearly dependent landmarks make larger."""
+        return jnp.maximum(super().precision_floor(), 2 * self.rounding * jnp.max(self.s))
 
     def loo_sum(self, fn, target: Target, lam):
         """As `Factor.loo_sum`, with landmarks leaving the dictionary together with their row."""
@@ -260,7 +266,7 @@ def factor_subset(
         shift=matmul(middle, V * jnp.sqrt(s)) if intercept else None,
         weights=weights,
         design=None,
-        indefinite=below,
+        indefinite=jnp.zeros_like(below),
         complete=False,
         route="subset",
         points=chosen.points,
@@ -268,6 +274,7 @@ def factor_subset(
         leaving=leaving,
         trace_residual=trace,
         ridge=ridge,
+        rounding=below,
     )
 
 
@@ -346,7 +353,7 @@ def certified_lam(source: SubsetFactor | Landmarks, tol: float | Float[Array, ""
         raise ValueError("these landmarks carry no trace residual: pass the factor made from them, which knows its own")
     if is_concrete(tol) and not tol > 0:
         raise ValueError(f"tol must be positive, the largest relative distance from the exact coefficients, and is {tol!r}")
-    return source.trace_residual / jnp.asarray(tol, source.points.dtype)
+    return source.trace_residual / tol
 
 
 def certificate(source: SubsetFactor | Landmarks, tol: float = 0.01) -> str:
@@ -356,8 +363,12 @@ def certificate(source: SubsetFactor | Landmarks, tol: float = 0.01) -> str:
     >>> certificate(rls.Landmarks(None, jnp.ones((1, 1)), jnp.array(0.5)), 0.25)
     'from λ = 2 on, the 1 landmarks change the dual coefficients by at most 25% of their norm (tr(K − K̂) = 0.5)'
     """
-    lam, m = float(certified_lam(source, tol)), source.points.shape[0]
+    return certificate_words(float(certified_lam(source, tol)) * tol, source.points.shape[0], tol)
+
+
+def certificate_words(trace: float, m: int, tol: float) -> str:
+    """The certificate of m landmarks that leave `trace` of K out."""
     return (
-        f"from λ = {lam:.3g} on, the {m} landmarks change the dual coefficients by at most {100 * tol:.3g}% of their norm "
-        f"(tr(K − K̂) = {float(source.trace_residual):.3g})"  # type: ignore[arg-type]
+        f"from λ = {trace / tol:.3g} on, the {m} landmarks change the dual coefficients by at most {100 * tol:.3g}% of their norm "
+        f"(tr(K − K̂) = {trace:.3g})"
     )

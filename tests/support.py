@@ -4,9 +4,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import jaxrls as rls
+
 X64 = jax.config.jax_enable_x64
 DTYPE = np.float64 if X64 else np.float32
 EPS = float(np.finfo(DTYPE).eps)
+
+# One program for each shape, shared by the tests of a module: called as they are, they would compile every operation by itself.
+gram = jax.jit(rls.gram)
+factorize = jax.jit(rls.factorize, static_argnames=("intercept", "route"))
+factor_gram = jax.jit(rls.factor_gram, static_argnames="intercept")
+factor_features = jax.jit(rls.factor_features, static_argnames="intercept")
+factor_subset = jax.jit(rls.factor_subset, static_argnames=("intercept", "drop", "keep"))
+landmarks = jax.jit(rls.landmarks, static_argnames=("num", "tol", "method"))
+lambda_grid = jax.jit(rls.lambda_grid, static_argnames="num")
+path, coef, loo_residuals, gcv, log_marginal_likelihood, effective_dof, holdout = map(
+    jax.jit, (rls.path, rls.coef, rls.loo_residuals, rls.gcv, rls.log_marginal_likelihood, rls.effective_dof, rls.holdout)
+)
+loo = jax.jit(rls.loo, static_argnames="loss")
 
 
 def array(values):

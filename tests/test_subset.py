@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
-from support import DTYPE, EPS, X64, array, assert_close, assert_derivatives, wide
+import support
+from support import DTYPE, EPS, X64, array, assert_close, assert_derivatives, factor_subset, factorize, loo, loo_residuals, wide
 
 import jaxrls as rls
 from jaxrls import _criteria
@@ -75,6 +76,12 @@ def factor_and_path(X, Y, R, v, shares, intercept, drop, keep):
     return factor, rls.path(factor, Y, lams)
 
 
+@jax.jit
+def grouped_errors(factor, Y, lams, plan):
+    algorithms = {"closed form": _criteria._closed_form, "refit": _criteria._refit}
+    return {name: run(factor, factor.project(Y), lams, plan, rls.squared_error) for name, run in algorithms.items()}
+
+
 @pytest.mark.parametrize("keep", [True, False], ids=["kept", "recomputed"])
 @pytest.mark.parametrize("drop", [True, False], ids=["landmarks leave", "dictionary fixed"])
 @pytest.mark.parametrize("intercept", [False, True], ids=["", "intercept"])
@@ -86,21 +93,18 @@ def test_path_and_every_left_out(kind, intercept, drop, keep):
     factor, path = factor_and_path(array(X), array(Y), jnp.asarray(R), weights, array(LAMS), intercept, drop, keep)
     groups = np.arange(N) % 4
     groups[R[1:]] = 3
-    plan = rls.folds(groups)
-    grouped = {
-        name: run(factor, factor.project(array(Y)), path.lams, plan, rls.squared_error) / factor.total_weight()
-        for name, run in (("closed form", _criteria._closed_form), ("refit", _criteria._refit))
-    }
+    grouped = grouped_errors(factor, array(Y), path.lams, rls.folds(groups))
+    total = N if v is None else v.sum()
     for i, lam in enumerate(np.asarray(path.lams, np.float64)):
         w, b = oracle.refit(features(X, X[R]), Y, lam, v, intercept)
         fitted = kernel_matrix(X, X[R]) @ np.asarray(path.coef[i], np.float64) + np.asarray(path.intercept[i], np.float64)
         assert_close(fitted, features(X, X[R]) @ w + b, CLOSE, "predictions")
         e = held_out(X, Y, R, lam, np.arange(N), v, intercept, drop)
-        assert_close(rls.loo_residuals(factor, array(Y), path.lams[i]), e, CLOSE, "leave-one-out residuals")
+        assert_close(loo_residuals(factor, array(Y), path.lams[i]), e, CLOSE, "leave-one-out residuals")
         assert_close(path.loo[i], mean_square(e, v), CLOSE, "leave-one-out error")
         e = held_out(X, Y, R, lam, groups, v, intercept, drop)
         for name, error in grouped.items():
-            assert_close(error[i], mean_square(e, v), CLOSE, f"groups, {name}")
+            assert_close(error[i] / total, mean_square(e, v), CLOSE, f"groups, {name}")
 
 
 @pytest.mark.parametrize("intercept", [False, True])
@@ -109,15 +113,15 @@ def test_other_criteria_are_those_of_its_features(kind, intercept):
     """GCV, evidence, hold-out and degrees of freedom, against an SVD of Φ."""
     (X, Y), R, v = data(), rows(), some_weights(kind)
     weights = None if v is None else array(v)
-    factor = rls.factorize(GAUSSIAN, array(X), landmarks=jnp.asarray(R), weights=weights, intercept=intercept)
-    known = rls.factor_features(array(features(X, X[R])), weights=weights, intercept=intercept)
+    factor = factorize(GAUSSIAN, array(X), landmarks=jnp.asarray(R), weights=weights, intercept=intercept)
+    known = support.factor_features(array(features(X, X[R])), weights=weights, intercept=intercept)
     lams = array(LAMS) * jnp.max(known.s)
-    for criterion in (rls.gcv, rls.log_marginal_likelihood):
+    for criterion in (support.gcv, support.log_marginal_likelihood):
         assert_close(criterion(factor, array(Y), lams), criterion(known, array(Y), lams), CLOSE, criterion.__name__)
-    assert_close(rls.effective_dof(factor, lams), rls.effective_dof(known, lams), CLOSE, "degrees of freedom")
+    assert_close(support.effective_dof(factor, lams), support.effective_dof(known, lams), CLOSE, "degrees of freedom")
     new, Y_new = data(seed=5)
-    left = rls.holdout(factor, array(Y), lams, rls.gram(GAUSSIAN, array(new), factor.points), array(Y_new))
-    right = rls.holdout(known, array(Y), lams, array(features(np.concatenate([X[R], new]), X[R])[M:]), array(Y_new))
+    left = support.holdout(factor, array(Y), lams, support.gram(GAUSSIAN, array(new), factor.points), array(Y_new))
+    right = support.holdout(known, array(Y), lams, array(features(np.concatenate([X[R], new]), X[R])[M:]), array(Y_new))
     assert_close(left, right, CLOSE, "hold-out")
 
 
@@ -129,10 +133,10 @@ def test_an_integer_weight_is_that_many_rows_left_out_together(intercept):
     v[R[0]] = 2
     many = np.repeat(np.arange(N), v.astype(int))
     first = np.searchsorted(many, R)
-    factor = rls.factor_subset(GAUSSIAN, array(X), jnp.asarray(R), weights=array(v), intercept=intercept)
+    factor = factor_subset(GAUSSIAN, array(X), jnp.asarray(R), weights=array(v), intercept=intercept)
     lam = 1e-2 * float(factor.s.max())
     e = held_out(X[many], Y[many], first, lam, many, None, intercept, True)
-    assert_close(rls.loo(factor, array(Y), array([lam]))[0], mean_square(e, None), CLOSE)
+    assert_close(loo(factor, array(Y), array([lam]))[0], mean_square(e, None), CLOSE)
 
 
 @pytest.mark.float64
@@ -144,31 +148,31 @@ def test_all_rows_as_landmarks_is_kernel_rls(kind, intercept, drop):
     (X, Y), v = data(), some_weights(kind)
     X = 2 * X
     weights = None if v is None else array(v)
-    dual = rls.factorize(GAUSSIAN, array(X), weights=weights, intercept=intercept, route="gram")
-    factor = rls.factor_subset(GAUSSIAN, array(X), jnp.asarray(rows(m=N)), weights=weights, intercept=intercept, drop=drop)
+    dual = factorize(GAUSSIAN, array(X), weights=weights, intercept=intercept, route="gram")
+    factor = factor_subset(GAUSSIAN, array(X), jnp.asarray(rows(m=N)), weights=weights, intercept=intercept, drop=drop)
     for share in (1e-4, 1e-2, 1.0):
         lam = share * dual.s.max()
-        assert_close(rls.loo_residuals(factor, array(Y), lam), rls.loo_residuals(dual, array(Y), lam), 1e-10, f"{share}")
+        assert_close(loo_residuals(factor, array(Y), lam), loo_residuals(dual, array(Y), lam), 1e-10, f"{share}")
 
 
 @pytest.mark.parametrize("m", [1, 2, 3, 4, 5])
 def test_few_landmarks(m):
     (X, Y), R = data(), rows(m=m)
-    factor = rls.factor_subset(GAUSSIAN, array(X), jnp.asarray(R), intercept=True)
+    factor = factor_subset(GAUSSIAN, array(X), jnp.asarray(R), intercept=True)
     lam = 1e-2 * float(factor.s.max())
     e = held_out(X, Y, R, lam, np.arange(N), None, True, True)
-    assert_close(rls.loo_residuals(factor, array(Y), lam), e, CLOSE)
+    assert_close(loo_residuals(factor, array(Y), lam), e, CLOSE)
 
 
 @pytest.mark.parametrize("m", [M, 60])
 def test_points_that_are_not_rows_stay(m):
     """They never leave, whatever `drop` says, fewer than rows or more."""
     (X, Y), points = data(), wide(np.random.default_rng(9).normal(size=(m, 3)))
-    factors = [rls.factor_subset(GAUSSIAN, array(X), array(points), intercept=True, drop=drop) for drop in (True, False)]
+    factors = [factor_subset(GAUSSIAN, array(X), array(points), intercept=True, drop=drop) for drop in (True, False)]
     lam = 1e-2 * float(factors[0].s.max())
     e = oracle.loo_residuals(features(X, points), Y, lam, None, True)
     for factor in factors:
-        assert_close(rls.loo_residuals(factor, array(Y), lam), e, CLOSE)
+        assert_close(loo_residuals(factor, array(Y), lam), e, CLOSE)
 
 
 @pytest.mark.parametrize("drop", [True, False])
@@ -176,30 +180,30 @@ def test_equal_landmarks(drop):
     """Rows that are equal, all of them landmarks: a ridge takes the place of pivots of 0, one leaves and its twin stays."""
     (X, Y), R = data(), np.arange(20)
     X[10:20] = X[:10]
-    factor = rls.factor_subset(GAUSSIAN, array(X), jnp.asarray(R), intercept=True, drop=drop)
+    factor = factor_subset(GAUSSIAN, array(X), jnp.asarray(R), intercept=True, drop=drop)
     assert 0 < float(factor.ridge) < 100 * EPS
     for share in LAMS:
         lam = share * float(factor.s.max())
         e = held_out(X, Y, R, lam, np.arange(N), None, True, drop)
-        assert_close(rls.loo_residuals(factor, array(Y), lam), e, CLOSE)
+        assert_close(loo_residuals(factor, array(Y), lam), e, CLOSE)
 
 
 def test_landmarks_that_do_nothing():
     """k(x, x) = 0 at a landmark, and more landmarks than the kernel has dimensions."""
     X, Y = data()
     X[3] = 0
-    factor = rls.factor_subset(rls.Linear(), array(X), jnp.arange(8), intercept=True)
+    factor = factor_subset(rls.Linear(), array(X), jnp.arange(8), intercept=True)
     lam = 0.01 * float(factor.s.max())
-    assert_close(rls.loo_residuals(factor, array(Y), lam), oracle.loo_residuals(X, Y, lam, None, True), CLOSE)
+    assert_close(loo_residuals(factor, array(Y), lam), oracle.loo_residuals(X, Y, lam, None, True), CLOSE)
 
 
 @pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
 def test_the_floor_is_relative(scale):
     """The scale of the kernel changes nothing but the scale of λ, and a well-conditioned K_RR is left exactly alone."""
     (X, Y), R = data(), jnp.asarray(rows())
-    factor, plain = (rls.factor_subset(k, array(X), R) for k in (scale * GAUSSIAN, GAUSSIAN))
+    factor, plain = (factor_subset(k, array(X), R) for k in (scale * GAUSSIAN, GAUSSIAN))
     assert float(factor.ridge) == 0
-    assert_close(rls.loo_residuals(factor, array(Y), scale * 0.1), rls.loo_residuals(plain, array(Y), 0.1), CLOSE / 10)
+    assert_close(loo_residuals(factor, array(Y), scale * 0.1), loo_residuals(plain, array(Y), 0.1), CLOSE / 10)
 
 
 @pytest.mark.float64
@@ -212,12 +216,12 @@ def test_float32_where_the_landmarks_nearly_depend(width, drop):
     y = np.sin(X.sum(axis=1)) + 0.1 * rng.normal(size=1000).astype(np.float32)
     R = jnp.asarray(rng.choice(1000, 100, replace=False))
     single, double = (
-        rls.factor_subset(rls.Gaussian(width), jnp.asarray(X, t), R, drop=drop, intercept=True) for t in (np.float32, np.float64)
+        factor_subset(rls.Gaussian(width), jnp.asarray(X, t), R, drop=drop, intercept=True) for t in (np.float32, np.float64)
     )
     for k in (1, 10, 100):
         lam = k * float(single.precision_floor())
-        e = np.asarray(rls.loo_residuals(double, jnp.asarray(y, np.float64), lam))
-        error = np.asarray(rls.loo_residuals(single, jnp.asarray(y, np.float32), lam)) - e
+        e = np.asarray(loo_residuals(double, jnp.asarray(y, np.float64), lam))
+        error = np.asarray(loo_residuals(single, jnp.asarray(y, np.float32), lam)) - e
         assert np.sqrt(np.mean(error**2) / np.mean(e**2)) < 0.1 / k
 
 
@@ -227,11 +231,16 @@ def test_trace_residual(kind, intercept):
     """tr √v(K − K̂)√v, never below rounding."""
     (X, _), R, v = data(), rows(), some_weights(kind)
     weights = None if v is None else array(v)
-    factor = rls.factor_subset(GAUSSIAN, array(X), jnp.asarray(R), weights=weights, intercept=intercept)
+    factor = factor_subset(GAUSSIAN, array(X), jnp.asarray(R), weights=weights, intercept=intercept)
     v = np.ones(N) if v is None else v
     assert abs(float(factor.trace_residual) - v @ (1 - np.sum(features(X, X[R]) ** 2, axis=1))) <= 100 * EPS * v.sum()
-    everything = rls.factor_subset(GAUSSIAN, array(X), jnp.arange(N), weights=weights, intercept=intercept)
+    everything = factor_subset(GAUSSIAN, array(X), jnp.arange(N), weights=weights, intercept=intercept)
     assert 0 < float(everything.trace_residual) <= 1e4 * EPS * v.sum()
+
+
+@jax.jit
+def fitted(factor, Y, lam):
+    return factor._fitted(factor.project(Y), lam)
 
 
 @pytest.mark.parametrize("kind", ["none", "positive"])
@@ -240,22 +249,22 @@ def test_the_certificate_holds(kind, intercept):
     """From certified_lam on, dual coefficients are within `tol` of the exact ones, and the path is not certified for nothing."""
     (X, Y), v = data(), some_weights(kind)
     weights = None if v is None else array(v)
-    factor = rls.factor_subset(rls.Gaussian(4.0), array(X), jnp.asarray(rows()), weights=weights, intercept=intercept)
-    dual = rls.factorize(rls.Gaussian(4.0), array(X), weights=weights, intercept=intercept)
+    factor = factor_subset(rls.Gaussian(4.0), array(X), jnp.asarray(rows()), weights=weights, intercept=intercept)
+    dual = factorize(rls.Gaussian(4.0), array(X), weights=weights, intercept=intercept)
     root = 1 if v is None else np.sqrt(v)[:, None]
     for tol in (0.3, 0.03):
         start = float(rls.certified_lam(factor, tol))
         assert start < float(factor.s.max())
         for lam in (start, 10 * start):
-            exact = np.asarray(dual.coef(dual.project(array(Y)), lam)) / root
-            residuals = Y - np.asarray(factor._fitted(factor.project(array(Y)), lam), np.float64)
+            exact = np.asarray(support.coef(dual, array(Y), lam)[0]) / root
+            residuals = Y - np.asarray(fitted(factor, array(Y), lam), np.float64)
             near = root * residuals / lam
             for t in range(Y.shape[1]):
                 assert np.linalg.norm(near[:, t] - exact[:, t]) <= tol * np.linalg.norm(near[:, t])
 
 
 def test_the_certificate_in_words():
-    R = rls.landmarks(rls.Gaussian(4.0), array(data()[0]), 10, key=jax.random.key(0))
+    R = support.landmarks(rls.Gaussian(4.0), array(data()[0]), 10, key=jax.random.key(0))
     lam = float(rls.certified_lam(R, 0.05))
     assert lam == pytest.approx(float(R.trace_residual) / 0.05, rel=1e-5)
     words = rls.certificate(R, 0.05)
@@ -265,10 +274,11 @@ def test_the_certificate_in_words():
 def test_sums_add_up_over_pieces():
     """One function, one carry: the sums of two halves, added, are those of the whole, to rounding."""
     X = array(data()[0])
-    factor = rls.factor_subset(GAUSSIAN, X, jnp.asarray(rows()), keep=False)
+    factor = factor_subset(GAUSSIAN, X, jnp.asarray(rows()), keep=False)
     v, origin = array(some_weights("positive")), jnp.full(M, 0.1, DTYPE)
-    whole = moments(factor.lift, X, origin, v)
-    halves = jax.tree.map(jnp.add, *(moments(factor.lift, X[part], origin, v[part], block_size=7) for part in (slice(0, 13), slice(13, N))))
+    of = jax.jit(moments, static_argnames="block_size")
+    whole = of(factor.lift, X, origin, v)
+    halves = jax.tree.map(jnp.add, *(of(factor.lift, X[part], origin, v[part], block_size=7) for part in (slice(0, 13), slice(13, N))))
     for one, other in zip(jax.tree.leaves(whole), jax.tree.leaves(halves), strict=True):
         assert_close(other, one, 100 * EPS)
 
@@ -293,32 +303,32 @@ def test_memory():
 def test_derivatives_in_labels_and_lam():
     """Exact where they are given, refused where they would run through the eigendecomposition."""
     (X, Y), R = data(), jnp.asarray(rows())
-    factor = rls.factor_subset(GAUSSIAN, array(X), R, intercept=True)
-    assert_derivatives(lambda x: rls.loo(factor, array(Y), jnp.exp(x)), array([-2.0, 0.0]), 1e-6 if X64 else 1e-1)
-    grad = jax.grad(lambda Y: rls.loo(factor, Y, array([0.1])).sum())(array(Y))
+    factor = factor_subset(GAUSSIAN, array(X), R, intercept=True)
+    assert_derivatives(lambda x: loo(factor, array(Y), jnp.exp(x)), array([-2.0, 0.0]), 1e-6 if X64 else 1e-1)
+    grad = jax.jit(jax.grad(lambda Y: loo(factor, Y, array([0.1])).sum()))(array(Y))
     step = array(np.random.default_rng(0).normal(size=Y.shape))
-    up, down = (rls.loo(factor, array(Y) + h * step, array([0.1])).sum() for h in (0.1, -0.1))
+    up, down = (loo(factor, array(Y) + h * step, array([0.1])).sum() for h in (0.1, -0.1))
     assert_close(jnp.sum(grad * step), (up - down) / 0.2, 1e-8 if X64 else 1e-2)
     with pytest.raises(SpectralDerivativeError, match="loo_objective"):
-        jax.grad(lambda X: rls.loo(rls.factor_subset(GAUSSIAN, X, R), array(Y), array([0.1])).sum())(array(X))
+        jax.grad(lambda X: loo(factor_subset(GAUSSIAN, X, R), array(Y), array([0.1])).sum())(array(X))
 
 
 def test_under_vmap():
     """A kernel parameter vmapped, well and badly conditioned side by side."""
     (X, Y), R = data(), jnp.asarray(rows())
-    run = lambda width: rls.loo(rls.factor_subset(rls.Gaussian(width), array(X), R), array(Y), array([0.5]))  # noqa: E731
+    run = jax.jit(lambda width: rls.loo(rls.factor_subset(rls.Gaussian(width), array(X), R), array(Y), array([0.5])))
     widths = array([0.5, 50.0])
-    together = jax.vmap(run)(widths)
+    together = jax.jit(jax.vmap(run))(widths)
     for width, value in zip(widths, together, strict=True):
         assert_close(value, run(width), CLOSE)
 
 
 def test_factorize_takes_landmarks():
     X = array(data()[0])
-    factor = rls.factorize(GAUSSIAN, X, landmarks=jnp.asarray(rows()))
+    factor = factorize(GAUSSIAN, X, landmarks=jnp.asarray(rows()))
     assert factor.route == "subset" and factor.n == N and factor.s.shape == (M,)
-    chosen = rls.landmarks(GAUSSIAN, X, 5, key=jax.random.key(0))
-    by_result, by_rows = (rls.factorize(GAUSSIAN, X, landmarks=R, route="subset") for R in (chosen, chosen.indices))
+    chosen = support.landmarks(GAUSSIAN, X, 5, key=jax.random.key(0))
+    by_result, by_rows = (factorize(GAUSSIAN, X, landmarks=R, route="subset") for R in (chosen, chosen.indices))
     assert (by_result.s == by_rows.s).all()
     again = replace(by_rows, ridge=by_rows.ridge)
     assert type(again) is type(by_rows)

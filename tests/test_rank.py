@@ -1,0 +1,95 @@
+"""Landmarks without a number: as many as the certificate asks for, or all rows, and which of the two it was."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.sparse
+from support import DTYPE, array
+
+import jaxrls as rls
+from jaxrls import _checks, _rank
+
+TOL = 0.1
+N = 1200
+
+
+def data():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, size=(N, 2)).astype(DTYPE)
+    return X, (np.sin(3 * X[:, 0]) + X[:, 1] + 0.3 * rng.normal(size=N)).astype(DTYPE)
+
+
+@pytest.fixture(scope="module")
+def smooth():
+    """A fit whose kernel matrix is nearly of low rank."""
+    return rls.fit(rls.Gaussian(1.0), *data(), landmarks="auto")
+
+
+def test_few_landmarks_where_the_certificate_holds(smooth):
+    X, y = data()
+    dense = rls.fit(rls.Gaussian(1.0), X, y)
+    assert smooth.route == "subset" and smooth.model.points.shape[0] <= 256
+    assert float(smooth.trace_residual) <= TOL * float(smooth.lam)
+    assert "at most 10%" in smooth.certificate
+    assert float(smooth.error) == pytest.approx(float(dense.error), rel=1e-2)
+
+
+@pytest.mark.float64
+def test_more_landmarks_where_the_first_do_not_do(monkeypatch):
+    """Their number follows from the trace that the first λ asks for."""
+    monkeypatch.setattr(_rank, "FEWEST", 16)
+    fit = rls.fit(rls.Gaussian(0.5), *data(), landmarks="auto")
+    assert fit.route == "subset" and fit.model.points.shape[0] > 16
+    assert float(fit.trace_residual) <= TOL * float(fit.lam)
+
+
+def test_all_rows_where_no_few_suffice():
+    X, _ = data()
+    y = np.sin(40 * X[:, 0]).astype(DTYPE)  # a kernel narrower than the rows are apart, and no noise: λ at the bottom of the grid
+    fit = rls.fit(rls.Gaussian(0.01), X[:600], y[:600], lams=[1e-3], landmarks="auto")
+    assert fit.route == "gram" and "all 600 rows" in fit.certificate and fit.trace_residual is None
+
+
+def test_few_rows_and_few_features_need_no_landmarks():
+    X, y = data()
+    few, linear = rls.fit(rls.Gaussian(1.0), X[:100], y[:100], landmarks="auto"), rls.fit(rls.Linear(), X, y, landmarks="auto")
+    assert few.route == "gram" and "too few to save any" in few.certificate
+    assert linear.route == "covariance" and "features are fewer" in linear.certificate
+
+
+def test_where_memory_ends(monkeypatch):
+    """No room for K, nor for enough landmarks: the most there is room for, said in the result."""
+    room = 4 * N * 260 * np.dtype(DTYPE).itemsize
+    monkeypatch.setattr(_rank, "memory_bytes", lambda: room)
+    monkeypatch.setattr(_checks, "memory_bytes", lambda: room)
+    X, y = data()
+    fit = rls.fit(rls.Gaussian(0.01), X, y, lams=[1e-3], landmarks="auto")
+    assert fit.model.points.shape[0] == 260 and "memory ends" in fit.certificate
+
+
+def test_a_number_of_landmarks_has_a_certificate_too():
+    fit = rls.fit(rls.Gaussian(1.0), *data(), landmarks=50, tol=0.05)
+    assert "50 landmarks" in fit.certificate and "5%" in fit.certificate
+    assert rls.fit(rls.Gaussian(1.0), *data(), lams=[1.0]).certificate == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"landmarks": "all"}, "or 'auto', and is 'all'"),
+        ({"landmarks": "auto", "tol": 0.0}, "tol must be positive"),
+        ({"landmarks": "auto", "sparse": True}, "needs a dense X"),
+    ],
+)
+def test_errors(options, message):
+    X, y = data()
+    sparse = options.pop("sparse", False)
+    with pytest.raises(ValueError, match=message):
+        rls.fit(rls.Linear(), scipy.sparse.csr_array(X) if sparse else X, y, **options)
+
+
+def test_inside_jit():
+    X, y = data()
+    with pytest.raises(ValueError, match="inside jax.jit"):
+        jax.jit(lambda X: rls.fit(rls.Gaussian(1.0), X, jnp.asarray(y), landmarks="auto").error)(array(X))

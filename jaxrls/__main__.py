@@ -28,6 +28,7 @@ KERNELS = (*RADIAL, "polynomial", "linear")
 CRITERIA = {"loo": rls.loo, "gcv": rls.gcv, "kfold": rls.kfold, "evidence": rls.log_marginal_likelihood}
 TITLES = {"loo": "LOO error", "gcv": "GCV error", "kfold": "fold error", "log_marginal_likelihood": "-log evidence"}
 TABLE_ROWS = 12
+LANDMARKS_TO_TUNE = 500
 
 EPILOG = """\
 example:
@@ -52,14 +53,18 @@ def run_fit(args) -> None:
     criterion, groups = make_criterion(args, table.groups, len(X))
     loss = rls.misclassification if classes is not None and criterion in (rls.loo, rls.kfold) else rls.squared_error
     options: dict[str, Any] = {"weights": table.weights, "intercept": args.intercept}
+    if args.landmarks != "auto" and args.landmarks is not None and args.landmarks > len(X):
+        raise ValueError(f"--landmarks must be at most {len(X)}, the rows of {args.data}, and is {args.landmarks}")
 
     target = f"target {table.layout['target']}{in_classes(classes)}"
     say("data", f"{args.data}: {len(X)} rows, {count(d, 'input')}, {target}")
     say("kernel", words)
     start = time.perf_counter()
     if args.tune:
-        kernel = tune_kernel(kernel, X, Y, criterion, groups, options)
-    fit = rls.fit(kernel, X, Y, lams=args.lams, num=args.num_lams or 100, criterion=criterion, loss=loss, groups=groups, **options)
+        few = LANDMARKS_TO_TUNE if args.landmarks == "auto" and len(X) > 4 * LANDMARKS_TO_TUNE else args.landmarks
+        kernel = tune_kernel(kernel, X, Y, criterion, groups, {**options, "landmarks": None if few == "auto" else few})
+    grid = {"lams": args.lams, "num": args.num_lams or 100}
+    fit = rls.fit(kernel, X, Y, **grid, criterion=criterion, loss=loss, groups=groups, landmarks=args.landmarks, **options)
     seconds = time.perf_counter() - start
     report(fit, Y, classes, table.weights)
     say("time", f"{seconds:.1f} s, compilation included")
@@ -228,6 +233,8 @@ def report(fit, Y, classes, weights) -> None:
         say("LOO error", f"{100 * np.average(wrong, weights=weights):.3g} % of labels wrong")
     say("freedom", f"{float(fit.dof):.4g} effective degrees of freedom, of {len(residuals)} rows")
     say("route", fit.route)
+    if fit.certificate:
+        say("landmarks", fit.certificate)
 
 
 def print_table(fit, in_units: bool) -> None:
@@ -314,6 +321,11 @@ def at_least(least: int) -> Callable[[str], int]:
     return whole
 
 
+def landmarks(text: str) -> int | str:
+    """A whole number above 0, or auto."""
+    return text if text == "auto" else at_least(1)(text)
+
+
 def make_parser() -> Parser:
     """All that can be typed."""
     about = "Regularized least squares with the best regularisation by exact leave-one-out. Without a command: a demo."
@@ -358,6 +370,9 @@ def add_fit(commands) -> None:
     grid = choice.add_mutually_exclusive_group()
     grid.add_argument("--lams", type=positives, metavar="A,B,...", help="lambdas to try; by default 100 over the range that matters")
     grid.add_argument("--num-lams", type=at_least(1), metavar="N", help="how many over that range")
+    parser.add_argument(
+        "--landmarks", type=landmarks, metavar="M", help="carry the solution by M rows, or by as many as needed (auto): past 10000 rows"
+    )
     parser.add_argument("--out", metavar="MODEL", help="save the model, as .npz, for predict and for jaxrls.load")
     parser.set_defaults(run=run_fit, check=check_fit)
 

@@ -42,7 +42,7 @@ def loo_objective(
 
     >>> import jax, jax.numpy as jnp, jaxrls as rls
     >>> X, y = jnp.linspace(0, 1, 8)[:, None], jnp.arange(8.0)
-    >>> slope = jax.grad(rls.loo_objective)(rls.Gaussian(0.5), X, y, 0.1)
+    >>> slope = jax.jit(jax.grad(rls.loo_objective))(rls.Gaussian(0.5), X, y, 0.1)
     >>> bool(slope.width < 0)
     True
     """
@@ -112,7 +112,7 @@ def best_lam(
     >>> import jax, jax.numpy as jnp, jaxrls as rls
     >>> X = jnp.linspace(0, 1, 8)[:, None]
     >>> y = jnp.array([0.0, 1.0, 0.0, 1.0, 2.0, 1.0, 2.0, 3.0])
-    >>> jax.grad(rls.best_lam)(rls.Gaussian(0.5), X, y).width.shape
+    >>> jax.jit(jax.grad(rls.best_lam))(rls.Gaussian(0.5), X, y).width.shape
     ()
     """
     return jnp.exp(_best_log_lam(loss, intercept, kernel, X, Y, lams, weights))

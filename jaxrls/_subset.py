@@ -211,7 +211,7 @@ def factor_subset(
     minimise ½ Σ vᵢ (yᵢ − K_iR β − b)² + (λ/2) βᵀK_RRβ. Every criterion takes the result. Leave-one-out is exact in both its meanings:
     with `drop` a landmark that is a row of X leaves the dictionary when its row is left out,
     e = (d(y − ŷ) + ρα)/(d(1 − h) + vρ²), so that no held-out prediction has seen its row in any way; without it the dictionary stays
-    fixed, e = (y − ŷ)/(1 − h), which is too optimistic where m is not small beside n. k-fold and group-out follow the same rule.
+    fixed, e = (y − ŷ)/(1 − h), which misjudges the test error, mostly upwards, where m is not small beside n. k-fold and group-out follow the same rule.
     Points that are not rows of X always stay. With m = n both are those of kernel RLS.
 
     **Arguments**: `landmarks` from `jaxrls.landmarks`, or row numbers of X (m,), or points (m, d). `keep` holds n×m numbers, the default

@@ -35,6 +35,7 @@ RADIAL = {
 KERNELS = ("linear", "polynomial", *RADIAL, "precomputed")
 CRITERIA = {"loo": rls.loo, "gcv": rls.gcv, "kfold": rls.kfold}
 LOSSES = {f.__name__: f for f in (rls.squared_error, rls.absolute_error, rls.misclassification)}
+LANDMARKS_TO_TUNE = 500
 FLOATS = (np.float64, np.float32)
 FOLDS = 5
 
@@ -92,16 +93,20 @@ class _RLS(BaseEstimator):
             sample_weight = _check_sample_weight(sample_weight, X, dtype=X.dtype, ensure_non_negative=True)
         loss = _look_up("loss", self.loss, LOSSES)
         options = {"weights": sample_weight, "intercept": bool(self.fit_intercept), **self._criterion(X, y, groups)}
-        if self.landmarks is not None and self.tune:
-            raise ValueError("tune=True takes every row: tune the kernel on some of them first, and pass it as kernel= with landmarks")
         kernel = self._make_kernel(X, sample_weight)
         if self.tune and jax.tree.leaves(kernel):
             smooth = rls.squared_error if loss is rls.misclassification else loss
-            kernel = rls.tune(kernel, X, Y, loss=smooth, **options).kernel
+            kernel = rls.tune(kernel, X, Y, loss=smooth, landmarks=self._landmarks_to_tune(len(X)), **options).kernel
         lams = None if isinstance(self.lams, str) and self.lams == "auto" else self.lams
         fit = rls.fit(kernel, X, Y, lams=lams, loss=loss, per_target=bool(self.per_target), landmarks=self.landmarks, **options)
         self._keep(jax.tree.map(np.asarray, fit), Y, sample_weight)
         return self
+
+    def _landmarks_to_tune(self, n):
+        """The number given; "auto" depends on a kernel, so that a fixed number takes its place where rows are many."""
+        if not isinstance(self.landmarks, str):
+            return self.landmarks
+        return LANDMARKS_TO_TUNE if n > 4 * LANDMARKS_TO_TUNE else None
 
     def _criterion(self, X, y, groups):
         """`criterion` and `groups` for `rls.fit`: anything said about folds means k-fold."""
@@ -189,8 +194,9 @@ class RLSRegressor(RegressorMixin, MultiOutputMixin, _RLS):
     tune : bool, default=False
         Tune the kernel's parameters first, from here, by the gradient of the criterion: see `jaxrls.tune`. One width for each column takes
         part as an array of them.
-    landmarks : int, array or None, default=None
-        How many rows carry the solution where there are too many for all to, or which ones: see `jaxrls.fit`. Not with `tune`.
+    landmarks : int, "auto", array or None, default=None
+        How many rows carry the solution where there are too many for all to, or which ones; "auto" takes as many as it needs to be close
+        to all: see `jaxrls.fit`. With `tune` the kernel is tuned on landmarks too, 500 of them for "auto" past 2000 rows.
     fit_intercept : bool, default=True
         Fit a constant b that is not penalised.
     cv : int, splitter, iterable or None, default=None

@@ -4,11 +4,13 @@ import os
 from importlib.metadata import version
 
 # Thousands of small programs, each run a few times: most of the suite's time would be XLA's and LLVM's work to make them fast. Read when
-# JAX starts, and a flag that it does not know ends the process: those of one version's code generator are for versions that have it.
-FLAGS = ["--xla_backend_optimization_level=0"]
-if tuple(map(int, version("jaxlib").split(".")[:2])) <= (0, 10):
-    FLAGS += ["--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1"]
-os.environ.setdefault("XLA_FLAGS", " ".join(FLAGS))
+# JAX starts; a flag that it does not know ends the process, so that those of one code generator are for the versions known to have it.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0"
+    + " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+    * (tuple(map(int, version("jaxlib").split(".")[:2])) <= (0, 10)),
+)
 
 import jax
 import jaxtyping

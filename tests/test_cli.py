@@ -12,6 +12,7 @@ import pytest
 import jaxrls as rls
 from jaxrls.__main__ import KERNELS, from_data, main, standardisation
 
+pytestmark = pytest.mark.any_precision  # float64, whatever the switch says
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
 
 

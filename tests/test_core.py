@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+import support
 from support import DTYPE, EPS, X64, array, assert_close, wide
 
 import jaxrls as rls
@@ -53,7 +54,7 @@ def test_the_lectures_four_points(route):
 
     x, y = (array([float(pair[j]) for pair in pairs]) for j in (0, 1))
     factor = rls.factorize(rls.FeatureMap(lambda X: rls.polynomial_features(X, 1)), x[:, None], route=route)
-    got, intercept = rls.coef(factor, y, 1.0)
+    got, intercept = support.coef(factor, y, 1.0)
     tolerance = rounding(rls.polynomial_features(x[:, None], 1), 1.0)
     if route == "gram":
         Phi = rls.polynomial_features(x[:, None], 1)
@@ -61,8 +62,8 @@ def test_the_lectures_four_points(route):
         assert_close(got, [float(c) for c in dual], tolerance, "dual")
         got = Phi.T @ got
     assert_close(got, [float(v) for v in w], tolerance, "primal")
-    assert_close(rls.loo_residuals(factor, y, 1.0), [float(e) for e in left_out], tolerance, "leave-one-out residuals")
-    assert_close(rls.loo(factor, y, array([1.0]))[0], float(sum(e * e for e in left_out) / 4), tolerance, "leave-one-out error")
+    assert_close(support.loo_residuals(factor, y, 1.0), [float(e) for e in left_out], tolerance, "leave-one-out residuals")
+    assert_close(support.loo(factor, y, array([1.0]))[0], float(sum(e * e for e in left_out) / 4), tolerance, "leave-one-out error")
     assert float(intercept) == 0
 
 
@@ -70,8 +71,8 @@ def test_one_row_left_of_two():
     """n = 2 by hand: with K = I each row is predicted as 0 by the other; with an intercept, as the other's label."""
     y = array([1.0, 3.0])
     for intercept, expected in ((False, [1.0, 3.0]), (True, [-2.0, 2.0])):
-        factor = rls.factor_gram(jnp.eye(2, dtype=DTYPE), intercept=intercept)
-        assert_close(rls.loo_residuals(factor, y, 0.5), expected, 4 * EPS)
+        factor = support.factor_gram(jnp.eye(2, dtype=DTYPE), intercept=intercept)
+        assert_close(support.loo_residuals(factor, y, 0.5), expected, 4 * EPS)
 
 
 # axes and dtypes ---------------------------------------------------------------------------------------------------------
@@ -117,11 +118,11 @@ def test_the_target_axis_is_the_callers(route):
 @pytest.mark.parametrize("route", ROUTES)
 def test_one_lam_for_each_target(route):
     X, Y = map(array, data())
-    factor = rls.factorize(rls.Linear(), X, intercept=True, route=route)
+    factor = support.factorize(rls.Linear(), X, intercept=True, route=route)
     lams = array([0.1, 1.0, 30.0])
-    (coef, intercept), residuals = rls.coef(factor, Y, lams), rls.loo_residuals(factor, Y, lams)
+    (coef, intercept), residuals = support.coef(factor, Y, lams), support.loo_residuals(factor, Y, lams)
     for t in range(3):
-        (w, b), e = rls.coef(factor, Y[:, t], lams[t]), rls.loo_residuals(factor, Y[:, t], lams[t])
+        (w, b), e = support.coef(factor, Y[:, t], lams[t]), support.loo_residuals(factor, Y[:, t], lams[t])
         for got, want in ((coef[:, t], w), (intercept[t], b), (residuals[:, t], e)):
             assert_close(got, want, rounding(X, 0.1))
 
@@ -173,11 +174,11 @@ def test_integer_weights_are_rows_repeated(route):
 def test_weights_and_lam_have_one_scale():
     """Objective and error know weights and λ by their ratio: weights 4 at 4λ are weights 1 at λ."""
     X, Y = map(array, data(12))
-    one, four = (rls.factorize(rls.Linear(), X, weights=weights, intercept=True) for weights in (None, jnp.full(12, 4, DTYPE)))
+    one, four = (support.factorize(rls.Linear(), X, weights=weights, intercept=True) for weights in (None, jnp.full(12, 4, DTYPE)))
     lams = array([0.1, 10.0])
-    for criterion in (rls.loo, rls.gcv):
+    for criterion in (support.loo, support.gcv):
         assert_close(criterion(four, Y, 4 * lams), criterion(one, Y, lams), rounding(X, 0.1))
-    assert_close(rls.effective_dof(four, 4 * lams), rls.effective_dof(one, lams), rounding(X, 0.1))
+    assert_close(support.effective_dof(four, 4 * lams), support.effective_dof(one, lams), rounding(X, 0.1))
 
 
 # groups ------------------------------------------------------------------------------------------------------------------
@@ -186,7 +187,7 @@ def test_weights_and_lam_have_one_scale():
 @pytest.mark.parametrize(("groups", "L"), [(np.arange(24) // 12, 40), (np.arange(24) % 8, 1)], ids=["by refitting", "in closed form"])
 def test_kfold_takes_the_cheaper_way_and_both_are_exact(groups, L):
     X, Y = data(24, 2)
-    factor = rls.factorize(rls.Linear(), array(X), intercept=True)
+    factor = support.factorize(rls.Linear(), array(X), intercept=True)
     plan = rls.folds(groups)
     assert _criteria._refitting_is_cheaper(factor, plan, L) == (L == 40)
     lams = wide(float(factor.s.max()) * np.logspace(-3, 0, L))
@@ -197,14 +198,14 @@ def test_kfold_takes_the_cheaper_way_and_both_are_exact(groups, L):
 
 def test_groups_of_one_row_are_leave_one_out():
     X, Y = map(array, data(12))
-    factor = rls.factorize(rls.Linear(), X, intercept=True)
+    factor = support.factorize(rls.Linear(), X, intercept=True)
     lams = array([0.1, 10.0])
-    assert_close(rls.kfold(factor, Y, lams, np.arange(12)), rls.loo(factor, Y, lams), rounding(X, 0.1))
+    assert_close(rls.kfold(factor, Y, lams, np.arange(12)), support.loo(factor, Y, lams), rounding(X, 0.1))
 
 
 def test_group_labels_may_be_anything():
     X, Y = map(array, data(6))
-    factor, lams = rls.factorize(rls.Linear(), X, intercept=True), array([1.0])
+    factor, lams = support.factorize(rls.Linear(), X, intercept=True), array([1.0])
     numbers = rls.kfold(factor, Y, lams, np.array([0, 1, 2, 0, 1, 2]))
     for labels in (list("abcabc"), np.array([7, -3, 100, 7, -3, 100]), jnp.array([2, 0, 1, 2, 0, 1])):
         assert_close(rls.kfold(factor, Y, lams, labels), numbers, rounding(X, 1.0))
@@ -230,10 +231,10 @@ def test_tiny_lam_against_eighty_digits():
         c = inverse * mp.matrix(y.tolist())
         exact = np.array([float(c[i] / inverse[i, i]) for i in range(n)])
         path_coef = np.array([float(c[i]) for i in range(n)])
-    factor = rls.factor_gram(jnp.asarray(K))
+    factor = support.factor_gram(jnp.asarray(K))
     tolerance = n * EPS * np.linalg.cond(K)
-    assert_close(rls.loo_residuals(factor, jnp.asarray(y), lam), exact, tolerance, "c/p")
-    assert_close(rls.coef(factor, jnp.asarray(y), lam)[0], path_coef, tolerance, "c")
+    assert_close(support.loo_residuals(factor, jnp.asarray(y), lam), exact, tolerance, "c/p")
+    assert_close(support.coef(factor, jnp.asarray(y), lam)[0], path_coef, tolerance, "c")
     H = K @ np.linalg.inv(K + lam * np.eye(n))
     textbook = (y - H @ y) / (1 - np.diag(H))
     assert np.abs(textbook - exact).max() > 100 * tolerance * np.abs(exact).max()
@@ -291,16 +292,16 @@ def test_degenerate_data(name):
 def test_lambda_grid(route):
     """Geometric and ascending, from the factor's floor or below its spectrum to a fit of a tenth of a degree of freedom."""
     X = array(data(24, 5)[0])
-    factor = rls.factorize(rls.Linear(), X, route=route, intercept=True)
+    factor = support.factorize(rls.Linear(), X, route=route, intercept=True)
     for num in (1, 2, 100):
-        grid = np.asarray(rls.lambda_grid(factor, num), np.float64)
-        assert grid.shape == (num,) and rls.lambda_grid(factor, num).dtype == DTYPE
+        grid = np.asarray(support.lambda_grid(factor, num), np.float64)
+        assert grid.shape == (num,) and support.lambda_grid(factor, num).dtype == DTYPE
     ratios = grid[1:] / grid[:-1]
     assert ratios.min() > 1
     assert_close(ratios, np.full(99, ratios[0]), 400 * EPS, "geometric")
     assert grid[0] >= 0.999 * float(factor.precision_floor())
     assert grid[0] <= float(factor.s[factor.s > factor.precision_floor()].min())
-    assert float(rls.effective_dof(factor, rls.lambda_grid(factor))[-1]) - 1 <= 0.1
+    assert float(support.effective_dof(factor, support.lambda_grid(factor))[-1]) - 1 <= 0.1
     assert_close(factor.precision_floor(), 24 * EPS * float(factor.s.max()), 4 * EPS, "floor")
 
 

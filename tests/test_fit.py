@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+import support
 from support import DTYPE, X64, assert_close
 
 import jaxrls as rls
@@ -107,16 +108,16 @@ def test_every_criterion():
     """`fit` chooses what the criterion itself says on the same factor; the evidence is made smaller-is-better."""
     X, Y = data()
     with jax.enable_x64(True):
-        factor = rls.factorize(KERNEL, jnp.asarray(X), intercept=True)
+        factor = support.factorize(KERNEL, jnp.asarray(X), intercept=True)
         lams, targets = jnp.asarray(LAMS), jnp.asarray(Y)
         seen, labels = data(9, seed=1)
         expected = {
-            rls.loo: rls.loo(factor, targets, lams),
-            rls.gcv: rls.gcv(factor, targets, lams),
-            rls.log_marginal_likelihood: -rls.log_marginal_likelihood(factor, targets, lams),
+            rls.loo: support.loo(factor, targets, lams),
+            rls.gcv: support.gcv(factor, targets, lams),
+            rls.log_marginal_likelihood: -support.log_marginal_likelihood(factor, targets, lams),
         }
-        held_out = rls.holdout(factor, targets, lams, rls.gram(KERNEL, jnp.asarray(seen), jnp.asarray(X)), jnp.asarray(labels))
-        absolute = rls.loo(factor, targets, lams, loss=rls.absolute_error)
+        held_out = support.holdout(factor, targets, lams, support.gram(KERNEL, jnp.asarray(seen), jnp.asarray(X)), jnp.asarray(labels))
+        absolute = support.loo(factor, targets, lams, loss=rls.absolute_error)
     for criterion, errors in expected.items():
         fit = rls.fit(KERNEL, X, Y, lams=LAMS, criterion=criterion)
         assert fit.criterion == criterion.__name__
@@ -502,13 +503,13 @@ def test_landmarks(given):
     X = rng.uniform(-2, 2, size=(60, 2)).astype(DTYPE)
     y = (np.sin(2 * X[:, 0]) + rng.normal(size=60)).astype(DTYPE)
     kernel, lams = rls.Gaussian(1.0), np.geomspace(1e-4, 1e3, 9).astype(DTYPE)
-    chosen = rls.landmarks(kernel, jnp.asarray(X), 15, key=jax.random.key(0))
+    chosen = support.landmarks(kernel, jnp.asarray(X), 15, key=jax.random.key(0))
     landmarks = {"number": 15, "indices": np.asarray(chosen.indices), "points": np.asarray(chosen.points), "chosen": chosen}[given]
     fit = rls.fit(kernel, X, y, lams=lams, landmarks=landmarks)
-    factor = rls.factor_subset(kernel, jnp.asarray(X), chosen.points if given == "points" else chosen, intercept=True)
+    factor = support.factor_subset(kernel, jnp.asarray(X), chosen.points if given == "points" else chosen, intercept=True)
     assert fit.route == "subset"
-    assert_close(fit.errors, rls.loo(factor, jnp.asarray(y), jnp.asarray(lams)), 1e-9 if X64 else 1e-3)
-    coef, intercept = rls.coef(factor, jnp.asarray(y), fit.lam)
+    assert_close(fit.errors, support.loo(factor, jnp.asarray(y), jnp.asarray(lams)), 1e-9 if X64 else 1e-3)
+    coef, intercept = support.coef(factor, jnp.asarray(y), fit.lam)
     assert_close(fit.predict(X), np.asarray(kernel(jnp.asarray(X), chosen.points)) @ coef + intercept, 1e-9 if X64 else 1e-3)
     assert fit.model.points.shape == (15, 2)
     held = rls.fit(kernel, X[:40], y[:40], lams=lams, landmarks=15, validation=(X[40:], y[40:]))

@@ -18,6 +18,7 @@ import pytest
 import jaxrls as rls
 from jaxrls import _io, _kernels
 
+pytestmark = pytest.mark.any_precision  # files of both, whatever the switch says
 FIXTURE = Path(__file__).parent / "fixtures" / "fit-0.1.0.npz"
 
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import DTYPE, EPS, X64, array
+from support import DTYPE, EPS, X64, array, gram, landmarks
 
 import jaxrls as rls
 from jaxrls._landmarks import METHODS, as_landmarks
@@ -21,7 +21,7 @@ def data(n=200, d=3, seed=0):
 
 def left_out(kernel, X, points):
     """tr(K − K̂), with K in one piece."""
-    K, K_TR, K_RR = (np.asarray(rls.gram(kernel, *pair), np.float64) for pair in ((X,), (X, points), (points,)))
+    K, K_TR, K_RR = (np.asarray(gram(kernel, *pair), np.float64) for pair in ((X,), (X, points), (points,)))
     return np.trace(K) - np.trace(K_TR @ np.linalg.solve(K_RR, K_TR.T))
 
 
@@ -29,7 +29,7 @@ def left_out(kernel, X, points):
 @pytest.mark.parametrize("num", [1, 2, 7, 40])
 def test_trace_residual_is_what_it_says(method, num):
     X = data()
-    R = rls.landmarks(GAUSSIAN, X, num, key=jax.random.key(num), method=method)
+    R = landmarks(GAUSSIAN, X, num, key=jax.random.key(num), method=method)
     assert R.points.shape == (num, 3) and len(set(R.indices.tolist())) == num
     assert (R.points == X[R.indices]).all()
     assert abs(float(R.trace_residual) - left_out(GAUSSIAN, X, R.points)) <= 1e3 * EPS * len(X)
@@ -95,7 +95,7 @@ def test_leaves_less_than_uniform_where_data_cluster():
     rng = np.random.default_rng(0)
     X = array(np.concatenate([rng.normal(size=(1000, 3)), 5 * rng.normal(size=(50, 3))]))
     adaptive, uniform = (
-        np.mean([float(rls.landmarks(GAUSSIAN, X, 100, key=jax.random.key(s), method=method).trace_residual) for s in range(3)])
+        np.mean([float(landmarks(GAUSSIAN, X, 100, key=jax.random.key(s), method=method).trace_residual) for s in range(3)])
         for method in ("rpcholesky", "uniform")
     )
     assert adaptive < 0.5 * uniform

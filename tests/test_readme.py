@@ -12,6 +12,7 @@ import pytest
 
 import jaxrls as rls
 
+pytestmark = pytest.mark.any_precision  # fresh processes
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")} | {"PYTHONPATH": str(ROOT)}

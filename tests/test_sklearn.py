@@ -38,6 +38,7 @@ from jaxrls.sklearn import KERNELS, RADIAL, RLSClassifier, RLSRegressor  # noqa:
 TOLERANCE = 1e-9
 ALPHAS = np.logspace(-2, 3, 11)
 EDGE = pytest.mark.filterwarnings("ignore:the chosen λ")  # where it is no news
+ANY_PRECISION = pytest.mark.any_precision  # the others show that estimators compute in float64 where the switch is off, as users have it
 BOTH = pytest.mark.parametrize("estimator", [RLSRegressor, RLSClassifier])
 
 
@@ -61,6 +62,7 @@ GROUPS = np.arange(len(y)) // 8
 
 
 # Their data are noise and blobs: the chosen λ may well be at the edge of its grid. And they skip the array API with a warning.
+@ANY_PRECISION
 @pytest.mark.filterwarnings("ignore")
 @parametrize_with_checks([RLSRegressor(), RLSClassifier()])
 def test_estimator_checks(estimator, check):
@@ -136,6 +138,7 @@ SWAPPED = {
 }
 
 
+@ANY_PRECISION
 @EDGE
 @pytest.mark.parametrize("theirs", SWAPPED, ids=lambda cls: cls.__name__)
 def test_their_own_example_with_the_class_swapped(theirs):
@@ -155,6 +158,7 @@ def test_their_own_example_with_the_class_swapped(theirs):
 # what fit leaves ------------------------------------------------------------------------------------------------------------------
 
 
+@ANY_PRECISION
 @pytest.mark.parametrize("kernel", [k for k in KERNELS if k != "precomputed"])
 def test_every_kernel_by_name(kernel):
     """Held-out predictions are those of refits, and the width is the median distance."""
@@ -210,6 +214,7 @@ def test_lam_by_the_error_rate(names):
     assert model.loo_error_ <= np.mean(held_out != names) + TOLERANCE
 
 
+@ANY_PRECISION
 @pytest.mark.parametrize(
     "labels",
     [[3, -1], ["b", "a"], np.array(["b", "a"], object), [True, False], [2.0, 5.0]],
@@ -246,6 +251,7 @@ def chosen(estimator, **fit):
     return estimator.fit(X, y, **fit).path_.errors
 
 
+@ANY_PRECISION
 @pytest.mark.parametrize("weights", [None, V], ids=["", "weights"])
 def test_criteria(weights):
     """cv= and groups= are k-fold, and every row on its own is leave-one-out."""
@@ -265,6 +271,7 @@ def test_criteria(weights):
     assert_close(model.loo_error_, np.average((y - model.loo_predictions_) ** 2, weights=weights), TOLERANCE, "loo_error_")
 
 
+@ANY_PRECISION
 def test_folds_are_those_of_scikit_learn():
     """The k-fold error is that of its own splits and refits; labels are stratified, and random_state shuffles."""
     model = RLSRegressor(width=3.0, lams=1.0, cv=4, random_state=7).fit(X, y)
@@ -297,6 +304,7 @@ def test_rows_of_weight_0_may_take_a_class_with_them(names):
 # among scikit-learn's tools --------------------------------------------------------------------------------------------------------
 
 
+@ANY_PRECISION
 @BOTH
 def test_pipelines_searches_and_pickles(estimator):
     target = y if estimator is RLSRegressor else NAMES
@@ -312,6 +320,7 @@ def test_pipelines_searches_and_pickles(estimator):
     assert "RLS" in repr(model) and model._repr_html_()
 
 
+@ANY_PRECISION
 def test_one_line_for_a_grid_search_over_kernel_ridge():
     iris, species = load_iris(return_X_y=True)
     assert make_pipeline(StandardScaler(), RLSClassifier()).fit(iris[::2], species[::2]).score(iris[1::2], species[1::2]) > 0.9
@@ -322,6 +331,7 @@ def test_one_line_for_a_grid_search_over_kernel_ridge():
     assert ours > theirs - 0.01
 
 
+@ANY_PRECISION
 def test_pandas():
     pandas = pytest.importorskip("pandas", reason="pandas is not installed")
     frame = pandas.DataFrame(X, columns=list("abcdef"))
@@ -336,6 +346,7 @@ def test_pandas():
         assert make_pipeline(StandardScaler(), RLSRegressor()).fit(frame, y).predict(frame).shape == (40,)
 
 
+@ANY_PRECISION
 @BOTH
 @pytest.mark.parametrize("kernel", ["linear", rls.Linear()], ids=["name", "object"])
 @pytest.mark.parametrize("kind", ["csr_array", "csc_matrix", "coo_array"])
@@ -348,6 +359,7 @@ def test_sparse(estimator, kernel, kind):
     assert ours.predict(sparse).tolist() == ours.predict(thin).tolist()
 
 
+@ANY_PRECISION
 @pytest.mark.parametrize("kernel", ["precomputed", rls.Precomputed()], ids=["name", "object"])
 def test_precomputed(kernel):
     """Splits of scikit-learn cut rows and columns of K alike."""
@@ -358,6 +370,7 @@ def test_precomputed(kernel):
     assert_close(cross_val_score(RLSRegressor(kernel), K, y, cv=3), cross_val_score(direct, X, y, cv=3), 1e-6, "scores")
 
 
+@ANY_PRECISION
 def test_weights_and_groups_are_routed():
     with sklearn.config_context(enable_metadata_routing=True):
         model = RLSRegressor().set_fit_request(sample_weight=True, groups=True)
@@ -375,6 +388,7 @@ def test_a_lam_at_the_edge_of_its_grid_warns():
         RLSRegressor("linear", lams=[1e4, 1e3]).fit(X, y)
 
 
+@ANY_PRECISION
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -401,6 +415,7 @@ def test_bad_parameters(options, message, unchecked):
         RLSRegressor(**options).fit(X, y)
 
 
+@ANY_PRECISION
 @pytest.mark.parametrize(
     ("call", "message"),
     [

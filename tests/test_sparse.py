@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from jax.experimental import sparse as jsparse
+from support import factorize
 
 import jaxrls as rls
 import jaxrls._sparse as implementation
@@ -23,28 +24,26 @@ def make(n, d, seed=0):
     return X, dense, (dense @ rng.normal(size=d) + 2 * rng.normal(size=n) + 2).astype(DTYPE), rng.uniform(0.5, 2, n).astype(DTYPE)
 
 
-@pytest.fixture(params=[7, 2**20], ids=["many blocks", "one block"])
-def block_numbers(request, monkeypatch):
-    monkeypatch.setattr(implementation, "BLOCK_NUMBERS", request.param * 12)
+@functools.partial(jax.jit, static_argnames=("intercept", "route", "block_numbers"))
+def everything(X, y, weights, lams, plan, intercept, route=None, block_numbers=None):
+    """`block_numbers` makes a program of each block size, which the library reads while it is traced."""
+    assert block_numbers in (None, implementation.BLOCK_NUMBERS)
+    factor = rls.factorize(rls.Linear(), X, weights=weights, intercept=intercept, route=route)
+    path = rls.path(factor, y, lams)
+    return path.coef, path.intercept, path.loo, rls.loo_residuals(factor, y, 0.5), rls.kfold(factor, y, lams, plan)
 
 
+@pytest.mark.parametrize("block_numbers", [7 * 12, 2**20 * 12], ids=["many blocks", "one block"])
 @pytest.mark.parametrize(("n", "d"), [(60, 12), (16, 30)])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("intercept", [False, True])
-def test_agrees_with_dense(block_numbers, n, d, weighted, intercept):
+def test_agrees_with_dense(monkeypatch, n, d, weighted, intercept, block_numbers):
+    monkeypatch.setattr(implementation, "BLOCK_NUMBERS", block_numbers)
     X, dense, y, v = make(n, d)
     weights = jnp.asarray(v * (np.arange(n) % 4 > 0), DTYPE) if weighted else None
-    lams = jnp.asarray(np.geomspace(1e-2, 1e1, 4), DTYPE)
-    plan = rls.folds(np.arange(n) % 3)
-
-    @functools.partial(jax.jit, static_argnames="route")
-    def everything(X, route=None):
-        factor = rls.factorize(rls.Linear(), X, weights=weights, intercept=intercept, route=route)
-        path = rls.path(factor, jnp.asarray(y), lams)
-        residuals = rls.loo_residuals(factor, jnp.asarray(y), 0.5)
-        return path.coef, path.intercept, path.loo, residuals, rls.kfold(factor, jnp.asarray(y), lams, plan)
-
-    for ours, reference in zip(everything(implementation.sparse_rows(X)), everything(jnp.asarray(dense), route="features"), strict=True):
+    rest = jnp.asarray(y), weights, jnp.asarray(np.geomspace(1e-2, 1e1, 4), DTYPE), rls.folds(np.arange(n) % 3), intercept
+    sparse = everything(implementation.sparse_rows(X), *rest, block_numbers=block_numbers)
+    for ours, reference in zip(sparse, everything(jnp.asarray(dense), *rest, route="features"), strict=True):
         np.testing.assert_allclose(ours, reference, rtol=RTOL, atol=RTOL)
 
 
@@ -57,7 +56,7 @@ def test_forms(form):
         given = jsparse.BCSR.fromdense(jnp.asarray(dense))
     else:
         given = X.asformat(form)
-    ours, reference = rls.factorize(rls.Linear(), given), rls.factorize(rls.Linear(), jnp.asarray(dense), route="covariance")
+    ours, reference = rls.factorize(rls.Linear(), given), factorize(rls.Linear(), jnp.asarray(dense), route="covariance")
     np.testing.assert_allclose(ours.s, reference.s, rtol=RTOL, atol=RTOL)
 
 

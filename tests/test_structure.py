@@ -2,6 +2,7 @@
 
 import ast
 import doctest
+import functools
 import inspect
 import tomllib
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 import jaxrls as rls
 
+pytestmark = pytest.mark.any_precision
 PACKAGE = Path(rls.__file__).parent
 
 # A module imports from floors strictly below its own, so that modules on one floor do not know each other and no cycle can arise.
@@ -52,6 +54,7 @@ FRONT = "__init__"
 RUN_TIME = {"jax", "numpy", "jaxtyping", "optax"}
 
 
+@functools.cache
 def modules():
     return {path.stem: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
 

@@ -215,9 +215,7 @@ def test_float32_where_the_landmarks_nearly_depend(width, drop):
     X = rng.normal(size=(1000, 4)).astype(np.float32)
     y = np.sin(X.sum(axis=1)) + 0.1 * rng.normal(size=1000).astype(np.float32)
     R = jnp.asarray(rng.choice(1000, 100, replace=False))
-    single, double = (
-        factor_subset(rls.Gaussian(width), jnp.asarray(X, t), R, drop=drop, intercept=True) for t in (np.float32, np.float64)
-    )
+    single, double = (factor_subset(rls.Gaussian(width), jnp.asarray(X, t), R, drop=drop, intercept=True) for t in (np.float32, np.float64))
     for k in (1, 10, 100):
         lam = k * float(single.precision_floor())
         e = np.asarray(loo_residuals(double, jnp.asarray(y, np.float64), lam))

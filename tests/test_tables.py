@@ -9,6 +9,7 @@ import pytest
 
 from jaxrls._tables import read_inputs, read_table, write_columns
 
+pytestmark = pytest.mark.any_precision
 PLAIN = "a,b,y\n1,2,3\n4,5,6\n7,8,9\n"
 X, Y = [[1, 2], [4, 5], [7, 8]], [3, 6, 9]
 

@@ -81,6 +81,7 @@ COMPUTATIONS = {
     "holdout": lambda p: rls.holdout(factor(p), p.Y, p.lams, kernel(p)(p.new, p.X), p.Y_new),
     "log_marginal_likelihood": lambda p: rls.log_marginal_likelihood(factor(p), p.Y, p.lams),
     "loo_objective": lambda p: jax.grad(rls.loo_objective)(kernel(p), p.X, p.Y, p.lams[1], weights=p.weights),
+    "loo_objective, landmarks": lambda p: jax.grad(rls.loo_objective)(kernel(p), p.X, p.Y, p.lams[1], landmarks=p.X[:4]),
     "objective": lambda p: rls.objective(kernel(p), p.X, p.Y, p.lams[1], criterion=rls.gcv),
     "best_lam": lambda p: rls.best_lam(kernel(p), p.X, p.Y, p.lams),
     "landmarks": lambda p: rls.landmarks(kernel(p), p.X, 4, key=jax.random.key(0)).points,
@@ -199,13 +200,12 @@ def test_derivatives_in_labels_and_lam(route):
         }
 
     def values(flat):
-        """One number for each, so that one program gives all gradients."""
+        """One number for each output, so that one program gives all gradients."""
         return {name: sum(jnp.sum(leaf**2) + jnp.sum(leaf) for leaf in jax.tree.leaves(value)) for name, value in outputs(flat).items()}
 
-    compiled = jax.jit(lambda flat: (values(flat), jax.jacrev(values)(flat)))
-    names, gradients = list(compiled(start)[0]), compiled(start)[1]
-    numbers = differences(lambda flat: np.array([compiled(flat)[0][name] for name in names]), start)
-    for i, name in enumerate(names):
+    gradients, compiled = jax.jit(jax.jacrev(values))(start), jax.jit(values)
+    numbers = differences(lambda flat: np.array(list(compiled(flat).values())), start)
+    for i, name in enumerate(compiled(start)):
         assert np.abs(numbers[:, i]).max() > 1e-3, f"{name} does not depend on anything"
         assert_close(gradients[name], numbers[:, i], 1e-6, name)
 

@@ -68,6 +68,9 @@ def run_fit(args) -> None:
     seconds = time.perf_counter() - start
     report(fit, Y, classes, table.weights)
     say("time", f"{seconds:.1f} s, compilation included")
+    if args.plot:
+        draw(fit, args.plot)
+        say("drawn", args.plot)
     if args.out:
         extra = {
             "layout": table.layout,
@@ -237,6 +240,16 @@ def report(fit, Y, classes, weights) -> None:
         say("landmarks", fit.certificate)
 
 
+def draw(fit, path: str) -> None:
+    """The error over λ as a picture, without a display."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise ValueError("--plot needs matplotlib: pip install 'jaxrls[plot]'") from None
+    matplotlib.use("agg")
+    fit.plot().figure.savefig(path, dpi=150)
+
+
 def print_table(fit, in_units: bool) -> None:
     """About a dozen λ around the chosen one."""
     lams, errors = np.asarray(fit.lams), np.asarray(fit.errors)
@@ -373,6 +386,7 @@ def add_fit(commands) -> None:
     parser.add_argument(
         "--landmarks", type=landmarks, metavar="M", help="carry the solution by M rows, or by as many as needed (auto): past 10000 rows"
     )
+    parser.add_argument("--plot", metavar="PICTURE", help="draw the error over lambda, as .png, .pdf or .svg (needs matplotlib)")
     parser.add_argument("--out", metavar="MODEL", help="save the model, as .npz, for predict and for jaxrls.load")
     parser.set_defaults(run=run_fit, check=check_fit)
 

@@ -17,6 +17,7 @@ from jaxrls._landmarks import Landmarks
 from jaxrls._losses import squared_error
 from jaxrls._model import Model, make_model
 from jaxrls._path import coef, effective_dof, lambda_grid, loo_residuals
+from jaxrls._plot import plot_errors, plot_function, plot_left_out
 from jaxrls._precision import in_precision_of
 from jaxrls._rank import grow
 from jaxrls._routes import choose_route, factorize
@@ -57,6 +58,18 @@ class Fit:
     def predict(self, X, *, block_size: int | None = None) -> Float[Array | np.ndarray, "m *t"]:
         """Predictions for the rows of X: see `Model.predict`."""
         return self.model.predict(X, block_size=block_size)
+
+    def plot(self, ax=None):
+        """The criterion over λ with the chosen one, on Matplotlib axes, which it returns."""
+        return plot_errors(self, ax)
+
+    def plot_left_out(self, Y, ax=None):
+        """The labels Y that were fitted against their leave-one-out predictions."""
+        return plot_left_out(self, Y, ax)
+
+    def plot_function(self, X, Y, ax=None):
+        """The fitted function of a single input, with the data."""
+        return plot_function(self, X, Y, ax)
 
 
 @in_precision_of("X")
@@ -117,8 +130,8 @@ def fit(
             check_dense_size(X.shape[0], X.dtype)
         return _fit(kernel, X, Y, lams, weights, options, landmarks, criterion, loss, intercept, per_target, route, block_size, num)
 
-    if isinstance(landmarks, str):
-        result = _solve_auto(solve, kernel, X, weights, landmarks, tol)
+    if isinstance(landmarks, str) and landmarks == "auto":
+        result = _solve_auto(solve, kernel, X, weights, tol)
     else:
         chosen = resolve_landmarks(kernel, X, landmarks)
         result = solve(chosen)
@@ -130,9 +143,7 @@ def fit(
     return result
 
 
-def _solve_auto(solve, kernel, X, weights, landmarks, tol):
-    if landmarks != "auto":
-        raise ValueError(f"landmarks must be a number, row numbers, points, what jaxrls.landmarks chose, or 'auto', and is {landmarks!r}")
+def _solve_auto(solve, kernel, X, weights, tol):
     if is_sparse(X):
         raise ValueError("landmarks='auto' needs a dense X: leave it out, the linear kernel's features are fewer")
     if not tol > 0:

@@ -16,6 +16,7 @@ from jaxrls._kernels import Kernel, pytree, static
 from jaxrls._losses import misclassification, squared_error
 from jaxrls._model import Model, make_model
 from jaxrls._objective import error_at
+from jaxrls._plot import plot_search
 from jaxrls._precision import in_precision_of
 from jaxrls._routes import factor_at
 from jaxrls._start import first_guess
@@ -62,6 +63,10 @@ class Tuned:
     def predict(self, X, *, block_size: int | None = None) -> Float[Array | np.ndarray, "m *t"]:
         """Predictions for the rows of X: see `Model.predict`."""
         return self.model.predict(X, block_size=block_size)
+
+    def plot(self, axes=None):
+        """Error and gradient norm at every step, on two Matplotlib axes, which it returns."""
+        return plot_search(self, axes)
 
 
 @pytree

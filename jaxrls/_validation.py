@@ -47,6 +47,8 @@ def _strongly_typed(kernel: Kernel, dtype) -> Kernel:
 
 def resolve_landmarks(kernel: Kernel, X, landmarks):
     """Landmarks as chosen, or so many of them, the same ones every time."""
+    if isinstance(landmarks, str):
+        raise ValueError(f"landmarks must be a number, row numbers, points or what jaxrls.landmarks chose, and is {landmarks!r}")
     if not isinstance(landmarks, int | np.integer) or isinstance(landmarks, bool):
         return landmarks if landmarks is None or isinstance(landmarks, Landmarks) else jnp.asarray(landmarks)
     return choose_landmarks(kernel, X, int(landmarks), key=jax.random.key(0))

@@ -36,6 +36,7 @@ KERNELS = ("linear", "polynomial", *RADIAL, "precomputed")
 CRITERIA = {"loo": rls.loo, "gcv": rls.gcv, "kfold": rls.kfold}
 LOSSES = {f.__name__: f for f in (rls.squared_error, rls.absolute_error, rls.misclassification)}
 LANDMARKS_TO_TUNE = 500
+start_from_data = jax.jit(rls.start_from_data)
 FLOATS = (np.float64, np.float32)
 FOLDS = 5
 
@@ -143,7 +144,7 @@ class _RLS(BaseEstimator):
             raise ValueError(f"width must be a positive number, one for each column of X, or 'median', and is {self.width!r}")
         distinct = np.unique(X if sample_weight is None else X[sample_weight > 0], axis=0)  # a row of weight 2 is two equal rows
         with scope(X.dtype == np.float64):
-            return jax.tree.map(np.asarray, rls.start_from_data(RADIAL[self.kernel](1.0), jnp.asarray(distinct)))
+            return jax.tree.map(np.asarray, start_from_data(RADIAL[self.kernel](1.0), jnp.asarray(distinct)))
 
     def _keep(self, fit, Y, sample_weight):
         """The fitted attributes."""

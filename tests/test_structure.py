@@ -23,6 +23,7 @@ FLOORS = {
     "_files": 0,
     "_linalg": 0,
     "_losses": 0,
+    "_plot": 0,
     "_precision": 0,
     "_tables": 0,
     "_version": 0,

@@ -145,6 +145,7 @@ def test_progress(capsys):
         ({"start": "middle"}, "start must be 'screen', 'kernel' or 'data', and is 'middle'"),
         ({"lam": -1.0}, "lam must be positive"),
         ({"lam": [1.0, 2.0]}, r"lam must be one number, and has shape \(2,\)"),
+        ({"landmarks": "auto"}, "landmarks must be a number"),
         ({"loss": rls.misclassification}, "misclassification has derivative 0"),
     ],
 )

@@ -1,0 +1,93 @@
+"""Pictures of results: what `plot` methods draw. Matplotlib axes in and out; nothing is shown or saved here."""
+
+import numpy as np
+
+TITLES = {"loo": "leave-one-out error", "gcv": "GCV error", "kfold": "error of folds left out", "holdout": "hold-out error"}
+MOST_LINES = 8
+
+
+def _new_axes(rows=1):
+    """Axes of a new figure, one below the other."""
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError:
+        raise ImportError("plots need matplotlib: pip install 'jaxrls[plot]'") from None
+    return plt.subplots(rows, 1, sharex=True, figsize=(6.4, 3.2 + 0.8 * rows), layout="constrained")[1]
+
+
+def _host(values):
+    return np.asarray(values, np.float64)
+
+
+def plot_errors(fit, ax=None):
+    """The criterion over λ, one line per target up to eight or their mean, and the chosen λ with its effective degrees of freedom."""
+    ax = _new_axes() if ax is None else ax
+    order = np.argsort(_host(fit.lams))
+    lams, errors = _host(fit.lams)[order], _host(fit.errors)[order].reshape(len(order), -1)
+    if errors.shape[1] > MOST_LINES or np.ndim(fit.lam) == 0:
+        errors = errors.mean(axis=1, keepdims=True)
+    chosen, reached, dof = (np.atleast_1d(_host(a)) for a in (fit.lam, fit.error, fit.dof))
+    for j, line in enumerate(errors.T):
+        (drawn,) = ax.plot(lams, line, label=f"target {j}" if errors.shape[1] > 1 else None)
+        if len(chosen) == errors.shape[1]:
+            what = f"λ = {chosen[j]:.3g}, error {reached[j]:.3g}, {dof[j]:.3g} degrees of freedom"
+            ax.plot(chosen[j], reached[j], "o", color=drawn.get_color(), label=what)
+    ax.set(xscale="log", xlabel="λ", ylabel=TITLES.get(fit.criterion, fit.criterion.replace("_", " ")))
+    if (errors > 0).all():
+        ax.set_yscale("log")
+    if fit.criterion == "log_marginal_likelihood":
+        ax.set_ylabel("− log marginal likelihood")
+    ax.legend(fontsize="small")
+    return ax
+
+
+def plot_left_out(fit, Y, ax=None):
+    """Every label against its prediction by a fit to all other rows, and the line where they agree."""
+    ax = _new_axes() if ax is None else ax
+    Y, residuals = _host(Y), _host(fit.loo_residuals)
+    if Y.shape != residuals.shape:
+        raise ValueError(f"Y must be the labels that were fitted, of shape {residuals.shape}, and has shape {Y.shape}")
+    Y, residuals = Y.reshape(len(Y), -1), residuals.reshape(len(Y), -1)
+    for j in range(min(Y.shape[1], MOST_LINES)):
+        label = f"target {j}, " if Y.shape[1] > 1 else ""
+        rmse = np.sqrt(np.mean(residuals[:, j] ** 2))
+        ax.plot(Y[:, j] - residuals[:, j], Y[:, j], ".", alpha=0.5, markersize=4, label=f"{label}root mean square {rmse:.3g}")
+    ends = [Y.min(), Y.max()]
+    ax.plot(ends, ends, color="0.3", linewidth=1)
+    ax.set(xlabel="predicted, the row left out", ylabel="label")
+    ax.legend(fontsize="small")
+    return ax
+
+
+def plot_function(fit, X, Y, ax=None):
+    """The fitted function of one input, with the data."""
+    X, Y = _host(X), _host(Y)
+    if X.ndim != 2 or X.shape[1] != 1:
+        raise ValueError(f"X must have one column to be drawn as a function of it, and has shape {X.shape}")
+    ax = _new_axes() if ax is None else ax
+    margin = 0.03 * np.ptp(X)
+    grid = np.linspace(X.min() - margin, X.max() + margin, 400)[:, None]
+    ax.plot(X[:, 0], Y, ".", color="0.5", label="data")
+    ax.plot(grid[:, 0], _host(fit.predict(grid.astype(fit.model.coef.dtype))), label="fit" if Y.ndim == 1 else None)
+    ax.set(xlabel="x", ylabel="y")
+    ax.legend(fontsize="small")
+    return ax
+
+
+def plot_search(tuned, axes=None):
+    """Error and gradient norm at every step of the search, below each other; takes and returns two axes."""
+    axes = _new_axes(2) if axes is None else axes
+    above, below = axes
+    history, steps = tuned.history, np.arange(len(tuned.history.errors))
+    errors = _host(history.errors)
+    best = int(np.argmin(errors))
+    above.plot(steps, errors, ".-")
+    above.plot(best, errors[best], "o", color="C1", label=f"error {errors[best]:.4g} at λ = {float(tuned.lam):.3g}: {tuned.reason}")
+    above.set(ylabel="error")
+    above.legend(fontsize="small")
+    below.plot(steps, _host(history.gradient_norms), ".-")
+    below.set(xlabel="step", ylabel="largest slope", yscale="log")
+    below.xaxis.get_major_locator().set_params(integer=True)
+    if (errors > 0).all() and errors.max() > 3 * errors.min():
+        above.set_yscale("log")
+    return axes

@@ -1,0 +1,83 @@
+"""Pictures: what they show is what the results hold. How they look is for eyes: the notebooks and the README have them."""
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from support import DTYPE
+
+import jaxrls as rls
+from jaxrls.__main__ import main
+
+mpl.use("agg")
+import matplotlib.pyplot as plt  # noqa: E402
+
+pytestmark = [pytest.mark.filterwarnings("ignore:the chosen λ")]
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 1, size=(40, 1)).astype(DTYPE)
+    y = np.sin(6 * X[:, 0]) + 0.2 * rng.normal(size=40)
+    return X, y.astype(DTYPE)
+
+
+@pytest.fixture(scope="module")
+def fit(data):
+    return rls.fit(rls.Gaussian(0.3), *data)
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    plt.close("all")
+
+
+def texts(ax):
+    return " ".join(text.get_text() for text in ax.get_legend().get_texts())
+
+
+def test_errors(fit):
+    ax = fit.plot()
+    curve, mark = ax.lines
+    np.testing.assert_allclose(curve.get_ydata(), fit.errors, rtol=1e-6)
+    assert mark.get_xdata()[0] == pytest.approx(float(fit.lam)) and mark.get_ydata()[0] == pytest.approx(float(fit.error))
+    assert "degrees of freedom" in texts(ax) and ax.get_ylabel() == "leave-one-out error"
+    own = plt.figure().add_subplot()
+    assert fit.plot(own) is own
+
+
+def test_errors_of_several_targets(data):
+    X, y = data
+    Y = np.stack([y, y**2], axis=1)
+    each = rls.fit(rls.Gaussian(0.3), X, Y, per_target=True).plot()
+    assert len(each.lines) == 4 and "target 1" in texts(each)
+    shared = rls.fit(rls.Gaussian(0.3), X, Y, criterion=rls.log_marginal_likelihood).plot()
+    assert len(shared.lines) == 2 and "likelihood" in shared.get_ylabel()
+
+
+def test_left_out_and_function(fit, data):
+    X, y = data
+    points = fit.plot_left_out(y).lines[0]
+    np.testing.assert_allclose(points.get_ydata() - points.get_xdata(), fit.loo_residuals, atol=1e-5)
+    drawn = fit.plot_function(X, y).lines[1]
+    np.testing.assert_allclose(drawn.get_ydata()[::100], fit.predict(np.asarray(drawn.get_xdata()[::100, None], DTYPE)), rtol=1e-4)
+    with pytest.raises(ValueError, match="must be the labels that were fitted"):
+        fit.plot_left_out(y[:3])
+    with pytest.raises(ValueError, match="must have one column"):
+        fit.plot_function(np.zeros((3, 2)), y)
+
+
+def test_search(data):
+    tuned = rls.tune(rls.Gaussian(1.0), *data, steps=3)
+    above, below = tuned.plot()
+    np.testing.assert_allclose(above.lines[0].get_ydata(), tuned.history.errors, rtol=1e-6)
+    np.testing.assert_allclose(below.lines[0].get_ydata(), tuned.history.gradient_norms, rtol=1e-6)
+    assert tuned.reason in texts(above)
+
+
+def test_command_line(data, tmp_path, capsys):
+    table, picture = tmp_path / "table.csv", tmp_path / "loo.png"
+    np.savetxt(table, np.c_[data], delimiter=",")
+    assert main(["fit", str(table), "--plot", str(picture)]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG") and "drawn" in capsys.readouterr().out

@@ -29,6 +29,7 @@ CRITERIA = {"loo": rls.loo, "gcv": rls.gcv, "kfold": rls.kfold, "evidence": rls.
 TITLES = {"loo": "LOO error", "gcv": "GCV error", "kfold": "fold error", "log_marginal_likelihood": "-log evidence"}
 TABLE_ROWS = 12
 LANDMARKS_TO_TUNE = 500
+PICTURES = (".png", ".pdf", ".svg")
 
 EPILOG = """\
 example:
@@ -44,6 +45,7 @@ DATA is a CSV file (.csv, .csv.gz; a first line of names is its header) or a Num
 
 def run_fit(args) -> None:
     """Read, fit, report, save."""
+    check_outputs(args.out, args.plot)
     table = read_table(args.data, target=args.target, labels=args.classify, groups=args.groups, weights=args.weights)
     d = table.X.shape[1]
     means, scales = standardisation(table.X, table.weights) if args.standardize else (np.zeros(d), np.ones(d))
@@ -57,7 +59,7 @@ def run_fit(args) -> None:
         raise ValueError(f"--landmarks must be at most {len(X)}, the rows of {args.data}, and is {args.landmarks}")
 
     target = f"target {table.layout['target']}{in_classes(classes)}"
-    say("data", f"{args.data}: {len(X)} rows, {count(d, 'input')}, {target}")
+    say("data", f"{args.data}: {count(len(X), 'row')}, {count(d, 'input')}, {target}")
     say("kernel", words)
     start = time.perf_counter()
     if args.tune:
@@ -68,9 +70,6 @@ def run_fit(args) -> None:
     seconds = time.perf_counter() - start
     report(fit, Y, classes, table.weights)
     say("time", f"{seconds:.1f} s, compilation included")
-    if args.plot:
-        draw(fit, args.plot)
-        say("drawn", args.plot)
     if args.out:
         extra = {
             "layout": table.layout,
@@ -80,6 +79,25 @@ def run_fit(args) -> None:
         }
         rls.save(args.out, fit, extra=extra)
         say("saved", args.out)
+    if args.plot:
+        fit.plot().figure.savefig(args.plot, dpi=150)
+        say("drawn", args.plot)
+
+
+def check_outputs(out, plot) -> None:
+    """Raise before the work starts where its results could not be written."""
+    for path in filter(None, (out, plot)):
+        folder = os.path.dirname(os.path.abspath(path))
+        if not os.path.isdir(folder):
+            raise ValueError(f"{path} cannot be written: there is no folder {folder}")
+    if plot:
+        if os.path.splitext(plot)[1] not in PICTURES:
+            raise ValueError(f"--plot takes a file that ends in {', '.join(PICTURES)}, and got {plot}")
+        try:
+            import matplotlib
+        except ImportError:
+            raise ValueError("--plot needs matplotlib: pip install 'jaxrls[plot]'") from None
+        matplotlib.use("agg")
 
 
 def run_predict(args) -> None:
@@ -238,16 +256,6 @@ def report(fit, Y, classes, weights) -> None:
     say("route", fit.route)
     if fit.certificate:
         say("landmarks", fit.certificate)
-
-
-def draw(fit, path: str) -> None:
-    """The error over λ as a picture, without a display."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise ValueError("--plot needs matplotlib: pip install 'jaxrls[plot]'") from None
-    matplotlib.use("agg")
-    fit.plot().figure.savefig(path, dpi=150)
 
 
 def print_table(fit, in_units: bool) -> None:

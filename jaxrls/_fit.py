@@ -13,7 +13,6 @@ from jaxtyping import Array, Float
 from jaxrls._checks import as_floats, check_dense_size, check_lams, is_concrete
 from jaxrls._criteria import loo
 from jaxrls._kernels import Kernel, pytree, static
-from jaxrls._landmarks import Landmarks
 from jaxrls._losses import squared_error
 from jaxrls._model import Model, make_model
 from jaxrls._path import coef, effective_dof, lambda_grid, loo_residuals
@@ -102,8 +101,8 @@ def fit(
     better. `loss` for the ones that average a loss. `weights` (n,) ≥ 0. `intercept` unpenalised. `per_target` chooses λ for each column
     of Y. `groups` (n,) labels of rows left out together (the criterion is then `kfold`); `validation` a pair `(X, Y)` (then
     `holdout`). `landmarks` for more rows than K can be factored for: how many to choose by pivoted Cholesky, or what
-    `jaxrls.landmarks` chose, or row numbers, or points (m, d); leave-one-out then lets a landmark leave with its row. `"auto"` doubles their
-    number until `certified_lam` at `tol` reaches down to the chosen λ, and takes all rows where that never pays; `certificate` says which.
+    `jaxrls.landmarks` chose, or row numbers, or points (m, d); leave-one-out then lets a landmark leave with its row. `"auto"` takes as many
+    as bring `certified_lam` at `tol` down to the chosen λ, and all rows where that does not pay; `certificate` says which.
     `route` and `block_size` as in `factorize`.
 
     **Returns** a `Fit`; float64 NumPy input is computed in float64 and comes back as NumPy arrays. **Cost** one
@@ -119,7 +118,7 @@ def fit(
     >>> float(fit.lam), bool(fit.error < 1e-2)
     (0.01, True)
     """
-    kernel, X, Y, weights = check_data(kernel, X, Y, weights)
+    kernel, X, Y, weights = check_data(kernel, X, Y, weights, intercept)
     criterion, options = resolve_criterion(criterion, loss, groups, validation)
     if lams is not None:
         lams = jnp.atleast_1d(jnp.asarray(as_floats("lams", lams, X.dtype)))
@@ -130,14 +129,17 @@ def fit(
             check_dense_size(X.shape[0], X.dtype)
         return _fit(kernel, X, Y, lams, weights, options, landmarks, criterion, loss, intercept, per_target, route, block_size, num)
 
+    if not (isinstance(tol, int | float | np.number) and tol > 0):
+        raise ValueError(f"tol must be a number above 0, the largest relative change of the coefficients, and is {tol!r}")
     if isinstance(landmarks, str) and landmarks == "auto":
+        if route is not None:
+            raise ValueError(f"landmarks='auto' chooses the route, and route is {route!r}: leave one of them out")
         result = _solve_auto(solve, kernel, X, weights, tol)
     else:
         chosen = resolve_landmarks(kernel, X, landmarks)
         result = solve(chosen)
         if is_concrete(result) and result.trace_residual is not None:
-            m = len(chosen.points if isinstance(chosen, Landmarks) else chosen)
-            result = replace(result, certificate=certificate_words(float(result.trace_residual), m, tol))
+            result = replace(result, certificate=certificate_words(float(result.trace_residual), len(chosen.points), tol))
     if is_concrete(result):
         _inspect(result, lams is None)
     return result
@@ -146,8 +148,6 @@ def fit(
 def _solve_auto(solve, kernel, X, weights, tol):
     if is_sparse(X):
         raise ValueError("landmarks='auto' needs a dense X: leave it out, the linear kernel's features are fewer")
-    if not tol > 0:
-        raise ValueError(f"tol must be positive, the largest relative change of the coefficients, and is {tol!r}")
     result, words = grow(solve, kernel, X, weights, tol)
     return replace(result, certificate=words)
 

@@ -37,7 +37,8 @@ def plot_errors(fit, ax=None):
         ax.set_yscale("log")
     if fit.criterion == "log_marginal_likelihood":
         ax.set_ylabel("− log marginal likelihood")
-    ax.legend(fontsize="small")
+    if ax.get_legend_handles_labels()[1]:
+        ax.legend(fontsize="small")
     return ax
 
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from jaxrls._blocks import default_block_size, sum_rows
 from jaxrls._inverse import inverse, solve_diag
 from jaxrls._kernels import pytree, static
-from jaxrls._linalg import matmul
+from jaxrls._linalg import matmul, safe_sqrt
 from jaxrls._weighted import Weighted, scale_rows, unscale
 
 
@@ -196,7 +196,7 @@ class FeaturePoint(Weighted):
         def block(args):
             Phi, y, Y, h, v = args
             left, remaining = self._rows(target, Phi, y, h)
-            return fn(unscale(left / remaining[:, None], None if self.weights is None else jnp.sqrt(v)), Y, v)
+            return fn(unscale(left / remaining[:, None], None if self.weights is None else safe_sqrt(v)), Y, v)
 
         return self._sum(block, target.scaled, target.Y, self._constant(), weight)
 

@@ -41,14 +41,14 @@ def grow(solve: Callable, kernel: Kernel, X, weights, tol: float):
         share = min(wanted / float(jnp.sum(kernel.diag(X))), 0.5)
         chosen = landmarks(kernel, X, most, tol=share, key=jax.random.key(0))
         if float(chosen.trace_residual) > wanted or len(chosen.points) <= m:
-            break
+            break  # there are not that many, or no others
     try:
         check_dense_size(n, X.dtype)
     except ValueError:
         result = solve(chosen)
         ratio = float(result.trace_residual) / float(np.min(result.lam))
         return result, f"{len(chosen.points)} landmarks of {n} rows, where memory ends: tr(K − K̂)/λ = {ratio:.2g} is above {tol:g}"
-    return solve(None), f"all {n} rows: {len(chosen.points)} landmarks would not do, and more cost as much"
+    return solve(None), f"all {n} rows: {len(chosen.points)} landmarks would not do, and more cost as much or are not there"
 
 
 def _most(X) -> int:

@@ -112,6 +112,8 @@ def factor_at(
     """
     check_matrix("X", X)
     weights = prepare_weights(weights, X.shape[0], X.dtype)
+    if weights is not None:
+        weights = jnp.where(weights > 0, weights, 0)  # whose derivative at 0 is 0
     lam = jnp.asarray(lam, X.dtype)
     if landmarks is not None:
         return subset_at(kernel, X, landmarks, lam, weights, intercept, block_size=block_size)

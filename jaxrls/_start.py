@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls._criteria import loo
-from jaxrls._kernels import Kernel, Laplacian, On, Periodic, city_block_distances, squared_distances
+from jaxrls._kernels import Kernel, Laplacian, On, Periodic, Precomputed, city_block_distances, squared_distances
 from jaxrls._linalg import safe_sqrt
 from jaxrls._path import lambda_grid
 from jaxrls._routes import factorize
@@ -82,6 +82,8 @@ def first_guess(kernel: Kernel, X, Y, weights, start: str, lams, loss, intercept
     n = X.shape[0]
     used = np.arange(n) if weights is None else np.flatnonzero(np.asarray(weights) > 0)
     some = np.sort(np.random.default_rng(0).choice(used, min(len(used), SCREEN_ROWS), replace=False))
+    if any(isinstance(part, Precomputed) for part in jax.tree.leaves(kernel, is_leaf=lambda part: isinstance(part, Precomputed))):
+        some = np.arange(n)  # the columns of a kernel matrix are its rows
     kernels, best_lams, floors, errors = jax.device_get(_screen(kernel, X, Y, weights, some, lams, start, loss, intercept))
     floors = floors * (n / len(some)) ** 2  # s_max grows as the number of rows does, and so does the rounding of K relative to it
     best = int(np.argmin(np.where(np.isfinite(errors), errors, np.inf)))

@@ -19,6 +19,7 @@ from jaxrls._objective import error_at
 from jaxrls._plot import plot_search
 from jaxrls._precision import in_precision_of
 from jaxrls._routes import factor_at
+from jaxrls._sparse import is_sparse
 from jaxrls._start import first_guess
 from jaxrls._validation import TAKES_LOSS, check_data, resolve_criterion, resolve_landmarks
 
@@ -88,15 +89,16 @@ class _Problem:
         data = self.X, self.Y, lam, self.weights, self.options
         error = error_at(kernel, *data, self.criterion, self.loss, self.intercept, self.landmarks, self.block_size)
         if self._positive:
-            error = jnp.log(error)
+            error = jnp.log(jnp.maximum(error, jnp.finfo(error.dtype).tiny))
         elif self.criterion is log_marginal_likelihood:
             error = error / self.X.shape[0]
         return jnp.where(jnp.isfinite(error), error, jnp.asarray(self.huge, self.X.dtype))
 
     def to_error(self, value):
-        """From values back to errors."""
+        """From values back to errors, infinite for a failure."""
         if self._positive:
-            return np.exp(value)
+            with np.errstate(over="ignore"):
+                return np.exp(value)
         return value * self.X.shape[0] if self.criterion is log_marginal_likelihood else value
 
     @property
@@ -211,8 +213,8 @@ def tune(
     `tol` stops where ‖∇ log E‖∞ is below it, or where three steps in a row gain less than tol² of log E. `start="screen"` first
     multiplies all widths by the best of nine factors from 1/16 to 16, judged on at most 500 rows; `"data"` sets them to the median
     distance; `"kernel"` leaves them. The given kernel itself stays in the contest. `starts` > 1 tries as many random multiples of
-    the first parameters (needs `key`), vmapped, and keeps the best. `landmarks` as in `fit`, for more rows than K can be factored for: a number of
-    them is chosen with the first kernel and stays. `progress` shows a bar (needs tqdm).
+    the first parameters (needs `key`), vmapped, and keeps the best. `landmarks` for more rows than K can be factored for: a number of
+    them, chosen with the first kernel, or row numbers, or points; they stay. `progress` shows a bar (needs tqdm).
 
     **Returns** a `Tuned`, never worse than its start. **Cost** a step is one or a few values with gradients of `objective`: one Cholesky
     factor and about three products each, in `starts` × six n×n arrays; O(n m²) on m landmarks. **Raises** `ValueError` as `fit`, and for a criterion
@@ -225,7 +227,9 @@ def tune(
     >>> bool(tuned.error < tuned.start_error)
     True
     """
-    kernel, X, Y, weights = check_data(kernel, X, Y, weights)
+    if is_sparse(X):
+        raise ValueError("tune needs a dense X: pass X.toarray(), or fit(Linear(), X), which has no parameter but λ")
+    kernel, X, Y, weights = check_data(kernel, X, Y, weights, intercept)
     criterion, options = resolve_criterion(criterion, loss, groups, validation)
     _check_options(X, steps, start, starts, key, landmarks)
     if loss is misclassification:
@@ -240,7 +244,7 @@ def tune(
         space = spaces[int(np.argmin(values))]
         params = _spread(space.first(), starts, key)
         seen, stopped = _search(params, space, problem, optimizer or default_optimizer(), steps, tol, progress)
-        return _finish(seen, stopped, space, problem, tol, values[0])
+        return _finish(seen, stopped, space, problem, tol, steps, values[0])
 
 
 def _check_options(X, steps, start, starts, key, landmarks):
@@ -360,7 +364,16 @@ def _bar(steps, progress):
     return tqdm(range(steps), desc="tune", unit="step")
 
 
-def _finish(seen, stopped, space, problem, tol, given_value):
+def _reason(converged, stopped, used, steps):
+    """Why the search ended, in words."""
+    if converged:
+        return "gradient norm below tol"
+    if stopped:
+        return "no further progress"
+    return f"all {steps} steps used" if used == steps else "the search left for where the gradient vanishes or is not finite"
+
+
+def _finish(seen, stopped, space, problem, tol, steps, given_value):
     """The best of all that was seen, with the history of its start."""
     values = np.stack([value for _, value, _ in seen])
     if not (values < problem.huge).any():
@@ -371,7 +384,7 @@ def _finish(seen, stopped, space, problem, tol, given_value):
     kernel, lam = jax.tree.map(lambda a: jnp.asarray(np.asarray(a)[step]), (kernels, lams))
     norms, errors = np.array([norm[run] for _, _, norm in seen]), problem.to_error(values[:, run])
     converged = bool(norms[step] <= tol)
-    reason = "gradient norm below tol" if converged else "no further progress" if stopped[run] else f"all {len(seen) - 1} steps used"
+    reason = _reason(converged, stopped[run], len(seen) - 1, steps)
     return Tuned(
         kernel=kernel,
         lam=lam,

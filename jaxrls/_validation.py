@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls._checks import as_floats, check_finite, check_matrix, check_symmetric, check_targets, check_weights
+from jaxrls._checks import as_floats, check_finite, check_matrix, check_symmetric, check_targets, check_weights, is_concrete
 from jaxrls._criteria import Folds, folds, holdout, kfold, log_marginal_likelihood, loo
 from jaxrls._gram import gram
 from jaxrls._kernels import Kernel, Precomputed
-from jaxrls._landmarks import Landmarks
+from jaxrls._landmarks import as_landmarks
 from jaxrls._landmarks import landmarks as choose_landmarks
 from jaxrls._losses import squared_error
 from jaxrls._sparse import is_sparse, sparse_rows
@@ -16,7 +16,7 @@ from jaxrls._sparse import is_sparse, sparse_rows
 TAKES_LOSS = (loo, kfold, holdout)
 
 
-def check_data(kernel: Kernel, X, Y, weights):
+def check_data(kernel: Kernel, X, Y, weights, intercept: bool):
     """The data as JAX arrays of one dtype, that of X, with every check that needs values done."""
     if not isinstance(kernel, Kernel):
         raise ValueError(f"kernel must be a jaxrls kernel such as Gaussian(1.0), and is {kernel!r}")
@@ -37,6 +37,11 @@ def check_data(kernel: Kernel, X, Y, weights):
         weights = as_floats("weights", weights, X.dtype)
         check_weights(weights, X.shape[0])
         weights = jnp.asarray(weights)
+    rows = X.shape[0] if weights is None or not is_concrete(weights) else int(np.count_nonzero(np.asarray(weights) > 0))
+    if intercept and rows < 2:
+        raise ValueError(
+            f"X has {rows} row{'s' * (rows != 1)} of positive weight: leaving one out with an intercept takes two, or intercept=False"
+        )
     return _strongly_typed(kernel, X.dtype), X, jnp.asarray(Y), weights
 
 
@@ -46,16 +51,19 @@ def _strongly_typed(kernel: Kernel, dtype) -> Kernel:
 
 
 def resolve_landmarks(kernel: Kernel, X, landmarks):
-    """Landmarks as chosen, or so many of them, the same ones every time."""
+    """`Landmarks` of what was given, checked where values are known; of a number, so many rows, the same ones every time."""
     if isinstance(landmarks, str):
         raise ValueError(f"landmarks must be a number, row numbers, points or what jaxrls.landmarks chose, and is {landmarks!r}")
     if not isinstance(landmarks, int | np.integer) or isinstance(landmarks, bool):
-        return landmarks if landmarks is None or isinstance(landmarks, Landmarks) else jnp.asarray(landmarks)
+        return None if landmarks is None else as_landmarks(X, landmarks)
     return choose_landmarks(kernel, X, int(landmarks), key=jax.random.key(0))
 
 
 def resolve_criterion(criterion, loss, groups, validation):
     """The criterion that groups or validation data imply, and the arrays it needs."""
+    for name, function in (("criterion", criterion), ("loss", loss)):
+        if not callable(function):
+            raise ValueError(f"{name} must be a function, such as jaxrls.gcv or jaxrls.absolute_error, and is {function!r}")
     if groups is not None and validation is not None:
         raise ValueError("groups and validation each name a criterion, kfold and holdout: give one of them")
     if groups is not None and criterion in (loo, kfold):

@@ -146,10 +146,13 @@ def test_progress(capsys):
         ({"lam": -1.0}, "lam must be positive"),
         ({"lam": [1.0, 2.0]}, r"lam must be one number, and has shape \(2,\)"),
         ({"landmarks": "auto"}, "landmarks must be a number"),
+        ({"landmarks": [20]}, "include row 20"),
+        ({"criterion": "gcv"}, "criterion must be a function"),
+        ({"weights": np.eye(20)[0].astype(DTYPE)}, "X has 1 row of positive weight"),
         ({"loss": rls.misclassification}, "misclassification has derivative 0"),
     ],
 )
-def test_errors(options, message):
+def test_errors(options, message, unchecked):
     X, y = problem(n=20)
     with pytest.raises(ValueError, match=message):
         rls.tune(rls.Gaussian(1.0), X, y, **options)
@@ -168,3 +171,26 @@ def test_float64_without_the_switch():
         tuned = rls.tune(rls.Gaussian(1.0), X, y, steps=3)
     assert tuned.error.dtype == np.float64
     assert isinstance(tuned.kernel.width, np.ndarray)
+
+
+@pytest.mark.float64
+@pytest.mark.parametrize("kernel", [rls.Gaussian(1.0), rls.Linear()], ids=["gram", "features"])
+@pytest.mark.parametrize("landmarks", [None, np.arange(0, 20, 2)], ids=["all rows", "landmarks"])
+def test_the_derivative_in_a_weight_of_0_is_0(kernel, landmarks):
+    X, y = problem(n=20)
+    v = np.ones(20)
+    v[3] = 0
+    chosen = None if landmarks is None else jnp.asarray(landmarks)
+    slope = jax.jit(jax.grad(lambda v: rls.loo_objective(kernel, jnp.asarray(X), jnp.asarray(y), 0.1, weights=v, landmarks=chosen)))(v)
+    assert slope[3] == 0 and np.isfinite(slope).all() and (slope != 0).sum() == 19
+
+
+def test_degenerate_problems():
+    """A constant target, a kernel matrix, and a search that runs away: a result that says what happened."""
+    X, y = problem(n=20)
+    assert rls.tune(rls.Gaussian(1.0), X, np.ones(20, DTYPE), steps=2).error < 1e-9
+    K = np.asarray(rls.gram(rls.Gaussian(1.0), jnp.asarray(X)))
+    weights = (np.arange(20) % 5 > 0).astype(DTYPE)
+    assert np.isfinite(rls.tune(DTYPE(2.0) * rls.Precomputed(), K, y, weights=weights, steps=2).error)
+    away = rls.tune(rls.Gaussian(1.0), X, y, optimizer=optax.sgd(1e3), steps=9, start="kernel")
+    assert "steps used" not in away.reason or len(away.history.errors) == 10

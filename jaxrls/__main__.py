@@ -136,10 +136,10 @@ def run_demo(args) -> None:
     X, y, names = rls.airfoil()
     X = (X - X.mean(axis=0)) / X.std(axis=0)
     test = np.arange(len(X)) % 5 == 0
-    kernel: Any = from_data(rls.Gaussian(1.0), X[~test])
+    kernel: Any = rls.Gaussian(4.0)
     say("data", f"NASA airfoil self-noise: sound in decibels from {', '.join(names)}")
     say("rows", f"{(~test).sum()} to fit, {test.sum()} put aside")
-    say("kernel", f"gaussian, width {kernel.width:.4g} (the median distance between standardised rows)")
+    say("kernel", f"gaussian, width {kernel.width:.4g}, of standardised columns")
     start = time.perf_counter()
     fit = rls.fit(kernel, X[~test], y[~test])
     seconds = time.perf_counter() - start
@@ -147,7 +147,7 @@ def run_demo(args) -> None:
     say("time", f"{seconds:.1f} s for {len(fit.lams)} lambdas with exact leave-one-out, compilation included")
     start = time.perf_counter()
     some = np.flatnonzero(~test)[::3]
-    tuned: Any = rls.tune(kernel, X[some], y[some], start="kernel", optimizer=plain_optimizer(), steps=20)
+    tuned: Any = rls.tune(kernel, X[some], y[some], optimizer=plain_optimizer(), steps=10)
     better = rls.fit(tuned.kernel, X[~test], y[~test])
     seconds = time.perf_counter() - start
     steps = count(len(tuned.history.errors) - 1, "step")
@@ -167,7 +167,7 @@ def plain_optimizer():
     """Adam: many cheap steps, and no line search to compile, which would take longer than the whole demo."""
     import optax
 
-    return optax.adam(0.2)
+    return optax.adam(0.1)
 
 
 # from arguments to problem ---------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ with jaxtyping.install_import_hook("jaxrls", "beartype.beartype"):
 
 def pytest_configure(config):
     config.addinivalue_line("filterwarnings", "error")
+    config.addinivalue_line("filterwarnings", "ignore:.* deprecated - use .*:DeprecationWarning")  # an old matplotlib with a new pyparsing
     config.addinivalue_line("markers", "float64: the claim holds in float64 only, so that the float32 run skips it")
     config.addinivalue_line("markers", "any_precision: nothing in it follows the default precision, so that the float32 run skips it")
 

@@ -10,6 +10,9 @@ from jaxrls._criteria import kfold as kfold
 from jaxrls._criteria import log_marginal_likelihood as log_marginal_likelihood
 from jaxrls._criteria import loo as loo
 from jaxrls._data import airfoil as airfoil
+from jaxrls._diagnostics import Influence as Influence
+from jaxrls._diagnostics import eigenfunctions as eigenfunctions
+from jaxrls._diagnostics import influence as influence
 from jaxrls._factor import Factor as Factor
 from jaxrls._factor import factor_covariance as factor_covariance
 from jaxrls._factor import factor_features as factor_features

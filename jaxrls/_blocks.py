@@ -5,6 +5,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from jaxrls._checks import check_whole
 from jaxrls._linalg import matmul
 from jaxrls._sparse import SparseRows
 
@@ -25,9 +26,8 @@ def default_block_size(n: int, row_bytes: int) -> int:
 
 def check_block_size(block_size, n: int) -> int:
     """`block_size` as given, cut to `n`; raises unless it is a whole number of at least 1."""
-    if not isinstance(block_size, int) or isinstance(block_size, bool) or block_size < 1:
-        raise ValueError(f"block_size must be a whole number of at least 1, or None to choose, and is {block_size!r}")
-    return min(block_size, n)
+    check_whole("block_size", block_size)
+    return min(int(block_size), n)
 
 
 def _is_sparse(leaf) -> bool:

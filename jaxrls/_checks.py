@@ -53,6 +53,8 @@ def check_matrix(name: str, X) -> None:
     if X.ndim != 2:
         hint = f"use {name}[:, None] for a single column" if X.ndim == 1 else "give one row per sample"
         raise ValueError(f"{name} must have shape (n, d), and has shape {X.shape}: {hint}")
+    if not jnp.issubdtype(X.dtype, jnp.floating):
+        raise ValueError(f"{name} has dtype {X.dtype}, in which nothing can be solved: convert it to float32 or float64")
     if 0 in X.shape:
         raise ValueError(f"{name} is empty, with shape {X.shape}: give at least one row and one column")
 
@@ -75,6 +77,12 @@ def check_weights(weights, n: int) -> None:
         raise ValueError(f"weights must not be negative, and the smallest is {values.min()}: 0 takes a row out")
     if not (values > 0).any():
         raise ValueError("weights are all zero, so that no row is left to fit: give some row a positive weight")
+
+
+def check_whole(name: str, value, most: int | None = None) -> None:
+    """Raise unless `value` is a whole number of at least 1, and at most `most`."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1 or (most is not None and value > most):
+        raise ValueError(f"{name} must be a whole number of at least 1{'' if most is None else f' and at most {most}'}, and is {value!r}")
 
 
 def check_lams(lams, name: str = "lams") -> None:

@@ -157,7 +157,10 @@ def folds(groups) -> Folds:
     groups = np.asarray(groups)
     if groups.ndim != 1 or groups.size == 0:
         raise ValueError(f"groups must have shape (n,), one label per row, and has shape {groups.shape}")
-    labels, member = np.unique(groups, return_inverse=True)
+    try:
+        labels, member = np.unique(groups, return_inverse=True)
+    except TypeError as error:
+        raise ValueError(f"groups must be labels that can be sorted, with none missing: {error}") from None
     if len(labels) < 2:
         raise ValueError(f"groups holds one label only, {labels.tolist()[0]!r}: leaving it out would leave nothing to fit")
     inside = [np.flatnonzero(member == k) for k in range(len(labels))]

@@ -59,6 +59,7 @@ class Factor(Weighted):
     weights: Float[Array, " n"] | None
     design: Float[Array, "n q"] | SparseRows | None  # predictions = design @ coefficients, kept for rows of weight 0
     indefinite: Float[Array, ""]  # the most negative eigenvalue that was clipped, over the largest
+    floor: Float[Array, ""]  # how far eigenvalues may be off, by rounding alone
     complete: bool = static()  # whether U is square, so that the complement is exactly 0
     route: str = static()
 
@@ -78,8 +79,11 @@ class Factor(Weighted):
         return self.shift is not None
 
     def precision_floor(self) -> Float[Array, ""]:
-        """n·eps·s_max: a λ below it is lost in the rounding of the factor."""
-        return max(self.n, self.s.shape[0]) * jnp.finfo(self.dtype).eps * jnp.max(self.s)
+        """n·eps·s_max: a λ below it is lost in the rounding of the factor.
+
+        Where a kernel matrix was centred, s_max is that of before: what the constant rounds to does not vanish with it.
+        """
+        return self.floor
 
     # labels ------------------------------------------------------------------------------------------------------------
 
@@ -126,6 +130,19 @@ class Factor(Weighted):
         if self.weights is None:
             return out
         return jnp.where(self.weights[:, None] > 0, out, target.Y - self._fitted(target, lam))
+
+    def hat_rows(self, target: Target, lam):
+        """√v (y − f), and the diagonals of H, H² and (I − H)², H the matrix from √v y to √v f: all that the influence of rows needs."""
+        kept, shrunk = self.s / (self.s + lam), self._shrink(lam)[:, 0]
+
+        def block(args):
+            rows, v, y = args
+            U = self._left(rows, v)
+            squares, constant = U * U, self._constant(v)
+            diagonals = matmul(squares, kept) + constant, matmul(squares, kept**2) + constant
+            return self._dual(U, y, target, lam), *diagonals, matmul(squares, shrunk**2) + self._outside(squares, v)
+
+        return self._map(block, target.scaled)
 
     def residual_norm(self, target: Target, lam) -> Float[Array, " t"]:
         """Σᵢ vᵢ (yᵢ − f(xᵢ) − b)² = ‖λ c̃‖²."""
@@ -215,16 +232,19 @@ class Factor(Weighted):
             return matmul(U, self._shrink(lam) * target.z)
         return scaled - matmul(U, target.z) + matmul(U, self._shrink(lam) * target.z)
 
+    def _constant(self, v):
+        """The diagonal of hhᵀ, in which the intercept fits, or 0."""
+        return (1.0 if v is None else v) / self.total_weight() if self.intercept_fitted else 0.0
+
+    def _outside(self, squares, v):
+        """The diagonal of C − UUᵀ."""
+        return jnp.zeros(squares.shape[0], self.dtype) if self.complete else 1 - jnp.sum(squares, axis=1) - self._constant(v)
+
     def _remaining(self, U, v, lam):
         """λp = 1 − leverage, (n, 1) or (n, t)."""
         squares = U * U
         inside = matmul(squares, self._shrink(lam))
-        if self.complete:
-            return inside
-        outside = 1 - jnp.sum(squares, axis=1)
-        if self.intercept_fitted:
-            outside = outside - (1.0 if v is None else v) / self.total_weight()
-        return outside[:, None] + inside
+        return inside if self.complete else self._outside(squares, v)[:, None] + inside
 
     def _left_out(self, rows, v, scaled, target, lam):
         U = self._left(rows, v)
@@ -246,6 +266,11 @@ def _clip(s):
     """Eigenvalues with rounding below 0 taken off, and how far below 0 they went, relative to the largest."""
     largest = jnp.max(jnp.abs(s))
     return jnp.maximum(s, 0), -jnp.minimum(jnp.min(s), 0) / jnp.where(largest > 0, largest, 1)
+
+
+def rounding(n, s, constant=0.0):
+    """n·eps·s_max: how far eigenvalues of n rows may be off; `constant` is the part of K, hᵀKh, that centring took off."""
+    return max(n, s.shape[0]) * jnp.finfo(s.dtype).eps * jnp.maximum(jnp.max(s), constant)
 
 
 def spectrum(covariance: Float[Array, "r r"]):
@@ -282,16 +307,17 @@ def factor_symmetric(K, weights, intercept: bool, route: str) -> Factor:
     if not intercept:
         s, U = eigh(scaled)
         s, below = _clip(s)
-        return Factor(U, s, None, None, None, None, weights, _keep(K, weights), below, True, route)
+        return Factor(U, s, None, None, None, None, weights, _keep(K, weights), below, rounding(n, s), True, route)
     h = jnp.full(n, 1 / math.sqrt(n), K.dtype) if root is None else root / jnp.sqrt(jnp.sum(weights))
     Kh = matmul(scaled, h)
-    half = Kh - 0.5 * jnp.dot(h, Kh) * h
+    constant = jnp.dot(h, Kh)
+    half = Kh - 0.5 * constant * h
     s, Q = eigh(scaled - half[:, None] * h[None, :] - h[:, None] * half[None, :])
     U = Q - h[:, None] * matmul(h, Q)[None, :]
     s, below = _clip(s)
     total = jnp.asarray(n, K.dtype) if weights is None else jnp.sum(weights)
     shift = matmul(Kh, U) / jnp.sqrt(total)
-    return Factor(U, s, None, None, None, shift, weights, _keep(K, weights), below, True, route)
+    return Factor(U, s, None, None, None, shift, weights, _keep(K, weights), below, rounding(n, s, constant), True, route)
 
 
 def _keep(design, weights):
@@ -323,7 +349,8 @@ def factor_features(Phi: Float[Array, "n r"] | SparseRows, *, weights: Float[Arr
     basis = Vt.T * sigma
     shift = matmul(mean, basis) if intercept else None
     zero = jnp.zeros((), Phi.dtype)
-    return Factor(U, sigma**2, None, None, basis, shift, weights, _keep(Phi, weights), zero, complete, "features")
+    s = sigma**2
+    return Factor(U, s, None, None, basis, shift, weights, _keep(Phi, weights), zero, rounding(Phi.shape[0], s), complete, "features")
 
 
 def factor_covariance(
@@ -357,7 +384,8 @@ def factor_covariance(
     s, V, inverse_sigma, below = spectrum(sum_rows(product, (Phi, weights), block_size))
     rotation, basis = V * inverse_sigma, V * jnp.sqrt(s)
     shift = matmul(mean, basis) if intercept else None
-    return Factor(Phi, s, rotation, mean, basis, shift, weights, _keep(Phi, weights), below, False, "covariance")  # type: ignore[arg-type]
+    floor = rounding(Phi.shape[0], s)
+    return Factor(Phi, s, rotation, mean, basis, shift, weights, _keep(Phi, weights), below, floor, False, "covariance")  # type: ignore[arg-type]
 
 
 def _factor_outer(Phi, weights, intercept):
@@ -367,7 +395,8 @@ def _factor_outer(Phi, weights, intercept):
     scaled = scale_rows(dual.root_weights, dual.rows)
     basis = sum_rows(lambda block: matmul(block[0].T, block[1]), (Phi, scaled), Phi.shape[0])
     shift = matmul(mean, basis) if intercept else None
-    return Factor(dual.rows, dual.s, None, None, basis, shift, weights, _keep(Phi, weights), dual.indefinite, True, "covariance")
+    floor = jnp.maximum(dual.floor, rounding(max(Phi.shape), dual.s))
+    return Factor(dual.rows, dual.s, None, None, basis, shift, weights, _keep(Phi, weights), dual.indefinite, floor, True, "covariance")
 
 
 def _prepare_features(Phi, weights, intercept):

@@ -139,10 +139,17 @@ def fit(
         chosen = resolve_landmarks(kernel, X, landmarks)
         result = solve(chosen)
         if is_concrete(result) and result.trace_residual is not None:
-            result = replace(result, certificate=certificate_words(float(result.trace_residual), len(chosen.points), tol))
+            result = replace(result, certificate=_words(result, len(chosen.points), tol))
     if is_concrete(result):
         _inspect(result, lams is None)
     return result
+
+
+def _words(result: Fit, m: int, tol: float) -> str:
+    """The certificate of m landmarks, and whether it holds at the chosen λ."""
+    trace, chosen = float(result.trace_residual), float(np.min(result.lam))
+    held = f"the chosen λ = {chosen:.3g} is {'' if chosen >= trace / tol else 'not '}among them"
+    return f"{certificate_words(trace, m, tol)}; {held}"
 
 
 def _solve_auto(solve, kernel, X, weights, tol):

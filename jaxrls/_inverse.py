@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from jaxrls._linalg import matmul
 
 # Below this size a triangular inverse is left to the library's solver.
-LEAF = 1024
+LEAF = 512
 # Block columns of a symmetric product: with m of them the work is (m + 1)/2m of the full product.
 PANELS = 4
 

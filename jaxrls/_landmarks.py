@@ -143,6 +143,8 @@ def as_landmarks(X: Float[Array, "n d"], landmarks) -> Landmarks:
             raise ValueError("landmarks were chosen from other rows than those of X: choose them from this X, or pass landmarks.points")
     else:
         values = landmarks if isinstance(landmarks, jax.Array) else np.asarray(landmarks)
+        if values.dtype == bool:
+            raise ValueError("landmarks must be row numbers or points, and are true or false: pass np.flatnonzero(landmarks)")
         rows = jnp.issubdtype(values.dtype, jnp.integer)
         indices, points = _rows_of(X, values) if rows else (None, as_floats("landmarks", values, X.dtype))
         trace = None

@@ -11,7 +11,7 @@ from jaxrls._criteria import loo
 from jaxrls._kernels import Kernel
 from jaxrls._landmarks import Landmarks
 from jaxrls._losses import squared_error
-from jaxrls._path import lambda_grid
+from jaxrls._path import as_grid, lambda_grid
 from jaxrls._routes import factor_at, factorize
 from jaxrls._validation import evaluate, resolve_criterion
 
@@ -121,7 +121,7 @@ def best_lam(
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def _best_log_lam(loss, intercept, kernel, X, Y, lams, weights):
     factor = factorize(kernel, X, weights=weights, intercept=intercept)
-    lams = lambda_grid(factor) if lams is None else jnp.sort(lams)
+    lams = lambda_grid(factor) if lams is None else jnp.sort(as_grid(factor, lams))
 
     def error(log_lam):
         return jnp.mean(loo(factor, Y, jnp.exp(log_lam)[None], loss=loss))

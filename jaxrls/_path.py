@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls._checks import check_lams
+from jaxrls._checks import check_lams, check_whole
 from jaxrls._factor import Factor
 from jaxrls._kernels import pytree
 from jaxrls._losses import squared_error
@@ -85,14 +85,13 @@ def lambda_grid(factor: Factor, num: int = 100) -> Float[Array, " num"]:
     >>> rls.lambda_grid(rls.factor_gram(jnp.eye(2)), 3).shape
     (3,)
     """
-    if not isinstance(num, int) or num < 1:
-        raise ValueError(f"num must be a whole number of at least 1, and is {num!r}")
+    check_whole("num", num)
     floor = factor.precision_floor()
     largest = jnp.max(factor.s)
     smallest = jnp.min(jnp.where(factor.s > floor, factor.s, largest))
     tiny = jnp.finfo(factor.dtype).tiny
     low = jnp.maximum(jnp.maximum(floor, 1e-3 * smallest), tiny)
-    high = jnp.maximum(10 * jnp.sum(factor.s), 1e6 * tiny)
+    high = jnp.maximum(10 * jnp.sum(factor.s), 10 * low)
     return jnp.exp(jnp.linspace(jnp.log(low), jnp.log(high), num, dtype=factor.dtype))
 
 

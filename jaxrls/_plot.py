@@ -32,6 +32,9 @@ def plot_errors(fit, ax=None):
         if len(chosen) == errors.shape[1]:
             what = f"λ = {chosen[j]:.3g}, error {reached[j]:.3g}, {dof[j]:.3g} degrees of freedom"
             ax.plot(chosen[j], reached[j], "o", color=drawn.get_color(), label=what)
+    if len(chosen) != errors.shape[1]:
+        label = f"λ of each of {len(chosen)} targets"
+        ax.plot(chosen, np.full(len(chosen), 0.03), "|", color="C1", transform=ax.get_xaxis_transform(), label=label)
     ax.set(xscale="log", xlabel="λ", ylabel=TITLES.get(fit.criterion, fit.criterion.replace("_", " ")))
     if (errors > 0).all():
         ax.set_yscale("log")

@@ -15,8 +15,12 @@ from jaxrls._linalg import safe_sqrt
 from jaxrls._path import lambda_grid
 from jaxrls._routes import factorize
 
-SCREEN_ROWS = 500
-SCREEN_FACTORS = sorted((2.0**i for i in range(-4, 5)), key=lambda factor: factor != 1)  # 1 first
+SCREEN_ROWS = 400
+SCREEN_FACTORS = [1 / 16, 1 / 4, 1 / 2, 2.0, 4.0, 16.0]
+SCREEN_LAMS = 30
+# The widths near the best of these are judged on more rows, at steps of 2^0.75.
+NEAR_ROWS = 1200
+NEAR_STEP = 0.75 * np.log(2.0)
 
 
 def median_distance(X: Float[Array, "n d"], *, order: int = 2, rows: int = 1000) -> Float[Array, ""]:
@@ -74,45 +78,101 @@ def start_from_data(kernel: Kernel, X: Float[Array, "n d"]) -> Kernel:
     return _map_widths(kernel, X, width)
 
 
-def first_guess(kernel: Kernel, X, Y, weights, start: str, lams, loss, intercept: bool):
+def first_guess(kernel: Kernel, X, Y, weights, start: str, lams, loss, intercept: bool, near: bool):
     """(kernel, best λ, precision of K on all rows) for the given kernel, and for the one that `start` suggests where that is another.
 
-    Judged by the leave-one-out error of a sample of the rows, whatever the search minimises, so that no n×n matrix is factored for its spectrum.
+    Judged by the leave-one-out error, whatever the search minimises, of a sample of the rows, so that no large matrix is factored for its
+    spectrum; with `near` a width around the best then on a larger one: errors have several minima, some of which few rows do not show.
     """
     n = X.shape[0]
     used = np.arange(n) if weights is None else np.flatnonzero(np.asarray(weights) > 0)
-    some = np.sort(np.random.default_rng(0).choice(used, min(len(used), SCREEN_ROWS), replace=False))
+    drawn = np.random.default_rng(0).permutation(used)
+    some, more = np.sort(drawn[:SCREEN_ROWS]), np.sort(drawn[:NEAR_ROWS])
     if any(isinstance(part, Precomputed) for part in jax.tree.leaves(kernel, is_leaf=lambda part: isinstance(part, Precomputed))):
-        some = np.arange(n)  # the columns of a kernel matrix are its rows
-    kernels, best_lams, floors, errors = jax.device_get(_screen(kernel, X, Y, weights, some, lams, start, loss, intercept))
-    floors = floors * (n / len(some)) ** 2  # s_max grows as the number of rows does, and so does the rounding of K relative to it
-    best = int(np.argmin(np.where(np.isfinite(errors), errors, np.inf)))
-    return [(jax.tree.map(lambda a: a[i], kernels), best_lams[i], floors[i]) for i in sorted({0, best})]  # noqa: B023
+        some = more = np.arange(n)  # the columns of a kernel matrix are its rows
+
+    def judge(kernels, rows):
+        """(error, kernel, best λ, precision of K on all rows) of every kernel."""
+        part = jax.tree.map(lambda a: np.asarray(a)[rows], (X, Y, weights))  # on the host: no program to compile for it
+        results = jax.device_get([_judge(kernel, *part, lams, loss, intercept) for kernel in kernels])
+        growth = (n / len(rows)) ** 2  # s_max grows as the number of rows does, and so does the rounding of K relative to it
+        return [(e if np.isfinite(e) else np.inf, k, lam, growth * floor) for k, (e, lam, floor) in zip(kernels, results, strict=True)]
+
+    def multiple(kernel, factor):
+        return _map_widths(kernel, X, lambda part, _: (np.asarray(part.width) * factor).astype(X.dtype))
+
+    widths = _widths(kernel, X)
+    screened = start == "screen" and bool(widths)
+    others = [multiple(kernel, f) for f in SCREEN_FACTORS] if screened else [_data_start(kernel, X)] if start == "data" else []
+    given, *seen = judge([kernel, *others], some)
+    best = min([given, *seen], key=_first)
+    if screened and near and all(np.ndim(width) == 0 for width in widths):  # of several widths each moves by itself afterwards
+        centre = best[1]
+        best = _descend(lambda log_factor: judge([multiple(centre, np.exp(log_factor))], more)[0])
+    return [given[1:]] if best is given else [given[1:], best[1:]]
 
 
-@partial(jax.jit, static_argnums=(6, 7, 8))
-def _screen(kernel, X, Y, weights, some, lams, start, loss, intercept):
-    """The kernels to choose the start from, the given one first; each one's best λ of the grid, precision of K, and leave-one-out error."""
-    kernels, count = _candidates(kernel, X, start)
-    X, Y, weights = X[some], Y[some], None if weights is None else weights[some]
-
-    def at(candidate):
-        kernel, _ = candidate  # counted, as a kernel may have no parameter to map over
-        factor = factorize(kernel, X, weights=weights, intercept=intercept)
-        grid = lambda_grid(factor, 50) if lams is None else lams
-        errors = loo(factor, Y, grid, loss=loss)
-        errors = errors if errors.ndim == 1 else jnp.mean(errors, axis=1)
-        best = jnp.argmin(errors)
-        return grid[best], factor.precision_floor(), errors[best]
-
-    return kernels, *jax.lax.map(at, (kernels, jnp.arange(count)))
+def _first(judged):
+    return judged[0]
 
 
-def _candidates(kernel, X, start):
-    """Kernels stacked along a new first axis, the given one first, and their number."""
-    if start == "data":
-        return jax.tree.map(lambda a, b: jnp.stack([a, b]), kernel, start_from_data(kernel, X)), 2
+def _descend(judge: Callable):
+    """The best seen on a way down from 0: at whole steps, at half steps around the best, and in the vertex of the parabola there.
+
+    The whole steps go towards smaller widths, as more rows resolve finer detail than the sample showed: two, to look beyond a ridge.
+    """
+    seen = {i: judge(i * NEAR_STEP) for i in (0.0, -1.0, -2.0)}
+
+    def lowest():
+        return min(seen, key=lambda i: seen[i][0])
+
+    def look(i):
+        if i not in seen:
+            seen[i] = judge(i * NEAR_STEP)
+
+    for _ in range(3):
+        best = lowest()
+        look(best - 0.5)
+        look(best + 0.5)
+        if best == lowest():
+            break
+    best = lowest()
+    around = [i for i in (best - 0.5, best, best + 0.5) if i in seen]
+    if len(around) == 3 and all(0 < seen[i][0] < np.inf for i in around):
+        left, middle, right = (np.log(seen[i][0]) for i in around)
+        curvature = left - 2 * middle + right
+        if curvature > 0:
+            look(best + 0.25 * (left - right) / curvature)
+    return seen[lowest()]
+
+
+_data_start = jax.jit(start_from_data)
+
+
+def _widths(kernel, X) -> list:
+    """All widths in the kernel."""
     widths: list = []
     _map_widths(kernel, X, lambda part, _: (widths.append(part.width), part.width)[1])
-    factors = jnp.asarray(SCREEN_FACTORS if start == "screen" and widths else SCREEN_FACTORS[:1], X.dtype)
-    return jax.vmap(lambda factor: _map_widths(kernel, X, lambda part, _: part.width * factor))(factors), len(factors)
+    return widths
+
+
+@partial(jax.jit, static_argnums=(5, 6))
+def _judge(kernel, X, Y, weights, lams, loss, intercept):
+    """The leave-one-out error at the best λ of the grid, that λ, and the precision of K."""
+    factor = factorize(kernel, X, weights=weights, intercept=intercept)
+    grid = lambda_grid(factor, SCREEN_LAMS) if lams is None else lams
+    errors = loo(factor, Y, grid, loss=loss)
+    errors = errors if errors.ndim == 1 else jnp.mean(errors, axis=1)
+    best = jnp.argmin(errors)
+    return errors[best], _between(grid, errors, best), factor.precision_floor()
+
+
+def _between(grid, errors, best):
+    """λ of the vertex of the parabola through the logarithms of the smallest error and of its neighbours."""
+    i = jnp.clip(best, 1, max(len(grid) - 2, 1)) + jnp.arange(-1, 2)
+    if len(grid) < 3:
+        return grid[best]
+    left, middle, right = jnp.log(jnp.maximum(errors[i], jnp.finfo(errors.dtype).tiny))
+    curvature = left - 2 * middle + right
+    step = jnp.where(curvature > 0, 0.5 * (left - right) / jnp.where(curvature > 0, curvature, 1), 0)
+    return grid[best] * (grid[i[2]] / grid[i[1]]) ** jnp.where(i[1] == best, jnp.clip(step, -0.5, 0.5), 0)

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxrls._blocks import check_block_size, default_block_size, map_rows, sum_rows
 from jaxrls._checks import check_matrix, is_concrete, memory_bytes
-from jaxrls._factor import Factor, Target, spectrum
+from jaxrls._factor import Factor, Target, rounding, spectrum
 from jaxrls._gram import gram
 from jaxrls._inverse import triangular_inverse
 from jaxrls._kernels import Kernel, pytree
@@ -92,8 +92,7 @@ class SubsetFactor(Factor):
     """A `Factor` of the subset of regressors; coefficients are β, on `points`.
 
     `rows` is B, or X where `lift` makes B of it block by block. `trace_residual` is tr √v(K − K̂)√v, and `ridge` what was added to K_RR's
-    diagonal, relative to it: 0 unless a pivot of its Cholesky factor was within rounding of 0. `rounding` is how far below 0 an eigenvalue
-    came out, relative to the largest.
+    diagonal, relative to it: 0 unless a pivot of its Cholesky factor was within rounding of 0.
     """
 
     rows: Float[Array, "n p"]
@@ -104,11 +103,6 @@ class SubsetFactor(Factor):
     leaving: Leaving | None
     trace_residual: Float[Array, ""]
     ridge: Float[Array, ""]
-    rounding: Float[Array, ""]
-
-    def precision_floor(self) -> Float[Array, ""]:
-        """As `Factor.precision_floor`, and twice the rounding below 0 that was seen, which nearly dependent landmarks make larger."""
-        return jnp.maximum(super().precision_floor(), 2 * self.rounding * jnp.max(self.s))
 
     def loo_sum(self, fn, target: Target, lam):
         """As `Factor.loo_sum`, with landmarks leaving the dictionary together with their row."""
@@ -267,6 +261,7 @@ def factor_subset(
         weights=weights,
         design=None,
         indefinite=jnp.zeros_like(below),
+        floor=jnp.maximum(rounding(X.shape[0], s), 2 * below * jnp.max(s)),  # nearly dependent landmarks round eigenvalues below 0
         complete=False,
         route="subset",
         points=chosen.points,
@@ -274,7 +269,6 @@ def factor_subset(
         leaving=leaving,
         trace_residual=trace,
         ridge=ridge,
-        rounding=below,
     )
 
 
@@ -356,7 +350,7 @@ def certified_lam(source: SubsetFactor | Landmarks, tol: float | Float[Array, ""
     return source.trace_residual / tol
 
 
-def certificate(source: SubsetFactor | Landmarks, tol: float = 0.01) -> str:
+def certificate(source: SubsetFactor | Landmarks, tol: float = 0.1) -> str:
     """`certified_lam` in words, for a reader.
 
     >>> import jax.numpy as jnp, jaxrls as rls

@@ -1,5 +1,6 @@
 """Kernel parameters and λ together, by the exact gradient of a validation error."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import fields
 from functools import cache, partial
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls._checks import as_floats, check_dense_size, check_lams, is_concrete
+from jaxrls._checks import as_floats, check_dense_size, check_lams, check_whole, is_concrete
 from jaxrls._criteria import gcv, log_marginal_likelihood, loo
 from jaxrls._kernels import Kernel, pytree, static
 from jaxrls._losses import misclassification, squared_error
@@ -26,6 +27,8 @@ from jaxrls._validation import TAKES_LOSS, check_data, resolve_criterion, resolv
 # Log-parameters may move this far from their start, a factor of e^16 ≈ 9·10⁶ either way: further, K is 0 or constant to rounding.
 REACH = 16.0
 PATIENCE = 3
+# log λ is searched in units of 3: errors change as much for λ times e³ as for a width times e.
+LAM_UNIT = 3.0
 
 
 @pytree
@@ -153,7 +156,7 @@ class _Space:
     def first(self):
         """θ at the start."""
         leaves = [np.log(a) if kind == "log" else a for a, kind in zip(jax.tree.leaves(self.kernel), self.kinds, strict=True)]
-        return leaves, self.log_lam
+        return leaves, self.log_lam / LAM_UNIT
 
     def unpack(self, params):
         """Kernel and λ at θ, held within REACH of the start."""
@@ -164,7 +167,7 @@ class _Space:
             if kind == "log":
                 value = jnp.exp(jnp.clip(value, jnp.log(origin) - REACH, jnp.log(origin) + REACH))
             values.append(origin if kind == "fixed" else value)
-        lam = jnp.exp(jnp.clip(log_lam, self.log_lam - 2 * REACH, self.log_lam + 2 * REACH)) + self.floor
+        lam = jnp.exp(jnp.clip(LAM_UNIT * log_lam, self.log_lam - 2 * REACH, self.log_lam + 2 * REACH)) + self.floor
         return jax.tree.unflatten(tree, values), lam
 
 
@@ -210,8 +213,9 @@ def tune(
 
     **Arguments**: data, `criterion`, `loss`, `weights`, `intercept`, `groups` and `validation` as in `fit`. `lam` where to start, by default the
     best of a grid for the first kernel. `optimizer` any optax optimiser, by default L-BFGS. `steps` at most;
-    `tol` stops where ‖∇ log E‖∞ is below it, or where three steps in a row gain less than tol² of log E. `start="screen"` first
-    multiplies all widths by the best of nine factors from 1/16 to 16, judged on at most 500 rows; `"data"` sets them to the median
+    `tol` stops where ‖∇ log E‖∞ is below it, or where three steps in a row gain less than a tenth of it. `start="screen"` first
+    multiplies all widths by the best of seven factors from 1/16 to 16, judged on at most 400 rows and, for a single width without
+    landmarks, goes on from there in smaller steps judged on 1200; `"data"` sets them to the median
     distance; `"kernel"` leaves them. The given kernel itself stays in the contest. `starts` > 1 tries as many random multiples of
     the first parameters (needs `key`), vmapped, and keeps the best. `landmarks` for more rows than K can be factored for: a number of
     them, chosen with the first kernel, or row numbers, or points; they stay. `progress` shows a bar (needs tqdm).
@@ -231,31 +235,44 @@ def tune(
         raise ValueError("tune needs a dense X: pass X.toarray(), or fit(Linear(), X), which has no parameter but λ")
     kernel, X, Y, weights = check_data(kernel, X, Y, weights, intercept)
     criterion, options = resolve_criterion(criterion, loss, groups, validation)
-    _check_options(X, steps, start, starts, key, landmarks)
+    _check_options(X, optimizer, steps, start, starts, key, landmarks)
     if loss is misclassification:
         raise ValueError("misclassification has derivative 0 everywhere and cannot be tuned by gradient: tune with squared_error")
     kernel = jax.tree.map(lambda leaf: jnp.asarray(leaf, X.dtype), kernel)
-    guesses = first_guess(kernel, X, Y, weights, start, _first_lams(lam, X.dtype), loss, intercept)
+    guesses = first_guess(kernel, X, Y, weights, start, _first_lams(lam, X.dtype), loss, intercept, landmarks is None)
     chosen = resolve_landmarks(guesses[-1][0], X, landmarks)
     problem = _Problem(X, Y, weights, options, chosen, criterion, loss, intercept, block_size)
+    if lam is not None and float(guesses[0][1]) < float(guesses[0][2]):
+        warnings.warn(
+            f"lam={float(guesses[0][1]):.3g} is below the precision of the kernel matrix, {float(guesses[0][2]):.3g}: the search starts above it",
+            UserWarning,
+            stacklevel=3,
+        )
     spaces = [_Space.around(*guess) for guess in guesses]
     with jax.numpy_dtype_promotion("standard"):  # optax's line search mixes integer types
-        values = [float(_value_and_grad(_spread(space.first(), 1, None), space, problem)[0][0]) for space in spaces]
-        space = spaces[int(np.argmin(values))]
+        looks = [_value_and_grad(_spread(space.first(), 1, None), space, problem) for space in spaces]
+        best = int(np.argmin([float(value[0]) for value, _ in looks]))
+        space, first = spaces[best], looks[best]
         params = _spread(space.first(), starts, key)
-        seen, stopped = _search(params, space, problem, optimizer or default_optimizer(), steps, tol, progress)
-        return _finish(seen, stopped, space, problem, tol, steps, values[0])
+        if starts > 1:
+            first = _value_and_grad(params, space, problem)
+        seen, stopped = _search((params, first), space, problem, optimizer or default_optimizer(), steps, tol, progress)
+        return _finish(seen, stopped, space, problem, tol, steps, float(looks[0][0][0]))
 
 
-def _check_options(X, steps, start, starts, key, landmarks):
+def _check_options(X, optimizer, steps, start, starts, key, landmarks):
     if not is_concrete(X):
         raise ValueError("tune runs its own loop and cannot be called inside jax.jit or vmap: use loo_objective with an optimiser there")
-    if steps < 1 or starts < 1:
-        raise ValueError(f"steps and starts must be at least 1, and are {steps} and {starts}")
+    check_whole("steps", steps)
+    check_whole("starts", starts)
+    if optimizer is not None and not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
+        raise ValueError(f"optimizer must be one of optax's, such as optax.adam(0.1), and is {optimizer!r}")
     if start not in ("screen", "kernel", "data"):
         raise ValueError(f"start must be 'screen', 'kernel' or 'data', and is {start!r}")
     if starts > 1 and key is None:
         raise ValueError("starts > 1 draws random starts: pass key=jax.random.key(0)")
+    if key is not None and not isinstance(key, jax.Array):
+        raise ValueError(f"key must be a JAX random key such as jax.random.key(0), and is {key!r}")
     if landmarks is None:
         check_dense_size(X.shape[0], X.dtype)
 
@@ -285,6 +302,12 @@ def _spread(first, starts, key):
 def _value_and_grad(params, space, problem):
     """Value and gradient of every start."""
     return _over_starts(jax.value_and_grad(lambda p: problem.value(*space.unpack(p))), params)
+
+
+@jax.jit
+def _unpack(params, space):
+    """Kernel and λ of one start: one program, however many steps there were."""
+    return space.unpack(params)
 
 
 @partial(jax.jit, static_argnums=1)
@@ -330,9 +353,10 @@ def _over_starts(fn, tree):
     return jax.tree.map(lambda a: jnp.asarray(a)[None], fn(jax.tree.map(lambda a: a[0], tree)))
 
 
-def _search(params, space, problem, optimizer, steps, tol, progress):
-    """What was seen at every step, and for every start whether it stopped for want of progress."""
-    carry = params, _begin(params, optimizer), *_value_and_grad(params, space, problem)
+def _search(first, space, problem, optimizer, steps, tol, progress):
+    """What was seen at every step, and for every start whether it stopped for want of progress; `first` is where, with value and gradient."""
+    params, (value, grad) = first
+    carry = params, _begin(params, optimizer), value, grad
     seen = [_look(carry)]
     still = np.zeros(len(seen[0][1]), int)
     active = seen[0][2] > tol
@@ -342,15 +366,16 @@ def _search(params, space, problem, optimizer, steps, tol, progress):
         carry = _step(carry, space, problem, jnp.asarray(active), optimizer)
         seen.append(_look(carry))
         gain = seen[-2][1] - seen[-1][1]
-        still = np.where(np.abs(gain) <= tol**2, still + 1, 0)
+        still = np.where(np.abs(gain) <= 0.1 * tol, still + 1, 0)
         active = active & (seen[-1][2] > tol) & (still < PATIENCE)
     return seen, still >= PATIENCE
 
 
 def _look(carry):
     """Parameters, values and gradient norms of all starts, on the host."""
-    params, _, value, grad = carry
-    norms = np.max([np.abs(np.asarray(g)).reshape(len(g), -1).max(axis=1) for g in jax.tree.leaves(grad) if g.size], axis=0)
+    params, _, value, (leaves, slope) = carry
+    slopes = [*(g for g in leaves if g.size), slope / LAM_UNIT]
+    norms = np.max([np.abs(np.asarray(g)).reshape(len(g), -1).max(axis=1) for g in slopes], axis=0)
     return jax.tree.map(np.asarray, params), np.asarray(value), norms
 
 
@@ -379,9 +404,9 @@ def _finish(seen, stopped, space, problem, tol, steps, given_value):
     if not (values < problem.huge).any():
         raise ValueError("the error is not finite at the start: use a larger lam, a smaller width, or float64")
     step, run = np.unravel_index(np.argmin(values), values.shape)
-    params = jax.tree.map(lambda *a: np.stack([x[run] for x in a]), *[params for params, _, _ in seen])
-    kernels, lams = jax.jit(jax.vmap(space.unpack))(params)
-    kernel, lam = jax.tree.map(lambda a: jnp.asarray(np.asarray(a)[step]), (kernels, lams))
+    points = [jax.device_get(_unpack(jax.tree.map(lambda a: a[run], params), space)) for params, _, _ in seen]
+    kernels, lams = jax.tree.map(lambda *a: jnp.asarray(np.stack(a)), *points)
+    kernel, lam = jax.tree.map(jnp.asarray, points[step])
     norms, errors = np.array([norm[run] for _, _, norm in seen]), problem.to_error(values[:, run])
     converged = bool(norms[step] <= tol)
     reason = _reason(converged, stopped[run], len(seen) - 1, steps)

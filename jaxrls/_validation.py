@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls._checks import as_floats, check_finite, check_matrix, check_symmetric, check_targets, check_weights, is_concrete
+from jaxrls._checks import as_floats, check_finite, check_matrix, check_symmetric, check_targets, check_weights, check_whole, is_concrete
 from jaxrls._criteria import Folds, folds, holdout, kfold, log_marginal_likelihood, loo
 from jaxrls._gram import gram
 from jaxrls._kernels import Kernel, Precomputed
@@ -33,6 +33,8 @@ def check_data(kernel: Kernel, X, Y, weights, intercept: bool):
     Y = as_floats("Y", Y, X.dtype)
     check_targets("Y", Y, X.shape[0])
     check_finite("Y", Y)
+    if is_concrete(Y) and np.abs(np.asarray(Y)).max() > float(np.finfo(Y.dtype).max) ** 0.5 / X.shape[0]:
+        raise ValueError(f"Y holds {np.abs(np.asarray(Y)).max():.3g}, whose square overflows {Y.dtype}: divide Y by a scale")
     if weights is not None:
         weights = as_floats("weights", weights, X.dtype)
         check_weights(weights, X.shape[0])
@@ -56,6 +58,9 @@ def resolve_landmarks(kernel: Kernel, X, landmarks):
         raise ValueError(f"landmarks must be a number, row numbers, points or what jaxrls.landmarks chose, and is {landmarks!r}")
     if not isinstance(landmarks, int | np.integer) or isinstance(landmarks, bool):
         return None if landmarks is None else as_landmarks(X, landmarks)
+    if is_sparse(X):
+        raise ValueError("landmarks need a dense X: leave them out, the linear kernel's features are fewer")
+    check_whole("landmarks, as their number,", landmarks, X.shape[0])
     return choose_landmarks(kernel, X, int(landmarks), key=jax.random.key(0))
 
 
@@ -69,6 +74,8 @@ def resolve_criterion(criterion, loss, groups, validation):
     if groups is not None and criterion in (loo, kfold):
         criterion, options = kfold, {"groups": groups if isinstance(groups, Folds) else folds(groups)}
     elif validation is not None and criterion in (loo, holdout):
+        if not isinstance(validation, tuple | list) or len(validation) != 2:
+            raise ValueError(f"validation must be a pair (X, Y) of rows held out and their labels, and is {type(validation).__name__}")
         X_holdout, Y_holdout = validation
         X_holdout = sparse_rows(X_holdout) if is_sparse(X_holdout) else as_floats("validation X", X_holdout)
         criterion, options = holdout, {"X": X_holdout, "Y": as_floats("validation Y", Y_holdout)}
@@ -99,6 +106,10 @@ def evaluate(criterion, loss, factor, kernel, X, Y, lams, options):
         return -log_marginal_likelihood(factor, Y, lams)
     if criterion is holdout:
         seen = options["X"].astype(X.dtype)
+        if seen.shape[1] != X.shape[1]:
+            raise ValueError(f"validation X must have the {X.shape[1]} columns of X, and has {seen.shape[1]}")
+        if options["Y"].shape != (seen.shape[0], *Y.shape[1:]):
+            raise ValueError(f"validation Y must have shape {(seen.shape[0], *Y.shape[1:])}, as its X and Y do, and has shape {options['Y'].shape}")
         points = getattr(factor, "points", X if factor.route == "gram" else None)
         design = kernel.features(seen) if points is None else gram(kernel, seen, points)
         return holdout(factor, Y, lams, design, options["Y"].astype(X.dtype), loss=loss)

@@ -302,7 +302,34 @@ def test_lambda_grid(route):
     assert grid[0] >= 0.999 * float(factor.precision_floor())
     assert grid[0] <= float(factor.s[factor.s > factor.precision_floor()].min())
     assert float(support.effective_dof(factor, support.lambda_grid(factor))[-1]) - 1 <= 0.1
-    assert_close(factor.precision_floor(), 24 * EPS * float(factor.s.max()), 4 * EPS, "floor")
+    constant = float(np.mean(support.gram(rls.Linear(), X))) * 24 if route == "gram" else 0
+    assert_close(factor.precision_floor(), 24 * EPS * max(float(factor.s.max()), constant), 24 * EPS, "floor")
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_floor_knows_the_constant_that_centring_took_off(weighted):
+    """K + C fits the same functions as K beside an intercept, but its rounding is that of C: the grid must not go below that."""
+    X, Y = data()
+    K = support.gram(rls.Gaussian(1.5), array(X))
+    constant = K.dtype.type(EPS**-0.5)
+    weights = array(np.linspace(0.5, 2, 24)) if weighted else None
+    plain = support.factor_gram(K, weights=weights, intercept=True)
+    raised = support.factor_gram(K + constant, weights=weights, intercept=True)
+    floor = float(raised.precision_floor())
+    assert floor >= 24 * EPS * float(constant) * 24
+    lams = support.lambda_grid(raised)
+    assert float(lams[0]) >= 0.999 * floor
+    residuals = jax.vmap(rls.loo_residuals, (None, None, 0))
+    errors = np.abs(np.asarray(residuals(raised, array(Y), lams)) - np.asarray(residuals(plain, array(Y), lams)))
+    worst = errors.reshape(len(lams), -1).max(1) / np.abs(Y - Y.mean(0)).max()
+    assert (worst <= 4 * floor / np.asarray(lams, np.float64)).all(), "K's rounding, n·eps·C at most, over λ"
+
+
+def test_the_grid_of_constant_rows_is_ascending():
+    """K of equal rows is a constant, which centring turns into rounding noise: no λ below it is offered, and the order holds."""
+    factor = support.factor_gram(array(np.full((6, 6), 3.7)), intercept=True)
+    grid = np.asarray(support.lambda_grid(factor, 10), np.float64)
+    assert (np.diff(grid) > 0).all() and grid[0] >= 0.999 * float(factor.precision_floor()) > 0
 
 
 # messages ------------------------------------------------------------------------------------------------------------------

@@ -408,7 +408,7 @@ ERRORS = {
     ),
     "block_size": (
         lambda: rls.fit(KERNEL, X0, Y0, block_size=0),
-        "block_size must be a whole number of at least 1, or None to choose, and is 0",
+        "block_size must be a whole number of at least 1, and is 0",
     ),
     "groups and validation": (
         lambda: rls.fit(KERNEL, X0, Y0, groups=[0, 0, 1, 1], validation=(X0, Y0)),
@@ -435,12 +435,16 @@ ERRORS = {
     ),
     "validation columns": (
         lambda: rls.fit(KERNEL, X0, Y0, validation=(X0[:, :1], Y0)),
-        "X and Z must have equally many columns, and have 1 and 2",
+        "validation X must have the 2 columns of X, and has 1",
     ),
     "validation rows": (
         lambda: rls.fit(KERNEL, X0, Y0, validation=(X0, Y0[:2])),
-        "Y_holdout must have shape (4,) or (4, t), one row per row of X",
+        "validation Y must have shape (4,), as its X and Y do, and has shape (2,)",
     ),
+    "validation no pair": (lambda: rls.fit(KERNEL, X0, Y0, validation=X0), "validation must be a pair (X, Y) of rows held out and their labels"),
+    "groups missing": (lambda: rls.fit(KERNEL, X0, Y0, groups=["a", None, "b", "a"]), "groups must be labels that can be sorted"),
+    "Y overflows": (lambda: rls.fit(KERNEL, X0, 1e30 * Y0 if Y0.dtype == np.float32 else 1e200 * Y0), "whose square overflows"),
+    "X of whole numbers": (lambda: rls.factorize(KERNEL, jnp.ones((4, 2), jnp.int32)), "X has dtype int32"),
     "predict columns": (lambda: model().predict(X0[:, :1]), "X must have 2 columns, the columns it was fitted on, and has 1"),
     "predict columns, linear": (
         lambda: model(rls.Linear()).predict(X0[:, :1]),

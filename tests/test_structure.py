@@ -39,6 +39,7 @@ FLOORS = {
     "_path": 4,
     "_point": 4,
     "_criteria": 5,
+    "_diagnostics": 5,
     "_subset": 5,
     "_subset_point": 6,
     "_routes": 7,

@@ -140,7 +140,12 @@ def test_progress(capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"steps": 0}, "steps and starts must be at least 1"),
+        ({"steps": 0}, "steps must be a whole number of at least 1, and is 0"),
+        ({"starts": 1.5}, "starts must be a whole number of at least 1, and is 1.5"),
+        ({"optimizer": "adam"}, r"optimizer must be one of optax's, such as optax.adam\(0.1\), and is 'adam'"),
+        ({"starts": 2, "key": 0}, r"key must be a JAX random key such as jax.random.key\(0\), and is 0"),
+        ({"landmarks": 21}, "landmarks, as their number, must be a whole number of at least 1 and at most 20, and is 21"),
+        ({"landmarks": np.arange(20) < 3}, r"pass np.flatnonzero\(landmarks\)"),
         ({"starts": 2}, r"pass key=jax\.random\.key\(0\)"),
         ({"start": "middle"}, "start must be 'screen', 'kernel' or 'data', and is 'middle'"),
         ({"lam": -1.0}, "lam must be positive"),

@@ -1,0 +1,137 @@
+"""Influence of rows against refits and against hat matrices made column by column; eigenfunctions against Mercer's theorem."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+import support
+from support import DTYPE, EPS, array, assert_close, wide
+
+import jaxrls as rls
+
+influence = jax.jit(rls.influence)
+eigenfunctions = jax.jit(rls.eigenfunctions, static_argnames="num")
+LAM = 0.7
+
+
+def data(n=18, d=4, t=2):
+    rng = np.random.default_rng(3)
+    X = wide(rng.normal(size=(n, d)) + 1)
+    X[2] *= 4  # one row of high leverage
+    return X, wide(rng.normal(size=(n, t)) + 3), wide(rng.uniform(0.3, 2.0, size=n))
+
+
+def brute_force(Phi, Y, v, intercept):
+    """Leverage, noise, standardised residuals and Cook's distances from the hat matrix of refits, and from fits without each row."""
+    root = np.sqrt(v)
+    fitted = lambda Y, v: (lambda w, b: Phi @ w + b)(*oracle.refit(Phi, Y, LAM, v, intercept))  # noqa: E731
+    used = v > 0
+    H = (root[:, None] * fitted(np.eye(len(Phi)), v))[:, used][used] / root[used]
+    rest = np.eye(len(H)) - H
+    r = root[:, None] * (Y - fitted(Y, v))
+    noise = np.sqrt((r**2).sum(0) / np.trace(rest @ rest.T))
+    leverage, spread = np.zeros(len(Phi)), np.ones(len(Phi))
+    leverage[used], spread[used] = np.diag(H), np.sqrt(np.diag(rest @ rest.T))
+    moved = np.zeros_like(Y)
+    for i in np.flatnonzero(used):
+        without = np.where(np.arange(len(v)) == i, 0, v)
+        moved[i] = ((root[:, None] * (fitted(Y, v) - fitted(Y, without))) ** 2).sum(0)
+    return leverage, r / spread[:, None] / noise, moved / (np.trace(H) * noise**2), noise, np.trace(H)
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("weighting", ["none", "positive", "zeros"])
+@pytest.mark.parametrize("route", ["gram", "features", "covariance", "subset"])
+def test_influence_against_refits(route, weighting, intercept):
+    """Every row left out in turn and fitted again, on every route; landmarks that span all features change nothing."""
+    X, Y, v = data()
+    v = {"none": np.ones(len(v)), "positive": v, "zeros": np.where(np.arange(len(v)) % 5 == 4, 0, v)}[weighting]
+    weights = None if weighting == "none" else array(v)
+    if route == "subset":
+        factor = support.factor_subset(rls.Linear(), array(X), array(X[:4]), weights=weights, intercept=intercept)
+    else:
+        factor = support.factorize(rls.Linear(), array(X), route=route, weights=weights, intercept=intercept)
+    found = influence(factor, array(Y), LAM)
+    want = brute_force(X, Y, v, intercept)
+    condition = float(np.linalg.norm(X, 2)) ** 2 / LAM
+    tolerance = 20 * len(X) * EPS * condition * (20 if route == "subset" else 1)
+    for name, expected in zip(("leverage", "residuals", "cooks_distance", "noise", "dof"), want, strict=True):
+        assert_close(getattr(found, name), expected, tolerance, name)
+    one = influence(factor, array(Y[:, 0]), LAM)
+    assert one.residuals.shape == one.cooks_distance.shape == (len(X),) and one.noise.shape == ()
+    assert_close(one.cooks_distance, want[2][:, 0], tolerance, "one target")
+
+
+@pytest.mark.float64
+def test_least_squares_has_the_textbooks_diagnostics():
+    """λ → 0 on more rows than columns: h, internally studentised residuals and D = r² h/(p (1 − h)) as in any textbook of regression."""
+    X, Y, _ = data()
+    n, y = len(X), Y[:, 0]
+    factor = support.factorize(rls.Linear(), array(X), route="features", intercept=True)
+    lam = 100 * float(factor.precision_floor())
+    A = np.hstack([X, np.ones((n, 1))])
+    H = A @ np.linalg.pinv(A)
+    h, r = np.diag(H), y - H @ y
+    studentised = r / np.sqrt(1 - h) / np.sqrt(r @ r / (n - 5))
+    found = influence(factor, array(y), lam)
+    tolerance = 100 * lam / float(factor.s.min())
+    assert tolerance < 0.05
+    assert_close(found.leverage, h, tolerance, "leverage")
+    assert_close(found.residuals, studentised, tolerance, "studentised")
+    assert_close(found.cooks_distance, studentised**2 * h / (1 - h) / 5, tolerance, "Cook's distance")
+
+
+def test_the_row_far_out_stands_out():
+    rng = np.random.default_rng(0)
+    X = np.linspace(0, 1, 40)[:, None]
+    y = np.sin(6 * X[:, 0]) + 0.1 * rng.normal(size=40)
+    y[17] += 3
+    factor = support.factorize(rls.Gaussian(0.3), array(X), intercept=True)
+    found = influence(factor, array(y), 0.1)
+    assert int(np.argmax(found.cooks_distance)) == int(np.argmax(np.abs(found.residuals))) == 17
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("route", ["gram", "features", "covariance", "subset"])
+def test_eigenfunctions_are_orthonormal_and_expand_the_kernel(route, intercept):
+    """At the rows Σ vφᵢφⱼ/Σv = δᵢⱼ, Σⱼ μⱼφⱼ(x)φⱼ(z) is the (centred) kernel, and elsewhere μφ(x) = Σ v k(x, xᵢ)φ(xᵢ)/Σv."""
+    X, _, v = data()
+    kernel, new = rls.Linear(), wide(np.random.default_rng(9).normal(size=(5, 4)))
+    if route == "subset":
+        factor = support.factor_subset(kernel, array(X), array(X[:4]), weights=array(v), intercept=intercept)
+    else:
+        factor = support.factorize(kernel, array(X), route=route, weights=array(v), intercept=intercept)
+    values, functions = eigenfunctions(factor, kernel, array(X), num=4)
+    at_rows, at_new = (np.asarray(functions.predict(array(A)), np.float64) for A in (X, new))
+    share, mean = v / v.sum(), (v @ X / v.sum() if intercept else 0)
+    Phi, Phi_new = X - mean, new - mean
+    tolerance = 100 * len(X) * EPS * float(factor.s.max() / np.sort(factor.s)[-4])
+    assert (np.diff(values) < 0).all()
+    assert_close(at_rows.T @ (share[:, None] * at_rows), np.eye(4), tolerance, "orthonormal")
+    assert_close(at_rows * np.asarray(values) @ at_new.T, Phi @ Phi_new.T, tolerance, "expansion")
+    assert_close(at_new * np.asarray(values), Phi_new @ Phi.T @ (share[:, None] * at_rows), tolerance, "Nyström")
+
+
+def test_brownian_motion_has_the_known_spectrum():
+    """min(x, z) under the uniform distribution on [0, 1]: μⱼ = 1/((j − ½)π)², φⱼ = √2 sin((j − ½)πx), up to the grid's spacing."""
+    n = 400
+    X = array((np.arange(n) + 0.5)[:, None] / n)
+    kernel = rls.FunctionKernel(lambda X, Z: jnp.minimum(X, Z.T))
+    factor = support.factorize(kernel, X)
+    values, functions = rls.eigenfunctions(factor, kernel, X, 3)
+    for j in range(3):
+        rate = (j + 0.5) * np.pi
+        assert_close(values[j], 1 / rate**2, 10 / n, "eigenvalue")
+        got = np.asarray(functions.predict(X), np.float64)[:, j]
+        want = np.sqrt(2) * np.sin(rate * np.asarray(X, np.float64)[:, 0])
+        assert_close(got * np.sign(got @ want), want, 10 / n, "eigenfunction")
+
+
+def test_messages():
+    factor = support.factor_gram(array(np.eye(3)))
+    with pytest.raises(ValueError, match=r"lam must be one number, and has shape \(2,\)"):
+        rls.influence(factor, array(np.ones(3)), array([1.0, 2.0]))
+    with pytest.raises(ValueError, match="num must be a whole number of at least 1 and at most 3, and is 4"):
+        rls.eigenfunctions(factor, rls.Linear(), array(np.eye(3)), 4)
+    assert factor.dtype == DTYPE

@@ -30,7 +30,7 @@ from jaxrls.sklearn import RLSClassifier, RLSRegressor
 DATA = {"digits": load_digits, "wine": load_wine, "cancer": load_breast_cancer, "diabetes": load_diabetes}
 ALPHAS, GAMMAS = np.logspace(-4, 1, 6), np.logspace(-4, 0, 9)
 LINEAR_ALPHAS = np.logspace(-3, 5, 100)
-ROWS_TO_TUNE = 500
+ROWS_TO_TUNE = 1000
 
 
 class KernelRidgeClassifier(ClassifierMixin, BaseEstimator):

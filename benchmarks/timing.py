@@ -3,22 +3,40 @@
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import jax
 
+SLOW = 20.0
 
-def interleaved(contestants: dict[str, Callable], rounds: int = 5) -> tuple[dict[str, float], dict[str, float]]:
-    """Median seconds of each contestant, and seconds of its first call, which compiles."""
-    first, times = {}, {name: [] for name in contestants}
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one contestant: median, fastest and slowest of `rounds`, and the first call, which compiles."""
+
+    median: float
+    low: float
+    high: float
+    first: float
+    rounds: int
+
+
+def interleaved(contestants: dict[str, Callable], rounds: int = 5) -> tuple[dict[str, Timing], dict]:
+    """Timings and last results. What took longer than SLOW seconds the first time is not run again, and its one time counts."""
+    first, times, results = {}, {name: [] for name in contestants}, {}
     for name, run in contestants.items():
-        first[name] = _seconds(run)
+        first[name], results[name] = _timed(run)
     for _ in range(rounds):
         for name, run in contestants.items():
-            times[name].append(_seconds(run))
-    return {name: statistics.median(t) for name, t in times.items()}, first
+            if first[name] <= SLOW:
+                seconds, results[name] = _timed(run)
+                times[name].append(seconds)
+    for name, seconds in first.items():
+        times[name] = times[name] or [seconds]
+    return {name: Timing(statistics.median(t), min(t), max(t), first[name], len(t)) for name, t in times.items()}, results
 
 
-def _seconds(run) -> float:
+def _timed(run):
     start = time.perf_counter()
-    jax.block_until_ready(run())
-    return time.perf_counter() - start
+    result = jax.block_until_ready(run())
+    return time.perf_counter() - start, result

@@ -66,7 +66,18 @@ def run_fit(args) -> None:
         few = LANDMARKS_TO_TUNE if args.landmarks == "auto" and len(X) > 4 * LANDMARKS_TO_TUNE else args.landmarks
         kernel = tune_kernel(kernel, X, Y, criterion, groups, {**options, "landmarks": None if few == "auto" else few})
     grid = {"lams": args.lams, "num": args.num_lams or 100}
-    fit = rls.fit(kernel, X, Y, **grid, criterion=criterion, loss=loss, groups=groups, landmarks=args.landmarks, **options)
+    fit = rls.fit(
+        kernel,
+        X,
+        Y,
+        **grid,
+        criterion=criterion,
+        loss=loss,
+        groups=groups,
+        landmarks=args.landmarks,
+        progress=sys.stderr.isatty(),
+        **options,
+    )
     seconds = time.perf_counter() - start
     report(fit, Y, classes, table.weights)
     say("time", f"{seconds:.1f} s, compilation included")

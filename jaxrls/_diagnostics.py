@@ -75,7 +75,8 @@ def eigenfunctions(factor: Factor, kernel: Kernel, X: Float[Array, "n d"], num: 
 
     **Arguments**: kernel and X as the factor was made of them. **Returns** μ (num,), the largest first, and a `Model` whose `predict` gives
     (m, num) values; signs are arbitrary. **Cost** O(n r num). **Raises** `ValueError` for a `num` that is not from 1 to the factor's rank r.
-    **Fails**: an eigenvalue below `factor.precision_floor()` is noise, and its function infinite where it is 0. **Source**: Rasmussen and Williams 2006, §4.3.2.
+    **Fails**: an eigenvalue below `factor.precision_floor()` is noise, and its function infinite where it is 0. **Source**: Rasmussen and
+    Williams 2006, §4.3.2.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> X = jnp.array([[-1.0], [1.0]])

@@ -90,6 +90,7 @@ def fit(
     validation=None,
     route: str | None = None,
     block_size: int | None = None,
+    progress: bool = False,
 ) -> Fit:
     """Fit regularized least squares with the best λ of a grid, by exact leave-one-out, for the price of one factorization.
 
@@ -103,7 +104,7 @@ def fit(
     `holdout`). `landmarks` for more rows than K can be factored for: how many to choose by pivoted Cholesky, or what
     `jaxrls.landmarks` chose, or row numbers, or points (m, d); leave-one-out then lets a landmark leave with its row. `"auto"` takes as many
     as bring `certified_lam` at `tol` down to the chosen λ, and all rows where that does not pay; `certificate` says which.
-    `route` and `block_size` as in `factorize`.
+    `route` and `block_size` as in `factorize`. `progress` shows a bar while landmarks are chosen (needs tqdm).
 
     **Returns** a `Fit`; float64 NumPy input is computed in float64 and comes back as NumPy arrays. **Cost** one
     factorization, O(n³) or O(n r²), and O(n r L t). Equal errors go to the larger λ. **Raises** `ValueError` for shapes that do not fit,
@@ -134,9 +135,9 @@ def fit(
     if isinstance(landmarks, str) and landmarks == "auto":
         if route is not None:
             raise ValueError(f"landmarks='auto' chooses the route, and route is {route!r}: leave one of them out")
-        result = _solve_auto(solve, kernel, X, weights, tol)
+        result = _solve_auto(solve, kernel, X, weights, tol, progress)
     else:
-        chosen = resolve_landmarks(kernel, X, landmarks)
+        chosen = resolve_landmarks(kernel, X, landmarks, progress)
         result = solve(chosen)
         if is_concrete(result) and result.trace_residual is not None:
             result = replace(result, certificate=_words(result, len(chosen.points), tol))
@@ -147,15 +148,15 @@ def fit(
 
 def _words(result: Fit, m: int, tol: float) -> str:
     """The certificate of m landmarks, and whether it holds at the chosen λ."""
-    trace, chosen = float(result.trace_residual), float(np.min(result.lam))
+    trace, chosen = float(np.asarray(result.trace_residual)), float(np.min(result.lam))
     held = f"the chosen λ = {chosen:.3g} is {'' if chosen >= trace / tol else 'not '}among them"
     return f"{certificate_words(trace, m, tol)}; {held}"
 
 
-def _solve_auto(solve, kernel, X, weights, tol):
+def _solve_auto(solve, kernel, X, weights, tol, progress):
     if is_sparse(X):
         raise ValueError("landmarks='auto' needs a dense X: leave it out, the linear kernel's features are fewer")
-    result, words = grow(solve, kernel, X, weights, tol)
+    result, words = grow(solve, kernel, X, weights, tol, progress)
     return replace(result, certificate=words)
 
 

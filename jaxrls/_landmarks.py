@@ -18,6 +18,7 @@ from jaxrls._gram import gram
 from jaxrls._kernels import Kernel, Precomputed, pytree
 from jaxrls._linalg import matmul
 from jaxrls._precision import in_precision_of
+from jaxrls._progress import progress_bar
 
 METHODS = ("rpcholesky", "uniform")
 
@@ -65,6 +66,7 @@ def landmarks(
     tol: float | None = None,
     key: PRNGKeyArray,
     method: str = "rpcholesky",
+    progress: bool = False,
 ) -> Landmarks:
     """Choose rows of X as landmarks: `num` of them, or as many as bring tr(K − K̂) down to tol·tr K.
 
@@ -76,9 +78,10 @@ def landmarks(
 
     **Arguments**: X (n, d), NumPy or JAX; `num` static, at most n; `tol` in (0, 1); with both, whichever comes first. **Returns**
     `Landmarks` with the trace residual. Where fewer rows than `num` are independent it has only those; inside `jax.jit`, where the shape cannot
-    follow, it is filled up with rows not chosen yet. **Cost** O(n m (m + d)) time, O(n m) memory. **Raises** `ValueError` for neither
-    `num` nor `tol`, `tol` alone inside `jax.jit`, or a precomputed kernel. **Source**: Chen, Epperly, Tropp and Webber 2022, "Randomly pivoted
-    Cholesky"; in blocks, Epperly, Tropp and Webber 2024, "Embrace rejection", accelerated RPCholesky.
+    follow, it is filled up with rows not chosen yet. `progress` shows a bar (needs tqdm). **Cost** O(n m (m + d)) time, O(n m) memory.
+    **Raises** `ValueError` for neither `num` nor `tol`, `tol` alone inside `jax.jit`, or a precomputed kernel. **Source**: Chen, Epperly,
+    Tropp and Webber 2022, "Randomly pivoted Cholesky"; in blocks, Epperly, Tropp and Webber 2024, "Embrace rejection", accelerated
+    RPCholesky.
 
     >>> import jax, jax.numpy as jnp, jaxrls as rls
     >>> X = jnp.array([[0.0], [0.0], [1.0], [1.0]])
@@ -93,10 +96,15 @@ def landmarks(
     target = jnp.asarray(0 if tol is None else tol, X.dtype) * jnp.sum(diag)
     limit = X.shape[0] if num is None else num
     capacity = min(limit, 2 * LARGEST_BLOCK) if known and tol is not None else limit
-    state = _grow(kernel, X, diag, target, _start(diag, key), capacity, method)
-    while capacity < limit and int(state.count) == capacity and bool(jnp.sum(state.residual) > target):
-        capacity = min(limit, GROWTH * capacity)
-        state = _grow(kernel, X, diag, target, state, capacity, method)
+    state = _start(diag, key)
+    with progress_bar(progress and known, limit, "landmarks", "row") as reached:
+        while True:
+            for stop in _stops(state, capacity, progress and known):
+                state = _grow(kernel, X, diag, target, state, jnp.asarray(stop, jnp.int32), capacity, method)
+                reached(int(state.count) if progress and known else 0)
+            if capacity == limit or int(state.count) < capacity or bool(jnp.sum(state.residual) <= target):
+                break
+            capacity = min(limit, GROWTH * capacity)
     return _finish(X, state, capacity)
 
 
@@ -192,16 +200,21 @@ def _block(capacity):
     return -(-capacity // max(min(4, capacity), -(-capacity // LARGEST_BLOCK)))
 
 
-@partial(jax.jit, static_argnums=(5, 6))
-def _grow(kernel, X, diag, target, state, capacity, method):
-    """Rounds of proposals until there are `capacity` landmarks, the trace is down to `target`, or no row is independent."""
+def _stops(state, capacity, progress):
+    """Where `_grow` comes back: at the end, or with a bar to move twenty times on the way, in one compiled program all the same."""
+    return np.linspace(int(state.count), capacity, 21, dtype=int)[1:] if progress else [capacity]
+
+
+@partial(jax.jit, static_argnums=(6, 7))
+def _grow(kernel, X, diag, target, state, stop, capacity, method):
+    """Rounds of proposals until there are `stop` landmarks, the trace is down to `target`, or no row is independent."""
     floor = capacity * jnp.finfo(X.dtype).eps * diag
 
     def score(residual, floor):
         return jnp.where(residual > floor, residual if method == "rpcholesky" else 1, 0)
 
     def unfinished(state):
-        return (state.count < capacity) & (jnp.sum(state.residual) > target) & jnp.any(state.residual > floor)
+        return (state.count < jnp.minimum(stop, capacity)) & (jnp.sum(state.residual) > target) & jnp.any(state.residual > floor)
 
     # Whole blocks of columns, and one to spare, as a round writes a whole block wherever it starts.
     block = _block(capacity)

@@ -14,7 +14,7 @@ from jaxrls._routes import choose_route
 FEWEST = 256
 
 
-def grow(solve: Callable, kernel: Kernel, X, weights, tol: float):
+def grow(solve: Callable, kernel: Kernel, X, weights, tol: float, progress: bool = False):
     """`solve(landmarks)` on as few landmarks as the certificate allows, or `solve(None)` where they would not be few; and why, in words.
 
     They suffice where tr(K − K̂) ≤ tol·λ at the (smallest) chosen λ: see `certified_lam`. A first few give a first λ, and so how small the
@@ -29,7 +29,7 @@ def grow(solve: Callable, kernel: Kernel, X, weights, tol: float):
     if most < FEWEST:
         return solve(None), f"all {n} rows: too few to save any"
     heaviest = 1.0 if weights is None else float(jnp.max(weights))
-    chosen, words = landmarks(kernel, X, FEWEST, key=jax.random.key(0)), ""
+    chosen, words = landmarks(kernel, X, FEWEST, key=jax.random.key(0), progress=progress), ""
     while True:
         result, m = solve(chosen), len(chosen.points)
         lam = float(np.min(result.lam))
@@ -39,7 +39,7 @@ def grow(solve: Callable, kernel: Kernel, X, weights, tol: float):
             return result, f"{words}: they change the coefficients by at most {100 * tol:g}%"
         wanted = 0.5 * tol * lam / heaviest
         share = min(wanted / float(jnp.sum(kernel.diag(X))), 0.5)
-        chosen = landmarks(kernel, X, most, tol=share, key=jax.random.key(0))
+        chosen = landmarks(kernel, X, most, tol=share, key=jax.random.key(0), progress=progress)
         if float(chosen.trace_residual) > wanted or len(chosen.points) <= m:
             break  # there are not that many, or no others
     try:

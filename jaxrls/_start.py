@@ -152,7 +152,12 @@ _data_start = jax.jit(start_from_data)
 def _widths(kernel, X) -> list:
     """All widths in the kernel."""
     widths: list = []
-    _map_widths(kernel, X, lambda part, _: (widths.append(part.width), part.width)[1])
+
+    def note(part, _):
+        widths.append(part.width)
+        return part.width
+
+    _map_widths(kernel, X, note)
     return widths
 
 

@@ -19,6 +19,7 @@ from jaxrls._model import Model, make_model
 from jaxrls._objective import error_at
 from jaxrls._plot import plot_search
 from jaxrls._precision import in_precision_of
+from jaxrls._progress import progress_bar
 from jaxrls._routes import factor_at
 from jaxrls._sparse import is_sparse
 from jaxrls._start import first_guess
@@ -240,7 +241,7 @@ def tune(
         raise ValueError("misclassification has derivative 0 everywhere and cannot be tuned by gradient: tune with squared_error")
     kernel = jax.tree.map(lambda leaf: jnp.asarray(leaf, X.dtype), kernel)
     guesses = first_guess(kernel, X, Y, weights, start, _first_lams(lam, X.dtype), loss, intercept, landmarks is None)
-    chosen = resolve_landmarks(guesses[-1][0], X, landmarks)
+    chosen = resolve_landmarks(guesses[-1][0], X, landmarks, progress)
     problem = _Problem(X, Y, weights, options, chosen, criterion, loss, intercept, block_size)
     if lam is not None and float(guesses[0][1]) < float(guesses[0][2]):
         warnings.warn(
@@ -360,14 +361,16 @@ def _search(first, space, problem, optimizer, steps, tol, progress):
     seen = [_look(carry)]
     still = np.zeros(len(seen[0][1]), int)
     active = seen[0][2] > tol
-    for _ in _bar(steps, progress):
-        if not active.any():
-            break
-        carry = _step(carry, space, problem, jnp.asarray(active), optimizer)
-        seen.append(_look(carry))
-        gain = seen[-2][1] - seen[-1][1]
-        still = np.where(np.abs(gain) <= 0.1 * tol, still + 1, 0)
-        active = active & (seen[-1][2] > tol) & (still < PATIENCE)
+    with progress_bar(progress, steps, "tune", "step") as reached:
+        for step in range(steps):
+            if not active.any():
+                break
+            carry = _step(carry, space, problem, jnp.asarray(active), optimizer)
+            seen.append(_look(carry))
+            gain = seen[-2][1] - seen[-1][1]
+            still = np.where(np.abs(gain) <= 0.1 * tol, still + 1, 0)
+            active = active & (seen[-1][2] > tol) & (still < PATIENCE)
+            reached(step + 1)
     return seen, still >= PATIENCE
 
 
@@ -377,16 +380,6 @@ def _look(carry):
     slopes = [*(g for g in leaves if g.size), slope / LAM_UNIT]
     norms = np.max([np.abs(np.asarray(g)).reshape(len(g), -1).max(axis=1) for g in slopes], axis=0)
     return jax.tree.map(np.asarray, params), np.asarray(value), norms
-
-
-def _bar(steps, progress):
-    if not progress:
-        return range(steps)
-    try:
-        from tqdm.auto import tqdm
-    except ImportError:
-        raise ImportError("progress=True needs tqdm: pip install 'jaxrls[plot]'") from None
-    return tqdm(range(steps), desc="tune", unit="step")
 
 
 def _reason(converged, stopped, used, steps):
@@ -408,7 +401,7 @@ def _finish(seen, stopped, space, problem, tol, steps, given_value):
     kernels, lams = jax.tree.map(lambda *a: jnp.asarray(np.stack(a)), *points)
     kernel, lam = jax.tree.map(jnp.asarray, points[step])
     norms, errors = np.array([norm[run] for _, _, norm in seen]), problem.to_error(values[:, run])
-    converged = bool(norms[step] <= tol)
+    converged = bool((norms[step:] <= tol).any())  # there, or after it in search of less
     reason = _reason(converged, stopped[run], len(seen) - 1, steps)
     return Tuned(
         kernel=kernel,

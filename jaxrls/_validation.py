@@ -52,7 +52,7 @@ def _strongly_typed(kernel: Kernel, dtype) -> Kernel:
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype) if isinstance(leaf, float) else leaf, kernel)
 
 
-def resolve_landmarks(kernel: Kernel, X, landmarks):
+def resolve_landmarks(kernel: Kernel, X, landmarks, progress: bool = False):
     """`Landmarks` of what was given, checked where values are known; of a number, so many rows, the same ones every time."""
     if isinstance(landmarks, str):
         raise ValueError(f"landmarks must be a number, row numbers, points or what jaxrls.landmarks chose, and is {landmarks!r}")
@@ -61,7 +61,7 @@ def resolve_landmarks(kernel: Kernel, X, landmarks):
     if is_sparse(X):
         raise ValueError("landmarks need a dense X: leave them out, the linear kernel's features are fewer")
     check_whole("landmarks, as their number,", landmarks, X.shape[0])
-    return choose_landmarks(kernel, X, int(landmarks), key=jax.random.key(0))
+    return choose_landmarks(kernel, X, int(landmarks), key=jax.random.key(0), progress=progress)
 
 
 def resolve_criterion(criterion, loss, groups, validation):
@@ -109,7 +109,9 @@ def evaluate(criterion, loss, factor, kernel, X, Y, lams, options):
         if seen.shape[1] != X.shape[1]:
             raise ValueError(f"validation X must have the {X.shape[1]} columns of X, and has {seen.shape[1]}")
         if options["Y"].shape != (seen.shape[0], *Y.shape[1:]):
-            raise ValueError(f"validation Y must have shape {(seen.shape[0], *Y.shape[1:])}, as its X and Y do, and has shape {options['Y'].shape}")
+            raise ValueError(
+                f"validation Y must have shape {(seen.shape[0], *Y.shape[1:])}, as its X and Y do, and has shape {options['Y'].shape}"
+            )
         points = getattr(factor, "points", X if factor.route == "gram" else None)
         design = kernel.features(seen) if points is None else gram(kernel, seen, points)
         return holdout(factor, Y, lams, design, options["Y"].astype(X.dtype), loss=loss)

@@ -441,7 +441,10 @@ ERRORS = {
         lambda: rls.fit(KERNEL, X0, Y0, validation=(X0, Y0[:2])),
         "validation Y must have shape (4,), as its X and Y do, and has shape (2,)",
     ),
-    "validation no pair": (lambda: rls.fit(KERNEL, X0, Y0, validation=X0), "validation must be a pair (X, Y) of rows held out and their labels"),
+    "validation no pair": (
+        lambda: rls.fit(KERNEL, X0, Y0, validation=X0),
+        "validation must be a pair (X, Y) of rows held out and their labels",
+    ),
     "groups missing": (lambda: rls.fit(KERNEL, X0, Y0, groups=["a", None, "b", "a"]), "groups must be labels that can be sorted"),
     "Y overflows": (lambda: rls.fit(KERNEL, X0, 1e30 * Y0 if Y0.dtype == np.float32 else 1e200 * Y0), "whose square overflows"),
     "X of whole numbers": (lambda: rls.factorize(KERNEL, jnp.ones((4, 2), jnp.int32)), "X has dtype int32"),

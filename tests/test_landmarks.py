@@ -46,6 +46,17 @@ def test_the_key_decides(method):
     assert (choose(key=jax.random.key(2)).indices != first.indices).any()
 
 
+def test_a_bar_changes_nothing(capsys):
+    """With `progress` the growth is interrupted to move the bar; the rows are the same."""
+    pytest.importorskip("tqdm", reason="progress bars need tqdm")
+    for options in ({"num": 40}, {"tol": 0.02}):
+        plain = rls.landmarks(GAUSSIAN, data(), key=jax.random.key(1), **options)
+        assert capsys.readouterr().err == ""
+        shown = rls.landmarks(GAUSSIAN, data(), key=jax.random.key(1), progress=True, **options)
+        assert (plain.indices == shown.indices).all()
+        assert "landmarks" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_no_duplicate_is_chosen_twice(method):
     """Of 30 points repeated 4 times, 30 rows are chosen, one of each, and nothing is left over."""

@@ -25,6 +25,7 @@ FLOORS = {
     "_losses": 0,
     "_plot": 0,
     "_precision": 0,
+    "_progress": 0,
     "_tables": 0,
     "_version": 0,
     "_inverse": 1,

@@ -135,6 +135,8 @@ def test_progress(capsys):
     pytest.importorskip("tqdm", reason="progress bars need tqdm")
     rls.tune(rls.Gaussian(1.0), X, y, steps=2, progress=True)
     assert "tune" in capsys.readouterr().err
+    rls.tune(rls.Gaussian(1.0), X, y, steps=2, landmarks=10, progress=True)
+    assert "landmarks: 100%" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

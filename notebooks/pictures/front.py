@@ -36,7 +36,9 @@ def main():
     right.plot(errors, ".-", color="C3")
     right.set(xlabel="step", ylabel="leave-one-out error, dB", title="λ and five widths by its gradient")
     right.xaxis.get_major_locator().set_params(integer=True)
-    print(f"left-out error {errors[0]:.2f} to {errors[-1]:.2f} dB, put aside {jnp.sqrt(jnp.mean((tuned.predict(test) - y_test) ** 2)):.2f} dB")
+    print(
+        f"left-out error {errors[0]:.2f} to {errors[-1]:.2f} dB, put aside {jnp.sqrt(jnp.mean((tuned.predict(test) - y_test) ** 2)):.2f} dB"
+    )
     figure.savefig(Path(__file__).with_name("front.png"), dpi=90)
 
 

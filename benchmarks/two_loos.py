@@ -1,9 +1,8 @@
-"""What the subset of regressors costs beside the two products that it cannot avoid, and how well its two leave-one-outs foresee the test.
+"""How well the two leave-one-outs on landmarks foresee the test, and what pivoted and uniform landmarks leave of K.
 
-python benchmarks/subset.py [--n 40000] [--m 1000] [--d 8] [--lams 100] [--rounds 5]
-python benchmarks/subset.py --tables --data FOLDER     # kin40k, protein and elevators as FOLDER/<name>.csv.gz, target last
+python benchmarks/two_loos.py --data FOLDER     # kin40k, protein and elevators as FOLDER/<name>.csv.gz, target last
 
-The two products are Φ (n, m) by (m, m), and ΦᵀΦ: n·m² multiply-adds each. FOLDER may also be given as JAXRLS_DATA.
+FOLDER may also be given as JAXRLS_DATA. Some two minutes.
 """
 
 import argparse
@@ -14,42 +13,16 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-from timing import interleaved
 
 import jaxrls as rls
 
 DATA_SETS = ("kin40k", "protein", "elevators")
 
 
-@functools.partial(jax.jit, static_argnames=("count", "drop", "keep"))
-def path(kernel, X, Y, landmarks, count, drop=True, keep=True):
-    factor = rls.factor_subset(kernel, X, landmarks, intercept=True, drop=drop, keep=keep)
+@functools.partial(jax.jit, static_argnames=("count", "drop"))
+def path(kernel, X, Y, landmarks, count, drop):
+    factor = rls.factor_subset(kernel, X, landmarks, intercept=True, drop=drop)
     return rls.path(factor, Y, rls.lambda_grid(factor, count))
-
-
-def costs(args):
-    rng = np.random.default_rng(0)
-    X, A, B = (jnp.asarray(rng.normal(size=shape)) for shape in ((args.n, args.d), (args.n, args.m), (args.m, args.m)))
-    Y, kernel, key = jnp.sin(X[:, :1]), rls.Gaussian(float(np.sqrt(args.d))), jax.random.key(0)
-    chosen = rls.landmarks(kernel, X, args.m, key=key)
-    outer = jax.jit(lambda A, B: jnp.matmul(A, B, precision="highest"))
-    inner = jax.jit(lambda A: jnp.matmul(A.T, A, precision="highest"))
-    contestants = {
-        "Φ by an m×m matrix": lambda: outer(A, B),
-        "ΦᵀΦ": lambda: inner(A),
-        f"{args.lams} λ with LOO": lambda: path(kernel, X, Y, chosen, args.lams),
-        "the same, dictionary fixed": lambda: path(kernel, X, Y, chosen, args.lams, drop=False),
-        "the same, K_TR not kept": lambda: path(kernel, X, Y, chosen, args.lams, keep=False),
-        "landmarks, rpcholesky": lambda: rls.landmarks(kernel, X, args.m, key=key),
-        "landmarks, uniform": lambda: rls.landmarks(kernel, X, args.m, key=key, method="uniform"),
-    }
-    seconds, first = interleaved(contestants, args.rounds)
-    products = seconds["Φ by an m×m matrix"] + seconds["ΦᵀΦ"]
-    print(f"n = {args.n}, m = {args.m}, d = {args.d}, float64, medians of {args.rounds} interleaved rounds, {jax.devices()[0]}\n")
-    print("| work | ratio to the two products |")
-    print("|---|---|")
-    for name, t in seconds.items():
-        print(f"| {name} | {t / products:.2f} |")
 
 
 def load(folder, name):
@@ -89,15 +62,10 @@ def tables(folder, n):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name, default in (("n", 40_000), ("m", 1000), ("d", 8), ("lams", 100), ("rounds", 5)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--tables", action="store_true", help="the two leave-one-outs on public data, in place of costs")
-    parser.add_argument("--train", type=int, default=2000, help="rows of each data set that --tables trains on")
+    parser.add_argument("--train", type=int, default=2000, help="rows of each data set to train on")
     parser.add_argument("--data", type=Path, default=os.environ.get("JAXRLS_DATA"), help="folder of the data sets")
     args = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
-    if not args.tables:
-        return costs(args)
     missing = [name for name in DATA_SETS if args.data is None or not (Path(args.data) / f"{name}.csv.gz").exists()]
     if missing:
         return print(f"skipped: {', '.join(missing)} not found as <name>.csv.gz in --data or JAXRLS_DATA, which is {args.data}")

@@ -1,0 +1,563 @@
+"""The works that are measured: for each what we do, what peers do, and the operations that nobody can avoid.
+
+A work is a function of `quick` that yields cases. A case names its contestants; all of them get the same data, and each may have a
+judge, which turns its result into a number that says how good it is (an error: less is better).
+"""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jaxrls as rls
+
+LAMS = (1e-4, 1e3)
+
+
+@dataclass
+class Contestant:
+    """What is timed, and how its result is judged."""
+
+    run: Callable[[], Any]
+    judge: Callable[[Any], float] | None = None
+
+
+@dataclass
+class Case:
+    """One work at one size. A peer that is not installed is the reason, as text."""
+
+    size: str
+    ours: Contestant
+    floor: dict[str, Callable[[], Any]]
+    peers: dict[str, Contestant | str] = field(default_factory=dict)
+    accuracy: str = ""
+    flops: float | None = None  # of the floor's operations together
+    variants: dict[str, Contestant] = field(default_factory=dict)  # other ways of our own
+
+
+def product(*shape_pairs):
+    """Matrix products of given shapes, as contestants for a floor."""
+    run = jax.jit(lambda A, B: jnp.matmul(A, B, precision="highest"))
+    return {f"{a[0]}×{a[1]} by {b[0]}×{b[1]}": partial(run, jnp.ones(a), jnp.ones(b)) for a, b in shape_pairs}
+
+
+def eigh_of(K):
+    run = jax.jit(lambda K: jax.lax.linalg.eigh(K, symmetrize_input=False))
+    return partial(run, K)
+
+
+def problem(n, d, t=1, seed=0, new=1000):
+    """A smooth function of d inputs with noise, and rows to test on."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n + new, d))
+    F = np.sin(X @ rng.normal(size=(d, t))) + X[:, :1]
+    Y = F + 0.3 * rng.normal(size=F.shape)
+    return X[:n], Y[:n], X[n:], F[n:]
+
+
+def mean_square(predicted, wanted) -> float:
+    return float(np.mean((np.asarray(predicted).reshape(wanted.shape) - wanted) ** 2))
+
+
+def missing(name, hint):
+    return f"missing: {name} is not installed ({hint})"
+
+
+# the λ path ----------------------------------------------------------------------------------------------------------------
+
+
+def path(quick) -> Iterator[Case]:
+    """c(λ) and the exact leave-one-out error for L values of λ."""
+    for n, count in ((500, 100),) if quick else ((1000, 100), (2000, 100), (4000, 100), (2000, 1000)):
+        X, Y, X_new, F_new = problem(n, 20)
+        kernel, y = rls.Gaussian(4.0), Y[:, 0]
+        x, t, lams = jnp.asarray(X), jnp.asarray(y), jnp.geomspace(*LAMS, count)
+
+        @partial(jax.jit, static_argnames="intercept")
+        def ours(x, t, lams, intercept=False, kernel=kernel):
+            return rls.path(rls.factorize(kernel, x, intercept=intercept), t, lams)
+
+        def judge(result, kernel=kernel, x=x, X_new=X_new, F_new=F_new):
+            best = int(result.loo.argmin())
+            return mean_square(rls.gram(kernel, jnp.asarray(X_new), x) @ result.coef[best] + result.intercept[best], F_new)
+
+        yield Case(
+            size=f"n = {n}, L = {count}",
+            ours=Contestant(partial(ours, x, t, lams), judge),
+            variants={"with intercept": Contestant(partial(ours, x, t, lams, intercept=True), judge)},
+            floor={"eigh": eigh_of(jax.jit(rls.gram)(kernel, x))},
+            peers=path_peers(X, y, np.asarray(lams), 1 / 32, X_new, F_new) if count == 100 else {},
+            accuracy="mean squared error on new rows, noise apart",
+            flops=9 * n**3,
+        )
+
+
+def path_peers(X, y, lams, gamma, X_new, F_new) -> dict[str, Contestant | str]:
+    peers: dict[str, Contestant | str] = {}
+    try:
+        from rlscore.learner import RLS
+
+        def rlscore():
+            learner, errors = RLS(X, y, kernel="GaussianKernel", gamma=gamma), []
+            for lam in lams:
+                learner.solve(lam)
+                errors.append(np.mean((learner.leave_one_out() - y) ** 2))
+            learner.solve(lams[int(np.argmin(errors))])
+            return learner
+
+        peers["RLScore"] = Contestant(rlscore, lambda learner: mean_square(learner.predict(X_new), F_new))
+    except ImportError:
+        peers["RLScore"] = missing("RLScore", "build it from its source")
+    peers["himalaya KernelRidgeCV(cv=5)"] = himalaya(X, y[:, None], lams, gamma, X_new, F_new)
+    try:
+        from sklearn.kernel_ridge import KernelRidge
+        from sklearn.model_selection import GridSearchCV
+
+        search = GridSearchCV(KernelRidge(kernel="rbf", gamma=gamma), {"alpha": lams[:: len(lams) // 10]}, cv=5)
+        peers["scikit-learn GridSearchCV(KernelRidge), 5 folds, 10 λ"] = Contestant(
+            lambda: search.fit(X, y), lambda model: mean_square(model.predict(X_new), F_new)
+        )
+    except ImportError:
+        peers["scikit-learn"] = missing("scikit-learn", "pip install scikit-learn")
+    return peers
+
+
+def himalaya(X, Y, lams, gamma, X_new, F_new) -> Contestant | str:
+    try:
+        from himalaya.kernel_ridge import KernelRidgeCV
+    except ImportError:
+        return missing("himalaya", "pip install himalaya")
+    model = KernelRidgeCV(alphas=lams, kernel="rbf", kernel_params={"gamma": gamma}, cv=5, warn=False)
+    return Contestant(lambda: model.fit(X, Y), lambda model: mean_square(model.predict(X_new), F_new))
+
+
+# many targets --------------------------------------------------------------------------------------------------------------
+
+
+def targets(quick) -> Iterator[Case]:
+    """L values of λ for t targets at once, and the choice of one λ for each."""
+    for n, t, count in ((300, 50, 10),) if quick else ((2000, 1000, 20), (1000, 10_000, 20)):
+        X, Y, X_new, F_new = problem(n, 10, t)
+        kernel, lams = rls.Gaussian(3.0), jnp.geomspace(*LAMS, count)
+        x, y = jnp.asarray(X), jnp.asarray(Y)
+
+        @jax.jit
+        def ours(x, y, lams, kernel=kernel):
+            factor = rls.factorize(kernel, x)
+            lam = lams[jnp.argmin(rls.loo(factor, y, lams), axis=0)]
+            return rls.coef(factor, y, lam)[0]
+
+        wide = product(((n, n), (n, t * count)), ((n, n), (n, 2 * t)))
+        yield Case(
+            size=f"n = {n}, t = {t}, L = {count}",
+            ours=Contestant(
+                partial(ours, x, y, lams),
+                lambda coef, x=x, kernel=kernel, X_new=X_new, F_new=F_new: mean_square(
+                    rls.gram(kernel, jnp.asarray(X_new), x) @ coef, F_new
+                ),
+            ),
+            floor={"eigh": eigh_of(jax.jit(rls.gram)(kernel, x)), **wide},
+            peers={"himalaya KernelRidgeCV(cv=5)": himalaya(X, Y, np.asarray(lams), 1 / 18, X_new, F_new)} if t <= 1000 else {},
+            accuracy="mean squared error on new rows, noise apart",
+            flops=9 * n**3 + 2 * n * n * t * (count + 2),
+        )
+
+
+# the gradient ----------------------------------------------------------------------------------------------------------------
+
+
+def gradient(quick) -> Iterator[Case]:
+    """The leave-one-out error at one λ with its gradient in width and λ."""
+    for n in (500,) if quick else (1000, 2000, 4000):
+        X, Y, _, _ = problem(n, 8)
+        x, y = jnp.asarray(X), jnp.asarray(Y[:, 0])
+        ours = jax.jit(jax.value_and_grad(lambda width, lam, x, y: rls.loo_objective(rls.Gaussian(width), x, y, lam), (0, 1)))
+
+        def judge(result, x=x, y=y, ours=ours):
+            """Distance of the gradient from central differences, relative."""
+            step, at = 1e-4, np.array([2.0, 0.1])
+            value = lambda t: float(ours(t[0], t[1], x, y)[0])  # noqa: E731
+            differences = np.array([(value(at + h) - value(at - h)) / (2 * step) for h in step * np.eye(2)])
+            return float(np.abs(np.array(result[1]) - differences).max() / np.abs(differences).max())
+
+        G = jax.jit(lambda x: rls.gram(rls.Gaussian(2.0), x) + 0.1 * jnp.eye(len(x)))(x)
+        cholesky = jax.jit(lambda G: jax.lax.linalg.cholesky(G, symmetrize_input=False))
+        yield Case(
+            size=f"n = {n}, d = 8",
+            ours=Contestant(partial(ours, 2.0, 0.1, x, y), judge),
+            floor={"Cholesky": partial(cholesky, G), **product(((n, n), (n, n)))},
+            peers={"GPyTorch LeaveOneOutPseudoLikelihood with backward": gpytorch_gradient(X, Y[:, 0])},
+            accuracy="of the gradient, from central differences, relative",
+            flops=n**3 / 3 + 2 * n**3,
+        )
+
+
+def gpytorch_gradient(X, y) -> Contestant | str:
+    try:
+        import gpytorch
+        import torch
+    except ImportError:
+        return missing("GPyTorch", "pip install gpytorch")
+    X, y = torch.from_numpy(X.copy()), torch.from_numpy(y.copy())
+
+    class ExactGP(gpytorch.models.ExactGP):
+        def __init__(self, likelihood):
+            super().__init__(X, y, likelihood)
+            self.mean_module = gpytorch.means.ConstantMean()
+            self.covar_module = gpytorch.kernels.RBFKernel()
+
+        def forward(self, x):
+            return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+    likelihood = gpytorch.likelihoods.GaussianLikelihood().double()
+    model = ExactGP(likelihood).double()
+    likelihood.noise, model.covar_module.lengthscale = 0.1, 2.0
+    model.train(), likelihood.train()
+    objective = gpytorch.mlls.LeaveOneOutPseudoLikelihood(likelihood, model)
+
+    def run():
+        model.zero_grad()
+        value = objective(model(X), y)  # by a Cholesky factor, whatever n
+        value.backward()
+        return value.item()
+
+    return Contestant(run)
+
+
+# landmarks -----------------------------------------------------------------------------------------------------------------
+
+
+def subset(quick) -> Iterator[Case]:
+    """The subset of regressors: L values of λ with exact leave-one-out, a landmark leaving with its row."""
+    for n, m in ((4000, 200),) if quick else ((10_000, 1000), (40_000, 1000), (100_000, 1000)):
+        X, Y, X_new, F_new = problem(n, 8)
+        kernel, x, y = rls.Gaussian(float(np.sqrt(8))), jnp.asarray(X), jnp.asarray(Y[:, 0])
+        chosen = rls.landmarks(kernel, x, m, key=jax.random.key(0))
+        lams = jnp.geomspace(*LAMS, 100)
+
+        @partial(jax.jit, static_argnames=("drop", "keep"))
+        def ours(x, y, chosen, lams, drop=True, keep=True, kernel=kernel):
+            return rls.path(rls.factor_subset(kernel, x, chosen, intercept=True, drop=drop, keep=keep), y, lams)
+
+        def judge(result, kernel=kernel, points=chosen.points, X_new=X_new, F_new=F_new):
+            best = int(result.loo.argmin())
+            return mean_square(rls.gram(kernel, jnp.asarray(X_new), points) @ result.coef[best] + result.intercept[best], F_new)
+
+        inner = jax.jit(lambda A: jnp.matmul(A.T, A, precision="highest"))
+        yield Case(
+            size=f"n = {n}, m = {m}, d = 8, L = 100",
+            ours=Contestant(partial(ours, x, y, chosen, lams), judge),
+            variants={
+                "dictionary fixed": Contestant(partial(ours, x, y, chosen, lams, drop=False), judge),
+                "features not kept": Contestant(partial(ours, x, y, chosen, lams, keep=False), judge),
+                "choosing the landmarks": Contestant(partial(rls.landmarks, kernel, x, m, key=jax.random.key(0))),
+            },
+            floor={**product(((n, m), (m, m))), "ΦᵀΦ": partial(inner, jnp.ones((n, m)))},
+            peers=subset_peers(X, Y[:, 0], m, np.asarray(lams), X_new, F_new) if n <= 40_000 else {},
+            accuracy="mean squared error on new rows, noise apart",
+            flops=4 * n * m * m,
+        )
+
+
+def subset_peers(X, y, m, lams, X_new, F_new) -> dict[str, Contestant | str]:
+    peers: dict[str, Contestant | str] = {}
+    try:
+        from sklearn.kernel_approximation import Nystroem
+        from sklearn.linear_model import RidgeCV
+        from sklearn.pipeline import make_pipeline
+
+        model = make_pipeline(Nystroem(gamma=1 / 16, n_components=m, random_state=0), RidgeCV(lams))
+        peers["scikit-learn Nystroem + RidgeCV"] = Contestant(
+            lambda: model.fit(X, y), lambda model: mean_square(model.predict(X_new), F_new)
+        )
+    except ImportError:
+        peers["scikit-learn"] = missing("scikit-learn", "pip install scikit-learn")
+    try:
+        import falkon
+        import torch
+
+        options = falkon.FalkonOptions(use_cpu=True)
+        model_ = falkon.Falkon(falkon.kernels.GaussianKernel(float(np.sqrt(8))), penalty=1e-6, M=m, options=options)
+        tensors = torch.from_numpy(X.copy()), torch.from_numpy(y[:, None].copy())
+        peers["falkon, one λ"] = Contestant(
+            lambda: model_.fit(*tensors), lambda model: mean_square(model.predict(torch.from_numpy(X_new)), F_new)
+        )
+    except ImportError:
+        peers["falkon, one λ"] = missing("falkon", "build it from its source")
+    return peers
+
+
+# linear --------------------------------------------------------------------------------------------------------------------
+
+
+def linear(quick) -> Iterator[Case]:
+    """A linear model with exact leave-one-out at L values of λ: tall, and wide."""
+    for n, d, peers in ((20_000, 50, True),) if quick else ((200_000, 100, True), (1_000_000, 100, False), (1000, 20_000, True)):
+        rng = np.random.default_rng(0)
+        X = rng.normal(size=(n, d))
+        w = rng.normal(size=d) / np.sqrt(d)
+        y = X @ w + rng.normal(size=n)
+        x, t, lams = jnp.asarray(X), jnp.asarray(y), jnp.geomspace(1e-2, 1e5, 100)
+
+        @jax.jit
+        def ours(x, t, lams):
+            factor = rls.factorize(rls.Linear(), x)
+            errors = rls.loo(factor, t, lams)
+            return errors, rls.coef(factor, t, lams[jnp.argmin(errors)])[0]
+
+        r = min(n, d)
+        inner = jax.jit(lambda A: jnp.matmul(*((A.T, A) if A.shape[0] > A.shape[1] else (A, A.T)), precision="highest"))
+        floor = {"ΦᵀΦ" if n > d else "ΦΦᵀ": partial(inner, x)}
+        if n > d:
+            floor |= product(((n, r), (r, r)), ((n, r), (r, 200)))
+        else:
+            floor |= {"eigh": eigh_of(inner(x))}
+        yield Case(
+            size=f"n = {n:,}, d = {d:,}, L = 100",
+            ours=Contestant(partial(ours, x, t, lams), lambda result, w=w: mean_square(result[1], w)),
+            floor=floor,
+            peers=linear_peers(X, y, np.asarray(lams), w) if peers else {},
+            accuracy="mean squared error of the coefficients",
+            flops=2 * n * d * r + (2 * n * r * (r + 200) if n > d else 9 * n**3),
+        )
+
+
+def linear_peers(X, y, lams, w) -> dict[str, Contestant | str]:
+    try:
+        from sklearn.linear_model import RidgeCV
+    except ImportError:
+        return {"scikit-learn RidgeCV": missing("scikit-learn", "pip install scikit-learn")}
+    model = RidgeCV(lams, fit_intercept=False)
+    return {"scikit-learn RidgeCV": Contestant(lambda: model.fit(X, y), lambda model: mean_square(model.coef_, w))}
+
+
+# many data sets ------------------------------------------------------------------------------------------------------------
+
+
+def datasets(quick) -> Iterator[Case]:
+    """A thousand small data sets, each with its own factorization, λ grid and choice, by vmap."""
+    sets, n, d, count = (50, 50, 5, 20) if quick else (1000, 100, 5, 50)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(sets, n, d))
+    Y = np.sin(X[:, :, 0]) + 0.3 * rng.normal(size=(sets, n))
+    kernel, lams = rls.Gaussian(2.0), jnp.geomspace(1e-3, 1e2, count)
+
+    @jax.jit
+    @jax.vmap
+    def ours(x, y):
+        factor = rls.factorize(kernel, x)
+        errors = rls.loo(factor, y, lams)
+        return rls.coef(factor, y, lams[jnp.argmin(errors)])[0], jnp.min(errors)
+
+    from scipy.linalg import lapack
+
+    grams = np.asarray(jax.jit(jax.vmap(lambda x: rls.gram(kernel, x)))(jnp.asarray(X)))
+    peers: dict[str, Contestant | str] = {}
+    try:
+        from sklearn.linear_model import RidgeCV
+
+        roots = [np.linalg.cholesky(K + 1e-10 * np.eye(n)) for K in grams]  # the same functions as explicit features
+        peers["scikit-learn, a loop over RidgeCV"] = Contestant(
+            lambda: [RidgeCV(np.asarray(lams), fit_intercept=False).fit(root, y).best_score_ for root, y in zip(roots, Y, strict=True)],
+            lambda scores: -float(np.mean(scores)),
+        )
+    except ImportError:
+        peers["scikit-learn"] = missing("scikit-learn", "pip install scikit-learn")
+    yield Case(
+        size=f"{sets} sets, n = {n}, L = {count}",
+        ours=Contestant(partial(ours, jnp.asarray(X), jnp.asarray(Y)), lambda result: float(result[1].mean())),
+        floor={f"{sets} calls of LAPACK syevd": lambda: [lapack.dsyevd(K)[0] for K in grams]},
+        peers=peers,
+        accuracy="mean smallest leave-one-out error",
+        flops=9 * sets * n**3,
+    )
+
+
+# K·V and prediction ------------------------------------------------------------------------------------------------------------
+
+
+def matmul(quick) -> Iterator[Case]:
+    """K(X, Z) V without K in memory, in blocks of rows: what prediction costs."""
+    for n, m, d, t in ((3000, 3000, 20, 10),) if quick else ((20_000, 20_000, 20, 10), (100_000, 4000, 8, 1)):
+        rng = np.random.default_rng(0)
+        X, Z, V = rng.normal(size=(n, d)), rng.normal(size=(m, d)), rng.normal(size=(m, t))
+        kernel = rls.Gaussian(float(np.sqrt(d)))
+        ours = jax.jit(rls.gram_matmul)
+        x, z, v = map(jnp.asarray, (X, Z, V))
+        rows = max(1, 2**22 // (8 * m))
+
+        @jax.jit
+        def unavoidable(x, z, v, rows=rows):
+            def block(part):
+                return jnp.matmul(jnp.exp(jnp.matmul(part, z.T, precision="highest")), v, precision="highest")
+
+            return jax.lax.map(block, x[: len(x) // rows * rows].reshape(-1, rows, x.shape[1]))
+
+        peers: dict[str, Contestant | str] = {}
+        try:
+            from sklearn.metrics.pairwise import rbf_kernel
+
+            peers["scikit-learn rbf_kernel @ V"] = Contestant(lambda X=X, Z=Z, V=V, d=d: rbf_kernel(X, Z, gamma=0.5 / d) @ V)
+        except ImportError:
+            peers["scikit-learn"] = missing("scikit-learn", "pip install scikit-learn")
+        exact = np.exp(-0.5 / d * ((X[:5, None] - Z[None]) ** 2).sum(-1)) @ V
+        yield Case(
+            size=f"{n:,} × {m:,} rows, d = {d}, t = {t}",
+            ours=Contestant(
+                partial(ours, kernel, x, z, v),
+                lambda out, exact=exact: float(np.abs(np.asarray(out[:5]) - exact).max() / np.abs(exact).max()),
+            ),
+            floor={"product + exp + product, in cache-sized blocks": partial(unavoidable, 0.01 * x, z, v)},
+            peers=peers,
+            accuracy="relative error of five rows",
+            flops=2 * n * m * (d + t),
+        )
+
+
+# whole processes -----------------------------------------------------------------------------------------------------------
+
+COLD_OURS = """
+import jaxrls as rls
+X, y, _ = rls.airfoil()
+X = (X - X.mean(axis=0)) / X.std(axis=0)
+fit = rls.fit(rls.Gaussian(1.0), X[:1200], y[:1200])
+print(((fit.predict(X[1200:]) - y[1200:]) ** 2).mean())
+"""
+COLD_THEIRS = """
+import sys
+import numpy as np
+from sklearn.kernel_ridge import KernelRidge
+from sklearn.model_selection import GridSearchCV
+data = np.load(sys.argv[1])
+X, y = data["X"], data["y"]
+X = (X - X.mean(axis=0)) / X.std(axis=0)
+mean = y[:1200].mean()
+search = GridSearchCV(KernelRidge(kernel="rbf", gamma=0.5), {"alpha": np.geomspace(1e-4, 1e2, 20)}, cv=5).fit(X[:1200], y[:1200] - mean)
+print(((search.predict(X[1200:]) + mean - y[1200:]) ** 2).mean())
+"""
+
+
+def cold(quick) -> Iterator[Case]:
+    """A whole new process: import, compilation, fit with 100 λ, prediction."""
+    del quick
+    X, y, _ = rls.airfoil()
+    file = Path(tempfile.mkdtemp()) / "airfoil.npz"
+    np.savez(file, X=X, y=y)
+
+    def process(code):
+        return subprocess.run([sys.executable, "-c", code, str(file)], check=True, capture_output=True, text=True).stdout
+
+    peers: dict[str, Contestant | str] = {}
+    try:
+        import sklearn.kernel_ridge  # noqa: F401
+
+        peers["scikit-learn GridSearchCV(KernelRidge), 5 folds, 20 λ"] = Contestant(lambda: process(COLD_THEIRS), float)
+    except ImportError:
+        peers["scikit-learn"] = missing("scikit-learn", "pip install scikit-learn")
+    yield Case(
+        size="airfoil, n = 1200, L = 100",
+        ours=Contestant(lambda: process(COLD_OURS), float),
+        floor={"import jax": lambda: process("import jax; jax.numpy.zeros(3).block_until_ready()")},
+        peers=peers,
+        accuracy="mean squared error on 303 rows put aside, dB²",
+    )
+
+
+def tuning(quick) -> Iterator[Case]:
+    """Width and λ from scratch, to the best error on new rows."""
+    X, y, _ = rls.airfoil()
+    X, y = (X - X.mean(axis=0)) / X.std(axis=0), (y - y.mean()) / y.std()
+    n = 300 if quick else 1200
+    X, y, X_new, y_new = X[:n], y[:n], X[1200:], y[1200:]
+
+    def judge(model):
+        return mean_square(model.predict(X_new), y_new)
+
+    @jax.jit
+    def grid_point(width, x, t):
+        factor = rls.factorize(rls.Gaussian(width), x, intercept=True)
+        return jnp.min(rls.loo(factor, t, rls.lambda_grid(factor)))
+
+    def grid():
+        widths = jnp.geomspace(0.1, 10, 20)
+        errors = [grid_point(width, jnp.asarray(X), jnp.asarray(y)) for width in widths]
+        return rls.fit(rls.Gaussian(float(widths[int(np.argmin(errors))])), X, y)
+
+    peers: dict[str, Contestant | str] = {}
+    try:
+        from sklearn.kernel_ridge import KernelRidge
+        from sklearn.model_selection import GridSearchCV
+
+        parameters = {"alpha": np.geomspace(1e-4, 1, 6), "gamma": np.geomspace(0.01, 10, 10)}
+        search = GridSearchCV(KernelRidge(kernel="rbf"), parameters, cv=5)
+        peers["scikit-learn GridSearchCV(KernelRidge), 60 points, 5 folds"] = Contestant(lambda: search.fit(X, y), judge)
+    except ImportError:
+        peers["scikit-learn"] = missing("scikit-learn", "pip install scikit-learn")
+    yield Case(
+        size=f"airfoil, n = {n}",
+        ours=Contestant(lambda: rls.tune(rls.Gaussian(1.0), X, y), judge),
+        variants={
+            "a width per column": Contestant(lambda: rls.tune(rls.Gaussian(np.ones(5)), X, y), judge),
+            "our own grid of 20 × 100": Contestant(grid, judge),
+        },
+        floor={"eigh": eigh_of(jax.jit(rls.gram)(rls.Gaussian(1.0), jnp.asarray(X)))},
+        peers=peers,
+        accuracy="mean squared error on new rows, of the variance",
+    )
+
+
+# what decides between a Cholesky factor for each λ and one eigendecomposition ------------------------------------------------------
+
+
+def spectrum(quick) -> Iterator[Case]:
+    """One eigendecomposition beside the Cholesky factor that one λ takes: how many λ before the spectrum pays."""
+    for n in (500,) if quick else (1000, 2000) if jax.default_backend() == "cpu" else (4000, 8000, 16_000, 32_000):
+        for dtype in (jnp.float64, jnp.float32):
+            x = jnp.asarray(problem(n, 8)[0], dtype)
+            y = jnp.sin(x[:, 0])
+            K = jax.jit(rls.gram)(rls.Gaussian(dtype(2.0)), x)
+            one = jax.jit(lambda x, y: rls.loo_objective(rls.Gaussian(x.dtype.type(2.0)), x, y, x.dtype.type(0.1), intercept=False))
+            cholesky = jax.jit(lambda K: jax.lax.linalg.cholesky(K + jnp.eye(len(K), dtype=K.dtype), symmetrize_input=False))
+            many = jax.jit(lambda K, y: rls.loo(rls.factor_gram(K), y, jnp.geomspace(0.01, 10, 100, dtype=K.dtype)))
+            yield Case(
+                size=f"n = {n}, {dtype.__name__}",
+                ours=Contestant(partial(one, x, y), float),
+                variants={"100 λ by eigh": Contestant(partial(many, K, y), lambda errors: float(errors[33]))},
+                floor={"Cholesky": partial(cholesky, K)},
+                accuracy="leave-one-out error at λ = 0.1: the two ways agree",
+                flops=n**3 / 3,
+            )
+
+
+def ceilings(quick) -> Iterator[Case]:
+    """What the machine can do: matrix products, and bytes moved."""
+    n = 1000 if quick else 4000 if jax.default_backend() == "cpu" else 16_384
+    for dtype in (jnp.float64, jnp.float32):
+        A = jnp.ones((n, n), dtype) / n
+        run = jax.jit(lambda A: jnp.matmul(A, A, precision="highest"))
+        plain = jax.jit(lambda A: jnp.matmul(A, A, precision="default"))
+        add = jax.jit(lambda A: A + 1)
+        yield Case(
+            size=f"n = {n}, {dtype.__name__}",
+            ours=Contestant(partial(run, A), lambda out, n=n: float(jnp.abs(out * n - 1).max())),
+            variants={
+                "product, default precision": Contestant(partial(plain, A), lambda out, n=n: float(jnp.abs(out * n - 1).max())),
+                f"{2 * A.nbytes / 1e9:.2f} GB moved": Contestant(partial(add, A)),
+            },
+            floor={"product, highest precision": partial(run, A)},
+            accuracy="error of the product (TF32 would show here)",
+            flops=2 * n**3,
+        )
+
+
+WORKS: dict[str, Callable[[bool], Iterator[Case]]] = {
+    work.__name__: work for work in (path, targets, gradient, subset, linear, datasets, matmul, cold, tuning, spectrum, ceilings)
+}

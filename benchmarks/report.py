@@ -1,7 +1,6 @@
 """From measurements to a table and a picture: both are made from the JSON alone."""
 
 import json
-import math
 from pathlib import Path
 
 MARK_BEGIN, MARK_END = "<!-- figures: begin -->", "<!-- figures: end -->"
@@ -56,7 +55,7 @@ def summary(report: dict) -> str:
     """The front page's table: one line per case with what a reader asks first."""
     lines = ["| work | size | ours, × the floor | the floor | peers, × ours |", "|" + "---|" * 5]
     for case in report["cases"]:
-        mine = [row for row in rows({**report, "cases": [case]})]
+        mine = rows({**report, "cases": [case]})
         peers = [f"{row['name']} {row['to_ours']:.1f}" for row in mine if row["kind"] == "peer" and "missing" not in row]
         floor = " + ".join(part["name"] for part in case["floor"])
         lines.append(f"| {case['work']} | {case['size']} | {mine[0]['to_floor']:.2f} | {floor} | {', '.join(peers) or '–'} |")
@@ -66,6 +65,8 @@ def summary(report: dict) -> str:
 def into_readme(readme: Path, report: dict) -> None:
     """Write the summary between the marks."""
     text = readme.read_text(encoding="utf-8")
+    if text.count(MARK_BEGIN) != 1 or text.count(MARK_END) != 1:
+        raise ValueError(f"{readme} must hold {MARK_BEGIN} and {MARK_END} once each: add the two lines where the table is to go")
     before, _, rest = text.partition(MARK_BEGIN)
     after = rest.partition(MARK_END)[2]
     readme.write_text(f"{before}{MARK_BEGIN}\n{summary(report)}\n{MARK_END}{after}", encoding="utf-8")
@@ -91,10 +92,3 @@ def picture(report: dict, file) -> None:
     ax.invert_yaxis()
     ax.legend()
     figure.savefig(file, dpi=90)
-
-
-def exponent(sizes, values) -> float:
-    """The slope of log value over log size, by least squares."""
-    x, y = [math.log(s) for s in sizes], [math.log(v) for v in values]
-    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
-    return sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / sum((a - mean_x) ** 2 for a in x)

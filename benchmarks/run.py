@@ -79,9 +79,9 @@ def main():
 
     import report as reports
 
-    report = reports.read(args.source) if args.source else run(args)
     args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "report.json").write_text(json.dumps(report, indent=1), encoding="utf-8")
+    report = reports.read(args.source) if args.source else run(args)
+    save(report, args.out)
     (args.out / "report.md").write_text(reports.markdown(report), encoding="utf-8")
     try:
         reports.picture(report, args.out / "report.png")
@@ -91,8 +91,12 @@ def main():
         reports.into_readme(args.readme, report)
 
 
+def save(report, folder) -> None:
+    (folder / "report.json").write_text(json.dumps(report, indent=1), encoding="utf-8")
+
+
 def run(args) -> dict:
-    """All cases of the chosen works, printed as they come."""
+    """All cases of the chosen works, printed and saved as they come."""
     import jax
 
     if args.device:
@@ -103,7 +107,7 @@ def run(args) -> dict:
     unknown = set(args.only or ()) - set(WORKS)
     if unknown:
         raise SystemExit(f"no such work: {', '.join(sorted(unknown))}; there are {', '.join(WORKS)}")
-    chosen = args.only or [name for name in WORKS if args.device != "gpu" or name not in NOT_ON_GPU]
+    chosen = args.only or [name for name in WORKS if jax.default_backend() == "cpu" or name not in NOT_ON_GPU]
     import report as reports
 
     report = {
@@ -118,6 +122,7 @@ def run(args) -> dict:
         for case in WORKS[name](args.quick):
             measured = measure(WORKS[name], case, args.rounds)
             report["cases"].append(measured)
+            save(report, args.out)
             for row in reports.rows({**report, "cases": [measured]}):
                 if "missing" in row:
                     print(f"{name}, {row['size']}: {row['name']}: {row['missing']}", flush=True)

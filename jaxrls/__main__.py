@@ -6,6 +6,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import jax
@@ -75,7 +76,7 @@ def run_fit(args) -> None:
         loss=loss,
         groups=groups,
         landmarks=args.landmarks,
-        progress=sys.stderr.isatty(),
+        progress=at_terminal(),
         **options,
     )
     seconds = time.perf_counter() - start
@@ -223,7 +224,7 @@ def from_data(kernel, X) -> rls.Kernel:
 
 def tune_kernel(kernel, X, Y, criterion, groups, options) -> rls.Kernel:
     """The kernel with its parameters tuned by gradient, before and after in words."""
-    tuned = rls.tune(kernel, X, Y, criterion=criterion, groups=groups, progress=sys.stderr.isatty(), **options)
+    tuned = rls.tune(kernel, X, Y, criterion=criterion, groups=groups, progress=at_terminal(), **options)
     steps = len(tuned.history.errors) - 1
     say(
         "tuned",
@@ -244,6 +245,11 @@ def make_criterion(args, groups, n: int):
 
 
 # what is printed --------------------------------------------------------------------------------------------------------------
+
+
+def at_terminal() -> bool:
+    """Whether someone watches, and tqdm is there to show progress with."""
+    return sys.stderr.isatty() and find_spec("tqdm") is not None
 
 
 def say(what: str, text) -> None:

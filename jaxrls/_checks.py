@@ -53,7 +53,7 @@ def check_matrix(name: str, X) -> None:
     if X.ndim != 2:
         hint = f"use {name}[:, None] for a single column" if X.ndim == 1 else "give one row per sample"
         raise ValueError(f"{name} must have shape (n, d), and has shape {X.shape}: {hint}")
-    if not jnp.issubdtype(X.dtype, jnp.floating):
+    if X.dtype not in (np.float32, np.float64):
         raise ValueError(f"{name} has dtype {X.dtype}, in which nothing can be solved: convert it to float32 or float64")
     if 0 in X.shape:
         raise ValueError(f"{name} is empty, with shape {X.shape}: give at least one row and one column")

@@ -157,6 +157,8 @@ def folds(groups) -> Folds:
     groups = np.asarray(groups)
     if groups.ndim != 1 or groups.size == 0:
         raise ValueError(f"groups must have shape (n,), one label per row, and has shape {groups.shape}")
+    if groups.dtype.kind == "f" and np.isnan(groups).any():
+        raise ValueError("groups must be labels that can be sorted, with none missing, and holds NaN")
     try:
         labels, member = np.unique(groups, return_inverse=True)
     except TypeError as error:

@@ -5,7 +5,7 @@ from jaxtyping import Array, Float
 
 from jaxrls._checks import check_lams, check_whole
 from jaxrls._factor import Factor
-from jaxrls._kernels import Kernel, Precomputed, pytree
+from jaxrls._kernels import Kernel, pytree
 from jaxrls._linalg import safe_sqrt
 from jaxrls._model import Model, make_model
 from jaxrls._weighted import scale_rows, unscale
@@ -41,7 +41,7 @@ def influence(factor: Factor, Y: Float[Array, "n *t"], lam: Float[Array, "..."] 
         Cook's distance      Dᵢ = ‖√v (f − f₍without i₎)‖² / (dof σ²) = rᵢ² [H²]ᵢᵢ / ((1 − hᵢ)² dof σ²)
 
     The variance of rᵢ is exactly σ²[(I − H)²]ᵢᵢ where f has no bias; for λ → 0 all are the textbook's for least squares. On landmarks the
-    dictionary stays as it is.
+    dictionary stays as it is. A row of weight 0 has no influence: all is 0 there.
 
     **Shapes**: Y (n,) or (n, t), lam (). **Cost** O(n r t). **Raises** `ValueError` for λ ≤ 0 or shapes that do not fit. **Fails** (NaN) for
     residuals that are all 0. **Source**: Cook 1977; Eubank 1985, "Diagnostics for smoothing splines".
@@ -57,11 +57,11 @@ def influence(factor: Factor, Y: Float[Array, "n *t"], lam: Float[Array, "..."] 
         raise ValueError(f"lam must be one number, and has shape {lam.shape}")
     check_lams(lam, "lam")
     target = factor.project(Y)
-    r, leverage, moving, left = factor.hat_rows(target, lam)
+    r, leverage, remaining, moving, left = factor.hat_rows(target, lam)
     used = jnp.ones(factor.n, bool) if factor.weights is None else factor.weights > 0
     noise, dof = safe_sqrt(jnp.sum(r * r, axis=0) / jnp.sum(jnp.where(used, left, 0))), jnp.sum(leverage)
     standardised = unscale(r / noise, jnp.where(used, safe_sqrt(left), 0))
-    moved = unscale(r / noise * safe_sqrt(moving)[:, None], jnp.where(used, 1 - leverage, 0)) ** 2 / dof
+    moved = unscale(r / noise * safe_sqrt(moving)[:, None], jnp.where(used, remaining, 0)) ** 2 / dof
     if jnp.ndim(Y) == 1:
         standardised, moved, noise = standardised[:, 0], moved[:, 0], noise[0]
     return Influence(leverage, standardised, moved, noise, dof)
@@ -75,7 +75,7 @@ def eigenfunctions(factor: Factor, kernel: Kernel, X: Float[Array, "n d"], num: 
 
     **Arguments**: kernel and X as the factor was made of them. **Returns** μ (num,), the largest first, and a `Model` whose `predict` gives
     (m, num) values; signs are arbitrary. **Cost** O(n r num). **Raises** `ValueError` for a `num` that is not from 1 to the factor's rank r.
-    **Fails**: an eigenvalue below `factor.precision_floor()` is noise, and its function infinite where it is 0. **Source**: Rasmussen and
+    **Fails**: an eigenvalue below `factor.precision_floor()` is noise, and its function NaN or infinite where it is 0. **Source**: Rasmussen and
     Williams 2006, §4.3.2.
 
     >>> import jax.numpy as jnp, jaxrls as rls
@@ -91,5 +91,4 @@ def eigenfunctions(factor: Factor, kernel: Kernel, X: Float[Array, "n d"], num: 
     basis = scale_rows(factor.root_weights, factor.rows) if factor.basis is None else factor.basis
     coef = basis[:, leading] * scale
     intercept = jnp.zeros(num, factor.dtype) if factor.shift is None else -factor.shift[leading] * scale
-    route = "features" if isinstance(kernel, Precomputed) else factor.route
-    return s / total, make_model(kernel, getattr(factor, "points", X), coef, intercept, route)
+    return s / total, make_model(kernel, getattr(factor, "points", X), coef, intercept, factor.route)

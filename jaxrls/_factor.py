@@ -81,7 +81,7 @@ class Factor(Weighted):
     def precision_floor(self) -> Float[Array, ""]:
         """n·eps·s_max: a λ below it is lost in the rounding of the factor.
 
-        Where a kernel matrix was centred, s_max is that of before: what the constant rounds to does not vanish with it.
+        Where a kernel matrix was centred, the part hᵀKh that this took off counts if it is larger: what it rounds to does not vanish with it.
         """
         return self.floor
 
@@ -132,15 +132,16 @@ class Factor(Weighted):
         return jnp.where(self.weights[:, None] > 0, out, target.Y - self._fitted(target, lam))
 
     def hat_rows(self, target: Target, lam):
-        """√v (y − f), and the diagonals of H, H² and (I − H)², H the matrix from √v y to √v f: all that the influence of rows needs."""
+        """√v (y − f), and the diagonals of H, I − H, H² and (I − H)², H the matrix from √v y to √v f: all that the influence of rows needs."""
         kept, shrunk = self.s / (self.s + lam), self._shrink(lam)[:, 0]
 
         def block(args):
             rows, v, y = args
             U = self._left(rows, v)
             squares, constant = U * U, self._constant(v)
-            diagonals = matmul(squares, kept) + constant, matmul(squares, kept**2) + constant
-            return self._dual(U, y, target, lam), *diagonals, matmul(squares, shrunk**2) + self._outside(squares, v)
+            outside = jnp.maximum(self._outside(squares, v), 0)
+            fitted = matmul(squares, kept) + constant, matmul(squares, shrunk) + outside
+            return self._dual(U, y, target, lam), *fitted, matmul(squares, kept**2) + constant, matmul(squares, shrunk**2) + outside
 
         return self._map(block, target.scaled)
 

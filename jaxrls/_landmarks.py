@@ -201,7 +201,7 @@ def _block(capacity):
 
 
 def _stops(state, capacity, progress):
-    """Where `_grow` comes back: at the end, or with a bar to move twenty times on the way, in one compiled program all the same."""
+    """Where `_grow` comes back: at the end, or with a bar to move twenty times on the way."""
     return np.linspace(int(state.count), capacity, 21, dtype=int)[1:] if progress else [capacity]
 
 

@@ -105,15 +105,11 @@ def first_guess(kernel: Kernel, X, Y, weights, start: str, lams, loss, intercept
     screened = start == "screen" and bool(widths)
     others = [multiple(kernel, f) for f in SCREEN_FACTORS] if screened else [_data_start(kernel, X)] if start == "data" else []
     given, *seen = judge([kernel, *others], some)
-    best = min([given, *seen], key=_first)
-    if screened and near and all(np.ndim(width) == 0 for width in widths):  # of several widths each moves by itself afterwards
+    best = min([given, *seen], key=lambda judged: judged[0])
+    if screened and near and sum(np.size(width) for width in widths) == 1:  # of several widths each moves by itself afterwards
         centre = best[1]
         best = _descend(lambda log_factor: judge([multiple(centre, np.exp(log_factor))], more)[0])
     return [given[1:]] if best is given else [given[1:], best[1:]]
-
-
-def _first(judged):
-    return judged[0]
 
 
 def _descend(judge: Callable):

@@ -296,6 +296,7 @@ def _spread(first, starts, key):
     leaves, tree = jax.tree.flatten(first)
     keys = jax.random.split(key, len(leaves))
     moves = [jax.random.normal(k, (starts, *np.shape(a)), a.dtype).at[0].set(0) for k, a in zip(keys, leaves, strict=True)]
+    moves[-1] = moves[-1] / LAM_UNIT
     return jax.tree.unflatten(tree, [a + m for a, m in zip(leaves, moves, strict=True)])
 
 
@@ -401,7 +402,8 @@ def _finish(seen, stopped, space, problem, tol, steps, given_value):
     kernels, lams = jax.tree.map(lambda *a: jnp.asarray(np.stack(a)), *points)
     kernel, lam = jax.tree.map(jnp.asarray, points[step])
     norms, errors = np.array([norm[run] for _, _, norm in seen]), problem.to_error(values[:, run])
-    converged = bool((norms[step:] <= tol).any())  # there, or after it in search of less
+    near = values[step:, run] <= values[step, run] + 0.1 * tol  # there, or where it went on to in search of less
+    converged = bool((near & (norms[step:] <= tol)).any())
     reason = _reason(converged, stopped[run], len(seen) - 1, steps)
     return Tuned(
         kernel=kernel,

@@ -33,8 +33,8 @@ def check_data(kernel: Kernel, X, Y, weights, intercept: bool):
     Y = as_floats("Y", Y, X.dtype)
     check_targets("Y", Y, X.shape[0])
     check_finite("Y", Y)
-    if is_concrete(Y) and np.abs(np.asarray(Y)).max() > float(np.finfo(Y.dtype).max) ** 0.5 / X.shape[0]:
-        raise ValueError(f"Y holds {np.abs(np.asarray(Y)).max():.3g}, whose square overflows {Y.dtype}: divide Y by a scale")
+    if is_concrete(Y) and np.abs(np.asarray(Y)).max() > (float(np.finfo(Y.dtype).max) / X.shape[0]) ** 0.5:
+        raise ValueError(f"Y holds {np.abs(np.asarray(Y)).max():.3g}, and sums of squares overflow {Y.dtype}: divide Y by a scale")
     if weights is not None:
         weights = as_floats("weights", weights, X.dtype)
         check_weights(weights, X.shape[0])
@@ -56,10 +56,12 @@ def resolve_landmarks(kernel: Kernel, X, landmarks, progress: bool = False):
     """`Landmarks` of what was given, checked where values are known; of a number, so many rows, the same ones every time."""
     if isinstance(landmarks, str):
         raise ValueError(f"landmarks must be a number, row numbers, points or what jaxrls.landmarks chose, and is {landmarks!r}")
-    if not isinstance(landmarks, int | np.integer) or isinstance(landmarks, bool):
-        return None if landmarks is None else as_landmarks(X, landmarks)
+    if landmarks is None:
+        return None
     if is_sparse(X):
         raise ValueError("landmarks need a dense X: leave them out, the linear kernel's features are fewer")
+    if not isinstance(landmarks, int | np.integer) or isinstance(landmarks, bool):
+        return as_landmarks(X, landmarks)
     check_whole("landmarks, as their number,", landmarks, X.shape[0])
     return choose_landmarks(kernel, X, int(landmarks), key=jax.random.key(0), progress=progress)
 

@@ -82,6 +82,19 @@ def test_least_squares_has_the_textbooks_diagnostics():
     assert_close(found.cooks_distance, studentised**2 * h / (1 - h) / 5, tolerance, "Cook's distance")
 
 
+def test_rows_that_all_but_fit_themselves_keep_their_influence():
+    """λ far below every eigenvalue: 1 − leverage is small, and computed without cancellation, so that no row's Cook's distance vanishes."""
+    rng = np.random.default_rng(0)
+    X, y = array(np.arange(12.0)[:, None]), array(rng.normal(size=12))
+    factor = support.factor_gram(support.gram(rls.Gaussian(0.4), X))  # all eigenvalues near 1
+    lam = 30 * EPS
+    found = influence(factor, y, lam)
+    c = np.linalg.solve(np.asarray(support.gram(rls.Gaussian(0.4), X), np.float64), np.asarray(y, np.float64))
+    p = np.diag(np.linalg.inv(np.asarray(support.gram(rls.Gaussian(0.4), X), np.float64)))
+    noise = np.sqrt((c**2).sum() / (np.linalg.inv(np.asarray(support.gram(rls.Gaussian(0.4), X), np.float64)) ** 2).sum())
+    assert_close(found.cooks_distance, (c / p) ** 2 / (12 * noise**2), 200 * EPS, "Cook's distance for λ → 0")
+
+
 def test_the_row_far_out_stands_out():
     rng = np.random.default_rng(0)
     X = np.linspace(0, 1, 40)[:, None]

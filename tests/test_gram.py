@@ -127,9 +127,9 @@ def test_messages(product, unchecked):
         (lambda: call(X[:, 0], Z), "X must have shape (n, d), and has shape (12,)"),
         (lambda: call(X, Z[0]), "Z must have shape (n, d), and has shape (3,)"),
         (lambda: call(X, Z[:, :2]), "X and Z must have equally many columns, and have 3 and 2"),
-        (lambda: call(X, Z, 0), "block_size must be a whole number of at least 1, or None to choose, and is 0"),
-        (lambda: call(X, Z, 2.5), "block_size must be a whole number of at least 1, or None to choose, and is 2.5"),
-        (lambda: call(X, Z, True), "block_size must be a whole number of at least 1, or None to choose, and is True"),
+        (lambda: call(X, Z, 0), "block_size must be a whole number of at least 1, and is 0"),
+        (lambda: call(X, Z, 2.5), "block_size must be a whole number of at least 1, and is 2.5"),
+        (lambda: call(X, Z, True), "block_size must be a whole number of at least 1, and is True"),
     ]
     if product:
         cases.append((lambda: call(X, Z, V=V[:3]), "V must have 7 rows, one per column of K, and has shape (3, 2)"))

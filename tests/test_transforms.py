@@ -55,6 +55,13 @@ def chosen(fit):
 
 
 PLAN = rls.folds(GROUPS)
+
+
+def squares(values, functions, new):
+    """Eigenvalues, and eigenfunctions up to their sign."""
+    return values, functions.predict(new) ** 2
+
+
 COMPUTATIONS = {
     "gram": lambda p: rls.gram(kernel(p), p.X, p.new, block_size=5),
     "gram_matmul": lambda p: rls.gram_matmul(kernel(p), p.new, p.X, p.Y, block_size=2),
@@ -73,6 +80,8 @@ COMPUTATIONS = {
     "path, covariance": lambda p: rls.path(factor(p, "covariance"), p.Y, p.lams),
     "coef": lambda p: rls.coef(factor(p), p.Y, p.lams[:2]),
     "loo_residuals": lambda p: rls.loo_residuals(factor(p), p.Y, p.lams[1]),
+    "influence": lambda p: rls.influence(factor(p), p.Y, p.lams[1]),
+    "eigenfunctions": lambda p: squares(*rls.eigenfunctions(factor(p), kernel(p), p.X, 3), p.new),
     "effective_dof": lambda p: rls.effective_dof(factor(p), p.lams),
     "loo": lambda p: rls.loo(factor(p), p.Y, p.lams, loss=rls.absolute_error),
     "gcv": lambda p: rls.gcv(factor(p), p.Y, p.lams),

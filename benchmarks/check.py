@@ -13,9 +13,9 @@ from run import measure
 
 # work, size as its case prints it: at most so many times the floor
 PROMISES = {
-    ("path", "n = 2000, L = 100"): 1.15,
-    ("gradient", "n = 2000, d = 8"): 2.0,
-    ("subset", "n = 10000, m = 1000, d = 8, L = 100"): 1.8,
+    ("path", "n = 4000, L = 100"): 1.10,
+    ("gradient", "n = 4000, d = 8"): 2.0,
+    ("subset", "n = 40000, m = 1000, d = 8, L = 100"): 1.6,
     ("linear", "n = 200,000, d = 100, L = 100"): 1.5,
     ("datasets", "1000 sets, n = 100, L = 50"): 1.5,
     ("matmul", "20,000 × 20,000 rows, d = 20, t = 10"): 1.3,

@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-MARK_BEGIN, MARK_END = "<!-- figures: begin -->", "<!-- figures: end -->"
-
 
 def read(file) -> dict:
     return json.loads(Path(file).read_text(encoding="utf-8"))
@@ -52,7 +50,7 @@ def _line(row) -> str:
 
 
 def summary(report: dict) -> str:
-    """The front page's table: one line per case with what a reader asks first."""
+    """One line per case with what a reader asks first, as on the front page."""
     lines = ["| work | size | ours, × the floor | the floor | peers, × ours |", "|" + "---|" * 5]
     for case in report["cases"]:
         mine = rows({**report, "cases": [case]})
@@ -60,16 +58,6 @@ def summary(report: dict) -> str:
         floor = " + ".join(part["name"] for part in case["floor"])
         lines.append(f"| {case['work']} | {case['size']} | {mine[0]['to_floor']:.2f} | {floor} | {', '.join(peers) or '–'} |")
     return "\n".join(lines)
-
-
-def into_readme(readme: Path, report: dict) -> None:
-    """Write the summary between the marks."""
-    text = readme.read_text(encoding="utf-8")
-    if text.count(MARK_BEGIN) != 1 or text.count(MARK_END) != 1:
-        raise ValueError(f"{readme} must hold {MARK_BEGIN} and {MARK_END} once each: add the two lines where the table is to go")
-    before, _, rest = text.partition(MARK_BEGIN)
-    after = rest.partition(MARK_END)[2]
-    readme.write_text(f"{before}{MARK_BEGIN}\n{summary(report)}\n{MARK_END}{after}", encoding="utf-8")
 
 
 def picture(report: dict, file) -> None:

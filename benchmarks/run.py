@@ -4,9 +4,9 @@
     python benchmarks/run.py --only path gradient   # some of them
     python benchmarks/run.py --quick                # small sizes: does it run?
     python benchmarks/run.py --device gpu           # the same on a GPU; works that time processes or CPU libraries are left out
-    python benchmarks/run.py --from OUT/report.json --readme README.md    # table, picture and README from a report, nothing measured
+    python benchmarks/run.py --from OUT/report.json # tables and picture from a report, nothing measured
 
-Writes report.json, report.md and report.png into --out. Peers run where they run best: on the CPU.
+Prints a summary, and writes report.json, report.md and report.png into --out. Peers run where they run best: on the CPU.
 """
 
 import argparse
@@ -74,7 +74,6 @@ def main():
     parser.add_argument("--device", choices=["cpu", "gpu"], default=None)
     parser.add_argument("--out", type=Path, default=Path("benchmark-report"))
     parser.add_argument("--from", dest="source", type=Path, help="a report.json to make table and picture from")
-    parser.add_argument("--readme", type=Path, help="write the summary into this file, between its marks")
     args = parser.parse_args()
 
     import report as reports
@@ -87,8 +86,7 @@ def main():
         reports.picture(report, args.out / "report.png")
     except ImportError:
         print("no picture: pip install matplotlib")
-    if args.readme:
-        reports.into_readme(args.readme, report)
+    print(f"\n{reports.summary(report)}")
 
 
 def save(report, folder) -> None:

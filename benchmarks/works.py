@@ -16,18 +16,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import peers
+from peers import Contestant, mean_square
 
 import jaxrls as rls
 
 LAMS = (1e-4, 1e3)
-
-
-@dataclass
-class Contestant:
-    """What is timed, and how its result is judged."""
-
-    run: Callable[[], Any]
-    judge: Callable[[Any], float] | None = None
 
 
 @dataclass
@@ -63,14 +57,6 @@ def problem(n, d, t=1, seed=0, new=1000):
     return X[:n], Y[:n], X[n:], F[n:]
 
 
-def mean_square(predicted, wanted) -> float:
-    return float(np.mean((np.asarray(predicted).reshape(wanted.shape) - wanted) ** 2))
-
-
-def missing(name, hint):
-    return f"missing: {name} is not installed ({hint})"
-
-
 # the λ path ----------------------------------------------------------------------------------------------------------------
 
 
@@ -94,49 +80,18 @@ def path(quick) -> Iterator[Case]:
             ours=Contestant(partial(ours, x, t, lams), judge),
             variants={"with intercept": Contestant(partial(ours, x, t, lams, intercept=True), judge)},
             floor={"eigh": eigh_of(jax.jit(rls.gram)(kernel, x))},
-            peers=path_peers(X, y, np.asarray(lams), 1 / 32, X_new, F_new) if count == 100 else {},
+            peers={
+                "RLScore": peers.rlscore(X, y, np.asarray(lams), 1 / 32, X_new, F_new),
+                "himalaya KernelRidgeCV(cv=5)": peers.himalaya(X, Y, np.asarray(lams), 1 / 32, X_new, F_new),
+                "scikit-learn GridSearchCV(KernelRidge), 5 folds, 10 λ": peers.grid_search(
+                    X, y, X_new, F_new, [1 / 32], np.asarray(lams[:: count // 10])
+                ),
+            }
+            if count == 100
+            else {},
             accuracy="mean squared error on new rows, noise apart",
             flops=9 * n**3,
         )
-
-
-def path_peers(X, y, lams, gamma, X_new, F_new) -> dict[str, Contestant | str]:
-    peers: dict[str, Contestant | str] = {}
-    try:
-        from rlscore.learner import RLS
-
-        def rlscore():
-            learner, errors = RLS(X, y, kernel="GaussianKernel", gamma=gamma), []
-            for lam in lams:
-                learner.solve(lam)
-                errors.append(np.mean((learner.leave_one_out() - y) ** 2))
-            learner.solve(lams[int(np.argmin(errors))])
-            return learner
-
-        peers["RLScore"] = Contestant(rlscore, lambda learner: mean_square(learner.predict(X_new), F_new))
-    except ImportError:
-        peers["RLScore"] = missing("RLScore", "build it from its source")
-    peers["himalaya KernelRidgeCV(cv=5)"] = himalaya(X, y[:, None], lams, gamma, X_new, F_new)
-    try:
-        from sklearn.kernel_ridge import KernelRidge
-        from sklearn.model_selection import GridSearchCV
-
-        search = GridSearchCV(KernelRidge(kernel="rbf", gamma=gamma), {"alpha": lams[:: len(lams) // 10]}, cv=5)
-        peers["scikit-learn GridSearchCV(KernelRidge), 5 folds, 10 λ"] = Contestant(
-            lambda: search.fit(X, y), lambda model: mean_square(model.predict(X_new), F_new)
-        )
-    except ImportError:
-        peers["scikit-learn"] = missing("scikit-learn", "pip install scikit-learn")
-    return peers
-
-
-def himalaya(X, Y, lams, gamma, X_new, F_new) -> Contestant | str:
-    try:
-        from himalaya.kernel_ridge import KernelRidgeCV
-    except ImportError:
-        return missing("himalaya", "pip install himalaya")
-    model = KernelRidgeCV(alphas=lams, kernel="rbf", kernel_params={"gamma": gamma}, cv=5, warn=False)
-    return Contestant(lambda: model.fit(X, Y), lambda model: mean_square(model.predict(X_new), F_new))
 
 
 # many targets --------------------------------------------------------------------------------------------------------------
@@ -165,7 +120,7 @@ def targets(quick) -> Iterator[Case]:
                 ),
             ),
             floor={"eigh": eigh_of(jax.jit(rls.gram)(kernel, x)), **wide},
-            peers={"himalaya KernelRidgeCV(cv=5)": himalaya(X, Y, np.asarray(lams), 1 / 18, X_new, F_new)} if t <= 1000 else {},
+            peers={"himalaya KernelRidgeCV(cv=5)": peers.himalaya(X, Y, np.asarray(lams), 1 / 18, X_new, F_new)} if t <= 1000 else {},
             accuracy="mean squared error on new rows, noise apart",
             flops=9 * n**3 + 2 * n * n * t * (count + 2),
         )
@@ -194,42 +149,10 @@ def gradient(quick) -> Iterator[Case]:
             size=f"n = {n}, d = 8",
             ours=Contestant(partial(ours, 2.0, 0.1, x, y), judge),
             floor={"Cholesky": partial(cholesky, G), **product(((n, n), (n, n)))},
-            peers={"GPyTorch LeaveOneOutPseudoLikelihood with backward": gpytorch_gradient(X, Y[:, 0])},
+            peers={"GPyTorch LeaveOneOutPseudoLikelihood with backward": peers.gpytorch_gradient(X, Y[:, 0], 2.0, 0.1)},
             accuracy="of the gradient, from central differences, relative",
             flops=n**3 / 3 + 2 * n**3,
         )
-
-
-def gpytorch_gradient(X, y) -> Contestant | str:
-    try:
-        import gpytorch
-        import torch
-    except ImportError:
-        return missing("GPyTorch", "pip install gpytorch")
-    X, y = torch.from_numpy(X.copy()), torch.from_numpy(y.copy())
-
-    class ExactGP(gpytorch.models.ExactGP):
-        def __init__(self, likelihood):
-            super().__init__(X, y, likelihood)
-            self.mean_module = gpytorch.means.ConstantMean()
-            self.covar_module = gpytorch.kernels.RBFKernel()
-
-        def forward(self, x):
-            return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
-
-    likelihood = gpytorch.likelihoods.GaussianLikelihood().double()
-    model = ExactGP(likelihood).double()
-    likelihood.noise, model.covar_module.lengthscale = 0.1, 2.0
-    model.train(), likelihood.train()
-    objective = gpytorch.mlls.LeaveOneOutPseudoLikelihood(likelihood, model)
-
-    def run():
-        model.zero_grad()
-        value = objective(model(X), y)  # by a Cholesky factor, whatever n
-        value.backward()
-        return value.item()
-
-    return Contestant(run)
 
 
 # landmarks -----------------------------------------------------------------------------------------------------------------
@@ -261,38 +184,15 @@ def subset(quick) -> Iterator[Case]:
                 "choosing the landmarks": Contestant(partial(rls.landmarks, kernel, x, m, key=jax.random.key(0))),
             },
             floor={**product(((n, m), (m, m))), "ΦᵀΦ": partial(inner, jnp.ones((n, m)))},
-            peers=subset_peers(X, Y[:, 0], m, np.asarray(lams), X_new, F_new) if n <= 40_000 else {},
+            peers={
+                "scikit-learn Nystroem + RidgeCV": peers.nystroem(X, Y[:, 0], m, np.asarray(lams), X_new, F_new),
+                "falkon, one λ": peers.falkon(X, Y[:, 0], m, X_new, F_new),
+            }
+            if n <= 40_000
+            else {},
             accuracy="mean squared error on new rows, noise apart",
             flops=4 * n * m * m,
         )
-
-
-def subset_peers(X, y, m, lams, X_new, F_new) -> dict[str, Contestant | str]:
-    peers: dict[str, Contestant | str] = {}
-    try:
-        from sklearn.kernel_approximation import Nystroem
-        from sklearn.linear_model import RidgeCV
-        from sklearn.pipeline import make_pipeline
-
-        model = make_pipeline(Nystroem(gamma=1 / 16, n_components=m, random_state=0), RidgeCV(lams))
-        peers["scikit-learn Nystroem + RidgeCV"] = Contestant(
-            lambda: model.fit(X, y), lambda model: mean_square(model.predict(X_new), F_new)
-        )
-    except ImportError:
-        peers["scikit-learn"] = missing("scikit-learn", "pip install scikit-learn")
-    try:
-        import falkon
-        import torch
-
-        options = falkon.FalkonOptions(use_cpu=True)
-        model_ = falkon.Falkon(falkon.kernels.GaussianKernel(float(np.sqrt(8))), penalty=1e-6, M=m, options=options)
-        tensors = torch.from_numpy(X.copy()), torch.from_numpy(y[:, None].copy())
-        peers["falkon, one λ"] = Contestant(
-            lambda: model_.fit(*tensors), lambda model: mean_square(model.predict(torch.from_numpy(X_new)), F_new)
-        )
-    except ImportError:
-        peers["falkon, one λ"] = missing("falkon", "build it from its source")
-    return peers
 
 
 # linear --------------------------------------------------------------------------------------------------------------------
@@ -300,7 +200,7 @@ def subset_peers(X, y, m, lams, X_new, F_new) -> dict[str, Contestant | str]:
 
 def linear(quick) -> Iterator[Case]:
     """A linear model with exact leave-one-out at L values of λ: tall, and wide."""
-    for n, d, peers in (
+    for n, d, theirs in (
         ((20_000, 50, True), (50, 300, True)) if quick else ((200_000, 100, True), (1_000_000, 100, False), (1000, 20_000, True))
     ):
         rng = np.random.default_rng(0)
@@ -326,19 +226,10 @@ def linear(quick) -> Iterator[Case]:
             size=f"n = {n:,}, d = {d:,}, L = 100",
             ours=Contestant(partial(ours, x, t, lams), lambda result, w=w: mean_square(result[1], w)),
             floor=floor,
-            peers=linear_peers(X, y, np.asarray(lams), w) if peers else {},
+            peers={"scikit-learn RidgeCV": peers.ridge_cv(X, y, np.asarray(lams), w)} if theirs else {},
             accuracy="mean squared error of the coefficients",
             flops=2 * n * d * r + (2 * n * r * (r + 200) if n > d else 9 * n**3),
         )
-
-
-def linear_peers(X, y, lams, w) -> dict[str, Contestant | str]:
-    try:
-        from sklearn.linear_model import RidgeCV
-    except ImportError:
-        return {"scikit-learn RidgeCV": missing("scikit-learn", "pip install scikit-learn")}
-    model = RidgeCV(lams, fit_intercept=False)
-    return {"scikit-learn RidgeCV": Contestant(lambda: model.fit(X, y), lambda model: mean_square(model.coef_, w))}
 
 
 # many data sets ------------------------------------------------------------------------------------------------------------
@@ -362,22 +253,11 @@ def datasets(quick) -> Iterator[Case]:
     from scipy.linalg import lapack
 
     grams = np.asarray(jax.jit(jax.vmap(lambda x: rls.gram(kernel, x)))(jnp.asarray(X)))
-    peers: dict[str, Contestant | str] = {}
-    try:
-        from sklearn.linear_model import RidgeCV
-
-        roots = [np.linalg.cholesky(K + 1e-10 * np.eye(n)) for K in grams]  # the same functions as explicit features
-        peers["scikit-learn, a loop over RidgeCV"] = Contestant(
-            lambda: [RidgeCV(np.asarray(lams), fit_intercept=False).fit(root, y).best_score_ for root, y in zip(roots, Y, strict=True)],
-            lambda scores: -float(np.mean(scores)),
-        )
-    except ImportError:
-        peers["scikit-learn"] = missing("scikit-learn", "pip install scikit-learn")
     yield Case(
         size=f"{sets} sets, n = {n}, L = {count}",
         ours=Contestant(partial(ours, jnp.asarray(X), jnp.asarray(Y)), lambda result: float(result[1].mean())),
         floor={f"{sets} calls of LAPACK syevd": lambda: [lapack.dsyevd(K)[0] for K in grams]},
-        peers=peers,
+        peers={"scikit-learn, a loop over RidgeCV": peers.ridge_cv_loop(grams, Y, np.asarray(lams))},
         accuracy="mean smallest leave-one-out error",
         flops=9 * sets * n**3,
     )
@@ -403,13 +283,6 @@ def matmul(quick) -> Iterator[Case]:
 
             return jax.lax.map(block, x[: len(x) // rows * rows].reshape(-1, rows, x.shape[1]))
 
-        peers: dict[str, Contestant | str] = {}
-        try:
-            from sklearn.metrics.pairwise import rbf_kernel
-
-            peers["scikit-learn rbf_kernel @ V"] = Contestant(lambda X=X, Z=Z, V=V, d=d: rbf_kernel(X, Z, gamma=0.5 / d) @ V)
-        except ImportError:
-            peers["scikit-learn"] = missing("scikit-learn", "pip install scikit-learn")
         exact = np.exp(-0.5 / d * ((X[:5, None] - Z[None]) ** 2).sum(-1)) @ V
         yield Case(
             size=f"{n:,} × {m:,} rows, d = {d}, t = {t}",
@@ -418,7 +291,7 @@ def matmul(quick) -> Iterator[Case]:
                 lambda out, exact=exact: float(np.abs(np.asarray(out[:5]) - exact).max() / np.abs(exact).max()),
             ),
             floor={"product + exp + product, in cache-sized blocks": partial(unavoidable, 0.01 * x, z, v)},
-            peers=peers,
+            peers={"scikit-learn rbf_kernel @ V": peers.rbf_matmul(X, Z, V, 0.5 / d)},
             accuracy="relative error of five rows",
             flops=2 * n * m * (d + t),
         )
@@ -426,24 +299,12 @@ def matmul(quick) -> Iterator[Case]:
 
 # whole processes -----------------------------------------------------------------------------------------------------------
 
-COLD_OURS = """
+COLD = """
 import jaxrls as rls
 X, y, _ = rls.airfoil()
 X = (X - X.mean(axis=0)) / X.std(axis=0)
 fit = rls.fit(rls.Gaussian(1.0), X[:1200], y[:1200])
 print(((fit.predict(X[1200:]) - y[1200:]) ** 2).mean())
-"""
-COLD_THEIRS = """
-import sys
-import numpy as np
-from sklearn.kernel_ridge import KernelRidge
-from sklearn.model_selection import GridSearchCV
-data = np.load(sys.argv[1])
-X, y = data["X"], data["y"]
-X = (X - X.mean(axis=0)) / X.std(axis=0)
-mean = y[:1200].mean()
-search = GridSearchCV(KernelRidge(kernel="rbf", gamma=0.5), {"alpha": np.geomspace(1e-4, 1e2, 20)}, cv=5).fit(X[:1200], y[:1200] - mean)
-print(((search.predict(X[1200:]) + mean - y[1200:]) ** 2).mean())
 """
 
 
@@ -458,18 +319,11 @@ def cold(quick) -> Iterator[Case]:
     def process(code):
         return subprocess.run([sys.executable, "-c", code, str(file)], check=True, capture_output=True, text=True).stdout
 
-    peers: dict[str, Contestant | str] = {}
-    try:
-        import sklearn.kernel_ridge  # noqa: F401
-
-        peers["scikit-learn GridSearchCV(KernelRidge), 5 folds, 20 λ"] = Contestant(lambda: process(COLD_THEIRS), float)
-    except ImportError:
-        peers["scikit-learn"] = missing("scikit-learn", "pip install scikit-learn")
     yield Case(
         size="airfoil, n = 1200, L = 100",
-        ours=Contestant(lambda: process(COLD_OURS), float),
+        ours=Contestant(lambda: process(COLD), float),
         floor={"import jax": lambda: process("import jax; jax.numpy.zeros(3).block_until_ready()")},
-        peers=peers,
+        peers={"scikit-learn GridSearchCV(KernelRidge), 5 folds, 20 λ": peers.cold_grid_search(process)},
         accuracy="mean squared error on 303 rows put aside, dB²",
     )
     folder.cleanup()
@@ -495,16 +349,6 @@ def tuning(quick) -> Iterator[Case]:
         errors = [grid_point(width, jnp.asarray(X), jnp.asarray(y)) for width in widths]
         return rls.fit(rls.Gaussian(float(widths[int(np.argmin(errors))])), X, y)
 
-    peers: dict[str, Contestant | str] = {}
-    try:
-        from sklearn.kernel_ridge import KernelRidge
-        from sklearn.model_selection import GridSearchCV
-
-        parameters = {"alpha": np.geomspace(1e-4, 1, 6), "gamma": np.geomspace(0.01, 10, 10)}
-        search = GridSearchCV(KernelRidge(kernel="rbf"), parameters, cv=5)
-        peers["scikit-learn GridSearchCV(KernelRidge), 60 points, 5 folds"] = Contestant(lambda: search.fit(X, y), judge)
-    except ImportError:
-        peers["scikit-learn"] = missing("scikit-learn", "pip install scikit-learn")
     yield Case(
         size=f"airfoil, n = {n}",
         ours=Contestant(lambda: rls.tune(rls.Gaussian(1.0), X, y), judge),
@@ -513,7 +357,11 @@ def tuning(quick) -> Iterator[Case]:
             "our own grid of 20 × 100": Contestant(grid, judge),
         },
         floor={"eigh": eigh_of(jax.jit(rls.gram)(rls.Gaussian(1.0), jnp.asarray(X)))},
-        peers=peers,
+        peers={
+            "scikit-learn GridSearchCV(KernelRidge), 60 points, 5 folds": peers.grid_search(
+                X, y, X_new, y_new, np.geomspace(0.01, 10, 10), np.geomspace(1e-4, 1, 6)
+            )
+        },
         accuracy="mean squared error on new rows, of the variance",
     )
 

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxrls._blocks import default_block_size, map_rows
-from jaxrls._checks import as_floats, check_finite, check_matrix, is_concrete
+from jaxrls._checks import as_floats, check_finite, check_matrix, check_whole, is_concrete
 from jaxrls._gram import gram
 from jaxrls._kernels import Kernel, Precomputed, pytree
 from jaxrls._linalg import matmul
@@ -91,17 +91,18 @@ def landmarks(
     """
     X = jnp.asarray(as_floats("X", X))
     known = is_concrete(kernel, X, key)
+    progress = progress and known
     _check(kernel, X, num, tol, method, known)
     diag = kernel.diag(X)
     target = jnp.asarray(0 if tol is None else tol, X.dtype) * jnp.sum(diag)
     limit = X.shape[0] if num is None else num
     capacity = min(limit, 2 * LARGEST_BLOCK) if known and tol is not None else limit
     state = _start(diag, key)
-    with progress_bar(progress and known, limit, "landmarks", "row") as reached:
+    with progress_bar(progress, limit, "landmarks", "row") as reached:
         while True:
-            for stop in _stops(state, capacity, progress and known):
+            for stop in _stops(state, capacity, progress):
                 state = _grow(kernel, X, diag, target, state, jnp.asarray(stop, jnp.int32), capacity, method)
-                reached(int(state.count) if progress and known else 0)
+                reached(int(state.count) if progress else 0)  # without a bar nothing waits for the device
             if capacity == limit or int(state.count) < capacity or bool(jnp.sum(state.residual) <= target):
                 break
             capacity = min(limit, GROWTH * capacity)
@@ -117,8 +118,8 @@ def _check(kernel, X, num, tol, method, known):
         raise ValueError(f"method must be one of {', '.join(map(repr, METHODS))}, and is {method!r}")
     if num is None and tol is None:
         raise ValueError("landmarks needs num=, how many, or tol=, the part of tr K that may stay out: give one of them")
-    if num is not None and (not isinstance(num, int | np.integer) or isinstance(num, bool) or not 1 <= num <= X.shape[0]):
-        raise ValueError(f"num must be a whole number from 1 to {X.shape[0]}, the rows of X, and is {num!r}")
+    if num is not None:
+        check_whole("num", num, X.shape[0])
     if tol is not None and not 0 < tol < 1:
         raise ValueError(f"tol must be between 0 and 1, the part of tr K that may stay out, and is {tol!r}")
     if num is None and not known:

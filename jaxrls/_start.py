@@ -103,7 +103,9 @@ def first_guess(kernel: Kernel, X, Y, weights, start: str, lams, loss, intercept
 
     widths = _widths(kernel, X)
     screened = start == "screen" and bool(widths)
-    others = [multiple(kernel, f) for f in SCREEN_FACTORS] if screened else [_data_start(kernel, X)] if start == "data" else []
+    others = (
+        [multiple(kernel, f) for f in SCREEN_FACTORS] if screened else [_data_start(kernel, np.asarray(X)[used])] if start == "data" else []
+    )
     given, *seen = judge([kernel, *others], some)
     best = min([given, *seen], key=lambda judged: judged[0])
     if screened and near and sum(np.size(width) for width in widths) == 1:  # of several widths each moves by itself afterwards
@@ -133,13 +135,15 @@ def _descend(judge: Callable):
         if best == lowest():
             break
     best = lowest()
-    around = [i for i in (best - 0.5, best, best + 0.5) if i in seen]
-    if len(around) == 3 and all(0 < seen[i][0] < np.inf for i in around):
-        left, middle, right = (np.log(seen[i][0]) for i in around)
-        curvature = left - 2 * middle + right
-        if curvature > 0:
-            look(best + 0.25 * (left - right) / curvature)
+    around = [seen.get(i, (np.inf,))[0] for i in (best - 0.5, best, best + 0.5)]
+    if min(around) > 0 and max(around) < np.inf:
+        look(best + 0.5 * _vertex(*np.log(around)))
     return seen[lowest()]
+
+
+def _vertex(left, middle, right):
+    """Where the parabola through three values, the middle one the least, is lowest: between −½ and ½ of their distance."""
+    return 0.5 * (left - right) / (left - 2 * middle + right + float(np.finfo(np.float32).tiny))
 
 
 _data_start = jax.jit(start_from_data)
@@ -173,7 +177,5 @@ def _between(grid, errors, best):
     i = jnp.clip(best, 1, max(len(grid) - 2, 1)) + jnp.arange(-1, 2)
     if len(grid) < 3:
         return grid[best]
-    left, middle, right = jnp.log(jnp.maximum(errors[i], jnp.finfo(errors.dtype).tiny))
-    curvature = left - 2 * middle + right
-    step = jnp.where(curvature > 0, 0.5 * (left - right) / jnp.where(curvature > 0, curvature, 1), 0)
-    return grid[best] * (grid[i[2]] / grid[i[1]]) ** jnp.where(i[1] == best, jnp.clip(step, -0.5, 0.5), 0)
+    step = _vertex(*jnp.log(jnp.maximum(errors[i], jnp.finfo(errors.dtype).tiny)))
+    return grid[best] * (grid[i[2]] / grid[i[1]]) ** jnp.where((i[1] == best) & jnp.isfinite(step), jnp.clip(step, -0.5, 0.5), 0)

@@ -36,17 +36,9 @@ def test_a_report_has_every_contestant_and_the_floor(report):
     assert all(one["name"] in text for case in cases for one in case["contestants"])
 
 
-def test_a_summary_goes_between_its_marks(report, tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    import report as reports
-
-    page = tmp_path / "README.md"
-    page.write_text(f"above\n{reports.MARK_BEGIN}\nold\n{reports.MARK_END}\nbelow\n")
-    measured = reports.read(report / "report.json")
-    reports.into_readme(page, measured)
-    text = page.read_text()
-    assert text.startswith("above") and text.endswith("below\n") and "old" not in text
-    assert all(f"| {case['work']} | {case['size']} |" in text for case in measured["cases"])
-    page.write_text("no marks")
-    with pytest.raises(ValueError, match="must hold"):
-        reports.into_readme(page, measured)
+def test_tables_are_made_from_the_report_alone(report):
+    command = [sys.executable, str(ROOT / "benchmarks" / "run.py"), "--from", str(report / "report.json"), "--out", str(report / "again")]
+    summary = subprocess.run(command, env=ENVIRONMENT, check=True, capture_output=True, text=True, timeout=300).stdout
+    cases = json.loads((report / "report.json").read_text())["cases"]
+    assert all(f"| {case['work']} | {case['size']} |" in summary for case in cases)
+    assert (report / "again" / "report.md").read_text() == (report / "report.md").read_text()

@@ -172,8 +172,8 @@ def test_numpy_in_numpy_out():
     ("call", "message"),
     [
         (lambda X, key: rls.landmarks(GAUSSIAN, X, key=key), "num=.*tol="),
-        (lambda X, key: rls.landmarks(GAUSSIAN, X, 11, key=key), "1 to 10"),
-        (lambda X, key: rls.landmarks(GAUSSIAN, X, 0, key=key), "1 to 10"),
+        (lambda X, key: rls.landmarks(GAUSSIAN, X, 11, key=key), "num must be a whole number of at least 1 and at most 10"),
+        (lambda X, key: rls.landmarks(GAUSSIAN, X, 0, key=key), "num must be a whole number of at least 1 and at most 10"),
         (lambda X, key: rls.landmarks(GAUSSIAN, X, 2.5, key=key), "whole number"),
         (lambda X, key: rls.landmarks(GAUSSIAN, X, tol=1.5, key=key), "between 0 and 1"),
         (lambda X, key: rls.landmarks(GAUSSIAN, X, 3, key=key, method="greedy"), "rpcholesky"),

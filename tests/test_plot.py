@@ -33,6 +33,14 @@ def closed():
     plt.close("all")
 
 
+def test_many_targets_are_drawn_by_their_mean_with_every_chosen_lam(data):
+    X, y = data
+    Y = np.stack([y + 0.1 * j * np.cos(40 * X[:, 0]) for j in range(9)], axis=1).astype(DTYPE)
+    ax = rls.fit(rls.Gaussian(0.3), X, Y, per_target=True).plot()
+    assert "λ of each of 9 targets" in texts(ax)
+    assert [len(line.get_xdata()) for line in ax.lines] == [100, 9]
+
+
 def texts(ax):
     return " ".join(text.get_text() for text in ax.get_legend().get_texts())
 

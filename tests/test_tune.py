@@ -128,6 +128,20 @@ def test_two_targets_and_weights():
     assert tuned.error < tuned.start_error
 
 
+def test_a_search_that_leaves_does_not_count_as_converged():
+    """Steps so large that the error no longer depends on anything: the gradient vanishes there, which is no minimum."""
+    X, y = problem(n=20)
+    tuned = rls.tune(rls.Gaussian(1.0), X, y, optimizer=optax.sgd(1e4), start="kernel", steps=5)
+    assert tuned.history.gradient_norms[-1] <= 1e-3 and tuned.history.errors[-1] > 1.5 * tuned.error
+    assert not tuned.converged and tuned.reason == "the search left for where the gradient vanishes or is not finite"
+
+
+def test_a_lam_below_the_precision_of_the_kernel_matrix_warns():
+    X, y = problem(n=20)
+    with pytest.warns(UserWarning, match="is below the precision of the kernel matrix, .*: the search starts above it"):
+        rls.tune(rls.Gaussian(5.0), X, y, lam=1e-30, steps=1)
+
+
 def test_progress(capsys):
     X, y = problem(n=20)
     rls.tune(rls.Gaussian(1.0), X, y, steps=2)

@@ -69,10 +69,10 @@ def versions() -> dict:
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", metavar="WORK", help="names of works")
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--device", choices=["cpu", "gpu"], default=None)
-    parser.add_argument("--out", type=Path, default=Path("benchmark-report"))
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that all of it runs")
+    parser.add_argument("--rounds", type=int, default=5, help="interleaved repeats, of which medians are shown")
+    parser.add_argument("--device", choices=["cpu", "gpu"], default=None, help="where ours runs, by default where JAX does")
+    parser.add_argument("--out", type=Path, default=Path("benchmark-report"), help="folder of report.json, report.md and report.png")
     parser.add_argument("--from", dest="source", type=Path, help="a report.json to make table and picture from")
     args = parser.parse_args()
 

@@ -2,7 +2,7 @@
 
 python benchmarks/two_loos.py --data FOLDER     # kin40k, protein and elevators as FOLDER/<name>.csv.gz, target last
 
-FOLDER may also be given as JAXRLS_DATA. Some two minutes.
+Files: no header, the target last, as in github.com/treforevans/uci_datasets. FOLDER may also be given as JAXRLS_DATA. Some two minutes.
 """
 
 import argparse

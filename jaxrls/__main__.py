@@ -233,6 +233,7 @@ def tune_kernel(kernel, X, Y, criterion, groups, options) -> rls.Kernel:
     names = [jax.tree_util.keystr(path).lstrip(".") for path, _ in jax.tree_util.tree_flatten_with_path(kernel)[0]]
     for name, before, after in zip(names, jax.tree.leaves(kernel), jax.tree.leaves(tuned.kernel), strict=True):
         say("", f"{name} {float(before):.4g} -> {float(after):.4g}")
+    say("", f"lambda -> {float(tuned.lam):.4g}; what follows takes the best of a grid, which passes near it")
     return tuned.kernel
 
 

@@ -15,7 +15,7 @@ from jaxrls._linalg import safe_sqrt
 from jaxrls._path import lambda_grid
 from jaxrls._routes import factorize
 
-SCREEN_ROWS = 400
+SCREEN_ROWS = 300
 SCREEN_FACTORS = [1 / 16, 1 / 4, 1 / 2, 2.0, 4.0, 16.0]
 SCREEN_LAMS = 30
 # The widths near the best of these are judged on more rows, at steps of 2^0.75.

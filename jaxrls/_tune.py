@@ -28,8 +28,8 @@ from jaxrls._validation import TAKES_LOSS, check_data, resolve_criterion, resolv
 # Log-parameters may move this far from their start, a factor of e^16 ≈ 9·10⁶ either way: further, K is 0 or constant to rounding.
 REACH = 16.0
 PATIENCE = 3
-# log λ is searched in units of 3: errors change as much for λ times e³ as for a width times e.
-LAM_UNIT = 3.0
+# log λ is searched in units of 5: errors change about as much for λ times e⁵ as for a width times e.
+LAM_UNIT = 5.0
 
 
 @pytree
@@ -215,7 +215,7 @@ def tune(
     **Arguments**: data, `criterion`, `loss`, `weights`, `intercept`, `groups` and `validation` as in `fit`. `lam` where to start, by default the
     best of a grid for the first kernel. `optimizer` any optax optimiser, by default L-BFGS. `steps` at most;
     `tol` stops where ‖∇ log E‖∞ is below it, or where three steps in a row gain less than a tenth of it. `start="screen"` first
-    multiplies all widths by the best of seven factors from 1/16 to 16, judged on at most 400 rows and, for a single width without
+    multiplies all widths by the best of seven factors from 1/16 to 16, judged on at most 300 rows and, for a single width without
     landmarks, goes on from there in smaller steps judged on 1200; `"data"` sets them to the median
     distance; `"kernel"` leaves them. The given kernel itself stays in the contest. `starts` > 1 tries as many random multiples of
     the first parameters (needs `key`), vmapped, and keeps the best. `landmarks` for more rows than K can be factored for: a number of

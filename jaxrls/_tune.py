@@ -28,8 +28,8 @@ from jaxrls._validation import TAKES_LOSS, check_data, resolve_criterion, resolv
 # Log-parameters may move this far from their start, a factor of e^16 ≈ 9·10⁶ either way: further, K is 0 or constant to rounding.
 REACH = 16.0
 PATIENCE = 3
-# log λ is searched in units of 5: errors change about as much for λ times e⁵ as for a width times e.
-LAM_UNIT = 5.0
+# log λ is searched in units of 3: errors change as much for λ times e³ as for a width times e.
+LAM_UNIT = 3.0
 
 
 @pytree
@@ -194,7 +194,7 @@ def tune(
     loss: Callable = squared_error,
     optimizer=None,
     steps: int = 50,
-    tol: float = 1e-3,
+    tol: float = 2e-3,
     start: str = "screen",
     starts: int = 1,
     key=None,
@@ -214,7 +214,7 @@ def tune(
 
     **Arguments**: data, `criterion`, `loss`, `weights`, `intercept`, `groups` and `validation` as in `fit`. `lam` where to start, by default the
     best of a grid for the first kernel. `optimizer` any optax optimiser, by default L-BFGS. `steps` at most;
-    `tol` stops where ‖∇ log E‖∞ is below it, or where three steps in a row gain less than a tenth of it. `start="screen"` first
+    `tol` stops where ‖∇ log E‖∞ is below it, or where three steps in a row gain less than a twentieth of it. `start="screen"` first
     multiplies all widths by the best of seven factors from 1/16 to 16, judged on at most 300 rows and, for a single width without
     landmarks, goes on from there in smaller steps judged on 1200; `"data"` sets them to the median
     distance; `"kernel"` leaves them. The given kernel itself stays in the contest. `starts` > 1 tries as many random multiples of
@@ -369,7 +369,7 @@ def _search(first, space, problem, optimizer, steps, tol, progress):
             carry = _step(carry, space, problem, jnp.asarray(active), optimizer)
             seen.append(_look(carry))
             gain = seen[-2][1] - seen[-1][1]
-            still = np.where(np.abs(gain) <= 0.1 * tol, still + 1, 0)
+            still = np.where(np.abs(gain) <= 0.05 * tol, still + 1, 0)
             active = active & (seen[-1][2] > tol) & (still < PATIENCE)
             reached(step + 1)
     return seen, still >= PATIENCE
@@ -402,7 +402,7 @@ def _finish(seen, stopped, space, problem, tol, steps, given_value):
     kernels, lams = jax.tree.map(lambda *a: jnp.asarray(np.stack(a)), *points)
     kernel, lam = jax.tree.map(jnp.asarray, points[step])
     norms, errors = np.array([norm[run] for _, _, norm in seen]), problem.to_error(values[:, run])
-    near = values[step:, run] <= values[step, run] + 0.1 * tol  # there, or where it went on to in search of less
+    near = values[step:, run] <= values[step, run] + 0.05 * tol  # there, or where it went on to in search of less
     converged = bool((near & (norms[step:] <= tol)).any())
     reason = _reason(converged, stopped[run], len(seen) - 1, steps)
     return Tuned(

@@ -131,8 +131,8 @@ def test_two_targets_and_weights():
 def test_a_search_that_leaves_does_not_count_as_converged():
     """Steps so large that the error no longer depends on anything: the gradient vanishes there, which is no minimum."""
     X, y = problem(n=20)
-    tuned = rls.tune(rls.Gaussian(1.0), X, y, optimizer=optax.sgd(1e4), start="kernel", steps=5)
-    assert tuned.history.gradient_norms[-1] <= 1e-3 and tuned.history.errors[-1] > 1.5 * tuned.error
+    tuned = rls.tune(rls.Gaussian(1.0), X, y, optimizer=optax.sgd(1e4), start="kernel", steps=5, tol=2e-3)
+    assert tuned.history.gradient_norms[-1] <= 2e-3 and tuned.history.errors[-1] > 1.5 * tuned.error
     assert not tuned.converged and tuned.reason == "the search left for where the gradient vanishes or is not finite"
 
 

@@ -51,10 +51,8 @@ def tune_and_fit(file):
     def fit(step):
         return rls.fit(rls.Gaussian(width * 2 ** (step / 2)), X, y, landmarks=landmarks)
 
-    step, best, wider = 0, fit(0), fit(1)
-    direction = 1 if wider.error < best.error else -1
-    if direction == 1:
-        step, best = 1, wider
+    best, wider = fit(0), fit(1)
+    step, best, direction = (1, wider, 1) if wider.error < best.error else (0, best, -1)
     while (ahead := fit(step + direction)).error < best.error:
         step, best = step + direction, ahead
     np.savez(file, width=best.model.kernel.width, lam=best.lam, loo=best.error, predictions=best.predict(data["X_new"]))

@@ -103,9 +103,11 @@ def first_guess(kernel: Kernel, X, Y, weights, start: str, lams, loss, intercept
 
     widths = _widths(kernel, X)
     screened = start == "screen" and bool(widths)
-    others = (
-        [multiple(kernel, f) for f in SCREEN_FACTORS] if screened else [_data_start(kernel, np.asarray(X)[used])] if start == "data" else []
-    )
+    others = []
+    if screened:
+        others = [multiple(kernel, factor) for factor in SCREEN_FACTORS]
+    elif start == "data":
+        others = [_data_start(kernel, np.asarray(X)[used])]
     given, *seen = judge([kernel, *others], some)
     best = min([given, *seen], key=lambda judged: judged[0])
     if screened and near and sum(np.size(width) for width in widths) == 1:  # of several widths each moves by itself afterwards
@@ -143,7 +145,8 @@ def _descend(judge: Callable):
 
 def _vertex(left, middle, right):
     """Where the parabola through three values, the middle one the least, is lowest: between −½ and ½ of their distance."""
-    return 0.5 * (left - right) / (left - 2 * middle + right + float(np.finfo(np.float32).tiny))
+    tiny = float(np.finfo(np.float32).tiny)  # three equal values: 0, not 0/0
+    return 0.5 * (left - right) / (left - 2 * middle + right + tiny)
 
 
 _data_start = jax.jit(start_from_data)

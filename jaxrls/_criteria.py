@@ -10,10 +10,10 @@ from jaxtyping import Array, Float, Int
 from jaxrls._blocks import rows_matmul
 from jaxrls._checks import check_matrix, check_targets, check_weights, is_concrete
 from jaxrls._factor import Factor, factor_covariance
-from jaxrls._kernels import pytree, static
 from jaxrls._linalg import matmul, safe_sqrt
 from jaxrls._losses import squared_error
 from jaxrls._path import as_grid, drop_target_axis, mean_left_out, sweep
+from jaxrls._pytree import pytree, static
 from jaxrls._sparse import SparseRows
 from jaxrls._weighted import Weighted, unscale
 

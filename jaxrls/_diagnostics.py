@@ -5,9 +5,10 @@ from jaxtyping import Array, Float
 
 from jaxrls._checks import check_lams, check_whole
 from jaxrls._factor import Factor
-from jaxrls._kernels import Kernel, pytree
+from jaxrls._kernels import Kernel
 from jaxrls._linalg import safe_sqrt
 from jaxrls._model import Model, make_model
+from jaxrls._pytree import pytree
 from jaxrls._weighted import scale_rows, unscale
 
 

@@ -20,8 +20,8 @@ from jaxtyping import Array, Float
 
 from jaxrls._blocks import default_block_size, map_rows, rows_matmul, sum_rows
 from jaxrls._checks import check_matrix, check_symmetric
-from jaxrls._kernels import pytree, static
 from jaxrls._linalg import eigh, matmul, safe_sqrt, svd
+from jaxrls._pytree import pytree, static
 from jaxrls._sparse import SparseMatrix, SparseRows, is_sparse, sparse_rows
 from jaxrls._weighted import Weighted, prepare_weights, scale_rows, unscale
 

@@ -12,12 +12,13 @@ from jaxtyping import Array, Float
 
 from jaxrls._checks import as_floats, check_dense_size, check_lams, is_concrete
 from jaxrls._criteria import loo
-from jaxrls._kernels import Kernel, pytree, static
+from jaxrls._kernels import Kernel
 from jaxrls._losses import squared_error
 from jaxrls._model import Model, make_model
 from jaxrls._path import coef, effective_dof, lambda_grid, loo_residuals
 from jaxrls._plot import plot_errors, plot_function, plot_left_out
 from jaxrls._precision import in_precision_of
+from jaxrls._pytree import pytree, static
 from jaxrls._rank import grow
 from jaxrls._routes import choose_route, factorize
 from jaxrls._sparse import is_sparse

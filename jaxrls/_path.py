@@ -8,8 +8,8 @@ from jaxtyping import Array, Float
 
 from jaxrls._checks import check_lams, check_whole
 from jaxrls._factor import Factor
-from jaxrls._kernels import pytree
 from jaxrls._losses import squared_error
+from jaxrls._pytree import pytree
 from jaxrls._weighted import Weighted
 
 # λ × targets handled in one matrix product: enough columns to run at its full rate, few enough to keep n × columns small.

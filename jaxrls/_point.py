@@ -9,8 +9,8 @@ from jaxtyping import Array, Float
 
 from jaxrls._blocks import default_block_size, sum_rows
 from jaxrls._inverse import inverse, solve_diag
-from jaxrls._kernels import pytree, static
 from jaxrls._linalg import matmul, safe_sqrt
+from jaxrls._pytree import pytree, static
 from jaxrls._weighted import Weighted, scale_rows, unscale
 
 

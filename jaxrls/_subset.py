@@ -21,9 +21,10 @@ from jaxrls._checks import check_matrix, is_concrete, memory_bytes
 from jaxrls._factor import Factor, Target, rounding, spectrum
 from jaxrls._gram import gram
 from jaxrls._inverse import triangular_inverse
-from jaxrls._kernels import Kernel, pytree
+from jaxrls._kernels import Kernel
 from jaxrls._landmarks import Landmarks, as_landmarks, check_evaluable
 from jaxrls._linalg import matmul, safe_sqrt
+from jaxrls._pytree import pytree
 from jaxrls._weighted import prepare_weights, scale_rows
 
 LARGEST_RIDGE = 0.1

@@ -19,9 +19,10 @@ from jaxtyping import Array, Float, Int
 from jaxrls._blocks import sum_rows
 from jaxrls._gram import gram
 from jaxrls._inverse import triangular_inverse
-from jaxrls._kernels import Kernel, pytree, static
+from jaxrls._kernels import Kernel
 from jaxrls._landmarks import as_landmarks, check_evaluable
 from jaxrls._linalg import matmul, safe_sqrt
+from jaxrls._pytree import pytree, static
 from jaxrls._subset import block_rows, cholesky
 from jaxrls._weighted import Weighted, prepare_weights, scale_rows, unscale
 

@@ -13,13 +13,14 @@ from jaxtyping import Array, Float
 
 from jaxrls._checks import as_floats, check_dense_size, check_lams, check_whole, is_concrete
 from jaxrls._criteria import gcv, log_marginal_likelihood, loo
-from jaxrls._kernels import Kernel, pytree, static
+from jaxrls._kernels import Kernel
 from jaxrls._losses import misclassification, squared_error
 from jaxrls._model import Model, make_model
 from jaxrls._objective import error_at
 from jaxrls._plot import plot_search
 from jaxrls._precision import in_precision_of
 from jaxrls._progress import progress_bar
+from jaxrls._pytree import pytree, static
 from jaxrls._routes import factor_at
 from jaxrls._sparse import is_sparse
 from jaxrls._start import first_guess

@@ -26,6 +26,7 @@ FLOORS = {
     "_plot": 0,
     "_precision": 0,
     "_progress": 0,
+    "_pytree": 0,
     "_tables": 0,
     "_version": 0,
     "_inverse": 1,

@@ -3,22 +3,41 @@
 import json
 from pathlib import Path
 
+MARKS = "<!-- figures: made by benchmarks/run.py --readme -->", "<!-- end of figures -->"
+
 
 def read(file) -> dict:
     return json.loads(Path(file).read_text(encoding="utf-8"))
 
 
+def updated(kept: dict, new: dict) -> dict:
+    """`kept` with the works that `new` measured again; both must come from one machine."""
+    for what in ("machine", "versions", "dtype", "quick"):
+        if kept[what] != new[what]:
+            raise SystemExit(f"the kept report has another {what}, {kept[what]} and not {new[what]}: measure all works again")
+    fresh = {case["work"] for case in new["cases"]}
+    cases = [{"date": kept["date"], **case} for case in kept["cases"] if case["work"] not in fresh]
+    cases += [{"date": new["date"], **case} for case in new["cases"]]
+    order = list(dict.fromkeys(case["work"] for case in kept["cases"] + new["cases"]))
+    return {**new, "cases": sorted(cases, key=lambda case: order.index(case["work"]))}
+
+
 def rows(report: dict) -> list[dict]:
-    """One row per contestant, with its time over the floor's and over ours."""
+    """One row per contestant, with its time over the floor's and over ours where there are such."""
     out = []
     for case in report["cases"]:
-        floor = sum(part["median"] for part in case["floor"])
-        ours = case["contestants"][0]["median"]
+        floor, ours = floor_of(case), case["contestants"][0].get("median")
         for one in case["contestants"]:
             time = one.get("median")
-            ratios = {"to_floor": None, "to_ours": None} if time is None else {"to_floor": time / floor, "to_ours": time / ours}
+            ratios = {"to_floor": time and floor and time / floor, "to_ours": time and ours and time / ours}
             out.append({"work": case["work"], "size": case["size"], "floor": floor, **one, **ratios})
     return out
+
+
+def floor_of(case: dict) -> float | None:
+    """Seconds of all the floor's operations, None where one of them failed."""
+    parts = [part.get("median") for part in case["floor"]]
+    return None if None in parts else sum(parts)
 
 
 def markdown(report: dict) -> str:
@@ -28,17 +47,28 @@ def markdown(report: dict) -> str:
         f"{name} {version}" for name, version in report["versions"].items()
     )
     lines = [head, ""]
+    if report.get("not begun"):
+        lines += [f"Out of time, and not measured: {'; '.join(report['not begun'])} and what came after in the same works.", ""]
     for work in dict.fromkeys(case["work"] for case in report["cases"]):
         cases = [case for case in report["cases"] if case["work"] == work]
-        lines += [f"### {work}", "", cases[0]["what"], "", f"Judged by: {cases[0]['accuracy']}.", ""]
+        day = f" ({cases[0]['date']})" if "date" in cases[0] else ""
+        lines += [f"### {work}{day}", "", cases[0]["what"], "", f"Judged by: {cases[0]['accuracy']}.", ""]
         lines += ["| size | who | seconds (fastest to slowest) | first call | × the floor | × ours | judged |", "|" + "---|" * 7]
         lines += [_line(row) for row in rows({**report, "cases": cases})]
         for case in cases:
-            floor = " + ".join(f"{part['name']} {part['median']:.3g} s" for part in case["floor"])
-            reached = f", {case['flops'] / sum(p['median'] for p in case['floor']) / 1e9:.0f} GFLOP/s" if case["flops"] else ""
-            lines.append(f"| {case['size']} | *floor* | {floor}{reached} | | 1 | | |")
+            floor = floor_of(case)
+            parts = " + ".join(
+                f"{part['name']} {part['missing']}" if "missing" in part else f"{part['name']} {part['median']:.3g} s"
+                for part in case["floor"]
+            )
+            reached = f", {case['flops'] / floor / 1e9:.0f} GFLOP/s" if case["flops"] and floor else ""
+            lines.append(f"| {case['size']} | *floor* | {parts}{reached} | | 1 | | |")
         lines.append("")
     return "\n".join(lines)
+
+
+def _ratio(value, digits=2) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
 
 
 def _line(row) -> str:
@@ -46,18 +76,42 @@ def _line(row) -> str:
         return f"| {row['size']} | {row['name']} | {row['missing']} | | | | |"
     spread = f"{row['median']:.3g} ({row['low']:.3g} to {row['high']:.3g})" if row["rounds"] > 1 else f"{row['median']:.3g} (once)"
     judged = "" if row["judged"] is None else f"{row['judged']:.3g}"
-    return f"| {row['size']} | {row['name']} | {spread} | {row['first']:.3g} | {row['to_floor']:.2f} | {row['to_ours']:.2f} | {judged} |"
+    return f"| {row['size']} | {row['name']} | {spread} | {row['first']:.3g} | {_ratio(row['to_floor'])} | {_ratio(row['to_ours'])} | {judged} |"
+
+
+def print_case(report: dict) -> None:
+    """The last case, a line for each contestant, as it is measured."""
+    case = report["cases"][-1]
+    for row in rows({**report, "cases": [case]}):
+        if "missing" in row:
+            said = row["missing"]
+        else:
+            judged = "" if row["judged"] is None else f", judged {row['judged']:.3g}"
+            said = f"{row['median']:.3g} s, {_ratio(row['to_floor'])} × the floor{judged}"
+        print(f"{case['work']}, {case['size']}: {row['name']}: {said}", flush=True)
 
 
 def summary(report: dict) -> str:
-    """One line per case with what a reader asks first, as on the front page."""
-    lines = ["| work | size | ours, × the floor | the floor | peers, × ours |", "|" + "---|" * 5]
+    """One line per case with what a reader asks first."""
+    lines = ["| work | size | ours, s | × the floor | the floor | peers, × ours |", "|" + "---|" * 6]
     for case in report["cases"]:
         mine = rows({**report, "cases": [case]})
-        peers = [f"{row['name']} {row['to_ours']:.1f}" for row in mine if row["kind"] == "peer" and "missing" not in row]
+        peers = [f"{row['name']} {row['to_ours']:.1f}" for row in mine if row["kind"] == "peer" and row["to_ours"]]
         floor = " + ".join(part["name"] for part in case["floor"])
-        lines.append(f"| {case['work']} | {case['size']} | {mine[0]['to_floor']:.2f} | {floor} | {', '.join(peers) or '–'} |")
+        seconds = mine[0].get("median")
+        took = "–" if seconds is None else f"{seconds:.2g}"
+        lines.append(f"| {case['work']} | {case['size']} | {took} | {_ratio(mine[0]['to_floor'])} | {floor} | {', '.join(peers) or '–'} |")
     return "\n".join(lines)
+
+
+def with_table(text: str, report: dict) -> str:
+    """`text` with what stands between the marks replaced by the summary of the works that are a user's."""
+    for mark in MARKS:
+        if text.count(mark) != 1:
+            raise SystemExit(f"the file must have the mark {mark} once, and has it {text.count(mark)} times")
+    before, rest = text.split(MARKS[0])
+    shown = {**report, "cases": [case for case in report["cases"] if case["work"] not in ("spectrum", "ceilings")]}
+    return f"{before}{MARKS[0]}\n{summary(shown)}\n{MARKS[1]}{rest.split(MARKS[1])[1]}"
 
 
 def picture(report: dict, file) -> None:
@@ -67,7 +121,7 @@ def picture(report: dict, file) -> None:
     mpl.use("agg")
     import matplotlib.pyplot as plt
 
-    drawn = [row for row in rows(report) if "missing" not in row]
+    drawn = [row for row in rows(report) if row["to_floor"]]
     labels = list(dict.fromkeys(f"{row['work']}: {row['size']}" for row in drawn))
     colors = {"ours": "C0", "variant": "C9", "peer": "C1"}
     figure, ax = plt.subplots(figsize=(9, 1 + 0.3 * len(labels)), layout="constrained")

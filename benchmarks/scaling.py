@@ -81,7 +81,7 @@ def measure(work, sizes, rounds) -> tuple[list[float], list[int]]:
         plan = compiled.memory_analysis()
         memory.append(plan.temp_size_in_bytes + plan.output_size_in_bytes)
         runs[str(size)] = partial(compiled, *args)
-    timings, _ = interleaved(runs, rounds)
+    timings, *_ = interleaved(runs, rounds)
     return [timings[str(size)].median for size in sizes], memory
 
 

@@ -4,10 +4,11 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 
-SLOW = 20.0
+SLOW, ENDLESS = 20.0, 100.0
 
 
 @dataclass(frozen=True)
@@ -21,24 +22,28 @@ class Timing:
     rounds: int
 
 
-def interleaved(contestants: dict[str, Callable], rounds: int = 5) -> tuple[dict[str, Timing], dict]:
-    """Timings and last results. What took longer than SLOW seconds the first time runs once more, and that time counts."""
-    first, times, results = {}, {name: [] for name in contestants}, {}
+def interleaved(contestants: dict[str, Callable], rounds: int = 5) -> tuple[dict[str, Timing], dict, dict[str, str]]:
+    """Timings, last results, and in words what failed.
+
+    What took longer than SLOW seconds the first time runs once more, and that time counts; past ENDLESS seconds the first time does.
+    """
+    first, results, failures = {}, {}, {}
     for name, run in contestants.items():
-        first[name], results[name] = _timed(run)
-    for _ in range(rounds):
-        for name, run in contestants.items():
-            if first[name] <= SLOW:
-                seconds, results[name] = _timed(run)
+        try:
+            first[name], results[name] = timed(run)
+        except Exception as error:  # out of memory, a size that a library cannot take: a result too, and the others go on
+            failures[name] = f"failed: {(str(error).splitlines() or [type(error).__name__])[0][:200]}"
+    times = {name: [seconds] if seconds > ENDLESS else [] for name, seconds in first.items()}
+    for _ in range(max(1, rounds)):
+        for name in first:
+            if first[name] <= SLOW or not times[name]:
+                seconds, results[name] = timed(contestants[name])
                 times[name].append(seconds)
-    for name, run in contestants.items():
-        if not times[name]:
-            seconds, results[name] = _timed(run)
-            times[name].append(seconds)
-    return {name: Timing(statistics.median(t), min(t), max(t), first[name], len(t)) for name, t in times.items()}, results
+    return {name: Timing(statistics.median(t), min(t), max(t), first[name], len(t)) for name, t in times.items()}, results, failures
 
 
-def _timed(run):
+def timed(run) -> tuple[float, Any]:
+    """Seconds of one call, waited for, and its result."""
     start = time.perf_counter()
     result = jax.block_until_ready(run())
     return time.perf_counter() - start, result

@@ -22,6 +22,7 @@ from peers import Contestant, mean_square
 import jaxrls as rls
 
 LAMS = (1e-4, 1e3)
+ON_GPU = jax.default_backend() == "gpu"
 
 
 @dataclass
@@ -43,6 +44,22 @@ def product(*shape_pairs):
     return {f"{a[0]}×{a[1]} by {b[0]}×{b[1]}": partial(run, jnp.ones(a), jnp.ones(b)) for a, b in shape_pairs}
 
 
+def block_products(n, m):
+    """ΦᵀΦ and ΦV for n rows of m features, V (m, m), a few rows at a time: what is left where n × m numbers do not fit."""
+    rows = min(n, max(1, 2**28 // (8 * m)))
+
+    @jax.jit
+    def run(Phi, V):
+        def step(i, sums):
+            block = Phi + i  # so that no compiler takes the products out of the loop
+            right = jnp.matmul(block, V, precision="highest")
+            return sums[0] + jnp.matmul(block.T, block, precision="highest"), sums[1] + jnp.sum(right, axis=1)
+
+        return jax.lax.fori_loop(0, -(-n // rows), step, (jnp.zeros((m, m)), jnp.zeros(rows)))
+
+    return {"ΦᵀΦ and ΦV in blocks": partial(run, jnp.ones((rows, m)), jnp.ones((m, m)))}
+
+
 def eigh_of(K):
     run = jax.jit(lambda K: jax.lax.linalg.eigh(K, symmetrize_input=False))
     return partial(run, K)
@@ -62,36 +79,43 @@ def problem(n, d, t=1, seed=0, new=1000):
 
 def path(quick) -> Iterator[Case]:
     """c(λ) and the exact leave-one-out error for L values of λ."""
-    for n, count in ((500, 100),) if quick else ((1000, 100), (2000, 100), (4000, 100), (2000, 1000)):
+    sizes = ((1000, 100), (2000, 100), (4000, 100), (8000, 100), (2000, 1), (2000, 1000))
+    for n, count in ((500, 100),) if quick else sizes:
         X, Y, X_new, F_new = problem(n, 20)
         kernel, y = rls.Gaussian(4.0), Y[:, 0]
-        x, t, lams = jnp.asarray(X), jnp.asarray(y), jnp.geomspace(*LAMS, count)
+        x, t, lams = jnp.asarray(X), jnp.asarray(y), jnp.geomspace(*LAMS, count) if count > 1 else jnp.array([0.1])
 
         @partial(jax.jit, static_argnames="intercept")
         def ours(x, t, lams, intercept=False, kernel=kernel):
             return rls.path(rls.factorize(kernel, x, intercept=intercept), t, lams)
 
+        @jax.jit
+        def at_one(x, t, lams, kernel=kernel):
+            return rls.path(rls.factor_at(kernel, x, lams[0]), t, lams)
+
         def judge(result, kernel=kernel, x=x, X_new=X_new, F_new=F_new):
             best = int(result.loo.argmin())
             return mean_square(rls.gram(kernel, jnp.asarray(X_new), x) @ result.coef[best] + result.intercept[best], F_new)
 
+        variants = {"with intercept": Contestant(partial(ours, x, t, lams, intercept=True), judge)}
         yield Case(
             size=f"n = {n}, L = {count}",
             ours=Contestant(partial(ours, x, t, lams), judge),
-            variants={"with intercept": Contestant(partial(ours, x, t, lams, intercept=True), judge)},
+            variants={"by Cholesky": Contestant(partial(at_one, x, t, lams), judge)} if count == 1 else variants if n <= 4000 else {},
             floor={"eigh": eigh_of(jax.jit(rls.gram)(kernel, x))},
-            peers={
-                "RLScore": peers.rlscore(X, y, np.asarray(lams), 1 / 32, X_new, F_new),
-                "himalaya KernelRidgeCV(cv=5)": peers.himalaya(X, Y, np.asarray(lams), 1 / 32, X_new, F_new),
-                "scikit-learn GridSearchCV(KernelRidge), 5 folds, 10 λ": peers.grid_search(
-                    X, y, X_new, F_new, [1 / 32], np.asarray(lams[:: count // 10])
-                ),
-            }
-            if count == 100
-            else {},
+            peers=_path_peers(X, Y, X_new, F_new, lams) if count == 100 and n <= 4000 else {},
             accuracy="mean squared error on new rows, noise apart",
             flops=9 * n**3,
         )
+
+
+def _path_peers(X, Y, X_new, F_new, lams):
+    lams, gamma = np.asarray(lams), 1 / 32
+    return {
+        "RLScore": peers.rlscore(X, Y[:, 0], lams, gamma, X_new, F_new),
+        "himalaya KernelRidgeCV(cv=5)": peers.himalaya(X, Y, lams, gamma, X_new, F_new),
+        "scikit-learn GridSearchCV(KernelRidge), 5 folds, 10 λ": peers.grid_search(X, Y[:, 0], X_new, F_new, [gamma], lams[::10]),
+    }
 
 
 # many targets --------------------------------------------------------------------------------------------------------------
@@ -160,30 +184,33 @@ def gradient(quick) -> Iterator[Case]:
 
 def subset(quick) -> Iterator[Case]:
     """The subset of regressors: L values of λ with exact leave-one-out, a landmark leaving with its row."""
-    for n, m in ((4000, 200),) if quick else ((10_000, 1000), (40_000, 1000), (100_000, 1000)):
+    sizes = ((10_000, 1000), (40_000, 1000), (100_000, 1000), *(((1_000_000, 1000), (10_000_000, 1000)) if ON_GPU else ()))
+    for n, m in ((4000, 200),) if quick else sizes:
         X, Y, X_new, F_new = problem(n, 8)
         kernel, x, y = rls.Gaussian(float(np.sqrt(8))), jnp.asarray(X), jnp.asarray(Y[:, 0])
-        chosen = rls.landmarks(kernel, x, m, key=jax.random.key(0))
-        lams = jnp.geomspace(*LAMS, 100)
+        choose, large = partial(rls.landmarks, kernel, x, m, key=jax.random.key(0)), n > 100_000  # n × m numbers are too many to keep
+        chosen = jnp.asarray(np.random.default_rng(0).choice(n, m, replace=False)) if large else choose()
+        points, lams = x[chosen] if large else chosen.points, jnp.geomspace(*LAMS, 100)
 
         @partial(jax.jit, static_argnames=("drop", "keep"))
-        def ours(x, y, chosen, lams, drop=True, keep=True, kernel=kernel):
+        def ours(x, y, chosen, lams, drop=True, keep=not large, kernel=kernel):
             return rls.path(rls.factor_subset(kernel, x, chosen, intercept=True, drop=drop, keep=keep), y, lams)
 
-        def judge(result, kernel=kernel, points=chosen.points, X_new=X_new, F_new=F_new):
+        def judge(result, kernel=kernel, points=points, X_new=X_new, F_new=F_new):
             best = int(result.loo.argmin())
             return mean_square(rls.gram(kernel, jnp.asarray(X_new), points) @ result.coef[best] + result.intercept[best], F_new)
 
         inner = jax.jit(lambda A: jnp.matmul(A.T, A, precision="highest"))
+        variants = {
+            "dictionary fixed": Contestant(partial(ours, x, y, chosen, lams, drop=False), judge),
+            "features not kept": Contestant(partial(ours, x, y, chosen, lams, keep=False), judge),
+            "choosing the landmarks": Contestant(choose),
+        }
         yield Case(
             size=f"n = {n}, m = {m}, d = 8, L = 100",
             ours=Contestant(partial(ours, x, y, chosen, lams), judge),
-            variants={
-                "dictionary fixed": Contestant(partial(ours, x, y, chosen, lams, drop=False), judge),
-                "features not kept": Contestant(partial(ours, x, y, chosen, lams, keep=False), judge),
-                "choosing the landmarks": Contestant(partial(rls.landmarks, kernel, x, m, key=jax.random.key(0))),
-            },
-            floor={**product(((n, m), (m, m))), "ΦᵀΦ": partial(inner, jnp.ones((n, m)))},
+            variants={} if large else variants,
+            floor=block_products(n, m) if large else {**product(((n, m), (m, m))), "ΦᵀΦ": partial(inner, jnp.ones((n, m)))},
             peers={
                 "scikit-learn Nystroem + RidgeCV": peers.nystroem(X, Y[:, 0], m, np.asarray(lams), X_new, F_new),
                 "falkon, one λ": peers.falkon(X, Y[:, 0], m, X_new, F_new),
@@ -211,9 +238,10 @@ def linear(quick) -> Iterator[Case]:
 
         @jax.jit
         def ours(x, t, lams):
-            factor = rls.factorize(rls.Linear(), x, route="covariance")  # w also where columns are many
+            factor = rls.factorize(rls.Linear(), x)
             errors = rls.loo(factor, t, lams)
-            return errors, rls.coef(factor, t, lams[jnp.argmin(errors)])[0]
+            found, _ = rls.coef(factor, t, lams[jnp.argmin(errors)])
+            return errors, jnp.matmul(found, x, precision="highest") if factor.route == "gram" else found
 
         r = min(n, d)
         inner = jax.jit(lambda A: jnp.matmul(*((A.T, A) if A.shape[0] > A.shape[1] else (A, A.T)), precision="highest"))
@@ -266,35 +294,56 @@ def datasets(quick) -> Iterator[Case]:
 # K·V and prediction ------------------------------------------------------------------------------------------------------------
 
 
+def kernel_product(n, m, d, t):
+    """X, Z, V, and what nobody can avoid on the way to K(X, Z) V: two products and exp of every element, in cache-sized blocks of rows."""
+    rng = np.random.default_rng(0)
+    X, Z, V = rng.normal(size=(n, d)), rng.normal(size=(m, d)), rng.normal(size=(m, t))
+    rows = max(1, (2**28 if ON_GPU else 2**22) // (8 * m))
+
+    @jax.jit
+    def unavoidable(x, z, v):
+        def block(part):
+            return jnp.matmul(jnp.exp(jnp.matmul(part, z.T, precision="highest")), v, precision="highest")
+
+        return jax.lax.map(block, x[: len(x) // rows * rows].reshape(-1, rows, x.shape[1]))
+
+    floor = partial(unavoidable, *map(jnp.asarray, (0.01 * X, Z, V)))
+    return X, Z, V, {"product + exp + product, in cache-sized blocks": floor}
+
+
 def matmul(quick) -> Iterator[Case]:
-    """K(X, Z) V without K in memory, in blocks of rows: what prediction costs."""
-    for n, m, d, t in ((3000, 3000, 20, 10),) if quick else ((20_000, 20_000, 20, 10), (100_000, 4000, 8, 1)):
-        rng = np.random.default_rng(0)
-        X, Z, V = rng.normal(size=(n, d)), rng.normal(size=(m, d)), rng.normal(size=(m, t))
-        kernel = rls.Gaussian(float(np.sqrt(d)))
-        ours = jax.jit(rls.gram_matmul)
-        x, z, v = map(jnp.asarray, (X, Z, V))
-        rows = max(1, 2**22 // (8 * m))
+    """K(X, X) V without K in memory, in blocks of rows."""
+    n, d, t = (3000, 20, 10) if quick else (20_000, 20, 10)
+    X, Z, V, floor = kernel_product(n, n, d, t)
+    exact = np.exp(-0.5 / d * ((X[:5, None] - Z[None]) ** 2).sum(-1)) @ V
+    yield Case(
+        size=f"{n:,} × {n:,} rows, d = {d}, t = {t}",
+        ours=Contestant(
+            partial(jax.jit(rls.gram_matmul), rls.Gaussian(float(np.sqrt(d))), *map(jnp.asarray, (X, Z, V))),
+            lambda out: float(np.abs(np.asarray(out[:5]) - exact).max() / np.abs(exact).max()),
+        ),
+        floor=floor,
+        peers={"scikit-learn rbf_kernel @ V": peers.rbf_matmul(X, Z, V, 0.5 / d)},
+        accuracy="relative error of five rows",
+        flops=2 * n * n * (d + t),
+    )
 
-        @jax.jit
-        def unavoidable(x, z, v, rows=rows):
-            def block(part):
-                return jnp.matmul(jnp.exp(jnp.matmul(part, z.T, precision="highest")), v, precision="highest")
 
-            return jax.lax.map(block, x[: len(x) // rows * rows].reshape(-1, rows, x.shape[1]))
-
-        exact = np.exp(-0.5 / d * ((X[:5, None] - Z[None]) ** 2).sum(-1)) @ V
-        yield Case(
-            size=f"{n:,} × {m:,} rows, d = {d}, t = {t}",
-            ours=Contestant(
-                partial(ours, kernel, x, z, v),
-                lambda out, exact=exact: float(np.abs(np.asarray(out[:5]) - exact).max() / np.abs(exact).max()),
-            ),
-            floor={"product + exp + product, in cache-sized blocks": partial(unavoidable, 0.01 * x, z, v)},
-            peers={"scikit-learn rbf_kernel @ V": peers.rbf_matmul(X, Z, V, 0.5 / d)},
-            accuracy="relative error of five rows",
-            flops=2 * n * m * (d + t),
-        )
+def prediction(quick) -> Iterator[Case]:
+    """Predictions of a fitted model for many new rows."""
+    n, m, d = (3000, 500, 8) if quick else (100_000, 4000, 8)
+    X, Z, V, floor = kernel_product(n, m, d, 1)
+    y = V[:, 0]
+    fit = rls.fit(rls.Gaussian(2.0), Z, y, lams=[0.1], intercept=False)
+    exact = np.exp(-0.125 * ((X[:5, None] - Z[None]) ** 2).sum(-1)) @ np.asarray(fit.model.coef)
+    yield Case(
+        size=f"{n:,} new rows, n = {m:,}, d = {d}",
+        ours=Contestant(partial(fit.predict, X), lambda out: float(np.abs(out[:5] - exact).max() / np.abs(exact).max())),
+        floor=floor,
+        peers={"scikit-learn KernelRidge.predict": peers.kernel_ridge_predict(Z, y, 0.125, 0.1, X, exact)},
+        accuracy="relative error of five rows",
+        flops=2 * n * m * (d + 1),
+    )
 
 
 # whole processes -----------------------------------------------------------------------------------------------------------
@@ -411,5 +460,6 @@ def ceilings(quick) -> Iterator[Case]:
 
 
 WORKS: dict[str, Callable[[bool], Iterator[Case]]] = {
-    work.__name__: work for work in (path, targets, gradient, subset, linear, datasets, matmul, cold, tuning, spectrum, ceilings)
+    work.__name__: work
+    for work in (path, targets, gradient, subset, linear, datasets, matmul, prediction, cold, tuning, spectrum, ceilings)
 }

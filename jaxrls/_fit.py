@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls._checks import as_floats, check_dense_size, check_lams, is_concrete
-from jaxrls._criteria import loo
+from jaxrls._criteria import gcv, holdout, kfold, log_marginal_likelihood, loo
+from jaxrls._few import are_few, search_few
 from jaxrls._kernels import Kernel
 from jaxrls._losses import squared_error
 from jaxrls._model import Model, make_model
@@ -24,6 +25,8 @@ from jaxrls._routes import choose_route, factorize
 from jaxrls._sparse import is_sparse
 from jaxrls._subset import certificate_words
 from jaxrls._validation import check_data, evaluate, name_of, resolve_criterion, resolve_landmarks
+
+CRITERIA = (loo, gcv, kfold, holdout, log_marginal_likelihood)
 
 
 @pytree
@@ -108,10 +111,11 @@ def fit(
     `route` and `block_size` as in `factorize`. `progress` shows a bar while landmarks are chosen (needs tqdm).
 
     **Returns** a `Fit`; float64 NumPy input is computed in float64 and comes back as NumPy arrays. **Cost** one
-    factorization, O(n³) or O(n r²), and O(n r L t). Equal errors go to the larger λ. **Raises** `ValueError` for shapes that do not fit,
-    NaN or infinity in the data, λ ≤ 0, parameters outside a kernel's domain, a problem larger than memory. **Warns** where the
-    chosen λ is at the edge of the grid, λ is below the precision of the factor, or K is not positive semidefinite.
-    Inside `jax.jit` and `jax.vmap` values cannot be checked. **Source**: Rifkin (lecture), "Leave-One-Out CV".
+    factorization, O(n³) or O(n r²), and O(n r L t); where `lams` names one value, or up to five for thousands of rows, a Cholesky factor of
+    K + λI for each takes the place of K's spectrum (name `route="gram"` for that one). Equal errors go to the larger λ.
+    **Raises** `ValueError` for shapes that do not fit, NaN or infinity in the data, λ ≤ 0, parameters outside a kernel's domain, a problem
+    larger than memory. **Warns** where the chosen λ is at the edge of the grid, λ is below the precision of the factor, or K is not
+    positive semidefinite. Inside `jax.jit` and `jax.vmap` values cannot be checked. **Source**: Rifkin (lecture), "Leave-One-Out CV".
 
     >>> import numpy as np, jaxrls as rls
     >>> X = np.linspace(0, 1, 30)[:, None]
@@ -127,8 +131,13 @@ def fit(
         check_lams(lams)
 
     def solve(landmarks):
-        if landmarks is None and is_concrete(X) and not is_sparse(X) and (route or choose_route(kernel, *X.shape, X.dtype)) == "gram":
+        dense = landmarks is None and is_concrete(X) and not is_sparse(X) and (route or choose_route(kernel, *X.shape, X.dtype)) == "gram"
+        if dense:
             check_dense_size(X.shape[0], X.dtype)
+        if dense and route is None and not per_target and _are_direct(kernel, X, Y, lams, weights, options, criterion):
+            few = _fit_few(kernel, X, Y, lams, weights, options, criterion, loss, intercept, block_size)
+            if np.isfinite(few.errors).all():  # else the spectrum can tell more
+                return few
         return _fit(kernel, X, Y, lams, weights, options, landmarks, criterion, loss, intercept, per_target, route, block_size, num)
 
     if not (isinstance(tol, int | float | np.number) and tol > 0):
@@ -172,6 +181,21 @@ def _fit(kernel, X, Y, lams, weights, options, landmarks, criterion, loss, inter
     dof = effective_dof(factor, jnp.atleast_1d(lam)).reshape(lam.shape)
     how = factor.precision_floor(), factor.indefinite, factor.route, name_of(criterion), getattr(factor, "trace_residual", None)
     return Fit(model, lams, errors, lam, error, residuals, dof, *how)
+
+
+def _are_direct(kernel, X, Y, lams, weights, options, criterion) -> bool:
+    """Whether a Cholesky factor for each λ does: criteria of our own, and no doubt about K that its spectrum would have to settle."""
+    if lams is None or not are_few(len(lams), len(X)) or criterion not in CRITERIA:
+        return False
+    return kernel.is_semidefinite() and is_concrete(kernel, Y, lams, weights, options)
+
+
+@partial(jax.jit, static_argnums=(6, 7, 8, 9))
+def _fit_few(kernel, X, Y, lams, weights, options, criterion, loss, intercept, block_size):
+    errors, best, floor = search_few(kernel, X, Y, lams, weights, options, criterion, loss, intercept, block_size)
+    model = make_model(kernel, X, best.coef, best.intercept, "gram")
+    how = floor, jnp.zeros_like(floor), "gram", name_of(criterion)
+    return Fit(model, lams, errors, best.lam, best.error, best.loo_residuals, best.dof, *how)
 
 
 def _choose(lams, errors, per_target):

@@ -65,6 +65,10 @@ class Kernel:
         for child in self._children():
             child.check(X)
 
+    def is_semidefinite(self) -> bool:
+        """Whether K is positive semidefinite by construction, and not only if what the caller gave is."""
+        return all(child.is_semidefinite() for child in self._children())
+
     def _children(self) -> list["Kernel"]:
         return [value for f in fields(self) if isinstance(value := getattr(self, f.name), Kernel)]  # type: ignore[arg-type]
 
@@ -446,6 +450,9 @@ class FunctionKernel(Kernel):
     def diag(self, X):
         return jax.vmap(lambda x: self(x[None], x[None])[0, 0])(X)
 
+    def is_semidefinite(self):
+        return False
+
 
 @pytree
 class Precomputed(Kernel):
@@ -469,6 +476,9 @@ class Precomputed(Kernel):
         if X.shape[0] != X.shape[1]:
             raise ValueError(f"Precomputed.diag needs the square kernel matrix, and X has shape {X.shape}")
         return jnp.diagonal(X)
+
+    def is_semidefinite(self):
+        return False
 
 
 @pytree

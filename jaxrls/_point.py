@@ -86,7 +86,18 @@ class GramPoint(Weighted):
         """Σ over rows of `fn(residuals, labels, weights)`."""
         del lam
         weight = jnp.ones(self.n, self.dtype) if self.weights is None else self.weights
-        return fn(unscale(target.solution / target.diagonal[:, None], self.root_weights), target.Y, weight)
+        return fn(self._left_out(target), target.Y, weight)
+
+    def loo_residuals(self, target, lam):
+        """yᵢ − f₍without i₎(xᵢ) for every row, those of weight 0 included."""
+        out = self._left_out(target)
+        if self.weights is None:
+            return out
+        fitted = matmul(self.K, self.coef(target, lam)) + self.intercept(target, lam)
+        return jnp.where(self.weights[:, None] > 0, out, target.Y - fitted)
+
+    def _left_out(self, target):
+        return unscale(target.solution / target.diagonal[:, None], self.root_weights)
 
     def residual_norm(self, target, lam):
         """‖λ c̃‖²."""

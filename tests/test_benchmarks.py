@@ -1,5 +1,6 @@
 """The benchmark suite runs on small sizes, names every contestant, and makes its tables from the report alone."""
 
+import importlib
 import json
 import os
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 
 pytestmark = pytest.mark.any_precision  # a process of its own
 ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "benchmarks"))
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")} | {"PYTHONPATH": str(ROOT)}
 
 
@@ -23,7 +25,7 @@ def report(tmp_path_factory):
 
 
 def test_a_report_has_every_contestant_and_the_floor(report):
-    cases = json.loads((report / "report.json").read_text())["cases"]
+    cases = json.loads((report / "report.json").read_text(encoding="utf-8"))["cases"]
     assert [case["work"] for case in cases] == ["linear", "linear", "datasets", "matmul"]
     for case in cases:
         assert case["floor"] and all(part["median"] > 0 for part in case["floor"])
@@ -32,13 +34,53 @@ def test_a_report_has_every_contestant_and_the_floor(report):
         assert any(one["kind"] == "peer" for one in case["contestants"]), "a peer that is not installed is named, never dropped"
     matmul = cases[-1]["contestants"][0]
     assert matmul["judged"] < 1e-12
-    text = (report / "report.md").read_text()
+    text = (report / "report.md").read_text(encoding="utf-8")
     assert all(one["name"] in text for case in cases for one in case["contestants"])
 
 
 def test_tables_are_made_from_the_report_alone(report):
     command = [sys.executable, str(ROOT / "benchmarks" / "run.py"), "--from", str(report / "report.json"), "--out", str(report / "again")]
     summary = subprocess.run(command, env=ENVIRONMENT, check=True, capture_output=True, text=True, timeout=300).stdout
-    cases = json.loads((report / "report.json").read_text())["cases"]
+    cases = json.loads((report / "report.json").read_text(encoding="utf-8"))["cases"]
     assert all(f"| {case['work']} | {case['size']} |" in summary for case in cases)
-    assert (report / "again" / "report.md").read_text() == (report / "report.md").read_text()
+    assert (report / "again" / "report.md").read_text(encoding="utf-8") == (report / "report.md").read_text(encoding="utf-8")
+
+
+def test_the_readme_shows_the_report_that_is_kept():
+    reports = importlib.import_module("report")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    kept = ROOT / "benchmarks" / "report"
+    report = reports.read(kept / "report.json")
+    assert reports.with_table(readme, report) == readme, "python benchmarks/run.py --from … --out … --readme README.md makes the table"
+    assert (kept / "report.md").read_text(encoding="utf-8") == reports.markdown(report)
+    assert not report["quick"] and all(part["median"] > 0 for case in report["cases"] for part in case["floor"])
+
+
+def test_what_fails_is_a_result_and_the_others_go_on():
+    timing, run, reports, peers, works = map(importlib.import_module, ("timing", "run", "report", "peers", "works"))
+    timings, results, failures = timing.interleaved({"good": lambda: 3, "bad": lambda: [][0]}, rounds=2)
+    assert timings["good"].rounds == 2 and results == {"good": 3} and failures == {"bad": "failed: list index out of range"}
+
+    def work(quick):
+        """A work."""
+
+    def broken():
+        raise MemoryError
+
+    case = works.Case("n = 1", peers.Contestant(broken), {"floor": broken}, {"peer": peers.Contestant(lambda: 1, lambda result: result)})
+    report = {"machine": run.machine(), "versions": {}, "dtype": "", "date": "", "cases": [run.measure(work, case, 1)]}
+    assert [row["to_floor"] for row in reports.rows(report)] == [None, None]
+    assert "| n = 1 | jaxrls | failed: MemoryError |" in reports.markdown(report)
+    assert "| work | n = 1 | – | – | floor | – |" in reports.summary(report)
+
+
+def test_no_case_is_begun_when_time_is_over(tmp_path):
+    command = [sys.executable, str(ROOT / "benchmarks" / "run.py"), "--quick", "--only", "matmul", "--minutes", "0", "--out", str(tmp_path)]
+    subprocess.run(command, env=ENVIRONMENT, check=True, capture_output=True, timeout=300)
+    report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert report["cases"] == [] and report["not begun"] == ["matmul: 3,000 × 3,000 rows, d = 20, t = 10"]
+
+
+def test_exponents():
+    scaling = importlib.import_module("scaling")
+    assert scaling.exponent([1, 10, 100, 1000], [7, 3e1, 3e3, 3e5]) == pytest.approx(2)

@@ -47,6 +47,7 @@ FLOORS = {
     "_routes": 7,
     "_validation": 7,
     "_rank": 8,
+    "_few": 8,
     "_fit": 9,
     "_objective": 8,
     "_start": 8,

@@ -335,8 +335,8 @@ def factor_features(Phi: Float[Array, "n r"] | SparseRows, *, weights: Float[Arr
     for a Φ that is not a matrix. **Source**: Rifkin (lecture), "Linear kernel, SVD approach".
 
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> rls.factor_features(jnp.array([[3.0], [4.0]])).s.round(3).tolist()
-    [25.0]
+    >>> round(float(rls.factor_features(jnp.array([[3.0], [4.0]])).s[0]), 3)
+    25.0
     """
     if isinstance(Phi, SparseRows):
         raise ValueError("the SVD of a sparse Phi would make it dense: use factor_covariance")

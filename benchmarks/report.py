@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+from goals import GOALS
+
 MARKS = "<!-- figures: made by benchmarks/run.py --readme -->", "<!-- end of figures -->"
 
 
@@ -49,6 +51,7 @@ def markdown(report: dict) -> str:
     lines = [head, ""]
     if report.get("not begun"):
         lines += [f"Out of time, and not measured: {'; '.join(report['not begun'])} and what came after in the same works.", ""]
+    lines += ["### Goals", "", goals(report), ""]
     for work in dict.fromkeys(case["work"] for case in report["cases"]):
         cases = [case for case in report["cases"] if case["work"] == work]
         day = f" ({cases[0]['date']})" if "date" in cases[0] else ""
@@ -64,6 +67,19 @@ def markdown(report: dict) -> str:
             reached = f", {case['flops'] / floor / 1e9:.0f} GFLOP/s" if case["flops"] and floor else ""
             lines.append(f"| {case['size']} | *floor* | {parts}{reached} | | 1 | | |")
         lines.append("")
+    return "\n".join(lines)
+
+
+def goals(report: dict) -> str:
+    """What goals.py asks for beside what was reached, for the works that were measured."""
+    lines = ["| work | size | against | asked | reached |", "|" + "---|" * 5]
+    for row in rows(report):
+        most, peers = GOALS.get((row["work"], row["size"]), (None, {}))
+        if row["kind"] == "ours" and most is not None:
+            lines.append(f"| {row['work']} | {row['size']} | the floor | at most {most:g} × | {_ratio(row['to_floor'])} × |")
+        elif row["name"] in peers:
+            reached = row.get("missing") or f"{_ratio(row['to_ours'], 1)} ×"
+            lines.append(f"| {row['work']} | {row['size']} | {row['name']} | at least {peers[row['name']]:g} × as long | {reached} |")
     return "\n".join(lines)
 
 
@@ -94,24 +110,29 @@ def print_case(report: dict) -> None:
 def summary(report: dict) -> str:
     """One line per case with what a reader asks first."""
     lines = ["| work | size | ours, s | × the floor | the floor | peers, × ours |", "|" + "---|" * 6]
+    said = ""
     for case in report["cases"]:
         mine = rows({**report, "cases": [case]})
         peers = [f"{row['name']} {row['to_ours']:.1f}" for row in mine if row["kind"] == "peer" and row["to_ours"]]
         floor = " + ".join(part["name"] for part in case["floor"])
         seconds = mine[0].get("median")
         took = "–" if seconds is None else f"{seconds:.2g}"
-        lines.append(f"| {case['work']} | {case['size']} | {took} | {_ratio(mine[0]['to_floor'])} | {floor} | {', '.join(peers) or '–'} |")
+        what = "the same" if case["what"] == said else f"{case['what'].rstrip('.')} (`{case['work']}`)"
+        said = case["what"]
+        lines.append(f"| {what} | {case['size']} | {took} | {_ratio(mine[0]['to_floor'])} | {floor} | {', '.join(peers) or '–'} |")
     return "\n".join(lines)
 
 
 def with_table(text: str, report: dict) -> str:
-    """`text` with what stands between the marks replaced by the summary of the works that are a user's."""
+    """`text` with what stands between the marks replaced by the summary of the cases in which a peer ran."""
     for mark in MARKS:
         if text.count(mark) != 1:
             raise SystemExit(f"the file must have the mark {mark} once, and has it {text.count(mark)} times")
     before, rest = text.split(MARKS[0])
-    shown = {**report, "cases": [case for case in report["cases"] if case["work"] not in ("spectrum", "ceilings")]}
-    return f"{before}{MARKS[0]}\n{summary(shown)}\n{MARKS[1]}{rest.split(MARKS[1])[1]}"
+    shown = [case for case in report["cases"] if any(one["kind"] == "peer" and "missing" not in one for one in case["contestants"])]
+    versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
+    table = summary({**report, "cases": shown})
+    return f"{before}{MARKS[0]}\n{table}\n\nMeasured on {report['date']} with {versions}.\n{MARKS[1]}{rest.split(MARKS[1])[1]}"
 
 
 def picture(report: dict, file) -> None:
@@ -126,7 +147,13 @@ def picture(report: dict, file) -> None:
     colors = {"ours": "C0", "variant": "C9", "peer": "C1"}
     figure, ax = plt.subplots(figsize=(9, 1 + 0.3 * len(labels)), layout="constrained")
     for row in drawn:
-        ax.plot(row["to_floor"], labels.index(f"{row['work']}: {row['size']}"), "o", color=colors[row["kind"]], alpha=0.8)
+        ax.plot(
+            row["to_floor"],
+            labels.index(f"{row['work']}: {row['size']}"),
+            "o",
+            color=colors[row["kind"]],
+            zorder=3 if row["kind"] == "ours" else 2,
+        )
     for kind, color in colors.items():
         ax.plot([], [], "o", color=color, label={"ours": "jaxrls", "variant": "jaxrls, another way", "peer": "peers"}[kind])
     ax.axvline(1, color="0.4", linewidth=1)

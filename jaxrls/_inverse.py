@@ -33,13 +33,10 @@ def _panels(n: int) -> list[tuple[int, int]]:
 
 
 def _gram_of_lower(W):
-    """WᵀW of a lower triangular W, whose zeros leave n³/3 flops: its entry (i, j) sums over rows k ≥ max(i, j) only."""
-    n = W.shape[0]
+    """WᵀW of a lower triangular W, half of whose zeros are left out: entry (i, j) sums over rows k ≥ max(i, j) only."""
     out = jnp.zeros_like(W)
-    for start, stop in _panels(n):
-        out = out.at[start:stop, start:stop].set(matmul(W[start:, start:stop].T, W[start:, start:stop]))
-        if stop < n:
-            out = out.at[stop:, start:stop].set(matmul(W[stop:, stop:].T, W[stop:, start:stop]))
+    for start, stop in _panels(W.shape[0]):
+        out = out.at[start:stop, :stop].set(matmul(W[start:, start:stop].T, W[start:, :stop]))
     return jnp.tril(out) + jnp.tril(out, -1).T
 
 

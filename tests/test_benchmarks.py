@@ -42,7 +42,7 @@ def test_tables_are_made_from_the_report_alone(report):
     command = [sys.executable, str(ROOT / "benchmarks" / "run.py"), "--from", str(report / "report.json"), "--out", str(report / "again")]
     summary = subprocess.run(command, env=ENVIRONMENT, check=True, capture_output=True, text=True, timeout=300).stdout
     cases = json.loads((report / "report.json").read_text(encoding="utf-8"))["cases"]
-    assert all(f"| {case['work']} | {case['size']} |" in summary for case in cases)
+    assert all(f"| {case['size']} |" in summary and f"(`{case['work']}`)" in summary for case in cases)
     assert (report / "again" / "report.md").read_text(encoding="utf-8") == (report / "report.md").read_text(encoding="utf-8")
 
 
@@ -71,7 +71,7 @@ def test_what_fails_is_a_result_and_the_others_go_on():
     report = {"machine": run.machine(), "versions": {}, "dtype": "", "date": "", "cases": [run.measure(work, case, 1)]}
     assert [row["to_floor"] for row in reports.rows(report)] == [None, None]
     assert "| n = 1 | jaxrls | failed: MemoryError |" in reports.markdown(report)
-    assert "| work | n = 1 | – | – | floor | – |" in reports.summary(report)
+    assert "| A work (`work`) | n = 1 | – | – | floor | – |" in reports.summary(report)
 
 
 def test_no_case_is_begun_when_time_is_over(tmp_path):
@@ -84,3 +84,21 @@ def test_no_case_is_begun_when_time_is_over(tmp_path):
 def test_exponents():
     scaling = importlib.import_module("scaling")
     assert scaling.exponent([1, 10, 100, 1000], [7, 3e1, 3e3, 3e5]) == pytest.approx(2)
+
+
+def test_goals_name_works_peers_and_sizes_that_are_measured():
+    goals, reports = map(importlib.import_module, ("goals", "report"))
+    cases = {(case["work"], case["size"]): case for case in reports.read(ROOT / "benchmarks" / "report" / "report.json")["cases"]}
+    for key, (_, peers) in goals.GOALS.items():
+        assert set(peers) <= {one["name"] for one in cases[key]["contestants"] if one["kind"] == "peer"}
+    assert set(goals.PROMISED_INSTEAD) <= {peer for _, peers in goals.GOALS.values() for peer in peers}
+
+
+def test_a_work_measured_again_takes_the_place_of_its_old_cases():
+    reports = importlib.import_module("report")
+    head = {"machine": 1, "versions": 2, "dtype": 3, "quick": False}
+    old = {**head, "date": "then", "cases": [{"work": "a", "size": 1}, {"work": "a", "size": 2}, {"work": "b", "size": 1}]}
+    new = {**head, "date": "now", "cases": [{"work": "a", "size": 3}]}
+    assert reports.updated(old, new)["cases"] == [{"date": "now", "work": "a", "size": 3}, {"date": "then", "work": "b", "size": 1}]
+    with pytest.raises(SystemExit, match="another machine"):
+        reports.updated({**old, "machine": 0}, new)

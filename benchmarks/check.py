@@ -1,6 +1,6 @@
 """The guard before a release: the ratios that the package promises, asserted, in under five minutes.
 
-python benchmarks/check.py [--rounds 3]
+python benchmarks/check.py [--rounds 2]
 
 Ours against the floor, medians of interleaved rounds, and against peers, which run once; those that are not installed are named, and those
 that take minutes are left to run.py. goals.py has the numbers.
@@ -19,7 +19,7 @@ from timing import timed
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
     args = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
     from works import WORKS

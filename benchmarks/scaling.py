@@ -3,7 +3,7 @@
     python benchmarks/scaling.py [--out DIR] [--quick]
 
 Each line varies one size and keeps the others; its exponent is the slope of log time, or log memory, over the log of the size (least squares
-over all sizes but the smallest). Memory is what XLA plans for temporaries and results. Writes scaling.json and scaling.png into --out.
+over all sizes but the smallest). Memory is what XLA plans for temporaries and results. Writes scaling.json, scaling.md and scaling.png into --out.
 """
 
 import argparse
@@ -90,6 +90,16 @@ def exponent(sizes, values) -> float:
     return float(np.polyfit(np.log(sizes[1:]), np.log(values[1:]), 1)[0])
 
 
+def markdown(report) -> str:
+    """Sizes, seconds and exponents as a table."""
+    lines = ["| in | what | sizes | seconds | exponent of time | of memory | operations |", "|---" * 7 + "|"]
+    for name, line in report.items():
+        slopes = f"{line['exponent of seconds']:.2f} | {line['exponent of bytes']:.2f}"
+        sizes, took = ", ".join(map(str, line["sizes"])), ", ".join(f"{s:.3g}" for s in line["seconds"])
+        lines.append(f"| {name} | {line['what']} | {sizes} | {took} | {slopes} | {line['operations']} |")
+    return "\n".join(lines)
+
+
 def picture(report, file) -> None:
     """Time and memory over each size, as multiples of the smallest."""
     import matplotlib as mpl
@@ -97,7 +107,7 @@ def picture(report, file) -> None:
     mpl.use("agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, 2, figsize=(9, 4), layout="constrained", sharex=True)
+    figure, axes = plt.subplots(1, 2, figsize=(9, 5), layout="constrained", sharex=True)
     for name, line in report.items():
         for ax, what in zip(axes, ("seconds", "bytes"), strict=True):
             values = np.array(line[what]) / line[what][0]
@@ -106,36 +116,35 @@ def picture(report, file) -> None:
         ax.set(
             xscale="log", yscale="log", xlabel="size, as a multiple of the smallest", ylabel=f"{what}, as a multiple of the smallest size's"
         )
-        ax.legend(title="exponent in")
+        ax.legend(title="exponent in", loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2)
     figure.savefig(file, dpi=90)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("benchmark-report"), help="folder of scaling.json and scaling.png")
+    parser.add_argument("--out", type=Path, default=Path("benchmark-report"), help="folder of scaling.json, scaling.md and scaling.png")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="a tenth of the sizes, to see that it runs")
     args = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
     args.out.mkdir(parents=True, exist_ok=True)
     report = {}
-    print("| in | what | sizes | seconds | exponent of time | of memory | operations |\n" + "|---" * 7 + "|")
     for name, (work, sizes, order) in LINES.items():
         sizes = [size // 10 for size in sizes] if args.quick else list(sizes)
         seconds, memory = measure(work, sizes, args.rounds)
-        slopes = {"exponent of seconds": exponent(sizes, seconds), "exponent of bytes": exponent(sizes, memory)}
         report[name] = {
             "what": (work.__doc__ or "").strip(),
             "sizes": sizes,
             "seconds": seconds,
             "bytes": memory,
-            **slopes,
+            "exponent of seconds": exponent(sizes, seconds),
+            "exponent of bytes": exponent(sizes, memory),
             "operations": order,
         }
-        took = ", ".join(f"{s:.3g}" for s in seconds)
-        cells = [name, report[name]["what"], ", ".join(map(str, sizes)), took, *(f"{slope:.2f}" for slope in slopes.values()), str(order)]
-        print("| " + " | ".join(cells) + " |", flush=True)
+        print(f"{name}: {report[name]['exponent of seconds']:.2f}", flush=True)
+    print(markdown(report))
     (args.out / "scaling.json").write_text(json.dumps(report, indent=1, ensure_ascii=False), encoding="utf-8")
+    (args.out / "scaling.md").write_text(markdown(report) + "\n", encoding="utf-8")
     picture(report, args.out / "scaling.png")
 
 

@@ -84,6 +84,11 @@ def test_no_case_is_begun_when_time_is_over(tmp_path):
 def test_exponents():
     scaling = importlib.import_module("scaling")
     assert scaling.exponent([1, 10, 100, 1000], [7, 3e1, 3e3, 3e5]) == pytest.approx(2)
+    kept = ROOT / "benchmarks" / "report"
+    report = json.loads((kept / "scaling.json").read_text(encoding="utf-8"))
+    assert (kept / "scaling.md").read_text(encoding="utf-8") == scaling.markdown(report) + "\n"
+    for line in report.values():
+        assert line["exponent of seconds"] == pytest.approx(scaling.exponent(line["sizes"], line["seconds"]))
 
 
 def test_goals_name_works_peers_and_sizes_that_are_measured():

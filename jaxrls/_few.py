@@ -15,16 +15,16 @@ from jaxrls._pytree import pytree
 from jaxrls._validation import evaluate
 from jaxrls._weighted import prepare_weights, scale_rows
 
-# One eigendecomposition takes as long as the Cholesky factors and inverses of 2 λ at n = 1000, 4 at 2000 and 6 at 4000, on CPUs
-# (benchmarks/run.py --only spectrum path).
-ROWS_PER_LAM, MOST = 1000, 5
+# One eigendecomposition takes as long as the Cholesky factors and inverses of 2 to 6 λ at n = 1000, 3 to 4 at 2000, 5 to 6 at 4000, the fewer in
+# float32, on CPUs (benchmarks/run.py --only spectrum).
+ROWS_PER_LAM, MOST_LAMS = 1000, 5
 # Steps of the power method: the level of rounding needs its eigenvalue to a few percent.
-STEPS = 10
+POWER_STEPS = 10
 
 
 def are_few(num: int, n: int) -> bool:
     """Whether `num` values of λ take less time by a Cholesky factor each than by the eigendecomposition of n rows."""
-    return num <= min(MOST, 1 + n // ROWS_PER_LAM)
+    return num <= min(MOST_LAMS, 1 + n // ROWS_PER_LAM)
 
 
 @pytree
@@ -75,4 +75,4 @@ def _largest_eigenvalue(K, point):
         return x / jnp.where(length > 0, length, 1), length
 
     start = point.direction()
-    return jax.lax.fori_loop(0, STEPS, step, (start, jnp.zeros((), K.dtype)))[1]
+    return jax.lax.fori_loop(0, POWER_STEPS, step, (start, jnp.zeros((), K.dtype)))[1]

@@ -8,12 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls._linalg import matmul
+from jaxrls._linalg import from_panels, matmul, panels, transposed_matmul
 
 # Below this size a triangular inverse is left to the library's solver.
 LEAF = 512
-# Block columns of a symmetric product: with m of them the work is (m + 1)/2m of the full product.
-PANELS = 4
 
 
 def triangular_inverse(L: Float[Array, "n n"]) -> Float[Array, "n n"]:
@@ -27,23 +25,15 @@ def triangular_inverse(L: Float[Array, "n n"]) -> Float[Array, "n n"]:
     return jnp.block([[A, jnp.zeros((half, n - half), L.dtype)], [B, C]])
 
 
-def _panels(n: int) -> list[tuple[int, int]]:
-    width = n if n <= LEAF else -(-n // PANELS)
-    return [(start, min(start + width, n)) for start in range(0, n, width)]
-
-
 def _gram_of_lower(W):
     """WᵀW of a lower triangular W, half of whose zeros are left out: entry (i, j) sums over rows k ≥ max(i, j) only."""
-    out = jnp.zeros_like(W)
-    for start, stop in _panels(W.shape[0]):
-        out = out.at[start:stop, :stop].set(matmul(W[start:, start:stop].T, W[start:, :stop]))
-    return jnp.tril(out) + jnp.tril(out, -1).T
+    return from_panels([transposed_matmul(W[start:, start:stop], W[start:, :stop]) for start, stop in panels(W.shape[0])])
 
 
 @jax.custom_jvp
 def inverse(G: Float[Array, "n n"]) -> Float[Array, "n n"]:
     """G⁻¹ of a symmetric positive definite G; NaN where G is not, to working precision. About 4n³/3 flops."""
-    return _gram_of_lower(triangular_inverse(jax.lax.linalg.cholesky(G, symmetrize_input=False)))
+    return _gram_of_lower(triangular_inverse(jax.lax.linalg.cholesky(G.T, symmetrize_input=False)))
 
 
 @inverse.defjvp
@@ -60,7 +50,7 @@ def solve_diag(G: Float[Array, "n n"], B: Float[Array, "n k"]) -> tuple[Float[Ar
     The derivative takes one more product, half as large for symmetry, and nests to any order. dG must be symmetric, as it
     is for every function that returns a symmetric G.
     """
-    L = jax.lax.linalg.cholesky(G, symmetrize_input=False)
+    L = jax.lax.linalg.cholesky(G.T, symmetrize_input=False)
     W = triangular_inverse(L)
     return _cholesky_solve(L, B), jnp.sum(W * W, axis=0), 2 * jnp.sum(jnp.log(jnp.diagonal(L)))
 
@@ -83,12 +73,12 @@ def _sandwich_diagonal(P, D):
     """diag(P D P) for symmetric P and D, from the blocks of D at and below its diagonal.
 
     Its transpose, the one large product of a gradient, then fills just those blocks: half of P diag(b) P. `split` is transposed to
-    a concatenation, where slices would be to sums of n×n arrays.
+    a concatenation, where slices would be to sums of n×n arrays, and the Pᵀ below to a product along rows, which is the faster one.
     """
-    n, panels = P.shape[0], _panels(P.shape[0])
+    n, columns_of = P.shape[0], panels(P.shape[0])
     total = jnp.zeros(n, P.dtype)
-    for (start, stop), columns in zip(panels, jax.lax.split(D, [b - a for a, b in panels], axis=1), strict=True):
+    for (start, stop), columns in zip(columns_of, jax.lax.split(D, [b - a for a, b in columns_of], axis=1), strict=True):
         below = jax.lax.split(columns, (start, n - start), axis=0)[1] if start else columns
         twice = jnp.where(jnp.arange(start, n) < stop, 1, 2).astype(P.dtype)
-        total = total + jnp.sum(matmul(P[:, start:], twice[:, None] * below) * P[:, start:stop], axis=1)
+        total = total + jnp.sum(matmul(P[start:].T, twice[:, None] * below) * P[:, start:stop], axis=1)
     return total

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from jaxrls._blocks import default_block_size, sum_rows
 from jaxrls._inverse import inverse, solve_diag
-from jaxrls._linalg import matmul, safe_sqrt
+from jaxrls._linalg import from_panels, matmul, safe_sqrt, symmetric_panels
 from jaxrls._pytree import pytree, static
 from jaxrls._weighted import Weighted, scale_rows, unscale
 
@@ -168,9 +168,10 @@ class FeaturePoint(Weighted):
 
         def products(block):
             Phi, y = block
-            return matmul(Phi.T, Phi), matmul(Phi.T, y)
+            return symmetric_panels(Phi), matmul(Phi.T, y)
 
-        A, z = self._sum(products, scaled)
+        panels, z = self._sum(products, scaled)
+        A = from_panels(panels)
         i = jnp.arange(A.shape[0])
         A = A.at[i, i].add(self.lam)
         w, diagonal, logdet = solve_diag(A, z)

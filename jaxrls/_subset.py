@@ -23,7 +23,7 @@ from jaxrls._gram import gram
 from jaxrls._inverse import triangular_inverse
 from jaxrls._kernels import Kernel
 from jaxrls._landmarks import Landmarks, as_landmarks, check_evaluable
-from jaxrls._linalg import matmul, safe_sqrt
+from jaxrls._linalg import from_panels, matmul, safe_sqrt, symmetric_panels
 from jaxrls._pytree import pytree
 from jaxrls._weighted import prepare_weights, scale_rows
 
@@ -74,9 +74,10 @@ def moments(
         v = jnp.ones(x.shape[0], x.dtype) if v is None else v
         b = (lift(x) if b is None else b) - origin
         half = scale_rows(safe_sqrt(v), b)
-        return Moments(jnp.sum(v), matmul(v, b), matmul(half.T, half), jnp.sum(v * lift.kernel.diag(x)))
+        return jnp.sum(v), matmul(v, b), symmetric_panels(half), jnp.sum(v * lift.kernel.diag(x))
 
-    return sum_rows(block, (X, rows, weights), block_rows(X.shape[0], origin, block_size))
+    weight, first, second, trace = sum_rows(block, (X, rows, weights), block_rows(X.shape[0], origin, block_size))
+    return Moments(weight, first, from_panels(second), trace)
 
 
 @pytree

@@ -10,7 +10,7 @@ from jaxrls._linalg import matmul
 from jaxrls._sparse import SparseRows
 
 # Bytes of one block's temporaries: on CPUs what stays in cache, on accelerators what keeps the device busy.
-CPU_BLOCK_BYTES = 4 * 2**20
+CPU_BLOCK_BYTES = 8 * 2**20
 ACCELERATOR_BLOCK_BYTES = 256 * 2**20
 
 

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 
 from jaxrls._blocks import default_block_size, map_rows, rows_matmul, sum_rows
 from jaxrls._checks import check_matrix, check_symmetric
-from jaxrls._linalg import eigh, from_panels, matmul, safe_sqrt, svd, symmetric_panels, transposed_matmul
+from jaxrls._linalg import eigh, from_panels, gram_panels, matmul, safe_sqrt, svd, transposed_matmul
 from jaxrls._pytree import pytree, static
 from jaxrls._sparse import SparseMatrix, SparseRows, is_sparse, sparse_rows
 from jaxrls._weighted import Weighted, prepare_weights, scale_rows, unscale
@@ -379,7 +379,7 @@ def factor_covariance(
     def product(block):
         rows, v = block
         rows = scale_rows(None if v is None else safe_sqrt(v), rows if mean is None else rows - mean)
-        return symmetric_panels(rows)
+        return gram_panels(rows)
 
     block_size = default_block_size(Phi.shape[0], Phi.shape[1] * Phi.dtype.itemsize)
     s, V, inverse_sigma, below = spectrum(from_panels(sum_rows(product, (Phi, weights), block_size)))
@@ -394,7 +394,7 @@ def _factor_outer(Phi, weights, intercept):
     weights, mean = _prepare_features(Phi, weights, intercept)
     dual = factor_symmetric(map_rows(lambda rows: rows_matmul(Phi, rows.T).T, Phi, Phi.shape[0]), weights, intercept, "covariance")
     scaled = scale_rows(dual.root_weights, dual.rows)
-    basis = sum_rows(lambda block: transposed_matmul(block[0], block[1]), (Phi, scaled), Phi.shape[0])
+    basis = sum_rows(lambda block: transposed_matmul(block[1], block[0]).T, (Phi, scaled), Phi.shape[0])
     shift = matmul(mean, basis) if intercept else None
     floor = jnp.maximum(dual.floor, rounding(max(Phi.shape), dual.s))
     return Factor(dual.rows, dual.s, None, None, basis, shift, weights, _keep(Phi, weights), dual.indefinite, floor, True, "covariance")

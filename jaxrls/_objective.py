@@ -34,8 +34,8 @@ def loo_objective(
     −sym((G⁻¹a)cᵀ) + G⁻¹ diag(b) G⁻¹, pushed through the kernel in row blocks. No eigenvector is differentiated, so that the
     gradient is right where eigenvalues repeat or vanish.
 
-    **Shapes**: X (n, d), Y (n,) or (n, t), lam (), weights (n,); a scalar in the units of the loss. **Cost** with gradient one Cholesky
-    factor and about three products' worth of n×n work, in six n×n arrays; O(n r²) on r < n explicit features; O(n m²) on m `landmarks`, as in
+    **Shapes**: X (n, d), Y (n,) or (n, t), lam (), weights (n,); a scalar in the units of the loss. **Cost** about n³
+    flops, 3n³ with gradient, in six n×n arrays; O(n r²) on r < n explicit features; O(n m²) on m `landmarks`, as in
     `factor_subset`, in row blocks and O(m²) memory beside X and Y: points (m, d) have derivatives too, row numbers leave with their row. The
     derivative in a weight that is exactly 0 is taken as 0. **Raises** `ValueError` for shapes that do not fit. **Fails** (NaN) where K + λI is singular to
     working precision. **Source**: the derivative of Rifkin (lecture), "LOOE derivation, VII"; Sundararajan and Keerthi 2001, eq. 25.

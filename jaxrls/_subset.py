@@ -23,7 +23,7 @@ from jaxrls._gram import gram
 from jaxrls._inverse import triangular_inverse
 from jaxrls._kernels import Kernel
 from jaxrls._landmarks import Landmarks, as_landmarks, check_evaluable
-from jaxrls._linalg import from_panels, matmul, safe_sqrt, symmetric_panels
+from jaxrls._linalg import from_panels, gram_panels, matmul, safe_sqrt
 from jaxrls._pytree import pytree
 from jaxrls._weighted import prepare_weights, scale_rows
 
@@ -74,7 +74,7 @@ def moments(
         v = jnp.ones(x.shape[0], x.dtype) if v is None else v
         b = (lift(x) if b is None else b) - origin
         half = scale_rows(safe_sqrt(v), b)
-        return jnp.sum(v), matmul(v, b), symmetric_panels(half), jnp.sum(v * lift.kernel.diag(x))
+        return jnp.sum(v), matmul(v, b), gram_panels(half), jnp.sum(v * lift.kernel.diag(x))
 
     weight, first, second, trace = sum_rows(block, (X, rows, weights), block_rows(X.shape[0], origin, block_size))
     return Moments(weight, first, from_panels(second), trace)
@@ -213,7 +213,7 @@ def factor_subset(
     **Arguments**: `landmarks` from `jaxrls.landmarks`, or row numbers of X (m,), or points (m, d). `keep` holds n×m numbers, the default
     where they fit into a quarter of memory; False recomputes row blocks from X in every pass: O(m² + block) memory, and the kernel
     and a quarter of a product more in each. `block_size` rows at a time while the sums are made. **Shapes**: weights (n,) ≥ 0.
-    **Cost** 2¼ products of n m² multiply-adds, LOO included, O(m³) and n m kernel values. **Raises** `ValueError` for landmarks or shapes
+    **Cost** 2¼ products of n m² multiply-adds, LOO included, 1⅞ from m = 512 on, O(m³) and n m kernel values. **Raises** `ValueError` for landmarks or shapes
     that do not fit, or a precomputed kernel. **Fails**: a pivot of K_RR's Cholesky factor below 2√m·eps of its diagonal makes a ridge of
     that size, relative to the diagonal, and four times larger until the factor exists; `ridge` says which. Squares the condition number
     of Φ as `factor_covariance`. **Source**: Quiñonero-Candela and Rasmussen 2005, §4; Rifkin (lecture), "Subset of Regressors".

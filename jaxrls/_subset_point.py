@@ -21,7 +21,7 @@ from jaxrls._gram import gram
 from jaxrls._inverse import triangular_inverse
 from jaxrls._kernels import Kernel
 from jaxrls._landmarks import as_landmarks, check_evaluable
-from jaxrls._linalg import from_panels, matmul, safe_sqrt, symmetric_panels
+from jaxrls._linalg import from_panels, gram_panels, matmul, safe_sqrt
 from jaxrls._pytree import pytree, static
 from jaxrls._subset import block_rows, cholesky
 from jaxrls._weighted import Weighted, prepare_weights, scale_rows, unscale
@@ -69,7 +69,8 @@ class SubsetPoint(Weighted):
         Y, mean, scaled = self.center(Y)
         K = gram(self.kernel, self.points)
         L, _ = cholesky(K)
-        back = triangular_inverse(L).T
+        inverse = triangular_inverse(L)
+        back = inverse.T
         # Any row near the mean keeps the later subtraction of the mean from cancelling.
         origin = jnp.mean(matmul(K, back), axis=0) if self.intercept_fitted else jnp.zeros_like(K[0])
 
@@ -77,14 +78,14 @@ class SubsetPoint(Weighted):
             x, v, y = block
             phi = matmul(self.kernel(x, self.points), back) - origin
             half = scale_rows(None if v is None else safe_sqrt(v), phi)
-            return jnp.sum(phi, axis=0) if v is None else matmul(v, phi), symmetric_panels(half), matmul(half.T, y)
+            return jnp.sum(phi, axis=0) if v is None else matmul(v, phi), gram_panels(half), matmul(half.T, y)
 
         first, panels, cross = self._sum(products, scaled)
         second = from_panels(panels)
         step = first / self.total_weight() if self.intercept_fitted else jnp.zeros_like(first)
         A = jnp.linalg.cholesky(second - first[:, None] * step + self.lam * jnp.eye(K.shape[0], dtype=self.dtype))
         shrink = triangular_inverse(A)
-        return SubsetTarget(Y, mean, scaled, matmul(back, shrink.T), matmul(shrink, origin + step), matmul(shrink, cross), shrink)
+        return SubsetTarget(Y, mean, scaled, matmul(shrink, inverse).T, matmul(shrink, origin + step), matmul(shrink, cross), shrink)
 
     def coef(self, target, lam):
         """β = Rq."""

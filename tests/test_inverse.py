@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support import EPS, X64, array, assert_close, assert_derivatives
 
-from jaxrls import _inverse
+from jaxrls import _inverse, _linalg
 
 SIZES = (1, 3, 4, 5, 16, 23, 40)
 
@@ -15,6 +15,7 @@ SIZES = (1, 3, 4, 5, 16, 23, 40)
 def small_leaves(monkeypatch):
     """Many levels and panels at small sizes."""
     monkeypatch.setattr(_inverse, "LEAF", 3)
+    monkeypatch.setattr(_linalg, "FEW_COLUMNS", 1)
 
 
 def positive(n, rng):

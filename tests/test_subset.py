@@ -283,7 +283,7 @@ def test_sums_add_up_over_pieces():
 
 def test_memory():
     """K is never formed, and without `keep` no n×m matrix either: not while factoring, nor in the path with leave-one-out."""
-    n, m, size = 100_000, 100, jnp.dtype(DTYPE).itemsize
+    n, m, size = 200_000, 100, jnp.dtype(DTYPE).itemsize
     shapes = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in (((n, 3), DTYPE), ((n,), DTYPE), ((m,), jnp.int32))]
 
     def temporaries(keep):

@@ -1,0 +1,97 @@
+"""Products along rows and by panels, against NumPy's in float64, at sizes below and above those from which they differ."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import EPS, array, assert_close, wide
+
+import jaxrls as rls
+from jaxrls import _linalg
+from jaxrls._linalg import PANELS, from_panels, gram_panels, panels, transposed_matmul
+
+ROWS = 12
+
+
+@pytest.fixture(autouse=True)
+def few_columns(monkeypatch):
+    """Transpositions and panels from small sizes on."""
+    monkeypatch.setattr(_linalg, "FEW_COLUMNS", 3)
+
+
+@pytest.mark.parametrize("shapes", [(2, 5), (5, 2), (3, 3), (7, 4)])
+def test_a_transposed_product(shapes, rng):
+    A, B = rng.normal(size=(ROWS, shapes[0])), rng.normal(size=(ROWS, shapes[1]))
+    assert_close(jax.jit(transposed_matmul)(array(A), array(B)), wide(A).T @ wide(B), 4 * ROWS * EPS)
+    transposes = "optimization_barrier" in str(jax.make_jaxpr(transposed_matmul)(array(A), array(B)))
+    assert transposes == (min(shapes) >= 3 and jax.default_backend() == "cpu")
+
+
+@pytest.mark.parametrize("columns", [1, 3, 12, 13, 14, 16, 23])
+def test_panels_summed_over_blocks_of_rows(columns, rng):
+    A = rng.normal(size=(ROWS, columns))
+    halves = [gram_panels(array(half)) for half in (A[:5], A[5:])]
+    whole = from_panels(jax.tree.map(jnp.add, *halves))
+    assert_close(whole, wide(A).T @ wide(A), 4 * ROWS * EPS)
+    assert (np.asarray(whole) == np.asarray(whole).T).all()
+
+
+@pytest.mark.parametrize("n", [1, 12, 13, 14, 17, 100])
+def test_panels_cover_every_row_once(n):
+    starts, stops = zip(*panels(n), strict=True)
+    assert starts == (0, *stops[:-1])
+    assert stops[-1] == n
+    assert len(starts) == (1 if n <= 12 else PANELS)
+
+
+def test_only_blocks_up_to_the_diagonal_are_multiplied():
+    numbers = sum(panel.size for panel in gram_panels(jnp.zeros((2, 16))))
+    assert numbers == 16 * 16 * (PANELS + 1) // (2 * PANELS)
+
+
+def test_derivatives_and_vmap(rng):
+    """tr(C (AᵀA)²) with symmetric C, whose derivatives of first and second order are products too."""
+    C = rng.normal(size=(16, 16))
+    C = array(C + C.T)
+    A, B = (array(rng.normal(size=(ROWS, 16))) for _ in range(2))
+
+    def trace(A):
+        G = from_panels(gram_panels(A))
+        return jnp.sum(transposed_matmul(G, G) * C)
+
+    def exact(A):
+        G, wide_C = A.T @ A, np.asarray(C, np.float64)
+        return 2 * A @ (G @ wide_C + wide_C @ G)
+
+    a, b = np.asarray(A, np.float64), np.asarray(B, np.float64)
+    slope, change = jax.jit(lambda A, B: jax.jvp(jax.grad(trace), (A,), (B,)))(A, B)
+    assert_close(slope, exact(a), 100 * ROWS * EPS)
+    # `exact` is a polynomial of degree 3 in A, of which this is the exact derivative along B.
+    differences = (8 * (exact(a + b) - exact(a - b)) - (exact(a + 2 * b) - exact(a - 2 * b))) / 12
+    assert_close(change, differences, 1000 * ROWS * EPS)
+    assert_close(jax.vmap(jax.grad(trace))(jnp.stack([A, B])), np.stack([exact(a), exact(b)]), 100 * ROWS * EPS)
+
+
+def results(rng):
+    """What goes through sums of panels over ragged blocks: both factors of features, both points, and a derivative of second order."""
+    X, y, weights = array(rng.normal(size=(41, 9))), array(rng.normal(size=41)), array(rng.uniform(0.5, 2, size=41))
+    rows, lams, kernel = jnp.arange(0, 36, 4), array([0.1, 1.0]), rls.Gaussian(array(3.0))
+    covariance = rls.factor_covariance(X, weights=weights, intercept=True)
+    subset = rls.factor_subset(kernel, X, rows, weights=weights, intercept=True, block_size=7)
+    found = [rls.loo(factor, y, lams) for factor in (covariance, subset)]
+
+    def derivatives(kernel, landmarks):
+        def error(lam):
+            return rls.loo_objective(kernel, X, y, lam, weights=weights, landmarks=landmarks, block_size=7)
+
+        return jax.jit(lambda lam: (error(lam), *jax.jvp(jax.grad(error), (lam,), (lam,))))(lams[0])
+
+    return [*found, *derivatives(kernel, rows), *derivatives(rls.Linear(), None)]
+
+
+def test_all_that_sums_panels_is_what_one_panel_gives(monkeypatch):
+    monkeypatch.setattr(_linalg, "FEW_COLUMNS", 100)
+    whole = results(np.random.default_rng(0))
+    monkeypatch.setattr(_linalg, "FEW_COLUMNS", 1)
+    for one, several in zip(whole, results(np.random.default_rng(0)), strict=True):
+        assert_close(several, one, 1e4 * EPS)

@@ -298,7 +298,7 @@ def kernel_product(n, m, d, t):
     """X, Z, V, and what nobody can avoid on the way to K(X, Z) V: two products and exp of every element, in cache-sized blocks of rows."""
     rng = np.random.default_rng(0)
     X, Z, V = rng.normal(size=(n, d)), rng.normal(size=(m, d)), rng.normal(size=(m, t))
-    rows = min(n, default_block_size(n, 8 * m))
+    rows = default_block_size(n, 8 * m)
 
     @jax.jit
     def unavoidable(x, z, v):
@@ -350,7 +350,6 @@ def prediction(quick) -> Iterator[Case]:
 
 COLD = """
 import jaxrls as rls
-from jaxrls._blocks import default_block_size
 X, y, _ = rls.airfoil()
 X = (X - X.mean(axis=0)) / X.std(axis=0)
 fit = rls.fit(rls.Gaussian(1.0), X[:1200], y[:1200])

@@ -23,10 +23,10 @@ from jaxrls._gram import gram as gram
 from jaxrls._gram import gram_matmul as gram_matmul
 from jaxrls._io import load as load
 from jaxrls._io import save as save
+from jaxrls._kernel import Kernel as Kernel
 from jaxrls._kernels import FeatureMap as FeatureMap
 from jaxrls._kernels import FunctionKernel as FunctionKernel
 from jaxrls._kernels import Gaussian as Gaussian
-from jaxrls._kernels import Kernel as Kernel
 from jaxrls._kernels import Laplacian as Laplacian
 from jaxrls._kernels import Linear as Linear
 from jaxrls._kernels import Matern as Matern

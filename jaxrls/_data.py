@@ -12,7 +12,7 @@ def airfoil() -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
     1503 measurements, in shuffled order, each column centred by its mean: standardise X before a radial kernel.
 
     **Returns** `(X, y, names)`: X (1503, 5) and y (1503,) float64 in the units that their names end with, y in decibels; `names` of
-    the five columns of X. **Cost** one small file. **Source**: Brooks, Pope and Marcolini 1989, NASA RP 1218; from the UCI Machine
+    the five columns of X. **Cost** one small file. **Raises** nothing. **Source**: Brooks, Pope and Marcolini 1989, NASA RP 1218; from the UCI Machine
     Learning Repository, CC BY 4.0; `jaxrls/data/README.md` has the details.
 
     >>> X, y, names = airfoil()

@@ -5,7 +5,7 @@ from jaxtyping import Array, Float
 
 from jaxrls._checks import check_lams, check_whole
 from jaxrls._factor import Factor
-from jaxrls._kernels import Kernel
+from jaxrls._kernel import Kernel
 from jaxrls._linalg import safe_sqrt
 from jaxrls._model import Model, make_model
 from jaxrls._pytree import pytree

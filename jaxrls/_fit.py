@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from jaxrls._checks import as_floats, check_dense_size, check_lams, is_concrete
 from jaxrls._criteria import gcv, holdout, kfold, log_marginal_likelihood, loo
 from jaxrls._few import are_few, search_few
-from jaxrls._kernels import Kernel
+from jaxrls._kernel import Kernel
 from jaxrls._losses import squared_error
 from jaxrls._model import Model, make_model
 from jaxrls._path import coef, effective_dof, lambda_grid, loo_residuals

@@ -4,7 +4,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls._blocks import check_block_size, default_block_size, map_rows
-from jaxrls._kernels import Kernel, Precomputed
+from jaxrls._kernel import Kernel
+from jaxrls._kernels import Precomputed
 from jaxrls._linalg import matmul
 
 

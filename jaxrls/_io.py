@@ -17,6 +17,7 @@ import numpy as np
 from jaxrls import _kernels as kernels
 from jaxrls._files import replacing
 from jaxrls._fit import Fit
+from jaxrls._kernel import On, Product, Scaled, Sum
 from jaxrls._landmarks import Landmarks
 from jaxrls._model import Model
 from jaxrls._path import Path
@@ -26,6 +27,7 @@ from jaxrls._version import __version__
 FORMAT = "jaxrls"
 FORMAT_VERSION = 1
 HEADER = "header"
+# What zipfile, zlib and NumPy raise for a damaged file; zipfile's NotImplementedError is for a compression that was never written here.
 DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, KeyError, RecursionError, MemoryError, NotImplementedError)
 
 CLASSES: dict[str, type] = {
@@ -35,15 +37,15 @@ CLASSES: dict[str, type] = {
         kernels.Laplacian,
         kernels.Linear,
         kernels.Matern,
-        kernels.On,
+        On,
         kernels.Periodic,
         kernels.Polynomial,
         kernels.Precomputed,
-        kernels.Product,
+        Product,
         kernels.RationalQuadratic,
-        kernels.Scaled,
+        Scaled,
         kernels.Sobolev,
-        kernels.Sum,
+        Sum,
         Fit,
         History,
         Landmarks,
@@ -60,6 +62,7 @@ def save(path: str | os.PathLike, obj: Any, *, extra: dict[str, Any] | None = No
     **Arguments**: `path` is written exactly as named, whole or not at all, and what was there is replaced; `extra` is anything JSON can
     hold that should travel with it, such as the names of columns. **Raises** `ValueError` for kernels that hold a Python function
     (`FeatureMap`, `FunctionKernel`) and for classes that are not the library's own. **Cost** that of writing the arrays.
+    **Source**: NumPy's `.npz` format.
 
     The entries are arrays that `numpy.load` reads too, named by their place: `numpy.load(path)["model.coef"]`.
 
@@ -89,6 +92,7 @@ def load(path: str | os.PathLike, *, with_extra: bool = False) -> Any:
     Arrays come back as NumPy arrays, which keep float64 whatever JAX's switch says; they go wherever JAX arrays go. A file can hold
     wrong numbers, but it cannot run code. **Raises** `ValueError` for a file that is truncated, foreign, or written in a newer format;
     `OSError` where it cannot be read. **Cost** that of reading the arrays.
+    **Source**: NumPy's `.npz` format.
 
     >>> import os, tempfile, jaxrls as rls
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -15,7 +15,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from jaxrls._blocks import default_block_size, map_rows
 from jaxrls._checks import as_floats, check_finite, check_matrix, check_whole, is_concrete
 from jaxrls._gram import gram
-from jaxrls._kernels import Kernel, Precomputed
+from jaxrls._kernel import Kernel
+from jaxrls._kernels import Precomputed
 from jaxrls._linalg import matmul
 from jaxrls._precision import in_precision_of
 from jaxrls._progress import progress_bar

@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 def squared_error(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> Float[Array, "n t"]:
     """Squared error e², the loss of the method itself.
 
-    **Cost** O(n t). **Source**: Rifkin (lecture), "Leave-One-Out CV".
+    **Shapes**: both (n, t). **Cost** O(n t). **Raises** nothing. **Source**: Rifkin (lecture), "Leave-One-Out CV".
 
     >>> import jax.numpy as jnp
     >>> squared_error(jnp.array([[2.0]]), jnp.array([[1.0]])).tolist()
@@ -20,7 +20,7 @@ def squared_error(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> 
 def absolute_error(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> Float[Array, "n t"]:
     """Absolute error |e|, less moved by outliers; its derivative at e = 0 is taken as 0.
 
-    **Cost** O(n t). **Source**: Hastie, Tibshirani and Friedman 2009, §10.6.
+    **Shapes**: both (n, t). **Cost** O(n t). **Raises** nothing. **Source**: Hastie, Tibshirani and Friedman 2009, §10.6.
 
     >>> import jax.numpy as jnp
     >>> absolute_error(jnp.array([[-2.0]]), jnp.array([[1.0]])).tolist()
@@ -37,7 +37,7 @@ def misclassification(residual: Float[Array, "n t"], label: Float[Array, "n t"])
     prediction, and all columns of a row carry the same 0 or 1, so that an average over columns is the error rate.
     Piecewise constant: its derivative is 0 everywhere, so it selects λ but cannot tune by gradient.
 
-    **Cost** O(n t). **Source**: Rifkin 2002, ch. 3.
+    **Shapes**: both (n, t). **Cost** O(n t). **Raises** nothing. **Source**: Rifkin 2002, ch. 3.
 
     >>> import jax.numpy as jnp
     >>> misclassification(jnp.array([[0.5], [2.0]]), jnp.array([[1.0], [1.0]])).tolist()

@@ -10,7 +10,8 @@ from jaxtyping import Array, Float
 from jaxrls._blocks import check_block_size, default_block_size, map_rows
 from jaxrls._checks import as_floats, check_finite, check_matrix
 from jaxrls._gram import gram_matmul
-from jaxrls._kernels import Kernel, Linear, Precomputed
+from jaxrls._kernel import Kernel
+from jaxrls._kernels import Linear, Precomputed
 from jaxrls._linalg import matmul
 from jaxrls._precision import scope, to_host
 from jaxrls._pytree import pytree

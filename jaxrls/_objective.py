@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxrls._criteria import loo
-from jaxrls._kernels import Kernel
+from jaxrls._kernel import Kernel
 from jaxrls._landmarks import Landmarks
 from jaxrls._losses import squared_error
 from jaxrls._path import as_grid, lambda_grid

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrls._checks import check_dense_size, is_concrete, memory_bytes
-from jaxrls._kernels import Kernel
+from jaxrls._kernel import Kernel
 from jaxrls._landmarks import landmarks
 from jaxrls._routes import choose_route
 

@@ -6,7 +6,8 @@ from jaxtyping import Array, Float, Int
 from jaxrls._checks import check_matrix, check_symmetric
 from jaxrls._factor import Factor, factor_covariance, factor_features, factor_symmetric
 from jaxrls._gram import gram
-from jaxrls._kernels import Kernel, Linear, Precomputed
+from jaxrls._kernel import Kernel
+from jaxrls._kernels import Linear, Precomputed
 from jaxrls._landmarks import Landmarks
 from jaxrls._point import FeaturePoint, GramPoint
 from jaxrls._sparse import SparseMatrix, SparseRows, is_sparse, sparse_rows

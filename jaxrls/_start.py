@@ -10,7 +10,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls._criteria import loo
-from jaxrls._kernels import Kernel, Laplacian, On, Periodic, Precomputed, city_block_distances, squared_distances
+from jaxrls._kernel import Kernel, On
+from jaxrls._kernels import Laplacian, Periodic, Precomputed, city_block_distances, squared_distances
 from jaxrls._linalg import safe_sqrt
 from jaxrls._path import lambda_grid
 from jaxrls._routes import factorize

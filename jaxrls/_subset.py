@@ -21,7 +21,7 @@ from jaxrls._checks import check_matrix, is_concrete, memory_bytes
 from jaxrls._factor import Factor, Target, rounding, spectrum
 from jaxrls._gram import gram
 from jaxrls._inverse import triangular_inverse
-from jaxrls._kernels import Kernel
+from jaxrls._kernel import Kernel
 from jaxrls._landmarks import Landmarks, as_landmarks, check_evaluable
 from jaxrls._linalg import from_panels, gram_panels, matmul, safe_sqrt
 from jaxrls._pytree import pytree
@@ -338,6 +338,7 @@ def certified_lam(source: SubsetFactor | Landmarks, tol: float | Float[Array, ""
     residuals over λ: the relative distance is at most `tol` for λ ≥ tr E/tol. A `SubsetFactor` counts its weights in, tr √vE√v, and c is
     then √v⁻¹c; for `Landmarks` with weights multiply by the largest. It is a bound: the path is often good far below it.
 
+    **Shapes**: `tol` () gives λ ().
     **Raises** `ValueError` for landmarks without a trace residual, or a `tol` that is not positive. **Cost** none. **Source**: the resolvent
     identity; ‖E‖ ≤ tr E.
 
@@ -353,7 +354,9 @@ def certified_lam(source: SubsetFactor | Landmarks, tol: float | Float[Array, ""
 
 
 def certificate(source: SubsetFactor | Landmarks, tol: float = 0.1) -> str:
-    """`certified_lam` in words, for a reader.
+    """`certified_lam` in words, for a reader: λ = tr(K − K̂)/tol.
+
+    **Shapes**: one landmark set or factor gives one sentence. **Cost** none. **Raises** and **Source** as `certified_lam`.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> certificate(rls.Landmarks(None, jnp.ones((1, 1)), jnp.array(0.5)), 0.25)

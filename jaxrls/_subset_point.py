@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int
 from jaxrls._blocks import sum_rows
 from jaxrls._gram import gram
 from jaxrls._inverse import triangular_inverse
-from jaxrls._kernels import Kernel
+from jaxrls._kernel import Kernel
 from jaxrls._landmarks import as_landmarks, check_evaluable
 from jaxrls._linalg import from_panels, gram_panels, matmul, safe_sqrt
 from jaxrls._pytree import pytree, static

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from jaxrls._checks import as_floats, check_dense_size, check_lams, check_whole, is_concrete
 from jaxrls._criteria import gcv, log_marginal_likelihood, loo
-from jaxrls._kernels import Kernel
+from jaxrls._kernel import Kernel
 from jaxrls._losses import misclassification, squared_error
 from jaxrls._model import Model, make_model
 from jaxrls._objective import error_at

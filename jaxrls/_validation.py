@@ -7,7 +7,8 @@ import numpy as np
 from jaxrls._checks import as_floats, check_finite, check_matrix, check_symmetric, check_targets, check_weights, check_whole, is_concrete
 from jaxrls._criteria import Folds, folds, holdout, kfold, log_marginal_likelihood, loo
 from jaxrls._gram import gram
-from jaxrls._kernels import Kernel, Precomputed
+from jaxrls._kernel import Kernel
+from jaxrls._kernels import Precomputed
 from jaxrls._landmarks import as_landmarks
 from jaxrls._landmarks import landmarks as choose_landmarks
 from jaxrls._losses import squared_error

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import jaxrls as rls
-from jaxrls import _io, _kernels
+from jaxrls import _io, _kernel, _kernels
 
 pytestmark = pytest.mark.any_precision  # files of both, whatever the switch says
 FIXTURE = Path(__file__).parent / "fixtures" / "fit-0.1.0.npz"
@@ -100,7 +100,11 @@ def test_tuned_kernels_and_landmarks_round_trip(tmp_path):
 
 
 def test_every_kernel_of_the_library_can_be_saved_or_holds_a_function():
-    own = {cls for cls in vars(_kernels).values() if isinstance(cls, type) and issubclass(cls, rls.Kernel) and is_dataclass(cls)}
+    own = {
+        cls
+        for cls in (vars(_kernel) | vars(_kernels)).values()
+        if isinstance(cls, type) and issubclass(cls, rls.Kernel) and is_dataclass(cls)
+    }
     assert own - set(_io.CLASSES.values()) == {rls.FeatureMap, rls.FunctionKernel}
 
 

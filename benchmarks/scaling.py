@@ -32,24 +32,24 @@ def grid(count):
 
 def whole_path(n):
     """Coefficients and leave-one-out error for 100 λ, all of K."""
-    return lambda X, Y, lams: rls.path(rls.factorize(KERNEL, X), Y, lams), (*data(n), grid(100))
+    return lambda X, Y, lams: rls.path(rls.factorize(KERNEL, X, intercept=False), Y, lams), (*data(n), grid(100))
 
 
 def more_lams(count):
     """Leave-one-out error over L λ, n = 1000, the factor given."""
     X, Y = data(1000)
-    return rls.loo, (rls.factorize(KERNEL, X), Y, grid(count))
+    return rls.loo, (rls.factorize(KERNEL, X, intercept=False), Y, grid(count))
 
 
 def more_targets(t):
     """Leave-one-out error of t targets over 20 λ, n = 1000, the factor given."""
     X, Y = data(1000, t)
-    return rls.loo, (rls.factorize(KERNEL, X), Y, grid(20))
+    return rls.loo, (rls.factorize(KERNEL, X, intercept=False), Y, grid(20))
 
 
 def subset(n, m):
     X, Y = data(n)
-    return lambda X, Y, R, lams: rls.path(rls.factor_subset(KERNEL, X, R), Y, lams), (X, Y, jnp.arange(m), grid(100))
+    return lambda X, Y, R, lams: rls.path(rls.factor_subset(KERNEL, X, R, intercept=False), Y, lams), (X, Y, jnp.arange(m), grid(100))
 
 
 def more_landmarks(m):

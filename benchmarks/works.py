@@ -20,7 +20,7 @@ import peers
 from peers import Contestant, mean_square
 
 import jaxrls as rls
-from jaxrls._blocks import default_block_size
+from jaxrls.rows.blocks import default_block_size
 
 LAMS = (1e-4, 1e3)
 ON_GPU = jax.default_backend() == "gpu"
@@ -92,7 +92,7 @@ def path(quick) -> Iterator[Case]:
 
         @jax.jit
         def at_one(x, t, lams, kernel=kernel):
-            return rls.path(rls.factor_at(kernel, x, lams[0]), t, lams)
+            return rls.path(rls.factorize(kernel, x, route="cholesky", intercept=False), t, lams)
 
         def judge(result, kernel=kernel, x=x, X_new=X_new, F_new=F_new):
             best = int(result.loo.argmin())
@@ -131,7 +131,7 @@ def targets(quick) -> Iterator[Case]:
 
         @jax.jit
         def ours(x, y, lams, kernel=kernel):
-            factor = rls.factorize(kernel, x)
+            factor = rls.factorize(kernel, x, intercept=False)
             lam = lams[jnp.argmin(rls.loo(factor, y, lams), axis=0)]
             return rls.coef(factor, y, lam)[0]
 
@@ -238,7 +238,7 @@ def linear(quick) -> Iterator[Case]:
 
         @jax.jit
         def ours(x, t, lams):
-            factor = rls.factorize(rls.Linear(), x)
+            factor = rls.factorize(rls.Linear(), x, intercept=False)
             errors = rls.loo(factor, t, lams)
             found, _ = rls.coef(factor, t, lams[jnp.argmin(errors)])
             return errors, jnp.matmul(found, x, precision="highest") if factor.route == "gram" else found
@@ -274,7 +274,7 @@ def datasets(quick) -> Iterator[Case]:
     @jax.jit
     @jax.vmap
     def ours(x, y):
-        factor = rls.factorize(kernel, x)
+        factor = rls.factorize(kernel, x, intercept=False)
         errors = rls.loo(factor, y, lams)
         return rls.coef(factor, y, lams[jnp.argmin(errors)])[0], jnp.min(errors)
 
@@ -426,7 +426,7 @@ def spectrum(quick) -> Iterator[Case]:
             K = jax.jit(rls.gram)(rls.Gaussian(dtype(2.0)), x)
             one = jax.jit(lambda x, y: rls.loo_objective(rls.Gaussian(x.dtype.type(2.0)), x, y, x.dtype.type(0.1), intercept=False))
             cholesky = jax.jit(lambda K: jax.lax.linalg.cholesky(K + jnp.eye(len(K), dtype=K.dtype), symmetrize_input=False))
-            many = jax.jit(lambda K, y: rls.loo(rls.factor_gram(K), y, jnp.geomspace(0.01, 10, 100, dtype=K.dtype)))
+            many = jax.jit(lambda K, y: rls.loo(rls.factor_gram(K, intercept=False), y, jnp.geomspace(0.01, 10, 100, dtype=K.dtype)))
             yield Case(
                 size=f"n = {n}, {dtype.__name__}",
                 ours=Contestant(partial(one, x, y), float),

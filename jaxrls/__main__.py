@@ -13,8 +13,8 @@ import jax
 import numpy as np
 
 import jaxrls as rls
-from jaxrls._files import replacing
-from jaxrls._tables import read_inputs, read_table, write_columns
+from jaxrls.io.tables import read_inputs, read_table, write_columns
+from jaxrls.support.files import replacing
 
 # kernels of a width
 RADIAL: dict[str, Callable] = {
@@ -54,7 +54,7 @@ def run_fit(args) -> None:
     Y, classes = code(table.y, table.layout["target"])
     kernel, words = make_kernel(args.kernel, args.width, args.degree, X, args.standardize)
     criterion, groups = make_criterion(args, table.groups, len(X))
-    loss = rls.misclassification if classes is not None and criterion in (rls.loo, rls.kfold) else rls.squared_error
+    loss = rls.zero_one_loss if classes is not None and criterion in (rls.loo, rls.kfold) else rls.squared_error
     options: dict[str, Any] = {"weights": table.weights, "intercept": args.intercept}
     if args.landmarks != "auto" and args.landmarks is not None and args.landmarks > len(X):
         raise ValueError(f"--landmarks must be at most {len(X)}, the rows of {args.data}, and is {args.landmarks}")

@@ -4,6 +4,8 @@ They stand where `GridSearchCV(KernelRidge(), …)`, `RidgeCV` and `RidgeClassif
 single `fit`, and go through pipelines, searches, `clone` and pickle like any other estimator.
 """
 
+import warnings
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -11,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxrls as rls
-from jaxrls._precision import scope
+from jaxrls.support.precision import scope
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin, is_classifier
@@ -23,7 +25,7 @@ except ImportError as error:
 
 __all__ = ["RLSClassifier", "RLSRegressor"]
 
-RADIAL = {
+RADIAL: dict[str, Callable] = {
     "gaussian": rls.Gaussian,
     "rbf": rls.Gaussian,
     "laplacian": rls.Laplacian,
@@ -34,7 +36,8 @@ RADIAL = {
 }
 KERNELS = ("linear", "polynomial", *RADIAL, "precomputed")
 CRITERIA = {"loo": rls.loo, "gcv": rls.gcv, "kfold": rls.kfold}
-LOSSES = {f.__name__: f for f in (rls.squared_error, rls.absolute_error, rls.misclassification)}
+LOSSES = {f.__name__: f for f in (rls.squared_error, rls.absolute_error, rls.zero_one_loss)}
+OLD_LOSSES = {"misclassification": "zero_one_loss"}
 LANDMARKS_TO_TUNE = 500
 start_from_data = jax.jit(rls.start_from_data)
 FLOATS = (np.float64, np.float32)
@@ -92,11 +95,11 @@ class _RLS(BaseEstimator):
         Y = np.asarray(Y, X.dtype)
         if sample_weight is not None:
             sample_weight = _check_sample_weight(sample_weight, X, dtype=X.dtype, ensure_non_negative=True)
-        loss = _look_up("loss", self.loss, LOSSES)
+        loss = _look_up("loss", _renamed(self.loss), LOSSES)
         options = {"weights": sample_weight, "intercept": bool(self.fit_intercept), **self._criterion(X, y, groups)}
         kernel = self._make_kernel(X, sample_weight)
         if self.tune and jax.tree.leaves(kernel):
-            smooth = rls.squared_error if loss is rls.misclassification else loss
+            smooth = rls.squared_error if loss is rls.zero_one_loss else loss
             kernel = rls.tune(kernel, X, Y, loss=smooth, landmarks=self._landmarks_to_tune(len(X)), **options).kernel
         lams = None if isinstance(self.lams, str) and self.lams == "auto" else self.lams
         fit = rls.fit(kernel, X, Y, lams=lams, loss=loss, per_target=bool(self.per_target), landmarks=self.landmarks, **options)
@@ -137,7 +140,8 @@ class _RLS(BaseEstimator):
         if not isinstance(self.kernel, str) or self.kernel not in KERNELS:
             raise ValueError(f"kernel must be one of {', '.join(map(repr, KERNELS))}, or a jaxrls kernel, and is {self.kernel!r}")
         if self.kernel not in RADIAL:
-            return {"linear": rls.Linear, "polynomial": partial(rls.Polynomial, self.degree), "precomputed": rls.Precomputed}[self.kernel]()
+            others: dict[str, Callable] = {"linear": rls.Linear, "precomputed": rls.Precomputed}
+            return others.get(self.kernel, partial(rls.Polynomial, self.degree))()
         if not isinstance(self.width, str):
             return RADIAL[self.kernel](np.asarray(self.width, X.dtype))
         if self.width != "median":
@@ -188,7 +192,7 @@ class RLSRegressor(RegressorMixin, MultiOutputMixin, _RLS):
         λ to choose from; "auto" is 100 of them from the spectrum, and one number is no choice.
     criterion : "loo", "gcv" or "kfold", default="loo"
         What λ is chosen by.
-    loss : "squared_error", "absolute_error", "misclassification" or callable, default="squared_error"
+    loss : "squared_error", "absolute_error", "zero_one_loss" or callable, default="squared_error"
         What "loo" and "kfold" average over held-out rows.
     per_target : bool, default=False
         One λ for each column of y, in place of one for their mean error.
@@ -264,7 +268,7 @@ class RLSClassifier(ClassifierMixin, _RLS):
     Parameters
     ----------
     kernel, width, degree, lams, criterion, loss, per_target, tune, landmarks, fit_intercept, cv, random_state
-        As in `RLSRegressor`. With `loss="misclassification"` λ is chosen by the held-out error rate, kernel parameters by squared
+        As in `RLSRegressor`. With `loss="zero_one_loss"` λ is chosen by the held-out error rate, kernel parameters by squared
         error still; `per_target` chooses one λ for each class; folds are stratified.
 
     Attributes
@@ -306,6 +310,14 @@ class RLSClassifier(ClassifierMixin, _RLS):
     def predict(self, X):
         """The label of the largest score (m,) for the rows of X, in O(m n d)."""
         return rls.decode(self._scores(X), self.classes_)
+
+
+def _renamed(loss):
+    """The present name of a loss."""
+    if not isinstance(loss, str) or loss not in OLD_LOSSES:
+        return loss
+    warnings.warn(f"loss={loss!r} is now called {OLD_LOSSES[loss]!r}", DeprecationWarning, stacklevel=4)
+    return OLD_LOSSES[loss]
 
 
 def _look_up(name, value, known):

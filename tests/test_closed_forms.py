@@ -10,15 +10,14 @@ import numpy as np
 import oracle
 import pytest
 import scipy.stats
-from support import DTYPE, EPS, X64, array, assert_close, wide
+from support import DTYPE, EPS, X64, array, assert_close, groups_left_out, wide
 
 import jaxrls as rls
-from jaxrls import _criteria
 
 ROUTES = ("gram", "features", "covariance", "precomputed")
 SHAPES = {"n > d": (24, 5), "n < d": (12, 16)}
 SEEDS = (0, 1, 2)
-LOSSES = {"squared": rls.squared_error, "absolute": rls.absolute_error, "misclassification": rls.misclassification}
+LOSSES = {"squared": rls.squared_error, "absolute": rls.absolute_error, "zero-one": rls.zero_one_loss}
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def evidence(Phi, Y, lam, v, intercept):
 
 def average(loss, e, Y, v):
     """Σ v loss(e, y) / Σ v, the losses written out once more."""
-    if loss == "misclassification":
+    if loss == "zero-one":
         wrong = np.argmax(Y - e, axis=1) != np.argmax(Y, axis=1) if Y.shape[1] > 1 else ((Y - e > 0) != (Y > 0))[:, 0]
         values = np.repeat(wrong[:, None], Y.shape[1], axis=1).astype(float)
     else:
@@ -133,7 +132,7 @@ def check(got, p, what):
 def everything(Phi, Y, weights, lams, plan, new, Y_new, weights_new, *, route, intercept):
     factor = factor_by(route, Phi, weights, intercept)
     explicit = factor.basis is not None
-    path, target = rls.path(factor, Y, lams), factor.project(Y)
+    path, grouped = rls.path(factor, Y, lams), groups_left_out(factor, Y, lams, plan)
     return {
         "coef": path.coef if explicit else jnp.einsum("nr,Lnt->Lrt", Phi, path.coef),
         "intercept": path.intercept,
@@ -144,9 +143,7 @@ def everything(Phi, Y, weights, lams, plan, new, Y_new, weights_new, *, route, i
         "gcv": rls.gcv(factor, Y, lams),
         "log_marginal_likelihood": rls.log_marginal_likelihood(factor, Y, lams),
         "holdout, squared": rls.holdout(factor, Y, lams, new if explicit else new @ Phi.T, Y_new, weights=weights_new),
-        "kfold, squared, by closed form": _criteria._closed_form(factor, target, lams, plan, rls.squared_error) / factor.total_weight(),
-        "kfold, squared, by refitting": _criteria._refit(factor, target, lams, plan, rls.squared_error) / factor.total_weight(),
-    }
+    } | {f"kfold, squared, by {way}": error for way, error in grouped.items()}
 
 
 @pytest.mark.parametrize("intercept", [False, True], ids=["through 0", "intercept"])
@@ -162,12 +159,12 @@ def test_every_closed_form_is_its_brute_force(route, shape, weighting, intercept
 @functools.partial(jax.jit, static_argnames="route")
 def with_losses(Phi, Y, weights, lams, plan, new, Y_new, weights_new, *, route):
     factor = factor_by(route, Phi, weights, True)
-    design, target, out = new if factor.basis is not None else new @ Phi.T, factor.project(Y), {}
+    design, out = new if factor.basis is not None else new @ Phi.T, {}
     for name, loss in LOSSES.items():
         out[f"loo, {name}"] = rls.loo(factor, Y, lams, loss=loss)
         out[f"holdout, {name}"] = rls.holdout(factor, Y, lams, design, Y_new, weights=weights_new, loss=loss)
-        for by, algorithm in (("closed form", _criteria._closed_form), ("refitting", _criteria._refit)):
-            out[f"kfold, {name}, by {by}"] = algorithm(factor, target, lams, plan, loss) / factor.total_weight()
+        for way, error in groups_left_out(factor, Y, lams, plan, loss).items():
+            out[f"kfold, {name}, by {way}"] = error
     return out
 
 

@@ -67,10 +67,16 @@ def test_losses():
     assert rls.squared_error(e, y).tolist() == [[0.25, 4.0], [2.25, 0.0625]]
     assert rls.absolute_error(e, y).tolist() == [[0.5, 2.0], [1.5, 0.25]]
     # predictions y − e = (0.5, 1) and (0.5, 0.75): the first row's second column wins over its class, the second row is right
-    assert rls.misclassification(e, y).tolist() == [[1.0, 1.0], [0.0, 0.0]]
-    assert rls.misclassification(array([[0.5], [1.5], [-1.5], [-0.5]]), array([[1.0], [1.0], [-1.0], [-1.0]])).tolist() == [
+    assert rls.zero_one_loss(e, y).tolist() == [[1.0, 1.0], [0.0, 0.0]]
+    assert rls.zero_one_loss(array([[0.5], [1.5], [-1.5], [-0.5]]), array([[1.0], [1.0], [-1.0], [-1.0]])).tolist() == [
         [0],
         [1],
         [1],
         [0],
     ]
+
+
+def test_the_old_name_of_the_error_rate_warns():
+    e, y = array([[0.5], [1.5]]), array([[1.0], [1.0]])
+    with pytest.warns(DeprecationWarning, match="misclassification is now called zero_one_loss"):
+        assert rls.misclassification(e, y).tolist() == rls.zero_one_loss(e, y).tolist()

@@ -13,7 +13,7 @@ import support
 from support import DTYPE, EPS, X64, array, assert_close, wide
 
 import jaxrls as rls
-from jaxrls import _criteria
+from jaxrls.factors import spectrum
 
 ROUTES = ("gram", "features", "covariance")
 
@@ -53,7 +53,7 @@ def test_the_lectures_four_points(route):
         left_out.append(y - w0 - w1 * x)
 
     x, y = (array([float(pair[j]) for pair in pairs]) for j in (0, 1))
-    factor = rls.factorize(rls.FeatureMap(lambda X: rls.polynomial_features(X, 1)), x[:, None], route=route)
+    factor = rls.factorize(rls.FeatureMap(lambda X: rls.polynomial_features(X, 1)), x[:, None], intercept=False, route=route)
     got, intercept = support.coef(factor, y, 1.0)
     tolerance = rounding(rls.polynomial_features(x[:, None], 1), 1.0)
     if route == "gram":
@@ -189,7 +189,7 @@ def test_kfold_takes_the_cheaper_way_and_both_are_exact(groups, L):
     X, Y = data(24, 2)
     factor = support.factorize(rls.Linear(), array(X), intercept=True)
     plan = rls.folds(groups)
-    assert _criteria._refitting_is_cheaper(factor, plan, L) == (L == 40)
+    assert spectrum._refitting_is_cheaper(factor, plan, L) == (L == 40)
     lams = wide(float(factor.s.max()) * np.logspace(-3, 0, L))
     got = rls.kfold(factor, array(Y), array(lams), plan)
     e = oracle.group_residuals(X, Y, lams[-1], groups, None, True)
@@ -231,7 +231,7 @@ def test_tiny_lam_against_eighty_digits():
         c = inverse * mp.matrix(y.tolist())
         exact = np.array([float(c[i] / inverse[i, i]) for i in range(n)])
         path_coef = np.array([float(c[i]) for i in range(n)])
-    factor = support.factor_gram(jnp.asarray(K))
+    factor = support.factor_gram(jnp.asarray(K), intercept=False)
     tolerance = n * EPS * np.linalg.cond(K)
     assert_close(support.loo_residuals(factor, jnp.asarray(y), lam), exact, tolerance, "c/p")
     assert_close(support.coef(factor, jnp.asarray(y), lam)[0], path_coef, tolerance, "c")
@@ -332,6 +332,23 @@ def test_the_grid_of_constant_rows_is_ascending():
     assert (np.diff(grid) > 0).all() and grid[0] >= 0.999 * float(factor.precision_floor()) > 0
 
 
+# old names -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("landmarks", [None, np.array([2, 5, 11])], ids=["all rows", "landmarks"])
+def test_factor_at_warns_and_is_the_cholesky_route(landmarks):
+    """Whatever λ it is given, it answers for the λ that it is asked for."""
+    X, Y = map(array, data())
+    options = {"weights": array(np.linspace(0.5, 2, 24)), "landmarks": landmarks}
+    with pytest.warns(DeprecationWarning, match=re.escape("factorize(kernel, X, route='cholesky')")):
+        old = rls.factor_at(rls.Gaussian(1.5), X, 0.1, **options)
+    new = rls.factorize(rls.Gaussian(1.5), X, route="cholesky", **options)
+    lams = array([0.1, 3.0])
+    assert old.route == new.route == "cholesky"
+    assert_close(rls.loo(old, Y, lams), rls.loo(new, Y, lams), 0)
+    assert_close(rls.loo(old, Y, lams), rls.loo(rls.factorize(rls.Gaussian(1.5), X, **options), Y, lams), 1e-9 if X64 else 1e-3)
+
+
 # messages ------------------------------------------------------------------------------------------------------------------
 
 K2 = [[2.0, 1.0], [1.0, 2.0]]
@@ -375,7 +392,7 @@ MESSAGES = {
     "Y empty": (lambda: rls.coef(factor(), jnp.ones((3, 0)), 1.0), "Y must have shape (3,) or (3, t)"),
     "lams a number": (
         lambda: rls.loo(factor(), jnp.ones(3), 1.0),
-        "lams must have shape (L,), and has shape (): use coef and loo_residuals for one",
+        "has shape (): use coef and loo_residuals for one",
     ),
     "lams empty": (lambda: rls.gcv(factor(), jnp.ones(3), jnp.ones(0)), "lams is empty: give at least one λ"),
     "lams zero": (

@@ -87,7 +87,7 @@ def test_rows_that_all_but_fit_themselves_keep_their_influence():
     rng = np.random.default_rng(0)
     X, y = array(np.arange(12.0)[:, None]), array(rng.normal(size=12))
     K = support.gram(rls.Gaussian(0.4), X)  # all eigenvalues near 1
-    found = influence(support.factor_gram(K), y, 30 * EPS)
+    found = influence(support.factor_gram(K, intercept=False), y, 30 * EPS)
     inverse = np.linalg.inv(wide(K))
     c = inverse @ wide(y)
     noise = np.sqrt((c**2).sum() / (inverse**2).sum())
@@ -131,7 +131,7 @@ def test_brownian_motion_has_the_known_spectrum():
     n = 400
     X = array((np.arange(n) + 0.5)[:, None] / n)
     kernel = rls.FunctionKernel(lambda X, Z: jnp.minimum(X, Z.T))
-    factor = support.factorize(kernel, X)
+    factor = support.factorize(kernel, X, intercept=False)
     values, functions = rls.eigenfunctions(factor, kernel, X, 3)
     for j in range(3):
         rate = (j + 0.5) * np.pi

@@ -14,7 +14,7 @@ import support
 from support import DTYPE, X64, assert_close
 
 import jaxrls as rls
-from jaxrls import _checks
+from jaxrls.support import checks
 
 KERNEL = rls.Gaussian(1.5)
 LAMS = np.logspace(-4, 2, 7)
@@ -211,7 +211,7 @@ def test_classification():
     X, Y = data(40)
     labels = np.array(["low", "middle", "high"])[np.digitize(Y[:, 0], [2.5, 3.5])]
     codes, classes = rls.encode(labels)
-    fit = rls.fit(KERNEL, X, codes, lams=LAMS, loss=rls.misclassification)
+    fit = rls.fit(KERNEL, X, codes, lams=LAMS, loss=rls.zero_one_loss)
     held_out = codes - np.stack([oracle.loo_residuals(features(X), codes, lam, None, True) for lam in LAMS])
     rates = np.array([(rls.decode(scores, classes) != labels).mean() for scores in held_out])
     assert_close(fit.errors, np.repeat(rates[:, None], 3, axis=1), 1e-12, "error rates")
@@ -242,6 +242,15 @@ def test_input_of_every_kind():
     assert narrow.errors.dtype == narrow.model.coef.dtype == narrow.lam.dtype == np.float32
     assert narrow.predict(X).dtype == np.float32
     assert_close(narrow.errors, expected.errors[2:], 24 * 24 * np.finfo(np.float32).eps / LAMS[2], "float32")
+
+
+def test_factors_of_whole_numbers_are_those_of_the_same_numbers(unchecked):
+    whole = np.arange(8, dtype=np.int32).reshape(4, 2)
+    expected = rls.factorize(KERNEL, whole.astype(DTYPE))
+    for X in (jnp.asarray(whole), whole, whole.tolist()):
+        factor = rls.factorize(KERNEL, X)
+        assert factor.dtype == DTYPE
+        assert_close(factor.s, expected.s, 0)
 
 
 def test_float64_is_kept_where_the_switch_is_off():
@@ -447,7 +456,6 @@ ERRORS = {
     ),
     "groups missing": (lambda: rls.fit(KERNEL, X0, Y0, groups=["a", None, "b", "a"]), "groups must be labels that can be sorted"),
     "Y overflows": (lambda: rls.fit(KERNEL, X0, 1e30 * Y0 if Y0.dtype == np.float32 else 1e200 * Y0), "sums of squares overflow"),
-    "X of whole numbers": (lambda: rls.factorize(KERNEL, jnp.ones((4, 2), jnp.int32)), "X has dtype int32"),
     "predict columns": (lambda: model().predict(X0[:, :1]), "X must have 2 columns, the columns it was fitted on, and has 1"),
     "predict columns, linear": (
         lambda: model(rls.Linear()).predict(X0[:, :1]),
@@ -487,7 +495,7 @@ def test_a_problem_too_large_is_refused_before_the_work(monkeypatch):
         ("memory_bytes", lambda: 2**24, "X has 1000 rows: factoring K takes about 0 GiB, and this device has 0 GiB: use landmarks="),
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(_checks, name, value)
+            patch.setattr(checks, name, value)
             patch.setattr(jax, "default_backend", lambda: "cpu")
             with pytest.raises(ValueError, match=re.escape(message)):
                 rls.fit(KERNEL, X, np.zeros(1000))

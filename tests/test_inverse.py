@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support import EPS, X64, array, assert_close, assert_derivatives
 
-from jaxrls import _inverse, _linalg
+from jaxrls.linalg import inverses, products
 
 SIZES = (1, 3, 4, 5, 16, 23, 40)
 
@@ -14,8 +14,8 @@ SIZES = (1, 3, 4, 5, 16, 23, 40)
 @pytest.fixture(autouse=True)
 def small_leaves(monkeypatch):
     """Many levels and panels at small sizes."""
-    monkeypatch.setattr(_inverse, "LEAF", 3)
-    monkeypatch.setattr(_linalg, "FEW_COLUMNS", 1)
+    monkeypatch.setattr(inverses, "LEAF", 3)
+    monkeypatch.setattr(products, "FEW_COLUMNS", 1)
 
 
 def positive(n, rng):
@@ -28,7 +28,7 @@ def positive(n, rng):
 @pytest.mark.parametrize("n", SIZES)
 def test_inverse(n, rng):
     G, wide = positive(n, rng)
-    P = jax.jit(lambda G: _inverse.inverse(G))(G)
+    P = jax.jit(lambda G: inverses.inverse(G))(G)
     assert_close(P, np.linalg.inv(wide), 10 * 10 * n * EPS)
     assert (np.asarray(P) == np.asarray(P).T).all()
 
@@ -37,7 +37,7 @@ def test_inverse(n, rng):
 def test_solve_diag(n, rng):
     G, wide = positive(n, rng)
     B = array(rng.normal(size=(n, 2)))
-    X, diagonal, logdet = jax.jit(lambda G, B: _inverse.solve_diag(G, B))(G, B)
+    X, diagonal, logdet = jax.jit(lambda G, B: inverses.solve_diag(G, B))(G, B)
     P = np.linalg.inv(wide)
     assert_close(X, P @ np.asarray(B, np.float64), 10 * 10 * n * EPS)
     assert_close(diagonal, np.diag(P), 10 * 10 * n * EPS)
@@ -52,11 +52,11 @@ def test_derivatives(order, rng):
     B, a, E = array(rng.normal(size=(7, 2))), array(rng.normal(size=7)), array(rng.normal(size=(7, 7)))
 
     def value(x):
-        X, diagonal, logdet = _inverse.solve_diag(G + x[0] * (E @ E.T) + x[1] * jnp.diag(a), B)
+        X, diagonal, logdet = inverses.solve_diag(G + x[0] * (E @ E.T) + x[1] * jnp.diag(a), B)
         return jnp.sum(jnp.sin(X)) + jnp.dot(a, jnp.exp(diagonal)) + logdet**2
 
     assert_derivatives(value if order == 1 else jax.grad(value), jnp.array([0.1, 0.2]))
 
 
 def test_what_is_not_positive_definite_is_nan():
-    assert np.isnan(_inverse.inverse(array(np.diag([1.0, -1.0, 1.0, 1.0])))).any()
+    assert np.isnan(inverses.inverse(array(np.diag([1.0, -1.0, 1.0, 1.0])))).any()

@@ -7,7 +7,6 @@ import re
 import stat
 import subprocess
 import sys
-from dataclasses import is_dataclass
 from pathlib import Path
 
 import jax
@@ -16,7 +15,7 @@ import numpy as np
 import pytest
 
 import jaxrls as rls
-from jaxrls import _io, _kernel, _kernels
+from jaxrls.support import pytrees
 
 pytestmark = pytest.mark.any_precision  # files of both, whatever the switch says
 FIXTURE = Path(__file__).parent / "fixtures" / "fit-0.1.0.npz"
@@ -99,30 +98,97 @@ def test_tuned_kernels_and_landmarks_round_trip(tmp_path):
         assert_same(obj, rls.load(tmp_path / "o.npz"))
 
 
-def test_every_kernel_of_the_library_can_be_saved_or_holds_a_function():
-    own = {
-        cls
-        for cls in (vars(_kernel) | vars(_kernels)).values()
-        if isinstance(cls, type) and issubclass(cls, rls.Kernel) and is_dataclass(cls)
-    }
-    assert own - set(_io.CLASSES.values()) == {rls.FeatureMap, rls.FunctionKernel}
+@rls.pytree
+class Own(rls.Kernel):
+    """A kernel of a user's, with every kind of field."""
+
+    width: object
+    power: int = rls.static(default=2)
+    parts: tuple = ()
+
+    def __call__(self, X, Z):
+        return (X @ Z.T / self.width) ** self.power
+
+    def diag(self, X):
+        return ((X * X).sum(1) / self.width) ** self.power
 
 
-@pytest.mark.parametrize("obj", [rls.FeatureMap(jnp.cos), rls.Linear() + rls.FunctionKernel(lambda X, Z: X @ Z.T)], ids=["map", "sum"])
-def test_functions_are_refused_with_a_remedy(obj, tmp_path):
-    with pytest.raises(ValueError, match="holds a Python function.*fit Linear"):
+class Undecorated(rls.Gaussian):
+    pass
+
+
+@pytest.mark.parametrize("kernel", [Own(2.0), 0.5 * Own(np.float64(3.0), 3, (rls.Linear(), 1.0)) + rls.Linear()], ids=repr)
+def test_kernels_of_ones_own_round_trip(kernel, tmp_path):
+    rls.save(tmp_path / "k.npz", kernel)
+    assert_same(kernel, rls.load(tmp_path / "k.npz"))
+
+
+def test_a_fit_of_ones_own_kernel_round_trips(tmp_path):
+    X, Y = problem()
+    fit = rls.fit(Own(2.0) + rls.Gaussian(1.0), X, Y)
+    rls.save(tmp_path / "fit.npz", fit)
+    assert rls.load(tmp_path / "fit.npz") == fit
+    assert json.loads(np.load(tmp_path / "fit.npz")["header"].tobytes())["tree"]["fields"]["model"]["class"] == "Model"
+
+
+def test_a_class_that_was_not_imported_is_named(tmp_path, monkeypatch):
+    """Its module is not imported for the caller: a file must not choose what runs."""
+    rls.save(tmp_path / "k.npz", 2.0 * Own(1.0))
+    monkeypatch.delitem(pytrees.REGISTRY, f"{__name__}.Own")
+    with pytest.raises(
+        ValueError, match=f"k.npz holds an object of class {__name__}.Own, which is not known: import the module that defines"
+    ):
+        rls.load(tmp_path / "k.npz")
+
+
+def test_a_check_of_ones_own_that_fails_is_a_value_error(tmp_path):
+    @rls.pytree
+    class Checked:
+        value: float
+
+        def __post_init__(self):
+            1 / self.value  # noqa: B018
+
+    rls.save(tmp_path / "fit.npz", Checked(1.0))
+    rewrite(tmp_path / "fit.npz", lambda h: h["tree"]["fields"].update(value=0))
+    with pytest.raises(ValueError, match="fit.npz was not written by jaxrls.save, or is damaged: division by zero"):
+        rls.load(tmp_path / "fit.npz")
+
+
+def test_an_object_of_a_class_that_was_defined_again_is_told(tmp_path):
+    def define():
+        @rls.pytree
+        class Again:
+            value: float
+
+        return Again
+
+    old, new = define()(1.0), define()(1.0)
+    rls.save(tmp_path / "k.npz", new)
+    assert rls.load(tmp_path / "k.npz") == new
+    with pytest.raises(ValueError, match="the object to save is of a class Again that has been defined again since: make the object anew"):
+        rls.save(tmp_path / "k.npz", old)
+
+
+def test_static_numbers_of_numpy_are_kept_as_numbers(unchecked, tmp_path):
+    rls.save(tmp_path / "k.npz", rls.Polynomial(np.int64(3)))
+    assert rls.load(tmp_path / "k.npz") == rls.Polynomial(3)
+
+
+@pytest.mark.parametrize(
+    "obj", [Undecorated(1.0), 2.0 * Undecorated(1.0), 3, [rls.Linear()], "text", None, Own(range(3)), Own({"a": 1.0})], ids=repr
+)
+def test_what_is_not_in_the_list_is_refused(obj, tmp_path):
+    with pytest.raises(ValueError, match="save takes|only the library's own classes"):
         rls.save(tmp_path / "k.npz", obj)
     assert os.listdir(tmp_path) == []
 
 
-@_kernels.pytree
-class Own(rls.Kernel):
-    width: float
-
-
-@pytest.mark.parametrize("obj", [Own(1.0), 3, [rls.Linear()], "text", None], ids=repr)
-def test_what_is_not_the_librarys_is_refused(obj, tmp_path):
-    with pytest.raises(ValueError, match="save takes|only the library's own classes"):
+@pytest.mark.parametrize(
+    "obj", [rls.FeatureMap(jnp.cos), rls.Linear() + rls.FunctionKernel(lambda X, Z: X @ Z.T), Own(jnp.cos)], ids=["map", "sum", "own"]
+)
+def test_functions_are_refused_with_a_remedy(obj, tmp_path):
+    with pytest.raises(ValueError, match="holds a Python function.*fit Linear"):
         rls.save(tmp_path / "k.npz", obj)
     assert os.listdir(tmp_path) == []
 
@@ -253,7 +319,10 @@ def nested(depth):
 @pytest.mark.parametrize(
     "change",
     [
-        lambda h: h["tree"].update({"class": "os.system"}),
+        lambda h: h["tree"].update({"class": 3}),
+        lambda h: h["tree"].update({"class": ["Gaussian"]}),
+        lambda h: h["tree"].update({"class": "_Space"}),
+        lambda h: h.update(tree={"class": "FunctionKernel", "fields": {"fn": "os.system"}}),
         lambda h: h["tree"].update({"class": "Kernel"}),
         lambda h: h["tree"]["fields"].update(more=1),
         lambda h: h["tree"].update(fields={}),
@@ -272,6 +341,15 @@ def test_wrong_headers_are_told(change, tmp_path):
     rewrite(path, change)
     with pytest.raises(ValueError, match="fit.npz was not written"):
         rls.load(path)
+
+
+def test_no_module_is_imported(tmp_path):
+    path = written(tmp_path)
+    for name in ("os.system", "this.s", "."):
+        rewrite(path, lambda h, name=name: h["tree"].update({"class": name}))
+        with pytest.raises(ValueError, match=re.escape(f"fit.npz holds an object of class {name}, which is not known")):
+            rls.load(path)
+    assert "this" not in sys.modules
 
 
 def test_trees_too_deep_are_told(tmp_path):

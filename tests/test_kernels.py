@@ -2,6 +2,7 @@
 
 import math
 import re
+import sys
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -13,7 +14,9 @@ from jax.flatten_util import ravel_pytree
 from support import DTYPE, EPS, X64, array, assert_close, differences, wide
 
 import jaxrls as rls
-from jaxrls._kernels import squared_distances
+from jaxrls.kernels.distances import squared_distances
+from jaxrls.kernels.kernel import Scaled
+from jaxrls.support.pytrees import is_registered
 
 WIDTHS = np.array([0.8, 1.5, 2.5])
 
@@ -102,8 +105,9 @@ def subclasses(cls):
 
 
 def kernel_types():
-    """Every concrete kernel class of the library."""
-    return {c for c in subclasses(rls.Kernel) - {rls.Kernel} if c.__module__.startswith("jaxrls.") and not c.__name__.startswith("_")}
+    """Every concrete kernel class of the library; those that its examples define stand in no module."""
+    own = {c for c in subclasses(rls.Kernel) if c.__module__.startswith("jaxrls.") and is_registered(c)}
+    return {c for c in own if getattr(sys.modules[c.__module__], c.__name__, None) is c}
 
 
 def test_every_kernel_of_the_library_is_in_the_list():
@@ -259,8 +263,32 @@ def test_polynomial_features(degree):
 
 def test_precomputed_hands_through():
     K = array([[2.0, 1.0], [1.0, 3.0]])
-    assert rls.Precomputed()(K, K) is K
+    assert rls.Precomputed()(K, K) is K and rls.Precomputed().features(K) is K
+    assert rls.Precomputed().num_features(2, DTYPE) is None
     assert_close(rls.Precomputed().diag(K), [2.0, 3.0], 0)
+
+
+def test_what_can_be_evaluated():
+    assert {cls for cls in kernel_types() if not cls.evaluable} == {rls.Precomputed}
+    assert isinstance(Scaled(2.0, rls.Precomputed()), rls.Kernel)  # as a file of version 0.1.0 may hold
+
+
+@pytest.mark.parametrize(
+    "combine",
+    [
+        lambda K: K + rls.Linear(),
+        lambda K: rls.Linear() + K,
+        lambda K: K + K,
+        lambda K: K * rls.Linear(),
+        lambda K: rls.Linear() * K,
+        lambda K: 2.0 * K,
+        lambda K: K * array(2.0),
+        lambda K: K.on(0),
+    ],
+)
+def test_a_matrix_has_no_algebra(combine):
+    with pytest.raises(ValueError, match=r"Precomputed\(\) stands for a matrix, of which .*: compute them into K, as in 0.5 \* K1"):
+        combine(rls.Precomputed())
 
 
 def test_scikit_learn_agrees():
@@ -330,6 +358,8 @@ MESSAGES = {
         lambda X: rls.FeatureMap(lambda X: X[0]).features(X),
         "FeatureMap.fn must return shape (4, r), one row per row of X, and returned (3,)",
     ),
+    "feature map, no function": (lambda X: rls.FeatureMap(3), "FeatureMap.fn must be a function, and is 3"),
+    "no function": (lambda X: rls.FunctionKernel("k"), "FunctionKernel.fn must be a function, and is 'k'"),
     "function": (lambda X: rls.FunctionKernel(lambda X, Z: X)(X, X), "FunctionKernel.fn must return shape (4, 4) and returned (4, 3)"),
     "precomputed": (lambda X: rls.Precomputed().diag(X), "Precomputed.diag needs the square kernel matrix, and X has shape (4, 3)"),
     "features, degree": (lambda X: rls.polynomial_features(X, 0), "polynomial_features needs degree ≥ 1 and offset ≥ 0, and got 0 and 1.0"),
@@ -346,17 +376,109 @@ def test_messages(call, message, unchecked):
         call(jnp.ones((4, 3), DTYPE))
 
 
-def test_a_kernel_of_ones_own():
-    """The base class names the method that a new kernel must define."""
+@rls.pytree
+class Cosine(rls.Kernel):
+    """A kernel of a user's: cos((x − z) / width), whose parameter is a length."""
 
-    class Mine(rls.Kernel):
+    positive = length_scales = ("width",)
+    width: Any
+
+    def __call__(self, X, Z):
+        return jnp.cos((X[:, :1] - Z[:, 0]) / self.width)
+
+    def diag(self, X):
+        return jnp.ones(X.shape[0], X.dtype)
+
+
+@rls.pytree
+class Drift(rls.Kernel):
+    """A kernel of a user's with two lengths, and a part."""
+
+    length_scales = ("slow", "fast")
+    metric = "cityblock"
+    slow: Any
+    fast: Any
+    part: rls.Kernel
+
+    def __call__(self, X, Z):
+        return rls.Laplacian(self.slow)(X, Z) * rls.Laplacian(self.fast)(X, Z) * self.part(X, Z)
+
+    def diag(self, X):
+        return self.part.diag(X)
+
+
+def test_a_kernel_of_ones_own():
+    """It takes part in the algebra, in `fit` and in `tune` as those of the library do."""
+    X, Z = (array(np.random.default_rng(seed).normal(size=(n, 2))) for seed, n in ((0, 12), (1, 4)))
+    kernel = 0.5 * Cosine(array(2.0)).on(1) + rls.Linear()
+    assert_close(kernel(X, Z), 0.5 * np.cos((np.asarray(X)[:, 1:] - np.asarray(Z)[:, 1]) / 2) + np.asarray(X @ Z.T), 20 * EPS)
+    assert rls.fit(kernel, X, X[:, 0], lams=array([0.1])).model.kernel == kernel
+    with pytest.raises(ValueError, match="Cosine.width must be positive and finite, and is -1.0"):
+        (rls.Linear() * Cosine(-1.0)).check(X)
+
+
+def test_what_a_kernel_must_define():
+    """The base class names the methods that a new kernel must define, and the decorator that it must stand under."""
+
+    @rls.pytree
+    class Half(rls.Kernel):
+        def diag(self, X):
+            return X[:, 0]
+
+    class Undecorated(rls.Kernel):
+        def __call__(self, X, Z):
+            return X @ Z.T
+
+        def diag(self, X):
+            return X[:, 0]
+
+    class Wider(rls.Gaussian):
         pass
 
-    X = array(np.ones((2, 2)))
-    for call, message in (
-        (lambda: Mine()(X, X), "Mine must define __call__(X, Z)"),
-        (lambda: Mine().diag(X), "Mine must define diag(X)"),
-        (lambda: Mine().features(X), "Mine has no explicit features"),
-    ):
-        with pytest.raises(TypeError, match=re.escape(message)):
-            call()
+    with pytest.raises(TypeError, match="abstract class Half .*__call__"):
+        Half()
+    with pytest.raises(TypeError, match="Undecorated has no explicit features"):
+        Undecorated().features(array(np.ones((2, 2))))
+    for kernel in (Undecorated(), Wider(1.0)):
+        with pytest.raises(TypeError, match=f"{type(kernel).__name__} is no pytree: put @jaxrls.pytree above its class"):
+            kernel.check(array(np.ones((2, 2))))
+
+
+def test_length_scales_are_mapped():
+    """In every part of a kernel, with the columns that the part sees; all else stays."""
+    X = array(np.arange(12.0).reshape(4, 3))
+    seen = []
+
+    def note(part, name, columns):
+        seen.append((type(part).__name__, name, getattr(part, name), columns.shape[1]))
+        return 10 * getattr(part, name)
+
+    kernel = (
+        2.0 * rls.Gaussian(1.0).on([0, 2])
+        + rls.Matern(1.5, 2.0) * rls.Periodic(3.0, 4.0)
+        + Drift(5.0, 6.0, rls.RationalQuadratic(7.0)).on(0)
+    )
+    expected = (
+        2.0 * rls.Gaussian(10.0).on([0, 2])
+        + rls.Matern(1.5, 20.0) * rls.Periodic(3.0, 4.0)
+        + Drift(50.0, 60.0, rls.RationalQuadratic(70.0)).on(0)
+    )
+    assert kernel.map_length_scales(note, X) == expected
+    assert seen == [
+        ("Gaussian", "width", 1.0, 2),
+        ("Matern", "width", 2.0, 3),
+        ("Drift", "slow", 5.0, 1),
+        ("Drift", "fast", 6.0, 1),
+        ("RationalQuadratic", "width", 7.0, 1),
+    ]
+
+
+def test_length_scales_of_the_library():
+    """What is declared is a field, and K of rows that grow c-fold stays where the length scales do, too."""
+    declared = {cls.__name__ for cls in kernel_types() if cls.length_scales}
+    assert declared == {"Gaussian", "Laplacian", "Matern", "RationalQuadratic"}
+    assert {cls.__name__ for cls in kernel_types() if cls.metric != "euclidean"} == {"Laplacian"}
+    X = array(np.random.default_rng(0).normal(size=(5, 3)))
+    for kernel in (rls.Gaussian(1.25), rls.Laplacian(1.25), rls.Matern(2.5, 1.25), rls.RationalQuadratic(1.25, 0.5)):
+        larger = kernel.map_length_scales(lambda part, name, _: 4 * getattr(part, name), X)
+        assert_close(larger(4 * X, 4 * X), kernel(X, X), 4 * EPS, repr(kernel))

@@ -10,9 +10,15 @@ import pytest
 from support import DTYPE, EPS, X64, array, gram, landmarks
 
 import jaxrls as rls
-from jaxrls._landmarks import METHODS, as_landmarks
+from jaxrls.factors import landmarks as given
+from jaxrls.search.landmarks import METHODS
 
 GAUSSIAN = rls.Gaussian(1.5)
+
+
+def as_landmarks(X, landmarks):
+    """Landmarks for the rows of an array."""
+    return given.as_landmarks(rls.DenseRows(X), landmarks)
 
 
 def data(n=200, d=3, seed=0):

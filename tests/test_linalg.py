@@ -7,8 +7,8 @@ import pytest
 from support import EPS, array, assert_close, wide
 
 import jaxrls as rls
-from jaxrls import _linalg
-from jaxrls._linalg import PANELS, from_panels, gram_panels, panels, transposed_matmul
+from jaxrls.linalg import products
+from jaxrls.linalg.products import PANELS, from_panels, gram_panels, panels, transposed_matmul
 
 ROWS = 12
 
@@ -16,7 +16,7 @@ ROWS = 12
 @pytest.fixture(autouse=True)
 def few_columns(monkeypatch):
     """Transpositions and panels from small sizes on."""
-    monkeypatch.setattr(_linalg, "FEW_COLUMNS", 3)
+    monkeypatch.setattr(products, "FEW_COLUMNS", 3)
 
 
 @pytest.mark.parametrize("shapes", [(2, 5), (5, 2), (3, 3), (7, 4)])
@@ -90,8 +90,8 @@ def results(rng):
 
 
 def test_all_that_sums_panels_is_what_one_panel_gives(monkeypatch):
-    monkeypatch.setattr(_linalg, "FEW_COLUMNS", 100)
+    monkeypatch.setattr(products, "FEW_COLUMNS", 100)
     whole = results(np.random.default_rng(0))
-    monkeypatch.setattr(_linalg, "FEW_COLUMNS", 1)
+    monkeypatch.setattr(products, "FEW_COLUMNS", 1)
     for one, several in zip(whole, results(np.random.default_rng(0)), strict=True):
         assert_close(several, one, 1e4 * EPS)

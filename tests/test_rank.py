@@ -8,7 +8,8 @@ import scipy.sparse
 from support import DTYPE, array
 
 import jaxrls as rls
-from jaxrls import _checks, _rank
+from jaxrls.search import rank
+from jaxrls.support import checks
 
 TOL = 0.1
 N = 1200
@@ -40,7 +41,7 @@ def test_few_landmarks_where_the_certificate_holds(smooth):
 @pytest.mark.float64
 def test_more_landmarks_where_the_first_do_not_do(monkeypatch):
     """Their number follows from the trace that the first λ asks for."""
-    monkeypatch.setattr(_rank, "FEWEST", 16)
+    monkeypatch.setattr(rank, "FEWEST", 16)
     fit = rls.fit(rls.Gaussian(0.5), *data(), landmarks="auto")
     assert fit.route == "subset" and fit.model.points.shape[0] > 16
     assert float(fit.trace_residual) <= TOL * float(fit.lam)
@@ -50,7 +51,7 @@ def test_all_rows_where_no_few_suffice():
     X, _ = data()
     y = np.sin(40 * X[:, 0]).astype(DTYPE)  # a kernel narrower than the rows are apart, and no noise: λ at the bottom of the grid
     fit = rls.fit(rls.Gaussian(0.01), X[:600], y[:600], lams=[1e-3], landmarks="auto")
-    assert fit.route == "gram" and "all 600 rows" in fit.certificate and fit.trace_residual is None
+    assert fit.route == "cholesky" and "all 600 rows" in fit.certificate and fit.trace_residual is None
 
 
 def test_few_rows_and_few_features_need_no_landmarks():
@@ -58,13 +59,15 @@ def test_few_rows_and_few_features_need_no_landmarks():
     few, linear = rls.fit(rls.Gaussian(1.0), X[:100], y[:100], landmarks="auto"), rls.fit(rls.Linear(), X, y, landmarks="auto")
     assert few.route == "gram" and "too few to save any" in few.certificate
     assert linear.route == "covariance" and "features are fewer" in linear.certificate
+    sparse = rls.fit(rls.Linear(), scipy.sparse.csr_array(X), y, landmarks="auto")
+    assert sparse.route == "covariance" and "features are fewer" in sparse.certificate
 
 
 def test_where_memory_ends(monkeypatch):
     """No room for K, nor for enough landmarks: the most there is room for, said in the result."""
     room = 4 * N * 260 * np.dtype(DTYPE).itemsize
-    monkeypatch.setattr(_rank, "memory_bytes", lambda: room)
-    monkeypatch.setattr(_checks, "memory_bytes", lambda: room)
+    monkeypatch.setattr(rank, "memory_bytes", lambda: room)
+    monkeypatch.setattr(checks, "memory_bytes", lambda: room)
     X, y = data()
     fit = rls.fit(rls.Gaussian(0.01), X, y, lams=[1e-3], landmarks="auto")
     assert fit.model.points.shape[0] == 260 and "memory ends" in fit.certificate
@@ -81,14 +84,15 @@ def test_a_number_of_landmarks_has_a_certificate_too():
     [
         ({"landmarks": "all"}, "landmarks must be a number.*and is 'all'"),
         ({"landmarks": "auto", "tol": 0.0}, "tol must be a number above 0"),
-        ({"landmarks": "auto", "sparse": True}, "needs a dense X"),
+        ({"landmarks": "auto", "sparse": True}, r"dense.*toarray"),
+        ({"landmarks": 20, "sparse": True}, r"dense.*toarray"),
     ],
 )
 def test_errors(options, message):
     X, y = data()
     sparse = options.pop("sparse", False)
     with pytest.raises(ValueError, match=message):
-        rls.fit(rls.Linear(), scipy.sparse.csr_array(X) if sparse else X, y, **options)
+        rls.fit(rls.Gaussian(1.0), scipy.sparse.csr_array(X) if sparse else X, y, **options)
 
 
 def test_inside_jit():

@@ -199,19 +199,26 @@ def test_tune():
     assert tuned.loo_error_ < 0.5 * start.loo_error_
     assert np.argmin(tuned.kernel_.width) == 0
     assert RLSRegressor("linear", tune=True).fit(X, y).lam_ == RLSRegressor("linear").fit(X, y).lam_  # nothing to tune
-    by_rate = RLSClassifier(tune=True, loss="misclassification").fit(X, NAMES)
+    by_rate = RLSClassifier(tune=True, loss="zero_one_loss").fit(X, NAMES)
     assert by_rate.loo_error_ == np.mean(by_rate.classes_[by_rate.loo_predictions_.argmax(axis=1)] != NAMES)
 
 
 @pytest.mark.parametrize("names", [NAMES, NAMES == "red"], ids=["three classes", "two"])
 def test_lam_by_the_error_rate(names):
-    model = RLSClassifier(loss="misclassification").fit(X, names)
+    model = RLSClassifier(loss="zero_one_loss").fit(X, names)
     scores = model.loo_predictions_
     held_out = model.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]
     assert_close(model.loo_error_, np.mean(held_out != names), TOLERANCE, "error rate")
     scores = RLSClassifier().fit(X, names).loo_predictions_
     held_out = model.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]
     assert model.loo_error_ <= np.mean(held_out != names) + TOLERANCE
+
+
+@ANY_PRECISION
+def test_the_old_name_of_the_error_rate_warns():
+    with pytest.warns(DeprecationWarning, match="zero_one_loss"):
+        old = RLSClassifier("linear", lams=ALPHAS, loss="misclassification").fit(X, NAMES)
+    assert old.loo_error_ == RLSClassifier("linear", lams=ALPHAS, loss="zero_one_loss").fit(X, NAMES).loo_error_
 
 
 @ANY_PRECISION
@@ -401,7 +408,7 @@ def test_a_lam_at_the_edge_of_its_grid_warns():
         ({"lams": "best"}, "lams must hold real numbers"),
         ({"lams": [0.0, 1.0]}, "lams must be positive"),
         ({"criterion": "aic"}, "criterion must be one of 'loo', 'gcv', 'kfold', or a function of that kind, and is 'aic'"),
-        ({"loss": "hinge"}, "loss must be one of 'squared_error', .*'misclassification', or a function of that kind, and is 'hinge'"),
+        ({"loss": "hinge"}, "loss must be one of 'squared_error', .*'zero_one_loss', or a function of that kind, and is 'hinge'"),
         ({"loss": "absolute_error", "criterion": "gcv"}, "criterion gcv does not average a loss"),
         ({"cv": 5, "criterion": "gcv"}, "cv= does not go with criterion='gcv'"),
         ({"cv": RepeatedKFold(n_splits=2, n_repeats=2)}, "cv= must leave every row out once, .* leaves 40 rows out more often and 0 never"),

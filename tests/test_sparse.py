@@ -11,7 +11,7 @@ from jax.experimental import sparse as jsparse
 from support import factorize
 
 import jaxrls as rls
-import jaxrls._sparse as implementation
+import jaxrls.rows.sparse as implementation
 
 DTYPE = np.float64 if jax.config.jax_enable_x64 else np.float32
 RTOL = 1e-9 if jax.config.jax_enable_x64 else 2e-3
@@ -69,6 +69,17 @@ def test_fit_and_predict():
     np.testing.assert_allclose(held.error, np.mean((y[40:] - held.predict(dense[40:])) ** 2), rtol=RTOL)
 
 
+def test_other_kernels_with_explicit_features():
+    """A multiple of the linear kernel, and a sum with the features of its squares: blocks become dense, and their features of the blocks."""
+    X, dense, y, v = make(60, 12)
+    squares = rls.FeatureMap(lambda X: X * X)
+    for kernel in (DTYPE(0.5) * rls.Linear(), rls.Linear() + squares, rls.Linear().on([0, 3, 5])):
+        ours, reference = rls.fit(kernel, X, y, weights=v), rls.fit(kernel, dense, y, weights=v, route="covariance")
+        assert ours.route == "covariance"
+        np.testing.assert_allclose(ours.errors, reference.errors, rtol=RTOL)
+        np.testing.assert_allclose(ours.predict(X), reference.predict(dense), rtol=RTOL, atol=RTOL)
+
+
 def test_never_dense():
     """100,000 × 400 at one entry a row would be 320 MB dense; the compiled program's temporaries stay below a tenth of it."""
     n, d = 100_000, 400
@@ -85,9 +96,9 @@ def test_never_dense():
 
 def test_errors():
     X, dense, y, _ = make(20, 5)
-    with pytest.raises(ValueError, match=r"a sparse X needs the Linear\(\) kernel"):
+    with pytest.raises(ValueError, match=r"needs rows in memory.*a kernel with explicit features, or, of a sparse X, X\.toarray\(\)"):
         rls.factorize(rls.Gaussian(1.0), X)
-    with pytest.raises(ValueError, match=r"a sparse X needs a model of the Linear\(\) kernel"):
+    with pytest.raises(ValueError, match="a sparse X needs"):
         rls.fit(rls.Gaussian(1.0), dense, y, lams=[1.0]).predict(X)
     with pytest.raises(ValueError, match="would make it dense"):
         rls.factor_features(implementation.sparse_rows(X))

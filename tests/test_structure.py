@@ -3,6 +3,7 @@
 import ast
 import doctest
 import functools
+import graphlib
 import inspect
 import tomllib
 from pathlib import Path
@@ -14,59 +15,33 @@ import jaxrls as rls
 pytestmark = pytest.mark.any_precision
 PACKAGE = Path(rls.__file__).parent
 
-# A module imports from floors strictly below its own, so that modules on one floor do not know each other and no cycle can arise.
-# A new module gets a line here: on the lowest floor above everything it imports.
+# A folder imports only from folders above it in this list; within a folder no modules import each other in a circle.
 FLOORS = {
-    "_checks": 0,
-    "_coding": 0,
-    "_data": 0,
-    "_files": 0,
-    "_linalg": 0,
-    "_losses": 0,
-    "_plot": 0,
-    "_precision": 0,
-    "_progress": 0,
-    "_pytree": 0,
-    "_tables": 0,
-    "_version": 0,
-    "_inverse": 1,
-    "_kernel": 1,
-    "_sparse": 1,
-    "_weighted": 1,
-    "_blocks": 2,
-    "_kernels": 2,
-    "_factor": 3,
-    "_gram": 3,
-    "_landmarks": 4,
-    "_model": 4,
-    "_path": 4,
-    "_point": 4,
-    "_criteria": 5,
-    "_diagnostics": 5,
-    "_subset": 5,
-    "_subset_point": 6,
-    "_routes": 7,
-    "_validation": 7,
-    "_rank": 8,
-    "_few": 8,
-    "_fit": 9,
-    "_objective": 8,
-    "_start": 8,
-    "_tune": 9,
+    "support": 0,
+    "linalg": 1,
+    "kernels": 2,
+    "rows": 3,
+    "factors": 4,
+    "criteria": 5,
+    "models": 5,
+    "search": 6,
 }
 # What faces the outside world: a door may import anything but another door, and nothing imports a door but the package's front page.
-DOORS = {"_io", "__main__", "plot", "sklearn"}
+DOORS = {"io", "__main__", "sklearn"}
 FRONT = "__init__"
 RUN_TIME = {"jax", "numpy", "jaxtyping", "optax"}
+LONGEST_FILE, LONGEST_FUNCTION, MOST_POSITIONAL = 400, 60, 7
 
 
 @functools.cache
 def modules():
-    return {path.stem: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+    """Every module by its name below the package, `factors.spectrum` and so on."""
+    names = {path: ".".join(path.relative_to(PACKAGE).with_suffix("").parts) for path in sorted(PACKAGE.rglob("*.py"))}
+    return {name.removesuffix(".__init__"): ast.parse(path.read_text(encoding="utf-8")) for path, name in names.items()}
 
 
 def imports(tree):
-    """Names of all modules that a module imports, wherever in it: those of this package by their last part, or "" for itself."""
+    """Names of all modules that a module imports, wherever in it: (top, the rest for those of this package, node)."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -77,34 +52,88 @@ def imports(tree):
             continue
         for name in names:
             top, _, rest = name.partition(".")
-            yield (top, rest.split(".")[0] if top == "jaxrls" else None, node)
+            yield (top, rest if top == "jaxrls" else None, node)
+
+
+def floor(name):
+    """The folder of a module."""
+    return name.split(".")[0]
+
+
+def functions(tree):
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
 
 
 def public():
     return {name: value for name, value in vars(rls).items() if not name.startswith("_") and not inspect.ismodule(value)}
 
 
-def test_every_module_has_a_floor():
-    unknown = set(modules()) - set(FLOORS) - DOORS - {FRONT}
-    assert not unknown, f"give these modules a floor in FLOORS, above everything they import: {sorted(unknown)}"
-    gone = set(FLOORS) - set(modules())
-    assert not gone, f"these modules are gone: take them out of FLOORS: {sorted(gone)}"
+def test_every_folder_has_a_floor():
+    known = set(FLOORS) | DOORS | {FRONT}
+    assert {floor(name) for name in modules()} == known
 
 
 @pytest.mark.parametrize("name", modules())
 def test_imports_run_downward(name):
-    own = [target for top, target, _ in imports(modules()[name]) if top == "jaxrls"]
-    for target in own:
+    for target in (rest for top, rest, _ in imports(modules()[name]) if top == "jaxrls"):
+        own, other = floor(name), floor(target)
         if name == FRONT:
-            assert target in FLOORS or target == "_io", f"{FRONT} imports {target}"
-        elif name in DOORS:
-            assert target not in DOORS, f"the door {name} imports the door {target}"
+            assert other in FLOORS or other == "io", f"{FRONT} imports {target}"
+        elif own in DOORS:
+            assert other not in DOORS or other == own or other == "io", f"the door {name} imports the door {target}"
+        elif own == other:
+            assert target in modules(), f"{name} imports {target}"
         else:
-            assert target in FLOORS, f"{name} imports {target or 'the package itself'}: only a door may"
-            assert FLOORS[target] < FLOORS[name], f"{name}, on floor {FLOORS[name]}, imports {target}, on floor {FLOORS[target]}"
+            assert other in FLOORS, f"{name} imports {target or 'the package itself'}: only a door may"
+            assert FLOORS[other] < FLOORS[own], f"{name}, on floor {FLOORS[own]}, imports {target}, on floor {FLOORS[other]}"
 
 
-@pytest.mark.parametrize("name", sorted(set(modules()) - DOORS))
+def test_no_circles():
+    """Also within a folder."""
+    edges = {name: {rest for top, rest, _ in imports(tree) if top == "jaxrls" and rest in modules()} for name, tree in modules().items()}
+    graphlib.TopologicalSorter({name: targets - {name} for name, targets in edges.items() if name != FRONT}).prepare()
+
+
+@pytest.mark.parametrize("name", modules())
+def test_sizes(name):
+    """No file and no function that cannot be taken in at once."""
+    path = PACKAGE / (name.replace(".", "/") + ".py")
+    path = path if path.exists() else PACKAGE / name.replace(".", "/") / "__init__.py"
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGEST_FILE or name in ("__main__",)
+    for node in functions(modules()[name]):
+        body = node.body[1:] if ast.get_docstring(node) else node.body
+        length = node.end_lineno - (body[0].lineno if body else node.end_lineno) + 1
+        assert length <= LONGEST_FUNCTION, f"{node.name} has {length} lines of code"
+        positional = [arg.arg for arg in (*node.args.posonlyargs, *node.args.args) if arg.arg not in ("self", "cls")]
+        assert len(positional) <= MOST_POSITIONAL, f"{node.name} takes {positional}: bundle those that travel together"
+
+
+def test_static_arguments_are_named():
+    """Counted ones go wrong in silence where a parameter is put before them."""
+    counted = [
+        name
+        for name, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.keyword) and node.arg == "static_argnums"
+    ]
+    assert not counted
+
+
+ASKS = {"isinstance", "issubclass", "getattr", "hasattr"}
+
+
+@pytest.mark.parametrize("name", [name for name in modules() if floor(name) in ("criteria", "models", "search")])
+def test_nobody_asks_a_factor_what_it_is(name):
+    """Criteria, models and searches see a factor through its contract: neither its class, nor its route, nor an attribute by name."""
+    for node in ast.walk(modules()[name]):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ASKS:
+            asked = {part.id for argument in node.args[:1] for part in ast.walk(argument) if isinstance(part, ast.Name)}
+            assert not asked & {"factor", "solution"}, ast.unparse(node)
+        if isinstance(node, ast.Compare):
+            assert ".route" not in ast.unparse(node) or "problem" in ast.unparse(node), ast.unparse(node)
+
+
+@pytest.mark.parametrize("name", [name for name in modules() if floor(name) not in DOORS])
 def test_run_time_dependencies(name):
     """What `import jaxrls` needs is what pyproject.toml asks for; extras are imported where they are used."""
     tree = modules()[name]
@@ -116,7 +145,7 @@ def test_run_time_dependencies(name):
 
 def test_modules_and_public_functions_have_different_names():
     """`jaxrls.fit` must mean one thing."""
-    assert not set(modules()) & set(public())
+    assert not {name for name in modules() if "." not in name} & set(public())
 
 
 def test_public_names_are_written_down():

@@ -170,7 +170,7 @@ def test_progress(capsys):
         ({"landmarks": [20]}, "include row 20"),
         ({"criterion": "gcv"}, "criterion must be a function"),
         ({"weights": np.eye(20)[0].astype(DTYPE)}, "X has 1 row of positive weight"),
-        ({"loss": rls.misclassification}, "misclassification has derivative 0"),
+        ({"loss": rls.zero_one_loss}, "zero_one_loss has derivative 0"),
     ],
 )
 def test_errors(options, message, unchecked):
@@ -211,7 +211,9 @@ def test_degenerate_problems():
     X, y = problem(n=20)
     assert rls.tune(rls.Gaussian(1.0), X, np.ones(20, DTYPE), steps=2).error < 1e-9
     K = np.asarray(rls.gram(rls.Gaussian(1.0), jnp.asarray(X)))
+    with pytest.raises(ValueError, match="Precomputed"):
+        DTYPE(2.0) * rls.Precomputed()
     weights = (np.arange(20) % 5 > 0).astype(DTYPE)
-    assert np.isfinite(rls.tune(DTYPE(2.0) * rls.Precomputed(), K, y, weights=weights, steps=2).error)
+    assert np.isfinite(rls.tune(rls.Precomputed(), K, y, weights=weights, steps=2).error)
     away = rls.tune(rls.Gaussian(1.0), X, y, optimizer=optax.sgd(1e3), steps=9, start="kernel")
     assert "steps used" not in away.reason or len(away.history.errors) == 10

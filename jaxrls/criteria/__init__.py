@@ -1,0 +1,1 @@
+"""Validation errors over λ, all of them from a factor and labels."""

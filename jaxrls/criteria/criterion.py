@@ -1,0 +1,143 @@
+"""What a criterion is: an error for every λ, from a factor with labels, and how it is to be searched."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxrls.factors.contract import Factor, Solution
+from jaxrls.factors.groups import Folds
+from jaxrls.kernels.kernel import Kernel
+from jaxrls.support.checks import as_array, check_lams
+from jaxrls.support.pytrees import pytree, static
+
+
+class Criterion(ABC):
+    """A validation error over λ: what to inherit from, under `jaxrls.pytree`, for one of one's own.
+
+    `values(solution, lams, kernel)` sees a factor with labels through the methods of `Solution` and gives (L, t); fields hold its data.
+    `larger_is_better` says which way it is searched, `smooth` whether it has a gradient, `groups` which rows it leaves out together.
+
+    >>> import jax, jax.numpy as jnp, numpy as np, jaxrls as rls
+    >>> @rls.pytree
+    ... class WorstRow(rls.Criterion):
+    ...     name = "worst row left out"
+    ...     def values(self, solution, lams, kernel):
+    ...         return jnp.max(jnp.abs(solution.residuals(lams)), axis=1)
+    >>> X = np.linspace(0, 1, 30)[:, None]
+    >>> y = np.sin(6 * X[:, 0]) + 0.1 * np.cos(40 * X[:, 0])
+    >>> float(rls.fit(rls.Gaussian(0.3), X, y, lams=[1e-5, 1e-2, 1.0], criterion=WorstRow()).lam)
+    0.01
+    """
+
+    name: str
+    larger_is_better: ClassVar[bool] = False
+    any_factor: ClassVar[bool] = True  # whether it asks for nothing but the contract
+
+    @abstractmethod
+    def values(self, solution: Solution, lams: Float[Array, "L *k"], kernel: Kernel | None) -> Float[Array, "L t"]:
+        """The criterion at every λ, for every target."""
+
+    def errors(self, solution: Solution, lams, kernel: Kernel | None) -> Float[Array, "L *t"]:
+        """The same, smaller better, without the t axis where the labels came without it."""
+        values = solution.labels.drop_axis(self.values(solution, lams, kernel))
+        return -values if self.larger_is_better else values
+
+    def check(self, kernel: Kernel) -> None:
+        """Raise for data of its own that cannot be evaluated, where values are known."""
+        del kernel
+
+    @property
+    def smooth(self) -> bool:
+        """Whether its derivatives are worth following."""
+        return True
+
+    @property
+    def groups(self) -> Folds | None:
+        """The rows that are left out together, None where each is by itself."""
+        return None
+
+    def to_search(self, error, n: int):
+        """What a gradient search minimises in place of the error."""
+        del n
+        return error
+
+    def from_search(self, value, n: int):
+        """The inverse of `to_search`, on the host."""
+        del n
+        return value
+
+
+class Positive(Criterion):
+    """An error that cannot be negative, searched by its logarithm."""
+
+    def to_search(self, error, n):
+        """log error."""
+        del n
+        return jnp.log(jnp.maximum(error, jnp.finfo(error.dtype).tiny))
+
+    def from_search(self, value, n):
+        """The error, infinite for a failure."""
+        del n
+        with np.errstate(over="ignore"):
+            return np.exp(value)
+
+
+@pytree
+class Given(Criterion):
+    """Any function `(factor, Y, lams) -> (L,)` or (L, t), less being better; or a wrapped criterion of the library, whose ways it keeps."""
+
+    fn: Callable = static()
+    like: Criterion | None = None
+
+    any_factor: ClassVar[bool] = False
+
+    @property
+    def name(self):  # type: ignore[override]
+        """That of the function."""
+        return getattr(self.fn, "__name__", type(self.fn).__name__)
+
+    @property
+    def larger_is_better(self):  # type: ignore[override]
+        """False, but for a wrapped criterion of which more is better."""
+        return self.like is not None and self.like.larger_is_better
+
+    def values(self, solution, lams, kernel):
+        """What the function gives."""
+        del kernel
+        lams = lams[:, 0] if lams.ndim == 2 and lams.shape[1] == 1 else lams
+        values = jnp.asarray(self.fn(solution.factor, solution.labels.given, lams))
+        if values.shape[:1] != lams.shape[:1] or values.ndim != solution.labels.given.ndim:
+            wanted = (len(lams), *solution.labels.given.shape[1:])
+            raise ValueError(f"criterion {self.name} must return shape {wanted}, an error for each λ, and returned {values.shape}")
+        return values.reshape(len(lams), -1)
+
+    def to_search(self, error, n):
+        """As what it wraps."""
+        return error if self.like is None else self.like.to_search(error, n)
+
+    def from_search(self, value, n):
+        """As what it wraps."""
+        return value if self.like is None else self.like.from_search(value, n)
+
+
+def as_grid(lams, Y, dtype) -> Float[Array, "L *k"]:
+    """λ as a vector, or one for every target, in the factor's dtype, checked."""
+    lams = as_array("lams", lams, dtype)
+    per_target = lams.ndim == 2 and jnp.ndim(Y) == 2 and lams.shape[1] == Y.shape[1]
+    if lams.ndim != 1 and not per_target:
+        raise ValueError(
+            f"lams must have shape (L,), or (L, t) with a λ for each target, and has shape {lams.shape}: use coef and loo_residuals for one λ"
+        )
+    check_lams(lams)
+    return lams
+
+
+def evaluate(criterion: Criterion, factor: Factor, Y, lams, kernel: Kernel | None = None) -> Any:
+    """The criterion as its function gives it: on labels and λ as they come."""
+    Y = as_array("Y", Y, factor.dtype)
+    solution = factor.solve(Y)
+    return solution.labels.drop_axis(criterion.values(solution, as_grid(lams, Y, factor.dtype), kernel))

@@ -1,0 +1,73 @@
+"""What is averaged over left-out residuals. Each takes (residual, label), both (n, t), and gives (n, t)."""
+
+import warnings
+from collections.abc import Callable
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+def squared_error(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> Float[Array, "n t"]:
+    """Squared error e², the loss of the method itself.
+
+    **Shapes**: both (n, t). **Cost** O(n t). **Raises** nothing. **Source**: Rifkin (lecture), "Leave-One-Out CV".
+
+    >>> import jax.numpy as jnp
+    >>> squared_error(jnp.array([[2.0]]), jnp.array([[1.0]])).tolist()
+    [[4.0]]
+    """
+    del label
+    return residual * residual
+
+
+def absolute_error(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> Float[Array, "n t"]:
+    """Absolute error |e|, less moved by outliers; its derivative at e = 0 is taken as 0.
+
+    **Shapes**: both (n, t). **Cost** O(n t). **Raises** nothing. **Source**: Hastie, Tibshirani and Friedman 2009, §10.6.
+
+    >>> import jax.numpy as jnp
+    >>> absolute_error(jnp.array([[-2.0]]), jnp.array([[1.0]])).tolist()
+    [[2.0]]
+    """
+    del label
+    return jnp.abs(residual)
+
+
+def zero_one_loss(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> Float[Array, "n t"]:
+    """1 where the held-out prediction f = y − e names the wrong class, else 0.
+
+    One column of ±1 codes is wrong where sign(f) ≠ y. With several columns, one per class, the most confident column is the
+    prediction, and all columns of a row carry the same 0 or 1, so that an average over columns is the error rate.
+    Piecewise constant: its derivative is 0 everywhere, so it selects λ but cannot tune by gradient.
+
+    **Shapes**: both (n, t). **Cost** O(n t). **Raises** nothing. **Source**: Rifkin 2002, ch. 3.
+
+    >>> import jax.numpy as jnp
+    >>> zero_one_loss(jnp.array([[0.5], [2.0]]), jnp.array([[1.0], [1.0]])).tolist()
+    [[0.0], [1.0]]
+    """
+    prediction = label - residual
+    if label.shape[1] == 1:
+        return ((prediction > 0) != (label > 0)).astype(label.dtype)
+    wrong = jnp.argmax(prediction, axis=1) != jnp.argmax(label, axis=1)
+    return jnp.broadcast_to(wrong[:, None], label.shape).astype(label.dtype)
+
+
+def misclassification(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> Float[Array, "n t"]:
+    """The name of `zero_one_loss` until version 0.1; it warns.
+
+    **Shapes**, **Cost** and **Source** as there. **Raises** nothing.
+
+    >>> import jax.numpy as jnp, warnings
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore")
+    ...     misclassification(jnp.array([[0.5]]), jnp.array([[1.0]])).tolist()
+    [[0.0]]
+    """
+    warnings.warn("misclassification is now called zero_one_loss", DeprecationWarning, stacklevel=2)
+    return zero_one_loss(residual, label)
+
+
+def is_smooth(loss: Callable) -> bool:
+    """Whether a loss has a derivative that is not 0 everywhere."""
+    return loss not in (zero_one_loss, misclassification)

@@ -1,0 +1,72 @@
+"""Which criterion, on which data: from what a caller names to a `Criterion`."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+
+from jaxrls.criteria.criterion import Criterion, Given
+from jaxrls.criteria.holding_out import HoldOut, holdout
+from jaxrls.criteria.left_out import GroupsOut, LeaveOneOut, as_folds, kfold, loo
+from jaxrls.criteria.losses import squared_error
+from jaxrls.criteria.whole import GCV, Evidence, gcv, log_marginal_likelihood
+from jaxrls.rows.rows import Rows
+from jaxrls.support.checks import as_array, check_finite
+
+OWN = (loo, kfold, holdout, gcv, log_marginal_likelihood)
+
+
+def as_criterion(criterion, loss: Callable, groups, validation, rows: Rows, Y) -> Criterion:
+    """The criterion that was named, or that groups or validation data imply, with its loss and data."""
+    if not callable(loss):
+        raise ValueError(f"loss must be a function, such as jaxrls.absolute_error, and is {loss!r}")
+    if groups is not None and validation is not None:
+        raise ValueError("groups and validation each name a criterion, kfold and holdout: give one of them")
+    if isinstance(criterion, Criterion):
+        if groups is not None or validation is not None or loss is not squared_error:
+            raise ValueError(f"criterion {criterion.name} holds its own loss, groups and validation data: leave those arguments out")
+        return criterion
+    if not callable(criterion):
+        raise ValueError(f"criterion must be a function, such as jaxrls.gcv, or a jaxrls.Criterion, and is {criterion!r}")
+    known = _unwrapped(criterion)
+    if groups is not None and known in (loo, kfold):
+        return GroupsOut(as_folds(groups, rows.shape[0]), loss)
+    if validation is not None and known in (loo, holdout):
+        return _held_out(validation, loss, rows, Y)
+    name = getattr(criterion, "__name__", type(criterion).__name__)
+    if groups is not None or validation is not None:
+        raise ValueError(f"groups and validation do not go with criterion {name}: leave one of them out")
+    if known is kfold:
+        raise ValueError("criterion=kfold needs groups=, (n,) labels of rows to leave out together")
+    if known is holdout:
+        raise ValueError("criterion=holdout needs validation=(X, Y)")
+    makers: dict[Any, Callable] = {gcv: GCV, log_marginal_likelihood: Evidence, loo: partial(LeaveOneOut, loss)}
+    own = makers.get(known)
+    if loss is not squared_error and criterion is not loo:
+        raise ValueError(f"criterion {name} does not average a loss: leave loss= out, or use loo, kfold or holdout")
+    if own is None:
+        return Given(criterion)
+    return own() if criterion is known else Given(criterion, own())
+
+
+def _unwrapped(criterion):
+    """The library's own function inside of `jax.jit`, `functools.partial` and whatever else says what it wraps, or what is innermost."""
+    while criterion not in OWN and (isinstance(criterion, partial) or hasattr(criterion, "__wrapped__")):
+        criterion = criterion.func if isinstance(criterion, partial) else criterion.__wrapped__
+    return criterion
+
+
+def _held_out(validation, loss, rows: Rows, Y) -> HoldOut:
+    if not isinstance(validation, tuple | list) or len(validation) != 2:
+        raise ValueError(f"validation must be a pair (X, Y) of rows held out and their labels, and is {type(validation).__name__}")
+    X_held, Y_held = validation
+    held = HoldOut.of(X_held, as_array("validation Y", Y_held), loss=loss, name="validation X")
+    check_finite("validation Y", held.Y)
+    if held.rows.shape[1] != rows.shape[1]:
+        raise ValueError(f"validation X must have the {rows.shape[1]} columns of X, and has {held.rows.shape[1]}")
+    if held.Y.shape != (held.rows.shape[0], *Y.shape[1:]):
+        raise ValueError(
+            f"validation Y must have shape {(held.rows.shape[0], *Y.shape[1:])}, as its X and Y do, and has shape {held.Y.shape}"
+        )
+    return jax.tree.map(lambda a: a.astype(rows.dtype) if a.dtype in ("float32", "float64") else a, held)

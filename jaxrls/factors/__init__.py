@@ -1,0 +1,1 @@
+"""The one hard step behind one contract: spectrum or Cholesky, dual or primal."""

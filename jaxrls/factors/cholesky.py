@@ -1,0 +1,203 @@
+"""λ without a spectrum: Cholesky factors, made anew for every λ, that can be differentiated in everything.
+
+The criteria see them as they see a `Spectrum`, so that LOO, GCV, k-fold, hold-out and the evidence all have exact derivatives, to any order, in kernel
+parameters, λ, X, Y and weights, wherever eigenvalues repeat or vanish.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxrls.factors.contract import Coefficients, Factor, Report, Solution, as_columns
+from jaxrls.factors.expansion import Expansion
+from jaxrls.factors.weights import Labels, Weights
+from jaxrls.linalg.inverses import inverse, solve_diag
+from jaxrls.linalg.products import matmul
+from jaxrls.support.pytrees import pytree, static
+
+# Steps of the power method: the level of rounding needs its eigenvalue to a few percent.
+POWER_STEPS = 10
+
+
+@pytree
+class CholeskyGram(Factor):
+    """K̃ + λI = LLᵀ: the dual route at one λ after another. About n³ flops each, and 1.9n³ more for a gradient.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> factor = rls.factorize(rls.Gaussian(1.0), jnp.eye(3), route="cholesky")
+    >>> rls.loo(factor, jnp.arange(3.0), jnp.array([0.1, 1.0])).shape
+    (2,)
+    """
+
+    K: Float[Array, "n n"]
+    weights: Weights
+    expansion: Expansion
+    intercept: bool = static()
+
+    @property
+    def report(self):
+        """The precision floor by the power method."""
+        largest = _largest_eigenvalue(jax.lax.stop_gradient((self.K, self.weights)))
+        return Report("cholesky", self.n * jnp.finfo(self.dtype).eps * largest, jnp.zeros((), self.dtype))
+
+    @property
+    def route(self):
+        """How it was made."""
+        return "cholesky"
+
+    def solve_labels(self, labels):
+        """Nothing yet: the work begins with λ."""
+        return GramSolution(self, labels)
+
+
+@pytree
+class Solved:
+    """G⁻¹ applied to the labels at one λ, (n, t), or at one per target; with G⁻¹h taken out where there is an intercept."""
+
+    dual: Float[Array, "n t"]  # c̃
+    diagonal: Float[Array, "n k"]  # of the projected inverse
+    logdet: Float[Array, " k"]
+    step: Float[Array, " t"]  # from the labels' mean to the intercept
+
+
+@pytree
+class GramSolution(Solution):
+    """A `CholeskyGram` with labels."""
+
+    factor: CholeskyGram
+    labels: Labels
+
+    def _system(self, lam):
+        f = self.factor
+        return f.weights.scale_both(f.K) + lam * jnp.eye(f.n, dtype=f.dtype)
+
+    def _solve(self, lam, scaled) -> Solved:
+        """c̃ = G⁻¹ỹ − u(uᵀỹ)/(hᵀu) with u = G⁻¹h, likewise the diagonal and the log determinant, at one λ."""
+        f = self.factor
+        zeros = (f.n - int(f.intercept)) - f.residual_dimensions()
+        if not f.intercept:
+            dual, diagonal, logdet = solve_diag(self._system(lam), scaled)
+            return Solved(dual, diagonal[:, None], (logdet - zeros * jnp.log(lam))[None], jnp.zeros_like(scaled[0]))
+        h = f.weights.direction
+        X, diagonal, logdet = solve_diag(self._system(lam), jnp.concatenate([scaled, h[:, None]], axis=1))
+        u = X[:, -1]
+        share = jnp.dot(h, u, precision="highest")
+        slope = matmul(u, scaled) / share
+        logdet = logdet + jnp.log(share) - zeros * jnp.log(lam)
+        dual, diagonal = X[:, :-1] - u[:, None] * slope[None, :], diagonal - u * u / share
+        return Solved(dual, diagonal[:, None], logdet[None], slope / jnp.sqrt(f.weights.total))
+
+    def _at(self, lam) -> Solved:
+        """At one λ, (1,), or one per target, (t,)."""
+        if lam.shape[0] == 1:
+            return self._solve(lam[0], self.labels.scaled)
+        columns = jax.lax.map(lambda args: self._solve(args[0], args[1][:, None]), (lam, self.labels.scaled.T))
+        return jax.tree.map(lambda a: jnp.moveaxis(a[..., 0], 0, -1), columns)
+
+    def _each(self, fn, lams):
+        """`fn(solved, λ)` at every λ, one after the other."""
+        return jax.lax.map(lambda lam: fn(self._at(lam), lam), as_columns(lams))
+
+    def coefficients(self, lams):
+        """c = √v c̃, and the intercept."""
+        f = self.factor
+        return self._each(lambda at, _: Coefficients(f.weights.scale(at.dual), self.labels.mean + at.step), lams)
+
+    def residual_norm(self, lams):
+        """‖λ c̃‖²."""
+        return self._each(lambda at, lam: jnp.sum((lam * at.dual) ** 2, axis=0), lams)
+
+    def data_fit(self, lams):
+        """ỹᵀ c̃."""
+        return self._each(lambda at, _: jnp.sum(self.labels.scaled * at.dual, axis=0), lams)
+
+    def logdet(self, lams):
+        """log |G|."""
+        return self._each(lambda at, _: at.logdet, lams)
+
+    def residual_dof(self, lams):
+        """λ tr P."""
+        f = self.factor
+        zeros = (f.n - int(f.intercept)) - f.residual_dimensions()
+        return self._each(lambda at, lam: lam * jnp.sum(at.diagonal, axis=0) - zeros, lams)
+
+    def _left_out(self, at):
+        return self.factor.weights.unscale(at.dual / at.diagonal)
+
+    def rows_left_out(self, fn, lams):
+        """e = c̃/(p√v)."""
+        return self._each(lambda at, _: fn(self._left_out(at), self.labels.Y, self.factor.weights.array), lams)
+
+    def residuals_left_out(self, lams):
+        """The same for every row, those of weight 0 included."""
+
+        def each(at, lam):
+            del lam
+            return jnp.where(self.factor.weights.used[:, None], self._left_out(at), self._unseen(at))
+
+        return self._each(each if self.factor.weights.values is not None else lambda at, _: self._left_out(at), lams)
+
+    def _unseen(self, at):
+        """y − f of every row."""
+        f = self.factor
+        return self.labels.Y - matmul(f.K, f.weights.scale(at.dual)) - self.labels.mean - at.step
+
+    def group_residuals(self, groups):
+        """e_B = [P_BB]⁻¹ c_B, from the projected inverse itself."""
+        f, mask = self.factor, groups.inside_mask.astype(self.factor.dtype)
+
+        def at_one(lam, columns):
+            labels = self.labels.scaled[:, columns]
+            at, P = self._solve(lam, labels), self._projected_inverse(lam)
+            smoother = None if f.weights.values is None else self._smoother(P)
+            unseen = self.labels.Y[:, columns] - matmul(f.K, f.weights.scale(at.dual)) - self.labels.mean[columns] - at.step
+
+            def group(rows, mask):
+                block = P[rows][:, rows] * mask[:, None] * mask[None, :] + jnp.diag(1 - mask)
+                root = jnp.linalg.cholesky(block)
+                scaled = jax.scipy.linalg.cho_solve((root, True), at.dual[rows] * mask[:, None])
+                weights = f.weights.block(None if f.weights.values is None else f.weights.values[rows], rows.shape[0])
+                e = weights.unscale(scaled)
+                if smoother is None:
+                    return e
+                return jnp.where(weights.used[:, None], e, unseen[rows] + matmul(smoother[rows][:, rows] * mask, scaled))
+
+            return jax.vmap(group)(groups.inside, mask)
+
+        def at(lam):
+            if lam.shape[0] == 1:
+                return at_one(lam[0], slice(None))
+            columns = jax.lax.map(lambda j: at_one(lam[j], j[None])[..., 0], jnp.arange(lam.shape[0]))
+            return jnp.moveaxis(columns, 0, -1)
+
+        return at
+
+    def _projected_inverse(self, lam):
+        P = inverse(self._system(lam))
+        if not self.factor.intercept:
+            return P
+        h = self.factor.weights.direction
+        u = matmul(P, h)
+        return P - u[:, None] * u[None, :] / jnp.dot(h, u, precision="highest")
+
+    def _smoother(self, P):
+        """From √v y to f at every row: K√v P and the share of the constant."""
+        f = self.factor
+        A = matmul(f.K * f.weights.root, P)
+        if not f.intercept:
+            return A
+        share = f.weights.root / f.weights.total
+        return A + share[None, :] - matmul(share, f.weights.scale(A))[None, :]
+
+
+def _largest_eigenvalue(problem):
+    """s_max of √v K √v by the power method from the constant, which most kernels' first eigenvector is near."""
+    K, weights = problem
+
+    def step(_, state):
+        x, _ = state
+        x = weights.scale(matmul(K, weights.scale(x)))
+        length = jnp.linalg.norm(x)
+        return x / jnp.where(length > 0, length, 1), length
+
+    return jax.lax.fori_loop(0, POWER_STEPS, step, (weights.direction, jnp.zeros((), K.dtype)))[1]

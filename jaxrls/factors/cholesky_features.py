@@ -1,0 +1,333 @@
+"""The primal problem at one λ after another by Cholesky, on explicit features or on landmarks, differentiable in everything, the landmarks included.
+
+With features ψ of a row (for landmarks k(x, points), with K_RR = LLᵀ and φ = L⁻¹ψ; else φ = ψ), ΦᵀΦ + λI = AAᵀ for weighted, centred Φ, and R = L⁻ᵀA⁻ᵀ, a row
+x is seen as u = ψR − middle, and labels as q = A⁻¹Φᵀ√v y:
+
+    coefficients = Rq,    ŷ = u·q,    h = v|u|²,    e = (y − ŷ)/(1 − h),
+
+and a landmark leaves with its row in the plane of its row of R: see `hat`. Rows are read in blocks, which derivatives recompute, so that memory is
+O(r²) beside X and y.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxrls.factors.contract import Coefficients, Factor, Report, Solution, as_columns
+from jaxrls.factors.expansion import Expansion, OnLandmarks, Primal
+from jaxrls.factors.hat import Group, Leaving, PlainHat, each_group
+from jaxrls.factors.landmarks import Landmarks
+from jaxrls.factors.subset import cholesky
+from jaxrls.factors.weights import Labels, Weights
+from jaxrls.kernels.kernel import Kernel
+from jaxrls.linalg.inverses import triangular_inverse
+from jaxrls.linalg.products import matmul
+from jaxrls.rows.gram import gram
+from jaxrls.rows.moments import cross_moments, moments, near_mean
+from jaxrls.rows.rows import Rows
+from jaxrls.support.pytrees import pytree, static
+
+
+@pytree
+class OfLandmarks:
+    """ψ(x) = k(x, points), and φ = ψ `back`."""
+
+    kernel: Kernel
+    points: Float[Array, "m d"]
+    back: Float[Array, "m m"]
+
+    def raw(self, X):
+        """ψ."""
+        return self.kernel(X, self.points)
+
+    def features(self, X):
+        """φ."""
+        return matmul(self.raw(X), self.back)
+
+    def diag(self, X):
+        """k(x, x)."""
+        return self.kernel.diag(X)
+
+
+@pytree
+class Explicit:
+    """ψ = φ, the kernel's explicit features."""
+
+    kernel: Kernel
+
+    def raw(self, X):
+        """ψ."""
+        return self.kernel.features(X)
+
+    features = raw
+
+    def diag(self, X):
+        """k(x, x)."""
+        return self.kernel.diag(X)
+
+    @property
+    def back(self):
+        """From φ to ψ: nothing to do."""
+        return None
+
+
+@pytree
+class CholeskyFeatures(Factor):
+    """ΦᵀΦ + λI = AAᵀ for each λ, from moments: O(n r²) for those, in row blocks.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> factor = rls.factorize(rls.Linear(), jnp.arange(6.0).reshape(3, 2), route="cholesky")
+    >>> factor.solve([0.0, 1.0, 2.0]).coefficients(jnp.array([0.1])).coef.shape
+    (1, 2, 1)
+    """
+
+    rows: Rows
+    map: Any  # OfLandmarks or Explicit
+    second: Float[Array, "r r"]  # Φᵀ C Φ, weighted
+    middle: Float[Array, " r"]  # what is subtracted from φ
+    left_over: Float[Array, ""] | None  # tr √v(K − K̂)√v on landmarks
+    ridge: Float[Array, ""] | None
+    weights: Weights
+    expansion: Expansion
+    indices: Int[Array, " m"] | None  # of the landmarks that leave with their row
+    intercept: bool = static()
+    block_size: int | None = static()
+
+    @property
+    def report(self):
+        """The precision floor by the norm of ΦᵀΦ, which bounds s_max."""
+        eps = jnp.finfo(self.dtype).eps
+        floor = max(self.n, len(self.middle)) * eps * jnp.linalg.norm(jax.lax.stop_gradient(self.second))
+        return Report("cholesky", floor, jnp.zeros((), self.dtype), self.left_over, self.ridge)
+
+    @property
+    def route(self):
+        """How it was made."""
+        return "cholesky"
+
+    def solve_labels(self, labels):
+        """Φᵀ√v y, O(n r t)."""
+        cross, _ = cross_moments(self.rows.through(self.map), labels.Y - labels.mean, self.weights.values, self.middle)
+        return FeatureSolution(self, labels, cross)
+
+
+def solve_cholesky(
+    kernel: Kernel, rows: Rows, chosen: Landmarks | None, labels: Labels, weights: Weights, intercept: bool, block_size=None
+) -> "FeatureSolution":
+    """The solution on explicit features, or on landmarks, from one reading of the rows."""
+    expansion: Expansion = Primal()
+    made: Any = Explicit(kernel)
+    ridge = left_over = None
+    if chosen is not None:
+        K = gram(kernel, chosen.points)
+        L, ridge = cholesky(K)
+        made, expansion = OfLandmarks(kernel, chosen.points, triangular_inverse(L).T), OnLandmarks(chosen.points)
+        origin = jnp.mean(matmul(K, made.back), axis=0)
+    else:
+        origin = jax.lax.stop_gradient(near_mean(rows, made))
+    origin = origin if intercept else jnp.zeros_like(origin)
+    summed = moments(rows, made, labels.Y, weights.values, origin=origin, label_origin=labels.mean, block_size=block_size)
+    sums = summed.centred(intercept)
+    if chosen is not None:
+        spanned = jnp.trace(sums.second) + sums.weight * jnp.sum(sums.origin**2)
+        left_over = jnp.maximum(sums.trace - spanned, jnp.finfo(rows.dtype).eps * sums.trace)
+    indices = None if chosen is None else chosen.indices
+    made_of = rows, made, sums.second, sums.origin, left_over, ridge
+    factor = CholeskyFeatures(*made_of, weights, expansion, indices, intercept, block_size)
+    return FeatureSolution(factor, labels, sums.cross)
+
+
+@pytree
+class Seen:
+    """How rows and labels are seen at one λ."""
+
+    R: Float[Array, "r r"]
+    middle: Float[Array, " r"]
+    q: Float[Array, "r t"]
+    shrink: Float[Array, "r r"]  # A⁻¹
+    lam: Float[Array, ""]
+
+    def __call__(self, psi) -> Float[Array, "b r"]:
+        """u = U/√v of rows ψ."""
+        return matmul(psi, self.R) - self.middle
+
+    @property
+    def hat(self):
+        """Nothing of u is lost."""
+        return PlainHat(self.q)
+
+
+@pytree
+class FeatureSolution(Solution):
+    """A `CholeskyFeatures` with labels."""
+
+    factor: CholeskyFeatures
+    labels: Labels
+    cross: Float[Array, "r t"]
+
+    def seen(self, lam, columns=slice(None)) -> Seen:
+        """At one λ, for some of the targets."""
+        f = self.factor
+        A = jnp.linalg.cholesky(f.second + lam * jnp.eye(f.second.shape[0], dtype=f.dtype))
+        shrink = triangular_inverse(A)
+        R = shrink.T if f.map.back is None else matmul(shrink, f.map.back.T).T
+        return Seen(R, matmul(shrink, f.middle), matmul(shrink, self.cross[:, columns]), shrink, lam)
+
+    def _at(self, lams, fn):
+        """`fn(seen, columns)` with results (…, t) or (…, 1) at every λ, λ leading: each target by itself where it has its own."""
+        t = self.labels.Y.shape[1]
+
+        def at(lam):
+            if lam.shape[0] == 1:
+                return fn(self.seen(lam[0]), slice(None))
+            each = jax.lax.map(lambda j: fn(self.seen(lam[j], j[None]), j[None]), jnp.arange(t))
+            return jax.tree.map(lambda a: jnp.moveaxis(a[..., 0], 0, -1), each)
+
+        return jax.lax.map(at, as_columns(lams))
+
+    def coefficients(self, lams):
+        """Rq, and b = mean − middle·q."""
+        f, mean = self.factor, self.labels.mean
+
+        def at(seen, columns):
+            step = matmul(seen.middle, seen.q) if f.intercept else 0
+            return Coefficients(matmul(seen.R, seen.q), mean[columns] - step)
+
+        return self._at(lams, at)
+
+    def residual_norm(self, lams):
+        """‖√v (y − ŷ)‖², from the residuals of all rows: nothing cancels."""
+        return self._over_rows(lams, lambda seen, u, columns, w, y: jnp.sum((y - w.scale(matmul(u, seen.q))) ** 2, axis=0))
+
+    def data_fit(self, lams):
+        """(‖√v (y − ŷ)‖² + λ‖w‖²)/λ with w = A⁻ᵀq."""
+        lams = as_columns(lams)
+        return self.residual_norm(lams) / lams + self._at(lams, lambda seen, _: jnp.sum(matmul(seen.shrink.T, seen.q) ** 2, axis=0))
+
+    def logdet(self, lams):
+        """log |ΦᵀΦ + λI|, and log λ outside."""
+        missing = self.factor.residual_dimensions() - self.factor.second.shape[0]
+        return self._at(lams, lambda seen, _: (-2 * jnp.sum(jnp.log(jnp.diagonal(seen.shrink))) + missing * jnp.log(seen.lam))[None])
+
+    def residual_dof(self, lams):
+        """n − r + λ tr (ΦᵀΦ + λI)⁻¹."""
+        missing = self.factor.residual_dimensions() - self.factor.second.shape[0]
+        return self._at(lams, lambda seen, _: (missing + seen.lam * jnp.sum(seen.shrink**2))[None])
+
+    def _over_rows(self, lams, fn):
+        """Σ over rows of `fn(seen, u, columns, weights, scaled labels)`, rows outside and λ inside."""
+        f = self.factor
+        all_seen = self._at_each(lams)
+
+        def block(x, v, y):
+            psi, weights = f.map.raw(x), f.weights.block(v, x.shape[0])
+            return self._on(all_seen, lambda seen, columns: fn(seen, seen(psi), columns, weights, y[:, columns]))
+
+        return f.rows.sum(block, f.weights.values, self.labels.scaled, **self._hints)
+
+    @property
+    def _hints(self):
+        return {"temporaries": self.factor.second.shape[0], "block_size": self.factor.block_size}
+
+    def _at_each(self, lams):
+        """How rows are seen at every λ, (L, 1, …), or for every target at its own, (L, t, …): made once, before the rows are read."""
+        t = self.labels.Y.shape[1]
+
+        def at(lam):
+            if lam.shape[0] == 1:
+                return jax.tree.map(lambda a: a[None], self.seen(lam[0]))
+            return jax.lax.map(lambda j: self.seen(lam[j], j[None]), jnp.arange(t))
+
+        return jax.lax.map(at, as_columns(lams))
+
+    def _on(self, all_seen, fn):
+        """`fn(seen, columns)` for all that `_at_each` gave, (L, …, t)."""
+
+        def at(seen):
+            if seen.lam.shape[0] == 1:
+                return fn(jax.tree.map(lambda a: a[0], seen), slice(None))
+            each = jax.lax.map(lambda args: fn(args[0], args[1][None]), (seen, jnp.arange(seen.lam.shape[0])))
+            return jax.tree.map(lambda a: jnp.moveaxis(a[..., 0], 0, -1), each)
+
+        return jax.lax.map(at, all_seen)
+
+    def rows_left_out(self, fn, lams):
+        """One pass over the rows with all λ inside, and the landmarks that leave: O(n r² L)."""
+        f, all_seen = self.factor, self._at_each(lams)
+        counted = f.weights if f.indices is None else f.weights.without(f.indices)
+
+        def block(x, v, counted, y, Y):
+            psi, weights = f.map.raw(x), f.weights.block(v, x.shape[0])
+            counted = weights.block(counted, x.shape[0])
+
+            def at(seen, columns):
+                e = self._left_out_of(seen, psi, y[:, columns], weights, counted.used)
+                return e
+
+            e = self._on(all_seen, at)
+            return jax.vmap(fn, in_axes=(0, None, None))(e, Y, counted.array)
+
+        columns = f.weights.values, counted.values, self.labels.scaled, self.labels.Y
+        total = f.rows.sum(block, *columns, **self._hints)
+        if f.indices is None:
+            return total
+        e = self._on(all_seen, self._landmarks_left_out)
+        own = jax.vmap(fn, in_axes=(0, None, None))(e, self.labels.Y[f.indices], f.weights.array[f.indices])
+        return jax.tree.map(jnp.add, total, own)
+
+    def _left_out_of(self, seen, psi, scaled, weights, used):
+        """Held-out residuals of a block; 0, with finite derivatives, where a row is not counted."""
+        u = weights.scale(seen(psi))
+        remaining = seen.hat.remaining(u, self.factor.constant(weights.array))[:, 0]
+        remaining = jnp.where(used[:, None], remaining, 1)
+        e = weights.unscale(seen.hat.scaled_residuals(u, scaled)[:, 0] / remaining)
+        return jnp.where(used[:, None], e, 0)
+
+    def _leaving(self, seen):
+        """The planes βₖ = 0, each by a vector of length about 1, and the landmarks' own rows."""
+        f = self.factor
+        directions = seen.R / jax.lax.stop_gradient(jnp.linalg.norm(seen.R, axis=1, keepdims=True))
+        return Leaving(jnp.asarray(f.indices), directions, seen(f.map.raw(f.map.points)))
+
+    def _landmarks_left_out(self, seen, columns):
+        f, labels = self.factor, self.labels
+        constant = f.constant(f.weights.array[f.indices])
+        e = self._leaving(seen).left_out(seen.hat, labels.Y[:, columns], labels.mean[columns], f.weights, constant)
+        return e[:, 0]
+
+    def residuals_left_out(self, lams):
+        """As `rows_left_out`, every row by itself."""
+        f, all_seen = self.factor, self._at_each(lams)
+
+        def block(x, v, y, Y):
+            psi, weights = f.map.raw(x), f.weights.block(v, x.shape[0])
+
+            def at(seen, columns):
+                e = self._left_out_of(seen, psi, y[:, columns], weights, weights.used)
+                unseen = (Y - self.labels.mean)[:, columns] - matmul(seen(psi), seen.q)
+                return jnp.where(weights.used[:, None], e, unseen)
+
+            return jnp.moveaxis(self._on(all_seen, at), 0, 1)
+
+        e = jnp.moveaxis(f.rows.map(block, f.weights.values, self.labels.scaled, self.labels.Y, **self._hints), 1, 0)
+        return e if f.indices is None else e.at[:, f.indices].set(self._on(all_seen, self._landmarks_left_out))
+
+    def group_residuals(self, groups):
+        """e_B = [P_BB]⁻¹ c_B, with the group's landmarks leaving the dictionary."""
+        f, labels, mask = self.factor, self.labels, groups.inside_mask.astype(self.factor.dtype)
+        h, level = f.weights.direction * int(f.intercept), int(f.intercept) / jnp.sqrt(f.weights.total)
+        psi = f.rows.map(f.map.raw, **self._hints)
+
+        def group(rows, mask, columns, lam):
+            seen = self.seen(lam, columns)
+            weights = f.weights.block(None if f.weights.values is None else f.weights.values[rows], rows.shape[0])
+            u = seen(psi[rows])
+            scaled, centred = labels.scaled[rows][:, columns], (labels.Y - labels.mean)[rows][:, columns]
+            beyond = None if f.weights.values is None else u
+            some = Group(rows, mask, weights.scale(u), scaled, centred, h[rows], level, weights, beyond)
+            return some.left_out(seen.hat, None if f.indices is None else self._leaving(seen), f.n)
+
+        return partial(each_group, group, groups.inside, mask, labels.Y.shape[1])

@@ -1,0 +1,163 @@
+"""Which factor to make of a kernel and rows: the cheapest exact one by shape, or the one asked for."""
+
+import warnings
+
+from jaxtyping import Array, Float, Int
+
+from jaxrls.factors.cholesky import CholeskyGram
+from jaxrls.factors.cholesky_features import solve_cholesky
+from jaxrls.factors.contract import Factor, Solution
+from jaxrls.factors.expansion import Dual, Expansion, Primal
+from jaxrls.factors.landmarks import Landmarks, as_landmarks, check_evaluable, without_trace
+from jaxrls.factors.makers import factor_features
+from jaxrls.factors.spectrum import factor_symmetric, solve_features
+from jaxrls.factors.subset import solve_subset
+from jaxrls.factors.weights import Labels, Weights
+from jaxrls.kernels.kernel import Kernel
+from jaxrls.rows.rows import Rows
+from jaxrls.rows.sparse import SparseMatrix, as_rows
+from jaxrls.support.checks import Listed
+
+ROUTES = ("gram", "features", "covariance", "subset", "cholesky")
+# One eigendecomposition takes as long as the Cholesky factors and inverses of 2 to 6 λ at n = 1000, 3 to 4 at 2000, 5 to 6 at 4000, the fewer in
+# float32, on CPUs (benchmarks/run.py --only spectrum).
+ROWS_PER_LAM, MOST_LAMS = 1000, 5
+
+
+def choose_route(kernel: Kernel, n: int, d: int, dtype) -> str:
+    """The cheapest exact route for these shapes.
+
+    Features fewer than rows: their covariance where rows are plenty (8 times as many or more), else their SVD. Otherwise K.
+    """
+    r = kernel.num_features(d, dtype)
+    if r is None or r >= n:
+        return "gram"
+    return "covariance" if n >= 8 * r else "features"
+
+
+def are_few(num: int, n: int) -> bool:
+    """Whether `num` values of λ take less time by a Cholesky factor each than by the eigendecomposition of n rows."""
+    return num <= min(MOST_LAMS, 1 + n // ROWS_PER_LAM)
+
+
+def factorize(
+    kernel: Kernel,
+    X: Float[Array, "n d"] | Rows | SparseMatrix | Listed,
+    *,
+    weights: Float[Array, " n"] | Listed | None = None,
+    intercept: bool = True,
+    landmarks: Landmarks | Int[Array, " m"] | Float[Array, "m d"] | Listed | None = None,
+    route: str | None = None,
+    block_size: int | None = None,
+) -> Factor:
+    """Do the one hard step for a kernel and X: everything about λ, labels and validation follows cheaply from the result.
+
+    **Routes**, chosen by shape (`factor.route` says which) or named: `"gram"`, K's eigendecomposition, O(n³), any kernel;
+    `"features"`, thin SVD of explicit features, O(n r²); `"covariance"`, eigendecomposition of ΦᵀΦ, O(n r²) at a fraction of
+    the constant. The latter two need a kernel with explicit features (`Linear`, `FeatureMap`, and sums and multiples of those). With
+    `landmarks`, `"subset"`, the subset of regressors, O(n m²): see `factor_subset`, which has further options. `"cholesky"` makes no
+    spectrum, but a Cholesky factor for each λ that it is asked for, of K, of the covariance of fewer features than rows, or of that on
+    landmarks: cheaper for a few λ, and differentiable in everything.
+
+    **Shapes**: X (n, d), also a source of rows, or sparse (SciPy or BCOO) where the kernel has explicit features; weights (n,) ≥ 0, where 0 is a row that
+    was never there. `intercept` fits an unpenalised constant. `block_size` bounds the rows of temporaries while K is built. **Cost** by route.
+    **Raises** `ValueError` for a route the kernel does not have.
+    **Fails**: inside `jax.jit` values are not checked. Differentiating a spectrum in X, kernel or weights raises: use `route="cholesky"` or
+    `loo_objective`. A Cholesky factor gives NaN where K + λI is not positive definite to working precision: take a larger λ. **Source**: Rifkin (lecture),
+    "Solving RLS"; see the makers.
+
+    >>> import jax, jax.numpy as jnp, jaxrls as rls
+    >>> X, y = jnp.arange(4.0)[:, None], jnp.array([0.0, 1.0, 0.0, 1.0])
+    >>> factor = rls.factorize(rls.Gaussian(1.0), X)
+    >>> factor.route, factor.spectrum().s.shape
+    ('gram', (4,))
+    >>> evidence = lambda k: rls.log_marginal_likelihood(rls.factorize(k, X, route="cholesky"), y, [0.1])[0]
+    >>> bool(jnp.isfinite(jax.grad(evidence)(rls.Gaussian(1.0)).width))
+    True
+    """
+    check_kernel(kernel)
+    rows = as_rows(kernel, X)
+    v = Weights.of(weights, rows.shape[0], rows.dtype)
+    if landmarks is not None:
+        check_evaluable(kernel)
+        landmarks = without_trace(as_landmarks(rows, landmarks))
+    return solve(kernel, rows, Labels.none(v), v, intercept, landmarks=landmarks, route=route, block_size=block_size).factor
+
+
+def check_kernel(kernel) -> None:
+    """Raise unless it is one."""
+    if not isinstance(kernel, Kernel):
+        raise ValueError(f"kernel must be a jaxrls kernel such as Gaussian(1.0), and is {kernel!r}")
+
+
+def check_route(route: str | None, landmarks) -> None:
+    """Raise for a route that there is not, or that does not go with landmarks."""
+    if route is not None and route not in ROUTES:
+        raise ValueError(f"route must be one of {', '.join(map(repr, ROUTES))} or None to choose, and is {route!r}")
+    if route not in (None, "subset", "cholesky") and landmarks is not None or route == "subset" and landmarks is None:
+        raise ValueError(f"landmarks and route='subset' belong together, and route is {route!r}: give landmarks= alone, or neither")
+
+
+def solve(
+    kernel: Kernel,
+    rows: Rows,
+    labels: Labels,
+    weights: Weights,
+    intercept: bool,
+    *,
+    landmarks: Landmarks | None = None,
+    route: str | None = None,
+    block_size: int | None = None,
+) -> Solution:
+    """The solution for some labels, with moments and cross-moments from one reading of the rows."""
+    check_route(route, landmarks)
+    if route == "cholesky":
+        return _solve_cholesky(kernel, rows, labels, weights, intercept, landmarks, block_size)
+    if landmarks is not None:
+        return solve_subset(kernel, rows, landmarks, labels, weights, intercept, block_size=block_size)
+    explicit = kernel.num_features(rows.shape[1], rows.dtype)
+    if route is None:
+        route = choose_route(kernel, *rows.shape, rows.dtype) if rows.in_memory or explicit is None else "covariance"
+    if route == "gram":
+        K, expansion = rows.kernel_matrix(kernel, block_size), _dual(kernel, rows)
+        factor = factor_symmetric(K, weights, intercept, expansion, "gram", semidefinite=kernel.is_semidefinite())
+        return factor.solve_labels(labels)
+    if explicit is None:
+        raise ValueError(f"route={route!r} needs explicit features, which {type(kernel).__name__} does not have: use route='gram'")
+    features = rows.features(kernel)
+    if route == "covariance":
+        return solve_features(features, labels, weights, intercept)
+    return factor_features(features.dense(), weights=weights, intercept=intercept).solve_labels(labels)
+
+
+def _solve_cholesky(kernel, rows, labels, weights, intercept, landmarks, block_size):
+    explicit = kernel.num_features(rows.shape[1], rows.dtype)
+    if landmarks is not None or explicit is not None and explicit < rows.shape[0]:
+        return solve_cholesky(kernel, rows, landmarks, labels, weights, intercept, block_size)
+    return CholeskyGram(rows.kernel_matrix(kernel, block_size), weights, _dual(kernel, rows), intercept).solve_labels(labels)
+
+
+def _dual(kernel, rows) -> Expansion:
+    """A kernel expands over the rows of X; a matrix is linear in the rows k(new, training)."""
+    return Dual(rows.points) if kernel.evaluable else Primal()
+
+
+def factor_at(
+    kernel: Kernel, X, lam=None, *, weights=None, intercept: bool = True, landmarks=None, block_size: int | None = None
+) -> Factor:
+    """The name of `factorize(kernel, X, route="cholesky")` until version 0.1; it warns, and knows no λ.
+
+    **Shapes**, **Cost**, **Raises** and **Source**: as `factorize`.
+
+    >>> import jax.numpy as jnp, warnings
+    >>> from jaxrls import Gaussian
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore")
+    ...     factor_at(Gaussian(1.0), jnp.eye(3), 0.1).route
+    'cholesky'
+    """
+    del lam
+    words = "factor_at(kernel, X, lam) is now factorize(kernel, X, route='cholesky'): the factor takes any λ that a criterion asks for"
+    warnings.warn(words, DeprecationWarning, stacklevel=2)
+    options: dict = {"intercept": intercept, "landmarks": landmarks, "block_size": block_size}
+    return factorize(kernel, X, weights=weights, route="cholesky", **options)

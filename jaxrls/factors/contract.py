@@ -1,0 +1,241 @@
+"""The contract: a `Factor` knows neither λ nor labels; its `Solution` for some labels answers for any λ.
+
+Criteria, searches and models see these methods and nothing else, so that factors and criteria add up instead of multiplying. A new factor is one file:
+a `Factor`, its `Solution`, and an entry where `factorize` chooses.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxrls.factors.expansion import Expansion
+from jaxrls.factors.groups import Folds
+from jaxrls.factors.weights import Labels, Weights
+from jaxrls.linalg.products import matmul
+from jaxrls.rows.blocks import map_blocks, split
+from jaxrls.support.pytrees import pytree, static
+
+# λ × targets handled in one matrix product: enough columns to run at its full rate, few enough to stay in cache beside a block of rows.
+COLUMNS_AT_ONCE = 1024
+
+
+@pytree
+class Report:
+    """What is to be said of a factorization before its numbers are trusted.
+
+    `floor` is how far eigenvalues may be off by rounding, and so the λ below which all is noise; `indefinite` the most negative eigenvalue over the
+    largest; `trace_residual` tr √v(K − K̂)√v on landmarks, else None; `ridge` what was added to the landmarks' diagonal, relative to it.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> rls.factor_gram(jnp.eye(3)).report.route
+    'gram'
+    """
+
+    route: str = static()
+    floor: Float[Array, ""]
+    indefinite: Float[Array, ""]
+    trace_residual: Float[Array, ""] | None = None
+    ridge: Float[Array, ""] | None = None
+
+
+class Coefficients(NamedTuple):
+    """Coefficients and unpenalised intercept, at every λ where there are several."""
+
+    coef: Any
+    intercept: Any
+
+
+class HatRows(NamedTuple):
+    """√v (y − f), and the diagonals of H, I − H, H² and (I − H)², H the matrix from √v y to √v f."""
+
+    residuals: Any
+    leverage: Any
+    remaining: Any
+    squared: Any
+    remaining_squared: Any
+
+
+class Factor(ABC):
+    """One kernel, its rows, weights and intercept, factored: knows neither λ nor labels.
+
+    Made by `factorize` or by one of the makers under it; `factor.route` says which. Criteria take it with labels and a vector of λ.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> factor = rls.factor_gram(jnp.eye(3))
+    >>> factor.n, factor.route, factor.intercept
+    (3, 'gram', True)
+    """
+
+    weights: Weights
+    expansion: Expansion
+    intercept: bool
+
+    @property
+    @abstractmethod
+    def report(self) -> Report:
+        """Route, precision floor, indefiniteness, what landmarks leave out."""
+
+    @abstractmethod
+    def solve_labels(self, labels: Labels) -> "Solution":
+        """`solve` for labels that were centred and weighted already."""
+
+    def solve(self, Y) -> "Solution":
+        """The factor with labels (n,) or (n, t): all that coefficients and validation at any λ need."""
+        return self.solve_labels(Labels.of(Y, self.weights, self.intercept))
+
+    def dof(self, lams) -> Float[Array, "L k"]:
+        """Effective degrees of freedom at every λ."""
+        return self.solve_labels(Labels.none(self.weights)).dof(as_columns(lams))
+
+    def spectrum(self) -> Any:
+        """The factor as one with eigenvalues and left vectors."""
+        raise ValueError(
+            f"a factor by route {self.route!r} has no spectrum: make it by another, such as factorize(kernel, X, route='gram')"
+        )
+
+    @property
+    def n(self) -> int:
+        """Number of rows of X."""
+        return self.weights.n
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of everything computed from the factor."""
+        return self.weights.dtype
+
+    @property
+    def route(self) -> str:
+        """How it was made."""
+        return self.report.route
+
+    @property
+    def points(self) -> Any:
+        """The rows or landmarks that the coefficients belong to, or None for explicit features."""
+        return self.expansion.points
+
+    @property
+    def trace_residual(self) -> Any:
+        """tr √v(K − K̂)√v on landmarks, else None."""
+        return self.report.trace_residual
+
+    def precision_floor(self) -> Float[Array, ""]:
+        """n·eps·s_max: a λ below it is lost in the rounding of the factor."""
+        return self.report.floor
+
+    def residual_dimensions(self) -> Float[Array, ""]:
+        """The number of rows of positive weight, less one for the intercept: the dimension the fit lives in."""
+        return self.weights.count - int(self.intercept)
+
+    def constant(self, v) -> Any:
+        """The diagonal of hhᵀ for rows of weights v, in which the intercept fits, or 0."""
+        return v / self.weights.total if self.intercept else jnp.zeros_like(v)
+
+
+class Solution(ABC):
+    """A factor with labels. Every method takes the whole vector of λ, (L,), or one λ per target, (L, t).
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> solution = rls.factor_gram(jnp.eye(3), intercept=False).solve([1.0, 2.0, 3.0])
+    >>> solution.residuals([1.0]).tolist(), solution.dof([1.0]).tolist()
+    ([[[1.0], [2.0], [3.0]]], [[1.5]])
+    """
+
+    factor: Factor
+    labels: Labels
+
+    @abstractmethod
+    def coefficients(self, lams) -> Coefficients:
+        """`coef` (L, q, t) for the factor's expansion, `intercept` (L, t)."""
+
+    @abstractmethod
+    def residual_norm(self, lams) -> Float[Array, "L t"]:
+        """Σᵢ vᵢ (yᵢ − f(xᵢ) − b)²."""
+
+    @abstractmethod
+    def data_fit(self, lams) -> Float[Array, "L t"]:
+        """√v yᵀ (K̃ + λI)⁻¹ √v y, centred: the smallest value of twice the objective, over λ."""
+
+    @abstractmethod
+    def logdet(self, lams) -> Float[Array, "L k"]:
+        """log of the product of the eigenvalues of K̃ + λI, over the dimension the fit lives in."""
+
+    @abstractmethod
+    def residual_dof(self, lams) -> Float[Array, "L k"]:
+        """Σ (1 − leverage), without cancellation."""
+
+    def dof(self, lams) -> Float[Array, "L k"]:
+        """Σ leverage: the effective degrees of freedom, that of the intercept included."""
+        return self.factor.weights.count - self.residual_dof(lams)
+
+    @abstractmethod
+    def rows_left_out(self, fn: Callable, lams) -> Any:
+        """`left_out` of single rows."""
+
+    @abstractmethod
+    def residuals_left_out(self, lams) -> Float[Array, "L n t"]:
+        """`residuals` of single rows."""
+
+    @abstractmethod
+    def group_residuals(self, groups: Folds) -> Callable:
+        """A function of one λ, or one per target, (k,), that gives the held-out residuals (groups, rows, t) of every group."""
+
+    def left_out(self, fn: Callable, lams, groups: Folds | None = None) -> Any:
+        """Σ over rows of `fn(residuals (b, t), labels (b, t), weights (b,))` for every λ, each row, or each group, left out in turn.
+
+        A held-out residual is yᵢ − f₍without i₎(xᵢ). `fn` must give nothing for a weight of 0; results have a leading axis L.
+        """
+        lams = as_columns(lams)
+        return self.rows_left_out(fn, lams) if groups is None else self.groups_left_out(fn, lams, groups)
+
+    def groups_left_out(self, fn: Callable, lams, groups: Folds) -> Any:
+        """`left_out` of groups."""
+        residuals_at = self.group_residuals(groups)
+        rows = groups.inside.reshape(-1)
+        weight = self.factor.weights.array[rows] * groups.inside_mask.reshape(-1).astype(self.factor.dtype)
+        Y = self.labels.Y[rows]
+
+        def at(lams):
+            return jax.vmap(lambda lam: fn(residuals_at(lam).reshape(Y.shape), Y, weight))(lams)
+
+        return over_lams(at, lams, max(Y.shape[1], groups.inside.shape[1]))
+
+    def residuals(self, lams, groups: Folds | None = None) -> Float[Array, "L n t"]:
+        """Held-out residuals of every row, those of weight 0 included: yᵢ − f₍without i, or its group₎(xᵢ)."""
+        lams = as_columns(lams)
+        if groups is None:
+            return self.residuals_left_out(lams)
+        residuals_at = self.group_residuals(groups)
+
+        def at(lam):
+            held = residuals_at(lam) * groups.inside_mask[:, :, None].astype(self.factor.dtype)
+            return jnp.zeros_like(self.labels.Y).at[groups.inside.reshape(-1)].add(held.reshape(-1, held.shape[2]))
+
+        return jax.lax.map(at, lams)
+
+
+def as_columns(lams) -> Float[Array, "L k"]:
+    """λ (L,) as one column for all targets, (L, 1); one λ per target, (L, t), as it is."""
+    lams = jnp.asarray(lams)
+    return lams[:, None] if lams.ndim == 1 else lams
+
+
+def over_lams(fn: Callable, lams: Float[Array, "L k"], columns: int):
+    """`fn` of all λ, (L, k), whose results have a leading axis L: in chunks such that chunk × `columns` matrix columns are in flight."""
+    return map_blocks(fn, *lam_chunks(lams, columns))
+
+
+def lam_chunks(lams: Float[Array, "L k"], columns: int):
+    """λ as equal chunks (chunks, size, k) and the rest (size, k), either None where there is none: see `over_lams`."""
+    count = lams.shape[0]
+    chunks = -(-count // max(1, COLUMNS_AT_ONCE // max(1, columns)))
+    whole, rest = split(lams, -(-count // chunks))
+    return (None, whole[0]) if chunks == 1 else (whole, rest)
+
+
+def times(A: Float[Array, "b r"], B: Float[Array, "r L t"]) -> Float[Array, "b L t"]:
+    """A times every B[:, l], as one product."""
+    return matmul(A, B.reshape(B.shape[0], -1)).reshape(A.shape[0], *B.shape[1:])

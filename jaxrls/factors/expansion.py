@@ -1,0 +1,73 @@
+"""What coefficients multiply: kernel functions at all rows, explicit features, or kernel functions at landmarks."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from jaxtyping import Array, Float
+
+from jaxrls.kernels.kernel import Kernel
+from jaxrls.linalg.products import matmul
+from jaxrls.rows.gram import gram
+from jaxrls.support.pytrees import pytree
+
+
+class Expansion(ABC):
+    """f(x) = design(x) · coefficients."""
+
+    points: Any = None  # the rows or landmarks that the coefficients belong to, or None for explicit features
+
+    @abstractmethod
+    def design(self, kernel: Kernel, X: Float[Array, "m d"]) -> Float[Array, "m q"]:
+        """What multiplies the coefficients for new rows, those of a block."""
+
+    @abstractmethod
+    def compact(self, kernel: Kernel, coef: Float[Array, "q *t"]):
+        """Points and coefficients of the smallest model: points None where the coefficients are on explicit features."""
+
+
+@pytree
+class Dual(Expansion):
+    """Σᵢ k(x, xᵢ) cᵢ over all rows; `points` is None where only K is known."""
+
+    points: Float[Array, "n d"] | None
+
+    def design(self, kernel, X):
+        """k(x, xᵢ)."""
+        if self.points is None:
+            raise ValueError("a factor made from K knows no rows: pass the matrix k(new, training) as design to jaxrls.holdout")
+        return gram(kernel, X, self.points)
+
+    def compact(self, kernel, coef):
+        """w = Φᵀc where the kernel has explicit features."""
+        if self.points is None or kernel.num_features(self.points.shape[1], self.points.dtype) is None:
+            return self.points, coef
+        return None, matmul(kernel.features(self.points).T, coef)
+
+
+@pytree
+class Primal(Expansion):
+    """⟨φ(x), w⟩ on explicit features; for a precomputed kernel matrix, its rows."""
+
+    def design(self, kernel, X):
+        """φ(x)."""
+        return kernel.features(X)
+
+    def compact(self, kernel, coef):
+        """w as it is."""
+        del kernel
+        return None, coef
+
+
+@pytree
+class OnLandmarks(Expansion):
+    """Σₖ k(x, pointsₖ) βₖ over landmarks."""
+
+    points: Float[Array, "m d"]
+
+    def design(self, kernel, X):
+        """k(x, pointsₖ)."""
+        return gram(kernel, X, self.points)
+
+    def compact(self, kernel, coef):
+        """w = Φᵀβ where the kernel has explicit features."""
+        return Dual(self.points).compact(kernel, coef)

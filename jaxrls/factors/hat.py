@@ -1,0 +1,269 @@
+"""The algebra of what is left out, for every factor whose fit is seen through left vectors U of few columns.
+
+With √v f = hhᵀ√v y + U diag(1 − lost) Uᵀ√v y the scaled residuals, the complement of the leverage and the held-out residuals of a row are
+
+    λc̃ = √v(y − ȳ) − Uz + U(lost ∘ z),        z = Uᵀ√v y,
+    1 − h = (1 − ‖Uᵢ‖² − v/Σv) + (U∘U) lost,
+    e = λc̃ / ((1 − h) √v),
+
+and of a group B the same with blocks. A spectrum keeps its U for all λ and loses λ/(s + λ) of each direction; a Cholesky factor has a U of its
+own for each λ and loses nothing. Landmark k leaves the dictionary with its row i where βₖ = Wₖw = 0 is held: with d, ρ and α the products of
+W with itself, with u = Uᵢ/√v and with the labels, in the metric of the penalty,
+
+    e = (d(y − ŷ) + ρα) / (d(1 − h) + vρ²),        in a group  e_B = (I − H + ρd⁻¹ρᵀ)⁻¹(r + ρd⁻¹α).
+"""
+
+from abc import ABC, abstractmethod
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxrls.factors.contract import times
+from jaxrls.factors.weights import Weights
+from jaxrls.linalg.products import matmul
+from jaxrls.support.pytrees import pytree, static
+
+
+class Hat(ABC):
+    """What the fit loses of U at some λ, and how its penalty measures W and slopes between the two; results are (b, L, k) or (b, L, t)."""
+
+    z: Float[Array, "r t"]
+    complete: bool  # whether U is square, so that its complement is exactly 0
+
+    @abstractmethod
+    def lost_of(self, A) -> Float[Array, "b L k"]:
+        """A · lost."""
+
+    @abstractmethod
+    def lost_labels(self, A) -> Float[Array, "b L t"]:
+        """A · (lost ∘ z)."""
+
+    @abstractmethod
+    def metric_of(self, A) -> Float[Array, "b L k"]:
+        """A · metric."""
+
+    @abstractmethod
+    def slope_of(self, A) -> Float[Array, "b L k"]:
+        """A · slope."""
+
+    @abstractmethod
+    def slope_labels(self, A) -> Float[Array, "b L t"]:
+        """A · (slope ∘ z)."""
+
+    @abstractmethod
+    def kept_labels(self, A) -> Float[Array, "b L t"]:
+        """A · ((1 − lost) ∘ z)."""
+
+    @abstractmethod
+    def lost_rows(self, A) -> Float[Array, "b r"]:
+        """A diag(lost), at a single λ; likewise the next three."""
+
+    @abstractmethod
+    def kept_rows(self, A) -> Float[Array, "b r"]:
+        """A diag(1 − lost)."""
+
+    @abstractmethod
+    def metric_rows(self, A) -> Float[Array, "b r"]:
+        """A diag(metric)."""
+
+    @abstractmethod
+    def slope_rows(self, A) -> Float[Array, "b r"]:
+        """A diag(slope)."""
+
+    def outside(self, U, constant) -> Float[Array, " b"]:
+        """The diagonal of I − hhᵀ − UUᵀ."""
+        return jnp.zeros(U.shape[0], U.dtype) if self.complete else 1 - jnp.sum(U * U, axis=1) - constant
+
+    def remaining(self, U, constant) -> Float[Array, "b L k"]:
+        """1 − leverage."""
+        lost = self.lost_of(U * U)
+        return lost if self.complete else self.outside(U, constant)[:, None, None] + lost
+
+    def scaled_residuals(self, U, scaled) -> Float[Array, "b L t"]:
+        """√v (y − f), which is λc̃; of a square U, `scaled` is what of √v y the fit cannot reach, or None."""
+        lost = self.lost_labels(U)
+        if scaled is None:
+            return lost
+        return (scaled if self.complete else scaled - matmul(U, self.z))[:, None, :] + lost
+
+    def left_out(self, U, scaled, weights: Weights, constant) -> Float[Array, "b L t"]:
+        """Held-out residuals of single rows; 0 for rows of weight 0."""
+        return weights.unscale(self.scaled_residuals(U, scaled) / self.remaining(U, constant))
+
+    def group_system(self, U, scaled, h, mask):
+        """(I − H)_BB and the matching scaled residuals at a single λ; rows of `mask` 0 become rows of the identity."""
+        U = U * mask[:, None]
+        residuals = self.scaled_residuals(U, None if scaled is None else scaled * mask[:, None])[:, 0]
+        inside = matmul(self.lost_rows(U), U.T)
+        if self.complete:
+            return inside + jnp.diag(1 - mask), residuals
+        return jnp.eye(U.shape[0], dtype=U.dtype) - matmul(U, U.T) - h[:, None] * h[None, :] + inside, residuals
+
+
+@pytree
+class SpectralHat(Hat):
+    """U of all λ: λ/(s + λ) of each direction is lost, which is the penalty's metric too."""
+
+    z: Float[Array, "r t"]
+    s: Float[Array, " r"]
+    lams: Float[Array, "L k"]
+    lost: Float[Array, "r L k"]
+    complete: bool = static()
+
+    @property
+    def _slope(self):
+        """√(sλ)/(s + λ), so that nothing overflows as λ goes to 0."""
+        s = self.s[:, None, None]
+        positive = s > 0
+        return jnp.where(positive, jnp.sqrt(jnp.where(positive, s, 1) * self.lams), 0) / (s + self.lams)
+
+    def lost_of(self, A):
+        return times(A, self.lost)
+
+    def lost_labels(self, A):
+        return times(A, self.lost * self.z[:, None, :])
+
+    metric_of = lost_of
+
+    def slope_of(self, A):
+        return times(A, self._slope)
+
+    def slope_labels(self, A):
+        return times(A, self._slope * self.z[:, None, :])
+
+    def kept_labels(self, A):
+        s = self.s[:, None, None]
+        return times(A, s / (s + self.lams) * self.z[:, None, :])
+
+    def lost_rows(self, A):
+        return A * self.lost[:, 0, 0]
+
+    def kept_rows(self, A):
+        return A * (self.s / (self.s + self.lams[0, 0]))
+
+    metric_rows = lost_rows
+
+    def slope_rows(self, A):
+        return A * self._slope[:, 0, 0]
+
+
+@pytree
+class PlainHat(Hat):
+    """U made for one λ: nothing of it is lost, and its coordinates are those of the penalty."""
+
+    z: Float[Array, "r t"]
+    complete: bool = static(default=False)
+
+    def lost_of(self, A):
+        return jnp.zeros((A.shape[0], 1, 1), A.dtype)
+
+    lost_labels = lost_of
+
+    def metric_of(self, A):
+        return jnp.sum(A, axis=1)[:, None, None]
+
+    slope_of = metric_of
+
+    def slope_labels(self, A):
+        return matmul(A, self.z)[:, None, :]
+
+    kept_labels = slope_labels
+
+    def lost_rows(self, A):
+        return jnp.zeros_like(A)
+
+    def kept_rows(self, A):
+        return A
+
+    def metric_rows(self, A):
+        return A
+
+    slope_rows = metric_rows
+
+
+@pytree
+class Leaving:
+    """The landmarks that are rows of X, and leave the dictionary with their row."""
+
+    indices: Int[Array, " m"]
+    directions: Float[Array, "m r"]  # W: βₖ = 0 is a plane in the space of w; of any length, which cancels
+    left: Float[Array, "m r"]  # their rows of U/√v
+
+    def left_out(self, hat: Hat, Y, mean, weights: Weights, constant) -> Float[Array, "m L t"]:
+        """Held-out residuals of the landmarks, those of weight 0 included; `constant` is v/Σv of each, or 0."""
+        W, u, v = self.directions, self.left, weights.array[self.indices][:, None, None]
+        d, rho, alpha = hat.metric_of(W * W), hat.slope_of(W * u), hat.slope_labels(W)
+        residual = (Y[self.indices] - mean - matmul(u, hat.z))[:, None, :] + hat.lost_labels(u)
+        remaining = 1 - v * jnp.sum(u * u, axis=1)[:, None, None] - constant[:, None, None] + v * hat.lost_of(u * u)
+        return (d * residual + rho * alpha) / (d * remaining + v * rho * rho)
+
+    def of_rows(self, rows, mask, n: int):
+        """For each row the direction of its landmark, 0 where it is none or masked, and whether it has one."""
+        m = self.indices.shape[0]
+        slot = jnp.full(n, m).at[self.indices].set(jnp.arange(m))[rows]
+        inside = jnp.where(slot < m, mask, 0)
+        return self.directions[jnp.minimum(slot, m - 1)] * inside[:, None], inside
+
+    def group_terms(self, hat: Hat, rows, mask, n: int):
+        """At a single λ, for the landmarks among a group's rows, with LLᵀ = d: u ↦ ρL⁻ᵀ for rows u, and L⁻¹α."""
+        W, inside = self.of_rows(rows, mask, n)
+        eye = jnp.eye(W.shape[0], dtype=W.dtype)
+        d = matmul(hat.metric_rows(W), W.T) + jnp.diag(1 - inside)
+        root = jnp.linalg.cholesky(d * (1 + eye * W.shape[0] * jnp.finfo(W.dtype).eps))
+
+        def half(u):
+            rho = matmul(hat.slope_rows(u), W.T)
+            return jax.lax.linalg.triangular_solve(root, rho, left_side=False, lower=True, transpose_a=True)
+
+        return half, jax.lax.linalg.triangular_solve(root, hat.slope_labels(W)[:, 0], left_side=True, lower=True)
+
+
+@pytree
+class Group:
+    """The rows of one group: numbers and mask, left vectors U, scaled labels, labels less their mean, and weights.
+
+    `h` is √v/‖√v‖ and `level` 1/‖√v‖, both 0 without an intercept; `u` is U/√v, known for rows of weight 0 too, and None where no weights were given.
+    """
+
+    rows: Int[Array, " b"]
+    mask: Float[Array, " b"]
+    U: Float[Array, "b r"]
+    scaled: Float[Array, "b t"] | None
+    centred: Float[Array, "b t"]
+    h: Float[Array, " b"]
+    level: Float[Array, ""]
+    weights: Weights
+    u: Float[Array, "b r"] | None
+
+    def left_out(self, hat: Hat, leaving: Leaving | None, n: int) -> Float[Array, "b t"]:
+        """[P_BB]⁻¹ c_B unscaled, the held-out residuals at a single λ; rows of weight 0 are predicted by the same fit to the rest."""
+        U, h = self.U * self.mask[:, None], self.h * self.mask
+        block, residuals = hat.group_system(U, self.scaled, h, self.mask)
+        half, alpha = (
+            leaving.group_terms(hat, self.rows, self.mask, n) if leaving else (_nothing, jnp.zeros((0, residuals.shape[1]), U.dtype))
+        )
+        block, residuals = block + matmul(half(U), half(U).T), residuals + matmul(half(U), alpha)
+        scaled = jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(block), True), residuals) * self.mask[:, None]
+        e = self.weights.unscale(scaled)
+        if self.u is None:
+            return e
+        moved = matmul(matmul(hat.kept_rows(self.u), U.T) + self.level * h, scaled)
+        unseen = self.centred - hat.kept_labels(self.u)[:, 0] + moved + matmul(half(self.u), alpha - matmul(half(U).T, scaled))
+        return jnp.where(self.weights.used[:, None], e, unseen)
+
+
+def _nothing(u):
+    """No landmark leaves: no column."""
+    return jnp.zeros((u.shape[0], 0), u.dtype)
+
+
+def each_group(fn, inside, mask, t, lam):
+    """`fn(rows, mask, columns, λ)` for every group, of all columns at once where they share λ, else of each column at its own."""
+    if lam.shape[0] == 1:
+        return jax.vmap(lambda rows, m: fn(rows, m, slice(None), lam[0]))(inside, mask)
+
+    def target(j):
+        return jax.vmap(lambda rows, m: fn(rows, m, j[None], lam[j])[:, 0])(inside, mask)
+
+    return jnp.moveaxis(jax.lax.map(target, jnp.arange(t)), 0, -1)

@@ -1,0 +1,95 @@
+"""Landmarks R: the rows of X, or the points, that the subset of regressors is built on."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxrls.kernels.kernel import Kernel
+from jaxrls.rows.rows import Rows
+from jaxrls.support.checks import as_floats, check_finite, is_concrete
+from jaxrls.support.pytrees import pytree
+
+
+@pytree
+class Landmarks:
+    """The dictionary of the subset of regressors: f(x) = Σₖ k(x, pointsₖ) βₖ.
+
+    `indices` (m,) are the rows of X that the points are, None for points that are not rows of X; `trace_residual` is tr(K − K̂), None
+    where it was not computed.
+
+    >>> import jax, jax.numpy as jnp, jaxrls as rls
+    >>> rls.landmarks(rls.Linear(), jnp.array([[3.0], [4.0]]), 1, key=jax.random.key(0)).points.shape
+    (1, 1)
+    """
+
+    indices: Int[Array, " m"] | None
+    points: Float[Array, "m d"]
+    trace_residual: Float[Array, ""] | None
+
+
+def check_evaluable(kernel) -> None:
+    """Raise unless `kernel` is a kernel that can be evaluated at any points."""
+    if not isinstance(kernel, Kernel):
+        raise ValueError(f"kernel must be a jaxrls kernel such as Gaussian(1.0), and is {kernel!r}")
+    if not kernel.evaluable:
+        raise ValueError(
+            f"landmarks need a kernel that can be evaluated, which {type(kernel).__name__}() cannot: pass the features or a kernel function"
+        )
+
+
+def as_landmarks(rows: Rows, landmarks) -> Landmarks:
+    """`Landmarks` as such; from whole numbers, rows of X; from a matrix (m, d), points that are not rows of X.
+
+    **Raises** `ValueError` for rows that X does not have or that are named twice, points of another width than X, or `Landmarks` chosen
+    from another X.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> as_landmarks(rls.DenseRows(jnp.array([[3.0], [4.0]])), [1]).points.tolist()
+    [[4.0]]
+    """
+    if isinstance(landmarks, Landmarks):
+        indices, points, trace = landmarks.indices, landmarks.points, landmarks.trace_residual
+        if indices is not None and not _same_rows(rows, indices, points):
+            raise ValueError("landmarks were chosen from other rows than those of X: choose them from this X, or pass landmarks.points")
+    else:
+        values = landmarks if isinstance(landmarks, jax.Array) else np.asarray(landmarks)
+        if values.dtype == bool:
+            raise ValueError("landmarks must be row numbers or points, and are true or false: pass np.flatnonzero(landmarks)")
+        whole = jnp.issubdtype(values.dtype, jnp.integer)
+        indices, points = _rows_of(rows, values) if whole else (None, as_floats("landmarks", values, rows.dtype))
+        trace = None
+    if points.ndim != 2 or 0 in points.shape or points.shape[1] != rows.shape[1]:
+        raise ValueError(f"landmarks must be row numbers (m,) or points (m, {rows.shape[1]}), and have shape {points.shape}")
+    check_finite("landmarks", points)
+    trace = None if trace is None else jnp.asarray(trace, rows.dtype)
+    return Landmarks(None if indices is None else jnp.asarray(indices, jnp.int32), jnp.asarray(points, rows.dtype), trace)
+
+
+def without_trace(chosen: Landmarks) -> Landmarks:
+    """The same landmarks, for rows or weights other than those that they were chosen from."""
+    return replace(chosen, trace_residual=None)
+
+
+def _same_rows(rows, indices, points) -> bool:
+    """Whether these points are these rows of X, or may be where values are not known."""
+    if not is_concrete(rows, indices, points):
+        return True
+    inside = np.asarray(indices).max() < rows.shape[0] and points.shape[1] == rows.shape[1]
+    with jax.ensure_compile_time_eval():  # values that jit sees from outside
+        return bool(inside and (rows.take(jnp.asarray(indices)) == jnp.asarray(points, rows.dtype)).all())
+
+
+def _rows_of(rows, indices):
+    n = rows.shape[0]
+    if indices.ndim != 1 or indices.size == 0:
+        raise ValueError(f"landmarks given as row numbers must have shape (m,), and have shape {indices.shape}")
+    if is_concrete(indices):
+        named, counts = np.unique(np.asarray(indices), return_counts=True)
+        if named[0] < 0 or named[-1] >= n:
+            raise ValueError(f"landmarks must be rows of X, 0 to {n - 1}, and include row {named[0] if named[0] < 0 else named[-1]}")
+        if counts.max() > 1:
+            raise ValueError(f"landmarks name row {named[counts.argmax()]} of X {counts.max()} times: name each row once")
+    return indices, rows.take(jnp.asarray(indices, jnp.int32))

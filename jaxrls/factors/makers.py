@@ -1,0 +1,92 @@
+"""Spectra of what a caller has: a kernel matrix, or a matrix of features by its singular values or by its covariance."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxrls.factors.contract import Report
+from jaxrls.factors.expansion import Dual, Primal
+from jaxrls.factors.spectrum import Spectrum, factor_symmetric, solve_features
+from jaxrls.factors.weights import Labels, Weights
+from jaxrls.kernels.inner import Linear
+from jaxrls.linalg.decompositions import rounding, svd
+from jaxrls.linalg.products import matmul
+from jaxrls.rows.rows import DenseRows
+from jaxrls.rows.sparse import SparseMatrix, SparseRows, as_rows, is_sparse
+from jaxrls.support.checks import Listed, as_array, check_matrix, check_symmetric
+
+
+def factor_gram(
+    K: Float[Array, "n n"] | Listed, *, weights: Float[Array, " n"] | Weights | Listed | None = None, intercept: bool = True
+) -> Spectrum:
+    """Factor a kernel matrix: the dual route, for any kernel.
+
+    C √v K √v C = Q diag(s) Qᵀ and U = C Q: projected once more, which keeps the intercept exact for λ down to the precision of
+    K. Eigenvalues below 0 are set to 0; directions in which they are so by more than rounding get no coefficients either.
+
+    **Shapes**: K (n, n) symmetric, weights (n,) ≥ 0. **Cost** one symmetric eigendecomposition, about 9n³ flops, 4n² numbers of
+    memory. **Raises** `ValueError` for a K that is not square, or not symmetric where values are known. **Fails** (NaN) in
+    float32 where LAPACK does not converge: use float64. **Source**: Rifkin (lecture), "Solving RLS, Varying λ".
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> rls.factor_gram(jnp.array([[2.0, 0.0], [0.0, 1.0]]), intercept=False).s.tolist()
+    [1.0, 2.0]
+    """
+    K = as_array("K", K)
+    check_symmetric("K", K)
+    return factor_symmetric(K, Weights.of(weights, K.shape[0], K.dtype), intercept, Dual(None), "gram")
+
+
+def factor_features(
+    Phi: Float[Array, "n r"] | SparseRows | Listed, *, weights: Float[Array, " n"] | Weights | Listed | None = None, intercept: bool = True
+) -> Spectrum:
+    """Factor explicit features by the thin SVD: the most precise route, as K's condition number is never squared.
+
+    C √v Φ = U diag(σ) Vᵀ and s = σ²; coefficients w = V (σ D ∘ Uᵀ√v y).
+
+    **Shapes**: Φ (n, r), weights (n,) ≥ 0. **Cost** O(n r min(n, r)), about 25 times the matrix product ΦᵀΦ. **Raises** `ValueError`
+    for a Φ that is not a matrix. **Source**: Rifkin (lecture), "Linear kernel, SVD approach".
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> round(float(rls.factor_features(jnp.array([[3.0], [4.0]]), intercept=False).s[0]), 3)
+    25.0
+    """
+    if is_sparse(Phi):
+        raise ValueError("the SVD of a sparse Phi would make it dense: use factor_covariance")
+    Phi = as_array("Phi", Phi)
+    check_matrix("Phi", Phi)
+    v = Weights.of(weights, Phi.shape[0], Phi.dtype)
+    mean = v.mean(Phi) if intercept else jnp.zeros(Phi.shape[1], Phi.dtype)
+    U, sigma, Vt = svd(v.scale(Phi - mean if intercept else Phi))
+    complete = U.shape[0] == U.shape[1]
+    if intercept:
+        h = v.direction
+        U = U - h[:, None] * matmul(h, U)[None, :]
+    basis, s = Vt.T * sigma, sigma**2
+    design = None if v.values is None else DenseRows(Phi)
+    said = Report("features", rounding(Phi.shape[0], s), jnp.zeros((), Phi.dtype))
+    shift = matmul(mean, basis)
+    return Spectrum(DenseRows(U), s, None, None, basis, shift, None, design, None, v, Primal(), said, intercept, complete)
+
+
+def factor_covariance(
+    Phi: Float[Array, "n r"] | SparseRows | SparseMatrix | Listed,
+    *,
+    weights: Float[Array, " n"] | Weights | Listed | None = None,
+    intercept: bool = True,
+) -> Spectrum:
+    """Factor explicit features by their r×r covariance ΦᵀΦ: the lectures' direct approach, for many rows.
+
+    Φᵀ√v C √v Φ = V diag(s) Vᵀ, and U = C√vΦ V/√s is formed in row blocks whenever it is needed and never kept, so that LOO costs a
+    second pass over the rows and no memory of their number. Squares the condition number, as K does: directions with
+    s below r·eps·s_max count as absent. With no more rows than features the smaller ΦΦᵀ takes its place.
+
+    **Shapes**: Φ (n, r), dense or sparse (SciPy or BCOO: row blocks become dense one at a time), weights (n,) ≥ 0. **Cost** one
+    product, O(n r²), and an eigendecomposition, O(r³). **Raises** as `factor_features`. **Source**: Rifkin (lecture), "Linear kernel, direct approach".
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> rls.factor_covariance(jnp.array([[3.0], [4.0]]), intercept=False).s.tolist()
+    [25.0]
+    """
+    rows = as_rows(Linear(), Phi, "Phi")
+    v = Weights.of(weights, rows.shape[0], rows.dtype)
+    return solve_features(rows, Labels.none(v), v, intercept).factor

@@ -1,0 +1,384 @@
+"""One eigendecomposition, then every λ: the weighted, centred kernel matrix as U diag(s) Uᵀ.
+
+With v the weights, h = √v/‖√v‖ and C = I − hhᵀ (C = I without an intercept), C √v K √v C = U diag(s) Uᵀ with UᵀU = I. Everything then follows
+from D(λ) = 1/(s + λ) and z = Uᵀ√v y: coefficients = basis (D ∘ z), intercept = mean(y) − shift·(D ∘ z), and what is left out as in `hat`. Where U is
+square the complement C − UUᵀ is exactly 0 and is dropped. No 1/λ is formed and subtracted.
+"""
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxrls.factors.contract import Coefficients, Factor, HatRows, Report, Solution, as_columns, lam_chunks, over_lams, times
+from jaxrls.factors.expansion import Expansion, Primal
+from jaxrls.factors.groups import Folds
+from jaxrls.factors.hat import Group, Leaving, SpectralHat, each_group
+from jaxrls.factors.weights import Labels, Weights
+from jaxrls.kernels.inner import Linear
+from jaxrls.linalg.decompositions import clip, eigh, rounding, spectrum_of
+from jaxrls.linalg.products import matmul, transposed_matmul
+from jaxrls.rows.blocks import map_blocks
+from jaxrls.rows.moments import Moments, cross_moments, moments, near_mean
+from jaxrls.rows.rows import DenseRows, Rows
+from jaxrls.support.pytrees import pytree, static
+
+
+@pytree
+class Spectrum(Factor):
+    """The eigendecomposition behind one kernel and one X. U is kept, or made of rows of features block by block.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> rls.factor_gram(jnp.eye(3), intercept=False).spectrum().s.tolist()
+    [1.0, 1.0, 1.0]
+    """
+
+    rows: Rows  # of U itself, or of the features that it is made of
+    s: Float[Array, " r"]
+    rotation: Float[Array, "p r"] | None  # U = √v (rows − middle) rotation; None where rows are U
+    middle: Float[Array, " p"] | None
+    basis: Float[Array, "q r"] | None  # None where the coefficients are dual: √v U
+    shift: Float[Array, " r"]  # 0 without an intercept
+    solved: Float[Array, " r"] | None  # 1, or 0 in directions that the model leaves out, as their eigenvalue is clearly negative
+    design: Rows | None  # predictions at all rows = design · coefficients, kept for rows of weight 0 where U is kept
+    leaving: Leaving | None
+    weights: Weights
+    expansion: Expansion
+    said: Report
+    intercept: bool = static()
+    complete: bool = static()  # whether U is square
+
+    @property
+    def report(self):
+        """As it was made."""
+        return self.said
+
+    @property
+    def indefinite(self) -> Float[Array, ""]:
+        """The most negative eigenvalue, set to 0, over the largest."""
+        return self.said.indefinite
+
+    def spectrum(self):
+        """Itself."""
+        return self
+
+    def solve_labels(self, labels):
+        """z = Uᵀ√v y, O(n r t)."""
+        if self.rotation is None:
+            z = self.rows.sum(transposed_matmul, labels.scaled, block_size=self.whole)
+            square = jnp.sum(labels.scaled**2, axis=0)
+        else:
+            cross, square = cross_moments(self.rows, labels.Y - labels.mean, self.weights.values, self.centre)
+            z = matmul(self.rotation.T, cross)
+        return self.with_labels(labels, z, square)
+
+    def solve_moments(self, labels: Labels, sums: Moments) -> "SpectralSolution":
+        """`solve_labels` where the cross-moments were summed together with the moments, about the same centre."""
+        return self.with_labels(labels, matmul(self.rotation.T, sums.cross), sums.square)  # type: ignore[union-attr]
+
+    def with_labels(self, labels, z, square):
+        """The solution from z and ‖√v(y − ȳ)‖²; what clearly negative eigenvalues take of the labels, the model cannot reach."""
+        if not self.complete:
+            return SpectralSolution(self, labels, z, jnp.maximum(square - jnp.sum(z * z, axis=0), 0), labels.scaled)
+        if self.solved is None:
+            return SpectralSolution(self, labels, z, jnp.zeros_like(square), None)
+        missed = z * (1 - self.solved)[:, None]
+        beyond = self.rows.map(lambda U: matmul(U, missed), block_size=self.whole)
+        return SpectralSolution(self, labels, z - missed, jnp.sum(missed**2, axis=0), beyond)
+
+    @property
+    def centre(self) -> Float[Array, " p"]:
+        """What is subtracted from rows of features."""
+        return jnp.zeros(self.rotation.shape[0], self.dtype) if self.middle is None else self.middle  # type: ignore[union-attr]
+
+    def dof(self, lams):
+        """Σ s/(s + λ), and 1 for the intercept."""
+        s = self.s[:, None, None]
+        return jnp.sum(s / (s + as_columns(lams)), axis=0) + int(self.intercept)
+
+    def left(self, rows, weights: Weights) -> Float[Array, "b r"]:
+        """U of a block of rows."""
+        if self.rotation is None:
+            return rows
+        return matmul(weights.scale(rows if self.middle is None else rows - self.middle), self.rotation)
+
+    def left_vectors(self) -> Float[Array, "n r"]:
+        """U, formed where it is not kept."""
+        return self.rows.map(lambda rows, v: self.left(rows, self.weights.block(v, len(rows))), self.weights.values, block_size=self.whole)
+
+    @property
+    def whole(self) -> int | None:
+        """The block size where U is kept: all rows at once, which is one large product and no copy; None where blocks of it are made."""
+        return self.n if self.rotation is None else None
+
+    def reach(self) -> Float[Array, "n r"]:
+        """U/√v, for rows of weight 0 too: f − ȳ is its product with s/(s + λ) ∘ z."""
+        if self.rotation is not None:
+            return self.rows.map(lambda rows: self.left(rows, self.weights.block(None, rows.shape[0])))
+        basis = self.dual_basis() if self.basis is None else self.basis
+        g = self.design.map(lambda rows: matmul(rows, basis)) - self.shift  # type: ignore[union-attr]
+        return jnp.where(self.s > 0, g / jnp.where(self.s > 0, self.s, 1), 0)
+
+    def dual_basis(self) -> Float[Array, "n r"]:
+        """√v U."""
+        return self.weights.scale(self.left_vectors())
+
+
+@pytree
+class SpectralSolution(Solution):
+    """A `Spectrum` with labels."""
+
+    factor: Spectrum
+    labels: Labels
+    z: Float[Array, "r t"]
+    outside: Float[Array, " t"]  # ‖(C − UUᵀ) √v y‖²
+    base: Float[Array, "n t"] | None  # scaled labels, or of a square U what of them the fit cannot reach, None for nothing
+
+    def hat(self, lams, lost=None, columns=slice(None)) -> SpectralHat:
+        """What is lost at these λ, (L, k), for some of the targets."""
+        lost = self.lost(lams) if lost is None else lost
+        return SpectralHat(self.z[:, columns], self.factor.s, lams, lost, self.factor.complete)
+
+    def lost(self, lams) -> Float[Array, "r L k"]:
+        """λ/(s + λ)."""
+        return lams / (self.factor.s[:, None, None] + lams)
+
+    def coefficients(self, lams):
+        """basis (D ∘ z), O(q r t L); dual ones as λc̃/λ, the product that leave-one-out takes too."""
+        f, lams = self.factor, as_columns(lams)
+        solved = self.z[:, None, :] / (f.s[:, None, None] + lams)
+        intercept = self.labels.mean - times(f.shift[None], solved)[0]
+        if f.basis is not None:
+            return Coefficients(jnp.moveaxis(times(f.basis, solved), 1, 0), intercept)
+        coef = f.weights.scale(self.hat(lams).lost_labels(f.left_vectors()) / lams)
+        return Coefficients(jnp.moveaxis(coef, 1, 0), intercept)
+
+    def residual_norm(self, lams):
+        """‖λc̃‖²."""
+        return self.outside + jnp.sum((self.lost(as_columns(lams)) * self.z[:, None, :]) ** 2, axis=0)
+
+    def data_fit(self, lams):
+        """√v yᵀ (K̃ + λI)⁻¹ √v y."""
+        lams = as_columns(lams)
+        return self.outside / lams + jnp.sum(self.z[:, None, :] ** 2 / (self.factor.s[:, None, None] + lams), axis=0)
+
+    def logdet(self, lams):
+        """Σ log(s + λ), and log λ outside of U."""
+        lams = as_columns(lams)
+        return self._over_dimensions(jnp.log(self.factor.s[:, None, None] + lams), jnp.log(lams))
+
+    def residual_dof(self, lams):
+        """Σ λ/(s + λ), and 1 outside of U."""
+        lams = as_columns(lams)
+        return self._over_dimensions(self.lost(lams), jnp.ones_like(lams))
+
+    def dof(self, lams):
+        """Σ s/(s + λ), and 1 for the intercept."""
+        return self.factor.dof(lams)
+
+    def _over_dimensions(self, inside, outside):
+        """Σ over the dimensions the fit lives in: those of U, each by its share, and the n − r outside it.
+
+        Where U is square it also spans the constant and the rows of weight 0, whose share is 0: counted instead of subtracted, as
+        their eigenvalues are 0 to rounding only.
+        """
+        f = self.factor
+        if f.complete:
+            share = f.rows.sum(lambda U, used: jnp.sum(jnp.where(used[:, None], U * U, 0), axis=0), f.weights.used, block_size=f.whole)
+            return jnp.sum(share[:, None, None] * inside, axis=0)
+        return jnp.sum(inside, axis=0) + (f.residual_dimensions() - f.s.shape[0]) * outside
+
+    def rows_left_out(self, fn, lams):
+        """One pass over the rows, all λ inside: O(n r L (t + 1))."""
+        f, t = self.factor, self.labels.Y.shape[1]
+        chunks = tuple(None if part is None else (part, lost) for part, lost in self._chunks(lams))
+        counted = f.weights if f.leaving is None else f.weights.without(f.leaving.indices)
+
+        def block(rows, v, counted, scaled, Y):
+            weights = f.weights.block(v, rows.shape[0])
+            U, counted = f.left(rows, weights), weights.block(counted, rows.shape[0])
+
+            def at(chunk):
+                e = self.hat(*chunk).left_out(U, scaled, weights, f.constant(weights.array))
+                e = e if f.leaving is None else jnp.where(counted.used[:, None, None], e, 0)
+                return jax.vmap(fn, in_axes=(1, None, None))(e, Y, counted.array)
+
+            return map_blocks(at, *chunks)
+
+        columns = f.weights.values, counted.values, self.base, self.labels.Y
+        total = f.rows.sum(block, *columns, block_size=f.whole)
+        if f.leaving is None:
+            return total
+        at_landmarks = partial(self._landmarks, fn)
+        return jax.tree.map(jnp.add, total, over_lams(at_landmarks, lams, t))
+
+    def _chunks(self, lams):
+        """λ in chunks, each with what is lost at it, made once before the rows are read: whole chunks, one axis more, and the rest."""
+        whole, rest = lam_chunks(lams, self.labels.Y.shape[1])
+        return (whole, None if whole is None else jax.vmap(self.lost)(whole)), (rest, None if rest is None else self.lost(rest))
+
+    def _landmarks(self, fn, lams):
+        R = self.factor.leaving.indices  # type: ignore[union-attr]
+        e = self._landmarks_left_out(lams)
+        return jax.vmap(fn, in_axes=(1, None, None))(e, self.labels.Y[R], self.factor.weights.array[R])
+
+    def _landmarks_left_out(self, lams):
+        f, (Y, mean) = self.factor, (self.labels.Y, self.labels.mean)
+        constant = f.constant(f.weights.array[f.leaving.indices])  # type: ignore[union-attr]
+        return f.leaving.left_out(self.hat(lams), Y, mean, f.weights, constant)  # type: ignore[union-attr]
+
+    def residuals_left_out(self, lams):
+        """As `rows_left_out`, every row by itself."""
+        f = self.factor
+
+        def block(rows, v, scaled):
+            weights = f.weights.block(v, rows.shape[0])
+            return self.hat(lams).left_out(f.left(rows, weights), scaled, weights, f.constant(weights.array))
+
+        e = f.rows.map(block, f.weights.values, self.base, block_size=f.whole)
+        if f.weights.values is not None:
+            unseen = (self.labels.Y - self.labels.mean)[:, None, :] - self.hat(lams).kept_labels(f.reach())
+            e = jnp.where(f.weights.used[:, None, None], e, unseen)
+        if f.leaving is not None:
+            e = e.at[f.leaving.indices].set(self._landmarks_left_out(lams))
+        return jnp.moveaxis(e, 1, 0)
+
+    def group_residuals(self, groups):
+        """e_B = [P_BB]⁻¹ c_B for all groups at one λ, O(n b (r + b))."""
+        f, labels = self.factor, self.labels
+        U, mask = f.left_vectors(), groups.inside_mask.astype(f.dtype)
+        u = None if f.weights.values is None else f.reach()
+        h, level = f.weights.direction * int(f.intercept), int(f.intercept) / jnp.sqrt(f.weights.total)
+
+        def group(rows, mask, columns, lam):
+            of = lambda A: None if A is None else A[rows]  # noqa: E731
+            weights = f.weights.block(of(f.weights.values), rows.shape[0])
+            centred = (labels.Y - labels.mean)[rows][:, columns]
+            scaled = None if self.base is None else self.base[rows][:, columns]
+            some = Group(rows, mask, U[rows], scaled, centred, h[rows], level, weights, of(u))
+            return some.left_out(self.hat(lam.reshape(1, 1), columns=columns), f.leaving, f.n)
+
+        return partial(each_group, group, groups.inside, mask, labels.Y.shape[1])
+
+    def groups_left_out(self, fn, lams, groups):
+        """In closed form, or where that is cheaper (few large groups, many λ) by a smaller eigendecomposition for each group."""
+        if _refitting_is_cheaper(self.factor, groups, lams.shape[0]):
+            return _refit_groups(self, fn, lams, groups)
+        return super().groups_left_out(fn, lams, groups)
+
+    def hat_rows(self, lam) -> HatRows:
+        """The rows of the hat matrix at one λ, in what influence needs of them."""
+        f, hat = self.factor, self.hat(jnp.reshape(lam, (1, 1)))
+        kept, lost = f.s / (f.s + lam), lam / (f.s + lam)
+
+        def block(rows, v, scaled):
+            weights = f.weights.block(v, rows.shape[0])
+            U = f.left(rows, weights)
+            squares, constant = U * U, f.constant(weights.array)
+            outside = jnp.maximum(hat.outside(U, constant), 0)
+            fitted = matmul(squares, kept) + constant, matmul(squares, lost) + outside
+            powers = matmul(squares, kept**2) + constant, matmul(squares, lost**2) + outside
+            return HatRows(hat.scaled_residuals(U, scaled)[:, 0], *fitted, *powers)
+
+        return f.rows.map(block, f.weights.values, self.base, block_size=f.whole)
+
+
+def _refitting_is_cheaper(factor: Spectrum, plan: Folds, L: int) -> bool:
+    b, a, r = plan.inside.shape[1], plan.outside.shape[1], factor.s.shape[0]
+    closed = L * (2 * b * b * r + b**3)
+    return 2 * a * r * min(a, r) + 12 * min(a, r) ** 3 < closed
+
+
+def _refit_groups(solution: SpectralSolution, fn, lams, plan: Folds):
+    """Leave each group out by an eigendecomposition of the rest, in the factor's own features ψ = U√s/√v."""
+    f, Y = solution.factor, solution.labels.Y
+    weights = f.weights.array
+    features = f.weights.unscale(f.left_vectors() * jnp.sqrt(f.s))
+
+    def left_out(fold):
+        inside, mask, outside, outside_mask = fold
+        left = _without(f.leaving, features, inside, mask.astype(f.dtype))
+        rest = Weights(weights[outside] * outside_mask.astype(f.dtype), outside.shape[0], f.dtype)
+        seen = solve_features(DenseRows(left[outside]), Labels.columns(Y[outside], rest, f.intercept, False), rest, f.intercept)
+        held, labels = weights[inside] * mask.astype(f.dtype), Y[inside]
+
+        def at(lams):
+            coef, intercept = seen.coefficients(lams)
+            e = labels[None] - matmul(left[inside], coef) - intercept[:, None, :]
+            return jax.vmap(fn, in_axes=(0, None, None))(e, labels, held)
+
+        return over_lams(at, lams, Y.shape[1])
+
+    errors = jax.lax.map(left_out, (plan.inside, plan.inside_mask, plan.outside, plan.outside_mask))
+    return jax.tree.map(lambda a: jnp.sum(a, axis=0), errors)
+
+
+def _without(leaving, features, rows, mask):
+    """The features U√s/√v with the planes βₖ = 0 of the landmarks among `rows` projected out."""
+    if leaving is None:
+        return features
+    inside = jnp.zeros(features.shape[0], features.dtype).at[rows].max(mask)[leaving.indices]
+    first = jnp.argsort(-inside, stable=True)  # the directions before the zeros, so that as many columns of Q span them
+    Q = jnp.linalg.qr((leaving.directions * inside[:, None])[first].T)[0] * inside[first]
+    return features - matmul(matmul(features, Q), Q.T)
+
+
+def factor_symmetric(K, weights: Weights, intercept: bool, expansion: Expansion, route: str, *, semidefinite: bool = False) -> Spectrum:
+    """The eigendecomposition of what is known to be symmetric, under the name of the route that made it."""
+    n, dtype = K.shape[0], K.dtype
+    scaled = weights.scale_both(K)
+    shift, constant, centred = jnp.zeros(n, dtype), jnp.zeros((), dtype), scaled
+    h = weights.direction
+    if intercept:
+        Kh = matmul(scaled, h)
+        constant = jnp.dot(h, Kh, precision="highest")
+        half = Kh - 0.5 * constant * h
+        centred = scaled - half[:, None] * h[None, :] - h[:, None] * half[None, :]
+    s, U = eigh(centred)
+    if intercept:
+        U = U - h[:, None] * matmul(h, U)[None, :]  # once more, which keeps the intercept exact for λ down to the precision of K
+        shift = matmul(Kh, U) / jnp.sqrt(weights.total)
+    floor = rounding(n, s, constant)
+    solved = None if semidefinite else jnp.where(s < -floor, 0, 1).astype(dtype)
+    s, below = clip(s)
+    design = None if weights.values is None else DenseRows(K)
+    said = Report(route, rounding(n, s, constant), below)
+    return Spectrum(DenseRows(U), s, None, None, None, shift, solved, design, None, weights, expansion, said, intercept, True)
+
+
+def solve_features(rows: Rows, labels: Labels, weights: Weights, intercept: bool) -> SpectralSolution:
+    """The solution on rows of features by the eigendecomposition of their covariance, or where n ≤ r of their Gram matrix."""
+    n, r = rows.shape
+    if n <= r:
+        return _factor_outer(rows, weights, intercept).solve_labels(labels)
+    origin = near_mean(rows, Linear()) if intercept else jnp.zeros(r, rows.dtype)
+    sums = moments(rows, Linear(), labels.Y, weights.values, origin=origin, label_origin=labels.mean)
+    return from_moments(sums.centred(intercept), rows, labels, weights, intercept)
+
+
+def from_moments(sums: Moments, rows: Rows, labels: Labels, weights: Weights, intercept: bool) -> SpectralSolution:
+    """The solution on rows of features from their centred moments."""
+    s, V, inverse_sigma, below = spectrum_of(sums.second)
+    basis = V * jnp.sqrt(s)
+    shift = matmul(sums.origin, basis) if intercept else jnp.zeros_like(s)
+    said, middle = Report("covariance", rounding(rows.shape[0], s), below), sums.origin if intercept else None
+    options = rows, s, V * inverse_sigma, middle, basis, shift, None, None, None, weights, Primal(), said, intercept, False
+    return Spectrum(*options).solve_moments(labels, sums)
+
+
+def _factor_outer(rows: Rows, weights: Weights, intercept: bool) -> Spectrum:
+    """The covariance route with n ≤ r: K = ΦΦᵀ, its dual coefficients turned into w = Φᵀ√v U (D ∘ z), as CU = U."""
+    K = rows.map(lambda some: rows.map(lambda others: matmul(others, some.T)).T)
+    dual = factor_symmetric(K, weights, intercept, Primal(), "covariance", semidefinite=True)
+    basis = rows.sum(lambda phi, scaled: transposed_matmul(scaled, phi).T, dual.dual_basis())
+    mean = rows.sum(matmul_columns, weights.array / weights.total)
+    shift = matmul(mean, basis) if intercept else dual.shift
+    said = replace(dual.said, floor=jnp.maximum(dual.said.floor, rounding(max(rows.shape), dual.s)))
+    return replace(dual, basis=basis, shift=shift, solved=None, design=None if weights.values is None else rows, said=said)
+
+
+def matmul_columns(rows, column):
+    """Σᵢ columnᵢ rowᵢ."""
+    return matmul(column, rows)

@@ -1,0 +1,1 @@
+"""Files: models, tables, the embedded data."""

@@ -1,0 +1,1 @@
+"""What a kernel is and its algebra; the families; those that a caller brings."""

@@ -1,0 +1,116 @@
+"""Kernels that a caller brings: explicit features, a function of two matrices, or a matrix."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrls.kernels.kernel import Kernel
+from jaxrls.linalg.products import matmul
+from jaxrls.support.pytrees import pytree, static
+
+
+def _check_function(kernel: Kernel, fn) -> None:
+    if not callable(fn):
+        raise ValueError(f"{type(kernel).__name__}.fn must be a function, and is {fn!r}")
+
+
+@pytree
+class FeatureMap(Kernel):
+    """The kernel of an explicit basis expansion, k(x, z) = ⟨φ(x), φ(z)⟩.
+
+    `fn(X) -> (n, r)`, or `fn(params, X) -> (n, r)` where `params` (any pytree, differentiable) is given. `fn` is static: pass the same
+    function object again, not a new lambda, or the caller's jit compiles again. Cost that of `fn`, plus O(n m r).
+    Source: *Regularized linear regression* (lecture), "the design matrix Φ".
+
+    >>> import jax.numpy as jnp
+    >>> line = FeatureMap(lambda X: jnp.concatenate([jnp.ones_like(X), X], axis=1))   # φ(x) = (1, x)
+    >>> line(jnp.array([[2.0]]), jnp.array([[3.0]])).tolist()
+    [[7.0]]
+    """
+
+    fn: Callable = static()
+    params: Any = None
+
+    def __post_init__(self):
+        _check_function(self, self.fn)
+
+    def features(self, X):
+        features = self.fn(X) if self.params is None else self.fn(self.params, X)
+        if features.ndim != 2 or features.shape[0] != X.shape[0]:
+            raise ValueError(f"FeatureMap.fn must return shape ({X.shape[0]}, r), one row per row of X, and returned {features.shape}")
+        return features
+
+    def num_features(self, d, dtype):
+        return jax.eval_shape(self.features, jax.ShapeDtypeStruct((1, d), dtype)).shape[1]
+
+    def __call__(self, X, Z):
+        return matmul(self.features(X), self.features(Z).T)
+
+    def diag(self, X):
+        return jnp.sum(self.features(X) ** 2, axis=1)
+
+
+@pytree
+class FunctionKernel(Kernel):
+    """Any kernel given as a function on matrices: `fn(X, Z) -> (n, m)`, or `fn(params, X, Z)` where `params` is given.
+
+    `fn` must be symmetric and positive semidefinite, which is not checked here; it is static, as in `FeatureMap`. The diagonal
+    is computed row by row, as k(xᵢ, xᵢ) of 1×1 matrices. Cost that of `fn`. Source: Aronszajn 1950.
+
+    >>> import jax.numpy as jnp
+    >>> FunctionKernel(lambda X, Z: (X @ Z.T) ** 2)(jnp.array([[2.0]]), jnp.array([[3.0]])).tolist()
+    [[36.0]]
+    """
+
+    fn: Callable = static()
+    params: Any = None
+
+    def __post_init__(self):
+        _check_function(self, self.fn)
+
+    def __call__(self, X, Z):
+        K = self.fn(X, Z) if self.params is None else self.fn(self.params, X, Z)
+        if K.shape != (X.shape[0], Z.shape[0]):
+            raise ValueError(f"FunctionKernel.fn must return shape {(X.shape[0], Z.shape[0])} and returned {K.shape}")
+        return K
+
+    def diag(self, X):
+        return jax.vmap(lambda x: self(x[None], x[None])[0, 0])(X)
+
+    def is_semidefinite(self):
+        return False
+
+
+@pytree
+class Precomputed(Kernel):
+    """A kernel matrix computed elsewhere: X *is* K, `(n, n)`, and for prediction the rows k(new, training), `(m, n)`.
+
+    Landmarks, sums, products, multiples and columns do not apply: compute them into K. Predictions are linear in the given rows, which
+    are what `features` returns; `num_features` is None, as K is no design matrix. K must be symmetric and positive semidefinite; the
+    one-call doors check the first, and warn where the second fails. Cost none. Source: as `metric="precomputed"` in
+    scikit-learn.
+
+    >>> import jax.numpy as jnp
+    >>> K = jnp.array([[2.0, 1.0], [1.0, 2.0]])
+    >>> Precomputed()(K, K).tolist()
+    [[2.0, 1.0], [1.0, 2.0]]
+    """
+
+    evaluable = False
+
+    def __call__(self, X, Z):
+        del Z
+        return X
+
+    def features(self, X):
+        return X
+
+    def diag(self, X):
+        if X.shape[0] != X.shape[1]:
+            raise ValueError(f"Precomputed.diag needs the square kernel matrix, and X has shape {X.shape}")
+        return jnp.diagonal(X)
+
+    def is_semidefinite(self):
+        return False

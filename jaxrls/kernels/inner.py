@@ -1,0 +1,139 @@
+"""Kernels of inner products and of order: `Linear`, `Polynomial` with its explicit features, and `Sobolev`."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from jaxtyping import ArrayLike as Scalars
+
+from jaxrls.kernels.kernel import Kernel, Rows, as_dtype
+from jaxrls.linalg.products import matmul
+from jaxrls.support.checks import is_concrete
+from jaxrls.support.pytrees import pytree, static
+
+
+@pytree
+class Linear(Kernel):
+    """The linear kernel k(x, z) = ⟨x, z⟩, whose functions are f(x) = ⟨w, x⟩.
+
+    Cost O(n m d); its features are X itself. Source: R. Rifkin, *Regularized Least Squares* (lecture), "The Linear Case".
+
+    >>> import jax.numpy as jnp
+    >>> Linear()(jnp.array([[1.0, 2.0]]), jnp.array([[3.0, 4.0]])).tolist()
+    [[11.0]]
+    """
+
+    def __call__(self, X, Z):
+        return matmul(X, Z.T)
+
+    def diag(self, X):
+        return jnp.sum(X * X, axis=1)
+
+    def num_features(self, d, dtype):
+        del dtype
+        return d
+
+    def features(self, X):
+        return X
+
+
+@pytree
+class Polynomial(Kernel):
+    """The polynomial kernel k(x, z) = (⟨x, z⟩ + offset)^degree.
+
+    `degree` is a whole number ≥ 1 (static) and `offset` ≥ 0: with offset > 0 the functions are the polynomials of degree at most
+    `degree`. Cost O(n m d). `polynomial_features` gives the same kernel as an explicit basis expansion.
+    Source: M. Wainwright, *Advanced Topics in Statistical Learning*, lecture 6, §6.3.2.
+
+    >>> import jax.numpy as jnp
+    >>> Polynomial(2)(jnp.array([[1.0, 2.0]]), jnp.array([[3.0, 4.0]])).tolist()
+    [[144.0]]
+    """
+
+    positive = ("offset",)
+    degree: int = static()
+    offset: Scalars = 1.0
+
+    def __post_init__(self):
+        if not isinstance(self.degree, int | np.integer) or self.degree < 1:
+            raise ValueError(f"Polynomial.degree must be a whole number of at least 1, and is {self.degree!r}")
+
+    def __call__(self, X, Z):
+        return (matmul(X, Z.T) + as_dtype(self.offset, X)) ** self.degree
+
+    def diag(self, X):
+        return (jnp.sum(X * X, axis=1) + as_dtype(self.offset, X)) ** self.degree
+
+    def check(self, X):
+        if is_concrete(self.offset) and not np.asarray(self.offset) >= 0:
+            raise ValueError(f"Polynomial.offset must not be negative, and is {self.offset}: the kernel would not be positive semidefinite")
+
+
+@pytree
+class Sobolev(Kernel):
+    """The kernel k(x, z) = min(x, z) of the first-order Sobolev space on [0, ∞) with f(0) = 0.
+
+    ‖f‖² = ∫ f′(t)² dt, so that fits are piecewise linear with knots at the data. X must have one column, not negative: use
+    `Sobolev().on(j)` for one column of several, and sums or products of those. Cost O(n m).
+    Source: M. Wainwright, lecture 6, §6.3.3, eq. 6.11 and 6.12.
+
+    >>> import jax.numpy as jnp
+    >>> Sobolev()(jnp.array([[0.5], [2.0]]), jnp.array([[1.0]])).tolist()
+    [[0.5], [1.0]]
+    """
+
+    def __call__(self, X, Z):
+        self._check_columns(X)
+        return jnp.minimum(X[:, 0][:, None], Z[:, 0][None, :])
+
+    def diag(self, X):
+        self._check_columns(X)
+        return X[:, 0]
+
+    def check(self, X):
+        self._check_columns(X)
+        if is_concrete(X) and np.asarray(X).min() < 0:
+            raise ValueError(
+                f"Sobolev lives on [0, ∞), and the smallest input is {np.asarray(X).min()}: shift the column so that it starts at 0"
+            )
+
+    @staticmethod
+    def _check_columns(X):
+        if X.shape[1] != 1:
+            raise ValueError(f"Sobolev takes one column, and X has {X.shape[1]}: use Sobolev().on(j), and + or * over several columns")
+
+
+def polynomial_features(X: Rows, degree: int, offset: float = 1.0) -> Float[Array, "n r"]:
+    """All monomials of X up to `degree`, scaled so that their inner products are the polynomial kernel.
+
+    φ(x)ᵀφ(z) = (⟨x, z⟩ + offset)^degree: column (α₁ … α_d) is √(degree! / (α₀! α₁! … α_d!) · offset^α₀) · Πⱼ xⱼ^αⱼ with α₀ = degree − Σαⱼ.
+    With degree = offset = 1 it is the design matrix (1, x).
+
+    **Shapes**: X (n, d) gives (n, r), r = C(d + degree, degree), the constant first. **Cost** O(n r). **Raises** `ValueError` for a
+    degree below 1 or a negative offset. **Source**: Wainwright, lecture 6, eq. 6.10.
+
+    >>> import jax.numpy as jnp
+    >>> polynomial_features(jnp.array([[4.0], [6.0]]), 1).tolist()
+    [[1.0, 4.0], [1.0, 6.0]]
+    """
+    if degree < 1 or offset < 0:
+        raise ValueError(f"polynomial_features needs degree ≥ 1 and offset ≥ 0, and got {degree} and {offset}")
+    columns = []
+    for monomial, values in _monomials(X, degree):
+        free = degree - len(monomial)
+        if offset == 0 and free:
+            continue
+        repeats = (*(monomial.count(j) for j in set(monomial)), free)
+        count = math.factorial(degree) // math.prod(map(math.factorial, repeats))
+        columns.append(math.sqrt(count * offset**free) * values)
+    return jnp.stack(columns, axis=1)
+
+
+def _monomials(X, degree: int):
+    """Every product of at most `degree` columns, with their sorted numbers, by degree: one multiplication each."""
+    level: list[tuple[tuple[int, ...], Array]] = [((), jnp.ones(X.shape[0], X.dtype))]
+    yield from level
+    for _ in range(degree):
+        level = [((*p, j), values * X[:, j]) for p, values in level for j in range(p[-1] if p else 0, X.shape[1])]
+        yield from level

@@ -1,0 +1,246 @@
+"""What a kernel is, and the algebra of kernels: sums, products, positive multiples, and kernels of some columns.
+
+`kernel(X, Z)` is the matrix k(xᵢ, zⱼ) and `kernel.diag(X)` its diagonal. Every array field is a hyperparameter that
+`jax.grad` can see; what cannot be differentiated (a degree, ν, columns) is static. Parameters take the dtype of the data.
+Values are checked by the one-call doors (`fit`, `tune`), through `check`: inside `jax.jit` only shapes can be.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from jaxtyping import ArrayLike as Scalars
+
+from jaxrls.linalg.products import safe_sqrt
+from jaxrls.support.checks import is_concrete
+from jaxrls.support.pytrees import pytree, static
+
+Rows = Float[Array, "n d"]
+Gram = Float[Array, "n m"]
+
+
+class Kernel(ABC):
+    """A positive semidefinite function k(x, z), as matrices: the base of all kernels.
+
+    A subclass stands under `@jaxrls.pytree` and defines `__call__(X, Z) -> (n, m)` and `diag(X) -> (n,)`. One whose feature map is
+    explicit and finite, k(x, z) = ⟨φ(x), φ(z)⟩, also defines `num_features` and `features`, and takes the cheaper linear
+    routes. Sums, products and positive multiples of kernels are kernels: `k1 + k2`, `k1 * k2`, `a * k`, `k.on(columns)`.
+
+    What a search needs to know stands in class variables: `positive` names the fields that must be positive, and are searched by their
+    logarithm; `length_scales` those in the units of X, one number or one per column, which can be guessed from distances between
+    rows, and `metric` is the distance that they divide, "euclidean" or "cityblock". `evaluable` is False for what is given as a matrix,
+    and has no value at other points.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> kernel = 2.0 * rls.Linear() + rls.Gaussian(1.0).on(0)
+    >>> kernel(jnp.ones((1, 2)), jnp.ones((1, 2))).tolist()
+    [[5.0]]
+    """
+
+    positive: ClassVar[tuple[str, ...]] = ()
+    length_scales: ClassVar[tuple[str, ...]] = ()
+    metric: ClassVar[str] = "euclidean"
+    evaluable: ClassVar[bool] = True
+
+    @abstractmethod
+    def __call__(self, X: Rows, Z: Float[Array, "m d"]) -> Gram:
+        """k(xᵢ, zⱼ) for all pairs of rows."""
+
+    @abstractmethod
+    def diag(self, X: Rows) -> Float[Array, " n"]:
+        """k(xᵢ, xᵢ) for every row, in O(n d)."""
+
+    def num_features(self, d: int, dtype) -> int | None:
+        """The number of explicit features for `d` input columns, or None where the feature space is not used as such."""
+        del d, dtype
+        return None
+
+    def features(self, X: Rows) -> Float[Array, "n r"]:
+        """φ(X), one row per sample, where `num_features` is a number."""
+        raise TypeError(f"{type(self).__name__} has no explicit features: `num_features` is None")
+
+    def check(self, X) -> None:
+        """Raise `ValueError` for parameters or data outside the kernel's domain, where their values are known."""
+        for name in self.positive:
+            value = getattr(self, name)
+            if is_concrete(value) and not (np.isfinite(np.asarray(value)) & (np.asarray(value) > 0)).all():
+                raise ValueError(f"{type(self).__name__}.{name} must be positive and finite, and is {np.asarray(value)}")
+        for child in self._parts().values():
+            child.check(X)
+
+    def is_semidefinite(self) -> bool:
+        """Whether K is positive semidefinite by construction, and not only if what the caller gave is."""
+        return all(child.is_semidefinite() for child in self._parts().values())
+
+    def map_length_scales(self, fn: Callable[["Kernel", str, Any], Any], X) -> "Kernel":
+        """The kernel with the length scale `name` of every part replaced by `fn(part, name, X)`, X with only the columns the part sees."""
+        changes: dict[str, Any] = {name: fn(self, name, X) for name in self.length_scales}
+        changes |= {name: part.map_length_scales(fn, X) for name, part in self._parts().items()}
+        return replace(self, **changes)  # type: ignore[type-var]
+
+    def _parts(self) -> dict[str, "Kernel"]:
+        """The fields that are kernels."""
+        if jax.tree_util.all_leaves([self]):
+            raise TypeError(f"{type(self).__name__} is no pytree: put @jaxrls.pytree above its class")
+        return {f.name: value for f in fields(self) if isinstance(value := getattr(self, f.name), Kernel)}  # type: ignore[arg-type]
+
+    def on(self, columns: int | Sequence[int]) -> "Kernel":
+        """The same kernel, seeing only some columns of X."""
+        indices = (columns,) if isinstance(columns, int | np.integer) else tuple(columns)
+        if not indices or not all(isinstance(c, int | np.integer) and not isinstance(c, bool) for c in indices):
+            raise ValueError(f"columns must be one index or several, such as 0, [0, 2] or range(3), and is {columns!r}")
+        _check_evaluable(self)
+        return On(self, tuple(int(c) for c in indices))
+
+    def __add__(self, other):
+        if not isinstance(other, Kernel):
+            return NotImplemented
+        _check_evaluable(self, other)
+        return Sum(self, other)
+
+    def __mul__(self, other):
+        if not isinstance(other, Kernel):
+            return self.__rmul__(other)
+        _check_evaluable(self, other)
+        return Product(self, other)
+
+    def __rmul__(self, other):
+        if not _is_scalar(other):
+            return NotImplemented
+        _check_evaluable(self)
+        return Scaled(other, self)
+
+
+def _check_evaluable(*kernels: Kernel) -> None:
+    # Not where Sum and its like are made: files of version 0.1.0 may hold them.
+    for kernel in kernels:
+        if not kernel.evaluable:
+            raise ValueError(
+                f"{type(kernel).__name__}() stands for a matrix, of which sums, products, multiples and columns cannot be taken here: "
+                "compute them into K, as in 0.5 * K1 + K2, and pass that as X"
+            )
+
+
+def _is_scalar(value) -> bool:
+    return isinstance(value, int | float | np.number) or getattr(value, "shape", None) == ()
+
+
+def as_dtype(value, X):
+    """A parameter in the dtype of the data."""
+    return jnp.asarray(value, X.dtype)
+
+
+@pytree
+class Sum(Kernel):
+    """k₁ + k₂: the space of functions f₁ + f₂. Where both have explicit features, so does the sum: side by side.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> (rls.Linear() + rls.Polynomial(1))(jnp.ones((1, 1)), jnp.ones((1, 1))).tolist()
+    [[3.0]]
+    """
+
+    left: Kernel
+    right: Kernel
+
+    def __call__(self, X, Z):
+        return self.left(X, Z) + self.right(X, Z)
+
+    def diag(self, X):
+        return self.left.diag(X) + self.right.diag(X)
+
+    def num_features(self, d, dtype):
+        left, right = self.left.num_features(d, dtype), self.right.num_features(d, dtype)
+        return None if left is None or right is None else left + right
+
+    def features(self, X):
+        return jnp.concatenate([self.left.features(X), self.right.features(X)], axis=1)
+
+
+@pytree
+class Product(Kernel):
+    """k₁ k₂, entry by entry (Schur): the tensor product of the two spaces.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> (rls.Linear() * rls.Polynomial(1))(jnp.ones((1, 1)), jnp.ones((1, 1))).tolist()
+    [[2.0]]
+    """
+
+    left: Kernel
+    right: Kernel
+
+    def __call__(self, X, Z):
+        return self.left(X, Z) * self.right(X, Z)
+
+    def diag(self, X):
+        return self.left.diag(X) * self.right.diag(X)
+
+
+@pytree
+class Scaled(Kernel):
+    """a·k for a number a > 0: the same functions, with ‖f‖² divided by a.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> (0.5 * rls.Linear())(jnp.ones((1, 1)), jnp.ones((1, 1))).tolist()
+    [[0.5]]
+    """
+
+    positive = ("scale",)
+    scale: Scalars
+    kernel: Kernel
+
+    def __call__(self, X, Z):
+        return as_dtype(self.scale, X) * self.kernel(X, Z)
+
+    def diag(self, X):
+        return as_dtype(self.scale, X) * self.kernel.diag(X)
+
+    def num_features(self, d, dtype):
+        return self.kernel.num_features(d, dtype)
+
+    def features(self, X):
+        return safe_sqrt(as_dtype(self.scale, X)) * self.kernel.features(X)
+
+
+@pytree
+class On(Kernel):
+    """A kernel that sees only some columns of X; sums of these make multiple-kernel learning and banded ridge.
+
+    `columns` is static; `kernel.on(columns)` makes it from one index or several.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> rls.Linear().on([0, 2])(jnp.array([[1.0, 9.0, 2.0]]), jnp.array([[3.0, 9.0, 4.0]])).tolist()
+    [[11.0]]
+    """
+
+    kernel: Kernel
+    columns: tuple[int, ...] = static()
+
+    def take(self, X):
+        """The columns of X that the kernel sees."""
+        outside = [c for c in self.columns if not -X.shape[1] <= c < X.shape[1]]
+        if outside:
+            raise ValueError(f"columns {outside} are not in X, which has {X.shape[1]} columns")
+        return X[:, np.array(self.columns)]
+
+    def __call__(self, X, Z):
+        return self.kernel(self.take(X), self.take(Z))
+
+    def diag(self, X):
+        return self.kernel.diag(self.take(X))
+
+    def check(self, X):
+        self.kernel.check(self.take(X))
+
+    def map_length_scales(self, fn, X):
+        return replace(self, kernel=self.kernel.map_length_scales(fn, self.take(X)))
+
+    def num_features(self, d, dtype):
+        return self.kernel.num_features(len(self.columns), dtype)
+
+    def features(self, X):
+        return self.kernel.features(self.take(X))

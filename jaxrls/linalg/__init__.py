@@ -1,0 +1,1 @@
+"""Products at full precision, decompositions that refuse derivatives, inverses."""

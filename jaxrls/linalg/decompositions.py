@@ -1,0 +1,58 @@
+"""Eigenvalue and singular value decompositions that refuse to be differentiated wrongly, and what their eigenvalues are worth."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+class SpectralDerivativeError(TypeError):
+    """Raised in place of the derivative of eigenvectors, which is wrong or NaN where eigenvalues repeat or vanish."""
+
+
+_MESSAGE = (
+    "jaxrls does not differentiate through an eigendecomposition: that derivative divides by gaps between eigenvalues and is "
+    "wrong or NaN where they repeat or vanish. For derivatives in kernel parameters, X or weights use "
+    "jaxrls.loo_objective(kernel, X, Y, lam), or objective(criterion, ...) for the other criteria; derivatives in Y and λ "
+    "of anything computed from a factor are exact as they stand."
+)
+
+
+def _refuse(*_):
+    raise SpectralDerivativeError(_MESSAGE)
+
+
+@jax.custom_jvp
+def eigh(A: Float[Array, "n n"]) -> tuple[Float[Array, " n"], Float[Array, "n n"]]:
+    """Eigenvalues (ascending) and eigenvectors of a symmetric A, of which only the lower triangle is read."""
+    Q, s = jax.lax.linalg.eigh(A, lower=True, symmetrize_input=False)
+    return s, Q
+
+
+@jax.custom_jvp
+def svd(A: Float[Array, "n d"]) -> tuple[Float[Array, "n k"], Float[Array, " k"], Float[Array, "k d"]]:
+    """Thin singular value decomposition A = U diag(σ) Vt."""
+    U, sigma, Vt = jnp.linalg.svd(A, full_matrices=False)
+    return U, sigma, Vt
+
+
+eigh.defjvp(_refuse)
+svd.defjvp(_refuse)
+
+
+def clip(s):
+    """Eigenvalues with rounding below 0 taken off, and how far below 0 they went, relative to the largest."""
+    largest = jnp.max(jnp.abs(s))
+    return jnp.maximum(s, 0), -jnp.minimum(jnp.min(s), 0) / jnp.where(largest > 0, largest, 1)
+
+
+def rounding(n, s, constant=0.0):
+    """n·eps·s_max: how far eigenvalues of n rows may be off; `constant` is the part of K, hᵀKh, that centring took off."""
+    return max(n, s.shape[0]) * jnp.finfo(s.dtype).eps * jnp.maximum(jnp.max(s), constant)
+
+
+def spectrum_of(covariance: Float[Array, "r r"]):
+    """Eigenvalues s and eigenvectors V of ΦᵀΦ, 1/√s, and the rounding below 0; s below r·eps·s_max is 0, and so is its 1/√s."""
+    s, V = eigh(covariance)
+    s, below = clip(s)
+    s = jnp.where(s > s.shape[0] * jnp.finfo(s.dtype).eps * jnp.max(s), s, 0)
+    return s, V, jnp.where(s > 0, 1 / jnp.sqrt(jnp.where(s > 0, s, 1)), 0), below

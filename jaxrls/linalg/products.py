@@ -1,0 +1,60 @@
+"""Matrix products at full precision, by the faster of two arrangements."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+HIGHEST = jax.lax.Precision.HIGHEST
+
+
+def matmul(a, b):
+    """a @ b at the highest precision: the default is TF32 on recent GPUs and bfloat16 on TPUs, which ruins distances."""
+    return jnp.matmul(a, b, precision=HIGHEST)
+
+
+# A product with fewer columns than this on either side is made as it lies: transposing would cost as much as it saves.
+FEW_COLUMNS = 128
+# Block rows of a symmetric product: with m of them the work is (m + 1)/2m of the full product.
+PANELS = 4
+
+
+def transposed_matmul(A: Float[Array, "n a"], B: Float[Array, "n b"]) -> Float[Array, "a b"]:
+    """AᵀB, with A transposed in memory first where that pays: XLA's products on CPUs are up to twice as fast along rows."""
+    if min(A.shape[1], B.shape[1]) < FEW_COLUMNS or jax.default_backend() != "cpu":
+        return matmul(A.T, B)
+    return _along_rows(A, B)
+
+
+@jax.custom_jvp
+def _along_rows(A, B):
+    return matmul(jax.lax.optimization_barrier(A.T), B)  # without the barrier the compiler takes the transposition back
+
+
+@_along_rows.defjvp
+def _along_rows_jvp(primals, tangents):
+    (A, B), (dA, dB) = primals, tangents
+    return _along_rows(A, B), matmul(dA.T, B) + matmul(A.T, dB)  # the transposes of these two run along rows
+
+
+def panels(n: int) -> list[tuple[int, int]]:
+    """Where the block rows of a symmetric n×n product begin and end: PANELS of them, or one where n is small."""
+    height = -(-n // PANELS) if n > PANELS * FEW_COLUMNS else n
+    return [(start, min(start + height, n)) for start in range(0, n, height)]
+
+
+def gram_panels(A: Float[Array, "n m"]) -> list[Float[Array, "_ _"]]:
+    """AᵀA as its block rows up to the diagonal, which may be summed over blocks of rows of A before `from_panels`."""
+    return [transposed_matmul(A[:, start:stop], A[:, :stop]) for start, stop in panels(A.shape[1])]
+
+
+def from_panels(rows: list[Float[Array, "_ _"]]) -> Float[Array, "m m"]:
+    """The symmetric matrix of which `rows` are the block rows up to the diagonal."""
+    m = rows[-1].shape[1]
+    lower = jnp.concatenate([jnp.pad(row, ((0, 0), (0, m - row.shape[1]))) for row in rows])
+    return jnp.tril(lower) + jnp.tril(lower, -1).T
+
+
+def safe_sqrt(x):
+    """√x with derivative 0, not infinity, at x = 0."""
+    positive = x > 0
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1)), 0)

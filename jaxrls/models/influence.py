@@ -1,0 +1,110 @@
+"""What one factor says about its rows and its kernel: influence of every row at one λ, and the kernel's eigenfunctions."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxrls.factors.contract import Factor
+from jaxrls.factors.expansion import Dual
+from jaxrls.kernels.kernel import Kernel
+from jaxrls.linalg.products import safe_sqrt
+from jaxrls.models.model import Model
+from jaxrls.support.checks import Listed, as_array, check_lams, check_whole
+from jaxrls.support.pytrees import pytree
+
+
+@pytree
+class Influence:
+    """What `influence` found for every row: leverage, standardised residual and Cook's distance, and the noise they are measured by.
+
+    `leverage` (n,) and `dof` do not depend on the labels; `residuals` and `cooks_distance` are (n,) or (n, t), `noise` () or (t,), in the
+    units of the labels.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> rls.influence(rls.factor_gram(jnp.eye(3), intercept=False), jnp.array([1.0, 0.0, -1.0]), 1.0).leverage.tolist()
+    [0.5, 0.5, 0.5]
+    """
+
+    leverage: Float[Array, " n"]
+    residuals: Float[Array, "n *t"]
+    cooks_distance: Float[Array, "n *t"]
+    noise: Float[Array, "*t"]
+    dof: Float[Array, ""]
+
+
+def influence(factor: Factor, Y: Float[Array, "n *t"] | Listed, lam: Float[Array, "..."] | float) -> Influence:
+    """How much every row determines its own fit, how far it lies off, and how far it moves the fit of all.
+
+    With H(λ) the matrix from √v y to √v f, the fit of the intercept included, and r = √v (y − f):
+
+        leverage             hᵢ = Hᵢᵢ
+        noise                σ² = ‖r‖² / tr (I − H)²
+        standardised         rᵢ / (σ √[(I − H)²]ᵢᵢ)
+        Cook's distance      Dᵢ = ‖√v (f − f₍without i₎)‖² / (dof σ²) = rᵢ² [H²]ᵢᵢ / ((1 − hᵢ)² dof σ²)
+
+    The variance of rᵢ is exactly σ²[(I − H)²]ᵢᵢ where f has no bias; for λ → 0 all are the textbook's for least squares. On landmarks the
+    dictionary stays as it is. A row of weight 0 has no influence: all is 0 there.
+
+    **Shapes**: Y (n,) or (n, t), lam (). **Cost** O(n r t). **Raises** `ValueError` for λ ≤ 0 or shapes that do not fit. **Fails** (NaN) for
+    residuals that are all 0. **Source**: Cook 1977; Eubank 1985, "Diagnostics for smoothing splines".
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> X = jnp.array([[0.0], [1.0], [2.0], [10.0]])
+    >>> found = rls.influence(rls.factorize(rls.Linear(), X, intercept=True), jnp.array([0.0, 1.0, 2.0, 3.0]), 0.1)
+    >>> int(found.leverage.argmax()), int(found.cooks_distance.argmax())
+    (3, 3)
+    """
+    lam = jnp.asarray(lam, factor.dtype)
+    if lam.shape != ():
+        raise ValueError(f"lam must be one number, and has shape {lam.shape}")
+    check_lams(lam, "lam")
+    solution, used = factor.spectrum().solve(Y), factor.weights.used
+    r, leverage, remaining, moving, left = solution.hat_rows(lam)
+    noise, dof = safe_sqrt(jnp.sum(r * r, axis=0) / jnp.sum(jnp.where(used, left, 0))), jnp.sum(leverage)
+    standardised = _over(r / noise, jnp.where(used, safe_sqrt(left), 0))
+    moved = _over(r / noise * safe_sqrt(moving)[:, None], jnp.where(used, remaining, 0)) ** 2 / dof
+    drop = solution.labels.drop_axis
+    return Influence(leverage, drop(standardised), drop(moved), drop(noise), dof)
+
+
+def _over(A, scale):
+    """A/scale, row by row, and 0 where the scale is 0."""
+    used = (scale > 0)[:, None]
+    return jnp.where(used, A / jnp.where(used, scale[:, None], 1), 0)
+
+
+class Eigenfunctions(NamedTuple):
+    """The leading eigenvalues (num,) and a `Model` that predicts the eigenfunctions, (m, num)."""
+
+    values: Float[Array, " num"]
+    functions: Model
+
+
+def eigenfunctions(factor: Factor, kernel: Kernel, X: Float[Array, "n d"] | Listed, num: int = 10) -> Eigenfunctions:
+    """The leading eigenvalues and eigenfunctions of the kernel under the distribution of the rows: Mercer's theorem, from the data.
+
+    ∫ k(x, z) φⱼ(z) dp(z) = μⱼ φⱼ(x) with ∫ φᵢφⱼ dp = δᵢⱼ, p the rows with their weights. At the rows φⱼ = √(Σv) Uⱼ/√v and μⱼ = sⱼ/Σv; elsewhere by
+    Nyström's extension, φⱼ(x) = (1/μⱼΣv) Σᵢ vᵢ k(x, xᵢ) φⱼ(xᵢ). With an intercept the kernel is the centred one, whose eigenfunctions have mean 0.
+
+    **Arguments**: kernel and X as the factor was made of them. **Returns** μ (num,), the largest first, and a `Model` whose `predict` gives
+    (m, num) values; signs are arbitrary. **Cost** O(n r num). **Raises** `ValueError` for a `num` that is not from 1 to the factor's rank r.
+    **Fails**: an eigenvalue below `factor.precision_floor()` is noise, and its function NaN or infinite where it is 0. **Source**: Rasmussen and
+    Williams 2006, §4.3.2.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> X = jnp.array([[-1.0], [1.0]])
+    >>> values, functions = rls.eigenfunctions(rls.factorize(rls.Linear(), X, intercept=False), rls.Linear(), X, 1)
+    >>> round(float(values[0]), 4), abs(functions.predict(jnp.array([[3.0]]))).round(4).tolist()
+    (1.0, [[3.0]])
+    """
+    spectrum, X = factor.spectrum(), as_array("X", X)
+    check_whole("num", num, spectrum.s.shape[0])
+    leading = jnp.argsort(-spectrum.s)[:num]
+    total, s = spectrum.weights.total, spectrum.s[leading]
+    scale = safe_sqrt(total) / s
+    basis = spectrum.dual_basis() if spectrum.basis is None else spectrum.basis
+    expansion = Dual(X) if spectrum.basis is None and kernel.evaluable else spectrum.expansion  # one made from K alone knows no rows
+    points, coef = expansion.compact(kernel, basis[:, leading] * scale)
+    intercept = -spectrum.shift[leading] * scale
+    return Eigenfunctions(s / total, Model(kernel, points, coef, intercept))

@@ -1,0 +1,81 @@
+"""What a fit leaves behind: a function that predicts."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxrls.kernels.kernel import Kernel
+from jaxrls.linalg.products import matmul
+from jaxrls.rows.gram import gram_matmul
+from jaxrls.rows.sparse import as_rows, is_sparse, sparse_rows
+from jaxrls.support.checks import as_array
+from jaxrls.support.precision import scope, to_host
+from jaxrls.support.pytrees import pytree
+
+
+@pytree
+class Model:
+    """f(x) = Σⱼ k(x, pointsⱼ) coefⱼ + intercept, or ⟨φ(x), coef⟩ + intercept where `points` is None.
+
+    Kernels with explicit features keep the weights w alone, so that a linear model predicts in O(d) a row.
+
+    **Shapes**: points (q, d) or None, coef (q,) or (q, t), intercept () or (t,). **Source**: the representer theorem,
+    Rifkin (lecture), "Applying the Representer".
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> rls.Model(rls.Linear(), None, jnp.array([2.0]), jnp.array(1.0)).predict(jnp.array([[3.0]])).tolist()
+    [7.0]
+    """
+
+    kernel: Kernel
+    points: Float[Array | np.ndarray, "q d"] | None
+    coef: Float[Array | np.ndarray, "q *t"]
+    intercept: Float[Array | np.ndarray, "*t"]
+
+    def predict(self, X, *, block_size: int | None = None) -> Float[Array | np.ndarray, "m *t"]:
+        """Predictions for the rows of X, in blocks of rows.
+
+        **Shapes**: X (m, d) gives (m,) or (m, t), in the dtype of the model. **Cost** O(m q (d + t)), or O(m r t) on features; memory of a
+        block of rows. **Raises** `ValueError` for a wrong number of columns, NaN or infinity.
+        """
+        wide = self.coef.dtype == jnp.float64
+        with scope(wide):
+            X = sparse_rows(X, self.coef.dtype) if is_sparse(X) else as_array("X", X, self.coef.dtype)
+            out = self._predict(as_rows(self.kernel, X), block_size)
+            return to_host(out) if wide and not isinstance(self.coef, jax.Array) else out
+
+    def _predict(self, rows, block_size):
+        self._check_columns(rows.shape[1])
+        if self.points is not None and not rows.in_memory:
+            raise ValueError("a sparse X needs a model on explicit features, such as those of Linear(): pass X.toarray()")
+        rows.check(self.kernel, training=False)
+        return _evaluate(self, rows, block_size=block_size)
+
+    def _check_columns(self, d: int) -> None:
+        if not self.kernel.evaluable:
+            expected: int | None = self.coef.shape[0]
+            what = "one column per training row, as a precomputed kernel"
+        elif self.points is not None:
+            expected, what = self.points.shape[1], "the columns it was fitted on"
+        else:
+            return
+        if d != expected:
+            raise ValueError(f"X must have {expected} columns, {what}, and has {d}")
+
+
+@partial(jax.jit, static_argnames="block_size")
+def _evaluate(model: Model, rows, *, block_size):
+    coef = jnp.asarray(model.coef)
+    if model.points is not None:
+        return gram_matmul(model.kernel, rows.dense(), jnp.asarray(model.points), coef, block_size=block_size) + model.intercept
+
+    def block(x):
+        design = model.kernel.features(x)
+        if design.shape[1] != coef.shape[0]:
+            raise ValueError(f"X with {x.shape[1]} columns gives {design.shape[1]} features, and the model was fitted on {coef.shape[0]}")
+        return matmul(design, coef)
+
+    return rows.map(block, block_size=block_size) + model.intercept

@@ -1,0 +1,1 @@
+"""N rows, wherever they live; K and K·V in blocks; moments."""

@@ -1,0 +1,71 @@
+"""Work on blocks of rows: one map and one sum, so that temporaries stay within a block."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from jaxrls.support.checks import check_whole
+
+# Bytes of one block's temporaries: on CPUs what stays in cache, on accelerators what keeps the device busy.
+CPU_BLOCK_BYTES = 8 * 2**20
+ACCELERATOR_BLOCK_BYTES = 256 * 2**20
+
+
+def default_block_size(n: int, row_bytes: int) -> int:
+    """Rows per block for a row of temporaries of `row_bytes`, nudged to divide `n` so that no ragged block is left."""
+    budget = CPU_BLOCK_BYTES if jax.default_backend() == "cpu" else ACCELERATOR_BLOCK_BYTES
+    blocks = -(-n // max(16, budget // max(1, row_bytes)))
+    for count in range(blocks, min(2 * blocks, n) + 1):
+        if n % count == 0:
+            return n // count
+    return -(-n // blocks)
+
+
+def check_block_size(block_size, n: int) -> int:
+    """`block_size` as given, cut to `n`; raises unless it is a whole number of at least 1."""
+    check_whole("block_size", block_size)
+    return min(int(block_size), n)
+
+
+def split(arrays, block: int):
+    """Arrays (n, …) as whole blocks (k, block, …) and the ragged rest, or None for either where there is none."""
+    n = jax.tree.leaves(arrays)[0].shape[0]
+    k, ragged = divmod(n, block)
+    whole = jax.tree.map(lambda a: a[: k * block].reshape(k, block, *a.shape[1:]), arrays) if k else None
+    return whole, jax.tree.map(lambda a: a[k * block :], arrays) if ragged else None
+
+
+def map_blocks(fn: Callable, whole, rest):
+    """`fn` on every block, the results (rows, …) stacked back to (n, …); derivatives recompute each block instead of keeping its temporaries."""
+    last = None if rest is None else fn(rest)
+    if whole is None:
+        return last
+    out = jax.lax.map(jax.checkpoint(fn), whole)
+    out = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), out)
+    return out if rest is None else jax.tree.map(lambda a, b: jnp.concatenate([a, b]), out, last)
+
+
+def sum_blocks(fn: Callable, whole, rest):
+    """The sum of `fn` over blocks: one carry, added to block by block, with derivatives that recompute."""
+    if whole is None:
+        return fn(rest)
+    each = jax.checkpoint(fn)
+    if rest is None:
+        shapes = jax.eval_shape(each, jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), whole))
+        start = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
+    else:
+        start = fn(rest)
+    return jax.lax.scan(lambda total, parts: (jax.tree.map(jnp.add, total, each(parts)), None), start, whole)[0]
+
+
+def map_rows(fn: Callable, arrays, block_size: int):
+    """`fn` on blocks of rows of a pytree of arrays (n, …), the results stacked back to (n, …)."""
+    n = jax.tree.leaves(arrays)[0].shape[0]
+    return fn(arrays) if block_size >= n else map_blocks(fn, *split(arrays, block_size))
+
+
+def sum_rows(fn: Callable, arrays, block_size: int):
+    """The sum of `fn` over blocks of rows of a pytree of arrays (n, …)."""
+    n = jax.tree.leaves(arrays)[0].shape[0]
+    return fn(arrays) if block_size >= n else sum_blocks(fn, *split(arrays, block_size))

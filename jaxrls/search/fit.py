@@ -1,0 +1,186 @@
+"""The one call: factor, sweep λ, choose, and leave a model."""
+
+import inspect
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrls.criteria.criterion import Criterion
+from jaxrls.criteria.left_out import loo
+from jaxrls.criteria.losses import squared_error
+from jaxrls.factors.certificate import certificate_words
+from jaxrls.factors.choose import are_few, choose_route
+from jaxrls.factors.contract import Coefficients
+from jaxrls.kernels.kernel import Kernel
+from jaxrls.models.fitted import Fit
+from jaxrls.search.grid import lambda_grid
+from jaxrls.search.problem import Problem
+from jaxrls.search.rank import grow
+from jaxrls.support.checks import as_array, check_dense_size, check_lams, is_concrete
+from jaxrls.support.precision import in_precision_of
+
+
+@in_precision_of("X")
+def fit(
+    kernel: Kernel,
+    X,
+    Y,
+    *,
+    lams=None,
+    num: int = 100,
+    criterion: Callable | Criterion = loo,
+    loss: Callable = squared_error,
+    weights=None,
+    intercept: bool = True,
+    per_target: bool = False,
+    landmarks=None,
+    tol: float = 0.1,
+    groups=None,
+    validation=None,
+    route: str | None = None,
+    block_size: int | None = None,
+    progress: bool = False,
+) -> Fit:
+    """Fit regularized least squares with the best λ of a grid, by exact leave-one-out, for the price of one factorization.
+
+    minimise ½ Σ vᵢ (yᵢ − f(xᵢ) − b)² + (λ/2) ‖f‖²_H over f and b for every λ, and keep the λ of the smallest error.
+
+    **Arguments**: X (n, d) and Y (n,) or (n, t), NumPy or JAX, in any units; X may be sparse (SciPy, BCOO) where the kernel has explicit features, or a
+    source of rows (`Rows`).
+    `lams` (L,), by default `num` of them from the spectrum.
+    `criterion`: `loo`, `gcv`, `kfold`, `holdout`, `log_marginal_likelihood`, any function `(factor, Y, lams)` of which less is
+    better, or a `Criterion`. `loss` for the ones that average a loss. `weights` (n,) ≥ 0. `intercept` unpenalised. `per_target` chooses λ for each column
+    of Y. `groups` (n,) labels of rows left out together (the criterion is then `kfold`); `validation` a pair `(X, Y)` (then
+    `holdout`). `landmarks` for more rows than K can be factored for: how many to choose by pivoted Cholesky, or what
+    `jaxrls.landmarks` chose, or row numbers, or points (m, d); leave-one-out then lets a landmark leave with its row. `"auto"` takes as many
+    as bring `certified_lam` at `tol` down to the chosen λ, and all rows where that does not pay; `certificate` says which.
+    `route` and `block_size` as in `factorize`. `progress` shows a bar while landmarks are chosen (needs tqdm).
+
+    **Returns** a `Fit`; float64 NumPy input is computed in float64 and comes back as NumPy arrays. **Cost** one
+    factorization, O(n³) or O(n r²), and O(n r L t); where `lams` names one value, or up to five for thousands of rows, a Cholesky factor of
+    K + λI for each takes the place of K's spectrum (name `route="gram"` for that one). Equal errors go to the larger λ.
+    **Raises** `ValueError` for shapes that do not fit, NaN or infinity in the data, λ ≤ 0, parameters outside a kernel's domain, a problem
+    larger than memory. **Warns** where the chosen λ is at the edge of the grid, λ is below the precision of the factor, or K is not
+    positive semidefinite. Inside `jax.jit` and `jax.vmap` values cannot be checked. **Source**: Rifkin (lecture), "Leave-One-Out CV".
+
+    >>> import numpy as np, jaxrls as rls
+    >>> X = np.linspace(0, 1, 30)[:, None]
+    >>> y = np.sin(6 * X[:, 0]) + 0.1 * np.cos(40 * X[:, 0])
+    >>> fit = rls.fit(rls.Gaussian(width=0.3), X, y, lams=[1e-4, 1e-2, 1.0])
+    >>> float(fit.lam), bool(fit.error < 1e-2)
+    (0.01, True)
+    """
+    auto = isinstance(landmarks, str) and landmarks == "auto"
+    named = {"criterion": criterion, "loss": loss, "groups": groups, "validation": validation}
+    options = {"weights": weights, "intercept": intercept, "block_size": block_size, "progress": progress, **named}
+    problem = Problem.of(kernel, X, Y, landmarks=None if auto else landmarks, **options).check()
+    if lams is not None:
+        lams = jnp.atleast_1d(as_array("lams", lams, problem.rows.dtype))
+        if lams.ndim != 1:
+            raise ValueError(f"lams must have shape (L,), and has shape {lams.shape}: per_target=True chooses one for each target")
+        check_lams(lams)
+    if not (isinstance(tol, int | float | np.number) and tol > 0):
+        raise ValueError(f"tol must be a number above 0, the largest relative change of the coefficients, and is {tol!r}")
+    if auto and route is not None:
+        raise ValueError(f"landmarks='auto' chooses the route, and route is {route!r}: leave one of them out")
+    run = partial(_best, lams=lams, num=num, per_target=per_target, route=route)
+    if auto:
+        result, words = grow(run, problem, tol, progress)
+        result = replace(result, certificate=words)
+    else:
+        result = run(problem)
+        if is_concrete(result) and result.trace_residual is not None:
+            result = replace(result, certificate=_words(result, tol))
+    if is_concrete(result):
+        _inspect(result, lams is None)
+    return result
+
+
+def _best(problem: Problem, *, lams, num: int, per_target: bool, route: str | None) -> Fit:
+    """The fit with the best λ, by a spectrum or, for a few λ, by Cholesky."""
+    rows, options = problem.rows, {"num": num, "per_target": per_target}
+    run: Any = _fit if rows.traceable else inspect.unwrap(_fit)
+    dense = problem.landmarks is None and is_concrete(rows) and (route or choose_route(problem.kernel, *rows.shape, rows.dtype)) == "gram"
+    if dense and rows.in_memory:
+        check_dense_size(rows.shape[0], rows.dtype)
+        if route is None and not per_target and lams is not None and _suits_cholesky(problem, lams):
+            few = run(problem, lams, route="cholesky", **options)
+            if np.isfinite(few.errors).all():  # else the spectrum can tell more
+                return few
+    return run(problem, lams, route=route, **options)
+
+
+def _suits_cholesky(problem: Problem, lams) -> bool:
+    """Whether a Cholesky factor for each λ does: any factor suits the criterion, and no doubt about K that its spectrum would have to settle."""
+    known = is_concrete(problem, lams) and problem.kernel.is_semidefinite()
+    return known and problem.criterion.any_factor and are_few(len(lams), problem.rows.shape[0])
+
+
+@partial(jax.jit, static_argnames=("num", "per_target", "route"))
+def _fit(problem: Problem, lams, *, num: int, per_target: bool, route: str | None) -> Fit:
+    solution = problem.solution(route)
+    factor, drop = solution.factor, solution.labels.drop_axis
+    lams = lambda_grid(factor, num) if lams is None else lams
+    errors = problem.errors(solution, lams)
+    lam, error = _choose(lams, errors, per_target)
+    at = lam.reshape(1, -1)
+    coef, intercept = solution.coefficients(at)
+    model = problem.model(solution, Coefficients(drop(coef[0]), drop(intercept[0])))
+    residuals, dof = drop(solution.residuals(at, problem.criterion.groups)[0]), solution.dof(at).reshape(lam.shape)
+    report = factor.report
+    how = report.floor, report.indefinite, report.route, problem.criterion.name, report.trace_residual
+    num_landmarks = 0 if problem.landmarks is None else len(problem.landmarks.points)
+    return Fit(model, lams, errors, lam, error, residuals, dof, *how, num_landmarks=num_landmarks)
+
+
+def _choose(lams, errors, per_target):
+    """The λ of the smallest error, the larger of equals: shared, by the mean over targets, or one per target."""
+    if errors.ndim == 2 and not per_target:
+        errors = jnp.mean(errors, axis=1)
+    if len(lams) == 1:  # nothing to choose: what was made for the errors serves the model too
+        return jnp.broadcast_to(lams[0], errors.shape[1:]), errors[0]
+    smallest = jnp.min(errors, axis=0)
+    return jnp.max(jnp.where(errors <= smallest, lams.reshape(-1, *[1] * smallest.ndim), 0), axis=0), smallest
+
+
+def _words(result: Fit, tol: float) -> str:
+    """The certificate of the landmarks, and whether it holds at the chosen λ."""
+    trace, chosen = float(np.asarray(result.trace_residual)), float(np.min(result.lam))
+    held = f"the chosen λ = {chosen:.3g} is {'' if chosen >= trace / tol else 'not '}among them"
+    return f"{certificate_words(trace, result.num_landmarks, tol)}; {held}"
+
+
+def _inspect(fit: Fit, default_grid: bool) -> None:
+    """Say what a user would want to know before trusting the numbers."""
+    lams, errors, chosen = np.asarray(fit.lams), np.asarray(fit.errors), np.asarray(fit.lam)
+    if not np.isfinite(errors).all():
+        raise ValueError(
+            f"the {fit.criterion} error is not finite at {int((~np.isfinite(errors)).sum())} of {errors.size} λ: the factorization broke down; "
+            "use float64 (NumPy float64 input), a larger smallest λ, or a smaller kernel width"
+        )
+    if float(fit.indefinite) > 100 * len(fit.loo_residuals) * np.finfo(errors.dtype).eps:
+        _warn(
+            f"the kernel matrix is not positive semidefinite: its most negative eigenvalue, {float(fit.indefinite):.2g} of the largest, was set to 0"
+        )
+    if lams.min() < 0.99 * float(fit.floor):
+        _warn(
+            f"λ below {float(fit.floor):.2g} is below the precision of the factor, and the grid goes down to {lams.min():.2g}: drop those, or use float64"
+        )
+    low, high = bool((chosen == lams.min()).any()), bool((chosen == lams.max()).any())
+    unregularised = default_grid and lams.min() > 2 * float(fit.floor)  # below the grid's low end the fit no longer changes
+    if len(lams) > 1 and (high or low and not unregularised):
+        edge, remedy = ("smallest", "smaller") if low else ("largest", "larger")
+        _warn(
+            f"the chosen λ, {lams.min() if low else lams.max():.3g}, is the {edge} of the grid: pass lams= that reach {remedy} values, "
+            "or change the kernel"
+        )
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, UserWarning, stacklevel=5)

@@ -1,0 +1,157 @@
+"""Validation error at one λ as a scalar that can be differentiated in everything, and the best λ as such."""
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxrls.criteria.criterion import Criterion, as_grid
+from jaxrls.criteria.left_out import loo
+from jaxrls.criteria.losses import squared_error
+from jaxrls.factors.choose import factorize
+from jaxrls.factors.landmarks import Landmarks
+from jaxrls.kernels.kernel import Kernel
+from jaxrls.search.grid import lambda_grid
+from jaxrls.search.problem import Problem
+from jaxrls.support.checks import Listed, as_array
+
+
+def loo_objective(
+    kernel: Kernel,
+    X: Float[Array, "n d"] | Listed,
+    Y: Float[Array, "n *t"] | Listed,
+    lam: Float[Array, ""] | float,
+    *,
+    weights: Float[Array, " n"] | Listed | None = None,
+    intercept: bool = True,
+    loss: Callable = squared_error,
+    landmarks: Landmarks | Int[Array, " m"] | Float[Array, "m d"] | Listed | None = None,
+    block_size: int | None = None,
+) -> Float[Array, ""]:
+    """The exact leave-one-out error at one λ, averaged over targets: differentiable to any order in every array.
+
+    E = Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ with e = c/p, c = G⁻¹y, p = diag G⁻¹, G = K + λI. With a = φ′(e)/p and b = φ′(e) c/p² its cotangent in K is
+    −sym((G⁻¹a)cᵀ) + G⁻¹ diag(b) G⁻¹, pushed through the kernel in row blocks. No eigenvector is differentiated, so that the
+    gradient is right where eigenvalues repeat or vanish.
+
+    **Shapes**: X (n, d), Y (n,) or (n, t), lam (), weights (n,); a scalar in the units of the loss. **Cost** about n³
+    flops, 3n³ with gradient, in six n×n arrays; O(n r²) on r < n explicit features; O(n m²) on m `landmarks`, as in
+    `factor_subset`, in row blocks and O(m²) memory beside X and Y: points (m, d) have derivatives too, row numbers leave with their row. The
+    derivative in a weight that is exactly 0 is taken as 0. **Raises** `ValueError` for shapes that do not fit. **Fails** (NaN) where K + λI is singular to
+    working precision. **Source**: the derivative of Rifkin (lecture), "LOOE derivation, VII"; Sundararajan and Keerthi 2001, eq. 25.
+
+    >>> import jax, jax.numpy as jnp, jaxrls as rls
+    >>> X, y = jnp.linspace(0, 1, 8)[:, None], jnp.arange(8.0)
+    >>> slope = jax.jit(jax.grad(rls.loo_objective))(rls.Gaussian(0.5), X, y, 0.1)
+    >>> bool(slope.width < 0)
+    True
+    """
+    options: dict = {"weights": weights, "intercept": intercept, "loss": loss, "landmarks": landmarks, "block_size": block_size}
+    return Problem.of(kernel, X, Y, **options).error(lam)
+
+
+def objective(
+    kernel: Kernel,
+    X: Float[Array, "n d"] | Listed,
+    Y: Float[Array, "n *t"] | Listed,
+    lam: Float[Array, ""] | float,
+    *,
+    criterion: Callable | Criterion = loo,
+    weights: Float[Array, " n"] | Listed | None = None,
+    intercept: bool = True,
+    loss: Callable = squared_error,
+    groups=None,
+    validation=None,
+    landmarks: Landmarks | Int[Array, " m"] | Float[Array, "m d"] | Listed | None = None,
+    block_size: int | None = None,
+) -> Float[Array, ""]:
+    """Any criterion at one λ, averaged over targets, smaller better: `loo_objective` for GCV, k-fold, hold-out and evidence.
+
+    `criterion(factorize(kernel, X, route="cholesky"), Y, [lam])`, the evidence negated. `groups` and `validation` as in `fit`; inside `jax.jit`
+    give `folds(groups)`.
+
+    **Shapes**, **Cost**, **Fails**: as `loo_objective`; k-fold takes one more product for its gradient. **Raises** `ValueError` where a
+    criterion lacks its data. **Source**: each criterion's own.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> X, y = jnp.linspace(0, 1, 8)[:, None], jnp.arange(8.0)
+    >>> bool(rls.objective(rls.Gaussian(0.5), X, y, 0.1, criterion=rls.gcv) > 0)
+    True
+    """
+    data: dict = {"weights": weights, "groups": groups, "validation": validation, "landmarks": landmarks}
+    return Problem.of(kernel, X, Y, criterion=criterion, loss=loss, intercept=intercept, block_size=block_size, **data).error(lam)
+
+
+def best_lam(
+    kernel: Kernel,
+    X: Float[Array, "n d"] | Listed,
+    Y: Float[Array, "n *t"] | Listed,
+    lams: Float[Array, " L"] | Listed | None = None,
+    *,
+    weights: Float[Array, " n"] | Listed | None = None,
+    intercept: bool = True,
+    loss: Callable = squared_error,
+) -> Float[Array, ""]:
+    """The λ of the smallest leave-one-out error, differentiable in kernel, X, Y and weights by the implicit function theorem.
+
+    λ* minimises E(λ, θ) between the neighbours of the best grid point, and dλ* = −(∂²E/∂λ²)⁻¹ (∂²E/∂λ∂θ) dθ. By the envelope theorem
+    the derivative of E(λ*(θ), θ) itself needs no dλ*: at its minimum, ∂E/∂λ = 0. For another error at λ*, such as one on
+    validation data, dλ* is what makes its derivative whole.
+
+    **Shapes**: as `loo_objective`; `lams` (L,) by default `lambda_grid`. **Cost** one eigendecomposition; a derivative adds second
+    derivatives of `loo_objective`. Where the grid's end is best, λ* is that end and its derivative 0. **Raises** as
+    `loo_objective`. **Source**: the implicit function theorem; Pedregosa 2016, eq. 3.
+
+    >>> import jax, jax.numpy as jnp, jaxrls as rls
+    >>> X = jnp.linspace(0, 1, 8)[:, None]
+    >>> y = jnp.array([0.0, 1.0, 0.0, 1.0, 2.0, 1.0, 2.0, 3.0])
+    >>> jax.jit(jax.grad(rls.best_lam))(rls.Gaussian(0.5), X, y).width.shape
+    ()
+    """
+    X, Y = as_array("X", X), as_array("Y", Y)
+    weights = None if weights is None else as_array("weights", weights)
+    return jnp.exp(_best_log_lam(loss, intercept, kernel, X, Y, lams, weights))
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def _best_log_lam(loss, intercept, kernel, X, Y, lams, weights):
+    factor = factorize(kernel, X, weights=weights, intercept=intercept)
+    lams = lambda_grid(factor) if lams is None else jnp.sort(as_grid(lams, None, factor.dtype))
+
+    def error(log_lam):
+        return jnp.mean(loo(factor, Y, jnp.exp(log_lam)[None], loss=loss))
+
+    grid = jnp.log(lams)
+    errors = loo(factor, Y, lams, loss=loss)
+    best = jnp.argmin(errors if errors.ndim == 1 else jnp.mean(errors, axis=1))
+    low, high = grid[jnp.maximum(best - 1, 0)], grid[jnp.minimum(best + 1, lams.shape[0] - 1)]
+    slope, curvature = jax.grad(error), jax.grad(jax.grad(error))
+
+    def shrink(_, state):
+        # Newton's step where it stays inside the bracket, its middle where it does not: the bracket closes on a zero slope.
+        low, high, x = state
+        g, h = slope(x), curvature(x)
+        low, high = jnp.where(g < 0, x, low), jnp.where(g < 0, high, x)
+        step = x - g / jnp.where(h > 0, h, 1)
+        return low, high, jnp.where((h > 0) & (step > low) & (step < high), step, 0.5 * (low + high))
+
+    x = jax.lax.fori_loop(0, 60, shrink, (low, high, grid[best]))[2]
+    inside = (best > 0) & (best < lams.shape[0] - 1)
+    return jnp.where(inside, x, grid[best])
+
+
+@_best_log_lam.defjvp
+def _best_log_lam_jvp(loss, intercept, primals, tangents):
+    kernel, X, Y, lams, weights = primals
+    log_lam = _best_log_lam(loss, intercept, *primals)
+
+    def slope(kernel, X, Y, weights, log_lam) -> Array:
+        return jax.grad(lambda u: loo_objective(kernel, X, Y, jnp.exp(u), weights=weights, intercept=intercept, loss=loss))(log_lam)
+
+    moving = (primals[0], X, Y, weights), (tangents[0], tangents[1], tangents[2], tangents[4])
+    _, cross = jax.jvp(lambda kernel, X, Y, weights: slope(kernel, X, Y, weights, log_lam), *moving)
+    curvature = jax.grad(lambda u: slope(kernel, X, Y, weights, u))(log_lam)
+    flat = jnp.abs(slope(kernel, X, Y, weights, log_lam)) > 1e-3 * jnp.abs(curvature)  # not stationary: an end of the grid
+    return log_lam, jnp.where(flat | (curvature <= 0), 0, -cross / jnp.where(curvature > 0, curvature, 1))

@@ -1,0 +1,122 @@
+"""The problem: kernel, rows, labels, weights, intercept, criterion and landmarks, as `fit`, `tune`, `objective` and the doors share them."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxrls.criteria.criterion import Criterion
+from jaxrls.criteria.left_out import loo
+from jaxrls.criteria.losses import squared_error
+from jaxrls.criteria.resolve import as_criterion
+from jaxrls.factors.choose import check_kernel, solve
+from jaxrls.factors.contract import Coefficients, Solution
+from jaxrls.factors.landmarks import Landmarks, as_landmarks, check_evaluable, without_trace
+from jaxrls.factors.weights import Labels, Weights
+from jaxrls.kernels.kernel import Kernel
+from jaxrls.models.model import Model
+from jaxrls.rows.rows import Rows
+from jaxrls.rows.sparse import as_rows
+from jaxrls.search.landmarks import landmarks as choose_landmarks
+from jaxrls.support.checks import as_array, check_finite, check_targets, check_whole, is_concrete
+from jaxrls.support.pytrees import pytree, static
+
+
+@pytree
+class Problem:
+    """All that a fit is made of but λ.
+
+    >>> import numpy as np, jaxrls as rls
+    >>> problem = rls.Problem.of(rls.Gaussian(1.0), np.eye(3, dtype=np.float32), [0.0, 1.0, 2.0])
+    >>> problem.criterion.name, problem.solution().factor.route
+    ('loo', 'gram')
+    """
+
+    kernel: Kernel
+    rows: Rows
+    Y: Float[Array, "n *t"]
+    weights: Weights
+    criterion: Criterion
+    landmarks: Landmarks | None
+    intercept: bool = static()
+    block_size: int | None = static()
+
+    @classmethod
+    def of(
+        cls,
+        kernel: Kernel,
+        X,
+        Y,
+        *,
+        criterion: Any = loo,
+        loss: Callable = squared_error,
+        weights=None,
+        intercept: bool = True,
+        groups=None,
+        validation=None,
+        landmarks=None,
+        block_size: int | None = None,
+        progress: bool = False,
+    ) -> "Problem":
+        """A problem from what a caller gives, shapes checked; arguments as in `fit`."""
+        check_kernel(kernel)
+        rows = as_rows(kernel, X)
+        Y = as_array("Y", Y, rows.dtype)
+        check_targets("Y", Y, rows.shape[0])
+        measured = as_criterion(criterion, loss, groups, validation, rows, Y)
+        weights = Weights.of(weights, rows.shape[0], rows.dtype)
+        chosen = resolve_landmarks(kernel, rows, landmarks, weights, progress)
+        return cls(kernel, rows, Y, weights, measured, chosen, intercept, block_size)
+
+    def check(self) -> "Problem":
+        """Itself, after every check that needs values, with Python floats in the kernel as arrays: a given and a tuned width share a program."""
+        Y, v = self.Y, self.weights.values
+        self.rows.check(self.kernel)
+        self.criterion.check(self.kernel)
+        check_finite("Y", Y)
+        if is_concrete(Y) and np.abs(np.asarray(Y)).max() > (float(np.finfo(Y.dtype).max) / len(Y)) ** 0.5:
+            raise ValueError(f"Y holds {np.abs(np.asarray(Y)).max():.3g}, and sums of squares overflow {Y.dtype}: divide Y by a scale")
+        used = len(Y) if v is None or not is_concrete(v) else int(np.count_nonzero(np.asarray(v) > 0))
+        if self.intercept and used < 2:
+            raise ValueError(
+                f"X has {used} row{'s' * (used != 1)} of positive weight: leaving one out with an intercept takes two, or intercept=False"
+            )
+        dtype = self.rows.dtype
+        return replace(self, kernel=jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype) if isinstance(leaf, float) else leaf, self.kernel))
+
+    def solution(self, route: str | None = None) -> Solution:
+        """The factor with the labels: the one hard step."""
+        labels = Labels.of(self.Y, self.weights, self.intercept)
+        options: dict = {"landmarks": self.landmarks, "route": route, "block_size": self.block_size}
+        return solve(self.kernel, self.rows, labels, self.weights, self.intercept, **options)
+
+    def errors(self, solution: Solution, lams) -> Float[Array, "L *t"]:
+        """The criterion over λ, smaller better."""
+        return self.criterion.errors(solution, lams, self.kernel)
+
+    def error(self, lam) -> Float[Array, ""]:
+        """The criterion at one λ, averaged over targets: differentiable in everything."""
+        lam = jnp.asarray(lam, self.rows.dtype)
+        return jnp.mean(self.errors(self.solution("cholesky"), lam[None]))
+
+    def model(self, solution: Solution, found: Coefficients) -> Model:
+        """The smallest model of coefficients at one λ."""
+        points, coef = solution.factor.expansion.compact(self.kernel, found.coef)
+        return Model(self.kernel, points, coef, found.intercept)
+
+
+def resolve_landmarks(kernel: Kernel, rows: Rows, landmarks, weights: Weights, progress: bool = False) -> Landmarks | None:
+    """`Landmarks` of what was given, checked where values are known; of a number, so many rows, the same ones every time."""
+    if isinstance(landmarks, str):
+        raise ValueError(f"landmarks must be a number, row numbers, points or what jaxrls.landmarks chose, and is {landmarks!r}")
+    if landmarks is None:
+        return None
+    check_evaluable(kernel)
+    if not isinstance(landmarks, int | np.integer) or isinstance(landmarks, bool):
+        return without_trace(as_landmarks(rows, landmarks))
+    check_whole("landmarks, as their number,", landmarks, rows.shape[0])
+    return choose_landmarks(kernel, rows.dense(), int(landmarks), key=jax.random.key(0), weights=weights.values, progress=progress)

@@ -1,0 +1,63 @@
+"""How many landmarks are enough: as many as the certificate asks for at the chosen λ, or all rows."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrls.factors.choose import choose_route
+from jaxrls.factors.landmarks import check_evaluable
+from jaxrls.search.landmarks import landmarks
+from jaxrls.search.problem import Problem
+from jaxrls.support.checks import check_dense_size, is_concrete, memory_bytes
+
+FEWEST = 256
+
+
+def grow(solve: Callable, problem: Problem, tol: float, progress: bool = False):
+    """`solve(problem)` on as few landmarks as the certificate allows, or on none where they would not be few; and why, in words.
+
+    They suffice where tr(K − K̂) ≤ tol·λ at the (smallest) chosen λ: see `certified_lam`. A first few give a first λ, and so how small the
+    trace has to be; their number follows from that, and so on until it holds. Beyond n/2 of them all rows cost no more, and
+    beyond the memory of the device there are none.
+    """
+    kernel, rows, weights = problem.kernel, problem.rows, problem.weights
+    if not is_concrete(rows):
+        raise ValueError("landmarks='auto' looks at values, which have none inside jax.jit: give a number, or call fit outside")
+    if choose_route(kernel, *rows.shape, rows.dtype) != "gram":
+        return solve(problem), "no landmarks: the kernel's own features are fewer than the rows"
+    check_evaluable(kernel)
+    X = rows.dense()
+    n, most = X.shape[0], _most(X)
+    if most < FEWEST:
+        return solve(problem), f"all {n} rows: too few to save any"
+    choose = partial(landmarks, kernel, X, key=jax.random.key(0), weights=weights.values, progress=progress)
+    chosen = choose(FEWEST)
+    while True:
+        result, m = solve(replace(problem, landmarks=chosen)), len(chosen.points)
+        lam = float(np.min(result.lam))
+        ratio = float(result.trace_residual) / lam
+        words = f"{m} landmarks of {n} rows, tr(K − K̂)/λ = {ratio:.2g}"
+        if ratio <= tol:
+            return result, f"{words}: they change the coefficients by at most {100 * tol:g}%"
+        wanted = 0.5 * tol * lam
+        share = min(wanted / float(jnp.sum(weights.array * kernel.diag(X))), 0.5)
+        chosen = choose(most, tol=share)
+        if float(chosen.trace_residual) > wanted or len(chosen.points) <= m:
+            break  # there are not that many, or no others
+    try:
+        check_dense_size(n, X.dtype)
+    except ValueError:
+        result = solve(replace(problem, landmarks=chosen))
+        ratio = float(result.trace_residual) / float(np.min(result.lam))
+        return result, f"{len(chosen.points)} landmarks of {n} rows, where memory ends: tr(K − K̂)/λ = {ratio:.2g} is above {tol:g}"
+    return solve(problem), f"all {n} rows: {len(chosen.points)} landmarks would not do, and more cost as much or are not there"
+
+
+def _most(X) -> int:
+    """B and the partial Cholesky factor are n×m each, and their making takes as much again."""
+    limit = memory_bytes()
+    return X.shape[0] // 2 if limit is None else min(X.shape[0] // 2, limit // (4 * X.shape[0] * X.dtype.itemsize))

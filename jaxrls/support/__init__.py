@@ -1,0 +1,1 @@
+"""Errors worded for the caller, dtypes, pytrees, whole files, bars, pictures."""

@@ -1,0 +1,143 @@
+"""Errors worded for the caller: what was wrong, what was found, what to do.
+
+Shapes and dtypes are checked everywhere, values only where they are known: inside `jax.jit` an array has no values yet.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+# What stands for an array wherever JAX arrays are taken.
+Listed = np.ndarray | Sequence[Any]
+# LAPACK's 32-bit interface counts the workspace of `syevd`, 2n² + 6n + 1 numbers, in a signed 32-bit integer.
+LARGEST_CPU_EIGH = 32766
+
+
+def is_concrete(*trees) -> bool:
+    """Whether every array in `trees` has values now, so that they can be looked at on the host."""
+    return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(trees))
+
+
+def as_floats(name: str, value, dtype=None):
+    """`value` as a real floating-point array: JAX arrays stay on their device, everything else passes through NumPy."""
+    if not isinstance(value, jax.Array):
+        try:
+            value = np.asarray(value)
+            value = value if value.dtype.kind in "fc" else value.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{name} must hold real numbers, and could not be read as such: {error}") from None
+    if jnp.issubdtype(value.dtype, jnp.complexfloating):
+        raise ValueError(f"{name} must be real, and has dtype {value.dtype}: split it into real and imaginary parts")
+    if not jnp.issubdtype(value.dtype, jnp.floating):
+        value = value.astype(jnp.result_type(float))
+    if value.dtype not in (np.float32, np.float64):
+        raise ValueError(f"{name} has dtype {value.dtype}, in which no eigendecomposition is at hand: convert it to float32 or float64")
+    return value if dtype is None or value.dtype == dtype else value.astype(dtype)
+
+
+def as_array(name: str, value, dtype=None) -> jax.Array:
+    """A list, a NumPy or a JAX array as a real JAX array."""
+    return jnp.asarray(as_floats(name, value, dtype))
+
+
+def check_finite(name: str, value) -> None:
+    """Raise where `value` holds NaN or infinity (concrete arrays only)."""
+    if not is_concrete(value) or not isinstance(value, np.ndarray | jax.Array):  # sparse rows are checked where they are read
+        return
+    finite = np.isfinite(np.asarray(value))
+    if not finite.all():
+        where = tuple(int(i) for i in np.argwhere(~finite)[0])
+        raise ValueError(
+            f"{name} holds {finite.size - int(finite.sum())} values that are NaN or infinite, the first at index {where}: "
+            "drop those rows or fill them in first"
+        )
+
+
+def check_matrix(name: str, X) -> None:
+    """Raise unless `X` is a matrix with at least one row and one column."""
+    if X.ndim != 2:
+        hint = f"use {name}[:, None] for a single column" if X.ndim == 1 else "give one row per sample"
+        raise ValueError(f"{name} must have shape (n, d), and has shape {X.shape}: {hint}")
+    if X.dtype not in (np.float32, np.float64):
+        raise ValueError(f"{name} has dtype {X.dtype}, in which nothing can be solved: convert it to float32 or float64")
+    if 0 in X.shape:
+        raise ValueError(f"{name} is empty, with shape {X.shape}: give at least one row and one column")
+
+
+def check_targets(name: str, Y, n: int) -> None:
+    """Raise unless `Y` has shape (n,) or (n, t)."""
+    if Y.ndim not in (1, 2) or Y.shape[0] != n or 0 in Y.shape:
+        raise ValueError(f"{name} must have shape ({n},) or ({n}, t), one row per row of X, and has shape {Y.shape}")
+
+
+def check_weights(weights, n: int) -> None:
+    """Raise unless `weights` has shape (n,) and, where values are known, is finite, non-negative and not all zero."""
+    if weights.shape != (n,):
+        raise ValueError(f"weights must have shape ({n},), one per row of X, and has shape {weights.shape}")
+    if not is_concrete(weights):
+        return
+    values = np.asarray(weights)
+    check_finite("weights", values)
+    if (values < 0).any():
+        raise ValueError(f"weights must not be negative, and the smallest is {values.min()}: 0 takes a row out")
+    if not (values > 0).any():
+        raise ValueError("weights are all zero, so that no row is left to fit: give some row a positive weight")
+
+
+def check_whole(name: str, value, most: int | None = None) -> None:
+    """Raise unless `value` is a whole number of at least 1, and at most `most`."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1 or (most is not None and value > most):
+        raise ValueError(f"{name} must be a whole number of at least 1{'' if most is None else f' and at most {most}'}, and is {value!r}")
+
+
+def check_lams(lams, name: str = "lams") -> None:
+    """Raise unless every λ is positive and finite (where values are known)."""
+    if lams.size == 0:
+        raise ValueError(f"{name} is empty: give at least one λ, or leave it out for the grid from the spectrum")
+    if not is_concrete(lams):
+        return
+    values = np.asarray(lams)
+    check_finite(name, values)
+    if (values <= 0).any():
+        raise ValueError(f"{name} must be positive, as leave-one-out needs λ > 0, and the smallest is {values.min()}")
+
+
+def check_symmetric(name: str, K) -> None:
+    """Raise unless `K` is square and, where values are known, symmetric to rounding."""
+    if K.ndim != 2 or K.shape[0] != K.shape[1]:
+        raise ValueError(f"{name} must be square, (n, n), and has shape {K.shape}")
+    if not is_concrete(K):
+        return
+    values = np.asarray(K)
+    gap, scale = np.abs(values - values.T).max(), np.abs(values).max()
+    if gap > 100 * np.finfo(values.dtype).eps * scale * np.sqrt(len(values)):
+        raise ValueError(
+            f"{name} is not symmetric: entries differ from their mirror image by up to {gap:.2g}: use (K + K.T) / 2 if that is meant"
+        )
+
+
+def memory_bytes() -> int | None:
+    """Memory of the default device, or None where it cannot be told."""
+    device = jax.devices()[0]
+    if device.platform != "cpu":
+        return (device.memory_stats() or {}).get("bytes_limit")
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return None
+
+
+def check_dense_size(n: int, dtype) -> None:
+    """Raise before the work starts where an n×n eigendecomposition cannot succeed on the default device."""
+    remedy = "use landmarks= (the subset of regressors), explicit features, or fewer rows"
+    if n > LARGEST_CPU_EIGH and jax.default_backend() == "cpu":
+        raise ValueError(f"X has {n} rows, and LAPACK's 32-bit interface cannot factor more than {LARGEST_CPU_EIGH}: {remedy}")
+    needed, limit = 4 * n * n * jnp.dtype(dtype).itemsize, memory_bytes()
+    if limit is not None and needed > limit:
+        raise ValueError(
+            f"X has {n} rows: factoring K takes about {needed / 2**30:.0f} GiB, and this device has {limit / 2**30:.0f} GiB: {remedy}"
+        )

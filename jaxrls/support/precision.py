@@ -1,0 +1,50 @@
+"""The one-call doors compute float64 input in float64, whatever JAX's global switch says, and leave the switch alone."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import jax
+import numpy as np
+
+
+def is_wide(value) -> bool:
+    """Whether host data is float64 once NumPy reads it; a JAX array already has the dtype its owner chose."""
+    if isinstance(value, jax.Array):
+        return False
+    dtype = getattr(value, "dtype", None)
+    return (
+        np.dtype(dtype).itemsize == 8
+        if isinstance(dtype, np.dtype) and dtype.kind == "f"
+        else not isinstance(dtype, np.dtype) or dtype.kind != "f"
+    )
+
+
+def scope(wide: bool):
+    """The context in which `wide` data keep their precision."""
+    return jax.enable_x64(True) if wide else nullcontext()
+
+
+def to_host(tree):
+    """JAX arrays as NumPy arrays, which keep float64 outside the scope."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, tree)
+
+
+def in_precision_of(argument: str) -> Callable:
+    """Run a door in the precision of one argument: float64 NumPy data in float64, handed back as NumPy arrays."""
+
+    def decorate(door):
+        signature = inspect.signature(door)
+
+        @functools.wraps(door)
+        def wrapped(*args, **kwargs):
+            value = signature.bind(*args, **kwargs).arguments.get(argument)
+            if jax.config.read("jax_enable_x64") or not is_wide(value):
+                return door(*args, **kwargs)
+            with scope(True):
+                return to_host(door(*args, **kwargs))
+
+        return wrapped
+
+    return decorate

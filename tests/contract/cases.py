@@ -1,0 +1,171 @@
+"""The rows of the grid: one small problem for every factor there is, and how to make the factor. A new factor is one more line of FACTORS."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from support import EPS, array, wide
+
+import jaxrls as rls
+from contract import oracle
+from jaxrls.factors.cholesky import CholeskyGram
+from jaxrls.factors.cholesky_features import CholeskyFeatures
+from jaxrls.factors.spectrum import Spectrum
+from jaxrls.rows.sparse import sparse_rows
+
+N, NEW, TARGETS = 14, 5, 3
+LAMS = wide([0.05, 0.2, 0.7, 2.0])
+PICK = np.array([[0, 2, 3], [3, 1, 0]])  # λ per target: which of LAMS, (L, t)
+WIDTH = 1.2
+LANDMARKS = np.array([8, 1, 13, 4, 11, 5])
+PLANS = {
+    "uneven": np.array([0, 1, 0, 2, 3, 1, 0, 2, 4, 1, 3, 2, 1, 3]),  # sizes 3, 4, 3, 3, 1; the last one a landmark alone
+    "halves": np.array([0, 1, 0, 1, 1, 0, 1, 1, 1, 0, 1, 1, 0, 1]),  # sizes 5 and 9: refitted where there are as many λ as in LAMS
+}
+UNSEEN = [2, 5, 8]  # rows of weight 0: one is the only row of its group, two are landmarks
+
+
+def draw(seed, *shape):
+    return wide(np.random.default_rng(seed).normal(size=shape))
+
+
+Y, Y_NEW = draw(1, N, TARGETS) + 0.5, draw(2, NEW, TARGETS)
+V = wide(np.random.default_rng(3).uniform(0.5, 2.0, N))
+WEIGHTS = {"none": None, "weights": V, "zeros": wide(np.where(np.isin(np.arange(N), UNSEEN), 0.0, V))}
+COMBINATIONS = tuple((weights, intercept) for weights in WEIGHTS for intercept in (True, False))
+FEW = ("none", False), ("zeros", True)  # for what differs in its rows, or its dictionary, and not in its algebra
+
+
+def gaussian(X, Z):
+    return np.exp(-np.sum((X[:, None] - Z[None]) ** 2, axis=-1) / (2 * WIDTH**2))
+
+
+def linear(scale=1.0):
+    return lambda X, Z: scale * X @ Z.T
+
+
+class HostRows(rls.Rows):
+    """Rows made on the host in blocks of uneven size, as a user would write it; counts readings and blocks."""
+
+    traceable = False
+
+    def __init__(self, X, size=5):
+        self.X, self.size, self.readings, self.read = np.asarray(X), size, 0, 0
+
+    @property
+    def shape(self):
+        return self.X.shape
+
+    @property
+    def dtype(self):
+        return array(self.X).dtype
+
+    def blocks(self):
+        self.readings += 1
+        for start in range(0, len(self.X), self.size):
+            self.read += 1
+            yield array(self.X[start : start + self.size])
+
+
+@dataclass(frozen=True)
+class Case:
+    """A factor of the grid: its class, kernel, rows as the library takes them, and features for the oracle.
+
+    `make(X, weights, intercept)` gives the factor; `options` are those of `factorize` and of `Problem`, which make it with labels in one go.
+    `combinations` of weights and intercept are all, or FEW; `plans` name groups.
+    """
+
+    cls: type
+    kernel: Any
+    X: Any
+    X_new: Any
+    features: Callable
+    options: dict = field(default_factory=dict)
+    maker: Callable | None = None
+    traceable: bool = True
+    combinations: tuple = COMBINATIONS
+
+    @property
+    def plans(self):
+        """Groups by name: only a spectrum refits large ones."""
+        return PLANS if self.cls is Spectrum else {"uneven": PLANS["uneven"]}
+
+    def make(self, X, weights, intercept):
+        """The factor."""
+        if self.maker is not None:
+            return self.maker(self.kernel, X, weights=weights, intercept=intercept)
+        return rls.factorize(self.kernel, X, weights=weights, intercept=intercept, **self.options)
+
+    def solution(self, X, Y, weights, intercept):
+        """The factor with labels, from one reading of the rows where the doors make it so."""
+        if self.maker is not None:
+            return self.make(X, weights, intercept).solve(Y)
+        options = dict(self.options)
+        route = options.pop("route", None)
+        return rls.Problem.of(self.kernel, X, Y, weights=weights, intercept=intercept, **options).solution(route)
+
+    def tolerance(self):
+        """4 n eps (1 + s_max/λ_min), s_max the largest eigenvalue of K: what a solution may be off by, relative to the largest number."""
+        s_max = np.linalg.norm(self.features(np.array([], int))[0], 2) ** 2
+        return 4 * N * EPS * (1 + s_max * WEIGHTS["weights"].max() / LAMS.min())
+
+
+def of_gaussian(cls, options, **more):
+    X, X_new = 1.5 * draw(4, N, 2), draw(5, NEW, 2)
+    return Case(cls, rls.Gaussian(WIDTH), X, X_new, oracle.of_kernel(gaussian, wide(X), wide(X_new)), options, **more)
+
+
+def of_linear(cls, d, options, source=array, kernel=None, scale=1.0, **more):
+    X, X_new = draw(6, N, d) + 0.3, draw(7, NEW, d)
+    kernel = rls.Linear() if kernel is None else kernel
+    return Case(cls, kernel, source(X), array(X_new), oracle.of_kernel(linear(scale), X, X_new), options, **more)
+
+
+def precomputed():
+    X, X_new = wide(1.5 * draw(4, N, 2)), draw(5, NEW, 2)
+    K, K_new = gaussian(X, X), gaussian(X_new, X)
+    features = oracle.of_kernel(gaussian, X, X_new)
+    return Case(Spectrum, rls.Precomputed(), array(K), array(K_new), features, {})
+
+
+def of_landmarks(cls, options, points=None, source=array, leaves=True, maker=None, **more):
+    """Landmarks that are rows of X, or `points` that are not."""
+    X, X_new = wide(1.5 * draw(4, N, 2)), draw(5, NEW, 2)
+    indices, where = (LANDMARKS, X[LANDMARKS]) if points is None else (None, points)
+    features = oracle.of_landmarks(gaussian, X, X_new, where, indices if leaves else None)
+    options = {"landmarks": LANDMARKS if points is None else array(points), **options}
+    return Case(cls, rls.Gaussian(WIDTH), source(X), array(X_new), features, options, maker, **more)
+
+
+def subset(**options):
+    return lambda kernel, X, **named: rls.factor_subset(kernel, X, LANDMARKS, **named, **options)
+
+
+def sparse(X):
+    return sparse_rows(scipy.sparse.csr_array(np.asarray(X, array(0.0).dtype)))
+
+
+POINTS = 1.5 * draw(8, 6, 2)
+HALF = {"kernel": 0.5 * rls.Linear(), "scale": 0.5}
+CHOLESKY = {"route": "cholesky"}
+FACTORS = {
+    "gram": of_gaussian(Spectrum, {"route": "gram"}),
+    "features": of_linear(Spectrum, 4, {"route": "features"}),
+    "covariance": of_linear(Spectrum, 4, {"route": "covariance"}),
+    "outer": of_linear(Spectrum, 20, {"route": "covariance"}),
+    "precomputed": precomputed(),
+    "landmarks": of_landmarks(Spectrum, {}),
+    "landmarks not kept": of_landmarks(Spectrum, {}, maker=subset(keep=False), combinations=FEW),
+    "landmarks that stay": of_landmarks(Spectrum, {}, leaves=False, maker=subset(drop=False), combinations=FEW),
+    "points": of_landmarks(Spectrum, {}, POINTS),
+    "cholesky gram": of_gaussian(CholeskyGram, CHOLESKY),
+    "cholesky features": of_linear(CholeskyFeatures, 4, CHOLESKY),
+    "cholesky landmarks": of_landmarks(CholeskyFeatures, CHOLESKY),
+    "cholesky points": of_landmarks(CholeskyFeatures, CHOLESKY, POINTS),
+    "sparse": of_linear(Spectrum, 4, {}, sparse, **HALF),
+    "host": of_linear(Spectrum, 4, {}, HostRows, traceable=False, combinations=FEW),
+    "host points": of_landmarks(Spectrum, {}, POINTS, HostRows, traceable=False, combinations=FEW),
+    "host cholesky": of_linear(CholeskyFeatures, 4, CHOLESKY, HostRows, traceable=False, combinations=FEW),
+}

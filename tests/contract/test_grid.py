@@ -1,0 +1,191 @@
+"""Factors × criteria × weights × intercept × vectors of λ and λ per target, against refits."""
+
+import functools
+from dataclasses import replace
+from inspect import isabstract
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import array, assert_close
+
+import jaxrls as rls
+from contract.cases import FACTORS, LAMS, NEW, PICK, PLANS, WEIGHTS, Y_NEW, N, Y
+from contract.oracle import LOSSES, Truth
+from jaxrls.criteria.criterion import Given
+from jaxrls.factors.contract import Solution
+
+LOSS = {"squared": rls.squared_error, "absolute": rls.absolute_error, "zero_one": rls.zero_one_loss}
+HELD_WEIGHTS = np.linspace(0.5, 1.5, NEW)
+PARTS = ("residual_norm", "data_fit", "logdet", "residual_dof", "dof", "residuals")
+
+
+def every_loss(residual, label):
+    """All losses side by side, (n, 3t): one pass over the rows and one program."""
+    return jnp.concatenate([loss(residual, label) for loss in LOSS.values()], axis=1)
+
+
+def own_loo(factor, Y, lams):
+    """A criterion as a caller's function."""
+    return rls.loo(factor, Y, lams)
+
+
+def criteria(plans, held, loss=every_loss) -> dict[str, rls.Criterion]:
+    """The columns of the grid, by name."""
+    found = {"loo": rls.LeaveOneOut(loss), "holdout": rls.HoldOut.of(*held, array(HELD_WEIGHTS), loss=loss)}
+    found |= {f"kfold {name}": rls.GroupsOut(plan, loss) for name, plan in plans.items()}
+    return found | {"gcv": rls.GCV(), "evidence": rls.Evidence(), "given": Given(own_loo)}
+
+
+def once(solution):
+    """The solution with each of its sums computed once, whichever criterion asks for it."""
+    copy, known = replace(solution), {}
+
+    def asked(part, lams, *groups):
+        if groups:
+            return getattr(solution, part)(lams, *groups)
+        if (part, id(lams)) not in known:
+            known[part, id(lams)] = getattr(solution, part)(lams)
+        return known[part, id(lams)]
+
+    for part in PARTS:
+        object.__setattr__(copy, part, functools.partial(asked, part))
+    return copy
+
+
+def answers(solution, kernel, lams, X_new, columns, plans):
+    """All that a solution is asked for, by name."""
+    solution, found = once(solution), {}
+    for name, criterion in columns.items():
+        values = criterion.values(solution, lams, kernel)
+        averaged = name.startswith(("loo", "holdout", "kfold"))
+        found |= dict(zip([f"{name} {loss}" for loss in LOSS], jnp.split(values, 3, axis=1), strict=True)) if averaged else {name: values}
+    found |= {part: getattr(solution, part)(lams) for part in PARTS}
+    coef, intercept = solution.coefficients(lams)
+    predictions = solution.factor.expansion.design(kernel, X_new) @ coef + intercept[:, None, :]
+    return found | {"predictions": predictions, "residuals uneven": solution.residuals(lams, plans["uneven"])}
+
+
+def quantities(case):
+    """The names of all that is compared."""
+    averaged = [f"{name} {loss}" for name in ("loo", "holdout", *(f"kfold {plan}" for plan in case.plans)) for loss in LOSS]
+    return [*averaged, "gcv", "evidence", *PARTS, "residuals uneven", "predictions"]
+
+
+@functools.cache
+def program(name):
+    """Everything about one factor as one program of its arrays."""
+    case = FACTORS[name]
+
+    def run(X, Y, weights, lams, lams_per_target, X_new, Y_new, plans, intercept):
+        solution = case.solution(X, Y, weights, intercept)
+        columns = criteria(plans, (X_new, Y_new))
+        del columns["given"]  # among the functions, below
+        return [answers(solution, case.kernel, each, X_new, columns, plans) for each in (lams, lams_per_target)]
+
+    return jax.jit(run, static_argnames="intercept") if case.traceable else run
+
+
+@functools.cache
+def functions(name):
+    """The functions of the library, as a caller has them, on labels (n,) and (n, 1)."""
+    case = FACTORS[name]
+
+    def run(X, Y, weights, lams, lams_per_target, X_new, Y_new, plans, intercept):
+        y, factor = Y[:, 0], case.make(X, weights, intercept)
+        design = factor.expansion.design(case.kernel, X_new)
+        losses = LOSS if name == "gram" else ["zero_one"]  # whose one column is a case of its own
+        found = {f"loo {loss}": rls.loo(factor, y, lams, loss=LOSS[loss]) for loss in losses}
+        found |= {"gcv": rls.gcv(factor, y, lams), "evidence": rls.log_marginal_likelihood(factor, y, lams)}
+        found["kfold uneven zero_one"] = rls.kfold(factor, y, lams, plans["uneven"], loss=rls.zero_one_loss)
+        found["holdout squared"] = rls.holdout(factor, y, lams, design, Y_new[:, 0], weights=array(HELD_WEIGHTS))
+        found["dof"] = rls.effective_dof(factor, lams)
+        found["residuals"] = jax.lax.map(lambda lam: rls.loo_residuals(factor, y, lam), lams) if case.traceable else None
+        return found, rls.gcv(factor, y[:, None], lams), Given(own_loo).values(factor.solve(y), lams, None) if name == "gram" else None
+
+    return jax.jit(run, static_argnames="intercept") if case.traceable else run
+
+
+def arguments(case, weights):
+    v = None if WEIGHTS[weights] is None else array(WEIGHTS[weights])
+    plans = {name: rls.folds(groups) for name, groups in case.plans.items()}
+    return case.X, array(Y), v, array(LAMS), array(LAMS[PICK]), array(case.X_new), array(Y_NEW), plans
+
+
+@functools.cache
+def measured(name, weights, intercept):
+    """What the library says, or the error it raised, at λ for all and at λ per target."""
+    try:
+        return jax.tree.map(np.asarray, program(name)(*arguments(FACTORS[name], weights), intercept=intercept))
+    except Exception as error:
+        return error
+
+
+@functools.cache
+def expected(name, weights, intercept, targets=Y.shape[1]):
+    """What is true, at λ for all and at λ per target."""
+    case, v = FACTORS[name], np.ones(N) if WEIGHTS[weights] is None else WEIGHTS[weights]
+    labels = Y[:, :targets], Y_NEW[:, :targets]
+    truth = Truth(case.features, *labels, v, HELD_WEIGHTS, intercept, LAMS, PLANS)
+    return truth.at(case.tolerance()), truth.at(case.tolerance(), PICK[:, :targets])
+
+
+def assert_agrees(got, want, quantity, tolerance, what=""):
+    """To the tolerance; a 0/1 loss but for rows whose class is uncertain by as much."""
+    told = want[quantity][..., :1] if got.shape[-1] == 1 else want[quantity]  # logdet and dof do not depend on the target
+    if quantity.endswith("zero_one"):
+        assert (np.abs(got - told) <= want[quantity.replace("zero_one", "unsure")] + tolerance).all(), f"{what}: {got}, expected {told}"
+    else:
+        assert_close(got, told, tolerance, what)
+
+
+GRID = [(name, *both, quantity) for name, case in FACTORS.items() for both in case.combinations for quantity in quantities(case)]
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "intercept", "quantity"), GRID, ids=[f"{f}-{w}-{'intercept' if i else 'plain'}-{q}" for f, w, i, q in GRID]
+)
+def test_against_refits(name, weights, intercept, quantity):
+    got, want = measured(name, weights, intercept), expected(name, weights, intercept)
+    if isinstance(got, Exception):
+        raise got.with_traceback(None)
+    for one, other, lams in zip(got, want, ("λ for all", "λ per target"), strict=True):
+        assert_agrees(one[quantity], other, quantity, FACTORS[name].tolerance(), f"{quantity}, {lams}")
+
+
+@pytest.mark.parametrize("name", FACTORS)
+def test_functions_on_one_column(name):
+    """Labels (n,) give (L,), labels (n, 1) give (L, 1), and a caller's own function is a criterion."""
+    case = FACTORS[name]
+    found, column, own = functions(name)(*arguments(case, "zeros"), intercept=True)
+    want = {key: values[..., 0] for key, values in expected(name, "zeros", True, 1)[0].items()}
+    for quantity, values in found.items():
+        if values is not None:
+            assert_agrees(np.asarray(values), want, quantity, case.tolerance(), quantity)
+    assert_close(column, want["gcv"][:, None], case.tolerance())
+    if own is not None:
+        assert_close(own, want["loo squared"][:, None], case.tolerance())
+
+
+def concrete(cls):
+    """The subclasses of the package that can be made, at any depth."""
+    below = {one for child in cls.__subclasses__() for one in concrete(child)}
+    return below if isabstract(cls) or not cls.__module__.startswith("jaxrls.") else below | {cls}
+
+
+def test_every_factor_has_a_row():
+    assert concrete(rls.Factor) == {case.cls for case in FACTORS.values()}
+
+
+def test_every_solution_has_a_row():
+    cases = [case for case in FACTORS.values() if case.traceable]
+    made = [jax.eval_shape(lambda X, case=case: case.solution(X, array(Y), None, True), case.X) for case in cases]
+    assert concrete(Solution) == set(map(type, made))
+    assert [type(solution.factor) for solution in made] == [case.cls for case in cases]
+
+
+def test_every_criterion_has_a_column():
+    plans = {"uneven": rls.folds(PLANS["uneven"])}
+    assert concrete(rls.Criterion) == {type(criterion) for criterion in criteria(plans, (array(Y_NEW), array(Y_NEW))).values()}
+    assert set(LOSS) == set(LOSSES)

@@ -1,0 +1,198 @@
+"""Where two features meet: what the old shape of the code let go wrong, each seen wrong before it was mended."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+from support import DTYPE, X64, array, assert_close, wide
+
+import jaxrls as rls
+
+N, LAMS = 20, [0.1, 1.0]
+pytestmark = pytest.mark.filterwarnings("ignore:the chosen λ")
+TIGHT = 1e-8 if X64 else 2e-3
+
+
+@pytest.fixture
+def data(rng):
+    X = rng.normal(size=(N, 3))
+    return X, np.sin(X[:, 0]) + 0.1 * rng.normal(size=N)
+
+
+def test_a_cholesky_factor_takes_every_lam(data):
+    """gcv(factor_at(kernel, X, 0.1), y, [0.1, 1.0]) once answered the first λ twice."""
+    X, y = map(array, data)
+    for criterion in (rls.gcv, rls.loo, rls.log_marginal_likelihood):
+        for kernel in (rls.Gaussian(1.0), rls.Linear()):
+            point, spectral = (rls.factorize(kernel, X, route=route) for route in ("cholesky", None))
+            assert_close(criterion(point, y, LAMS), criterion(spectral, y, LAMS), TIGHT, criterion.__name__)
+
+
+def test_factor_at_is_an_alias_that_says_so(data):
+    X, y = map(array, data)
+    with pytest.warns(DeprecationWarning, match=r"factorize\(kernel, X, route='cholesky'\)"):
+        factor = rls.factor_at(rls.Gaussian(1.0), X, 0.1)
+    assert_close(rls.gcv(factor, y, LAMS), rls.gcv(rls.factorize(rls.Gaussian(1.0), X), y, LAMS), TIGHT)
+
+
+@pytest.mark.parametrize("wrap", [jax.jit, functools.partial, lambda f: jax.jit(functools.partial(f))], ids=["jit", "partial", "both"])
+def test_a_wrapped_criterion_keeps_its_sign(data, wrap):
+    X, y = data[0].astype(DTYPE), data[1].astype(DTYPE)
+    lams = np.geomspace(1e-3, 1e2, 12).astype(DTYPE)
+    for criterion in (rls.log_marginal_likelihood, rls.gcv, rls.loo):
+        plain, wrapped = (rls.fit(rls.Gaussian(1.5), X, y, lams=lams, criterion=c) for c in (criterion, wrap(criterion)))
+        assert plain.lam == wrapped.lam, criterion.__name__
+        assert_close(wrapped.errors, plain.errors, 10 * TIGHT)
+    tuned = rls.tune(rls.Gaussian(1.5), X, y, criterion=wrap(rls.log_marginal_likelihood), steps=3)
+    assert tuned.error <= tuned.start_error
+
+
+def test_groups_leave_together_in_residuals_too(data):
+    """fit.loo_residuals, the picture of what is left out, and the estimators' loo_predictions_."""
+    X, y = wide(data[0]), wide(data[1])
+    groups = np.arange(N) % 4
+    lams = np.array([0.3, 3.0], DTYPE)
+    fit = rls.fit(rls.Linear(), X.astype(DTYPE), y.astype(DTYPE), groups=groups, lams=lams)
+    want = oracle.group_residuals(X, y[:, None], float(fit.lam), groups, intercept=True)[:, 0]
+    assert_close(fit.loo_residuals, want, TIGHT)
+    assert_close(fit.error, np.mean(want**2), TIGHT)
+    tuned = rls.tune(rls.Linear(), X.astype(DTYPE), y.astype(DTYPE), groups=groups, steps=2)
+    want = oracle.group_residuals(X, y[:, None], float(tuned.lam), groups, intercept=True)[:, 0]
+    assert_close(tuned.loo_residuals, want, 10 * TIGHT)
+
+
+def test_estimators_leave_groups_out_in_their_predictions(data):
+    from jaxrls.sklearn import RLSRegressor
+
+    X, y = wide(data[0]), wide(data[1])
+    groups = np.arange(N) % 4
+    model = RLSRegressor("linear", criterion="kfold", lams=[0.3, 3.0]).fit(X, y, groups=groups)
+    want = oracle.group_residuals(X, y[:, None], float(model.lam_), groups, intercept=True)[:, 0]
+    assert_close(model.loo_predictions_, y - want, 1e-8)
+
+
+def test_residuals_of_groups_by_function(data):
+    X, y = wide(data[0]), wide(data[1])
+    groups = np.arange(N) % 4
+    for route in ("gram", "features", "covariance", "cholesky"):
+        factor = rls.factorize(rls.Linear(), array(X), route=route)
+        want = oracle.group_residuals(X, y[:, None], 0.5, groups, intercept=True)[:, 0]
+        assert_close(rls.loo_residuals(factor, array(y), 0.5, groups), want, TIGHT, route)
+
+
+def test_powers_that_a_factor_lacks_are_named(data):
+    X, y = map(array, data)
+    point = rls.factorize(rls.Gaussian(1.0), X, route="cholesky")
+    assert rls.loo_residuals(point, y, 0.1).shape == (N,) and rls.effective_dof(point, LAMS).shape == (2,)
+    for ask in (rls.lambda_grid, lambda f: rls.influence(f, y, 0.1), lambda f: rls.eigenfunctions(f, rls.Gaussian(1.0), X)):
+        with pytest.raises(ValueError, match=r"route 'cholesky' has no spectrum: make it by another, such as factorize\(.*route='gram'\)"):
+            ask(point)
+
+
+def test_multiples_of_linear_kernels_take_sparse_rows(data):
+    sparse = pytest.importorskip("scipy.sparse")
+    X, y = data[0].astype(DTYPE), data[1].astype(DTYPE)
+    X[np.abs(X) < 0.5] = 0
+    kernel = 0.5 * rls.Linear() + rls.Linear().on([0, 2])
+    dense, thin = (rls.fit(kernel, A, y, lams=LAMS, route="covariance") for A in (X, sparse.csr_array(X)))
+    assert_close(thin.errors, dense.errors, TIGHT)
+    assert_close(thin.predict(sparse.csr_array(X)), dense.predict(X), TIGHT)
+
+
+@pytest.mark.parametrize("combine", [lambda K: K + rls.Linear(), lambda K: rls.Linear() * K, lambda K: 2.0 * K, lambda K: K.on(0)])
+def test_a_kernel_matrix_has_no_algebra(combine):
+    with pytest.raises(ValueError, match="Precomputed"):
+        combine(rls.Precomputed())
+
+
+def test_lists_and_numpy_arrays_are_taken_wherever_jax_arrays_are(data):
+    X, y = data[0].tolist(), data[1].tolist()
+    factor = rls.factorize(rls.Gaussian(1.0), X, weights=[1.0] * N)
+    lams, lists, numpys = jnp.asarray(LAMS, factor.dtype), (y, LAMS), (np.asarray(y), np.asarray(LAMS))
+    for function in (
+        rls.loo,
+        rls.gcv,
+        rls.log_marginal_likelihood,
+        lambda *a: rls.path(*a).loo,
+        lambda *a: rls.kfold(*a, [0, 1] * (N // 2)),
+    ):
+        want = function(factor, jnp.asarray(y, factor.dtype), lams)
+        assert_close(function(factor, *lists), want, TIGHT)
+        assert_close(function(factor, *numpys), want, TIGHT)
+    design = rls.gram(rls.Gaussian(1.0), array(X)[:5], array(X))
+    assert rls.holdout(factor, y, LAMS, design.tolist(), y[:5]).shape == (2,)
+    assert rls.coef(factor, y, 0.1)[0].shape == rls.loo_residuals(factor, y, [0.1][0]).shape == (N,)
+    assert rls.effective_dof(factor, LAMS).shape == (2,) and rls.influence(factor, y, 0.1).leverage.shape == (N,)
+    assert rls.factor_gram(np.eye(3).tolist()).n == rls.factor_features(np.eye(3).tolist()).n == rls.factor_covariance(np.eye(3)).n == 3
+    assert rls.factor_subset(rls.Gaussian(1.0), X, [0, 1]).n == N and rls.loo_objective(rls.Gaussian(1.0), X, y, 0.1).shape == ()
+    assert rls.best_lam(rls.Gaussian(1.0), X, y).shape == ()
+
+
+def test_one_default_for_the_intercept():
+    import inspect
+
+    functions = [value for name, value in vars(rls).items() if inspect.isfunction(inspect.unwrap(value)) if not name.startswith("_")]
+    defaults = {
+        f.__name__: inspect.signature(f).parameters["intercept"].default
+        for f in functions
+        if "intercept" in inspect.signature(f).parameters
+    }
+    assert len(defaults) >= 9 and set(defaults.values()) == {True}
+
+
+def test_tuned_offers_what_fit_offers(data):
+    X, y = data[0].astype(DTYPE), data[1].astype(DTYPE)
+    fit, tuned = rls.fit(rls.Gaussian(1.0), X, y), rls.tune(rls.Gaussian(1.0), X, y, steps=2)
+    public = {name for name in dir(fit) if not name.startswith("_")} - {"num_landmarks"}
+    assert not public - set(dir(tuned))
+    again = rls.fit(tuned.kernel, X, y, lams=[float(tuned.lam)], route="gram")
+    for name in ("loo_residuals", "dof", "error", "indefinite"):
+        assert_close(getattr(tuned, name), getattr(again, name), 10 * TIGHT, name)
+    assert tuned.criterion == "loo" and tuned.route == "cholesky" and len(tuned.lams) == len(tuned.errors)
+
+
+@pytest.mark.parametrize("method", ["rpcholesky", "uniform"])
+def test_landmarks_are_drawn_by_weight(rng, method):
+    """Of 50 landmarks 47 were rows of weight 0: error .202 where the same rows without them give .0156."""
+    X = np.concatenate([rng.normal(size=(60, 2)), 50 + 20 * rng.normal(size=(300, 2))])
+    weights = np.concatenate([np.ones(60), np.zeros(300)])
+    chosen = rls.landmarks(rls.Gaussian(1.0), X, 30, key=jax.random.key(0), weights=weights, method=method)
+    assert (np.asarray(chosen.indices) < 60).all()
+    y = np.sin(X[:, 0])
+    with_zeros = rls.fit(rls.Gaussian(1.0), X, y, weights=weights, landmarks=30)
+    assert float(with_zeros.error) < 0.5 * np.var(y[:60])
+    heavy = np.where(np.arange(360) < 30, 100.0, np.where(np.arange(360) < 60, 0.01, 0))
+    drawn = [rls.landmarks(rls.Gaussian(0.1), X, 10, key=jax.random.key(s), weights=heavy, method=method).indices for s in range(5)]
+    assert np.mean(np.asarray(drawn) < 30) > 0.95
+    residual = rls.landmarks(rls.Gaussian(1.0), X, 30, key=jax.random.key(0), weights=weights, method=method).trace_residual
+    factor = rls.factor_subset(rls.Gaussian(1.0), X, chosen, weights=weights)
+    assert_close(residual, factor.trace_residual, 1e-6 if X64 else 1e-2)
+
+
+@pytest.mark.float64
+@pytest.mark.parametrize("intercept", [True, False])
+def test_an_indefinite_kernel_predicts_what_was_validated(rng, intercept):
+    """c once kept z/λ where the eigenvalue had been set to 0: training error .954 by predict, .0224 by λc."""
+    X = rng.normal(size=(40, 2))
+    y = np.sin(X[:, 0])
+    sigmoid = rls.FunctionKernel(lambda X, Z: jnp.tanh(2 * X @ Z.T - 1))
+    factor = rls.factorize(sigmoid, X, intercept=intercept)
+    assert float(factor.indefinite) > 1e-2
+    solution = factor.solve(y)
+    for lam in (1e-3, 1e-1):
+        coef, constant = rls.coef(factor, y, lam)
+        predicted = np.asarray(sigmoid(jnp.asarray(X), jnp.asarray(X)) @ coef + constant)
+        assert_close(np.sum((y - predicted) ** 2), solution.residual_norm(jnp.array([lam]))[0, 0], 1e-8)
+    # rounding is no sign of an indefinite kernel: nothing is dropped from a singular one, whose model still fits
+    singular = rls.factorize(rls.Linear(), X, route="gram", intercept=intercept)
+    assert singular.solved is None
+    given = rls.factor_gram(rls.gram(rls.Linear(), jnp.asarray(X)), intercept=intercept)
+    assert float(jnp.sum(given.solved)) == 40
+
+
+def test_equal_kernels_of_array_widths():
+    one, two = rls.Gaussian(jnp.ones(3)), rls.Gaussian(np.ones(3))
+    assert one == two and hash(one) == hash(two) and one != rls.Gaussian(jnp.arange(3.0) + 1)

@@ -1,0 +1,160 @@
+"""The doors compute in the precision of their data: what counts as float64, the scope, and the switch that nobody may leave changed."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+from support import X64
+
+from jaxrls.support.precision import in_precision_of, is_wide, scope, to_host
+
+pytestmark = pytest.mark.any_precision  # each test sets the switch itself
+
+
+@pytest.fixture(autouse=True)
+def narrow():
+    """The switch as most users have it."""
+    with jax.enable_x64(False):
+        yield
+
+
+@pytest.mark.parametrize(
+    ("value", "wide"),
+    [
+        (np.zeros(2), True),
+        (np.zeros(2, np.float32), False),
+        (np.float64(1), True),
+        (np.float32(1), False),
+        (np.float16(1), False),
+        (np.zeros(2, int), True),
+        (np.zeros(2, np.int8), True),
+        (np.zeros(2, bool), True),
+        (1.0, True),
+        ([1.0, 2.0], True),
+        ([[1], [2]], True),
+        (pd.DataFrame({"x": [1.0]}), True),
+        (pd.Series([1.0], dtype=np.float32), False),
+    ],
+)
+def test_what_numpy_reads_as_float64_is_wide(value, wide):
+    assert is_wide(value) is wide
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32, bool])
+def test_a_jax_array_has_the_dtype_that_its_owner_chose(dtype):
+    assert not is_wide(jnp.zeros(2, dtype))
+    with jax.enable_x64(True):
+        assert not is_wide(jnp.zeros(2, jnp.float64))
+
+
+def test_scope():
+    for wide in (True, False):
+        with scope(wide):
+            assert jax.config.jax_enable_x64 == wide
+    with jax.enable_x64(True), scope(False):  # it widens, and never narrows
+        assert jax.config.jax_enable_x64
+    assert not jax.config.jax_enable_x64
+
+
+def test_to_host():
+    found = to_host({"a": jnp.zeros(2, jnp.float32), "b": 1.5, "c": None})
+    assert type(found["a"]) is np.ndarray and found["a"].dtype == np.float32 and found["b"] == 1.5 and found["c"] is None
+
+
+@in_precision_of("X")
+def door(scale, X, *, shift=0.0):
+    """The documentation stays."""
+    return {"sum": jnp.sum(jnp.asarray(X)) * scale + shift, "given": X}
+
+
+THIRD = np.full(3, 1 / 3)
+
+
+def test_the_documentation_and_the_name_stay():
+    assert door.__name__ == "door" and door.__doc__ == "The documentation stays."
+
+
+@pytest.mark.parametrize("call", [lambda X: door(1.0, X), lambda X: door(scale=1.0, X=X), lambda X: door(1.0, X=X, shift=0.0)])
+def test_float64_in_float64_out(call):
+    """By position and by keyword, as NumPy arrays, to float64's precision."""
+    found = call(THIRD)["sum"]
+    assert isinstance(found, np.ndarray) and found.dtype == np.float64 and abs(float(found) - 1) < 1e-15
+    assert not jax.config.jax_enable_x64
+
+
+def test_float32_and_jax_arrays_stay():
+    for X in (THIRD.astype(np.float32), jnp.asarray(THIRD)):
+        found = door(1.0, X)
+        assert isinstance(found["sum"], jax.Array) and found["sum"].dtype == np.float32 and found["given"] is X
+
+
+def test_where_the_switch_is_on_nothing_happens():
+    with jax.enable_x64(True):
+        found = door(1.0, THIRD)
+        assert isinstance(found["sum"], jax.Array) and found["sum"].dtype == np.float64 and found["given"] is THIRD
+
+
+def test_a_door_within_a_door():
+    """The inner one finds the scope of the outer one, and hands over JAX arrays."""
+    seen = []
+
+    @in_precision_of("data")
+    def outer(data):
+        seen.append(door(1.0, data)["sum"])
+        seen.append(door(1.0, jnp.asarray(data, jnp.float32))["sum"])
+        return seen[0] + 1
+
+    found = outer(THIRD)
+    assert isinstance(found, np.ndarray) and found.dtype == np.float64 and abs(float(found) - 2) < 1e-15
+    assert isinstance(seen[0], jax.Array) and [a.dtype for a in seen] == [np.float64, np.float32]
+    assert not jax.config.jax_enable_x64
+
+
+def test_an_outer_door_in_float32():
+    """An inner one given float64 data still takes them as they are."""
+
+    @in_precision_of("data")
+    def outer(data):
+        return jnp.sum(jnp.asarray(data)), door(1.0, THIRD)["sum"]
+
+    narrow, wide = outer(THIRD.astype(np.float32))
+    assert narrow.dtype == np.float32 and isinstance(narrow, jax.Array) and wide.dtype == np.float64
+    assert not jax.config.jax_enable_x64
+
+
+@pytest.mark.parametrize("switch", [False, True])
+def test_after_an_exception_the_switch_is_as_it_was(switch):
+    @in_precision_of("X")
+    def fails(X):
+        assert jax.config.jax_enable_x64
+        raise RuntimeError("inside")
+
+    with jax.enable_x64(switch):
+        with pytest.raises(RuntimeError, match="inside"):
+            fails(THIRD)
+        assert jax.config.jax_enable_x64 == switch
+
+
+def test_an_argument_that_is_missing_or_unknown():
+    """The door's own TypeError, before anything is done."""
+    for call in (lambda: door(1.0), lambda: door(1.0, THIRD, 2.0), lambda: door(1.0, THIRD, offset=1)):
+        with pytest.raises(TypeError):
+            call()
+    assert not jax.config.jax_enable_x64
+
+
+def test_a_default_counts_as_no_data():
+    """An argument left out has no precision of its own: Python numbers are float64 to NumPy."""
+
+    @in_precision_of("X")
+    def optional(X=None):
+        return jnp.zeros(1)
+
+    assert optional(THIRD).dtype == np.float64 and X64 in (True, False)
+
+
+def test_inside_jit():
+    """A traced array is a JAX array: it keeps its dtype."""
+    found = jax.jit(lambda X: door(1.0, X)["sum"])(jnp.asarray(THIRD, jnp.float32))
+    assert found.dtype == np.float32

@@ -1,0 +1,218 @@
+"""Where a search starts: widths from the data and multiples of them, the way down to a smaller error, the sample they are judged on."""
+
+import re
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import DTYPE, EPS, array, assert_close
+
+import jaxrls as rls
+from jaxrls.search import start
+
+
+def rows(n=40, d=3, seed=0):
+    return np.random.default_rng(seed).normal(size=(n, d)).astype(DTYPE)
+
+
+@rls.pytree
+class Own(rls.Kernel):
+    """A user's kernel: a Laplacian under another name, which declares what a search needs to know."""
+
+    positive = length_scales = ("reach",)
+    metric = "cityblock"
+    reach: Any
+
+    def __call__(self, X, Z):
+        return rls.Laplacian(self.reach)(X, Z)
+
+    def diag(self, X):
+        return jnp.ones(X.shape[0], X.dtype)
+
+
+@rls.pytree
+class Hidden(Own):
+    """The same without the declarations: nothing is known of its parameter."""
+
+    positive = length_scales = ()
+
+
+@rls.pytree
+class Odd(Own):
+    metric = "angle"
+
+
+# widths from the data
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_the_median_is_that_of_all_pairs(order):
+    X = rows()
+    i, j = np.triu_indices(len(X), 1)
+    expected = np.median(np.linalg.norm(X[i] - X[j], ord=order, axis=1))
+    assert_close(rls.median_distance(jnp.asarray(X), order=order), expected, 50 * EPS)
+
+
+def test_the_median_leaves_out_equal_rows_and_takes_rows_spread_evenly():
+    X = np.array([[0.0], [0.0], [0.0], [3.0]], DTYPE)
+    assert rls.median_distance(jnp.asarray(X)) == 3
+    line = jnp.asarray(np.arange(101.0)[:, None], DTYPE)
+    assert rls.median_distance(line, rows=3) == 50  # of the rows 0, 50 and 100
+    assert rls.median_distance(jnp.zeros((4, 2), DTYPE)) == 1
+
+
+def test_widths_from_the_data_by_the_columns_and_the_metric_of_each_part():
+    X = jnp.asarray(rows())
+    euclidean, block = rls.median_distance(X[:, 1:]), rls.median_distance(X[:, :1], order=1)
+    kernel = array(0.5) * rls.Gaussian(9.0).on([1, 2]) + rls.Laplacian(9.0).on(0) * rls.Linear() + rls.Periodic(3.0, 9.0)
+    expected = array(0.5) * rls.Gaussian(euclidean).on([1, 2]) + rls.Laplacian(block).on(0) * rls.Linear() + rls.Periodic(3.0, 9.0)
+    assert rls.start_from_data(kernel, X) == expected
+    everywhere = rls.median_distance(X, order=1)
+    assert rls.start_from_data(Own(9.0), X) == Own(everywhere) and rls.start_from_data(Hidden(9.0), X) == Hidden(9.0)
+
+
+def test_a_width_per_column_follows_the_spread_of_the_column():
+    X = rows() * np.array([1.0, 10.0, 0.0], DTYPE)
+    width = np.asarray(rls.start_from_data(rls.Gaussian(np.ones(3, DTYPE)), jnp.asarray(X)).width)
+    spread = np.array([X[:, 0].std(), X[:, 1].std(), 1.0])
+    assert_close(width / width[2], spread, 50 * EPS)
+    assert_close(width[2], rls.median_distance(jnp.asarray(X / spread.astype(DTYPE))), 50 * EPS)
+
+
+def test_a_metric_that_is_not_known_is_told():
+    with pytest.raises(ValueError, match=re.escape("Odd.metric must be one of 'euclidean', 'cityblock', and is 'angle'")):
+        rls.start_from_data(Odd(1.0), jnp.asarray(rows()))
+
+
+# the way down
+
+
+@pytest.mark.parametrize("at", [-0.5, -0.2, 0.0, 0.3, 0.5])
+def test_the_vertex_of_a_parabola(at):
+    values = [(x - at) ** 2 + 3 for x in (-1.0, 0.0, 1.0)]
+    assert start._vertex(*values) == pytest.approx(at)
+
+
+def test_the_vertex_of_equal_values_is_the_middle_one():
+    assert start._vertex(2.0, 2.0, 2.0) == 0
+
+
+@pytest.mark.parametrize("at", [-2.4, -1.7, -1.0, -0.6, -0.1, 0.0, 0.4, 0.9])
+def test_the_way_down_ends_in_the_minimum_of_a_parabola(at):
+    """Of the error's logarithm, in the logarithm of the width."""
+    judged = []
+
+    def judge(log_factor):
+        judged.append(log_factor)
+        return float(np.exp((log_factor / start.NEAR_STEP - at) ** 2)), log_factor
+
+    error, log_factor = start._descend(judge)
+    assert log_factor / start.NEAR_STEP == pytest.approx(at, abs=1e-6) and error == pytest.approx(1)
+    assert len(judged) == len(set(judged)) <= 10
+
+
+def test_the_way_down_keeps_the_best_it_saw():
+    """Where some errors are infinite, and on a ridge, beyond which it is lower."""
+    errors = {0.0: 2.0, -0.5: 2.5, -1.0: 3.0, -1.5: 1.5, -2.0: 1.0, -2.5: np.inf}
+
+    def judge(log_factor):
+        i = round(log_factor / start.NEAR_STEP, 6)
+        return errors.get(i, np.inf), i
+
+    assert start._descend(judge) == (1.0, -2.0)
+
+
+# the first guess
+
+
+def guess(kernel, X, Y, weights=None, how="screen", near=False):
+    weights = None if weights is None else jnp.asarray(weights)
+    problem = rls.Problem.of(kernel, jnp.asarray(X), jnp.asarray(Y), weights=weights)
+    return start.first_guess(problem, how, None, rls.squared_error, near)
+
+
+@pytest.mark.parametrize("make", [rls.Gaussian, rls.Laplacian, Own], ids=lambda cls: cls.__name__)
+def test_a_width_far_off_is_replaced_by_a_multiple_of_it(make):
+    X = rows(60, 1)
+    Y = np.sin(3 * X[:, 0])
+    given, *better = guess(make(array(64.0)), X, Y)
+    assert given[0] == make(array(64.0)) and len(better) == 1
+    (width,) = (float(part) for part in better[0][0].__dict__.values())
+    assert width / 64 in start.SCREEN_FACTORS and width < 64
+
+
+def test_what_declares_no_length_scale_is_not_screened():
+    X = rows(60, 1)
+    assert len(guess(Hidden(array(64.0)), X, np.sin(3 * X[:, 0]))) == 1
+
+
+def test_a_users_kernel_is_tuned_as_the_librarys_own():
+    X = rows(60, 2)
+    Y = np.sin(3 * X[:, 0])
+    ours, theirs = (rls.tune(make(array(64.0)), X, Y, steps=5) for make in (Own, rls.Laplacian))
+    assert_close(ours.kernel.reach, theirs.kernel.width, 1e3 * EPS)
+
+
+def test_a_kernel_matrix_is_judged_whole(monkeypatch):
+    monkeypatch.setattr(start, "SCREEN_ROWS", 5)
+    X = rows(20)
+    ((kernel, lam, _),) = guess(rls.Precomputed(), X @ X.T + np.eye(20, dtype=DTYPE), X[:, 0], np.linspace(0, 1, 20).astype(DTYPE))
+    assert kernel == rls.Precomputed() and np.isfinite(lam)
+
+
+# the sample
+
+
+def order(n, seed=0):
+    return np.random.default_rng(seed).permutation(n)
+
+
+def test_without_weights_the_sample_is_uniform():
+    drawn = order(50)
+    kept, counted = start._sample(drawn, None, 20)
+    assert counted is None
+    np.testing.assert_array_equal(kept, np.sort(drawn[:20]))
+
+
+def test_equal_weights_draw_the_rows_that_none_draw():
+    drawn = order(50)
+    kept, counted = start._sample(drawn, np.full(50, 3, DTYPE), 20)
+    np.testing.assert_array_equal(kept, np.sort(drawn[:20]))
+    assert counted.dtype == DTYPE
+    assert_close(counted, np.full(20, 3.0), 4 * EPS)
+
+
+def test_few_rows_are_all_kept_with_their_own_weights():
+    weights = np.array([1.0, 0.0, 2.0, 5.0], DTYPE)
+    kept, counted = start._sample(np.array([3, 0, 2]), weights, 3)
+    assert (kept.tolist(), counted.tolist()) == ([0, 2, 3], [1.0, 2.0, 5.0])
+
+
+def test_rows_are_drawn_in_proportion_to_their_weights():
+    """Chances and sums: over many orders, a row's count is its weight's share, whether it is drawn often or always."""
+    weights = np.r_[np.full(60, 1.0), np.full(30, 4.0), [100.0, 200.0]].astype(DTYPE)
+    times, sums, trials = np.zeros(92), np.zeros(92), 2000
+    for seed in range(trials):
+        kept, counted = start._sample(order(92, seed), weights, 20)
+        assert len(set(kept.tolist())) == 20 and (np.diff(kept) > 0).all()
+        assert_close(counted.mean(), weights.mean(), 20 * EPS)
+        times[kept] += 1 / trials
+        sums[kept] += counted / counted.sum() / trials
+    # 18 draws among rows of weight 60 + 120 in all: chances 0.1 and 0.4, and 1 for the heavy rows
+    assert_close([times[:60].mean(), times[60:90].mean(), *times[90:]], [0.1, 0.4, 1, 1], 0.01)
+    share = weights / weights.sum()
+    assert_close([sums[:60].sum(), sums[60:90].sum(), *sums[90:]], [share[:60].sum(), share[60:90].sum(), *share[90:]], 0.01)
+
+
+def test_the_first_guess_sees_the_rows_that_weigh(monkeypatch):
+    """20 rows of 2000 carry nearly all weight: those are what the width is judged by, not the noise of the others."""
+    seen = []
+    judge = start._judge
+    monkeypatch.setattr(start, "_judge", lambda kernel, X, *rest, **options: seen.append(X) or judge(kernel, X, *rest, **options))
+    X = np.arange(2000.0, dtype=DTYPE)[:, None] / 100
+    weights = np.where(np.arange(2000) % 100 == 0, 1.0, 1e-6).astype(DTYPE)
+    weights[1::2] = 0
+    guess(rls.Gaussian(array(1.0)), X, np.sin(X[:, 0]), weights)
+    assert set(X[::100, 0].tolist()) <= set(seen[0][:, 0].tolist())
+    assert len(seen[0]) == start.SCREEN_ROWS and not set(X[1::2, 0].tolist()) & set(seen[0][:, 0].tolist())

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
-from support import DTYPE, X64, array, assert_close, wide
+from support import DTYPE, EPS, X64, array, assert_close, wide
 
 import jaxrls as rls
 
@@ -149,7 +149,7 @@ def test_tuned_offers_what_fit_offers(data):
     public = {name for name in dir(fit) if not name.startswith("_")} - {"num_landmarks"}
     assert not public - set(dir(tuned))
     again = rls.fit(tuned.kernel, X, y, lams=[float(tuned.lam)], route="gram")
-    for name in ("loo_residuals", "dof", "error", "indefinite"):
+    for name in ("loo_residuals", "dof", "error"):
         assert_close(getattr(tuned, name), getattr(again, name), 10 * TIGHT, name)
     assert tuned.criterion == "loo" and tuned.route == "cholesky" and len(tuned.lams) == len(tuned.errors)
 
@@ -169,7 +169,7 @@ def test_landmarks_are_drawn_by_weight(rng, method):
     assert np.mean(np.asarray(drawn) < 30) > 0.95
     residual = rls.landmarks(rls.Gaussian(1.0), X, 30, key=jax.random.key(0), weights=weights, method=method).trace_residual
     factor = rls.factor_subset(rls.Gaussian(1.0), X, chosen, weights=weights)
-    assert_close(residual, factor.trace_residual, 1e-6 if X64 else 1e-2)
+    assert abs(float(residual) - float(factor.trace_residual)) <= 1e3 * EPS * weights.sum()
 
 
 @pytest.mark.float64

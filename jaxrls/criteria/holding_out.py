@@ -38,7 +38,9 @@ class HoldOut(Positive):
     def of(cls, X, Y, weights=None, *, loss=squared_error, designed=False, name="X"):
         """Rows held out, their labels and weights, checked."""
         rows = as_rows(Linear(), X, name)
-        return cls(rows, as_array("Y_holdout", Y, rows.dtype), Weights.of(weights, rows.shape[0], rows.dtype), designed, loss)
+        Y = as_array("Y_holdout", Y, rows.dtype)
+        check_targets("Y_holdout", Y, rows.shape[0])
+        return cls(rows, Y, Weights.of(weights, rows.shape[0], rows.dtype), designed, loss)
 
     def check(self, kernel):
         """Held-out rows inside of the kernel's domain."""
@@ -52,6 +54,8 @@ class HoldOut(Positive):
     def values(self, solution, lams, kernel):
         """One pass over the held-out rows."""
         labels = self.Y.reshape(self.rows.shape[0], -1).astype(solution.factor.dtype)
+        if labels.shape[1] != solution.labels.Y.shape[1]:
+            raise ValueError(f"held-out labels must have {solution.labels.Y.shape[1]} columns, as Y does, and have {labels.shape[1]}")
         coef, intercept = solution.coefficients(lams)
         design = (lambda rows: rows) if self.designed else partial(solution.factor.expansion.design, kernel)
 
@@ -70,7 +74,7 @@ class HoldOut(Positive):
 
 
 def _at_once(count: int, columns: int) -> int:
-    """λ in one product."""
+    """How many λ go into one product, of about 256 columns."""
     return min(count, max(1, 256 // columns))
 
 
@@ -88,8 +92,9 @@ def holdout(
 
     Σⱼ vⱼ loss(yⱼ − f_λ(xⱼ), yⱼ) / Σⱼ vⱼ over the held-out rows, whose predictions are design @ coef(λ) + b(λ).
 
-    **Shapes**: `design` (m, q) is what multiplies the coefficients: `gram(kernel, X_holdout, X)` on the gram route,
-    `kernel.features(X_holdout)` on the others. Y_holdout (m,) or (m, t), as Y. Gives (L,) or (L, t). **Cost** O((n + m) q L t).
+    **Shapes**: `design` (m, q) is what multiplies the coefficients: `gram(kernel, X_holdout, factor.points)` over rows or landmarks,
+    `kernel.features(X_holdout)` where `factor.points` is None, and k(new, training) for a factor made from K.
+    Y_holdout (m,) or (m, t), as Y. Gives (L,) or (L, t). **Cost** O((n + m) q L t).
     **Raises** `ValueError` for shapes that do not fit. **Source**: Rifkin (lecture), "Types of Validation".
 
     >>> import jax.numpy as jnp, jaxrls as rls
@@ -100,7 +105,6 @@ def holdout(
     """
     Y = as_array("Y", Y, factor.dtype)
     held = HoldOut.of(design, Y_holdout, weights, loss=loss, designed=True, name="design")
-    check_targets("Y_holdout", held.Y, held.rows.shape[0])
     if held.Y.ndim != Y.ndim:
         raise ValueError(f"Y_holdout must have as many axes as Y: they have shapes {held.Y.shape} and {Y.shape}")
     return evaluate(held, factor, Y, lams)

@@ -81,7 +81,7 @@ def loo(
     Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ with e = c/p, each row of weight vᵢ left out whole.
 
     **Shapes**: Y (n,) or (n, t), lams (L,), or (L, t) with a λ for each target, give (L,) or (L, t), in the units of the loss.
-    **Cost** O(n r L (t + 1)); only blocks of rows × 256 numbers in flight. **Raises** `ValueError` for λ ≤ 0 or shapes that do
+    **Cost** O(n r L (t + 1)); n × 1024 numbers in flight, or blocks of rows where U is not kept. **Raises** `ValueError` for λ ≤ 0 or shapes that do
     not fit. **Fails**: too optimistic where rows come in groups: use `kfold`. **Source**: Rifkin (lecture), "LOOE derivation, VII".
 
     >>> import jax.numpy as jnp, jaxrls as rls
@@ -104,7 +104,7 @@ def kfold(
     Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ with e_B = [P_BB]⁻¹ c_B for each group B left out; or, where that is cheaper (few large groups, many λ),
     from one smaller eigendecomposition per group, on the features U√s. Both are exact; the shapes decide.
 
-    **Arguments**: `groups` (n,) labels, or `folds(groups)` inside `jax.jit`. Groups of unequal size are padded to the largest.
+    **Arguments**: `groups` (n,) labels, or what `folds(groups)` made of them outside of `jax.jit`. Groups of unequal size are padded to the largest.
     **Shapes**: Y (n,) or (n, t), lams (L,), or (L, t) with a λ for each target, give (L,) or (L, t). **Cost** for k groups of b rows the smaller of
     O(k L b² (r + b)) and O(k n r (r + L t)). **Raises** `ValueError` for fewer than two groups. **Source**: Pahikkala, Boberg and
     Salakoski 2006, theorem 1; for feature sums, Rifkin (lecture), "direct approach".

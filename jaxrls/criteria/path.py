@@ -42,8 +42,8 @@ def _one_lam(factor: Factor, Y, lam) -> Float[Array, "1 k"]:
 def path(factor: Factor, Y: Float[Array, "n *t"] | Listed, lams: Float[Array, " L"] | Float[Array, "L t"] | Listed) -> Path:
     """Coefficients and exact leave-one-out error for every λ, from one factorization.
 
-    c(λ) = U (D ∘ z) and e(λ) = c/p with D = 1/(s + λ), z = Uᵀy, p = (U∘U) D: two matrix products for the whole grid. λ is vmapped, in
-    batches, so that beside the result itself only n × 256 numbers are in flight.
+    c(λ) = U (D ∘ z) and e(λ) = c/p with D = 1/(s + λ), z = Uᵀy, p = (U∘U) D: two matrix products for the whole grid. λ goes in
+    chunks of 1024 columns (λ × targets), so that beside the result itself n × 1024 and r × L × t numbers are in flight.
 
     **Shapes**: Y (n,) or (n, t), lams (L,), all positive. **Cost** O(n r L (t + 1)) after the factorization; the result holds
     q·t·L coefficients: where these are too many, use `loo` and then `coef` at the chosen λ. **Raises** `ValueError` for shapes
@@ -86,7 +86,8 @@ def loo_residuals(
 ) -> Float[Array, "n *t"]:
     """Exact leave-one-out residuals eᵢ = yᵢ − f₍without i₎(xᵢ), at one λ or at one λ per target.
 
-    e = c̃/(p√v); a row of weight vᵢ is left out with all its weight, and one of weight 0 was never in: eᵢ = yᵢ − f(xᵢ).
+    e = c̃/(p√v); a row of weight vᵢ is left out with all its weight, and one of weight 0 was never in: eᵢ = yᵢ − f(xᵢ). With `groups`
+    (n,), labels or what `folds` made of them, every row's whole group is left out: e_B = [P_BB]⁻¹ c_B.
 
     **Shapes**: Y (n,) or (n, t), lam () or (t,); returns the shape of Y, in its units. **Cost** O(n r t). **Raises** as `coef`.
     **Source**: Rifkin (lecture), "LOOE derivation, VII".

@@ -26,22 +26,28 @@ def as_criterion(criterion, loss: Callable, groups, validation, rows: Rows, Y) -
     if isinstance(criterion, Criterion):
         if groups is not None or validation is not None or loss is not squared_error:
             raise ValueError(f"criterion {criterion.name} holds its own loss, groups and validation data: leave those arguments out")
+        if criterion.groups is not None:
+            as_folds(criterion.groups, rows.shape[0])
         return criterion
     if not callable(criterion):
         raise ValueError(f"criterion must be a function, such as jaxrls.gcv, or a jaxrls.Criterion, and is {criterion!r}")
     known = _unwrapped(criterion)
-    if groups is not None and known in (loo, kfold):
+    if groups is not None and criterion in (loo, kfold):
         return GroupsOut(as_folds(groups, rows.shape[0]), loss)
-    if validation is not None and known in (loo, holdout):
+    if validation is not None and criterion in (loo, holdout):
         return _held_out(validation, loss, rows, Y)
     name = getattr(criterion, "__name__", type(criterion).__name__)
     if groups is not None or validation is not None:
         raise ValueError(f"groups and validation do not go with criterion {name}: leave one of them out")
-    if known is kfold:
+    if criterion is kfold:
         raise ValueError("criterion=kfold needs groups=, (n,) labels of rows to leave out together")
-    if known is holdout:
+    if criterion is holdout:
         raise ValueError("criterion=holdout needs validation=(X, Y)")
-    makers: dict[Any, Callable] = {gcv: GCV, log_marginal_likelihood: Evidence, loo: partial(LeaveOneOut, loss)}
+    makers: dict[Any, Callable] = {
+        gcv: GCV,
+        log_marginal_likelihood: Evidence,
+        **dict.fromkeys((loo, kfold, holdout), partial(LeaveOneOut, loss)),
+    }
     own = makers.get(known)
     if loss is not squared_error and criterion is not loo:
         raise ValueError(f"criterion {name} does not average a loss: leave loss= out, or use loo, kfold or holdout")

@@ -5,8 +5,8 @@ x is seen as u = ψR − middle, and labels as q = A⁻¹Φᵀ√v y:
 
     coefficients = Rq,    ŷ = u·q,    h = v|u|²,    e = (y − ŷ)/(1 − h),
 
-and a landmark leaves with its row in the plane of its row of R: see `hat`. Rows are read in blocks, which derivatives recompute, so that memory is
-O(r²) beside X and y.
+and a landmark leaves with its row in the plane of its row of R: see `hat`. Rows are read in blocks, which derivatives recompute: memory is O(r²)
+for each λ, and for each target that has its own, beside X and y; groups keep n×r.
 """
 
 from functools import partial
@@ -264,8 +264,7 @@ class FeatureSolution(Solution):
             counted = weights.block(counted, x.shape[0])
 
             def at(seen, columns):
-                e = self._left_out_of(seen, psi, y[:, columns], weights, counted.used)
-                return e
+                return self._left_out_of(seen, psi, y[:, columns], weights, counted.used)
 
             e = self._on(all_seen, at)
             return jax.vmap(fn, in_axes=(0, None, None))(e, Y, counted.array)

@@ -6,7 +6,7 @@ a `Factor`, its `Solution`, and an entry where `factorize` chooses.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ from jaxrls.linalg.products import matmul
 from jaxrls.rows.blocks import map_blocks, split
 from jaxrls.support.pytrees import pytree, static
 
-# λ × targets handled in one matrix product: enough columns to run at its full rate, few enough to stay in cache beside a block of rows.
+# λ × targets handled in one matrix product: enough columns to run at its full rate, few enough that n times as many fit beside U.
 COLUMNS_AT_ONCE = 1024
 
 
@@ -87,9 +87,9 @@ class Factor(ABC):
         """The factor with labels (n,) or (n, t): all that coefficients and validation at any λ need."""
         return self.solve_labels(Labels.of(Y, self.weights, self.intercept))
 
-    def dof(self, lams) -> Float[Array, "L k"]:
-        """Effective degrees of freedom at every λ."""
-        return self.solve_labels(Labels.none(self.weights)).dof(as_columns(lams))
+    def dof(self, lams) -> Float[Array, "L 1"]:
+        """Effective degrees of freedom at every λ, (L,)."""
+        return self.solve_labels(Labels.none(self.weights)).dof(jnp.asarray(lams)[:, None])
 
     def spectrum(self) -> Any:
         """The factor as one with eigenvalues and left vectors."""
@@ -146,6 +146,7 @@ class Solution(ABC):
 
     factor: Factor
     labels: Labels
+    shares_work: ClassVar[bool] = False  # whether several λ at once take hardly more memory than one
 
     @abstractmethod
     def coefficients(self, lams) -> Coefficients:
@@ -173,11 +174,11 @@ class Solution(ABC):
 
     @abstractmethod
     def rows_left_out(self, fn: Callable, lams) -> Any:
-        """`left_out` of single rows."""
+        """`left_out` of single rows, λ as columns (L, k)."""
 
     @abstractmethod
     def residuals_left_out(self, lams) -> Float[Array, "L n t"]:
-        """`residuals` of single rows."""
+        """`residuals` of single rows, λ as columns (L, k)."""
 
     @abstractmethod
     def group_residuals(self, groups: Folds) -> Callable:
@@ -192,7 +193,7 @@ class Solution(ABC):
         return self.rows_left_out(fn, lams) if groups is None else self.groups_left_out(fn, lams, groups)
 
     def groups_left_out(self, fn: Callable, lams, groups: Folds) -> Any:
-        """`left_out` of groups."""
+        """`left_out` of groups, λ as columns (L, k)."""
         residuals_at = self.group_residuals(groups)
         rows = groups.inside.reshape(-1)
         weight = self.factor.weights.array[rows] * groups.inside_mask.reshape(-1).astype(self.factor.dtype)
@@ -201,7 +202,8 @@ class Solution(ABC):
         def at(lams):
             return jax.vmap(lambda lam: fn(residuals_at(lam).reshape(Y.shape), Y, weight))(lams)
 
-        return over_lams(at, lams, max(Y.shape[1], groups.inside.shape[1]))
+        columns = max(4 * Y.shape[1], 4 * groups.inside.shape[1]) if self.shares_work else COLUMNS_AT_ONCE
+        return over_lams(at, lams, columns)
 
     def residuals(self, lams, groups: Folds | None = None) -> Float[Array, "L n t"]:
         """Held-out residuals of every row, those of weight 0 included: yᵢ − f₍without i, or its group₎(xᵢ)."""

@@ -7,6 +7,7 @@ square the complement C − UUᵀ is exactly 0 and is dropped. No 1/λ is formed
 
 from dataclasses import replace
 from functools import partial
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -130,6 +131,7 @@ class Spectrum(Factor):
 class SpectralSolution(Solution):
     """A `Spectrum` with labels."""
 
+    shares_work: ClassVar[bool] = True
     factor: Spectrum
     labels: Labels
     z: Float[Array, "r t"]
@@ -344,7 +346,7 @@ def factor_symmetric(K, weights: Weights, intercept: bool, expansion: Expansion,
     solved = None if semidefinite else jnp.where(s < -floor, 0, 1).astype(dtype)
     s, below = clip(s)
     design = None if weights.values is None else DenseRows(K)
-    said = Report(route, rounding(n, s, constant), below)
+    said = Report(route, floor, below)
     return Spectrum(DenseRows(U), s, None, None, None, shift, solved, design, None, weights, expansion, said, intercept, True)
 
 

@@ -33,9 +33,9 @@ class Fit(_Fitted):
     """The result of `fit`: the model at the chosen λ, and how it was chosen.
 
     `errors` (L,) or (L, t) is the criterion over `lams`, smaller better (the evidence negated); `lam` and `error` the chosen λ and its
-    error, averaged over targets, or one of each per target. `loo_residuals` and `dof` belong to the chosen λ, `floor` is the λ
-    below which rounding rules, `route` and `criterion` say how it was done. On landmarks `trace_residual` is tr(K − K̂), and `certificate`
-    says in words how close that keeps the fit to that of all of K.
+    error, averaged over targets, or one of each per target. `loo_residuals` and `dof` belong to the chosen λ; where the criterion leaves groups
+    out, so do the residuals. `floor` is the λ below which rounding rules, `route` and `criterion` say how it was done. On landmarks
+    `trace_residual` is tr √v(K − K̂)√v, and `certificate` says in words how close that keeps the fit to that of all of K.
 
     >>> import numpy as np, jaxrls as rls
     >>> X = np.linspace(0, 1, 20)[:, None]

@@ -80,7 +80,7 @@ class SparseRows(Rows):
 
     def dense(self):
         """Refused: the rows are sparse for a reason."""
-        raise ValueError("this needs a dense X: pass X.toarray(), or leave route= and landmarks= out")
+        raise ValueError("this needs a dense X: pass X.toarray(), leave route= out, or give landmarks as points")
 
     def _blocks(self, columns):
         whole, rest = split((jnp.arange(self.size[0]), *columns), self.block)

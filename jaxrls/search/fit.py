@@ -87,6 +87,8 @@ def fit(
         check_lams(lams)
     if not (isinstance(tol, int | float | np.number) and tol > 0):
         raise ValueError(f"tol must be a number above 0, the largest relative change of the coefficients, and is {tol!r}")
+    if route == "cholesky" and lams is None:
+        raise ValueError("route='cholesky' has no spectrum to make a grid of λ from: give lams=")
     if auto and route is not None:
         raise ValueError(f"landmarks='auto' chooses the route, and route is {route!r}: leave one of them out")
     run = partial(_best, lams=lams, num=num, per_target=per_target, route=route)
@@ -106,7 +108,8 @@ def _best(problem: Problem, *, lams, num: int, per_target: bool, route: str | No
     """The fit with the best λ, by a spectrum or, for a few λ, by Cholesky."""
     rows, options = problem.rows, {"num": num, "per_target": per_target}
     run: Any = _fit if rows.traceable else inspect.unwrap(_fit)
-    dense = problem.landmarks is None and is_concrete(rows) and (route or choose_route(problem.kernel, *rows.shape, rows.dtype)) == "gram"
+    by_shape = choose_route(problem.kernel, *rows.shape, rows.dtype) if route in (None, "cholesky") else route
+    dense = problem.landmarks is None and is_concrete(rows) and by_shape == "gram"
     if dense and rows.in_memory:
         check_dense_size(rows.shape[0], rows.dtype)
         if route is None and not per_target and lams is not None and _suits_cholesky(problem, lams):

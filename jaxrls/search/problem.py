@@ -77,6 +77,8 @@ class Problem:
         Y, v = self.Y, self.weights.values
         self.rows.check(self.kernel)
         self.criterion.check(self.kernel)
+        if self.landmarks is not None:
+            self.kernel.check(self.landmarks.points)
         check_finite("Y", Y)
         if is_concrete(Y) and np.abs(np.asarray(Y)).max() > (float(np.finfo(Y.dtype).max) / len(Y)) ** 0.5:
             raise ValueError(f"Y holds {np.abs(np.asarray(Y)).max():.3g}, and sums of squares overflow {Y.dtype}: divide Y by a scale")

@@ -165,7 +165,9 @@ def tune(
     named = {"criterion": criterion, "loss": loss, "groups": groups, "validation": validation}
     problem = Problem.of(kernel, X, Y, weights=weights, intercept=intercept, block_size=block_size, **named).check()
     if not problem.criterion.smooth:
-        raise ValueError(f"{loss.__name__} has derivative 0 everywhere and cannot be tuned by gradient: tune with squared_error")
+        raise ValueError(
+            f"{getattr(problem.criterion, 'loss', loss).__name__} has derivative 0 everywhere and cannot be tuned by gradient: tune with squared_error"
+        )
     _check_options(problem, optimizer, steps, start, starts, key, landmarks)
     X = problem.rows.dense()
     kernel = jax.tree.map(lambda leaf: jnp.asarray(leaf, X.dtype), kernel)

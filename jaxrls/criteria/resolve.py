@@ -11,7 +11,9 @@ from jaxrls.criteria.holding_out import HoldOut, holdout
 from jaxrls.criteria.left_out import GroupsOut, LeaveOneOut, as_folds, kfold, loo
 from jaxrls.criteria.losses import squared_error
 from jaxrls.criteria.whole import GCV, Evidence, gcv, log_marginal_likelihood
+from jaxrls.kernels.inner import Linear
 from jaxrls.rows.rows import Rows
+from jaxrls.rows.sparse import as_rows
 from jaxrls.support.checks import as_array, check_finite
 
 OWN = (loo, kfold, holdout, gcv, log_marginal_likelihood)
@@ -67,12 +69,12 @@ def _held_out(validation, loss, rows: Rows, Y) -> HoldOut:
     if not isinstance(validation, tuple | list) or len(validation) != 2:
         raise ValueError(f"validation must be a pair (X, Y) of rows held out and their labels, and is {type(validation).__name__}")
     X_held, Y_held = validation
-    held = HoldOut.of(X_held, as_array("validation Y", Y_held), loss=loss, name="validation X")
-    check_finite("validation Y", held.Y)
-    if held.rows.shape[1] != rows.shape[1]:
-        raise ValueError(f"validation X must have the {rows.shape[1]} columns of X, and has {held.rows.shape[1]}")
-    if held.Y.shape != (held.rows.shape[0], *Y.shape[1:]):
-        raise ValueError(
-            f"validation Y must have shape {(held.rows.shape[0], *Y.shape[1:])}, as its X and Y do, and has shape {held.Y.shape}"
-        )
+    seen, Y_held = as_rows(Linear(), X_held, "validation X"), as_array("validation Y", Y_held)
+    check_finite("validation Y", Y_held)
+    if seen.shape[1] != rows.shape[1]:
+        raise ValueError(f"validation X must have the {rows.shape[1]} columns of X, and has {seen.shape[1]}")
+    wanted = (seen.shape[0], *Y.shape[1:])
+    if Y_held.shape != wanted:
+        raise ValueError(f"validation Y must have shape {wanted}, as its X and Y do, and has shape {Y_held.shape}")
+    held = HoldOut.of(seen, Y_held, loss=loss)
     return jax.tree.map(lambda a: a.astype(rows.dtype) if a.dtype in ("float32", "float64") else a, held)

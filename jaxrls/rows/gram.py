@@ -3,7 +3,6 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.kernels.given import Precomputed
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
 from jaxrls.rows.blocks import check_block_size, default_block_size, map_rows
@@ -31,7 +30,7 @@ def gram(
     [[1.0, 2.0], [2.0, 4.0]]
     """
     _check_pair(kernel, X, Z)
-    if isinstance(kernel, Precomputed):
+    if not kernel.evaluable:
         return X
     if Z is not None:
         return map_rows(lambda rows: kernel(rows, Z), X, _rows(X, Z, block_size))
@@ -60,7 +59,7 @@ def gram_matmul(
     [3.0, 6.0]
     """
     _check_pair(kernel, X, Z)
-    columns = X.shape[1] if isinstance(kernel, Precomputed) else Z.shape[0]
+    columns = X.shape[1] if not kernel.evaluable else Z.shape[0]
     if V.shape[0] != columns:
         raise ValueError(f"V must have {columns} rows, one per column of K, and has shape {V.shape}")
     return map_rows(lambda rows: matmul(kernel(rows, Z), V), X, _rows(X, Z, block_size))
@@ -70,5 +69,5 @@ def _check_pair(kernel, X, Z):
     for name, matrix in (("X", X), ("Z", Z)):
         if matrix is not None and matrix.ndim != 2:
             raise ValueError(f"{name} must have shape (n, d), and has shape {matrix.shape}")
-    if Z is not None and not isinstance(kernel, Precomputed) and X.shape[1] != Z.shape[1]:
+    if Z is not None and kernel.evaluable and X.shape[1] != Z.shape[1]:
         raise ValueError(f"X and Z must have equally many columns, and have {X.shape[1]} and {Z.shape[1]}")

@@ -12,6 +12,9 @@ os.environ.setdefault(
     * (tuple(map(int, version("jaxlib").split(".")[:2])) <= (0, 10)),
 )
 
+# One thread a worker: threads of BLAS that spin beside another worker's would take the time that it needs.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import jax
 import jaxtyping
 import numpy as np

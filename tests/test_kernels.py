@@ -14,7 +14,6 @@ from jax.flatten_util import ravel_pytree
 from support import DTYPE, EPS, X64, array, assert_close, differences, wide
 
 import jaxrls as rls
-from jaxrls.kernels.distances import squared_distances
 from jaxrls.kernels.kernel import Scaled
 from jaxrls.support.pytrees import is_registered
 
@@ -151,12 +150,6 @@ def test_far_columns_lose_no_digits(case):
     K = matrix(case.kernel, array(near + 2000), array(near[:7] + 2000))
     assert_close(K, naive(case.pair, near, near[:7]), 50 * EPS * (near**2).sum(1).max(), "k(X, Z)")
     assert (K[jnp.arange(7), jnp.arange(7)] == 1).all()
-
-
-def test_distances_far_from_the_origin():
-    near = np.round(256 * np.random.default_rng(0).normal(size=(12, 3))) / 256
-    expected = ((near[:, None] - near[None]) ** 2).sum(-1)
-    assert_close(squared_distances(array(near + 2000), array(near + 2000)), expected, 50 * EPS, "squared distances")
 
 
 @EVERY

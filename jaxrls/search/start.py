@@ -39,7 +39,8 @@ def median_distance(X: Float[Array, "n d"], *, order: int = 2, rows: int = 1000)
     """
     n = X.shape[0]
     some = X[np.unique(np.linspace(0, n - 1, min(n, rows)).astype(int))]
-    distances = city_block_distances(some, some) if order == 1 else safe_sqrt(squared_distances(some, some))
+    each = jnp.ones(X.shape[1], X.dtype)
+    distances = city_block_distances(some, some, each) if order == 1 else safe_sqrt(squared_distances(some, some, each))
     distances = jnp.where(jnp.tri(some.shape[0], k=-1, dtype=bool) & (distances > 0), distances, jnp.nan)
     median = jnp.nanmedian(distances)
     return jnp.where(jnp.isfinite(median), median, 1.0)

@@ -365,3 +365,18 @@ def test_values_are_checked_where_they_are_known(unchecked):
     rls.DenseRows(array(X)).check(rls.Linear())
     with pytest.raises(ValueError, match="X holds 1 values that are NaN or infinite, the first at index"):
         rls.DenseRows(array(X).at[3, 1].set(jnp.nan)).check(rls.Linear())
+
+
+@pytest.mark.parametrize("kernel", [rls.Linear(), rls.Gaussian(1.5)], ids=["features", "points"])
+def test_a_model_predicts_for_any_source_of_rows(kernel, rng):
+    X, y, new = array(rng.normal(size=(9, 3))), array(rng.normal(size=9)), rng.normal(size=(7, 3)) * (rng.uniform(size=(7, 3)) < 0.7)
+    model = rls.fit(kernel, X, y, lams=array([0.1])).model
+    want = model.predict(array(new))
+    assert_close(model.predict(Slabs(new, (3, 4))), want, 20 * EPS)
+    assert_close(model.predict(scipy.sparse.csr_array(new)), want, 20 * EPS)
+
+
+def test_a_model_on_points_counts_the_columns_of_any_source():
+    model = rls.Model(rls.Gaussian(1.0), array(X), array(V), array(0.0))
+    with pytest.raises(ValueError, match=f"X must have {D} columns, the columns it was fitted on, and has 2"):
+        model.predict(Slabs(X[:, :2]))

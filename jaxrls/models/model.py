@@ -1,6 +1,8 @@
 """What a fit leaves behind: a function that predicts."""
 
+import inspect
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,7 @@ from jaxtyping import Array, Float
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
 from jaxrls.rows.gram import gram_matmul
+from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import as_rows, is_sparse, sparse_rows
 from jaxrls.support.checks import as_array
 from jaxrls.support.precision import scope, to_host
@@ -36,23 +39,25 @@ class Model:
     intercept: Float[Array | np.ndarray, "*t"]
 
     def predict(self, X, *, block_size: int | None = None) -> Float[Array | np.ndarray, "m *t"]:
-        """Predictions for the rows of X, in blocks of rows.
+        """Predictions for the rows of X, dense, sparse or a source of `Rows`, in blocks of rows.
 
         **Shapes**: X (m, d) gives (m,) or (m, t), in the dtype of the model. **Cost** O(m q (d + t)), or O(m r t) on features; memory of a
         block of rows. **Raises** `ValueError` for a wrong number of columns, NaN or infinity.
         """
         wide = self.coef.dtype == jnp.float64
         with scope(wide):
-            X = sparse_rows(X, self.coef.dtype) if is_sparse(X) else as_array("X", X, self.coef.dtype)
+            if is_sparse(X):
+                X = sparse_rows(X, self.coef.dtype)
+            elif not isinstance(X, Rows):
+                X = as_array("X", X, self.coef.dtype)
             out = self._predict(as_rows(self.kernel, X), block_size)
             return to_host(out) if wide and not isinstance(self.coef, jax.Array) else out
 
     def _predict(self, rows, block_size):
         self._check_columns(rows.shape[1])
-        if self.points is not None and not rows.in_memory:
-            raise ValueError("a sparse X needs a model on explicit features, such as those of Linear(): pass X.toarray()")
         rows.check(self.kernel, training=False)
-        return _evaluate(self, rows, block_size=block_size)
+        run: Any = _evaluate if rows.traceable else inspect.unwrap(_evaluate)
+        return run(self, rows, block_size=block_size)
 
     def _check_columns(self, d: int) -> None:
         if not self.kernel.evaluable:
@@ -69,13 +74,17 @@ class Model:
 @partial(jax.jit, static_argnames="block_size")
 def _evaluate(model: Model, rows, *, block_size):
     coef = jnp.asarray(model.coef)
-    if model.points is not None:
-        return gram_matmul(model.kernel, rows.dense(), jnp.asarray(model.points), coef, block_size=block_size) + model.intercept
+    points = None if model.points is None else jnp.asarray(model.points)
+    if points is not None and rows.in_memory:
+        return gram_matmul(model.kernel, rows.dense(), points, coef, block_size=block_size) + model.intercept
 
     def block(x):
+        x = x.astype(coef.dtype)
+        if points is not None:
+            return gram_matmul(model.kernel, x, points, coef)
         design = model.kernel.features(x)
         if design.shape[1] != coef.shape[0]:
             raise ValueError(f"X with {x.shape[1]} columns gives {design.shape[1]} features, and the model was fitted on {coef.shape[0]}")
         return matmul(design, coef)
 
-    return rows.map(block, block_size=block_size) + model.intercept
+    return rows.map(block, temporaries=0 if points is None else points.shape[0], block_size=block_size) + model.intercept

@@ -37,7 +37,7 @@ def left_out(kernel, X, points):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("num", [1, 2, 7, 40])
+@pytest.mark.parametrize("num", [1, 7, 40])
 def test_trace_residual_is_what_it_says(method, num):
     X = data()
     R = landmarks(GAUSSIAN, X, num, key=jax.random.key(num), method=method)

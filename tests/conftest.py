@@ -1,5 +1,6 @@
 """How the suite runs: float64 unless JAXRLS_X64=0, no silent promotion, warnings as errors, shapes checked in every call."""
 
+import gc
 import os
 from importlib.metadata import version
 
@@ -14,6 +15,9 @@ os.environ.setdefault(
 
 # One thread a worker: threads of BLAS that spin beside another worker's would take the time that it needs.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# Programs name where each operation was written down by its whole stack, which no message here shows.
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 
 import jax
 import jaxtyping
@@ -33,6 +37,13 @@ def pytest_configure(config):
     config.addinivalue_line("filterwarnings", "ignore:.* deprecated - use .*:DeprecationWarning")  # an old matplotlib with a new pyparsing
     config.addinivalue_line("markers", "float64: the claim holds in float64 only, so that the float32 run skips it")
     config.addinivalue_line("markers", "any_precision: nothing in it follows the default precision, so that the float32 run skips it")
+
+
+def pytest_collection_finish():
+    """Tracing makes many objects, at each few hundred of which the collector would go through all modules and tests again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 def pytest_collection_modifyitems(items):

@@ -69,7 +69,8 @@ def differences(f, x, step=1e-3):
 
 
 def assert_derivatives(f, x, tolerance=1e-7, what=""):
-    """Jacobian of f at a vector x against differences of f."""
-    jacobian = np.moveaxis(np.asarray(jax.jit(jax.jacobian(f))(x)), -1, 0)
+    """Jacobian of f at a vector x against differences of f, both from one program."""
+    both = jax.jit(lambda x: (f(x), jax.jacobian(f)(x)))
+    jacobian = np.moveaxis(np.asarray(both(x)[1]), -1, 0)
     assert np.isfinite(jacobian).all(), f"{what}: derivative is not finite"
-    assert_close(jacobian, differences(jax.jit(f), x), tolerance, what)
+    assert_close(jacobian, differences(lambda x: both(x)[0], x), tolerance, what)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import DTYPE, EPS, X64, array, gram, landmarks
+from support import DTYPE, EPS, X64, array, landmarks
 
 import jaxrls as rls
 from jaxrls.factors import landmarks as given
@@ -26,13 +26,18 @@ def data(n=200, d=3, seed=0):
 
 
 def left_out(kernel, X, points):
-    """tr(K − K̂), with K in one piece."""
-    K, K_TR, K_RR = (np.asarray(gram(kernel, *pair), np.float64) for pair in ((X,), (X, points), (points,)))
-    return np.trace(K) - np.trace(K_TR @ np.linalg.solve(K_RR, K_TR.T))
+    """tr(K − K̂) of a Gaussian, with K̂ in one piece."""
+
+    def matrix(X, Z):
+        return np.exp(-np.sum((X[:, None] - Z[None]) ** 2, axis=-1) / (2 * kernel.width**2))
+
+    X, points = np.asarray(X, np.float64), np.asarray(points, np.float64)
+    K_TR = matrix(X, points)
+    return len(X) - np.sum(K_TR * np.linalg.solve(matrix(points, points), K_TR.T).T)
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("num", [1, 2, 7, 40])
+@pytest.mark.parametrize("num", [1, 7, 40])
 def test_trace_residual_is_what_it_says(method, num):
     X = data()
     R = landmarks(GAUSSIAN, X, num, key=jax.random.key(num), method=method)
@@ -162,13 +167,13 @@ def test_from_rows_and_from_points():
     points = as_landmarks(X, data(4, seed=1))
     assert points.indices is None and points.points.dtype == DTYPE
     assert (as_landmarks(X, points).points == points.points).all()
-    chosen = rls.landmarks(GAUSSIAN, X, 3, key=jax.random.key(0))
+    chosen = rls.landmarks(GAUSSIAN, X, 4, key=jax.random.key(0))  # 4 of 10: the program of the errors below too
     assert as_landmarks(X, chosen).trace_residual == chosen.trace_residual
 
 
 def test_numpy_in_numpy_out():
-    X = np.asarray(data(30))
-    R = rls.landmarks(GAUSSIAN, X, 5, key=jax.random.key(0))
+    X = np.asarray(data(10))
+    R = rls.landmarks(GAUSSIAN, X, 4, key=jax.random.key(0))
     assert R.points.dtype == DTYPE
     if X64:
         assert abs(float(R.trace_residual) - left_out(GAUSSIAN, jnp.asarray(X), jnp.asarray(R.points))) < 1e-10
@@ -192,8 +197,8 @@ def test_numpy_in_numpy_out():
         (lambda X, key: as_landmarks(X, [2, 3, 2]), "row 2 of X 2 times"),
         (lambda X, key: as_landmarks(X, [[0, 1]]), "shape"),
         (lambda X, key: as_landmarks(X, np.zeros((2, 5))), "points"),
-        (lambda X, key: as_landmarks(X + 1, rls.landmarks(GAUSSIAN, X, 3, key=key)), "this X"),
-        (lambda X, key: as_landmarks(X[:3], rls.landmarks(GAUSSIAN, X, 9, key=key)), "this X"),
+        (lambda X, key: as_landmarks(X + 1, rls.landmarks(GAUSSIAN, X, 4, key=key)), "this X"),
+        (lambda X, key: as_landmarks(X[:3], rls.landmarks(GAUSSIAN, X, 4, key=key)), "this X"),
     ],
 )
 def test_errors_say_what_to_do(call, message, unchecked):

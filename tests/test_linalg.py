@@ -1,5 +1,7 @@
 """Products along rows and by panels, against NumPy's in float64, at sizes below and above those from which they differ."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -76,17 +78,18 @@ def results(rng):
     """What goes through sums of panels over ragged blocks: both factors of features, both points, and a derivative of second order."""
     X, y, weights = array(rng.normal(size=(41, 9))), array(rng.normal(size=41)), array(rng.uniform(0.5, 2, size=41))
     rows, lams, kernel = jnp.arange(0, 36, 4), array([0.1, 1.0]), rls.Gaussian(array(3.0))
-    covariance = rls.factor_covariance(X, weights=weights, intercept=True)
-    subset = rls.factor_subset(kernel, X, rows, weights=weights, intercept=True, block_size=7)
-    found = [rls.loo(factor, y, lams) for factor in (covariance, subset)]
 
-    def derivatives(kernel, landmarks):
-        def error(lam):
-            return rls.loo_objective(kernel, X, y, lam, weights=weights, landmarks=landmarks, block_size=7)
+    @jax.jit
+    def run(X, y, weights, lam):
+        covariance = rls.factor_covariance(X, weights=weights, intercept=True)
+        subset = rls.factor_subset(kernel, X, rows, weights=weights, intercept=True, block_size=7)
+        found = [rls.loo(factor, y, lams) for factor in (covariance, subset)]
+        for each, landmarks in ((kernel, rows), (rls.Linear(), None)):
+            error = functools.partial(rls.loo_objective, each, X, y, weights=weights, landmarks=landmarks, block_size=7)
+            found += [error(lam), *jax.jvp(jax.grad(error), (lam,), (lam,))]
+        return found
 
-        return jax.jit(lambda lam: (error(lam), *jax.jvp(jax.grad(error), (lam,), (lam,))))(lams[0])
-
-    return [*found, *derivatives(kernel, rows), *derivatives(rls.Linear(), None)]
+    return run(X, y, weights, lams[0])
 
 
 def test_all_that_sums_panels_is_what_one_panel_gives(monkeypatch):

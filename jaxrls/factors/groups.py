@@ -1,5 +1,6 @@
 """Rows that are left out together: group labels as row numbers of fixed shape."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
@@ -59,19 +60,25 @@ def _pad(lists) -> tuple[Array, Array]:
 
 def has_rest(weights: Weights, groups: Folds | None) -> Bool[Array, " k"]:
     """Whether any weight is left with each group out, or each row: without, an intercept cannot be fitted."""
-    v = weights.array
+    return _has_rest(weights.array > 0, groups)
+
+
+def _has_rest(used, groups):
+    """Of JAX or NumPy arrays."""
     if groups is None:
-        return (weights.count - weights.used.astype(v.dtype)) > 0
-    return jnp.any((v[groups.outside] > 0) & (groups.outside_mask > 0), axis=1)
+        return (used.sum() > 1) | (used.sum() > 0) & ~used
+    return (used[groups.outside] & (groups.outside_mask > 0)).any(axis=1)
 
 
 def check_rest(weights: Weights, groups: Folds | None) -> None:
     """Raise where leaving a group out, or a row, leaves no weight to fit an intercept to (where values are known)."""
     if not is_concrete(weights, groups) or weights.values is None and (groups is not None or weights.n > 1):
         return
-    empty = np.flatnonzero(~np.asarray(has_rest(weights, groups)))
+    used = np.ones(weights.n, bool) if weights.values is None else np.asarray(weights.values) > 0
+    groups = jax.tree.map(np.asarray, groups)  # on the host, also where jit sees these values from outside
+    empty = np.flatnonzero(~_has_rest(used, groups))
     if empty.size:
-        alone = empty[:1] if groups is None else np.asarray(groups.inside)[empty[0]][np.asarray(groups.inside_mask)[empty[0]] > 0]
+        alone = empty[:1] if groups is None else groups.inside[empty[0]][groups.inside_mask[empty[0]] > 0]
         rows = ", ".join(map(str, alone[:5])) + ", …" * (len(alone) > 5)
         what = f"row {rows}" if groups is None else f"the group of row{'s' * (len(alone) > 1)} {rows}"
         raise ValueError(

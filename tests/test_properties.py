@@ -25,7 +25,7 @@ import jaxrls as rls
 
 EXAMPLES = int(os.environ.get("JAXRLS_EXAMPLES", "6"))
 LARGE = "JAXRLS_EXAMPLES" in os.environ
-SLACK = 2  # what constants the bounds leave out
+SLACK = 8  # what constants the bounds leave out
 TINY = 1e-30 if X64 else 1e-10
 DECADES = {"label": 60, "span": 10, "lam": 10} if X64 else {"label": 8, "span": 4, "lam": 4}
 

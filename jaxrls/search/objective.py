@@ -39,7 +39,8 @@ def loo_objective(
     **Shapes**: X (n, d), Y (n,) or (n, t), lam (), weights (n,); a scalar in the units of the loss. **Cost** about n³
     flops, 3n³ with gradient, in six n×n arrays; O(n r²) on r < n explicit features; O(n m²) on m `landmarks`, as in
     `factor_subset`, in row blocks and O(m²) memory beside X and Y: points (m, d) have derivatives too, row numbers leave with their row. The
-    derivative in a weight that is exactly 0 is taken as 0. **Raises** `ValueError` for shapes that do not fit. **Fails** (NaN) where K + λI is singular to
+    derivative in a weight that is exactly 0 is taken as 0. **Raises** `ValueError` for shapes that do not fit and, where values are known, for those that
+    `fit` refuses. **Fails** (NaN) where K + λI is singular to
     working precision. **Source**: the derivative of Rifkin (lecture), "LOOE derivation, VII"; Sundararajan and Keerthi 2001, eq. 25.
 
     >>> import jax, jax.numpy as jnp, jaxrls as rls
@@ -72,7 +73,7 @@ def objective(
     `criterion(factorize(kernel, X, route="cholesky"), Y, [lam])`, the evidence negated. `groups` and `validation` as in `fit`; inside `jax.jit`
     give `folds(groups)`.
 
-    **Shapes**, **Cost**, **Fails**: as `loo_objective`; k-fold takes one more product for its gradient. **Raises** `ValueError` where a
+    **Shapes**, **Cost**, **Fails**: as `loo_objective`; k-fold takes one more product for its gradient. **Raises** as `loo_objective`, and where a
     criterion lacks its data. **Source**: each criterion's own.
 
     >>> import jax.numpy as jnp, jaxrls as rls

@@ -48,7 +48,7 @@ class Fits:
     def __post_init__(self):
         root, eye = np.sqrt(self.v), np.eye(self.v.shape[1], dtype=LONG)
         G = (root[:, :, None] * self.K * root[:, None, :])[:, None] + self.lams[:, None, None] * eye
-        self.__dict__["root"], self.__dict__["L"] = root[:, None, :], cholesky(G)
+        self.__dict__["root"], self.__dict__["L"], self.__dict__["G"] = root[:, None, :], cholesky(G), G
         half = solve_lower(self.L, eye)
         P = np.swapaxes(half, -1, -2) @ half
         u = (P @ self.root[..., None])[..., 0]
@@ -58,10 +58,15 @@ class Fits:
         self.__dict__["P"] = P
 
     def solve(self, Y):
-        """c̃ (B, L, n, t) and the intercept (B, L, 1, t)."""
-        scaled = self.root[..., None] * Y
-        level = np.sum(self.u[..., None] * scaled, axis=-2, keepdims=True) / self.share[..., None, None] if self.intercept else 0
-        return self.P @ scaled, level
+        """c̃ (B, L, n, t) and the intercept (B, L, 1, t), refined: they would be off by the condition number of G, and by ‖y‖ over ‖y − f‖."""
+        root, scaled = self.root[..., None], self.root[..., None] * Y
+        dual = level = 0
+        for _ in range(3):
+            left = scaled - (self.G @ dual + root * level if np.ndim(dual) else 0)
+            dual = dual + self.P @ left
+            if self.intercept:
+                level = level + np.sum(self.u[..., None] * left, axis=-2, keepdims=True) / self.share[..., None, None]
+        return dual, level
 
     def predict(self, K, Y):
         """k(x, ·)√v c̃ + b for rows k(x, ·) (B, q, n)."""

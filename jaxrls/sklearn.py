@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxrls as rls
+from jaxrls.support.checks import as_floats, check_unmasked
 from jaxrls.support.precision import scope
 
 try:
@@ -87,6 +88,8 @@ class _RLS(BaseEstimator):
 
     def _validate(self, X, *args, **options):
         """scikit-learn's own checks: columns and their names, NaN, sparse or not."""
+        for name, value in zip(("X", "y"), (X, *args), strict=False):
+            check_unmasked(name, value)
         accept_sparse = "csr" if self._kernel_is("linear", rls.Linear) else False
         return validate_data(self, X, *args, accept_sparse=accept_sparse, dtype=FLOATS, **options)
 
@@ -94,6 +97,7 @@ class _RLS(BaseEstimator):
         """Fit the targets Y, numbers or the codes of y."""
         Y = np.asarray(Y, X.dtype)
         if sample_weight is not None:
+            check_unmasked("sample_weight", sample_weight)
             sample_weight = _check_sample_weight(sample_weight, X, dtype=X.dtype, ensure_non_negative=True)
         loss = _look_up("loss", _renamed(self.loss), LOSSES)
         options = {"weights": sample_weight, "intercept": bool(self.fit_intercept), **self._criterion(X, y, groups)}
@@ -114,6 +118,7 @@ class _RLS(BaseEstimator):
 
     def _criterion(self, X, y, groups):
         """`criterion` and `groups` for `rls.fit`: anything said about folds means k-fold."""
+        check_unmasked("groups", groups)
         criterion = _look_up("criterion", self.criterion, CRITERIA)
         if self.cv is None and (criterion is not rls.kfold or groups is not None):
             return {"criterion": criterion, "groups": groups}
@@ -143,7 +148,7 @@ class _RLS(BaseEstimator):
             others: dict[str, Callable] = {"linear": rls.Linear, "precomputed": rls.Precomputed}
             return others.get(self.kernel, partial(rls.Polynomial, self.degree))()
         if not isinstance(self.width, str):
-            return RADIAL[self.kernel](np.asarray(self.width, X.dtype))
+            return RADIAL[self.kernel](np.asarray(as_floats("width", self.width, X.dtype)))
         if self.width != "median":
             raise ValueError(f"width must be a positive number, one for each column of X, or 'median', and is {self.width!r}")
         distinct = np.unique(X if sample_weight is None else X[sample_weight > 0], axis=0)  # a row of weight 2 is two equal rows

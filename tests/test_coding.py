@@ -49,9 +49,10 @@ def test_two_classes_take_one_column_or_none():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: rls.encode([[0, 1]]), "labels must have shape (n,) with n > 0, and have shape (1, 2)"),
-        (lambda: rls.encode([]), "labels must have shape (n,) with n > 0, and have shape (0,)"),
-        (lambda: rls.encode([0.0, np.nan]), "labels hold NaN or infinity: drop those rows first"),
+        (lambda: rls.encode([[0, 1]]), "labels must have shape (n,), one label per row, and has shape (1, 2)"),
+        (lambda: rls.encode([]), "labels must have shape (n,), one label per row, and has shape (0,)"),
+        (lambda: rls.encode([0.0, np.nan]), "labels must have none missing, and holds 1 that are NaN"),
+        (lambda: rls.encode([0.0, np.inf]), "labels hold infinity, which is no class: drop those rows first"),
         (lambda: rls.encode(["a", "a"]), "labels hold one class only, 'a': classification needs at least two"),
         (lambda: rls.decode([[1.0, 2.0]], [0, 1]), "scores have 2 columns, and 2 classes need 1"),
         (lambda: rls.decode([1.0], [0, 1, 2]), "scores have 1 columns, and 3 classes need 3"),

@@ -454,7 +454,7 @@ ERRORS = {
         lambda: rls.fit(KERNEL, X0, Y0, validation=X0),
         "validation must be a pair (X, Y) of rows held out and their labels",
     ),
-    "groups missing": (lambda: rls.fit(KERNEL, X0, Y0, groups=["a", None, "b", "a"]), "groups must be labels that can be sorted"),
+    "groups missing": (lambda: rls.fit(KERNEL, X0, Y0, groups=["a", None, "b", "a"]), "groups must have none missing, and holds 1"),
     "Y overflows": (lambda: rls.fit(KERNEL, X0, 1e30 * Y0 if Y0.dtype == np.float32 else 1e200 * Y0), "sums of squares overflow"),
     "predict columns": (lambda: model().predict(X0[:, :1]), "X must have 2 columns, the columns it was fitted on, and has 1"),
     "predict columns, linear": (

@@ -307,7 +307,7 @@ def test_scikit_learn_agrees():
 MESSAGES = {
     "degree": (lambda X: rls.Polynomial(0), "Polynomial.degree must be a whole number of at least 1, and is 0"),
     "degree not whole": (lambda X: rls.Polynomial(1.5), "Polynomial.degree must be a whole number of at least 1, and is 1.5"),
-    "offset": (lambda X: rls.Polynomial(2, -1.0).check(X), "Polynomial.offset must not be negative, and is -1.0"),
+    "offset": (lambda X: rls.Polynomial(2, -1.0).check(X), "Polynomial.offset must be finite and not negative, and is -1.0"),
     "nu": (lambda X: rls.Matern(2.0, 1.0), "Matern.nu must be 0.5, 1.5 or 2.5, and is 2.0"),
     "width": (lambda X: rls.Gaussian(0.0).check(X), "Gaussian.width must be positive and finite, and is 0.0"),
     "width NaN": (lambda X: rls.Laplacian(float("nan")).check(X), "Laplacian.width must be positive and finite, and is nan"),

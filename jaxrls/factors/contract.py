@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.factors.expansion import Expansion
-from jaxrls.factors.groups import Folds
+from jaxrls.factors.groups import Folds, check_rest, has_rest
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.linalg.products import matmul
 from jaxrls.rows.blocks import map_blocks, split
@@ -187,10 +187,15 @@ class Solution(ABC):
     def left_out(self, fn: Callable, lams, groups: Folds | None = None) -> Any:
         """Σ over rows of `fn(residuals (b, t), labels (b, t), weights (b,))` for every λ, each row, or each group, left out in turn.
 
-        A held-out residual is yᵢ − f₍without i₎(xᵢ). `fn` must give nothing for a weight of 0; results have a leading axis L.
+        A held-out residual is yᵢ − f₍without i₎(xᵢ). `fn` must give nothing for a weight of 0; results have a leading axis L. Where a row or
+        group holds all of the weight and an intercept is fitted, there is no fit without it: an error, or NaN inside `jax.jit`.
         """
-        lams = as_columns(lams)
-        return self.rows_left_out(fn, lams) if groups is None else self.groups_left_out(fn, lams, groups)
+        lams = self._columns(lams, groups)
+        total = self.rows_left_out(fn, lams) if groups is None else self.groups_left_out(fn, lams, groups)
+        if not self._may_lack_rest():
+            return total
+        defined = jnp.all(has_rest(self.factor.weights, groups))
+        return jax.tree.map(lambda a: jnp.where(defined, a, jnp.full_like(a, jnp.nan)), total)
 
     def groups_left_out(self, fn: Callable, lams, groups: Folds) -> Any:
         """`left_out` of groups, λ as columns (L, k)."""
@@ -207,21 +212,39 @@ class Solution(ABC):
 
     def residuals(self, lams, groups: Folds | None = None) -> Float[Array, "L n t"]:
         """Held-out residuals of every row, those of weight 0 included: yᵢ − f₍without i, or its group₎(xᵢ)."""
-        lams = as_columns(lams)
+        lams = self._columns(lams, groups)
         if groups is None:
-            return self.residuals_left_out(lams)
+            e = self.residuals_left_out(lams)
+            return jnp.where(has_rest(self.factor.weights, None)[:, None], e, jnp.nan) if self._may_lack_rest() else e
         residuals_at = self.group_residuals(groups)
 
         def at(lam):
             held = residuals_at(lam) * groups.inside_mask[:, :, None].astype(self.factor.dtype)
+            if self._may_lack_rest():
+                held = jnp.where(has_rest(self.factor.weights, groups)[:, None, None], held, jnp.nan)
             return jnp.zeros_like(self.labels.Y).at[groups.inside.reshape(-1)].add(held.reshape(-1, held.shape[2]))
 
         return jax.lax.map(at, lams)
+
+    def _columns(self, lams, groups):
+        """λ as columns, checked against the targets, and the weights against what is left out."""
+        lams, t = as_columns(lams), self.labels.Y.shape[1]
+        if lams.shape[1] not in (1, t):
+            raise ValueError(f"lams must have shape (L,), or (L, {t}) with a λ for each target, and has shape {lams.shape}")
+        if self.factor.intercept:
+            check_rest(self.factor.weights, groups)
+        return lams
+
+    def _may_lack_rest(self) -> bool:
+        """Whether all of the weight may be left out at once, with an intercept to fit."""
+        return self.factor.intercept and (self.factor.weights.values is not None or self.factor.n == 1)
 
 
 def as_columns(lams) -> Float[Array, "L k"]:
     """λ (L,) as one column for all targets, (L, 1); one λ per target, (L, t), as it is."""
     lams = jnp.asarray(lams)
+    if lams.ndim not in (1, 2):
+        raise ValueError(f"lams must have shape (L,), or (L, t) with a λ for each target, and has shape {lams.shape}")
     return lams[:, None] if lams.ndim == 1 else lams
 
 

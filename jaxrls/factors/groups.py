@@ -1,10 +1,12 @@
 """Rows that are left out together: group labels as row numbers of fixed shape."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from jaxrls.support.checks import is_concrete
+from jaxrls.factors.weights import Weights
+from jaxrls.support.checks import as_labels, is_concrete
 from jaxrls.support.pytrees import pytree, static
 
 
@@ -30,22 +32,15 @@ def folds(groups) -> Folds:
     """Read group labels into `Folds`: on the host, before `jax.jit`.
 
     **Arguments**: `groups` (n,), any labels; rows of equal label are left out together. **Raises** `ValueError` unless there are
-    at least two groups, or inside `jax.jit`. **Cost** O(n k). **Source**: as `kfold`.
+    at least two groups, none missing, or inside `jax.jit`. **Cost** O(n k). **Source**: as `kfold`.
 
     >>> folds([0, 1, 0]).inside.tolist()
     [[0, 2], [1, 1]]
     """
     if not is_concrete(groups):
         raise ValueError("groups has no values inside jax.jit: call jaxrls.folds(groups) outside, and pass its result")
-    groups = np.asarray(groups)
-    if groups.ndim != 1 or groups.size == 0:
-        raise ValueError(f"groups must have shape (n,), one label per row, and has shape {groups.shape}")
-    if groups.dtype.kind == "f" and np.isnan(groups).any():
-        raise ValueError("groups must be labels that can be sorted, with none missing, and holds NaN")
-    try:
-        labels, member = np.unique(groups, return_inverse=True)
-    except TypeError as error:
-        raise ValueError(f"groups must be labels that can be sorted, with none missing: {error}") from None
+    groups = as_labels("groups", groups)
+    labels, member = np.unique(groups, return_inverse=True)
     if len(labels) < 2:
         raise ValueError(f"groups holds one label only, {labels.tolist()[0]!r}: leaving it out would leave nothing to fit")
     inside = [np.flatnonzero(member == k) for k in range(len(labels))]
@@ -58,3 +53,35 @@ def _pad(lists) -> tuple[Array, Array]:
     index = np.stack([np.pad(rows, (0, width - len(rows)), mode="edge") for rows in lists])
     mask = np.stack([np.arange(width) < len(rows) for rows in lists]).astype(np.float32)
     return jnp.asarray(index.astype(np.int32)), jnp.asarray(mask)
+
+
+# what is left ----------------------------------------------------------------------------------------------------------------
+
+
+def has_rest(weights: Weights, groups: Folds | None) -> Bool[Array, " k"]:
+    """Whether any weight is left with each group out, or each row: without, an intercept cannot be fitted."""
+    return _has_rest(weights.array > 0, groups)
+
+
+def _has_rest(used, groups):
+    """Of JAX or NumPy arrays."""
+    if groups is None:
+        return (used.sum() > 1) | (used.sum() > 0) & ~used
+    return (used[groups.outside] & (groups.outside_mask > 0)).any(axis=1)
+
+
+def check_rest(weights: Weights, groups: Folds | None) -> None:
+    """Raise where leaving a group out, or a row, leaves no weight to fit an intercept to (where values are known)."""
+    if not is_concrete(weights, groups) or weights.values is None and (groups is not None or weights.n > 1):
+        return
+    used = np.ones(weights.n, bool) if weights.values is None else np.asarray(weights.values) > 0
+    groups = jax.tree.map(np.asarray, groups)  # on the host, also where jit sees these values from outside
+    empty = np.flatnonzero(~_has_rest(used, groups))
+    if empty.size:
+        alone = empty[:1] if groups is None else groups.inside[empty[0]][groups.inside_mask[empty[0]] > 0]
+        rows = ", ".join(map(str, alone[:5])) + ", …" * (len(alone) > 5)
+        what = f"row {rows}" if groups is None else f"the group of row{'s' * (len(alone) > 1)} {rows}"
+        raise ValueError(
+            f"{what} holds all of the weight: with it left out no row of positive weight remains to fit an intercept to; give other rows "
+            "weight, or take intercept=False"
+        )

@@ -16,6 +16,11 @@ def _check_function(kernel: Kernel, fn) -> None:
         raise ValueError(f"{type(kernel).__name__}.fn must be a function, and is {fn!r}")
 
 
+def _check_real(kernel: Kernel, values) -> None:
+    if jnp.issubdtype(values.dtype, jnp.complexfloating):
+        raise ValueError(f"{type(kernel).__name__}.fn must return real numbers, and returned {values.dtype}: return its real part")
+
+
 @pytree
 class FeatureMap(Kernel):
     """The kernel of an explicit basis expansion, k(x, z) = ⟨φ(x), φ(z)⟩.
@@ -40,6 +45,7 @@ class FeatureMap(Kernel):
         features = self.fn(X) if self.params is None else self.fn(self.params, X)
         if features.ndim != 2 or features.shape[0] != X.shape[0]:
             raise ValueError(f"FeatureMap.fn must return shape ({X.shape[0]}, r), one row per row of X, and returned {features.shape}")
+        _check_real(self, features)
         return features
 
     def num_features(self, d, dtype):
@@ -74,6 +80,7 @@ class FunctionKernel(Kernel):
         K = self.fn(X, Z) if self.params is None else self.fn(self.params, X, Z)
         if K.shape != (X.shape[0], Z.shape[0]):
             raise ValueError(f"FunctionKernel.fn must return shape {(X.shape[0], Z.shape[0])} and returned {K.shape}")
+        _check_real(self, K)
         return K
 
     def diag(self, X):

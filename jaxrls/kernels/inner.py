@@ -9,7 +9,7 @@ from jaxtyping import ArrayLike as Scalars
 
 from jaxrls.kernels.kernel import Kernel, Rows, as_dtype
 from jaxrls.linalg.products import matmul
-from jaxrls.support.checks import is_concrete
+from jaxrls.support.checks import check_real, is_concrete
 from jaxrls.support.pytrees import pytree, static
 
 
@@ -66,8 +66,13 @@ class Polynomial(Kernel):
         return (jnp.sum(X * X, axis=1) + as_dtype(self.offset, X)) ** self.degree
 
     def check(self, X):
-        if is_concrete(self.offset) and not np.asarray(self.offset) >= 0:
-            raise ValueError(f"Polynomial.offset must not be negative, and is {self.offset}: the kernel would not be positive semidefinite")
+        check_real("Polynomial.offset", self.offset)
+        if np.shape(self.offset) != ():
+            raise ValueError(f"Polynomial.offset must be one number, and has shape {np.shape(self.offset)}")
+        if is_concrete(self.offset) and not 0 <= np.asarray(self.offset) < np.inf:
+            raise ValueError(
+                f"Polynomial.offset must be finite and not negative, and is {self.offset}: else no kernel is positive semidefinite"
+            )
 
 
 @pytree

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from jaxtyping import ArrayLike as Scalars
 
 from jaxrls.linalg.products import safe_sqrt
-from jaxrls.support.checks import is_concrete
+from jaxrls.support.checks import check_real, is_concrete
 from jaxrls.support.pytrees import pytree, static
 
 Rows = Float[Array, "n d"]
@@ -68,6 +68,7 @@ class Kernel(ABC):
         """Raise `ValueError` for parameters or data outside the kernel's domain, where their values are known."""
         for name in self.positive:
             value = getattr(self, name)
+            check_real(f"{type(self).__name__}.{name}", value)
             if is_concrete(value) and not (np.isfinite(np.asarray(value)) & (np.asarray(value) > 0)).all():
                 raise ValueError(f"{type(self).__name__}.{name} must be positive and finite, and is {np.asarray(value)}")
         for child in self._parts().values():
@@ -130,8 +131,16 @@ def _is_scalar(value) -> bool:
     return isinstance(value, int | float | np.number) or getattr(value, "shape", None) == ()
 
 
+def check_whole_matrix(kernel: Kernel) -> None:
+    """Raise for a sum, product or the like of what is given as a matrix, as a file of version 0.1.0 may hold."""
+    for part in kernel._parts().values():
+        _check_evaluable(part)
+        check_whole_matrix(part)
+
+
 def as_dtype(value, X):
     """A parameter in the dtype of the data."""
+    check_real("a parameter of the kernel", value)
     return jnp.asarray(value, X.dtype)
 
 

@@ -55,7 +55,7 @@ def influence(factor: Factor, Y: Float[Array, "n *t"] | Listed, lam: Float[Array
     >>> int(found.leverage.argmax()), int(found.cooks_distance.argmax())
     (3, 3)
     """
-    lam = jnp.asarray(lam, factor.dtype)
+    lam = as_array("lam", lam, factor.dtype)
     if lam.shape != ():
         raise ValueError(f"lam must be one number, and has shape {lam.shape}")
     check_lams(lam, "lam")

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from jaxrls.support.checks import as_labels, check_unmasked
+
 
 def encode(labels) -> tuple[np.ndarray, np.ndarray]:
     """Code class labels as ±1 targets: one column per class, a single column for two classes.
@@ -10,18 +12,17 @@ def encode(labels) -> tuple[np.ndarray, np.ndarray]:
     be its negative. Regression on these codes is regularised least-squares classification (RLSC).
 
     **Arguments**: `labels`, `(n,)`, numbers or strings. **Returns** `(Y, classes)`: Y `(n,)` or `(n, T)` float64, classes
-    `(T,)` sorted. **Raises** `ValueError` for labels that are not one-dimensional, are NaN, or hold a single class.
+    `(T,)` sorted. **Raises** `ValueError` for labels that are not one-dimensional, are missing (NaN, None, NaT, masked, empty), or hold a
+    single class.
     **Cost** O(n log n), on the host. **Source**: R. Rifkin, *Everything Old Is New Again*, PhD thesis, MIT 2002, ch. 3.
 
     >>> Y, classes = encode(["cat", "dog", "cat"])
     >>> Y.tolist(), classes.tolist()
     ([-1.0, 1.0, -1.0], ['cat', 'dog'])
     """
-    labels = np.asarray(labels)
-    if labels.ndim != 1 or labels.size == 0:
-        raise ValueError(f"labels must have shape (n,) with n > 0, and have shape {labels.shape}")
+    labels = as_labels("labels", labels)
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
-        raise ValueError("labels hold NaN or infinity: drop those rows first")
+        raise ValueError("labels hold infinity, which is no class: drop those rows first")
     classes, index = np.unique(labels, return_inverse=True)
     if len(classes) < 2:
         raise ValueError(f"labels hold one class only, {classes.tolist()[0]!r}: classification needs at least two")
@@ -39,6 +40,7 @@ def decode(scores, classes) -> np.ndarray:
     >>> decode([[-0.2, 0.1, -1.0], [0.9, -1.0, -1.0]], ["a", "b", "c"]).tolist()
     ['b', 'a']
     """
+    check_unmasked("scores", scores)
     scores, classes = np.asarray(scores), np.asarray(classes)
     columns = 1 if scores.ndim == 1 else scores.shape[1]
     expected = 1 if len(classes) == 2 else len(classes)

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.rows.blocks import check_block_size, default_block_size, map_rows, sum_rows
 from jaxrls.rows.gram import gram
-from jaxrls.support.checks import check_finite, check_symmetric
+from jaxrls.support.checks import check_finite, check_row_numbers, check_symmetric
 from jaxrls.support.pytrees import pytree
 
 FEWEST_ROWS = 512  # in a block: fewer are slow where each is multiplied by a square matrix
@@ -172,7 +172,8 @@ class DenseRows(Rows):
         return self.X[np.unique(np.linspace(0, self.shape[0] - 1, min(self.shape[0], num)).astype(int))]
 
     def take(self, indices):
-        """The rows of these numbers."""
+        """The rows of these numbers, 0 to n − 1."""
+        check_row_numbers(indices, self.shape[0])
         return self.X[indices]
 
     def features(self, kernel):

@@ -9,7 +9,7 @@ import numpy as np
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.rows.blocks import map_blocks, split, sum_blocks
 from jaxrls.rows.rows import DenseRows, GramRows, Rows
-from jaxrls.support.checks import as_array, check_matrix, is_concrete
+from jaxrls.support.checks import as_array, as_floats, check_matrix, is_concrete
 from jaxrls.support.pytrees import pytree, static
 
 
@@ -103,19 +103,17 @@ def is_sparse(X) -> bool:
     return isinstance(X, SparseRows) or hasattr(X, "tocsr") or type(X).__name__ in ("BCOO", "BCSR")
 
 
-def sparse_rows(X, dtype=None) -> SparseRows:
+def sparse_rows(X, dtype=None, name: str = "X") -> SparseRows:
     """A SciPy sparse or JAX BCOO matrix as `SparseRows`, on the host, O(nnz)."""
     if isinstance(X, SparseRows):
         return X if dtype is None else X.astype(dtype)
     data, row, column = _coordinates(X)
-    if dtype is None:
-        dtype = data.dtype if data.dtype.kind == "f" else np.dtype(np.float64)
-    (n, d), data = X.shape, data.astype(dtype)
+    (n, d), data = X.shape, as_floats(name, data, dtype)
     if n == 0 or d == 0:
-        raise ValueError(f"X is empty, with shape {X.shape}: give at least one row and one column")
+        raise ValueError(f"{name} is empty, with shape {X.shape}: give at least one row and one column")
     if not np.isfinite(data).all():
         raise ValueError(
-            f"X holds {int((~np.isfinite(data)).sum())} stored values that are NaN or infinite: drop those rows or fill them in first"
+            f"{name} holds {int((~np.isfinite(data)).sum())} stored values that are NaN or infinite: drop those rows or fill them in first"
         )
     order = np.argsort(row, kind="stable")
     data, row, column = data[order], row[order], column[order]
@@ -154,7 +152,7 @@ def as_rows(kernel: Kernel, X, name: str = "X") -> Rows:
     if isinstance(X, Rows):
         return X
     if is_sparse(X):
-        return sparse_rows(X)
+        return sparse_rows(X, name=name)
     X = as_array(name, X)
     check_matrix(name, X)
     return DenseRows(X) if kernel.evaluable else GramRows(X)

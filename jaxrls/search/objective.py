@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxrls.criteria.criterion import Criterion, as_grid
+from jaxrls.criteria.criterion import Criterion
 from jaxrls.criteria.left_out import loo
 from jaxrls.criteria.losses import squared_error
 from jaxrls.factors.choose import factorize
@@ -15,7 +15,7 @@ from jaxrls.factors.landmarks import Landmarks
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.search.grid import lambda_grid
 from jaxrls.search.problem import Problem
-from jaxrls.support.checks import Listed, as_array
+from jaxrls.support.checks import Listed, as_array, check_lams
 
 
 def loo_objective(
@@ -39,7 +39,8 @@ def loo_objective(
     **Shapes**: X (n, d), Y (n,) or (n, t), lam (), weights (n,); a scalar in the units of the loss. **Cost** about n³
     flops, 3n³ with gradient, in six n×n arrays; O(n r²) on r < n explicit features; O(n m²) on m `landmarks`, as in
     `factor_subset`, in row blocks and O(m²) memory beside X and Y: points (m, d) have derivatives too, row numbers leave with their row. The
-    derivative in a weight that is exactly 0 is taken as 0. **Raises** `ValueError` for shapes that do not fit. **Fails** (NaN) where K + λI is singular to
+    derivative in a weight that is exactly 0 is taken as 0. **Raises** `ValueError` for shapes that do not fit and, where values are known, for those that
+    `fit` refuses. **Fails** (NaN) where K + λI is singular to
     working precision. **Source**: the derivative of Rifkin (lecture), "LOOE derivation, VII"; Sundararajan and Keerthi 2001, eq. 25.
 
     >>> import jax, jax.numpy as jnp, jaxrls as rls
@@ -49,7 +50,7 @@ def loo_objective(
     True
     """
     options: dict = {"weights": weights, "intercept": intercept, "loss": loss, "landmarks": landmarks, "block_size": block_size}
-    return Problem.of(kernel, X, Y, **options).error(lam)
+    return Problem.of(kernel, X, Y, **options).check().error(lam)
 
 
 def objective(
@@ -72,7 +73,7 @@ def objective(
     `criterion(factorize(kernel, X, route="cholesky"), Y, [lam])`, the evidence negated. `groups` and `validation` as in `fit`; inside `jax.jit`
     give `folds(groups)`.
 
-    **Shapes**, **Cost**, **Fails**: as `loo_objective`; k-fold takes one more product for its gradient. **Raises** `ValueError` where a
+    **Shapes**, **Cost**, **Fails**: as `loo_objective`; k-fold takes one more product for its gradient. **Raises** as `loo_objective`, and where a
     criterion lacks its data. **Source**: each criterion's own.
 
     >>> import jax.numpy as jnp, jaxrls as rls
@@ -81,7 +82,7 @@ def objective(
     True
     """
     data: dict = {"weights": weights, "groups": groups, "validation": validation, "landmarks": landmarks}
-    return Problem.of(kernel, X, Y, criterion=criterion, loss=loss, intercept=intercept, block_size=block_size, **data).error(lam)
+    return Problem.of(kernel, X, Y, criterion=criterion, loss=loss, intercept=intercept, block_size=block_size, **data).check().error(lam)
 
 
 def best_lam(
@@ -112,21 +113,31 @@ def best_lam(
     """
     X, Y = as_array("X", X), as_array("Y", Y)
     weights = None if weights is None else as_array("weights", weights)
+    Problem.of(kernel, X, Y, weights=weights, intercept=intercept, loss=loss).check()
+    if lams is not None:
+        lams = as_array("lams", lams, X.dtype)
+        if lams.ndim != 1:
+            raise ValueError(f"lams must have shape (L,), and has shape {lams.shape}: one λ is chosen, for all targets")
+        check_lams(lams)
     return jnp.exp(_best_log_lam(loss, intercept, kernel, X, Y, lams, weights))
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def _best_log_lam(loss, intercept, kernel, X, Y, lams, weights):
     factor = factorize(kernel, X, weights=weights, intercept=intercept)
-    lams = lambda_grid(factor) if lams is None else jnp.sort(as_grid(lams, None, factor.dtype))
+    lams = lambda_grid(factor) if lams is None else jnp.sort(lams)
 
     def error(log_lam):
         return jnp.mean(loo(factor, Y, jnp.exp(log_lam)[None], loss=loss))
 
     grid = jnp.log(lams)
     errors = loo(factor, Y, lams, loss=loss)
-    best = jnp.argmin(errors if errors.ndim == 1 else jnp.mean(errors, axis=1))
-    low, high = grid[jnp.maximum(best - 1, 0)], grid[jnp.minimum(best + 1, lams.shape[0] - 1)]
+    best = lams[jnp.argmin(errors if errors.ndim == 1 else jnp.mean(errors, axis=1))]
+    # The neighbours among other λ: a grid may name one twice.
+    below, above = lams < best, lams > best
+    low, high = jnp.max(grid, initial=-jnp.inf, where=below), jnp.min(grid, initial=jnp.inf, where=above)
+    inside, best = jnp.any(below) & jnp.any(above), jnp.log(best)
+    low, high = jnp.where(inside, low, best), jnp.where(inside, high, best)
     slope, curvature = jax.grad(error), jax.grad(jax.grad(error))
 
     def shrink(_, state):
@@ -137,9 +148,8 @@ def _best_log_lam(loss, intercept, kernel, X, Y, lams, weights):
         step = x - g / jnp.where(h > 0, h, 1)
         return low, high, jnp.where((h > 0) & (step > low) & (step < high), step, 0.5 * (low + high))
 
-    x = jax.lax.fori_loop(0, 60, shrink, (low, high, grid[best]))[2]
-    inside = (best > 0) & (best < lams.shape[0] - 1)
-    return jnp.where(inside, x, grid[best])
+    x = jax.lax.fori_loop(0, 60, shrink, (low, high, best))[2]
+    return jnp.where(inside, x, best)
 
 
 @_best_log_lam.defjvp

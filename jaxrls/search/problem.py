@@ -13,8 +13,9 @@ from jaxrls.criteria.criterion import Criterion
 from jaxrls.criteria.left_out import loo
 from jaxrls.criteria.losses import squared_error
 from jaxrls.criteria.resolve import as_criterion
-from jaxrls.factors.choose import check_kernel, solve
+from jaxrls.factors.choose import check_given, check_kernel, solve
 from jaxrls.factors.contract import Coefficients, Solution
+from jaxrls.factors.groups import check_rest
 from jaxrls.factors.landmarks import Landmarks, as_landmarks, check_evaluable, without_trace
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.kernels.kernel import Kernel
@@ -22,7 +23,7 @@ from jaxrls.models.model import Model
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import as_rows
 from jaxrls.search.landmarks import landmarks as choose_landmarks
-from jaxrls.support.checks import as_array, check_finite, check_targets, check_whole, is_concrete
+from jaxrls.support.checks import as_array, as_floats, check_finite, check_lams, check_targets, check_whole, is_concrete
 from jaxrls.support.pytrees import pytree, static
 
 
@@ -87,6 +88,8 @@ class Problem:
             raise ValueError(
                 f"X has {used} row{'s' * (used != 1)} of positive weight: leaving one out with an intercept takes two, or intercept=False"
             )
+        if self.intercept and self.criterion.groups is not None:
+            check_rest(self.weights, self.criterion.groups)
         dtype = self.rows.dtype
         return replace(self, kernel=jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype) if isinstance(leaf, float) else leaf, self.kernel))
 
@@ -102,8 +105,15 @@ class Problem:
 
     def error(self, lam) -> Float[Array, ""]:
         """The criterion at one λ, averaged over targets: differentiable in everything."""
-        lam = jnp.asarray(lam, self.rows.dtype)
-        return jnp.mean(self.errors(self.solution("cholesky"), lam[None]))
+        lam = as_floats("lam", lam, self.rows.dtype)
+        if lam.shape != ():
+            raise ValueError(f"lam must be one number, and has shape {lam.shape}")
+        check_lams(lam, "lam")
+        lam = jnp.asarray(lam)
+        error = jnp.mean(self.errors(self.solution("cholesky"), lam[None]))
+        if not self.intercept or self.weights.values is None:
+            return error
+        return jnp.where(self.weights.count > 1, error, jnp.nan)  # what `check` refuses where values are known
 
     def model(self, solution: Solution, found: Coefficients) -> Model:
         """The smallest model of coefficients at one λ."""
@@ -119,6 +129,7 @@ def resolve_landmarks(kernel: Kernel, rows: Rows, landmarks, weights: Weights, p
         return None
     check_evaluable(kernel)
     if not isinstance(landmarks, int | np.integer) or isinstance(landmarks, bool):
+        check_given(landmarks)
         return without_trace(as_landmarks(rows, landmarks))
     check_whole("landmarks, as their number,", landmarks, rows.shape[0])
     return choose_landmarks(kernel, rows.dense(), int(landmarks), key=jax.random.key(0), weights=weights.values, progress=progress)

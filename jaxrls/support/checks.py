@@ -22,11 +22,29 @@ def is_concrete(*trees) -> bool:
     return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(trees))
 
 
+def check_unmasked(name: str, value) -> None:
+    """Raise for a masked array, or a list of such, with masked values: what lies under a mask must not be taken for data."""
+    masked = _count_masked(value)
+    if masked:
+        raise ValueError(
+            f"{name} is a masked array with {masked} masked value{'s' * (masked > 1)}: fill in what is masked first, as with .filled(...), or drop it"
+        )
+
+
+def _count_masked(value) -> int:
+    if isinstance(value, np.ma.MaskedArray):
+        return int(np.ma.getmaskarray(value).sum())
+    return sum(map(_count_masked, value)) if isinstance(value, list | tuple) else 0
+
+
 def as_floats(name: str, value, dtype=None):
     """`value` as a real floating-point array: JAX arrays stay on their device, everything else passes through NumPy."""
     if not isinstance(value, jax.Array):
+        check_unmasked(name, value)
         try:
             value = np.asarray(value)
+            if value.dtype.kind in "mM" and np.isnat(value).any():
+                raise ValueError("NaT has no value")
             value = value if value.dtype.kind in "fc" else value.astype(np.float64)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{name} must hold real numbers, and could not be read as such: {error}") from None
@@ -86,6 +104,69 @@ def check_weights(weights, n: int) -> None:
         raise ValueError(f"weights must not be negative, and the smallest is {values.min()}: 0 takes a row out")
     if not (values > 0).any():
         raise ValueError("weights are all zero, so that no row is left to fit: give some row a positive weight")
+
+
+def check_real(name: str, value) -> None:
+    """Raise unless `value` is a real number or an array of them, as a kernel's parameters are."""
+    for part in jax.tree.leaves(value, is_leaf=lambda part: part is None):  # a list may hold values that jit does not know
+        check_unmasked(name, part)
+        dtype = part.dtype if isinstance(part, jax.Array) else np.asarray(part).dtype
+        if jnp.issubdtype(dtype, jnp.complexfloating):
+            raise ValueError(f"{name} must be real, and has dtype {dtype}: give its absolute value, or its real part")
+        if not any(jnp.issubdtype(dtype, kind) for kind in (jnp.bool_, jnp.integer, jnp.floating)):
+            raise ValueError(f"{name} must be a real number, or an array of them, and holds {part!r}")
+
+
+def as_labels(name: str, values) -> np.ndarray:
+    """Labels (n,) of any kind that can be told apart and sorted, on the host; raise where some are missing."""
+    check_unmasked(name, values)
+    labels = np.asarray(values)
+    if labels.ndim != 1 or labels.size == 0:
+        raise ValueError(f"{name} must have shape (n,), one label per row, and has shape {labels.shape}")
+    listed = isinstance(values, list | tuple) and labels.dtype.kind in "US"  # NumPy has made texts of what was none
+    missing = _missing(np.array(values, object) if listed else labels)
+    if missing.any():
+        first = int(np.argmax(missing))
+        raise ValueError(
+            f"{name} must have none missing, and holds {int(missing.sum())} that are NaN, NaT, None or empty, the first at index {first}: "
+            "drop those rows, or give them a label of their own"
+        )
+    try:
+        np.unique(labels)
+    except TypeError as error:
+        raise ValueError(f"{name} must be of one kind that can be sorted: {error}") from None
+    return labels
+
+
+def _missing(labels: np.ndarray) -> np.ndarray:
+    """Which labels stand for none: NaN, NaT, None, pandas.NA, and in texts what NumPy makes of these, and empty ones."""
+    kind = labels.dtype.kind
+    if kind in "fc":
+        return np.isnan(labels)
+    if kind in "mM":
+        return np.isnat(labels)
+    return np.array([_is_missing(label) for label in labels.tolist()]) if kind in "OTUS" else np.zeros(len(labels), bool)
+
+
+def _is_missing(label) -> bool:
+    if label is None or isinstance(label, str | bytes):
+        return label in (None, "", b"", "nan", "NaT", "<NA>")
+    try:
+        return bool(label != label)
+    except (TypeError, ValueError):  # pandas.NA is neither equal to itself nor not
+        return True
+
+
+def check_row_numbers(numbers, n: int) -> None:
+    """Raise unless `numbers` (m,) are whole numbers from 0 to n − 1 (values where they are known)."""
+    if not jnp.issubdtype(numbers.dtype, jnp.integer) or numbers.ndim != 1:
+        raise ValueError(f"row numbers must be whole numbers (m,), and have dtype {numbers.dtype} and shape {numbers.shape}")
+    if not is_concrete(numbers) or not numbers.size:
+        return
+    low, high = np.asarray(numbers).min(), np.asarray(numbers).max()
+    if low < 0 or high >= n:
+        wrong, hint = (low, ": negative ones do not count from the end") if low < 0 else (high, "")
+        raise ValueError(f"row numbers must be rows of X, 0 to {n - 1}, and include {wrong}{hint}")
 
 
 def check_whole(name: str, value, most: int | None = None) -> None:

@@ -1,0 +1,52 @@
+"""Eight threads, each in another dtype, on another route, and through another door: the same bits as one after the other."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import numpy as np
+import pytest
+
+import jaxrls as rls
+
+THREADS, ROUNDS = 8, 3
+RNG = np.random.default_rng(0)
+X, Y = RNG.normal(size=(20, 2)), RNG.normal(size=(20, 2))
+LAMS = np.array([1e-3, 0.1, 1.0, 100.0, 1e4])
+WAYS = {
+    "gram": (rls.Gaussian(1.0), {"route": "gram"}),
+    "features": (rls.Linear(), {"route": "features"}),
+    "cholesky": (rls.Gaussian(1.0), {"route": "cholesky"}),
+    "landmarks": (rls.Gaussian(1.0), {"landmarks": np.array([1, 5, 7, 12])}),
+}
+TASKS = [(way, dtype) for way in WAYS for dtype in (np.float64, np.float32)]
+
+
+def bits(way, dtype):
+    """Every number of a fit in this dtype, and its predictions."""
+    kernel, options = WAYS[way]
+    fit = rls.fit(kernel, X.astype(dtype), Y.astype(dtype), lams=LAMS.astype(dtype), weights=np.abs(Y[:, 0]).astype(dtype), **options)
+    found = [np.asarray(leaf) for leaf in jax.tree.leaves((fit, fit.predict(X.astype(dtype))))]
+    assert {leaf.dtype for leaf in found if leaf.dtype.kind == "f"} == {np.dtype(dtype)}
+    return [(leaf.dtype.name, leaf.shape, leaf.tobytes()) for leaf in found]
+
+
+@pytest.mark.filterwarnings("ignore:the chosen λ", "ignore:λ below")
+def test_threads_do_not_meet():
+    """Each thread begins with another task, so that every two of them are at work together in some round; the first round compiles."""
+    together = threading.Barrier(THREADS)
+
+    def work(number):
+        found = []
+        for turn in range(ROUNDS * len(TASKS)):
+            if turn % len(TASKS) == 0:
+                together.wait(timeout=120)
+            task = TASKS[(number + turn) % len(TASKS)]
+            found.append((task, bits(*task)))
+        return found
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        found = [pair for part in pool.map(work, range(THREADS)) for pair in part]
+    alone = {task: bits(*task) for task in TASKS}
+    for task, got in found:
+        assert got == alone[task], task

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import jaxrls as rls
-from jaxrls.__main__ import KERNELS, from_data, main, standardisation
+from jaxrls.__main__ import main
+from jaxrls.cli.fitting import KERNELS, from_data, standardisation
 
 pytestmark = pytest.mark.any_precision  # float64, whatever the switch says
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}

@@ -6,6 +6,9 @@ import sys
 from jaxrls.cli.main import main
 
 if __name__ == "__main__":
+    # The threads of the OpenBLAS that JAX's decompositions run on go to sleep after 2^4 cycles without work, in place of 2^26, in which they
+    # would take the time of whoever else computes. It is read when SciPy loads that library, which is later than this and once.
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:

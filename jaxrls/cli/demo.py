@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 import jaxrls as rls
-from jaxrls.cli.report import count, report, rms, say
+from jaxrls.cli.columns import rms
+from jaxrls.cli.report import count, report, say
 
 
 def run_demo(args) -> None:

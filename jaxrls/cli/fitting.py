@@ -9,8 +9,10 @@ import jax
 import numpy as np
 
 import jaxrls as rls
-from jaxrls.cli.report import TITLES, at_terminal, count, in_classes, report, say
+from jaxrls.cli.columns import standardisation, standardise
+from jaxrls.cli.report import TITLES, at_terminal, count, first_line, in_classes, report, say
 from jaxrls.io.tables import read_table
+from jaxrls.support.checks import check_weights
 
 # kernels of a width
 RADIAL: dict[str, Callable] = {
@@ -30,10 +32,13 @@ PICTURES = (".png", ".pdf", ".svg")
 def run_fit(args) -> None:
     """Read, fit, report, save."""
     check_outputs(args.out, args.plot)
-    table = read_table(args.data, target=args.target, labels=args.classify, groups=args.groups, weights=args.weights)
+    columns = {"target": args.target, "groups": args.groups, "weights": args.weights}
+    table = read_table(args.data, **columns, labels=args.classify, header=args.header, max_inflation=args.max_inflation)
     d = table.X.shape[1]
+    if table.weights is not None:
+        check_column_of_weights(args, table.weights)
     means, scales = standardisation(table.X, table.weights) if args.standardize else (np.zeros(d), np.ones(d))
-    X = (table.X - means) / scales
+    X = standardise(table.X, means, scales)
     Y, classes = code(table.y, table.layout["target"])
     kernel, words = make_kernel(args.kernel, args.width, args.degree, X, args.standardize)
     criterion, groups = make_criterion(args, table.groups, len(X))
@@ -43,7 +48,7 @@ def run_fit(args) -> None:
         raise ValueError(f"--landmarks must be at most {len(X)}, the rows of {args.data}, and is {args.landmarks}")
 
     target = f"target {table.layout['target']}{in_classes(classes)}"
-    say("data", f"{args.data}: {count(len(X), 'row')}, {count(d, 'input')}, {target}")
+    say("data", f"{args.data}: {count(len(X), 'row')}, {count(d, 'input')}, {target}{first_line(table.header)}")
     say("kernel", words)
     start = time.perf_counter()
     if args.tune:
@@ -95,11 +100,12 @@ def check_outputs(out, plot) -> None:
         matplotlib.use("agg")
 
 
-def standardisation(X, weights) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of each column; 1 where a column is constant."""
-    means = np.average(X, axis=0, weights=weights)
-    scales = np.sqrt(np.average((X - means) ** 2, axis=0, weights=weights))
-    return means, np.where(scales > 1e-12 * np.abs(X).max(axis=0), scales, 1.0)
+def check_column_of_weights(args, weights) -> None:
+    """Raise where the column of weights holds none."""
+    try:
+        check_weights(weights, len(weights))
+    except ValueError as error:
+        raise ValueError(f"{args.data}: column {args.weights}: {error}") from None
 
 
 def code(y, target) -> tuple[np.ndarray, np.ndarray | None]:

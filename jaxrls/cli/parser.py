@@ -7,6 +7,7 @@ import jaxrls as rls
 from jaxrls.cli.demo import run_demo
 from jaxrls.cli.fitting import CRITERIA, KERNELS, RADIAL, run_fit
 from jaxrls.cli.predicting import run_predict
+from jaxrls.io.packed import MAX_INFLATION
 
 EPILOG = """\
 example:
@@ -107,7 +108,17 @@ def add_fit(commands) -> None:
     )
     parser.add_argument("--plot", metavar="PICTURE", help="draw the error over lambda, as .png, .pdf or .svg (needs matplotlib)")
     parser.add_argument("--out", metavar="MODEL", help="save the model, as .npz, for predict and for jaxrls.load")
+    add_reading(parser)
     parser.set_defaults(run=run_fit, check=check_fit)
+
+
+def add_reading(parser: Parser) -> None:
+    """How files are read."""
+    reading = parser.add_argument_group("reading")
+    header = argparse.BooleanOptionalAction
+    reading.add_argument("--header", action=header, help="whether the first line of a CSV file holds names; by default what the rows say")
+    times = "how many times its size a compressed file may become in memory, 100 by default; 16 MiB always pass"
+    reading.add_argument("--max-inflation", type=positive, default=MAX_INFLATION, metavar="N", help=times)
 
 
 def check_fit(parser: Parser, args) -> None:
@@ -127,4 +138,5 @@ def add_predict(commands) -> None:
     parser.add_argument("model", metavar="MODEL", help="file written by fit --out, or by jaxrls.save")
     parser.add_argument("data", metavar="DATA", help="CSV or NPZ file; columns are matched by name where both files have names")
     parser.add_argument("--out", metavar="FILE", help="CSV file to write; by default predictions are printed")
+    add_reading(parser)
     parser.set_defaults(run=run_predict)

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 import numpy as np
 
 import jaxrls as rls
+from jaxrls.cli.columns import rms, standardisation
 
 TITLES = {"loo": "LOO error", "gcv": "GCV error", "kfold": "fold error", "log_marginal_likelihood": "-log evidence"}
 TABLE_ROWS = 12
@@ -28,8 +29,8 @@ def report(fit, Y, classes, weights) -> None:
     say("lambda", f"{float(fit.lam):.4g}")
     residuals = np.asarray(fit.loo_residuals)
     if classes is None:
-        error, scale = np.average(residuals**2, weights=weights), np.sqrt(np.cov(Y, aweights=weights, ddof=0))
-        say("LOO error", f"{error:.4g}, RMSE {np.sqrt(error):.4g} in units of the target, whose standard deviation is {scale:.4g}")
+        error, scale = rms(residuals, weights), standardisation(Y[:, None], weights)[1][0] if np.ptp(Y) else 0.0
+        say("LOO error", f"{error * error:.4g}, RMSE {error:.4g} in units of the target, whose standard deviation is {scale:.4g}")
     else:
         wrong = rls.decode(Y - residuals, classes) != rls.decode(Y, classes)
         say("LOO error", f"{100 * np.average(wrong, weights=weights):.3g} % of labels wrong")
@@ -69,14 +70,14 @@ def judge(prediction, y, classes) -> str | None:
     return f"RMSE {rms(residual):.4g} in units of the target"
 
 
-def rms(residual) -> float:
-    """√ of the mean square."""
-    return float(np.sqrt(np.mean(np.square(residual))))
-
-
 def count(n: int, what: str) -> str:
     """`1 row`, `2 rows`."""
     return f"{n} {what}" if n == 1 else f"{n} {what}s"
+
+
+def first_line(header: bool | None) -> str:
+    """What the first line of a table was taken for."""
+    return "" if header is None else f"; the first line is taken for {'a header' if header else 'data'}"
 
 
 def in_classes(classes) -> str:

@@ -120,9 +120,13 @@ def _parse_header(data: bytearray) -> tuple[np.dtype, bool, tuple[int, ...], int
     if start > min(len(data), 10**4):
         raise ValueError("its header does not end")
     header: dict[str, Any] = ast.literal_eval(data[8 + width : start].decode("utf-8" if data[6] == 3 else "latin-1").strip())
-    if not isinstance(header, dict) or set(header) != {"descr", "fortran_order", "shape"} or not isinstance(header["descr"], str):
+    if not isinstance(header, dict) or set(header) != {"descr", "fortran_order", "shape"}:
         raise ValueError("its header is not one")
+    if not isinstance(header["descr"], str):
+        raise ValueError(f"it holds records of {header['descr']}: save their columns")
     dtype, fortran, shape = np.dtype(header["descr"]), header["fortran_order"], header["shape"]
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects, which are not read: save numbers or text")
     if dtype.kind not in KINDS or not dtype.itemsize:
         raise ValueError(f"its dtype is {header['descr']}")
     if type(fortran) is not bool or type(shape) is not tuple or not all(type(side) is int and side >= 0 for side in shape):

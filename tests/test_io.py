@@ -409,20 +409,18 @@ def test_flipped_bits_never_end_in_anything_but_a_value_error(tmp_path):
 
 def test_every_bit_of_the_headers_of_arrays_is_checked(tmp_path):
     """A flipped bit there gave a wrong shape, as NumPy stops reading at the last number that the header declares."""
-    X, Y = problem(n=4)
-    obj = rls.Model(rls.Gaussian(np.ones(2)), X, Y, np.array(0.5))
+    obj = rls.Model(rls.Linear(), None, np.arange(3999.0), np.array(0.5))  # more than zipfile reads at once
     path = written(tmp_path, obj)
     data, original = path.read_bytes(), rls.load(path)
     starts = [match.start() for match in re.finditer(re.escape(b"\x93NUMPY"), data)]
-    assert len(starts) == 5
-    for start in starts:
-        for i in range(start, start + 128):
-            for bit in range(8):
-                path.write_bytes(data[:i] + bytes([data[i] ^ 1 << bit]) + data[i + 1 :])
-                try:
-                    assert_same(rls.load(path), original)
-                except ValueError as error:
-                    assert "fit.npz was not written by jaxrls.save, or is damaged" in str(error)
+    assert len(starts) == 3
+    for i in range(starts[1], starts[1] + 128):  # fuzz/archives.py takes all of them
+        for bit in range(8):
+            path.write_bytes(data[:i] + bytes([data[i] ^ 1 << bit]) + data[i + 1 :])
+            try:
+                assert_same(rls.load(path), original)
+            except ValueError as error:
+                assert "fit.npz was not written by jaxrls.save, or is damaged" in str(error)
 
 
 def forge(path, **members):

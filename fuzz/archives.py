@@ -22,9 +22,53 @@ import jaxrls as rls
 
 FIXTURE = Path(__file__).parents[1] / "tests" / "fixtures" / "fit-0.1.0.npz"
 HEADER = 128  # bytes of an array's header
-JUNK = [None, -1, 0, 1.5, 1e999, "", "model", "a" * 999, True, [], [[1]], {}, {"array": "header"}, {"array": "no"}, {"tuple": [1]}, {"class": "Linear"}]
-DESCRS = ["'<f8'", "'>f4'", "'|O'", "'<U0'", "'|V8'", "'<c16'", "'<M8[ns]'", "'f8,f8'", "[('a', '<f8')]", "3", "None", "'" + "f" * 99 + "'", "f8"]
-SHAPES = ["()", "(0,)", "(-1,)", "(3, 4)", "(10**9,)", "(99999999999999,)", "(0, 99999999999999999999)", "(True,)", "[3]", "3", "(1.5,)", "(" * 40]
+JUNK = [
+    None,
+    -1,
+    0,
+    1.5,
+    1e999,
+    "",
+    "model",
+    "a" * 999,
+    True,
+    [],
+    [[1]],
+    {},
+    {"array": "header"},
+    {"array": "no"},
+    {"tuple": [1]},
+    {"class": "Linear"},
+]
+DESCRS = [
+    "'<f8'",
+    "'>f4'",
+    "'|O'",
+    "'<U0'",
+    "'|V8'",
+    "'<c16'",
+    "'<M8[ns]'",
+    "'f8,f8'",
+    "[('a', '<f8')]",
+    "3",
+    "None",
+    "'" + "f" * 99 + "'",
+    "f8",
+]
+SHAPES = [
+    "()",
+    "(0,)",
+    "(-1,)",
+    "(3, 4)",
+    "(10**9,)",
+    "(99999999999999,)",
+    "(0, 99999999999999999999)",
+    "(True,)",
+    "[3]",
+    "3",
+    "(1.5,)",
+    "(" * 40,
+]
 
 
 def content(path):
@@ -80,13 +124,17 @@ def forged(rng, data: bytes) -> bytes:
         np.lib.format.write_array(file, np.frombuffer(json.dumps(tree).encode(), np.uint8))
         members[name] = file.getvalue()
     elif rng.random() < 0.5:
-        text = f"{{'descr': {chance(rng, DESCRS)}, 'fortran_order': {chance(rng, ('True', 'False', '2'))}, 'shape': {chance(rng, SHAPES)}, }}"
+        text = (
+            f"{{'descr': {chance(rng, DESCRS)}, 'fortran_order': {chance(rng, ('True', 'False', '2'))}, 'shape': {chance(rng, SHAPES)}, }}"
+        )
         text = damaged(rng, text.encode())[: HEADER - 11] if rng.random() < 0.3 else text.encode()
         members[name] = members[name][:10] + text.ljust(HEADER - 11) + b"\n" + members[name][HEADER:]
     else:
         members[name] = damaged(rng, members[name], members["header.npy"])
     file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", chance(rng, (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2))) as archive:
+    with zipfile.ZipFile(
+        file, "w", chance(rng, (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2))
+    ) as archive:
         for member, content in members.items():
             archive.writestr(member, content)
     return file.getvalue()

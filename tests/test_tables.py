@@ -151,6 +151,8 @@ def test_many_columns_are_no_matter(csv):
     start = time.perf_counter()
     assert read_table(csv(names + "\n" + ",".join("1" * d) + "\n")).X.shape == (1, d - 1)
     assert time.perf_counter() - start < 5
+    with pytest.raises(ValueError, match="has 1000001 columns, and at most 1000000 are read from text"):
+        read_table(csv("," * 10**6 + "\n"))
 
 
 @pytest.mark.parametrize("name", ["data.csv.gz", "data.npz"])

@@ -70,9 +70,9 @@ def _text_outweighs(first: list[str], rows: Iterable[list[str]]) -> bool:
                 again[j] = True
     names = [j for j, cell in enumerate(first) if not is_missing(cell) and not is_number(cell)]
     numbered = [int(cell) for cell in first if is_number(cell) and not is_missing(cell)]
-    data = [j for j, cell in enumerate(first) if j in names and again[j] or is_number(cell) and whole[j]]
-    if len(numbered) > 1 and numbered == list(range(len(numbered))):  # as pandas calls columns without names, one among them named
-        data = [j for j in data if j in names]
+    data = [j for j in names if again[j]]
+    if len(numbered) < 2 or numbered != list(range(len(numbered))):  # as pandas calls columns without names, one among them named
+        data += [j for j, cell in enumerate(first) if is_number(cell) and whole[j]]
     return sum(2 * numbers[j] >= total > 0 and not again[j] for j in names) > len(data)
 
 

@@ -22,6 +22,7 @@ from jaxrls.io.npz import Archive, Damaged, open_archive
 from jaxrls.io.packed import MAX_INFLATION, check_gzip
 
 LISTED = 20  # column names in an error message, at most
+MOST_COLUMNS = 10**6  # of text: a line of commas alone would take a hundred times its size in memory
 
 
 class Table(NamedTuple):
@@ -100,12 +101,13 @@ def read_inputs(
     names, target = layout.get("inputs"), layout.get("target")
     source = _Csv(path, header, max_inflation, names)
     if source.names and names:
-        absent = [name for name in names if name not in source.names]
+        absent = sorted({*names} - {*source.names})
         if absent:
             raise ValueError(
-                f"{path} lacks columns that the model was fitted on: {', '.join(absent)}; its columns are {source.list_columns()}"
+                f"{path} lacks columns that the model was fitted on: {', '.join(absent[:LISTED])}; its columns are {source.list_columns()}"
             )
-        inputs = [source.names.index(name) for name in names]
+        places = {name: j for j, name in enumerate(source.names)}
+        inputs = [places[name] for name in names]
         t = source.names.index(target) if target in source.names else None
     elif source.width == layout.get("width"):
         inputs = layout["positions"]
@@ -145,6 +147,8 @@ class _Csv:
             first = next(rows, None)
             if first is None:
                 raise ValueError(f"{path} is empty")
+            if len(first) > MOST_COLUMNS:
+                raise ValueError(f"{path} has {len(first)} columns, and at most {MOST_COLUMNS} are read from text: save it as .npz")
             line, second = rows.line, next(rows, None)
             names = [cell.strip() for cell in first]
             if header is None:
@@ -187,7 +191,10 @@ class _Csv:
             "encoding": "utf-8-sig",
             "skiprows": self.skip,
         }
-        kinds = ["f8" if j in numbers else "O" if j in texts else "U1" for j in range(self.width)]
+        kinds = ["U1"] * self.width
+        for kind, columns in (("f8", numbers), ("O", texts)):
+            for j in columns:
+                kinds[j] = kind
         try:
             if set(kinds) == {"f8"}:
                 table = np.loadtxt(os.fspath(self.path), ndmin=2, **options)
@@ -207,6 +214,7 @@ class _Csv:
 
     def _explain(self, numbers, texts, optional, cause) -> ValueError:
         """The first cell that is to blame, found row by row."""
+        needed, columns = sorted({*numbers, *texts} - {*optional}), set(numbers)
         with self._rows(self.delimiter) as rows:
             if self.names:
                 next(rows)
@@ -214,8 +222,8 @@ class _Csv:
                 where = f"{self.path}: row {i} (line {rows.line})"
                 if len(row) != self.width:
                     return ValueError(f"{where} has {len(row)} cells, and the {'header' if self.names else 'first row'} has {self.width}")
-                for j in sorted({*numbers, *texts} - {*optional}):
-                    fault = _fault(row[j], j in numbers)
+                for j in needed:
+                    fault = _fault(row[j], j in columns)
                     if fault:
                         return ValueError(f"{where}, column {self.names[j] if self.names else j}: {fault}{self._hint(i)}")
         return ValueError(f"{self.path} could not be read: {cause}")

@@ -268,6 +268,14 @@ def test_standardisation_is_that_of_the_column_in_other_units(exponent, dtype, r
     assert rms(np.array([3e200, 4e200]), np.array([1.0, 1.0])) == pytest.approx(np.sqrt(12.5) * 1e200)
 
 
+def test_too_little_memory_is_told(folder, capsys, monkeypatch):
+    def fail(*args, **options):
+        raise MemoryError("Unable to allocate 9 TiB")
+
+    monkeypatch.setattr(rls, "fit", fail)
+    assert "out of memory: Unable to allocate 9 TiB" in fails(capsys, "fit", "train.csv", "--width", "1")
+
+
 def test_a_column_of_weights_without_weight_is_told(folder, capsys):
     Path("w.csv").write_text("a,w,z,y\n" + "".join(f"{i},0,{i - 5},{i % 5}\n" for i in range(20)))
     assert "column w: weights are all zero" in fails(capsys, "fit", "w.csv", "--weights", "w")

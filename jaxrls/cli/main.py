@@ -23,6 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return complain(f"{error.filename}: {error.strerror}" if error.filename else error)
     except ValueError as error:
         return complain(error)
+    except MemoryError as error:
+        return complain(f"out of memory: {error or 'use fewer rows, or --landmarks'}")
     for warning in caught:
         if warning.category is UserWarning:
             complain(f"warning: {warning.message}")

@@ -303,6 +303,7 @@ EXTRA = {"layout": LAYOUT, "means": [0.0, 0.0], "scales": [1.0, 1.0], "classes":
         {"scales": [0.0, 1.0]},
         {"scales": [[1.0], [2.0]]},
         {"means": [float("nan"), 1.0]},
+        {"means": [10**400, 1]},
         {"classes": "ab"},
         {"classes": ["a"]},
         {"classes": [["a"], 2]},

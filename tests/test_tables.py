@@ -100,6 +100,7 @@ FRACTIONS = "0.5,1.5,0.25\n-0.5,2.5,1.5\n"
         (",0,1", "0,0.5,1.5\n1,0.25,2.5\n", True),  # and its index before them
         ("0,1,2", "3,4,5\n6,7,8\n", False),  # it counts on
         ("0,1,3", FLOATS, False),
+        (f"1,2,{'1' * 300}", FRACTIONS, False),
         ("1,2,3", FLOATS, False),
         ("1,2,3", WHOLE, False),
         ("2018,2019,2020", FRACTIONS, True),

@@ -66,7 +66,7 @@ def is_layout(layout) -> bool:
 
 def are_numbers(values) -> bool:
     """Whether this is a list of finite numbers."""
-    return isinstance(values, list) and all(type(value) in (int, float) and abs(value) < float("inf") for value in values)
+    return isinstance(values, list) and all(type(value) in (int, float) and abs(value) <= sys.float_info.max for value in values)
 
 
 def scores_of(path, model, X) -> np.ndarray:

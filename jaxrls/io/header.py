@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
 FEW = 3  # columns, from which on a line that counts them from 0 is no accident
+DIGITS = 19  # that a whole number has less than, as a name or in a table
 
 
 def is_number(cell: str) -> bool:
@@ -78,4 +79,4 @@ def _text_outweighs(first: list[str], rows: Iterable[list[str]]) -> bool:
 
 def _is_whole(cell: str) -> bool:
     digits = cell.strip().removeprefix("-")
-    return digits.isascii() and digits.isdecimal()
+    return digits.isascii() and digits.isdecimal() and len(digits) < DIGITS

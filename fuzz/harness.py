@@ -121,6 +121,7 @@ def damaged(rng, data: bytes, other: bytes = b"") -> bytes:
         case 4:
             broken[at[0] : at[0]] = rng.bytes(int(rng.integers(1, 50)))
         case 5:
+            at[1] = min(at[1], at[0] + len(other) // 2)  # no more, lest it be the other
             broken[at[0] : at[1]] = other[at[0] : at[1]]
         case 6:
             size = chance(rng, (1, 2, 4, 8))

@@ -1,16 +1,20 @@
 """The command line: what it prints, what it writes, and one clear line where something is wrong."""
 
+import json
 import os
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import jaxrls as rls
-from jaxrls.__main__ import KERNELS, from_data, main, standardisation
+from jaxrls.__main__ import main
+from jaxrls.cli.columns import rms, standardisation, standardise
+from jaxrls.cli.fitting import KERNELS, from_data
 
 pytestmark = pytest.mark.any_precision  # float64, whatever the switch says
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
@@ -207,6 +211,138 @@ def test_archives_and_models_of_the_library(folder, capsys):
     assert Path("p.csv").read_text().startswith("prediction_0,prediction_1\n")
 
 
+@pytest.mark.parametrize("header", ["0,1,2", "2.5,1,2"])
+def test_the_report_says_what_the_first_line_was_taken_for(folder, capsys, header):
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(25, 2))
+    rows = "".join(f"{a!r},{b!r},{float(np.sin(a)) + b!r}\n" for a, b in X.tolist())
+    Path("c.csv").write_text(f"{header}\n{rows}")
+    out = run(capsys, "fit", "c.csv", "--out", "m.npz")
+    first = out.splitlines()[0]
+    if header == "0,1,2":
+        assert "25 rows" in first and "target 2" in first and first.endswith("; the first line is taken for a header")
+        assert value(out, "LOO error") < 0.1
+        assert "26 rows" in run(capsys, "fit", "c.csv", "--no-header").splitlines()[0]
+    else:
+        assert "26 rows" in first and first.endswith("; the first line is taken for data")
+        assert "25 rows" in run(capsys, "fit", "c.csv", "--header").splitlines()[0]
+    assert run(capsys, "predict", "m.npz", "c.csv", "--header", "--out", "p.csv").startswith("25 predictions")
+    assert run(capsys, "predict", "m.npz", "c.csv", "--no-header", "--out", "p.csv").startswith("26 predictions")
+
+
+@pytest.mark.parametrize("unit", [1e200, 1e-170, 1e300, 1e-300])
+def test_columns_of_any_unit_are_standardised(folder, capsys, unit):
+    """Their squares leave the range of numbers, and they became constant."""
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(30, 2)) + [3.0, -2.0]
+    y = np.sin(X[:, 0]) + X[:, 1]
+    for name, factor in (("one.csv", 1.0), ("unit.csv", unit)):
+        np.savetxt(name, np.column_stack([X * [factor, 1.0], y]), delimiter=",", header="a,b,y", comments="")
+    reports = [run(capsys, "fit", name, "--out", name + ".npz") for name in ("one.csv", "unit.csv")]
+    assert [value(out, "LOO error") for out in reports] == pytest.approx([value(reports[0], "LOO error")] * 2, rel=1e-6)
+    found = []
+    for name in ("one.csv", "unit.csv"):
+        run(capsys, "predict", name + ".npz", name, "--out", "p.csv")
+        found.append(np.array(predictions(), float))
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("exponent", [-1060, -500, 0, 900, 1021])
+def test_standardisation_is_that_of_the_column_in_other_units(exponent, dtype, rng):
+    if dtype == np.float32:
+        exponent //= 9
+    X = rng.normal(size=(20, 1)).astype(dtype)
+    Z = np.ldexp(X, exponent)
+    X = np.ldexp(Z.astype(np.float64), -exponent)  # as far as it survived
+    weights = rng.uniform(0, 1e300, 20)
+    for v in (None, weights):
+        found = standardise(Z, *standardisation(Z, v))
+        shares = None if v is None else v / 1e300
+        mean = np.average(X, axis=0, weights=shares)
+        expected = (X - mean) / np.sqrt(np.average((X - mean) ** 2, axis=0, weights=shares))
+        assert found.dtype == dtype
+        np.testing.assert_allclose(found, expected, rtol=1e-2 if exponent < -1000 else 1e-5 if dtype == np.float32 else 1e-12, atol=1e-6)
+    far = np.array([[-1.7e308], [1.7e308]])
+    np.testing.assert_allclose(standardise(far, *standardisation(far, None)), [[-1], [1]])
+    assert rms(np.array([3e200, 4e200]), np.array([1.0, 1.0])) == pytest.approx(np.sqrt(12.5) * 1e200)
+
+
+def test_too_little_memory_is_told(folder, capsys, monkeypatch):
+    def fail(*args, **options):
+        raise MemoryError("Unable to allocate 9 TiB")
+
+    monkeypatch.setattr(rls, "fit", fail)
+    assert "out of memory: Unable to allocate 9 TiB" in fails(capsys, "fit", "train.csv", "--width", "1")
+
+
+def test_a_column_of_weights_without_weight_is_told(folder, capsys):
+    Path("w.csv").write_text("a,w,z,y\n" + "".join(f"{i},0,{i - 5},{i % 5}\n" for i in range(20)))
+    assert "column w: weights are all zero" in fails(capsys, "fit", "w.csv", "--weights", "w")
+    assert "column z: weights must not be negative" in fails(capsys, "fit", "w.csv", "--weights", "z")
+
+
+LAYOUT = {"inputs": ["a", "b"], "positions": [0, 1], "width": 3, "target": "y"}
+EXTRA = {"layout": LAYOUT, "means": [0.0, 0.0], "scales": [1.0, 1.0], "classes": None}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"layout": []},
+        {"layout": {"inputs": 3}},
+        {"layout": LAYOUT | {"inputs": [1, 2]}},
+        {"layout": LAYOUT | {"inputs": None, "positions": [0, 7]}},
+        {"layout": LAYOUT | {"inputs": None, "positions": None}},
+        {"layout": LAYOUT | {"inputs": None, "positions": [0.5, "a"]}},
+        {"layout": LAYOUT | {"target": ["y"]}},
+        {"means": 3},
+        {"means": ["a", "b"]},
+        {"means": [1.0]},
+        {"scales": None},
+        {"scales": [0.0, 1.0]},
+        {"scales": [[1.0], [2.0]]},
+        {"means": [float("nan"), 1.0]},
+        {"means": [10**400, 1]},
+        {"classes": "ab"},
+        {"classes": ["a"]},
+        {"classes": [["a"], 2]},
+        {"classes": ["a", "b", "c"]},
+    ],
+    ids=str,
+)
+def test_forged_extras_are_told(folder, capsys, change):
+    data = read("train.csv")
+    rls.save("m.npz", rls.Model(rls.Linear(), None, np.ones(2), np.array(0.0)), extra=EXTRA)
+    run(capsys, "predict", "m.npz", "test.csv", "--out", "p.csv")
+    rls.save("m.npz", rls.Model(rls.Linear(), None, np.ones(2), np.array(0.0)), extra=EXTRA | change)
+    assert "m.npz" in fails(capsys, "predict", "m.npz", "test.csv", "--out", "q.csv")
+    assert not Path("q.csv").exists() and len(data)
+
+
+@pytest.mark.parametrize("kernel", [{"class": "Gaussian", "fields": {"width": "wide"}}, 3, None, "text", {"list": []}], ids=str)
+def test_forged_models_are_told(folder, capsys, kernel):
+    rls.save("m.npz", rls.Model(rls.Gaussian(1.0), np.ones((3, 2)), np.ones(3), np.array(0.0)))
+    run(capsys, "predict", "m.npz", "new.csv", "--out", "p.csv")
+    with np.load("m.npz") as archive:
+        arrays = dict(archive)
+    header = json.loads(arrays["header"].tobytes())
+    header["tree"]["fields"]["kernel"] = kernel
+    np.savez("m.npz", **arrays | {"header": np.frombuffer(json.dumps(header).encode(), np.uint8)})
+    assert "m.npz" in fails(capsys, "predict", "m.npz", "new.csv", "--out", "q.csv")
+
+
+def test_forged_archives_of_data_are_told(folder, capsys):
+    huge = b"\x93NUMPY\x01\x00\x76\x00" + b"{'descr': '<f8', 'fortran_order': False, 'shape': (10000000000000, 2), }".ljust(117) + b"\n"
+    for method, data in ((zipfile.ZIP_STORED, huge), (zipfile.ZIP_LZMA, huge), (zipfile.ZIP_STORED, b"")):
+        with zipfile.ZipFile("d.npz", "w", method) as archive:
+            archive.writestr("X.npy", data)
+        assert "d.npz is not an NPZ file, or is damaged: X" in fails(capsys, "fit", "d.npz")
+    np.savez_compressed("d.npz", X=np.zeros((2**20, 3)), y=np.zeros(2**20))
+    assert "--max-inflation" in fails(capsys, "fit", "d.npz")
+    assert "y" in fails(capsys, "fit", "d.npz", "--max-inflation", "2000", "--target", "z")
+
+
 def test_constant_columns_do_no_harm(folder, capsys):
     Path("c.csv").write_text("a,b,y\n" + "".join(f"{i},7,{i % 5}\n" for i in range(20)))
     run(capsys, "fit", "c.csv", "--out", "m.npz")
@@ -329,6 +465,23 @@ def test_a_process_ends_with_2_and_no_traceback(folder):
     for argv in (("fit", "no.csv"), ("fit", "train.csv", "--width", "x")):
         result = process(*argv)
         assert result.returncode == 2 and result.stdout == "" and result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("chosen", [None, "20"])
+def test_threads_of_openblas_are_told_to_sleep_before_it_loads(folder, chosen):
+    """JAX's decompositions run on SciPy's OpenBLAS, which reads the variable when it is loaded, and JAX loads it when it needs it."""
+    code = """
+import os, runpy, sys
+sys.argv = ["jaxrls", "--version"]
+try:
+    runpy.run_module("jaxrls", run_name="__main__", alter_sys=True)
+except SystemExit:
+    print(os.environ.get("OPENBLAS_THREAD_TIMEOUT"), "scipy.linalg" in sys.modules)
+"""
+    environment = {name: value for name, value in ENVIRONMENT.items() if name != "OPENBLAS_THREAD_TIMEOUT"}
+    environment |= {} if chosen is None else {"OPENBLAS_THREAD_TIMEOUT": chosen}
+    out = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True, timeout=300).stdout
+    assert out.splitlines()[-1] == f"{chosen or 4} False"
 
 
 def test_predictions_are_printed_and_the_reader_may_leave(folder):

@@ -1,5 +1,6 @@
 """Saved and loaded: bit for bit, without pickle, whole or not at all."""
 
+import io
 import json
 import os
 import pickle
@@ -7,6 +8,10 @@ import re
 import stat
 import subprocess
 import sys
+import time
+import tracemalloc
+import warnings
+import zipfile
 from pathlib import Path
 
 import jax
@@ -15,7 +20,7 @@ import numpy as np
 import pytest
 
 import jaxrls as rls
-from jaxrls.support import pytrees
+from jaxrls.support import files, pytrees
 
 pytestmark = pytest.mark.any_precision  # files of both, whatever the switch says
 FIXTURE = Path(__file__).parent / "fixtures" / "fit-0.1.0.npz"
@@ -206,6 +211,46 @@ def test_extra_goes_along(tmp_path):
         rls.save(tmp_path / "k.npz", rls.Linear(), extra={"a": np.ones(3)})
 
 
+def deep(depth):
+    nest: list = []
+    for _ in range(depth):
+        nest = [nest]
+    return nest
+
+
+@pytest.mark.parametrize(
+    "extra", [["a"], "a", [], 3, {"a": deep(5000)}, {"a": 10**5000}], ids=["list", "text", "none", "number", "deep", "long"]
+)
+def test_extra_that_could_not_be_loaded_is_refused_at_save(unchecked, extra, tmp_path):
+    with pytest.raises(ValueError, match="extra must"):
+        rls.save(tmp_path / "k.npz", rls.Linear(), extra=extra)
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_object_that_could_not_be_loaded_is_refused_at_save(tmp_path):
+    kernel = rls.Linear()
+    for _ in range(2000):
+        kernel = pytrees.REGISTRY["Scaled"](1.0, kernel)
+    with pytest.raises(ValueError, match="the object to save"):
+        rls.save(tmp_path / "k.npz", kernel)
+    assert os.listdir(tmp_path) == []
+
+
+@rls.pytree
+class Awkward:
+    """Fields with the names of NumPy's own arguments, and of the archive's own member."""
+
+    file: object
+    header: object
+    allow_pickle: object
+
+
+def test_fields_of_any_name_round_trip(tmp_path):
+    obj = Awkward(np.ones(2), np.arange(3), np.zeros(1))
+    rls.save(tmp_path / "k.npz", obj)
+    assert_same(obj, rls.load(tmp_path / "k.npz"))
+
+
 def test_the_name_is_kept_and_an_old_file_is_replaced_whole(tmp_path):
     path = tmp_path / "model"
     path.write_text("old")
@@ -250,6 +295,86 @@ def test_links_are_followed(tmp_path):
     assert rls.load(target) == rls.Gaussian(1.0)
 
 
+# what killed processes leave behind
+
+
+WRITER = """
+import importlib.util, os, signal, sys
+spec = importlib.util.spec_from_file_location("files", sys.argv[1])
+files = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(files)
+with files.replacing(sys.argv[2]) as file:
+    file.write(b"slow")
+    file.flush()
+    print("started", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def start_writing(path):
+    """Another process that has begun to write, and goes on when told so."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, files.__file__, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "started\n"
+    return process
+
+
+needs_locks = pytest.mark.skipif(files.fcntl is None, reason="where there are no locks, orphans stay for a week")
+
+
+@needs_locks
+def test_the_next_save_removes_what_a_killed_one_left(tmp_path):
+    with start_writing(tmp_path / "model.npz") as process:
+        process.kill()
+    (orphan,) = os.listdir(tmp_path)
+    assert f"-{process.pid}-" in orphan
+    rls.save(tmp_path / "other.npz", rls.Linear())
+    assert os.listdir(tmp_path) == ["other.npz"]
+
+
+@needs_locks
+def test_no_save_removes_what_a_living_one_writes(tmp_path):
+    process = start_writing(tmp_path / "slow.npz")
+    with files.replacing(tmp_path / "mine.npz") as file:  # of another process, and one of this
+        rls.save(tmp_path / "other.npz", rls.Linear())
+        assert len([name for name in os.listdir(tmp_path) if name.startswith(files.PREFIX)]) == 2
+        file.write(b"mine")
+    process.communicate("go on\n", timeout=60)
+    assert sorted(os.listdir(tmp_path)) == ["mine.npz", "other.npz", "slow.npz"]
+    assert (tmp_path / "slow.npz").read_bytes() == b"slow"
+
+
+def test_files_of_other_hosts_are_left_alone_for_a_week(tmp_path):
+    """Whether a lock reaches them is up to the file system."""
+    names = [f"{files.PREFIX}00000000-1-aa", f"{files.PREFIX}0123456789abcdef", f"{files.PREFIX}{files.kernel_tag()}x-1-aa"]
+    for name in names:
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / f"{files.PREFIX}folder").mkdir()
+    rls.save(tmp_path / "k.npz", rls.Linear())
+    assert set(names) < set(os.listdir(tmp_path))
+    week_ago = time.time() - 8 * 24 * 3600
+    for path in tmp_path.iterdir():
+        os.utime(path, (week_ago, week_ago))
+    rls.save(tmp_path / "k.npz", rls.Linear())
+    assert sorted(os.listdir(tmp_path)) == [f"{files.PREFIX}folder", "k.npz"]
+
+
+@needs_locks
+def test_a_file_taken_for_an_orphan_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
+    flock, calls = files.fcntl.flock, []
+
+    def late(file, operation):
+        calls.append(file.name)
+        if len(calls) == 1:
+            os.unlink(file.name)  # another process was faster
+        flock(file, operation)
+
+    monkeypatch.setattr(files.fcntl, "flock", late)
+    rls.save(tmp_path / "k.npz", rls.Linear())
+    assert len(calls) == 2 and os.listdir(tmp_path) == ["k.npz"]
+
+
 # files that are not what they should be
 
 
@@ -280,6 +405,142 @@ def test_flipped_bits_never_end_in_anything_but_a_value_error(tmp_path):
             assert_same(rls.load(path), original)  # some bits, such as a time stamp, do not matter
         except ValueError as error:
             assert "fit.npz" in str(error)
+
+
+def test_every_bit_of_the_headers_of_arrays_is_checked(tmp_path):
+    """A flipped bit there gave a wrong shape, as NumPy stops reading at the last number that the header declares."""
+    obj = rls.Model(rls.Linear(), None, np.arange(3999.0), np.array(0.5))  # more than zipfile reads at once
+    path = written(tmp_path, obj)
+    data, original = path.read_bytes(), rls.load(path)
+    starts = [match.start() for match in re.finditer(re.escape(b"\x93NUMPY"), data)]
+    assert len(starts) == 3
+    for i in range(starts[1], starts[1] + 128):  # fuzz/archives.py takes all of them
+        for bit in range(8):
+            path.write_bytes(data[:i] + bytes([data[i] ^ 1 << bit]) + data[i + 1 :])
+            try:
+                assert_same(rls.load(path), original)
+            except ValueError as error:
+                assert "fit.npz was not written by jaxrls.save, or is damaged" in str(error)
+
+
+def forge(path, **members):
+    """Write an archive whose checksums are right, its members' bytes as given."""
+    with zipfile.ZipFile(path, "w", members.pop("method", zipfile.ZIP_STORED)) as archive:
+        for name, data in members.items():
+            archive.writestr(f"{name}.npy", data)
+
+
+def member(array, header=None):
+    """An array's bytes in NumPy's format, with a header of one's own."""
+    file = io.BytesIO()
+    np.lib.format.write_array(file, array)
+    if header is None:
+        return file.getvalue()
+    text = header.encode() + b" " * (118 - len(header) - 1) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + array.tobytes()
+
+
+def model_members(header=None):
+    text = json.dumps(
+        {"format": "jaxrls", "format_version": 1, "tree": {"class": "Gaussian", "fields": {"width": {"array": "width"}}}, "extra": {}}
+    )
+    return {"header": member(np.frombuffer(text.encode(), np.uint8)), "width": member(np.arange(1.0, 7.0), header)}
+
+
+HEADERS = [
+    "{'descr': '<f8', 'fortran_order': False, 'shape': (5,), }",
+    "{'descr': '<f8', 'fortran_order': False, 'shape': (7,), }",
+    "{'descr': '<f8', 'fortran_order': False, 'shape': (10000000000000,), }",
+    "{'descr': '<f8', 'fortran_order': False, 'shape': (-2, -3), }",
+    "{'descr': '<f8', 'fortran_order': False, 'shape': (True, 6), }",
+    "{'descr': '<f8', 'fortran_order': False, 'shape': 6, }",
+    "{'descr': '<f8', 'fortran_order': False, 'shape': None, }",
+    "{'descr': '<f8', 'fortran_order': 2, 'shape': (6,), }",
+    "{'descr': 3, 'fortran_order': False, 'shape': (6,), }",
+    "{'descr': [('a', '<f8')], 'fortran_order': False, 'shape': (6,), }",
+    "{'descr': '|O', 'fortran_order': False, 'shape': (6,), }",
+    "{'descr': '<U0', 'fortran_order': False, 'shape': (6,), }",
+    "{'descr': 'no', 'fortran_order': False, 'shape': (6,), }",
+    "{'descr': '<f8', 'fortran_order': False}",
+    "{'descr': '<f8', 'fortran_order': False, 'shape': (6,), ",
+    "  {'descr': '<f8',\n 'fortran_order': False, 'shape': (6,), }}",
+    "'" * 3,
+    "(" * 100,
+    "[1, 2]",
+    "6",
+    "",
+]
+
+
+@pytest.mark.parametrize("header", HEADERS)
+def test_forged_headers_of_arrays_are_told(header, tmp_path):
+    path = tmp_path / "fit.npz"
+    forge(path, **model_members("{'descr': '<f8', 'fortran_order': True, 'shape': (6,), }"))
+    assert rls.load(path) == rls.Gaussian(np.arange(1.0, 7.0))
+    forge(path, **model_members(header))
+    with pytest.raises(ValueError, match="fit.npz was not written by jaxrls.save, or is damaged: width"):
+        rls.load(path)
+
+
+def test_archives_that_no_numpy_wrote_are_told(tmp_path):
+    path = tmp_path / "fit.npz"
+    for method in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
+        forge(path, method=method, **model_members())
+        with pytest.raises(ValueError, match="fit.npz was not written.* compressed in a way"):
+            rls.load(path)
+    forge(path, **model_members())
+    data = bytearray(path.read_bytes())
+    for start in (match.start() for match in re.finditer(re.escape(b"PK\x01\x02"), bytes(data))):
+        data[start + 8] |= 1  # a password
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match="fit.npz was not written"):
+        rls.load(path)
+    with warnings.catch_warnings(), zipfile.ZipFile(path, "w") as archive:
+        warnings.simplefilter("ignore")
+        for name, data in [*model_members().items(), ("width", member(np.ones(3)))]:
+            archive.writestr(f"{name}.npy", data)
+    with pytest.raises(ValueError, match="two of its members have one name"):
+        rls.load(path)
+
+
+def test_members_that_the_header_does_not_name_are_not_read(tmp_path):
+    path = tmp_path / "fit.npz"
+    forge(path, method=zipfile.ZIP_DEFLATED, **model_members(), more=member(np.zeros(2**23)))
+    assert path.stat().st_size < 10**5
+    assert rls.load(path) == rls.Gaussian(np.arange(1.0, 7.0))
+
+
+@pytest.mark.parametrize("times", [1, 3], ids=["one", "many"])
+def test_a_small_file_does_not_become_a_large_one(times, tmp_path):
+    path = tmp_path / "fit.npz"
+    names = [f"w{i}" for i in range(times)]
+    tree = {"class": "Linear", "fields": {}}
+    for name in names:
+        tree = {"class": "Scaled", "fields": {"scale": {"array": name}, "kernel": tree}}
+    text = json.dumps({"format": "jaxrls", "format_version": 1, "tree": tree, "extra": {}})
+    zeros = member(np.zeros(3 * 2**20 // times))
+    forge(path, method=zipfile.ZIP_DEFLATED, header=member(np.frombuffer(text.encode(), np.uint8)), **dict.fromkeys(names, zeros))
+    with pytest.raises(ValueError, match=r"fit.npz has \d+ bytes and becomes more than 16777216 in memory.*max_inflation above \d+"):
+        rls.load(path)
+    assert isinstance(rls.load(path, max_inflation=2000), rls.Kernel)
+    with pytest.raises(ValueError, match="max_inflation must be"):
+        rls.load(path, max_inflation=0)
+
+
+def test_a_member_that_holds_more_than_it_says_is_not_unpacked(tmp_path):
+    """Its size is a claim in the archive's directory; in memory counts what it becomes."""
+    path = tmp_path / "fit.npz"
+    forge(path, method=zipfile.ZIP_DEFLATED, **model_members() | {"width": member(np.zeros(2**23))})
+    data = bytearray(path.read_bytes())
+    at = bytes(data).rindex(b"PK\x01\x02")
+    data[at + 24 : at + 28] = (1000).to_bytes(4, "little")
+    path.write_bytes(data)
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="fit.npz was not written"):
+        rls.load(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 * 2**20
 
 
 def test_foreign_files(tmp_path):

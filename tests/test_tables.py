@@ -86,6 +86,91 @@ def test_first_rows_that_are_no_headers(csv, rows):
         assert "row 1 (line 1)" in str(error)
 
 
+FLOATS = "0.5,1.5,0.25\n-0.5,2.5,1\n1.5,-3.5,1\n"
+WHOLE = "4,1,2\n7,8,3\n5,6,9\n"
+FRACTIONS = "0.5,1.5,0.25\n-0.5,2.5,1.5\n"
+
+
+@pytest.mark.parametrize(
+    ("first", "rows", "header"),
+    [
+        ("0,1,2", FLOATS, True),  # what pandas writes for columns without names
+        ("0,1,2", WHOLE, True),
+        ("0,1,2", "0.5,1.5,cat\n1,2,dog\n", True),
+        (",0,1", "0,0.5,1.5\n1,0.25,2.5\n", True),  # and its index before them
+        ("0,1,2", "3,4,5\n6,7,8\n", False),  # it counts on
+        ("0,1,3", FLOATS, False),
+        (f"1,2,{'1' * 300}", FRACTIONS, False),
+        ("1,2,3", FLOATS, False),
+        ("1,2,3", WHOLE, False),
+        ("2018,2019,2020", FRACTIONS, True),
+        ("2018,2019,2020", FLOATS, False),
+        ("1,0,0", FRACTIONS, False),  # names would rise
+        ("1,x,3", WHOLE, False),  # an odd cell in a file of whole numbers
+        ("x,2,3", WHOLE, False),
+        ("0,x,2", WHOLE, False),
+        ("id,2019,y", WHOLE, True),
+        ("0,1,target", WHOLE, True),
+        ("cat,2,3", "cat,8,3\ndog,6,9\n", False),
+        ("kind,a,b", "cat,8,3\ndog,6,9\n", True),
+    ],
+)
+def test_what_stands_below_the_first_line_says_whether_it_is_a_header(csv, first, rows, header):
+    try:
+        table = read_table(csv(f"{first}\n{rows}"), target="kind" if "kind" in first else None)
+    except ValueError as error:  # an odd cell is told of
+        assert not header and "row 1 (line 1)" in str(error) and "say --header" in str(error)
+    else:
+        assert table.header is header
+        assert len(table.X) == rows.count("\n") + (not header)
+        assert (table.layout["inputs"] is None) is not header
+
+
+@pytest.mark.parametrize("text", ["0,1,2\n" + FLOATS, "5,6,7\n" + WHOLE, PLAIN])
+def test_a_header_can_be_said(csv, text):
+    path = csv(text)
+    table = read_table(path, header=True)
+    assert table.header and len(table.X) == text.count("\n") - 1 and table.layout["inputs"] == text.split("\n")[0].split(",")[:2]
+    try:
+        table = read_table(path, header=False)
+        assert not table.header and len(table.X) == text.count("\n")
+    except ValueError as error:
+        assert text == PLAIN and "'a' is not a number" in str(error)
+
+
+def test_a_line_with_all_the_names_of_a_model_is_a_header(csv):
+    layout = {"inputs": ["3", "4"], "positions": [0, 1], "width": 3, "target": "5"}
+    values, target = read_inputs(csv("3,4,5\n1,2,3\n6,5,4\n"), layout)
+    assert values.tolist() == [[1, 2], [6, 5]] and target.tolist() == ["3", "4"]
+    assert len(read_inputs(csv("3,4,5\n1,2,3\n6,5,4\n"), layout, header=False)[0]) == 3
+
+
+def test_many_columns_are_no_matter(csv):
+    """Names were counted in a time that grew with the square of their number."""
+    d = 20000
+    names = ",".join(f"c{j}" for j in range(d))
+    start = time.perf_counter()
+    assert read_table(csv(names + "\n" + ",".join("1" * d) + "\n")).X.shape == (1, d - 1)
+    assert time.perf_counter() - start < 5
+    with pytest.raises(ValueError, match="has 1000001 columns, and at most 1000000 are read from text"):
+        read_table(csv("," * 10**6 + "\n"))
+
+
+@pytest.mark.parametrize("name", ["data.csv.gz", "data.npz"])
+def test_small_files_do_not_become_large_ones(csv, npz, tmp_path, name):
+    path = tmp_path / name
+    if name == "data.npz":
+        np.savez_compressed(path, X=np.zeros((2**20, 3)), y=np.zeros(2**20), z=np.zeros(2**22))
+    else:
+        path.write_bytes(gzip.compress(b"a,b,y\n" + b"1,2,3\n" * (3 * 2**20)))
+    with pytest.raises(ValueError, match=f"{name} has .* becomes more than 16777216 in memory"):
+        read_table(path)
+    if name == "data.npz":
+        assert len(read_table(path, max_inflation=2000).X) == 2**20
+        np.savez_compressed(path, X=np.ones((2, 1)), y=np.zeros(2), z=np.zeros(2**23))
+        assert len(read_table(path).X) == 2  # what is not asked for is not read
+
+
 def test_quoted_names(csv):
     table = read_table(csv('"a, in m","say ""b""",y\n1,2,3\n4,5,6\n7,8,9\n'), target='say "b"')
     assert table.layout["inputs"] == ["a, in m", "y"]
@@ -126,7 +211,7 @@ def test_groups_and_weights(csv):
         ("1,2,cat\n4,5\n", r"row 2 \(line 2\) has 2 cells"),
         ("1,2,cat\n4,5,\n", r"row 2 \(line 2\), column 2: the value is missing"),
         ("a,b,y\n1,2,\n4,5,6\n", r"row 1 \(line 2\), column y: the value is missing"),
-        ("1.5,x,3\n4,5,6\n", r"row 1 \(line 1\), column 1: 'x' is not a number: .*not taken for a header"),
+        ("1.5,x,3\n4,5,6\n", r"row 1 \(line 1\), column 1: 'x' is not a number: .*taken for data; .*say --header"),
         ("a,b,y\n1,2,3\n4,5,6x\n", r"row 2 \(line 3\), column y: '6x' is not a number"),
         ("a,b,y\n1,2,3\n4,5,1_000\n", "could not be read"),
         ("", "is empty"),
@@ -187,7 +272,7 @@ def test_archives(npz):
     check(read_table(npz(X=np.array(X, np.int8), price=np.array(Y)[:, None]), target="price"))
     assert read_table(npz(X=np.array(X, np.float32), y=np.array(Y))).X.dtype == np.float32
     table = read_table(npz(X=np.array(X), y=np.array(["a", "b", "a"]), g=np.array([1, 1, 2]), w=np.ones(3)), groups="g", weights="w")
-    assert table.y.tolist() == ["a", "b", "a"] and table.groups.tolist() == [1, 1, 2] and table.weights.tolist() == [1, 1, 1]
+    assert table.y.tolist() == ["a", "b", "a"] and table.groups.tolist() == ["1", "1", "2"] and table.weights.tolist() == [1, 1, 1]
     assert read_table(npz(X=np.array(X), y=np.array([0, 1, 0])), labels=True).y.tolist() == ["0", "1", "0"]
 
 
@@ -205,6 +290,12 @@ def test_archives(npz):
         ({"X": np.ones((2, 1)), "y": np.array([1, np.inf])}, r"y\[1\] is inf"),
         ({"X": np.array([[{}]]), "y": np.ones(1)}, "Python objects"),
         ({"X": np.ones((2, 1)) * 1j, "y": np.ones(2)}, "X must hold numbers"),
+        ({"X": np.ones((2, 1)), "y": np.ones(2) * 1j}, "y must hold labels, and has dtype complex128"),
+        ({"X": np.ones((2, 1)), "y": np.array([b"\xff", b"a"])}, "y holds bytes that are not ASCII"),
+        ({"X": np.ones((2, 1)), "y": np.array(["a", " "])}, r"y\[1\] is missing"),
+        ({"X": np.ones((2, 1)), "y": np.array(["NaT", "2020-01-01"], "M8[D]")}, r"y\[0\] is missing"),
+        ({"X": np.ones((2, 1), np.float32), "y": np.array([1e300, 0])}, r"y\[0\] is inf"),
+        ({"X": np.ones((2, 1)), "y": np.zeros(2, [("a", "f8")])}, "y is not an array .*records"),
     ],
 )
 def test_errors_of_archives(npz, arrays, message):

@@ -7,14 +7,15 @@ and imports none.
 
 import json
 import os
-import zipfile
-import zlib
+from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
+from jaxrls.io.npz import open_archive, write_archive
+from jaxrls.io.packed import MAX_INFLATION, Refused
 from jaxrls.support.files import replacing
 from jaxrls.support.pytrees import REGISTRY, is_registered, name_in_files
 from jaxrls.support.version import __version__
@@ -22,8 +23,6 @@ from jaxrls.support.version import __version__
 FORMAT = "jaxrls"
 FORMAT_VERSION = 1
 HEADER = "header"
-# What zipfile, zlib and NumPy raise for a damaged file; zipfile's NotImplementedError is for a compression that was never written here.
-DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, KeyError, RecursionError, MemoryError, NotImplementedError)
 
 
 def save(path: str | os.PathLike, obj: Any, *, extra: dict[str, Any] | None = None) -> None:
@@ -47,25 +46,38 @@ def save(path: str | os.PathLike, obj: Any, *, extra: dict[str, Any] | None = No
     Sum(left=Scaled(scale=0.5, kernel=Gaussian(width=2.0)), right=Linear())
     """
     arrays: dict[str, np.ndarray] = {}
-    tree = _describe(obj, "", arrays)
+    if extra is not None and not isinstance(extra, dict):
+        raise ValueError(f"extra must be a dictionary, as load gives it back, and is a {type(extra).__name__}: put it under a name")
+    try:
+        tree = _describe(obj, "", arrays)
+    except RecursionError:
+        raise ValueError("the object to save lies too deep in itself: build it of fewer parts") from None
     if not isinstance(tree, dict) or "class" not in tree:
         raise ValueError(f"save takes a kernel, a model or a result of jaxrls, and got {type(obj).__name__}")
     header = {"format": FORMAT, "format_version": FORMAT_VERSION, "jaxrls_version": __version__, "tree": tree, "extra": extra or {}}
     try:
         text = json.dumps(header)
-    except TypeError as error:
+        json.loads(text)
+    except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"extra must hold only what JSON can (text, numbers, lists, dictionaries): {error}") from None
+    try:
+        _build(tree, arrays)
+    except Exception as error:  # the check of a class of one's own may raise anything
+        raise ValueError(f"the object to save could not be loaded again: {error}") from None
     with replacing(path) as file:
-        np.savez(file, **{HEADER: np.frombuffer(text.encode(), np.uint8)}, **arrays)  # type: ignore[arg-type]
+        write_archive(file, {HEADER: np.frombuffer(text.encode(), np.uint8), **arrays})
 
 
-def load(path: str | os.PathLike, *, with_extra: bool = False) -> Any:
+def load(path: str | os.PathLike, *, with_extra: bool = False, max_inflation: float | int = MAX_INFLATION) -> Any:
     """Load what `save` wrote; with `with_extra`, the pair `(object, extra)`.
+
+    Only what belongs to the object is read, each array to its end and its checksum with it, and a file that someone has compressed may become
+    at most `max_inflation` times as large in memory (or 16 MiB), so that a small one cannot take all of it.
 
     Arrays come back as NumPy arrays, which keep float64 whatever JAX's switch says; they go wherever JAX arrays go. A file can hold
     wrong numbers, but it cannot run code: nothing is imported, so that the module which defines a kernel of one's own must be imported
-    before. **Raises** `ValueError` for a file that is truncated, foreign, written in a newer format, or holds a class that is not known;
-    `OSError` where it cannot be read. **Cost** that of reading the arrays.
+    before. **Raises** `ValueError` for a file that is truncated, foreign, damaged, written in a newer format, too large, or holds a class
+    that is not known; `OSError` where it cannot be read; nothing else, whatever the bytes. **Cost** that of reading the arrays.
     **Source**: NumPy's `.npz` format.
 
     >>> import os, tempfile, jaxrls as rls
@@ -75,15 +87,20 @@ def load(path: str | os.PathLike, *, with_extra: bool = False) -> Any:
     ...     load(path, with_extra=True)
     (Matern(nu=1.5, width=2.0), {'unit': 'm'})
     """
-    header, arrays = _read(path)
+    foreign = f"{path} was not written by jaxrls.save, or is damaged"
     try:
-        obj, extra = _build(header["tree"], arrays), header["extra"]
+        with open_archive(path, max_inflation) as arrays:
+            header = json.loads(arrays[HEADER].tobytes())
+            _check_format(path, header)
+            obj, extra = _build(header["tree"], arrays), header["extra"]
         if not is_registered(type(obj)) or not isinstance(extra, dict):
             raise TypeError("no object of the library")
     except _NotImported as error:
         raise ValueError(f"{path} holds an object of class {error}, which is not known: import the module that defines it first") from None
+    except (OSError, Refused):
+        raise
     except Exception as error:  # the check of a class of one's own may raise anything
-        raise ValueError(f"{path} was not written by jaxrls.save, or is damaged: {error}") from None
+        raise ValueError(f"{foreign}: {error}") from None
     return (obj, extra) if with_extra else obj
 
 
@@ -125,6 +142,8 @@ def _describe_fields(obj, prefix: str, arrays) -> dict[str, Any]:
 
 
 def _describe_array(array, place, arrays):
+    if place == HEADER:  # a field of a class of one's own
+        place += "."
     if array.dtype.kind in "biufc":
         arrays[place] = array
         return {"array": place}
@@ -141,28 +160,15 @@ class _NotImported(Exception):
     """A class that is not the library's own, by its name with its module."""
 
 
-def _read(path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The header and the arrays, all of them in memory."""
-    foreign = f"{path} was not written by jaxrls.save, or is damaged"
-    with open(path, "rb") as file:
-        if not zipfile.is_zipfile(file):
-            raise ValueError(foreign)
-        file.seek(0)
-        try:
-            with np.load(file, allow_pickle=False) as archive:
-                header = json.loads(archive[HEADER].tobytes())
-                arrays = {name: archive[name] for name in archive.files if name != HEADER}
-        except DAMAGE as error:
-            raise ValueError(f"{foreign}: {error}") from None
+def _check_format(path, header) -> None:
     if not isinstance(header, dict) or header.get("format") != FORMAT or not isinstance(header.get("format_version"), int):
-        raise ValueError(foreign)
+        raise TypeError("its header is another program's")
     if header["format_version"] > FORMAT_VERSION:
         found, writer = header["format_version"], header.get("jaxrls_version")
-        raise ValueError(f"{path} has format {found}, written by jaxrls {writer}, and this is jaxrls {__version__}: upgrade it")
-    return header, arrays
+        raise Refused(f"{path} has format {found}, written by jaxrls {writer}, and this is jaxrls {__version__}: upgrade it")
 
 
-def _build(node, arrays):
+def _build(node, arrays: Mapping[str, np.ndarray]):
     """The inverse of `_describe`."""
     if not isinstance(node, dict):
         return node

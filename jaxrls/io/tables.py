@@ -1,23 +1,28 @@
 """Tables from CSV and NPZ files, with errors that name the bad cell, and predictions back out.
 
 NumPy's C reader does the reading. Only where it fails, or a number is not finite, is the file read again row by row, to say
-which cell is to blame.
+which cell is to blame; and before, where its first line may be a header or not (`header.py`).
 """
 
 import csv
 import gzip
 import io
+import itertools
 import os
-import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
+from jaxrls.io.header import is_header, is_missing, is_number
+from jaxrls.io.npz import Archive, Damaged, open_archive
+from jaxrls.io.packed import MAX_INFLATION, check_gzip
+
 LISTED = 20  # column names in an error message, at most
+MOST_COLUMNS = 10**6  # of text: a line of commas alone would take a hundred times its size in memory
 
 
 class Table(NamedTuple):
@@ -28,19 +33,32 @@ class Table(NamedTuple):
     groups: np.ndarray | None  # (n,) any labels
     weights: np.ndarray | None  # (n,) numbers
     layout: dict[str, Any]
+    header: bool | None = None  # whether the first line was taken for names; None for archives, which have no lines
 
 
-def read_table(path, *, target=None, labels: bool = False, groups=None, weights=None) -> Table:
+def read_table(
+    path,
+    *,
+    target=None,
+    labels: bool = False,
+    groups=None,
+    weights=None,
+    header: bool | None = None,
+    max_inflation: float | int = MAX_INFLATION,
+) -> Table:
     """Read a problem from a CSV file (`.csv`, `.csv.gz`) or a NumPy archive (`.npz`, arrays `X` and `y`).
 
     **Arguments**: `target`, `groups` and `weights` name columns, or count them from 0 or, negative, from the end; all others are
     inputs. The target is the last column (the array `y`) by default. It is read as text where `labels` is true, or where
-    its first cell is no number. **Raises** `ValueError` that names the row and the column of the first cell that is missing or not
-    a number, rows of unequal length, unknown columns, empty files. **Cost** one pass of NumPy's reader.
+    its first cell is no number. `header` says whether the first line holds names, which is found out by default; `max_inflation` how
+    many times its size a compressed file may become. **Raises** `ValueError` that names the row and the column of the first cell that is
+    missing or not a number, rows of unequal length, unknown columns, empty and damaged files, and such as become too large. **Cost** one pass of
+    NumPy's reader.
     """
     if str(path).endswith(".npz"):
-        return _read_archive(path, target, labels, groups, weights)
-    source = _Csv(path)
+        with _archive(path, max_inflation) as arrays:
+            return _read_archive(path, arrays, target, labels, {"groups": groups, "weights": weights})
+    source = _Csv(path, header, max_inflation)
     special = {what: source.column(name, what) for what, name in (("groups", groups), ("weights", weights)) if name is not None}
     free = [j for j in range(source.width) if j not in special.values()]
     t = source.column(target, "target") if target is not None else (free or [0])[-1]
@@ -49,7 +67,7 @@ def read_table(path, *, target=None, labels: bool = False, groups=None, weights=
     inputs = [j for j in free if j != t]
     if not inputs:
         raise ValueError(f"{path} has no column left for inputs: its columns are {source.list_columns()} (are they separated by commas?)")
-    labels = labels or not _is_number(source.first[t]) and not _is_missing(source.first[t])
+    labels = labels or not is_number(source.first[t]) and not is_missing(source.first[t])
     numbers = [*inputs, *([] if labels else [t]), *([special["weights"]] if weights is not None else [])]
     texts = [*([t] if labels else []), *([special["groups"]] if groups is not None else [])]
     values, words = source.read(numbers, texts)
@@ -62,29 +80,34 @@ def read_table(path, *, target=None, labels: bool = False, groups=None, weights=
         words[-1] if groups is not None else None,
         values[:, -1] if weights is not None else None,
         layout,
+        source.names is not None,
     )
 
 
-def read_inputs(path, layout: Mapping[str, Any] | None) -> tuple[np.ndarray, np.ndarray | None]:
+def read_inputs(
+    path, layout: Mapping[str, Any] | None, *, header: bool | None = None, max_inflation: float | int = MAX_INFLATION
+) -> tuple[np.ndarray, np.ndarray | None]:
     """The columns that a model was fitted on, from another file, and its target as text or numbers where the file has it.
 
     Columns are matched by name where both files have names, else by position: a file as wide as the first one has its target
-    where that one had it, any other holds inputs alone. Other columns are ignored. **Raises** `ValueError` as `read_table`.
+    where that one had it, any other holds inputs alone. Other columns are ignored. A first line with all the names is a header, whatever
+    stands below it; else `header` and `max_inflation` are as in `read_table`. **Raises** `ValueError` as `read_table`.
     """
     layout = layout or {}
     if str(path).endswith(".npz"):
-        with _archive(path) as arrays:
-            target = next((name for name in (layout.get("target"), "y") if name in arrays), None)
-            return _matrix(path, arrays), None if target is None else _vector(path, arrays, target)
-    source = _Csv(path)
+        with _archive(path, max_inflation) as arrays:
+            target, X = next((name for name in (layout.get("target"), "y") if name in arrays), None), _matrix(path, arrays)
+            return X, None if target is None else _vector(path, arrays, target, len(X))
     names, target = layout.get("inputs"), layout.get("target")
+    source = _Csv(path, header, max_inflation, names)
     if source.names and names:
-        absent = [name for name in names if name not in source.names]
+        absent = sorted({*names} - {*source.names})
         if absent:
             raise ValueError(
-                f"{path} lacks columns that the model was fitted on: {', '.join(absent)}; its columns are {source.list_columns()}"
+                f"{path} lacks columns that the model was fitted on: {', '.join(absent[:LISTED])}; its columns are {source.list_columns()}"
             )
-        inputs = [source.names.index(name) for name in names]
+        places = {name: j for j, name in enumerate(source.names)}
+        inputs = [places[name] for name in names]
         t = source.names.index(target) if target in source.names else None
     elif source.width == layout.get("width"):
         inputs = layout["positions"]
@@ -104,27 +127,6 @@ def write_columns(file: BinaryIO, columns: Mapping[str, np.ndarray]) -> None:
     file.write(text.getvalue().encode())
 
 
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
-
-
-def _is_missing(cell: str) -> bool:
-    return cell.strip().lower() in MISSING
-
-
-def _is_header(first: list[str], second: list[str]) -> bool:
-    """Whether the first line holds names: text, among it at most whole numbers such as 2019, and then text above a number."""
-    text = [not _is_number(cell) and not _is_missing(cell) for cell in first]
-    numbers = [cell.strip() for cell in first if _is_number(cell) and not _is_missing(cell)]
-    if not numbers:
-        return any(text)
-    return all(map(str.isdecimal, numbers)) and any(t and _is_number(below) for t, below in zip(text, second, strict=False))
-
-
 # CSV ---------------------------------------------------------------------------------------------------------------------------
 
 
@@ -134,8 +136,10 @@ class _Csv:
     Columns are separated by commas, or by tabs or semicolons where the first line has no comma.
     """
 
-    def __init__(self, path):
+    def __init__(self, path, header: bool | None, max_inflation: float | int, known=None):
         self.path = path
+        if str(path).endswith(".gz"):
+            check_gzip(path, max_inflation)
         with self._rows(",") as rows:
             start = ",".join(next(rows, [""]))
         self.delimiter = "," if "," in start else next((c for c in "\t;" if c in start), ",")
@@ -143,18 +147,21 @@ class _Csv:
             first = next(rows, None)
             if first is None:
                 raise ValueError(f"{path} is empty")
+            if len(first) > MOST_COLUMNS:
+                raise ValueError(f"{path} has {len(first)} columns, and at most {MOST_COLUMNS} are read from text: save it as .npz")
             line, second = rows.line, next(rows, None)
-        assert first is not None
-        header = _is_header(first, second or [])
+            names = [cell.strip() for cell in first]
+            if header is None:
+                below = rows if second is None else itertools.chain([second], rows)
+                header = bool(known) and set(known) <= set(names) or is_header(first, iter(below))
         if header and second is None:
             raise ValueError(f"{path} has a header and no rows")
-        self.names: list[str] | None = [cell.strip() for cell in first] if header else None
+        self.names: list[str] | None = names if header else None
         self.skip = line if header else 0
         self.width, self.first = len(first), [*((second or []) if header else first), *[""] * len(first)]
-        names = self.names or []
-        doubled = sorted({name for name in names if names.count(name) > 1})
+        doubled = sorted(name for name, times in Counter(self.names).items() if times > 1)
         if doubled:
-            raise ValueError(f"{path} has more than one column named {', '.join(map(repr, doubled))}: rename them")
+            raise ValueError(f"{path} has more than one column named {', '.join(map(repr, doubled[:LISTED]))}: rename them")
 
     def column(self, name, what: str) -> int:
         """The position of a column given by name or by number."""
@@ -184,7 +191,10 @@ class _Csv:
             "encoding": "utf-8-sig",
             "skiprows": self.skip,
         }
-        kinds = ["f8" if j in numbers else "O" if j in texts else "U1" for j in range(self.width)]
+        kinds = ["U1"] * self.width
+        for kind, columns in (("f8", numbers), ("O", texts)):
+            for j in columns:
+                kinds[j] = kind
         try:
             if set(kinds) == {"f8"}:
                 table = np.loadtxt(os.fspath(self.path), ndmin=2, **options)
@@ -204,6 +214,7 @@ class _Csv:
 
     def _explain(self, numbers, texts, optional, cause) -> ValueError:
         """The first cell that is to blame, found row by row."""
+        needed, columns = sorted({*numbers, *texts} - {*optional}), set(numbers)
         with self._rows(self.delimiter) as rows:
             if self.names:
                 next(rows)
@@ -211,14 +222,14 @@ class _Csv:
                 where = f"{self.path}: row {i} (line {rows.line})"
                 if len(row) != self.width:
                     return ValueError(f"{where} has {len(row)} cells, and the {'header' if self.names else 'first row'} has {self.width}")
-                for j in sorted({*numbers, *texts} - {*optional}):
-                    fault = _fault(row[j], j in numbers)
+                for j in needed:
+                    fault = _fault(row[j], j in columns)
                     if fault:
                         return ValueError(f"{where}, column {self.names[j] if self.names else j}: {fault}{self._hint(i)}")
         return ValueError(f"{self.path} could not be read: {cause}")
 
     def _hint(self, i: int) -> str:
-        return "" if self.names or i > 1 else " (the first line is not taken for a header, as numbers stand in it)"
+        return "" if self.names or i > 1 else " (the first line is taken for data; where it holds names, say --header)"
 
     @contextmanager
     def _rows(self, delimiter) -> Iterator["_Rows"]:
@@ -253,11 +264,11 @@ class _Rows:
 
 def _fault(cell: str, number: bool) -> str | None:
     """What is wrong with a cell, in words, or None."""
-    if _is_missing(cell) and (number or not cell.strip()):
+    if is_missing(cell) and (number or not cell.strip()):
         return "the value is missing: fill it in, or drop the row"
     if not number:
         return None
-    if not _is_number(cell):
+    if not is_number(cell):
         return f"{cell.strip()!r} is not a number: code it as one, or drop the column"
     return None if np.isfinite(float(cell)) else f"{cell.strip()} is not a finite number"
 
@@ -266,36 +277,32 @@ def _fault(cell: str, number: bool) -> str | None:
 
 
 @contextmanager
-def _archive(path) -> Iterator[Any]:
-    with open(path, "rb") as file:
-        if not zipfile.is_zipfile(file):
-            raise ValueError(f"{path} is not an NPZ file, or is truncated")
-        file.seek(0)
-        try:
-            with np.load(file, allow_pickle=False) as arrays:
-                yield arrays
-        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-            raise ValueError(f"{path} is damaged: {error}") from None
+def _archive(path, max_inflation) -> Iterator[Archive]:
+    try:
+        with open_archive(path, max_inflation) as arrays:
+            yield arrays
+    except Damaged as error:
+        raise ValueError(f"{path} is not an NPZ file, or is damaged: {error}") from None
 
 
-def _read_archive(path, target, labels, groups, weights) -> Table:
-    with _archive(path) as arrays:
-        X = _matrix(path, arrays)
-        y = _vector(path, arrays, target or "y", len(X))
-        numeric = not labels and y.dtype.kind in "fiu"
-        y = _finite(path, target or "y", y.astype(X.dtype)) if numeric else y.astype(str)
-        group = None if groups is None else _vector(path, arrays, groups, len(X))
-        weight = None if weights is None else _finite(path, weights, _vector(path, arrays, weights, len(X)))
-    return Table(X, y, group, weight, {"inputs": None, "positions": None, "width": None, "target": target or "y"})
+def _read_archive(path, arrays: Archive, target, labels: bool, special: Mapping[str, str | None]) -> Table:
+    X, name = _matrix(path, arrays), target or "y"
+    y = _vector(path, arrays, name, len(X))
+    numeric = not labels and y.dtype.kind in "fiu"
+    with np.errstate(over="ignore"):  # what X's precision cannot hold is told of as infinite
+        y = _finite(path, name, y.astype(X.dtype)) if numeric else _texts(path, name, y)
+    groups, weights = (column and _vector(path, arrays, column, len(X)) for column in (special["groups"], special["weights"]))
+    if groups is not None:
+        groups = _texts(path, special["groups"], groups)
+    if weights is not None:
+        weights = _finite(path, special["weights"], weights)
+    return Table(X, y, groups, weights, {"inputs": None, "positions": None, "width": None, "target": name})
 
 
 def _array(path, arrays, name) -> np.ndarray:
     if name not in arrays:
-        raise ValueError(f"{path} has no array {name!r}: it holds {', '.join(arrays) or 'none'}")
-    try:
-        return arrays[name]
-    except ValueError:
-        raise ValueError(f"{path}: the array {name!r} holds Python objects, which are not read: save numbers or text") from None
+        raise ValueError(f"{path} has no array {name!r}: it holds {', '.join(itertools.islice(arrays, LISTED)) or 'none'}")
+    return arrays[name]
 
 
 def _matrix(path, arrays) -> np.ndarray:
@@ -313,11 +320,26 @@ def _vector(path, arrays, name, n=None) -> np.ndarray:
     return y
 
 
+def _texts(path, name, array) -> np.ndarray:
+    """Labels as text, or an error that names the first one that is missing."""
+    if array.dtype.kind not in "fiubUSmM":
+        raise ValueError(f"{path}: {name} must hold labels, and has dtype {array.dtype}")
+    try:
+        words = np.char.strip(array.astype(str))
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}: {name} holds bytes that are not ASCII text: save it as text") from None
+    missing = np.isnan(array) if array.dtype.kind == "f" else np.isnat(array) if array.dtype.kind in "mM" else words == ""
+    if missing.any():
+        raise ValueError(f"{path}: {name}[{int(missing.argmax())}] is missing: fill it in, or drop the row")
+    return words
+
+
 def _finite(path, name, array) -> np.ndarray:
     """Numbers in float64 (float32 stays as it is), or an error that names the first bad one."""
     if array.dtype.kind not in "fiub":
         raise ValueError(f"{path}: {name} must hold numbers, and has dtype {array.dtype}")
-    array = array if array.dtype == np.float32 else array.astype(np.float64)
+    with np.errstate(over="ignore"):
+        array = array if array.dtype == np.float32 else array.astype(np.float64)
     bad = np.argwhere(~np.isfinite(array))
     if len(bad):
         where = ", ".join(map(str, bad[0]))

@@ -1,0 +1,142 @@
+"""All that can be typed."""
+
+import argparse
+from collections.abc import Callable
+
+import jaxrls as rls
+from jaxrls.cli.demo import run_demo
+from jaxrls.cli.fitting import CRITERIA, KERNELS, RADIAL, run_fit
+from jaxrls.cli.predicting import run_predict
+from jaxrls.io.packed import MAX_INFLATION
+
+EPILOG = """\
+example:
+  python -m jaxrls fit train.csv --target price --tune --out model.npz
+  python -m jaxrls predict model.npz new.csv --out predictions.csv
+
+DATA is a CSV file (.csv, .csv.gz; a first line of names is its header) or a NumPy archive (.npz) with arrays X and y.
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """Wrong usage is told in one line."""
+
+    def error(self, message):
+        """Exit with code 2."""
+        self.exit(2, f"jaxrls: {message} (see {self.prog} --help)\n")
+
+
+def positive(text: str) -> float:
+    """A finite number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
+
+
+def positives(text: str) -> list[float]:
+    """Numbers above 0, separated by commas."""
+    return [positive(part) for part in text.split(",")]
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """Whole numbers from `least` on."""
+
+    def whole(text: str) -> int:
+        value = int(text) if text.isdecimal() else least - 1
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+        return value
+
+    return whole
+
+
+def landmarks(text: str) -> int | str:
+    """A whole number above 0, or auto."""
+    return text if text == "auto" else at_least(1)(text)
+
+
+def make_parser() -> Parser:
+    """All that can be typed."""
+    about = "Regularized least squares with the best regularisation by exact leave-one-out. Without a command: a demo."
+    parser = Parser(prog="python -m jaxrls", description=about, epilog=EPILOG, formatter_class=raw, allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"jaxrls {rls.__version__}")
+    parser.set_defaults(run=run_demo)
+    commands = parser.add_subparsers(title="commands", metavar="fit | predict")
+    for add in (add_fit, add_predict):
+        add(commands)
+    return parser
+
+
+def raw(prog: str) -> argparse.HelpFormatter:
+    """Help text as it is written."""
+    return argparse.RawDescriptionHelpFormatter(prog, max_help_position=30)
+
+
+def add_command(commands, name: str, summary: str, about: str) -> Parser:
+    """One command, with the example that all help texts end in."""
+    return commands.add_parser(name, help=summary, description=about, epilog=EPILOG, formatter_class=raw, allow_abbrev=False)
+
+
+def add_fit(commands) -> None:
+    """`fit`."""
+    about = "Fit a table, choose lambda among a whole grid by exact leave-one-out, and print what it found."
+    parser = add_command(commands, "fit", "fit a CSV or NPZ file", about)
+    parser.add_argument("data", metavar="DATA", help="CSV or NPZ file; every column but the special ones below is an input")
+    parser.add_argument("--target", metavar="T", help="column to predict: its name, or its number from 0 (-1 is the last, the default)")
+    parser.add_argument("--groups", metavar="COL", help="column of labels: rows of one label are left out together (--criterion kfold)")
+    parser.add_argument("--weights", metavar="COL", help="column of sample weights")
+    parser.add_argument("--classify", action="store_true", help="the target holds labels (implied where its first value is no number)")
+    parser.add_argument("--no-standardize", dest="standardize", action="store_false", help="leave inputs in their units")
+    parser.add_argument("--no-intercept", dest="intercept", action="store_false", help="fit no unpenalised constant")
+    kernel = parser.add_argument_group("kernel")
+    kernel.add_argument("--kernel", choices=KERNELS, default="gaussian", metavar="NAME", help=f"{', '.join(KERNELS)}; gaussian by default")
+    kernel.add_argument("--width", type=positive, help="kernel width in units of the inputs as fitted; by default their median distance")
+    kernel.add_argument("--degree", type=at_least(1), help="degree of the polynomial kernel, 2 by default")
+    kernel.add_argument("--tune", action="store_true", help="tune the kernel's parameters by the gradient of the criterion")
+    choice = parser.add_argument_group("choice of lambda")
+    choice.add_argument("--criterion", choices=CRITERIA, help="what to minimise; loo (leave-one-out) by default")
+    choice.add_argument("--folds", type=at_least(2), default=10, help="number of folds for kfold without --groups, 10 by default")
+    grid = choice.add_mutually_exclusive_group()
+    grid.add_argument("--lams", type=positives, metavar="A,B,...", help="lambdas to try; by default 100 over the range that matters")
+    grid.add_argument("--num-lams", type=at_least(1), metavar="N", help="how many over that range")
+    parser.add_argument(
+        "--landmarks", type=landmarks, metavar="M", help="carry the solution by M rows, or by as many as needed (auto): past 10000 rows"
+    )
+    parser.add_argument("--plot", metavar="PICTURE", help="draw the error over lambda, as .png, .pdf or .svg (needs matplotlib)")
+    parser.add_argument("--out", metavar="MODEL", help="save the model, as .npz, for predict and for jaxrls.load")
+    add_reading(parser)
+    parser.set_defaults(run=run_fit, check=check_fit)
+
+
+def add_reading(parser: Parser) -> None:
+    """How files are read."""
+    reading = parser.add_argument_group("reading")
+    header = argparse.BooleanOptionalAction
+    reading.add_argument("--header", action=header, help="whether the first line of a CSV file holds names; by default what the rows say")
+    times = "how many times its size a compressed file may become in memory, 100 by default; 16 MiB always pass"
+    reading.add_argument("--max-inflation", type=positive, default=MAX_INFLATION, metavar="N", help=times)
+
+
+def check_fit(parser: Parser, args) -> None:
+    """Options that do not go together."""
+    if args.width is not None and args.kernel not in RADIAL:
+        parser.error(f"--width does not go with --kernel {args.kernel}")
+    if args.degree is not None and args.kernel != "polynomial":
+        parser.error(f"--degree does not go with --kernel {args.kernel}")
+    if args.groups is not None and args.criterion not in (None, "kfold"):
+        parser.error(f"--groups does not go with --criterion {args.criterion}")
+
+
+def add_predict(commands) -> None:
+    """`predict`."""
+    about = "Predict the rows of a table with a saved model, as CSV; where the table has the target too, print the error on it."
+    parser = add_command(commands, "predict", "predict with a saved model", about)
+    parser.add_argument("model", metavar="MODEL", help="file written by fit --out, or by jaxrls.save")
+    parser.add_argument("data", metavar="DATA", help="CSV or NPZ file; columns are matched by name where both files have names")
+    parser.add_argument("--out", metavar="FILE", help="CSV file to write; by default predictions are printed")
+    add_reading(parser)
+    parser.set_defaults(run=run_predict)

@@ -1,0 +1,85 @@
+"""What is printed."""
+
+import sys
+from importlib.util import find_spec
+
+import numpy as np
+
+import jaxrls as rls
+from jaxrls.cli.columns import rms, standardisation
+
+TITLES = {"loo": "LOO error", "gcv": "GCV error", "kfold": "fold error", "log_marginal_likelihood": "-log evidence"}
+TABLE_ROWS = 12
+
+
+def at_terminal() -> bool:
+    """Whether someone watches, and tqdm is there to show progress with."""
+    return sys.stderr.isatty() and find_spec("tqdm") is not None
+
+
+def say(what: str, text) -> None:
+    """One line of the report."""
+    print(f"{what:<10}{text}")
+
+
+def report(fit, Y, classes, weights) -> None:
+    """The error over λ, and all that belongs to the chosen one."""
+    print()
+    print_table(fit, in_units=classes is None and fit.criterion != "log_marginal_likelihood")
+    say("lambda", f"{float(fit.lam):.4g}")
+    residuals = np.asarray(fit.loo_residuals)
+    if classes is None:
+        error, scale = rms(residuals, weights), standardisation(Y[:, None], weights)[1][0] if np.ptp(Y) else 0.0
+        say("LOO error", f"{error * error:.4g}, RMSE {error:.4g} in units of the target, whose standard deviation is {scale:.4g}")
+    else:
+        wrong = rls.decode(Y - residuals, classes) != rls.decode(Y, classes)
+        say("LOO error", f"{100 * np.average(wrong, weights=weights):.3g} % of labels wrong")
+    say("freedom", f"{float(fit.dof):.4g} effective degrees of freedom, of {len(residuals)} rows")
+    say("route", fit.route)
+    if fit.certificate:
+        say("landmarks", fit.certificate)
+
+
+def print_table(fit, in_units: bool) -> None:
+    """About a dozen λ around the chosen one."""
+    lams, errors = np.asarray(fit.lams), np.asarray(fit.errors)
+    errors = errors if errors.ndim == 1 else errors.mean(axis=1)
+    order = np.argsort(lams)
+    best = int(np.flatnonzero(lams[order] == fit.lam)[0])
+    step = -(-len(lams) // (2 * TABLE_ROWS))
+    rows = np.arange(best % step, len(lams), step)
+    start = max(0, min(best // step - TABLE_ROWS // 2, len(rows) - TABLE_ROWS))
+    print(f"{'lambda':>12}  {TITLES[fit.criterion]:>13}" + (f"  {'RMSE':>10}" if in_units else ""))
+    for i in rows[start : start + TABLE_ROWS]:
+        error = errors[order[i]]
+        rmse = f"  {np.sqrt(error):10.4g}" if in_units else ""
+        print(f"{lams[order[i]]:12.3e}  {error:13.5g}{rmse}" + ("  <- best" if i == best else ""))
+    print()
+
+
+def judge(prediction, y, classes) -> str | None:
+    """The error of predictions on a target that may have gaps, in words."""
+    if classes:
+        return f"{100 * np.mean(prediction != y.astype(str)):.3g} % of labels wrong"
+    try:
+        residual = y.astype(np.float64) - prediction
+    except ValueError:
+        residual = np.array([np.nan])
+    if not np.isfinite(residual).all():
+        return "no error on the target: it has values that are missing or not numbers"
+    return f"RMSE {rms(residual):.4g} in units of the target"
+
+
+def count(n: int, what: str) -> str:
+    """`1 row`, `2 rows`."""
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+
+
+def first_line(header: bool | None) -> str:
+    """What the first line of a table was taken for."""
+    return "" if header is None else f"; the first line is taken for {'a header' if header else 'data'}"
+
+
+def in_classes(classes) -> str:
+    """What to add to the target's name."""
+    return "" if classes is None else f" ({len(classes)} classes: {', '.join(classes[:5])}{' …' if len(classes) > 5 else ''})"

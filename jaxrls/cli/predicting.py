@@ -73,7 +73,9 @@ def scores_of(path, model, X) -> np.ndarray:
     """What the model predicts, in floating-point numbers."""
     try:
         scores = np.asarray(model.predict(X))
-    except (ValueError, OSError):
+    except ValueError as error:
+        raise ValueError(f"{path} cannot predict these rows: {error}") from error
+    except OSError:
         raise
     except Exception as error:  # fields that are consistent as JSON and as arrays, and no model
         raise ValueError(f"{path} holds a model that cannot predict, as if it had been changed by hand: {error}") from error

@@ -7,9 +7,9 @@ import pytest
 from support import DTYPE, EPS, array, assert_close, assert_derivatives, gram, wide
 
 import jaxrls as rls
-from jaxrls.kernels.distances import FEW_COLUMNS, city_block_distances, squared_distances
+from jaxrls.kernels.distances import COLUMNS_A_PASS, FEW_COLUMNS, city_block_distances, squared_distances
 
-FEW, MANY = 3, 2 * FEW_COLUMNS + 3
+FEW, MANY = FEW_COLUMNS, 2 * COLUMNS_A_PASS + 3
 
 
 def scattered(seed, n, d, where):
@@ -35,7 +35,7 @@ def widths(X, kind):
 
 def rounding(d):
     """What may be lost, in units of 1 + r²: the docstring's, and d eps for few columns with 3 for 1/width and a gap's own rounding."""
-    return EPS * (d + 3 if d <= FEW_COLUMNS else 12 * (2 + np.sqrt(d)))
+    return EPS * (d + 3 if d <= FEW else 12 * (2 + np.sqrt(d)))
 
 
 def truth(X, Z, width):
@@ -45,13 +45,13 @@ def truth(X, Z, width):
 
 @pytest.mark.parametrize("kind", ["one", "each"])
 @pytest.mark.parametrize("where", ["near", "offset", "spread", "outlier", "uneven columns"])
-@pytest.mark.parametrize("d", [1, FEW, FEW_COLUMNS + 1, MANY, 100])
+@pytest.mark.parametrize("d", [1, FEW, FEW + 1, MANY, 100])
 def test_every_distance_is_right_to_rounding(d, where, kind):
     X, Z = scattered(0, 16, d, where), scattered(0, 14, d, where)[2:]
     width = widths(X, kind)
     got = np.asarray(jax.jit(squared_distances)(array(X), array(Z), array(1) / array(width)), np.longdouble)
     want = truth(X, Z, width)[1]
-    size = want if d <= FEW_COLUMNS else 1 + want
+    size = want if d <= FEW else 1 + want
     assert (np.abs(got - want) <= rounding(d) * size).all(), f"off by {np.max(np.abs(got - want) / (EPS * (1 + want))):.3g} eps (1 + r²)"
 
 

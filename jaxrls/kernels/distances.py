@@ -14,7 +14,9 @@ from jaxrls.kernels.kernel import Gram, Rows
 from jaxrls.linalg.products import matmul
 
 # Up to so many columns, differences take no longer than a product: they fuse with the kernel's profile.
-FEW_COLUMNS = 8
+FEW_COLUMNS = 2
+# Columns whose differences are added in one pass over the result.
+COLUMNS_A_PASS = 8
 # ‖x‖² in widths, up to which for all of X or all of Z a product is taken. What it loses, (2 + √d) eps (‖x‖² + ‖z‖²), is then no more than
 # (2 + √d) eps (3 · NEAR + 2 r²): where ‖x‖² ≤ NEAR, ‖z‖² ≤ 2 NEAR + 2 r².
 NEAR = 4.0
@@ -44,8 +46,8 @@ def _squared_distances_jvp(primals, tangents):
 
     def by_products(dX, dZ, dinverse):
         """2 (x − z)·(dx − dz), multiplied out."""
-        center = _center(Z)
-        dx, dz = dX * inverse + (X - center) * dinverse, dZ * inverse + (Z - center) * dinverse
+        stretch = jnp.where(inverse > 0, dinverse / inverse, 0)
+        dx, dz = dX * inverse + x * stretch, dZ * inverse + z * stretch
         own = jnp.sum(x * dx, axis=1)[:, None] + jnp.sum(z * dz, axis=1)[None, :]
         return 2 * (own - matmul(x, dz.T) - matmul(dx, z.T))
 
@@ -97,12 +99,12 @@ def _for_all_of_a_batch(size, batched, flags):
 
 
 def _by_differences(X, Z, inverse):
-    """Column by column, FEW_COLUMNS of them in each pass over the result."""
-    passes = -(-X.shape[1] // FEW_COLUMNS)
-    missing = passes * FEW_COLUMNS - X.shape[1]
+    """Column by column, COLUMNS_A_PASS of them in each pass over the result."""
+    passes = -(-X.shape[1] // COLUMNS_A_PASS)
+    missing = passes * COLUMNS_A_PASS - X.shape[1]
 
     def columns(rows):
-        return jnp.pad(rows, ((0, missing), *((0, 0),) * (rows.ndim - 1))).reshape(passes, FEW_COLUMNS, *rows.shape[1:])
+        return jnp.pad(rows, ((0, missing), *((0, 0),) * (rows.ndim - 1))).reshape(passes, COLUMNS_A_PASS, *rows.shape[1:])
 
     def add(total, part):
         return total + _sum_of_squares(*part), None

@@ -103,7 +103,7 @@ class Matern(_Stationary):
 
     ν = ½: exp(−r); ν = 3/2: (1 + √3 r) exp(−√3 r); ν = 5/2: (1 + √5 r + 5r²/3) exp(−√5 r). `nu` is static, `width` > 0 one number or
     one per column. Cost O(n m d) by a matrix product. ν = ½ has no derivative in X where two rows coincide; 0 is taken there. With more
-    than eight columns, rows nearer than √eps widths are told apart no better than that, which ν = ½ alone shows.
+    than two columns, rows nearer than √eps widths are told apart no better than that, which ν = ½ alone shows.
     Source: Rasmussen and Williams 2006, eq. 4.17.
 
     >>> import jax.numpy as jnp

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from oracle import loo_residuals as refitted
 from oracle import refit
-from support import DTYPE, EPS, X64, array, assert_close, coef, factorize, gcv, log_marginal_likelihood, loo, loo_residuals, wide
+from support import DTYPE, EPS, X64, array, assert_close, coef, factorize, gcv, log_marginal_likelihood, loo_residuals, wide
 
 import jaxrls as rls
 
@@ -58,10 +58,11 @@ def whole_fit(Phi, y, lam):
 @pytest.mark.parametrize("route", ROUTES)
 def test_gcv_of_labels_without_noise_is_that_of_residuals(route):
     """‖y‖² − ‖Uᵀy‖² cancels to 1e-16; the residuals are of 1e-11."""
-    X, y = linear_data()
-    want, _ = whole_fit(X, y, 1e-10)
-    assert want < 1e-20
-    assert_close(gcv(factorize(rls.Linear(), array(X), route=route), array(y), array([1e-10])), [want], 1e-2)
+    for seed in range(5):
+        X, y = linear_data(seed)
+        want, _ = whole_fit(X, y, 1e-10)
+        assert want < 1e-20
+        assert_close(gcv(factorize(rls.Linear(), array(X), route=route), array(y), array([1e-10])), [want], 1e-2)
 
 
 @pytest.mark.parametrize("route", ROUTES)
@@ -208,20 +209,20 @@ def test_rows_of_tiny_weight_in_groups():
 def test_landmarks_of_weight_zero():
     """Rows of U are long where no row of positive weight is near: their residual must not be a difference of long numbers."""
     X, y = smooth_data(40)
-    X[:5, 0] += 3.0
+    X[0, 0] += 7.0 if X64 else 5.0
     X = wide(X)
     v = np.ones(40)
-    v[:5] = 0
-    R = np.array([0, 2, 4, 10, 17, 25, 33])
+    v[0] = 0
+    R = np.array([0, 10, 17, 25, 33])
     want = np.empty(40)
     for i in range(40):
-        rest, stay = np.arange(40) != i, R[R != i]
+        rest, stay = np.arange(40) != i, R[i != R]
         Phi = np.linalg.solve(np.linalg.cholesky(gaussian(X[stay], X[stay])), gaussian(X, X[stay]).T).T
         w, b = refit(Phi[rest], y[rest, None], wide(0.05), v[rest], True)
         want[i] = y[i] - Phi[i] @ w[:, 0] - b[0]
     for options in ({}, {"route": "cholesky"}):
         factor = rls.factorize(rls.Gaussian(1.0), array(X), weights=array(v), landmarks=R, **options)
-        assert_close(loo_residuals(factor, array(y), array(0.05)), want, 1e4 * EPS)
+        assert_close(loo_residuals(factor, array(y), array(0.05)), want, 1e3 * EPS)
 
 
 # --- what centring takes off ---

@@ -80,7 +80,9 @@ def factor_covariance(
 
     Φᵀ√v C √v Φ = V diag(s) Vᵀ, and U = C√vΦ V/√s is formed in row blocks whenever it is needed and never kept, so that LOO costs a
     second pass over the rows and no memory of their number. Squares the condition number, as K does: directions with
-    s below r·eps·s_max count as absent. With no more rows than features the smaller ΦΦᵀ takes its place.
+    s below r·eps·s_max count as absent, columns √(r·eps) times as small as the largest (float32: 1e-3) among them: where such columns
+    matter, scale them, as a ridge needs anyway, or take `factor_features` or `route="cholesky"`, which keep them.
+    With no more rows than features the smaller ΦΦᵀ takes its place.
 
     **Shapes**: Φ (n, r), dense or sparse (SciPy or BCOO: row blocks become dense one at a time), weights (n,) ≥ 0. **Cost** one
     product, O(n r²), and an eigendecomposition, O(r³). **Raises** as `factor_features`. **Source**: Rifkin (lecture), "Linear kernel, direct approach".

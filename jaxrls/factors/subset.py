@@ -127,7 +127,10 @@ def solve_subset(
     middle = sums.origin
 
     covariance = _tailed(_tailed(sums.second, tail).T, tail)
-    s, V, inverse_sigma, below = spectrum_of(covariance)
+    s, V, _, below = spectrum_of(covariance)
+    # Directions that rounding hides stay, as if they were at its level: rows of weight 0 may lie far along them, and it matters for no other.
+    s = jnp.maximum(s, jnp.maximum(len(s) * jnp.finfo(s.dtype).eps * jnp.max(s), jnp.finfo(s.dtype).tiny))
+    inverse_sigma = 1 / jnp.sqrt(s)
     q = lift.lead.shape[0]
     V = jnp.concatenate([V[:q], matmul(tail, V[q:])])  # ΦV = B V from here on
     rotation = V * inverse_sigma

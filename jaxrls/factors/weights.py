@@ -112,7 +112,8 @@ class Weights:
         mean = self.mean(K)
         level = self.mean(mean)
         half = mean - 0.5 * level
-        taken = self.total * (1 - jnp.sum(self.direction**4)) * jnp.abs(level + 2 * self.mean(part) - corner)
+        spread = self.total if self.values is None else self.total * (1 - jnp.sum(self.direction**4))
+        taken = spread * jnp.abs(level + 2 * self.mean(part) - corner)
         return K - half[:, None] - half[None, :], mean + part, taken
 
     def without(self, indices) -> "Weights":

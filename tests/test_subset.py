@@ -169,7 +169,7 @@ def test_equal_landmarks(drop):
     for share in LAMS:
         lam = share * float(factor.s.max())
         e = held_out(X, Y, R, lam, np.arange(N), None, True, drop)
-        assert_close(loo_residuals(factor, array(Y), lam), e, CLOSE)
+        assert_close(loo_residuals(factor, array(Y), lam), e, 10 * CLOSE)  # half of the directions are at the level of rounding
 
 
 def test_landmarks_that_do_nothing():

@@ -36,6 +36,7 @@ class Criterion(ABC):
     name: str
     larger_is_better: ClassVar[bool] = False
     any_factor: ClassVar[bool] = True  # whether it asks for nothing but the contract
+    degree: int | None = None  # the power of the labels' unit that errors are in, None where there is none or it is not known
 
     @abstractmethod
     def values(self, solution: Solution, lams: Float[Array, "L *k"], kernel: Kernel | None) -> Float[Array, "L t"]:
@@ -59,6 +60,11 @@ class Criterion(ABC):
     def groups(self) -> Folds | None:
         """The rows that are left out together, None where each is by itself."""
         return None
+
+    def in_units(self, unit) -> "Criterion":
+        """The same for labels in other units."""
+        del unit
+        return self
 
     def to_search(self, error, n: int):
         """What a gradient search minimises in place of the error."""

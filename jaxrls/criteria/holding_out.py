@@ -1,13 +1,14 @@
 """The error on rows held out for validation."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import jax
 from jaxtyping import Array, Float
 
 from jaxrls.criteria.criterion import Positive, evaluate
-from jaxrls.criteria.losses import is_smooth, squared_error
+from jaxrls.criteria.losses import degree, is_smooth, squared_error
 from jaxrls.factors.contract import Factor, as_columns
 from jaxrls.factors.weights import Weights
 from jaxrls.kernels.inner import Linear
@@ -50,6 +51,15 @@ class HoldOut(Positive):
     def smooth(self):
         """Whether the loss has a gradient."""
         return is_smooth(self.loss)
+
+    @property
+    def degree(self):  # type: ignore[override]
+        """That of the loss."""
+        return degree(self.loss)
+
+    def in_units(self, unit):
+        """With labels in those units."""
+        return replace(self, Y=self.Y / unit)
 
     def values(self, solution, lams, kernel):
         """One pass over the held-out rows."""

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.criteria.criterion import Positive, evaluate
-from jaxrls.criteria.losses import is_smooth, squared_error
+from jaxrls.criteria.losses import degree, is_smooth, squared_error
 from jaxrls.factors.contract import Factor
 from jaxrls.factors.groups import Folds, folds
 from jaxrls.support.checks import Listed
@@ -32,6 +32,11 @@ class LeaveOneOut(Positive):
         """Whether the loss has a gradient."""
         return is_smooth(self.loss)
 
+    @property
+    def degree(self):  # type: ignore[override]
+        """That of the loss."""
+        return degree(self.loss)
+
     def values(self, solution, lams, kernel):
         """One pass over the rows."""
         del kernel
@@ -52,6 +57,7 @@ class GroupsOut(Positive):
     name = "kfold"
 
     smooth = LeaveOneOut.smooth
+    degree = LeaveOneOut.degree
     values = LeaveOneOut.values
 
     @property

@@ -68,6 +68,11 @@ def misclassification(residual: Float[Array, "n t"], label: Float[Array, "n t"])
     return zero_one_loss(residual, label)
 
 
+def degree(loss: Callable) -> int | None:
+    """The power of the labels' unit that a loss is in, None where that is not known."""
+    return {squared_error: 2, absolute_error: 1, zero_one_loss: 0}.get(loss)
+
+
 def is_smooth(loss: Callable) -> bool:
     """Whether a loss has a derivative that is not 0 everywhere."""
     return loss not in (zero_one_loss, misclassification)

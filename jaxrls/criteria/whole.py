@@ -19,6 +19,7 @@ class GCV(Positive):
     """
 
     name = "gcv"
+    degree = 2
 
     def values(self, solution, lams, kernel):
         """From the residual norm and its degrees of freedom."""

@@ -12,7 +12,7 @@ from jaxrls.factors.contract import Coefficients, Factor, Report, Solution, as_c
 from jaxrls.factors.expansion import Expansion
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.linalg.inverses import inverse, solve_diag
-from jaxrls.linalg.products import matmul
+from jaxrls.linalg.products import matmul, power_of_two
 from jaxrls.support.pytrees import pytree, static
 
 # Steps of the power method: the level of rounding needs its eigenvalue to a few percent.
@@ -33,6 +33,7 @@ class CholeskyGram(Factor):
     weights: Weights
     expansion: Expansion
     intercept: bool = static()
+    lift: Float[Array, " n"] | None = None  # the expansion's kernel is K + 1·lift
 
     @property
     def report(self):
@@ -52,10 +53,14 @@ class CholeskyGram(Factor):
 
 @pytree
 class Solved:
-    """G⁻¹ applied to the labels at one λ, (n, t), or at one per target; with G⁻¹h taken out where there is an intercept."""
+    """(G/unit)⁻¹ applied to the labels at one λ, (n, t), or at one per target; with G⁻¹h taken out where there is an intercept.
 
-    dual: Float[Array, "n t"]  # c̃
-    diagonal: Float[Array, "n k"]  # of the projected inverse
+    The unit is a power of two near λ: squares of G⁻¹, which derivatives hold, would leave the range of float32 for kernels of small numbers.
+    """
+
+    dual: Float[Array, "n t"]  # c̃ · unit
+    diagonal: Float[Array, "n k"]  # of the projected inverse · unit
+    unit: Float[Array, " k"]
     logdet: Float[Array, " k"]
     step: Float[Array, " t"]  # from the labels' mean to the intercept
 
@@ -68,24 +73,26 @@ class GramSolution(Solution):
     labels: Labels
 
     def _system(self, lam):
-        f = self.factor
-        return f.weights.scale_both(f.K) + lam * jnp.eye(f.n, dtype=f.dtype)
+        f, unit = self.factor, power_of_two(lam)
+        return f.weights.scale_both(f.K) / unit + lam / unit * jnp.eye(f.n, dtype=f.dtype)
 
     def _solve(self, lam, scaled) -> Solved:
         """c̃ = G⁻¹ỹ − u(uᵀỹ)/(hᵀu) with u = G⁻¹h, likewise the diagonal and the log determinant, at one λ."""
         f = self.factor
-        zeros = (f.n - int(f.intercept)) - f.residual_dimensions()
+        unit, dimensions = power_of_two(lam), f.n - int(f.intercept)
+        zeros = dimensions - f.residual_dimensions()
+        removed = zeros * jnp.log(lam) - dimensions * jnp.log(unit)
         if not f.intercept:
             dual, diagonal, logdet = solve_diag(self._system(lam), scaled)
-            return Solved(dual, diagonal[:, None], (logdet - zeros * jnp.log(lam))[None], jnp.zeros_like(scaled[0]))
+            return Solved(dual, diagonal[:, None], unit[None], (logdet - removed)[None], jnp.zeros_like(scaled[0]))
         h = f.weights.direction
         X, diagonal, logdet = solve_diag(self._system(lam), jnp.concatenate([scaled, h[:, None]], axis=1))
         u = X[:, -1]
         share = jnp.dot(h, u, precision="highest")
         slope = matmul(u, scaled) / share
-        logdet = logdet + jnp.log(share) - zeros * jnp.log(lam)
+        logdet = logdet + jnp.log(share) - removed
         dual, diagonal = X[:, :-1] - u[:, None] * slope[None, :], diagonal - u * u / share
-        return Solved(dual, diagonal[:, None], logdet[None], slope / jnp.sqrt(f.weights.total))
+        return Solved(dual, diagonal[:, None], unit[None], logdet[None], slope / jnp.sqrt(f.weights.total))
 
     def _at(self, lam) -> Solved:
         """At one λ, (1,), or one per target, (t,)."""
@@ -101,15 +108,20 @@ class GramSolution(Solution):
     def coefficients(self, lams):
         """c = √v c̃, and the intercept."""
         f = self.factor
-        return self._each(lambda at, _: Coefficients(f.weights.scale(at.dual), self.labels.mean + at.step), lams)
+
+        def found(at, _):
+            coef = f.weights.scale(at.dual / at.unit)
+            return Coefficients(coef, self.labels.mean + at.step - (0 if f.lift is None else matmul(f.lift, coef)))
+
+        return self._each(found, lams)
 
     def residual_norm(self, lams):
         """‖λ c̃‖²."""
-        return self._each(lambda at, lam: jnp.sum((lam * at.dual) ** 2, axis=0), lams)
+        return self._each(lambda at, lam: jnp.sum((lam / at.unit * at.dual) ** 2, axis=0), lams)
 
     def data_fit(self, lams):
         """ỹᵀ c̃."""
-        return self._each(lambda at, _: jnp.sum(self.labels.scaled * at.dual, axis=0), lams)
+        return self._each(lambda at, _: jnp.sum(self.labels.scaled * at.dual, axis=0) / at.unit, lams)
 
     def logdet(self, lams):
         """log |G|."""
@@ -119,7 +131,7 @@ class GramSolution(Solution):
         """λ tr P."""
         f = self.factor
         zeros = (f.n - int(f.intercept)) - f.residual_dimensions()
-        return self._each(lambda at, lam: lam * jnp.sum(at.diagonal, axis=0) - zeros, lams)
+        return self._each(lambda at, lam: lam / at.unit * jnp.sum(at.diagonal, axis=0) - zeros, lams)
 
     def _left_out(self, at):
         return self.factor.weights.unscale(at.dual / at.diagonal)
@@ -140,7 +152,7 @@ class GramSolution(Solution):
     def _unseen(self, at):
         """y − f of every row."""
         f = self.factor
-        return self.labels.Y - matmul(f.K, f.weights.scale(at.dual)) - self.labels.mean - at.step
+        return self.labels.Y - matmul(f.K, f.weights.scale(at.dual / at.unit)) - self.labels.mean - at.step
 
     def group_residuals(self, groups):
         """e_B = [P_BB]⁻¹ c_B, from the projected inverse itself."""
@@ -149,8 +161,8 @@ class GramSolution(Solution):
         def at_one(lam, columns):
             labels = self.labels.scaled[:, columns]
             at, P = self._solve(lam, labels), self._projected_inverse(lam)
-            smoother = None if f.weights.values is None else self._smoother(P)
-            unseen = self.labels.Y[:, columns] - matmul(f.K, f.weights.scale(at.dual)) - self.labels.mean[columns] - at.step
+            smoother = None if f.weights.values is None else self._smoother(P / at.unit)
+            unseen = self.labels.Y[:, columns] - matmul(f.K, f.weights.scale(at.dual / at.unit)) - self.labels.mean[columns] - at.step
 
             def group(rows, mask):
                 block = P[rows][:, rows] * mask[:, None] * mask[None, :] + jnp.diag(1 - mask)
@@ -173,6 +185,7 @@ class GramSolution(Solution):
         return at
 
     def _projected_inverse(self, lam):
+        """P̃ · unit."""
         P = inverse(self._system(lam))
         if not self.factor.intercept:
             return P

@@ -20,7 +20,7 @@ from jaxrls.factors.contract import Coefficients, Factor, Report, Solution, as_c
 from jaxrls.factors.expansion import Expansion, OnLandmarks, Primal
 from jaxrls.factors.hat import Group, Leaving, PlainHat, each_group
 from jaxrls.factors.landmarks import Landmarks
-from jaxrls.factors.subset import cholesky
+from jaxrls.factors.subset import cholesky, left_over, lengths
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.inverses import triangular_inverse
@@ -110,7 +110,7 @@ class CholeskyFeatures(Factor):
 
     def solve_labels(self, labels):
         """Φᵀ√v y, O(n r t)."""
-        cross, _ = cross_moments(self.rows.through(self.map), labels.Y - labels.mean, self.weights.values, self.middle)
+        cross = cross_moments(self.rows.through(self.map), labels.Y - labels.mean, self.weights.values, self.middle)
         return FeatureSolution(self, labels, cross)
 
 
@@ -120,22 +120,20 @@ def solve_cholesky(
     """The solution on explicit features, or on landmarks, from one reading of the rows."""
     expansion: Expansion = Primal()
     made: Any = Explicit(kernel)
-    ridge = left_over = None
+    ridge = None
     if chosen is not None:
         K = gram(kernel, chosen.points)
         L, ridge = cholesky(K)
         made, expansion = OfLandmarks(kernel, chosen.points, triangular_inverse(L).T), OnLandmarks(chosen.points)
         origin = jnp.mean(matmul(K, made.back), axis=0)
     else:
-        origin = jax.lax.stop_gradient(near_mean(rows, made))
+        origin = jax.lax.stop_gradient(near_mean(rows, made, weights.values))
     origin = origin if intercept else jnp.zeros_like(origin)
-    summed = moments(rows, made, labels.Y, weights.values, origin=origin, label_origin=labels.mean, block_size=block_size)
-    sums = summed.centred(intercept)
-    if chosen is not None:
-        spanned = jnp.trace(sums.second) + sums.weight * jnp.sum(sums.origin**2)
-        left_over = jnp.maximum(sums.trace - spanned, jnp.finfo(rows.dtype).eps * sums.trace)
+    part = None if chosen is None else partial(left_over, kernel)
+    options: dict = {"left_over": part, "block_size": block_size}
+    sums = moments(rows, made, labels.Y, weights.values, origin=origin, label_origin=labels.mean, **options).centred(intercept)
     indices = None if chosen is None else chosen.indices
-    made_of = rows, made, sums.second, sums.origin, left_over, ridge
+    made_of = rows, made, sums.second, sums.origin, None if chosen is None else sums.trace, ridge
     factor = CholeskyFeatures(*made_of, weights, expansion, indices, intercept, block_size)
     return FeatureSolution(factor, labels, sums.cross)
 
@@ -288,7 +286,7 @@ class FeatureSolution(Solution):
     def _leaving(self, seen):
         """The planes βₖ = 0, each by a vector of length about 1, and the landmarks' own rows."""
         f = self.factor
-        directions = seen.R / jax.lax.stop_gradient(jnp.linalg.norm(seen.R, axis=1, keepdims=True))
+        directions = seen.R / jax.lax.stop_gradient(lengths(seen.R))
         return Leaving(jnp.asarray(f.indices), directions, seen(f.map.raw(f.map.points)))
 
     def _landmarks_left_out(self, seen, columns):

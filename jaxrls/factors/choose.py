@@ -2,6 +2,7 @@
 
 import warnings
 
+import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
@@ -14,7 +15,11 @@ from jaxrls.factors.makers import factor_features
 from jaxrls.factors.spectrum import factor_symmetric, solve_features
 from jaxrls.factors.subset import solve_subset
 from jaxrls.factors.weights import Labels, Weights
+from jaxrls.kernels.inner import Linear
 from jaxrls.kernels.kernel import Kernel, check_whole_matrix
+from jaxrls.linalg.products import matmul
+from jaxrls.rows.gram import gram
+from jaxrls.rows.moments import near_mean
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import SparseMatrix, as_rows
 from jaxrls.support.checks import Listed, check_unmasked, is_concrete
@@ -136,8 +141,8 @@ def solve(
     if route is None:
         route = choose_route(kernel, *rows.shape, rows.dtype) if rows.in_memory or explicit is None else "covariance"
     if route == "gram":
-        K, expansion = rows.kernel_matrix(kernel, block_size), _dual(kernel, rows)
-        factor = factor_symmetric(K, weights, intercept, expansion, "gram", semidefinite=kernel.is_semidefinite())
+        K, expansion, lift = _kernel_matrix(kernel, rows, intercept, block_size)
+        factor = factor_symmetric(K, weights, intercept, expansion, "gram", semidefinite=kernel.is_semidefinite(), lift=lift)
         return factor.solve_labels(labels)
     if explicit is None:
         raise ValueError(f"route={route!r} needs explicit features, which {type(kernel).__name__} does not have: use route='gram'")
@@ -151,12 +156,23 @@ def _solve_cholesky(kernel, rows, labels, weights, intercept, landmarks, block_s
     explicit = kernel.num_features(rows.shape[1], rows.dtype)
     if landmarks is not None or explicit is not None and explicit < rows.shape[0]:
         return solve_cholesky(kernel, rows, landmarks, labels, weights, intercept, block_size)
-    return CholeskyGram(rows.kernel_matrix(kernel, block_size), weights, _dual(kernel, rows), intercept).solve_labels(labels)
+    K, expansion, lift = _kernel_matrix(kernel, rows, intercept, block_size)
+    return CholeskyGram(K, weights, expansion, intercept, lift).solve_labels(labels)
 
 
-def _dual(kernel, rows) -> Expansion:
-    """A kernel expands over the rows of X; a matrix is linear in the rows k(new, training)."""
-    return Dual(rows.points) if kernel.evaluable else Primal()
+def _kernel_matrix(kernel, rows, intercept, block_size) -> tuple[Array, Expansion, Array | None]:
+    """K, what its coefficients multiply, and what to add to every row of K for that. A matrix is linear in the rows k(new, training).
+
+    With an intercept only distances between features count: of features far from 0, K about their mean keeps what K would round off.
+    """
+    if not kernel.evaluable:
+        return rows.kernel_matrix(kernel, block_size), Primal(), None
+    if not (intercept and rows.in_memory) or kernel.num_features(rows.shape[1], rows.dtype) is None:
+        return rows.kernel_matrix(kernel, block_size), Dual(rows.points), None
+    features = rows.features(kernel)
+    origin = jax.lax.stop_gradient(near_mean(features, Linear()))
+    about = features.dense() - origin
+    return gram(Linear(), about, block_size=block_size), Dual(rows.points, origin), matmul(about, origin)
 
 
 def factor_at(

@@ -27,21 +27,29 @@ class Expansion(ABC):
 
 @pytree
 class Dual(Expansion):
-    """Σᵢ k(x, xᵢ) cᵢ over all rows; `points` is None where only K is known."""
+    """Σᵢ k(x, xᵢ) cᵢ over all rows; `points` is None where only K is known.
+
+    Where an intercept makes Σᵢ cᵢ = 0 and there are explicit features, from their `origin`: Σᵢ ⟨φ(x), φ(xᵢ) − origin⟩ cᵢ, the same with less rounding.
+    """
 
     points: Float[Array, "n d"] | None
+    origin: Float[Array, " r"] | None = None
 
     def design(self, kernel, X):
         """k(x, xᵢ)."""
         if self.points is None:
             raise ValueError("a factor made from K knows no rows: pass the matrix k(new, training) as design to jaxrls.holdout")
-        return gram(kernel, X, self.points)
+        return gram(kernel, X, self.points) if self.origin is None else matmul(kernel.features(X), self.features(kernel).T)
+
+    def features(self, kernel):
+        """φ(xᵢ) − origin."""
+        return kernel.features(self.points) - (0 if self.origin is None else self.origin)
 
     def compact(self, kernel, coef):
         """w = Φᵀc where the kernel has explicit features."""
         if self.points is None or kernel.num_features(self.points.shape[1], self.points.dtype) is None:
             return self.points, coef
-        return None, matmul(kernel.features(self.points).T, coef)
+        return None, matmul(self.features(kernel).T, coef)
 
 
 @pytree

@@ -17,11 +17,11 @@ from abc import ABC, abstractmethod
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxrls.factors.contract import times
 from jaxrls.factors.weights import Weights
-from jaxrls.linalg.products import matmul
+from jaxrls.linalg.products import matmul, safe_sqrt
 from jaxrls.support.pytrees import pytree, static
 
 
@@ -87,9 +87,15 @@ class Hat(ABC):
             return lost
         return (scaled if self.complete else scaled - matmul(U, self.z))[:, None, :] + lost
 
-    def left_out(self, U, scaled, weights: Weights, constant) -> Float[Array, "b L t"]:
-        """Held-out residuals of single rows; 0 for rows of weight 0."""
-        return weights.unscale(self.scaled_residuals(U, scaled) / self.remaining(U, constant))
+    @abstractmethod
+    def is_light(self, U, weights: Weights) -> Bool[Array, "b L k"]:
+        """Rows, those of weight 0 among them, whose residual y − f is known better than √v (y − f)/√v, which divides rounding by √v."""
+
+    def left_out(self, U, scaled, weights: Weights, constant, unseen=None) -> Float[Array, "b L t"]:
+        """Held-out residuals of single rows; of light ones from `unseen`, y − f, and without it 0 for rows of weight 0."""
+        remaining = self.remaining(U, constant)
+        e = weights.unscale(self.scaled_residuals(U, scaled) / remaining)
+        return e if unseen is None else jnp.where(self.is_light(U, weights), unseen / remaining, e)
 
     def group_system(self, U, scaled, h, mask):
         """(I − H)_BB and the matching scaled residuals at a single λ; rows of `mask` 0 become rows of the identity."""
@@ -113,10 +119,9 @@ class SpectralHat(Hat):
 
     @property
     def _slope(self):
-        """√(sλ)/(s + λ), so that nothing overflows as λ goes to 0."""
+        """√(sλ)/(s + λ), of ratios, so that nothing overflows as λ goes to 0, nor underflows in kernels of small numbers."""
         s = self.s[:, None, None]
-        positive = s > 0
-        return jnp.where(positive, jnp.sqrt(jnp.where(positive, s, 1) * self.lams), 0) / (s + self.lams)
+        return safe_sqrt(s / (s + self.lams)) * jnp.sqrt(self.lost)
 
     def lost_of(self, A):
         return times(A, self.lost)
@@ -125,6 +130,11 @@ class SpectralHat(Hat):
         return times(A, self.lost * self.z[:, None, :])
 
     metric_of = lost_of
+
+    def is_light(self, U, weights):
+        # U is off by eps, and so y − f by eps|√v y|/√v one way, and by eps √(k s_max) |z|/λ the other, with vk = Σ sU².
+        length = jnp.sum(U * U * self.s, axis=1)[:, None, None]
+        return ((length / self.lams) * (jnp.max(self.s) / self.lams) <= 1) | ~weights.used[:, None, None]
 
     def slope_of(self, A):
         return times(A, self._slope)
@@ -165,6 +175,9 @@ class PlainHat(Hat):
 
     slope_of = metric_of
 
+    def is_light(self, U, weights):
+        return ~weights.used[:, None, None]  # U is √v times its rows, to rounding of each
+
     def slope_labels(self, A):
         return matmul(A, self.z)[:, None, :]
 
@@ -194,7 +207,7 @@ class Leaving:
         """Held-out residuals of the landmarks, those of weight 0 included; `constant` is v/Σv of each, or 0."""
         W, u, v = self.directions, self.left, weights.array[self.indices][:, None, None]
         d, rho, alpha = hat.metric_of(W * W), hat.slope_of(W * u), hat.slope_labels(W)
-        residual = (Y[self.indices] - mean - matmul(u, hat.z))[:, None, :] + hat.lost_labels(u)
+        residual = (Y[self.indices] - mean)[:, None, :] - hat.kept_labels(u)  # rows of u are long where v is small: uz would cancel
         remaining = 1 - v * jnp.sum(u * u, axis=1)[:, None, None] - constant[:, None, None] + v * hat.lost_of(u * u)
         return (d * residual + rho * alpha) / (d * remaining + v * rho * rho)
 
@@ -250,7 +263,7 @@ class Group:
             return e
         moved = matmul(matmul(hat.kept_rows(self.u), U.T) + self.level * h, scaled)
         unseen = self.centred - hat.kept_labels(self.u)[:, 0] + moved + matmul(half(self.u), alpha - matmul(half(U).T, scaled))
-        return jnp.where(self.weights.used[:, None], e, unseen)
+        return jnp.where(hat.is_light(U, self.weights)[:, 0], unseen, e)
 
 
 def _nothing(u):

@@ -68,6 +68,11 @@ def as_landmarks(rows: Rows, landmarks) -> Landmarks:
     return Landmarks(None if indices is None else jnp.asarray(indices, jnp.int32), jnp.asarray(points, rows.dtype), trace)
 
 
+def hidden_trace(m: int, trace: Float[Array, "*n"]) -> Float[Array, "*n"]:
+    """√m·eps·tr K: what rounding may hide of tr(K − K̂) where every row's part is at least 0, φ(x) being m numbers."""
+    return m**0.5 * float(jnp.finfo(trace.dtype).eps) * trace
+
+
 def without_trace(chosen: Landmarks) -> Landmarks:
     """The same landmarks, for rows or weights other than those that they were chosen from."""
     return replace(chosen, trace_residual=None)

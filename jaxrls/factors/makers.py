@@ -10,6 +10,7 @@ from jaxrls.factors.weights import Labels, Weights
 from jaxrls.kernels.inner import Linear
 from jaxrls.linalg.decompositions import rounding, svd
 from jaxrls.linalg.products import matmul
+from jaxrls.rows.moments import near_mean
 from jaxrls.rows.rows import DenseRows
 from jaxrls.rows.sparse import SparseMatrix, SparseRows, as_rows, is_sparse
 from jaxrls.support.checks import Listed, as_array, check_matrix, check_symmetric
@@ -55,8 +56,9 @@ def factor_features(
     Phi = as_array("Phi", Phi)
     check_matrix("Phi", Phi)
     v = Weights.of(weights, Phi.shape[0], Phi.dtype)
-    mean = v.mean(Phi) if intercept else jnp.zeros(Phi.shape[1], Phi.dtype)
-    U, sigma, Vt = svd(v.scale(Phi - mean if intercept else Phi))
+    mean = near_mean(DenseRows(Phi), Linear(), v.values) if intercept else jnp.zeros(Phi.shape[1], Phi.dtype)
+    mean = mean + v.mean(Phi - mean) if intercept else mean  # twice, as rounding of the first grows with the offset and the weights
+    U, sigma, Vt = svd(v.scale(Phi - mean))
     complete = U.shape[0] == U.shape[1]
     if intercept:
         h = v.direction
@@ -65,7 +67,7 @@ def factor_features(
     design = None if v.values is None else DenseRows(Phi)
     said = Report("features", rounding(Phi.shape[0], s), jnp.zeros((), Phi.dtype))
     shift = matmul(mean, basis)
-    return Spectrum(DenseRows(U), s, None, None, basis, shift, None, design, None, v, Primal(), said, intercept, complete)
+    return Spectrum(DenseRows(U), s, None, mean, basis, shift, None, design, None, v, Primal(), said, intercept, complete)
 
 
 def factor_covariance(
@@ -78,7 +80,9 @@ def factor_covariance(
 
     Φᵀ√v C √v Φ = V diag(s) Vᵀ, and U = C√vΦ V/√s is formed in row blocks whenever it is needed and never kept, so that LOO costs a
     second pass over the rows and no memory of their number. Squares the condition number, as K does: directions with
-    s below r·eps·s_max count as absent. With no more rows than features the smaller ΦΦᵀ takes its place.
+    s below r·eps·s_max count as absent, columns √(r·eps) times as small as the largest (float32: 1e-3) among them: where such columns
+    matter, scale them, as a ridge needs anyway, or take `factor_features` or `route="cholesky"`, which keep them.
+    With no more rows than features the smaller ΦΦᵀ takes its place.
 
     **Shapes**: Φ (n, r), dense or sparse (SciPy or BCOO: row blocks become dense one at a time), weights (n,) ≥ 0. **Cost** one
     product, O(n r²), and an eigendecomposition, O(r³). **Raises** as `factor_features`. **Source**: Rifkin (lecture), "Linear kernel, direct approach".

@@ -39,11 +39,11 @@ class Spectrum(Factor):
     rows: Rows  # of U itself, or of the features that it is made of
     s: Float[Array, " r"]
     rotation: Float[Array, "p r"] | None  # U = √v (rows − middle) rotation; None where rows are U
-    middle: Float[Array, " p"] | None
+    middle: Float[Array, " p"] | None  # what is subtracted from rows that U is made of, or from those of `design`
     basis: Float[Array, "q r"] | None  # None where the coefficients are dual: √v U
     shift: Float[Array, " r"]  # 0 without an intercept
     solved: Float[Array, " r"] | None  # 1, or 0 in directions that the model leaves out, as their eigenvalue is clearly negative
-    design: Rows | None  # predictions at all rows = design · coefficients, kept for rows of weight 0 where U is kept
+    design: Rows | None  # f − ȳ at all rows = (design − middle) · coefficients, kept for rows of little weight where U is kept
     leaving: Leaving | None
     weights: Weights
     expansion: Expansion
@@ -69,25 +69,22 @@ class Spectrum(Factor):
         """z = Uᵀ√v y, O(n r t)."""
         if self.rotation is None:
             z = self.rows.sum(transposed_matmul, labels.scaled, block_size=self.whole)
-            square = jnp.sum(labels.scaled**2, axis=0)
         else:
-            cross, square = cross_moments(self.rows, labels.Y - labels.mean, self.weights.values, self.centre)
-            z = matmul(self.rotation.T, cross)
-        return self.with_labels(labels, z, square)
+            z = matmul(self.rotation.T, cross_moments(self.rows, labels.Y - labels.mean, self.weights.values, self.centre))
+        return self.with_labels(labels, z)
 
     def solve_moments(self, labels: Labels, sums: Moments) -> "SpectralSolution":
         """`solve_labels` where the cross-moments were summed together with the moments, about the same centre."""
-        return self.with_labels(labels, matmul(self.rotation.T, sums.cross), sums.square)  # type: ignore[union-attr]
+        return self.with_labels(labels, matmul(self.rotation.T, sums.cross))  # type: ignore[union-attr]
 
-    def with_labels(self, labels, z, square):
-        """The solution from z and ‖√v(y − ȳ)‖²; what clearly negative eigenvalues take of the labels, the model cannot reach."""
+    def with_labels(self, labels, z):
+        """The solution from z; what clearly negative eigenvalues take of the labels, the model cannot reach."""
         if not self.complete:
-            return SpectralSolution(self, labels, z, jnp.maximum(square - jnp.sum(z * z, axis=0), 0), labels.scaled)
+            return SpectralSolution(self, labels, z, labels.scaled)
         if self.solved is None:
-            return SpectralSolution(self, labels, z, jnp.zeros_like(square), None)
+            return SpectralSolution(self, labels, z, None)
         missed = z * (1 - self.solved)[:, None]
-        beyond = self.rows.map(lambda U: matmul(U, missed), block_size=self.whole)
-        return SpectralSolution(self, labels, z - missed, jnp.sum(missed**2, axis=0), beyond)
+        return SpectralSolution(self, labels, z - missed, self.rows.map(lambda U: matmul(U, missed), block_size=self.whole))
 
     @property
     def centre(self) -> Float[Array, " p"]:
@@ -101,9 +98,14 @@ class Spectrum(Factor):
 
     def left(self, rows, weights: Weights) -> Float[Array, "b r"]:
         """U of a block of rows."""
+        A = self.unrotated(rows, weights)
+        return A if self.rotation is None else matmul(A, self.rotation)
+
+    def unrotated(self, rows, weights: Weights) -> Float[Array, "b p"]:
+        """What `rotation` makes U of: U itself where there is none, or √v (rows − middle)."""
         if self.rotation is None:
             return rows
-        return matmul(weights.scale(rows if self.middle is None else rows - self.middle), self.rotation)
+        return weights.scale(rows if self.middle is None else rows - self.middle)
 
     def left_vectors(self) -> Float[Array, "n r"]:
         """U, formed where it is not kept."""
@@ -119,8 +121,9 @@ class Spectrum(Factor):
         if self.rotation is not None:
             return self.rows.map(lambda rows: self.left(rows, self.weights.block(None, rows.shape[0])))
         basis = self.dual_basis() if self.basis is None else self.basis
-        g = self.design.map(lambda rows: matmul(rows, basis)) - self.shift  # type: ignore[union-attr]
-        return jnp.where(self.s > 0, g / jnp.where(self.s > 0, self.s, 1), 0)
+        g = self.design.map(lambda rows: matmul(rows if self.middle is None else rows - self.middle, basis))  # type: ignore[union-attr]
+        known = self.s > (jnp.finfo(self.dtype).eps ** 2) * jnp.max(self.s)  # below it g is rounding, whatever λ
+        return jnp.where(known, g / jnp.where(known, self.s, 1), 0)
 
     def dual_basis(self) -> Float[Array, "n r"]:
         """√v U."""
@@ -135,7 +138,6 @@ class SpectralSolution(Solution):
     factor: Spectrum
     labels: Labels
     z: Float[Array, "r t"]
-    outside: Float[Array, " t"]  # ‖(C − UUᵀ) √v y‖²
     base: Float[Array, "n t"] | None  # scaled labels, or of a square U what of them the fit cannot reach, None for nothing
 
     def hat(self, lams, lost=None, columns=slice(None)) -> SpectralHat:
@@ -157,14 +159,38 @@ class SpectralSolution(Solution):
         coef = f.weights.scale(self.hat(lams).lost_labels(f.left_vectors()) / lams)
         return Coefficients(jnp.moveaxis(coef, 1, 0), intercept)
 
+    def about_the_fit(self, lams):
+        """z, and ‖(C − UUᵀ) √v y‖², from moments about the fit at the smallest of λ (L, k): one reading of the rows where U is incomplete, O(n r t).
+
+        The difference ‖√v y‖² − ‖z‖² would cancel. Taken from the residuals it is right to rounding of their own norm, at that λ and so at all.
+        """
+        f = self.factor
+        if f.complete:
+            return self.z, jnp.zeros_like(self.labels.mean) if self.base is None else jnp.sum(self.base**2, axis=0)
+        least = jax.lax.stop_gradient(jnp.min(lams, axis=0))  # the result does not depend on it but by rounding
+        s = f.s[:, None]
+        fitted = s / (s + least) * self.z
+        coef = fitted if f.rotation is None else matmul(f.rotation, fitted)
+
+        def block(rows, v, scaled):
+            A = f.unrotated(rows, f.weights.block(v, rows.shape[0]))
+            return matmul(A.T, scaled - matmul(A, coef)), jnp.sum((scaled - matmul(A, coef)) ** 2, axis=0)
+
+        cross, square = f.rows.sum(block, f.weights.values, self.base, block_size=f.whole)
+        step = cross if f.rotation is None else matmul(f.rotation.T, cross)
+        return fitted + step, jnp.maximum(square - jnp.sum(step**2, axis=0), 0)
+
     def residual_norm(self, lams):
-        """‖λc̃‖²."""
-        return self.outside + jnp.sum((self.lost(as_columns(lams)) * self.z[:, None, :]) ** 2, axis=0)
+        """‖λc̃‖²: see `about_the_fit`."""
+        lams = as_columns(lams)
+        z, outside = self.about_the_fit(lams)
+        return outside + jnp.sum((self.lost(lams) * z[:, None, :]) ** 2, axis=0)
 
     def data_fit(self, lams):
-        """√v yᵀ (K̃ + λI)⁻¹ √v y."""
+        """√v yᵀ (K̃ + λI)⁻¹ √v y: see `about_the_fit`."""
         lams = as_columns(lams)
-        return self.outside / lams + jnp.sum(self.z[:, None, :] ** 2 / (self.factor.s[:, None, None] + lams), axis=0)
+        z, outside = self.about_the_fit(lams)
+        return outside / lams + jnp.sum(z[:, None, :] ** 2 / (self.factor.s[:, None, None] + lams), axis=0)
 
     def logdet(self, lams):
         """Σ log(s + λ), and log λ outside of U."""
@@ -233,16 +259,16 @@ class SpectralSolution(Solution):
 
     def residuals_left_out(self, lams):
         """As `rows_left_out`, every row by itself."""
-        f = self.factor
+        f, hat, weighted = self.factor, self.hat(lams), self.factor.weights.values is not None
 
-        def block(rows, v, scaled):
+        def block(rows, v, scaled, centred, u):
             weights = f.weights.block(v, rows.shape[0])
-            return self.hat(lams).left_out(f.left(rows, weights), scaled, weights, f.constant(weights.array))
+            u = f.left(rows, f.weights.block(None, rows.shape[0])) if u is None and weighted else u
+            unseen = None if u is None else centred[:, None, :] - hat.kept_labels(u)
+            return hat.left_out(f.left(rows, weights), scaled, weights, f.constant(weights.array), unseen)
 
-        e = f.rows.map(block, f.weights.values, self.base, block_size=f.whole)
-        if f.weights.values is not None:
-            unseen = (self.labels.Y - self.labels.mean)[:, None, :] - self.hat(lams).kept_labels(f.reach())
-            e = jnp.where(f.weights.used[:, None, None], e, unseen)
+        u = f.reach() if weighted and f.rotation is None else None
+        e = f.rows.map(block, f.weights.values, self.base, self.labels.Y - self.labels.mean, u, block_size=f.whole)
         if f.leaving is not None:
             e = e.at[f.leaving.indices].set(self._landmarks_left_out(lams))
         return jnp.moveaxis(e, 1, 0)
@@ -327,24 +353,19 @@ def _without(leaving, features, rows, mask):
     return features - matmul(matmul(features, Q), Q.T)
 
 
-def factor_symmetric(K, weights: Weights, intercept: bool, expansion: Expansion, route: str, *, semidefinite: bool = False) -> Spectrum:
-    """The eigendecomposition of what is known to be symmetric, under the name of the route that made it."""
+def factor_symmetric(K, weights: Weights, intercept: bool, expansion: Expansion, route: str, *, semidefinite=False, lift=None) -> Spectrum:
+    """The eigendecomposition of what is known to be symmetric, under the name of the route that made it; the expansion's kernel is K + 1·lift."""
     n, dtype = K.shape[0], K.dtype
-    scaled = weights.scale_both(K)
-    shift, constant, centred = jnp.zeros(n, dtype), jnp.zeros((), dtype), scaled
-    h = weights.direction
+    shift, constant, h = jnp.zeros(n, dtype), jnp.zeros((), dtype), weights.direction
     if intercept:
-        Kh = matmul(scaled, h)
-        constant = jnp.dot(h, Kh, precision="highest")
-        half = Kh - 0.5 * constant * h
-        centred = scaled - half[:, None] * h[None, :] - h[:, None] * half[None, :]
-    s, U = eigh(centred)
+        K, mean, constant = weights.centre_both(K)
+    s, U = eigh(weights.scale_both(K))
     if intercept:
         U = U - h[:, None] * matmul(h, U)[None, :]  # once more, which keeps the intercept exact for λ down to the precision of K
-        shift = matmul(Kh, U) / jnp.sqrt(weights.total)
+        shift = matmul(weights.scale(mean if lift is None else mean + lift), U)
     floor = rounding(n, s, constant)
     solved = None if semidefinite else jnp.where(s < -floor, 0, 1).astype(dtype)
-    s, below = clip(s)
+    s, below = clip(s, constant)
     design = None if weights.values is None else DenseRows(K)
     said = Report(route, floor, below)
     return Spectrum(DenseRows(U), s, None, None, None, shift, solved, design, None, weights, expansion, said, intercept, True)
@@ -355,32 +376,25 @@ def solve_features(rows: Rows, labels: Labels, weights: Weights, intercept: bool
     n, r = rows.shape
     if n <= r:
         return _factor_outer(rows, weights, intercept).solve_labels(labels)
-    origin = near_mean(rows, Linear()) if intercept else jnp.zeros(r, rows.dtype)
+    origin = near_mean(rows, Linear(), weights.values) if intercept else jnp.zeros(r, rows.dtype)
     sums = moments(rows, Linear(), labels.Y, weights.values, origin=origin, label_origin=labels.mean)
-    return from_moments(sums.centred(intercept), rows, labels, weights, intercept)
-
-
-def from_moments(sums: Moments, rows: Rows, labels: Labels, weights: Weights, intercept: bool) -> SpectralSolution:
-    """The solution on rows of features from their centred moments."""
-    s, V, inverse_sigma, below = spectrum_of(sums.second)
+    constant, sums = sums.constant if intercept else 0.0, sums.centred(intercept)
+    s, V, inverse_sigma, below = spectrum_of(sums.second, constant)
     basis = V * jnp.sqrt(s)
     shift = matmul(sums.origin, basis) if intercept else jnp.zeros_like(s)
-    said, middle = Report("covariance", rounding(rows.shape[0], s), below), sums.origin if intercept else None
+    said, middle = Report("covariance", rounding(rows.shape[0], s, constant), below), sums.origin if intercept else None
     options = rows, s, V * inverse_sigma, middle, basis, shift, None, None, None, weights, Primal(), said, intercept, False
     return Spectrum(*options).solve_moments(labels, sums)
 
 
 def _factor_outer(rows: Rows, weights: Weights, intercept: bool) -> Spectrum:
     """The covariance route with n ≤ r: K = ΦΦᵀ, its dual coefficients turned into w = Φᵀ√v U (D ∘ z), as CU = U."""
-    K = rows.map(lambda some: rows.map(lambda others: matmul(others, some.T)).T)
+    origin = near_mean(rows, Linear(), weights.values) if intercept else jnp.zeros(rows.shape[1], rows.dtype)
+    K = rows.map(lambda some: rows.map(lambda others: matmul(others - origin, (some - origin).T)).T)
     dual = factor_symmetric(K, weights, intercept, Primal(), "covariance", semidefinite=True)
-    basis = rows.sum(lambda phi, scaled: transposed_matmul(scaled, phi).T, dual.dual_basis())
-    mean = rows.sum(matmul_columns, weights.array / weights.total)
-    shift = matmul(mean, basis) if intercept else dual.shift
+    basis = rows.sum(lambda phi, scaled: transposed_matmul(scaled, phi - origin).T, dual.dual_basis())
+    middle = origin + rows.sum(lambda phi, share: matmul(share, phi - origin), weights.array / weights.total) if intercept else None
+    shift = dual.shift if middle is None else matmul(middle, basis)
     said = replace(dual.said, floor=jnp.maximum(dual.said.floor, rounding(max(rows.shape), dual.s)))
-    return replace(dual, basis=basis, shift=shift, solved=None, design=None if weights.values is None else rows, said=said)
-
-
-def matmul_columns(rows, column):
-    """Σᵢ columnᵢ rowᵢ."""
-    return matmul(column, rows)
+    design = None if weights.values is None else rows
+    return replace(dual, basis=basis, middle=middle, shift=shift, solved=None, design=design, said=said)

@@ -19,13 +19,13 @@ from jaxtyping import Array, Float, Int
 from jaxrls.factors.contract import Report
 from jaxrls.factors.expansion import OnLandmarks
 from jaxrls.factors.hat import Leaving
-from jaxrls.factors.landmarks import Landmarks, as_landmarks, check_evaluable, without_trace
+from jaxrls.factors.landmarks import Landmarks, as_landmarks, check_evaluable, hidden_trace, without_trace
 from jaxrls.factors.spectrum import SpectralSolution, Spectrum
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.decompositions import rounding, spectrum_of
 from jaxrls.linalg.inverses import triangular_inverse
-from jaxrls.linalg.products import matmul
+from jaxrls.linalg.products import matmul, power_of_two
 from jaxrls.rows.gram import gram
 from jaxrls.rows.moments import moments
 from jaxrls.rows.rows import DenseRows, Rows
@@ -44,12 +44,13 @@ class Lift:
     points: Float[Array, "m d"]  # those that lead first
     lead: Float[Array, "q q"]  # L₁⁻ᵀ
     across: Float[Array, "q p"]  # Mᵀ
+    unit: Float[Array, ""]  # a power of two near √k(x, x), which brings the rest of B to the size of its first columns
 
     def features(self, X: Float[Array, "n d"]) -> Float[Array, "n m"]:
         """B, a row for each row of X."""
         K, q = self.kernel(X, self.points), self.lead.shape[0]
         first = matmul(K[:, :q], self.lead)
-        return jnp.concatenate([first, K[:, q:] - matmul(first, self.across)], axis=1)
+        return jnp.concatenate([first, (K[:, q:] - matmul(first, self.across)) / self.unit], axis=1)
 
     def diag(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
         """k(x, x)."""
@@ -111,30 +112,34 @@ def solve_subset(
     """The solution on landmarks, from one reading of the rows; a trace that they carry must be of these rows and weights."""
     lift, tail, ridge = _lift(kernel, chosen.points)
     given = np.argsort(lead_order(chosen.points.shape[0]))
-    corner = lift.features(lift.points)
+    corner, kept, part = lift.features(lift.points), None, None
     origin = jnp.mean(corner, axis=0) if intercept else jnp.zeros_like(corner[0])
-    kept = None
     if rows.traceable and _fits(rows.shape[0], corner) if keep is None else keep:
         kept = rows.map(lift.features, temporaries=origin.shape[0], block_size=block_size)
-    sums = moments(rows, lift, labels.Y, weights.values, origin=origin, label_origin=labels.mean, kept=kept, block_size=block_size)
+        if intercept and weights.values is not None:
+            origin = weights.mean(kept)
+    if chosen.trace_residual is None:
+        part = lambda x, b: left_over(kernel, x, _tailed(b, tail))  # noqa: E731
+    options: dict = {"kept": kept, "left_over": part, "block_size": block_size}
+    sums = moments(rows, lift, labels.Y, weights.values, origin=origin, label_origin=labels.mean, **options)
+    trace = sums.trace if chosen.trace_residual is None else jnp.asarray(chosen.trace_residual, rows.dtype)
     sums = sums.centred(intercept)
     middle = sums.origin
 
     covariance = _tailed(_tailed(sums.second, tail).T, tail)
-    spanned = jnp.trace(covariance) + sums.weight * jnp.sum(_tailed(middle[None], tail) ** 2)
-    if chosen.trace_residual is None:
-        trace = jnp.maximum(sums.trace - spanned, jnp.finfo(rows.dtype).eps * sums.trace)
-    else:  # summed over rows as they were chosen, which does not cancel
-        trace = jnp.asarray(chosen.trace_residual, rows.dtype)
-    s, V, inverse_sigma, below = spectrum_of(covariance)
+    s, V, _, below = spectrum_of(covariance)
+    # Directions that rounding hides stay, as if they were at its level: rows of weight 0 may lie far along them, and it matters for no other.
+    s = jnp.maximum(s, jnp.maximum(len(s) * jnp.finfo(s.dtype).eps * jnp.max(s), jnp.finfo(s.dtype).tiny))
+    inverse_sigma = 1 / jnp.sqrt(s)
     q = lift.lead.shape[0]
     V = jnp.concatenate([V[:q], matmul(tail, V[q:])])  # ΦV = B V from here on
     rotation = V * inverse_sigma
-    W = jnp.concatenate([matmul(lift.lead, V[:q] - matmul(lift.across, V[q:])), V[q:]])[given]  # L⁻ᵀV, as given
+    rest = V[q:] / lift.unit
+    W = jnp.concatenate([matmul(lift.lead, V[:q] - matmul(lift.across, rest)), rest])[given]  # L⁻ᵀV, as given
 
     leaving = None
     if drop and chosen.indices is not None:
-        directions = W / jnp.linalg.norm(W, axis=1, keepdims=True)
+        directions = W / lengths(W)
         leaving = Leaving(chosen.indices, directions, matmul(corner[given] - middle, rotation))
     floor = jnp.maximum(rounding(rows.shape[0], s), 2 * below * jnp.max(s))  # nearly dependent landmarks round eigenvalues below 0
     factor = Spectrum(
@@ -156,6 +161,18 @@ def solve_subset(
     return factor.solve_moments(labels, sums)
 
 
+def left_over(kernel, x, phi):
+    """k(x, x) − |φ(x)|² of every row, and what rounding may hide of it: summed over rows it does not cancel as a difference of two sums would."""
+    diag = kernel.diag(x)
+    return jnp.maximum(diag - jnp.sum(phi**2, axis=1), 0) + hidden_trace(phi.shape[1], diag)
+
+
+def lengths(A: Float[Array, "m r"]) -> Float[Array, "m 1"]:
+    """The lengths of rows, whose squares may overflow."""
+    largest = jnp.max(jnp.abs(A), axis=1, keepdims=True)
+    return largest * jnp.linalg.norm(A / largest, axis=1, keepdims=True)
+
+
 def _fits(n, like):
     """Whether n×m numbers are at most a quarter of memory."""
     limit = memory_bytes()
@@ -174,13 +191,14 @@ def lead_order(m: int) -> np.ndarray:
 
 
 def _lift(kernel: Kernel, points: Float[Array, "m d"]):
-    """B as a function of X, L₂⁻ᵀ, and the ridge."""
+    """B as a function of X, L₂⁻ᵀ in its units, and the ridge."""
     m = points.shape[0]
     q = -(-m // 4)
     points = points[lead_order(m)]
     L, ridge = cholesky(gram(kernel, points))
+    unit = power_of_two(jnp.max(jnp.diagonal(L)))
     invert = lambda L: triangular_inverse(L).T  # noqa: E731
-    return Lift(kernel, points, invert(L[:q, :q]), L[q:, :q].T), invert(L[q:, q:]), ridge
+    return Lift(kernel, points, invert(L[:q, :q]), L[q:, :q].T, unit), invert(L[q:, q:] / unit), ridge
 
 
 def cholesky(K: Float[Array, "m m"]) -> tuple[Float[Array, "m m"], Float[Array, ""]]:

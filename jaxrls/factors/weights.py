@@ -99,6 +99,23 @@ class Weights:
         """√v K √v of a square matrix."""
         return K if self.values is None else self.root[:, None] * K * self.root[None, :]
 
+    def centre_both(self, K):
+        """(I − 1vᵀ/Σv) K (I − v1ᵀ/Σv) with its parts: the mean of K's rows but for a constant, and how much of √v K √v goes, whose rounding stays.
+
+        First about the heaviest row, whose entries so become exact zeros: else its weight would multiply their rounding.
+        """
+        part, corner = jnp.zeros(self.n, self.dtype), jnp.zeros((), self.dtype)
+        if self.values is not None:
+            heaviest = jnp.argmax(self.values)
+            part, corner = K[heaviest], K[heaviest, heaviest]
+            K = (K - part[:, None]) - (part - corner)[None, :]
+        mean = self.mean(K)
+        level = self.mean(mean)
+        half = mean - 0.5 * level
+        spread = self.total if self.values is None else self.total * (1 - jnp.sum(self.direction**4))
+        taken = spread * jnp.abs(level + 2 * self.mean(part) - corner)
+        return K - half[:, None] - half[None, :], mean + part, taken
+
     def without(self, indices) -> "Weights":
         """The same with weight 0 for these rows."""
         return Weights(self.array.at[indices].set(0), self.n, self.dtype)
@@ -133,8 +150,13 @@ class Labels:
     @classmethod
     def columns(cls, Y, weights, intercept, flat):
         """Labels (n, t) as they are."""
-        mean = weights.mean(Y) if intercept else jnp.zeros(Y.shape[1], weights.dtype)
-        return cls(Y, mean, weights.scale(Y - mean), flat)
+        origin = jnp.zeros(Y.shape[1], weights.dtype)
+        if not intercept:
+            return cls(Y, origin, weights.scale(Y), flat)
+        if weights.values is not None:
+            origin = Y[jnp.argmax(weights.values)]  # see `Weights.centre_both`
+        mean = weights.mean(Y - origin)
+        return cls(Y, origin + mean, weights.scale(Y - origin - mean), flat)
 
     @property
     def given(self) -> Float[Array, "n *t"]:

@@ -39,9 +39,9 @@ eigh.defjvp(_refuse)
 svd.defjvp(_refuse)
 
 
-def clip(s):
-    """Eigenvalues with rounding below 0 taken off, and how far below 0 they went, relative to the largest."""
-    largest = jnp.max(jnp.abs(s))
+def clip(s, constant=0.0):
+    """Eigenvalues with rounding below 0 taken off, and how far below 0 they went, relative to the largest, or to what centring took off."""
+    largest = jnp.maximum(jnp.max(jnp.abs(s)), constant)
     return jnp.maximum(s, 0), -jnp.minimum(jnp.min(s), 0) / jnp.where(largest > 0, largest, 1)
 
 
@@ -50,9 +50,9 @@ def rounding(n, s, constant=0.0):
     return max(n, s.shape[0]) * jnp.finfo(s.dtype).eps * jnp.maximum(jnp.max(s), constant)
 
 
-def spectrum_of(covariance: Float[Array, "r r"]):
+def spectrum_of(covariance: Float[Array, "r r"], constant=0.0):
     """Eigenvalues s and eigenvectors V of ΦᵀΦ, 1/√s, and the rounding below 0; s below r·eps·s_max is 0, and so is its 1/√s."""
     s, V = eigh(covariance)
-    s, below = clip(s)
+    s, below = clip(s, constant)
     s = jnp.where(s > s.shape[0] * jnp.finfo(s.dtype).eps * jnp.max(s), s, 0)
     return s, V, jnp.where(s > 0, 1 / jnp.sqrt(jnp.where(s > 0, s, 1)), 0), below

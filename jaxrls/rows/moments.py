@@ -1,5 +1,6 @@
 """Moments: the sums over rows that every primal factor is made of. They add over blocks, files and devices."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -57,6 +58,11 @@ class Moments:
         """The weighted mean of y."""
         return self.label_origin + self.label / self.weight
 
+    @property
+    def constant(self) -> Float[Array, ""]:
+        """Σv‖mean − origin‖²: the part of the second moments that `centred` takes off, whose rounding stays."""
+        return jnp.sum(self.first**2) / self.weight
+
     def centred(self, intercept: bool) -> "Moments":
         """The moments about the means where there is an intercept, which takes the means out; about the origins as they are where there is none."""
         if not intercept:
@@ -83,12 +89,14 @@ def moments(
     origin: Float[Array, " r"],
     label_origin: Float[Array, " t"] | None = None,
     kept: Float[Array, "n r"] | None = None,
+    left_over: Callable | None = None,
     block_size: int | None = None,
 ) -> Moments:
     """The moments of features φ(x) and labels over all rows, in one reading.
 
     **Arguments**: `features` has φ(x) = `features(x)` and k(x, x) = `diag(x)`, as a kernel with explicit features does; `kept` is φ of all rows where
-    it was made before. **Shapes**: Y (n, t), none by default; weights (n,), ones by default. **Cost** O(n r (r + t)), memory of a block.
+    it was made before. `left_over`, a function of rows and their φ, gives what `trace` sums in place of k(x, x).
+    **Shapes**: Y (n, t), none by default; weights (n,), ones by default. **Cost** O(n r (r + t)), memory of a block.
     **Raises** nothing. **Source**: Rifkin (lecture), "direct approach".
 
     >>> import jax.numpy as jnp, jaxrls as rls
@@ -101,9 +109,10 @@ def moments(
     label_origin = jnp.zeros(Y.shape[1], rows.dtype) if label_origin is None else label_origin
 
     def block(x, b, v, y):
-        b, y = (features.features(x) if b is None else b) - origin, y - label_origin
+        raw = features.features(x) if b is None else b
+        b, y = raw - origin, y - label_origin
         half, light = (b, y) if v is None else (jnp.sqrt(v)[:, None] * b, v[:, None] * y)
-        diag = features.diag(x)
+        diag = features.diag(x) if left_over is None else left_over(x, raw)
         weight, first = (jnp.asarray(x.shape[0], x.dtype), jnp.sum(b, axis=0)) if v is None else (jnp.sum(v), matmul(v, b))
         trace = jnp.sum(diag if v is None else v * diag)
         return weight, first, gram_panels(half), trace, jnp.sum(light, axis=0), matmul(b.T, light), jnp.sum(light * y, axis=0)
@@ -114,15 +123,12 @@ def moments(
 
 
 def cross_moments(rows: Rows, Y: Float[Array, "n t"], weights: Float[Array, " n"] | None, centre: Float[Array, " r"]):
-    """Σ v(φ − c)yᵀ and Σ v y² over rows of features, for labels that come after the moments."""
-
-    def block(b, v, y):
-        light = y if v is None else v[:, None] * y
-        return matmul((b - centre).T, light), jnp.sum(light * y, axis=0)
-
-    return rows.sum(block, weights, Y)
+    """Σ v(φ − c)yᵀ over rows of features, for labels that come after the moments."""
+    return rows.sum(lambda b, v, y: matmul((b - centre).T, y if v is None else v[:, None] * y), weights, Y)
 
 
-def near_mean(rows: Rows, features: Any) -> Float[Array, " r"]:
-    """A point near the mean of φ(x), from some of the rows."""
+def near_mean(rows: Rows, features: Any, weights: Float[Array, " n"] | None = None) -> Float[Array, " r"]:
+    """A point near the mean of φ(x): from some of the rows, or where weights may make a few of them count for all, from those in memory."""
+    if weights is not None and rows.traceable:
+        return rows.sum(lambda x, share: matmul(share, features.features(x)), weights / jnp.sum(weights))
     return jnp.mean(features.features(rows.some(SAMPLE)), axis=0)

@@ -91,6 +91,7 @@ def fit(
         raise ValueError("route='cholesky' has no spectrum to make a grid of λ from: give lams=")
     if auto and route is not None:
         raise ValueError(f"landmarks='auto' chooses the route, and route is {route!r}: leave one of them out")
+    problem, unit = problem.in_units()
     run = partial(_best, lams=lams, num=num, per_target=per_target, route=route)
     if auto:
         result, words = grow(run, problem, tol, progress)
@@ -99,9 +100,17 @@ def fit(
         result = run(problem)
         if is_concrete(result) and result.trace_residual is not None:
             result = replace(result, certificate=_words(result, tol))
+    result = _in_units_of_labels(result, problem, unit)
     if is_concrete(result):
         _inspect(result, lams is None)
     return result
+
+
+def _in_units_of_labels(fit: Fit, problem: Problem, unit) -> Fit:
+    """The fit to labels in units as one to the labels themselves."""
+    model = replace(fit.model, coef=fit.model.coef * unit, intercept=fit.model.intercept * unit)
+    errors, error = (jnp.asarray(problem.out_of_units(part, unit)) for part in (fit.errors, fit.error))
+    return replace(fit, model=model, loo_residuals=fit.loo_residuals * unit, errors=errors, error=error)
 
 
 def _best(problem: Problem, *, lams, num: int, per_target: bool, route: str | None) -> Fit:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from jaxrls.factors.landmarks import Landmarks, check_evaluable
+from jaxrls.factors.landmarks import Landmarks, check_evaluable, hidden_trace
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
 from jaxrls.rows.blocks import default_block_size, map_rows
@@ -95,7 +95,7 @@ def landmarks(
             if capacity == limit or int(state.count) < capacity or bool(jnp.sum(v * state.residual) <= target):
                 break
             capacity = min(limit, GROWTH * capacity)
-    return _finish(X, v, state, capacity)
+    return _finish(X, v, diag, state, capacity)
 
 
 def _check(kernel, X, num, tol, method, known):
@@ -207,7 +207,7 @@ def _reject(H, accepts, size, limit):
     return C[:size], slots, count
 
 
-def _finish(X, v, state, capacity):
+def _finish(X, v, diag, state, capacity):
     """The landmarks, cut to how many there are; where that is not known, filled up with rows that were not chosen."""
     indices, count = state.indices[:capacity], state.count
     if is_concrete(count):
@@ -217,4 +217,4 @@ def _finish(X, v, state, capacity):
         chosen = jnp.zeros(X.shape[0], bool).at[jnp.where(slot < count, indices, X.shape[0])].set(True, mode="drop")
         others = jnp.argsort(chosen | (v <= 0), stable=True).astype(jnp.int32)
         indices = jnp.where(slot < count, indices, others[jnp.maximum(slot - count, 0)])
-    return Landmarks(indices, X[indices], jnp.sum(v * state.residual))
+    return Landmarks(indices, X[indices], jnp.sum(v * state.residual) + hidden_trace(capacity, jnp.sum(v * diag)))

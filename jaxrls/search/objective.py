@@ -9,10 +9,11 @@ from jaxtyping import Array, Float, Int
 
 from jaxrls.criteria.criterion import Criterion
 from jaxrls.criteria.left_out import loo
-from jaxrls.criteria.losses import squared_error
+from jaxrls.criteria.losses import degree, squared_error
 from jaxrls.factors.choose import factorize
 from jaxrls.factors.landmarks import Landmarks
 from jaxrls.kernels.kernel import Kernel
+from jaxrls.linalg.products import power_of_two
 from jaxrls.search.grid import lambda_grid
 from jaxrls.search.problem import Problem
 from jaxrls.support.checks import Listed, as_array, check_lams
@@ -112,6 +113,7 @@ def best_lam(
     ()
     """
     X, Y = as_array("X", X), as_array("Y", Y)
+    Y = Y if degree(loss) is None else Y / power_of_two(jnp.max(jnp.abs(Y)))  # λ is the same, and squares are in range
     weights = None if weights is None else as_array("weights", weights)
     Problem.of(kernel, X, Y, weights=weights, intercept=intercept, loss=loss).check()
     if lams is not None:

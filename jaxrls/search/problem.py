@@ -19,6 +19,7 @@ from jaxrls.factors.groups import check_rest
 from jaxrls.factors.landmarks import Landmarks, as_landmarks, check_evaluable, without_trace
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.kernels.kernel import Kernel
+from jaxrls.linalg.products import power_of_two
 from jaxrls.models.model import Model
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import as_rows
@@ -93,6 +94,29 @@ class Problem:
         dtype = self.rows.dtype
         return replace(self, kernel=jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype) if isinstance(leaf, float) else leaf, self.kernel))
 
+    def in_units(self) -> "tuple[Problem, Any]":
+        """The same problem with labels divided by a power of two, at which they are near 1 and their squares in range, and that unit.
+
+        Nothing is rounded, so that λ is the same, and errors are to be multiplied by unit^degree. The unit is 1 where they have none.
+        """
+        if self.criterion.degree is None:
+            return self, np.ones((), self.Y.dtype)[()]
+        if is_concrete(self.Y):
+            largest = np.abs(np.asarray(self.Y)).max()
+            exponent = np.frexp(largest)[1] - 1 if 0 < largest < np.inf else 0
+            unit = np.ldexp(self.Y.dtype.type(1), max(exponent, np.finfo(self.Y.dtype).minexp))
+        else:
+            unit = power_of_two(jnp.max(jnp.abs(self.Y)))
+        return replace(self, Y=self.Y / unit, criterion=self.criterion.in_units(unit)), unit
+
+    def out_of_units(self, error, unit):
+        """An error of the problem in units as one of this problem: on the host where it is known, as devices round the smallest numbers to 0."""
+        degree = self.criterion.degree or 0
+        if is_concrete(error, unit):
+            with np.errstate(over="ignore"):
+                return (np.asarray(error, np.float64) * float(unit) ** degree).astype(error.dtype)
+        return error * unit**degree
+
     def solution(self, route: str | None = None) -> Solution:
         """The factor with the labels: the one hard step."""
         labels = Labels.of(self.Y, self.weights, self.intercept)
@@ -109,8 +133,8 @@ class Problem:
         if lam.shape != ():
             raise ValueError(f"lam must be one number, and has shape {lam.shape}")
         check_lams(lam, "lam")
-        lam = jnp.asarray(lam)
-        error = jnp.mean(self.errors(self.solution("cholesky"), lam[None]))
+        lam, (problem, unit) = jnp.asarray(lam), self.in_units()
+        error = jnp.asarray(self.out_of_units(jnp.mean(problem.errors(problem.solution("cholesky"), lam[None])), unit))
         if not self.intercept or self.weights.values is None:
             return error
         return jnp.where(self.weights.count > 1, error, jnp.nan)  # what `check` refuses where values are known

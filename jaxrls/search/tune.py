@@ -163,7 +163,7 @@ def tune(
     if is_sparse(X):
         raise ValueError("tune needs a dense X: pass X.toarray(), or fit(Linear(), X), which has no parameter but λ")
     named = {"criterion": criterion, "loss": loss, "groups": groups, "validation": validation}
-    problem = Problem.of(kernel, X, Y, weights=weights, intercept=intercept, block_size=block_size, **named).check()
+    problem, unit = Problem.of(kernel, X, Y, weights=weights, intercept=intercept, block_size=block_size, **named).check().in_units()
     if not problem.criterion.smooth:
         raise ValueError(
             f"{getattr(problem.criterion, 'loss', loss).__name__} has derivative 0 everywhere and cannot be tuned by gradient: tune with squared_error"
@@ -189,7 +189,7 @@ def tune(
         if starts > 1:
             first = _value_and_grad(params, space, problem)
         seen, stopped = _search((params, first), space, problem, optimizer or default_optimizer(), steps, tol, progress)
-        return _finish(seen, stopped, space, problem, tol, steps, float(looks[0][0][0]))
+        return _finish(seen, stopped, space, problem, unit, (tol, steps, float(looks[0][0][0])))
 
 
 def _check_options(problem, optimizer, steps, start, starts, key, landmarks):
@@ -323,8 +323,9 @@ def _reason(converged, stopped, used, steps):
     return f"all {steps} steps used" if used == steps else "the search left for where the gradient vanishes or is not finite"
 
 
-def _finish(seen, stopped, space, problem, tol, steps, given_value):
-    """The best of all that was seen, with the history of its start."""
+def _finish(seen, stopped, space, problem, unit, asked):
+    """The best of all that was seen, with the history of its start, in the units of the labels."""
+    tol, steps, given_value = asked
     values = np.stack([value for _, value, _ in seen])
     if not (values < _huge(problem)).any():
         raise ValueError("the error is not finite at the start: use a larger lam, a smaller width, or float64")
@@ -332,17 +333,23 @@ def _finish(seen, stopped, space, problem, tol, steps, given_value):
     points = [jax.device_get(_unpack(jax.tree.map(lambda a: a[run], params), space)) for params, _, _ in seen]
     kernels, lams = jax.tree.map(lambda *a: jnp.asarray(np.stack(a)), *points)
     kernel, lam = jax.tree.map(jnp.asarray, points[step])
-    norms, errors = np.array([norm[run] for _, _, norm in seen]), problem.criterion.from_search(values[:, run], len(problem.Y))
+    norms = np.array([norm[run] for _, _, norm in seen])
+    errors, start_error = (
+        problem.out_of_units(problem.criterion.from_search(part, len(problem.Y)), unit)
+        for part in (values[:, run], values.dtype.type(given_value))
+    )
     near = values[step:, run] <= values[step, run] + 0.05 * tol  # there, or where it went on to in search of less
     converged = bool((near & (norms[step:] <= tol)).any())
     reason = _reason(converged, stopped[run], len(seen) - 1, steps)
     model, found = _result(replace(problem, kernel=kernel), lam)
+    model = replace(model, coef=model.coef * unit, intercept=model.intercept * unit)
+    found["loo_residuals"] = found["loo_residuals"] * unit
     words = "" if found["trace_residual"] is None else certificate_words(float(found["trace_residual"]), len(problem.landmarks.points), 0.1)
     return Tuned(
         kernel=kernel,
         lam=lam,
         error=jnp.asarray(errors[step]),
-        start_error=jnp.asarray(problem.criterion.from_search(given_value, len(problem.Y)), problem.rows.dtype),
+        start_error=jnp.asarray(start_error),
         model=model,
         history=History(jnp.asarray(errors), jnp.asarray(norms), lams, kernels),
         converged=converged,

@@ -1,0 +1,301 @@
+"""Numbers that are small, large or far apart: what must not depend on units, and what rounding may not hide."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from oracle import loo_residuals as refitted
+from oracle import refit
+from support import DTYPE, EPS, X64, array, assert_close, coef, factorize, gcv, log_marginal_likelihood, loo_residuals, wide
+
+import jaxrls as rls
+
+ROUTES = ("gram", "features", "covariance", "cholesky")
+
+
+def linear_data(seed=0, n=30, noise=0.0, offset=0.0):
+    """Rows, labels, the rows as the oracle sees them, and labels."""
+    rng = np.random.default_rng(seed)
+    X = wide(rng.normal(size=(n, 3)) + offset)
+    return X, wide((X - offset) @ [1.0, -2.0, 0.5] + 0.5 + noise * rng.normal(size=n))
+
+
+def smooth_data(n=60):
+    rng = np.random.default_rng(1)
+    X = wide(rng.uniform(-1, 1, size=(n, 2)))
+    return X, wide(np.sin(3 * X[:, 0]) + X[:, 1] + 0.1 * rng.normal(size=n))
+
+
+def gaussian(X, Z):
+    return np.exp(-0.5 * np.sum((X[:, None] - Z[None]) ** 2, axis=-1))
+
+
+def features_of(K):
+    """Φ with ΦΦᵀ = K."""
+    s, U = np.linalg.eigh(K)
+    return U * np.sqrt(np.maximum(s, 0))
+
+
+def whole_fit(Phi, y, lam):
+    """GCV and evidence with an intercept, by refits and the dense Gaussian with the constant of large variance taken out exactly."""
+    n = len(y)
+    w, b = refit(Phi, y[:, None], lam, intercept=True)
+    centred = Phi - Phi.mean(axis=0)
+    s = np.linalg.svd(centred, compute_uv=False) ** 2
+    dof = 1 + np.sum(s / (s + lam))
+    norm = np.sum((y - Phi @ w[:, 0] - b[0]) ** 2)
+    logdet = np.sum(np.log(s + lam)) + (n - 1 - len(s)) * np.log(lam)
+    fit = (norm + lam * w[:, 0] @ w[:, 0]) / lam
+    return norm / n / (1 - dof / n) ** 2, -0.5 * (fit + logdet + np.log(n) + (n - 1) * np.log(2 * np.pi))
+
+
+# --- residual norms from residuals ---
+
+
+@pytest.mark.float64
+@pytest.mark.parametrize("route", ROUTES)
+def test_gcv_of_labels_without_noise_is_that_of_residuals(route):
+    """‖y‖² − ‖Uᵀy‖² cancels to 1e-16; the residuals are of 1e-11."""
+    for seed in range(5):
+        X, y = linear_data(seed)
+        want, _ = whole_fit(X, y, 1e-10)
+        assert want < 1e-20
+        assert_close(gcv(factorize(rls.Linear(), array(X), route=route), array(y), array([1e-10])), [want], 1e-2)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_gcv_and_evidence_of_labels_of_little_noise(route):
+    X, y = linear_data(n=1000, noise=0.012)
+    lam = 0.1 if route == "gram" else 1e-2  # K of all rows has a larger precision floor
+    want = whole_fit(X, y, wide(lam))
+    factor = factorize(rls.Linear(), array(X), route=route)
+    assert_close(gcv(factor, array(y), array([lam])), [want[0]], 1e4 * EPS)
+    if route != "gram":
+        assert abs(float(log_marginal_likelihood(factor, array(y), array([lam]))[0]) - want[1]) <= 1e5 * EPS
+
+
+def test_gcv_and_evidence_on_landmarks():
+    X, y = smooth_data(400)
+    R, lams = np.arange(0, 400, 33), wide([0.03, 0.3])
+    L = np.linalg.cholesky(gaussian(X[R], X[R]))
+    Phi = np.linalg.solve(L, gaussian(X, X[R]).T).T
+    want = np.array([whole_fit(Phi, y, lam) for lam in lams])
+    factor = rls.factor_subset(rls.Gaussian(1.0), array(X), R)
+    assert_close(gcv(factor, array(y), array(lams)), want[:, 0], 1e-7 if X64 else 2e-3)
+    assert np.abs(log_marginal_likelihood(factor, array(y), array(lams)) - want[:, 1]).max() <= (1e-6 if X64 else 0.1)
+
+
+@pytest.mark.float64
+def test_residual_norms_have_derivatives():
+    """In λ and labels, through what is calculated about the fit at the smallest λ."""
+    X, y = smooth_data(20)
+    factor = factorize(rls.Linear(), array(X), route="covariance")
+    slope = jax.jit(jax.grad(lambda y, lam: gcv(factor, y, lam[None])[0], (0, 1)))(array(y), array(0.3))
+    value = lambda y, lam: whole_fit(X, y, lam)[0]  # noqa: E731
+    step = 1e-5 * np.eye(20)[3]
+    assert_close(slope[0][3], (value(y + step, 0.3) - value(y - step, 0.3)) / 2e-5, 1e-6)
+    assert_close(slope[1], (value(y, 0.3 + 1e-5) - value(y, 0.3 - 1e-5)) / 2e-5, 1e-6)
+
+
+# --- units of labels and of kernels ---
+
+TINY = 2.0**-63  # about 1e-19: squares are below what float32 holds
+
+
+@pytest.mark.filterwarnings("ignore:.*λ")
+@pytest.mark.parametrize("criterion", [rls.loo, rls.gcv])
+def test_fit_does_not_depend_on_the_units_of_labels(criterion):
+    X, y = (a.astype(np.float32) for a in smooth_data())
+    one, tiny = (rls.fit(rls.Gaussian(1.0), X, np.float32(unit) * y, criterion=criterion) for unit in (1, TINY))
+    assert float(one.lam) == float(tiny.lam)
+    assert_close(np.asarray(tiny.errors, np.float64) / TINY**2, one.errors, 1e-4)  # of numbers with fewer digits
+    assert_close(np.asarray(tiny.error, np.float64) / TINY**2, one.error, 1e-4)
+    assert_close(np.asarray(tiny.loo_residuals) / np.float32(TINY), one.loo_residuals, 0)
+    assert_close(np.asarray(tiny.predict(X)) / np.float32(TINY), one.predict(X), 1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.*λ")
+def test_held_out_labels_are_in_the_same_units():
+    X, y = (a.astype(np.float32) for a in smooth_data())
+    one, tiny = (
+        rls.fit(rls.Gaussian(1.0), X[:40], np.float32(unit) * y[:40], validation=(X[40:], np.float32(unit) * y[40:])) for unit in (1, TINY)
+    )
+    assert float(one.lam) == float(tiny.lam)
+    assert_close(np.asarray(tiny.errors, np.float64) / TINY**2, one.errors, 1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:.*λ")
+def test_tune_does_not_depend_on_the_units_of_labels():
+    X, y = (a.astype(np.float32) for a in smooth_data())
+    one, tiny = (rls.tune(rls.Gaussian(1.0), X, np.float32(unit) * y, steps=4, start="kernel") for unit in (1, TINY))
+    assert float(one.lam) == float(tiny.lam) and float(one.kernel.width) == float(tiny.kernel.width)
+    assert_close(np.asarray(tiny.error, np.float64) / TINY**2, one.error, 1e-4)
+    assert_close(np.asarray(tiny.start_error, np.float64) / TINY**2, one.start_error, 1e-4)
+    assert_close(np.asarray(tiny.model.coef) / np.float32(TINY), one.model.coef, 1e-5)
+
+
+def test_best_lam_does_not_depend_on_the_units_of_labels():
+    X, y = (jnp.asarray(a, jnp.float32) for a in smooth_data(20))
+    best = jax.jit(rls.best_lam)
+    one, tiny = best(rls.Gaussian(1.0), X, y), best(rls.Gaussian(1.0), X, jnp.float32(TINY) * y)
+    assert float(one) == float(tiny)
+
+
+@pytest.mark.parametrize("landmarks", [False, True])
+@pytest.mark.parametrize("unit", [2.0**-60, 2.0**60])
+def test_objective_of_kernels_of_small_and_large_numbers(landmarks, unit):
+    """k and λ times a: the same error, and derivatives in λ by 1/a."""
+    X, y = (jnp.asarray(a, jnp.float32) for a in smooth_data())
+    R = jnp.arange(10) if landmarks else None
+
+    @jax.jit
+    def look(unit):
+        value = lambda lam: rls.loo_objective(unit * rls.Gaussian(1.0), X, y, lam, landmarks=R)  # noqa: E731
+        return jax.value_and_grad(value)(jnp.float32(1 / 16) * unit)
+
+    want, got = look(jnp.float32(1)), look(jnp.float32(unit))
+    assert_close(got[0], want[0], 1e-5)
+    assert_close(np.asarray(got[1], np.float64) * unit, want[1], 1e-3)
+
+
+@pytest.mark.parametrize("unit", [2.0**-60, 2.0**60])
+def test_subset_of_kernels_of_small_and_large_numbers(unit):
+    X, y = (jnp.asarray(a, jnp.float32) for a in smooth_data())
+    lams = jnp.array([1 / 16, 1.0], jnp.float32)
+
+    @jax.jit
+    def look(unit):
+        factor = rls.factor_subset(unit * rls.Gaussian(1.0), X, jnp.arange(10))
+        return rls.loo(factor, y, unit * lams), rls.coef(factor, y, unit * lams[0]).coef * unit, rls.gcv(factor, y, unit * lams)
+
+    for got, want in zip(look(jnp.float32(unit)), look(jnp.float32(1)), strict=True):
+        assert_close(got, want, 1e-4)
+
+
+# --- rows of tiny weight ---
+
+
+@functools.cache
+def light(kernel):
+    """Weights with two that hardly count, of which one is 0, and held-out residuals by refits."""
+    X, y = smooth_data(30)
+    v = np.ones(30)
+    v[[3, 7, 11]] = 1e-30, 0.0, 1e-8
+    Phi = X if kernel == "linear" else features_of(gaussian(X, X))
+    return X, y, v, refitted(Phi, y[:, None], wide(0.1), wide(v), True)[:, 0]
+
+
+@pytest.mark.parametrize(("route", "kernel"), [*((route, "linear") for route in ROUTES), ("gram", "gaussian"), ("cholesky", "gaussian")])
+def test_rows_of_tiny_weight(route, kernel):
+    X, y, v, want = light(kernel)
+    made = rls.Linear() if kernel == "linear" else rls.Gaussian(1.0)
+    factor = factorize(made, array(X), weights=array(v), route=route)
+    assert_close(loo_residuals(factor, array(y), array(0.1)), want, 1e4 * EPS)
+    alone = rls.loo_residuals(factor, array(y), array(0.1), np.arange(30))  # every row a group
+    assert_close(alone, want, 1e4 * EPS)
+
+
+def test_rows_of_tiny_weight_in_groups():
+    X, y, v, _ = light("gaussian")
+    groups = np.arange(30) // 3
+    factor = factorize(rls.Gaussian(1.0), array(X), weights=array(v), route="gram")
+    cholesky = factorize(rls.Gaussian(1.0), array(X), weights=array(v), route="cholesky")
+    got, want = (rls.loo_residuals(f, array(y), array(0.1), groups) for f in (factor, cholesky))
+    assert_close(got, want, 1e4 * EPS)
+
+
+def test_landmarks_of_weight_zero():
+    """Rows of U are long where no row of positive weight is near: their residual must not be a difference of long numbers."""
+    X, y = smooth_data(40)
+    X[0, 0] += 7.0 if X64 else 5.0
+    X = wide(X)
+    v = np.ones(40)
+    v[0] = 0
+    R = np.array([0, 10, 17, 25, 33])
+    want = np.empty(40)
+    for i in range(40):
+        rest, stay = np.arange(40) != i, R[i != R]
+        Phi = np.linalg.solve(np.linalg.cholesky(gaussian(X[stay], X[stay])), gaussian(X, X[stay]).T).T
+        w, b = refit(Phi[rest], y[rest, None], wide(0.05), v[rest], True)
+        want[i] = y[i] - Phi[i] @ w[:, 0] - b[0]
+    for options in ({}, {"route": "cholesky"}):
+        factor = rls.factorize(rls.Gaussian(1.0), array(X), weights=array(v), landmarks=R, **options)
+        assert_close(loo_residuals(factor, array(y), array(0.05)), want, 1e3 * EPS)
+
+
+# --- what centring takes off ---
+
+
+@pytest.mark.parametrize("weight", [1e6, 1e12])
+@pytest.mark.parametrize("route", ["gram", "covariance"])
+def test_one_heavy_row_makes_no_kernel_indefinite(weight, route):
+    X, y = smooth_data()
+    v = np.ones(60)
+    v[3] = weight
+    kernel = rls.Gaussian(1.0) if route == "gram" else rls.Linear()
+    factor = factorize(kernel, array(X), weights=array(v), route=route)
+    assert float(factor.report.indefinite) <= 100 * 60 * EPS
+    assert float(factor.precision_floor()) <= 1e4 * EPS
+    Phi = X if route == "covariance" else features_of(gaussian(X, X))
+    want = refitted(Phi, y[:, None], wide(0.3), v, True)[:, 0]
+    others = np.arange(60) != 3
+    assert_close(loo_residuals(factor, array(y), array(0.3))[others], want[others], (1e4 + 10 * weight**0.5) * EPS)
+
+
+@pytest.mark.parametrize(("route", "d"), [("gram", 2), ("gram", 40), ("covariance", 40), ("cholesky", 40)])
+def test_an_offset_of_the_rows_is_taken_out_before_their_products(route, d):
+    """At 1e8 (float32: 3e3) products of rows round to more than their spread."""
+    rng = np.random.default_rng(2)
+    offset, lam = (1e8 if X64 else 3e3), wide(0.5)
+    X = wide(rng.normal(size=(20, d)) + offset)
+    y, v = wide(rng.normal(size=20)), wide(rng.uniform(0.5, 2.0, 20))
+    v[4] = 0
+    factor = factorize(rls.Linear(), array(X), weights=array(v), route=route)
+    want = refitted(X - offset, y[:, None], lam, v, True)[:, 0]
+    got = loo_residuals(factor, array(y), array(lam))
+    assert_close(got[v > 0], want[v > 0], 1e4 * EPS)
+    assert_close(got[4], want[4], 1e4 * EPS if route == "gram" else 10 * EPS * offset)  # where the mean itself, rounded, is subtracted
+    assert float(factor.report.indefinite) <= 100 * 20 * EPS
+    w, b = refit(X - offset, y[:, None], lam, v, True)
+    found = coef(factor, array(y), array(lam))
+    assert_close(found.intercept, b[0] - offset * w[:, 0].sum(), 1e4 * EPS)
+    design = factor.expansion.design(rls.Linear(), array(X))
+    assert_close(design @ found.coef + found.intercept, (X - offset) @ w[:, 0] + b[0], 1e3 * EPS * offset)
+
+
+def test_an_offset_does_not_change_the_fit():
+    X, y = linear_data(n=12, noise=0.3)
+    offset = np.asarray(2.0**20 if X64 else 2.0**8)
+    kernel = rls.FeatureMap(lambda X: jnp.concatenate([X, X * X, X**3, jnp.sin(X), jnp.cos(X)], axis=1))  # more features than rows
+    plain, moved = (
+        rls.fit(k, X.astype(DTYPE), y.astype(DTYPE), lams=[1e-2, 0.3, 1e3], route="gram") for k in (kernel, _moved(kernel, offset))
+    )
+    assert_close(moved.errors, plain.errors, 1e3 * EPS * float(offset))
+    assert_close(moved.predict(X.astype(DTYPE)), plain.predict(X.astype(DTYPE)), 1e3 * EPS * float(offset))
+
+
+def _moved(kernel, offset):
+    """The same features, far from 0."""
+    return rls.FeatureMap(lambda X: kernel.features(X) + jnp.asarray(offset, X.dtype))
+
+
+# --- the certificate ---
+
+
+@pytest.mark.any_precision
+@pytest.mark.parametrize("route", ["subset", "cholesky"])
+def test_a_certificate_in_float32_is_never_too_hopeful(route):
+    """What differences of sums lose, and what rounding hides of each row, counts as left out."""
+    for n, m, width, seed in ((400, 34, 1.0, 1), (300, 60, 0.3, 2), (200, 20, 0.5, 3), (500, 25, 3.0, 4)):
+        rng = np.random.default_rng(seed)
+        X = rng.uniform(-1, 1, size=(n, 2)).astype(np.float32)
+        chosen = rls.landmarks(rls.Gaussian(width), X, m, key=jax.random.key(seed))
+        R = np.asarray(chosen.indices)
+        Z = X.astype(np.float64) / width
+        s, U = np.linalg.eigh(gaussian(Z[R], Z[R]))
+        truth = n - np.sum((gaussian(Z, Z[R]) @ U[:, s > 1e-13 * s[-1]]) ** 2 / s[s > 1e-13 * s[-1]])
+        found = rls.factorize(rls.Gaussian(width), jnp.asarray(X), landmarks=jnp.asarray(R), route=route).trace_residual
+        for trace in (float(found), float(chosen.trace_residual)):
+            assert truth <= trace <= 1.1 * truth + 20 * np.finfo(np.float32).eps * n

@@ -48,9 +48,6 @@ KINDS = {
     "sparse": (LINEAR, "primal"),
 }
 LEAVING = ("landmarks", "landmarks not kept", "cholesky landmarks")
-# The residual norm of a spectrum of features is ‖y‖² − ‖Uᵀy‖², which cancels where features explain the labels, the more the further U is from
-# orthonormal: issue 14, point 3. GCV and evidence of these factors are allowed that until it is mended; then empty this set.
-CANCELLING = {name for name, (_, kind) in KINDS.items() if kind != "dual" and "cholesky" not in name}
 FIRST = ("gram", "features", "covariance", "landmarks", "cholesky gram", "cholesky landmarks")  # each with an algebra of its own
 COMBINATIONS = [(name, intercept) for name in KINDS for intercept in (True, False) if LARGE or intercept and name in FIRST]
 
@@ -144,11 +141,6 @@ def compared(name, intercept, drawn):
         "evidence": truth.evidence,
         "holdout": truth.holdout(shares.astype(LONG)),
     }
-    if name in CANCELLING:
-        lost = noise * N * truth.size[4] ** 2 if truth.kind == "svd" else np.inf
-        for criterion, size in (("gcv", truth.norm[0] / truth.gcv[0]), ("evidence", lams[:, None])):
-            value, off = wanted[criterion]
-            wanted[criterion] = value, off + lost / size
     rows = {LINEAR: (X, X_new), GAUSSIAN: (X, X_new), MATRIX: (K.astype(DTYPE), K_new.astype(DTYPE))}[KINDS[name][0]]
     rows = sparse(rows[0]) if name == "sparse" else array(rows[0]), array(rows[1])
     plan = rls.folds(groups)

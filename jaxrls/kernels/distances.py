@@ -5,6 +5,7 @@ lose nothing. They cost no more where columns are few; elsewhere they are taken 
 """
 
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -51,15 +52,9 @@ def _squared_distances_jvp(primals, tangents):
         own = jnp.sum(x * dx, axis=1)[:, None] + jnp.sum(z * dz, axis=1)[None, :]
         return 2 * (own - matmul(x, dz.T) - matmul(dx, z.T))
 
-    def by_differences(dX, dZ, dinverse):
-        @jax.checkpoint
-        def add(total, columns):
-            x, z, scale, dx, dz, dscale = columns
-            gap = x[:, None] - z[None, :]
-            return total + 2 * gap * scale * ((dx[:, None] - dz[None, :]) * scale + gap * dscale), None
-
-        start = jnp.zeros((X.shape[0], Z.shape[0]), X.dtype)
-        return jax.lax.scan(add, start, (X.T, Z.T, inverse, dX.T, dZ.T, dinverse))[0]
+    def by_differences(*tangents):
+        one_by_one = partial(_by_differences, at_once=1)  # the gaps of one column at a time are kept on the way back
+        return jax.jvp(one_by_one, primals, tangents)[1]
 
     return squared_distances(X, Z, inverse), jax.lax.cond(near, by_products, by_differences, *tangents)
 
@@ -98,14 +93,15 @@ def _for_all_of_a_batch(size, batched, flags):
     return _for_all(jnp.all(flags)), False
 
 
-def _by_differences(X, Z, inverse):
-    """Column by column, COLUMNS_A_PASS of them in each pass over the result."""
-    passes = -(-X.shape[1] // COLUMNS_A_PASS)
-    missing = passes * COLUMNS_A_PASS - X.shape[1]
+def _by_differences(X, Z, inverse, at_once=COLUMNS_A_PASS):
+    """Column by column, `at_once` of them in each pass over the result."""
+    passes = -(-X.shape[1] // at_once)
+    missing = passes * at_once - X.shape[1]
 
     def columns(rows):
-        return jnp.pad(rows, ((0, missing), *((0, 0),) * (rows.ndim - 1))).reshape(passes, COLUMNS_A_PASS, *rows.shape[1:])
+        return jnp.pad(rows, ((0, missing), *((0, 0),) * (rows.ndim - 1))).reshape(passes, at_once, *rows.shape[1:])
 
+    @jax.checkpoint
     def add(total, part):
         return total + _sum_of_squares(*part), None
 

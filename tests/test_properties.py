@@ -49,7 +49,7 @@ KINDS = {
 }
 LEAVING = ("landmarks", "landmarks not kept", "cholesky landmarks")
 # The residual norm of a spectrum of features is ‖y‖² − ‖Uᵀy‖², which cancels where features explain the labels, the more the further U is from
-# orthonormal: issue 14, point 3. GCV and evidence of these factors are allowed that until it is mended; then empty this set.
+# orthonormal. GCV and evidence of these factors are allowed that until residual norms come from residuals; then empty this set.
 CANCELLING = {name for name, (_, kind) in KINDS.items() if kind != "dual" and "cholesky" not in name}
 FIRST = ("gram", "features", "covariance", "landmarks", "cholesky gram", "cholesky landmarks")  # each with an algebra of its own
 COMBINATIONS = [(name, intercept) for name in KINDS for intercept in (True, False) if LARGE or intercept and name in FIRST]

@@ -47,7 +47,7 @@ def _squared_distances_jvp(primals, tangents):
 
     def by_products(dX, dZ, dinverse):
         """2 (x − z)·(dx − dz), multiplied out."""
-        stretch = jnp.where(inverse > 0, dinverse / inverse, 0)
+        stretch = jnp.where(inverse > 0, dinverse / inverse, 0)  # d log inverse, as x is in widths
         dx, dz = dX * inverse + x * stretch, dZ * inverse + z * stretch
         own = jnp.sum(x * dx, axis=1)[:, None] + jnp.sum(z * dz, axis=1)[None, :]
         return 2 * (own - matmul(x, dz.T) - matmul(dx, z.T))
@@ -70,13 +70,9 @@ def city_block_distances(X: Rows, Z: Float[Array, "m d"], inverse: Float[Array, 
     return jax.lax.scan(add, jnp.zeros((X.shape[0], Z.shape[0]), X.dtype), (X.T, Z.T, inverse))[0]
 
 
-def _center(Z):
-    return jax.lax.stop_gradient(jnp.mean(Z, axis=0))
-
-
 def _centred(X, Z, inverse):
     """Rows in widths from the mean of Z, and whether all of X or all of Z lie near it, so that a product loses nothing."""
-    center = _center(Z)
+    center = jax.lax.stop_gradient(jnp.mean(Z, axis=0))  # a distance does not see it, but its rounding does
     x, z = (X - center) * inverse, (Z - center) * inverse
     farthest = jnp.minimum(jnp.max(jnp.sum(x * x, axis=1)), jnp.max(jnp.sum(z * z, axis=1)))
     return x, z, _for_all(farthest <= NEAR)

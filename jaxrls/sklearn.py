@@ -193,8 +193,8 @@ class RLSRegressor(RegressorMixin, MultiOutputMixin, _RLS):
         first. "median" is the median distance between distinct rows.
     degree : int, default=3
         Degree of "polynomial", (⟨x, z⟩ + 1)^degree.
-    lams : float, array or "auto", default="auto"
-        λ to choose from; "auto" is 100 of them from the spectrum, and one number is no choice.
+    lams : float, array, "search" or "auto", default="auto"
+        λ to choose from; "auto" is 100 of them from the spectrum, "search" finds the best between those, and one number is no choice.
     criterion : "loo", "gcv" or "kfold", default="loo"
         What λ is chosen by.
     loss : "squared_error", "absolute_error", "zero_one_loss" or callable, default="squared_error"

@@ -189,6 +189,15 @@ def test_the_grid(folder, capsys):
     np.testing.assert_allclose(rls.load("m.npz").lams, np.geomspace(default[0], default[-1], 7), rtol=1e-9)
 
 
+def test_lambda_without_a_grid(folder, capsys):
+    out = run(capsys, "fit", "train.csv", "--lams", "search", "--out", "m.npz")
+    assert re.search(r"^search +\d+ Cholesky factors and one for the model", out, re.MULTILINE)
+    data = read("train.csv")
+    X = (data[:, :2] - data[:, :2].mean(0)) / data[:, :2].std(0)
+    grid = rls.fit(from_data(rls.Gaussian(1.0), X), X, data[:, 2])
+    assert float(rls.load("m.npz").error) <= 1.001 * float(grid.error)
+
+
 def test_without_standardisation_and_intercept(folder, capsys):
     out = run(capsys, "fit", "train.csv", "--no-standardize", "--no-intercept", "--kernel", "linear", "--out", "m.npz")
     data = read("train.csv")

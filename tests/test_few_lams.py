@@ -28,7 +28,7 @@ def data():
 @pytest.fixture(autouse=True)
 def rows_are_many(monkeypatch):
     """Small data count as large."""
-    monkeypatch.setattr(choose, "ROWS_PER_LAM", 5)
+    monkeypatch.setattr(choose, "LAMS_PER_SPECTRUM", {"cpu": ((5, 2), (10, 3), (15, 4))})
 
 
 @pytest.fixture

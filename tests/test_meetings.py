@@ -147,7 +147,7 @@ def test_one_default_for_the_intercept():
 def test_tuned_offers_what_fit_offers(data):
     X, y = data[0].astype(DTYPE), data[1].astype(DTYPE)
     fit, tuned = rls.fit(rls.Gaussian(1.0), X, y), rls.tune(rls.Gaussian(1.0), X, y, steps=2)
-    public = {name for name in dir(fit) if not name.startswith("_")} - {"num_landmarks"}
+    public = {name for name in dir(fit) if not name.startswith("_")} - {"num_landmarks", "search"}
     assert not public - set(dir(tuned))
     again = rls.fit(tuned.kernel, X, y, lams=[float(tuned.lam)], route="gram")
     for name in ("loo_residuals", "dof", "error"):
@@ -181,7 +181,7 @@ def test_an_indefinite_kernel_predicts_what_was_validated(rng, intercept):
     y = np.sin(X[:, 0])
     sigmoid = rls.FunctionKernel(lambda X, Z: jnp.tanh(2 * X @ Z.T - 1))
     factor = rls.factorize(sigmoid, X, intercept=intercept)
-    assert float(factor.indefinite) > 1e-2
+    assert float(factor.report.indefinite) > 1e-2
     solution = factor.solve(y)
     for lam in (1e-3, 1e-1):
         coef, constant = rls.coef(factor, y, lam)

@@ -175,6 +175,12 @@ def test_every_kernel_by_name(kernel):
         assert_close(model.kernel_.width, np.median(distances[np.triu_indices(40, 1)]), TOLERANCE, "width")
 
 
+@ANY_PRECISION
+def test_lam_by_a_search():
+    model = RLSRegressor(lams="search").fit(X, Y)
+    assert model.path_.search and model.path_.error <= 1.001 * RLSRegressor().fit(X, Y).path_.error
+
+
 def test_a_kernel_object_and_a_width_for_each_column():
     widths = [2.0, 3.0, 4.0, 2.0, 3.0, 4.0]
     kernel = rls.Gaussian(np.array(widths))

@@ -37,9 +37,9 @@ def positive(text: str) -> float:
     return value
 
 
-def positives(text: str) -> list[float]:
-    """Numbers above 0, separated by commas."""
-    return [positive(part) for part in text.split(",")]
+def lambdas(text: str) -> list[float] | str:
+    """Numbers above 0, separated by commas, or search."""
+    return text if text == "search" else [positive(part) for part in text.split(",")]
 
 
 def at_least(least: int) -> Callable[[str], int]:
@@ -101,7 +101,9 @@ def add_fit(commands) -> None:
     choice.add_argument("--criterion", choices=CRITERIA, help="what to minimise; loo (leave-one-out) by default")
     choice.add_argument("--folds", type=at_least(2), default=10, help="number of folds for kfold without --groups, 10 by default")
     grid = choice.add_mutually_exclusive_group()
-    grid.add_argument("--lams", type=positives, metavar="A,B,...", help="lambdas to try; by default 100 over the range that matters")
+    grid.add_argument(
+        "--lams", type=lambdas, metavar="A,B,...", help="lambdas to try, or search; by default 100 over the range that matters"
+    )
     grid.add_argument("--num-lams", type=at_least(1), metavar="N", help="how many over that range")
     parser.add_argument(
         "--landmarks", type=landmarks, metavar="M", help="carry the solution by M rows, or by as many as needed (auto): past 10000 rows"

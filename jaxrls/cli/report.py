@@ -36,6 +36,8 @@ def report(fit, Y, classes, weights) -> None:
         say("LOO error", f"{100 * np.average(wrong, weights=weights):.3g} % of labels wrong")
     say("freedom", f"{float(fit.dof):.4g} effective degrees of freedom, of {len(residuals)} rows")
     say("route", fit.route)
+    if fit.search:
+        say("search", fit.search)
     if fit.certificate:
         say("landmarks", fit.certificate)
 

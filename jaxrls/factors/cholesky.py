@@ -46,6 +46,12 @@ class CholeskyGram(Factor):
         """How it was made."""
         return "cholesky"
 
+    def trace(self):
+        """Σ vᵢKᵢᵢ, less the share of the constant."""
+        K, v, h = self.K, self.weights.array, self.weights.direction
+        total = jnp.sum(v * jnp.diagonal(K))
+        return total - matmul(h, self.weights.scale(matmul(K, self.weights.scale(h)))) if self.intercept else total
+
     def solve_labels(self, labels):
         """Nothing yet: the work begins with λ."""
         return GramSolution(self, labels)
@@ -73,8 +79,9 @@ class GramSolution(Solution):
     labels: Labels
 
     def _system(self, lam):
+        """K̃ and λ, in units near λ."""
         f, unit = self.factor, power_of_two(lam)
-        return f.weights.scale_both(f.K) / unit + lam / unit * jnp.eye(f.n, dtype=f.dtype)
+        return f.weights.scale_both(f.K) / unit, lam / unit
 
     def _solve(self, lam, scaled) -> Solved:
         """c̃ = G⁻¹ỹ − u(uᵀỹ)/(hᵀu) with u = G⁻¹h, likewise the diagonal and the log determinant, at one λ."""
@@ -83,10 +90,10 @@ class GramSolution(Solution):
         zeros = dimensions - f.residual_dimensions()
         removed = zeros * jnp.log(lam) - dimensions * jnp.log(unit)
         if not f.intercept:
-            dual, diagonal, logdet = solve_diag(self._system(lam), scaled)
+            dual, diagonal, logdet = solve_diag(*self._system(lam), scaled)
             return Solved(dual, diagonal[:, None], unit[None], (logdet - removed)[None], jnp.zeros_like(scaled[0]))
         h = f.weights.direction
-        X, diagonal, logdet = solve_diag(self._system(lam), jnp.concatenate([scaled, h[:, None]], axis=1))
+        X, diagonal, logdet = solve_diag(*self._system(lam), jnp.concatenate([scaled, h[:, None]], axis=1))
         u = X[:, -1]
         share = jnp.dot(h, u, precision="highest")
         slope = matmul(u, scaled) / share
@@ -186,7 +193,8 @@ class GramSolution(Solution):
 
     def _projected_inverse(self, lam):
         """P̃ · unit."""
-        P = inverse(self._system(lam))
+        K, shift = self._system(lam)
+        P = inverse(K + shift * jnp.eye(self.factor.n, dtype=K.dtype))
         if not self.factor.intercept:
             return P
         h = self.factor.weights.direction

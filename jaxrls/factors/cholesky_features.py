@@ -108,6 +108,10 @@ class CholeskyFeatures(Factor):
         """How it was made."""
         return "cholesky"
 
+    def trace(self):
+        """tr ΦᵀΦ."""
+        return jnp.trace(self.second)
+
     def solve_labels(self, labels):
         """Φᵀ√v y, O(n r t)."""
         cross = cross_moments(self.rows.through(self.map), labels.Y - labels.mean, self.weights.values, self.middle)

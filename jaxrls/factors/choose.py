@@ -25,9 +25,12 @@ from jaxrls.rows.sparse import SparseMatrix, as_rows
 from jaxrls.support.checks import Listed, check_unmasked, is_concrete
 
 ROUTES = ("gram", "features", "covariance", "subset", "cholesky")
-# One eigendecomposition takes as long as the Cholesky factors and inverses of 2 to 6 λ at n = 1000, 3 to 4 at 2000, 5 to 6 at 4000, the fewer in
-# float32, on CPUs (benchmarks/run.py --only spectrum).
-ROWS_PER_LAM, MOST_LAMS = 1000, 5
+# How many λ take as long by a Cholesky factor and inverse each as one eigendecomposition, from so many rows on. On CPUs 2 to 6 at n = 1000, 3 to 4 at
+# 2000 and 5 to 6 at 4000, the fewer in float32 (`benchmarks/run.py --only spectrum` prints it for any machine). On GPUs the reduction to tridiagonal form
+# is bound by memory, and on TPUs the eigendecomposition alone takes minutes to compile: not measured yet, but for the compiling.
+LAMS_PER_SPECTRUM = {"cpu": ((1000, 2), (2000, 3), (3000, 4), (4000, 5)), "tpu": ((1, 100),)}
+SEARCHED = 10
+ON_OTHERS = ((1000, 5), (2000, 20))
 
 
 def choose_route(kernel: Kernel, n: int, d: int, dtype) -> str:
@@ -41,9 +44,19 @@ def choose_route(kernel: Kernel, n: int, d: int, dtype) -> str:
     return "covariance" if n >= 8 * r else "features"
 
 
+def lams_per_spectrum(n: int) -> int:
+    """How many values of λ take as long by a Cholesky factor each as the eigendecomposition of n rows, on the default backend."""
+    return max((num for rows, num in LAMS_PER_SPECTRUM.get(jax.default_backend(), ON_OTHERS) if rows <= n), default=1)
+
+
 def are_few(num: int, n: int) -> bool:
     """Whether `num` values of λ take less time by a Cholesky factor each than by the eigendecomposition of n rows."""
-    return num <= min(MOST_LAMS, 1 + n // ROWS_PER_LAM)
+    return num <= lams_per_spectrum(n)
+
+
+def searching_pays(n: int) -> bool:
+    """Whether that holds for as many as a search for the best λ looks at, each with its slope, which doubles the work."""
+    return are_few(2 * SEARCHED, n)
 
 
 def factorize(

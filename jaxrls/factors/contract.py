@@ -80,6 +80,10 @@ class Factor(ABC):
         """Route, precision floor, indefiniteness, what landmarks leave out."""
 
     @abstractmethod
+    def trace(self) -> Float[Array, ""]:
+        """The sum of the eigenvalues of K̃, centred where there is an intercept."""
+
+    @abstractmethod
     def solve_labels(self, labels: Labels) -> "Solution":
         """`solve` for labels that were centred and weighted already."""
 

@@ -56,14 +56,13 @@ class Spectrum(Factor):
         """As it was made."""
         return self.said
 
-    @property
-    def indefinite(self) -> Float[Array, ""]:
-        """The most negative eigenvalue, set to 0, over the largest."""
-        return self.said.indefinite
-
     def spectrum(self):
         """Itself."""
         return self
+
+    def trace(self):
+        """Σ s."""
+        return jnp.sum(self.s)
 
     def solve_labels(self, labels):
         """z = Uᵀ√v y, O(n r t)."""

@@ -49,13 +49,15 @@ def _inverse_jvp(primals, tangents):
 
 
 @jax.custom_jvp
-def solve_diag(G: Float[Array, "n n"], B: Float[Array, "n k"]) -> tuple[Float[Array, "n k"], Float[Array, " n"], Float[Array, ""]]:
-    """G⁻¹B, diag G⁻¹ and log |G| of a symmetric positive definite G: what validation at one λ needs of it.
+def solve_diag(
+    K: Float[Array, "n n"], shift: Float[Array, ""], B: Float[Array, "n k"]
+) -> tuple[Float[Array, "n k"], Float[Array, " n"], Float[Array, ""]]:
+    """G⁻¹B, diag G⁻¹ and log |G| of a positive definite G = K + shift·I: what validation at one λ needs of it.
 
-    The derivative takes one more product, half as large for symmetry, and nests to any order. dG must be symmetric, as it
-    is for every function that returns a symmetric G.
+    The derivative takes one more product, half as large for symmetry, and nests to any order; that in the shift alone takes none. dK must be
+    symmetric, as it is for every function that returns a symmetric K.
     """
-    L = _cholesky(G)
+    L = _cholesky(K + shift * jnp.eye(K.shape[0], dtype=K.dtype))
     W = triangular_inverse(L)
     return _cholesky_solve(L, B), jnp.sum(W * W, axis=0), 2 * jnp.sum(jnp.log(jnp.diagonal(L)))
 
@@ -65,13 +67,26 @@ def _cholesky_solve(L, B):
     return jax.lax.linalg.triangular_solve(L, half, left_side=True, lower=True, transpose_a=True)
 
 
-@solve_diag.defjvp
 def _solve_diag_jvp(primals, tangents):
-    (G, B), (dG, dB) = primals, tangents
-    P = inverse(G)
-    X, p, logdet = solve_diag(G, B)
-    dX = matmul(P, dB - matmul(dG, X))
-    return (X, p, logdet), (dX, -_sandwich_diagonal(P, dG), jnp.sum(P * dG))
+    (K, shift, B), (dK, dshift, dB) = primals, tangents
+    P = inverse(K + shift * jnp.eye(K.shape[0], dtype=K.dtype))
+    X, p, logdet = solve_diag(K, shift, B)
+    change, dp, dlogdet = jnp.zeros_like(B), jnp.zeros_like(p), jnp.zeros_like(logdet)
+    if not _is_zero(dB):
+        change = change + dB
+    if not _is_zero(dshift):
+        change, dp, dlogdet = change - dshift * X, dp - dshift * jnp.sum(P * P, axis=0), dlogdet + dshift * jnp.sum(p)
+    if not _is_zero(dK):
+        change, dp, dlogdet = change - matmul(dK, X), dp - _sandwich_diagonal(P, dK), dlogdet + jnp.sum(P * dK)
+    return (X, p, logdet), (matmul(P, change), dp, dlogdet)
+
+
+def _is_zero(tangent) -> bool:
+    """Whether nothing that is being differentiated reaches an argument."""
+    return isinstance(tangent, jax.custom_derivatives.SymbolicZero)
+
+
+solve_diag.defjvp(_solve_diag_jvp, symbolic_zeros=True)
 
 
 def _sandwich_diagonal(P, D):

@@ -36,6 +36,7 @@ class Fit(_Fitted):
     error, averaged over targets, or one of each per target. `loo_residuals` and `dof` belong to the chosen λ; where the criterion leaves groups
     out, so do the residuals. `floor` is the λ below which rounding rules, `route` and `criterion` say how it was done. On landmarks
     `trace_residual` is tr √v(K − K̂)√v, and `certificate` says in words how close that keeps the fit to that of all of K.
+    Where λ was searched for, `lams` are those looked at, (L, t) where each target has its own, and `search` says how many factors that took.
 
     >>> import numpy as np, jaxrls as rls
     >>> X = np.linspace(0, 1, 20)[:, None]
@@ -44,7 +45,7 @@ class Fit(_Fitted):
     """
 
     model: Model
-    lams: Float[Array | np.ndarray, " L"]
+    lams: Float[Array | np.ndarray, "L *#t"]
     errors: Float[Array | np.ndarray, "L *t"]
     lam: Float[Array | np.ndarray, "*#t"]
     error: Float[Array | np.ndarray, "*#t"]
@@ -57,6 +58,7 @@ class Fit(_Fitted):
     trace_residual: Float[Array | np.ndarray, ""] | None = None
     certificate: str = static(default="")
     num_landmarks: int = static(default=0)
+    search: str = static(default="")
 
     def plot(self, ax=None):
         """The criterion over λ with the chosen one, on Matplotlib axes, which it returns."""

@@ -15,11 +15,12 @@ from jaxrls.criteria.criterion import Criterion
 from jaxrls.criteria.left_out import loo
 from jaxrls.criteria.losses import squared_error
 from jaxrls.factors.certificate import certificate_words
-from jaxrls.factors.choose import are_few, choose_route
-from jaxrls.factors.contract import Coefficients
+from jaxrls.factors.choose import are_few, choose_route, searching_pays
+from jaxrls.factors.contract import Coefficients, Solution
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.models.fitted import Fit
 from jaxrls.search.grid import lambda_grid
+from jaxrls.search.lam_search import search
 from jaxrls.search.problem import Problem
 from jaxrls.search.rank import grow
 from jaxrls.support.checks import as_array, check_dense_size, check_lams, is_concrete
@@ -53,7 +54,8 @@ def fit(
 
     **Arguments**: X (n, d) and Y (n,) or (n, t), NumPy or JAX, in any units; X may be sparse (SciPy, BCOO) where the kernel has explicit features, or a
     source of rows (`Rows`).
-    `lams` (L,), by default `num` of them from the spectrum.
+    `lams` (L,), by default `num` of them from the spectrum; `"search"` finds the λ of the smallest error between those from its value and slope at about
+    ten λ, with a Cholesky factor for each in place of the spectrum where the criterion allows it: `search` says how many.
     `criterion`: `loo`, `gcv`, `kfold`, `holdout`, `log_marginal_likelihood`, any function `(factor, Y, lams)` of which less is
     better, or a `Criterion`. `loss` for the ones that average a loss. `weights` (n,) ≥ 0. `intercept` unpenalised. `per_target` chooses λ for each column
     of Y. `groups` (n,) labels of rows left out together (the criterion is then `kfold`); `validation` a pair `(X, Y)` (then
@@ -64,7 +66,8 @@ def fit(
 
     **Returns** a `Fit`; float64 NumPy input is computed in float64 and comes back as NumPy arrays. **Cost** one
     factorization, O(n³) or O(n r²), and O(n r L t); where `lams` names one value, or up to five for thousands of rows, a Cholesky factor of
-    K + λI for each takes the place of K's spectrum (name `route="gram"` for that one). Equal errors go to the larger λ.
+    K + λI for each takes the place of K's spectrum (name `route="gram"` for that one); so does a search on accelerators, where a spectrum
+    takes as long as tens of them. Equal errors go to the larger λ.
     **Raises** `ValueError` for shapes that do not fit, NaN or infinity in the data, λ ≤ 0, parameters outside a kernel's domain, a problem
     larger than memory. **Warns** where the chosen λ is at the edge of the grid, λ is below the precision of the factor, or K is not
     positive semidefinite. Inside `jax.jit` and `jax.vmap` values cannot be checked. **Source**: Rifkin (lecture), "Leave-One-Out CV".
@@ -80,7 +83,9 @@ def fit(
     named = {"criterion": criterion, "loss": loss, "groups": groups, "validation": validation}
     options = {"weights": weights, "intercept": intercept, "block_size": block_size, "progress": progress, **named}
     problem = Problem.of(kernel, X, Y, landmarks=None if auto else landmarks, **options).check()
-    if lams is not None:
+    if isinstance(lams, str) and lams != "search":
+        raise ValueError(f"lams must be numbers, or 'search' for the best without a grid, or None to choose, and is {lams!r}")
+    if not (lams is None or isinstance(lams, str)):
         lams = jnp.atleast_1d(as_array("lams", lams, problem.rows.dtype))
         if lams.ndim != 1:
             raise ValueError(f"lams must have shape (L,), and has shape {lams.shape}: per_target=True chooses one for each target")
@@ -88,7 +93,7 @@ def fit(
     if not (isinstance(tol, int | float | np.number) and tol > 0):
         raise ValueError(f"tol must be a number above 0, the largest relative change of the coefficients, and is {tol!r}")
     if route == "cholesky" and lams is None:
-        raise ValueError("route='cholesky' has no spectrum to make a grid of λ from: give lams=")
+        raise ValueError("route='cholesky' has no spectrum to make a grid of λ from: give lams=, numbers or 'search'")
     if auto and route is not None:
         raise ValueError(f"landmarks='auto' chooses the route, and route is {route!r}: leave one of them out")
     problem, unit = problem.in_units()
@@ -102,7 +107,7 @@ def fit(
             result = replace(result, certificate=_words(result, tol))
     result = _in_units_of_labels(result, problem, unit)
     if is_concrete(result):
-        _inspect(result, lams is None)
+        _inspect(result, lams is None or isinstance(lams, str))
     return result
 
 
@@ -114,34 +119,55 @@ def _in_units_of_labels(fit: Fit, problem: Problem, unit) -> Fit:
 
 
 def _best(problem: Problem, *, lams, num: int, per_target: bool, route: str | None) -> Fit:
-    """The fit with the best λ, by a spectrum or, for a few λ, by Cholesky."""
+    """The fit with the best λ: by a spectrum, or where λ are few or cheaper to search for, by Cholesky."""
     rows, options = problem.rows, {"num": num, "per_target": per_target}
-    run: Any = _fit if rows.traceable else inspect.unwrap(_fit)
+    jitted: Any = (lambda fn: fn) if rows.traceable else inspect.unwrap
     by_shape = choose_route(problem.kernel, *rows.shape, rows.dtype) if route in (None, "cholesky") else route
     dense = problem.landmarks is None and is_concrete(rows) and by_shape == "gram"
     if dense and rows.in_memory:
         check_dense_size(rows.shape[0], rows.dtype)
-        if route is None and not per_target and lams is not None and _suits_cholesky(problem, lams):
-            few = run(problem, lams, route="cholesky", **options)
-            if np.isfinite(few.errors).all():  # else the spectrum can tell more
-                return few
-    return run(problem, lams, route=route, **options)
+    suits = dense and rows.in_memory and route is None and not per_target and _suits_cholesky(problem)
+    if isinstance(lams, str) or lams is None and suits and searching_pays(rows.shape[0]):
+        return _searched(problem, "cholesky" if suits else route, per_target, jitted)
+    if suits and lams is not None and is_concrete(lams) and are_few(len(lams), rows.shape[0]):
+        few = jitted(_fit)(problem, lams, route="cholesky", **options)
+        if np.isfinite(few.errors).all():  # else the spectrum can tell more
+            return few
+    return jitted(_fit)(problem, lams, route=route, **options)
 
 
-def _suits_cholesky(problem: Problem, lams) -> bool:
+def _suits_cholesky(problem: Problem) -> bool:
     """Whether a Cholesky factor for each λ does: any factor suits the criterion, and no doubt about K that its spectrum would have to settle."""
-    known = is_concrete(problem, lams) and problem.kernel.is_semidefinite()
-    return known and problem.criterion.any_factor and are_few(len(lams), problem.rows.shape[0])
+    return is_concrete(problem) and problem.kernel.is_semidefinite() and problem.criterion.any_factor
+
+
+def _searched(problem: Problem, route: str | None, per_target: bool, jitted: Callable) -> Fit:
+    """The fit with the best λ of a search, which looks at values."""
+    if not is_concrete(problem):
+        raise ValueError("lams='search' looks at values, which have none inside jax.jit: give numbers, or call fit outside")
+    solution = jitted(_solution)(problem, route=route)
+    found = search(problem, solution, per_target)
+    return replace(jitted(_conclude)(problem, solution, *found[:4]), search=found.words)
 
 
 @partial(jax.jit, static_argnames=("num", "per_target", "route"))
 def _fit(problem: Problem, lams, *, num: int, per_target: bool, route: str | None) -> Fit:
-    solution = problem.solution(route)
-    factor, drop = solution.factor, solution.labels.drop_axis
-    lams = lambda_grid(factor, num) if lams is None else lams
+    """The fit with the best λ of a grid."""
+    solution = _solution(problem, route=route)
+    lams = lambda_grid(solution.factor, num) if lams is None else lams
     errors = problem.errors(solution, lams)
-    lam, error = _choose(lams, errors, per_target)
-    at = lam.reshape(1, -1)
+    return _conclude(problem, solution, lams, errors, *_choose(lams, errors, per_target))
+
+
+@partial(jax.jit, static_argnames="route")
+def _solution(problem: Problem, *, route: str | None) -> Solution:
+    return problem.solution(route)
+
+
+@jax.jit
+def _conclude(problem: Problem, solution: Solution, lams, errors, lam, error) -> Fit:
+    """The model at one λ, or one for each target, and how it was chosen."""
+    factor, drop, at = solution.factor, solution.labels.drop_axis, lam.reshape(1, -1)
     coef, intercept = solution.coefficients(at)
     model = problem.model(solution, Coefficients(drop(coef[0]), drop(intercept[0])))
     residuals, dof = drop(solution.residuals(at, problem.criterion.groups)[0]), solution.dof(at).reshape(lam.shape)
@@ -184,7 +210,7 @@ def _inspect(fit: Fit, default_grid: bool) -> None:
         _warn(
             f"λ below {float(fit.floor):.2g} is below the precision of the factor, and the grid goes down to {lams.min():.2g}: drop those, or use float64"
         )
-    low, high = bool((chosen == lams.min()).any()), bool((chosen == lams.max()).any())
+    low, high = bool((chosen <= lams.min(axis=0)).any()), bool((chosen >= lams.max(axis=0)).any())
     unregularised = default_grid and lams.min() > 2 * float(fit.floor)  # below the grid's low end the fit no longer changes
     if len(lams) > 1 and (high or low and not unregularised):
         edge, remedy = ("smallest", "smaller") if low else ("largest", "larger")

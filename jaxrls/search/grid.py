@@ -1,4 +1,4 @@
-"""The grid of λ that spans all fits a factor can tell apart."""
+"""The λ that span all fits a factor can tell apart: their ends, and a grid between."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -25,7 +25,11 @@ def lambda_grid(factor: Factor, num: int = 100) -> Float[Array, " num"]:
     floor, s = factor.precision_floor(), factor.spectrum().s
     largest = jnp.max(s)
     smallest = jnp.min(jnp.where(s > floor, s, largest))
-    tiny = jnp.finfo(factor.dtype).tiny
-    low = jnp.maximum(jnp.maximum(floor, 1e-3 * smallest), tiny)
-    high = jnp.maximum(10 * jnp.sum(s), 10 * low)
+    low, high = lambda_range(factor, 1e-3 * smallest)
     return jnp.exp(jnp.linspace(jnp.log(low), jnp.log(high), num, dtype=factor.dtype))
+
+
+def lambda_range(factor: Factor, low=0.0) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """The ends of that grid: the precision of the factor, or `low` where that is larger, and 10·Σs, which takes no spectrum."""
+    low = jnp.maximum(jnp.maximum(factor.precision_floor(), low), jnp.finfo(factor.dtype).tiny)
+    return low, jnp.maximum(10 * factor.trace(), 10 * low)

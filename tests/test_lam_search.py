@@ -1,0 +1,152 @@
+"""λ by a search: at least as good as a grid of a hundred, for every criterion, factor and dtype, and the model that belongs to it."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import EPS, X64, array
+
+import jaxrls as rls
+from jaxrls.factors import choose
+from jaxrls.search import line
+
+GAUSSIAN = rls.Gaussian(0.3)
+# A search promises errors within 1e-5; in float32 an error at one λ is itself known to so much of its curve only.
+CLOSE = 3e-5 if X64 else 2e-2
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, size=(40, 1))
+    Y = np.stack([np.sin(5 * X[:, 0]), np.sign(X[:, 0])], axis=1) + 0.2 * rng.normal(size=(40, 2))
+    return np.asarray(X, array(X).dtype), np.asarray(Y, array(Y).dtype), np.asarray(rng.uniform(0.2, 2, 40), array(X).dtype)
+
+
+def searched(kernel, X, y, **options):
+    """The fit by a search and by a grid of a hundred; neither warns."""
+    found = rls.fit(kernel, X, y, lams="search", **options)
+    grid = rls.fit(
+        kernel, X, y, **{name: None if isinstance(value, str) and value == "cholesky" else value for name, value in options.items()}
+    )
+    assert len(found.lams) == len(found.errors) <= line.MOST
+    assert (np.diff(np.asarray(found.lams), axis=0) >= (0 if found.lams.ndim == 2 else 1e-9 * np.asarray(found.lams)[:-1])).all()
+    return found, grid
+
+
+CRITERIA = {
+    "loo": {},
+    "absolute": {"loss": rls.absolute_error},
+    "gcv": {"criterion": rls.gcv},
+    "evidence": {"criterion": rls.log_marginal_likelihood},
+    "kfold": {"groups": np.arange(40) % 5},
+    "holdout": {"validation": (np.linspace(-1, 1, 11)[:, None], np.sin(5 * np.linspace(-1, 1, 11)))},
+    "wrapped": {"criterion": jax.jit(rls.gcv)},
+}
+
+
+@pytest.mark.parametrize("name", CRITERIA)
+def test_every_criterion(data, name):
+    X, Y, v = data
+    found, grid = searched(GAUSSIAN, X, Y[:, 0], weights=v, **CRITERIA[name])
+    size = abs(float(grid.error)) if name != "evidence" else 40
+    assert float(found.error) <= float(grid.error) + CLOSE * size
+    assert found.route == ("gram" if name == "wrapped" else "cholesky")
+    assert found.search.startswith(f"{len(found.lams)} " + ("values of λ" if name == "wrapped" else "Cholesky factors"))
+
+
+FACTORS = {
+    "gram": (GAUSSIAN, {"route": "gram"}),
+    "landmarks": (GAUSSIAN, {"landmarks": 12}),
+    "cholesky landmarks": (GAUSSIAN, {"landmarks": 12, "route": "cholesky"}),
+    "features": (rls.Linear(), {}),
+    "covariance": (rls.Linear(), {"route": "covariance"}),
+    "cholesky features": (rls.Linear(), {"route": "cholesky"}),
+    "sums": (GAUSSIAN + 0.1 * rls.Linear(), {"intercept": False}),
+}
+
+
+@pytest.mark.parametrize("name", FACTORS)
+@pytest.mark.filterwarnings("ignore:the chosen λ")
+def test_every_factor(data, name):
+    X, Y, _ = data
+    kernel, options = FACTORS[name]
+    found, grid = searched(kernel, X, Y, **options)
+    assert np.shape(found.lam) == () and found.errors.shape == (len(found.lams), 2)
+    assert float(found.error) <= float(grid.error) * (1 + CLOSE)
+
+
+@pytest.mark.parametrize("route", [None, "cholesky"])
+def test_a_lam_for_each_target(data, route):
+    X, Y, _ = data
+    found, grid = searched(GAUSSIAN, X, Y, per_target=True, route=route)
+    assert found.lam.shape == (2,) and found.lams.shape == found.errors.shape
+    assert (np.asarray(found.error) <= np.asarray(grid.error) * (1 + CLOSE)).all()
+    alone = rls.fit(GAUSSIAN, X, Y[:, 1], lams=[float(found.lam[1])])
+    np.testing.assert_allclose(found.predict(X)[:, 1], alone.predict(X), atol=(1e-9 if X64 else 1e-3))
+
+
+def test_the_model_is_that_of_its_lam(data):
+    X, Y, v = data
+    found = rls.fit(GAUSSIAN, X, Y, lams="search", weights=v)
+    same = rls.fit(GAUSSIAN, X, Y, lams=[float(found.lam)], weights=v)
+    for one, other in zip(
+        jax.tree.leaves((found.model, found.loo_residuals, found.dof)),
+        jax.tree.leaves((same.model, same.loo_residuals, same.dof)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(one, other, rtol=100 * EPS / float(found.lam), atol=100 * EPS / float(found.lam))
+    best = int(np.argmin(np.mean(found.errors, axis=1)))
+    assert float(found.lams[best]) == float(found.lam)
+
+
+def test_counts_of_wrong_labels_have_no_slope(data):
+    X, Y, _ = data
+    found, grid = searched(GAUSSIAN, X, np.sign(Y[:, 1]), loss=rls.zero_one_loss)
+    assert float(found.error) <= float(grid.error) + 2.5 / 40
+
+
+@pytest.mark.float64
+def test_two_valleys_as_deep_are_both_named():
+    """A criterion made for it, with valleys at log λ = −20 and −3."""
+
+    @rls.pytree
+    class Valleys(rls.Criterion):
+        name = "two valleys"
+
+        def values(self, solution, lams, kernel):
+            x = jnp.log(jnp.asarray(lams).reshape(-1, 1))
+            return 1 + jnp.minimum((x + 20) ** 2 + 0.005, (x + 3) ** 2) / (1 + jnp.abs(x)) + 0 * solution.labels.mean
+
+    X = np.linspace(0, 1, 12)[:, None]
+    found = rls.fit(rls.Gaussian(0.3), X, np.sin(9 * X[:, 0]), lams="search", criterion=Valleys())
+    said = re.search(r"λ = (\S+) and (\S+) are as good, within 1 %", found.search)
+    np.testing.assert_allclose(np.log([float(lam) for lam in said.groups()]), [-20, -3], atol=0.1)
+
+
+def test_taken_by_itself_where_a_spectrum_takes_as_long_as_many_factors(data, monkeypatch):
+    X, Y, _ = data
+    assert rls.fit(GAUSSIAN, X, Y).route == "gram"
+    monkeypatch.setattr(choose, "LAMS_PER_SPECTRUM", {"cpu": ((1, 100),)})
+    found = rls.fit(GAUSSIAN, X, Y)
+    assert found.route == "cholesky" and found.search
+    assert rls.fit(GAUSSIAN, X, Y, route="gram").route == "gram"
+    assert rls.fit(rls.Linear(), X, Y).route == "covariance"
+    assert rls.fit(GAUSSIAN, X, Y, per_target=True).route == "gram"
+
+
+@pytest.mark.parametrize(("backend", "pays"), [("cpu", False), ("gpu", True), ("tpu", True)])
+def test_what_pays_where(backend, pays, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    assert choose.searching_pays(4000) == pays
+    assert not choose.searching_pays(10) or backend == "tpu"
+
+
+def test_messages(data):
+    X, Y, _ = data
+    with pytest.raises(ValueError, match="lams must be numbers, or 'search'.*is 'find'"):
+        rls.fit(GAUSSIAN, X, Y, lams="find")
+    with pytest.raises(ValueError, match="inside jax.jit"):
+        jax.jit(lambda X: rls.fit(GAUSSIAN, X, Y, lams="search").error)(jnp.asarray(X))

@@ -23,6 +23,7 @@ from jaxrls.rows.moments import near_mean
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import SparseMatrix, as_rows
 from jaxrls.support.checks import Listed, check_unmasked, is_concrete
+from jaxrls.support.target import platform
 
 ROUTES = ("gram", "features", "covariance", "subset", "cholesky")
 # How many λ take as long by a Cholesky factor and inverse each as one eigendecomposition, from so many rows on. On CPUs 2 to 6 at n = 1000, 3 to 4 at
@@ -46,7 +47,7 @@ def choose_route(kernel: Kernel, n: int, d: int, dtype) -> str:
 
 def lams_per_spectrum(n: int) -> int:
     """How many values of λ take as long by a Cholesky factor each as the eigendecomposition of n rows, on the default backend."""
-    return max((num for rows, num in LAMS_PER_SPECTRUM.get(jax.default_backend(), ON_OTHERS) if rows <= n), default=1)
+    return max((num for rows, num in LAMS_PER_SPECTRUM.get(platform(), ON_OTHERS) if rows <= n), default=1)
 
 
 def are_few(num: int, n: int) -> bool:

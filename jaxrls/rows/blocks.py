@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrls.support.checks import check_whole
+from jaxrls.support.target import platform
 
 # Bytes of one block's temporaries: on CPUs what stays in cache, on accelerators what keeps the device busy.
 CPU_BLOCK_BYTES = 8 * 2**20
@@ -14,7 +15,7 @@ ACCELERATOR_BLOCK_BYTES = 256 * 2**20
 
 def default_block_size(n: int, row_bytes: int) -> int:
     """Rows per block for a row of temporaries of `row_bytes`, nudged to divide `n` so that no ragged block is left."""
-    budget = CPU_BLOCK_BYTES if jax.default_backend() == "cpu" else ACCELERATOR_BLOCK_BYTES
+    budget = CPU_BLOCK_BYTES if platform() == "cpu" else ACCELERATOR_BLOCK_BYTES
     blocks = -(-n // max(16, budget // max(1, row_bytes)))
     for count in range(blocks, min(2 * blocks, n) + 1):
         if n % count == 0:

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrls.support.target import platform
+
 # What stands for an array wherever JAX arrays are taken.
 Listed = np.ndarray | Sequence[Any]
 # LAPACK's 32-bit interface counts the workspace of `syevd`, 2n² + 6n + 1 numbers, in a signed 32-bit integer.
@@ -215,7 +217,7 @@ def memory_bytes() -> int | None:
 def check_dense_size(n: int, dtype) -> None:
     """Raise before the work starts where an n×n eigendecomposition cannot succeed on the default device."""
     remedy = "use landmarks= (the subset of regressors), explicit features, or fewer rows"
-    if n > LARGEST_CPU_EIGH and jax.default_backend() == "cpu":
+    if n > LARGEST_CPU_EIGH and platform() == "cpu":
         raise ValueError(f"X has {n} rows, and LAPACK's 32-bit interface cannot factor more than {LARGEST_CPU_EIGH}: {remedy}")
     needed, limit = 4 * n * n * jnp.dtype(dtype).itemsize, memory_bytes()
     if limit is not None and needed > limit:

@@ -1,0 +1,89 @@
+"""What a program has to do is counted rightly, blocks are cut for the device that a program is for, and where compilers are, programs compile."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxrls.rows.blocks import ACCELERATOR_BLOCK_BYTES, CPU_BLOCK_BYTES, default_block_size
+from jaxrls.support.target import platform
+
+pytestmark = pytest.mark.any_precision
+ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "benchmarks"))
+counts, compiling = importlib.import_module("counts"), importlib.import_module("compile")
+
+
+def test_products_in_loops_and_branches_are_counted_with_their_lengths():
+    A = jnp.ones((6, 5))
+
+    def run(A):
+        step = lambda total, _: (total + jnp.matmul(A.T, A, precision="highest"), None)  # noqa: E731
+        total, _ = jax.lax.scan(step, jnp.zeros((5, 5)), None, length=7)
+        return jax.lax.cond(total[0, 0] > 0, lambda: total, lambda: jnp.matmul(total, total, precision="highest"))
+
+    counted = counts.count(run, A)
+    products = 7 * 2 * 5 * 5 * 6 + 2 * 5**3
+    assert products <= counted.flops <= products + 7 * 60 + 60  # additions and the like beside them
+    assert counted.below == 0 and counts.count(lambda A: A.T @ A, A).below == 1
+    assert counts.count(lambda A: jnp.exp(A), A).bytes == 2 * A.nbytes
+
+
+@pytest.mark.parametrize(
+    ("fn", "flops"), [(jnp.linalg.cholesky, 8**3 / 3), (lambda A: jnp.linalg.eigh(A)[0], 9 * 8**3)], ids=["cholesky", "eigh"]
+)
+def test_factorizations_count_by_their_size(fn, flops):
+    assert flops <= counts.count(fn, jnp.eye(8)).flops <= flops + 10 * 64
+
+
+def test_products_below_full_precision_are_seen_in_a_program():
+    full = jax.jit(lambda A: jnp.matmul(A, A, precision="highest")).lower(jnp.eye(4)).as_text("hlo")
+    low = jax.jit(lambda A: jnp.matmul(A, A)).lower(jnp.eye(4)).as_text("hlo")
+    assert compiling.below_full(full) == 0 and compiling.below_full(low) == 1
+
+
+def test_blocks_are_cut_for_the_device_that_a_program_is_for(monkeypatch):
+    assert platform() == "cpu" and default_block_size(10**6, 1000) <= CPU_BLOCK_BYTES / 1000
+    with jax.default_device("gpu"):
+        assert platform() == "gpu"
+        assert CPU_BLOCK_BYTES / 1000 < default_block_size(10**6, 1000) <= ACCELERATOR_BLOCK_BYTES / 1000
+    with jax.default_device(jax.devices("cpu")[0]):
+        monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+        assert platform() == "cpu"
+    assert platform() == "gpu"
+
+
+def test_missing_compilers_are_named(monkeypatch):
+    monkeypatch.setitem(compiling.NEEDED, "h100", ("nowhere.to.be_found", "jax"))
+    with pytest.raises(SystemExit, match=r"needs nowhere.to.be_found: pip install 'jaxrls\[compile\]'"):
+        compiling.prepare("h100")
+
+
+@pytest.mark.compilers
+@pytest.mark.parametrize(
+    "name", ["path, leave-one-out", "objective and gradient", "K·V", "landmarks, leave-one-out", "one λ and its slope"]
+)
+def test_compiles_for_a_gpu_that_is_not_here(name, tmp_path):
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("JAX_", "XLA_"))} | {"PYTHONPATH": str(ROOT)}
+    command = [
+        sys.executable,
+        str(ROOT / "benchmarks" / "compile.py"),
+        "--for",
+        "h100",
+        "--only",
+        name,
+        "--sizes",
+        "2000",
+        "--out",
+        str(tmp_path),
+    ]
+    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=300)
+    (line, *_) = json.loads((tmp_path / "compile_h100.json").read_text(encoding="utf-8"))
+    assert line["computation"] == name and line["below_full_precision"] == 0
+    assert line["beyond"] < (20 if "landmarks" in name else 7)

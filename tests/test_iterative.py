@@ -1,0 +1,98 @@
+"""All of K by products: coefficients and leave-one-out against the factor of K itself, exact where the random signs are made to be."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.linalg
+from support import DTYPE, X64, array, assert_close
+
+import jaxrls as rls
+from jaxrls.factors.iterative import factor_iterative
+from jaxrls.linalg import conjugate
+
+N, KERNEL = 64, rls.Gaussian(1.0)
+LAMS = np.array([0.03, 0.3, 3.0])
+TOL, CLOSE = (1e-11, 1e-8) if X64 else (1e-5, 2e-3)
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(N, 2))
+    Y = np.stack([np.sin(2 * X[:, 0]), X[:, 0] * X[:, 1]], axis=1) + 0.1 * rng.normal(size=(N, 2)) + 3
+    v = np.where(np.arange(N) % 9 == 4, 0, rng.uniform(0.3, 2, N))
+    return array(X), array(Y), array(v)
+
+
+def factors(X, weights, intercept, **options):
+    """All of K, and K by products with signs whose mean over all of them is the diagonal itself."""
+    made = factor_iterative(KERNEL, X, np.arange(0, N, 3), key=jax.random.key(0), weights=weights, intercept=intercept, tol=TOL, **options)
+    return rls.factorize(KERNEL, X, weights=weights, intercept=intercept), replace(made, signs=array(scipy.linalg.hadamard(N)))
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_is_the_fit_to_all_of_K(data, weighted, intercept):
+    X, Y, v = data
+    exact, found = (factor.solve(Y) for factor in factors(X, v if weighted else None, intercept))
+    lams = array(LAMS)
+    for name in ("coefficients", "residual_norm", "data_fit", "residual_dof", "dof", "residuals"):
+        for one, other in zip(jax.tree.leaves(getattr(found, name)(lams)), jax.tree.leaves(getattr(exact, name)(lams)), strict=True):
+            assert_close(one, np.broadcast_to(other, one.shape), CLOSE, name)
+    for criterion in (rls.loo, rls.gcv):
+        assert_close(criterion(found.factor, Y, lams), criterion(exact.factor, Y, lams), CLOSE, criterion.__name__)
+
+
+def test_a_lam_for_each_target(data):
+    X, Y, v = data
+    exact, found = factors(X, v, True)
+    lams = array(LAMS[[[0, 2], [2, 1]]])
+    assert_close(rls.loo(found, Y, lams), rls.loo(exact, Y, lams), CLOSE, "loo")
+    assert_close(found.solve(Y).coefficients(lams).intercept, exact.solve(Y).coefficients(lams).intercept, CLOSE, "intercept")
+
+
+@pytest.mark.float64
+def test_the_standard_error_is_what_the_error_varies_by(data):
+    """Over forty draws of signs; the mean is off by the second order of what was left out, which is small here."""
+    X, Y, _ = data
+    exact = float(rls.loo(rls.factorize(KERNEL, X), Y[:, 0], LAMS[1:2])[0])
+    draws = []
+    for seed in range(40):
+        factor = factor_iterative(KERNEL, X, np.arange(0, N, 2), key=jax.random.key(seed), tol=1e-8, probes=16)
+        squares = lambda e, Y, v: jnp.sum(v[:, None] * e**2, axis=0) / N  # noqa: E731
+        draws.append((float(rls.loo(factor, Y[:, 0], LAMS[1:2])[0]), float(factor.solve(Y[:, 0]).standard_error(squares, LAMS[1:2])[0, 0])))
+    errors, said = np.array(draws).T
+    assert 0.5 < errors.std() / said.mean() < 2
+    assert np.mean(np.abs(errors - exact) <= 2 * said) >= 0.8
+    assert said.max() < 0.2 * exact
+
+
+@pytest.mark.float64
+def test_products_in_float32_with_vectors_in_float64(data):
+    X, Y, _ = data
+    exact, found = factors(X, None, True, products=jnp.float32)
+    assert found.dtype == DTYPE
+    coarse, fine = found.solve(Y).coefficients(LAMS[1:]).coef, exact.solve(Y).coefficients(LAMS[1:]).coef
+    assert 1e-9 < float(jnp.abs(coarse - fine).max() / jnp.abs(fine).max()) < 1e-4
+
+
+@pytest.mark.float64
+def test_says_where_rounding_ends_it(data):
+    """λ far below what products in float32 can tell: the residual stays, and that is said; nothing is NaN."""
+    X, Y, _ = data
+    _, found = factors(jnp.concatenate([X, X + 1e-9])[:N] / 20, None, True, products=jnp.float32)
+    at = found.solve(Y)._at(array([[1e-12]]), probes=False)
+    assert (np.asarray(at.run.reason) != conjugate.CONVERGED).all()
+    assert (np.asarray(at.run.residuals) > 1e-8).all() and np.isfinite(np.asarray(at.dual)).all()
+
+
+def test_what_takes_an_inverse_is_refused(data):
+    X, Y, _ = data
+    _, found = factors(X, None, True)
+    with pytest.raises(ValueError, match="the evidence needs a determinant"):
+        rls.log_marginal_likelihood(found, Y, LAMS)
+    with pytest.raises(ValueError, match="groups left out together"):
+        rls.kfold(found, Y, LAMS, groups=np.arange(N) % 4)

@@ -63,7 +63,12 @@ def test_the_standard_error_is_what_the_error_varies_by(data):
     for seed in range(40):
         factor = factor_iterative(KERNEL, X, np.arange(0, N, 2), key=jax.random.key(seed), tol=1e-8, probes=16)
         squares = lambda e, Y, v: jnp.sum(v[:, None] * e**2, axis=0) / N  # noqa: E731
-        draws.append((float(rls.loo(factor, Y[:, 0], LAMS[1:2])[0]), float(factor.solve(Y[:, 0]).standard_error(squares, LAMS[1:2])[0, 0])))
+        draws.append(
+            (
+                float(rls.loo(factor, Y[:, 0], LAMS[1:2])[0]),
+                float(factor.solve(Y[:, 0]).outcome(array(LAMS[1:2, None]), fn=squares).error[0, 0]),
+            )
+        )
     errors, said = np.array(draws).T
     assert 0.5 < errors.std() / said.mean() < 2
     assert np.mean(np.abs(errors - exact) <= 2 * said) >= 0.8
@@ -81,12 +86,14 @@ def test_products_in_float32_with_vectors_in_float64(data):
 
 @pytest.mark.float64
 def test_says_where_rounding_ends_it(data):
-    """λ far below what products in float32 can tell: the residual stays, and that is said; nothing is NaN."""
+    """λ far below what products in float32 can tell: the residual stays, that is said, and no number comes of it."""
     X, Y, _ = data
     _, found = factors(jnp.concatenate([X, X + 1e-9])[:N] / 20, None, True, products=jnp.float32)
     at = found.solve(Y)._at(array([[1e-12]]), probes=False)
     assert (np.asarray(at.run.reason) != conjugate.CONVERGED).all()
-    assert (np.asarray(at.run.residuals) > 1e-8).all() and np.isfinite(np.asarray(at.dual)).all()
+    assert (np.asarray(at.run.residuals) > 1e-8).all()
+    assert (np.isfinite(np.asarray(at.dual)).all(axis=0)[0] == (np.asarray(at.run.residuals) <= 0.1)).all()
+    assert not np.isfinite(np.asarray(rls.loo(found, Y, [1e-12]))).any()
 
 
 def test_what_takes_an_inverse_is_refused(data):
@@ -96,3 +103,19 @@ def test_what_takes_an_inverse_is_refused(data):
         rls.log_marginal_likelihood(found, Y, LAMS)
     with pytest.raises(ValueError, match="groups left out together"):
         rls.kfold(found, Y, LAMS, groups=np.arange(N) % 4)
+
+
+def test_fit_by_products(data):
+    """λ by a search, the model, the residuals and how sure they are; the reason of every column's end."""
+    X, Y, v = data
+    found = rls.fit(KERNEL, X, 1e3 * Y, landmarks=np.arange(0, N, 2), route="iterative", lams="search", weights=v)
+    exact = rls.fit(KERNEL, X, 1e3 * Y, weights=v, lams=[float(found.lam)], route="gram")
+    assert found.route == "iterative" and found.search.endswith("iterations and one for the model")
+    assert (np.asarray(found.run.reason) == conjugate.CONVERGED).all() and float(found.run.residuals.max()) <= 1e-4
+    assert 0 < float(found.loo_standard_error) < 0.5 * float(exact.error)
+    assert abs(float(found.error) - float(exact.error)) < 4 * float(found.loo_standard_error)
+    assert_close(found.predict(X), exact.predict(X), 1e-2, "predictions")
+    with pytest.raises(ValueError, match="route='iterative' needs landmarks="):
+        rls.fit(KERNEL, X, Y, route="iterative", lams=[1.0])
+    with pytest.raises(ValueError, match="route='iterative' has no spectrum"):
+        rls.fit(KERNEL, X, Y, landmarks=20, route="iterative")

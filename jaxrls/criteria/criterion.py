@@ -47,6 +47,11 @@ class Criterion(ABC):
         values = solution.labels.drop_axis(self.values(solution, lams, kernel))
         return -values if self.larger_is_better else values
 
+    @property
+    def total(self) -> Callable | None:
+        """What it sums over rows left out, as `Solution.left_out` takes it, where it is such a sum over Σv, else None."""
+        return None
+
     def check(self, kernel: Kernel) -> None:
         """Raise for data of its own that cannot be evaluated, where values are known."""
         del kernel

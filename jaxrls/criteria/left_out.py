@@ -37,6 +37,11 @@ class LeaveOneOut(Positive):
         """That of the loss."""
         return degree(self.loss)
 
+    @property
+    def total(self):
+        """The loss of every row, times its weight."""
+        return partial(_total, self.loss)
+
     def values(self, solution, lams, kernel):
         """One pass over the rows."""
         del kernel

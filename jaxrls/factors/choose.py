@@ -10,6 +10,7 @@ from jaxrls.factors.cholesky import CholeskyGram
 from jaxrls.factors.cholesky_features import solve_cholesky
 from jaxrls.factors.contract import Factor, Solution
 from jaxrls.factors.expansion import Dual, Expansion, Primal
+from jaxrls.factors.iterative import factor_iterative
 from jaxrls.factors.landmarks import Landmarks, as_landmarks, check_evaluable, without_trace
 from jaxrls.factors.makers import factor_features
 from jaxrls.factors.spectrum import factor_symmetric, solve_features
@@ -25,7 +26,7 @@ from jaxrls.rows.sparse import SparseMatrix, as_rows
 from jaxrls.support.checks import Listed, check_unmasked, is_concrete
 from jaxrls.support.target import platform
 
-ROUTES = ("gram", "features", "covariance", "subset", "cholesky")
+ROUTES = ("gram", "features", "covariance", "subset", "cholesky", "iterative")
 # How many λ take as long by a Cholesky factor and inverse each as one eigendecomposition, from so many rows on. On CPUs 2 to 6 at n = 1000, 3 to 4 at
 # 2000 and 5 to 6 at 4000, the fewer in float32 (`benchmarks/run.py --only spectrum` prints it for any machine). On GPUs the reduction to tridiagonal form
 # is bound by memory, and on TPUs the eigendecomposition alone takes minutes to compile: not measured yet, but for the compiling.
@@ -77,7 +78,8 @@ def factorize(
     the constant. The latter two need a kernel with explicit features (`Linear`, `FeatureMap`, and sums and multiples of those). With
     `landmarks`, `"subset"`, the subset of regressors, O(n m²): see `factor_subset`, which has further options. `"cholesky"` makes no
     spectrum, but a Cholesky factor for each λ that it is asked for, of K, of the covariance of fewer features than rows, or of that on
-    landmarks: cheaper for a few λ, and differentiable in everything.
+    landmarks: cheaper for a few λ, and differentiable in everything. `"iterative"` solves for all of K by products, beginning from the landmarks'
+    fit, with an estimate of leave-one-out: see `factor_iterative`.
 
     **Shapes**: X (n, d), also a source of rows, or sparse (SciPy or BCOO) where the kernel has explicit features; weights (n,) ≥ 0, where 0 is a row that
     was never there. `intercept` fits an unpenalised constant. `block_size` bounds the rows of temporaries while K is built. **Cost** by route.
@@ -130,8 +132,10 @@ def check_route(route: str | None, landmarks) -> None:
     """Raise for a route that there is not, or that does not go with landmarks."""
     if route is not None and route not in ROUTES:
         raise ValueError(f"route must be one of {', '.join(map(repr, ROUTES))} or None to choose, and is {route!r}")
-    if route not in (None, "subset", "cholesky") and landmarks is not None or route == "subset" and landmarks is None:
+    if route not in (None, "subset", "cholesky", "iterative") and landmarks is not None or route == "subset" and landmarks is None:
         raise ValueError(f"landmarks and route='subset' belong together, and route is {route!r}: give landmarks= alone, or neither")
+    if route == "iterative" and landmarks is None:
+        raise ValueError("route='iterative' needs landmarks=, whose fit its products begin from: a number such as 1000")
 
 
 def solve(
@@ -149,6 +153,8 @@ def solve(
     check_route(route, landmarks)
     if route == "cholesky":
         return _solve_cholesky(kernel, rows, labels, weights, intercept, landmarks, block_size)
+    if route == "iterative":
+        return factor_iterative(kernel, rows, landmarks, weights=weights, intercept=intercept, block_size=block_size).solve_labels(labels)
     if landmarks is not None:
         return solve_subset(kernel, rows, landmarks, labels, weights, intercept, block_size=block_size)
     explicit = kernel.num_features(rows.shape[1], rows.dtype)

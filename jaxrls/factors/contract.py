@@ -49,6 +49,16 @@ class Coefficients(NamedTuple):
     intercept: Any
 
 
+class Outcome(NamedTuple):
+    """All that a fit at one λ, or one per target, leaves; `error` is the standard error of a sum over rows left out, and `run` how an iteration went."""
+
+    coefficients: Coefficients
+    residuals: Any
+    dof: Any
+    error: Any = None
+    run: Any = None
+
+
 class HatRows(NamedTuple):
     """√v (y − f), and the diagonals of H, I − H, H² and (I − H)², H the matrix from √v y to √v f."""
 
@@ -151,6 +161,7 @@ class Solution(ABC):
     factor: Factor
     labels: Labels
     shares_work: ClassVar[bool] = False  # whether several λ at once take hardly more memory than one
+    exact: ClassVar[bool] = True  # whether it is no estimate, so that slopes in λ are worth following
 
     @abstractmethod
     def coefficients(self, lams) -> Coefficients:
@@ -200,6 +211,11 @@ class Solution(ABC):
             return total
         defined = jnp.all(has_rest(self.factor.weights, groups))
         return jax.tree.map(lambda a: jnp.where(defined, a, jnp.full_like(a, jnp.nan)), total)
+
+    def outcome(self, lam: Float[Array, "1 k"], groups: Folds | None = None, fn: Callable | None = None) -> Outcome:
+        """Coefficients, residuals left out and degrees of freedom at one λ, or one per target; and how sure `left_out(fn)` is, where it is an estimate."""
+        del fn
+        return Outcome(self.coefficients(lam), self.residuals(lam, groups), self.dof(lam))
 
     def groups_left_out(self, fn: Callable, lams, groups: Folds) -> Any:
         """`left_out` of groups, λ as columns (L, k)."""

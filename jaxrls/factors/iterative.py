@@ -5,14 +5,15 @@ the difference P − P̂ the mean of g ∘ (P − P̂)g over random signs g, sol
 estimate does not miss: with more landmarks its standard error falls.
 """
 
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxrls.factors.contract import Coefficients, Factor, Report, Solution, as_columns
+from jaxrls.factors.contract import Coefficients, Factor, Outcome, Report, Solution, as_columns
 from jaxrls.factors.expansion import Dual, Expansion
 from jaxrls.factors.landmarks import Landmarks, as_landmarks, check_evaluable, without_trace
 from jaxrls.factors.spectrum import Spectrum
@@ -22,10 +23,13 @@ from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.conjugate import Iterated, conjugate_gradients
 from jaxrls.linalg.products import matmul
 from jaxrls.rows.gram import gram_matmul
-from jaxrls.rows.rows import DenseRows, Rows
+from jaxrls.rows.rows import Rows
+from jaxrls.rows.sparse import as_rows
 from jaxrls.support.pytrees import pytree, static
 
-PROBES = 16
+PROBES = 32
+# Where the residual of any column is above this share of its right-hand side, what follows from it is NaN: not one digit would be right.
+USELESS = 0.1
 
 
 @pytree
@@ -109,6 +113,7 @@ class SolvedColumns:
 class IterativeSolution(Solution):
     """An `IterativeGram` with labels."""
 
+    exact: ClassVar[bool] = False
     factor: IterativeGram
     labels: Labels
 
@@ -121,8 +126,8 @@ class IterativeSolution(Solution):
         of_labels = jnp.broadcast_to(lams, (L, t)).reshape(-1)
         of_signs = jnp.repeat(lams.reshape(-1), p)
         B = jnp.concatenate([jnp.tile(scaled, (1, L)), jnp.tile(signs, (1, L * k))], axis=1)
-        every = jnp.concatenate([of_labels, of_signs])
-        run = f.solve_columns(every, B)
+        run = f.solve_columns(jnp.concatenate([of_labels, of_signs]), B)
+        run = replace(run, X=jnp.where(run.residuals <= USELESS, run.X, jnp.nan))
         dual = run.X[:, : L * t].reshape(n, L, t)
         near = lams * self._near_diagonal(lams)
         if not p:
@@ -146,8 +151,7 @@ class IterativeSolution(Solution):
 
     def coefficients(self, lams):
         """c = √v c̃, and the weighted mean of y − Kc."""
-        lams, f = as_columns(lams), self.factor
-        return self._coefficients(self._at(lams, probes=False).dual) if f is not None else None
+        return self._coefficients(self._at(as_columns(lams), probes=False).dual)
 
     def _coefficients(self, dual):
         f = self.factor
@@ -170,13 +174,16 @@ class IterativeSolution(Solution):
 
     def logdet(self, lams):
         """Not by products."""
-        raise ValueError("the evidence needs a determinant, which the iterative route does not have: use loo or gcv, or landmarks without route=")
+        raise ValueError(
+            "the evidence needs a determinant, which the iterative route does not have: use loo or gcv, or landmarks without route="
+        )
 
     def residual_dof(self, lams):
         """Σ λPᵢᵢ, estimated."""
-        lams = as_columns(lams)
-        used = self.factor.weights.used[:, None, None]
-        return jnp.sum(jnp.where(used, self._at(lams).remaining, 0), axis=0)
+        return self._residual_dof(self._at(as_columns(lams)))
+
+    def _residual_dof(self, at):
+        return jnp.sum(jnp.where(self.factor.weights.used[:, None, None], at.remaining, 0), axis=0)
 
     def _left_out(self, lams, at):
         """e = λc̃/(λ diag P √v)."""
@@ -187,10 +194,9 @@ class IterativeSolution(Solution):
         e = self._left_out(lams, self._at(lams))
         return jax.vmap(fn, in_axes=(1, None, None))(e, self.labels.Y, self.factor.weights.array)
 
-    def standard_error(self, fn, lams):
-        """Of `rows_left_out`: how much it varies with the random signs, to first order, over their number."""
-        f, at = self.factor, self._at(as_columns(lams))
-        lams, p = as_columns(lams), f.signs.shape[1]
+    def _error(self, fn, lams, at):
+        """The standard error of `rows_left_out`: how much that varies with the random signs, to first order, over their number."""
+        f, p = self.factor, self.factor.signs.shape[1]
 
         def total(remaining):
             e = f.weights.unscale(lams * at.dual / remaining)
@@ -201,18 +207,31 @@ class IterativeSolution(Solution):
 
     def residuals_left_out(self, lams):
         """The same for every row, those of weight 0 included."""
-        f, at = self.factor, self._at(lams)
-        e = self._left_out(lams, at)
+        at = self._at(lams)
+        return self._residuals(lams, at, self._coefficients(at.dual))
+
+    def _residuals(self, lams, at, found):
+        f, e = self.factor, self._left_out(lams, at)
         if f.weights.values is not None:
             n, L, t = at.dual.shape
-            coef, intercept = self._coefficients(at.dual)
-            fitted = f.times_kernel(jnp.moveaxis(coef, 0, 1).reshape(n, -1)).reshape(n, L, t)
-            e = jnp.where(f.weights.used[:, None, None], e, self.labels.Y[:, None, :] - fitted - intercept)
+            fitted = f.times_kernel(f.weights.scale(at.dual).reshape(n, -1)).reshape(n, L, t)
+            e = jnp.where(f.weights.used[:, None, None], e, self.labels.Y[:, None, :] - fitted - found.intercept)
         return jnp.moveaxis(e, 1, 0)
+
+    def outcome(self, lam, groups=None, fn=None):
+        """All from one iteration."""
+        if groups is not None:
+            self.group_residuals(groups)
+        at = self._at(lam)
+        found = self._coefficients(at.dual)
+        dof, error = self.factor.weights.count - self._residual_dof(at), None if fn is None else self._error(fn, lam, at)
+        return Outcome(found, self._residuals(lam, at, found), dof, error, at.run)
 
     def group_residuals(self, groups):
         """Not by products."""
-        raise ValueError("groups left out together need blocks of an inverse, which the iterative route does not have: use landmarks without route=")
+        raise ValueError(
+            "groups left out together need blocks of an inverse, which the iterative route does not have: use landmarks without route="
+        )
 
 
 def factor_iterative(
@@ -220,7 +239,7 @@ def factor_iterative(
     X,
     landmarks: Landmarks | Any,
     *,
-    key: PRNGKeyArray,
+    key: PRNGKeyArray | None = None,
     weights=None,
     intercept: bool = True,
     probes: int = PROBES,
@@ -234,10 +253,11 @@ def factor_iterative(
     Solves (K̃ + λI) c̃ = √v y by preconditioned conjugate gradients, all λ, targets and random signs together.
 
     **Arguments**: `landmarks` as in `factor_subset`; more of them make fewer steps and a smaller standard error, for O(n m²) once. `probes` random signs
-    from `key` for leave-one-out. `tol` of the relative residual and `steps` at most. `products`, such as `jnp.float32`, makes K's entries and products in that
-    dtype, with vectors in that of X. **Cost** a step takes a product of K with L (t + probes) columns, O(n² (d + L (t + probes))). **Raises** as `factor_subset`,
-    and `ValueError` for what takes an inverse: the evidence, groups. **Source**: Rudi, Carratino and Rosasco 2017, with the landmarks' own fit as
-    preconditioner; Epperly, Tropp and Webber 2024 for diagonals.
+    from `key`, by default the same every time, for leave-one-out. `tol` of the relative residual and `steps` at most. `products`, such as
+    `jnp.float32`, makes K's entries and products in that dtype, with vectors in that of X. **Cost** a step takes a product of K with L (t + probes) columns,
+    O(n² (d + L (t + probes))). **Raises** as `factor_subset`, and `ValueError` for what takes an inverse: the evidence, groups. **Fails** where λ is below
+    the rounding of the products, or landmarks are too few: `run` says why each column stopped, and a residual above a tenth gives NaN.
+    **Source**: Rudi, Carratino and Rosasco 2017, with the landmarks' own fit as preconditioner; Epperly, Tropp and Webber 2024 for diagonals.
 
     >>> import jax, jax.numpy as jnp, jaxrls as rls
     >>> X = jnp.linspace(0, 1, 30)[:, None]
@@ -246,9 +266,10 @@ def factor_iterative(
     (2,)
     """
     check_evaluable(kernel)
-    rows = X if isinstance(X, Rows) else DenseRows(jnp.asarray(X))
+    rows = as_rows(kernel, X)
     v = Weights.of(weights, rows.shape[0], rows.dtype)
     chosen = without_trace(as_landmarks(rows, landmarks))
     near = solve_subset(kernel, rows, chosen, Labels.none(v), v, intercept, drop=False, block_size=block_size).factor
+    key = jax.random.key(0) if key is None else key
     signs = jax.random.rademacher(key, (rows.shape[0], probes), rows.dtype)
-    return IterativeGram(kernel, rows, v, Dual(rows.points), near, signs, tol, steps, products, intercept, block_size)
+    return IterativeGram(kernel, rows, v, Dual(rows.dense()), near, signs, tol, steps, products, intercept, block_size)

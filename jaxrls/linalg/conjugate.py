@@ -98,10 +98,14 @@ def conjugate_gradients(
         beta = jnp.where(moving, weight / jnp.where(state.weight > 0, state.weight, 1), 0)
         done = relative <= tol
         stalled = ~done & ((since >= PATIENCE) | (relative > GROWTH * smallest))
-        reason = jnp.where(state.going & ~sound, INDEFINITE, jnp.where(moving & done, CONVERGED, jnp.where(moving & stalled, STALLED, state.reason)))
+        reason = jnp.where(
+            state.going & ~sound, INDEFINITE, jnp.where(moving & done, CONVERGED, jnp.where(moving & stalled, STALLED, state.reason))
+        )
         history = state.history.at[state.step].set(jnp.where(state.going, relative, jnp.nan))
         going = moving & ~done & ~stalled
-        return Iteration(state.step + 1, X, R, jnp.where(moving, Z + beta * state.P, state.P), weight, best, smallest, since, going, reason, history)
+        return Iteration(
+            state.step + 1, X, R, jnp.where(moving, Z + beta * state.P, state.P), weight, best, smallest, since, going, reason, history
+        )
 
     end = jax.lax.while_loop(unfinished, step, start)
     return Iterated(end.best, end.smallest, end.history, end.step, end.reason)

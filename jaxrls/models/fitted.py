@@ -4,6 +4,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.kernels.kernel import Kernel
+from jaxrls.linalg.conjugate import Iterated
 from jaxrls.models.model import Model
 from jaxrls.support.pictures import plot_errors, plot_function, plot_left_out, plot_search
 from jaxrls.support.pytrees import pytree, static
@@ -37,6 +38,7 @@ class Fit(_Fitted):
     out, so do the residuals. `floor` is the λ below which rounding rules, `route` and `criterion` say how it was done. On landmarks
     `trace_residual` is tr √v(K − K̂)√v, and `certificate` says in words how close that keeps the fit to that of all of K.
     Where λ was searched for, `lams` are those looked at, (L, t) where each target has its own, and `search` says how many factors that took.
+    By the iterative route `run` has residuals, history and the reason of every column's end, and `loo_standard_error` says how sure `error` is.
 
     >>> import numpy as np, jaxrls as rls
     >>> X = np.linspace(0, 1, 20)[:, None]
@@ -59,6 +61,8 @@ class Fit(_Fitted):
     certificate: str = static(default="")
     num_landmarks: int = static(default=0)
     search: str = static(default="")
+    run: Iterated | None = None
+    loo_standard_error: Float[Array | np.ndarray, ""] | None = None
 
     def plot(self, ax=None):
         """The criterion over λ with the chosen one, on Matplotlib axes, which it returns."""

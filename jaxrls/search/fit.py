@@ -18,6 +18,7 @@ from jaxrls.factors.certificate import certificate_words
 from jaxrls.factors.choose import are_few, choose_route, searching_pays
 from jaxrls.factors.contract import Coefficients, Solution
 from jaxrls.kernels.kernel import Kernel
+from jaxrls.linalg.conjugate import CONVERGED, REASONS
 from jaxrls.models.fitted import Fit
 from jaxrls.search.grid import lambda_grid
 from jaxrls.search.lam_search import search
@@ -92,8 +93,8 @@ def fit(
         check_lams(lams)
     if not (isinstance(tol, int | float | np.number) and tol > 0):
         raise ValueError(f"tol must be a number above 0, the largest relative change of the coefficients, and is {tol!r}")
-    if route == "cholesky" and lams is None:
-        raise ValueError("route='cholesky' has no spectrum to make a grid of λ from: give lams=, numbers or 'search'")
+    if route in ("cholesky", "iterative") and lams is None:
+        raise ValueError(f"route={route!r} has no spectrum to make a grid of λ from: give lams=, numbers or 'search'")
     if auto and route is not None:
         raise ValueError(f"landmarks='auto' chooses the route, and route is {route!r}: leave one of them out")
     problem, unit = problem.in_units()
@@ -115,7 +116,8 @@ def _in_units_of_labels(fit: Fit, problem: Problem, unit) -> Fit:
     """The fit to labels in units as one to the labels themselves."""
     model = replace(fit.model, coef=fit.model.coef * unit, intercept=fit.model.intercept * unit)
     errors, error = (jnp.asarray(problem.out_of_units(part, unit)) for part in (fit.errors, fit.error))
-    return replace(fit, model=model, loo_residuals=fit.loo_residuals * unit, errors=errors, error=error)
+    sure = None if fit.loo_standard_error is None else jnp.asarray(problem.out_of_units(fit.loo_standard_error, unit))
+    return replace(fit, model=model, loo_residuals=fit.loo_residuals * unit, errors=errors, error=error, loo_standard_error=sure)
 
 
 def _best(problem: Problem, *, lams, num: int, per_target: bool, route: str | None) -> Fit:
@@ -168,13 +170,14 @@ def _solution(problem: Problem, *, route: str | None) -> Solution:
 def _conclude(problem: Problem, solution: Solution, lams, errors, lam, error) -> Fit:
     """The model at one λ, or one for each target, and how it was chosen."""
     factor, drop, at = solution.factor, solution.labels.drop_axis, lam.reshape(1, -1)
-    coef, intercept = solution.coefficients(at)
-    model = problem.model(solution, Coefficients(drop(coef[0]), drop(intercept[0])))
-    residuals, dof = drop(solution.residuals(at, problem.criterion.groups)[0]), solution.dof(at).reshape(lam.shape)
+    left = solution.outcome(at, problem.criterion.groups, problem.criterion.total)
+    model = problem.model(solution, Coefficients(*(drop(part[0]) for part in left.coefficients)))
     report = factor.report
     how = report.floor, report.indefinite, report.route, problem.criterion.name, report.trace_residual
     num_landmarks = 0 if problem.landmarks is None else len(problem.landmarks.points)
-    return Fit(model, lams, errors, lam, error, residuals, dof, *how, num_landmarks=num_landmarks)
+    sure = None if left.error is None else jnp.mean(left.error) / factor.weights.total
+    more = {"num_landmarks": num_landmarks, "run": left.run, "loo_standard_error": sure}
+    return Fit(model, lams, errors, lam, error, drop(left.residuals[0]), left.dof.reshape(lam.shape), *how, **more)
 
 
 def _choose(lams, errors, per_target):
@@ -206,6 +209,10 @@ def _inspect(fit: Fit, default_grid: bool) -> None:
         _warn(
             f"the kernel matrix is not positive semidefinite: its most negative eigenvalue, {float(fit.indefinite):.2g} of the largest, was set to 0"
         )
+    if fit.run is not None and not (np.asarray(fit.run.reason) == CONVERGED).all():
+        worst = int(np.argmax(np.asarray(fit.run.residuals)))
+        why = REASONS[int(fit.run.reason[worst])]
+        _warn(f"the iteration stopped at a residual of {float(fit.run.residuals[worst]):.2g}: {why}: take more landmarks, or a larger λ")
     if lams.min() < 0.99 * float(fit.floor):
         _warn(
             f"λ below {float(fit.floor):.2g} is below the precision of the factor, and the grid goes down to {lams.min():.2g}: drop those, or use float64"

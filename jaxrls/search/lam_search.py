@@ -46,7 +46,7 @@ def search(problem: Problem, solution: Solution, per_target: bool) -> Found:
 
 @jax.jit
 def _probe(problem, solution, log_lams):
-    return _look(problem, solution, log_lams, slopes=problem.criterion.smooth)
+    return _look(problem, solution, log_lams, slopes=problem.criterion.smooth and solution.exact)
 
 
 def _look(problem: Problem, solution: Solution, log_lams, *, slopes: bool):
@@ -83,7 +83,9 @@ def _chosen(lams, errors, per_target, words) -> Found:
 def _words(solution: Solution, count: int, seen) -> str:
     """How many λ it took, and where there is no telling which of two valleys is the deeper."""
     made = f"{count} values of λ, from one spectrum"
-    if not solution.shares_work:
+    if not solution.exact:
+        made = f"{count} iterations and one for the model"
+    elif not solution.shares_work:
         made = f"{count * len(seen)} Cholesky factors and {'one' if len(seen) == 1 else len(seen)} for the model"
     if len(seen) > 1:
         many = sum(len(valleys(one)) > 1 for one in seen)

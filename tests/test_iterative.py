@@ -10,7 +10,7 @@ import scipy.linalg
 from support import DTYPE, X64, array, assert_close
 
 import jaxrls as rls
-from jaxrls.factors.iterative import factor_iterative
+from jaxrls import factor_iterative
 from jaxrls.linalg import conjugate
 
 N, KERNEL = 64, rls.Gaussian(1.0)

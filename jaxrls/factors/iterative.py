@@ -37,9 +37,8 @@ class IterativeGram(Factor):
     """K̃ + λI by products: no matrix of n² numbers is ever held, and a λ costs some tens of products of K with a few columns.
 
     >>> import jax, jax.numpy as jnp, jaxrls as rls
-    >>> from jaxrls.factors.iterative import factor_iterative
     >>> X = jnp.linspace(0, 1, 30)[:, None]
-    >>> factor = factor_iterative(rls.Gaussian(0.3), X, jnp.arange(0, 30, 5), key=jax.random.key(0))
+    >>> factor = rls.factor_iterative(rls.Gaussian(0.3), X, jnp.arange(0, 30, 5), key=jax.random.key(0))
     >>> factor.route, factor.solve(jnp.sin(6 * X[:, 0])).coefficients(jnp.array([0.1])).coef.shape
     ('iterative', (1, 30, 1))
     """
@@ -134,9 +133,18 @@ class IterativeSolution(Solution):
             return SolvedColumns(dual, near, near[..., None][..., :0], run)
         difference = run.X[:, L * t :] - f.near_inverse(of_signs, jnp.tile(signs, (1, L * k)))
         probed = (of_signs * jnp.tile(signs, (1, L * k)) * difference).reshape(n, L, k, p)
-        least = lams / (lams + (f.weights.array * f.kernel.diag(f.rows.dense()))[:, None, None])
-        remaining = jnp.clip(near + jnp.mean(probed, axis=-1), least, 1)
+        remaining = jnp.clip(near + jnp.mean(probed, axis=-1), self._least(lams), 1)
         return SolvedColumns(dual, jnp.where(f.weights.used[:, None, None], remaining, 1), probed, run)
+
+    def _least(self, lams):
+        """A bound of λ diag P from below, by |a|⁴ ≤ (aᵀGa)(aᵀPa) for a what is left of a unit vector without the constant."""
+        f = self.factor
+        length = jnp.sqrt(f.weights.array * f.kernel.diag(f.rows.dense()))
+        if not f.intercept:
+            return lams / (lams + (length**2)[:, None, None])
+        h = f.weights.direction
+        own, far = (1 - h**2)[:, None, None], ((length + h * jnp.dot(h, length)) ** 2)[:, None, None]
+        return own**2 * lams / (own * lams + far)
 
     def _near_diagonal(self, lams):
         """diag P̂, (n, L, k)."""
@@ -261,7 +269,7 @@ def factor_iterative(
 
     >>> import jax, jax.numpy as jnp, jaxrls as rls
     >>> X = jnp.linspace(0, 1, 30)[:, None]
-    >>> factor = factor_iterative(rls.Gaussian(0.3), X, jnp.arange(0, 30, 5), key=jax.random.key(0))
+    >>> factor = rls.factor_iterative(rls.Gaussian(0.3), X, jnp.arange(0, 30, 5), key=jax.random.key(0))
     >>> rls.loo(factor, jnp.sin(6 * X[:, 0]), jnp.array([0.1, 1.0])).shape
     (2,)
     """

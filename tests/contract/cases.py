@@ -1,10 +1,11 @@
 """The rows of the grid: one small problem for every factor there is, and how to make the factor. A new factor is one more line of FACTORS."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import scipy.linalg
 import scipy.sparse
 from support import EPS, array, wide
 
@@ -12,6 +13,7 @@ import jaxrls as rls
 from contract import oracle
 from jaxrls.factors.cholesky import CholeskyGram
 from jaxrls.factors.cholesky_features import CholeskyFeatures
+from jaxrls.factors.iterative import IterativeGram
 from jaxrls.factors.spectrum import Spectrum
 from jaxrls.rows.sparse import sparse_rows
 
@@ -86,6 +88,11 @@ class Case:
     maker: Callable | None = None
     traceable: bool = True
     combinations: tuple = COMBINATIONS
+    lacks: tuple = ()  # quantities that a route without an inverse refuses, by their first word
+
+    def offers(self, quantity):
+        """Whether that can be asked for."""
+        return quantity.split()[0] not in self.lacks and quantity not in self.lacks
 
     @property
     def plans(self):
@@ -139,6 +146,16 @@ def of_landmarks(cls, options, points=None, source=array, leaves=True, maker=Non
     return Case(cls, rls.Gaussian(WIDTH), source(X), array(X_new), features, options, maker, **more)
 
 
+def of_iterative():
+    """All of K by products, with signs whose mean over all of them is the diagonal itself: rows of a Hadamard matrix."""
+    signs, lacks = scipy.linalg.hadamard(16)[:N], ("kfold", "evidence", "logdet", "residuals uneven")
+
+    def make(kernel, X, **options):
+        return replace(rls.factor_iterative(kernel, X, LANDMARKS, tol=10 * EPS, **options), signs=array(signs))
+
+    return replace(of_gaussian(IterativeGram, {}), maker=make, lacks=lacks)
+
+
 def subset(**options):
     return lambda kernel, X, **named: rls.factor_subset(kernel, X, LANDMARKS, **named, **options)
 
@@ -164,6 +181,7 @@ FACTORS = {
     "cholesky features": of_linear(CholeskyFeatures, 4, CHOLESKY),
     "cholesky landmarks": of_landmarks(CholeskyFeatures, CHOLESKY),
     "cholesky points": of_landmarks(CholeskyFeatures, CHOLESKY, POINTS),
+    "iterative": of_iterative(),
     "sparse": of_linear(Spectrum, 4, {}, sparse, **HALF, combinations=FEW),
     "host": of_linear(Spectrum, 4, {}, HostRows, traceable=False, combinations=FEW),
     "host points": of_landmarks(Spectrum, {}, POINTS, HostRows, traceable=False, combinations=FEW),

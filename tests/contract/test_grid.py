@@ -54,23 +54,26 @@ def once(solution):
     return copy
 
 
-def answers(solution, kernel, lams, X_new, columns, plans):
+def answers(case, solution, lams, X_new, columns, plans):
     """All that a solution is asked for, by name."""
-    solution, found = once(solution), {}
+    solution, found, kernel = once(solution), {}, case.kernel
     for name, criterion in columns.items():
+        if not case.offers(name):
+            continue
         values = criterion.values(solution, lams, kernel)
         averaged = name.startswith(("loo", "holdout", "kfold"))
         found |= dict(zip([f"{name} {loss}" for loss in LOSS], jnp.split(values, 3, axis=1), strict=True)) if averaged else {name: values}
-    found |= {part: getattr(solution, part)(lams) for part in PARTS}
+    found |= {part: getattr(solution, part)(lams) for part in PARTS if case.offers(part)}
     coef, intercept = solution.coefficients(lams)
     predictions = solution.factor.expansion.design(kernel, X_new) @ coef + intercept[:, None, :]
-    return found | {"predictions": predictions, "residuals uneven": solution.residuals(lams, plans["uneven"])}
+    groups = {"residuals uneven": solution.residuals(lams, plans["uneven"])} if case.offers("residuals uneven") else {}
+    return found | {"predictions": predictions} | groups
 
 
 def quantities(case):
     """The names of all that is compared."""
     averaged = [f"{name} {loss}" for name in ("loo", "holdout", *(f"kfold {plan}" for plan in case.plans)) for loss in LOSS]
-    return [*averaged, "gcv", "evidence", *PARTS, "residuals uneven", "predictions"]
+    return [*filter(case.offers, (*averaged, "gcv", "evidence", *PARTS, "residuals uneven", "predictions"))]
 
 
 @functools.cache
@@ -82,7 +85,7 @@ def program(name):
         solution = case.solution(X, Y, weights, intercept)
         columns = criteria(plans, (X_new, Y_new))
         del columns["given"]  # among the functions, below
-        return [answers(solution, case.kernel, each, X_new, columns, plans) for each in (lams, lams_per_target)]
+        return [answers(case, solution, each, X_new, columns, plans) for each in (lams, lams_per_target)]
 
     if case.traceable:
         return jax.jit(run, static_argnames="intercept")
@@ -158,8 +161,8 @@ def test_against_refits(name, weights, intercept, quantity):
         assert_agrees(one[quantity], other, quantity, FACTORS[name].tolerance(), f"{quantity}, {lams}")
 
 
-# Made by `factorize` and its makers, then asked by the functions, against refits: in test_closed_forms.py and test_subset.py.
-ELSEWHERE = {"covariance", "outer", "precomputed", "landmarks not kept", "landmarks that stay"}
+# Made by `factorize` and its makers, then asked by the functions, against refits: in test_closed_forms.py, test_subset.py and test_iterative.py.
+ELSEWHERE = {"iterative", "covariance", "outer", "precomputed", "landmarks not kept", "landmarks that stay"}
 
 
 @pytest.mark.parametrize("name", [name for name in FACTORS if name not in ELSEWHERE])

@@ -189,7 +189,7 @@ def test_kfold_takes_the_cheaper_way_and_both_are_exact(groups, L):
     X, Y = data(24, 2)
     factor = support.factorize(rls.Linear(), array(X), intercept=True)
     plan = rls.folds(groups)
-    assert spectrum._refitting_is_cheaper(factor, plan, L) == (L == 40)
+    assert spectrum.refitting_is_cheaper(plan.inside.shape[1], plan.outside.shape[1], len(factor.s), L) == (L == 40)
     lams = wide(float(factor.s.max()) * np.logspace(-3, 0, L))
     got = jax.jit(rls.kfold)(factor, array(Y), array(lams), plan)
     e = oracle.group_residuals(X, Y, lams[-1], groups, None, True)

@@ -41,9 +41,20 @@ def choose_route(kernel: Kernel, n: int, d: int, dtype) -> str:
     return "covariance" if n >= 8 * r else "features"
 
 
+def is_primal(kernel: Kernel, n: int, d: int, dtype, landmarks) -> bool:
+    """Whether a Cholesky factor is one of features, or of landmarks, and not of K."""
+    explicit = kernel.num_features(d, dtype)
+    return landmarks is not None or explicit is not None and explicit < n
+
+
 def are_few(num: int, n: int) -> bool:
     """Whether `num` values of λ take less time by a Cholesky factor each than by the eigendecomposition of n rows."""
     return num <= min(MOST_LAMS, 1 + n // ROWS_PER_LAM)
+
+
+def suits_cholesky(kernel: Kernel, n: int, num: int) -> bool:
+    """Whether a Cholesky factor for each of `num` λ does in place of K's spectrum: they are few, and no doubt about K is left for it to settle."""
+    return kernel.is_semidefinite() and are_few(num, n)
 
 
 def factorize(
@@ -153,8 +164,7 @@ def solve(
 
 
 def _solve_cholesky(kernel, rows, labels, weights, intercept, landmarks, block_size):
-    explicit = kernel.num_features(rows.shape[1], rows.dtype)
-    if landmarks is not None or explicit is not None and explicit < rows.shape[0]:
+    if is_primal(kernel, rows.shape[0], rows.shape[1], rows.dtype, landmarks):
         return solve_cholesky(kernel, rows, landmarks, labels, weights, intercept, block_size)
     K, expansion, lift = _kernel_matrix(kernel, rows, intercept, block_size)
     return CholeskyGram(K, weights, expansion, intercept, lift).solve_labels(labels)

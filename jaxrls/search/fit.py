@@ -15,14 +15,15 @@ from jaxrls.criteria.criterion import Criterion
 from jaxrls.criteria.left_out import loo
 from jaxrls.criteria.losses import squared_error
 from jaxrls.factors.certificate import certificate_words
-from jaxrls.factors.choose import are_few, choose_route
+from jaxrls.factors.choose import choose_route, suits_cholesky
 from jaxrls.factors.contract import Coefficients
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.models.fitted import Fit
+from jaxrls.search.estimate import of_problem
 from jaxrls.search.grid import lambda_grid
 from jaxrls.search.problem import Problem
 from jaxrls.search.rank import grow
-from jaxrls.support.checks import as_array, check_dense_size, check_lams, is_concrete
+from jaxrls.support.checks import as_array, check_lams, is_concrete
 from jaxrls.support.precision import in_precision_of
 
 
@@ -117,10 +118,8 @@ def _best(problem: Problem, *, lams, num: int, per_target: bool, route: str | No
     """The fit with the best λ, by a spectrum or, for a few λ, by Cholesky."""
     rows, options = problem.rows, {"num": num, "per_target": per_target}
     run: Any = _fit if rows.traceable else inspect.unwrap(_fit)
-    by_shape = choose_route(problem.kernel, *rows.shape, rows.dtype) if route in (None, "cholesky") else route
-    dense = problem.landmarks is None and is_concrete(rows) and by_shape == "gram"
-    if dense and rows.in_memory:
-        check_dense_size(rows.shape[0], rows.dtype)
+    if is_concrete(rows) and rows.in_memory:
+        of_problem(problem, lams=None if lams is None else len(lams), num=num, route=route).check()
         if route is None and not per_target and lams is not None and _suits_cholesky(problem, lams):
             few = run(problem, lams, route="cholesky", **options)
             if np.isfinite(few.errors).all():  # else the spectrum can tell more
@@ -130,8 +129,9 @@ def _best(problem: Problem, *, lams, num: int, per_target: bool, route: str | No
 
 def _suits_cholesky(problem: Problem, lams) -> bool:
     """Whether a Cholesky factor for each λ does: any factor suits the criterion, and no doubt about K that its spectrum would have to settle."""
-    known = is_concrete(problem, lams) and problem.kernel.is_semidefinite()
-    return known and problem.criterion.any_factor and are_few(len(lams), problem.rows.shape[0])
+    kernel, rows = problem.kernel, problem.rows
+    dense = problem.landmarks is None and choose_route(kernel, *rows.shape, rows.dtype) == "gram"
+    return dense and is_concrete(problem, lams) and problem.criterion.any_factor and suits_cholesky(kernel, rows.shape[0], len(lams))
 
 
 @partial(jax.jit, static_argnames=("num", "per_target", "route"))

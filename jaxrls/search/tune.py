@@ -18,9 +18,10 @@ from jaxrls.factors.contract import Coefficients
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.models.fitted import History, Tuned
 from jaxrls.rows.sparse import is_sparse
+from jaxrls.search.estimate import of_problem
 from jaxrls.search.problem import Problem, resolve_landmarks
 from jaxrls.search.start import first_guess
-from jaxrls.support.checks import as_array, check_dense_size, check_lams, check_whole, is_concrete
+from jaxrls.support.checks import as_array, check_lams, check_whole, is_concrete
 from jaxrls.support.precision import in_precision_of
 from jaxrls.support.progress import progress_bar
 from jaxrls.support.pytrees import pytree, static
@@ -206,7 +207,7 @@ def _check_options(problem, optimizer, steps, start, starts, key, landmarks):
     if key is not None and not isinstance(key, jax.Array):
         raise ValueError(f"key must be a JAX random key such as jax.random.key(0), and is {key!r}")
     if landmarks is None:
-        check_dense_size(problem.rows.shape[0], problem.rows.dtype)
+        of_problem(problem, call="gradient").check()
 
 
 def _first_lams(lam, dtype):

@@ -1,0 +1,198 @@
+"""What a factorization and its sweep over λ take, by route: numbers held at once, and floating-point operations, from shapes alone.
+
+Numbers are counted where they are most, and were fitted to what processes hold (benchmarks/memory.py); operations of products are what XLA counts,
+those of decompositions what textbooks give: 9n³ for eigenvectors, 6nr² + 20r³ for thin singular vectors, n³/3 for Cholesky, 2n³/3 for an inverse of it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from jaxrls.factors.contract import COLUMNS_AT_ONCE
+from jaxrls.factors.spectrum import refitting_is_cheaper
+from jaxrls.linalg.products import FEW_COLUMNS, PANELS
+from jaxrls.rows.blocks import block_bytes, wide_block_size
+from jaxrls.support.checks import memory_bytes
+
+# Operations that a kernel's function of a distance counts for.
+PROFILE = 10
+
+
+class Cost(NamedTuple):
+    """Numbers held at once, operations, and in words what most of the numbers are."""
+
+    numbers: int | float
+    flops: int | float
+    words: str
+
+    def beside(self, numbers: int | float, words: str = "") -> "Cost":
+        """With other numbers held at the same time."""
+        return Cost(self.numbers + numbers, self.flops, " and ".join(filter(None, (self.words, words))))
+
+    def then(self, other: "Cost") -> "Cost":
+        """One after the other: what the first held is free for the second."""
+        larger = max(self, other, key=lambda part: part.numbers)
+        return Cost(larger.numbers, self.flops + other.flops, larger.words)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """n rows of d columns with r features, or landmarks; t targets, L values of λ (the chosen one not counted), groups of b rows, 1 where there are none."""
+
+    n: int
+    d: int
+    r: int
+    itemsize: int
+    t: int = 1
+    L: int = 100
+    b: int = 1
+    weighted: bool = False
+    given: bool = True  # whether features are the rows of X themselves, and not made
+    kept: bool = True  # whether B is, on landmarks
+    single: bool = False  # one value at one λ, and nothing kept
+    gradient: bool = False  # and its derivatives
+
+    @property
+    def block(self) -> int:
+        """Numbers of the temporaries of one block of rows, of K or of features."""
+        return min(
+            self.n * self.r, max(block_bytes() // self.itemsize, min(self.n, wide_block_size(self.n, self.r * self.itemsize)) * self.r)
+        )
+
+    @property
+    def ragged(self) -> bool:
+        """Whether blocks of rows leave some over, so that the whole ones are cut out of X as a copy."""
+        size = wide_block_size(self.n, 2 * self.r * self.itemsize)  # rows and their temporaries
+        return size < self.n and self.n % size > 0
+
+    @property
+    def columns(self) -> int:
+        """λ × targets in flight."""
+        return min(self.L * self.t, max(COLUMNS_AT_ONCE, self.t))
+
+    @property
+    def kernel(self) -> int:
+        """Operations of all entries between the rows and r others."""
+        return self.n * self.r * (2 * self.d + PROFILE)
+
+    @property
+    def symmetric(self) -> int | float:
+        """Operations of ΦᵀΦ, of which PANELS block rows end at the diagonal."""
+        share = (PANELS + 1) / (2 * PANELS) if self.r > PANELS * FEW_COLUMNS else 1
+        return 2 * share * self.n * self.r**2
+
+    @property
+    def sweep(self) -> int:
+        """Operations of leave-one-out at all λ, of leverages and labels, and of coefficients and residuals at the chosen one."""
+        return 2 * self.n * self.r * ((self.L + 1) * (1 + self.t) + self.t)
+
+
+def gram(s: Sizes) -> Cost:
+    """K, which becomes its eigenvectors, and LAPACK's workspace of twice that; later U, its squares, and copies for products."""
+    n2, weighted = s.n**2, 2 * s.n**3 * s.weighted
+    eigh = Cost((7 if s.weighted else 4) * n2, s.kernel + 9 * s.n**3, "K, its eigenvectors and LAPACK's workspace")
+    return eigh.then(Cost(3 * n2 + 2 * s.n * s.columns, s.sweep + weighted, "eigenvectors, their squares and λ × targets")).beside(
+        2 * s.block
+    )
+
+
+def features(s: Sizes) -> Cost:
+    """Φ, centred Φ, U and a copy for its products, and LAPACK's workspace."""
+    long, short = max(s.n, s.r), min(s.n, s.r)
+    held = (4 + 0.5 * s.weighted) * s.n * s.r + 2 * short**2 + s.n * s.columns
+    return Cost(held, 6 * long * short**2 + 20 * short**3 + s.sweep, "features, singular vectors and LAPACK's workspace")
+
+
+def covariance(s: Sizes) -> Cost:
+    """ΦᵀΦ, its eigenvectors, LAPACK's workspace; U in blocks of rows, once for all λ and once for the chosen one."""
+    if s.r >= s.n:  # their Gram matrix takes its place
+        return gram(replace(s, r=s.n, d=s.r)).beside(2 * s.n * s.r, "coefficients of features")
+    flops = s.symmetric + 9 * s.r**3 + 4 * s.n * s.r**2 + s.sweep
+    return Cost(5 * s.r**2 + 2 * s.block + 4 * s.n * s.t + _made(s), flops, "the features' covariance, its eigenvectors and blocks of rows")
+
+
+def subset(s: Sizes) -> Cost:
+    """B, the landmarks' own matrices, and blocks of rows of U."""
+    held = s.n * s.r * (1 + s.ragged) + 2 * s.block if s.kept else 4 * s.block
+    passes = 1 if s.kept else 3
+    flops = passes * (s.kernel + 0.5 * s.n * s.r**2) + s.symmetric + 4 * s.n * s.r**2 + 17 * s.r**3 + s.sweep
+    return Cost(
+        held + 8 * s.r**2 + 4 * s.n * s.t, flops, f"{'n × m numbers of the rows' if s.kept else 'blocks of rows'} and landmarks' matrices"
+    )
+
+
+def keeps_rows(s: Sizes) -> bool:
+    """Whether B is held: where what goes with it fits into half of memory, or blocks of it would take no less."""
+    limit, held = memory_bytes(), subset(replace(s, kept=True)).numbers
+    return limit is None or held * s.itemsize <= limit / 2 or held <= subset(replace(s, kept=False)).numbers
+
+
+def cholesky_gram(s: Sizes) -> Cost:
+    """K, K + λI which becomes its factor, the factor's inverse; with a gradient also the inverse of K + λI and the cotangent of K."""
+    n2, factors = s.n**2, s.L + (s.L > 1)
+    if s.single and not s.gradient:
+        return Cost((2 + s.weighted) * n2 + s.block, s.kernel + s.n**3, "K and its Cholesky factor")
+    if s.b > 1:
+        return Cost((5.7 + 2 * s.weighted) * n2 + 2 * s.block, s.kernel + 1.6 * factors * s.n**3, "K, its inverse and groups of its rows")
+    if s.gradient:
+        return Cost((3.75 + s.weighted) * n2, 3 * s.kernel + 3 * s.n**3, "K, its Cholesky factor, inverse and cotangent")
+    return Cost((3 + s.weighted) * n2 + 2 * s.block, s.kernel + factors * s.n**3, "K, its Cholesky factor and inverse")
+
+
+def cholesky_features(s: Sizes) -> Cost:
+    """Moments, their Cholesky factor and its inverse for each λ, and blocks of rows."""
+    held = (2.5 + 2 * s.L) * s.r**2 + 2 * s.block + 4 * s.n * s.t + _made(s)
+    return Cost(held, _cholesky_flops(s, 0), "the features' covariance, its factors and blocks of rows")
+
+
+def cholesky_landmarks(s: Sizes) -> Cost:
+    """The same on features made of rows of the kernel: a product more, and the landmarks' own matrices."""
+    held = (6.5 + 2 * s.L) * s.r**2 + 2 * s.block + 4 * s.n * s.t
+    return Cost(held, _cholesky_flops(s, 2 * (s.kernel + s.n * s.r**2 + s.r**3)), "landmarks' matrices and blocks of rows")
+
+
+def _cholesky_flops(s, made) -> int | float:
+    """One pass for the moments, and one for each λ and for the chosen one; derivatives take two for each."""
+    return (s.symmetric + (s.L + (s.L > 1)) * (s.r**3 + 2 * s.n * s.r**2) + made) * (3 if s.gradient else 1)
+
+
+def predict(s: Sizes, rows: int) -> Cost:
+    """Blocks of rows of the kernel, or of features, and what comes out."""
+    return Cost(min(2 * s.block, rows * s.r) + 2 * rows * s.t, rows * s.r * (2 * s.d + PROFILE + 2 * s.t), "blocks of rows and predictions")
+
+
+def groups(s: Sizes, route: str) -> Cost:
+    """What leaving groups out of a spectrum adds: n × n, or n × r, once more, and as many smaller eigendecompositions where that is cheaper."""
+    rest, count = s.n - s.b, -(-s.n // s.b)
+    held = 0 if route in ("gram", "features") or s.r == s.n else s.n * s.r
+    closed = s.L * s.n * (2 * s.b * s.r + s.b**2 / 3)
+    if not refitting_is_cheaper(s.b, rest, s.r, s.L):
+        return Cost(held + s.block, closed, "left vectors")
+    if route == "gram":
+        return Cost(
+            2 * s.n**2 + 4 * rest**2 + rest * s.b, 2 * s.n**3 + count * 9 * rest**3, "K, its eigenvectors, and those of the rest of a group"
+        )
+    return Cost(
+        held + 2 * s.n * s.r + 5 * s.r**2, count * (2 * rest * s.r**2 + 9 * s.r**3), "features of all rows, and of the rest of a group"
+    )
+
+
+def choosing(s: Sizes) -> Cost:
+    """The partial Cholesky factor of the choice of landmarks, and what it grows into."""
+    return Cost(s.n * (s.r + min(s.r / 4, 128)) + 2 * s.block, s.kernel + 2 * s.n * s.r**2, "the partial Cholesky factor of K")
+
+
+def _made(s: Sizes) -> int:
+    """Features where they are made, or whole blocks cut out of them."""
+    return s.n * s.r * (2 if not s.given else s.ragged)
+
+
+ROUTES: dict[str, Callable[[Sizes], Cost]] = {
+    "gram": gram,
+    "features": features,
+    "covariance": covariance,
+    "subset": subset,
+    "cholesky gram": cholesky_gram,
+    "cholesky features": cholesky_features,
+    "cholesky landmarks": cholesky_landmarks,
+}

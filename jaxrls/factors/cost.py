@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from jaxrls.factors.contract import COLUMNS_AT_ONCE
+from jaxrls.factors.hat import NUMBERS_AT_ONCE
 from jaxrls.factors.spectrum import refitting_is_cheaper
 from jaxrls.linalg.products import FEW_COLUMNS, PANELS
-from jaxrls.rows.blocks import block_bytes, wide_block_size
+from jaxrls.rows.blocks import FEWEST_ROWS, block_bytes, wide_block_size
 from jaxrls.support.checks import memory_bytes
 
 # Operations that a kernel's function of a distance counts for.
@@ -54,10 +55,13 @@ class Sizes:
 
     @property
     def block(self) -> int:
-        """Numbers of the temporaries of one block of rows, of K or of features."""
-        return min(
-            self.n * self.r, max(block_bytes() // self.itemsize, min(self.n, wide_block_size(self.n, self.r * self.itemsize)) * self.r)
-        )
+        """Numbers of one block of rows of K."""
+        return min(self.n * self.r, max(block_bytes() // self.itemsize, 16 * self.r))
+
+    @property
+    def wide(self) -> int:
+        """Those of one block of rows of features, which are FEWEST_ROWS at least."""
+        return max(self.block, self.r * min(self.n, FEWEST_ROWS))
 
     @property
     def ragged(self) -> bool:
@@ -108,12 +112,12 @@ def covariance(s: Sizes) -> Cost:
     if s.r >= s.n:  # their Gram matrix takes its place
         return gram(replace(s, r=s.n, d=s.r)).beside(2 * s.n * s.r, "coefficients of features")
     flops = s.symmetric + 9 * s.r**3 + 4 * s.n * s.r**2 + s.sweep
-    return Cost(5 * s.r**2 + 2 * s.block + 4 * s.n * s.t + _made(s), flops, "the features' covariance, its eigenvectors and blocks of rows")
+    return Cost(5 * s.r**2 + 2 * s.wide + 4 * s.n * s.t + _made(s), flops, "the features' covariance, its eigenvectors and blocks of rows")
 
 
 def subset(s: Sizes) -> Cost:
     """B, the landmarks' own matrices, and blocks of rows of U."""
-    held = s.n * s.r * (1 + s.ragged) + 2 * s.block if s.kept else 4 * s.block
+    held = s.n * s.r * (1 + s.ragged) + 2 * s.wide if s.kept else 4 * s.wide
     passes = 1 if s.kept else 3
     flops = passes * (s.kernel + 0.5 * s.n * s.r**2) + s.symmetric + 4 * s.n * s.r**2 + 17 * s.r**3 + s.sweep
     return Cost(
@@ -141,14 +145,18 @@ def cholesky_gram(s: Sizes) -> Cost:
 
 def cholesky_features(s: Sizes) -> Cost:
     """Moments, their Cholesky factor and its inverse for each λ, and blocks of rows."""
-    held = (2.5 + 2 * s.L) * s.r**2 + 2 * s.block + 4 * s.n * s.t + _made(s)
-    return Cost(held, _cholesky_flops(s, 0), "the features' covariance, its factors and blocks of rows")
+    held = (2.5 + 2 * s.L) * s.r**2 + 2 * s.wide + 4 * s.n * s.t + s.n * s.d * s.ragged
+    return Cost(held * (2.6 if s.gradient else 1), _cholesky_flops(s, 0), "the features' covariance, its factors and blocks of rows")
 
 
 def cholesky_landmarks(s: Sizes) -> Cost:
     """The same on features made of rows of the kernel: a product more, and the landmarks' own matrices."""
-    held = (6.5 + 2 * s.L) * s.r**2 + 2 * s.block + 4 * s.n * s.t
-    return Cost(held, _cholesky_flops(s, 2 * (s.kernel + s.n * s.r**2 + s.r**3)), "landmarks' matrices and blocks of rows")
+    held = (6.5 + 2 * s.L) * s.r**2 + 2 * s.wide + 4 * s.n * s.t
+    return Cost(
+        held * (2.6 if s.gradient else 1),
+        _cholesky_flops(s, 2 * (s.kernel + s.n * s.r**2 + s.r**3)),
+        "landmarks' matrices and blocks of rows",
+    )
 
 
 def _cholesky_flops(s, made) -> int | float:
@@ -162,24 +170,24 @@ def predict(s: Sizes, rows: int) -> Cost:
 
 
 def groups(s: Sizes, route: str) -> Cost:
-    """What leaving groups out of a spectrum adds: n × n, or n × r, once more, and as many smaller eigendecompositions where that is cheaper."""
-    rest, count = s.n - s.b, -(-s.n // s.b)
-    held = 0 if route in ("gram", "features") or s.r == s.n else s.n * s.r
-    closed = s.L * s.n * (2 * s.b * s.r + s.b**2 / 3)
-    if not refitting_is_cheaper(s.b, rest, s.r, s.L):
-        return Cost(held + s.block, closed, "left vectors")
-    if route == "gram":
-        return Cost(
-            2 * s.n**2 + 4 * rest**2 + rest * s.b, 2 * s.n**3 + count * 9 * rest**3, "K, its eigenvectors, and those of the rest of a group"
-        )
-    return Cost(
-        held + 2 * s.n * s.r + 5 * s.r**2, count * (2 * rest * s.r**2 + 9 * s.r**3), "features of all rows, and of the rest of a group"
+    """What leaving groups out of a factor adds: U where it is not kept, pairs of rows of a group, and smaller decompositions where those are cheaper."""
+    rest, count, kept = s.n - s.b, -(-s.n // s.b), route in ("gram", "features")
+    at_once = min(s.n * s.r, max(NUMBERS_AT_ONCE, s.b * s.r)) * min(s.L, max(1, COLUMNS_AT_ONCE // (4 * s.b)))
+    closed = Cost(
+        (not kept) * s.n * s.r + (3 if kept else 8) * s.b**2 + at_once, s.L * s.n * s.b * (2 * s.r + s.b / 3), "pairs of rows of a group"
     )
+    if route.startswith("cholesky") or not refitting_is_cheaper(s.b, rest, s.r, s.L):
+        return closed
+    if route == "gram":
+        flops = 2 * s.n**3 + 9 * count * rest**3
+        return closed.then(Cost(2 * s.n**2 + 4 * rest**2 + rest * s.b, flops, "K, its eigenvectors, and those without a group"))
+    flops = count * (2 * rest * s.r**2 + 9 * s.r**3)
+    return closed.then(Cost(3 * s.n * s.r + 5 * s.r**2, flops, "features of all rows, and those without a group"))
 
 
 def choosing(s: Sizes) -> Cost:
     """The partial Cholesky factor of the choice of landmarks, and what it grows into."""
-    return Cost(s.n * (s.r + min(s.r / 4, 128)) + 2 * s.block, s.kernel + 2 * s.n * s.r**2, "the partial Cholesky factor of K")
+    return Cost(s.n * (s.r + min(s.r / 4, 128)) + 2 * s.wide, s.kernel + 2 * s.n * s.r**2, "the partial Cholesky factor of K")
 
 
 def _made(s: Sizes) -> int:

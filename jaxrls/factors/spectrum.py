@@ -296,7 +296,7 @@ class SpectralSolution(Solution):
 
     def groups_left_out(self, fn, lams, groups):
         """In closed form, or where that is cheaper (few large groups, many λ) by a smaller eigendecomposition for each group."""
-        if refitting_is_cheaper(groups.inside.shape[1], groups.outside.shape[1], self.factor.s.shape[0], lams.shape[0]):
+        if refitting_is_cheaper(groups.inside.shape[1], groups.most_outside, self.factor.s.shape[0], lams.shape[0]):
             return _refit_groups(self, fn, lams, groups)
         return super().groups_left_out(fn, lams, groups)
 
@@ -331,7 +331,7 @@ def _refit_groups(solution: SpectralSolution, fn, lams, plan: Folds):
     K = matmul(features, features.T) if f.basis is None else None
 
     def left_out(fold):
-        inside, mask, outside, outside_mask = fold
+        (inside, mask), (outside, outside_mask) = fold, plan.others(*fold)
         rest = Weights(weights[outside] * outside_mask.astype(f.dtype), outside.shape[0], f.dtype)
         known = Labels.columns(Y[outside], rest, f.intercept, False)
         if K is None:
@@ -349,7 +349,7 @@ def _refit_groups(solution: SpectralSolution, fn, lams, plan: Folds):
 
         return over_lams(at, lams, Y.shape[1])
 
-    errors = jax.lax.map(left_out, (plan.inside, plan.inside_mask, plan.outside, plan.outside_mask))
+    errors = jax.lax.map(left_out, (plan.inside, plan.inside_mask))
     return jax.tree.map(lambda a: jnp.sum(a, axis=0), errors)
 
 

@@ -82,15 +82,21 @@ def estimate(
     if call not in CALLS:
         raise ValueError(f"call must be one of {', '.join(map(repr, CALLS))}, and is {call!r}")
     n, d = shape
-    for name, value in {"rows of shape": n, "columns of shape": d, "targets": targets, "num": num}.items():
-        check_whole(name, value)
+    named = {"targets": targets, "lams": lams, "num": num, "landmarks": landmarks, "groups": groups, "rows": rows}
+    for name, value in {"rows of shape": n, "columns of shape": d, **named}.items():
+        if value is not None:
+            check_whole(name, value, n if name in ("landmarks", "groups") else None)
     dtype = jnp.dtype(dtype)
+    if dtype not in (jnp.float32, jnp.float64):
+        raise ValueError(f"dtype must be float32 or float64, and is {dtype}")
     explicit = kernel.num_features(d, dtype)
+    if route in ("features", "covariance") and explicit is None:
+        raise ValueError(f"route={route!r} needs explicit features, which {type(kernel).__name__} does not have: use route='gram'")
     objective = call in ("objective", "gradient")
     sizes = Sizes(
         n=n,
         d=d,
-        r=min(landmarks, n) if landmarks is not None else explicit or n,
+        r=landmarks or explicit or n,
         itemsize=dtype.itemsize,
         t=targets,
         L=1 if objective else lams or num,
@@ -124,8 +130,9 @@ def _cost(sizes: Sizes, route: str, call: str, keep, landmarks) -> Cost:
     if route == "subset":
         sizes = replace(sizes, kept=cost.keeps_rows(sizes) if keep is None else keep)
     found = cost.ROUTES[route](sizes)
-    if sizes.b > 1 and not route.startswith("cholesky"):
-        found = found.then(cost.groups(sizes, route))
+    if sizes.b > 1 and route != "cholesky gram":
+        left_out = cost.groups(sizes, route)
+        found = found.then(left_out.beside(0 if route in ("gram", "features") else found.numbers))
     if landmarks is not None and call == "fit":
         found = cost.choosing(sizes).then(found)
     return found.beside(sizes.L * sizes.t * sizes.r, "coefficients at every λ") if call == "path" else found

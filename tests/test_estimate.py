@@ -83,7 +83,9 @@ def test_the_route_is_the_one_that_is_taken(kernel, d, options, said):
 @pytest.mark.any_precision
 def test_rows_on_landmarks_are_kept_where_memory_suffices(monkeypatch):
     n, itemsize = 50_000, jnp.zeros(()).dtype.itemsize
-    held = [rls.estimate(KERNEL, (n, 2), landmarks=300, keep=keep, call="factorize", dtype=jnp.zeros(()).dtype).bytes for keep in (True, False)]
+    held = [
+        rls.estimate(KERNEL, (n, 2), landmarks=300, keep=keep, call="factorize", dtype=jnp.zeros(()).dtype).bytes for keep in (True, False)
+    ]
     assert held[0] > held[1]
     for limit, kept in ((None, True), (2 * held[0] + 100, True), (2 * held[0] - 100, False)):
         monkeypatch.setattr(cost, "memory_bytes", lambda limit=limit: limit)

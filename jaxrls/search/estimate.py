@@ -67,8 +67,8 @@ def estimate(
     a step of `tune`, `"path"`, or `"predict"`, for `rows` rows by a model of n. Of what `fit` takes: `lams`, how many λ are named, `num` those of the
     grid where none are, `targets` the columns of Y, `landmarks` how many, `groups` the rows of the largest, `weights` whether there are any; `route`, and
     `keep` of `factor_subset`, as they are. `dtype` is that of X, float64 by default, in which `fit` computes data from NumPy.
-    **Returns** an `Estimate`, whose text says it all: bytes beside X and Y at the moment when most are held, compiled programs (50 to 80 MB) left out.
-    Operations of products are as XLA counts them; those of decompositions are textbook counts for what LAPACK does: 9n³ for eigenvectors.
+    **Returns** an `Estimate`, whose text says it all: bytes beside X and Y at the moment when most are held, on a CPU, compiled programs (50 to 80 MB)
+    left out. Operations of products are as XLA counts them; those of decompositions are textbook counts for what LAPACK does: 9n³ for eigenvectors.
     **Cost** none: no array is made. **Raises** `ValueError` for a call or route that there is not. **Source**: Golub and Van Loan, *Matrix Computations*, for
     decompositions; memory was fitted to measurements, which `benchmarks/memory.py` repeats.
 

@@ -151,7 +151,7 @@ def tune(
     them, chosen with the first kernel, or row numbers, or points; they stay. `progress` shows a bar (needs tqdm).
 
     **Returns** a `Tuned`, never worse than its start. **Cost** a step is one or a few values with gradients of `objective`: one Cholesky
-    factor and about three products each, in `starts` × six n×n arrays; O(n m²) on m landmarks. **Raises** `ValueError` as `fit`, and for a criterion
+    factor and about three products each, in `starts` × four n×n arrays; O(n m²) on m landmarks. **Raises** `ValueError` as `fit`, and for a criterion
     whose derivative is 0 everywhere. **Fails**: error surfaces have several minima: use `starts`. **Source**: Rasmussen and Williams
     2006, §5.4.2, with the exact squared LOO error in place of the predictive probability.
 

@@ -215,7 +215,7 @@ def memory_bytes() -> int | None:
 def why_too_large(n: int, route: str, needed: int) -> str:
     """Why n rows cannot succeed on the default device by a route that takes so many bytes, and what to do; empty where they can."""
     remedy = "use landmarks= (the subset of regressors), explicit features, or fewer rows"
-    if route == "gram" and n > LARGEST_CPU_EIGH and jax.default_backend() == "cpu":
+    if route in ("gram", "cholesky gram") and n > LARGEST_CPU_EIGH and jax.default_backend() == "cpu":
         return f"X has {n} rows, and LAPACK's 32-bit interface cannot factor more than {LARGEST_CPU_EIGH}: {remedy}"
     limit = memory_bytes()
     if limit is None or needed <= limit:

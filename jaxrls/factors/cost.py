@@ -12,7 +12,7 @@ from jaxrls.factors.contract import COLUMNS_AT_ONCE
 from jaxrls.factors.hat import NUMBERS_AT_ONCE
 from jaxrls.factors.spectrum import refitting_is_cheaper
 from jaxrls.linalg.products import FEW_COLUMNS, PANELS
-from jaxrls.rows.blocks import FEWEST_ROWS, block_bytes, wide_block_size
+from jaxrls.rows.blocks import block_bytes, wide_block_size
 from jaxrls.support.checks import memory_bytes
 
 # Operations that a kernel's function of a distance counts for.
@@ -59,15 +59,19 @@ class Sizes:
         return min(self.n * self.r, max(block_bytes() // self.itemsize, 16 * self.r))
 
     @property
+    def rows(self) -> int:
+        """How many rows of features are in a block, with as many temporaries."""
+        return wide_block_size(self.n, 2 * self.r * self.itemsize)
+
+    @property
     def wide(self) -> int:
-        """Those of one block of rows of features, which are FEWEST_ROWS at least."""
-        return max(self.block, self.r * min(self.n, FEWEST_ROWS))
+        """Numbers of such a block and its temporaries."""
+        return 2 * self.r * self.rows
 
     @property
     def ragged(self) -> bool:
         """Whether blocks of rows leave some over, so that the whole ones are cut out of X as a copy."""
-        size = wide_block_size(self.n, 2 * self.r * self.itemsize)  # rows and their temporaries
-        return size < self.n and self.n % size > 0
+        return self.rows < self.n and self.n % self.rows > 0
 
     @property
     def columns(self) -> int:
@@ -144,19 +148,19 @@ def cholesky_gram(s: Sizes) -> Cost:
 
 
 def cholesky_features(s: Sizes) -> Cost:
-    """Moments, their Cholesky factor and its inverse for each λ, and blocks of rows."""
-    held = (2.5 + 2 * s.L) * s.r**2 + 2 * s.wide + 4 * s.n * s.t + s.n * s.d * s.ragged
-    return Cost(held * (2.6 if s.gradient else 1), _cholesky_flops(s, 0), "the features' covariance, its factors and blocks of rows")
+    """Moments, their Cholesky factor and its inverse for each λ, and blocks of rows; derivatives hold each two to three times."""
+    held = _with_blocks(s, (2.5 + 2 * s.L) * s.r**2) + s.n * s.d * s.ragged
+    return Cost(held, _cholesky_flops(s, 0), "the features' covariance, its factors and blocks of rows")
 
 
 def cholesky_landmarks(s: Sizes) -> Cost:
     """The same on features made of rows of the kernel: a product more, and the landmarks' own matrices."""
-    held = (6.5 + 2 * s.L) * s.r**2 + 2 * s.wide + 4 * s.n * s.t
-    return Cost(
-        held * (2.6 if s.gradient else 1),
-        _cholesky_flops(s, 2 * (s.kernel + s.n * s.r**2 + s.r**3)),
-        "landmarks' matrices and blocks of rows",
-    )
+    made = 2 * (s.kernel + s.n * s.r**2 + s.r**3)
+    return Cost(_with_blocks(s, (6.5 + 2 * s.L) * s.r**2), _cholesky_flops(s, made), "landmarks' matrices and blocks of rows")
+
+
+def _with_blocks(s: Sizes, square) -> int | float:
+    return (3 if s.gradient else 1) * square + (4 if s.gradient else 2) * s.wide + 4 * s.n * s.t
 
 
 def _cholesky_flops(s, made) -> int | float:

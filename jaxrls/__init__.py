@@ -67,6 +67,8 @@ from jaxrls.rows.moments import Moments as Moments
 from jaxrls.rows.moments import moments as moments
 from jaxrls.rows.rows import DenseRows as DenseRows
 from jaxrls.rows.rows import Rows as Rows
+from jaxrls.search.estimate import Estimate as Estimate
+from jaxrls.search.estimate import estimate as estimate
 from jaxrls.search.fit import fit as fit
 from jaxrls.search.grid import lambda_grid as lambda_grid
 from jaxrls.search.landmarks import landmarks as landmarks

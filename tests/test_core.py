@@ -189,7 +189,7 @@ def test_kfold_takes_the_cheaper_way_and_both_are_exact(groups, L):
     X, Y = data(24, 2)
     factor = support.factorize(rls.Linear(), array(X), intercept=True)
     plan = rls.folds(groups)
-    assert spectrum._refitting_is_cheaper(factor, plan, L) == (L == 40)
+    assert spectrum.refitting_is_cheaper(plan.inside.shape[1], plan.most_outside, len(factor.s), L) == (L == 40)
     lams = wide(float(factor.s.max()) * np.logspace(-3, 0, L))
     got = jax.jit(rls.kfold)(factor, array(Y), array(lams), plan)
     e = oracle.group_residuals(X, Y, lams[-1], groups, None, True)
@@ -211,7 +211,7 @@ def test_group_labels_may_be_anything():
         assert_close(rls.kfold(factor, Y, lams, labels), numbers, rounding(X, 1.0))
     plan = rls.folds([0, 1, 0, 0, 1, 0])
     assert plan.inside.tolist() == [[0, 2, 3, 5], [1, 4, 4, 4]] and plan.inside_mask.tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]]
-    assert plan.outside.tolist() == [[1, 4, 4, 4], [0, 2, 3, 5]] and plan.outside_mask.tolist() == [[1, 1, 0, 0], [1, 1, 1, 1]]
+    assert plan.outside.tolist() == [[1, 4, 0, 2], [0, 2, 3, 5]] and plan.outside_mask.tolist() == [[1, 1, 0, 0], [1, 1, 1, 1]]
 
 
 # precision ---------------------------------------------------------------------------------------------------------------

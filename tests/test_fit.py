@@ -492,7 +492,7 @@ def test_a_problem_too_large_is_refused_before_the_work(monkeypatch):
     X = np.zeros((1000, 1))
     for name, value, message in (
         ("LARGEST_CPU_EIGH", 999, "X has 1000 rows, and LAPACK's 32-bit interface cannot factor more than 999: use landmarks="),
-        ("memory_bytes", lambda: 2**24, "X has 1000 rows: factoring K takes about 0 GiB, and this device has 0 GiB: use landmarks="),
+        ("memory_bytes", lambda: 2**24, "X has 1000 rows: factoring K takes about 48 MB, and this device has 16.8 MB: use landmarks="),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(checks, name, value)

@@ -65,8 +65,7 @@ def test_few_rows_and_few_features_need_no_landmarks():
 
 def test_where_memory_ends(monkeypatch):
     """No room for K, nor for enough landmarks: the most there is room for, said in the result."""
-    room = 4 * N * 260 * np.dtype(DTYPE).itemsize
-    monkeypatch.setattr(rank, "memory_bytes", lambda: room)
+    room = rls.estimate(rls.Gaussian(0.01), (N, 2), landmarks=260, dtype=DTYPE).bytes
     monkeypatch.setattr(checks, "memory_bytes", lambda: room)
     X, y = data()
     fit = rls.fit(rls.Gaussian(0.01), X, y, lams=[1e-3], landmarks="auto")

@@ -322,13 +322,18 @@ class FeatureSolution(Solution):
         h, level = f.weights.direction * int(f.intercept), int(f.intercept) / jnp.sqrt(f.weights.total)
         psi = f.rows.map(f.map.raw, **self._hints)
 
-        def group(rows, mask, columns, lam):
+        def at(columns, lam):
             seen = self.seen(lam, columns)
-            weights = f.weights.block(None if f.weights.values is None else f.weights.values[rows], rows.shape[0])
-            u = seen(psi[rows])
-            scaled, centred = labels.scaled[rows][:, columns], (labels.Y - labels.mean)[rows][:, columns]
-            beyond = None if f.weights.values is None else u
-            some = Group(rows, mask, weights.scale(u), scaled, centred, h[rows], level, weights, beyond)
-            return some.left_out(seen.hat, None if f.indices is None else self._leaving(seen), f.n)
+            leaving = None if f.indices is None else self._leaving(seen)
 
-        return partial(each_group, group, groups.inside, mask, labels.Y.shape[1])
+            def group(rows, mask):
+                weights = f.weights.block(None if f.weights.values is None else f.weights.values[rows], rows.shape[0])
+                u = seen(psi[rows])
+                scaled, centred = labels.scaled[rows][:, columns], (labels.Y - labels.mean)[rows][:, columns]
+                beyond = None if f.weights.values is None else u
+                some = Group(rows, mask, weights.scale(u), scaled, centred, h[rows], level, weights, beyond)
+                return some.left_out(seen.hat, leaving, f.n)
+
+            return group
+
+        return partial(each_group, at, groups.inside, mask, psi.shape[1])

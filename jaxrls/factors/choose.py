@@ -51,6 +51,12 @@ def lams_per_spectrum(n: int) -> int:
     return max((num for rows, num in LAMS_PER_SPECTRUM.get(platform(), ON_OTHERS) if rows <= n), default=1)
 
 
+def is_primal(kernel: Kernel, n: int, d: int, dtype, landmarks) -> bool:
+    """Whether a Cholesky factor is one of features, or of landmarks, and not of K."""
+    explicit = kernel.num_features(d, dtype)
+    return landmarks is not None or explicit is not None and explicit < n
+
+
 def are_few(num: int, n: int) -> bool:
     """Whether `num` values of λ take less time by a Cholesky factor each than by the eigendecomposition of n rows."""
     return num <= lams_per_spectrum(n)
@@ -59,6 +65,11 @@ def are_few(num: int, n: int) -> bool:
 def searching_pays(n: int) -> bool:
     """Whether that holds for as many as a search for the best λ looks at, each with its slope, which doubles the work."""
     return are_few(2 * SEARCHED, n)
+
+
+def suits_cholesky(kernel: Kernel, n: int, num: int) -> bool:
+    """Whether a Cholesky factor for each of `num` λ does in place of K's spectrum: they are few, and no doubt about K is left for it to settle."""
+    return kernel.is_semidefinite() and are_few(num, n)
 
 
 def factorize(
@@ -173,8 +184,7 @@ def solve(
 
 
 def _solve_cholesky(kernel, rows, labels, weights, intercept, landmarks, block_size):
-    explicit = kernel.num_features(rows.shape[1], rows.dtype)
-    if landmarks is not None or explicit is not None and explicit < rows.shape[0]:
+    if is_primal(kernel, rows.shape[0], rows.shape[1], rows.dtype, landmarks):
         return solve_cholesky(kernel, rows, landmarks, labels, weights, intercept, block_size)
     K, expansion, lift = _kernel_matrix(kernel, rows, intercept, block_size)
     return CholeskyGram(K, weights, expansion, intercept, lift).solve_labels(labels)

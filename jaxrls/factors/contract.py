@@ -21,6 +21,8 @@ from jaxrls.support.pytrees import pytree, static
 
 # λ × targets handled in one matrix product: enough columns to run at its full rate, few enough that n times as many fit beside U.
 COLUMNS_AT_ONCE = 1024
+# Random signs, where a diagonal is estimated: each is one more column of a product whose matrix costs as much as some thirty.
+PROBES = 32
 
 
 @pytree

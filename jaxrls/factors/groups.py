@@ -14,7 +14,7 @@ from jaxrls.support.pytrees import pytree, static
 class Folds:
     """Row numbers by fold, padded to the largest: what leaving groups out needs of group labels, with shapes that `jax.jit` can know.
 
-    `inside` and `outside` are the rows of each group and all others, their masks 1 where a number counts and 0 where it pads.
+    `inside` are the rows of each group, its mask 1 where a number counts and 0 where it pads; `outside` those of all others, made when asked for.
 
     >>> import jaxrls as rls
     >>> rls.folds(["a", "b", "a"]).inside_mask.tolist()
@@ -23,9 +23,29 @@ class Folds:
 
     inside: Int[Array, "k b"]
     inside_mask: Float[Array, "k b"]
-    outside: Int[Array, "k a"]
-    outside_mask: Float[Array, "k a"]
     rows: int = static()
+    smallest: int = static()
+
+    @property
+    def most_outside(self) -> int:
+        """How many rows the smallest group leaves."""
+        return self.rows - self.smallest
+
+    def others(self, inside, mask):
+        """The rows outside of one group, and their mask: padded by rows of its own."""
+        member = jnp.zeros(self.rows, mask.dtype).at[inside].max(mask)
+        rows = jnp.argsort(member, stable=True)[: self.most_outside]
+        return rows, 1 - member[rows]
+
+    @property
+    def outside(self) -> Int[Array, "k a"]:
+        """`others` of every group."""
+        return jax.vmap(self.others)(self.inside, self.inside_mask)[0]
+
+    @property
+    def outside_mask(self) -> Float[Array, "k a"]:
+        """Their masks."""
+        return jax.vmap(self.others)(self.inside, self.inside_mask)[1]
 
 
 def folds(groups) -> Folds:
@@ -44,8 +64,7 @@ def folds(groups) -> Folds:
     if len(labels) < 2:
         raise ValueError(f"groups holds one label only, {labels.tolist()[0]!r}: leaving it out would leave nothing to fit")
     inside = [np.flatnonzero(member == k) for k in range(len(labels))]
-    outside = [np.flatnonzero(member != k) for k in range(len(labels))]
-    return Folds(*_pad(inside), *_pad(outside), groups.size)
+    return Folds(*_pad(inside), groups.size, min(map(len, inside)))
 
 
 def _pad(lists) -> tuple[Array, Array]:
@@ -67,7 +86,7 @@ def _has_rest(used, groups):
     """Of JAX or NumPy arrays."""
     if groups is None:
         return (used.sum() > 1) | (used.sum() > 0) & ~used
-    return (used[groups.outside] & (groups.outside_mask > 0)).any(axis=1)
+    return used.sum() > (used[groups.inside] & (groups.inside_mask > 0)).sum(axis=1)
 
 
 def check_rest(weights: Weights, groups: Folds | None) -> None:

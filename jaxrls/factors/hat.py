@@ -24,6 +24,9 @@ from jaxrls.factors.weights import Weights
 from jaxrls.linalg.products import matmul, safe_sqrt
 from jaxrls.support.pytrees import pytree, static
 
+# Of left vectors of whole groups, at each of the λ that are handled together.
+NUMBERS_AT_ONCE = 2**17
+
 
 class Hat(ABC):
     """What the fit loses of U at some λ, and how its penalty measures W and slopes between the two; results are (b, L, k) or (b, L, t)."""
@@ -218,6 +221,13 @@ class Leaving:
         inside = jnp.where(slot < m, mask, 0)
         return self.directions[jnp.minimum(slot, m - 1)] * inside[:, None], inside
 
+    def taken_out(self, features, rows, mask) -> Float[Array, "n r"]:
+        """Features U√s/√v with the planes βₖ = 0 of the landmarks among `rows` projected out."""
+        inside = jnp.zeros(features.shape[0], features.dtype).at[rows].max(mask)[self.indices]
+        first = jnp.argsort(-inside, stable=True)  # the directions before the zeros, so that as many columns of Q span them
+        Q = jnp.linalg.qr((self.directions * inside[:, None])[first].T)[0] * inside[first]
+        return features - matmul(matmul(features, Q), Q.T)
+
     def group_terms(self, hat: Hat, rows, mask, n: int):
         """At a single λ, for the landmarks among a group's rows, with LLᵀ = d: u ↦ ρL⁻ᵀ for rows u, and L⁻¹α."""
         W, inside = self.of_rows(rows, mask, n)
@@ -271,12 +281,19 @@ def _nothing(u):
     return jnp.zeros((u.shape[0], 0), u.dtype)
 
 
-def each_group(fn, inside, mask, t, lam):
-    """`fn(rows, mask, columns, λ)` for every group, of all columns at once where they share λ, else of each column at its own."""
-    if lam.shape[0] == 1:
-        return jax.vmap(lambda rows, m: fn(rows, m, slice(None), lam[0]))(inside, mask)
+def each_group(at, inside, mask, r: int, lams):
+    """`at(columns, λ)`, a function of a group's rows and mask, for every group: of all columns at once where they share λ, else each at its own.
 
-    def target(j):
-        return jax.vmap(lambda rows, m: fn(rows, m, j[None], lam[j])[:, 0])(inside, mask)
+    As many groups at once as have some NUMBERS_AT_ONCE numbers in their left vectors of r columns: of all of them there may be many λ's.
+    """
+    most = max(1, NUMBERS_AT_ONCE // (inside.shape[1] * r))
 
-    return jnp.moveaxis(jax.lax.map(target, jnp.arange(t)), 0, -1)
+    def groups(columns, lam):
+        group = at(columns, lam)
+        if most >= inside.shape[0]:
+            return jax.vmap(group)(inside, mask)
+        return jax.lax.map(lambda fold: group(*fold), (inside, mask), batch_size=most)
+
+    if lams.shape[0] == 1:
+        return groups(slice(None), lams[0])
+    return jnp.moveaxis(jax.lax.map(lambda j: groups(j[None], lams[j])[..., 0], jnp.arange(lams.shape[0])), 0, -1)

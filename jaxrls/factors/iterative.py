@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxrls.factors.contract import Coefficients, Factor, Outcome, Report, Solution, as_columns
+from jaxrls.factors.contract import PROBES, Coefficients, Factor, Outcome, Report, Solution, as_columns
 from jaxrls.factors.expansion import Dual, Expansion
 from jaxrls.factors.landmarks import Landmarks, as_landmarks, check_evaluable, without_trace
 from jaxrls.factors.spectrum import Spectrum
@@ -27,7 +27,6 @@ from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import as_rows
 from jaxrls.support.pytrees import pytree, static
 
-PROBES = 32
 # Where the residual of any column is above this share of its right-hand side, what follows from it is NaN: not one digit would be right.
 USELESS = 0.1
 

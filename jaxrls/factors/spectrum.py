@@ -279,19 +279,23 @@ class SpectralSolution(Solution):
         u = None if f.weights.values is None else f.reach()
         h, level = f.weights.direction * int(f.intercept), int(f.intercept) / jnp.sqrt(f.weights.total)
 
-        def group(rows, mask, columns, lam):
-            of = lambda A: None if A is None else A[rows]  # noqa: E731
-            weights = f.weights.block(of(f.weights.values), rows.shape[0])
-            centred = (labels.Y - labels.mean)[rows][:, columns]
-            scaled = None if self.base is None else self.base[rows][:, columns]
-            some = Group(rows, mask, U[rows], scaled, centred, h[rows], level, weights, of(u))
-            return some.left_out(self.hat(lam.reshape(1, 1), columns=columns), f.leaving, f.n)
+        def at(columns, lam):
+            hat = self.hat(lam.reshape(1, 1), columns=columns)
 
-        return partial(each_group, group, groups.inside, mask, labels.Y.shape[1])
+            def group(rows, mask):
+                of = lambda A: None if A is None else A[rows]  # noqa: E731
+                weights = f.weights.block(of(f.weights.values), rows.shape[0])
+                centred = (labels.Y - labels.mean)[rows][:, columns]
+                scaled = None if self.base is None else self.base[rows][:, columns]
+                return Group(rows, mask, U[rows], scaled, centred, h[rows], level, weights, of(u)).left_out(hat, f.leaving, f.n)
+
+            return group
+
+        return partial(each_group, at, groups.inside, mask, U.shape[1])
 
     def groups_left_out(self, fn, lams, groups):
         """In closed form, or where that is cheaper (few large groups, many λ) by a smaller eigendecomposition for each group."""
-        if _refitting_is_cheaper(self.factor, groups, lams.shape[0]):
+        if refitting_is_cheaper(groups.inside.shape[1], groups.most_outside, self.factor.s.shape[0], lams.shape[0]):
             return _refit_groups(self, fn, lams, groups)
         return super().groups_left_out(fn, lams, groups)
 
@@ -312,44 +316,40 @@ class SpectralSolution(Solution):
         return f.rows.map(block, f.weights.values, self.base, block_size=f.whole)
 
 
-def _refitting_is_cheaper(factor: Spectrum, plan: Folds, L: int) -> bool:
-    b, a, r = plan.inside.shape[1], plan.outside.shape[1], factor.s.shape[0]
+def refitting_is_cheaper(b: int, a: int, r: int, L: int) -> bool:
+    """Than the closed form, for groups of b rows with a others, r directions and L values of λ."""
     closed = L * (2 * b * b * r + b**3)
     return 2 * a * r * min(a, r) + 12 * min(a, r) ** 3 < closed
 
 
 def _refit_groups(solution: SpectralSolution, fn, lams, plan: Folds):
-    """Leave each group out by an eigendecomposition of the rest, in the factor's own features ψ = U√s/√v."""
-    f, Y = solution.factor, solution.labels.Y
-    weights = f.weights.array
-    features = f.weights.unscale(f.left_vectors() * jnp.sqrt(f.s))
+    """Leave each group out by an eigendecomposition of the rest, in the factor's own features ψ = U√s/√v, or where it is dual in K = ψψᵀ."""
+    f, Y, weights = solution.factor, solution.labels.Y, solution.factor.weights.array
+    # The barrier keeps the compiler from multiplying the matrices of a factor that a program holds as constants, which would take it minutes.
+    features = jax.lax.optimization_barrier(f.weights.unscale(f.left_vectors() * jnp.sqrt(f.s)))
+    K = matmul(features, features.T) if f.basis is None else None
 
     def left_out(fold):
-        inside, mask, outside, outside_mask = fold
-        left = _without(f.leaving, features, inside, mask.astype(f.dtype))
+        (inside, mask), (outside, outside_mask) = fold, plan.others(*fold)
         rest = Weights(weights[outside] * outside_mask.astype(f.dtype), outside.shape[0], f.dtype)
-        seen = solve_features(DenseRows(left[outside]), Labels.columns(Y[outside], rest, f.intercept, False), rest, f.intercept)
+        known = Labels.columns(Y[outside], rest, f.intercept, False)
+        if K is None:
+            left = f.leaving.taken_out(features, inside, mask.astype(f.dtype)) if f.leaving else features
+            design, seen = left[inside], solve_features(DenseRows(left[outside]), known, rest, f.intercept)
+        else:
+            design, part = K[inside][:, outside], K[outside][:, outside]
+            seen = factor_symmetric(part, rest, f.intercept, f.expansion, "gram", semidefinite=True).solve_labels(known)
         held, labels = weights[inside] * mask.astype(f.dtype), Y[inside]
 
         def at(lams):
             coef, intercept = seen.coefficients(lams)
-            e = labels[None] - matmul(left[inside], coef) - intercept[:, None, :]
+            e = labels[None] - matmul(design, coef) - intercept[:, None, :]
             return jax.vmap(fn, in_axes=(0, None, None))(e, labels, held)
 
         return over_lams(at, lams, Y.shape[1])
 
-    errors = jax.lax.map(left_out, (plan.inside, plan.inside_mask, plan.outside, plan.outside_mask))
+    errors = jax.lax.map(left_out, (plan.inside, plan.inside_mask))
     return jax.tree.map(lambda a: jnp.sum(a, axis=0), errors)
-
-
-def _without(leaving, features, rows, mask):
-    """The features U√s/√v with the planes βₖ = 0 of the landmarks among `rows` projected out."""
-    if leaving is None:
-        return features
-    inside = jnp.zeros(features.shape[0], features.dtype).at[rows].max(mask)[leaving.indices]
-    first = jnp.argsort(-inside, stable=True)  # the directions before the zeros, so that as many columns of Q span them
-    Q = jnp.linalg.qr((leaving.directions * inside[:, None])[first].T)[0] * inside[first]
-    return features - matmul(matmul(features, Q), Q.T)
 
 
 def factor_symmetric(K, weights: Weights, intercept: bool, expansion: Expansion, route: str, *, semidefinite=False, lift=None) -> Spectrum:

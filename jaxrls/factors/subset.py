@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxrls.factors.contract import Report
+from jaxrls.factors.cost import Sizes, keeps_rows
 from jaxrls.factors.expansion import OnLandmarks
 from jaxrls.factors.hat import Leaving
 from jaxrls.factors.landmarks import Landmarks, as_landmarks, check_evaluable, hidden_trace, without_trace
@@ -30,7 +31,7 @@ from jaxrls.rows.gram import gram
 from jaxrls.rows.moments import moments
 from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.rows.sparse import as_rows
-from jaxrls.support.checks import Listed, memory_bytes
+from jaxrls.support.checks import Listed
 from jaxrls.support.pytrees import pytree
 
 LARGEST_RIDGE = 0.1
@@ -77,7 +78,7 @@ def factor_subset(
     Points that are not rows of X always stay. With m = n both are those of kernel RLS.
 
     **Arguments**: `landmarks` from `jaxrls.landmarks`, or row numbers of X (m,), or points (m, d). `keep` holds n×m numbers, the default
-    where they fit into a quarter of memory; False recomputes row blocks from X in every pass: O(m² + block) memory, and the kernel
+    where all that goes with them fits into half of memory; False recomputes row blocks from X in every pass: O(m² + block) memory, and the kernel
     and a quarter of a product more in each. `block_size` rows at a time while the sums are made. **Shapes**: weights (n,) ≥ 0.
     **Cost** 2¼ products of n m² multiply-adds, LOO included, 1⅞ from m = 512 on, O(m³) and n m kernel values. **Raises** `ValueError` for landmarks or shapes
     that do not fit, or a precomputed kernel. **Fails**: a pivot of K_RR's Cholesky factor below 2√m·eps of its diagonal makes a ridge of
@@ -114,7 +115,8 @@ def solve_subset(
     given = np.argsort(lead_order(chosen.points.shape[0]))
     corner, kept, part = lift.features(lift.points), None, None
     origin = jnp.mean(corner, axis=0) if intercept else jnp.zeros_like(corner[0])
-    if rows.traceable and _fits(rows.shape[0], corner) if keep is None else keep:
+    sizes = Sizes(*rows.shape, len(corner), corner.dtype.itemsize, t=labels.Y.shape[1], weighted=weights.values is not None)
+    if rows.traceable and keeps_rows(sizes) if keep is None else keep:
         kept = rows.map(lift.features, temporaries=origin.shape[0], block_size=block_size)
         if intercept and weights.values is not None:
             origin = weights.mean(kept)
@@ -171,12 +173,6 @@ def lengths(A: Float[Array, "m r"]) -> Float[Array, "m 1"]:
     """The lengths of rows, whose squares may overflow."""
     largest = jnp.max(jnp.abs(A), axis=1, keepdims=True)
     return largest * jnp.linalg.norm(A / largest, axis=1, keepdims=True)
-
-
-def _fits(n, like):
-    """Whether n×m numbers are at most a quarter of memory."""
-    limit = memory_bytes()
-    return limit is None or n * like.shape[0] * like.dtype.itemsize <= limit / 4
 
 
 def _tailed(A, tail):

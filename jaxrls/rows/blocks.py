@@ -11,16 +11,28 @@ from jaxrls.support.target import platform
 # Bytes of one block's temporaries: on CPUs what stays in cache, on accelerators what keeps the device busy.
 CPU_BLOCK_BYTES = 8 * 2**20
 ACCELERATOR_BLOCK_BYTES = 256 * 2**20
+FEWEST_ROWS = 512  # in a block of rows that are multiplied by a square matrix each: fewer are slow
+
+
+def block_bytes() -> int:
+    """Those of the default device."""
+    return CPU_BLOCK_BYTES if platform() == "cpu" else ACCELERATOR_BLOCK_BYTES
 
 
 def default_block_size(n: int, row_bytes: int) -> int:
     """Rows per block for a row of temporaries of `row_bytes`, nudged to divide `n` so that no ragged block is left."""
-    budget = CPU_BLOCK_BYTES if platform() == "cpu" else ACCELERATOR_BLOCK_BYTES
-    blocks = -(-n // max(16, budget // max(1, row_bytes)))
+    blocks = -(-n // max(16, block_bytes() // max(1, row_bytes)))
     for count in range(blocks, min(2 * blocks, n) + 1):
         if n % count == 0:
             return n // count
     return -(-n // blocks)
+
+
+def wide_block_size(n: int, row_bytes: int) -> int:
+    """The same, with FEWEST_ROWS at least, or up to twice as many that divide `n`: whole blocks beside a ragged one are cut out as a copy."""
+    least = min(n, FEWEST_ROWS)
+    size = default_block_size(n, row_bytes)
+    return size if size >= least else next((rows for rows in range(least, 2 * least) if n % rows == 0), least)
 
 
 def check_block_size(block_size, n: int) -> int:

@@ -12,12 +12,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.rows.blocks import check_block_size, default_block_size, map_rows, sum_rows
+from jaxrls.rows.blocks import check_block_size, map_rows, sum_rows, wide_block_size
 from jaxrls.rows.gram import gram
 from jaxrls.support.checks import check_finite, check_row_numbers, check_symmetric
 from jaxrls.support.pytrees import pytree
-
-FEWEST_ROWS = 512  # in a block: fewer are slow where each is multiplied by a square matrix
 
 
 class Rows:
@@ -165,7 +163,7 @@ class DenseRows(Rows):
         n, d = self.shape
         if block_size is not None:
             return check_block_size(block_size, n)
-        return max(default_block_size(n, (d + temporaries) * self.dtype.itemsize), min(n, FEWEST_ROWS))
+        return wide_block_size(n, (d + temporaries) * self.dtype.itemsize)
 
     def some(self, num):
         """Rows spread evenly over all."""

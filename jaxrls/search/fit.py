@@ -20,11 +20,12 @@ from jaxrls.factors.contract import Coefficients, Solution
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.conjugate import CONVERGED, REASONS
 from jaxrls.models.fitted import Fit
+from jaxrls.search.estimate import of_problem
 from jaxrls.search.grid import lambda_grid
 from jaxrls.search.lam_search import search
 from jaxrls.search.problem import Problem
 from jaxrls.search.rank import grow
-from jaxrls.support.checks import as_array, check_dense_size, check_lams, is_concrete
+from jaxrls.support.checks import as_array, check_lams, is_concrete
 from jaxrls.support.precision import in_precision_of
 
 
@@ -124,13 +125,14 @@ def _best(problem: Problem, *, lams, num: int, per_target: bool, route: str | No
     """The fit with the best λ: by a spectrum, or where λ are few or cheaper to search for, by Cholesky."""
     rows, options = problem.rows, {"num": num, "per_target": per_target}
     jitted: Any = (lambda fn: fn) if rows.traceable else inspect.unwrap
-    by_shape = choose_route(problem.kernel, *rows.shape, rows.dtype) if route in (None, "cholesky") else route
-    dense = problem.landmarks is None and is_concrete(rows) and by_shape == "gram"
-    if dense and rows.in_memory:
-        check_dense_size(rows.shape[0], rows.dtype)
-    suits = dense and rows.in_memory and route is None and not per_target and _suits_cholesky(problem)
-    if isinstance(lams, str) or lams is None and suits and searching_pays(rows.shape[0]):
-        return _searched(problem, "cholesky" if suits else route, per_target, jitted)
+    searched, in_memory = isinstance(lams, str), is_concrete(rows) and rows.in_memory
+    suits = in_memory and route is None and not per_target and _suits_cholesky(problem)
+    searched = searched or lams is None and suits and searching_pays(rows.shape[0])
+    taken = "cholesky" if searched and suits else route
+    if in_memory:
+        of_problem(problem, lams=1 if searched else None if lams is None else len(lams), num=num, route=taken).check()
+    if searched:
+        return _searched(problem, taken, per_target, jitted)
     if suits and lams is not None and is_concrete(lams) and are_few(len(lams), rows.shape[0]):
         few = jitted(_fit)(problem, lams, route="cholesky", **options)
         if np.isfinite(few.errors).all():  # else the spectrum can tell more
@@ -140,7 +142,9 @@ def _best(problem: Problem, *, lams, num: int, per_target: bool, route: str | No
 
 def _suits_cholesky(problem: Problem) -> bool:
     """Whether a Cholesky factor for each λ does: any factor suits the criterion, and no doubt about K that its spectrum would have to settle."""
-    return is_concrete(problem) and problem.kernel.is_semidefinite() and problem.criterion.any_factor
+    kernel, rows = problem.kernel, problem.rows
+    dense = problem.landmarks is None and choose_route(kernel, *rows.shape, rows.dtype) == "gram"
+    return dense and is_concrete(problem) and kernel.is_semidefinite() and problem.criterion.any_factor
 
 
 def _searched(problem: Problem, route: str | None, per_target: bool, jitted: Callable) -> Fit:

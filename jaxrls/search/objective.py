@@ -38,7 +38,7 @@ def loo_objective(
     gradient is right where eigenvalues repeat or vanish.
 
     **Shapes**: X (n, d), Y (n,) or (n, t), lam (), weights (n,); a scalar in the units of the loss. **Cost** about n³
-    flops, 3n³ with gradient, in six n×n arrays; O(n r²) on r < n explicit features; O(n m²) on m `landmarks`, as in
+    flops, 3n³ with gradient, in four n×n arrays; O(n r²) on r < n explicit features; O(n m²) on m `landmarks`, as in
     `factor_subset`, in row blocks and O(m²) memory beside X and Y: points (m, d) have derivatives too, row numbers leave with their row. The
     derivative in a weight that is exactly 0 is taken as 0. **Raises** `ValueError` for shapes that do not fit and, where values are known, for those that
     `fit` refuses. **Fails** (NaN) where K + λI is singular to

@@ -1,5 +1,6 @@
 """How many landmarks are enough: as many as the certificate asks for at the chosen λ, or all rows."""
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -10,9 +11,10 @@ import numpy as np
 
 from jaxrls.factors.choose import choose_route
 from jaxrls.factors.landmarks import check_evaluable
+from jaxrls.search.estimate import of_problem
 from jaxrls.search.landmarks import landmarks
 from jaxrls.search.problem import Problem
-from jaxrls.support.checks import check_dense_size, is_concrete, memory_bytes
+from jaxrls.support.checks import is_concrete
 
 FEWEST = 256
 
@@ -31,7 +33,7 @@ def grow(solve: Callable, problem: Problem, tol: float, progress: bool = False):
         return solve(problem), "no landmarks: the kernel's own features are fewer than the rows"
     check_evaluable(kernel)
     X = rows.dense()
-    n, most = X.shape[0], _most(X)
+    n, most = X.shape[0], _most(problem)
     if most < FEWEST:
         return solve(problem), f"all {n} rows: too few to save any"
     choose = partial(landmarks, kernel, X, key=jax.random.key(0), weights=weights.values, progress=progress)
@@ -48,16 +50,14 @@ def grow(solve: Callable, problem: Problem, tol: float, progress: bool = False):
         chosen = choose(most, tol=share)
         if float(chosen.trace_residual) > wanted or len(chosen.points) <= m:
             break  # there are not that many, or no others
-    try:
-        check_dense_size(n, X.dtype)
-    except ValueError:
+    if of_problem(problem).why_not():
         result = solve(replace(problem, landmarks=chosen))
         ratio = float(result.trace_residual) / float(np.min(result.lam))
         return result, f"{len(chosen.points)} landmarks of {n} rows, where memory ends: tr(K − K̂)/λ = {ratio:.2g} is above {tol:g}"
     return solve(problem), f"all {n} rows: {len(chosen.points)} landmarks would not do, and more cost as much or are not there"
 
 
-def _most(X) -> int:
-    """B and the partial Cholesky factor are n×m each, and their making takes as much again."""
-    limit = memory_bytes()
-    return X.shape[0] // 2 if limit is None else min(X.shape[0] // 2, limit // (4 * X.shape[0] * X.dtype.itemsize))
+def _most(problem: Problem) -> int:
+    """As many as are worth their while, or as there is memory for their choice and the fit on them."""
+    count = range(1, problem.rows.shape[0] // 2 + 1)
+    return bisect_left(count, True, key=lambda m: bool(of_problem(problem, landmarks=m).why_not()))

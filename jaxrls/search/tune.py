@@ -18,9 +18,10 @@ from jaxrls.factors.contract import Coefficients
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.models.fitted import History, Tuned
 from jaxrls.rows.sparse import is_sparse
+from jaxrls.search.estimate import of_problem
 from jaxrls.search.problem import Problem, resolve_landmarks
 from jaxrls.search.start import first_guess
-from jaxrls.support.checks import as_array, check_dense_size, check_lams, check_whole, is_concrete
+from jaxrls.support.checks import as_array, check_lams, check_whole, is_concrete
 from jaxrls.support.precision import in_precision_of
 from jaxrls.support.progress import progress_bar
 from jaxrls.support.pytrees import pytree, static
@@ -150,7 +151,7 @@ def tune(
     them, chosen with the first kernel, or row numbers, or points; they stay. `progress` shows a bar (needs tqdm).
 
     **Returns** a `Tuned`, never worse than its start. **Cost** a step is one or a few values with gradients of `objective`: one Cholesky
-    factor and about three products each, in `starts` × six n×n arrays; O(n m²) on m landmarks. **Raises** `ValueError` as `fit`, and for a criterion
+    factor and about three products each, in `starts` × four n×n arrays; O(n m²) on m landmarks. **Raises** `ValueError` as `fit`, and for a criterion
     whose derivative is 0 everywhere. **Fails**: error surfaces have several minima: use `starts`. **Source**: Rasmussen and Williams
     2006, §5.4.2, with the exact squared LOO error in place of the predictive probability.
 
@@ -206,7 +207,7 @@ def _check_options(problem, optimizer, steps, start, starts, key, landmarks):
     if key is not None and not isinstance(key, jax.Array):
         raise ValueError(f"key must be a JAX random key such as jax.random.key(0), and is {key!r}")
     if landmarks is None:
-        check_dense_size(problem.rows.shape[0], problem.rows.dtype)
+        of_problem(problem, call="gradient").check()
 
 
 def _first_lams(lam, dtype):

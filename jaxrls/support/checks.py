@@ -214,13 +214,20 @@ def memory_bytes() -> int | None:
         return None
 
 
-def check_dense_size(n: int, dtype) -> None:
-    """Raise before the work starts where an n×n eigendecomposition cannot succeed on the default device."""
+def why_too_large(n: int, route: str, needed: int) -> str:
+    """Why n rows cannot succeed on the default device by a route that takes so many bytes, and what to do; empty where they can."""
     remedy = "use landmarks= (the subset of regressors), explicit features, or fewer rows"
-    if n > LARGEST_CPU_EIGH and platform() == "cpu":
-        raise ValueError(f"X has {n} rows, and LAPACK's 32-bit interface cannot factor more than {LARGEST_CPU_EIGH}: {remedy}")
-    needed, limit = 4 * n * n * jnp.dtype(dtype).itemsize, memory_bytes()
-    if limit is not None and needed > limit:
-        raise ValueError(
-            f"X has {n} rows: factoring K takes about {needed / 2**30:.0f} GiB, and this device has {limit / 2**30:.0f} GiB: {remedy}"
-        )
+    if route in ("gram", "cholesky gram") and n > LARGEST_CPU_EIGH and platform() == "cpu":
+        return f"X has {n} rows, and LAPACK's 32-bit interface cannot factor more than {LARGEST_CPU_EIGH}: {remedy}"
+    limit = memory_bytes()
+    if limit is None or needed <= limit:
+        return ""
+    remedy = "use fewer of them" if "landmarks" in route or route == "subset" else remedy
+    what = {"gram": "factoring K", "cholesky gram": "factoring K + λI"}.get(route, f"route {route!r}")
+    return f"X has {n} rows: {what} takes about {in_words(needed)}, and this device has {in_words(limit)}: {remedy}"
+
+
+def in_words(number: int | float, unit: str = "B") -> str:
+    """A number with three digits and a prefix, as in 1.23 GB."""
+    power = max(0, min(6, int(np.log10(max(number, 1)) // 3)))
+    return f"{number / 1000**power:.3g} {['', 'k', 'M', 'G', 'T', 'P', 'E'][power]}{unit}"

@@ -1,0 +1,167 @@
+"""What calls hold in memory where they hold most, beside what `jaxrls.estimate` says before: a row for every route, each in a process of its own.
+
+    python benchmarks/memory.py [--only gram predict]
+
+A call is made twice, and measured the second time, so that programs are compiled and threads have their buffers: the highest resident set during the
+call less that before it, which Linux tells. Exits with 1 where a ratio is not within 1.5 either way.
+"""
+
+import argparse
+import gc
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jaxrls as rls
+
+MOST = 1.5
+KERNEL = rls.Gaussian(4.0)
+LINEAR = rls.Linear()
+
+
+def data(n, d=5):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, d))
+    return jnp.asarray(X), jnp.asarray(np.sin(X[:, 0]) + 0.1 * rng.normal(size=n))
+
+
+def fitted(kernel, n, d=5, *, called=None, **options):
+    """A fit, and what is estimated of it: options of both, and those of the call alone."""
+    X, Y = data(n, d)
+    return lambda: rls.fit(kernel, X, Y, **{**options, **(called or {})}), rls.estimate(kernel, X.shape, **options)
+
+
+def factored(kernel, n, m, keep):
+    """Leave-one-out on landmarks."""
+    X, Y = data(n)
+    chosen, lams = jnp.arange(m), jnp.geomspace(1e-2, 1e2, 100)
+    run = jax.jit(lambda X, Y: rls.loo(rls.factor_subset(kernel, X, chosen, keep=keep), Y, lams))
+    return lambda: run(X, Y), rls.estimate(kernel, X.shape, landmarks=m, keep=keep, call="factorize")
+
+
+def objective(kernel, n, d=5, *, gradient, landmarks=None):
+    """One value, or a value with its gradient."""
+    X, Y = data(n, d)
+    chosen = None if landmarks is None else jnp.arange(landmarks)
+
+    def value(kernel, X, Y):
+        return rls.loo_objective(kernel, X, Y, 0.1, landmarks=chosen)
+
+    run = jax.jit(jax.value_and_grad(value) if gradient else value)
+    call = "gradient" if gradient else "objective"
+    return lambda: run(kernel, X, Y), rls.estimate(kernel, X.shape, landmarks=landmarks, call=call)
+
+
+def path(n):
+    X, Y = data(n)
+    run = jax.jit(lambda X, Y: rls.path(rls.factorize(KERNEL, X), Y, jnp.geomspace(1e-2, 1e2, 100)))
+    return lambda: run(X, Y), rls.estimate(KERNEL, X.shape, call="path")
+
+
+def predict(n, new):
+    X, Y = data(n)
+    fit, others = rls.fit(KERNEL, X, Y, lams=[1.0]), data(new)[0]
+    return lambda: fit.predict(others), rls.estimate(KERNEL, X.shape, call="predict", rows=new)
+
+
+def weights(n):
+    return np.random.default_rng(0).uniform(0.5, 2, n)
+
+
+def names(n, count):
+    return np.arange(n) % count
+
+
+# A row for every route: at its size, and at a smaller one.
+ROWS = {
+    "gram": lambda n=2000: fitted(KERNEL, n),
+    "gram, weights": lambda n=2000: fitted(KERNEL, n, weights=True, called={"weights": weights(n)}),
+    "gram, few large groups": lambda n=2000: fitted(KERNEL, n, groups=n // 5, called={"groups": names(n, 5)}),
+    "gram, many small groups": lambda n=2000: fitted(KERNEL, n, groups=5, called={"groups": names(n, n // 5)}),
+    "features": lambda n=6000: fitted(LINEAR, n, n // 5),
+    "covariance": lambda n=20_000: fitted(LINEAR, n, n // 10),
+    "covariance, many rows": lambda n=200_000: fitted(LINEAR, n, 100),
+    "covariance, made features": lambda n=20_000: fitted(rls.FeatureMap(jnp.cos), n, n // 40),
+    "features, groups": lambda n=4000: fitted(LINEAR, n, n // 5, groups=n // 5, called={"groups": names(n, 5)}),
+    "covariance, groups": lambda n=20_000: fitted(LINEAR, n, n // 40, groups=10, called={"groups": names(n, n // 10)}),
+    "subset, groups": lambda n=10_000: fitted(KERNEL, n, landmarks=300, groups=n // 5, called={"groups": names(n, 5)}),
+    "subset": lambda n=20_000: fitted(KERNEL, n, landmarks=500),
+    "subset, kept": lambda n=6000: factored(KERNEL, n, n // 4, True),
+    "subset, not kept": lambda n=50_000: factored(KERNEL, n, 500, False),
+    "cholesky gram": lambda n=2000: fitted(KERNEL, n, lams=2, called={"lams": [0.1, 1.0]}),
+    "cholesky features": lambda n=20_000: fitted(LINEAR, n, n // 16, lams=2, route="cholesky", called={"lams": [0.1, 1.0]}),
+    "cholesky landmarks": lambda n=20_000: fitted(KERNEL, n, lams=2, route="cholesky", landmarks=n // 16, called={"lams": [0.1, 1.0]}),
+    "objective": lambda n=2500: objective(KERNEL, n, gradient=False),
+    "gradient": lambda n=2000: objective(KERNEL, n, gradient=True),
+    "gradient, features": lambda n=20_000: objective(0.5 * LINEAR, n, n // 20, gradient=True),
+    "gradient, landmarks": lambda n=20_000: objective(KERNEL, n, landmarks=n // 20, gradient=True),
+    "cholesky gram, groups": lambda n=2000: fitted(KERNEL, n, lams=1, groups=n // 5, called={"lams": [1.0], "groups": names(n, 5)}),
+    "objective, landmarks": lambda n=100_000: objective(KERNEL, n, landmarks=n // 300, gradient=False),
+    "gradient, many rows": lambda n=100_000: objective(0.5 * LINEAR, n, n // 300, gradient=True),
+    "path": lambda n=2000: path(n),
+    "predict": lambda n=4000: predict(n, 100 * n),
+}
+
+
+def status(name) -> int:
+    """Bytes that the system says of this process."""
+    text = Path("/proc/self/status").read_text(encoding="ascii")
+    return 1024 * int(text.split(f"{name}:")[1].split()[0])
+
+
+def peak(run) -> int:
+    """The most that is held during a call, over what was held before."""
+    jax.block_until_ready(jax.tree.leaves(run()))
+    gc.collect()
+    time.sleep(0.5)  # the last arrays are given back by another thread
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    before = status("VmRSS")
+    out = run()
+    jax.block_until_ready(jax.tree.leaves(out))
+    return status("VmHWM") - before
+
+
+def measure(name, *size) -> dict:
+    """Measured and estimated bytes, here and now."""
+    jax.config.update("jax_enable_x64", True)
+    run, said = ROWS[name](*size)
+    return {"measured": peak(run), "estimated": said.bytes, "route": said.route, "words": said.words}
+
+
+def in_a_process(name, *size) -> dict:
+    """The same in a fresh process."""
+    command = [sys.executable, "-W", "ignore", __file__, "--measure", name, *map(str, size)]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
+
+
+def within(row) -> bool:
+    return 1 / MOST <= row["measured"] / row["estimated"] <= MOST
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=ROWS, default=list(ROWS), help="some rows")
+    parser.add_argument("--measure", nargs="+", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.measure:
+        name, *size = args.measure
+        print(json.dumps(measure(name, *map(int, size))))
+        return
+    missed = 0
+    print("| call | measured | estimated | ratio | for |\n|---|---|---|---|---|")
+    for name in args.only:
+        row = in_a_process(name)
+        missed += not within(row)
+        sizes = " | ".join(f"{row[part] / 1e6:,.0f} MB" for part in ("measured", "estimated"))
+        print(f"| {name} | {sizes} | {row['measured'] / row['estimated']:.2f} | {row['words']} |", flush=True)
+    sys.exit(missed > 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,221 @@
+"""What a factorization and its sweep over λ take, by route: numbers held at once, and floating-point operations, from shapes alone.
+
+Numbers are counted where they are most, and were fitted to what processes hold (benchmarks/memory.py); operations of products are what XLA counts,
+those of decompositions what textbooks give: 9n³ for eigenvectors, 6nr² + 20r³ for thin singular vectors, n³/3 for Cholesky, 2n³/3 for an inverse of it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from jaxrls.factors.contract import COLUMNS_AT_ONCE, PROBES
+from jaxrls.factors.hat import NUMBERS_AT_ONCE
+from jaxrls.factors.spectrum import refitting_is_cheaper
+from jaxrls.linalg.products import FEW_COLUMNS, PANELS
+from jaxrls.rows.blocks import block_bytes, wide_block_size
+from jaxrls.support.checks import memory_bytes
+
+# Operations that a kernel's function of a distance counts for.
+PROFILE = 10
+# Products with K before an iteration converges: tens, where landmarks are many enough.
+STEPS = 40
+
+
+class Cost(NamedTuple):
+    """Numbers held at once, operations, and in words what most of the numbers are."""
+
+    numbers: int | float
+    flops: int | float
+    words: str
+
+    def beside(self, numbers: int | float, words: str = "") -> "Cost":
+        """With other numbers held at the same time."""
+        return Cost(self.numbers + numbers, self.flops, " and ".join(filter(None, (self.words, words))))
+
+    def then(self, other: "Cost") -> "Cost":
+        """One after the other: what the first held is free for the second."""
+        larger = max(self, other, key=lambda part: part.numbers)
+        return Cost(larger.numbers, self.flops + other.flops, larger.words)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """n rows of d columns with r features, or landmarks; t targets, L values of λ (the chosen one not counted), groups of b rows, 1 where there are none."""
+
+    n: int
+    d: int
+    r: int
+    itemsize: int
+    t: int = 1
+    L: int = 100
+    b: int = 1
+    weighted: bool = False
+    given: bool = True  # whether features are the rows of X themselves, and not made
+    kept: bool = True  # whether B is, on landmarks
+    single: bool = False  # one value at one λ, and nothing kept
+    gradient: bool = False  # and its derivatives
+
+    @property
+    def block(self) -> int:
+        """Numbers of one block of rows of K."""
+        return min(self.n * self.r, max(block_bytes() // self.itemsize, 16 * self.r))
+
+    @property
+    def rows(self) -> int:
+        """How many rows of features are in a block, with as many temporaries."""
+        return wide_block_size(self.n, 2 * self.r * self.itemsize)
+
+    @property
+    def wide(self) -> int:
+        """Numbers of such a block and its temporaries."""
+        return 2 * self.r * self.rows
+
+    @property
+    def ragged(self) -> bool:
+        """Whether blocks of rows leave some over, so that the whole ones are cut out of X as a copy."""
+        return self.rows < self.n and self.n % self.rows > 0
+
+    @property
+    def columns(self) -> int:
+        """λ × targets in flight."""
+        return min(self.L * self.t, max(COLUMNS_AT_ONCE, self.t))
+
+    @property
+    def kernel(self) -> int:
+        """Operations of all entries between the rows and r others."""
+        return self.n * self.r * (2 * self.d + PROFILE)
+
+    @property
+    def symmetric(self) -> int | float:
+        """Operations of ΦᵀΦ, of which PANELS block rows end at the diagonal."""
+        share = (PANELS + 1) / (2 * PANELS) if self.r > PANELS * FEW_COLUMNS else 1
+        return 2 * share * self.n * self.r**2
+
+    @property
+    def sweep(self) -> int:
+        """Operations of leave-one-out at all λ, of leverages and labels, and of coefficients and residuals at the chosen one."""
+        return 2 * self.n * self.r * ((self.L + 1) * (1 + self.t) + self.t)
+
+
+def gram(s: Sizes) -> Cost:
+    """K, which becomes its eigenvectors, and LAPACK's workspace of twice that; later U, its squares, and copies for products."""
+    n2, weighted = s.n**2, 2 * s.n**3 * s.weighted
+    eigh = Cost((7 if s.weighted else 4) * n2, s.kernel + 9 * s.n**3, "K, its eigenvectors and LAPACK's workspace")
+    return eigh.then(Cost(3 * n2 + 2 * s.n * s.columns, s.sweep + weighted, "eigenvectors, their squares and λ × targets")).beside(
+        2 * s.block
+    )
+
+
+def features(s: Sizes) -> Cost:
+    """Φ, centred Φ, U and a copy for its products, and LAPACK's workspace."""
+    long, short = max(s.n, s.r), min(s.n, s.r)
+    held = (4 + 0.5 * s.weighted) * s.n * s.r + 2 * short**2 + s.n * s.columns
+    return Cost(held, 6 * long * short**2 + 20 * short**3 + s.sweep, "features, singular vectors and LAPACK's workspace")
+
+
+def covariance(s: Sizes) -> Cost:
+    """ΦᵀΦ, its eigenvectors, LAPACK's workspace; U in blocks of rows, once for all λ and once for the chosen one."""
+    if s.r >= s.n:  # their Gram matrix takes its place
+        return gram(replace(s, r=s.n, d=s.r)).beside(2 * s.n * s.r, "coefficients of features")
+    flops = s.symmetric + 9 * s.r**3 + 4 * s.n * s.r**2 + s.sweep
+    return Cost(5 * s.r**2 + 2 * s.wide + 4 * s.n * s.t + _made(s), flops, "the features' covariance, its eigenvectors and blocks of rows")
+
+
+def subset(s: Sizes) -> Cost:
+    """B, the landmarks' own matrices, and blocks of rows of U."""
+    held = s.n * s.r * (1 + s.ragged) + 2 * s.wide if s.kept else 4 * s.wide
+    passes = 1 if s.kept else 3
+    flops = passes * (s.kernel + 0.5 * s.n * s.r**2) + s.symmetric + 4 * s.n * s.r**2 + 17 * s.r**3 + s.sweep
+    return Cost(
+        held + 8 * s.r**2 + 4 * s.n * s.t, flops, f"{'n × m numbers of the rows' if s.kept else 'blocks of rows'} and landmarks' matrices"
+    )
+
+
+def keeps_rows(s: Sizes) -> bool:
+    """Whether B is held: where what goes with it fits into half of memory, or blocks of it would take no less."""
+    limit, held = memory_bytes(), subset(replace(s, kept=True)).numbers
+    return limit is None or held * s.itemsize <= limit / 2 or held <= subset(replace(s, kept=False)).numbers
+
+
+def cholesky_gram(s: Sizes) -> Cost:
+    """K, K + λI which becomes its factor, the factor's inverse; with a gradient also the inverse of K + λI and the cotangent of K."""
+    n2, factors = s.n**2, s.L + (s.L > 1)
+    if s.single and not s.gradient:
+        return Cost((2 + s.weighted) * n2 + s.block, s.kernel + s.n**3, "K and its Cholesky factor")
+    if s.b > 1:
+        return Cost((5.7 + 2 * s.weighted) * n2 + 2 * s.block, s.kernel + 1.6 * factors * s.n**3, "K, its inverse and groups of its rows")
+    if s.gradient:
+        return Cost((3.75 + s.weighted) * n2, 3 * s.kernel + 3 * s.n**3, "K, its Cholesky factor, inverse and cotangent")
+    return Cost((3 + s.weighted) * n2 + 2 * s.block, s.kernel + factors * s.n**3, "K, its Cholesky factor and inverse")
+
+
+def cholesky_features(s: Sizes) -> Cost:
+    """Moments, their Cholesky factor and its inverse for each λ, and blocks of rows; derivatives hold each two to three times."""
+    held = _with_blocks(s, (2.5 + 2 * s.L) * s.r**2) + s.n * s.d * s.ragged
+    return Cost(held, _cholesky_flops(s, 0), "the features' covariance, its factors and blocks of rows")
+
+
+def cholesky_landmarks(s: Sizes) -> Cost:
+    """The same on features made of rows of the kernel: a product more, and the landmarks' own matrices."""
+    made = 2 * (s.kernel + s.n * s.r**2 + s.r**3)
+    return Cost(_with_blocks(s, (6.5 + 2 * s.L) * s.r**2), _cholesky_flops(s, made), "landmarks' matrices and blocks of rows")
+
+
+def _with_blocks(s: Sizes, square) -> int | float:
+    return (3 if s.gradient else 1) * square + (4 if s.gradient else 2) * s.wide + 4 * s.n * s.t
+
+
+def _cholesky_flops(s, made) -> int | float:
+    """One pass for the moments, and one for each λ and for the chosen one; derivatives take two for each."""
+    return (s.symmetric + (s.L + (s.L > 1)) * (s.r**3 + 2 * s.n * s.r**2) + made) * (3 if s.gradient else 1)
+
+
+def predict(s: Sizes, rows: int) -> Cost:
+    """Blocks of rows of the kernel, or of features, and what comes out."""
+    return Cost(min(2 * s.block, rows * s.r) + 2 * rows * s.t, rows * s.r * (2 * s.d + PROFILE + 2 * s.t), "blocks of rows and predictions")
+
+
+def groups(s: Sizes, route: str) -> Cost:
+    """What leaving groups out of a factor adds: U where it is not kept, pairs of rows of a group, and smaller decompositions where those are cheaper."""
+    rest, count, kept = s.n - s.b, -(-s.n // s.b), route in ("gram", "features")
+    at_once = min(s.n * s.r, max(NUMBERS_AT_ONCE, s.b * s.r)) * min(s.L, max(1, COLUMNS_AT_ONCE // (4 * s.b)))
+    closed = Cost(
+        (not kept) * s.n * s.r + (3 if kept else 8) * s.b**2 + at_once, s.L * s.n * s.b * (2 * s.r + s.b / 3), "pairs of rows of a group"
+    )
+    if route.startswith("cholesky") or not refitting_is_cheaper(s.b, rest, s.r, s.L):
+        return closed
+    if route == "gram":
+        flops = 2 * s.n**3 + 9 * count * rest**3
+        return closed.then(Cost(2 * s.n**2 + 4 * rest**2 + rest * s.b, flops, "K, its eigenvectors, and those without a group"))
+    flops = count * (2 * rest * s.r**2 + 9 * s.r**3)
+    return closed.then(Cost(3 * s.n * s.r + 5 * s.r**2, flops, "features of all rows, and those without a group"))
+
+
+def choosing(s: Sizes) -> Cost:
+    """The partial Cholesky factor of the choice of landmarks, and what it grows into."""
+    return Cost(s.n * (s.r + min(s.r / 4, 128)) + 2 * s.wide, s.kernel + 2 * s.n * s.r**2, "the partial Cholesky factor of K")
+
+
+def _made(s: Sizes) -> int:
+    """Features where they are made, or whole blocks cut out of them."""
+    return s.n * s.r * (2 if not s.given else s.ragged)
+
+
+def iterative(s: Sizes) -> Cost:
+    """The landmarks' fit, and eight vectors of every column while all λ, targets and probes go on together, for as many steps as they mostly take."""
+    columns = s.L * (s.t + PROBES)
+    every = s.n * s.n * (2 * s.d + PROFILE + 2 * columns) + 4 * s.n * s.r * columns
+    run = Cost(s.n * s.r + 8 * s.n * columns + 2 * s.block, STEPS * every, "vectors for λ × (targets + probes), and landmarks' rows")
+    return subset(replace(s, L=1)).then(run)
+
+
+ROUTES: dict[str, Callable[[Sizes], Cost]] = {
+    "gram": gram,
+    "features": features,
+    "covariance": covariance,
+    "subset": subset,
+    "cholesky gram": cholesky_gram,
+    "cholesky features": cholesky_features,
+    "cholesky landmarks": cholesky_landmarks,
+    "iterative": iterative,
+}

@@ -1,0 +1,138 @@
+"""Memory and operations said before a call are those of the call: against processes, XLA's counts, and the routes that are taken."""
+
+import importlib
+import os
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import DTYPE
+
+import jaxrls as rls
+from jaxrls.factors import cost
+from jaxrls.support import checks
+
+ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "benchmarks"))
+memory = importlib.import_module("memory")
+KERNEL = rls.Gaussian(2.0)
+CHEAP = {"gradient": 1600, "covariance, many rows": 100_000}
+
+
+@pytest.mark.any_precision
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux tells the most that was held during a call")
+@pytest.mark.parametrize("name", [*CHEAP, *(pytest.param(name, marks=pytest.mark.slow) for name in memory.ROWS)])
+def test_memory_is_what_is_estimated(name, request, monkeypatch):
+    for variable in [name for name in os.environ if name.startswith(("JAX_", "XLA_"))]:
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    slow = request.node.get_closest_marker("slow")
+    row = memory.in_a_process(name, *([] if slow else [CHEAP[name]]))
+    assert memory.within(row), row
+
+
+def counted(fn, *args):
+    """XLA's operations of a program whose loops have one turn, without those of LAPACK."""
+    return jax.jit(fn).lower(*args).compile().cost_analysis()["flops"]
+
+
+@pytest.mark.any_precision
+@pytest.mark.parametrize("gradient", [False, True])
+def test_operations_of_products_are_those_that_are_counted(gradient):
+    X, y = jnp.ones((500, 100)), jnp.ones(500)
+    value = lambda X, y, lam: rls.loo_objective(rls.Linear(), X, y, lam)  # noqa: E731
+    flops = counted(jax.value_and_grad(value, argnums=(0, 1, 2)) if gradient else value, X, y, jnp.ones(()))
+    said = rls.estimate(rls.Linear(), X.shape, call="gradient" if gradient else "objective").flops
+    assert 1 / 1.5 < flops / said < 1.5
+
+
+@pytest.mark.any_precision
+def test_operations_of_a_sweep_are_those_that_are_counted():
+    n, lams = 300, jnp.geomspace(0.1, 1, 50)
+    factor = jax.eval_shape(lambda X: rls.factorize(KERNEL, X), jax.ShapeDtypeStruct((n, 2), lams.dtype))
+    flops = counted(rls.loo, factor, jnp.ones((n, 4)), lams)
+    assert 1 / 1.5 < flops / cost.Sizes(n, 2, n, 8, t=4, L=50).sweep < 1.5
+
+
+@pytest.mark.parametrize(
+    ("kernel", "d", "options", "said"),
+    [
+        (KERNEL, 3, {}, {}),
+        (KERNEL, 3, {"lams": [1.0]}, {"lams": 1}),
+        (KERNEL, 3, {"lams": [0.1, 1.0, 10.0]}, {"lams": 3}),
+        (KERNEL, 3, {"landmarks": 10}, {"landmarks": 10}),
+        (KERNEL, 3, {"landmarks": 10, "lams": [1.0], "route": "cholesky"}, {"landmarks": 10, "lams": 1, "route": "cholesky"}),
+        (rls.Linear(), 3, {}, {}),
+        (rls.Linear(), 20, {}, {}),
+        (rls.Linear(), 90, {}, {}),
+        (rls.Linear(), 20, {"lams": [1.0], "route": "cholesky"}, {"lams": 1, "route": "cholesky"}),
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore:the chosen λ", "ignore:λ below")
+def test_the_route_is_the_one_that_is_taken(kernel, d, options, said):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, d)).astype(DTYPE)
+    fit = rls.fit(kernel, X, X[:, 0], **options)
+    assert rls.estimate(kernel, X.shape, dtype=DTYPE, **said).route.split()[0] == fit.route
+
+
+@pytest.mark.any_precision
+def test_rows_on_landmarks_are_kept_where_memory_suffices(monkeypatch):
+    n, itemsize = 50_000, jnp.zeros(()).dtype.itemsize
+    held = [
+        rls.estimate(KERNEL, (n, 2), landmarks=300, keep=keep, call="factorize", dtype=jnp.zeros(()).dtype).bytes for keep in (True, False)
+    ]
+    assert held[0] > held[1]
+    for limit, kept in ((None, True), (2 * held[0] + 100, True), (2 * held[0] - 100, False)):
+        monkeypatch.setattr(cost, "memory_bytes", lambda limit=limit: limit)
+        assert cost.keeps_rows(cost.Sizes(n, 2, 300, itemsize)) == kept
+
+
+@pytest.mark.any_precision
+def test_what_will_not_fit_is_refused_on_every_route(monkeypatch):
+    X = np.random.default_rng(0).normal(size=(400, 30))
+    monkeypatch.setattr(checks, "memory_bytes", lambda: 10_000)
+    for kernel, options, message in (
+        (KERNEL, {}, "X has 400 rows: factoring K takes about .* MB, and this device has 10 kB: use landmarks="),
+        (KERNEL, {"lams": [1.0]}, r"factoring K \+ λI takes about"),
+        (KERNEL, {"landmarks": 20}, "route 'subset' takes about .*: use fewer of them"),
+        (rls.Linear(), {}, "route 'covariance' takes about"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            rls.fit(kernel, X, X[:, 0], **options)
+    with pytest.raises(ValueError, match="takes about"):
+        rls.tune(KERNEL, X, X[:, 0])
+
+
+@pytest.mark.any_precision
+def test_an_estimate_reads_well():
+    said = rls.estimate(KERNEL, (20_000, 8))
+    assert str(said) == "fit by route 'gram': 12.8 GB for K, its eigenvectors and LAPACK's workspace; 72.2 Tflop"
+    half = rls.estimate(KERNEL, (20_000, 8), dtype=jnp.float32)
+    assert half.bytes == pytest.approx(said.bytes / 2, rel=0.01) and half.flops == said.flops
+    assert rls.estimate(KERNEL, (20_000, 8), call="path", targets=10).bytes > said.bytes
+
+
+@pytest.mark.any_precision
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"call": "guess"}, "call must be one of 'fit', .*and is 'guess'"),
+        ({"route": "svd"}, "route must be one of"),
+        ({"route": "subset"}, "landmarks and route='subset' belong together"),
+        ({"route": "features"}, "needs explicit features"),
+        ({"targets": 0}, "targets must be a whole number of at least 1"),
+        ({"landmarks": 0}, "landmarks must be a whole number of at least 1"),
+        ({"landmarks": 200}, "landmarks must be a whole number of at least 1 and at most 100"),
+        ({"groups": 0}, "groups must be a whole number"),
+        ({"lams": 2.5}, "lams must be a whole number"),
+        ({"dtype": int}, "dtype must be float32 or float64"),
+    ],
+)
+def test_errors(options, message, unchecked):
+    with pytest.raises(ValueError, match=message):
+        rls.estimate(KERNEL, (100, 3), **options)

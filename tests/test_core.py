@@ -430,6 +430,22 @@ MESSAGES = {
         lambda: rls.holdout(factor(), jnp.ones(3), jnp.ones(1), jnp.ones((2, 3)), jnp.ones(2), weights=jnp.ones(3)),
         "weights must have shape (2,)",
     ),
+    "holdout targets": (
+        lambda: rls.holdout(factor(), jnp.ones((3, 2)), jnp.ones(1), jnp.ones((2, 3)), jnp.ones((2, 1))),
+        "held-out labels must have 2 columns, as Y does, and have 1",
+    ),
+    "holdout design": (
+        lambda: rls.holdout(factor(route="gram"), jnp.ones(3), jnp.ones(1), jnp.ones((2, 4)), jnp.ones(2)),
+        "design must have 3 columns, one for each coefficient, and has 4",
+    ),
+    "design of K": (
+        lambda: rls.factor_gram(jnp.eye(3)).expansion.design(rls.Linear(), jnp.ones((2, 1))),
+        "a factor made from K knows no rows: pass the matrix k(new, training) as design to jaxrls.holdout",
+    ),
+    "landmarks of no kernel": (
+        lambda: rls.landmarks("gaussian", jnp.ones((3, 1)), 2, key=jax.random.key(0)),
+        "kernel must be a jaxrls kernel such as Gaussian(1.0), and is 'gaussian'",
+    ),
 }
 
 

@@ -1,13 +1,18 @@
 """The search: it reaches what a grid reaches, never loses ground, says why it stopped, and takes what it is given."""
 
+import re
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import scipy.sparse
 from support import DTYPE, X64, assert_close
 
 import jaxrls as rls
+from jaxrls.support.progress import progress_bar
 
 
 @pytest.fixture(autouse=True)
@@ -177,6 +182,18 @@ def test_errors(options, message, unchecked):
     X, y = problem(n=20)
     with pytest.raises(ValueError, match=message):
         rls.tune(rls.Gaussian(1.0), X, y, **options)
+
+
+def test_sparse_rows_are_refused():
+    X, y = problem(n=20)
+    with pytest.raises(ValueError, match=re.escape("tune needs a dense X: pass X.toarray(), or fit(Linear(), X)")):
+        rls.tune(rls.Linear(), scipy.sparse.csr_array(X), y)
+
+
+def test_a_bar_without_tqdm_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    with pytest.raises(ImportError, match="progress=True needs tqdm"), progress_bar(True, 3, "tune", "step"):
+        pass
 
 
 def test_inside_jit():

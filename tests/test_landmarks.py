@@ -84,9 +84,12 @@ def test_no_more_than_the_rank(method):
     R = rls.landmarks(rls.Linear(), X, 10, key=jax.random.key(0), method=method)
     assert R.indices.shape == (3,)
     assert float(R.trace_residual) <= 100 * EPS * float(jnp.sum(X * X))
-    inside = jax.jit(lambda X: rls.landmarks(rls.Linear(), X, 10, key=jax.random.key(0), method=method))(X)
+    v = jnp.ones(len(X)).at[2:14].set(0)
+    choose = jax.jit(lambda X, v: rls.landmarks(rls.Linear(), X, 10, key=jax.random.key(0), method=method, weights=v))
+    inside, weighted = choose(X, jnp.ones(len(X))), choose(X, v)
     assert inside.points.shape == (10, 3) and len(set(inside.indices.tolist())) == 10
     assert (inside.indices[:3] == R.indices).all()
+    assert len(set(weighted.indices.tolist())) == 10 and (v[weighted.indices] > 0).all()
 
 
 def test_drawn_as_one_row_at_a_time():

@@ -132,10 +132,11 @@ def functions(tree: ast.AST, prefix=""):
 def sites(tree: ast.Module):
     """Every place in the body of a function where something else may stand: its name, the place, and what."""
     for name, function in functions(tree):
+        first = function.body[1 if len(function.body) > 1 and ast.get_docstring(function) else 0].lineno
         for parent, field, index, child, begin in places(function):
             if parent is not function or field == "body":
                 for new in changes(child):
-                    yield name, (parent, field, index), child, ast.copy_location(new, child), begin
+                    yield name, (parent, field, index), child, ast.copy_location(new, child), begin or first
 
 
 def mutants_of(path: Path):
@@ -181,9 +182,15 @@ def code_of(code: CodeType, name: str):
 
 def infect(mutant: Mutant, held: dict):
     """Change the function wherever it is held: decorators and jit hold the function, and that its code."""
-    new = code_of(compile(changed(mutant), str(mutant.path), "exec"), mutant.function)
+    tree = changed(mutant)
+    new, arguments = code_of(compile(tree, str(mutant.path), "exec"), mutant.function), dict(functions(tree))[mutant.function].args
     for function in held[str(mutant.path), mutant.function]:
         function.__code__ = new
+        plain = zip(arguments.defaults, function.__defaults__ or (), strict=True)
+        function.__defaults__ = tuple(node.value if isinstance(node, ast.Constant) else old for node, old in plain) or None
+        for argument, node in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+            if isinstance(node, ast.Constant):
+                function.__kwdefaults__[argument.arg] = node.value
 
 
 def prepare() -> dict:
@@ -244,7 +251,9 @@ class Reading:
         self.tests, self.lines = found["tests"], found["lines"]
         log = path.with_suffix(".log")
         os.waitpid(fork(log, lambda: run(["--collect-only", "-v", "-m", "", "tests", "jaxrls"])), 0)
-        self.known = {line for line in log.read_text().splitlines() if r"\\" not in line}  # others may be gone, or pytest does not find them
+        self.known = {
+            line for line in log.read_text().splitlines() if r"\\" not in line
+        }  # others may be gone, or pytest does not find them
 
     def of(self, mutant: Mutant, seconds: float):
         """Tests that read the line, of as many functions as there are, the cheapest first, each with what it computes for others."""

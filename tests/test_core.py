@@ -324,6 +324,51 @@ def test_the_floor_knows_the_constant_that_centring_took_off(weighted):
     assert (worst <= 4 * floor / np.asarray(lams, np.float64)).all(), "K's rounding, n·eps·C at most, over λ"
 
 
+def test_ends_of_the_lambda_grid():
+    """From a thousandth of the smallest eigenvalue, or the floor, to ten times the trace; ten times its own start where K is 0."""
+    for K, low, high in (
+        (np.diag([4.0, 1.0, 0.01]), 1e-5, 50.1),
+        (np.diag([4.0, 1.0, 0.0]), 1e-3, 50.0),
+        (np.zeros((3, 3)), 2 * np.finfo(DTYPE).tiny, 20 * np.finfo(DTYPE).tiny),
+    ):
+        grid = support.lambda_grid(support.factor_gram(array(K), intercept=False), 7)
+        assert_close(grid[0], low, 1e3 * EPS)
+        assert_close(grid[-1], high, 1e3 * EPS)
+
+
+@pytest.mark.parametrize("kernel", [rls.Gaussian(1.5), rls.Linear()], ids=["gram", "features"])
+def test_the_floor_of_a_cholesky_factor(kernel):
+    """Between n·eps·s_max and what the norm of the matrix makes of it."""
+    X = array(data()[0])
+    of_spectrum, of_cholesky = (support.factorize(kernel, X, route=route).precision_floor() for route in (None, "cholesky"))
+    assert 0.99 * of_spectrum <= of_cholesky <= 5**0.5 * of_spectrum
+
+
+@pytest.mark.parametrize(
+    ("kernel", "route"),
+    [(rls.Gaussian(1.5), "gram"), (rls.Gaussian(1.5), "cholesky"), (rls.Linear(), "cholesky")],
+    ids=["gram", "cholesky gram", "cholesky features"],
+)
+def test_a_lam_for_each_of_two_targets(kernel, route):
+    """Every criterion at (L, 2) is each target's own: a number of targets that is no other number here."""
+    X, Y = map(array, data())
+    Y, lams, plan = Y[:, :2], array([[0.1, 2.0], [1.0, 0.3], [3.0, 0.2]]), rls.folds(np.arange(24) % 5)
+
+    @jax.jit
+    def errors(Y, lams):
+        factor = rls.factorize(kernel, X, route=route)
+        return (
+            rls.loo(factor, Y, lams),
+            rls.gcv(factor, Y, lams),
+            rls.log_marginal_likelihood(factor, Y, lams),
+            rls.kfold(factor, Y, lams, plan),
+        )
+
+    each = [errors(Y[:, j], lams[:, j]) for j in range(2)]
+    for got, *want in zip(errors(Y, lams), *each, strict=True):
+        assert_close(got, np.stack(want, axis=1), 1e4 * EPS)
+
+
 def test_the_grid_of_constant_rows_is_ascending():
     """K of equal rows is a constant, which centring turns into rounding noise: no λ below it is offered, and the order holds."""
     factor = support.factor_gram(array(np.full((6, 6), 3.7)), intercept=True)

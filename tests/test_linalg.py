@@ -10,6 +10,7 @@ from support import DTYPE, EPS, array, assert_close, wide
 
 import jaxrls as rls
 from jaxrls.linalg import products
+from jaxrls.linalg.decompositions import clip, rounding, spectrum_of
 from jaxrls.linalg.products import PANELS, from_panels, gram_panels, panels, power_of_two, safe_sqrt, transposed_matmul
 
 ROWS = 12
@@ -113,3 +114,23 @@ def test_a_unit_is_the_power_of_two_at_or_below():
 def test_a_root_at_0_stands_still():
     value, slope = jax.jit(jax.vmap(jax.value_and_grad(safe_sqrt)))(array([-1.0, 0.0, 4.0]))
     assert value.tolist() == [0.0, 0.0, 2.0] and slope.tolist() == [0.0, 0.0, 0.25]
+
+
+def test_rounding_below_0_is_taken_off_and_told():
+    """Relative to the largest eigenvalue, or to what centring took off; a spectrum of zeros is 0 below 0."""
+    for given, constant, kept, below in (
+        ([-1.0, 2.0], 0.0, [0.0, 2.0], 0.5),
+        ([-1.0, 2.0], 8.0, [0.0, 2.0], 0.125),
+        ([0.25, 0.5], 0.0, [0.25, 0.5], 0.0),
+        ([-0.25, 0.5], 0.0, [0.0, 0.5], 0.5),
+        ([0.0, 0.0], 0.0, [0.0, 0.0], 0.0),
+    ):
+        s, found = clip(array(given), constant)
+        assert s.tolist() == kept and found == below
+    assert rounding(3, array([1.0, 2.0])) == 6 * EPS and rounding(1, array([1.0, 2.0]), 4.0) == 8 * EPS
+
+
+def test_eigenvalues_of_0_have_no_inverse():
+    s, V, inverse_root, below = jax.jit(spectrum_of)(array(np.diag([4.0, 0.0, 0.5 * EPS])))
+    assert s.tolist() == [0.0, 0.0, 4.0] and inverse_root.tolist() == [0.0, 0.0, 0.5] and below == 0
+    assert_close(np.abs(V), [[0, 0, 1], [1, 0, 0], [0, 1, 0]], 10 * EPS)

@@ -382,7 +382,7 @@ def main(argv=None) -> int:
     parser.add_argument("--mutants", type=int, default=400, help="how many")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--done", type=Path, help="what an earlier run said: mutants that it killed are left out")
-    parser.add_argument("--only", nargs="*", help="parts of descriptions: those mutants alone, of the whole sample")
+    parser.add_argument("--only", nargs="*", help="parts of descriptions: those mutants, in place of a sample")
     parser.add_argument("--seconds", type=float, default=20.0, help="tests of a mutant, as they took unchanged")
     parser.add_argument("--limit", type=float, default=300.0, help="seconds after which a mutant counts as found")
     parser.add_argument("--jobs", type=int, default=2)
@@ -397,7 +397,7 @@ def main(argv=None) -> int:
         killed = {line.split(" s  ", 1)[1] for line in options.done.read_text().splitlines() if line.startswith(("killed", "out of time"))}
         sample = [mutant for mutant in sample if str(mutant) not in killed]
     if options.only:
-        sample = [mutant for mutant in sample if any(part in str(mutant) for part in options.only)]
+        sample = [mutant for mutant in every if any(part in str(mutant) for part in options.only)]
     print(f"{len(every)} mutants of {len(paths)} modules, {len(sample)} tried", flush=True)
     held = prepare()
     reading = Reading(options.reading)

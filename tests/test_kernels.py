@@ -343,8 +343,8 @@ MESSAGES = {
     ),
     "no columns": (lambda X: rls.Linear().on([]), "columns must be one index or several, such as 0, [0, 2] or range(3), and is []"),
     "columns not whole": (
-        lambda X: rls.Linear().on([0.5]),
-        "columns must be one index or several, such as 0, [0, 2] or range(3), and is [0.5]",
+        lambda X: rls.Linear().on([0, 0.5]),
+        "columns must be one index or several, such as 0, [0, 2] or range(3), and is [0, 0.5]",
     ),
     "columns outside": (lambda X: rls.Linear().on([0, 3])(X, X), "columns [3] are not in X, which has 3 columns"),
     "feature map": (

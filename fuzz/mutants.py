@@ -392,12 +392,13 @@ def main(argv=None) -> int:
         return 0
     paths = sorted({path for pattern in MODULES for path in (ROOT / "jaxrls").glob(pattern) if path.suffix == ".py"})
     every = [mutant for path in paths for mutant in mutants_of(path)]
-    sample = random.Random(options.seed).sample(every, min(options.mutants, len(every)))
+    if options.only:
+        sample = [mutant for mutant in every if any(part in str(mutant) for part in options.only)]
+    else:
+        sample = random.Random(options.seed).sample(every, min(options.mutants, len(every)))
     if options.done:
         killed = {line.split(" s  ", 1)[1] for line in options.done.read_text().splitlines() if line.startswith(("killed", "out of time"))}
         sample = [mutant for mutant in sample if str(mutant) not in killed]
-    if options.only:
-        sample = [mutant for mutant in every if any(part in str(mutant) for part in options.only)]
     print(f"{len(every)} mutants of {len(paths)} modules, {len(sample)} tried", flush=True)
     held = prepare()
     reading = Reading(options.reading)

@@ -180,7 +180,22 @@ def test_best_lam_by_the_implicit_function_theorem():
 
 def test_best_lam_at_the_end_of_its_grid_stands_still():
     X, Y, _ = problem()
-    lams = array([1e3, 1e4])
-    got, slope = jax.jit(jax.value_and_grad(lambda w: rls.best_lam(rls.Gaussian(w), array(X), array(Y[:, 0]), lams)))(1.0)
-    assert_close(got, 1e3, 1e-6)
-    assert slope == 0
+    chosen = jax.jit(jax.value_and_grad(lambda w, y, lams: rls.best_lam(rls.Gaussian(w), array(X), y, lams)))
+    for y, lams, end in ((Y[:, 0], [1e3, 1e4], 1e3), (np.resize([1.0, -1.0], len(X)), [1e-3, 1e-2], 1e-2)):
+        got, slope = chosen(1.0, array(y), array(lams))
+        assert_close(got, end, 1e-6 if X64 else 1e-4)
+        assert slope == 0
+
+
+@pytest.mark.float64
+def test_best_lam_by_a_loss_of_ones_own(unchecked):
+    """Its minimum, and the derivative of that, are those of the loss."""
+    X, Y, _ = problem(n=30, seed=2)
+    quartic = lambda residuals, labels: residuals**4  # noqa: E731
+    best = jax.jit(jax.value_and_grad(lambda w: rls.best_lam(rls.Gaussian(w), array(X), array(Y[:, 0]), loss=quartic)))
+    h = 1e-4
+    assert_close(best(1.0)[1], (best(1 + h)[0] - best(1 - h)[0]) / (2 * h), 1e-5)
+    error = jax.jit(lambda lam: rls.loo(rls.factorize(rls.Gaussian(1.0), array(X)), array(Y[:, 0]), lam, loss=quartic))
+    assert np.argmin(error(best(1.0)[0] * jnp.array([0.99, 1.0, 1.01]))) == 1
+    with pytest.raises(ValueError, match="loss must be a function"):
+        rls.best_lam(rls.Gaussian(1.0), array(X), array(Y[:, 0]), loss="squared")

@@ -443,8 +443,8 @@ ERRORS = {
         "groups must have 4 labels, one per row of X, and has 2",
     ),
     "criterion's shape": (
-        lambda: rls.fit(KERNEL, X0, Y0, criterion=lambda factor, Y, lams: jnp.ones((len(lams), 1)), lams=[1.0, 2.0]),
-        "must return shape (2,), an error for each λ, and returned (2, 1)",
+        lambda: rls.fit(KERNEL, X0, Y0[:, None], criterion=lambda factor, Y, lams: jnp.ones(len(lams)), lams=[1.0, 2.0]),
+        "must return shape (2, 1), an error for each λ, and returned (2,)",
     ),
     "tol": (lambda: rls.fit(KERNEL, X0, Y0, tol=0), "tol must be a number above 0"),
     "cholesky without lams": (

@@ -134,3 +134,4 @@ def test_eigenvalues_of_0_have_no_inverse():
     s, V, inverse_root, below = jax.jit(spectrum_of)(array(np.diag([4.0, 0.0, 0.5 * EPS])))
     assert s.tolist() == [0.0, 0.0, 4.0] and inverse_root.tolist() == [0.0, 0.0, 0.5] and below == 0
     assert_close(np.abs(V), [[0, 0, 1], [1, 0, 0], [0, 1, 0]], 10 * EPS)
+    assert_close(spectrum_of(array(np.diag([0.5, -0.25, 0.0])))[3], 0.5, 10 * EPS)  # relative to the largest, of what is below 0

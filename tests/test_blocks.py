@@ -151,7 +151,9 @@ def test_the_default_size(n, row_bytes):
     assert -(-n // size) <= 2 * -(-n // fitting)
 
 
-@pytest.mark.parametrize(("n", "row_bytes", "size"), [(10, 8, 10), (2**20, 8 * 2**10, 2**10), (3 * 2**10, 8 * 2**10, 2**10), (5, 10**9, 5)])
+@pytest.mark.parametrize(
+    ("n", "row_bytes", "size"), [(10, 8, 10), (2**20, 8 * 2**10, 2**10), (3 * 2**10, 8 * 2**10, 2**10), (5, 10**9, 5), (35, 10**9, 7)]
+)
 def test_sizes_that_can_be_foreseen(n, row_bytes, size):
     assert default_block_size(n, row_bytes) == size
 

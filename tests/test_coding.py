@@ -8,6 +8,7 @@ import pytest
 from support import array
 
 import jaxrls as rls
+from jaxrls.criteria.losses import degree
 
 
 @pytest.mark.parametrize(
@@ -75,6 +76,14 @@ def test_losses():
         [1],
         [0],
     ]
+    edge = array([[0.0], [1.0]])  # a label or a prediction of 0 is of the negative class
+    assert rls.zero_one_loss(edge, array([[0.0], [1.0]])).tolist() == [[0.0], [1.0]]
+    assert rls.zero_one_loss(array([[1.0]]), array([[0.0]])).tolist() == [[0.0]]
+
+
+def test_units_of_losses():
+    """The power of the labels' unit, by which errors are put back in the units that were given."""
+    assert [degree(loss) for loss in (rls.squared_error, rls.absolute_error, rls.zero_one_loss, test_losses)] == [2, 1, 0, None]
 
 
 def test_the_old_name_of_the_error_rate_warns():

@@ -13,6 +13,7 @@ import support
 from support import DTYPE, EPS, X64, array, assert_close, wide
 
 import jaxrls as rls
+from jaxrls.criteria.criterion import Given
 from jaxrls.factors import spectrum
 
 ROUTES = ("gram", "features", "covariance")
@@ -324,6 +325,52 @@ def test_the_floor_knows_the_constant_that_centring_took_off(weighted):
     assert (worst <= 4 * floor / np.asarray(lams, np.float64)).all(), "K's rounding, n·eps·C at most, over λ"
 
 
+def test_ends_of_the_lambda_grid():
+    """From a thousandth of the smallest eigenvalue, or the floor, to ten times the trace; ten times its own start where K is 0."""
+    for K, low, high in (
+        (np.diag([4.0, 1.0, 0.01]), 1e-5, 50.1),
+        (np.diag([4.0, 1.0, 0.0]), 1e-3, 50.0),
+        (np.zeros((3, 3)), 2 * np.finfo(DTYPE).tiny, 20 * np.finfo(DTYPE).tiny),
+    ):
+        grid = support.lambda_grid(support.factor_gram(array(K), intercept=False), 7)
+        assert_close(grid[0], low, 1e3 * EPS)
+        assert_close(grid[-1], high, 1e3 * EPS)
+
+
+@pytest.mark.parametrize("kernel", [rls.Gaussian(1.5), rls.Linear()], ids=["gram", "features"])
+def test_the_floor_of_a_cholesky_factor(kernel):
+    """Between n·eps·s_max and what the norm of the matrix makes of it."""
+    X = array(data()[0])
+    of_spectrum, of_cholesky = (support.factorize(kernel, X, route=route).precision_floor() for route in (None, "cholesky"))
+    assert 0.99 * of_spectrum <= of_cholesky <= 5**0.5 * of_spectrum
+
+
+@pytest.mark.parametrize(
+    ("kernel", "route"),
+    [(rls.Gaussian(1.5), "gram"), (rls.Gaussian(1.5), "cholesky"), (rls.Linear(), "cholesky")],
+    ids=["gram", "cholesky gram", "cholesky features"],
+)
+def test_a_lam_for_each_of_two_targets(kernel, route):
+    """Every criterion at (L, 2) is each target's own: a number of targets that is no other number here."""
+    X, Y = map(array, data())
+    Y, lams, plan = Y[:, :2], array([[0.1, 2.0], [1.0, 0.3], [3.0, 0.2]]), rls.folds(np.arange(24) % 5)
+
+    @jax.jit
+    def errors(Y, lams):
+        factor = rls.factorize(kernel, X, route=route)
+        return (
+            Given(rls.loo).values(factor.solve(Y), lams, None).reshape(lams.shape),
+            rls.loo(factor, Y, lams),
+            rls.gcv(factor, Y, lams),
+            rls.log_marginal_likelihood(factor, Y, lams),
+            rls.kfold(factor, Y, lams, plan),
+        )
+
+    each = [errors(Y[:, j], lams[:, j]) for j in range(2)]
+    for got, *want in zip(errors(Y, lams), *each, strict=True):
+        assert_close(got, np.stack(want, axis=1), 1e4 * EPS)
+
+
 def test_the_grid_of_constant_rows_is_ascending():
     """K of equal rows is a constant, which centring turns into rounding noise: no λ below it is offered, and the order holds."""
     factor = support.factor_gram(array(np.full((6, 6), 3.7)), intercept=True)
@@ -429,6 +476,22 @@ MESSAGES = {
     "holdout weights": (
         lambda: rls.holdout(factor(), jnp.ones(3), jnp.ones(1), jnp.ones((2, 3)), jnp.ones(2), weights=jnp.ones(3)),
         "weights must have shape (2,)",
+    ),
+    "holdout targets": (
+        lambda: rls.holdout(factor(), jnp.ones((3, 2)), jnp.ones(1), jnp.ones((2, 3)), jnp.ones((2, 1))),
+        "held-out labels must have 2 columns, as Y does, and have 1",
+    ),
+    "holdout design": (
+        lambda: rls.holdout(factor(route="gram"), jnp.ones(3), jnp.ones(1), jnp.ones((2, 4)), jnp.ones(2)),
+        "design must have 3 columns, one for each coefficient, and has 4",
+    ),
+    "design of K": (
+        lambda: rls.factor_gram(jnp.eye(3)).expansion.design(rls.Linear(), jnp.ones((2, 1))),
+        "a factor made from K knows no rows: pass the matrix k(new, training) as design to jaxrls.holdout",
+    ),
+    "landmarks of no kernel": (
+        lambda: rls.landmarks("gaussian", jnp.ones((3, 1)), 2, key=jax.random.key(0)),
+        "kernel must be a jaxrls kernel such as Gaussian(1.0), and is 'gaussian'",
     ),
 }
 

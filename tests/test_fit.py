@@ -433,6 +433,24 @@ ERRORS = {
         lambda: rls.fit(KERNEL, X0, Y0, criterion=rls.gcv, loss=rls.absolute_error),
         "criterion gcv does not average a loss: leave loss= out",
     ),
+    "loss": (lambda: rls.fit(KERNEL, X0, Y0, loss="squared"), "loss must be a function, such as jaxrls.absolute_error, and is 'squared'"),
+    "groups beside a criterion": (
+        lambda: rls.fit(KERNEL, X0, Y0, criterion=rls.GCV(), groups=[0, 0, 1, 1]),
+        "criterion gcv holds its own loss, groups and validation data: leave those arguments out",
+    ),
+    "groups of other rows": (
+        lambda: rls.fit(KERNEL, X0, Y0, criterion=rls.GroupsOut(rls.folds([0, 1]))),
+        "groups must have 4 labels, one per row of X, and has 2",
+    ),
+    "criterion's shape": (
+        lambda: rls.fit(KERNEL, X0, Y0[:, None], criterion=lambda factor, Y, lams: jnp.ones(len(lams)), lams=[1.0, 2.0]),
+        "must return shape (2, 1), an error for each λ, and returned (2,)",
+    ),
+    "tol": (lambda: rls.fit(KERNEL, X0, Y0, tol=0), "tol must be a number above 0"),
+    "cholesky without lams": (
+        lambda: rls.fit(KERNEL, X0, Y0, route="cholesky"),
+        "route='cholesky' has no spectrum to make a grid of λ from: give lams=",
+    ),
     "groups length": (lambda: rls.fit(KERNEL, X0, Y0, groups=[0, 1]), "groups must have 4 labels, one per row of X, and has 2"),
     "validation NaN": (
         lambda: rls.fit(KERNEL, X0, Y0, validation=(broken(X0, np.nan), Y0)),

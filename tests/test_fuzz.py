@@ -1,5 +1,6 @@
 """The fuzzers: their corpus, some cases of each, and that they tell what goes wrong."""
 
+import ast
 import os
 import subprocess
 import sys
@@ -48,3 +49,16 @@ def test_a_case_that_fails_is_told_and_kept(tmp_path, capsys):
     kept = sorted(path.name for path in tmp_path.rglob("*") if path.is_file())
     assert kept == ["failure.json", "failure.json", "model.npz"]
     assert harness.drive("here", options, [("corpus", lambda: "right")], lambda rng: ("drawn", lambda: "right")) == 0
+
+
+def test_mutants_are_other_programs():
+    mutants = pytest.importorskip("mutants")
+    path = ROOT / "jaxrls" / "linalg" / "products.py"
+    found = list(mutants.mutants_of(path))
+    assert len(found) > 50 and found == list(mutants.mutants_of(path))
+    given = ast.unparse(ast.parse(path.read_text()))
+    for mutant in found[:: len(found) // 10]:
+        tree = mutants.changed(mutant)
+        assert ast.unparse(tree) != given, mutant
+        code = mutants.code_of(compile(tree, str(path), "exec"), mutant.function)
+        assert code is not None and code.co_qualname == mutant.function

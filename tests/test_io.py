@@ -360,6 +360,20 @@ def test_files_of_other_hosts_are_left_alone_for_a_week(tmp_path):
     assert sorted(os.listdir(tmp_path)) == [f"{files.PREFIX}folder", "k.npz"]
 
 
+def test_where_there_are_no_locks_files_are_written_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "fcntl", None)
+    for width in (1.0, 2.0):
+        rls.save(tmp_path / "kernel.npz", rls.Gaussian(width))
+        assert rls.load(tmp_path / "kernel.npz") == rls.Gaussian(width)
+    assert [path.name for path in tmp_path.iterdir()] == ["kernel.npz"]
+
+
+def test_where_a_running_kernel_has_no_name_the_host_has_one(monkeypatch):
+    known = files.kernel_tag()
+    monkeypatch.setattr(files.Path, "read_bytes", lambda path: (_ for _ in ()).throw(FileNotFoundError(path)))
+    assert re.fullmatch("[0-9a-f]{8}", files.kernel_tag()) and files.kernel_tag() == files.kernel_tag() != known
+
+
 @needs_locks
 def test_a_file_taken_for_an_orphan_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
     flock, calls = files.fcntl.flock, []

@@ -343,8 +343,8 @@ MESSAGES = {
     ),
     "no columns": (lambda X: rls.Linear().on([]), "columns must be one index or several, such as 0, [0, 2] or range(3), and is []"),
     "columns not whole": (
-        lambda X: rls.Linear().on([0.5]),
-        "columns must be one index or several, such as 0, [0, 2] or range(3), and is [0.5]",
+        lambda X: rls.Linear().on([0, 0.5]),
+        "columns must be one index or several, such as 0, [0, 2] or range(3), and is [0, 0.5]",
     ),
     "columns outside": (lambda X: rls.Linear().on([0, 3])(X, X), "columns [3] are not in X, which has 3 columns"),
     "feature map": (
@@ -475,3 +475,9 @@ def test_length_scales_of_the_library():
     for kernel in (rls.Gaussian(1.25), rls.Laplacian(1.25), rls.Matern(2.5, 1.25), rls.RationalQuadratic(1.25, 0.5)):
         larger = kernel.map_length_scales(lambda part, name, _: 4 * getattr(part, name), X)
         assert_close(larger(4 * X, 4 * X), kernel(X, X), 4 * EPS, repr(kernel))
+
+
+def test_a_kernel_inside_of_its_domain_is_checked_in_silence():
+    """At its edge too, and where values are not known."""
+    rls.Sobolev().check(array([[0.0], [1.0]]))
+    jax.jit(lambda X: rls.Sobolev().check(X))(array([[-1.0]]))

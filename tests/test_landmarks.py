@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import DTYPE, EPS, X64, array, landmarks
+from support import DTYPE, EPS, X64, array, assert_close, landmarks
 
 import jaxrls as rls
 from jaxrls.factors import landmarks as given
-from jaxrls.search.landmarks import METHODS
+from jaxrls.search.landmarks import METHODS, _block
 
 GAUSSIAN = rls.Gaussian(1.5)
 
@@ -84,9 +84,12 @@ def test_no_more_than_the_rank(method):
     R = rls.landmarks(rls.Linear(), X, 10, key=jax.random.key(0), method=method)
     assert R.indices.shape == (3,)
     assert float(R.trace_residual) <= 100 * EPS * float(jnp.sum(X * X))
-    inside = jax.jit(lambda X: rls.landmarks(rls.Linear(), X, 10, key=jax.random.key(0), method=method))(X)
+    v = jnp.ones(len(X)).at[2:14].set(0)
+    choose = jax.jit(lambda X, v: rls.landmarks(rls.Linear(), X, 10, key=jax.random.key(0), method=method, weights=v))
+    inside, weighted = choose(X, jnp.ones(len(X))), choose(X, v)
     assert inside.points.shape == (10, 3) and len(set(inside.indices.tolist())) == 10
     assert (inside.indices[:3] == R.indices).all()
+    assert len(set(weighted.indices.tolist())) == 10 and (v[weighted.indices] > 0).all()
 
 
 def test_drawn_as_one_row_at_a_time():
@@ -204,3 +207,14 @@ def test_numpy_in_numpy_out():
 def test_errors_say_what_to_do(call, message, unchecked):
     with pytest.raises(ValueError, match=message):
         call(data(10), jax.random.key(0))
+
+
+@pytest.mark.any_precision
+def test_rounds_are_equal_and_at_least_four():
+    assert [_block(capacity) for capacity in (1, 3, 4, 5, 200, 512, 513, 1000)] == [1, 1, 1, 2, 50, 128, 103, 125]
+
+
+def test_what_rounding_may_hide_counts_as_left_out():
+    chosen = rls.landmarks(GAUSSIAN, jnp.zeros((6, 2), DTYPE), 4, key=jax.random.key(0), weights=jnp.arange(6, dtype=DTYPE))
+    assert len(chosen.indices) == 1
+    assert_close(chosen.trace_residual, 4**0.5 * EPS * 15, 10 * EPS)

@@ -6,11 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import EPS, array, assert_close, wide
+from support import DTYPE, EPS, array, assert_close, wide
 
 import jaxrls as rls
 from jaxrls.linalg import products
-from jaxrls.linalg.products import PANELS, from_panels, gram_panels, panels, transposed_matmul
+from jaxrls.linalg.decompositions import clip, rounding, spectrum_of
+from jaxrls.linalg.products import PANELS, from_panels, gram_panels, panels, power_of_two, safe_sqrt, transposed_matmul
 
 ROWS = 12
 
@@ -98,3 +99,39 @@ def test_all_that_sums_panels_is_what_one_panel_gives(monkeypatch):
     monkeypatch.setattr(products, "FEW_COLUMNS", 1)
     for one, several in zip(whole, results(np.random.default_rng(0)), strict=True):
         assert_close(several, one, 1e4 * EPS)
+
+
+def test_a_unit_is_the_power_of_two_at_or_below():
+    """1 where there is none; never so small or so large that its reciprocal is not one too."""
+    info = np.finfo(DTYPE)
+    least = 2.0 ** (info.minexp + 1)
+    given = [0.0, np.inf, -np.inf, np.nan, 1.0, 1.5, -3.0, 4.0, 0.3, np.nextafter(DTYPE(2), DTYPE(0)), info.tiny, info.max]
+    want = [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 4.0, 0.25, 1.0, least, 1 / least]
+    assert np.asarray(jax.jit(power_of_two)(array(given))).tolist() == want
+    assert jax.jit(jax.grad(lambda x: x / power_of_two(x)))(array(3.0)) == 0.5
+
+
+def test_a_root_at_0_stands_still():
+    value, slope = jax.jit(jax.vmap(jax.value_and_grad(safe_sqrt)))(array([-1.0, 0.0, 4.0]))
+    assert value.tolist() == [0.0, 0.0, 2.0] and slope.tolist() == [0.0, 0.0, 0.25]
+
+
+def test_rounding_below_0_is_taken_off_and_told():
+    """Relative to the largest eigenvalue, or to what centring took off; a spectrum of zeros is 0 below 0."""
+    for given, constant, kept, below in (
+        ([-1.0, 2.0], 0.0, [0.0, 2.0], 0.5),
+        ([-1.0, 2.0], 8.0, [0.0, 2.0], 0.125),
+        ([0.25, 0.5], 0.0, [0.25, 0.5], 0.0),
+        ([-0.25, 0.5], 0.0, [0.0, 0.5], 0.5),
+        ([0.0, 0.0], 0.0, [0.0, 0.0], 0.0),
+    ):
+        s, found = clip(array(given), constant)
+        assert s.tolist() == kept and found == below
+    assert rounding(3, array([1.0, 2.0])) == 6 * EPS and rounding(1, array([1.0, 2.0]), 4.0) == 8 * EPS
+
+
+def test_eigenvalues_of_0_have_no_inverse():
+    s, V, inverse_root, below = jax.jit(spectrum_of)(array(np.diag([4.0, 0.0, 0.5 * EPS])))
+    assert s.tolist() == [0.0, 0.0, 4.0] and inverse_root.tolist() == [0.0, 0.0, 0.5] and below == 0
+    assert_close(np.abs(V), [[0, 0, 1], [1, 0, 0], [0, 1, 0]], 10 * EPS)
+    assert_close(spectrum_of(array(np.diag([0.5, -0.25, 0.0])))[3], 0.5, 10 * EPS)  # relative to the largest, of what is below 0

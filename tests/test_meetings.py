@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
-from support import DTYPE, EPS, X64, array, assert_close, gram, wide
+from support import DTYPE, EPS, X64, array, assert_close, factor_subset, gram, wide
 
 import jaxrls as rls
 
@@ -30,15 +30,22 @@ def test_factor_at_is_an_alias_that_says_so(data):
     assert_close(rls.gcv(factor, y, LAMS), rls.gcv(rls.factorize(rls.Gaussian(1.0), X), y, LAMS), TIGHT)
 
 
-@pytest.mark.parametrize("wrap", [jax.jit, functools.partial, lambda f: jax.jit(functools.partial(f))], ids=["jit", "partial", "both"])
+WRAPS = {"jit": jax.jit, "partial": functools.partial, "both": lambda f: jax.jit(functools.partial(f))}
+
+
+@pytest.mark.parametrize("wrap", WRAPS.values(), ids=WRAPS)
 def test_a_wrapped_criterion_keeps_its_sign(data, wrap):
     X, y = data[0].astype(DTYPE), data[1].astype(DTYPE)
     lams = np.geomspace(1e-3, 1e2, 12).astype(DTYPE)
-    for criterion in (rls.log_marginal_likelihood, rls.gcv, rls.loo):
+    for criterion in (rls.log_marginal_likelihood, rls.loo):
         plain, wrapped = (rls.fit(rls.Gaussian(1.5), X, y, lams=lams, criterion=c) for c in (criterion, wrap(criterion)))
         assert plain.lam == wrapped.lam, criterion.__name__
         assert_close(wrapped.errors, plain.errors, 10 * TIGHT)
-    tuned = rls.tune(rls.Gaussian(1.5), X, y, criterion=wrap(rls.log_marginal_likelihood), steps=3)
+
+
+def test_the_search_knows_the_sign_of_a_wrapped_criterion(data):
+    X, y = data[0].astype(DTYPE), data[1].astype(DTYPE)
+    tuned = rls.tune(rls.Gaussian(1.5), X, y, criterion=WRAPS["both"](rls.log_marginal_likelihood), steps=3)
     assert tuned.error <= tuned.start_error
 
 
@@ -168,9 +175,8 @@ def test_landmarks_are_drawn_by_weight(rng, method):
     heavy = np.where(np.arange(360) < 30, 100.0, np.where(np.arange(360) < 60, 0.01, 0))
     drawn = [rls.landmarks(rls.Gaussian(0.1), X, 10, key=jax.random.key(s), weights=heavy, method=method).indices for s in range(5)]
     assert np.mean(np.asarray(drawn) < 30) > 0.95
-    residual = rls.landmarks(rls.Gaussian(1.0), X, 30, key=jax.random.key(0), weights=weights, method=method).trace_residual
-    factor = rls.factor_subset(rls.Gaussian(1.0), X, chosen, weights=weights)
-    assert abs(float(residual) - float(factor.trace_residual)) <= 1e3 * EPS * weights.sum()
+    factor = factor_subset(rls.Gaussian(1.0), array(X), chosen, weights=array(weights))
+    assert abs(float(chosen.trace_residual) - float(factor.trace_residual)) <= 1e3 * EPS * weights.sum()
 
 
 @pytest.mark.float64

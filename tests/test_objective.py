@@ -60,29 +60,22 @@ def check(kernel, X, Y, lam, weights, name="loo", intercept=True, tolerance=1e-6
 
 
 @pytest.mark.float64
-@pytest.mark.parametrize("name", [name for name in CASES if name != "gaussian"])  # which is below, with every criterion
-def test_every_kernel(name):
-    """Value, gradient and Hessian-vector product, weighted, with intercept and two targets, in all arrays at once."""
+@pytest.mark.parametrize("name", ["gaussian, a width per column", "laplacian", "sum", "feature map"])
+def test_kernels_of_every_kind(name):
+    """Value, gradient and Hessian-vector product, weighted, with intercept and two targets, in all arrays at once: of one that is smooth,
+    one that is not, one of two parts and one with features. Derivatives of every kernel by itself are held in `test_kernels.py`."""
     case = CASES[name]
     X, Y, v = problem(case.columns)
     smooth = case.coincident is not None
     check(case.kernel, X, Y, 0.3, v, second=1e-6 if smooth else None)
 
 
-ROUTES = {"gram": (rls.Gaussian(1.25), [(False, False), (True, True)]), "features": (rls.Linear(), [(False, True), (True, False)])}
-
-
 @pytest.mark.float64
 @pytest.mark.parametrize("name", CRITERIA)
-@pytest.mark.parametrize(
-    ("kernel", "weighted", "intercept"),
-    [(kernel, *both) for kernel, pairs in ROUTES.values() for both in pairs],
-    ids=[f"{route}-{w}-{i}" for route, (_, pairs) in ROUTES.items() for w, i in pairs],
-)
-def test_every_criterion_and_route(kernel, name, weighted, intercept):
-    """Every criterion on both routes, with every combination of weights and intercept on one of them: each is a program of its own."""
+@pytest.mark.parametrize(("kernel", "intercept"), [(rls.Gaussian(1.25), True), (rls.Linear(), False)], ids=["gram", "features"])
+def test_every_criterion_and_route(kernel, intercept, name):
+    """With weights; without, first derivatives of every criterion are in the contract's tests, and second ones below."""
     X, Y, v = problem()
-    v = v if weighted else None
     check(kernel, X, Y, 0.3, v, name, intercept)
 
 
@@ -187,7 +180,22 @@ def test_best_lam_by_the_implicit_function_theorem():
 
 def test_best_lam_at_the_end_of_its_grid_stands_still():
     X, Y, _ = problem()
-    lams = array([1e3, 1e4])
-    got, slope = jax.jit(jax.value_and_grad(lambda w: rls.best_lam(rls.Gaussian(w), array(X), array(Y[:, 0]), lams)))(1.0)
-    assert_close(got, 1e3, 1e-6)
-    assert slope == 0
+    chosen = jax.jit(jax.value_and_grad(lambda w, y, lams: rls.best_lam(rls.Gaussian(w), array(X), y, lams)))
+    for y, lams, end in ((Y[:, 0], [1e3, 1e4], 1e3), (np.resize([1.0, -1.0], len(X)), [1.0, 3.0], 3.0)):
+        got, slope = chosen(1.0, array(y), array(lams))
+        assert_close(got, end, 1e-6 if X64 else 1e-4)
+        assert slope == 0
+
+
+@pytest.mark.float64
+def test_best_lam_by_a_loss_of_ones_own(unchecked):
+    """Its minimum, and the derivative of that, are those of the loss."""
+    X, Y, _ = problem(n=30, seed=2)
+    quartic = lambda residuals, labels: residuals**4  # noqa: E731
+    best = jax.jit(jax.value_and_grad(lambda w: rls.best_lam(rls.Gaussian(w), array(X), array(Y[:, 0]), loss=quartic)))
+    h = 1e-4
+    assert_close(best(1.0)[1], (best(1 + h)[0] - best(1 - h)[0]) / (2 * h), 1e-5)
+    error = jax.jit(lambda lam: rls.loo(rls.factorize(rls.Gaussian(1.0), array(X)), array(Y[:, 0]), lam, loss=quartic))
+    assert np.argmin(error(best(1.0)[0] * jnp.array([0.99, 1.0, 1.01]))) == 1
+    with pytest.raises(ValueError, match="loss must be a function"):
+        rls.best_lam(rls.Gaussian(1.0), array(X), array(Y[:, 0]), loss="squared")

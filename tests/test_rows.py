@@ -380,3 +380,25 @@ def test_a_model_on_points_counts_the_columns_of_any_source():
     model = rls.Model(rls.Gaussian(1.0), array(X), array(V), array(0.0))
     with pytest.raises(ValueError, match=f"X must have {D} columns, the columns it was fitted on, and has 2"):
         model.predict(Slabs(X[:, :2]))
+
+
+def test_a_single_sparse_row():
+    assert (sparse_rows(scipy.sparse.csr_array(wide(X[:1]))).map(lambda x: x) == array(X[:1])).all()
+
+
+@pytest.mark.parametrize("weights", [None, V], ids=["plain", "weights"])
+def test_moments_about_their_means(weights):
+    """Sums of products about the means; the means themselves are the new origins, from which nothing is left."""
+    v, Y = np.ones(N) if weights is None else weights, PAIR["a"]
+    b, y = X - v @ X / v.sum(), Y - v @ Y / v.sum()
+    given = None if weights is None else array(weights)
+    found = jax.jit(lambda: rls.moments(rls.DenseRows(array(X)), rls.Linear(), array(Y), given, origin=array(X[0])).centred(True))()
+    assert_close(found.second, (v[:, None] * b).T @ b, TOLERANCE)
+    assert_close(found.cross, (v[:, None] * b).T @ y, TOLERANCE)
+    assert_close(found.square, v @ y**2, TOLERANCE)
+    assert_close(found.trace, np.sum(v * np.sum(X**2, axis=1)), TOLERANCE)
+    assert_close(found.origin, v @ X / v.sum(), TOLERANCE)
+    assert_close(found.label_origin, v @ Y / v.sum(), TOLERANCE)
+    assert not found.first.any() and not found.label.any() and found.centred(False) is found
+    bare = rls.moments(rls.DenseRows(array(X)), rls.Linear(), origin=array(X[0]))
+    assert bare.cross.shape == (D, 0) and bare.label.shape == (0,)

@@ -253,6 +253,9 @@ def test_leaving_all_of_the_weight_out_raises_by_the_groups_name(unchecked):
     made = rls.factorize(KERNEL, X, weights=ALONE)
     refused(lambda: rls.kfold(made, Y, LAMS, PLAIN), message)
     refused(lambda: rls.loo_residuals(made, Y, 0.1, PLAIN), message)
+    small = np.where(np.isin(np.arange(N), [2, 3]), 0, 1)
+    heavy = rls.factorize(KERNEL, X, weights=np.eye(N)[3] + np.eye(N)[2])
+    refused(lambda: rls.kfold(heavy, Y, LAMS, small), "the group of rows 2, 3 holds all of the weight")
     for door in (rls.fit, rls.tune, lambda *args, **named: rls.objective(*args, 0.1, **named)):
         refused(lambda door=door: door(KERNEL, X, Y, weights=ALONE, groups=PLAIN), message)
     refused(lambda: rls.loo(rls.factorize(KERNEL, X, weights=np.eye(N)[3]), Y, LAMS), "row 3 holds all of the weight")

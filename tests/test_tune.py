@@ -1,13 +1,18 @@
 """The search: it reaches what a grid reaches, never loses ground, says why it stopped, and takes what it is given."""
 
+import re
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import scipy.sparse
 from support import DTYPE, X64, assert_close
 
 import jaxrls as rls
+from jaxrls.support.progress import progress_bar
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +22,7 @@ def optax_promotes():
         yield
 
 
-def problem(n=60, seed=0):
+def problem(n=40, seed=0):
     rng = np.random.default_rng(seed)
     X = rng.uniform(-2, 2, size=(n, 3)).astype(DTYPE)
     y = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.1 * rng.normal(size=n)
@@ -41,7 +46,7 @@ def test_reaches_the_best_of_a_grid():
 
 
 def test_a_width_per_column_finds_the_relevant_columns():
-    X, y = problem(n=100)
+    X, y = problem()
     one, each = rls.tune(rls.Gaussian(1.0), X, y), rls.tune(rls.Gaussian(np.ones(3, DTYPE)), X, y)
     assert each.error < one.error
     assert each.kernel.width[2] > 3 * each.kernel.width[0]
@@ -58,7 +63,7 @@ def test_weights_of_several_kernels():
 
 @pytest.mark.parametrize("criterion", ["gcv", "log_marginal_likelihood", "kfold", "holdout", "own"])
 def test_criteria(criterion):
-    X, y = problem(n=40)
+    X, y = problem()
     options = {
         "gcv": {"criterion": rls.gcv},
         "log_marginal_likelihood": {"criterion": rls.log_marginal_likelihood},
@@ -71,20 +76,20 @@ def test_criteria(criterion):
 
 
 def test_any_optimiser():
-    X, y = problem(n=40)
+    X, y = problem()
     tuned = rls.tune(rls.Gaussian(4.0), X, y, optimizer=optax.adam(0.1), steps=30)
     assert tuned.error < tuned.start_error
     assert tuned.reason == "all 30 steps used"
 
 
 def test_never_worse_than_the_start():
-    X, y = problem(n=40)
+    X, y = problem()
     tuned = rls.tune(rls.Gaussian(1.0), X, y, optimizer=optax.sgd(50.0), steps=5)
     assert tuned.error <= tuned.start_error
 
 
 def test_several_starts_from_the_data():
-    X, y = problem(n=40)
+    X, y = problem()
     options = {"start": "data", "steps": 10}
     one = rls.tune(rls.Gaussian(1e3), X, y, **options)
     many = rls.tune(rls.Gaussian(1e3), X, y, starts=4, key=jax.random.key(0), **options)
@@ -109,7 +114,7 @@ def test_median_distance():
 
 
 def test_offset_of_zero_stays_and_parameters_of_functions_may_be_negative():
-    X, y = problem(n=40)
+    X, y = problem()
     tuned = rls.tune(rls.Polynomial(2, offset=0.0), X, y, steps=3)
     assert tuned.kernel.offset == 0
 
@@ -122,7 +127,7 @@ def test_offset_of_zero_stays_and_parameters_of_functions_may_be_negative():
 
 
 def test_two_targets_and_weights():
-    X, y = problem(n=40)
+    X, y = problem()
     tuned = rls.tune(rls.Gaussian(3.0), X, np.stack([y, -y], axis=1), weights=np.linspace(0.5, 2, 40).astype(DTYPE), steps=5)
     assert tuned.predict(X).shape == (40, 2)
     assert tuned.error < tuned.start_error
@@ -177,6 +182,18 @@ def test_errors(options, message, unchecked):
     X, y = problem(n=20)
     with pytest.raises(ValueError, match=message):
         rls.tune(rls.Gaussian(1.0), X, y, **options)
+
+
+def test_sparse_rows_are_refused():
+    X, y = problem(n=20)
+    with pytest.raises(ValueError, match=re.escape("tune needs a dense X: pass X.toarray(), or fit(Linear(), X)")):
+        rls.tune(rls.Linear(), scipy.sparse.csr_array(X), y)
+
+
+def test_a_bar_without_tqdm_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    with pytest.raises(ImportError, match="progress=True needs tqdm"), progress_bar(True, 3, "tune", "step"):
+        pass
 
 
 def test_inside_jit():

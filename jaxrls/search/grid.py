@@ -31,5 +31,6 @@ def lambda_grid(factor: Factor, num: int = 100) -> Float[Array, " num"]:
 
 def lambda_range(factor: Factor, low=0.0) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """The ends of that grid: the precision of the factor, or `low` where that is larger, and 10·Σs, which takes no spectrum."""
-    low = jnp.maximum(jnp.maximum(factor.precision_floor(), low), jnp.finfo(factor.dtype).tiny)
+    tiny = 2 * jnp.finfo(factor.dtype).tiny  # twice, as what exp and log round must not fall out of the range
+    low = jnp.maximum(jnp.maximum(factor.precision_floor(), low), tiny)
     return low, jnp.maximum(10 * factor.trace(), 10 * low)

@@ -363,8 +363,7 @@ def factor_symmetric(K, weights: Weights, intercept: bool, expansion: Expansion,
     if intercept:
         U = U - h[:, None] * matmul(h, U)[None, :]  # once more, which keeps the intercept exact for λ down to the precision of K
         shift = matmul(weights.scale(mean if lift is None else mean + lift), U)
-    # Entries of K as large as what centring takes off are rounded one by one, and together come to about 4√n·eps of one such entry.
-    floor = rounding(n, s, 4 * jnp.max(h) / n**0.5 * constant)
+    floor = rounding(n, s, 4 * jnp.max(h) / n**0.5 * constant)  # of what is taken off entries are rounded one by one: 4√n·eps of one
     solved = None if semidefinite else jnp.where(s < -floor, 0, 1).astype(dtype)
     s, below = clip(s, constant)
     design = None if weights.values is None else DenseRows(K)

@@ -134,6 +134,7 @@ def solve_subset(
     # A direction's level is that of the entries of BᵀB that it adds up: far above the others' where landmarks nearly depend.
     q = lift.lead.shape[0]
     V = jnp.concatenate([V[:q], matmul(tail, V[q:])])  # ΦV = B V from here on
+    least = rounding(len(s), s)
     level = jax.vmap(partial(rounding, len(s), s))(matmul(jnp.diagonal(sums.second), V**2))
     s = jnp.maximum(s, jnp.maximum(level, jnp.finfo(s.dtype).tiny))
     damped = ridge * jnp.max(kernel.diag(chosen.points)) * weights.total / len(s)  # eigenvalues of K̂ that the ridge makes smaller
@@ -158,7 +159,7 @@ def solve_subset(
         leaving=leaving,
         weights=weights,
         expansion=OnLandmarks(chosen.points),
-        said=Report("subset", 2 * (jnp.mean(level) + damped), jnp.zeros_like(below), trace, ridge),
+        said=Report("subset", 2 * (2 * jnp.mean(level) - least + damped), jnp.zeros_like(below), trace, ridge),
         intercept=intercept,
         complete=False,
     )

@@ -103,7 +103,7 @@ class CholeskyFeatures(Factor):
         second, r = jax.lax.stop_gradient(self.second), len(self.middle)
         largest = jnp.linalg.norm(second)[None]
         floor = 2 * rounding(r, largest)
-        if self.map.back is not None:
+        if self.left_over is not None:
             moved = jnp.sqrt(jnp.trace(second) + self.left_over) * jnp.linalg.norm(jax.lax.stop_gradient(self.map.back))
             floor = jnp.maximum(floor, 6 * rounding(1 / r, jnp.sqrt(largest)) * moved)
         return Report("cholesky", floor, jnp.zeros((), self.dtype), self.left_over, self.ridge)

@@ -69,7 +69,7 @@ def test_least_squares_has_the_textbooks_diagnostics():
     X, Y, _ = data()
     n, y = len(X), Y[:, 0]
     factor = support.factorize(rls.Linear(), array(X), route="features", intercept=True)
-    lam = 100 * float(factor.precision_floor())
+    lam = 1e3 * EPS * float(factor.spectrum().s.max())
     A = np.hstack([X, np.ones((n, 1))])
     H = A @ np.linalg.pinv(A)
     h, r = np.diag(H), y - H @ y

@@ -11,12 +11,10 @@ from jaxtyping import Array, Float
 from jaxrls.factors.contract import Coefficients, Factor, Report, Solution, as_columns
 from jaxrls.factors.expansion import Expansion
 from jaxrls.factors.weights import Labels, Weights
+from jaxrls.linalg.decompositions import rounding
 from jaxrls.linalg.inverses import inverse, solve_diag
 from jaxrls.linalg.products import matmul, power_of_two
 from jaxrls.support.pytrees import pytree, static
-
-# Steps of the power method: the level of rounding needs its eigenvalue to a few percent.
-POWER_STEPS = 10
 
 
 @pytree
@@ -37,9 +35,9 @@ class CholeskyGram(Factor):
 
     @property
     def report(self):
-        """The precision floor by the power method."""
-        largest = _largest_eigenvalue(jax.lax.stop_gradient((self.K, self.weights)))
-        return Report("cholesky", self.n * jnp.finfo(self.dtype).eps * largest, jnp.zeros((), self.dtype))
+        """The precision floor by the diagonal: a Cholesky factor is rounded entry by entry, not relative to s_max."""
+        largest = jnp.max(jnp.diagonal(self.weights.scale_both(jax.lax.stop_gradient(self.K))))
+        return Report("cholesky", 6 * rounding(self.n, largest[None]), jnp.zeros((), self.dtype))
 
     @property
     def route(self):
@@ -209,16 +207,3 @@ class GramSolution(Solution):
             return A
         share = f.weights.root / f.weights.total
         return A + share[None, :] - matmul(share, f.weights.scale(A))[None, :]
-
-
-def _largest_eigenvalue(problem):
-    """s_max of √v K √v by the power method from the constant, which most kernels' first eigenvector is near."""
-    K, weights = problem
-
-    def step(_, state):
-        x, _ = state
-        x = weights.scale(matmul(K, weights.scale(x)))
-        length = jnp.linalg.norm(x)
-        return x / jnp.where(length > 0, length, 1), length
-
-    return jax.lax.fori_loop(0, POWER_STEPS, step, (weights.direction, jnp.zeros((), K.dtype)))[1]

@@ -23,6 +23,7 @@ from jaxrls.factors.landmarks import Landmarks
 from jaxrls.factors.subset import cholesky, left_over, lengths
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.kernels.kernel import Kernel
+from jaxrls.linalg.decompositions import rounding
 from jaxrls.linalg.inverses import triangular_inverse
 from jaxrls.linalg.products import matmul
 from jaxrls.rows.gram import gram
@@ -98,9 +99,13 @@ class CholeskyFeatures(Factor):
 
     @property
     def report(self):
-        """The precision floor by the norm of ΦᵀΦ, which bounds s_max."""
-        eps = jnp.finfo(self.dtype).eps
-        floor = max(self.n, len(self.middle)) * eps * jnp.linalg.norm(jax.lax.stop_gradient(self.second))
+        """The precision floor by the norm of ΦᵀΦ, which bounds s_max, and by what L⁻ᵀ makes of the rounding of k(x, landmarks)."""
+        second, r = jax.lax.stop_gradient(self.second), len(self.middle)
+        largest = jnp.linalg.norm(second)[None]
+        floor = 2 * rounding(r, largest)
+        if self.left_over is not None:
+            moved = jnp.sqrt(jnp.trace(second) + self.left_over) * jnp.linalg.norm(jax.lax.stop_gradient(self.map.back))
+            floor = jnp.maximum(floor, 6 * rounding(1 / r, jnp.sqrt(largest)) * moved)
         return Report("cholesky", floor, jnp.zeros((), self.dtype), self.left_over, self.ridge)
 
     @property

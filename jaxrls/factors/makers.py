@@ -65,7 +65,8 @@ def factor_features(
         U = U - h[:, None] * matmul(h, U)[None, :]
     basis, s = Vt.T * sigma, sigma**2
     design = None if v.values is None else DenseRows(Phi)
-    said = Report("features", rounding(Phi.shape[0], s), jnp.zeros((), Phi.dtype))
+    floor = (20 * rounding(len(s), sigma)) ** 2  # σ is rounded, not its square: 5 % of √λ
+    said = Report("features", floor, jnp.zeros((), Phi.dtype))
     shift = matmul(mean, basis)
     return Spectrum(DenseRows(U), s, None, mean, basis, shift, None, design, None, v, Primal(), said, intercept, complete)
 
@@ -80,7 +81,7 @@ def factor_covariance(
 
     Φᵀ√v C √v Φ = V diag(s) Vᵀ, and U = C√vΦ V/√s is formed in row blocks whenever it is needed and never kept, so that LOO costs a
     second pass over the rows and no memory of their number. Squares the condition number, as K does: directions with
-    s below r·eps·s_max count as absent, columns √(r·eps) times as small as the largest (float32: 1e-3) among them: where such columns
+    s below √r·eps·s_max count as absent, columns √(√r·eps) times as small as the largest (float32: 1e-3) among them: where such columns
     matter, scale them, as a ridge needs anyway, or take `factor_features` or `route="cholesky"`, which keep them.
     With no more rows than features the smaller ΦΦᵀ takes its place.
 

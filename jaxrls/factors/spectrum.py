@@ -362,7 +362,7 @@ def factor_symmetric(K, weights: Weights, intercept: bool, expansion: Expansion,
     if intercept:
         U = U - h[:, None] * matmul(h, U)[None, :]  # once more, which keeps the intercept exact for λ down to the precision of K
         shift = matmul(weights.scale(mean if lift is None else mean + lift), U)
-    floor = rounding(n, s, constant)
+    floor = rounding(n, s, 4 * jnp.max(h) / n**0.5 * constant)  # of what is taken off entries are rounded one by one: 4√n·eps of one
     solved = None if semidefinite else jnp.where(s < -floor, 0, 1).astype(dtype)
     s, below = clip(s, constant)
     design = None if weights.values is None else DenseRows(K)
@@ -381,7 +381,7 @@ def solve_features(rows: Rows, labels: Labels, weights: Weights, intercept: bool
     s, V, inverse_sigma, below = spectrum_of(sums.second, constant)
     basis = V * jnp.sqrt(s)
     shift = matmul(sums.origin, basis) if intercept else jnp.zeros_like(s)
-    said, middle = Report("covariance", rounding(rows.shape[0], s, constant), below), sums.origin if intercept else None
+    said, middle = Report("covariance", 2 * rounding(r, s, constant), below), sums.origin if intercept else None
     options = rows, s, V * inverse_sigma, middle, basis, shift, None, None, None, weights, Primal(), said, intercept, False
     return Spectrum(*options).solve_moments(labels, sums)
 

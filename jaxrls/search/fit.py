@@ -217,18 +217,19 @@ def _inspect(fit: Fit, default_grid: bool) -> None:
         worst = int(np.argmax(np.asarray(fit.run.residuals)))
         why = REASONS[int(fit.run.reason[worst])]
         _warn(f"the iteration stopped at a residual of {float(fit.run.residuals[worst]):.2g}: {why}: take more landmarks, or a larger λ")
-    if lams.min() < 0.99 * float(fit.floor):
+    known = lams[lams >= 0.99 * float(fit.floor)]
+    # Errors below the floor matter where they were chosen, or where they may have hidden a better λ next to the chosen one.
+    if len(known) < len(lams) and (len(known) == 0 or bool((chosen <= known.min()).any())):
         _warn(
             f"λ below {float(fit.floor):.2g} is below the precision of the factor, and the grid goes down to {lams.min():.2g}: drop those, or use float64"
         )
     low, high = bool((chosen <= lams.min(axis=0)).any()), bool((chosen >= lams.max(axis=0)).any())
     unregularised = default_grid and lams.min() > 2 * float(fit.floor)  # below the grid's low end the fit no longer changes
     if len(lams) > 1 and (high or low and not unregularised):
-        edge, remedy = ("smallest", "smaller") if low else ("largest", "larger")
-        _warn(
-            f"the chosen λ, {lams.min() if low else lams.max():.3g}, is the {edge} of the grid: pass lams= that reach {remedy} values, "
-            "or change the kernel"
-        )
+        edge, remedy = ("smallest", "pass lams= that reach smaller values") if low else ("largest", "pass lams= that reach larger values")
+        if low and default_grid and lams.min() <= 1.01 * float(fit.floor):
+            remedy = "below it is rounding, so use float64"
+        _warn(f"the chosen λ, {lams.min() if low else lams.max():.3g}, is the {edge} of the grid: {remedy}, or change the kernel")
 
 
 def _warn(message: str) -> None:

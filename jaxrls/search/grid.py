@@ -11,7 +11,7 @@ def lambda_grid(factor: Factor, num: int = 100) -> Float[Array, " num"]:
     """A geometric grid of λ that spans all fits the factor can tell apart, ascending.
 
     From λ where effective degrees of freedom are at most 1/10, 10·Σs, down to a thousandth of the smallest eigenvalue that is
-    not rounding, or to the precision of the factor, n·eps·s_max, whichever is larger: below it λ is noise.
+    not rounding, or to the precision of the factor, √n·eps·s_max, whichever is larger: below it λ is noise.
 
     **Shapes**: (num,). `num` is static. **Cost** O(r). **Raises** `ValueError` for a `num` below 1, and for a factor without a spectrum.
     **Source**: the rule of GURLS's

@@ -90,7 +90,7 @@ def first_guess(problem: Problem, start: str, lams, loss: Callable, near: bool):
         rows, counted = sample
         part = *jax.tree.map(lambda a: np.asarray(a)[rows], (X, Y)), counted  # on the host: no program to compile for it
         results = jax.device_get([_judge(kernel, *part, lams, loss=loss, intercept=intercept) for kernel in kernels])
-        growth = (n / len(rows)) ** 2  # s_max grows as the number of rows does, and so does the rounding of K relative to it
+        growth = (n / len(rows)) ** 1.5  # s_max grows as the number of rows does, and the rounding of K relative to it as its root
         return [(e if np.isfinite(e) else np.inf, k, lam, growth * floor) for k, (e, lam, floor) in zip(kernels, results, strict=True)]
 
     def multiple(kernel, factor):

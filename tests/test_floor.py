@@ -104,7 +104,7 @@ def test_a_kernel_that_is_only_semidefinite_is_not_called_indefinite(name):
         factor = rls.factorize(jax.tree.map(lambda a, dtype=dtype: jnp.asarray(a, dtype), kernel), jnp.asarray(twice, dtype), route=route)
         spectrum = factor.spectrum()
         assert spectrum.solved is None or bool((spectrum.solved == 1).all())
-        assert float(spectrum.indefinite) <= float(N**0.5 * jnp.finfo(dtype).eps)
+        assert float(spectrum.report.indefinite) <= float(N**0.5 * jnp.finfo(dtype).eps)
 
 
 def test_what_is_clearly_negative_is_left_out():

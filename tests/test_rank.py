@@ -79,15 +79,6 @@ def test_how_the_landmarks_are_chosen(monkeypatch):
         assert asked["num"] == rank.FEWEST and asked["progress"] is progress and (asked["weights"] == weights).all()
 
 
-def test_the_most_landmarks_that_memory_holds(monkeypatch):
-    """Four n×m arrays, and half of the rows at most; half of them too where the memory is not known."""
-    X = array(np.zeros((N, 2)))
-    row = 4 * N * X.dtype.itemsize
-    for room, most in ((260 * row, 260), (261 * row - 1, 260), (10 * N * row, N // 2), (None, N // 2)):
-        monkeypatch.setattr(rank, "memory_bytes", lambda room=room: room)
-        assert rank._most(X) == most
-
-
 def test_where_memory_ends(monkeypatch):
     """No room for K, nor for enough landmarks: the most there is room for, said in the result."""
     room = rls.estimate(rls.Gaussian(0.01), (N, 2), landmarks=260, dtype=DTYPE).bytes

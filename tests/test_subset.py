@@ -343,10 +343,3 @@ def test_errors_say_what_to_do(call, message, unchecked):
 @pytest.mark.any_precision
 def test_every_fourth_landmark_leads():
     assert subset.lead_order(10).tolist() == [0, 4, 8, 1, 5, 9, 2, 6, 3, 7]
-
-
-def test_numbers_are_kept_where_they_take_a_quarter_of_memory(monkeypatch):
-    like, size = jnp.zeros((3, 2), DTYPE), np.dtype(DTYPE).itemsize
-    for room, fits in ((4 * 30 * size, True), (4 * 30 * size - 1, False), (None, True)):
-        monkeypatch.setattr(subset, "memory_bytes", lambda room=room: room)
-        assert subset._fits(10, like) == fits

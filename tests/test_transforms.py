@@ -73,6 +73,9 @@ COMPUTATIONS = {
     "factor_subset": lambda p: rls.loo(
         rls.factor_subset(rls.Gaussian(1.5), p.X, jnp.arange(4), weights=p.weights, intercept=True), p.Y, p.lams
     ),
+    "factor_iterative": lambda p: rls.loo(
+        rls.factor_iterative(rls.Gaussian(1.5), p.X, jnp.arange(4), weights=p.weights, tol=10 * EPS), p.Y, p.lams
+    ),
     "factorize, cholesky": lambda p: rls.loo(factor(p, "cholesky"), p.Y, p.lams),
     "factorize, cholesky on landmarks": lambda p: rls.loo(
         rls.factorize(kernel(p), p.X, weights=p.weights, landmarks=jnp.arange(4), route="cholesky"), p.Y, p.lams
@@ -112,6 +115,7 @@ ON_THE_HOST = {
     "certificate": "writes a sentence",
     "decode": "labels may be text",
     "encode": "labels may be text",
+    "estimate": "computes with shapes",
     "folds": "shapes depend on the labels",
     "load": "reads a file",
     "pytree": "makes a class",

@@ -278,5 +278,5 @@ def factor_iterative(
     chosen = without_trace(as_landmarks(rows, landmarks))
     near = solve_subset(kernel, rows, chosen, Labels.none(v), v, intercept, drop=False, block_size=block_size).factor
     key = jax.random.key(0) if key is None else key
-    signs = jax.random.rademacher(key, (rows.shape[0], probes), rows.dtype)
+    signs = jnp.where(jax.random.bits(key, (rows.shape[0], probes), jnp.uint8) % 2 == 0, 1, -1).astype(rows.dtype)
     return IterativeGram(kernel, rows, v, Dual(rows.dense()), near, signs, tol, steps, products, intercept, block_size)

@@ -151,26 +151,30 @@ def _searched(problem: Problem, route: str | None, per_target: bool, jitted: Cal
     """The fit with the best λ of a search, which looks at values."""
     if not is_concrete(problem):
         raise ValueError("lams='search' looks at values, which have none inside jax.jit: give numbers, or call fit outside")
-    solution = jitted(_solution)(problem, route=route)
+    solution = jitted(_solved)(problem, route=route)
     found = search(problem, solution, per_target)
-    return replace(jitted(_conclude)(problem, solution, *found[:4]), search=found.words)
+    return replace(jitted(_concluded)(problem, solution, *found[:4]), search=found.words)
 
 
 @partial(jax.jit, static_argnames=("num", "per_target", "route"))
 def _fit(problem: Problem, lams, *, num: int, per_target: bool, route: str | None) -> Fit:
     """The fit with the best λ of a grid."""
-    solution = _solution(problem, route=route)
+    solution = problem.solution(route)
     lams = lambda_grid(solution.factor, num) if lams is None else lams
     errors = problem.errors(solution, lams)
     return _conclude(problem, solution, lams, errors, *_choose(lams, errors, per_target))
 
 
 @partial(jax.jit, static_argnames="route")
-def _solution(problem: Problem, *, route: str | None) -> Solution:
+def _solved(problem: Problem, *, route: str | None) -> Solution:
     return problem.solution(route)
 
 
 @jax.jit
+def _concluded(problem, solution, lams, errors, lam, error) -> Fit:
+    return _conclude(problem, solution, lams, errors, lam, error)
+
+
 def _conclude(problem: Problem, solution: Solution, lams, errors, lam, error) -> Fit:
     """The model at one λ, or one for each target, and how it was chosen."""
     factor, drop, at = solution.factor, solution.labels.drop_axis, lam.reshape(1, -1)

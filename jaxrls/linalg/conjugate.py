@@ -72,7 +72,7 @@ def conjugate_gradients(
         P=Z,
         weight=jnp.sum(B * Z, axis=0),
         best=jnp.zeros_like(B),
-        smallest=jnp.where(length > 0, 1.0, 0.0).astype(B.dtype),
+        smallest=(length > 0).astype(B.dtype),
         since=zero,
         going=one & (length > 0),
         reason=jnp.where(length > 0, ALL_STEPS, CONVERGED),

@@ -12,6 +12,7 @@ from support import DTYPE, X64, array, assert_close
 import jaxrls as rls
 from jaxrls import factor_iterative
 from jaxrls.linalg import conjugate
+from jaxrls.search.fit import _inspect as inspect
 
 N, KERNEL = 64, rls.Gaussian(1.0)
 LAMS = np.array([0.03, 0.3, 3.0])
@@ -89,10 +90,9 @@ def test_says_where_rounding_ends_it(data):
     """λ far below what products in float32 can tell: the residual stays, that is said, and no number comes of it."""
     X, Y, _ = data
     _, found = factors(jnp.concatenate([X, X + 1e-9])[:N] / 20, None, True, products=jnp.float32)
-    at = found.solve(Y)._at(array([[1e-12]]), probes=False)
-    assert (np.asarray(at.run.reason) != conjugate.CONVERGED).all()
-    assert (np.asarray(at.run.residuals) > 1e-8).all()
-    assert (np.isfinite(np.asarray(at.dual)).all(axis=0)[0] == (np.asarray(at.run.residuals) <= 0.1)).all()
+    dual, run = found.solve_columns(array([1e-12, 1e-12]), Y)
+    assert (np.asarray(run.reason) != conjugate.CONVERGED).all() and (np.asarray(run.residuals) > 1e-8).all()
+    assert (np.isfinite(np.asarray(dual)).all(axis=0) == (np.asarray(run.residuals) <= 0.1)).all()
     assert not np.isfinite(np.asarray(rls.loo(found, Y, [1e-12]))).any()
 
 
@@ -119,3 +119,29 @@ def test_fit_by_products(data):
         rls.fit(KERNEL, X, Y, route="iterative", lams=[1.0])
     with pytest.raises(ValueError, match="route='iterative' has no spectrum"):
         rls.fit(KERNEL, X, Y, landmarks=20, route="iterative")
+
+
+def test_a_fit_by_products_is_saved_whole(data, tmp_path):
+    X, Y, _ = data
+    fit = rls.fit(KERNEL, X, Y, landmarks=np.arange(0, N, 2), route="iterative", lams=[0.3])
+    rls.save(tmp_path / "fit.npz", fit)
+    back = rls.load(tmp_path / "fit.npz")
+    assert jax.tree.structure(back) == jax.tree.structure(fit)
+    for one, other in zip(jax.tree.leaves(back), jax.tree.leaves(fit), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_fit_says_where_the_iteration_ended_early(data):
+    X, Y, _ = data
+    fit = rls.fit(KERNEL, X, Y, landmarks=np.arange(0, N, 2), route="iterative", lams=[0.3])
+    run = replace(fit.run, reason=fit.run.reason.at[1].set(conjugate.ALL_STEPS), residuals=fit.run.residuals.at[1].set(0.05))
+    with pytest.warns(UserWarning, match="the iteration stopped at a residual of 0.05: all steps were used"):
+        inspect(replace(fit, run=run), False)
+
+
+@pytest.mark.filterwarnings("ignore:λ below")
+def test_a_useless_iteration_is_no_fit(data):
+    """λ so far below what rounding leaves of K that no column comes near."""
+    X, Y, _ = data
+    with pytest.raises(ValueError, match="error is not finite"):
+        rls.fit(KERNEL, X / 100, Y, landmarks=[0, 1], route="iterative", lams=[1e-30])

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from contract.cases import HostRows
 from support import EPS, X64, array
 
 import jaxrls as rls
@@ -140,8 +141,27 @@ def test_taken_by_itself_where_a_spectrum_takes_as_long_as_many_factors(data, mo
 @pytest.mark.parametrize(("backend", "pays"), [("cpu", False), ("gpu", True), ("tpu", True)])
 def test_what_pays_where(backend, pays, monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    assert choose.searching_pays(4000) == pays
-    assert not choose.searching_pays(10) or backend == "tpu"
+    assert choose.suits_cholesky(GAUSSIAN, 4000, choose.SEARCHED) == pays
+    assert not choose.suits_cholesky(GAUSSIAN, 10, choose.SEARCHED) or backend == "tpu"
+    assert (rls.estimate(GAUSSIAN, (4000, 2)).route == "cholesky gram") == pays
+
+
+def test_rows_of_a_host_have_values_and_no_slopes(data):
+    X, Y, _ = data
+    found, grid = searched(GAUSSIAN, HostRows(X), Y[:, 0], landmarks=array(X[::4]))
+    assert float(found.error) <= float(grid.error) * 1.05 and found.search.endswith("from one spectrum")
+
+
+def test_as_many_landmarks_as_it_takes(data):
+    found = rls.fit(rls.Gaussian(3.0), *data[:2], lams="search", landmarks="auto")
+    assert found.search and found.certificate
+
+
+@pytest.mark.parametrize("unit", [1e-17, 1e15])
+def test_labels_of_any_unit(data, unit):
+    X, Y, _ = data
+    one, other = (rls.fit(GAUSSIAN, X, (scale * Y).astype(Y.dtype), lams="search") for scale in (1, unit))
+    np.testing.assert_allclose(float(other.lam), float(one.lam), rtol=1e-2)
 
 
 def test_messages(data):

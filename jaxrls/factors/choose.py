@@ -31,7 +31,7 @@ ROUTES = ("gram", "features", "covariance", "subset", "cholesky", "iterative")
 # 2000 and 5 to 6 at 4000, the fewer in float32 (`benchmarks/run.py --only spectrum` prints it for any machine). On GPUs the reduction to tridiagonal form
 # is bound by memory, and on TPUs the eigendecomposition alone takes minutes to compile: not measured yet, but for the compiling.
 LAMS_PER_SPECTRUM = {"cpu": ((1000, 2), (2000, 3), (3000, 4), (4000, 5)), "tpu": ((1, 100),)}
-SEARCHED = 10
+SEARCHED = 20  # what a search for the best λ counts for: some ten λ, each with its slope, which doubles the work
 ON_OTHERS = ((1000, 5), (2000, 20))
 
 
@@ -60,11 +60,6 @@ def is_primal(kernel: Kernel, n: int, d: int, dtype, landmarks) -> bool:
 def are_few(num: int, n: int) -> bool:
     """Whether `num` values of λ take less time by a Cholesky factor each than by the eigendecomposition of n rows."""
     return num <= lams_per_spectrum(n)
-
-
-def searching_pays(n: int) -> bool:
-    """Whether that holds for as many as a search for the best λ looks at, each with its slope, which doubles the work."""
-    return are_few(2 * SEARCHED, n)
 
 
 def suits_cholesky(kernel: Kernel, n: int, num: int) -> bool:

@@ -5,7 +5,6 @@ the difference P − P̂ the mean of g ∘ (P − P̂)g over random signs g, sol
 estimate does not miss: with more landmarks its standard error falls.
 """
 
-from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -20,8 +19,8 @@ from jaxrls.factors.spectrum import Spectrum
 from jaxrls.factors.subset import solve_subset
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.linalg.conjugate import Iterated, conjugate_gradients
-from jaxrls.linalg.products import matmul
+from jaxrls.linalg.conjugate import Run, conjugate_gradients
+from jaxrls.linalg.products import matmul, transposed_matmul
 from jaxrls.rows.gram import gram_matmul
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import as_rows
@@ -79,22 +78,28 @@ class IterativeGram(Factor):
         kernel = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), self.kernel)
         return gram_matmul(kernel, X, X, V, block_size=self.block_size).astype(self.dtype)
 
-    def solve_columns(self, lams: Float[Array, " k"], B: Float[Array, "n k"]) -> Iterated:
-        """P B with a λ for each column."""
+    def solve_columns(self, lams: Float[Array, " k"], B: Float[Array, "n k"]) -> tuple[Float[Array, "n k"], Run]:
+        """P B with a λ for each column, NaN where that is useless."""
         weights, near = self.weights, self.near_inverse
 
         def apply(V):
             return self.centred(weights.scale(self.times_kernel(weights.scale(self.centred(V))))) + lams * V
 
-        return conjugate_gradients(apply, self.centred(B), partial(near, lams), tol=self.tol, steps=self.steps)
+        X, run = conjugate_gradients(apply, self.centred(B), partial(near, lams), tol=self.tol, steps=self.steps)
+        return jnp.where(run.residuals <= USELESS, X, jnp.nan), run
 
     def near_inverse(self, lams: Float[Array, " k"], V: Float[Array, "n k"]) -> Float[Array, "n k"]:
         """P̂ V = (I − hhᵀ − U diag(s/(s + λ)) Uᵀ) V/λ of the landmarks, λ no smaller than they can tell."""
         f, lams = self.near, jnp.maximum(lams, self.near.report.floor)
-        project = lambda rows, v, V: f.left(rows, f.weights.block(v, rows.shape[0])).T @ V  # noqa: E731
-        share = f.s[:, None] / (f.s[:, None] + lams) * f.rows.sum(project, f.weights.values, V, block_size=f.whole)
-        spread = lambda rows, v: matmul(f.left(rows, f.weights.block(v, rows.shape[0])), share)  # noqa: E731
-        return (self.centred(V) - f.rows.map(spread, f.weights.values, block_size=f.whole)) / lams
+
+        def before(rows, v):
+            return f.unrotated(
+                rows, f.weights.block(v, rows.shape[0])
+            )  # U is this times `rotation`: applied to r numbers a column, and not to all rows
+
+        across = f.rows.sum(lambda rows, v, V: transposed_matmul(before(rows, v), V), f.weights.values, V)
+        kept = matmul(f.rotation, f.s[:, None] / (f.s[:, None] + lams) * matmul(f.rotation.T, across))  # type: ignore[union-attr]
+        return (self.centred(V) - f.rows.map(lambda rows, v: matmul(before(rows, v), kept), f.weights.values)) / lams
 
 
 @pytree
@@ -104,7 +109,7 @@ class SolvedColumns:
     dual: Float[Array, "n L t"]
     remaining: Float[Array, "n L k"]
     probed: Float[Array, "n L k p"]
-    run: Iterated
+    run: Run
 
 
 @pytree
@@ -115,25 +120,28 @@ class IterativeSolution(Solution):
     factor: IterativeGram
     labels: Labels
 
-    def _at(self, lams, probes=True) -> SolvedColumns:
+    def _at(self, lams) -> SolvedColumns:
         """Everything at λ (L, k), by one iteration on all columns."""
-        f, (L, k), scaled = self.factor, lams.shape, self.labels.scaled
-        n, t = scaled.shape
-        signs = f.signs if probes else f.signs[:, :0]
-        p = signs.shape[1]
-        of_labels = jnp.broadcast_to(lams, (L, t)).reshape(-1)
-        of_signs = jnp.repeat(lams.reshape(-1), p)
-        B = jnp.concatenate([jnp.tile(scaled, (1, L)), jnp.tile(signs, (1, L * k))], axis=1)
-        run = f.solve_columns(jnp.concatenate([of_labels, of_signs]), B)
-        run = replace(run, X=jnp.where(run.residuals <= USELESS, run.X, jnp.nan))
-        dual = run.X[:, : L * t].reshape(n, L, t)
-        near = lams * self._near_diagonal(lams)
-        if not p:
-            return SolvedColumns(dual, near, near[..., None][..., :0], run)
-        difference = run.X[:, L * t :] - f.near_inverse(of_signs, jnp.tile(signs, (1, L * k)))
-        probed = (of_signs * jnp.tile(signs, (1, L * k)) * difference).reshape(n, L, k, p)
-        remaining = jnp.clip(near + jnp.mean(probed, axis=-1), self._least(lams), 1)
-        return SolvedColumns(dual, jnp.where(f.weights.used[:, None, None], remaining, 1), probed, run)
+        f, (L, k), t = self.factor, lams.shape, self.labels.scaled.shape[1]
+        n, p = f.signs.shape
+        signs, of_signs = jnp.tile(f.signs, (1, L * k)), jnp.repeat(lams.reshape(-1), p)
+        columns, of_labels = self._columns_of_labels(lams)
+        X, run = f.solve_columns(jnp.concatenate([of_labels, of_signs]), jnp.concatenate([columns, signs], axis=1))
+        difference = X[:, L * t :] - f.near_inverse(of_signs, signs)
+        probed = (of_signs * signs * difference).reshape(n, L, k, p)
+        estimate = lams * self._near_diagonal(lams) + jnp.mean(probed, axis=-1)
+        remaining = jnp.where(f.weights.used[:, None, None], jnp.clip(estimate, self._least(lams), 1), 1)
+        return SolvedColumns(X[:, : L * t].reshape(n, L, t), remaining, probed, run)
+
+    def _dual(self, lams) -> Float[Array, "n L t"]:
+        """c̃ alone."""
+        columns, of_labels = self._columns_of_labels(lams)
+        return self.factor.solve_columns(of_labels, columns)[0].reshape(-1, lams.shape[0], self.labels.scaled.shape[1])
+
+    def _columns_of_labels(self, lams):
+        """The labels once for every λ, (n, L t), and the λ of each column."""
+        scaled = self.labels.scaled
+        return jnp.tile(scaled, (1, lams.shape[0])), jnp.broadcast_to(lams, (lams.shape[0], scaled.shape[1])).reshape(-1)
 
     def _least(self, lams):
         """A bound of λ diag P from below, by |a|⁴ ≤ (aᵀGa)(aᵀPa) for a what is left of a unit vector without the constant."""
@@ -158,7 +166,7 @@ class IterativeSolution(Solution):
 
     def coefficients(self, lams):
         """c = √v c̃, and the weighted mean of y − Kc."""
-        return self._coefficients(self._at(as_columns(lams), probes=False).dual)
+        return self._coefficients(self._dual(as_columns(lams)))
 
     def _coefficients(self, dual):
         f = self.factor
@@ -172,12 +180,11 @@ class IterativeSolution(Solution):
     def residual_norm(self, lams):
         """‖λ c̃‖²."""
         lams = as_columns(lams)
-        return jnp.sum((lams * self._at(lams, probes=False).dual) ** 2, axis=0)
+        return jnp.sum((lams * self._dual(lams)) ** 2, axis=0)
 
     def data_fit(self, lams):
         """ỹᵀ c̃."""
-        dual = self._at(as_columns(lams), probes=False).dual
-        return jnp.sum(self.labels.scaled[:, None, :] * dual, axis=0)
+        return jnp.sum(self.labels.scaled[:, None, :] * self._dual(as_columns(lams)), axis=0)
 
     def logdet(self, lams):
         """Not by products."""

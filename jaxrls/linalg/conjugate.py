@@ -24,11 +24,10 @@ PATIENCE, GROWTH = 30, 1e3
 
 
 @pytree
-class Iterated:
-    """Solutions of A X = B, the relative residuals of every step, and why each column stopped (`REASONS`)."""
+class Run:
+    """How an iteration went: the relative residuals of every step, and why each column stopped (`REASONS`)."""
 
-    X: Float[Array, "n k"]
-    residuals: Float[Array, " k"]  # relative, of the solution that is kept
+    residuals: Float[Array, " k"]  # of the solution that is kept
     history: Float[Array, "steps k"]  # NaN after the last step
     steps: Int[Array, ""]
     reason: Int[Array, " k"]
@@ -53,8 +52,8 @@ class Iteration:
 
 def conjugate_gradients(
     apply: Callable, B: Float[Array, "n k"], precondition: Callable, *, tol: float = 1e-6, steps: int = 200
-) -> Iterated:
-    """Solve A X = B for a symmetric positive definite A, column by column with shared products.
+) -> tuple[Float[Array, "n k"], Run]:
+    """X of A X = B for a symmetric positive definite A, column by column with shared products.
 
     `apply(V)` is A V and `precondition(R)` M R with M near A⁻¹, also symmetric positive definite, for V and R (n, k): column j may have an A and an M
     of its own. A column has converged where ‖b − A x‖ ≤ tol ‖b‖ by the recurrence. **Cost** one product and one preconditioning a step.
@@ -108,4 +107,4 @@ def conjugate_gradients(
         )
 
     end = jax.lax.while_loop(unfinished, step, start)
-    return Iterated(end.best, end.smallest, end.history, end.step, end.reason)
+    return end.best, Run(end.smallest, end.history, end.step, end.reason)

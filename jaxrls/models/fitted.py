@@ -4,7 +4,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.linalg.conjugate import Iterated
+from jaxrls.linalg.conjugate import Run
 from jaxrls.models.model import Model
 from jaxrls.support.pictures import plot_errors, plot_function, plot_left_out, plot_search
 from jaxrls.support.pytrees import pytree, static
@@ -61,7 +61,7 @@ class Fit(_Fitted):
     certificate: str = static(default="")
     num_landmarks: int = static(default=0)
     search: str = static(default="")
-    run: Iterated | None = None
+    run: Run | None = None
     loo_standard_error: Float[Array | np.ndarray, ""] | None = None
 
     def plot(self, ax=None):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import jax.numpy as jnp
 
 from jaxrls.factors import cost
-from jaxrls.factors.choose import check_kernel, check_route, choose_route, is_primal, suits_cholesky
+from jaxrls.factors.choose import SEARCHED, check_kernel, check_route, choose_route, is_primal, suits_cholesky
 from jaxrls.factors.cost import Cost, Sizes
 from jaxrls.kernels.inner import Linear
 from jaxrls.kernels.kernel import Kernel
@@ -93,13 +93,15 @@ def estimate(
     if route in ("features", "covariance") and explicit is None:
         raise ValueError(f"route={route!r} needs explicit features, which {type(kernel).__name__} does not have: use route='gram'")
     objective = call in ("objective", "gradient")
+    plain = call == "fit" and route is None and landmarks is None and choose_route(kernel, n, d, dtype) == "gram"
+    each = objective or plain and suits_cholesky(kernel, n, lams or SEARCHED)  # a Cholesky factor for each λ
     sizes = Sizes(
         n=n,
         d=d,
         r=landmarks or explicit or n,
         itemsize=dtype.itemsize,
         t=targets,
-        L=1 if objective else lams or num,
+        L=1 if objective else lams or (SEARCHED if each else num),
         b=groups or 1,
         weighted=weights,
         given=isinstance(kernel, Linear),
@@ -110,9 +112,7 @@ def estimate(
         taken = "landmarks" if landmarks else "features" if explicit else "gram"
         found = cost.predict(sizes, n if rows is None else rows)
     else:
-        by_shape = choose_route(kernel, n, d, dtype)
-        few = call == "fit" and route is None and landmarks is None and by_shape == "gram" and lams is not None
-        taken = _route(kernel, n, d, dtype, landmarks, "cholesky" if objective or few and suits_cholesky(kernel, n, lams or num) else route)
+        taken = _route(kernel, n, d, dtype, landmarks, "cholesky" if each else route)
         found = _cost(sizes, taken, call, keep, landmarks)
     return Estimate(call, taken, int(found.numbers * dtype.itemsize), found.flops, found.words, n)
 

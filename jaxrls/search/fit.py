@@ -15,7 +15,7 @@ from jaxrls.criteria.criterion import Criterion
 from jaxrls.criteria.left_out import loo
 from jaxrls.criteria.losses import squared_error
 from jaxrls.factors.certificate import certificate_words
-from jaxrls.factors.choose import are_few, choose_route, searching_pays
+from jaxrls.factors.choose import SEARCHED, choose_route, suits_cholesky
 from jaxrls.factors.contract import Coefficients, Solution
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.conjugate import CONVERGED, REASONS
@@ -125,26 +125,28 @@ def _best(problem: Problem, *, lams, num: int, per_target: bool, route: str | No
     """The fit with the best λ: by a spectrum, or where λ are few or cheaper to search for, by Cholesky."""
     rows, options = problem.rows, {"num": num, "per_target": per_target}
     jitted: Any = (lambda fn: fn) if rows.traceable else inspect.unwrap
-    searched, in_memory = isinstance(lams, str), is_concrete(rows) and rows.in_memory
-    suits = in_memory and route is None and not per_target and _suits_cholesky(problem)
-    searched = searched or lams is None and suits and searching_pays(rows.shape[0])
+    in_memory = is_concrete(rows) and rows.in_memory
+    count = 1 if isinstance(lams, str) else SEARCHED if lams is None else len(lams)
+    suits = in_memory and route is None and not per_target and _suits_cholesky(problem, lams, count)
+    searched = isinstance(lams, str) or lams is None and suits
     taken = "cholesky" if searched and suits else route
     if in_memory:
-        of_problem(problem, lams=1 if searched else None if lams is None else len(lams), num=num, route=taken).check()
+        of_problem(problem, lams=1 if searched else None if lams is None else count, num=num, route=taken).check()
     if searched:
         return _searched(problem, taken, per_target, jitted)
-    if suits and lams is not None and is_concrete(lams) and are_few(len(lams), rows.shape[0]):
+    if suits:
         few = jitted(_fit)(problem, lams, route="cholesky", **options)
         if np.isfinite(few.errors).all():  # else the spectrum can tell more
             return few
     return jitted(_fit)(problem, lams, route=route, **options)
 
 
-def _suits_cholesky(problem: Problem) -> bool:
-    """Whether a Cholesky factor for each λ does: any factor suits the criterion, and no doubt about K that its spectrum would have to settle."""
+def _suits_cholesky(problem: Problem, lams, count: int) -> bool:
+    """Whether a Cholesky factor for each of `count` λ does: any factor suits the criterion, and no doubt about K that its spectrum would settle."""
     kernel, rows = problem.kernel, problem.rows
     dense = problem.landmarks is None and choose_route(kernel, *rows.shape, rows.dtype) == "gram"
-    return dense and is_concrete(problem) and kernel.is_semidefinite() and problem.criterion.any_factor
+    known = is_concrete(problem) and (isinstance(lams, str) or is_concrete(lams))
+    return dense and known and problem.criterion.any_factor and suits_cholesky(kernel, rows.shape[0], count)
 
 
 def _searched(problem: Problem, route: str | None, per_target: bool, jitted: Callable) -> Fit:

@@ -47,7 +47,7 @@ def factor(p, route=None):
 
 def facts(f):
     """What a factor says without the signs of its eigenvectors."""
-    return f.s, f.left_vectors() * f.s @ f.left_vectors().T
+    return f.s, jnp.matmul(f.left_vectors() * f.s, f.left_vectors().T, precision="highest")
 
 
 def chosen(fit):
@@ -154,11 +154,13 @@ def test_jit_and_vmap(name):
 
 @EVERY
 def test_export(name):
-    """float32 programs lower for every platform, and hold no float64 that a TPU would not have."""
+    """float32 programs lower for every platform, multiply at full precision, and hold no float64 that a TPU would not have."""
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float32), data())
     exported = jax.export.export(jax.jit(COMPUTATIONS[name]), platforms=["cpu", "cuda", "rocm", "tpu"])(shapes)
     assert exported.platforms == ("cpu", "cuda", "rocm", "tpu")
     assert {out.dtype for out in exported.out_avals if jnp.issubdtype(out.dtype, jnp.floating)} <= {np.dtype(np.float32)}
+    products = [line for line in exported.mlir_module().splitlines() if "stablehlo.dot_general" in line]
+    assert all("precision = [HIGHEST, HIGHEST]" in line or "xi32" in line for line in products), products
     if name not in WIDER_INSIDE:
         assert not re.search(r"tensor<\d[\dx]*xf64>", exported.mlir_module()), "an array of float64"
 

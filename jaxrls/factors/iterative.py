@@ -150,7 +150,7 @@ class IterativeSolution(Solution):
         if not f.intercept:
             return lams / (lams + (length**2)[:, None, None])
         h = f.weights.direction
-        own, far = (1 - h**2)[:, None, None], ((length + h * jnp.dot(h, length)) ** 2)[:, None, None]
+        own, far = (1 - h**2)[:, None, None], ((length + h * matmul(h, length)) ** 2)[:, None, None]
         return own**2 * lams / (own * lams + far)
 
     def _near_diagonal(self, lams):

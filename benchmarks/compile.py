@@ -1,4 +1,4 @@
-"""Compile every public computation for a GPU or a TPU that is not here, and say what it will need there.
+"""Compile the main public computations for a GPU or a TPU that is not here, and say what it will need there.
 
     python benchmarks/compile.py --for h100|v5e [--only path ...] [--sizes 1000 4000] [--out FOLDER]
 

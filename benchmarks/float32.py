@@ -14,6 +14,7 @@ import warnings
 from functools import partial
 from pathlib import Path
 
+import datasets
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,16 +29,10 @@ MARK = "<!-- made by benchmarks/float32.py --table; what is above is kept -->"
 
 def load(name, folder, n):
     """Training rows, n or four fifths of all at most, and up to 5000 others, standardised by the training rows; None where there is no file."""
-    if name == "airfoil":
-        X, y, _ = rls.airfoil()
-        table = np.column_stack([X, y])
-    else:
-        file = Path(folder or "") / f"{name}.csv.gz"
-        if not folder or not file.exists():
-            print(f"{name}: skipped, no {file.name} in {folder or 'a folder named by --data or JAXRLS_DATA'}", flush=True)
-            return None
-        table = np.loadtxt(file, delimiter=",")
-    table = np.random.default_rng(0).permutation(table.astype(float))
+    table = datasets.table(name, folder)
+    if table is None:
+        return None
+    table = np.random.default_rng(0).permutation(table)
     n = min(n, int(0.8 * len(table)))
     scale = table[:n].std(axis=0)
     table = (table - table[:n].mean(axis=0)) / np.where(scale > 0, scale, 1)

@@ -104,6 +104,7 @@ ROWS = {
     "cholesky gram, groups": lambda n=2000: fitted(KERNEL, n, lams=1, groups=n // 5, called={"lams": [1.0], "groups": names(n, 5)}),
     "objective, landmarks": lambda n=100_000: objective(KERNEL, n, landmarks=n // 300, gradient=False),
     "gradient, many rows": lambda n=100_000: objective(0.5 * LINEAR, n, n // 300, gradient=True),
+    "iterative": lambda n=20_000: fitted(KERNEL, n, lams=1, route="iterative", landmarks=n // 50, called={"lams": [1.0]}),
     "path": lambda n=2000: path(n),
     "predict": lambda n=4000: predict(n, 100 * n),
 }

@@ -10,8 +10,8 @@ rounds after a first call.
 import argparse
 import os
 import time
-from pathlib import Path
 
+import datasets
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,15 +26,10 @@ ARD_SETS = ("airfoil", "energy")
 
 def load(name, folder):
     """Standardised (X, y), or None where the file is not there."""
-    if name == "airfoil":
-        X, y, _ = rls.airfoil()
-    else:
-        file = Path(folder or "") / f"{name}.csv.gz"
-        if not folder or not file.exists():
-            print(f"{name}: skipped, no {file.name} in {folder or 'a folder named by --data or JAXRLS_DATA'}", flush=True)
-            return None
-        table = np.loadtxt(file, delimiter=",")
-        X, y = table[:, :-1], table[:, -1]
+    table = datasets.table(name, folder)
+    if table is None:
+        return None
+    X, y = table[:, :-1], table[:, -1]
     return (X - X.mean(axis=0)) / X.std(axis=0), (y - y.mean()) / y.std()
 
 

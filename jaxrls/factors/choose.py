@@ -28,11 +28,10 @@ from jaxrls.support.target import platform
 
 ROUTES = ("gram", "features", "covariance", "subset", "cholesky", "iterative")
 # How many λ take as long by a Cholesky factor and inverse each as one eigendecomposition, from so many rows on. On CPUs 2 to 6 at n = 1000, 3 to 4 at
-# 2000 and 5 to 6 at 4000, the fewer in float32 (`benchmarks/run.py --only spectrum` prints it for any machine). On GPUs the reduction to tridiagonal form
-# is bound by memory, and on TPUs the eigendecomposition alone takes minutes to compile: not measured yet, but for the compiling.
+# 2000 and 5 to 6 at 4000, the fewer in float32 (`benchmarks/run.py --only spectrum` prints it for any machine). On TPUs an eigendecomposition takes minutes
+# to compile. GPUs have not been measured, and go by the CPUs' numbers until they are.
 LAMS_PER_SPECTRUM = {"cpu": ((1000, 2), (2000, 3), (3000, 4), (4000, 5)), "tpu": ((1, 100),)}
 SEARCHED = 20  # what a search for the best λ counts for: some ten λ, each with its slope, which doubles the work
-ON_OTHERS = ((1000, 5), (2000, 20))
 
 
 def choose_route(kernel: Kernel, n: int, d: int, dtype) -> str:
@@ -48,7 +47,7 @@ def choose_route(kernel: Kernel, n: int, d: int, dtype) -> str:
 
 def lams_per_spectrum(n: int) -> int:
     """How many values of λ take as long by a Cholesky factor each as the eigendecomposition of n rows, on the default backend."""
-    return max((num for rows, num in LAMS_PER_SPECTRUM.get(platform(), ON_OTHERS) if rows <= n), default=1)
+    return max((num for rows, num in LAMS_PER_SPECTRUM.get(platform(), LAMS_PER_SPECTRUM["cpu"]) if rows <= n), default=1)
 
 
 def is_primal(kernel: Kernel, n: int, d: int, dtype, landmarks) -> bool:

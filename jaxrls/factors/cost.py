@@ -202,10 +202,10 @@ def _made(s: Sizes) -> int:
 
 
 def iterative(s: Sizes) -> Cost:
-    """The landmarks' fit, and eight vectors of every column while all λ, targets and probes go on together, for as many steps as they mostly take."""
+    """The landmarks' fit, and sixteen vectors of every column while all λ, targets and probes go on together, for as many steps as they mostly take."""
     columns = s.L * (s.t + PROBES)
     every = s.n * s.n * (2 * s.d + PROFILE + 2 * columns) + 4 * s.n * s.r * columns
-    run = Cost(s.n * s.r + 8 * s.n * columns + 2 * s.block, STEPS * every, "vectors for λ × (targets + probes), and landmarks' rows")
+    run = Cost(s.n * s.r + 16 * s.n * columns + 2 * s.block, STEPS * every, "vectors for λ × (targets + probes), and landmarks' rows")
     return subset(replace(s, L=1)).then(run)
 
 

@@ -145,8 +145,9 @@ class SpectralSolution(Solution):
         return SpectralHat(self.z[:, columns], self.factor.s, lams, lost, self.factor.complete)
 
     def lost(self, lams) -> Float[Array, "r L k"]:
-        """λ/(s + λ)."""
-        return lams / (self.factor.s[:, None, None] + lams)
+        """λ/(s + λ). Made with λ first: XLA's product for CPUs would otherwise take the divisions into itself, where they are slow."""
+        lams = lams[:, None]
+        return jnp.moveaxis(lams / (self.factor.s[:, None] + lams), 1, 0)
 
     def coefficients(self, lams):
         """basis (D ∘ z), O(q r t L); dual ones as λc̃/λ, the product that leave-one-out takes too."""

@@ -1,28 +1,21 @@
 """Tables from CSV and NPZ files, with errors that name the bad cell, and predictions back out.
 
-NumPy's C reader does the reading. Only where it fails, or a number is not finite, is the file read again row by row, to say
-which cell is to blame; and before, where its first line may be a header or not (`header.py`).
+Lines are read in `csv_file.py`, archives in `npz.py`.
 """
 
 import csv
-import gzip
 import io
 import itertools
-import os
-import zlib
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from jaxrls.io.header import is_header, is_missing, is_number
+from jaxrls.io.csv_file import LISTED, CsvFile
+from jaxrls.io.header import is_missing, is_number
 from jaxrls.io.npz import Archive, Damaged, open_archive
-from jaxrls.io.packed import MAX_INFLATION, check_gzip
-
-LISTED = 20  # column names in an error message, at most
-MOST_COLUMNS = 10**6  # of text: a line of commas alone would take a hundred times its size in memory
+from jaxrls.io.packed import MAX_INFLATION
 
 
 class Table(NamedTuple):
@@ -58,7 +51,7 @@ def read_table(
     if str(path).endswith(".npz"):
         with _archive(path, max_inflation) as arrays:
             return _read_archive(path, arrays, target, labels, {"groups": groups, "weights": weights})
-    source = _Csv(path, header, max_inflation)
+    source = CsvFile(path, header, max_inflation)
     special = {what: source.column(name, what) for what, name in (("groups", groups), ("weights", weights)) if name is not None}
     free = [j for j in range(source.width) if j not in special.values()]
     t = source.column(target, "target") if target is not None else (free or [0])[-1]
@@ -99,7 +92,7 @@ def read_inputs(
             target, X = next((name for name in (layout.get("target"), "y") if name in arrays), None), _matrix(path, arrays)
             return X, None if target is None else _vector(path, arrays, target, len(X))
     names, target = layout.get("inputs"), layout.get("target")
-    source = _Csv(path, header, max_inflation, names)
+    source = CsvFile(path, header, max_inflation, names)
     if source.names and names:
         absent = sorted({*names} - {*source.names})
         if absent:
@@ -125,152 +118,6 @@ def write_columns(file: BinaryIO, columns: Mapping[str, np.ndarray]) -> None:
     writer.writerow(columns)
     writer.writerows(zip(*(values.tolist() for values in columns.values()), strict=True))
     file.write(text.getvalue().encode())
-
-
-# CSV ---------------------------------------------------------------------------------------------------------------------------
-
-
-class _Csv:
-    """A CSV file whose first rows have been looked at.
-
-    Columns are separated by commas, or by tabs or semicolons where the first line has no comma.
-    """
-
-    def __init__(self, path, header: bool | None, max_inflation: float | int, known=None):
-        self.path = path
-        if str(path).endswith(".gz"):
-            check_gzip(path, max_inflation)
-        with self._rows(",") as rows:
-            start = ",".join(next(rows, [""]))
-        self.delimiter = "," if "," in start else next((c for c in "\t;" if c in start), ",")
-        with self._rows(self.delimiter) as rows:
-            first = next(rows, None)
-            if first is None:
-                raise ValueError(f"{path} is empty")
-            if len(first) > MOST_COLUMNS:
-                raise ValueError(f"{path} has {len(first)} columns, and at most {MOST_COLUMNS} are read from text: save it as .npz")
-            line, second = rows.line, next(rows, None)
-            names = [cell.strip() for cell in first]
-            if header is None:
-                below = rows if second is None else itertools.chain([second], rows)
-                header = bool(known) and set(known) <= set(names) or is_header(first, iter(below))
-        if header and second is None:
-            raise ValueError(f"{path} has a header and no rows")
-        self.names: list[str] | None = names if header else None
-        self.skip = line if header else 0
-        self.width, self.first = len(first), [*((second or []) if header else first), *[""] * len(first)]
-        doubled = sorted(name for name, times in Counter(self.names).items() if times > 1)
-        if doubled:
-            raise ValueError(f"{path} has more than one column named {', '.join(map(repr, doubled[:LISTED]))}: rename them")
-
-    def column(self, name, what: str) -> int:
-        """The position of a column given by name or by number."""
-        if self.names and name in self.names:
-            return self.names.index(name)
-        try:
-            index = int(name)
-        except ValueError:
-            index = self.width
-        if -self.width <= index < self.width:
-            return index % self.width
-        raise ValueError(f"{self.path} has no column {name!r} for the {what}: its columns are {self.list_columns()}")
-
-    def list_columns(self) -> str:
-        """The columns, in words."""
-        if not self.names:
-            return f"0 to {self.width - 1}, without names"
-        return ", ".join(self.names[:LISTED]) + (f" and {self.width - LISTED} more" if self.width > LISTED else "")
-
-    def read(self, numbers, texts, optional=()) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Columns of numbers as one matrix, and columns of text; the `optional` ones are text that may have gaps."""
-        texts = [*texts, *optional]
-        options: dict[str, Any] = {
-            "delimiter": self.delimiter,
-            "quotechar": '"',
-            "comments": None,
-            "encoding": "utf-8-sig",
-            "skiprows": self.skip,
-        }
-        kinds = ["U1"] * self.width
-        for kind, columns in (("f8", numbers), ("O", texts)):
-            for j in columns:
-                kinds[j] = kind
-        try:
-            if set(kinds) == {"f8"}:
-                table = np.loadtxt(os.fspath(self.path), ndmin=2, **options)
-                if table.shape[1] != self.width:
-                    raise ValueError("rows of unequal length")
-                values, words = table[:, numbers], []
-            else:
-                fields = [(str(j), kind) for j, kind in enumerate(kinds)]
-                table = np.loadtxt(os.fspath(self.path), ndmin=1, dtype=fields, **options)
-                values = np.stack([table[str(j)] for j in numbers], axis=1)
-                words = [np.char.strip(table[str(j)].astype(str)) for j in texts]
-        except (ValueError, OSError, EOFError, zlib.error) as error:
-            raise self._explain(numbers, texts, optional, error) from None
-        if not np.isfinite(values).all() or any((column == "").any() for column in words[: len(words) - len(optional)]):
-            raise self._explain(numbers, texts, optional, "a cell is missing or not finite")
-        return values, words
-
-    def _explain(self, numbers, texts, optional, cause) -> ValueError:
-        """The first cell that is to blame, found row by row."""
-        needed, columns = sorted({*numbers, *texts} - {*optional}), set(numbers)
-        with self._rows(self.delimiter) as rows:
-            if self.names:
-                next(rows)
-            for i, row in enumerate(rows, start=1):
-                where = f"{self.path}: row {i} (line {rows.line})"
-                if len(row) != self.width:
-                    return ValueError(f"{where} has {len(row)} cells, and the {'header' if self.names else 'first row'} has {self.width}")
-                for j in needed:
-                    fault = _fault(row[j], j in columns)
-                    if fault:
-                        return ValueError(f"{where}, column {self.names[j] if self.names else j}: {fault}{self._hint(i)}")
-        return ValueError(f"{self.path} could not be read: {cause}")
-
-    def _hint(self, i: int) -> str:
-        return "" if self.names or i > 1 else " (the first line is taken for data; where it holds names, say --header)"
-
-    @contextmanager
-    def _rows(self, delimiter) -> Iterator["_Rows"]:
-        opener = gzip.open if str(self.path).endswith(".gz") else open
-        try:
-            with opener(self.path, "rt", encoding="utf-8-sig", newline="") as file:
-                yield _Rows(csv.reader(file, delimiter=delimiter))
-        except UnicodeDecodeError:
-            raise ValueError(f"{self.path} is not text in UTF-8") from None
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise ValueError(f"{self.path} is not a whole gzip file: {error}") from None
-        except csv.Error as error:
-            raise ValueError(f"{self.path} is not a CSV file: {error}") from None
-
-
-class _Rows:
-    """Rows of a CSV file without the blank ones, as NumPy's reader sees them; `line` is where the last one ended."""
-
-    def __init__(self, reader):
-        self.reader, self.line = reader, 0
-
-    def __iter__(self):
-        return self
-
-    def __next__(self) -> list[str]:
-        row = next(self.reader)
-        while not row:
-            row = next(self.reader)
-        self.line = self.reader.line_num
-        return row
-
-
-def _fault(cell: str, number: bool) -> str | None:
-    """What is wrong with a cell, in words, or None."""
-    if is_missing(cell) and (number or not cell.strip()):
-        return "the value is missing: fill it in, or drop the row"
-    if not number:
-        return None
-    if not is_number(cell):
-        return f"{cell.strip()!r} is not a number: code it as one, or drop the column"
-    return None if np.isfinite(float(cell)) else f"{cell.strip()} is not a finite number"
 
 
 # NPZ ---------------------------------------------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ from jaxrls.factors.weights import Weights as Weights
 from jaxrls.io.airfoil import airfoil as airfoil
 from jaxrls.io.archive import load as load
 from jaxrls.io.archive import save as save
+from jaxrls.io.sources import stream as stream
 from jaxrls.kernels.given import FeatureMap as FeatureMap
 from jaxrls.kernels.given import FunctionKernel as FunctionKernel
 from jaxrls.kernels.given import Precomputed as Precomputed

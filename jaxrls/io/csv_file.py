@@ -76,13 +76,24 @@ class CsvFile:
 
     def read(self, numbers, texts, optional=()) -> tuple[np.ndarray, list[np.ndarray]]:
         """Columns of numbers as one matrix, and columns of text; the `optional` ones are text that may have gaps."""
+        return self._load(os.fspath(self.path), self.skip, numbers, texts, optional)
+
+    def pieces(self, numbers, size: int) -> Iterator[np.ndarray]:
+        """Columns of numbers, `size` rows at a time."""
+        with self._text() as file:
+            lines = (line for line in itertools.islice(file, self.skip, None) if line.strip())
+            while part := list(itertools.islice(lines, size)):
+                yield self._load(part, 0, numbers, [])[0]
+
+    def _load(self, lines, skip: int, numbers, texts, optional=()) -> tuple[np.ndarray, list[np.ndarray]]:
+        """What `read` gives, of a path or of lines."""
         texts = [*texts, *optional]
         options: dict[str, Any] = {
             "delimiter": self.delimiter,
             "quotechar": '"',
             "comments": None,
             "encoding": "utf-8-sig",
-            "skiprows": self.skip,
+            "skiprows": skip,
         }
         kinds = ["U1"] * self.width
         for kind, columns in (("f8", numbers), ("O", texts)):
@@ -90,13 +101,13 @@ class CsvFile:
                 kinds[j] = kind
         try:
             if set(kinds) == {"f8"}:
-                table = np.loadtxt(os.fspath(self.path), ndmin=2, **options)
+                table = np.loadtxt(lines, ndmin=2, **options)
                 if table.shape[1] != self.width:
                     raise ValueError("rows of unequal length")
                 values, words = table[:, numbers], []
             else:
                 fields = [(str(j), kind) for j, kind in enumerate(kinds)]
-                table = np.loadtxt(os.fspath(self.path), ndmin=1, dtype=fields, **options)
+                table = np.loadtxt(lines, ndmin=1, dtype=fields, **options)
                 values = np.stack([table[str(j)] for j in numbers], axis=1)
                 words = [np.char.strip(table[str(j)].astype(str)) for j in texts]
         except (ValueError, OSError, EOFError, zlib.error) as error:
@@ -126,10 +137,16 @@ class CsvFile:
 
     @contextmanager
     def rows(self, delimiter) -> Iterator["Lines"]:
+        """The rows as lists of cells."""
+        with self._text() as file:
+            yield Lines(csv.reader(file, delimiter=delimiter))
+
+    @contextmanager
+    def _text(self) -> Iterator[Any]:
         opener = gzip.open if str(self.path).endswith(".gz") else open
         try:
             with opener(self.path, "rt", encoding="utf-8-sig", newline="") as file:
-                yield Lines(csv.reader(file, delimiter=delimiter))
+                yield file
         except UnicodeDecodeError:
             raise ValueError(f"{self.path} is not text in UTF-8") from None
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:

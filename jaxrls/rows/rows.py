@@ -38,6 +38,8 @@ class Rows:
     traceable: ClassVar[bool] = True
     in_memory: ClassVar[bool] = False
     ndim = 2
+    labels: Any = None  # of a source that brings its own, (n,) or (n, t); and weights, (n,)
+    row_weights: Any = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -93,6 +95,10 @@ class Rows:
     def take(self, indices) -> Float[Array, "k d"]:
         """The rows of these numbers."""
         raise ValueError(f"{type(self).__name__} cannot be read by row numbers: give landmarks as points (m, d)")
+
+    def candidates(self) -> tuple[Any, Float[Array, "k d"]]:
+        """Rows that landmarks are chosen from, and their numbers, None where they are all."""
+        return None, self.dense()
 
     def dense(self) -> Float[Array, "n d"]:
         """All rows in one array."""

@@ -33,7 +33,7 @@ from jaxrls.support.precision import in_precision_of
 def fit(
     kernel: Kernel,
     X,
-    Y,
+    Y=None,
     *,
     lams=None,
     num: int = 100,
@@ -55,7 +55,7 @@ def fit(
     minimise ½ Σ vᵢ (yᵢ − f(xᵢ) − b)² + (λ/2) ‖f‖²_H over f and b for every λ, and keep the λ of the smallest error.
 
     **Arguments**: X (n, d) and Y (n,) or (n, t), NumPy or JAX, in any units; X may be sparse (SciPy, BCOO) where the kernel has explicit features, or a
-    source of rows (`Rows`).
+    source of rows (`Rows`); one that brings labels and weights, such as a `stream`, needs no Y.
     `lams` (L,), by default `num` of them from the spectrum; `"search"` finds the λ of the smallest error between those from its value and slope at about
     ten λ, with a Cholesky factor for each in place of the spectrum where the criterion allows it: `search` says how many.
     `criterion`: `loo`, `gcv`, `kfold`, `holdout`, `log_marginal_likelihood`, any function `(factor, Y, lams)` of which less is

@@ -67,7 +67,8 @@ class Problem:
         """A problem from what a caller gives, shapes checked; arguments as in `fit`."""
         check_kernel(kernel)
         rows = as_rows(kernel, X)
-        Y = as_array("Y", Y, rows.dtype)
+        weights = rows.row_weights if weights is None else weights
+        Y = as_array("Y", labels_of(rows, Y), rows.dtype)
         check_targets("Y", Y, rows.shape[0])
         measured = as_criterion(criterion, loss, groups, validation, rows, Y)
         weights = Weights.of(weights, rows.shape[0], rows.dtype)
@@ -155,5 +156,15 @@ def resolve_landmarks(kernel: Kernel, rows: Rows, landmarks, weights: Weights, p
     if not isinstance(landmarks, int | np.integer) or isinstance(landmarks, bool):
         check_given(landmarks)
         return without_trace(as_landmarks(rows, landmarks))
-    check_whole("landmarks, as their number,", landmarks, rows.shape[0])
-    return choose_landmarks(kernel, rows.dense(), int(landmarks), key=jax.random.key(0), weights=weights.values, progress=progress)
+    drawn, X = rows.candidates()
+    check_whole("landmarks, as their number,", landmarks, X.shape[0])
+    v = weights.values if drawn is None or weights.values is None else weights.values[drawn]
+    chosen = choose_landmarks(kernel, X, int(landmarks), key=jax.random.key(0), weights=v, progress=progress)
+    return chosen if drawn is None else without_trace(replace(chosen, indices=jnp.asarray(drawn, jnp.int32)[chosen.indices]))
+
+
+def labels_of(rows: Rows, Y) -> Any:
+    """Labels as given, or those that the rows bring."""
+    if Y is None and rows.labels is None:
+        raise ValueError(f"Y must be labels, one for each of the {rows.shape[0]} rows of X, which brings none of its own")
+    return rows.labels if Y is None else Y

@@ -13,7 +13,7 @@ def is_wide(value) -> bool:
     """Whether host data is float64 once NumPy reads it; a JAX array already has the dtype its owner chose."""
     if isinstance(value, jax.Array):
         return False
-    dtype = getattr(value, "dtype", None)
+    dtype = getattr(value, "host_dtype", getattr(value, "dtype", None))  # a source of rows says what it reads
     return (
         np.dtype(dtype).itemsize == 8
         if isinstance(dtype, np.dtype) and dtype.kind == "f"

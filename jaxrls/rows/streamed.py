@@ -1,0 +1,246 @@
+"""Rows that are read in blocks from somewhere else, as many as there are: once to get to know them, and once for every sum after that.
+
+The first reading counts the rows, refuses what cannot be fitted, and keeps what is small: labels, weights, the mean and standard deviation of every
+column, and some rows drawn by chance, from which landmarks are chosen. Each later reading is a loop on the host over blocks of equal size, in each of
+which the sum of `DenseRows` is compiled, while a thread reads the next.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrls.rows.rows import DenseRows, Rows
+from jaxrls.support.ahead import ahead
+from jaxrls.support.checks import check_whole
+
+SAMPLE = 10_000  # rows kept of the first reading
+BLOCK_BYTES = 32 * 2**20
+CONSTANT = 1e-12  # of the largest entry: a deviation below it is rounding
+
+
+class Piece(NamedTuple):
+    """Some rows with their labels and weights, and where they stand, for messages."""
+
+    X: Any
+    Y: Any = None
+    weights: Any = None
+    place: str = ""
+    first: int = 0  # the number there of the first row
+
+
+class Known(NamedTuple):
+    """What the first reading leaves."""
+
+    shape: tuple[int, int]
+    labels: Any
+    weights: Any
+    means: Any
+    scales: Any
+    drawn: Any  # row numbers of the sample, ascending
+    sample: Any
+
+
+class StreamedRows(Rows):
+    """Rows from a source that can be iterated again and again, as (X, Y[, weights]) in blocks: see `stream`.
+
+    >>> import numpy as np, jaxrls as rls
+    >>> rows = rls.stream([(np.eye(2), [0.0, 1.0]), (2 * np.eye(2), [0.0, 2.0])])
+    >>> rows.shape, rows.labels.tolist()
+    ((4, 2), [0.0, 1.0, 0.0, 2.0])
+    """
+
+    traceable: ClassVar[bool] = False
+
+    def __init__(self, source: Iterable, *, standardize: Any = False, sample: int = SAMPLE, seed: int = 0, block_size: int | None = None):
+        if iter(source) is source:
+            raise ValueError("source can be read once only, as a generator: give a list of blocks, or an object whose __iter__ begins anew")
+        check_whole("sample", sample)
+        self.source, self.block_size = source, block_size
+        survey = Survey(sample, seed)
+        for piece in pieces(source):
+            survey.add(piece)
+        self.known = survey.known()
+        moved: Any = (self.known.means, self.known.scales) if standardize is True else standardize or (None, None)
+        self.means, self.scales = moved
+
+    @property
+    def shape(self):
+        """(n, d)."""
+        return self.known.shape
+
+    @property
+    def host_dtype(self):
+        """float32 where every block was, else float64."""
+        return self.known.sample.dtype
+
+    @property
+    def dtype(self):
+        """The same, or what JAX has in its place."""
+        return jax.dtypes.canonicalize_dtype(self.host_dtype)
+
+    @property
+    def labels(self):
+        """Those of all rows, (n,) or (n, t), None where the source has none."""
+        return self.known.labels
+
+    @property
+    def row_weights(self):
+        """Those of all rows, (n,), None where the source has none."""
+        return self.known.weights
+
+    def blocks(self):
+        """The rows in blocks of equal size and a rest, the next one read while the last one is worked on."""
+        size = self.block_size or max(1, BLOCK_BYTES // (self.shape[1] * self.host_dtype.itemsize))
+        for X in ahead(in_blocks((self._standardized(piece.X) for piece in pieces(self.source)), size)):
+            yield jnp.asarray(X)
+
+    def sum(self, fn, *columns, temporaries=0, block_size=None):
+        """As `Rows.sum`, compiled for a block."""
+        hints = {"temporaries": temporaries, "block_size": block_size}
+        return super().sum(jax.jit(lambda x, *parts: DenseRows(x).sum(fn, *parts, **hints)), *columns)
+
+    def map(self, fn, *columns, temporaries=0, block_size=None):
+        """As `Rows.map`, compiled for a block."""
+        hints = {"temporaries": temporaries, "block_size": block_size}
+        return super().map(jax.jit(lambda x, *parts: DenseRows(x).map(fn, *parts, **hints)), *columns)
+
+    def _each(self, fn, columns):
+        for out in super()._each(fn, columns):
+            yield jax.block_until_ready(out)  # else all blocks would be read before the first is done
+
+    def check(self, kernel, name="X", *, training=True):
+        """Raise for rows outside of the kernel's domain, as far as the sample has them; numbers were looked at when they were read."""
+        kernel.check(self.candidates()[1])
+
+    def candidates(self):
+        """The sample, by row number."""
+        return self.known.drawn, jnp.asarray(self._standardized(self.known.sample))
+
+    def some(self, num):
+        """Rows of the sample, spread evenly."""
+        return DenseRows(self.candidates()[1]).some(num)
+
+    def take(self, indices):
+        """The rows of these numbers: from the sample, or by reading all."""
+        indices = np.asarray(indices)
+        places = np.searchsorted(self.known.drawn, indices).clip(max=len(self.known.drawn) - 1)
+        if (self.known.drawn[places] == indices).all():
+            return self.candidates()[1][places]
+        found, start = np.empty((len(indices), self.shape[1]), self.host_dtype), 0
+        for piece in pieces(self.source):
+            here = (start <= indices) & (indices < start + len(piece.X))
+            found[here] = self._standardized(piece.X[indices[here] - start])
+            start += len(piece.X)
+        return jnp.asarray(found)
+
+    def _standardized(self, X):
+        X = np.asarray(X, self.host_dtype)
+        return X if self.means is None else ((X - self.means) / self.scales).astype(self.host_dtype)
+
+
+def pieces(source: Iterable) -> Iterator[Piece]:
+    """What a source gives, as pieces."""
+    for i, block in enumerate(source):
+        if isinstance(block, Piece):
+            yield block
+        elif isinstance(block, tuple | list) and len(block) in (1, 2, 3):
+            yield Piece(*block)._replace(place=f"block {i}")
+        else:
+            yield Piece(block, place=f"block {i}")
+
+
+def in_blocks(arrays: Iterable, size: int) -> Iterator[np.ndarray]:
+    """The same rows in arrays of `size` rows, the last one excepted."""
+    held: list = []
+    missing = size
+    for X in arrays:
+        while len(X):
+            held.append(X[:missing])
+            X, missing = X[missing:], missing - len(held[-1])
+            if not missing:
+                yield np.concatenate(held)
+                held, missing = [], size
+    if held:
+        yield np.concatenate(held)
+
+
+class Survey:
+    """What becomes known of the rows while they are read for the first time."""
+
+    def __init__(self, sample: int, seed: int):
+        self.most, self.rng, self.n = sample, np.random.default_rng(seed), 0
+        self.shapes: Any = None
+        self.labels: list[Any] = []
+        self.weights: list[Any] = []
+        self.tickets, self.drawn = np.empty(0), np.empty(0, np.int64)
+        self.sample: Any = None
+        self.means: Any = np.zeros(())
+        self.squares: Any = np.zeros(())
+
+    def add(self, piece: Piece) -> None:
+        """**Raises** `ValueError` that names the place of a number that is not finite, or of a block unlike those before it."""
+        X, Y, v = (
+            None if part is None else as_numbers(piece, name, part) for name, part in zip(("X", "Y", "weights"), piece, strict=False)
+        )
+        shapes = X.shape[1:], *(None if part is None else part.shape[1:] for part in (Y, v))
+        if X.ndim != 2 or v is not None and v.ndim != 1 or any(part is not None and len(part) != len(X) for part in (Y, v)):
+            raise ValueError(f"{piece.place}: a block must be X (b, d), Y (b,) or (b, t) and weights (b,), and has {shapes_of(X, Y, v)}")
+        if self.shapes not in (None, shapes):
+            raise ValueError(
+                f"{piece.place} has {shapes_of(X, Y, v)}, which does not go on what came before it: d, t and what there is must be the same"
+            )
+        self.shapes = shapes
+        self.labels.append(Y)
+        self.weights.append(v)
+        self._merge(X)
+        self._draw(X)
+        self.n += len(X)
+
+    def _merge(self, X):
+        """Means and sums of squares about them, from those of either part."""
+        wide, before, b = np.asarray(X, np.float64), self.n, len(X)
+        means = wide.mean(axis=0) if b else self.means
+        moved, total = means - self.means, max(before + b, 1)
+        self.squares = self.squares + ((wide - means) ** 2).sum(axis=0) + moved**2 * (before * b / total)
+        self.means = self.means + moved * (b / total)
+
+    def _draw(self, X):
+        """Keep the rows with the smallest of numbers drawn one a row: every row has the same chance, however they come."""
+        tickets = np.concatenate([self.tickets, self.rng.random(len(X))])
+        numbers = np.concatenate([self.drawn, np.arange(self.n, self.n + len(X))])
+        kept = np.sort(np.argsort(tickets, kind="stable")[: self.most])
+        old = 0 if self.sample is None else len(self.sample)
+        new = X[kept[kept >= old] - old]
+        self.sample = new if self.sample is None else np.concatenate([self.sample[kept[kept < old]], new])
+        self.tickets, self.drawn = tickets[kept], numbers[kept]
+
+    def known(self) -> Known:
+        """All of it; raises where there was nothing."""
+        if not self.n:
+            raise ValueError("the source has no rows")
+        scales = np.sqrt(self.squares / self.n)
+        labels, weights = (None if parts[0] is None else np.concatenate(parts) for parts in (self.labels, self.weights))
+        varies = scales > CONSTANT * np.abs(self.sample).max(axis=0)
+        return Known((self.n, self.sample.shape[1]), labels, weights, self.means, np.where(varies, scales, 1), self.drawn, self.sample)
+
+
+def as_numbers(piece: Piece, name: str, part) -> Any:
+    """float32 as it is and all other numbers as float64; raises for what is none, or not finite."""
+    part = np.asarray(part)
+    if part.dtype.kind not in "fiub":
+        raise ValueError(f"{piece.place}: {name} must hold numbers, and has dtype {part.dtype}")
+    part = part if part.dtype == np.float32 else part.astype(np.float64)
+    bad = np.argwhere(~np.isfinite(part))
+    if len(bad):
+        row, *column = bad[0]
+        where = f", column {column[0]}" if column else ""
+        raise ValueError(f"{piece.place}: {name} is {part[tuple(bad[0])]} at row {piece.first + row}{where}: fill it in, or drop the row")
+    return part
+
+
+def shapes_of(X, Y, v) -> str:
+    """In words."""
+    return ", ".join(f"{name} {part.shape}" for name, part in (("X", X), ("Y", Y), ("weights", v)) if part is not None)

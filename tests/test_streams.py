@@ -1,0 +1,299 @@
+"""Rows from files and from iterables of blocks: the same fits as from memory, few readings, and errors that name file and row."""
+
+import gzip
+
+import jax
+import numpy as np
+import pytest
+from support import DTYPE, EPS, assert_close
+
+import jaxrls as rls
+from jaxrls.rows.streamed import Piece, in_blocks
+from jaxrls.support.ahead import ahead
+
+N, D = 90, 3
+LAMS = [1e-2, 1e-1, 1.0]
+KERNEL = rls.Gaussian(1.5)
+
+
+def problem(seed=0, t=None):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(N, D)).astype(DTYPE)
+    Y = np.sin(X[:, :1]) + 0.1 * rng.normal(size=(N, t or 1))
+    return X, (Y if t else Y[:, 0]).astype(DTYPE), rng.uniform(0.5, 2, N).astype(DTYPE)
+
+
+class Blocks:
+    """A source that counts how often it is read."""
+
+    def __init__(self, *columns, sizes=(40, 7, 0, 43)):
+        self.columns, self.stops, self.readings = columns, np.cumsum(sizes), 0
+
+    def __iter__(self):
+        self.readings += 1
+        for start, stop in zip([0, *self.stops], self.stops, strict=False):
+            yield tuple(column[start:stop] for column in self.columns)
+
+
+@pytest.mark.filterwarnings("ignore:the chosen")
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("kind", ["landmarks", "points", "features"])
+def test_a_fit_is_that_of_the_same_rows_in_memory(kind, weighted):
+    X, Y, v = problem(t=2)
+    source = rls.stream(Blocks(X, Y, *[v] * weighted), block_size=32)
+    chosen = {"landmarks": np.arange(0, N, 9), "points": X[::9] + DTYPE(0.01), "features": None}[kind]
+    kernel = rls.Linear() if kind == "features" else KERNEL
+    options = {"lams": LAMS, "landmarks": chosen}
+    route = {"route": "covariance"} if kind == "features" else {}
+    got = rls.fit(kernel, source, **options, per_target=True)
+    want = rls.fit(kernel, X, Y, weights=v if weighted else None, **options, **route, per_target=True)
+    assert got.route == want.route
+    bound = 200 * N * EPS / min(LAMS)
+    for name in ("lam", "errors", "loo_residuals", "dof"):
+        assert_close(getattr(got, name), getattr(want, name), bound, name)
+    assert_close(got.predict(source), want.predict(X), bound, "predictions")
+
+
+def test_rows_are_read_twice_for_all_errors_and_once_more_for_the_residuals_of_a_fit():
+    X, Y, _ = problem(t=2)
+    blocks = Blocks(X, Y)
+    problem_of = rls.Problem.of(KERNEL, rls.stream(blocks), None, landmarks=10)
+    assert blocks.readings == 1
+    problem_of.errors(problem_of.solution(), np.geomspace(1e-3, 10, 50).astype(DTYPE))
+    assert blocks.readings == 3
+    rls.fit(KERNEL, rls.stream(blocks), landmarks=10, num=50)
+    assert blocks.readings == 3 + 1 + 3
+
+
+def test_landmarks_are_rows_of_the_sample_by_their_own_numbers():
+    X, Y, _ = problem()
+    source = rls.stream(Blocks(X, Y), sample=30)
+    chosen = rls.Problem.of(KERNEL, source, None, landmarks=12).landmarks
+    np.testing.assert_array_equal(chosen.points, X[np.asarray(chosen.indices)])
+    assert len(set(chosen.indices.tolist())) == 12 and set(chosen.indices.tolist()) <= set(source.known.drawn.tolist())
+    with pytest.raises(ValueError, match=r"landmarks.*30"):
+        rls.Problem.of(KERNEL, source, None, landmarks=31)
+
+
+@pytest.mark.any_precision
+def test_every_row_has_the_same_chance_to_be_in_the_sample():
+    rows = [(np.arange(start, start + 5.0)[:, None],) for start in range(0, 40, 5)]
+    counts = np.zeros(40)
+    for seed in range(400):
+        counts[rls.stream(rows, sample=10, seed=seed).known.drawn] += 1
+    assert np.abs(counts - 100).max() < 5 * np.sqrt(400 * 0.25 * 0.75)  # five standard deviations of a binomial
+
+
+@pytest.mark.float64
+def test_standardised_columns_have_mean_0_and_deviation_1_in_the_first_reading():
+    X, Y, _ = problem()
+    X = X * [1e3, 1e-3, 1.0] + [1e6, 0, 5]
+    X[:, 2] = 5.0
+    blocks = Blocks(X, Y)
+    source = rls.stream(blocks, standardize=True)
+    assert blocks.readings == 1
+    Z = np.concatenate([np.asarray(block) for block in source.blocks()])
+    np.testing.assert_allclose(Z.mean(axis=0), 0, atol=1e-9)
+    np.testing.assert_allclose(Z.std(axis=0), [1, 1, 0], atol=1e-9)
+    again = rls.stream(Blocks(X[:20], sizes=(20,)), standardize=(source.means, source.scales))
+    np.testing.assert_array_equal(next(iter(again.blocks())), Z[:20])
+
+
+@pytest.mark.any_precision
+def test_blocks_are_cut_to_one_size():
+    arrays = [np.arange(a, b) for a, b in [(0, 3), (3, 3), (3, 10), (10, 11)]]
+    assert [part.tolist() for part in in_blocks(arrays, 4)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
+
+
+def test_one_program_for_all_blocks_of_a_reading():
+    X, Y, _ = problem()
+    source = rls.stream(Blocks(X, Y), block_size=30)
+    traced = []
+    source.sum(lambda x: traced.append(x.shape) or x.sum())
+    assert traced == [(30, D)]
+
+
+# files -------------------------------------------------------------------------------------------------------------------------
+
+
+def write(folder, ending, X, Y, v, name="a"):
+    path = folder / f"{name}{ending}"
+    table = np.column_stack([X, v, Y])
+    if ending == ".npy":
+        np.save(path, table)
+    elif ending == ".npz":
+        np.savez(path, X=X, y=Y, v=v)
+    elif ending == ".parquet":
+        import pyarrow
+        import pyarrow.parquet
+
+        names = [*(f"x{j}" for j in range(X.shape[1])), "v", "y"]
+        pyarrow.parquet.write_table(pyarrow.table(dict(zip(names, table.T, strict=True))), path)
+    else:
+        opener = gzip.open if ending.endswith(".gz") else open
+        with opener(path, "wt") as file:
+            file.write("x0,x1,x2,v,y\n")
+            np.savetxt(file, table, delimiter=",", fmt="%.17g")
+    return path
+
+
+ENDINGS = (".npy", ".npz", ".csv", ".csv.gz", ".parquet")
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_files_hold_what_was_written(tmp_path, ending):
+    X, Y, v = problem()
+    for name, rows in (("b", slice(50, N)), ("a", slice(50))):
+        write(tmp_path, ending, X[rows], Y[rows], v[rows], name)
+    weights = -2 if ending == ".npy" else "v"
+    for source in (tmp_path, str(tmp_path / f"*{ending}"), [tmp_path / f"a{ending}", str(tmp_path / f"b{ending}")]):
+        rows = rls.stream(source, weights=weights, block_size=64)
+        assert rows.shape == (N, D)
+        np.testing.assert_array_equal(np.concatenate([np.asarray(block) for block in rows.blocks()]), X)
+        np.testing.assert_array_equal(rows.labels, Y)
+        np.testing.assert_array_equal(rows.row_weights, v)
+
+
+@pytest.mark.any_precision
+@pytest.mark.parametrize("ending", [".npy", ".csv", ".parquet"])
+def test_columns_by_name_or_number(tmp_path, ending):
+    X, Y, v = problem()
+    path = write(tmp_path, ending, X, Y, v)
+    names = [0, 2, [4, 1]] if ending == ".npy" else ["x0", "x2", ["y", "x1"]]
+    rows = rls.stream(path, columns=names[:2], target=names[2])
+    np.testing.assert_array_equal(next(iter(rows.blocks())), X[:, [0, 2]].astype(rows.dtype))
+    np.testing.assert_array_equal(rows.labels, np.column_stack([Y, X[:, 1]]))
+    none = rls.stream(path, target=False)
+    assert none.labels is None and none.shape == (N, 5)
+    with pytest.raises(ValueError, match=r"no column 'z' for the target"):
+        rls.stream(path, target="z")
+    with pytest.raises(ValueError, match="different columns"):
+        rls.stream(path, target=names[0], columns=names[:2])
+
+
+@pytest.mark.any_precision
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_number_that_is_not_finite_is_named_by_file_and_row(tmp_path, ending):
+    X, Y, v = problem()
+    write(tmp_path, ending, X, Y, v, "a")
+    X[17, 1] = np.nan
+    write(tmp_path, ending, X, Y, v, "b")
+    with pytest.raises(ValueError, match=rf"b{ending}.* row 1[78]"):
+        rls.stream(tmp_path)
+
+
+@pytest.mark.any_precision
+def test_a_missing_cell_of_parquet_is_named(tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.table({"a": [1.0, None], "b": [1.0, 2.0]}), tmp_path / "t.parquet")
+    with pytest.raises(ValueError, match=r"t.parquet: row 1, column a: the value is missing"):
+        rls.stream(tmp_path)
+    pyarrow.parquet.write_table(pyarrow.table({"a": ["u", "w"], "b": [1.0, 2.0]}), tmp_path / "t.parquet")
+    with pytest.raises(ValueError, match=r"column a must hold numbers"):
+        rls.stream(tmp_path)
+
+
+BAD = {
+    "ragged": (lambda X, Y: [(X, Y), (X[:, :2], Y)], r"block 1 has X \(90, 2\)"),
+    "labels of another length": (lambda X, Y: [(X, Y[:5])], r"block 0: a block must be X \(b, d\)"),
+    "no labels later": (lambda X, Y: [(X, Y), (X,)], "block 1 has X"),
+    "text": (lambda X, Y: [(X.astype(str), Y)], "block 0: X must hold numbers"),
+    "nothing": (lambda X, Y: [], "no rows"),
+    "a generator": (lambda X, Y: ((X, Y) for _ in range(2)), "read once only"),
+    "NaN in labels": (lambda X, Y: [(X, np.where(np.arange(N) == 8, np.nan, Y))], "block 0: Y is nan at row 8"),
+}
+
+
+@pytest.mark.any_precision
+@pytest.mark.parametrize("name", BAD)
+def test_what_does_not_go_together_is_refused(name):
+    make, words = BAD[name]
+    X, Y, _ = problem()
+    with pytest.raises(ValueError, match=words):
+        rls.stream(make(X, Y))
+
+
+@pytest.mark.any_precision
+def test_files_that_are_none(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no file"):
+        rls.stream(tmp_path / "x.npy")
+    with pytest.raises(ValueError, match="must end in"):
+        rls.stream(tmp_path / "x.txt")
+    with pytest.raises(ValueError, match="names no file"):
+        rls.stream(str(tmp_path / "*.npz"))
+    for ending in (".npy", ".npz", ".parquet"):
+        (tmp_path / f"x{ending}").write_bytes(b"noise" * 30)
+        with pytest.raises(ValueError, match=f"x{ending}"):
+            rls.stream(tmp_path / f"x{ending}")
+    with pytest.raises(ValueError, match="target names a column of files"):
+        rls.stream([np.eye(2)], target=0)
+
+
+def test_labels_are_asked_for_where_the_source_has_none():
+    X, Y, _ = problem()
+    source = rls.stream(Blocks(X))
+    with pytest.raises(ValueError, match="Y must be labels"):
+        rls.fit(KERNEL, source, landmarks=10)
+    with pytest.raises(ValueError, match="Y must be labels"):
+        rls.fit(KERNEL, X)
+    assert rls.fit(KERNEL, source, Y, landmarks=10).route == "subset"
+
+
+@pytest.mark.any_precision
+def test_a_source_that_changes_between_readings_is_told_of():
+    X, Y, _ = problem()
+    parts = [(X, Y)]
+    source = rls.stream(parts)
+    parts.append((X[:3], Y[:3]))
+    with pytest.raises(ValueError, match="rows"):
+        source.sum(lambda x: x.sum())
+
+
+@pytest.mark.any_precision
+def test_float64_files_are_fitted_in_float64_whatever_the_switch_says():
+    X, Y, _ = problem()
+    wide = rls.stream(Blocks(X.astype(np.float64), Y.astype(np.float64)))
+    with jax.enable_x64(False):
+        fit = rls.fit(KERNEL, wide, lams=[0.1], landmarks=10)
+        assert fit.errors.dtype == fit.predict(X.astype(np.float64)).dtype == np.float64
+        assert (
+            rls.fit(KERNEL, rls.stream(Blocks(X.astype(np.float32), Y.astype(np.float32))), lams=LAMS, landmarks=10).errors.dtype
+            == np.float32
+        )
+
+
+@pytest.mark.any_precision
+def test_an_error_of_the_thread_that_reads_ahead_is_that_of_the_reader():
+    def broken():
+        yield 1
+        raise OSError("gone")
+
+    items = ahead(broken())
+    assert next(items) == 1
+    with pytest.raises(OSError, match="gone"):
+        next(items)
+
+
+@pytest.mark.any_precision
+def test_reading_ahead_ends_with_the_reader():
+    made = []
+
+    def endless():
+        while True:
+            made.append(len(made))
+            yield made[-1]
+
+    for item in ahead(endless(), depth=2):
+        if item == 5:
+            break
+    assert 6 <= len(made) <= 9  # what was taken, what waits, and one in the hand
+
+
+@pytest.mark.any_precision
+def test_places_of_a_callers_pieces_are_kept():
+    X, Y, _ = problem()
+    X[3, 0] = np.inf
+    with pytest.raises(ValueError, match="disk 7: X is inf at row 103, column 0"):
+        rls.stream([Piece(X, Y, None, "disk 7", 100)])

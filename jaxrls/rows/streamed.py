@@ -228,7 +228,9 @@ class Survey:
 
 
 def as_numbers(piece: Piece, name: str, part) -> Any:
-    """float32 as it is and all other numbers as float64; raises for what is none, or not finite."""
+    """float32 as it is and all other numbers as float64, None as it is; raises for what is no number, or not finite."""
+    if part is None:
+        return None
     part = np.asarray(part)
     if part.dtype.kind not in "fiub":
         raise ValueError(f"{piece.place}: {name} must hold numbers, and has dtype {part.dtype}")

@@ -297,3 +297,78 @@ def test_places_of_a_callers_pieces_are_kept():
     X[3, 0] = np.inf
     with pytest.raises(ValueError, match="disk 7: X is inf at row 103, column 0"):
         rls.stream([Piece(X, Y, None, "disk 7", 100)])
+
+
+# checkpoints -------------------------------------------------------------------------------------------------------------------
+
+
+class Dying(Blocks):
+    """A source whose reader is stopped after so many blocks of a reading."""
+
+    def __init__(self, *columns, reading, after, **options):
+        super().__init__(*columns, **options)
+        self.reading, self.after = reading, after
+
+    def __iter__(self):
+        for i, block in enumerate(super().__iter__()):
+            if self.readings == self.reading and i == self.after:
+                raise KeyboardInterrupt
+            yield block
+
+
+SIZES = (15,) * 6
+
+
+def streamed_fit(blocks, path=None, width=1.5):
+    return rls.fit(rls.Gaussian(width), rls.stream(blocks, checkpoint=path, block_size=15), lams=LAMS[:2], landmarks=np.arange(0, N, 9))
+
+
+def assert_equal(got, want):
+    for name in ("errors", "loo_residuals", "lam"):
+        np.testing.assert_array_equal(getattr(got, name), getattr(want, name))
+    np.testing.assert_array_equal(got.model.coef, want.model.coef)
+
+
+@pytest.mark.filterwarnings("ignore:the chosen")
+@pytest.mark.parametrize(("reading", "after"), [(2, 4), (3, 0), (3, 5), (4, 3)])
+def test_a_run_that_was_stopped_goes_on_and_ends_with_the_same_bits(tmp_path, reading, after):
+    """Readings: to know the rows, moments, errors, residuals."""
+    X, Y, _ = problem()
+    path, whole = tmp_path / "sums.npz", streamed_fit(Blocks(X, Y, sizes=SIZES))
+    with pytest.raises(KeyboardInterrupt):
+        streamed_fit(Dying(X, Y, sizes=SIZES, reading=reading, after=after), path)
+    assert_equal(streamed_fit(Blocks(X, Y, sizes=SIZES), path), whole)
+
+
+@pytest.mark.filterwarnings("ignore:the chosen")
+def test_blocks_that_a_checkpoint_holds_are_not_summed_again(tmp_path):
+    X, Y, _ = problem()
+    rows = rls.stream(Blocks(X, Y, sizes=SIZES), checkpoint=tmp_path / "sums.npz", block_size=15)
+    seen = []
+    total = rows.sum(lambda x, y: jax.debug.callback(lambda: seen.append(1)) or (x.T @ y).sum(), rows.labels)
+    jax.effects_barrier()
+    again = rls.stream(Blocks(X, Y, sizes=SIZES), checkpoint=tmp_path / "sums.npz", block_size=15)
+    assert again.sum(lambda x, y: jax.debug.callback(lambda: seen.append(1)) or (x.T @ y).sum(), again.labels) == total
+    jax.effects_barrier()
+    assert len(seen) == 6 + 1
+
+
+@pytest.mark.filterwarnings("ignore:the chosen")
+def test_a_checkpoint_of_another_problem_is_passed_over(tmp_path):
+    X, Y, _ = problem()
+    path = tmp_path / "sums.npz"
+    streamed_fit(Blocks(X, Y, sizes=SIZES), path)
+    for blocks, width in ((Blocks(X, Y, sizes=SIZES), 2.0), (Blocks(X, -Y, sizes=SIZES), 1.5), (Blocks(X[::-1], Y, sizes=SIZES), 1.5)):
+        assert_equal(streamed_fit(blocks, path, width), streamed_fit(blocks, None, width))
+    late = X.copy()
+    late[-1] += 1
+    assert_equal(streamed_fit(Blocks(late, Y, sizes=SIZES), path), streamed_fit(Blocks(late, Y, sizes=SIZES)))
+
+
+@pytest.mark.any_precision
+def test_a_damaged_checkpoint_is_told_of(tmp_path):
+    X, Y, _ = problem()
+    for noise in (b"noise" * 50, b"", b"PK\x03\x04" + bytes(200)):
+        (tmp_path / "sums.npz").write_bytes(noise)
+        with pytest.raises(ValueError, match=r"sums.npz is no checkpoint.*remove it"):
+            rls.stream(Blocks(X, Y), checkpoint=tmp_path / "sums.npz")

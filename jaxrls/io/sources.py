@@ -27,6 +27,7 @@ def stream(
     standardize: Any = False,
     sample: int = SAMPLE,
     seed: int = 0,
+    checkpoint: str | os.PathLike | None = None,
     block_size: int | None = None,
     max_inflation: float | int = MAX_INFLATION,
 ) -> StreamedRows:
@@ -41,6 +42,7 @@ def stream(
     number, `.npy` are matrices and `.parquet` tables: `target`, one or a list, and `weights` name columns or count them, and all others, or `columns`,
     are inputs; the target is the last column by default, and `target=False` says that there is none. `standardize` brings columns to mean 0
     and standard deviation 1, or takes a pair (means, deviations), as those of the rows that a model was fitted on. `block_size` rows are worked on at once.
+    `checkpoint` names a file that keeps every sum after each block: after a kill the same calls go on from there, and end with the same numbers to the bit.
     **Returns** a `Rows`; `labels`, `row_weights`, `means` and `scales` are what it found. **Cost** one reading; memory of labels, weights, the sample and
     a few blocks. **Raises** `ValueError` that names file, row and column of what is missing or no number, and files that do not go together.
     **Source**: Fan, Muller and Rezucha 1962 for the sample; Chan, Golub and LeVeque 1979 for means and deviations.
@@ -59,7 +61,7 @@ def stream(
         blocks = source
     else:
         blocks = Files(paths_of(source), Choice(target, weights, columns), max_inflation)
-    return StreamedRows(blocks, standardize=standardize, sample=sample, seed=seed, block_size=block_size)
+    return StreamedRows(blocks, standardize=standardize, sample=sample, seed=seed, checkpoint=checkpoint, block_size=block_size)
 
 
 class Columns(NamedTuple):

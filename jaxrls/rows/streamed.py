@@ -5,6 +5,8 @@ column, and some rows drawn by chance, from which landmarks are chosen. Each lat
 which the sum of `DenseRows` is compiled, while a thread reads the next.
 """
 
+import os
+import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, NamedTuple
 
@@ -12,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrls.rows.checkpoint import Checkpoint, key_of
 from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.support.ahead import ahead
 from jaxrls.support.checks import check_whole
@@ -39,6 +42,7 @@ class Known(NamedTuple):
     weights: Any
     means: Any
     scales: Any
+    checksum: int
     drawn: Any  # row numbers of the sample, ascending
     sample: Any
 
@@ -54,11 +58,21 @@ class StreamedRows(Rows):
 
     traceable: ClassVar[bool] = False
 
-    def __init__(self, source: Iterable, *, standardize: Any = False, sample: int = SAMPLE, seed: int = 0, block_size: int | None = None):
+    def __init__(
+        self,
+        source: Iterable,
+        *,
+        standardize: Any = False,
+        sample: int = SAMPLE,
+        seed: int = 0,
+        checkpoint: str | os.PathLike | None = None,
+        block_size: int | None = None,
+    ):
         if iter(source) is source:
             raise ValueError("source can be read once only, as a generator: give a list of blocks, or an object whose __iter__ begins anew")
         check_whole("sample", sample)
         self.source, self.block_size = source, block_size
+        self.checkpoint = None if checkpoint is None else Checkpoint(checkpoint)
         survey = Survey(sample, seed)
         for piece in pieces(source):
             survey.add(piece)
@@ -100,7 +114,31 @@ class StreamedRows(Rows):
     def sum(self, fn, *columns, temporaries=0, block_size=None):
         """As `Rows.sum`, compiled for a block."""
         hints = {"temporaries": temporaries, "block_size": block_size}
-        return super().sum(jax.jit(lambda x, *parts: DenseRows(x).sum(fn, *parts, **hints)), *columns)
+        run = jax.jit(lambda x, *parts: DenseRows(x).sum(fn, *parts, **hints))
+        return super().sum(run, *columns) if self.checkpoint is None else self._resumed(run, columns, self.checkpoint)
+
+    def _resumed(self, run, columns, checkpoint: Checkpoint):
+        """The sum, from where the checkpoint has it: blocks before that are passed over."""
+        key, done, total, start = "", 0, None, 0
+
+        def once(x, *parts):
+            nonlocal start
+            start += len(x)
+            return None if start <= done else run(x, *parts)
+
+        for out in self._each(once, columns):
+            if out is None:
+                continue
+            total = out if total is None else jax.tree.map(jnp.add, total, out)
+            if not key:
+                key = key_of(out, columns, self.known.checksum)
+                if (before := checkpoint.find(key)) is not None:
+                    done, leaves = before
+                    total = jax.tree.unflatten(jax.tree.structure(out), map(jnp.asarray, leaves))
+                    continue
+            checkpoint.keep(key, start, total)
+        checkpoint.keep(key, start, total)
+        return total
 
     def map(self, fn, *columns, temporaries=0, block_size=None):
         """As `Rows.map`, compiled for a block."""
@@ -171,7 +209,7 @@ class Survey:
     """What becomes known of the rows while they are read for the first time."""
 
     def __init__(self, sample: int, seed: int):
-        self.most, self.rng, self.n = sample, np.random.default_rng(seed), 0
+        self.most, self.rng, self.n, self.checksum = sample, np.random.default_rng(seed), 0, 0
         self.shapes: Any = None
         self.labels: list[Any] = []
         self.weights: list[Any] = []
@@ -195,6 +233,7 @@ class Survey:
         self.weights.append(v)
         self._merge(X)
         self._draw(X)
+        self.checksum = zlib.crc32(np.ascontiguousarray(X).data, self.checksum)
         self.n += len(X)
 
     def _merge(self, X):
@@ -222,7 +261,9 @@ class Survey:
         scales = np.sqrt(self.squares / self.n)
         labels, weights = (None if parts[0] is None else np.concatenate(parts) for parts in (self.labels, self.weights))
         varies = scales > CONSTANT * np.abs(self.sample).max(axis=0)
-        return Known((self.n, self.sample.shape[1]), labels, weights, self.means, np.where(varies, scales, 1), self.drawn, self.sample)
+        return Known(
+            (self.n, self.sample.shape[1]), labels, weights, self.means, np.where(varies, scales, 1), self.checksum, self.drawn, self.sample
+        )
 
 
 def as_numbers(piece: Piece, name: str, part) -> Any:

@@ -1,0 +1,62 @@
+"""Sums kept on disk while they grow, so that a run that was killed goes on where it was, and ends as one that was not, to the bit.
+
+A sum is known by what it makes of the first block, by its columns and by the checksum of all rows: a file of another kernel, other landmarks or other
+rows is left alone until the first block is done, and then written over.
+"""
+
+import hashlib
+import os
+import zipfile
+import zlib
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrls.support.files import replacing
+
+FORMAT = 1
+
+
+class Checkpoint:
+    """Sums by what they are known by, each with the number of rows that it holds; those that this process asked for are written together."""
+
+    def __init__(self, path: str | os.PathLike):
+        self.path, self.found, self.used = os.fspath(path), {}, {}  # type: ignore[var-annotated]
+        if os.path.exists(self.path):
+            self.found = read(self.path)
+
+    def find(self, key: str) -> tuple[int, list[np.ndarray]] | None:
+        """Rows and leaves of a sum that was begun before."""
+        return self.used.get(key) or self.found.get(key)
+
+    def keep(self, key: str, rows: int, total: Any) -> None:
+        """Write the sum of so many rows, whole or not at all."""
+        self.used[key] = rows, [np.asarray(leaf) for leaf in jax.tree.leaves(total)]
+        arrays = {f"{key}/{i}": leaf for key, (_, leaves) in self.used.items() for i, leaf in enumerate(leaves)}
+        counts = {f"{key}/rows": np.array([FORMAT, rows, len(leaves)]) for key, (rows, leaves) in self.used.items()}
+        with replacing(self.path) as file:
+            np.savez(file, **counts, **arrays)  # type: ignore[arg-type]
+
+
+def read(path: str) -> dict[str, tuple[int, list[np.ndarray]]]:
+    """All sums of a file. **Raises** `ValueError` for one that is damaged, or something else."""
+    try:
+        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        heads = {name.removesuffix("/rows"): head for name, head in arrays.items() if name.endswith("/rows")}
+        if any(head[0] != FORMAT for head in heads.values()) or not heads:
+            raise ValueError("it was written by another version, or by something else")
+        return {key: (int(rows), [arrays[f"{key}/{i}"] for i in range(count)]) for key, (_, rows, count) in heads.items()}
+    except (ValueError, KeyError, IndexError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{path} is no checkpoint, or is damaged: {error}: remove it to begin anew") from None
+
+
+def key_of(first: Any, columns: Any, checksum: int) -> str:
+    """What a sum is known by."""
+    found = hashlib.sha256(str((checksum, jax.tree.structure(first))).encode())
+    for leaf in jax.tree.leaves((first, columns)):
+        array = np.ascontiguousarray(leaf)
+        found.update(f"{array.dtype} {array.shape} ".encode())
+        found.update(array.tobytes())
+    return found.hexdigest()[:32]

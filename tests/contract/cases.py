@@ -164,6 +164,11 @@ def sparse(X):
     return sparse_rows(scipy.sparse.csr_array(np.asarray(X, array(0.0).dtype)))
 
 
+def streamed(X):
+    X = np.asarray(array(X))
+    return rls.stream([(X[:5],), (X[5:],)], block_size=4)
+
+
 POINTS = 1.5 * draw(8, 6, 2)
 HALF = {"kernel": 0.5 * rls.Linear(), "scale": 0.5}
 CHOLESKY = {"route": "cholesky"}
@@ -186,4 +191,5 @@ FACTORS = {
     "host": of_linear(Spectrum, 4, {}, HostRows, traceable=False, combinations=FEW),
     "host points": of_landmarks(Spectrum, {}, POINTS, HostRows, traceable=False, combinations=FEW),
     "host cholesky": of_linear(CholeskyFeatures, 4, CHOLESKY, HostRows, traceable=False, combinations=FEW),
+    "streamed": of_landmarks(Spectrum, {}, None, streamed, traceable=False, combinations=FEW),
 }

@@ -5,12 +5,12 @@ import pytest
 from support import array
 
 import jaxrls as rls
-from contract.cases import FACTORS, NEW, Y_NEW, N, Y
+from contract.cases import FACTORS, NEW, Y_NEW, HostRows, N, Y
 from jaxrls.factors.choose import solve
 from jaxrls.factors.weights import Labels, Weights
 
 LAMS = np.geomspace(0.01, 10, 50)
-HOSTS = [name for name, case in FACTORS.items() if not case.traceable]
+HOSTS = [name for name, case in FACTORS.items() if isinstance(case.X, HostRows)]
 WHOLE = [rls.GCV(), rls.Evidence()]
 
 

@@ -97,4 +97,4 @@ def _rows_of(rows, indices):
             raise ValueError(f"landmarks must be rows of X, 0 to {n - 1}, and include row {named[0] if named[0] < 0 else named[-1]}")
         if counts.max() > 1:
             raise ValueError(f"landmarks name row {named[counts.argmax()]} of X {counts.max()} times: name each row once")
-    return indices, rows.take(jnp.asarray(indices, jnp.int32))
+    return indices, rows.take(indices)

@@ -80,6 +80,7 @@ COMPUTATIONS = {
     "factorize, cholesky on landmarks": lambda p: rls.loo(
         rls.factorize(kernel(p), p.X, weights=p.weights, landmarks=jnp.arange(4), route="cholesky"), p.Y, p.lams
     ),
+    "factorize, tridiagonal": lambda p: rls.loo(factor(p, "tridiagonal"), p.Y, p.lams),
     "moments": lambda p: rls.moments(rls.DenseRows(p.X), rls.Linear(), p.Y, p.weights, origin=p.X[0]),
     "lambda_grid": lambda p: rls.lambda_grid(factor(p), 5),
     "path": lambda p: rls.path(factor(p), p.Y, p.lams),

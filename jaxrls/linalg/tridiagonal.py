@@ -90,7 +90,7 @@ class Tridiagonal:
     def bound(self) -> Float[Array, ""]:
         """The largest eigenvalue is at most this, and at least half of it, where none is negative: Gershgorin's circles."""
         after = jnp.append(jnp.abs(self.beside[1:]), 0)
-        return jnp.max(jnp.abs(self.diagonal) + jnp.abs(self.beside) + after)
+        return jnp.max(jnp.abs(self.diagonal) + jnp.abs(self.beside) + after[: self.beside.shape[0]], initial=0)
 
     def pivots(self, lams: Float[Array, "*L"]) -> Pivots:
         """T + λI = LDLᵀ, without pivoting: right to rounding of T's own numbers where T + λI is positive definite."""

@@ -87,7 +87,7 @@ def test_eigenvalues_are_counted_and_the_smallest_found(rng):
     smallest = jax.jit(form.smallest_above)
     assert float(smallest(array(1e-4))) == pytest.approx(0.003, rel=0.01)
     assert float(smallest(array(0.01))) == pytest.approx(s[s > 0.01].min(), rel=0.01)
-    assert 5 <= float(form.bound) <= 10 and float(smallest(array(6.0))) == pytest.approx(float(form.bound), rel=0.5)
+    assert 5 <= float(form.bound) <= 10 and float(smallest(form.bound * 0.99)) == pytest.approx(float(form.bound), rel=0.02)
 
 
 def test_pivots_that_are_not_positive_are_no_numbers():
@@ -117,6 +117,7 @@ def test_the_grid_is_that_of_the_spectrum(rng):
         assert 0.9 < ends[1, 0] / ends[0, 0] < 2.1, f"width {width}"  # a floor by Gershgorin's bound is at most twice as high
 
 
+@pytest.mark.filterwarnings("ignore:the chosen λ")
 @pytest.mark.parametrize("criterion", [rls.gcv, rls.log_marginal_likelihood, rls.loo])
 def test_a_fit_is_that_of_the_spectrum(criterion, rng):
     X, y = data(rng)
@@ -167,7 +168,7 @@ def test_few_rows(n, intercept, rng):
         weights = array(np.linspace(1, 2, n))
         loos = [rls.loo(rls.factorize(KERNEL, array(X), weights=weights, intercept=intercept, route=r), array(y), LAMS) for r in ROUTES]
         assert_close(*loos, 1e3 * EPS)
-    for fn in (rls.gcv, rls.log_marginal_likelihood):
+    for fn in (rls.gcv, rls.log_marginal_likelihood)[n == 1 and intercept :]:  # of one row GCV is 0/0
         one, other = (fn(rls.factorize(KERNEL, array(X), weights=weights, intercept=intercept, route=r), array(y), LAMS) for r in ROUTES)
         assert_close(one, other, 1e3 * EPS)
 

@@ -158,7 +158,7 @@ class Tridiagonal:
     def smallest_above(self, floor: Float[Array, ""]) -> Float[Array, ""]:
         """The smallest eigenvalue above a floor, to 1 %, or about the largest where there is none: by counts at shifts between."""
         low = jnp.maximum(floor, 2 * jnp.finfo(floor.dtype).tiny)
-        high = jnp.maximum(self.bound, 2 * low)
+        high = jnp.maximum(self.bound, 1.01 * low)
         below = self.count_below(low)
         for _ in range(2):
             shifts = jnp.exp(jnp.linspace(jnp.log(low), jnp.log(high), SHIFTS))

@@ -70,7 +70,8 @@ def main():
             off = f"{difference(result, by_spectrum[name]()):.1g}" if name in by_spectrum else ""
             seconds = statistics.median(one[name] for one in rounds)
             print(
-                f"| {n} | {name} | {seconds:.2f} | {statistics.median(shares):.2f} | {min(shares):.2f} – {max(shares):.2f} | {off} |", flush=True
+                f"| {n} | {name} | {seconds:.2f} | {statistics.median(shares):.2f} | {min(shares):.2f} – {max(shares):.2f} | {off} |",
+                flush=True,
             )
 
 

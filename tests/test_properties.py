@@ -50,7 +50,7 @@ KINDS = {
     "sparse": (LINEAR, "primal"),
 }
 LEAVING = ("landmarks", "landmarks not kept", "cholesky landmarks")
-FIRST = ("gram", "features", "covariance", "landmarks", "cholesky gram", "cholesky landmarks", "tridiagonal")  # each with an algebra of its own
+FIRST = ("gram", "features", "covariance", "landmarks", "cholesky gram", "cholesky landmarks", "tridiagonal")  # each an algebra of its own
 COMBINATIONS = [(name, intercept) for name in KINDS for intercept in (True, False) if LARGE or intercept and name in FIRST]
 
 

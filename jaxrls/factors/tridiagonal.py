@@ -84,7 +84,7 @@ class TridiagonalGram(Factor):
     def is_light(self, lams: Float[Array, "*L"]):
         """Rows, those of weight 0 among them, whose residual y − f is known better than √v (y − f)/√v: see `SpectralHat.is_light`."""
         over = lambda a: a.reshape(-1, *[1] * lams.ndim)  # noqa: E731
-        length = over(self.weights.array * jnp.diagonal(self.design))
+        length = over(self.weights.array * jnp.diagonal(self.design))  # type: ignore[arg-type]
         return ((length / lams) * (self.form.bound / lams) <= 1) | ~over(self.weights.used)
 
 
@@ -197,7 +197,8 @@ class TridiagonalSolution(Solution):
 
     def _unseen(self, x: Float[Array, "r L t"], columns=slice(None)) -> Float[Array, "n L t"]:
         """y − f of every row."""
-        return (self.labels.Y - self.labels.mean)[:, None, columns] - times(self.factor.design, self._coefficients(x))
+        centred, fitted = self.labels.Y - self.labels.mean, times(self.factor.design, self._coefficients(x))  # type: ignore[arg-type]
+        return centred[:, None, columns] - fitted
 
     def group_residuals(self, groups):
         """e_B = [P_BB]⁻¹ c_B, O(n² b + n b²) at one λ, with P_BB = WᵀD⁻¹W and W = L⁻¹G_Bᵀ."""
@@ -208,19 +209,19 @@ class TridiagonalSolution(Solution):
         def at(columns, lam):
             pivots = f.form.pivots(lam)
             x, root = pivots.solve(self.z[:, columns]), jnp.sqrt(pivots.lost)[:, None]
-            light = None if reach is None else f.is_light(lam)
-            unseen = None if reach is None else self._unseen(x[:, None], columns)[:, 0]
+            known = None if reach is None else (reach, f.is_light(lam), self._unseen(x[:, None], columns)[:, 0])
 
             def group(rows, mask):
                 U = G[rows] * mask[:, None]
                 half = root * pivots.half(U.T)
                 block = jnp.linalg.cholesky(matmul(half.T, half) + jnp.diag(1 - mask))  # of I − H
                 scaled = jax.scipy.linalg.cho_solve((block, True), lam * matmul(U, x)) * mask[:, None]
-                e = f.weights.block(None if reach is None else f.weights.values[rows], rows.shape[0]).unscale(scaled)
-                if reach is None:
+                e = f.weights.block(None if f.weights.values is None else f.weights.values[rows], rows.shape[0]).unscale(scaled)
+                if known is None:
                     return e
-                smoother = matmul((root * pivots.half(reach[rows].T)).T, half) / lam + level * (h[rows] * mask)[None, :]
-                return jnp.where(light[rows][:, None], unseen[rows] + matmul(smoother, scaled), e)
+                above, light, unseen = (part[rows] for part in known)
+                smoother = matmul((root * pivots.half(above.T)).T, half) / lam + level * (h[rows] * mask)[None, :]
+                return jnp.where(light[:, None], unseen + matmul(smoother, scaled), e)
 
             return group
 

@@ -15,8 +15,8 @@ from jaxrls.support.target import platform
 
 # Reflectors that are applied as one product.
 AT_ONCE = 64
-# Rows of T in one turn of a loop, whose own cost is that of some hundred numbers.
-UNROLL = 8
+# Rows of T in one turn of the loop that all rows of Q go through, each as long as some thousand numbers take.
+UNROLL = 4
 # Shifts that one pass down T counts eigenvalues at.
 SHIFTS = 128
 
@@ -43,7 +43,7 @@ class Pivots:
             w = z - below * w
             return w, w
 
-        return jax.lax.scan(step, self._start(z), (z, self.below), unroll=UNROLL)[1]
+        return jax.lax.scan(step, self._start(z), (z, self.below))[1]
 
     def solve(self, z: Float[Array, "r *b"]) -> Float[Array, "r *c"]:
         """(T + λI)⁻¹z = L⁻ᵀD⁻¹L⁻¹z."""
@@ -53,7 +53,7 @@ class Pivots:
             x = w / pivot - x
             return below * x, x
 
-        return jax.lax.scan(step, self._start(z), (self.half(z), self.diagonal, self.below), reverse=True, unroll=UNROLL)[1]
+        return jax.lax.scan(step, self._start(z), (self.half(z), self.diagonal, self.below), reverse=True)[1]
 
     def squares(self, z: Float[Array, "r *b"]) -> Float[Array, "*c"]:
         """λ zᵀ(T + λI)⁻¹z = Σⱼ (L⁻¹z)ⱼ² λ/dⱼ, a sum of squares with no cancellation, and nothing of n × b × L numbers held."""
@@ -104,7 +104,7 @@ class Tridiagonal:
             return (pivot, slope), (pivot, below, slope)
 
         start = jnp.ones_like(lams), jnp.zeros_like(lams)
-        return Pivots(lams, *jax.lax.scan(step, start, (self.diagonal, self.beside), unroll=UNROLL)[1])
+        return Pivots(lams, *jax.lax.scan(step, start, (self.diagonal, self.beside))[1])
 
     def transposed_times(self, X: Float[Array, "r k"]) -> Float[Array, "r k"]:
         """QᵀX."""
@@ -153,7 +153,7 @@ class Tridiagonal:
             return (pivot, count + jnp.where(pivot < 0, 1, 0).astype(pivot.dtype)), None
 
         start = jnp.ones_like(shifts), jnp.zeros_like(shifts)
-        return jax.lax.scan(step, start, (self.diagonal, self.beside), unroll=UNROLL)[0][1]
+        return jax.lax.scan(step, start, (self.diagonal, self.beside))[0][1]
 
     def smallest_above(self, floor: Float[Array, ""]) -> Float[Array, ""]:
         """The smallest eigenvalue above a floor, to 1 %, or about the largest where there is none: by counts at shifts between."""

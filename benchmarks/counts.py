@@ -16,6 +16,7 @@ FACTORIZATIONS = {
     "triangular_solve": (lambda n, k: n**2 * k, lambda n: 0),
     "eigh": (lambda n, k: 9 * n**3, lambda n: n / 6),
     "svd": (lambda n, k: 4 * k * n**2 + 22 * n**3, lambda n: n / 3),
+    "householder_product": (lambda n, k: 4 * n**3 / 3, lambda n: 0),
     "tridiagonal": (lambda n, k: 4 * n**3 / 3, lambda n: n / 6),
 }
 

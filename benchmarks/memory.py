@@ -105,6 +105,9 @@ ROWS = {
     "objective, landmarks": lambda n=100_000: objective(KERNEL, n, landmarks=n // 300, gradient=False),
     "gradient, many rows": lambda n=100_000: objective(0.5 * LINEAR, n, n // 300, gradient=True),
     "iterative": lambda n=20_000: fitted(KERNEL, n, lams=1, route="iterative", landmarks=n // 50, called={"lams": [1.0]}),
+    "tridiagonal": lambda n=2000: fitted(KERNEL, n, route="tridiagonal"),
+    "tridiagonal, weights": lambda n=2000: fitted(KERNEL, n, weights=True, route="tridiagonal", called={"weights": weights(n)}),
+    "tridiagonal, groups": lambda n=2000: fitted(KERNEL, n, groups=10, route="tridiagonal", called={"groups": names(n, n // 10)}),
     "path": lambda n=2000: path(n),
     "predict": lambda n=4000: predict(n, 100 * n),
 }

@@ -56,6 +56,15 @@ def test_the_readme_shows_the_report_that_is_kept():
     assert not report["quick"] and all(part["median"] > 0 for case in report["cases"] for part in case["floor"])
 
 
+def test_the_tridiagonal_route_is_measured_beside_an_eigendecomposition():
+    command = [sys.executable, str(ROOT / "benchmarks" / "tridiagonal.py"), "--sizes", "60", "--lams", "3", "--rounds", "1"]
+    out = subprocess.run(command, env=ENVIRONMENT, check=True, capture_output=True, text=True, timeout=300).stdout
+    rows = [line.split(" | ") for line in out.splitlines()[2:]]
+    names = ["eigh", "reduction alone", "GCV", "evidence", "leave-one-out", "path with leave-one-out"]
+    assert [row[1] for row in rows] == names and all(float(row[3]) > 0 for row in rows)
+    assert all(float(row[-1].strip(" |")) < 1e-9 for row in rows[2:])
+
+
 def test_what_fails_is_a_result_and_the_others_go_on():
     timing, run, reports, peers, works = map(importlib.import_module, ("timing", "run", "report", "peers", "works"))
     timings, results, failures = timing.interleaved({"good": lambda: 3, "bad": lambda: [][0]}, rounds=2)

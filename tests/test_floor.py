@@ -30,6 +30,7 @@ CASES = {
     "covariance": (rls.FeatureMap(cosines), None, "covariance"),
     "landmarks": (rls.Gaussian(1.5), LANDMARKS, None),
 }
+TRIDIAGONAL = {"tridiagonal": (rls.Gaussian(2.0), None, "tridiagonal")}
 CHOLESKY = {
     "K": (rls.Gaussian(2.0), None, "cholesky"),
     "of features": (rls.FeatureMap(cosines), None, "cholesky"),
@@ -52,7 +53,10 @@ def errors(case, dtype, lams=None, times=None):
     return np.asarray(found, float), float(floor), np.asarray(lams, float)
 
 
-@pytest.mark.parametrize("case", [*CASES.values(), *CHOLESKY.values()], ids=[*CASES, *(f"Cholesky {name}" for name in CHOLESKY)])
+OTHERS = TRIDIAGONAL | {f"Cholesky {name}": case for name, case in CHOLESKY.items()}
+
+
+@pytest.mark.parametrize("case", [*CASES.values(), *OTHERS.values()], ids=[*CASES, *OTHERS])
 def test_above_the_floor_float32_says_what_float64_says(case):
     """What docs/float32.md promises: 5 % at the floor, and of what is left out in proportion less above it."""
     times = np.array([1.0, 3, 10, 100, 1000])
@@ -125,3 +129,8 @@ def test_rounding_of_k_is_below_the_floor():
         wide = wide - wide.mean(0) - wide.mean(1)[:, None] + wide.mean()
         U, s = np.asarray(factor.left_vectors(), float), np.asarray(factor.s, float)
         assert np.linalg.norm(wide - (U * s) @ U.T, 2) < float(factor.precision_floor()), f"width {width}"
+        reduced = jax.jit(rls.factorize, static_argnames="route")(rls.Precomputed(), K, route="tridiagonal")
+        G, d, e = (np.asarray(part, float) for part in (reduced.left_vectors(), reduced.form.diagonal, reduced.form.beside[1:]))
+        T = np.diag(d) + np.diag(e, 1) + np.diag(e, -1)
+        assert np.linalg.norm(wide - G @ T @ G.T, 2) < float(reduced.precision_floor()), f"width {width}"
+        assert float(factor.precision_floor()) <= 1.001 * float(reduced.precision_floor()) <= 2.1 * float(factor.precision_floor())

@@ -149,7 +149,7 @@ def test_what_pays_where(backend, pays, monkeypatch):
 def test_rows_of_a_host_have_values_and_no_slopes(data):
     X, Y, _ = data
     found, grid = searched(GAUSSIAN, HostRows(X), Y[:, 0], landmarks=array(X[::4]))
-    assert float(found.error) <= float(grid.error) * 1.05 and found.search.endswith("from one spectrum")
+    assert float(found.error) <= float(grid.error) * 1.05 and found.search.endswith("from one factorization")
 
 
 def test_as_many_landmarks_as_it_takes(data):

@@ -45,10 +45,12 @@ KINDS = {
     "cholesky features": (LINEAR, "primal"),
     "cholesky landmarks": (GAUSSIAN, "primal"),
     "cholesky points": (GAUSSIAN, "primal"),
+    "tridiagonal": (GAUSSIAN, "dual"),
+    "tridiagonal of few features": (LINEAR, "dual"),
     "sparse": (LINEAR, "primal"),
 }
 LEAVING = ("landmarks", "landmarks not kept", "cholesky landmarks")
-FIRST = ("gram", "features", "covariance", "landmarks", "cholesky gram", "cholesky landmarks")  # each with an algebra of its own
+FIRST = ("gram", "features", "covariance", "landmarks", "cholesky gram", "cholesky landmarks", "tridiagonal")  # each an algebra of its own
 COMBINATIONS = [(name, intercept) for name in KINDS for intercept in (True, False) if LARGE or intercept and name in FIRST]
 
 

@@ -113,6 +113,12 @@ class Factor(ABC):
             f"a factor by route {self.route!r} has no spectrum: make it by another, such as factorize(kernel, X, route='gram')"
         )
 
+    def smallest_eigenvalue(self) -> Float[Array, ""]:
+        """The smallest eigenvalue above the precision of the factor, which is where a grid of λ may end; the largest where there is none."""
+        s = self.spectrum().s
+        largest = jnp.max(s)
+        return jnp.min(jnp.where(s > self.precision_floor(), s, largest))
+
     @property
     def n(self) -> int:
         """Number of rows of X."""

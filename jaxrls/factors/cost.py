@@ -177,12 +177,12 @@ def predict(s: Sizes, rows: int) -> Cost:
 
 def groups(s: Sizes, route: str) -> Cost:
     """What leaving groups out of a factor adds: U where it is not kept, pairs of rows of a group, and smaller decompositions where those are cheaper."""
-    rest, count, kept = s.n - s.b, -(-s.n // s.b), route in ("gram", "features")
+    rest, count, kept = s.n - s.b, -(-s.n // s.b), route in ("gram", "features", "tridiagonal")
     at_once = min(s.n * s.r, max(NUMBERS_AT_ONCE, s.b * s.r)) * min(s.L, max(1, COLUMNS_AT_ONCE // (4 * s.b)))
     closed = Cost(
         (not kept) * s.n * s.r + (3 if kept else 8) * s.b**2 + at_once, s.L * s.n * s.b * (2 * s.r + s.b / 3), "pairs of rows of a group"
     )
-    if route.startswith("cholesky") or not refitting_is_cheaper(s.b, rest, s.r, s.L):
+    if route.startswith("cholesky") or route == "tridiagonal" or not refitting_is_cheaper(s.b, rest, s.r, s.L):
         return closed
     if route == "gram":
         flops = 2 * s.n**3 + 9 * count * rest**3
@@ -209,6 +209,12 @@ def iterative(s: Sizes) -> Cost:
     return subset(replace(s, L=1)).then(run)
 
 
+def tridiagonal(s: Sizes) -> Cost:
+    """K, its reflectors as LAPACK packs them and as rows, Q, and rows of it side by side with λ; K once more where there are weights."""
+    n2, flops = s.n**2, s.kernel + 8 * s.n**3 / 3 + 5 * s.n**2 * (s.L + 1) * (1 + s.t) + 2 * s.n**3 * s.weighted * (s.b > 1)
+    return Cost((4 + s.weighted) * n2 + 2 * s.n * s.columns + 2 * s.block, flops, "K, its reflectors and what they multiply to")
+
+
 ROUTES: dict[str, Callable[[Sizes], Cost]] = {
     "gram": gram,
     "features": features,
@@ -218,4 +224,5 @@ ROUTES: dict[str, Callable[[Sizes], Cost]] = {
     "cholesky features": cholesky_features,
     "cholesky landmarks": cholesky_landmarks,
     "iterative": iterative,
+    "tridiagonal": tridiagonal,
 }

@@ -35,8 +35,15 @@ def svd(A: Float[Array, "n d"]) -> tuple[Float[Array, "n k"], Float[Array, " k"]
     return U, sigma, Vt
 
 
+@jax.custom_jvp
+def tridiagonal(A: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Float[Array, " n"], Float[Array, " e"], Float[Array, " e"]]:
+    """Householder reflectors, as LAPACK packs them, diagonal, subdiagonal, and the reflectors' factors of QᵀAQ: of A the lower triangle is read."""
+    return tuple(jax.lax.linalg.tridiagonal(A, lower=True))  # type: ignore[return-value]
+
+
 eigh.defjvp(_refuse)
 svd.defjvp(_refuse)
+tridiagonal.defjvp(_refuse)
 
 
 def clip(s, constant=0.0):

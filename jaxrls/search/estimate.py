@@ -125,14 +125,14 @@ def _route(kernel, n, d, dtype, landmarks, route) -> str:
 
 
 def _cost(sizes: Sizes, route: str, call: str, keep, landmarks) -> Cost:
-    if route in ("gram", "cholesky gram"):
+    if route in ("gram", "cholesky gram", "tridiagonal"):
         sizes = replace(sizes, r=sizes.n)
     if route == "subset":
         sizes = replace(sizes, kept=cost.keeps_rows(sizes) if keep is None else keep)
     found = cost.ROUTES[route](sizes)
     if sizes.b > 1 and route != "cholesky gram":
         left_out = cost.groups(sizes, route)
-        found = found.then(left_out.beside(0 if route in ("gram", "features") else found.numbers))
+        found = found.then(left_out.beside(0 if route in ("gram", "features", "tridiagonal") else found.numbers))
     if landmarks is not None and call == "fit":
         found = cost.choosing(sizes).then(found)
     return found.beside(sizes.L * sizes.t * sizes.r, "coefficients at every λ") if call == "path" else found

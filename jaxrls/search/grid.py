@@ -13,7 +13,7 @@ def lambda_grid(factor: Factor, num: int = 100) -> Float[Array, " num"]:
     From λ where effective degrees of freedom are at most 1/10, 10·Σs, down to a thousandth of the smallest eigenvalue that is
     not rounding, or to the precision of the factor, √n·eps·s_max, whichever is larger: below it λ is noise.
 
-    **Shapes**: (num,). `num` is static. **Cost** O(r). **Raises** `ValueError` for a `num` below 1, and for a factor without a spectrum.
+    **Shapes**: (num,). `num` is static. **Cost** O(r). **Raises** `ValueError` for a `num` below 1, and for a factor without eigenvalues.
     **Source**: the rule of GURLS's
     `paramsel`, with both ends tied to spectrum and dtype.
 
@@ -22,10 +22,7 @@ def lambda_grid(factor: Factor, num: int = 100) -> Float[Array, " num"]:
     (3,)
     """
     check_whole("num", num)
-    floor, s = factor.precision_floor(), factor.spectrum().s
-    largest = jnp.max(s)
-    smallest = jnp.min(jnp.where(s > floor, s, largest))
-    low, high = lambda_range(factor, 1e-3 * smallest)
+    low, high = lambda_range(factor, 1e-3 * factor.smallest_eigenvalue())
     return jnp.exp(jnp.linspace(jnp.log(low), jnp.log(high), num, dtype=factor.dtype))
 
 

@@ -82,7 +82,7 @@ def _chosen(lams, errors, per_target, words) -> Found:
 
 def _words(solution: Solution, count: int, seen) -> str:
     """How many λ it took, and where there is no telling which of two valleys is the deeper."""
-    made = f"{count} values of λ, from one spectrum"
+    made = f"{count} values of λ, from one factorization"
     if not solution.exact:
         made = f"{count} iterations and one for the model"
     elif not solution.shares_work:

@@ -217,13 +217,13 @@ def memory_bytes() -> int | None:
 def why_too_large(n: int, route: str, needed: int) -> str:
     """Why n rows cannot succeed on the default device by a route that takes so many bytes, and what to do; empty where they can."""
     remedy = "use landmarks= (the subset of regressors), explicit features, or fewer rows"
-    if route in ("gram", "cholesky gram") and n > LARGEST_CPU_EIGH and platform() == "cpu":
+    if route in ("gram", "cholesky gram", "tridiagonal") and n > LARGEST_CPU_EIGH and platform() == "cpu":
         return f"X has {n} rows, and LAPACK's 32-bit interface cannot factor more than {LARGEST_CPU_EIGH}: {remedy}"
     limit = memory_bytes()
     if limit is None or needed <= limit:
         return ""
     remedy = "use fewer of them" if "landmarks" in route or route == "subset" else remedy
-    what = {"gram": "factoring K", "cholesky gram": "factoring K + λI"}.get(route, f"route {route!r}")
+    what = {"gram": "factoring K", "cholesky gram": "factoring K + λI", "tridiagonal": "reducing K"}.get(route, f"route {route!r}")
     return f"X has {n} rows: {what} takes about {in_words(needed)}, and this device has {in_words(limit)}: {remedy}"
 
 

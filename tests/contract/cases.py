@@ -15,6 +15,7 @@ from jaxrls.factors.cholesky import CholeskyGram
 from jaxrls.factors.cholesky_features import CholeskyFeatures
 from jaxrls.factors.iterative import IterativeGram
 from jaxrls.factors.spectrum import Spectrum
+from jaxrls.factors.tridiagonal import TridiagonalGram
 from jaxrls.rows.sparse import sparse_rows
 
 N, NEW, TARGETS = 14, 5, 3
@@ -171,7 +172,7 @@ def streamed(X):
 
 POINTS = 1.5 * draw(8, 6, 2)
 HALF = {"kernel": 0.5 * rls.Linear(), "scale": 0.5}
-CHOLESKY = {"route": "cholesky"}
+CHOLESKY, TRIDIAGONAL = {"route": "cholesky"}, {"route": "tridiagonal"}
 FACTORS = {
     "gram": of_gaussian(Spectrum, {"route": "gram"}),
     "features": of_linear(Spectrum, 4, {"route": "features"}),
@@ -186,6 +187,8 @@ FACTORS = {
     "cholesky features": of_linear(CholeskyFeatures, 4, CHOLESKY),
     "cholesky landmarks": of_landmarks(CholeskyFeatures, CHOLESKY),
     "cholesky points": of_landmarks(CholeskyFeatures, CHOLESKY, POINTS),
+    "tridiagonal": of_gaussian(TridiagonalGram, TRIDIAGONAL),
+    "tridiagonal of few features": of_linear(TridiagonalGram, 4, TRIDIAGONAL, combinations=FEW),
     "iterative": of_iterative(),
     "sparse": of_linear(Spectrum, 4, {}, sparse, **HALF, combinations=FEW),
     "host": of_linear(Spectrum, 4, {}, HostRows, traceable=False, combinations=FEW),

@@ -136,6 +136,32 @@ def test_tune_does_not_depend_on_the_units_of_labels():
     assert_close(np.asarray(tiny.model.coef) / np.float32(TINY), one.model.coef, 1e-5)
 
 
+@pytest.mark.parametrize("unit", [2.0**-70, 2.0**70])
+def test_influence_does_not_depend_on_the_units_of_labels(unit):
+    """None of it has squared units: what float32 cannot hold, it need not give."""
+    X, y = (jnp.asarray(a, jnp.float32) for a in smooth_data(20))
+    ask = jax.jit(lambda y: rls.influence(rls.factorize(rls.Gaussian(1.0), X), y, 0.1))
+    one, other = ask(y), ask(jnp.float32(unit) * y)
+    for name in ("residuals", "cooks_distance", "leverage"):
+        assert_close(getattr(other, name), getattr(one, name), 1e-5, name)
+    assert_close(np.asarray(other.noise, np.float64) / unit, one.noise, 1e-5)
+
+
+def test_criteria_in_squared_units_leave_the_range_of_float32():
+    """Whatever they calculate in: the smallest and largest results are no numbers of the dtype. The labels in other units, or another loss, are."""
+    X, y = (jnp.asarray(a, jnp.float32) for a in smooth_data(20))
+    ask = jax.jit(
+        lambda y, unit: [
+            rls.loo(rls.factorize(rls.Gaussian(1.0), X), unit * y, jnp.ones(1, jnp.float32), loss=loss)[0]
+            for loss in (rls.squared_error, rls.absolute_error)
+        ]
+    )
+    absolute = float(ask(y, jnp.float32(1))[1])
+    for unit, squared in ((2.0**-70, 0.0), (2.0**70, np.inf)):
+        found = ask(y, jnp.float32(unit))
+        assert float(found[0]) == squared and float(found[1]) / unit == pytest.approx(absolute, rel=1e-5)
+
+
 def test_best_lam_does_not_depend_on_the_units_of_labels():
     X, y = (jnp.asarray(a, jnp.float32) for a in smooth_data(20))
     best = jax.jit(rls.best_lam)

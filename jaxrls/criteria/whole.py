@@ -67,6 +67,7 @@ def gcv(factor: Factor, Y: Float[Array, "n *t"] | Listed, lams: Float[Array, " L
 
     **Shapes**: Y (n,) or (n, t), lams (L,), or (L, t) with a λ for each target, give (L,) or (L, t), squared units of Y.
     **Cost** O(r L t). **Raises** as `loo`, and so for one row of positive weight with an intercept: NaN inside `jax.jit`.
+    **Fails**: where squares of labels leave the range of the dtype, as `squared_error` says.
     **Source**: Golub, Heath and Wahba 1979, eq. 1.4.
 
     >>> import jax.numpy as jnp, jaxrls as rls

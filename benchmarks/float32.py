@@ -101,12 +101,12 @@ N = 120
 ROUTES = ("gram", "features", "covariance", "subset", "cholesky, K", "cholesky, features", "cholesky, landmarks")
 
 
-def problem(dtype):
+def problem(dtype, noise=0.1):
     """Rows, labels with a little noise, and new rows, the same numbers in both precisions."""
     rng = np.random.default_rng(0)
     X, X_new = (rng.normal(size=(size, 2)).astype(np.float32) for size in (N, 20))
     f = lambda X: np.sin(2 * X[:, 0]) + X[:, 1] ** 2  # noqa: E731
-    Y, Y_new = ((f(Z) + 0.1 * rng.normal(size=len(Z))).astype(np.float32) for Z in (X, X_new))
+    Y, Y_new = ((f(Z) + noise * rng.normal(size=len(Z))).astype(np.float32) for Z in (X, X_new))
     return tuple(jnp.asarray(part, dtype) for part in (X, Y, X_new, Y_new))
 
 
@@ -121,11 +121,16 @@ def kernel_of(route, dtype):
     return rls.FeatureMap(cosines) if route in ("features", "covariance", "cholesky, features") else rls.Gaussian(np.asarray(1.5, dtype))
 
 
-def factor_of(route, X):
-    """The factor by one route."""
+def options_of(route):
+    """What names a route to `factorize` and to `fit`."""
     chosen = jnp.arange(0, N, 3) if route in ("subset", "cholesky, landmarks") else None
     name = route if route in ("gram", "features", "covariance") else "cholesky" if route.startswith("cholesky") else None
-    return rls.factorize(kernel_of(route, X.dtype), X, landmarks=chosen, route=name)
+    return {"landmarks": chosen, "route": name}
+
+
+def factor_of(route, X):
+    """The factor by one route."""
+    return rls.factorize(kernel_of(route, X.dtype), X, **options_of(route))
 
 
 @partial(jax.jit, static_argnames="route")
@@ -156,6 +161,20 @@ def everything(X, Y, X_new, Y_new, lams, *, route):
     return found, factor.precision_floor()
 
 
+def doors(X, Y, X_new, lams, *, route):
+    """What `fit` at every λ, its predictions and `path` give; NaN where `fit` says that the factorization broke down."""
+    kernel, found = kernel_of(route, X.dtype), []
+    for lam in lams:
+        try:
+            fit = rls.fit(kernel, X, Y, lams=lam[None], **options_of(route))
+            found.append((fit.error, fit.predict(X_new)))
+        except ValueError:
+            found.append((np.nan, np.full(len(X_new), np.nan)))
+    errors, predictions = zip(*found, strict=True)
+    factor = jax.jit(factor_of, static_argnums=0)(route, X)
+    return {"path, coef": jax.jit(rls.path)(factor, Y, lams).coef, "fit, error": np.array(errors), "fit, predict": np.array(predictions)}
+
+
 def relative(got, want):
     """The largest error over the largest value, at every λ."""
     got, want = (np.asarray(part, float).reshape(len(CONDITIONS), -1) for part in (got, want))
@@ -168,7 +187,11 @@ def measured(route):
     lams = largest / CONDITIONS
     results = {}
     for dtype in (jnp.float64, jnp.float32):
-        results[dtype] = jax.device_get(everything(*problem(dtype), jnp.asarray(lams, dtype), route=route))
+        X, Y, X_new, Y_new = problem(dtype)
+        found, floor = everything(X, Y, X_new, Y_new, jnp.asarray(lams, dtype), route=route)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # most of these λ are below the floor, which the headings say
+            results[dtype] = jax.device_get((doors(X, Y, X_new, jnp.asarray(lams, dtype), route=route) | found, floor))
     (want, _), (got, floor) = results[jnp.float64], results[jnp.float32]
     return {name: relative(got[name], want[name]) for name in want}, float(floor) / largest
 
@@ -177,6 +200,40 @@ def scale(route):
     """s_max, of a Cholesky factor that of the spectrum of the same K or features."""
     route = {"cholesky, K": "gram", "cholesky, features": "covariance", "cholesky, landmarks": "subset"}.get(route, route)
     return float(jax.jit(lambda X: jnp.max(factor_of(route, X).spectrum().s))(problem(jnp.float64)[0]))
+
+
+NOISES = 10.0 ** np.arange(0, -5, -1)
+
+
+def chosen(dtype, noise):
+    """What the functions that choose λ, or a kernel too, have found, and s_max/λ of the first."""
+    X, Y, X_new, _ = problem(dtype, noise)
+    kernel = rls.Gaussian(np.asarray(1.5, dtype))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fit, tuned = rls.fit(kernel, X, Y), rls.tune(kernel, X, Y)
+    found = {
+        "best_lam": jax.jit(rls.best_lam)(kernel, X, Y),
+        "fit, λ": fit.lam,
+        "fit, error": fit.error,
+        "fit, predict": fit.predict(X_new),
+    }
+    found |= {"tune, λ": tuned.lam, "tune, width": tuned.kernel.width, "tune, error": tuned.error, "tune, predict": tuned.predict(X_new)}
+    return found, scale("gram") / float(fit.lam)
+
+
+def searches():
+    """The table of what chooses λ: a column for a level of noise."""
+    columns, conditions = [], []
+    for noise in NOISES:
+        (want, condition), (got, _) = (jax.device_get(chosen(dtype, noise)) for dtype in (jnp.float64, jnp.float32))
+        columns.append({name: float(np.max(np.abs(got[name] - want[name])) / np.max(np.abs(want[name]))) for name in want})
+        conditions.append(condition)
+    yield "### what chooses λ: a column for each level of noise, and s_max/λ where float64 chose"
+    yield ""
+    yield "| | " + " | ".join(f"{noise:g}: {condition:.0e}" for noise, condition in zip(NOISES, conditions, strict=True)) + " |"
+    yield "|" + "---|" * (len(NOISES) + 1)
+    yield from (f"| `{name}` | " + " | ".join(shown(column[name]) for column in columns) + " |" for name in columns[0])
 
 
 def shown(error):
@@ -191,6 +248,7 @@ def table(file):
         lines += [f"### {route}: the floor is at s_max/λ = {1 / floor:.0e}", ""]
         lines += ["| | " + " | ".join(f"{c:.0e}" for c in CONDITIONS) + " |", "|" + "---|" * (len(CONDITIONS) + 1)]
         lines += [f"| `{name}` | " + " | ".join(map(shown, row)) + " |" for name, row in errors.items()] + [""]
+    lines += searches()
     path = Path(file)
     words = path.read_text().split(MARK)[0] if path.exists() else ""
     path.write_text(words + "\n".join(lines).rstrip() + "\n")

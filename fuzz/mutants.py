@@ -1,6 +1,7 @@
 """Mutants: one operator, number or word of the numerical modules changed at a time; do the tests notice?
 
     python fuzz/mutants.py --read                       # the suite once under coverage: what no test reads, and which test reads which line
+    python fuzz/mutants.py --read --tests tests/test_rank.py      # the same of some tests alone, in seconds
     python fuzz/mutants.py --mutants 400 --seed 1       # then those tests, the cheapest first, on each mutant; a table, and the survivors
 
 Everything is imported once; for each mutant a fork changes the code of one function in memory and runs the tests of its line, so that a mutant costs
@@ -288,7 +289,7 @@ def read(options):
     """Run the suite under coverage and keep what was read."""
     data = options.reading.with_suffix(".coverage")
     command = [sys.executable, "-m", "coverage", "run", "--branch", f"--source={ROOT / 'jaxrls'}", f"--data-file={data}"]
-    command += ["-m", "pytest", "-n", "0", "-p", "mutants", "-p", "no:cacheprovider", "tests", "jaxrls"]
+    command += ["-m", "pytest", "-n", "0", "-p", "mutants", "-p", "no:cacheprovider", *options.tests]
     command += [f"--ignore=tests/{name}" for name in UNREAD]
     path = os.pathsep.join([str(ROOT / "fuzz"), str(ROOT), os.environ.get("PYTHONPATH", "")])
     order = options.reading.with_suffix(".order")
@@ -378,6 +379,7 @@ def main(argv=None) -> int:
     """The command line; the exit code is 1 where a mutant could not be tried."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--read", action="store_true", help="run the suite under coverage first")
+    parser.add_argument("--tests", nargs="+", default=["tests", "jaxrls"], help="of which tests, in place of the whole suite")
     parser.add_argument("--reading", type=Path, default=ROOT / ".reading.json", help="where it is kept which test reads which line")
     parser.add_argument("--mutants", type=int, default=400, help="how many")
     parser.add_argument("--seed", type=int, default=0)

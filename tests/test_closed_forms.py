@@ -13,7 +13,7 @@ import scipy.stats
 from support import DTYPE, EPS, X64, array, assert_close, groups_left_out, wide
 
 import jaxrls as rls
-from jaxrls.factors.spectrum import refitting_is_cheaper
+from jaxrls.factors.cost import refitting_is_cheaper
 
 ROUTES = ("gram", "features", "covariance", "precomputed")
 SHAPES = {"n > d": (24, 5), "n < d": (12, 16)}

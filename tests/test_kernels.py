@@ -1,5 +1,6 @@
 """One contract for every kernel: the formula pair by pair, symmetry, positivity, derivatives, domains; then the algebra."""
 
+import functools
 import math
 import re
 import sys
@@ -308,6 +309,7 @@ MESSAGES = {
     "degree": (lambda X: rls.Polynomial(0), "Polynomial.degree must be a whole number of at least 1, and is 0"),
     "degree not whole": (lambda X: rls.Polynomial(1.5), "Polynomial.degree must be a whole number of at least 1, and is 1.5"),
     "offset": (lambda X: rls.Polynomial(2, -1.0).check(X), "Polynomial.offset must be finite and not negative, and is -1.0"),
+    "nu as an array": (lambda X: rls.Matern(np.array([0.5, 1.5]), 1.0), "Matern.nu must be 0.5, 1.5 or 2.5, and is array([0.5, 1.5])"),
     "nu": (lambda X: rls.Matern(2.0, 1.0), "Matern.nu must be 0.5, 1.5 or 2.5, and is 2.0"),
     "width": (lambda X: rls.Gaussian(0.0).check(X), "Gaussian.width must be positive and finite, and is 0.0"),
     "width NaN": (lambda X: rls.Laplacian(float("nan")).check(X), "Laplacian.width must be positive and finite, and is nan"),
@@ -361,6 +363,37 @@ MESSAGES = {
         "polynomial_features needs degree ≥ 1 and offset ≥ 0, and got 2 and -1.0",
     ),
 }
+
+
+PER_COLUMN = "width", "period"
+
+
+def shapes_refused(name, n, d):
+    """Shapes that would broadcast along the rows of K or its columns, and where one number is meant, one per column."""
+    return [(1, 1), (n,), (n, 1), (0,), *([] if name in PER_COLUMN else [(d,), (1,)])]
+
+
+def with_parameter(kernel, place, value):
+    return jax.tree_util.tree_map_with_path(lambda at, leaf: value if at == place else leaf, kernel)
+
+
+@EVERY
+def test_parameters_of_other_shapes_are_refused(case, unchecked):
+    """By name, as called and under `jax.jit`: they broadcast without a word."""
+    n = 4
+    X = array(rows(case, n))
+    for place, value in jax.tree_util.tree_leaves_with_path(case.kernel):
+        owner = functools.reduce(lambda kernel, key: getattr(kernel, key.name), place[:-1], case.kernel)
+        if isinstance(owner, rls.FeatureMap | rls.FunctionKernel):
+            continue  # whose parameters are what the caller's function takes
+        name = place[-1].name
+        message = rf"^{type(owner).__name__}\.{name} must be one number{' or one per column' if name in PER_COLUMN else ''}, .*has shape"
+        for shape in shapes_refused(name, n, case.columns):
+            wrong = with_parameter(case.kernel, place, jnp.ones(shape, X.dtype))
+            for call in (lambda kernel: kernel(X, X), lambda kernel: jax.eval_shape(rls.gram, kernel, X)):
+                with pytest.raises(ValueError, match=message):
+                    call(wrong)
+        assert np.shape(value) in ((), (case.columns,))
 
 
 @pytest.mark.parametrize(("call", "message"), MESSAGES.values(), ids=MESSAGES.keys())

@@ -1,5 +1,8 @@
 """Landmarks without a number: as many as the certificate asks for, or all rows, and which of the two it was."""
 
+import re
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -130,3 +133,81 @@ def test_landmarks_of_other_rows():
     chosen = rls.landmarks(rls.Gaussian(1.0), X, 6, key=jax.random.key(0))
     with pytest.raises(ValueError, match="chosen from other rows"):
         rls.fit(rls.Gaussian(1.0), X[::-1], y[::-1], landmarks=chosen)
+
+
+# how many, and in which words: `grow` with a solution that names its λ -----------------------------------------------------------
+
+FEW, HALF = 16, 100
+
+
+class Named:
+    """Fits that name their λ, one after another, and keep what they were made on."""
+
+    rounding = 1
+
+    def __init__(self, monkeypatch, *lams):
+        self.lams, self.asked, self.solved = list(lams), [], []
+        self.choose = rank.landmarks
+        monkeypatch.setattr(rank, "landmarks", self.chosen)
+        monkeypatch.setattr(rank, "FEWEST", FEW)
+
+    def chosen(self, kernel, X, num, **options):
+        self.asked.append((num, options.get("tol")))
+        return self.choose(kernel, X, num, **options)
+
+    def __call__(self, problem):
+        self.solved.append(problem.landmarks)
+        trace = None if problem.landmarks is None else self.rounding * problem.landmarks.trace_residual
+        return SimpleNamespace(lam=np.asarray(self.lams.pop(0)), trace_residual=trace)
+
+
+def grown(solve, width, tol=TOL):
+    X, y = (part[: 2 * HALF] for part in data())
+    problem = rls.Problem.of(rls.Gaussian(width), X, y, weights=np.full(2 * HALF, 2.0, DTYPE))
+    result, words = rank.grow(solve, problem, tol)
+    return result, words, lambda lam: f"tr(K − K̂)/λ = {float(result.trace_residual) / lam:.2g}"
+
+
+def test_the_first_few_in_words(monkeypatch):
+    """By the smallest of several λ."""
+    solve = Named(monkeypatch, [1e6, 2e5])
+    _, words, ratio = grown(solve, 1.0, 0.05)
+    assert words == f"16 landmarks of 200 rows, {ratio(2e5)}: they change the coefficients by at most 5%"
+    assert solve.asked == [(FEW, None)]
+
+
+def test_their_number_follows_from_the_smallest_lam(monkeypatch):
+    """Half of what the certificate asks for, as a share of Σ v k(x, x) = 400; again where the next λ asks for more, and then in words."""
+    solve = Named(monkeypatch, [8.0, 4.0], [2.0, 0.5], 0.5)
+    _, words, ratio = grown(solve, 0.5)
+    assert [num for num, _ in solve.asked] == [FEW, HALF, HALF]
+    np.testing.assert_allclose([tol for _, tol in solve.asked[1:]], 0.5 * TOL * np.array([4.0, 0.5]) / 400, rtol=1e-5)
+    few, more, most = (len(chosen.points) for chosen in solve.solved)
+    assert few == FEW < more < most < HALF
+    assert words == f"{most} landmarks of 200 rows, {ratio(0.5)}: they change the coefficients by at most 10%"
+
+
+def test_all_rows_in_words(monkeypatch):
+    """Where half of the rows leave more than was asked for."""
+    solve = Named(monkeypatch, 0.1, 0.1)
+    _, words, _ = grown(solve, 0.01)
+    assert [chosen is None for chosen in solve.solved] == [False, True]
+    assert words == "all 200 rows: 100 landmarks would not do, and more cost as much or are not there"
+
+
+def test_all_rows_where_no_others_are_chosen(monkeypatch):
+    """As the fit's trace is larger than that of the choice, by rounding."""
+    solve = Named(monkeypatch, 1e3, 1e3)
+    solve.rounding = 1e6
+    _, words, _ = grown(solve, 1.0)
+    assert [chosen is None for chosen in solve.solved] == [False, True]
+    assert re.fullmatch(r"all 200 rows: ([1-9]|1[0-6]) landmarks would not do, and more cost as much or are not there", words)
+
+
+def test_the_end_of_memory_in_words(monkeypatch):
+    """All that there is room for, by the smallest λ."""
+    solve = Named(monkeypatch, 0.1, [0.3, 0.1])
+    monkeypatch.setattr(rank, "of_problem", lambda problem, landmarks=0: SimpleNamespace(why_not=lambda: not 0 < landmarks <= 40))
+    _, words, ratio = grown(solve, 0.01)
+    assert [num for num, _ in solve.asked] == [FEW, 40] and len(solve.solved[-1].points) == 40
+    assert words == f"40 landmarks of 200 rows, where memory ends: {ratio(0.1)} is above 0.1"

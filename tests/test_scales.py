@@ -127,6 +127,35 @@ def test_held_out_labels_are_in_the_same_units():
     assert_close(np.asarray(tiny.errors, np.float64) / TINY**2, one.errors, 1e-4)
 
 
+@pytest.mark.float64
+@pytest.mark.filterwarnings("ignore:.*λ")
+@pytest.mark.parametrize("dtypes", [(np.float32, np.float64), (np.float64, np.float32)])
+def test_held_out_rows_in_another_precision(dtypes):
+    """The errors are in that of the factor, whether the rows held out come by name, as a criterion or as a design."""
+    X, y = smooth_data(30)
+    (X_seen, seen), (X_held, held) = (
+        (jnp.asarray(X[at], dtype), jnp.asarray(y[at], dtype)) for at, dtype in zip((slice(20), slice(20, 30)), dtypes, strict=True)
+    )
+    kernel, lams = rls.Gaussian(1.0), jnp.asarray([0.1, 1.0], dtypes[0])
+    factor = rls.factorize(kernel, X_seen, route="gram")
+    criterion = rls.HoldOut.of(X_held, held, np.ones(10, dtypes[1]))
+    design = rls.gram(kernel, X_held, X_seen.astype(dtypes[1]))
+    found = (
+        rls.fit(kernel, X_seen, seen, lams=lams, route="gram", validation=(X_held, held)).errors,
+        rls.fit(kernel, X_seen, seen, lams=lams, route="gram", criterion=criterion).errors,
+        rls.holdout(factor, seen, lams, design, held, weights=np.ones(10, dtypes[1])),
+    )
+    K, K_held = gaussian(X[:20], X[:20]), gaussian(X[20:], X[:20])
+    mean = np.eye(20) - 1 / 20
+    want = []
+    for lam in (0.1, 1.0):
+        c = np.linalg.solve(mean @ K @ mean + lam * np.eye(20), mean @ y[:20])
+        want.append(np.mean((y[20:] - K_held @ c - np.mean(y[:20] - K @ c)) ** 2))
+    for errors in found:
+        assert errors.dtype == dtypes[0]
+        assert_close(errors, want, 1e-5)
+
+
 @pytest.mark.filterwarnings("ignore:.*λ")
 def test_tune_does_not_depend_on_the_units_of_labels():
     X, y = (a.astype(np.float32) for a in smooth_data())
@@ -135,6 +164,32 @@ def test_tune_does_not_depend_on_the_units_of_labels():
     assert_close(np.asarray(tiny.error, np.float64) / TINY**2, one.error, 1e-4)
     assert_close(np.asarray(tiny.start_error, np.float64) / TINY**2, one.start_error, 1e-4)
     assert_close(np.asarray(tiny.model.coef) / np.float32(TINY), one.model.coef, 1e-5)
+
+
+@pytest.mark.parametrize("unit", [2.0**-70, 2.0**70])
+def test_influence_does_not_depend_on_the_units_of_labels(unit):
+    """None of it has squared units: what float32 cannot hold, it need not give."""
+    X, y = (jnp.asarray(a, jnp.float32) for a in smooth_data(20))
+    ask = jax.jit(lambda y: rls.influence(rls.factorize(rls.Gaussian(1.0), X), y, 0.1))
+    one, other = ask(y), ask(jnp.float32(unit) * y)
+    for name in ("residuals", "cooks_distance", "leverage"):
+        assert_close(getattr(other, name), getattr(one, name), 1e-5, name)
+    assert_close(np.asarray(other.noise, np.float64) / unit, one.noise, 1e-5)
+
+
+def test_criteria_in_squared_units_leave_the_range_of_float32():
+    """Whatever they calculate in: the smallest and largest results are no numbers of the dtype. The labels in other units, or another loss, are."""
+    X, y = (jnp.asarray(a, jnp.float32) for a in smooth_data(20))
+    ask = jax.jit(
+        lambda y, unit: [
+            rls.loo(rls.factorize(rls.Gaussian(1.0), X), unit * y, jnp.ones(1, jnp.float32), loss=loss)[0]
+            for loss in (rls.squared_error, rls.absolute_error)
+        ]
+    )
+    absolute = float(ask(y, jnp.float32(1))[1])
+    for unit, squared in ((2.0**-70, 0.0), (2.0**70, np.inf)):
+        found = ask(y, jnp.float32(unit))
+        assert float(found[0]) == squared and float(found[1]) / unit == pytest.approx(absolute, rel=1e-5)
 
 
 def test_best_lam_does_not_depend_on_the_units_of_labels():

@@ -59,18 +59,20 @@ class HoldOut(Positive):
 
     def in_units(self, unit):
         """With labels in those units."""
-        return replace(self, Y=self.Y / unit)
+        return replace(self, Y=self.Y.astype(unit.dtype) / unit)
 
     def values(self, solution, lams, kernel):
-        """One pass over the held-out rows."""
-        labels = self.Y.reshape(self.rows.shape[0], -1).astype(solution.factor.dtype)
+        """One pass over the held-out rows, in the precision of the factor whatever theirs is."""
+        dtype = solution.factor.dtype
+        labels = self.Y.reshape(self.rows.shape[0], -1).astype(dtype)
+        weights = Weights.of(self.weights.values, self.rows.shape[0], dtype)
         if labels.shape[1] != solution.labels.Y.shape[1]:
             raise ValueError(f"held-out labels must have {solution.labels.Y.shape[1]} columns, as Y does, and have {labels.shape[1]}")
         coef, intercept = solution.coefficients(lams)
         design = (lambda rows: rows) if self.designed else partial(solution.factor.expansion.design, kernel)
 
         def block(rows, v, y):
-            phi, v = design(rows), self.weights.block(v, rows.shape[0]).array
+            phi, v = design(rows.astype(dtype)), weights.block(v, rows.shape[0]).array
             if phi.shape[1] != coef.shape[1]:
                 raise ValueError(f"design must have {coef.shape[1]} columns, one for each coefficient, and has {phi.shape[1]}")
 
@@ -80,7 +82,7 @@ class HoldOut(Positive):
 
             return jax.lax.map(at, (coef, intercept), batch_size=_at_once(len(as_columns(lams)), labels.shape[1]))
 
-        return self.rows.sum(block, self.weights.values, labels) / self.weights.total
+        return self.rows.sum(block, weights.values, labels) / weights.total
 
 
 def _at_once(count: int, columns: int) -> int:

@@ -10,7 +10,9 @@ from jaxtyping import Array, Float
 def squared_error(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> Float[Array, "n t"]:
     """Squared error e², the loss of the method itself.
 
-    **Shapes**: both (n, t). **Cost** O(n t). **Raises** nothing. **Source**: Rifkin (lecture), "Leave-One-Out CV".
+    **Shapes**: both (n, t). **Cost** O(n t). **Raises** nothing. **Fails**: squares of float32 numbers below 1e-19 are 0, and above 1e19 infinite,
+    and so are criteria called by themselves, as their results have squared units too: divide Y by a power of two, as `fit` and `tune` do inside.
+    **Source**: Rifkin (lecture), "Leave-One-Out CV".
 
     >>> import jax.numpy as jnp
     >>> squared_error(jnp.array([[2.0]]), jnp.array([[1.0]])).tolist()

@@ -4,8 +4,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import jax
-
 from jaxrls.criteria.criterion import Criterion, Given
 from jaxrls.criteria.holding_out import HoldOut, holdout
 from jaxrls.criteria.left_out import GroupsOut, LeaveOneOut, as_folds, kfold, loo
@@ -76,5 +74,4 @@ def _held_out(validation, loss, rows: Rows, Y) -> HoldOut:
     wanted = (seen.shape[0], *Y.shape[1:])
     if Y_held.shape != wanted:
         raise ValueError(f"validation Y must have shape {wanted}, as its X and Y do, and has shape {Y_held.shape}")
-    held = HoldOut.of(seen, Y_held, loss=loss)
-    return jax.tree.map(lambda a: a.astype(rows.dtype) if a.dtype in ("float32", "float64") else a, held)
+    return HoldOut.of(seen, Y_held, loss=loss)

@@ -22,10 +22,11 @@ class GCV(Positive):
     degree = 2
 
     def values(self, solution, lams, kernel):
-        """From the residual norm and its degrees of freedom."""
+        """From the residual norm and its degrees of freedom, of which one row with an intercept has none, as nothing is left without it."""
         del kernel
+        solution.check_rest()
         weights = solution.factor.weights
-        return solution.residual_norm(lams) / weights.total / (solution.residual_dof(lams) / weights.count) ** 2
+        return solution.with_rest(solution.residual_norm(lams) / weights.total / (solution.residual_dof(lams) / weights.count) ** 2)
 
 
 @pytree
@@ -65,7 +66,8 @@ def gcv(factor: Factor, Y: Float[Array, "n *t"] | Listed, lams: Float[Array, " L
     Unlike LOO it does not depend on the basis the data are written in.
 
     **Shapes**: Y (n,) or (n, t), lams (L,), or (L, t) with a λ for each target, give (L,) or (L, t), squared units of Y.
-    **Cost** O(r L t). **Raises** as `loo`.
+    **Cost** O(r L t). **Raises** as `loo`, and so for one row of positive weight with an intercept: NaN inside `jax.jit`.
+    **Fails**: where squares of labels leave the range of the dtype, as `squared_error` says.
     **Source**: Golub, Heath and Wahba 1979, eq. 1.4.
 
     >>> import jax.numpy as jnp, jaxrls as rls

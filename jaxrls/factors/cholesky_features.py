@@ -20,12 +20,13 @@ from jaxrls.factors.contract import Coefficients, Factor, Report, Solution, as_c
 from jaxrls.factors.expansion import Expansion, OnLandmarks, Primal
 from jaxrls.factors.hat import Group, Leaving, PlainHat, each_group
 from jaxrls.factors.landmarks import Landmarks
-from jaxrls.factors.subset import cholesky, left_over, lengths
+from jaxrls.factors.subset import left_over, lengths
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.decompositions import rounding
 from jaxrls.linalg.inverses import triangular_inverse
 from jaxrls.linalg.products import matmul
+from jaxrls.linalg.ridge import ridged_cholesky
 from jaxrls.rows.gram import gram
 from jaxrls.rows.moments import cross_moments, moments, near_mean
 from jaxrls.rows.rows import Rows
@@ -132,7 +133,7 @@ def solve_cholesky(
     ridge = None
     if chosen is not None:
         K = gram(kernel, chosen.points)
-        L, ridge = cholesky(K)
+        L, ridge = ridged_cholesky(K)
         made, expansion = OfLandmarks(kernel, chosen.points, triangular_inverse(L).T), OnLandmarks(chosen.points)
         origin = jnp.mean(matmul(K, made.back), axis=0)
     else:

@@ -3,7 +3,6 @@
 import warnings
 
 import jax
-import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxrls.factors.cholesky import CholeskyGram
@@ -24,7 +23,7 @@ from jaxrls.rows.gram import gram
 from jaxrls.rows.moments import near_mean
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import SparseMatrix, as_rows
-from jaxrls.support.checks import Listed, check_unmasked, is_concrete
+from jaxrls.support.checks import Listed
 from jaxrls.support.target import platform
 
 ROUTES = ("gram", "features", "covariance", "subset", "cholesky", "iterative", "tridiagonal")
@@ -110,7 +109,6 @@ def factorize(
     v = Weights.of(weights, rows.shape[0], rows.dtype)
     if landmarks is not None:
         check_evaluable(kernel)
-        check_given(landmarks)
         landmarks = without_trace(as_landmarks(rows, landmarks))
     return solve(kernel, rows, Labels.none(v), v, intercept, landmarks=landmarks, route=route, block_size=block_size).factor
 
@@ -120,20 +118,6 @@ def check_kernel(kernel) -> None:
     if not isinstance(kernel, Kernel):
         raise ValueError(f"kernel must be a jaxrls kernel such as Gaussian(1.0), and is {kernel!r}")
     check_whole_matrix(kernel)
-
-
-def check_given(landmarks) -> None:
-    """Raise for masked landmarks, and for `Landmarks` whose row numbers are not one for each point, or name a row twice."""
-    indices = landmarks.indices if isinstance(landmarks, Landmarks) else None
-    if not isinstance(landmarks, Landmarks):
-        check_unmasked("landmarks", landmarks)
-    elif indices is not None and indices.shape != landmarks.points.shape[:1]:
-        found = f"{indices.shape} and {landmarks.points.shape}"
-        raise ValueError(f"landmarks must have a row number for each point, or indices None, and have shapes {found}")
-    if indices is not None and is_concrete(indices):
-        named, counts = np.unique(np.asarray(indices), return_counts=True)
-        if (counts > 1).any():  # a row that left would leave its double behind
-            raise ValueError(f"landmarks name row {named[counts.argmax()]} of X {counts.max()} times: name each row once")
 
 
 def check_route(route: str | None, landmarks) -> None:

@@ -213,8 +213,17 @@ class Solution(ABC):
         A held-out residual is yᵢ − f₍without i₎(xᵢ). `fn` must give nothing for a weight of 0; results have a leading axis L. Where a row or
         group holds all of the weight and an intercept is fitted, there is no fit without it: an error, or NaN inside `jax.jit`.
         """
-        lams = self._columns(lams, groups)
-        total = self.rows_left_out(fn, lams) if groups is None else self.groups_left_out(fn, lams, groups)
+        lams = self._columns(lams)
+        self.check_rest(groups)
+        return self.with_rest(self.rows_left_out(fn, lams) if groups is None else self.groups_left_out(fn, lams, groups), groups)
+
+    def check_rest(self, groups: Folds | None = None) -> None:
+        """Raise where a row, or a group, holds all of the weight and an intercept is fitted (where values are known)."""
+        if self.factor.intercept:
+            check_rest(self.factor.weights, groups)
+
+    def with_rest(self, total, groups: Folds | None = None):
+        """`total`, or NaN where a row, or a group, holds all of the weight and an intercept is fitted."""
         if not self._may_lack_rest():
             return total
         defined = jnp.all(has_rest(self.factor.weights, groups))
@@ -240,7 +249,8 @@ class Solution(ABC):
 
     def residuals(self, lams, groups: Folds | None = None) -> Float[Array, "L n t"]:
         """Held-out residuals of every row, those of weight 0 included: yᵢ − f₍without i, or its group₎(xᵢ)."""
-        lams = self._columns(lams, groups)
+        lams = self._columns(lams)
+        self.check_rest(groups)
         if groups is None:
             e = self.residuals_left_out(lams)
             return jnp.where(has_rest(self.factor.weights, None)[:, None], e, jnp.nan) if self._may_lack_rest() else e
@@ -254,13 +264,11 @@ class Solution(ABC):
 
         return jax.lax.map(at, lams)
 
-    def _columns(self, lams, groups):
-        """λ as columns, checked against the targets, and the weights against what is left out."""
+    def _columns(self, lams):
+        """λ as columns, checked against the targets."""
         lams, t = as_columns(lams), self.labels.Y.shape[1]
         if lams.shape[1] not in (1, t):
             raise ValueError(f"lams must have shape (L,), or (L, {t}) with a λ for each target, and has shape {lams.shape}")
-        if self.factor.intercept:
-            check_rest(self.factor.weights, groups)
         return lams
 
     def _may_lack_rest(self) -> bool:

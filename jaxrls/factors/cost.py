@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from jaxrls.factors.contract import COLUMNS_AT_ONCE, PROBES
 from jaxrls.factors.hat import NUMBERS_AT_ONCE
-from jaxrls.factors.spectrum import refitting_is_cheaper
 from jaxrls.linalg.products import FEW_COLUMNS, PANELS
 from jaxrls.rows.blocks import block_bytes, wide_block_size
 from jaxrls.support.checks import memory_bytes
@@ -189,6 +188,12 @@ def groups(s: Sizes, route: str) -> Cost:
         return closed.then(Cost(2 * s.n**2 + 4 * rest**2 + rest * s.b, flops, "K, its eigenvectors, and those without a group"))
     flops = count * (2 * rest * s.r**2 + 9 * s.r**3)
     return closed.then(Cost(3 * s.n * s.r + 5 * s.r**2, flops, "features of all rows, and those without a group"))
+
+
+def refitting_is_cheaper(b: int, a: int, r: int, L: int) -> bool:
+    """An eigendecomposition for each group than the closed form, for groups of b rows with a others, r directions and L values of λ."""
+    closed = L * (2 * b * b * r + b**3)
+    return 2 * a * r * min(a, r) + 12 * min(a, r) ** 3 < closed
 
 
 def choosing(s: Sizes) -> Cost:

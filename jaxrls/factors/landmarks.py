@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.rows.rows import Rows
-from jaxrls.support.checks import as_floats, check_finite, is_concrete
+from jaxrls.support.checks import as_floats, check_finite, check_unmasked, is_concrete
 from jaxrls.support.pytrees import pytree
 
 
@@ -43,7 +43,7 @@ def check_evaluable(kernel) -> None:
 def as_landmarks(rows: Rows, landmarks) -> Landmarks:
     """`Landmarks` as such; from whole numbers, rows of X; from a matrix (m, d), points that are not rows of X.
 
-    **Raises** `ValueError` for rows that X does not have or that are named twice, points of another width than X, or `Landmarks` chosen
+    **Raises** `ValueError` for masked ones, rows that X does not have or that are named twice, points of another width than X, or `Landmarks` chosen
     from another X.
 
     >>> import jax.numpy as jnp, jaxrls as rls
@@ -52,9 +52,15 @@ def as_landmarks(rows: Rows, landmarks) -> Landmarks:
     """
     if isinstance(landmarks, Landmarks):
         indices, points, trace = landmarks.indices, landmarks.points, landmarks.trace_residual
+        if indices is not None and indices.shape != points.shape[:1]:
+            found = f"{indices.shape} and {points.shape}"
+            raise ValueError(f"landmarks must have a row number for each point, or indices None, and have shapes {found}")
+        if indices is not None:
+            _check_once(indices)
         if indices is not None and not _same_rows(rows, indices, points):
             raise ValueError("landmarks were chosen from other rows than those of X: choose them from this X, or pass landmarks.points")
     else:
+        check_unmasked("landmarks", landmarks)
         values = landmarks if isinstance(landmarks, jax.Array) else np.asarray(landmarks)
         if values.dtype == bool:
             raise ValueError("landmarks must be row numbers or points, and are true or false: pass np.flatnonzero(landmarks)")
@@ -92,9 +98,15 @@ def _rows_of(rows, indices):
     if indices.ndim != 1 or indices.size == 0:
         raise ValueError(f"landmarks given as row numbers must have shape (m,), and have shape {indices.shape}")
     if is_concrete(indices):
-        named, counts = np.unique(np.asarray(indices), return_counts=True)
-        if named[0] < 0 or named[-1] >= n:
-            raise ValueError(f"landmarks must be rows of X, 0 to {n - 1}, and include row {named[0] if named[0] < 0 else named[-1]}")
-        if counts.max() > 1:
-            raise ValueError(f"landmarks name row {named[counts.argmax()]} of X {counts.max()} times: name each row once")
+        low, high = np.asarray(indices).min(), np.asarray(indices).max()
+        if low < 0 or high >= n:
+            raise ValueError(f"landmarks must be rows of X, 0 to {n - 1}, and include row {low if low < 0 else high}")
+        _check_once(indices)
     return indices, rows.take(indices)
+
+
+def _check_once(indices) -> None:
+    if is_concrete(indices):
+        named, counts = np.unique(np.asarray(indices), return_counts=True)
+        if (counts > 1).any():  # a row that left would leave its double behind
+            raise ValueError(f"landmarks name row {named[counts.argmax()]} of X {counts.max()} times: name each row once")

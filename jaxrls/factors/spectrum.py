@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.factors.contract import Coefficients, Factor, HatRows, Report, Solution, as_columns, lam_chunks, over_lams, times
+from jaxrls.factors.cost import refitting_is_cheaper
 from jaxrls.factors.expansion import Expansion, Primal
 from jaxrls.factors.groups import Folds
 from jaxrls.factors.hat import Group, Leaving, SpectralHat, each_group
@@ -315,12 +316,6 @@ class SpectralSolution(Solution):
             return HatRows(hat.scaled_residuals(U, scaled)[:, 0], *fitted, *powers)
 
         return f.rows.map(block, f.weights.values, self.base, block_size=f.whole)
-
-
-def refitting_is_cheaper(b: int, a: int, r: int, L: int) -> bool:
-    """Than the closed form, for groups of b rows with a others, r directions and L values of λ."""
-    closed = L * (2 * b * b * r + b**3)
-    return 2 * a * r * min(a, r) + 12 * min(a, r) ** 3 < closed
 
 
 def _refit_groups(solution: SpectralSolution, fn, lams, plan: Folds):

@@ -7,9 +7,9 @@ import numpy as np
 from jaxtyping import Array, Float
 from jaxtyping import ArrayLike as Scalars
 
-from jaxrls.kernels.kernel import Kernel, Rows, as_dtype
+from jaxrls.kernels.kernel import Kernel, Rows, parameter
 from jaxrls.linalg.products import matmul
-from jaxrls.support.checks import check_real, is_concrete
+from jaxrls.support.checks import is_concrete
 from jaxrls.support.pytrees import pytree, static
 
 
@@ -60,15 +60,13 @@ class Polynomial(Kernel):
             raise ValueError(f"Polynomial.degree must be a whole number of at least 1, and is {self.degree!r}")
 
     def __call__(self, X, Z):
-        return (matmul(X, Z.T) + as_dtype(self.offset, X)) ** self.degree
+        return (matmul(X, Z.T) + parameter(self, "offset", X)) ** self.degree
 
     def diag(self, X):
-        return (jnp.sum(X * X, axis=1) + as_dtype(self.offset, X)) ** self.degree
+        return (jnp.sum(X * X, axis=1) + parameter(self, "offset", X)) ** self.degree
 
     def check(self, X):
-        check_real("Polynomial.offset", self.offset)
-        if np.shape(self.offset) != ():
-            raise ValueError(f"Polynomial.offset must be one number, and has shape {np.shape(self.offset)}")
+        parameter(self, "offset", X)
         if is_concrete(self.offset) and not 0 <= np.asarray(self.offset) < np.inf:
             raise ValueError(
                 f"Polynomial.offset must be finite and not negative, and is {self.offset}: else no kernel is positive semidefinite"

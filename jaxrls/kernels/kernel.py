@@ -138,10 +138,15 @@ def check_whole_matrix(kernel: Kernel) -> None:
         check_whole_matrix(part)
 
 
-def as_dtype(value, X):
-    """A parameter in the dtype of the data."""
-    check_real("a parameter of the kernel", value)
-    return jnp.asarray(value, X.dtype)
+def parameter(kernel: Kernel, name: str, X, per_column: bool = False):
+    """A parameter in the dtype of the data: one number, or where so many are meant one per column. Other shapes would broadcast along rows."""
+    what, value = f"{type(kernel).__name__}.{name}", getattr(kernel, name)
+    check_real(what, value)
+    value = jnp.asarray(value, X.dtype)
+    if value.shape != () and not (per_column and value.shape == X.shape[1:]):
+        or_more = f" or one per column, shape ({X.shape[1]},)" if per_column else ""
+        raise ValueError(f"{what} must be one number{or_more}, and has shape {value.shape}")
+    return value
 
 
 @pytree
@@ -203,16 +208,16 @@ class Scaled(Kernel):
     kernel: Kernel
 
     def __call__(self, X, Z):
-        return as_dtype(self.scale, X) * self.kernel(X, Z)
+        return parameter(self, "scale", X) * self.kernel(X, Z)
 
     def diag(self, X):
-        return as_dtype(self.scale, X) * self.kernel.diag(X)
+        return parameter(self, "scale", X) * self.kernel.diag(X)
 
     def num_features(self, d, dtype):
         return self.kernel.num_features(d, dtype)
 
     def features(self, X):
-        return safe_sqrt(as_dtype(self.scale, X)) * self.kernel.features(X)
+        return safe_sqrt(parameter(self, "scale", X)) * self.kernel.features(X)
 
 
 @pytree

@@ -6,27 +6,18 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import ArrayLike as Scalars
 
 from jaxrls.kernels.distances import city_block_distances, squared_distances
-from jaxrls.kernels.kernel import Kernel, as_dtype
+from jaxrls.kernels.kernel import Kernel, parameter
 from jaxrls.linalg.products import safe_sqrt
 from jaxrls.support.pytrees import pytree, static
 
 
-def _per_column(kernel: Kernel, name: str, X):
-    """A parameter that is one number or one per column."""
-    value = as_dtype(getattr(kernel, name), X)
-    if value.shape not in ((), (X.shape[1],)):
-        raise ValueError(
-            f"{type(kernel).__name__}.{name} must be one number or one per column, shape ({X.shape[1]},), and has shape {value.shape}"
-        )
-    return value
-
-
 def _inverse(kernel: Kernel, X):
     """1 / width for every column."""
-    return jnp.broadcast_to(1 / _per_column(kernel, "width", X), X.shape[1:])
+    return jnp.broadcast_to(1 / parameter(kernel, "width", X, per_column=True), X.shape[1:])
 
 
 class _Stationary(Kernel):
@@ -115,7 +106,7 @@ class Matern(_Stationary):
     width: Scalars
 
     def __post_init__(self):
-        if self.nu not in (0.5, 1.5, 2.5):
+        if not isinstance(self.nu, float | np.floating) or self.nu not in (0.5, 1.5, 2.5):
             raise ValueError(f"Matern.nu must be 0.5, 1.5 or 2.5, and is {self.nu!r}: Gaussian is the limit of large ν")
 
     def _profile(self, squared):
@@ -140,7 +131,7 @@ class RationalQuadratic(_Stationary):
     alpha: Scalars = 1.0
 
     def _profile(self, squared):
-        alpha = as_dtype(self.alpha, squared)
+        alpha = parameter(self, "alpha", squared)
         return jnp.exp(-alpha * jnp.log1p(squared / (2 * alpha)))
 
 
@@ -163,7 +154,7 @@ class Periodic(_Stationary):
     width: Scalars = 1.0
 
     def __call__(self, X, Z):
-        period, inverse = _per_column(self, "period", X), jnp.tile(_inverse(self, X), 2)
+        period, inverse = parameter(self, "period", X, per_column=True), jnp.tile(_inverse(self, X), 2)
         center = jax.lax.stop_gradient(jnp.mean(Z, axis=0))
 
         def circle(X):

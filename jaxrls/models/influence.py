@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 from jaxrls.factors.contract import Factor
 from jaxrls.factors.expansion import Dual
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.linalg.products import safe_sqrt
+from jaxrls.linalg.products import power_of_two, safe_sqrt
 from jaxrls.models.model import Model
 from jaxrls.support.checks import Listed, as_array, check_lams, check_whole
 from jaxrls.support.pytrees import pytree
@@ -61,11 +61,13 @@ def influence(factor: Factor, Y: Float[Array, "n *t"] | Listed, lam: Float[Array
     check_lams(lam, "lam")
     solution, used = factor.spectrum().solve(Y), factor.weights.used
     r, leverage, remaining, moving, left = solution.hat_rows(lam)
-    noise, dof = safe_sqrt(jnp.sum(r * r, axis=0) / jnp.sum(jnp.where(used, left, 0))), jnp.sum(leverage)
+    unit = power_of_two(jnp.max(jnp.abs(r), axis=0))  # in which squares are in range
+    r, dof = r / unit, jnp.sum(leverage)
+    noise = safe_sqrt(jnp.sum(r * r, axis=0) / jnp.sum(jnp.where(used, left, 0)))
     standardised = _over(r / noise, jnp.where(used, safe_sqrt(left), 0))
     moved = _over(r / noise * safe_sqrt(moving)[:, None], jnp.where(used, remaining, 0)) ** 2 / dof
     drop = solution.labels.drop_axis
-    return Influence(leverage, drop(standardised), drop(moved), drop(noise), dof)
+    return Influence(leverage, drop(standardised), drop(moved), drop(noise * unit), dof)
 
 
 def _over(A, scale):

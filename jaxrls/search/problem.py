@@ -13,7 +13,7 @@ from jaxrls.criteria.criterion import Criterion
 from jaxrls.criteria.left_out import loo
 from jaxrls.criteria.losses import squared_error
 from jaxrls.criteria.resolve import as_criterion
-from jaxrls.factors.choose import check_given, check_kernel, solve
+from jaxrls.factors.choose import check_kernel, solve
 from jaxrls.factors.contract import Coefficients, Solution
 from jaxrls.factors.groups import check_rest
 from jaxrls.factors.landmarks import Landmarks, as_landmarks, check_evaluable, without_trace
@@ -154,7 +154,6 @@ def resolve_landmarks(kernel: Kernel, rows: Rows, landmarks, weights: Weights, p
         return None
     check_evaluable(kernel)
     if not isinstance(landmarks, int | np.integer) or isinstance(landmarks, bool):
-        check_given(landmarks)
         return without_trace(as_landmarks(rows, landmarks))
     drawn, X = rows.candidates()
     check_whole("landmarks, as their number,", landmarks, X.shape[0])

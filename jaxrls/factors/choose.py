@@ -13,6 +13,7 @@ from jaxrls.factors.expansion import Dual, Expansion, Primal
 from jaxrls.factors.iterative import factor_iterative
 from jaxrls.factors.landmarks import Landmarks, as_landmarks, check_evaluable, without_trace
 from jaxrls.factors.makers import factor_features
+from jaxrls.factors.refined import RefinedGram
 from jaxrls.factors.spectrum import factor_symmetric, solve_features
 from jaxrls.factors.subset import solve_subset
 from jaxrls.factors.weights import Labels, Weights
@@ -26,7 +27,7 @@ from jaxrls.rows.sparse import SparseMatrix, as_rows
 from jaxrls.support.checks import Listed, check_unmasked, is_concrete
 from jaxrls.support.target import platform
 
-ROUTES = ("gram", "features", "covariance", "subset", "cholesky", "iterative")
+ROUTES = ("gram", "features", "covariance", "subset", "cholesky", "refined", "iterative")
 # How many λ take as long by a Cholesky factor and inverse each as one eigendecomposition, from so many rows on. On CPUs 2 to 6 at n = 1000, 3 to 4 at
 # 2000 and 5 to 6 at 4000, the fewer in float32 (`benchmarks/run.py --only spectrum` prints it for any machine). On TPUs an eigendecomposition takes minutes
 # to compile. GPUs have not been measured, and go by the CPUs' numbers until they are.
@@ -83,7 +84,8 @@ def factorize(
     the constant. The latter two need a kernel with explicit features (`Linear`, `FeatureMap`, and sums and multiples of those). With
     `landmarks`, `"subset"`, the subset of regressors, O(n m²): see `factor_subset`, which has further options. `"cholesky"` makes no
     spectrum, but a Cholesky factor for each λ that it is asked for, of K, of the covariance of fewer features than rows, or of that on
-    landmarks: cheaper for a few λ, and differentiable in everything. `"iterative"` solves for all of K by products, beginning from the landmarks'
+    landmarks: cheaper for a few λ, and differentiable in everything. `"refined"` does the same for K with Cholesky factors in float32 only, and products in
+    the dtype of X: see `fit(…, refine=True)`. `"iterative"` solves for all of K by products, beginning from the landmarks'
     fit, with an estimate of leave-one-out: see `factor_iterative`.
 
     **Shapes**: X (n, d), also a source of rows, or sparse (SciPy or BCOO) where the kernel has explicit features; weights (n,) ≥ 0, where 0 is a row that
@@ -165,6 +167,9 @@ def solve(
     explicit = kernel.num_features(rows.shape[1], rows.dtype)
     if route is None:
         route = choose_route(kernel, *rows.shape, rows.dtype) if rows.in_memory or explicit is None else "covariance"
+    if route == "refined":
+        K, expansion, lift = _kernel_matrix(kernel, rows, intercept, block_size)
+        return RefinedGram(K, weights, expansion, intercept, lift).solve_labels(labels)
     if route == "gram":
         K, expansion, lift = _kernel_matrix(kernel, rows, intercept, block_size)
         factor = factor_symmetric(K, weights, intercept, expansion, "gram", semidefinite=kernel.is_semidefinite(), lift=lift)

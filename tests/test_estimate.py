@@ -65,6 +65,7 @@ def test_operations_of_a_sweep_are_those_that_are_counted():
         (KERNEL, 3, {"lams": [0.1, 1.0, 10.0]}, {"lams": 3}),
         (KERNEL, 3, {"landmarks": 10}, {"landmarks": 10}),
         (KERNEL, 3, {"landmarks": 10, "lams": [1.0], "route": "cholesky"}, {"landmarks": 10, "lams": 1, "route": "cholesky"}),
+        (KERNEL, 3, {"lams": [1.0], "route": "refined"}, {"lams": 1, "route": "refined"}),
         (rls.Linear(), 3, {}, {}),
         (rls.Linear(), 20, {}, {}),
         (rls.Linear(), 90, {}, {}),

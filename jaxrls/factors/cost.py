@@ -152,7 +152,7 @@ def cholesky_gram(s: Sizes) -> Cost:
 def refined(s: Sizes) -> Cost:
     """K, K + λI, its product with roots, the root of its inverse, that of a step, and two products; seven products for every λ."""
     n2, factors = s.n**2, s.L + (s.L > 1)
-    return Cost((7 + s.weighted) * n2 + 2 * s.block, s.kernel + 15 * factors * s.n**3, "K, roots of its inverse and their products")
+    return Cost((6.7 + 2.2 * (s.L > 1) + s.weighted) * n2, s.kernel + 15 * factors * s.n**3, "K, roots of its inverse and their products")
 
 
 def cholesky_features(s: Sizes) -> Cost:

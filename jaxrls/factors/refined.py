@@ -54,7 +54,9 @@ class RefinedSolution(GramSolution):
     def outcome(self, lam, groups=None, fn=None):
         """All from one inverse, and how it was come by: `residuals` of the run are distances from the identity."""
         del fn
-        parts = self._each(lambda at, lam: (*self._coefficients(at, lam), self._residuals(at, lam), self._residual_dof(at, lam), at.distances), lam)
+        parts = self._each(
+            lambda at, lam: (*self._coefficients(at, lam), self._residuals(at, lam), self._residual_dof(at, lam), at.distances), lam
+        )
         coef, intercept, e, residual_dof, (distances,) = parts
         count = jnp.sum(jnp.isfinite(distances), axis=0)
         last = jnp.take_along_axis(distances, jnp.maximum(count - 1, 0)[None], axis=0)[0]

@@ -256,7 +256,8 @@ def _inspect(fit: Fit, default_grid: bool) -> None:
     if fit.run is not None and not (np.asarray(fit.run.reason) == CONVERGED).all():
         worst = int(np.argmax(np.asarray(fit.run.residuals)))
         why = REASONS[int(fit.run.reason[worst])]
-        _warn(f"the iteration stopped at a residual of {float(fit.run.residuals[worst]):.2g}: {why}: take {'more landmarks, or ' if fit.num_landmarks else ''}a larger λ")
+        remedy = "more landmarks, or a larger λ" if fit.num_landmarks else "a larger λ"
+        _warn(f"the iteration stopped at a residual of {float(fit.run.residuals[worst]):.2g}: {why}: take {remedy}")
     known = lams[lams >= 0.99 * float(fit.floor)]
     # Errors below the floor matter where they were chosen, or where they may have hidden a better λ next to the chosen one.
     if len(known) < len(lams) and (len(known) == 0 or bool((chosen <= known.min()).any())):

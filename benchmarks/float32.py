@@ -89,7 +89,9 @@ def off(got, want):
 
 def refined(names, folder):
     """Float32 alone and refined against float64 at a thousandth of the floor, and the best λ of a search that is refined: widths the median distance."""
-    print("| data | rows | coefficients, float32 | refined | left out, float32 | refined | steps | test error, float64 | float32 | refined | λ/floor |")
+    print(
+        "| data | rows | coefficients, float32 | refined | left out, float32 | refined | steps | test error, float64 | float32 | refined | λ/floor |"
+    )
     print("|" + "---|" * 11, flush=True)
     for name in names:
         if (data := load(name, folder, ROWS)) is None:

@@ -66,8 +66,8 @@ def fit(
     `jaxrls.landmarks` chose, or row numbers, or points (m, d); leave-one-out then lets a landmark leave with its row. `"auto"` takes as many
     as bring `certified_lam` at `tol` down to the chosen λ, and all rows where that does not pay; `certificate` says which.
     `route` and `block_size` as in `factorize`. `progress` shows a bar while landmarks are chosen (needs tqdm). `refine` makes the model, what it
-    leaves out and `error` at the chosen λ, or at all that `lams` names or searches, those of float64, as NumPy arrays, from Cholesky factors in float32 and
-    products in float64, on all of K: `run` has how near every step came.
+    leaves out and `error` those of float64, as NumPy arrays, from Cholesky factors in float32 and products in float64, on all of K: at the λ chosen in the
+    precision of X, or at all that `lams` names or searches, however small. `run` says how near to the identity every step came.
 
     **Returns** a `Fit`; float64 NumPy input is computed in float64 and comes back as NumPy arrays. **Cost** one
     factorization, O(n³) or O(n r²), and O(n r L t); where `lams` names one value, or up to five for thousands of rows, a Cholesky factor of
@@ -98,7 +98,7 @@ def fit(
         check_lams(lams)
     if not (isinstance(tol, int | float | np.number) and tol > 0):
         raise ValueError(f"tol must be a number above 0, the largest relative change of the coefficients, and is {tol!r}")
-    if route in ("cholesky", "iterative", "refined") and lams is None and not refine:
+    if route in ("cholesky", "iterative", "refined") and lams is None:
         raise ValueError(f"route={route!r} has no spectrum to make a grid of λ from: give lams=, numbers or 'search'")
     if auto and route is not None:
         raise ValueError(f"landmarks='auto' chooses the route, and route is {route!r}: leave one of them out")

@@ -13,7 +13,7 @@ from jaxrls.linalg.inverses import rule_of_inverse, rule_of_solve_diag, triangul
 from jaxrls.linalg.products import matmul
 from jaxrls.support.pytrees import pytree
 
-# Steps at most. The distance from the identity, ‖·‖ by all entries, that leaves the polynomial 1e-8; where it stays above the second nothing is right.
+# Steps at most. The distance from the identity, ‖·‖ by all entries, that leaves the polynomial 2e-8; where it stays above the second nothing is right.
 STEPS, CLOSE, USELESS = 6, 3e-3, 0.1
 
 
@@ -39,7 +39,8 @@ def inverse_root(G: Float[Array, "n n"]) -> Rooted:
     """B with B G Bᵀ = I of a symmetric positive definite G; NaN where steps do not bring it there, as G is not positive definite to its rounding.
 
     **Cost** a Cholesky factor and its inverse in float32 and three products a step, but two in the first, and two at the end: 14n³ flops in the dtype
-    of G where two steps do. **Source**: Rump 1991; Ogita and Oishi 2012, "Accurate and robust inverse Cholesky factorization".
+    of G where two steps do. **Source**: Rump 2009, "Inversion of extremely ill-conditioned matrices in floating-point"; Ogita and Oishi 2012,
+    "Accurate and robust inverse Cholesky factorization".
     """
     n, dtype = G.shape[0], G.dtype
     eye = jnp.eye(n, dtype=dtype)

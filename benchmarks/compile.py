@@ -25,6 +25,7 @@ H100 = """gpu_device_info { threads_per_block_limit: 1024 threads_per_warp: 32 s
 # Peak rates from the makers' data sheets: operations of float32 at full precision (on the TPU six passes of bfloat16) and bytes a second.
 RATES = {"h100": (67e12, 3.35e12), "v5e": (197e12 / 6, 0.82e12)}
 SLOW, ABSENT = "they take minutes (--slow)", "JAX has no such reduction there"
+IN_FLOAT64 = "refined, leave-one-out"  # which XLA makes of pairs of float32 on TPUs
 NEEDED = {"h100": ("nvidia.cuda_nvcc", "jax_cuda12_plugin"), "v5e": ("libtpu",)}
 
 
@@ -96,6 +97,10 @@ def computations():
     def subset(X, y, Z):
         return rls.loo(rls.factorize(gaussian, X, landmarks=Z), y, lams)
 
+    def refined(X, y):
+        wide = [part.astype(jnp.float64) for part in (X, y, 0.1 * jnp.ones((1, 1)))]
+        return rls.factorize(rls.Gaussian(1.0), wide[0], route="refined").solve(wide[1]).outcome(wide[2]).residuals
+
     def held_out(X, y, Z):
         return rls.holdout(rls.factorize(gaussian, X), y, lams, kernel=gaussian, validation=(Z, y[:m]))
 
@@ -112,6 +117,7 @@ def computations():
         "one λ and its slope": (probe, data, square, ""),
         "objective": (objective, lambda n: ((), *data(n)), square, ""),
         "objective and gradient": (jax.value_and_grad(objective), lambda n: ((), *data(n)), square, ""),
+        IN_FLOAT64: (refined, data, square, SLOW),
         "gram": (lambda X: rls.gram(gaussian, X), lambda n: ((n, d),), square, ""),
         "K·V": (lambda X, V: rls.gram_matmul(gaussian, X, X, V), lambda n: ((n, d), (n, 10)), square, ""),
         "landmarks, leave-one-out": (subset, with_points, lambda n: n * m, SLOW),
@@ -134,7 +140,7 @@ def compiled(name, n, target) -> dict:
     where = device(target)
     fn, shapes, matrix, _ = computations()[name]
     arguments = [jax.ShapeDtypeStruct(shape, "float32", sharding=SingleDeviceSharding(where)) for shape in shapes(n)]
-    with jax.default_device(where):
+    with jax.default_device(where), jax.enable_x64(name == IN_FLOAT64):
         start = time.perf_counter()
         program = jax.jit(fn).trace(*arguments).lower(lowering_platforms=("cuda" if target == "h100" else "tpu",)).compile()
         seconds = time.perf_counter() - start

@@ -1,6 +1,7 @@
 """float32 against float64: default fits on real data, and what every function loses over condition numbers.
 
     python benchmarks/float32.py --data FOLDER                  # default fits: 2000 rows, and 500 landmarks of all rows (ten minutes)
+    python benchmarks/float32.py --data FOLDER --parts refined  # fits refined in float64, at a thousandth of the floor and by a search (five minutes)
     python benchmarks/float32.py --table docs/float32.md        # every function and route over condition numbers (two minutes, no data)
 
 FOLDER (or the environment variable JAXRLS_DATA) holds NAME.csv.gz: no header, the target last. The airfoil data come with the package. Columns
@@ -79,6 +80,42 @@ def compare(name, label, width, data, landmarks):
         f"| {100 * ratio:+.2f} % | {best / floor:.3g} | {lam / floor:.3g} | {worst} | {words}{alone} |",
         flush=True,
     )
+
+
+def off(got, want):
+    """The largest difference over the largest number."""
+    return f"{np.abs(np.asarray(got, float) - want).max() / np.abs(want).max():.0e}"
+
+
+def refined(names, folder):
+    """Float32 alone and refined against float64 at a thousandth of the floor, and the best λ of a search that is refined: widths the median distance."""
+    print(
+        "| data | rows | coefficients, float32 | refined | left out, float32 | refined | steps | test error, float64 | float32 | refined | λ/floor |"
+    )
+    print("|" + "---|" * 11, flush=True)
+    for name in names:
+        if (data := load(name, folder, ROWS)) is None:
+            continue
+        X, y, X_new, y_new = data
+        X, y, X_new = (part.astype(np.float32) for part in (X, y, X_new))
+        width = float(rls.median_distance(jnp.asarray(X)))
+        plain, exact = heard(width, X, y)[0], heard(width, X.astype(float), y)[0]
+        floor = float(plain.floor)
+        at = {"lams": [1e-3 * floor]}
+        truth = heard(np.float32(width), X.astype(float), y, route="cholesky", **at)[0]
+        try:
+            narrow = heard(width, X, y, route="gram", **at)[0]
+            alone = [off(narrow.model.coef, truth.model.coef), off(narrow.loo_residuals, truth.loo_residuals)]
+        except ValueError:
+            alone = ["NaN", "NaN"]
+        fit = heard(width, X, y, refine=True, **at)[0]
+        best = heard(width, X, y, refine=True, lams="search")[0]
+        test = [float(np.mean((np.asarray(one.predict(X_new), float) - y_new) ** 2)) for one in (exact, plain, best)]
+        print(
+            f"| {name} | {len(X)} | {alone[0]} | {off(fit.model.coef, truth.model.coef)} | {alone[1]} | {off(fit.loo_residuals, truth.loo_residuals)} "
+            f"| {int(fit.run.steps)} | {test[0]:.5f} | {test[1]:.5f} | {test[2]:.5f} | {float(best.lam) / floor:.3g} |",
+            flush=True,
+        )
 
 
 def on_data(names, folder, parts):
@@ -258,12 +295,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default=os.environ.get("JAXRLS_DATA"), help="folder of NAME.csv.gz")
     parser.add_argument("--only", nargs="+", choices=DATA_SETS, default=DATA_SETS)
-    parser.add_argument("--parts", nargs="+", choices=("rows", "landmarks"), default=("rows", "landmarks"))
+    parser.add_argument("--parts", nargs="+", choices=("rows", "landmarks", "refined"), default=("rows", "landmarks"))
     parser.add_argument("--table", metavar="FILE", help="write the table of every function into this Markdown file instead")
     options = parser.parse_args()
     if options.table:
         jax.config.update("jax_enable_x64", True)
         table(options.table)
+    elif "refined" in options.parts:
+        refined(options.only, options.data)
     else:
         on_data(options.only, options.data, options.parts)
 

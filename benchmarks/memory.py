@@ -95,6 +95,7 @@ ROWS = {
     "subset, kept": lambda n=6000: factored(KERNEL, n, n // 4, True),
     "subset, not kept": lambda n=50_000: factored(KERNEL, n, 500, False),
     "cholesky gram": lambda n=2000: fitted(KERNEL, n, lams=2, called={"lams": [0.1, 1.0]}),
+    "refined": lambda n=2000: fitted(KERNEL, n, lams=2, route="refined", called={"lams": [0.1, 1.0]}),
     "cholesky features": lambda n=20_000: fitted(LINEAR, n, n // 16, lams=2, route="cholesky", called={"lams": [0.1, 1.0]}),
     "cholesky landmarks": lambda n=20_000: fitted(KERNEL, n, lams=2, route="cholesky", landmarks=n // 16, called={"lams": [0.1, 1.0]}),
     "objective": lambda n=2500: objective(KERNEL, n, gradient=False),

@@ -66,6 +66,7 @@ def test_operations_of_a_sweep_are_those_that_are_counted():
         (KERNEL, 3, {"landmarks": 10}, {"landmarks": 10}),
         (KERNEL, 3, {"landmarks": 10, "lams": [1.0], "route": "cholesky"}, {"landmarks": 10, "lams": 1, "route": "cholesky"}),
         (KERNEL, 3, {"route": "tridiagonal"}, {"route": "tridiagonal"}),
+        (KERNEL, 3, {"lams": [1.0], "route": "refined"}, {"lams": 1, "route": "refined"}),
         (rls.Linear(), 3, {}, {}),
         (rls.Linear(), 20, {}, {}),
         (rls.Linear(), 90, {}, {}),

@@ -42,6 +42,7 @@ KINDS = {
     "landmarks that stay": (GAUSSIAN, "primal"),
     "points": (GAUSSIAN, "primal"),
     "cholesky gram": (GAUSSIAN, "dual"),
+    "refined": (GAUSSIAN, "dual"),
     "cholesky features": (LINEAR, "primal"),
     "cholesky landmarks": (GAUSSIAN, "primal"),
     "cholesky points": (GAUSSIAN, "primal"),

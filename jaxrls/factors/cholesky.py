@@ -67,6 +67,7 @@ class Solved:
     unit: Float[Array, " k"]
     logdet: Float[Array, " k"]
     step: Float[Array, " t"]  # from the labels' mean to the intercept
+    distances: Float[Array, "steps k"]  # how it came there, where that took steps
 
 
 @pytree
@@ -81,6 +82,13 @@ class GramSolution(Solution):
         f, unit = self.factor, power_of_two(lam)
         return f.weights.scale_both(f.K) / unit, lam / unit
 
+    def _solve_diag(self, lam, B):
+        """G⁻¹B, diag G⁻¹ and log |G| in units near λ; and no steps."""
+        return (*solve_diag(*self._system(lam), B), jnp.zeros(0, B.dtype))
+
+    def _inverse(self, G):
+        return inverse(G)
+
     def _solve(self, lam, scaled) -> Solved:
         """c̃ = G⁻¹ỹ − u(uᵀỹ)/(hᵀu) with u = G⁻¹h, likewise the diagonal and the log determinant, at one λ."""
         f = self.factor
@@ -88,16 +96,16 @@ class GramSolution(Solution):
         zeros = dimensions - f.residual_dimensions()
         removed = zeros * jnp.log(lam) - dimensions * jnp.log(unit)
         if not f.intercept:
-            dual, diagonal, logdet = solve_diag(*self._system(lam), scaled)
-            return Solved(dual, diagonal[:, None], unit[None], (logdet - removed)[None], jnp.zeros_like(scaled[0]))
+            dual, diagonal, logdet, steps = self._solve_diag(lam, scaled)
+            return Solved(dual, diagonal[:, None], unit[None], (logdet - removed)[None], jnp.zeros_like(scaled[0]), steps[:, None])
         h = f.weights.direction
-        X, diagonal, logdet = solve_diag(*self._system(lam), jnp.concatenate([scaled, h[:, None]], axis=1))
+        X, diagonal, logdet, steps = self._solve_diag(lam, jnp.concatenate([scaled, h[:, None]], axis=1))
         u = X[:, -1]
         share = jnp.dot(h, u, precision="highest")
         slope = matmul(u, scaled) / share
         logdet = logdet + jnp.log(share) - removed
         dual, diagonal = X[:, :-1] - u[:, None] * slope[None, :], diagonal - u * u / share
-        return Solved(dual, diagonal[:, None], unit[None], logdet[None], slope / jnp.sqrt(f.weights.total))
+        return Solved(dual, diagonal[:, None], unit[None], logdet[None], slope / jnp.sqrt(f.weights.total), steps[:, None])
 
     def _at(self, lam) -> Solved:
         """At one λ, (1,), or one per target, (t,)."""
@@ -112,13 +120,12 @@ class GramSolution(Solution):
 
     def coefficients(self, lams):
         """c = √v c̃, and the intercept."""
+        return self._each(self._coefficients, lams)
+
+    def _coefficients(self, at, _):
         f = self.factor
-
-        def found(at, _):
-            coef = f.weights.scale(at.dual / at.unit)
-            return Coefficients(coef, self.labels.mean + at.step - (0 if f.lift is None else matmul(f.lift, coef)))
-
-        return self._each(found, lams)
+        coef = f.weights.scale(at.dual / at.unit)
+        return Coefficients(coef, self.labels.mean + at.step - (0 if f.lift is None else matmul(f.lift, coef)))
 
     def residual_norm(self, lams):
         """‖λ c̃‖²."""
@@ -134,9 +141,12 @@ class GramSolution(Solution):
 
     def residual_dof(self, lams):
         """λ tr P."""
+        return self._each(self._residual_dof, lams)
+
+    def _residual_dof(self, at, lam):
         f = self.factor
         zeros = (f.n - int(f.intercept)) - f.residual_dimensions()
-        return self._each(lambda at, lam: lam / at.unit * jnp.sum(at.diagonal, axis=0) - zeros, lams)
+        return lam / at.unit * jnp.sum(at.diagonal, axis=0) - zeros
 
     def _left_out(self, at):
         return self.factor.weights.unscale(at.dual / at.diagonal)
@@ -147,12 +157,11 @@ class GramSolution(Solution):
 
     def residuals_left_out(self, lams):
         """The same for every row, those of weight 0 included."""
+        return self._each(self._residuals, lams)
 
-        def each(at, lam):
-            del lam
-            return jnp.where(self.factor.weights.used[:, None], self._left_out(at), self._unseen(at))
-
-        return self._each(each if self.factor.weights.values is not None else lambda at, _: self._left_out(at), lams)
+    def _residuals(self, at, _):
+        e = self._left_out(at)
+        return e if self.factor.weights.values is None else jnp.where(self.factor.weights.used[:, None], e, self._unseen(at))
 
     def _unseen(self, at):
         """y − f of every row."""
@@ -192,7 +201,7 @@ class GramSolution(Solution):
     def _projected_inverse(self, lam):
         """P̃ · unit."""
         K, shift = self._system(lam)
-        P = inverse(K + shift * jnp.eye(self.factor.n, dtype=K.dtype))
+        P = self._inverse(K + shift * jnp.eye(self.factor.n, dtype=K.dtype))
         if not self.factor.intercept:
             return P
         h = self.factor.weights.direction

@@ -12,6 +12,7 @@ from jaxrls.factors.expansion import Dual, Expansion, Primal
 from jaxrls.factors.iterative import factor_iterative
 from jaxrls.factors.landmarks import Landmarks, as_landmarks, check_evaluable, without_trace
 from jaxrls.factors.makers import factor_features
+from jaxrls.factors.refined import RefinedGram
 from jaxrls.factors.spectrum import factor_symmetric, solve_features
 from jaxrls.factors.subset import solve_subset
 from jaxrls.factors.tridiagonal import reduce_symmetric
@@ -26,7 +27,8 @@ from jaxrls.rows.sparse import SparseMatrix, as_rows
 from jaxrls.support.checks import Listed
 from jaxrls.support.target import platform
 
-ROUTES = ("gram", "features", "covariance", "subset", "cholesky", "iterative", "tridiagonal")
+ROUTES = ("gram", "features", "covariance", "subset", "cholesky", "refined", "iterative", "tridiagonal")
+OF_KERNEL_MATRIX = ("gram", "cholesky", "refined", "tridiagonal")
 # How many λ take as long by a Cholesky factor and inverse each as one eigendecomposition, from so many rows on. On CPUs 2 to 6 at n = 1000, 3 to 4 at
 # 2000 and 5 to 6 at 4000, the fewer in float32 (`benchmarks/run.py --only spectrum` prints it for any machine). On TPUs an eigendecomposition takes minutes
 # to compile. GPUs have not been measured, and go by the CPUs' numbers until they are.
@@ -83,7 +85,8 @@ def factorize(
     the constant. The latter two need a kernel with explicit features (`Linear`, `FeatureMap`, and sums and multiples of those). With
     `landmarks`, `"subset"`, the subset of regressors, O(n m²): see `factor_subset`, which has further options. `"cholesky"` makes no
     spectrum, but a Cholesky factor for each λ that it is asked for, of K, of the covariance of fewer features than rows, or of that on
-    landmarks: cheaper for a few λ, and differentiable in everything. `"iterative"` solves for all of K by products, beginning from the landmarks'
+    landmarks: cheaper for a few λ, and differentiable in everything. `"refined"` does the same for K with Cholesky factors in float32 only, and products in
+    the dtype of X: see `fit(…, refine=True)`. `"iterative"` solves for all of K by products, beginning from the landmarks'
     fit, with an estimate of leave-one-out: see `factor_iterative`. `"tridiagonal"` reduces K to a tridiagonal matrix, O(n³) at about half the time of its
     spectrum, from which GCV, evidence and coefficients follow at any number of λ: name it for those, on CPUs and GPUs, where no row is left out;
     leave-one-out takes another half of that time in each call that asks for it, as `fit` does once for the residuals that it leaves.
@@ -143,22 +146,17 @@ def solve(
 ) -> Solution:
     """The solution for some labels, with moments and cross-moments from one reading of the rows."""
     check_route(route, landmarks)
-    if route == "cholesky":
-        return _solve_cholesky(kernel, rows, labels, weights, intercept, landmarks, block_size)
     if route == "iterative":
         return factor_iterative(kernel, rows, landmarks, weights=weights, intercept=intercept, block_size=block_size).solve_labels(labels)
-    if route == "tridiagonal":
-        K, expansion, lift = _kernel_matrix(kernel, rows, intercept, block_size)
-        return reduce_symmetric(K, weights, intercept, expansion, lift).solve_labels(labels)
+    if route == "cholesky" and is_primal(kernel, *rows.shape, rows.dtype, landmarks):
+        return solve_cholesky(kernel, rows, landmarks, labels, weights, intercept, block_size)
     if landmarks is not None:
         return solve_subset(kernel, rows, landmarks, labels, weights, intercept, block_size=block_size)
     explicit = kernel.num_features(rows.shape[1], rows.dtype)
     if route is None:
         route = choose_route(kernel, *rows.shape, rows.dtype) if rows.in_memory or explicit is None else "covariance"
-    if route == "gram":
-        K, expansion, lift = _kernel_matrix(kernel, rows, intercept, block_size)
-        factor = factor_symmetric(K, weights, intercept, expansion, "gram", semidefinite=kernel.is_semidefinite(), lift=lift)
-        return factor.solve_labels(labels)
+    if route in OF_KERNEL_MATRIX:
+        return _factor_kernel_matrix(kernel, rows, weights, intercept, route, block_size).solve_labels(labels)
     if explicit is None:
         raise ValueError(f"route={route!r} needs explicit features, which {type(kernel).__name__} does not have: use route='gram'")
     features = rows.features(kernel)
@@ -167,11 +165,15 @@ def solve(
     return factor_features(features.dense(), weights=weights, intercept=intercept).solve_labels(labels)
 
 
-def _solve_cholesky(kernel, rows, labels, weights, intercept, landmarks, block_size):
-    if is_primal(kernel, rows.shape[0], rows.shape[1], rows.dtype, landmarks):
-        return solve_cholesky(kernel, rows, landmarks, labels, weights, intercept, block_size)
+def _factor_kernel_matrix(kernel, rows, weights, intercept, route, block_size) -> Factor:
     K, expansion, lift = _kernel_matrix(kernel, rows, intercept, block_size)
-    return CholeskyGram(K, weights, expansion, intercept, lift).solve_labels(labels)
+    if route == "cholesky":
+        return CholeskyGram(K, weights, expansion, intercept, lift)
+    if route == "refined":
+        return RefinedGram(K, weights, expansion, intercept, lift)
+    if route == "tridiagonal":
+        return reduce_symmetric(K, weights, intercept, expansion, lift)
+    return factor_symmetric(K, weights, intercept, expansion, "gram", semidefinite=kernel.is_semidefinite(), lift=lift)
 
 
 def _kernel_matrix(kernel, rows, intercept, block_size) -> tuple[Array, Expansion, Array | None]:

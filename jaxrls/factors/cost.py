@@ -148,6 +148,12 @@ def cholesky_gram(s: Sizes) -> Cost:
     return Cost((3 + s.weighted) * n2 + 2 * s.block, s.kernel + factors * s.n**3, "K, its Cholesky factor and inverse")
 
 
+def refined(s: Sizes) -> Cost:
+    """K, K + λI, its product with roots, the root of its inverse, that of a step, and two products; seven products for every λ."""
+    n2, factors = s.n**2, s.L + (s.L > 1)
+    return Cost((6.7 + 2.2 * (s.L > 1) + s.weighted) * n2, s.kernel + 15 * factors * s.n**3, "K, roots of its inverse and their products")
+
+
 def cholesky_features(s: Sizes) -> Cost:
     """Moments, their Cholesky factor and its inverse for each λ, and blocks of rows; derivatives hold each two to three times."""
     held = _with_blocks(s, (2.5 + 2 * s.L) * s.r**2) + s.n * s.d * s.ragged
@@ -181,7 +187,7 @@ def groups(s: Sizes, route: str) -> Cost:
     closed = Cost(
         (not kept) * s.n * s.r + (3 if kept else 8) * s.b**2 + at_once, s.L * s.n * s.b * (2 * s.r + s.b / 3), "pairs of rows of a group"
     )
-    if route.startswith("cholesky") or route == "tridiagonal" or not refitting_is_cheaper(s.b, rest, s.r, s.L):
+    if route.startswith(("cholesky", "refined", "tridiagonal")) or not refitting_is_cheaper(s.b, rest, s.r, s.L):
         return closed
     if route == "gram":
         flops = 2 * s.n**3 + 9 * count * rest**3
@@ -226,6 +232,7 @@ ROUTES: dict[str, Callable[[Sizes], Cost]] = {
     "covariance": covariance,
     "subset": subset,
     "cholesky gram": cholesky_gram,
+    "refined": refined,
     "cholesky features": cholesky_features,
     "cholesky landmarks": cholesky_landmarks,
     "iterative": iterative,

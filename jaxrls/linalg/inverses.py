@@ -41,11 +41,18 @@ def inverse(G: Float[Array, "n n"]) -> Float[Array, "n n"]:
     return _gram_of_lower(triangular_inverse(_cholesky(G)))
 
 
-@inverse.defjvp
-def _inverse_jvp(primals, tangents):
-    (G,), (dG,) = primals, tangents
-    P = inverse(G)
-    return P, -matmul(matmul(P, dG), P)
+def rule_of_inverse(inverse):
+    """The derivative of a way to invert: dG⁻¹ = −G⁻¹ dG G⁻¹."""
+
+    def rule(primals, tangents):
+        (G,), (dG,) = primals, tangents
+        P = inverse(G)
+        return P, -matmul(matmul(P, dG), P)
+
+    return rule
+
+
+inverse.defjvp(rule_of_inverse(inverse))
 
 
 @jax.custom_jvp
@@ -67,18 +74,23 @@ def _cholesky_solve(L, B):
     return jax.lax.linalg.triangular_solve(L, half, left_side=True, lower=True, transpose_a=True)
 
 
-def _solve_diag_jvp(primals, tangents):
-    (K, shift, B), (dK, dshift, dB) = primals, tangents
-    P = inverse(K + shift * jnp.eye(K.shape[0], dtype=K.dtype))
-    X, p, logdet = solve_diag(K, shift, B)
-    change, dp, dlogdet = jnp.zeros_like(B), jnp.zeros_like(p), jnp.zeros_like(logdet)
-    if not _is_zero(dB):
-        change = change + dB
-    if not _is_zero(dshift):
-        change, dp, dlogdet = change - dshift * X, dp - dshift * jnp.sum(P * P, axis=0), dlogdet + dshift * jnp.sum(p)
-    if not _is_zero(dK):
-        change, dp, dlogdet = change - matmul(dK, X), dp - _sandwich_diagonal(P, dK), dlogdet + jnp.sum(P * dK)
-    return (X, p, logdet), (matmul(P, change), dp, dlogdet)
+def rule_of_solve_diag(solve_diag, inverse):
+    """The derivative of a way to solve, by one to invert; what it gives besides is constant."""
+
+    def rule(primals, tangents):
+        (K, shift, B), (dK, dshift, dB) = primals, tangents
+        P = inverse(K + shift * jnp.eye(K.shape[0], dtype=K.dtype))
+        X, p, logdet, *besides = solve_diag(K, shift, B)
+        change, dp, dlogdet = jnp.zeros_like(B), jnp.zeros_like(p), jnp.zeros_like(logdet)
+        if not _is_zero(dB):
+            change = change + dB
+        if not _is_zero(dshift):
+            change, dp, dlogdet = change - dshift * X, dp - dshift * jnp.sum(P * P, axis=0), dlogdet + dshift * jnp.sum(p)
+        if not _is_zero(dK):
+            change, dp, dlogdet = change - matmul(dK, X), dp - _sandwich_diagonal(P, dK), dlogdet + jnp.sum(P * dK)
+        return (X, p, logdet, *besides), (matmul(P, change), dp, dlogdet, *map(jnp.zeros_like, besides))
+
+    return rule
 
 
 def _is_zero(tangent) -> bool:
@@ -86,7 +98,7 @@ def _is_zero(tangent) -> bool:
     return isinstance(tangent, jax.custom_derivatives.SymbolicZero)
 
 
-solve_diag.defjvp(_solve_diag_jvp, symbolic_zeros=True)
+solve_diag.defjvp(rule_of_solve_diag(solve_diag, inverse), symbolic_zeros=True)
 
 
 def _sandwich_diagonal(P, D):

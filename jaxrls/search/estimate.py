@@ -125,7 +125,7 @@ def _route(kernel, n, d, dtype, landmarks, route) -> str:
 
 
 def _cost(sizes: Sizes, route: str, call: str, keep, landmarks) -> Cost:
-    if route in ("gram", "cholesky gram", "tridiagonal"):
+    if route in ("gram", "cholesky gram", "refined", "tridiagonal"):
         sizes = replace(sizes, r=sizes.n)
     if route == "subset":
         sizes = replace(sizes, kept=cost.keeps_rows(sizes) if keep is None else keep)

@@ -23,10 +23,10 @@ from jaxrls.models.fitted import Fit
 from jaxrls.search.estimate import of_problem
 from jaxrls.search.grid import lambda_grid
 from jaxrls.search.lam_search import search
-from jaxrls.search.problem import Problem
+from jaxrls.search.problem import Problem, check_refinable
 from jaxrls.search.rank import grow
 from jaxrls.support.checks import as_array, check_lams, is_concrete
-from jaxrls.support.precision import in_precision_of
+from jaxrls.support.precision import in_precision_of, scope, to_host
 
 
 @in_precision_of("X")
@@ -49,6 +49,7 @@ def fit(
     route: str | None = None,
     block_size: int | None = None,
     progress: bool = False,
+    refine: bool = False,
 ) -> Fit:
     """Fit regularized least squares with the best λ of a grid, by exact leave-one-out, for the price of one factorization.
 
@@ -64,7 +65,9 @@ def fit(
     `holdout`). `landmarks` for more rows than K can be factored for: how many to choose by pivoted Cholesky, or what
     `jaxrls.landmarks` chose, or row numbers, or points (m, d); leave-one-out then lets a landmark leave with its row. `"auto"` takes as many
     as bring `certified_lam` at `tol` down to the chosen λ, and all rows where that does not pay; `certificate` says which.
-    `route` and `block_size` as in `factorize`. `progress` shows a bar while landmarks are chosen (needs tqdm).
+    `route` and `block_size` as in `factorize`. `progress` shows a bar while landmarks are chosen (needs tqdm). `refine` makes the model, what it
+    leaves out and `error` those of float64, as NumPy arrays, from Cholesky factors in float32 and products in float64, on all of K: at the λ chosen in the
+    precision of X, or at all that `lams` names or searches, however small. `run` says how near to the identity every step came.
 
     **Returns** a `Fit`; float64 NumPy input is computed in float64 and comes back as NumPy arrays. **Cost** one
     factorization, O(n³) or O(n r²), and O(n r L t); where `lams` names one value, or up to five for thousands of rows, a Cholesky factor of
@@ -84,7 +87,8 @@ def fit(
     auto = isinstance(landmarks, str) and landmarks == "auto"
     named = {"criterion": criterion, "loss": loss, "groups": groups, "validation": validation}
     options = {"weights": weights, "intercept": intercept, "block_size": block_size, "progress": progress, **named}
-    problem = Problem.of(kernel, X, Y, landmarks=None if auto else landmarks, **options).check()
+    raw = Problem.of(kernel, X, Y, landmarks=None if auto else landmarks, **options)
+    problem, named_lams = raw.check(), lams
     if isinstance(lams, str) and lams != "search":
         raise ValueError(f"lams must be numbers, or 'search' for the best without a grid, or None to choose, and is {lams!r}")
     if not (lams is None or isinstance(lams, str)):
@@ -94,10 +98,15 @@ def fit(
         check_lams(lams)
     if not (isinstance(tol, int | float | np.number) and tol > 0):
         raise ValueError(f"tol must be a number above 0, the largest relative change of the coefficients, and is {tol!r}")
-    if route in ("cholesky", "iterative") and lams is None:
+    if route in ("cholesky", "iterative", "refined") and lams is None:
         raise ValueError(f"route={route!r} has no spectrum to make a grid of λ from: give lams=, numbers or 'search'")
     if auto and route is not None:
         raise ValueError(f"landmarks='auto' chooses the route, and route is {route!r}: leave one of them out")
+    if refine:
+        check_refinable(raw, landmarks, route)
+    if refine and lams is not None:
+        lams = lams if isinstance(lams, str) else np.atleast_1d(np.asarray(named_lams, np.float64))
+        return _in_float64(raw, partial(_best, lams=lams, num=num, per_target=per_target, route="refined"), isinstance(lams, str))
     problem, unit = problem.in_units()
     run = partial(_best, lams=lams, num=num, per_target=per_target, route=route)
     if auto:
@@ -110,7 +119,32 @@ def fit(
     result = _in_units_of_labels(result, problem, unit)
     if is_concrete(result):
         _inspect(result, lams is None or isinstance(lams, str))
-    return result
+    if not refine:
+        return result
+    return replace(_in_float64(raw, partial(_refined, lam=np.asarray(result.lam)), False), lams=result.lams, errors=result.errors)
+
+
+def _in_float64(raw: Problem, make: Callable, default_grid: bool) -> Fit:
+    """What `make` leaves of a problem in float64, NumPy arrays unless that is the default."""
+    everywhere = jax.config.read("jax_enable_x64")
+    with scope(True):
+        problem, unit = raw.astype(jnp.float64).check().in_units()
+        result = _in_units_of_labels(make(problem), problem, unit)
+        _inspect(result, default_grid)
+        return result if everywhere else to_host(result)
+
+
+def _refined(problem: Problem, lam) -> Fit:
+    """The fit at one λ, or at one per target, by the refined route."""
+    of_problem(problem, lams=1, route="refined").check()
+    return _refined_at(problem, jnp.asarray(lam, problem.rows.dtype))
+
+
+@jax.jit
+def _refined_at(problem: Problem, lam) -> Fit:
+    solution = problem.solution("refined")
+    errors = problem.errors(solution, lam.reshape(1, -1))
+    return _conclude(problem, solution, lam.reshape(1, *lam.shape), errors, lam, errors[0] if lam.ndim else jnp.mean(errors[0]))
 
 
 def _in_units_of_labels(fit: Fit, problem: Problem, unit) -> Fit:
@@ -222,7 +256,8 @@ def _inspect(fit: Fit, default_grid: bool) -> None:
     if fit.run is not None and not (np.asarray(fit.run.reason) == CONVERGED).all():
         worst = int(np.argmax(np.asarray(fit.run.residuals)))
         why = REASONS[int(fit.run.reason[worst])]
-        _warn(f"the iteration stopped at a residual of {float(fit.run.residuals[worst]):.2g}: {why}: take more landmarks, or a larger λ")
+        remedy = "more landmarks, or a larger λ" if fit.num_landmarks else "a larger λ"
+        _warn(f"the iteration stopped at a residual of {float(fit.run.residuals[worst]):.2g}: {why}: take {remedy}")
     known = lams[lams >= 0.99 * float(fit.floor)]
     # Errors below the floor matter where they were chosen, or where they may have hidden a better λ next to the chosen one.
     if len(known) < len(lams) and (len(known) == 0 or bool((chosen <= known.min()).any())):

@@ -27,6 +27,8 @@ from jaxrls.search.landmarks import landmarks as choose_landmarks
 from jaxrls.support.checks import as_array, as_floats, check_finite, check_lams, check_targets, check_whole, is_concrete
 from jaxrls.support.pytrees import pytree, static
 
+ARRAYS = (jax.Array, np.ndarray, np.generic)
+
 
 @pytree
 class Problem:
@@ -95,6 +97,16 @@ class Problem:
         dtype = self.rows.dtype
         return replace(self, kernel=jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype) if isinstance(leaf, float) else leaf, self.kernel))
 
+    def astype(self, dtype) -> "Problem":
+        """The same problem with every array of numbers in another dtype; Python numbers in the kernel stay."""
+
+        def cast(leaf):
+            if isinstance(leaf, Weights):
+                return Weights.of(None if leaf.values is None else leaf.values.astype(dtype), leaf.n, dtype)
+            return jnp.asarray(leaf, dtype) if isinstance(leaf, ARRAYS) and jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+
+        return jax.tree.map(cast, self, is_leaf=lambda leaf: isinstance(leaf, Weights))
+
     def in_units(self) -> "tuple[Problem, Any]":
         """The same problem with labels divided by a power of two, at which they are near 1 and their squares in range, and that unit.
 
@@ -144,6 +156,17 @@ class Problem:
         """The smallest model of coefficients at one λ."""
         points, coef = solution.factor.expansion.compact(self.kernel, found.coef)
         return Model(self.kernel, points, coef, found.intercept)
+
+
+def check_refinable(problem: Problem, landmarks, route: str | None) -> None:
+    """Raise for a problem that `refine` has no way with."""
+    if landmarks is not None or route not in (None, "gram", "cholesky", "refined"):
+        found = "landmarks= was given" if landmarks is not None else f"route is {route!r}"
+        raise ValueError(f"refine=True is for K of all rows, and {found}: leave it out, or give float64 NumPy data")
+    if not problem.rows.in_memory:
+        raise ValueError(f"refine=True needs a dense X for K of all rows, and X is {type(problem.rows).__name__}")
+    if not is_concrete(problem):
+        raise ValueError("refine=True computes in float64 whatever jax.jit was traced in: call fit outside of it")
 
 
 def resolve_landmarks(kernel: Kernel, rows: Rows, landmarks, weights: Weights, progress: bool = False) -> Landmarks | None:

@@ -14,6 +14,7 @@ from contract import oracle
 from jaxrls.factors.cholesky import CholeskyGram
 from jaxrls.factors.cholesky_features import CholeskyFeatures
 from jaxrls.factors.iterative import IterativeGram
+from jaxrls.factors.refined import RefinedGram
 from jaxrls.factors.spectrum import Spectrum
 from jaxrls.factors.tridiagonal import TridiagonalGram
 from jaxrls.rows.sparse import sparse_rows
@@ -189,6 +190,7 @@ FACTORS = {
     "cholesky points": of_landmarks(CholeskyFeatures, CHOLESKY, POINTS),
     "tridiagonal": of_gaussian(TridiagonalGram, TRIDIAGONAL),
     "tridiagonal of few features": of_linear(TridiagonalGram, 4, TRIDIAGONAL, combinations=FEW),
+    "refined": of_gaussian(RefinedGram, {"route": "refined"}),
     "iterative": of_iterative(),
     "sparse": of_linear(Spectrum, 4, {}, sparse, **HALF, combinations=FEW),
     "host": of_linear(Spectrum, 4, {}, HostRows, traceable=False, combinations=FEW),

@@ -6,11 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import scipy.linalg
 from support import DTYPE, X64, array, assert_close
 
 import jaxrls as rls
-from jaxrls import factor_iterative
 from jaxrls.linalg import conjugate
 from jaxrls.search.fit import _inspect as inspect
 
@@ -29,9 +27,10 @@ def data():
 
 
 def factors(X, weights, intercept, **options):
-    """All of K, and K by products with signs whose mean over all of them is the diagonal itself."""
-    made = factor_iterative(KERNEL, X, np.arange(0, N, 3), key=jax.random.key(0), weights=weights, intercept=intercept, tol=TOL, **options)
-    return rls.factorize(KERNEL, X, weights=weights, intercept=intercept), replace(made, signs=array(scipy.linalg.hadamard(N)))
+    """All of K, and K by products with as many probes as rows, which tell the diagonal itself."""
+    iteration = rls.Iteration(tol=TOL, probes=N, **options)
+    made = rls.factor_iterative(KERNEL, X, np.arange(0, N, 3), iteration=iteration, weights=weights, intercept=intercept)
+    return rls.factorize(KERNEL, X, weights=weights, intercept=intercept), made
 
 
 @pytest.mark.parametrize("intercept", [True, False])
@@ -62,7 +61,7 @@ def test_the_standard_error_is_what_the_error_varies_by(data):
     exact = float(rls.loo(rls.factorize(KERNEL, X), Y[:, 0], LAMS[1:2])[0])
     draws = []
     for seed in range(40):
-        factor = factor_iterative(KERNEL, X, np.arange(0, N, 2), key=jax.random.key(seed), tol=1e-8, probes=16)
+        factor = rls.factor_iterative(KERNEL, X, np.arange(0, N, 2), iteration=rls.Iteration(key=jax.random.key(seed), tol=1e-8, probes=16))
         squares = lambda e, Y, v: jnp.sum(v[:, None] * e**2, axis=0) / N  # noqa: E731
         draws.append(
             (

@@ -10,7 +10,7 @@ from jaxrls.factors.cholesky import CholeskyGram
 from jaxrls.factors.cholesky_features import solve_cholesky
 from jaxrls.factors.contract import Factor, Solution
 from jaxrls.factors.expansion import Dual, Expansion, Primal
-from jaxrls.factors.iterative import factor_iterative
+from jaxrls.factors.iterative import Iteration, factor_iterative
 from jaxrls.factors.landmarks import Landmarks, as_landmarks, check_evaluable, without_trace
 from jaxrls.factors.makers import factor_features
 from jaxrls.factors.spectrum import factor_symmetric, solve_features
@@ -74,6 +74,7 @@ def factorize(
     intercept: bool = True,
     landmarks: Landmarks | Int[Array, " m"] | Float[Array, "m d"] | Listed | None = None,
     route: str | None = None,
+    iteration: Iteration | None = None,
     block_size: int | None = None,
 ) -> Factor:
     """Do the one hard step for a kernel and X: everything about λ, labels and validation follows cheaply from the result.
@@ -84,7 +85,7 @@ def factorize(
     `landmarks`, `"subset"`, the subset of regressors, O(n m²): see `factor_subset`, which has further options. `"cholesky"` makes no
     spectrum, but a Cholesky factor for each λ that it is asked for, of K, of the covariance of fewer features than rows, or of that on
     landmarks: cheaper for a few λ, and differentiable in everything. `"iterative"` solves for all of K by products, beginning from the landmarks'
-    fit, with an estimate of leave-one-out: see `factor_iterative`.
+    fit, with an estimate of leave-one-out, as `iteration` says: see `factor_iterative`.
 
     **Shapes**: X (n, d), also a source of rows, or sparse (SciPy or BCOO) where the kernel has explicit features; weights (n,) ≥ 0, where 0 is a row that
     was never there. `intercept` fits an unpenalised constant. `block_size` bounds the rows of temporaries while K is built. **Cost** by route.
@@ -109,7 +110,8 @@ def factorize(
         check_evaluable(kernel)
         check_given(landmarks)
         landmarks = without_trace(as_landmarks(rows, landmarks))
-    return solve(kernel, rows, Labels.none(v), v, intercept, landmarks=landmarks, route=route, block_size=block_size).factor
+    options: dict = {"landmarks": landmarks, "route": route, "iteration": iteration, "block_size": block_size}
+    return solve(kernel, rows, Labels.none(v), v, intercept, **options).factor
 
 
 def check_kernel(kernel) -> None:
@@ -133,14 +135,18 @@ def check_given(landmarks) -> None:
             raise ValueError(f"landmarks name row {named[counts.argmax()]} of X {counts.max()} times: name each row once")
 
 
-def check_route(route: str | None, landmarks) -> None:
-    """Raise for a route that there is not, or that does not go with landmarks."""
+def check_route(route: str | None, landmarks, iteration: Iteration | None = None) -> None:
+    """Raise for a route that there is not, or that does not go with landmarks, or with an iteration."""
     if route is not None and route not in ROUTES:
         raise ValueError(f"route must be one of {', '.join(map(repr, ROUTES))} or None to choose, and is {route!r}")
     if route not in (None, "subset", "cholesky", "iterative") and landmarks is not None or route == "subset" and landmarks is None:
         raise ValueError(f"landmarks and route='subset' belong together, and route is {route!r}: give landmarks= alone, or neither")
     if route == "iterative" and landmarks is None:
         raise ValueError("route='iterative' needs landmarks=, whose fit its products begin from: a number such as 1000")
+    if iteration is not None and route != "iterative":
+        raise ValueError(f"iteration= belongs to route='iterative', and route is {route!r}: name that route, or leave iteration= out")
+    if not isinstance(iteration, Iteration | None):
+        raise ValueError(f"iteration must be a jaxrls.Iteration, such as Iteration(tol=1e-3), and is {iteration!r}")
 
 
 def solve(
@@ -153,13 +159,15 @@ def solve(
     landmarks: Landmarks | None = None,
     route: str | None = None,
     block_size: int | None = None,
+    iteration: Iteration | None = None,
 ) -> Solution:
     """The solution for some labels, with moments and cross-moments from one reading of the rows."""
-    check_route(route, landmarks)
+    check_route(route, landmarks, iteration)
     if route == "cholesky":
         return _solve_cholesky(kernel, rows, labels, weights, intercept, landmarks, block_size)
     if route == "iterative":
-        return factor_iterative(kernel, rows, landmarks, weights=weights, intercept=intercept, block_size=block_size).solve_labels(labels)
+        options: dict = {"weights": weights, "intercept": intercept, "block_size": block_size}
+        return factor_iterative(kernel, rows, landmarks, iteration=iteration, **options).solve_labels(labels)
     if landmarks is not None:
         return solve_subset(kernel, rows, landmarks, labels, weights, intercept, block_size=block_size)
     explicit = kernel.num_features(rows.shape[1], rows.dtype)

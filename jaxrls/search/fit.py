@@ -17,8 +17,9 @@ from jaxrls.criteria.losses import squared_error
 from jaxrls.factors.certificate import certificate_words
 from jaxrls.factors.choose import SEARCHED, choose_route, suits_cholesky
 from jaxrls.factors.contract import Coefficients, Solution
+from jaxrls.factors.iterative import Iteration
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.linalg.conjugate import CONVERGED, REASONS
+from jaxrls.linalg.conjugate import CONVERGED, REASONS, Run
 from jaxrls.models.fitted import Fit
 from jaxrls.search.estimate import of_problem
 from jaxrls.search.grid import lambda_grid
@@ -47,6 +48,7 @@ def fit(
     groups=None,
     validation=None,
     route: str | None = None,
+    iteration: Iteration | None = None,
     block_size: int | None = None,
     progress: bool = False,
 ) -> Fit:
@@ -64,7 +66,7 @@ def fit(
     `holdout`). `landmarks` for more rows than K can be factored for: how many to choose by pivoted Cholesky, or what
     `jaxrls.landmarks` chose, or row numbers, or points (m, d); leave-one-out then lets a landmark leave with its row. `"auto"` takes as many
     as bring `certified_lam` at `tol` down to the chosen λ, and all rows where that does not pay; `certificate` says which.
-    `route` and `block_size` as in `factorize`. `progress` shows a bar while landmarks are chosen (needs tqdm).
+    `route`, `iteration` and `block_size` as in `factorize`. `progress` shows a bar while landmarks are chosen (needs tqdm).
 
     **Returns** a `Fit`; float64 NumPy input is computed in float64 and comes back as NumPy arrays. **Cost** one
     factorization, O(n³) or O(n r²), and O(n r L t); where `lams` names one value, or up to five for thousands of rows, a Cholesky factor of
@@ -83,7 +85,7 @@ def fit(
     """
     auto = isinstance(landmarks, str) and landmarks == "auto"
     named = {"criterion": criterion, "loss": loss, "groups": groups, "validation": validation}
-    options = {"weights": weights, "intercept": intercept, "block_size": block_size, "progress": progress, **named}
+    options = {"weights": weights, "intercept": intercept, "block_size": block_size, "iteration": iteration, "progress": progress, **named}
     problem = Problem.of(kernel, X, Y, landmarks=None if auto else landmarks, **options).check()
     if isinstance(lams, str) and lams != "search":
         raise ValueError(f"lams must be numbers, or 'search' for the best without a grid, or None to choose, and is {lams!r}")
@@ -210,19 +212,16 @@ def _words(result: Fit, tol: float) -> str:
 def _inspect(fit: Fit, default_grid: bool) -> None:
     """Say what a user would want to know before trusting the numbers."""
     lams, errors, chosen = np.asarray(fit.lams), np.asarray(fit.errors), np.asarray(fit.lam)
+    stopped = "" if fit.run is None else _stopped(fit.run)
     if not np.isfinite(errors).all():
-        raise ValueError(
-            f"the {fit.criterion} error is not finite at {int((~np.isfinite(errors)).sum())} of {errors.size} λ: the factorization broke down; "
-            "use float64 (NumPy float64 input), a larger smallest λ, or a smaller kernel width"
-        )
+        why = stopped or ("the factorization broke down; use float64 (NumPy float64 input), a larger smallest λ, or a smaller kernel width")
+        raise ValueError(f"the {fit.criterion} error is not finite at {int((~np.isfinite(errors)).sum())} of {errors.size} λ: {why}")
     if float(fit.indefinite) > 100 * len(fit.loo_residuals) * np.finfo(errors.dtype).eps:
         _warn(
             f"the kernel matrix is not positive semidefinite: its most negative eigenvalue, {float(fit.indefinite):.2g} of the largest, was set to 0"
         )
-    if fit.run is not None and not (np.asarray(fit.run.reason) == CONVERGED).all():
-        worst = int(np.argmax(np.asarray(fit.run.residuals)))
-        why = REASONS[int(fit.run.reason[worst])]
-        _warn(f"the iteration stopped at a residual of {float(fit.run.residuals[worst]):.2g}: {why}: take more landmarks, or a larger λ")
+    if stopped:
+        _warn(stopped)
     known = lams[lams >= 0.99 * float(fit.floor)]
     # Errors below the floor matter where they were chosen, or where they may have hidden a better λ next to the chosen one.
     if len(known) < len(lams) and (len(known) == 0 or bool((chosen <= known.min()).any())):
@@ -236,6 +235,18 @@ def _inspect(fit: Fit, default_grid: bool) -> None:
         if low and default_grid and lams.min() <= 1.01 * float(fit.floor):
             remedy = "below it is rounding, so use float64"
         _warn(f"the chosen λ, {lams.min() if low else lams.max():.3g}, is the {edge} of the grid: {remedy}, or change the kernel")
+
+
+def _stopped(run: Run) -> str:
+    """Why the column that is furthest from its solution stopped, and what to do; empty where all came to the tolerance."""
+    residuals, reasons = np.asarray(run.residuals), np.asarray(run.reason)
+    if (reasons == CONVERGED).all():
+        return ""
+    worst = int(np.argmax(np.where(reasons == CONVERGED, -np.inf, np.where(np.isnan(residuals), np.inf, residuals))))
+    return (
+        f"the iteration stopped at a residual of {residuals[worst]:.2g}: {REASONS[reasons[worst]]}: take more landmarks, a larger λ, "
+        "or products in float64"
+    )
 
 
 def _warn(message: str) -> None:

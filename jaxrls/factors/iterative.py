@@ -37,7 +37,6 @@ from jaxrls.support.pytrees import pytree, static
 USELESS = 0.1
 # Where the estimate of more than this share of rows is not twice its standard error, bias is left in: too large an error is chosen by nobody.
 HIDDEN = 0.02
-WIDTHS = (jnp.float32, jnp.float64)
 
 
 @pytree
@@ -68,9 +67,7 @@ class Iteration:
         if not (isinstance(self.tol, int | float | np.number) and 0 < self.tol < 1):
             raise ValueError(f"tol must be a number between 0 and 1, the relative residual to reach, and is {self.tol!r}")
         if self.products is not None:
-            if self.products not in WIDTHS:
-                raise ValueError(f"products must be 'float32' or 'float64', or None for the dtype of X, and is {self.products!r}")
-            object.__setattr__(self, "products", jnp.dtype(self.products).name)
+            object.__setattr__(self, "products", _width(self.products))
 
     def signs(self, n: int, dtype) -> Float[Array, "n p"]:
         """The random signs, one column for each probe; or where those are no fewer than rows, √n I, which tells the diagonal itself."""
@@ -88,6 +85,17 @@ class Iteration:
                 f"products must be no wider than X, which is {dtype}, and is {self.products!r}: leave it out, or give X in that"
             )
         return jnp.dtype(self.products)
+
+
+def _width(products) -> str:
+    """The name of float32 or float64, by which equal ones are equal."""
+    try:
+        name = np.dtype(products).name
+    except TypeError:
+        name = ""
+    if name not in ("float32", "float64"):
+        raise ValueError(f"products must be 'float32' or 'float64', or None for the dtype of X, and is {products!r}")
+    return name
 
 
 @pytree

@@ -198,6 +198,10 @@ class IterativeSolution(Solution):
         signs, of_signs = jnp.tile(f.signs, (1, L * k)), jnp.repeat(lams.reshape(-1), p)
         columns, of_labels = self._columns_of_labels(lams)
         X, run = f.solve_columns(jnp.concatenate([of_labels, of_signs]), jnp.concatenate([columns, signs], axis=1))
+        dual = X[:, : L * t].reshape(n, L, t)
+        if p == 0:
+            unknown = jnp.full((n, L, k), jnp.nan, f.dtype)
+            return SolvedColumns(dual, unknown, unknown, unknown[..., None], run)
         difference = X[:, L * t :] - f.near_inverse(f.apart(of_signs), signs)
         probed = (of_signs * signs * difference).reshape(n, L, k, p)
         estimate = lams * self._near_diagonal(f.apart(lams)) + jnp.mean(probed, axis=-1)
@@ -205,7 +209,7 @@ class IterativeSolution(Solution):
         remaining = jnp.where(used, jnp.clip(estimate, self._least(lams), 1), 1)
         variance = jnp.zeros_like(remaining) if p == n else jnp.where(used, jnp.var(probed, axis=-1, ddof=1) / p, 0)
         hidden = jnp.sum(variance > remaining**2 / 4, axis=0, dtype=f.dtype) > HIDDEN * f.weights.count
-        return SolvedColumns(X[:, : L * t].reshape(n, L, t), remaining, jnp.where(hidden, 0, variance), probed, run)
+        return SolvedColumns(dual, remaining, jnp.where(hidden, 0, variance), probed, run)
 
     def _dual(self, lams) -> Float[Array, "n L t"]:
         """c̃ alone."""

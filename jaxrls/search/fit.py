@@ -243,10 +243,7 @@ def _stopped(run: Run) -> str:
     if (reasons == CONVERGED).all():
         return ""
     worst = int(np.argmax(np.where(reasons == CONVERGED, -np.inf, np.where(np.isnan(residuals), np.inf, residuals))))
-    return (
-        f"the iteration stopped at a residual of {residuals[worst]:.2g}: {REASONS[reasons[worst]]}: take more landmarks, a larger λ, "
-        "or products in float64"
-    )
+    return f"the iteration stopped at a residual of {residuals[worst]:.2g}: {REASONS[reasons[worst]]}: take more landmarks, a larger λ, or float64"
 
 
 def _warn(message: str) -> None:

@@ -244,7 +244,14 @@ def test_every_target_has_its_own_lam(data):
     for name in ("errors", "loo_residuals", "dof"):
         assert_close(getattr(fit, name), getattr(exact, name), CLOSE, name)
     assert_close(fit.predict(X), exact.predict(X), CLOSE)
-    assert float(fit.loo_standard_error) == 0
+    assert fit.loo_standard_error.shape == fit.error.shape == (2,) and not np.asarray(fit.loo_standard_error).any()
+
+
+def test_the_slope_of_a_step_is_no_standard_error(data):
+    X, Y, _ = data
+    options = {"lams": [0.3], "iteration": rls.Iteration(probes=8), **CHOSEN}
+    fit = rls.fit(KERNEL, X, jnp.sign(Y[:, 0] - 3), loss=rls.zero_one_loss, **options)
+    assert fit.loo_standard_error is None and 0 <= float(fit.error) < 0.5
 
 
 def test_fewer_probes_are_estimated_to_hold_less():

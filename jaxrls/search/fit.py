@@ -187,7 +187,9 @@ def _conclude(problem: Problem, solution: Solution, lams, errors, lam, error) ->
     report = factor.report
     how = report.floor, report.indefinite, report.route, problem.criterion.name, report.trace_residual
     num_landmarks = 0 if problem.landmarks is None else len(problem.landmarks.points)
-    sure = None if left.error is None else jnp.mean(left.error) / factor.weights.total
+    sure = None
+    if left.error is not None and problem.criterion.smooth:  # the slope of a step says nothing
+        sure = (jnp.mean(left.error) if error.ndim == 0 else left.error[0]) / factor.weights.total
     more = {"num_landmarks": num_landmarks, "run": left.run, "loo_standard_error": sure}
     return Fit(model, lams, errors, lam, error, drop(left.residuals[0]), left.dof.reshape(lam.shape), *how, **more)
 

@@ -122,13 +122,13 @@ def nystroem(X, y, m, lams, X_new, wanted):
 
 
 @of("falkon", "build it from its source")
-def falkon(X, y, m, X_new, wanted):
-    """One λ by preconditioned conjugate gradients."""
+def falkon(X, y, m, X_new, wanted, *, width=8**0.5, penalty=1e-6):
+    """One λ by preconditioned conjugate gradients, rows divided by the width."""
     import falkon
     import torch
 
-    model = falkon.Falkon(falkon.kernels.GaussianKernel(float(np.sqrt(8))), penalty=1e-6, M=m, options=falkon.FalkonOptions(use_cpu=True))
-    return _fitted(model, torch.from_numpy(X.copy()), torch.from_numpy(y[:, None].copy()), torch.from_numpy(X_new), wanted)
+    model = falkon.Falkon(falkon.kernels.GaussianKernel(1.0), penalty=penalty, M=m, options=falkon.FalkonOptions(use_cpu=True))
+    return _fitted(model, torch.from_numpy(X / width), torch.from_numpy(y[:, None].copy()), torch.from_numpy(X_new / width), wanted)
 
 
 @in_scikit_learn

@@ -29,6 +29,7 @@ from jaxrls.factors.contract import Report as Report
 from jaxrls.factors.contract import Solution as Solution
 from jaxrls.factors.groups import Folds as Folds
 from jaxrls.factors.groups import folds as folds
+from jaxrls.factors.iterative import Iteration as Iteration
 from jaxrls.factors.iterative import factor_iterative as factor_iterative
 from jaxrls.factors.landmarks import Landmarks as Landmarks
 from jaxrls.factors.makers import factor_covariance as factor_covariance

@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+import jaxrls as rls
 
 pytestmark = pytest.mark.any_precision  # a process of its own
 ROOT = Path(__file__).parents[1]
@@ -116,3 +119,23 @@ def test_a_work_measured_again_takes_the_place_of_its_old_cases():
     assert reports.updated(old, new)["cases"] == [{"date": "now", "work": "a", "size": 3}, {"date": "then", "work": "b", "size": 1}]
     with pytest.raises(SystemExit, match="another machine"):
         reports.updated({**old, "machine": 0}, new)
+
+
+@pytest.mark.filterwarnings("ignore:the chosen λ")
+def test_the_iterative_route_is_measured():
+    """On rows of a smooth function: near its noise, sure of leave-one-out, and no predictions where λ is out of reach."""
+    iterative = importlib.import_module("iterative")
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 2))
+    data = iterative.split(np.column_stack([X, np.sin(3 * X[:, 0]) * np.cos(X[:, 1]) + 0.1 * rng.normal(size=200)]), 150)
+    assert [part.shape for part in data] == [(150, 2), (150,), (50, 2), (50,)]
+    for probes in (0, 8):
+        found = iterative.accuracy(data, 40, rls.Iteration(tol=1e-3, probes=probes), 80)
+        assert found["rmse"] < 0.4 and found["residual"] <= 2e-3 and not found["words"] and found["bytes"] > 0
+        assert list(found["seconds"]) == ["tuning", "landmarks", "iteration", "predictions"]
+        assert (found["loo"] is None) == (probes == 0)
+    said = iterative.by_falkon(data, found["kernel"], found["lam"], 40)
+    assert said.startswith(("missing: falkon", "RMSE"))
+    z, exact, share = iterative.scores(data, 40, 16, 4, tuned_rows=80)
+    assert len(z) == 4 and (abs(z) < 5).all() and 0 < exact < 0.1 and 0 < share < 0.5
+    assert "the iteration stopped at a residual of" in iterative.too_small(data, 40, 80)[0]

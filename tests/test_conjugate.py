@@ -80,3 +80,19 @@ def test_all_steps_used_keeps_the_best():
     history = np.asarray(run.history)
     assert_close(run.residuals, np.minimum(1, history.min(axis=0)), 10 * EPS)
     assert len(conjugate.REASONS) == 4
+
+
+@pytest.mark.float64
+def test_a_recurrence_that_hides_rounding_is_found_out():
+    """Products to three digits: the recurrence comes down to the tolerance, and the residual does not."""
+    A, B = problem(1e2)
+
+    def coarse(V):
+        product = jnp.matmul(A, V, precision="highest")
+        return jnp.round(product * 2**10 / jnp.max(jnp.abs(product))) * jnp.max(jnp.abs(product)) / 2**10
+
+    X, run = conjugate.conjugate_gradients(coarse, B, lambda R: R, tol=1e-6)
+    left = np.linalg.norm(wide(B) - wide(A) @ wide(X), axis=0) / np.linalg.norm(wide(B), axis=0)
+    assert (np.nanmin(np.asarray(run.history), axis=0) <= 1e-6).any() and (left > 1e-5).all()
+    assert (np.asarray(run.reason) != conjugate.CONVERGED).all()
+    assert (np.asarray(run.residuals) > 1e-5).all()

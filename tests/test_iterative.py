@@ -6,11 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import scipy.linalg
 from support import DTYPE, X64, array, assert_close
 
 import jaxrls as rls
-from jaxrls import factor_iterative
 from jaxrls.linalg import conjugate
 from jaxrls.search.fit import _inspect as inspect
 
@@ -29,9 +27,10 @@ def data():
 
 
 def factors(X, weights, intercept, **options):
-    """All of K, and K by products with signs whose mean over all of them is the diagonal itself."""
-    made = factor_iterative(KERNEL, X, np.arange(0, N, 3), key=jax.random.key(0), weights=weights, intercept=intercept, tol=TOL, **options)
-    return rls.factorize(KERNEL, X, weights=weights, intercept=intercept), replace(made, signs=array(scipy.linalg.hadamard(N)))
+    """All of K, and K by products with as many probes as rows, which tell the diagonal itself."""
+    iteration = rls.Iteration(tol=TOL, probes=N, **options)
+    made = rls.factor_iterative(KERNEL, X, np.arange(0, N, 3), iteration=iteration, weights=weights, intercept=intercept)
+    return rls.factorize(KERNEL, X, weights=weights, intercept=intercept), made
 
 
 @pytest.mark.parametrize("intercept", [True, False])
@@ -55,22 +54,25 @@ def test_a_lam_for_each_target(data):
     assert_close(found.solve(Y).coefficients(lams).intercept, exact.solve(Y).coefficients(lams).intercept, CLOSE, "intercept")
 
 
+def draws(X, y, every, probes, lam, loss=rls.squared_error):
+    """Leave-one-out errors and their standard errors, on every so many rows as landmarks, over forty draws of signs."""
+    factor = rls.factor_iterative(KERNEL, X, np.arange(0, N, every), iteration=rls.Iteration(tol=1e-8, probes=probes))
+    total, lam = rls.LeaveOneOut(loss).total, array([[lam]])
+
+    @jax.jit
+    def draw(key):
+        solution = replace(factor, signs=rls.Iteration(probes=probes, key=key).signs(N, DTYPE)).solve(y)
+        return solution.left_out(total, lam)[0, 0] / N, solution.outcome(lam, fn=total).error[0, 0] / N
+
+    return np.array([draw(jax.random.key(seed)) for seed in range(40)], float).T
+
+
 @pytest.mark.float64
 def test_the_standard_error_is_what_the_error_varies_by(data):
     """Over forty draws of signs; the mean is off by the second order of what was left out, which is small here."""
     X, Y, _ = data
     exact = float(rls.loo(rls.factorize(KERNEL, X), Y[:, 0], LAMS[1:2])[0])
-    draws = []
-    for seed in range(40):
-        factor = factor_iterative(KERNEL, X, np.arange(0, N, 2), key=jax.random.key(seed), tol=1e-8, probes=16)
-        squares = lambda e, Y, v: jnp.sum(v[:, None] * e**2, axis=0) / N  # noqa: E731
-        draws.append(
-            (
-                float(rls.loo(factor, Y[:, 0], LAMS[1:2])[0]),
-                float(factor.solve(Y[:, 0]).outcome(array(LAMS[1:2, None]), fn=squares).error[0, 0]),
-            )
-        )
-    errors, said = np.array(draws).T
+    errors, said = draws(X, Y[:, 0], 2, 16, LAMS[1])
     assert 0.5 < errors.std() / said.mean() < 2
     assert np.mean(np.abs(errors - exact) <= 2 * said) >= 0.8
     assert said.max() < 0.2 * exact
@@ -145,3 +147,141 @@ def test_a_useless_iteration_is_no_fit(data):
     X, Y, _ = data
     with pytest.raises(ValueError, match="error is not finite"):
         rls.fit(KERNEL, X / 100, Y, landmarks=[0, 1], route="iterative", lams=[1e-30])
+
+
+# how to iterate, said to `fit` ------------------------------------------------------------------------------------------------
+
+CHOSEN = {"landmarks": np.arange(0, N, 2), "route": "iterative"}
+
+
+def test_fit_passes_on_how_to_iterate(data):
+    X, Y, v = data
+    key = jax.random.key(7)
+    iteration = rls.Iteration(tol=1e-3, steps=50, probes=4, products="float32", key=key)
+    fit = rls.fit(KERNEL, X, Y, lams=[0.3], weights=v, iteration=iteration, **CHOSEN)
+    factor = rls.factor_iterative(KERNEL, X, CHOSEN["landmarks"], iteration=iteration, weights=v)
+    same = rls.factorize(KERNEL, X, weights=v, iteration=iteration, **CHOSEN)
+    lams = array([0.3])
+    for one in (factor, same):
+        assert one.signs.shape == (N, 4) and one.iteration.products == "float32"
+        assert_close(fit.error, rls.loo(one, Y, lams).mean(), 1e-4)
+    assert fit.run.history.shape == (50, 2 + 2 * 4 // 2) and np.asarray(fit.run.residuals).max() <= 2e-3
+    other = rls.fit(KERNEL, X, Y, lams=[0.3], weights=v, iteration=replace(iteration, key=jax.random.key(8)), **CHOSEN)
+    assert float(other.error) != float(fit.error)
+
+
+def test_fit_stops_after_as_many_steps_as_it_may_take(data):
+    X, Y, _ = data
+    with pytest.warns(UserWarning, match="all steps were used"):
+        fit = rls.fit(KERNEL, X, Y, lams=[0.3], iteration=rls.Iteration(steps=2, tol=1e-12, probes=2), **{**CHOSEN, "landmarks": 16})
+    assert int(fit.run.steps) == 2 and fit.num_landmarks == 16
+
+
+@pytest.mark.filterwarnings("ignore:the chosen λ", "ignore:the iteration stopped")  # in float32, where rounding ends it
+def test_without_probes_rows_held_out_choose(data):
+    """No leave-one-out, and no columns for it; the same coefficients."""
+    X, Y, v = data
+    options = {"weights": v[:50], "validation": (X[50:], Y[50:]), "lams": LAMS, "landmarks": np.arange(0, 50, 2)}
+    fit = rls.fit(KERNEL, X[:50], Y[:50], route="iterative", iteration=rls.Iteration(tol=1e-6, probes=0), **options)
+    exact = rls.fit(KERNEL, X[:50], Y[:50], **{**options, "landmarks": None}, route="gram")
+    assert float(fit.lam) == float(exact.lam) and fit.loo_standard_error is None and fit.run.residuals.shape == (2,)
+    assert_close(fit.errors, exact.errors, 2e-3)
+    assert_close(fit.predict(X), exact.predict(X), 2e-3)
+    assert np.isnan(np.asarray(fit.loo_residuals))[np.asarray(v[:50]) > 0].all() and np.isnan(np.asarray(fit.dof)).all()
+    for criterion in (rls.loo, rls.gcv):
+        with pytest.raises(ValueError, match="probes=0 leaves no rows out"):
+            rls.fit(KERNEL, X, Y, lams=LAMS, criterion=criterion, iteration=rls.Iteration(probes=0), **CHOSEN)
+
+
+@pytest.mark.any_precision
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tol": 0}, "tol must be a number between 0 and 1"),
+        ({"tol": "1e-3"}, "tol must be a number between 0 and 1"),
+        ({"steps": 0}, "steps must be a whole number"),
+        ({"probes": -1}, "probes must be a whole number"),
+        ({"probes": 1}, "probes must be 2 or more"),
+        ({"products": "float16"}, "products must be 'float32' or 'float64'"),
+        ({"products": "many"}, "products must be 'float32' or 'float64'"),
+    ],
+)
+def test_what_no_iteration_can_be(options, message, unchecked):
+    with pytest.raises(ValueError, match=message):
+        rls.Iteration(**options)
+
+
+@pytest.mark.any_precision
+def test_equal_iterations_are_one_program():
+    assert rls.Iteration(products=jnp.float32) == rls.Iteration(products="float32") == rls.Iteration(products=np.dtype("float32"))
+
+
+def test_an_iteration_goes_with_its_route_alone(data, unchecked):
+    X, Y, _ = data
+    with pytest.raises(ValueError, match="iteration= belongs to route='iterative', and route is None"):
+        rls.fit(KERNEL, X, Y, landmarks=20, iteration=rls.Iteration())
+    with pytest.raises(ValueError, match=r"iteration must be a jaxrls\.Iteration"):
+        rls.fit(KERNEL, X, Y, lams=[1.0], iteration=1e-3, **CHOSEN)
+    with pytest.raises(ValueError, match="products must be no wider than X"):
+        rls.fit(KERNEL, np.asarray(X, np.float32), Y, lams=[1.0], iteration=rls.Iteration(products="float64"), **CHOSEN)
+
+
+def test_what_fit_asks_for_an_inverse_is_refused(data):
+    X, Y, _ = data
+    with pytest.raises(ValueError, match="groups left out together"):
+        rls.fit(KERNEL, X, Y, lams=[1.0], groups=np.arange(N) % 4, **CHOSEN)
+    with pytest.raises(ValueError, match="the evidence needs a determinant"):
+        rls.fit(KERNEL, X, Y, lams=[1.0], criterion=rls.log_marginal_likelihood, **CHOSEN)
+
+
+@pytest.mark.filterwarnings("ignore:the chosen λ", "ignore:the iteration stopped")  # in float32, where rounding ends it
+def test_every_target_has_its_own_lam(data):
+    X, Y, v = data
+    options = {"lams": LAMS, "per_target": True, "weights": v, "intercept": False}
+    fit = rls.fit(KERNEL, X, Y, iteration=rls.Iteration(tol=TOL, probes=N), **options, **CHOSEN)
+    exact = rls.fit(KERNEL, X, Y, route="gram", **options)
+    np.testing.assert_array_equal(fit.lam, exact.lam)
+    for name in ("errors", "loo_residuals", "dof"):
+        assert_close(getattr(fit, name), getattr(exact, name), CLOSE, name)
+    assert_close(fit.predict(X), exact.predict(X), CLOSE)
+    assert fit.loo_standard_error.shape == fit.error.shape == (2,) and not np.asarray(fit.loo_standard_error).any()
+
+
+def test_the_slope_of_a_step_is_no_standard_error(data):
+    X, Y, _ = data
+    options = {"lams": [0.3], "iteration": rls.Iteration(probes=8), **CHOSEN}
+    fit = rls.fit(KERNEL, X, jnp.sign(Y[:, 0] - 3), loss=rls.zero_one_loss, **options)
+    assert fit.loo_standard_error is None and 0 <= float(fit.error) < 0.5
+
+
+def test_fewer_probes_are_estimated_to_hold_less():
+    few, many = (
+        rls.estimate(KERNEL, (20_000, 5), route="iterative", landmarks=100, lams=1, iteration=rls.Iteration(probes=p)) for p in (0, 64)
+    )
+    assert few.bytes < many.bytes and few.flops < many.flops
+
+
+# how sure leave-one-out is ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.float64
+@pytest.mark.parametrize("loss", [rls.squared_error, rls.absolute_error])
+def test_noise_in_the_diagonal_is_no_bias(data, loss):
+    """Few landmarks and probes: Σ c²/p̂² is too large by three variances of p̂, several standard errors of a mean over rows, and is mended."""
+    X, Y, _ = data
+    X, y, lam = X / 2, Y[:, 0], 0.1
+    exact = float(rls.loo(rls.factorize(KERNEL, X), y, [lam], loss=loss)[0])
+    errors, said = draws(X, y, 8, 16, lam, loss)
+    assert np.mean(np.abs(errors - exact) <= 2 * said) >= 0.9
+    assert abs(errors.mean() - exact) < 4 * errors.std() / 40**0.5
+    assert said.mean() < 0.1 * exact
+
+
+@pytest.mark.float64
+def test_an_error_hidden_in_noise_is_never_small(data):
+    """At λ far below the best the probes tell nothing of most rows: what they say must not tempt a search."""
+    X, Y, _ = data
+    lams = array([3e-4, 0.1])
+    factor = rls.factor_iterative(KERNEL, X, np.arange(0, N, 8), iteration=rls.Iteration(probes=8, tol=1e-6, steps=1000))
+    small, sound = np.asarray(rls.loo(factor, Y[:, 0], lams))
+    assert np.isfinite(small) and small > sound

@@ -62,6 +62,7 @@ def squares(values, functions, new):
     return values, functions.predict(new) ** 2
 
 
+ITERATION = rls.Iteration(tol=10 * EPS)
 COMPUTATIONS = {
     "gram": lambda p: rls.gram(kernel(p), p.X, p.new, block_size=5),
     "gram_matmul": lambda p: rls.gram_matmul(kernel(p), p.new, p.X, p.Y, block_size=2),
@@ -74,7 +75,7 @@ COMPUTATIONS = {
         rls.factor_subset(rls.Gaussian(1.5), p.X, jnp.arange(4), weights=p.weights, intercept=True), p.Y, p.lams
     ),
     "factor_iterative": lambda p: rls.loo(
-        rls.factor_iterative(rls.Gaussian(1.5), p.X, jnp.arange(4), weights=p.weights, tol=10 * EPS), p.Y, p.lams
+        rls.factor_iterative(rls.Gaussian(1.5), p.X, jnp.arange(4), weights=p.weights, iteration=ITERATION), p.Y, p.lams
     ),
     "factorize, cholesky": lambda p: rls.loo(factor(p, "cholesky"), p.Y, p.lams),
     "factorize, cholesky on landmarks": lambda p: rls.loo(

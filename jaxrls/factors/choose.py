@@ -9,7 +9,7 @@ from jaxrls.factors.cholesky import CholeskyGram
 from jaxrls.factors.cholesky_features import solve_cholesky
 from jaxrls.factors.contract import Factor, Solution
 from jaxrls.factors.expansion import Dual, Expansion, Primal
-from jaxrls.factors.iterative import factor_iterative
+from jaxrls.factors.iterative import Iteration, factor_iterative
 from jaxrls.factors.landmarks import Landmarks, as_landmarks, check_evaluable, without_trace
 from jaxrls.factors.makers import factor_features
 from jaxrls.factors.refined import RefinedGram
@@ -76,6 +76,7 @@ def factorize(
     intercept: bool = True,
     landmarks: Landmarks | Int[Array, " m"] | Float[Array, "m d"] | Listed | None = None,
     route: str | None = None,
+    iteration: Iteration | None = None,
     block_size: int | None = None,
 ) -> Factor:
     """Do the one hard step for a kernel and X: everything about λ, labels and validation follows cheaply from the result.
@@ -87,8 +88,8 @@ def factorize(
     spectrum, but a Cholesky factor for each λ that it is asked for, of K, of the covariance of fewer features than rows, or of that on
     landmarks: cheaper for a few λ, and differentiable in everything. `"refined"` does the same for K with Cholesky factors in float32 only, and products in
     the dtype of X: see `fit(…, refine=True)`. `"iterative"` solves for all of K by products, beginning from the landmarks'
-    fit, with an estimate of leave-one-out: see `factor_iterative`. `"tridiagonal"` reduces K to a tridiagonal matrix, O(n³) at about half the time of its
-    spectrum, from which GCV, evidence and coefficients follow at any number of λ: name it for those, on CPUs and GPUs, where no row is left out;
+    fit, with an estimate of leave-one-out, as `iteration` says: see `factor_iterative`. `"tridiagonal"` reduces K to a tridiagonal matrix, O(n³) at
+    about half the time of its spectrum, from which GCV, evidence and coefficients follow at any number of λ: name it for those, on CPUs and GPUs, where no row is left out;
     leave-one-out takes another half of that time in each call that asks for it, as `fit` does once for the residuals that it leaves.
 
     **Shapes**: X (n, d), also a source of rows, or sparse (SciPy or BCOO) where the kernel has explicit features; weights (n,) ≥ 0, where 0 is a row that
@@ -113,7 +114,8 @@ def factorize(
     if landmarks is not None:
         check_evaluable(kernel)
         landmarks = without_trace(as_landmarks(rows, landmarks))
-    return solve(kernel, rows, Labels.none(v), v, intercept, landmarks=landmarks, route=route, block_size=block_size).factor
+    options: dict = {"landmarks": landmarks, "route": route, "iteration": iteration, "block_size": block_size}
+    return solve(kernel, rows, Labels.none(v), v, intercept, **options).factor
 
 
 def check_kernel(kernel) -> None:
@@ -123,14 +125,18 @@ def check_kernel(kernel) -> None:
     check_whole_matrix(kernel)
 
 
-def check_route(route: str | None, landmarks) -> None:
-    """Raise for a route that there is not, or that does not go with landmarks."""
+def check_route(route: str | None, landmarks, iteration: Iteration | None = None) -> None:
+    """Raise for a route that there is not, or that does not go with landmarks, or with an iteration."""
     if route is not None and route not in ROUTES:
         raise ValueError(f"route must be one of {', '.join(map(repr, ROUTES))} or None to choose, and is {route!r}")
     if route not in (None, "subset", "cholesky", "iterative") and landmarks is not None or route == "subset" and landmarks is None:
         raise ValueError(f"landmarks and route='subset' belong together, and route is {route!r}: give landmarks= alone, or neither")
     if route == "iterative" and landmarks is None:
         raise ValueError("route='iterative' needs landmarks=, whose fit its products begin from: a number such as 1000")
+    if iteration is not None and route != "iterative":
+        raise ValueError(f"iteration= belongs to route='iterative', and route is {route!r}: name that route, or leave iteration= out")
+    if not isinstance(iteration, Iteration | None):
+        raise ValueError(f"iteration must be a jaxrls.Iteration, such as Iteration(tol=1e-3), and is {iteration!r}")
 
 
 def solve(
@@ -143,11 +149,13 @@ def solve(
     landmarks: Landmarks | None = None,
     route: str | None = None,
     block_size: int | None = None,
+    iteration: Iteration | None = None,
 ) -> Solution:
     """The solution for some labels, with moments and cross-moments from one reading of the rows."""
-    check_route(route, landmarks)
+    check_route(route, landmarks, iteration)
     if route == "iterative":
-        return factor_iterative(kernel, rows, landmarks, weights=weights, intercept=intercept, block_size=block_size).solve_labels(labels)
+        options: dict = {"weights": weights, "intercept": intercept, "block_size": block_size}
+        return factor_iterative(kernel, rows, landmarks, iteration=iteration, **options).solve_labels(labels)
     if route == "cholesky" and is_primal(kernel, *rows.shape, rows.dtype, landmarks):
         return solve_cholesky(kernel, rows, landmarks, labels, weights, intercept, block_size)
     if landmarks is not None:

@@ -39,7 +39,10 @@ class Cost(NamedTuple):
 
 @dataclass(frozen=True)
 class Sizes:
-    """n rows of d columns with r features, or landmarks; t targets, L values of λ (the chosen one not counted), groups of b rows, 1 where there are none."""
+    """n rows of d columns with r features, or landmarks; t targets, L values of λ (the chosen one not counted), groups of b rows, 1 where there are none.
+
+    `probes` are random signs, where a diagonal is estimated.
+    """
 
     n: int
     d: int
@@ -48,6 +51,7 @@ class Sizes:
     t: int = 1
     L: int = 100
     b: int = 1
+    probes: int = PROBES
     weighted: bool = False
     given: bool = True  # whether features are the rows of X themselves, and not made
     kept: bool = True  # whether B is, on landmarks
@@ -214,7 +218,7 @@ def _made(s: Sizes) -> int:
 
 def iterative(s: Sizes) -> Cost:
     """The landmarks' fit, and sixteen vectors of every column while all λ, targets and probes go on together, for as many steps as they mostly take."""
-    columns = s.L * (s.t + PROBES)
+    columns = s.L * (s.t + s.probes)
     every = s.n * s.n * (2 * s.d + PROFILE + 2 * columns) + 4 * s.n * s.r * columns
     run = Cost(s.n * s.r + 16 * s.n * columns + 2 * s.block, STEPS * every, "vectors for λ × (targets + probes), and landmarks' rows")
     return subset(replace(s, L=1)).then(run)

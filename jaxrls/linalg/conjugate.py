@@ -16,7 +16,7 @@ CONVERGED, ALL_STEPS, STALLED, INDEFINITE = range(4)
 REASONS = (
     "the residual is below the tolerance",
     "all steps were used",
-    "the residual went up and not down again: rounding of the products hides the rest",
+    "the residual did not go down further: rounding of the products hides the rest",
     "the products are not positive definite to their rounding: λ is below it",
 )
 # A column stops where the residual has not gone below its smallest for so many steps, or has grown to so many times it.
@@ -34,7 +34,7 @@ class Run:
 
 
 @pytree
-class Iteration:
+class _State:
     """One step of all columns, and the best solution of each so far."""
 
     step: Int[Array, ""]
@@ -56,7 +56,8 @@ def conjugate_gradients(
     """X of A X = B for a symmetric positive definite A, column by column with shared products.
 
     `apply(V)` is A V and `precondition(R)` M R with M near A⁻¹, also symmetric positive definite, for V and R (n, k): column j may have an A and an M
-    of its own. A column has converged where ‖b − A x‖ ≤ tol ‖b‖ by the recurrence. **Cost** one product and one preconditioning a step.
+    of its own. A column has converged where ‖b − A x‖ ≤ tol ‖b‖ by the recurrence, and 2 tol ‖b‖ by one more product in the end: rounding hides itself
+    from a recurrence. **Cost** one product and one preconditioning a step.
     **Source**: Hestenes and Stiefel 1952; Golub and Van Loan 2013, algorithm 11.5.1.
     """
     length = jnp.linalg.norm(B, axis=0)
@@ -64,7 +65,7 @@ def conjugate_gradients(
     Z = precondition(B)
     zero, one = jnp.zeros(B.shape[1], int), jnp.ones(B.shape[1], bool)
     history = jnp.full((steps, B.shape[1]), jnp.nan, B.dtype)
-    start = Iteration(
+    start = _State(
         step=jnp.zeros((), int),
         X=jnp.zeros_like(B),
         R=B,
@@ -102,9 +103,12 @@ def conjugate_gradients(
         )
         history = state.history.at[state.step].set(jnp.where(state.going, relative, jnp.nan))
         going = moving & ~done & ~stalled
-        return Iteration(
+        return _State(
             state.step + 1, X, R, jnp.where(moving, Z + beta * state.P, state.P), weight, best, smallest, since, going, reason, history
         )
 
     end = jax.lax.while_loop(unfinished, step, start)
-    return end.best, Run(end.smallest, end.history, end.step, end.reason)
+    left = jnp.linalg.norm(B - apply(end.best), axis=0) / unit
+    left = jnp.where(jnp.isfinite(left), left, 1)  # no more than at the beginning
+    reason = jnp.where((end.reason == CONVERGED) & ~(left <= 2 * tol), STALLED, end.reason)
+    return end.best, Run(left, end.history, end.step, reason)

@@ -38,7 +38,8 @@ class Fit(_Fitted):
     out, so do the residuals. `floor` is the λ below which rounding rules, `route` and `criterion` say how it was done. On landmarks
     `trace_residual` is tr √v(K − K̂)√v, and `certificate` says in words how close that keeps the fit to that of all of K.
     Where λ was searched for, `lams` are those looked at, (L, t) where each target has its own, and `search` says how many factors that took.
-    By the iterative route `run` has residuals, history and the reason of every column's end, and `loo_standard_error` says how sure `error` is.
+    By the iterative route `run` has residuals, history and the reason of every column's end, and `loo_standard_error` says how sure `error` is,
+    None where its loss is a step.
 
     >>> import numpy as np, jaxrls as rls
     >>> X = np.linspace(0, 1, 20)[:, None]
@@ -62,7 +63,7 @@ class Fit(_Fitted):
     num_landmarks: int = static(default=0)
     search: str = static(default="")
     run: Run | None = None
-    loo_standard_error: Float[Array | np.ndarray, ""] | None = None
+    loo_standard_error: Float[Array | np.ndarray, "*#t"] | None = None
 
     def plot(self, ax=None):
         """The criterion over λ with the chosen one, on Matplotlib axes, which it returns."""

@@ -55,7 +55,7 @@ def map_blocks(fn: Callable, whole, rest):
     if whole is None:
         return last
     out = jax.lax.map(jax.checkpoint(fn), whole)
-    out = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), out)
+    out = jax.tree.map(lambda a: a.reshape(a.shape[0] * a.shape[1], *a.shape[2:]), out)  # -1 would fail without columns
     return out if rest is None else jax.tree.map(lambda a, b: jnp.concatenate([a, b]), out, last)
 
 

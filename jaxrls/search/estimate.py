@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxrls.factors import cost
 from jaxrls.factors.choose import SEARCHED, check_kernel, check_route, choose_route, is_primal, suits_cholesky
 from jaxrls.factors.cost import Cost, Sizes
+from jaxrls.factors.iterative import Iteration
 from jaxrls.kernels.inner import Linear
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.search.problem import Problem
@@ -57,6 +58,7 @@ def estimate(
     landmarks: int | None = None,
     groups: int | None = None,
     route: str | None = None,
+    iteration: Iteration | None = None,
     keep: bool | None = None,
     dtype=float,
     rows: int | None = None,
@@ -65,8 +67,8 @@ def estimate(
 
     **Arguments**: `call` is `"fit"`, `"factorize"` with a sweep over λ, `"objective"` for `loo_objective`, `"gradient"` for that with its gradient, as in
     a step of `tune`, `"path"`, or `"predict"`, for `rows` rows by a model of n. Of what `fit` takes: `lams`, how many λ are named, `num` those of the
-    grid where none are, `targets` the columns of Y, `landmarks` how many, `groups` the rows of the largest, `weights` whether there are any; `route`, and
-    `keep` of `factor_subset`, as they are. `dtype` is that of X, float64 by default, in which `fit` computes data from NumPy.
+    grid where none are, `targets` the columns of Y, `landmarks` how many, `groups` the rows of the largest, `weights` whether there are any; `route`,
+    `iteration`, and `keep` of `factor_subset`, as they are. `dtype` is that of X, float64 by default, in which `fit` computes data from NumPy.
     **Returns** an `Estimate`, whose text says it all: bytes beside X and Y at the moment when most are held, on a CPU, compiled programs (50 to 80 MB)
     left out. Operations of products are as XLA counts them; those of decompositions are textbook counts for what LAPACK does: 9n³ for eigenvectors.
     **Cost** none: no array is made. **Raises** `ValueError` for a call or route that there is not. **Source**: Golub and Van Loan, *Matrix Computations*, for
@@ -78,7 +80,7 @@ def estimate(
     ('gram', 'subset', True)
     """
     check_kernel(kernel)
-    check_route(route, landmarks)
+    check_route(route, landmarks, iteration)
     if call not in CALLS:
         raise ValueError(f"call must be one of {', '.join(map(repr, CALLS))}, and is {call!r}")
     n, d = shape
@@ -103,6 +105,7 @@ def estimate(
         t=targets,
         L=1 if objective else lams or (SEARCHED if each else num),
         b=groups or 1,
+        probes=(iteration or Iteration()).probes,
         weighted=weights,
         given=isinstance(kernel, Linear),
         single=objective,
@@ -147,5 +150,6 @@ def of_problem(problem: Problem, **options) -> Estimate:
         "landmarks": None if problem.landmarks is None else len(problem.landmarks.points),
         "groups": None if groups is None else groups.inside.shape[1],
         "dtype": problem.rows.dtype,
+        "iteration": problem.iteration,
     }
     return estimate(problem.kernel, problem.rows.shape, **{**said, **options})

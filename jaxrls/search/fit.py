@@ -17,8 +17,9 @@ from jaxrls.criteria.losses import squared_error
 from jaxrls.factors.certificate import certificate_words
 from jaxrls.factors.choose import SEARCHED, choose_route, suits_cholesky
 from jaxrls.factors.contract import Coefficients, Solution
+from jaxrls.factors.iterative import Iteration
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.linalg.conjugate import CONVERGED, REASONS
+from jaxrls.linalg.conjugate import CONVERGED, REASONS, Run
 from jaxrls.models.fitted import Fit
 from jaxrls.search.estimate import of_problem
 from jaxrls.search.grid import lambda_grid
@@ -47,6 +48,7 @@ def fit(
     groups=None,
     validation=None,
     route: str | None = None,
+    iteration: Iteration | None = None,
     block_size: int | None = None,
     progress: bool = False,
     refine: bool = False,
@@ -65,7 +67,7 @@ def fit(
     `holdout`). `landmarks` for more rows than K can be factored for: how many to choose by pivoted Cholesky, or what
     `jaxrls.landmarks` chose, or row numbers, or points (m, d); leave-one-out then lets a landmark leave with its row. `"auto"` takes as many
     as bring `certified_lam` at `tol` down to the chosen λ, and all rows where that does not pay; `certificate` says which.
-    `route` and `block_size` as in `factorize`. `progress` shows a bar while landmarks are chosen (needs tqdm). `refine` makes the model, what it
+    `route`, `iteration` and `block_size` as in `factorize`. `progress` shows a bar while landmarks are chosen (needs tqdm). `refine` makes the model, what it
     leaves out and `error` those of float64, as NumPy arrays, from Cholesky factors in float32 and products in float64, on all of K: at the λ chosen in the
     precision of X, or at all that `lams` names or searches, however small. `run` says how near to the identity every step came.
 
@@ -86,7 +88,7 @@ def fit(
     """
     auto = isinstance(landmarks, str) and landmarks == "auto"
     named = {"criterion": criterion, "loss": loss, "groups": groups, "validation": validation}
-    options = {"weights": weights, "intercept": intercept, "block_size": block_size, "progress": progress, **named}
+    options = {"weights": weights, "intercept": intercept, "block_size": block_size, "iteration": iteration, "progress": progress, **named}
     raw = Problem.of(kernel, X, Y, landmarks=None if auto else landmarks, **options)
     problem, named_lams = raw.check(), lams
     if isinstance(lams, str) and lams != "search":
@@ -219,7 +221,9 @@ def _conclude(problem: Problem, solution: Solution, lams, errors, lam, error) ->
     report = factor.report
     how = report.floor, report.indefinite, report.route, problem.criterion.name, report.trace_residual
     num_landmarks = 0 if problem.landmarks is None else len(problem.landmarks.points)
-    sure = None if left.error is None else jnp.mean(left.error) / factor.weights.total
+    sure = None
+    if left.error is not None and problem.criterion.smooth:  # the slope of a step says nothing
+        sure = (jnp.mean(left.error) if error.ndim == 0 else left.error[0]) / factor.weights.total
     more = {"num_landmarks": num_landmarks, "run": left.run, "loo_standard_error": sure}
     return Fit(model, lams, errors, lam, error, drop(left.residuals[0]), left.dof.reshape(lam.shape), *how, **more)
 
@@ -244,20 +248,16 @@ def _words(result: Fit, tol: float) -> str:
 def _inspect(fit: Fit, default_grid: bool) -> None:
     """Say what a user would want to know before trusting the numbers."""
     lams, errors, chosen = np.asarray(fit.lams), np.asarray(fit.errors), np.asarray(fit.lam)
+    stopped = "" if fit.run is None else _stopped(fit.run, fit.num_landmarks)
     if not np.isfinite(errors).all():
-        raise ValueError(
-            f"the {fit.criterion} error is not finite at {int((~np.isfinite(errors)).sum())} of {errors.size} λ: the factorization broke down; "
-            "use float64 (NumPy float64 input), a larger smallest λ, or a smaller kernel width"
-        )
+        why = stopped or ("the factorization broke down; use float64 (NumPy float64 input), a larger smallest λ, or a smaller kernel width")
+        raise ValueError(f"the {fit.criterion} error is not finite at {int((~np.isfinite(errors)).sum())} of {errors.size} λ: {why}")
     if float(fit.indefinite) > 100 * len(fit.loo_residuals) * np.finfo(errors.dtype).eps:
         _warn(
             f"the kernel matrix is not positive semidefinite: its most negative eigenvalue, {float(fit.indefinite):.2g} of the largest, was set to 0"
         )
-    if fit.run is not None and not (np.asarray(fit.run.reason) == CONVERGED).all():
-        worst = int(np.argmax(np.asarray(fit.run.residuals)))
-        why = REASONS[int(fit.run.reason[worst])]
-        remedy = "more landmarks, or a larger λ" if fit.num_landmarks else "a larger λ"
-        _warn(f"the iteration stopped at a residual of {float(fit.run.residuals[worst]):.2g}: {why}: take {remedy}")
+    if stopped:
+        _warn(stopped)
     known = lams[lams >= 0.99 * float(fit.floor)]
     # Errors below the floor matter where they were chosen, or where they may have hidden a better λ next to the chosen one.
     if len(known) < len(lams) and (len(known) == 0 or bool((chosen <= known.min()).any())):
@@ -271,6 +271,16 @@ def _inspect(fit: Fit, default_grid: bool) -> None:
         if low and default_grid and lams.min() <= 1.01 * float(fit.floor):
             remedy = "below it is rounding, so use float64"
         _warn(f"the chosen λ, {lams.min() if low else lams.max():.3g}, is the {edge} of the grid: {remedy}, or change the kernel")
+
+
+def _stopped(run: Run, num_landmarks: int) -> str:
+    """Why the column that is furthest from its solution stopped, and what to do; empty where all came to the tolerance."""
+    residuals, reasons = np.asarray(run.residuals), np.asarray(run.reason)
+    if (reasons == CONVERGED).all():
+        return ""
+    worst = int(np.argmax(np.where(reasons == CONVERGED, -np.inf, np.where(np.isnan(residuals), np.inf, residuals))))
+    remedy = "more landmarks, a larger λ, or float64" if num_landmarks else "a larger λ"
+    return f"the iteration stopped at a residual of {residuals[worst]:.2g}: {REASONS[reasons[worst]]}: take {remedy}"
 
 
 def _warn(message: str) -> None:

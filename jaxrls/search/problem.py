@@ -16,6 +16,7 @@ from jaxrls.criteria.resolve import as_criterion
 from jaxrls.factors.choose import check_kernel, solve
 from jaxrls.factors.contract import Coefficients, Solution
 from jaxrls.factors.groups import check_rest
+from jaxrls.factors.iterative import Iteration
 from jaxrls.factors.landmarks import Landmarks, as_landmarks, check_evaluable, without_trace
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.kernels.kernel import Kernel
@@ -48,6 +49,7 @@ class Problem:
     landmarks: Landmarks | None
     intercept: bool = static()
     block_size: int | None = static()
+    iteration: Iteration | None = None
 
     @classmethod
     def of(
@@ -64,6 +66,7 @@ class Problem:
         validation=None,
         landmarks=None,
         block_size: int | None = None,
+        iteration: Iteration | None = None,
         progress: bool = False,
     ) -> "Problem":
         """A problem from what a caller gives, shapes checked; arguments as in `fit`."""
@@ -75,7 +78,7 @@ class Problem:
         measured = as_criterion(criterion, loss, groups, validation, rows, Y)
         weights = Weights.of(weights, rows.shape[0], rows.dtype)
         chosen = resolve_landmarks(kernel, rows, landmarks, weights, progress)
-        return cls(kernel, rows, Y, weights, measured, chosen, intercept, block_size)
+        return cls(kernel, rows, Y, weights, measured, chosen, intercept, block_size, iteration)
 
     def check(self) -> "Problem":
         """Itself, after every check that needs values, with Python floats in the kernel as arrays: a given and a tuned width share a program."""
@@ -134,6 +137,7 @@ class Problem:
         """The factor with the labels: the one hard step."""
         labels = Labels.of(self.Y, self.weights, self.intercept)
         options: dict = {"landmarks": self.landmarks, "route": route, "block_size": self.block_size}
+        options["iteration"] = self.iteration
         return solve(self.kernel, self.rows, labels, self.weights, self.intercept, **options)
 
     def errors(self, solution: Solution, lams) -> Float[Array, "L *t"]:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 import scipy.sparse
 from support import EPS, array, wide
 
@@ -149,11 +148,11 @@ def of_landmarks(cls, options, points=None, source=array, leaves=True, maker=Non
 
 
 def of_iterative():
-    """All of K by products, with signs whose mean over all of them is the diagonal itself: rows of a Hadamard matrix."""
-    signs, lacks = scipy.linalg.hadamard(16)[:N], ("kfold", "evidence", "logdet", "residuals uneven")
+    """All of K by products, with as many probes as rows, which tell the diagonal itself."""
+    lacks = ("kfold", "evidence", "logdet", "residuals uneven")
 
     def make(kernel, X, **options):
-        return replace(rls.factor_iterative(kernel, X, LANDMARKS, tol=10 * EPS, **options), signs=array(signs))
+        return rls.factor_iterative(kernel, X, LANDMARKS, iteration=rls.Iteration(tol=10 * EPS, probes=N), **options)
 
     return replace(of_gaussian(IterativeGram, {}), maker=make, lacks=lacks)
 

@@ -22,11 +22,13 @@ from jaxrls.linalg.conjugate import CONVERGED, REASONS
 from jaxrls.models.fitted import Fit
 from jaxrls.search.estimate import of_problem
 from jaxrls.search.grid import lambda_grid
-from jaxrls.search.lam_search import search
+from jaxrls.search.lam_search import search, search_below
 from jaxrls.search.problem import Problem
 from jaxrls.search.rank import grow
 from jaxrls.support.checks import as_array, check_lams, is_concrete
 from jaxrls.support.precision import in_precision_of
+
+NEAR = 5  # times the floor of a spectrum: from there on its errors are right to 1 %
 
 
 @in_precision_of("X")
@@ -127,7 +129,8 @@ def _best(problem: Problem, *, lams, num: int, per_target: bool, route: str | No
     jitted: Any = (lambda fn: fn) if rows.traceable else inspect.unwrap
     in_memory = is_concrete(rows) and rows.in_memory
     count = 1 if isinstance(lams, str) else SEARCHED if lams is None else len(lams)
-    suits = in_memory and route is None and not per_target and _suits_cholesky(problem, lams, count)
+    plain = in_memory and route is None and not per_target
+    suits = plain and _suits_cholesky(problem, lams, count)
     searched = isinstance(lams, str) or lams is None and suits
     taken = "cholesky" if searched and suits else route
     if in_memory:
@@ -138,7 +141,8 @@ def _best(problem: Problem, *, lams, num: int, per_target: bool, route: str | No
         few = jitted(_fit)(problem, lams, route="cholesky", **options)
         if np.isfinite(few.errors).all():  # else the spectrum can tell more
             return few
-    return jitted(_fit)(problem, lams, route=route, **options)
+    result = jitted(_fit)(problem, lams, route=route, **options)
+    return _continued(result, problem, jitted) if lams is None and plain and _suits_cholesky(problem, lams, 1) else result
 
 
 def _suits_cholesky(problem: Problem, lams, count: int) -> bool:
@@ -156,6 +160,21 @@ def _searched(problem: Problem, route: str | None, per_target: bool, jitted: Cal
     solution = jitted(_solved)(problem, route=route)
     found = search(problem, solution, per_target)
     return replace(jitted(_concluded)(problem, solution, *found[:4]), search=found.words)
+
+
+def _continued(fit: Fit, problem: Problem, jitted: Callable) -> Fit:
+    """The fit with a grid that ends at the floor of the spectrum, gone on with by Cholesky factors where its λ is near: their floor is lower."""
+    floor, lams = float(fit.floor), np.asarray(fit.lams)
+    if not (len(lams) > 1 and lams[0] <= 1.01 * floor and float(fit.lam) < NEAR * floor):
+        return fit
+    solution = jitted(_solved)(problem, route="cholesky")
+    if not float(solution.factor.precision_floor()) < floor:
+        return fit
+    first = int(np.searchsorted(lams, NEAR * floor))
+    found = search_below(problem, solution, fit.lams[first : first + 2], fit.errors[first : first + 2])
+    table = jnp.concatenate([found.lams, fit.lams[first:]]), jnp.concatenate([found.errors, fit.errors[first:]])
+    words = f"a grid down to {lams[first]:.3g}, {NEAR} times the precision of its spectrum, and below it {found.words}"
+    return replace(jitted(_concluded)(problem, solution, *table, *_choose(*table, False)), search=words)
 
 
 @partial(jax.jit, static_argnames=("num", "per_target", "route"))

@@ -25,18 +25,20 @@ class Seen(NamedTuple):
     slopes: np.ndarray
 
 
-def lowest(low: float, high: float) -> Generator[float, tuple[float, float], Seen]:
+def lowest(low: float, high: float, known: dict[float, tuple[float, float]] | None = None) -> Generator[float, tuple[float, float], Seen]:
     """Ask for value and slope at one place after another, between `low` and `high`, and return all that was seen.
+
+    `known` has places at the upper end with value and slope, from which the search goes on in place of the coarse ones: to the lower end first.
 
     A generator, so that many searches go on side by side: it yields a place and is sent the value and slope there. A slope that is NaN is not
     known, and taken from the neighbours; a value that is not finite is a cliff, beyond which nothing is looked at.
     """
-    seen: dict[float, tuple[float, float]] = {}
+    seen, most = dict(known or {}), MOST - len(COARSE) + len(known) if known else MOST
     wanted: float | None = float(low)
-    for share in COARSE:
+    for share in (0.0,) if known else COARSE:
         wanted = low + (high - low) * share
         seen[wanted] = yield wanted
-    while len(seen) < MOST and (wanted := _next(seen, low, high)) is not None:
+    while len(seen) < most and (wanted := _next(seen, low, high)) is not None:
         seen[wanted] = yield wanted
     return _sorted(seen)
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytestmark = pytest.mark.any_precision  # a process of its own
@@ -107,3 +108,14 @@ def test_a_work_measured_again_takes_the_place_of_its_old_cases():
     assert reports.updated(old, new)["cases"] == [{"date": "now", "work": "a", "size": 3}, {"date": "then", "work": "b", "size": 1}]
     with pytest.raises(SystemExit, match="another machine"):
         reports.updated({**old, "machine": 0}, new)
+
+
+def test_a_search_is_compared_with_a_grid():
+    command = [sys.executable, str(ROOT / "benchmarks" / "search.py"), "--only", "airfoil", "--rows", "60"]
+    table = subprocess.run(command, env=ENVIRONMENT, check=True, capture_output=True, text=True, timeout=300).stdout.strip().splitlines()
+    assert len(table) == 2 + 3
+    for line in table[2:]:
+        cells = [cell.strip() for cell in line.strip("| ").split("|")]
+        assert float(cells[4].split()[0]) < 0.01 and 2 <= int(cells[5]) <= 12
+    search = importlib.import_module("search")
+    assert search.valleys(np.array([1.0, 2, 3, 4, 5]), np.array([1.0, 2, 1.005, 3, 2])).tolist() == [1, 3]

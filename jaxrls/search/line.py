@@ -14,6 +14,7 @@ COARSE = (0.1, 0.3, 0.44, 0.58, 0.72, 0.88)  # points before any is chosen, as s
 MOST = 11  # points in all
 CLOSE = np.log(30.0)  # a valley's neighbours are looked at until they are nearer than this
 GAIN = 1e-5  # the least promised decrease that is worth a point
+LAST = 3  # points left when a look for a hidden valley goes before the last digits, for which the others do
 HIDES = 0.3  # a stretch that wide may hide a valley where one of its ends is not higher above the lowest than that
 TIE = 0.01  # valleys as deep as that are as good, and both to be named
 
@@ -39,7 +40,7 @@ def lowest(low: float, high: float, known: dict[float, tuple[float, float]] | No
     for share in (0.0,) if known else COARSE:
         wanted = low + (high - low) * share
         seen[wanted] = yield wanted
-    while len(seen) < most and (wanted := _next(seen, low, high)) is not None:
+    while len(seen) < most and (wanted := _next(seen, low, high, most - len(seen))) is not None:
         seen[wanted] = yield wanted
     return _sorted(seen)
 
@@ -59,8 +60,8 @@ def _sorted(seen) -> Seen:
     return Seen(places, *np.array([seen[place] for place in places], np.float64).T)
 
 
-def _next(seen, low, high) -> float | None:
-    """The place that promises most, or None where none is worth a look."""
+def _next(seen, low, high, left) -> float | None:
+    """The place that promises most, or None where none is worth a look, with so many looks left."""
     every = _sorted(seen)
     finite = np.isfinite(every.values)
     if not finite.any():
@@ -77,11 +78,11 @@ def _next(seen, low, high) -> float | None:
     promises, places = np.array([_cubic(*ends) for ends in zip(x[:-1], gaps, f[:-1], f[1:], g[:-1], g[1:], strict=True)]).T
     beside = (each == best - 1) | (each == best)
     other = (hidden < TIE) & ~beside & (gaps > CLOSE / 3)
-    worth = next((worth for worth in (promises < -100 * GAIN, other) if worth.any()), None)
-    if worth is None:  # other valleys before this one's last digits
-        if (place := _unseen(x, f, best, low if every.at[0] == x[0] else x[0])) is not None:
+    worth = next((worth for worth in (promises < -50 * GAIN, other) if worth.any()), None)
+    if worth is None:
+        worth, place = promises < -GAIN, _unseen(x, f, best, low if every.at[0] == x[0] else x[0])
+        if place is not None and (left == LAST or not worth.any()):
             return place
-        worth = promises < -GAIN
     if worth.any():
         j = int(np.argmin(np.where(worth, promises, np.inf)))
         stuck = known[best] and promises[j] < -100 * GAIN and _cut_little(x, gaps, j, list(seen)[-1])

@@ -139,3 +139,14 @@ def test_the_iterative_route_is_measured():
     z, exact, share = iterative.scores(data, 40, 16, 4, tuned_rows=80)
     assert len(z) == 4 and (abs(z) < 5).all() and 0 < exact < 0.1 and 0 < share < 0.5
     assert "the iteration stopped at a residual of" in iterative.too_small(data, 40, 80)[0]
+
+
+def test_a_search_is_compared_with_a_grid():
+    command = [sys.executable, str(ROOT / "benchmarks" / "search.py"), "--only", "airfoil", "--rows", "60"]
+    table = subprocess.run(command, env=ENVIRONMENT, check=True, capture_output=True, text=True, timeout=300).stdout.strip().splitlines()
+    assert len(table) == 2 + 3
+    for line in table[2:]:
+        cells = [cell.strip() for cell in line.strip("| ").split("|")]
+        assert float(cells[4].split()[0]) < 0.01 and 2 <= int(cells[5]) <= 12
+    search = importlib.import_module("search")
+    assert search.valleys(np.array([1.0, 2, 3, 4, 5]), np.array([1.0, 2, 1.005, 3, 2])).tolist() == [1, 3]

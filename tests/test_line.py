@@ -85,3 +85,23 @@ def test_functions_of_steps():
     """Slopes of 0, as a count of errors has: the lowest step that was seen, and no error."""
     seen = run(lambda x: (np.floor(abs(x + 7.0)), 0.0))
     assert seen.values.min() <= 1
+
+
+@pytest.mark.parametrize(("hidden", "steep"), [(-16.0, 0.1), (-30.0, 0.03)], ids=["between", "at the end"])
+def test_looks_where_another_valley_may_hide(hidden, steep):
+    """A narrow one that values and slopes on both sides of it do not tell of, and one beyond the first point."""
+    seen = run(lower(valley(-10.0, 0.08, steep=steep), valley(hidden, -0.2)))
+    assert abs(seen.at[np.argmin(seen.values)] - hidden) < 0.5 and len(seen.at) <= line.MOST
+
+
+def test_goes_on_from_what_is_known():
+    """To the lower end first, then between, and never above."""
+    known = {-6.0: (4.0, np.nan), -5.8: (4.2, np.nan)}
+    search = line.lowest(-10.0, -5.8, known)
+    asked = [next(search)]
+    with pytest.raises(StopIteration) as end:
+        while True:
+            asked.append(search.send(valley(-9.0, steep=1.3)(asked[-1])))
+    assert asked[0] == -10 and len(asked) <= line.MOST - len(line.COARSE) and max(asked) < -6
+    seen = end.value.value
+    assert abs(seen.at[np.argmin(seen.values)] + 9) < 0.05 and seen.at[-1] == -5.8

@@ -23,11 +23,13 @@ from jaxrls.linalg.conjugate import CONVERGED, REASONS, Run
 from jaxrls.models.fitted import Fit
 from jaxrls.search.estimate import of_problem
 from jaxrls.search.grid import lambda_grid
-from jaxrls.search.lam_search import search
+from jaxrls.search.lam_search import search, search_below
 from jaxrls.search.problem import Problem, check_refinable
 from jaxrls.search.rank import grow
 from jaxrls.support.checks import as_array, check_lams, is_concrete
 from jaxrls.support.precision import in_precision_of, scope, to_host
+
+NEAR = 5  # times the floor of a spectrum: from there on its errors are right to 1 %
 
 
 @in_precision_of("X")
@@ -74,7 +76,8 @@ def fit(
     **Returns** a `Fit`; float64 NumPy input is computed in float64 and comes back as NumPy arrays. **Cost** one
     factorization, O(n³) or O(n r²), and O(n r L t); where `lams` names one value, or up to five for thousands of rows, a Cholesky factor of
     K + λI for each takes the place of K's spectrum (name `route="gram"` for that one); so does a search on TPUs, where a spectrum
-    takes minutes to compile. Equal errors go to the larger λ.
+    takes minutes to compile. Where the best λ of a default grid is near the precision of K's spectrum, up to five such factors, which are rounded
+    less, go on below it. Equal errors go to the larger λ.
     **Raises** `ValueError` for shapes that do not fit, NaN or infinity in the data, λ ≤ 0, parameters outside a kernel's domain, a problem
     larger than memory. **Warns** where the chosen λ is at the edge of the grid, λ is below the precision of the factor, or K is not
     positive semidefinite. Inside `jax.jit` and `jax.vmap` values cannot be checked. **Source**: Rifkin (lecture), "Leave-One-Out CV".
@@ -163,7 +166,8 @@ def _best(problem: Problem, *, lams, num: int, per_target: bool, route: str | No
     jitted: Any = (lambda fn: fn) if rows.traceable else inspect.unwrap
     in_memory = is_concrete(rows) and rows.in_memory
     count = 1 if isinstance(lams, str) else SEARCHED if lams is None else len(lams)
-    suits = in_memory and route is None and not per_target and _suits_cholesky(problem, lams, count)
+    plain = in_memory and route is None and not per_target
+    suits = plain and _suits_cholesky(problem, lams, count)
     searched = isinstance(lams, str) or lams is None and suits
     taken = "cholesky" if searched and suits else route
     if in_memory:
@@ -174,7 +178,8 @@ def _best(problem: Problem, *, lams, num: int, per_target: bool, route: str | No
         few = jitted(_fit)(problem, lams, route="cholesky", **options)
         if np.isfinite(few.errors).all():  # else the spectrum can tell more
             return few
-    return jitted(_fit)(problem, lams, route=route, **options)
+    result = jitted(_fit)(problem, lams, route=route, **options)
+    return _continued(result, problem, jitted) if lams is None and plain and _suits_cholesky(problem, lams, 1) else result
 
 
 def _suits_cholesky(problem: Problem, lams, count: int) -> bool:
@@ -192,6 +197,21 @@ def _searched(problem: Problem, route: str | None, per_target: bool, jitted: Cal
     solution = jitted(_solved)(problem, route=route)
     found = search(problem, solution, per_target)
     return replace(jitted(_concluded)(problem, solution, *found[:4]), search=found.words)
+
+
+def _continued(fit: Fit, problem: Problem, jitted: Callable) -> Fit:
+    """The fit with a grid that ends at the floor of the spectrum, gone on with by Cholesky factors where its λ is near: their floor is lower."""
+    floor, lams = float(fit.floor), np.asarray(fit.lams)
+    if not (len(lams) > 1 and lams[0] <= 1.01 * floor and float(fit.lam) < NEAR * floor):
+        return fit
+    solution = jitted(_solved)(problem, route="cholesky")
+    if not float(solution.factor.precision_floor()) < floor:
+        return fit
+    first = int(np.searchsorted(lams, NEAR * floor))
+    found = search_below(problem, solution, fit.lams[first : first + 2], fit.errors[first : first + 2])
+    table = jnp.concatenate([found.lams, fit.lams[first:]]), jnp.concatenate([found.errors, fit.errors[first:]])
+    words = f"a grid down to {lams[first]:.3g}, {NEAR} times the precision of its spectrum, and below it {found.words}"
+    return replace(jitted(_concluded)(problem, solution, *table, *_choose(*table, False)), search=words)
 
 
 @partial(jax.jit, static_argnames=("num", "per_target", "route"))

@@ -29,7 +29,20 @@ class Found(NamedTuple):
 def search(problem: Problem, solution: Solution, per_target: bool) -> Found:
     """The λ of the smallest error, shared by all targets or one for each, which are searched side by side."""
     low, high = (float(np.log(end)) for end in lambda_range(solution.factor))
-    paths = [lowest(low, high) for _ in range(problem.Y.shape[1] if per_target and problem.Y.ndim == 2 else 1)]
+    count = problem.Y.shape[1] if per_target and problem.Y.ndim == 2 else 1
+    return _follow([lowest(low, high) for _ in range(count)], problem, solution, per_target)
+
+
+def search_below(problem: Problem, solution: Solution, lams, errors) -> Found:
+    """The λ of the smallest error below a grid, the lowest λ of which are given, ascending, with the errors there; the grid's are not in the table."""
+    low, places = float(np.log(lambda_range(solution.factor)[0])), np.log(np.asarray(lams, np.float64)).tolist()
+    own = problem.criterion.to_search(jnp.mean(errors.reshape(len(places), -1), axis=1), len(problem.Y))
+    known = {place: (float(value), np.nan) for place, value in zip(places, own, strict=True)}
+    return _follow([lowest(low, places[-1], known)], problem, solution, False)
+
+
+def _follow(paths, problem: Problem, solution: Solution, per_target: bool) -> Found:
+    """What all searches look at, side by side until the last ends."""
     probe = _probe if problem.rows.traceable else partial(_look, slopes=False)
     places, seen, looked = np.array([next(path) for path in paths]), [None] * len(paths), []
     while None in seen:
@@ -86,7 +99,9 @@ def _words(solution: Solution, count: int, seen) -> str:
     if not solution.exact:
         made = f"{count} iterations and one for the model"
     elif not solution.shares_work:
-        made = f"{count * len(seen)} Cholesky factors and {'one' if len(seen) == 1 else len(seen)} for the model"
+        made = (
+            f"{count * len(seen)} Cholesky factor{'s' * (count * len(seen) > 1)} and {'one' if len(seen) == 1 else len(seen)} for the model"
+        )
     if len(seen) > 1:
         many = sum(len(valleys(one)) > 1 for one in seen)
         return made + (f"; {many} of {len(seen)} targets have two λ or more that are as good, within 1 %" if many else "")

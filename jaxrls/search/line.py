@@ -14,6 +14,8 @@ COARSE = (0.1, 0.3, 0.44, 0.58, 0.72, 0.88)  # points before any is chosen, as s
 MOST = 11  # points in all
 CLOSE = np.log(30.0)  # a valley's neighbours are looked at until they are nearer than this
 GAIN = 1e-5  # the least promised decrease that is worth a point
+LAST = 3  # points left when a look for a hidden valley goes before the last digits, for which the others do
+HIDES = 0.3  # a stretch that wide may hide a valley where one of its ends is not higher above the lowest than that
 TIE = 0.01  # valleys as deep as that are as good, and both to be named
 
 
@@ -25,18 +27,20 @@ class Seen(NamedTuple):
     slopes: np.ndarray
 
 
-def lowest(low: float, high: float) -> Generator[float, tuple[float, float], Seen]:
+def lowest(low: float, high: float, known: dict[float, tuple[float, float]] | None = None) -> Generator[float, tuple[float, float], Seen]:
     """Ask for value and slope at one place after another, between `low` and `high`, and return all that was seen.
+
+    `known` has places at the upper end with value and slope, from which the search goes on in place of the coarse ones: to the lower end first.
 
     A generator, so that many searches go on side by side: it yields a place and is sent the value and slope there. A slope that is NaN is not
     known, and taken from the neighbours; a value that is not finite is a cliff, beyond which nothing is looked at.
     """
-    seen: dict[float, tuple[float, float]] = {}
+    seen, most = dict(known or {}), MOST - len(COARSE) + len(known) if known else MOST
     wanted: float | None = float(low)
-    for share in COARSE:
+    for share in (0.0,) if known else COARSE:
         wanted = low + (high - low) * share
         seen[wanted] = yield wanted
-    while len(seen) < MOST and (wanted := _next(seen, low, high)) is not None:
+    while len(seen) < most and (wanted := _next(seen, low, high, most - len(seen))) is not None:
         seen[wanted] = yield wanted
     return _sorted(seen)
 
@@ -56,8 +60,8 @@ def _sorted(seen) -> Seen:
     return Seen(places, *np.array([seen[place] for place in places], np.float64).T)
 
 
-def _next(seen, low, high) -> float | None:
-    """The place that promises most, or None where none is worth a look."""
+def _next(seen, low, high, left) -> float | None:
+    """The place that promises most, or None where none is worth a look, with so many looks left."""
     every = _sorted(seen)
     finite = np.isfinite(every.values)
     if not finite.any():
@@ -74,12 +78,16 @@ def _next(seen, low, high) -> float | None:
     promises, places = np.array([_cubic(*ends) for ends in zip(x[:-1], gaps, f[:-1], f[1:], g[:-1], g[1:], strict=True)]).T
     beside = (each == best - 1) | (each == best)
     other = (hidden < TIE) & ~beside & (gaps > CLOSE / 3)
-    for worth in (promises < -100 * GAIN, other, promises < -GAIN):  # another valley before this one's last digits
-        if worth.any():
-            j = int(np.argmin(np.where(worth, promises, np.inf)))
-            stuck = known[best] and promises[j] < -100 * GAIN and _cut_little(x, gaps, j, list(seen)[-1])
-            margin = 0.5 * gaps[j] if stuck else min(0.1 * gaps[j], 0.2)
-            return float(np.clip(places[j], x[j] + margin, x[j + 1] - margin))
+    worth = next((worth for worth in (promises < -50 * GAIN, other) if worth.any()), None)
+    if worth is None:
+        worth, place = promises < -GAIN, _unseen(x, f, best, low if every.at[0] == x[0] else x[0])
+        if place is not None and (left == LAST or not worth.any()):
+            return place
+    if worth.any():
+        j = int(np.argmin(np.where(worth, promises, np.inf)))
+        stuck = known[best] and promises[j] < -100 * GAIN and _cut_little(x, gaps, j, list(seen)[-1])
+        margin = 0.5 * gaps[j] if stuck else min(0.1 * gaps[j], 0.2)
+        return float(np.clip(places[j], x[j] + margin, x[j + 1] - margin))
     j = int(np.argmax(np.where(beside, gaps, 0)))
     return None if gaps[j] <= (CLOSE if known[best] else CLOSE / 3) else float(x[j] + gaps[j] / 2)
 
@@ -93,6 +101,18 @@ def _outside(cliffs, x, g, best, low, high) -> float | None:
             if abs(place - x[best]) > CLOSE / 4:
                 return place
     return None
+
+
+def _unseen(x, f, best, low):
+    """A place where another valley may hide left of the lowest: the end of the line, or the middle of the widest stretch; None where there is no doubt."""
+    gaps = np.diff(x[: best + 1])
+    doubt = (gaps > CLOSE) & (np.minimum(f[:best], f[1 : best + 1]) < HIDES)
+    if x[0] - low > CLOSE / 4 and f[0] < HIDES:
+        return float(low)
+    if not doubt.any():
+        return None
+    j = int(np.argmax(np.where(doubt, gaps, 0)))
+    return float(x[j] + gaps[j] / 2)
 
 
 def _cut_little(x, gaps, j, last) -> bool:

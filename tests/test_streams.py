@@ -36,8 +36,7 @@ class Blocks:
 
 
 @pytest.mark.filterwarnings("ignore:the chosen")
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("kind", ["landmarks", "points", "features"])
+@pytest.mark.parametrize(("kind", "weighted"), [("landmarks", True), ("points", False), ("features", True)])
 def test_a_fit_is_that_of_the_same_rows_in_memory(kind, weighted):
     X, Y, v = problem(t=2)
     source = rls.stream(Blocks(X, Y, *[v] * weighted), block_size=32)

@@ -123,6 +123,7 @@ ON_THE_HOST = {
     "pytree": "makes a class",
     "save": "writes a file",
     "static": "declares a field",
+    "stream": "reads files",
     "tune": "searches until done; its own tests jit its steps",
 }
 RENAMED = {"factor_at": "factorize", "misclassification": "zero_one_loss"}  # these warn, and are tested where their new names are

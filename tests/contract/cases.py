@@ -189,7 +189,7 @@ FACTORS = {
     "cholesky points": of_landmarks(CholeskyFeatures, CHOLESKY, POINTS),
     "tridiagonal": of_gaussian(TridiagonalGram, TRIDIAGONAL),
     "tridiagonal of few features": of_linear(TridiagonalGram, 4, TRIDIAGONAL, combinations=FEW),
-    "refined": of_gaussian(RefinedGram, {"route": "refined"}),
+    "refined": of_gaussian(RefinedGram, {"route": "refined"}, combinations=FEW),
     "iterative": of_iterative(),
     "sparse": of_linear(Spectrum, 4, {}, sparse, **HALF, combinations=FEW),
     "host": of_linear(Spectrum, 4, {}, HostRows, traceable=False, combinations=FEW),

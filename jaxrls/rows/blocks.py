@@ -19,9 +19,9 @@ def block_bytes() -> int:
     return CPU_BLOCK_BYTES if platform() == "cpu" else ACCELERATOR_BLOCK_BYTES
 
 
-def default_block_size(n: int, row_bytes: int) -> int:
-    """Rows per block for a row of temporaries of `row_bytes`, nudged to divide `n` so that no ragged block is left."""
-    blocks = -(-n // max(16, block_bytes() // max(1, row_bytes)))
+def default_block_size(n: int, row_bytes: int, most: int | None = None) -> int:
+    """Rows per block for a row of temporaries of `row_bytes`, nudged to divide `n` so that no ragged block is left; `most` bytes a block."""
+    blocks = -(-n // max(16, (most or block_bytes()) // max(1, row_bytes)))
     for count in range(blocks, min(2 * blocks, n) + 1):
         if n % count == 0:
             return n // count

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrls.rows.blocks import default_block_size
 from jaxrls.rows.checkpoint import Checkpoint, key_of
 from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.support.ahead import ahead
@@ -107,7 +108,8 @@ class StreamedRows(Rows):
 
     def blocks(self):
         """The rows in blocks of equal size and a rest, the next one read while the last one is worked on."""
-        size = self.block_size or max(1, BLOCK_BYTES // (self.shape[1] * self.host_dtype.itemsize))
+        n, d = self.shape
+        size = self.block_size or default_block_size(n, d * self.host_dtype.itemsize, BLOCK_BYTES)
         for X in ahead(in_blocks((self._standardized(piece.X) for piece in pieces(self.source)), size)):
             yield jnp.asarray(X)
 

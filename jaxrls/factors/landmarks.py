@@ -102,7 +102,7 @@ def _rows_of(rows, indices):
         if low < 0 or high >= n:
             raise ValueError(f"landmarks must be rows of X, 0 to {n - 1}, and include row {low if low < 0 else high}")
         _check_once(indices)
-    return indices, rows.take(indices)
+    return indices, rows.take(indices.astype(np.int32))
 
 
 def _check_once(indices) -> None:

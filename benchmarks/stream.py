@@ -45,7 +45,7 @@ def one(kind: str, folder: str, landmarks: int) -> None:
         rows = rls.DenseRows(jnp.asarray(np.concatenate([table[:, :-1] for table in tables])))
         del tables
         problem = rls.Problem.of(rls.Gaussian(2.0), rows, stream.labels, landmarks=problem.landmarks)
-    lams = jnp.geomspace(1e-2, 1e4, 100)
+    lams = jnp.geomspace(1e-2, 1e4, 100, dtype=problem.rows.dtype)
 
     def errors(problem):
         return problem.errors(problem.solution(), lams)

@@ -150,3 +150,13 @@ def test_a_search_is_compared_with_a_grid():
         assert float(cells[4].split()[0]) < 0.01 and 2 <= int(cells[5]) <= 12
     search = importlib.import_module("search")
     assert search.valleys(np.array([1.0, 2, 3, 4, 5]), np.array([1.0, 2, 1.005, 3, 2])).tolist() == [1, 3]
+
+
+def test_a_stream_is_compared_with_memory(tmp_path, capsys):
+    stream = importlib.import_module("stream")
+    stream.write(tmp_path, 1000, 3)
+    for kind in ("stream", "memory"):
+        stream.one(kind, str(tmp_path), 20)
+    (known, seconds, peak, lam, error), other = (list(map(float, line.split())) for line in capsys.readouterr().out.splitlines())
+    assert known > 0 and seconds > 0 and peak > 0 and lam > 0
+    assert error == pytest.approx(other[4], rel=1e-3)

@@ -371,3 +371,39 @@ def test_a_damaged_checkpoint_is_told_of(tmp_path):
         (tmp_path / "sums.npz").write_bytes(noise)
         with pytest.raises(ValueError, match=r"sums.npz is no checkpoint.*remove it"):
             rls.stream(Blocks(X, Y), checkpoint=tmp_path / "sums.npz")
+
+
+# meetings ----------------------------------------------------------------------------------------------------------------------
+
+DOORS = {
+    "factorize": lambda X, v: rls.factorize(KERNEL, X, weights=v, landmarks=np.arange(0, N, 9)),
+    "cholesky": lambda X, v: rls.factorize(KERNEL, X, weights=v, landmarks=np.arange(0, N, 9), route="cholesky"),
+    "subset": lambda X, v: rls.factor_subset(KERNEL, X, np.arange(0, N, 9), weights=v),
+    "covariance": lambda X, v: rls.factor_covariance(X, weights=v),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_weights_that_a_stream_brings_reach_every_factor(door):
+    X, Y, v = problem()
+    got, want = (
+        rls.gcv(DOORS[door](rows, weights), Y, np.array(LAMS, DTYPE)) for rows, weights in ((rls.stream(Blocks(X, Y, v)), None), (X, v))
+    )
+    assert_close(got, want, 200 * N * EPS / min(LAMS), door)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_rows_held_out_may_be_a_stream_with_weights_of_its_own(streamed):
+    X, Y, v = problem()
+    held = rls.stream([(X[60:75], Y[60:75], v[60:75]), (X[75:], Y[75:], v[75:])])
+    rows = rls.stream([(X[:60],)]) if streamed else X[:60]
+    options = {"lams": [0.1], "landmarks": X[:60:6]}
+    got = rls.fit(KERNEL, rows, Y[:60], validation=(held, Y[60:]), **options)
+    e = Y[60:] - np.asarray(got.predict(X[60:]))
+    assert_close(got.errors[0], np.sum(v[60:] * e**2) / np.sum(v[60:]), 1e3 * EPS)
+
+
+def test_what_needs_all_rows_at_once_says_so():
+    X, Y, _ = problem()
+    with pytest.raises(ValueError, match="all rows at once, and X is a stream"):
+        rls.fit(KERNEL, rls.stream(Blocks(X, Y)), lams=[0.1], landmarks=10, route="iterative")

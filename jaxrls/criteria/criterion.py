@@ -36,6 +36,7 @@ class Criterion(ABC):
     name: str
     larger_is_better: ClassVar[bool] = False
     any_factor: ClassVar[bool] = True  # whether it asks for nothing but the contract
+    traceable: bool = True  # whether its data can go into `jax.jit`
     degree: int | None = None  # the power of the labels' unit that errors are in, None where there is none or it is not known
 
     @abstractmethod

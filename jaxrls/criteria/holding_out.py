@@ -41,11 +41,16 @@ class HoldOut(Positive):
         rows = as_rows(Linear(), X, name)
         Y = as_array("Y_holdout", Y, rows.dtype)
         check_targets("Y_holdout", Y, rows.shape[0])
-        return cls(rows, Y, Weights.of(weights, rows.shape[0], rows.dtype), designed, loss)
+        return cls(rows, Y, Weights.of_rows(weights, rows), designed, loss)
 
     def check(self, kernel):
         """Held-out rows inside of the kernel's domain."""
         self.rows.check(kernel, "validation X", training=False)
+
+    @property
+    def traceable(self):  # type: ignore[override]
+        """That of the rows."""
+        return self.rows.traceable
 
     @property
     def smooth(self):

@@ -110,7 +110,7 @@ def factorize(
     """
     check_kernel(kernel)
     rows = as_rows(kernel, X)
-    v = Weights.of(weights, rows.shape[0], rows.dtype)
+    v = Weights.of_rows(weights, rows)
     if landmarks is not None:
         check_evaluable(kernel)
         landmarks = without_trace(as_landmarks(rows, landmarks))

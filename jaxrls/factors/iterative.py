@@ -365,7 +365,7 @@ def factor_iterative(
     """
     check_evaluable(kernel)
     rows = as_rows(kernel, X)
-    v = Weights.of(weights, rows.shape[0], rows.dtype)
+    v = Weights.of_rows(weights, rows)
     chosen = without_trace(as_landmarks(rows, landmarks))
     near = solve_subset(kernel, rows, chosen, Labels.none(v), v, intercept, drop=False, block_size=block_size).factor
     iteration = Iteration() if iteration is None else iteration

@@ -11,7 +11,7 @@ from jaxrls.kernels.inner import Linear
 from jaxrls.linalg.decompositions import rounding, svd
 from jaxrls.linalg.products import matmul
 from jaxrls.rows.moments import near_mean
-from jaxrls.rows.rows import DenseRows
+from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.rows.sparse import SparseMatrix, SparseRows, as_rows, is_sparse
 from jaxrls.support.checks import Listed, as_array, check_matrix, check_symmetric
 
@@ -72,7 +72,7 @@ def factor_features(
 
 
 def factor_covariance(
-    Phi: Float[Array, "n r"] | SparseRows | SparseMatrix | Listed,
+    Phi: Float[Array, "n r"] | Rows | SparseMatrix | Listed,
     *,
     weights: Float[Array, " n"] | Weights | Listed | None = None,
     intercept: bool = True,
@@ -85,7 +85,7 @@ def factor_covariance(
     matter, scale them, as a ridge needs anyway, or take `factor_features` or `route="cholesky"`, which keep them.
     With no more rows than features the smaller ΦΦᵀ takes its place.
 
-    **Shapes**: Φ (n, r), dense or sparse (SciPy or BCOO: row blocks become dense one at a time), weights (n,) ≥ 0. **Cost** one
+    **Shapes**: Φ (n, r), dense, a source of rows, or sparse (SciPy or BCOO: row blocks become dense one at a time), weights (n,) ≥ 0. **Cost** one
     product, O(n r²), and an eigendecomposition, O(r³). **Raises** as `factor_features`. **Source**: Rifkin (lecture), "Linear kernel, direct approach".
 
     >>> import jax.numpy as jnp, jaxrls as rls
@@ -93,5 +93,5 @@ def factor_covariance(
     [25.0]
     """
     rows = as_rows(Linear(), Phi, "Phi")
-    v = Weights.of(weights, rows.shape[0], rows.dtype)
+    v = Weights.of_rows(weights, rows)
     return solve_features(rows, Labels.none(v), v, intercept).factor

@@ -94,7 +94,7 @@ def factor_subset(
     """
     check_evaluable(kernel)
     rows = as_rows(kernel, X)
-    v = Weights.of(weights, rows.shape[0], rows.dtype)
+    v = Weights.of_rows(weights, rows)
     chosen = without_trace(as_landmarks(rows, landmarks))
     return solve_subset(kernel, rows, chosen, Labels.none(v), v, intercept, drop=drop, keep=keep, block_size=block_size).factor
 

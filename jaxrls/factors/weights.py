@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.linalg.products import matmul, safe_sqrt
+from jaxrls.rows.rows import Rows
 from jaxrls.support.checks import as_array, check_targets, check_weights
 from jaxrls.support.pytrees import pytree, static
 
@@ -36,6 +37,11 @@ class Weights:
             check_weights(values, n)
             values = jnp.where(values > 0, values, 0)  # whose derivative at 0 is 0
         return cls(values, n, jnp.dtype(dtype))
+
+    @classmethod
+    def of_rows(cls, values, rows: Rows) -> "Weights":
+        """Weights as given, or those that the rows bring."""
+        return cls.of(rows.row_weights if values is None else values, rows.shape[0], rows.dtype)
 
     def block(self, values, n: int) -> "Weights":
         """Those of n of the rows."""

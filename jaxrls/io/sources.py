@@ -122,7 +122,7 @@ class Files:
 
     def __iter__(self) -> Iterator[Piece]:
         for path in self.paths:
-            yield from READERS[_ending(path) or ""](path, self.choice, self.max_inflation)
+            yield from READERS[_ending(path)](path, self.choice, self.max_inflation)
 
 
 def paths_of(source) -> tuple[str, ...]:
@@ -146,8 +146,8 @@ def paths_of(source) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _ending(path) -> str | None:
-    return next((ending for ending in READERS if path.endswith(ending)), None)
+def _ending(path) -> str:
+    return next((ending for ending in READERS if path.endswith(ending)), "")
 
 
 def _is_list_of_paths(source) -> bool:

@@ -27,8 +27,10 @@ class Checkpoint:
             self.found = read(self.path)
 
     def find(self, key: str) -> tuple[int, list[np.ndarray]] | None:
-        """Rows and leaves of a sum that was begun before."""
-        return self.used.get(key) or self.found.get(key)
+        """Rows and leaves of a sum that was begun before, which from now on is written with the others."""
+        if key in self.found:
+            self.used[key] = self.found.pop(key)
+        return self.used.get(key)
 
     def keep(self, key: str, rows: int, total: Any) -> None:
         """Write the sum of so many rows, whole or not at all."""

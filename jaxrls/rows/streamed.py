@@ -139,7 +139,6 @@ class StreamedRows(Rows):
                     total = jax.tree.unflatten(jax.tree.structure(out), map(jnp.asarray, leaves))
                     continue
             checkpoint.keep(key, start, total)
-        checkpoint.keep(key, start, total)
         return total
 
     def map(self, fn, *columns, temporaries=0, block_size=None):
@@ -158,6 +157,13 @@ class StreamedRows(Rows):
     def candidates(self):
         """The sample, by row number."""
         return self.known.drawn, jnp.asarray(self._standardized(self.known.sample))
+
+    def dense(self):
+        """Not at once."""
+        raise ValueError(
+            "this needs all rows at once, and X is a stream: for tune take rows of the sample, rows.candidates(); for a fit landmarks= as a number or "
+            "row numbers, without route="
+        )
 
     def some(self, num):
         """Rows of the sample, spread evenly."""

@@ -43,7 +43,7 @@ def search_below(problem: Problem, solution: Solution, lams, errors) -> Found:
 
 def _follow(paths, problem: Problem, solution: Solution, per_target: bool) -> Found:
     """What all searches look at, side by side until the last ends."""
-    probe = _probe if problem.rows.traceable else partial(_look, slopes=False)
+    probe = _probe if problem.traceable else partial(_look, slopes=False)
     places, seen, looked = np.array([next(path) for path in paths]), [None] * len(paths), []
     while None in seen:
         lams, errors, *found = jax.device_get(probe(problem, solution, jnp.asarray(places, solution.factor.dtype)))

@@ -72,11 +72,10 @@ class Problem:
         """A problem from what a caller gives, shapes checked; arguments as in `fit`."""
         check_kernel(kernel)
         rows = as_rows(kernel, X)
-        weights = rows.row_weights if weights is None else weights
         Y = as_array("Y", labels_of(rows, Y), rows.dtype)
         check_targets("Y", Y, rows.shape[0])
         measured = as_criterion(criterion, loss, groups, validation, rows, Y)
-        weights = Weights.of(weights, rows.shape[0], rows.dtype)
+        weights = Weights.of_rows(weights, rows)
         chosen = resolve_landmarks(kernel, rows, landmarks, weights, progress)
         return cls(kernel, rows, Y, weights, measured, chosen, intercept, block_size, iteration)
 
@@ -132,6 +131,11 @@ class Problem:
             with np.errstate(over="ignore"):
                 return (np.asarray(error, np.float64) * float(unit) ** degree).astype(error.dtype)
         return error * unit**degree
+
+    @property
+    def traceable(self) -> bool:
+        """Whether it can go into `jax.jit`: all of its rows, and those of its criterion."""
+        return self.rows.traceable and self.criterion.traceable
 
     def solution(self, route: str | None = None) -> Solution:
         """The factor with the labels: the one hard step."""

@@ -403,7 +403,18 @@ def test_rows_held_out_may_be_a_stream_with_weights_of_its_own(streamed):
     assert_close(got.errors[0], np.sum(v[60:] * e**2) / np.sum(v[60:]), 1e3 * EPS)
 
 
+@pytest.mark.any_precision
+def test_a_refined_fit_takes_rows_held_out_from_a_stream():
+    X, Y, _ = (part.astype(np.float32) for part in problem())
+    held = (X[60:], Y[60:])
+    got, want = (rls.fit(KERNEL, X[:60], Y[:60], refine=True, validation=rows) for rows in ((rls.stream([held]), Y[60:]), held))
+    assert_close(got.error, want.error, 1e-6)
+
+
 def test_what_needs_all_rows_at_once_says_so():
     X, Y, _ = problem()
+    for rows, held in ((rls.stream(Blocks(X, Y)), None), (X, (rls.stream(Blocks(X)), Y))):
+        with pytest.raises(ValueError, match="tune needs X, and rows held out, in memory"):
+            rls.tune(KERNEL, rows, Y, validation=held)
     with pytest.raises(ValueError, match="all rows at once, and X is a stream"):
         rls.fit(KERNEL, rls.stream(Blocks(X, Y)), lams=[0.1], landmarks=10, route="iterative")

@@ -161,8 +161,7 @@ class StreamedRows(Rows):
     def dense(self):
         """Not at once."""
         raise ValueError(
-            "this needs all rows at once, and X is a stream: for tune take rows of the sample, rows.candidates(); for a fit landmarks= as a number or "
-            "row numbers, without route="
+            "this needs all rows at once, and X is a stream: give landmarks= as a number or row numbers, without route=, or some rows as an array"
         )
 
     def some(self, num):

@@ -142,7 +142,8 @@ def _in_float64(raw: Problem, make: Callable, default_grid: bool) -> Fit:
 def _refined(problem: Problem, lam) -> Fit:
     """The fit at one λ, or at one per target, by the refined route."""
     of_problem(problem, lams=1, route="refined").check()
-    return _refined_at(problem, jnp.asarray(lam, problem.rows.dtype))
+    run: Any = _refined_at if problem.traceable else inspect.unwrap(_refined_at)
+    return run(problem, jnp.asarray(lam, problem.rows.dtype))
 
 
 @jax.jit

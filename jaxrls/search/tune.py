@@ -165,6 +165,10 @@ def tune(
         raise ValueError("tune needs a dense X: pass X.toarray(), or fit(Linear(), X), which has no parameter but λ")
     named = {"criterion": criterion, "loss": loss, "groups": groups, "validation": validation}
     problem, unit = Problem.of(kernel, X, Y, weights=weights, intercept=intercept, block_size=block_size, **named).check().in_units()
+    if not problem.traceable:
+        raise ValueError(
+            "tune needs X, and rows held out, in memory: take some of them, such as the sample of a stream, rows.candidates()[1]"
+        )
     if not problem.criterion.smooth:
         raise ValueError(
             f"{getattr(problem.criterion, 'loss', loss).__name__} has derivative 0 everywhere and cannot be tuned by gradient: tune with squared_error"

@@ -49,7 +49,13 @@ def test_predictions_move_by_no_more_than_the_effect(noise, weights, route):
 def test_the_formula():
     """For several targets at a λ of their own, in units where β² leaves the range of float32, and where nothing is left out."""
     rng = np.random.default_rng(0)
-    diag, coef, lams, e, v = rng.uniform(1, 2, 5), rng.normal(size=(5, 2)), np.array([0.3, 2.0]), rng.normal(size=(7, 2)), rng.uniform(1, 2, 7)
+    diag, coef, lams, e, v = (
+        rng.uniform(1, 2, 5),
+        rng.normal(size=(5, 2)),
+        np.array([0.3, 2.0]),
+        rng.normal(size=(7, 2)),
+        rng.uniform(1, 2, 7),
+    )
     want = 0.5 * np.sqrt(1e-3 * (diag[:, None] * coef**2 * lams).sum() / (v[:, None] * e**2).sum())
     for unit in (1.0, 1e-24):  # of the kernel
         parts = (jnp.asarray(part, jnp.float32) for part in (1e-3, unit * diag, coef / unit, unit * lams, e, v))

@@ -1,5 +1,6 @@
 """What the ridge of landmarks that nearly depend does to a fit, and that `fit` says so."""
 
+import re
 import warnings
 
 import jax.numpy as jnp
@@ -68,3 +69,13 @@ def test_landmarks_that_do_not_depend_have_no_ridge():
     fit, said = heard(X, y, m=12)
     assert float(fit.ridge_effect) == 0 and not said
     assert rls.fit(rls.Gaussian(np.float32(3.0)), X[:20], y[:20], lams=[0.1]).ridge_effect is None
+
+
+@pytest.mark.parametrize(("dtype", "remedy"), [(np.float32, "take fewer landmarks, or float64"), (np.float64, "take fewer landmarks$")])
+def test_the_remedy(dtype, remedy):
+    """A kernel so wide, and λ so small, that landmarks depend in float64 too."""
+    X, y = (part[:40].astype(dtype) for part in data(0.02))
+    kernel = rls.Gaussian(dtype(3000.0 if dtype == np.float64 else 80.0))
+    with pytest.warns(UserWarning) as heard:
+        rls.fit(kernel, X, y, landmarks=np.arange(20), lams=[float(rls.fit(kernel, X, y, landmarks=np.arange(20), lams=[1.0]).floor)])
+    assert any(re.search(f"the 20 {WARNS}.*{remedy}", str(message.message)) for message in heard)

@@ -287,7 +287,7 @@ def _inspect(fit: Fit, default_grid: bool) -> None:
     if fit.ridge_effect is not None and float(fit.ridge_effect) > LARGEST_EFFECT:
         _warn(
             f"the {fit.num_landmarks} landmarks nearly depend, and the ridge that rounding asks of them may move predictions by "
-            f"{100 * float(fit.ridge_effect):.2g} % of the error: take fewer landmarks, or float64"
+            f"{100 * float(fit.ridge_effect):.2g} % of the error: take fewer landmarks" + ", or float64" * (errors.dtype == np.float32)
         )
     known = lams[lams >= 0.99 * float(fit.floor)]
     # Errors below the floor matter where they were chosen, or where they may have hidden a better λ next to the chosen one.

@@ -371,7 +371,8 @@ def test_a_damaged_checkpoint_is_told_of(tmp_path):
         (tmp_path / "sums.npz").write_bytes(noise)
         with pytest.raises(ValueError, match=r"sums.npz is no checkpoint.*remove it"):
             rls.stream(Blocks(X, Y), checkpoint=tmp_path / "sums.npz")
-    for heads in ({}, {"sum/rows": np.array([2, 40, 0])}):  # of nothing, and of a format to come
+    known, other = np.array([1, 40, 0]), np.array([2, 40, 0])
+    for heads in ({}, {"sum/rows": other}, {"sum/rows": known, "next/rows": other}):  # of nothing, and of a format to come
         np.savez(tmp_path / "sums.npz", **heads)
         with pytest.raises(ValueError, match="written by another version, or by something else: remove it"):
             rls.stream(Blocks(X, Y), checkpoint=tmp_path / "sums.npz")

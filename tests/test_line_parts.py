@@ -94,7 +94,9 @@ def test_no_more_places_than_there_may_be():
 )
 def test_beyond_the_outermost(cliffs, slopes, best, want):
     assert line.CLOSE / 4 < 0.875 and line.CLOSE / 4 > 0.5
-    assert line._outside(np.array(cliffs), np.array([0.0, 2.0, 5.0]), np.array(slopes), best, -8.0, 20.0) == want
+    for shift in (0.0, 128.0, -128.0):
+        found = line._outside(np.array(cliffs) + shift, np.array([0.0, 2.0, 5.0]) + shift, np.array(slopes), best, shift - 8, shift + 20)
+        assert found == (None if want is None else want + shift)
 
 
 def test_at_the_end_of_the_line_there_is_nothing_beyond():

@@ -2,6 +2,7 @@
 
     python benchmarks/float32.py --data FOLDER                  # default fits: 2000 rows, and 500 landmarks of all rows (ten minutes)
     python benchmarks/float32.py --data FOLDER --parts refined  # fits refined in float64, at a thousandth of the floor and by a search (five minutes)
+    python benchmarks/float32.py --data FOLDER --parts backward # the backward error of a Cholesky factor of K at its floor (five minutes)
     python benchmarks/float32.py --table docs/float32.md        # every function and route over condition numbers (two minutes, no data)
 
 FOLDER (or the environment variable JAXRLS_DATA) holds NAME.csv.gz: no header, the target last. The airfoil data come with the package. Columns
@@ -124,6 +125,33 @@ def refined(names, folder):
             f"| {int(fit.run.steps)} | {test[0]:.5f} | {test[1]:.5f} | {test[2]:.5f} | {float(best.lam) / floor:.3g} |",
             flush=True,
         )
+
+
+def backward(names, folder):
+    """The backward error of a float32 Cholesky factor of K + λI, λ the floor: in norm, and beside what float64 has, in every direction."""
+    print("| data | rows | width | ‖E‖/(√n·eps) | ‖E‖/(eps·s_max) | ρ | ρλ/(√n·eps) |")
+    print("|" + "---|" * 7, flush=True)
+    eps = float(np.finfo(np.float32).eps)
+    for name in names:
+        if (data := load(name, folder, ROWS)) is None:
+            continue
+        X = data[0].astype(np.float32)
+        for label, width in widths(*data[:2]):
+            kernel = rls.Gaussian(np.asarray(width, np.float32))
+            factor = rls.factorize(kernel, X, route="cholesky")
+            lam, unit = factor.precision_floor(), len(X) ** 0.5 * eps
+            L = np.asarray(jnp.linalg.cholesky(factor.K + lam * jnp.eye(len(X))), float)
+            with jax.enable_x64(True):
+                G = np.array(rls.gram(jax.tree.map(lambda a: np.asarray(a, float), kernel), jnp.asarray(X, float)))
+                largest = float(jnp.linalg.norm(jnp.asarray(G), 2))
+                G[np.diag_indices(len(X))] += float(lam)
+                inside = np.linalg.inv(np.linalg.cholesky(G))
+                E = L @ L.T - G
+                size, rho = (float(np.abs(np.linalg.eigvalsh(part)).max()) for part in (E, inside @ E @ inside.T))
+            print(
+                f"| {name} | {len(X)} | {label} | {size / unit:.2f} | {size / (eps * largest):.2f} | {rho:.3f} | {rho * float(lam) / unit:.2f} |",
+                flush=True,
+            )
 
 
 def on_data(names, folder, parts):
@@ -303,7 +331,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default=os.environ.get("JAXRLS_DATA"), help="folder of NAME.csv.gz")
     parser.add_argument("--only", nargs="+", choices=DATA_SETS, default=DATA_SETS)
-    parser.add_argument("--parts", nargs="+", choices=("rows", "landmarks", "refined"), default=("rows", "landmarks"))
+    parser.add_argument("--parts", nargs="+", choices=("rows", "landmarks", "refined", "backward"), default=("rows", "landmarks"))
     parser.add_argument("--table", metavar="FILE", help="write the table of every function into this Markdown file instead")
     options = parser.parse_args()
     if options.table:
@@ -311,6 +339,8 @@ def main():
         table(options.table)
     elif "refined" in options.parts:
         refined(options.only, options.data)
+    elif "backward" in options.parts:
+        backward(options.only, options.data)
     else:
         on_data(options.only, options.data, options.parts)
 

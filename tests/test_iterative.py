@@ -291,3 +291,19 @@ def test_an_error_hidden_in_noise_is_never_small(data):
     factor = rls.factor_iterative(KERNEL, X, np.arange(0, N, 8), iteration=rls.Iteration(probes=8, tol=1e-6, steps=1000))
     small, sound = np.asarray(rls.loo(factor, Y[:, 0], lams))
     assert np.isfinite(small) and small > sound
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+def test_the_least_that_a_row_can_leave(data, intercept):
+    """λ|a|⁴/(aᵀGa), a the unit vector without the constant, by √(aᵀKa) ≤ √Kᵢᵢ + hᵢ Σ hⱼ√Kⱼⱼ; and so below λ diag P."""
+    X, Y, v = data
+    v = jnp.where(v > 0, v, 0.5)
+    solution, v = factors(X, v, intercept)[1].solve(Y), np.asarray(v, float)
+    h, size = np.sqrt(v / v.sum()) * intercept, np.sqrt(v)  # of √v K √v, whose diagonal is v
+    C = np.eye(N) - np.outer(h, h)
+    K, own, far = np.asarray(rls.gram(KERNEL, X), float) * np.outer(size, size), 1 - h**2, (size + h * (h @ size)) ** 2
+    for lam in LAMS:
+        least = np.asarray(solution._least(array([[lam]])), float)[:, 0, 0]
+        assert_close(least, own**2 * lam / (own * lam + far), CLOSE)
+        P = np.linalg.inv(C @ K @ C + lam * np.eye(N))
+        assert (least <= lam * np.diag(C @ P @ C) * (1 + CLOSE)).all()

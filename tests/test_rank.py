@@ -204,6 +204,25 @@ def test_all_rows_where_no_others_are_chosen(monkeypatch):
     assert re.fullmatch(r"all 200 rows: ([1-9]|1[0-6]) landmarks would not do, and more cost as much or are not there", words)
 
 
+def test_the_same_landmarks_again_end_it(monkeypatch):
+    """As many as there were, whatever their trace."""
+    solve = Named(monkeypatch, 1e3, 1e3)
+    solve.rounding, first = 1e6, []
+
+    def again(*args, **options):
+        first.append(first[0] if first else solve.chosen(*args, **options))
+        return first[-1]
+
+    monkeypatch.setattr(rank, "landmarks", again)
+    _, words, _ = grown(solve, 1.0)
+    assert len(first) == 2 and [chosen is None for chosen in solve.solved] == [False, True] and words.startswith("all 200 rows")
+
+
+def test_a_kernel_that_cannot_be_evaluated_is_named():
+    with pytest.raises(ValueError, match=r"landmarks need a kernel that can be evaluated, which Precomputed\(\) cannot"):
+        rls.fit(rls.Precomputed(), np.eye(2 * HALF, dtype=DTYPE), np.arange(2.0 * HALF).astype(DTYPE), landmarks="auto")
+
+
 def test_the_end_of_memory_in_words(monkeypatch):
     """All that there is room for, by the smallest λ."""
     solve = Named(monkeypatch, 0.1, [0.3, 0.1])

@@ -74,6 +74,23 @@ def test_landmarks_are_rows_of_the_sample_by_their_own_numbers():
         rls.Problem.of(KERNEL, source, None, landmarks=31)
 
 
+@pytest.mark.parametrize("standardize", [False, True])
+def test_rows_by_number_come_from_the_sample_or_from_one_more_reading(standardize):
+    """In the order that was asked for, doubles included, and by the measure of all rows; blocks may be bare arrays."""
+    X, _, _ = problem()
+    blocks = Blocks(X)
+    source = rls.stream(blocks, sample=10, standardize=standardize)
+    rows = np.concatenate([np.asarray(block) for block in source.blocks()])
+    before, drawn = blocks.readings, np.asarray(source.known.drawn)
+    np.testing.assert_array_equal(source.take(drawn[[3, 0, 3, 9]]), rows[drawn[[3, 0, 3, 9]]])
+    assert blocks.readings == before
+    asked = np.array([89, drawn[2], 0, 40, 39, 40, 46, 47])
+    np.testing.assert_array_equal(source.take(asked), rows[asked])
+    assert blocks.readings == before + 1
+    bare = rls.stream([X[:40], X[40:]], sample=10)
+    np.testing.assert_array_equal(bare.take(asked), X[asked])
+
+
 @pytest.mark.any_precision
 def test_every_row_has_the_same_chance_to_be_in_the_sample():
     rows = [(np.arange(start, start + 5.0)[:, None],) for start in range(0, 40, 5)]
@@ -370,6 +387,11 @@ def test_a_damaged_checkpoint_is_told_of(tmp_path):
     for noise in (b"noise" * 50, b"", b"PK\x03\x04" + bytes(200)):
         (tmp_path / "sums.npz").write_bytes(noise)
         with pytest.raises(ValueError, match=r"sums.npz is no checkpoint.*remove it"):
+            rls.stream(Blocks(X, Y), checkpoint=tmp_path / "sums.npz")
+    known, other = np.array([1, 40, 0]), np.array([2, 40, 0])
+    for heads in ({}, {"sum/rows": other}, {"sum/rows": known, "next/rows": other}):  # of nothing, and of a format to come
+        np.savez(tmp_path / "sums.npz", **heads)
+        with pytest.raises(ValueError, match="written by another version, or by something else: remove it"):
             rls.stream(Blocks(X, Y), checkpoint=tmp_path / "sums.npz")
 
 

@@ -79,6 +79,17 @@ def hidden_trace(m: int, trace: Float[Array, "*n"]) -> Float[Array, "*n"]:
     return m**0.5 * float(jnp.finfo(trace.dtype).eps) * trace
 
 
+def ridge_effect(ridge, diag: Float[Array, " m"], coef: Float[Array, "m t"], lams: Float[Array, " k"], left_out: Float[Array, "n t"], v):
+    """½√(ρλ Σ k(xₖ, xₖ)βₖ² / Σ vᵢeᵢ²): the ridge ρ moves the fit by at most that share of what is left out, to first order in it.
+
+    With K_RR + ρD = LLᵀ, D the diagonal, and N = ρL⁻¹DL⁻ᵀ ≤ I, without it w would be longer by (ΦᵀΦ + λI)⁻¹λNw, and so √v f by a vector whose squared
+    length is at most λ/4 wᵀNw = ρλ/4 βᵀDβ.
+    """
+    size = jnp.sqrt(ridge) * jnp.sqrt(diag)[:, None] * (jnp.sqrt(lams) * coef)  # in this order β² is not formed, which may overflow
+    left = jnp.linalg.norm(jnp.sqrt(v)[:, None] * left_out)
+    return jnp.linalg.norm(size) / (2 * jnp.where(left > 0, left, 1))
+
+
 def without_trace(chosen: Landmarks) -> Landmarks:
     """The same landmarks, for rows or weights other than those that they were chosen from."""
     return replace(chosen, trace_residual=None)

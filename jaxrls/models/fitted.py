@@ -36,7 +36,8 @@ class Fit(_Fitted):
     `errors` (L,) or (L, t) is the criterion over `lams`, smaller better (the evidence negated); `lam` and `error` the chosen λ and its
     error, averaged over targets, or one of each per target. `loo_residuals` and `dof` belong to the chosen λ; where the criterion leaves groups
     out, so do the residuals. `floor` is the λ below which rounding rules, `route` and `criterion` say how it was done. On landmarks
-    `trace_residual` is tr √v(K − K̂)√v, and `certificate` says in words how close that keeps the fit to that of all of K.
+    `trace_residual` is tr √v(K − K̂)√v, and `certificate` says in words how close that keeps the fit to that of all of K; `ridge_effect` bounds
+    how far the ridge that nearly dependent landmarks take has moved the fit, as a share of what is left out: above 1 % `fit` warns.
     Where λ was searched for, `lams` are those looked at, (L, t) where each target has its own, and `search` says how many factors that took; where only
     below a grid, `lams` are those and the grid's above.
     By the iterative route `run` has residuals, history and the reason of every column's end, and `loo_standard_error` says how sure `error` is,
@@ -65,6 +66,7 @@ class Fit(_Fitted):
     search: str = static(default="")
     run: Run | None = None
     loo_standard_error: Float[Array | np.ndarray, "*#t"] | None = None
+    ridge_effect: Float[Array | np.ndarray, ""] | None = None
 
     def plot(self, ax=None):
         """The criterion over λ with the chosen one, on Matplotlib axes, which it returns."""

@@ -18,6 +18,7 @@ from jaxrls.factors.certificate import certificate_words
 from jaxrls.factors.choose import SEARCHED, choose_route, suits_cholesky
 from jaxrls.factors.contract import Coefficients, Solution
 from jaxrls.factors.iterative import Iteration
+from jaxrls.factors.landmarks import ridge_effect
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.conjugate import CONVERGED, REASONS, Run
 from jaxrls.models.fitted import Fit
@@ -29,6 +30,7 @@ from jaxrls.search.rank import grow
 from jaxrls.support.checks import as_array, check_lams, is_concrete
 from jaxrls.support.precision import in_precision_of, scope, to_host
 
+LARGEST_EFFECT = 0.01  # of a ridge on predictions, beside the error, that goes without a word
 NEAR = 5  # times the floor of a spectrum: from there on its errors are right to 1 %
 
 
@@ -246,6 +248,9 @@ def _conclude(problem: Problem, solution: Solution, lams, errors, lam, error) ->
     if left.error is not None and problem.criterion.smooth:  # the slope of a step says nothing
         sure = (jnp.mean(left.error) if error.ndim == 0 else left.error[0]) / factor.weights.total
     more = {"num_landmarks": num_landmarks, "run": left.run, "loo_standard_error": sure}
+    if report.ridge is not None:
+        diag = problem.kernel.diag(factor.points)
+        more["ridge_effect"] = ridge_effect(report.ridge, diag, left.coefficients.coef[0], at[0], left.residuals[0], factor.weights.array)
     return Fit(model, lams, errors, lam, error, drop(left.residuals[0]), left.dof.reshape(lam.shape), *how, **more)
 
 
@@ -279,6 +284,11 @@ def _inspect(fit: Fit, default_grid: bool) -> None:
         )
     if stopped:
         _warn(stopped)
+    if fit.ridge_effect is not None and float(fit.ridge_effect) > LARGEST_EFFECT:
+        _warn(
+            f"the {fit.num_landmarks} landmarks nearly depend, and the ridge that rounding asks of them may move predictions by "
+            f"{100 * float(fit.ridge_effect):.2g} % of the error: take fewer landmarks" + ", or float64" * (errors.dtype == np.float32)
+        )
     known = lams[lams >= 0.99 * float(fit.floor)]
     # Errors below the floor matter where they were chosen, or where they may have hidden a better λ next to the chosen one.
     if len(known) < len(lams) and (len(known) == 0 or bool((chosen <= known.min()).any())):

@@ -1,0 +1,81 @@
+"""What the ridge of landmarks that nearly depend does to a fit, and that `fit` says so."""
+
+import re
+import warnings
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxrls as rls
+from jaxrls.factors.landmarks import ridge_effect
+
+N, WARNS = 240, "landmarks nearly depend, and the ridge"
+
+
+def data(noise, d=4):
+    """Rows of which 160 landmarks nearly depend in float32 under a Gaussian of width 3."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, size=(N, d)).astype(np.float32)
+    return X, (np.sin(X.sum(axis=1)) + noise * rng.normal(size=N)).astype(np.float32)
+
+
+def heard(X, y, width=3.0, m=160, **options):
+    """The fit in the precision of X, and whether it warned of a ridge."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit = rls.fit(rls.Gaussian(np.asarray(width, X.dtype)), X, y.astype(X.dtype), landmarks=np.arange(m), **options)
+    return fit, any(WARNS in str(message.message) for message in caught)
+
+
+@pytest.mark.float64  # both precisions at once
+@pytest.mark.parametrize("route", [None, "cholesky"])
+@pytest.mark.parametrize("weights", [None, np.random.default_rng(1).uniform(0.3, 2, N)], ids=["plain", "weighted"])
+@pytest.mark.parametrize("noise", [0.02, 0.5])
+def test_predictions_move_by_no_more_than_the_effect(noise, weights, route):
+    """Against float64, whose ridge is too small to be seen; well above the floor, where rounding is smaller than the ridge's effect."""
+    X, y = data(noise)
+    lam = 10 * float(heard(X, y)[0].floor)
+    narrow, said = heard(X, y, lams=[lam], weights=None if weights is None else weights.astype(np.float32), route=route)
+    wide, more = heard(X.astype(float), y, lams=[lam], weights=weights, route=route)
+    v, e = np.ones(N) if weights is None else weights, np.asarray(wide.loo_residuals)
+    moved = np.asarray(narrow.predict(X), float) - wide.predict(X.astype(float))
+    share = np.sqrt(v @ moved**2 / (v @ e**2))
+    rounding = 0.1 * float(narrow.floor) / lam
+    assert 0.01 < share < float(narrow.ridge_effect) + rounding and float(narrow.ridge_effect) < 5 * share
+    assert said and not more and float(wide.ridge_effect) < 1e-4
+
+
+@pytest.mark.float64
+def test_the_formula():
+    """For several targets at a λ of their own, in units where β² leaves the range of float32, and where nothing is left out."""
+    rng = np.random.default_rng(0)
+    diag, coef, lams, e, v = (
+        rng.uniform(1, 2, 5),
+        rng.normal(size=(5, 2)),
+        np.array([0.3, 2.0]),
+        rng.normal(size=(7, 2)),
+        rng.uniform(1, 2, 7),
+    )
+    want = 0.5 * np.sqrt(1e-3 * (diag[:, None] * coef**2 * lams).sum() / (v[:, None] * e**2).sum())
+    for unit in (1.0, 1e-24):  # of the kernel
+        parts = (jnp.asarray(part, jnp.float32) for part in (1e-3, unit * diag, coef / unit, unit * lams, e, v))
+        np.testing.assert_allclose(float(ridge_effect(*parts)), want, rtol=1e-5)
+    assert float(ridge_effect(0.0, jnp.ones(5), jnp.zeros((5, 1)), jnp.ones(1), jnp.zeros((7, 1)), jnp.ones(7))) == 0
+
+
+def test_landmarks_that_do_not_depend_have_no_ridge():
+    X, y = data(0.02)
+    fit, said = heard(X, y, m=12)
+    assert float(fit.ridge_effect) == 0 and not said
+    assert rls.fit(rls.Gaussian(np.float32(3.0)), X[:20], y[:20], lams=[0.1]).ridge_effect is None
+
+
+@pytest.mark.parametrize(("dtype", "remedy"), [(np.float32, "take fewer landmarks, or float64"), (np.float64, "take fewer landmarks$")])
+def test_the_remedy(dtype, remedy):
+    """A kernel so wide, and λ so small, that landmarks depend in float64 too."""
+    X, y = (part[:40].astype(dtype) for part in data(0.02))
+    kernel = rls.Gaussian(dtype(3000.0 if dtype == np.float64 else 80.0))
+    with pytest.warns(UserWarning) as heard:
+        rls.fit(kernel, X, y, landmarks=np.arange(20), lams=[float(rls.fit(kernel, X, y, landmarks=np.arange(20), lams=[1.0]).floor)])
+    assert any(re.search(f"the 20 {WARNS}.*{remedy}", str(message.message)) for message in heard)

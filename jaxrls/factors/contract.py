@@ -168,6 +168,7 @@ class Solution(ABC):
 
     factor: Factor
     labels: Labels
+    summed: Any = None  # the moments that it is made of, where they are kept
     shares_work: ClassVar[bool] = False  # whether several λ at once take hardly more memory than one
     exact: ClassVar[bool] = True  # whether it is no estimate, so that slopes in λ are worth following
 

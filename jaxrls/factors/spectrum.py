@@ -7,7 +7,7 @@ square the complement C − UUᵀ is exactly 0 and is dropped. No 1/λ is formed
 
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -74,8 +74,8 @@ class Spectrum(Factor):
         return self.with_labels(labels, z)
 
     def solve_moments(self, labels: Labels, sums: Moments) -> "SpectralSolution":
-        """`solve_labels` where the cross-moments were summed together with the moments, about the same centre."""
-        return self.with_labels(labels, matmul(self.rotation.T, sums.cross))  # type: ignore[union-attr]
+        """`solve_labels` where the cross-moments were summed together with the moments."""
+        return self.with_labels(labels, matmul(self.rotation.T, sums.centred(self.intercept).cross))  # type: ignore[union-attr]
 
     def with_labels(self, labels, z):
         """The solution from z; what clearly negative eigenvalues take of the labels, the model cannot reach."""
@@ -139,6 +139,7 @@ class SpectralSolution(Solution):
     labels: Labels
     z: Float[Array, "r t"]
     base: Float[Array, "n t"] | None  # scaled labels, or of a square U what of them the fit cannot reach, None for nothing
+    summed: Any = None  # a `Summed`, where moments are kept
 
     def hat(self, lams, lost=None, columns=slice(None)) -> SpectralHat:
         """What is lost at these λ, (L, k), for some of the targets."""
@@ -373,13 +374,17 @@ def solve_features(rows: Rows, labels: Labels, weights: Weights, intercept: bool
         return _factor_outer(rows, weights, intercept).solve_labels(labels)
     origin = near_mean(rows, Linear(), weights.values) if intercept else jnp.zeros(r, rows.dtype)
     sums = moments(rows, Linear(), labels.Y, weights.values, origin=origin, label_origin=labels.mean)
+    return features_spectrum(rows, sums, weights, intercept).solve_moments(labels, sums)
+
+
+def features_spectrum(rows: Rows, sums: Moments, weights: Weights, intercept: bool) -> Spectrum:
+    """That of moments of features; rows are the features again."""
     constant, sums = sums.constant if intercept else 0.0, sums.centred(intercept)
     s, V, inverse_sigma, below = spectrum_of(sums.second, constant)
     basis = V * jnp.sqrt(s)
     shift = matmul(sums.origin, basis) if intercept else jnp.zeros_like(s)
-    said, middle = Report("covariance", 2 * rounding(r, s, constant), below), sums.origin if intercept else None
-    options = rows, s, V * inverse_sigma, middle, basis, shift, None, None, None, weights, Primal(), said, intercept, False
-    return Spectrum(*options).solve_moments(labels, sums)
+    said, middle = Report("covariance", 2 * rounding(len(s), s, constant), below), sums.origin if intercept else None
+    return Spectrum(rows, s, V * inverse_sigma, middle, basis, shift, None, None, None, weights, Primal(), said, intercept, False)
 
 
 def _factor_outer(rows: Rows, weights: Weights, intercept: bool) -> Spectrum:

@@ -1,5 +1,7 @@
 """What `fit` and `tune` return: a model, how it was chosen, and pictures of both."""
 
+from typing import Any
+
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -41,6 +43,7 @@ class Fit(_Fitted):
     below a grid, `lams` are those and the grid's above.
     By the iterative route `run` has residuals, history and the reason of every column's end, and `loo_standard_error` says how sure `error` is,
     None where its loss is a step.
+    After `update` and `forget` what needs rows that are gone is None: `loo_residuals`, and `lams`, `errors` and `error` but by GCV or the evidence.
 
     >>> import numpy as np, jaxrls as rls
     >>> X = np.linspace(0, 1, 20)[:, None]
@@ -49,11 +52,11 @@ class Fit(_Fitted):
     """
 
     model: Model
-    lams: Float[Array | np.ndarray, "L *#t"]
-    errors: Float[Array | np.ndarray, "L *t"]
+    lams: Float[Array | np.ndarray, "L *#t"] | None
+    errors: Float[Array | np.ndarray, "L *t"] | None
     lam: Float[Array | np.ndarray, "*#t"]
-    error: Float[Array | np.ndarray, "*#t"]
-    loo_residuals: Float[Array | np.ndarray, "n *t"]
+    error: Float[Array | np.ndarray, "*#t"] | None
+    loo_residuals: Float[Array | np.ndarray, "n *t"] | None
     dof: Float[Array | np.ndarray, "*#t"]
     floor: Float[Array | np.ndarray, ""]
     indefinite: Float[Array | np.ndarray, ""]
@@ -65,10 +68,52 @@ class Fit(_Fitted):
     search: str = static(default="")
     run: Run | None = None
     loo_standard_error: Float[Array | np.ndarray, "*#t"] | None = None
+    kept: Any = None
 
     def plot(self, ax=None):
         """The criterion over λ with the chosen one, on Matplotlib axes, which it returns."""
         return plot_errors(self, ax)
+
+    def update(self, X, Y=None, *, weights=None, block_size: int | None = None) -> "Fit":
+        """The fit with further rows, by the moments that were kept: that of `fit` to all rows, on the same landmarks.
+
+        λ is chosen anew where it was by GCV or the evidence, over the λ that were named or the grid that all rows have; these need moments alone. Else it
+        stays, also where it was searched for, and as leave-one-out needs the rows that are gone, `error`, `errors`, `lams` and `loo_residuals` are None,
+        as is `certificate` empty. Residuals, in GCV and the evidence, are a difference of squares of labels: right to about eps of those.
+
+        **Arguments**: as in `fit`; Y with as many columns as before; X dense, sparse or a source of rows, such as a `stream`. **Returns** a new `Fit`,
+        this one stays as it is. **Cost** O(b r²) for b rows, and O(r³). **Raises** `ValueError` where no moments were kept, or for what does not fit.
+        **Warns** where less than half of the digits are left, and for a λ below the precision of the factor.
+
+        >>> import numpy as np, jaxrls as rls
+        >>> X = np.linspace(0, 1, 30)[:, None]
+        >>> fit = rls.fit(rls.Linear(), X[:20], 2 * X[:20, 0], lams=[1e-3], keep_moments=True)
+        >>> all_rows = rls.fit(rls.Linear(), X, 2 * X[:, 0], lams=[1e-3])
+        >>> bool(abs(fit.update(X[20:], 2 * X[20:, 0]).model.coef - all_rows.model.coef) < 1e-12)
+        True
+        """
+        return self._with(X, Y, weights, block_size, 1)
+
+    def forget(self, X, Y=None, *, weights=None, block_size: int | None = None) -> "Fit":
+        """The fit without some of its rows, which are given up with the labels and weights that they came with: `update` the other way.
+
+        What is said there holds. Subtraction leaves rounding at the level of all that there was: where less than half of the digits
+        stay, there is a warning. **Raises** `ValueError` where what would be left is no sum of rows: no weight, or a negative square. That rows were
+        never there is noticed by that alone.
+
+        >>> import numpy as np, jaxrls as rls
+        >>> X = np.linspace(0, 1, 30)[:, None]
+        >>> fit = rls.fit(rls.Linear(), X, 2 * X[:, 0], lams=[1e-3], keep_moments=True)
+        >>> some = rls.fit(rls.Linear(), X[:20], 2 * X[:20, 0], lams=[1e-3])
+        >>> bool(abs(fit.forget(X[20:], 2 * X[20:, 0]).model.coef - some.model.coef) < 1e-12)
+        True
+        """
+        return self._with(X, Y, weights, block_size, -1)
+
+    def _with(self, X, Y, weights, block_size, sign):
+        if self.kept is None:
+            raise ValueError("this fit kept no moments of its rows: fit with keep_moments=True to update it, or fit to all rows anew")
+        return self.kept.changed(self, X, Y, weights, block_size=block_size, sign=sign)
 
 
 @pytree

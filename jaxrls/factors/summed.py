@@ -24,6 +24,8 @@ from jaxrls.support.pytrees import pytree, static
 
 # Up to so many times what is left, what was taken off costs no digit that is worth a word.
 MODEST = 10
+# So many units of rounding may be all there is of a difference.
+HIDDEN = 100
 
 
 @pytree
@@ -138,14 +140,12 @@ class Summed:
         return SummedSolution(factor, labels, z, none, None, outside)
 
     def lost(self, lam) -> Float[Array, ""]:
-        """By how much rounding is larger than that of a fit to the rows that are left, at the smallest λ."""
-        _, diagonal, squares = self.past
-        m = self.moments
+        """By how much rounding is larger than that of a fit to the rows that are left, at the smallest λ; 1/eps where it hides what is left."""
+        m, (_, diagonal, squares) = self.moments, self.past
         now = jnp.sum(jnp.diagonal(m.centred(self.intercept).second)) + jnp.min(lam)
         # Labels about 0, as their mean is told too. Coefficients are linear in them, so that it is their length that counts.
         labels = m.square + 2 * m.label_origin * m.label + m.weight * m.label_origin**2
-        of_labels = jnp.sqrt(squares / jnp.where(labels > 0, labels, squares * float(jnp.finfo(squares.dtype).eps)))
-        return jnp.maximum(jnp.sum(diagonal) / now, jnp.max(jnp.where(squares > 0, of_labels, 0), initial=0))
+        return jnp.maximum(_ratio(jnp.sum(diagonal), now), jnp.max(jnp.sqrt(_ratio(squares, labels, 2)), initial=0))
 
     def possible(self) -> Bool[Array, ""]:
         """Whether there may be rows that sum to this: weight is left, and no square is negative, whatever the direction, beyond rounding.
@@ -162,6 +162,13 @@ class Summed:
         rest = m.square / jnp.where(squares > 0, squares, 1) + tolerance - jnp.sum(half**2, axis=0)
         enough = (m.weight > tolerance * weight) & (jnp.round(m.count) >= 1 + int(self.intercept))
         return enough & jnp.all(jnp.isfinite(L)) & jnp.all(rest >= 0)
+
+
+def _ratio(past, now, power=1):
+    """past/now, or eps^−power where that is rounding, 0 of 0."""
+    eps = float(jnp.finfo(past.dtype).eps)
+    ratio = jnp.where(now > HIDDEN * eps * past, past / jnp.where(now > 0, now, 1), eps**-power)
+    return jnp.where(past > 0, ratio, 0)
 
 
 def _sizes(sums: Moments):

@@ -83,7 +83,7 @@ class Fit(_Fitted):
 
         **Arguments**: as in `fit`; Y with as many columns as before; X dense, sparse or a source of rows, such as a `stream`. **Returns** a new `Fit`,
         this one stays as it is. **Cost** O(b r²) for b rows, and O(r³). **Raises** `ValueError` where no moments were kept, or for what does not fit.
-        **Warns** where less than half of the digits are left, and for a λ below the precision of the factor.
+        **Warns** where more than a third of the digits are lost, and for a λ below the precision of the factor.
 
         >>> import numpy as np, jaxrls as rls
         >>> X = np.linspace(0, 1, 30)[:, None]
@@ -97,8 +97,8 @@ class Fit(_Fitted):
     def forget(self, X, Y=None, *, weights=None, block_size: int | None = None) -> "Fit":
         """The fit without some of its rows, which are given up with the labels and weights that they came with: `update` the other way.
 
-        What is said there holds. Subtraction leaves rounding at the level of all that there was: where less than half of the digits
-        stay, there is a warning. **Raises** `ValueError` where what would be left is no sum of rows: no weight, or a negative square. That rows were
+        What is said there holds. Subtraction leaves rounding at the level of all that there was: where more than a third of the digits
+        are lost, there is a warning. **Raises** `ValueError` where what would be left is no sum of rows: no weight, or a negative square. That rows were
         never there is noticed by that alone.
 
         >>> import numpy as np, jaxrls as rls

@@ -25,6 +25,9 @@ from jaxrls.support.checks import as_array, is_concrete
 from jaxrls.support.precision import scope, to_host
 from jaxrls.support.pytrees import pytree, static
 
+# The share of the digits, as a power of eps, whose loss is told.
+TELL = -1 / 3
+
 
 @pytree
 class Kept:
@@ -118,7 +121,7 @@ def _changed(kept: Kept, more: Moments, lam, *, sign: int) -> tuple[Fit, Bool[Ar
 def _inspect(fit: Fit, default_grid: bool, lost: float) -> None:
     """Say what rounding has done, and what there is to say of λ."""
     eps = float(np.finfo(fit.model.coef.dtype).eps)
-    if lost > eps**-0.5:
+    if lost > eps**TELL:
         left, whole = max(0, int(-np.log10(eps * lost))), int(-np.log10(eps))
         warn(
             f"the sums over rows were {lost:.1g} times as large as they are now, so that some {left} of {whole} digits are left: fit anew to the "

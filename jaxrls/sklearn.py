@@ -125,8 +125,8 @@ class _RLS(BaseEstimator):
     def _begins(self) -> bool:
         """Whether `partial_fit` is at its first rows."""
         if hasattr(self, "path_") and self.path_.kept is None:
-            raise ValueError(f"this {type(self).__name__} was fitted by fit, which keeps no moments to add to: begin with partial_fit")
-        return not hasattr(self, "path_")
+            warnings.warn("fit kept no moments to add to: partial_fit begins anew, without the rows of fit", UserWarning, stacklevel=3)
+        return not hasattr(self, "path_") or self.path_.kept is None
 
     def _partial_fit(self, X, Y, sample_weight, first):
         """Fit the first targets, or add further ones to the moments of those before."""
@@ -360,7 +360,7 @@ class RLSClassifier(ClassifierMixin, _RLS):
         first = self._begins()
         X, y = self._validate(X, y, reset=first, ensure_min_samples=1 + first)
         check_classification_targets(y)
-        if first and classes is None:
+        if classes is None and not hasattr(self, "classes_"):
             raise ValueError("classes must be passed on the first call to partial_fit: all labels that will come")
         known = self.classes_ if classes is None else np.unique(classes)
         if not first and not np.array_equal(known, self.classes_):

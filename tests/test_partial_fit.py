@@ -78,10 +78,17 @@ def test_fit_begins_anew():
     assert clone(RLSRegressor().partial_fit(X, Y)).partial_fit(X[:PART], Y[:PART]).dual_coef_.shape == (PART, 2)
 
 
+def test_after_fit_it_begins_anew_and_says_so():
+    model = RLSClassifier("linear").fit(X, NAMES)
+    with pytest.warns(UserWarning, match="partial_fit begins anew, without the rows of fit"):
+        model.partial_fit(X[:PART], NAMES[:PART])  # classes are known from fit
+    first = RLSClassifier("linear").partial_fit(X[:PART], NAMES[:PART], np.unique(NAMES))
+    assert model.decision_function(NEW).tolist() == first.decision_function(NEW).tolist()
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: RLSRegressor().fit(X, Y).partial_fit(X, Y), "RLSRegressor was fitted by fit, which keeps no moments"),
         (lambda: RLSRegressor(cv=5).partial_fit(X, Y), "partial_fit chooses λ by GCV, .*leave criterion=, loss= and cv="),
         (lambda: RLSRegressor("precomputed").partial_fit(X[:4], Y[:4]), "landmarks need a kernel that can be evaluated"),
         (lambda: RLSRegressor("linear").partial_fit(X, Y).partial_fit(X[:, :2], Y), "X has 2 features, but RLSRegressor is expecting 4"),

@@ -113,6 +113,12 @@ class Factor(ABC):
             f"a factor by route {self.route!r} has no spectrum: make it by another, such as factorize(kernel, X, route='gram')"
         )
 
+    def spread(self, lam: Float[Array, ""]) -> Any:
+        """The posterior covariance at one λ, as a `Spread`."""
+        raise ValueError(
+            f"a factor by route {self.route!r} tells no variances: make it by another, such as factorize(kernel, X, route='gram')"
+        )
+
     def smallest_eigenvalue(self) -> Float[Array, ""]:
         """The smallest eigenvalue above the precision of the factor, which is where a grid of λ may end; the largest where there is none."""
         s = self.spectrum().s

@@ -85,7 +85,7 @@ class DualSpread(Spread):
     middle: Float[Array, " r"]
     constant: Float[Array, ""]
     share: Float[Array, " n"] | None  # v/Σv, None without an intercept
-    level: Float[Array, ""]  # k(m, m)
+    level: Float[Array, ""] | None  # k(m, m)
     centre: Any = None  # φ of m, where there are explicit features in place of rows
 
     def _centred(self, kernel, X):
@@ -124,14 +124,15 @@ def spectral_spread(f: Any, lam: Float[Array, ""]) -> Spread:
         v = f.weights.array
         share = v / f.weights.total if f.intercept else None
         half = f.dual_basis()
-        return DualSpread(f.expansion, half * kept, f.shift * kept, constant, share, f.mean_level)
+        return DualSpread(f.expansion, half * kept, f.shift * kept, constant, share, f.level)
     if f.expansion.points is not None:
         whiten, scale = f.basis / jnp.sqrt(f.s), jnp.sqrt(lam) * kept
         return PrimalSpread(f.expansion, whiten * scale, f.shift / jnp.sqrt(f.s) * scale, constant, whiten)
     q, r = f.basis.shape
+    centre = jnp.zeros(q, f.dtype) if f.middle is None else f.middle
     if q > r:
-        return DualSpread(f.expansion, f.basis * kept, f.shift * kept, constant, None, jnp.zeros_like(lam), f.centre)
-    return features_spread(f.expansion, matmul(f.basis, f.basis.T), f.centre, lam, constant)
+        return DualSpread(f.expansion, f.basis * kept, f.shift * kept, constant, None, None, centre)
+    return features_spread(f.expansion, matmul(f.basis, f.basis.T), centre, lam, constant)
 
 
 def features_spread(expansion: Expansion, second, centre, lam, constant, back=None) -> Spread:
@@ -144,7 +145,7 @@ def features_spread(expansion: Expansion, second, centre, lam, constant, back=No
 def matrix_spread(f: Any, lam: Float[Array, ""]) -> Spread:
     """That of all of K, by its Cholesky factor."""
     K, mean, weights, h = f.K, jnp.zeros(f.n, f.dtype), f.weights, f.weights.direction
-    share, level = None, jnp.zeros((), f.dtype)
+    share = level = None
     if f.intercept:
         share = weights.array / weights.total
         level = matmul(share, matmul(K, share))

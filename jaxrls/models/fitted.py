@@ -8,6 +8,7 @@ from jaxtyping import Array, Float
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.conjugate import Run
 from jaxrls.models.model import Model
+from jaxrls.models.posterior import Posterior
 from jaxrls.support.pictures import plot_errors, plot_function, plot_left_out, plot_search
 from jaxrls.support.pytrees import pytree, static
 
@@ -69,10 +70,47 @@ class Fit(_Fitted):
     run: Run | None = None
     loo_standard_error: Float[Array | np.ndarray, "*#t"] | None = None
     kept: Any = None
+    sure: Any = None
 
     def plot(self, ax=None):
         """The criterion over λ with the chosen one, on Matplotlib axes, which it returns."""
         return plot_errors(self, ax)
+
+    def predict(self, X, *, return_std: bool = False, scale="evidence", corrected: bool = True, block_size: int | None = None) -> Any:
+        """Predictions for the rows of X: see `Model.predict`; with `return_std` a pair of them and the standard deviation of a new label of weight 1.
+
+        That of the Gaussian process f ~ N(0, τ²k) with noise of variance τ²λ and a flat prior on the intercept: see `posterior`, whose `label_std` it is.
+
+        **Shapes**: the standard deviation is shaped as the predictions. **Cost** beside them O(m n²) where K of all rows was factored for, O(m r²) else.
+        **Raises** `ValueError` where `keep_variance` was not asked for.
+        """
+        mean = super().predict(X, block_size=block_size)
+        return (mean, self._sure().label_std(self.model, X, scale, corrected, block_size)) if return_std else mean
+
+    def posterior(self, X, *, scale="evidence", corrected: bool = True) -> Posterior:
+        """Mean and covariance of f + b at the rows of X, for the Gaussian process of which this fit is the mean.
+
+        f ~ N(0, τ²k), a flat prior on the intercept b, labels of variance τ²λ/v: τ² is what the kernel's scale is to be multiplied by. By "evidence" it is
+        √vyᵀ(K̃ + λI)⁻¹√vy/(n − 1), n without an intercept, where the evidence is largest; by "loo" that for which residuals left out are as large as
+        they are held to be, τ² = Σ vᵢ eᵢ (yᵢ − f(xᵢ))/nλ; or the number given, 1 for the kernel as it stands.
+
+        **Arguments**: on landmarks `corrected` adds what they leave over of the prior, k − k̂, so that far from them it is as wide as k says. **Shapes**: X
+        (m, d); see `Posterior`. **Cost** as `predict(return_std=True)`, and O(m² r); memory m². **Raises** `ValueError` where `keep_variance` was not asked
+        for, or for "loo" where rows were added or given up since. **Source**: Rasmussen and Williams 2006, eqs. 2.26, 2.42 and 5.10–5.12, §8.3.3.
+
+        >>> import numpy as np, jaxrls as rls
+        >>> X = np.linspace(0, 1, 20)[:, None]
+        >>> fit = rls.fit(rls.Gaussian(0.3), X, np.sin(6 * X[:, 0]) + 0.1 * np.cos(40 * X[:, 0]), keep_variance=True)
+        >>> near, far = fit.posterior(np.array([[0.5], [3.0]])).std
+        >>> bool(far > 10 * near)
+        True
+        """
+        return self._sure().posterior(self.model, X, scale, corrected)
+
+    def _sure(self):
+        if self.sure is None:
+            raise ValueError("variances take more than the model keeps: fit with keep_variance=True")
+        return self.sure
 
     def update(self, X, Y=None, *, weights=None, block_size: int | None = None) -> "Fit":
         """The fit with further rows, by the moments that were kept: that of `fit` to all rows, on the same landmarks.

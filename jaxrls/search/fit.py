@@ -55,6 +55,7 @@ def fit(
     progress: bool = False,
     refine: bool = False,
     keep_moments: bool = False,
+    keep_variance: bool = False,
 ) -> Fit:
     """Fit regularized least squares with the best λ of a grid, by exact leave-one-out, for the price of one factorization.
 
@@ -74,6 +75,7 @@ def fit(
     leaves out and `error` those of float64, as NumPy arrays, from Cholesky factors in float32 and products in float64, on all of K: at the λ chosen in the
     precision of X, or at all that `lams` names or searches, however small. `run` says how near to the identity every step came.
     `keep_moments` keeps the sums that a fit on explicit features or landmarks is made of, r² numbers, to `update` it with further rows or `forget` some.
+    `keep_variance` keeps what `predict(X, return_std=True)` and `posterior` take at the chosen λ: n² numbers for K of all rows, else r².
 
     **Returns** a `Fit`; float64 NumPy input is computed in float64 and comes back as NumPy arrays. **Cost** one
     factorization, O(n³) or O(n r²), and O(n r L t); where `lams` names one value, or up to five for thousands of rows, a Cholesky factor of
@@ -94,7 +96,7 @@ def fit(
     auto = isinstance(landmarks, str) and landmarks == "auto"
     named = {"criterion": criterion, "loss": loss, "groups": groups, "validation": validation}
     options = {"weights": weights, "intercept": intercept, "block_size": block_size, "iteration": iteration, "progress": progress, **named}
-    options["keep_moments"] = keep_moments
+    options |= {"keep_moments": keep_moments, "keep_variance": keep_variance}
     raw = Problem.of(kernel, X, Y, landmarks=None if auto else landmarks, **options)
     problem, named_lams = raw.check(), lams
     if isinstance(lams, str) and lams != "search":
@@ -111,6 +113,8 @@ def fit(
     if auto and (route is not None or keep_moments):
         found = "keep_moments=True" if route is None else f"route is {route!r}"
         raise ValueError(f"landmarks='auto' chooses the route, and {found}: leave one of them out")
+    if keep_variance and per_target:
+        raise ValueError("keep_variance=True is for one λ, and per_target=True chooses one for each target: leave one of them out")
     if refine:
         check_refinable(raw, landmarks, route)
     if refine and lams is not None:
@@ -164,7 +168,10 @@ def _in_units_of_labels(fit: Fit, problem: Problem, unit) -> Fit:
     model = replace(fit.model, coef=fit.model.coef * unit, intercept=fit.model.intercept * unit)
     errors, error = (jnp.asarray(problem.out_of_units(part, unit)) for part in (fit.errors, fit.error))
     sure = None if fit.loo_standard_error is None else jnp.asarray(problem.out_of_units(fit.loo_standard_error, unit))
-    return replace(fit, model=model, loo_residuals=fit.loo_residuals * unit, errors=errors, error=error, loo_standard_error=sure)
+    of_labels = None if fit.sure is None else fit.sure.in_units(unit)
+    return replace(
+        fit, sure=of_labels, model=model, loo_residuals=fit.loo_residuals * unit, errors=errors, error=error, loo_standard_error=sure
+    )
 
 
 def _best(problem: Problem, *, lams, num: int, per_target: bool, route: str | None) -> Fit:
@@ -252,7 +259,11 @@ def _conclude(problem: Problem, solution: Solution, lams, errors, lam, error) ->
     sure = None
     if left.error is not None and problem.criterion.smooth:  # the slope of a step says nothing
         sure = (jnp.mean(left.error) if error.ndim == 0 else left.error[0]) / factor.weights.total
-    more = {"num_landmarks": num_landmarks, "run": left.run, "loo_standard_error": sure, "kept": solution.summed}
+    of_labels = None
+    if problem.keep_variance:
+        single = left.residuals if problem.criterion.groups is None else solution.residuals(at)
+        of_labels = problem.sure(solution, lam, Coefficients(*(part[0] for part in left.coefficients)), single[0])
+    more = {"num_landmarks": num_landmarks, "run": left.run, "loo_standard_error": sure, "kept": solution.summed, "sure": of_labels}
     return Fit(model, lams, errors, lam, error, drop(left.residuals[0]), left.dof.reshape(lam.shape), *how, **more)
 
 

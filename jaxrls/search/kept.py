@@ -15,6 +15,7 @@ from jaxrls.factors.summed import Summed
 from jaxrls.factors.weights import Weights
 from jaxrls.models.fitted import Fit
 from jaxrls.models.model import Model
+from jaxrls.models.posterior import Sure, by_evidence
 from jaxrls.rows.moments import Moments
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import as_rows, is_sparse, sparse_rows
@@ -40,13 +41,14 @@ class Kept:
     num: int = static()
     per_target: bool = static()
     flat: bool = static()
+    variance: bool = static()
 
     @classmethod
     def of(cls, problem: Problem, summed: Summed, unit, *, lams, num: int, per_target: bool) -> "Kept":
         """Beside a fit to a problem in units."""
         again = problem.criterion.of_sums and not isinstance(lams, str)
         criterion, lams = (problem.criterion, lams) if again else (None, None)
-        return cls(summed, jnp.asarray(unit), criterion, lams, num, per_target, problem.Y.ndim == 1)
+        return cls(summed, jnp.asarray(unit), criterion, lams, num, per_target, problem.Y.ndim == 1, problem.keep_variance)
 
     def changed(self, fit: Fit, X, Y, weights, *, sign: int, block_size: int | None = None) -> Fit:
         """The fit with further rows, or for a negative `sign` without some."""
@@ -114,7 +116,10 @@ def _changed(kept: Kept, more: Moments, lam, *, sign: int) -> tuple[Fit, Bool[Ar
     points, coef = factor.expansion.compact(kernel, coef)
     dof, report = solution.dof(at).reshape(lam.shape), factor.report
     model, how = Model(kernel, points, coef, intercept), (report.floor, report.indefinite, report.route, "")
-    fit = Fit(model, lams, errors, lam, error, None, dof, *how, trace_residual=report.trace_residual, kept=kept)
+    sure = None
+    if kept.variance:
+        sure = Sure(factor.spread(lam), lam, drop(by_evidence(solution, lam)), None).in_units(kept.unit)
+    fit = Fit(model, lams, errors, lam, error, None, dof, *how, trace_residual=report.trace_residual, kept=kept, sure=sure)
     return fit, summed.possible(), summed.lost(lam)
 
 

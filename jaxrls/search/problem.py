@@ -20,8 +20,9 @@ from jaxrls.factors.iterative import Iteration
 from jaxrls.factors.landmarks import Landmarks, as_landmarks, check_evaluable, without_trace
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.linalg.products import power_of_two
+from jaxrls.linalg.products import matmul, power_of_two, safe_sqrt
 from jaxrls.models.model import Model
+from jaxrls.models.posterior import Sure, by_evidence
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import as_rows
 from jaxrls.search.landmarks import landmarks as choose_landmarks
@@ -51,6 +52,7 @@ class Problem:
     block_size: int | None = static()
     iteration: Iteration | None = None
     keep_moments: bool = static(default=False)
+    keep_variance: bool = static(default=False)
 
     @classmethod
     def of(
@@ -70,6 +72,7 @@ class Problem:
         iteration: Iteration | None = None,
         progress: bool = False,
         keep_moments: bool = False,
+        keep_variance: bool = False,
     ) -> "Problem":
         """A problem from what a caller gives, shapes checked; arguments as in `fit`."""
         check_kernel(kernel)
@@ -79,7 +82,7 @@ class Problem:
         measured = as_criterion(criterion, loss, groups, validation, rows, Y)
         weights = Weights.of_rows(weights, rows)
         chosen = resolve_landmarks(kernel, rows, landmarks, weights, progress)
-        return cls(kernel, rows, Y, weights, measured, chosen, intercept, block_size, iteration, keep_moments)
+        return cls(kernel, rows, Y, weights, measured, chosen, intercept, block_size, iteration, keep_moments, keep_variance)
 
     def check(self) -> "Problem":
         """Itself, after every check that needs values, with Python floats in the kernel as arrays: a given and a tuned width share a program."""
@@ -155,6 +158,15 @@ class Problem:
         if not self.intercept or self.weights.values is None:
             return error
         return jnp.where(self.weights.count > 1, error, jnp.nan)  # what `check` refuses where values are known
+
+    def sure(self, solution: Solution, lam, found: Coefficients, left_out) -> Sure:
+        """What variances at one λ take, with its coefficients and what is left out of it."""
+        factor, drop, weights = solution.factor, solution.labels.drop_axis, self.weights
+        if not self.kernel.evaluable:
+            raise ValueError(f"keep_variance=True needs k(x, x) of new rows, which {type(self.kernel).__name__} cannot tell")
+        fitted = self.rows.map(lambda x: matmul(factor.expansion.design(self.kernel, x), found.coef), block_size=self.block_size)
+        squares = weights.sum(left_out * (solution.labels.Y - fitted - found.intercept)) / lam / weights.count
+        return Sure(factor.spread(lam), lam, drop(by_evidence(solution, lam)), drop(safe_sqrt(squares)))
 
     def model(self, solution: Solution, found: Coefficients) -> Model:
         """The smallest model of coefficients at one λ."""

@@ -20,6 +20,7 @@ from jaxrls.factors.expansion import Expansion
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.inverses import triangular_inverse
 from jaxrls.linalg.products import matmul
+from jaxrls.rows.gram import gram
 from jaxrls.support.pytrees import pytree
 
 
@@ -73,7 +74,7 @@ class PrimalSpread(Spread):
         if self.whiten is None or not corrected:
             return found
         phi = matmul(design, self.whiten)
-        return found + kernel(X, X) - matmul(phi, phi.T)
+        return found + gram(kernel, X) - matmul(phi, phi.T)
 
 
 @pytree
@@ -109,7 +110,7 @@ class DualSpread(Spread):
         if phi is not None:
             own = matmul(phi, phi.T)
         else:
-            own = kernel(X, X)
+            own = gram(kernel, X)
             if self.share is not None:
                 mean = matmul(design, self.share)
                 own = own - mean[:, None] - mean[None, :] + self.level

@@ -16,8 +16,8 @@ from jaxrls.linalg.decompositions import eigh
 from jaxrls.linalg.products import safe_sqrt
 from jaxrls.models.model import Model
 from jaxrls.rows.rows import Rows
-from jaxrls.rows.sparse import as_rows, is_sparse, sparse_rows
-from jaxrls.support.checks import as_array, check_whole
+from jaxrls.rows.sparse import as_rows_in
+from jaxrls.support.checks import check_whole
 from jaxrls.support.precision import scope, to_host
 from jaxrls.support.pytrees import pytree
 
@@ -113,8 +113,8 @@ class Sure:
         """Mean and covariance."""
 
         def found(rows):
-            covariance = _covariance(self, model, rows.dense(), corrected=corrected)
             mean = jnp.asarray(model.predict(rows))
+            covariance = _covariance(self, model, rows.dense(), corrected=corrected)
             return Posterior(mean, covariance, jnp.asarray(self.amplitude(scale)), jnp.asarray(self.lam))
 
         return _at(model, X, found)
@@ -125,9 +125,7 @@ def _at(model: Model, X, found) -> Any:
     dtype = model.coef.dtype
     wide = dtype == jnp.float64
     with scope(wide):
-        if is_sparse(X):
-            X = sparse_rows(X, dtype)
-        rows = as_rows(model.kernel, X if isinstance(X, Rows) else as_array("X", X, dtype))
+        rows = as_rows_in(dtype, model.kernel, X)
         rows.check(model.kernel, training=False)
         out = found(rows)
         return to_host(out) if wide and not isinstance(model.coef, jax.Array) else out

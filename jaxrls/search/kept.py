@@ -18,7 +18,7 @@ from jaxrls.models.model import Model
 from jaxrls.models.posterior import Sure, by_evidence
 from jaxrls.rows.moments import Moments
 from jaxrls.rows.rows import Rows
-from jaxrls.rows.sparse import as_rows, is_sparse, sparse_rows
+from jaxrls.rows.sparse import as_rows_in
 from jaxrls.search.grid import choose_lam, lambda_grid
 from jaxrls.search.inspection import inspect_lam, warn
 from jaxrls.search.problem import Problem, check_range, labels_of, out_of_units
@@ -72,9 +72,7 @@ class Kept:
     def _read(self, X, Y, weights, dtype) -> tuple[Rows, Array, Weights]:
         """Rows, labels and weights, checked as those of a fit are."""
         kernel, m = self.summed.of.kernel, self.summed.moments
-        if is_sparse(X):
-            X = sparse_rows(X, dtype)
-        rows = as_rows(kernel, X if isinstance(X, Rows) else as_array("X", X, dtype))
+        rows = as_rows_in(dtype, kernel, X)
         if rows.dtype != dtype:
             raise ValueError(f"X must have dtype {dtype}, in which the moments are, and has {rows.dtype}")
         self.summed.of.check_width(rows.shape[1], len(m.origin))

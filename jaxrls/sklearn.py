@@ -64,6 +64,7 @@ class _RLS(BaseEstimator):
         fit_intercept=True,
         cv=None,
         random_state=None,
+        variance=False,
     ):
         self.kernel = kernel
         self.width = width
@@ -77,6 +78,7 @@ class _RLS(BaseEstimator):
         self.fit_intercept = fit_intercept
         self.cv = cv
         self.random_state = random_state
+        self.variance = variance
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -114,7 +116,8 @@ class _RLS(BaseEstimator):
         if keep_moments and not given and kernel.num_features(X.shape[1], X.dtype) is None:
             landmarks = min(X.shape[0], MOST_LANDMARKS)
         options |= {"lams": None if isinstance(self.lams, str) and self.lams == "auto" else self.lams, "keep_moments": keep_moments}
-        return rls.fit(kernel, X, Y, loss=loss, per_target=bool(self.per_target), landmarks=landmarks, **options)
+        options |= {"per_target": bool(self.per_target), "keep_variance": bool(self.variance)}
+        return rls.fit(kernel, X, Y, loss=loss, landmarks=landmarks, **options)
 
     def _weights(self, X, sample_weight):
         if sample_weight is None:
@@ -132,13 +135,9 @@ class _RLS(BaseEstimator):
         """Fit the first targets, or add further ones to the moments of those before."""
         Y, sample_weight = np.asarray(Y, X.dtype), self._weights(X, sample_weight)
         if self.criterion not in ("loo", "gcv") or _renamed(self.loss) != "squared_error" or self.cv is not None:
-            raise ValueError(
-                "partial_fit chooses λ by GCV, from moments alone: leave criterion=, loss= and cv= as they are by default, or use fit"
-            )
-        if not first:
-            self._keep(self.path_.update(X, Y, weights=sample_weight))
-            return self
-        self._keep(self._fitted(X, Y, sample_weight, criterion=rls.gcv, keep_moments=True))
+            raise ValueError("partial_fit chooses λ by GCV, from moments alone: leave criterion=, loss= and cv= out, or use fit")
+        begun = self._fitted(X, Y, sample_weight, criterion=rls.gcv, keep_moments=True) if first else None
+        self._keep(begun or self.path_.update(X, Y, weights=sample_weight))
         return self
 
     def _landmarks_to_tune(self, n):
@@ -208,9 +207,9 @@ class _RLS(BaseEstimator):
             errors = np.average(fit.loo_residuals**2, axis=0, weights=sample_weight)
             self.loo_error_ = errors if self.per_target else errors.mean()
 
-    def _scores(self, X):
+    def _scores(self, X, return_std=False):
         check_is_fitted(self)
-        return np.asarray(self.path_.predict(self._validate(X, reset=False)))
+        return jax.tree.map(np.asarray, self.path_.predict(self._validate(X, reset=False), return_std=return_std))
 
 
 class RLSRegressor(RegressorMixin, MultiOutputMixin, _RLS):
@@ -249,6 +248,8 @@ class RLSRegressor(RegressorMixin, MultiOutputMixin, _RLS):
         Folds that leave each row out once. Anything but None means `criterion="kfold"`, which takes 5 without it.
     random_state : int, RandomState or None, default=None
         Shuffles rows into a number of folds; None leaves them in order.
+    variance : bool, default=False
+        Keep what `predict(X, return_std=True)` takes, n² numbers where all rows carry the solution.
 
     Attributes
     ----------
@@ -306,9 +307,9 @@ class RLSRegressor(RegressorMixin, MultiOutputMixin, _RLS):
         X, y = self._validate(X, y, multi_output=True, y_numeric=True, reset=first, ensure_min_samples=1 + first)
         return self._partial_fit(X, y, sample_weight, first)
 
-    def predict(self, X):
-        """Predictions (m,) or (m, t) for the rows of X, in O(m n d)."""
-        return self._scores(X)
+    def predict(self, X, return_std=False):
+        """Predictions (m,) or (m, t) for the rows of X, in O(m n d); with `return_std` also how far new labels lie from them: see `Fit.posterior`."""
+        return self._scores(X, return_std)
 
 
 class RLSClassifier(ClassifierMixin, _RLS):
@@ -319,7 +320,7 @@ class RLSClassifier(ClassifierMixin, _RLS):
 
     Parameters
     ----------
-    kernel, width, degree, lams, criterion, loss, per_target, tune, landmarks, fit_intercept, cv, random_state
+    kernel, width, degree, lams, criterion, loss, per_target, tune, landmarks, fit_intercept, cv, random_state, variance
         As in `RLSRegressor`. With `loss="zero_one_loss"` λ is chosen by the held-out error rate, kernel parameters by squared
         error still; `per_target` chooses one λ for each class; folds are stratified.
 

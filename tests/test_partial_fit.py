@@ -89,7 +89,7 @@ def test_after_fit_it_begins_anew_and_says_so():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: RLSRegressor(cv=5).partial_fit(X, Y), "partial_fit chooses λ by GCV, .*leave criterion=, loss= and cv="),
+        (lambda: RLSRegressor(cv=5).partial_fit(X, Y), "partial_fit chooses λ by GCV, .*leave criterion=, loss= and cv= out"),
         (lambda: RLSRegressor("precomputed").partial_fit(X[:4], Y[:4]), "landmarks need a kernel that can be evaluated"),
         (lambda: RLSRegressor("linear").partial_fit(X, Y).partial_fit(X[:, :2], Y), "X has 2 features, but RLSRegressor is expecting 4"),
         (lambda: RLSRegressor("linear").partial_fit(X, Y).partial_fit(X, Y[:, 0]), r"Y must have shape \(60, 2\)"),

@@ -55,6 +55,30 @@ def test_scikit_learn():
         assert_close(one, other, 1e-9)
 
 
+@pytest.mark.any_precision
+def test_estimators():
+    """In whatever parts rows come, where there are moments."""
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'jaxrls[sklearn]'")
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import ConstantKernel, DotProduct, WhiteKernel
+
+    from jaxrls.sklearn import RLSRegressor
+
+    model = RLSRegressor("linear", lams=LAM, fit_intercept=False, variance=True)
+    whole, parts = model.fit(X, Y[:, 0]).predict(X_NEW, return_std=True), RLSRegressor(**model.get_params())
+    for rows in (slice(9), slice(9, None)):
+        parts.partial_fit(X[rows], Y[rows, 0])
+    scale = float(model.path_.sure.evidence) ** 2
+    kernel = ConstantKernel(scale) * DotProduct(sigma_0=1e-30) + WhiteKernel(scale * LAM)
+    theirs = GaussianProcessRegressor(kernel, alpha=1e-300, optimizer=None).fit(X, Y[:, 0]).predict(X_NEW, return_std=True)
+    for found in (whole, parts.predict(X_NEW, return_std=True)):
+        for one, other in zip(found, theirs, strict=True):
+            assert isinstance(one, np.ndarray) and one.shape == (NEW,)
+            assert_close(one, other, 1e-9)
+    with pytest.raises(ValueError, match="fit with keep_variance=True"):
+        RLSRegressor().fit(X, Y).predict(X_NEW, return_std=True)
+
+
 @pytest.mark.skipif(np.finfo(LONG).eps > 1e-18, reason="this machine has no extended precision")
 @pytest.mark.parametrize("weights", [None, V], ids=["none", "weights"])
 @pytest.mark.parametrize("kernel", [GAUSSIAN, rls.Linear()], ids=["gaussian", "linear"])

@@ -44,6 +44,7 @@ class Fit(_Fitted):
     below a grid, `lams` are those and the grid's above.
     By the iterative route `run` has residuals, history and the reason of every column's end, and `loo_standard_error` says how sure `error` is,
     None where its loss is a step.
+    `kept` is what `update` and `forget` take, and `sure` what `posterior` does, None where they were not asked for.
     After `update` and `forget` what needs rows that are gone is None: `loo_residuals`, and `lams`, `errors` and `error` but by GCV or the evidence.
 
     >>> import numpy as np, jaxrls as rls

@@ -40,6 +40,7 @@ CRITERIA = {"loo": rls.loo, "gcv": rls.gcv, "kfold": rls.kfold}
 LOSSES = {f.__name__: f for f in (rls.squared_error, rls.absolute_error, rls.zero_one_loss)}
 OLD_LOSSES = {"misclassification": "zero_one_loss"}
 LANDMARKS_TO_TUNE = 500
+MOST_LANDMARKS = 500  # of the first rows of `partial_fit`, where no number is given
 start_from_data = jax.jit(rls.start_from_data)
 FLOATS = (np.float64, np.float32)
 FOLDS = 5
@@ -63,6 +64,7 @@ class _RLS(BaseEstimator):
         fit_intercept=True,
         cv=None,
         random_state=None,
+        variance=False,
     ):
         self.kernel = kernel
         self.width = width
@@ -76,6 +78,7 @@ class _RLS(BaseEstimator):
         self.fit_intercept = fit_intercept
         self.cv = cv
         self.random_state = random_state
+        self.variance = variance
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -95,19 +98,46 @@ class _RLS(BaseEstimator):
 
     def _fit(self, X, y, Y, sample_weight, groups):
         """Fit the targets Y, numbers or the codes of y."""
-        Y = np.asarray(Y, X.dtype)
-        if sample_weight is not None:
-            check_unmasked("sample_weight", sample_weight)
-            sample_weight = _check_sample_weight(sample_weight, X, dtype=X.dtype, ensure_non_negative=True)
-        loss = _look_up("loss", _renamed(self.loss), LOSSES)
-        options = {"weights": sample_weight, "intercept": bool(self.fit_intercept), **self._criterion(X, y, groups)}
+        Y, sample_weight = np.asarray(Y, X.dtype), self._weights(X, sample_weight)
+        fit = self._fitted(X, Y, sample_weight, **self._criterion(X, y, groups))
+        self._keep(fit)
+        self._keep_left_out(fit, Y, sample_weight)
+        return self
+
+    def _fitted(self, X, Y, sample_weight, keep_moments=False, **options):
+        """The fit with the estimator's parameters."""
+        loss, landmarks = _look_up("loss", _renamed(self.loss), LOSSES), self.landmarks
+        options |= {"weights": sample_weight, "intercept": bool(self.fit_intercept)}
         kernel = self._make_kernel(X, sample_weight)
         if self.tune and jax.tree.leaves(kernel):
             smooth = rls.squared_error if loss is rls.zero_one_loss else loss
             kernel = rls.tune(kernel, X, Y, loss=smooth, landmarks=self._landmarks_to_tune(len(X)), **options).kernel
-        lams = None if isinstance(self.lams, str) and self.lams == "auto" else self.lams
-        fit = rls.fit(kernel, X, Y, lams=lams, loss=loss, per_target=bool(self.per_target), landmarks=self.landmarks, **options)
-        self._keep(jax.tree.map(np.asarray, fit), Y, sample_weight)
+        given = landmarks is not None and not isinstance(landmarks, str)
+        if keep_moments and not given and kernel.num_features(X.shape[1], X.dtype) is None:
+            landmarks = min(X.shape[0], MOST_LANDMARKS)
+        options |= {"lams": None if isinstance(self.lams, str) and self.lams == "auto" else self.lams, "keep_moments": keep_moments}
+        options |= {"per_target": bool(self.per_target), "keep_variance": bool(self.variance)}
+        return rls.fit(kernel, X, Y, loss=loss, landmarks=landmarks, **options)
+
+    def _weights(self, X, sample_weight):
+        if sample_weight is None:
+            return None
+        check_unmasked("sample_weight", sample_weight)
+        return _check_sample_weight(sample_weight, X, dtype=X.dtype, ensure_non_negative=True)
+
+    def _begins(self) -> bool:
+        """Whether `partial_fit` is at its first rows."""
+        if hasattr(self, "path_") and self.path_.kept is None:
+            warnings.warn("fit kept no moments to add to: partial_fit begins anew, without the rows of fit", UserWarning, stacklevel=3)
+        return not hasattr(self, "path_") or self.path_.kept is None
+
+    def _partial_fit(self, X, Y, sample_weight, first):
+        """Fit the first targets, or add further ones to the moments of those before."""
+        Y, sample_weight = np.asarray(Y, X.dtype), self._weights(X, sample_weight)
+        if self.criterion not in ("loo", "gcv") or _renamed(self.loss) != "squared_error" or self.cv is not None:
+            raise ValueError("partial_fit chooses λ by GCV, from moments alone: leave criterion=, loss= and cv= out, or use fit")
+        begun = self._fitted(X, Y, sample_weight, criterion=rls.gcv, keep_moments=True) if first else None
+        self._keep(begun or self.path_.update(X, Y, weights=sample_weight))
         return self
 
     def _landmarks_to_tune(self, n):
@@ -155,16 +185,21 @@ class _RLS(BaseEstimator):
         with scope(X.dtype == np.float64):
             return jax.tree.map(np.asarray, start_from_data(RADIAL[self.kernel](1.0), jnp.asarray(distinct)))
 
-    def _keep(self, fit, Y, sample_weight):
+    def _keep(self, fit):
         """The fitted attributes."""
+        fit = jax.tree.map(np.asarray, fit)
         self.path_, self.kernel_, self.lam_ = fit, fit.model.kernel, fit.lam[()]
         self.intercept_ = fit.model.intercept[()]
-        for name in ("coef_", "dual_coef_"):  # of an earlier fit with another kernel
+        for name in ("coef_", "dual_coef_", "loo_predictions_", "loo_error_"):  # of an earlier fit
             self.__dict__.pop(name, None)
         if fit.model.points is None and not isinstance(self.kernel_, rls.Precomputed):
             self.coef_ = fit.model.coef.T
         else:
             self.dual_coef_ = fit.model.coef
+
+    def _keep_left_out(self, fit, Y, sample_weight):
+        """Those of rows left out."""
+        fit = jax.tree.map(np.asarray, fit)
         self.loo_predictions_ = Y - fit.loo_residuals
         if fit.criterion == "loo":
             self.loo_error_ = fit.error[()]
@@ -172,9 +207,9 @@ class _RLS(BaseEstimator):
             errors = np.average(fit.loo_residuals**2, axis=0, weights=sample_weight)
             self.loo_error_ = errors if self.per_target else errors.mean()
 
-    def _scores(self, X):
+    def _scores(self, X, return_std=False):
         check_is_fitted(self)
-        return np.asarray(self.path_.predict(self._validate(X, reset=False)))
+        return jax.tree.map(np.asarray, self.path_.predict(self._validate(X, reset=False), return_std=return_std))
 
 
 class RLSRegressor(RegressorMixin, MultiOutputMixin, _RLS):
@@ -213,6 +248,8 @@ class RLSRegressor(RegressorMixin, MultiOutputMixin, _RLS):
         Folds that leave each row out once. Anything but None means `criterion="kfold"`, which takes 5 without it.
     random_state : int, RandomState or None, default=None
         Shuffles rows into a number of folds; None leaves them in order.
+    variance : bool, default=False
+        Keep what `predict(X, return_std=True)` takes, n² numbers where all rows carry the solution.
 
     Attributes
     ----------
@@ -259,9 +296,20 @@ class RLSRegressor(RegressorMixin, MultiOutputMixin, _RLS):
         X, y = self._validate(X, y, multi_output=True, y_numeric=True, ensure_min_samples=2)
         return self._fit(X, y, y, sample_weight, groups)
 
-    def predict(self, X):
-        """Predictions (m,) or (m, t) for the rows of X, in O(m n d)."""
-        return self._scores(X)
+    def partial_fit(self, X, y, sample_weight=None):
+        """Add rows to those of earlier calls, exactly: coefficients are those of all rows so far.
+
+        The kernel, and of kernels without explicit features the landmarks, come from the rows of the first call: as many as `landmarks` says, or up to
+        500. λ is chosen anew in every call by GCV, which needs sums over rows only, from `lams`; "search" finds it in the first. There are no
+        `loo_error_` and `loo_predictions_`, which need the rows. `path_.forget(X, y)` gives rows up.
+        """
+        first = self._begins()
+        X, y = self._validate(X, y, multi_output=True, y_numeric=True, reset=first, ensure_min_samples=1 + first)
+        return self._partial_fit(X, y, sample_weight, first)
+
+    def predict(self, X, return_std=False):
+        """Predictions (m,) or (m, t) for the rows of X, in O(m n d); with `return_std` also how far new labels lie from them: see `Fit.posterior`."""
+        return self._scores(X, return_std)
 
 
 class RLSClassifier(ClassifierMixin, _RLS):
@@ -272,7 +320,7 @@ class RLSClassifier(ClassifierMixin, _RLS):
 
     Parameters
     ----------
-    kernel, width, degree, lams, criterion, loss, per_target, tune, landmarks, fit_intercept, cv, random_state
+    kernel, width, degree, lams, criterion, loss, per_target, tune, landmarks, fit_intercept, cv, random_state, variance
         As in `RLSRegressor`. With `loss="zero_one_loss"` λ is chosen by the held-out error rate, kernel parameters by squared
         error still; `per_target` chooses one λ for each class; folds are stratified.
 
@@ -308,6 +356,21 @@ class RLSClassifier(ClassifierMixin, _RLS):
         codes, self.classes_ = rls.encode(y)
         return self._fit(X, y, codes, sample_weight, groups)
 
+    def partial_fit(self, X, y, classes=None, sample_weight=None):
+        """Add rows to those of earlier calls, as `RLSRegressor.partial_fit` does; the first one names all `classes` that there will be."""
+        first = self._begins()
+        X, y = self._validate(X, y, reset=first, ensure_min_samples=1 + first)
+        check_classification_targets(y)
+        if classes is None and not hasattr(self, "classes_"):
+            raise ValueError("classes must be passed on the first call to partial_fit: all labels that will come")
+        known = self.classes_ if classes is None else np.unique(classes)
+        if not first and not np.array_equal(known, self.classes_):
+            raise ValueError(f"classes must be those of the first call to partial_fit, {self.classes_.tolist()}, and are {known.tolist()}")
+        codes, known = rls.encode(y, known)
+        self._partial_fit(X, codes, sample_weight, first)
+        self.classes_ = known
+        return self
+
     def decision_function(self, X):
         """Scores (m,) for two classes, positive for `classes_[1]`, or (m, n_classes)."""
         return self._scores(X)
@@ -321,7 +384,7 @@ def _renamed(loss):
     """The present name of a loss."""
     if not isinstance(loss, str) or loss not in OLD_LOSSES:
         return loss
-    warnings.warn(f"loss={loss!r} is now called {OLD_LOSSES[loss]!r}", DeprecationWarning, stacklevel=4)
+    warnings.warn(f"loss={loss!r} is now called {OLD_LOSSES[loss]!r}", DeprecationWarning, stacklevel=5)
     return OLD_LOSSES[loss]
 
 

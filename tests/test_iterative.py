@@ -10,7 +10,7 @@ from support import DTYPE, X64, array, assert_close
 
 import jaxrls as rls
 from jaxrls.linalg import conjugate
-from jaxrls.search.fit import _inspect as inspect
+from jaxrls.search.inspection import inspect_fit as inspect
 
 N, KERNEL = 64, rls.Gaussian(1.0)
 LAMS = np.array([0.03, 0.3, 3.0])

@@ -36,6 +36,7 @@ class Criterion(ABC):
     name: str
     larger_is_better: ClassVar[bool] = False
     any_factor: ClassVar[bool] = True  # whether it asks for nothing but the contract
+    of_sums: ClassVar[bool] = False  # whether it does without the rows, by sums over the whole fit
     traceable: bool = True  # whether its data can go into `jax.jit`
     degree: int | None = None  # the power of the labels' unit that errors are in, None where there is none or it is not known
 

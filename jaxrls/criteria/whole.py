@@ -19,6 +19,7 @@ class GCV(Positive):
     """
 
     name = "gcv"
+    of_sums = True
     degree = 2
 
     def values(self, solution, lams, kernel):
@@ -40,6 +41,7 @@ class Evidence(Criterion):
 
     name = "log_marginal_likelihood"
     larger_is_better = True
+    of_sums = True
 
     def values(self, solution, lams, kernel):
         """−½ (data fit + log determinant + constants)."""

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from jaxrls.factors.contract import Coefficients, Factor, Report, Solution, as_columns
 from jaxrls.factors.expansion import Expansion
+from jaxrls.factors.spread import matrix_spread
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.linalg.decompositions import rounding
 from jaxrls.linalg.inverses import inverse, solve_diag
@@ -49,6 +50,10 @@ class CholeskyGram(Factor):
         K, v, h = self.K, self.weights.array, self.weights.direction
         total = jnp.sum(v * jnp.diagonal(K))
         return total - matmul(h, self.weights.scale(matmul(K, self.weights.scale(h)))) if self.intercept else total
+
+    def spread(self, lam):
+        """By one more Cholesky factor."""
+        return matrix_spread(self, lam)
 
     def solve_labels(self, labels):
         """Nothing yet: the work begins with λ."""

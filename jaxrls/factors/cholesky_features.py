@@ -20,6 +20,7 @@ from jaxrls.factors.contract import Coefficients, Factor, Report, Solution, as_c
 from jaxrls.factors.expansion import Expansion, OnLandmarks, Primal
 from jaxrls.factors.hat import Group, Leaving, PlainHat, each_group
 from jaxrls.factors.landmarks import Landmarks
+from jaxrls.factors.spread import features_spread
 from jaxrls.factors.subset import left_over, lengths
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.kernels.kernel import Kernel
@@ -113,6 +114,11 @@ class CholeskyFeatures(Factor):
     def route(self):
         """How it was made."""
         return "cholesky"
+
+    def spread(self, lam):
+        """By the same Cholesky factor."""
+        constant = lam / self.weights.total * int(self.intercept)
+        return features_spread(self.expansion, self.second, self.middle, lam, constant, self.map.back)
 
     def trace(self):
         """tr ΦᵀΦ."""

@@ -15,6 +15,7 @@ from jaxrls.factors.makers import factor_features
 from jaxrls.factors.refined import RefinedGram
 from jaxrls.factors.spectrum import factor_symmetric, solve_features
 from jaxrls.factors.subset import solve_subset
+from jaxrls.factors.summed import solve_and_sum
 from jaxrls.factors.tridiagonal import reduce_symmetric
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.kernels.inner import Linear
@@ -139,6 +140,18 @@ def check_route(route: str | None, landmarks, iteration: Iteration | None = None
         raise ValueError(f"iteration must be a jaxrls.Iteration, such as Iteration(tol=1e-3), and is {iteration!r}")
 
 
+def check_keeps(kernel: Kernel, rows: Rows, route: str | None, landmarks) -> None:
+    """Raise where a fit is not made of moments that could be kept."""
+    if route not in (None, "covariance", "subset"):
+        raise ValueError(
+            f"keep_moments=True belongs to what is made of moments, 'covariance' and 'subset', and route is {route!r}: leave it out"
+        )
+    if landmarks is None and kernel.num_features(rows.shape[1], rows.dtype) is None:
+        raise ValueError(
+            f"keep_moments=True needs sums of features, and {type(kernel).__name__} has none that are explicit: give landmarks="
+        )
+
+
 def solve(
     kernel: Kernel,
     rows: Rows,
@@ -150,16 +163,21 @@ def solve(
     route: str | None = None,
     block_size: int | None = None,
     iteration: Iteration | None = None,
+    keep_moments: bool = False,
 ) -> Solution:
-    """The solution for some labels, with moments and cross-moments from one reading of the rows."""
+    """The solution for some labels, with moments and cross-moments from one reading of the rows, which are kept where it is asked for."""
     check_route(route, landmarks, iteration)
+    if keep_moments:
+        check_keeps(kernel, rows, route, landmarks)
     if route == "iterative":
         options: dict = {"weights": weights, "intercept": intercept, "block_size": block_size}
         return factor_iterative(kernel, rows, landmarks, iteration=iteration, **options).solve_labels(labels)
     if route == "cholesky" and is_primal(kernel, *rows.shape, rows.dtype, landmarks):
         return solve_cholesky(kernel, rows, landmarks, labels, weights, intercept, block_size)
     if landmarks is not None:
-        return solve_subset(kernel, rows, landmarks, labels, weights, intercept, block_size=block_size)
+        return solve_subset(kernel, rows, landmarks, labels, weights, intercept, block_size=block_size, keep_moments=keep_moments)
+    if keep_moments:
+        return solve_and_sum(kernel, rows, labels, weights, intercept)
     explicit = kernel.num_features(rows.shape[1], rows.dtype)
     if route is None:
         route = choose_route(kernel, *rows.shape, rows.dtype) if rows.in_memory or explicit is None else "covariance"

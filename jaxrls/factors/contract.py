@@ -115,6 +115,12 @@ class Factor(ABC):
             f"a factor by route {self.route!r} has no spectrum: make it by another, such as factorize(kernel, X, route='gram')"
         )
 
+    def spread(self, lam: Float[Array, ""]) -> Any:
+        """The posterior covariance at one λ, as a `Spread`."""
+        raise ValueError(
+            f"a factor by route {self.route!r} tells no variances: make it by another, such as factorize(kernel, X, route='gram')"
+        )
+
     def smallest_eigenvalue(self) -> Float[Array, ""]:
         """The smallest eigenvalue above the precision of the factor, which is where a grid of λ may end; the largest where there is none."""
         s = self.spectrum().s
@@ -170,6 +176,7 @@ class Solution(ABC):
 
     factor: Factor
     labels: Labels
+    summed: Any = None  # the moments that it is made of, where they are kept
     shares_work: ClassVar[bool] = False  # whether several λ at once take hardly more memory than one
     exact: ClassVar[bool] = True  # whether it is no estimate, so that slopes in λ are worth following
 

@@ -20,6 +20,10 @@ class Expansion(ABC):
     def design(self, kernel: Kernel, X: Float[Array, "m d"]) -> Float[Array, "m q"]:
         """What multiplies the coefficients for new rows, those of a block."""
 
+    def centre(self, kernel: Kernel, share: Float[Array, " n"]) -> Any:
+        """Σ share φ over the rows that coefficients belong to, where those have explicit features, else None."""
+        del kernel, share
+
     @abstractmethod
     def compact(self, kernel: Kernel, coef: Float[Array, "q *t"]):
         """Points and coefficients of the smallest model: points None where the coefficients are on explicit features."""
@@ -44,6 +48,12 @@ class Dual(Expansion):
     def features(self, kernel):
         """φ(xᵢ) − origin."""
         return kernel.features(self.points) - (0 if self.origin is None else self.origin)
+
+    def centre(self, kernel, share):
+        """From the origin on."""
+        if self.points is None or kernel.num_features(self.points.shape[1], self.points.dtype) is None:
+            return None
+        return matmul(share, self.features(kernel)) + (0 if self.origin is None else self.origin)
 
     def compact(self, kernel, coef):
         """w = Φᵀc where the kernel has explicit features."""

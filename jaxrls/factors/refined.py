@@ -7,7 +7,7 @@ of K answers, this one does, derivatives included.
 import jax.numpy as jnp
 
 from jaxrls.factors.cholesky import CholeskyGram, GramSolution
-from jaxrls.factors.contract import Coefficients, Outcome, Report
+from jaxrls.factors.contract import Coefficients, Factor, Outcome, Report
 from jaxrls.linalg.conjugate import ALL_STEPS, CONVERGED, Run
 from jaxrls.linalg.refined import CLOSE, refined_inverse, refined_solve_diag
 from jaxrls.support.pytrees import pytree
@@ -33,6 +33,10 @@ class RefinedGram(CholeskyGram):
     def route(self):
         """How it was made."""
         return "refined"
+
+    def spread(self, lam):
+        """Not by a factor in float32."""
+        return Factor.spread(self, lam)
 
     def solve_labels(self, labels):
         """Nothing yet: the work begins with λ."""

@@ -7,7 +7,7 @@ square the complement C − UUᵀ is exactly 0 and is dropped. No 1/λ is formed
 
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from jaxrls.factors.cost import refitting_is_cheaper
 from jaxrls.factors.expansion import Expansion, Primal
 from jaxrls.factors.groups import Folds
 from jaxrls.factors.hat import Group, Leaving, SpectralHat, each_group
+from jaxrls.factors.spread import spectral_spread
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.kernels.inner import Linear
 from jaxrls.linalg.decompositions import clip, eigh, rounding, spectrum_of
@@ -51,6 +52,7 @@ class Spectrum(Factor):
     said: Report
     intercept: bool = static()
     complete: bool = static()  # whether U is square
+    level: Any = None  # the weighted mean of all of K, where that was centred
 
     @property
     def report(self):
@@ -60,6 +62,8 @@ class Spectrum(Factor):
     def spectrum(self):
         """Itself."""
         return self
+
+    spread = spectral_spread
 
     def trace(self):
         """Σ s."""
@@ -74,8 +78,8 @@ class Spectrum(Factor):
         return self.with_labels(labels, z)
 
     def solve_moments(self, labels: Labels, sums: Moments) -> "SpectralSolution":
-        """`solve_labels` where the cross-moments were summed together with the moments, about the same centre."""
-        return self.with_labels(labels, matmul(self.rotation.T, sums.cross))  # type: ignore[union-attr]
+        """`solve_labels` where the cross-moments were summed together with the moments."""
+        return self.with_labels(labels, matmul(self.rotation.T, sums.centred(self.intercept).cross))  # type: ignore[union-attr]
 
     def with_labels(self, labels, z):
         """The solution from z; what clearly negative eigenvalues take of the labels, the model cannot reach."""
@@ -93,8 +97,7 @@ class Spectrum(Factor):
 
     def dof(self, lams):
         """Σ s/(s + λ), and 1 for the intercept."""
-        s = self.s[:, None, None]
-        return jnp.sum(s / (s + as_columns(lams)), axis=0) + int(self.intercept)
+        return jnp.sum((s := self.s[:, None, None]) / (s + as_columns(lams)), axis=0) + int(self.intercept)
 
     def left(self, rows, weights: Weights) -> Float[Array, "b r"]:
         """U of a block of rows."""
@@ -139,11 +142,11 @@ class SpectralSolution(Solution):
     labels: Labels
     z: Float[Array, "r t"]
     base: Float[Array, "n t"] | None  # scaled labels, or of a square U what of them the fit cannot reach, None for nothing
+    summed: Any = None  # a `Summed`, where moments are kept
 
     def hat(self, lams, lost=None, columns=slice(None)) -> SpectralHat:
         """What is lost at these λ, (L, k), for some of the targets."""
-        lost = self.lost(lams) if lost is None else lost
-        return SpectralHat(self.z[:, columns], self.factor.s, lams, lost, self.factor.complete)
+        return SpectralHat(self.z[:, columns], self.factor.s, lams, self.lost(lams) if lost is None else lost, self.factor.complete)
 
     def lost(self, lams) -> Float[Array, "r L k"]:
         """λ/(s + λ). Made with λ first: XLA's product for CPUs would otherwise take the divisions into itself, where they are slow."""
@@ -253,8 +256,7 @@ class SpectralSolution(Solution):
 
     def _landmarks(self, fn, lams):
         R = self.factor.leaving.indices  # type: ignore[union-attr]
-        e = self._landmarks_left_out(lams)
-        return jax.vmap(fn, in_axes=(1, None, None))(e, self.labels.Y[R], self.factor.weights.array[R])
+        return jax.vmap(fn, in_axes=(1, None, None))(self._landmarks_left_out(lams), self.labels.Y[R], self.factor.weights.array[R])
 
     def _landmarks_left_out(self, lams):
         f, (Y, mean) = self.factor, (self.labels.Y, self.labels.mean)
@@ -347,15 +349,15 @@ def _refit_groups(solution: SpectralSolution, fn, lams, plan: Folds):
 
         return over_lams(at, lams, Y.shape[1])
 
-    errors = jax.lax.map(left_out, (plan.inside, plan.inside_mask))
-    return jax.tree.map(lambda a: jnp.sum(a, axis=0), errors)
+    return jax.tree.map(lambda a: jnp.sum(a, axis=0), jax.lax.map(left_out, (plan.inside, plan.inside_mask)))
 
 
 def factor_symmetric(K, weights: Weights, intercept: bool, expansion: Expansion, route: str, *, semidefinite=False, lift=None) -> Spectrum:
     """The eigendecomposition of what is known to be symmetric, under the name of the route that made it; the expansion's kernel is K + 1·lift."""
     n, dtype = K.shape[0], K.dtype
-    shift, constant, h = jnp.zeros(n, dtype), jnp.zeros((), dtype), weights.direction
+    shift, constant, h, level = jnp.zeros(n, dtype), jnp.zeros((), dtype), weights.direction, None
     if intercept:
+        level = weights.mean(weights.mean(K))
         K, mean, constant = weights.centre_both(K)
     s, U = eigh(weights.scale_both(K))
     if intercept:
@@ -365,24 +367,27 @@ def factor_symmetric(K, weights: Weights, intercept: bool, expansion: Expansion,
     solved = None if semidefinite else jnp.where(s < -floor, 0, 1).astype(dtype)
     s, below = clip(s, constant)
     design = None if weights.values is None else DenseRows(K)
-    said = Report(route, floor, below)
-    return Spectrum(DenseRows(U), s, None, None, None, shift, solved, design, None, weights, expansion, said, intercept, True)
+    unmade = DenseRows(U), s, None, None, None, shift, solved, design, None
+    return Spectrum(*unmade, weights, expansion, Report(route, floor, below), intercept, True, level)
 
 
 def solve_features(rows: Rows, labels: Labels, weights: Weights, intercept: bool) -> SpectralSolution:
     """The solution on rows of features by the eigendecomposition of their covariance, or where n ≤ r of their Gram matrix."""
-    n, r = rows.shape
-    if n <= r:
+    if rows.shape[0] <= (r := rows.shape[1]):
         return _factor_outer(rows, weights, intercept).solve_labels(labels)
     origin = near_mean(rows, Linear(), weights.values) if intercept else jnp.zeros(r, rows.dtype)
     sums = moments(rows, Linear(), labels.Y, weights.values, origin=origin, label_origin=labels.mean)
+    return features_spectrum(rows, sums, weights, intercept).solve_moments(labels, sums)
+
+
+def features_spectrum(rows: Rows, sums: Moments, weights: Weights, intercept: bool) -> Spectrum:
+    """That of moments of features; rows are the features again."""
     constant, sums = sums.constant if intercept else 0.0, sums.centred(intercept)
     s, V, inverse_sigma, below = spectrum_of(sums.second, constant)
     basis = V * jnp.sqrt(s)
     shift = matmul(sums.origin, basis) if intercept else jnp.zeros_like(s)
-    said, middle = Report("covariance", 2 * rounding(r, s, constant), below), sums.origin if intercept else None
-    options = rows, s, V * inverse_sigma, middle, basis, shift, None, None, None, weights, Primal(), said, intercept, False
-    return Spectrum(*options).solve_moments(labels, sums)
+    said, middle = Report("covariance", 2 * rounding(len(s), s, constant), below), sums.origin if intercept else None
+    return Spectrum(rows, s, V * inverse_sigma, middle, basis, shift, None, None, None, weights, Primal(), said, intercept, False)
 
 
 def _factor_outer(rows: Rows, weights: Weights, intercept: bool) -> Spectrum:
@@ -394,5 +399,5 @@ def _factor_outer(rows: Rows, weights: Weights, intercept: bool) -> Spectrum:
     middle = origin + rows.sum(lambda phi, share: matmul(share, phi - origin), weights.array / weights.total) if intercept else None
     shift = dual.shift if middle is None else matmul(middle, basis)
     said = replace(dual.said, floor=jnp.maximum(dual.said.floor, rounding(max(rows.shape), dual.s)))
-    design = None if weights.values is None else rows
-    return replace(dual, basis=basis, middle=middle, shift=shift, solved=None, design=design, said=said)
+    dual = replace(dual, basis=basis, middle=middle, shift=shift, solved=None, said=said)
+    return dual if weights.values is None else replace(dual, design=rows)

@@ -1,11 +1,14 @@
 """What `fit` and `tune` return: a model, how it was chosen, and pictures of both."""
 
+from typing import Any
+
 import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.conjugate import Run
 from jaxrls.models.model import Model
+from jaxrls.models.posterior import Posterior
 from jaxrls.support.pictures import plot_errors, plot_function, plot_left_out, plot_search
 from jaxrls.support.pytrees import pytree, static
 
@@ -42,6 +45,8 @@ class Fit(_Fitted):
     below a grid, `lams` are those and the grid's above.
     By the iterative route `run` has residuals, history and the reason of every column's end, and `loo_standard_error` says how sure `error` is,
     None where its loss is a step.
+    `kept` is what `update` and `forget` take, and `sure` what `posterior` does, None where they were not asked for.
+    After `update` and `forget` what needs rows that are gone is None: `loo_residuals`, and `lams`, `errors` and `error` but by GCV or the evidence.
 
     >>> import numpy as np, jaxrls as rls
     >>> X = np.linspace(0, 1, 20)[:, None]
@@ -50,11 +55,11 @@ class Fit(_Fitted):
     """
 
     model: Model
-    lams: Float[Array | np.ndarray, "L *#t"]
-    errors: Float[Array | np.ndarray, "L *t"]
+    lams: Float[Array | np.ndarray, "L *#t"] | None
+    errors: Float[Array | np.ndarray, "L *t"] | None
     lam: Float[Array | np.ndarray, "*#t"]
-    error: Float[Array | np.ndarray, "*#t"]
-    loo_residuals: Float[Array | np.ndarray, "n *t"]
+    error: Float[Array | np.ndarray, "*#t"] | None
+    loo_residuals: Float[Array | np.ndarray, "n *t"] | None
     dof: Float[Array | np.ndarray, "*#t"]
     floor: Float[Array | np.ndarray, ""]
     indefinite: Float[Array | np.ndarray, ""]
@@ -67,10 +72,89 @@ class Fit(_Fitted):
     run: Run | None = None
     loo_standard_error: Float[Array | np.ndarray, "*#t"] | None = None
     ridge_effect: Float[Array | np.ndarray, ""] | None = None
+    kept: Any = None
+    sure: Any = None
 
     def plot(self, ax=None):
         """The criterion over λ with the chosen one, on Matplotlib axes, which it returns."""
         return plot_errors(self, ax)
+
+    def predict(self, X, *, return_std: bool = False, scale="evidence", corrected: bool = True, block_size: int | None = None) -> Any:
+        """Predictions for the rows of X: see `Model.predict`; with `return_std` a pair of them and the standard deviation of a new label of weight 1.
+
+        That of the Gaussian process f ~ N(0, τ²k) with noise of variance τ²λ and a flat prior on the intercept: see `posterior`, whose `label_std` it is.
+
+        **Shapes**: the standard deviation is shaped as the predictions. **Cost** beside them O(m n²) where K of all rows was factored for, O(m r²) else.
+        **Raises** `ValueError` where `keep_variance` was not asked for.
+        """
+        mean = super().predict(X, block_size=block_size)
+        return (mean, self._sure().label_std(self.model, X, scale, corrected, block_size)) if return_std else mean
+
+    def posterior(self, X, *, scale="evidence", corrected: bool = True) -> Posterior:
+        """Mean and covariance of f + b at the rows of X, for the Gaussian process of which this fit is the mean.
+
+        f ~ N(0, τ²k), a flat prior on the intercept b, labels of variance τ²λ/v: τ² is what the kernel's scale is to be multiplied by. By "evidence" it is
+        √vyᵀ(K̃ + λI)⁻¹√vy/(n − 1), n without an intercept, where the evidence is largest; by "loo" that for which residuals left out are as large as
+        they are held to be, τ² = Σ vᵢ eᵢ (yᵢ − f(xᵢ))/nλ; or the number given, 1 for the kernel as it stands.
+
+        **Arguments**: on landmarks `corrected` adds what they leave over of the prior, k − k̂, so that far from them it is as wide as k says. **Shapes**: X
+        (m, d); see `Posterior`. **Cost** as `predict(return_std=True)`, and O(m² r); memory m². **Raises** `ValueError` where `keep_variance` was not asked
+        for, or for "loo" where rows were added or given up since. **Source**: Rasmussen and Williams 2006, eqs. 2.26, 2.42 and 5.10–5.12, §8.3.3.
+
+        >>> import numpy as np, jaxrls as rls
+        >>> X = np.linspace(0, 1, 20)[:, None]
+        >>> fit = rls.fit(rls.Gaussian(0.3), X, np.sin(6 * X[:, 0]) + 0.1 * np.cos(40 * X[:, 0]), keep_variance=True)
+        >>> near, far = fit.posterior(np.array([[0.5], [3.0]])).std
+        >>> bool(far > 10 * near)
+        True
+        """
+        return self._sure().posterior(self.model, X, scale, corrected)
+
+    def _sure(self):
+        if self.sure is None:
+            raise ValueError("variances take more than the model keeps: fit with keep_variance=True")
+        return self.sure
+
+    def update(self, X, Y=None, *, weights=None, block_size: int | None = None) -> "Fit":
+        """The fit with further rows, by the moments that were kept: that of `fit` to all rows, on the same landmarks.
+
+        λ is chosen anew where it was by GCV or the evidence, over the λ that were named or the grid that all rows have; these need moments alone. Else it
+        stays, also where it was searched for, and as leave-one-out needs the rows that are gone, `error`, `errors`, `lams` and `loo_residuals` are None,
+        as is `certificate` empty. Residuals, in GCV and the evidence, are a difference of squares of labels: right to about eps of those.
+
+        **Arguments**: as in `fit`; Y with as many columns as before; X dense, sparse or a source of rows, such as a `stream`. **Returns** a new `Fit`,
+        this one stays as it is. **Cost** O(b r²) for b rows, and O(r³). **Raises** `ValueError` where no moments were kept, or for what does not fit.
+        **Warns** where more than a third of the digits are lost, and for a λ below the precision of the factor.
+
+        >>> import numpy as np, jaxrls as rls
+        >>> X = np.linspace(0, 1, 30)[:, None]
+        >>> fit = rls.fit(rls.Linear(), X[:20], 2 * X[:20, 0], lams=[1e-3], keep_moments=True)
+        >>> all_rows = rls.fit(rls.Linear(), X, 2 * X[:, 0], lams=[1e-3])
+        >>> bool(abs(fit.update(X[20:], 2 * X[20:, 0]).model.coef - all_rows.model.coef) < 1e-12)
+        True
+        """
+        return self._with(X, Y, weights, block_size, 1)
+
+    def forget(self, X, Y=None, *, weights=None, block_size: int | None = None) -> "Fit":
+        """The fit without some of its rows, which are given up with the labels and weights that they came with: `update` the other way.
+
+        What is said there holds. Subtraction leaves rounding at the level of all that there was: where more than a third of the digits
+        are lost, there is a warning. **Raises** `ValueError` where what would be left is no sum of rows: no weight, or a negative square. That rows were
+        never there is noticed by that alone.
+
+        >>> import numpy as np, jaxrls as rls
+        >>> X = np.linspace(0, 1, 30)[:, None]
+        >>> fit = rls.fit(rls.Linear(), X, 2 * X[:, 0], lams=[1e-3], keep_moments=True)
+        >>> some = rls.fit(rls.Linear(), X[:20], 2 * X[:20, 0], lams=[1e-3])
+        >>> bool(abs(fit.forget(X[20:], 2 * X[20:, 0]).model.coef - some.model.coef) < 1e-12)
+        True
+        """
+        return self._with(X, Y, weights, block_size, -1)
+
+    def _with(self, X, Y, weights, block_size, sign):
+        if self.kept is None:
+            raise ValueError("this fit kept no moments of its rows: fit with keep_moments=True to update it, or fit to all rows anew")
+        return self.kept.changed(self, X, Y, weights, block_size=block_size, sign=sign)
 
 
 @pytree

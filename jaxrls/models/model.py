@@ -12,9 +12,7 @@ from jaxtyping import Array, Float
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
 from jaxrls.rows.gram import gram_matmul
-from jaxrls.rows.rows import Rows
-from jaxrls.rows.sparse import as_rows, is_sparse, sparse_rows
-from jaxrls.support.checks import as_array
+from jaxrls.rows.sparse import as_rows_in
 from jaxrls.support.precision import scope, to_host
 from jaxrls.support.pytrees import pytree
 
@@ -46,11 +44,7 @@ class Model:
         """
         wide = self.coef.dtype == jnp.float64
         with scope(wide):
-            if is_sparse(X):
-                X = sparse_rows(X, self.coef.dtype)
-            elif not isinstance(X, Rows):
-                X = as_array("X", X, self.coef.dtype)
-            out = self._predict(as_rows(self.kernel, X), block_size)
+            out = self._predict(as_rows_in(self.coef.dtype, self.kernel, X), block_size)
             return to_host(out) if wide and not isinstance(self.coef, jax.Array) else out
 
     def _predict(self, rows, block_size):

@@ -18,8 +18,8 @@ SAMPLE = 512  # rows whose mean is near enough to that of all
 class Moments:
     """Σ over rows of v, v(φ − o), v(φ − o)(φ − o)ᵀ, v k(x, x), and of the labels against all of them.
 
-    `origin` o and `label_origin` lie near the means, so that taking the means out later does not cancel. Moments from the same origins add and
-    subtract.
+    `count` is the number of rows where v > 0 and `log_weight` the sum of log v over those. `origin` o and `label_origin` lie near the means,
+    so that taking the means out later does not cancel. Moments from the same origins add and subtract.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> X, y = jnp.array([[1.0], [2.0], [3.0]]), jnp.array([[1.0], [2.0], [3.0]])
@@ -29,6 +29,8 @@ class Moments:
     """
 
     weight: Float[Array, ""]
+    count: Float[Array, ""]
+    log_weight: Float[Array, ""]
     first: Float[Array, " r"]
     second: Float[Array, "r r"]
     trace: Float[Array, ""]
@@ -45,7 +47,7 @@ class Moments:
         return self._with(other, -1)
 
     def _with(self, other, sign):
-        names = ("weight", "first", "second", "trace", "label", "cross", "square")
+        names = ("weight", "count", "log_weight", "first", "second", "trace", "label", "cross", "square")
         return replace(self, **{name: getattr(self, name) + sign * getattr(other, name) for name in names})
 
     @property
@@ -113,13 +115,22 @@ def moments(
         b, y = raw - origin, y - label_origin
         half, light = (b, y) if v is None else (jnp.sqrt(v)[:, None] * b, v[:, None] * y)
         diag = features.diag(x) if left_over is None else left_over(x, raw)
-        weight, first = (jnp.asarray(x.shape[0], x.dtype), jnp.sum(b, axis=0)) if v is None else (jnp.sum(v), matmul(v, b))
-        trace = jnp.sum(diag if v is None else v * diag)
-        return weight, first, gram_panels(half), trace, jnp.sum(light, axis=0), matmul(b.T, light), jnp.sum(light * y, axis=0)
+        first, trace = (jnp.sum(b, axis=0), jnp.sum(diag)) if v is None else (matmul(v, b), jnp.sum(v * diag))
+        labels = jnp.sum(light, axis=0), matmul(b.T, light), jnp.sum(light * y, axis=0)
+        return *_weighed(v, x), first, gram_panels(half), trace, *labels
 
     hints: dict = {"temporaries": origin.shape[0], "block_size": block_size}
-    weight, first, second, trace, label, cross, square = rows.sum(block, kept, weights, Y, **hints)
-    return Moments(weight, first, from_panels(second), trace, label, cross, square, origin, label_origin)
+    *sums, second, trace, label, cross, square = rows.sum(block, kept, weights, Y, **hints)
+    weight, count, log_weight, first = sums
+    return Moments(weight, count, log_weight, first, from_panels(second), trace, label, cross, square, origin, label_origin)
+
+
+def _weighed(v, x):
+    """Σv, the number of rows where v > 0, and Σ log v over those."""
+    if v is None:
+        n = jnp.asarray(x.shape[0], x.dtype)
+        return n, n, jnp.zeros_like(n)
+    return jnp.sum(v), jnp.sum(v > 0).astype(v.dtype), jnp.sum(jnp.log(jnp.where(v > 0, v, 1)))
 
 
 def cross_moments(rows: Rows, Y: Float[Array, "n t"], weights: Float[Array, " n"] | None, centre: Float[Array, " r"]):

@@ -147,6 +147,15 @@ def _coordinates(X):
     return data[stored], indices[stored, 0].astype(np.int32), indices[stored, 1].astype(np.int32)
 
 
+def as_rows_in(dtype, kernel: Kernel, X) -> Rows:
+    """The same in a dtype, that of a model; a source of rows as it is."""
+    if is_sparse(X):
+        X = sparse_rows(X, dtype)
+    elif not isinstance(X, Rows):
+        X = as_array("X", X, dtype)
+    return as_rows(kernel, X)
+
+
 def as_rows(kernel: Kernel, X, name: str = "X") -> Rows:
     """X at the door: an array of inputs, or of kernel values where the kernel is a matrix, a sparse matrix, or a source of rows."""
     if isinstance(X, Rows):

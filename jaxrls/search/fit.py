@@ -1,7 +1,6 @@
 """The one call: factor, sweep λ, choose, and leave a model."""
 
 import inspect
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -20,17 +19,17 @@ from jaxrls.factors.contract import Coefficients, Solution
 from jaxrls.factors.iterative import Iteration
 from jaxrls.factors.landmarks import ridge_effect
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.linalg.conjugate import CONVERGED, REASONS, Run
 from jaxrls.models.fitted import Fit
 from jaxrls.search.estimate import of_problem
-from jaxrls.search.grid import lambda_grid
+from jaxrls.search.grid import choose_lam, lambda_grid
+from jaxrls.search.inspection import inspect_fit
+from jaxrls.search.kept import Kept
 from jaxrls.search.lam_search import search, search_below
 from jaxrls.search.problem import Problem, check_refinable
 from jaxrls.search.rank import grow
 from jaxrls.support.checks import as_array, check_lams, is_concrete
 from jaxrls.support.precision import in_precision_of, scope, to_host
 
-LARGEST_EFFECT = 0.01  # of a ridge on predictions, beside the error, that goes without a word
 NEAR = 5  # times the floor of a spectrum: from there on its errors are right to 1 %
 
 
@@ -56,6 +55,8 @@ def fit(
     block_size: int | None = None,
     progress: bool = False,
     refine: bool = False,
+    keep_moments: bool = False,
+    keep_variance: bool = False,
 ) -> Fit:
     """Fit regularized least squares with the best λ of a grid, by exact leave-one-out, for the price of one factorization.
 
@@ -74,6 +75,8 @@ def fit(
     `route`, `iteration` and `block_size` as in `factorize`. `progress` shows a bar while landmarks are chosen (needs tqdm). `refine` makes the model, what it
     leaves out and `error` those of float64, as NumPy arrays, from Cholesky factors in float32 and products in float64, on all of K: at the λ chosen in the
     precision of X, or at all that `lams` names or searches, however small. `run` says how near to the identity every step came.
+    `keep_moments` keeps the sums that a fit on explicit features or landmarks is made of, r² numbers, to `update` it with further rows or `forget` some.
+    `keep_variance` keeps what `predict(X, return_std=True)` and `posterior` take at the chosen λ: n² numbers for K of all rows, else r².
 
     **Returns** a `Fit`; float64 NumPy input is computed in float64 and comes back as NumPy arrays. **Cost** one
     factorization, O(n³) or O(n r²), and O(n r L t); where `lams` names one value, or up to five for thousands of rows, a Cholesky factor of
@@ -94,6 +97,7 @@ def fit(
     auto = isinstance(landmarks, str) and landmarks == "auto"
     named = {"criterion": criterion, "loss": loss, "groups": groups, "validation": validation}
     options = {"weights": weights, "intercept": intercept, "block_size": block_size, "iteration": iteration, "progress": progress, **named}
+    options |= {"keep_moments": keep_moments, "keep_variance": keep_variance}
     raw = Problem.of(kernel, X, Y, landmarks=None if auto else landmarks, **options)
     problem, named_lams = raw.check(), lams
     if isinstance(lams, str) and lams != "search":
@@ -107,8 +111,11 @@ def fit(
         raise ValueError(f"tol must be a number above 0, the largest relative change of the coefficients, and is {tol!r}")
     if route in ("cholesky", "iterative", "refined") and lams is None:
         raise ValueError(f"route={route!r} has no spectrum to make a grid of λ from: give lams=, numbers or 'search'")
-    if auto and route is not None:
-        raise ValueError(f"landmarks='auto' chooses the route, and route is {route!r}: leave one of them out")
+    if auto and (route is not None or keep_moments):
+        found = "keep_moments=True" if route is None else f"route is {route!r}"
+        raise ValueError(f"landmarks='auto' chooses the route, and {found}: leave one of them out")
+    if keep_variance and per_target:
+        raise ValueError("keep_variance=True is for one λ, and per_target=True chooses one for each target: leave one of them out")
     if refine:
         check_refinable(raw, landmarks, route)
     if refine and lams is not None:
@@ -124,8 +131,10 @@ def fit(
         if is_concrete(result) and result.trace_residual is not None:
             result = replace(result, certificate=_words(result, tol))
     result = _in_units_of_labels(result, problem, unit)
+    if keep_moments:
+        result = replace(result, kept=Kept.of(problem, result.kept, unit, lams=lams, num=num, per_target=per_target))
     if is_concrete(result):
-        _inspect(result, lams is None or isinstance(lams, str))
+        inspect_fit(result, lams is None or isinstance(lams, str))
     if not refine:
         return result
     return replace(_in_float64(raw, partial(_refined, lam=np.asarray(result.lam)), False), lams=result.lams, errors=result.errors)
@@ -137,7 +146,7 @@ def _in_float64(raw: Problem, make: Callable, default_grid: bool) -> Fit:
     with scope(True):
         problem, unit = raw.astype(jnp.float64).check().in_units()
         result = _in_units_of_labels(make(problem), problem, unit)
-        _inspect(result, default_grid)
+        inspect_fit(result, default_grid)
         return result if everywhere else to_host(result)
 
 
@@ -160,7 +169,10 @@ def _in_units_of_labels(fit: Fit, problem: Problem, unit) -> Fit:
     model = replace(fit.model, coef=fit.model.coef * unit, intercept=fit.model.intercept * unit)
     errors, error = (jnp.asarray(problem.out_of_units(part, unit)) for part in (fit.errors, fit.error))
     sure = None if fit.loo_standard_error is None else jnp.asarray(problem.out_of_units(fit.loo_standard_error, unit))
-    return replace(fit, model=model, loo_residuals=fit.loo_residuals * unit, errors=errors, error=error, loo_standard_error=sure)
+    of_labels = None if fit.sure is None else fit.sure.in_units(unit)
+    return replace(
+        fit, sure=of_labels, model=model, loo_residuals=fit.loo_residuals * unit, errors=errors, error=error, loo_standard_error=sure
+    )
 
 
 def _best(problem: Problem, *, lams, num: int, per_target: bool, route: str | None) -> Fit:
@@ -169,7 +181,7 @@ def _best(problem: Problem, *, lams, num: int, per_target: bool, route: str | No
     jitted: Any = (lambda fn: fn) if problem.traceable else inspect.unwrap
     in_memory = is_concrete(rows) and rows.in_memory
     count = 1 if isinstance(lams, str) else SEARCHED if lams is None else len(lams)
-    plain = in_memory and route is None and not per_target
+    plain = in_memory and route is None and not per_target and not problem.keep_moments
     suits = plain and _suits_cholesky(problem, lams, count)
     searched = isinstance(lams, str) or lams is None and suits
     taken = "cholesky" if searched and suits else route
@@ -211,10 +223,11 @@ def _continued(fit: Fit, problem: Problem, jitted: Callable) -> Fit:
     if not float(solution.factor.precision_floor()) < floor:
         return fit
     first = int(np.searchsorted(lams, NEAR * floor))
-    found = search_below(problem, solution, fit.lams[first : first + 2], fit.errors[first : first + 2])
-    table = jnp.concatenate([found.lams, fit.lams[first:]]), jnp.concatenate([found.errors, fit.errors[first:]])
+    above = jnp.asarray(fit.lams)[first:], jnp.asarray(fit.errors)[first:]
+    found = search_below(problem, solution, *(part[:2] for part in above))
     words = f"a grid down to {lams[first]:.3g}, {NEAR} times the precision of its spectrum, and below it {found.words}"
-    return replace(jitted(_concluded)(problem, solution, *table, *_choose(*table, False)), search=words)
+    table = jnp.concatenate([found.lams, above[0]]), jnp.concatenate([found.errors, above[1]])
+    return replace(jitted(_concluded)(problem, solution, *table, *choose_lam(*table, per_target=False)), search=words)
 
 
 @partial(jax.jit, static_argnames=("num", "per_target", "route"))
@@ -223,7 +236,7 @@ def _fit(problem: Problem, lams, *, num: int, per_target: bool, route: str | Non
     solution = problem.solution(route)
     lams = lambda_grid(solution.factor, num) if lams is None else lams
     errors = problem.errors(solution, lams)
-    return _conclude(problem, solution, lams, errors, *_choose(lams, errors, per_target))
+    return _conclude(problem, solution, lams, errors, *choose_lam(lams, errors, per_target))
 
 
 @partial(jax.jit, static_argnames="route")
@@ -247,21 +260,15 @@ def _conclude(problem: Problem, solution: Solution, lams, errors, lam, error) ->
     sure = None
     if left.error is not None and problem.criterion.smooth:  # the slope of a step says nothing
         sure = (jnp.mean(left.error) if error.ndim == 0 else left.error[0]) / factor.weights.total
-    more = {"num_landmarks": num_landmarks, "run": left.run, "loo_standard_error": sure}
+    of_labels = None
+    if problem.keep_variance:
+        single = left.residuals if problem.criterion.groups is None else solution.residuals(at)
+        of_labels = problem.sure(solution, lam, Coefficients(*(part[0] for part in left.coefficients)), single[0])
+    more = {"num_landmarks": num_landmarks, "run": left.run, "loo_standard_error": sure, "kept": solution.summed, "sure": of_labels}
     if report.ridge is not None:
         diag = problem.kernel.diag(factor.points)
         more["ridge_effect"] = ridge_effect(report.ridge, diag, left.coefficients.coef[0], at[0], left.residuals[0], factor.weights.array)
     return Fit(model, lams, errors, lam, error, drop(left.residuals[0]), left.dof.reshape(lam.shape), *how, **more)
-
-
-def _choose(lams, errors, per_target):
-    """The λ of the smallest error, the larger of equals: shared, by the mean over targets, or one per target."""
-    if errors.ndim == 2 and not per_target:
-        errors = jnp.mean(errors, axis=1)
-    if len(lams) == 1:  # nothing to choose: what was made for the errors serves the model too
-        return jnp.broadcast_to(lams[0], errors.shape[1:]), errors[0]
-    smallest = jnp.min(errors, axis=0)
-    return jnp.max(jnp.where(errors <= smallest, lams.reshape(-1, *[1] * smallest.ndim), 0), axis=0), smallest
 
 
 def _words(result: Fit, tol: float) -> str:
@@ -269,50 +276,3 @@ def _words(result: Fit, tol: float) -> str:
     trace, chosen = float(np.asarray(result.trace_residual)), float(np.min(result.lam))
     held = f"the chosen λ = {chosen:.3g} is {'' if chosen >= trace / tol else 'not '}among them"
     return f"{certificate_words(trace, result.num_landmarks, tol)}; {held}"
-
-
-def _inspect(fit: Fit, default_grid: bool) -> None:
-    """Say what a user would want to know before trusting the numbers."""
-    lams, errors, chosen = np.asarray(fit.lams), np.asarray(fit.errors), np.asarray(fit.lam)
-    stopped = "" if fit.run is None else _stopped(fit.run, fit.num_landmarks)
-    if not np.isfinite(errors).all():
-        why = stopped or ("the factorization broke down; use float64 (NumPy float64 input), a larger smallest λ, or a smaller kernel width")
-        raise ValueError(f"the {fit.criterion} error is not finite at {int((~np.isfinite(errors)).sum())} of {errors.size} λ: {why}")
-    if float(fit.indefinite) > 100 * len(fit.loo_residuals) * np.finfo(errors.dtype).eps:
-        _warn(
-            f"the kernel matrix is not positive semidefinite: its most negative eigenvalue, {float(fit.indefinite):.2g} of the largest, was set to 0"
-        )
-    if stopped:
-        _warn(stopped)
-    if fit.ridge_effect is not None and float(fit.ridge_effect) > LARGEST_EFFECT:
-        _warn(
-            f"the {fit.num_landmarks} landmarks nearly depend, and the ridge that rounding asks of them may move predictions by "
-            f"{100 * float(fit.ridge_effect):.2g} % of the error: take fewer landmarks" + ", or float64" * (errors.dtype == np.float32)
-        )
-    known = lams[lams >= 0.99 * float(fit.floor)]
-    # Errors below the floor matter where they were chosen, or where they may have hidden a better λ next to the chosen one.
-    if len(known) < len(lams) and (len(known) == 0 or bool((chosen <= known.min()).any())):
-        _warn(
-            f"λ below {float(fit.floor):.2g} is below the precision of the factor, and the grid goes down to {lams.min():.2g}: drop those, or use float64"
-        )
-    low, high = bool((chosen <= lams.min(axis=0)).any()), bool((chosen >= lams.max(axis=0)).any())
-    unregularised = default_grid and lams.min() > 2 * float(fit.floor)  # below the grid's low end the fit no longer changes
-    if len(lams) > 1 and (high or low and not unregularised):
-        edge, remedy = ("smallest", "pass lams= that reach smaller values") if low else ("largest", "pass lams= that reach larger values")
-        if low and default_grid and lams.min() <= 1.01 * float(fit.floor):
-            remedy = "below it is rounding, so use float64"
-        _warn(f"the chosen λ, {lams.min() if low else lams.max():.3g}, is the {edge} of the grid: {remedy}, or change the kernel")
-
-
-def _stopped(run: Run, num_landmarks: int) -> str:
-    """Why the column that is furthest from its solution stopped, and what to do; empty where all came to the tolerance."""
-    residuals, reasons = np.asarray(run.residuals), np.asarray(run.reason)
-    if (reasons == CONVERGED).all():
-        return ""
-    worst = int(np.argmax(np.where(reasons == CONVERGED, -np.inf, np.where(np.isnan(residuals), np.inf, residuals))))
-    remedy = "more landmarks, a larger λ, or float64" if num_landmarks else "a larger λ"
-    return f"the iteration stopped at a residual of {residuals[worst]:.2g}: {REASONS[reasons[worst]]}: take {remedy}"
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, UserWarning, stacklevel=5)

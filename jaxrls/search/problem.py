@@ -20,8 +20,9 @@ from jaxrls.factors.iterative import Iteration
 from jaxrls.factors.landmarks import Landmarks, as_landmarks, check_evaluable, without_trace
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.linalg.products import power_of_two
+from jaxrls.linalg.products import matmul, power_of_two, safe_sqrt
 from jaxrls.models.model import Model
+from jaxrls.models.posterior import Sure, by_evidence
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import as_rows
 from jaxrls.search.landmarks import landmarks as choose_landmarks
@@ -50,6 +51,8 @@ class Problem:
     intercept: bool = static()
     block_size: int | None = static()
     iteration: Iteration | None = None
+    keep_moments: bool = static(default=False)
+    keep_variance: bool = static(default=False)
 
     @classmethod
     def of(
@@ -68,6 +71,8 @@ class Problem:
         block_size: int | None = None,
         iteration: Iteration | None = None,
         progress: bool = False,
+        keep_moments: bool = False,
+        keep_variance: bool = False,
     ) -> "Problem":
         """A problem from what a caller gives, shapes checked; arguments as in `fit`."""
         check_kernel(kernel)
@@ -77,7 +82,7 @@ class Problem:
         measured = as_criterion(criterion, loss, groups, validation, rows, Y)
         weights = Weights.of_rows(weights, rows)
         chosen = resolve_landmarks(kernel, rows, landmarks, weights, progress)
-        return cls(kernel, rows, Y, weights, measured, chosen, intercept, block_size, iteration)
+        return cls(kernel, rows, Y, weights, measured, chosen, intercept, block_size, iteration, keep_moments, keep_variance)
 
     def check(self) -> "Problem":
         """Itself, after every check that needs values, with Python floats in the kernel as arrays: a given and a tuned width share a program."""
@@ -86,9 +91,7 @@ class Problem:
         self.criterion.check(self.kernel)
         if self.landmarks is not None:
             self.kernel.check(self.landmarks.points)
-        check_finite("Y", Y)
-        if is_concrete(Y) and np.abs(np.asarray(Y)).max() > (float(np.finfo(Y.dtype).max) / len(Y)) ** 0.5:
-            raise ValueError(f"Y holds {np.abs(np.asarray(Y)).max():.3g}, and sums of squares overflow {Y.dtype}: divide Y by a scale")
+        check_range(Y)
         used = len(Y) if v is None or not is_concrete(v) else int(np.count_nonzero(np.asarray(v) > 0))
         if self.intercept and used < 2:
             raise ValueError(
@@ -125,12 +128,8 @@ class Problem:
         return replace(self, Y=self.Y / unit, criterion=self.criterion.in_units(unit)), unit
 
     def out_of_units(self, error, unit):
-        """An error of the problem in units as one of this problem: on the host where it is known, as devices round the smallest numbers to 0."""
-        degree = self.criterion.degree or 0
-        if is_concrete(error, unit):
-            with np.errstate(over="ignore"):
-                return (np.asarray(error, np.float64) * float(unit) ** degree).astype(error.dtype)
-        return error * unit**degree
+        """An error of the problem in units as one of this problem."""
+        return out_of_units(self.criterion, error, unit)
 
     @property
     def traceable(self) -> bool:
@@ -141,7 +140,7 @@ class Problem:
         """The factor with the labels: the one hard step."""
         labels = Labels.of(self.Y, self.weights, self.intercept)
         options: dict = {"landmarks": self.landmarks, "route": route, "block_size": self.block_size}
-        options["iteration"] = self.iteration
+        options |= {"iteration": self.iteration, "keep_moments": self.keep_moments}
         return solve(self.kernel, self.rows, labels, self.weights, self.intercept, **options)
 
     def errors(self, solution: Solution, lams) -> Float[Array, "L *t"]:
@@ -159,6 +158,15 @@ class Problem:
         if not self.intercept or self.weights.values is None:
             return error
         return jnp.where(self.weights.count > 1, error, jnp.nan)  # what `check` refuses where values are known
+
+    def sure(self, solution: Solution, lam, found: Coefficients, left_out) -> Sure:
+        """What variances at one λ take, with its coefficients and what is left out of it."""
+        factor, drop, weights = solution.factor, solution.labels.drop_axis, self.weights
+        if not self.kernel.evaluable:
+            raise ValueError(f"keep_variance=True needs k(x, x) of new rows, which {type(self.kernel).__name__} cannot tell")
+        fitted = self.rows.map(lambda x: matmul(factor.expansion.design(self.kernel, x), found.coef), block_size=self.block_size)
+        squares = weights.sum(left_out * (solution.labels.Y - fitted - found.intercept)) / lam / weights.count
+        return Sure(factor.spread(lam), lam, drop(by_evidence(solution, lam)), drop(safe_sqrt(squares)))
 
     def model(self, solution: Solution, found: Coefficients) -> Model:
         """The smallest model of coefficients at one λ."""
@@ -191,6 +199,22 @@ def resolve_landmarks(kernel: Kernel, rows: Rows, landmarks, weights: Weights, p
     v = weights.values if drawn is None or weights.values is None else weights.values[drawn]
     chosen = choose_landmarks(kernel, X, int(landmarks), key=jax.random.key(0), weights=v, progress=progress)
     return chosen if drawn is None else without_trace(replace(chosen, indices=jnp.asarray(drawn, jnp.int32)[chosen.indices]))
+
+
+def out_of_units(criterion: Criterion, error, unit):
+    """An error of labels in units as one of labels: on the host where it is known, as devices round the smallest numbers to 0."""
+    degree = criterion.degree or 0
+    if is_concrete(error, unit):
+        with np.errstate(over="ignore"):
+            return (np.asarray(error, np.float64) * float(unit) ** degree).astype(error.dtype)
+    return error * unit**degree
+
+
+def check_range(Y) -> None:
+    """Raise for labels that are not finite, or whose sums of squares would not be, where values are known."""
+    check_finite("Y", Y)
+    if is_concrete(Y) and np.abs(np.asarray(Y)).max() > (float(np.finfo(Y.dtype).max) / len(Y)) ** 0.5:
+        raise ValueError(f"Y holds {np.abs(np.asarray(Y)).max():.3g}, and sums of squares overflow {Y.dtype}: divide Y by a scale")
 
 
 def labels_of(rows: Rows, Y) -> Any:

@@ -21,6 +21,8 @@ def _host(values):
 
 def plot_errors(fit, ax=None):
     """The criterion over λ, one line per target up to eight or their mean, and the chosen λ with its effective degrees of freedom."""
+    if fit.errors is None:
+        raise ValueError("there are no errors over λ to plot: the rows were changed, and only moments of them are kept")
     ax = _new_axes() if ax is None else ax
     order = np.argsort(_host(fit.lams))
     lams, errors = _host(fit.lams)[order], _host(fit.errors)[order].reshape(len(order), -1)
@@ -47,6 +49,8 @@ def plot_errors(fit, ax=None):
 
 def plot_left_out(fit, Y, ax=None):
     """Every label against its prediction by a fit to all other rows, and the line where they agree."""
+    if fit.loo_residuals is None:
+        raise ValueError("there are no residuals of rows left out to plot: the rows were changed, and only moments of them are kept")
     ax = _new_axes() if ax is None else ax
     Y, residuals = _host(Y), _host(fit.loo_residuals)
     if Y.shape != residuals.shape:

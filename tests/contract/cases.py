@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
 from support import EPS, array, wide
@@ -157,6 +158,29 @@ def of_iterative():
     return replace(of_gaussian(IterativeGram, {}), maker=make, lacks=lacks)
 
 
+class Moved(Case):
+    """Moments alone: of the first rows, of further ones, and without some that were among them."""
+
+    def solution(self, X, Y, weights, intercept):
+        """With the rows and labels in between not those of the problem, and given up again."""
+        weights = None if weights is None else rls.Weights.of(weights, N, X.dtype)
+        part = lambda rows: (X[rows], Y[rows], None if weights is None else weights.values[rows])  # noqa: E731
+        other = (1 - X[:4], 2 - Y[:4], None if weights is None else weights.values[:4] + 1)
+        first = [jnp.concatenate(both) if both[0] is not None else None for both in zip(part(slice(9)), other, strict=True)]
+        named: dict = {**self.options, "intercept": intercept, "keep_moments": True}
+        summed = rls.Problem.of(self.kernel, *first[:2], weights=first[2], **named).solution().summed
+        for sign, (x, y, v) in ((1, part(slice(9, None))), (-1, other)):
+            rows = rls.DenseRows(x)
+            summed = summed.changed(summed.moments_of(rows, y, rls.Weights.of(v, len(x), x.dtype)), sign)
+        return summed.solution(False)
+
+
+def moved(case):
+    """The same problem by `Moved`, which reads no row again."""
+    lacks = ("loo", "kfold", "residuals", "given")
+    return Moved(**{**vars(case), "lacks": lacks})
+
+
 def subset(**options):
     return lambda kernel, X, **named: rls.factor_subset(kernel, X, LANDMARKS, **named, **options)
 
@@ -183,6 +207,8 @@ FACTORS = {
     "landmarks not kept": of_landmarks(Spectrum, {}, maker=subset(keep=False), combinations=FEW),
     "landmarks that stay": of_landmarks(Spectrum, {}, leaves=False, maker=subset(drop=False), combinations=FEW),
     "points": of_landmarks(Spectrum, {}, POINTS),
+    "moments": moved(of_linear(Spectrum, 4, {})),
+    "moments on landmarks": moved(of_landmarks(Spectrum, {}, POINTS)),
     "cholesky gram": of_gaussian(CholeskyGram, CHOLESKY),
     "cholesky features": of_linear(CholeskyFeatures, 4, CHOLESKY),
     "cholesky landmarks": of_landmarks(CholeskyFeatures, CHOLESKY),

@@ -1,0 +1,160 @@
+"""How sure a fit is: the posterior covariance of f + b at new rows, at one λ, in units in which the kernel is the prior's covariance.
+
+With f ~ N(0, k), labels of noise λ/v and a flat prior on the intercept b, the weighted mean of labels tells b + f(m), m the mean of the rows, to λ/Σv, and
+the rest tells f − f(m), whose covariance is that of the kernel centred about m, k_c:
+
+    dual      cov = k_c(x, x') − k_c(x, X) √v (C√v K √vC + λI)⁻¹ √v k_c(X, x') + λ/Σv,
+    primal    cov = λ φ_c(x)ᵀ (Φ_cᵀΦ_c + λI)⁻¹ φ_c(x') + λ/Σv,
+
+without the last term, and nothing centred, where there is no intercept. The primal form, a sum of squares, loses no digit, however many rows there
+are. On landmarks f is what they span, and what they leave over of the prior, k − k̂, is added where it is asked for: the rows tell nothing of it.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxrls.factors.expansion import Expansion
+from jaxrls.kernels.kernel import Kernel
+from jaxrls.linalg.inverses import triangular_inverse
+from jaxrls.linalg.products import matmul
+from jaxrls.rows.gram import gram
+from jaxrls.support.pytrees import pytree
+
+
+class Spread(ABC):
+    """The posterior covariance of f + b at one λ: of rows with each other, or the variance of each.
+
+    New rows are seen as u = design · half − middle, and `constant` is what an intercept adds.
+    """
+
+    expansion: Expansion
+    half: Float[Array, "q r"]
+    middle: Float[Array, " r"]
+    constant: Float[Array, ""]
+
+    def seen(self, design: Float[Array, "m q"]) -> Float[Array, "m r"]:
+        """u of new rows."""
+        return matmul(design, self.half) - self.middle
+
+    @abstractmethod
+    def variance(self, kernel: Kernel, X: Float[Array, "m d"], corrected: bool = True) -> Float[Array, " m"]:
+        """Of every row; on landmarks with what they leave over of k(x, x), or without."""
+
+    @abstractmethod
+    def covariance(self, kernel: Kernel, X: Float[Array, "m d"], corrected: bool = True) -> Float[Array, "m m"]:
+        """Of all rows with each other."""
+
+
+@pytree
+class PrimalSpread(Spread):
+    """uuᵀ + constant, and on landmarks k − φφᵀ with φ = design · whiten."""
+
+    expansion: Expansion
+    half: Float[Array, "q r"]
+    middle: Float[Array, " r"]
+    constant: Float[Array, ""]
+    whiten: Float[Array, "q q"] | None = None
+
+    def variance(self, kernel, X, corrected=True):
+        """Σ u²."""
+        design = self.expansion.design(kernel, X)
+        found = jnp.sum(self.seen(design) ** 2, axis=1) + self.constant
+        if self.whiten is None or not corrected:
+            return found
+        return found + jnp.maximum(kernel.diag(X) - jnp.sum(matmul(design, self.whiten) ** 2, axis=1), 0)
+
+    def covariance(self, kernel, X, corrected=True):
+        """uuᵀ."""
+        design = self.expansion.design(kernel, X)
+        u = self.seen(design)
+        found = matmul(u, u.T) + self.constant
+        if self.whiten is None or not corrected:
+            return found
+        phi = matmul(design, self.whiten)
+        return found + gram(kernel, X) - matmul(phi, phi.T)
+
+
+@pytree
+class DualSpread(Spread):
+    """k_c − uuᵀ + constant."""
+
+    expansion: Expansion
+    half: Float[Array, "q r"]
+    middle: Float[Array, " r"]
+    constant: Float[Array, ""]
+    share: Float[Array, " n"] | None  # v/Σv, None without an intercept
+    level: Float[Array, ""] | None  # k(m, m)
+    centre: Any = None  # φ of m, where there are explicit features in place of rows
+
+    def _centred(self, kernel, X):
+        """φ_c of explicit features, or None."""
+        centre = self.expansion.centre(kernel, self.share) if self.centre is None and self.share is not None else self.centre
+        return None if centre is None else kernel.features(X) - centre
+
+    def variance(self, kernel, X, corrected=True):
+        """k_c(x, x) − |u|²."""
+        phi, design = self._centred(kernel, X), self.expansion.design(kernel, X)
+        if phi is not None:
+            own = jnp.sum(phi**2, axis=1)
+        else:
+            own = kernel.diag(X)
+            own = own if self.share is None else own - 2 * matmul(design, self.share) + self.level
+        return jnp.maximum(own - jnp.sum(self.seen(design) ** 2, axis=1), 0) + self.constant
+
+    def covariance(self, kernel, X, corrected=True):
+        """k_c − uuᵀ."""
+        phi, design = self._centred(kernel, X), self.expansion.design(kernel, X)
+        if phi is not None:
+            own = matmul(phi, phi.T)
+        else:
+            own = gram(kernel, X)
+            if self.share is not None:
+                mean = matmul(design, self.share)
+                own = own - mean[:, None] - mean[None, :] + self.level
+        u = self.seen(design)
+        return own - matmul(u, u.T) + self.constant
+
+
+def spectral_spread(f: Any, lam: Float[Array, ""]) -> Spread:
+    """That of a `Spectrum`: dual, on landmarks, or on features, by the Cholesky factor of their r×r covariance, or of few rows by the basis."""
+    constant, kept = lam / f.weights.total * int(f.intercept), 1 / jnp.sqrt(f.s + lam)
+    if f.basis is None:
+        v = f.weights.array
+        share = v / f.weights.total if f.intercept else None
+        half = f.dual_basis()
+        return DualSpread(f.expansion, half * kept, f.shift * kept, constant, share, f.level)
+    if f.expansion.points is not None:
+        whiten, scale = f.basis / jnp.sqrt(f.s), jnp.sqrt(lam) * kept
+        return PrimalSpread(f.expansion, whiten * scale, f.shift / jnp.sqrt(f.s) * scale, constant, whiten)
+    q, r = f.basis.shape
+    centre = jnp.zeros(q, f.dtype) if f.middle is None else f.middle
+    if q > r:
+        return DualSpread(f.expansion, f.basis * kept, f.shift * kept, constant, None, None, centre)
+    return features_spread(f.expansion, matmul(f.basis, f.basis.T), centre, lam, constant)
+
+
+def features_spread(expansion: Expansion, second, centre, lam, constant, back=None) -> Spread:
+    """That of features whose centred second moments are given, φ = design · `back`."""
+    A = jnp.linalg.cholesky(second + lam * jnp.eye(second.shape[0], dtype=second.dtype))
+    half = jnp.sqrt(lam) * triangular_inverse(A).T
+    return PrimalSpread(expansion, half if back is None else matmul(back, half), matmul(centre, half), constant, back)
+
+
+def matrix_spread(f: Any, lam: Float[Array, ""]) -> Spread:
+    """That of all of K, by its Cholesky factor."""
+    K, mean, weights, h = f.K, jnp.zeros(f.n, f.dtype), f.weights, f.weights.direction
+    share = level = None
+    if f.intercept:
+        share = weights.array / weights.total
+        level = matmul(share, matmul(K, share))
+        K, mean, _ = weights.centre_both(K)
+        mean = mean if f.lift is None else mean + f.lift
+    L = jnp.linalg.cholesky(weights.scale_both(K) + lam * jnp.eye(f.n, dtype=f.dtype))
+    half = triangular_inverse(L).T
+    if f.intercept:
+        half = half - h[:, None] * matmul(h, half)[None, :]
+    half = weights.scale(half)
+    return DualSpread(f.expansion, half, matmul(mean, half), lam / weights.total * int(f.intercept), share, level)

@@ -1,0 +1,187 @@
+"""Rows that are gone, and what stays of them: moments, to which further rows add and from which some can be taken off again.
+
+From moments about one origin follows all but what is left out: spectrum, coefficients, GCV and evidence, the last two by a difference, as
+‖√v(y − ŷ)‖² = ‖√v y‖² − ‖z‖² outside of what the features span. Rounding stays at the level of the largest sums that there were, and so does what is said
+of it: taking off most of a sum leaves few of its digits.
+"""
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from jaxrls.factors.spectrum import SpectralSolution, Spectrum, features_spectrum, solve_features
+from jaxrls.factors.weights import Labels, Weights
+from jaxrls.kernels.inner import Linear
+from jaxrls.kernels.kernel import Kernel
+from jaxrls.linalg.decompositions import rounding
+from jaxrls.linalg.products import matmul
+from jaxrls.rows.moments import Moments, moments, near_mean
+from jaxrls.rows.rows import Rows
+from jaxrls.support.pytrees import pytree, static
+
+# Up to so many times what is left, what was taken off costs no digit that is worth a word.
+MODEST = 10
+# So many units of rounding may be all there is of a difference.
+HIDDEN = 100
+
+
+@pytree
+class Gone(Rows):
+    """Rows of which nothing but moments is left."""
+
+    traceable: ClassVar[bool] = True
+
+    def sum(self, fn, *columns, temporaries=0, block_size=None):
+        """Not any more."""
+        raise ValueError("this needs the rows again, of which only moments were kept: fit to all of them anew")
+
+    map = sum
+
+
+@pytree
+class SummedWeights(Weights):
+    """The weights of rows that are gone, by what they sum to."""
+
+    sums: tuple[Any, Any, Any]
+
+    @property
+    def total(self):
+        """Σᵢ vᵢ."""
+        return self.sums[0]
+
+    @property
+    def count(self):
+        """The number of rows of positive weight."""
+        return self.sums[1]
+
+    @property
+    def log_product(self):
+        """Σ log v over those."""
+        return self.sums[2]
+
+
+@pytree
+class SummedSolution(SpectralSolution):
+    """A spectrum with labels, of rows that are gone."""
+
+    outside: Float[Array, " t"] = None  # type: ignore[assignment]
+
+    def about_the_fit(self, lams):
+        """z, and ‖(C − UUᵀ) √v y‖² as a difference."""
+        return self.z, self.outside
+
+
+@pytree
+class PlainFeatures:
+    """A kernel's explicit features, of which moments are taken as they are."""
+
+    kernel: Kernel
+
+    def check_width(self, d: int, r: int) -> None:
+        """Raise unless rows of d columns have r features."""
+        found = self.kernel.num_features(d, jnp.result_type(float))
+        if found != r:
+            raise ValueError(f"X must have the columns that were fitted, and has {d}, which gives {found} features in place of {r}")
+
+    def moments(self, rows: Rows, Y, v, **options) -> Moments:
+        """The moments of φ."""
+        return moments(rows.features(self.kernel), Linear(), Y, v, **options)
+
+    def spectrum(self, rows: Rows, sums: Moments, weights: Weights, intercept: bool) -> Spectrum:
+        """That of moments of φ."""
+        return features_spectrum(rows, sums, weights, intercept)
+
+
+@pytree
+class Summed:
+    """Moments about the origins of the first rows, of what they are, and the largest that they have been.
+
+    `of` has `moments(rows, Y, weights, origin=, label_origin=)` and `spectrum(rows, moments, weights, intercept)`.
+    """
+
+    of: Any
+    moments: Moments
+    past: tuple[Any, Any, Any]  # the largest Σv, diagonal of the second moments, and squares of labels
+    intercept: bool = static()
+
+    @classmethod
+    def of_fit(cls, of, sums: Moments, intercept: bool) -> "Summed":
+        """With nothing behind it."""
+        return cls(of, sums, _sizes(sums), intercept)
+
+    def changed(self, more: Moments, sign: int) -> "Summed":
+        """With those of other rows added, or taken off."""
+        total = self.moments + more if sign > 0 else self.moments - more
+        past = jax.tree.map(jnp.maximum, self.past, _sizes(total))
+        return replace(self, moments=total, past=past)
+
+    def moments_of(self, rows: Rows, Y, weights: Weights, block_size: int | None = None) -> Moments:
+        """Those of other rows, about the same origins."""
+        m = self.moments
+        return self.of.moments(rows, Y, weights.values, origin=m.origin, label_origin=m.label_origin, block_size=block_size)
+
+    def solution(self, flat: bool) -> SummedSolution:
+        """The solution, of which nothing can be asked that needs rows; its floor counts what rounding has left of larger sums."""
+        sums, centred = self.moments, self.moments.centred(self.intercept)
+        dtype, t = sums.second.dtype, sums.cross.shape[1]
+        weights = SummedWeights(None, 0, dtype, (sums.weight, sums.count, sums.log_weight))
+        factor = self.of.spectrum(Gone(), sums, weights, self.intercept)
+        before = jnp.where(self.past[1] > MODEST * jnp.diagonal(sums.second), self.past[1], 0)
+        level = jnp.max(matmul(before, factor.rotation**2) * factor.s)
+        floor = jnp.maximum(factor.said.floor, 2 * rounding(len(factor.s), level[None]))
+        factor = replace(factor, said=replace(factor.said, floor=floor))
+        none = jnp.zeros((0, t), dtype)
+        labels = Labels(none, centred.label_origin if self.intercept else jnp.zeros(t, dtype), none, flat)
+        z = matmul(factor.rotation.T, centred.cross)
+        outside = jnp.maximum(centred.square - jnp.sum(z**2, axis=0), 0)
+        return SummedSolution(factor, labels, z, none, None, outside)
+
+    def lost(self, lam) -> Float[Array, ""]:
+        """By how much rounding is larger than that of a fit to the rows that are left, at the smallest λ; 1/eps where it hides what is left."""
+        m, (_, diagonal, squares) = self.moments, self.past
+        now = jnp.sum(jnp.diagonal(m.centred(self.intercept).second)) + jnp.min(lam)
+        # Labels about 0, as their mean is told too. Coefficients are linear in them, so that it is their length that counts.
+        labels = m.square + 2 * m.label_origin * m.label + m.weight * m.label_origin**2
+        return jnp.maximum(_ratio(jnp.sum(diagonal), now), jnp.max(jnp.sqrt(_ratio(squares, labels, 2)), initial=0))
+
+    def possible(self) -> Bool[Array, ""]:
+        """Whether there may be rows that sum to this: weight is left, and no square is negative, whatever the direction, beyond rounding.
+
+        By a Cholesky factor of the moments of (1, φ, y) for each target, in units of the largest that they have been.
+        """
+        m, (weight, diagonal, squares) = self.moments, self.past
+        units = 1 / jnp.sqrt(jnp.concatenate([weight[None], jnp.where(diagonal > 0, diagonal, 1)]))
+        corner = jnp.block([[m.weight[None, None], m.first[None, :]], [m.first[:, None], m.second]])
+        beside = jnp.concatenate([m.label[None], m.cross]) * units[:, None] / jnp.sqrt(jnp.where(squares > 0, squares, 1))
+        tolerance = 4 * len(units) * float(jnp.finfo(m.second.dtype).eps)
+        L = jnp.linalg.cholesky(units[:, None] * corner * units + tolerance * jnp.eye(len(units), dtype=corner.dtype))
+        half = jax.lax.linalg.triangular_solve(L, beside, left_side=True, lower=True)
+        rest = m.square / jnp.where(squares > 0, squares, 1) + tolerance - jnp.sum(half**2, axis=0)
+        enough = (m.weight > tolerance * weight) & (jnp.round(m.count) >= 1 + int(self.intercept))
+        return enough & jnp.all(jnp.isfinite(L)) & jnp.all(rest >= 0)
+
+
+def _ratio(past, now, power=1):
+    """past/now, or eps^−power where that is rounding, 0 of 0."""
+    eps = float(jnp.finfo(past.dtype).eps)
+    ratio = jnp.where(now > HIDDEN * eps * past, past / jnp.where(now > 0, now, 1), eps**-power)
+    return jnp.where(past > 0, ratio, 0)
+
+
+def _sizes(sums: Moments):
+    return sums.weight, jnp.diagonal(sums.second), sums.square
+
+
+def solve_and_sum(kernel: Kernel, rows: Rows, labels: Labels, weights: Weights, intercept: bool) -> SpectralSolution:
+    """The solution on a kernel's explicit features, with their moments: from one reading where those are what it is made of."""
+    of, features = PlainFeatures(kernel), rows.features(kernel)
+    origin = near_mean(features, Linear(), weights.values) if intercept else jnp.zeros(features.shape[1], rows.dtype)
+    sums = moments(features, Linear(), labels.Y, weights.values, origin=origin, label_origin=labels.mean)
+    if features.shape[0] <= features.shape[1]:
+        solution = solve_features(features, labels, weights, intercept)
+    else:
+        solution = features_spectrum(features, sums, weights, intercept).solve_moments(labels, sums)
+    return replace(solution, summed=Summed.of_fit(of, sums, intercept))

@@ -1,0 +1,149 @@
+"""Standard deviations, covariances and samples of the Gaussian process whose mean a fit is."""
+
+import inspect
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from jaxrls.factors.contract import Solution
+from jaxrls.factors.spread import Spread
+from jaxrls.linalg.decompositions import eigh
+from jaxrls.linalg.products import safe_sqrt
+from jaxrls.models.model import Model
+from jaxrls.rows.rows import Rows
+from jaxrls.rows.sparse import as_rows_in
+from jaxrls.support.checks import check_whole
+from jaxrls.support.precision import scope, to_host
+from jaxrls.support.pytrees import pytree
+
+
+@pytree
+class Posterior:
+    """f + b at m rows: `mean` (m,) or (m, t), and `covariance` (m, m) in units in which the kernel is that of the prior.
+
+    `amplitude` τ, () or (t,), is what standard deviations are multiplied by; `noise` is λ, the variance of a label of weight 1 in the same units.
+
+    >>> import jax, jax.numpy as jnp, jaxrls as rls
+    >>> found = rls.Posterior(jnp.zeros(2), jnp.eye(2), jnp.array(3.0), jnp.array(0.5))
+    >>> found.std.tolist(), found.sample(jax.random.key(0), 4).shape
+    ([3.0, 3.0], (4, 2))
+    """
+
+    mean: Float[Array | np.ndarray, "m *t"]
+    covariance: Float[Array | np.ndarray, "m m"]
+    amplitude: Float[Array | np.ndarray, "*t"]
+    noise: Float[Array | np.ndarray, ""]
+
+    @property
+    def std(self) -> Any:
+        """Standard deviation of f + b, shaped as the mean."""
+        return _std(self.covariance.diagonal(), self.amplitude)
+
+    @property
+    def label_std(self) -> Any:
+        """Standard deviation of a new label of weight 1, shaped as the mean."""
+        return _std(self.covariance.diagonal() + self.noise, self.amplitude)
+
+    def sample(self, key: PRNGKeyArray, num: int) -> Float[Array | np.ndarray, "num m *t"]:
+        """Functions drawn at all rows jointly, for every target by itself: O(m³ + num m² t)."""
+        check_whole("num", num)
+        wide = self.mean.dtype == jnp.float64
+        with scope(wide):
+            drawn = _drawn(self, key, num=num)
+            return to_host(drawn) if wide and not isinstance(self.mean, jax.Array) else drawn
+
+
+def _std(variance, amplitude):
+    """Of a vector of variances, for every target."""
+    xp: Any = jnp if isinstance(variance, jax.Array) else np
+    return xp.sqrt(variance)[(...,) + (None,) * xp.ndim(amplitude)] * amplitude
+
+
+@partial(jax.jit, static_argnames="num")
+def _drawn(posterior: Posterior, key, *, num: int):
+    s, Q = eigh(jnp.asarray(posterior.covariance))
+    mean = jnp.asarray(posterior.mean)
+    z = jax.random.normal(key, (num, *mean.shape), mean.dtype)
+    moved = jnp.tensordot(z, Q * safe_sqrt(jnp.maximum(s, 0)), axes=([1], [1]), precision="highest")  # the rows come last
+    return mean + jnp.moveaxis(moved, -1, 1) * posterior.amplitude
+
+
+@pytree
+class Sure:
+    """What a fit keeps to say how sure it is: covariance in units of the kernel, λ, and amplitudes by the evidence and by what is left out."""
+
+    spread: Spread
+    lam: Float[Array | np.ndarray, ""]
+    evidence: Float[Array | np.ndarray, "*t"]
+    loo: Float[Array | np.ndarray, "*t"] | None
+
+    def in_units(self, unit) -> "Sure":
+        """Of labels multiplied by a unit."""
+        return replace(self, evidence=self.evidence * unit, loo=None if self.loo is None else self.loo * unit)
+
+    def amplitude(self, scale) -> Any:
+        """τ by the name of what tells it, or of the number τ²."""
+        if isinstance(scale, str) and scale not in ("evidence", "loo"):
+            raise ValueError(f"scale must be 'evidence', 'loo' or a positive number, and is {scale!r}")
+        if scale == "loo" and self.loo is None:
+            raise ValueError("scale='loo' needs the rows, which were changed since the fit: use scale='evidence'")
+        if isinstance(scale, str):
+            return self.evidence if scale == "evidence" else self.loo
+        value = np.asarray(scale, self.evidence.dtype)
+        if value.shape not in ((), self.evidence.shape) or not (value > 0).all():
+            raise ValueError(f"scale must be 'evidence', 'loo' or a positive number, or one for each target, and is {scale!r}")
+        return jnp.broadcast_to(jnp.sqrt(value), self.evidence.shape)
+
+    def label_std(self, model: Model, X, scale, corrected: bool, block_size: int | None) -> Any:
+        """Standard deviation of a new label, in blocks of rows."""
+
+        def found(rows):
+            run: Any = _variances if rows.traceable else inspect.unwrap(_variances)
+            variance = run(self, model, rows, corrected=corrected, block_size=block_size)
+            return _std(variance + self.lam, self.amplitude(scale))
+
+        return _at(model, X, found)
+
+    def posterior(self, model: Model, X, scale, corrected: bool) -> Posterior:
+        """Mean and covariance."""
+
+        def found(rows):
+            mean = jnp.asarray(model.predict(rows))
+            covariance = _covariance(self, model, rows.dense(), corrected=corrected)
+            return Posterior(mean, covariance, jnp.asarray(self.amplitude(scale)), jnp.asarray(self.lam))
+
+        return _at(model, X, found)
+
+
+def _at(model: Model, X, found) -> Any:
+    """What is found at rows, in the precision of the model, on the host where that is."""
+    dtype = model.coef.dtype
+    wide = dtype == jnp.float64
+    with scope(wide):
+        rows = as_rows_in(dtype, model.kernel, X)
+        rows.check(model.kernel, training=False)
+        out = found(rows)
+        return to_host(out) if wide and not isinstance(model.coef, jax.Array) else out
+
+
+@partial(jax.jit, static_argnames=("corrected", "block_size"))
+def _variances(sure: Sure, model: Model, rows: Rows, *, corrected: bool, block_size: int | None):
+    def block(x):
+        return sure.spread.variance(model.kernel, x, corrected)
+
+    return rows.map(block, temporaries=2 * sure.spread.half.shape[1], block_size=block_size)
+
+
+@partial(jax.jit, static_argnames="corrected")
+def _covariance(sure: Sure, model: Model, X, *, corrected: bool):
+    return sure.spread.covariance(model.kernel, X, corrected)
+
+
+def by_evidence(solution: Solution, lam) -> Float[Array, " t"]:
+    """τ where the evidence is largest: √(√vyᵀ(K̃ + λI)⁻¹√vy/n), n less one for the intercept."""
+    return safe_sqrt(solution.data_fit(lam.reshape(1, 1))[0] / solution.factor.residual_dimensions())

@@ -1,0 +1,250 @@
+"""Fits whose rows change: further ones, and without some, against brute-force refits to the rows that are left."""
+
+import warnings
+
+import jax
+import numpy as np
+import oracle
+import pytest
+from support import DTYPE, EPS, array, assert_close, wide
+
+import jaxrls as rls
+
+N, FIRST, GONE, NEW, LAM = 40, 24, 6, 5, 0.3
+WIDTH = 1.3
+
+
+def draw(seed, *shape):
+    return wide(np.random.default_rng(seed).normal(size=shape))
+
+
+X, X_NEW = draw(0, N, 3) + 0.5, draw(1, NEW, 3) + 0.5
+Y = wide(np.stack([np.sin(2 * X[:, 0]), X[:, 1] - 4 + X[:, 2] ** 2], axis=1) + 0.1 * draw(2, N, 2))
+V = wide(np.random.default_rng(3).uniform(0.5, 2.0, N))
+ZEROS = wide(np.where(np.arange(N) % 5 == 2, 0, V))
+POINTS = draw(4, 7, 3) + 0.5
+MAP = rls.FeatureMap(lambda scale, X: scale * X[:, :2] ** 2, array(0.5))
+
+
+def gaussian(X, Z):
+    return np.exp(-np.sum((X[:, None] - Z[None]) ** 2, axis=-1) / (2 * WIDTH**2))
+
+
+def on_points(X):
+    return np.linalg.solve(np.linalg.cholesky(gaussian(POINTS, POINTS)), gaussian(POINTS, X)).T
+
+
+def quadratic(X):
+    return 0.5 * X[:, :2] ** 2
+
+
+# kernel, options of fit, features for the oracle
+KINDS = {
+    "linear": (rls.Linear(), {}, lambda X: X),
+    "a map": (MAP, {}, quadratic),
+    "points": (rls.Gaussian(WIDTH), {"landmarks": POINTS.astype(DTYPE)}, on_points),
+}
+ROWS = {"all": np.s_[:], "first": np.s_[:FIRST], "rest": np.s_[FIRST:], "gone": np.s_[:GONE], "left": np.s_[GONE:]}
+OF = {name: {part: A[rows].astype(DTYPE) for part, A in (("X", X), ("Y", Y))} for name, rows in ROWS.items()}
+KEPT = {"lams": [LAM], "keep_moments": True}
+
+
+def some(name, weights=None):
+    """Rows, labels and weights as arguments."""
+    return OF[name]["X"], OF[name]["Y"], None if weights is None else weights[ROWS[name]].astype(DTYPE)
+
+
+def fit(kind, name, weights=None, **more):
+    kernel, options, _ = KINDS[kind]
+    rows, labels, v = some(name, weights)
+    return rls.fit(kernel, rows, labels, weights=v, **{**KEPT, **options, **more})
+
+
+def moved(kind, weights=None, **more):
+    """The fit to the first rows with the rest, without those that go."""
+    rows, labels, v = some("rest", weights)
+    later = fit(kind, "first", weights, **more).update(rows, labels, weights=v)
+    rows, labels, v = some("gone", weights)
+    return later.forget(rows, labels, weights=v)
+
+
+def truth(kind, name, weights, intercept, lam=LAM):
+    """Predictions of a refit at the new rows."""
+    features, rows = KINDS[kind][2], ROWS[name]
+    w, b = oracle.refit(features(X[rows]), Y[rows], lam, None if weights is None else weights[rows], intercept)
+    return features(X_NEW) @ w + b
+
+
+def tolerance(kind):
+    """As in the contract: 4 n eps (1 + s_max/λ)."""
+    return 4 * N * EPS * (1 + 2 * np.linalg.norm(KINDS[kind][2](X), 2) ** 2 / LAM)
+
+
+@pytest.mark.parametrize("intercept", [True, False], ids=["intercept", "plain"])
+@pytest.mark.parametrize("weights", [None, V, ZEROS], ids=["none", "weights", "zeros"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fit_with_other_rows_is_that_of_a_refit(kind, weights, intercept):
+    found = moved(kind, weights, intercept=intercept)
+    assert_close(found.predict(X_NEW.astype(DTYPE)), truth(kind, "left", weights, intercept), tolerance(kind))
+    again = fit(kind, "left", weights, intercept=intercept)
+    for name in ("dof", "floor"):
+        assert_close(getattr(found, name), getattr(again, name), 100 * tolerance(kind), name)
+    assert (found.route, found.criterion, found.num_landmarks) == (again.route, again.criterion, again.num_landmarks)
+    if kind == "points":
+        assert_close(found.trace_residual, again.trace_residual, tolerance(kind) * N)
+
+
+def test_nothing_stays_that_is_no_longer_true(unchecked):
+    """λ does; what leaves rows out is gone, and plots say so. The fit that was updated is as it was."""
+    first = fit("points", "first", lams=[0.1, LAM, 1.0])
+    before = first.predict(X_NEW.astype(DTYPE)), first.error
+    found = first.update(*some("rest")[:2])
+    assert found.lam == first.lam and found.certificate == "" != first.certificate
+    assert (found.lams, found.errors, found.error, found.loo_residuals) == (None,) * 4
+    for plot, what in ((found.plot, "errors over λ"), (lambda: found.plot_left_out(Y), "residuals of rows left out")):
+        with pytest.raises(ValueError, match=f"there are no {what} to plot: the rows were changed"):
+            plot()
+    assert (first.predict(X_NEW.astype(DTYPE)) == before[0]).all() and first.error == before[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "criterion", "per_target"),
+    [("linear", rls.gcv, True), ("points", rls.gcv, False), ("linear", rls.log_marginal_likelihood, False), ("points", rls.gcv, True)],
+)
+@pytest.mark.filterwarnings("ignore:the chosen λ")
+def test_lam_is_chosen_anew_where_moments_are_enough(kind, criterion, per_target):
+    """Over the grid that the rows which are left have, or the λ that were named."""
+    for lams in (None, [1e-2, 0.1, 1.0, 10.0]):
+        options = {"criterion": criterion, "per_target": per_target, "lams": lams, "num": 30}
+        found, again = moved(kind, V, **options), fit(kind, "left", V, **options)
+        step = 1e-9 if lams else 1e-2  # in float32 the ends of the grid are rounding
+        assert_close(found.lam, again.lam, max(step, 1e3 * EPS))
+        assert_close(found.lams, again.lams, max(step, 1e3 * EPS))
+        assert_close(found.errors, again.errors, 1e-2 if EPS > 1e-10 or not lams else 1e-8)
+        assert found.error.shape == again.error.shape
+
+
+def test_one_column_stays_one():
+    column = fit("linear", "first").model.coef.shape, rls.fit(rls.Linear(), *(A if A.ndim > 1 else A for A in some("first")[:2])).lam.shape
+    assert column == ((3, 2), ())
+    rows, labels, _ = some("first")
+    first = rls.fit(rls.Linear(), rows, labels[:, 0], **KEPT)
+    rows, labels, _ = some("rest")
+    found = first.update(rows, labels[:, 0])
+    assert found.model.coef.shape == (3,) and found.predict(X_NEW.astype(DTYPE)).shape == (NEW,)
+    assert_close(found.predict(X_NEW.astype(DTYPE)), truth("linear", "all", None, True)[:, 0], tolerance("linear"))
+
+
+@pytest.mark.parametrize("kind", ["linear", "points"])
+def test_streams_and_blocks_of_one_row(kind):
+    rows, labels, v = some("rest", V)
+    first, halves = fit(kind, "first", V), [(part[:9], part[9:]) for part in (rows, labels, v)]
+    at_once = first.update(rls.stream(list(zip(*halves, strict=True))))
+    assert_close(at_once.predict(X_NEW.astype(DTYPE)), truth(kind, "all", V, True), tolerance(kind))
+    one_by_one = first
+    for i in range(3):
+        one_by_one = one_by_one.update(rows[i : i + 1], labels[i : i + 1], weights=v[i : i + 1])
+    together = first.update(rows[:3], labels[:3], weights=v[:3])
+    assert_close(one_by_one.predict(X_NEW.astype(DTYPE)), together.predict(X_NEW.astype(DTYPE)), tolerance(kind))
+
+
+def test_sparse_rows():
+    sparse = pytest.importorskip("scipy.sparse")
+    thin = np.where(X > 0.5, X, 0).astype(DTYPE)
+    first = rls.fit(rls.Linear(), sparse.csr_array(thin[:FIRST]), OF["first"]["Y"], **KEPT)
+    found = first.update(sparse.csr_array(thin[FIRST:]), OF["rest"]["Y"])
+    w, b = oracle.refit(wide(thin), Y, LAM, None, True)
+    assert_close(found.predict(X_NEW.astype(DTYPE)), X_NEW @ w + b, tolerance("linear"))
+
+
+def test_fewer_rows_than_features_at_first():
+    """Where the fit itself is made of K: moments are kept beside it."""
+    rows, labels, _ = some("all")
+    found = rls.fit(rls.Linear(), rows[:2], labels[:2], **KEPT).update(rows[2:], labels[2:])
+    assert_close(found.predict(X_NEW.astype(DTYPE)), truth("linear", "all", None, True), tolerance("linear"))
+
+
+@pytest.mark.parametrize("kind", ["linear", "points"])
+def test_moments_are_saved_and_loaded(kind, tmp_path):
+    first = fit(kind, "first", V, criterion=rls.gcv, lams=[0.1, LAM, 3.0])
+    rls.save(tmp_path / "fit.npz", first)
+    loaded = rls.load(tmp_path / "fit.npz")
+    rows, labels, v = some("rest", V)
+    found, again = (one.update(rows, labels, weights=v) for one in (loaded, first))
+    assert found.lam == again.lam and (np.asarray(found.model.coef) == np.asarray(again.model.coef)).all()
+    rls.save(tmp_path / "again.npz", found)
+    assert rls.load(tmp_path / "again.npz") == found
+
+
+def test_inside_jit():
+    """Values are not looked at there: nothing is refused, and nothing said."""
+    first = rls.fit(rls.Linear(), array(X[:FIRST]), array(Y[:FIRST]), **KEPT)
+    predict = jax.jit(lambda X, Y, X_new: first.update(X, Y).model.predict(X_new))
+    found = predict(array(X[FIRST:]), array(Y[FIRST:]), array(X_NEW))
+    assert_close(found, truth("linear", "all", None, True), tolerance("linear"))
+    slope = jax.grad(lambda Y: first.update(array(X[FIRST:]), Y).model.coef.sum())(array(Y[FIRST:]))
+    assert slope.shape == (N - FIRST, 2)
+
+
+# rounding -------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("large", ["rows", "labels", "weights"])
+def test_lost_digits_are_told(large):
+    """Rows, labels or weights so large that the sums of the others lie in their rounding: what is left is as wrong as is said, and no more."""
+    factor = EPS**-0.35  # squares of which take 70 % of the digits
+    rows, labels, _ = some("gone")
+    extra = {"X": rows * (factor if large == "rows" else 1), "Y": labels * (factor**2 if large == "labels" else 1)}
+    extra["weights"] = np.full(GONE, factor**2 if large == "weights" else 1, DTYPE)
+    extra = {name: A.astype(DTYPE) for name, A in extra.items()}
+    first = fit("linear", "first", intercept=False).update(**extra)
+    with pytest.warns(UserWarning, match=r"the sums over rows were .* times as large .* digits are left: fit anew to the rows that stay"):
+        found = first.forget(**extra)
+    want = truth("linear", "first", None, False)
+    error = np.abs(np.asarray(found.predict(X_NEW.astype(DTYPE))) - want).max() / np.abs(want).max()
+    assert 10 * EPS < error < 100 * N * EPS * factor**2
+
+
+def test_a_few_lost_digits_are_not_worth_a_word():
+    """Most of the rows are given up, and nothing is said: warnings are errors here."""
+    found = fit("linear", "all").forget(*(A[FIRST // 2 :] for A in some("all")[:2]))
+    w, b = oracle.refit(X[: FIRST // 2], Y[: FIRST // 2], LAM, None, True)
+    assert_close(found.predict(X_NEW.astype(DTYPE)), X_NEW @ w + b, 10 * tolerance("linear"))
+
+
+def test_rows_far_from_the_first_lose_digits_too():
+    """The origin stays that of the first rows."""
+    far, first = (1e3 * EPS**-0.3 + 1e-2 * X).astype(DTYPE), fit("linear", "gone")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        first.update(far, OF["all"]["Y"]).forget(*some("gone")[:2])
+    assert "digits are left" in str(said[-2].message) and "below the precision of the factor" in str(said[-1].message)
+
+
+# errors ---------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda f: rls.fit(rls.Linear(), *some("first")[:2], lams=[LAM]).update(*some("rest")[:2]), "kept no moments .*keep_moments=True"),
+        (lambda f: f.forget(*some("first")[:2]), "cannot be given up: what they leave is no sum of rows, as they hold all of the weight"),
+        (lambda f: f.forget(*some("first")[:2], weights=np.full(FIRST, 1.5, DTYPE)), "cannot be given up"),
+        (lambda f: f.forget(100 * OF["gone"]["X"], OF["gone"]["Y"]), "or were not among the rows that were fitted"),
+        (lambda f: f.forget(OF["gone"]["X"], OF["gone"]["Y"] + 100), "or were not among the rows .* with these labels"),
+        (lambda f: f.update(OF["rest"]["X"][:, :2], OF["rest"]["Y"]), "X must have the columns that were fitted, and has 2"),
+        (lambda f: f.update(OF["rest"]["X"], OF["rest"]["Y"][:, 0]), r"Y must have shape \(16, 2\), .* and has shape \(16,\)"),
+        (lambda f: f.update(OF["rest"]["X"] * np.nan, OF["rest"]["Y"]), "X holds 48 values that are NaN or infinite"),
+        (lambda f: f.update(OF["rest"]["X"], OF["rest"]["Y"] * np.inf), "Y holds 32 values that are NaN or infinite"),
+        (lambda f: f.update(OF["rest"]["X"]), "Y must be labels, one for each of the 16 rows"),
+        (lambda f: f.update(*some("rest")[:2], weights=-V[FIRST:]), "weights must not be negative"),
+        (lambda f: fit("points", "first").update(OF["rest"]["X"][:, :2], OF["rest"]["Y"]), "X must have 3 columns, as the landmarks do"),
+        (lambda f: rls.fit(rls.Gaussian(1.0), *some("first")[:2], **KEPT), "keep_moments=True needs sums .*Gaussian has none .*landmarks="),
+        (lambda f: fit("linear", "first", route="gram"), "keep_moments=True belongs to what is made of moments, .*route is 'gram'"),
+        (lambda f: fit("points", "first", landmarks="auto"), "landmarks='auto' chooses the route, and keep_moments=True"),
+    ],
+)
+def test_what_cannot_be(call, message, unchecked):
+    first = fit("linear", "first")
+    with pytest.raises(ValueError, match=message):
+        call(first)

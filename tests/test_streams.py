@@ -74,6 +74,36 @@ def test_landmarks_are_rows_of_the_sample_by_their_own_numbers():
         rls.Problem.of(KERNEL, source, None, landmarks=31)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_landmarks_of_a_stream_are_those_of_its_sample(weighted):
+    X, Y, v = problem()
+    v = np.where(np.arange(N) < 50, v, 0).astype(DTYPE)
+    key = jax.random.key(1)
+    whole, part = (rls.stream(Blocks(X, Y, *[v] * weighted), sample=sample) for sample in (N, 40))
+    options = {"weights": v} if weighted else {}
+    got, want = rls.landmarks(KERNEL, whole, 8, key=key), rls.landmarks(KERNEL, X, 8, key=key, **options)
+    np.testing.assert_array_equal(got.indices, want.indices)
+    np.testing.assert_array_equal(got.points, want.points)
+    some = rls.landmarks(KERNEL, part, 8, key=key)
+    np.testing.assert_array_equal(some.points, X[np.asarray(some.indices)])
+    drawn = set(part.known.drawn.tolist())
+    assert set(some.indices.tolist()) <= (drawn & set(range(50)) if weighted else drawn) and some.trace_residual is None
+
+
+@pytest.mark.parametrize("rows", ["stream", "dense"])
+def test_widths_come_from_a_streams_sample_as_from_an_array(rows):
+    X, Y, _ = problem()
+    X = X * np.array([1, 10, 100], DTYPE)
+    source = rls.stream(Blocks(X, Y)) if rows == "stream" else rls.DenseRows(jax.numpy.asarray(X))
+    for order in (1, 2):
+        assert rls.median_distance(source, order=order, rows=40) == rls.median_distance(jax.numpy.asarray(X), order=order, rows=40)
+    kernel = rls.Gaussian(np.ones(D, DTYPE)) + rls.Laplacian(1.0).on([0, 2])
+    got, want = (rls.start_from_data(kernel, part) for part in (source, jax.numpy.asarray(X)))
+    assert jax.tree.all(jax.tree.map(lambda a, b: (a == b).all(), got, want))
+    part = rls.stream(Blocks(X, Y), sample=20)
+    assert rls.median_distance(part) == rls.median_distance(part.candidates()[1])
+
+
 @pytest.mark.any_precision
 def test_every_row_has_the_same_chance_to_be_in_the_sample():
     rows = [(np.arange(start, start + 5.0)[:, None],) for start in range(0, 40, 5)]

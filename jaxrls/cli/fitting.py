@@ -9,9 +9,10 @@ import jax
 import numpy as np
 
 import jaxrls as rls
-from jaxrls.cli.columns import standardisation, standardise
+from jaxrls.cli.columns import standardisation
 from jaxrls.cli.report import TITLES, at_terminal, count, first_line, in_classes, report, say
 from jaxrls.io.tables import read_table
+from jaxrls.rows.spread import standardise
 from jaxrls.support.checks import check_weights
 
 # kernels of a width

@@ -5,9 +5,10 @@ import sys
 import numpy as np
 
 import jaxrls as rls
-from jaxrls.cli.columns import standardise
+from jaxrls.rows.spread import standardise
 from jaxrls.cli.report import count, judge
-from jaxrls.io.tables import read_inputs, write_columns
+from jaxrls.io.tables import read_inputs
+from jaxrls.io.writers import write_columns
 from jaxrls.support.files import replacing
 
 

@@ -104,7 +104,9 @@ class Choice:
     def of(self, path, names: list[str] | None, width: int) -> Columns:
         """The columns of a file that has these names, or so many."""
         if self.width not in (None, width):
-            raise ValueError(f"{path} has {width} columns, and the file before it has {self.width}, neither of them by names that both have")
+            raise ValueError(
+                f"{path} has {width} columns, and the file before it has {self.width}, neither of them by names that both have"
+            )
 
         def find(name, what):
             return find_column(path, names, width, name, what)

@@ -81,7 +81,8 @@ def read_inputs(
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """The columns that a model was fitted on, from another file, and its target as text or numbers where the file has it.
 
-    Columns are matched as `match_columns` says. A first line with all the names is a header, whatever stands below it; else `header` and `max_inflation` are as in `read_table`. **Raises** `ValueError` as `read_table`.
+    Columns are matched as `match_columns` says. A first line with all the names is a header, whatever stands below it; else `header` and
+    `max_inflation` are as in `read_table`. **Raises** `ValueError` as `read_table`.
     """
     layout = layout or {}
     if str(path).endswith(".npz"):

@@ -87,7 +87,8 @@ class ParquetWriter:
             import pyarrow.parquet
         except ImportError:
             raise ImportError(f"{path} needs pyarrow: pip install 'jaxrls[parquet]'") from None
-        self.arrow, self.file, self.writer = pyarrow, file, None
+        self.arrow, self.file = pyarrow, file
+        self.writer: Any = None
 
     def write(self, columns) -> None:
         """The next rows."""

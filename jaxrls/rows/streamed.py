@@ -254,7 +254,9 @@ class Survey:
         if X.ndim != 2 or v is not None and v.ndim != 1 or any(part is not None and len(part) != len(X) for part in (Y, v)):
             raise ValueError(f"{piece.place}: a block must be X (b, d), Y (b,) or (b, t) and weights (b,), and has {shapes_of(X, Y, v)}")
         if v is not None and (v < 0).any():
-            raise ValueError(f"{piece.place}: weights must not be negative, and is {v[v < 0][0]} at row {piece.first + int((v < 0).argmax())}")
+            raise ValueError(
+                f"{piece.place}: weights must not be negative, and is {v[v < 0][0]} at row {piece.first + int((v < 0).argmax())}"
+            )
         if self.shapes not in (None, shapes):
             raise ValueError(
                 f"{piece.place} has {shapes_of(X, Y, v)}, which does not go on what came before it: d, t and what there is must be the same"

@@ -65,8 +65,9 @@ def landmarks(
     K itself is never formed. The same `key` gives the same rows.
 
     **Arguments**: X (n, d), NumPy or JAX, or `Rows`: of a stream its sample is chosen from, with the weights that it brings, and the trace, which is
-    that of all rows, left out. `num` static, at most n; `tol` in (0, 1); with both, whichever comes first. **Returns** `Landmarks` with the trace residual. Where fewer rows than `num` are independent it has only those; inside `jax.jit`, where the shape cannot
-    follow, it is filled up with rows not chosen yet. `progress` shows a bar (needs tqdm). **Cost** O(n m (m + d)) time, O(n m) memory.
+    that of all rows, left out. `num` static, at most n; `tol` in (0, 1); with both, whichever comes first. **Returns** `Landmarks` with the trace
+    residual. Where fewer rows than `num` are independent it has only those; inside `jax.jit`, where the shape cannot follow, it is filled up with
+    rows not chosen yet. `progress` shows a bar (needs tqdm). **Cost** O(n m (m + d)) time, O(n m) memory.
     **Raises** `ValueError` for neither `num` nor `tol`, `tol` alone inside `jax.jit`, or a precomputed kernel. **Source**: Chen, Epperly,
     Tropp and Webber 2022, "Randomly pivoted Cholesky"; in blocks, Epperly, Tropp and Webber 2024, "Embrace rejection", accelerated
     RPCholesky.

@@ -31,8 +31,8 @@ def median_distance(X: Float[Array, "n d"] | Rows, *, order: int = 2, rows: int 
     """The median distance between distinct rows of X: the customary first width of a stationary kernel.
 
     Over all pairs of at most `rows` rows spread evenly through X, or through the sample of a stream, Euclidean, or city-block with `order=1`.
-    **Shapes**: X (n, d), or `Rows`; a scalar in the units of X, 1 where all rows are equal. **Cost** O(rows² d). **Raises** nothing. **Source**: Caputo, Sim, Furesjö and
-    Smola 2002.
+    **Shapes**: X (n, d), or `Rows`; a scalar in the units of X, 1 where all rows are equal. **Cost** O(rows² d). **Raises** nothing.
+    **Source**: Caputo, Sim, Furesjö and Smola 2002.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> round(float(rls.median_distance(jnp.array([[0.0], [0.0], [2.0]]))), 3)

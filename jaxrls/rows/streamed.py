@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxrls.rows.blocks import default_block_size
 from jaxrls.rows.checkpoint import Checkpoint, key_of
-from jaxrls.rows.rows import DenseRows, Rows
+from jaxrls.rows.rows import DenseRows, Rows, added
 from jaxrls.rows.spread import Spread, standardise
 from jaxrls.support.ahead import ahead
 from jaxrls.support.checks import check_whole
@@ -110,11 +110,16 @@ class StreamedRows(Rows):
         """Those of all rows, (n,), None where the source has none."""
         return self.known.weights
 
+    @property
+    def block_sizes(self):
+        """That of all blocks, and that of the rest where there is one."""
+        n, d = self.shape
+        size = min(n, self.block_size or default_block_size(n, d * self.host_dtype.itemsize, BLOCK_BYTES))
+        return (size, n % size) if n % size else (size,)
+
     def blocks(self):
         """The rows in blocks of equal size and a rest, the next one read while the last one is worked on."""
-        n, d = self.shape
-        size = self.block_size or default_block_size(n, d * self.host_dtype.itemsize, BLOCK_BYTES)
-        for X in ahead(in_blocks((self._standardized(piece.X) for piece in pieces(self.source)), size)):
+        for X in ahead(in_blocks((self._standardized(piece.X) for piece in pieces(self.source)), self.block_sizes[0])):
             yield jnp.asarray(X)
 
     def sum(self, fn, *columns, temporaries=0, block_size=None):
@@ -135,7 +140,7 @@ class StreamedRows(Rows):
         for out in self._each(once, columns):
             if out is None:
                 continue
-            total = out if total is None else jax.tree.map(jnp.add, total, out)
+            total = out if total is None else added(total, out)
             if not key:
                 key = key_of(out, columns, self.known.checksum)
                 if (before := checkpoint.find(key)) is not None:

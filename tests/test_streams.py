@@ -231,6 +231,9 @@ BAD = {
     "text": (lambda X, Y: [(X.astype(str), Y)], "block 0: X must hold numbers"),
     "nothing": (lambda X, Y: [], "no rows"),
     "a generator": (lambda X, Y: ((X, Y) for _ in range(2)), "read once only"),
+    "a number in place of rows": (lambda X, Y: [(np.array(3.0), Y)], "block 0: a block must be"),
+    "a number in place of labels": (lambda X, Y: [(X, np.array(3.0))], "block 0: a block must be"),
+    "negative weights": (lambda X, Y: [(X, Y, Y)], "block 0: weights must not be negative, and is -.* at row"),
     "NaN in labels": (lambda X, Y: [(X, np.where(np.arange(N) == 8, np.nan, Y))], "block 0: Y is nan at row 8"),
 }
 
@@ -253,9 +256,15 @@ def test_files_that_are_none(tmp_path):
     with pytest.raises(ValueError, match="names no file"):
         rls.stream(str(tmp_path / "*.npz"))
     for ending in (".npy", ".npz", ".parquet"):
-        (tmp_path / f"x{ending}").write_bytes(b"noise" * 30)
-        with pytest.raises(ValueError, match=f"x{ending}"):
-            rls.stream(tmp_path / f"x{ending}")
+        for noise in (b"noise" * 30, b"\x93NUMPY\x01\x00\x06\x00{(\n  \n"):
+            (tmp_path / f"x{ending}").write_bytes(noise)
+            with pytest.raises(ValueError, match=f"x{ending}"):
+                rls.stream(tmp_path / f"x{ending}")
+    np.save(tmp_path / "x.npy", np.ones((4, 3)))
+    with open(tmp_path / "x.npy", "ab") as file:
+        file.write(b"more")
+    with pytest.raises(ValueError, match=r"x.npy has shape \(4, 3\) of float64, which is 96 bytes, and holds 100"):
+        rls.stream(tmp_path / "x.npy")
     with pytest.raises(ValueError, match="target names a column of files"):
         rls.stream([np.eye(2)], target=0)
 
@@ -397,7 +406,8 @@ def test_a_checkpoint_of_another_problem_is_passed_over(tmp_path):
 @pytest.mark.any_precision
 def test_a_damaged_checkpoint_is_told_of(tmp_path):
     X, Y, _ = problem()
-    for noise in (b"noise" * 50, b"", b"PK\x03\x04" + bytes(200)):
+    np.save(tmp_path / "array.npy", X)
+    for noise in (b"noise" * 50, b"", b"PK\x03\x04" + bytes(200), (tmp_path / "array.npy").read_bytes()):
         (tmp_path / "sums.npz").write_bytes(noise)
         with pytest.raises(ValueError, match=r"sums.npz is no checkpoint.*remove it"):
             rls.stream(Blocks(X, Y), checkpoint=tmp_path / "sums.npz")

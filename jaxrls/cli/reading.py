@@ -128,7 +128,7 @@ def bytes_of_numbers(path: str) -> float:
         with open(path, "rb") as file:
             start = file.read(GLANCE)
         text = zlib.decompressobj(wbits=31).decompress(start) if path.endswith(".gz") else start
-    except (OSError, zipfile.BadZipFile, zlib.error):
+    except Exception:  # of noise, which has as many kinds as readers
         return 0.0
     cells = sum(map(text.count, (b"\n", b",", b"\t", b";")))
     return 8.0 * cells * os.path.getsize(path) / max(len(start), 1)

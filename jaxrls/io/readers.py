@@ -1,5 +1,6 @@
 """Tables read some rows at a time, whatever the file: `names`, `width`, and `pieces` of the columns that are asked for."""
 
+import os
 from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
 
@@ -28,10 +29,15 @@ class NpyFile:
         del header, max_inflation, known
         try:
             self.table = np.lib.format.open_memmap(path, mode="r")
-        except (ValueError, EOFError) as error:
+        except OSError:
+            raise
+        except Exception as error:  # a header is a Python expression: its parser raises a dozen kinds
             raise ValueError(f"{path} is not an array of numbers that NumPy wrote: {error}") from None
         if self.table.ndim != 2:
             raise ValueError(f"{path} must hold a matrix, and has shape {self.table.shape}")
+        declared, present = self.table.nbytes, os.path.getsize(path) - self.table.offset  # type: ignore[attr-defined]
+        if declared != present:
+            raise ValueError(f"{path} has shape {self.table.shape} of {self.table.dtype}, which is {declared} bytes, and holds {present}")
         self.width = self.table.shape[1]
 
     def pieces(self, numbers, optional, size):

@@ -31,8 +31,10 @@ def writing(path: str | os.PathLike) -> Iterator[Callable[[Mapping[str, np.ndarr
     make: Any = {".npy": NpyWriter, ".parquet": ParquetWriter}.get(os.path.splitext(path)[1], CsvWriter)
     with replacing(path) as file:
         writer = make(path, file)
-        yield writer.write
-        writer.close()
+        try:
+            yield writer.write
+        finally:  # Parquet's would else do it when it is gone, and the file closed
+            writer.close()
 
 
 class CsvWriter:

@@ -256,7 +256,7 @@ class Survey:
         """**Raises** `ValueError` that names the place of a number that is not finite, or of a block unlike those before it."""
         X, Y, v = (as_numbers(piece, name, part) for name, part in (("X", piece.X), ("Y", piece.Y), ("weights", piece.weights)))
         shapes = X.shape[1:], *(None if part is None else part.shape[1:] for part in (Y, v))
-        if X.ndim != 2 or v is not None and v.ndim != 1 or any(part is not None and len(part) != len(X) for part in (Y, v)):
+        if X.ndim != 2 or v is not None and v.ndim != 1 or any(part is not None and part.shape[:1] != X.shape[:1] for part in (Y, v)):
             raise ValueError(f"{piece.place}: a block must be X (b, d), Y (b,) or (b, t) and weights (b,), and has {shapes_of(X, Y, v)}")
         if v is not None and (v < 0).any():
             raise ValueError(

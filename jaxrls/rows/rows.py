@@ -46,7 +46,9 @@ class Rows:
     ndim = 2
     labels: Any = None  # of a source that brings its own, (n,) or (n, t); and weights, (n,)
     row_weights: Any = None
-    block_sizes: Any = None  # of the blocks of rows made on the host, all that there are, the usual one first; None where they are not known before
+    block_sizes: Any = (
+        None  # of the blocks of rows made on the host, all that there are, the usual one first; None where they are not known before
+    )
 
     @property
     def shape(self) -> tuple[int, int]:

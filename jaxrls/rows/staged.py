@@ -7,7 +7,7 @@ read in between.
 
 import inspect
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 from jax.extend.core import ClosedJaxpr, Literal, Primitive, jaxpr_as_fun

@@ -59,6 +59,25 @@ def test_rows_whose_blocks_are_not_known_before_are_left_as_they_are():
     assert not any(issubclass(kind, jax.core.Tracer) for kind in seen)
 
 
+@pytest.mark.parametrize(
+    "transform", [jax.vmap, lambda fn: jax.jit(lambda lams: jnp.stack([fn(lam) for lam in lams]))], ids=["vmap", "jit"]
+)
+def test_a_reading_inside_of_a_transformation_is_done_as_before(transform):
+    X, rows = blocks(3)
+
+    @rls.pytree
+    class Inside(rls.Criterion):
+        name = "inside"
+
+        def values(self, solution, lams, kernel):
+            return transform(lambda lam: jnp.mean(solution.residuals(lam[None])[0] ** 2, axis=0))(lams)
+
+    y, lams = np.sin(X[:, 0]), np.array([0.1, 1.0, 10.0], DTYPE)
+    options = {"criterion": Inside(), "lams": lams, "landmarks": X[:7]}
+    got, want = (rls.fit(rls.Gaussian(1.5), source, y, **options).errors for source in (rows, X))
+    assert_close(got, want, 200 * N * EPS / 0.1)
+
+
 def test_errors_of_what_rows_on_the_host_lack_name_them():
     _, rows = blocks()
     for ask in (lambda rows: rows.dense(), lambda rows: rows.kernel_matrix(rls.Gaussian(1.0))):

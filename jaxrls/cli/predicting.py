@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import numpy as np
 
 import jaxrls as rls
-from jaxrls.cli.reading import is_stream
+from jaxrls.cli.reading import check_memory, is_stream
 from jaxrls.cli.report import Verdict, at_terminal, count
 from jaxrls.io.sources import Files, Fitted, paths_of
 from jaxrls.io.tables import read_inputs
@@ -46,6 +46,7 @@ def blocks_of(args, layout) -> Iterator[tuple[str, np.ndarray, np.ndarray | None
     """Where they stand, inputs and the target, as they are read: of a table all rows at once."""
     if not is_stream(args):
         (path,) = args.data
+        check_memory(path)
         yield path, *read_inputs(path, layout, header=args.header, max_inflation=args.max_inflation)
         return
     for piece in Files(paths_of(args.data), Fitted(layout), args.header, args.max_inflation):

@@ -35,7 +35,7 @@ class NpyFile:
             raise ValueError(f"{path} is not an array of numbers that NumPy wrote: {error}") from None
         if self.table.ndim != 2:
             raise ValueError(f"{path} must hold a matrix, and has shape {self.table.shape}")
-        declared, present = self.table.nbytes, os.path.getsize(path) - self.table.offset  # type: ignore[attr-defined]
+        declared, present = self.table.nbytes, os.path.getsize(path) - self.table.offset
         if declared != present:
             raise ValueError(f"{path} has shape {self.table.shape} of {self.table.dtype}, which is {declared} bytes, and holds {present}")
         self.width = self.table.shape[1]

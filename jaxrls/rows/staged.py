@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import ClassVar
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal, Primitive, jaxpr_as_fun
 
 from jaxrls.rows.rows import DenseRows, Rows
@@ -31,20 +33,29 @@ def between_readings(fn: Callable) -> Callable:
         leaves, tree = jax.tree.flatten(args)
         if any(leaf.block_sizes is None for leaf in leaves if isinstance(leaf, Rows)):
             return plain(*args, **static)
-        found: list = []
-
-        def flat(arrays):
-            rest = iter(arrays)
-            given = [Staged(leaf) if isinstance(leaf, Rows) else next(rest) for leaf in leaves]
-            found[:] = jax.tree.flatten(plain(*tree.unflatten(given), **static))
-            return [leaf for leaf in found[0] if not isinstance(leaf, Staged)]
-
-        arrays = [leaf for leaf in leaves if not isinstance(leaf, Rows)]
-        values = iter(_evaluate(jax.make_jaxpr(flat)(arrays), arrays))
-        out, shape = found
-        return shape.unflatten([leaf.source if isinstance(leaf, Staged) else next(values) for leaf in out])
+        try:
+            return _in_pieces(lambda given: plain(*jax.tree.unflatten(tree, given), **static), leaves)
+        except (
+            NotImplementedError
+        ):  # a reading inside of a transformation, such as jax.vmap in a criterion of the caller's, which takes no such operation
+            return plain(*args, **static)
 
     return run
+
+
+def _in_pieces(fn: Callable, leaves: list):
+    """`fn` of leaves, traced and done piece by piece."""
+    found: list = []
+
+    def flat(arrays):
+        rest = iter(arrays)
+        found[:] = jax.tree.flatten(fn([Staged(leaf) if isinstance(leaf, Rows) else next(rest) for leaf in leaves]))
+        return [leaf for leaf in found[0] if not isinstance(leaf, Staged)]
+
+    arrays = [leaf for leaf in leaves if not isinstance(leaf, Rows)]
+    values = iter(_evaluate(jax.make_jaxpr(flat)(arrays), arrays))
+    out, shape = found
+    return jax.tree.unflatten(shape, [leaf.source if isinstance(leaf, Staged) else next(values) for leaf in out])
 
 
 class Staged(Rows):
@@ -90,7 +101,7 @@ class Staged(Rows):
         found: list = []
 
         def block(x, parts):
-            found[:] = jax.tree.flatten(getattr(DenseRows(x), kind)(fn, *tree.unflatten(parts), **hints))
+            found[:] = jax.tree.flatten(getattr(DenseRows(x), kind)(fn, *jax.tree.unflatten(tree, parts), **hints))
             return found[0]
 
         traced = {}
@@ -99,7 +110,7 @@ class Staged(Rows):
             traced[size] = jax.make_jaxpr(block)(x, parts)
         reading = Reading(self.source, kind, traced)
         results = reading_p.bind(*(const for closed in traced.values() for const in closed.consts), *arrays, reading=reading)
-        return found[1].unflatten(results)
+        return jax.tree.unflatten(found[1], results)
 
 
 class Reading:
@@ -130,7 +141,7 @@ def _evaluate(closed: ClosedJaxpr, arguments) -> list:
     known: dict = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*closed.consts, *arguments), strict=True))
 
     def value(place):
-        return place.val if isinstance(place, Literal) else known[place]
+        return jnp.asarray(np.asarray(place.val), place.aval.dtype) if isinstance(place, Literal) else known[place]
 
     places = [i for i, step in enumerate(jaxpr.eqns) if step.primitive is reading_p]
     for start, stop in zip([0, *(i + 1 for i in places)], [*places, len(jaxpr.eqns)], strict=True):

@@ -141,7 +141,9 @@ def _evaluate(closed: ClosedJaxpr, arguments) -> list:
     known: dict = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*closed.consts, *arguments), strict=True))
 
     def value(place):
-        return jnp.asarray(np.asarray(place.val), place.aval.dtype) if isinstance(place, Literal) else known[place]
+        if isinstance(place, Literal):
+            return jnp.asarray(np.asarray(place.val), place.aval.dtype)  # type: ignore[attr-defined]
+        return known[place]
 
     places = [i for i, step in enumerate(jaxpr.eqns) if step.primitive is reading_p]
     for start, stop in zip([0, *(i + 1 for i in places)], [*places, len(jaxpr.eqns)], strict=True):

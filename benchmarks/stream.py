@@ -35,6 +35,7 @@ def one(kind: str, folder: str, landmarks: int) -> None:
     import jax.numpy as jnp
 
     import jaxrls as rls
+    from jaxrls.rows.staged import between_readings
 
     start = time.perf_counter()
     stream = rls.stream(f"{folder}/*.npy")
@@ -50,7 +51,7 @@ def one(kind: str, folder: str, landmarks: int) -> None:
     def errors(problem):
         return problem.errors(problem.solution(), lams)
 
-    run = jax.jit(errors) if problem.rows.traceable else errors
+    run = jax.jit(errors) if problem.rows.traceable else between_readings(errors)  # as `fit` does
     start = time.perf_counter()
     found = np.asarray(run(problem))
     seconds = time.perf_counter() - start

@@ -21,6 +21,7 @@ from unittest import mock
 
 import jax
 import numpy as np
+import pyarrow.parquet
 from archives import forged
 from harness import CORPUS, Failure, chance, damaged, drive, parse
 
@@ -71,9 +72,7 @@ OPTIONS = [
 def run(argv, folder: Path) -> tuple[int, str]:
     """A command's exit code and what it said, with the folder's files kept should it fail."""
     out, err = io.TextIOWrapper(io.BytesIO()), io.StringIO()
-    files = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} | {
-        "case.json": json.dumps({"argv": argv}).encode()
-    }
+    files = files_of(folder, argv)
     with contextlib.chdir(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             code = command(argv)
@@ -92,7 +91,10 @@ def run(argv, folder: Path) -> tuple[int, str]:
 
 
 def stub(given: list, kernel, X, Y, *, criterion=rls.loo, **options) -> rls.Fit:
-    """A fit that does nothing and keeps what it is given."""
+    """A fit that does nothing and keeps what it is given; a stream is read to its end."""
+    if isinstance(X, rls.Rows):
+        with jax.enable_x64(True):
+            X = np.concatenate([np.asarray(block) for block in X.blocks()])
     given.append((np.asarray(X), np.asarray(Y), options))
     targets = Y.shape[1:]
     model = rls.Model(kernel, X[:2], np.zeros((2, *targets)), np.zeros(targets))
@@ -143,7 +145,8 @@ def read_back(folder: Path, argv, expected, what: str) -> str:
 
 def files_of(folder: Path, argv) -> dict[str, bytes]:
     """What shows a failure."""
-    return {path.name: path.read_bytes() for path in folder.iterdir()} | {"case.json": json.dumps({"argv": argv}).encode()}
+    found = {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return found | {"case.json": json.dumps({"argv": argv}).encode()}
 
 
 # the attacks
@@ -261,6 +264,52 @@ def predictions(rng, folder: Path, models: Path) -> str:
     return "refused" if code else "accepted"
 
 
+def parts(rng, folder: Path, values, names) -> str:
+    """The rows in files of one kind or several, in a folder; the pattern, folder or names that mean them."""
+    (folder / "parts").mkdir()
+    kinds = [chance(rng, (".csv", ".csv.gz", ".npz", ".npy", ".parquet"))] * 3 if rng.random() < 0.8 else [".csv", ".csv.gz", ".csv"]
+    cuts = np.sort(rng.choice(np.arange(1, len(values)), 2, replace=False))
+    for i, (kind, rows) in enumerate(zip(kinds, np.split(values, cuts), strict=True)):
+        path = folder / "parts" / f"{i}{kind}"
+        if kind == ".npz":
+            np.savez(path, X=rows[:, :-1], y=rows[:, -1])
+        elif kind == ".npy":
+            np.save(path, rows)
+        elif kind == ".parquet":
+            pyarrow.parquet.write_table(pyarrow.table(dict(zip(names, rows.T, strict=True))), path)
+        else:
+            lines = "\n".join([",".join(names), *map(",".join, written(rows))]).encode()
+            path.write_bytes(gzip.compress(lines) if kind == ".csv.gz" else lines)
+    return chance(rng, ("parts", "parts/*", f"parts/*{kinds[0]}" if len(set(kinds)) == 1 else "parts/[0-9].*"))
+
+
+def streams(rng, folder: Path, models: Path) -> str:
+    """Files that stream, whole or one of them damaged, fitted and predicted: what reaches the fit is what was written, or one line says why not."""
+    values = numbers(rng, int(rng.integers(4, 20)), 3)
+    source = parts(rng, folder, values, ["a", "b", "y"])
+    bad = rng.random() < 0.7
+    if bad:
+        path = chance(rng, sorted((folder / "parts").iterdir()))
+        data = path.read_bytes()
+        if path.suffix == ".npz" and rng.random() < 0.5 and len(np.load(path)["y"]) > 1:
+            path.write_bytes(forged_data(rng, data))
+        else:
+            path.write_bytes(damaged(rng, data, data[::-1]))
+    if rng.random() < 0.3:
+        shutil.copy(chance(rng, sorted(models.glob("*.npz"))), folder / "m.npz")
+        code, _ = run(["predict", "m.npz", source, "--out", chance(rng, ("p.csv", "p.npy", "p.parquet"))], folder)
+        return "refused" if code else "accepted"
+    argv = ["fit", source, "--no-standardize", "--landmarks", "1"]
+    if bad or rng.random() < 0.3:
+        np.savez(folder / "sums.npz", **{"k/rows": np.array([1, 3, 1]), "k/0": np.ones(3)})
+        (folder / "sums.npz").write_bytes(damaged(rng, (folder / "sums.npz").read_bytes()))
+        argv += chance(rng, [*OPTIONS, *[["--checkpoint", "sums.npz"]] * 6, ["--stream"], ["--weights", "a"], ["--target", "b"]])
+        with stubbed([]):
+            code, _ = run(argv, folder)
+        return "refused" if code else "accepted"
+    return read_back(folder, argv, (values[:, :2], values[:, 2]), "a stream")
+
+
 def real(rng, folder: Path) -> str:
     """Fit and predict in earnest: what is predicted is finite, and is what the saved model says of the same rows."""
     values = rng.normal(size=(ROWS, 3)) * 10.0 ** rng.choice([0, 0, 5, 200, -170], 3) * [1, 1, 0] + [0, 0, 1] * rng.normal(size=(ROWS, 3))
@@ -323,9 +372,9 @@ def main(argv=None) -> int:
         def draw(rng):
             if next(count) % REAL == REAL - 1:
                 return "fitted", partial(inside, partial(real, rng))
-            attack = chance(rng, (layouts, odd_cells, damages, damages, predictions))
-            if attack is predictions:
-                return "predictions", partial(inside, lambda folder: predictions(rng, folder, Path(models)))
+            attack = chance(rng, (layouts, odd_cells, damages, damages, predictions, streams, streams))
+            if attack in (predictions, streams):
+                return attack.__name__, partial(inside, lambda folder: attack(rng, folder, Path(models)))
             return attack.__name__, partial(inside, partial(attack, rng))
 
         return drive("tables", options, fixed, draw)

@@ -15,7 +15,7 @@ sys.path.append(str(ROOT / "fuzz"))
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
 
 
-@pytest.mark.parametrize(("name", "cases"), [("archives", 400), ("tables", 100), ("kills", 4)])
+@pytest.mark.parametrize(("name", "cases"), [("archives", 400), ("tables", 100), ("kills", 4), ("stream_kills", 1)])
 def test_some_cases_of_each_fuzzer(name, cases, tmp_path):
     if name == "kills" and not hasattr(os, "fork"):
         pytest.skip("kills its children, which takes a system that forks")
@@ -23,7 +23,7 @@ def test_some_cases_of_each_fuzzer(name, cases, tmp_path):
     result = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "in all" in result.stdout and "FAILED" not in result.stdout
-    assert ("corpus" in result.stdout) == (name != "kills")
+    assert ("corpus" in result.stdout) == ("kills" not in name)
     assert not list(tmp_path.iterdir())
 
 

@@ -34,6 +34,9 @@ def folder(tmp_path):
     X, y, names = rls.airfoil()
     header = ",".join((*names, "price"))
     np.savetxt(tmp_path / "train.csv", np.c_[X, y][:300], delimiter=",", header=header, comments="")
+    (tmp_path / "rows").mkdir()
+    for i, rows in enumerate(np.split(np.c_[X, y][:300], [120, 200])):
+        np.savetxt(tmp_path / "rows" / f"{i}.csv", rows, delimiter=",", header=header, comments="")
     np.savetxt(tmp_path / "new.csv", X[300:320], delimiter=",", header=",".join(names), comments="")
     return tmp_path
 
@@ -48,10 +51,11 @@ def test_python_blocks(tmp_path):
 
 def test_shell_blocks(folder):
     lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("python -m jaxrls")]
-    assert len(lines) == 2
+    assert len(lines) == 4
     for line in lines:
         run([sys.executable, *shlex.split(line)[1:]], folder)
     assert len((folder / "predictions.csv").read_text().splitlines()) == 21
+    assert np.load(folder / "predictions.npy").shape == (300,)
 
 
 def test_set_up_commands_and_one_version():

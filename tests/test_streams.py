@@ -91,6 +91,36 @@ def test_rows_by_number_come_from_the_sample_or_from_one_more_reading(standardiz
     np.testing.assert_array_equal(bare.take(asked), X[asked])
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_landmarks_of_a_stream_are_those_of_its_sample(weighted):
+    X, Y, v = problem()
+    v = np.where(np.arange(N) < 50, v, 0).astype(DTYPE)
+    key = jax.random.key(1)
+    whole, part = (rls.stream(Blocks(X, Y, *[v] * weighted), sample=sample) for sample in (N, 40))
+    options = {"weights": v} if weighted else {}
+    got, want = rls.landmarks(KERNEL, whole, 8, key=key), rls.landmarks(KERNEL, X, 8, key=key, **options)
+    np.testing.assert_array_equal(got.indices, want.indices)
+    np.testing.assert_array_equal(got.points, want.points)
+    some = rls.landmarks(KERNEL, part, 8, key=key)
+    np.testing.assert_array_equal(some.points, X[np.asarray(some.indices)])
+    drawn = set(part.known.drawn.tolist())
+    assert set(some.indices.tolist()) <= (drawn & set(range(50)) if weighted else drawn) and some.trace_residual is None
+
+
+@pytest.mark.parametrize("rows", ["stream", "dense"])
+def test_widths_come_from_a_streams_sample_as_from_an_array(rows):
+    X, Y, _ = problem()
+    X = X * np.array([1, 10, 100], DTYPE)
+    source = rls.stream(Blocks(X, Y)) if rows == "stream" else rls.DenseRows(jax.numpy.asarray(X))
+    for order in (1, 2):
+        assert rls.median_distance(source, order=order, rows=40) == rls.median_distance(jax.numpy.asarray(X), order=order, rows=40)
+    kernel = rls.Gaussian(np.ones(D, DTYPE)) + rls.Laplacian(1.0).on([0, 2])
+    got, want = (rls.start_from_data(kernel, part) for part in (source, jax.numpy.asarray(X)))
+    assert jax.tree.all(jax.tree.map(lambda a, b: (a == b).all(), got, want))
+    part = rls.stream(Blocks(X, Y), sample=20)
+    assert rls.median_distance(part) == rls.median_distance(part.candidates()[1])
+
+
 @pytest.mark.any_precision
 def test_every_row_has_the_same_chance_to_be_in_the_sample():
     rows = [(np.arange(start, start + 5.0)[:, None],) for start in range(0, 40, 5)]
@@ -218,6 +248,9 @@ BAD = {
     "text": (lambda X, Y: [(X.astype(str), Y)], "block 0: X must hold numbers"),
     "nothing": (lambda X, Y: [], "no rows"),
     "a generator": (lambda X, Y: ((X, Y) for _ in range(2)), "read once only"),
+    "a number in place of rows": (lambda X, Y: [(np.array(3.0), Y)], "block 0: a block must be"),
+    "a number in place of labels": (lambda X, Y: [(X, np.array(3.0))], "block 0: a block must be"),
+    "negative weights": (lambda X, Y: [(X, Y, Y)], "block 0: weights must not be negative, and is -.* at row"),
     "NaN in labels": (lambda X, Y: [(X, np.where(np.arange(N) == 8, np.nan, Y))], "block 0: Y is nan at row 8"),
 }
 
@@ -240,9 +273,15 @@ def test_files_that_are_none(tmp_path):
     with pytest.raises(ValueError, match="names no file"):
         rls.stream(str(tmp_path / "*.npz"))
     for ending in (".npy", ".npz", ".parquet"):
-        (tmp_path / f"x{ending}").write_bytes(b"noise" * 30)
-        with pytest.raises(ValueError, match=f"x{ending}"):
-            rls.stream(tmp_path / f"x{ending}")
+        for noise in (b"noise" * 30, b"\x93NUMPY\x01\x00\x06\x00{(\n  \n"):
+            (tmp_path / f"x{ending}").write_bytes(noise)
+            with pytest.raises(ValueError, match=f"x{ending}"):
+                rls.stream(tmp_path / f"x{ending}")
+    np.save(tmp_path / "x.npy", np.ones((4, 3)))
+    with open(tmp_path / "x.npy", "ab") as file:
+        file.write(b"more")
+    with pytest.raises(ValueError, match=r"x.npy has shape \(4, 3\) of float64, which is 96 bytes, and holds 100"):
+        rls.stream(tmp_path / "x.npy")
     with pytest.raises(ValueError, match="target names a column of files"):
         rls.stream([np.eye(2)], target=0)
 
@@ -384,7 +423,8 @@ def test_a_checkpoint_of_another_problem_is_passed_over(tmp_path):
 @pytest.mark.any_precision
 def test_a_damaged_checkpoint_is_told_of(tmp_path):
     X, Y, _ = problem()
-    for noise in (b"noise" * 50, b"", b"PK\x03\x04" + bytes(200)):
+    np.save(tmp_path / "array.npy", X)
+    for noise in (b"noise" * 50, b"", b"PK\x03\x04" + bytes(200), (tmp_path / "array.npy").read_bytes()):
         (tmp_path / "sums.npz").write_bytes(noise)
         with pytest.raises(ValueError, match=r"sums.npz is no checkpoint.*remove it"):
             rls.stream(Blocks(X, Y), checkpoint=tmp_path / "sums.npz")

@@ -7,7 +7,8 @@ import time
 import numpy as np
 import pytest
 
-from jaxrls.io.tables import read_inputs, read_table, write_columns
+from jaxrls.io.tables import read_inputs, read_table
+from jaxrls.io.writers import write_columns
 
 pytestmark = pytest.mark.any_precision
 PLAIN = "a,b,y\n1,2,3\n4,5,6\n7,8,9\n"

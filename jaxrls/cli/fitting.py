@@ -3,16 +3,13 @@
 import os
 import time
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import numpy as np
 
 import jaxrls as rls
-from jaxrls.cli.columns import standardisation, standardise
-from jaxrls.cli.report import TITLES, at_terminal, count, first_line, in_classes, report, say
-from jaxrls.io.tables import read_table
-from jaxrls.support.checks import check_weights
+from jaxrls.cli.reading import first_words, in_line, read_data
+from jaxrls.cli.report import TITLES, at_terminal, count, in_classes, report, say
 
 # kernels of a width
 RADIAL: dict[str, Callable] = {
@@ -32,56 +29,55 @@ PICTURES = (".png", ".pdf", ".svg")
 def run_fit(args) -> None:
     """Read, fit, report, save."""
     check_outputs(args.out, args.plot)
-    columns = {"target": args.target, "groups": args.groups, "weights": args.weights}
-    table = read_table(args.data, **columns, labels=args.classify, header=args.header, max_inflation=args.max_inflation)
-    d = table.X.shape[1]
-    if table.weights is not None:
-        check_column_of_weights(args, table.weights)
-    means, scales = standardisation(table.X, table.weights) if args.standardize else (np.zeros(d), np.ones(d))
-    X = standardise(table.X, means, scales)
-    Y, classes = code(table.y, table.layout["target"])
-    kernel, words = make_kernel(args.kernel, args.width, args.degree, X, args.standardize)
-    criterion, groups = make_criterion(args, table.groups, len(X))
-    loss = rls.zero_one_loss if classes is not None and criterion in (rls.loo, rls.kfold) else rls.squared_error
-    options: dict[str, Any] = {"weights": table.weights, "intercept": args.intercept}
-    if args.landmarks != "auto" and args.landmarks is not None and args.landmarks > len(X):
-        raise ValueError(f"--landmarks must be at most {len(X)}, the rows of {args.data}, and is {args.landmarks}")
+    data = read_data(args)
+    n, Y, weights = data.X.shape[0], data.Y, data.weights
+    drawn, sample = data.sample()
+    kernel, words = make_kernel(args.kernel, args.width, args.degree, sample, args.standardize)
+    criterion, groups = make_criterion(args, data.groups, n)
+    loss = rls.zero_one_loss if data.classes is not None and criterion in (rls.loo, rls.kfold) else rls.squared_error
+    if args.landmarks != "auto" and args.landmarks is not None and args.landmarks > len(sample):
+        raise ValueError(
+            f"--landmarks must be at most {len(sample)}, the rows{drawn_of(sample, n)} of {in_line(args)}, and is {args.landmarks}"
+        )
 
-    target = f"target {table.layout['target']}{in_classes(classes)}"
-    say("data", f"{args.data}: {count(len(X), 'row')}, {count(d, 'input')}, {target}{first_line(table.header)}")
+    say("data", first_words(data, in_classes(data.classes)))
     say("kernel", words)
     start = time.perf_counter()
     if args.tune:
-        few = LANDMARKS_TO_TUNE if args.landmarks == "auto" and len(X) > 4 * LANDMARKS_TO_TUNE else args.landmarks
-        kernel = tune_kernel(kernel, X, Y, criterion, groups, {**options, "landmarks": None if few == "auto" else few})
-    grid = {"lams": args.lams, "num": args.num_lams or 100}
+        few = LANDMARKS_TO_TUNE if args.landmarks == "auto" and n > 4 * LANDMARKS_TO_TUNE else args.landmarks
+        options = {"weights": None if weights is None else weights[drawn], "landmarks": None if few == "auto" else few}
+        grouped = None if groups is None else groups[drawn]
+        kernel = tune_kernel(kernel, sample, Y[drawn], criterion, {"groups": grouped, "intercept": args.intercept, **options}, n)
     fit = rls.fit(
         kernel,
-        X,
+        data.X,
         Y,
-        **grid,
+        lams=args.lams,
+        num=args.num_lams or 100,
         criterion=criterion,
         loss=loss,
         groups=groups,
         landmarks=args.landmarks,
+        weights=weights,
+        intercept=args.intercept,
         progress=at_terminal(),
-        **options,
     )
     seconds = time.perf_counter() - start
-    report(fit, Y, classes, table.weights)
+    report(fit, Y, data.classes, weights)
     say("time", f"{seconds:.1f} s, compilation included")
     if args.out:
-        extra = {
-            "layout": table.layout,
-            "means": means.tolist(),
-            "scales": scales.tolist(),
-            "classes": None if classes is None else classes.tolist(),
-        }
+        classes = None if data.classes is None else data.classes.tolist()
+        extra = {"layout": data.layout, "means": data.means.tolist(), "scales": data.scales.tolist(), "classes": classes}
         rls.save(args.out, fit, extra=extra)
         say("saved", args.out)
     if args.plot:
         fit.plot().figure.savefig(args.plot, dpi=150)
         say("drawn", args.plot)
+
+
+def drawn_of(sample, n: int) -> str:
+    """Whether these are all rows."""
+    return "" if len(sample) == n else " drawn by chance"
 
 
 def check_outputs(out, plot) -> None:
@@ -98,24 +94,6 @@ def check_outputs(out, plot) -> None:
         except ImportError:
             raise ValueError("--plot needs matplotlib: pip install 'jaxrls[plot]'") from None
         matplotlib.use("agg")
-
-
-def check_column_of_weights(args, weights) -> None:
-    """Raise where the column of weights holds none."""
-    try:
-        check_weights(weights, len(weights))
-    except ValueError as error:
-        raise ValueError(f"{args.data}: column {args.weights}: {error}") from None
-
-
-def code(y, target) -> tuple[np.ndarray, np.ndarray | None]:
-    """Numbers as they are, labels as ±1 codes with their classes."""
-    if y.dtype.kind != "U":
-        return y, None
-    Y, classes = rls.encode(y)
-    if len(classes) > max(2, len(y) // 2):
-        raise ValueError(f"target {target} has {len(classes)} different labels in {len(y)} rows: name the right column with --target")
-    return Y, classes
 
 
 def make_kernel(name, width, degree, X, standardized) -> tuple[rls.Kernel, str]:
@@ -138,13 +116,14 @@ def from_data(kernel, X) -> rls.Kernel:
         return jax.tree.map(float, jax.jit(rls.start_from_data)(kernel, X))
 
 
-def tune_kernel(kernel, X, Y, criterion, groups, options) -> rls.Kernel:
-    """The kernel with its parameters tuned by gradient, before and after in words."""
-    tuned = rls.tune(kernel, X, Y, criterion=criterion, groups=groups, progress=at_terminal(), **options)
+def tune_kernel(kernel, X, Y, criterion, options, n: int) -> rls.Kernel:
+    """The kernel with its parameters tuned by gradient on the rows, or the sample of them, that there are in memory; before and after in words."""
+    tuned = rls.tune(kernel, X, Y, criterion=criterion, progress=at_terminal(), **options)
+    on = "" if len(X) == n else f" on {len(X)} rows{drawn_of(X, n)}"
     steps = len(tuned.history.errors) - 1
     say(
         "tuned",
-        f"{TITLES[criterion.__name__]} {float(tuned.start_error):.4g} -> {float(tuned.error):.4g} in {count(steps, 'step')}: {tuned.reason}",
+        f"{TITLES[criterion.__name__]} {float(tuned.start_error):.4g} -> {float(tuned.error):.4g} in {count(steps, 'step')}{on}: {tuned.reason}",
     )
     names = [jax.tree_util.keystr(path).lstrip(".") for path, _ in jax.tree_util.tree_flatten_with_path(kernel)[0]]
     for name, before, after in zip(names, jax.tree.leaves(kernel), jax.tree.leaves(tuned.kernel), strict=True):

@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, BrokenPipeError):
             raise
         return complain(f"{error.filename}: {error.strerror}" if error.filename else error)
-    except ValueError as error:
+    except (ValueError, ImportError) as error:  # of an extra that is not installed
         return complain(error)
     except MemoryError as error:
         return complain(f"out of memory: {error or 'use fewer rows, or --landmarks'}")

@@ -7,6 +7,7 @@ import jaxrls as rls
 from jaxrls.cli.demo import run_demo
 from jaxrls.cli.fitting import CRITERIA, KERNELS, RADIAL, run_fit
 from jaxrls.cli.predicting import run_predict
+from jaxrls.cli.reading import is_stream
 from jaxrls.io.packed import MAX_INFLATION
 
 EPILOG = """\
@@ -14,7 +15,8 @@ example:
   python -m jaxrls fit train.csv --target price --tune --out model.npz
   python -m jaxrls predict model.npz new.csv --out predictions.csv
 
-DATA is a CSV file (.csv, .csv.gz; a first line of names is its header) or a NumPy archive (.npz) with arrays X and y.
+DATA is a CSV file (.csv, .csv.gz; a first line of names is its header) or a NumPy archive (.npz) with arrays X and y, read whole; or files of
+any number and size, as names, a pattern or a folder, also .npy and .parquet, whose rows are streamed.
 """
 
 
@@ -84,8 +86,10 @@ def add_command(commands, name: str, summary: str, about: str) -> Parser:
 def add_fit(commands) -> None:
     """`fit`."""
     about = "Fit a table, choose lambda among a whole grid by exact leave-one-out, and print what it found."
-    parser = add_command(commands, "fit", "fit a CSV or NPZ file", about)
-    parser.add_argument("data", metavar="DATA", help="CSV or NPZ file; every column but the special ones below is an input")
+    parser = add_command(commands, "fit", "fit a table, or rows that stream", about)
+    parser.add_argument(
+        "data", metavar="DATA", nargs="+", help="file, files, pattern or folder; every column but the special ones below is an input"
+    )
     parser.add_argument("--target", metavar="T", help="column to predict: its name, or its number from 0 (-1 is the last, the default)")
     parser.add_argument("--groups", metavar="COL", help="column of labels: rows of one label are left out together (--criterion kfold)")
     parser.add_argument("--weights", metavar="COL", help="column of sample weights")
@@ -109,6 +113,8 @@ def add_fit(commands) -> None:
         "--landmarks", type=landmarks, metavar="M", help="carry the solution by M rows, or by as many as needed (auto): past 10000 rows"
     )
     parser.add_argument("--plot", metavar="PICTURE", help="draw the error over lambda, as .png, .pdf or .svg (needs matplotlib)")
+    checkpoint = "keep the sums of a stream in this file as they grow: after a kill the same command goes on from there"
+    parser.add_argument("--checkpoint", metavar="PATH", help=checkpoint)
     parser.add_argument("--out", metavar="MODEL", help="save the model, as .npz, for predict and for jaxrls.load")
     add_reading(parser)
     parser.set_defaults(run=run_fit, check=check_fit)
@@ -117,6 +123,9 @@ def add_fit(commands) -> None:
 def add_reading(parser: Parser) -> None:
     """How files are read."""
     reading = parser.add_argument_group("reading")
+    reading.add_argument(
+        "--stream", action="store_true", help="read in blocks what need not fit into memory; implied but for one CSV or NPZ file"
+    )
     header = argparse.BooleanOptionalAction
     reading.add_argument("--header", action=header, help="whether the first line of a CSV file holds names; by default what the rows say")
     times = "how many times its size a compressed file may become in memory, 100 by default; 16 MiB always pass"
@@ -131,14 +140,28 @@ def check_fit(parser: Parser, args) -> None:
         parser.error(f"--degree does not go with --kernel {args.kernel}")
     if args.groups is not None and args.criterion not in (None, "kfold"):
         parser.error(f"--groups does not go with --criterion {args.criterion}")
+    if not is_stream(args):
+        if args.checkpoint is not None:
+            parser.error("--checkpoint is for rows that stream: name several files, a pattern or a folder, or say --stream")
+        return
+    if args.groups is not None:
+        parser.error("--groups is for tables that are read whole: name one CSV or NPZ file")
+    if args.classify:
+        parser.error("--classify is for tables that are read whole: name one CSV or NPZ file, or code two classes as -1 and 1")
+    if args.kernel != "linear" and args.landmarks in (None, "auto"):
+        parser.error(
+            f"--kernel {args.kernel} on rows that stream takes a number of landmarks, as in --landmarks 1000; --kernel linear takes none"
+        )
 
 
 def add_predict(commands) -> None:
     """`predict`."""
-    about = "Predict the rows of a table with a saved model, as CSV; where the table has the target too, print the error on it."
+    about = "Predict the rows of a table, or of a stream, with a saved model; where the target is there too, print the error on it."
     parser = add_command(commands, "predict", "predict with a saved model", about)
     parser.add_argument("model", metavar="MODEL", help="file written by fit --out, or by jaxrls.save")
-    parser.add_argument("data", metavar="DATA", help="CSV or NPZ file; columns are matched by name where both files have names")
-    parser.add_argument("--out", metavar="FILE", help="CSV file to write; by default predictions are printed")
+    parser.add_argument(
+        "data", metavar="DATA", nargs="+", help="file, files, pattern or folder; columns are matched by name where both files have names"
+    )
+    parser.add_argument("--out", metavar="FILE", help="file to write, .npy, .parquet or CSV; by default predictions are printed")
     add_reading(parser)
     parser.set_defaults(run=run_predict)

@@ -1,38 +1,72 @@
 """`predict`: the rows of a table predicted by a saved model."""
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
 import jaxrls as rls
-from jaxrls.cli.columns import standardise
-from jaxrls.cli.report import count, judge
-from jaxrls.io.tables import read_inputs, write_columns
-from jaxrls.support.files import replacing
+from jaxrls.cli.reading import check_memory, is_stream
+from jaxrls.cli.report import Verdict, at_terminal, count
+from jaxrls.io.sources import Files, Fitted, paths_of
+from jaxrls.io.tables import read_inputs
+from jaxrls.io.writers import CsvWriter, writing
+from jaxrls.rows.spread import standardise
+from jaxrls.rows.streamed import as_numbers, shapes_of
+from jaxrls.support.progress import progress_bar
 
 
 def run_predict(args) -> None:
-    """Load, read, predict, write, and say the error where the file has the target."""
+    """Load, read, predict, write, and say the error where the files have the target."""
     model, extra = rls.load(args.model, with_extra=True, max_inflation=args.max_inflation)
     if not isinstance(model, rls.Fit | rls.Tuned | rls.Model):
         raise ValueError(f"{args.model} holds a {type(model).__name__}, and predict needs a model, a fit or a tuned one")
     layout, means, scales, classes = read_extra(args.model, extra)
-    X, y = read_inputs(args.data, layout, header=args.header, max_inflation=args.max_inflation)
-    if means is not None:
-        if X.shape[1] != len(means):
-            raise ValueError(f"{args.data} has {count(X.shape[1], 'column')} of inputs, and the model was fitted on {len(means)}")
-        X = standardise(X, means, scales)
-    columns = name_columns(args.model, scores_of(args.model, model, X), classes)
-    if args.out:
-        with replacing(args.out) as file:
-            write_columns(file, columns)
-    else:
-        sys.stdout.flush()
-        write_columns(sys.stdout.buffer, columns)
-    verdict = judge(columns["prediction"], y, classes) if "prediction" in columns and y is not None else None
-    for line in (f"{count(len(X), 'prediction')} written to {args.out}" if args.out else None, verdict):
+    verdict, rows = Verdict(classes), 0
+    with writing(args.out) if args.out else printing() as write, progress_bar(at_terminal(), None, "predict", "row") as reached:
+        for source, X, y in blocks_of(args, layout or {}):
+            if means is not None:
+                if X.shape[1] != len(means):
+                    raise ValueError(f"{source} has {count(X.shape[1], 'column')} of inputs, and the model was fitted on {len(means)}")
+                X = standardise(X, means, scales)
+            scores = scores_of(args.model, model, in_few_sizes(X) if is_stream(args) else X)[: len(X)]
+            columns = name_columns(args.model, scores, classes)
+            write(columns)
+            if "prediction" in columns:
+                verdict.add(columns["prediction"], y)
+            rows += len(X)
+            reached(rows)
+    for line in (f"{count(rows, 'prediction')} written to {args.out}" if args.out else None, verdict.words()):
         if line:
             print(line, file=sys.stdout if args.out else sys.stderr)
+
+
+def blocks_of(args, layout) -> Iterator[tuple[str, np.ndarray, np.ndarray | None]]:
+    """Where they stand, inputs and the target, as they are read: of a table all rows at once."""
+    if not is_stream(args):
+        (path,) = args.data
+        check_memory(path)
+        yield path, *read_inputs(path, layout, header=args.header, max_inflation=args.max_inflation)
+        return
+    for piece in Files(paths_of(args.data), Fitted(layout), args.header, args.max_inflation):
+        X = as_numbers(piece, "X", piece.X)
+        if X.ndim != 2 or piece.Y is not None and piece.Y.shape != X.shape[:1]:
+            raise ValueError(f"{piece.place} must hold X (n, d) and a target (n,), and has {shapes_of(X, piece.Y, None)}")
+        if len(X):
+            yield piece.place, X, piece.Y
+
+
+def in_few_sizes(X) -> np.ndarray:
+    """The rows, and the last one again up to a power of two of them: each number of rows is a program of its own."""
+    return X[np.minimum(np.arange(2 ** (len(X) - 1).bit_length()), len(X) - 1)]
+
+
+@contextmanager
+def printing() -> Iterator[Callable]:
+    """A function that prints the next rows of columns."""
+    sys.stdout.flush()
+    yield CsvWriter(None, sys.stdout.buffer).write
 
 
 def read_extra(path, extra):

@@ -59,17 +59,37 @@ def print_table(fit, in_units: bool) -> None:
     print()
 
 
-def judge(prediction, y, classes) -> str | None:
-    """The error of predictions on a target that may have gaps, in words."""
-    if classes:
-        return f"{100 * np.mean(prediction != y.astype(str)):.3g} % of labels wrong"
-    try:
-        residual = y.astype(np.float64) - prediction
-    except ValueError:
-        residual = np.array([np.nan])
-    if not np.isfinite(residual).all():
-        return "no error on the target: it has values that are missing or not numbers"
-    return f"RMSE {rms(residual):.4g} in units of the target"
+class Verdict:
+    """The error of predictions, from one block of rows after the other, on a target that may have gaps."""
+
+    def __init__(self, classes):
+        self.classes, self.blocks, self.absent, self.gaps = classes, [], False, False
+
+    def add(self, prediction, y) -> None:
+        """Take in the predictions of some rows, and their target, None where it is not there."""
+        if y is None:
+            self.absent = True
+        elif self.classes:
+            self.blocks.append((np.mean(prediction != y.astype(str)), len(y)))
+        else:
+            try:
+                residual = y.astype(np.float64) - prediction
+            except (ValueError, TypeError):
+                residual = np.array([np.nan])
+            self.gaps = self.gaps or not np.isfinite(residual).all()
+            if not self.gaps:
+                self.blocks.append((rms(residual), len(y)))
+
+    def words(self) -> str | None:
+        """All that they come to; None where there was no target."""
+        if self.absent or not self.blocks and not self.gaps:
+            return None
+        if self.gaps:
+            return "no error on the target: it has values that are missing or not numbers"
+        errors, rows = map(np.array, zip(*self.blocks, strict=True))
+        if self.classes:
+            return f"{100 * np.average(errors, weights=rows):.3g} % of labels wrong"
+        return f"RMSE {rms(errors, rows):.4g} in units of the target"
 
 
 def count(n: int, what: str) -> str:

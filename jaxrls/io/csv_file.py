@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from jaxrls.io.header import is_header, is_missing, is_number
+from jaxrls.io.naming import LISTED, find_column, list_columns
 from jaxrls.io.packed import check_gzip
 
-LISTED = 20  # column names in an error message, at most
 MOST_COLUMNS = 10**6  # of text: a line of commas alone would take a hundred times its size in memory
 
 
@@ -58,32 +58,22 @@ class CsvFile:
 
     def column(self, name, what: str) -> int:
         """The position of a column given by name or by number."""
-        if self.names and name in self.names:
-            return self.names.index(name)
-        try:
-            index = int(name)
-        except ValueError:
-            index = self.width
-        if -self.width <= index < self.width:
-            return index % self.width
-        raise ValueError(f"{self.path} has no column {name!r} for the {what}: its columns are {self.list_columns()}")
+        return find_column(self.path, self.names, self.width, name, what)
 
     def list_columns(self) -> str:
         """The columns, in words."""
-        if not self.names:
-            return f"0 to {self.width - 1}, without names"
-        return ", ".join(self.names[:LISTED]) + (f" and {self.width - LISTED} more" if self.width > LISTED else "")
+        return list_columns(self.names, self.width)
 
     def read(self, numbers, texts, optional=()) -> tuple[np.ndarray, list[np.ndarray]]:
         """Columns of numbers as one matrix, and columns of text; the `optional` ones are text that may have gaps."""
         return self._load(os.fspath(self.path), self.skip, numbers, texts, optional)
 
-    def pieces(self, numbers, size: int) -> Iterator[np.ndarray]:
-        """Columns of numbers, `size` rows at a time."""
+    def pieces(self, numbers, optional, size: int) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
+        """Columns of numbers and of text that may have gaps, `size` rows at a time."""
         with self._text() as file:
             lines = (line for line in itertools.islice(file, self.skip, None) if line.strip())
             while part := list(itertools.islice(lines, size)):
-                yield self._load(part, 0, numbers, [])[0]
+                yield self._load(part, 0, numbers, [], optional)
 
     def _load(self, lines, skip: int, numbers, texts, optional=()) -> tuple[np.ndarray, list[np.ndarray]]:
         """What `read` gives, of a path or of lines."""

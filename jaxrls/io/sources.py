@@ -3,19 +3,17 @@
 import glob
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from jaxrls.io.csv_file import CsvFile
-from jaxrls.io.npz import Damaged, open_archive
+from jaxrls.io.naming import LISTED, find_column, match_columns
+from jaxrls.io.npz import Archive, Damaged, open_archive
 from jaxrls.io.packed import MAX_INFLATION
+from jaxrls.io.readers import ENDINGS, Reader, ending_of, open_table
 from jaxrls.rows.streamed import SAMPLE, Piece, StreamedRows
 
 AT_ONCE = 65_536  # rows of a file
-LISTED = 20
 
 
 def stream(
@@ -29,7 +27,9 @@ def stream(
     seed: int = 0,
     checkpoint: str | os.PathLike | None = None,
     block_size: int | None = None,
+    header: bool | None = None,
     max_inflation: float | int = MAX_INFLATION,
+    progress: bool = False,
 ) -> StreamedRows:
     """Rows that need not fit into memory: files, or blocks from an iterable of the caller's, with labels and weights.
 
@@ -40,8 +40,10 @@ def stream(
     **Arguments**: `source` is a path, a pattern such as `"rows/*.npz"`, a folder, a list of those, or any object whose `__iter__` gives blocks
     `(X, Y)`, `(X, Y, weights)` or X. Of files, `.npz` hold arrays `X`, and `y` or the one that `target` names; `.csv` and `.csv.gz` have a column a
     number, `.npy` are matrices and `.parquet` tables: `target`, one or a list, and `weights` name columns or count them, and all others, or `columns`,
-    are inputs; the target is the last column by default, and `target=False` says that there is none. `standardize` brings columns to mean 0
-    and standard deviation 1, or takes a pair (means, deviations), as those of the rows that a model was fitted on. `block_size` rows are worked on at once.
+    are inputs; the target is the last column by default, and `target=False` says that there is none. The files that follow have the columns of the
+    first, by name where it has names. `standardize` brings columns to (weighted) mean 0 and standard deviation 1, or takes a pair (means, deviations), as
+    those of the rows that a model was fitted on. `block_size` rows are worked on at once. `header` says whether first lines of text hold names, and
+    `max_inflation` how much compressed files may become, as in `load`; `progress` shows a bar for each reading (needs tqdm).
     `checkpoint` names a file that keeps every sum after each block: after a kill the same calls go on from there, and end with the same numbers to the bit.
     **Returns** a `Rows`; `labels`, `row_weights`, `means` and `scales` are what it found. **Cost** one reading; memory of labels, weights, the sample and
     a few blocks. **Raises** `ValueError` that names file, row and column of what is missing or no number, and files that do not go together.
@@ -60,48 +62,54 @@ def stream(
             raise ValueError(f"{named[0]} names a column of files, and source brings blocks (X, Y, weights) itself: leave it out")
         blocks = source
     else:
-        blocks = Files(paths_of(source), Choice(target, weights, columns), max_inflation)
-    return StreamedRows(blocks, standardize=standardize, sample=sample, seed=seed, checkpoint=checkpoint, block_size=block_size)
+        blocks = Files(paths_of(source), Choice(target, weights, columns), header, max_inflation)
+    options: dict = {"checkpoint": checkpoint, "block_size": block_size, "progress": progress}
+    return StreamedRows(blocks, standardize=standardize, sample=sample, seed=seed, **options)
 
 
 class Columns(NamedTuple):
-    """Positions of the columns of one file that are inputs, targets and weights; `vector` where labels are one column."""
+    """Positions of the columns of one file that are inputs, targets and weights; `vector` where labels are one column.
 
+    Where a target may have `gaps`, or be text, it is passed on as it is.
+    """
+
+    names: list[str] | None
+    width: int
     inputs: list[int]
     targets: list[int]
     weights: list[int]
-    vector: bool
+    vector: bool = True
+    gaps: bool = False
 
-    @property
-    def needed(self) -> list[int]:
-        """All of them, in the order in which `piece` takes them."""
-        return [*self.inputs, *self.targets, *self.weights]
-
-    def piece(self, table: np.ndarray, place: str, first: int) -> Piece:
-        """Rows of the columns that are needed."""
-        d, t = len(self.inputs), len(self.targets)
-        Y = table[:, d : d + t] if t else None
-        return Piece(table[:, :d], Y[:, 0] if Y is not None and self.vector else Y, table[:, -1] if self.weights else None, place, first)
+    def pieces(self, file: Reader, path: str) -> Iterator[Piece]:
+        """The rows of the file, so many at once."""
+        numbers, optional = [*self.inputs, *([] if self.gaps else self.targets), *self.weights], self.targets if self.gaps else []
+        d, t, first = len(self.inputs), 0 if self.gaps else len(self.targets), 0
+        for table, words in file.pieces(numbers, optional, AT_ONCE):
+            Y = words[0] if words else table[:, d : d + t] if t else None
+            Y = Y[:, 0] if Y is not None and self.vector and not words else Y
+            yield Piece(table[:, :d], Y, table[:, -1] if self.weights else None, path, first)
+            first += len(table)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Which columns are target, weights and inputs, by name or number."""
+    """Which columns are target, weights and inputs, by name or number; and how wide the file must be, where that is known."""
 
-    target: Any
-    weights: Any
-    inputs: Any
+    target: Any = None
+    weights: Any = None
+    inputs: Any = None
+    width: int | None = None
 
     def of(self, path, names: list[str] | None, width: int) -> Columns:
         """The columns of a file that has these names, or so many."""
+        if self.width not in (None, width):
+            raise ValueError(
+                f"{path} has {width} columns, and the file before it has {self.width}, neither of them by names that both have"
+            )
 
         def find(name, what):
-            if names and name in names:
-                return names.index(name)
-            if isinstance(name, int | np.integer) and -width <= name < width:
-                return int(name) % width
-            known = ", ".join(names[:LISTED]) if names else f"0 to {width - 1}, without names"
-            raise ValueError(f"{path} has no column {name!r} for the {what}: its columns are {known}")
+            return find_column(path, names, width, name, what)
 
         weights = [] if self.weights is None else [find(self.weights, "weights")]
         free = [j for j in range(width) if j not in weights]
@@ -109,20 +117,96 @@ class Choice:
         inputs = [j for j in free if j not in targets] if self.inputs is None else [find(name, "inputs") for name in as_list(self.inputs)]
         if not inputs or len({*inputs, *targets, *weights}) < len(inputs) + len(targets) + len(weights):
             raise ValueError(f"{path}: inputs, target and weights must be different columns, and one at least is for inputs")
-        return Columns(inputs, targets, weights, not isinstance(self.target, list | tuple))
+        return Columns(names, width, inputs, targets, weights, not isinstance(self.target, list | tuple))
+
+    def settled(self, columns: Columns) -> "Choice":
+        """The same columns of the files that follow: by name where this one has names, else by number in files as wide."""
+        names = columns.names or range(columns.width)
+        targets, inputs, weights = ([names[j] for j in part] for part in (columns.targets, columns.inputs, columns.weights))
+        target = (targets[0] if columns.vector else targets) if targets else False
+        return Choice(target, weights[0] if weights else None, inputs, None if columns.names else columns.width)
+
+    def shard(self, path, arrays: Archive) -> Piece:
+        """Arrays X, y and weights."""
+        target = "y" if self.target is None else self.target
+        names = ["X", *([] if target is False else [target]), *([] if self.weights is None else [self.weights])]
+        absent = [name for name in names if name not in arrays]
+        if absent:
+            raise ValueError(f"{path} has no array {absent[0]!r}: it holds {', '.join(itertools.islice(arrays, LISTED)) or 'none'}")
+        X = arrays["X"]
+        if self.inputs is not None:
+            X = X[:, [find_column(path, None, X.shape[1], name, "inputs") for name in as_list(self.inputs)]]
+        Y = None if target is False else arrays[target]
+        return Piece(X, Y, None if self.weights is None else arrays[self.weights], path)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The columns that a model was fitted on, as `layout` says, and the target where a file has it."""
+
+    layout: Mapping[str, Any]
+
+    @property
+    def inputs(self):
+        """Their names, or None."""
+        return self.layout.get("inputs")
+
+    def of(self, path, names, width) -> Columns:
+        """The columns of a file that has these names, or so many."""
+        inputs, target = match_columns(path, names, width, self.layout)
+        return Columns(names, width, inputs, [] if target is None else [target], [], gaps=True)
+
+    def settled(self, columns: Columns) -> "Fitted":
+        """The same: every file is matched with the model."""
+        del columns
+        return self
+
+    def shard(self, path, arrays: Archive) -> Piece:
+        """The array X, and the target."""
+        if "X" not in arrays:
+            raise ValueError(f"{path} has no array 'X': it holds {', '.join(itertools.islice(arrays, LISTED)) or 'none'}")
+        target = next((name for name in (self.layout.get("target"), "y") if name in arrays), None)
+        return Piece(arrays["X"], None if target is None else arrays[target], None, path)
 
 
 @dataclass(frozen=True)
 class Files:
-    """Files one after the other."""
+    """Files one after the other, each with the columns of the first."""
 
     paths: tuple[str, ...]
-    choice: Choice
+    choice: Any  # a `Choice`, or `Fitted`
+    header: bool | None
     max_inflation: float | int
 
     def __iter__(self) -> Iterator[Piece]:
+        choice = self.choice
         for path in self.paths:
-            yield from READERS[_ending(path)](path, self.choice, self.max_inflation)
+            if ending_of(path) == ".npz":
+                yield self._shard(path, choice)
+                continue
+            file = self._open(path, choice)
+            columns = choice.of(path, file.names, file.width)
+            yield from columns.pieces(file, path)
+            choice = choice.settled(columns)
+
+    def first(self) -> Columns | None:
+        """What the columns of the first file are, None where it is an archive, whose arrays have none."""
+        path = self.paths[0]
+        if ending_of(path) == ".npz":
+            return None
+        file = self._open(path, self.choice)
+        return self.choice.of(path, file.names, file.width)
+
+    def _open(self, path, choice) -> Reader:
+        known = [name for name in choice.inputs or () if isinstance(name, str)] if isinstance(choice.inputs, list | tuple) else None
+        return open_table(path, self.header, self.max_inflation, known)
+
+    def _shard(self, path, choice) -> Piece:
+        try:
+            with open_archive(path, self.max_inflation) as arrays:
+                return choice.shard(path, arrays)
+        except Damaged as error:
+            raise ValueError(f"{path} is not an NPZ file, or is damaged: {error}") from None
 
 
 def paths_of(source) -> tuple[str, ...]:
@@ -131,7 +215,7 @@ def paths_of(source) -> tuple[str, ...]:
     for path in map(os.fspath, [source] if isinstance(source, str | os.PathLike) else source):
         if os.path.isdir(path):
             inside = sorted(os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names)
-            found += [one for one in inside if _ending(one)]
+            found += [one for one in inside if ending_of(one)]
         elif glob.has_magic(path) and not os.path.exists(path):
             found += sorted(glob.glob(path))
         else:
@@ -139,15 +223,11 @@ def paths_of(source) -> tuple[str, ...]:
     if not found:
         raise ValueError(f"source {source!r} names no file")
     for path in found:
-        if not _ending(path):
-            raise ValueError(f"{path} must end in {', '.join(READERS)}")
+        if not ending_of(path):
+            raise ValueError(f"{path} must end in {', '.join(ENDINGS)}")
         if not os.path.exists(path):
             raise FileNotFoundError(f"there is no file {path}")
     return tuple(found)
-
-
-def _ending(path) -> str:
-    return next((ending for ending in READERS if path.endswith(ending)), "")
 
 
 def _is_list_of_paths(source) -> bool:
@@ -157,77 +237,3 @@ def _is_list_of_paths(source) -> bool:
 def as_list(names) -> list:
     """One name, or several."""
     return list(names) if isinstance(names, list | tuple) else [names]
-
-
-def _npy(path, choice, max_inflation) -> Iterator[Piece]:
-    """A matrix, mapped into memory."""
-    del max_inflation
-    try:
-        table = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise ValueError(f"{path} is not an array of numbers that NumPy wrote: {error}") from None
-    if table.ndim != 2:
-        raise ValueError(f"{path} must hold a matrix, and has shape {table.shape}")
-    columns = choice.of(path, None, table.shape[1])
-    for first in range(0, len(table), AT_ONCE):
-        yield columns.piece(table[first : first + AT_ONCE][:, columns.needed], path, first)
-
-
-def _npz(path, choice, max_inflation) -> Iterator[Piece]:
-    """Arrays X, y and weights of one shard, which is read whole."""
-    try:
-        with open_archive(path, max_inflation) as arrays:
-            target = "y" if choice.target is None else choice.target
-            names = ["X", *([] if target is False else [target]), *([] if choice.weights is None else [choice.weights])]
-            absent = [name for name in names if name not in arrays]
-            if absent:
-                raise ValueError(f"{path} has no array {absent[0]!r}: it holds {', '.join(itertools.islice(arrays, LISTED)) or 'none'}")
-            Y = None if target is False else arrays[target]
-            X = arrays["X"] if choice.inputs is None else arrays["X"][:, as_list(choice.inputs)]
-            yield Piece(X, Y, None if choice.weights is None else arrays[choice.weights], path)
-    except Damaged as error:
-        raise ValueError(f"{path} is not an NPZ file, or is damaged: {error}") from None
-
-
-def _csv(path, choice, max_inflation) -> Iterator[Piece]:
-    """Lines of numbers, so many at once."""
-    file = CsvFile(path, None, max_inflation)
-    columns, first = choice.of(path, file.names, file.width), 0
-    for table in file.pieces(columns.needed, AT_ONCE):
-        yield columns.piece(table, path, first)
-        first += len(table)
-
-
-def _parquet(path, choice, max_inflation) -> Iterator[Piece]:
-    """Record batches of the columns that are needed."""
-    del max_inflation
-    try:
-        import pyarrow.parquet
-    except ImportError:
-        raise ImportError(f"{path} needs pyarrow: pip install 'jaxrls[parquet]'") from None
-    try:
-        file = pyarrow.parquet.ParquetFile(path)
-    except pyarrow.lib.ArrowInvalid as error:
-        raise ValueError(f"{path} is not a Parquet file, or is damaged: {error}") from None
-    with file:
-        names = list(file.schema_arrow.names)
-        columns, first = choice.of(path, names, len(names)), 0
-        needed = [names[j] for j in columns.needed]
-        for batch in file.iter_batches(AT_ONCE, columns=needed):
-            table = np.column_stack([_numbers(path, name, batch.column(name), first) for name in needed])
-            yield columns.piece(table, path, first)
-            first += batch.num_rows
-
-
-def _numbers(path, name, column, first) -> np.ndarray:
-    """A column of a record batch."""
-    if column.null_count:
-        row = first + int(np.flatnonzero(np.asarray(column.is_null()))[0])
-        raise ValueError(f"{path}: row {row}, column {name}: the value is missing: fill it in, or drop the row")
-    values = column.to_numpy(zero_copy_only=False)
-    if values.dtype.kind not in "fiub":
-        raise ValueError(f"{path}: column {name} must hold numbers, and holds {column.type}")
-    return values
-
-
-READERS: dict[str, Callable] = {".npy": _npy, ".npz": _npz, ".csv": _csv, ".csv.gz": _csv, ".parquet": _parquet}

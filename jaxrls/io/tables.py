@@ -1,19 +1,18 @@
-"""Tables from CSV and NPZ files, with errors that name the bad cell, and predictions back out.
+"""Tables from CSV and NPZ files, with errors that name the bad cell.
 
 Lines are read in `csv_file.py`, archives in `npz.py`.
 """
 
-import csv
-import io
 import itertools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrls.io.csv_file import LISTED, CsvFile
+from jaxrls.io.csv_file import CsvFile
 from jaxrls.io.header import is_missing, is_number
+from jaxrls.io.naming import LISTED, match_columns
 from jaxrls.io.npz import Archive, Damaged, open_archive
 from jaxrls.io.packed import MAX_INFLATION
 
@@ -82,42 +81,18 @@ def read_inputs(
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """The columns that a model was fitted on, from another file, and its target as text or numbers where the file has it.
 
-    Columns are matched by name where both files have names, else by position: a file as wide as the first one has its target
-    where that one had it, any other holds inputs alone. Other columns are ignored. A first line with all the names is a header, whatever
-    stands below it; else `header` and `max_inflation` are as in `read_table`. **Raises** `ValueError` as `read_table`.
+    Columns are matched as `match_columns` says. A first line with all the names is a header, whatever stands below it; else `header` and
+    `max_inflation` are as in `read_table`. **Raises** `ValueError` as `read_table`.
     """
     layout = layout or {}
     if str(path).endswith(".npz"):
         with _archive(path, max_inflation) as arrays:
             target, X = next((name for name in (layout.get("target"), "y") if name in arrays), None), _matrix(path, arrays)
             return X, None if target is None else _vector(path, arrays, target, len(X))
-    names, target = layout.get("inputs"), layout.get("target")
-    source = CsvFile(path, header, max_inflation, names)
-    if source.names and names:
-        absent = sorted({*names} - {*source.names})
-        if absent:
-            raise ValueError(
-                f"{path} lacks columns that the model was fitted on: {', '.join(absent[:LISTED])}; its columns are {source.list_columns()}"
-            )
-        places = {name: j for j, name in enumerate(source.names)}
-        inputs = [places[name] for name in names]
-        t = source.names.index(target) if target in source.names else None
-    elif source.width == layout.get("width"):
-        inputs = layout["positions"]
-        t = source.column(target, "target") if isinstance(target, int) else None
-    else:
-        inputs, t = list(range(source.width)), None
+    source = CsvFile(path, header, max_inflation, layout.get("inputs"))
+    inputs, t = match_columns(path, source.names, source.width, layout)
     values, words = source.read(inputs, [], [] if t is None else [t])
     return values, words[0] if words else None
-
-
-def write_columns(file: BinaryIO, columns: Mapping[str, np.ndarray]) -> None:
-    """Write columns of equal length as CSV with a header, numbers so that reading them back gives the same."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(zip(*(values.tolist() for values in columns.values()), strict=True))
-    file.write(text.getvalue().encode())
 
 
 # NPZ ---------------------------------------------------------------------------------------------------------------------------

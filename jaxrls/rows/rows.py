@@ -18,6 +18,12 @@ from jaxrls.support.checks import check_finite, check_row_numbers, check_symmetr
 from jaxrls.support.pytrees import pytree
 
 
+@jax.jit
+def added(total, more):
+    """The sum of two pytrees of arrays, in one program."""
+    return jax.tree.map(jax.numpy.add, total, more)
+
+
 class Rows:
     """n rows of d numbers: what to inherit from for a source of rows of one's own.
 
@@ -40,6 +46,9 @@ class Rows:
     ndim = 2
     labels: Any = None  # of a source that brings its own, (n,) or (n, t); and weights, (n,)
     row_weights: Any = None
+    block_sizes: Any = (
+        None  # of the blocks of rows made on the host, all that there are, the usual one first; None where they are not known before
+    )
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -60,7 +69,7 @@ class Rows:
         del temporaries, block_size
         total = None
         for out in self._each(fn, columns):
-            total = out if total is None else jax.tree.map(jax.numpy.add, total, out)
+            total = out if total is None else added(total, out)
         return total
 
     def map(self, fn: Callable, *columns, temporaries: int = 0, block_size: int | None = None):

@@ -16,13 +16,14 @@ import numpy as np
 
 from jaxrls.rows.blocks import default_block_size
 from jaxrls.rows.checkpoint import Checkpoint, key_of
-from jaxrls.rows.rows import DenseRows, Rows
+from jaxrls.rows.rows import DenseRows, Rows, added
+from jaxrls.rows.spread import Spread, standardise
 from jaxrls.support.ahead import ahead
 from jaxrls.support.checks import check_whole
+from jaxrls.support.progress import progress_bar
 
 SAMPLE = 10_000  # rows kept of the first reading
 BLOCK_BYTES = 32 * 2**20
-CONSTANT = 1e-12  # of the largest entry: a deviation below it is rounding
 
 
 class Piece(NamedTuple):
@@ -68,15 +69,18 @@ class StreamedRows(Rows):
         seed: int = 0,
         checkpoint: str | os.PathLike | None = None,
         block_size: int | None = None,
+        progress: bool = False,
     ):
         if iter(source) is source:
             raise ValueError("source can be read once only, as a generator: give a list of blocks, or an object whose __iter__ begins anew")
         check_whole("sample", sample)
-        self.source, self.block_size = source, block_size
+        self.source, self.block_size, self.progress, self.readings = source, block_size, progress, 0
         self.checkpoint = None if checkpoint is None else Checkpoint(checkpoint)
         survey = Survey(sample, seed)
-        for piece in pieces(source):
-            survey.add(piece)
+        with self._watched(None) as reached:
+            for piece in pieces(source):
+                survey.add(piece)
+                reached(survey.n)
         self.known = survey.known()
         moved: Any = (self.known.means, self.known.scales) if standardize is True else standardize or (None, None)
         self.means, self.scales = moved
@@ -106,11 +110,16 @@ class StreamedRows(Rows):
         """Those of all rows, (n,), None where the source has none."""
         return self.known.weights
 
+    @property
+    def block_sizes(self):
+        """That of all blocks, and that of the rest where there is one."""
+        n, d = self.shape
+        size = min(n, self.block_size or default_block_size(n, d * self.host_dtype.itemsize, BLOCK_BYTES))
+        return (size, n % size) if n % size else (size,)
+
     def blocks(self):
         """The rows in blocks of equal size and a rest, the next one read while the last one is worked on."""
-        n, d = self.shape
-        size = self.block_size or default_block_size(n, d * self.host_dtype.itemsize, BLOCK_BYTES)
-        for X in ahead(in_blocks((self._standardized(piece.X) for piece in pieces(self.source)), size)):
+        for X in ahead(in_blocks((self._standardized(piece.X) for piece in pieces(self.source)), self.block_sizes[0])):
             yield jnp.asarray(X)
 
     def sum(self, fn, *columns, temporaries=0, block_size=None):
@@ -131,7 +140,7 @@ class StreamedRows(Rows):
         for out in self._each(once, columns):
             if out is None:
                 continue
-            total = out if total is None else jax.tree.map(jnp.add, total, out)
+            total = out if total is None else added(total, out)
             if not key:
                 key = key_of(out, columns, self.known.checksum)
                 if (before := checkpoint.find(key)) is not None:
@@ -147,16 +156,35 @@ class StreamedRows(Rows):
         return super().map(jax.jit(lambda x, *parts: DenseRows(x).map(fn, *parts, **hints)), *columns)
 
     def _each(self, fn, columns):
-        for out in super()._each(fn, columns):
-            yield jax.block_until_ready(out)  # else all blocks would be read before the first is done
+        done = 0
+
+        def counted(x, *parts):
+            nonlocal done
+            done += len(x)
+            return fn(x, *parts)
+
+        with self._watched(self.shape[0]) as reached:
+            for out in super()._each(counted, columns):
+                yield jax.block_until_ready(out)  # else all blocks would be read before the first is done
+                reached(done)
+
+    def _watched(self, total: int | None):
+        """A bar for one reading."""
+        self.readings += 1
+        return progress_bar(self.progress, total, f"reading {self.readings}", "row")
 
     def check(self, kernel, name="X", *, training=True):
         """Raise for rows outside of the kernel's domain, as far as the sample has them; numbers were looked at when they were read."""
         kernel.check(self.candidates()[1])
 
+    @property
+    def sample(self):
+        """The rows drawn by chance, standardised, on the host; `known.drawn` are their numbers."""
+        return self._standardized(self.known.sample)
+
     def candidates(self):
         """The sample, by row number."""
-        return self.known.drawn, jnp.asarray(self._standardized(self.known.sample))
+        return self.known.drawn, jnp.asarray(self.sample)
 
     def dense(self):
         """Not at once."""
@@ -183,7 +211,7 @@ class StreamedRows(Rows):
 
     def _standardized(self, X):
         X = np.asarray(X, self.host_dtype)
-        return X if self.means is None else ((X - self.means) / self.scales).astype(self.host_dtype)
+        return X if self.means is None else standardise(X, self.means, self.scales)
 
 
 def pieces(source: Iterable) -> Iterator[Piece]:
@@ -222,15 +250,18 @@ class Survey:
         self.weights: list[Any] = []
         self.tickets, self.drawn = np.empty(0), np.empty(0, np.int64)
         self.sample: Any = None
-        self.means: Any = np.zeros(())
-        self.squares: Any = np.zeros(())
+        self.spread = Spread()
 
     def add(self, piece: Piece) -> None:
         """**Raises** `ValueError` that names the place of a number that is not finite, or of a block unlike those before it."""
         X, Y, v = (as_numbers(piece, name, part) for name, part in (("X", piece.X), ("Y", piece.Y), ("weights", piece.weights)))
         shapes = X.shape[1:], *(None if part is None else part.shape[1:] for part in (Y, v))
-        if X.ndim != 2 or v is not None and v.ndim != 1 or any(part is not None and len(part) != len(X) for part in (Y, v)):
+        if X.ndim != 2 or v is not None and v.ndim != 1 or any(part is not None and part.shape[:1] != X.shape[:1] for part in (Y, v)):
             raise ValueError(f"{piece.place}: a block must be X (b, d), Y (b,) or (b, t) and weights (b,), and has {shapes_of(X, Y, v)}")
+        if v is not None and (v < 0).any():
+            raise ValueError(
+                f"{piece.place}: weights must not be negative, and is {v[v < 0][0]} at row {piece.first + int((v < 0).argmax())}"
+            )
         if self.shapes not in (None, shapes):
             raise ValueError(
                 f"{piece.place} has {shapes_of(X, Y, v)}, which does not go on what came before it: d, t and what there is must be the same"
@@ -238,18 +269,10 @@ class Survey:
         self.shapes = shapes
         self.labels.append(Y)
         self.weights.append(v)
-        self._merge(X)
+        self.spread.add(X, v)
         self._draw(X)
         self.checksum = zlib.crc32(np.ascontiguousarray(X).data, self.checksum)
         self.n += len(X)
-
-    def _merge(self, X):
-        """Means and sums of squares about them, from those of either part."""
-        wide, before, b = np.asarray(X, np.float64), self.n, len(X)
-        means = wide.mean(axis=0) if b else self.means
-        moved, total = means - self.means, max(before + b, 1)
-        self.squares = self.squares + ((wide - means) ** 2).sum(axis=0) + moved**2 * (before * b / total)
-        self.means = self.means + moved * (b / total)
 
     def _draw(self, X):
         """Keep the rows with the smallest of numbers drawn one a row: every row has the same chance, however they come."""
@@ -265,12 +288,8 @@ class Survey:
         """All of it; raises where there was nothing."""
         if not self.n:
             raise ValueError("the source has no rows")
-        scales = np.sqrt(self.squares / self.n)
         labels, weights = (None if parts[0] is None else np.concatenate(parts) for parts in (self.labels, self.weights))
-        varies = scales > CONSTANT * np.abs(self.sample).max(axis=0)
-        return Known(
-            (self.n, self.sample.shape[1]), labels, weights, self.means, np.where(varies, scales, 1), self.checksum, self.drawn, self.sample
-        )
+        return Known((self.n, self.sample.shape[1]), labels, weights, *self.spread.known(), self.checksum, self.drawn, self.sample)
 
 
 def as_numbers(piece: Piece, name: str, part) -> Any:

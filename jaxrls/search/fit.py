@@ -20,6 +20,7 @@ from jaxrls.factors.iterative import Iteration
 from jaxrls.factors.landmarks import ridge_effect
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.models.fitted import Fit
+from jaxrls.rows.staged import between_readings
 from jaxrls.search.estimate import of_problem
 from jaxrls.search.grid import choose_lam, lambda_grid
 from jaxrls.search.inspection import inspect_fit
@@ -178,7 +179,7 @@ def _in_units_of_labels(fit: Fit, problem: Problem, unit) -> Fit:
 def _best(problem: Problem, *, lams, num: int, per_target: bool, route: str | None) -> Fit:
     """The fit with the best λ: by a spectrum, or where λ are few or cheaper to search for, by Cholesky."""
     rows, options = problem.rows, {"num": num, "per_target": per_target}
-    jitted: Any = (lambda fn: fn) if problem.traceable else inspect.unwrap
+    jitted: Any = (lambda fn: fn) if problem.traceable else between_readings
     in_memory = is_concrete(rows) and rows.in_memory
     count = 1 if isinstance(lams, str) else SEARCHED if lams is None else len(lams)
     plain = in_memory and route is None and not per_target and not problem.keep_moments

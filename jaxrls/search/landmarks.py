@@ -17,6 +17,7 @@ from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
 from jaxrls.rows.blocks import default_block_size, map_rows
 from jaxrls.rows.gram import gram
+from jaxrls.rows.rows import Rows
 from jaxrls.support.checks import as_array, check_finite, check_matrix, check_weights, check_whole, is_concrete
 from jaxrls.support.precision import in_precision_of
 from jaxrls.support.progress import progress_bar
@@ -63,9 +64,10 @@ def landmarks(
     Either way a row whose residual is within rounding of 0, m·eps·Kᵢᵢ, counts as already spanned: no duplicate is chosen twice.
     K itself is never formed. The same `key` gives the same rows.
 
-    **Arguments**: X (n, d), NumPy or JAX; `num` static, at most n; `tol` in (0, 1); with both, whichever comes first. **Returns**
-    `Landmarks` with the trace residual. Where fewer rows than `num` are independent it has only those; inside `jax.jit`, where the shape cannot
-    follow, it is filled up with rows not chosen yet. `progress` shows a bar (needs tqdm). **Cost** O(n m (m + d)) time, O(n m) memory.
+    **Arguments**: X (n, d), NumPy or JAX, or `Rows`: of a stream its sample is chosen from, with the weights that it brings, and the trace, which is
+    that of all rows, left out. `num` static, at most n; `tol` in (0, 1); with both, whichever comes first. **Returns** `Landmarks` with the trace
+    residual. Where fewer rows than `num` are independent it has only those; inside `jax.jit`, where the shape cannot follow, it is filled up with
+    rows not chosen yet. `progress` shows a bar (needs tqdm). **Cost** O(n m (m + d)) time, O(n m) memory.
     **Raises** `ValueError` for neither `num` nor `tol`, `tol` alone inside `jax.jit`, or a precomputed kernel. **Source**: Chen, Epperly,
     Tropp and Webber 2022, "Randomly pivoted Cholesky"; in blocks, Epperly, Tropp and Webber 2024, "Embrace rejection", accelerated
     RPCholesky.
@@ -76,7 +78,7 @@ def landmarks(
     >>> sorted(R.points[:, 0].tolist()), float(R.trace_residual) < 1e-6
     ([0.0, 1.0], True)
     """
-    X = as_array("X", X)
+    drawn, X, weights = _candidates(X, weights)
     v = jnp.ones(X.shape[0], X.dtype) if weights is None else as_array("weights", weights, X.dtype)
     check_weights(v, X.shape[0])
     known = is_concrete(kernel, X, v, key)
@@ -95,7 +97,21 @@ def landmarks(
             if capacity == limit or int(state.count) < capacity or bool(jnp.sum(v * state.residual) <= target):
                 break
             capacity = min(limit, GROWTH * capacity)
-    return _finish(X, v, diag, state, capacity)
+    chosen = _finish(X, v, diag, state, capacity)
+    return chosen if drawn is None else Landmarks(jnp.asarray(drawn, jnp.int32)[chosen.indices], chosen.points, None)
+
+
+def _candidates(X, weights):
+    """The rows to choose from as an array, their numbers where they are not all, and their weights."""
+    if not isinstance(X, Rows):
+        return None, as_array("X", X), weights
+    n, weights = X.shape[0], X.row_weights if weights is None else weights
+    drawn, some = X.candidates()
+    if drawn is None or weights is None:
+        return drawn, some, weights
+    weights = as_array("weights", weights, some.dtype)
+    check_weights(weights, n)
+    return drawn, some, weights[drawn]
 
 
 def _check(kernel, X, num, tol, method, known):

@@ -194,11 +194,8 @@ def resolve_landmarks(kernel: Kernel, rows: Rows, landmarks, weights: Weights, p
     check_evaluable(kernel)
     if not isinstance(landmarks, int | np.integer) or isinstance(landmarks, bool):
         return without_trace(as_landmarks(rows, landmarks))
-    drawn, X = rows.candidates()
-    check_whole("landmarks, as their number,", landmarks, X.shape[0])
-    v = weights.values if drawn is None or weights.values is None else weights.values[drawn]
-    chosen = choose_landmarks(kernel, X, int(landmarks), key=jax.random.key(0), weights=v, progress=progress)
-    return chosen if drawn is None else without_trace(replace(chosen, indices=jnp.asarray(drawn, jnp.int32)[chosen.indices]))
+    check_whole("landmarks, as their number,", landmarks, rows.candidates()[1].shape[0])
+    return choose_landmarks(kernel, rows, int(landmarks), key=jax.random.key(0), weights=weights.values, progress=progress)
 
 
 def out_of_units(criterion: Criterion, error, unit):

@@ -13,6 +13,7 @@ from jaxrls.factors.choose import factorize
 from jaxrls.kernels.distances import city_block_distances, squared_distances
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import safe_sqrt
+from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.search.grid import lambda_grid
 from jaxrls.search.problem import Problem
 
@@ -26,31 +27,30 @@ NEAR_STEP = 0.75 * np.log(2.0)
 ORDERS = {"euclidean": 2, "cityblock": 1}
 
 
-def median_distance(X: Float[Array, "n d"], *, order: int = 2, rows: int = 1000) -> Float[Array, ""]:
+def median_distance(X: Float[Array, "n d"] | Rows, *, order: int = 2, rows: int = 1000) -> Float[Array, ""]:
     """The median distance between distinct rows of X: the customary first width of a stationary kernel.
 
-    Over all pairs of at most `rows` rows spread evenly through X, Euclidean, or city-block with `order=1`. **Shapes**: X (n, d); a
-    scalar in the units of X, 1 where all rows are equal. **Cost** O(rows² d). **Raises** nothing. **Source**: Caputo, Sim, Furesjö and
-    Smola 2002.
+    Over all pairs of at most `rows` rows spread evenly through X, or through the sample of a stream, Euclidean, or city-block with `order=1`.
+    **Shapes**: X (n, d), or `Rows`; a scalar in the units of X, 1 where all rows are equal. **Cost** O(rows² d). **Raises** nothing.
+    **Source**: Caputo, Sim, Furesjö and Smola 2002.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> round(float(rls.median_distance(jnp.array([[0.0], [0.0], [2.0]]))), 3)
     2.0
     """
-    n = X.shape[0]
-    some = X[np.unique(np.linspace(0, n - 1, min(n, rows)).astype(int))]
-    each = jnp.ones(X.shape[1], X.dtype)
+    some = (X if isinstance(X, Rows) else DenseRows(X)).some(rows)
+    each = jnp.ones(some.shape[1], some.dtype)
     distances = city_block_distances(some, some, each) if order == 1 else safe_sqrt(squared_distances(some, some, each))
     distances = jnp.where(jnp.tri(some.shape[0], k=-1, dtype=bool) & (distances > 0), distances, jnp.nan)
     median = jnp.nanmedian(distances)
     return jnp.where(jnp.isfinite(median), median, 1.0)
 
 
-def start_from_data(kernel: Kernel, X: Float[Array, "n d"]) -> Kernel:
+def start_from_data(kernel: Kernel, X: Float[Array, "n d"] | Rows) -> Kernel:
     """The same kernel with every length scale (`Kernel.length_scales`) set to the median distance between the rows it sees.
 
     With one width per column, to the column's standard deviation times the median distance of the standardised columns.
-    **Shapes**: X (n, d). **Cost** as `median_distance`. **Raises** `ValueError` for a kernel whose `metric` is not known.
+    **Shapes**: X (n, d), or `Rows`, of a stream its sample. **Cost** as `median_distance`. **Raises** `ValueError` for a kernel whose `metric` is not known.
     **Source**: as `median_distance`.
 
     >>> import jax.numpy as jnp, jaxrls as rls
@@ -68,7 +68,7 @@ def start_from_data(kernel: Kernel, X: Float[Array, "n d"]) -> Kernel:
         spread = jnp.where(spread > 0, spread, 1)
         return spread * median_distance(seen / spread, order=order)
 
-    return kernel.map_length_scales(width, X)
+    return kernel.map_length_scales(width, X.candidates()[1] if isinstance(X, Rows) else X)
 
 
 def first_guess(problem: Problem, start: str, lams, loss: Callable, near: bool):

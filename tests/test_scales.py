@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from extended import LONG, Truth
 from oracle import loo_residuals as refitted
 from oracle import refit
 from support import DTYPE, EPS, X64, array, assert_close, coef, factorize, gcv, log_marginal_likelihood, loo_residuals, wide
@@ -53,6 +54,25 @@ def whole_fit(Phi, y, lam):
 
 
 # --- residual norms from residuals ---
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("small", [-2, -4])
+def test_norms_on_nearly_dependent_columns_are_those_of_residuals_at_every_lam(small, intercept):
+    """U from moments is orthogonal to eps √(s_max/s) only, and n − 1 = r leaves nothing outside of it."""
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        X, y = wide(rng.normal(size=(5, 4)) * 10.0 ** np.array([0, -1, -2, small])), wide(rng.normal(size=(5, 1)))
+        lams = wide(np.linalg.norm(X, 2) ** 2 * np.array([1e-11 if X64 else 1e-5, 1e-6 if X64 else 1e-4, 1e-2, 1]))
+        K = X.astype(LONG) @ X.T.astype(LONG)
+        long = (part.astype(LONG) for part in (y, y, np.ones(5), lams))
+        truth = Truth(lambda gone, K=K: (K, K, np.diagonal(K)), *long, np.arange(5), intercept, "primal", EPS)
+        solution = factorize(rls.Linear(), array(X), route="covariance", intercept=intercept).solve(array(y))
+        norm, off = truth.norm
+        assert (np.abs(np.asarray(solution.residual_norm(array(lams))) - norm) <= off).all()
+        fit = np.sum(truth.Y * truth.dual, axis=1)
+        rounding = (off + 10 * EPS * fit * lams[-1]) / lams[:, None]
+        assert (np.abs(np.asarray(solution.data_fit(array(lams))) - fit) <= rounding).all()
 
 
 @pytest.mark.float64

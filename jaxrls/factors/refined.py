@@ -15,7 +15,7 @@ from jaxrls.support.pytrees import pytree
 
 @pytree
 class RefinedGram(CholeskyGram):
-    """(K̃ + λI)⁻¹ in the precision of products, at one λ after another: about 14n³ flops each in products, and n³ in float32.
+    """(K̃ + λI)⁻¹ in the precision of products, at one λ after another: about 16n³ flops each in products, and n³ in float32.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Gaussian(1.0), jnp.eye(3), route="refined")

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.factors.contract import Coefficients, Factor, HatRows, Report, Solution, as_columns, lam_chunks, over_lams, times
+from jaxrls.factors.contract import Coefficients, Factor, HatRows, Report, Solution, as_columns, lam_chunks, over_lams, references, times
 from jaxrls.factors.cost import refitting_is_cheaper
 from jaxrls.factors.expansion import Expansion, Primal
 from jaxrls.factors.groups import Folds
@@ -161,37 +161,40 @@ class SpectralSolution(Solution):
         return Coefficients(jnp.moveaxis(coef, 1, 0), intercept)
 
     def about_the_fit(self, lams):
-        """z, and ‖(C − UUᵀ) √v y‖², from moments about the fit at the smallest of λ (L, k): one reading of the rows where U is incomplete, O(n r t).
+        """z (r, L, t) and ‖λc̃‖² (L, t), from residuals r of the fit at a λ not far below each: one reading of the rows, O(n r t).
 
-        The difference ‖√v y‖² − ‖z‖² would cancel. Taken from the residuals it is right to rounding of their own norm, at that λ and so at all.
+        ‖λc̃‖² = ‖r‖² + ‖lost z‖² − ‖Uᵀr‖², where ‖√v y‖² − ‖z‖² would cancel. Columns of U are orthogonal to eps·√(s_max/s) only, which a fit at a much
+        smaller λ would bring in: see `references`.
         """
-        f = self.factor
+        f, lost = self.factor, self.lost(lams)
         if f.complete:
-            return self.z, jnp.zeros_like(self.labels.mean) if self.base is None else jnp.sum(self.base**2, axis=0)
-        least = jax.lax.stop_gradient(jnp.min(lams, axis=0))  # the result does not depend on it but by rounding
-        s = f.s[:, None]
-        fitted = s / (s + least) * self.z
-        coef = fitted if f.rotation is None else matmul(f.rotation, fitted)
+            base = 0 if self.base is None else jnp.sum(self.base**2, axis=0)
+            return self.z[:, None], base + jnp.sum((lost * self.z[:, None]) ** 2, axis=0)
+        points, nearest = references(lams)
+        fitted = self.z[:, None] * (1 - self.lost(points))
+        coef = fitted if f.rotation is None else times(f.rotation, fitted)
 
         def block(rows, v, scaled):
             A = f.unrotated(rows, f.weights.block(v, rows.shape[0]))
-            return matmul(A.T, scaled - matmul(A, coef)), jnp.sum((scaled - matmul(A, coef)) ** 2, axis=0)
+            residuals = scaled[:, None] - times(A, coef)
+            return times(A.T, residuals), jnp.sum(residuals**2, axis=0)
 
         cross, square = f.rows.sum(block, f.weights.values, self.base, block_size=f.whole)
-        step = cross if f.rotation is None else matmul(f.rotation.T, cross)
-        return fitted + step, jnp.maximum(square - jnp.sum(step**2, axis=0), 0)
+        step = cross if f.rotation is None else times(f.rotation.T, cross)
+        at = jnp.broadcast_to(nearest, (len(lams), square.shape[1]))
+        z, step = (jnp.take_along_axis(A, at[None], axis=1) for A in (fitted + step, step))
+        norm = jnp.take_along_axis(square, at, axis=0) + jnp.sum((lost * z - step) * (lost * z + step), axis=0)
+        return z, jnp.maximum(norm, 0)
 
     def residual_norm(self, lams):
-        """‖λc̃‖²: see `about_the_fit`."""
-        lams = as_columns(lams)
-        z, outside = self.about_the_fit(lams)
-        return outside + jnp.sum((self.lost(lams) * z[:, None, :]) ** 2, axis=0)
+        """‖λc̃‖²."""
+        return self.about_the_fit(as_columns(lams))[1]
 
     def data_fit(self, lams):
-        """√v yᵀ (K̃ + λI)⁻¹ √v y: see `about_the_fit`."""
-        lams = as_columns(lams)
-        z, outside = self.about_the_fit(lams)
-        return outside / lams + jnp.sum(z[:, None, :] ** 2 / (self.factor.s[:, None, None] + lams), axis=0)
+        """√v yᵀ (K̃ + λI)⁻¹ √v y = ‖λc̃‖²/λ + ‖f‖²_H."""
+        lams, s = as_columns(lams), self.factor.s[:, None, None]
+        z, norm = self.about_the_fit(lams)
+        return norm / lams + jnp.sum(s * (z / (s + lams)) ** 2, axis=0)
 
     def logdet(self, lams):
         """Σ log(s + λ), and log λ outside of U."""

@@ -11,6 +11,7 @@ from jaxrls.io.naming import LISTED, find_column, match_columns
 from jaxrls.io.npz import Archive, Damaged, open_archive
 from jaxrls.io.packed import MAX_INFLATION
 from jaxrls.io.readers import ENDINGS, Reader, ending_of, open_table
+from jaxrls.rows.joint import JointRows
 from jaxrls.rows.streamed import SAMPLE, Piece, StreamedRows
 
 AT_ONCE = 65_536  # rows of a file
@@ -30,7 +31,8 @@ def stream(
     header: bool | None = None,
     max_inflation: float | int = MAX_INFLATION,
     progress: bool = False,
-) -> StreamedRows:
+    distributed: bool = False,
+) -> StreamedRows | JointRows:
     """Rows that need not fit into memory: files, or blocks from an iterable of the caller's, with labels and weights.
 
     Reads `source` once, at once: counts rows, looks at every number, and keeps labels and weights, the means and standard deviations of all columns and
@@ -64,7 +66,8 @@ def stream(
     else:
         blocks = Files(paths_of(source), Choice(target, weights, columns), header, max_inflation)
     options: dict = {"checkpoint": checkpoint, "block_size": block_size, "progress": progress}
-    return StreamedRows(blocks, standardize=standardize, sample=sample, seed=seed, **options)
+    kind = JointRows if distributed else StreamedRows
+    return kind(blocks, standardize=standardize, sample=sample, seed=seed, **options)
 
 
 class Columns(NamedTuple):

@@ -1,6 +1,7 @@
 """Several processes on one machine: rows of each, and what they fit together, beside one process with all rows."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -67,6 +68,35 @@ def test_processes_fit_together_what_one_fits_to_all_rows(count, tmp_path):
         found = np.load(tmp_path / f"fit{index}.npz")
         for name, value in want.items():
             assert_close(found[name], value, 1e-11 if name == "coef" else 1e-12, name)  # coefficients have the condition of K_RR besides
+
+
+def blocks_of_code():
+    """The Python of the page on many devices."""
+    text = (Path(__file__).parents[1] / "docs" / "many-devices.md").read_text(encoding="utf-8")
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+@pytest.mark.slow
+def test_the_script_of_the_docs_runs_under_slurm(tmp_path):
+    (tmp_path / "rows").mkdir()
+    for i in range(3):
+        part = np.random.default_rng(i).normal(size=(100, 3)).astype(np.float32)
+        np.savez(tmp_path / "rows" / f"{i}.npz", X=part, y=np.sin(part[:, 0]))
+    (tmp_path / "fit.py").write_text(blocks_of_code()[1])
+    job = str(free_port())  # JAX takes the port from the last twelve bits of a job's number
+
+    def task(i):
+        slurm = {"JOB_ID": job, "STEP_NODELIST": "localhost", "NTASKS": "2", "PROCID": str(i), "LOCALID": "0", "STEP_NUM_NODES": "1"}
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu", **{f"SLURM_{name}": value for name, value in slurm.items()}}
+        environment["PYTHONPATH"] = str(Path(rls.__file__).parents[1])
+        run = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "env": environment, "cwd": tmp_path}
+        return subprocess.Popen([sys.executable, "fit.py"], **run)
+
+    processes = [task(0), task(1)]
+    printed = said(processes)
+    assert [process.returncode for process in processes] == [0, 0], printed
+    assert rls.load(tmp_path / "model.npz").predict(np.zeros((1, 3), np.float32)).shape == (1,)
+    assert sorted(path.name for path in tmp_path.glob("sums*")) == ["sums.0-of-2", "sums.1-of-2"]
 
 
 @pytest.mark.slow

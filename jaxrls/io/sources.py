@@ -47,6 +47,7 @@ def stream(
     those of the rows that a model was fitted on. `block_size` rows are worked on at once. `header` says whether first lines of text hold names, and
     `max_inflation` how much compressed files may become, as in `load`; `progress` shows a bar for each reading (needs tqdm).
     `checkpoint` names a file that keeps every sum after each block: after a kill the same calls go on from there, and end with the same numbers to the bit.
+    `distributed` is for processes of `jax.distributed`: each gives its own part of the rows, in order, and what they add up to is summed over all.
     **Returns** a `Rows`; `labels`, `row_weights`, `means` and `scales` are what it found. **Cost** one reading; memory of labels, weights, the sample and
     a few blocks. **Raises** `ValueError` that names file, row and column of what is missing or no number, and files that do not go together.
     **Source**: Fan, Muller and Rezucha 1962 for the sample; Chan, Golub and LeVeque 1979 for means and deviations.

@@ -41,7 +41,9 @@ class JointRows(Rows):
 
     traceable: ClassVar[bool] = False
 
-    def __init__(self, source: Iterable, *, standardize: Any = False, sample: int = SAMPLE, seed: int = 0, checkpoint: Any = None, **options):
+    def __init__(
+        self, source: Iterable, *, standardize: Any = False, sample: int = SAMPLE, seed: int = 0, checkpoint: Any = None, **options
+    ):
         index, count = jax.process_index(), jax.process_count()
         kept = None if checkpoint is None else f"{os.fspath(checkpoint)}.{index}-of-{count}"
         with in_unison():
@@ -66,6 +68,11 @@ class JointRows(Rows):
     def dtype(self):
         """float32 where every block was, else float64, as JAX has it."""
         return self.own.dtype
+
+    @property
+    def source(self):
+        """What this process reads."""
+        return self.own.source
 
     @property
     def means(self):
@@ -138,10 +145,14 @@ def told_of(own: StreamedRows) -> dict[str, np.ndarray]:
 
 def check_alike(everyones: list[dict]) -> None:
     """Raise where rows of different processes do not go together."""
-    kinds = [(one["sample"].shape[1], *(one[name].shape[1:] if name in one else None for name in ("labels", "weights"))) for one in everyones]
+    kinds = [
+        (one["sample"].shape[1], *(one[name].shape[1:] if name in one else None for name in ("labels", "weights"))) for one in everyones
+    ]
     for i, kind in enumerate(kinds):
         if kind != kinds[0]:
-            raise ValueError(f"rows of process {i} do not go together with those of process 0: columns, labels and weights are {kind} and {kinds[0]}")
+            raise ValueError(
+                f"rows of process {i} do not go together with those of process 0: columns, labels and weights are {kind} and {kinds[0]}"
+            )
 
 
 def together(everyones: list[dict], name: str) -> Any:

@@ -291,7 +291,17 @@ class Survey:
         if not self.n:
             raise ValueError("the source has no rows")
         labels, weights = (None if parts[0] is None else np.concatenate(parts) for parts in (self.labels, self.weights))
-        return Known((self.n, self.sample.shape[1]), labels, weights, *self.spread.known(), self.checksum, self.drawn, self.sample, self.tickets, self.spread)
+        return Known(
+            (self.n, self.sample.shape[1]),
+            labels,
+            weights,
+            *self.spread.known(),
+            self.checksum,
+            self.drawn,
+            self.sample,
+            self.tickets,
+            self.spread,
+        )
 
 
 def as_numbers(piece: Piece, name: str, part) -> Any:

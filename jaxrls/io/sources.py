@@ -11,6 +11,7 @@ from jaxrls.io.naming import LISTED, find_column, match_columns
 from jaxrls.io.npz import Archive, Damaged, open_archive
 from jaxrls.io.packed import MAX_INFLATION
 from jaxrls.io.readers import ENDINGS, Reader, ending_of, open_table
+from jaxrls.rows.joint import JointRows
 from jaxrls.rows.streamed import SAMPLE, Piece, StreamedRows
 
 AT_ONCE = 65_536  # rows of a file
@@ -30,7 +31,8 @@ def stream(
     header: bool | None = None,
     max_inflation: float | int = MAX_INFLATION,
     progress: bool = False,
-) -> StreamedRows:
+    distributed: bool = False,
+) -> StreamedRows | JointRows:
     """Rows that need not fit into memory: files, or blocks from an iterable of the caller's, with labels and weights.
 
     Reads `source` once, at once: counts rows, looks at every number, and keeps labels and weights, the means and standard deviations of all columns and
@@ -45,6 +47,7 @@ def stream(
     those of the rows that a model was fitted on. `block_size` rows are worked on at once. `header` says whether first lines of text hold names, and
     `max_inflation` how much compressed files may become, as in `load`; `progress` shows a bar for each reading (needs tqdm).
     `checkpoint` names a file that keeps every sum after each block: after a kill the same calls go on from there, and end with the same numbers to the bit.
+    `distributed` is for processes of `jax.distributed`: each gives its own part of the rows, in order, and what they add up to is summed over all.
     **Returns** a `Rows`; `labels`, `row_weights`, `means` and `scales` are what it found. **Cost** one reading; memory of labels, weights, the sample and
     a few blocks. **Raises** `ValueError` that names file, row and column of what is missing or no number, and files that do not go together.
     **Source**: Fan, Muller and Rezucha 1962 for the sample; Chan, Golub and LeVeque 1979 for means and deviations.
@@ -64,7 +67,8 @@ def stream(
     else:
         blocks = Files(paths_of(source), Choice(target, weights, columns), header, max_inflation)
     options: dict = {"checkpoint": checkpoint, "block_size": block_size, "progress": progress}
-    return StreamedRows(blocks, standardize=standardize, sample=sample, seed=seed, **options)
+    kind = JointRows if distributed else StreamedRows
+    return kind(blocks, standardize=standardize, sample=sample, seed=seed, **options)
 
 
 class Columns(NamedTuple):

@@ -32,27 +32,30 @@ class Spread:
         """Take in rows (b, d) and their weights (b,), all 1 where there are none."""
         if not len(X):
             return
-        X, shares = self._in_units(np.asarray(X, np.float64), np.ones(len(X)) if weights is None else np.asarray(weights, np.float64))
-        weight = shares.sum()
-        if not weight > 0:
-            return
-        means = np.average(X, axis=0, weights=shares)
-        squares = shares @ (X - means) ** 2
-        total = self.total + weight
-        moved = means - self.means
-        self.squares = self.squares + squares + moved**2 * (self.total * (weight / total))
-        self.means = self.means + moved * (weight / total)
-        self.total = total
+        block, X = Spread(), np.asarray(X, np.float64)
+        shares = np.ones(len(X)) if weights is None else np.asarray(weights, np.float64)
+        block.exponents, block.unit = exponents_of(X), exponents_of(shares)
+        X, shares = np.ldexp(X, -block.exponents), np.ldexp(shares, -block.unit)
+        block.total = shares.sum()
+        if block.total > 0:
+            block.means = np.average(X, axis=0, weights=shares)
+            block.squares = shares @ (X - block.means) ** 2
+            self.join(block)
 
-    def _in_units(self, X, shares):
-        """Rows and weights in units that suit them and all before, to which what is known is brought."""
-        exponents, unit = np.maximum(self.exponents, exponents_of(X)), np.maximum(self.unit, exponents_of(shares))
-        down, lighter = self.exponents - exponents, self.unit - unit
-        self.exponents, self.unit = exponents, unit
-        self.means = np.ldexp(self.means, down)
-        self.squares = np.ldexp(self.squares, 2 * down + lighter)
-        self.total = float(np.ldexp(self.total, lighter))
-        return np.ldexp(X, -exponents), np.ldexp(shares, -unit)
+    def join(self, other: "Spread") -> None:
+        """Take in what another has of other rows."""
+        exponents, unit = np.maximum(self.exponents, other.exponents), np.maximum(self.unit, other.unit)
+        before, means, squares = self._in_units(exponents, unit)
+        weight, new_means, new_squares = other._in_units(exponents, unit)
+        self.exponents, self.unit, self.total = exponents, unit, before + weight
+        moved = new_means - means
+        self.squares = squares + new_squares + moved**2 * (before * (weight / self.total))
+        self.means = means + moved * (weight / self.total)
+
+    def _in_units(self, exponents, unit):
+        """Weight, means and squares in other units."""
+        up, heavier = self.exponents - exponents, self.unit - unit
+        return float(np.ldexp(self.total, heavier)), np.ldexp(self.means, up), np.ldexp(self.squares, 2 * up + heavier)
 
     def known(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of every column; 1 for the deviation where a column is constant."""

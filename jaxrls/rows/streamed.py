@@ -47,6 +47,8 @@ class Known(NamedTuple):
     checksum: int
     drawn: Any  # row numbers of the sample, ascending
     sample: Any
+    tickets: Any  # what they were drawn by
+    spread: Spread
 
 
 class StreamedRows(Rows):
@@ -66,7 +68,7 @@ class StreamedRows(Rows):
         *,
         standardize: Any = False,
         sample: int = SAMPLE,
-        seed: int = 0,
+        seed: Any = 0,
         checkpoint: str | os.PathLike | None = None,
         block_size: int | None = None,
         progress: bool = False,
@@ -78,7 +80,7 @@ class StreamedRows(Rows):
         self.checkpoint = None if checkpoint is None else Checkpoint(checkpoint)
         survey = Survey(sample, seed)
         with self._watched(None) as reached:
-            for piece in pieces(source):
+            for piece in self.pieces():
                 survey.add(piece)
                 reached(survey.n)
         self.known = survey.known()
@@ -110,6 +112,10 @@ class StreamedRows(Rows):
         """Those of all rows, (n,), None where the source has none."""
         return self.known.weights
 
+    def pieces(self):
+        """What the source gives, as pieces."""
+        return pieces(self.source)
+
     @property
     def block_sizes(self):
         """That of all blocks, and that of the rest where there is one."""
@@ -119,7 +125,7 @@ class StreamedRows(Rows):
 
     def blocks(self):
         """The rows in blocks of equal size and a rest, the next one read while the last one is worked on."""
-        for X in ahead(in_blocks((self._standardized(piece.X) for piece in pieces(self.source)), self.block_sizes[0])):
+        for X in ahead(in_blocks((self.standardized(piece.X) for piece in pieces(self.source)), self.block_sizes[0])):
             yield jnp.asarray(X)
 
     def sum(self, fn, *columns, temporaries=0, block_size=None):
@@ -180,7 +186,7 @@ class StreamedRows(Rows):
     @property
     def sample(self):
         """The rows drawn by chance, standardised, on the host; `known.drawn` are their numbers."""
-        return self._standardized(self.known.sample)
+        return self.standardized(self.known.sample)
 
     def candidates(self):
         """The sample, by row number."""
@@ -205,11 +211,12 @@ class StreamedRows(Rows):
         found, start = np.empty((len(indices), self.shape[1]), self.host_dtype), 0
         for piece in pieces(self.source):
             here = (start <= indices) & (indices < start + len(piece.X))
-            found[here] = self._standardized(piece.X[indices[here] - start])
+            found[here] = self.standardized(piece.X[indices[here] - start])
             start += len(piece.X)
         return jnp.asarray(found)
 
-    def _standardized(self, X):
+    def standardized(self, X):
+        """Rows of the source as they are given on."""
         X = np.asarray(X, self.host_dtype)
         return X if self.means is None else standardise(X, self.means, self.scales)
 
@@ -243,7 +250,7 @@ def in_blocks(arrays: Iterable, size: int) -> Iterator[np.ndarray]:
 class Survey:
     """What becomes known of the rows while they are read for the first time."""
 
-    def __init__(self, sample: int, seed: int):
+    def __init__(self, sample: int, seed: Any):
         self.most, self.rng, self.n, self.checksum = sample, np.random.default_rng(seed), 0, 0
         self.shapes: Any = None
         self.labels: list[Any] = []
@@ -289,7 +296,17 @@ class Survey:
         if not self.n:
             raise ValueError("the source has no rows")
         labels, weights = (None if parts[0] is None else np.concatenate(parts) for parts in (self.labels, self.weights))
-        return Known((self.n, self.sample.shape[1]), labels, weights, *self.spread.known(), self.checksum, self.drawn, self.sample)
+        return Known(
+            (self.n, self.sample.shape[1]),
+            labels,
+            weights,
+            *self.spread.known(),
+            self.checksum,
+            self.drawn,
+            self.sample,
+            self.tickets,
+            self.spread,
+        )
 
 
 def as_numbers(piece: Piece, name: str, part) -> Any:

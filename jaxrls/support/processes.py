@@ -1,0 +1,110 @@
+"""What the processes of `jax.distributed` tell each other, so that none waits for one that has failed.
+
+All of them do the same at the same time: every item of a loop is a round, in which each says whether it goes on, is done or has failed. What raises in one
+so raises in all, in the same round. One that was killed takes its connections with it, which the others see; one that hangs sends no more
+heartbeats, after which `jax.distributed` ends the others: `heartbeat_timeout_seconds` says how soon.
+"""
+
+import io
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+GOES_ON, DONE, FAILED = 0, 1, 2
+WORDS = 400  # bytes of what went wrong
+
+
+class OtherFailed(RuntimeError):
+    """Another process has failed, or is gone."""
+
+
+@contextmanager
+def in_unison():
+    """What raises inside of it in one process raises in all, where they next meet."""
+    try:
+        yield
+    except OtherFailed:
+        raise
+    except Exception as error:
+        _meet(FAILED, f"{type(error).__name__}: {error}")
+        raise
+
+
+def in_step(items: Iterable) -> Iterator:
+    """The items of this process, in as many rounds as the process with the most needs; to be used up `in_unison`.
+
+    >>> list(in_step([1, 2]))
+    [1, 2]
+    """
+    own = iter(items)
+    while True:
+        try:
+            item, state = next(own), GOES_ON
+        except StopIteration:
+            item, state = None, DONE
+        if (_meet(state) == DONE).all():
+            return
+        if state == GOES_ON:
+            yield item
+
+
+def add_up(tree: Any) -> Any:
+    """The sum over processes of a pytree of arrays, to the same bits in all of them: one all-reduce for each array."""
+    if jax.process_count() == 1:
+        return tree
+    firsts = {device.process_index: device for device in reversed(jax.devices())}
+    mesh = Mesh(np.array([firsts[i] for i in range(len(firsts))]), ("processes",))
+    here, everywhere = NamedSharding(mesh, P("processes")), NamedSharding(mesh, P())
+    total = jax.jit(lambda leaves: [leaf.sum(axis=0, dtype=leaf.dtype) for leaf in leaves], out_shardings=everywhere)
+    leaves, structure = jax.tree.flatten(tree)
+    shapes = [(len(firsts), *np.shape(leaf)) for leaf in leaves]
+    parts = [
+        jax.make_array_from_single_device_arrays(shape, here, [jax.device_put(leaf, mesh.local_devices[0])[None]])
+        for shape, leaf in zip(shapes, leaves, strict=True)
+    ]
+    with _connected():
+        return jax.tree.unflatten(structure, [leaf.addressable_data(0) for leaf in jax.block_until_ready(total(parts))])
+
+
+def tell_all(arrays: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+    """The arrays of every process, of any shape and dtype, on the host."""
+    file = io.BytesIO()
+    np.savez(file, **arrays)  # type: ignore[arg-type]
+    own = np.frombuffer(file.getvalue(), np.uint8)
+    sizes = _gathered(np.array([len(own)], np.int64).view(np.uint8)).view(np.int64)[:, 0]
+    padded = np.concatenate([own, np.zeros(sizes.max() - len(own), np.uint8)])
+    told = zip(_gathered(padded), sizes, strict=True)
+    return [dict(np.load(io.BytesIO(one[:size].tobytes()), allow_pickle=False)) for one, size in told]
+
+
+def _meet(state: int, words: str = "") -> np.ndarray:
+    """The state of every process; raises where it is another that failed."""
+    text = words.encode()[:WORDS]
+    said = _gathered(np.frombuffer(bytes([state]) + text + bytes(WORDS - len(text)), np.uint8))
+    failed = np.flatnonzero(said[:, 0] == FAILED)
+    if len(failed) and state != FAILED:
+        raise OtherFailed(f"process {failed[0]} failed: {said[failed[0], 1:].tobytes().rstrip(bytes(1)).decode(errors='replace')}")
+    return said[:, 0]
+
+
+def _gathered(own: np.ndarray) -> np.ndarray:
+    """Arrays of one shape of all processes, stacked."""
+    with _connected():
+        return np.asarray(multihost_utils.process_allgather(own)).reshape(jax.process_count(), *own.shape)
+
+
+@contextmanager
+def _connected():
+    """Raise in words where another process is gone."""
+    try:
+        yield
+    except (ValueError, RuntimeError) as error:
+        raise OtherFailed(
+            f"another process is gone, or cannot be reached: look at what it last said. Sums kept by checkpoint= go on from there: {error}"
+        ) from error

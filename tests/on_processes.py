@@ -1,0 +1,75 @@
+"""What `test_processes.py` runs: one of several processes that fit rows together, `python on_processes.py INDEX COUNT PORT FOLDER [TASK]`.
+
+Tasks: `fit` (first with a row that is missing, in the last process), `die` and `hang` (the last process, while rows are read a second time), `resume`.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+
+import jaxrls as rls
+
+PATIENCE = 10  # seconds without a heartbeat
+BLOCKS = 8
+rng = np.random.default_rng(0)
+X = rng.normal(size=(330, 3)) * [1, 10, 100] + 5
+Y = np.stack([np.sin(X[:, 0]), X[:, 1]], axis=1) + 0.1 * rng.normal(size=(330, 2))
+WEIGHTS = rng.uniform(0.5, 2, 330)
+LANDMARKS = np.arange(0, 330, 30)
+LAMS = np.geomspace(1e-3, 10, 4)
+
+
+class Blocks:
+    """This process's part of all blocks; `event(reading, block)` is called before each."""
+
+    def __init__(self, index, count, event=lambda reading, block: None, bad=False):
+        blocks = [np.arange(330)[part] for part in np.array_split(np.arange(330), BLOCKS)]
+        self.mine = [blocks[j] for j in np.array_split(np.arange(BLOCKS), count)[index]]
+        self.event, self.bad, self.readings = event, bad, 0
+
+    def __iter__(self):
+        self.readings += 1
+        for i, part in enumerate(self.mine):
+            self.event(self.readings, i)
+            yield np.where(self.bad & (i == 1), np.nan, X[part]), Y[part], WEIGHTS[part]
+
+
+def fitted(blocks, distributed, **options):
+    rows = rls.stream(blocks, standardize=True, distributed=distributed, **options)
+    fit = rls.fit(rls.Gaussian(1.0), rows, lams=LAMS, landmarks=LANDMARKS)
+    return {"errors": fit.errors, "lam": fit.lam, "coef": fit.model.coef, "residuals": fit.loo_residuals, "predicted": fit.predict(rows)}
+
+
+def refused(run) -> str:
+    try:
+        run()
+    except (RuntimeError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+def main(index: int, count: int, port: str, folder: Path, task: str) -> None:
+    jax.config.update("jax_enable_x64", True)
+    address, last = f"127.0.0.1:{port}", index == count - 1
+    jax.distributed.initialize(address, count, index, coordinator_bind_address=address, heartbeat_timeout_seconds=PATIENCE)
+
+    def event(reading, block):
+        if last and task in ("die", "hang") and (reading, block) == (2, 1):
+            (folder / "gone").touch()
+            os.kill(os.getpid(), signal.SIGKILL if task == "die" else signal.SIGSTOP)
+
+    checkpoint = None if task == "fit" else folder / "sums.npz"
+    if task == "fit":
+        print(f"refused: {refused(lambda: rls.stream(Blocks(index, count, bad=last), distributed=True))}", flush=True)
+        other = [(X[:, : 2 + last], Y, WEIGHTS)]
+        print(f"unlike: {refused(lambda: rls.stream(other, distributed=True))}", flush=True)
+    found = fitted(Blocks(index, count, event), True, checkpoint=checkpoint, block_size=20)
+    np.savez(folder / f"{task}{index}.npz", **found)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], Path(sys.argv[4]), *(sys.argv[5:] or ["fit"]))

@@ -164,15 +164,13 @@ class SpectralSolution(Solution):
         return Coefficients(jnp.moveaxis(coef, 1, 0), intercept)
 
     def about_the_fit(self, lams):
-        """z (r, L, t) and ‖λc̃‖² (L, t), from residuals r of the fit at a λ not far below each: one reading of the rows, O(n r t).
+        """z (r, L, t) and ‖λc̃‖² = ‖r‖² + ‖lost z‖² − ‖Uᵀr‖², where ‖√v y‖² − ‖z‖² would cancel: one reading of the rows, O(n r t).
 
-        ‖λc̃‖² = ‖r‖² + ‖lost z‖² − ‖Uᵀr‖², where ‖√v y‖² − ‖z‖² would cancel. Columns of U are orthogonal to eps·√(s_max/s) only, which a fit at a much
-        smaller λ would bring in: see `references`.
+        Here r are residuals of a fit at a λ not far below each: one far below would bring in that U is orthogonal to eps·√(s_max/s) only.
         """
         f, lost = self.factor, self.lost(lams)
         if f.complete:
-            base = 0 if self.base is None else jnp.sum(self.base**2, axis=0)
-            return self.z[:, None], base + jnp.sum((lost * self.z[:, None]) ** 2, axis=0)
+            return self.about_labels(lams, 0 if self.base is None else jnp.sum(self.base**2, axis=0))
         points, nearest = references(lams)
         fitted = self.z[:, None] * (1 - self.lost(points))
         coef = fitted if f.rotation is None else times(f.rotation, fitted)
@@ -189,14 +187,18 @@ class SpectralSolution(Solution):
         norm = jnp.take_along_axis(square, at, axis=0) + jnp.sum((lost * z - step) * (lost * z + step), axis=0)
         return z, jnp.maximum(norm, 0)
 
+    def about_labels(self, lams, outside):
+        """The same where ‖(C − UUᵀ) √v y‖² is known."""
+        return self.z[:, None], outside + jnp.sum((self.lost(lams) * self.z[:, None]) ** 2, axis=0)
+
     def residual_norm(self, lams):
         """‖λc̃‖²."""
         return self.about_the_fit(as_columns(lams))[1]
 
     def data_fit(self, lams):
         """√v yᵀ (K̃ + λI)⁻¹ √v y = ‖λc̃‖²/λ + ‖f‖²_H."""
-        lams, s = as_columns(lams), self.factor.s[:, None, None]
-        z, norm = self.about_the_fit(lams)
+        lams = as_columns(lams)
+        (z, norm), s = self.about_the_fit(lams), self.factor.s[:, None, None]
         return norm / lams + jnp.sum(s * (z / (s + lams)) ** 2, axis=0)
 
     def logdet(self, lams):
@@ -214,11 +216,7 @@ class SpectralSolution(Solution):
         return self.factor.dof(lams)
 
     def _over_dimensions(self, inside, outside):
-        """Σ over the dimensions the fit lives in: those of U, each by its share, and the n − r outside it.
-
-        Where U is square it also spans the constant and the rows of weight 0, whose share is 0: counted instead of subtracted, as
-        their eigenvalues are 0 to rounding only.
-        """
+        """Σ over those of U, by their share where U is square and spans the constant and rows of weight 0 too, and the n − r outside."""
         f = self.factor
         if f.complete:
             share = f.rows.sum(lambda U, used: jnp.sum(jnp.where(used[:, None], U * U, 0), axis=0), f.weights.used, block_size=f.whole)
@@ -246,8 +244,7 @@ class SpectralSolution(Solution):
         total = f.rows.sum(block, *columns, block_size=f.whole)
         if f.leaving is None:
             return total
-        at_landmarks = partial(self._landmarks, fn)
-        return jax.tree.map(jnp.add, total, over_lams(at_landmarks, lams, t))
+        return jax.tree.map(jnp.add, total, over_lams(partial(self._landmarks, fn), lams, t))
 
     def _chunks(self, lams):
         """λ in chunks, each with what is lost at it, made once before the rows are read: whole chunks, one axis more, and the rest."""

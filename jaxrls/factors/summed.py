@@ -70,8 +70,8 @@ class SummedSolution(SpectralSolution):
     outside: Float[Array, " t"] = None  # type: ignore[assignment]
 
     def about_the_fit(self, lams):
-        """z, and ‖(C − UUᵀ) √v y‖² as a difference."""
-        return self.z, self.outside
+        """z, and ‖λc̃‖² with ‖(C − UUᵀ) √v y‖² as a difference."""
+        return self.about_labels(lams, self.outside)
 
 
 @pytree

@@ -43,6 +43,7 @@ def test_where_tangents_meet():
     x, f, g = np.array([1.0, 4.0, 5.0, 7.0]), np.array([1.0, 1.0, 3.0, 2.0]), np.array([-2.0, 1.0, -0.5, -1.0])
     np.testing.assert_allclose(line._hidden(x, f, g), [-1.0, np.inf, np.inf], rtol=1e-12)
     assert (line._hidden(x, f, np.full(4, NAN)) == np.inf).all()
+    assert line._hidden(x[:2], f[:2], np.array([0.0, 1.0])) == line._hidden(x[:2], f[:2], np.array([-2.0, 0.0])) == np.inf
 
 
 def test_which_places_are_valleys():

@@ -149,6 +149,13 @@ def test_a_place_keeps_off_those_that_are_known():
     assert t[np.argmin(f)] < 0.2 == line._next(near, -20.0, 10.0, 5)
 
 
+@pytest.mark.parametrize(("high", "slope", "want"), [(10.0, 0.5, 5.0), (3.3, 0.5, None), (3.3, NAN, 1.65), (1.1, NAN, None)])
+def test_the_middle_beside_the_lowest_where_nothing_else_is_promised(high, slope, want):
+    """Unless it is near: nearer where the slope at the lowest is not known."""
+    found = line._next({0.0: (0.0, slope), high: (high, slope)}, 0.0, high, 5)
+    assert found == want
+
+
 def test_of_nothing_but_cliffs_and_of_a_single_place():
     assert line._next({0.0: (NAN, NAN), 1.0: (np.inf, NAN)}, 0.0, 1.0, 3) is None
     assert line._next({3.0: (1.0, NAN)}, 0.0, 5.0, 3) is None

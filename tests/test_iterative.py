@@ -199,6 +199,9 @@ def test_without_probes_rows_held_out_choose(data):
     for criterion in (rls.loo, rls.gcv):
         with pytest.raises(ValueError, match="probes=0 leaves no rows out"):
             rls.fit(KERNEL, X, Y, lams=LAMS, criterion=criterion, iteration=rls.Iteration(probes=0), **CHOSEN)
+    factor = rls.factor_iterative(KERNEL, X, np.arange(0, N, 3), iteration=rls.Iteration(probes=0))
+    with pytest.raises(ValueError, match="probes=0 leaves no rows out"):
+        factor.solve(Y).residuals(LAMS)
 
 
 @pytest.mark.any_precision

@@ -66,6 +66,12 @@ def test_small_matrices_and_no_columns(r, rng):
     assert form.times(jnp.zeros((r, 0))).shape == form.transposed_times(jnp.zeros((r, 0))).shape == (r, 0)
 
 
+def test_the_bound_of_an_indefinite_matrix(rng):
+    """Of negative entries it counts the size."""
+    A = -semidefinite(rng, 9, 9) - 3 * np.eye(9)
+    assert float(reduced(array(A)).bound) >= np.abs(np.linalg.eigvalsh(A)).max() * (1 - 9 * EPS)
+
+
 def test_what_follows_from_the_pivots(rng):
     A, z = semidefinite(rng), wide(rng.normal(size=(R, 2)))
 

@@ -111,6 +111,8 @@ def test_what_takes_an_inverse_is_refused(data):
         rls.log_marginal_likelihood(found, Y, LAMS)
     with pytest.raises(ValueError, match="groups left out together"):
         rls.kfold(found, Y, LAMS, groups=np.arange(N) % 4)
+    with pytest.raises(ValueError, match="groups left out together"):
+        found.solve(Y).outcome(array([[1.0]]), rls.folds(np.arange(N) % 4))
 
 
 def test_fit_by_products(data):
@@ -197,6 +199,9 @@ def test_without_probes_rows_held_out_choose(data):
     for criterion in (rls.loo, rls.gcv):
         with pytest.raises(ValueError, match="probes=0 leaves no rows out"):
             rls.fit(KERNEL, X, Y, lams=LAMS, criterion=criterion, iteration=rls.Iteration(probes=0), **CHOSEN)
+    factor = rls.factor_iterative(KERNEL, X, np.arange(0, N, 3), iteration=rls.Iteration(probes=0))
+    with pytest.raises(ValueError, match="probes=0 leaves no rows out"):
+        factor.solve(Y).residuals(LAMS)
 
 
 @pytest.mark.any_precision
@@ -307,3 +312,17 @@ def test_the_least_that_a_row_can_leave(data, intercept):
         assert_close(least, own**2 * lam / (own * lam + far), CLOSE)
         P = np.linalg.inv(C @ K @ C + lam * np.eye(N))
         assert (least <= lam * np.diag(C @ P @ C) * (1 + CLOSE)).all()
+
+
+def test_what_the_variance_of_the_diagonal_does(data):
+    """e = λc̃r/(r² + σ²)/√v with r the estimate of λ diag P, and of e² its own variance is taken, e²σ²/(r² + σ²)."""
+    X, Y, v = data
+    v = jnp.where(v > 0, v, 0.5)
+    factor = rls.factor_iterative(KERNEL, X, np.arange(0, N, 8), iteration=rls.Iteration(tol=TOL, probes=6), weights=v)
+    solution, lams = factor.solve(Y), array(LAMS[1:, None])
+    at = jax.jit(lambda solution: solution._at(lams))(solution)
+    dual, left, variance = (np.asarray(part, float) for part in (at.dual, at.remaining, at.variance))
+    e = np.asarray(lams, float) * dual * left / (left**2 + variance) / np.sqrt(np.asarray(v, float))[:, None, None]
+    want = np.einsum("n,nlt->lt", np.asarray(v, float), e**2 - e**2 * variance / (left**2 + variance))
+    assert (variance > 0).any(axis=0).all()
+    assert_close(solution.left_out(rls.LeaveOneOut(rls.squared_error).total, lams), want, CLOSE)

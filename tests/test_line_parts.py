@@ -43,6 +43,7 @@ def test_where_tangents_meet():
     x, f, g = np.array([1.0, 4.0, 5.0, 7.0]), np.array([1.0, 1.0, 3.0, 2.0]), np.array([-2.0, 1.0, -0.5, -1.0])
     np.testing.assert_allclose(line._hidden(x, f, g), [-1.0, np.inf, np.inf], rtol=1e-12)
     assert (line._hidden(x, f, np.full(4, NAN)) == np.inf).all()
+    assert line._hidden(x[:2], f[:2], np.array([0.0, 1.0])) == line._hidden(x[:2], f[:2], np.array([-2.0, 0.0])) == np.inf
 
 
 def test_which_places_are_valleys():
@@ -146,6 +147,13 @@ def test_a_place_keeps_off_those_that_are_known():
     near = {-20.0: (20.0, -1.0), 0.0: (0.0, -1e-2), 10.0: (np.expm1(30.0), np.exp(30.0))}
     t, f = hermite(10.0, 0.0, 30.0, -1e-2, 1.0)
     assert t[np.argmin(f)] < 0.2 == line._next(near, -20.0, 10.0, 5)
+
+
+@pytest.mark.parametrize(("high", "slope", "want"), [(10.0, 0.5, 5.0), (3.3, 0.5, None), (3.3, NAN, 1.65), (1.1, NAN, None)])
+def test_the_middle_beside_the_lowest_where_nothing_else_is_promised(high, slope, want):
+    """Unless it is near: nearer where the slope at the lowest is not known."""
+    found = line._next({0.0: (0.0, slope), high: (high, slope)}, 0.0, high, 5)
+    assert found == want
 
 
 def test_of_nothing_but_cliffs_and_of_a_single_place():

@@ -55,6 +55,23 @@ def test_reflectors_are_q_and_q_takes_t_to_the_matrix(matrix, rng):
         assert not np.any(form.diagonal[-20:]) and not np.any(form.beside[-20:])
 
 
+@pytest.mark.parametrize("r", [1, 2])
+def test_small_matrices_and_no_columns(r, rng):
+    """Of one row there is no reflector, and of no column nothing is reflected."""
+    A = semidefinite(rng, r, 2)
+    form = reduced(array(A))
+    Q = np.asarray(form.times(jnp.eye(r)), np.float64)
+    assert_close(form.vectors(), Q, 8 * EPS)
+    assert_close(Q @ dense(form) @ Q.T, A, 8 * EPS)
+    assert form.times(jnp.zeros((r, 0))).shape == form.transposed_times(jnp.zeros((r, 0))).shape == (r, 0)
+
+
+def test_the_bound_of_an_indefinite_matrix(rng):
+    """Of negative entries it counts the size."""
+    A = -semidefinite(rng, 9, 9) - 3 * np.eye(9)
+    assert float(reduced(array(A)).bound) >= np.abs(np.linalg.eigvalsh(A)).max() * (1 - 9 * EPS)
+
+
 def test_what_follows_from_the_pivots(rng):
     A, z = semidefinite(rng), wide(rng.normal(size=(R, 2)))
 

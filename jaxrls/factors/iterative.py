@@ -27,7 +27,7 @@ from jaxrls.factors.weights import Labels, Weights
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.conjugate import Run, conjugate_gradients
 from jaxrls.linalg.products import matmul, transposed_matmul
-from jaxrls.rows.gram import gram_matmul
+from jaxrls.rows.gram import kernel_times
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import as_rows
 from jaxrls.support.checks import check_whole
@@ -142,7 +142,7 @@ class IterativeGram(Factor):
         dtype = self.iteration.dtype(self.dtype)
         X, V = self.rows.dense().astype(dtype), V.astype(dtype)
         kernel = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), self.kernel)
-        return gram_matmul(kernel, X, X, V, block_size=self.block_size).astype(self.dtype)
+        return kernel_times(kernel, X, X, V, self.block_size).astype(self.dtype)
 
     def solve_columns(self, lams: Float[Array, " k"], B: Float[Array, "n k"]) -> tuple[Float[Array, "n k"], Run]:
         """P B with a λ for each column, NaN where that is useless."""

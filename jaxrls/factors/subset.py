@@ -32,9 +32,10 @@ from jaxrls.linalg.products import matmul, power_of_two
 from jaxrls.linalg.ridge import ridged_cholesky
 from jaxrls.rows.gram import gram
 from jaxrls.rows.moments import moments
-from jaxrls.rows.rows import DenseRows, Rows
+from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import as_rows
 from jaxrls.support.checks import Listed
+from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pytrees import pytree
 
 
@@ -59,6 +60,7 @@ class Lift:
         return self.kernel.diag(X)
 
 
+@on_any_mesh
 def factor_subset(
     kernel: Kernel,
     X: Float[Array, "n d"] | Rows | Listed,
@@ -116,7 +118,14 @@ def solve_subset(
     given = np.argsort(lead_order(chosen.points.shape[0]))
     corner, kept, part = lift.features(lift.points), None, None
     origin = jnp.mean(corner, axis=0) if intercept else jnp.zeros_like(corner[0])
-    sizes = Sizes(*rows.shape, len(corner), corner.dtype.itemsize, t=labels.Y.shape[1], weighted=weights.values is not None)
+    sizes = Sizes(
+        rows.shape[0] // rows.parts,
+        rows.shape[1],
+        len(corner),
+        corner.dtype.itemsize,
+        t=labels.Y.shape[1],
+        weighted=weights.values is not None,
+    )
     if rows.traceable and keeps_rows(sizes) if keep is None else keep:
         kept = rows.map(lift.features, temporaries=origin.shape[0], block_size=block_size)
         if intercept and weights.values is not None:
@@ -149,7 +158,7 @@ def solve_subset(
         directions = W / lengths(W)
         leaving = Leaving(chosen.indices, directions, matmul(corner[given] - middle, rotation))
     factor = Spectrum(
-        rows=rows.through(lift) if kept is None else DenseRows(kept),
+        rows=rows.through(lift) if kept is None else rows.like(kept),
         s=s,
         rotation=rotation,
         middle=middle if intercept else None,

@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 
 from jaxrls.linalg.products import matmul, safe_sqrt
 from jaxrls.rows.rows import Rows
-from jaxrls.support.checks import as_array, check_targets, check_weights
+from jaxrls.support.checks import as_array, as_floats, check_targets, check_weights
 from jaxrls.support.pytrees import pytree, static
 
 
@@ -41,7 +41,10 @@ class Weights:
     @classmethod
     def of_rows(cls, values, rows: Rows) -> "Weights":
         """Weights as given, or those that the rows bring."""
-        return cls.of(rows.row_weights if values is None else values, rows.shape[0], rows.dtype)
+        values = rows.row_weights if values is None else values
+        if not isinstance(values, Weights | None):
+            values = rows.column(as_floats("weights", values, rows.dtype))
+        return cls.of(values, rows.shape[0], rows.dtype)
 
     def block(self, values, n: int) -> "Weights":
         """Those of n of the rows."""
@@ -121,6 +124,10 @@ class Weights:
         spread = self.total if self.values is None else self.total * (1 - jnp.sum(self.direction**4))
         taken = spread * jnp.abs(level + 2 * self.mean(part) - corner)
         return K - half[:, None] - half[None, :], mean + part, taken
+
+    def some(self, indices) -> Any:
+        """Those of some rows, None where all are 1."""
+        return None if self.values is None else self.values[indices]
 
     def without(self, indices) -> "Weights":
         """The same with weight 0 for these rows."""

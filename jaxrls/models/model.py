@@ -11,10 +11,11 @@ from jaxtyping import Array, Float
 
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
-from jaxrls.rows.gram import gram_matmul
+from jaxrls.rows.gram import kernel_times
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import as_rows, is_sparse, sparse_rows
 from jaxrls.support.checks import as_array
+from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.precision import scope, to_host
 from jaxrls.support.pytrees import pytree
 
@@ -38,6 +39,7 @@ class Model:
     coef: Float[Array | np.ndarray, "q *t"]
     intercept: Float[Array | np.ndarray, "*t"]
 
+    @on_any_mesh
     def predict(self, X, *, block_size: int | None = None) -> Float[Array | np.ndarray, "m *t"]:
         """Predictions for the rows of X, dense, sparse or a source of `Rows`, in blocks of rows.
 
@@ -76,12 +78,12 @@ def _evaluate(model: Model, rows, *, block_size):
     coef = jnp.asarray(model.coef)
     points = None if model.points is None else jnp.asarray(model.points)
     if points is not None and rows.in_memory:
-        return gram_matmul(model.kernel, rows.dense(), points, coef, block_size=block_size) + model.intercept
+        return kernel_times(model.kernel, rows.dense(), points, coef, block_size, rows.parts) + model.intercept
 
     def block(x):
         x = x.astype(coef.dtype)
         if points is not None:
-            return gram_matmul(model.kernel, x, points, coef)
+            return kernel_times(model.kernel, x, points, coef)
         design = model.kernel.features(x)
         if design.shape[1] != coef.shape[0]:
             raise ValueError(f"X with {x.shape[1]} columns gives {design.shape[1]} features, and the model was fitted on {coef.shape[0]}")

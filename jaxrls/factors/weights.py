@@ -3,7 +3,7 @@
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from jaxrls.linalg.products import matmul, safe_sqrt
 from jaxrls.rows.rows import Rows
@@ -79,6 +79,12 @@ class Weights:
     def log_product(self) -> Float[Array, ""]:
         """Σ log v over the rows of positive weight."""
         return jnp.zeros((), self.dtype) if self.values is None else jnp.sum(jnp.log(jnp.where(self.used, self.values, 1)))
+
+    @property
+    def heaviest(self) -> Bool[Array, " n"]:
+        """Where v is largest, for the first row of which that is so: by sums over rows, so that rows on several devices stay there."""
+        numbers = jnp.arange(self.n)
+        return numbers == jnp.min(jnp.where(self.array == jnp.max(self.array), numbers, self.n))
 
     @property
     def direction(self) -> Float[Array, " n"]:
@@ -167,7 +173,7 @@ class Labels:
         if not intercept:
             return cls(Y, origin, weights.scale(Y), flat)
         if weights.values is not None:
-            origin = Y[jnp.argmax(weights.values)]  # see `Weights.centre_both`
+            origin = jnp.sum(jnp.where(weights.heaviest[:, None], Y, 0), axis=0)  # see `Weights.centre_both`
         mean = weights.mean(Y - origin)
         return cls(Y, origin + mean, weights.scale(Y - origin - mean), flat)
 

@@ -307,4 +307,4 @@ def _stopped(run: Run, num_landmarks: int) -> str:
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, UserWarning, stacklevel=5)
+    warnings.warn(message, UserWarning, stacklevel=6)

@@ -185,7 +185,7 @@ def tune(
         warnings.warn(
             f"lam={float(guesses[0][1]):.3g} is below the precision of the kernel matrix, {float(guesses[0][2]):.3g}: the search starts above it",
             UserWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
     spaces = [_Space.around(*guess) for guess in guesses]
     with jax.numpy_dtype_promotion("standard"):  # optax's line search mixes integer types

@@ -234,11 +234,11 @@ class IterativeSolution(Solution):
     def _near_diagonal(self, lams):
         """diag P̂, (n, L, k)."""
         f, lams = self.factor.near, jnp.maximum(lams, self.factor.near.report.floor)
-        hat = f.solve_labels(Labels.none(f.weights)).hat(lams)
+        hat, constant = f.solve_labels(Labels.none(f.weights)).hat(lams), f.constant
 
         def block(rows, v):
             weights = f.weights.block(v, rows.shape[0])
-            return hat.remaining(f.left(rows, weights), f.constant(weights.array))
+            return hat.remaining(f.left(rows, weights), constant(weights.array))
 
         return f.rows.map(block, f.weights.values, block_size=f.whole) / lams
 

@@ -52,7 +52,7 @@ class Model:
                 X = sparse_rows(X, self.coef.dtype)
             elif not isinstance(X, Rows):
                 X = as_array("X", X, self.coef.dtype)
-            out = self._predict(as_rows(self.kernel, X), block_size)
+            out = self._predict(as_rows(self.kernel, X, devices=jax.device_count()), block_size)
             return to_host(out) if wide and not isinstance(self.coef, jax.Array) else out
 
     def _predict(self, rows, block_size):

@@ -73,9 +73,19 @@ def sum_blocks(fn: Callable, whole, rest):
 
 
 def in_parts(run: Callable, arrays, parts: int):
-    """`run` on equal parts of arrays (n, …), side by side: parts that lie on different devices stay there, as nothing goes from one to another."""
-    cut = lambda a: a.reshape(parts, a.shape[0] // parts, *a.shape[1:])  # noqa: E731
-    return jax.jit(lambda arrays: jax.vmap(run)(jax.tree.map(cut, arrays)))(arrays)
+    """`run` on equal parts of arrays (n, …), side by side: parts that lie on different devices stay there, as nothing goes from one to another.
+
+    What `run` closes over it has once for each part, so that derivatives add up within parts too, and between them once.
+    """
+
+    def side_by_side(arrays):
+        cut = jax.tree.map(lambda a: a.reshape(parts, a.shape[0] // parts, *a.shape[1:]), arrays)
+        one = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), cut)
+        pure, known = jax.closure_convert(run, one)
+        own = [jnp.broadcast_to(value, (parts, *value.shape)) for value in known]
+        return jax.vmap(lambda part, known: pure(part, *known))(cut, own)
+
+    return jax.jit(side_by_side)(arrays)
 
 
 def map_rows(fn: Callable, arrays, block_size: int, parts: int = 1):

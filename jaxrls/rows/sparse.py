@@ -149,15 +149,18 @@ def _coordinates(X):
     return data[stored], indices[stored, 0].astype(np.int32), indices[stored, 1].astype(np.int32)
 
 
-def as_rows(kernel: Kernel, X, name: str = "X") -> Rows:
-    """X at the door: an array of inputs, on one device or on many, or of kernel values where the kernel is a matrix; a sparse matrix; a source of rows."""
+def as_rows(kernel: Kernel, X, name: str = "X", devices: int = 1) -> Rows:
+    """X at the door: an array of inputs, on one device or on many, or of kernel values where the kernel is a matrix; a sparse matrix; a source of rows.
+
+    `devices` over which an array may lie where that cannot be seen, inside of `jax.jit` without a mesh that is set.
+    """
     if isinstance(X, Rows):
         return X
     if is_sparse(X):
         return sparse_rows(X, name=name)
     X = as_array(name, X)
     check_matrix(name, X)
-    parts = parts_of(X)
+    parts = parts_of(X, devices)
     if parts > 1 and is_concrete(X):
         return ShardedRows.of(X)
     return DenseRows(X, parts) if kernel.evaluable else GramRows(X)

@@ -387,7 +387,7 @@ def solve_features(rows: Rows, labels: Labels, weights: Weights, intercept: bool
 def _factor_outer(rows: Rows, weights: Weights, intercept: bool) -> Spectrum:
     """The covariance route with n ≤ r: K = ΦΦᵀ, its dual coefficients turned into w = Φᵀ√v U (D ∘ z), as CU = U."""
     origin = near_mean(rows, Linear(), weights.values) if intercept else jnp.zeros(rows.shape[1], rows.dtype)
-    K = rows.map(lambda some: rows.map(lambda others: matmul(others - origin, (some - origin).T)).T)
+    K = rows.products(origin)
     dual = factor_symmetric(K, weights, intercept, Primal(), "covariance", semidefinite=True)
     basis = rows.sum(lambda phi, scaled: transposed_matmul(scaled, phi - origin).T, dual.dual_basis())
     middle = origin + rows.sum(lambda phi, share: matmul(share, phi - origin), weights.array / weights.total) if intercept else None

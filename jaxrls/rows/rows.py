@@ -12,10 +12,17 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.kernels.kernel import Kernel
+from jaxrls.linalg.products import matmul
 from jaxrls.rows.blocks import check_block_size, map_rows, sum_rows, wide_block_size
 from jaxrls.rows.gram import gram
 from jaxrls.support.checks import check_finite, check_row_numbers, check_symmetric
 from jaxrls.support.pytrees import pytree, static
+
+# What rows on several devices say where there is no way with them.
+NO_PAIRS = (
+    "K of all pairs needs rows in memory of one device, and X lies on {parts}: give landmarks=, a kernel with fewer explicit features than rows, or an X "
+    "on one device, for which K is factored, or multiplied by route='iterative'"
+)
 
 
 class Rows:
@@ -112,6 +119,12 @@ class Rows:
             f"K of all pairs needs rows in memory, and X is {type(self).__name__}: give landmarks=, a kernel with explicit features, "
             "or, of a sparse X, X.toarray()"
         )
+
+    def products(self, origin: Float[Array, " d"]) -> Float[Array, "n n"]:
+        """The inner products of all pairs of rows, about an origin."""
+        if self.parts > 1 and not self.in_memory:
+            raise ValueError(NO_PAIRS.format(parts=self.parts))
+        return self.map(lambda some: self.map(lambda others: matmul(others - origin, (some - origin).T)).T)
 
     def column(self, values) -> Array:
         """Labels, or weights, as an array that lies as the rows do."""

@@ -17,16 +17,12 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
 from jaxrls.rows.blocks import map_rows, sum_rows
-from jaxrls.rows.rows import DenseRows
+from jaxrls.rows.rows import NO_PAIRS, DenseRows
 from jaxrls.support.checks import Listed, as_floats, check_matrix, check_targets, check_weights
 from jaxrls.support.meshes import auto, parts_of
 from jaxrls.support.pytrees import pytree, static
 
 SAMPLE = 10_000  # rows that landmarks are chosen from
-NO_MATRIX = (
-    "K of all pairs of rows stays on one device, and X lies on {parts}: give landmarks=, a kernel with explicit features, or, for all of K by "
-    "the iterative route, an X on one device"
-)
 
 
 @pytree
@@ -111,8 +107,8 @@ class ShardedRows(DenseRows):
     def dense(self):
         """Not on one device."""
         raise ValueError(
-            f"this needs all rows on one device, and X lies on {self.parts}: give landmarks= as a number, row numbers or points, without route=, "
-            "or some of the rows as an array"
+            f"this needs a dense X on one device, and X lies on {self.parts}: give landmarks= as a number, row numbers or points, without route=, or "
+            "an X on one device, for which there is route='iterative'"
         )
 
     def features(self, kernel):
@@ -122,7 +118,7 @@ class ShardedRows(DenseRows):
     def kernel_matrix(self, kernel, block_size=None):
         """Not on one device."""
         del kernel, block_size
-        raise ValueError(NO_MATRIX.format(parts=self.parts))
+        raise ValueError(NO_PAIRS.format(parts=self.parts))
 
 
 def shard(
@@ -139,7 +135,7 @@ def shard(
     is rows of weight 0 at the end, of which results have one each: `fit.loo_residuals[:n]` are those of X.
 
     **Arguments**: `mesh` with Auto or Explicit axes, by default that of X, an array that lies on one already, as
-    `jax.make_array_from_process_local_data` makes them where each process has its own rows; `axis` of it, or several, by default the first, or that of X.
+    `jax.make_array_from_process_local_data` makes them where each process has its own rows; `axis` of `mesh`, or several of them, by default the first.
     **Shapes**: X (n, d), Y (n,) or (n, t), weights (n,), NumPy or JAX, in the precision that JAX is set to. **Cost** of moving them; a device holds
     the nth part. **Raises** `ValueError` for shapes that do not fit, or without a mesh. **Source**: the package's own.
 
@@ -150,30 +146,41 @@ def shard(
     >>> bool(fit.error < 1e-3), fit.predict(X).shape
     (True, (50,))
     """
-    X = as_floats("X", X)
-    check_matrix("X", X)
-    n, named = X.shape[0], getattr(X, "sharding", None)
-    if mesh is None:
-        if not isinstance(named, NamedSharding) or not any(named.spec[:1]):
-            raise ValueError("mesh= is needed, as X does not lie on one: jax.make_mesh((jax.device_count(),), ('rows',)) has all devices")
-        mesh, axis = named.mesh, named.spec[0]
-    axis = mesh.axis_names[0] if axis is None else axis
-    sharding = NamedSharding(mesh, P(axis))
-    missing = -n % math.prod(mesh.shape[name] for name in (axis if isinstance(axis, tuple) else (axis,)))
-    if Y is not None:
-        Y = as_floats("Y", Y, X.dtype)
-        check_targets("Y", Y, n)
+    array: Any = as_floats("X", X)
+    check_matrix("X", array)
+    (n, _), dtype = array.shape, array.dtype
+    sharding = _sharding(array, mesh, axis)
+    missing = -n % _size(sharding)
+    labels: Any = None if Y is None else as_floats("Y", Y, dtype)
+    if labels is not None:
+        check_targets("Y", labels, n)
     if weights is None and missing:
-        weights = np.ones(n, X.dtype)
-    if weights is not None:
-        weights = as_floats("weights", weights, X.dtype)
-        check_weights(weights, n)
+        weights = np.ones(n, dtype)
+    given: Any = None if weights is None else as_floats("weights", weights, dtype)
+    if given is not None:
+        check_weights(given, n)
 
-    def put(array, mode):
-        if array is None:
+    def put(part, mode):
+        if part is None:
             return None
-        pad = np.pad if isinstance(array, np.ndarray) else jnp.pad
-        padded = pad(array, [(0, missing)] + [(0, 0)] * (array.ndim - 1), mode=mode) if missing else array
+        pad = np.pad if isinstance(part, np.ndarray) else jnp.pad
+        padded = pad(part, [(0, missing)] + [(0, 0)] * (part.ndim - 1), mode=mode) if missing else part
         return jax.device_put(padded, sharding)
 
-    return ShardedRows.of(put(X, "edge"), put(Y, "constant"), put(weights, "constant"), n)
+    return ShardedRows.of(put(array, "edge"), put(labels, "constant"), put(given, "constant"), n)
+
+
+def _sharding(X, mesh, axis) -> NamedSharding:
+    """Rows over an axis of the mesh that is named, or of that which X lies on."""
+    if mesh is not None:
+        return NamedSharding(mesh, P(mesh.axis_names[0] if axis is None else axis))
+    found = getattr(X, "sharding", None)
+    if not isinstance(found, NamedSharding) or not any(found.spec[:1]):
+        raise ValueError("mesh= is needed, as X does not lie on one: jax.make_mesh((jax.device_count(),), ('rows',)) has all devices")
+    return NamedSharding(found.mesh, P(found.spec[0]))
+
+
+def _size(sharding: NamedSharding) -> int:
+    """Over how many devices the rows go."""
+    axis = sharding.spec[0]
+    return math.prod(sharding.mesh.shape[name] for name in (axis if isinstance(axis, tuple) else (axis,)))

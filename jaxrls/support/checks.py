@@ -71,13 +71,13 @@ def check_finite(name: str, value) -> None:
         return
     if seen(lambda xp, value: xp.isfinite(value).all(), value):
         return
-    finite = np.isfinite(np.asarray(value))
-    if not finite.all():
-        where = tuple(int(i) for i in np.argwhere(~finite)[0])
-        raise ValueError(
-            f"{name} holds {finite.size - int(finite.sum())} values that are NaN or infinite, the first at index {where}: "
-            "drop those rows or fill them in first"
-        )
+    count, first = (
+        int(seen(ask, value)) for ask in (lambda xp, value: (~xp.isfinite(value)).sum(), lambda xp, value: (~xp.isfinite(value)).argmax())
+    )
+    where = tuple(map(int, np.unravel_index(first, value.shape)))
+    raise ValueError(
+        f"{name} holds {count} values that are NaN or infinite, the first at index {where}: drop those rows or fill them in first"
+    )
 
 
 def check_matrix(name: str, X) -> None:

@@ -74,7 +74,8 @@ def _split(*trees) -> Split | None:
         return None
     rows = max(found, key=lambda leaf: any(jax.typeof(leaf).sharding.spec[:1]))
     typed, traced = jax.typeof(rows).sharding, any(isinstance(leaf, jax.core.Tracer) for leaf in found)
-    return Split(typed.mesh if traced else rows.sharding.mesh, *rows.shape[:1] or (0,), (*typed.spec, None)[0])
+    mesh: Any = typed.mesh if traced else rows.sharding.mesh  # type: ignore[attr-defined]
+    return Split(mesh, rows.shape[0] if rows.ndim else 0, (*typed.spec, None)[0])
 
 
 def _concrete(split: Split):

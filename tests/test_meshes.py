@@ -5,6 +5,7 @@ All of it runs in one process of four devices, `on_meshes.py`, which prints what
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -63,7 +64,7 @@ def test_only_sums_go_between_devices(found):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("K", "K of all pairs needs rows in memory of one device, and X lies on 4: give landmarks=, .* 'iterative'"),
+        ("K", "K of all pairs needs rows in memory of one device, and X lies on 4: give landmarks=, .*route='iterative'"),
         ("outer", "K of all pairs needs rows in memory of one device, and X lies on 4"),
         ("precomputed", "K of all pairs needs rows in memory of one device, and X lies on 4"),
         ("iterative", "this needs a dense X on one device, and X lies on 4"),
@@ -77,8 +78,6 @@ def test_only_sums_go_between_devices(found):
     ],
 )
 def test_what_does_not_go_on_a_mesh_is_refused_by_name(found, name, words):
-    import re
-
     assert re.search(words, found["errors"][name])
 
 

@@ -64,15 +64,15 @@ class ShardedRows(DenseRows):
     def sum(self, fn, *columns, temporaries=0, block_size=None):
         """As `Rows.sum`, of every part by itself, and one sum of those."""
         size = self._block(temporaries, block_size)
-        return sum_rows(lambda args: fn(*args), self._placed((self.X, *columns)), size, self.parts)
+        return sum_rows(lambda args: fn(*args), (self.X, *columns), size, self.parts, self._placed)
 
     def map(self, fn, *columns, temporaries=0, block_size=None):
         """As `Rows.map`, of every part by itself; the results lie as the rows do."""
         size = self._block(temporaries, block_size)
-        return self._placed(map_rows(lambda args: fn(*args), self._placed((self.X, *columns)), size, self.parts))
+        return map_rows(lambda args: fn(*args), (self.X, *columns), size, self.parts, self._placed)
 
     def _placed(self, arrays):
-        """Columns (n, …) where the rows are."""
+        """Columns (n, …), or what has a row for each part, where the rows are."""
         return arrays if self.sharding is None else jax.lax.with_sharding_constraint(arrays, self.sharding)
 
     def column(self, values):

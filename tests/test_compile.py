@@ -92,7 +92,7 @@ def test_the_report_on_many_devices_is_what_is_kept_and_moves_sums_only():
         kinds = {part["kind"] for part in one["collectives"]}
         assert kinds == {"all-reduce"} and one["below_full_precision"] == 0
         assert all(
-            part["bytes"] <= (2 if part["in_loop"] else 8 * one["landmarks"] * (one["landmarks"] + 20)) for part in one["collectives"]
+            part["bytes"] <= (8 if part["in_loop"] else 8 * one["landmarks"] * (one["landmarks"] + 20)) for part in one["collectives"]
         )
 
 

@@ -29,7 +29,7 @@ IN_FLOAT64 = "refined, leave-one-out"  # which XLA makes of pairs of float32 on 
 NEEDED = {"h100": ("nvidia.cuda_nvcc", "jax_cuda12_plugin"), "v5e": ("libtpu",)}
 
 
-def prepare(target: str) -> None:
+def prepare(target: str, devices: int = 4) -> None:
     """Set what JAX and the compilers read when they start."""
     missing = [name for name in NEEDED[target] if not _installed(name)]
     if missing:
@@ -39,7 +39,7 @@ def prepare(target: str) -> None:
         folder = next(iter(importlib.util.find_spec("nvidia.cuda_nvcc").submodule_search_locations))
         os.environ["XLA_FLAGS"] = f"--xla_gpu_cuda_data_dir={folder} --xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false"
     else:
-        os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v5litepod-4", "TPU_WORKER_HOSTNAMES": "localhost"}
+        os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": f"v5litepod-{devices}", "TPU_WORKER_HOSTNAMES": "localhost"}
 
 
 def _installed(name):

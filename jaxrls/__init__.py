@@ -70,6 +70,8 @@ from jaxrls.rows.moments import Moments as Moments
 from jaxrls.rows.moments import moments as moments
 from jaxrls.rows.rows import DenseRows as DenseRows
 from jaxrls.rows.rows import Rows as Rows
+from jaxrls.rows.sharded import ShardedRows as ShardedRows
+from jaxrls.rows.sharded import shard as shard
 from jaxrls.search.estimate import Estimate as Estimate
 from jaxrls.search.estimate import estimate as estimate
 from jaxrls.search.fit import fit as fit

@@ -17,7 +17,7 @@ from jaxrls.support.target import platform
 pytestmark = pytest.mark.any_precision
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmarks"))
-counts, compiling = importlib.import_module("counts"), importlib.import_module("compile")
+counts, compiling, scale = (importlib.import_module(name) for name in ("counts", "compile", "scale"))
 
 
 def test_products_in_loops_and_branches_are_counted_with_their_lengths():
@@ -63,6 +63,37 @@ def test_missing_compilers_are_named(monkeypatch):
     monkeypatch.setitem(compiling.NEEDED, "h100", ("nowhere.to.be_found", "jax"))
     with pytest.raises(SystemExit, match=r"needs nowhere.to.be_found: pip install 'jaxrls\[compile\]'"):
         compiling.prepare("h100")
+
+
+PROGRAM = """
+%body.1 (param: f32[4]) -> f32[4] {
+  %all-reduce.1 = pred[] all-reduce(%fusion.1), channel_id=1, replica_groups={}
+}
+ENTRY %main.2_spmd (param.1: f32[125000000,10]) -> f32[4000,4000] {
+  %all-reduce-start = (f32[4000,1000]{1,0:T(8,128)}, f64[]) all-reduce-start(%a, %b), channel_id=2
+  %all-reduce-done = f32[4000,1000] all-reduce-done(%all-reduce-start)
+  ROOT %gathered = s32[8,2]{1,0} all-gather(%c), channel_id=3
+}
+"""
+
+
+def test_collectives_are_read_from_a_program_with_their_bytes():
+    found = [tuple(one.values()) for one in scale.collectives(PROGRAM)]
+    assert found == [("all-reduce", 1, True), ("all-reduce", 4 * 4_000_000 + 8, False), ("all-gather", 64, False)]
+
+
+def test_the_report_on_many_devices_is_what_is_kept_and_moves_sums_only():
+    """Lines of the same computation on the same devices take the place of older ones; no collective of a report moves as much as m × m + m × (d + t) twice."""
+    folder = ROOT / "benchmarks" / "report"
+    lines = json.loads((folder / "scale.json").read_text(encoding="utf-8"))
+    assert (folder / "scale.md").read_text(encoding="utf-8") == scale.table(lines) + "\n"
+    assert scale.merged(lines, lines[:1]) == lines
+    for one in lines:
+        kinds = {part["kind"] for part in one["collectives"]}
+        assert kinds == {"all-reduce"} and one["below_full_precision"] == 0
+        assert all(
+            part["bytes"] <= (8 if part["in_loop"] else 8 * one["landmarks"] * (one["landmarks"] + 20)) for part in one["collectives"]
+        )
 
 
 @pytest.mark.compilers

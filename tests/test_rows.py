@@ -96,6 +96,8 @@ SOURCES = {
     "sparse matrix of JAX": small_blocks(bcoo()),
     "mapped": MappedRows(rls.DenseRows(array(X)), SQUARES),
     "mapped sparse": small_blocks(csr).through(SQUARES),
+    "in parts": rls.DenseRows(array(X), N),
+    "on devices": rls.ShardedRows(array(X), N, count=N),
     "user's": Slabs(X),
     "user's in one block": Slabs(X, (N,)),
     "user's mapped": Slabs(X).through(SQUARES),
@@ -190,7 +192,7 @@ def test_derivatives_in_dense_rows():
     assert_close(got, np.cos(X), TOLERANCE)
 
 
-@pytest.mark.parametrize("name", ["dense", "gram", "mapped"])
+@pytest.mark.parametrize("name", ["dense", "gram", "mapped", "in parts", "on devices"])
 def test_rows_by_number(name):
     assert_close(SOURCES[name].take(jnp.array([7, 0, 7])), dense(name)[[7, 0, 7]], TOLERANCE)
 
@@ -210,7 +212,7 @@ def test_in_memory_or_not(name):
         return
     with pytest.raises(ValueError, match="dense"):
         rows.dense()
-    with pytest.raises(ValueError, match="K of all pairs needs rows in memory, and X is"):
+    with pytest.raises(ValueError, match="K of all pairs needs rows in memory"):
         rows.kernel_matrix(kernel)
 
 

@@ -15,7 +15,8 @@ from jaxrls.kernels.inner import Linear
 from jaxrls.linalg.products import matmul
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import SparseMatrix, as_rows
-from jaxrls.support.checks import Listed, as_array, check_targets
+from jaxrls.support.checks import Listed, as_array, as_floats, check_targets
+from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pytrees import pytree, static
 
 
@@ -39,7 +40,7 @@ class HoldOut(Positive):
     def of(cls, X, Y, weights=None, *, loss=squared_error, designed=False, name="X"):
         """Rows held out, their labels and weights, checked."""
         rows = as_rows(Linear(), X, name)
-        Y = as_array("Y_holdout", Y, rows.dtype)
+        Y = rows.column(as_floats("Y_holdout", Y, rows.dtype))
         check_targets("Y_holdout", Y, rows.shape[0])
         return cls(rows, Y, Weights.of_rows(weights, rows), designed, loss)
 
@@ -95,6 +96,7 @@ def _at_once(count: int, columns: int) -> int:
     return min(count, max(1, 256 // columns))
 
 
+@on_any_mesh
 def holdout(
     factor: Factor,
     Y: Float[Array, "n *t"] | Listed,

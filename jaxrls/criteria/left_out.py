@@ -12,6 +12,7 @@ from jaxrls.criteria.losses import degree, is_smooth, squared_error
 from jaxrls.factors.contract import Factor
 from jaxrls.factors.groups import Folds, folds
 from jaxrls.support.checks import Listed
+from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pytrees import pytree, static
 
 
@@ -80,6 +81,7 @@ def _total(loss, residuals, labels, weights):
     return jnp.sum(weights[:, None] * loss(residuals, labels), axis=0)
 
 
+@on_any_mesh
 def loo(
     factor: Factor,
     Y: Float[Array, "n *t"] | Listed,
@@ -102,6 +104,7 @@ def loo(
     return evaluate(LeaveOneOut(loss), factor, Y, lams)
 
 
+@on_any_mesh
 def kfold(
     factor: Factor,
     Y: Float[Array, "n *t"] | Listed,

@@ -9,6 +9,7 @@ from jaxrls.criteria.losses import squared_error
 from jaxrls.factors.contract import Coefficients, Factor
 from jaxrls.factors.groups import Folds
 from jaxrls.support.checks import Listed, as_array, check_lams
+from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pytrees import pytree
 
 
@@ -39,6 +40,7 @@ def _one_lam(factor: Factor, Y, lam) -> Float[Array, "1 k"]:
     return lam.reshape(1, -1)
 
 
+@on_any_mesh
 def path(factor: Factor, Y: Float[Array, "n *t"] | Listed, lams: Float[Array, " L"] | Float[Array, "L t"] | Listed) -> Path:
     """Coefficients and exact leave-one-out error for every λ, from one factorization.
 
@@ -62,6 +64,7 @@ def path(factor: Factor, Y: Float[Array, "n *t"] | Listed, lams: Float[Array, " 
     return Path(lams, drop(coef), drop(intercept), drop(mean_loss(solution, lams, squared_error)))
 
 
+@on_any_mesh
 def coef(factor: Factor, Y: Float[Array, "n *t"] | Listed, lam: Float[Array, "*#t"] | float | Listed) -> Coefficients:
     """Coefficients and intercept at one λ, or at one λ per target.
 
@@ -81,6 +84,7 @@ def coef(factor: Factor, Y: Float[Array, "n *t"] | Listed, lam: Float[Array, "*#
     return Coefficients(*(solution.labels.drop_axis(part[0]) for part in found))
 
 
+@on_any_mesh
 def loo_residuals(
     factor: Factor, Y: Float[Array, "n *t"] | Listed, lam: Float[Array, "*#t"] | float | Listed, groups: Folds | Listed | None = None
 ) -> Float[Array, "n *t"]:
@@ -102,6 +106,7 @@ def loo_residuals(
     return solution.labels.drop_axis(solution.residuals(_one_lam(factor, Y, lam), plan)[0])
 
 
+@on_any_mesh
 def effective_dof(factor: Factor, lams: Float[Array, " L"] | Listed) -> Float[Array, " L"]:
     """Effective degrees of freedom of the fit at every λ: how many parameters it amounts to.
 

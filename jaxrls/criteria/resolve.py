@@ -12,7 +12,7 @@ from jaxrls.criteria.whole import GCV, Evidence, gcv, log_marginal_likelihood
 from jaxrls.kernels.inner import Linear
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import as_rows
-from jaxrls.support.checks import as_array, check_finite
+from jaxrls.support.checks import as_floats, check_finite
 
 OWN = (loo, kfold, holdout, gcv, log_marginal_likelihood)
 
@@ -67,7 +67,8 @@ def _held_out(validation, loss, rows: Rows, Y) -> HoldOut:
     if not isinstance(validation, tuple | list) or len(validation) != 2:
         raise ValueError(f"validation must be a pair (X, Y) of rows held out and their labels, and is {type(validation).__name__}")
     X_held, Y_held = validation
-    seen, Y_held = as_rows(Linear(), X_held, "validation X"), as_array("validation Y", Y_held)
+    seen = as_rows(Linear(), X_held, "validation X")
+    Y_held = seen.column(as_floats("validation Y", Y_held))
     check_finite("validation Y", Y_held)
     if seen.shape[1] != rows.shape[1]:
         raise ValueError(f"validation X must have the {rows.shape[1]} columns of X, and has {seen.shape[1]}")

@@ -6,6 +6,7 @@ from jaxtyping import Array, Float
 from jaxrls.criteria.criterion import Criterion, Positive, evaluate
 from jaxrls.factors.contract import Factor
 from jaxrls.support.checks import Listed
+from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pytrees import pytree
 
 
@@ -61,6 +62,7 @@ class Evidence(Criterion):
         return value * n
 
 
+@on_any_mesh
 def gcv(factor: Factor, Y: Float[Array, "n *t"] | Listed, lams: Float[Array, " L"] | Float[Array, "L t"] | Listed) -> Float[Array, "L *t"]:
     """Generalised cross-validation at every λ: leave-one-out with every leverage replaced by their mean.
 
@@ -79,6 +81,7 @@ def gcv(factor: Factor, Y: Float[Array, "n *t"] | Listed, lams: Float[Array, " L
     return evaluate(GCV(), factor, Y, lams)
 
 
+@on_any_mesh
 def log_marginal_likelihood(
     factor: Factor, Y: Float[Array, "n *t"] | Listed, lams: Float[Array, " L"] | Float[Array, "L t"] | Listed
 ) -> Float[Array, "L *t"]:

@@ -270,7 +270,7 @@ class FeatureSolution(Solution):
 
     def rows_left_out(self, fn, lams):
         """One pass over the rows with all λ inside, and the landmarks that leave: O(n r² L)."""
-        f, all_seen = self.factor, self._at_each(lams)
+        f, all_seen, constant = self.factor, self._at_each(lams), self.factor.constant
         counted = f.weights if f.indices is None else f.weights.without(f.indices)
 
         def block(x, v, counted, y, Y):
@@ -278,7 +278,7 @@ class FeatureSolution(Solution):
             counted = weights.block(counted, x.shape[0])
 
             def at(seen, columns):
-                return self._left_out_of(seen, psi, y[:, columns], weights, counted.used)
+                return self._left_out_of(seen, psi, y[:, columns], weights, constant(weights.array), counted.used)
 
             e = self._on(all_seen, at)
             return jax.vmap(fn, in_axes=(0, None, None))(e, Y, counted.array)
@@ -291,10 +291,10 @@ class FeatureSolution(Solution):
         own = jax.vmap(fn, in_axes=(0, None, None))(e, self.labels.Y[f.indices], f.weights.array[f.indices])
         return jax.tree.map(jnp.add, total, own)
 
-    def _left_out_of(self, seen, psi, scaled, weights, used):
+    def _left_out_of(self, seen, psi, scaled, weights, constant, used):
         """Held-out residuals of a block; 0, with finite derivatives, where a row is not counted."""
         u = weights.scale(seen(psi))
-        remaining = seen.hat.remaining(u, self.factor.constant(weights.array))[:, 0]
+        remaining = seen.hat.remaining(u, constant)[:, 0]
         remaining = jnp.where(used[:, None], remaining, 1)
         e = weights.unscale(seen.hat.scaled_residuals(u, scaled)[:, 0] / remaining)
         return jnp.where(used[:, None], e, 0)
@@ -313,13 +313,13 @@ class FeatureSolution(Solution):
 
     def residuals_left_out(self, lams):
         """As `rows_left_out`, every row by itself."""
-        f, all_seen = self.factor, self._at_each(lams)
+        f, all_seen, constant = self.factor, self._at_each(lams), self.factor.constant
 
         def block(x, v, y, Y):
             psi, weights = f.map.raw(x), f.weights.block(v, x.shape[0])
 
             def at(seen, columns):
-                e = self._left_out_of(seen, psi, y[:, columns], weights, weights.used)
+                e = self._left_out_of(seen, psi, y[:, columns], weights, constant(weights.array), weights.used)
                 unseen = (Y - self.labels.mean)[:, columns] - matmul(seen(psi), seen.q)
                 return jnp.where(weights.used[:, None], e, unseen)
 

@@ -26,6 +26,7 @@ from jaxrls.rows.moments import near_mean
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import SparseMatrix, as_rows
 from jaxrls.support.checks import Listed
+from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.target import platform
 
 ROUTES = ("gram", "features", "covariance", "subset", "cholesky", "refined", "iterative", "tridiagonal")
@@ -69,6 +70,7 @@ def suits_cholesky(kernel: Kernel, n: int, num: int) -> bool:
     return kernel.is_semidefinite() and are_few(num, n)
 
 
+@on_any_mesh
 def factorize(
     kernel: Kernel,
     X: Float[Array, "n d"] | Rows | SparseMatrix | Listed,

@@ -160,9 +160,11 @@ class Factor(ABC):
         """The number of rows of positive weight, less one for the intercept: the dimension the fit lives in."""
         return self.weights.count - int(self.intercept)
 
-    def constant(self, v) -> Any:
-        """The diagonal of hhᵀ for rows of weights v, in which the intercept fits, or 0."""
-        return v / self.weights.total if self.intercept else jnp.zeros_like(v)
+    @property
+    def constant(self) -> Callable:
+        """The diagonal of hhᵀ as a function of the weights of rows, in which the intercept fits, or 0: to ask for before rows are read, as it sums v."""
+        total = self.weights.total
+        return lambda v: v / total if self.intercept else jnp.zeros_like(v)
 
 
 class Solution(ABC):

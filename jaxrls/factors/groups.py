@@ -7,6 +7,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxrls.factors.weights import Weights
 from jaxrls.support.checks import as_labels, is_concrete
+from jaxrls.support.meshes import seen
 from jaxrls.support.pytrees import pytree, static
 
 
@@ -92,6 +93,8 @@ def _has_rest(used, groups):
 def check_rest(weights: Weights, groups: Folds | None) -> None:
     """Raise where leaving a group out, or a row, leaves no weight to fit an intercept to (where values are known)."""
     if not is_concrete(weights, groups) or weights.values is None and (groups is not None or weights.n > 1):
+        return
+    if groups is None and weights.values is not None and seen(lambda xp, v: xp.count_nonzero(v > 0), weights.values) > 1:
         return
     used = np.ones(weights.n, bool) if weights.values is None else np.asarray(weights.values) > 0
     groups = jax.tree.map(np.asarray, groups)  # on the host, also where jit sees these values from outside

@@ -27,7 +27,7 @@ from jaxrls.factors.weights import Labels, Weights
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.conjugate import Run, conjugate_gradients
 from jaxrls.linalg.products import matmul, transposed_matmul
-from jaxrls.rows.gram import gram_matmul
+from jaxrls.rows.gram import kernel_times
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import as_rows
 from jaxrls.support.checks import check_whole
@@ -142,7 +142,7 @@ class IterativeGram(Factor):
         dtype = self.iteration.dtype(self.dtype)
         X, V = self.rows.dense().astype(dtype), V.astype(dtype)
         kernel = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), self.kernel)
-        return gram_matmul(kernel, X, X, V, block_size=self.block_size).astype(self.dtype)
+        return kernel_times(kernel, X, X, V, self.block_size).astype(self.dtype)
 
     def solve_columns(self, lams: Float[Array, " k"], B: Float[Array, "n k"]) -> tuple[Float[Array, "n k"], Run]:
         """P B with a λ for each column, NaN where that is useless."""
@@ -234,11 +234,11 @@ class IterativeSolution(Solution):
     def _near_diagonal(self, lams):
         """diag P̂, (n, L, k)."""
         f, lams = self.factor.near, jnp.maximum(lams, self.factor.near.report.floor)
-        hat = f.solve_labels(Labels.none(f.weights)).hat(lams)
+        hat, constant = f.solve_labels(Labels.none(f.weights)).hat(lams), f.constant
 
         def block(rows, v):
             weights = f.weights.block(v, rows.shape[0])
-            return hat.remaining(f.left(rows, weights), f.constant(weights.array))
+            return hat.remaining(f.left(rows, weights), constant(weights.array))
 
         return f.rows.map(block, f.weights.values, block_size=f.whole) / lams
 

@@ -14,6 +14,7 @@ from jaxrls.rows.moments import near_mean
 from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.rows.sparse import SparseMatrix, SparseRows, as_rows, is_sparse
 from jaxrls.support.checks import Listed, as_array, check_matrix, check_symmetric
+from jaxrls.support.meshes import on_any_mesh
 
 
 def factor_gram(
@@ -37,6 +38,7 @@ def factor_gram(
     return factor_symmetric(K, Weights.of(weights, K.shape[0], K.dtype), intercept, Dual(None), "gram")
 
 
+@on_any_mesh
 def factor_features(
     Phi: Float[Array, "n r"] | SparseRows | Listed, *, weights: Float[Array, " n"] | Weights | Listed | None = None, intercept: bool = True
 ) -> Spectrum:
@@ -71,6 +73,7 @@ def factor_features(
     return Spectrum(DenseRows(U), s, None, mean, basis, shift, None, design, None, v, Primal(), said, intercept, complete)
 
 
+@on_any_mesh
 def factor_covariance(
     Phi: Float[Array, "n r"] | Rows | SparseMatrix | Listed,
     *,

@@ -228,13 +228,14 @@ class SpectralSolution(Solution):
         f, t = self.factor, self.labels.Y.shape[1]
         chunks = tuple(None if part is None else (part, lost) for part, lost in self._chunks(lams))
         counted = f.weights if f.leaving is None else f.weights.without(f.leaving.indices)
+        constant = f.constant
 
         def block(rows, v, counted, scaled, Y):
             weights = f.weights.block(v, rows.shape[0])
             U, counted = f.left(rows, weights), weights.block(counted, rows.shape[0])
 
             def at(chunk):
-                e = self.hat(*chunk).left_out(U, scaled, weights, f.constant(weights.array))
+                e = self.hat(*chunk).left_out(U, scaled, weights, constant(weights.array))
                 e = e if f.leaving is None else jnp.where(counted.used[:, None, None], e, 0)
                 return jax.vmap(fn, in_axes=(1, None, None))(e, Y, counted.array)
 
@@ -263,12 +264,13 @@ class SpectralSolution(Solution):
     def residuals_left_out(self, lams):
         """As `rows_left_out`, every row by itself."""
         f, hat, weighted = self.factor, self.hat(lams), self.factor.weights.values is not None
+        constant_of = f.constant
 
         def block(rows, v, scaled, centred, u):
             weights = f.weights.block(v, rows.shape[0])
             u = f.left(rows, f.weights.block(None, rows.shape[0])) if u is None and weighted else u
             unseen = None if u is None else centred[:, None, :] - hat.kept_labels(u)
-            return hat.left_out(f.left(rows, weights), scaled, weights, f.constant(weights.array), unseen)
+            return hat.left_out(f.left(rows, weights), scaled, weights, constant_of(weights.array), unseen)
 
         u = f.reach() if weighted and f.rotation is None else None
         e = f.rows.map(block, f.weights.values, self.base, self.labels.Y - self.labels.mean, u, block_size=f.whole)
@@ -306,12 +308,12 @@ class SpectralSolution(Solution):
     def hat_rows(self, lam) -> HatRows:
         """The rows of the hat matrix at one λ, in what influence needs of them."""
         f, hat = self.factor, self.hat(jnp.reshape(lam, (1, 1)))
-        kept, lost = f.s / (f.s + lam), lam / (f.s + lam)
+        kept, lost, constant_of = f.s / (f.s + lam), lam / (f.s + lam), f.constant
 
         def block(rows, v, scaled):
             weights = f.weights.block(v, rows.shape[0])
             U = f.left(rows, weights)
-            squares, constant = U * U, f.constant(weights.array)
+            squares, constant = U * U, constant_of(weights.array)
             outside = jnp.maximum(hat.outside(U, constant), 0)
             fitted = matmul(squares, kept) + constant, matmul(squares, lost) + outside
             powers = matmul(squares, kept**2) + constant, matmul(squares, lost**2) + outside
@@ -390,7 +392,7 @@ def features_spectrum(rows: Rows, sums: Moments, weights: Weights, intercept: bo
 def _factor_outer(rows: Rows, weights: Weights, intercept: bool) -> Spectrum:
     """The covariance route with n ≤ r: K = ΦΦᵀ, its dual coefficients turned into w = Φᵀ√v U (D ∘ z), as CU = U."""
     origin = near_mean(rows, Linear(), weights.values) if intercept else jnp.zeros(rows.shape[1], rows.dtype)
-    K = rows.map(lambda some: rows.map(lambda others: matmul(others - origin, (some - origin).T)).T)
+    K = rows.products(origin)
     dual = factor_symmetric(K, weights, intercept, Primal(), "covariance", semidefinite=True)
     basis = rows.sum(lambda phi, scaled: transposed_matmul(scaled, phi - origin).T, dual.dual_basis())
     middle = origin + rows.sum(lambda phi, share: matmul(share, phi - origin), weights.array / weights.total) if intercept else None

@@ -34,9 +34,10 @@ from jaxrls.linalg.products import matmul, power_of_two
 from jaxrls.linalg.ridge import ridged_cholesky
 from jaxrls.rows.gram import gram
 from jaxrls.rows.moments import Moments, moments
-from jaxrls.rows.rows import DenseRows, Rows
+from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import as_rows
 from jaxrls.support.checks import Listed
+from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pytrees import pytree
 
 
@@ -61,6 +62,7 @@ class Lift:
         return self.kernel.diag(X)
 
 
+@on_any_mesh
 def factor_subset(
     kernel: Kernel,
     X: Float[Array, "n d"] | Rows | Listed,
@@ -120,7 +122,14 @@ def solve_subset(
     lift, kept = dictionary.lift, None
     corner = lift.features(lift.points)
     origin = jnp.mean(corner, axis=0) if intercept else jnp.zeros_like(corner[0])
-    sizes = Sizes(*rows.shape, len(corner), corner.dtype.itemsize, t=labels.Y.shape[1], weighted=weights.values is not None)
+    sizes = Sizes(
+        rows.shape[0] // rows.parts,
+        rows.shape[1],
+        len(corner),
+        corner.dtype.itemsize,
+        t=labels.Y.shape[1],
+        weighted=weights.values is not None,
+    )
     if rows.traceable and keeps_rows(sizes) if keep is None else keep:
         kept = rows.map(lift.features, temporaries=origin.shape[0], block_size=block_size)
         if intercept and weights.values is not None:
@@ -129,7 +138,7 @@ def solve_subset(
     sums = dictionary.moments(rows, labels.Y, weights.values, origin=origin, label_origin=labels.mean, **options)
     if chosen.trace_residual is not None:
         sums = replace(sums, trace=jnp.asarray(chosen.trace_residual, rows.dtype))
-    of_lift = rows.through(lift) if kept is None else DenseRows(kept)
+    of_lift = rows.through(lift) if kept is None else rows.like(kept)
     leaving = (chosen.indices, corner) if drop and chosen.indices is not None else None
     solution = dictionary.spectrum(of_lift, sums, weights, intercept, leaving).solve_moments(labels, sums)
     return replace(solution, summed=Summed.of_fit(dictionary, sums, intercept)) if keep_moments else solution

@@ -3,11 +3,11 @@
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from jaxrls.linalg.products import matmul, safe_sqrt
 from jaxrls.rows.rows import Rows
-from jaxrls.support.checks import as_array, check_targets, check_weights
+from jaxrls.support.checks import as_array, as_floats, check_targets, check_weights
 from jaxrls.support.pytrees import pytree, static
 
 
@@ -41,7 +41,10 @@ class Weights:
     @classmethod
     def of_rows(cls, values, rows: Rows) -> "Weights":
         """Weights as given, or those that the rows bring."""
-        return cls.of(rows.row_weights if values is None else values, rows.shape[0], rows.dtype)
+        values = rows.row_weights if values is None else values
+        if not isinstance(values, Weights | None):
+            values = rows.column(as_floats("weights", values, rows.dtype))
+        return cls.of(values, rows.shape[0], rows.dtype)
 
     def block(self, values, n: int) -> "Weights":
         """Those of n of the rows."""
@@ -76,6 +79,12 @@ class Weights:
     def log_product(self) -> Float[Array, ""]:
         """Σ log v over the rows of positive weight."""
         return jnp.zeros((), self.dtype) if self.values is None else jnp.sum(jnp.log(jnp.where(self.used, self.values, 1)))
+
+    @property
+    def heaviest(self) -> Bool[Array, " n"]:
+        """Where v is largest, for the first row of which that is so: by sums over rows, so that rows on several devices stay there."""
+        numbers = jnp.arange(self.n)
+        return numbers == jnp.min(jnp.where(self.array == jnp.max(self.array), numbers, self.n))
 
     @property
     def direction(self) -> Float[Array, " n"]:
@@ -122,6 +131,10 @@ class Weights:
         taken = spread * jnp.abs(level + 2 * self.mean(part) - corner)
         return K - half[:, None] - half[None, :], mean + part, taken
 
+    def some(self, indices) -> Any:
+        """Those of some rows, None where all are 1."""
+        return None if self.values is None else self.values[indices]
+
     def without(self, indices) -> "Weights":
         """The same with weight 0 for these rows."""
         return Weights(self.array.at[indices].set(0), self.n, self.dtype)
@@ -160,7 +173,7 @@ class Labels:
         if not intercept:
             return cls(Y, origin, weights.scale(Y), flat)
         if weights.values is not None:
-            origin = Y[jnp.argmax(weights.values)]  # see `Weights.centre_both`
+            origin = jnp.sum(jnp.where(weights.heaviest[:, None], Y, 0), axis=0)  # see `Weights.centre_both`
         mean = weights.mean(Y - origin)
         return cls(Y, origin + mean, weights.scale(Y - origin - mean), flat)
 

@@ -11,8 +11,9 @@ from jaxtyping import Array, Float
 
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
-from jaxrls.rows.gram import gram_matmul
+from jaxrls.rows.gram import kernel_times
 from jaxrls.rows.sparse import as_rows_in
+from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.precision import scope, to_host
 from jaxrls.support.pytrees import pytree
 
@@ -36,6 +37,7 @@ class Model:
     coef: Float[Array | np.ndarray, "q *t"]
     intercept: Float[Array | np.ndarray, "*t"]
 
+    @on_any_mesh
     def predict(self, X, *, block_size: int | None = None) -> Float[Array | np.ndarray, "m *t"]:
         """Predictions for the rows of X, dense, sparse or a source of `Rows`, in blocks of rows.
 
@@ -44,7 +46,7 @@ class Model:
         """
         wide = self.coef.dtype == jnp.float64
         with scope(wide):
-            out = self._predict(as_rows_in(self.coef.dtype, self.kernel, X), block_size)
+            out = self._predict(as_rows_in(self.coef.dtype, self.kernel, X, jax.device_count()), block_size)
             return to_host(out) if wide and not isinstance(self.coef, jax.Array) else out
 
     def _predict(self, rows, block_size):
@@ -70,12 +72,12 @@ def _evaluate(model: Model, rows, *, block_size):
     coef = jnp.asarray(model.coef)
     points = None if model.points is None else jnp.asarray(model.points)
     if points is not None and rows.in_memory:
-        return gram_matmul(model.kernel, rows.dense(), points, coef, block_size=block_size) + model.intercept
+        return kernel_times(model.kernel, rows.dense(), points, coef, block_size, rows.parts) + model.intercept
 
     def block(x):
         x = x.astype(coef.dtype)
         if points is not None:
-            return gram_matmul(model.kernel, x, points, coef)
+            return kernel_times(model.kernel, x, points, coef)
         design = model.kernel.features(x)
         if design.shape[1] != coef.shape[0]:
             raise ValueError(f"X with {x.shape[1]} columns gives {design.shape[1]} features, and the model was fitted on {coef.shape[0]}")

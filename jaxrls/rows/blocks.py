@@ -72,13 +72,35 @@ def sum_blocks(fn: Callable, whole, rest):
     return jax.lax.scan(lambda total, parts: (jax.tree.map(jnp.add, total, each(parts)), None), start, whole)[0]
 
 
-def map_rows(fn: Callable, arrays, block_size: int):
-    """`fn` on blocks of rows of a pytree of arrays (n, …), the results stacked back to (n, …)."""
+def in_parts(run: Callable, arrays, parts: int, place: Callable):
+    """`run` on equal parts of arrays (n, …), side by side: parts that lie on different devices stay there, as nothing goes from one to another.
+
+    What `run` closes over it has once for each part, so that derivatives add up within parts too, and between them once. `place` says where
+    arrays with a row for each part, or each row, shall lie.
+    """
+
+    def side_by_side(arrays):
+        cut = jax.tree.map(lambda a: a.reshape(parts, a.shape[0] // parts, *a.shape[1:]), arrays)
+        one = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), cut)
+        pure, known = jax.closure_convert(run, one)
+        own = place([jnp.broadcast_to(value, (parts, *value.shape)) for value in known])
+        return jax.vmap(lambda part, known: pure(part, *known))(cut, own)
+
+    return jax.jit(lambda arrays: place(side_by_side(place(arrays))))(arrays)
+
+
+def map_rows(fn: Callable, arrays, block_size: int, parts: int = 1, place: Callable = lambda arrays: arrays):
+    """`fn` on blocks of rows of a pytree of arrays (n, …), or of each of their `parts`, the results stacked back to (n, …)."""
     n = jax.tree.leaves(arrays)[0].shape[0]
+    if parts > 1:
+        out = in_parts(lambda part: map_rows(fn, part, block_size), arrays, parts, place)
+        return jax.tree.map(lambda a: a.reshape(n, *a.shape[2:]), out)
     return fn(arrays) if block_size >= n else map_blocks(fn, *split(arrays, block_size))
 
 
-def sum_rows(fn: Callable, arrays, block_size: int):
-    """The sum of `fn` over blocks of rows of a pytree of arrays (n, …)."""
+def sum_rows(fn: Callable, arrays, block_size: int, parts: int = 1, place: Callable = lambda arrays: arrays):
+    """The sum of `fn` over blocks of rows of a pytree of arrays (n, …), or of each of their `parts`, whose sums are added at the end."""
     n = jax.tree.leaves(arrays)[0].shape[0]
+    if parts > 1:
+        return jax.tree.map(lambda a: jnp.sum(a, axis=0), in_parts(lambda part: sum_rows(fn, part, block_size), arrays, parts, place))
     return fn(arrays) if block_size >= n else sum_blocks(fn, *split(arrays, block_size))

@@ -1,17 +1,20 @@
 """The kernel matrix K, and K·V without K, in row blocks."""
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
 from jaxrls.rows.blocks import check_block_size, default_block_size, map_rows
+from jaxrls.support.meshes import on_any_mesh, parts_of
 
 
-def _rows(X, Z, block_size):
+def _rows(X, Z, block_size, parts=1):
+    n = X.shape[0] // parts
     if block_size is not None:
-        return check_block_size(block_size, X.shape[0])
-    return default_block_size(X.shape[0], Z.shape[0] * X.dtype.itemsize)
+        return check_block_size(block_size, n)
+    return default_block_size(n, Z.shape[0] * X.dtype.itemsize)
 
 
 def gram(
@@ -42,6 +45,16 @@ def gram(
     return map_rows(block, (X, jnp.arange(X.shape[0]), kernel.diag(X)), _rows(X, X, block_size))
 
 
+def kernel_times(kernel: Kernel, X, Z, V, block_size: int | None = None, parts: int = 1):
+    """K·V of rows in one array, or in parts of it."""
+    _check_pair(kernel, X, Z)
+    columns = X.shape[1] if not kernel.evaluable else Z.shape[0]
+    if V.shape[0] != columns:
+        raise ValueError(f"V must have {columns} rows, one per column of K, and has shape {V.shape}")
+    return map_rows(lambda rows: matmul(kernel(rows, Z), V), X, _rows(X, Z, block_size, parts), parts)
+
+
+@on_any_mesh
 def gram_matmul(
     kernel: Kernel, X: Float[Array, "n d"], Z: Float[Array, "m d"], V: Float[Array, "m *t"], *, block_size: int | None = None
 ) -> Float[Array, "n *t"]:
@@ -50,19 +63,15 @@ def gram_matmul(
     (K V)ᵢ = Σⱼ k(xᵢ, zⱼ) Vⱼ.
 
     **Shapes**: X (n, d), Z (m, d), V (m, t) or (m,) give (n, t) or (n,). **Cost** O(n m (d + t)) time and O(block_size · m) memory,
-    derivatives included, as they recompute each block. **Raises** `ValueError` for shapes that do not fit. **Source**: as
-    `gram`.
+    derivatives included, as they recompute each block; where X lies on several devices each makes its own rows, for which Z and V go to all.
+    **Raises** `ValueError` for shapes that do not fit. **Source**: as `gram`.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> X = jnp.array([[1.0], [2.0]])
     >>> rls.gram_matmul(rls.Linear(), X, X, jnp.ones(2)).tolist()
     [3.0, 6.0]
     """
-    _check_pair(kernel, X, Z)
-    columns = X.shape[1] if not kernel.evaluable else Z.shape[0]
-    if V.shape[0] != columns:
-        raise ValueError(f"V must have {columns} rows, one per column of K, and has shape {V.shape}")
-    return map_rows(lambda rows: matmul(kernel(rows, Z), V), X, _rows(X, Z, block_size))
+    return kernel_times(kernel, X, Z, V, block_size, parts_of(X, jax.device_count()))
 
 
 def _check_pair(kernel, X, Z):

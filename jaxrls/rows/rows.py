@@ -12,10 +12,17 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.kernels.kernel import Kernel
+from jaxrls.linalg.products import matmul
 from jaxrls.rows.blocks import check_block_size, map_rows, sum_rows, wide_block_size
 from jaxrls.rows.gram import gram
 from jaxrls.support.checks import check_finite, check_row_numbers, check_symmetric
-from jaxrls.support.pytrees import pytree
+from jaxrls.support.pytrees import pytree, static
+
+# What rows on several devices say where there is no way with them.
+NO_PAIRS = (
+    "K of all pairs needs rows in memory of one device, and X lies on {parts}: give landmarks=, a kernel with fewer explicit features than rows, or an X "
+    "on one device, for which K is factored, or multiplied by route='iterative'"
+)
 
 
 @jax.jit
@@ -44,6 +51,7 @@ class Rows:
     traceable: ClassVar[bool] = True
     in_memory: ClassVar[bool] = False
     ndim = 2
+    parts: Any = 1  # of equally many rows, which may lie on different devices
     labels: Any = None  # of a source that brings its own, (n,) or (n, t); and weights, (n,)
     row_weights: Any = None
     block_sizes: Any = (
@@ -121,6 +129,20 @@ class Rows:
             "or, of a sparse X, X.toarray()"
         )
 
+    def products(self, origin: Float[Array, " d"]) -> Float[Array, "n n"]:
+        """The inner products of all pairs of rows, about an origin."""
+        if self.parts > 1 and not self.in_memory:
+            raise ValueError(NO_PAIRS.format(parts=self.parts))
+        return self.map(lambda some: self.map(lambda others: matmul(others - origin, (some - origin).T)).T)
+
+    def column(self, values) -> Array:
+        """Labels, or weights, as an array that lies as the rows do."""
+        return jax.numpy.asarray(values)
+
+    def like(self, values: Float[Array, "n r"]) -> "Rows":
+        """Other numbers of the same rows, kept as these are."""
+        return DenseRows(values)
+
     def through(self, features: Any) -> "Rows":
         """The rows φ(x) = `features.features(x)`, made from each block whenever it is read."""
         return MappedRows(self, features)
@@ -141,6 +163,7 @@ class DenseRows(Rows):
 
     in_memory: ClassVar[bool] = True
     X: Float[Array, "n d"]
+    parts: int = static(default=1)
 
     def check(self, kernel, name="X", *, training=True):
         """Raise for values that are not finite, or outside of the kernel's domain, where they are known."""
@@ -168,14 +191,14 @@ class DenseRows(Rows):
 
     def sum(self, fn, *columns, temporaries=0, block_size=None):
         """As `Rows.sum`, in one compiled loop."""
-        return sum_rows(lambda args: fn(*args), (self.X, *columns), self._block(temporaries, block_size))
+        return sum_rows(lambda args: fn(*args), (self.X, *columns), self._block(temporaries, block_size), self.parts)
 
     def map(self, fn, *columns, temporaries=0, block_size=None):
         """As `Rows.map`, in one compiled loop."""
-        return map_rows(lambda args: fn(*args), (self.X, *columns), self._block(temporaries, block_size))
+        return map_rows(lambda args: fn(*args), (self.X, *columns), self._block(temporaries, block_size), self.parts)
 
     def _block(self, temporaries, block_size):
-        n, d = self.shape
+        n, d = self.shape[0] // self.parts, self.shape[1]
         if block_size is not None:
             return check_block_size(block_size, n)
         return wide_block_size(n, (d + temporaries) * self.dtype.itemsize)
@@ -191,7 +214,7 @@ class DenseRows(Rows):
 
     def features(self, kernel):
         """Made once, as there is memory for the rows."""
-        return DenseRows(kernel.features(self.X))
+        return DenseRows(kernel.features(self.X), self.parts)
 
     def kernel_matrix(self, kernel, block_size=None):
         """K, in blocks of rows."""
@@ -255,3 +278,12 @@ class MappedRows(Rows):
     def take(self, indices):
         """φ of these rows of the source."""
         return self.of.features(self.source.take(indices))
+
+    @property
+    def parts(self):
+        """Those of the source."""
+        return self.source.parts
+
+    def like(self, values):
+        """As the source would keep them."""
+        return self.source.like(values)

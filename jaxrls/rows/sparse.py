@@ -9,7 +9,9 @@ import numpy as np
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.rows.blocks import map_blocks, split, sum_blocks
 from jaxrls.rows.rows import DenseRows, GramRows, Rows
+from jaxrls.rows.sharded import ShardedRows
 from jaxrls.support.checks import as_array, as_floats, check_matrix, is_concrete
+from jaxrls.support.meshes import parts_of
 from jaxrls.support.pytrees import pytree, static
 
 
@@ -147,21 +149,27 @@ def _coordinates(X):
     return data[stored], indices[stored, 0].astype(np.int32), indices[stored, 1].astype(np.int32)
 
 
-def as_rows_in(dtype, kernel: Kernel, X) -> Rows:
+def as_rows_in(dtype, kernel: Kernel, X, devices: int = 1) -> Rows:
     """The same in a dtype, that of a model; a source of rows as it is."""
     if is_sparse(X):
         X = sparse_rows(X, dtype)
     elif not isinstance(X, Rows):
         X = as_array("X", X, dtype)
-    return as_rows(kernel, X)
+    return as_rows(kernel, X, devices=devices)
 
 
-def as_rows(kernel: Kernel, X, name: str = "X") -> Rows:
-    """X at the door: an array of inputs, or of kernel values where the kernel is a matrix, a sparse matrix, or a source of rows."""
+def as_rows(kernel: Kernel, X, name: str = "X", devices: int = 1) -> Rows:
+    """X at the door: an array of inputs, on one device or on many, or of kernel values where the kernel is a matrix; a sparse matrix; a source of rows.
+
+    `devices` over which an array may lie where that cannot be seen, inside of `jax.jit` without a mesh that is set.
+    """
     if isinstance(X, Rows):
         return X
     if is_sparse(X):
         return sparse_rows(X, name=name)
     X = as_array(name, X)
     check_matrix(name, X)
-    return DenseRows(X) if kernel.evaluable else GramRows(X)
+    parts = parts_of(X, devices)
+    if parts > 1 and is_concrete(X):
+        return ShardedRows.of(X)
+    return DenseRows(X, parts) if kernel.evaluable else GramRows(X)

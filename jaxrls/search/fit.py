@@ -29,11 +29,13 @@ from jaxrls.search.lam_search import search, search_below
 from jaxrls.search.problem import Problem, check_refinable
 from jaxrls.search.rank import grow
 from jaxrls.support.checks import as_array, check_lams, is_concrete
+from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.precision import in_precision_of, scope, to_host
 
 NEAR = 5  # times the floor of a spectrum: from there on its errors are right to 1 %
 
 
+@on_any_mesh
 @in_precision_of("X")
 def fit(
     kernel: Kernel,

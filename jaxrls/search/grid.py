@@ -5,8 +5,10 @@ from jaxtyping import Array, Float
 
 from jaxrls.factors.contract import Factor
 from jaxrls.support.checks import check_whole
+from jaxrls.support.meshes import on_any_mesh
 
 
+@on_any_mesh
 def lambda_grid(factor: Factor, num: int = 100) -> Float[Array, " num"]:
     """A geometric grid of λ that spans all fits the factor can tell apart, ascending.
 

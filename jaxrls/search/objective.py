@@ -17,8 +17,10 @@ from jaxrls.linalg.products import power_of_two
 from jaxrls.search.grid import lambda_grid
 from jaxrls.search.problem import Problem
 from jaxrls.support.checks import Listed, as_array, check_lams
+from jaxrls.support.meshes import on_any_mesh
 
 
+@on_any_mesh
 def loo_objective(
     kernel: Kernel,
     X: Float[Array, "n d"] | Listed,
@@ -54,6 +56,7 @@ def loo_objective(
     return Problem.of(kernel, X, Y, **options).check().error(lam)
 
 
+@on_any_mesh
 def objective(
     kernel: Kernel,
     X: Float[Array, "n d"] | Listed,
@@ -86,6 +89,7 @@ def objective(
     return Problem.of(kernel, X, Y, criterion=criterion, loss=loss, intercept=intercept, block_size=block_size, **data).check().error(lam)
 
 
+@on_any_mesh
 def best_lam(
     kernel: Kernel,
     X: Float[Array, "n d"] | Listed,

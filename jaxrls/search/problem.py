@@ -26,7 +26,8 @@ from jaxrls.models.posterior import Sure, by_evidence
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import as_rows
 from jaxrls.search.landmarks import landmarks as choose_landmarks
-from jaxrls.support.checks import as_array, as_floats, check_finite, check_lams, check_targets, check_whole, is_concrete
+from jaxrls.support.checks import as_floats, check_finite, check_lams, check_targets, check_whole, is_concrete
+from jaxrls.support.meshes import seen
 from jaxrls.support.pytrees import pytree, static
 
 ARRAYS = (jax.Array, np.ndarray, np.generic)
@@ -77,7 +78,7 @@ class Problem:
         """A problem from what a caller gives, shapes checked; arguments as in `fit`."""
         check_kernel(kernel)
         rows = as_rows(kernel, X)
-        Y = as_array("Y", labels_of(rows, Y), rows.dtype)
+        Y = rows.column(as_floats("Y", labels_of(rows, Y), rows.dtype))
         check_targets("Y", Y, rows.shape[0])
         measured = as_criterion(criterion, loss, groups, validation, rows, Y)
         weights = Weights.of_rows(weights, rows)
@@ -92,7 +93,7 @@ class Problem:
         if self.landmarks is not None:
             self.kernel.check(self.landmarks.points)
         check_range(Y)
-        used = len(Y) if v is None or not is_concrete(v) else int(np.count_nonzero(np.asarray(v) > 0))
+        used = len(Y) if v is None or not is_concrete(v) else int(seen(lambda xp, v: xp.count_nonzero(v > 0), v))
         if self.intercept and used < 2:
             raise ValueError(
                 f"X has {used} row{'s' * (used != 1)} of positive weight: leaving one out with an intercept takes two, or intercept=False"
@@ -120,8 +121,8 @@ class Problem:
         if self.criterion.degree is None:
             return self, np.ones((), self.Y.dtype)[()]
         if is_concrete(self.Y):
-            largest = np.abs(np.asarray(self.Y)).max()
-            exponent = np.frexp(largest)[1] - 1 if 0 < largest < np.inf else 0
+            most = largest(self.Y)
+            exponent = np.frexp(most)[1] - 1 if 0 < most < np.inf else 0
             unit = np.ldexp(self.Y.dtype.type(1), max(exponent, np.finfo(self.Y.dtype).minexp))
         else:
             unit = power_of_two(jnp.max(jnp.abs(self.Y)))
@@ -130,6 +131,11 @@ class Problem:
     def out_of_units(self, error, unit):
         """An error of the problem in units as one of this problem."""
         return out_of_units(self.criterion, error, unit)
+
+    def sample(self) -> tuple[Any, Any, Any]:
+        """X, Y and the weights of the rows to try things on: all of them, where X is one array on one device."""
+        drawn, X = self.rows.candidates()
+        return (X, self.Y, self.weights.values) if drawn is None else (X, self.Y[drawn], self.weights.some(drawn))
 
     @property
     def traceable(self) -> bool:
@@ -174,6 +180,11 @@ class Problem:
         return Model(self.kernel, points, coef, found.intercept)
 
 
+def largest(Y):
+    """The largest of |y|."""
+    return seen(lambda xp, Y: xp.abs(Y).max(), Y)[()]
+
+
 def check_refinable(problem: Problem, landmarks, route: str | None) -> None:
     """Raise for a problem that `refine` has no way with."""
     if landmarks is not None or route not in (None, "gram", "cholesky", "refined"):
@@ -210,8 +221,8 @@ def out_of_units(criterion: Criterion, error, unit):
 def check_range(Y) -> None:
     """Raise for labels that are not finite, or whose sums of squares would not be, where values are known."""
     check_finite("Y", Y)
-    if is_concrete(Y) and np.abs(np.asarray(Y)).max() > (float(np.finfo(Y.dtype).max) / len(Y)) ** 0.5:
-        raise ValueError(f"Y holds {np.abs(np.asarray(Y)).max():.3g}, and sums of squares overflow {Y.dtype}: divide Y by a scale")
+    if is_concrete(Y) and largest(Y) > (float(np.finfo(Y.dtype).max) / len(Y)) ** 0.5:
+        raise ValueError(f"Y holds {largest(Y):.3g}, and sums of squares overflow {Y.dtype}: divide Y by a scale")
 
 
 def labels_of(rows: Rows, Y) -> Any:

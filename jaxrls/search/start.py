@@ -77,13 +77,13 @@ def first_guess(problem: Problem, start: str, lams, loss: Callable, near: bool):
     Judged by the leave-one-out error, whatever the search minimises, of a sample of the rows, so that no large matrix is factored for its
     spectrum; with `near` a width around the best then on a larger one: errors have several minima, some of which few rows do not show.
     """
-    kernel, X, Y, weights, intercept = problem.kernel, problem.rows.dense(), problem.Y, problem.weights.values, problem.intercept
-    n = X.shape[0]
-    used = np.arange(n) if weights is None else np.flatnonzero(np.asarray(weights) > 0)
+    kernel, (X, Y, weights), intercept = problem.kernel, problem.sample(), problem.intercept
+    n = problem.rows.shape[0]
+    used = np.arange(len(X)) if weights is None else np.flatnonzero(np.asarray(weights) > 0)
     drawn = np.random.default_rng(0).permutation(used)
     some, more = (_sample(drawn, weights, most) for most in (SCREEN_ROWS, NEAR_ROWS))
     if not kernel.evaluable:
-        some = more = np.arange(n), weights  # the columns of a kernel matrix are its rows
+        some = more = np.arange(len(X)), weights  # the columns of a kernel matrix are its rows
 
     def judge(kernels, sample):
         """(error, kernel, best λ, precision of K on all rows) of every kernel."""

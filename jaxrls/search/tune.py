@@ -22,6 +22,7 @@ from jaxrls.search.estimate import of_problem
 from jaxrls.search.problem import Problem, resolve_landmarks
 from jaxrls.search.start import first_guess
 from jaxrls.support.checks import as_array, check_lams, check_whole, is_concrete
+from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.precision import in_precision_of
 from jaxrls.support.progress import progress_bar
 from jaxrls.support.pytrees import pytree, static
@@ -112,6 +113,7 @@ def default_optimizer():
     return optax.lbfgs(memory_size=10, linesearch=optax.scale_by_zoom_linesearch(max_linesearch_steps=12, initial_guess_strategy="one"))
 
 
+@on_any_mesh
 @in_precision_of("X")
 def tune(
     kernel: Kernel,
@@ -174,16 +176,16 @@ def tune(
             f"{getattr(problem.criterion, 'loss', loss).__name__} has derivative 0 everywhere and cannot be tuned by gradient: tune with squared_error"
         )
     _check_options(problem, optimizer, steps, start, starts, key, landmarks)
-    X = problem.rows.dense()
-    kernel = jax.tree.map(lambda leaf: jnp.asarray(leaf, X.dtype), kernel)
-    guesses = first_guess(replace(problem, kernel=kernel), start, _first_lams(lam, X.dtype), loss, landmarks is None)
+    dtype = problem.rows.dtype
+    kernel = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), kernel)
+    guesses = first_guess(replace(problem, kernel=kernel), start, _first_lams(lam, dtype), loss, landmarks is None)
     chosen = resolve_landmarks(guesses[-1][0], problem.rows, landmarks, problem.weights, progress)
     problem = replace(problem, kernel=kernel, landmarks=chosen)
     if lam is not None and float(guesses[0][1]) < float(guesses[0][2]):
         warnings.warn(
             f"lam={float(guesses[0][1]):.3g} is below the precision of the kernel matrix, {float(guesses[0][2]):.3g}: the search starts above it",
             UserWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
     spaces = [_Space.around(*guess) for guess in guesses]
     with jax.numpy_dtype_promotion("standard"):  # optax's line search mixes integer types

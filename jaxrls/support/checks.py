@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrls.support.meshes import seen
 from jaxrls.support.target import platform
 
 # What stands for an array wherever JAX arrays are taken.
@@ -68,13 +69,15 @@ def check_finite(name: str, value) -> None:
     """Raise where `value` holds NaN or infinity (concrete arrays only)."""
     if not is_concrete(value) or not isinstance(value, np.ndarray | jax.Array):  # sparse rows are checked where they are read
         return
-    finite = np.isfinite(np.asarray(value))
-    if not finite.all():
-        where = tuple(int(i) for i in np.argwhere(~finite)[0])
-        raise ValueError(
-            f"{name} holds {finite.size - int(finite.sum())} values that are NaN or infinite, the first at index {where}: "
-            "drop those rows or fill them in first"
-        )
+    if seen(lambda xp, value: xp.isfinite(value).all(), value):
+        return
+    count, first = (
+        int(seen(ask, value)) for ask in (lambda xp, value: (~xp.isfinite(value)).sum(), lambda xp, value: (~xp.isfinite(value)).argmax())
+    )
+    where = tuple(map(int, np.unravel_index(first, value.shape)))
+    raise ValueError(
+        f"{name} holds {count} values that are NaN or infinite, the first at index {where}: drop those rows or fill them in first"
+    )
 
 
 def check_matrix(name: str, X) -> None:
@@ -100,11 +103,11 @@ def check_weights(weights, n: int) -> None:
         raise ValueError(f"weights must have shape ({n},), one per row of X, and has shape {weights.shape}")
     if not is_concrete(weights):
         return
-    values = np.asarray(weights)
-    check_finite("weights", values)
-    if (values < 0).any():
-        raise ValueError(f"weights must not be negative, and the smallest is {values.min()}: 0 takes a row out")
-    if not (values > 0).any():
+    check_finite("weights", weights)
+    least, most = seen(lambda xp, values: xp.stack([values.min(), values.max()]), weights)
+    if least < 0:
+        raise ValueError(f"weights must not be negative, and the smallest is {least}: 0 takes a row out")
+    if not most > 0:
         raise ValueError("weights are all zero, so that no row is left to fit: give some row a positive weight")
 
 

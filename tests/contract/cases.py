@@ -189,6 +189,11 @@ def sparse(X):
     return sparse_rows(scipy.sparse.csr_array(np.asarray(X, array(0.0).dtype)))
 
 
+def sharded(X):
+    """As if half of the rows lay on another device."""
+    return rls.ShardedRows(array(X), 2, count=len(X))
+
+
 def streamed(X):
     X = np.asarray(array(X))
     return rls.stream([(X[:5],), (X[5:],)], block_size=4)
@@ -221,5 +226,8 @@ FACTORS = {
     "host": of_linear(Spectrum, 4, {}, HostRows, traceable=False, combinations=FEW),
     "host points": of_landmarks(Spectrum, {}, POINTS, HostRows, traceable=False, combinations=FEW),
     "host cholesky": of_linear(CholeskyFeatures, 4, CHOLESKY, HostRows, traceable=False, combinations=FEW),
+    "on devices": of_landmarks(Spectrum, {}, None, sharded, combinations=FEW),
+    "on devices, linear": of_linear(Spectrum, 4, {}, sharded, combinations=FEW),
+    "on devices, cholesky": of_landmarks(CholeskyFeatures, CHOLESKY, None, sharded, combinations=FEW),
     "streamed": of_landmarks(Spectrum, {}, None, streamed, traceable=False, combinations=FEW),
 }

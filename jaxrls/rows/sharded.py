@@ -1,0 +1,186 @@
+"""Rows on a mesh of devices: each device reads its own in blocks, and what they add up to is one sum of numbers whose count does not grow with theirs.
+
+Rows are cut into as many equal parts as there are devices that hold them, and all parts are read side by side: a loop over blocks of every part at
+once, in which nothing goes from one part to another, and the sum of the parts at its end. So the compiler leaves rows where they are: it makes
+one all-reduce of the sums, and no more.
+"""
+
+import math
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Float
+
+from jaxrls.rows.blocks import map_rows, sum_rows
+from jaxrls.rows.rows import NO_PAIRS, DenseRows
+from jaxrls.support.checks import Listed, as_floats, check_matrix, check_targets, check_weights
+from jaxrls.support.meshes import auto, parts_of
+from jaxrls.support.pytrees import pytree, static
+
+SAMPLE = 10_000  # rows that landmarks are chosen from
+
+
+@pytree
+class ShardedRows(DenseRows):
+    """Rows of an array over several devices, those of each on it; the last ones may be padding, of weight 0.
+
+    >>> import jax, jax.numpy as jnp, jaxrls as rls
+    >>> mesh = jax.make_mesh((jax.device_count(),), ("rows",))
+    >>> rows = rls.shard(jnp.ones((3, 2)), jnp.arange(3.0), mesh=mesh)
+    >>> rows.count, rows.shape[0] % jax.device_count()
+    (3, 0)
+    """
+
+    in_memory: ClassVar[bool] = False
+    sharding: Any = static(default=None)  # of columns, in which the axes are left to the compiler; None where it is not known
+    count: int = static(default=0)  # of rows that are no padding
+    labels: Float[Array, "n *t"] | None = None
+    row_weights: Float[Array, " n"] | None = None
+
+    @classmethod
+    def of(cls, X, labels=None, weights=None, count: int | None = None) -> "ShardedRows":
+        """An array whose rows lie on several devices as rows; raises where its columns do so too."""
+        if X.sharding.shard_shape(X.shape)[1] != X.shape[1]:
+            raise ValueError(
+                f"X must have whole rows on every device, and its columns are split too, by {X.sharding}: split its first axis only"
+            )
+        named = isinstance(X.sharding, NamedSharding)
+        sharding = NamedSharding(auto(X.sharding.mesh), P(X.sharding.spec[0])) if named else None
+        return cls(X, parts_of(X), sharding, X.shape[0] if count is None else count, labels, weights)
+
+    def check(self, kernel, name="X", *, training=True):
+        """As `DenseRows.check`, of numbers by a count on the devices, of the kernel's domain by some of the rows."""
+        del training
+        finite = self.X if isinstance(self.X, jax.core.Tracer) else int(jnp.sum(~jnp.isfinite(self.X)))
+        if isinstance(finite, int) and finite:
+            raise ValueError(f"{name} holds {finite} values that are NaN or infinite: drop those rows or fill them in first")
+        kernel.check(self.candidates()[1])
+
+    def sum(self, fn, *columns, temporaries=0, block_size=None):
+        """As `Rows.sum`, of every part by itself, and one sum of those."""
+        size = self._block(temporaries, block_size)
+        return sum_rows(lambda args: fn(*args), (self.X, *columns), size, self.parts, self._placed)
+
+    def map(self, fn, *columns, temporaries=0, block_size=None):
+        """As `Rows.map`, of every part by itself; the results lie as the rows do."""
+        size = self._block(temporaries, block_size)
+        return map_rows(lambda args: fn(*args), (self.X, *columns), size, self.parts, self._placed)
+
+    def _placed(self, arrays):
+        """Columns (n, …), or what has a row for each part, where the rows are."""
+        return arrays if self.sharding is None else jax.lax.with_sharding_constraint(arrays, self.sharding)
+
+    def column(self, values):
+        """As an array that lies as the rows do, those of padding 0."""
+        missing = self.shape[0] - len(values)
+        if missing and len(values) == self.count:
+            xp = jnp if isinstance(values, jax.Array) else np
+            values = xp.concatenate([values, xp.zeros((missing, *values.shape[1:]), values.dtype)])
+        return jnp.asarray(values) if self.sharding is None or len(values) != self.shape[0] else jax.device_put(values, self.sharding)
+
+    def like(self, values):
+        """Other numbers of the same rows, on the same devices."""
+        return replace(self, X=values)
+
+    def candidates(self):
+        """Some rows by chance, the same ones every time, and their numbers."""
+        drawn = np.sort(np.random.default_rng(0).choice(self.count, min(self.count, SAMPLE), replace=False))
+        return drawn, self._whole(self.X[drawn])
+
+    def some(self, num):
+        """Rows spread evenly over all."""
+        return self._whole(super().some(num))
+
+    def take(self, indices):
+        """The rows of these numbers, 0 to n − 1, on every device."""
+        return self._whole(super().take(indices))
+
+    def _whole(self, array):
+        """A few rows on every device."""
+        return array if self.sharding is None else jax.lax.with_sharding_constraint(array, NamedSharding(self.sharding.mesh, P()))
+
+    def dense(self):
+        """Not on one device."""
+        raise ValueError(
+            f"this needs a dense X on one device, and X lies on {self.parts}: give landmarks= as a number, row numbers or points, without route=, or "
+            "an X on one device, for which there is route='iterative'"
+        )
+
+    def features(self, kernel):
+        """Made block by block."""
+        return self.through(kernel)
+
+    def kernel_matrix(self, kernel, block_size=None):
+        """Not on one device."""
+        del kernel, block_size
+        raise ValueError(NO_PAIRS.format(parts=self.parts))
+
+
+def shard(
+    X: Float[Array, "n d"] | Listed,
+    Y: Float[Array, "n *t"] | Listed | None = None,
+    weights: Float[Array, " n"] | Listed | None = None,
+    *,
+    mesh: Mesh | None = None,
+    axis: str | tuple[str, ...] | None = None,
+) -> ShardedRows:
+    """Rows, with their labels and weights, spread evenly over an axis of a mesh of devices, padded where they do not come out even.
+
+    `fit(kernel, shard(X, Y, mesh=mesh), landmarks=…)` then runs on all of its devices; so does all else that takes rows and needs no K of all pairs. Padding
+    is rows of weight 0 at the end, of which results have one each: `fit.loo_residuals[:n]` are those of X.
+
+    **Arguments**: `mesh` with Auto or Explicit axes, by default that of X, an array that lies on one already, as
+    `jax.make_array_from_process_local_data` makes them where each process has its own rows; `axis` of `mesh`, or several of them, by default the first.
+    **Shapes**: X (n, d), Y (n,) or (n, t), weights (n,), NumPy or JAX, in the precision that JAX is set to. **Cost** of moving them; a device holds
+    the nth part. **Raises** `ValueError` for shapes that do not fit, or without a mesh. **Source**: the package's own.
+
+    >>> import jax, numpy as np, jaxrls as rls
+    >>> mesh = jax.make_mesh((jax.device_count(),), ("rows",))
+    >>> X = np.linspace(-1, 1, 50, dtype=np.float32)[:, None]
+    >>> fit = rls.fit(rls.Gaussian(0.5), rls.shard(X, X[:, 0] ** 2, mesh=mesh), landmarks=8, lams=[1e-3])
+    >>> bool(fit.error < 1e-3), fit.predict(X).shape
+    (True, (50,))
+    """
+    array: Any = as_floats("X", X)
+    check_matrix("X", array)
+    (n, _), dtype = array.shape, array.dtype
+    sharding = _sharding(array, mesh, axis)
+    missing = -n % _size(sharding)
+    labels: Any = None if Y is None else as_floats("Y", Y, dtype)
+    if labels is not None:
+        check_targets("Y", labels, n)
+    if weights is None and missing:
+        weights = np.ones(n, dtype)
+    given: Any = None if weights is None else as_floats("weights", weights, dtype)
+    if given is not None:
+        check_weights(given, n)
+
+    def put(part, mode):
+        if part is None:
+            return None
+        pad = np.pad if isinstance(part, np.ndarray) else jnp.pad
+        padded = pad(part, [(0, missing)] + [(0, 0)] * (part.ndim - 1), mode=mode) if missing else part
+        return jax.device_put(padded, sharding)
+
+    return ShardedRows.of(put(array, "edge"), put(labels, "constant"), put(given, "constant"), n)
+
+
+def _sharding(X, mesh, axis) -> NamedSharding:
+    """Rows over an axis of the mesh that is named, or of that which X lies on."""
+    if mesh is not None:
+        return NamedSharding(mesh, P(mesh.axis_names[0] if axis is None else axis))
+    found = getattr(X, "sharding", None)
+    if not isinstance(found, NamedSharding) or not any(found.spec[:1]):
+        raise ValueError("mesh= is needed, as X does not lie on one: jax.make_mesh((jax.device_count(),), ('rows',)) has all devices")
+    return NamedSharding(found.mesh, P(found.spec[0]))
+
+
+def _size(sharding: NamedSharding) -> int:
+    """Over how many devices the rows go."""
+    axis = sharding.spec[0]
+    return math.prod(sharding.mesh.shape[name] for name in (axis if isinstance(axis, tuple) else (axis,)))

@@ -1,0 +1,123 @@
+"""Rows on a mesh of devices: the same numbers as on one, sums alone between devices, and results that lie as the rows do.
+
+All of it runs in one process of four devices, `on_meshes.py`, which prints what it found.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+from support import array
+
+import jaxrls as rls
+from jaxrls.support.meshes import on_any_mesh, parts_of
+
+pytestmark = pytest.mark.any_precision
+FOLDER = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def found():
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(FOLDER), str(FOLDER.parent)]), "JAX_PLATFORMS": "cpu"}
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-W", "ignore:the chosen", FOLDER / "on_meshes.py"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    return {name: part for line in run.stdout.splitlines() for name, part in json.loads(line).items()}
+
+
+def test_everything_agrees_with_one_device(found):
+    """Under Auto and under Explicit axes, on 1, 2 and 4 devices: to 1e-12 of each result's size, K's condition number being below 1e3."""
+    assert len(found["agreement"]) > 20
+    assert {name: off for name, off in found["agreement"].items() if not off < 1e-12} == {}
+
+
+def test_ragged_rows_are_padded_with_weight_0(found):
+    """Counts, degrees of freedom and errors are those of the rows that there are."""
+    assert len(found["ragged"]) == 5
+    assert {name: off for name, off in found["ragged"].items() if not off < 1e-12} == {}
+
+
+def test_results_lie_as_the_rows_do(found):
+    assert found["places"] == {"auto": True, "explicit": True}
+
+
+def test_only_sums_go_between_devices(found):
+    """No array with n rows, of 200,000, is gathered or moved: sums of m × m, once each, and in loops one yes or no."""
+    for name, moved in found["programs"].items():
+        assert moved["kinds"] == ["all-reduce"], name
+        assert moved["largest"] <= 64 * 64 and moved["in loops"] <= 1, name
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("K", "K of all pairs needs rows in memory of one device, and X lies on 4: give landmarks=, .*route='iterative'"),
+        ("outer", "K of all pairs needs rows in memory of one device, and X lies on 4"),
+        ("precomputed", "K of all pairs needs rows in memory of one device, and X lies on 4"),
+        ("iterative", "this needs a dense X on one device, and X lies on 4"),
+        ("features", "this needs a dense X, and X is MappedRows: leave route= out"),
+        ("columns", "X must have whole rows on every device, and its columns are split too, by NamedSharding"),
+        ("nan", "X holds 1 values that are NaN or infinite"),
+        ("nan labels", r"Y holds 1 values that are NaN or infinite, the first at index \(5, 1\)"),
+        ("weights", "weights must not be negative, and the smallest is -1.99"),
+        ("mesh", r"mesh= is needed, as X does not lie on one: jax.make_mesh\("),
+        ("labels", r"Y must have shape \(48,\) or \(48, t\), one row per row of X, and has shape \(5, 2\)"),
+    ],
+)
+def test_what_does_not_go_on_a_mesh_is_refused_by_name(found, name, words):
+    assert re.search(words, found["errors"][name])
+
+
+# without several devices -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mesh():
+    return jax.make_mesh((1,), ("rows",))
+
+
+def test_rows_on_a_mesh_of_one_device(mesh, rng):
+    X, y = rng.normal(size=(9, 2)), rng.normal(size=9)
+    rows = rls.shard(array(X), array(y), mesh=mesh)
+    assert (rows.shape, rows.count, rows.parts, rows.row_weights) == ((9, 2), 9, 1, None)
+    np.testing.assert_array_equal(rows.labels, array(y))
+    assert rls.shard(rows.X).sharding.spec == P("rows")
+
+
+def test_an_array_says_in_how_many_parts_it_may_lie(mesh):
+    seen = []
+    jax.jit(lambda X: seen.append((parts_of(X), parts_of(X, 4), parts_of(X, 9))))(jnp.ones((12, 1)))
+    with jax.set_mesh(jax.make_mesh((1,), ("rows",), axis_types=(jax.sharding.AxisType.Auto,))):
+        jax.jit(lambda X: seen.append(parts_of(X, 4)))(jnp.ones((12, 1)))
+    assert seen == [(1, 4, 3), 1] and parts_of(jnp.ones((12, 1)), 4) == parts_of(np.ones((12, 1)), 4) == 1
+
+
+def test_a_door_takes_explicit_axes_off_and_puts_them_back(mesh):
+    """Where what goes in has them; else nothing is touched."""
+    inside = []
+
+    @on_any_mesh
+    def door(tree, name):
+        inside.append(jax.typeof(tree["X"]).sharding.mesh.explicit_axes)
+        return tree["X"] * 2, jnp.sum(tree["X"]), name
+
+    X = jax.device_put(jnp.ones((4, 2)), jax.sharding.NamedSharding(mesh, P("rows")))
+    for given, run in ((X, door), (X, jax.jit(door, static_argnums=1)), (jnp.ones((4, 2)), door)):
+        twice, total, _ = run({"X": given}, 1)
+        assert float(total) == 8 and twice.shape == (4, 2)
+        if given is X:
+            assert twice.sharding.is_equivalent_to(X.sharding, 2) and twice.sharding.mesh.axis_types == mesh.axis_types
+    assert inside == [(), (), ()]

@@ -377,9 +377,9 @@ def solve_features(rows: Rows, labels: Labels, weights: Weights, intercept: bool
     return features_spectrum(rows, sums, weights, intercept).solve_moments(labels, sums)
 
 
-def features_spectrum(rows: Rows, sums: Moments, weights: Weights, intercept: bool) -> Spectrum:
-    """That of moments of features; rows are the features again."""
-    constant, sums = sums.constant if intercept else 0.0, sums.centred(intercept)
+def features_spectrum(rows: Rows, sums: Moments, weights: Weights, intercept: bool, before: float | Array = 0.0) -> Spectrum:
+    """That of moments of features; rows are the features again. Rounding is that of sums whose diagonal was `before`, where that is larger."""
+    constant, sums = jnp.maximum(sums.constant if intercept else 0.0, jnp.max(jnp.asarray(before, rows.dtype))), sums.centred(intercept)
     s, V, inverse_sigma, below = spectrum_of(sums.second, constant)
     basis = V * jnp.sqrt(s)
     shift = matmul(sums.origin, basis) if intercept else jnp.zeros_like(s)

@@ -79,7 +79,7 @@ class SummedSolution(SpectralSolution):
         fitted = f.s[:, None] / (f.s[:, None] + least) * self.z
         coef = matmul(f.rotation, fitted)
         cross = sums.cross - matmul(sums.second, coef)
-        square, step = sums.square - jnp.sum(coef * (sums.cross + cross), axis=0), matmul(f.rotation.T, cross)
+        square, step = sums.square - jnp.sum(coef * (sums.cross + cross), axis=0), matmul(f.rotation.T, cross)  # type: ignore[union-attr]
         return fitted + step, jnp.maximum(square - jnp.sum(step**2, axis=0), 0)
 
 

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import oracle
 import pytest
-from support import DTYPE, EPS, array, assert_close, wide
+from support import DTYPE, EPS, X64, array, assert_close, wide
 
 import jaxrls as rls
 
@@ -219,6 +219,16 @@ def test_rows_far_from_the_first_lose_digits_too():
         warnings.simplefilter("always")
         first.update(far, OF["all"]["Y"]).forget(*some("gone")[:2])
     assert "digits are left" in str(said[-2].message) and "below the precision of the factor" in str(said[-1].message)
+
+
+def test_landmarks_that_nearly_depend_raise_no_alarm():
+    """Their rows of B are rounded otherwise in blocks of another size, a thousand times more than the rows themselves."""
+    rows = draw(6, 400, 3).astype(DTYPE)
+    labels = np.sin(rows[:, 0])
+    kernel, options = rls.Gaussian(3.0), {"landmarks": rows[:80], "lams": [0.01], "keep_moments": True}
+    found = rls.fit(kernel, rows, labels, **options).forget(rows[90:], labels[90:])
+    again = rls.fit(kernel, rows[:90], labels[:90], **options)
+    assert_close(found.predict(rows[:20]), again.predict(rows[:20]), 5e4 * EPS if X64 else 1e-2)
 
 
 # errors ---------------------------------------------------------------------------------------------------------------------------

@@ -72,10 +72,9 @@ class Spectrum(Factor):
     def solve_labels(self, labels):
         """z = Uᵀ√v y, O(n r t)."""
         if self.rotation is None:
-            z = self.rows.sum(transposed_matmul, labels.scaled, block_size=self.whole)
-        else:
-            z = matmul(self.rotation.T, cross_moments(self.rows, labels.Y - labels.mean, self.weights.values, self.centre))
-        return self.with_labels(labels, z)
+            return self.with_labels(labels, self.rows.sum(transposed_matmul, labels.scaled, block_size=self.whole))
+        cross = cross_moments(self.rows, labels.Y - labels.mean, self.weights.values, self.centre)
+        return self.with_labels(labels, matmul(self.rotation.T, cross))
 
     def solve_moments(self, labels: Labels, sums: Moments) -> "SpectralSolution":
         """`solve_labels` where the cross-moments were summed together with the moments."""
@@ -158,9 +157,7 @@ class SpectralSolution(Solution):
         f, lams = self.factor, as_columns(lams)
         solved = self.z[:, None, :] / (f.s[:, None, None] + lams)
         intercept = self.labels.mean - times(f.shift[None], solved)[0]
-        if f.basis is not None:
-            return Coefficients(jnp.moveaxis(times(f.basis, solved), 1, 0), intercept)
-        coef = f.weights.scale(self.hat(lams).lost_labels(f.left_vectors()) / lams)
+        coef = f.weights.scale(self.hat(lams).lost_labels(f.left_vectors()) / lams) if f.basis is None else times(f.basis, solved)
         return Coefficients(jnp.moveaxis(coef, 1, 0), intercept)
 
     def about_the_fit(self, lams):
@@ -170,26 +167,27 @@ class SpectralSolution(Solution):
         """
         f, lost = self.factor, self.lost(lams)
         if f.complete:
-            return self.about_labels(lams, 0 if self.base is None else jnp.sum(self.base**2, axis=0))
+            base = jnp.zeros((), f.dtype) if self.base is None else jnp.sum(self.base**2, axis=0)
+            return self.z[:, None], base + jnp.sum((lost * self.z[:, None]) ** 2, axis=0)
         points, nearest = references(lams)
         fitted = self.z[:, None] * (1 - self.lost(points))
-        coef = fitted if f.rotation is None else times(f.rotation, fitted)
-
-        def block(rows, v, scaled):
-            A = f.unrotated(rows, f.weights.block(v, rows.shape[0]))
-            residuals = scaled[:, None] - times(A, coef)
-            return times(A.T, residuals), jnp.sum(residuals**2, axis=0)
-
-        cross, square = f.rows.sum(block, f.weights.values, self.base, block_size=f.whole)
+        cross, square = self.residual_sums(fitted if f.rotation is None else times(f.rotation, fitted))
         step = cross if f.rotation is None else times(f.rotation.T, cross)
         at = jnp.broadcast_to(nearest, (len(lams), square.shape[1]))
         z, step = (jnp.take_along_axis(A, at[None], axis=1) for A in (fitted + step, step))
         norm = jnp.take_along_axis(square, at, axis=0) + jnp.sum((lost * z - step) * (lost * z + step), axis=0)
         return z, jnp.maximum(norm, 0)
 
-    def about_labels(self, lams, outside):
-        """The same where ‖(C − UUᵀ) √v y‖² is known."""
-        return self.z[:, None], outside + jnp.sum((self.lost(lams) * self.z[:, None]) ** 2, axis=0)
+    def residual_sums(self, coef: Float[Array, "p L t"]):
+        """Aᵀr (p, L, t) and ‖r‖² (L, t) of residuals r = √v y − A·coef, where A is what `rotation` makes U of."""
+        f = self.factor
+
+        def block(rows, v, scaled):
+            A = f.unrotated(rows, f.weights.block(v, rows.shape[0]))
+            residuals = scaled[:, None] - times(A, coef)
+            return times(A.T, residuals), jnp.sum(residuals**2, axis=0)
+
+        return f.rows.sum(block, f.weights.values, self.base, block_size=f.whole)
 
     def residual_norm(self, lams):
         """‖λc̃‖²."""
@@ -379,9 +377,9 @@ def solve_features(rows: Rows, labels: Labels, weights: Weights, intercept: bool
     return features_spectrum(rows, sums, weights, intercept).solve_moments(labels, sums)
 
 
-def features_spectrum(rows: Rows, sums: Moments, weights: Weights, intercept: bool) -> Spectrum:
-    """That of moments of features; rows are the features again."""
-    constant, sums = sums.constant if intercept else 0.0, sums.centred(intercept)
+def features_spectrum(rows: Rows, sums: Moments, weights: Weights, intercept: bool, before: float | Array = 0.0) -> Spectrum:
+    """That of moments of features; rows are the features again. Rounding is that of sums whose diagonal was `before`, where that is larger."""
+    constant, sums = jnp.maximum(sums.constant if intercept else 0.0, jnp.max(jnp.asarray(before, rows.dtype))), sums.centred(intercept)
     s, V, inverse_sigma, below = spectrum_of(sums.second, constant)
     basis = V * jnp.sqrt(s)
     shift = matmul(sums.origin, basis) if intercept else jnp.zeros_like(s)

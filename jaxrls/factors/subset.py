@@ -173,13 +173,23 @@ class Dictionary:
         if d != self.lift.points.shape[1]:
             raise ValueError(f"X must have {self.lift.points.shape[1]} columns, as the landmarks do, and has {d}")
 
+    def rounding(self) -> Float[Array, " r"]:
+        """How far B of a row may be off: what L⁻¹ makes of the rounding of the kernel, which depends on how rows are cut into blocks."""
+        lift = self.lift
+        lead = jnp.linalg.norm(lift.lead, axis=0)
+        rest = (1 + jnp.sqrt(matmul(lead**2, lift.across**2))) / lift.unit
+        return float(jnp.finfo(lead.dtype).eps) * jnp.max(self.kernel.diag(lift.points)) * jnp.concatenate([lead, rest])
+
     def moments(self, rows: Rows, Y, v, *, traced: bool = True, **options) -> Moments:
         """The moments of B; their trace, where it is asked for, sums what landmarks leave over."""
         part = lambda x, b: left_over(self.kernel, x, _tailed(b, self.tail))  # noqa: E731
         return moments(rows, self.lift, Y, v, left_over=part if traced else None, **options)
 
-    def spectrum(self, rows: Rows, sums: Moments, weights: Weights, intercept: bool, leaving=None) -> Spectrum:
-        """That of moments of B; rows are B again. `leaving` are the numbers of landmarks that leave with their row, and their rows of B."""
+    def spectrum(self, rows: Rows, sums: Moments, weights: Weights, intercept: bool, leaving=None, before=0.0) -> Spectrum:
+        """That of moments of B; rows are B again. `leaving` are the numbers of landmarks that leave with their row, and their rows of B.
+
+        Rounding is that of sums whose diagonal was `before`, where that is larger.
+        """
         lift, tail, sums = self.lift, self.tail, sums.centred(intercept)
         given, middle = np.argsort(lead_order(lift.points.shape[0])), sums.origin
         s, V, _, below = spectrum_of(_tailed(_tailed(sums.second, tail).T, tail))
@@ -188,7 +198,7 @@ class Dictionary:
         q = lift.lead.shape[0]
         V = jnp.concatenate([V[:q], matmul(tail, V[q:])])  # ΦV = B V from here on
         least = rounding(len(s), s)
-        level = jax.vmap(partial(rounding, len(s), s))(matmul(jnp.diagonal(sums.second), V**2))
+        level = jax.vmap(partial(rounding, len(s), s))(matmul(jnp.maximum(jnp.diagonal(sums.second), before), V**2))
         s = jnp.maximum(s, jnp.maximum(level, jnp.finfo(s.dtype).tiny))
         damped = (
             self.ridge * jnp.max(self.kernel.diag(lift.points)) * weights.total / len(s)

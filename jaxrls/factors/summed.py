@@ -1,22 +1,22 @@
 """Rows that are gone, and what stays of them: moments, to which further rows add and from which some can be taken off again.
 
-From moments about one origin follows all but what is left out: spectrum, coefficients, GCV and evidence, the last two by a difference, as
-‖√v(y − ŷ)‖² = ‖√v y‖² − ‖z‖² outside of what the features span. Rounding stays at the level of the largest sums that there were, and so does what is said
+From moments about one origin follows all but what is left out: spectrum, coefficients, GCV and evidence, the last two by a difference of squares, as
+‖√v(y − ŷ)‖² = Σvy² − 2wᵀΣvφy + wᵀΣvφφᵀw. Rounding stays at the level of the largest sums that there were, and so does what is said
 of it: taking off most of a sum leaves few of its digits.
 """
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from jaxrls.factors.contract import times
 from jaxrls.factors.spectrum import SpectralSolution, Spectrum, features_spectrum, solve_features
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.kernels.inner import Linear
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.linalg.decompositions import rounding
 from jaxrls.linalg.products import matmul
 from jaxrls.rows.moments import Moments, moments, near_mean
 from jaxrls.rows.rows import Rows
@@ -32,7 +32,12 @@ HIDDEN = 100
 class Gone(Rows):
     """Rows of which nothing but moments is left."""
 
-    traceable: ClassVar[bool] = True
+    kind: Any = static()
+
+    @property
+    def dtype(self):
+        """That of the moments."""
+        return self.kind
 
     def sum(self, fn, *columns, temporaries=0, block_size=None):
         """Not any more."""
@@ -67,11 +72,12 @@ class SummedWeights(Weights):
 class SummedSolution(SpectralSolution):
     """A spectrum with labels, of rows that are gone."""
 
-    outside: Float[Array, " t"] = None  # type: ignore[assignment]
+    sums: Moments = None  # type: ignore[assignment]
 
-    def about_the_fit(self, lams):
-        """z, and ‖λc̃‖² with ‖(C − UUᵀ) √v y‖² as a difference."""
-        return self.about_labels(lams, self.outside)
+    def residual_sums(self, coef):
+        """By quadratic forms of the moments: squares are differences, right to those of labels."""
+        cross = self.sums.cross[:, None] - times(self.sums.second, coef)
+        return cross, jnp.maximum(self.sums.square - jnp.sum(coef * (self.sums.cross[:, None] + cross), axis=0), 0)
 
 
 @pytree
@@ -86,20 +92,24 @@ class PlainFeatures:
         if found != r:
             raise ValueError(f"X must have the columns that were fitted, and has {d}, which gives {found} features in place of {r}")
 
+    def rounding(self) -> Float[Array, ""]:
+        """None: φ of a row is the same in every block."""
+        return jnp.zeros(())
+
     def moments(self, rows: Rows, Y, v, **options) -> Moments:
         """The moments of φ."""
         return moments(rows.features(self.kernel), Linear(), Y, v, **options)
 
-    def spectrum(self, rows: Rows, sums: Moments, weights: Weights, intercept: bool) -> Spectrum:
+    def spectrum(self, rows: Rows, sums: Moments, weights: Weights, intercept: bool, *, before) -> Spectrum:
         """That of moments of φ."""
-        return features_spectrum(rows, sums, weights, intercept)
+        return features_spectrum(rows, sums, weights, intercept, before)
 
 
 @pytree
 class Summed:
     """Moments about the origins of the first rows, of what they are, and the largest that they have been.
 
-    `of` has `moments(rows, Y, weights, origin=, label_origin=)` and `spectrum(rows, moments, weights, intercept)`.
+    `of` has `moments(rows, Y, weights, origin=, label_origin=)` and `spectrum(rows, moments, weights, intercept, before=)`.
     """
 
     of: Any
@@ -128,16 +138,12 @@ class Summed:
         sums, centred = self.moments, self.moments.centred(self.intercept)
         dtype, t = sums.second.dtype, sums.cross.shape[1]
         weights = SummedWeights(None, 0, dtype, (sums.weight, sums.count, sums.log_weight))
-        factor = self.of.spectrum(Gone(), sums, weights, self.intercept)
         before = jnp.where(self.past[1] > MODEST * jnp.diagonal(sums.second), self.past[1], 0)
-        level = jnp.max(matmul(before, factor.rotation**2) * factor.s)
-        floor = jnp.maximum(factor.said.floor, 2 * rounding(len(factor.s), level[None]))
-        factor = replace(factor, said=replace(factor.said, floor=floor))
+        factor = self.of.spectrum(Gone(dtype), sums, weights, self.intercept, before=before)
         none = jnp.zeros((0, t), dtype)
         labels = Labels(none, centred.label_origin if self.intercept else jnp.zeros(t, dtype), none, flat)
         z = matmul(factor.rotation.T, centred.cross)
-        outside = jnp.maximum(centred.square - jnp.sum(z**2, axis=0), 0)
-        return SummedSolution(factor, labels, z, none, None, outside)
+        return SummedSolution(factor, labels, z, none, None, centred)
 
     def lost(self, lam) -> Float[Array, ""]:
         """By how much rounding is larger than that of a fit to the rows that are left, at the smallest λ; 1/eps where it hides what is left."""
@@ -156,11 +162,14 @@ class Summed:
         units = 1 / jnp.sqrt(jnp.concatenate([weight[None], jnp.where(diagonal > 0, diagonal, 1)]))
         corner = jnp.block([[m.weight[None, None], m.first[None, :]], [m.first[:, None], m.second]])
         beside = jnp.concatenate([m.label[None], m.cross]) * units[:, None] / jnp.sqrt(jnp.where(squares > 0, squares, 1))
-        tolerance = 4 * len(units) * float(jnp.finfo(m.second.dtype).eps)
+        eps, k = float(jnp.finfo(m.second.dtype).eps), len(units)
+        # What rows that go differ by from what they were when they came has signs, that even out over rows.
+        again = self.of.rounding() * jnp.sqrt(weight / jnp.maximum(m.count, 1)) * units[1:]
+        tolerance = 4 * k * eps + 2 * k**0.5 * jnp.max(again)
         L = jnp.linalg.cholesky(units[:, None] * corner * units + tolerance * jnp.eye(len(units), dtype=corner.dtype))
         half = jax.lax.linalg.triangular_solve(L, beside, left_side=True, lower=True)
         rest = m.square / jnp.where(squares > 0, squares, 1) + tolerance - jnp.sum(half**2, axis=0)
-        enough = (m.weight > tolerance * weight) & (jnp.round(m.count) >= 1 + int(self.intercept))
+        enough = (m.weight > 4 * k * eps * weight) & (jnp.round(m.count) >= 1 + int(self.intercept))
         return enough & jnp.all(jnp.isfinite(L)) & jnp.all(rest >= 0)
 
 

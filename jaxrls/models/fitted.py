@@ -9,6 +9,7 @@ from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.conjugate import Run
 from jaxrls.models.model import Model
 from jaxrls.models.posterior import Posterior
+from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pictures import plot_errors, plot_function, plot_left_out, plot_search
 from jaxrls.support.pytrees import pytree, static
 
@@ -79,6 +80,7 @@ class Fit(_Fitted):
         """The criterion over λ with the chosen one, on Matplotlib axes, which it returns."""
         return plot_errors(self, ax)
 
+    @on_any_mesh
     def predict(self, X, *, return_std: bool = False, scale="evidence", corrected: bool = True, block_size: int | None = None) -> Any:
         """Predictions for the rows of X: see `Model.predict`; with `return_std` a pair of them and the standard deviation of a new label of weight 1.
 
@@ -90,6 +92,7 @@ class Fit(_Fitted):
         mean = super().predict(X, block_size=block_size)
         return (mean, self._sure().label_std(self.model, X, scale, corrected, block_size)) if return_std else mean
 
+    @on_any_mesh
     def posterior(self, X, *, scale="evidence", corrected: bool = True) -> Posterior:
         """Mean and covariance of f + b at the rows of X, for the Gaussian process of which this fit is the mean.
 
@@ -115,6 +118,7 @@ class Fit(_Fitted):
             raise ValueError("variances take more than the model keeps: fit with keep_variance=True")
         return self.sure
 
+    @on_any_mesh
     def update(self, X, Y=None, *, weights=None, block_size: int | None = None) -> "Fit":
         """The fit with further rows, by the moments that were kept: that of `fit` to all rows, on the same landmarks.
 
@@ -135,6 +139,7 @@ class Fit(_Fitted):
         """
         return self._with(X, Y, weights, block_size, 1)
 
+    @on_any_mesh
     def forget(self, X, Y=None, *, weights=None, block_size: int | None = None) -> "Fit":
         """The fit without some of its rows, which are given up with the labels and weights that they came with: `update` the other way.
 

@@ -20,16 +20,16 @@ def inspect_fit(fit: Fit, default_grid: bool) -> None:
     if float(fit.indefinite) > 100 * len(np.asarray(fit.loo_residuals)) * np.finfo(errors.dtype).eps:
         warn(
             f"the kernel matrix is not positive semidefinite: its most negative eigenvalue, {float(fit.indefinite):.2g} of the largest, was set to 0",
-            4,
+            5,
         )
     if stopped:
-        warn(stopped, 4)
+        warn(stopped, 5)
     if fit.ridge_effect is not None and float(fit.ridge_effect) > LARGEST_EFFECT:
         remedy = "take fewer landmarks" + ", or float64" * (errors.dtype == np.float32)
         warn(
             f"the {fit.num_landmarks} landmarks nearly depend, and the ridge that rounding asks of them may move predictions by "
             f"{100 * float(fit.ridge_effect):.2g} % of the error: {remedy}",
-            4,
+            5,
         )
     inspect_lam(fit, default_grid)
 
@@ -43,7 +43,7 @@ def inspect_lam(fit: Fit, default_grid: bool) -> None:
     if len(known) < len(lams) and (len(known) == 0 or bool((chosen <= known.min()).any())):
         warn(
             f"λ below {float(fit.floor):.2g} is below the precision of the factor, and the grid goes down to {lams.min():.2g}: drop those, or use float64",
-            5,
+            6,
         )
     low, high = bool((chosen <= lams.min(axis=0)).any()), bool((chosen >= lams.max(axis=0)).any())
     unregularised = default_grid and lams.min() > 2 * float(fit.floor)  # below the grid's low end the fit no longer changes
@@ -51,7 +51,7 @@ def inspect_lam(fit: Fit, default_grid: bool) -> None:
         edge, remedy = ("smallest", "pass lams= that reach smaller values") if low else ("largest", "pass lams= that reach larger values")
         if low and default_grid and lams.min() <= 1.01 * float(fit.floor):
             remedy = "below it is rounding, so use float64"
-        warn(f"the chosen λ, {lams.min() if low else lams.max():.3g}, is the {edge} of the grid: {remedy}, or change the kernel", 5)
+        warn(f"the chosen λ, {lams.min() if low else lams.max():.3g}, is the {edge} of the grid: {remedy}, or change the kernel", 6)
 
 
 def _stopped(run: Run, num_landmarks: int) -> str:

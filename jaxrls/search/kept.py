@@ -129,6 +129,6 @@ def _inspect(fit: Fit, default_grid: bool, lost: float) -> None:
         warn(
             f"the sums over rows were {lost:.1g} times as large as they are now, so that some {left} of {whole} digits are left: fit anew to the "
             "rows that stay",
-            5,
+            6,
         )
     inspect_lam(fit, default_grid)

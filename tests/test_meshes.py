@@ -24,11 +24,11 @@ pytestmark = pytest.mark.any_precision
 FOLDER = Path(__file__).parent
 
 
-@pytest.fixture(scope="module")
-def found():
+@pytest.fixture(scope="module", params=["some", pytest.param("all", marks=pytest.mark.slow)])
+def found(request):
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(FOLDER), str(FOLDER.parent)]), "JAX_PLATFORMS": "cpu"}
     run = subprocess.run(
-        [sys.executable, "-W", "error", "-W", "ignore:the chosen", FOLDER / "on_meshes.py"],
+        [sys.executable, "-W", "error", "-W", "ignore:the chosen", FOLDER / "on_meshes.py", request.param],
         env=environment,
         capture_output=True,
         text=True,
@@ -40,13 +40,13 @@ def found():
 
 def test_everything_agrees_with_one_device(found):
     """Under Auto and under Explicit axes, on 1, 2 and 4 devices: to 1e-12 of each result's size, K's condition number being below 1e3."""
-    assert len(found["agreement"]) > 20
+    assert len(found["agreement"]) >= 8
     assert {name: off for name, off in found["agreement"].items() if not off < 1e-12} == {}
 
 
 def test_ragged_rows_are_padded_with_weight_0(found):
     """Counts, degrees of freedom and errors are those of the rows that there are."""
-    assert len(found["ragged"]) == 5
+    assert len(found["ragged"]) >= 3
     assert {name: off for name, off in found["ragged"].items() if not off < 1e-12} == {}
 
 

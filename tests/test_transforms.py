@@ -122,6 +122,7 @@ ON_THE_HOST = {
     "load": "reads a file",
     "pytree": "makes a class",
     "save": "writes a file",
+    "shard": "moves arrays to devices",
     "static": "declares a field",
     "stream": "reads files",
     "tune": "searches until done; its own tests jit its steps",

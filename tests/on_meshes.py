@@ -5,6 +5,7 @@ All of it with the argument `all`, else some of each part.
 
 import json
 import re
+import sys
 from functools import partial
 
 import jax

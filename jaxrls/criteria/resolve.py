@@ -4,11 +4,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from jaxrls.criteria.criterion import Criterion, Given
 from jaxrls.criteria.holding_out import HoldOut, holdout
 from jaxrls.criteria.left_out import GroupsOut, LeaveOneOut, as_folds, kfold, loo
 from jaxrls.criteria.losses import squared_error
 from jaxrls.criteria.whole import GCV, Evidence, gcv, log_marginal_likelihood
+from jaxrls.factors.groups import Folds
 from jaxrls.kernels.inner import Linear
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import as_rows
@@ -33,7 +36,7 @@ def as_criterion(criterion, loss: Callable, groups, validation, rows: Rows, Y) -
         raise ValueError(f"criterion must be a function, such as jaxrls.gcv, or a jaxrls.Criterion, and is {criterion!r}")
     known = _unwrapped(criterion)
     if groups is not None and criterion in (loo, kfold):
-        return GroupsOut(as_folds(groups, rows.shape[0]), loss)
+        return GroupsOut(as_folds(_padded(groups, rows), rows.shape[0]), loss)
     if validation is not None and criterion in (loo, holdout):
         return _held_out(validation, loss, rows, Y)
     name = getattr(criterion, "__name__", type(criterion).__name__)
@@ -54,6 +57,15 @@ def as_criterion(criterion, loss: Callable, groups, validation, rows: Rows, Y) -
     if own is None:
         return Given(criterion)
     return own() if criterion is known else Given(criterion, own())
+
+
+def _padded(groups, rows: Rows):
+    """Labels of all rows, those of padding, whose weight is 0, in the group of the last."""
+    missing = rows.shape[0] - rows.count
+    if not missing or isinstance(groups, Folds) or len(groups) != rows.count:
+        return groups
+    groups = np.asarray(groups)
+    return np.concatenate([groups, np.repeat(groups[-1:], missing)])
 
 
 def _unwrapped(criterion):

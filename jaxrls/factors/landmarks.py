@@ -79,15 +79,14 @@ def hidden_trace(m: int, trace: Float[Array, "*n"]) -> Float[Array, "*n"]:
     return m**0.5 * float(jnp.finfo(trace.dtype).eps) * trace
 
 
-def ridge_effect(ridge, diag: Float[Array, " m"], coef: Float[Array, "m t"], lams: Float[Array, " k"], left_out: Float[Array, "n t"], v):
-    """½√(ρλ Σ k(xₖ, xₖ)βₖ² / Σ vᵢeᵢ²): the ridge ρ moves the fit by at most that share of what is left out, to first order in it.
+def ridge_effect(ridge, diag: Float[Array, " m"], coef: Float[Array, "m t"], lams: Float[Array, " k"], left: Float[Array, " t"]):
+    """½√(ρλ Σ k(xₖ, xₖ)βₖ²)/‖√v e‖, the largest of all targets: the ridge ρ moves the fit by at most that share of what is left, to first order in it.
 
     With K_RR + ρD = LLᵀ, D the diagonal, and N = ρL⁻¹DL⁻ᵀ ≤ I, without it w would be longer by (ΦᵀΦ + λI)⁻¹λNw, and so √v f by a vector whose squared
     length is at most λ/4 wᵀNw = ρλ/4 βᵀDβ.
     """
     size = jnp.sqrt(ridge) * jnp.sqrt(diag)[:, None] * (jnp.sqrt(lams) * coef)  # in this order β² is not formed, which may overflow
-    left = jnp.linalg.norm(jnp.sqrt(v)[:, None] * left_out)
-    return jnp.linalg.norm(size) / (2 * jnp.where(left > 0, left, 1))
+    return jnp.max(jnp.linalg.norm(size, axis=0) / (2 * jnp.where(left > 0, left, 1)), initial=0)
 
 
 def without_trace(chosen: Landmarks) -> Landmarks:
@@ -99,13 +98,13 @@ def _same_rows(rows, indices, points) -> bool:
     """Whether these points are these rows of X, or may be where values are not known."""
     if not is_concrete(rows, indices, points):
         return True
-    inside = np.asarray(indices).max() < rows.shape[0] and points.shape[1] == rows.shape[1]
+    inside = np.asarray(indices).max() < rows.count and points.shape[1] == rows.shape[1]
     with jax.ensure_compile_time_eval():  # values that jit sees from outside
         return bool(inside and (rows.take(jnp.asarray(indices)) == jnp.asarray(points, rows.dtype)).all())
 
 
 def _rows_of(rows, indices):
-    n = rows.shape[0]
+    n = rows.count
     if indices.ndim != 1 or indices.size == 0:
         raise ValueError(f"landmarks given as row numbers must have shape (m,), and have shape {indices.shape}")
     if is_concrete(indices):

@@ -11,6 +11,7 @@ from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import power_of_two, safe_sqrt
 from jaxrls.models.model import Model
 from jaxrls.support.checks import Listed, as_array, check_lams, check_whole
+from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pytrees import pytree
 
 
@@ -33,6 +34,7 @@ class Influence:
     dof: Float[Array, ""]
 
 
+@on_any_mesh
 def influence(factor: Factor, Y: Float[Array, "n *t"] | Listed, lam: Float[Array, "..."] | float) -> Influence:
     """How much every row determines its own fit, how far it lies off, and how far it moves the fit of all.
 

@@ -66,8 +66,13 @@ class JointRows(Rows):
 
     @property
     def dtype(self):
-        """float32 where every block was, else float64, as JAX has it."""
+        """The same, or what JAX has in its place."""
         return self.own.dtype
+
+    @property
+    def host_dtype(self):
+        """float32 where every block of every process was, else float64."""
+        return self.own.host_dtype
 
     @property
     def block_sizes(self):

@@ -72,6 +72,11 @@ class Rows:
         """The rows, some at a time, from the first to the last: each (b, d); called once for every reading."""
         raise TypeError(f"{type(self).__name__} must define blocks(), or sum and map and some")
 
+    @property
+    def count(self) -> int:
+        """How many rows are no padding."""
+        return self.shape[0]
+
     def sum(self, fn: Callable, *columns, temporaries: int = 0, block_size: int | None = None):
         """Σ over blocks of `fn(block, *parts)`, any pytree of arrays."""
         del temporaries, block_size
@@ -205,11 +210,11 @@ class DenseRows(Rows):
 
     def some(self, num):
         """Rows spread evenly over all."""
-        return self.X[np.unique(np.linspace(0, self.shape[0] - 1, min(self.shape[0], num)).astype(int))]
+        return self.X[np.unique(np.linspace(0, self.count - 1, min(self.count, num)).astype(int))]
 
     def take(self, indices):
         """The rows of these numbers, 0 to n − 1."""
-        check_row_numbers(indices, self.shape[0])
+        check_row_numbers(indices, self.count)
         return self.X[indices]
 
     def features(self, kernel):

@@ -84,8 +84,7 @@ class StreamedRows(Rows):
                 survey.add(piece)
                 reached(survey.n)
         self.known = survey.known()
-        moved: Any = (self.known.means, self.known.scales) if standardize is True else standardize or (None, None)
-        self.means, self.scales = moved
+        self.means, self.scales = (self.known.means, self.known.scales) if standardize is True else pair_of(standardize, self.shape[1])
 
     @property
     def shape(self):
@@ -219,6 +218,19 @@ class StreamedRows(Rows):
         """Rows of the source as they are given on."""
         X = np.asarray(X, self.host_dtype)
         return X if self.means is None else standardise(X, self.means, self.scales)
+
+
+def pair_of(standardize: Any, d: int) -> tuple[Any, Any]:
+    """Means and deviations as given, None for both where there are to be none."""
+    if standardize is False or standardize is None:
+        return None, None
+    try:
+        means, scales = (np.asarray(part, np.float64) for part in standardize)
+    except (TypeError, ValueError):
+        means = scales = np.zeros(0)
+    if means.shape != (d,) or scales.shape != (d,) or not (scales > 0).all() or not np.isfinite(means).all():
+        raise ValueError(f"standardize must be True, False or a pair (means, deviations above 0), each ({d},), and is {standardize!r}")
+    return means, scales
 
 
 def pieces(source: Iterable) -> Iterator[Piece]:

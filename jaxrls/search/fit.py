@@ -68,7 +68,8 @@ def fit(
     **Arguments**: X (n, d) and Y (n,) or (n, t), NumPy or JAX, in any units; X may be sparse (SciPy, BCOO) where the kernel has explicit features, or a
     source of rows (`Rows`); one that brings labels and weights, such as a `stream`, needs no Y.
     `lams` (L,), by default `num` of them from the spectrum; `"search"` finds the λ of the smallest error between those from its value and slope at about
-    ten λ, with a Cholesky factor for each in place of the spectrum where the criterion allows it: `search` says how many.
+    ten λ, with a Cholesky factor for each in place of the spectrum where the criterion allows it: `search` says how many. Rows made on the host, such as a
+    `stream`, have no slopes, and take the grid.
     `criterion`: `loo`, `gcv`, `kfold`, `holdout`, `log_marginal_likelihood`, any function `(factor, Y, lams)` of which less is
     better, or a `Criterion`. `loss` for the ones that average a loss. `weights` (n,) ≥ 0. `intercept` unpenalised. `per_target` chooses λ for each column
     of Y. `groups` (n,) labels of rows left out together (the criterion is then `kfold`); `validation` a pair `(X, Y)` (then
@@ -120,7 +121,7 @@ def fit(
     if keep_variance and per_target:
         raise ValueError("keep_variance=True is for one λ, and per_target=True chooses one for each target: leave one of them out")
     if refine:
-        check_refinable(raw, landmarks, route)
+        check_refinable(raw, landmarks, route, keep_moments or keep_variance)
     if refine and lams is not None:
         lams = lams if isinstance(lams, str) else np.atleast_1d(np.asarray(named_lams, np.float64))
         return _in_float64(raw, partial(_best, lams=lams, num=num, per_target=per_target, route="refined"), isinstance(lams, str))
@@ -181,6 +182,8 @@ def _in_units_of_labels(fit: Fit, problem: Problem, unit) -> Fit:
 def _best(problem: Problem, *, lams, num: int, per_target: bool, route: str | None) -> Fit:
     """The fit with the best λ: by a spectrum, or where λ are few or cheaper to search for, by Cholesky."""
     rows, options = problem.rows, {"num": num, "per_target": per_target}
+    if isinstance(lams, str) and route is None and not problem.traceable:
+        lams = None  # without slopes a search may miss the best; and a grid takes fewer readings
     jitted: Any = (lambda fn: fn) if problem.traceable else between_readings
     in_memory = is_concrete(rows) and rows.in_memory
     count = 1 if isinstance(lams, str) else SEARCHED if lams is None else len(lams)
@@ -270,7 +273,8 @@ def _conclude(problem: Problem, solution: Solution, lams, errors, lam, error) ->
     more = {"num_landmarks": num_landmarks, "run": left.run, "loo_standard_error": sure, "kept": solution.summed, "sure": of_labels}
     if report.ridge is not None:
         diag = problem.kernel.diag(factor.points)
-        more["ridge_effect"] = ridge_effect(report.ridge, diag, left.coefficients.coef[0], at[0], left.residuals[0], factor.weights.array)
+        held = jnp.linalg.norm(factor.weights.scale(left.residuals[0]), axis=0)
+        more["ridge_effect"] = ridge_effect(report.ridge, diag, left.coefficients.coef[0], at[0], held)
     return Fit(model, lams, errors, lam, error, drop(left.residuals[0]), left.dof.reshape(lam.shape), *how, **more)
 
 

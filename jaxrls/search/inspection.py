@@ -24,14 +24,19 @@ def inspect_fit(fit: Fit, default_grid: bool) -> None:
         )
     if stopped:
         warn(stopped, 5)
-    if fit.ridge_effect is not None and float(fit.ridge_effect) > LARGEST_EFFECT:
-        remedy = "take fewer landmarks" + ", or float64" * (errors.dtype == np.float32)
-        warn(
-            f"the {fit.num_landmarks} landmarks nearly depend, and the ridge that rounding asks of them may move predictions by "
-            f"{100 * float(fit.ridge_effect):.2g} % of the error: {remedy}",
-            5,
-        )
+    inspect_ridge(fit)
     inspect_lam(fit, default_grid)
+
+
+def inspect_ridge(fit: Fit) -> None:
+    """Of these, what there is to say of landmarks that nearly depend."""
+    if fit.ridge_effect is not None and float(fit.ridge_effect) > LARGEST_EFFECT:
+        remedy = "take fewer landmarks" + ", or float64" * (np.asarray(fit.floor).dtype == np.float32)
+        warn(
+            "the landmarks nearly depend, and the ridge that rounding asks of them may move predictions by "
+            f"{100 * float(fit.ridge_effect):.2g} % of the error: {remedy}",
+            6,
+        )
 
 
 def inspect_lam(fit: Fit, default_grid: bool) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxrls.criteria.criterion import Criterion
+from jaxrls.factors.landmarks import ridge_effect
 from jaxrls.factors.summed import Summed
 from jaxrls.factors.weights import Weights
 from jaxrls.models.fitted import Fit
@@ -20,9 +21,9 @@ from jaxrls.rows.moments import Moments
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import as_rows_in
 from jaxrls.search.grid import choose_lam, lambda_grid
-from jaxrls.search.inspection import inspect_lam, warn
+from jaxrls.search.inspection import inspect_lam, inspect_ridge, warn
 from jaxrls.search.problem import Problem, check_range, labels_of, out_of_units
-from jaxrls.support.checks import as_array, is_concrete
+from jaxrls.support.checks import as_floats, is_concrete
 from jaxrls.support.precision import scope, to_host
 from jaxrls.support.pytrees import pytree, static
 
@@ -77,7 +78,7 @@ class Kept:
             raise ValueError(f"X must have dtype {dtype}, in which the moments are, and has {rows.dtype}")
         self.summed.of.check_width(rows.shape[1], len(m.origin))
         rows.check(kernel, training=False)
-        Y = as_array("Y", labels_of(rows, Y), dtype)
+        Y = rows.column(as_floats("Y", labels_of(rows, Y), dtype))
         expected = (rows.shape[0],) if self.flat else (rows.shape[0], m.cross.shape[1])
         if Y.shape != expected:
             raise ValueError(f"Y must have shape {expected}, one row for each of X and as many columns as before, and has shape {Y.shape}")
@@ -110,14 +111,21 @@ def _changed(kept: Kept, more: Moments, lam, *, sign: int) -> tuple[Fit, Bool[Ar
         errors = kept.criterion.errors(solution, lams, kernel)
         lam, error = choose_lam(lams, errors, kept.per_target)
     at = lam.reshape(1, -1)
-    coef, intercept = (drop(part[0]) * kept.unit for part in solution.coefficients(at))
+    found = solution.coefficients(at)
+    effect = None
+    if factor.report.ridge is not None:
+        diag, norms = kernel.diag(factor.points), jnp.sqrt(solution.residual_norm(at)[0])  # what is left out is larger, and not known
+        effect = ridge_effect(factor.report.ridge, diag, found.coef[0], at[0], norms)
+    coef, intercept = (drop(part[0]) * kept.unit for part in found)
     points, coef = factor.expansion.compact(kernel, coef)
     dof, report = solution.dof(at).reshape(lam.shape), factor.report
     model, how = Model(kernel, points, coef, intercept), (report.floor, report.indefinite, report.route, "")
     sure = None
     if kept.variance:
         sure = Sure(factor.spread(lam), lam, drop(by_evidence(solution, lam)), None).in_units(kept.unit)
-    fit = Fit(model, lams, errors, lam, error, None, dof, *how, trace_residual=report.trace_residual, kept=kept, sure=sure)
+    fit = Fit(
+        model, lams, errors, lam, error, None, dof, *how, trace_residual=report.trace_residual, kept=kept, sure=sure, ridge_effect=effect
+    )
     return fit, summed.possible(), summed.lost(lam)
 
 
@@ -131,4 +139,5 @@ def _inspect(fit: Fit, default_grid: bool, lost: float) -> None:
             "rows that stay",
             6,
         )
+    inspect_ridge(fit)
     inspect_lam(fit, default_grid)

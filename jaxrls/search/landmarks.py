@@ -19,6 +19,7 @@ from jaxrls.rows.blocks import default_block_size, map_rows
 from jaxrls.rows.gram import gram
 from jaxrls.rows.rows import Rows
 from jaxrls.support.checks import as_array, check_finite, check_matrix, check_weights, check_whole, is_concrete
+from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.precision import in_precision_of
 from jaxrls.support.progress import progress_bar
 from jaxrls.support.pytrees import pytree
@@ -43,6 +44,7 @@ class _State:
     key: PRNGKeyArray
 
 
+@on_any_mesh
 @in_precision_of("X")
 def landmarks(
     kernel: Kernel,

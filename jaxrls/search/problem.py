@@ -185,11 +185,15 @@ def largest(Y):
     return seen(lambda xp, Y: xp.abs(Y).max(), Y)[()]
 
 
-def check_refinable(problem: Problem, landmarks, route: str | None) -> None:
+def check_refinable(problem: Problem, landmarks, route: str | None, keeps: bool) -> None:
     """Raise for a problem that `refine` has no way with."""
     if landmarks is not None or route not in (None, "gram", "cholesky", "refined"):
         found = "landmarks= was given" if landmarks is not None else f"route is {route!r}"
         raise ValueError(f"refine=True is for K of all rows, and {found}: leave it out, or give float64 NumPy data")
+    if keeps:
+        raise ValueError(
+            "refine=True keeps neither moments nor variances: leave keep_moments and keep_variance out, or give float64 NumPy data"
+        )
     if not problem.rows.in_memory:
         raise ValueError(f"refine=True needs a dense X for K of all rows, and X is {type(problem.rows).__name__}")
     if not is_concrete(problem):

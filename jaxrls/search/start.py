@@ -16,6 +16,7 @@ from jaxrls.linalg.products import safe_sqrt
 from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.search.grid import lambda_grid
 from jaxrls.search.problem import Problem
+from jaxrls.support.meshes import on_any_mesh
 
 SCREEN_ROWS = 300
 SCREEN_FACTORS = [1 / 16, 1 / 4, 1 / 2, 2.0, 4.0, 16.0]
@@ -27,6 +28,7 @@ NEAR_STEP = 0.75 * np.log(2.0)
 ORDERS = {"euclidean": 2, "cityblock": 1}
 
 
+@on_any_mesh
 def median_distance(X: Float[Array, "n d"] | Rows, *, order: int = 2, rows: int = 1000) -> Float[Array, ""]:
     """The median distance between distinct rows of X: the customary first width of a stationary kernel.
 
@@ -46,6 +48,7 @@ def median_distance(X: Float[Array, "n d"] | Rows, *, order: int = 2, rows: int 
     return jnp.where(jnp.isfinite(median), median, 1.0)
 
 
+@on_any_mesh
 def start_from_data(kernel: Kernel, X: Float[Array, "n d"] | Rows) -> Kernel:
     """The same kernel with every length scale (`Kernel.length_scales`) set to the median distance between the rows it sees.
 

@@ -118,7 +118,7 @@ def default_optimizer():
 def tune(
     kernel: Kernel,
     X,
-    Y,
+    Y=None,
     *,
     lam=None,
     criterion: Callable | Criterion = loo,

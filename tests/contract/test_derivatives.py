@@ -34,7 +34,7 @@ def smooth(plan):
     return found
 
 
-@pytest.mark.parametrize("kind", ["plain, λ per target", "weights and intercept"])
+@pytest.mark.parametrize("kind", [pytest.param("plain, λ per target", marks=pytest.mark.slow), "weights and intercept"])
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_smooth_criterion(name, kind):
     """A random mixture of all of them at two λ, in log λ and log width, backwards as a search goes."""

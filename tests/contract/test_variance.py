@@ -65,6 +65,7 @@ def measured(case, weights, intercept):
     return run(case.X, array(case.X_new), v)
 
 
+@pytest.mark.float64  # the same in float32, in test_posterior.py, on fewer factors
 @pytest.mark.parametrize(("weights", "intercept"), FEW)
 @pytest.mark.parametrize("name", [name for name in FACTORS if name not in LACKING | MATRIX | {"host points"}])  # as `host` and `points` are
 def test_covariance_is_that_of_the_gaussian_process(name, weights, intercept):

@@ -255,7 +255,8 @@ def errors():
 
 if __name__ == "__main__":
     jax.config.update("jax_num_cpu_devices", 4)
-    jax.config.update("jax_cpu_enable_async_dispatch", False)  # two programs at once may wait for each other where cores are fewer than devices
+    # Two programs at once may wait for each other where cores are fewer than devices.
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
     jax.config.update("jax_enable_x64", True)
     for part in (agreement, ragged, places, programs, errors):
         print(json.dumps({part.__name__: part()}), flush=True)

@@ -15,7 +15,7 @@ import jaxrls as rls
 from jaxrls.__main__ import main
 from jaxrls.cli.columns import rms, standardisation
 from jaxrls.cli.fitting import KERNELS, from_data
-from jaxrls.rows.spread import standardise
+from jaxrls.rows.deviations import standardise
 
 pytestmark = pytest.mark.any_precision  # float64, whatever the switch says
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}

@@ -11,7 +11,7 @@ from test_cli import fails, run
 import jaxrls as rls
 from jaxrls.__main__ import main
 from jaxrls.cli import reading
-from jaxrls.rows.spread import Spread
+from jaxrls.rows.deviations import Deviations
 
 pytestmark = pytest.mark.any_precision  # float64, whatever the switch says
 N = 90
@@ -272,14 +272,16 @@ def test_progress_is_told_in_rows_a_second_at_a_terminal(folder, capsys, monkeyp
 
 
 @pytest.mark.parametrize("unit", [1e200, 1e-170, 1.0])
-def test_spreads_of_parts_are_those_of_the_whole(rng, unit):
-    """Against extended precision, which holds the squares."""
+def test_deviations_of_parts_are_those_of_the_whole(rng, unit):
+    """Against extended precision, which holds the squares; parts may have no rows, or no weight, and be joined."""
     X = rng.normal(size=(60, 3)) * [1, 1e-8, 0] + [3, 1, 7]
     v = rng.uniform(0, 1e300, 60) * (np.arange(60) > 9)
     for weights in (None, v):
-        parts = Spread()
+        parts = Deviations()
         for rows in np.split(np.arange(60), [5, 5, 10, 37]):
-            parts.add(X[rows] * unit, None if weights is None else weights[rows])
+            part = Deviations()
+            part.add(X[rows] * unit, None if weights is None else weights[rows])
+            parts.join(part)
         wide, shares = X.astype(np.longdouble), np.ones(60) if weights is None else weights / 1e300
         mean = np.average(wide, axis=0, weights=shares)
         deviation = np.sqrt(np.average((wide - mean) ** 2, axis=0, weights=shares))

@@ -18,8 +18,8 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")} | {"PYTHONPATH": str(ROOT)}
 
 
-def blocks(language):
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+def blocks(language, text=README):
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
 def run(command, folder):
@@ -43,7 +43,10 @@ def folder(tmp_path):
 
 def test_python_blocks(tmp_path):
     script = tmp_path / "readme.py"
-    script.write_text("\n".join(blocks("python")), encoding="utf-8")
+    page = (ROOT / "docs" / "many-devices.md").read_text(
+        encoding="utf-8"
+    )  # whose second block test_processes.py runs, under what Slurm sets
+    script.write_text("\n".join([*blocks("python"), blocks("python", page)[0]]), encoding="utf-8")
     result = run([sys.executable, "-W", "error::UserWarning", str(script)], tmp_path)
     assert result.stderr == ""
     assert (tmp_path / "fit.npz").exists()

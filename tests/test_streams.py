@@ -62,6 +62,8 @@ def test_rows_are_read_twice_for_all_errors_and_once_more_for_the_residuals_of_a
     assert blocks.readings == 3
     rls.fit(KERNEL, rls.stream(blocks), landmarks=10, num=50)
     assert blocks.readings == 3 + 1 + 3
+    rls.fit(KERNEL, rls.stream(blocks), landmarks=10, num=50, keep_variance=True, keep_moments=True)
+    assert blocks.readings == 7 + 1 + 5
 
 
 def test_landmarks_are_rows_of_the_sample_by_their_own_numbers():

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from jaxrls.rows.spread import Spread
+from jaxrls.rows.deviations import Deviations
 
 
 def standardisation(X, weights) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation of each column in float64; 1 for the deviation where a column is constant."""
-    spread = Spread()
+    spread = Deviations()
     spread.add(X, weights)
     return spread.known()
 

@@ -12,7 +12,7 @@ from jaxrls.cli.report import Verdict, at_terminal, count
 from jaxrls.io.sources import Files, Fitted, paths_of
 from jaxrls.io.tables import read_inputs
 from jaxrls.io.writers import CsvWriter, writing
-from jaxrls.rows.spread import standardise
+from jaxrls.rows.deviations import standardise
 from jaxrls.rows.streamed import as_numbers, shapes_of
 from jaxrls.support.progress import progress_bar
 

@@ -13,8 +13,8 @@ from jaxrls.cli.columns import standardisation
 from jaxrls.cli.report import at_terminal, count, first_line
 from jaxrls.io.sources import Files
 from jaxrls.io.tables import read_table
-from jaxrls.rows.spread import standardise
-from jaxrls.rows.streamed import SAMPLE, StreamedRows
+from jaxrls.rows.deviations import standardise
+from jaxrls.rows.sampled import SAMPLE, SampledRows
 from jaxrls.support.checks import check_weights, in_words, memory_bytes
 
 COPIES = 5  # of a table's numbers while it is read, standardised and fitted
@@ -37,7 +37,7 @@ class Data(NamedTuple):
 
     def sample(self) -> tuple[Any, np.ndarray]:
         """Rows in memory and their numbers: all, or those that the stream has drawn."""
-        return (self.X.known.drawn, self.X.sample) if isinstance(self.X, StreamedRows) else (slice(None), self.X)
+        return (self.X.drawn, self.X.sample) if isinstance(self.X, SampledRows) else (slice(None), self.X)
 
 
 def is_stream(args) -> bool:

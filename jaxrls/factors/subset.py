@@ -200,9 +200,8 @@ class Dictionary:
         least = rounding(len(s), s)
         level = jax.vmap(partial(rounding, len(s), s))(matmul(jnp.maximum(jnp.diagonal(sums.second), before), V**2))
         s = jnp.maximum(s, jnp.maximum(level, jnp.finfo(s.dtype).tiny))
-        damped = (
-            self.ridge * jnp.max(self.kernel.diag(lift.points)) * weights.total / len(s)
-        )  # eigenvalues of K̂ that the ridge makes smaller
+        # Eigenvalues of K̂ that the ridge makes smaller.
+        damped = self.ridge * jnp.max(self.kernel.diag(lift.points)) * weights.total / len(s)
         rotation = V / jnp.sqrt(s)
         rest = V[q:] / lift.unit
         W = jnp.concatenate([matmul(lift.lead, V[:q] - matmul(lift.across, rest)), rest])[given]  # L⁻ᵀV, as given

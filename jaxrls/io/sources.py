@@ -12,7 +12,8 @@ from jaxrls.io.npz import Archive, Damaged, open_archive
 from jaxrls.io.packed import MAX_INFLATION
 from jaxrls.io.readers import ENDINGS, Reader, ending_of, open_table
 from jaxrls.rows.joint import JointRows
-from jaxrls.rows.streamed import SAMPLE, Piece, StreamedRows
+from jaxrls.rows.sampled import SAMPLE
+from jaxrls.rows.streamed import Piece, StreamedRows
 
 AT_ONCE = 65_536  # rows of a file
 

@@ -6,15 +6,15 @@ weights and the sample are told to all when the rows are first read.
 
 import os
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.rows.rows import DenseRows, Rows
-from jaxrls.rows.spread import Spread
-from jaxrls.rows.streamed import SAMPLE, StreamedRows
+from jaxrls.rows.deviations import Deviations
+from jaxrls.rows.sampled import SAMPLE, SampledRows
+from jaxrls.rows.streamed import StreamedRows
 from jaxrls.support.processes import add_up, in_step, in_unison, tell_all
 
 
@@ -30,7 +30,7 @@ class OwnRows(StreamedRows):
         return in_step(super().pieces())
 
 
-class JointRows(Rows):
+class JointRows(SampledRows):
     """Rows that lie with many processes: see `stream(…, distributed=True)`.
 
     >>> import numpy as np, jaxrls as rls
@@ -38,8 +38,6 @@ class JointRows(Rows):
     >>> rows.shape, rows.labels.tolist()
     ((4, 2), [0.0, 1.0, 0.0, 2.0])
     """
-
-    traceable: ClassVar[bool] = False
 
     def __init__(
         self, source: Iterable, *, standardize: Any = False, sample: int = SAMPLE, seed: int = 0, checkpoint: Any = None, **options
@@ -57,7 +55,9 @@ class JointRows(Rows):
         self.drawn, self.raw_sample = merged_sample(everyones, counts, sample)
         self.own.known = self.own.known._replace(sample=self.own.known.sample.astype(self.raw_sample.dtype))
         if standardize is True:
-            self.own.means, self.own.scales = merged_spread(everyones).known()
+            self.own.means, self.own.scales = merged_deviations(everyones).known()
+        self.means, self.scales = self.own.means, self.own.scales
+        self.source, self.host_dtype, self.block_sizes = source, self.own.host_dtype, self.own.block_sizes
 
     @property
     def shape(self):
@@ -66,33 +66,8 @@ class JointRows(Rows):
 
     @property
     def dtype(self):
-        """The same, or what JAX has in its place."""
+        """float32 where every block of every process was, else float64, as JAX has it."""
         return self.own.dtype
-
-    @property
-    def host_dtype(self):
-        """float32 where every block of every process was, else float64."""
-        return self.own.host_dtype
-
-    @property
-    def block_sizes(self):
-        """Those of this process."""
-        return self.own.block_sizes
-
-    @property
-    def source(self):
-        """What this process reads."""
-        return self.own.source
-
-    @property
-    def means(self):
-        """What was subtracted from columns, None for nothing; `scales` is what they were divided by."""
-        return self.own.means
-
-    @property
-    def scales(self):
-        """See `means`."""
-        return self.own.scales
 
     def sum(self, fn, *columns, temporaries=0, block_size=None):
         """As `Rows.sum`: every process its own rows, and one all-reduce for each array of the sum."""
@@ -112,28 +87,16 @@ class JointRows(Rows):
         """What of columns (n, …) belongs to the rows of this process."""
         return jax.tree.map(lambda a: a[self.start : self.start + self.own.shape[0]], columns)
 
-    def check(self, kernel, name="X", *, training=True):
-        """As `StreamedRows.check`."""
-        kernel.check(self.candidates()[1])
-
     @property
     def sample(self):
-        """Rows drawn by chance from those of all processes, standardised, on the host."""
+        """Drawn by chance from the rows of all processes, standardised."""
         return self.own.standardized(self.raw_sample)
-
-    def candidates(self):
-        """The sample, by row number."""
-        return self.drawn, jnp.asarray(self.sample)
 
     def dense(self):
         """Not in one process."""
         raise ValueError(
             "this needs all rows at once, and they lie with several processes: give landmarks= as a number, row numbers or points, without route="
         )
-
-    def some(self, num):
-        """Rows of the sample, spread evenly."""
-        return DenseRows(self.candidates()[1]).some(num)
 
     def take(self, indices):
         """The rows of these numbers, each told by the process that has it."""
@@ -150,7 +113,7 @@ def told_of(own: StreamedRows) -> dict[str, np.ndarray]:
     known = own.known
     found = {"n": np.array(known.shape[0]), "drawn": known.drawn, "tickets": known.tickets, "sample": known.sample}
     given = {name: part for name, part in (("labels", known.labels), ("weights", known.weights)) if part is not None}
-    return {**found, **given, **{f"spread/{name}": np.asarray(part) for name, part in vars(known.spread).items()}}
+    return {**found, **given, **{f"deviations/{name}": np.asarray(part) for name, part in vars(known.deviations).items()}}
 
 
 def check_alike(everyones: list[dict]) -> None:
@@ -179,11 +142,11 @@ def merged_sample(everyones: list[dict], counts: list[int], most: int) -> tuple[
     return drawn[kept], together(everyones, "sample")[kept]
 
 
-def merged_spread(everyones: list[dict]) -> Spread:
+def merged_deviations(everyones: list[dict]) -> Deviations:
     """Means and deviations of the rows of all."""
-    whole = Spread()
+    whole = Deviations()
     for one in everyones:
-        part = Spread()
-        vars(part).update({name: one[f"spread/{name}"] for name in vars(part)})
+        part = Deviations()
+        vars(part).update({name: one[f"deviations/{name}"] for name in vars(part)})
         whole.join(part)
     return whole

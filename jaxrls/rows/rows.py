@@ -54,9 +54,7 @@ class Rows:
     parts: Any = 1  # of equally many rows, which may lie on different devices
     labels: Any = None  # of a source that brings its own, (n,) or (n, t); and weights, (n,)
     row_weights: Any = None
-    block_sizes: Any = (
-        None  # of the blocks of rows made on the host, all that there are, the usual one first; None where they are not known before
-    )
+    block_sizes: Any = None  # of blocks made on the host, all that there are, the usual one first; None where not known before
 
     @property
     def shape(self) -> tuple[int, int]:

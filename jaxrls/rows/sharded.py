@@ -18,11 +18,10 @@ from jaxtyping import Array, Float
 
 from jaxrls.rows.blocks import map_rows, sum_rows
 from jaxrls.rows.rows import NO_PAIRS, DenseRows
+from jaxrls.rows.sampled import SAMPLE
 from jaxrls.support.checks import Listed, as_floats, check_matrix, check_targets, check_weights
 from jaxrls.support.meshes import auto, parts_of
 from jaxrls.support.pytrees import pytree, static
-
-SAMPLE = 10_000  # rows that landmarks are chosen from
 
 
 @pytree

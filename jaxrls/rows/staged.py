@@ -35,9 +35,7 @@ def between_readings(fn: Callable) -> Callable:
             return plain(*args, **static)
         try:
             return _in_pieces(lambda given: plain(*jax.tree.unflatten(tree, given), **static), leaves)
-        except (
-            NotImplementedError
-        ):  # a reading inside of a transformation, such as jax.vmap in a criterion of the caller's, which takes no such operation
+        except NotImplementedError:  # of a transformation with a reading inside, such as jax.vmap in a criterion of the caller's
             return plain(*args, **static)
 
     return run

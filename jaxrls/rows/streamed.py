@@ -8,7 +8,7 @@ which the sum of `DenseRows` is compiled, while a thread reads the next.
 import os
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,13 +16,13 @@ import numpy as np
 
 from jaxrls.rows.blocks import default_block_size
 from jaxrls.rows.checkpoint import Checkpoint, key_of
-from jaxrls.rows.rows import DenseRows, Rows, added
-from jaxrls.rows.spread import Spread, standardise
+from jaxrls.rows.deviations import Deviations, standardise
+from jaxrls.rows.rows import DenseRows, added
+from jaxrls.rows.sampled import SAMPLE, SampledRows
 from jaxrls.support.ahead import ahead
 from jaxrls.support.checks import check_whole
 from jaxrls.support.progress import progress_bar
 
-SAMPLE = 10_000  # rows kept of the first reading
 BLOCK_BYTES = 32 * 2**20
 
 
@@ -48,10 +48,10 @@ class Known(NamedTuple):
     drawn: Any  # row numbers of the sample, ascending
     sample: Any
     tickets: Any  # what they were drawn by
-    spread: Spread
+    deviations: Deviations
 
 
-class StreamedRows(Rows):
+class StreamedRows(SampledRows):
     """Rows from a source that can be iterated again and again, as (X, Y[, weights]) in blocks: see `stream`.
 
     >>> import numpy as np, jaxrls as rls
@@ -59,8 +59,6 @@ class StreamedRows(Rows):
     >>> rows.shape, rows.labels.tolist()
     ((4, 2), [0.0, 1.0, 0.0, 2.0])
     """
-
-    traceable: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -178,18 +176,15 @@ class StreamedRows(Rows):
         self.readings += 1
         return progress_bar(self.progress, total, f"reading {self.readings}", "row")
 
-    def check(self, kernel, name="X", *, training=True):
-        """Raise for rows outside of the kernel's domain, as far as the sample has them; numbers were looked at when they were read."""
-        kernel.check(self.candidates()[1])
+    @property
+    def drawn(self):
+        """Row numbers of the sample."""
+        return self.known.drawn
 
     @property
     def sample(self):
-        """The rows drawn by chance, standardised, on the host; `known.drawn` are their numbers."""
+        """Standardised."""
         return self.standardized(self.known.sample)
-
-    def candidates(self):
-        """The sample, by row number."""
-        return self.known.drawn, jnp.asarray(self.sample)
 
     def dense(self):
         """Not at once."""
@@ -197,15 +192,11 @@ class StreamedRows(Rows):
             "this needs all rows at once, and X is a stream: give landmarks= as a number or row numbers, without route=, or some rows as an array"
         )
 
-    def some(self, num):
-        """Rows of the sample, spread evenly."""
-        return DenseRows(self.candidates()[1]).some(num)
-
     def take(self, indices):
         """The rows of these numbers: from the sample, or by reading all."""
         indices = np.asarray(indices)
-        places = np.searchsorted(self.known.drawn, indices).clip(max=len(self.known.drawn) - 1)
-        if (self.known.drawn[places] == indices).all():
+        places = np.searchsorted(self.drawn, indices).clip(max=len(self.drawn) - 1)
+        if (self.drawn[places] == indices).all():
             return self.candidates()[1][places]
         found, start = np.empty((len(indices), self.shape[1]), self.host_dtype), 0
         for piece in pieces(self.source):
@@ -269,7 +260,7 @@ class Survey:
         self.weights: list[Any] = []
         self.tickets, self.drawn = np.empty(0), np.empty(0, np.int64)
         self.sample: Any = None
-        self.spread = Spread()
+        self.deviations = Deviations()
 
     def add(self, piece: Piece) -> None:
         """**Raises** `ValueError` that names the place of a number that is not finite, or of a block unlike those before it."""
@@ -288,7 +279,7 @@ class Survey:
         self.shapes = shapes
         self.labels.append(Y)
         self.weights.append(v)
-        self.spread.add(X, v)
+        self.deviations.add(X, v)
         self._draw(X)
         self.checksum = zlib.crc32(np.ascontiguousarray(X).data, self.checksum)
         self.n += len(X)
@@ -312,12 +303,12 @@ class Survey:
             (self.n, self.sample.shape[1]),
             labels,
             weights,
-            *self.spread.known(),
+            *self.deviations.known(),
             self.checksum,
             self.drawn,
             self.sample,
             self.tickets,
-            self.spread,
+            self.deviations,
         )
 
 

@@ -9,16 +9,16 @@ LEAST = np.finfo(np.float64).smallest_subnormal
 NOTHING = -5000  # the exponent of a unit before there was any number: below that of all numbers
 
 
-class Spread:
+class Deviations:
     """Means and standard deviations of columns, weighted, from one block of rows after the other, in float64.
 
     Each column is held in units of a power of two, in which its largest entry so far is between ½ and 1: that rounds nothing.
 
     >>> import numpy as np
-    >>> spread = Spread()
-    >>> spread.add(np.array([[1e200], [2e200]]))
-    >>> spread.add(np.array([[3e200]]), np.array([2.0]))
-    >>> means, scales = spread.known()
+    >>> found = Deviations()
+    >>> found.add(np.array([[1e200], [2e200]]))
+    >>> found.add(np.array([[3e200]]), np.array([2.0]))
+    >>> means, scales = found.known()
     >>> float(means[0]), round(float(scales[0] / 1e200), 3)
     (2.25e+200, 0.829)
     """
@@ -32,7 +32,7 @@ class Spread:
         """Take in rows (b, d) and their weights (b,), all 1 where there are none."""
         if not len(X):
             return
-        block, X = Spread(), np.asarray(X, np.float64)
+        block, X = Deviations(), np.asarray(X, np.float64)
         shares = np.ones(len(X)) if weights is None else np.asarray(weights, np.float64)
         block.exponents, block.unit = exponents_of(X), exponents_of(shares)
         X, shares = np.ldexp(X, -block.exponents), np.ldexp(shares, -block.unit)
@@ -40,10 +40,12 @@ class Spread:
         if block.total > 0:
             block.means = np.average(X, axis=0, weights=shares)
             block.squares = shares @ (X - block.means) ** 2
-            self.join(block)
+        self.join(block)
 
-    def join(self, other: "Spread") -> None:
+    def join(self, other: "Deviations") -> None:
         """Take in what another has of other rows."""
+        if not other.total > 0:
+            return
         exponents, unit = np.maximum(self.exponents, other.exponents), np.maximum(self.unit, other.unit)
         before, means, squares = self._in_units(exponents, unit)
         weight, new_means, new_squares = other._in_units(exponents, unit)

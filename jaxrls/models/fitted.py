@@ -47,7 +47,8 @@ class Fit(_Fitted):
     By the iterative route `run` has residuals, history and the reason of every column's end, and `loo_standard_error` says how sure `error` is,
     None where its loss is a step.
     `kept` is what `update` and `forget` take, and `sure` what `posterior` does, None where they were not asked for.
-    After `update` and `forget` what needs rows that are gone is None: `loo_residuals`, and `lams`, `errors` and `error` but by GCV or the evidence.
+    After `update` and `forget` what needs rows that are gone is None: `loo_residuals`, and `lams`, `errors` and `error` but by GCV or the evidence;
+    `certificate` and `search` are empty, and `ridge_effect` is beside the residuals of the fit, which are smaller than what is left out.
 
     >>> import numpy as np, jaxrls as rls
     >>> X = np.linspace(0, 1, 20)[:, None]

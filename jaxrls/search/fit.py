@@ -80,7 +80,8 @@ def fit(
     leaves out and `error` those of float64, as NumPy arrays, from Cholesky factors in float32 and products in float64, on all of K: at the λ chosen in the
     precision of X, or at all that `lams` names or searches, however small. `run` says how near to the identity every step came.
     `keep_moments` keeps the sums that a fit on explicit features or landmarks is made of, r² numbers, to `update` it with further rows or `forget` some.
-    `keep_variance` keeps what `predict(X, return_std=True)` and `posterior` take at the chosen λ: n² numbers for K of all rows, else r².
+    `keep_variance` keeps what `predict(X, return_std=True)` and `posterior` take at the chosen λ, one for all targets: n² numbers for K of all rows, else r²;
+    the routes "tridiagonal", "refined" and "iterative" tell no variances.
 
     **Returns** a `Fit`; float64 NumPy input is computed in float64 and comes back as NumPy arrays. **Cost** one
     factorization, O(n³) or O(n r²), and O(n r L t); where `lams` names one value, or up to five for thousands of rows, a Cholesky factor of

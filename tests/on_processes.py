@@ -10,6 +10,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import jaxrls as rls
 
@@ -19,6 +20,7 @@ rng = np.random.default_rng(0)
 X = rng.normal(size=(330, 3)) * [1, 10, 100] + 5
 Y = np.stack([np.sin(X[:, 0]), X[:, 1]], axis=1) + 0.1 * rng.normal(size=(330, 2))
 WEIGHTS = rng.uniform(0.5, 2, 330)
+ON_MESH = 320  # rows, as many for every device
 LANDMARKS = np.arange(0, 330, 30)
 LAMS = np.geomspace(1e-3, 10, 4)
 
@@ -44,6 +46,17 @@ def fitted(blocks, distributed, **options):
     return {"errors": fit.errors, "lam": fit.lam, "coef": fit.model.coef, "residuals": fit.loo_residuals, "predicted": fit.predict(rows)}
 
 
+def sharded(count):
+    """What `fitted` finds, as far as it is numbers of all, on one mesh of all devices of all processes: each brings its own rows."""
+    mesh = jax.make_mesh((jax.device_count(),), ("rows",), axis_types=(AxisType.Auto,))
+    own = np.array_split(np.arange(ON_MESH), count)[jax.process_index()]
+    place = NamedSharding(mesh, PartitionSpec("rows"))
+    rows = rls.shard(*(jax.make_array_from_process_local_data(place, part[own]) for part in (X, Y, WEIGHTS)))
+    fit = rls.fit(rls.Gaussian(60.0), rows, lams=LAMS, landmarks=LANDMARKS[:8])
+    assert fit.loo_residuals.sharding.is_equivalent_to(place, 2)
+    return fit
+
+
 def refused(run) -> str:
     try:
         run()
@@ -54,6 +67,7 @@ def refused(run) -> str:
 
 def main(index: int, count: int, port: str, folder: Path, task: str) -> None:
     jax.config.update("jax_enable_x64", True)
+    jax.config.update("jax_num_cpu_devices", 2)
     address, last = f"127.0.0.1:{port}", index == count - 1
     jax.distributed.initialize(address, count, index, coordinator_bind_address=address, heartbeat_timeout_seconds=PATIENCE)
 
@@ -67,6 +81,8 @@ def main(index: int, count: int, port: str, folder: Path, task: str) -> None:
         print(f"refused: {refused(lambda: rls.stream(Blocks(index, count, bad=last), distributed=True))}", flush=True)
         other = [(X[:, : 2 + last], Y, WEIGHTS)]
         print(f"unlike: {refused(lambda: rls.stream(other, distributed=True))}", flush=True)
+        fit = sharded(count)
+        np.savez(folder / f"mesh{index}.npz", errors=fit.errors, lam=fit.lam, coef=fit.model.coef, predicted=fit.predict(X))
     found = fitted(Blocks(index, count, event), True, checkpoint=checkpoint, block_size=20)
     np.savez(folder / f"{task}{index}.npz", **found)
 

@@ -1,5 +1,6 @@
 """Several processes on one machine: rows of each, and what they fit together, beside one process with all rows."""
 
+import functools
 import os
 import re
 import socket
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from on_processes import Blocks, fitted
+from on_processes import LAMS, LANDMARKS, ON_MESH, WEIGHTS, Blocks, X, Y, fitted
 from support import assert_close
 
 import jaxrls as rls
@@ -68,6 +69,17 @@ def test_processes_fit_together_what_one_fits_to_all_rows(count, tmp_path):
         found = np.load(tmp_path / f"fit{index}.npz")
         for name, value in want.items():
             assert_close(found[name], value, 1e-11 if name == "coef" else 1e-12, name)  # coefficients have the condition of K_RR besides
+        found, want_on_mesh = np.load(tmp_path / f"mesh{index}.npz"), on_one_device()
+        for name in found:
+            assert_close(found[name], want_on_mesh[name], 1e-11 if name == "coef" else 1e-12, f"{name} on all devices of all processes")
+
+
+@functools.cache
+def on_one_device():
+    """What the rows that processes spread over all of their devices give on one."""
+    n = ON_MESH
+    fit = rls.fit(rls.Gaussian(60.0), X[:n], Y[:n], weights=WEIGHTS[:n], lams=LAMS, landmarks=LANDMARKS[:8])
+    return {"errors": fit.errors, "lam": fit.lam, "coef": fit.model.coef, "predicted": fit.predict(X)}
 
 
 def blocks_of_code():

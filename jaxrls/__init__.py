@@ -81,6 +81,10 @@ from jaxrls.search.objective import best_lam as best_lam
 from jaxrls.search.objective import loo_objective as loo_objective
 from jaxrls.search.objective import objective as objective
 from jaxrls.search.problem import Problem as Problem
+from jaxrls.search.selection import LandmarkSelection as LandmarkSelection
+from jaxrls.search.selection import Selection as Selection
+from jaxrls.search.selection import select_columns as select_columns
+from jaxrls.search.selection import select_landmarks as select_landmarks
 from jaxrls.search.start import median_distance as median_distance
 from jaxrls.search.start import start_from_data as start_from_data
 from jaxrls.search.tune import tune as tune

@@ -16,6 +16,8 @@ from jaxrls.criteria.path import coef as coef
 from jaxrls.criteria.path import effective_dof as effective_dof
 from jaxrls.criteria.path import loo_residuals as loo_residuals
 from jaxrls.criteria.path import path as path
+from jaxrls.criteria.two_sided import kronecker_left_out as kronecker_left_out
+from jaxrls.criteria.two_sided import kronecker_residuals as kronecker_residuals
 from jaxrls.criteria.whole import GCV as GCV
 from jaxrls.criteria.whole import Evidence as Evidence
 from jaxrls.criteria.whole import gcv as gcv
@@ -31,6 +33,8 @@ from jaxrls.factors.groups import Folds as Folds
 from jaxrls.factors.groups import folds as folds
 from jaxrls.factors.iterative import Iteration as Iteration
 from jaxrls.factors.iterative import factor_iterative as factor_iterative
+from jaxrls.factors.kronecker import Kronecker as Kronecker
+from jaxrls.factors.kronecker import factor_kronecker as factor_kronecker
 from jaxrls.factors.landmarks import Landmarks as Landmarks
 from jaxrls.factors.makers import factor_covariance as factor_covariance
 from jaxrls.factors.makers import factor_features as factor_features

@@ -68,6 +68,8 @@ from jaxrls.models.labels import decode as decode
 from jaxrls.models.labels import encode as encode
 from jaxrls.models.model import Model as Model
 from jaxrls.models.posterior import Posterior as Posterior
+from jaxrls.models.two_sided import KroneckerFit as KroneckerFit
+from jaxrls.models.two_sided import KroneckerModel as KroneckerModel
 from jaxrls.rows.gram import gram as gram
 from jaxrls.rows.gram import gram_matmul as gram_matmul
 from jaxrls.rows.moments import Moments as Moments
@@ -92,6 +94,7 @@ from jaxrls.search.selection import select_landmarks as select_landmarks
 from jaxrls.search.start import median_distance as median_distance
 from jaxrls.search.start import start_from_data as start_from_data
 from jaxrls.search.tune import tune as tune
+from jaxrls.search.two_sided import fit_kronecker as fit_kronecker
 from jaxrls.support.pytrees import pytree as pytree
 from jaxrls.support.pytrees import static as static
 from jaxrls.support.version import __version__ as __version__

@@ -31,12 +31,12 @@ def kronecker_left_out(
     * `"columns"` (setting C): all of column j, for new columns.
     * `"both"` (setting D): all of row i and all of column j, for pairs of which both are new.
 
-    **Shapes**: Y (n₁, n₂), complete, lams (L,) give (L,). **Cost** for every λ O(n₁n₂(n₁ + n₂)), as the fit; for `"both"` O(m⁴ + L n₁²n₂²/M), m the smaller and
-    M... of n₁ and n₂.
-    **Raises** `ValueError` for a factor of one side, another Y, or where leaving out leaves nothing. **Fails**: a λ chosen by entries is too small for new rows and
-    columns; validate what will be predicted.
-    **Source**: Stock, Pahikkala, Airola, De Baets and Waegeman 2018, "A comparative study of pairwise learning methods based on kernel ridge regression"; the closed
-    forms are derived in `factors/kronecker.py` and `factors/sides.py`.
+    **Shapes**: Y (n₁, n₂), complete, lams (L,) give (L,). **Cost** for every λ O(n₁n₂(n₁ + n₂)), as the fit; for `"both"` O(n₁²n₂²), and once O(m⁴), m the
+    smaller of n₁ and n₂, as that side is factored without each of its rows.
+    **Raises** `ValueError` for a factor of one side, another Y, or where leaving out leaves nothing. **Fails**: a λ chosen by entries is mostly too
+    small for new rows and columns: validate what will be predicted.
+    **Source**: the settings and the first three, Stock, Pahikkala, Airola, De Baets and Waegeman 2018, "A comparative study of pairwise learning methods based
+    on kernel ridge regression"; with an intercept, and for both, derived in `factors/kronecker.py` and `factors/sides.py`.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> K1, K2 = jnp.eye(2) + 1, jnp.eye(3)
@@ -44,8 +44,8 @@ def kronecker_left_out(
     >>> rls.kronecker_left_out(factor, Y, [1.0], "rows").round(3).tolist()
     [2.074]
     """
-    solution, Y = _solved(factor, Y, setting)
-    lams = as_grid(lams, Y.reshape(-1), factor.dtype)
+    solution = _solved(factor, Y, setting)
+    lams = as_grid(lams, None, factor.dtype)
     criterion = LeaveOneOut(loss)
     return solution.setting_left_out(criterion.total, setting, lams[:, None])[:, 0] / factor.weights.total
 
@@ -63,7 +63,7 @@ def kronecker_residuals(
     >>> rls.kronecker_residuals(factor, jnp.ones((2, 2)), 1.0, "both").round(3).tolist()
     [[1.0, 1.0], [1.0, 1.0]]
     """
-    solution, Y = _solved(factor, Y, setting)
+    solution = _solved(factor, Y, setting)
     lam = as_array("lam", lam, factor.dtype)
     if lam.shape != ():
         raise ValueError(f"lam must be one number, and has shape {lam.shape}: kronecker_left_out takes several")
@@ -87,4 +87,4 @@ def _solved(factor, Y, setting):
     Y = as_array("Y", Y, factor.dtype)
     if Y.shape != sides.shape:
         raise ValueError(f"Y must have shape {sides.shape}, a label for every row of K1 and row of K2, and has shape {Y.shape}")
-    return sides.solve(Y.reshape(-1)), Y
+    return sides.solve(Y.reshape(-1))

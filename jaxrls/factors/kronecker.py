@@ -21,7 +21,7 @@ from jaxtyping import Array, Float
 from jaxrls.factors.contract import Coefficients, Factor, Report, Solution, as_columns, over_lams
 from jaxrls.factors.expansion import Dual, Expansion
 from jaxrls.factors.hat import each_group
-from jaxrls.factors.sides import Both, Side, total, turned
+from jaxrls.factors.sides import PAIRS_AT_ONCE, Both, Side, total, turned
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.linalg.decompositions import clip, eigh
 from jaxrls.linalg.products import matmul
@@ -31,8 +31,6 @@ from jaxrls.support.pytrees import pytree, static
 
 # What is left out together: entries alone, whole rows, whole columns, or of an entry its row and its column. The letters are those of Stock et al. 2018.
 SETTINGS = {"entries": "A", "rows": "B", "columns": "C", "both": "D"}
-# Of labels that are handled at once, λ × pairs × targets.
-NUMBERS_AT_ONCE = 2**22
 
 
 @pytree
@@ -101,9 +99,9 @@ class KroneckerSolution(Solution):
     z: Float[Array, "n1 n2 t"]
 
     def _each(self, fn, lams):
-        """`fn(lost, λ)` at every λ, (k,), as many at once as keep NUMBERS_AT_ONCE."""
+        """`fn(lost, λ)` at every λ, (k,), as many at once as keep PAIRS_AT_ONCE."""
         lams = as_columns(lams)
-        columns = -(-1024 * self.z.size // NUMBERS_AT_ONCE)
+        columns = -(-1024 * self.z.size // PAIRS_AT_ONCE)
         return over_lams(jax.vmap(lambda lam: fn(self.lost(lam), lam)), lams, columns)
 
     def lost(self, lam: Float[Array, " k"]) -> Float[Array, "n1 n2 k"]:
@@ -241,9 +239,9 @@ def factor_kronecker(
     **Arguments**: K1 and K2 symmetric, positive semidefinite; `weights` a pair (v₁, v₂) of positive ones of rows and of columns, v₁v₂ᵀ those of
     entries: others would break the product up, and a missing entry is one of weight 0. **Cost** O(n₁³ + n₂³), and O(n₁n₂(n₁ + n₂)) for every λ;
     n₁² + n₂² + O(n₁n₂) numbers. **Raises** `ValueError` for matrices that are not square, symmetric or semidefinite, and for other weights.
-    **Fails**: as `factor_gram` below its precision floor, √n·eps of each side times the largest eigenvalue; the spectrum of the centred product is not known, and
-    what asks for `spectrum()` says so. **Source**: Stock, Pahikkala, Airola, De Baets and Waegeman 2018, "A comparative study of pairwise learning methods based on
-    kernel ridge regression"; the intercept by generalised least squares.
+    **Fails**: below the precision floor, (√n₁ + √n₂)·eps times the largest eigenvalue, λ is noise; what asks for `spectrum()` or variances says that
+    there are none. **Source**: Stock, Pahikkala, Airola, De Baets and Waegeman 2018, "A comparative study of pairwise learning methods based on kernel
+    ridge regression"; the intercept by generalised least squares.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factor_kronecker(jnp.eye(2), 3 * jnp.eye(2), intercept=False)
@@ -281,9 +279,14 @@ def _side(name, K, v) -> tuple[Side, Any]:
         raise ValueError(f"weights of {name} must be positive, and some are 0: leave those rows out of {name} and of Y")
     s, U = eigh(weights.scale_both(K))
     s, below = clip(s)
-    if is_concrete(below) and float(below) > 100 * n * float(jnp.finfo(K.dtype).eps):
+    check_semidefinite(name, below, n)
+    return Side(U, s, weights), below
+
+
+def check_semidefinite(name: str, below, n: int) -> None:
+    """Raise where eigenvalues go further below 0 than rounding takes them, relative to the largest, where that is known."""
+    if is_concrete(below) and float(below) > 100 * n * float(jnp.finfo(below.dtype).eps):
         raise ValueError(
             f"{name} must be positive semidefinite, and its most negative eigenvalue is {float(below):.2g} of the largest: "
             "take another kernel, or add to its diagonal"
         )
-    return Side(U, s, weights), below

@@ -11,6 +11,9 @@ from jaxrls.linalg.decompositions import clip, eigh
 from jaxrls.linalg.products import matmul
 from jaxrls.support.pytrees import pytree, static
 
+# λ × pairs × targets of labels that are handled together.
+PAIRS_AT_ONCE = 2**22
+
 
 @pytree
 class Side:
@@ -28,7 +31,7 @@ class Side:
     def leave(self, i):
         """√v K √v between all but row i, its row, and which they are."""
         kept = jnp.arange(len(self.s) - 1)
-        kept = kept + (kept >= i)
+        kept = jnp.where(kept < i, kept, kept + 1)
         rest = self.U[kept]
         return matmul(rest * self.s, rest.T), matmul(rest * self.s, self.U[i]), kept
 
@@ -110,5 +113,3 @@ class Both:
             return e / v
 
         return at
-
-

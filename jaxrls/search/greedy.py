@@ -14,7 +14,7 @@ O(n p (t + 1)) for each feature. No 1/λ is formed.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -59,6 +59,14 @@ class _State:
     chosen: Bool[Array, " p"]
     residuals: Float[Array, "n t"]
     remaining: Float[Array, " n"]
+
+
+class _Trial(NamedTuple):
+    """Of every candidate whether it is independent of those chosen, ρ, and Bᵀrρ."""
+
+    alive: Any
+    share: Any
+    moves: Any
 
 
 @pytree
@@ -109,17 +117,17 @@ def choose(
         enough = jnp.maximum(floor * candidates.diag, INDEPENDENT * jnp.max(state.diag))
         alive = (state.diag > enough) & (inner > floor * jnp.linalg.norm(state.B, axis=1) * candidates.lengths)
         share = jnp.where(alive, 1 / jnp.where(alive, lam * state.diag + inner, 1), 0)
-        moves = matmul(state.B, state.residuals) * share[:, None]
+        trial = _Trial(alive, share, matmul(state.B, state.residuals) * share[:, None])
 
         def attempt(part):
             return jax.vmap(lambda a, move, share: error(*_joined(state, a, move, share)))(*part)
 
-        errors = map_rows(attempt, (state.A, moves, share), size)
+        errors = map_rows(attempt, (state.A, trial.moves, share), size)
         able = ~state.chosen & (alive | ~jnp.any(alive & ~state.chosen))
         mean = jnp.where(able, jnp.mean(errors, axis=1), jnp.inf)
         least = jnp.min(mean)
         j = jnp.argmax((mean <= least + tie * jnp.abs(least)) & able)
-        return _join(state, j, slot, alive, share, moves, lam, column), (j, errors[j], alive[j])
+        return _join(state, j, slot, trial, lam, column), (j, errors[j], alive[j])
 
     start = _start(candidates, labels, weights, intercept, None if column is None else jnp.zeros((num, p), dtype))
     _, (indices, errors, real) = jax.lax.scan(step, start, jnp.arange(num))
@@ -137,9 +145,10 @@ def _joined(state, a, move, share):
     return state.residuals - a[:, None] * move[None, :], state.remaining - a * a * share
 
 
-def _join(state: _State, j, slot, alive, share, moves, lam, column) -> _State:
+def _join(state: _State, j, slot, trial, lam, column) -> _State:
     """The state with candidate j among the features."""
-    a, own, basis, B = state.A[j], jnp.where(alive[j], state.diag[j], 0), state.basis, state.B
+    (alive, share, moves), a, basis, B = trial, state.A[j], state.basis, state.B
+    own = jnp.where(alive[j], state.diag[j], 0)
     if column is None:
         across = jnp.zeros_like(state.diag).at[j].set(own)
         diag = state.diag

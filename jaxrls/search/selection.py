@@ -12,7 +12,7 @@ from jaxrls.criteria.losses import squared_error
 from jaxrls.factors.landmarks import Landmarks, as_landmarks, check_evaluable
 from jaxrls.factors.weights import Labels
 from jaxrls.kernels.inner import Linear
-from jaxrls.kernels.kernel import Kernel, On
+from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import power_of_two
 from jaxrls.rows.gram import gram
 from jaxrls.search.greedy import Candidates, Chosen, choose
@@ -45,7 +45,7 @@ class Selection:
         """The linear kernel on the columns chosen, to go on with: `fit(selection.kernel, X, Y)`."""
         return self.first(len(self.columns))
 
-    def first(self, num: int) -> On:
+    def first(self, num: int) -> Kernel:
         """The linear kernel on the first `num` of them."""
         if not is_concrete(self.columns):
             raise ValueError("the columns have no values inside jax.jit, and a kernel's columns are static: make the kernel outside")

@@ -50,7 +50,7 @@ class Selection:
         if not is_concrete(self.columns):
             raise ValueError("the columns have no values inside jax.jit, and a kernel's columns are static: make the kernel outside")
         check_whole("num", num, len(self.columns))
-        return Linear().on(tuple(map(int, self.columns[:num])))
+        return Linear().on(tuple(np.asarray(self.columns)[:num].tolist()))
 
 
 @pytree

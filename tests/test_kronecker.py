@@ -205,7 +205,7 @@ FACTOR = {
     r"K2 is not symmetric": {"K2": np.array([[1.0, 0.5], [0.0, 1.0]])},
     r"K2 must be positive semidefinite, and its most negative eigenvalue is 0.5 of the largest": {"K2": np.diag([2.0, -1.0])},
     r"weights must be a pair \(v1, v2\).*found ndarray": {"weights": np.ones(4)},
-    r"weights of K1 must be positive, and some are 0: leave those rows out": {"weights": (np.array([1.0, 0.0]), None)},
+    r"weights of rows must be positive, and some are 0: leave those rows out of Y": {"weights": (np.array([1.0, 0.0]), None)},
     r"weights must have shape \(2,\)": {"weights": (None, np.ones(3))},
 }
 
@@ -242,6 +242,7 @@ FIT = {
     "X2 must have shape": {"X2": WIDE.x2[:, 0]},
     "X1 stands for a matrix by Precomputed": {"kernel1": rls.Precomputed()},
     "lams must be positive": {"lams": [-1.0]},
+    "weights of columns must be positive": {"weights": ([1.0, 2.0, 1.0, 1.0], [0.0, 1.0, 1.0, 1.0, 1.0])},
     "the kernel matrix of a side must be positive semidefinite": {"kernel2": rls.FunctionKernel(lambda X, Z: 0.5 - X @ Z.T)},
     "4 × 5 pairs take about .*, and this device has 100 B: use fewer rows": {"memory": 100},
 }

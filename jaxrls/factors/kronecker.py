@@ -248,9 +248,13 @@ def factor_kronecker(
     >>> rls.loo(factor, jnp.array([1.0, 2.0, 3.0, 4.0]), [1.0]).tolist()
     [7.5]
     """
-    v1, v2 = _pair(weights)
-    first, below1 = _side("K1", as_array("K1", K1), v1)
-    second, below2 = _side("K2", as_array("K2", K2, first.s.dtype), v2)
+    K1 = as_array("K1", K1)
+    K2 = as_array("K2", K2, K1.dtype)
+    for name, K in (("K1", K1), ("K2", K2)):
+        check_symmetric(name, K)
+        check_finite(name, K)
+    v1, v2 = side_weights(weights, (len(K1), len(K2)), K1.dtype)
+    (first, below1), (second, below2) = _side("K1", K1, v1), _side("K2", K2, v2)
     n, dtype = len(first.s) * len(second.s), first.s.dtype
     product = None if weights is None else (first.weights.array[:, None] * second.weights.array[None, :]).reshape(n)
     eps = float(jnp.finfo(dtype).eps) * (len(first.s) ** 0.5 + len(second.s) ** 0.5)
@@ -258,28 +262,25 @@ def factor_kronecker(
     return Kronecker(first, second, Weights(product, n, dtype), Dual(None), said, intercept)
 
 
-def _pair(weights):
-    if weights is None:
-        return None, None
-    if not isinstance(weights, tuple | list) or len(weights) != 2:
+def side_weights(weights, shape: tuple[int, int], dtype) -> tuple[Weights, Weights]:
+    """Weights of rows and of columns from a pair of them, checked: positive where values are known."""
+    if weights is not None and (not isinstance(weights, tuple | list) or len(weights) != 2):
         raise ValueError(
             "weights must be a pair (v1, v2), of rows and of columns, whose products weigh the entries: other weights break K1 ⊗ K2 up, "
             f"and are for factor_gram of all pairs; found {type(weights).__name__}"
         )
-    return weights
+    v1, v2 = (Weights.of(v, n, dtype) for v, n in zip((None, None) if weights is None else weights, shape, strict=True))
+    for name, v in (("rows", v1.values), ("columns", v2.values)):
+        if v is not None and is_concrete(v) and not bool((v > 0).all()):
+            raise ValueError(f"weights of {name} must be positive, and some are 0: leave those {name} out of Y and of their kernel matrix")
+    return v1, v2
 
 
-def _side(name, K, v) -> tuple[Side, Any]:
+def _side(name, K, weights: Weights) -> tuple[Side, Any]:
     """One side, and how far its eigenvalues go below 0."""
-    check_symmetric(name, K)
-    check_finite(name, K)
-    n = K.shape[0]
-    weights = Weights.of(v, n, K.dtype)
-    if weights.values is not None and is_concrete(weights.values) and not bool((weights.values > 0).all()):
-        raise ValueError(f"weights of {name} must be positive, and some are 0: leave those rows out of {name} and of Y")
     s, U = eigh(weights.scale_both(K))
     s, below = clip(s)
-    check_semidefinite(name, below, n)
+    check_semidefinite(name, below, weights.n)
     return Side(U, s, weights), below
 
 

@@ -14,7 +14,7 @@ from jaxrls.criteria.losses import squared_error
 from jaxrls.criteria.two_sided import check_setting
 from jaxrls.factors.choose import check_kernel
 from jaxrls.factors.cost import Sizes, kronecker
-from jaxrls.factors.kronecker import check_semidefinite, factor_kronecker
+from jaxrls.factors.kronecker import check_semidefinite, factor_kronecker, side_weights
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import power_of_two
 from jaxrls.models.two_sided import KroneckerFit, KroneckerModel
@@ -92,6 +92,7 @@ def fit_kronecker(
     if lams is not None:
         lams = jnp.atleast_1d(as_array("lams", lams, X1.dtype))
         check_lams(lams)
+    weights = None if weights is None else side_weights(weights, shape, X1.dtype)
     _check_size(*shape, num if lams is None else len(lams), X1.dtype)
     unit = power_of_two(jnp.max(jnp.abs(Y)))
     options = {"num": num, "setting": setting, "loss": loss, "intercept": intercept}

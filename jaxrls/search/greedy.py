@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.linalg.products import matmul
-from jaxrls.rows.blocks import default_block_size, map_rows
+from jaxrls.rows.blocks import default_block_size, sum_rows
 from jaxrls.support.checks import is_concrete
 from jaxrls.support.pytrees import pytree
 
@@ -33,27 +33,27 @@ INDEPENDENT = 0.01
 
 @pytree
 class Candidates:
-    """p features of n rows to choose from: √v times each, centred, as rows, how long they were before they were centred, and diag K_CC."""
+    """p features of n rows to choose from: √v times each, centred, how long they were before they were centred, and diag K_CC."""
 
-    features: Float[Array, "p n"]
+    features: Float[Array, "n p"]
     lengths: Float[Array, " p"]
     diag: Float[Array, " p"]
 
     @classmethod
-    def of(cls, features: Float[Array, "p n"], diag, weights: Weights, intercept: bool) -> "Candidates":
+    def of(cls, features: Float[Array, "n p"], diag, weights: Weights, intercept: bool) -> "Candidates":
         """Features as they come: their mean is taken off twice, as rounding of the first grows with the offset."""
-        lengths = jnp.linalg.norm(features * weights.root, axis=1)
+        lengths = jnp.linalg.norm(weights.scale(features), axis=0)
         for _ in range(2 * int(intercept)):
-            features = features - weights.mean(features.T)[:, None]
-        return cls(features * weights.root, lengths, diag)
+            features = features - weights.mean(features)
+        return cls(weights.scale(features), lengths, diag)
 
 
 @pytree
 class _State:
-    """B and A = QB as rows, diag E, the features at the candidates, who was chosen, r and q."""
+    """B and A = QB, diag E, the features at the candidates, who was chosen, r and q."""
 
-    B: Float[Array, "p n"]
-    A: Float[Array, "p n"]
+    B: Float[Array, "n p"]
+    A: Float[Array, "n p"]
     diag: Float[Array, " p"]
     basis: Any  # (num, p), or None where candidates are orthogonal
     chosen: Bool[Array, " p"]
@@ -101,37 +101,41 @@ def choose(
     `total(residuals, labels, weights)` is summed over rows, and averaged over targets where one is chosen. A candidate that those before it span, up to
     rounding, changes nothing, and fills up where there are no others. Errors that rounding cannot tell apart are equal: of these the first is taken.
     """
-    p, n = candidates.features.shape
+    n, p = candidates.features.shape
     dtype, eps = candidates.features.dtype, float(jnp.finfo(candidates.features.dtype).eps)
-    floor, tie, size = 4 * num**0.5 * eps, 4 * n**0.5 * eps, default_block_size(p, 4 * n * labels.Y.shape[1] * dtype.itemsize)
+    floor, tie, size = 4 * num**0.5 * eps, 4 * n**0.5 * eps, default_block_size(n, 4 * p * labels.Y.shape[1] * dtype.itemsize)
 
-    def error(residuals, remaining):
-        """That of scaled residuals (n, t) and 1 − leverage (n,): infinite where rounding has taken the latter."""
-        e = weights.unscale(residuals / remaining[:, None])
-        found = total(e, labels.Y, weights.array) / weights.total
-        told = jnp.all((remaining > floor) | ~weights.used) & jnp.all(jnp.isfinite(found))
-        return jnp.where(told, found, jnp.inf)
+    def errors(state: _State, A, share, moves) -> Float[Array, "p t"]:
+        """With each of the columns of A beside those chosen: infinite where rounding has taken 1 − leverage. Blocks of rows, which add."""
+
+        def block(part):
+            A, r, q, v, Y = part
+            some = weights.block(v, len(q))
+            remaining = q[:, None] - A * A * share
+            e = some.unscale((r[:, :, None] - A[:, None, :] * moves.T) / remaining[:, None, :])
+            lost = jnp.sum((remaining <= floor) & some.used[:, None], axis=0)
+            return jax.vmap(total, in_axes=(2, None, None))(e, Y, some.array), lost
+
+        found, lost = sum_rows(block, (A, state.residuals, state.remaining, weights.values, labels.Y), size)
+        return jnp.where((lost == 0)[:, None] & jnp.isfinite(found), found / weights.total, jnp.inf)
 
     def step(state: _State, slot):
-        inner = jnp.sum(state.B * state.A, axis=1)
+        inner = jnp.sum(state.B * state.A, axis=0)
         enough = jnp.maximum(floor * candidates.diag, INDEPENDENT * jnp.max(state.diag))
-        alive = (state.diag > enough) & (inner > floor * jnp.linalg.norm(state.B, axis=1) * candidates.lengths)
+        alive = (state.diag > enough) & (inner > floor * jnp.linalg.norm(state.B, axis=0) * candidates.lengths)
         share = jnp.where(alive, 1 / jnp.where(alive, lam * state.diag + inner, 1), 0)
-        trial = _Trial(alive, share, matmul(state.B, state.residuals) * share[:, None])
-
-        def attempt(part):
-            return jax.vmap(lambda a, move, share: error(*_joined(state, a, move, share)))(*part)
-
-        errors = map_rows(attempt, (state.A, trial.moves, share), size)
+        trial = _Trial(alive, share, matmul(state.B.T, state.residuals) * share[:, None])
+        tried = errors(state, state.A, share, trial.moves)
         able = ~state.chosen & (alive | ~jnp.any(alive & ~state.chosen))
-        mean = jnp.where(able, jnp.mean(errors, axis=1), jnp.inf)
+        mean = jnp.where(able, jnp.mean(tried, axis=1), jnp.inf)
         least = jnp.min(mean)
         j = jnp.argmax((mean <= least + tie * jnp.abs(least)) & able)
-        return _join(state, j, slot, trial, lam, column), (j, errors[j], alive[j])
+        return _join(state, j, slot, trial, lam, column), (j, tried[j], alive[j])
 
     start = _start(candidates, labels, weights, intercept, None if column is None else jnp.zeros((num, p), dtype))
-    _, (indices, errors, real) = jax.lax.scan(step, start, jnp.arange(num))
-    return Chosen(indices.astype(jnp.int32), errors, error(start.residuals, start.remaining), jnp.sum(real.astype(jnp.int32)))
+    before = errors(start, jnp.zeros((n, 1), dtype), jnp.zeros(1, dtype), jnp.zeros_like(labels.Y[:1]))[0]
+    _, (indices, found, real) = jax.lax.scan(step, start, jnp.arange(num))
+    return Chosen(indices.astype(jnp.int32), found, before, jnp.sum(real.astype(jnp.int32)))
 
 
 def _start(candidates, labels, weights, intercept, basis) -> _State:
@@ -140,14 +144,9 @@ def _start(candidates, labels, weights, intercept, basis) -> _State:
     return _State(B, B, candidates.diag, basis, chosen, labels.scaled, remaining)
 
 
-def _joined(state, a, move, share):
-    """Residuals and 1 − leverage with one more feature."""
-    return state.residuals - a[:, None] * move[None, :], state.remaining - a * a * share
-
-
 def _join(state: _State, j, slot, trial, lam, column) -> _State:
     """The state with candidate j among the features."""
-    (alive, share, moves), a, basis, B = trial, state.A[j], state.basis, state.B
+    (alive, share, moves), a, basis, B = trial, state.A[:, j], state.basis, state.B
     own = jnp.where(alive[j], state.diag[j], 0)
     if column is None:
         across = jnp.zeros_like(state.diag).at[j].set(own)
@@ -156,8 +155,8 @@ def _join(state: _State, j, slot, trial, lam, column) -> _State:
         inverse = jnp.where(alive[j], 1 / jnp.where(alive[j], own, 1), 0)
         across = column(j) - matmul(basis[:, j], basis)
         basis = basis.at[slot].set(across * jnp.sqrt(inverse))
-        B = B - (across * inverse)[:, None] * B[j][None, :]
+        B = B - B[:, j, None] * (across * inverse)
         diag = jnp.maximum(state.diag - across**2 * inverse, 0).at[j].set(0)
-    loss = share[j] * (matmul(state.B, a) + lam * across)
-    A = state.A - loss[:, None] * a[None, :]
-    return _State(B, A, diag, basis, state.chosen.at[j].set(True), *_joined(state, a, moves[j], share[j]))
+    A = state.A - a[:, None] * (share[j] * (matmul(a, state.B) + lam * across))
+    left = state.residuals - a[:, None] * moves[j], state.remaining - a * a * share[j]
+    return _State(B, A, diag, basis, state.chosen.at[j].set(True), *left)

@@ -168,7 +168,7 @@ def _errors(problem: Problem, chosen: Chosen, unit):
 def _choose_columns(problem: Problem, lam, *, num: int) -> Chosen:
     X = problem.rows.dense()
     unit = power_of_two(jnp.max(jnp.abs(X)))
-    candidates = Candidates.of((X / unit).T, jnp.ones(X.shape[1], X.dtype), problem.weights, problem.intercept)
+    candidates = Candidates.of(X / unit, jnp.ones(X.shape[1], X.dtype), problem.weights, problem.intercept)
     return _choose(problem, candidates, lam / unit / unit, num)
 
 
@@ -176,7 +176,7 @@ def _choose_columns(problem: Problem, lam, *, num: int) -> Chosen:
 def _choose_landmarks(problem: Problem, points, lam, *, num: int) -> Chosen:
     kernel, diag = problem.kernel, problem.kernel.diag(points)
     unit = power_of_two(jnp.max(diag))
-    candidates = Candidates.of(gram(kernel, points, problem.rows.dense()) / unit, diag / unit, problem.weights, problem.intercept)
+    candidates = Candidates.of(gram(kernel, problem.rows.dense(), points) / unit, diag / unit, problem.weights, problem.intercept)
     return _choose(problem, candidates, lam / unit, num, lambda j: kernel(points, points[j][None])[:, 0] / unit)
 
 

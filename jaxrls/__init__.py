@@ -16,6 +16,8 @@ from jaxrls.criteria.path import coef as coef
 from jaxrls.criteria.path import effective_dof as effective_dof
 from jaxrls.criteria.path import loo_residuals as loo_residuals
 from jaxrls.criteria.path import path as path
+from jaxrls.criteria.two_sided import kronecker_left_out as kronecker_left_out
+from jaxrls.criteria.two_sided import kronecker_residuals as kronecker_residuals
 from jaxrls.criteria.whole import GCV as GCV
 from jaxrls.criteria.whole import Evidence as Evidence
 from jaxrls.criteria.whole import gcv as gcv
@@ -31,6 +33,8 @@ from jaxrls.factors.groups import Folds as Folds
 from jaxrls.factors.groups import folds as folds
 from jaxrls.factors.iterative import Iteration as Iteration
 from jaxrls.factors.iterative import factor_iterative as factor_iterative
+from jaxrls.factors.kronecker import Kronecker as Kronecker
+from jaxrls.factors.kronecker import factor_kronecker as factor_kronecker
 from jaxrls.factors.landmarks import Landmarks as Landmarks
 from jaxrls.factors.makers import factor_covariance as factor_covariance
 from jaxrls.factors.makers import factor_features as factor_features
@@ -64,6 +68,8 @@ from jaxrls.models.labels import decode as decode
 from jaxrls.models.labels import encode as encode
 from jaxrls.models.model import Model as Model
 from jaxrls.models.posterior import Posterior as Posterior
+from jaxrls.models.two_sided import KroneckerFit as KroneckerFit
+from jaxrls.models.two_sided import KroneckerModel as KroneckerModel
 from jaxrls.rows.gram import gram as gram
 from jaxrls.rows.gram import gram_matmul as gram_matmul
 from jaxrls.rows.moments import Moments as Moments
@@ -81,9 +87,14 @@ from jaxrls.search.objective import best_lam as best_lam
 from jaxrls.search.objective import loo_objective as loo_objective
 from jaxrls.search.objective import objective as objective
 from jaxrls.search.problem import Problem as Problem
+from jaxrls.search.selection import LandmarkSelection as LandmarkSelection
+from jaxrls.search.selection import Selection as Selection
+from jaxrls.search.selection import select_columns as select_columns
+from jaxrls.search.selection import select_landmarks as select_landmarks
 from jaxrls.search.start import median_distance as median_distance
 from jaxrls.search.start import start_from_data as start_from_data
 from jaxrls.search.tune import tune as tune
+from jaxrls.search.two_sided import fit_kronecker as fit_kronecker
 from jaxrls.support.pytrees import pytree as pytree
 from jaxrls.support.pytrees import static as static
 from jaxrls.support.version import __version__ as __version__

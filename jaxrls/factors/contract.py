@@ -121,6 +121,10 @@ class Factor(ABC):
             f"a factor by route {self.route!r} tells no variances: make it by another, such as factorize(kernel, X, route='gram')"
         )
 
+    def sides(self) -> Any:
+        """The factor as one of two-sided data."""
+        raise ValueError(f"a factor by route {self.route!r} has one side: make it by factor_kronecker(K1, K2)")
+
     def smallest_eigenvalue(self) -> Float[Array, ""]:
         """The smallest eigenvalue above the precision of the factor, which is where a grid of λ may end; the largest where there is none."""
         s = self.spectrum().s

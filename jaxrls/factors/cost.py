@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from jaxrls.factors.contract import COLUMNS_AT_ONCE, PROBES
 from jaxrls.factors.hat import NUMBERS_AT_ONCE
+from jaxrls.factors.sides import PAIRS_AT_ONCE
 from jaxrls.linalg.products import FEW_COLUMNS, PANELS
 from jaxrls.rows.blocks import block_bytes, wide_block_size
 from jaxrls.support.checks import memory_bytes
@@ -228,6 +229,15 @@ def tridiagonal(s: Sizes) -> Cost:
     """K, its reflectors as LAPACK packs them and as rows, Q, and rows of it side by side with λ; K once more where there are weights."""
     n2, flops = s.n**2, s.kernel + 8 * s.n**3 / 3 + 5 * s.n**2 * (s.L + 1) * (1 + s.t) + 2 * s.n**3 * s.weighted * (s.b > 1)
     return Cost((4 + s.weighted) * n2 + 2 * s.n * s.columns + 2 * s.block, flops, "K, its reflectors and what they multiply to")
+
+
+def kronecker(s: Sizes) -> Cost:
+    """Two-sided data, n pairs of n/r rows and r columns: the larger side's spectrum, and labels at the λ that are handled together."""
+    first, larger = s.n // s.r, max(s.n // s.r, s.r)
+    spectra = Cost(4 * larger**2, 9 * (first**3 + s.r**3), "the larger side's K, eigenvectors and LAPACK's workspace")
+    sweep = 4 * s.L * s.n * (first + s.r) * (1 + s.t)
+    at_once = min(s.L * s.n * s.t, max(PAIRS_AT_ONCE, s.n * s.t))
+    return spectra.then(Cost(2 * larger**2 + 8 * at_once, sweep, "labels of all pairs at several λ")).beside(4 * s.n)
 
 
 ROUTES: dict[str, Callable[[Sizes], Cost]] = {

@@ -6,6 +6,7 @@ import numpy as np
 
 from jaxrls.linalg.conjugate import CONVERGED, REASONS, Run
 from jaxrls.models.fitted import Fit
+from jaxrls.models.two_sided import KroneckerFit
 
 LARGEST_EFFECT = 0.01  # of a ridge on predictions, beside the error, that goes without a word
 
@@ -39,7 +40,7 @@ def inspect_ridge(fit: Fit) -> None:
         )
 
 
-def inspect_lam(fit: Fit, default_grid: bool) -> None:
+def inspect_lam(fit: Fit | KroneckerFit, default_grid: bool) -> None:
     """Of these, what there is to say of λ."""
     chosen = np.asarray(fit.lam)
     lams = np.atleast_1d(chosen if fit.lams is None else np.asarray(fit.lams))

@@ -13,7 +13,9 @@ import jaxrls as rls
 from contract import oracle
 from jaxrls.factors.cholesky import CholeskyGram
 from jaxrls.factors.cholesky_features import CholeskyFeatures
+from jaxrls.factors.expansion import Dual
 from jaxrls.factors.iterative import IterativeGram
+from jaxrls.factors.kronecker import Kronecker
 from jaxrls.factors.refined import RefinedGram
 from jaxrls.factors.spectrum import Spectrum
 from jaxrls.factors.tridiagonal import TridiagonalGram
@@ -90,6 +92,7 @@ class Case:
     maker: Callable | None = None
     traceable: bool = True
     combinations: tuple = COMBINATIONS
+    weighted: bool = True  # whether rows have weights of their own
     lacks: tuple = ()  # quantities that a route without an inverse refuses, by their first word
 
     def offers(self, quantity):
@@ -158,6 +161,21 @@ def of_iterative():
     return replace(of_gaussian(IterativeGram, {}), maker=make, lacks=lacks)
 
 
+def of_pairs():
+    """All pairs of 7 rows and 2 columns; weights of rows times weights of columns are the only ones there are."""
+    x1, x2 = 1.5 * draw(10, 7, 1), 1.5 * draw(11, 2, 1)
+    X, X_new = np.column_stack([np.repeat(x1, 2), np.tile(x2[:, 0], 7)]), draw(5, NEW, 2)
+
+    def make(kernel, X, weights, intercept):
+        assert weights is None
+        sides = [rls.gram(kernel, side) for side in (X[::2, :1], X[:2, 1:])]
+        return replace(rls.factor_kronecker(*sides, intercept=intercept), expansion=Dual(X))
+
+    features = oracle.of_kernel(gaussian, wide(X), wide(X_new))
+    every = ("none", False), ("none", True)
+    return Case(Kronecker, rls.Gaussian(WIDTH), array(X), array(X_new), features, {}, make, combinations=every, weighted=False)
+
+
 class Moved(Case):
     """Moments alone: of the first rows, of further ones, and without some that were among them."""
 
@@ -222,6 +240,7 @@ FACTORS = {
     "tridiagonal of few features": of_linear(TridiagonalGram, 4, TRIDIAGONAL, combinations=FEW),
     "refined": of_gaussian(RefinedGram, {"route": "refined"}, combinations=FEW),
     "iterative": of_iterative(),
+    "kronecker": of_pairs(),
     "sparse": of_linear(Spectrum, 4, {}, sparse, **HALF, combinations=FEW),
     "host": of_linear(Spectrum, 4, {}, HostRows, traceable=False, combinations=FEW),
     "host points": of_landmarks(Spectrum, {}, POINTS, HostRows, traceable=False, combinations=FEW),

@@ -165,6 +165,7 @@ def test_against_refits(name, weights, intercept, quantity):
 # On other rows of a host, which no jit holds, each operation is a program; what is asked is the same, and test_readings.py counts how often.
 ELSEWHERE = {"iterative", "covariance", "outer", "precomputed", "landmarks not kept", "landmarks that stay", "host points", "host cholesky"}
 ELSEWHERE |= {"moments", "moments on landmarks"}  # whose labels are summed already
+ELSEWHERE |= {"kronecker"}  # by matrices of labels, in test_kronecker.py
 
 
 @pytest.mark.parametrize("name", [name for name in FACTORS if name not in ELSEWHERE])

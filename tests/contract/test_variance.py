@@ -9,7 +9,7 @@ import jaxrls as rls
 from contract.cases import FACTORS, FEW, LAMS, LANDMARKS, WEIGHTS, N, gaussian, linear
 
 LAM = 0.2
-LACKING = {"refined", "tridiagonal", "tridiagonal of few features", "iterative"}
+LACKING = {"refined", "tridiagonal", "tridiagonal of few features", "iterative", "kronecker"}
 MATRIX = {"precomputed"}  # without k(x, x) of new rows
 
 

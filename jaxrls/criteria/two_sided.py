@@ -1,0 +1,90 @@
+"""Errors of two-sided data: entries, whole rows, whole columns, or of an entry both left out."""
+
+from collections.abc import Callable
+
+from jaxtyping import Array, Float
+
+from jaxrls.criteria.criterion import as_grid
+from jaxrls.criteria.left_out import LeaveOneOut
+from jaxrls.criteria.losses import squared_error
+from jaxrls.factors.contract import Factor
+from jaxrls.factors.kronecker import SETTINGS
+from jaxrls.support.checks import Listed, as_array, check_lams
+from jaxrls.support.meshes import on_any_mesh
+
+
+@on_any_mesh
+def kronecker_left_out(
+    factor: Factor,
+    Y: Float[Array, "n1 n2"] | Listed,
+    lams: Float[Array, " L"] | Listed,
+    setting: str = "entries",
+    *,
+    loss: Callable = squared_error,
+) -> Float[Array, " L"]:
+    """Exact cross-validation of two-sided data at every λ, for whichever predictions are wanted.
+
+    Σ vᵢⱼ loss(eᵢⱼ, yᵢⱼ) / Σ vᵢⱼ, where eᵢⱼ is the label less the prediction of a fit without
+
+    * `"entries"` (setting A): that entry, for missing labels of known rows and columns; as `loo`.
+    * `"rows"` (setting B): all of row i, for new rows.
+    * `"columns"` (setting C): all of column j, for new columns.
+    * `"both"` (setting D): all of row i and all of column j, for pairs of which both are new.
+
+    **Shapes**: Y (n₁, n₂), complete, lams (L,) give (L,). **Cost** for every λ O(n₁n₂(n₁ + n₂)), as the fit; for `"both"` O(n₁²n₂²), and once O(m⁴), m the
+    smaller of n₁ and n₂, as that side is factored without each of its rows.
+    **Raises** `ValueError` for a factor of one side, another Y, or where leaving out leaves nothing. **Fails**: a λ chosen by entries is mostly too
+    small for new rows and columns: validate what will be predicted.
+    **Source**: the settings and the first three, Stock, Pahikkala, Airola, De Baets and Waegeman 2018, "A comparative study of pairwise learning methods based
+    on kernel ridge regression"; with an intercept, and for both, derived in `factors/kronecker.py` and `factors/sides.py`.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> K1, K2 = jnp.eye(2) + 1, jnp.eye(3)
+    >>> factor, Y = rls.factor_kronecker(K1, K2, intercept=False), jnp.array([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]])
+    >>> rls.kronecker_left_out(factor, Y, [1.0], "rows").round(3).tolist()
+    [2.074]
+    """
+    solution = _solved(factor, Y, setting)
+    lams = as_grid(lams, None, factor.dtype)
+    criterion = LeaveOneOut(loss)
+    return solution.setting_left_out(criterion.total, setting, lams[:, None])[:, 0] / factor.weights.total
+
+
+@on_any_mesh
+def kronecker_residuals(
+    factor: Factor, Y: Float[Array, "n1 n2"] | Listed, lam: Float[Array, ""] | float, setting: str = "entries"
+) -> Float[Array, "n1 n2"]:
+    """Labels less held-out predictions of two-sided data at one λ, by setting: see `kronecker_left_out`.
+
+    **Shapes**: Y (n₁, n₂) gives (n₁, n₂). **Cost** and **Raises** as `kronecker_left_out` for one λ. **Source**: as there.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> factor = rls.factor_kronecker(jnp.eye(2) + 1, jnp.eye(2), intercept=False)
+    >>> rls.kronecker_residuals(factor, jnp.ones((2, 2)), 1.0, "both").round(3).tolist()
+    [[1.0, 1.0], [1.0, 1.0]]
+    """
+    solution = _solved(factor, Y, setting)
+    lam = as_array("lam", lam, factor.dtype)
+    if lam.shape != ():
+        raise ValueError(f"lam must be one number, and has shape {lam.shape}: kronecker_left_out takes several")
+    check_lams(lam, "lam")
+    return solution.setting_residuals(setting, lam[None])[:, :, 0]
+
+
+def check_setting(setting: str, shape: tuple[int, int]) -> None:
+    """Raise for a setting that there is not, or that would leave nothing to fit."""
+    if setting not in SETTINGS:
+        raise ValueError(f"setting must be one of {', '.join(map(repr, SETTINGS))}, and is {setting!r}")
+    for axis, name, one in ((0, "rows", "row"), (1, "columns", "column")):
+        if setting in (name, "both") and shape[axis] < 2:
+            raise ValueError(f"setting={setting!r} leaves out every {one}, and Y has one only: nothing would be left to fit")
+
+
+def _solved(factor, Y, setting):
+    """The solution with a matrix of labels, checked."""
+    sides = factor.sides()
+    check_setting(setting, sides.shape)
+    Y = as_array("Y", Y, factor.dtype)
+    if Y.shape != sides.shape:
+        raise ValueError(f"Y must have shape {sides.shape}, a label for every row of K1 and row of K2, and has shape {Y.shape}")
+    return sides.solve(Y.reshape(-1))

@@ -1,0 +1,260 @@
+"""Two-sided data against all pairs: every entry refitted without what its setting leaves out, and quantities of the whole fit."""
+
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+from contract.oracle import Truth, fixed
+from extended import Fits
+from support import DTYPE, EPS, X64, array, assert_close, wide
+
+import jaxrls as rls
+
+LAMS = wide([1e-2, 0.4])
+SETTINGS = ("entries", "rows", "columns", "both")
+
+
+def draw(seed, *shape):
+    return wide(np.random.default_rng(seed).normal(size=shape))
+
+
+def gaussian(width, A, B):
+    return np.exp(-np.sum((A[:, None] - B[None]) ** 2, axis=-1) / (2 * width**2))
+
+
+class Pairs:
+    """n₁ rows and n₂ columns, their kernel matrices, weights and labels, and features of all pairs, row by row."""
+
+    def __init__(self, n1, n2):
+        self.x1, self.x2 = 0.7 * draw(n1, n1, 2), draw(n2, n2, 1)
+        self.Y = wide(np.sin(self.x1.sum(axis=1))[:, None] + 2 * np.cos(self.x2.T) + 0.5 * draw(6, n1, n2))
+        self.K1, self.K2 = wide(gaussian(1.0, self.x1, self.x1)), wide(gaussian(1.5, self.x2, self.x2))
+        self.v = wide(np.random.default_rng(1).uniform(0.5, 2, n1)), wide(np.random.default_rng(2).uniform(0.5, 2, n2))
+        self.K = np.kron(self.K1, self.K2)
+        s, U = np.linalg.eigh(self.K)
+        self.Phi = U * np.sqrt(np.maximum(s, 0))
+        self.row, self.column = np.divmod(np.arange(n1 * n2), n2)
+
+    def factor(self, weighted, intercept):
+        v = tuple(map(array, self.v)) if weighted else None
+        return rls.factor_kronecker(array(self.K1), array(self.K2), weights=v, intercept=intercept)
+
+    def weights(self, weighted):
+        return np.outer(*self.v).ravel() if weighted else np.ones(self.Y.size)
+
+    def left_out(self, setting, lam, weighted, intercept):
+        """Held-out residuals (n₁, n₂) by a refit for each entry."""
+        v, y, e = self.weights(weighted), self.Y.reshape(-1, 1), np.empty(self.Y.size)
+        for k in range(self.Y.size):
+            same = self.row == self.row[k], self.column == self.column[k]
+            gone = {"entries": same[0] & same[1], "rows": same[0], "columns": same[1], "both": same[0] | same[1]}[setting]
+            w, b = oracle.refit(self.Phi[~gone], y[~gone], lam, v[~gone], intercept)
+            e[k] = (y[k] - self.Phi[k] @ w - b)[0]
+        return e.reshape(self.Y.shape)
+
+
+TALL, WIDE = Pairs(5, 3), Pairs(4, 5)
+
+
+def assert_settings(pairs, weighted, intercept, settings=SETTINGS):
+    """Residuals and errors of settings at all λ, by one program."""
+
+    @jax.jit
+    def run(K1, K2, Y, lams):
+        factor = pairs.factor(weighted, intercept)
+        each = [jax.lax.map(lambda lam, s=s: rls.kronecker_residuals(factor, Y, lam, s), lams) for s in settings]
+        return each, [rls.kronecker_left_out(factor, Y, lams, s) for s in settings]
+
+    residuals, errors = run(array(pairs.K1), array(pairs.K2), array(pairs.Y), array(LAMS))
+    v = pairs.weights(weighted)
+    for setting, got, error in zip(settings, residuals, errors, strict=True):
+        want = np.array([pairs.left_out(setting, lam, weighted, intercept) for lam in LAMS])
+        assert_close(got, want, 1e-11, setting)
+        assert_close(error, (want**2).reshape(len(LAMS), -1) @ v / v.sum(), 1e-11, setting)
+
+
+@pytest.mark.float64
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_what_every_setting_leaves_out_is_that_of_refits(weighted, intercept):
+    assert_settings(WIDE, weighted, intercept)
+
+
+@pytest.mark.float64
+def test_the_smaller_side_is_refactored_whichever_it_is():
+    assert_settings(TALL, True, True, ("both",))
+
+
+@cache
+def whole():
+    """All that the contract asks of a weighted factor with an intercept, but what is left out."""
+
+    @jax.jit
+    def run(Y, lams):
+        solution = TALL.factor(True, True).solve(Y)
+        coef, intercept = solution.coefficients(lams)
+        parts = {
+            name: getattr(solution, name)(lams) for name in ("residual_norm", "data_fit", "logdet", "dof", "residual_dof", "residuals")
+        }
+        criteria = {"gcv": rls.GCV(), "evidence": rls.Evidence()}
+        return (
+            parts
+            | {name: one.values(solution, lams, None) for name, one in criteria.items()}
+            | {"predictions": array(TALL.K) @ coef + intercept[:, None]}
+        )
+
+    return run(array(TALL.Y.reshape(-1, 1)), array(LAMS))
+
+
+@pytest.mark.float64
+def test_weights_of_rows_times_weights_of_columns_are_those_of_all_pairs():
+    y = TALL.Y.reshape(-1, 1)
+    truth = Truth(fixed(TALL.Phi, TALL.Phi), y, y, TALL.weights(True), TALL.weights(True), True, LAMS, {})
+    for name, got in whole().items():
+        assert_close(got, truth.table[name], 1e-11, name)
+
+
+@pytest.mark.float64
+def test_an_intercept_needs_no_centred_product():
+    """Of a smooth kernel with large labels, near the precision of the factor, where the dense form, which centres it, has lost more digits."""
+    x = np.linspace(0, 1, 5)[:, None]
+    K, Y = gaussian(1.0, x, x), draw(4, 5, 5) + 10
+    lams = np.array([1e-10, 1e-6, 1e-2])
+    factor, dense = rls.factor_kronecker(array(K), array(K)), rls.factor_gram(array(np.kron(K, K)))
+    exact = Fits(np.kron(np.longdouble(K), np.longdouble(K))[None], np.ones((1, 25), np.longdouble), np.longdouble(lams), True)
+    c = (exact.P[0] @ (Y - Y.mean()).reshape(-1, 1).astype(np.longdouble))[..., 0]
+    want = c / np.diagonal(exact.P[0], axis1=-2, axis2=-1)
+    for lam, truth in zip(lams, want, strict=True):
+        got = np.asarray(rls.kronecker_residuals(factor, array(Y), lam)).ravel()
+        assert_close(got, truth.astype(float), 4 * EPS**0.5 if lam < 1e-8 else 25 * EPS / lam, f"λ = {lam}")
+        if lam < 1e-8:
+            assert np.abs(got - truth).max() < 0.1 * np.abs(np.asarray(rls.loo_residuals(dense, array(Y.ravel()), lam)) - truth).max()
+
+
+@pytest.mark.float64
+def test_the_criteria_and_the_grid_take_it_as_any_other_factor():
+    plan = rls.folds(WIDE.row)
+
+    @jax.jit
+    def run(Y):
+        factor, y = WIDE.factor(False, True), Y.reshape(-1)
+        grid = rls.lambda_grid(factor, 7)
+        both = rls.loo(factor, y, grid[3:]), rls.kfold(factor, y, grid[3:], plan)
+        return grid, factor.precision_floor(), factor.trace(), both
+
+    grid, floor, trace, errors = run(array(WIDE.Y))
+    C = np.eye(WIDE.Y.size) - 1 / WIDE.Y.size
+    assert grid[0] >= (1 - 1e-5) * floor and grid[-1] >= 9.99 * np.trace(C @ WIDE.K @ C)
+    assert_close(trace, np.trace(C @ WIDE.K @ C), 100 * EPS)
+    tolerance = 4 * WIDE.Y.size * EPS * (1 + np.linalg.norm(WIDE.K, 2) / float(grid[3]))
+    for got, setting in zip(errors, ("entries", "rows"), strict=True):
+        assert_close(got, [np.mean(WIDE.left_out(setting, float(lam), False, True) ** 2) for lam in grid[3:]], tolerance, setting)
+
+
+def new(pairs, lam, x1, x2, intercept=True):
+    """Predictions at new pairs, by the bordered system of all pairs."""
+    n = pairs.Y.size
+    A = np.zeros((n + 1, n + 1))
+    A[:n, :n], A[:n, n], A[n, :n] = pairs.K + lam * np.eye(n), 1, 1
+    solved = np.linalg.solve(A, np.append(pairs.Y.ravel(), 0))
+    return gaussian(1.0, x1, pairs.x1) @ solved[:n].reshape(pairs.Y.shape) @ gaussian(1.5, x2, pairs.x2).T + solved[n]
+
+
+@pytest.mark.parametrize("setting", ["rows", pytest.param("both", marks=pytest.mark.float64)])
+def test_one_call_chooses_by_its_setting_and_predicts_at_new_pairs(setting, tmp_path):
+    lams = wide([0.02, 0.2, 2.0, 20.0])
+    x1, x2 = draw(7, 6, 2), draw(8, 2, 1)
+    data = (np.asarray(part, DTYPE) for part in (WIDE.x1, WIDE.x2, WIDE.Y))
+    X1, X2, Y = data if X64 else map(jnp.asarray, data)
+    fit = rls.fit_kronecker(rls.Gaussian(1.0), X1, rls.Gaussian(1.5), X2, Y, lams=lams, setting=setting)
+    want = np.array([np.mean(WIDE.left_out(setting, lam, False, True) ** 2) for lam in lams])
+    tolerance = 4 * WIDE.Y.size * EPS * (1 + np.linalg.norm(WIDE.K, 2) / lams[0])
+    assert 0 < want.argmin() < 3  # else it would warn
+    assert_close(fit.errors, want, tolerance)
+    assert float(fit.lam) == DTYPE(lams[want.argmin()]) and fit.criterion == f"{setting} left out"
+    assert_close(fit.error, want.min(), tolerance)
+    assert_close(fit.left_out, WIDE.left_out(setting, float(fit.lam), False, True), tolerance)
+    assert_close(fit.predict(x1, x2), new(WIDE, float(fit.lam), x1, x2), tolerance)
+    rls.save(tmp_path / "fit.npz", fit)
+    again = rls.load(tmp_path / "fit.npz")
+    assert again == fit and np.array_equal(again.predict(x1, x2), fit.predict(x1, x2))
+
+
+@pytest.mark.float64
+def test_units_of_labels_change_nothing_and_a_loss_is_averaged():
+    fit = partial(rls.fit_kronecker, rls.Gaussian(1.0), WIDE.x1, rls.Gaussian(1.5), WIDE.x2, lams=[0.2], loss=rls.absolute_error)
+    one, far = fit(WIDE.Y), fit(WIDE.Y * 2.0**-900)
+    assert_close(one.error, np.mean(np.abs(WIDE.left_out("entries", 0.2, False, True))), 1e-12)
+    assert np.array_equal(far.errors, one.errors * 2.0**-900) and np.array_equal(far.model.coef, one.model.coef * 2.0**-900)
+
+
+@pytest.mark.float64
+def test_a_default_grid_is_of_the_factor_and_an_end_of_it_is_said():
+    with pytest.warns(UserWarning, match="the chosen λ, .* is the largest of the grid"):
+        Y = array(np.random.default_rng(3).choice([-1.0, 1.0], WIDE.Y.shape))
+        Y = Y - jnp.mean(Y)
+        fit = rls.fit_kronecker(rls.Gaussian(0.01), array(WIDE.x1), rls.Gaussian(0.01), array(WIDE.x2), Y, num=5, intercept=False)
+    assert fit.lams.shape == (5,)
+
+
+FACTOR = {
+    r"K1 must be square": {"K1": np.ones((2, 3))},
+    r"K2 is not symmetric": {"K2": np.array([[1.0, 0.5], [0.0, 1.0]])},
+    r"K2 must be positive semidefinite, and its most negative eigenvalue is 0.5 of the largest": {"K2": np.diag([2.0, -1.0])},
+    r"weights must be a pair \(v1, v2\).*found ndarray": {"weights": np.ones(4)},
+    r"weights of rows must be positive, and some are 0: leave those rows out of Y": {"weights": (np.array([1.0, 0.0]), None)},
+    r"weights must have shape \(2,\)": {"weights": (None, np.ones(3))},
+}
+
+
+@pytest.mark.any_precision
+@pytest.mark.parametrize("message", FACTOR)
+def test_errors_of_the_factor_name_the_argument(message, unchecked):
+    named = {"K1": np.eye(2), "K2": np.eye(2), **FACTOR[message]}
+    with pytest.raises(ValueError, match=message):
+        rls.factor_kronecker(**named)
+
+
+@pytest.mark.any_precision
+def test_errors_of_settings_name_the_argument(unchecked):
+    factor, Y = rls.factor_kronecker(jnp.eye(1), jnp.eye(3)), jnp.ones((1, 3))
+    with pytest.raises(ValueError, match="setting must be one of 'entries', 'rows', 'columns', 'both', and is 'pairs'"):
+        rls.kronecker_left_out(factor, Y, [1.0], "pairs")
+    for setting in ("rows", "both"):
+        with pytest.raises(ValueError, match=f"setting='{setting}' leaves out every row, and Y has one only"):
+            rls.kronecker_left_out(factor, Y, [1.0], setting)
+    with pytest.raises(ValueError, match=r"Y must have shape \(1, 3\)"):
+        rls.kronecker_residuals(factor, Y.T, 1.0)
+    with pytest.raises(ValueError, match="lam must be one number"):
+        rls.kronecker_residuals(factor, Y, [1.0, 2.0])
+    with pytest.raises(ValueError, match="a factor by route 'gram' has one side: make it by factor_kronecker"):
+        rls.kronecker_left_out(rls.factor_gram(jnp.eye(3)), Y, [1.0])
+
+
+MISSING = WIDE.Y.copy()
+MISSING[1, 2] = np.nan
+FIT = {
+    r"Y must have shape \(4, 5\), a label for every row of X1 and row of X2, and has shape \(5, 4\)": {"Y": WIDE.Y.T},
+    "Y holds 1 values that are NaN": {"Y": MISSING},
+    "X2 must have shape": {"X2": WIDE.x2[:, 0]},
+    "X1 stands for a matrix by Precomputed": {"kernel1": rls.Precomputed()},
+    "lams must be positive": {"lams": [-1.0]},
+    "weights of columns must be positive": {"weights": ([1.0, 2.0, 1.0, 1.0], [0.0, 1.0, 1.0, 1.0, 1.0])},
+    "the kernel matrix of a side must be positive semidefinite": {"kernel2": rls.FunctionKernel(lambda X, Z: 0.5 - X @ Z.T)},
+    "4 × 5 pairs take about .*, and this device has 100 B: use fewer rows": {"memory": 100},
+}
+
+
+@pytest.mark.any_precision
+@pytest.mark.parametrize("message", FIT)
+def test_errors_of_the_call_name_the_argument(message, unchecked, monkeypatch):
+    named = {"kernel1": rls.Gaussian(1.0), "X1": WIDE.x1, "kernel2": rls.Gaussian(1.0), "X2": WIDE.x2, "Y": WIDE.Y, "lams": [1.0]}
+    named |= FIT[message]
+    if "memory" in named:
+        memory = named.pop("memory")
+        monkeypatch.setattr("jaxrls.search.two_sided.memory_bytes", lambda: memory)
+    with pytest.raises(ValueError, match=message):
+        rls.fit_kronecker(**named)

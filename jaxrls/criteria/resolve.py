@@ -8,6 +8,7 @@ import numpy as np
 
 from jaxrls.criteria.criterion import Criterion, Given
 from jaxrls.criteria.holding_out import HoldOut, holdout
+from jaxrls.criteria.in_pairs import PairsOut, pairwise_ranking_error, within
 from jaxrls.criteria.left_out import GroupsOut, LeaveOneOut, as_folds, kfold, loo
 from jaxrls.criteria.losses import squared_error
 from jaxrls.criteria.whole import GCV, Evidence, gcv, log_marginal_likelihood
@@ -17,7 +18,7 @@ from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import as_rows
 from jaxrls.support.checks import as_floats, check_finite
 
-OWN = (loo, kfold, holdout, gcv, log_marginal_likelihood)
+OWN = (loo, kfold, holdout, gcv, log_marginal_likelihood, pairwise_ranking_error)
 
 
 def as_criterion(criterion, loss: Callable, groups, validation, rows: Rows, Y) -> Criterion:
@@ -37,6 +38,8 @@ def as_criterion(criterion, loss: Callable, groups, validation, rows: Rows, Y) -
     known = _unwrapped(criterion)
     if groups is not None and criterion in (loo, kfold):
         return GroupsOut(as_folds(_padded(groups, rows), rows.shape[0]), loss)
+    if groups is not None and criterion is pairwise_ranking_error:
+        return PairsOut.of(Y, within(as_folds(_padded(groups, rows), rows.shape[0])))
     if validation is not None and criterion in (loo, holdout):
         return _held_out(validation, loss, rows, Y)
     name = getattr(criterion, "__name__", type(criterion).__name__)
@@ -49,6 +52,7 @@ def as_criterion(criterion, loss: Callable, groups, validation, rows: Rows, Y) -
     makers: dict[Any, Callable] = {
         gcv: GCV,
         log_marginal_likelihood: Evidence,
+        pairwise_ranking_error: partial(PairsOut.of, Y),
         **dict.fromkeys((loo, kfold, holdout), partial(LeaveOneOut, loss)),
     }
     own = makers.get(known)

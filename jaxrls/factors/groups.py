@@ -107,3 +107,11 @@ def check_rest(weights: Weights, groups: Folds | None) -> None:
             f"{what} holds all of the weight: with it left out no row of positive weight remains to fit an intercept to; give other rows "
             "weight, or take intercept=False"
         )
+
+
+def check_pairs_rest(weights: Weights) -> None:
+    """Raise where a pair of rows holds all of the weight (where values are known)."""
+    if is_concrete(weights) and (used := int(weights.count)) < 3:
+        raise ValueError(
+            f"X has {used} row{'s' * (used != 1)} of positive weight: leaving two out with an intercept takes three, or intercept=False"
+        )

@@ -4,6 +4,7 @@ from jaxrls.criteria.criterion import Criterion as Criterion
 from jaxrls.criteria.holding_out import HoldOut as HoldOut
 from jaxrls.criteria.holding_out import holdout as holdout
 from jaxrls.criteria.in_pairs import PairsOut as PairsOut
+from jaxrls.criteria.in_pairs import QueriesOut as QueriesOut
 from jaxrls.criteria.in_pairs import pairwise_ranking_error as pairwise_ranking_error
 from jaxrls.criteria.left_out import GroupsOut as GroupsOut
 from jaxrls.criteria.left_out import LeaveOneOut as LeaveOneOut

@@ -11,9 +11,9 @@ from jaxtyping import Array, Float, Int
 
 from jaxrls.criteria.criterion import Positive, evaluate
 from jaxrls.criteria.losses import degree, is_smooth, misordered
-from jaxrls.factors.contract import Factor
-from jaxrls.factors.groups import Folds
-from jaxrls.factors.pairs import Pairs
+from jaxrls.factors.contract import Factor, as_columns
+from jaxrls.factors.groups import Folds, folds
+from jaxrls.factors.pairs import Held, Pairs
 from jaxrls.support.checks import Listed, as_array, is_concrete
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pytrees import pytree, static
@@ -23,8 +23,8 @@ from jaxrls.support.pytrees import pytree, static
 class PairsOut(Positive):
     """Σ vᵢvⱼ loss(eᵢ − eⱼ, yᵢ − yⱼ) / Σ vᵢvⱼ over pairs whose order is known, each left out in turn: `pairwise_ranking_error` as a criterion.
 
-    With `loss=squared_error` it is smooth. Where `levels` are given, group numbers of rows, it is that of fits with a constant for each group,
-    which `rank=True` makes within queries.
+    With `loss=squared_error` it is smooth. With `queries` it is that of fits with a constant for each of them, as `rank=True` makes, and pairs are to be
+    of rows of the same one; residuals that such a fit leaves are those of whole queries left out.
 
     >>> import jaxrls as rls
     >>> rls.PairsOut().smooth, rls.PairsOut(loss=rls.squared_error).smooth
@@ -33,7 +33,7 @@ class PairsOut(Positive):
 
     pairs: Pairs | None = None
     events: Float[Array, " n"] | None = None
-    levels: Int[Array, " n"] | None = None
+    queries: Folds | None = None
     loss: Callable = static(default=misordered)
     name = "pairwise_ranking_error"
 
@@ -46,12 +46,11 @@ class PairsOut(Positive):
             raise ValueError(f"events must have shape ({n},), 1 where the time is that of an event and 0 where censored, and has {events.shape}")
         pairs = None if pairs is None else Pairs.of(pairs, n)
         if known:
-            classes = np.unique(np.asarray(Y)) if pairs is None and Y.size == n else ()
-            if pairs is None and (np.asarray(Y).reshape(n, -1) == np.asarray(Y).reshape(n, -1)[:1]).all(axis=0).any():
-                raise ValueError("Y has one value only, in all or in a column of it, so that no pair of rows has an order")
-            if len(classes) == 2:
-                parts = [np.flatnonzero(np.asarray(Y).reshape(-1) == one) for one in classes]
-                pairs = Pairs.between(*sorted(parts, key=len, reverse=True))
+            check_order(Y, pairs, events)
+        classes = np.unique(np.asarray(Y)) if known and pairs is None and Y.size == n else ()
+        if len(classes) == 2:
+            parts = [np.flatnonzero(np.asarray(Y).reshape(-1) == one) for one in classes]
+            pairs = Pairs.between(*sorted(parts, key=len, reverse=True))
         return cls(pairs, events, None, loss)
 
     @property
@@ -64,13 +63,60 @@ class PairsOut(Positive):
         """That of the loss."""
         return degree(self.loss)
 
+    @property
+    def groups(self):
+        """The queries."""
+        return self.queries
+
     def values(self, solution, lams, kernel):
         """From the 2×2 blocks of what is left out, at one λ after another."""
         del kernel
         own = () if self.events is None else (self.events,)
-        levels = None if self.levels is None else constants(self.levels, solution.factor.weights)
+        levels = None if self.queries is None else constants(self.queries.numbers, solution.factor.weights)
         wrong, all_of = solution.pairs_left_out(partial(_ordered, self.loss), lams, self.pairs, own, levels)
         return wrong / all_of
+
+
+@pytree
+class QueriesOut(Positive):
+    """The same over pairs of rows of one query, every query left out in turn, as those are that a ranking is asked for.
+
+    >>> import jaxrls as rls
+    >>> rls.QueriesOut.of(rls.folds([0, 0, 1, 1])).pairs.first.tolist()
+    [0, 2]
+    """
+
+    plan: Folds
+    pairs: Pairs
+    loss: Callable = static(default=misordered)
+    name = "query_ranking_error"
+
+    @classmethod
+    def of(cls, queries, loss: Callable = misordered) -> "QueriesOut":
+        """Of labels of queries (n,), or what `folds` made of them."""
+        plan = queries if isinstance(queries, Folds) else folds(queries)
+        return cls(plan, within(plan), loss)
+
+    smooth = PairsOut.smooth
+    degree = PairsOut.degree
+
+    @property
+    def groups(self):
+        """The queries."""
+        return self.plan
+
+    def values(self, solution, lams, kernel):
+        """From held-out residuals of all rows, at one λ after another."""
+        del kernel
+        Y, v, pair = solution.labels.Y.T, solution.factor.weights.array, (self.pairs.first, self.pairs.second)
+
+        def at(lam):
+            e = solution.residuals(lam[None], self.plan)[0].T
+            one, other = (Held(e[:, rows], Y[:, rows], v[rows], ()) for rows in pair)
+            wrong, all_of = (jnp.sum(jnp.broadcast_to(part, one.residual.shape), axis=1) for part in _ordered(self.loss, one, other))
+            return wrong / all_of
+
+        return jax.lax.map(at, as_columns(lams))
 
 
 def constants(groups, weights) -> Float[Array, " n"]:
@@ -86,7 +132,9 @@ def _ordered(loss, one, other):
     weight = jnp.where(order == 0, 0, one.weight * other.weight)
     if one.own:
         weight = weight * jnp.where(order < 0, one.own[0], other.own[0])
-    return weight * loss(one.residual - other.residual, jnp.broadcast_to(order, one.residual.shape)), weight
+    residual = one.residual - other.residual
+    values = loss(residual.reshape(-1, 1), jnp.broadcast_to(order, residual.shape).reshape(-1, 1))  # one column, as losses take them
+    return weight * values.reshape(residual.shape), weight
 
 
 @on_any_mesh
@@ -117,6 +165,18 @@ def pairwise_ranking_error(
     """
     Y: Any = as_array("Y", Y, factor.dtype)
     return evaluate(PairsOut.of(Y, pairs, events=events), factor, Y, lams)
+
+
+def check_order(Y, pairs: Pairs | None, events=None) -> None:
+    """Raise unless some pair of rows has an order, in every column of labels that are known."""
+    Y = np.asarray(Y).reshape(Y.shape[0], -1)
+    if pairs is not None and is_concrete(pairs):
+        known = (Y[np.asarray(pairs.first)] != Y[np.asarray(pairs.second)]).any(axis=0)
+    else:
+        known = ((Y < Y.max(axis=0)) & (True if events is None else np.asarray(events)[:, None] > 0)).any(axis=0)
+    if not known.all():
+        where = "" if Y.shape[1] == 1 else f" in column {int(np.argmin(known))}"
+        raise ValueError(f"Y has no pair of rows whose order is known{where}, so that none can be right or wrong: give labels that differ")
 
 
 def within(groups: Folds) -> Pairs:

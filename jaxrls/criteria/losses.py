@@ -55,16 +55,16 @@ def zero_one_loss(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> 
     return jnp.broadcast_to(wrong[:, None], label.shape).astype(label.dtype)
 
 
-def misordered(residual: Float[Array, "*p"], label: Float[Array, "*p"]) -> Float[Array, "*p"]:
+def misordered(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> Float[Array, "n t"]:
     """1 where a pair is predicted in the wrong order, ½ where its two predictions are equal, else 0: of differences eᵢ − eⱼ and yᵢ − yⱼ.
 
     The predicted difference is label − residual; one that rounding alone may have made, below 64 eps of these two, counts as a tie.
 
-    **Shapes**: any, both the same. **Cost** O(p). **Raises** nothing. **Source**: Harrell, Lee and Mark 1996, §5.5; of two classes Hanley and McNeil 1982.
+    **Shapes**: both (n, t). **Cost** O(n t). **Raises** nothing. **Source**: Harrell, Lee and Mark 1996, §5.5; of two classes Hanley and McNeil 1982.
 
     >>> import jax.numpy as jnp
-    >>> misordered(jnp.array([0.5, 2.0, 3.0]), jnp.array([2.0, 2.0, 2.0])).tolist()
-    [0.0, 0.5, 1.0]
+    >>> misordered(jnp.array([[0.5], [2.0], [3.0]]), jnp.array([[2.0], [2.0], [2.0]])).tolist()
+    [[0.0], [0.5], [1.0]]
     """
     predicted = label - residual
     tie = jnp.abs(predicted) <= 64 * float(jnp.finfo(predicted.dtype).eps) * (jnp.abs(label) + jnp.abs(residual))

@@ -205,13 +205,14 @@ class GramSolution(Solution):
         return at
 
     def pair_system(self):
-        """From the projected inverse and c̃, both in units near λ."""
+        """From the projected inverse and c̃, both times λ."""
         weights = self.factor.weights
         unscale = None if weights.values is None else weights.unscale(jnp.ones(self.factor.n, self.factor.dtype))
 
         def at(lam, columns):
             solved = self._solve(lam, self.labels.scaled[:, columns])
-            return PairSystem(Entries(self._projected_inverse(lam)), solved.diagonal[:, 0], solved.dual.T, unscale)
+            P, share = self._projected_inverse(lam), lam / solved.unit[0]
+            return PairSystem(Entries(share * P), share * solved.diagonal[:, 0], share * solved.dual.T, unscale)
 
         return at
 

@@ -79,7 +79,7 @@ class Products:
 
 @pytree
 class Entries:
-    """The entries of R, or of a multiple of it, as they are."""
+    """The entries of R as they are."""
 
     matrix: Float[Array, "n n"]
 
@@ -114,7 +114,7 @@ class LeavingPairs:
 
 @pytree
 class PairSystem:
-    """R and r, both in any unit, at one λ: all that leaving pairs of rows out takes. `unscale` is 1/√v, 0 for rows of weight 0, or None."""
+    """R and r at one λ: all that leaving pairs of rows out takes. `unscale` is 1/√v, 0 for rows of weight 0, or None where all are 1."""
 
     of: Products | Entries
     diagonal: Float[Array, " n"]

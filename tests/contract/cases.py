@@ -150,7 +150,7 @@ def of_landmarks(cls, options, points=None, source=array, leaves=True, maker=Non
 
 def of_iterative():
     """All of K by products, with as many probes as rows, which tell the diagonal itself."""
-    lacks = ("kfold", "evidence", "logdet", "residuals uneven")
+    lacks = ("kfold", "evidence", "pairs", "logdet", "residuals uneven")
 
     def make(kernel, X, **options):
         return rls.factor_iterative(kernel, X, LANDMARKS, iteration=rls.Iteration(tol=10 * EPS, probes=N), **options)
@@ -177,7 +177,7 @@ class Moved(Case):
 
 def moved(case):
     """The same problem by `Moved`, which reads no row again."""
-    lacks = ("loo", "kfold", "residuals", "given")
+    lacks = ("loo", "kfold", "residuals", "given", "pairs")
     return Moved(**{**vars(case), "lacks": lacks})
 
 

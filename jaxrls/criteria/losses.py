@@ -58,7 +58,7 @@ def zero_one_loss(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> 
 def misordered(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> Float[Array, "n t"]:
     """1 where a pair is predicted in the wrong order, ½ where its two predictions are equal, else 0: of differences eᵢ − eⱼ and yᵢ − yⱼ.
 
-    The predicted difference is label − residual; one that rounding alone may have made, below 64 eps of these two, counts as a tie.
+    The predicted difference is label − residual; one that rounding may have made, below eps^¾ of these two, counts as a tie.
 
     **Shapes**: both (n, t). **Cost** O(n t). **Raises** nothing. **Source**: Harrell, Lee and Mark 1996, §5.5; of two classes Hanley and McNeil 1982.
 
@@ -67,7 +67,7 @@ def misordered(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> Flo
     [[0.0], [0.5], [1.0]]
     """
     predicted = label - residual
-    tie = jnp.abs(predicted) <= 64 * float(jnp.finfo(predicted.dtype).eps) * (jnp.abs(label) + jnp.abs(residual))
+    tie = jnp.abs(predicted) <= float(jnp.finfo(predicted.dtype).eps) ** 0.75 * (jnp.abs(label) + jnp.abs(residual))
     wrong = ((predicted > 0) != (label > 0)).astype(predicted.dtype)
     return jnp.where(tie, 0.5, wrong).astype(predicted.dtype)
 

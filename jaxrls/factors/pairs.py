@@ -162,12 +162,12 @@ def sum_pairs(fn: Callable, system: PairSystem, pairs: Pairs | None, sides: Side
 
 
 def _rectangle(fn, system, first, second, sides, below: bool):
-    """Some rows with others, in blocks of the first ones; `below` the diagonal only."""
+    """Some rows with others, none with itself, in blocks of the first ones; `below` the diagonal only."""
     count = second.stop if below else second.shape[0]
     numbers = np.arange(count) if below else second
 
     def block(i):
-        mask = i[:, None] > numbers[None, :] if below else None
+        mask = (jnp.greater if below else jnp.not_equal)(i[:, None], numbers[None, :])
         return _summed(fn, system, i, second, False, mask, sides)
 
     width = count * sides.labels.dtype.itemsize

@@ -17,6 +17,7 @@ from jaxrls.criteria.criterion import Given
 from jaxrls.factors.contract import Solution
 
 LOSS = {"squared": rls.squared_error, "absolute": rls.absolute_error, "zero_one": rls.zero_one_loss}
+QUERIES = rls.QueriesOut.of(PLANS["uneven"])
 HELD_WEIGHTS = np.linspace(0.5, 1.5, NEW)
 PARTS = ("residual_norm", "data_fit", "logdet", "residual_dof", "dof", "residuals")
 
@@ -36,7 +37,7 @@ def criteria(plans, held, loss=every_loss) -> dict[str, rls.Criterion]:
     found = {"loo": rls.LeaveOneOut(loss), "holdout": rls.HoldOut.of(*held, array(HELD_WEIGHTS), loss=loss)}
     found |= {f"kfold {name}": rls.GroupsOut(plan, loss) for name, plan in plans.items()}
     found |= {"gcv": rls.GCV(), "evidence": rls.Evidence(), "given": Given(own_loo), "pairs": rls.PairsOut(loss=rls.squared_error)}
-    return found | {"queries": rls.QueriesOut.of(plans["uneven"])}
+    return found | {"queries": QUERIES}
 
 
 def once(solution):

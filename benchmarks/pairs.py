@@ -2,9 +2,10 @@
 
     python benchmarks/pairs.py [--sizes 4000] [--lams 100] [--rounds 3] [--float32]
 
-From one spectrum: every pair of rows by its order (n(n − 1)/2 of them, 8 million at n = 4000), the same where `jax.jit` knows no labels of two classes, positive
-rows with negative ones where it does, and the squared loss. Every contestant in turn, round after round; each ratio is the median over rounds of
-its time over that of the products in the same round, whole or in blocks, whichever is faster. Beside it the largest difference from 2×2 systems solved one by one, for some pairs at some λ.
+From one spectrum: every pair of rows by its order (n(n − 1)/2 of them, 8 million at n = 4000), the same where `jax.jit` knows no labels of two
+classes, positive rows with negative ones where it does, and the squared loss. Every contestant in turn, round after round; each ratio is the median over
+rounds of its time over that of the products in the same round, whole or in blocks, whichever is faster. Beside it the largest difference from 2×2
+systems solved one by one, for some pairs at some λ.
 """
 
 import argparse

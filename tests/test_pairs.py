@@ -17,7 +17,7 @@ from jaxrls.factors import pairs as in_pairs
 
 pytestmark = pytest.mark.float64
 CASE, WEIGHT = FACTORS["gram"], WEIGHTS["zeros"]
-CLASSES = np.where(Y > np.median(Y, axis=0), 1.0, -1.0)
+CLASSES = np.where(np.median(Y, axis=0) < Y, 1.0, -1.0)
 
 
 def held_out(Phi, y, lam, weights, pair):

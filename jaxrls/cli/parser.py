@@ -95,7 +95,9 @@ def add_fit(commands) -> None:
     parser.add_argument("--groups", metavar="COL", help=groups)
     parser.add_argument("--weights", metavar="COL", help="column of sample weights")
     parser.add_argument("--classify", action="store_true", help="the target holds labels (implied where its first value is no number)")
-    parser.add_argument("--rank", action="store_true", help="fit the order of the target, not its values, within --groups where they are named")
+    parser.add_argument(
+        "--rank", action="store_true", help="fit the order of the target, not its values, within --groups where they are named"
+    )
     parser.add_argument("--no-standardize", dest="standardize", action="store_false", help="leave inputs in their units")
     parser.add_argument("--no-intercept", dest="intercept", action="store_false", help="fit no unpenalised constant")
     kernel = parser.add_argument_group("kernel")

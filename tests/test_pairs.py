@@ -92,7 +92,9 @@ def test_pairs_by_name(factor):
     assert_close(problem.errors(factor.solve(array(Y[:, 0])), array(LAMS)), by_refits(Y[:, 0], LAMS, pairs=within), 1e-12)
 
 
-@pytest.mark.parametrize("name", ["landmarks", "cholesky gram", "cholesky landmarks", "tridiagonal"])
+@pytest.mark.parametrize(
+    "name", ["landmarks", "cholesky gram", *(pytest.param(name, marks=pytest.mark.slow) for name in ("cholesky landmarks", "tridiagonal"))]
+)
 def test_blocks_and_lists_and_targets_of_their_own_agree(name, monkeypatch):
     """Landmarks leave with a row or both; all pairs in panels and blocks, crossed, or as a list; and one λ per target, which the grid leaves to this."""
     case = FACTORS[name]

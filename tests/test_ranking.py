@@ -73,7 +73,7 @@ def test_without_queries_it_is_the_fit_with_an_intercept(weights):
     assert_close(got - v @ got / v.sum(), want - v @ want / v.sum(), 1e-10)
 
 
-@pytest.mark.parametrize("route", ["gram", "cholesky", "tridiagonal", "subset"])
+@pytest.mark.parametrize("route", ["gram", "cholesky", pytest.param("tridiagonal", marks=pytest.mark.slow), "subset"])
 def test_within_queries(route):
     """Scores, whole queries left out, and pairs left out of their query, of two rows too, by every kind of route; on landmarks, which leave with them."""
     landmarks = MARKS if route == "subset" else None

@@ -40,6 +40,7 @@ V = wide(np.random.default_rng(3).uniform(0.5, 2.0, N))
 WEIGHTS = {"none": None, "weights": V, "zeros": wide(np.where(np.isin(np.arange(N), UNSEEN), 0.0, V))}
 COMBINATIONS = tuple((weights, intercept) for weights in WEIGHTS for intercept in (True, False))
 FEW = ("none", False), ("zeros", True)  # for what differs in its rows, or its dictionary, and not in its algebra
+ROWS: dict = {"combinations": FEW, "lacks": ("pairs",)}  # for what differs in its rows alone: pairs take U, whatever it is made of
 
 
 def gaussian(X, Z):
@@ -90,7 +91,7 @@ class Case:
     maker: Callable | None = None
     traceable: bool = True
     combinations: tuple = COMBINATIONS
-    lacks: tuple = ()  # quantities that a route without an inverse refuses, by their first word
+    lacks: tuple = ()  # quantities that a route without an inverse refuses, or that are not asked for, by their first word
 
     def offers(self, quantity):
         """Whether that can be asked for."""
@@ -209,7 +210,7 @@ FACTORS = {
     "outer": of_linear(Spectrum, 20, {"route": "covariance"}),
     "precomputed": precomputed(),
     "landmarks": of_landmarks(Spectrum, {}),
-    "landmarks not kept": of_landmarks(Spectrum, {}, maker=subset(keep=False), combinations=FEW),
+    "landmarks not kept": of_landmarks(Spectrum, {}, maker=subset(keep=False), **ROWS),
     "landmarks that stay": of_landmarks(Spectrum, {}, leaves=False, maker=subset(drop=False), combinations=FEW),
     "points": of_landmarks(Spectrum, {}, POINTS),
     "moments": moved(of_linear(Spectrum, 4, {})),
@@ -222,12 +223,12 @@ FACTORS = {
     "tridiagonal of few features": of_linear(TridiagonalGram, 4, TRIDIAGONAL, combinations=FEW),
     "refined": of_gaussian(RefinedGram, {"route": "refined"}, combinations=FEW),
     "iterative": of_iterative(),
-    "sparse": of_linear(Spectrum, 4, {}, sparse, **HALF, combinations=FEW),
-    "host": of_linear(Spectrum, 4, {}, HostRows, traceable=False, combinations=FEW),
-    "host points": of_landmarks(Spectrum, {}, POINTS, HostRows, traceable=False, combinations=FEW),
-    "host cholesky": of_linear(CholeskyFeatures, 4, CHOLESKY, HostRows, traceable=False, combinations=FEW),
-    "on devices": of_landmarks(Spectrum, {}, None, sharded, combinations=FEW),
-    "on devices, linear": of_linear(Spectrum, 4, {}, sharded, combinations=FEW),
-    "on devices, cholesky": of_landmarks(CholeskyFeatures, CHOLESKY, None, sharded, combinations=FEW),
-    "streamed": of_landmarks(Spectrum, {}, None, streamed, traceable=False, combinations=FEW),
+    "sparse": of_linear(Spectrum, 4, {}, sparse, **HALF, **ROWS),
+    "host": of_linear(Spectrum, 4, {}, HostRows, traceable=False, **ROWS),
+    "host points": of_landmarks(Spectrum, {}, POINTS, HostRows, traceable=False, **ROWS),
+    "host cholesky": of_linear(CholeskyFeatures, 4, CHOLESKY, HostRows, traceable=False, **ROWS),
+    "on devices": of_landmarks(Spectrum, {}, None, sharded, **ROWS),
+    "on devices, linear": of_linear(Spectrum, 4, {}, sharded, **ROWS),
+    "on devices, cholesky": of_landmarks(CholeskyFeatures, CHOLESKY, None, sharded, **ROWS),
+    "streamed": of_landmarks(Spectrum, {}, None, streamed, traceable=False, **ROWS),
 }

@@ -3,12 +3,16 @@
 from jaxrls.criteria.criterion import Criterion as Criterion
 from jaxrls.criteria.holding_out import HoldOut as HoldOut
 from jaxrls.criteria.holding_out import holdout as holdout
+from jaxrls.criteria.in_pairs import PairsOut as PairsOut
+from jaxrls.criteria.in_pairs import QueriesOut as QueriesOut
+from jaxrls.criteria.in_pairs import pairwise_ranking_error as pairwise_ranking_error
 from jaxrls.criteria.left_out import GroupsOut as GroupsOut
 from jaxrls.criteria.left_out import LeaveOneOut as LeaveOneOut
 from jaxrls.criteria.left_out import kfold as kfold
 from jaxrls.criteria.left_out import loo as loo
 from jaxrls.criteria.losses import absolute_error as absolute_error
 from jaxrls.criteria.losses import misclassification as misclassification
+from jaxrls.criteria.losses import misordered as misordered
 from jaxrls.criteria.losses import squared_error as squared_error
 from jaxrls.criteria.losses import zero_one_loss as zero_one_loss
 from jaxrls.criteria.path import Path as Path

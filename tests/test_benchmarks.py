@@ -68,6 +68,14 @@ def test_the_tridiagonal_route_is_measured_beside_an_eigendecomposition():
     assert all(float(row[-1].strip(" |")) < 1e-9 for row in rows[2:])
 
 
+@pytest.mark.slow
+def test_pairs_are_measured_beside_the_products_that_make_them():
+    command = [sys.executable, str(ROOT / "benchmarks" / "pairs.py"), "--sizes", "60", "--lams", "3", "--rounds", "1"]
+    out = subprocess.run(command, env=ENVIRONMENT, check=True, capture_output=True, text=True, timeout=300).stdout
+    assert [float(line.split(" | ")[3]) > 0 for line in out.splitlines()[2:8]] == [True] * 6
+    assert float(out.split("differ by ")[1]) < 1e-9
+
+
 def test_what_fails_is_a_result_and_the_others_go_on():
     timing, run, reports, peers, works = map(importlib.import_module, ("timing", "run", "report", "peers", "works"))
     timings, results, failures = timing.interleaved({"good": lambda: 3, "bad": lambda: [][0]}, rounds=2)

@@ -504,3 +504,38 @@ def test_predictions_are_printed_and_the_reader_may_leave(folder):
     if os.name != "nt":
         subprocess.run(command, shell=True, env=ENVIRONMENT, check=True, timeout=300)
         assert "Traceback" not in Path("err").read_text()
+
+
+def test_ranks_within_groups_are_those_of_fit(folder, capsys):
+    """The report has the share of pairs in order, and a scored file no error in units of the target."""
+    out = run(capsys, "fit", "more.csv", "--target", "y", "--rank", "--groups", "g", "--num-lams", "5", "--out", "m.npz")
+    fit = rls.load("m.npz")
+    assert fit.criterion == "query_ranking_error"
+    assert value(out, "order") == float(f"{100 * (1 - float(fit.error)):.4g}")
+    assert "wrong order" in out and "LOO error" not in out
+    assert "RMSE" not in run(capsys, "predict", "m.npz", "more.csv", "--out", "p.csv")
+    X, y, g = (np.loadtxt("more.csv", delimiter=",", skiprows=1)[:, part] for part in ([0, 1, 4], 2, 3))
+    X = standardise(X, *standardisation(X, None))
+    again = rls.fit(fit.model.kernel, X, y, num=5, rank=True, groups=g)
+    np.testing.assert_allclose(np.array(predictions(), float), again.predict(X), rtol=1e-9, atol=1e-9)
+
+
+def test_auc_of_two_classes(folder, capsys):
+    """λ by pairs left out, within groups where they are named, and the labels as ever."""
+    (folder / "two.csv").write_text((folder / "labels.csv").read_text().replace("mid", "low"))
+    out = run(capsys, "fit", "two.csv", "--criterion", "auc", "--num-lams", "5")
+    assert value(out, "order") > 90
+    assert "% of labels wrong" in out
+
+
+def test_what_the_order_of_rows_does_not_go_with(folder, capsys):
+    for words, *more in (
+        ("--tune does not go with --rank", "--rank", "--tune"),
+        ("--tune does not go with --criterion auc", "--criterion", "auc", "--tune"),
+        ("--rank is for tables that are read whole", "--rank", "--stream"),
+        ("--no-intercept does not go with --rank", "--rank", "--no-intercept"),
+        ("leaves out whole groups", "--rank", "--criterion", "kfold"),
+    ):
+        assert words in fails(capsys, "fit", "train.csv", *more)
+    assert "takes numbers or two classes to order, and kind has 3" in fails(capsys, "fit", "labels.csv", "--criterion", "auc")
+    assert "--rank takes numbers to order, and kind has labels" in fails(capsys, "fit", "labels.csv", "--rank")

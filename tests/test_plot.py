@@ -89,3 +89,15 @@ def test_command_line(data, tmp_path, capsys):
     np.savetxt(table, np.c_[data], delimiter=",")
     assert main(["fit", str(table), "--plot", str(picture)]) == 0
     assert picture.read_bytes().startswith(b"\x89PNG") and "drawn" in capsys.readouterr().out
+
+
+def test_order_is_drawn_as_auc(data):
+    """The share of pairs in the right order, larger better, on a linear axis."""
+    X, y = data
+    fit = rls.fit(rls.Gaussian(0.3), X, y, rank=True, num=4)
+    ax = fit.plot()
+    curve, mark = ax.lines
+    np.testing.assert_allclose(curve.get_ydata(), 1 - np.asarray(fit.errors), rtol=1e-6)
+    assert (float(mark.get_xdata()[0]), float(mark.get_ydata()[0])) == pytest.approx((float(fit.lam), 1 - float(fit.error)))
+    assert (ax.get_xlabel(), ax.get_ylabel(), ax.get_yscale()) == ("λ", "AUC (concordance), pairs left out", "linear")
+    assert "AUC" in texts(ax)

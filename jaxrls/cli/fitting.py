@@ -21,7 +21,7 @@ RADIAL: dict[str, Callable] = {
     "rational-quadratic": rls.RationalQuadratic,
 }
 KERNELS = (*RADIAL, "polynomial", "linear")
-CRITERIA = {"loo": rls.loo, "gcv": rls.gcv, "kfold": rls.kfold, "evidence": rls.log_marginal_likelihood}
+CRITERIA = {"loo": rls.loo, "gcv": rls.gcv, "kfold": rls.kfold, "evidence": rls.log_marginal_likelihood, "auc": rls.pairwise_ranking_error}
 LANDMARKS_TO_TUNE = 500
 PICTURES = (".png", ".pdf", ".svg")
 
@@ -33,7 +33,7 @@ def run_fit(args) -> None:
     n, Y, weights = data.X.shape[0], data.Y, data.weights
     drawn, sample = data.sample()
     kernel, words = make_kernel(args.kernel, args.width, args.degree, sample, args.standardize)
-    criterion, groups = make_criterion(args, data.groups, n)
+    criterion, groups = make_criterion(args, data, n)
     loss = rls.zero_one_loss if data.classes is not None and criterion in (rls.loo, rls.kfold) else rls.squared_error
     if args.landmarks != "auto" and args.landmarks is not None and args.landmarks > len(sample):
         raise ValueError(
@@ -61,13 +61,15 @@ def run_fit(args) -> None:
         weights=weights,
         intercept=args.intercept,
         progress=at_terminal(),
+        rank=args.rank,
     )
     seconds = time.perf_counter() - start
-    report(fit, Y, data.classes, weights)
+    report(fit, Y, data.classes, weights, scores=args.rank)
     say("time", f"{seconds:.1f} s, compilation included")
     if args.out:
         classes = None if data.classes is None else data.classes.tolist()
-        extra = {"layout": data.layout, "means": data.means.tolist(), "scales": data.scales.tolist(), "classes": classes}
+        layout = data.layout | {"target": None} if args.rank else data.layout  # which scores are not in the units of
+        extra = {"layout": layout, "means": data.means.tolist(), "scales": data.scales.tolist(), "classes": classes}
         rls.save(args.out, fit, extra=extra)
         say("saved", args.out)
     if args.plot:
@@ -132,8 +134,13 @@ def tune_kernel(kernel, X, Y, criterion, options, n: int) -> rls.Kernel:
     return tuned.kernel
 
 
-def make_criterion(args, groups, n: int):
+def make_criterion(args, data, n: int):
     """The criterion, and the group labels it needs: those of a column, or folds drawn by chance from a fixed seed."""
+    groups = data.groups
+    if args.criterion == "auc" and data.classes is not None and len(data.classes) > 2:
+        raise ValueError(f"--criterion auc takes numbers or two classes to order, and {data.layout['target']} has {len(data.classes)}")
+    if args.rank and data.classes is not None:
+        raise ValueError(f"--rank takes numbers to order, and {data.layout['target']} has labels: number them in their order")
     name = args.criterion or ("loo" if groups is None else "kfold")
     if name == "kfold" and groups is None:
         groups = np.random.default_rng(0).permutation(n) % min(args.folds, n)

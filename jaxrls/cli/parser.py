@@ -91,9 +91,13 @@ def add_fit(commands) -> None:
         "data", metavar="DATA", nargs="+", help="file, files, pattern or folder; every column but the special ones below is an input"
     )
     parser.add_argument("--target", metavar="T", help="column to predict: its name, or its number from 0 (-1 is the last, the default)")
-    parser.add_argument("--groups", metavar="COL", help="column of labels: rows of one label are left out together (--criterion kfold)")
+    groups = "column of labels: rows of one label are left out together (--criterion kfold), or ordered among themselves (auc, --rank)"
+    parser.add_argument("--groups", metavar="COL", help=groups)
     parser.add_argument("--weights", metavar="COL", help="column of sample weights")
     parser.add_argument("--classify", action="store_true", help="the target holds labels (implied where its first value is no number)")
+    parser.add_argument(
+        "--rank", action="store_true", help="fit the order of the target, not its values, within --groups where they are named"
+    )
     parser.add_argument("--no-standardize", dest="standardize", action="store_false", help="leave inputs in their units")
     parser.add_argument("--no-intercept", dest="intercept", action="store_false", help="fit no unpenalised constant")
     kernel = parser.add_argument_group("kernel")
@@ -102,7 +106,7 @@ def add_fit(commands) -> None:
     kernel.add_argument("--degree", type=at_least(1), help="degree of the polynomial kernel, 2 by default")
     kernel.add_argument("--tune", action="store_true", help="tune the kernel's parameters by the gradient of the criterion")
     choice = parser.add_argument_group("choice of lambda")
-    choice.add_argument("--criterion", choices=CRITERIA, help="what to minimise; loo (leave-one-out) by default")
+    choice.add_argument("--criterion", choices=CRITERIA, help="what to minimise; loo (leave-one-out) by default, auc with --rank")
     choice.add_argument("--folds", type=at_least(2), default=10, help="number of folds for kfold without --groups, 10 by default")
     grid = choice.add_mutually_exclusive_group()
     grid.add_argument(
@@ -138,8 +142,9 @@ def check_fit(parser: Parser, args) -> None:
         parser.error(f"--width does not go with --kernel {args.kernel}")
     if args.degree is not None and args.kernel != "polynomial":
         parser.error(f"--degree does not go with --kernel {args.kernel}")
-    if args.groups is not None and args.criterion not in (None, "kfold"):
+    if args.groups is not None and args.criterion not in (None, "kfold", "auc"):
         parser.error(f"--groups does not go with --criterion {args.criterion}")
+    check_order(parser, args)
     if not is_stream(args):
         if args.checkpoint is not None:
             parser.error("--checkpoint is for rows that stream: name several files, a pattern or a folder, or say --stream")
@@ -152,6 +157,21 @@ def check_fit(parser: Parser, args) -> None:
         parser.error(
             f"--kernel {args.kernel} on rows that stream takes a number of landmarks, as in --landmarks 1000; --kernel linear takes none"
         )
+
+
+def check_order(parser: Parser, args) -> None:
+    """Options that do not go with the order of rows."""
+    if not (args.rank or args.criterion == "auc"):
+        return
+    what = "--rank" if args.rank else "--criterion auc"
+    if args.tune:
+        parser.error(f"--tune does not go with {what}, which has no gradient: tune without it, and give --width")
+    if is_stream(args):
+        parser.error(f"{what} is for tables that are read whole: name one CSV or NPZ file")
+    if args.rank and not args.intercept:
+        parser.error("--no-intercept does not go with --rank, in which a constant has no part")
+    if args.rank and args.criterion == "kfold" and args.groups is None:
+        parser.error("--criterion kfold with --rank leaves out whole groups: name their column with --groups")
 
 
 def add_predict(commands) -> None:

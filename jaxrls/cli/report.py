@@ -9,6 +9,8 @@ import jaxrls as rls
 from jaxrls.cli.columns import rms, standardisation
 
 TITLES = {"loo": "LOO error", "gcv": "GCV error", "kfold": "fold error", "log_marginal_likelihood": "-log evidence"}
+ORDER = {"pairwise_ranking_error": "pairs left out", "query_ranking_error": "pairs of groups left out"}
+TITLES |= dict.fromkeys(ORDER, "wrong order")
 TABLE_ROWS = 12
 
 
@@ -22,13 +24,17 @@ def say(what: str, text) -> None:
     print(f"{what:<10}{text}")
 
 
-def report(fit, Y, classes, weights) -> None:
-    """The error over λ, and all that belongs to the chosen one."""
+def report(fit, Y, classes, weights, scores: bool = False) -> None:
+    """The error over λ, and all that belongs to the chosen one; of `scores` no error in units of the target."""
     print()
-    print_table(fit, in_units=classes is None and fit.criterion != "log_marginal_likelihood")
+    print_table(fit, in_units=classes is None and fit.criterion not in ("log_marginal_likelihood", *ORDER))
     say("lambda", f"{float(fit.lam):.4g}")
     residuals = np.asarray(fit.loo_residuals)
-    if classes is None:
+    if fit.criterion in ORDER:
+        say("order", f"{100 * (1 - float(fit.error)):.4g} % of {ORDER[fit.criterion]} are in the right order")
+    if scores:
+        pass
+    elif classes is None:
         error, scale = rms(residuals, weights), standardisation(Y[:, None], weights)[1][0] if np.ptp(Y) else 0.0
         say("LOO error", f"{error * error:.4g}, RMSE {error:.4g} in units of the target, whose standard deviation is {scale:.4g}")
     else:

@@ -55,6 +55,23 @@ def zero_one_loss(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> 
     return jnp.broadcast_to(wrong[:, None], label.shape).astype(label.dtype)
 
 
+def misordered(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> Float[Array, "n t"]:
+    """1 where a pair is predicted in the wrong order, ½ where its two predictions are equal, else 0: of differences eᵢ − eⱼ and yᵢ − yⱼ.
+
+    The predicted difference is label − residual; one that rounding may have made, below eps^¾ of these two, counts as a tie.
+
+    **Shapes**: both (n, t). **Cost** O(n t). **Raises** nothing. **Source**: Harrell, Lee and Mark 1996, §5.5; of two classes Hanley and McNeil 1982.
+
+    >>> import jax.numpy as jnp
+    >>> misordered(jnp.array([[0.5], [2.0], [3.0]]), jnp.array([[2.0], [2.0], [2.0]])).tolist()
+    [[0.0], [0.5], [1.0]]
+    """
+    predicted = label - residual
+    tie = jnp.abs(predicted) <= float(jnp.finfo(predicted.dtype).eps) ** 0.75 * (jnp.abs(label) + jnp.abs(residual))
+    wrong = ((predicted > 0) != (label > 0)).astype(predicted.dtype)
+    return jnp.where(tie, 0.5, wrong).astype(predicted.dtype)
+
+
 def misclassification(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> Float[Array, "n t"]:
     """The name of `zero_one_loss` until version 0.1; it warns.
 
@@ -72,9 +89,9 @@ def misclassification(residual: Float[Array, "n t"], label: Float[Array, "n t"])
 
 def degree(loss: Callable) -> int | None:
     """The power of the labels' unit that a loss is in, None where that is not known."""
-    return {squared_error: 2, absolute_error: 1, zero_one_loss: 0}.get(loss)
+    return {squared_error: 2, absolute_error: 1, zero_one_loss: 0, misordered: 0}.get(loss)
 
 
 def is_smooth(loss: Callable) -> bool:
     """Whether a loss has a derivative that is not 0 everywhere."""
-    return loss not in (zero_one_loss, misclassification)
+    return loss not in (zero_one_loss, misclassification, misordered)

@@ -1,6 +1,7 @@
 """Which criterion, on which data: from what a caller names to a `Criterion`."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 
 from jaxrls.criteria.criterion import Criterion, Given
 from jaxrls.criteria.holding_out import HoldOut, holdout
+from jaxrls.criteria.in_pairs import PairsOut, QueriesOut, check_order, pairwise_ranking_error, within
 from jaxrls.criteria.left_out import GroupsOut, LeaveOneOut, as_folds, kfold, loo
 from jaxrls.criteria.losses import squared_error
 from jaxrls.criteria.whole import GCV, Evidence, gcv, log_marginal_likelihood
@@ -15,9 +17,9 @@ from jaxrls.factors.groups import Folds
 from jaxrls.kernels.inner import Linear
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import as_rows
-from jaxrls.support.checks import as_floats, check_finite
+from jaxrls.support.checks import as_floats, check_finite, is_concrete
 
-OWN = (loo, kfold, holdout, gcv, log_marginal_likelihood)
+OWN = (loo, kfold, holdout, gcv, log_marginal_likelihood, pairwise_ranking_error)
 
 
 def as_criterion(criterion, loss: Callable, groups, validation, rows: Rows, Y) -> Criterion:
@@ -37,6 +39,8 @@ def as_criterion(criterion, loss: Callable, groups, validation, rows: Rows, Y) -
     known = _unwrapped(criterion)
     if groups is not None and criterion in (loo, kfold):
         return GroupsOut(as_folds(_padded(groups, rows), rows.shape[0]), loss)
+    if groups is not None and criterion is pairwise_ranking_error:
+        return PairsOut.of(Y, within(as_folds(_padded(groups, rows), rows.shape[0])))
     if validation is not None and criterion in (loo, holdout):
         return _held_out(validation, loss, rows, Y)
     name = getattr(criterion, "__name__", type(criterion).__name__)
@@ -49,6 +53,7 @@ def as_criterion(criterion, loss: Callable, groups, validation, rows: Rows, Y) -
     makers: dict[Any, Callable] = {
         gcv: GCV,
         log_marginal_likelihood: Evidence,
+        pairwise_ranking_error: partial(PairsOut.of, Y),
         **dict.fromkeys((loo, kfold, holdout), partial(LeaveOneOut, loss)),
     }
     own = makers.get(known)
@@ -57,6 +62,32 @@ def as_criterion(criterion, loss: Callable, groups, validation, rows: Rows, Y) -
     if own is None:
         return Given(criterion)
     return own() if criterion is known else Given(criterion, own())
+
+
+def as_ranking(criterion, loss: Callable, groups, validation, rows: Rows, Y) -> tuple[Criterion, Folds | None]:
+    """The criterion of a fit of order, and its queries, where there are any: pairs left out of all rows, or whole queries, unless another is named."""
+    if loss is not squared_error:
+        raise ValueError("loss= does not go with rank=True, whose pairs are right or wrong: give PairsOut(loss=...) as criterion")
+    if groups is None:
+        return as_criterion(pairwise_ranking_error if criterion is loo else criterion, loss, None, validation, rows, Y), None
+    queries = as_folds(_padded(groups, rows), rows.shape[0])
+    if validation is not None:
+        raise ValueError(
+            "validation does not go with rank=True and groups, whose scores have a constant of their own in each: leave it out"
+        )
+    if criterion in (loo, kfold):
+        measured = QueriesOut.of(queries)
+        if is_concrete(Y):
+            check_order(Y, measured.pairs)
+        return measured, queries
+    if criterion is pairwise_ranking_error:
+        return replace(PairsOut.of(Y, within(queries)), queries=queries), queries
+    if isinstance(criterion, QueriesOut) or isinstance(criterion, PairsOut) and criterion.queries is not None:
+        return criterion, queries
+    raise ValueError(
+        f"criterion {getattr(criterion, '__name__', type(criterion).__name__)} does not go with rank=True and groups: take kfold, which leaves whole "
+        "groups out, or pairwise_ranking_error, which leaves out pairs within them"
+    )
 
 
 def _padded(groups, rows: Rows):

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from jaxrls.factors.contract import Coefficients, Factor, Report, Solution, as_columns
 from jaxrls.factors.expansion import Expansion
+from jaxrls.factors.pairs import Entries, PairSystem
 from jaxrls.factors.spread import matrix_spread
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.linalg.decompositions import rounding
@@ -200,6 +201,18 @@ class GramSolution(Solution):
                 return at_one(lam[0], slice(None))
             columns = jax.lax.map(lambda j: at_one(lam[j], j[None])[..., 0], jnp.arange(lam.shape[0]))
             return jnp.moveaxis(columns, 0, -1)
+
+        return at
+
+    def pair_system(self):
+        """From the projected inverse and c̃, both times λ."""
+        weights = self.factor.weights
+        unscale = None if weights.values is None else weights.unscale(jnp.ones(self.factor.n, self.factor.dtype))
+
+        def at(lam, columns):
+            solved = self._solve(lam, self.labels.scaled[:, columns])
+            P, share = self._projected_inverse(lam), lam / solved.unit[0]
+            return PairSystem(Entries(share * P), share * solved.diagonal[:, 0], share * solved.dual.T, unscale)
 
         return at
 

@@ -349,3 +349,16 @@ class FeatureSolution(Solution):
             return group
 
         return partial(each_group, at, groups.inside, mask, psi.shape[1])
+
+    def pair_system(self):
+        """From rows as they are seen at λ."""
+        f, psi = self.factor, self.factor.rows.map(self.factor.map.raw, **self._hints)
+        h, constant = (f.weights.direction if f.intercept else None), f.constant(f.weights.array)
+
+        def at(lam, columns):
+            seen = self.seen(lam, columns)
+            leaving = None if f.indices is None else self._leaving(seen)
+            U = f.weights.scale(seen(psi))
+            return seen.hat.pair_system(U, self.labels.scaled[:, columns], f.weights, constant, h, leaving)
+
+        return at

@@ -184,7 +184,8 @@ def solve(
     if route is None:
         route = choose_route(kernel, *rows.shape, rows.dtype) if rows.in_memory or explicit is None else "covariance"
     if route in OF_KERNEL_MATRIX:
-        return _factor_kernel_matrix(kernel, rows, weights, intercept, route, block_size).solve_labels(labels)
+        made = kernel_matrix(kernel, rows, intercept, block_size)
+        return factor_kernel_matrix(made, weights, intercept, route, kernel.is_semidefinite()).solve_labels(labels)
     if explicit is None:
         raise ValueError(f"route={route!r} needs explicit features, which {type(kernel).__name__} does not have: use route='gram'")
     features = rows.features(kernel)
@@ -193,18 +194,19 @@ def solve(
     return factor_features(features.dense(), weights=weights, intercept=intercept).solve_labels(labels)
 
 
-def _factor_kernel_matrix(kernel, rows, weights, intercept, route, block_size) -> Factor:
-    K, expansion, lift = _kernel_matrix(kernel, rows, intercept, block_size)
+def factor_kernel_matrix(made, weights: Weights, intercept: bool, route: str, semidefinite: bool) -> Factor:
+    """The factor of what `kernel_matrix` made, by one of the routes OF_KERNEL_MATRIX."""
+    K, expansion, lift = made
     if route == "cholesky":
         return CholeskyGram(K, weights, expansion, intercept, lift)
     if route == "refined":
         return RefinedGram(K, weights, expansion, intercept, lift)
     if route == "tridiagonal":
         return reduce_symmetric(K, weights, intercept, expansion, lift)
-    return factor_symmetric(K, weights, intercept, expansion, "gram", semidefinite=kernel.is_semidefinite(), lift=lift)
+    return factor_symmetric(K, weights, intercept, expansion, "gram", semidefinite=semidefinite, lift=lift)
 
 
-def _kernel_matrix(kernel, rows, intercept, block_size) -> tuple[Array, Expansion, Array | None]:
+def kernel_matrix(kernel, rows, intercept, block_size) -> tuple[Array, Expansion, Array | None]:
     """K, what its coefficients multiply, and what to add to every row of K for that. A matrix is linear in the rows k(new, training).
 
     With an intercept only distances between features count: of features far from 0, K about their mean keeps what K would round off.

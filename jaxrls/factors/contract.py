@@ -6,6 +6,7 @@ a `Factor`, its `Solution`, and an entry where `factorize` chooses.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -14,7 +15,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.factors.expansion import Expansion
-from jaxrls.factors.groups import Folds, check_rest, has_rest
+from jaxrls.factors.groups import Folds, check_pairs_rest, check_rest, has_rest
+from jaxrls.factors.pairs import Pairs, Sides, sum_pairs
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.linalg.products import matmul
 from jaxrls.rows.blocks import map_blocks, split
@@ -221,6 +223,37 @@ class Solution(ABC):
     @abstractmethod
     def group_residuals(self, groups: Folds) -> Callable:
         """A function of one λ, or one per target, (k,), that gives the held-out residuals (groups, rows, t) of every group."""
+
+    def pair_system(self) -> Callable:
+        """A function of one λ, (), and columns, that gives the `PairSystem` of these targets."""
+        raise ValueError(
+            f"a factor by route {self.factor.route!r} leaves no pairs out: make it by another, such as factorize(kernel, X, route='gram')"
+        )
+
+    def pairs_left_out(self, fn: Callable, lams, pairs: Pairs | None = None, own: tuple = (), levels=None) -> Any:
+        """Σ over pairs of rows of `fn(one, other)`, both `Held`, for every λ, the two of each pair left out together; of all pairs where none are named.
+
+        What `fn` gives must broadcast to the pairs, (t, a, b) or (t, p), and be 0 where a weight is; results have leading axes (L, t). `own` are further
+        arrays (n,), which `Held` has for each side. With `levels` (n,), √v/‖√v‖ in its group for every row, a constant fits in each of these groups, with no
+        penalty, where the factor has none: for pairs within groups. At one λ a block of rows of pairs is there, and what the factor keeps.
+        """
+        lams, system, f = self._columns(lams), self.pair_system(), self.factor
+        if f.intercept:
+            check_pairs_rest(f.weights)
+
+        def at_one(lam, columns):
+            sides = Sides(self.labels.Y[:, columns].T, f.weights.values, own)
+            return sum_pairs(fn, replace(system(lam, columns), levels=levels), pairs, sides)
+
+        def at(lam):
+            if lam.shape[0] == 1:
+                return at_one(lam[0], slice(None))
+            return jax.lax.map(lambda j: jax.tree.map(lambda a: a[0], at_one(lam[j], j[None])), jnp.arange(lam.shape[0]))
+
+        total = jax.lax.map(at, lams)
+        if not f.intercept:
+            return total
+        return jax.tree.map(lambda a: jnp.where(f.weights.count > 2, a, jnp.nan), total)
 
     def left_out(self, fn: Callable, lams, groups: Folds | None = None) -> Any:
         """Σ over rows of `fn(residuals (b, t), labels (b, t), weights (b,))` for every λ, each row, or each group, left out in turn.

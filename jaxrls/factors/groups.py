@@ -32,6 +32,13 @@ class Folds:
         """How many rows the smallest group leaves."""
         return self.rows - self.smallest
 
+    @property
+    def numbers(self) -> Int[Array, " n"]:
+        """The number of each row's group."""
+        rows = jnp.where(self.inside_mask > 0, self.inside, self.rows)
+        groups = jnp.broadcast_to(jnp.arange(len(rows), dtype=rows.dtype)[:, None], rows.shape)
+        return jnp.zeros(self.rows, rows.dtype).at[rows].set(groups, mode="drop")
+
     def others(self, inside, mask):
         """The rows outside of one group, and their mask: padded by rows of its own."""
         member = jnp.zeros(self.rows, mask.dtype).at[inside].max(mask)
@@ -106,4 +113,15 @@ def check_rest(weights: Weights, groups: Folds | None) -> None:
         raise ValueError(
             f"{what} holds all of the weight: with it left out no row of positive weight remains to fit an intercept to; give other rows "
             "weight, or take intercept=False"
+        )
+
+
+def check_pairs_rest(weights: Weights) -> None:
+    """Raise where a pair of rows holds all of the weight (where values are known)."""
+    if not is_concrete(weights):
+        return
+    used = weights.n if weights.values is None else int(seen(lambda xp, v: xp.count_nonzero(v > 0), weights.values))
+    if used < 3:
+        raise ValueError(
+            f"X has {used} row{'s' * (used != 1)} of positive weight: leaving two out with an intercept takes three, or intercept=False"
         )

@@ -14,12 +14,14 @@ W with itself, with u = Uᵢ/√v and with the labels, in the metric of the pena
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxrls.factors.contract import times
+from jaxrls.factors.pairs import LeavingPairs, PairSystem, Products
 from jaxrls.factors.weights import Weights
 from jaxrls.linalg.products import matmul, safe_sqrt
 from jaxrls.support.pytrees import pytree, static
@@ -108,6 +110,13 @@ class Hat(ABC):
         if self.complete:
             return inside + jnp.diag(1 - mask), residuals
         return jnp.eye(U.shape[0], dtype=U.dtype) - matmul(U, U.T) - h[:, None] * h[None, :] + inside, residuals
+
+    def pair_system(self, U, scaled, weights: Weights, constant, h, leaving: "Leaving | None") -> PairSystem:
+        """What leaving pairs out takes at a single λ; `h` is √v/‖√v‖ and `constant` its square, or None and 0."""
+        of = Products(self.lost_rows(U), U, None) if self.complete else Products(-self.kept_rows(U), U, h)
+        remaining, residuals = self.remaining(U, constant)[:, 0, 0], self.scaled_residuals(U, scaled)[:, 0].T
+        unscale = None if weights.values is None else weights.unscale(jnp.ones(len(U), U.dtype))
+        return PairSystem(of, remaining, residuals, unscale, None if leaving is None else leaving.in_pairs(self, U))
 
 
 @pytree
@@ -214,10 +223,23 @@ class Leaving:
         remaining = 1 - v * jnp.sum(u * u, axis=1)[:, None, None] - constant[:, None, None] + v * hat.lost_of(u * u)
         return (d * residual + rho * alpha) / (d * remaining + v * rho * rho)
 
+    def slots(self, n: int) -> Int[Array, " n"]:
+        """For each of n rows the number of its landmark, m where it is none."""
+        m = self.indices.shape[0]
+        return jnp.full(n, m).at[self.indices].set(jnp.arange(m))
+
+    def in_pairs(self, hat: Hat, U) -> LeavingPairs:
+        """The terms of all pairs at a single λ, for all scaled rows U."""
+        W = self.directions
+        d = matmul(hat.metric_rows(W), W.T)
+        length = jnp.sqrt(jnp.diagonal(d))
+        rho, alpha = matmul(hat.slope_rows(U), W.T) / length, hat.slope_labels(W)[:, 0].T / length
+        none = lambda A, *axes: jnp.pad(A, [(0, int(axis in axes)) for axis in range(A.ndim)])  # noqa: E731
+        return LeavingPairs(self.slots(U.shape[0]), none(rho, 1), none(d / (length[:, None] * length), 0, 1), none(alpha, 1))
+
     def of_rows(self, rows, mask, n: int):
         """For each row the direction of its landmark, 0 where it is none or masked, and whether it has one."""
-        m = self.indices.shape[0]
-        slot = jnp.full(n, m).at[self.indices].set(jnp.arange(m))[rows]
+        m, slot = self.indices.shape[0], self.slots(n)[rows]
         inside = jnp.where(slot < m, mask, 0)
         return self.directions[jnp.minimum(slot, m - 1)] * inside[:, None], inside
 
@@ -297,3 +319,15 @@ def each_group(at, inside, mask, r: int, lams):
     if lams.shape[0] == 1:
         return groups(slice(None), lams[0])
     return jnp.moveaxis(jax.lax.map(lambda j: groups(j[None], lams[j])[..., 0], jnp.arange(lams.shape[0])), 0, -1)
+
+
+def spectral_pairs(solution) -> Callable:
+    """`Solution.pair_system` of a spectrum, from all rows of U."""
+    f, U = solution.factor, solution.factor.left_vectors()
+    h, constant = (f.weights.direction if f.intercept else None), f.constant(f.weights.array)
+
+    def at(lam, columns):
+        scaled = None if solution.base is None else solution.base[:, columns]
+        return solution.hat(lam.reshape(1, 1), columns=columns).pair_system(U, scaled, f.weights, constant, h, f.leaving)
+
+    return at

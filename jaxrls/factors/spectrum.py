@@ -17,7 +17,7 @@ from jaxrls.factors.contract import Coefficients, Factor, HatRows, Report, Solut
 from jaxrls.factors.cost import refitting_is_cheaper
 from jaxrls.factors.expansion import Expansion, Primal
 from jaxrls.factors.groups import Folds
-from jaxrls.factors.hat import Group, Leaving, SpectralHat, each_group
+from jaxrls.factors.hat import Group, Leaving, SpectralHat, each_group, spectral_pairs
 from jaxrls.factors.spread import spectral_spread
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.kernels.inner import Linear
@@ -272,8 +272,7 @@ class SpectralSolution(Solution):
 
         u = f.reach() if weighted and f.rotation is None else None
         e = f.rows.map(block, f.weights.values, self.base, self.labels.Y - self.labels.mean, u, block_size=f.whole)
-        if f.leaving is not None:
-            e = e.at[f.leaving.indices].set(self._landmarks_left_out(lams))
+        e = e if f.leaving is None else e.at[f.leaving.indices].set(self._landmarks_left_out(lams))
         return jnp.moveaxis(e, 1, 0)
 
     def group_residuals(self, groups):
@@ -297,11 +296,12 @@ class SpectralSolution(Solution):
 
         return partial(each_group, at, groups.inside, mask, U.shape[1])
 
+    pair_system = spectral_pairs
+
     def groups_left_out(self, fn, lams, groups):
         """In closed form, or where that is cheaper (few large groups, many λ) by a smaller eigendecomposition for each group."""
-        if refitting_is_cheaper(groups.inside.shape[1], groups.most_outside, self.factor.s.shape[0], lams.shape[0]):
-            return _refit_groups(self, fn, lams, groups)
-        return super().groups_left_out(fn, lams, groups)
+        cheaper = refitting_is_cheaper(groups.inside.shape[1], groups.most_outside, self.factor.s.shape[0], lams.shape[0])
+        return _refit_groups(self, fn, lams, groups) if cheaper else super().groups_left_out(fn, lams, groups)
 
     def hat_rows(self, lam) -> HatRows:
         """The rows of the hat matrix at one λ, in what influence needs of them."""

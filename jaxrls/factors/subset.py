@@ -182,7 +182,7 @@ class Dictionary:
 
     def moments(self, rows: Rows, Y, v, *, traced: bool = True, **options) -> Moments:
         """The moments of B; their trace, where it is asked for, sums what landmarks leave over."""
-        part = lambda x, b: left_over(self.kernel, x, _tailed(b, self.tail))  # noqa: E731
+        part = lambda x, b: left_over(self.kernel, x, tailed(b, self.tail))  # noqa: E731
         return moments(rows, self.lift, Y, v, left_over=part if traced else None, **options)
 
     def spectrum(self, rows: Rows, sums: Moments, weights: Weights, intercept: bool, leaving=None, before=0.0) -> Spectrum:
@@ -192,7 +192,7 @@ class Dictionary:
         """
         lift, tail, sums = self.lift, self.tail, sums.centred(intercept)
         given, middle = np.argsort(lead_order(lift.points.shape[0])), sums.origin
-        s, V, _, below = spectrum_of(_tailed(_tailed(sums.second, tail).T, tail))
+        s, V, _, below = spectrum_of(tailed(tailed(sums.second, tail).T, tail))
         # Directions that rounding hides stay, as if they were at its level: rows of weight 0 may lie far along them, and it matters for no other.
         # A direction's level is that of the entries of BᵀB that it adds up: far above the others' where landmarks nearly depend.
         q = lift.lead.shape[0]
@@ -238,7 +238,7 @@ def lengths(A: Float[Array, "m r"]) -> Float[Array, "m 1"]:
     return largest * jnp.linalg.norm(A / largest, axis=1, keepdims=True)
 
 
-def _tailed(A, tail):
+def tailed(A, tail):
     """A diag(I, L₂⁻ᵀ)."""
     q = A.shape[1] - tail.shape[0]
     return jnp.concatenate([A[:, :q], matmul(A[:, q:], tail)], axis=1)

@@ -60,6 +60,7 @@ def fit(
     refine: bool = False,
     keep_moments: bool = False,
     keep_variance: bool = False,
+    rank: bool = False,
 ) -> Fit:
     """Fit regularized least squares with the best λ of a grid, by exact leave-one-out, for the price of one factorization.
 
@@ -82,6 +83,9 @@ def fit(
     `keep_moments` keeps the sums that a fit on explicit features or landmarks is made of, r² numbers, to `update` it with further rows or `forget` some.
     `keep_variance` keeps what `predict(X, return_std=True)` and `posterior` take at the chosen λ, one for all targets: n² numbers for K of all rows, else r²;
     the routes "tridiagonal", "refined" and "iterative" tell no variances.
+    `rank` fits the order of labels (RankRLS): minimise (1/2V) Σᵢ<ⱼ vᵢvⱼ ((yᵢ − yⱼ) − (fᵢ − fⱼ))² + (λ/2) ‖f‖²_H with V = Σv, by the criterion
+    `pairwise_ranking_error` unless another is named; with `groups`, labels of queries, the same sum within each, V its weight, and whole queries are left
+    out, or with that criterion pairs within them. Predictions are scores, up to a constant for each query.
 
     **Returns** a `Fit`; float64 NumPy input is computed in float64 and comes back as NumPy arrays. **Cost** one
     factorization, O(n³) or O(n r²), and O(n r L t); where `lams` names one value, or up to five for thousands of rows, a Cholesky factor of
@@ -102,7 +106,7 @@ def fit(
     auto = isinstance(landmarks, str) and landmarks == "auto"
     named = {"criterion": criterion, "loss": loss, "groups": groups, "validation": validation}
     options = {"weights": weights, "intercept": intercept, "block_size": block_size, "iteration": iteration, "progress": progress, **named}
-    options |= {"keep_moments": keep_moments, "keep_variance": keep_variance}
+    options |= {"keep_moments": keep_moments, "keep_variance": keep_variance, "rank": rank}
     raw = Problem.of(kernel, X, Y, landmarks=None if auto else landmarks, **options)
     problem, named_lams = raw.check(), lams
     if isinstance(lams, str) and lams != "search":

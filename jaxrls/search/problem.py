@@ -12,13 +12,14 @@ from jaxtyping import Array, Float
 from jaxrls.criteria.criterion import Criterion
 from jaxrls.criteria.left_out import loo
 from jaxrls.criteria.losses import squared_error
-from jaxrls.criteria.resolve import as_criterion
+from jaxrls.criteria.resolve import as_criterion, as_ranking
 from jaxrls.factors.choose import check_kernel, solve
 from jaxrls.factors.contract import Coefficients, Solution
-from jaxrls.factors.groups import check_rest
+from jaxrls.factors.groups import Folds, check_rest
 from jaxrls.factors.iterative import Iteration
 from jaxrls.factors.landmarks import Landmarks, as_landmarks, check_evaluable, without_trace
 from jaxrls.factors.weights import Labels, Weights
+from jaxrls.factors.within import solve_within
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul, power_of_two, safe_sqrt
 from jaxrls.models.model import Model
@@ -54,6 +55,7 @@ class Problem:
     iteration: Iteration | None = None
     keep_moments: bool = static(default=False)
     keep_variance: bool = static(default=False)
+    queries: Folds | None = None  # each with a constant of its own
 
     @classmethod
     def of(
@@ -74,16 +76,23 @@ class Problem:
         progress: bool = False,
         keep_moments: bool = False,
         keep_variance: bool = False,
+        rank: bool = False,
     ) -> "Problem":
         """A problem from what a caller gives, shapes checked; arguments as in `fit`."""
         check_kernel(kernel)
         rows = as_rows(kernel, X)
         Y = rows.column(as_floats("Y", labels_of(rows, Y), rows.dtype))
         check_targets("Y", Y, rows.shape[0])
-        measured = as_criterion(criterion, loss, groups, validation, rows, Y)
+        queries = None
+        if rank:
+            measured, queries = as_ranking(criterion, loss, groups, validation, rows, Y)
+            check_rankable(queries, intercept, iteration, keep_moments or keep_variance)
+        else:
+            measured = as_criterion(criterion, loss, groups, validation, rows, Y)
         weights = Weights.of_rows(weights, rows)
         chosen = resolve_landmarks(kernel, rows, landmarks, weights, progress)
-        return cls(kernel, rows, Y, weights, measured, chosen, intercept, block_size, iteration, keep_moments, keep_variance)
+        intercept = intercept and queries is None
+        return cls(kernel, rows, Y, weights, measured, chosen, intercept, block_size, iteration, keep_moments, keep_variance, queries)
 
     def check(self) -> "Problem":
         """Itself, after every check that needs values, with Python floats in the kernel as arrays: a given and a tuned width share a program."""
@@ -144,8 +153,11 @@ class Problem:
 
     def solution(self, route: str | None = None) -> Solution:
         """The factor with the labels: the one hard step."""
+        if self.queries is not None:
+            options: dict = {"landmarks": self.landmarks, "route": route, "block_size": self.block_size}
+            return solve_within(self.kernel, self.rows, self.Y, self.weights, self.queries, **options)
         labels = Labels.of(self.Y, self.weights, self.intercept)
-        options: dict = {"landmarks": self.landmarks, "route": route, "block_size": self.block_size}
+        options = {"landmarks": self.landmarks, "route": route, "block_size": self.block_size}
         options |= {"iteration": self.iteration, "keep_moments": self.keep_moments}
         return solve(self.kernel, self.rows, labels, self.weights, self.intercept, **options)
 
@@ -198,6 +210,16 @@ def check_refinable(problem: Problem, landmarks, route: str | None, keeps: bool)
         raise ValueError(f"refine=True needs a dense X for K of all rows, and X is {type(problem.rows).__name__}")
     if not is_concrete(problem):
         raise ValueError("refine=True computes in float64 whatever jax.jit was traced in: call fit outside of it")
+
+
+def check_rankable(queries: Folds | None, intercept: bool, iteration, keeps: bool) -> None:
+    """Raise for what fits of order do not go with."""
+    if not intercept:
+        raise ValueError("rank=True fits differences, in which a constant has no part, and intercept is False: leave intercept out")
+    if queries is not None and (iteration is not None or keeps):
+        raise ValueError(
+            "rank=True with groups= keeps neither moments nor variances, and has no iteration: leave keep_moments, keep_variance and iteration out"
+        )
 
 
 def resolve_landmarks(kernel: Kernel, rows: Rows, landmarks, weights: Weights, progress: bool = False) -> Landmarks | None:

@@ -3,6 +3,8 @@
 import numpy as np
 
 TITLES = {"loo": "leave-one-out error", "gcv": "GCV error", "kfold": "error of folds left out", "holdout": "hold-out error"}
+# Shares of pairs in the wrong order, of which the share in the right one is drawn: AUC, or the concordance index.
+ORDERED = {"pairwise_ranking_error": "AUC (concordance), pairs left out", "query_ranking_error": "AUC (concordance), queries left out"}
 MOST_LINES = 8
 
 
@@ -20,7 +22,7 @@ def _host(values):
 
 
 def plot_errors(fit, ax=None):
-    """The criterion over λ, one line per target up to eight or their mean, and the chosen λ with its effective degrees of freedom."""
+    """The criterion, or AUC, over λ, one line per target up to eight or their mean, and the chosen λ with its effective degrees of freedom."""
     if fit.errors is None:
         raise ValueError("there are no errors over λ to plot: the rows were changed, and only moments of them are kept")
     ax = _new_axes() if ax is None else ax
@@ -29,16 +31,19 @@ def plot_errors(fit, ax=None):
     if errors.shape[1] > MOST_LINES or np.ndim(fit.lam) == 0:
         errors = errors.mean(axis=1, keepdims=True)
     chosen, reached, dof = (np.atleast_1d(_host(a)) for a in (fit.lam, fit.error, fit.dof))
+    word = "error"
+    if fit.criterion in ORDERED:
+        errors, reached, word = 1 - errors, 1 - reached, "AUC"
     for j, line in enumerate(errors.T):
         (drawn,) = ax.plot(lams, line, label=f"target {j}" if errors.shape[1] > 1 else None)
         if len(chosen) == errors.shape[1]:
-            what = f"λ = {chosen[j]:.3g}, error {reached[j]:.3g}, {dof[j]:.3g} degrees of freedom"
+            what = f"λ = {chosen[j]:.3g}, {word} {reached[j]:.3g}, {dof[j]:.3g} degrees of freedom"
             ax.plot(chosen[j], reached[j], "o", color=drawn.get_color(), label=what)
     if len(chosen) != errors.shape[1]:
         label = f"λ of each of {len(chosen)} targets"
         ax.plot(chosen, np.full(len(chosen), 0.03), "|", color="C1", transform=ax.get_xaxis_transform(), label=label)
-    ax.set(xscale="log", xlabel="λ", ylabel=TITLES.get(fit.criterion, fit.criterion.replace("_", " ")))
-    if (errors > 0).all():
+    ax.set(xscale="log", xlabel="λ", ylabel=(TITLES | ORDERED).get(fit.criterion, fit.criterion.replace("_", " ")))
+    if (errors > 0).all() and fit.criterion not in ORDERED:
         ax.set_yscale("log")
     if fit.criterion == "log_marginal_likelihood":
         ax.set_ylabel("− log marginal likelihood")

@@ -42,6 +42,7 @@ V = wide(np.random.default_rng(3).uniform(0.5, 2.0, N))
 WEIGHTS = {"none": None, "weights": V, "zeros": wide(np.where(np.isin(np.arange(N), UNSEEN), 0.0, V))}
 COMBINATIONS = tuple((weights, intercept) for weights in WEIGHTS for intercept in (True, False))
 FEW = ("none", False), ("zeros", True)  # for what differs in its rows, or its dictionary, and not in its algebra
+ROWS: dict = {"combinations": FEW, "lacks": ("pairs",)}  # for what differs in its rows alone: pairs take U, whatever it is made of
 
 
 def gaussian(X, Z):
@@ -93,7 +94,7 @@ class Case:
     traceable: bool = True
     combinations: tuple = COMBINATIONS
     weighted: bool = True  # whether rows have weights of their own
-    lacks: tuple = ()  # quantities that a route without an inverse refuses, by their first word
+    lacks: tuple = ()  # quantities that a route without an inverse refuses, or that are not asked for, by their first word
 
     def offers(self, quantity):
         """Whether that can be asked for."""
@@ -153,7 +154,7 @@ def of_landmarks(cls, options, points=None, source=array, leaves=True, maker=Non
 
 def of_iterative():
     """All of K by products, with as many probes as rows, which tell the diagonal itself."""
-    lacks = ("kfold", "evidence", "logdet", "residuals uneven")
+    lacks = ("kfold", "evidence", "pairs", "logdet", "residuals uneven")
 
     def make(kernel, X, **options):
         return rls.factor_iterative(kernel, X, LANDMARKS, iteration=rls.Iteration(tol=10 * EPS, probes=N), **options)
@@ -161,7 +162,7 @@ def of_iterative():
     return replace(of_gaussian(IterativeGram, {}), maker=make, lacks=lacks)
 
 
-def of_pairs():
+def two_sided():
     """All pairs of 7 rows and 2 columns; weights of rows times weights of columns are the only ones there are."""
     x1, x2 = 1.5 * draw(10, 7, 1), 1.5 * draw(11, 2, 1)
     X, X_new = np.column_stack([np.repeat(x1, 2), np.tile(x2[:, 0], 7)]), draw(5, NEW, 2)
@@ -173,7 +174,7 @@ def of_pairs():
 
     features = oracle.of_kernel(gaussian, wide(X), wide(X_new))
     every = ("none", False), ("none", True)
-    return Case(Kronecker, rls.Gaussian(WIDTH), array(X), array(X_new), features, {}, make, combinations=every, weighted=False)
+    return Case(Kronecker, rls.Gaussian(WIDTH), array(X), array(X_new), features, {}, make, combinations=every, weighted=False, lacks=("pairs",))
 
 
 class Moved(Case):
@@ -195,7 +196,7 @@ class Moved(Case):
 
 def moved(case):
     """The same problem by `Moved`, which reads no row again."""
-    lacks = ("loo", "kfold", "residuals", "given")
+    lacks = ("loo", "kfold", "residuals", "given", "pairs")
     return Moved(**{**vars(case), "lacks": lacks})
 
 
@@ -227,7 +228,7 @@ FACTORS = {
     "outer": of_linear(Spectrum, 20, {"route": "covariance"}),
     "precomputed": precomputed(),
     "landmarks": of_landmarks(Spectrum, {}),
-    "landmarks not kept": of_landmarks(Spectrum, {}, maker=subset(keep=False), combinations=FEW),
+    "landmarks not kept": of_landmarks(Spectrum, {}, maker=subset(keep=False), **ROWS),
     "landmarks that stay": of_landmarks(Spectrum, {}, leaves=False, maker=subset(drop=False), combinations=FEW),
     "points": of_landmarks(Spectrum, {}, POINTS),
     "moments": moved(of_linear(Spectrum, 4, {})),
@@ -240,13 +241,13 @@ FACTORS = {
     "tridiagonal of few features": of_linear(TridiagonalGram, 4, TRIDIAGONAL, combinations=FEW),
     "refined": of_gaussian(RefinedGram, {"route": "refined"}, combinations=FEW),
     "iterative": of_iterative(),
-    "kronecker": of_pairs(),
-    "sparse": of_linear(Spectrum, 4, {}, sparse, **HALF, combinations=FEW),
-    "host": of_linear(Spectrum, 4, {}, HostRows, traceable=False, combinations=FEW),
-    "host points": of_landmarks(Spectrum, {}, POINTS, HostRows, traceable=False, combinations=FEW),
-    "host cholesky": of_linear(CholeskyFeatures, 4, CHOLESKY, HostRows, traceable=False, combinations=FEW),
-    "on devices": of_landmarks(Spectrum, {}, None, sharded, combinations=FEW),
-    "on devices, linear": of_linear(Spectrum, 4, {}, sharded, combinations=FEW),
-    "on devices, cholesky": of_landmarks(CholeskyFeatures, CHOLESKY, None, sharded, combinations=FEW),
-    "streamed": of_landmarks(Spectrum, {}, None, streamed, traceable=False, combinations=FEW),
+    "kronecker": two_sided(),
+    "sparse": of_linear(Spectrum, 4, {}, sparse, **HALF, **ROWS),
+    "host": of_linear(Spectrum, 4, {}, HostRows, traceable=False, **ROWS),
+    "host points": of_landmarks(Spectrum, {}, POINTS, HostRows, traceable=False, **ROWS),
+    "host cholesky": of_linear(CholeskyFeatures, 4, CHOLESKY, HostRows, traceable=False, **ROWS),
+    "on devices": of_landmarks(Spectrum, {}, None, sharded, **ROWS),
+    "on devices, linear": of_linear(Spectrum, 4, {}, sharded, **ROWS),
+    "on devices, cholesky": of_landmarks(CholeskyFeatures, CHOLESKY, None, sharded, **ROWS),
+    "streamed": of_landmarks(Spectrum, {}, None, streamed, traceable=False, **ROWS),
 }

@@ -6,6 +6,7 @@ left out: on landmarks that are rows of X it is made of the landmarks that stay,
 
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import combinations
 
 import numpy as np
 from oracle import refit
@@ -105,6 +106,22 @@ class Truth:
                 e[k, held] = self.Y[held] - Phi[held] @ w - b
         return e
 
+    def pairs_squared(self):
+        """Σ vᵢvⱼ (eᵢ − eⱼ)² / Σ vᵢvⱼ over all pairs, both rows left out of a refit, (L, t): by normal equations, for all λ at once."""
+        v, total, found = self.weights, 0.0, 0.0
+        for pair in combinations(np.flatnonzero(v > 0), 2):
+            rest = np.setdiff1d(np.arange(len(v)), pair)
+            Phi, _ = self.features(np.array(pair))
+            penalty = np.eye(Phi.shape[1] + self.intercept)
+            if self.intercept:
+                Phi, penalty[-1, -1] = np.hstack([Phi, np.ones((len(Phi), 1))]), 0
+            left = Phi[rest].T * v[rest]
+            w = np.linalg.solve(left @ Phi[rest] + self.lams[:, None, None] * penalty, left @ self.Y[rest])
+            e = self.Y[list(pair)] - Phi[list(pair)] @ w
+            share = v[pair[0]] * v[pair[1]]
+            total, found = total + share, found + share * (e[:, 0] - e[:, 1]) ** 2
+        return found / total
+
     @cached_property
     def table(self):
         """Everything that does not mix targets, (L, …, t) each."""
@@ -118,7 +135,7 @@ class Truth:
         found["gcv"] = norm / self.weights.sum() / (1 - dof / used.sum()) ** 2
         evidence, fit, logdet = (np.array(part) for part in zip(*self.gaussians, strict=True))
         found |= {"evidence": evidence, "data_fit": fit, "logdet": logdet[:, None] * np.ones(self.Y.shape[1])}
-        found["residuals"] = self.residuals()
+        found["residuals"], found["pairs"] = self.residuals(), self.pairs_squared()
         return found | {f"residuals {name}": self.residuals(groups) for name, groups in self.plans.items()}
 
     def at(self, tolerance, pick=None):

@@ -1,0 +1,190 @@
+"""Errors of pairs of rows that are left out together: the order that they are predicted in, as a search of λ for ranking wants it."""
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxrls.criteria.criterion import Positive, evaluate
+from jaxrls.criteria.losses import degree, is_smooth, misordered
+from jaxrls.factors.contract import Factor, as_columns
+from jaxrls.factors.groups import Folds, folds
+from jaxrls.factors.pairs import Held, Pairs
+from jaxrls.support.checks import Listed, as_array, is_concrete
+from jaxrls.support.meshes import on_any_mesh
+from jaxrls.support.pytrees import pytree, static
+
+
+@pytree
+class PairsOut(Positive):
+    """Σ vᵢvⱼ loss(eᵢ − eⱼ, yᵢ − yⱼ) / Σ vᵢvⱼ over pairs whose order is known, each left out in turn: `pairwise_ranking_error` as a criterion.
+
+    With `loss=squared_error` it is smooth. With `queries` it is that of fits with a constant for each of them, as `rank=True` makes, and pairs are to be
+    of rows of the same one; residuals that such a fit leaves are those of whole queries left out.
+
+    >>> import jaxrls as rls
+    >>> rls.PairsOut().smooth, rls.PairsOut(loss=rls.squared_error).smooth
+    (False, True)
+    """
+
+    pairs: Pairs | None = None
+    events: Float[Array, " n"] | None = None
+    queries: Folds | None = None
+    loss: Callable = static(default=misordered)
+    name = "pairwise_ranking_error"
+
+    @classmethod
+    def of(cls, Y, pairs=None, *, events=None, loss: Callable = misordered) -> "PairsOut":
+        """For these labels: of pairs as named, or all whose order is known; of two classes that are known, rows of one with rows of the other."""
+        n, known = Y.shape[0], is_concrete(Y, events)
+        events = None if events is None else as_array("events", events, Y.dtype)
+        if events is not None and events.shape != (n,):
+            raise ValueError(
+                f"events must have shape ({n},), 1 where the time is that of an event and 0 where censored, and has {events.shape}"
+            )
+        pairs = None if pairs is None else Pairs.of(pairs, n)
+        if known:
+            check_order(Y, pairs, events)
+        classes = np.unique(np.asarray(Y)) if known and pairs is None and Y.size == n else ()
+        if len(classes) == 2:
+            parts = [np.flatnonzero(np.asarray(Y).reshape(-1) == one) for one in classes]
+            pairs = Pairs.between(*sorted(parts, key=len, reverse=True))
+        return cls(pairs, events, None, loss)
+
+    @property
+    def smooth(self):
+        """Whether the loss has a gradient."""
+        return is_smooth(self.loss)
+
+    @property
+    def degree(self):  # type: ignore[override]
+        """That of the loss."""
+        return degree(self.loss)
+
+    @property
+    def groups(self):
+        """The queries."""
+        return self.queries
+
+    def values(self, solution, lams, kernel):
+        """From the 2×2 blocks of what is left out, at one λ after another."""
+        del kernel
+        own = () if self.events is None else (self.events,)
+        levels = None if self.queries is None else constants(self.queries.numbers, solution.factor.weights)
+        wrong, all_of = solution.pairs_left_out(partial(_ordered, self.loss), lams, self.pairs, own, levels)
+        return wrong / all_of
+
+
+@pytree
+class QueriesOut(Positive):
+    """The same over pairs of rows of one query, every query left out in turn, as those are that a ranking is asked for.
+
+    >>> import jaxrls as rls
+    >>> rls.QueriesOut.of(rls.folds([0, 0, 1, 1])).pairs.first.tolist()
+    [0, 2]
+    """
+
+    plan: Folds
+    pairs: Pairs
+    loss: Callable = static(default=misordered)
+    name = "query_ranking_error"
+
+    @classmethod
+    def of(cls, queries, loss: Callable = misordered) -> "QueriesOut":
+        """Of labels of queries (n,), or what `folds` made of them."""
+        plan = queries if isinstance(queries, Folds) else folds(queries)
+        return cls(plan, within(plan), loss)
+
+    smooth = PairsOut.smooth
+    degree = PairsOut.degree
+
+    @property
+    def groups(self):
+        """The queries."""
+        return self.plan
+
+    def values(self, solution, lams, kernel):
+        """From held-out residuals of all rows, at one λ after another."""
+        del kernel
+        Y, v, pair = solution.labels.Y.T, solution.factor.weights.array, (self.pairs.first, self.pairs.second)
+
+        def at(lam):
+            e = solution.residuals(lam[None], self.plan)[0].T
+            one, other = (Held(e[:, rows], Y[:, rows], v[rows], ()) for rows in pair)
+            wrong, all_of = (jnp.sum(jnp.broadcast_to(part, one.residual.shape), axis=1) for part in _ordered(self.loss, one, other))
+            return wrong / all_of
+
+        return jax.lax.map(at, as_columns(lams))
+
+
+def constants(groups, weights) -> Float[Array, " n"]:
+    """√v/‖√v‖ within each group: there a constant fits. 0 where two rows are a group, as with both gone nothing but their difference counts."""
+    over = lambda values: jax.ops.segment_sum(values, groups, len(groups))[groups]  # noqa: E731
+    many = over(weights.used.astype(weights.dtype)) > 2
+    return jnp.where(many, weights.root / jnp.sqrt(jnp.where(many, over(weights.array), 1)), 0)
+
+
+def _ordered(loss, one, other):
+    """The loss of pairs whose order is known, times their weight, and that weight: of times, where the smaller one is that of an event."""
+    order = one.label - other.label
+    weight = jnp.where(order == 0, 0, one.weight * other.weight)
+    if one.own:
+        weight = weight * jnp.where(order < 0, one.own[0], other.own[0])
+    residual = one.residual - other.residual
+    values = loss(residual.reshape(-1, 1), jnp.broadcast_to(order, residual.shape).reshape(-1, 1))  # one column, as losses take them
+    return weight * values.reshape(residual.shape), weight
+
+
+@on_any_mesh
+def pairwise_ranking_error(
+    factor: Factor,
+    Y: Float[Array, "n *t"] | Listed,
+    lams: Float[Array, " L"] | Float[Array, "L t"] | Listed,
+    pairs: Int[Array, "p 2"] | Pairs | Listed | None = None,
+    *,
+    events: Float[Array, " n"] | Listed | None = None,
+) -> Float[Array, "L *t"]:
+    """The share of pairs in the wrong order, each pair left out of the fit that orders it: for two classes 1 − AUC, else 1 − concordance index.
+
+    Over pairs yᵢ ≠ yⱼ, each of weight vᵢvⱼ: 1 where f₋ᵢⱼ(xᵢ) − f₋ᵢⱼ(xⱼ) has the other sign than yᵢ − yⱼ, and ½ where it is 0, exactly, with e_B = [P_BB]⁻¹c_B
+    for all B = {i, j} from the blocks of P(λ). Unlike an AUC of rows left out one by one, which compares predictions of different fits, it has next to no bias.
+
+    **Arguments**: `pairs` (p, 2) row numbers, else all pairs; `events` (n,), 1 where Y is the time of an event, 0 where it is one until which
+    there was none: a pair then counts where its smaller time is an event's, and predictions are times. **Shapes**: Y (n,) or (n, t), lams (L,), or (L, t) with
+    a λ for each target, give (L,) or (L, t). **Cost** at each λ ⅝ of the product n² r that makes P, n₁n₂r for classes of n₁ and n₂ rows where labels are
+    known, 2r for each pair that is named; a block of rows of pairs in memory. **Raises** as `loo`; where no pair has an order; for a factor that leaves
+    no pairs out. **Fails**: piecewise constant, so it selects λ but cannot tune by gradient; `PairsOut(loss=squared_error)` can.
+    **Source**: Pahikkala, Airola, Boberg and Salakoski 2008; Airola, Pahikkala, Waegeman, De Baets and Salakoski 2011.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> X, y = jnp.array([[0.0], [1.0], [2.0], [3.0], [4.0]]), jnp.array([-1.0, 1.0, -1.0, 1.0, 1.0])
+    >>> rls.pairwise_ranking_error(rls.factorize(rls.Linear(), X), y, [1.0]).round(4).tolist()
+    [0.25]
+    """
+    labels = as_array("Y", Y, factor.dtype)
+    return evaluate(PairsOut.of(labels, pairs, events=events), factor, labels, lams)
+
+
+def check_order(Y, pairs: Pairs | None, events=None) -> None:
+    """Raise unless some pair of rows has an order, in every column of labels that are known."""
+    Y = np.asarray(Y).reshape(Y.shape[0], -1)
+    if pairs is not None and is_concrete(pairs):
+        known = (Y[np.asarray(pairs.first)] != Y[np.asarray(pairs.second)]).any(axis=0)
+    else:
+        known = ((Y.max(axis=0) > Y) & (True if events is None else np.asarray(events)[:, None] > 0)).any(axis=0)
+    if not known.all():
+        where = "" if Y.shape[1] == 1 else f" in column {int(np.argmin(known))}"
+        raise ValueError(f"Y has no pair of rows whose order is known{where}, so that none can be right or wrong: give labels that differ")
+
+
+def within(groups: Folds) -> Pairs:
+    """All pairs of rows of the same group, on the host."""
+    inside, mask = np.asarray(groups.inside), np.asarray(groups.inside_mask) > 0
+    listed = [rows[used][np.stack(np.triu_indices(used.sum(), 1), axis=1)] for rows, used in zip(inside, mask, strict=True)]
+    found = np.concatenate(listed)
+    if not len(found):
+        raise ValueError("groups has no two rows of the same label, so that there is no pair to order: give labels that rows share")
+    return Pairs.of(found, groups.rows)

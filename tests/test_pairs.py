@@ -1,0 +1,179 @@
+"""Pairs left out: AUC, concordance with and without censoring, pairs by name, and the criterion in `fit`, against refits of every pair."""
+
+from dataclasses import replace
+from itertools import combinations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from contract.cases import FACTORS, LAMS, PICK, WEIGHTS, N, Y
+from oracle import refit
+from sklearn.metrics import roc_auc_score
+from support import array, assert_close, assert_derivatives, wide
+
+import jaxrls as rls
+from jaxrls.factors import pairs as in_pairs
+
+pytestmark = pytest.mark.float64
+CASE, WEIGHT = FACTORS["gram"], WEIGHTS["zeros"]
+CLASSES = np.where(np.median(Y, axis=0) < Y, 1.0, -1.0)
+
+
+def held_out(Phi, y, lam, weights, pair):
+    """Predictions of the two rows of a pair by a refit to all others."""
+    rest = np.setdiff1d(np.arange(len(y)), pair)
+    w, b = refit(Phi[rest], y[rest, None], lam, weights[rest], True)
+    return Phi[list(pair)] @ w[:, 0] + b
+
+
+def by_refits(y, lams, weights=WEIGHT, pairs=None, events=None):
+    """The share of pairs in the wrong order, each known order counted by the pair's weight: a double loop."""
+    Phi, events = CASE.features(np.array([], int))[0], np.ones(len(y)) if events is None else events
+    found = np.zeros(len(lams))
+    for k, lam in enumerate(lams):
+        wrong, all_of = 0.0, 0.0
+        for i, j in combinations(range(len(y)), 2) if pairs is None else pairs:
+            first, second = (i, j) if y[i] < y[j] else (j, i)
+            if y[i] == y[j] or not events[first]:
+                continue
+            f = dict(zip((i, j), held_out(Phi, y, lam, weights, (i, j)), strict=True))
+            share = weights[i] * weights[j]
+            wrong, all_of = wrong + share * (f[first] > f[second]), all_of + share
+        found[k] = wrong / all_of
+    return found
+
+
+@pytest.fixture(scope="module")
+def factor():
+    return jax.jit(lambda X, v: CASE.make(X, v, True))(CASE.X, array(WEIGHT))
+
+
+def test_auc_is_that_of_scikit_learn_pair_by_pair(factor):
+    """Its mean over pairs of a positive and a negative row, each predicted by the fit to all other rows, is that of their order."""
+    y, Phi = CLASSES[:, 0], CASE.features(np.array([], int))[0]
+    found = rls.pairwise_ranking_error(factor, array(y), array(LAMS))
+    assert found.shape == LAMS.shape
+    pairs = [(i, j) for i in np.flatnonzero(y > 0) for j in np.flatnonzero(y < 0) if WEIGHT[i] * WEIGHT[j] > 0]
+    shares = [WEIGHT[i] * WEIGHT[j] for i, j in pairs]
+    for lam, error in zip(LAMS, found, strict=True):
+        aucs = [roc_auc_score([1, 0], held_out(Phi, y, lam, WEIGHT, pair)) for pair in pairs]
+        assert abs(1 - float(error) - np.average(aucs, weights=shares)) < 1e-12
+
+
+def test_classes_that_jit_does_not_know_are_counted_all_the_same(factor):
+    """Every target by itself, at λ for all and at λ per target; of one column that is known, one class is crossed with the other."""
+    lams, each = array(LAMS), array(LAMS[PICK])
+    shared, own = jax.jit(lambda Y: [rls.pairwise_ranking_error(factor, Y, lams) for lams in (lams, each)])(array(CLASSES))
+    want = np.stack([by_refits(y, LAMS) for y in CLASSES.T], axis=1)
+    assert_close(shared, want, 1e-12)
+    assert_close(own, np.stack([want[PICK[:, j], j] for j in range(3)], axis=1), 1e-12)
+    assert_close(rls.pairwise_ranking_error(factor, array(CLASSES[:, 0]), lams), want[:, 0], 1e-12)
+
+
+def test_concordance_of_numbers_with_ties_and_censoring(factor):
+    """Harrell's: a pair counts where its smaller time is an event's, and of equal times none."""
+    times = np.round(2 * Y[:, 0]) + 5
+    events = np.random.default_rng(11).integers(0, 2, N).astype(float)
+    assert len(np.unique(times)) < N
+    for flags in (None, events):
+        found = rls.pairwise_ranking_error(factor, array(times), array(LAMS), events=flags)
+        assert_close(found, by_refits(times, LAMS, events=flags), 1e-12)
+
+
+def test_pairs_by_name(factor):
+    """By row numbers, or those within groups as `fit` takes them; in blocks of few pairs."""
+    pairs = [(3, 0), (1, 9), (8, 1), (2, 3), (13, 12)]
+    found = rls.pairwise_ranking_error(factor, array(Y[:, 0]), array(LAMS), pairs)
+    assert_close(found, by_refits(Y[:, 0], LAMS, pairs=pairs), 1e-12)
+    groups = np.arange(N) % 4
+    within = [(i, j) for i, j in combinations(range(N), 2) if groups[i] == groups[j]]
+    problem = rls.Problem.of(CASE.kernel, CASE.X, array(Y[:, 0]), criterion=rls.pairwise_ranking_error, groups=groups)
+    assert_close(problem.errors(factor.solve(array(Y[:, 0])), array(LAMS)), by_refits(Y[:, 0], LAMS, pairs=within), 1e-12)
+
+
+@pytest.mark.parametrize(
+    "name", ["landmarks", "cholesky gram", *(pytest.param(name, marks=pytest.mark.slow) for name in ("cholesky landmarks", "tridiagonal"))]
+)
+def test_blocks_and_lists_and_targets_of_their_own_agree(name, monkeypatch):
+    """Landmarks leave with a row or both; all pairs in panels and blocks, crossed, or as a list; and one λ per target, which the grid leaves to this."""
+    case = FACTORS[name]
+    numbers = np.array(list(combinations(range(N), 2)))
+
+    def run(X, v, Y, lams):
+        solution, squared = case.solution(X, Y, v, True), rls.PairsOut(loss=rls.squared_error)
+        listed = replace(squared, pairs=in_pairs.Pairs.of(numbers, N))
+        # Every pair twice, and no row with itself.
+        crossed = replace(squared, pairs=in_pairs.Pairs.between(np.arange(N), np.arange(N)))
+        whole = squared.values(solution, lams[PICK], None)
+        monkeypatch.setattr(in_pairs, "panels", lambda n: [(0, 4), (4, 9), (9, n)])
+        monkeypatch.setattr(in_pairs, "wide_block_size", lambda n, width: 3)
+        monkeypatch.setattr(in_pairs, "default_block_size", lambda n, width: 20)
+        cut, others = squared.values(solution, lams, None), [ways.values(solution, lams, None) for ways in (listed, crossed)]
+        return whole, jnp.stack([jnp.stack([cut[k, j] for j, k in enumerate(row)]) for row in PICK]), cut, others
+
+    whole, picked, cut, (listed, crossed) = jax.jit(run)(case.X, array(WEIGHT), array(Y), array(LAMS))
+    assert_close(whole, picked, case.tolerance())
+    assert_close(listed, cut, case.tolerance())
+    assert_close(crossed, cut, case.tolerance())
+
+
+def test_equal_predictions_are_half_wrong():
+    """Rows that are the same are predicted the same when both are left out, whatever rounding says; and so are all by a constant."""
+    X = np.repeat(np.linspace(0, 1, 6), 2)[:, None]
+    y = np.arange(12.0)
+    pairs = np.arange(12).reshape(6, 2)
+    factor = rls.factorize(rls.Gaussian(0.5), array(X))
+    assert rls.pairwise_ranking_error(factor, array(y), array([1e-3, 1.0]), pairs).tolist() == [0.5, 0.5]
+
+
+def test_the_squared_loss_of_pairs_has_derivatives():
+    """In λ and the width, against differences; pairs of a row with itself, which are not there, leave no NaN."""
+    criterion = rls.PairsOut(loss=rls.squared_error)
+    assert criterion.smooth and not rls.PairsOut().smooth
+
+    def error(at):
+        lam, width = jnp.exp(at)
+        return rls.objective(rls.Gaussian(width), CASE.X, array(Y[:, 0]), lam, criterion=criterion, weights=array(WEIGHT))
+
+    assert_derivatives(error, np.log([0.3, 1.1]), 1e-8)
+
+
+@pytest.mark.filterwarnings("ignore:the chosen λ")
+def test_fit_chooses_lam_by_the_order_of_pairs():
+    y = CLASSES[:, 0]
+    fit = rls.fit(CASE.kernel, wide(CASE.X), y, criterion=rls.pairwise_ranking_error, weights=WEIGHT, lams=LAMS)
+    assert fit.criterion == "pairwise_ranking_error"
+    assert_close(fit.errors, by_refits(y, LAMS), 1e-12)
+    assert float(fit.lam) == LAMS[np.flatnonzero(np.asarray(fit.errors) == np.asarray(fit.errors).min())[-1]]
+
+
+def test_what_cannot_be_ordered_is_told():
+    X, y = array(np.arange(6.0)[:, None]), np.array([0.0, 1, 0, 1, 1, 0])
+    factor = rls.factorize(rls.Linear(), X)
+
+    def error(words, Y=y, pairs=None, factor=factor, **options):
+        with pytest.raises(ValueError, match=words):
+            rls.pairwise_ranking_error(factor, array(Y), array([1.0]), pairs, **options)
+
+    error("no pair of rows whose order is known, so", np.zeros(6))
+    error("no pair of rows whose order is known in column 1", np.stack([y, np.ones(6)], axis=1))
+    error("no pair of rows whose order is known", pairs=[[0, 2], [1, 4]])
+    error("no pair of rows whose order is known", events=y)
+    error(r"events must have shape \(6,\)", events=[1.0])
+    error(r"pairs must have shape \(p, 2\)", pairs=[0, 1])
+    error("pair 1 is row 3 twice", pairs=[[0, 1], [3, 3]])
+    error("row numbers must be rows of X, 0 to 5", pairs=[[0, 6]])
+    few = rls.factorize(rls.Linear(), X, weights=array([1.0, 1, 0, 0, 0, 0]))
+    error("X has 2 rows of positive weight: leaving two out with an intercept takes three", factor=few)
+    with pytest.raises(ValueError, match="route 'iterative' leaves no pairs out"):
+        jax.eval_shape(lambda X: rls.pairwise_ranking_error(rls.factor_iterative(rls.Gaussian(1.0), X, X[:2]), array(y), array([1.0])), X)
+    with pytest.raises(ValueError, match="misordered has derivative 0 everywhere"):
+        rls.tune(rls.Gaussian(1.0), X, array(y), criterion=rls.pairwise_ranking_error)
+
+
+def test_two_rows_and_an_intercept_are_undefined_inside_jit():
+    run = jax.jit(lambda X, y, v: rls.pairwise_ranking_error(rls.factorize(rls.Linear(), X, weights=v), y, array([1.0])))
+    X, y = array(np.arange(4.0)[:, None]), array([0.0, 1, 0, 1])
+    assert np.isnan(run(X, y, array([1.0, 1, 0, 0]))).all()
+    assert np.isfinite(run(X, y, array([1.0, 1, 1, 0]))).all()

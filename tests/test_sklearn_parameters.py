@@ -24,7 +24,7 @@ Y = np.stack([X[:, 0] ** 2, X[:, 1] - X[:, 2], np.sin(X[:, 3])], axis=1) + 0.3 *
 V = RNG.uniform(0.3, 2, N)
 NEW = RNG.normal(size=(9, 5)) + 1
 NAMES = np.array(["red", "green", "blue"])[np.digitize(Y[:, 1], np.quantile(Y[:, 1], [0.15, 0.4]))]
-LABELS = (Y > np.diag(np.quantile(Y, [0.2, 0.5, 0.8], axis=0))).astype(int)  # columns of 0 and 1, none the complement of the others
+LABELS = (np.diag(np.quantile(Y, [0.2, 0.5, 0.8], axis=0)) < Y).astype(int)  # columns of 0 and 1, none the complement of the others
 
 
 # kernels ---------------------------------------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def test_class_weights_take_part_in_the_choice_of_lam():
     assert_close(ours.loo_error_, -theirs.best_score_ * N / V_OF_CLASSES.sum(), TOLERANCE, "their mean is over rows, ours over weights")
 
 
-V_OF_CLASSES = N / 3 / np.array([np.sum(NAMES == name) for name in NAMES])
+V_OF_CLASSES = N / 3 / np.array([np.sum(name == NAMES) for name in NAMES])
 
 
 def test_class_weights_in_parts():

@@ -6,12 +6,14 @@ import numpy as np
 import scipy.sparse
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_sample_weight
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import column_or_1d
 
 import jaxrls as rls
 from jaxrls.sklearn.base import RLSEstimator
-from jaxrls.sklearn.names import renamed
+from jaxrls.sklearn.calibration import CALIBRATIONS, probabilities
+from jaxrls.sklearn.names import look_up, renamed
 
 
 class RLSClassifier(ClassifierMixin, RLSEstimator):
@@ -26,6 +28,11 @@ class RLSClassifier(ClassifierMixin, RLSEstimator):
         error still; `per_target` chooses one λ for each class; folds are stratified.
     class_weight : dict, "balanced", list of them for several labels, or None, default=None
         Weights of classes, by which those of rows are multiplied: "balanced" is n_samples / (n_classes · how often a class is there).
+    probability : "sigmoid", "isotonic" or None, default=None
+        How `predict_proba` makes probabilities of scores: by Platt's sigmoid, or by isotonic regression, which takes more rows, of some
+        hundreds on. Either is fitted on the scores of rows that were left out, so that no rows are held out for it, one class against the
+        rest, with the weights of rows but not those of classes, as `CalibratedClassifierCV` does. `predict` goes by scores still, so that
+        near a boundary the likeliest label may be another.
 
     Attributes
     ----------
@@ -36,7 +43,9 @@ class RLSClassifier(ClassifierMixin, RLSEstimator):
     lam_, loo_error_, path_, kernel_, coef_, dual_coef_, intercept_, n_features_in_, feature_names_in_
         As in `RLSRegressor`, the codes being the targets: a single one for two classes.
     loo_predictions_ : array of shape (n_samples,) or (n_samples, n_classes)
-        Scores of each row by a fit to all others, on the scale of `decision_function`.
+        Scores of each row by a fit to all others, or to all but its fold or group, on the scale of `decision_function`.
+    calibration_ : callable
+        What makes probabilities of scores, each column by itself, where `probability` asks for it.
 
     Notes
     -----
@@ -73,6 +82,7 @@ class RLSClassifier(ClassifierMixin, RLSEstimator):
         random_state=None,
         variance=False,
         class_weight=None,
+        probability=None,
     ):
         super().__init__(
             kernel,
@@ -92,6 +102,7 @@ class RLSClassifier(ClassifierMixin, RLSEstimator):
             variance=variance,
         )
         self.class_weight = class_weight
+        self.probability = probability
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -105,22 +116,24 @@ class RLSClassifier(ClassifierMixin, RLSEstimator):
         """
         X, y = self._labelled(X, y, ensure_min_samples=2)
         codes, self.classes_ = self._coded(y)
-        return self._fit(X, y, codes, sample_weight, groups)
+        self.multilabel_ = y.ndim == 2
+        self._fit(X, y, codes, sample_weight, groups)
+        if self.probability is not None:
+            calibrate = look_up("probability", self.probability, CALIBRATIONS)
+            self.calibration_ = calibrate(self.loo_predictions_, codes.astype(X.dtype), super()._weights(X, y, sample_weight))
+        return self
 
     def partial_fit(self, X, y, classes=None, sample_weight=None):
         """Add rows to those of earlier calls, as `RLSRegressor.partial_fit` does; the first one names all `classes` that there will be."""
         first = self._begins()
-        before = None if first else self.multilabel_
         X, y = self._labelled(X, y, reset=first, ensure_min_samples=1 + first)
-        if before not in (None, self.multilabel_):
-            self.multilabel_ = before
-            raise ValueError(
-                f"y must be {'an indicator matrix' if before else 'labels (n,)'} as in the first call to partial_fit, and is not"
-            )
         if isinstance(self.class_weight, str):
             raise ValueError(
-                f"class_weight={self.class_weight!r} depends on rows to come: give partial_fit a dict, by compute_class_weight of all labels"
+                f"class_weight={self.class_weight!r} depends on rows to come: give partial_fit a dict, as compute_class_weight makes it"
             )
+        if not first and (y.ndim == 2) != self.multilabel_:
+            wanted = "an indicator matrix" if self.multilabel_ else "labels (n,)"
+            raise ValueError(f"y must be {wanted} as in the first call to partial_fit, and has shape {y.shape}")
         if classes is None and y.ndim == 1 and not hasattr(self, "classes_"):
             raise ValueError("classes must be passed on the first call to partial_fit: all labels that will come")
         known: Any = getattr(self, "classes_", None) if classes is None else np.unique(classes)
@@ -128,7 +141,7 @@ class RLSClassifier(ClassifierMixin, RLSEstimator):
             raise ValueError(f"classes must be those of the first call to partial_fit, {self.classes_.tolist()}, and are {known.tolist()}")
         codes, known = self._coded(y, known)
         self._partial_fit(X, y, codes, sample_weight, first)
-        self.classes_ = known
+        self.classes_, self.multilabel_ = known, y.ndim == 2
         return self
 
     def _labelled(self, X, y, **options):
@@ -140,12 +153,13 @@ class RLSClassifier(ClassifierMixin, RLSEstimator):
             raise ValueError(
                 f"y must be labels (n,), or an indicator matrix of 0 and 1, and is of type {kind!r}: fit one classifier for each column"
             )
-        self.multilabel_ = kind.startswith("multilabel")
-        return X, (y.toarray() if scipy.sparse.issparse(y) else y) if self.multilabel_ else column_or_1d(y, warn=True)
+        if kind.startswith("multilabel"):
+            return X, y.toarray() if scipy.sparse.issparse(y) else y
+        return X, column_or_1d(y, warn=True)
 
     def _coded(self, y, classes=None):
         """±1 codes of labels, and what their columns stand for."""
-        if not self.multilabel_:
+        if y.ndim == 1:
             return rls.encode(y, classes)
         if not np.isin(y, (0, 1)).all():
             raise ValueError(f"y as an indicator matrix must hold 0 and 1, and holds {np.setdiff1d(y, (0, 1))[0]}")
@@ -166,6 +180,14 @@ class RLSClassifier(ClassifierMixin, RLSEstimator):
         return self._scores(X)
 
     def predict(self, X):
-        """The label of the largest score (m,) for the rows of X, in O(m n d); for an indicator matrix one (m, t), 1 where a score is positive."""
+        """The label of the largest score (m,) for the rows of X, in O(m n d); for an indicator matrix (m, t), 1 where a score is positive."""
         scores = self._scores(X)
         return (scores > 0).astype(int) if self.multilabel_ else rls.decode(scores, self.classes_)
+
+    @available_if(lambda self: self.probability is not None)
+    def predict_proba(self, X):
+        """Probabilities (m, n_classes), which add up to 1; for an indicator matrix those of each label by itself (m, t)."""
+        scores = self._scores(X)
+        if not hasattr(self, "calibration_"):
+            raise ValueError("predict_proba needs scores of rows left out, of which partial_fit has none: use fit, or probability=None")
+        return probabilities(self.calibration_, scores, self.multilabel_)

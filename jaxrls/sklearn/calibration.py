@@ -1,0 +1,40 @@
+"""Probabilities of held-out scores: the library's sigmoid, or scikit-learn's isotonic regression."""
+
+from collections.abc import Callable
+
+import jax
+import numpy as np
+from sklearn.isotonic import IsotonicRegression
+
+import jaxrls as rls
+from jaxrls.support.precision import scope
+
+fit_sigmoid = jax.jit(rls.fit_sigmoid)
+
+
+class Isotonic:
+    """A rising step function for each column of scores, with lines between, constant beyond the scores that it was made of."""
+
+    def __init__(self, scores, codes, weights):
+        columns = zip(scores.reshape(len(scores), -1).T, codes.reshape(len(codes), -1).T, strict=True)
+        self.columns = [IsotonicRegression(out_of_bounds="clip").fit(s, c > 0, sample_weight=weights) for s, c in columns]
+
+    def __call__(self, scores):
+        each = zip(self.columns, scores.reshape(len(scores), -1).T, strict=True)
+        return np.stack([column.predict(s) for column, s in each], axis=1).reshape(scores.shape)
+
+
+def sigmoid(scores, codes, weights):
+    """That of `rls.fit_sigmoid`, in the precision of the scores."""
+    with scope(scores.dtype == np.float64):
+        return jax.tree.map(np.asarray, fit_sigmoid(scores, codes, weights))
+
+
+CALIBRATIONS: dict[str, Callable] = {"sigmoid": sigmoid, "isotonic": Isotonic}
+
+
+def probabilities(calibrated, scores, multilabel: bool):
+    """Of all classes (m, T), or of every label by itself."""
+    with scope(scores.dtype == np.float64):
+        each = np.asarray(calibrated(scores))
+    return each if multilabel else rls.class_probabilities(each)

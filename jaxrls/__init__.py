@@ -60,6 +60,9 @@ from jaxrls.models.fitted import Tuned as Tuned
 from jaxrls.models.influence import Influence as Influence
 from jaxrls.models.influence import eigenfunctions as eigenfunctions
 from jaxrls.models.influence import influence as influence
+from jaxrls.models.label_sets import ConformalLabels as ConformalLabels
+from jaxrls.models.label_sets import conformal_labels as conformal_labels
+from jaxrls.models.label_sets import label_p_values as label_p_values
 from jaxrls.models.labels import decode as decode
 from jaxrls.models.labels import encode as encode
 from jaxrls.models.model import Model as Model

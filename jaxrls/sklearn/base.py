@@ -157,7 +157,15 @@ class RLSEstimator(BaseEstimator):
         fit = jax.tree.map(np.asarray, fit)
         self.path_, self.kernel_, self.lam_ = fit, fit.model.kernel, fit.lam[()]
         self.intercept_ = fit.model.intercept[()]
-        for name in ("coef_", "dual_coef_", "loo_predictions_", "loo_error_", "calibration_"):  # of an earlier fit
+        for name in (
+            "coef_",
+            "dual_coef_",
+            "loo_predictions_",
+            "loo_error_",
+            "calibration_",
+            "_by_jackknife",
+            "_by_conformal",
+        ):  # of an earlier fit
             self.__dict__.pop(name, None)
         if fit.model.points is None and not isinstance(self.kernel_, rls.Precomputed):
             self.coef_ = fit.model.coef.T

@@ -1,15 +1,16 @@
-"""Probabilities of held-out scores: the library's sigmoid, or scikit-learn's isotonic regression."""
+"""What held-out scores say of new ones: probabilities, by the library's sigmoid or scikit-learn's isotonic regression, and sets of labels."""
 
 from collections.abc import Callable
 
 import jax
 import numpy as np
+import scipy.sparse
 from sklearn.isotonic import IsotonicRegression
 
 import jaxrls as rls
 from jaxrls.support.precision import scope
 
-fit_sigmoid = jax.jit(rls.fit_sigmoid)
+fit_sigmoid, label_p_values = jax.jit(rls.fit_sigmoid), jax.jit(rls.label_p_values)
 
 
 class Isotonic:
@@ -38,3 +39,15 @@ def probabilities(calibrated, scores, multilabel: bool):
     with scope(scores.dtype == np.float64):
         each = np.asarray(calibrated(scores))
     return each if multilabel else rls.class_probabilities(each)
+
+
+def jackknife(left_out, codes, weights, scores):
+    """p-values of all labels (m, T) by scores of rows left out."""
+    with scope(scores.dtype == np.float64):
+        return np.asarray(label_p_values(left_out, codes, scores, weights))
+
+
+def conformal(fit, X, codes, weights, of_classes):
+    """What p-values of full conformal prediction take."""
+    points = X.toarray() if scipy.sparse.issparse(X) else X
+    return jax.tree.map(np.asarray, rls.conformal_labels(fit, points, codes, weights, of_classes))

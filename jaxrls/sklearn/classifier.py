@@ -1,18 +1,19 @@
 """Classification by regression on ±1 codes: one label of several for each row, or several labels at once."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import scipy.sparse
 from sklearn.base import ClassifierMixin
-from sklearn.utils.class_weight import compute_sample_weight
+from sklearn.utils.class_weight import compute_class_weight, compute_sample_weight
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import column_or_1d
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 import jaxrls as rls
 from jaxrls.sklearn.base import RLSEstimator
-from jaxrls.sklearn.calibration import CALIBRATIONS, probabilities
+from jaxrls.sklearn.calibration import CALIBRATIONS, conformal, jackknife, probabilities
 from jaxrls.sklearn.names import look_up, renamed
 
 
@@ -118,9 +119,13 @@ class RLSClassifier(ClassifierMixin, RLSEstimator):
         codes, self.classes_ = self._coded(y)
         self.multilabel_ = y.ndim == 2
         self._fit(X, y, codes, sample_weight, groups)
+        given = codes.astype(X.dtype), super()._weights(X, y, sample_weight)
         if self.probability is not None:
-            calibrate = look_up("probability", self.probability, CALIBRATIONS)
-            self.calibration_ = calibrate(self.loo_predictions_, codes.astype(X.dtype), super()._weights(X, y, sample_weight))
+            self.calibration_ = look_up("probability", self.probability, CALIBRATIONS)(self.loo_predictions_, *given)
+        if not self.multilabel_:
+            self._by_jackknife = partial(jackknife, self.loo_predictions_, *given)
+        if self.variance and not self.multilabel_ and groups is None:
+            self._by_conformal = conformal(self.path_, X, *given, self._of_classes(y))
         return self
 
     def partial_fit(self, X, y, classes=None, sample_weight=None):
@@ -175,6 +180,10 @@ class RLSClassifier(ClassifierMixin, RLSEstimator):
         of_classes = compute_sample_weight(self.class_weight, y).astype(X.dtype)
         return of_classes if rows is None else rows * of_classes
 
+    def _of_classes(self, y):
+        """The weight of each class, None where there are none."""
+        return None if self.class_weight is None else compute_class_weight(self.class_weight, classes=self.classes_, y=y)
+
     def decision_function(self, X):
         """Scores (m,) for two classes, positive for `classes_[1]`, or (m, n_classes)."""
         return self._scores(X)
@@ -191,3 +200,28 @@ class RLSClassifier(ClassifierMixin, RLSEstimator):
         if not hasattr(self, "calibration_"):
             raise ValueError("predict_proba needs scores of rows left out, of which partial_fit has none: use fit, or probability=None")
         return probabilities(self.calibration_, scores, self.multilabel_)
+
+    def predict_set(self, X, level=0.9, *, method="conformal"):
+        """Sets of labels that hold the true one with probability `level`: booleans (m, n_classes) for the rows of X, a column for each of `classes_`.
+
+        "conformal" takes `variance=True`, and has it for any number of rows, over draws of all of them, where these are exchangeable, of equal weight and not
+        in groups, and λ, kernel and landmarks were not chosen by them: see `jaxrls.conformal_labels`. "jackknife" compares scores with those of rows or groups
+        left out, at next to no cost, and comes to it as rows become many: see `jaxrls.label_p_values`. Sets may be empty, where no label is like
+        the rows that have it. O(m n²) or O(m n d).
+        """
+        check_is_fitted(self)
+        if not isinstance(level, float | np.floating) or not 0 < level < 1:
+            raise ValueError(f"level must be a number between 0 and 1, and is {level!r}")
+        if method not in ("conformal", "jackknife"):
+            raise ValueError(f"method must be 'conformal' or 'jackknife', and is {method!r}")
+        if self.multilabel_:
+            raise ValueError("predict_set is for one label a row, and y was an indicator matrix: fit one classifier for each column")
+        if not hasattr(self, "_by_jackknife"):
+            raise ValueError("predict_set needs scores of rows left out, of which partial_fit has none: use fit")
+        if method == "jackknife":
+            return self._by_jackknife(self._scores(X)) > 1 - level
+        if not hasattr(self, "_by_conformal"):
+            raise ValueError(
+                "method='conformal' takes variance=True and a fit without groups, which are not exchangeable: or use method='jackknife'"
+            )
+        return self._by_conformal.p_values(self._validate(X, reset=False)) > 1 - level

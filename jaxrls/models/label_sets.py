@@ -41,8 +41,8 @@ def label_p_values(
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> left_out, codes = jnp.array([-1.0, -0.5, 0.5, 1.0]), jnp.array([-1.0, -1.0, 1.0, 1.0])
-    >>> rls.label_p_values(left_out, codes, jnp.array([-2.0, 0.7])).tolist()  # of the labels −1 and +1
-    [[1.0, 0.2], [0.2, 0.6]]
+    >>> (5 * rls.label_p_values(left_out, codes, jnp.array([-2.0, 0.7]))).round().tolist()  # of the labels −1 and +1
+    [[5.0, 1.0], [1.0, 3.0]]
     """
     left_out = as_array("left_out", left_out)
     codes, scores = as_array("codes", codes, left_out.dtype), as_array("scores", scores, left_out.dtype)
@@ -68,7 +68,7 @@ class ConformalLabels:
     >>> X, codes = np.array([[-2.0], [-1.0], [1.0], [2.0]]), np.array([-1.0, -1.0, 1.0, 1.0])
     >>> fit = rls.fit(rls.Linear(), X, codes, lams=[0.5], keep_variance=True)
     >>> rls.conformal_labels(fit, X, codes).p_values([[1.5]]).tolist()
-    [[0.2, 0.8]]
+    [[0.2, 0.6]]
     """
 
     model: Model
@@ -112,8 +112,8 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
     >>> import numpy as np, jaxrls as rls
     >>> X, codes = np.array([[-2.0], [-1.0], [1.0], [2.0]]), np.array([-1.0, -1.0, 1.0, 1.0])
     >>> fit = rls.fit(rls.Linear(), X, codes, lams=[0.5], keep_variance=True)
-    >>> (rls.conformal_labels(fit, X, codes).p_values([[0.1], [3.0]]) > 0.2).tolist()
-    [[True, True], [False, True]]
+    >>> (rls.conformal_labels(fit, X, codes).p_values([[1.5], [-3.0]]) > 0.25).tolist()
+    [[False, True], [True, False]]
     """
     if fit.sure is None:
         raise ValueError("conformal_labels takes the posterior covariance: fit with keep_variance=True")

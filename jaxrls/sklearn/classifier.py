@@ -30,10 +30,10 @@ class RLSClassifier(ClassifierMixin, RLSEstimator):
     class_weight : dict, "balanced", list of them for several labels, or None, default=None
         Weights of classes, by which those of rows are multiplied: "balanced" is n_samples / (n_classes · how often a class is there).
     probability : "sigmoid", "isotonic" or None, default=None
-        How `predict_proba` makes probabilities of scores: by Platt's sigmoid, or by isotonic regression, which takes more rows, of some
-        hundreds on. Either is fitted on the scores of rows that were left out, so that no rows are held out for it, one class against the
-        rest, with the weights of rows but not those of classes, as `CalibratedClassifierCV` does. `predict` goes by scores still, so that
-        near a boundary the likeliest label may be another.
+        How `predict_proba` makes probabilities of scores: by Platt's sigmoid, or by isotonic regression, which takes more rows. Either is
+        fitted on the scores of rows that were left out, so that no rows are held out for it, one class against the rest, with the weights
+        of rows but not those of classes, as `CalibratedClassifierCV` does. `predict` goes by scores still, so that near a boundary the
+        likeliest label may be another.
 
     Attributes
     ----------

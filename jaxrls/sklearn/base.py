@@ -1,6 +1,7 @@
 """What regression and classification share: kernel, criterion, fit, and the scores that they predict."""
 
 import warnings
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -9,13 +10,20 @@ from sklearn.model_selection import KFold, StratifiedKFold, check_cv
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 import jaxrls as rls
+from jaxrls.search.inspection import inspect_lam
 from jaxrls.sklearn.names import CRITERIA, LOSSES, look_up, named_kernel, renamed
+from jaxrls.sklearn.scoring import Regressed, best, held_out, losses, scores, scores_by_target
 from jaxrls.support.checks import check_unmasked
 
 LANDMARKS_TO_TUNE = 500
 MOST_LANDMARKS = 500  # of the first rows of `partial_fit`, where no number is given
 FLOATS = (np.float64, np.float32)
 FOLDS = 5
+# What only some fits leave behind.
+NOT_ALWAYS = (
+    *("coef_", "dual_coef_", "loo_predictions_", "loo_error_", "best_score_", "cv_results_", "calibration_"),
+    *("_by_jackknife", "_by_conformal"),
+)
 
 
 class RLSEstimator(BaseEstimator):
@@ -39,6 +47,9 @@ class RLSEstimator(BaseEstimator):
         cv=None,
         random_state=None,
         variance=False,
+        scoring=None,
+        by_fold=False,
+        store_cv_results=False,
     ):
         self.kernel = kernel
         self.width = width
@@ -55,6 +66,9 @@ class RLSEstimator(BaseEstimator):
         self.cv = cv
         self.random_state = random_state
         self.variance = variance
+        self.scoring = scoring
+        self.by_fold = by_fold
+        self.store_cv_results = store_cv_results
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -74,26 +88,92 @@ class RLSEstimator(BaseEstimator):
 
     def _fit(self, X, y, Y, sample_weight, groups):
         """Fit the targets Y, numbers or the codes of y."""
-        Y, sample_weight = np.asarray(Y, X.dtype), self._weights(X, y, sample_weight)
-        fit = self._fitted(X, Y, sample_weight, **self._criterion(X, y, groups))
+        Y, weights = np.asarray(Y, X.dtype), self._weights(X, y, sample_weight)
+        how = self._criterion(X, y, groups)
+        kernel, lams = self._tuned(X, Y, weights, how), self._lams()
+        scored = (
+            None if self.scoring is None else self._scored(kernel, X, y, Y, weights, RLSEstimator._weights(self, X, y, sample_weight), how)
+        )
+        fit = self._fitted(kernel, X, Y, weights, lams if scored is None else scored["lam"][None], **how)
         self._keep(fit)
-        self._keep_left_out(fit, Y, sample_weight)
+        self._keep_left_out(fit, Y, weights)
+        if scored is not None:
+            self._keep_scores(scored, lams is None)
+        if self.store_cv_results:
+            self._store(kernel, X, Y, weights, how)
         return self
 
-    def _fitted(self, X, Y, sample_weight, keep_moments=False, **options):
+    def _lams(self):
+        return None if isinstance(self.lams, str) and self.lams == "auto" else self.lams
+
+    def _tuned(self, X, Y, weights, how):
+        """The kernel, with parameters that are tuned where that is asked for."""
+        loss, kernel = look_up("loss", renamed(self.loss), LOSSES), self._make_kernel(X, weights)
+        if not (self.tune and jax.tree.leaves(kernel)):
+            return kernel
+        smooth = rls.squared_error if loss is rls.zero_one_loss else loss
+        landmarks = self._landmarks_to_tune(X.shape[0])
+        return rls.tune(kernel, X, Y, loss=smooth, landmarks=landmarks, weights=weights, intercept=bool(self.fit_intercept), **how).kernel
+
+    def _fitted(self, kernel, X, Y, weights, lams, **options):
         """The fit with the estimator's parameters."""
-        loss, landmarks = look_up("loss", renamed(self.loss), LOSSES), self.landmarks
-        options |= {"weights": sample_weight, "intercept": bool(self.fit_intercept)}
-        kernel = self._make_kernel(X, sample_weight)
-        if self.tune and jax.tree.leaves(kernel):
-            smooth = rls.squared_error if loss is rls.zero_one_loss else loss
-            kernel = rls.tune(kernel, X, Y, loss=smooth, landmarks=self._landmarks_to_tune(len(X)), **options).kernel
-        given = landmarks is not None and not isinstance(landmarks, str)
-        if keep_moments and not given and kernel.num_features(X.shape[1], X.dtype) is None:
-            landmarks = min(X.shape[0], MOST_LANDMARKS)
-        options |= {"lams": None if isinstance(self.lams, str) and self.lams == "auto" else self.lams, "keep_moments": keep_moments}
+        options |= {
+            "weights": weights,
+            "intercept": bool(self.fit_intercept),
+            "lams": lams,
+            "loss": look_up("loss", renamed(self.loss), LOSSES),
+        }
         options |= {"per_target": bool(self.per_target), "keep_variance": bool(self.variance)}
-        return rls.fit(kernel, X, Y, loss=loss, landmarks=landmarks, **options)
+        return rls.fit(kernel, X, Y, **({"landmarks": self.landmarks} | options))
+
+    def _held_out(self, kernel, X, Y, weights, how, lams):
+        """Predictions of rows left out at every λ, by `loo` or `kfold`."""
+        if how["criterion"] not in (rls.loo, rls.kfold) or isinstance(self.landmarks, str) or isinstance(lams, str):
+            raise ValueError(
+                "scoring= and store_cv_results= take criterion='loo' or 'kfold', and neither lams='search' nor landmarks='auto'"
+            )
+        return held_out(kernel, X, Y, lams, weights=weights, intercept=bool(self.fit_intercept), landmarks=self.landmarks, **how)
+
+    def _scored(self, kernel, X, y, Y, weights, of_rows, how):
+        """λ by a scorer, and its errors, the scores negated."""
+        if renamed(self.loss) != "squared_error":
+            raise ValueError(f"scoring= and loss= both say what λ is chosen by, {self.scoring!r} and {self.loss!r}: leave one of them out")
+        if self.by_fold and how["groups"] is None:
+            raise ValueError("by_fold=True needs folds: give cv= or groups=")
+        lams, held = self._held_out(kernel, X, Y, weights, how, self._lams())
+        folds = np.asarray(how["groups"]) if self.by_fold else None
+        if (self.per_target or lams.ndim == 2) and Y.ndim == 2:
+            if is_classifier(self):
+                raise ValueError("scoring= chooses one λ for all classes: leave per_target= out, and lams (L,)")
+            errors = -scores_by_target(self.scoring, held, Y, of_rows, folds)
+            chosen = [best(lams[:, t] if lams.ndim == 2 else lams, -errors[:, t]) for t in range(Y.shape[1])]
+            lam = np.array([lams[i, t] if lams.ndim == 2 else lams[i] for t, i in enumerate(chosen)])
+            return {"lams": lams, "errors": errors, "lam": lam, "error": errors[chosen, np.arange(Y.shape[1])]}
+        errors = -scores(self.scoring, self._for_scorers(), held, y, of_rows, folds)
+        i = best(lams, -errors)
+        of_columns = np.broadcast_to(
+            errors.reshape(-1, *[1] * (Y.ndim - 1)), (len(lams), *Y.shape[1:])
+        )  # the same for all, as of the error rate
+        return {"lams": lams, "errors": of_columns, "lam": lams[i], "error": errors[i]}
+
+    def _keep_scores(self, scored, default_grid):
+        """Those by which λ was chosen, with what there is to say of it."""
+        errors, error = (np.asarray(scored[name], self.path_.lam.dtype) for name in ("errors", "error"))
+        self.best_score_ = -scored["error"]
+        self.path_: rls.Fit = replace(self.path_, lams=scored["lams"], errors=errors, error=error)
+        inspect_lam(self.path_, default_grid)
+
+    def _for_scorers(self):
+        """What a scorer takes for the estimator."""
+        return Regressed()
+
+    def _store(self, kernel, X, Y, weights, how):
+        """What was left out at every λ, which come last: predictions where a scorer has seen them, else losses."""
+        _, held = self._held_out(kernel, X, Y, weights, how, self.path_.lams)
+        if self.scoring is None:
+            loss = look_up("loss", renamed(self.loss), LOSSES)
+            held = np.stack([losses(loss, Y - each, Y) for each in held])
+        self.cv_results_ = np.moveaxis(held, 0, -1)
 
     def _weights(self, X, y, sample_weight):
         """Those of the rows, checked."""
@@ -111,11 +191,21 @@ class RLSEstimator(BaseEstimator):
 
     def _partial_fit(self, X, y, Y, sample_weight, first):
         """Fit the first targets, or add further ones to the moments of those before."""
-        Y, sample_weight = np.asarray(Y, X.dtype), self._weights(X, y, sample_weight)
-        if self.criterion not in ("loo", "gcv") or renamed(self.loss) != "squared_error" or self.cv is not None:
-            raise ValueError("partial_fit chooses λ by GCV, from moments alone: leave criterion=, loss= and cv= out, or use fit")
-        begun = self._fitted(X, Y, sample_weight, criterion=rls.gcv, keep_moments=True) if first else None
-        self._keep(begun or self.path_.update(X, Y, weights=sample_weight))
+        Y, weights = np.asarray(Y, X.dtype), self._weights(X, y, sample_weight)
+        plain = self.criterion in ("loo", "gcv") and renamed(self.loss) == "squared_error"
+        if not plain or self.cv is not None or self.scoring is not None or self.store_cv_results:
+            raise ValueError("partial_fit chooses λ by GCV, from moments alone: leave criterion=, loss=, scoring= and cv= out, or use fit")
+        if not first:
+            self._keep(self.path_.update(X, Y, weights=weights))
+            return self
+        options = {"criterion": rls.gcv, "keep_moments": True}
+        kernel, given = (
+            self._tuned(X, Y, weights, {"criterion": rls.gcv}),
+            self.landmarks is not None and not isinstance(self.landmarks, str),
+        )
+        if not given and kernel.num_features(X.shape[1], X.dtype) is None:
+            options["landmarks"] = min(X.shape[0], MOST_LANDMARKS)
+        self._keep(self._fitted(kernel, X, Y, weights, self._lams(), **options))
         return self
 
     def _landmarks_to_tune(self, n):
@@ -137,9 +227,9 @@ class RLSEstimator(BaseEstimator):
             cv = splitter(cv, shuffle=True, random_state=self.random_state)
         labels = np.full(X.shape[0], -1)
         times = np.zeros(X.shape[0], int)
-        for fold, (_, held_out) in enumerate(check_cv(cv, y, classifier=is_classifier(self)).split(X, y, groups)):
-            labels[held_out] = fold
-            times[held_out] += 1
+        for fold, (_, rows) in enumerate(check_cv(cv, y, classifier=is_classifier(self)).split(X, y, groups)):
+            labels[rows] = fold
+            times[rows] += 1
         if (times != 1).any():
             raise ValueError(
                 f"cv= must leave every row out once, as KFold and GroupKFold do, and leaves {(times > 1).sum()} rows out more often "
@@ -157,15 +247,7 @@ class RLSEstimator(BaseEstimator):
         fit = jax.tree.map(np.asarray, fit)
         self.path_, self.kernel_, self.lam_ = fit, fit.model.kernel, fit.lam[()]
         self.intercept_ = fit.model.intercept[()]
-        for name in (
-            "coef_",
-            "dual_coef_",
-            "loo_predictions_",
-            "loo_error_",
-            "calibration_",
-            "_by_jackknife",
-            "_by_conformal",
-        ):  # of an earlier fit
+        for name in NOT_ALWAYS:  # of an earlier fit
             self.__dict__.pop(name, None)
         if fit.model.points is None and not isinstance(self.kernel_, rls.Precomputed):
             self.coef_ = fit.model.coef.T

@@ -15,6 +15,7 @@ import jaxrls as rls
 from jaxrls.sklearn.base import RLSEstimator
 from jaxrls.sklearn.calibration import CALIBRATIONS, conformal, jackknife, probabilities
 from jaxrls.sklearn.names import look_up, renamed
+from jaxrls.sklearn.scoring import Classified
 
 
 class RLSClassifier(ClassifierMixin, RLSEstimator):
@@ -24,7 +25,8 @@ class RLSClassifier(ClassifierMixin, RLSEstimator):
 
     Parameters
     ----------
-    kernel, width, gamma, degree, coef0, lams, criterion, loss, per_target, tune, landmarks, fit_intercept, cv, random_state, variance
+    kernel, width, gamma, degree, coef0, lams, criterion, loss, per_target, tune, landmarks, fit_intercept, cv, random_state, variance, \
+scoring, by_fold, store_cv_results
         As in `RLSRegressor`. With `loss="zero_one_loss"` λ is chosen by the held-out error rate, kernel parameters by squared
         error still; `per_target` chooses one λ for each class; folds are stratified.
     class_weight : dict, "balanced", list of them for several labels, or None, default=None
@@ -41,7 +43,7 @@ class RLSClassifier(ClassifierMixin, RLSEstimator):
         The labels, sorted; for an indicator matrix the numbers of its columns.
     multilabel_ : bool
         Whether y was an indicator matrix.
-    lam_, loo_error_, path_, kernel_, coef_, dual_coef_, intercept_, n_features_in_, feature_names_in_
+    lam_, loo_error_, best_score_, cv_results_, path_, kernel_, coef_, dual_coef_, intercept_, n_features_in_, feature_names_in_
         As in `RLSRegressor`, the codes being the targets: a single one for two classes.
     loo_predictions_ : array of shape (n_samples,) or (n_samples, n_classes)
         Scores of each row by a fit to all others, or to all but its fold or group, on the scale of `decision_function`.
@@ -82,6 +84,9 @@ class RLSClassifier(ClassifierMixin, RLSEstimator):
         cv=None,
         random_state=None,
         variance=False,
+        scoring=None,
+        by_fold=False,
+        store_cv_results=False,
         class_weight=None,
         probability=None,
     ):
@@ -101,6 +106,9 @@ class RLSClassifier(ClassifierMixin, RLSEstimator):
             cv=cv,
             random_state=random_state,
             variance=variance,
+            scoring=scoring,
+            by_fold=by_fold,
+            store_cv_results=store_cv_results,
         )
         self.class_weight = class_weight
         self.probability = probability
@@ -179,6 +187,9 @@ class RLSClassifier(ClassifierMixin, RLSEstimator):
             return rows
         of_classes = compute_sample_weight(self.class_weight, y).astype(X.dtype)
         return of_classes if rows is None else rows * of_classes
+
+    def _for_scorers(self):
+        return Classified(self.classes_, self.multilabel_)
 
     def _of_classes(self, y):
         """The weight of each class, None where there are none."""

@@ -49,6 +49,12 @@ class RLSRegressor(RegressorMixin, MultiOutputMixin, RLSEstimator):
         Shuffles rows into a number of folds; None leaves them in order.
     variance : bool, default=False
         Keep what `predict(X, return_std=True)` takes, n² numbers where all rows carry the solution.
+    scoring : str, callable or None, default=None
+        A scorer of scikit-learn's, by name or itself, that λ is chosen by in place of `loss`, on what is predicted for rows left out.
+    by_fold : bool, default=False
+        Take the mean of the scores of folds, as `GridSearchCV` does, in place of one score of all rows left out.
+    store_cv_results : bool, default=False
+        Keep `cv_results_`.
 
     Attributes
     ----------
@@ -58,8 +64,12 @@ class RLSRegressor(RegressorMixin, MultiOutputMixin, RLSEstimator):
         Leave-one-out error at `lam_`: of `loss` where that chose λ, else mean squared.
     loo_predictions_ : array of the shape of y
         What is predicted for each row by a fit to all others, with `lam_`.
+    best_score_ : float or array of shape (n_targets,)
+        The score at `lam_`, where `scoring` chose it.
+    cv_results_ : array of shape (n_samples, n_lams) or (n_samples, n_targets, n_lams)
+        The loss of each row left out at all of `path_.lams`, or with `scoring` its predictions.
     path_ : jaxrls.Fit
-        All of the fit; `path_.errors` is the criterion over `path_.lams`.
+        All of the fit; `path_.errors` is the criterion, or the score negated, over `path_.lams`.
     kernel_ : jaxrls kernel
         The kernel with its parameters, tuned or not.
     coef_ : array of shape (n_features,) or (n_targets, n_features)

@@ -68,10 +68,16 @@ from jaxrls.models.fitted import Tuned as Tuned
 from jaxrls.models.influence import Influence as Influence
 from jaxrls.models.influence import eigenfunctions as eigenfunctions
 from jaxrls.models.influence import influence as influence
+from jaxrls.models.label_sets import ConformalLabels as ConformalLabels
+from jaxrls.models.label_sets import conformal_labels as conformal_labels
+from jaxrls.models.label_sets import label_p_values as label_p_values
 from jaxrls.models.labels import decode as decode
 from jaxrls.models.labels import encode as encode
 from jaxrls.models.model import Model as Model
 from jaxrls.models.posterior import Posterior as Posterior
+from jaxrls.models.probabilities import Sigmoid as Sigmoid
+from jaxrls.models.probabilities import class_probabilities as class_probabilities
+from jaxrls.models.probabilities import fit_sigmoid as fit_sigmoid
 from jaxrls.models.two_sided import KroneckerFit as KroneckerFit
 from jaxrls.models.two_sided import KroneckerModel as KroneckerModel
 from jaxrls.rows.gram import gram as gram

@@ -359,7 +359,7 @@ ERRORS = {
     "X infinite": (lambda: rls.fit(KERNEL, broken(X0, np.inf), Y0), "X holds 1 values that are NaN or infinite, the first at index (2, 1)"),
     "X text": (
         lambda: rls.fit(KERNEL, [["a", "b"]], [1.0]),
-        "X must hold real numbers, and could not be read as such: could not convert string to float",
+        "X must hold real numbers, and could not be read as such: it holds text",
     ),
     "X ragged": (lambda: rls.fit(KERNEL, [[1.0], [1.0, 2.0]], Y0), "X must hold real numbers, and could not be read as such"),
     "X None": (lambda: rls.fit(KERNEL, None, Y0), "X must have shape (n, d), and has shape ()"),

@@ -57,6 +57,12 @@ def test_python_blocks(tmp_path):
     assert (tmp_path / "fit.npz").exists()
 
 
+def test_the_page_on_estimators(tmp_path):
+    script = tmp_path / "estimators.py"
+    script.write_text("\n".join(blocks("python", (ROOT / "docs" / "estimators.md").read_text(encoding="utf-8"))), encoding="utf-8")
+    assert run([sys.executable, "-W", "error::UserWarning", str(script)], tmp_path).stderr == ""
+
+
 def test_shell_blocks(folder):
     lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("python -m jaxrls")]
     assert len(lines) == 4

@@ -405,7 +405,7 @@ def test_a_lam_at_the_edge_of_its_grid_warns():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kernel": "cubic"}, "kernel must be one of 'linear', 'polynomial', 'gaussian', .*, or a jaxrls kernel, and is 'cubic'"),
+        ({"kernel": "cubic"}, "kernel must be one of 'linear', 'polynomial', 'poly', 'gaussian', .*, or a jaxrls kernel, and is 'cubic'"),
         ({"kernel": rls.Gaussian}, "kernel must be one of .*, or a jaxrls kernel, and is <class"),
         ({"kernel": "polynomial", "degree": 1.5}, "Polynomial.degree must be a whole number of at least 1, and is 1.5"),
         ({"width": "mean"}, "width must be a positive number, one for each column of X, or 'median', and is 'mean'"),

@@ -47,6 +47,10 @@ class Spread(ABC):
     def covariance(self, kernel: Kernel, X: Float[Array, "m d"], corrected: bool = True) -> Float[Array, "m m"]:
         """Of all rows with each other."""
 
+    @abstractmethod
+    def between(self, kernel: Kernel, X: Float[Array, "m d"], Z: Float[Array, "k d"], seen: Float[Array, "k r"]) -> Float[Array, "m k"]:
+        """Of rows with others, whose u is `seen`; without what landmarks leave over."""
+
 
 @pytree
 class PrimalSpread(Spread):
@@ -76,6 +80,10 @@ class PrimalSpread(Spread):
         phi = matmul(design, self.whiten)
         return found + gram(kernel, X) - matmul(phi, phi.T)
 
+    def between(self, kernel, X, Z, seen):
+        """uuᵀ."""
+        return matmul(self.seen(self.expansion.design(kernel, X)), seen.T) + self.constant
+
 
 @pytree
 class DualSpread(Spread):
@@ -104,18 +112,25 @@ class DualSpread(Spread):
             own = own if self.share is None else own - 2 * matmul(design, self.share) + self.level
         return jnp.maximum(own - jnp.sum(self.seen(design) ** 2, axis=1), 0) + self.constant
 
+    def _own(self, kernel, X, Z):
+        """k_c of rows with others, None for themselves."""
+        phi = self._centred(kernel, X)
+        if phi is not None:
+            return matmul(phi, (phi if Z is None else self._centred(kernel, Z)).T)
+        own = gram(kernel, X, Z)
+        if self.share is None:
+            return own
+        means = [matmul(self.expansion.design(kernel, part), self.share) for part in (X, Z) if part is not None]
+        return own - means[0][:, None] - means[-1][None, :] + self.level
+
     def covariance(self, kernel, X, corrected=True):
         """k_c − uuᵀ."""
-        phi, design = self._centred(kernel, X), self.expansion.design(kernel, X)
-        if phi is not None:
-            own = matmul(phi, phi.T)
-        else:
-            own = gram(kernel, X)
-            if self.share is not None:
-                mean = matmul(design, self.share)
-                own = own - mean[:, None] - mean[None, :] + self.level
-        u = self.seen(design)
-        return own - matmul(u, u.T) + self.constant
+        u = self.seen(self.expansion.design(kernel, X))
+        return self._own(kernel, X, None) - matmul(u, u.T) + self.constant
+
+    def between(self, kernel, X, Z, seen):
+        """k_c − uuᵀ."""
+        return self._own(kernel, X, Z) - matmul(self.seen(self.expansion.design(kernel, X)), seen.T) + self.constant
 
 
 def spectral_spread(f: Any, lam: Float[Array, ""]) -> Spread:

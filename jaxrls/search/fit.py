@@ -68,9 +68,9 @@ def fit(
 
     **Arguments**: X (n, d) and Y (n,) or (n, t), NumPy or JAX, in any units; X may be sparse (SciPy, BCOO) where the kernel has explicit features, or a
     source of rows (`Rows`); one that brings labels and weights, such as a `stream`, needs no Y.
-    `lams` (L,), by default `num` of them from the spectrum; `"search"` finds the λ of the smallest error between those from its value and slope at about
-    ten λ, with a Cholesky factor for each in place of the spectrum where the criterion allows it: `search` says how many. Rows made on the host, such as a
-    `stream`, have no slopes, and take the grid.
+    `lams` (L,), by default `num` of them from the spectrum; or (L, t), from whose columns the targets choose, so that one row of them is a given λ for each;
+    `"search"` finds the λ of the smallest error between those from its value and slope at about ten λ, with a Cholesky factor for each in place of the spectrum
+    where the criterion allows it: `search` says how many. Rows made on the host, such as a `stream`, have no slopes, and take the grid.
     `criterion`: `loo`, `gcv`, `kfold`, `holdout`, `log_marginal_likelihood`, any function `(factor, Y, lams)` of which less is
     better, or a `Criterion`. `loss` for the ones that average a loss. `weights` (n,) ≥ 0. `intercept` unpenalised. `per_target` chooses λ for each column
     of Y. `groups` (n,) labels of rows left out together (the criterion is then `kfold`); `validation` a pair `(X, Y)` (then
@@ -109,13 +109,8 @@ def fit(
     options |= {"keep_moments": keep_moments, "keep_variance": keep_variance, "rank": rank}
     raw = Problem.of(kernel, X, Y, landmarks=None if auto else landmarks, **options)
     problem, named_lams = raw.check(), lams
-    if isinstance(lams, str) and lams != "search":
-        raise ValueError(f"lams must be numbers, or 'search' for the best without a grid, or None to choose, and is {lams!r}")
-    if not (lams is None or isinstance(lams, str)):
-        lams = jnp.atleast_1d(as_array("lams", lams, problem.rows.dtype))
-        if lams.ndim != 1:
-            raise ValueError(f"lams must have shape (L,), and has shape {lams.shape}: per_target=True chooses one for each target")
-        check_lams(lams)
+    lams = _as_lams(lams, problem)
+    per_target = per_target or np.ndim(lams) == 2
     if not (isinstance(tol, int | float | np.number) and tol > 0):
         raise ValueError(f"tol must be a number above 0, the largest relative change of the coefficients, and is {tol!r}")
     if route in ("cholesky", "iterative", "refined") and lams is None:
@@ -124,7 +119,9 @@ def fit(
         found = "keep_moments=True" if route is None else f"route is {route!r}"
         raise ValueError(f"landmarks='auto' chooses the route, and {found}: leave one of them out")
     if keep_variance and per_target:
-        raise ValueError("keep_variance=True is for one λ, and per_target=True chooses one for each target: leave one of them out")
+        raise ValueError(
+            "keep_variance=True is for one λ, and per_target=True, or lams (L, t), chooses one for each target: leave one of them out"
+        )
     if refine:
         check_refinable(raw, landmarks, route, keep_moments or keep_variance)
     if refine and lams is not None:
@@ -147,6 +144,22 @@ def fit(
     if not refine:
         return result
     return replace(_in_float64(raw, partial(_refined, lam=np.asarray(result.lam)), False), lams=result.lams, errors=result.errors)
+
+
+def _as_lams(lams, problem: Problem):
+    """λ as an array (L,), or (L, t) with those of each target, or as what stands for them."""
+    if isinstance(lams, str) and lams != "search":
+        raise ValueError(f"lams must be numbers, or 'search' for the best without a grid, or None to choose, and is {lams!r}")
+    if lams is None or isinstance(lams, str):
+        return lams
+    lams = jnp.atleast_1d(as_array("lams", lams, problem.rows.dtype))
+    if lams.ndim != 1 and lams.shape != (len(lams), *problem.Y.shape[1:]):
+        each = f", or (L, {problem.Y.shape[1]}) with those of each target" if problem.Y.ndim == 2 else ""
+        raise ValueError(
+            f"lams must have shape (L,){each}, and has shape {lams.shape}: with per_target=True every target chooses from (L,)"
+        )
+    check_lams(lams)
+    return lams
 
 
 def _in_float64(raw: Problem, make: Callable, default_grid: bool) -> Fit:

@@ -36,10 +36,11 @@ def lambda_range(factor: Factor, low=0.0) -> tuple[Float[Array, ""], Float[Array
 
 
 def choose_lam(lams, errors, per_target: bool):
-    """The λ of the smallest error, the larger of equals: shared, by the mean over targets, or one per target."""
+    """The λ of the smallest error, the larger of equals: shared, by the mean over targets, or one per target, of its own where `lams` is (L, t)."""
     if errors.ndim == 2 and not per_target:
         errors = jnp.mean(errors, axis=1)
     if len(lams) == 1:  # nothing to choose: what was made for the errors serves the model too
         return jnp.broadcast_to(lams[0], errors.shape[1:]), errors[0]
     smallest = jnp.min(errors, axis=0)
-    return jnp.max(jnp.where(errors <= smallest, lams.reshape(-1, *[1] * smallest.ndim), 0), axis=0), smallest
+    each = lams if lams.ndim == errors.ndim else lams[:, None]
+    return jnp.max(jnp.where(errors <= smallest, each, 0), axis=0), smallest

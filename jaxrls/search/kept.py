@@ -38,7 +38,7 @@ class Kept:
     summed: Summed
     unit: Float[Array | np.ndarray, ""]
     criterion: Criterion | None  # None where λ stays
-    lams: Float[Array | np.ndarray, " L"] | None
+    lams: Float[Array | np.ndarray, "L *#t"] | None
     num: int = static()
     per_target: bool = static()
     flat: bool = static()

@@ -46,6 +46,8 @@ def as_floats(name: str, value, dtype=None):
         check_unmasked(name, value)
         try:
             value = np.asarray(value)
+            if value.dtype.kind in "SUT" or value.dtype.kind == "O" and any(isinstance(part, str | bytes) for part in value.flat):
+                raise ValueError("it holds text, of which .astype(float) makes numbers where it spells some")
             if value.dtype.kind in "mM" and np.isnat(value).any():
                 raise ValueError("NaT has no value")
             value = value if value.dtype.kind in "fc" else value.astype(np.float64)

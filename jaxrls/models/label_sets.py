@@ -1,0 +1,176 @@
+"""Sets of labels that hold the true one as often as is asked for: how odd each label would be among the rows, by scores of rows left out.
+
+A row is the odder the lower the score of its own label is by a fit without it. The p-value of a label for a new row is the share of the rows, the new one
+among them, that are at least as odd, and a set of level 1 − α holds the labels of p > α.
+"""
+
+import inspect
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxrls.factors.spread import Spread
+from jaxrls.models.fitted import Fit
+from jaxrls.models.model import Model
+from jaxrls.rows.rows import Rows
+from jaxrls.rows.sparse import as_rows_in
+from jaxrls.support.checks import Listed, as_array, check_finite, check_targets, check_weights
+from jaxrls.support.precision import scope, to_host
+from jaxrls.support.pytrees import pytree
+
+
+def label_p_values(
+    left_out: Float[Array, "n *T"] | Listed,
+    codes: Float[Array, "n *T"] | Listed,
+    scores: Float[Array, "m *T"] | Listed,
+    weights: Float[Array, " n"] | Listed | None = None,
+) -> Float[Array, "m _"]:
+    """The p-value of every label for new rows, by the jackknife: scores of rows left out beside those of new rows by the fit to all.
+
+    p = (1 + Σ vᵢ [s₋ᵢ(own label) ≤ s(label)]) / (1 + Σ vᵢ): the share of rows whose own label scores no higher without them.
+
+    **Arguments**: `left_out` scores such as `Y − fit.loo_residuals`, of rows or of groups left out, `codes` ±1 as of `encode`, `scores` of new rows.
+    **Shapes**: (n,), (n,) and (m,) for two classes, or (n, T), (n, T) and (m, T), give (m, 2) or (m, T); weights (n,). **Cost** O((n + m T) log n).
+    **Raises** `ValueError` for shapes that do not fit, and for NaN or infinity. **Fails**: there is no guarantee for any number of rows, as the fit to all
+    and those without a row differ; where the fit is stable, which a large λ makes it, sets of p > α hold the true label in a share of 1 − α as n
+    grows. `conformal_labels` has the guarantee. **Source**: Barber, Candès, Ramdas and Tibshirani 2021, §1 and §5; Steinberger and Leeb 2023.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> left_out, codes = jnp.array([-1.0, -0.5, 0.5, 1.0]), jnp.array([-1.0, -1.0, 1.0, 1.0])
+    >>> (5 * rls.label_p_values(left_out, codes, jnp.array([-2.0, 0.7]))).round().tolist()  # of the labels −1 and +1
+    [[5.0, 1.0], [1.0, 3.0]]
+    """
+    left_out = as_array("left_out", left_out)
+    codes, scores = as_array("codes", codes, left_out.dtype), as_array("scores", scores, left_out.dtype)
+    check_targets("left_out", left_out, len(left_out))
+    for name, value, wanted in (("codes", codes, left_out.shape), ("scores", scores, (len(scores), *left_out.shape[1:]))):
+        if value.shape != wanted:
+            raise ValueError(f"{name} must have shape {wanted}, as left_out has shape {left_out.shape}, and has shape {value.shape}")
+        check_finite(name, value)
+    check_finite("left_out", left_out)
+    v = jnp.ones(len(left_out), left_out.dtype) if weights is None else as_array("weights", weights, left_out.dtype)
+    check_weights(v, len(left_out))
+    own = _of_own_label(left_out, codes)
+    order = jnp.argsort(own)
+    above = jnp.concatenate([jnp.zeros(1, v.dtype), jnp.cumsum(v[order])])
+    return (1 + above[jnp.searchsorted(own[order], _each(scores), side="right")]) / (1 + above[-1])
+
+
+@pytree
+class ConformalLabels:
+    """What p-values of labels take that hold for any number of rows: see `conformal_labels`, which makes it.
+
+    >>> import numpy as np, jaxrls as rls
+    >>> X, codes = np.array([[-2.0], [-1.0], [1.0], [2.0]]), np.array([-1.0, -1.0, 1.0, 1.0])
+    >>> fit = rls.fit(rls.Linear(), X, codes, lams=[0.5], keep_variance=True)
+    >>> rls.conformal_labels(fit, X, codes).p_values([[1.5]]).tolist()
+    [[0.2, 0.6]]
+    """
+
+    model: Model
+    spread: Spread
+    lam: Float[Array | np.ndarray, ""]
+    points: Float[Array | np.ndarray, "n d"]
+    own: Int[Array | np.ndarray, " n"]  # the number of each row's label
+    residuals: Float[Array | np.ndarray, " n"]  # of its code, 1, by the fit to all rows
+    variance: Float[Array | np.ndarray, " n"]
+    weights: Float[Array | np.ndarray, " n"]
+    label_weights: Float[Array | np.ndarray, " T"]
+
+    def p_values(self, X, *, block_size: int | None = None) -> Any:
+        """The p-value of every label for the rows of X (m, d), dense or a source of `Rows`: (m, T), T = 2 for a single column of codes.
+
+        **Cost** O(n r) a row, as a product of matrices, and O(n T); n² numbers beside blocks of rows. **Raises** as `Model.predict`.
+        """
+        dtype = self.model.coef.dtype
+        wide = dtype == jnp.float64
+        with scope(wide):
+            rows = as_rows_in(dtype, self.model.kernel, X)
+            scores = _each(jnp.asarray(self.model.predict(rows)))
+            run: Any = _p_values if rows.traceable else inspect.unwrap(_p_values)
+            out = run(self, rows, scores, block_size=block_size)
+            return to_host(out) if wide and not isinstance(self.model.coef, jax.Array) else out
+
+
+def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> ConformalLabels:
+    """p-values of labels by full conformal prediction with rows left out, exact in closed form: a new row of each label in turn is taken in.
+
+    For the label y of x the fit to all rows and (x, y) is that to all with, at row i, f(xᵢ) + gᵢ (code − f(x)), gᵢ = c(xᵢ, x)/(c(x, x) + λ), where c is the
+    posterior covariance of f + b; without row i its residual is divided by 1 − vᵢ (c(xᵢ, xᵢ) − gᵢ c(xᵢ, x))/λ. No row is fitted again.
+
+    **Guarantee**: for exchangeable rows, and a kernel, λ and landmarks that were not chosen by them, sets of p > α hold the true label with probability
+    1 − α or more, whatever n and the distribution are: over draws of all rows, not for each x. A λ that was chosen by the same rows, one number of all,
+    is outside of it, and so are rows of weights that differ. **Arguments**: `fit` with `keep_variance=True`, its X (n, d), dense, `codes` ±1 (n,) or
+    (n, T) as of `encode`, and `weights`, without those of labels: `label_weights` (T,) multiply them, and are what a new row of each label weighs.
+    **Cost** O(n² r) once. **Raises** `ValueError` where no variance was kept, or for shapes that do not fit. **Source**: Vovk, Gammerman and Shafer 2005,
+    ch. 2, with the deleted residuals of their ridge regression confidence machine.
+
+    >>> import numpy as np, jaxrls as rls
+    >>> X, codes = np.array([[-2.0], [-1.0], [1.0], [2.0]]), np.array([-1.0, -1.0, 1.0, 1.0])
+    >>> fit = rls.fit(rls.Linear(), X, codes, lams=[0.5], keep_variance=True)
+    >>> (rls.conformal_labels(fit, X, codes).p_values([[1.5], [-3.0]]) > 0.25).tolist()
+    [[False, True], [True, False]]
+    """
+    if fit.sure is None:
+        raise ValueError("conformal_labels takes the posterior covariance: fit with keep_variance=True")
+    dtype = fit.model.coef.dtype
+    wide = dtype == jnp.float64
+    with scope(wide):
+        points, codes = as_array("X", X, dtype), as_array("codes", codes, dtype)
+        n = len(points)
+        if codes.shape != (n, *fit.model.coef.shape[1:]):
+            raise ValueError(f"codes must be those that were fitted, {(n, *fit.model.coef.shape[1:])}, and have shape {codes.shape}")
+        v = jnp.ones(n, dtype) if weights is None else as_array("weights", weights, dtype)
+        check_weights(v, n)
+        count = max(2, _each(codes).shape[1])
+        u = jnp.ones(count, dtype) if label_weights is None else as_array("label_weights", label_weights, dtype)
+        if u.shape != (count,):
+            raise ValueError(f"label_weights must have shape ({count},), one for each label, and has shape {u.shape}")
+        residuals = 1 - _of_own_label(jnp.asarray(fit.model.predict(points)), codes)
+        variance = _variances(fit.sure.spread, fit.model, as_rows_in(dtype, fit.model.kernel, points))
+        own = jnp.argmax(_each(codes), axis=1)
+        found = ConformalLabels(fit.model, fit.sure.spread, fit.sure.lam, points, own, residuals, variance, v, u)
+        return to_host(found) if wide and not isinstance(fit.model.coef, jax.Array) else found
+
+
+def _each(scores):
+    """A column for each label: of two, −s and s."""
+    return jnp.stack([-scores, scores], axis=1) if scores.ndim == 1 else scores
+
+
+def _of_own_label(scores, codes):
+    """The score of the label that each row has."""
+    return jnp.take_along_axis(_each(scores), jnp.argmax(_each(codes), axis=1)[:, None], axis=1)[:, 0]
+
+
+@jax.jit
+def _variances(spread: Spread, model: Model, rows: Rows):
+    return rows.map(lambda x: spread.variance(model.kernel, x, False), temporaries=2 * spread.half.shape[1])
+
+
+@partial(jax.jit, static_argnames="block_size")
+def _p_values(labels: ConformalLabels, rows: Rows, scores, *, block_size: int | None):
+    labels = jax.tree.map(jnp.asarray, labels)
+    kernel, spread, points = labels.model.kernel, labels.spread, jnp.asarray(labels.points)
+    seen = spread.seen(spread.expansion.design(kernel, points))
+    v, least = labels.weights, jnp.finfo(labels.residuals.dtype).eps
+
+    def block(x, scores):
+        c = spread.between(kernel, x, points, seen)
+        variance = spread.variance(kernel, x, False)
+        at_own = scores[:, labels.own]
+
+        def of_label(label):
+            g = c / (variance + labels.lam / labels.label_weights[label])[:, None]
+            rest = 1 - v / labels.lam * labels.label_weights[labels.own] * (labels.variance - g * c)
+            error = (labels.residuals - g * (jnp.where(labels.own == label, 1, -1) - at_own)) / jnp.maximum(rest, least)
+            as_odd = error >= 1 - jnp.take(scores, label, axis=1)[:, None]
+            return (1 + jnp.sum(jnp.where(as_odd, v, 0), axis=1)) / (1 + jnp.sum(v))
+
+        return jax.lax.map(of_label, jnp.arange(scores.shape[1])).T
+
+    return rows.map(block, scores, temporaries=6 * len(points), block_size=block_size)

@@ -1,0 +1,76 @@
+"""λ by a scorer of scikit-learn's, on what is predicted for rows that are left out."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.metrics import get_scorer
+
+import jaxrls as rls
+from jaxrls.support.checks import as_array
+from jaxrls.support.precision import scope
+
+
+def held_out(kernel, X, Y, lams, **options):
+    """λ, or the grid from the spectrum, and predictions (L, n) or (L, n, t) of each row by fits without it, or its group."""
+    with scope(X.dtype == np.float64):
+        problem, unit = rls.Problem.of(kernel, X, Y, **options).check().in_units()
+        lams, residuals = _held_out(problem, None if lams is None else as_array("lams", np.atleast_1d(lams), X.dtype))
+        return np.asarray(lams), Y - np.asarray(residuals * unit)
+
+
+@jax.jit
+def _held_out(problem, lams):
+    solution = problem.solution()
+    lams = rls.lambda_grid(solution.factor) if lams is None else lams
+    return lams, solution.labels.drop_axis(solution.residuals(lams, problem.criterion.groups))
+
+
+def losses(loss, residuals, Y):
+    """Those of every row and target."""
+    with scope(Y.dtype == np.float64):
+        return np.asarray(loss(*(jnp.asarray(part.reshape(len(Y), -1)) for part in (residuals, Y)))).reshape(Y.shape)
+
+
+class Regressed(RegressorMixin, BaseEstimator):
+    """What a scorer takes for an estimator: predictions are given."""
+
+    def predict(self, predictions):
+        return predictions
+
+
+class Classified(ClassifierMixin, BaseEstimator):
+    """The same, of scores of classes, or of several labels at once."""
+
+    def __init__(self, classes, several):
+        self.classes_ = classes
+        self.several = several
+
+    def decision_function(self, scores):
+        return scores
+
+    def predict(self, scores):
+        return (scores > 0).astype(int) if self.several else rls.decode(scores, self.classes_)
+
+
+def scores(scoring, estimator, predictions, y, weights, folds):
+    """The score at every λ (L,): of all rows at once, or the mean of those of folds where there are."""
+    scorer, parts = get_scorer(scoring), [slice(None)] if folds is None else [folds == fold for fold in np.unique(folds)]
+
+    def score(held, part):
+        return scorer(estimator, held[part], y[part], **({} if weights is None else {"sample_weight": weights[part]}))
+
+    return np.array([np.mean([score(held, part) for part in parts]) for held in predictions])
+
+
+def best(lams, scores):
+    """The place of the largest score, of equal ones that of the largest λ."""
+    return max(range(len(lams)), key=lambda i: (scores[i], lams[i]))
+
+
+def scores_by_target(scoring, predictions, y, weights, folds):
+    """Those of each target by itself, (L, t)."""
+    score = partial(scores, scoring, Regressed(), weights=weights, folds=folds)
+    return np.stack([score(predictions[:, :, t], y[:, t]) for t in range(y.shape[1])], axis=1)

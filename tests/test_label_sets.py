@@ -1,0 +1,175 @@
+"""Sets of labels: p-values against refits with every row left out, coverage on draws, and what the estimator says."""
+
+import numpy as np
+import pytest
+from support import DTYPE, EPS, array, assert_close
+
+import jaxrls as rls
+
+KERNEL, LAM = rls.Gaussian(1.5), 0.3
+N, M = 14, 3
+
+
+def problem(classes, seed=0, n=N, m=M):
+    """Rows, codes of one label each, weights, and new rows."""
+    rng = np.random.default_rng(seed)
+    names = np.arange(n) % classes
+    X = rng.normal(size=(n, 2)) + 0.8 * np.eye(3)[names][:, :2]
+    return X, np.where(names[:, None] == np.arange(classes), 1.0, -1.0), rng.uniform(0.5, 2, n), rng.normal(size=(m, 2))
+
+
+def score(X, codes, v, x, intercept, gram):
+    """f(x) + b of weighted ridge regression, by its equations in full."""
+    n = len(X)
+    system = np.zeros((n + 1, n + 1))
+    system[:n, :n] = gram(X, X) + LAM * np.diag(1 / v)
+    system[:n, n] = system[n, :n] = intercept
+    system[n, n] = not intercept
+    coef = np.linalg.solve(system, np.vstack([codes, np.zeros(codes.shape[1])]))
+    return gram(x[None], X)[0] @ coef[:n] + intercept * coef[n]
+
+
+def by_refits(X, codes, counts, x, intercept, gram, label_weights):
+    """p-values of all labels of x: a refit without each of the n + 1 rows, once for each label."""
+    own = codes.argmax(axis=1)
+    v = counts * label_weights[own]
+    p = []
+    for label in range(codes.shape[1]):
+        code = np.where(np.arange(codes.shape[1]) == label, 1.0, -1.0)
+        all_X, all_codes, all_v = np.vstack([X, x]), np.vstack([codes, code]), np.append(v, label_weights[label])
+        odd = []
+        for i, mine in enumerate(np.append(own, label)):
+            rest = np.arange(len(all_X)) != i
+            odd.append(1 - score(all_X[rest], all_codes[rest], all_v[rest], all_X[i], intercept, gram)[mine])
+        p.append((1 + counts[np.array(odd[:-1]) >= odd[-1]].sum()) / (1 + counts.sum()))
+    return p
+
+
+def gaussian(X, Z):
+    return np.exp(-((X[:, None] - Z[None]) ** 2).sum(-1) / (2 * 1.5**2))
+
+
+LANDMARKS = problem(3)[0][::2]
+
+
+def on_landmarks(X, Z):
+    return gaussian(X, LANDMARKS) @ np.linalg.solve(gaussian(LANDMARKS, LANDMARKS), gaussian(LANDMARKS, Z))
+
+
+CASES = {
+    "K": (KERNEL, gaussian, {}),
+    "K through 0": (KERNEL, gaussian, {"intercept": False}),
+    "K by Cholesky": (KERNEL, gaussian, {"route": "cholesky"}),
+    "features": (rls.Linear(), lambda X, Z: X @ Z.T, {}),
+    "landmarks": (KERNEL, on_landmarks, {"landmarks": LANDMARKS}),
+}
+
+
+@pytest.mark.float64
+@pytest.mark.parametrize("weighted", [False, True], ids=["", "weights"])
+@pytest.mark.parametrize("case", CASES)
+def test_p_values_are_those_of_refits(case, weighted):
+    """Rows and labels may weigh; of two classes one column does."""
+    kernel, gram, options = CASES[case]
+    for classes in (3, 2) if case == "K" else (3,):
+        X, codes, counts, new = problem(classes)
+        counts, label_weights = (counts, np.array([0.5, 2.0, 1.0])[:classes]) if weighted else (np.ones(N), np.ones(classes))
+        want = [by_refits(X, codes, counts, x, options.get("intercept", True), gram, label_weights) for x in new]
+        given = codes if classes == 3 else codes[:, 1]
+        weights = counts * label_weights[codes.argmax(axis=1)]
+        fit = rls.fit(kernel, X, given, lams=[LAM], weights=weights, keep_variance=True, **options)
+        labels = rls.conformal_labels(fit, X, given, counts, label_weights)
+        assert_close(labels.p_values(new), want, 1e-12, f"{classes} classes")
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_the_jackknife_counts_rows_whose_own_label_scores_no_higher(classes):
+    X, codes, v, new = problem(classes, n=30)
+    given = array(codes[:, 1] if classes == 2 else codes)
+    fit = rls.fit(KERNEL, array(X), given, lams=[LAM])
+    left_out, scores = np.asarray(given - fit.loo_residuals), np.asarray(fit.predict(array(new)))
+    got = rls.label_p_values(left_out, given, scores, array(v))
+    signed = (lambda s: np.stack([-s, s], axis=1)) if classes == 2 else (lambda s: s)
+    own = signed(left_out)[np.arange(30), codes.argmax(axis=1)]
+    want = [[(1 + v[own <= s].sum()) / (1 + v.sum()) for s in row] for row in signed(scores)]
+    assert got.dtype == DTYPE
+    assert_close(got, want, 100 * EPS, "p-values")
+
+
+def draws(rng, n):
+    """Rows of three labels that overlap."""
+    names = rng.integers(0, 3, n)
+    return (rng.normal(size=(n, 2)) + 1.2 * np.eye(3)[names][:, :2]).astype(DTYPE), names
+
+
+def test_sets_hold_the_true_label_as_often_as_they_say(rng):
+    """Between 1 − α and 1 − α + 1/(n + 1), to three standard errors of 60 draws of 30 rows; the jackknife within a step more."""
+    held = {"conformal": [], "jackknife": []}
+    for _ in range(60):
+        (X, names), (new, truth) = draws(rng, 30), draws(rng, 60)
+        codes = np.where(names[:, None] == np.arange(3), 1, -1).astype(DTYPE)
+        fit = rls.fit(KERNEL, X, codes, lams=[LAM], keep_variance=True)
+        p = {
+            "conformal": rls.conformal_labels(fit, X, codes).p_values(new),
+            "jackknife": rls.label_p_values(codes - fit.loo_residuals, codes, fit.predict(new)),
+        }
+        for method, values in p.items():
+            held[method].append((np.asarray(values)[np.arange(60), truth][:, None] > [0.1, 0.3]).mean(axis=0))
+    for method, each in held.items():
+        mean, error = np.mean(each, axis=0), np.std(each, axis=0) / np.sqrt(60)
+        slack = 3 * error + (1 / 31 if method == "jackknife" else 0)
+        assert (mean >= [0.9, 0.7] - slack).all(), (method, mean)
+        assert (mean <= np.array([0.9, 0.7]) + 1 / 31 + slack).all(), (method, mean)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda fit, X, Y: rls.conformal_labels(fit, X, Y[:, :2]),
+            r"codes must be those that were fitted, \(14, 3\), and have shape \(14, 2\)",
+        ),
+        (lambda fit, X, Y: rls.conformal_labels(fit, X, Y, label_weights=np.ones(2)), r"label_weights must have shape \(3,\)"),
+        (lambda fit, X, Y: rls.conformal_labels(fit, X, Y, np.ones(3)), r"weights must have shape \(14,\)"),
+        (lambda fit, X, Y: rls.conformal_labels(rls.fit(KERNEL, X, Y, lams=[LAM]), X, Y), "fit with keep_variance=True"),
+        (lambda fit, X, Y: rls.label_p_values(Y, Y[:, :2], Y), r"codes must have shape \(14, 3\), as left_out has shape \(14, 3\)"),
+        (lambda fit, X, Y: rls.label_p_values(Y, Y, Y[:, :2]), r"scores must have shape \(14, 3\), as left_out has shape \(14, 3\)"),
+    ],
+)
+def test_what_does_not_fit_is_refused(call, message, unchecked):
+    X, codes, _, _ = problem(3)
+    X, codes = X.astype(DTYPE), codes.astype(DTYPE)
+    fit = rls.fit(KERNEL, X, codes, lams=[LAM], keep_variance=True)
+    with pytest.raises(ValueError, match=message):
+        call(fit, X, codes)
+
+
+# the estimator ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.any_precision
+def test_the_estimator_gives_these_sets():
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'jaxrls[sklearn]'")
+    from sklearn.utils.class_weight import compute_class_weight
+
+    from jaxrls.sklearn import RLSClassifier
+
+    X, codes, counts, new = problem(3)
+    names = np.array(["red", "green", "blue"])[codes.argmax(axis=1)]
+    columns = rls.encode(names)[0]
+    model = RLSClassifier(KERNEL, lams=LAM, variance=True, class_weight="balanced").fit(X, names, sample_weight=counts)
+    balance = compute_class_weight("balanced", classes=model.classes_, y=names)
+    want = np.array([by_refits(X, columns, counts, x, True, gaussian, balance) for x in new])
+    for level in (0.5, 0.9):
+        assert model.predict_set(new, level).tolist() == (want > 1 - level).tolist()
+    jackknife = RLSClassifier(KERNEL, lams=LAM).fit(X, names, groups=np.arange(N) // 2)
+    p = rls.label_p_values(jackknife.loo_predictions_, columns, jackknife.decision_function(new))
+    assert jackknife.predict_set(new, 0.6, method="jackknife").tolist() == (np.asarray(p) > 0.4).tolist()
+    for estimator, options, message in (
+        (jackknife, {}, "method='conformal' takes variance=True and a fit without groups"),
+        (model, {"level": 1}, "level must be a number between 0 and 1, and is 1"),
+        (model, {"method": "split"}, "method must be 'conformal' or 'jackknife', and is 'split'"),
+        (RLSClassifier(KERNEL, lams=LAM).fit(X, codes > 0), {}, "predict_set is for one label a row"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            estimator.predict_set(new, **options)

@@ -14,7 +14,8 @@ class Docstrings(griffe.Extension):
     def on_object(self, *, obj, **kwargs):
         """Any object with a docstring, but estimators, whose sections are NumPy's."""
         if obj.docstring and not obj.path.startswith("jaxrls.sklearn"):
-            obj.docstring.value = paragraphs(obj.docstring.value)
+            names = [parameter.name for parameter in obj.parameters] if obj.is_function else []
+            obj.docstring.value = paragraphs(obj.docstring.value, names)
 
     def on_class(self, *, cls, **kwargs):
         """What `pytree` makes of a class is a dataclass, and its fields are the arguments."""
@@ -35,30 +36,31 @@ def parameters(cls):
         yield griffe.Parameter(member.name, annotation=member.annotation, kind=griffe.ParameterKind.positional_or_keyword, default=value)
 
 
-def paragraphs(text: str) -> str:
-    """Markdown of a docstring."""
-    prose, code, out = [], [], []
-
-    def flush():
-        if prose:
-            out.append(re.sub(rf"(?<=[.;)]) \*\*({WORDS})\*\*", r"\n\n**\1**", " ".join("\n".join(prose).split("\n"))) if plain(prose) else "\n".join(prose))
-        if code:
-            out.append("```pycon\n" + "\n".join(code) + "\n```")
-        prose.clear(), code.clear()
-
-    for line in text.splitlines():
-        if line.startswith(">>> ") or (code and line.strip()):
-            if prose:
-                flush()
-            code.append(line)
-        elif not line.strip():
-            flush()
-        else:
-            prose.append(line)
-    flush()
-    return "\n\n".join(out)
+def paragraphs(text: str, names=()) -> str:
+    """Markdown of a docstring; `names` are those of the arguments, which begin the items of a list."""
+    blocks, block = [], []
+    for line in [*text.splitlines(), ""]:
+        starts_code, in_code = line.startswith(">>>"), bool(block) and block[0].startswith(">>>")
+        if block and (not line.strip() or (starts_code and not in_code)):
+            blocks.append(block)
+            block = []
+        if line.strip():
+            block.append(line)
+    return "\n\n".join(markdown(block, names) for block in blocks)
 
 
-def plain(lines) -> bool:
-    """Whether lines are one paragraph, and no list or table."""
-    return not any(re.match(r"\s*([*|-] |\||\d+\. |```|    )", line) for line in lines)
+def markdown(block, names) -> str:
+    """One paragraph, or one doctest."""
+    if block[0].startswith(">>>"):
+        return "\n".join(["```pycon", *block, "```"])
+    if any(re.match(r"\s*([*-] |\||\d+\. |```|    )", line) for line in block):  # a list or a table
+        return "\n".join(block)
+    parts = re.split(rf"(?<=[.;)]) (?=\*\*(?:{WORDS})\*\*)", " ".join(block))
+    return "\n\n".join(arguments(part, names) if part.startswith("**Arguments**") else part for part in parts)
+
+
+def arguments(text: str, names) -> str:
+    """What is said of arguments, as a list where there are several."""
+    head, _, rest = text.partition(": ")
+    items = re.split(rf"(?<=\.) (?=`(?:{'|'.join(names)})`)", rest) if names else [rest]
+    return text if len(items) < 2 else "\n".join([f"{head}:", "", *(f"* {item}" for item in items)])

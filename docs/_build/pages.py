@@ -30,7 +30,7 @@ PAGES = {
     **{f"{REPORT}/{path.name}": f"benchmarks/{path.name}" for path in (ROOT / REPORT).iterdir() if path.suffix in (".md", ".png")},
     **{f"notebooks/{path.name}": f"tutorials/{path.stem}.md" for path in (ROOT / "notebooks").glob("*.ipynb")},
 }
-SOURCES = {page: source for source, page in PAGES.items() if page != "index.md"}
+SOURCES = {page: source for source, page in PAGES.items()}
 
 _state = {"run": True}
 

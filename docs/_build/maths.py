@@ -17,8 +17,10 @@ def on_page_content(content, page, config, files):
 
 
 def _mathml(found):
-    display = "block" if found[1] == "div" else "inline"
-    return convert(html.unescape(found[3]), display=display)
+    formula = html.unescape(found[3])
+    if found[1] == "span":
+        return convert(formula)
+    return f'<div class="formula">{convert(formula, display="block")}</div>'
 
 
 def on_post_page(output, page, config):

@@ -57,6 +57,8 @@ def on_files(files, config):
 def on_page_markdown(markdown, page, config, files):
     """Placeholders filled, and links to files of the repository turned to pages."""
     here = page.file.src_uri
+    if here == "index.md":
+        page.meta["hide"] = ["navigation"]  # one page has none
     for name, make in (("figures", figures), ("help", command_line), ("names", names)):
         mark = f"<!-- {name} -->"
         if mark in markdown:
@@ -78,22 +80,26 @@ def notebook(path: Path, run: bool) -> dict:
         with tempfile.TemporaryDirectory() as folder:
             NotebookClient(book, timeout=600, kernel_name="python3", resources={"metadata": {"path": folder}}).execute()
     out, parts = {}, []
-    for number, cell in enumerate(book.cells):
+    for cell in book.cells:
         if cell.cell_type == "markdown":
             parts.append(cell.source)
             continue
         parts.append(f"```python\n{cell.source}\n```")
-        for output in cell.outputs:
-            data = output.get("data", {})
-            if "image/png" in data:
-                name = f"{path.stem}-{number}-{len(out)}.png"
-                out[f"tutorials/{name}"] = base64.b64decode(data["image/png"])
-                parts.append(f"![Drawn by the code above]({name})")
-            elif text := output.get("text", data.get("text/plain", "")):
-                parts.append(f'```text {{ .output }}\n{text.rstrip()}\n```')
+        said = "".join(output.get("text", output.get("data", {}).get("text/plain", "")) for output in cell.outputs if not drawn(output))
+        if said.strip():
+            parts.append(f"```text {{ .output }}\n{said.rstrip()}\n```")
+        for picture in filter(None, map(drawn, cell.outputs)):
+            name = f"{path.stem}-{len(out) + 1}.png"
+            out[f"tutorials/{name}"] = base64.b64decode(picture)
+            parts.append(f"![Drawn by the code above]({name})")
     how = "Run when this site was built." if run else "Shown as it was stored; a full build of this site runs it."
     parts.append(f"*{how} The notebook is `notebooks/{path.name}`.*")
     return {f"tutorials/{path.stem}.md": "\n\n".join(parts), **out}
+
+
+def drawn(output) -> str | None:
+    """The picture of an output, in base 64, where it is one."""
+    return output.get("data", {}).get("image/png")
 
 
 def _report_module():
@@ -121,7 +127,8 @@ def names() -> str:
     import jaxrls
 
     out = []
-    for page in sorted((ROOT / "docs" / "reference").glob("*.md")):
+    order = re.findall(r"reference/(\w[\w-]*\.md)", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    for page in (ROOT / "docs" / "reference" / name for name in order):
         text = page.read_text(encoding="utf-8")
         if found := re.findall(r"^::: jaxrls\.(\w+)$", text, re.MULTILINE):
             out.append(f"## [{text.splitlines()[0].removeprefix('# ')}]({page.name})\n\n| name | what it is |\n|---|---|")

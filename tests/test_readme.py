@@ -16,7 +16,8 @@ import jaxrls as rls
 pytestmark = pytest.mark.any_precision  # fresh processes
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]}
+FILES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in FILES}
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")} | {"PYTHONPATH": str(ROOT)}
 # Runs the blocks of pages, given as JSON, in one process: each page with names of its own, and figures closed after it.
 RUN = """
@@ -34,6 +35,12 @@ for page, blocks in json.load(open(sys.argv[1])).items():
 
 def blocks(language, text=README):
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def commands(pages):
+    """What is typed to the command line."""
+    shown = [line for page in pages for block in blocks("sh", PAGES[page]) for line in block.splitlines()]
+    return [line for line in shown if line.startswith("python -m jaxrls")]
 
 
 def run(command, folder):
@@ -63,12 +70,10 @@ def test_python_blocks(tmp_path):
 
 
 def test_shell_blocks(folder):
-    """Those of the README are among those of the page on the command line, with less to type."""
-    pages = [page for page in PAGES if page != "README.md"]
-    lines = [line for page in pages for block in blocks("sh", PAGES[page]) for line in block.splitlines() if line.startswith("python -m jaxrls")]
+    """Those of the README begin as those of the pages do."""
+    lines = commands(page for page in PAGES if page != "README.md")
     assert len(lines) == 4
-    shown = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("python -m jaxrls")]
-    assert len(shown) == 2 and all(any(line.startswith(one) for line in lines) for one in shown)
+    assert all(any(line.startswith(short) for line in lines) for short in commands(["README.md"]))
     for line in lines:
         run([sys.executable, *shlex.split(line)[1:]], folder)
     assert len((folder / "predictions.csv").read_text().splitlines()) == 21

@@ -19,7 +19,7 @@ def public():
     """Every name of the package that is no module, and the estimators."""
     import jaxrls.sklearn
 
-    here = [name for name, value in vars(rls).items() if not name.startswith("_") and getattr(value, "__module__", "").startswith("jaxrls.")]
+    here = [name for name, value in vars(rls).items() if name[0] != "_" and getattr(value, "__module__", "").startswith("jaxrls.")]
     return [f"jaxrls.{name}" for name in here] + [f"jaxrls.sklearn.{name}" for name in jaxrls.sklearn.__all__]
 
 

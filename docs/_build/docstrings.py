@@ -1,5 +1,6 @@
 """Docstrings as they stand in the code, made ready for a page: doctests become code, and Shapes, Cost, Raises, Source paragraphs of their own."""
 
+import ast
 import re
 
 import griffe
@@ -10,6 +11,22 @@ PYTREE = {"pytree", "jaxrls.pytree", "jaxrls.support.pytrees.pytree"}
 
 class Docstrings(griffe.Extension):
     """Changes what griffe has read, before it is rendered."""
+
+    def on_function_instance(self, *, node, func, **kwargs):
+        """Annotations as they are written: griffe reads the shape in `Float[Array, "L *t"]` as a product."""
+        if not isinstance(node, ast.FunctionDef):
+            return
+        arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        for written in arguments:
+            if written.annotation is not None:
+                func.parameters[written.arg].annotation = ast.unparse(written.annotation)
+        if node.returns is not None:
+            func.returns = ast.unparse(node.returns).strip("'")
+
+    def on_attribute_instance(self, *, node, attr, **kwargs):
+        """The same of fields."""
+        if isinstance(node, ast.AnnAssign):
+            attr.annotation = ast.unparse(node.annotation)
 
     def on_object(self, *, obj, **kwargs):
         """Any object with a docstring, but estimators, whose sections are NumPy's."""

@@ -132,9 +132,14 @@ def names() -> str:
         text = page.read_text(encoding="utf-8")
         if found := re.findall(r"^::: jaxrls\.(\w+)$", text, re.MULTILINE):
             out.append(f"## [{text.splitlines()[0].removeprefix('# ')}]({page.name})\n\n| name | what it is |\n|---|---|")
-            out += [f"| [`{name}`]({page.name}#jaxrls.{name}) | {(getattr(jaxrls, name).__doc__ or '').splitlines()[0]} |" for name in found]
+            out += [f"| [`{name}`]({page.name}#jaxrls.{name}) | {first(getattr(jaxrls, name))} |" for name in found]
             out.append("")
     return "\n".join(out)
+
+
+def first(thing) -> str:
+    """The first paragraph of a docstring, as a cell of a table."""
+    return " ".join((thing.__doc__ or "").split("\n\n")[0].split()).replace("|", "\\|")
 
 
 def command_line() -> str:

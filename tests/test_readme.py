@@ -44,7 +44,7 @@ def commands(pages):
 
 
 def run(command, folder):
-    result = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
+    result = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stderr
     return result
 

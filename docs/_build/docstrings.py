@@ -36,21 +36,30 @@ class Docstrings(griffe.Extension):
 
     def on_class(self, *, cls, **kwargs):
         """What `pytree` makes of a class is a dataclass, and its fields are the arguments."""
-        if any(decorator.callable_path in PYTREE for decorator in cls.decorators) and "__init__" not in cls.members:
-            own = griffe.Function("__init__", parameters=griffe.Parameters(*parameters(cls)))
-            cls.set_member("__init__", own)
+        if is_pytree(cls) and "__init__" not in cls.members:
+            cls.set_member("__init__", griffe.Function("__init__", parameters=griffe.Parameters(*parameters(cls))))
+
+
+def is_pytree(cls) -> bool:
+    """Whether `pytree` stands above a class."""
+    return any(decorator.callable_path in PYTREE for decorator in cls.decorators)
 
 
 def parameters(cls):
-    """The fields of a class, in the order of its dataclass; one of a class attribute is none."""
-    yield griffe.Parameter("self", kind=griffe.ParameterKind.positional_or_keyword)
-    for member in cls.members.values():
-        if not member.is_attribute or member.annotation is None or "ClassVar" in str(member.annotation) or member.name.startswith("_"):
-            continue
-        value = None if member.value is None else str(member.value)
-        if value and value.startswith("static("):
-            value = (re.search(r"default=(.*)\)$", value) or [None, None])[1]
-        yield griffe.Parameter(member.name, annotation=member.annotation, kind=griffe.ParameterKind.positional_or_keyword, default=value)
+    """The fields of a class and of those it extends, in the order of its dataclass."""
+    known = griffe.ParameterKind.positional_or_keyword
+    yield griffe.Parameter("self", kind=known)
+    members = {name: member for one in (*reversed(cls.mro()), cls) if is_pytree(one) for name, member in one.members.items()}
+    for name, member in members.items():
+        if member.is_attribute and "property" not in member.labels and member.annotation is not None and "ClassVar" not in str(member.annotation):
+            yield griffe.Parameter(name, annotation=member.annotation, kind=known, default=default(member.value))
+
+
+def default(value) -> str | None:
+    """The default of a field, which may stand in `static(default=…)`."""
+    if value is None or not str(value).startswith("static("):
+        return None if value is None else str(value)
+    return (re.search(r"default=(.*)\)$", str(value)) or [None, None])[1]
 
 
 def paragraphs(text: str, names=()) -> str:

@@ -82,10 +82,10 @@ def on_one_device():
     return {"errors": fit.errors, "lam": fit.lam, "coef": fit.model.coef, "predicted": fit.predict(X)}
 
 
-def blocks_of_code():
-    """The Python of the page on many devices."""
+def script():
+    """`fit.py` of the page on many devices."""
     text = (Path(__file__).parents[1] / "docs" / "many-devices.md").read_text(encoding="utf-8")
-    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    return re.findall(r"```py\n(.*?)```", text, re.DOTALL)[0]
 
 
 @pytest.mark.slow
@@ -94,7 +94,7 @@ def test_the_script_of_the_docs_runs_under_slurm(tmp_path):
     for i in range(3):
         part = np.random.default_rng(i).normal(size=(100, 3)).astype(np.float32)
         np.savez(tmp_path / "rows" / f"{i}.npz", X=part, y=np.sin(part[:, 0]))
-    (tmp_path / "fit.py").write_text(blocks_of_code()[1])
+    (tmp_path / "fit.py").write_text(script())
     job = str(free_port())  # JAX takes the port from the last twelve bits of a job's number
 
     def task(i):

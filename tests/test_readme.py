@@ -1,5 +1,6 @@
-"""What the README shows runs as it stands, as a user would run it: in a fresh process with JAX's defaults."""
+"""What the README and the pages of docs/ show runs as it stands, as a user would run it: in a fresh process with JAX's defaults."""
 
+import json
 import os
 import re
 import shlex
@@ -15,22 +16,42 @@ import jaxrls as rls
 pytestmark = pytest.mark.any_precision  # fresh processes
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+FILES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in FILES}
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")} | {"PYTHONPATH": str(ROOT)}
+# Runs the blocks of pages, given as JSON, in one process: each page with names of its own, and figures closed after it.
+RUN = """
+import json, linecache, sys
+for page, blocks in json.load(open(sys.argv[1])).items():
+    names = {"__name__": "__main__"}
+    for number, block in enumerate(blocks):
+        file = f"{page}, block {number}"
+        linecache.cache[file] = (len(block), None, block.splitlines(True), file)
+        exec(compile(block, file, "exec"), names)
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
+"""
 
 
 def blocks(language, text=README):
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
+def commands(pages):
+    """What is typed to the command line."""
+    shown = [line for page in pages for block in blocks("sh", PAGES[page]) for line in block.splitlines()]
+    return [line for line in shown if line.startswith("python -m jaxrls")]
+
+
 def run(command, folder):
-    result = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
+    result = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stderr
     return result
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with the files that the README's commands name."""
+    """A folder with the files that the commands name."""
     X, y, names = rls.airfoil()
     header = ",".join((*names, "price"))
     np.savetxt(tmp_path / "train.csv", np.c_[X, y][:300], delimiter=",", header=header, comments="")
@@ -42,30 +63,17 @@ def folder(tmp_path):
 
 
 def test_python_blocks(tmp_path):
-    script = tmp_path / "readme.py"
-    page = (ROOT / "docs" / "many-devices.md").read_text(
-        encoding="utf-8"
-    )  # whose second block test_processes.py runs, under what Slurm sets
-    own = [
-        text
-        for name in ("two-sided.md", "choosing-columns.md")
-        for text in blocks("python", (ROOT / "docs" / name).read_text(encoding="utf-8"))
-    ]
-    script.write_text("\n".join([*blocks("python"), blocks("python", page)[0], *own]), encoding="utf-8")
-    result = run([sys.executable, "-W", "error::UserWarning", str(script)], tmp_path)
+    (tmp_path / "pages.json").write_text(json.dumps({page: blocks("python", text) for page, text in PAGES.items()}), encoding="utf-8")
+    result = run([sys.executable, "-W", "error::UserWarning", "-c", RUN, "pages.json"], tmp_path)
     assert result.stderr == ""
     assert (tmp_path / "fit.npz").exists()
 
 
-def test_the_page_on_estimators(tmp_path):
-    script = tmp_path / "estimators.py"
-    script.write_text("\n".join(blocks("python", (ROOT / "docs" / "estimators.md").read_text(encoding="utf-8"))), encoding="utf-8")
-    assert run([sys.executable, "-W", "error::UserWarning", str(script)], tmp_path).stderr == ""
-
-
 def test_shell_blocks(folder):
-    lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("python -m jaxrls")]
+    """Those of the README begin as those of the pages do."""
+    lines = commands(page for page in PAGES if page != "README.md")
     assert len(lines) == 4
+    assert all(any(line.startswith(short) for line in lines) for short in commands(["README.md"]))
     for line in lines:
         run([sys.executable, *shlex.split(line)[1:]], folder)
     assert len((folder / "predictions.csv").read_text().splitlines()) == 21
@@ -77,4 +85,4 @@ def test_set_up_commands_and_one_version():
     assert "pip install -e '.[test]' && pytest\n" in blocks("sh")
     assert f"version: {rls.__version__}\n" in (ROOT / "CITATION.cff").read_text()
     assert f"{rls.__version__}" in (ROOT / "CHANGELOG.md").read_text()
-    assert set(re.findall(r"\]\(([^)#:]+)\)", README)) <= {str(p.relative_to(ROOT)) for p in ROOT.rglob("*") if p.is_file()}
+    assert len(README.splitlines()) < 150

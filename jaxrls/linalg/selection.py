@@ -1,0 +1,47 @@
+"""Order statistics of many rows of numbers by counting: no sort, which on CPUs takes longer than the product that makes the numbers."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+# Every so many guesses one halves what is left, so that ties and wild distributions end too.
+HALVED = 3
+
+
+def kth_smallest(A: Float[Array, "b n"], k: Int[Array, ""], low: Float[Array, " b"], high: Float[Array, " b"]) -> Float[Array, " b"]:
+    """The k-th smallest number of every row, 1 ≤ k ≤ n, known to lie between `low` and `high` but for rounding.
+
+    By interpolation between counts, some 15 readings of A where a sort takes as long as some 200. Derivatives are those of the number itself. Of numbers
+    closer to each other than 2 eps either may come.
+    """
+    found = jax.lax.stop_gradient(_at_least(*jax.lax.stop_gradient((A, low, high)), k))
+    chosen = jnp.argmax(jnp.where(found[:, None] >= A, A, -jnp.inf), axis=1)
+    return jnp.take_along_axis(A, chosen[:, None], axis=1)[:, 0]
+
+
+def _at_least(A, low, high, k):
+    """A number from the k-th smallest to before the next."""
+    eps = float(jnp.finfo(A.dtype).eps)
+    slack = 8 * eps * jnp.maximum(jnp.abs(low), jnp.abs(high)) + float(jnp.finfo(A.dtype).tiny)
+    low, high = low - slack, high + slack
+
+    def count(t):
+        return jnp.sum(t[:, None] >= A, axis=1, dtype=jnp.int32)
+
+    def goes_on(state):
+        step, low, high, below, above = state
+        apart = high - low > 2 * eps * jnp.maximum(jnp.abs(low), jnp.abs(high))
+        return jnp.any((above - below > 1) & apart) & (step < 2 * HALVED * jnp.finfo(A.dtype).nmant)
+
+    def guess(state):
+        step, low, high, below, above = state
+        width = jnp.maximum(above - below, 1).astype(A.dtype)
+        share = jnp.clip(((k - below).astype(A.dtype) - 0.5) / width, 1 / (width + 1), width / (width + 1))
+        t = low + jnp.where(step % HALVED == HALVED - 1, 0.5, share) * (high - low)
+        found = count(t)
+        enough = found >= k
+        low, high = jnp.where(enough, low, t), jnp.where(enough, t, high)
+        return step + 1, low, high, jnp.where(enough, below, found), jnp.where(enough, found, above)
+
+    start = jnp.zeros((), jnp.int32), low, high, count(low), count(high)
+    return jax.lax.while_loop(goes_on, guess, start)[2]

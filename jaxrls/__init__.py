@@ -64,6 +64,7 @@ from jaxrls.models.labels import decode as decode
 from jaxrls.models.labels import encode as encode
 from jaxrls.models.model import Model as Model
 from jaxrls.models.posterior import Posterior as Posterior
+from jaxrls.models.predictive import Predictive as Predictive
 from jaxrls.rows.gram import gram as gram
 from jaxrls.rows.gram import gram_matmul as gram_matmul
 from jaxrls.rows.moments import Moments as Moments

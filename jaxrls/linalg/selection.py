@@ -4,8 +4,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-# Every so many guesses one halves what is left, so that ties and wild distributions end too.
-HALVED = 3
+# Every so many guesses one halves what is left, and once so many were made ends go to the numbers next to them: for ties, and wild distributions.
+HALVED, LATE = 3, 16
+MOST = 400
 
 
 def kth_smallest(A: Float[Array, "b n"], k: Int[Array, ""], low: Float[Array, " b"], high: Float[Array, " b"]) -> Float[Array, " b"]:
@@ -22,7 +23,8 @@ def kth_smallest(A: Float[Array, "b n"], k: Int[Array, ""], low: Float[Array, " 
 def _at_least(A, low, high, k):
     """A number from the k-th smallest to before the next."""
     eps = float(jnp.finfo(A.dtype).eps)
-    slack = 8 * eps * jnp.maximum(jnp.abs(low), jnp.abs(high)) + float(jnp.finfo(A.dtype).tiny)
+    tiny = float(jnp.finfo(A.dtype).tiny)
+    slack = 8 * eps * jnp.maximum(jnp.abs(low), jnp.abs(high)) + tiny
     low, high = low - slack, high + slack
 
     def count(t):
@@ -31,16 +33,22 @@ def _at_least(A, low, high, k):
     def goes_on(state):
         step, low, high, below, above = state
         apart = high - low > 2 * eps * jnp.maximum(jnp.abs(low), jnp.abs(high))
-        return jnp.any((above - below > 1) & apart) & (step < 2 * HALVED * jnp.finfo(A.dtype).nmant)
+        return jnp.any((above - below > 1) & apart) & (step < MOST)
+
+    def closer(low, high):
+        first = jnp.min(jnp.where(A > low[:, None], A, jnp.inf), axis=1)
+        return first - (eps * jnp.abs(first) + tiny), jnp.max(jnp.where(high[:, None] >= A, A, -jnp.inf), axis=1)
 
     def guess(state):
         step, low, high, below, above = state
+        halved = step % HALVED == HALVED - 1
         width = jnp.maximum(above - below, 1).astype(A.dtype)
         share = jnp.clip(((k - below).astype(A.dtype) - 0.5) / width, 1 / (width + 1), width / (width + 1))
-        t = low + jnp.where(step % HALVED == HALVED - 1, 0.5, share) * (high - low)
+        t = low + jnp.where(halved, 0.5, share) * (high - low)
         found = count(t)
         enough = found >= k
         low, high = jnp.where(enough, low, t), jnp.where(enough, t, high)
+        low, high = jax.lax.cond(halved & (step > LATE), closer, lambda *ends: ends, low, high)
         return step + 1, low, high, jnp.where(enough, below, found), jnp.where(enough, found, above)
 
     start = jnp.zeros((), jnp.int32), low, high, count(low), count(high)

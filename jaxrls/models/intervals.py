@@ -49,12 +49,12 @@ class Jackknife:
         if studentised and own != "jackknife+":
             raise ValueError("studentised=True is for rows left out one by one, and this fit left groups out: fit without groups=")
 
-    def rank(self, level) -> Int[Array | np.ndarray, ""]:
+    def rank(self, level) -> Int[Array, ""]:
         """⌈level (n + 1)⌉."""
         if not is_concrete(level, self.count):
             wide = level * (self.count + 1)
             return jnp.ceil(wide * (1 - 4 * float(jnp.finfo(wide.dtype).eps))).astype(jnp.int32)
-        return np.int32(np.ceil(float(level) * (float(self.count) + 1) * (1 - 1e-12)))
+        return jnp.asarray(np.ceil(float(level) * (float(self.count) + 1) * (1 - 1e-12)), jnp.int32)
 
     def intervals(self, model: Model, X, spread: Spread | None, level, block_size: int | None) -> Any:
         """Both ends; their width follows x where the spread is given."""
@@ -63,7 +63,7 @@ class Jackknife:
         def found(rows):
             model.check_columns(rows.shape[1])
             run: Any = _intervals if rows.traceable else inspect.unwrap(_intervals)
-            ends = run(self, model, spread, rows, jnp.asarray(self.rank(level)), block_size=block_size)
+            ends = run(self, model, spread, rows, self.rank(level), block_size=block_size)
             return tuple(end[:, 0] if self.flat else end for end in ends)
 
         return at_rows(model, X, found)
@@ -100,7 +100,8 @@ def _intervals(jackknife: Jackknife, model: Model, spread: Spread | None, rows: 
 
 def _ends(ratios, rank, count, left_out: Float[Array, "b n"], scores: Float[Array, " n"]):
     """The ⌊(1 − level)(n + 1)⌋-th smallest of f₋ᵢ(x) − score and the ⌈level (n + 1)⌉-th of f₋ᵢ(x) + score, the one the other's mirror image."""
-    defined, k = rank <= count, jnp.minimum(rank, jnp.asarray(count, rank.dtype))
+    count = jnp.asarray(count).astype(rank.dtype)
+    defined, k = rank <= count, jnp.minimum(rank, count)
     near = jnp.sort(scores)[k - 1]
     known = jnp.where(jnp.isinf(scores), 0, scores)
     above = scores if ratios is None else scores * ratios

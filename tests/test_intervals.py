@@ -1,5 +1,7 @@
 """Intervals: order statistics by counting, the jackknife+ and CV+ by refits of one's own, and every door to them."""
 
+import functools
+
 import jax
 import matplotlib as mpl
 import numpy as np
@@ -37,6 +39,13 @@ def gaussian(X, Z):
 
 def fit(rows=slice(None), Y=OUTPUT, **options):
     return rls.fit(GAUSSIAN, INPUT[rows], Y[rows], **{**KEPT, **options})
+
+
+@functools.cache
+def known(name):
+    """Fits that several tests ask."""
+    options = {"plain": {}, "groups": {"groups": GROUPS}, "points": {"landmarks": INPUT[:8]}, "landmarks": {"landmarks": np.arange(5)}}
+    return fit(**options[name])
 
 
 def by_refits(groups=None, v=V, level=0.8, lam=LAM, landmarks=None, y=Y):
@@ -126,13 +135,11 @@ def test_jackknife_of_200_rows_by_hand():
         np.testing.assert_allclose(upper, np.sort(left_out + residuals, axis=1)[:, k - 1], atol=1e-9)
 
 
-@pytest.mark.parametrize("options", [{}, {"landmarks": np.arange(0, N, 3)}], ids=["gram", "landmarks"])
-@pytest.mark.parametrize("groups", [None, GROUPS], ids=["jackknife+", "cv+"])
-def test_intervals_are_those_of_refits(options, groups):
-    found = fit(weights=V.astype(DTYPE), groups=groups, **options)
-    want = by_refits(groups, landmarks=options.get("landmarks"))
-    assert_ends(found.intervals(FRESH, 0.8), want)
-    assert_ends(found.intervals(FRESH, 0.8, method="jackknife+" if groups is None else "cv+", block_size=4), want)
+@pytest.mark.parametrize(("landmarks", "groups"), [(None, None), (np.arange(0, N, 3), GROUPS)], ids=["jackknife+", "cv+ on landmarks"])
+def test_intervals_are_those_of_refits(landmarks, groups):
+    found = fit(weights=V.astype(DTYPE), groups=groups, landmarks=landmarks)
+    method = "jackknife+" if groups is None else "cv+"
+    assert_ends(found.intervals(FRESH, 0.8, method=method, block_size=4), by_refits(groups, landmarks=landmarks))
 
 
 def test_rows_of_weight_0_count_for_none():
@@ -141,6 +148,7 @@ def test_rows_of_weight_0_count_for_none():
     assert_ends(one.intervals(FRESH), other.intervals(FRESH))
 
 
+@pytest.mark.float64
 @pytest.mark.parametrize("groups", [None, GROUPS], ids=["jackknife+", "cv+"])
 def test_every_target_at_its_own_lam(groups):
     lams = np.array([0.05, 3.0], DTYPE)
@@ -153,9 +161,9 @@ def test_every_target_at_its_own_lam(groups):
 
 
 def test_too_few_rows_for_the_level_leave_it_open():
-    lower, upper = fit().intervals(FRESH, 0.97)
+    lower, upper = known("plain").intervals(FRESH, 0.97)
     assert np.isneginf(lower).all() and np.isposinf(upper).all()
-    assert np.isfinite(fit().intervals(FRESH, 0.96)).all()  # which is 24 of 25
+    assert np.isfinite(known("plain").intervals(FRESH, 0.96)).all()  # which is 24 of 25
 
 
 def test_studentised_width_follows_x():
@@ -178,26 +186,26 @@ def test_studentised_width_follows_x():
 
 def test_labels_in_other_units():
     small = rls.fit(GAUSSIAN, INPUT, OUTPUT * DTYPE(2.0**-70), **KEPT).intervals(FRESH)
-    assert_ends([np.asarray(end, np.float64) * 2.0**70 for end in small], fit().intervals(FRESH))
+    assert_ends([np.asarray(end, np.float64) * 2.0**70 for end in small], known("plain").intervals(FRESH))
 
 
 def test_streams():
     parts = [(INPUT[:9], OUTPUT[:9]), (INPUT[9:], OUTPUT[9:])]
     found = rls.fit(GAUSSIAN, rls.stream(parts), landmarks=INPUT[:8], **KEPT)
     new = rls.stream([(FRESH[:4],), (FRESH[4:],)])
-    assert_ends(found.intervals(new), fit(landmarks=INPUT[:8]).intervals(FRESH))
+    assert_ends(found.intervals(new), known("points").intervals(FRESH))
 
 
-@pytest.mark.parametrize("options", [{}, {"landmarks": np.arange(5)}, {"groups": GROUPS}], ids=["gram", "landmarks", "groups"])
-def test_saved_and_loaded(options, tmp_path):
-    found = fit(**options)
+@pytest.mark.parametrize("name", ["landmarks", "groups"])
+def test_saved_and_loaded(name, tmp_path):
+    found = known(name)
     rls.save(tmp_path / "fit.npz", found)
     assert (np.asarray(found.intervals(FRESH)) == np.asarray(rls.load(tmp_path / "fit.npz").intervals(FRESH))).all()
 
 
 def test_precomputed_kernels_have_intervals():
     found = rls.fit(rls.Precomputed(), gaussian(X, X).astype(DTYPE), OUTPUT, **KEPT)
-    assert_ends(found.intervals(gaussian(X_NEW, X).astype(DTYPE)), fit().intervals(FRESH))
+    assert_ends(found.intervals(gaussian(X_NEW, X).astype(DTYPE)), known("plain").intervals(FRESH))
 
 
 @pytest.mark.float64
@@ -211,6 +219,7 @@ def test_inside_jit():
     assert_derivatives(ends, np.array([WIDTH, 0.3, -0.4]), 1e-6)
 
 
+@pytest.mark.float64
 def test_update_leaves_none():
     changed = fit(slice(15), landmarks=INPUT[:8], keep_moments=True).update(INPUT[15:], OUTPUT[15:])
     with pytest.raises(ValueError, match="the rows were changed, and what each leaves out is not known any more: fit to all rows anew with"):
@@ -221,17 +230,17 @@ def test_update_leaves_none():
     ("call", "message"),
     [
         (lambda: fit(keep_intervals=False).intervals(FRESH), "intervals take more than the model keeps: fit with keep_intervals=True"),
-        (lambda: fit().intervals(FRESH, 90), "level must be a number between 0 and 1, such as 0.9, and is 90"),
-        (lambda: fit().intervals(FRESH, method="bootstrap"), "method must be one of 'jackknife.', 'cv.' or None .* and is 'bootstrap'"),
-        (lambda: fit().intervals(FRESH, method="cv+"), "left single rows out: leave method= out, or fit with groups="),
-        (lambda: fit(groups=GROUPS).intervals(FRESH, method="jackknife+"), "left groups out: leave method= out, or fit without groups="),
-        (lambda: fit(groups=GROUPS, keep_variance=True).intervals(FRESH, studentised=True), "studentised=True is for rows left out one"),
-        (lambda: fit().intervals(FRESH, studentised=True), "fit with keep_variance=True"),
-        (lambda: fit().intervals(FRESH[:, :1]), "X must have 2 columns, the columns it was fitted on, and has 1"),
-        (lambda: fit().intervals(FRESH * np.nan), "X holds 12 values that are NaN or infinite"),
+        (lambda: known("plain").intervals(FRESH, 90), "level must be a number between 0 and 1, such as 0.9, and is 90"),
+        (lambda: known("plain").intervals(FRESH, method="bootstrap"), "method must be one of 'jackknife.', 'cv.' or None .* and is 'bootstrap'"),
+        (lambda: known("plain").intervals(FRESH, method="cv+"), "left single rows out: leave method= out, or fit with groups="),
+        (lambda: known("groups").intervals(FRESH, method="jackknife+"), "left groups out: leave method= out, or fit without groups="),
+        (lambda: known("groups").intervals(FRESH, studentised=True), "studentised=True is for rows left out one"),
+        (lambda: known("plain").intervals(FRESH, studentised=True), "fit with keep_variance=True"),
+        (lambda: known("plain").intervals(FRESH[:, :1]), "X must have 2 columns, the columns it was fitted on, and has 1"),
+        (lambda: known("plain").intervals(FRESH * np.nan), "X holds 12 values that are NaN or infinite"),
         (lambda: fit(refine=True), "refine=True keeps nothing beside the model: leave keep_moments, keep_variance and keep_intervals out"),
-        (lambda: fit(groups=GROUPS).loo_predictive(), "loo_predictive is for rows left out one by one"),
-        (lambda: fit().loo_predictive(scale="evidence"), "fit with keep_variance=True"),
+        (lambda: known("groups").loo_predictive(), "loo_predictive is for rows left out one by one"),
+        (lambda: known("plain").loo_predictive(scale="evidence"), "fit with keep_variance=True"),
     ],
 )
 def test_what_cannot_be(call, message, unchecked):
@@ -269,6 +278,7 @@ def test_scores_are_integrals_and_levels_those_of_the_normal_distribution():
         assert share == pytest.approx(np.mean(np.abs(residuals) <= norm.ppf((1 + level) / 2) * deviations))
 
 
+@pytest.mark.float64
 def test_predictive_of_every_target_at_its_own_lam():
     lams = np.array([0.05, 3.0], DTYPE)
     found = fit(per_target=True, lams=lams)

@@ -13,6 +13,7 @@ from contract.cases import COMBINATIONS, FACTORS, LAMS, PLANS, WEIGHTS, N, Y
 
 LAM = 0.2
 LACKING = {"iterative"}
+GONE = {"moments", "moments on landmarks"}  # whose rows are
 WITHOUT_VARIANCE = ("tridiagonal", "tridiagonal of few features", "refined", "precomputed")
 # Those of which each has a formula of its own; all else differs in where its rows live.
 OWN = ("gram", "features", "outer", "landmarks", "landmarks that stay", "cholesky gram", "cholesky features", "cholesky landmarks", "tridiagonal")
@@ -95,21 +96,23 @@ def check(name, weights, intercept):
 
 
 @pytest.mark.float64
-@pytest.mark.parametrize("name", [name for name in FACTORS if name not in LACKING and not name.startswith("moments")])  # which are of rows gone
+@pytest.mark.parametrize("name", [*OWN, "refined", "precomputed", "cholesky points", "host", "on devices", "streamed"])
 def test_fits_without_a_row_or_a_group_are_refits(name):
     check(name, "zeros", True)
 
 
 @pytest.mark.float64
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", ["gram", "landmarks", "cholesky features"])
 def test_fits_without_a_row_or_a_group_are_refits_where_nothing_is_weighted_or_constant(name):
     check(name, "none", False)
 
 
 @pytest.mark.float64
 @pytest.mark.slow
-@pytest.mark.parametrize(("weights", "intercept"), COMBINATIONS)
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize(
+    ("name", "weights", "intercept"),
+    [(name, *both) for name, case in FACTORS.items() if name not in LACKING | GONE for both in case.combinations],
+)
 def test_fits_without_a_row_or_a_group_are_refits_in_every_combination(name, weights, intercept):
     check(name, weights, intercept)
 

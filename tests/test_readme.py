@@ -46,7 +46,8 @@ def test_python_blocks(tmp_path):
     page = (ROOT / "docs" / "many-devices.md").read_text(
         encoding="utf-8"
     )  # whose second block test_processes.py runs, under what Slurm sets
-    script.write_text("\n".join([*blocks("python"), blocks("python", page)[0]]), encoding="utf-8")
+    intervals = (ROOT / "docs" / "intervals.md").read_text(encoding="utf-8")
+    script.write_text("\n".join([*blocks("python"), blocks("python", page)[0], *blocks("python", intervals)]), encoding="utf-8")
     result = run([sys.executable, "-W", "error::UserWarning", str(script)], tmp_path)
     assert result.stderr == ""
     assert (tmp_path / "fit.npz").exists()

@@ -75,7 +75,10 @@ def coverage(args):
                 error = share.std(ddof=1) / len(share) ** 0.5
                 held = "held" if share.mean() >= level - error else "guaranteed" if share.mean() >= 2 * level - 1 - error else "below"
                 beside = f"{wide / np.mean(width['split'][level]):.2f} of split's"
-                print(f"| {name} | {len(X)} | {level} | {way} | {share.mean():.4f} ± {error:.4f} | {held} | {wide:.3f} | {beside} |", flush=True)
+                print(
+                    f"| {name} | {len(X)} | {level} | {way} | {share.mean():.4f} ± {error:.4f} | {held} | {wide:.3f} | {beside} |",
+                    flush=True,
+                )
 
 
 def time(args):

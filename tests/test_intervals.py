@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from oracle import refit
 from scipy.stats import norm
-from support import DTYPE, EPS, X64, array, assert_close, assert_derivatives, wide
+from support import DTYPE, EPS, array, assert_close, assert_derivatives, wide
 
 import jaxrls as rls
 from jaxrls.__main__ import main
@@ -93,7 +93,7 @@ def test_order_statistics_are_those_of_a_sort(kind, smallest):
         "ties": lambda: rng.integers(0, 4, (5, 300)),
         "constant": lambda: np.full((5, 300), -2.5),
         "tiny": lambda: 1e-30 * rng.normal(size=(5, 300)),
-        "mixed": lambda: np.exp(20 * rng.normal(size=(5, 300))) * rng.choice([-1, 0, 1], (5, 300)),
+        "mixed": lambda: np.exp(15 * rng.normal(size=(5, 300))) * rng.choice([-1, 0, 1], (5, 300)),
     }[kind]()
     A = A.astype(DTYPE)
     for k in (1, 2, 150, 271, 300):
@@ -225,7 +225,9 @@ def test_inside_jit():
 @pytest.mark.float64
 def test_update_leaves_none():
     changed = fit(slice(15), landmarks=INPUT[:8], keep_moments=True).update(INPUT[15:], OUTPUT[15:])
-    with pytest.raises(ValueError, match="the rows were changed, and what each leaves out is not known any more: fit to all rows anew with"):
+    with pytest.raises(
+        ValueError, match="the rows were changed, and what each leaves out is not known any more: fit to all rows anew with"
+    ):
         changed.intervals(FRESH)
 
 
@@ -234,10 +236,13 @@ def test_update_leaves_none():
     [
         (lambda: fit(keep_intervals=False).intervals(FRESH), "intervals take more than the model keeps: fit with keep_intervals=True"),
         (lambda: known("plain").intervals(FRESH, 90), "level must be a number between 0 and 1, such as 0.9, and is 90"),
-        (lambda: known("plain").intervals(FRESH, method="bootstrap"), "method must be one of 'jackknife.', 'cv.' or None .* and is 'bootstrap'"),
+        (
+            lambda: known("plain").intervals(FRESH, method="bootstrap"),
+            "method must be one of 'jackknife.', 'cv.' or None .* and is 'bootstrap'",
+        ),
         (lambda: known("plain").intervals(FRESH, method="cv+"), "left single rows out: leave method= out, or fit with groups="),
         (lambda: known("groups").intervals(FRESH, method="jackknife+"), "left groups out: leave method= out, or fit without groups="),
-        (lambda: known("groups").intervals(FRESH, studentised=True), "studentised=True is for rows left out one"),
+        (lambda: fit(groups=GROUPS, keep_variance=True).intervals(FRESH, studentised=True), "studentised=True is for rows left out one"),
         (lambda: known("plain").intervals(FRESH, studentised=True), "fit with keep_variance=True"),
         (lambda: known("plain").intervals(FRESH[:, :1]), "X must have 2 columns, the columns it was fitted on, and has 1"),
         (lambda: known("plain").intervals(FRESH * np.nan), "X holds 12 values that are NaN or infinite"),

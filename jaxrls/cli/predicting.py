@@ -24,7 +24,9 @@ def run_predict(args) -> None:
         raise ValueError(f"{args.model} holds a {type(model).__name__}, and predict needs a model, a fit or a tuned one")
     layout, means, scales, classes = read_extra(args.model, extra)
     if args.interval is not None and (classes or getattr(model, "jackknife", None) is None):
-        what = "predicts classes, and intervals are for numbers" if classes else "keeps nothing to make intervals of: fit it with --intervals"
+        what = (
+            "predicts classes, and intervals are for numbers" if classes else "keeps nothing to make intervals of: fit it with --intervals"
+        )
         raise ValueError(f"{args.model} {what}")
     verdict, rows = Verdict(classes), 0
     with writing(args.out) if args.out else printing() as write, progress_bar(at_terminal(), None, "predict", "row") as reached:

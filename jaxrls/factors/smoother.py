@@ -64,7 +64,9 @@ class Smoother:
         scores = jnp.where(used[:, None], jnp.abs(e), jnp.inf)
         return WithoutRows(coef, intercept, scores, M, levels, e, jnp.where(used, information, 1), lam, planes, order)
 
-    def without_groups(self, weights: Weights, groups: Folds, coef: Float[Array, "q t"], intercept, e: Float[Array, "n t"]) -> "WithoutGroups":
+    def without_groups(
+        self, weights: Weights, groups: Folds, coef: Float[Array, "q t"], intercept, e: Float[Array, "n t"]
+    ) -> "WithoutGroups":
         """The fits without each group."""
         count = len(groups.inside)
         numbers = jnp.where(groups.inside_mask > 0, jnp.arange(count)[:, None], 0)
@@ -73,7 +75,9 @@ class Smoother:
 
         def of_target(args):
             coef, e = args
-            steps, levels = (jax.ops.segment_sum(part * e[(...,) + (None,) * (part.ndim - 1)], fold, count) for part in (self.steps.T, self.levels))
+            steps, levels = (
+                jax.ops.segment_sum(part * e[(...,) + (None,) * (part.ndim - 1)], fold, count) for part in (self.steps.T, self.levels)
+            )
             return (steps, levels) if self.planes is None else self._left_plane(groups, coef, steps, levels)
 
         steps, levels = jax.lax.map(of_target, (coef.T, e.T))
@@ -117,6 +121,14 @@ class Without(ABC):
     @abstractmethod
     def in_units(self, unit) -> "Without":
         """Of labels multiplied by a unit."""
+
+    def ratios(self, design: Float[Array, "b q"], variance: Float[Array, " b"]) -> Float[Array, "b n"]:
+        """σ₋ᵢ(x)/σᵢ of a new label and of label i, each as the fit without row i tells it, from the variance of f by all rows."""
+        raise ValueError("studentised=True is for rows left out one by one, and this fit left groups out: fit without groups=")
+
+    def deviations(self) -> Float[Array, " n"]:
+        """σᵢ of every label, as the others tell it, in the order of the rows; infinite for one of weight 0."""
+        raise ValueError("loo_predictive is for rows left out one by one, and this fit left groups out: fit without groups=")
 
     def whole(self, design) -> Float[Array, "b t"]:
         """f(x)."""
@@ -166,16 +178,14 @@ class WithoutRows(Without):
         out = jax.lax.map(of_target, (self.whole(design).T, self.scores.T, self.residuals.T, left))
         return jax.tree.map(lambda a: jnp.moveaxis(a, 0, -1), out)
 
-    def ratios(self, design, variance: Float[Array, " b"]) -> Float[Array, "b n"]:
-        """σ₋ᵢ(x)/σᵢ of a new label and of label i, each as the fit without row i tells it, from the variance of f by all rows."""
+    def ratios(self, design, variance):
         w, along = self.smoother(design)
         known = variance[:, None] + self.lam
         if along is not None:
             known = known - _beside(self.lam * along**2 / self.planes.own, w)  # type: ignore[union-attr]
         return jnp.sqrt(self.information * known + w**2)
 
-    def deviations(self) -> Float[Array, " n"]:
-        """σᵢ of every label, as the others tell it, in the order of the rows; infinite for one of weight 0."""
+    def deviations(self):
         own = jnp.where(jnp.isinf(self.scores[:, 0]), jnp.inf, 1 / jnp.sqrt(self.information))
         return own if self.order is None else jnp.zeros_like(own).at[self.order].set(own)
 

@@ -36,7 +36,7 @@ def _at_least(A, low, high, k):
         return jnp.any((above - below > 1) & apart) & (step < MOST)
 
     def closer(low, high):
-        first = jnp.min(jnp.where(A > low[:, None], A, jnp.inf), axis=1)
+        first = jnp.min(jnp.where(low[:, None] < A, A, jnp.inf), axis=1)
         return first - (eps * jnp.abs(first) + tiny), jnp.max(jnp.where(high[:, None] >= A, A, -jnp.inf), axis=1)
 
     def guess(state):

@@ -129,18 +129,18 @@ class Fit(_Fitted):
 
             lower = the ⌊(1 − level)(n + 1)⌋-th smallest of f₋ᵢ(x) − |eᵢ|,        upper = the ⌈level (n + 1)⌉-th smallest of f₋ᵢ(x) + |eᵢ|,
 
-        −∞ and ∞ where level (n + 1) > n. They hold a new label with probability 2·level − 1 at least, whatever the distribution and however wrong the model, and in
-        practice with about `level`, where rows and the new one are exchangeable, and λ, kernel and landmarks were not chosen by the labels; for the groups of CV+
+        −∞ and ∞ where level (n + 1) > n. They hold a new label with probability 2·level − 1 at least, whatever the distribution and however wrong the model,
+        and in practice with about `level`, where rows and the new one are exchangeable, and λ, kernel and landmarks were not chosen by the labels; for CV+,
         where groups are. Rows of weight 0 count for none, all others as one, whatever their weight. Exact: f₋ᵢ(x) = f(x) − wᵢ(x) eᵢ with w(x) the smoother's
         row; a landmark leaves with its row.
 
-        **Arguments**: `method` "jackknife+", or "cv+" for a fit that left groups out, by default what it did. `studentised` makes the width follow x: |eᵢ| becomes
-        |eᵢ| σ₋ᵢ(x)/σᵢ, both standard deviations of a label as the fit without row i tells them, σᵢ² = 1/Pᵢᵢ of label i and σ₋ᵢ(x)² = var f(x) + λ + wᵢ(x)²/Pᵢᵢ
-        of a new one of weight 1; on landmarks those of what they span. It needs `keep_variance` too. **Shapes**: X (m, d), or a source of rows; gives (m,) or
-        (m, t) each. **Cost** that of a product m × q × n, q as of the coefficients, by groups m × q × their number, and some 30 readings of m × n numbers, for
-        each target; a block of rows at a time. **Raises** `ValueError` where `keep_intervals` was not asked for. **Fails** where the distribution drifts, or
-        rows come in groups that were not left out together: too narrow then. **Source**: Barber, Candès, Ramdas and Tibshirani 2021, "Predictive inference
-        with the jackknife+", theorems 1 and 4.
+        **Arguments**: `method` "jackknife+", or "cv+" for a fit that left groups out, by default what it did. `studentised` makes the width follow x: |eᵢ|
+        becomes |eᵢ| σ₋ᵢ(x)/σᵢ, both standard deviations of a label as the fit without row i tells them, σᵢ² = 1/Pᵢᵢ of label i and
+        σ₋ᵢ(x)² = var f(x) + λ + wᵢ(x)²/Pᵢᵢ of a new one of weight 1; on landmarks those of what they span. It needs `keep_variance` too. **Shapes**: X
+        (m, d), or a source of rows; gives (m,) or (m, t) each. **Cost** that of a product m × q × n, q as of the coefficients, by groups m × q × their
+        number, and some 30 readings of m × n numbers, for each target; a block of rows at a time. **Raises** `ValueError` where `keep_intervals` was not
+        asked for. **Fails** where the distribution drifts, or rows come in groups that were not left out together: too narrow then. **Source**: Barber,
+        Candès, Ramdas and Tibshirani 2021, "Predictive inference with the jackknife+", theorems 1 and 4.
 
         >>> import numpy as np, jaxrls as rls
         >>> rng = np.random.default_rng(0)
@@ -152,7 +152,7 @@ class Fit(_Fitted):
         True
         """
         kept = self._jackknife()
-        kept.check(method, studentised)
+        kept.check(method)
         spread = self._sure().spread if studentised else None
         return kept.intervals(self.model, X, spread, level, block_size)
 
@@ -181,7 +181,11 @@ class Fit(_Fitted):
     def _jackknife(self):
         if self.jackknife is None:
             gone = self.loo_residuals is None
-            what = "the rows were changed, and what each leaves out is not known any more" if gone else "intervals take more than the model keeps"
+            what = (
+                "the rows were changed, and what each leaves out is not known any more"
+                if gone
+                else "intervals take more than the model keeps"
+            )
             raise ValueError(f"{what}: fit {'to all rows anew ' * gone}with keep_intervals=True")
         return self.jackknife
 

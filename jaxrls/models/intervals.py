@@ -37,7 +37,7 @@ class Jackknife:
         """Of labels multiplied by a unit."""
         return replace(self, fits=self.fits.in_units(unit))
 
-    def check(self, method: str | None, studentised: bool) -> None:
+    def check(self, method: str | None) -> None:
         """Raise for a method that there is not, or that this fit does not leave rows out for."""
         own = self.fits.method
         if method not in (None, *METHODS):
@@ -46,8 +46,6 @@ class Jackknife:
             left = "single rows" if own == "jackknife+" else "groups"
             needed = "without groups=" if own == "cv+" else "with groups=, or criterion=kfold"
             raise ValueError(f"method={method!r} is not that of this fit, which left {left} out: leave method= out, or fit {needed}")
-        if studentised and own != "jackknife+":
-            raise ValueError("studentised=True is for rows left out one by one, and this fit left groups out: fit without groups=")
 
     def rank(self, level) -> Int[Array, ""]:
         """⌈level (n + 1)⌉."""

@@ -46,8 +46,6 @@ class Predictive:
 
 def predictive(jackknife: Jackknife, residuals, amplitude) -> Predictive:
     """From residuals left out, at an amplitude, or at that by which they are as large on average as they are held to be."""
-    if jackknife.fits.method != "jackknife+":
-        raise ValueError("loo_predictive is for rows left out one by one, and this fit left groups out: fit without groups=")
     wide = residuals.dtype == jnp.float64
     with scope(wide):
         found = _predictive(jackknife, residuals, amplitude)

@@ -82,8 +82,8 @@ def fit(
     precision of X, or at all that `lams` names or searches, however small. `run` says how near to the identity every step came.
     `keep_moments` keeps the sums that a fit on explicit features or landmarks is made of, r² numbers, to `update` it with further rows or `forget` some.
     `keep_variance` keeps what `predict(X, return_std=True)` and `posterior` take at the chosen λ, one for all targets: n² numbers for K of all rows, else r²;
-    the routes "tridiagonal", "refined" and "iterative" tell no variances. `keep_intervals` keeps what `intervals` and `loo_predictive` take, the fits that leave
-    out a row, or a group: n² numbers for K of all rows, n·r else, or r for every group; the route "iterative" tells none.
+    the routes "tridiagonal", "refined" and "iterative" tell no variances. `keep_intervals` keeps what `intervals` and `loo_predictive` take, the fits
+    that leave out a row, or a group: n² numbers for K of all rows, n·r else, or r for every group; the route "iterative" tells none.
 
     **Returns** a `Fit`; float64 NumPy input is computed in float64 and comes back as NumPy arrays. **Cost** one
     factorization, O(n³) or O(n r²), and O(n r L t); where `lams` names one value, or up to five for thousands of rows, a Cholesky factor of
@@ -176,7 +176,7 @@ def _in_units_of_labels(fit: Fit, problem: Problem, unit) -> Fit:
     model = replace(fit.model, coef=fit.model.coef * unit, intercept=fit.model.intercept * unit)
     errors, error = (jnp.asarray(problem.out_of_units(part, unit)) for part in (fit.errors, fit.error))
     sure = None if fit.loo_standard_error is None else jnp.asarray(problem.out_of_units(fit.loo_standard_error, unit))
-    kept = {name: None if part is None else part.in_units(unit) for name, part in (("sure", fit.sure), ("jackknife", fit.jackknife))}
+    kept: dict = {name: None if part is None else part.in_units(unit) for name, part in (("sure", fit.sure), ("jackknife", fit.jackknife))}
     return replace(fit, model=model, loo_residuals=fit.loo_residuals * unit, errors=errors, error=error, loo_standard_error=sure, **kept)
 
 

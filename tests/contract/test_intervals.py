@@ -9,14 +9,24 @@ from oracle import refit
 from support import array, assert_close
 
 import jaxrls as rls
-from contract.cases import COMBINATIONS, FACTORS, LAMS, PLANS, WEIGHTS, N, Y
+from contract.cases import FACTORS, LAMS, PLANS, WEIGHTS, N, Y
 
 LAM = 0.2
 LACKING = {"iterative"}
 GONE = {"moments", "moments on landmarks"}  # whose rows are
 WITHOUT_VARIANCE = ("tridiagonal", "tridiagonal of few features", "refined", "precomputed")
 # Those of which each has a formula of its own; all else differs in where its rows live.
-OWN = ("gram", "features", "outer", "landmarks", "landmarks that stay", "cholesky gram", "cholesky features", "cholesky landmarks", "tridiagonal")
+OWN = (
+    "gram",
+    "features",
+    "outer",
+    "landmarks",
+    "landmarks that stay",
+    "cholesky gram",
+    "cholesky features",
+    "cholesky landmarks",
+    "tridiagonal",
+)
 GROUPS = PLANS["uneven"]
 
 
@@ -50,7 +60,12 @@ def truth(name, weights, intercept):
     """The same by refits; rows of weight 0 have no ratio."""
     case, v = FACTORS[name], np.ones(N) if WEIGHTS[weights] is None else WEIGHTS[weights]
     spanned = "landmarks" in case.options or not case.kernel.evaluable
-    left_out, e, ratios, own = np.empty((len(case.X_new), N, Y.shape[1])), np.empty_like(Y), np.ones((len(case.X_new), N)), np.full(N, np.inf)
+    left_out, e, ratios, own = (
+        np.empty((len(case.X_new), N, Y.shape[1])),
+        np.empty_like(Y),
+        np.ones((len(case.X_new), N)),
+        np.full(N, np.inf),
+    )
     for rows in [np.flatnonzero(np.arange(N) == i) for i in range(N)]:
         left_out[:, rows], e[rows] = without(case, rows, v, intercept)
         (i,), (Phi, Phi_new), rest = rows, case.features(rows), np.delete(np.arange(N), rows)
@@ -59,7 +74,7 @@ def truth(name, weights, intercept):
             own[i] = np.sqrt(variance(Phi[rest], Phi[rows], np.sum(Phi[rows] ** 2, axis=1), v[rest], intercept)[0] + LAM / v[i])
             ratios[:, i] = np.sqrt(variance(Phi[rest], Phi_new, prior, v[rest], intercept) + LAM) / own[i]
     by_groups, held = np.empty_like(left_out), np.empty_like(e)
-    for rows in [np.flatnonzero(GROUPS == g) for g in np.unique(GROUPS)]:
+    for rows in [np.flatnonzero(g == GROUPS) for g in np.unique(GROUPS)]:
         by_groups[:, rows], held[rows] = without(case, rows, v, intercept)
     return left_out, scores(e, v), ratios, own, by_groups, scores(held, v)
 

@@ -64,7 +64,7 @@ def coverage(args):
         inside, width = ({way: {level: [] for level in LEVELS} for way in WAYS} for _ in range(2))
         for seed in range(args.splits):
             X, y, X_new, y_new = split(values, np.random.default_rng(seed))
-            kernel = rls.Gaussian(float(rls.median_distance(X)))
+            kernel = rls.Gaussian(float(rls.median_distance(jnp.asarray(X))))
             for way, ends in intervals(kernel, X, y, X_new).items():
                 for level, (lower, upper) in ends.items():
                     inside[way][level].append(np.mean((lower <= y_new) & (y_new <= upper)))

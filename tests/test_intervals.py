@@ -145,6 +145,7 @@ def test_intervals_are_those_of_refits(landmarks, groups):
     assert_ends(found.intervals(FRESH, 0.8, method=method, block_size=4), by_refits(groups, landmarks=landmarks))
 
 
+@pytest.mark.float64
 def test_rows_of_weight_0_count_for_none():
     some = V > 0
     one, other = fit(weights=some.astype(DTYPE)), fit(some)
@@ -295,6 +296,7 @@ def test_predictive_of_every_target_at_its_own_lam():
         assert_close(found.loo_predictive().std[:, j], one.std, 10 * TOLERANCE)
 
 
+@pytest.mark.any_precision
 def test_pictures():
     found = rls.fit(GAUSSIAN, INPUT[:, :1], OUTPUT, **KEPT)
     ax = found.plot_function(INPUT[:, :1], OUTPUT, level=0.8)

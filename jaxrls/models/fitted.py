@@ -130,9 +130,9 @@ class Fit(_Fitted):
             lower = the ⌊(1 − level)(n + 1)⌋-th smallest of f₋ᵢ(x) − |eᵢ|,        upper = the ⌈level (n + 1)⌉-th smallest of f₋ᵢ(x) + |eᵢ|,
 
         −∞ and ∞ where level (n + 1) > n. They hold a new label with probability 2·level − 1 at least, whatever the distribution and however wrong the model,
-        and in practice with about `level`, where rows and the new one are exchangeable, and λ, kernel and landmarks were not chosen by the labels; for CV+,
-        where groups are. Rows of weight 0 count for none, all others as one, whatever their weight. Exact: f₋ᵢ(x) = f(x) − wᵢ(x) eᵢ with w(x) the smoother's
-        row; a landmark leaves with its row.
+        and in practice with about `level`, where rows and the new one are exchangeable, and λ, kernel and landmarks were not chosen by the labels; by CV+ of
+        folds drawn by chance with 2·level − 1 − √(2/n). Rows of weight 0 count for none, all others as one, whatever their weight. Exact:
+        f₋ᵢ(x) = f(x) − wᵢ(x) eᵢ with w(x) the smoother's row; a landmark leaves with its row.
 
         **Arguments**: `method` "jackknife+", or "cv+" for a fit that left groups out, by default what it did. `studentised` makes the width follow x: |eᵢ|
         becomes |eᵢ| σ₋ᵢ(x)/σᵢ, both standard deviations of a label as the fit without row i tells them, σᵢ² = 1/Pᵢᵢ of label i and

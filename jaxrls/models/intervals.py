@@ -16,10 +16,13 @@ from jaxrls.factors.spread import Spread
 from jaxrls.linalg.selection import kth_smallest
 from jaxrls.models.model import Model
 from jaxrls.models.posterior import at_rows
+from jaxrls.rows.blocks import FEWEST_ROWS
 from jaxrls.rows.rows import Rows
 from jaxrls.support.checks import is_concrete
 from jaxrls.support.pytrees import pytree, static
 
+# Numbers of one kind, (new rows, rows), in a block: fewer new rows than blocks have elsewhere, where there are very many rows.
+AT_ONCE = 2**24
 METHODS = ("jackknife+", "cv+")
 
 
@@ -82,6 +85,8 @@ def check_level(level) -> None:
 @partial(jax.jit, static_argnames="block_size")
 def _intervals(jackknife: Jackknife, model: Model, spread: Spread | None, rows: Rows, rank, *, block_size: int | None):
     n = jackknife.fits.scores.shape[-2]
+    if block_size is None and n * FEWEST_ROWS > AT_ONCE:
+        block_size = max(1, AT_ONCE // n)
 
     def block(x):
         design = jackknife.expansion.design(model.kernel, x)

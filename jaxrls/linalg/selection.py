@@ -16,8 +16,7 @@ def kth_smallest(A: Float[Array, "b n"], k: Int[Array, ""], low: Float[Array, " 
     closer to each other than 2 eps either may come.
     """
     found = jax.lax.stop_gradient(_at_least(*jax.lax.stop_gradient((A, low, high)), k))
-    chosen = jnp.argmax(jnp.where(found[:, None] >= A, A, -jnp.inf), axis=1)
-    return jnp.take_along_axis(A, chosen[:, None], axis=1)[:, 0]
+    return jnp.max(jnp.where(found[:, None] >= A, A, -jnp.inf), axis=1)
 
 
 def _at_least(A, low, high, k):
@@ -25,10 +24,10 @@ def _at_least(A, low, high, k):
     eps = float(jnp.finfo(A.dtype).eps)
     tiny = float(jnp.finfo(A.dtype).tiny)
     slack = 8 * eps * jnp.maximum(jnp.abs(low), jnp.abs(high)) + tiny
-    low, high = low - slack, high + slack
+    low, high, k = low - slack, high + slack, jnp.asarray(k).astype(jnp.float32)
 
     def count(t):
-        return jnp.sum(t[:, None] >= A, axis=1, dtype=jnp.int32)
+        return jnp.sum((t[:, None] >= A).astype(jnp.float32), axis=1)  # exact up to 2²⁴, and faster than in whole numbers
 
     def goes_on(state):
         step, low, high, below, above = state
@@ -43,7 +42,7 @@ def _at_least(A, low, high, k):
         step, low, high, below, above = state
         halved = step % HALVED == HALVED - 1
         width = jnp.maximum(above - below, 1).astype(A.dtype)
-        share = jnp.clip(((k - below).astype(A.dtype) - 0.5) / width, 1 / (width + 1), width / (width + 1))
+        share = jnp.clip((k - below - 0.5).astype(A.dtype) / width, 1 / (width + 1), width / (width + 1))
         t = low + jnp.where(halved, 0.5, share) * (high - low)
         found = count(t)
         enough = found >= k

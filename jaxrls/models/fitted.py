@@ -172,7 +172,7 @@ class Fit(_Fitted):
         >>> rng = np.random.default_rng(0)
         >>> X = rng.uniform(0, 1, (300, 1))
         >>> fit = rls.fit(rls.Gaussian(0.3), X, np.sin(6 * X[:, 0]) + 0.1 * rng.normal(size=300), keep_intervals=True)
-        >>> bool(abs(fit.loo_predictive().coverage([0.5, 0.9]) - [0.5, 0.9]).max() < 0.05)
+        >>> bool(np.abs(np.subtract(fit.loo_predictive().coverage([0.5, 0.9]), [0.5, 0.9])).max() < 0.05)
         True
         """
         kept = self._jackknife()

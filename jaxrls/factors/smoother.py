@@ -46,23 +46,26 @@ class Smoother:
 
     def without_rows(self, weights: Weights, lam, coef: Float[Array, "q t"], intercept, e: Float[Array, "n t"]) -> "WithoutRows":
         """The fits without each row, from the coefficients of all and the residuals left out; rows that bring a landmark first."""
-        used, M, levels, information, m = weights.used, self.steps, self.levels, self.information, 0
-        order = planes = None
+        own, used, order, planes = self, weights.used, None, None
         if self.planes is not None:
-            R, N, own = self.planes.indices, self.planes.covariance, jnp.diagonal(self.planes.covariance)
-            m, brings = len(R), jnp.zeros(weights.n, bool).at[R].set(True)
-            order = jnp.concatenate([R, jnp.argsort(brings, stable=True)[: weights.n - m].astype(R.dtype)])
-            used, M, levels, information = used[order], M[:, order], levels[order], information[order]
-            moved = jnp.diagonal(M) / own  # of βₖ by its own label
-            head = M[:, :m] - N * moved, levels[:m] - self.planes.levels * moved
-            v = weights.array[R]
-            gained = jnp.where(v > 0, moved**2 * own / jnp.where(v > 0, v, 1), 0) * v / lam
-            M, levels = jnp.concatenate([head[0], M[:, m:]], axis=1), jnp.concatenate([head[1], levels[m:]])
-            information, e = jnp.concatenate([information[:m] + gained, information[m:]]), e[order]
-            planes = LeavingRows(N, self.planes.levels, own, coef / own[:, None])
+            own, order = self._landmarks_first(weights.n, lam)
+            used, e, N = used[order], e[order], self.planes.covariance
+            planes = LeavingRows(N, self.planes.levels, jnp.diagonal(N), coef / jnp.diagonal(N)[:, None])
         e = jnp.where(used[:, None], e, 0)
         scores = jnp.where(used[:, None], jnp.abs(e), jnp.inf)
-        return WithoutRows(coef, intercept, scores, M, levels, e, jnp.where(used, information, 1), lam, planes, order)
+        information = jnp.where(used, own.information, 1)
+        return WithoutRows(coef, intercept, scores, own.steps, own.levels, e, information, lam, planes, order)
+
+    def _landmarks_first(self, n: int, lam) -> "tuple[Smoother, Array]":
+        """With the rows that bring a landmark first, each as the fit without that landmark has it, and the order of rows."""
+        (R, N, levels), m = (self.planes.indices, self.planes.covariance, self.planes.levels), len(self.planes.indices)  # type: ignore[union-attr]
+        others = jnp.argsort(jnp.zeros(n, bool).at[R].set(True), stable=True)[: n - m]
+        order = jnp.concatenate([R, others.astype(R.dtype)])
+        moved = self.steps[jnp.arange(m), R] / jnp.diagonal(N)  # of βₖ by its own label
+        steps = self.steps.at[:, R].add(-N * moved)[:, order]
+        levels = self.levels.at[R].add(-levels * moved)[order]
+        information = self.information.at[R].add(moved**2 * jnp.diagonal(N) / lam)[order]
+        return Smoother(steps, levels, information), order
 
     def without_groups(
         self, weights: Weights, groups: Folds, coef: Float[Array, "q t"], intercept, e: Float[Array, "n t"]

@@ -75,6 +75,7 @@ from jaxrls.models.labels import decode as decode
 from jaxrls.models.labels import encode as encode
 from jaxrls.models.model import Model as Model
 from jaxrls.models.posterior import Posterior as Posterior
+from jaxrls.models.predictive import Predictive as Predictive
 from jaxrls.models.probabilities import Sigmoid as Sigmoid
 from jaxrls.models.probabilities import class_probabilities as class_probabilities
 from jaxrls.models.probabilities import fit_sigmoid as fit_sigmoid

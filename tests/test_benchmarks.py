@@ -168,3 +168,19 @@ def test_a_stream_is_compared_with_memory(tmp_path, capsys):
     (known, seconds, peak, lam, error), other = (list(map(float, line.split())) for line in capsys.readouterr().out.splitlines())
     assert known > 0 and seconds > 0 and peak > 0 and lam > 0
     assert error == pytest.approx(other[4], rel=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.float64
+def test_intervals_are_counted_and_timed(monkeypatch, capsys):
+    intervals = importlib.import_module("intervals")
+    monkeypatch.setattr(intervals, "MOST", 60)
+    monkeypatch.setattr(intervals, "SETS", ("airfoil",))
+    monkeypatch.setattr(sys, "argv", ["intervals.py", "coverage", "--splits", "2"])
+    intervals.main()
+    lines = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| airfoil")]
+    assert len(lines) == 12 and {line[3] for line in lines} == set(intervals.WAYS)
+    assert all(0.5 < float(line[4].split(" ")[0]) <= 1 for line in lines)
+    monkeypatch.setattr(sys, "argv", ["intervals.py", "time", "--n", "60", "--m", "40", "--rounds", "1"])
+    intervals.main()
+    assert capsys.readouterr().out.count("of the product") == 6

@@ -34,6 +34,8 @@ def run_fit(args) -> None:
     drawn, sample = data.sample()
     kernel, words = make_kernel(args.kernel, args.width, args.degree, sample, args.standardize)
     criterion, groups = make_criterion(args, data, n)
+    if args.intervals and data.classes is not None:
+        raise ValueError("--intervals are for numbers, and the target holds labels: leave --intervals out")
     loss = rls.zero_one_loss if data.classes is not None and criterion in (rls.loo, rls.kfold) else rls.squared_error
     if args.landmarks != "auto" and args.landmarks is not None and args.landmarks > len(sample):
         raise ValueError(
@@ -62,6 +64,7 @@ def run_fit(args) -> None:
         intercept=args.intercept,
         progress=at_terminal(),
         rank=args.rank,
+        keep_intervals=args.intervals,
     )
     seconds = time.perf_counter() - start
     report(fit, Y, data.classes, weights, scores=args.rank)

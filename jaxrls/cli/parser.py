@@ -39,6 +39,17 @@ def positive(text: str) -> float:
     return value
 
 
+def level(text: str) -> float:
+    """A number between 0 and 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number between 0 and 1, such as 0.9")
+    return value
+
+
 def lambdas(text: str) -> list[float] | str:
     """Numbers above 0, separated by commas, or search."""
     return text if text == "search" else [positive(part) for part in text.split(",")]
@@ -119,6 +130,8 @@ def add_fit(commands) -> None:
     parser.add_argument("--plot", metavar="PICTURE", help="draw the error over lambda, as .png, .pdf or .svg (needs matplotlib)")
     checkpoint = "keep the sums of a stream in this file as they grow: after a kill the same command goes on from there"
     parser.add_argument("--checkpoint", metavar="PATH", help=checkpoint)
+    kept = "keep in the model what predict --interval takes: n x n numbers for n rows, n x M with --landmarks M"
+    parser.add_argument("--intervals", action="store_true", help=kept)
     parser.add_argument("--out", metavar="MODEL", help="save the model, as .npz, for predict and for jaxrls.load")
     add_reading(parser)
     parser.set_defaults(run=run_fit, check=check_fit)
@@ -140,6 +153,8 @@ def check_fit(parser: Parser, args) -> None:
     """Options that do not go together."""
     if args.width is not None and args.kernel not in RADIAL:
         parser.error(f"--width does not go with --kernel {args.kernel}")
+    if args.intervals and args.classify:
+        parser.error("--intervals does not go with --classify: they are for numbers")
     if args.degree is not None and args.kernel != "polynomial":
         parser.error(f"--degree does not go with --kernel {args.kernel}")
     if args.groups is not None and args.criterion not in (None, "kfold", "auc"):
@@ -182,6 +197,8 @@ def add_predict(commands) -> None:
     parser.add_argument(
         "data", metavar="DATA", nargs="+", help="file, files, pattern or folder; columns are matched by name where both files have names"
     )
+    ends = "columns lower and upper too, which hold a label with this probability, such as 0.9 (of a model fitted with --intervals)"
+    parser.add_argument("--interval", type=level, metavar="P", help=ends)
     parser.add_argument("--out", metavar="FILE", help="file to write, .npy, .parquet or CSV; by default predictions are printed")
     add_reading(parser)
     parser.set_defaults(run=run_predict)

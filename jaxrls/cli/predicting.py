@@ -23,6 +23,11 @@ def run_predict(args) -> None:
     if not isinstance(model, rls.Fit | rls.Tuned | rls.Model):
         raise ValueError(f"{args.model} holds a {type(model).__name__}, and predict needs a model, a fit or a tuned one")
     layout, means, scales, classes = read_extra(args.model, extra)
+    if args.interval is not None and (classes or getattr(model, "jackknife", None) is None):
+        what = (
+            "predicts classes, and intervals are for numbers" if classes else "keeps nothing to make intervals of: fit it with --intervals"
+        )
+        raise ValueError(f"{args.model} {what}")
     verdict, rows = Verdict(classes), 0
     with writing(args.out) if args.out else printing() as write, progress_bar(at_terminal(), None, "predict", "row") as reached:
         for source, X, y in blocks_of(args, layout or {}):
@@ -30,11 +35,14 @@ def run_predict(args) -> None:
                 if X.shape[1] != len(means):
                     raise ValueError(f"{source} has {count(X.shape[1], 'column')} of inputs, and the model was fitted on {len(means)}")
                 X = standardise(X, means, scales)
-            scores = scores_of(args.model, model, in_few_sizes(X) if is_stream(args) else X)[: len(X)]
-            columns = name_columns(args.model, scores, classes)
+            padded = in_few_sizes(X) if is_stream(args) else X
+            columns = name_columns(scores_of(args.model, model, padded)[: len(X)], "prediction", classes, args.model)
+            if args.interval is not None:
+                for name, end in zip(("lower", "upper"), ends_of(args.model, model, padded, args.interval), strict=True):
+                    columns |= name_columns(end[: len(X)], name)
             write(columns)
             if "prediction" in columns:
-                verdict.add(columns["prediction"], y)
+                verdict.add(columns, y)
             rows += len(X)
             reached(rows)
     for line in (f"{count(rows, 'prediction')} written to {args.out}" if args.out else None, verdict.words()):
@@ -105,23 +113,34 @@ def are_numbers(values) -> bool:
 
 def scores_of(path, model, X) -> np.ndarray:
     """What the model predicts, in floating-point numbers."""
+    return in_words(path, X, lambda: (model.predict(X),))[0]
+
+
+def ends_of(path, model, X, level: float) -> list[np.ndarray]:
+    """Both ends of its intervals, likewise."""
+    return in_words(path, X, lambda: model.intervals(X, level))
+
+
+def in_words(path, X, ask: Callable) -> list[np.ndarray]:
+    """Arrays that a model is asked for, one row for each of X, or what is wrong with it."""
     try:
-        scores = np.asarray(model.predict(X))
+        found = [np.asarray(part) for part in ask()]
     except ValueError as error:
         raise ValueError(f"{path} cannot predict these rows: {error}") from error
     except OSError:
         raise
     except Exception as error:  # fields that are consistent as JSON and as arrays, and no model
         raise ValueError(f"{path} holds a model that cannot predict, as if it had been changed by hand: {error}") from error
-    if scores.dtype.kind != "f" or scores.ndim not in (1, 2) or len(scores) != len(X):
-        raise ValueError(f"{path} holds a model whose predictions have shape {scores.shape} of {scores.dtype}: it was changed by hand")
-    return scores
+    for scores in found:
+        if scores.dtype.kind != "f" or scores.ndim not in (1, 2) or len(scores) != len(X):
+            raise ValueError(f"{path} holds a model whose predictions have shape {scores.shape} of {scores.dtype}: it was changed by hand")
+    return found
 
 
-def name_columns(path, scores, classes) -> dict[str, np.ndarray]:
+def name_columns(scores, name: str, classes=None, path=None) -> dict[str, np.ndarray]:
     """Predictions by the names they are written under."""
     if not classes:
-        return {"prediction": scores} if scores.ndim == 1 else {f"prediction_{j}": column for j, column in enumerate(scores.T)}
+        return {name: scores} if scores.ndim == 1 else {f"{name}_{j}": column for j, column in enumerate(scores.T)}
     names = ["score"] if scores.ndim == 1 else [f"score_{name}" for name in classes]
     if len(np.atleast_2d(scores.T)) != len(names) or (scores.ndim == 1) != (len(classes) == 2):
         raise ValueError(f"{path} has {len(classes)} classes, which its scores of shape {scores.shape} do not fit: it was changed by hand")

@@ -70,9 +70,11 @@ class Verdict:
 
     def __init__(self, classes):
         self.classes, self.blocks, self.absent, self.gaps = classes, [], False, False
+        self.inside: list[np.ndarray] = []
 
-    def add(self, prediction, y) -> None:
-        """Take in the predictions of some rows, and their target, None where it is not there."""
+    def add(self, columns, y) -> None:
+        """Take in the predictions of some rows, with their intervals where there are some, and their target, None where it is not there."""
+        prediction = columns["prediction"]
         if y is None:
             self.absent = True
         elif self.classes:
@@ -85,6 +87,9 @@ class Verdict:
             self.gaps = self.gaps or not np.isfinite(residual).all()
             if not self.gaps:
                 self.blocks.append((rms(residual), len(y)))
+            if not self.gaps and "lower" in columns:
+                label = y.astype(np.float64)
+                self.inside.append((columns["lower"] <= label) & (label <= columns["upper"]))
 
     def words(self) -> str | None:
         """All that they come to; None where there was no target."""
@@ -95,7 +100,8 @@ class Verdict:
         errors, rows = map(np.array, zip(*self.blocks, strict=True))
         if self.classes:
             return f"{100 * np.average(errors, weights=rows):.3g} % of labels wrong"
-        return f"RMSE {rms(errors, rows):.4g} in units of the target"
+        held = f", {100 * np.mean(np.concatenate(self.inside)):.3g} % inside their intervals" if self.inside else ""
+        return f"RMSE {rms(errors, rows):.4g} in units of the target{held}"
 
 
 def count(n: int, what: str) -> str:

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from jaxrls.factors.contract import Coefficients, Factor, Report, Solution, as_columns
 from jaxrls.factors.expansion import Expansion
 from jaxrls.factors.pairs import Entries, PairSystem
+from jaxrls.factors.smoother import by_unit_labels
 from jaxrls.factors.spread import matrix_spread
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.linalg.decompositions import rounding
@@ -55,6 +56,8 @@ class CholeskyGram(Factor):
     def spread(self, lam):
         """By one more Cholesky factor."""
         return matrix_spread(self, lam)
+
+    smoother = by_unit_labels
 
     def solve_labels(self, labels):
         """Nothing yet: the work begins with λ."""

@@ -20,6 +20,7 @@ from jaxrls.factors.contract import Coefficients, Factor, Report, Solution, as_c
 from jaxrls.factors.expansion import Expansion, OnLandmarks, Primal
 from jaxrls.factors.hat import Group, Leaving, PlainHat, each_group
 from jaxrls.factors.landmarks import Landmarks
+from jaxrls.factors.smoother import Planes, Smoother
 from jaxrls.factors.spread import features_spread
 from jaxrls.factors.subset import left_over, lengths
 from jaxrls.factors.weights import Labels, Weights
@@ -119,6 +120,17 @@ class CholeskyFeatures(Factor):
         """By the same Cholesky factor."""
         constant = lam / self.weights.total * int(self.intercept)
         return features_spread(self.expansion, self.second, self.middle, lam, constant, self.map.back)
+
+    def smoother(self, lam):
+        """By the same, and the rows as it sees them."""
+        seen = FeatureSolution(self, Labels.none(self.weights), jnp.zeros((self.second.shape[0], 0), self.dtype)).seen(lam)
+        u = self.rows.map(lambda x: seen(self.map.raw(x)), temporaries=self.second.shape[0], block_size=self.block_size)
+        v, planes = self.weights.array, None
+        constant, weighted = self.constant(v), v[:, None] * u
+        if self.indices is not None:
+            planes = Planes(jnp.asarray(self.indices), matmul(seen.R, seen.R.T), -matmul(seen.R, seen.middle))
+        information = v * seen.hat.remaining(self.weights.scale(u), constant)[:, 0, 0] / lam
+        return Smoother(matmul(seen.R, weighted.T), constant - matmul(weighted, seen.middle), information, planes)
 
     def trace(self):
         """tr ΦᵀΦ."""

@@ -127,6 +127,12 @@ class Factor(ABC):
         """The factor as one of two-sided data."""
         raise ValueError(f"a factor by route {self.route!r} has one side: make it by factor_kronecker(K1, K2)")
 
+    def smoother(self, lam: Float[Array, ""]) -> Any:
+        """Coefficients and intercept at one λ as sums over labels, a `Smoother`: what intervals take."""
+        raise ValueError(
+            f"a factor by route {self.route!r} tells no intervals: make it by another, such as factorize(kernel, X, route='gram')"
+        )
+
     def smallest_eigenvalue(self) -> Float[Array, ""]:
         """The smallest eigenvalue above the precision of the factor, which is where a grid of λ may end; the largest where there is none."""
         s = self.spectrum().s

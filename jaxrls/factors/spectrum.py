@@ -18,6 +18,7 @@ from jaxrls.factors.cost import refitting_is_cheaper
 from jaxrls.factors.expansion import Expansion, Primal
 from jaxrls.factors.groups import Folds
 from jaxrls.factors.hat import Group, Leaving, SpectralHat, each_group, spectral_pairs
+from jaxrls.factors.smoother import spectral_smoother
 from jaxrls.factors.spread import spectral_spread
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.kernels.inner import Linear
@@ -63,7 +64,7 @@ class Spectrum(Factor):
         """Itself."""
         return self
 
-    spread = spectral_spread
+    smoother, spread = spectral_smoother, spectral_spread
 
     def trace(self):
         """Σ s."""
@@ -390,11 +391,10 @@ def features_spectrum(rows: Rows, sums: Moments, weights: Weights, intercept: bo
 def _factor_outer(rows: Rows, weights: Weights, intercept: bool) -> Spectrum:
     """The covariance route with n ≤ r: K = ΦΦᵀ, its dual coefficients turned into w = Φᵀ√v U (D ∘ z), as CU = U."""
     origin = near_mean(rows, Linear(), weights.values) if intercept else jnp.zeros(rows.shape[1], rows.dtype)
-    K = rows.products(origin)
-    dual = factor_symmetric(K, weights, intercept, Primal(), "covariance", semidefinite=True)
+    dual = factor_symmetric(rows.products(origin), weights, intercept, Primal(), "covariance", semidefinite=True)
     basis = rows.sum(lambda phi, scaled: transposed_matmul(scaled, phi - origin).T, dual.dual_basis())
     middle = origin + rows.sum(lambda phi, share: matmul(share, phi - origin), weights.array / weights.total) if intercept else None
     shift = dual.shift if middle is None else matmul(middle, basis)
     said = replace(dual.said, floor=jnp.maximum(dual.said.floor, rounding(max(rows.shape), dual.s)))
-    dual = replace(dual, basis=basis, middle=middle, shift=shift, solved=None, said=said)
-    return dual if weights.values is None else replace(dual, design=rows)
+    design = None if weights.values is None else rows
+    return replace(dual, basis=basis, middle=middle, shift=shift, solved=None, said=said, design=design)

@@ -18,6 +18,7 @@ from jaxrls.factors.contract import Coefficients, Factor, Report, Solution, as_c
 from jaxrls.factors.expansion import Expansion
 from jaxrls.factors.hat import each_group
 from jaxrls.factors.pairs import PairSystem, Products
+from jaxrls.factors.smoother import by_unit_labels
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.linalg.decompositions import rounding
 from jaxrls.linalg.products import matmul
@@ -57,6 +58,8 @@ class TridiagonalGram(Factor):
     def trace(self):
         """Σ of T's diagonal."""
         return jnp.sum(self.form.diagonal)
+
+    smoother = by_unit_labels
 
     def smallest_eigenvalue(self):
         """By counts of negative pivots."""

@@ -9,6 +9,7 @@ from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.conjugate import Run
 from jaxrls.models.model import Model
 from jaxrls.models.posterior import Posterior
+from jaxrls.models.predictive import Predictive, predictive
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pictures import plot_errors, plot_function, plot_left_out, plot_search
 from jaxrls.support.pytrees import pytree, static
@@ -28,9 +29,9 @@ class _Fitted:
         """The labels Y that were fitted against their predictions with the row, or its group, left out."""
         return plot_left_out(self, Y, ax)
 
-    def plot_function(self, X, Y, ax=None):
-        """The fitted function of a single input, with the data."""
-        return plot_function(self, X, Y, ax)
+    def plot_function(self, X, Y, ax=None, level=None):
+        """The fitted function of a single input, with the data, and where a level is named the band of its `intervals`."""
+        return plot_function(self, X, Y, ax, level)
 
 
 @pytree
@@ -46,7 +47,7 @@ class Fit(_Fitted):
     below a grid, `lams` are those and the grid's above.
     By the iterative route `run` has residuals, history and the reason of every column's end, and `loo_standard_error` says how sure `error` is,
     None where its loss is a step.
-    `kept` is what `update` and `forget` take, and `sure` what `posterior` does, None where they were not asked for.
+    `kept` is what `update` and `forget` take, `sure` what `posterior` does, and `jackknife` what `intervals` do, None where they were not asked for.
     After `update` and `forget` what needs rows that are gone is None: `loo_residuals`, and `lams`, `errors` and `error` but by GCV or the evidence;
     `certificate` and `search` are empty, and `ridge_effect` is beside the residuals of the fit, which are smaller than what is left out.
 
@@ -76,6 +77,7 @@ class Fit(_Fitted):
     ridge_effect: Float[Array | np.ndarray, ""] | None = None
     kept: Any = None
     sure: Any = None
+    jackknife: Any = None
 
     def plot(self, ax=None):
         """The criterion over λ with the chosen one, on Matplotlib axes, which it returns."""
@@ -118,6 +120,74 @@ class Fit(_Fitted):
         if self.sure is None:
             raise ValueError("variances take more than the model keeps: fit with keep_variance=True")
         return self.sure
+
+    @on_any_mesh
+    def intervals(
+        self, X, level: float = 0.9, *, method: str | None = None, studentised: bool = False, block_size: int | None = None
+    ) -> tuple[Float[Array | np.ndarray, "m *t"], Float[Array | np.ndarray, "m *t"]]:
+        """Lower and upper ends of intervals for new labels, by the jackknife+ or CV+: every fit that leaves a row, or its group, out, and its residual there.
+
+            lower = the ⌊(1 − level)(n + 1)⌋-th smallest of f₋ᵢ(x) − |eᵢ|,        upper = the ⌈level (n + 1)⌉-th smallest of f₋ᵢ(x) + |eᵢ|,
+
+        −∞ and ∞ where level (n + 1) > n. They hold a new label with probability 2·level − 1 at least, whatever the distribution and however wrong the model,
+        and in practice with about `level`, where rows and the new one are exchangeable, and λ, kernel and landmarks were not chosen by the labels; by CV+ of
+        folds drawn by chance with 2·level − 1 − √(2/n). Rows of weight 0 count for none, all others as one, whatever their weight. Exact:
+        f₋ᵢ(x) = f(x) − wᵢ(x) eᵢ with w(x) the smoother's row; a landmark leaves with its row.
+
+        **Arguments**: `method` "jackknife+", or "cv+" for a fit that left groups out, by default what it did. `studentised` makes the width follow x: |eᵢ|
+        becomes |eᵢ| σ₋ᵢ(x)/σᵢ, both standard deviations of a label as the fit without row i tells them, σᵢ² = 1/Pᵢᵢ of label i and
+        σ₋ᵢ(x)² = var f(x) + λ + wᵢ(x)²/Pᵢᵢ of a new one of weight 1; on landmarks those of what they span. It needs `keep_variance` too. **Shapes**: X
+        (m, d), or a source of rows; gives (m,) or (m, t) each. **Cost** that of a product m × q × n, q as of the coefficients, by groups m × q × their
+        number, and some 30 readings of m × n numbers, for each target; a block of rows at a time. **Raises** `ValueError` where `keep_intervals` was not
+        asked for. **Fails** where the distribution drifts, or rows come in groups that were not left out together: too narrow then. **Source**: Barber,
+        Candès, Ramdas and Tibshirani 2021, "Predictive inference with the jackknife+", theorems 1 and 4.
+
+        >>> import numpy as np, jaxrls as rls
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.uniform(0, 1, (300, 1))
+        >>> y = np.sin(6 * X[:, 0]) + 0.1 * rng.normal(size=300)
+        >>> fit = rls.fit(rls.Gaussian(0.3), X[:100], y[:100], keep_intervals=True)
+        >>> lower, upper = fit.intervals(X[100:], level=0.9)
+        >>> bool(abs(np.mean((lower <= y[100:]) & (y[100:] <= upper)) - 0.9) < 0.05)
+        True
+        """
+        kept = self._jackknife()
+        kept.check(method)
+        spread = self._sure().spread if studentised else None
+        return kept.intervals(self.model, X, spread, level, block_size)
+
+    @on_any_mesh
+    def loo_predictive(self, *, scale="loo") -> Predictive:
+        """Every label as the other rows tell it, Gaussian: whether standard deviations are right at any level, from what is left out alone.
+
+        yᵢ ~ N(yᵢ − eᵢ, τ²/Pᵢᵢ) with 1/Pᵢᵢ = λ/(vᵢ(1 − hᵢ)), the variance of label i by the Gaussian process fitted to the others, the dictionary without its
+        landmark; τ² = Σ eᵢ²Pᵢᵢ/n, for which they are right on average. With z = eᵢ/σᵢ its continuous ranked probability score is
+        σᵢ(z(2Φ(z) − 1) + 2φ(z) − 1/√π).
+
+        **Arguments**: `scale` "loo", or "evidence" or the number τ² as in `posterior`, which need `keep_variance` too. **Cost** O(n t). **Raises**
+        `ValueError` where `keep_intervals` was not asked for, or groups were left out. **Fails**: too optimistic where rows come in groups. **Source**:
+        Rasmussen and Williams 2006, eq. 5.12; Gneiting and Raftery 2007, "Strictly proper scoring rules, prediction, and estimation", eq. 21.
+
+        >>> import numpy as np, jaxrls as rls
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.uniform(0, 1, (300, 1))
+        >>> fit = rls.fit(rls.Gaussian(0.3), X, np.sin(6 * X[:, 0]) + 0.1 * rng.normal(size=300), keep_intervals=True)
+        >>> bool(np.abs(np.subtract(fit.loo_predictive().coverage([0.5, 0.9]), [0.5, 0.9])).max() < 0.05)
+        True
+        """
+        kept = self._jackknife()
+        return predictive(kept, self.loo_residuals, None if isinstance(scale, str) and scale == "loo" else self._sure().amplitude(scale))
+
+    def _jackknife(self):
+        if self.jackknife is None:
+            gone = self.loo_residuals is None
+            what = (
+                "the rows were changed, and what each leaves out is not known any more"
+                if gone
+                else "intervals take more than the model keeps"
+            )
+            raise ValueError(f"{what}: fit {'to all rows anew ' * gone}with keep_intervals=True")
+        return self.jackknife
 
     @on_any_mesh
     def update(self, X, Y=None, *, weights=None, block_size: int | None = None) -> "Fit":

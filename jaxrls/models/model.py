@@ -50,12 +50,13 @@ class Model:
             return to_host(out) if wide and not isinstance(self.coef, jax.Array) else out
 
     def _predict(self, rows, block_size):
-        self._check_columns(rows.shape[1])
+        self.check_columns(rows.shape[1])
         rows.check(self.kernel, training=False)
         run: Any = _evaluate if rows.traceable else inspect.unwrap(_evaluate)
         return run(self, rows, block_size=block_size)
 
-    def _check_columns(self, d: int) -> None:
+    def check_columns(self, d: int) -> None:
+        """Raise unless rows of d columns are what it was fitted on, as far as it knows."""
         if not self.kernel.evaluable:
             expected: int | None = self.coef.shape[0]
             what = "one column per training row, as a precomputed kernel"

@@ -107,7 +107,7 @@ class Sure:
             variance = run(self, model, rows, corrected=corrected, block_size=block_size)
             return _std(variance + self.lam, self.amplitude(scale))
 
-        return _at(model, X, found)
+        return at_rows(model, X, found)
 
     def posterior(self, model: Model, X, scale, corrected: bool) -> Posterior:
         """Mean and covariance."""
@@ -117,10 +117,10 @@ class Sure:
             covariance = _covariance(self, model, rows.dense(), corrected=corrected)
             return Posterior(mean, covariance, jnp.asarray(self.amplitude(scale)), jnp.asarray(self.lam))
 
-        return _at(model, X, found)
+        return at_rows(model, X, found)
 
 
-def _at(model: Model, X, found) -> Any:
+def at_rows(model: Model, X, found) -> Any:
     """What is found at rows, in the precision of the model, on the host where that is."""
     dtype = model.coef.dtype
     wide = dtype == jnp.float64

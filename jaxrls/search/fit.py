@@ -60,6 +60,7 @@ def fit(
     refine: bool = False,
     keep_moments: bool = False,
     keep_variance: bool = False,
+    keep_intervals: bool = False,
     rank: bool = False,
 ) -> Fit:
     """Fit regularized least squares with the best λ of a grid, by exact leave-one-out, for the price of one factorization.
@@ -82,7 +83,8 @@ def fit(
     precision of X, or at all that `lams` names or searches, however small. `run` says how near to the identity every step came.
     `keep_moments` keeps the sums that a fit on explicit features or landmarks is made of, r² numbers, to `update` it with further rows or `forget` some.
     `keep_variance` keeps what `predict(X, return_std=True)` and `posterior` take at the chosen λ, one for all targets: n² numbers for K of all rows, else r²;
-    the routes "tridiagonal", "refined" and "iterative" tell no variances.
+    the routes "tridiagonal", "refined" and "iterative" tell no variances. `keep_intervals` keeps what `intervals` and `loo_predictive` take, the fits
+    that leave out a row, or a group: n² numbers for K of all rows, n·r else, or r for every group; the route "iterative" tells none.
     `rank` fits the order of labels (RankRLS): minimise (1/2V) Σᵢ<ⱼ vᵢvⱼ ((yᵢ − yⱼ) − (fᵢ − fⱼ))² + (λ/2) ‖f‖²_H with V = Σv, by the criterion
     `pairwise_ranking_error` unless another is named; with `groups`, labels of queries, the same sum within each, V its weight, and whole queries are left
     out, or with that criterion pairs within them. Predictions are scores, up to a constant for each query.
@@ -106,7 +108,7 @@ def fit(
     auto = isinstance(landmarks, str) and landmarks == "auto"
     named = {"criterion": criterion, "loss": loss, "groups": groups, "validation": validation}
     options = {"weights": weights, "intercept": intercept, "block_size": block_size, "iteration": iteration, "progress": progress, **named}
-    options |= {"keep_moments": keep_moments, "keep_variance": keep_variance, "rank": rank}
+    options |= {"keep_moments": keep_moments, "keep_variance": keep_variance, "keep_intervals": keep_intervals, "rank": rank}
     raw = Problem.of(kernel, X, Y, landmarks=None if auto else landmarks, **options)
     problem, named_lams = raw.check(), lams
     lams = _as_lams(lams, problem)
@@ -123,7 +125,7 @@ def fit(
             "keep_variance=True is for one λ, and per_target=True, or lams (L, t), chooses one for each target: leave one of them out"
         )
     if refine:
-        check_refinable(raw, landmarks, route, keep_moments or keep_variance)
+        check_refinable(raw, landmarks, route, keep_moments or keep_variance or keep_intervals)
     if refine and lams is not None:
         lams = lams if isinstance(lams, str) else np.atleast_1d(np.asarray(named_lams, np.float64))
         return _in_float64(raw, partial(_best, lams=lams, num=num, per_target=per_target, route="refined"), isinstance(lams, str))
@@ -191,10 +193,8 @@ def _in_units_of_labels(fit: Fit, problem: Problem, unit) -> Fit:
     model = replace(fit.model, coef=fit.model.coef * unit, intercept=fit.model.intercept * unit)
     errors, error = (jnp.asarray(problem.out_of_units(part, unit)) for part in (fit.errors, fit.error))
     sure = None if fit.loo_standard_error is None else jnp.asarray(problem.out_of_units(fit.loo_standard_error, unit))
-    of_labels = None if fit.sure is None else fit.sure.in_units(unit)
-    return replace(
-        fit, sure=of_labels, model=model, loo_residuals=fit.loo_residuals * unit, errors=errors, error=error, loo_standard_error=sure
-    )
+    kept: dict = {name: None if part is None else part.in_units(unit) for name, part in (("sure", fit.sure), ("jackknife", fit.jackknife))}
+    return replace(fit, model=model, loo_residuals=fit.loo_residuals * unit, errors=errors, error=error, loo_standard_error=sure, **kept)
 
 
 def _best(problem: Problem, *, lams, num: int, per_target: bool, route: str | None) -> Fit:
@@ -281,14 +281,15 @@ def _conclude(problem: Problem, solution: Solution, lams, errors, lam, error) ->
     report = factor.report
     how = report.floor, report.indefinite, report.route, problem.criterion.name, report.trace_residual
     num_landmarks = 0 if problem.landmarks is None else len(problem.landmarks.points)
-    sure = None
+    sure, coefficients = None, Coefficients(*(part[0] for part in left.coefficients))
     if left.error is not None and problem.criterion.smooth:  # the slope of a step says nothing
         sure = (jnp.mean(left.error) if error.ndim == 0 else left.error[0]) / factor.weights.total
-    of_labels = None
+    more: dict = {"num_landmarks": num_landmarks, "run": left.run, "loo_standard_error": sure, "kept": solution.summed}
     if problem.keep_variance:
         single = left.residuals if problem.criterion.groups is None else solution.residuals(at)
-        of_labels = problem.sure(solution, lam, Coefficients(*(part[0] for part in left.coefficients)), single[0])
-    more = {"num_landmarks": num_landmarks, "run": left.run, "loo_standard_error": sure, "kept": solution.summed, "sure": of_labels}
+        more["sure"] = problem.sure(solution, lam, coefficients, single[0])
+    if problem.keep_intervals:
+        more["jackknife"] = problem.jackknife(solution, lam, coefficients, left.residuals[0])
     if report.ridge is not None:
         diag = problem.kernel.diag(factor.points)
         held = jnp.linalg.norm(factor.weights.scale(left.residuals[0]), axis=0)

@@ -18,10 +18,12 @@ from jaxrls.factors.contract import Coefficients, Solution
 from jaxrls.factors.groups import Folds, check_rest
 from jaxrls.factors.iterative import Iteration
 from jaxrls.factors.landmarks import Landmarks, as_landmarks, check_evaluable, without_trace
+from jaxrls.factors.smoother import Without
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.factors.within import solve_within
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul, power_of_two, safe_sqrt
+from jaxrls.models.intervals import Jackknife
 from jaxrls.models.model import Model
 from jaxrls.models.posterior import Sure, by_evidence
 from jaxrls.rows.rows import Rows
@@ -55,6 +57,7 @@ class Problem:
     iteration: Iteration | None = None
     keep_moments: bool = static(default=False)
     keep_variance: bool = static(default=False)
+    keep_intervals: bool = static(default=False)
     queries: Folds | None = None  # each with a constant of its own
 
     @classmethod
@@ -76,6 +79,7 @@ class Problem:
         progress: bool = False,
         keep_moments: bool = False,
         keep_variance: bool = False,
+        keep_intervals: bool = False,
         rank: bool = False,
     ) -> "Problem":
         """A problem from what a caller gives, shapes checked; arguments as in `fit`."""
@@ -86,13 +90,14 @@ class Problem:
         queries = None
         if rank:
             measured, queries = as_ranking(criterion, loss, groups, validation, rows, Y)
-            check_rankable(queries, intercept, iteration, keep_moments or keep_variance)
+            check_rankable(queries, intercept, iteration, keep_moments or keep_variance or keep_intervals)
         else:
             measured = as_criterion(criterion, loss, groups, validation, rows, Y)
         weights = Weights.of_rows(weights, rows)
         chosen = resolve_landmarks(kernel, rows, landmarks, weights, progress)
+        keeps = keep_moments, keep_variance, keep_intervals
         intercept = intercept and queries is None
-        return cls(kernel, rows, Y, weights, measured, chosen, intercept, block_size, iteration, keep_moments, keep_variance, queries)
+        return cls(kernel, rows, Y, weights, measured, chosen, intercept, block_size, iteration, *keeps, queries)
 
     def check(self) -> "Problem":
         """Itself, after every check that needs values, with Python floats in the kernel as arrays: a given and a tuned width share a program."""
@@ -186,6 +191,21 @@ class Problem:
         squares = weights.sum(left_out * (solution.labels.Y - fitted - found.intercept)) / lam / weights.count
         return Sure(factor.spread(lam), lam, drop(by_evidence(solution, lam)), drop(safe_sqrt(squares)))
 
+    def jackknife(self, solution: Solution, lam, found: Coefficients, left_out) -> Jackknife:
+        """What intervals take: every fit at these λ that leaves out a row, or a group where the criterion does, from the residuals left out."""
+        factor, weights, groups = solution.factor, self.weights, self.criterion.groups
+
+        def fits(lam, coef, intercept, e) -> Without:
+            smoother = factor.smoother(lam)
+            if groups is None:
+                return smoother.without_rows(weights, lam, coef, intercept, e)
+            return smoother.without_groups(weights, groups, coef, intercept, e)
+
+        stacked = lam.ndim == 1
+        columns = (lam, *(part.T[..., None] for part in (*found, left_out))) if stacked else (lam, *found, left_out)
+        made = jax.lax.map(lambda each: fits(*each), columns) if stacked else fits(*columns)
+        return Jackknife(made, factor.expansion, weights.count, solution.labels.flat, stacked)
+
     def model(self, solution: Solution, found: Coefficients) -> Model:
         """The smallest model of coefficients at one λ."""
         points, coef = solution.factor.expansion.compact(self.kernel, found.coef)
@@ -204,7 +224,7 @@ def check_refinable(problem: Problem, landmarks, route: str | None, keeps: bool)
         raise ValueError(f"refine=True is for K of all rows, and {found}: leave it out, or give float64 NumPy data")
     if keeps:
         raise ValueError(
-            "refine=True keeps neither moments nor variances: leave keep_moments and keep_variance out, or give float64 NumPy data"
+            "refine=True keeps nothing beside the model: leave keep_moments, keep_variance and keep_intervals out, or give float64 NumPy data"
         )
     if not problem.rows.in_memory:
         raise ValueError(f"refine=True needs a dense X for K of all rows, and X is {type(problem.rows).__name__}")
@@ -218,7 +238,7 @@ def check_rankable(queries: Folds | None, intercept: bool, iteration, keeps: boo
         raise ValueError("rank=True fits differences, in which a constant has no part, and intercept is False: leave intercept out")
     if queries is not None and (iteration is not None or keeps):
         raise ValueError(
-            "rank=True with groups= keeps neither moments nor variances, and has no iteration: leave keep_moments, keep_variance and iteration out"
+            "rank=True with groups= keeps no moments, variances or intervals, and has no iteration: leave keep_moments, keep_variance, keep_intervals and iteration out"
         )
 
 

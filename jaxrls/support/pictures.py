@@ -72,8 +72,8 @@ def plot_left_out(fit, Y, ax=None):
     return ax
 
 
-def plot_function(fit, X, Y, ax=None):
-    """The fitted function of one input, with the data."""
+def plot_function(fit, X, Y, ax=None, level=None):
+    """The fitted function of one input, with the data, and the band of its intervals at a level."""
     X, Y = _host(X), _host(Y)
     if X.ndim != 2 or X.shape[1] != 1:
         raise ValueError(f"X must have one column to be drawn as a function of it, and has shape {X.shape}")
@@ -81,8 +81,28 @@ def plot_function(fit, X, Y, ax=None):
     margin = 0.03 * np.ptp(X)
     grid = np.linspace(X.min() - margin, X.max() + margin, 400)[:, None]
     ax.plot(X[:, 0], Y, ".", color="0.5", label="data")
-    ax.plot(grid[:, 0], _host(fit.predict(grid.astype(fit.model.coef.dtype))), label="fit" if Y.ndim == 1 else None)
+    points = grid.astype(fit.model.coef.dtype)
+    lines = ax.plot(grid[:, 0], _host(fit.predict(points)), label="fit" if Y.ndim == 1 else None)
+    if level is not None:
+        lower, upper = (_host(end).reshape(len(grid), -1) for end in fit.intervals(points, level))
+        for j, line in enumerate(lines):
+            label = f"{100 * level:.3g} % of labels" if j == 0 else None
+            ax.fill_between(grid[:, 0], lower[:, j], upper[:, j], color=line.get_color(), alpha=0.2, linewidth=0, label=label)
     ax.set(xlabel="x", ylabel="y")
+    ax.legend(fontsize="small")
+    return ax
+
+
+def plot_coverage(predictive, ax=None):
+    """The share of labels within their interval against its level, one line per target up to eight, and the line where they agree."""
+    ax = _new_axes() if ax is None else ax
+    levels = np.linspace(0, 1, 101)
+    shares, scores = _host(predictive.coverage(levels)).reshape(len(levels), -1), np.nanmean(_host(predictive.crps), axis=0).reshape(-1)
+    for j, (share, score) in enumerate(zip(shares.T[:MOST_LINES], scores, strict=False)):
+        label = f"target {j}, " if shares.shape[1] > 1 else ""
+        ax.plot(levels, share, label=f"{label}continuous ranked probability score {score:.3g}")
+    ax.plot([0, 1], [0, 1], color="0.3", linewidth=1)
+    ax.set(xlabel="level", ylabel="share of labels inside", aspect="equal")
     ax.legend(fontsize="small")
     return ax
 

@@ -174,7 +174,9 @@ def two_sided():
 
     features = oracle.of_kernel(gaussian, wide(X), wide(X_new))
     every = ("none", False), ("none", True)
-    return Case(Kronecker, rls.Gaussian(WIDTH), array(X), array(X_new), features, {}, make, combinations=every, weighted=False, lacks=("pairs",))
+    return Case(
+        Kronecker, rls.Gaussian(WIDTH), array(X), array(X_new), features, {}, make, combinations=every, weighted=False, lacks=("pairs",)
+    )
 
 
 class Moved(Case):

@@ -1,0 +1,249 @@
+"""A fit as sums over labels, and so every fit to all rows but one, or but a group: nothing is refitted.
+
+At one λ coefficients and intercept are linear in the labels, coef = M y and b = m·y, so that f(x) = w(x)·y with w(x) = design(x) M + m, the smoother's row.
+A row left out is one whose label is what the rest says of it, yᵢ − eᵢ. On landmarks that leave with their row, βₖ = 0 moves the other coefficients along
+Nₖ, N = (K_RT V C K_TR + λK_RR)⁻¹ their covariance but for λ:
+
+    f₋ᵢ(x) = f(x) − wᵢ(x) eᵢ,        coef₋ᵢ = (coef − Mᵢeᵢ) − Nₖ(coef − Mᵢeᵢ)ₖ/Nₖₖ,
+
+and of a group B the same with Σ over its rows, and N_BB in place of Nₖₖ. In units where a label of weight v has variance λ/v, and label i, as the others
+tell it, 1/Pᵢᵢ = λ/(vᵢ(1 − hᵢ)), the variance of f at x goes up by wᵢ(x)²/Pᵢᵢ with row i left out.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxrls.factors.groups import Folds
+from jaxrls.factors.hat import SpectralHat
+from jaxrls.factors.weights import Weights
+from jaxrls.linalg.products import matmul
+from jaxrls.support.pytrees import pytree
+
+
+@pytree
+class Planes:
+    """N of landmarks that leave with their row, as functions of design: columns, and what an intercept adds."""
+
+    indices: Int[Array, " m"]
+    covariance: Float[Array, "m m"]
+    levels: Float[Array, " m"]
+
+
+@pytree
+class Smoother:
+    """M (q, n), m (n,) and Pᵢᵢ (n,) at one λ."""
+
+    steps: Float[Array, "q n"]
+    levels: Float[Array, " n"]
+    information: Float[Array, " n"]
+    planes: Planes | None = None
+
+    def without_rows(self, weights: Weights, lam, coef: Float[Array, "q t"], intercept, e: Float[Array, "n t"]) -> "WithoutRows":
+        """The fits without each row, from the coefficients of all and the residuals left out; rows that bring a landmark first."""
+        own, used, order, planes = self, weights.used, None, None
+        if self.planes is not None:
+            own, order = self._landmarks_first(weights.n, lam)
+            used, e, N = used[order], e[order], self.planes.covariance
+            planes = LeavingRows(N, self.planes.levels, jnp.diagonal(N), coef / jnp.diagonal(N)[:, None])
+        e = jnp.where(used[:, None], e, 0)
+        scores = jnp.where(used[:, None], jnp.abs(e), jnp.inf)
+        information = jnp.where(used, own.information, 1)
+        return WithoutRows(coef, intercept, scores, own.steps, own.levels, e, information, lam, planes, order)
+
+    def _landmarks_first(self, n: int, lam) -> "tuple[Smoother, Array]":
+        """With the rows that bring a landmark first, each as the fit without that landmark has it, and the order of rows."""
+        (R, N, levels), m = (self.planes.indices, self.planes.covariance, self.planes.levels), len(self.planes.indices)  # type: ignore[union-attr]
+        others = jnp.argsort(jnp.zeros(n, bool).at[R].set(True), stable=True)[: n - m]
+        order = jnp.concatenate([R, others.astype(R.dtype)])
+        moved = self.steps[jnp.arange(m), R] / jnp.diagonal(N)  # of βₖ by its own label
+        steps = self.steps.at[:, R].add(-N * moved)[:, order]
+        levels = self.levels.at[R].add(-levels * moved)[order]
+        information = self.information.at[R].add(moved**2 * jnp.diagonal(N) / lam)[order]
+        return Smoother(steps, levels, information), order
+
+    def without_groups(
+        self, weights: Weights, groups: Folds, coef: Float[Array, "q t"], intercept, e: Float[Array, "n t"]
+    ) -> "WithoutGroups":
+        """The fits without each group."""
+        count = len(groups.inside)
+        numbers = jnp.where(groups.inside_mask > 0, jnp.arange(count)[:, None], 0)
+        fold = jnp.zeros(weights.n, numbers.dtype).at[groups.inside].max(numbers)
+        e = jnp.where(weights.used[:, None], e, 0)
+
+        def of_target(args):
+            coef, e = args
+            steps, levels = (
+                jax.ops.segment_sum(part * e[(...,) + (None,) * (part.ndim - 1)], fold, count) for part in (self.steps.T, self.levels)
+            )
+            return (steps, levels) if self.planes is None else self._left_plane(groups, coef, steps, levels)
+
+        steps, levels = jax.lax.map(of_target, (coef.T, e.T))
+        scores = jnp.where(weights.used[:, None], jnp.abs(e), jnp.inf)
+        return WithoutGroups(coef, intercept, scores, steps, levels, fold)
+
+    def _left_plane(self, groups: Folds, coef, steps, levels):
+        """With the coefficients of each group's landmarks brought to 0."""
+        R, N, m = self.planes.indices, self.planes.covariance, len(self.planes.indices)  # type: ignore[union-attr]
+        slots = jnp.full(groups.rows, m).at[R].set(jnp.arange(m))
+        unit = 1 / jnp.sqrt(jnp.diagonal(N))
+
+        def group(args):
+            rows, mask, step, level = args
+            slot = jnp.minimum(slots[rows], m - 1)
+            inside = jnp.where(slots[rows] < m, mask, 0).astype(N.dtype)
+            scale = unit[slot] * inside
+            block = N[slot][:, slot] * scale[:, None] * scale + jnp.diag(1 - inside)
+            root = jnp.linalg.cholesky(block * (1 + jnp.eye(len(rows), dtype=N.dtype) * len(rows) * jnp.finfo(N.dtype).eps))
+            by = scale * jax.scipy.linalg.cho_solve((root, True), scale * (coef - step)[slot])
+            return step + matmul(N[:, slot], by), level + matmul(self.planes.levels[slot], by)  # type: ignore[union-attr]
+
+        return jax.lax.map(group, (groups.inside, groups.inside_mask, steps, levels))
+
+
+class Without(ABC):
+    """Every fit that leaves a row, or its group, out: what it predicts at new rows, from the design of these.
+
+    `scores` are |e|, infinite for rows of weight 0, which count for none.
+    """
+
+    method: ClassVar[str]
+    coef: Float[Array, "*k q t"]
+    intercept: Float[Array, "*k t"]
+    scores: Float[Array, "*k n t"]
+
+    @abstractmethod
+    def each(self, design: Float[Array, "b q"], fn: Callable) -> Any:
+        """`fn(f₋ᵢ(x) (b, n), scores (n,))` for every target, results stacked at the end."""
+
+    @abstractmethod
+    def in_units(self, unit) -> "Without":
+        """Of labels multiplied by a unit."""
+
+    def ratios(self, design: Float[Array, "b q"], variance: Float[Array, " b"]) -> Float[Array, "b n"]:
+        """σ₋ᵢ(x)/σᵢ of a new label and of label i, each as the fit without row i tells it, from the variance of f by all rows."""
+        raise ValueError("studentised=True is for rows left out one by one, and this fit left groups out: fit without groups=")
+
+    def deviations(self) -> Float[Array, " n"]:
+        """σᵢ of every label, as the others tell it, in the order of the rows; infinite for one of weight 0."""
+        raise ValueError("loo_predictive is for rows left out one by one, and this fit left groups out: fit without groups=")
+
+    def whole(self, design) -> Float[Array, "b t"]:
+        """f(x)."""
+        return matmul(design, self.coef) + self.intercept
+
+
+@pytree
+class LeavingRows:
+    """What landmarks that leave add, for the first rows: f₋ᵢ(x) is less by (design Nₖ + level) βₖ/Nₖₖ."""
+
+    steps: Float[Array, "*k m m"]
+    levels: Float[Array, "*k m"]
+    own: Float[Array, "*k m"]
+    left: Float[Array, "*k m t"]
+
+
+@pytree
+class WithoutRows(Without):
+    """The fits without each row: w(x) (b, n), of a fit without its landmark where that leaves, and Pᵢᵢ of these."""
+
+    method = "jackknife+"
+    coef: Float[Array, "*k q t"]
+    intercept: Float[Array, "*k t"]
+    scores: Float[Array, "*k n t"]
+    steps: Float[Array, "*k q n"]
+    levels: Float[Array, "*k n"]
+    residuals: Float[Array, "*k n t"]
+    information: Float[Array, "*k n"]
+    lam: Float[Array, "*k"]
+    planes: LeavingRows | None = None
+    order: Int[Array, "*k n"] | None = None
+
+    def smoother(self, design) -> tuple[Float[Array, "b n"], Float[Array, "b m"] | None]:
+        """w(x), and what is multiplied by βₖ/Nₖₖ."""
+        along = None if self.planes is None else matmul(design, self.planes.steps) + self.planes.levels
+        return matmul(design, self.steps) + self.levels, along
+
+    def each(self, design, fn):
+        w, along = self.smoother(design)
+
+        def of_target(args):
+            f, scores, e, left = args
+            found = f[:, None] - w * e
+            return fn(found if along is None else found - _beside(along * left, w), scores)
+
+        left = None if self.planes is None else self.planes.left.T
+        out = jax.lax.map(of_target, (self.whole(design).T, self.scores.T, self.residuals.T, left))
+        return jax.tree.map(lambda a: jnp.moveaxis(a, 0, -1), out)
+
+    def ratios(self, design, variance):
+        w, along = self.smoother(design)
+        known = variance[:, None] + self.lam
+        if along is not None:
+            known = known - _beside(self.lam * along**2 / self.planes.own, w)  # type: ignore[union-attr]
+        return jnp.sqrt(self.information * known + w**2)
+
+    def deviations(self):
+        own = jnp.where(jnp.isinf(self.scores[:, 0]), jnp.inf, 1 / jnp.sqrt(self.information))
+        return own if self.order is None else jnp.zeros_like(own).at[self.order].set(own)
+
+    def in_units(self, unit):
+        planes = None if self.planes is None else replace(self.planes, left=self.planes.left * unit)
+        own = {name: getattr(self, name) * unit for name in ("coef", "intercept", "scores", "residuals")}
+        return replace(self, planes=planes, **own)
+
+
+@pytree
+class WithoutGroups(Without):
+    """The fits without each of g groups, and which group a row is in."""
+
+    method = "cv+"
+    coef: Float[Array, "*k q t"]
+    intercept: Float[Array, "*k t"]
+    scores: Float[Array, "*k n t"]
+    steps: Float[Array, "*k t g q"]
+    levels: Float[Array, "*k t g"]
+    fold: Int[Array, "*k n"]
+
+    def each(self, design, fn):
+        def of_target(args):
+            f, scores, steps, levels = args
+            return fn((f[:, None] - matmul(design, steps.T) - levels)[:, self.fold], scores)
+
+        out = jax.lax.map(of_target, (self.whole(design).T, self.scores.T, self.steps, self.levels))
+        return jax.tree.map(lambda a: jnp.moveaxis(a, 0, -1), out)
+
+    def in_units(self, unit):
+        return replace(self, **{name: getattr(self, name) * unit for name in ("coef", "intercept", "scores", "steps", "levels")})
+
+
+def _beside(first: Float[Array, "b m"], w: Float[Array, "b n"]) -> Float[Array, "b n"]:
+    """With columns of 0 for the rows that bring no landmark."""
+    return jnp.pad(first, ((0, 0), (0, w.shape[1] - first.shape[1])))
+
+
+def by_unit_labels(factor: Any, lam: Float[Array, ""]) -> Smoother:
+    """That of all of K: the fits to labels of 1 for one row and 0 for all others, of which M is P̃."""
+    found = factor.solve(jnp.eye(factor.n, dtype=factor.dtype)).coefficients(lam[None])
+    return Smoother(found.coef[0], found.intercept[0], jnp.diagonal(found.coef[0]))
+
+
+def spectral_smoother(f: Any, lam: Float[Array, ""]) -> Smoother:
+    """That of a `Spectrum`."""
+    U, v, lost = f.left_vectors(), f.weights.array, lam / (f.s + lam)
+    half, known = f.weights.scale(U), 1 / (f.s + lam)
+    constant = f.constant(v)
+    basis = (half if f.basis is None else f.basis) * (known if f.solved is None else known * f.solved)
+    hat = SpectralHat(jnp.zeros((len(lost), 0), f.dtype), f.s, lam.reshape(1, 1), lost[:, None, None], f.complete)
+    information = v * hat.remaining(U, constant)[:, 0, 0] / lam
+    shift = f.shift * (known if f.solved is None else known * f.solved)
+    planes = None
+    if f.leaving is not None:
+        W, middle = f.basis / jnp.sqrt(f.s), f.shift / jnp.sqrt(f.s)
+        planes = Planes(f.leaving.indices, matmul(W * known, W.T), -matmul(W, middle * known))
+    return Smoother(matmul(basis, half.T), constant - matmul(half, shift), information, planes)

@@ -1,0 +1,358 @@
+"""Intervals: order statistics by counting, the jackknife+ and CV+ by refits of one's own, and every door to them."""
+
+import functools
+import shlex
+from pathlib import Path
+
+import jax
+import matplotlib as mpl
+import numpy as np
+import pytest
+from oracle import refit
+from scipy.stats import norm
+from support import DTYPE, EPS, array, assert_close, assert_derivatives, wide
+
+import jaxrls as rls
+from jaxrls.__main__ import main
+from jaxrls.cli.parser import make_parser
+from jaxrls.linalg.selection import kth_smallest
+
+mpl.use("agg")
+pytestmark = pytest.mark.filterwarnings("ignore:the chosen λ")
+N, NEW, LAM, WIDTH = 24, 6, 0.2, 1.3
+
+
+def draw(seed, *shape):
+    return wide(np.random.default_rng(seed).normal(size=shape))
+
+
+X, X_NEW = draw(0, N, 2), draw(1, NEW, 2)
+Y = wide(np.stack([np.sin(2 * X[:, 0]), X[:, 1] - 4], axis=1) + 0.3 * draw(2, N, 2))
+V = wide(np.where(np.arange(N) % 7 == 3, 0, np.random.default_rng(3).uniform(0.5, 2.0, N)))
+GROUPS = np.arange(N) % 5
+GAUSSIAN = rls.Gaussian(WIDTH)
+KEPT = {"lams": [LAM], "keep_intervals": True}
+INPUT, OUTPUT, FRESH = (A.astype(DTYPE) for A in (X, Y, X_NEW))
+TOLERANCE = 4 * N * EPS * (1 + N / LAM)
+
+
+def gaussian(X, Z):
+    return np.exp(-np.sum((X[:, None] - Z[None]) ** 2, axis=-1) / (2 * WIDTH**2))
+
+
+def fit(rows=slice(None), Y=OUTPUT, **options):
+    return rls.fit(GAUSSIAN, INPUT[rows], Y[rows], **{**KEPT, **options})
+
+
+@functools.cache
+def known(name):
+    """Fits that several tests ask."""
+    options = {"plain": {}, "groups": {"groups": GROUPS}, "points": {"landmarks": INPUT[:8]}, "landmarks": {"landmarks": np.arange(5)}}
+    return fit(**options[name])
+
+
+def by_refits(groups=None, v=V, level=0.8, lam=LAM, landmarks=None, y=Y):
+    """Barber et al., eqs. 1.5 and 1.11: one refit for each row, or group; landmarks leave with their rows."""
+    used, groups = v > 0, np.arange(N) if groups is None else groups
+    upper, lower = [], []
+    for g in np.unique(groups[used]):
+        held = groups == g
+        stay = X if landmarks is None else X[np.setdiff1d(landmarks, np.flatnonzero(held))]
+        s, U = np.linalg.eigh(gaussian(stay, stay))
+        half = U[:, s > 1e-13] / np.sqrt(s[s > 1e-13])
+        Phi, Phi_new = gaussian(X, stay) @ half, gaussian(X_NEW, stay) @ half
+        w, b = refit(Phi[~held], y[~held], lam, v[~held], True)
+        for i in np.flatnonzero(held & used):
+            score = np.abs(y[i] - Phi[i] @ w - b)
+            upper.append(Phi_new @ w + b + score)
+            lower.append(Phi_new @ w + b - score)
+    n = len(upper)
+    k = int(np.ceil(round(level * (n + 1), 9)))
+    return np.sort(lower, axis=0)[n - k], np.sort(upper, axis=0)[k - 1]
+
+
+def assert_ends(found, want, tolerance=TOLERANCE):
+    for one, other, name in zip(found, want, ("lower", "upper"), strict=True):
+        assert_close(one, other, tolerance, name)
+
+
+# order statistics ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def smallest():
+    return jax.jit(lambda A, k: kth_smallest(A, k, A.min(axis=1), A.max(axis=1)))
+
+
+@pytest.mark.parametrize("kind", ["normal", "cauchy", "ties", "constant", "tiny", "mixed"])
+def test_order_statistics_are_those_of_a_sort(kind, smallest):
+    rng = np.random.default_rng(4)
+    A = {
+        "normal": lambda: rng.normal(size=(5, 300)),
+        "cauchy": lambda: rng.standard_cauchy((5, 300)) ** 3,
+        "ties": lambda: rng.integers(0, 4, (5, 300)),
+        "constant": lambda: np.full((5, 300), -2.5),
+        "tiny": lambda: 1e-30 * rng.normal(size=(5, 300)),
+        "mixed": lambda: np.exp(15 * rng.normal(size=(5, 300))) * rng.choice([-1, 0, 1], (5, 300)),
+    }[kind]()
+    A = A.astype(DTYPE)
+    for k in (1, 2, 150, 271, 300):
+        np.testing.assert_allclose(smallest(A, k), np.sort(A, axis=1)[:, k - 1], rtol=4 * EPS)
+
+
+def test_order_statistics_of_what_holds_infinities(smallest):
+    A = np.array([[1.0, np.inf, -3.0, 2.0]], DTYPE)
+    found = jax.jit(kth_smallest)(A, 3, np.array([-3], DTYPE), np.array([2], DTYPE))
+    assert found.tolist() == [2.0]
+
+
+@pytest.mark.float64
+def test_order_statistics_have_the_derivative_of_the_number_they_are(smallest):
+    A = np.random.default_rng(5).normal(size=9)
+    assert_derivatives(lambda a: smallest(a[None], 4)[0], A)
+
+
+# the jackknife+ and CV+ ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.any_precision
+def test_jackknife_of_200_rows_by_hand():
+    """A bordered system for each row left out, and a sort: nothing of the library, nor of this file."""
+    rng = np.random.default_rng(6)
+    n, lam = 200, 0.05
+    inputs, new = rng.uniform(-2, 2, (n, 2)), rng.uniform(-2, 2, (30, 2))
+    labels = np.sin(3 * inputs[:, 0]) + inputs[:, 1] ** 2 + 0.2 * rng.standard_t(3, n)
+    K, across = gaussian(inputs, inputs), gaussian(new, inputs)
+    left_out, residuals = np.empty((30, n)), np.empty(n)
+    for i in range(n):
+        rest = np.arange(n) != i
+        system = np.block([[K[np.ix_(rest, rest)] + lam * np.eye(n - 1), np.ones((n - 1, 1))], [np.ones((1, n - 1)), np.zeros((1, 1))]])
+        solved = np.linalg.solve(system, np.append(labels[rest], 0))
+        left_out[:, i], residuals[i] = across[:, rest] @ solved[:-1] + solved[-1], abs(labels[i] - K[i, rest] @ solved[:-1] - solved[-1])
+    found = rls.fit(GAUSSIAN, inputs, labels, lams=[lam], keep_intervals=True)
+    for level in (0.5, 0.8, 0.9, 0.95, 0.99):
+        k = int(np.ceil(round(level * 201, 9)))
+        lower, upper = found.intervals(new, level)
+        assert lower.dtype == np.float64 and lower.shape == (30,)
+        np.testing.assert_allclose(lower, np.sort(left_out - residuals, axis=1)[:, n - k], atol=1e-9)
+        np.testing.assert_allclose(upper, np.sort(left_out + residuals, axis=1)[:, k - 1], atol=1e-9)
+
+
+@pytest.mark.parametrize(("landmarks", "groups"), [(None, None), (np.arange(0, N, 3), GROUPS)], ids=["jackknife+", "cv+ on landmarks"])
+def test_intervals_are_those_of_refits(landmarks, groups):
+    found = fit(weights=V.astype(DTYPE), groups=groups, landmarks=landmarks)
+    method = "jackknife+" if groups is None else "cv+"
+    assert_ends(found.intervals(FRESH, 0.8, method=method, block_size=4), by_refits(groups, landmarks=landmarks))
+
+
+@pytest.mark.float64
+def test_rows_of_weight_0_count_for_none():
+    some = V > 0
+    one, other = fit(weights=some.astype(DTYPE)), fit(some)
+    assert_ends(one.intervals(FRESH), other.intervals(FRESH))
+
+
+@pytest.mark.float64
+@pytest.mark.parametrize("groups", [None, GROUPS], ids=["jackknife+", "cv+"])
+def test_every_target_at_its_own_lam(groups):
+    lams = np.array([0.05, 3.0], DTYPE)
+    found = fit(per_target=True, lams=lams, groups=groups)
+    assert found.lam.shape == (2,)
+    ends = found.intervals(FRESH, 0.8)
+    for j, lam in enumerate(np.asarray(found.lam, np.float64)):
+        want = by_refits(groups, np.ones(N), lam=lam, y=Y[:, j : j + 1])
+        assert_ends([end[:, j : j + 1] for end in ends], want, TOLERANCE * max(1, LAM / lam))
+
+
+def test_too_few_rows_for_the_level_leave_it_open():
+    lower, upper = known("plain").intervals(FRESH, 0.97)
+    assert np.isneginf(lower).all() and np.isposinf(upper).all()
+    assert np.isfinite(known("plain").intervals(FRESH, 0.96)).all()  # which is 24 of 25
+
+
+def test_studentised_width_follows_x():
+    """|eᵢ| σ₋ᵢ(x)/σᵢ, by a Gaussian process without each row."""
+    found = fit(keep_variance=True, intercept=False).intervals(FRESH, 0.8, studentised=True)
+    K, across, upper, lower = gaussian(X, X), gaussian(X_NEW, X), [], []
+    for i in range(N):
+        rest = np.arange(N) != i
+        P = np.linalg.inv(K[np.ix_(rest, rest)] + LAM * np.eye(N - 1))
+        std = lambda k, P=P: np.sqrt(1 + LAM - np.sum(k @ P * k, axis=1))  # noqa: E731
+        e, f = np.abs(Y[i] - K[i, rest] @ P @ Y[rest]), across[:, rest] @ P @ Y[rest]
+        wide = e * (std(across[:, rest]) / std(K[i : i + 1, rest]))[:, None]
+        upper.append(f + wide)
+        lower.append(f - wide)
+    assert_ends(found, (np.sort(lower, axis=0)[N - 20], np.sort(upper, axis=0)[19]))
+
+
+# doors -----------------------------------------------------------------------------------------------------------------------
+
+
+def test_labels_in_other_units():
+    small = rls.fit(GAUSSIAN, INPUT, OUTPUT * DTYPE(2.0**-70), **KEPT).intervals(FRESH)
+    assert_ends([np.asarray(end, np.float64) * 2.0**70 for end in small], known("plain").intervals(FRESH))
+
+
+def test_streams():
+    parts = [(INPUT[:9], OUTPUT[:9]), (INPUT[9:], OUTPUT[9:])]
+    found = rls.fit(GAUSSIAN, rls.stream(parts), landmarks=INPUT[:8], **KEPT)
+    new = rls.stream([(FRESH[:4],), (FRESH[4:],)])
+    assert_ends(found.intervals(new), known("points").intervals(FRESH))
+
+
+@pytest.mark.parametrize("name", ["landmarks", "groups"])
+def test_saved_and_loaded(name, tmp_path):
+    found = known(name)
+    rls.save(tmp_path / "fit.npz", found)
+    assert (np.asarray(found.intervals(FRESH)) == np.asarray(rls.load(tmp_path / "fit.npz").intervals(FRESH))).all()
+
+
+def test_precomputed_kernels_have_intervals():
+    found = rls.fit(rls.Precomputed(), gaussian(X, X).astype(DTYPE), OUTPUT, **KEPT)
+    assert_ends(found.intervals(gaussian(X_NEW, X).astype(DTYPE)), known("plain").intervals(FRESH))
+
+
+@pytest.mark.float64
+def test_inside_jit():
+    """With derivatives in everything."""
+
+    def ends(x):
+        found = rls.fit(rls.Gaussian(x[0]), array(X), array(Y[:, 0]), route="cholesky", **KEPT)
+        return jax.numpy.stack(found.intervals(x[1:].reshape(1, 2), 0.8))
+
+    assert_derivatives(ends, np.array([WIDTH, 0.3, -0.4]), 1e-6)
+
+
+@pytest.mark.float64
+def test_update_leaves_none():
+    changed = fit(slice(15), landmarks=INPUT[:8], keep_moments=True).update(INPUT[15:], OUTPUT[15:])
+    with pytest.raises(
+        ValueError, match="the rows were changed, and what each leaves out is not known any more: fit to all rows anew with"
+    ):
+        changed.intervals(FRESH)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: fit(keep_intervals=False).intervals(FRESH), "intervals take more than the model keeps: fit with keep_intervals=True"),
+        (lambda: known("plain").intervals(FRESH, 90), "level must be a number between 0 and 1, such as 0.9, and is 90"),
+        (
+            lambda: known("plain").intervals(FRESH, method="bootstrap"),
+            "method must be one of 'jackknife.', 'cv.' or None .* and is 'bootstrap'",
+        ),
+        (lambda: known("plain").intervals(FRESH, method="cv+"), "left single rows out: leave method= out, or fit with groups="),
+        (lambda: known("groups").intervals(FRESH, method="jackknife+"), "left groups out: leave method= out, or fit without groups="),
+        (lambda: fit(groups=GROUPS, keep_variance=True).intervals(FRESH, studentised=True), "studentised=True is for rows left out one"),
+        (lambda: known("plain").intervals(FRESH, studentised=True), "fit with keep_variance=True"),
+        (lambda: known("plain").intervals(FRESH[:, :1]), "X must have 2 columns, the columns it was fitted on, and has 1"),
+        (lambda: known("plain").intervals(FRESH * np.nan), "X holds 12 values that are NaN or infinite"),
+        (lambda: fit(refine=True), "refine=True keeps nothing beside the model: leave keep_moments, keep_variance and keep_intervals out"),
+        (lambda: known("groups").loo_predictive(), "loo_predictive is for rows left out one by one"),
+        (lambda: known("plain").loo_predictive(scale="evidence"), "fit with keep_variance=True"),
+    ],
+)
+def test_what_cannot_be(call, message, unchecked):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+# what is left out beside what is told of it ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"landmarks": np.arange(0, N, 3)}], ids=["gram", "landmarks"])
+def test_predictive_standard_deviations_are_those_of_residuals(options):
+    """On average squares of residuals are what they are held to be; by the evidence another number of times."""
+    found = fit(weights=V.astype(DTYPE), keep_variance=True, **options)
+    one, other = found.loo_predictive(), found.loo_predictive(scale="evidence")
+    used = V > 0
+    assert_close(np.mean((one.residuals / one.std)[used] ** 2, axis=0), np.ones(2), TOLERANCE)
+    assert_close(one.std[used] / other.std[used], np.broadcast_to(one.std[0] / other.std[0], (used.sum(), 2)), TOLERANCE)
+    for part in (one.residuals, one.std, one.reached, one.crps):
+        assert part.shape == (N, 2) and (np.isnan(part) == ~used[:, None]).all()
+    if not options:
+        assert_close(one.std[used] * found.sure.evidence / found.sure.loo, other.std[used], TOLERANCE)
+
+
+@pytest.mark.any_precision
+def test_scores_are_integrals_and_levels_those_of_the_normal_distribution():
+    """∫ (F(t) − 1(t ≥ y))² dt, Gneiting and Raftery 2007, eq. 20."""
+    found = rls.fit(GAUSSIAN, X, Y[:, 0], **KEPT).loo_predictive()
+    t = np.linspace(-12, 12, 200_001)
+    residuals, deviations, scores = map(np.asarray, (found.residuals, found.std, found.crps))
+    for e, std, score in zip(residuals[:5], deviations[:5], scores[:5], strict=True):
+        values = (norm.cdf(t) - (t >= e / std)) ** 2
+        assert score == pytest.approx(std * np.sum(values[:-1] + values[1:]) / 2 * (t[1] - t[0]), rel=1e-3)
+    for level, share in zip((0.3, 0.9), np.asarray(found.coverage([0.3, 0.9])), strict=True):
+        assert share == pytest.approx(np.mean(np.abs(residuals) <= norm.ppf((1 + level) / 2) * deviations))
+
+
+@pytest.mark.float64
+def test_predictive_of_every_target_at_its_own_lam():
+    lams = np.array([0.05, 3.0], DTYPE)
+    found = fit(per_target=True, lams=lams)
+    for j in range(2):
+        one = fit(Y=OUTPUT[:, j], lams=[found.lam[j]]).loo_predictive()
+        assert_close(found.loo_predictive().std[:, j], one.std, 10 * TOLERANCE)
+
+
+@pytest.mark.any_precision
+def test_pictures():
+    found = rls.fit(GAUSSIAN, INPUT[:, :1], OUTPUT, **KEPT)
+    ax = found.plot_function(INPUT[:, :1], OUTPUT, level=0.8)
+    band = ax.collections[0].get_paths()[0].vertices
+    lower, upper = found.intervals(np.asarray(ax.lines[-1].get_xdata()[:1, None], DTYPE), 0.8)
+    assert len(ax.collections) == 2 and "80 % of labels" in [text.get_text() for text in ax.get_legend().get_texts()]
+    assert abs(band[:, 1] - lower[0, 0]).min() < 1e-4 and abs(band[:, 1] - upper[0, 0]).min() < 1e-4
+    ax = found.loo_predictive().plot()
+    np.testing.assert_allclose(ax.lines[0].get_ydata()[[30, 90]], found.loo_predictive().coverage([0.3, 0.9])[:, 0])
+    assert len(ax.lines) == 3 and "target 1, continuous ranked probability score" in ax.get_legend().get_texts()[1].get_text()
+    mpl.pyplot.close("all")
+
+
+# the command line ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.any_precision
+def test_command_line(tmp_path, capsys):
+    table, model, out = (str(tmp_path / name) for name in ("table.csv", "model.npz", "out.csv"))
+    np.savetxt(table, np.c_[X, Y[:, 0]], delimiter=",")
+    assert main(["fit", table, "--lams", "0.2", "--intervals", "--out", model]) == 0
+    assert main(["predict", model, table, "--interval", "0.8", "--out", out]) == 0
+    assert "% inside their intervals" in capsys.readouterr().out
+    found = np.loadtxt(out, delimiter=",", skiprows=1)
+    standard = (X - X.mean(axis=0)) / X.std(axis=0)
+    want = rls.load(model)
+    np.testing.assert_allclose(found, np.c_[want.predict(standard), np.stack(want.intervals(standard, 0.8), axis=1)], rtol=1e-9)
+    with open(out, encoding="utf-8") as file:
+        assert file.readline().strip() == "prediction,lower,upper"
+
+
+@pytest.mark.any_precision
+def test_commands_of_the_page_can_be_typed():
+    page = (Path(__file__).parents[1] / "docs" / "intervals.md").read_text(encoding="utf-8")
+    lines = [line for line in page.splitlines() if line.startswith("python -m jaxrls ")]
+    assert len(lines) == 2
+    for line in lines:
+        make_parser().parse_args(shlex.split(line)[3:])
+
+
+@pytest.mark.any_precision
+def test_what_the_command_line_refuses(tmp_path, capsys):
+    table, labels, model = (str(tmp_path / name) for name in ("table.csv", "labels.csv", "model.npz"))
+    np.savetxt(table, np.c_[X, Y[:, 0]], delimiter=",")
+    np.savetxt(labels, np.c_[X.astype(str), np.where(Y[:, 0] > 0, "a", "b")], fmt="%s", delimiter=",")
+    rls.save(model, rls.fit(GAUSSIAN, X, Y[:, 0], lams=[LAM]))
+    for args, words in (
+        (["predict", model, table, "--interval", "0.8"], "keeps nothing to make intervals of: fit it with --intervals"),
+        (["fit", labels, "--intervals"], "--intervals are for numbers, and the target holds labels"),
+    ):
+        assert main(args) == 2
+        assert words in capsys.readouterr().err
+    for args, words in (
+        (["predict", model, table, "--interval", "80"], "'80' is not a number between 0 and 1, such as 0.9"),
+        (["fit", table, "--classify", "--intervals"], "--intervals does not go with --classify"),
+    ):
+        with pytest.raises(SystemExit):
+            main(args)
+        assert words in capsys.readouterr().err

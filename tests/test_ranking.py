@@ -134,7 +134,8 @@ def test_what_does_not_go_with_ranks(unchecked):
     error("intercept is False: leave intercept out", intercept=False)
     error("validation does not go with rank=True and groups", groups=QUERIES, validation=(X, Y))
     error("criterion gcv does not go with rank=True and groups", groups=QUERIES, criterion=rls.gcv)
-    error("keeps neither moments nor variances", groups=QUERIES, keep_variance=True)
+    error("keeps no moments, variances or intervals", groups=QUERIES, keep_variance=True)
+    error("keeps no moments, variances or intervals", groups=QUERIES, keep_intervals=True)
     error("groups has no two rows of the same label", groups=np.arange(N))
     error("by route 'subset', and route is 'cholesky'", groups=QUERIES, landmarks=MARKS, route="cholesky")
     with pytest.raises(ValueError, match="no pair of rows whose order is known"):

@@ -1,6 +1,7 @@
 """What a user would want to know before trusting the numbers of a fit: errors and warnings, on the host."""
 
 import warnings
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,8 @@ def inspect_fit(fit: Fit, default_grid: bool) -> None:
     if not np.isfinite(errors).all():
         why = stopped or ("the factorization broke down; use float64 (NumPy float64 input), a larger smallest λ, or a smaller kernel width")
         raise ValueError(f"the {fit.criterion} error is not finite at {int((~np.isfinite(errors)).sum())} of {errors.size} λ: {why}")
-    if float(fit.indefinite) > 100 * len(fit.loo_residuals) * np.finfo(errors.dtype).eps:
+    residuals: Any = fit.loo_residuals
+    if float(fit.indefinite) > 100 * len(residuals) * np.finfo(errors.dtype).eps:
         warn(
             f"the kernel matrix is not positive semidefinite: its most negative eigenvalue, {float(fit.indefinite):.2g} of the largest, was set to 0",
             5,

@@ -238,7 +238,8 @@ def check_rankable(queries: Folds | None, intercept: bool, iteration, keeps: boo
         raise ValueError("rank=True fits differences, in which a constant has no part, and intercept is False: leave intercept out")
     if queries is not None and (iteration is not None or keeps):
         raise ValueError(
-            "rank=True with groups= keeps no moments, variances or intervals, and has no iteration: leave keep_moments, keep_variance, keep_intervals and iteration out"
+            "rank=True with groups= keeps no moments, variances or intervals, and has no iteration: leave keep_moments, keep_variance, "
+            "keep_intervals and iteration out"
         )
 
 

@@ -125,6 +125,20 @@ def test_a_sum_over_pairs_is_a_matter_of_weights():
     assert_close(found.predict(X), K @ np.linalg.solve(L @ K + np.eye(N), L @ Y), 1e-10)
 
 
+def test_pairs_left_out_of_a_plain_sum_over_all_pairs():
+    """Without 1/V there are n − 2 rows of weight 1 left, so that λ is n − 2 times ours."""
+    plain, found = 5.0, np.zeros(2)
+    K = gaussian(X, X)
+    for i, j in combinations(range(N), 2):
+        rest = np.setdiff1d(np.arange(N), [i, j])
+        L = (N - 2) * np.eye(N - 2) - 1
+        f = K[:, rest] @ np.linalg.solve(L @ K[np.ix_(rest, rest)] + plain * np.eye(N - 2), L @ Y[rest])
+        found += (f[i] - f[j] - Y[i] + Y[j]) ** 2, 1
+    squared = rls.PairsOut(loss=rls.squared_error)
+    own = rls.fit(rls.Gaussian(WIDTH), X, Y, rank=True, lams=[plain / (N - 2)], route="gram", criterion=squared)
+    assert_close(own.error, found[0] / found[1], 1e-10)
+
+
 def test_what_does_not_go_with_ranks(unchecked):
     def error(words, **options):
         with pytest.raises(ValueError, match=words):

@@ -1,6 +1,6 @@
 """Greedy choices by leave-one-out: their time, beside a loop of refits, and landmarks that labels chose beside those of K alone.
 
-python benchmarks/selection.py               # two minutes; --quick for small sizes
+python benchmarks/selection.py               # some three minutes; --quick for small sizes
 
 Time is of the second call, medians of interleaved rounds. scikit-learn's SequentialFeatureSelector chooses by the same criterion, leave-one-out of ridge
 regression with an intercept, by a refit for every row, column and step: its columns must be ours.
@@ -90,5 +90,5 @@ if __name__ == "__main__":
     args = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
     exponents({"n": 200, "d": 50, "num": 3} if args.quick else BASE, args.rounds)
-    beside_refits(*((40, 8, 2) if args.quick else (150, 30, 5)), args.rounds)
+    beside_refits(*((40, 8, 2) if args.quick else (100, 20, 4)), args.rounds)
     landmarks((10,) if args.quick else (10, 30, 100), 1 if args.quick else 5)

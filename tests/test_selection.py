@@ -53,7 +53,7 @@ def of_columns(intercept):
 
 
 def of_landmarks(rows):
-    """Features of landmarks, and the rows that the chosen ones leave at least 1 % of the largest residual of."""
+    """Features of landmarks, and the rows that the chosen ones leave at least a tenth of the largest residual of."""
 
     def features(chosen):
         R = rows[chosen]
@@ -63,7 +63,7 @@ def of_landmarks(rows):
         def left(chosen):
             F = features(chosen) if chosen else np.zeros((N, 1))
             E = (1 - np.sum(F**2, axis=1))[candidates]
-            return [j for j, e in zip(candidates, E, strict=True) if j not in chosen and e > 0.01 * E.max()]
+            return [j for j, e in zip(candidates, E, strict=True) if j not in chosen and e > 0.1 * E.max()]
 
         return left
 
@@ -136,7 +136,7 @@ def test_many_updates_keep_the_error_that_refits_have(lam):
 
 
 def test_landmarks_of_a_smooth_kernel_keep_the_error_that_refits_have():
-    """Where labels would have neighbours chosen, whose difference rounding hides: right to 5e-3 in float32. Judged in extended precision."""
+    """Where labels would have neighbours chosen, whose difference rounding hides: right to 2 % in float32. Judged in extended precision."""
     x = wide(np.linspace(0, 1, 150)[:, None])
     y = wide(np.sin(20 * x[:, 0]) + 0.1 * draw(7, 150))
     for lam in (1e-4, 1e-1):
@@ -148,7 +148,7 @@ def test_landmarks_of_a_smooth_kernel_keep_the_error_that_refits_have():
             A = np.vstack([Phi[:, :m], np.sqrt(lam) * np.eye(m)]).astype(float)
             Q = np.linalg.qr(np.hstack([A, np.r_[np.ones(150), np.zeros(m)][:, None]]))[0][:150]
             e = (y - Q @ (Q.T @ y)) / (1 - np.sum(Q**2, axis=1))
-            assert_close(found.errors[m - 1], np.mean(e**2), 1e-8 if X64 else 5e-3, f"{m} landmarks at λ = {lam}")
+            assert_close(found.errors[m - 1], np.mean(e**2), 1e-8 if X64 else 2e-2, f"{m} landmarks at λ = {lam}")
 
 
 @pytest.mark.float64

@@ -117,7 +117,7 @@ def select_landmarks(
 
     **Arguments**: X (n, d), Y (n,) or (n, t); `candidates` the row numbers to choose from, all by default; `num` static, at most their number p; `lam` one
     number. **Returns** a `LandmarkSelection`, whose `landmarks` are for `fit(…, landmarks=)`: fewer where no further row is independent, as in `landmarks`.
-    A row takes part while Eⱼⱼ is at least 1 % of the largest there is, so that neighbours, whose difference is a derivative, do not ruin K_RR.
+    A row takes part while Eⱼⱼ is at least a tenth of the largest there is, so that neighbours, whose difference is a derivative, do not ruin K_RR.
     **Cost** O(num n p (t + 1)) time, 3np numbers: a few thousand candidates. **Raises** as `select_columns`, for row numbers that X does not have, and
     where memory cannot hold it. **Fails** as `select_columns`.
     **Source**: Pahikkala, Airola and Salakoski 2010, for columns; with the residual kernel matrix of Smola and Bartlett 2001, "Sparse greedy Gaussian process

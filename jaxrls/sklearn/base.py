@@ -194,7 +194,9 @@ class RLSEstimator(BaseEstimator):
         Y, weights = np.asarray(Y, X.dtype), self._weights(X, y, sample_weight)
         plain = self.criterion in ("loo", "gcv") and renamed(self.loss) == "squared_error"
         if not plain or self.cv is not None or self.scoring is not None or self.store_cv_results:
-            raise ValueError("partial_fit chooses λ by GCV, from moments alone: leave criterion=, loss=, scoring= and cv= out, or use fit")
+            raise ValueError(
+                "partial_fit chooses λ by GCV, from moments alone: leave criterion=, loss= and cv= out, and scoring= and store_cv_results=, or use fit"
+            )
         if not first:
             self._keep(self.path_.update(X, Y, weights=weights))
             return self

@@ -17,15 +17,24 @@ def held_out(kernel, X, Y, lams, **options):
     """λ, or the grid from the spectrum, and predictions (L, n) or (L, n, t) of each row by fits without it, or its group."""
     with scope(X.dtype == np.float64):
         problem, unit = rls.Problem.of(kernel, X, Y, **options).check().in_units()
-        lams, residuals = _held_out(problem, None if lams is None else as_array("lams", np.atleast_1d(lams), X.dtype))
-        return np.asarray(lams), Y - np.asarray(residuals * unit)
+        solution = jax.block_until_ready(_solved(problem))
+        lams = np.asarray(_grid(solution.factor) if lams is None else as_array("lams", np.atleast_1d(lams), X.dtype))
+        each = [np.asarray(_left_out(solution, problem.criterion.groups, lam)) for lam in jnp.asarray(lams)]
+        return lams, Y - np.stack(each) * np.asarray(unit)
 
 
 @jax.jit
-def _held_out(problem, lams):
-    solution = problem.solution()
-    lams = rls.lambda_grid(solution.factor) if lams is None else lams
-    return lams, solution.labels.drop_axis(solution.residuals(lams, problem.criterion.groups))
+def _solved(problem):
+    return problem.solution()
+
+
+_grid = jax.jit(rls.lambda_grid)
+
+
+@jax.jit
+def _left_out(solution, groups, lam):
+    """One λ at a time, as what is left out of all at once may not fit."""
+    return solution.labels.drop_axis(solution.residuals(lam.reshape(1, -1), groups))[0]
 
 
 def losses(loss, residuals, Y):

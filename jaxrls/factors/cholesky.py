@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from jaxrls.factors.contract import Coefficients, Factor, Report, Solution, as_columns
 from jaxrls.factors.expansion import Expansion
+from jaxrls.factors.groups import groups_together, over_groups
 from jaxrls.factors.pairs import Entries, PairSystem
 from jaxrls.factors.smoother import by_unit_labels
 from jaxrls.factors.spread import matrix_spread
@@ -197,7 +198,8 @@ class GramSolution(Solution):
                     return e
                 return jnp.where(weights.used[:, None], e, unseen[rows] + matmul(smoother[rows][:, rows] * mask, scaled))
 
-            return jax.vmap(group)(groups.inside, mask)
+            most = groups_together(groups.inside.shape[1], groups.inside.shape[1], labels.shape[1])
+            return over_groups(group, groups.inside, mask, most)
 
         def at(lam):
             if lam.shape[0] == 1:

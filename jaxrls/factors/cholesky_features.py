@@ -360,7 +360,7 @@ class FeatureSolution(Solution):
 
             return group
 
-        return partial(each_group, at, groups.inside, mask, psi.shape[1])
+        return partial(each_group, at, groups.inside, mask, psi.shape[1], self.labels.Y.shape[1])
 
     def pair_system(self):
         """From rows as they are seen at λ."""

@@ -15,12 +15,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.factors.expansion import Expansion
-from jaxrls.factors.groups import Folds, check_pairs_rest, check_rest, has_rest
+from jaxrls.factors.groups import OPERATIONS_IN_PLACE, Folds, check_pairs_rest, check_rest, has_rest
 from jaxrls.factors.pairs import Pairs, Sides, sum_pairs
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.linalg.products import matmul
 from jaxrls.rows.blocks import map_blocks, split
 from jaxrls.support.pytrees import pytree, static
+from jaxrls.support.target import platform
 
 # λ × targets handled in one matrix product: enough columns to run at its full rate, few enough that n times as many fit beside U.
 COLUMNS_AT_ONCE = 1024
@@ -298,8 +299,9 @@ class Solution(ABC):
         def at(lams):
             return jax.vmap(lambda lam: fn(residuals_at(lam).reshape(Y.shape), Y, weight))(lams)
 
-        columns = max(4 * Y.shape[1], 4 * groups.inside.shape[1]) if self.shares_work else COLUMNS_AT_ONCE
-        return over_lams(at, lams, columns)
+        b, t = groups.inside.shape[1], Y.shape[1]
+        together = lams_together(b, t) if self.shares_work else 1
+        return over_lams(at, lams, COLUMNS_AT_ONCE // together)
 
     def residuals(self, lams, groups: Folds | None = None) -> Float[Array, "L n t"]:
         """Held-out residuals of every row, those of weight 0 included: yᵢ − f₍without i, or its group₎(xᵢ)."""
@@ -349,6 +351,12 @@ def lam_chunks(lams: Float[Array, "L k"], columns: int):
     chunks = -(-count // max(1, COLUMNS_AT_ONCE // max(1, columns)))
     whole, rest = split(lams, -(-count // chunks))
     return (None, whole[0]) if chunks == 1 else (whole, rest)
+
+
+def lams_together(b: int, t: int) -> int:
+    """How many λ are handled at once for groups of b rows with t targets: on CPUs one, where several make too large a batch."""
+    most = max(1, COLUMNS_AT_ONCE // (4 * max(b, t)))
+    return most if platform() != "cpu" or most * b * b * (b + t) <= OPERATIONS_IN_PLACE else 1
 
 
 def references(lams: Float[Array, "L k"]):

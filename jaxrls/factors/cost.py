@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from jaxrls.factors.contract import COLUMNS_AT_ONCE, PROBES
-from jaxrls.factors.hat import NUMBERS_AT_ONCE
+from jaxrls.factors.contract import COLUMNS_AT_ONCE, PROBES, lams_together
+from jaxrls.factors.groups import groups_together
 from jaxrls.factors.sides import PAIRS_AT_ONCE
 from jaxrls.linalg.products import FEW_COLUMNS, PANELS
 from jaxrls.rows.blocks import block_bytes, wide_block_size
@@ -188,7 +188,8 @@ def predict(s: Sizes, rows: int) -> Cost:
 def groups(s: Sizes, route: str) -> Cost:
     """What leaving groups out of a factor adds: U where it is not kept, pairs of rows of a group, and smaller decompositions where those are cheaper."""
     rest, count, kept = s.n - s.b, -(-s.n // s.b), route in ("gram", "features", "tridiagonal")
-    at_once = min(s.n * s.r, max(NUMBERS_AT_ONCE, s.b * s.r)) * min(s.L, max(1, COLUMNS_AT_ONCE // (4 * s.b)))
+    together = lams_together(s.b, s.t)
+    at_once = min(s.n * s.r, groups_together(s.b, s.r, s.t, together) * s.b * s.r) * min(s.L, together)
     closed = Cost(
         (not kept) * s.n * s.r + (3 if kept else 8) * s.b**2 + at_once, s.L * s.n * s.b * (2 * s.r + s.b / 3), "pairs of rows of a group"
     )

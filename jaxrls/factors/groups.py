@@ -1,5 +1,7 @@
 """Rows that are left out together: group labels as row numbers of fixed shape."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,13 @@ from jaxrls.factors.weights import Weights
 from jaxrls.support.checks import as_labels, is_concrete
 from jaxrls.support.meshes import seen
 from jaxrls.support.pytrees import pytree, static
+from jaxrls.support.target import platform
+
+# Of left vectors of whole groups, at each of the λ that are handled together.
+NUMBERS_AT_ONCE = 2**17
+# On CPUs a batch of LAPACK calls with more operations is handed to the pool of threads, by one of those threads, which waits for it: as many batches at
+# a time as there are cores wait for each other for ever. Smaller ones, and single calls, are done where they are.
+OPERATIONS_IN_PLACE = 100_000
 
 
 @pytree
@@ -125,3 +134,16 @@ def check_pairs_rest(weights: Weights) -> None:
         raise ValueError(
             f"X has {used} row{'s' * (used != 1)} of positive weight: leaving two out with an intercept takes three, or intercept=False"
         )
+
+
+def groups_together(b: int, r: int, t: int, lams: int = 1) -> int:
+    """How many groups of b rows, seen through r columns, are handled at once, at so many λ."""
+    most = max(1, NUMBERS_AT_ONCE // (b * r))
+    return most if platform() != "cpu" else max(1, min(most, OPERATIONS_IN_PLACE // (lams * b * b * (b + t))))
+
+
+def over_groups(group: Callable, inside, mask, most: int):
+    """`group(rows, mask)` of every group, `most` at once."""
+    if most >= inside.shape[0]:
+        return jax.vmap(group)(inside, mask)
+    return jax.lax.map(lambda fold: group(*fold), (inside, mask), batch_size=most)

@@ -20,14 +20,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxrls.factors.contract import times
+from jaxrls.factors.contract import lams_together, times
+from jaxrls.factors.groups import groups_together, over_groups
 from jaxrls.factors.pairs import LeavingPairs, PairSystem, Products
 from jaxrls.factors.weights import Weights
 from jaxrls.linalg.products import matmul, safe_sqrt
 from jaxrls.support.pytrees import pytree, static
-
-# Of left vectors of whole groups, at each of the λ that are handled together.
-NUMBERS_AT_ONCE = 2**17
 
 
 class Hat(ABC):
@@ -303,18 +301,16 @@ def _nothing(u):
     return jnp.zeros((u.shape[0], 0), u.dtype)
 
 
-def each_group(at, inside, mask, r: int, lams):
+def each_group(at, inside, mask, r: int, t: int, lams):
     """`at(columns, λ)`, a function of a group's rows and mask, for every group: of all columns at once where they share λ, else each at its own.
 
-    As many groups at once as have some NUMBERS_AT_ONCE numbers in their left vectors of r columns: of all of them there may be many λ's.
+    As many groups at once as there may be, of r columns of left vectors and t targets: see `groups_together`.
     """
-    most = max(1, NUMBERS_AT_ONCE // (inside.shape[1] * r))
+    b = inside.shape[1]
+    most = groups_together(b, r, t, lams_together(b, t))
 
     def groups(columns, lam):
-        group = at(columns, lam)
-        if most >= inside.shape[0]:
-            return jax.vmap(group)(inside, mask)
-        return jax.lax.map(lambda fold: group(*fold), (inside, mask), batch_size=most)
+        return over_groups(at(columns, lam), inside, mask, most)
 
     if lams.shape[0] == 1:
         return groups(slice(None), lams[0])

@@ -219,7 +219,7 @@ class KroneckerSolution(Solution):
 
             return group
 
-        return lambda lams: each_group(at, groups.inside, mask, f.n, lams)
+        return lambda lams: each_group(at, groups.inside, mask, f.n, self.labels.Y.shape[1], lams)
 
 
 @on_any_mesh

@@ -295,7 +295,7 @@ class SpectralSolution(Solution):
 
             return group
 
-        return partial(each_group, at, groups.inside, mask, U.shape[1])
+        return partial(each_group, at, groups.inside, mask, U.shape[1], self.labels.Y.shape[1])
 
     pair_system = spectral_pairs
 

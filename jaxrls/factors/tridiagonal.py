@@ -229,7 +229,7 @@ class TridiagonalSolution(Solution):
 
             return group
 
-        return lambda lams: each_group(at, groups.inside, mask, G.shape[1], lams)
+        return lambda lams: each_group(at, groups.inside, mask, G.shape[1], self.labels.Y.shape[1], lams)
 
     def pair_system(self):
         """With λP = WᵀW, W = √λ D^(−½) L⁻¹Gᵀ, which takes O(n²) at each λ beside the products."""

@@ -149,11 +149,11 @@ def tune(
     multiplies all widths by the best of seven factors from 1/16 to 16, judged on at most 300 rows and, for a single width without
     landmarks, goes on from there in smaller steps judged on 1200; `"data"` sets them to the median
     distance; `"kernel"` leaves them. The given kernel itself stays in the contest. `starts` > 1 tries as many random multiples of
-    the first parameters (needs `key`), vmapped, and keeps the best. `landmarks` for more rows than K can be factored for: a number of
+    the first parameters (needs `key`), one after another, and keeps the best. `landmarks` for more rows than K can be factored for: a number of
     them, chosen with the first kernel, or row numbers, or points; they stay. `progress` shows a bar (needs tqdm).
 
     **Returns** a `Tuned`, never worse than its start. **Cost** a step is one or a few values with gradients of `objective`: one Cholesky
-    factor and about three products each, in `starts` × four n×n arrays; O(n m²) on m landmarks. **Raises** `ValueError` as `fit`, and for a criterion
+    factor and about three products each, for every start, in four n×n arrays; O(n m²) on m landmarks. **Raises** `ValueError` as `fit`, and for a criterion
     whose derivative is 0 everywhere. **Fails**: error surfaces have several minima: use `starts`. **Source**: Rasmussen and Williams
     2006, §5.4.2, with the exact squared LOO error in place of the predictive probability.
 
@@ -287,9 +287,9 @@ def _step(carry, space, problem, active, optimizer):
 
 
 def _over_starts(fn, tree):
-    """vmap over the leading axis, or a plain call where there is one start, which leaves plain matrix products."""
+    """`fn` of one after another, which holds the matrices of one; a plain call where there is one, which compiles faster."""
     if jax.tree.leaves(tree)[0].shape[0] > 1:
-        return jax.vmap(fn)(tree)
+        return jax.lax.map(fn, tree)
     return jax.tree.map(lambda a: jnp.asarray(a)[None], fn(jax.tree.map(lambda a: a[0], tree)))
 
 

@@ -1,0 +1,51 @@
+"""Batches of LAPACK calls: large ones go to the pool of threads that waits for them, and two at a time on two cores wait for ever."""
+
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxrls as rls
+from jaxrls.search import tune
+
+IN_LINE = 200_000  # operations: jaxlib's own bound, below which a batch is done by the thread that asks for it
+CALL = re.compile(r"custom_call @lapack_\w+\((?:.*?): \(tensor<((?:\d+x)+)f\d+>(?:, tensor<((?:\d+x)+)f\d+>)?")
+X = np.random.default_rng(0).normal(size=(120, 2))
+Y = np.sin(X)
+
+
+def pooled(program, *arguments):
+    """Of a program's calls those whose batch would go to the pool."""
+    text, found = jax.jit(program).lower(*arguments).as_text(), 0
+    for shapes in CALL.findall(text):
+        found += 1
+        *batch, rows, columns = map(int, shapes[0].split("x")[:-1])
+        others = [int(side) for side in shapes[1].split("x")[-3:-1]] if shapes[1] else [rows]
+        if math.prod(batch) > 1 and math.prod(batch) * rows * columns * max(others) >= IN_LINE:
+            yield shapes
+    assert found, text[:2000]
+
+
+@pytest.mark.parametrize("options", [{}, {"route": "cholesky"}, {"route": "tridiagonal"}, {"landmarks": np.arange(0, 120, 2)}], ids=str)
+@pytest.mark.parametrize("size", [60, 24, 3])
+def test_groups_are_left_out_in_batches_that_wait_for_nobody(options, size):
+    plan = rls.folds(np.arange(120) // size)
+
+    def residuals(x, y):
+        solution = rls.factorize(rls.Gaussian(1.0), x, **options).solve(y)
+        return solution.residuals(jnp.array([0.1, 1.0, 10.0]), plan), solution.groups_left_out(
+            rls.GroupsOut(plan).total if hasattr(rls.GroupsOut(plan), "total") else lambda e, y, v: jnp.sum(e * e), jnp.ones((3, 1)), plan
+        )
+
+    assert list(pooled(residuals, jnp.asarray(X), jnp.asarray(Y))) == []
+
+
+def test_several_starts_are_tuned_one_after_another():
+    problem = rls.Problem.of(rls.Gaussian(1.0), X, Y[:, 0])
+    kernel = rls.Gaussian(jnp.ones(()))
+    space = tune._Space.around(kernel, np.asarray(0.1), np.asarray(1e-6))
+    params = jax.tree.map(lambda a: jnp.stack([jnp.asarray(a)] * 3), space.first())
+    assert list(pooled(lambda p: tune._value_and_grad(p, space, problem), params)) == []

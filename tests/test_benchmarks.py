@@ -130,6 +130,7 @@ def test_a_work_measured_again_takes_the_place_of_its_old_cases():
 
 
 @pytest.mark.filterwarnings("ignore:the chosen λ")
+@pytest.mark.slow
 def test_the_iterative_route_is_measured():
     """On rows of a smooth function: near its noise, sure of leave-one-out, and no predictions where λ is out of reach."""
     iterative = importlib.import_module("iterative")
@@ -149,6 +150,7 @@ def test_the_iterative_route_is_measured():
     assert "the iteration stopped at a residual of" in iterative.too_small(data, 40, 80)[0]
 
 
+@pytest.mark.slow
 def test_a_search_is_compared_with_a_grid():
     command = [sys.executable, str(ROOT / "benchmarks" / "search.py"), "--only", "airfoil", "--rows", "60"]
     table = subprocess.run(command, env=ENVIRONMENT, check=True, capture_output=True, text=True, timeout=300).stdout.strip().splitlines()

@@ -111,3 +111,10 @@ def test_weights_weigh_scores_as_in_ridge_cv():
 def test_what_does_not_go_with_a_scorer_is_refused(options, message, unchecked):
     with pytest.raises(ValueError, match=message):
         RLSRegressor(**options).fit(X, Y)
+
+
+@pytest.mark.filterwarnings("ignore:Only one class is present")
+def test_a_score_that_is_no_number_chooses_nothing():
+    X, y = np.random.default_rng(0).normal(size=(20, 2)), np.repeat([0, 1], 10)
+    with pytest.raises(ValueError, match="the score of scoring='roc_auc' is not a number at 3 of 3 λ in some fold: make folds in which"):
+        RLSClassifier("linear", lams=[0.1, 1.0, 10.0], scoring="roc_auc", by_fold=True).fit(X, y, groups=y)

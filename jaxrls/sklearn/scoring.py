@@ -71,7 +71,11 @@ def scores(scoring, estimator, predictions, y, weights, folds):
     def score(held, part):
         return scorer(estimator, held[part], y[part], **({} if weights is None else {"sample_weight": weights[part]}))
 
-    return np.array([np.mean([score(held, part) for part in parts]) for held in predictions])
+    found = np.array([np.mean([score(held, part) for part in parts]) for held in predictions])
+    if not np.isfinite(found).all():
+        where = "" if folds is None else " in some fold: make folds in which it is defined, or leave by_fold= out"
+        raise ValueError(f"the score of scoring={scoring!r} is not a number at {int((~np.isfinite(found)).sum())} of {len(found)} λ{where}")
+    return found
 
 
 def best(lams, scores):

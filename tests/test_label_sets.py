@@ -103,7 +103,12 @@ def test_one_column_of_codes_is_of_two_classes():
     for given in (codes[:, 1], codes[:, 1:]):
         fit = rls.fit(KERNEL, array(X), array(given), lams=[LAM], keep_variance=True)
         left_out = np.asarray(given - fit.loo_residuals).astype(DTYPE)
-        p.append((rls.conformal_labels(fit, array(X), array(given)).p_values(array(new)), rls.label_p_values(left_out, given, fit.predict(array(new)))))
+        p.append(
+            (
+                rls.conformal_labels(fit, array(X), array(given)).p_values(array(new)),
+                rls.label_p_values(left_out, given, fit.predict(array(new))),
+            )
+        )
     for alone, column in zip(*p, strict=True):
         assert alone.shape == (M, 2)
         assert_close(column, alone, 100 * EPS, "p-values")
@@ -150,7 +155,7 @@ def test_sets_hold_the_true_label_as_often_as_they_say(rng):
         (lambda fit, X, Y: rls.label_p_values(Y, Y, 0.5), r"scores must have shape \(n,\) or \(n, t\), .* and has shape \(\)"),
         (lambda fit, X, Y: rls.label_p_values(0.5, Y, Y), r"left_out must have shape \(n,\) or \(n, t\), .* and has shape \(\)"),
         (lambda fit, X, Y: rls.label_p_values(Y, np.nan * Y, Y), "codes holds 42 values that are NaN or infinite"),
-        (lambda fit, X, Y: rls.label_p_values(Y, 0 * Y, Y), r"codes must be ±1, .* and row 0 holds \[0\.0, 0\.0, 0\.0\]: use encode"),
+        (lambda fit, X, Y: rls.label_p_values(Y, abs(Y) / 2, Y), r"codes must be ±1, .* and row 0 holds \[0\.5, 0\.5, 0\.5\]: use encode"),
         (lambda fit, X, Y: rls.conformal_labels(fit, X, np.nan * Y), "codes holds 42 values that are NaN or infinite"),
         (lambda fit, X, Y: rls.conformal_labels(fit, X, -Y), r"with one \+1 a row, and row 0 holds \[-1\.0, 1\.0, 1\.0\]: use encode"),
         (lambda fit, X, Y: rls.conformal_labels(fit, X, Y, label_weights=[1, 2, np.nan]), "label_weights holds 1 values that are NaN"),

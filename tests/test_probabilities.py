@@ -137,9 +137,15 @@ def test_the_sigmoid_has_derivatives():
         (lambda: rls.fit_sigmoid(array(np.ones(4)), array(np.ones(4)), array(np.ones(3))), r"weights must have shape \(4,\)"),
         (lambda: rls.fit_sigmoid(array([np.nan, 1.0]), array(np.ones(2))), "scores holds 1 values that are NaN or infinite"),
         (lambda: rls.fit_sigmoid([1.0, 2.0], [np.nan, 1.0]), "codes holds 1 values that are NaN or infinite"),
-        (lambda: rls.fit_sigmoid(0.5, 1.0), r"scores must have shape \(n,\) or \(n, t\), one row per row of X, and has shape \(\)"),
+        (
+            lambda: rls.fit_sigmoid(0.5, 1.0),
+            r"scores must have shape \(n,\) or \(n, t\), with at least one row and one column, and has shape \(\)",
+        ),
         (lambda: rls.class_probabilities([[np.nan, 0.5]]), "each holds 1 values that are NaN or infinite"),
-        (lambda: rls.class_probabilities(0.5), r"each must have shape \(n,\) or \(n, t\), one row per row of X, and has shape \(\)"),
+        (
+            lambda: rls.class_probabilities(0.5),
+            r"each must have shape \(n,\) or \(n, t\), with at least one row and one column, and has shape \(\)",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(call, message, unchecked):

@@ -60,7 +60,9 @@ def folder(tmp_path):
         np.savetxt(tmp_path / "rows" / f"{i}.csv", rows, delimiter=",", header=header, comments="")
     np.savetxt(tmp_path / "new.csv", X[300:320], delimiter=",", header=",".join(names), comments="")
     queries, grades = np.arange(40) // 5, y[:40].round()
-    np.savetxt(tmp_path / "table.csv", np.c_[X[:40], queries, grades], delimiter=",", header=",".join((*names, "query", "grade")), comments="")
+    np.savetxt(
+        tmp_path / "table.csv", np.c_[X[:40], queries, grades], delimiter=",", header=",".join((*names, "query", "grade")), comments=""
+    )
     return tmp_path
 
 
@@ -78,7 +80,9 @@ def test_shell_blocks(folder):
     assert all(any(line.startswith(short) for line in lines) for short in commands(["README.md"]))
     for line in lines:
         run([sys.executable, *shlex.split(line)[1:]], folder)
-    with_ends = np.loadtxt(folder / "predictions.csv", delimiter=",", skiprows=1)  # those of the page on intervals, the last that writes them
+    with_ends = np.loadtxt(
+        folder / "predictions.csv", delimiter=",", skiprows=1
+    )  # those of the page on intervals, the last that writes them
     assert with_ends.shape == (20, 3) and (with_ends[:, 1] < with_ends[:, 0]).all() and (with_ends[:, 0] < with_ends[:, 2]).all()
     assert np.load(folder / "predictions.npy").shape == (300,)
 

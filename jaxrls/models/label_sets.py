@@ -36,9 +36,10 @@ def label_p_values(
 
     **Arguments**: `left_out` scores such as `Y − fit.loo_residuals`, of rows or of groups left out, `codes` ±1 as of `encode`, `scores` of new rows.
     **Shapes**: (n,), (n,) and (m,), or a column of each, for two classes, or (n, T), (n, T) and (m, T), give (m, 2) or (m, T); weights (n,). **Cost**
-    O((n + m T) log n). **Raises** `ValueError` for shapes that do not fit, for NaN or infinity, and for codes that are not ±1 with one +1 a row. **Fails**: there is no guarantee for any number of rows, as the fit to all
-    and those without a row differ; where the fit is stable, which a large λ makes it, sets of p > α hold the true label in a share of 1 − α as n
-    grows. `conformal_labels` has the guarantee. **Source**: Barber, Candès, Ramdas and Tibshirani 2021, §1 and §5; Steinberger and Leeb 2023.
+    O((n + m T) log n). **Raises** `ValueError` for shapes that do not fit, for NaN or infinity, and for codes that are not ±1 with one +1 a row.
+    **Fails**: there is no guarantee for any number of rows, as the fit to all and those without a row differ; where the fit is stable, which a large λ
+    makes it, sets of p > α hold the true label in a share of 1 − α as n grows. `conformal_labels` has the guarantee.
+    **Source**: Barber, Candès, Ramdas and Tibshirani 2021, §1 and §5; Steinberger and Leeb 2023.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> left_out, codes = jnp.array([-1.0, -0.5, 0.5, 1.0]), jnp.array([-1.0, -1.0, 1.0, 1.0])

@@ -79,14 +79,14 @@ def class_probabilities(each: Float[Array, "m *t"] | Listed) -> Any:
     [[0.5, 0.25, 0.25], [0.33, 0.33, 0.33]]
     """
     xp: Any = jnp if isinstance(each, jax.Array) else np
-    each = as_floats("each", each)
-    check_targets("each", each)
-    check_finite("each", each)
-    if each.ndim == 1 or each.shape[1] == 1:
-        return xp.stack([1 - each.reshape(-1), each.reshape(-1)], axis=1)
-    total = xp.sum(each, axis=1, keepdims=True)
+    p = as_floats("each", each)
+    check_targets("each", p)
+    check_finite("each", p)
+    if p.ndim == 1 or p.shape[1] == 1:
+        return xp.stack([1 - p.reshape(-1), p.reshape(-1)], axis=1)
+    total = xp.sum(p, axis=1, keepdims=True)
     none = total == 0  # NaN, which jit does not know, is not
-    return xp.where(none, 1 / each.shape[1], each / xp.where(none, 1, total))
+    return xp.where(none, 1 / p.shape[1], p / xp.where(none, 1, total))
 
 
 def _fit_column(scores, codes, v):

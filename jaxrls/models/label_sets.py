@@ -19,11 +19,12 @@ from jaxrls.models.model import Model
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import as_rows_in
 from jaxrls.support.checks import Listed, as_array, check_finite, check_matrix, check_shares, check_targets, check_weights, is_concrete
-from jaxrls.support.meshes import seen
+from jaxrls.support.meshes import on_any_mesh, seen
 from jaxrls.support.precision import scope, to_host
 from jaxrls.support.pytrees import pytree
 
 
+@on_any_mesh
 def label_p_values(
     left_out: Float[Array, "n *T"] | Listed,
     codes: Float[Array, "n *T"] | Listed,
@@ -158,7 +159,7 @@ def _check_codes(codes) -> None:
     found = seen(wrong, codes)
     if found.any():
         row = int(found.argmax())
-        held = np.asarray(codes[row]).reshape(-1).tolist()
+        held = seen(lambda xp, codes: codes[row].reshape(-1), codes).tolist()
         raise ValueError(f"codes must be ±1, of several columns with one +1 a row, and row {row} holds {held}: use encode(labels)")
 
 

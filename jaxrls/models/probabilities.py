@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 
 from jaxrls.linalg.products import power_of_two, safe_sqrt
 from jaxrls.support.checks import Listed, as_array, as_floats, check_finite, check_targets, check_weights
+from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pytrees import pytree
 
 MOST_STEPS = 200
@@ -34,6 +35,7 @@ class Sigmoid:
         return jax.nn.sigmoid(jnp.asarray(scores) * self.slope + self.offset)
 
 
+@on_any_mesh
 def fit_sigmoid(
     scores: Float[Array, "n *t"] | Listed, codes: Float[Array, "n *t"] | Listed, weights: Float[Array, " n"] | Listed | None = None
 ) -> Sigmoid:

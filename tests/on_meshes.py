@@ -71,6 +71,15 @@ def started(X, y):
 
 
 CHOLESKY = {"route": "cholesky"}
+
+
+def labelled(scores, v):
+    """What is made of scores of rows left out and codes, which both lie on the mesh."""
+    codes = jnp.sign(jnp.sin(7 * scores))
+    sigmoid = rls.fit_sigmoid(scores, codes, v)
+    return sigmoid.offset, sigmoid(NEW[:, 0]), rls.label_p_values(scores, codes, NEW[:, 0], v)
+
+
 CASES = {
     "pieces": lambda X, y, v: pieces(X, y, v),
     "linear": lambda X, y, v: fitted(rls.Linear(), X, y, v),
@@ -87,11 +96,12 @@ CASES = {
     "from rows": lambda X, y, v: started(X, y),
     "gram_matmul": lambda X, y, v: rls.gram_matmul(KERNEL, X, POINTS, jnp.ones(M)),
     "gram_matmul compiled": lambda X, y, v: jax.jit(partial(rls.gram_matmul, KERNEL))(X, POINTS, jnp.ones((M, 2))),
+    "labels": lambda X, y, v: labelled(y[:, 0], v),
 }
 
 
 SEVERAL = ("linear", "loo and gradients")  # on 1, 2 and 4 devices where all is asked for; the others on 4
-QUICK = ("pieces", "linear", "loo and gradients", "gram_matmul compiled", "from rows")  # where not all is asked for
+QUICK = ("pieces", "linear", "loo and gradients", "gram_matmul compiled", "from rows", "labels")  # where not all is asked for
 ALL = sys.argv[1:] == ["all"]
 KINDS = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}
 

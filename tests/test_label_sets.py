@@ -96,6 +96,24 @@ def test_the_jackknife_counts_rows_whose_own_label_scores_no_higher(classes):
     assert_close(got, want, 100 * EPS, "p-values")
 
 
+def test_one_column_of_codes_is_of_two_classes():
+    """Fitted as (n, 1) or as (n,): the same p-values."""
+    X, codes, _, new = problem(2)
+    p = []
+    for given in (codes[:, 1], codes[:, 1:]):
+        fit = rls.fit(KERNEL, array(X), array(given), lams=[LAM], keep_variance=True)
+        left_out = np.asarray(given - fit.loo_residuals).astype(DTYPE)
+        p.append(
+            (
+                rls.conformal_labels(fit, array(X), array(given)).p_values(array(new)),
+                rls.label_p_values(left_out, given, fit.predict(array(new))),
+            )
+        )
+    for alone, column in zip(*p, strict=True):
+        assert alone.shape == (M, 2)
+        assert_close(column, alone, 100 * EPS, "p-values")
+
+
 def draws(rng, n):
     """Rows of three labels that overlap."""
     names = rng.integers(0, 3, n)
@@ -134,6 +152,16 @@ def test_sets_hold_the_true_label_as_often_as_they_say(rng):
         (lambda fit, X, Y: rls.conformal_labels(rls.fit(KERNEL, X, Y, lams=[LAM]), X, Y), "fit with keep_variance=True"),
         (lambda fit, X, Y: rls.label_p_values(Y, Y[:, :2], Y), r"codes must have shape \(14, 3\), as left_out has shape \(14, 3\)"),
         (lambda fit, X, Y: rls.label_p_values(Y, Y, Y[:, :2]), r"scores must have shape \(14, 3\), as left_out has shape \(14, 3\)"),
+        (lambda fit, X, Y: rls.label_p_values(Y, Y, 0.5), r"scores must have shape \(n,\) or \(n, t\), .* and has shape \(\)"),
+        (lambda fit, X, Y: rls.label_p_values(0.5, Y, Y), r"left_out must have shape \(n,\) or \(n, t\), .* and has shape \(\)"),
+        (lambda fit, X, Y: rls.label_p_values(Y, np.nan * Y, Y), "codes holds 42 values that are NaN or infinite"),
+        (lambda fit, X, Y: rls.label_p_values(Y, abs(Y) / 2, Y), r"codes must be ±1, .* and row 0 holds \[0\.5, 0\.5, 0\.5\]: use encode"),
+        (lambda fit, X, Y: rls.conformal_labels(fit, X, np.nan * Y), "codes holds 42 values that are NaN or infinite"),
+        (lambda fit, X, Y: rls.conformal_labels(fit, X, -Y), r"with one \+1 a row, and row 0 holds \[-1\.0, 1\.0, 1\.0\]: use encode"),
+        (lambda fit, X, Y: rls.conformal_labels(fit, X, Y, label_weights=[1, 2, np.nan]), "label_weights holds 1 values that are NaN"),
+        (lambda fit, X, Y: rls.conformal_labels(fit, X, Y, label_weights=[1, 2, -3]), r"label_weights must not be negative, .* is -3\.0"),
+        (lambda fit, X, Y: rls.conformal_labels(fit, X, Y, label_weights=np.zeros(3)), "label_weights are all zero"),
+        (lambda fit, X, Y: rls.conformal_labels(fit, 0.5, Y), r"X must have shape \(n, d\), and has shape \(\)"),
     ],
 )
 def test_what_does_not_fit_is_refused(call, message, unchecked):

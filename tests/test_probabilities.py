@@ -91,6 +91,31 @@ def test_scores_that_say_nothing_give_every_row_the_share():
     assert_close(fit_sigmoid(array(left_out), array(np.ones(12)))(array([0.0])), [13 / 14], 100 * EPS, "one class")
 
 
+def test_the_sigmoid_does_not_depend_on_the_unit_or_on_rows_of_weight_0():
+    """Squares of scores may be too large or too small for the dtype; a score of weight 0 may be anything."""
+    scores, codes = columns()
+    largest = {np.float32: 2.0**66, np.float64: 2.0**700}[DTYPE]
+    v = (np.arange(len(codes)) > 0).astype(float)
+    plain = fit_sigmoid(array(scores[:, 0]), array(codes), array(v))
+    assert float(plain.slope) > 0.5
+    for unit in (largest, 1 / largest):
+        moved = fit_sigmoid(array(unit * scores[:, 0]), array(codes), array(v))
+        assert_close([float(moved.slope) * unit, moved.offset], [plain.slope, plain.offset], 4 * EPS, f"in units of {unit}")
+    for far in (1e7, float(np.finfo(DTYPE).max)):
+        moved = fit_sigmoid(array(np.where(v > 0, scores[:, 0], far)), array(codes), array(v))
+        assert_close([moved.slope, moved.offset], [plain.slope, plain.offset], 4 * EPS, f"{far} of weight 0")
+
+
+def test_probabilities_of_one_column_are_of_two_classes():
+    """(m, 1) as (m,); lists as arrays; what is not known under jit stays NaN."""
+    want = [[0.8, 0.2], [0.3, 0.7]]
+    for each in ([0.2, 0.7], [[0.2], [0.7]], np.array([[0.2], [0.7]]), array([[0.2], [0.7]])):
+        assert_close(rls.class_probabilities(each), want, EPS, "probabilities")
+    lost = jax.jit(rls.class_probabilities)(array([[np.nan, 0.5], [0.5, 1.5]]))
+    assert np.isnan(lost[0]).all()
+    assert_close(lost[1], [0.25, 0.75], EPS, "the other row")
+
+
 @pytest.mark.float64
 def test_the_sigmoid_has_derivatives():
     """By the implicit function theorem, under vmap and jit, against differences."""
@@ -111,6 +136,16 @@ def test_the_sigmoid_has_derivatives():
         ),
         (lambda: rls.fit_sigmoid(array(np.ones(4)), array(np.ones(4)), array(np.ones(3))), r"weights must have shape \(4,\)"),
         (lambda: rls.fit_sigmoid(array([np.nan, 1.0]), array(np.ones(2))), "scores holds 1 values that are NaN or infinite"),
+        (lambda: rls.fit_sigmoid([1.0, 2.0], [np.nan, 1.0]), "codes holds 1 values that are NaN or infinite"),
+        (
+            lambda: rls.fit_sigmoid(0.5, 1.0),
+            r"scores must have shape \(n,\) or \(n, t\), with at least one row and one column, and has shape \(\)",
+        ),
+        (lambda: rls.class_probabilities([[np.nan, 0.5]]), "each holds 1 values that are NaN or infinite"),
+        (
+            lambda: rls.class_probabilities(0.5),
+            r"each must have shape \(n,\) or \(n, t\), with at least one row and one column, and has shape \(\)",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(call, message, unchecked):

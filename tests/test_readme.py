@@ -59,6 +59,10 @@ def folder(tmp_path):
     for i, rows in enumerate(np.split(np.c_[X, y][:300], [120, 200])):
         np.savetxt(tmp_path / "rows" / f"{i}.csv", rows, delimiter=",", header=header, comments="")
     np.savetxt(tmp_path / "new.csv", X[300:320], delimiter=",", header=",".join(names), comments="")
+    queries, grades = np.arange(40) // 5, y[:40].round()
+    np.savetxt(
+        tmp_path / "table.csv", np.c_[X[:40], queries, grades], delimiter=",", header=",".join((*names, "query", "grade")), comments=""
+    )
     return tmp_path
 
 
@@ -72,11 +76,14 @@ def test_python_blocks(tmp_path):
 def test_shell_blocks(folder):
     """Those of the README begin as those of the pages do."""
     lines = commands(page for page in PAGES if page != "README.md")
-    assert len(lines) == 4
+    assert len(lines) == 7
     assert all(any(line.startswith(short) for line in lines) for short in commands(["README.md"]))
     for line in lines:
         run([sys.executable, *shlex.split(line)[1:]], folder)
-    assert len((folder / "predictions.csv").read_text().splitlines()) == 21
+    with_ends = np.loadtxt(
+        folder / "predictions.csv", delimiter=",", skiprows=1
+    )  # those of the page on intervals, the last that writes them
+    assert with_ends.shape == (20, 3) and (with_ends[:, 1] < with_ends[:, 0]).all() and (with_ends[:, 0] < with_ends[:, 2]).all()
     assert np.load(folder / "predictions.npy").shape == (300,)
 
 

@@ -62,6 +62,23 @@ def squares(values, functions, new):
     return values, functions.predict(new) ** 2
 
 
+def signs(values):
+    """Codes of two classes, where a column has both."""
+    return 2 * (values > jnp.mean(values)).astype(values.dtype) - 1
+
+
+def conformal(p):
+    """p-values of two labels, by a fit of which the variance is kept."""
+    codes = signs(p.Y[:, 0])
+    fit = rls.fit(kernel(p), p.X, codes, lams=p.lams[:1], keep_variance=True)
+    return rls.conformal_labels(fit, p.X, codes).p_values(p.new)
+
+
+def sides(p):
+    """Two-sided data of 5 rows and 3 columns."""
+    return rls.factor_kronecker(kernel(p)(p.new, p.new), rls.Gaussian(1.5)(p.X[:3], p.X[:3]))
+
+
 ITERATION = rls.Iteration(tol=10 * EPS)
 COMPUTATIONS = {
     "gram": lambda p: rls.gram(kernel(p), p.X, p.new, block_size=5),
@@ -108,6 +125,18 @@ COMPUTATIONS = {
     "start_from_data": lambda p: rls.start_from_data(kernel(p), p.X),
     "fit": lambda p: chosen(rls.fit(kernel(p), p.X, p.Y, lams=p.lams, weights=p.weights, per_target=True)),
     "predict": lambda p: rls.Model(kernel(p), p.X, p.Y, p.Y[0]).predict(p.new),
+    "pairwise_ranking_error": lambda p: rls.pairwise_ranking_error(factor(p), p.Y[:, 0], p.lams),
+    "factor_kronecker": lambda p: rls.gcv(sides(p), p.X[:5].ravel(), p.lams),
+    "kronecker_left_out": lambda p: rls.kronecker_left_out(sides(p), p.X[:5], p.lams, "both"),
+    "kronecker_residuals": lambda p: rls.kronecker_residuals(sides(p), p.X[:5], p.lams[0]),
+    "fit_kronecker": lambda p: rls.fit_kronecker(kernel(p), p.new, rls.Gaussian(1.5), p.X[:3], p.X[:5], lams=p.lams).errors,
+    "select_columns": lambda p: rls.select_columns(p.X, p.Y, 2, p.lams[1], weights=p.weights).errors,
+    "select_landmarks": lambda p: rls.select_landmarks(kernel(p), p.X, p.Y, 2, p.lams[1], weights=p.weights).errors,
+    "fit_sigmoid": lambda p: rls.fit_sigmoid(p.Y[:, 0], signs(p.Y[:, 0] + 2 * p.Y[:, 1]), p.weights),
+    "class_probabilities": lambda p: rls.class_probabilities(jax.nn.sigmoid(p.Y)),
+    "label_p_values": lambda p: rls.label_p_values(p.Y[:, 0], signs(p.Y[:, 1]), p.Y_new[:, 0], p.weights),
+    "conformal_labels": conformal,
+    "misordered": lambda p: rls.misordered(p.Y, p.Y - p.Y[0]),
     "squared_error": lambda p: rls.squared_error(p.Y, p.Y + 1),
     "absolute_error": lambda p: rls.absolute_error(p.Y, p.Y + 1),
     "zero_one_loss": lambda p: rls.zero_one_loss(p.Y, p.Y + 1),

@@ -18,11 +18,13 @@ from jaxrls.models.fitted import Fit
 from jaxrls.models.model import Model
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import as_rows_in
-from jaxrls.support.checks import Listed, as_array, check_finite, check_targets, check_weights
+from jaxrls.support.checks import Listed, as_array, check_finite, check_matrix, check_shares, check_targets, check_weights, is_concrete
+from jaxrls.support.meshes import on_any_mesh, seen
 from jaxrls.support.precision import scope, to_host
 from jaxrls.support.pytrees import pytree
 
 
+@on_any_mesh
 def label_p_values(
     left_out: Float[Array, "n *T"] | Listed,
     codes: Float[Array, "n *T"] | Listed,
@@ -34,10 +36,11 @@ def label_p_values(
     p = (1 + Σ vᵢ [s₋ᵢ(own label) ≤ s(label)]) / (1 + Σ vᵢ): the share of rows whose own label scores no higher without them.
 
     **Arguments**: `left_out` scores such as `Y − fit.loo_residuals`, of rows or of groups left out, `codes` ±1 as of `encode`, `scores` of new rows.
-    **Shapes**: (n,), (n,) and (m,) for two classes, or (n, T), (n, T) and (m, T), give (m, 2) or (m, T); weights (n,). **Cost** O((n + m T) log n).
-    **Raises** `ValueError` for shapes that do not fit, and for NaN or infinity. **Fails**: there is no guarantee for any number of rows, as the fit to all
-    and those without a row differ; where the fit is stable, which a large λ makes it, sets of p > α hold the true label in a share of 1 − α as n
-    grows. `conformal_labels` has the guarantee. **Source**: Barber, Candès, Ramdas and Tibshirani 2021, §1 and §5; Steinberger and Leeb 2023.
+    **Shapes**: (n,), (n,) and (m,), or a column of each, for two classes, or (n, T), (n, T) and (m, T), give (m, 2) or (m, T); weights (n,). **Cost**
+    O((n + m T) log n). **Raises** `ValueError` for shapes that do not fit, for NaN or infinity, and for codes that are not ±1 with one +1 a row.
+    **Fails**: there is no guarantee for any number of rows, as the fit to all and those without a row differ; where the fit is stable, which a large λ
+    makes it, sets of p > α hold the true label in a share of 1 − α as n grows. `conformal_labels` has the guarantee.
+    **Source**: Barber, Candès, Ramdas and Tibshirani 2021, §1 and §5; Steinberger and Leeb 2023.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> left_out, codes = jnp.array([-1.0, -0.5, 0.5, 1.0]), jnp.array([-1.0, -1.0, 1.0, 1.0])
@@ -46,12 +49,14 @@ def label_p_values(
     """
     left_out = as_array("left_out", left_out)
     codes, scores = as_array("codes", codes, left_out.dtype), as_array("scores", scores, left_out.dtype)
-    check_targets("left_out", left_out, len(left_out))
+    check_targets("left_out", left_out)
+    check_targets("scores", scores)
     for name, value, wanted in (("codes", codes, left_out.shape), ("scores", scores, (len(scores), *left_out.shape[1:]))):
         if value.shape != wanted:
             raise ValueError(f"{name} must have shape {wanted}, as left_out has shape {left_out.shape}, and has shape {value.shape}")
-        check_finite(name, value)
     check_finite("left_out", left_out)
+    check_finite("scores", scores)
+    _check_codes(codes)
     v = jnp.ones(len(left_out), left_out.dtype) if weights is None else as_array("weights", weights, left_out.dtype)
     check_weights(v, len(left_out))
     own = _of_own_label(left_out, codes)
@@ -105,8 +110,9 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
     **Guarantee**: for exchangeable rows, and a kernel, λ and landmarks that were not chosen by them, sets of p > α hold the true label with probability
     1 − α or more, whatever n and the distribution are: over draws of all rows, not for each x. A λ that was chosen by the same rows, one number of all,
     is outside of it, and so are rows of weights that differ. **Arguments**: `fit` with `keep_variance=True`, its X (n, d), dense, `codes` ±1 (n,) or
-    (n, T) as of `encode`, and `weights`, without those of labels: `label_weights` (T,) multiply them, and are what a new row of each label weighs.
-    **Cost** O(n² r) once. **Raises** `ValueError` where no variance was kept, or for shapes that do not fit. **Source**: Vovk, Gammerman and Shafer 2005,
+    (n, T) as of `encode`, and `weights`, without those of labels: `label_weights` (T,) ≥ 0 multiply them, and are what a new row of each label weighs.
+    **Cost** O(n² r) once. **Raises** `ValueError` where no variance was kept, for shapes that do not fit, for codes that are not ±1 with one +1 a row, and
+    for weights that are negative or not finite. **Source**: Vovk, Gammerman and Shafer 2005,
     ch. 2, with the deleted residuals of their ridge regression confidence machine.
 
     >>> import numpy as np, jaxrls as rls
@@ -121,15 +127,18 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
     wide = dtype == jnp.float64
     with scope(wide):
         points, codes = as_array("X", X, dtype), as_array("codes", codes, dtype)
+        check_matrix("X", points)
         n = len(points)
         if codes.shape != (n, *fit.model.coef.shape[1:]):
             raise ValueError(f"codes must be those that were fitted, {(n, *fit.model.coef.shape[1:])}, and have shape {codes.shape}")
+        _check_codes(codes)
         v = jnp.ones(n, dtype) if weights is None else as_array("weights", weights, dtype)
         check_weights(v, n)
-        count = max(2, _each(codes).shape[1])
+        count = _each(codes).shape[1]
         u = jnp.ones(count, dtype) if label_weights is None else as_array("label_weights", label_weights, dtype)
         if u.shape != (count,):
             raise ValueError(f"label_weights must have shape ({count},), one for each label, and has shape {u.shape}")
+        check_shares("label_weights", u, "label")
         residuals = 1 - _of_own_label(jnp.asarray(fit.model.predict(points)), codes)
         variance = _variances(fit.sure.spread, fit.model, as_rows_in(dtype, fit.model.kernel, points))
         own = jnp.argmax(_each(codes), axis=1)
@@ -137,9 +146,26 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
         return to_host(found) if wide and not isinstance(fit.model.coef, jax.Array) else found
 
 
+def _check_codes(codes) -> None:
+    """Raise unless, where values are known, codes are ±1, and of several columns one is +1 in each row."""
+    check_finite("codes", codes)
+    if not is_concrete(codes):
+        return
+
+    def wrong(xp, codes):
+        columns = codes.reshape(len(codes), -1)
+        return (xp.abs(columns) != 1).any(axis=1) | (((columns > 0).sum(axis=1) != 1) & (columns.shape[1] > 1))
+
+    found = seen(wrong, codes)
+    if found.any():
+        row = int(found.argmax())
+        held = seen(lambda xp, codes: codes[row].reshape(-1), codes).tolist()
+        raise ValueError(f"codes must be ±1, of several columns with one +1 a row, and row {row} holds {held}: use encode(labels)")
+
+
 def _each(scores):
-    """A column for each label: of two, −s and s."""
-    return jnp.stack([-scores, scores], axis=1) if scores.ndim == 1 else scores
+    """A column for each label: of two, for whom one is given, −s and s."""
+    return scores if scores.ndim == 2 and scores.shape[1] > 1 else jnp.concatenate([-scores.reshape(-1, 1), scores.reshape(-1, 1)], axis=1)
 
 
 def _of_own_label(scores, codes):

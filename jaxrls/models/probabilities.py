@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.linalg.products import safe_sqrt
-from jaxrls.support.checks import Listed, as_array, check_finite, check_targets, check_weights
+from jaxrls.linalg.products import power_of_two, safe_sqrt
+from jaxrls.support.checks import Listed, as_array, as_floats, check_finite, check_targets, check_weights
+from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pytrees import pytree
 
 MOST_STEPS = 200
@@ -34,6 +35,7 @@ class Sigmoid:
         return jax.nn.sigmoid(jnp.asarray(scores) * self.slope + self.offset)
 
 
+@on_any_mesh
 def fit_sigmoid(
     scores: Float[Array, "n *t"] | Listed, codes: Float[Array, "n *t"] | Listed, weights: Float[Array, " n"] | Listed | None = None
 ) -> Sigmoid:
@@ -55,36 +57,45 @@ def fit_sigmoid(
     """
     scores = as_array("scores", scores)
     codes = as_array("codes", codes, scores.dtype)
-    check_targets("scores", scores, len(scores))
+    check_targets("scores", scores)
     if codes.shape != scores.shape:
         raise ValueError(f"codes must have shape {scores.shape}, as scores do, and have shape {codes.shape}")
     v = jnp.ones(len(scores), scores.dtype) if weights is None else as_array("weights", weights, scores.dtype)
     check_weights(v, len(scores))
     check_finite("scores", scores)
+    check_finite("codes", codes)
     each = jax.vmap(_fit_column, in_axes=(1, 1, None))(scores.reshape(len(scores), -1), codes.reshape(len(scores), -1), v)
     return Sigmoid(*(part.reshape(scores.shape[1:]) for part in each))
 
 
-def class_probabilities(each: Float[Array | np.ndarray, "m *t"]) -> Any:
+def class_probabilities(each: Float[Array, "m *t"] | Listed) -> Any:
     """Probabilities of all classes from those of each against the rest, which need not add up: divided by their sum.
 
     (1 − p, p) for a single column, of two classes; else pⱼ / Σ p, and 1/T for all where every one is 0.
 
-    **Shapes**: (m,) gives (m, 2), (m, T) gives (m, T). **Cost** O(m T). **Raises** nothing. **Source**: Zadrozny and Elkan 2002, §5.
+    **Shapes**: (m,) and (m, 1) give (m, 2), (m, T) gives (m, T). **Cost** O(m T). **Raises** `ValueError` for other shapes, and for NaN or infinity.
+    **Source**: Zadrozny and Elkan 2002, §5.
 
     >>> import numpy as np, jaxrls as rls
     >>> rls.class_probabilities(np.array([[0.5, 0.25, 0.25], [0.0, 0.0, 0.0]])).round(2).tolist()
     [[0.5, 0.25, 0.25], [0.33, 0.33, 0.33]]
     """
     xp: Any = jnp if isinstance(each, jax.Array) else np
-    if each.ndim == 1:
-        return xp.stack([1 - each, each], axis=1)
-    total = xp.sum(each, axis=1, keepdims=True)
-    return xp.where(total > 0, each / xp.where(total > 0, total, 1), 1 / each.shape[1])
+    p = as_floats("each", each)
+    check_targets("each", p)
+    check_finite("each", p)
+    if p.ndim == 1 or p.shape[1] == 1:
+        return xp.stack([1 - p.reshape(-1), p.reshape(-1)], axis=1)
+    total = xp.sum(p, axis=1, keepdims=True)
+    none = total == 0  # NaN, which jit does not know, is not
+    return xp.where(none, 1 / p.shape[1], p / xp.where(none, 1, total))
 
 
 def _fit_column(scores, codes, v):
     """Slope and offset of one column: Newton's method in standardised scores, a last step of which carries the derivatives."""
+    scores = jnp.where(v > 0, scores, 0)  # others may be of any size
+    unit = power_of_two(jnp.max(jnp.abs(scores)))  # in which squares neither overflow nor vanish
+    scores = scores / unit
     total = jnp.sum(v)
     centre = jnp.sum(v * scores) / total
     spread = safe_sqrt(jnp.sum(v * (scores - centre) ** 2) / total)
@@ -98,7 +109,7 @@ def _fit_column(scores, codes, v):
     slope, offset = (part - step for part, step in zip(found, _step(data, *found)[:2], strict=True))
     slope, offset = jnp.where(slope < 0, start[0], slope), jnp.where(slope < 0, start[1], offset)
     slope = slope / jnp.where(flat, 1, spread)
-    return slope, offset - slope * centre
+    return slope / unit, offset - slope * centre
 
 
 def _newton(data, start):

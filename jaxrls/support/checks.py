@@ -93,9 +93,11 @@ def check_matrix(name: str, X) -> None:
         raise ValueError(f"{name} is empty, with shape {X.shape}: give at least one row and one column")
 
 
-def check_targets(name: str, Y, n: int) -> None:
-    """Raise unless `Y` has shape (n,) or (n, t)."""
-    if Y.ndim not in (1, 2) or Y.shape[0] != n or 0 in Y.shape:
+def check_targets(name: str, Y, n: int | None = None) -> None:
+    """Raise unless `Y` has shape (n,) or (n, t), with any number of rows where `n` is not named."""
+    if n is None and (Y.ndim not in (1, 2) or 0 in Y.shape):
+        raise ValueError(f"{name} must have shape (n,) or (n, t), with at least one row and one column, and has shape {Y.shape}")
+    if n is not None and (Y.ndim not in (1, 2) or Y.shape[0] != n or 0 in Y.shape):
         raise ValueError(f"{name} must have shape ({n},) or ({n}, t), one row per row of X, and has shape {Y.shape}")
 
 
@@ -103,14 +105,19 @@ def check_weights(weights, n: int) -> None:
     """Raise unless `weights` has shape (n,) and, where values are known, is finite, non-negative and not all zero."""
     if weights.shape != (n,):
         raise ValueError(f"weights must have shape ({n},), one per row of X, and has shape {weights.shape}")
+    check_shares("weights", weights, "row")
+
+
+def check_shares(name: str, weights, of: str) -> None:
+    """Raise unless, where values are known, `weights` of rows or of labels are finite, non-negative and not all zero."""
     if not is_concrete(weights):
         return
-    check_finite("weights", weights)
+    check_finite(name, weights)
     least, most = seen(lambda xp, values: xp.stack([values.min(), values.max()]), weights)
     if least < 0:
-        raise ValueError(f"weights must not be negative, and the smallest is {least}: 0 takes a row out")
+        raise ValueError(f"{name} must not be negative, and the smallest is {least}: 0 takes a {of} out")
     if not most > 0:
-        raise ValueError("weights are all zero, so that no row is left to fit: give some row a positive weight")
+        raise ValueError(f"{name} are all zero, so that no {of} is left to fit: give some {of} a positive weight")
 
 
 def check_real(name: str, value) -> None:

@@ -74,7 +74,7 @@ class PairsOut(Positive):
             )
         if self.events is not None:
             check_events(self.events, count, len(Y))
-        check_order(Y, weights, count, self.pairs, self.events)
+        check_order(Y, weights, self.pairs, self.events)
 
     def values(self, solution, lams, kernel):
         """From the 2×2 blocks of what is left out, at one λ after another."""
@@ -115,7 +115,8 @@ class QueriesOut(Positive):
 
     def check_rows(self, Y, weights, count):
         """Some pair with an order."""
-        check_order(Y, weights, count, self.pairs)
+        del count
+        check_order(Y, weights, self.pairs)
 
     def values(self, solution, lams, kernel):
         """From held-out residuals of all rows, at one λ after another."""
@@ -189,7 +190,7 @@ def check_events(events, *lengths: int) -> None:
         raise ValueError(f"events must be 1 where the time is that of an event and 0 where censored, and include {other[0]:.3g}")
 
 
-def check_order(Y, weights: Weights, count: int, pairs: Pairs | None, events=None) -> None:
+def check_order(Y, weights: Weights, pairs: Pairs | None, events=None) -> None:
     """Raise unless some pair of rows that weigh has an order, in every column of labels that are known, and for pairs of rows that there are not."""
     if not is_concrete(Y, weights, pairs, events):
         return
@@ -199,7 +200,7 @@ def check_order(Y, weights: Weights, count: int, pairs: Pairs | None, events=Non
     used = np.ones(n, bool) if weights.values is None else np.asarray(weights.values) > 0
     timed = used if events is None else used & np.pad(np.asarray(events) > 0, (0, n - len(events)))
     if pairs is not None:
-        check_row_numbers(np.concatenate([pairs.first, pairs.second]), count)
+        check_row_numbers(np.concatenate([pairs.first, pairs.second]), n)
     first, second = (np.arange(n),) * 2 if pairs is None else (np.asarray(pairs.first), np.asarray(pairs.second))
 
     def below(one, other):

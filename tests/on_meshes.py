@@ -146,6 +146,8 @@ def ragged():
     rows = rls.shard(X[:n], Y[:n], mesh=mesh)
     groups = {"lams": LAMS, "landmarks": ROWS, "groups": GROUPS[:n]}
     found["groups"] = off(rls.fit(KERNEL, rows, **groups).errors, rls.fit(KERNEL, X[:n], Y[:n], **groups).errors)
+    groups["criterion"] = rls.pairwise_ranking_error
+    found["pairs in groups"] = off(rls.fit(KERNEL, rows, **groups).errors, rls.fit(KERNEL, X[:n], Y[:n], **groups).errors)
     found["distance"] = off(rls.median_distance(rows), rls.median_distance(X[:n]))
     kept = {"lams": LAMS, "landmarks": POINTS, "keep_moments": True}
     moved, want = (

@@ -104,9 +104,17 @@ def test_the_model_is_that_of_its_lam(data):
 
 
 def test_counts_of_wrong_labels_have_no_slope(data):
+    """Steps take the grid, and say so where there is no spectrum for one."""
     X, Y, _ = data
-    found, grid = searched(GAUSSIAN, X, np.sign(Y[:, 1]), loss=rls.zero_one_loss)
-    assert float(found.error) <= float(grid.error) + 2.5 / 40
+    found, grid = (rls.fit(GAUSSIAN, X, np.sign(Y[:, 1]), loss=rls.zero_one_loss, lams=lams) for lams in ("search", None))
+    assert float(found.lam) == float(grid.lam) and float(found.error) == float(grid.error) and not found.search
+    for way in ({"route": "cholesky"}, {"refine": True}):
+        with pytest.raises(
+            ValueError, match=f"criterion loo is a step, which has none.*which {next(iter(way))}=.* does without: give lams="
+        ):
+            rls.fit(GAUSSIAN, X, np.sign(Y[:, 1]), loss=rls.zero_one_loss, lams="search", **way)
+    wrapped = rls.Problem.of(GAUSSIAN, X, Y[:, 0], criterion=jax.jit(rls.pairwise_ranking_error)).criterion
+    assert not wrapped.smooth
 
 
 @pytest.mark.float64

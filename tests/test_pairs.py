@@ -164,12 +164,54 @@ def test_what_cannot_be_ordered_is_told():
     error(r"pairs must have shape \(p, 2\)", pairs=[0, 1])
     error("pair 1 is row 3 twice", pairs=[[0, 1], [3, 3]])
     error("row numbers must be rows of X, 0 to 5", pairs=[[0, 6]])
+    error("events must be 1 .* and include -1", events=[1.0, 0, -1, 1, 1, 0])
+    error("events must be 1 .* and include 2", events=[1.0, 0, 2, 1, 1, 0])
+    error("events must be 1 .* and include nan", events=[1.0, 0, np.nan, 1, 1, 0])
+    error("Y holds 1 values that are NaN or infinite, the first at index .2,", np.array([0.0, 1, np.nan, 1, 1, 0]))
+    error("no pair of rows whose order is known", pairs=[[0, 1]], events=[0.0, 1, 1, 1, 1, 1])
+    error(
+        "no pair of rows of positive weight whose order is known",
+        factor=rls.factorize(rls.Linear(), X, weights=array([1.0, 0, 1, 0, 0, 1])),
+    )
     few = rls.factorize(rls.Linear(), X, weights=array([1.0, 1, 0, 0, 0, 0]))
     error("X has 2 rows of positive weight: leaving two out with an intercept takes three", factor=few)
     with pytest.raises(ValueError, match="route 'iterative' leaves no pairs out"):
         jax.eval_shape(lambda X: rls.pairwise_ranking_error(rls.factor_iterative(rls.Gaussian(1.0), X, X[:2]), array(y), array([1.0])), X)
     with pytest.raises(ValueError, match="misordered has derivative 0 everywhere"):
         rls.tune(rls.Gaussian(1.0), X, array(y), criterion=rls.pairwise_ranking_error)
+
+
+def test_pairs_that_are_not_of_the_rows_of_a_fit_are_told(unchecked):
+    X, y = np.arange(6.0)[:, None], np.array([0.0, 1, 0, 1, 1, 0])
+    times, many = np.array([1.0, 2, 3, 4, 5, 6]), np.arange(9.0)
+
+    def error(words, criterion, **options):
+        with pytest.raises(ValueError, match=words):
+            rls.fit(rls.Linear(), X, y, lams=[1.0], criterion=criterion, **options)
+
+    plain = rls.pairwise_ranking_error
+    error("no pair of rows of positive weight whose order is known", plain, weights=[1, 0, 1, 0, 0, 1])
+    error("no pair of rows of positive weight whose order is known", rls.PairsOut(), weights=[1, 0, 1, 0, 0, 1])
+    error("no pair of rows whose order is known", rls.PairsOut.of(times, events=np.zeros(6)))
+    error("row numbers must be rows of X, 0 to 5, and include 8", rls.PairsOut.of(many, [[0, 1], [0, 8]]))
+    error("row numbers must be rows of X, 0 to 5", rls.PairsOut.of(many % 2))
+    error(r"events must have shape \(6,\).*and has \(9,\)", rls.PairsOut.of(many, events=np.ones(9)))
+    error("events must be 1 .* and include 2", rls.PairsOut(events=array(2 * np.ones(6))))
+    error(r"pairs of PairsOut must be what PairsOut.of\(Y, pairs\) makes of row numbers, and is list", rls.PairsOut(pairs=[[0, 1]]))
+    error("has queries, which goes with rank=True", replace(rls.PairsOut(), queries=rls.folds([0, 0, 0, 1, 1, 1])))
+    with pytest.raises(ValueError, match="no pair of rows of positive weight"):
+        rls.tune(rls.Gaussian(1.0), X, y, weights=[1, 0, 1, 0, 0, 1], criterion=rls.PairsOut(loss=rls.squared_error))
+
+
+@pytest.mark.filterwarnings("ignore:the chosen λ")
+def test_groups_of_pairs_leave_no_group_out():
+    """One group is all pairs, and intervals are those of single rows."""
+    X, y, options = wide(CASE.X), Y[:, 0], {"criterion": rls.pairwise_ranking_error, "lams": LAMS[1:2], "keep_intervals": True}
+    one, none = (rls.fit(CASE.kernel, X, y, groups=groups, **options) for groups in (np.zeros(N), None))
+    assert float(one.error) == float(none.error)
+    two = rls.fit(CASE.kernel, X, y, groups=np.arange(N) % 2, **options)
+    for found, want in zip(two.intervals(X, 0.5), none.intervals(X, 0.5), strict=True):
+        assert_close(found, want, 1e-12)
 
 
 def test_two_rows_and_an_intercept_are_undefined_inside_jit():

@@ -1,7 +1,10 @@
 """Fits of order (RankRLS): coefficients by a solve with the Laplacian of the pairs, and pairs and queries left out by refits, without queries and within."""
 
+from dataclasses import replace
+from functools import partial
 from itertools import combinations
 
+import jax
 import numpy as np
 import pytest
 from contract.cases import WIDTH, draw, gaussian
@@ -139,6 +142,18 @@ def test_pairs_left_out_of_a_plain_sum_over_all_pairs():
     assert_close(own.error, found[0] / found[1], 1e-10)
 
 
+def test_queries_of_the_same_rows_may_have_other_names():
+    plan = rls.QueriesOut.of(np.array(["d", "c", "b", "a"])[QUERIES])
+    one, other = (fit(groups=QUERIES, route="gram", **options) for options in ({}, {"criterion": plan}))
+    assert_close(one.errors, other.errors, 1e-12)
+
+
+def test_queries_are_known_inside_jit():
+    for options in ({}, {"criterion": rls.pairwise_ranking_error}, {"criterion": rls.pairwise_ranking_error, "rank": False}):
+        make = partial(rls.fit, rls.Gaussian(WIDTH), **{"groups": QUERIES, "lams": LAMS, "rank": True, "route": "gram"} | options)
+        assert_close(jax.jit(lambda X, Y, make=make: make(X, Y).errors)(array(X), array(Y)), make(X, Y).errors, 1e-10)
+
+
 def test_what_does_not_go_with_ranks(unchecked):
     def error(words, **options):
         with pytest.raises(ValueError, match=words):
@@ -151,6 +166,19 @@ def test_what_does_not_go_with_ranks(unchecked):
     error("keeps no moments, variances or intervals", groups=QUERIES, keep_variance=True)
     error("keeps no moments, variances or intervals", groups=QUERIES, keep_intervals=True)
     error("groups has no two rows of the same label", groups=np.arange(N))
+    for own in (QUERIES // 2, np.where(np.arange(N) == 2, 9, QUERIES)):
+        error(
+            "criterion query_ranking_error has other queries than groups, the first at row",
+            groups=QUERIES,
+            criterion=rls.QueriesOut.of(own),
+        )
+        pairs = replace(rls.PairsOut(), queries=rls.folds(own))
+        error("criterion pairwise_ranking_error has other queries than groups", groups=QUERIES, criterion=pairs)
+    short = rls.QueriesOut.of(QUERIES[:6])
+    error("criterion query_ranking_error has queries of 6 rows, and groups is of 16", groups=QUERIES, criterion=short)
+    error("groups holds one label only", groups=WHOLE)
+    with pytest.raises(ValueError, match="groups has no values inside jax.jit"):
+        jax.eval_shape(lambda plan: fit(groups=plan).error, rls.folds(QUERIES))
     error("by route 'subset', and route is 'cholesky'", groups=QUERIES, landmarks=MARKS, route="cholesky")
     with pytest.raises(ValueError, match="no pair of rows whose order is known"):
         rls.fit(rls.Linear(), X, QUERIES.astype(float), rank=True, groups=QUERIES)

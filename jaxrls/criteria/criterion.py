@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from jaxrls.factors.contract import Factor, Solution
 from jaxrls.factors.groups import Folds
+from jaxrls.factors.weights import Weights
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.support.checks import as_array, check_lams
 from jaxrls.support.pytrees import pytree, static
@@ -57,6 +58,10 @@ class Criterion(ABC):
     def check(self, kernel: Kernel) -> None:
         """Raise for data of its own that cannot be evaluated, where values are known."""
         del kernel
+
+    def check_rows(self, Y, weights: Weights, count: int) -> None:
+        """Raise for rows that it cannot measure, `count` of them beside padding: shapes everywhere, values where they are known."""
+        del Y, weights, count
 
     @property
     def smooth(self) -> bool:
@@ -118,6 +123,16 @@ class Given(Criterion):
         """False, but for a wrapped criterion of which more is better."""
         return self.like is not None and self.like.larger_is_better
 
+    @property
+    def smooth(self):
+        """As what it wraps."""
+        return self.like is None or self.like.smooth
+
+    def check_rows(self, Y, weights, count):
+        """As what it wraps."""
+        if self.like is not None:
+            self.like.check_rows(Y, weights, count)
+
     def values(self, solution, lams, kernel):
         """What the function gives."""
         del kernel
@@ -153,4 +168,5 @@ def evaluate(criterion: Criterion, factor: Factor, Y, lams, kernel: Kernel | Non
     """The criterion as its function gives it: on labels and λ as they come."""
     Y = as_array("Y", Y, factor.dtype)
     solution = factor.solve(Y)
+    criterion.check_rows(Y, factor.weights, len(Y))
     return solution.labels.drop_axis(criterion.values(solution, as_grid(lams, Y, factor.dtype), kernel))

@@ -13,7 +13,8 @@ from jaxrls.criteria.losses import degree, is_smooth, misordered
 from jaxrls.factors.contract import Factor, as_columns
 from jaxrls.factors.groups import Folds, folds
 from jaxrls.factors.pairs import Held, Pairs
-from jaxrls.support.checks import Listed, as_array, is_concrete
+from jaxrls.factors.weights import Weights
+from jaxrls.support.checks import Listed, as_array, check_finite, check_row_numbers, is_concrete
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pytrees import pytree, static
 
@@ -39,16 +40,12 @@ class PairsOut(Positive):
     @classmethod
     def of(cls, Y, pairs=None, *, events=None, loss: Callable = misordered) -> "PairsOut":
         """For these labels: of pairs as named, or all whose order is known; of two classes that are known, rows of one with rows of the other."""
-        n, known = Y.shape[0], is_concrete(Y, events)
-        events = None if events is None else as_array("events", events, Y.dtype)
-        if events is not None and events.shape != (n,):
-            raise ValueError(
-                f"events must have shape ({n},), 1 where the time is that of an event and 0 where censored, and has {events.shape}"
-            )
+        n = Y.shape[0]
+        if events is not None:
+            events = as_array("events", events, Y.dtype)
+            check_events(events, n)
         pairs = None if pairs is None else Pairs.of(pairs, n)
-        if known:
-            check_order(Y, pairs, events)
-        classes = np.unique(np.asarray(Y)) if known and pairs is None and Y.size == n else ()
+        classes = np.unique(np.asarray(Y)) if is_concrete(Y, events) and pairs is None and Y.size == n else ()
         if len(classes) == 2:
             parts = [np.flatnonzero(np.asarray(Y).reshape(-1) == one) for one in classes]
             pairs = Pairs.between(*sorted(parts, key=len, reverse=True))
@@ -68,6 +65,16 @@ class PairsOut(Positive):
     def groups(self):
         """The queries."""
         return self.queries
+
+    def check_rows(self, Y, weights, count):
+        """Pairs and events of these rows, and some pair with an order."""
+        if self.pairs is not None and not isinstance(self.pairs, Pairs):
+            raise ValueError(
+                f"pairs of PairsOut must be what PairsOut.of(Y, pairs) makes of row numbers, and is {type(self.pairs).__name__}"
+            )
+        if self.events is not None:
+            check_events(self.events, count, len(Y))
+        check_order(Y, weights, self.pairs, self.events)
 
     def values(self, solution, lams, kernel):
         """From the 2×2 blocks of what is left out, at one λ after another."""
@@ -105,6 +112,11 @@ class QueriesOut(Positive):
     def groups(self):
         """The queries."""
         return self.plan
+
+    def check_rows(self, Y, weights, count):
+        """Some pair with an order."""
+        del count
+        check_order(Y, weights, self.pairs)
 
     def values(self, solution, lams, kernel):
         """From held-out residuals of all rows, at one λ after another."""
@@ -156,7 +168,7 @@ def pairwise_ranking_error(
     there was none: a pair then counts where its smaller time is an event's, and predictions are times. **Shapes**: Y (n,) or (n, t), lams (L,), or (L, t) with
     a λ for each target, give (L,) or (L, t). **Cost** at each λ ⅝ of the product n² r that makes P, n₁n₂r for classes of n₁ and n₂ rows where labels are
     known, 2r for each pair that is named; a block of rows of pairs in memory. **Raises** as `loo`; where no pair has an order; for a factor that leaves
-    no pairs out. **Fails**: piecewise constant, so it selects λ but cannot tune by gradient; `PairsOut(loss=squared_error)` can.
+    no pairs out; for events other than 0 and 1. **Fails**: piecewise constant, so it selects λ but cannot tune by gradient; `PairsOut(loss=squared_error)` can.
     **Source**: Pahikkala, Airola, Boberg and Salakoski 2008; Airola, Pahikkala, Waegeman, De Baets and Salakoski 2011.
 
     >>> import jax.numpy as jnp, jaxrls as rls
@@ -168,20 +180,50 @@ def pairwise_ranking_error(
     return evaluate(PairsOut.of(labels, pairs, events=events), factor, labels, lams)
 
 
-def check_order(Y, pairs: Pairs | None, events=None) -> None:
-    """Raise unless some pair of rows has an order, in every column of labels that are known."""
-    Y = np.asarray(Y).reshape(Y.shape[0], -1)
-    if pairs is not None and is_concrete(pairs):
-        known = (Y[np.asarray(pairs.first)] != Y[np.asarray(pairs.second)]).any(axis=0)
-    else:
-        known = ((Y.max(axis=0) > Y) & (True if events is None else np.asarray(events)[:, None] > 0)).any(axis=0)
+def check_events(events, *lengths: int) -> None:
+    """Raise unless there is one for each row, of these or with padding, 0 or 1 where values are known."""
+    if np.shape(events) not in [(n,) for n in lengths]:
+        raise ValueError(
+            f"events must have shape ({lengths[0]},), 1 where the time is that of an event and 0 where censored, and has {np.shape(events)}"
+        )
+    if is_concrete(events) and (other := np.asarray(events)[~np.isin(np.asarray(events), (0, 1))]).size:
+        raise ValueError(f"events must be 1 where the time is that of an event and 0 where censored, and include {other[0]:.3g}")
+
+
+def check_order(Y, weights: Weights, pairs: Pairs | None, events=None) -> None:
+    """Raise unless some pair of rows that weigh has an order, in every column of labels that are known, and for pairs of rows that there are not."""
+    if not is_concrete(Y, weights, pairs, events):
+        return
+    check_finite("Y", Y)
+    n = len(Y)
+    Y = np.asarray(Y).reshape(n, -1)
+    used = np.ones(n, bool) if weights.values is None else np.asarray(weights.values) > 0
+    timed = used if events is None else used & np.pad(np.asarray(events) > 0, (0, n - len(events)))
+    if pairs is not None:
+        check_row_numbers(np.concatenate([pairs.first, pairs.second]), n)
+    first, second = (np.arange(n),) * 2 if pairs is None else (np.asarray(pairs.first), np.asarray(pairs.second))
+
+    def below(one, other):
+        if pairs is not None and pairs.listed:
+            return ((Y[one] < Y[other]) & (timed[one] & used[other])[:, None]).any(axis=0)
+        least = np.where(timed[one][:, None], Y[one], np.inf).min(axis=0)
+        return least < np.where(used[other][:, None], Y[other], -np.inf).max(axis=0)
+
+    known = below(first, second) | below(second, first)
     if not known.all():
+        weighing = "" if used.all() else " of positive weight"
         where = "" if Y.shape[1] == 1 else f" in column {int(np.argmin(known))}"
-        raise ValueError(f"Y has no pair of rows whose order is known{where}, so that none can be right or wrong: give labels that differ")
+        raise ValueError(
+            f"Y has no pair of rows{weighing} whose order is known{where}, so that none can be right or wrong: give labels that differ"
+            + ", or weight to more rows" * bool(weighing)
+            + ("" if events is None else ", or events before the largest time")
+        )
 
 
 def within(groups: Folds) -> Pairs:
     """All pairs of rows of the same group, on the host."""
+    if not is_concrete(groups):
+        raise ValueError("groups has no values inside jax.jit, and its pairs are counted before: use it from outside, not as an argument")
     inside, mask = np.asarray(groups.inside), np.asarray(groups.inside_mask) > 0
     listed = [rows[used][np.stack(np.triu_indices(used.sum(), 1), axis=1)] for rows, used in zip(inside, mask, strict=True)]
     found = np.concatenate(listed)

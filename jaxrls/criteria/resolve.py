@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxrls.criteria.criterion import Criterion, Given
 from jaxrls.criteria.holding_out import HoldOut, holdout
-from jaxrls.criteria.in_pairs import PairsOut, QueriesOut, check_order, pairwise_ranking_error, within
+from jaxrls.criteria.in_pairs import PairsOut, QueriesOut, pairwise_ranking_error, within
 from jaxrls.criteria.left_out import GroupsOut, LeaveOneOut, as_folds, kfold, loo
 from jaxrls.criteria.losses import squared_error
 from jaxrls.criteria.whole import GCV, Evidence, gcv, log_marginal_likelihood
@@ -17,7 +17,7 @@ from jaxrls.factors.groups import Folds
 from jaxrls.kernels.inner import Linear
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import as_rows
-from jaxrls.support.checks import as_floats, check_finite, is_concrete
+from jaxrls.support.checks import as_floats, as_labels, check_finite, is_concrete
 
 OWN = (loo, kfold, holdout, gcv, log_marginal_likelihood, pairwise_ranking_error)
 
@@ -33,10 +33,14 @@ def as_criterion(criterion, loss: Callable, groups, validation, rows: Rows, Y) -
             raise ValueError(f"criterion {criterion.name} holds its own loss, groups and validation data: leave those arguments out")
         if criterion.groups is not None:
             as_folds(criterion.groups, rows.shape[0])
+        if isinstance(criterion, PairsOut) and criterion.queries is not None:
+            raise ValueError(
+                f"criterion {criterion.name} has queries, which goes with rank=True and the same groups: leave its queries out"
+            )
         return criterion
     if not callable(criterion):
         raise ValueError(f"criterion must be a function, such as jaxrls.gcv, or a jaxrls.Criterion, and is {criterion!r}")
-    known = _unwrapped(criterion)
+    known, groups = _unwrapped(criterion), _unless_one(criterion, groups, rows)
     if groups is not None and criterion in (loo, kfold):
         return GroupsOut(as_folds(_padded(groups, rows), rows.shape[0]), loss)
     if groups is not None and criterion is pairwise_ranking_error:
@@ -68,6 +72,7 @@ def as_ranking(criterion, loss: Callable, groups, validation, rows: Rows, Y) -> 
     """The criterion of a fit of order, and its queries, where there are any: pairs left out of all rows, or whole queries, unless another is named."""
     if loss is not squared_error:
         raise ValueError("loss= does not go with rank=True, whose pairs are right or wrong: give PairsOut(loss=...) as criterion")
+    groups = _unless_one(criterion, groups, rows)
     if groups is None:
         return as_criterion(pairwise_ranking_error if criterion is loo else criterion, loss, None, validation, rows, Y), None
     queries = as_folds(_padded(groups, rows), rows.shape[0])
@@ -76,18 +81,41 @@ def as_ranking(criterion, loss: Callable, groups, validation, rows: Rows, Y) -> 
             "validation does not go with rank=True and groups, whose scores have a constant of their own in each: leave it out"
         )
     if criterion in (loo, kfold):
-        measured = QueriesOut.of(queries)
-        if is_concrete(Y):
-            check_order(Y, measured.pairs)
-        return measured, queries
+        return QueriesOut.of(queries), queries
     if criterion is pairwise_ranking_error:
         return replace(PairsOut.of(Y, within(queries)), queries=queries), queries
     if isinstance(criterion, QueriesOut) or isinstance(criterion, PairsOut) and criterion.queries is not None:
+        _check_same(criterion, queries)
         return criterion, queries
     raise ValueError(
         f"criterion {getattr(criterion, '__name__', type(criterion).__name__)} does not go with rank=True and groups: take kfold, which leaves whole "
         "groups out, or pairwise_ranking_error, which leaves out pairs within them"
     )
+
+
+def _check_same(criterion, queries: Folds) -> None:
+    """Raise where the queries of a criterion are not those of the fit."""
+    own, remedy = criterion.groups, "make both of the same labels, or leave criterion out"
+    if own.rows != queries.rows:
+        raise ValueError(f"criterion {criterion.name} has queries of {own.rows} rows, and groups is of {queries.rows}: {remedy}")
+    if is_concrete(own, queries) and (one := _smallest(own)) != (other := _smallest(queries)):
+        first = next(row for row in range(own.rows) if one[row] != other[row])
+        raise ValueError(f"criterion {criterion.name} has other queries than groups, the first at row {first}: {remedy}")
+
+
+def _smallest(plan: Folds) -> list[int]:
+    """The smallest row of each row's group."""
+    inside, found = np.asarray(plan.inside), np.zeros(plan.rows, int)
+    found[inside] = inside.min(axis=1, keepdims=True)  # padding repeats rows of its group
+    return found.tolist()
+
+
+def _unless_one(criterion, groups, rows: Rows):
+    """Groups, or None where all rows are one and it is only pairs that are left out."""
+    if criterion is not pairwise_ranking_error or groups is None or isinstance(groups, Folds) or not is_concrete(groups):
+        return groups
+    labels = as_labels("groups", groups)
+    return None if len(labels) in (rows.count, rows.shape[0]) and len(np.unique(labels)) == 1 else groups
 
 
 def _padded(groups, rows: Rows):

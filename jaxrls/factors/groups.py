@@ -88,7 +88,8 @@ def _pad(lists) -> tuple[Array, Array]:
     width = max(map(len, lists))
     index = np.stack([np.pad(rows, (0, width - len(rows)), mode="edge") for rows in lists])
     mask = np.stack([np.arange(width) < len(rows) for rows in lists]).astype(np.float32)
-    return jnp.asarray(index.astype(np.int32)), jnp.asarray(mask)
+    with jax.ensure_compile_time_eval():  # known inside of jax.jit too
+        return jnp.asarray(index.astype(np.int32)), jnp.asarray(mask)
 
 
 # what is left ----------------------------------------------------------------------------------------------------------------

@@ -71,7 +71,8 @@ def fit(
     source of rows (`Rows`); one that brings labels and weights, such as a `stream`, needs no Y.
     `lams` (L,), by default `num` of them from the spectrum; or (L, t), from whose columns the targets choose, so that one row of them is a given λ for each;
     `"search"` finds the λ of the smallest error between those from its value and slope at about ten λ, with a Cholesky factor for each in place of the spectrum
-    where the criterion allows it: `search` says how many. Rows made on the host, such as a `stream`, have no slopes, and take the grid.
+    where the criterion allows it: `search` says how many. Without slopes, for rows made on the host, such as a `stream`, and for criteria that are steps,
+    such as `zero_one_loss` and `rank`'s own, it takes the grid.
     `criterion`: `loo`, `gcv`, `kfold`, `holdout`, `log_marginal_likelihood`, any function `(factor, Y, lams)` of which less is
     better, or a `Criterion`. `loss` for the ones that average a loss. `weights` (n,) ≥ 0. `intercept` unpenalised. `per_target` chooses λ for each column
     of Y. `groups` (n,) labels of rows left out together (the criterion is then `kfold`); `validation` a pair `(X, Y)` (then
@@ -84,7 +85,8 @@ def fit(
     `keep_moments` keeps the sums that a fit on explicit features or landmarks is made of, r² numbers, to `update` it with further rows or `forget` some.
     `keep_variance` keeps what `predict(X, return_std=True)` and `posterior` take at the chosen λ, one for all targets: n² numbers for K of all rows, else r²;
     the routes "tridiagonal", "refined" and "iterative" tell no variances. `keep_intervals` keeps what `intervals` and `loo_predictive` take, the fits
-    that leave out a row, or a group: n² numbers for K of all rows, n·r else, or r for every group; the route "iterative" tells none.
+    that leave out a row, or a group where the criterion does (`kfold`): n² numbers for K of all rows, n·r else, or r for every group; the route
+    "iterative" tells none.
     `rank` fits the order of labels (RankRLS): minimise (1/2V) Σᵢ<ⱼ vᵢvⱼ ((yᵢ − yⱼ) − (fᵢ − fⱼ))² + (λ/2) ‖f‖²_H with V = Σv, by the criterion
     `pairwise_ranking_error` unless another is named; with `groups`, labels of queries, the same sum within each, V its weight, and whole queries are left
     out, or with that criterion pairs within them. Predictions are scores, up to a constant for each query.
@@ -112,6 +114,8 @@ def fit(
     raw = Problem.of(kernel, X, Y, landmarks=None if auto else landmarks, **options)
     problem, named_lams = raw.check(), lams
     lams = _as_lams(lams, problem)
+    if isinstance(lams, str) and not problem.criterion.smooth and (refine or route in ("cholesky", "refined")):
+        raise ValueError(_no_slopes(problem.criterion.name, "refine=True" if refine else f"route={route!r}"))
     per_target = per_target or np.ndim(lams) == 2
     if not (isinstance(tol, int | float | np.number) and tol > 0):
         raise ValueError(f"tol must be a number above 0, the largest relative change of the coefficients, and is {tol!r}")
@@ -164,6 +168,13 @@ def _as_lams(lams, problem: Problem):
     return lams
 
 
+def _no_slopes(name: str, way: str) -> str:
+    return (
+        f"lams='search' follows slopes, and criterion {name} is a step, which has none; the grid that would take its place needs a spectrum, "
+        f"which {way} does without: give lams=, numbers, or leave {way.split('=')[0]} out"
+    )
+
+
 def _in_float64(raw: Problem, make: Callable, default_grid: bool) -> Fit:
     """What `make` leaves of a problem in float64, NumPy arrays unless that is the default."""
     everywhere = jax.config.read("jax_enable_x64")
@@ -200,13 +211,14 @@ def _in_units_of_labels(fit: Fit, problem: Problem, unit) -> Fit:
 def _best(problem: Problem, *, lams, num: int, per_target: bool, route: str | None) -> Fit:
     """The fit with the best λ: by a spectrum, or where λ are few or cheaper to search for, by Cholesky."""
     rows, options = problem.rows, {"num": num, "per_target": per_target}
-    if isinstance(lams, str) and route is None and not problem.traceable:
+    sloped = problem.traceable and problem.criterion.smooth
+    if isinstance(lams, str) and not sloped and (route is None or problem.traceable and route != "iterative"):
         lams = None  # without slopes a search may miss the best; and a grid takes fewer readings
     jitted: Any = (lambda fn: fn) if problem.traceable else between_readings
     in_memory = is_concrete(rows) and rows.in_memory
     count = 1 if isinstance(lams, str) else SEARCHED if lams is None else len(lams)
     plain = in_memory and route is None and not per_target and not problem.keep_moments
-    suits = plain and _suits_cholesky(problem, lams, count)
+    suits = plain and (lams is not None or problem.criterion.smooth) and _suits_cholesky(problem, lams, count)
     searched = isinstance(lams, str) or lams is None and suits
     taken = "cholesky" if searched and suits else route
     if in_memory:

@@ -114,6 +114,7 @@ class Problem:
             )
         if self.intercept and self.criterion.groups is not None:
             check_rest(self.weights, self.criterion.groups)
+        self.criterion.check_rows(Y, self.weights, self.rows.count)
         dtype = self.rows.dtype
         return replace(self, kernel=jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype) if isinstance(leaf, float) else leaf, self.kernel))
 

@@ -170,6 +170,17 @@ def test_too_few_rows_for_the_level_leave_it_open():
     assert np.isfinite(known("plain").intervals(FRESH, 0.96)).all()  # which is 24 of 25
 
 
+@pytest.mark.float64
+def test_a_level_is_the_one_that_was_rounded_to_what_is_given():
+    """Of 9 rows 0.8 takes the 8th of 10, and so it does in float32, where it is a little more."""
+    found = fit(slice(9))
+    want = found.intervals(FRESH, 0.8)
+    for level in (np.float32(0.8), jax.numpy.asarray(0.8, jax.numpy.float32), np.array(0.8)):
+        assert_ends(found.intervals(FRESH, level), want, 0)
+    for level in (0.8, np.float32(0.8)):
+        assert_ends(jax.jit(lambda level: found.intervals(FRESH, level))(level), want, 0)
+
+
 def test_studentised_width_follows_x():
     """|eᵢ| σ₋ᵢ(x)/σᵢ, by a Gaussian process without each row."""
     found = fit(keep_variance=True, intercept=False).intervals(FRESH, 0.8, studentised=True)
@@ -237,6 +248,10 @@ def test_update_leaves_none():
     [
         (lambda: fit(keep_intervals=False).intervals(FRESH), "intervals take more than the model keeps: fit with keep_intervals=True"),
         (lambda: known("plain").intervals(FRESH, 90), "level must be a number between 0 and 1, such as 0.9, and is 90"),
+        (lambda: known("plain").intervals(FRESH, "0.9"), "level must be a number between 0 and 1, such as 0.9, and is '0.9'"),
+        (lambda: known("plain").intervals(FRESH, None), "level must be a number between 0 and 1, such as 0.9, and is None"),
+        (lambda: known("plain").loo_predictive().coverage([1.5, np.nan]), r"levels must be numbers between 0 and 1, .*\[1.5, nan\]"),
+        (lambda: fit(keep_variance=True).loo_predictive(scale=True), "scale must be 'evidence', 'loo' or a positive number, .* is True"),
         (
             lambda: known("plain").intervals(FRESH, method="bootstrap"),
             "method must be one of 'jackknife.', 'cv.' or None .* and is 'bootstrap'",
@@ -285,6 +300,17 @@ def test_scores_are_integrals_and_levels_those_of_the_normal_distribution():
         assert score == pytest.approx(std * np.sum(values[:-1] + values[1:]) / 2 * (t[1] - t[0]), rel=1e-3)
     for level, share in zip((0.3, 0.9), np.asarray(found.coverage([0.3, 0.9])), strict=True):
         assert share == pytest.approx(np.mean(np.abs(residuals) <= norm.ppf((1 + level) / 2) * deviations))
+
+
+@pytest.mark.float64
+def test_predictive_of_labels_that_are_all_told_and_of_tiny_ones():
+    """Of the first nothing is left out, where 0/0 was; squares of the second are 0."""
+    found = fit(Y=np.stack([np.zeros(N), Y[:, 1] * 2.0**-900], axis=1)).loo_predictive()
+    plain = known("plain").loo_predictive()
+    assert not any(part[:, 0].any() for part in (found.std, found.reached, found.crps))
+    assert found.coverage([0.0, 0.5])[:, 0].tolist() == [1, 1]
+    assert_close(found.crps[:, 1] * 2.0**900, plain.crps[:, 1], TOLERANCE)
+    assert_close(found.reached[:, 1], plain.reached[:, 1], TOLERANCE)
 
 
 @pytest.mark.float64

@@ -192,6 +192,14 @@ def test_units_of_labels_change_nothing_and_a_loss_is_averaged():
 
 
 @pytest.mark.float64
+def test_a_loss_of_ones_own_sees_labels_as_they_are():
+    loss, lams = (lambda e, y: (jnp.abs(e) > 30).astype(e.dtype)), [0.2]
+    fit = rls.fit_kronecker(rls.Gaussian(1.0), WIDE.x1, rls.Gaussian(1.5), WIDE.x2, 100 * WIDE.Y, lams=lams, loss=loss)
+    want = [np.mean(np.abs(100 * WIDE.left_out("entries", lam, False, True)) > 30) for lam in lams]
+    assert max(want) > 0 and fit.errors.tolist() == pytest.approx(want, rel=1e-15)
+
+
+@pytest.mark.float64
 def test_a_default_grid_is_of_the_factor_and_an_end_of_it_is_said():
     with pytest.warns(UserWarning, match="the chosen λ, .* is the largest of the grid"):
         Y = array(np.random.default_rng(3).choice([-1.0, 1.0], WIDE.Y.shape))
@@ -230,6 +238,8 @@ def test_errors_of_settings_name_the_argument(unchecked):
         rls.kronecker_residuals(factor, Y.T, 1.0)
     with pytest.raises(ValueError, match="lam must be one number"):
         rls.kronecker_residuals(factor, Y, [1.0, 2.0])
+    with pytest.raises(ValueError, match="Y has one entry"):
+        rls.kronecker_left_out(rls.factor_kronecker(jnp.eye(1), jnp.eye(1)), [[1.0]], [1.0])
     with pytest.raises(ValueError, match="a factor by route 'gram' has one side: make it by factor_kronecker"):
         rls.kronecker_left_out(rls.factor_gram(jnp.eye(3)), Y, [1.0])
 
@@ -242,6 +252,9 @@ FIT = {
     "X2 must have shape": {"X2": WIDE.x2[:, 0]},
     "X1 stands for a matrix by Precomputed": {"kernel1": rls.Precomputed()},
     "lams must be positive": {"lams": [-1.0]},
+    r"lams must have shape \(L,\), one λ for all of Y, and has shape \(1, 2\)": {"lams": [[1.0, 2.0]]},
+    "loss must be a function, such as jaxrls.absolute_error, and is 'a'": {"loss": "a"},
+    "Y has one entry: leaving it out with an intercept takes two": {"X1": WIDE.x1[:1], "X2": WIDE.x2[:1], "Y": WIDE.Y[:1, :1]},
     "weights of columns must be positive": {"weights": ([1.0, 2.0, 1.0, 1.0], [0.0, 1.0, 1.0, 1.0, 1.0])},
     "the kernel matrix of a side must be positive semidefinite": {"kernel2": rls.FunctionKernel(lambda X, Z: 0.5 - X @ Z.T)},
     "4 × 5 pairs take about .*, and this device has 100 B: use fewer rows": {"memory": 100},

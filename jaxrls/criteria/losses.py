@@ -87,6 +87,12 @@ def misclassification(residual: Float[Array, "n t"], label: Float[Array, "n t"])
     return zero_one_loss(residual, label)
 
 
+def check_loss(loss) -> None:
+    """Raise for what is no function."""
+    if not callable(loss):
+        raise ValueError(f"loss must be a function, such as jaxrls.absolute_error, and is {loss!r}")
+
+
 def degree(loss: Callable) -> int | None:
     """The power of the labels' unit that a loss is in, None where that is not known."""
     return {squared_error: 2, absolute_error: 1, zero_one_loss: 0, misordered: 0}.get(loss)

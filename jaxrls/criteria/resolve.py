@@ -11,7 +11,7 @@ from jaxrls.criteria.criterion import Criterion, Given
 from jaxrls.criteria.holding_out import HoldOut, holdout
 from jaxrls.criteria.in_pairs import PairsOut, QueriesOut, pairwise_ranking_error, within
 from jaxrls.criteria.left_out import GroupsOut, LeaveOneOut, as_folds, kfold, loo
-from jaxrls.criteria.losses import squared_error
+from jaxrls.criteria.losses import check_loss, squared_error
 from jaxrls.criteria.whole import GCV, Evidence, gcv, log_marginal_likelihood
 from jaxrls.factors.groups import Folds
 from jaxrls.kernels.inner import Linear
@@ -24,8 +24,7 @@ OWN = (loo, kfold, holdout, gcv, log_marginal_likelihood, pairwise_ranking_error
 
 def as_criterion(criterion, loss: Callable, groups, validation, rows: Rows, Y) -> Criterion:
     """The criterion that was named, or that groups or validation data imply, with its loss and data."""
-    if not callable(loss):
-        raise ValueError(f"loss must be a function, such as jaxrls.absolute_error, and is {loss!r}")
+    check_loss(loss)
     if groups is not None and validation is not None:
         raise ValueError("groups and validation each name a criterion, kfold and holdout: give one of them")
     if isinstance(criterion, Criterion):

@@ -71,19 +71,21 @@ def kronecker_residuals(
     return solution.setting_residuals(setting, lam[None])[:, :, 0]
 
 
-def check_setting(setting: str, shape: tuple[int, int]) -> None:
+def check_setting(setting: str, shape: tuple[int, int], intercept: bool) -> None:
     """Raise for a setting that there is not, or that would leave nothing to fit."""
     if setting not in SETTINGS:
         raise ValueError(f"setting must be one of {', '.join(map(repr, SETTINGS))}, and is {setting!r}")
     for axis, name, one in ((0, "rows", "row"), (1, "columns", "column")):
         if setting in (name, "both") and shape[axis] < 2:
             raise ValueError(f"setting={setting!r} leaves out every {one}, and Y has one only: nothing would be left to fit")
+    if intercept and shape == (1, 1):
+        raise ValueError("Y has one entry: leaving it out with an intercept takes two, or intercept=False")
 
 
 def _solved(factor, Y, setting):
     """The solution with a matrix of labels, checked."""
     sides = factor.sides()
-    check_setting(setting, sides.shape)
+    check_setting(setting, sides.shape, sides.intercept)
     Y = as_array("Y", Y, factor.dtype)
     if Y.shape != sides.shape:
         raise ValueError(f"Y must have shape {sides.shape}, a label for every row of K1 and row of K2, and has shape {Y.shape}")

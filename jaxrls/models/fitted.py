@@ -123,7 +123,13 @@ class Fit(_Fitted):
 
     @on_any_mesh
     def intervals(
-        self, X, level: float = 0.9, *, method: str | None = None, studentised: bool = False, block_size: int | None = None
+        self,
+        X,
+        level: float | np.floating | Float[Array | np.ndarray, ""] = 0.9,
+        *,
+        method: str | None = None,
+        studentised: bool = False,
+        block_size: int | None = None,
     ) -> tuple[Float[Array | np.ndarray, "m *t"], Float[Array | np.ndarray, "m *t"]]:
         """Lower and upper ends of intervals for new labels, by the jackknife+ or CV+: every fit that leaves a row, or its group, out, and its residual there.
 

@@ -51,11 +51,14 @@ class Jackknife:
             raise ValueError(f"method={method!r} is not that of this fit, which left {left} out: leave method= out, or fit {needed}")
 
     def rank(self, level) -> Int[Array, ""]:
-        """⌈level (n + 1)⌉."""
-        if not is_concrete(level, self.count):
-            wide = level * (self.count + 1)
-            return jnp.ceil(wide * (1 - 4 * float(jnp.finfo(wide.dtype).eps))).astype(jnp.int32)
-        return jnp.asarray(np.ceil(float(level) * (float(self.count) + 1) * (1 - 1e-12)), jnp.int32)
+        """⌈level (n + 1)⌉, of the level that was rounded to the one given, in its dtype."""
+        known = is_concrete(level, self.count)
+        xp: Any = np if known else jnp
+        level = xp.asarray(level)
+        dtype = np.float64 if known else self.count.dtype
+        slack = 4 * max(float(jnp.finfo(part).eps) for part in (level.dtype, dtype))
+        wide = level.astype(dtype) * (xp.asarray(self.count, dtype) + 1)
+        return jnp.asarray(xp.ceil(wide * (1 - slack)), jnp.int32)
 
     def intervals(self, model: Model, X, spread: Spread | None, level, block_size: int | None) -> Any:
         """Both ends; their width follows x where the spread is given."""
@@ -78,7 +81,9 @@ class Jackknife:
 
 def check_level(level) -> None:
     """Raise unless it is a probability, where its value is known."""
-    if is_concrete(level) and (np.ndim(level) or not 0 < float(level) < 1):
+    given = level if hasattr(level, "dtype") else np.asarray(level)
+    number = given.ndim == 0 and jnp.issubdtype(given.dtype, jnp.floating)
+    if not number or is_concrete(level) and not 0 < float(level) < 1:
         raise ValueError(f"level must be a number between 0 and 1, such as 0.9, and is {level!r}")
 
 

@@ -95,7 +95,7 @@ class Sure:
         if isinstance(scale, str):
             return self.evidence if scale == "evidence" else self.loo
         value = np.asarray(scale, self.evidence.dtype)
-        if value.shape not in ((), self.evidence.shape) or not (value > 0).all():
+        if isinstance(scale, bool) or value.shape not in ((), self.evidence.shape) or not (value > 0).all():
             raise ValueError(f"scale must be 'evidence', 'loo' or a positive number, or one for each target, and is {scale!r}")
         return jnp.broadcast_to(jnp.sqrt(value), self.evidence.shape)
 

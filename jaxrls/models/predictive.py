@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.linalg.products import safe_sqrt
+from jaxrls.linalg.products import power_of_two, safe_sqrt
 from jaxrls.models.intervals import Jackknife
+from jaxrls.support.checks import as_floats, is_concrete
 from jaxrls.support.pictures import plot_coverage
 from jaxrls.support.precision import scope, to_host
 from jaxrls.support.pytrees import pytree
@@ -35,6 +36,9 @@ class Predictive:
     def coverage(self, levels) -> Float[Array | np.ndarray, "L *t"]:
         """The share of labels within their central interval of each level: the level itself where the standard deviations are right."""
         xp: Any = jnp if isinstance(self.reached, jax.Array) else np
+        levels = as_floats("levels", levels)
+        if is_concrete(levels) and not ((np.asarray(levels) >= 0) & (np.asarray(levels) <= 1)).all():
+            raise ValueError(f"levels must be numbers between 0 and 1, such as 0.9, and are {levels.tolist()}")
         levels = xp.asarray(levels, self.reached.dtype).reshape(-1, *[1] * self.reached.ndim)
         inside = xp.sum(self.reached <= levels, axis=1).astype(self.reached.dtype)
         return inside / xp.sum(~xp.isnan(self.reached), axis=0).astype(self.reached.dtype)
@@ -57,9 +61,10 @@ def _predictive(jackknife: Jackknife, residuals, amplitude) -> Predictive:
     own = jax.vmap(lambda fits: fits.deviations())(jackknife.fits).T if jackknife.stacked else jackknife.fits.deviations()
     e, own = jnp.asarray(residuals), jnp.asarray(own)
     own = own if own.ndim == e.ndim else own[:, None]
-    tau = safe_sqrt(jnp.sum((e / own) ** 2, axis=0) / jackknife.count) if amplitude is None else jnp.asarray(amplitude)
+    unit = power_of_two(jnp.max(jnp.abs(e), axis=0))  # squares of the smallest would be 0
+    tau = unit * safe_sqrt(jnp.sum((e / unit / own) ** 2, axis=0) / jackknife.count) if amplitude is None else jnp.asarray(amplitude)
     std = jnp.where(jnp.isinf(own), jnp.nan, tau * own)
-    z = e / std
+    z = e / jnp.where(std == 0, 1, std)  # where there is no deviation nothing is left to be told either
     inside = jax.scipy.special.erf(jnp.abs(z) / 2**0.5)
     density = jnp.exp(-(z**2) / 2) / (2 * jnp.pi) ** 0.5
     return Predictive(jnp.where(jnp.isnan(std), jnp.nan, e), std, inside, std * (jnp.abs(z) * inside + 2 * density - 1 / jnp.pi**0.5))

@@ -131,16 +131,9 @@ class Problem:
     def in_units(self) -> "tuple[Problem, Any]":
         """The same problem with labels divided by a power of two, at which they are near 1 and their squares in range, and that unit.
 
-        Nothing is rounded, so that λ is the same, and errors are to be multiplied by unit^degree. The unit is 1 where they have none.
+        Nothing is rounded, so that λ is the same, and errors are to be multiplied by unit^degree.
         """
-        if self.criterion.degree is None:
-            return self, np.ones((), self.Y.dtype)[()]
-        if is_concrete(self.Y):
-            most = largest(self.Y)
-            exponent = np.frexp(most)[1] - 1 if 0 < most < np.inf else 0
-            unit = np.ldexp(self.Y.dtype.type(1), max(exponent, np.finfo(self.Y.dtype).minexp))
-        else:
-            unit = power_of_two(jnp.max(jnp.abs(self.Y)))
+        unit = unit_of(self.criterion, self.Y)
         return replace(self, Y=self.Y / unit, criterion=self.criterion.in_units(unit)), unit
 
     def out_of_units(self, error, unit):
@@ -255,6 +248,17 @@ def resolve_landmarks(kernel: Kernel, rows: Rows, landmarks, weights: Weights, p
         return without_trace(as_landmarks(rows, landmarks))
     check_whole("landmarks, as their number,", landmarks, rows.candidates()[1].shape[0])
     return choose_landmarks(kernel, rows, int(landmarks), key=jax.random.key(0), weights=weights.values, progress=progress)
+
+
+def unit_of(criterion: Criterion, Y) -> Any:
+    """The power of two by which labels are near 1, and 1 where errors are in no power of it: such a loss is to see the labels as they are."""
+    if criterion.degree is None:
+        return np.ones((), Y.dtype)[()]
+    if not is_concrete(Y):
+        return power_of_two(jnp.max(jnp.abs(Y)))
+    most = largest(Y)
+    exponent = np.frexp(most)[1] - 1 if 0 < most < np.inf else 0
+    return np.ldexp(Y.dtype.type(1), max(exponent, np.finfo(Y.dtype).minexp))
 
 
 def out_of_units(criterion: Criterion, error, unit):

@@ -10,18 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.criteria.left_out import LeaveOneOut
-from jaxrls.criteria.losses import squared_error
+from jaxrls.criteria.losses import check_loss, squared_error
 from jaxrls.criteria.two_sided import check_setting
 from jaxrls.factors.choose import check_kernel
 from jaxrls.factors.cost import Sizes, kronecker
 from jaxrls.factors.kronecker import check_semidefinite, factor_kronecker, side_weights
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.linalg.products import power_of_two
 from jaxrls.models.two_sided import KroneckerFit, KroneckerModel
 from jaxrls.rows.gram import gram
 from jaxrls.search.grid import choose_lam, lambda_grid
 from jaxrls.search.inspection import inspect_lam
-from jaxrls.search.problem import check_range, out_of_units
+from jaxrls.search.problem import check_range, out_of_units, unit_of
 from jaxrls.support.checks import (
     LARGEST_CPU_EIGH,
     as_array,
@@ -86,18 +85,22 @@ def fit_kronecker(
     shape = len(X1), len(X2)
     if Y.shape != shape:
         raise ValueError(f"Y must have shape {shape}, a label for every row of X1 and row of X2, and has shape {Y.shape}")
-    check_setting(setting, shape)
+    check_setting(setting, shape, intercept)
+    check_loss(loss)
     check_range(Y)
     check_whole("num", num)
     if lams is not None:
         lams = jnp.atleast_1d(as_array("lams", lams, X1.dtype))
+        if lams.ndim > 1:
+            raise ValueError(f"lams must have shape (L,), one λ for all of Y, and has shape {lams.shape}")
         check_lams(lams)
     weights = None if weights is None else side_weights(weights, shape, X1.dtype)
     _check_size(*shape, num if lams is None else len(lams), X1.dtype)
-    unit = power_of_two(jnp.max(jnp.abs(Y)))
+    criterion = LeaveOneOut(loss)
+    unit = unit_of(criterion, Y)
     options = {"num": num, "setting": setting, "loss": loss, "intercept": intercept}
     fit = _fit((kernel1, X1), (kernel2, X2), Y / unit, weights, lams, **options)
-    fit = _in_units(fit, LeaveOneOut(loss), unit)
+    fit = _in_units(fit, criterion, unit)
     if is_concrete(fit):
         _inspect(fit, lams is None)
     return fit

@@ -27,8 +27,12 @@ def scope(wide: bool):
 
 
 def to_host(tree):
-    """JAX arrays as NumPy arrays, which keep float64 outside the scope."""
-    return jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, tree)
+    """JAX arrays as NumPy arrays, which keep float64 outside the scope; what has no values yet, inside `jax.jit`, stays."""
+
+    def moved(leaf):
+        return np.asarray(leaf) if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer) else leaf
+
+    return jax.tree.map(moved, tree)
 
 
 def in_precision_of(argument: str) -> Callable:

@@ -29,7 +29,15 @@ def pooled(program, *arguments):
     assert found, text[:2000]
 
 
-@pytest.mark.parametrize("options", [{}, {"route": "cholesky"}, {"route": "tridiagonal"}, {"landmarks": np.arange(0, 120, 2)}], ids=["gram", "cholesky", "tridiagonal", "landmarks"])
+ROUTES = {
+    "gram": {},
+    "cholesky": {"route": "cholesky"},
+    "tridiagonal": {"route": "tridiagonal"},
+    "landmarks": {"landmarks": np.arange(0, 120, 2)},
+}
+
+
+@pytest.mark.parametrize("options", ROUTES.values(), ids=ROUTES)
 @pytest.mark.parametrize("size", [60, 24, 3])
 def test_groups_are_left_out_in_batches_that_wait_for_nobody(options, size):
     plan = rls.folds(np.arange(120) // size)

@@ -41,7 +41,7 @@ def by_refits(X, codes, counts, x, intercept, gram, label_weights):
         for i, mine in enumerate(np.append(own, label)):
             rest = np.arange(len(all_X)) != i
             odd.append(1 - score(all_X[rest], all_codes[rest], all_v[rest], all_X[i], intercept, gram)[mine])
-        p.append((1 + counts[np.array(odd[:-1]) >= odd[-1]].sum()) / (1 + counts.sum()))
+        p.append((1 + counts[np.array(odd[:-1]) >= odd[-1] - 1e-10].sum()) / (1 + counts.sum()))
     return p
 
 
@@ -80,6 +80,17 @@ def test_p_values_are_those_of_refits(case, weighted):
         fit = rls.fit(kernel, X, given, lams=[LAM], weights=weights, keep_variance=True, **options)
         labels = rls.conformal_labels(fit, X, given, counts, label_weights)
         assert_close(labels.p_values(new), want, 1e-12, f"{classes} classes")
+
+
+@pytest.mark.float64
+def test_a_row_like_the_new_one_is_as_odd():
+    """Equal rows tie, and rounding must not break that."""
+    rng = np.random.default_rng(0)
+    X, new = (rng.integers(3, size=(rows, 2)).astype(float) for rows in (24, 9))
+    codes = np.where(rng.integers(3, size=24)[:, None] == np.arange(3), 1.0, -1.0)
+    fit = rls.fit(KERNEL, X, codes, lams=[LAM], keep_variance=True)
+    want = [by_refits(X, codes, np.ones(24), x, True, gaussian, np.ones(3)) for x in new]
+    assert_close(rls.conformal_labels(fit, X, codes).p_values(new), want, 1e-12)
 
 
 @pytest.mark.parametrize("classes", [2, 3])

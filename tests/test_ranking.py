@@ -178,7 +178,7 @@ def test_what_does_not_go_with_ranks(unchecked):
     error("criterion query_ranking_error has queries of 6 rows, and groups is of 16", groups=QUERIES, criterion=short)
     error("groups holds one label only", groups=WHOLE)
     with pytest.raises(ValueError, match="groups has no values inside jax.jit"):
-        jax.eval_shape(lambda plan: fit(groups=plan).error, rls.folds(QUERIES))
+        jax.eval_shape(lambda plan: fit(groups=plan, criterion=rls.pairwise_ranking_error).error, rls.folds(QUERIES))
     error("by route 'subset', and route is 'cholesky'", groups=QUERIES, landmarks=MARKS, route="cholesky")
     with pytest.raises(ValueError, match="no pair of rows whose order is known"):
         rls.fit(rls.Linear(), X, QUERIES.astype(float), rank=True, groups=QUERIES)

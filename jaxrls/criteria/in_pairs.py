@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from jaxrls.criteria.criterion import Positive, evaluate
 from jaxrls.criteria.losses import degree, is_smooth, misordered
 from jaxrls.factors.contract import Factor, as_columns
-from jaxrls.factors.groups import Folds, folds
+from jaxrls.factors.groups import NUMBERS_AT_ONCE, Folds, folds, over_groups
 from jaxrls.factors.pairs import Held, Pairs
 from jaxrls.factors.weights import Weights
 from jaxrls.support.checks import Listed, as_array, check_finite, check_row_numbers, is_concrete
@@ -90,12 +90,11 @@ class QueriesOut(Positive):
     """The same over pairs of rows of one query, every query left out in turn, as those are that a ranking is asked for.
 
     >>> import jaxrls as rls
-    >>> rls.QueriesOut.of(rls.folds([0, 0, 1, 1])).pairs.first.tolist()
-    [0, 2]
+    >>> rls.QueriesOut.of(rls.folds([0, 0, 1, 1])).name
+    'query_ranking_error'
     """
 
     plan: Folds
-    pairs: Pairs
     loss: Callable = static(default=misordered)
     name = "query_ranking_error"
 
@@ -103,7 +102,8 @@ class QueriesOut(Positive):
     def of(cls, queries, loss: Callable = misordered) -> "QueriesOut":
         """Of labels of queries (n,), or what `folds` made of them."""
         plan = queries if isinstance(queries, Folds) else folds(queries)
-        return cls(plan, within(plan), loss)
+        check_shared(plan)
+        return cls(plan, loss)
 
     smooth = PairsOut.smooth
     degree = PairsOut.degree
@@ -114,19 +114,35 @@ class QueriesOut(Positive):
         return self.plan
 
     def check_rows(self, Y, weights, count):
-        """Some pair with an order."""
+        """Some pair with an order, in some query."""
         del count
-        check_order(Y, weights, self.pairs)
+        if not is_concrete(Y, weights, self.plan):
+            return
+        check_finite("Y", Y)
+        Y, used, numbers = np.asarray(Y).reshape(len(Y), -1), weighing(weights, len(Y)), np.asarray(self.plan.numbers)
+        ends = np.full((2, len(Y), Y.shape[1]), -np.inf)  # of each query, the largest −y and y
+        for end, values in zip(ends, (-Y, Y), strict=True):
+            np.maximum.at(end, numbers[used], values[used])
+        tell_order((ends.sum(axis=0) > 0).any(axis=0), used)
 
     def values(self, solution, lams, kernel):
-        """From held-out residuals of all rows, at one λ after another."""
+        """From held-out residuals of all rows, at one λ after another and some queries at once: b² numbers for each of b rows."""
         del kernel
-        Y, v, pair = solution.labels.Y.T, solution.factor.weights.array, (self.pairs.first, self.pairs.second)
+        plan, Y, v = self.plan, solution.labels.Y, solution.factor.weights.array
+        b, mask = plan.inside.shape[1], plan.inside_mask.astype(v.dtype)
 
         def at(lam):
-            e = solution.residuals(lam[None], self.plan)[0].T
-            one, other = (Held(e[:, rows], Y[:, rows], v[rows], ()) for rows in pair)
-            wrong, all_of = (jnp.sum(jnp.broadcast_to(part, one.residual.shape), axis=1) for part in _ordered(self.loss, one, other))
+            e = solution.residuals(lam[None], plan)[0]
+
+            def query(rows, mask):
+                own, labels, weights = e[rows].T, Y[rows].T, v[rows] * mask
+                one = Held(own[:, :, None], labels[:, :, None], weights[:, None], ())
+                other = Held(own[:, None, :], labels[:, None, :], weights[None, :], ())
+                below = jnp.tril(jnp.ones((b, b), bool), -1)
+                return [jnp.sum(jnp.where(below, part, 0), axis=(1, 2)) for part in _ordered(self.loss, one, other)]
+
+            most = max(1, NUMBERS_AT_ONCE // (b * b * Y.shape[1]))
+            wrong, all_of = (jnp.sum(part, axis=0) for part in over_groups(query, plan.inside, mask, most))
             return wrong / all_of
 
         return jax.lax.map(at, as_columns(lams))
@@ -197,7 +213,7 @@ def check_order(Y, weights: Weights, pairs: Pairs | None, events=None) -> None:
     check_finite("Y", Y)
     n = len(Y)
     Y = np.asarray(Y).reshape(n, -1)
-    used = np.ones(n, bool) if weights.values is None else np.asarray(weights.values) > 0
+    used = weighing(weights, n)
     timed = used if events is None else used & np.pad(np.asarray(events) > 0, (0, n - len(events)))
     if pairs is not None:
         check_row_numbers(np.concatenate([pairs.first, pairs.second]), n)
@@ -209,10 +225,19 @@ def check_order(Y, weights: Weights, pairs: Pairs | None, events=None) -> None:
         least = np.where(timed[one][:, None], Y[one], np.inf).min(axis=0)
         return least < np.where(used[other][:, None], Y[other], -np.inf).max(axis=0)
 
-    known = below(first, second) | below(second, first)
+    tell_order(below(first, second) | below(second, first), used, events)
+
+
+def weighing(weights: Weights, n: int) -> np.ndarray:
+    """Which rows weigh."""
+    return np.ones(n, bool) if weights.values is None else np.asarray(weights.values) > 0
+
+
+def tell_order(known, used, events=None) -> None:
+    """Raise unless some pair has an order in every column of labels."""
     if not known.all():
         weighing = "" if used.all() else " of positive weight"
-        where = "" if Y.shape[1] == 1 else f" in column {int(np.argmin(known))}"
+        where = "" if len(known) == 1 else f" in column {int(np.argmin(known))}"
         raise ValueError(
             f"Y has no pair of rows{weighing} whose order is known{where}, so that none can be right or wrong: give labels that differ"
             + ", or weight to more rows" * bool(weighing)
@@ -220,13 +245,17 @@ def check_order(Y, weights: Weights, pairs: Pairs | None, events=None) -> None:
         )
 
 
+def check_shared(groups: Folds) -> None:
+    """Raise unless some two rows share a group."""
+    if groups.inside.shape[1] < 2:
+        raise ValueError("groups has no two rows of the same label, so that there is no pair to order: give labels that rows share")
+
+
 def within(groups: Folds) -> Pairs:
     """All pairs of rows of the same group, on the host."""
     if not is_concrete(groups):
         raise ValueError("groups has no values inside jax.jit, and its pairs are counted before: use it from outside, not as an argument")
+    check_shared(groups)
     inside, mask = np.asarray(groups.inside), np.asarray(groups.inside_mask) > 0
     listed = [rows[used][np.stack(np.triu_indices(used.sum(), 1), axis=1)] for rows, used in zip(inside, mask, strict=True)]
-    found = np.concatenate(listed)
-    if not len(found):
-        raise ValueError("groups has no two rows of the same label, so that there is no pair to order: give labels that rows share")
-    return Pairs.of(found, groups.rows)
+    return Pairs.of(np.concatenate(listed), groups.rows)

@@ -184,6 +184,7 @@ def _p_values(labels: ConformalLabels, rows: Rows, scores, *, block_size: int | 
     kernel, spread, points = labels.model.kernel, labels.spread, jnp.asarray(labels.points)
     seen = spread.seen(spread.expansion.design(kernel, points))
     v, least = labels.weights, jnp.finfo(labels.residuals.dtype).eps
+    tie = float(least) ** 0.75  # two formulas: a row that is like the new one is as odd but for rounding
 
     def block(x, scores):
         c = spread.between(kernel, x, points, seen)
@@ -194,7 +195,8 @@ def _p_values(labels: ConformalLabels, rows: Rows, scores, *, block_size: int | 
             g = c / (variance + labels.lam / labels.label_weights[label])[:, None]
             rest = 1 - v / labels.lam * labels.label_weights[labels.own] * (labels.variance - g * c)
             error = (labels.residuals - g * (jnp.where(labels.own == label, 1, -1) - at_own)) / jnp.maximum(rest, least)
-            as_odd = error >= 1 - jnp.take(scores, label, axis=1)[:, None]
+            new = 1 - jnp.take(scores, label, axis=1)[:, None]
+            as_odd = error >= new - tie * (1 + jnp.abs(new))
             return (1 + jnp.sum(jnp.where(as_odd, v, 0), axis=1)) / (1 + jnp.sum(v))
 
         return jax.lax.map(of_label, jnp.arange(scores.shape[1])).T

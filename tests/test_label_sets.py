@@ -86,10 +86,10 @@ def test_p_values_are_those_of_refits(case, weighted):
 def test_a_row_like_the_new_one_is_as_odd():
     """Equal rows tie, and rounding must not break that."""
     rng = np.random.default_rng(0)
-    X, new = (rng.integers(3, size=(rows, 2)).astype(float) for rows in (24, 9))
-    codes = np.where(rng.integers(3, size=24)[:, None] == np.arange(3), 1.0, -1.0)
+    X, new = (rng.integers(3, size=(rows, 2)).astype(float) for rows in (40, 9))
+    codes = np.where(rng.integers(3, size=40)[:, None] == np.arange(3), 1.0, -1.0)
     fit = rls.fit(KERNEL, X, codes, lams=[LAM], keep_variance=True)
-    want = [by_refits(X, codes, np.ones(24), x, True, gaussian, np.ones(3)) for x in new]
+    want = [by_refits(X, codes, np.ones(40), x, True, gaussian, np.ones(3)) for x in new]
     assert_close(rls.conformal_labels(fit, X, codes).p_values(new), want, 1e-12)
 
 

@@ -9,7 +9,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxrls.criteria.criterion import Positive, evaluate
-from jaxrls.criteria.losses import degree, is_smooth, misordered
+from jaxrls.criteria.left_out import LeaveOneOut
+from jaxrls.criteria.losses import misordered
 from jaxrls.factors.contract import Factor, as_columns
 from jaxrls.factors.groups import NUMBERS_AT_ONCE, Folds, folds, over_groups
 from jaxrls.factors.pairs import Held, Pairs
@@ -51,15 +52,8 @@ class PairsOut(Positive):
             pairs = Pairs.between(*sorted(parts, key=len, reverse=True))
         return cls(pairs, events, None, loss)
 
-    @property
-    def smooth(self):
-        """Whether the loss has a gradient."""
-        return is_smooth(self.loss)
-
-    @property
-    def degree(self):  # type: ignore[override]
-        """That of the loss."""
-        return degree(self.loss)
+    smooth = LeaveOneOut.smooth
+    degree = LeaveOneOut.degree
 
     @property
     def groups(self):
@@ -105,8 +99,8 @@ class QueriesOut(Positive):
         check_shared(plan)
         return cls(plan, loss)
 
-    smooth = PairsOut.smooth
-    degree = PairsOut.degree
+    smooth = LeaveOneOut.smooth
+    degree = LeaveOneOut.degree
 
     @property
     def groups(self):

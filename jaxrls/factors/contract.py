@@ -356,7 +356,7 @@ def lam_chunks(lams: Float[Array, "L k"], columns: int):
 def lams_together(b: int, t: int) -> int:
     """How many λ are handled at once for groups of b rows with t targets: on CPUs one, where several make too large a batch."""
     most = max(1, COLUMNS_AT_ONCE // (4 * max(b, t)))
-    return most if platform() != "cpu" or most * b * b * (b + t) <= OPERATIONS_IN_PLACE else 1
+    return most if platform() != "cpu" or most * b * b * max(b, t) <= OPERATIONS_IN_PLACE else 1
 
 
 def references(lams: Float[Array, "L k"]):

@@ -16,8 +16,9 @@ from jaxrls.support.target import platform
 # Of left vectors of whole groups, at each of the λ that are handled together.
 NUMBERS_AT_ONCE = 2**17
 # On CPUs a batch of LAPACK calls with more operations is handed to the pool of threads, by one of those threads, which waits for it: as many batches at
-# a time as there are cores wait for each other for ever. Smaller ones, and single calls, are done where they are.
-OPERATIONS_IN_PLACE = 100_000
+# a time as there are cores wait for each other for ever. Smaller ones, and single calls, are done where they are. For a group
+# of b rows jaxlib counts at most b² max(b, t).
+OPERATIONS_IN_PLACE = 199_999
 
 
 @pytree
@@ -140,7 +141,7 @@ def check_pairs_rest(weights: Weights) -> None:
 def groups_together(b: int, r: int, t: int, lams: int = 1) -> int:
     """How many groups of b rows, seen through r columns, are handled at once, at so many λ."""
     most = max(1, NUMBERS_AT_ONCE // (b * r))
-    return most if platform() != "cpu" else max(1, min(most, OPERATIONS_IN_PLACE // (lams * b * b * (b + t))))
+    return most if platform() != "cpu" else max(1, min(most, OPERATIONS_IN_PLACE // (lams * b * b * max(b, t))))
 
 
 def over_groups(group: Callable, inside, mask, most: int):

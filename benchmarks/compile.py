@@ -1,11 +1,12 @@
 """Compile the main public computations for a GPU or a TPU that is not here, and say what it will need there.
 
-    python benchmarks/compile.py --for h100|v5e [--only path ...] [--sizes 1000 4000] [--out FOLDER]
+    python benchmarks/compile.py --for h100|v5e [--only path ...] [--sizes 1000 4000] [--out FOLDER] [--here]
 
 needs the extra `compile` (`pip install 'jaxrls[compile]'`), which holds the compilers and no device. For each computation it prints the time
 to compile, memory beyond arguments and results in units of the matrix it works on, calls into libraries, products below full precision, operations
 and bytes, and the time that the makers' peak rates would take. It proves that programs compile and fit, and no speed. Operations and bytes are
-counted from the program's shapes (counts.py).
+counted from the program's shapes (counts.py). Where the device is at hand, `--here` compiles for it, runs what was compiled on drawn numbers, and says the
+milliseconds beside (median of five): how far from the peak they are, and whether what was foretold of memory and calls was true.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import importlib.util
 import json
 import os
 import re
+import statistics
 import time
 from pathlib import Path
 
@@ -40,6 +42,15 @@ def prepare(target: str, devices: int = 4) -> None:
         os.environ["XLA_FLAGS"] = f"--xla_gpu_cuda_data_dir={folder} --xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false"
     else:
         os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": f"v5litepod-{devices}", "TPU_WORKER_HOSTNAMES": "localhost"}
+
+
+def prepare_here(target: str) -> None:
+    """Raise unless JAX has such a device."""
+    import jax
+
+    kind = jax.devices()[0].device_kind
+    if target not in kind.lower().replace(" ", "").replace("v5lite", "v5e"):
+        raise SystemExit(f"--here needs a device for {target}, and JAX's first is {kind}: leave it out")
 
 
 def _installed(name):
@@ -131,13 +142,27 @@ def computations():
     }
 
 
-def compiled(name, n, target) -> dict:
+def seconds_of(program, arguments) -> float:
+    """Median of five runs after one, on drawn numbers."""
+    import jax
+    import numpy as np
+
+    rng, seconds = np.random.default_rng(0), []
+    drawn = [jax.device_put(np.asarray(rng.uniform(1, 2, one.shape), one.dtype), one.sharding) for one in arguments]
+    for _ in range(6):
+        start = time.perf_counter()
+        jax.block_until_ready(program(*drawn))
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds[1:])
+
+
+def compiled(name, n, target, here=False) -> dict:
     """One line of the report."""
     import jax
     from counts import count
     from jax.sharding import SingleDeviceSharding
 
-    where = device(target)
+    where = jax.devices()[0] if here else device(target)
     fn, shapes, matrix, _ = computations()[name]
     arguments = [jax.ShapeDtypeStruct(shape, "float32", sharding=SingleDeviceSharding(where)) for shape in shapes(n)]
     with jax.default_device(where), jax.enable_x64(name == IN_FLOAT64):
@@ -148,6 +173,7 @@ def compiled(name, n, target) -> dict:
     memory, text, (rate, width) = program.memory_analysis(), program.as_text(), RATES[target]
     calls = set(re.findall(r'custom_call_target="([^"]+)"', text))
     by_rate, by_width = counted.flops / rate, counted.bytes / width
+    measured = {"milliseconds": round(1e3 * seconds_of(program, arguments), 3)} if here else {}
     return {
         "computation": name,
         "n": n,
@@ -160,6 +186,7 @@ def compiled(name, n, target) -> dict:
         "bytes": counted.bytes,
         "peak_milliseconds": round(1e3 * max(by_rate, by_width), 3),
         "bound_by": "operations" if by_rate > by_width else "memory",
+        **measured,
     }
 
 
@@ -172,13 +199,15 @@ def below_full(text: str) -> int:
 
 def table(lines: list[dict]) -> str:
     """The report as Markdown."""
+    here = all("milliseconds" in one for one in lines)
     head = "| computation | n | compile, s | memory beyond, × matrix | MiB | library calls | below full precision | Gflop | GB | at peak, ms | bound by |"
     rows = [
         f"| {one['computation']} | {one['n']} | {one['compile_seconds']} | {one['beyond']} | {one['mebibytes']} | {', '.join(one['calls']) or '–'} "
         f"| {one['below_full_precision']} | {one['flops'] / 1e9:.3g} | {one['bytes'] / 1e9:.3g} | {one['peak_milliseconds']:.3g} | {one['bound_by']} |"
+        + (f" {one['milliseconds']:.3g} |" if here else "")
         for one in lines
     ]
-    return "\n".join([head, "|" + "---|" * 11, *rows])
+    return "\n".join([head + " measured, ms |" * here, "|" + "---|" * (11 + here), *rows])
 
 
 def main() -> None:
@@ -187,9 +216,10 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="names of computations, or parts of them")
     parser.add_argument("--sizes", nargs="*", type=int)
     parser.add_argument("--slow", action="store_true", help="also what takes minutes to compile for a TPU: eigendecompositions")
+    parser.add_argument("--here", action="store_true", help="the device is at hand: compile for it, and run")
     parser.add_argument("--out", help="folder for the report, as Markdown and JSON")
     args = parser.parse_args()
-    prepare(args.target)
+    prepare_here(args.target) if args.here else prepare(args.target)
     names = [name for name in computations() if not args.only or any(part in name for part in args.only)]
     if args.target == "v5e":
         for why in (ABSENT,) if args.slow else (ABSENT, SLOW):
@@ -199,11 +229,11 @@ def main() -> None:
     lines = []
     for name in names:
         for n in args.sizes or ((1000, 10_000) if args.target == "h100" else (1024, 4096)):
-            lines.append(compiled(name, n, args.target))
+            lines.append(compiled(name, n, args.target, args.here))
             print(json.dumps(lines[-1], ensure_ascii=False), flush=True)
     print(table(lines))
     if args.out:
-        stem = Path(args.out) / f"compile_{args.target}"
+        stem = Path(args.out) / f"{'run' if args.here else 'compile'}_{args.target}"
         stem.with_suffix(".json").write_text(json.dumps(lines, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         stem.with_suffix(".md").write_text(table(lines) + "\n", encoding="utf-8")
 

@@ -129,9 +129,11 @@ def test_when_the_spectrum_is_taken(spectra):
     assert len(spectra) == 5
 
 
-def test_how_many_are_few(monkeypatch):
+@pytest.mark.parametrize(("backend", "few"), [("cpu", [1, 1, 2, 3, 5, 5]), ("gpu", [1, 1, 8, 9, 17, 18])])
+def test_how_many_are_few(backend, few, monkeypatch):
     monkeypatch.undo()
-    assert [max(num for num in range(1, 9) if choose.are_few(num, n)) for n in (1, 999, 1000, 2000, 4000, 9000)] == [1, 1, 2, 3, 5, 5]
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    assert [max(num for num in range(1, 30) if choose.are_few(num, n)) for n in (1, 999, 1000, 2000, 4000, 9000)] == few
 
 
 def test_one_program_and_no_spectrum():

@@ -32,9 +32,13 @@ from jaxrls.support.target import platform
 ROUTES = ("gram", "features", "covariance", "subset", "cholesky", "refined", "iterative", "tridiagonal")
 OF_KERNEL_MATRIX = ("gram", "cholesky", "refined", "tridiagonal")
 # How many λ take as long by a Cholesky factor and inverse each as one eigendecomposition, from so many rows on. On CPUs 2 to 6 at n = 1000, 3 to 4 at
-# 2000 and 5 to 6 at 4000, the fewer in float32 (`benchmarks/run.py --only spectrum` prints it for any machine). On TPUs an eigendecomposition takes minutes
-# to compile. GPUs have not been measured, and go by the CPUs' numbers until they are.
-LAMS_PER_SPECTRUM = {"cpu": ((1000, 2), (2000, 3), (3000, 4), (4000, 5)), "tpu": ((1, 100),)}
+# 2000 and 5 to 6 at 4000, the fewer in float32; on an H100 8 to 11 at 1000, 10 to 13 at 2000, 18 to 19 at 4000, 23 to 28 at 8000 and 19 to 34 at 16,000, the
+# most in float64 (`benchmarks/run.py --only spectrum` prints it for any machine). On TPUs an eigendecomposition takes minutes to compile.
+LAMS_PER_SPECTRUM = {
+    "cpu": ((1000, 2), (2000, 3), (3000, 4), (4000, 5)),
+    "gpu": ((1000, 8), (2000, 9), (4000, 17), (8000, 18)),
+    "tpu": ((1, 100),),
+}
 SEARCHED = 20  # what a search for the best λ counts for: some ten λ, each with its slope, which doubles the work
 
 

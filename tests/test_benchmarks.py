@@ -57,6 +57,7 @@ def test_the_readme_shows_the_report_that_is_kept():
     assert reports.with_table(readme, report) == readme, "python benchmarks/run.py --from … --out … --readme README.md makes the table"
     assert (kept / "report.md").read_text(encoding="utf-8") == reports.markdown(report)
     assert not report["quick"] and all(part["median"] > 0 for case in report["cases"] for part in case["floor"])
+    assert (kept / "h100.md").read_text(encoding="utf-8") == reports.markdown(reports.read(kept / "h100.json"))
 
 
 def test_the_tridiagonal_route_is_measured_beside_an_eigendecomposition():

@@ -96,8 +96,8 @@ def factorize(
     landmarks: cheaper for a few λ, and differentiable in everything. `"refined"` does the same for K with Cholesky factors in float32 only, and products in
     the dtype of X: see `fit(…, refine=True)`. `"iterative"` solves for all of K by products, beginning from the landmarks'
     fit, with an estimate of leave-one-out, as `iteration` says: see `factor_iterative`. `"tridiagonal"` reduces K to a tridiagonal matrix, O(n³) at
-    about half the time of its spectrum, from which GCV, evidence and coefficients follow at any number of λ: name it for those, on CPUs and GPUs, where
-    no row is left out; leave-one-out takes another half of that time in each call that asks for it, as `fit` does once for the residuals that it leaves.
+    about half the time of its spectrum, from which GCV, evidence and coefficients follow at any number of λ: name it for those, on CPUs, where
+    no row is left out (on an H100 it takes longer than a spectrum); leave-one-out takes another half of that time in each call that asks for it, as `fit` does once for the residuals that it leaves.
 
     **Shapes**: X (n, d), also a source of rows, or sparse (SciPy or BCOO) where the kernel has explicit features; weights (n,) ≥ 0, where 0 is a row that
     was never there. `intercept` fits an unpenalised constant. `block_size` bounds the rows of temporaries while K is built. **Cost** by route.

@@ -76,7 +76,7 @@ def slopes(args, direction, step, name, leave):
 
 
 @pytest.mark.float64
-@pytest.mark.parametrize(("name", "leave"), [("holdout", False), ("loo", True), ("kfold", True)])
+@pytest.mark.parametrize(("name", "leave"), [("holdout", False), ("loo", True), pytest.param("kfold", True, marks=pytest.mark.slow)])
 def test_derivatives(name, leave):
     """In the kernel, X, Y, λ, weights and points at once, against differences.
 

@@ -3,6 +3,7 @@
 import gc
 import os
 from importlib.metadata import version
+from pathlib import Path
 
 # Thousands of small programs, each run a few times: most of the suite's time would be XLA's and LLVM's work to make them fast. Read when
 # JAX starts; a flag that it does not know ends the process, so that those of one code generator are for the versions known to have it.
@@ -32,7 +33,11 @@ with jaxtyping.install_import_hook("jaxrls", "beartype.beartype"):
     import jaxrls  # noqa: F401
 
 
+MAPS = 30_000  # of memory, out of the 65,530 that Linux grants a process
+
+
 def pytest_configure(config):
+    config.option.loadscopereorder = False  # files of few tests would come last, and those that run notebooks and pages are the longest
     config.addinivalue_line("filterwarnings", "error")
     config.addinivalue_line("filterwarnings", "ignore:.* deprecated - use .*:DeprecationWarning")  # an old matplotlib with a new pyparsing
     # An old hypothesis asks the collector who refers to its own generator: after `gc.freeze`, below, nobody does.
@@ -80,7 +85,14 @@ def unchecked():
 
 
 @pytest.fixture(autouse=True, scope="module")
-def forget_programs():
-    """Each module's compiled programs go with it: thousands of them in one process exhaust the memory maps that Linux grants."""
+def forget_programs(request):
+    """Compiled programs serve the next modules too, but where one may have been traced with another constant of the library in its place.
+
+    And until there are many: tens of thousands in one process exhaust the memory maps that Linux grants.
+    """
     yield
-    jax.clear_caches()
+    here = [item for item in request.session.items if item.nodeid.split("::")[0] == request.node.nodeid]
+    patched = any("monkeypatch" in getattr(item, "fixturenames", ()) for item in here)
+    maps = Path("/proc/self/maps")
+    if patched or (maps.exists() and maps.read_bytes().count(b"\n") > MAPS):
+        jax.clear_caches()

@@ -123,9 +123,9 @@ def spread(kind, count, *arrays):
 def agreement():
     """How far everything is from what it is on one device."""
     found = {}
-    for name in CASES if ALL else QUICK:
+    for number, name in enumerate(CASES if ALL else QUICK):
         run, want = CASES[name], CASES[name](X, Y, V)
-        for kind in KINDS:
+        for kind in KINDS if ALL else [list(KINDS)[number % 2]]:  # a door takes Explicit axes off: what is inside sees one kind
             for count in (1, 2, 4) if ALL and name in SEVERAL else (4,):
                 found[f"{name}, {kind}, {count}"] = off(run(*spread(kind, count, X, Y, V)), want)
     return found

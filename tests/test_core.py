@@ -99,6 +99,7 @@ def every_result(X, Y, lams, weights, plan, new, Y_new, route):
     }
 
 
+@pytest.mark.float64
 @pytest.mark.parametrize("route", ROUTES)
 def test_the_target_axis_is_the_callers(route):
     """(n,) gives results without it, (n, 1) keeps it, and every column of (n, t) is what it would be alone."""

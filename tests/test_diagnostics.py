@@ -40,6 +40,7 @@ def brute_force(Phi, Y, v, intercept):
     return leverage, r / spread[:, None] / noise, moved / (np.trace(H) * noise**2), noise, np.trace(H)
 
 
+@pytest.mark.float64
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("weighting", ["none", "positive", "zeros"])
 @pytest.mark.parametrize("route", ["gram", "features", "covariance", "subset"])

@@ -57,6 +57,7 @@ def test_operations_of_a_sweep_are_those_that_are_counted():
     assert 1 / 1.5 < flops / cost.Sizes(n, 2, n, 8, t=4, L=50).sweep < 1.5
 
 
+@pytest.mark.float64  # which follows from shapes
 @pytest.mark.parametrize(
     ("kernel", "d", "options", "said"),
     [

@@ -65,6 +65,7 @@ def test_against_refits(spectra, weights, intercept):
     assert not spectra
 
 
+@pytest.mark.float64
 @pytest.mark.parametrize("single", [False, True], ids=["two targets", "one"])
 @pytest.mark.parametrize(
     "options",

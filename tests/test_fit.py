@@ -274,6 +274,7 @@ def test_float64_is_kept_where_the_switch_is_off():
     assert_close(prediction, expected.predict(X), 1e-9, "predictions")
 
 
+@pytest.mark.any_precision
 def test_a_fresh_process():
     """Import leaves the switch alone and warns of nothing; the first fit is in float64 all the same; warnings point at the caller's line."""
     program = """

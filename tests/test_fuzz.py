@@ -15,7 +15,10 @@ sys.path.append(str(ROOT / "fuzz"))
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
 
 
-@pytest.mark.parametrize(("name", "cases"), [("archives", 400), ("tables", 100), ("kills", 4), ("stream_kills", 1)])
+STREAMS = pytest.param("stream_kills", 1, marks=pytest.mark.slow)  # four fits; test_streams.py stops one in its own process
+
+
+@pytest.mark.parametrize(("name", "cases"), [("archives", 400), ("tables", 100), ("kills", 4), STREAMS])
 def test_some_cases_of_each_fuzzer(name, cases, tmp_path):
     if name == "kills" and not hasattr(os, "fork"):
         pytest.skip("kills its children, which takes a system that forks")

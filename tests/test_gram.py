@@ -47,6 +47,7 @@ def test_square_gram_has_the_kernels_own_diagonal(kernel):
     assert_close(K, K.T, 4 * EPS, "symmetry")
 
 
+@pytest.mark.float64
 @pytest.mark.parametrize(("name", "size"), [("gaussian", 4), ("laplacian", 5), ("multiple", 5)])
 def test_derivatives_are_those_of_one_piece(name, size):
     """Gradient, forward derivative and Hessian-vector product, in parameters, X, Z and V together."""

@@ -1,12 +1,13 @@
 """All of K by products: coefficients and leave-one-out against the factor of K itself, exact where the random signs are made to be."""
 
+import functools
 from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import DTYPE, X64, array, assert_close
+from support import DTYPE, X64, array, assert_close, factorize, loo
 
 import jaxrls as rls
 from jaxrls.linalg import conjugate
@@ -26,11 +27,15 @@ def data():
     return array(X), array(Y), array(v)
 
 
-def factors(X, weights, intercept, **options):
-    """All of K, and K by products with as many probes as rows, which tell the diagonal itself."""
-    iteration = rls.Iteration(tol=TOL, probes=N, **options)
+@functools.partial(jax.jit, static_argnames="intercept")
+def pair(X, weights, intercept, iteration):
     made = rls.factor_iterative(KERNEL, X, np.arange(0, N, 3), iteration=iteration, weights=weights, intercept=intercept)
     return rls.factorize(KERNEL, X, weights=weights, intercept=intercept), made
+
+
+def factors(X, weights, intercept, **options):
+    """All of K, and K by products with as many probes as rows, which tell the diagonal itself."""
+    return pair(X, weights, intercept, rls.Iteration(tol=TOL, probes=N, **options))
 
 
 @pytest.mark.parametrize(("weighted", "intercept"), [(True, True), (False, False)])
@@ -54,30 +59,35 @@ def test_is_the_fit_to_all_of_K(data, weighted, intercept):
 
 def test_a_lam_for_each_target(data):
     X, Y, v = data
-    exact, found = factors(X, v, True)
-    lams = array(LAMS[[[0, 2], [2, 1]]])
-    assert_close(rls.loo(found, Y, lams), rls.loo(exact, Y, lams), CLOSE, "loo")
-    assert_close(found.solve(Y).coefficients(lams).intercept, exact.solve(Y).coefficients(lams).intercept, CLOSE, "intercept")
+    answers = jax.jit(lambda factor, lams: (rls.loo(factor, Y, lams), factor.solve(Y).coefficients(lams).intercept))
+    exact, found = (answers(factor, array(LAMS[[[0, 2], [2, 1]]])) for factor in factors(X, v, True))
+    for one, other, name in zip(found, exact, ("loo", "intercept"), strict=True):
+        assert_close(one, other, CLOSE, name)
 
 
 def draws(X, y, every, probes, lam, loss=rls.squared_error):
     """Leave-one-out errors and their standard errors, on every so many rows as landmarks, over forty draws of signs."""
-    factor = rls.factor_iterative(KERNEL, X, np.arange(0, N, every), iteration=rls.Iteration(tol=1e-8, probes=probes))
-    total, lam = rls.LeaveOneOut(loss).total, array([[lam]])
+    iteration, total, lam = rls.Iteration(tol=1e-8, probes=probes), rls.LeaveOneOut(loss).total, array([[lam]])
 
     @jax.jit
-    def draw(key):
-        solution = replace(factor, signs=rls.Iteration(probes=probes, key=key).signs(N, DTYPE)).solve(y)
-        return solution.left_out(total, lam)[0, 0] / N, solution.outcome(lam, fn=total).error[0, 0] / N
+    def all_draws(X):
+        factor = rls.factor_iterative(KERNEL, X, np.arange(0, N, every), iteration=iteration)
 
-    return np.array([draw(jax.random.key(seed)) for seed in range(40)], float).T
+        def draw(seed):
+            signs = rls.Iteration(probes=probes, key=jax.random.key(seed)).signs(N, DTYPE)
+            solution = replace(factor, signs=signs).solve(y)
+            return solution.left_out(total, lam)[0, 0] / N, solution.outcome(lam, fn=total).error[0, 0] / N
+
+        return jax.lax.map(draw, jnp.arange(40))
+
+    return np.array(all_draws(X), float)
 
 
 @pytest.mark.float64
 def test_the_standard_error_is_what_the_error_varies_by(data):
     """Over forty draws of signs; the mean is off by the second order of what was left out, which is small here."""
     X, Y, _ = data
-    exact = float(rls.loo(rls.factorize(KERNEL, X), Y[:, 0], LAMS[1:2])[0])
+    exact = float(loo(factorize(KERNEL, X), Y[:, 0], array(LAMS[1:2]))[0])
     errors, said = draws(X, Y[:, 0], 2, 16, LAMS[1])
     assert 0.5 < errors.std() / said.mean() < 2
     assert np.mean(np.abs(errors - exact) <= 2 * said) >= 0.8
@@ -281,7 +291,7 @@ def test_noise_in_the_diagonal_is_no_bias(data, loss):
     """Few landmarks and probes: Σ c²/p̂² is too large by three variances of p̂, several standard errors of a mean over rows, and is mended."""
     X, Y, _ = data
     X, y, lam = X / 2, Y[:, 0], 0.1
-    exact = float(rls.loo(rls.factorize(KERNEL, X), y, [lam], loss=loss)[0])
+    exact = float(loo(factorize(KERNEL, X), y, array([lam]), loss=loss)[0])
     errors, said = draws(X, y, 8, 16, lam, loss)
     assert np.mean(np.abs(errors - exact) <= 2 * said) >= 0.9
     assert abs(errors.mean() - exact) < 4 * errors.std() / 40**0.5
@@ -294,7 +304,7 @@ def test_an_error_hidden_in_noise_is_never_small(data):
     X, Y, _ = data
     lams = array([3e-4, 0.1])
     factor = rls.factor_iterative(KERNEL, X, np.arange(0, N, 8), iteration=rls.Iteration(probes=8, tol=1e-6, steps=1000))
-    small, sound = np.asarray(rls.loo(factor, Y[:, 0], lams))
+    small, sound = np.asarray(loo(factor, Y[:, 0], lams))
     assert np.isfinite(small) and small > sound
 
 
@@ -320,9 +330,10 @@ def test_what_the_variance_of_the_diagonal_does(data):
     v = jnp.where(v > 0, v, 0.5)
     factor = rls.factor_iterative(KERNEL, X, np.arange(0, N, 8), iteration=rls.Iteration(tol=TOL, probes=6), weights=v)
     solution, lams = factor.solve(Y), array(LAMS[1:, None])
-    at = jax.jit(lambda solution: solution._at(lams))(solution)
+    total = rls.LeaveOneOut(rls.squared_error).total
+    at, error = jax.jit(lambda solution: (solution._at(lams), solution.left_out(total, lams)))(solution)
     dual, left, variance = (np.asarray(part, float) for part in (at.dual, at.remaining, at.variance))
     e = np.asarray(lams, float) * dual * left / (left**2 + variance) / np.sqrt(np.asarray(v, float))[:, None, None]
     want = np.einsum("n,nlt->lt", np.asarray(v, float), e**2 - e**2 * variance / (left**2 + variance))
     assert (variance > 0).any(axis=0).all()
-    assert_close(solution.left_out(rls.LeaveOneOut(rls.squared_error).total, lams), want, CLOSE)
+    assert_close(error, want, CLOSE)

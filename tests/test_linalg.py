@@ -93,6 +93,7 @@ def results(rng):
     return run(X, y, weights, lams[0])
 
 
+@pytest.mark.float64  # the same sums in another order
 def test_all_that_sums_panels_is_what_one_panel_gives(monkeypatch):
     monkeypatch.setattr(products, "FEW_COLUMNS", 100)
     whole = results(np.random.default_rng(0))

@@ -40,7 +40,7 @@ def found(request):
 
 def test_everything_agrees_with_one_device(found):
     """Under Auto and under Explicit axes, on 1, 2 and 4 devices: to 1e-12 of each result's size, K's condition number being below 1e3."""
-    assert len(found["agreement"]) >= 8
+    assert len(found["agreement"]) >= 6
     assert {name: off for name, off in found["agreement"].items() if not off < 1e-12} == {}
 
 

@@ -30,7 +30,6 @@ def free_port():
 def started(count, folder, task):
     """So many processes that work together."""
     port, environment = str(free_port()), {**os.environ, "JAX_PLATFORMS": "cpu", "OPENBLAS_NUM_THREADS": "1"}
-    environment.pop("XLA_FLAGS", None)
     command = [sys.executable, str(SCRIPT)]
     run = [[*command, str(i), str(count), port, str(folder), task] for i in range(count)]
     return [subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment) for args in run]

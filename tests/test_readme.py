@@ -1,4 +1,4 @@
-"""What the README and the pages of docs/ show runs as it stands, as a user would run it: in a fresh process with JAX's defaults."""
+"""What the README and the pages of docs/ show runs as it stands, as a user would run it: in fresh processes with JAX's defaults."""
 
 import json
 import os
@@ -30,6 +30,17 @@ for page, blocks in json.load(open(sys.argv[1])).items():
         exec(compile(block, file, "exec"), names)
     if "matplotlib.pyplot" in sys.modules:
         sys.modules["matplotlib.pyplot"].close("all")
+"""
+# Runs commands, given as JSON, one after another in one process, each to its exit code 0.
+COMMANDS = """
+import json, runpy, sys
+for words in json.load(open(sys.argv[1])):
+    sys.argv = ["jaxrls", *words]
+    try:
+        runpy.run_module("jaxrls", run_name="__main__")
+    except SystemExit as ended:
+        if ended.code:
+            sys.exit(f"{words} ended with {ended.code}")
 """
 
 
@@ -78,8 +89,10 @@ def test_shell_blocks(folder):
     lines = commands(page for page in PAGES if page != "README.md")
     assert len(lines) == 7
     assert all(any(line.startswith(short) for line in lines) for short in commands(["README.md"]))
-    for line in lines:
-        run([sys.executable, *shlex.split(line)[1:]], folder)
+    words = [shlex.split(line) for line in lines]
+    assert all(each[:3] == ["python", "-m", "jaxrls"] for each in words)
+    (folder / "commands.json").write_text(json.dumps([each[3:] for each in words]), encoding="utf-8")
+    run([sys.executable, "-c", COMMANDS, "commands.json"], folder)
     with_ends = np.loadtxt(
         folder / "predictions.csv", delimiter=",", skiprows=1
     )  # those of the page on intervals, the last that writes them

@@ -32,6 +32,7 @@ def fit(*args, **options):
         return rls.fit(*args, **options)
 
 
+@pytest.mark.any_precision
 @pytest.mark.parametrize("route", ["gram", "features", "covariance"])
 @pytest.mark.parametrize("weighted", [False, True], ids=["", "weights"])
 @pytest.mark.parametrize("intercept", [False, True], ids=["through 0", "intercept"])
@@ -84,6 +85,7 @@ KERNELS = {
 }
 
 
+@pytest.mark.any_precision  # whether float64 is kept where the switch is off is asked in test_sklearn.py
 @pytest.mark.parametrize(("kernel", "options"), KERNELS.values(), ids=KERNELS.keys())
 @pytest.mark.parametrize("weighted", [False, True], ids=["", "weights"])
 def test_kernel_ridge(kernel, options, weighted):

@@ -59,6 +59,7 @@ def test_rows_whose_blocks_are_not_known_before_are_left_as_they_are():
     assert not any(issubclass(kind, jax.core.Tracer) for kind in seen)
 
 
+@pytest.mark.float64
 @pytest.mark.filterwarnings("ignore:the chosen")
 @pytest.mark.parametrize(
     "transform", [jax.vmap, lambda fn: jax.jit(lambda lams: jnp.stack([fn(lam) for lam in lams]))], ids=["vmap", "jit"]

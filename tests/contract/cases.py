@@ -41,8 +41,11 @@ Y, Y_NEW = draw(1, N, TARGETS) + 0.5, draw(2, NEW, TARGETS)
 V = wide(np.random.default_rng(3).uniform(0.5, 2.0, N))
 WEIGHTS = {"none": None, "weights": V, "zeros": wide(np.where(np.isin(np.arange(N), UNSEEN), 0.0, V))}
 COMBINATIONS = tuple((weights, intercept) for weights in WEIGHTS for intercept in (True, False))
-FEW = ("none", False), ("zeros", True)  # for what differs in its rows, or its dictionary, and not in its algebra
+# Of the combinations those that every run takes; the slow tests take all. A class of factors has a row of all, a kind of rows one of FEW.
+FEW = ("none", False), ("zeros", True)  # for what differs from a sibling in its rows, its dictionary or where its points lie
+HARDEST = (("zeros", True),)
 ROWS: dict = {"combinations": FEW, "lacks": ("pairs",)}  # for what differs in its rows alone: pairs take U, whatever it is made of
+MORE_ROWS = ROWS | {"combinations": HARDEST}
 
 
 def gaussian(X, Z):
@@ -81,7 +84,7 @@ class Case:
     """A factor of the grid: its class, kernel, rows as the library takes them, and features for the oracle.
 
     `make(X, weights, intercept)` gives the factor; `options` are those of `factorize` and of `Problem`, which make it with labels in one go.
-    `combinations` of weights and intercept are all, or FEW; `plans` name groups.
+    `combinations` of weights and intercept are all, FEW or the HARDEST; `plans` name groups.
     """
 
     cls: type
@@ -226,19 +229,19 @@ CHOLESKY, TRIDIAGONAL = {"route": "cholesky"}, {"route": "tridiagonal"}
 FACTORS = {
     "gram": of_gaussian(Spectrum, {"route": "gram"}),
     "features": of_linear(Spectrum, 4, {"route": "features"}),
-    "covariance": of_linear(Spectrum, 4, {"route": "covariance"}),
-    "outer": of_linear(Spectrum, 20, {"route": "covariance"}),
+    "covariance": of_linear(Spectrum, 4, {"route": "covariance"}, combinations=FEW),
+    "outer": of_linear(Spectrum, 20, {"route": "covariance"}, combinations=FEW),
     "precomputed": precomputed(),
     "landmarks": of_landmarks(Spectrum, {}),
-    "landmarks not kept": of_landmarks(Spectrum, {}, maker=subset(keep=False), **ROWS),
+    "landmarks not kept": of_landmarks(Spectrum, {}, maker=subset(keep=False), **MORE_ROWS),
     "landmarks that stay": of_landmarks(Spectrum, {}, leaves=False, maker=subset(drop=False), combinations=FEW),
-    "points": of_landmarks(Spectrum, {}, POINTS),
-    "moments": moved(of_linear(Spectrum, 4, {})),
+    "points": of_landmarks(Spectrum, {}, POINTS, combinations=FEW),
+    "moments": moved(of_linear(Spectrum, 4, {}, combinations=FEW)),
     "moments on landmarks": moved(of_landmarks(Spectrum, {}, POINTS)),
     "cholesky gram": of_gaussian(CholeskyGram, CHOLESKY),
-    "cholesky features": of_linear(CholeskyFeatures, 4, CHOLESKY),
+    "cholesky features": of_linear(CholeskyFeatures, 4, CHOLESKY, combinations=FEW),
     "cholesky landmarks": of_landmarks(CholeskyFeatures, CHOLESKY),
-    "cholesky points": of_landmarks(CholeskyFeatures, CHOLESKY, POINTS),
+    "cholesky points": of_landmarks(CholeskyFeatures, CHOLESKY, POINTS, combinations=FEW),
     "tridiagonal": of_gaussian(TridiagonalGram, TRIDIAGONAL),
     "tridiagonal of few features": of_linear(TridiagonalGram, 4, TRIDIAGONAL, combinations=FEW),
     "refined": of_gaussian(RefinedGram, {"route": "refined"}, combinations=FEW),
@@ -246,10 +249,10 @@ FACTORS = {
     "kronecker": two_sided(),
     "sparse": of_linear(Spectrum, 4, {}, sparse, **HALF, **ROWS),
     "host": of_linear(Spectrum, 4, {}, HostRows, traceable=False, **ROWS),
-    "host points": of_landmarks(Spectrum, {}, POINTS, HostRows, traceable=False, **ROWS),
-    "host cholesky": of_linear(CholeskyFeatures, 4, CHOLESKY, HostRows, traceable=False, **ROWS),
-    "on devices": of_landmarks(Spectrum, {}, None, sharded, **ROWS),
+    "host points": of_landmarks(Spectrum, {}, POINTS, HostRows, traceable=False, **MORE_ROWS),
+    "host cholesky": of_linear(CholeskyFeatures, 4, CHOLESKY, HostRows, traceable=False, **MORE_ROWS),
+    "on devices": of_landmarks(Spectrum, {}, None, sharded, **MORE_ROWS),
     "on devices, linear": of_linear(Spectrum, 4, {}, sharded, **ROWS),
-    "on devices, cholesky": of_landmarks(CholeskyFeatures, CHOLESKY, None, sharded, **ROWS),
-    "streamed": of_landmarks(Spectrum, {}, None, streamed, traceable=False, **ROWS),
+    "on devices, cholesky": of_landmarks(CholeskyFeatures, CHOLESKY, None, sharded, **MORE_ROWS),
+    "streamed": of_landmarks(Spectrum, {}, None, streamed, traceable=False, **MORE_ROWS),
 }

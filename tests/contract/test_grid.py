@@ -11,7 +11,7 @@ import pytest
 from support import array, assert_close
 
 import jaxrls as rls
-from contract.cases import FACTORS, LAMS, NEW, PICK, PLANS, WEIGHTS, Y_NEW, N, Y
+from contract.cases import COMBINATIONS, FACTORS, HARDEST, LAMS, NEW, PICK, PLANS, WEIGHTS, Y_NEW, N, Y
 from contract.oracle import LOSSES, Truth
 from jaxrls.criteria.criterion import Given
 from jaxrls.factors.contract import Solution
@@ -149,12 +149,20 @@ def assert_agrees(got, want, quantity, tolerance, what=""):
         assert_close(got, told, tolerance, what)
 
 
-GRID = [(name, *both, quantity) for name, case in FACTORS.items() for both in case.combinations for quantity in quantities(case)]
+def cells(name, case):
+    """All numbers of one factor: of the hardest combination in both precisions, as what it says of rounding holds of the others too."""
+    for weights, intercept in COMBINATIONS if case.weighted else case.combinations:
+        marks = [pytest.mark.slow] * ((weights, intercept) not in case.combinations)
+        marks += [pytest.mark.float64] * (case.weighted and (weights, intercept) not in HARDEST)
+        for quantity in quantities(case):
+            words = f"{name}-{weights}-{'intercept' if intercept else 'plain'}-{quantity}"
+            yield pytest.param(name, weights, intercept, quantity, id=words, marks=marks)
 
 
-@pytest.mark.parametrize(
-    ("name", "weights", "intercept", "quantity"), GRID, ids=[f"{f}-{w}-{'intercept' if i else 'plain'}-{q}" for f, w, i, q in GRID]
-)
+GRID = [cell for name, case in FACTORS.items() for cell in cells(name, case)]
+
+
+@pytest.mark.parametrize(("name", "weights", "intercept", "quantity"), GRID)
 def test_against_refits(name, weights, intercept, quantity):
     got, want = measured(name, weights, intercept), expected(name, weights, intercept)
     if isinstance(got, Exception):
@@ -168,6 +176,7 @@ def test_against_refits(name, weights, intercept, quantity):
 ELSEWHERE = {"iterative", "covariance", "outer", "precomputed", "landmarks not kept", "landmarks that stay", "host points", "host cholesky"}
 ELSEWHERE |= {"moments", "moments on landmarks"}  # whose labels are summed already
 ELSEWHERE |= {"kronecker"}  # by matrices of labels, in test_kronecker.py
+ELSEWHERE |= {"streamed"}  # in test_streams.py, against the same rows in memory
 
 
 @pytest.mark.parametrize("name", [name for name in FACTORS if name not in ELSEWHERE])

@@ -9,6 +9,7 @@ from contract.cases import FACTORS, NEW, Y_NEW, HostRows, N, Y
 from jaxrls.factors.choose import solve
 from jaxrls.factors.weights import Labels, Weights
 
+pytestmark = pytest.mark.any_precision  # counts of readings
 LAMS = np.geomspace(0.01, 10, 50)
 HOSTS = [name for name, case in FACTORS.items() if isinstance(case.X, HostRows)]
 WHOLE = [rls.GCV(), rls.Evidence()]

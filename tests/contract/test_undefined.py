@@ -32,12 +32,14 @@ def test_gcv_of_one_row_with_an_intercept_is_undefined(name, unchecked):
     case = FACTORS[name]
     gcv, evidence, factor = inside_jit(case, True)
     assert np.isnan(gcv).all()
-    with pytest.raises(ValueError, match=f"row {ROW} holds all of the weight"):
-        rls.gcv(factor or case.make(case.X, array(ALONE), True), array(Y), array(LAMS))
+    if case.traceable or name == "host":  # which reads by one operation after another, as the others that no jit holds
+        with pytest.raises(ValueError, match=f"row {ROW} holds all of the weight"):
+            rls.gcv(factor or case.make(case.X, array(ALONE), True), array(Y), array(LAMS))
     if evidence is not None:
         assert np.abs(evidence).max() <= case.tolerance()
 
 
+@pytest.mark.float64  # in float32 the other one, where what is divided is rounding
 @pytest.mark.parametrize("name", WEIGHTED)
 def test_gcv_of_one_row_without_an_intercept(name):
     """What is left predicts 0. The residual and its degrees of freedom are but λ/(s + λ) of what rounding is relative to."""

@@ -76,6 +76,7 @@ def test_covariance_is_that_of_the_gaussian_process(name, weights, intercept):
         assert_close(found[1], np.diag(want), tolerance, "variance")
 
 
+@pytest.mark.any_precision
 @pytest.mark.parametrize("name", sorted(LACKING))
 def test_a_factor_that_lacks_it_is_named(name, unchecked):
     case = FACTORS[name]

@@ -53,11 +53,14 @@ from jaxrls.io.sources import stream as stream
 from jaxrls.kernels.given import FeatureMap as FeatureMap
 from jaxrls.kernels.given import FunctionKernel as FunctionKernel
 from jaxrls.kernels.given import Precomputed as Precomputed
+from jaxrls.kernels.inner import Constant as Constant
+from jaxrls.kernels.inner import Cosine as Cosine
 from jaxrls.kernels.inner import Linear as Linear
 from jaxrls.kernels.inner import Polynomial as Polynomial
 from jaxrls.kernels.inner import Sobolev as Sobolev
 from jaxrls.kernels.inner import polynomial_features as polynomial_features
 from jaxrls.kernels.kernel import Kernel as Kernel
+from jaxrls.kernels.stationary import ChiSquared as ChiSquared
 from jaxrls.kernels.stationary import Gaussian as Gaussian
 from jaxrls.kernels.stationary import Laplacian as Laplacian
 from jaxrls.kernels.stationary import Matern as Matern

@@ -10,6 +10,8 @@ from jaxrls.criteria.left_out import GroupsOut as GroupsOut
 from jaxrls.criteria.left_out import LeaveOneOut as LeaveOneOut
 from jaxrls.criteria.left_out import kfold as kfold
 from jaxrls.criteria.left_out import loo as loo
+from jaxrls.criteria.log_predictive import LogPredictive as LogPredictive
+from jaxrls.criteria.log_predictive import log_predictive_density as log_predictive_density
 from jaxrls.criteria.losses import absolute_error as absolute_error
 from jaxrls.criteria.losses import misclassification as misclassification
 from jaxrls.criteria.losses import misordered as misordered

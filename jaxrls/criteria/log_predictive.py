@@ -1,5 +1,7 @@
 """The leave-one-out log predictive density: how probable every label is, given all others."""
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -20,7 +22,7 @@ class LogPredictive(Criterion):
     True
     """
 
-    scale: float | str = static(default=1.0)
+    scale: Any = static(default=1.0)
     name = "log_predictive_density"
     larger_is_better = True
 

@@ -108,7 +108,7 @@ def _integral(mu: float, q):
     """A₀ and A₁ times e^{z/2}, for z from FAR on: nodes so close, and so many, that what is left out is below the rounding."""
     z, digits = jnp.sqrt(q), -math.log(float(jnp.finfo(q.dtype).eps) / 4)
     step = min(math.pi / math.sqrt(digits), 2 * math.pi * math.sqrt(2 * FAR) / digits)
-    root, zero, one = jnp.sqrt(2 * z), 0.5, 0.5
+    root, zero, one = jnp.sqrt(2 * z), jnp.full_like(z, 0.5), jnp.full_like(z, 0.5)
     for node in range(1, math.ceil(math.sqrt(digits) / step) + 1):
         w = node * step / root
         long, weight = jnp.sqrt(1 + w * w), math.exp(-((node * step) ** 2))

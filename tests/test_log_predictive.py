@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from support import X64, array, assert_close, wide
+from support import array, assert_close, wide
 
 import jaxrls as rls
 
@@ -40,6 +40,7 @@ def density_of(lam, v, scale):
     return log_density(e, np.sqrt(tau) * stds).mean(axis=0)
 
 
+@pytest.mark.float64
 @pytest.mark.parametrize("weights", [None, V], ids=["plain", "weights"])
 def test_densities_are_those_of_gaussian_processes_without_each_row(weights):
     """Rasmussen and Williams, eq. 5.10, by refits; the other factors, an intercept and weights of 0 stand in the contract grid."""
@@ -48,7 +49,7 @@ def test_densities_are_those_of_gaussian_processes_without_each_row(weights):
     for scale in (1.0, 0.3, "loo"):
         want = [density_of(lam, v, scale) for lam in LAMS[::3]]
         got = rls.log_predictive_density(factor, array(Y), array(LAMS[::3]), scale=scale)
-        assert_close(got, want, 1e-8 if X64 else 1e-3, f"scale {scale}")
+        assert_close(got, want, 1e-8, f"scale {scale}")
 
 
 @pytest.mark.float64

@@ -32,9 +32,9 @@ BY_GAMMA: dict[str, Callable] = {
 }
 POLYNOMIAL = ("polynomial", "poly")
 PLAIN: dict[str, Callable] = {"linear": rls.Linear, "cosine": rls.Cosine, "precomputed": rls.Precomputed}
-KERNELS = (*PLAIN, *POLYNOMIAL, *RADIAL)
-WHOLE = {f.__name__: f for f in (rls.gcv, rls.log_marginal_likelihood, rls.log_predictive_density)}  # criteria without folds, or a loss
-CRITERIA = {"loo": rls.loo, "kfold": rls.kfold, **WHOLE}
+KERNELS = ("linear", *POLYNOMIAL, *RADIAL, "cosine", "precomputed")
+CRITERIA = {f.__name__: f for f in (rls.loo, rls.gcv, rls.kfold, rls.log_marginal_likelihood, rls.log_predictive_density)}
+WITHOUT_FOLDS = [criterion for criterion in CRITERIA.values() if criterion not in (rls.loo, rls.kfold)]
 LOSSES = {f.__name__: f for f in (rls.squared_error, rls.absolute_error, rls.zero_one_loss)}
 OLD_LOSSES = {"misclassification": "zero_one_loss"}
 start_from_data = jax.jit(rls.start_from_data)

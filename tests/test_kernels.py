@@ -18,6 +18,7 @@ from support import DTYPE, EPS, X64, array, assert_close, differences, wide
 import jaxrls as rls
 from jaxrls.kernels.bessel import bessel_profile
 from jaxrls.kernels.kernel import Scaled
+from jaxrls.kernels.stationary import SMOOTHEST
 from jaxrls.support.pytrees import is_registered
 
 WIDTHS = np.array([0.8, 1.5, 2.5])
@@ -379,6 +380,11 @@ def test_matern_profiles_of_any_smoothness(nu):
             for found, true in ((value, want), (change, wanted)):
                 small = abs(true) < 1e4 * np.finfo(DTYPE).tiny
                 assert small or abs(mp.mpf(float(found)) - true) <= 10 * EPS * (1 + z) * abs(true), f"z = {z}: {found}, and {true}"
+
+
+def test_the_smoothest_matern_kernel_is_nearly_gaussian():
+    r = np.linspace(0.01, 6, 200)
+    assert max(abs(matern(SMOOTHEST, at) - math.exp(-0.5 * at**2)) for at in r) < 0.01
 
 
 def test_matern_profiles_at_their_ends():

@@ -99,9 +99,9 @@ class Matern(_Stationary):
     """The Matérn kernel of smoothness ν in r = ‖x − z‖ / width: 2^{1−ν} / Γ(ν) · (√2ν r)^ν K_ν(√2ν r), K_ν a modified Bessel function.
 
     ν = ½: exp(−r); ν = 3/2: (1 + √3 r) exp(−√3 r); ν = 5/2: (1 + √5 r + 5r²/3) exp(−√5 r); for any other `nu` in (0, 100] by a series near and an
-    integral far, to some ten eps (1 + √2ν r), at some sixty times the cost of one exponential. `nu` is static, `width` > 0 one number or
+    integral far, some twenty terms of each, to ten eps (1 + √2ν r). `nu` is static, `width` > 0 one number or
     one per column. Cost O(n m d) by a matrix product. ν ≤ ½ has no derivative in X where two rows coincide; 0 is taken there. With more
-    than two columns, rows nearer than √eps widths are told apart no better than that, which ν ≤ ½ alone shows.
+    than two columns, rows nearer than √eps widths are told apart no better than that, which shows where ν is below 1.
     Source: Rasmussen and Williams 2006, eq. 4.14 to 4.17; how K_ν is computed stands in `kernels/bessel.py`.
 
     >>> import jax.numpy as jnp

@@ -76,8 +76,8 @@ class Cosine(Kernel):
     are taken as 0. Source: Shawe-Taylor and Cristianini 2004, §5.1, on normalised kernels.
 
     >>> import jax.numpy as jnp
-    >>> Cosine()(jnp.array([[3.0, 4.0]]), jnp.array([[0.0, 5.0], [0.0, 0.0]])).round(3).tolist()
-    [[0.8, 0.0]]
+    >>> Cosine()(jnp.array([[3.0, 4.0]]), jnp.array([[6.0, 8.0], [0.0, 0.0]])).round(3).tolist()
+    [[1.0, 0.0]]
     """
 
     def __call__(self, X, Z):

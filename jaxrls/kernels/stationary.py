@@ -106,7 +106,7 @@ class Matern(_Stationary):
 
     >>> import jax.numpy as jnp
     >>> [round(float(Matern(nu, 2.0)(jnp.zeros((1, 1)), jnp.full((1, 1), 2.0))[0, 0]), 6) for nu in (0.5, 1.0)]
-    [0.367879, 0.44434]
+    [0.367879, 0.444343]
     """
 
     nu: int | float = static()

@@ -10,6 +10,8 @@ from jaxrls.criteria.left_out import GroupsOut as GroupsOut
 from jaxrls.criteria.left_out import LeaveOneOut as LeaveOneOut
 from jaxrls.criteria.left_out import kfold as kfold
 from jaxrls.criteria.left_out import loo as loo
+from jaxrls.criteria.log_predictive import LogPredictive as LogPredictive
+from jaxrls.criteria.log_predictive import log_predictive_density as log_predictive_density
 from jaxrls.criteria.losses import absolute_error as absolute_error
 from jaxrls.criteria.losses import misclassification as misclassification
 from jaxrls.criteria.losses import misordered as misordered
@@ -53,11 +55,14 @@ from jaxrls.io.sources import stream as stream
 from jaxrls.kernels.given import FeatureMap as FeatureMap
 from jaxrls.kernels.given import FunctionKernel as FunctionKernel
 from jaxrls.kernels.given import Precomputed as Precomputed
+from jaxrls.kernels.inner import Constant as Constant
+from jaxrls.kernels.inner import Cosine as Cosine
 from jaxrls.kernels.inner import Linear as Linear
 from jaxrls.kernels.inner import Polynomial as Polynomial
 from jaxrls.kernels.inner import Sobolev as Sobolev
 from jaxrls.kernels.inner import polynomial_features as polynomial_features
 from jaxrls.kernels.kernel import Kernel as Kernel
+from jaxrls.kernels.stationary import ChiSquared as ChiSquared
 from jaxrls.kernels.stationary import Gaussian as Gaussian
 from jaxrls.kernels.stationary import Laplacian as Laplacian
 from jaxrls.kernels.stationary import Matern as Matern

@@ -62,6 +62,8 @@ KERNELS = [
     rls.Matern(1.5, np.float16(2.0)),
     rls.RationalQuadratic(1.0, np.array(0.3)),
     rls.Periodic(3.0, 1.0),
+    rls.Matern(np.float64(1.2), 2.0),
+    rls.ChiSquared(np.array([1.0, 2.0])) + rls.Constant(0.3) * rls.Cosine(),
     rls.Sobolev().on(1),
     rls.Precomputed(),
     0.5 * rls.Gaussian(1e-300) + rls.Linear() * rls.Matern(2.5, 5e-324).on([0, -1]),

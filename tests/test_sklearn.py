@@ -162,16 +162,17 @@ def test_their_own_example_with_the_class_swapped(theirs):
 @pytest.mark.parametrize("kernel", [k for k in KERNELS if k != "precomputed"])
 def test_every_kernel_by_name(kernel):
     """Held-out predictions are those of refits, and the width is the median distance."""
-    model = RLSRegressor(kernel, degree=2).fit(X, Y)
+    inputs = abs(X) if kernel == "chi2" else X
+    model = RLSRegressor(kernel, degree=2).fit(inputs, Y)
     for i in (0, 39):
         rest = np.arange(40) != i
-        refit = RLSRegressor(model.kernel_, lams=model.lam_).fit(X[rest], Y[rest])
-        assert_close(refit.predict(X[i : i + 1])[0], model.loo_predictions_[i], 1e-6, "held-out prediction")
+        refit = RLSRegressor(model.kernel_, lams=model.lam_).fit(inputs[rest], Y[rest])
+        assert_close(refit.predict(inputs[i : i + 1])[0], model.loo_predictions_[i], 1e-6, "held-out prediction")
     assert_close(model.loo_error_, np.mean((Y - model.loo_predictions_) ** 2), TOLERANCE, "loo_error_")
     assert_close(model.loo_error_, model.path_.errors.mean(axis=1).min(), TOLERANCE, "the smallest of the path")
     assert model.lam_ in model.path_.lams and len(model.path_.lams) == 100
     if kernel in RADIAL:
-        distances = pairwise_distances(X, metric="cityblock" if kernel == "laplacian" else "euclidean")
+        distances = pairwise_distances(inputs, metric="cityblock" if kernel in ("laplacian", "chi2") else "euclidean")
         assert_close(model.kernel_.width, np.median(distances[np.triu_indices(40, 1)]), TOLERANCE, "width")
 
 
@@ -406,15 +407,18 @@ def test_a_lam_at_the_edge_of_its_grid_warns():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kernel": "cubic"}, "kernel must be one of 'linear', 'polynomial', 'poly', 'gaussian', .*, or a jaxrls kernel, and is 'cubic'"),
-        ({"kernel": rls.Gaussian}, "kernel must be one of .*, or a jaxrls kernel, and is <class"),
+        (
+            {"kernel": "cubic"},
+            "kernel must be one of 'linear', 'polynomial', 'poly', 'gaussian', .*, a jaxrls kernel, or a function of two matrices, and is 'cubic'",
+        ),
+        ({"kernel": rls.Gaussian}, "kernel must be one of .*, a jaxrls kernel, or a function of two matrices, and is <class"),
         ({"kernel": "polynomial", "degree": 1.5}, "Polynomial.degree must be a whole number of at least 1, and is 1.5"),
         ({"width": "mean"}, "width must be a positive number, one for each column of X, or 'median', and is 'mean'"),
         ({"width": -1.0}, "Gaussian.width must be positive and finite, and is -1.0"),
         ({"width": [1.0, 2.0]}, r"Gaussian.width must be one number or one per column, shape \(6,\), and has shape \(2,\)"),
         ({"lams": "best"}, "lams must be numbers, or 'search'"),
         ({"lams": [0.0, 1.0]}, "lams must be positive"),
-        ({"criterion": "aic"}, "criterion must be one of 'loo', 'gcv', 'kfold', or a function of that kind, and is 'aic'"),
+        ({"criterion": "aic"}, "criterion must be one of 'loo', 'gcv', 'kfold', .*, or a function of that kind, and is 'aic'"),
         ({"loss": "hinge"}, "loss must be one of 'squared_error', .*'zero_one_loss', or a function of that kind, and is 'hinge'"),
         ({"loss": "absolute_error", "criterion": "gcv"}, "criterion gcv does not average a loss"),
         ({"cv": 5, "criterion": "gcv"}, "cv= does not go with criterion='gcv'"),

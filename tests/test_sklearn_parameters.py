@@ -47,6 +47,24 @@ def test_gamma_is_that_of_kernel_ridge(kernel):
         assert_close(ours.predict(NEW), theirs.predict(NEW), TOLERANCE, "predict")
 
 
+def test_kernels_by_scikit_learns_names():
+    """χ² of rows that are not negative, cosine, and a function of two matrices, as `SVC` takes one."""
+    for kernel, options in (("chi2", {"gamma": 0.3}), ("cosine", {})):
+        theirs = KernelRidge(alpha=0.5, kernel=kernel, **options).fit(abs(X), Y)
+        ours = RLSRegressor(kernel, lams=0.5, fit_intercept=False, **options).fit(abs(X), Y)
+        assert_close(ours.predict(abs(NEW)), theirs.predict(abs(NEW)), TOLERANCE, kernel)
+    with pytest.raises(ValueError, match="ChiSquared is for X ≥ 0"):
+        RLSRegressor("chi2", lams=0.5).fit(X, Y)
+    theirs, ours = kernel_ridge(kernel="poly", degree=2, gamma=1.0), regressor(kernel=squared)
+    assert_close(ours.predict(NEW), theirs.predict(NEW), TOLERANCE, "a function")
+    with pytest.raises(ValueError, match="or a function of two matrices, and is <class"):
+        regressor(kernel=rls.Gaussian)
+
+
+def squared(X, Z):
+    return (X @ Z.T + 1) ** 2
+
+
 @pytest.mark.parametrize(("degree", "coef0"), [(2, 1), (2, 0), (3, 2.5)])
 def test_degree_and_coef0_are_those_of_kernel_ridge(degree, coef0):
     for gamma in (1.0, 0.3):

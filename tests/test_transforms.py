@@ -115,6 +115,7 @@ COMPUTATIONS = {
     "kfold, by refitting": lambda p: rls.kfold(factor(p, "covariance"), p.Y, rls.lambda_grid(factor(p), 200), rls.folds(GROUPS % 2)),
     "holdout": lambda p: rls.holdout(factor(p), p.Y, p.lams, kernel(p)(p.new, p.X), p.Y_new),
     "log_marginal_likelihood": lambda p: rls.log_marginal_likelihood(factor(p), p.Y, p.lams),
+    "log_predictive_density": lambda p: rls.log_predictive_density(factor(p), p.Y, p.lams),
     "loo_objective": lambda p: jax.grad(rls.loo_objective)(kernel(p), p.X, p.Y, p.lams[1], weights=p.weights),
     "loo_objective, landmarks": lambda p: jax.grad(rls.loo_objective)(kernel(p), p.X, p.Y, p.lams[1], landmarks=p.X[:4]),
     "objective": lambda p: rls.objective(kernel(p), p.X, p.Y, p.lams[1], criterion=rls.gcv),

@@ -19,9 +19,14 @@ RADIAL: dict[str, Callable] = {
     "matern32": lambda width: rls.Matern(1.5, width),
     "matern52": lambda width: rls.Matern(2.5, width),
     "rational-quadratic": rls.RationalQuadratic,
+    "chi2": rls.ChiSquared,
 }
-KERNELS = (*RADIAL, "polynomial", "linear")
-CRITERIA = {"loo": rls.loo, "gcv": rls.gcv, "kfold": rls.kfold, "evidence": rls.log_marginal_likelihood, "auc": rls.pairwise_ranking_error}
+PLAIN: dict[str, Callable] = {"linear": rls.Linear, "cosine": rls.Cosine}  # of explicit features
+KERNELS = (*RADIAL, "polynomial", *PLAIN)
+CRITERIA = {
+    **{"loo": rls.loo, "gcv": rls.gcv, "kfold": rls.kfold, "auc": rls.pairwise_ranking_error},
+    **{"evidence": rls.log_marginal_likelihood, "predictive": rls.log_predictive_density},
+}
 LANDMARKS_TO_TUNE = 500
 PICTURES = (".png", ".pdf", ".svg")
 
@@ -103,8 +108,8 @@ def check_outputs(out, plot) -> None:
 
 def make_kernel(name, width, degree, X, standardized) -> tuple[rls.Kernel, str]:
     """The kernel, and what to say of it."""
-    if name == "linear":
-        return rls.Linear(), name
+    if name in PLAIN:
+        return PLAIN[name](), name
     if name == "polynomial":
         degree = degree or 2
         return rls.Polynomial(degree), f"{name}, degree {degree}"

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import jaxrls as rls
 from jaxrls.cli.demo import run_demo
-from jaxrls.cli.fitting import CRITERIA, KERNELS, RADIAL, run_fit
+from jaxrls.cli.fitting import CRITERIA, KERNELS, PLAIN, RADIAL, run_fit
 from jaxrls.cli.predicting import run_predict
 from jaxrls.cli.reading import is_stream
 from jaxrls.io.packed import MAX_INFLATION
@@ -157,6 +157,8 @@ def check_fit(parser: Parser, args) -> None:
         parser.error("--intervals does not go with --classify: they are for numbers")
     if args.degree is not None and args.kernel != "polynomial":
         parser.error(f"--degree does not go with --kernel {args.kernel}")
+    if args.kernel == "chi2" and args.standardize:
+        parser.error("--kernel chi2 is for columns that are not negative, as they are: say --no-standardize")
     if args.groups is not None and args.criterion not in (None, "kfold", "auc"):
         parser.error(f"--groups does not go with --criterion {args.criterion}")
     check_order(parser, args)
@@ -168,7 +170,7 @@ def check_fit(parser: Parser, args) -> None:
         parser.error("--groups is for tables that are read whole: name one CSV or NPZ file")
     if args.classify:
         parser.error("--classify is for tables that are read whole: name one CSV or NPZ file, or code two classes as -1 and 1")
-    if args.kernel != "linear" and args.landmarks in (None, "auto"):
+    if args.kernel not in PLAIN and args.landmarks in (None, "auto"):
         parser.error(
             f"--kernel {args.kernel} on rows that stream takes a number of landmarks, as in --landmarks 1000; --kernel linear takes none"
         )

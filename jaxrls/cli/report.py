@@ -9,6 +9,8 @@ import jaxrls as rls
 from jaxrls.cli.columns import rms, standardisation
 
 TITLES = {"loo": "LOO error", "gcv": "GCV error", "kfold": "fold error", "log_marginal_likelihood": "-log evidence"}
+DENSITIES = ("log_marginal_likelihood", "log_predictive_density")
+TITLES["log_predictive_density"] = "-log density"
 ORDER = {"pairwise_ranking_error": "pairs left out", "query_ranking_error": "pairs of groups left out"}
 TITLES |= dict.fromkeys(ORDER, "wrong order")
 TABLE_ROWS = 12
@@ -27,7 +29,7 @@ def say(what: str, text) -> None:
 def report(fit, Y, classes, weights, scores: bool = False) -> None:
     """The error over λ, and all that belongs to the chosen one; of `scores` no error in units of the target."""
     print()
-    print_table(fit, in_units=classes is None and fit.criterion not in ("log_marginal_likelihood", *ORDER))
+    print_table(fit, in_units=classes is None and fit.criterion not in (*DENSITIES, *ORDER))
     say("lambda", f"{float(fit.lam):.4g}")
     residuals = np.asarray(fit.loo_residuals)
     if fit.criterion in ORDER:

@@ -12,7 +12,7 @@ from jaxrls.factors.contract import Factor, Solution
 from jaxrls.factors.groups import Folds
 from jaxrls.factors.weights import Weights
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.support.checks import as_array, check_lams
+from jaxrls.support.checks import as_array, check_lams, values_unknown
 from jaxrls.support.pytrees import pytree, static
 
 
@@ -47,7 +47,8 @@ class Criterion(ABC):
 
     def errors(self, solution: Solution, lams, kernel: Kernel | None) -> Float[Array, "L *t"]:
         """The same, smaller better, without the t axis where the labels came without it."""
-        values = solution.labels.drop_axis(self.values(solution, lams, kernel))
+        with values_unknown(f"criterion {self.name}, or its loss,"):
+            values = solution.labels.drop_axis(self.values(solution, lams, kernel))
         return -values if self.larger_is_better else values
 
     @property

@@ -11,6 +11,7 @@ from jaxrls.criteria.criterion import Criterion, Given
 from jaxrls.criteria.holding_out import HoldOut, holdout
 from jaxrls.criteria.in_pairs import PairsOut, QueriesOut, pairwise_ranking_error, within
 from jaxrls.criteria.left_out import GroupsOut, LeaveOneOut, as_folds, kfold, loo
+from jaxrls.criteria.log_predictive import LogPredictive, log_predictive_density
 from jaxrls.criteria.losses import check_loss, squared_error
 from jaxrls.criteria.whole import GCV, Evidence, gcv, log_marginal_likelihood
 from jaxrls.factors.groups import Folds
@@ -19,7 +20,7 @@ from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import as_rows
 from jaxrls.support.checks import as_floats, as_labels, check_finite, is_concrete
 
-OWN = (loo, kfold, holdout, gcv, log_marginal_likelihood, pairwise_ranking_error)
+OWN = (loo, kfold, holdout, gcv, log_marginal_likelihood, log_predictive_density, pairwise_ranking_error)
 
 
 def as_criterion(criterion, loss: Callable, groups, validation, rows: Rows, Y) -> Criterion:
@@ -56,6 +57,7 @@ def as_criterion(criterion, loss: Callable, groups, validation, rows: Rows, Y) -
     makers: dict[Any, Callable] = {
         gcv: GCV,
         log_marginal_likelihood: Evidence,
+        log_predictive_density: LogPredictive,
         pairwise_ranking_error: partial(PairsOut.of, Y),
         **dict.fromkeys((loo, kfold, holdout), partial(LeaveOneOut, loss)),
     }

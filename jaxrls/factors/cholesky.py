@@ -162,8 +162,9 @@ class GramSolution(Solution):
         return self.factor.weights.unscale(at.dual / at.diagonal)
 
     def rows_left_out(self, fn, lams):
-        """e = c̃/(p√v)."""
-        return self._each(lambda at, _: fn(self._left_out(at), self.labels.Y, self.factor.weights.array), lams)
+        """e = c̃/(p√v) and λp."""
+        labels, v = self.labels.Y, self.factor.weights.array
+        return self._each(lambda at, lam: fn(self._left_out(at), lam / at.unit * at.diagonal, labels, v), lams)
 
     def residuals_left_out(self, lams):
         """The same for every row, those of weight 0 included."""

@@ -292,24 +292,23 @@ class FeatureSolution(Solution):
             def at(seen, columns):
                 return self._left_out_of(seen, psi, y[:, columns], weights, constant(weights.array), counted.used)
 
-            e = self._on(all_seen, at)
-            return jax.vmap(fn, in_axes=(0, None, None))(e, Y, counted.array)
+            return jax.vmap(fn, in_axes=(0, 0, None, None))(*self._on(all_seen, at), Y, counted.array)
 
         columns = f.weights.values, counted.values, self.labels.scaled, self.labels.Y
         total = f.rows.sum(block, *columns, **self._hints)
         if f.indices is None:
             return total
-        e = self._on(all_seen, self._landmarks_left_out)
-        own = jax.vmap(fn, in_axes=(0, None, None))(e, self.labels.Y[f.indices], f.weights.array[f.indices])
+        held = self._on(all_seen, self._landmarks_left_out)
+        own = jax.vmap(fn, in_axes=(0, 0, None, None))(*held, self.labels.Y[f.indices], f.weights.array[f.indices])
         return jax.tree.map(jnp.add, total, own)
 
     def _left_out_of(self, seen, psi, scaled, weights, constant, used):
-        """Held-out residuals of a block; 0, with finite derivatives, where a row is not counted."""
+        """Held-out residuals of a block, and 1 − leverage; 0 and 1, with finite derivatives, where a row is not counted."""
         u = weights.scale(seen(psi))
         remaining = seen.hat.remaining(u, constant)[:, 0]
         remaining = jnp.where(used[:, None], remaining, 1)
         e = weights.unscale(seen.hat.scaled_residuals(u, scaled)[:, 0] / remaining)
-        return jnp.where(used[:, None], e, 0)
+        return jnp.where(used[:, None], e, 0), remaining
 
     def _leaving(self, seen):
         """The planes βₖ = 0, each by a vector of length about 1, and the landmarks' own rows."""
@@ -320,8 +319,8 @@ class FeatureSolution(Solution):
     def _landmarks_left_out(self, seen, columns):
         f, labels = self.factor, self.labels
         constant = f.constant(f.weights.array[f.indices])
-        e = self._leaving(seen).left_out(seen.hat, labels.Y[:, columns], labels.mean[columns], f.weights, constant)
-        return e[:, 0]
+        e, remaining = self._leaving(seen).left_out(seen.hat, labels.Y[:, columns], labels.mean[columns], f.weights, constant)
+        return e[:, 0], remaining[:, 0]
 
     def residuals_left_out(self, lams):
         """As `rows_left_out`, every row by itself."""
@@ -331,14 +330,14 @@ class FeatureSolution(Solution):
             psi, weights = f.map.raw(x), f.weights.block(v, x.shape[0])
 
             def at(seen, columns):
-                e = self._left_out_of(seen, psi, y[:, columns], weights, constant(weights.array), weights.used)
+                e, _ = self._left_out_of(seen, psi, y[:, columns], weights, constant(weights.array), weights.used)
                 unseen = (Y - self.labels.mean)[:, columns] - matmul(seen(psi), seen.q)
                 return jnp.where(weights.used[:, None], e, unseen)
 
             return jnp.moveaxis(self._on(all_seen, at), 0, 1)
 
         e = jnp.moveaxis(f.rows.map(block, f.weights.values, self.labels.scaled, self.labels.Y, **self._hints), 1, 0)
-        return e if f.indices is None else e.at[:, f.indices].set(self._on(all_seen, self._landmarks_left_out))
+        return e if f.indices is None else e.at[:, f.indices].set(self._on(all_seen, self._landmarks_left_out)[0])
 
     def group_residuals(self, groups):
         """e_B = [P_BB]⁻¹ c_B, with the group's landmarks leaving the dictionary."""

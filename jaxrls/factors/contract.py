@@ -221,7 +221,7 @@ class Solution(ABC):
 
     @abstractmethod
     def rows_left_out(self, fn: Callable, lams) -> Any:
-        """`left_out` of single rows, λ as columns (L, k)."""
+        """`rows_and_leverages` for λ as columns (L, k)."""
 
     @abstractmethod
     def residuals_left_out(self, lams) -> Float[Array, "L n t"]:
@@ -270,7 +270,19 @@ class Solution(ABC):
         """
         lams = self._columns(lams)
         self.check_rest(groups)
-        return self.with_rest(self.rows_left_out(fn, lams) if groups is None else self.groups_left_out(fn, lams, groups), groups)
+        if groups is not None:
+            return self.with_rest(self.groups_left_out(fn, lams, groups), groups)
+        return self.with_rest(self.rows_left_out(lambda residuals, _, labels, weights: fn(residuals, labels, weights), lams))
+
+    def rows_and_leverages(self, fn: Callable, lams) -> Any:
+        """`left_out` of single rows by `fn(residuals, remaining, labels, weights)`, remaining (b, 1) or (b, t).
+
+        That is 1 − leverage, which times v/λ is one over the variance of the label given all others; of a landmark that leaves with its row, in the fit
+        without it.
+        """
+        lams = self._columns(lams)
+        self.check_rest()
+        return self.with_rest(self.rows_left_out(fn, lams))
 
     def check_rest(self, groups: Folds | None = None) -> None:
         """Raise where a row, or a group, holds all of the weight and an intercept is fitted (where values are known)."""

@@ -94,11 +94,11 @@ class Hat(ABC):
     def is_light(self, U, weights: Weights) -> Bool[Array, "b L k"]:
         """Rows, those of weight 0 among them, whose residual y − f is known better than √v (y − f)/√v, which divides rounding by √v."""
 
-    def left_out(self, U, scaled, weights: Weights, constant, unseen=None) -> Float[Array, "b L t"]:
-        """Held-out residuals of single rows; of light ones from `unseen`, y − f, and without it 0 for rows of weight 0."""
+    def left_out(self, U, scaled, weights: Weights, constant, unseen=None) -> tuple[Float[Array, "b L t"], Float[Array, "b L k"]]:
+        """Held-out residuals of single rows, of light ones from `unseen`, y − f, and without it 0 for rows of weight 0; and 1 − leverage."""
         remaining = self.remaining(U, constant)
         e = weights.unscale(self.scaled_residuals(U, scaled) / remaining)
-        return e if unseen is None else jnp.where(self.is_light(U, weights), unseen / remaining, e)
+        return e if unseen is None else jnp.where(self.is_light(U, weights), unseen / remaining, e), remaining
 
     def group_system(self, U, scaled, h, mask):
         """(I − H)_BB and the matching scaled residuals at a single λ; rows of `mask` 0 become rows of the identity."""
@@ -213,13 +213,14 @@ class Leaving:
     directions: Float[Array, "m r"]  # W: βₖ = 0 is a plane in the space of w; of any length, which cancels
     left: Float[Array, "m r"]  # their rows of U/√v
 
-    def left_out(self, hat: Hat, Y, mean, weights: Weights, constant) -> Float[Array, "m L t"]:
-        """Held-out residuals of the landmarks, those of weight 0 included; `constant` is v/Σv of each, or 0."""
+    def left_out(self, hat: Hat, Y, mean, weights: Weights, constant) -> tuple[Float[Array, "m L t"], Float[Array, "m L k"]]:
+        """Held-out residuals of the landmarks, those of weight 0 included, and 1 − leverage without them; `constant` is v/Σv of each, or 0."""
         W, u, v = self.directions, self.left, weights.array[self.indices][:, None, None]
         d, rho, alpha = hat.metric_of(W * W), hat.slope_of(W * u), hat.slope_labels(W)
         residual = (Y[self.indices] - mean)[:, None, :] - hat.kept_labels(u)  # rows of u are long where v is small: uz would cancel
         remaining = 1 - v * jnp.sum(u * u, axis=1)[:, None, None] - constant[:, None, None] + v * hat.lost_of(u * u)
-        return (d * residual + rho * alpha) / (d * remaining + v * rho * rho)
+        remaining = d * remaining + v * rho * rho
+        return (d * residual + rho * alpha) / remaining, remaining / d
 
     def slots(self, n: int) -> Int[Array, " n"]:
         """For each of n rows the number of its landmark, m where it is none."""

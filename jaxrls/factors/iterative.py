@@ -285,13 +285,20 @@ class IterativeSolution(Solution):
     def _total(self, fn, e):
         return jax.vmap(fn, in_axes=(1, None, None))(e, self.labels.Y, self.factor.weights.array)
 
+    def rows_and_leverages(self, fn, lams):
+        """Not by estimates."""
+        raise ValueError(
+            "this needs the leverage of every row, which the iterative route estimates: use loo or gcv, or landmarks without route="
+        )
+
     def rows_left_out(self, fn, lams):
         """From c̃ and the estimate of diag P, without the bias that the variance of residuals would give a curved loss."""
         self._check_probes()
         at = self._at(lams)
         e = self._left_out(lams, at, at.remaining)
         spread = e * jnp.sqrt(at.variance / (at.remaining**2 + at.variance))
-        slope = lambda e: jax.jvp(partial(self._total, fn), (e,), (spread,))  # noqa: E731
+        of_residuals = lambda e, Y, v: fn(e, None, Y, v)  # noqa: E731
+        slope = lambda e: jax.jvp(partial(self._total, of_residuals), (e,), (spread,))  # noqa: E731
         (total, _), (_, curvature) = jax.jvp(slope, (e,), (spread,))
         return jax.tree.map(lambda a, b: a - b / 2, total, curvature)
 

@@ -162,7 +162,19 @@ class KroneckerSolution(Solution):
 
     def rows_left_out(self, fn, lams):
         """Setting "entries"."""
-        return self.setting_left_out(fn, "entries", lams)
+        f, v = self.factor, self.factor.weights.array
+
+        def at(lost, lam):
+            return fn(*(part.reshape(f.n, -1) for part in (self._left_out("entries", lost), self._remaining(lost))), self.labels.Y, v)
+
+        return self._each(at, lams)
+
+    def _remaining(self, lost) -> Float[Array, "n1 n2 k"]:
+        """1 − leverage of entries."""
+        f, c = self.factor, self.factor.coordinates
+        U, V = f.first.U, f.second.U
+        remaining = turned(U * U, V * V, lost)
+        return remaining - turned(U, V, lost * c) ** 2 / total(lost * c**2) if f.intercept else remaining
 
     def residuals_left_out(self, lams):
         """Setting "entries"."""

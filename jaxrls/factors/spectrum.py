@@ -234,9 +234,9 @@ class SpectralSolution(Solution):
             U, counted = f.left(rows, weights), weights.block(counted, rows.shape[0])
 
             def at(chunk):
-                e = self.hat(*chunk).left_out(U, scaled, weights, constant(weights.array))
+                e, remaining = self.hat(*chunk).left_out(U, scaled, weights, constant(weights.array))
                 e = e if f.leaving is None else jnp.where(counted.used[:, None, None], e, 0)
-                return jax.vmap(fn, in_axes=(1, None, None))(e, Y, counted.array)
+                return jax.vmap(fn, in_axes=(1, 1, None, None))(e, remaining, Y, counted.array)
 
             return map_blocks(at, *chunks)
 
@@ -253,7 +253,7 @@ class SpectralSolution(Solution):
 
     def _landmarks(self, fn, lams):
         R = self.factor.leaving.indices  # type: ignore[union-attr]
-        return jax.vmap(fn, in_axes=(1, None, None))(self._landmarks_left_out(lams), self.labels.Y[R], self.factor.weights.array[R])
+        return jax.vmap(fn, in_axes=(1, 1, None, None))(*self._landmarks_left_out(lams), self.labels.Y[R], self.factor.weights.array[R])
 
     def _landmarks_left_out(self, lams):
         f, (Y, mean) = self.factor, (self.labels.Y, self.labels.mean)
@@ -269,11 +269,11 @@ class SpectralSolution(Solution):
             weights = f.weights.block(v, rows.shape[0])
             u = f.left(rows, f.weights.block(None, rows.shape[0])) if u is None and weighted else u
             unseen = None if u is None else centred[:, None, :] - hat.kept_labels(u)
-            return hat.left_out(f.left(rows, weights), scaled, weights, constant_of(weights.array), unseen)
+            return hat.left_out(f.left(rows, weights), scaled, weights, constant_of(weights.array), unseen)[0]
 
         u = f.reach() if weighted and f.rotation is None else None
         e = f.rows.map(block, f.weights.values, self.base, self.labels.Y - self.labels.mean, u, block_size=f.whole)
-        e = e if f.leaving is None else e.at[f.leaving.indices].set(self._landmarks_left_out(lams))
+        e = e if f.leaving is None else e.at[f.leaving.indices].set(self._landmarks_left_out(lams)[0])
         return jnp.moveaxis(e, 1, 0)
 
     def group_residuals(self, groups):

@@ -182,8 +182,9 @@ class TridiagonalSolution(Solution):
             def block(part):
                 G, v, Y = part
                 weights = f.weights.block(v, G.shape[0])
-                e = weights.unscale(_scaled_residuals(G, x, pivots) / _remaining(G, pivots))
-                return jax.vmap(fn, in_axes=(1, None, None))(e, Y, weights.array)
+                remaining = _remaining(G, pivots)
+                e = weights.unscale(_scaled_residuals(G, x, pivots) / remaining)
+                return jax.vmap(fn, in_axes=(1, 1, None, None))(e, remaining, Y, weights.array)
 
             return sum_rows(block, (G, f.weights.values, self.labels.Y), _side_by_side(pivots))
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
+from jaxrls.support.checks import values_unknown
 from jaxrls.support.pytrees import pytree, static
 
 
@@ -42,7 +43,8 @@ class FeatureMap(Kernel):
         _check_function(self, self.fn)
 
     def features(self, X):
-        features = self.fn(X) if self.params is None else self.fn(self.params, X)
+        with values_unknown("FeatureMap.fn"):
+            features = self.fn(X) if self.params is None else self.fn(self.params, X)
         if features.ndim != 2 or features.shape[0] != X.shape[0]:
             raise ValueError(f"FeatureMap.fn must return shape ({X.shape[0]}, r), one row per row of X, and returned {features.shape}")
         _check_real(self, features)
@@ -77,7 +79,8 @@ class FunctionKernel(Kernel):
         _check_function(self, self.fn)
 
     def __call__(self, X, Z):
-        K = self.fn(X, Z) if self.params is None else self.fn(self.params, X, Z)
+        with values_unknown("FunctionKernel.fn"):
+            K = self.fn(X, Z) if self.params is None else self.fn(self.params, X, Z)
         if K.shape != (X.shape[0], Z.shape[0]):
             raise ValueError(f"FunctionKernel.fn must return shape {(X.shape[0], Z.shape[0])} and returned {K.shape}")
         _check_real(self, K)

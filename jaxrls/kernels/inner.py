@@ -1,14 +1,15 @@
-"""Kernels of inner products and of order: `Linear`, `Polynomial` with its explicit features, and `Sobolev`."""
+"""Kernels of inner products and of order: `Linear`, `Constant`, `Cosine`, `Polynomial` with its explicit features, and `Sobolev`."""
 
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 from jaxtyping import ArrayLike as Scalars
 
 from jaxrls.kernels.kernel import Kernel, Rows, parameter
-from jaxrls.linalg.products import matmul
+from jaxrls.linalg.products import matmul, safe_sqrt
 from jaxrls.support.checks import is_concrete
 from jaxrls.support.pytrees import pytree, static
 
@@ -36,6 +37,64 @@ class Linear(Kernel):
 
     def features(self, X):
         return X
+
+
+@pytree
+class Constant(Kernel):
+    """The constant kernel k(x, z) = value, whose functions are the constants: a bias that is penalised, ‖f‖² = f²/value.
+
+    `value` > 0, as in scikit-learn's `ConstantKernel`. In a sum it takes the place of the intercept, which is not penalised and would take all of its
+    part: give `intercept=False`. Its one feature is √value. Cost O(n m). Source: Rasmussen and Williams 2006, table 4.1.
+
+    >>> import jax.numpy as jnp
+    >>> (Linear() + Constant(2.0))(jnp.array([[1.0, 2.0]]), jnp.array([[3.0, 4.0]])).tolist()
+    [[13.0]]
+    """
+
+    positive = ("value",)
+    value: Scalars = 1.0
+
+    def __call__(self, X, Z):
+        return jnp.broadcast_to(parameter(self, "value", X), (X.shape[0], Z.shape[0]))
+
+    def diag(self, X):
+        return jnp.broadcast_to(parameter(self, "value", X), X.shape[:1])
+
+    def num_features(self, d, dtype):
+        del d, dtype
+        return 1
+
+    def features(self, X):
+        return jnp.broadcast_to(safe_sqrt(parameter(self, "value", X)), (X.shape[0], 1))
+
+
+@pytree
+class Cosine(Kernel):
+    """The cosine kernel k(x, z) = ⟨x, z⟩ / (‖x‖ ‖z‖), and 0 for rows of zeros, as scikit-learn's `cosine_similarity`.
+
+    Its features are x/‖x‖: rows of any length count alike, such as texts of any number of words. Cost O(n m d). Derivatives at a row of zeros
+    are taken as 0. Source: Shawe-Taylor and Cristianini 2004, §5.1, on normalised kernels.
+
+    >>> import jax.numpy as jnp
+    >>> Cosine()(jnp.array([[3.0, 4.0]]), jnp.array([[6.0, 8.0], [0.0, 0.0]])).round(3).tolist()
+    [[1.0, 0.0]]
+    """
+
+    def __call__(self, X, Z):
+        return matmul(self.features(X), self.features(Z).T)
+
+    def diag(self, X):
+        return jnp.any(X != 0, axis=1).astype(X.dtype)
+
+    def num_features(self, d, dtype):
+        del dtype
+        return d
+
+    def features(self, X):
+        largest = jax.lax.stop_gradient(jnp.max(jnp.abs(X), axis=1, keepdims=True))  # x/‖x‖ is the same in any units: squares are in range
+        used = largest > 0
+        x = jnp.where(used, X / jnp.where(used, largest, 1), 0)
+        return jnp.where(used, x / jnp.sqrt(jnp.where(used, jnp.sum(x * x, axis=1, keepdims=True), 1)), 0)
 
 
 @pytree

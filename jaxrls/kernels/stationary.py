@@ -1,4 +1,4 @@
-"""Kernels that are functions of a distance: `Gaussian`, `Laplacian`, `Matern`, `RationalQuadratic` and `Periodic`."""
+"""Kernels that are functions of a distance: `Gaussian`, `Laplacian`, `ChiSquared`, `Matern`, `RationalQuadratic` and `Periodic`."""
 
 import math
 from functools import partial
@@ -9,9 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike as Scalars
 
-from jaxrls.kernels.distances import city_block_distances, squared_distances
+from jaxrls.kernels.bessel import bessel_profile
+from jaxrls.kernels.distances import chi_squared_distances, city_block_distances, squared_distances
 from jaxrls.kernels.kernel import Kernel, parameter
 from jaxrls.linalg.products import safe_sqrt
+from jaxrls.support.checks import is_concrete
 from jaxrls.support.pytrees import pytree, static
 
 
@@ -88,30 +90,39 @@ def _matern_profile_jvp(order, primals, tangents):
     return _matern_profile(order, q), slope * dq
 
 
+# Beyond it a Matérn kernel is Gaussian to 1 %.
+SMOOTHEST = 100
+
+
 @pytree
 class Matern(_Stationary):
-    """The Matérn kernel of smoothness ν = ½, 3/2 or 5/2, in r = ‖x − z‖ / width.
+    """The Matérn kernel of smoothness ν in r = ‖x − z‖ / width: 2^{1−ν} / Γ(ν) · (√2ν r)^ν K_ν(√2ν r), K_ν a modified Bessel function.
 
-    ν = ½: exp(−r); ν = 3/2: (1 + √3 r) exp(−√3 r); ν = 5/2: (1 + √5 r + 5r²/3) exp(−√5 r). `nu` is static, `width` > 0 one number or
-    one per column. Cost O(n m d) by a matrix product. ν = ½ has no derivative in X where two rows coincide; 0 is taken there. With more
-    than two columns, rows nearer than √eps widths are told apart no better than that, which ν = ½ alone shows.
-    Source: Rasmussen and Williams 2006, eq. 4.17.
+    ν = ½: exp(−r); ν = 3/2: (1 + √3 r) exp(−√3 r); ν = 5/2: (1 + √5 r + 5r²/3) exp(−√5 r); for any other `nu` in (0, 100] by a series near and an
+    integral far, some twenty terms of each, to ten eps (1 + √2ν r). `nu` is static, `width` > 0 one number or
+    one per column. Cost O(n m d) by a matrix product. ν ≤ ½ has no derivative in X where two rows coincide; 0 is taken there. With more
+    than two columns, rows nearer than √eps widths are told apart no better than that, which shows where ν is below 1.
+    Source: Rasmussen and Williams 2006, eq. 4.14 to 4.17; how K_ν is computed stands in `kernels/bessel.py`.
 
     >>> import jax.numpy as jnp
-    >>> round(float(Matern(0.5, 2.0)(jnp.zeros((1, 1)), jnp.full((1, 1), 2.0))[0, 0]), 6)
-    0.367879
+    >>> [round(float(Matern(nu, 2.0)(jnp.zeros((1, 1)), jnp.full((1, 1), 2.0))[0, 0]), 6) for nu in (0.5, 1.0)]
+    [0.367879, 0.444343]
     """
 
-    nu: float = static()
+    nu: int | float = static()
     width: Scalars
 
     def __post_init__(self):
-        if not isinstance(self.nu, float | np.floating) or self.nu not in (0.5, 1.5, 2.5):
-            raise ValueError(f"Matern.nu must be 0.5, 1.5 or 2.5, and is {self.nu!r}: Gaussian is the limit of large ν")
+        if isinstance(self.nu, bool) or not isinstance(self.nu, int | float | np.integer | np.floating) or not 0 < self.nu <= SMOOTHEST:
+            raise ValueError(
+                f"Matern.nu must be a number above 0 and up to {SMOOTHEST}, and is {self.nu!r}: Gaussian is the limit of large ν"
+            )
 
     def _profile(self, squared):
-        order = int(2 * self.nu)
-        return _matern_profile(order, order * squared)
+        nu = float(self.nu)
+        if nu in (0.5, 1.5, 2.5):
+            return _matern_profile(int(2 * nu), 2 * nu * squared)
+        return bessel_profile(nu, 2 * nu * squared)
 
 
 @pytree
@@ -184,3 +195,37 @@ class Laplacian(_Stationary):
 
     def __call__(self, X, Z):
         return jnp.exp(-city_block_distances(X, Z, _inverse(self, X)))
+
+
+@pytree
+class ChiSquared(_Stationary):
+    """The χ² kernel of histograms k(x, z) = exp(−Σⱼ (xⱼ − zⱼ)² / ((xⱼ + zⱼ) widthⱼ)), as scikit-learn's `chi2_kernel` (γ = 1/width).
+
+    X must not be negative; a column that is 0 in both rows adds nothing. `width` > 0 is one number or one per column, in the units of X. Cost
+    O(n m d), column by column as `Laplacian`, whose distance is an upper bound of this one. Its derivative in X is taken as 0 where
+    a column is 0 in both rows. Source: Zhang, Marszalek, Lazebnik and Schmid 2007.
+
+    >>> import jax.numpy as jnp
+    >>> round(float(ChiSquared(2.0)(jnp.array([[1.0, 0.0]]), jnp.array([[3.0, 0.0]]))[0, 0]), 6)
+    0.606531
+    """
+
+    metric = "cityblock"
+    width: Scalars
+
+    @classmethod
+    def from_gamma(cls, gamma: Scalars) -> "ChiSquared":
+        """The kernel written exp(−γ Σ …), as scikit-learn does: width = 1/γ.
+
+        >>> ChiSquared.from_gamma(0.5).width
+        2.0
+        """
+        return cls(1 / gamma)
+
+    def __call__(self, X, Z):
+        return jnp.exp(-chi_squared_distances(X, Z, _inverse(self, X)))
+
+    def check(self, X):
+        super().check(X)
+        if is_concrete(X) and np.asarray(X).min() < 0:
+            raise ValueError(f"ChiSquared is for X ≥ 0, such as counts, and the smallest input is {np.asarray(X).min()}: leave X uncentred")

@@ -73,8 +73,8 @@ def fit(
     `"search"` finds the λ of the smallest error between those from its value and slope at about ten λ, with a Cholesky factor for each in place of the spectrum
     where the criterion allows it: `search` says how many. Without slopes, for rows made on the host, such as a `stream`, and for criteria that are steps,
     such as `zero_one_loss` and `rank`'s own, it takes the grid.
-    `criterion`: `loo`, `gcv`, `kfold`, `holdout`, `log_marginal_likelihood`, any function `(factor, Y, lams)` of which less is
-    better, or a `Criterion`. `loss` for the ones that average a loss. `weights` (n,) ≥ 0. `intercept` unpenalised. `per_target` chooses λ for each column
+    `criterion`: `loo`, `gcv`, `kfold`, `holdout`, `log_marginal_likelihood`, `log_predictive_density`, any function `(factor, Y, lams)` of which less
+    is better, or a `Criterion`. `loss` for the ones that average a loss. `weights` (n,) ≥ 0. `intercept` unpenalised. `per_target` chooses λ for each column
     of Y. `groups` (n,) labels of rows left out together (the criterion is then `kfold`); `validation` a pair `(X, Y)` (then
     `holdout`). `landmarks` for more rows than K can be factored for: how many to choose by pivoted Cholesky, or what
     `jaxrls.landmarks` chose, or row numbers, or points (m, d); leave-one-out then lets a landmark leave with its row. `"auto"` takes as many

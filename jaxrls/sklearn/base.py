@@ -11,7 +11,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 import jaxrls as rls
 from jaxrls.search.inspection import inspect_lam
-from jaxrls.sklearn.names import CRITERIA, LOSSES, look_up, named_kernel, renamed
+from jaxrls.sklearn.names import CRITERIA, LOSSES, WITHOUT_FOLDS, look_up, named_kernel, renamed
 from jaxrls.sklearn.scoring import Regressed, best, held_out, losses, scores, scores_by_target
 from jaxrls.support.checks import check_unmasked
 
@@ -222,8 +222,8 @@ class RLSEstimator(BaseEstimator):
         criterion = look_up("criterion", self.criterion, CRITERIA)
         if self.cv is None and (criterion is not rls.kfold or groups is not None):
             return {"criterion": criterion, "groups": groups}
-        if criterion is rls.gcv:
-            raise ValueError("cv= does not go with criterion='gcv', which has no folds: leave one of them out")
+        if criterion in WITHOUT_FOLDS:
+            raise ValueError(f"cv= does not go with criterion={criterion.__name__!r}, which has no folds: leave one of them out")
         cv, splitter = FOLDS if self.cv is None else self.cv, StratifiedKFold if is_classifier(self) and y.ndim == 1 else KFold
         if isinstance(cv, int) and self.random_state is not None:
             cv = splitter(cv, shuffle=True, random_state=self.random_state)

@@ -21,16 +21,20 @@ RADIAL: dict[str, Callable] = {
     "matern32": partial(rls.Matern, 1.5),
     "matern52": partial(rls.Matern, 2.5),
     "rational_quadratic": rls.RationalQuadratic,
+    "chi2": rls.ChiSquared,
 }
 # Those of γ in place of a width: exp(−γ‖x − z‖²), or of the city-block distance.
 BY_GAMMA: dict[str, Callable] = {
     "gaussian": rls.Gaussian.from_gamma,
     "rbf": rls.Gaussian.from_gamma,
     "laplacian": lambda gamma: rls.Laplacian(1 / gamma),
+    "chi2": rls.ChiSquared.from_gamma,
 }
 POLYNOMIAL = ("polynomial", "poly")
-KERNELS = ("linear", *POLYNOMIAL, *RADIAL, "precomputed")
-CRITERIA = {"loo": rls.loo, "gcv": rls.gcv, "kfold": rls.kfold}
+PLAIN: dict[str, Callable] = {"linear": rls.Linear, "cosine": rls.Cosine, "precomputed": rls.Precomputed}
+KERNELS = ("linear", *POLYNOMIAL, *RADIAL, "cosine", "precomputed")
+CRITERIA = {f.__name__: f for f in (rls.loo, rls.gcv, rls.kfold, rls.log_marginal_likelihood, rls.log_predictive_density)}
+WITHOUT_FOLDS = [criterion for criterion in CRITERIA.values() if criterion not in (rls.loo, rls.kfold)]
 LOSSES = {f.__name__: f for f in (rls.squared_error, rls.absolute_error, rls.zero_one_loss)}
 OLD_LOSSES = {"misclassification": "zero_one_loss"}
 start_from_data = jax.jit(rls.start_from_data)
@@ -54,15 +58,19 @@ def renamed(loss):
 
 
 def named_kernel(kernel, X, counted, *, width, gamma, degree, coef0) -> Any:
-    """The kernel of a name and its numbers, for rows X of which some are `counted`; a kernel object stays what it is."""
+    """The kernel of a name and its numbers, for rows X of which some are `counted`; a kernel object stays what it is, and a function becomes one."""
     if isinstance(kernel, rls.Kernel):
         return kernel
+    if callable(kernel) and not isinstance(kernel, type):
+        return rls.FunctionKernel(kernel)
     if not isinstance(kernel, str) or kernel not in KERNELS:
-        raise ValueError(f"kernel must be one of {', '.join(map(repr, KERNELS))}, or a jaxrls kernel, and is {kernel!r}")
+        raise ValueError(
+            f"kernel must be one of {', '.join(map(repr, KERNELS))}, a jaxrls kernel, or a function of two matrices, and is {kernel!r}"
+        )
     if kernel in POLYNOMIAL:
         return _polynomial(degree, None if gamma is None else _as_gamma(gamma, X), coef0)
     if kernel not in RADIAL:
-        return {"linear": rls.Linear, "precomputed": rls.Precomputed}[kernel]()
+        return PLAIN[kernel]()
     if gamma is None:
         return RADIAL[kernel](_median(kernel, X[counted]) if _is_median(width) else np.asarray(as_floats("width", width, X.dtype)))
     if kernel not in BY_GAMMA:

@@ -29,7 +29,7 @@ class RLSRegressor(RegressorMixin, MultiOutputMixin, RLSEstimator):
     lams : float, array, "search" or "auto", default="auto"
         λ to choose from; "auto" is 100 of them from the spectrum, "search" finds the best between those, and one number is no choice. An
         array (L, n_targets) has λ for each column of y by itself, of which each takes the best: of one row, a given λ for each.
-    criterion : "loo", "gcv" or "kfold", default="loo"
+    criterion : "loo", "kfold", "gcv", "log_marginal_likelihood" or "log_predictive_density", default="loo"
         What λ is chosen by.
     loss : "squared_error", "absolute_error", "zero_one_loss" or callable, default="squared_error"
         What "loo" and "kfold" average over held-out rows.

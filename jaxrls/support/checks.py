@@ -4,7 +4,8 @@ Shapes and dtypes are checked everywhere, values only where they are known: insi
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -23,6 +24,18 @@ LARGEST_CPU_EIGH = 32766
 def is_concrete(*trees) -> bool:
     """Whether every array in `trees` has values now, so that they can be looked at on the host."""
     return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(trees))
+
+
+@contextmanager
+def values_unknown(what: str) -> Iterator[None]:
+    """A caller's function is traced inside: raise `TypeError` in its name where it asks for values, as NumPy, `float` and `if` do."""
+    try:
+        yield
+    except (jax.errors.TracerArrayConversionError, jax.errors.TracerIntegerConversionError, jax.errors.ConcretizationTypeError) as error:
+        raise TypeError(
+            f"{what} asks for the values of arrays, as NumPy, float() and if do, and inside of a compiled program they are not known: write it with "
+            "jax.numpy, and where it chooses, with jax.numpy.where"
+        ) from error
 
 
 def check_unmasked(name: str, value) -> None:

@@ -45,8 +45,8 @@ def plot_errors(fit, ax=None):
     ax.set(xscale="log", xlabel="λ", ylabel=(TITLES | ORDERED).get(fit.criterion, fit.criterion.replace("_", " ")))
     if (errors > 0).all() and fit.criterion not in ORDERED:
         ax.set_yscale("log")
-    if fit.criterion == "log_marginal_likelihood":
-        ax.set_ylabel("− log marginal likelihood")
+    if fit.criterion.startswith("log_"):
+        ax.set_ylabel(f"− {fit.criterion.replace('_', ' ')}")
     if ax.get_legend_handles_labels()[1]:
         ax.legend(fontsize="small")
     return ax

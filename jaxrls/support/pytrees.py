@@ -46,17 +46,17 @@ def pytree(cls):
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> @rls.pytree
-    ... class Cosine(rls.Kernel):
+    ... class Wave(rls.Kernel):
     ...     positive = length_scales = ("width",)   # what may be searched by its logarithm; what has the units of X
     ...     width: float
     ...     def __call__(self, X, Z):
     ...         return jnp.cos((X[:, :1] - Z[:, 0]) / self.width)
     ...     def diag(self, X):
     ...         return jnp.ones(X.shape[0], X.dtype)
-    >>> kernel = 0.5 * Cosine(width=2.0) + rls.Linear()
+    >>> kernel = 0.5 * Wave(width=2.0) + rls.Linear()
     >>> kernel(jnp.ones((1, 1)), jnp.ones((1, 1))).tolist()
     [[1.5]]
-    >>> kernel == 0.5 * Cosine(width=jnp.array(2.0)) + rls.Linear()
+    >>> kernel == 0.5 * Wave(width=jnp.array(2.0)) + rls.Linear()
     True
     """
     if "__eq__" not in vars(cls):

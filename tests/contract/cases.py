@@ -157,7 +157,7 @@ def of_landmarks(cls, options, points=None, source=array, leaves=True, maker=Non
 
 def of_iterative():
     """All of K by products, with as many probes as rows, which tell the diagonal itself."""
-    lacks = ("kfold", "evidence", "pairs", "logdet", "residuals uneven")
+    lacks = ("kfold", "evidence", "density", "pairs", "logdet", "residuals uneven")
 
     def make(kernel, X, **options):
         return rls.factor_iterative(kernel, X, LANDMARKS, iteration=rls.Iteration(tol=10 * EPS, probes=N), **options)
@@ -201,7 +201,7 @@ class Moved(Case):
 
 def moved(case):
     """The same problem by `Moved`, which reads no row again."""
-    lacks = ("loo", "kfold", "residuals", "given", "pairs")
+    lacks = ("loo", "kfold", "residuals", "given", "density", "pairs")
     return Moved(**{**vars(case), "lacks": lacks})
 
 

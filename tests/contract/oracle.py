@@ -106,6 +106,19 @@ class Truth:
                 e[k, held] = self.Y[held] - Phi[held] @ w - b
         return e
 
+    def densities(self, e):
+        """Means of log p(yᵢ | all others) over rows of positive weight, from residuals e and the variances of a linear model of the others, (L, t)."""
+        variances = []
+        for i in np.flatnonzero(self.weights > 0):
+            rest, (Phi, _) = np.arange(len(self.Y)) != i, self.features(np.array([i]))
+            penalty = np.eye(Phi.shape[1] + self.intercept)
+            if self.intercept:
+                Phi, penalty[-1, -1] = np.hstack([Phi, np.ones((len(Phi), 1))]), 0
+            information = (Phi[rest].T * self.weights[rest]) @ Phi[rest] + self.lams[:, None, None] * penalty
+            variances.append(self.lams * (1 / self.weights[i] + np.linalg.solve(information, Phi[i][:, None])[:, :, 0] @ Phi[i]))
+        variance = np.array(variances).T[:, :, None]
+        return -0.5 * (np.log(2 * np.pi * variance) + e[:, self.weights > 0] ** 2 / variance).mean(axis=1)
+
     def pairs_squared(self):
         """Σ vᵢvⱼ (eᵢ − eⱼ)² / Σ vᵢvⱼ over all pairs, both rows left out of a refit, (L, t): by normal equations, for all λ at once."""
         v, total, found = self.weights, 0.0, 0.0
@@ -136,6 +149,7 @@ class Truth:
         evidence, fit, logdet = (np.array(part) for part in zip(*self.gaussians, strict=True))
         found |= {"evidence": evidence, "data_fit": fit, "logdet": logdet[:, None] * np.ones(self.Y.shape[1])}
         found["residuals"], found["pairs"] = self.residuals(), self.pairs_squared()
+        found["density"] = self.densities(found["residuals"])
         return found | {f"residuals {name}": self.residuals(groups) for name, groups in self.plans.items()}
 
     def at(self, tolerance, pick=None):

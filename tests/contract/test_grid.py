@@ -37,7 +37,7 @@ def criteria(plans, held, loss=every_loss) -> dict[str, rls.Criterion]:
     found = {"loo": rls.LeaveOneOut(loss), "holdout": rls.HoldOut.of(*held, array(HELD_WEIGHTS), loss=loss)}
     found |= {f"kfold {name}": rls.GroupsOut(plan, loss) for name, plan in plans.items()}
     found |= {"gcv": rls.GCV(), "evidence": rls.Evidence(), "given": Given(own_loo), "pairs": rls.PairsOut(loss=rls.squared_error)}
-    return found | {"queries": QUERIES}
+    return found | {"density": rls.LogPredictive(), "queries": QUERIES}
 
 
 def once(solution):
@@ -75,7 +75,7 @@ def answers(case, solution, lams, X_new, columns, plans):
 def quantities(case):
     """The names of all that is compared."""
     averaged = [f"{name} {loss}" for name in ("loo", "holdout", *(f"kfold {plan}" for plan in case.plans)) for loss in LOSS]
-    return [*filter(case.offers, (*averaged, "gcv", "evidence", "pairs", *PARTS, "residuals uneven", "predictions"))]
+    return [*filter(case.offers, (*averaged, "gcv", "evidence", "density", "pairs", *PARTS, "residuals uneven", "predictions"))]
 
 
 @functools.cache

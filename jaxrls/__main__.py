@@ -1,22 +1,28 @@
-"""The command line: `python -m jaxrls fit DATA`, `predict MODEL DATA`, and without arguments a demo on real data."""
+"""The command line: `jaxrls fit DATA`, `jaxrls predict MODEL DATA`, and without arguments a demo on real data; or `python -m jaxrls …`."""
 
 import os
 import sys
 
 from jaxrls.cli.main import main
 
-if __name__ == "__main__":
+
+def run(prog: str = "jaxrls") -> int:
+    """What a process that was called as `prog` does from its arguments to its exit code; the console script is this."""
     # The threads of the OpenBLAS that JAX's decompositions run on go to sleep after 2^4 cycles without work, in place of 2^26, in which they
     # would take the time of whoever else computes. It is read when SciPy loads that library, which is later than this and once.
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
-        code_of_exit = main()
+        code = main(prog=prog)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader, such as `head`, has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code_of_exit = 1
+        code = 1
     except KeyboardInterrupt:
-        code_of_exit = 130
-    sys.exit(code_of_exit)
+        code = 130
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(run("python -m jaxrls"))

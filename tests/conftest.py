@@ -25,6 +25,8 @@ import jaxtyping
 import numpy as np
 import pytest
 
+collect_ignore = ["typed"]  # for type checkers: its kernel would be one more subclass that tests of all kernels find
+
 X64 = os.environ.get("JAXRLS_X64", "1") != "0"
 jax.config.update("jax_enable_x64", X64)
 jax.config.update("jax_numpy_dtype_promotion", "strict")

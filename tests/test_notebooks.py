@@ -6,15 +6,11 @@ from pathlib import Path
 import pytest
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
+REAL = {"embedding", "encoding", "pairs"}  # problems of some size, with peers' code: run with -m slow, and whenever the site is built
 LIMIT = 2**20
 TIMEOUT = 600  # for one cell, on a machine that does other things too
 
 pytestmark = pytest.mark.float64  # once is enough: notebooks choose their own precision
-
-
-@pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.stem)
-def path(request):
-    return request.param
 
 
 @pytest.fixture
@@ -34,6 +30,7 @@ def test_there_are_notebooks():
     assert NOTEBOOKS
 
 
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_stored_outputs(path, nbformat):
     assert path.stat().st_size < LIMIT
     notebook = nbformat.read(path, as_version=4)
@@ -44,6 +41,7 @@ def test_stored_outputs(path, nbformat):
     assert any("image/png" in output.get("data", {}) for cell in code_cells(notebook) for output in cell.outputs)
 
 
+@pytest.mark.parametrize("path", [pytest.param(path, marks=[pytest.mark.slow] * (path.stem in REAL), id=path.stem) for path in NOTEBOOKS])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # those of Jupyter's own packages
 def test_runs(path, nbformat, tmp_path, monkeypatch):
     nbclient = pytest.importorskip("nbclient", reason="running notebooks needs nbclient: pip install -e '.[test]'")

@@ -12,7 +12,6 @@ from jaxrls.cli.report import count, report, say
 
 def run_demo(args) -> None:
     """A fit of the embedded data before and after tuning, judged on rows that it has not seen."""
-    del args
     X, y, names = rls.airfoil()
     X = (X - X.mean(axis=0)) / X.std(axis=0)
     test = np.arange(len(X)) % 5 == 0
@@ -40,7 +39,7 @@ def run_demo(args) -> None:
     say("time", f"{seconds:.1f} s, compilation included")
     before, after = (rms(y[test] - model.predict(X[test])) for model in (fit, better))
     say("check", f"RMSE on the {test.sum()} rows put aside: {before:.4g} -> {after:.4g}")
-    print("\nYour own data: python -m jaxrls fit --help")
+    print(f"\nYour own data: {args.prog} fit --help")
 
 
 def plain_optimizer():

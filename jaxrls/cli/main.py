@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from jaxrls.cli.parser import make_parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, prog: str = "python -m jaxrls") -> int:
     """Run one command; 0 if all went well, 2 with one line on stderr if the data or the usage were wrong."""
-    parser = make_parser()
+    parser = make_parser(prog)
     args = parser.parse_args(argv)
     if check := getattr(args, "check", None):
         check(parser, args)

@@ -12,8 +12,8 @@ from jaxrls.io.packed import MAX_INFLATION
 
 EPILOG = """\
 example:
-  python -m jaxrls fit train.csv --target price --tune --out model.npz
-  python -m jaxrls predict model.npz new.csv --out predictions.csv
+  {prog} fit train.csv --target price --tune --out model.npz
+  {prog} predict model.npz new.csv --out predictions.csv
 
 DATA is a CSV file (.csv, .csv.gz; a first line of names is its header) or a NumPy archive (.npz) with arrays X and y, read whole; or files of
 any number and size, as names, a pattern or a folder, also .npy and .parquet, whose rows are streamed.
@@ -72,15 +72,17 @@ def landmarks(text: str) -> int | str:
     return text if text == "auto" else at_least(1)(text)
 
 
-def make_parser() -> Parser:
-    """All that can be typed."""
+def make_parser(prog: str = "python -m jaxrls") -> Parser:
+    """All that can be typed, after what calls it."""
     about = "Regularized least squares with the best regularisation by exact leave-one-out. Without a command: a demo."
-    parser = Parser(prog="python -m jaxrls", description=about, epilog=EPILOG, formatter_class=raw, allow_abbrev=False)
+    parser = Parser(prog=prog, description=about, formatter_class=raw, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"jaxrls {rls.__version__}")
-    parser.set_defaults(run=run_demo)
+    parser.set_defaults(run=run_demo, prog=prog)
     commands = parser.add_subparsers(title="commands", metavar="fit | predict")
     for add in (add_fit, add_predict):
         add(commands)
+    for each in (parser, *commands.choices.values()):
+        each.epilog = EPILOG.format(prog=prog)
     return parser
 
 
@@ -90,8 +92,8 @@ def raw(prog: str) -> argparse.HelpFormatter:
 
 
 def add_command(commands, name: str, summary: str, about: str) -> Parser:
-    """One command, with the example that all help texts end in."""
-    return commands.add_parser(name, help=summary, description=about, epilog=EPILOG, formatter_class=raw, allow_abbrev=False)
+    """One command."""
+    return commands.add_parser(name, help=summary, description=about, formatter_class=raw, allow_abbrev=False)
 
 
 def add_fit(commands) -> None:

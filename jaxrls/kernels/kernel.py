@@ -98,19 +98,19 @@ class Kernel(ABC):
         _check_evaluable(self)
         return On(self, tuple(int(c) for c in indices))
 
-    def __add__(self, other):
+    def __add__(self, other) -> "Kernel":
         if not isinstance(other, Kernel):
             return NotImplemented
         _check_evaluable(self, other)
         return Sum(self, other)
 
-    def __mul__(self, other):
+    def __mul__(self, other) -> "Kernel":
         if not isinstance(other, Kernel):
             return self.__rmul__(other)
         _check_evaluable(self, other)
         return Product(self, other)
 
-    def __rmul__(self, other):
+    def __rmul__(self, other) -> "Kernel":
         if not _is_scalar(other):
             return NotImplemented
         _check_evaluable(self)

@@ -1,6 +1,6 @@
 """What `fit` and `tune` return: a model, how it was chosen, and pictures of both."""
 
-from typing import Any
+from typing import Any, Generic, Literal, TypeVar, overload
 
 import numpy as np
 from jaxtyping import Array, Float
@@ -14,12 +14,14 @@ from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pictures import plot_errors, plot_function, plot_left_out, plot_search
 from jaxrls.support.pytrees import pytree, static
 
+K = TypeVar("K", bound=Kernel)  # what was tuned comes back as what it was
+
 
 class _Fitted:
     """What every result of a fit offers."""
 
     model: Model
-    loo_residuals: Float[Array | np.ndarray, "n *t"] | None
+    loo_residuals: Float[Array | np.ndarray, "n *t"] | Any
 
     def predict(self, X, *, block_size: int | None = None) -> Float[Array | np.ndarray, "m *t"]:
         """Predictions for the rows of X: see `Model.predict`."""
@@ -57,12 +59,13 @@ class Fit(_Fitted):
     'loo'
     """
 
+    # `| Any` in the place of `| None`, which they are after some updates: whoever never updates should not have to rule that out at every use.
     model: Model
-    lams: Float[Array | np.ndarray, "L *#t"] | None
-    errors: Float[Array | np.ndarray, "L *t"] | None
+    lams: Float[Array | np.ndarray, "L *#t"] | Any
+    errors: Float[Array | np.ndarray, "L *t"] | Any
     lam: Float[Array | np.ndarray, "*#t"]
-    error: Float[Array | np.ndarray, "*#t"] | None
-    loo_residuals: Float[Array | np.ndarray, "n *t"] | None
+    error: Float[Array | np.ndarray, "*#t"] | Any
+    loo_residuals: Float[Array | np.ndarray, "n *t"] | Any
     dof: Float[Array | np.ndarray, "*#t"]
     floor: Float[Array | np.ndarray, ""]
     indefinite: Float[Array | np.ndarray, ""]
@@ -82,6 +85,16 @@ class Fit(_Fitted):
     def plot(self, ax=None):
         """The criterion over λ with the chosen one, on Matplotlib axes, which it returns."""
         return plot_errors(self, ax)
+
+    @overload
+    def predict(
+        self, X, *, return_std: Literal[False] = False, scale=..., corrected: bool = ..., block_size: int | None = ...
+    ) -> Float[Array | np.ndarray, "m *t"]: ...
+
+    @overload
+    def predict(
+        self, X, *, return_std: Literal[True], scale=..., corrected: bool = ..., block_size: int | None = ...
+    ) -> tuple[Float[Array | np.ndarray, "m *t"], Float[Array | np.ndarray, "m *t"]]: ...
 
     @on_any_mesh
     def predict(self, X, *, return_std: bool = False, scale="evidence", corrected: bool = True, block_size: int | None = None) -> Any:
@@ -240,17 +253,17 @@ class Fit(_Fitted):
 
 
 @pytree
-class History:
+class History(Generic[K]):
     """What `tune` saw at every step, its best start first: S steps."""
 
     errors: Float[Array, " S"]
     gradient_norms: Float[Array, " S"]
     lams: Float[Array, " S"]
-    kernels: Kernel  # every leaf with a leading axis S
+    kernels: K  # every leaf with a leading axis S
 
 
 @pytree
-class Tuned(_Fitted):
+class Tuned(_Fitted, Generic[K]):
     """The result of `tune`: the kernel and λ of the smallest error seen, a model fitted with them, and how it went.
 
     `error` is the criterion there (the evidence negated), never above `start_error`. `converged` says whether the gradient norm
@@ -263,15 +276,15 @@ class Tuned(_Fitted):
     True
     """
 
-    kernel: Kernel
+    kernel: K
     lam: Float[Array | np.ndarray, ""]
     error: Float[Array | np.ndarray, ""]
     start_error: Float[Array | np.ndarray, ""]
     model: Model
-    history: History
+    history: History[K]
     converged: bool = static()
     reason: str = static()
-    loo_residuals: Float[Array | np.ndarray, "n *t"] | None = None
+    loo_residuals: Float[Array | np.ndarray, "n *t"] | Any = None
     dof: Float[Array | np.ndarray, ""] | None = None
     floor: Float[Array | np.ndarray, ""] | None = None
     indefinite: Float[Array | np.ndarray, ""] | None = None

@@ -4,6 +4,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +37,7 @@ def grow(solve: Callable, problem: Problem, tol: float, progress: bool = False):
     n, most = X.shape[0], _most(problem)
     if most < FEWEST:
         return solve(problem), f"all {n} rows: too few to save any"
-    choose = partial(landmarks, kernel, X, key=jax.random.key(0), weights=weights.values, progress=progress)
+    choose: Callable[..., Any] = partial(landmarks, kernel, X, key=jax.random.key(0), weights=weights.values, progress=progress)
     chosen = choose(FEWEST)
     while True:
         result, m = solve(replace(problem, landmarks=chosen)), len(chosen.points)

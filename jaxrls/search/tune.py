@@ -16,7 +16,7 @@ from jaxrls.criteria.losses import squared_error
 from jaxrls.factors.certificate import certificate_words
 from jaxrls.factors.contract import Coefficients
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.models.fitted import History, Tuned
+from jaxrls.models.fitted import History, K, Tuned
 from jaxrls.rows.sparse import is_sparse
 from jaxrls.search.estimate import of_problem
 from jaxrls.search.problem import Problem, resolve_landmarks
@@ -116,7 +116,7 @@ def default_optimizer():
 @on_any_mesh
 @in_precision_of("X")
 def tune(
-    kernel: Kernel,
+    kernel: K,
     X,
     Y=None,
     *,
@@ -136,7 +136,7 @@ def tune(
     landmarks=None,
     progress: bool = False,
     block_size: int | None = None,
-) -> Tuned:
+) -> Tuned[K]:
     """Tune every kernel parameter and λ together, by the exact gradient of the leave-one-out error.
 
     Minimises log E(θ, λ) over the logarithms of λ and of all positive parameters (widths, scales, α, periods, offsets); the parameters of a

@@ -4,9 +4,12 @@ import functools
 import inspect
 from collections.abc import Callable
 from contextlib import nullcontext
+from typing import TypeVar
 
 import jax
 import numpy as np
+
+Door = TypeVar("Door", bound=Callable)
 
 
 def is_wide(value) -> bool:
@@ -35,10 +38,10 @@ def to_host(tree):
     return jax.tree.map(moved, tree)
 
 
-def in_precision_of(argument: str) -> Callable:
+def in_precision_of(argument: str) -> Callable[[Door], Door]:
     """Run a door in the precision of one argument: float64 NumPy data in float64, handed back as NumPy arrays."""
 
-    def decorate(door):
+    def decorate(door: Door) -> Door:
         signature = inspect.signature(door)
 
         @functools.wraps(door)
@@ -49,6 +52,6 @@ def in_precision_of(argument: str) -> Callable:
             with scope(True):
                 return to_host(door(*args, **kwargs))
 
-        return wrapped
+        return wrapped  # type: ignore[return-value]
 
     return decorate

@@ -1,0 +1,102 @@
+"""What a type checker sees of the main calls, as users' code does: `mypy --strict tests/typed` and `pyright tests/typed` find nothing.
+
+Nobody runs these functions.
+"""
+
+from typing import Any, assert_type
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jaxrls as rls
+
+Numbers = jax.Array | np.ndarray[Any, np.dtype[Any]]  # JAX arrays; of float64 NumPy data NumPy arrays
+
+
+def kernels(X: jax.Array) -> None:
+    assert_type(rls.Gaussian(width=2.0), rls.Gaussian)
+    kernel = 0.5 * rls.Gaussian(width=jnp.ones(5)) + rls.Linear().on([0, 2]) * rls.Polynomial(2)
+    assert_type(kernel, rls.Kernel)
+    assert_type(kernel(X, X), jax.Array)
+    assert_type(kernel.diag(X), jax.Array)
+    assert_type(rls.gram(kernel, X), jax.Array)
+
+
+def fits(kernel: rls.Kernel) -> float:
+    X, y, names = rls.airfoil()
+    assert_type(names, tuple[str, ...])
+    fit = rls.fit(kernel, X, y, lams=np.geomspace(1e-3, 1e3, 50), keep_variance=True)
+    assert_type(fit, rls.Fit)
+    assert_type(fit.model, rls.Model)
+    assert_type(fit.route, str)
+    best, left_out = fit.errors.argmin(), y - fit.loo_residuals
+    assert fit.lams[best] == fit.lam and left_out.shape == y.shape
+    mean, std = fit.predict(X, return_std=True)
+    assert_type(fit.update(X, y), rls.Fit)
+    lower, upper = fit.intervals(X, 0.9)
+    residuals = y - fit.predict(X)
+    return float(fit.error) + float((residuals**2).mean() + (upper - lower).mean() + (mean / std).mean())
+
+
+def searches() -> float:
+    X, y, _ = rls.airfoil()
+    tuned = rls.tune(rls.Gaussian(width=np.ones(5)), X, y, landmarks=100)
+    assert_type(tuned, rls.Tuned[rls.Gaussian])
+    assert_type(tuned.kernel, rls.Gaussian)
+    assert_type(tuned.history.kernels, rls.Gaussian)
+    assert_type(rls.fit(tuned.kernel, X, y, landmarks=rls.landmarks(tuned.kernel, X, 100, key=jax.random.key(0))), rls.Fit)
+    return float(tuned.error)
+
+
+def pieces(kernel: rls.Kernel, X: jax.Array, y: jax.Array) -> jax.Array:
+    factor = rls.factorize(kernel, X)
+    assert_type(factor, rls.Factor)
+    lams = rls.lambda_grid(factor, 20)
+    assert_type(lams, jax.Array)
+    path = rls.path(factor, y, lams)
+    assert_type(path, rls.Path)
+    assert_type(path.lams[path.loo.argmin()], jax.Array)
+    for criterion in (rls.loo, rls.gcv, rls.log_marginal_likelihood):
+        assert_type(criterion(factor, y, lams), jax.Array)
+    coef, intercept = rls.coef(factor, y, 0.1)
+    total: jax.Array = gradient(X, y) + path.loo.min() + intercept + coef.sum()
+    return total
+
+
+def gradient(X: jax.Array, y: jax.Array) -> jax.Array:
+    def error(log_width: jax.Array) -> jax.Array:
+        return rls.loo_objective(rls.Gaussian(jnp.exp(log_width)), X, y, 0.1)
+
+    assert_type(error(jnp.zeros(())), jax.Array)
+    slope: jax.Array = jax.jit(jax.grad(error))(jnp.zeros(()))
+    return slope
+
+
+def others(X: jax.Array, Y: jax.Array) -> None:
+    two_sided = rls.fit_kronecker(rls.Linear(), X, rls.Linear(), X, Y, setting="both")
+    assert_type(two_sided, rls.KroneckerFit)
+    two_sided.predict(X, X)
+    codes, classes = rls.encode(["a", "b"])
+    rls.decode(codes, classes)
+    rls.save("fit.npz", two_sided)
+    assert_type(rls.load("fit.npz"), Any)
+
+
+@rls.pytree
+class Cosine(rls.Kernel):
+    """A kernel of one's own."""
+
+    positive = length_scales = ("width",)
+    width: Any
+
+    def __call__(self, X: jax.Array, Z: jax.Array) -> jax.Array:
+        return jnp.cos((X[:, :1] - Z[:, 0]) / self.width)
+
+    def diag(self, X: jax.Array) -> jax.Array:
+        return jnp.ones(X.shape[0], X.dtype)
+
+
+def own(X: jax.Array, y: jax.Array) -> None:
+    assert_type(rls.tune(Cosine(width=2.0), X, y).kernel, Cosine)
+    assert_type(2.0 * Cosine(width=1.0), rls.Kernel)

@@ -1,12 +1,13 @@
 """What one factor says at every λ, and at one: coefficients, leave-one-out, degrees of freedom."""
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.criteria.criterion import as_grid
 from jaxrls.criteria.left_out import as_folds, mean_loss
 from jaxrls.criteria.losses import squared_error
-from jaxrls.factors.contract import Coefficients, Factor
+from jaxrls.factors.contract import Coefficients, Factor, FreeCoefficients
 from jaxrls.factors.groups import Folds
 from jaxrls.support.checks import Listed, as_array, check_lams
 from jaxrls.support.meshes import on_any_mesh
@@ -18,7 +19,8 @@ class Path:
     """The whole regularisation path: coefficients, intercept and leave-one-out error at every λ.
 
     `coef` is (L, q) or (L, q, t): dual coefficients c(λ), q = n, or weights w(λ) on explicit features, q = r, by the factor's
-    route. `loo` is Σ vᵢ eᵢ² / Σ vᵢ, (L,) or (L, t); `intercept` has the same shape, and is 0 where none was fitted.
+    route. `loo` is Σ vᵢ eᵢ² / Σ vᵢ, (L,) or (L, t); `intercept` has the same shape, and is 0 where none was fitted. `free` are coefficients β of
+    columns without penalty, where there are such.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> rls.path(rls.factor_gram(jnp.eye(2), intercept=False), jnp.array([1.0, 3.0]), jnp.array([1.0, 2.0])).coef.shape
@@ -29,6 +31,7 @@ class Path:
     coef: Float[Array, "L q"] | Float[Array, "L q t"]
     intercept: Float[Array, " L"] | Float[Array, "L t"]
     loo: Float[Array, " L"] | Float[Array, "L t"]
+    free: Float[Array, "L q"] | Float[Array, "L q t"] | None = None
 
 
 def _one_lam(factor: Factor, Y, lam) -> Float[Array, "1 k"]:
@@ -59,18 +62,17 @@ def path(factor: Factor, Y: Float[Array, "n *t"] | Listed, lams: Float[Array, " 
     """
     Y = as_array("Y", Y, factor.dtype)
     lams, solution = as_grid(lams, Y, factor.dtype), factor.solve(Y)
-    coef, intercept = solution.coefficients(lams)
-    drop = solution.labels.drop_axis
-    return Path(lams, drop(coef), drop(intercept), drop(mean_loss(solution, lams, squared_error)))
+    coef, intercept, *free = map(solution.labels.drop_axis, solution.coefficients(lams))
+    return Path(lams, coef, intercept, solution.labels.drop_axis(mean_loss(solution, lams, squared_error)), *free)
 
 
 @on_any_mesh
-def coef(factor: Factor, Y: Float[Array, "n *t"] | Listed, lam: Float[Array, "*#t"] | float | Listed) -> Coefficients:
+def coef(factor: Factor, Y: Float[Array, "n *t"] | Listed, lam: Float[Array, "*#t"] | float | Listed) -> Coefficients | FreeCoefficients:
     """Coefficients and intercept at one λ, or at one λ per target.
 
     c(λ) = √v U (D ∘ z), or w(λ) = basis (D ∘ z) on explicit features; b(λ) = mean(y) − shift·(D ∘ z).
 
-    **Shapes**: Y (n,) or (n, t), lam () or (t,). **Returns** `(coef, intercept)`, (q,) and (), or (q, t) and (t,).
+    **Shapes**: Y (n,) or (n, t), lam () or (t,). **Returns** `(coef, intercept)`, (q,) and (), or (q, t) and (t,); β last where columns have no penalty.
     **Cost** O(n r t). **Raises** `ValueError` for λ ≤ 0 or shapes that do not fit. **Source**: Rifkin (lecture), "Solving RLS, Varying λ".
 
     >>> import jax.numpy as jnp, jaxrls as rls
@@ -81,7 +83,7 @@ def coef(factor: Factor, Y: Float[Array, "n *t"] | Listed, lam: Float[Array, "*#
     Y = as_array("Y", Y, factor.dtype)
     solution = factor.solve(Y)
     found = solution.coefficients(_one_lam(factor, Y, lam))
-    return Coefficients(*(solution.labels.drop_axis(part[0]) for part in found))
+    return jax.tree.map(lambda part: solution.labels.drop_axis(part[0]), found)
 
 
 @on_any_mesh

@@ -49,9 +49,7 @@ class Evidence(Criterion):
         del kernel
         factor = solution.factor
         constant = factor.weights.log_product - factor.residual_dimensions() * jnp.log(2 * jnp.pi)
-        if factor.intercept:
-            constant = constant - jnp.log(factor.weights.total)
-        return 0.5 * (constant - solution.data_fit(lams) - solution.logdet(lams))
+        return 0.5 * (constant - factor.log_volume - solution.data_fit(lams) - solution.logdet(lams))
 
     def to_search(self, error, n):
         """Per row."""

@@ -107,7 +107,7 @@ class Hat(ABC):
         inside = matmul(self.lost_rows(U), U.T)
         if self.complete:
             return inside + jnp.diag(1 - mask), residuals
-        return jnp.eye(U.shape[0], dtype=U.dtype) - matmul(U, U.T) - h[:, None] * h[None, :] + inside, residuals
+        return jnp.eye(U.shape[0], dtype=U.dtype) - matmul(U, U.T) - matmul(h, h.T) + inside, residuals
 
     def pair_system(self, U, scaled, weights: Weights, constant, h, leaving: "Leaving | None") -> PairSystem:
         """What leaving pairs out takes at a single λ; `h` is √v/‖√v‖ and `constant` its square, or None and 0."""
@@ -266,7 +266,7 @@ class Leaving:
 class Group:
     """The rows of one group: numbers and mask, left vectors U, scaled labels, labels less their mean, and weights.
 
-    `h` is √v/‖√v‖ and `level` 1/‖√v‖, both 0 without an intercept; `u` is U/√v, known for rows of weight 0 too, and None where no weights were given.
+    `h` and `level` are the rows of `Factor.span`, √v/‖√v‖ and 1/‖√v‖ of an intercept; `u` is U/√v, known for rows of weight 0 too, and None where no weights were given.
     """
 
     rows: Int[Array, " b"]
@@ -274,14 +274,14 @@ class Group:
     U: Float[Array, "b r"]
     scaled: Float[Array, "b t"] | None
     centred: Float[Array, "b t"]
-    h: Float[Array, " b"]
-    level: Float[Array, ""]
+    h: Float[Array, "b q"]
+    level: Float[Array, "b q"]
     weights: Weights
     u: Float[Array, "b r"] | None
 
     def left_out(self, hat: Hat, leaving: Leaving | None, n: int) -> Float[Array, "b t"]:
         """[P_BB]⁻¹ c_B unscaled, the held-out residuals at a single λ; rows of weight 0 are predicted by the same fit to the rest."""
-        U, h = self.U * self.mask[:, None], self.h * self.mask
+        U, h = (part * self.mask[:, None] for part in (self.U, self.h))
         block, residuals = hat.group_system(U, self.scaled, h, self.mask)
         half, alpha = (
             leaving.group_terms(hat, self.rows, self.mask, n) if leaving else (_nothing, jnp.zeros((0, residuals.shape[1]), U.dtype))
@@ -291,7 +291,7 @@ class Group:
         e = self.weights.unscale(scaled)
         if self.u is None:
             return e
-        moved = matmul(matmul(hat.kept_rows(self.u), U.T) + self.level * h, scaled)
+        moved = matmul(matmul(hat.kept_rows(self.u), U.T) + matmul(self.level, h.T), scaled)
         unseen = self.centred - hat.kept_labels(self.u)[:, 0] + moved + matmul(half(self.u), alpha - matmul(half(U).T, scaled))
         return jnp.where(hat.is_light(U, self.weights)[:, 0], unseen, e)
 

@@ -13,11 +13,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.factors.contract import Coefficients, Factor, HatRows, Report, Solution, as_columns, lam_chunks, over_lams, references, times
+from jaxrls.factors.contract import Coefficients, Factor, HatRows, Report, Solution, as_columns, lam_chunks, over_lams, times
 from jaxrls.factors.cost import refitting_is_cheaper
 from jaxrls.factors.expansion import Expansion, Primal
 from jaxrls.factors.groups import Folds
 from jaxrls.factors.hat import Group, Leaving, SpectralHat, each_group, spectral_pairs
+from jaxrls.factors.residual_sums import about_the_fit
 from jaxrls.factors.smoother import spectral_smoother
 from jaxrls.factors.spread import spectral_spread
 from jaxrls.factors.weights import Labels, Weights
@@ -157,47 +158,21 @@ class SpectralSolution(Solution):
         """basis (D ∘ z), O(q r t L); dual ones as λc̃/λ, the product that leave-one-out takes too."""
         f, lams = self.factor, as_columns(lams)
         solved = self.z[:, None, :] / (f.s[:, None, None] + lams)
-        intercept = self.labels.mean - times(f.shift[None], solved)[0]
         coef = f.weights.scale(self.hat(lams).lost_labels(f.left_vectors()) / lams) if f.basis is None else times(f.basis, solved)
-        return Coefficients(jnp.moveaxis(coef, 1, 0), intercept)
+        return self.with_levels(jnp.moveaxis(coef, 1, 0), solved)
 
-    def about_the_fit(self, lams):
-        """z (r, L, t) and ‖λc̃‖² = ‖r‖² + ‖lost z‖² − ‖Uᵀr‖², where ‖√v y‖² − ‖z‖² would cancel: one reading of the rows, O(n r t).
-
-        Here r are residuals of a fit at a λ not far below each: one far below would bring in that U is orthogonal to eps·√(s_max/s) only.
-        """
-        f, lost = self.factor, self.lost(lams)
-        if f.complete:
-            base = jnp.zeros((), f.dtype) if self.base is None else jnp.sum(self.base**2, axis=0)
-            return self.z[:, None], base + jnp.sum((lost * self.z[:, None]) ** 2, axis=0)
-        points, nearest = references(lams)
-        fitted = self.z[:, None] * (1 - self.lost(points))
-        cross, square = self.residual_sums(fitted if f.rotation is None else times(f.rotation, fitted))
-        step = cross if f.rotation is None else times(f.rotation.T, cross)
-        at = jnp.broadcast_to(nearest, (len(lams), square.shape[1]))
-        z, step = (jnp.take_along_axis(A, at[None], axis=1) for A in (fitted + step, step))
-        norm = jnp.take_along_axis(square, at, axis=0) + jnp.sum((lost * z - step) * (lost * z + step), axis=0)
-        return z, jnp.maximum(norm, 0)
-
-    def residual_sums(self, coef: Float[Array, "p L t"]):
-        """Aᵀr (p, L, t) and ‖r‖² (L, t) of residuals r = √v y − A·coef, where A is what `rotation` makes U of."""
-        f = self.factor
-
-        def block(rows, v, scaled):
-            A = f.unrotated(rows, f.weights.block(v, rows.shape[0]))
-            residuals = scaled[:, None] - times(A, coef)
-            return times(A.T, residuals), jnp.sum(residuals**2, axis=0)
-
-        return f.rows.sum(block, f.weights.values, self.base, block_size=f.whole)
+    def with_levels(self, coef, solved) -> Any:
+        """Coefficients and those that have no penalty, from D ∘ z."""
+        return Coefficients(coef, self.labels.mean - times(self.factor.shift[None], solved)[0])
 
     def residual_norm(self, lams):
         """‖λc̃‖²."""
-        return self.about_the_fit(as_columns(lams))[1]
+        return about_the_fit(self, as_columns(lams))[1]
 
     def data_fit(self, lams):
         """√v yᵀ (K̃ + λI)⁻¹ √v y = ‖λc̃‖²/λ + ‖f‖²_H."""
         lams = as_columns(lams)
-        (z, norm), s = self.about_the_fit(lams), self.factor.s[:, None, None]
+        (z, norm), s = about_the_fit(self, lams), self.factor.s[:, None, None]
         return norm / lams + jnp.sum(s * (z / (s + lams)) ** 2, axis=0)
 
     def logdet(self, lams):
@@ -281,7 +256,7 @@ class SpectralSolution(Solution):
         f, labels = self.factor, self.labels
         U, mask = f.left_vectors(), groups.inside_mask.astype(f.dtype)
         u = None if f.weights.values is None else f.reach()
-        h, level = f.weights.direction * int(f.intercept), int(f.intercept) / jnp.sqrt(f.weights.total)
+        h, level = f.span()
 
         def at(columns, lam):
             hat = self.hat(lam.reshape(1, 1), columns=columns)
@@ -291,7 +266,7 @@ class SpectralSolution(Solution):
                 weights = f.weights.block(of(f.weights.values), rows.shape[0])
                 centred = (labels.Y - labels.mean)[rows][:, columns]
                 scaled = None if self.base is None else self.base[rows][:, columns]
-                return Group(rows, mask, U[rows], scaled, centred, h[rows], level, weights, of(u)).left_out(hat, f.leaving, f.n)
+                return Group(rows, mask, U[rows], scaled, centred, h[rows], level[rows], weights, of(u)).left_out(hat, f.leaving, f.n)
 
             return group
 
@@ -350,10 +325,15 @@ def _refit_groups(solution: SpectralSolution, fn, lams, plan: Folds):
     return jax.tree.map(lambda a: jnp.sum(a, axis=0), jax.lax.map(left_out, (plan.inside, plan.inside_mask)))
 
 
-def factor_symmetric(K, weights: Weights, intercept: bool, expansion: Expansion, route: str, *, semidefinite=False, lift=None) -> Spectrum:
-    """The eigendecomposition of what is known to be symmetric, under the name of the route that made it; the expansion's kernel is K + 1·lift."""
+def factor_symmetric(
+    K, weights: Weights, intercept: bool, expansion: Expansion, route: str, *, semidefinite=False, lift=None, taken: Any = 0.0
+) -> Spectrum:
+    """The eigendecomposition of what is known to be symmetric, under the name of the route that made it; the expansion's kernel is K + 1·lift.
+
+    `taken` is how much of √v K √v was taken off already, whose rounding stays.
+    """
     n, dtype = K.shape[0], K.dtype
-    shift, constant, h, level = jnp.zeros(n, dtype), jnp.zeros((), dtype), weights.direction, None
+    shift, constant, h, level = jnp.zeros(n, dtype), jnp.asarray(taken, dtype), weights.direction, None
     if intercept:
         level = weights.mean(weights.mean(K))
         K, mean, constant = weights.centre_both(K)

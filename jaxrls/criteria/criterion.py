@@ -38,6 +38,7 @@ class Criterion(ABC):
     larger_is_better: ClassVar[bool] = False
     any_factor: ClassVar[bool] = True  # whether it asks for nothing but the contract
     of_sums: ClassVar[bool] = False  # whether it does without the rows, by sums over the whole fit
+    keeps_all_rows: ClassVar[bool] = False  # whether it is defined where some row cannot be left out
     traceable: bool = True  # whether its data can go into `jax.jit`
     degree: int | None = None  # the power of the labels' unit that errors are in, None where there is none or it is not known
 

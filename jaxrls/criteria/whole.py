@@ -43,6 +43,7 @@ class Evidence(Criterion):
     name = "log_marginal_likelihood"
     larger_is_better = True
     of_sums = True
+    keeps_all_rows = True
 
     def values(self, solution, lams, kernel):
         """−½ (data fit + log determinant + constants)."""

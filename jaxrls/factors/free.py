@@ -37,7 +37,7 @@ class Free:
     def of(cls, B, weights: Weights, intercept: bool) -> "Free":
         """From columns (n, q), checked."""
         B = as_array("unpenalized", B, weights.dtype)
-        if B.ndim != 2 or B.shape[0] != weights.n or not B.shape[1]:
+        if B.ndim != 2 or B.shape[0] != weights.n or not B.shape[1] + intercept:
             hint = ": use unpenalized[:, None] for a single column" if B.shape == (weights.n,) else ""
             raise ValueError(f"unpenalized must have shape ({weights.n}, q), one row per row of X, and has shape {B.shape}{hint}")
         check_finite("unpenalized", B)

@@ -65,11 +65,11 @@ class Freed(Factor):
 
     def spread(self, lam):
         """Not yet."""
-        raise ValueError("a factor with unpenalized= tells no variances: leave keep_variance out")
+        raise ValueError(f"a factor by route {self.route!r} with unpenalized= tells no variances: make it without")
 
     def smoother(self, lam):
         """Not yet."""
-        raise ValueError("a factor with unpenalized= tells no intervals: leave keep_intervals out")
+        raise ValueError(f"a factor by route {self.route!r} with unpenalized= tells no intervals: make it without")
 
 
 class FreedSolution(Solution):
@@ -92,7 +92,7 @@ class FreedSolution(Solution):
 
     def pair_system(self):
         """Not yet."""
-        raise ValueError("a factor with unpenalized= leaves no pairs out: name another criterion")
+        raise ValueError(f"a factor by route {self.factor.route!r} with unpenalized= leaves no pairs out: make it without")
 
     def levels(self, steps) -> tuple[Any, Any]:
         """Intercept and β, from the labels' coordinates on and these steps (…, q, t)."""

@@ -15,9 +15,10 @@ from jaxrls.criteria.left_out import loo
 from jaxrls.criteria.losses import squared_error
 from jaxrls.factors.certificate import certificate_words
 from jaxrls.factors.choose import SEARCHED, choose_route, suits_cholesky
-from jaxrls.factors.contract import Coefficients, Solution
+from jaxrls.factors.contract import Solution
 from jaxrls.factors.iterative import Iteration
 from jaxrls.factors.landmarks import ridge_effect
+from jaxrls.factors.unpenalized import check_free
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.models.fitted import Fit
 from jaxrls.rows.staged import between_readings
@@ -62,6 +63,7 @@ def fit(
     keep_variance: bool = False,
     keep_intervals: bool = False,
     rank: bool = False,
+    unpenalized=None,
 ) -> Fit:
     """Fit regularized least squares with the best λ of a grid, by exact leave-one-out, for the price of one factorization.
 
@@ -90,6 +92,8 @@ def fit(
     `rank` fits the order of labels (RankRLS): minimise (1/2V) Σᵢ<ⱼ vᵢvⱼ ((yᵢ − yⱼ) − (fᵢ − fⱼ))² + (λ/2) ‖f‖²_H with V = Σv, by the criterion
     `pairwise_ranking_error` unless another is named; with `groups`, labels of queries, the same sum within each, V its weight, and whole queries are left
     out, or with that criterion pairs within them. Predictions are scores, up to a constant for each query.
+    `unpenalized` (n, q) are columns b beside the kernel, f(x) + b·β with no penalty on β, such as an indicator of each group: the model keeps β as `free`, and
+    `predict` takes the columns of new rows. A row without which they are linearly dependent cannot be left out, and is refused but by the evidence.
 
     **Returns** a `Fit`; float64 NumPy input is computed in float64 and comes back as NumPy arrays. **Cost** one
     factorization, O(n³) or O(n r²), and O(n r L t); where `lams` names one value, or up to five for thousands of rows, a Cholesky factor of
@@ -110,7 +114,7 @@ def fit(
     auto = isinstance(landmarks, str) and landmarks == "auto"
     named = {"criterion": criterion, "loss": loss, "groups": groups, "validation": validation}
     options = {"weights": weights, "intercept": intercept, "block_size": block_size, "iteration": iteration, "progress": progress, **named}
-    options |= {"keep_moments": keep_moments, "keep_variance": keep_variance, "keep_intervals": keep_intervals, "rank": rank}
+    options |= {"keep_moments": keep_moments, "keep_variance": keep_variance, "keep_intervals": keep_intervals, "rank": rank, "unpenalized": unpenalized}
     raw = Problem.of(kernel, X, Y, landmarks=None if auto else landmarks, **options)
     problem, named_lams = raw.check(), lams
     lams = _as_lams(lams, problem)
@@ -121,6 +125,8 @@ def fit(
         raise ValueError(f"tol must be a number above 0, the largest relative change of the coefficients, and is {tol!r}")
     if route in ("cholesky", "iterative", "refined") and lams is None:
         raise ValueError(f"route={route!r} has no spectrum to make a grid of λ from: give lams=, numbers or 'search'")
+    if auto and raw.free is not None:
+        check_free(raw.rows, None, landmarks, keep_moments)
     if auto and (route is not None or keep_moments):
         found = "keep_moments=True" if route is None else f"route is {route!r}"
         raise ValueError(f"landmarks='auto' chooses the route, and {found}: leave one of them out")
@@ -201,7 +207,7 @@ def _refined_at(problem: Problem, lam) -> Fit:
 
 def _in_units_of_labels(fit: Fit, problem: Problem, unit) -> Fit:
     """The fit to labels in units as one to the labels themselves."""
-    model = replace(fit.model, coef=fit.model.coef * unit, intercept=fit.model.intercept * unit)
+    model = fit.model.in_units(unit)
     errors, error = (jnp.asarray(problem.out_of_units(part, unit)) for part in (fit.errors, fit.error))
     sure = None if fit.loo_standard_error is None else jnp.asarray(problem.out_of_units(fit.loo_standard_error, unit))
     kept: dict = {name: None if part is None else part.in_units(unit) for name, part in (("sure", fit.sure), ("jackknife", fit.jackknife))}
@@ -289,11 +295,11 @@ def _conclude(problem: Problem, solution: Solution, lams, errors, lam, error) ->
     """The model at one λ, or one for each target, and how it was chosen."""
     factor, drop, at = solution.factor, solution.labels.drop_axis, lam.reshape(1, -1)
     left = solution.outcome(at, problem.criterion.groups, problem.criterion.total)
-    model = problem.model(solution, Coefficients(*(drop(part[0]) for part in left.coefficients)))
+    model = problem.model(solution, jax.tree.map(lambda part: drop(part[0]), left.coefficients))
     report = factor.report
     how = report.floor, report.indefinite, report.route, problem.criterion.name, report.trace_residual
     num_landmarks = 0 if problem.landmarks is None else len(problem.landmarks.points)
-    sure, coefficients = None, Coefficients(*(part[0] for part in left.coefficients))
+    sure, coefficients = None, jax.tree.map(lambda part: part[0], left.coefficients)
     if left.error is not None and problem.criterion.smooth:  # the slope of a step says nothing
         sure = (jnp.mean(left.error) if error.ndim == 0 else left.error[0]) / factor.weights.total
     more: dict = {"num_landmarks": num_landmarks, "run": left.run, "loo_standard_error": sure, "kept": solution.summed}

@@ -75,7 +75,9 @@ class HoldOut(Positive):
         if labels.shape[1] != solution.labels.Y.shape[1]:
             raise ValueError(f"held-out labels must have {solution.labels.Y.shape[1]} columns, as Y does, and have {labels.shape[1]}")
         if solution.factor.free is not None:
-            raise ValueError("unpenalized= goes with rows that are left out, and rows were held out, whose columns are not known: use loo or kfold")
+            raise ValueError(
+                "unpenalized= goes with rows that are left out, and rows were held out, whose columns are not known: use loo or kfold"
+            )
         coef, intercept = solution.coefficients(lams)
         design = (lambda rows: rows) if self.designed else partial(solution.factor.expansion.design, kernel)
 

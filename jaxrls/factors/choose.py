@@ -100,7 +100,8 @@ def factorize(
 
     **Shapes**: X (n, d), also a source of rows, or sparse (SciPy or BCOO) where the kernel has explicit features; weights (n,) ≥ 0, where 0 is a row that
     was never there. `intercept` fits an unpenalised constant. `unpenalized` (n, q) are columns b of further ones, f(x) + b·β with no penalty on β, such as
-    an indicator of each group: by routes gram, features, covariance and cholesky, then of K whatever the kernel. `block_size` bounds the rows of temporaries while K is built. **Cost** by route.
+    an indicator of each group: by routes gram, features, covariance and cholesky, then of K whatever the kernel, O(n² q) or O(n r q) more. `block_size` bounds
+    the rows of temporaries while K is built. **Cost** by route.
     **Raises** `ValueError` for a route the kernel does not have.
     **Fails**: inside `jax.jit` values are not checked. Differentiating a spectrum in X, kernel or weights raises: use `route="cholesky"` or
     `loo_objective`. A Cholesky factor gives NaN where K + λI is not positive definite to working precision: take a larger λ. **Source**: Rifkin (lecture),

@@ -44,8 +44,10 @@ class Free:
         B = jnp.concatenate([jnp.ones((weights.n, int(intercept)), B.dtype), B], axis=1)
         length = jnp.linalg.norm(weights.scale(B), axis=0)
         unit = jnp.where(length > 0, length, 1)
-        H, R = jnp.linalg.qr(weights.scale(B / unit), mode="reduced") if B.shape[1] <= weights.n else (B, None)
-        _check_independent(R, B.shape[1], weights, intercept)
+        if B.shape[1] > weights.n:
+            raise ValueError(_dependent(B.shape[1], intercept))
+        H, R = jnp.linalg.qr(weights.scale(B / unit), mode="reduced")
+        _check_independent(R, intercept)
         back = jax.scipy.linalg.solve_triangular(R, jnp.eye(B.shape[1], dtype=B.dtype)) / unit[:, None]
         return cls(H, matmul(B, back), back, weights, intercept)
 
@@ -129,16 +131,16 @@ def _remaining(xp: Any, H, groups: Folds | None):
     return jax.lax.map(of_group, each) if xp is jnp else np.array([of_group(fold) for fold in zip(*each, strict=True)])
 
 
-def _check_independent(R, q: int, weights: Weights, intercept: bool) -> None:
-    """Raise for columns of which one is a sum of the others, where values are known; R is None for more columns than rows."""
-    if R is not None:
-        if not is_concrete(R):
-            return
-        sigma = np.linalg.svd(np.asarray(R), compute_uv=False)
-        if sigma[-1] > 4 * weights.n**0.5 * np.finfo(R.dtype).eps * sigma[0]:
-            return
+def _check_independent(R: Float[Array, "q q"], intercept: bool) -> None:
+    """Raise for columns of which one is a sum of the others, where values are known."""
+    if not is_concrete(R):
+        return
+    sigma = np.linalg.svd(np.asarray(R), compute_uv=False)
+    if sigma[-1] <= 16 * len(sigma) * np.finfo(R.dtype).eps * sigma[0]:
+        raise ValueError(_dependent(len(sigma), intercept))
+
+
+def _dependent(q: int, intercept: bool) -> str:
     constant = ", the constant of intercept=True among them," * intercept
-    raise ValueError(
-        f"the {q} columns of unpenalized{constant} are linearly dependent over the rows of positive weight: drop a column"
-        f"{', or take intercept=False where they sum to a constant, as indicators of all groups do' * intercept}"
-    )
+    hint = ", or take intercept=False where they sum to a constant, as indicators of all groups do" * intercept
+    return f"the {q} columns of unpenalized{constant} are linearly dependent over the rows of positive weight: drop a column{hint}"

@@ -266,7 +266,8 @@ class Leaving:
 class Group:
     """The rows of one group: numbers and mask, left vectors U, scaled labels, labels less their mean, and weights.
 
-    `h` and `level` are the rows of `Factor.span`, √v/‖√v‖ and 1/‖√v‖ of an intercept; `u` is U/√v, known for rows of weight 0 too, and None where no weights were given.
+    `h` and `level` are the rows of `Factor.span`, √v/‖√v‖ and 1/‖√v‖ of an intercept; `u` is U/√v, known for rows of weight 0 too, and None where no
+    weights were given.
     """
 
     rows: Int[Array, " b"]

@@ -17,7 +17,7 @@ from jaxrls.factors.contract import Factor, FreeCoefficients, Solution, times
 from jaxrls.factors.free import Free
 from jaxrls.factors.makers import factor_features
 from jaxrls.factors.spectrum import SpectralSolution, Spectrum, factor_symmetric, solve_features
-from jaxrls.factors.weights import Weights
+from jaxrls.factors.weights import Labels, Weights
 from jaxrls.linalg.products import matmul
 from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.support.pytrees import pytree
@@ -103,8 +103,8 @@ class FreedSolution(Solution):
 class FreedSpectrum(Freed, Spectrum):
     """A `Spectrum` with such columns."""
 
-    free: Free | None = None
-    across: Float[Array, "q r"] | None = None  # from D ∘ z to the coordinates of what f has of the columns
+    free: Any = None
+    across: Any = None  # (q, r): from D ∘ z to the coordinates of what f has of the columns
 
     def dof(self, lams):
         """Σ s/(s + λ), and 1 for every column."""
@@ -131,7 +131,7 @@ class FreedSpectral(FreedSolution, SpectralSolution):
 class FreedGram(Freed, CholeskyGram):
     """A `CholeskyGram` with such columns."""
 
-    free: Free | None = None
+    free: Any = None
 
     def solve_labels(self, labels):
         """Nothing yet: the work begins with λ."""
@@ -170,8 +170,7 @@ def free_features(Phi: Float[Array, "n r"], weights: Weights, free: Free, route:
     if route == "features":
         found: Any = factor_features(centred, weights=weights, intercept=False)
     else:
-        none = Weights.of(weights, weights.n, weights.dtype)
-        found = solve_features(DenseRows(centred), free.labels(jnp.zeros(weights.n, weights.dtype)), none, False).factor
+        found = solve_features(DenseRows(centred), Labels.none(weights), weights, False).factor
     kept = replace(found, design=None if weights.values is None else DenseRows(centred), rotation=None, middle=None)
     return _freed(kept, free.out_of(found.left_vectors()), free, lambda _: matmul(across, found.basis))
 

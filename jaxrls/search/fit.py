@@ -114,7 +114,13 @@ def fit(
     auto = isinstance(landmarks, str) and landmarks == "auto"
     named = {"criterion": criterion, "loss": loss, "groups": groups, "validation": validation}
     options = {"weights": weights, "intercept": intercept, "block_size": block_size, "iteration": iteration, "progress": progress, **named}
-    options |= {"keep_moments": keep_moments, "keep_variance": keep_variance, "keep_intervals": keep_intervals, "rank": rank, "unpenalized": unpenalized}
+    options |= {
+        "keep_moments": keep_moments,
+        "keep_variance": keep_variance,
+        "keep_intervals": keep_intervals,
+        "rank": rank,
+        "unpenalized": unpenalized,
+    }
     raw = Problem.of(kernel, X, Y, landmarks=None if auto else landmarks, **options)
     problem, named_lams = raw.check(), lams
     lams = _as_lams(lams, problem)

@@ -227,7 +227,9 @@ def check_refinable(problem: Problem, landmarks, route: str | None, keeps: bool)
         found = "landmarks= was given" if landmarks is not None else f"route is {route!r}"
         raise ValueError(f"refine=True is for K of all rows, and {found}: leave it out, or give float64 NumPy data")
     if problem.free is not None:
-        raise ValueError("unpenalized= goes with factors in the precision of X, and refine is True: leave it out, or give float64 NumPy data")
+        raise ValueError(
+            "unpenalized= goes with factors in the precision of X, and refine is True: leave it out, or give float64 NumPy data"
+        )
     if keeps:
         raise ValueError(
             "refine=True keeps nothing beside the model: leave keep_moments, keep_variance and keep_intervals out, or give float64 NumPy data"

@@ -18,7 +18,7 @@ from jaxrls.factors.cost import refitting_is_cheaper
 from jaxrls.factors.expansion import Expansion, Primal
 from jaxrls.factors.groups import Folds
 from jaxrls.factors.hat import Group, Leaving, SpectralHat, each_group, spectral_pairs
-from jaxrls.factors.residual_sums import about_the_fit
+from jaxrls.factors.residual_norm import about_the_fit
 from jaxrls.factors.smoother import spectral_smoother
 from jaxrls.factors.spread import spectral_spread
 from jaxrls.factors.weights import Labels, Weights
@@ -164,6 +164,17 @@ class SpectralSolution(Solution):
     def with_levels(self, coef, solved) -> Any:
         """Coefficients and those that have no penalty, from D ∘ z."""
         return Coefficients(coef, self.labels.mean - times(self.factor.shift[None], solved)[0])
+
+    def residual_sums(self, coef: Float[Array, "p L t"]):
+        """Aᵀr (p, L, t) and ‖r‖² (L, t) of residuals r = √v y − A·coef, where A is what `rotation` makes U of."""
+        f = self.factor
+
+        def block(rows, v, scaled):
+            A = f.unrotated(rows, f.weights.block(v, rows.shape[0]))
+            residuals = scaled[:, None] - times(A, coef)
+            return times(A.T, residuals), jnp.sum(residuals**2, axis=0)
+
+        return f.rows.sum(block, f.weights.values, self.base, block_size=f.whole)
 
     def residual_norm(self, lams):
         """‖λc̃‖²."""

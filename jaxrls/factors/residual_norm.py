@@ -1,9 +1,8 @@
-"""Sums of residuals of a fit through left vectors, at many λ from one reading of the rows."""
+"""The norm of a fit's residuals at many λ, through left vectors, from one reading of the rows."""
 
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
 from jaxrls.factors.contract import references, times
 
@@ -19,21 +18,9 @@ def about_the_fit(solution: Any, lams):
         return solution.z[:, None], base + jnp.sum((lost * solution.z[:, None]) ** 2, axis=0)
     points, nearest = references(lams)
     fitted = solution.z[:, None] * (1 - solution.lost(points))
-    cross, square = residual_sums(solution, fitted if f.rotation is None else times(f.rotation, fitted))
+    cross, square = solution.residual_sums(fitted if f.rotation is None else times(f.rotation, fitted))
     step = cross if f.rotation is None else times(f.rotation.T, cross)
     at = jnp.broadcast_to(nearest, (len(lams), square.shape[1]))
     z, step = (jnp.take_along_axis(A, at[None], axis=1) for A in (fitted + step, step))
     norm = jnp.take_along_axis(square, at, axis=0) + jnp.sum((lost * z - step) * (lost * z + step), axis=0)
     return z, jnp.maximum(norm, 0)
-
-
-def residual_sums(solution: Any, coef: Float[Array, "p L t"]):
-    """Aᵀr (p, L, t) and ‖r‖² (L, t) of residuals r = √v y − A·coef, where A is what `rotation` makes U of."""
-    f = solution.factor
-
-    def block(rows, v, scaled):
-        A = f.unrotated(rows, f.weights.block(v, rows.shape[0]))
-        residuals = scaled[:, None] - times(A, coef)
-        return times(A.T, residuals), jnp.sum(residuals**2, axis=0)
-
-    return f.rows.sum(block, f.weights.values, solution.base, block_size=f.whole)

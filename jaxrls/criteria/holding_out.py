@@ -35,6 +35,7 @@ class HoldOut(Positive):
     designed: bool = static(default=False)  # whether the rows are what multiplies the coefficients already
     loss: Callable = static(default=squared_error)
     name = "holdout"
+    why_not_zero = ""
 
     @classmethod
     def of(cls, X, Y, weights=None, *, loss=squared_error, designed=False, name="X"):

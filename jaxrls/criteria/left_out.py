@@ -27,6 +27,7 @@ class LeaveOneOut(Positive):
 
     loss: Callable = static(default=squared_error)
     name = "loo"
+    why_not_zero = ""
 
     @property
     def smooth(self):
@@ -61,6 +62,7 @@ class GroupsOut(Positive):
     plan: Folds
     loss: Callable = static(default=squared_error)
     name = "kfold"
+    why_not_zero = ""
 
     smooth = LeaveOneOut.smooth
     degree = LeaveOneOut.degree

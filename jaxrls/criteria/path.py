@@ -9,7 +9,7 @@ from jaxrls.criteria.left_out import as_folds, mean_loss
 from jaxrls.criteria.losses import squared_error
 from jaxrls.factors.contract import Coefficients, Factor, FreeCoefficients
 from jaxrls.factors.groups import Folds
-from jaxrls.support.checks import Listed, as_array, check_lams
+from jaxrls.support.checks import Listed, as_array, check_defined, check_lams
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pytrees import pytree
 
@@ -39,7 +39,7 @@ def _one_lam(factor: Factor, Y, lam) -> Float[Array, "1 k"]:
     lam = as_array("lam", lam, factor.dtype)
     if lam.shape != () and (jnp.ndim(Y) != 2 or lam.shape != (Y.shape[1],)):
         raise ValueError(f"lam must be one number, or one per target where Y is (n, t): it has shape {lam.shape}, and Y {jnp.shape(Y)}")
-    check_lams(lam, "lam")
+    check_lams(lam, "lam", factor.why_not_zero)
     return lam.reshape(1, -1)
 
 
@@ -61,9 +61,11 @@ def path(factor: Factor, Y: Float[Array, "n *t"] | Listed, lams: Float[Array, " 
     (2,)
     """
     Y = as_array("Y", Y, factor.dtype)
-    lams, solution = as_grid(lams, Y, factor.dtype), factor.solve(Y)
+    lams, solution = as_grid(lams, Y, factor.dtype, factor.why_not_zero), factor.solve(Y)
     coef, intercept, *free = map(solution.labels.drop_axis, solution.coefficients(lams))
-    return Path(lams, coef, intercept, solution.labels.drop_axis(mean_loss(solution, lams, squared_error)), *free)
+    error = solution.labels.drop_axis(mean_loss(solution, lams, squared_error))
+    check_defined(lams, error)
+    return Path(lams, coef, intercept, error, *free)
 
 
 @on_any_mesh
@@ -105,7 +107,9 @@ def loo_residuals(
     """
     Y = as_array("Y", Y, factor.dtype)
     solution, plan = factor.solve(Y), None if groups is None else as_folds(groups, factor.n)
-    return solution.labels.drop_axis(solution.residuals(_one_lam(factor, Y, lam), plan)[0])
+    e = solution.labels.drop_axis(solution.residuals(_one_lam(factor, Y, lam), plan)[0])
+    check_defined(lam, e, "lam")
+    return e
 
 
 @on_any_mesh
@@ -124,5 +128,5 @@ def effective_dof(factor: Factor, lams: Float[Array, " L"] | Listed) -> Float[Ar
     lams = as_array("lams", lams, factor.dtype)
     if lams.ndim != 1:
         raise ValueError(f"lams must have shape (L,), and has shape {lams.shape}")
-    check_lams(lams)
+    check_lams(lams, why_not_zero=factor.why_not_zero)
     return factor.dof(lams)[:, 0]

@@ -182,6 +182,11 @@ class Factor(ABC):
         """The number of rows of positive weight, less one for the intercept: the dimension the fit lives in."""
         return self.weights.count - int(self.intercept)
 
+    @property
+    def why_not_zero(self) -> str:
+        """The reason against λ = 0, the fit of minimum norm, empty where there is none."""
+        return f", as a factor by route {self.route!r} cannot tell which eigenvalues are 0: make it by another, such as route='gram'"
+
     def span(self) -> tuple[Float[Array, "n q"], Float[Array, "n q"]]:
         """H and H/√v, known for rows of weight 0 too, of what is fitted with no penalty: √v/‖√v‖ and 1/‖√v‖ of an intercept, else no column."""
         h = self.weights.direction[:, None]

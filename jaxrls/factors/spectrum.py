@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from jaxrls.factors.contract import Coefficients, Factor, HatRows, Report, Solution, as_columns, lam_chunks, over_lams, times
 from jaxrls.factors.cost import refitting_is_cheaper
 from jaxrls.factors.expansion import Expansion, Primal
 from jaxrls.factors.groups import Folds
-from jaxrls.factors.hat import Group, Leaving, SpectralHat, each_group, spectral_pairs
+from jaxrls.factors.hat import Group, Leaving, SpectralHat, counted, each_group, spectral_pairs
 from jaxrls.factors.residual_norm import about_the_fit
 from jaxrls.factors.smoother import spectral_smoother
 from jaxrls.factors.spread import spectral_spread
@@ -54,6 +54,7 @@ class Spectrum(Factor):
     said: Report
     intercept: bool = static()
     complete: bool = static()  # whether U is square
+    why_not_zero: ClassVar[str] = ""
     level: Any = None  # the weighted mean of all of K, where that was centred
 
     @property
@@ -92,13 +93,20 @@ class Spectrum(Factor):
         return SpectralSolution(self, labels, z - missed, self.rows.map(lambda U: matmul(U, missed), block_size=self.whole))
 
     @property
+    def regular(self) -> Bool[Array, ""]:
+        """Whether every direction that the fit lives in has an eigenvalue above the floor, so that at λ = 0 nothing is left of any."""
+        hidden = jnp.sum(self.s <= self.said.floor).astype(self.dtype)
+        return hidden + self.residual_dimensions() <= self.n if self.complete else jnp.zeros((), bool)
+
+    @property
     def centre(self) -> Float[Array, " p"]:
         """What is subtracted from rows of features."""
         return jnp.zeros(self.rotation.shape[0], self.dtype) if self.middle is None else self.middle  # type: ignore[union-attr]
 
     def dof(self, lams):
         """Σ s/(s + λ), and 1 for the intercept."""
-        return jnp.sum((s := self.s[:, None, None]) / (s + as_columns(lams)), axis=0) + int(self.intercept)
+        s, lams = counted(self.s, as_columns(lams), self.said.floor)
+        return jnp.sum(s / (s + lams), axis=1) + int(self.intercept)
 
     def left(self, rows, weights: Weights) -> Float[Array, "b r"]:
         """U of a block of rows."""
@@ -147,18 +155,25 @@ class SpectralSolution(Solution):
 
     def hat(self, lams, lost=None, columns=slice(None)) -> SpectralHat:
         """What is lost at these λ, (L, k), for some of the targets."""
-        return SpectralHat(self.z[:, columns], self.factor.s, lams, self.lost(lams) if lost is None else lost, self.factor.complete)
+        return SpectralHat.of(self.factor, self.z[:, columns], lams, self.lost(lams) if lost is None else lost)
 
     def lost(self, lams) -> Float[Array, "r L k"]:
         """λ/(s + λ). Made with λ first: XLA's product for CPUs would otherwise take the divisions into itself, where they are slow."""
-        lams = lams[:, None]
-        return jnp.moveaxis(lams / (self.factor.s[:, None] + lams), 1, 0)
+        s, positive = counted(self.factor.s, lams, self.factor.said.floor)
+        lost = positive / (s + positive)
+        return jnp.moveaxis(jnp.where((s == 0) & (lams[:, None] == 0) & self.factor.regular, 0, lost), 1, 0)
 
     def coefficients(self, lams):
         """basis (D ∘ z), O(q r t L); dual ones as λc̃/λ, the product that leave-one-out takes too."""
         f, lams = self.factor, as_columns(lams)
-        solved = self.z[:, None, :] / (f.s[:, None, None] + lams)
-        coef = f.weights.scale(self.hat(lams).lost_labels(f.left_vectors()) / lams) if f.basis is None else times(f.basis, solved)
+        s = jnp.moveaxis(counted(f.s, lams, f.said.floor)[0], 1, 0)
+        known = (lams > 0) | (s > 0)
+        solved = jnp.where(known, self.z[:, None, :] / jnp.where(known, s + lams, 1), 0)
+        if f.basis is not None:
+            return self.with_levels(jnp.moveaxis(times(f.basis, solved), 1, 0), solved)
+        # At λ = 0 D is 1/s, or 0 where rounding hides s.
+        U, least = f.left_vectors(), jnp.where(f.s > f.said.floor, 1 / f.s, 0)[:, None] * self.z
+        coef = f.weights.scale(jnp.where(lams > 0, self.hat(lams).lost_labels(U) / lams, matmul(U, least)[:, None]))
         return self.with_levels(jnp.moveaxis(coef, 1, 0), solved)
 
     def with_levels(self, coef, solved) -> Any:

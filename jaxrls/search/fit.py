@@ -71,10 +71,10 @@ def fit(
 
     **Arguments**: X (n, d) and Y (n,) or (n, t), NumPy or JAX, in any units; X may be sparse (SciPy, BCOO) where the kernel has explicit features, or a
     source of rows (`Rows`); one that brings labels and weights, such as a `stream`, needs no Y.
-    `lams` (L,), by default `num` of them from the spectrum; or (L, t), from whose columns the targets choose, so that one row of them is a given λ for each;
-    `"search"` finds the λ of the smallest error between those from its value and slope at about ten λ, with a Cholesky factor for each in place of the spectrum
-    where the criterion allows it: `search` says how many. Without slopes, for rows made on the host, such as a `stream`, and for criteria that are steps,
-    such as `zero_one_loss` and `rank`'s own, it takes the grid.
+    `lams` (L,), where 0 is the fit of minimum norm, by default `num` of them from the spectrum; or (L, t), from whose columns the targets choose, so that
+    one row of them is a given λ for each; `"search"` finds the λ of the smallest error between those from its value and slope at about ten λ, with a
+    Cholesky factor for each in place of the spectrum where the criterion allows it: `search` says how many. Without slopes, for rows made on the host,
+    such as a `stream`, and for criteria that are steps, such as `zero_one_loss` and `rank`'s own, it takes the grid.
     `criterion`: `loo`, `gcv`, `kfold`, `holdout`, `log_marginal_likelihood`, any function `(factor, Y, lams)` of which less is
     better, or a `Criterion`. `loss` for the ones that average a loss. `weights` (n,) ≥ 0. `intercept` unpenalised. `per_target` chooses λ for each column
     of Y. `groups` (n,) labels of rows left out together (the criterion is then `kfold`); `validation` a pair `(X, Y)` (then
@@ -100,7 +100,7 @@ def fit(
     K + λI for each takes the place of K's spectrum (name `route="gram"` for that one); so does a search on TPUs, where a spectrum
     takes minutes to compile. Where the best λ of a default grid is near the precision of K's spectrum, up to five such factors, which are rounded
     less, go on below it. Equal errors go to the larger λ.
-    **Raises** `ValueError` for shapes that do not fit, NaN or infinity in the data, λ ≤ 0, parameters outside a kernel's domain, a problem
+    **Raises** `ValueError` for shapes that do not fit, NaN or infinity in the data, λ < 0, or 0 where a row cannot be left out there, parameters outside a kernel's domain, a problem
     larger than memory. **Warns** where the chosen λ is at the edge of the grid, λ is below the precision of the factor, or K is not
     positive semidefinite. Inside `jax.jit` and `jax.vmap` values cannot be checked. **Source**: Rifkin (lecture), "Leave-One-Out CV".
 
@@ -123,7 +123,7 @@ def fit(
     }
     raw = Problem.of(kernel, X, Y, landmarks=None if auto else landmarks, **options)
     problem, named_lams = raw.check(), lams
-    lams = _as_lams(lams, problem)
+    lams = _as_lams(lams, problem, _why_not_zero(problem, route, refine))
     if isinstance(lams, str) and not problem.criterion.smooth and (refine or route in ("cholesky", "refined")):
         raise ValueError(_no_slopes(problem.criterion.name, "refine=True" if refine else f"route={route!r}"))
     per_target = per_target or np.ndim(lams) == 2
@@ -164,7 +164,16 @@ def fit(
     return replace(_in_float64(raw, partial(_refined, lam=np.asarray(result.lam)), False), lams=result.lams, errors=result.errors)
 
 
-def _as_lams(lams, problem: Problem):
+def _why_not_zero(problem: Problem, route: str | None, refine: bool) -> str:
+    """The reason against λ = 0, the fit of minimum norm, empty where there is none."""
+    if refine or route in ("cholesky", "refined", "iterative", "tridiagonal"):
+        return f", as {'refine=True' if refine else f'route={route!r}'} cannot tell which eigenvalues are 0: leave it out"
+    if problem.keep_variance or problem.keep_intervals:
+        return ", as variances and intervals need λ > 0: leave keep_variance and keep_intervals out"
+    return problem.criterion.why_not_zero
+
+
+def _as_lams(lams, problem: Problem, why_not_zero: str):
     """λ as an array (L,), or (L, t) with those of each target, or as what stands for them."""
     if isinstance(lams, str) and lams != "search":
         raise ValueError(f"lams must be numbers, or 'search' for the best without a grid, or None to choose, and is {lams!r}")
@@ -176,7 +185,7 @@ def _as_lams(lams, problem: Problem):
         raise ValueError(
             f"lams must have shape (L,){each}, and has shape {lams.shape}: with per_target=True every target chooses from (L,)"
         )
-    check_lams(lams)
+    check_lams(lams, why_not_zero=why_not_zero)
     return lams
 
 
@@ -249,7 +258,7 @@ def _suits_cholesky(problem: Problem, lams, count: int) -> bool:
     """Whether a Cholesky factor for each of `count` λ does: any factor suits the criterion, and no doubt about K that its spectrum would settle."""
     kernel, rows = problem.kernel, problem.rows
     dense = problem.landmarks is None and choose_route(kernel, *rows.shape, rows.dtype) == "gram"
-    known = is_concrete(problem) and (isinstance(lams, str) or is_concrete(lams))
+    known = is_concrete(problem) and (lams is None or isinstance(lams, str) or is_concrete(lams) and bool((np.asarray(lams) > 0).all()))
     return dense and known and problem.criterion.any_factor and suits_cholesky(kernel, rows.shape[0], count)
 
 

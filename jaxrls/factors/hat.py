@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxrls.factors.contract import lams_together, times
+from jaxrls.factors.contract import HatRows, lams_together, times
 from jaxrls.factors.groups import groups_together, over_groups
 from jaxrls.factors.pairs import LeavingPairs, PairSystem, Products
 from jaxrls.factors.weights import Weights
@@ -364,3 +364,20 @@ def spectral_pairs(solution) -> Callable:
         return solution.hat(lam.reshape(1, 1), columns=columns).pair_system(U, scaled, f.weights, constant, h, f.leaving)
 
     return at
+
+
+def spectral_rows(solution, lam) -> HatRows:
+    """The rows of the hat matrix at one λ, in what influence needs of them."""
+    f, hat = solution.factor, solution.hat(jnp.reshape(lam, (1, 1)))
+    kept, lost, constant_of = f.s / (f.s + lam), lam / (f.s + lam), f.constant
+
+    def block(rows, v, scaled):
+        weights = f.weights.block(v, rows.shape[0])
+        U = f.left(rows, weights)
+        squares, constant = U * U, constant_of(weights.array)
+        outside = jnp.maximum(hat.outside(U, constant), 0)
+        fitted = matmul(squares, kept) + constant, matmul(squares, lost) + outside
+        powers = matmul(squares, kept**2) + constant, matmul(squares, lost**2) + outside
+        return HatRows(hat.scaled_residuals(U, scaled)[:, 0], *fitted, *powers)
+
+    return f.rows.map(block, f.weights.values, solution.base, block_size=f.whole)

@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxrls.factors.contract import Coefficients, Factor, HatRows, Report, Solution, as_columns, lam_chunks, over_lams, times
+from jaxrls.factors.contract import Coefficients, Factor, Report, Solution, as_columns, lam_chunks, over_lams, times
 from jaxrls.factors.cost import refitting_is_cheaper
 from jaxrls.factors.expansion import Expansion, Primal
 from jaxrls.factors.groups import Folds
-from jaxrls.factors.hat import Group, Leaving, SpectralHat, counted, each_group, spectral_pairs
+from jaxrls.factors.hat import Group, Leaving, SpectralHat, counted, each_group, spectral_pairs, spectral_rows
 from jaxrls.factors.residual_norm import about_the_fit
 from jaxrls.factors.smoother import spectral_smoother
 from jaxrls.factors.spread import spectral_spread
@@ -298,28 +298,12 @@ class SpectralSolution(Solution):
 
         return partial(each_group, at, groups.inside, mask, U.shape[1], self.labels.Y.shape[1])
 
-    pair_system = spectral_pairs
+    pair_system, hat_rows = spectral_pairs, spectral_rows
 
     def groups_left_out(self, fn, lams, groups):
         """In closed form, or where that is cheaper (few large groups, many λ) by a smaller eigendecomposition for each group."""
         cheaper = refitting_is_cheaper(groups.inside.shape[1], groups.most_outside, self.factor.s.shape[0], lams.shape[0])
         return _refit_groups(self, fn, lams, groups) if cheaper else super().groups_left_out(fn, lams, groups)
-
-    def hat_rows(self, lam) -> HatRows:
-        """The rows of the hat matrix at one λ, in what influence needs of them."""
-        f, hat = self.factor, self.hat(jnp.reshape(lam, (1, 1)))
-        kept, lost, constant_of = f.s / (f.s + lam), lam / (f.s + lam), f.constant
-
-        def block(rows, v, scaled):
-            weights = f.weights.block(v, rows.shape[0])
-            U = f.left(rows, weights)
-            squares, constant = U * U, constant_of(weights.array)
-            outside = jnp.maximum(hat.outside(U, constant), 0)
-            fitted = matmul(squares, kept) + constant, matmul(squares, lost) + outside
-            powers = matmul(squares, kept**2) + constant, matmul(squares, lost**2) + outside
-            return HatRows(hat.scaled_residuals(U, scaled)[:, 0], *fitted, *powers)
-
-        return f.rows.map(block, f.weights.values, self.base, block_size=f.whole)
 
 
 def _refit_groups(solution: SpectralSolution, fn, lams, plan: Folds):

@@ -100,8 +100,8 @@ def fit(
     K + λI for each takes the place of K's spectrum (name `route="gram"` for that one); so does a search on TPUs, where a spectrum
     takes minutes to compile. Where the best λ of a default grid is near the precision of K's spectrum, up to five such factors, which are rounded
     less, go on below it. Equal errors go to the larger λ.
-    **Raises** `ValueError` for shapes that do not fit, NaN or infinity in the data, λ < 0, or 0 where a row cannot be left out there, parameters outside a kernel's domain, a problem
-    larger than memory. **Warns** where the chosen λ is at the edge of the grid, λ is below the precision of the factor, or K is not
+    **Raises** `ValueError` for shapes that do not fit, NaN or infinity in the data, λ < 0, or 0 where some row cannot be left out, parameters outside a
+    kernel's domain, a problem larger than memory. **Warns** where the chosen λ is at the edge of the grid, λ is below the precision of the factor, or K is not
     positive semidefinite. Inside `jax.jit` and `jax.vmap` values cannot be checked. **Source**: Rifkin (lecture), "Leave-One-Out CV".
 
     >>> import numpy as np, jaxrls as rls

@@ -317,7 +317,7 @@ class Group:
 
     def left_out(self, hat: Hat, leaving: Leaving | None, n: int) -> Float[Array, "b t"]:
         """[P_BB]⁻¹ c_B unscaled, the held-out residuals at a single λ; rows of weight 0 are predicted by the same fit to the rest."""
-        mask = self.mask * self.weights.used  # of rows of weight 0 there is nothing to leave out
+        mask = jnp.where(self.weights.used, self.mask, 0)  # of rows of weight 0 there is nothing to leave out
         U, h = (part * mask[:, None] for part in (self.U, self.h))
         block, residuals = hat.group_system(U, self.scaled, h, mask)
         half, alpha = (

@@ -52,7 +52,7 @@ def path(factor: Factor, Y: Float[Array, "n *t"] | Listed, lams: Float[Array, " 
 
     **Shapes**: Y (n,) or (n, t), lams (L,), all positive. **Cost** O(n r L (t + 1)) after the factorization; the result holds
     q·t·L coefficients: where these are too many, use `loo` and then `coef` at the chosen λ. **Raises** `ValueError` for shapes
-    that do not fit, or λ ≤ 0. **Fails**: λ below `factor.precision_floor()` gives rounding noise. **Source**: Rifkin (lecture),
+    that do not fit, λ < 0, or 0 as `loo`. **Fails**: λ below `factor.precision_floor()` gives rounding noise. **Source**: Rifkin (lecture),
     "LOOE derivation"; Rifkin and Lippert 2007, eq. 10.
 
     >>> import jax.numpy as jnp, jaxrls as rls
@@ -75,7 +75,8 @@ def coef(factor: Factor, Y: Float[Array, "n *t"] | Listed, lam: Float[Array, "*#
     c(λ) = √v U (D ∘ z), or w(λ) = basis (D ∘ z) on explicit features; b(λ) = mean(y) − shift·(D ∘ z).
 
     **Shapes**: Y (n,) or (n, t), lam () or (t,). **Returns** `(coef, intercept)`, (q,) and (), or (q, t) and (t,); β last where columns have no penalty.
-    **Cost** O(n r t). **Raises** `ValueError` for λ ≤ 0 or shapes that do not fit. **Source**: Rifkin (lecture), "Solving RLS, Varying λ".
+    **Cost** O(n r t). **Raises** `ValueError` for λ < 0, or 0, the minimum norm, where
+    the factor has no spectrum, or shapes that do not fit. **Source**: Rifkin (lecture), "Solving RLS, Varying λ".
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Linear(), jnp.array([[1.0], [2.0]]), intercept=False)
@@ -97,7 +98,7 @@ def loo_residuals(
     e = c̃/(p√v); a row of weight vᵢ is left out with all its weight, and one of weight 0 was never in: eᵢ = yᵢ − f(xᵢ). With `groups`
     (n,), labels or what `folds` made of them, every row's whole group is left out: e_B = [P_BB]⁻¹ c_B.
 
-    **Shapes**: Y (n,) or (n, t), lam () or (t,); returns the shape of Y, in its units. **Cost** O(n r t). **Raises** as `coef`.
+    **Shapes**: Y (n,) or (n, t), lam () or (t,); returns the shape of Y, in its units. **Cost** O(n r t). **Raises** as `coef`, and `loo`.
     **Source**: Rifkin (lecture), "LOOE derivation, VII".
 
     >>> import jax.numpy as jnp, jaxrls as rls
@@ -118,7 +119,7 @@ def effective_dof(factor: Factor, lams: Float[Array, " L"] | Listed) -> Float[Ar
 
     df(λ) = Σ s/(s + λ) = trace of the hat matrix, and 1 more for an unpenalised intercept.
 
-    **Shapes**: lams (L,) gives (L,). **Cost** O(r L). **Raises** `ValueError` for λ ≤ 0. **Source**: Hastie, Tibshirani and Friedman 2009,
+    **Shapes**: lams (L,) gives (L,). **Cost** O(r L). **Raises** `ValueError` for λ < 0, or 0 as `coef`. **Source**: Hastie, Tibshirani and Friedman 2009,
     eq. 3.50.
 
     >>> import jax.numpy as jnp, jaxrls as rls

@@ -179,3 +179,33 @@ def test_inside_jit_a_row_that_cannot_be_left_out_is_nan_and_no_other():
     assert np.flatnonzero(np.isnan(e).any(axis=1)).tolist() == [5]
     rest = held_out(ALONE, np.ones(N), False, np.arange(N))
     assert_close(np.delete(e, 5, axis=0), np.delete(rest, 5, axis=0), 1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.float64
+def test_landmarks_leave_with_their_rows_at_0_too():
+    rows, kernel = np.array([1, 4, 7, 10]), rls.Gaussian(1.0)
+    e = np.empty_like(Y)
+    for i in range(N):
+        rest, stay = np.arange(N) != i, rows[rows != i]
+        Phi = features_of(kernel, X, X[stay])
+        e[i] = Y[i] - Phi[i] @ np.linalg.lstsq(Phi[rest], Y[rest], rcond=None)[0]
+    factor = rls.factorize(kernel, X, landmarks=rows, intercept=False)
+    assert_close(rls.loo_residuals(factor, Y, 0.0), e, 1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.float64
+def test_columns_without_penalty_at_0_too():
+    """The features' part is the minimum norm of what the columns leave over, of full rank (Gaussian) or not."""
+    columns = np.column_stack([np.ones(N), np.arange(N) % 3 == 0])
+    for kernel in (GAUSSIAN, LINEAR):
+        Phi, e = features_of(kernel, X), np.empty_like(Y)
+        for i in range(N):
+            rest = np.arange(N) != i
+            Q = np.linalg.qr(columns[rest])[0]
+            w = np.linalg.pinv(Phi[rest] - Q @ (Q.T @ Phi[rest]), rcond=1e-5) @ (Y[rest] - Q @ (Q.T @ Y[rest]))
+            beta = np.linalg.lstsq(columns[rest], Y[rest] - Phi[rest] @ w, rcond=None)[0]
+            e[i] = Y[i] - Phi[i] @ w - columns[i] @ beta
+        factor = rls.factorize(kernel, X, unpenalized=columns[:, 1:], route="gram")
+        assert_close(rls.loo_residuals(factor, Y, 0.0), e, 1e-11)

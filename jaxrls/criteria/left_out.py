@@ -97,7 +97,8 @@ def loo(
 
     **Shapes**: Y (n,) or (n, t), lams (L,), or (L, t) with a λ for each target, give (L,) or (L, t), in the units of the loss.
     **Cost** O(n r L (t + 1)); n × 1024 numbers in flight, or blocks of rows where U is not kept. **Raises** `ValueError` for λ < 0, shapes that do
-    not fit, or λ = 0 where some row cannot be left out, or the factor has no spectrum. **Fails**: too optimistic where rows come in groups: use `kfold`. **Source**: Rifkin (lecture), "LOOE derivation, VII".
+    not fit, or λ = 0 where some row cannot be left out, or the factor has no spectrum. **Fails**: too optimistic where rows come in groups: use
+    `kfold`. **Source**: Rifkin (lecture), "LOOE derivation, VII".
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> rls.loo(rls.factor_gram(jnp.eye(2), intercept=False), jnp.array([1.0, 3.0]), jnp.array([1.0])).tolist()

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import sklearn.linear_model
-from support import DTYPE, EPS, array, assert_close, wide
+from support import DTYPE, EPS, array, assert_close, factorize, wide
 
 import jaxrls as rls
 
@@ -77,13 +77,14 @@ def answers(weights, *, name, intercept):
 CONDITION = 2e2  # of every Φ but for what vanishes, squared
 
 
-BOTH = "gram", "features", "columns that depend"  # the others differ in where U comes from
+# The others differ in where U comes from.
+QUICK = {(name, True) for name in ("gram", "features", "covariance", "more features", "gram of equal rows", "landmarks")} | {
+    ("gram", False)
+}
 EVERY = [(name, intercept) for name in CASES for intercept in (True, False)]
 
 
-@pytest.mark.parametrize(
-    ("name", "intercept"), [pytest.param(*each, marks=() if each[1] or each[0] in BOTH else pytest.mark.slow) for each in EVERY]
-)
+@pytest.mark.parametrize(("name", "intercept"), [pytest.param(*each, marks=() if each in QUICK else pytest.mark.slow) for each in EVERY])
 def test_minimum_norm_and_what_is_left_out_of_it_are_refits_by_the_pseudoinverse(name, intercept):
     """Beside a positive λ, which a grid that holds 0 leaves alone."""
     kernel, rows, options = CASES[name]
@@ -146,9 +147,8 @@ ALONE = np.column_stack([X, np.arange(N) == 5])  # a column of which one row tel
 FACTOR = {"route": "features", "intercept": False}
 REFUSED = {
     "fit": (lambda: rls.fit(LINEAR, ALONE, Y, lams=[0.0]), "lams holds 0, where no fit without a row, or group, is known"),
-    "loo": (lambda: rls.loo(rls.factorize(LINEAR, ALONE, **FACTOR), Y, [1.0, 0.0]), "lams holds 0, where no fit"),
-    "one λ": (lambda: rls.loo_residuals(rls.factorize(LINEAR, ALONE, **FACTOR), Y, 0.0), "lam holds 0, where no fit"),
-    "gcv": (lambda: rls.gcv(rls.factorize(GAUSSIAN, X), Y, [0.0]), "lams holds 0, where no fit"),
+    "one λ": (lambda: rls.loo_residuals(factorize(LINEAR, ALONE, **FACTOR), Y, 0.0), "lam holds 0, where no fit"),
+    "gcv": (lambda: rls.fit(GAUSSIAN, X, Y, lams=[0.0], criterion=rls.gcv), "lams holds 0, where no fit"),
     "evidence": (
         lambda: rls.fit(LINEAR, X, Y, lams=[0.0], criterion=rls.log_marginal_likelihood),
         "as criterion log_marginal_likelihood needs",
@@ -156,11 +156,17 @@ REFUSED = {
     "variance": (lambda: rls.fit(LINEAR, X, Y, lams=[0.0], keep_variance=True), "leave keep_variance and keep_intervals out"),
     "refine": (lambda: rls.fit(GAUSSIAN, X, Y, lams=[0.0], refine=True), "as refine=True cannot tell which eigenvalues are 0"),
     "cholesky": (
-        lambda: rls.coef(rls.factorize(GAUSSIAN, X, route="cholesky"), Y, 0.0),
+        lambda: rls.coef(factorize(GAUSSIAN, X, route="cholesky"), Y, 0.0),
         "as a factor by route 'cholesky' cannot tell which",
     ),
-    "influence": (lambda: rls.influence(rls.factorize(LINEAR, X), Y, 0.0), "lam must be positive, as leave-one-out needs"),
-    "negative": (lambda: rls.coef(rls.factorize(LINEAR, X), Y, -1.0), "lam must be positive, or 0 for the fit of minimum norm"),
+    "influence": (
+        lambda: rls.influence(factorize(LINEAR, X, intercept=False, route="features"), Y, 0.0),
+        "lam must be positive, as leave-one-out needs",
+    ),
+    "negative": (
+        lambda: rls.coef(factorize(LINEAR, X, intercept=False, route="features"), Y, -1.0),
+        "lam must be positive, or 0 for the fit of minimum norm",
+    ),
 }
 
 
@@ -174,7 +180,7 @@ def test_what_is_undefined_at_0_says_so(name, unchecked):
 
 @pytest.mark.float64
 def test_inside_jit_a_row_that_cannot_be_left_out_is_nan_and_no_other():
-    factor = rls.factorize(LINEAR, array(ALONE), **FACTOR)
+    factor = factorize(LINEAR, array(ALONE), **FACTOR)
     e = jax.jit(rls.loo_residuals)(factor, array(Y), jnp.zeros(()))
     assert np.flatnonzero(np.isnan(e).any(axis=1)).tolist() == [5]
     rest = held_out(ALONE, np.ones(N), False, np.arange(N))

@@ -454,11 +454,14 @@ MESSAGES = {
     ),
     "lams empty": (lambda: rls.gcv(factor(), jnp.ones(3), jnp.ones(0)), "lams is empty: give at least one λ"),
     "lams zero": (
-        lambda: rls.path(factor(), jnp.ones(3), jnp.array([1.0, 0.0])),
-        "lams must be positive, as leave-one-out needs λ > 0, and the smallest is 0.0",
+        lambda: rls.log_marginal_likelihood(factor(), jnp.ones(3), jnp.array([1.0, 0.0])),
+        "lams must be positive, as criterion log_marginal_likelihood needs λ > 0, and the smallest is 0.0",
     ),
     "lams infinite": (lambda: rls.loo(factor(), jnp.ones(3), jnp.array([jnp.inf])), "lams holds 1 values that are NaN or infinite"),
-    "lam": (lambda: rls.coef(factor(), jnp.ones(3), -1.0), "lam must be positive, as leave-one-out needs λ > 0, and the smallest is -1.0"),
+    "lam": (
+        lambda: rls.coef(factor(), jnp.ones(3), -1.0),
+        "lam must be positive, or 0 for the fit of minimum norm, and the smallest is -1.0",
+    ),
     "lam per target": (
         lambda: rls.coef(factor(), jnp.ones((3, 2)), jnp.ones(3)),
         "lam must be one number, or one per target where Y is (n, t): it has shape (3,), and Y (3, 2)",

@@ -387,11 +387,11 @@ ERRORS = {
     "weights NaN": (lambda: rls.fit(KERNEL, X0, Y0, weights=broken(Y0, np.nan)), "weights holds 1 values that are NaN or infinite"),
     "lams negative": (
         lambda: rls.fit(KERNEL, X0, Y0, lams=[1.0, -1.0]),
-        "lams must be positive, as leave-one-out needs λ > 0, and the smallest is -1.0",
+        "lams must be positive, or 0 for the fit of minimum norm, and the smallest is -1.0",
     ),
     "lams zero": (
-        lambda: rls.fit(KERNEL, X0, Y0, lams=[0.0]),
-        "lams must be positive, as leave-one-out needs λ > 0, and the smallest is 0.0",
+        lambda: rls.fit(KERNEL, X0, Y0, lams=[0.0], route="cholesky"),
+        "lams must be positive, as route='cholesky' cannot tell which eigenvalues are 0: leave it out, and the smallest is 0.0",
     ),
     "lams NaN": (lambda: rls.fit(KERNEL, X0, Y0, lams=[np.nan]), "lams holds 1 values that are NaN or infinite"),
     "lams empty": (

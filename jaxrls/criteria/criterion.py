@@ -12,7 +12,7 @@ from jaxrls.factors.contract import Factor, Solution
 from jaxrls.factors.groups import Folds
 from jaxrls.factors.weights import Weights
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.support.checks import as_array, check_lams, values_unknown
+from jaxrls.support.checks import as_array, check_defined, check_lams, values_unknown
 from jaxrls.support.pytrees import pytree, static
 
 
@@ -38,8 +38,14 @@ class Criterion(ABC):
     larger_is_better: ClassVar[bool] = False
     any_factor: ClassVar[bool] = True  # whether it asks for nothing but the contract
     of_sums: ClassVar[bool] = False  # whether it does without the rows, by sums over the whole fit
+    keeps_all_rows: ClassVar[bool] = False  # whether it is defined where some row cannot be left out
     traceable: bool = True  # whether its data can go into `jax.jit`
     degree: int | None = None  # the power of the labels' unit that errors are in, None where there is none or it is not known
+
+    @property
+    def why_not_zero(self) -> str:
+        """The reason against λ = 0, empty where there is none."""
+        return f", as criterion {self.name} needs λ > 0"
 
     @abstractmethod
     def values(self, solution: Solution, lams: Float[Array, "L *k"], kernel: Kernel | None) -> Float[Array, "L t"]:
@@ -153,7 +159,7 @@ class Given(Criterion):
         return value if self.like is None else self.like.from_search(value, n)
 
 
-def as_grid(lams, Y, dtype) -> Float[Array, "L *k"]:
+def as_grid(lams, Y, dtype, why_not_zero: str) -> Float[Array, "L *k"]:
     """λ as a vector, or one for every target, in the factor's dtype, checked."""
     lams = as_array("lams", lams, dtype)
     per_target = lams.ndim == 2 and jnp.ndim(Y) == 2 and lams.shape[1] == Y.shape[1]
@@ -161,7 +167,7 @@ def as_grid(lams, Y, dtype) -> Float[Array, "L *k"]:
         raise ValueError(
             f"lams must have shape (L,), or (L, t) with a λ for each target, and has shape {lams.shape}: use coef and loo_residuals for one λ"
         )
-    check_lams(lams)
+    check_lams(lams, why_not_zero=why_not_zero)
     return lams
 
 
@@ -170,4 +176,7 @@ def evaluate(criterion: Criterion, factor: Factor, Y, lams, kernel: Kernel | Non
     Y = as_array("Y", Y, factor.dtype)
     solution = factor.solve(Y)
     criterion.check_rows(Y, factor.weights, len(Y))
-    return solution.labels.drop_axis(criterion.values(solution, as_grid(lams, Y, factor.dtype), kernel))
+    lams = as_grid(lams, Y, factor.dtype, criterion.why_not_zero or factor.why_not_zero)
+    values = solution.labels.drop_axis(criterion.values(solution, lams, kernel))
+    check_defined(lams, values)
+    return values

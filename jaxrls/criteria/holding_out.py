@@ -35,6 +35,7 @@ class HoldOut(Positive):
     designed: bool = static(default=False)  # whether the rows are what multiplies the coefficients already
     loss: Callable = static(default=squared_error)
     name = "holdout"
+    why_not_zero = ""
 
     @classmethod
     def of(cls, X, Y, weights=None, *, loss=squared_error, designed=False, name="X"):
@@ -74,6 +75,10 @@ class HoldOut(Positive):
         weights = Weights.of(self.weights.values, self.rows.shape[0], dtype)
         if labels.shape[1] != solution.labels.Y.shape[1]:
             raise ValueError(f"held-out labels must have {solution.labels.Y.shape[1]} columns, as Y does, and have {labels.shape[1]}")
+        if solution.factor.free is not None:
+            raise ValueError(
+                "unpenalized= goes with rows that are left out, and rows were held out, whose columns are not known: use loo or kfold"
+            )
         coef, intercept = solution.coefficients(lams)
         design = (lambda rows: rows) if self.designed else partial(solution.factor.expansion.design, kernel)
 

@@ -27,6 +27,7 @@ class LeaveOneOut(Positive):
 
     loss: Callable = static(default=squared_error)
     name = "loo"
+    why_not_zero = ""
 
     @property
     def smooth(self):
@@ -61,6 +62,7 @@ class GroupsOut(Positive):
     plan: Folds
     loss: Callable = static(default=squared_error)
     name = "kfold"
+    why_not_zero = ""
 
     smooth = LeaveOneOut.smooth
     degree = LeaveOneOut.degree
@@ -94,8 +96,9 @@ def loo(
     Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ with e = c/p, each row of weight vᵢ left out whole.
 
     **Shapes**: Y (n,) or (n, t), lams (L,), or (L, t) with a λ for each target, give (L,) or (L, t), in the units of the loss.
-    **Cost** O(n r L (t + 1)); n × 1024 numbers in flight, or blocks of rows where U is not kept. **Raises** `ValueError` for λ ≤ 0 or shapes that do
-    not fit. **Fails**: too optimistic where rows come in groups: use `kfold`. **Source**: Rifkin (lecture), "LOOE derivation, VII".
+    **Cost** O(n r L (t + 1)); n × 1024 numbers in flight, or blocks of rows where U is not kept. **Raises** `ValueError` for λ < 0, shapes that do
+    not fit, or λ = 0 where some row cannot be left out, or the factor has no spectrum. **Fails**: too optimistic where rows come in groups: use
+    `kfold`. **Source**: Rifkin (lecture), "LOOE derivation, VII".
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> rls.loo(rls.factor_gram(jnp.eye(2), intercept=False), jnp.array([1.0, 3.0]), jnp.array([1.0])).tolist()

@@ -1,14 +1,15 @@
 """What one factor says at every λ, and at one: coefficients, leave-one-out, degrees of freedom."""
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.criteria.criterion import as_grid
 from jaxrls.criteria.left_out import as_folds, mean_loss
 from jaxrls.criteria.losses import squared_error
-from jaxrls.factors.contract import Coefficients, Factor
+from jaxrls.factors.contract import Coefficients, Factor, FreeCoefficients
 from jaxrls.factors.groups import Folds
-from jaxrls.support.checks import Listed, as_array, check_lams
+from jaxrls.support.checks import Listed, as_array, check_defined, check_lams
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pytrees import pytree
 
@@ -18,7 +19,8 @@ class Path:
     """The whole regularisation path: coefficients, intercept and leave-one-out error at every λ.
 
     `coef` is (L, q) or (L, q, t): dual coefficients c(λ), q = n, or weights w(λ) on explicit features, q = r, by the factor's
-    route. `loo` is Σ vᵢ eᵢ² / Σ vᵢ, (L,) or (L, t); `intercept` has the same shape, and is 0 where none was fitted.
+    route. `loo` is Σ vᵢ eᵢ² / Σ vᵢ, (L,) or (L, t); `intercept` has the same shape, and is 0 where none was fitted. `free` are coefficients β of
+    columns without penalty, where there are such.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> rls.path(rls.factor_gram(jnp.eye(2), intercept=False), jnp.array([1.0, 3.0]), jnp.array([1.0, 2.0])).coef.shape
@@ -29,6 +31,7 @@ class Path:
     coef: Float[Array, "L q"] | Float[Array, "L q t"]
     intercept: Float[Array, " L"] | Float[Array, "L t"]
     loo: Float[Array, " L"] | Float[Array, "L t"]
+    free: Float[Array, "L q"] | Float[Array, "L q t"] | None = None
 
 
 def _one_lam(factor: Factor, Y, lam) -> Float[Array, "1 k"]:
@@ -36,7 +39,7 @@ def _one_lam(factor: Factor, Y, lam) -> Float[Array, "1 k"]:
     lam = as_array("lam", lam, factor.dtype)
     if lam.shape != () and (jnp.ndim(Y) != 2 or lam.shape != (Y.shape[1],)):
         raise ValueError(f"lam must be one number, or one per target where Y is (n, t): it has shape {lam.shape}, and Y {jnp.shape(Y)}")
-    check_lams(lam, "lam")
+    check_lams(lam, "lam", factor.why_not_zero)
     return lam.reshape(1, -1)
 
 
@@ -49,7 +52,7 @@ def path(factor: Factor, Y: Float[Array, "n *t"] | Listed, lams: Float[Array, " 
 
     **Shapes**: Y (n,) or (n, t), lams (L,), all positive. **Cost** O(n r L (t + 1)) after the factorization; the result holds
     q·t·L coefficients: where these are too many, use `loo` and then `coef` at the chosen λ. **Raises** `ValueError` for shapes
-    that do not fit, or λ ≤ 0. **Fails**: λ below `factor.precision_floor()` gives rounding noise. **Source**: Rifkin (lecture),
+    that do not fit, λ < 0, or 0 as `loo`. **Fails**: λ below `factor.precision_floor()` gives rounding noise. **Source**: Rifkin (lecture),
     "LOOE derivation"; Rifkin and Lippert 2007, eq. 10.
 
     >>> import jax.numpy as jnp, jaxrls as rls
@@ -58,20 +61,22 @@ def path(factor: Factor, Y: Float[Array, "n *t"] | Listed, lams: Float[Array, " 
     (2,)
     """
     Y = as_array("Y", Y, factor.dtype)
-    lams, solution = as_grid(lams, Y, factor.dtype), factor.solve(Y)
-    coef, intercept = solution.coefficients(lams)
-    drop = solution.labels.drop_axis
-    return Path(lams, drop(coef), drop(intercept), drop(mean_loss(solution, lams, squared_error)))
+    lams, solution = as_grid(lams, Y, factor.dtype, factor.why_not_zero), factor.solve(Y)
+    coef, intercept, *free = map(solution.labels.drop_axis, solution.coefficients(lams))
+    error = solution.labels.drop_axis(mean_loss(solution, lams, squared_error))
+    check_defined(lams, error)
+    return Path(lams, coef, intercept, error, *free)
 
 
 @on_any_mesh
-def coef(factor: Factor, Y: Float[Array, "n *t"] | Listed, lam: Float[Array, "*#t"] | float | Listed) -> Coefficients:
+def coef(factor: Factor, Y: Float[Array, "n *t"] | Listed, lam: Float[Array, "*#t"] | float | Listed) -> Coefficients | FreeCoefficients:
     """Coefficients and intercept at one λ, or at one λ per target.
 
     c(λ) = √v U (D ∘ z), or w(λ) = basis (D ∘ z) on explicit features; b(λ) = mean(y) − shift·(D ∘ z).
 
-    **Shapes**: Y (n,) or (n, t), lam () or (t,). **Returns** `(coef, intercept)`, (q,) and (), or (q, t) and (t,).
-    **Cost** O(n r t). **Raises** `ValueError` for λ ≤ 0 or shapes that do not fit. **Source**: Rifkin (lecture), "Solving RLS, Varying λ".
+    **Shapes**: Y (n,) or (n, t), lam () or (t,). **Returns** `(coef, intercept)`, (q,) and (), or (q, t) and (t,); β last where columns have no penalty.
+    **Cost** O(n r t). **Raises** `ValueError` for λ < 0, or 0, the minimum norm, where
+    the factor has no spectrum, or shapes that do not fit. **Source**: Rifkin (lecture), "Solving RLS, Varying λ".
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Linear(), jnp.array([[1.0], [2.0]]), intercept=False)
@@ -81,7 +86,7 @@ def coef(factor: Factor, Y: Float[Array, "n *t"] | Listed, lam: Float[Array, "*#
     Y = as_array("Y", Y, factor.dtype)
     solution = factor.solve(Y)
     found = solution.coefficients(_one_lam(factor, Y, lam))
-    return Coefficients(*(solution.labels.drop_axis(part[0]) for part in found))
+    return jax.tree.map(lambda part: solution.labels.drop_axis(part[0]), found)
 
 
 @on_any_mesh
@@ -93,7 +98,7 @@ def loo_residuals(
     e = c̃/(p√v); a row of weight vᵢ is left out with all its weight, and one of weight 0 was never in: eᵢ = yᵢ − f(xᵢ). With `groups`
     (n,), labels or what `folds` made of them, every row's whole group is left out: e_B = [P_BB]⁻¹ c_B.
 
-    **Shapes**: Y (n,) or (n, t), lam () or (t,); returns the shape of Y, in its units. **Cost** O(n r t). **Raises** as `coef`.
+    **Shapes**: Y (n,) or (n, t), lam () or (t,); returns the shape of Y, in its units. **Cost** O(n r t). **Raises** as `coef`, and `loo`.
     **Source**: Rifkin (lecture), "LOOE derivation, VII".
 
     >>> import jax.numpy as jnp, jaxrls as rls
@@ -103,7 +108,9 @@ def loo_residuals(
     """
     Y = as_array("Y", Y, factor.dtype)
     solution, plan = factor.solve(Y), None if groups is None else as_folds(groups, factor.n)
-    return solution.labels.drop_axis(solution.residuals(_one_lam(factor, Y, lam), plan)[0])
+    e = solution.labels.drop_axis(solution.residuals(_one_lam(factor, Y, lam), plan)[0])
+    check_defined(lam, e, "lam")
+    return e
 
 
 @on_any_mesh
@@ -112,7 +119,7 @@ def effective_dof(factor: Factor, lams: Float[Array, " L"] | Listed) -> Float[Ar
 
     df(λ) = Σ s/(s + λ) = trace of the hat matrix, and 1 more for an unpenalised intercept.
 
-    **Shapes**: lams (L,) gives (L,). **Cost** O(r L). **Raises** `ValueError` for λ ≤ 0. **Source**: Hastie, Tibshirani and Friedman 2009,
+    **Shapes**: lams (L,) gives (L,). **Cost** O(r L). **Raises** `ValueError` for λ < 0, or 0 as `coef`. **Source**: Hastie, Tibshirani and Friedman 2009,
     eq. 3.50.
 
     >>> import jax.numpy as jnp, jaxrls as rls
@@ -122,5 +129,5 @@ def effective_dof(factor: Factor, lams: Float[Array, " L"] | Listed) -> Float[Ar
     lams = as_array("lams", lams, factor.dtype)
     if lams.ndim != 1:
         raise ValueError(f"lams must have shape (L,), and has shape {lams.shape}")
-    check_lams(lams)
+    check_lams(lams, why_not_zero=factor.why_not_zero)
     return factor.dof(lams)[:, 0]

@@ -45,7 +45,7 @@ def kronecker_left_out(
     [2.074]
     """
     solution = _solved(factor, Y, setting)
-    lams = as_grid(lams, None, factor.dtype)
+    lams = as_grid(lams, None, factor.dtype, factor.why_not_zero)
     criterion = LeaveOneOut(loss)
     return solution.setting_left_out(criterion.total, setting, lams[:, None])[:, 0] / factor.weights.total
 

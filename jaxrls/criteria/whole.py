@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.criteria.criterion import Criterion, Positive, evaluate
-from jaxrls.factors.contract import Factor
+from jaxrls.factors.contract import Factor, as_columns
 from jaxrls.support.checks import Listed
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pytrees import pytree
@@ -20,6 +20,7 @@ class GCV(Positive):
     """
 
     name = "gcv"
+    why_not_zero = ""
     of_sums = True
     degree = 2
 
@@ -28,7 +29,10 @@ class GCV(Positive):
         del kernel
         solution.check_rest()
         weights = solution.factor.weights
-        return solution.with_rest(solution.residual_norm(lams) / weights.total / (solution.residual_dof(lams) / weights.count) ** 2)
+        share = solution.residual_dof(lams) / weights.count
+        nothing = (as_columns(lams) == 0) & (share <= 16 * weights.n**0.5 * float(jnp.finfo(weights.dtype).eps))
+        share = jnp.where(nothing, jnp.nan, share)  # where the fit goes through all labels
+        return solution.with_rest(solution.residual_norm(lams) / weights.total / share**2)
 
 
 @pytree
@@ -43,15 +47,14 @@ class Evidence(Criterion):
     name = "log_marginal_likelihood"
     larger_is_better = True
     of_sums = True
+    keeps_all_rows = True
 
     def values(self, solution, lams, kernel):
         """−½ (data fit + log determinant + constants)."""
         del kernel
         factor = solution.factor
         constant = factor.weights.log_product - factor.residual_dimensions() * jnp.log(2 * jnp.pi)
-        if factor.intercept:
-            constant = constant - jnp.log(factor.weights.total)
-        return 0.5 * (constant - solution.data_fit(lams) - solution.logdet(lams))
+        return 0.5 * (constant - factor.log_volume - solution.data_fit(lams) - solution.logdet(lams))
 
     def to_search(self, error, n):
         """Per row."""

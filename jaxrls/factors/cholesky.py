@@ -4,6 +4,8 @@ The criteria see them as they see a `Spectrum`, so that LOO, GCV, k-fold, hold-o
 parameters, λ, X, Y and weights, wherever eigenvalues repeat or vanish.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -16,7 +18,7 @@ from jaxrls.factors.smoother import by_unit_labels
 from jaxrls.factors.spread import matrix_spread
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.linalg.decompositions import rounding
-from jaxrls.linalg.inverses import inverse, solve_diag
+from jaxrls.linalg.inverses import inverse, solve_diag, triangular_inverse
 from jaxrls.linalg.products import matmul, power_of_two
 from jaxrls.support.pytrees import pytree, static
 
@@ -49,10 +51,9 @@ class CholeskyGram(Factor):
         return "cholesky"
 
     def trace(self):
-        """Σ vᵢKᵢᵢ, less the share of the constant."""
-        K, v, h = self.K, self.weights.array, self.weights.direction
-        total = jnp.sum(v * jnp.diagonal(K))
-        return total - matmul(h, self.weights.scale(matmul(K, self.weights.scale(h)))) if self.intercept else total
+        """Σ vᵢKᵢᵢ, less the share of what has no penalty."""
+        K, scale, (H, _) = self.K, self.weights.scale, self.span()
+        return jnp.sum(self.weights.array * jnp.diagonal(K)) - jnp.sum(H * scale(matmul(K, scale(H))))
 
     def spread(self, lam):
         """By one more Cholesky factor."""
@@ -67,7 +68,7 @@ class CholeskyGram(Factor):
 
 @pytree
 class Solved:
-    """(G/unit)⁻¹ applied to the labels at one λ, (n, t), or at one per target; with G⁻¹h taken out where there is an intercept.
+    """(G/unit)⁻¹ applied to the labels at one λ, (n, t), or at one per target; with G⁻¹H taken out of what has no penalty.
 
     The unit is a power of two near λ: squares of G⁻¹, which derivatives hold, would leave the range of float32 for kernels of small numbers.
     """
@@ -76,7 +77,7 @@ class Solved:
     diagonal: Float[Array, "n k"]  # of the projected inverse · unit
     unit: Float[Array, " k"]
     logdet: Float[Array, " k"]
-    step: Float[Array, " t"]  # from the labels' mean to the intercept
+    step: Float[Array, "q t"]  # from the labels' mean to the fit of it, in the coordinates of H
     distances: Float[Array, "steps k"]  # how it came there, where that took steps
 
 
@@ -100,22 +101,19 @@ class GramSolution(Solution):
         return inverse(G)
 
     def _solve(self, lam, scaled) -> Solved:
-        """c̃ = G⁻¹ỹ − u(uᵀỹ)/(hᵀu) with u = G⁻¹h, likewise the diagonal and the log determinant, at one λ."""
-        f = self.factor
-        unit, dimensions = power_of_two(lam), f.n - int(f.intercept)
+        """c̃ = G⁻¹ỹ − US⁻¹Uᵀỹ with U = G⁻¹H and S = HᵀU, likewise the diagonal and the log determinant, at one λ."""
+        f, (H, _), t = self.factor, self.factor.span(), scaled.shape[1]
+        unit, dimensions = power_of_two(lam), f.n - H.shape[1]
         zeros = dimensions - f.residual_dimensions()
         removed = zeros * jnp.log(lam) - dimensions * jnp.log(unit)
-        if not f.intercept:
-            dual, diagonal, logdet, steps = self._solve_diag(lam, scaled)
-            return Solved(dual, diagonal[:, None], unit[None], (logdet - removed)[None], jnp.zeros_like(scaled[0]), steps[:, None])
-        h = f.weights.direction
-        X, diagonal, logdet, steps = self._solve_diag(lam, jnp.concatenate([scaled, h[:, None]], axis=1))
-        u = X[:, -1]
-        share = jnp.dot(h, u, precision="highest")
-        slope = matmul(u, scaled) / share
-        logdet = logdet + jnp.log(share) - removed
-        dual, diagonal = X[:, :-1] - u[:, None] * slope[None, :], diagonal - u * u / share
-        return Solved(dual, diagonal[:, None], unit[None], logdet[None], slope / jnp.sqrt(f.weights.total), steps[:, None])
+        X, diagonal, logdet, steps = self._solve_diag(lam, jnp.concatenate([scaled, H], axis=1))
+        dual, step = X[:, :t], jnp.zeros((0, t), scaled.dtype)
+        if H.shape[1]:
+            half, root = _whitened(X[:, t:], H)
+            share = matmul(half.T, scaled)
+            dual, diagonal, step = dual - matmul(half, share), diagonal - jnp.sum(half * half, axis=1), matmul(root.T, share)
+            logdet = logdet - 2 * jnp.sum(jnp.log(jnp.diagonal(root)))
+        return Solved(dual, diagonal[:, None], unit[None], (logdet - removed)[None], step, steps[:, None])
 
     def _at(self, lam) -> Solved:
         """At one λ, (1,), or one per target, (t,)."""
@@ -133,9 +131,12 @@ class GramSolution(Solution):
         return self._each(self._coefficients, lams)
 
     def _coefficients(self, at, _):
-        f = self.factor
-        coef = f.weights.scale(at.dual / at.unit)
-        return Coefficients(coef, self.labels.mean + at.step - (0 if f.lift is None else matmul(f.lift, coef)))
+        coef = self.factor.weights.scale(at.dual / at.unit)
+        return self._with_levels(coef, at.step, 0 if self.factor.lift is None else matmul(self.factor.lift, coef))
+
+    def _with_levels(self, coef, step, lifted) -> Any:
+        """Coefficients and those that have no penalty."""
+        return Coefficients(coef, self.labels.mean + jnp.sum(step, axis=0) / jnp.sqrt(self.factor.weights.total) - lifted)
 
     def residual_norm(self, lams):
         """‖λ c̃‖²."""
@@ -155,7 +156,7 @@ class GramSolution(Solution):
 
     def _residual_dof(self, at, lam):
         f = self.factor
-        zeros = (f.n - int(f.intercept)) - f.residual_dimensions()
+        zeros = (f.n - f.span()[0].shape[1]) - f.residual_dimensions()
         return lam / at.unit * jnp.sum(at.diagonal, axis=0) - zeros
 
     def _left_out(self, at):
@@ -177,7 +178,7 @@ class GramSolution(Solution):
     def _unseen(self, at):
         """y − f of every row."""
         f = self.factor
-        return self.labels.Y - matmul(f.K, f.weights.scale(at.dual / at.unit)) - self.labels.mean - at.step
+        return self.labels.Y - matmul(f.K, f.weights.scale(at.dual / at.unit)) - self.labels.mean - matmul(f.span()[1], at.step)
 
     def group_residuals(self, groups):
         """e_B = [P_BB]⁻¹ c_B, from the projected inverse itself."""
@@ -187,7 +188,8 @@ class GramSolution(Solution):
             labels = self.labels.scaled[:, columns]
             at, P = self._solve(lam, labels), self._projected_inverse(lam)
             smoother = None if f.weights.values is None else self._smoother(P / at.unit)
-            unseen = self.labels.Y[:, columns] - matmul(f.K, f.weights.scale(at.dual / at.unit)) - self.labels.mean[columns] - at.step
+            fitted = matmul(f.K, f.weights.scale(at.dual / at.unit)) + matmul(f.span()[1], at.step)
+            unseen = self.labels.Y[:, columns] - fitted - self.labels.mean[..., columns]
 
             def group(rows, mask):
                 block = P[rows][:, rows] * mask[:, None] * mask[None, :] + jnp.diag(1 - mask)
@@ -226,17 +228,21 @@ class GramSolution(Solution):
         """P̃ · unit."""
         K, shift = self._system(lam)
         P = self._inverse(K + shift * jnp.eye(self.factor.n, dtype=K.dtype))
-        if not self.factor.intercept:
+        H, _ = self.factor.span()
+        if not H.shape[1]:
             return P
-        h = self.factor.weights.direction
-        u = matmul(P, h)
-        return P - u[:, None] * u[None, :] / jnp.dot(h, u, precision="highest")
+        half, _ = _whitened(matmul(P, H), H)
+        return P - matmul(half, half.T)
 
     def _smoother(self, P):
-        """From √v y to f at every row: K√v P and the share of the constant."""
-        f = self.factor
+        """From √v y to f at every row: K√v P and the share of what has no penalty."""
+        f, (H, level) = self.factor, self.factor.span()
         A = matmul(f.K * f.weights.root, P)
-        if not f.intercept:
-            return A
-        share = f.weights.root / f.weights.total
-        return A + share[None, :] - matmul(share, f.weights.scale(A))[None, :]
+        return A + matmul(level, H.T - matmul(H.T, f.weights.scale(A)))
+
+
+def _whitened(U: Float[Array, "n q"], H: Float[Array, "n q"]) -> tuple[Float[Array, "n q"], Float[Array, "q q"]]:
+    """UL⁻ᵀ and L⁻¹, LLᵀ = HᵀU, so that U(HᵀU)⁻¹Uᵀ is a product with its transpose."""
+    S = matmul(H.T, U)
+    root = 1 / jnp.sqrt(S) if len(S) == 1 else triangular_inverse(jnp.linalg.cholesky(S))
+    return matmul(U, root.T), root

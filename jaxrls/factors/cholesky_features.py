@@ -342,7 +342,7 @@ class FeatureSolution(Solution):
     def group_residuals(self, groups):
         """e_B = [P_BB]⁻¹ c_B, with the group's landmarks leaving the dictionary."""
         f, labels, mask = self.factor, self.labels, groups.inside_mask.astype(self.factor.dtype)
-        h, level = f.weights.direction * int(f.intercept), int(f.intercept) / jnp.sqrt(f.weights.total)
+        h, level = f.span()
         psi = f.rows.map(f.map.raw, **self._hints)
 
         def at(columns, lam):
@@ -354,7 +354,7 @@ class FeatureSolution(Solution):
                 u = seen(psi[rows])
                 scaled, centred = labels.scaled[rows][:, columns], (labels.Y - labels.mean)[rows][:, columns]
                 beyond = None if f.weights.values is None else u
-                some = Group(rows, mask, weights.scale(u), scaled, centred, h[rows], level, weights, beyond)
+                some = Group(rows, mask, weights.scale(u), scaled, centred, h[rows], level[rows], weights, beyond)
                 return some.left_out(seen.hat, leaving, f.n)
 
             return group

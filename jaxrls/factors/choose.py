@@ -9,6 +9,7 @@ from jaxrls.factors.cholesky import CholeskyGram
 from jaxrls.factors.cholesky_features import solve_cholesky
 from jaxrls.factors.contract import Factor, Solution
 from jaxrls.factors.expansion import Dual, Expansion, Primal
+from jaxrls.factors.free import Free
 from jaxrls.factors.iterative import Iteration, factor_iterative
 from jaxrls.factors.landmarks import Landmarks, as_landmarks, check_evaluable, without_trace
 from jaxrls.factors.makers import factor_features
@@ -17,6 +18,7 @@ from jaxrls.factors.spectrum import factor_symmetric, solve_features
 from jaxrls.factors.subset import solve_subset
 from jaxrls.factors.summed import solve_and_sum
 from jaxrls.factors.tridiagonal import reduce_symmetric
+from jaxrls.factors.unpenalized import check_free, free_features, free_kernel_matrix
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.kernels.inner import Linear
 from jaxrls.kernels.kernel import Kernel, check_whole_matrix
@@ -85,6 +87,7 @@ def factorize(
     route: str | None = None,
     iteration: Iteration | None = None,
     block_size: int | None = None,
+    unpenalized: Float[Array, "n q"] | Listed | None = None,
 ) -> Factor:
     """Do the one hard step for a kernel and X: everything about λ, labels and validation follows cheaply from the result.
 
@@ -97,10 +100,13 @@ def factorize(
     the dtype of X: see `fit(…, refine=True)`. `"iterative"` solves for all of K by products, beginning from the landmarks'
     fit, with an estimate of leave-one-out, as `iteration` says: see `factor_iterative`. `"tridiagonal"` reduces K to a tridiagonal matrix, O(n³) at
     about half the time of its spectrum, from which GCV, evidence and coefficients follow at any number of λ: name it for those, on CPUs, where
-    no row is left out (on an H100 it takes longer than a spectrum); leave-one-out takes another half of that time in each call that asks for it, as `fit` does once for the residuals that it leaves.
+    no row is left out; leave-one-out takes another half of that time in each call that asks for it, as `fit` does once for the residuals that it leaves.
+    On an H100 it takes longer than a spectrum.
 
     **Shapes**: X (n, d), also a source of rows, or sparse (SciPy or BCOO) where the kernel has explicit features; weights (n,) ≥ 0, where 0 is a row that
-    was never there. `intercept` fits an unpenalised constant. `block_size` bounds the rows of temporaries while K is built. **Cost** by route.
+    was never there. `intercept` fits an unpenalised constant. `unpenalized` (n, q) are columns b of further ones, f(x) + b·β with no penalty on β, such as
+    an indicator of each group: by routes gram, features, covariance and cholesky, then of K whatever the kernel, O(n² q) or O(n r q) more. `block_size` bounds
+    the rows of temporaries while K is built. **Cost** by route.
     **Raises** `ValueError` for a route the kernel does not have.
     **Fails**: inside `jax.jit` values are not checked. Differentiating a spectrum in X, kernel or weights raises: use `route="cholesky"` or
     `loo_objective`. A Cholesky factor gives NaN where K + λI is not positive definite to working precision: take a larger λ. **Source**: Rifkin (lecture),
@@ -122,6 +128,7 @@ def factorize(
         check_evaluable(kernel)
         landmarks = without_trace(as_landmarks(rows, landmarks))
     options: dict = {"landmarks": landmarks, "route": route, "iteration": iteration, "block_size": block_size}
+    options["free"] = None if unpenalized is None else Free.of(unpenalized, v, intercept)
     return solve(kernel, rows, Labels.none(v), v, intercept, **options).factor
 
 
@@ -170,15 +177,19 @@ def solve(
     block_size: int | None = None,
     iteration: Iteration | None = None,
     keep_moments: bool = False,
+    free: Free | None = None,
 ) -> Solution:
     """The solution for some labels, with moments and cross-moments from one reading of the rows, which are kept where it is asked for."""
     check_route(route, landmarks, iteration)
+    if free is not None:
+        check_free(rows, route, landmarks, keep_moments)
+        intercept = free.intercept
     if keep_moments:
         check_keeps(kernel, rows, route, landmarks)
     if route == "iterative":
         options: dict = {"weights": weights, "intercept": intercept, "block_size": block_size}
         return factor_iterative(kernel, rows, landmarks, iteration=iteration, **options).solve_labels(labels)
-    if route == "cholesky" and is_primal(kernel, *rows.shape, rows.dtype, landmarks):
+    if route == "cholesky" and free is None and is_primal(kernel, *rows.shape, rows.dtype, landmarks):
         return solve_cholesky(kernel, rows, landmarks, labels, weights, intercept, block_size)
     if landmarks is not None:
         return solve_subset(kernel, rows, landmarks, labels, weights, intercept, block_size=block_size, keep_moments=keep_moments)
@@ -189,10 +200,14 @@ def solve(
         route = choose_route(kernel, *rows.shape, rows.dtype) if rows.in_memory or explicit is None else "covariance"
     if route in OF_KERNEL_MATRIX:
         made = kernel_matrix(kernel, rows, intercept, block_size)
+        if free is not None:
+            return free_kernel_matrix(made, weights, free, route, kernel.is_semidefinite()).solve_labels(labels)
         return factor_kernel_matrix(made, weights, intercept, route, kernel.is_semidefinite()).solve_labels(labels)
     if explicit is None:
         raise ValueError(f"route={route!r} needs explicit features, which {type(kernel).__name__} does not have: use route='gram'")
     features = rows.features(kernel)
+    if free is not None:
+        return free_features(features.dense(), weights, free, route).solve_labels(labels)
     if route == "covariance":
         return solve_features(features, labels, weights, intercept)
     return factor_features(features.dense(), weights=weights, intercept=intercept).solve_labels(labels)

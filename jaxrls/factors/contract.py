@@ -56,6 +56,14 @@ class Coefficients(NamedTuple):
     intercept: Any
 
 
+class FreeCoefficients(NamedTuple):
+    """The same with those of columns without penalty, β (…, q, t)."""
+
+    coef: Any
+    intercept: Any
+    free: Any
+
+
 class Outcome(NamedTuple):
     """All that a fit at one λ, or one per target, leaves; `error` is the standard error of a sum over rows left out, and `run` how an iteration went."""
 
@@ -90,6 +98,7 @@ class Factor(ABC):
     weights: Weights
     expansion: Expansion
     intercept: bool
+    free: Any = None  # columns without penalty, where there are others than the intercept's: a `Free`, in its place
 
     @property
     @abstractmethod
@@ -172,6 +181,21 @@ class Factor(ABC):
     def residual_dimensions(self) -> Float[Array, ""]:
         """The number of rows of positive weight, less one for the intercept: the dimension the fit lives in."""
         return self.weights.count - int(self.intercept)
+
+    @property
+    def why_not_zero(self) -> str:
+        """The reason against λ = 0, the fit of minimum norm, empty where there is none."""
+        return f", as a factor by route {self.route!r} cannot tell which eigenvalues are 0: make it by another, such as route='gram'"
+
+    def span(self) -> tuple[Float[Array, "n q"], Float[Array, "n q"]]:
+        """H and H/√v, known for rows of weight 0 too, of what is fitted with no penalty: √v/‖√v‖ and 1/‖√v‖ of an intercept, else no column."""
+        h = self.weights.direction[:, None]
+        return (h, jnp.full_like(h, 1 / jnp.sqrt(self.weights.total))) if self.intercept else (h[:, :0], h[:, :0])
+
+    @property
+    def log_volume(self) -> Float[Array, ""] | float:
+        """log |BᵀVB| of the same columns B: log Σv of an intercept."""
+        return jnp.log(self.weights.total) if self.intercept else 0.0
 
     @property
     def constant(self) -> Callable:
@@ -289,11 +313,15 @@ class Solution(ABC):
         if self.factor.intercept:
             check_rest(self.factor.weights, groups)
 
+    def has_rest(self, groups: Folds | None = None):
+        """Whether a fit is left with each row, or group, out."""
+        return has_rest(self.factor.weights, groups)
+
     def with_rest(self, total, groups: Folds | None = None):
         """`total`, or NaN where a row, or a group, holds all of the weight and an intercept is fitted."""
         if not self._may_lack_rest():
             return total
-        defined = jnp.all(has_rest(self.factor.weights, groups))
+        defined = jnp.all(self.has_rest(groups))
         return jax.tree.map(lambda a: jnp.where(defined, a, jnp.full_like(a, jnp.nan)), total)
 
     def outcome(self, lam: Float[Array, "1 k"], groups: Folds | None = None, fn: Callable | None = None) -> Outcome:
@@ -321,13 +349,13 @@ class Solution(ABC):
         self.check_rest(groups)
         if groups is None:
             e = self.residuals_left_out(lams)
-            return jnp.where(has_rest(self.factor.weights, None)[:, None], e, jnp.nan) if self._may_lack_rest() else e
+            return jnp.where(self.has_rest()[:, None], e, jnp.nan) if self._may_lack_rest() else e
         residuals_at = self.group_residuals(groups)
 
         def at(lam):
             held = residuals_at(lam) * groups.inside_mask[:, :, None].astype(self.factor.dtype)
             if self._may_lack_rest():
-                held = jnp.where(has_rest(self.factor.weights, groups)[:, None, None], held, jnp.nan)
+                held = jnp.where(self.has_rest(groups)[:, None, None], held, jnp.nan)
             return jnp.zeros_like(self.labels.Y).at[groups.inside.reshape(-1)].add(held.reshape(-1, held.shape[2]))
 
         return jax.lax.map(at, lams)

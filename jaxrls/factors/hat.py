@@ -15,17 +15,28 @@ W with itself, with u = Uᵢ/√v and with the labels, in the metric of the pena
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxrls.factors.contract import lams_together, times
+from jaxrls.factors.contract import HatRows, lams_together, times
 from jaxrls.factors.groups import groups_together, over_groups
 from jaxrls.factors.pairs import LeavingPairs, PairSystem, Products
 from jaxrls.factors.weights import Weights
 from jaxrls.linalg.products import matmul, safe_sqrt
 from jaxrls.support.pytrees import pytree, static
+
+
+def counted(s: Float[Array, " r"], lams: Float[Array, "L k"], floor) -> tuple[Float[Array, "L r k"], Float[Array, "L 1 k"]]:
+    """s and λ as they count at each λ: 0 stands for its limit, eigenvalues that rounding hides being 0, by a λ far below all others.
+
+    How far they may be off moves the fit a thousand times as much as that λ does.
+    """
+    zero = lams[:, None] == 0
+    least = jnp.maximum(floor / 1024, 1024 * float(jnp.finfo(s.dtype).tiny))
+    return jnp.where(zero & (s[:, None] <= floor), 0, s[:, None]), jnp.where(zero, least, lams[:, None])
 
 
 class Hat(ABC):
@@ -74,6 +85,10 @@ class Hat(ABC):
     def slope_rows(self, A) -> Float[Array, "b r"]:
         """A diag(slope)."""
 
+    def sure(self, root: Float[Array, "b b"]) -> Float[Array, "b b"]:
+        """The Cholesky factor of I − H of a group, as far as that is known."""
+        return root
+
     def outside(self, U, constant) -> Float[Array, " b"]:
         """The diagonal of I − hhᵀ − UUᵀ."""
         return jnp.zeros(U.shape[0], U.dtype) if self.complete else 1 - jnp.sum(U * U, axis=1) - constant
@@ -97,6 +112,8 @@ class Hat(ABC):
     def left_out(self, U, scaled, weights: Weights, constant, unseen=None) -> tuple[Float[Array, "b L t"], Float[Array, "b L k"]]:
         """Held-out residuals of single rows, of light ones from `unseen`, y − f, and without it 0 for rows of weight 0; and 1 − leverage."""
         remaining = self.remaining(U, constant)
+        if weights.values is not None:
+            remaining = jnp.where(weights.used[:, None, None], remaining, 1)
         e = weights.unscale(self.scaled_residuals(U, scaled) / remaining)
         return e if unseen is None else jnp.where(self.is_light(U, weights), unseen / remaining, e), remaining
 
@@ -107,7 +124,7 @@ class Hat(ABC):
         inside = matmul(self.lost_rows(U), U.T)
         if self.complete:
             return inside + jnp.diag(1 - mask), residuals
-        return jnp.eye(U.shape[0], dtype=U.dtype) - matmul(U, U.T) - h[:, None] * h[None, :] + inside, residuals
+        return jnp.eye(U.shape[0], dtype=U.dtype) - matmul(U, U.T) - matmul(h, h.T) + inside, residuals
 
     def pair_system(self, U, scaled, weights: Weights, constant, h, leaving: "Leaving | None") -> PairSystem:
         """What leaving pairs out takes at a single λ; `h` is √v/‖√v‖ and `constant` its square, or None and 0."""
@@ -122,16 +139,35 @@ class SpectralHat(Hat):
     """U of all λ: λ/(s + λ) of each direction is lost, which is the penalty's metric too."""
 
     z: Float[Array, "r t"]
-    s: Float[Array, " r"]
+    s: Float[Array, "r L k"]  # at each λ, as `counted`
     lams: Float[Array, "L k"]
     lost: Float[Array, "r L k"]
+    unsure: Bool[Array, "L k"]  # where 1 − leverage may be 0 but for rounding: λ = 0, unless K is regular
     complete: bool = static()
+
+    @classmethod
+    def of(cls, factor: Any, z, lams: Float[Array, "L k"], lost) -> "SpectralHat":
+        """That of a `Spectrum`."""
+        s, positive = counted(factor.s, lams, factor.said.floor)
+        return cls(z, jnp.moveaxis(s, 1, 0), positive[:, 0], lost, (lams == 0) & ~factor.regular, factor.complete)
+
+    @property
+    def least(self) -> float:
+        """What rounding leaves of 1 − leverage where it is 0."""
+        return 16 * self.z.shape[0] ** 0.5 * float(jnp.finfo(self.z.dtype).eps)
+
+    def remaining(self, U, constant):
+        """Undefined where it is 0 but for rounding."""
+        remaining = super().remaining(U, constant)
+        return jnp.where(self.unsure & (remaining <= self.least), jnp.nan, remaining)
+
+    def sure(self, root):
+        return jnp.where(self.unsure[0, 0] & (jnp.min(jnp.diagonal(root)) ** 2 <= self.least), jnp.nan, root)
 
     @property
     def _slope(self):
         """√(sλ)/(s + λ), of ratios, so that nothing overflows as λ goes to 0, nor underflows in kernels of small numbers."""
-        s = self.s[:, None, None]
-        return safe_sqrt(s / (s + self.lams)) * jnp.sqrt(self.lost)
+        return safe_sqrt(self.s / (self.s + self.lams)) * jnp.sqrt(self.lost)
 
     def lost_of(self, A):
         return times(A, self.lost)
@@ -143,7 +179,7 @@ class SpectralHat(Hat):
 
     def is_light(self, U, weights):
         # U is off by eps, and so y − f by eps|√v y|/√v one way, and by eps √(k s_max) |z|/λ the other, with vk = Σ sU².
-        length = jnp.sum(U * U * self.s, axis=1)[:, None, None]
+        length = matmul(U * U, jnp.max(self.s, axis=(1, 2)))[:, None, None]
         return ((length / self.lams) * (jnp.max(self.s) / self.lams) <= 1) | ~weights.used[:, None, None]
 
     def slope_of(self, A):
@@ -153,14 +189,13 @@ class SpectralHat(Hat):
         return times(A, self._slope * self.z[:, None, :])
 
     def kept_labels(self, A):
-        s = self.s[:, None, None]
-        return times(A, s / (s + self.lams) * self.z[:, None, :])
+        return times(A, self.s / (self.s + self.lams) * self.z[:, None, :])
 
     def lost_rows(self, A):
         return A * self.lost[:, 0, 0]
 
     def kept_rows(self, A):
-        return A * (self.s / (self.s + self.lams[0, 0]))
+        return A * (self.s / (self.s + self.lams))[:, 0, 0]
 
     metric_rows = lost_rows
 
@@ -267,7 +302,8 @@ class Leaving:
 class Group:
     """The rows of one group: numbers and mask, left vectors U, scaled labels, labels less their mean, and weights.
 
-    `h` is √v/‖√v‖ and `level` 1/‖√v‖, both 0 without an intercept; `u` is U/√v, known for rows of weight 0 too, and None where no weights were given.
+    `h` and `level` are the rows of `Factor.span`, √v/‖√v‖ and 1/‖√v‖ of an intercept; `u` is U/√v, known for rows of weight 0 too, and None where no
+    weights were given.
     """
 
     rows: Int[Array, " b"]
@@ -275,24 +311,25 @@ class Group:
     U: Float[Array, "b r"]
     scaled: Float[Array, "b t"] | None
     centred: Float[Array, "b t"]
-    h: Float[Array, " b"]
-    level: Float[Array, ""]
+    h: Float[Array, "b q"]
+    level: Float[Array, "b q"]
     weights: Weights
     u: Float[Array, "b r"] | None
 
     def left_out(self, hat: Hat, leaving: Leaving | None, n: int) -> Float[Array, "b t"]:
         """[P_BB]⁻¹ c_B unscaled, the held-out residuals at a single λ; rows of weight 0 are predicted by the same fit to the rest."""
-        U, h = self.U * self.mask[:, None], self.h * self.mask
-        block, residuals = hat.group_system(U, self.scaled, h, self.mask)
+        mask = jnp.where(self.weights.used, self.mask, 0)  # of rows of weight 0 there is nothing to leave out
+        U, h = (part * mask[:, None] for part in (self.U, self.h))
+        block, residuals = hat.group_system(U, self.scaled, h, mask)
         half, alpha = (
             leaving.group_terms(hat, self.rows, self.mask, n) if leaving else (_nothing, jnp.zeros((0, residuals.shape[1]), U.dtype))
         )
         block, residuals = block + matmul(half(U), half(U).T), residuals + matmul(half(U), alpha)
-        scaled = jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(block), True), residuals) * self.mask[:, None]
+        scaled = jax.scipy.linalg.cho_solve((hat.sure(jnp.linalg.cholesky(block)), True), residuals) * mask[:, None]
         e = self.weights.unscale(scaled)
         if self.u is None:
             return e
-        moved = matmul(matmul(hat.kept_rows(self.u), U.T) + self.level * h, scaled)
+        moved = matmul(matmul(hat.kept_rows(self.u), U.T) + matmul(self.level, h.T), scaled)
         unseen = self.centred - hat.kept_labels(self.u)[:, 0] + moved + matmul(half(self.u), alpha - matmul(half(U).T, scaled))
         return jnp.where(hat.is_light(U, self.weights)[:, 0], unseen, e)
 
@@ -328,3 +365,20 @@ def spectral_pairs(solution) -> Callable:
         return solution.hat(lam.reshape(1, 1), columns=columns).pair_system(U, scaled, f.weights, constant, h, f.leaving)
 
     return at
+
+
+def spectral_rows(solution, lam) -> HatRows:
+    """The rows of the hat matrix at one λ, in what influence needs of them."""
+    f, hat = solution.factor, solution.hat(jnp.reshape(lam, (1, 1)))
+    kept, lost, constant_of = f.s / (f.s + lam), lam / (f.s + lam), f.constant
+
+    def block(rows, v, scaled):
+        weights = f.weights.block(v, rows.shape[0])
+        U = f.left(rows, weights)
+        squares, constant = U * U, constant_of(weights.array)
+        outside = jnp.maximum(hat.outside(U, constant), 0)
+        fitted = matmul(squares, kept) + constant, matmul(squares, lost) + outside
+        powers = matmul(squares, kept**2) + constant, matmul(squares, lost**2) + outside
+        return HatRows(hat.scaled_residuals(U, scaled)[:, 0], *fitted, *powers)
+
+    return f.rows.map(block, f.weights.values, solution.base, block_size=f.whole)

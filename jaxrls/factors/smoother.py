@@ -239,7 +239,7 @@ def spectral_smoother(f: Any, lam: Float[Array, ""]) -> Smoother:
     half, known = f.weights.scale(U), 1 / (f.s + lam)
     constant = f.constant(v)
     basis = (half if f.basis is None else f.basis) * (known if f.solved is None else known * f.solved)
-    hat = SpectralHat(jnp.zeros((len(lost), 0), f.dtype), f.s, lam.reshape(1, 1), lost[:, None, None], f.complete)
+    hat = SpectralHat.of(f, jnp.zeros((len(lost), 0), f.dtype), lam.reshape(1, 1), lost[:, None, None])
     information = v * hat.remaining(U, constant)[:, 0, 0] / lam
     shift = f.shift * (known if f.solved is None else known * f.solved)
     planes = None

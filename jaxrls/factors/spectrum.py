@@ -11,13 +11,14 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
-from jaxrls.factors.contract import Coefficients, Factor, HatRows, Report, Solution, as_columns, lam_chunks, over_lams, references, times
+from jaxrls.factors.contract import Coefficients, Factor, Report, Solution, as_columns, lam_chunks, over_lams, times
 from jaxrls.factors.cost import refitting_is_cheaper
 from jaxrls.factors.expansion import Expansion, Primal
 from jaxrls.factors.groups import Folds
-from jaxrls.factors.hat import Group, Leaving, SpectralHat, each_group, spectral_pairs
+from jaxrls.factors.hat import Group, Leaving, SpectralHat, counted, each_group, spectral_pairs, spectral_rows
+from jaxrls.factors.residual_norm import about_the_fit
 from jaxrls.factors.smoother import spectral_smoother
 from jaxrls.factors.spread import spectral_spread
 from jaxrls.factors.weights import Labels, Weights
@@ -53,6 +54,7 @@ class Spectrum(Factor):
     said: Report
     intercept: bool = static()
     complete: bool = static()  # whether U is square
+    why_not_zero: ClassVar[str] = ""
     level: Any = None  # the weighted mean of all of K, where that was centred
 
     @property
@@ -91,13 +93,20 @@ class Spectrum(Factor):
         return SpectralSolution(self, labels, z - missed, self.rows.map(lambda U: matmul(U, missed), block_size=self.whole))
 
     @property
+    def regular(self) -> Bool[Array, ""]:
+        """Whether every direction that the fit lives in has an eigenvalue above the floor, so that at λ = 0 nothing is left of any."""
+        hidden = jnp.sum(self.s <= self.said.floor).astype(self.dtype)
+        return hidden + self.residual_dimensions() <= self.n if self.complete else jnp.zeros((), bool)
+
+    @property
     def centre(self) -> Float[Array, " p"]:
         """What is subtracted from rows of features."""
         return jnp.zeros(self.rotation.shape[0], self.dtype) if self.middle is None else self.middle  # type: ignore[union-attr]
 
     def dof(self, lams):
         """Σ s/(s + λ), and 1 for the intercept."""
-        return jnp.sum((s := self.s[:, None, None]) / (s + as_columns(lams)), axis=0) + int(self.intercept)
+        s, lams = counted(self.s, as_columns(lams), self.said.floor)
+        return jnp.sum(s / (s + lams), axis=1) + int(self.intercept)
 
     def left(self, rows, weights: Weights) -> Float[Array, "b r"]:
         """U of a block of rows."""
@@ -146,38 +155,30 @@ class SpectralSolution(Solution):
 
     def hat(self, lams, lost=None, columns=slice(None)) -> SpectralHat:
         """What is lost at these λ, (L, k), for some of the targets."""
-        return SpectralHat(self.z[:, columns], self.factor.s, lams, self.lost(lams) if lost is None else lost, self.factor.complete)
+        return SpectralHat.of(self.factor, self.z[:, columns], lams, self.lost(lams) if lost is None else lost)
 
     def lost(self, lams) -> Float[Array, "r L k"]:
         """λ/(s + λ). Made with λ first: XLA's product for CPUs would otherwise take the divisions into itself, where they are slow."""
-        lams = lams[:, None]
-        return jnp.moveaxis(lams / (self.factor.s[:, None] + lams), 1, 0)
+        s, positive = counted(self.factor.s, lams, self.factor.said.floor)
+        lost = positive / (s + positive)
+        return jnp.moveaxis(jnp.where((s == 0) & (lams[:, None] == 0) & self.factor.regular, 0, lost), 1, 0)
 
     def coefficients(self, lams):
         """basis (D ∘ z), O(q r t L); dual ones as λc̃/λ, the product that leave-one-out takes too."""
         f, lams = self.factor, as_columns(lams)
-        solved = self.z[:, None, :] / (f.s[:, None, None] + lams)
-        intercept = self.labels.mean - times(f.shift[None], solved)[0]
-        coef = f.weights.scale(self.hat(lams).lost_labels(f.left_vectors()) / lams) if f.basis is None else times(f.basis, solved)
-        return Coefficients(jnp.moveaxis(coef, 1, 0), intercept)
+        s = jnp.moveaxis(counted(f.s, lams, f.said.floor)[0], 1, 0)
+        known = (lams > 0) | (s > 0)
+        solved = jnp.where(known, self.z[:, None, :] / jnp.where(known, s + lams, 1), 0)
+        if f.basis is not None:
+            return self.with_levels(jnp.moveaxis(times(f.basis, solved), 1, 0), solved)
+        # At λ = 0 D is 1/s, or 0 where rounding hides s.
+        U, least = f.left_vectors(), jnp.where(f.s > f.said.floor, 1 / f.s, 0)[:, None] * self.z
+        coef = f.weights.scale(jnp.where(lams > 0, self.hat(lams).lost_labels(U) / jnp.where(lams > 0, lams, 1), matmul(U, least)[:, None]))
+        return self.with_levels(jnp.moveaxis(coef, 1, 0), solved)
 
-    def about_the_fit(self, lams):
-        """z (r, L, t) and ‖λc̃‖² = ‖r‖² + ‖lost z‖² − ‖Uᵀr‖², where ‖√v y‖² − ‖z‖² would cancel: one reading of the rows, O(n r t).
-
-        Here r are residuals of a fit at a λ not far below each: one far below would bring in that U is orthogonal to eps·√(s_max/s) only.
-        """
-        f, lost = self.factor, self.lost(lams)
-        if f.complete:
-            base = jnp.zeros((), f.dtype) if self.base is None else jnp.sum(self.base**2, axis=0)
-            return self.z[:, None], base + jnp.sum((lost * self.z[:, None]) ** 2, axis=0)
-        points, nearest = references(lams)
-        fitted = self.z[:, None] * (1 - self.lost(points))
-        cross, square = self.residual_sums(fitted if f.rotation is None else times(f.rotation, fitted))
-        step = cross if f.rotation is None else times(f.rotation.T, cross)
-        at = jnp.broadcast_to(nearest, (len(lams), square.shape[1]))
-        z, step = (jnp.take_along_axis(A, at[None], axis=1) for A in (fitted + step, step))
-        norm = jnp.take_along_axis(square, at, axis=0) + jnp.sum((lost * z - step) * (lost * z + step), axis=0)
-        return z, jnp.maximum(norm, 0)
+    def with_levels(self, coef, solved) -> Any:
+        """Coefficients and those that have no penalty, from D ∘ z."""
+        return Coefficients(coef, self.labels.mean - times(self.factor.shift[None], solved)[0])
 
     def residual_sums(self, coef: Float[Array, "p L t"]):
         """Aᵀr (p, L, t) and ‖r‖² (L, t) of residuals r = √v y − A·coef, where A is what `rotation` makes U of."""
@@ -192,12 +193,12 @@ class SpectralSolution(Solution):
 
     def residual_norm(self, lams):
         """‖λc̃‖²."""
-        return self.about_the_fit(as_columns(lams))[1]
+        return about_the_fit(self, as_columns(lams))[1]
 
     def data_fit(self, lams):
         """√v yᵀ (K̃ + λI)⁻¹ √v y = ‖λc̃‖²/λ + ‖f‖²_H."""
         lams = as_columns(lams)
-        (z, norm), s = self.about_the_fit(lams), self.factor.s[:, None, None]
+        (z, norm), s = about_the_fit(self, lams), self.factor.s[:, None, None]
         return norm / lams + jnp.sum(s * (z / (s + lams)) ** 2, axis=0)
 
     def logdet(self, lams):
@@ -281,7 +282,7 @@ class SpectralSolution(Solution):
         f, labels = self.factor, self.labels
         U, mask = f.left_vectors(), groups.inside_mask.astype(f.dtype)
         u = None if f.weights.values is None else f.reach()
-        h, level = f.weights.direction * int(f.intercept), int(f.intercept) / jnp.sqrt(f.weights.total)
+        h, level = f.span()
 
         def at(columns, lam):
             hat = self.hat(lam.reshape(1, 1), columns=columns)
@@ -291,34 +292,18 @@ class SpectralSolution(Solution):
                 weights = f.weights.block(of(f.weights.values), rows.shape[0])
                 centred = (labels.Y - labels.mean)[rows][:, columns]
                 scaled = None if self.base is None else self.base[rows][:, columns]
-                return Group(rows, mask, U[rows], scaled, centred, h[rows], level, weights, of(u)).left_out(hat, f.leaving, f.n)
+                return Group(rows, mask, U[rows], scaled, centred, h[rows], level[rows], weights, of(u)).left_out(hat, f.leaving, f.n)
 
             return group
 
         return partial(each_group, at, groups.inside, mask, U.shape[1], self.labels.Y.shape[1])
 
-    pair_system = spectral_pairs
+    pair_system, hat_rows = spectral_pairs, spectral_rows
 
     def groups_left_out(self, fn, lams, groups):
         """In closed form, or where that is cheaper (few large groups, many λ) by a smaller eigendecomposition for each group."""
         cheaper = refitting_is_cheaper(groups.inside.shape[1], groups.most_outside, self.factor.s.shape[0], lams.shape[0])
         return _refit_groups(self, fn, lams, groups) if cheaper else super().groups_left_out(fn, lams, groups)
-
-    def hat_rows(self, lam) -> HatRows:
-        """The rows of the hat matrix at one λ, in what influence needs of them."""
-        f, hat = self.factor, self.hat(jnp.reshape(lam, (1, 1)))
-        kept, lost, constant_of = f.s / (f.s + lam), lam / (f.s + lam), f.constant
-
-        def block(rows, v, scaled):
-            weights = f.weights.block(v, rows.shape[0])
-            U = f.left(rows, weights)
-            squares, constant = U * U, constant_of(weights.array)
-            outside = jnp.maximum(hat.outside(U, constant), 0)
-            fitted = matmul(squares, kept) + constant, matmul(squares, lost) + outside
-            powers = matmul(squares, kept**2) + constant, matmul(squares, lost**2) + outside
-            return HatRows(hat.scaled_residuals(U, scaled)[:, 0], *fitted, *powers)
-
-        return f.rows.map(block, f.weights.values, self.base, block_size=f.whole)
 
 
 def _refit_groups(solution: SpectralSolution, fn, lams, plan: Folds):
@@ -350,10 +335,15 @@ def _refit_groups(solution: SpectralSolution, fn, lams, plan: Folds):
     return jax.tree.map(lambda a: jnp.sum(a, axis=0), jax.lax.map(left_out, (plan.inside, plan.inside_mask)))
 
 
-def factor_symmetric(K, weights: Weights, intercept: bool, expansion: Expansion, route: str, *, semidefinite=False, lift=None) -> Spectrum:
-    """The eigendecomposition of what is known to be symmetric, under the name of the route that made it; the expansion's kernel is K + 1·lift."""
+def factor_symmetric(
+    K, weights: Weights, intercept: bool, expansion: Expansion, route: str, *, semidefinite=False, lift=None, taken: Any = 0.0
+) -> Spectrum:
+    """The eigendecomposition of what is known to be symmetric, under the name of the route that made it; the expansion's kernel is K + 1·lift.
+
+    `taken` is how much of √v K √v was taken off already, whose rounding stays.
+    """
     n, dtype = K.shape[0], K.dtype
-    shift, constant, h, level = jnp.zeros(n, dtype), jnp.zeros((), dtype), weights.direction, None
+    shift, constant, h, level = jnp.zeros(n, dtype), jnp.asarray(taken, dtype), weights.direction, None
     if intercept:
         level = weights.mean(weights.mean(K))
         K, mean, constant = weights.centre_both(K)

@@ -150,9 +150,10 @@ class Labels:
     """Labels of one weighted problem; `flat` where they came as (n,)."""
 
     Y: Float[Array, "n t"]
-    mean: Float[Array, " t"]  # weighted mean with an intercept, else 0
+    mean: Float[Array, "*n t"]  # weighted mean with an intercept, else 0; of every row what columns without penalty fit of it
     scaled: Float[Array, "n t"]  # √v (Y − mean)
     flat: bool = static()
+    start: Float[Array, "q t"] | None = None  # coordinates of such a mean
 
     @classmethod
     def of(cls, Y, weights: Weights, intercept: bool) -> "Labels":

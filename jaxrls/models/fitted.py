@@ -23,9 +23,9 @@ class _Fitted:
     model: Model
     loo_residuals: Float[Array | np.ndarray, "n *t"] | Any
 
-    def predict(self, X, *, block_size: int | None = None) -> Float[Array | np.ndarray, "m *t"]:
+    def predict(self, X, *, unpenalized=None, block_size: int | None = None) -> Float[Array | np.ndarray, "m *t"]:
         """Predictions for the rows of X: see `Model.predict`."""
-        return self.model.predict(X, block_size=block_size)
+        return self.model.predict(X, unpenalized=unpenalized, block_size=block_size)
 
     def plot_left_out(self, Y, ax=None):
         """The labels Y that were fitted against their predictions with the row, or its group, left out."""
@@ -97,7 +97,9 @@ class Fit(_Fitted):
     ) -> tuple[Float[Array | np.ndarray, "m *t"], Float[Array | np.ndarray, "m *t"]]: ...
 
     @on_any_mesh
-    def predict(self, X, *, return_std: bool = False, scale="evidence", corrected: bool = True, block_size: int | None = None) -> Any:
+    def predict(
+        self, X, *, return_std: bool = False, scale="evidence", corrected: bool = True, unpenalized=None, block_size: int | None = None
+    ) -> Any:
         """Predictions for the rows of X: see `Model.predict`; with `return_std` a pair of them and the standard deviation of a new label of weight 1.
 
         That of the Gaussian process f ~ N(0, τ²k) with noise of variance τ²λ and a flat prior on the intercept: see `posterior`, whose `label_std` it is.
@@ -105,7 +107,7 @@ class Fit(_Fitted):
         **Shapes**: the standard deviation is shaped as the predictions. **Cost** beside them O(m n²) where K of all rows was factored for, O(m r²) else.
         **Raises** `ValueError` where `keep_variance` was not asked for.
         """
-        mean = super().predict(X, block_size=block_size)
+        mean = super().predict(X, unpenalized=unpenalized, block_size=block_size)
         return (mean, self._sure().label_std(self.model, X, scale, corrected, block_size)) if return_std else mean
 
     @on_any_mesh

@@ -102,6 +102,8 @@ def eigenfunctions(factor: Factor, kernel: Kernel, X: Float[Array, "n d"] | List
     >>> round(float(values[0]), 4), abs(functions.predict(jnp.array([[3.0]]))).round(4).tolist()
     (1.0, [[3.0]])
     """
+    if factor.free is not None:
+        raise ValueError("eigenfunctions are those of a kernel, and factor has unpenalized= columns beside it: factorize without them")
     spectrum, X = factor.spectrum(), as_array("X", X)
     check_whole("num", num, spectrum.s.shape[0])
     leading = jnp.argsort(-spectrum.s)[:num]

@@ -1,6 +1,7 @@
 """What a fit leaves behind: a function that predicts."""
 
 import inspect
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
 from jaxrls.rows.gram import kernel_times
 from jaxrls.rows.sparse import as_rows_in
+from jaxrls.support.checks import as_array, check_finite
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.precision import scope, to_host
 from jaxrls.support.pytrees import pytree
@@ -22,9 +24,10 @@ from jaxrls.support.pytrees import pytree
 class Model:
     """f(x) = Σⱼ k(x, pointsⱼ) coefⱼ + intercept, or ⟨φ(x), coef⟩ + intercept where `points` is None.
 
-    Kernels with explicit features keep the weights w alone, so that a linear model predicts in O(d) a row.
+    Kernels with explicit features keep the weights w alone, so that a linear model predicts in O(d) a row. `free` are the coefficients of columns without
+    penalty, where there are such, whose values at new rows `predict` takes beside X.
 
-    **Shapes**: points (q, d) or None, coef (q,) or (q, t), intercept () or (t,). **Source**: the representer theorem,
+    **Shapes**: points (q, d) or None, coef (q,) or (q, t), intercept () or (t,), free (p,) or (p, t). **Source**: the representer theorem,
     Rifkin (lecture), "Applying the Representer".
 
     >>> import jax.numpy as jnp, jaxrls as rls
@@ -36,18 +39,41 @@ class Model:
     points: Float[Array | np.ndarray, "q d"] | None
     coef: Float[Array | np.ndarray, "q *t"]
     intercept: Float[Array | np.ndarray, "*t"]
+    free: Float[Array | np.ndarray, "p *t"] | None = None
 
     @on_any_mesh
-    def predict(self, X, *, block_size: int | None = None) -> Float[Array | np.ndarray, "m *t"]:
+    def predict(self, X, *, unpenalized=None, block_size: int | None = None) -> Float[Array | np.ndarray, "m *t"]:
         """Predictions for the rows of X, dense, sparse or a source of `Rows`, in blocks of rows.
 
+        **Arguments**: `unpenalized` (m, p) the columns without penalty, where it was fitted with such.
         **Shapes**: X (m, d) gives (m,) or (m, t), in the dtype of the model. **Cost** O(m q (d + t)), or O(m r t) on features; memory of a
         block of rows. **Raises** `ValueError` for a wrong number of columns, NaN or infinity.
         """
         wide = self.coef.dtype == jnp.float64
         with scope(wide):
-            out = self._predict(as_rows_in(self.coef.dtype, self.kernel, X, jax.device_count()), block_size)
+            rows = as_rows_in(self.coef.dtype, self.kernel, X, jax.device_count())
+            beside = self._beside(unpenalized, rows.shape[0])
+            out = self._predict(rows, block_size) if beside is None else self._predict(rows, block_size) + beside
             return to_host(out) if wide and not isinstance(self.coef, jax.Array) else out
+
+    def _beside(self, unpenalized, m: int):
+        """What columns without penalty add, None where there are none."""
+        count = 0 if self.free is None else self.free.shape[0]
+        if (unpenalized is None) != (count == 0):
+            what = f"{count} such columns: give theirs of the new rows" if count else "no such columns: leave it out"
+            raise ValueError(f"unpenalized must be what the model was fitted with, {what}")
+        if unpenalized is None:
+            return None
+        B = as_array("unpenalized", unpenalized, self.coef.dtype)
+        if B.shape != (m, count):
+            raise ValueError(f"unpenalized must have shape ({m}, {count}), one row per row of X, and has shape {B.shape}")
+        check_finite("unpenalized", B)
+        return matmul(B, jnp.asarray(self.free))
+
+    def in_units(self, unit) -> "Model":
+        """Of labels multiplied by a unit."""
+        free = None if self.free is None else self.free * unit
+        return replace(self, coef=self.coef * unit, intercept=self.intercept * unit, free=free)
 
     def _predict(self, rows, block_size):
         self.check_columns(rows.shape[1])

@@ -15,9 +15,10 @@ from jaxrls.criteria.left_out import loo
 from jaxrls.criteria.losses import squared_error
 from jaxrls.factors.certificate import certificate_words
 from jaxrls.factors.choose import SEARCHED, choose_route, suits_cholesky
-from jaxrls.factors.contract import Coefficients, Solution
+from jaxrls.factors.contract import Solution
 from jaxrls.factors.iterative import Iteration
 from jaxrls.factors.landmarks import ridge_effect
+from jaxrls.factors.unpenalized import check_free
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.models.fitted import Fit
 from jaxrls.rows.staged import between_readings
@@ -62,6 +63,7 @@ def fit(
     keep_variance: bool = False,
     keep_intervals: bool = False,
     rank: bool = False,
+    unpenalized=None,
 ) -> Fit:
     """Fit regularized least squares with the best λ of a grid, by exact leave-one-out, for the price of one factorization.
 
@@ -69,10 +71,10 @@ def fit(
 
     **Arguments**: X (n, d) and Y (n,) or (n, t), NumPy or JAX, in any units; X may be sparse (SciPy, BCOO) where the kernel has explicit features, or a
     source of rows (`Rows`); one that brings labels and weights, such as a `stream`, needs no Y.
-    `lams` (L,), by default `num` of them from the spectrum; or (L, t), from whose columns the targets choose, so that one row of them is a given λ for each;
-    `"search"` finds the λ of the smallest error between those from its value and slope at about ten λ, with a Cholesky factor for each in place of the spectrum
-    where the criterion allows it: `search` says how many. Without slopes, for rows made on the host, such as a `stream`, and for criteria that are steps,
-    such as `zero_one_loss` and `rank`'s own, it takes the grid.
+    `lams` (L,), where 0 is the fit of minimum norm, by default `num` of them from the spectrum; or (L, t), from whose columns the targets choose, so that
+    one row of them is a given λ for each; `"search"` finds the λ of the smallest error between those from its value and slope at about ten λ, with a
+    Cholesky factor for each in place of the spectrum where the criterion allows it: `search` says how many. Without slopes, for rows made on the host,
+    such as a `stream`, and for criteria that are steps, such as `zero_one_loss` and `rank`'s own, it takes the grid.
     `criterion`: `loo`, `gcv`, `kfold`, `holdout`, `log_marginal_likelihood`, `log_predictive_density`, any function `(factor, Y, lams)` of which less
     is better, or a `Criterion`. `loss` for the ones that average a loss. `weights` (n,) ≥ 0. `intercept` unpenalised. `per_target` chooses λ for each column
     of Y. `groups` (n,) labels of rows left out together (the criterion is then `kfold`); `validation` a pair `(X, Y)` (then
@@ -90,14 +92,16 @@ def fit(
     `rank` fits the order of labels (RankRLS): minimise (1/2V) Σᵢ<ⱼ vᵢvⱼ ((yᵢ − yⱼ) − (fᵢ − fⱼ))² + (λ/2) ‖f‖²_H with V = Σv, by the criterion
     `pairwise_ranking_error` unless another is named; with `groups`, labels of queries, the same sum within each, V its weight, and whole queries are left
     out, or with that criterion pairs within them. Predictions are scores, up to a constant for each query.
+    `unpenalized` (n, q) are columns b beside the kernel, f(x) + b·β with no penalty on β, such as an indicator of each group: the model keeps β as `free`, and
+    `predict` takes the columns of new rows. A row without which they are linearly dependent cannot be left out, and is refused but by the evidence.
 
     **Returns** a `Fit`; float64 NumPy input is computed in float64 and comes back as NumPy arrays. **Cost** one
     factorization, O(n³) or O(n r²), and O(n r L t); where `lams` names one value, or up to five for thousands of rows, a Cholesky factor of
     K + λI for each takes the place of K's spectrum (name `route="gram"` for that one); so does a search on TPUs, where a spectrum
     takes minutes to compile. Where the best λ of a default grid is near the precision of K's spectrum, up to five such factors, which are rounded
     less, go on below it. Equal errors go to the larger λ.
-    **Raises** `ValueError` for shapes that do not fit, NaN or infinity in the data, λ ≤ 0, parameters outside a kernel's domain, a problem
-    larger than memory. **Warns** where the chosen λ is at the edge of the grid, λ is below the precision of the factor, or K is not
+    **Raises** `ValueError` for shapes that do not fit, NaN or infinity in the data, λ < 0, or 0 where some row cannot be left out, parameters outside a
+    kernel's domain, a problem larger than memory. **Warns** where the chosen λ is at the edge of the grid, λ is below the precision of the factor, or K is not
     positive semidefinite. Inside `jax.jit` and `jax.vmap` values cannot be checked. **Source**: Rifkin (lecture), "Leave-One-Out CV".
 
     >>> import numpy as np, jaxrls as rls
@@ -110,10 +114,16 @@ def fit(
     auto = isinstance(landmarks, str) and landmarks == "auto"
     named = {"criterion": criterion, "loss": loss, "groups": groups, "validation": validation}
     options = {"weights": weights, "intercept": intercept, "block_size": block_size, "iteration": iteration, "progress": progress, **named}
-    options |= {"keep_moments": keep_moments, "keep_variance": keep_variance, "keep_intervals": keep_intervals, "rank": rank}
+    options |= {
+        "keep_moments": keep_moments,
+        "keep_variance": keep_variance,
+        "keep_intervals": keep_intervals,
+        "rank": rank,
+        "unpenalized": unpenalized,
+    }
     raw = Problem.of(kernel, X, Y, landmarks=None if auto else landmarks, **options)
     problem, named_lams = raw.check(), lams
-    lams = _as_lams(lams, problem)
+    lams = _as_lams(lams, problem, _why_not_zero(problem, route, refine))
     if isinstance(lams, str) and not problem.criterion.smooth and (refine or route in ("cholesky", "refined")):
         raise ValueError(_no_slopes(problem.criterion.name, "refine=True" if refine else f"route={route!r}"))
     per_target = per_target or np.ndim(lams) == 2
@@ -121,6 +131,8 @@ def fit(
         raise ValueError(f"tol must be a number above 0, the largest relative change of the coefficients, and is {tol!r}")
     if route in ("cholesky", "iterative", "refined") and lams is None:
         raise ValueError(f"route={route!r} has no spectrum to make a grid of λ from: give lams=, numbers or 'search'")
+    if auto and raw.free is not None:
+        check_free(raw.rows, None, landmarks, keep_moments)
     if auto and (route is not None or keep_moments):
         found = "keep_moments=True" if route is None else f"route is {route!r}"
         raise ValueError(f"landmarks='auto' chooses the route, and {found}: leave one of them out")
@@ -152,7 +164,16 @@ def fit(
     return replace(_in_float64(raw, partial(_refined, lam=np.asarray(result.lam)), False), lams=result.lams, errors=result.errors)
 
 
-def _as_lams(lams, problem: Problem):
+def _why_not_zero(problem: Problem, route: str | None, refine: bool) -> str:
+    """The reason against λ = 0, the fit of minimum norm, empty where there is none."""
+    if refine or route in ("cholesky", "refined", "iterative", "tridiagonal"):
+        return f", as {'refine=True' if refine else f'route={route!r}'} cannot tell which eigenvalues are 0: leave it out"
+    if problem.keep_variance or problem.keep_intervals:
+        return ", as variances and intervals need λ > 0: leave keep_variance and keep_intervals out"
+    return problem.criterion.why_not_zero
+
+
+def _as_lams(lams, problem: Problem, why_not_zero: str):
     """λ as an array (L,), or (L, t) with those of each target, or as what stands for them."""
     if isinstance(lams, str) and lams != "search":
         raise ValueError(f"lams must be numbers, or 'search' for the best without a grid, or None to choose, and is {lams!r}")
@@ -164,7 +185,7 @@ def _as_lams(lams, problem: Problem):
         raise ValueError(
             f"lams must have shape (L,){each}, and has shape {lams.shape}: with per_target=True every target chooses from (L,)"
         )
-    check_lams(lams)
+    check_lams(lams, why_not_zero=why_not_zero)
     return lams
 
 
@@ -201,7 +222,7 @@ def _refined_at(problem: Problem, lam) -> Fit:
 
 def _in_units_of_labels(fit: Fit, problem: Problem, unit) -> Fit:
     """The fit to labels in units as one to the labels themselves."""
-    model = replace(fit.model, coef=fit.model.coef * unit, intercept=fit.model.intercept * unit)
+    model = fit.model.in_units(unit)
     errors, error = (jnp.asarray(problem.out_of_units(part, unit)) for part in (fit.errors, fit.error))
     sure = None if fit.loo_standard_error is None else jnp.asarray(problem.out_of_units(fit.loo_standard_error, unit))
     kept: dict = {name: None if part is None else part.in_units(unit) for name, part in (("sure", fit.sure), ("jackknife", fit.jackknife))}
@@ -237,7 +258,7 @@ def _suits_cholesky(problem: Problem, lams, count: int) -> bool:
     """Whether a Cholesky factor for each of `count` λ does: any factor suits the criterion, and no doubt about K that its spectrum would settle."""
     kernel, rows = problem.kernel, problem.rows
     dense = problem.landmarks is None and choose_route(kernel, *rows.shape, rows.dtype) == "gram"
-    known = is_concrete(problem) and (isinstance(lams, str) or is_concrete(lams))
+    known = is_concrete(problem) and (lams is None or isinstance(lams, str) or is_concrete(lams) and bool((np.asarray(lams) > 0).all()))
     return dense and known and problem.criterion.any_factor and suits_cholesky(kernel, rows.shape[0], count)
 
 
@@ -289,11 +310,11 @@ def _conclude(problem: Problem, solution: Solution, lams, errors, lam, error) ->
     """The model at one λ, or one for each target, and how it was chosen."""
     factor, drop, at = solution.factor, solution.labels.drop_axis, lam.reshape(1, -1)
     left = solution.outcome(at, problem.criterion.groups, problem.criterion.total)
-    model = problem.model(solution, Coefficients(*(drop(part[0]) for part in left.coefficients)))
+    model = problem.model(solution, jax.tree.map(lambda part: drop(part[0]), left.coefficients))
     report = factor.report
     how = report.floor, report.indefinite, report.route, problem.criterion.name, report.trace_residual
     num_landmarks = 0 if problem.landmarks is None else len(problem.landmarks.points)
-    sure, coefficients = None, Coefficients(*(part[0] for part in left.coefficients))
+    sure, coefficients = None, jax.tree.map(lambda part: part[0], left.coefficients)
     if left.error is not None and problem.criterion.smooth:  # the slope of a step says nothing
         sure = (jnp.mean(left.error) if error.ndim == 0 else left.error[0]) / factor.weights.total
     more: dict = {"num_landmarks": num_landmarks, "run": left.run, "loo_standard_error": sure, "kept": solution.summed}

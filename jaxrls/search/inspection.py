@@ -8,6 +8,7 @@ import numpy as np
 from jaxrls.linalg.conjugate import CONVERGED, REASONS, Run
 from jaxrls.models.fitted import Fit
 from jaxrls.models.two_sided import KroneckerFit
+from jaxrls.support.checks import check_defined
 
 LARGEST_EFFECT = 0.01  # of a ridge on predictions, beside the error, that goes without a word
 
@@ -16,6 +17,8 @@ def inspect_fit(fit: Fit, default_grid: bool) -> None:
     """Say what a user would want to know before trusting the numbers."""
     errors = np.asarray(fit.errors)
     stopped = "" if fit.run is None else _stopped(fit.run, fit.num_landmarks)
+    if fit.lams is not None:
+        check_defined(fit.lams, errors)
     if not np.isfinite(errors).all():
         why = stopped or ("the factorization broke down; use float64 (NumPy float64 input), a larger smallest λ, or a smaller kernel width")
         raise ValueError(f"the {fit.criterion} error is not finite at {int((~np.isfinite(errors)).sum())} of {errors.size} λ: {why}")
@@ -46,14 +49,14 @@ def inspect_lam(fit: Fit | KroneckerFit, default_grid: bool) -> None:
     """Of these, what there is to say of λ."""
     chosen = np.asarray(fit.lam)
     lams = np.atleast_1d(chosen if fit.lams is None else np.asarray(fit.lams))
-    known = lams[lams >= 0.99 * float(fit.floor)]
+    known = lams[(lams >= 0.99 * float(fit.floor)) | (lams == 0)]  # of 0, which is told apart
     # Errors below the floor matter where they were chosen, or where they may have hidden a better λ next to the chosen one.
     if len(known) < len(lams) and (len(known) == 0 or bool((chosen <= known.min()).any())):
         warn(
             f"λ below {float(fit.floor):.2g} is below the precision of the factor, and the grid goes down to {lams.min():.2g}: drop those, or use float64",
             6,
         )
-    low, high = bool((chosen <= lams.min(axis=0)).any()), bool((chosen >= lams.max(axis=0)).any())
+    low, high = bool(((chosen <= lams.min(axis=0)) & (chosen > 0)).any()), bool((chosen >= lams.max(axis=0)).any())
     unregularised = default_grid and lams.min() > 2 * float(fit.floor)  # below the grid's low end the fit no longer changes
     if fit.lams is not None and len(lams) > 1 and (high or low and not unregularised):
         edge, remedy = ("smallest", "pass lams= that reach smaller values") if low else ("largest", "pass lams= that reach larger values")

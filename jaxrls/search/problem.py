@@ -14,11 +14,13 @@ from jaxrls.criteria.left_out import loo
 from jaxrls.criteria.losses import squared_error
 from jaxrls.criteria.resolve import as_criterion, as_ranking
 from jaxrls.factors.choose import check_kernel, solve
-from jaxrls.factors.contract import Coefficients, Solution
+from jaxrls.factors.contract import Coefficients, FreeCoefficients, Solution
+from jaxrls.factors.free import Free
 from jaxrls.factors.groups import Folds, check_rest
 from jaxrls.factors.iterative import Iteration
 from jaxrls.factors.landmarks import Landmarks, as_landmarks, check_evaluable, without_trace
 from jaxrls.factors.smoother import Without
+from jaxrls.factors.unpenalized import check_free
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.factors.within import solve_within
 from jaxrls.kernels.kernel import Kernel
@@ -59,6 +61,7 @@ class Problem:
     keep_variance: bool = static(default=False)
     keep_intervals: bool = static(default=False)
     queries: Folds | None = None  # each with a constant of its own
+    free: Free | None = None  # columns without penalty, the intercept's among them
 
     @classmethod
     def of(
@@ -81,6 +84,7 @@ class Problem:
         keep_variance: bool = False,
         keep_intervals: bool = False,
         rank: bool = False,
+        unpenalized=None,
     ) -> "Problem":
         """A problem from what a caller gives, shapes checked; arguments as in `fit`."""
         check_kernel(kernel)
@@ -96,8 +100,12 @@ class Problem:
         weights = Weights.of_rows(weights, rows)
         chosen = resolve_landmarks(kernel, rows, landmarks, weights, progress)
         keeps = keep_moments, keep_variance, keep_intervals
-        intercept = intercept and queries is None
-        return cls(kernel, rows, Y, weights, measured, chosen, intercept, block_size, iteration, *keeps, queries)
+        free = None if unpenalized is None else Free.of(unpenalized, weights, intercept)
+        if free is not None:
+            check_freeable(rank, validation is not None, keep_variance or keep_intervals)
+            check_free(rows, None, chosen, keep_moments)
+        intercept = intercept and queries is None and free is None
+        return cls(kernel, rows, Y, weights, measured, chosen, intercept, block_size, iteration, *keeps, queries, free)
 
     def check(self) -> "Problem":
         """Itself, after every check that needs values, with Python floats in the kernel as arrays: a given and a tuned width share a program."""
@@ -114,6 +122,8 @@ class Problem:
             )
         if self.intercept and self.criterion.groups is not None:
             check_rest(self.weights, self.criterion.groups)
+        if self.free is not None and not self.criterion.keeps_all_rows:
+            self.free.check_rest(self.criterion.groups)
         self.criterion.check_rows(Y, self.weights, self.rows.count)
         dtype = self.rows.dtype
         return replace(self, kernel=jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype) if isinstance(leaf, float) else leaf, self.kernel))
@@ -155,9 +165,9 @@ class Problem:
         if self.queries is not None:
             options: dict = {"landmarks": self.landmarks, "route": route, "block_size": self.block_size}
             return solve_within(self.kernel, self.rows, self.Y, self.weights, self.queries, **options)
-        labels = Labels.of(self.Y, self.weights, self.intercept)
+        labels = Labels.of(self.Y, self.weights, self.intercept) if self.free is None else self.free.labels(self.Y)
         options = {"landmarks": self.landmarks, "route": route, "block_size": self.block_size}
-        options |= {"iteration": self.iteration, "keep_moments": self.keep_moments}
+        options |= {"iteration": self.iteration, "keep_moments": self.keep_moments, "free": self.free}
         return solve(self.kernel, self.rows, labels, self.weights, self.intercept, **options)
 
     def errors(self, solution: Solution, lams) -> Float[Array, "L *t"]:
@@ -200,10 +210,10 @@ class Problem:
         made = jax.lax.map(lambda each: fits(*each), columns) if stacked else fits(*columns)
         return Jackknife(made, factor.expansion, weights.count, solution.labels.flat, stacked)
 
-    def model(self, solution: Solution, found: Coefficients) -> Model:
+    def model(self, solution: Solution, found: Coefficients | FreeCoefficients) -> Model:
         """The smallest model of coefficients at one λ."""
         points, coef = solution.factor.expansion.compact(self.kernel, found.coef)
-        return Model(self.kernel, points, coef, found.intercept)
+        return Model(self.kernel, points, coef, *found[1:])
 
 
 def largest(Y):
@@ -216,6 +226,10 @@ def check_refinable(problem: Problem, landmarks, route: str | None, keeps: bool)
     if landmarks is not None or route not in (None, "gram", "cholesky", "refined"):
         found = "landmarks= was given" if landmarks is not None else f"route is {route!r}"
         raise ValueError(f"refine=True is for K of all rows, and {found}: leave it out, or give float64 NumPy data")
+    if problem.free is not None:
+        raise ValueError(
+            "unpenalized= goes with factors in the precision of X, and refine is True: leave it out, or give float64 NumPy data"
+        )
     if keeps:
         raise ValueError(
             "refine=True keeps nothing beside the model: leave keep_moments, keep_variance and keep_intervals out, or give float64 NumPy data"
@@ -224,6 +238,16 @@ def check_refinable(problem: Problem, landmarks, route: str | None, keeps: bool)
         raise ValueError(f"refine=True needs a dense X for K of all rows, and X is {type(problem.rows).__name__}")
     if not is_concrete(problem):
         raise ValueError("refine=True computes in float64 whatever jax.jit was traced in: call fit outside of it")
+
+
+def check_freeable(rank: bool, held_out: bool, keeps: bool) -> None:
+    """Raise for what columns without penalty do not go with, beside what factors say."""
+    if rank:
+        raise ValueError("unpenalized= goes with fits of labels, and rank=True fits their order: leave one of them out")
+    if held_out:
+        raise ValueError("unpenalized= goes with rows that are left out, and validation= has none of its columns: leave validation out")
+    if keeps:
+        raise ValueError("unpenalized= keeps nothing beside the model: leave keep_variance and keep_intervals out")
 
 
 def check_rankable(queries: Folds | None, intercept: bool, iteration, keeps: bool) -> None:

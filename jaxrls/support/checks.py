@@ -202,16 +202,30 @@ def check_whole(name: str, value, most: int | None = None) -> None:
         raise ValueError(f"{name} must be a whole number of at least 1{'' if most is None else f' and at most {most}'}, and is {value!r}")
 
 
-def check_lams(lams, name: str = "lams") -> None:
-    """Raise unless every λ is positive and finite (where values are known)."""
+def check_lams(lams, name: str = "lams", why_not_zero: str = ", as leave-one-out needs λ > 0") -> None:
+    """Raise unless every λ is positive and finite, or 0 where there is no reason against it (where values are known)."""
     if lams.size == 0:
         raise ValueError(f"{name} is empty: give at least one λ, or leave it out for the grid from the spectrum")
     if not is_concrete(lams):
         return
     values = np.asarray(lams)
     check_finite(name, values)
-    if (values <= 0).any():
-        raise ValueError(f"{name} must be positive, as leave-one-out needs λ > 0, and the smallest is {values.min()}")
+    if (values < 0).any() or why_not_zero and (values == 0).any():
+        reason = why_not_zero or ", or 0 for the fit of minimum norm"
+        raise ValueError(f"{name} must be positive{reason}, and the smallest is {values.min()}")
+
+
+def check_defined(lams, values, name: str = "lams") -> None:
+    """Raise where `values`, (L, …) as λ, or of any shape where λ is one, are NaN at λ = 0 (where they are known)."""
+    if not is_concrete(lams, values):
+        return
+    lams, undefined = np.asarray(lams), np.isnan(np.asarray(values))
+    at = (lams.reshape(lams.shape + (1,) * (undefined.ndim - lams.ndim)) if name == "lams" else lams) == 0
+    if (undefined & at).any():
+        raise ValueError(
+            f"{name} holds 0, where no fit without a row, or group, is known: the fit goes through it whatever its label is, 1 − leverage = 0 but for "
+            "rounding; take λ > 0, or for single rows route='gram'"
+        )
 
 
 def check_symmetric(name: str, K) -> None:

@@ -19,6 +19,7 @@ from jaxrls.factors.kronecker import Kronecker
 from jaxrls.factors.refined import RefinedGram
 from jaxrls.factors.spectrum import Spectrum
 from jaxrls.factors.tridiagonal import TridiagonalGram
+from jaxrls.factors.unpenalized import FreedGram, FreedSpectrum
 from jaxrls.rows.sparse import sparse_rows
 
 N, NEW, TARGETS = 14, 5, 3
@@ -165,6 +166,16 @@ def of_iterative():
     return replace(of_gaussian(IterativeGram, {}), maker=make, lacks=lacks)
 
 
+def freed(cls, route):
+    """An intercept as columns without penalty, of which it is the only one: with others in test_unpenalized.py."""
+    none = array(np.zeros((N, 0)))
+
+    def make(kernel, X, weights, intercept):
+        return rls.factorize(kernel, X, weights=weights, intercept=intercept, unpenalized=none, route=route)
+
+    return of_gaussian(cls, {}, maker=make, combinations=(("none", True),), weighted=False, lacks=("holdout", "pairs"))
+
+
 def two_sided():
     """All pairs of 7 rows and 2 columns; weights of rows times weights of columns are the only ones there are."""
     x1, x2 = 1.5 * draw(10, 7, 1), 1.5 * draw(11, 2, 1)
@@ -247,6 +258,8 @@ FACTORS = {
     "refined": of_gaussian(RefinedGram, {"route": "refined"}, combinations=FEW),
     "iterative": of_iterative(),
     "kronecker": two_sided(),
+    "unpenalized": freed(FreedSpectrum, "gram"),
+    "unpenalized cholesky": freed(FreedGram, "cholesky"),
     "sparse": of_linear(Spectrum, 4, {}, sparse, **HALF, **ROWS),
     "host": of_linear(Spectrum, 4, {}, HostRows, traceable=False, **ROWS),
     "host points": of_landmarks(Spectrum, {}, POINTS, HostRows, traceable=False, **MORE_ROWS),

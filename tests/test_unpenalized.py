@@ -1,0 +1,201 @@
+"""Columns without penalty beside the kernel: fixed effects of groups and others, against refits of the augmented least squares."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import EPS, array, assert_close, factorize, log_marginal_likelihood, loo, loo_residuals, wide
+
+import jaxrls as rls
+from jaxrls.criteria.criterion import evaluate
+
+N, LAMS = 14, wide([0.05, 0.3, 2.0])
+RNG = np.random.default_rng(18)
+X, Y, V = wide(RNG.normal(size=(N, 2))), wide(RNG.normal(size=(N, 2))), wide(RNG.uniform(0.5, 2.0, N))
+MEMBER = np.array([0, 1, 2] * 4 + [0, 1])
+B = wide(np.column_stack([MEMBER == 1, MEMBER == 2, 3 + RNG.normal(size=N)]))
+ZEROS = wide(np.where(np.isin(np.arange(N), [2, 7]), 0.0, V))
+FOLDS = np.arange(N) // 2
+PLAN = rls.folds(FOLDS)
+GAUSSIAN, LINEAR = rls.Gaussian(1.2), rls.Linear()
+ROUTES = [(GAUSSIAN, "gram"), (GAUSSIAN, "cholesky"), (LINEAR, "features"), (LINEAR, "covariance"), (LINEAR, "gram")]
+# What a solution may be off by, relative to the largest number: 4 n eps (1 + s_max/λ_min), as in the grid.
+TOLERANCE = 4 * N * EPS * (1 + 2 * N * 4 / LAMS.min())
+
+
+@partial(jax.jit, static_argnames=("kernel", "route", "intercept"))
+def answers(X, B, Y, weights, lams, *, kernel, route, intercept):
+    factor = rls.factorize(kernel, X, weights=weights, intercept=intercept, unpenalized=B, route=route)
+    solution = factor.solve(Y)
+    found = solution.coefficients(lams)
+    beta = found.free if not intercept else jnp.concatenate([found.intercept[:, None], found.free], axis=1)
+    fitted = factor.expansion.design(kernel, X) @ found.coef
+    whole = {name: evaluate(criterion, factor, Y, lams) for name, criterion in (("gcv", rls.GCV()), ("evidence", rls.Evidence()))}
+    groups = jnp.stack([rls.loo_residuals(factor, Y, lam, PLAN) for lam in lams])
+    return whole | {
+        "beta": beta,
+        "f": fitted,
+        "residuals": solution.residuals(lams),
+        "groups": groups,
+        "dof": factor.dof(lams)[:, 0],
+        "loo": rls.loo(factor, Y, lams),
+    }
+
+
+def refit(Phi, columns, Y, lam, v):
+    """Coefficients w and β by least squares on [√vΦ √vB; √λI 0]."""
+    root, r = np.sqrt(v)[:, None], Phi.shape[1]
+    top, below = root * np.hstack([Phi, columns]), np.hstack([np.sqrt(lam) * np.eye(r), np.zeros((r, columns.shape[1]))])
+    found = np.linalg.lstsq(np.vstack([top, below]), np.vstack([root * Y, np.zeros((r, Y.shape[1]))]), rcond=None)[0]
+    return found[:r], found[r:]
+
+
+def features(kernel):
+    if kernel is LINEAR:
+        return X
+    s, U = np.linalg.eigh(np.exp(-np.sum((X[:, None] - X[None]) ** 2, axis=-1) / (2 * 1.2**2)))
+    return U * np.sqrt(np.maximum(s, 0))
+
+
+def held_out(Phi, columns, lam, v, groups):
+    e = np.empty_like(Y)
+    for group in np.unique(groups):
+        rest = groups != group
+        w, beta = refit(Phi[rest], columns[rest], Y[rest], lam, v[rest])
+        e[~rest] = Y[~rest] - Phi[~rest] @ w - columns[~rest] @ beta
+    return e
+
+
+def truth(kernel, v, intercept):
+    """All of `answers` by refits, and the restricted likelihood of the rows of positive weight by dense matrices."""
+    Phi, columns = features(kernel), np.hstack([np.ones((N, int(intercept))), B])
+    found, used, root = {}, v > 0, np.sqrt(v[v > 0])[:, None]
+    fits = [refit(Phi, columns, Y, lam, v) for lam in LAMS]
+    found["beta"], found["f"] = np.array([beta for _, beta in fits]), np.array([Phi @ w for w, _ in fits])
+    found["residuals"] = np.array([held_out(Phi, columns, lam, v, np.arange(N)) for lam in LAMS])
+    found["groups"] = np.array([held_out(Phi, columns, lam, v, FOLDS) for lam in LAMS])
+    found["loo"] = np.einsum("i,lit->lt", v, found["residuals"] ** 2) / v.sum()
+    H, y, count = root * columns[used], root * Y[used], used.sum()
+    parts: dict = {"gcv": [], "dof": [], "evidence": []}
+    for lam in LAMS:
+        G = root * (Phi[used] @ Phi[used].T) * root.T + lam * np.eye(count)
+        inverse = np.linalg.inv(G)
+        S = H.T @ inverse @ H
+        P = inverse - inverse @ H @ np.linalg.solve(S, H.T @ inverse)
+        left = lam * np.trace(P)
+        parts["dof"].append(count - left)
+        parts["gcv"].append(np.sum((lam * P @ y) ** 2, axis=0) / v.sum() / (left / count) ** 2)
+        volume = np.linalg.slogdet(G)[1] + np.linalg.slogdet(S)[1] - np.log(v[used]).sum()
+        parts["evidence"].append(-0.5 * (np.sum(y * (P @ y), axis=0) + volume + (count - H.shape[1]) * np.log(2 * np.pi)))
+    return found | {name: np.array(values) for name, values in parts.items()}
+
+
+@pytest.mark.parametrize(("kernel", "route"), [*ROUTES[:-1], pytest.param(*ROUTES[-1], marks=pytest.mark.slow)])
+def test_everything_is_that_of_refits(kernel, route):
+    """Two rows of weight 0, one with all of another group's, and none: one program."""
+    for v in (ZEROS, V):
+        got, want = answers(*map(array, (X, B, Y, v, LAMS)), kernel=kernel, route=route, intercept=True), truth(kernel, v, True)
+        for name, values in want.items():
+            assert_close(got[name], values, TOLERANCE, f"{name}, {route}")
+
+
+@pytest.mark.slow
+def test_without_weights_and_intercept_as_well():
+    got, want = (
+        answers(*map(array, (X, B, Y)), None, array(LAMS), kernel=GAUSSIAN, route="gram", intercept=False),
+        truth(GAUSSIAN, np.ones(N), False),
+    )
+    for name, values in want.items():
+        assert_close(got[name], values, TOLERANCE, name)
+
+
+@pytest.mark.slow
+@pytest.mark.float64
+def test_its_gradient_is_that_of_differences():
+    """Of leave-one-out by the Cholesky factor, in width, λ and X."""
+
+    def error(width, log_lam, move):
+        factor = rls.factorize(rls.Gaussian(width), array(X) + move * array(X) ** 2, unpenalized=array(B), route="cholesky")
+        return rls.loo(factor, array(Y[:, 0]), jnp.exp(log_lam)[None])[0]
+
+    run = jax.jit(jax.value_and_grad(error, (0, 1, 2)))
+    at = [array(1.2), array(-1.0), array(0.0)]
+    _, slopes = run(*at)
+    for k, slope in enumerate(slopes):
+        near = [run(*[a + sign * 1e-5 * (i == k) for i, a in enumerate(at)])[0] for sign in (1, -1)]
+        assert abs((near[0] - near[1]) / 2e-5 - slope) <= 1e-7 * max(1, abs(slope))
+
+
+GROUPS = np.arange(40) % 4
+DATA = wide(np.linspace(0, 3, 40)[:, None]), wide(np.sin(np.linspace(0, 6, 40)) + 5.0 * GROUPS)
+INDICATORS = np.eye(4)[GROUPS]
+
+
+def test_fit_keeps_the_coefficients_and_predict_takes_the_columns(tmp_path):
+    """One intercept a group: as the smooth part tells what is common, they come out 5 apart."""
+    x, y = DATA
+    fit = rls.fit(rls.Gaussian(0.5), x, y, unpenalized=INDICATORS, intercept=False)
+    assert np.abs(np.diff(fit.model.free) - 5).max() < 0.01 and fit.model.intercept == 0
+    assert fit.error < 1e-3  # labels have variance 31
+    again = rls.fit(rls.Gaussian(0.5), x, y, unpenalized=INDICATORS[:, 1:], lams=[float(fit.lam)])  # by a Cholesky factor
+    predictions = fit.predict(x, unpenalized=INDICATORS)
+    tolerance = 40 * 40 * float(np.finfo(predictions.dtype).eps) / float(fit.lam)
+    assert_close(again.predict(x, unpenalized=INDICATORS[:, 1:]), predictions, tolerance)
+    assert_close(again.loo_residuals, fit.loo_residuals, 1e3 * tolerance)
+    rls.save(tmp_path / "fit.npz", fit)
+    assert (rls.load(tmp_path / "fit.npz").predict(x, unpenalized=INDICATORS) == predictions).all()
+    with pytest.raises(ValueError, match="unpenalized must be what the model was fitted with, 4 such columns"):
+        fit.predict(x)
+    with pytest.raises(ValueError, match=r"unpenalized must have shape \(40, 4\)"):
+        fit.predict(x, unpenalized=INDICATORS[:3])
+
+
+ALONE = np.eye(40)[:, [7]]
+REFUSED = {
+    "collinear": (
+        {"unpenalized": INDICATORS},
+        "5 columns of unpenalized, the constant of intercept=True among them, are linearly dependent",
+    ),
+    "twice": ({"unpenalized": INDICATORS[:, [1, 1]], "intercept": False}, "the 2 columns of unpenalized are linearly dependent"),
+    "no weight": ({"unpenalized": ALONE, "weights": 1 - ALONE[:, 0]}, "dependent over the rows of positive weight"),
+    "more than rows": ({"unpenalized": np.eye(40)}, "the 41 columns of unpenalized"),
+    "a vector": ({"unpenalized": GROUPS}, r"unpenalized\[:, None\] for a single column"),
+    "NaN": ({"unpenalized": ALONE * np.nan}, "unpenalized holds"),
+    "alone": ({"unpenalized": ALONE}, "without row 7 the columns of unpenalized are linearly dependent"),
+    "alone, GCV": ({"unpenalized": ALONE, "criterion": rls.gcv}, "without row 7 the columns"),
+    "groups": ({"unpenalized": INDICATORS[:, 1:], "groups": GROUPS}, "without the group of rows 0, 4, 8, 12, 16, … the columns"),
+    "landmarks": ({"unpenalized": ALONE, "landmarks": 5}, "unpenalized= goes with all rows, and landmarks= was given"),
+    "auto": ({"unpenalized": INDICATORS[:, 1:], "landmarks": "auto"}, "unpenalized= goes with all rows, and landmarks= was given"),
+    "route": ({"unpenalized": INDICATORS[:, 1:], "route": "tridiagonal"}, "unpenalized= goes by routes 'gram', 'cholesky'"),
+    "rank": ({"unpenalized": ALONE, "rank": True}, "rank=True fits their order"),
+    "validation": ({"unpenalized": ALONE, "validation": DATA}, "leave validation out"),
+    "moments": ({"unpenalized": ALONE, "keep_moments": True}, "leave keep_moments out"),
+    "variance": ({"unpenalized": ALONE, "keep_variance": True}, "leave keep_variance and keep_intervals out"),
+}
+
+
+@pytest.mark.float64
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_is_refused_by_name(name, unchecked):
+    options, words = REFUSED[name]
+    with pytest.raises(ValueError, match=words):
+        rls.fit(rls.Gaussian(0.5), *DATA, **options)
+
+
+@pytest.mark.float64
+def test_a_row_that_cannot_be_left_out_is_said_to_be_so():
+    """By the functions too, NaN inside of jit; the evidence leaves nothing out, and is that without the row."""
+    x, y = DATA
+    kernel, lams = rls.Gaussian(0.5), array([0.1])
+    factor = factorize(kernel, array(x), unpenalized=array(ALONE))
+    with pytest.raises(ValueError, match="without row 7"):
+        factor.solve(array(y)).check_rest()
+    assert np.isnan(loo(factor, array(y), lams)).all()
+    residuals = loo_residuals(factor, array(y), lams[0])
+    assert np.flatnonzero(np.isnan(residuals)).tolist() == [7]
+    rest = np.arange(40) != 7
+    want = log_marginal_likelihood(factorize(kernel, array(x[rest])), array(y[rest]), lams)
+    # |BᵀVB| of the constant and the indicator of row 7 is 39: that of the constant on the other rows.
+    assert_close(log_marginal_likelihood(factor, array(y), lams), want, 1e-12)

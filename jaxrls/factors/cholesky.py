@@ -212,12 +212,11 @@ class GramSolution(Solution):
     def pair_system(self):
         """From the projected inverse and c̃, both times λ."""
         weights = self.factor.weights
-        unscale = None if weights.values is None else weights.unscale(jnp.ones(self.factor.n, self.factor.dtype))
 
         def at(lam, columns):
             solved = self._solve(lam, self.labels.scaled[:, columns])
             P, share = self._projected_inverse(lam), lam / solved.unit[0]
-            return PairSystem(Entries(share * P), share * solved.diagonal[:, 0], share * solved.dual.T, unscale)
+            return PairSystem(Entries(share * P), share * solved.diagonal[:, 0], share * solved.dual.T, weights.inverse_root)
 
         return at
 

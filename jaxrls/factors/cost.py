@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from jaxrls.factors.contract import COLUMNS_AT_ONCE, PROBES, lams_together
 from jaxrls.factors.groups import groups_together
-from jaxrls.factors.sides import PAIRS_AT_ONCE
+from jaxrls.factors.sides import ENTRIES_AT_ONCE
 from jaxrls.linalg.products import FEW_COLUMNS, PANELS
 from jaxrls.rows.blocks import block_bytes, wide_block_size
 from jaxrls.support.checks import memory_bytes
@@ -237,7 +237,7 @@ def kronecker(s: Sizes) -> Cost:
     first, larger = s.n // s.r, max(s.n // s.r, s.r)
     spectra = Cost(4 * larger**2, 9 * (first**3 + s.r**3), "the larger side's K, eigenvectors and LAPACK's workspace")
     sweep = 4 * s.L * s.n * (first + s.r) * (1 + s.t)
-    at_once = min(s.L * s.n * s.t, max(PAIRS_AT_ONCE, s.n * s.t))
+    at_once = min(s.L * s.n * s.t, max(ENTRIES_AT_ONCE, s.n * s.t))
     return spectra.then(Cost(2 * larger**2 + 8 * at_once, sweep, "labels of all pairs at several λ")).beside(4 * s.n)
 
 

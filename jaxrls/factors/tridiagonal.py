@@ -234,13 +234,12 @@ class TridiagonalSolution(Solution):
     def pair_system(self):
         """With λP = WᵀW, W = √λ D^(−½) L⁻¹Gᵀ, which takes O(n²) at each λ beside the products."""
         f, G = self.factor, self.factor.left_vectors()
-        unscale = None if f.weights.values is None else f.weights.unscale(jnp.ones(f.n, f.dtype))
 
         def at(lam, columns):
             pivots = f.form.pivots(lam)
             W = (jnp.sqrt(pivots.lost)[:, None] * pivots.half(G.T)).T
             residuals = lam * matmul(G, pivots.solve(self.z[:, columns]))
-            return PairSystem(Products(W, W, None), jnp.sum(W * W, axis=1), residuals.T, unscale)
+            return PairSystem(Products(W, W, None), jnp.sum(W * W, axis=1), residuals.T, f.weights.inverse_root)
 
         return at
 

@@ -60,6 +60,9 @@ def estimate(
     route: str | None = None,
     iteration: Iteration | None = None,
     keep: bool | None = None,
+    keep_variance: bool = False,
+    keep_intervals: bool = False,
+    rank: bool = False,
     dtype=float,
     rows: int | None = None,
 ) -> Estimate:

@@ -131,6 +131,9 @@ ROWS = {
         KERNEL, n, landmarks=500, groups=10, keep_intervals=True, called={"groups": names(n, n // 10)}
     ),
     "subset, rank": lambda n=8000: fitted(KERNEL, n, lams=2, landmarks=n // 20, rank=True, called={"lams": [0.1, 1.0]}),
+    "subset, rank within queries": lambda n=10_000: fitted(
+        KERNEL, n, landmarks=400, groups=50, rank=True, called={"groups": names(n, n // 50)}
+    ),
     "cholesky gram, variance": lambda n=2000: fitted(KERNEL, n, lams=1, keep_variance=True, called={"lams": [1.0]}),
     "cholesky gram, intervals": lambda n=2000: fitted(KERNEL, n, lams=1, keep_intervals=True, called={"lams": [1.0]}),
     "cholesky gram, rank": lambda n=2000: fitted(KERNEL, n, lams=2, route="cholesky", rank=True, called={"lams": [0.1, 1.0]}),

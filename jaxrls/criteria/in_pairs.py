@@ -14,7 +14,7 @@ from jaxrls.criteria.criterion import Positive, evaluate
 from jaxrls.criteria.left_out import LeaveOneOut
 from jaxrls.criteria.losses import misordered
 from jaxrls.factors.contract import Factor, Solution, as_columns
-from jaxrls.factors.groups import NUMBERS_AT_ONCE, Folds, folds, over_groups
+from jaxrls.factors.groups import NUMBERS_AT_ONCE, Folds, check_pairs_rest, folds, over_groups
 from jaxrls.factors.pairs import Held, Pairs
 from jaxrls.factors.weights import Weights
 from jaxrls.support.checks import Listed, as_array, check_finite, check_row_numbers, is_concrete
@@ -26,8 +26,8 @@ from jaxrls.support.pytrees import arrays_alone, pytree, static
 class PairsOut(Positive):
     """Σ vᵢvⱼ loss(eᵢ − eⱼ, yᵢ − yⱼ) / Σ vᵢvⱼ over pairs whose order is known, each left out in turn: `pairwise_ranking_error` as a criterion.
 
-    `pairs` (p, 2) are row numbers, all pairs where it is None. With `loss=squared_error` it is smooth. With `queries` it is that of fits with a constant for each of them, as `rank=True` makes, and pairs are to be
-    of rows of the same one; residuals that such a fit leaves are those of whole queries left out.
+    `pairs` (p, 2) are row numbers, None for all pairs. With `loss=squared_error` it is smooth. With `queries` it is that of fits with a constant for each of
+    them, as `rank=True` makes, and pairs are to be of rows of the same one; residuals that such a fit leaves are those of whole queries left out.
 
     >>> import jaxrls as rls
     >>> rls.PairsOut().smooth, rls.PairsOut(loss=rls.squared_error).smooth
@@ -39,6 +39,7 @@ class PairsOut(Positive):
     queries: Folds | None = None
     loss: Callable = static(default=misordered)
     name = "pairwise_ranking_error"
+    in_pairs = True
 
     def __post_init__(self):
         if isinstance(self.pairs, jax.Array | np.ndarray | list | tuple):
@@ -80,6 +81,8 @@ class PairsOut(Positive):
     def values(self, solution, lams, kernel):
         """From the 2×2 blocks of what is left out, at one λ after another."""
         del kernel
+        if solution.factor.intercept:
+            check_pairs_rest(solution.factor.weights)
         run: Any = _wrong if arrays_alone(solution) else inspect.unwrap(_wrong)
         return run(self, solution, lams)
 

@@ -94,7 +94,7 @@ def as_ranking(criterion, loss: Callable, groups, validation, rows: Rows, Y) -> 
 
 def _check_same(criterion, queries: Folds) -> None:
     """Raise where the queries of a criterion are not those of the fit."""
-    own, remedy = criterion.groups, "make both of the same labels, or leave criterion out"
+    own, remedy = criterion.queries, "make both of the same labels, or leave criterion out"
     if own.rows != queries.rows:
         raise ValueError(f"criterion {criterion.name} has queries of {own.rows} rows, and groups is of {queries.rows}: {remedy}")
     if is_concrete(own, queries) and (one := _smallest(own)) != (other := _smallest(queries)):

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.factors.expansion import Expansion
-from jaxrls.factors.groups import OPERATIONS_IN_PLACE, Folds, check_pairs_rest, check_rest, has_rest
+from jaxrls.factors.groups import OPERATIONS_IN_PLACE, Folds, check_rest, has_rest
 from jaxrls.factors.pairs import OfRows, Pairs, sum_pairs
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.linalg.products import matmul
@@ -245,8 +245,6 @@ class Solution(ABC):
         with no penalty, where the factor has none: for pairs within groups. At one λ a block of rows of pairs is there, and what the factor keeps.
         """
         lams, system, f = self._columns(lams), self.pair_system(), self.factor
-        if f.intercept:
-            check_pairs_rest(f.weights)
 
         def at_one(lam, columns):
             of_rows = OfRows(self.labels.Y[:, columns].T, f.weights.values, own)

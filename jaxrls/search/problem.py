@@ -181,7 +181,8 @@ class Problem:
         factor, drop, weights = solution.factor, solution.labels.drop_axis, self.weights
         if not self.kernel.evaluable:
             raise ValueError(f"keep_variance=True needs k(x, x) of new rows, which {type(self.kernel).__name__} cannot tell")
-        fitted = self.rows.map(lambda x: matmul(factor.expansion.design(self.kernel, x), found.coef), block_size=self.block_size)
+        design = lambda x: matmul(factor.expansion.design(self.kernel, x), found.coef)  # noqa: E731
+        fitted = self.rows.map(design, temporaries=2 * len(found.coef), block_size=self.block_size)
         squares = weights.sum(left_out * (solution.labels.Y - fitted - found.intercept)) / lam / weights.count
         return Sure(factor.spread(lam), lam, drop(by_evidence(solution, lam)), drop(safe_sqrt(squares)))
 

@@ -213,23 +213,27 @@ def beside_rows_left_out(s: Sizes, route: str, fit: Cost) -> Cost:
     rest = {"gram": 3 * s.n**2 + 2 * s.block, "features": 2.5 * s.n * s.r}.get(route, fit.numbers)
     if s.rank and s.b == 1:
         fit = fit.then(_pairs(s, route).beside(rest))
-    return fit.then(_kept(s, dual).beside(rest)) if s.variance or s.intervals else fit
+    return fit.then(_kept(s, route).beside(rest)) if s.variance or s.intervals else fit
 
 
 def _pairs(s: Sizes, route: str) -> Cost:
     """U as both sides of the products that R is made of, and a block of rows of pairs with its temporaries, more where landmarks leave."""
     block = s.n * wide_block_size(max(1, s.n // PANELS), s.n * s.itemsize)
     flops = (PANELS + 1) / PANELS * s.L * s.n**2 * s.r
-    return Cost(2 * s.n * s.r + (4.5 if "subset" in route else 2.3) * block, flops, "both sides of products and a block of pairs")
+    return Cost(
+        (4 if route == "cholesky gram" else 2) * s.n * s.r + (4.5 if "subset" in route else 2.3) * block,
+        flops,
+        "both sides of products and a block of pairs",
+    )
 
 
-def _kept(s: Sizes, dual: bool) -> Cost:
+def _kept(s: Sizes, route: str) -> Cost:
     """The posterior covariance, and the smoother of every row with the products that it is made of, or its sums over groups."""
-    numbers, flops, words = 0.0, 0.0, []
+    dual, numbers, flops, words = route in DUAL, 0.0, 0.0, []
     if s.variance:
         numbers, flops, words = (1.5 * s.n**2 if dual else 3 * s.r**2), s.r**3, ["the posterior covariance"]
     if s.intervals:
-        numbers += s.n**2 if dual else (1.5 if s.b > 1 else 3) * s.n * s.r
+        numbers += (2 if route == "tridiagonal" else 1) * s.n**2 if dual else (1.5 if s.b > 1 else 3) * s.n * s.r
         flops, words = flops + 2 * s.n * s.r**2, [*words, "every fit that leaves a row out"]
     return Cost(numbers, flops, " and ".join(words))
 

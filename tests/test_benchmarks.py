@@ -214,6 +214,19 @@ def test_coverage_is_counted_and_judged(monkeypatch, capsys, tmp_path):
     assert [bool(part) for part in intervals.verdicts(np.array([0.61, 0.62, 0.63]), 0.8, "cv+")[2:]] == [False, False, True]
 
 
+def test_the_page_says_of_intervals_what_the_table_has():
+    lines = (ROOT / "benchmarks" / "report" / "intervals.md").read_text(encoding="utf-8").splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if " | jackknife+ | " in line]
+    cover, error = (np.array([float(row[5].split(" ± ")[i]) for row in rows]) for i in range(2))
+    level, ratio = (np.array([float(row[i]) for row in rows]) for i in (3, -1))
+    low = cover < level - error
+    assert len(rows) == 12 and [row[7] == "no" for row in rows] == low.tolist() and all(row[8] == "yes" for row in rows)
+    words = (ROOT / "docs" / "intervals.md").read_text(encoding="utf-8")
+    assert f"within {np.ceil(1000 * abs(cover - level).max()) / 1000:.3f} of the level" in words
+    assert f"standard error in {low.sum()} of 12" in words
+    assert f"{ratio.min():.2f} to {ratio.max():.2f} times as wide" in words
+
+
 @pytest.mark.slow
 @pytest.mark.float64
 def test_intervals_are_measured_on_every_way(monkeypatch, capsys):

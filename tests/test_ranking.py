@@ -205,5 +205,18 @@ def test_what_does_not_go_with_ranks(unchecked):
     error("by route 'subset', and route is 'cholesky'", groups=QUERIES, landmarks=MARKS, route="cholesky")
     with pytest.raises(ValueError, match="no pair of rows whose order is known"):
         rls.fit(rls.Linear(), X, QUERIES.astype(float), rank=True, groups=QUERIES)
-    with pytest.raises(ValueError, match="needs a dense X in memory"):
+    with pytest.raises(ValueError, match="needs a dense X in memory of one device, and X is StreamedRows"):
         rls.fit(rls.Linear(), rls.stream([(X, Y)]), rank=True, groups=QUERIES)
+
+
+@pytest.mark.parametrize("options", [{}, {"landmarks": MARKS}], ids=["features", "landmarks"])
+def test_order_of_rows_that_are_read_in_blocks(options):
+    """Pairs left out of a stream are those of its rows at once."""
+    kernel = rls.Gaussian(WIDTH) if options else rls.Linear()
+    parts = [(X[:7], Y[:7], V[:7]), (X[7:], Y[7:], V[7:])]
+    for squared in (False, True):
+        named = {"criterion": rls.PairsOut(loss=rls.squared_error)} if squared else {}
+        found = rls.fit(kernel, rls.stream(parts), rank=True, lams=LAMS, **options, **named)
+        whole = rls.fit(kernel, X, Y, weights=V, rank=True, lams=LAMS, **options, **named)
+        assert_close(found.errors, whole.errors, 1e-10, "errors")
+        assert_close(found.predict(X), whole.predict(X), 1e-10, "predictions")

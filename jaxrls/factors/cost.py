@@ -209,7 +209,7 @@ def beside_rows_left_out(s: Sizes, route: str, fit: Cost) -> Cost:
     """A fit with what it is asked for beside rows, or groups, left out: queries' own constants, pairs left out, and what is kept at the chosen λ."""
     dual = route in DUAL
     if s.rank and s.b > 1:
-        fit = fit.beside(3 * s.n**2 if dual else 2 * s.n * s.r, "rows less the means of queries")
+        fit = fit.beside(3 * s.n**2 if dual else 4 * s.n * s.r, "rows less the means of queries")
     rest = {"gram": 3 * s.n**2 + 2 * s.block, "features": 2.5 * s.n * s.r}.get(route, fit.numbers)
     if s.rank and s.b == 1:
         fit = fit.then(_pairs(s, route).beside(rest))

@@ -53,8 +53,6 @@ def solve_within(
 ) -> Solution:
     """The solution with a constant for each group of rows, by the routes that `factorize` has."""
     check_route(route, landmarks)
-    if not rows.in_memory:
-        raise ValueError(f"rank=True with groups= needs a dense X in memory of one device, and X is {type(rows).__name__}")
     member, n = groups.numbers, rows.shape[0]
     labels = Labels.columns(centred(Y.reshape(n, -1), weights, member), weights, False, Y.ndim == 1)
     if landmarks is not None:

@@ -90,7 +90,7 @@ class Problem:
         queries = None
         if rank:
             measured, queries = as_ranking(criterion, loss, groups, validation, rows, Y)
-            check_rankable(queries, intercept, iteration, keep_moments or keep_variance or keep_intervals)
+            check_rankable(queries, rows, intercept, iteration, keep_moments or keep_variance or keep_intervals)
         else:
             measured = as_criterion(criterion, loss, groups, validation, rows, Y)
         weights = Weights.of_rows(weights, rows)
@@ -227,10 +227,12 @@ def check_refinable(problem: Problem, landmarks, route: str | None, keeps: bool)
         raise ValueError("refine=True computes in float64 whatever jax.jit was traced in: call fit outside of it")
 
 
-def check_rankable(queries: Folds | None, intercept: bool, iteration, keeps: bool) -> None:
+def check_rankable(queries: Folds | None, rows: Rows, intercept: bool, iteration, keeps: bool) -> None:
     """Raise for what fits of order do not go with."""
     if not intercept:
         raise ValueError("rank=True fits differences, in which a constant has no part, and intercept is False: leave intercept out")
+    if queries is not None and not rows.in_memory:
+        raise ValueError(f"rank=True with groups= needs a dense X in memory of one device, and X is {type(rows).__name__}")
     if queries is not None and (iteration is not None or keeps):
         raise ValueError(
             "rank=True with groups= keeps no moments, variances or intervals, and has no iteration: leave keep_moments, keep_variance, "

@@ -109,6 +109,45 @@ ROWS = {
     "tridiagonal": lambda n=2000: fitted(KERNEL, n, route="tridiagonal"),
     "tridiagonal, weights": lambda n=2000: fitted(KERNEL, n, weights=True, route="tridiagonal", called={"weights": weights(n)}),
     "tridiagonal, groups": lambda n=2000: fitted(KERNEL, n, groups=10, route="tridiagonal", called={"groups": names(n, n // 10)}),
+    "gram, variance": lambda n=2000: fitted(KERNEL, n, keep_variance=True),
+    "gram, intervals": lambda n=2000: fitted(KERNEL, n, keep_intervals=True),
+    "gram, both": lambda n=2000: fitted(KERNEL, n, keep_variance=True, keep_intervals=True),
+    "gram, weights and both": lambda n=2000: fitted(
+        KERNEL, n, weights=True, keep_variance=True, keep_intervals=True, called={"weights": weights(n)}
+    ),
+    "gram, groups and intervals": lambda n=2000: fitted(KERNEL, n, groups=5, keep_intervals=True, called={"groups": names(n, n // 5)}),
+    "gram, rank": lambda n=2000: fitted(KERNEL, n, rank=True),
+    "gram, rank within queries": lambda n=2000: fitted(KERNEL, n, groups=n // 20, rank=True, called={"groups": names(n, 20)}),
+    "features, variance": lambda n=6000: fitted(LINEAR, n, n // 5, keep_variance=True),
+    "features, intervals": lambda n=6000: fitted(LINEAR, n, n // 5, keep_intervals=True),
+    "features, rank": lambda n=6000: fitted(LINEAR, n, n // 5, rank=True),
+    "covariance, variance": lambda n=20_000: fitted(LINEAR, n, n // 10, keep_variance=True),
+    "covariance, intervals": lambda n=20_000: fitted(LINEAR, n, n // 40, keep_intervals=True),
+    "covariance, both": lambda n=20_000: fitted(LINEAR, n, n // 20, keep_variance=True, keep_intervals=True),
+    "covariance, rank": lambda n=8000: fitted(LINEAR, n, n // 20, lams=2, route="covariance", rank=True, called={"lams": [0.1, 1.0]}),
+    "subset, variance": lambda n=20_000: fitted(KERNEL, n, landmarks=500, keep_variance=True),
+    "subset, intervals": lambda n=20_000: fitted(KERNEL, n, landmarks=500, keep_intervals=True),
+    "subset, groups and intervals": lambda n=20_000: fitted(
+        KERNEL, n, landmarks=500, groups=10, keep_intervals=True, called={"groups": names(n, n // 10)}
+    ),
+    "subset, rank": lambda n=8000: fitted(KERNEL, n, lams=2, landmarks=n // 20, rank=True, called={"lams": [0.1, 1.0]}),
+    "subset, rank within queries": lambda n=10_000: fitted(
+        KERNEL, n, landmarks=400, groups=50, rank=True, called={"groups": names(n, n // 50)}
+    ),
+    "cholesky gram, variance": lambda n=2000: fitted(KERNEL, n, lams=1, keep_variance=True, called={"lams": [1.0]}),
+    "cholesky gram, intervals": lambda n=2000: fitted(KERNEL, n, lams=1, keep_intervals=True, called={"lams": [1.0]}),
+    "cholesky gram, rank": lambda n=2000: fitted(KERNEL, n, lams=2, route="cholesky", rank=True, called={"lams": [0.1, 1.0]}),
+    "cholesky features, variance": lambda n=20_000: fitted(
+        LINEAR, n, n // 16, lams=1, route="cholesky", keep_variance=True, called={"lams": [1.0]}
+    ),
+    "cholesky features, intervals": lambda n=20_000: fitted(
+        LINEAR, n, n // 40, lams=1, route="cholesky", keep_intervals=True, called={"lams": [1.0]}
+    ),
+    "cholesky landmarks, intervals": lambda n=20_000: fitted(
+        KERNEL, n, lams=1, route="cholesky", landmarks=n // 40, keep_intervals=True, called={"lams": [1.0]}
+    ),
+    "tridiagonal, intervals": lambda n=2000: fitted(KERNEL, n, route="tridiagonal", keep_intervals=True),
+    "refined, intervals": lambda n=2000: fitted(KERNEL, n, lams=1, route="refined", keep_intervals=True, called={"lams": [1.0]}),
     "path": lambda n=2000: path(n),
     "predict": lambda n=4000: predict(n, 100 * n),
 }

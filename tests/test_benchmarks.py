@@ -173,17 +173,72 @@ def test_a_stream_is_compared_with_memory(tmp_path, capsys):
     assert error == pytest.approx(other[4], rel=1e-3)
 
 
+def test_coverage_is_counted_and_judged(monkeypatch, capsys, tmp_path):
+    """By ways whose shares are known: all new rows, the first half of them, and what a split has in its interval by hand."""
+    intervals = importlib.import_module("intervals")
+    seen = []
+
+    def known(X, y, X_new):
+        seen.append((X, y, X_new))
+        ends = {
+            "jackknife+": (-np.inf, np.inf),
+            "studentised": (0.0, 0.0),
+            "cv+": (np.where(np.arange(len(X_new)) < 0.5 * len(X_new), -9.0, 9.0), 9.0),
+            "split": (-1.0, 1.0),
+        }
+        return {way: dict.fromkeys(intervals.LEVELS, tuple(np.broadcast_to(end, len(X_new)) for end in pair)) for way, pair in ends.items()}
+
+    monkeypatch.setattr(intervals, "intervals", known)
+    monkeypatch.setattr(intervals, "SETS", ("airfoil",))
+    monkeypatch.setattr(sys, "argv", ["intervals.py", "coverage", "--splits", "2", "--rows", "400", "--out", str(tmp_path / "table.md")])
+    with pytest.raises(SystemExit) as found:
+        intervals.main()
+    assert found.value.code == 1, "no interval of no width holds anything"
+    text = (tmp_path / "table.md").read_text(encoding="utf-8")
+    assert text == capsys.readouterr().out
+    lines = {tuple(line.split(" | ")[3:5]): line.strip("| \n").split(" | ") for line in text.splitlines() if line.startswith("| airfoil")}
+    assert len(lines) == 12
+    assert lines["0.9", "jackknife+"][1:3] == ["400", "400"]
+    assert lines["0.9", "jackknife+"][5:9] == ["1.0000 ± 0.0000", "yes", "yes", "yes"]
+    assert lines["0.9", "studentised"][5:9] == ["0.0000 ± 0.0000", "no", "no", "no"]
+    assert lines["0.8", "cv+"][5:] == ["0.5000 ± 0.0000", "no", "no", "no", "9.000", "4.50"]
+    X, y, _ = rls.airfoil()
+    shares = []
+    for seed in range(2):
+        rows = np.random.default_rng(seed).permutation(np.column_stack([X, y]))[:800]
+        target = (rows[:, -1] - rows[:400, -1].mean()) / rows[:400, -1].std()
+        shares.append(np.mean(np.abs(target[400:]) <= 1))
+        np.testing.assert_allclose(seen[seed][1], target[:400], atol=1e-12)
+    error = np.abs(np.diff(shares))[0] / 2
+    assert lines["0.95", "split"][5] == f"{np.mean(shares):.4f} ± {error:.4f}"
+    assert [part is np.True_ for part in intervals.verdicts(np.array([0.75, 0.81, 0.81]), 0.8, "split")[2:]] == [False, True, True]
+    assert [bool(part) for part in intervals.verdicts(np.array([0.61, 0.62, 0.63]), 0.8, "cv+")[2:]] == [False, False, True]
+
+
+def test_the_page_says_of_intervals_what_the_table_has():
+    lines = (ROOT / "benchmarks" / "report" / "intervals.md").read_text(encoding="utf-8").splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if " | jackknife+ | " in line]
+    cover, error = (np.array([float(row[5].split(" ± ")[i]) for row in rows]) for i in range(2))
+    level, ratio = (np.array([float(row[i]) for row in rows]) for i in (3, -1))
+    low = cover < level - error
+    assert len(rows) == 12 and [row[7] == "no" for row in rows] == low.tolist() and all(row[8] == "yes" for row in rows)
+    words = (ROOT / "docs" / "intervals.md").read_text(encoding="utf-8")
+    assert f"within {np.ceil(1000 * abs(cover - level).max()) / 1000:.3f} of the level" in words
+    assert f"standard error in {low.sum()} of 12" in words
+    assert f"{ratio.min():.2f} to {ratio.max():.2f} times as wide" in words
+
+
 @pytest.mark.slow
 @pytest.mark.float64
-def test_intervals_are_counted_and_timed(monkeypatch, capsys):
+def test_intervals_are_measured_on_every_way(monkeypatch, capsys):
+    """Close to their levels on drawn rows, 300 of them to predict; and no faster than the product that they contain."""
     intervals = importlib.import_module("intervals")
-    monkeypatch.setattr(intervals, "MOST", 60)
-    monkeypatch.setattr(intervals, "SETS", ("airfoil",))
-    monkeypatch.setattr(sys, "argv", ["intervals.py", "coverage", "--splits", "2"])
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 2))
+    found = intervals.counted(np.column_stack([X, np.sin(X[:, 0]) + 0.3 * rng.standard_t(4, 400)]), 2, 100)
+    for (level, way), parts in found.items():
+        assert abs(parts[:, 0].mean() - level) < 4 * (level * (1 - level) / 100) ** 0.5, (level, way)
+    monkeypatch.setattr(sys, "argv", ["intervals.py", "time", "--n", "1000", "--m", "3000", "--rounds", "1"])
     intervals.main()
-    lines = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| airfoil")]
-    assert len(lines) == 12 and {line[3] for line in lines} == set(intervals.WAYS)
-    assert all(0.5 < float(line[4].split(" ")[0]) <= 1 for line in lines)
-    monkeypatch.setattr(sys, "argv", ["intervals.py", "time", "--n", "60", "--m", "40", "--rounds", "1"])
-    intervals.main()
-    assert capsys.readouterr().out.count("of the product") == 6
+    ratios = [float(line.split(" s ")[1].split()[0]) for line in capsys.readouterr().out.splitlines() if "of the product" in line]
+    assert len(ratios) == 6 and ratios[0] == ratios[3] == 1 and min(ratios) > 0.7

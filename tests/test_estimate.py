@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmarks"))
 memory = importlib.import_module("memory")
 KERNEL = rls.Gaussian(2.0)
-CHEAP = {"gradient": 1600, "covariance": 12_000}  # large beside what threads and allocators add
+CHEAP = {"gradient": 1600, "covariance": 12_000, "covariance, intervals": 12_000}  # large beside what threads and allocators add
 
 
 @pytest.mark.any_precision
@@ -82,6 +82,35 @@ def test_the_route_is_the_one_that_is_taken(kernel, d, options, said):
     y = X[:, 0] + rng.normal(size=80).astype(DTYPE)  # noise, so that λ is far from where Cholesky factors go on
     fit = rls.fit(kernel, X, y, **options)
     assert rls.estimate(kernel, X.shape, dtype=DTYPE, **said).route.split()[0] == fit.route
+
+
+@pytest.mark.any_precision
+def test_what_is_kept_beside_a_fit_is_counted(monkeypatch):
+    """Of a call, and of a problem that says it; a fit that only what it keeps makes too large is refused."""
+    n, m = 20_000, 500
+    X, y = np.broadcast_to(np.float64(1), (n, 5)), np.broadcast_to(np.float64(0), n)
+    said = {}
+    for name, options in {
+        "plain": {},
+        "variance": {"keep_variance": True},
+        "intervals": {"keep_intervals": True},
+        "rank": {"rank": True},
+    }.items():
+        said[name] = rls.estimate(KERNEL, X.shape, landmarks=m, **options)
+        assert said[name].words if name == "plain" else said[name].flops > said["plain"].flops
+    assert said["intervals"].bytes - said["plain"].bytes > 2 * 8 * n * m > said["variance"].bytes - said["plain"].bytes
+    assert said["rank"].bytes - said["plain"].bytes > 2 * 8 * n * m
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 6))
+    y = X[:, 0] + rng.normal(size=300)
+    plain, kept = (rls.estimate(rls.Linear(), X.shape, lams=3, keep_intervals=kept).bytes for kept in (False, True))
+    monkeypatch.setattr(checks, "memory_bytes", lambda: (plain + kept) // 2)
+    rls.fit(rls.Linear(), X, y, lams=[1.0, 10.0, 100.0])
+    with pytest.raises(ValueError, match="takes about"):
+        rls.fit(rls.Linear(), X, y, lams=[1.0, 10.0, 100.0], keep_intervals=True)
+    monkeypatch.setattr(checks, "memory_bytes", lambda: (rls.estimate(rls.Linear(), X.shape, lams=3, rank=True).bytes + plain) // 2)
+    with pytest.raises(ValueError, match="takes about"):
+        rls.fit(rls.Linear(), X, X[:, 0], lams=[1.0, 10.0, 100.0], criterion=rls.pairwise_ranking_error)
 
 
 @pytest.mark.any_precision

@@ -1,5 +1,8 @@
 """Sets of labels: p-values against refits with every row left out, coverage on draws, and what the estimator says."""
 
+import pickle
+
+import jax
 import numpy as np
 import pytest
 from support import DTYPE, EPS, array, assert_close
@@ -212,3 +215,43 @@ def test_the_estimator_gives_these_sets():
     ):
         with pytest.raises(ValueError, match=message):
             estimator.predict_set(new, **options)
+
+
+@pytest.mark.any_precision
+def test_the_estimator_makes_what_sets_take_when_they_are_asked_for(monkeypatch):
+    """Once: O(n² r), which a fit for predictions and their probabilities does without."""
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'jaxrls[sklearn]'")
+    from jaxrls.sklearn import RLSClassifier
+
+    made, make = [], rls.conformal_labels
+    monkeypatch.setattr(rls, "conformal_labels", lambda *args: made.append(1) or make(*args))
+    X, codes, _, new = problem(3)
+    model = RLSClassifier(KERNEL, lams=LAM, variance=True).fit(X, codes.argmax(axis=1))
+    assert not made
+    first = model.predict_set(new)
+    assert (pickle.loads(pickle.dumps(model)).predict_set(new) == first).all() and (model.predict_set(new) == first).all() and made == [1]
+
+
+@pytest.mark.float64
+def test_what_the_rows_take_is_made_once():
+    """p-values of few rows take no product of n² r: the largest that a call makes is of new rows with all others."""
+    X, codes, counts, new = problem(3)
+    fit = rls.fit(KERNEL, array(X), array(codes), lams=[LAM], weights=array(counts), keep_variance=True)
+    labels = rls.conformal_labels(fit, array(X), array(codes), array(counts))
+    program = jax.make_jaxpr(lambda labels, x: labels.p_values(x))(labels, array(new))
+    assert products(program.jaxpr) and max(products(program.jaxpr)) == M * N * N
+
+
+def products(jaxpr):
+    """Multiplications of every product of matrices, those inside of loops and programs too."""
+    found = []
+    for step in jaxpr.eqns:
+        if step.primitive.name == "dot_general":
+            ((one, _), _) = step.params["dimension_numbers"]
+            shape = step.invars[0].aval.shape
+            found.append(step.outvars[0].aval.size * int(np.prod([shape[axis] for axis in one])))
+        inner = [
+            getattr(part, "jaxpr", part) for part in jax.tree.leaves(list(step.params.values()), is_leaf=lambda part: hasattr(part, "eqns"))
+        ]
+        found += [size for part in inner if hasattr(part, "eqns") for size in products(part)]
+    return found

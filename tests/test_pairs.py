@@ -197,10 +197,21 @@ def test_pairs_that_are_not_of_the_rows_of_a_fit_are_told(unchecked):
     error("row numbers must be rows of X, 0 to 5", rls.PairsOut.of(many % 2))
     error(r"events must have shape \(6,\).*and has \(9,\)", rls.PairsOut.of(many, events=np.ones(9)))
     error("events must be 1 .* and include 2", rls.PairsOut(events=array(2 * np.ones(6))))
-    error(r"pairs of PairsOut must be what PairsOut.of\(Y, pairs\) makes of row numbers, and is list", rls.PairsOut(pairs=[[0, 1]]))
+    error("row numbers must be rows of X, 0 to 5, and include 8", rls.PairsOut(pairs=np.array([[0, 1], [0, 8]])))
+    with pytest.raises(ValueError, match=r"pairs must have shape \(p, 2\), two row numbers each, and has shape \(2,\)"):
+        rls.PairsOut(pairs=[0, 1])
     error("has queries, which goes with rank=True", replace(rls.PairsOut(), queries=rls.folds([0, 0, 0, 1, 1, 1])))
     with pytest.raises(ValueError, match="no pair of rows of positive weight"):
         rls.tune(rls.Gaussian(1.0), X, y, weights=[1, 0, 1, 0, 0, 1], criterion=rls.PairsOut(loss=rls.squared_error))
+
+
+def test_row_numbers_name_pairs_of_the_criterion_itself():
+    """As `PairsOut.of` takes them, as lists or arrays, also through programs."""
+    numbers = [[0, 1], [2, 5], [4, 3]]
+    want = rls.PairsOut.of(Y[:, 0], numbers)
+    for given in (numbers, np.array(numbers), jnp.array(numbers)):
+        assert jax.tree.map(lambda leaf: leaf, rls.PairsOut(pairs=given)) == want
+    assert jax.jit(lambda given: rls.PairsOut(pairs=given))(jnp.array(numbers)) == want
 
 
 @pytest.mark.filterwarnings("ignore:the chosen λ")

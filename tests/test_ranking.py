@@ -148,6 +148,29 @@ def test_queries_of_the_same_rows_may_have_other_names():
     assert_close(one.errors, other.errors, 1e-12)
 
 
+def test_a_criterion_of_ones_own_takes_part_by_what_it_says():
+    """Of queries, and so of fits with a constant in each; or of no others."""
+
+    @rls.pytree
+    class Own(rls.Criterion):
+        plan: rls.QueriesOut
+        of_order_alone: bool = rls.static(default=False)
+        name = "own"
+
+        @property
+        def queries(self):
+            return self.plan.queries
+
+        def values(self, solution, lams, kernel):
+            return self.plan.values(solution, lams, kernel)
+
+    own, theirs = (make(rls.QueriesOut.of(QUERIES)) for make in (Own, lambda plan: plan))
+    one, other = (fit(groups=QUERIES, route="gram", criterion=criterion) for criterion in (own, theirs))
+    assert one.criterion == "own" and (np.asarray(one.errors) == np.asarray(other.errors)).all()
+    with pytest.raises(ValueError, match="criterion own has queries, which goes with rank=True"):
+        rls.fit(rls.Linear(), X, Y, lams=[1.0], criterion=replace(own, of_order_alone=True))
+
+
 def test_queries_are_known_inside_jit():
     for options in ({}, {"criterion": rls.pairwise_ranking_error}, {"criterion": rls.pairwise_ranking_error, "rank": False}):
         make = partial(rls.fit, rls.Gaussian(WIDTH), **{"groups": QUERIES, "lams": LAMS, "rank": True, "route": "gram"} | options)
@@ -182,5 +205,18 @@ def test_what_does_not_go_with_ranks(unchecked):
     error("by route 'subset', and route is 'cholesky'", groups=QUERIES, landmarks=MARKS, route="cholesky")
     with pytest.raises(ValueError, match="no pair of rows whose order is known"):
         rls.fit(rls.Linear(), X, QUERIES.astype(float), rank=True, groups=QUERIES)
-    with pytest.raises(ValueError, match="needs a dense X in memory"):
+    with pytest.raises(ValueError, match="needs a dense X in memory of one device, and X is StreamedRows"):
         rls.fit(rls.Linear(), rls.stream([(X, Y)]), rank=True, groups=QUERIES)
+
+
+@pytest.mark.parametrize("options", [{}, {"landmarks": MARKS}], ids=["features", "landmarks"])
+def test_order_of_rows_that_are_read_in_blocks(options):
+    """Pairs left out of a stream are those of its rows at once."""
+    kernel = rls.Gaussian(WIDTH) if options else rls.Linear()
+    parts = [(X[:7], Y[:7], V[:7]), (X[7:], Y[7:], V[7:])]
+    for squared in (False, True):
+        named = {"criterion": rls.PairsOut(loss=rls.squared_error)} if squared else {}
+        found = rls.fit(kernel, rls.stream(parts), rank=True, lams=LAMS, **options, **named)
+        whole = rls.fit(kernel, X, Y, weights=V, rank=True, lams=LAMS, **options, **named)
+        assert_close(found.errors, whole.errors, 1e-10, "errors")
+        assert_close(found.predict(X), whole.predict(X), 1e-10, "predictions")

@@ -11,6 +11,7 @@ from sklearn.linear_model import Ridge, RidgeClassifier, RidgeClassifierCV, Ridg
 from sklearn.metrics import make_scorer, mean_pinball_loss  # noqa: E402
 from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, LeaveOneOut, StratifiedKFold, cross_val_predict  # noqa: E402
 
+from jaxrls.search import problem  # noqa: E402
 from jaxrls.sklearn import RLSClassifier, RLSRegressor  # noqa: E402
 
 pytestmark = [
@@ -118,3 +119,19 @@ def test_a_score_that_is_no_number_chooses_nothing():
     X, y = np.random.default_rng(0).normal(size=(20, 2)), np.repeat([0, 1], 10)
     with pytest.raises(ValueError, match="the score of scoring='roc_auc' is not a number at 3 of 3 λ in some fold: make folds in which"):
         RLSClassifier("linear", lams=[0.1, 1.0, 10.0], scoring="roc_auc", by_fold=True).fit(X, y, groups=y)
+
+
+@pytest.mark.parametrize("options", [{}, {"cv": 3, "variance": True}], ids=["rows", "folds"])
+def test_a_scorer_takes_one_factorization(monkeypatch, options):
+    """Of which scores, what is stored and the model are all made; a shape of its own, so that programs are traced here."""
+    solved, solve = [], problem.solve
+    monkeypatch.setattr(problem, "solve", lambda *args, **kwargs: solved.append(1) or solve(*args, **kwargs))
+    n = 33 + len(options)
+    model = RLSRegressor("gaussian", width=2.0, lams=ALPHAS, scoring="r2", store_cv_results=True, **options).fit(X[:n], Y[:n, 0])
+    assert len(solved) == 1
+    plain = RLSRegressor("gaussian", width=2.0, lams=[model.lam_], **options).fit(X[:n], Y[:n, 0])
+    assert len(solved) == 2  # so that the test can fail
+    for name in ("dual_coef_", "intercept_", "loo_predictions_", "loo_error_"):
+        assert_close(getattr(model, name), getattr(plain, name), TOLERANCE, name)
+    assert_close(model.cv_results_[:, list(ALPHAS).index(model.lam_)], model.loo_predictions_, TOLERANCE, "what is stored")
+    assert not options or (model.predict(X, return_std=True)[1] > 0).all()

@@ -40,6 +40,9 @@ class Criterion(ABC):
     of_sums: ClassVar[bool] = False  # whether it does without the rows, by sums over the whole fit
     keeps_all_rows: ClassVar[bool] = False  # whether it is defined where some row cannot be left out
     traceable: bool = True  # whether its data can go into `jax.jit`
+    queries: Folds | None = None  # whose pairs it is of, where it can measure fits with a constant for each of them, as `rank=True` makes
+    in_pairs: ClassVar[bool] = False  # whether rows are left out in pairs
+    of_order_alone: bool = False  # whether it is of such fits and no others
     degree: int | None = None  # the power of the labels' unit that errors are in, None where there is none or it is not known
 
     @property

@@ -1,7 +1,9 @@
 """Errors of pairs of rows that are left out together: the order that they are predicted in, as a search of λ for ranking wants it."""
 
+import inspect
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,32 +13,37 @@ from jaxtyping import Array, Float, Int
 from jaxrls.criteria.criterion import Positive, evaluate
 from jaxrls.criteria.left_out import LeaveOneOut
 from jaxrls.criteria.losses import misordered
-from jaxrls.factors.contract import Factor, as_columns
-from jaxrls.factors.groups import NUMBERS_AT_ONCE, Folds, folds, over_groups
+from jaxrls.factors.contract import Factor, Solution, as_columns
+from jaxrls.factors.groups import NUMBERS_AT_ONCE, Folds, check_pairs_rest, folds, over_groups
 from jaxrls.factors.pairs import Held, Pairs
 from jaxrls.factors.weights import Weights
 from jaxrls.support.checks import Listed, as_array, check_finite, check_row_numbers, is_concrete
 from jaxrls.support.meshes import on_any_mesh
-from jaxrls.support.pytrees import pytree, static
+from jaxrls.support.pytrees import arrays_alone, pytree, static
 
 
 @pytree
 class PairsOut(Positive):
     """Σ vᵢvⱼ loss(eᵢ − eⱼ, yᵢ − yⱼ) / Σ vᵢvⱼ over pairs whose order is known, each left out in turn: `pairwise_ranking_error` as a criterion.
 
-    With `loss=squared_error` it is smooth. With `queries` it is that of fits with a constant for each of them, as `rank=True` makes, and pairs are to be
-    of rows of the same one; residuals that such a fit leaves are those of whole queries left out.
+    `pairs` (p, 2) are row numbers, None for all pairs. With `loss=squared_error` it is smooth. With `queries` it is that of fits with a constant for each of
+    them, as `rank=True` makes, and pairs are to be of rows of the same one; residuals that such a fit leaves are those of whole queries left out.
 
     >>> import jaxrls as rls
     >>> rls.PairsOut().smooth, rls.PairsOut(loss=rls.squared_error).smooth
     (False, True)
     """
 
-    pairs: Pairs | None = None
+    pairs: Any = None  # `Pairs`, which row numbers (p, 2) are made
     events: Float[Array, " n"] | None = None
     queries: Folds | None = None
     loss: Callable = static(default=misordered)
     name = "pairwise_ranking_error"
+    in_pairs = True
+
+    def __post_init__(self):
+        if isinstance(self.pairs, jax.Array | np.ndarray | list | tuple):
+            object.__setattr__(self, "pairs", Pairs.of(self.pairs))
 
     @classmethod
     def of(cls, Y, pairs=None, *, events=None, loss: Callable = misordered) -> "PairsOut":
@@ -60,12 +67,13 @@ class PairsOut(Positive):
         """The queries."""
         return self.queries
 
+    @property
+    def of_order_alone(self):  # type: ignore[override]
+        """Where constants of queries are put back."""
+        return self.queries is not None
+
     def check_rows(self, Y, weights, count):
         """Pairs and events of these rows, and some pair with an order."""
-        if self.pairs is not None and not isinstance(self.pairs, Pairs):
-            raise ValueError(
-                f"pairs of PairsOut must be what PairsOut.of(Y, pairs) makes of row numbers, and is {type(self.pairs).__name__}"
-            )
         if self.events is not None:
             check_events(self.events, count, len(Y))
         check_order(Y, weights, self.pairs, self.events)
@@ -73,10 +81,10 @@ class PairsOut(Positive):
     def values(self, solution, lams, kernel):
         """From the 2×2 blocks of what is left out, at one λ after another."""
         del kernel
-        own = () if self.events is None else (self.events,)
-        levels = None if self.queries is None else constants(self.queries.numbers, solution.factor.weights)
-        wrong, all_of = solution.pairs_left_out(partial(_ordered, self.loss), lams, self.pairs, own, levels)
-        return wrong / all_of
+        if solution.factor.intercept:
+            check_pairs_rest(solution.factor.weights)
+        run: Any = _wrong if arrays_alone(solution) else inspect.unwrap(_wrong)
+        return run(self, solution, lams)
 
 
 @pytree
@@ -106,6 +114,8 @@ class QueriesOut(Positive):
     def groups(self):
         """The queries."""
         return self.plan
+
+    queries = groups
 
     def check_rows(self, Y, weights, count):
         """Some pair with an order, in some query."""
@@ -140,6 +150,14 @@ class QueriesOut(Positive):
             return wrong / all_of
 
         return jax.lax.map(at, as_columns(lams))
+
+
+@jax.jit
+def _wrong(criterion: PairsOut, solution: Solution, lams) -> Float[Array, "L t"]:
+    own = () if criterion.events is None else (criterion.events,)
+    directions = None if criterion.queries is None else constants(criterion.queries.numbers, solution.factor.weights)
+    wrong, all_of = solution.pairs_left_out(partial(_ordered, criterion.loss), lams, criterion.pairs, own, directions)
+    return wrong / all_of
 
 
 def constants(groups, weights) -> Float[Array, " n"]:

@@ -7,8 +7,9 @@ from jaxtyping import Array, Float
 from jaxrls.criteria.criterion import as_grid
 from jaxrls.criteria.left_out import as_folds, mean_loss
 from jaxrls.criteria.losses import squared_error
-from jaxrls.factors.contract import Coefficients, Factor, FreeCoefficients
+from jaxrls.factors.contract import Factor
 from jaxrls.factors.groups import Folds
+from jaxrls.factors.outcome import AnyCoefficients
 from jaxrls.support.checks import Listed, as_array, check_defined, check_lams
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pytrees import pytree
@@ -69,7 +70,7 @@ def path(factor: Factor, Y: Float[Array, "n *t"] | Listed, lams: Float[Array, " 
 
 
 @on_any_mesh
-def coef(factor: Factor, Y: Float[Array, "n *t"] | Listed, lam: Float[Array, "*#t"] | float | Listed) -> Coefficients | FreeCoefficients:
+def coef(factor: Factor, Y: Float[Array, "n *t"] | Listed, lam: Float[Array, "*#t"] | float | Listed) -> AnyCoefficients:
     """Coefficients and intercept at one λ, or at one λ per target.
 
     c(λ) = √v U (D ∘ z), or w(λ) = basis (D ∘ z) on explicit features; b(λ) = mean(y) − shift·(D ∘ z).

@@ -33,7 +33,7 @@ def as_criterion(criterion, loss: Callable, groups, validation, rows: Rows, Y) -
             raise ValueError(f"criterion {criterion.name} holds its own loss, groups and validation data: leave those arguments out")
         if criterion.groups is not None:
             as_folds(criterion.groups, rows.shape[0])
-        if isinstance(criterion, PairsOut) and criterion.queries is not None:
+        if criterion.of_order_alone:
             raise ValueError(
                 f"criterion {criterion.name} has queries, which goes with rank=True and the same groups: leave its queries out"
             )
@@ -85,7 +85,7 @@ def as_ranking(criterion, loss: Callable, groups, validation, rows: Rows, Y) -> 
         return QueriesOut.of(queries), queries
     if criterion is pairwise_ranking_error:
         return replace(PairsOut.of(Y, within(queries)), queries=queries), queries
-    if isinstance(criterion, QueriesOut) or isinstance(criterion, PairsOut) and criterion.queries is not None:
+    if isinstance(criterion, Criterion) and criterion.queries is not None:
         _check_same(criterion, queries)
         return criterion, queries
     raise ValueError(
@@ -96,7 +96,7 @@ def as_ranking(criterion, loss: Callable, groups, validation, rows: Rows, Y) -> 
 
 def _check_same(criterion, queries: Folds) -> None:
     """Raise where the queries of a criterion are not those of the fit."""
-    own, remedy = criterion.groups, "make both of the same labels, or leave criterion out"
+    own, remedy = criterion.queries, "make both of the same labels, or leave criterion out"
     if own.rows != queries.rows:
         raise ValueError(f"criterion {criterion.name} has queries of {own.rows} rows, and groups is of {queries.rows}: {remedy}")
     if is_concrete(own, queries) and (one := _smallest(own)) != (other := _smallest(queries)):

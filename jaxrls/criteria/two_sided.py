@@ -1,7 +1,9 @@
 """Errors of two-sided data: entries, whole rows, whole columns, or of an entry both left out."""
 
 from collections.abc import Callable
+from functools import partial
 
+import jax
 from jaxtyping import Array, Float
 
 from jaxrls.criteria.criterion import as_grid
@@ -44,10 +46,7 @@ def kronecker_left_out(
     >>> rls.kronecker_left_out(factor, Y, [1.0], "rows").round(3).tolist()
     [2.074]
     """
-    solution = _solved(factor, Y, setting)
-    lams = as_grid(lams, None, factor.dtype, factor.why_not_zero)
-    criterion = LeaveOneOut(loss)
-    return solution.setting_left_out(criterion.total, setting, lams[:, None])[:, 0] / factor.weights.total
+    return _left_out(_solved(factor, Y, setting), as_grid(lams, None, factor.dtype, factor.why_not_zero), setting=setting, loss=loss)
 
 
 @on_any_mesh
@@ -68,6 +67,16 @@ def kronecker_residuals(
     if lam.shape != ():
         raise ValueError(f"lam must be one number, and has shape {lam.shape}: kronecker_left_out takes several")
     check_lams(lam, "lam")
+    return _residuals(solution, lam, setting=setting)
+
+
+@partial(jax.jit, static_argnames=("setting", "loss"))
+def _left_out(solution, lams, *, setting: str, loss: Callable):
+    return solution.setting_left_out(LeaveOneOut(loss).total, setting, lams[:, None])[:, 0] / solution.factor.weights.total
+
+
+@partial(jax.jit, static_argnames="setting")
+def _residuals(solution, lam, *, setting: str):
     return solution.setting_residuals(setting, lam[None])[:, :, 0]
 
 

@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.factors.contract import Coefficients, Factor, Report, Solution, as_columns
+from jaxrls.factors.contract import Factor, Report, Solution, as_columns
 from jaxrls.factors.expansion import Expansion
 from jaxrls.factors.groups import groups_together, over_groups
+from jaxrls.factors.outcome import Coefficients
 from jaxrls.factors.pairs import Entries, PairSystem
 from jaxrls.factors.smoother import by_unit_labels
 from jaxrls.factors.spread import matrix_spread
@@ -215,12 +216,11 @@ class GramSolution(Solution):
     def pair_system(self):
         """From the projected inverse and c̃, both times λ."""
         weights = self.factor.weights
-        unscale = None if weights.values is None else weights.unscale(jnp.ones(self.factor.n, self.factor.dtype))
 
         def at(lam, columns):
             solved = self._solve(lam, self.labels.scaled[:, columns])
             P, share = self._projected_inverse(lam), lam / solved.unit[0]
-            return PairSystem(Entries(share * P), share * solved.diagonal[:, 0], share * solved.dual.T, unscale)
+            return PairSystem(Entries(share * P), share * solved.diagonal[:, 0], share * solved.dual.T, weights.inverse_root)
 
         return at
 

@@ -16,10 +16,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxrls.factors.contract import Coefficients, Factor, Report, Solution, as_columns
+from jaxrls.factors.contract import Factor, Report, Solution, as_columns
 from jaxrls.factors.expansion import Expansion, OnLandmarks, Primal
 from jaxrls.factors.hat import Group, Leaving, PlainHat, each_group
 from jaxrls.factors.landmarks import Landmarks
+from jaxrls.factors.outcome import Coefficients
 from jaxrls.factors.smoother import Planes, Smoother
 from jaxrls.factors.spread import features_spread
 from jaxrls.factors.subset import left_over, lengths

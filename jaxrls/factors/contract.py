@@ -15,8 +15,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.factors.expansion import Expansion
-from jaxrls.factors.groups import OPERATIONS_IN_PLACE, Folds, check_pairs_rest, check_rest, has_rest
-from jaxrls.factors.pairs import Pairs, Sides, sum_pairs
+from jaxrls.factors.groups import OPERATIONS_IN_PLACE, Folds, check_rest, has_rest
+from jaxrls.factors.outcome import Coefficients, Outcome
+from jaxrls.factors.pairs import OfRows, Pairs, sum_pairs
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.linalg.products import matmul
 from jaxrls.rows.blocks import map_blocks, split
@@ -47,31 +48,6 @@ class Report:
     indefinite: Float[Array, ""]
     trace_residual: Float[Array, ""] | None = None
     ridge: Float[Array, ""] | None = None
-
-
-class Coefficients(NamedTuple):
-    """Coefficients and unpenalised intercept, at every λ where there are several."""
-
-    coef: Any
-    intercept: Any
-
-
-class FreeCoefficients(NamedTuple):
-    """The same with those of columns without penalty, β (…, q, t)."""
-
-    coef: Any
-    intercept: Any
-    free: Any
-
-
-class Outcome(NamedTuple):
-    """All that a fit at one λ, or one per target, leaves; `error` is the standard error of a sum over rows left out, and `run` how an iteration went."""
-
-    coefficients: Coefficients
-    residuals: Any
-    dof: Any
-    error: Any = None
-    run: Any = None
 
 
 class HatRows(NamedTuple):
@@ -261,20 +237,18 @@ class Solution(ABC):
             f"a factor by route {self.factor.route!r} leaves no pairs out: make it by another, such as factorize(kernel, X, route='gram')"
         )
 
-    def pairs_left_out(self, fn: Callable, lams, pairs: Pairs | None = None, own: tuple = (), levels=None) -> Any:
+    def pairs_left_out(self, fn: Callable, lams, pairs: Pairs | None = None, own: tuple = (), directions=None) -> Any:
         """Σ over pairs of rows of `fn(one, other)`, both `Held`, for every λ, the two of each pair left out together; of all pairs where none are named.
 
         What `fn` gives must broadcast to the pairs, (t, a, b) or (t, p), and be 0 where a weight is; results have leading axes (L, t). `own` are further
-        arrays (n,), which `Held` has for each side. With `levels` (n,), √v/‖√v‖ in its group for every row, a constant fits in each of these groups, with no
-        penalty, where the factor has none: for pairs within groups. At one λ a block of rows of pairs is there, and what the factor keeps.
+        arrays (n,), which `Held` has for both rows. With `directions` (n,), √v/‖√v‖ in its group for every row, a constant fits in each of these groups,
+        with no penalty, where the factor has none: for pairs within groups. At one λ a block of rows of pairs is there, and what the factor keeps.
         """
         lams, system, f = self._columns(lams), self.pair_system(), self.factor
-        if f.intercept:
-            check_pairs_rest(f.weights)
 
         def at_one(lam, columns):
-            sides = Sides(self.labels.Y[:, columns].T, f.weights.values, own)
-            return sum_pairs(fn, replace(system(lam, columns), levels=levels), pairs, sides)
+            of_rows = OfRows(self.labels.Y[:, columns].T, f.weights.values, own)
+            return sum_pairs(fn, replace(system(lam, columns), directions=directions), pairs, of_rows)
 
         def at(lam):
             if lam.shape[0] == 1:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from jaxrls.factors.contract import COLUMNS_AT_ONCE, PROBES, lams_together
 from jaxrls.factors.groups import groups_together
-from jaxrls.factors.sides import PAIRS_AT_ONCE
+from jaxrls.factors.sides import ENTRIES_AT_ONCE
 from jaxrls.linalg.products import FEW_COLUMNS, PANELS
 from jaxrls.rows.blocks import block_bytes, wide_block_size
 from jaxrls.support.checks import memory_bytes
@@ -58,6 +58,9 @@ class Sizes:
     kept: bool = True  # whether B is, on landmarks
     single: bool = False  # one value at one λ, and nothing kept
     gradient: bool = False  # and its derivatives
+    variance: bool = False  # whether what variances take is kept
+    intervals: bool = False  # whether every fit that leaves a row or group out is
+    rank: bool = False  # whether rows are left out in pairs, or, in groups, centred in each
 
     @property
     def block(self) -> int:
@@ -202,6 +205,39 @@ def groups(s: Sizes, route: str) -> Cost:
     return closed.then(Cost(3 * s.n * s.r + 5 * s.r**2, flops, "features of all rows, and those without a group"))
 
 
+def beside_rows_left_out(s: Sizes, route: str, fit: Cost) -> Cost:
+    """A fit with what it is asked for beside rows, or groups, left out: queries' own constants, pairs left out, and what is kept at the chosen λ."""
+    dual = route in DUAL
+    if s.rank and s.b > 1:
+        fit = fit.beside(3 * s.n**2 if dual else 4 * s.n * s.r, "rows less the means of queries")
+    rest = {"gram": 3 * s.n**2 + 2 * s.block, "features": 2.5 * s.n * s.r}.get(route, fit.numbers)
+    if s.rank and s.b == 1:
+        fit = fit.then(_pairs(s, route).beside(rest))
+    return fit.then(_kept(s, route).beside(rest)) if s.variance or s.intervals else fit
+
+
+def _pairs(s: Sizes, route: str) -> Cost:
+    """U as both sides of the products that R is made of, and a block of rows of pairs with its temporaries, more where landmarks leave."""
+    block = s.n * wide_block_size(max(1, s.n // PANELS), s.n * s.itemsize)
+    flops = (PANELS + 1) / PANELS * s.L * s.n**2 * s.r
+    return Cost(
+        (4 if route == "cholesky gram" else 2) * s.n * s.r + (4.5 if "subset" in route else 2.3) * block,
+        flops,
+        "both sides of products and a block of pairs",
+    )
+
+
+def _kept(s: Sizes, route: str) -> Cost:
+    """The posterior covariance, and the smoother of every row with the products that it is made of, or its sums over groups."""
+    dual, numbers, flops, words = route in DUAL, 0.0, 0.0, []
+    if s.variance:
+        numbers, flops, words = (1.5 * s.n**2 if dual else 3 * s.r**2), s.r**3, ["the posterior covariance"]
+    if s.intervals:
+        numbers += (2 if route == "tridiagonal" else 1) * s.n**2 if dual else (1.5 if s.b > 1 else 3) * s.n * s.r
+        flops, words = flops + 2 * s.n * s.r**2, [*words, "every fit that leaves a row out"]
+    return Cost(numbers, flops, " and ".join(words))
+
+
 def refitting_is_cheaper(b: int, a: int, r: int, L: int) -> bool:
     """An eigendecomposition for each group than the closed form, for groups of b rows with a others, r directions and L values of λ."""
     closed = L * (2 * b * b * r + b**3)
@@ -237,10 +273,11 @@ def kronecker(s: Sizes) -> Cost:
     first, larger = s.n // s.r, max(s.n // s.r, s.r)
     spectra = Cost(4 * larger**2, 9 * (first**3 + s.r**3), "the larger side's K, eigenvectors and LAPACK's workspace")
     sweep = 4 * s.L * s.n * (first + s.r) * (1 + s.t)
-    at_once = min(s.L * s.n * s.t, max(PAIRS_AT_ONCE, s.n * s.t))
+    at_once = min(s.L * s.n * s.t, max(ENTRIES_AT_ONCE, s.n * s.t))
     return spectra.then(Cost(2 * larger**2 + 8 * at_once, sweep, "labels of all pairs at several λ")).beside(4 * s.n)
 
 
+DUAL = ("gram", "cholesky gram", "refined", "tridiagonal")
 ROUTES: dict[str, Callable[[Sizes], Cost]] = {
     "gram": gram,
     "features": features,

@@ -24,6 +24,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxrls.factors.contract import HatRows, lams_together, times
 from jaxrls.factors.groups import groups_together, over_groups
 from jaxrls.factors.pairs import LeavingPairs, PairSystem, Products
+from jaxrls.factors.planes import leaving, plane_root, slots
 from jaxrls.factors.weights import Weights
 from jaxrls.linalg.products import matmul, safe_sqrt
 from jaxrls.support.pytrees import pytree, static
@@ -130,8 +131,7 @@ class Hat(ABC):
         """What leaving pairs out takes at a single λ; `h` is √v/‖√v‖ and `constant` its square, or None and 0."""
         of = Products(self.lost_rows(U), U, None) if self.complete else Products(-self.kept_rows(U), U, h)
         remaining, residuals = self.remaining(U, constant)[:, 0, 0], self.scaled_residuals(U, scaled)[:, 0].T
-        unscale = None if weights.values is None else weights.unscale(jnp.ones(len(U), U.dtype))
-        return PairSystem(of, remaining, residuals, unscale, None if leaving is None else leaving.in_pairs(self, U))
+        return PairSystem(of, remaining, residuals, weights.inverse_root, None if leaving is None else leaving.in_pairs(self, U))
 
 
 @pytree
@@ -257,11 +257,6 @@ class Leaving:
         remaining = d * remaining + v * rho * rho
         return (d * residual + rho * alpha) / remaining, remaining / d
 
-    def slots(self, n: int) -> Int[Array, " n"]:
-        """For each of n rows the number of its landmark, m where it is none."""
-        m = self.indices.shape[0]
-        return jnp.full(n, m).at[self.indices].set(jnp.arange(m))
-
     def in_pairs(self, hat: Hat, U) -> LeavingPairs:
         """The terms of all pairs at a single λ, for all scaled rows U."""
         W = self.directions
@@ -269,13 +264,12 @@ class Leaving:
         length = jnp.sqrt(jnp.diagonal(d))
         rho, alpha = matmul(hat.slope_rows(U), W.T) / length, hat.slope_labels(W)[:, 0].T / length
         none = lambda A, *axes: jnp.pad(A, [(0, int(axis in axes)) for axis in range(A.ndim)])  # noqa: E731
-        return LeavingPairs(self.slots(U.shape[0]), none(rho, 1), none(d / (length[:, None] * length), 0, 1), none(alpha, 1))
+        return LeavingPairs(slots(self.indices, U.shape[0]), none(rho, 1), none(d / (length[:, None] * length), 0, 1), none(alpha, 1))
 
     def of_rows(self, rows, mask, n: int):
         """For each row the direction of its landmark, 0 where it is none or masked, and whether it has one."""
-        m, slot = self.indices.shape[0], self.slots(n)[rows]
-        inside = jnp.where(slot < m, mask, 0)
-        return self.directions[jnp.minimum(slot, m - 1)] * inside[:, None], inside
+        slot, inside = leaving(self.indices, n, rows, mask)
+        return self.directions[slot] * inside[:, None], inside
 
     def taken_out(self, features, rows, mask) -> Float[Array, "n r"]:
         """Features U√s/√v with the planes βₖ = 0 of the landmarks among `rows` projected out."""
@@ -287,9 +281,7 @@ class Leaving:
     def group_terms(self, hat: Hat, rows, mask, n: int):
         """At a single λ, for the landmarks among a group's rows, with LLᵀ = d: u ↦ ρL⁻ᵀ for rows u, and L⁻¹α."""
         W, inside = self.of_rows(rows, mask, n)
-        eye = jnp.eye(W.shape[0], dtype=W.dtype)
-        d = matmul(hat.metric_rows(W), W.T) + jnp.diag(1 - inside)
-        root = jnp.linalg.cholesky(d * (1 + eye * W.shape[0] * jnp.finfo(W.dtype).eps))
+        root = plane_root(matmul(hat.metric_rows(W), W.T), inside)
 
         def half(u):
             rho = matmul(hat.slope_rows(u), W.T)

@@ -18,9 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxrls.factors.contract import PROBES, Coefficients, Factor, Outcome, Report, Solution, as_columns
+from jaxrls.factors.contract import PROBES, Factor, Report, Solution, as_columns
 from jaxrls.factors.expansion import Dual, Expansion
 from jaxrls.factors.landmarks import Landmarks, as_landmarks, check_evaluable, without_trace
+from jaxrls.factors.outcome import Coefficients, Outcome
 from jaxrls.factors.spectrum import Spectrum
 from jaxrls.factors.subset import solve_subset
 from jaxrls.factors.weights import Labels, Weights

@@ -18,10 +18,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.factors.contract import Coefficients, Factor, Report, Solution, as_columns, over_lams
+from jaxrls.factors.contract import Factor, Report, Solution, as_columns, over_lams
 from jaxrls.factors.expansion import Dual, Expansion
 from jaxrls.factors.hat import each_group
-from jaxrls.factors.sides import PAIRS_AT_ONCE, Both, Side, total, turned
+from jaxrls.factors.outcome import Coefficients
+from jaxrls.factors.sides import ENTRIES_AT_ONCE, Both, Side, total, turned
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.linalg.decompositions import clip, eigh
 from jaxrls.linalg.products import matmul
@@ -99,16 +100,16 @@ class KroneckerSolution(Solution):
     z: Float[Array, "n1 n2 t"]
 
     def _each(self, fn, lams):
-        """`fn(lost, λ)` at every λ, (k,), as many at once as keep PAIRS_AT_ONCE."""
+        """`fn(lost, λ)` at every λ, (k,), as many at once as keep ENTRIES_AT_ONCE."""
         lams = as_columns(lams)
-        columns = -(-1024 * self.z.size // PAIRS_AT_ONCE)
+        columns = -(-1024 * self.z.size // ENTRIES_AT_ONCE)
         return over_lams(jax.vmap(lambda lam: fn(self.lost(lam), lam)), lams, columns)
 
     def lost(self, lam: Float[Array, " k"]) -> Float[Array, "n1 n2 k"]:
         """λ/(s + λ)."""
         return lam / (self.factor.s[:, :, None] + lam)
 
-    def level(self, lost) -> Float[Array, " t"]:
+    def offset(self, lost) -> Float[Array, " t"]:
         """b, which the intercept has beside the mean of labels."""
         if not self.factor.intercept:
             return jnp.zeros(self.z.shape[2], self.z.dtype)
@@ -117,7 +118,7 @@ class KroneckerSolution(Solution):
 
     def seen(self, lost) -> Float[Array, "n1 n2 t"]:
         """ζ, the coordinates of labels less the intercept."""
-        return self.z - self.level(lost) * self.factor.coordinates
+        return self.z - self.offset(lost) * self.factor.coordinates
 
     def coefficients(self, lams):
         """√v U₁(ζ/(s + λ))U₂ᵀ as vectors over the pairs."""
@@ -125,7 +126,7 @@ class KroneckerSolution(Solution):
 
         def found(lost, lam):
             coef = turned(f.first.U, f.second.U, self.seen(lost) * (lost / lam))
-            return f.weights.scale(coef.reshape(f.n, -1)), self.labels.mean + self.level(lost)
+            return f.weights.scale(coef.reshape(f.n, -1)), self.labels.mean + self.offset(lost)
 
         return Coefficients(*self._each(found, lams))
 

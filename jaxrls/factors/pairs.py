@@ -35,14 +35,15 @@ class Pairs:
     listed: bool = static()
 
     @classmethod
-    def of(cls, pairs, n: int) -> "Pairs":
-        """Of row numbers (p, 2), checked where they are known."""
+    def of(cls, pairs, n: int | None = None) -> "Pairs":
+        """Of row numbers (p, 2), of n rows where these are known, checked where their values are."""
         if isinstance(pairs, Pairs):
             return pairs
         pairs = jnp.asarray(pairs if isinstance(pairs, jax.Array) else np.asarray(pairs))
         if pairs.ndim != 2 or pairs.shape[1] != 2 or 0 in pairs.shape:
             raise ValueError(f"pairs must have shape (p, 2), two row numbers each, and has shape {pairs.shape}")
-        check_row_numbers(pairs.reshape(-1), n)
+        if n is not None:
+            check_row_numbers(pairs.reshape(-1), n)
         if is_concrete(pairs) and (same := np.flatnonzero(np.asarray(pairs[:, 0] == pairs[:, 1]))).size:
             raise ValueError(f"pairs must be of two different rows each, and pair {same[0]} is row {pairs[same[0], 0]} twice")
         return cls(pairs[:, 0], pairs[:, 1], True)
@@ -54,7 +55,7 @@ class Pairs:
 
 
 class Held(NamedTuple):
-    """One side of pairs that are left out: held-out residuals, labels, weights and what else belongs to rows, which broadcast with the other side's."""
+    """One row of pairs that are left out: held-out residuals, labels, weights and what else belongs to rows, which broadcast with the other's."""
 
     residual: Any
     label: Any
@@ -64,17 +65,17 @@ class Held(NamedTuple):
 
 @pytree
 class Products:
-    """The entries of R beside its diagonal as products of rows, less those of `level`, in which a constant fits, where there is one."""
+    """The entries of R beside its diagonal as products of rows, less those of `direction`, in which a constant fits, where there is one."""
 
     left: Float[Array, "n r"]
     right: Float[Array, "n r"]
-    level: Float[Array, " n"] | None
+    direction: Float[Array, " n"] | None
 
     def entries(self, i, j, listed: bool):
         """Of rows i with rows j."""
         left, right = self.left[i], self.right[j]
         R = jnp.sum(left * right, axis=1) if listed else matmul(left, right.T)
-        return R if self.level is None else R - _outer(self.level, i, j, listed)
+        return R if self.direction is None else R - _outer(self.direction, i, j, listed)
 
 
 @pytree
@@ -101,9 +102,9 @@ class LeavingPairs:
         """What comes to Rᵢᵢ, Rᵢⱼ, Rⱼⱼ, rᵢ and rⱼ."""
         k, m = self.slot[i], self.slot[j]
         own = jnp.take_along_axis(self.rho, self.slot[:, None], axis=1)[:, 0]
-        ik, jm = _sides(own[i], own[j], listed)
+        ik, jm = _facing(own[i], own[j], listed)
         im, jk = _between(self.rho, i, m, listed), _between(self.rho.T, k, j, listed)
-        alpha_k, alpha_m = _sides(self.alpha[:, k], self.alpha[:, m], listed)
+        alpha_k, alpha_m = _facing(self.alpha[:, k], self.alpha[:, m], listed)
         c = _between(self.d, k, m, listed)
         scale = 1 / (1 - c * c + 4 * float(jnp.finfo(c.dtype).eps))  # landmarks may nearly be one
         left = scale * (ik - c * im), scale * (im - c * ik)
@@ -121,15 +122,15 @@ class PairSystem:
     residuals: Float[Array, "t n"]
     unscale: Float[Array, " n"] | None
     leaving: LeavingPairs | None = None
-    levels: Float[Array, " n"] | None = None
+    directions: Float[Array, " n"] | None = None
 
     def left_out(self, i, j, listed: bool, mask):
         """Held-out residuals (t, a, b) of rows i and j, or (t, p) of pairs that are listed, finite where `mask` says that there is no pair."""
         beside = self.of.entries(i, j, listed)
-        one, other = _sides(self.diagonal[i], self.diagonal[j], listed)
-        r, q = _sides(self.residuals[:, i], self.residuals[:, j], listed)
-        if self.levels is not None:
-            own, others = _sides(self.levels[i], self.levels[j], listed)
+        one, other = _facing(self.diagonal[i], self.diagonal[j], listed)
+        r, q = _facing(self.residuals[:, i], self.residuals[:, j], listed)
+        if self.directions is not None:
+            own, others = _facing(self.directions[i], self.directions[j], listed)
             one, beside, other = one - own * own, beside - own * others, other - others * others
         if self.leaving is not None:
             more = self.leaving.added(i, j, listed)
@@ -139,11 +140,11 @@ class PairSystem:
         e, f = (other * r - beside * q) * inverse, (one * q - beside * r) * inverse
         if self.unscale is None:
             return e, f
-        own, others = _sides(self.unscale[i], self.unscale[j], listed)
+        own, others = _facing(self.unscale[i], self.unscale[j], listed)
         return own * e, others * f
 
 
-class Sides(NamedTuple):
+class OfRows(NamedTuple):
     """What pairs are summed over beside a system: labels (t, n), weights (n,) or None, and what else belongs to rows."""
 
     labels: Any
@@ -151,42 +152,42 @@ class Sides(NamedTuple):
     own: tuple
 
 
-def sum_pairs(fn: Callable, system: PairSystem, pairs: Pairs | None, sides: Sides):
+def sum_pairs(fn: Callable, system: PairSystem, pairs: Pairs | None, of_rows: OfRows):
     """Σ over pairs of `fn(one, other)`, both `Held`; of all pairs, each once, where none are named."""
     if pairs is None:
-        parts = [_rectangle(fn, system, np.arange(*ends), slice(0, ends[1]), sides, True) for ends in panels(sides.labels.shape[1])]
+        parts = [_rectangle(fn, system, np.arange(*ends), slice(0, ends[1]), of_rows, True) for ends in panels(of_rows.labels.shape[1])]
         return jax.tree.map(lambda *parts: sum(parts), *parts)
     if pairs.listed:
-        return _list(fn, system, pairs, sides)
-    return _rectangle(fn, system, pairs.first, pairs.second, sides, False)
+        return _list(fn, system, pairs, of_rows)
+    return _rectangle(fn, system, pairs.first, pairs.second, of_rows, False)
 
 
-def _rectangle(fn, system, first, second, sides, below: bool):
+def _rectangle(fn, system, first, second, of_rows, below: bool):
     """Some rows with others, none with itself, in blocks of the first ones; `below` the diagonal only."""
     count = second.stop if below else second.shape[0]
     numbers = np.arange(count) if below else second
 
     def block(i):
         mask = (jnp.greater if below else jnp.not_equal)(i[:, None], numbers[None, :])
-        return _summed(fn, system, i, second, False, mask, sides)
+        return _summed(fn, system, i, second, False, mask, of_rows)
 
-    width = count * sides.labels.dtype.itemsize
+    width = count * of_rows.labels.dtype.itemsize
     return sum_rows(block, jnp.asarray(first), wide_block_size(first.shape[0], width))
 
 
-def _list(fn, system, pairs, sides):
+def _list(fn, system, pairs, of_rows):
     """Pairs as they are listed, in blocks, as each takes two rows of what R is made of."""
     r = system.of.left.shape[1] if isinstance(system.of, Products) else 1
-    size = default_block_size(pairs.first.shape[0], 2 * r * sides.labels.dtype.itemsize)
-    return sum_rows(lambda pair: _summed(fn, system, pair[0], pair[1], True, None, sides), (pairs.first, pairs.second), size)
+    size = default_block_size(pairs.first.shape[0], 2 * r * of_rows.labels.dtype.itemsize)
+    return sum_rows(lambda pair: _summed(fn, system, pair[0], pair[1], True, None, of_rows), (pairs.first, pairs.second), size)
 
 
-def _summed(fn, system, i, j, listed, mask, sides: Sides):
+def _summed(fn, system, i, j, listed, mask, of_rows: OfRows):
     residuals = system.left_out(i, j, listed, mask)
-    labels = _sides(sides.labels[:, i], sides.labels[:, j], listed)
-    ones = jnp.ones((), sides.labels.dtype)
-    weights = (ones, ones) if sides.weights is None else _sides(sides.weights[i], sides.weights[j], listed)
-    own = [_sides(values[i], values[j], listed) for values in sides.own]
+    labels = _facing(of_rows.labels[:, i], of_rows.labels[:, j], listed)
+    ones = jnp.ones((), of_rows.labels.dtype)
+    weights = (ones, ones) if of_rows.weights is None else _facing(of_rows.weights[i], of_rows.weights[j], listed)
+    own = [_facing(values[i], values[j], listed) for values in of_rows.own]
     one, other = (Held(residuals[k], labels[k], weights[k], tuple(values[k] for values in own)) for k in range(2))
 
     def total(values):
@@ -201,11 +202,11 @@ def _between(A, i, j, listed: bool):
     return A[i, j] if listed else A[i][:, j]
 
 
-def _sides(one, other, listed: bool):
+def _facing(one, other, listed: bool):
     """What belongs to rows i and to rows j, so that they broadcast to a block of pairs."""
     return (one, other) if listed else (one[..., :, None], other[..., None, :])
 
 
 def _outer(values, i, j, listed: bool):
-    one, other = _sides(values[i], values[j], listed)
+    one, other = _facing(values[i], values[j], listed)
     return one * other

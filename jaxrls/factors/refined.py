@@ -7,7 +7,8 @@ of K answers, this one does, derivatives included.
 import jax.numpy as jnp
 
 from jaxrls.factors.cholesky import CholeskyGram, GramSolution
-from jaxrls.factors.contract import Coefficients, Factor, Outcome, Report
+from jaxrls.factors.contract import Factor, Report
+from jaxrls.factors.outcome import Coefficients, Outcome
 from jaxrls.linalg.conjugate import ALL_STEPS, CONVERGED, Run
 from jaxrls.linalg.refined import CLOSE, refined_inverse, refined_solve_diag
 from jaxrls.support.pytrees import pytree

@@ -11,8 +11,8 @@ from jaxrls.linalg.decompositions import clip, eigh
 from jaxrls.linalg.products import matmul
 from jaxrls.support.pytrees import pytree, static
 
-# λ × pairs × targets of labels that are handled together.
-PAIRS_AT_ONCE = 2**22
+# λ × entries × targets of labels that are handled together.
+ENTRIES_AT_ONCE = 2**22
 
 
 @pytree
@@ -44,7 +44,7 @@ def turned(left, right, A: Float[Array, "a b t"]) -> Float[Array, "c d t"]:
 
 
 def total(A: Float[Array, "a b t"]) -> Float[Array, " t"]:
-    """Σ over all pairs."""
+    """Σ over all entries."""
     return jnp.sum(A, axis=(0, 1))
 
 

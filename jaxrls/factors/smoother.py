@@ -21,6 +21,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxrls.factors.groups import Folds
 from jaxrls.factors.hat import SpectralHat
+from jaxrls.factors.planes import leaving, plane_root
 from jaxrls.factors.weights import Weights
 from jaxrls.linalg.products import matmul
 from jaxrls.support.pytrees import pytree
@@ -32,7 +33,7 @@ class Planes:
 
     indices: Int[Array, " m"]
     covariance: Float[Array, "m m"]
-    levels: Float[Array, " m"]
+    offsets: Float[Array, " m"]
 
 
 @pytree
@@ -40,7 +41,7 @@ class Smoother:
     """M (q, n), m (n,) and Pᵢᵢ (n,) at one λ."""
 
     steps: Float[Array, "q n"]
-    levels: Float[Array, " n"]
+    offsets: Float[Array, " n"]
     information: Float[Array, " n"]
     planes: Planes | None = None
 
@@ -50,22 +51,22 @@ class Smoother:
         if self.planes is not None:
             own, order = self._landmarks_first(weights.n, lam)
             used, e, N = used[order], e[order], self.planes.covariance
-            planes = LeavingRows(N, self.planes.levels, jnp.diagonal(N), coef / jnp.diagonal(N)[:, None])
+            planes = LeavingRows(N, self.planes.offsets, jnp.diagonal(N), coef / jnp.diagonal(N)[:, None])
         e = jnp.where(used[:, None], e, 0)
-        scores = jnp.where(used[:, None], jnp.abs(e), jnp.inf)
+        gaps = jnp.where(used[:, None], jnp.abs(e), jnp.inf)
         information = jnp.where(used, own.information, 1)
-        return WithoutRows(coef, intercept, scores, own.steps, own.levels, e, information, lam, planes, order)
+        return WithoutRows(coef, intercept, gaps, own.steps, own.offsets, e, information, lam, planes, order)
 
     def _landmarks_first(self, n: int, lam) -> "tuple[Smoother, Array]":
         """With the rows that bring a landmark first, each as the fit without that landmark has it, and the order of rows."""
-        (R, N, levels), m = (self.planes.indices, self.planes.covariance, self.planes.levels), len(self.planes.indices)  # type: ignore[union-attr]
+        (R, N, offsets), m = (self.planes.indices, self.planes.covariance, self.planes.offsets), len(self.planes.indices)  # type: ignore[union-attr]
         others = jnp.argsort(jnp.zeros(n, bool).at[R].set(True), stable=True)[: n - m]
         order = jnp.concatenate([R, others.astype(R.dtype)])
         moved = self.steps[jnp.arange(m), R] / jnp.diagonal(N)  # of βₖ by its own label
         steps = self.steps.at[:, R].add(-N * moved)[:, order]
-        levels = self.levels.at[R].add(-levels * moved)[order]
+        offsets = self.offsets.at[R].add(-offsets * moved)[order]
         information = self.information.at[R].add(moved**2 * jnp.diagonal(N) / lam)[order]
-        return Smoother(steps, levels, information), order
+        return Smoother(steps, offsets, information), order
 
     def without_groups(
         self, weights: Weights, groups: Folds, coef: Float[Array, "q t"], intercept, e: Float[Array, "n t"]
@@ -78,48 +79,45 @@ class Smoother:
 
         def of_target(args):
             coef, e = args
-            steps, levels = (
-                jax.ops.segment_sum(part * e[(...,) + (None,) * (part.ndim - 1)], fold, count) for part in (self.steps.T, self.levels)
+            steps, offsets = (
+                jax.ops.segment_sum(part * e[(...,) + (None,) * (part.ndim - 1)], fold, count) for part in (self.steps.T, self.offsets)
             )
-            return (steps, levels) if self.planes is None else self._left_plane(groups, coef, steps, levels)
+            return (steps, offsets) if self.planes is None else self._left_plane(groups, coef, steps, offsets)
 
-        steps, levels = jax.lax.map(of_target, (coef.T, e.T))
-        scores = jnp.where(weights.used[:, None], jnp.abs(e), jnp.inf)
-        return WithoutGroups(coef, intercept, scores, steps, levels, fold)
+        steps, offsets = jax.lax.map(of_target, (coef.T, e.T))
+        gaps = jnp.where(weights.used[:, None], jnp.abs(e), jnp.inf)
+        return WithoutGroups(coef, intercept, gaps, steps, offsets, fold)
 
-    def _left_plane(self, groups: Folds, coef, steps, levels):
+    def _left_plane(self, groups: Folds, coef, steps, offsets):
         """With the coefficients of each group's landmarks brought to 0."""
-        R, N, m = self.planes.indices, self.planes.covariance, len(self.planes.indices)  # type: ignore[union-attr]
-        slots = jnp.full(groups.rows, m).at[R].set(jnp.arange(m))
+        R, N = self.planes.indices, self.planes.covariance  # type: ignore[union-attr]
         unit = 1 / jnp.sqrt(jnp.diagonal(N))
 
         def group(args):
-            rows, mask, step, level = args
-            slot = jnp.minimum(slots[rows], m - 1)
-            inside = jnp.where(slots[rows] < m, mask, 0).astype(N.dtype)
+            rows, mask, step, offset = args
+            slot, inside = leaving(R, groups.rows, rows, mask.astype(N.dtype))
             scale = unit[slot] * inside
-            block = N[slot][:, slot] * scale[:, None] * scale + jnp.diag(1 - inside)
-            root = jnp.linalg.cholesky(block * (1 + jnp.eye(len(rows), dtype=N.dtype) * len(rows) * jnp.finfo(N.dtype).eps))
+            root = plane_root(N[slot][:, slot] * scale[:, None] * scale, inside)
             by = scale * jax.scipy.linalg.cho_solve((root, True), scale * (coef - step)[slot])
-            return step + matmul(N[:, slot], by), level + matmul(self.planes.levels[slot], by)  # type: ignore[union-attr]
+            return step + matmul(N[:, slot], by), offset + matmul(self.planes.offsets[slot], by)  # type: ignore[union-attr]
 
-        return jax.lax.map(group, (groups.inside, groups.inside_mask, steps, levels))
+        return jax.lax.map(group, (groups.inside, groups.inside_mask, steps, offsets))
 
 
 class Without(ABC):
     """Every fit that leaves a row, or its group, out: what it predicts at new rows, from the design of these.
 
-    `scores` are |e|, infinite for rows of weight 0, which count for none.
+    `gaps` are |e|, infinite for rows of weight 0, which count for none.
     """
 
     method: ClassVar[str]
     coef: Float[Array, "*k q t"]
     intercept: Float[Array, "*k t"]
-    scores: Float[Array, "*k n t"]
+    gaps: Float[Array, "*k n t"]
 
     @abstractmethod
     def each(self, design: Float[Array, "b q"], fn: Callable) -> Any:
-        """`fn(f₋ᵢ(x) (b, n), scores (n,))` for every target, results stacked at the end."""
+        """`fn(f₋ᵢ(x) (b, n), gaps (n,))` for every target, results stacked at the end."""
 
     @abstractmethod
     def in_units(self, unit) -> "Without":
@@ -140,10 +138,10 @@ class Without(ABC):
 
 @pytree
 class LeavingRows:
-    """What landmarks that leave add, for the first rows: f₋ᵢ(x) is less by (design Nₖ + level) βₖ/Nₖₖ."""
+    """What landmarks that leave add, for the first rows: f₋ᵢ(x) is less by (design Nₖ + offset) βₖ/Nₖₖ."""
 
     steps: Float[Array, "*k m m"]
-    levels: Float[Array, "*k m"]
+    offsets: Float[Array, "*k m"]
     own: Float[Array, "*k m"]
     left: Float[Array, "*k m t"]
 
@@ -155,9 +153,9 @@ class WithoutRows(Without):
     method = "jackknife+"
     coef: Float[Array, "*k q t"]
     intercept: Float[Array, "*k t"]
-    scores: Float[Array, "*k n t"]
+    gaps: Float[Array, "*k n t"]
     steps: Float[Array, "*k q n"]
-    levels: Float[Array, "*k n"]
+    offsets: Float[Array, "*k n"]
     residuals: Float[Array, "*k n t"]
     information: Float[Array, "*k n"]
     lam: Float[Array, "*k"]
@@ -166,19 +164,19 @@ class WithoutRows(Without):
 
     def smoother(self, design) -> tuple[Float[Array, "b n"], Float[Array, "b m"] | None]:
         """w(x), and what is multiplied by βₖ/Nₖₖ."""
-        along = None if self.planes is None else matmul(design, self.planes.steps) + self.planes.levels
-        return matmul(design, self.steps) + self.levels, along
+        along = None if self.planes is None else matmul(design, self.planes.steps) + self.planes.offsets
+        return matmul(design, self.steps) + self.offsets, along
 
     def each(self, design, fn):
         w, along = self.smoother(design)
 
         def of_target(args):
-            f, scores, e, left = args
+            f, gaps, e, left = args
             found = f[:, None] - w * e
-            return fn(found if along is None else found - _beside(along * left, w), scores)
+            return fn(found if along is None else found - _beside(along * left, w), gaps)
 
         left = None if self.planes is None else self.planes.left.T
-        out = jax.lax.map(of_target, (self.whole(design).T, self.scores.T, self.residuals.T, left))
+        out = jax.lax.map(of_target, (self.whole(design).T, self.gaps.T, self.residuals.T, left))
         return jax.tree.map(lambda a: jnp.moveaxis(a, 0, -1), out)
 
     def ratios(self, design, variance):
@@ -189,12 +187,12 @@ class WithoutRows(Without):
         return jnp.sqrt(self.information * known + w**2)
 
     def deviations(self):
-        own = jnp.where(jnp.isinf(self.scores[:, 0]), jnp.inf, 1 / jnp.sqrt(self.information))
+        own = jnp.where(jnp.isinf(self.gaps[:, 0]), jnp.inf, 1 / jnp.sqrt(self.information))
         return own if self.order is None else jnp.zeros_like(own).at[self.order].set(own)
 
     def in_units(self, unit):
         planes = None if self.planes is None else replace(self.planes, left=self.planes.left * unit)
-        own = {name: getattr(self, name) * unit for name in ("coef", "intercept", "scores", "residuals")}
+        own = {name: getattr(self, name) * unit for name in ("coef", "intercept", "gaps", "residuals")}
         return replace(self, planes=planes, **own)
 
 
@@ -205,21 +203,21 @@ class WithoutGroups(Without):
     method = "cv+"
     coef: Float[Array, "*k q t"]
     intercept: Float[Array, "*k t"]
-    scores: Float[Array, "*k n t"]
+    gaps: Float[Array, "*k n t"]
     steps: Float[Array, "*k t g q"]
-    levels: Float[Array, "*k t g"]
+    offsets: Float[Array, "*k t g"]
     fold: Int[Array, "*k n"]
 
     def each(self, design, fn):
         def of_target(args):
-            f, scores, steps, levels = args
-            return fn((f[:, None] - matmul(design, steps.T) - levels)[:, self.fold], scores)
+            f, gaps, steps, offsets = args
+            return fn((f[:, None] - matmul(design, steps.T) - offsets)[:, self.fold], gaps)
 
-        out = jax.lax.map(of_target, (self.whole(design).T, self.scores.T, self.steps, self.levels))
+        out = jax.lax.map(of_target, (self.whole(design).T, self.gaps.T, self.steps, self.offsets))
         return jax.tree.map(lambda a: jnp.moveaxis(a, 0, -1), out)
 
     def in_units(self, unit):
-        return replace(self, **{name: getattr(self, name) * unit for name in ("coef", "intercept", "scores", "steps", "levels")})
+        return replace(self, **{name: getattr(self, name) * unit for name in ("coef", "intercept", "gaps", "steps", "offsets")})
 
 
 def _beside(first: Float[Array, "b m"], w: Float[Array, "b n"]) -> Float[Array, "b n"]:

@@ -13,11 +13,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxrls.factors.contract import Coefficients, Factor, Report, Solution, as_columns, lam_chunks, over_lams, times
+from jaxrls.factors.contract import Factor, Report, Solution, as_columns, lam_chunks, over_lams, times
 from jaxrls.factors.cost import refitting_is_cheaper
 from jaxrls.factors.expansion import Expansion, Primal
 from jaxrls.factors.groups import Folds
 from jaxrls.factors.hat import Group, Leaving, SpectralHat, counted, each_group, spectral_pairs, spectral_rows
+from jaxrls.factors.outcome import Coefficients
 from jaxrls.factors.residual_norm import about_the_fit
 from jaxrls.factors.smoother import spectral_smoother
 from jaxrls.factors.spread import spectral_spread

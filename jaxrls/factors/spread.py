@@ -24,6 +24,15 @@ from jaxrls.rows.gram import gram
 from jaxrls.support.pytrees import pytree
 
 
+@pytree
+class Beside:
+    """What the covariance of any row with some rows takes of these: their u, and their own part of k_c, a mean with all rows or features."""
+
+    rows: Float[Array, "k d"]
+    u: Float[Array, "k r"]
+    own: Any
+
+
 class Spread(ABC):
     """The posterior covariance of f + b at one λ: of rows with each other, or the variance of each.
 
@@ -48,8 +57,12 @@ class Spread(ABC):
         """Of all rows with each other."""
 
     @abstractmethod
-    def between(self, kernel: Kernel, X: Float[Array, "m d"], Z: Float[Array, "k d"], seen: Float[Array, "k r"]) -> Float[Array, "m k"]:
-        """Of rows with others, whose u is `seen`; without what landmarks leave over."""
+    def beside(self, kernel: Kernel, Z: Float[Array, "k d"]) -> Beside:
+        """What `between` takes of rows: O(k q r), once for all others."""
+
+    @abstractmethod
+    def between(self, kernel: Kernel, X: Float[Array, "m d"], others: Beside) -> Float[Array, "m k"]:
+        """Of rows with others; without what landmarks leave over."""
 
 
 @pytree
@@ -80,9 +93,13 @@ class PrimalSpread(Spread):
         phi = matmul(design, self.whiten)
         return found + gram(kernel, X) - matmul(phi, phi.T)
 
-    def between(self, kernel, X, Z, seen):
+    def beside(self, kernel, Z):
+        """u."""
+        return Beside(Z, self.seen(self.expansion.design(kernel, Z)), None)
+
+    def between(self, kernel, X, others):
         """uuᵀ."""
-        return matmul(self.seen(self.expansion.design(kernel, X)), seen.T) + self.constant
+        return matmul(self.seen(self.expansion.design(kernel, X)), others.u.T) + self.constant
 
 
 @pytree
@@ -94,43 +111,50 @@ class DualSpread(Spread):
     middle: Float[Array, " r"]
     constant: Float[Array, ""]
     share: Float[Array, " n"] | None  # v/Σv, None without an intercept
-    level: Float[Array, ""] | None  # k(m, m)
+    at_mean: Float[Array, ""] | None  # k(m, m)
     centre: Any = None  # φ of m, where there are explicit features in place of rows
 
-    def _centred(self, kernel, X):
-        """φ_c of explicit features, or None."""
+    def _own(self, kernel, X, design):
+        """What k_c takes of rows by themselves: φ_c of explicit features, or of k(·, m), or nothing where none is centred."""
         centre = self.expansion.centre(kernel, self.share) if self.centre is None and self.share is not None else self.centre
-        return None if centre is None else kernel.features(X) - centre
+        if centre is not None:
+            return kernel.features(X) - centre
+        return None if self.share is None else matmul(design, self.share)
 
     def variance(self, kernel, X, corrected=True):
         """k_c(x, x) − |u|²."""
-        phi, design = self._centred(kernel, X), self.expansion.design(kernel, X)
-        if phi is not None:
-            own = jnp.sum(phi**2, axis=1)
+        design = self.expansion.design(kernel, X)
+        own = self._own(kernel, X, design)
+        if own is None:
+            prior = kernel.diag(X)
+        elif own.ndim == 2:
+            prior = jnp.sum(own**2, axis=1)
         else:
-            own = kernel.diag(X)
-            own = own if self.share is None else own - 2 * matmul(design, self.share) + self.level
-        return jnp.maximum(own - jnp.sum(self.seen(design) ** 2, axis=1), 0) + self.constant
+            prior = kernel.diag(X) - 2 * own + self.at_mean
+        return jnp.maximum(prior - jnp.sum(self.seen(design) ** 2, axis=1), 0) + self.constant
 
-    def _own(self, kernel, X, Z):
-        """k_c of rows with others, None for themselves."""
-        phi = self._centred(kernel, X)
-        if phi is not None:
-            return matmul(phi, (phi if Z is None else self._centred(kernel, Z)).T)
-        own = gram(kernel, X, Z)
-        if self.share is None:
-            return own
-        means = [matmul(self.expansion.design(kernel, part), self.share) for part in (X, Z) if part is not None]
-        return own - means[0][:, None] - means[-1][None, :] + self.level
+    def _between(self, kernel, X: Beside, Z: Beside):
+        """k_c − uuᵀ."""
+        if X.own is not None and X.own.ndim == 2:
+            prior = matmul(X.own, Z.own.T)
+        else:
+            prior = gram(kernel, X.rows, None if Z is X else Z.rows)
+            prior = prior if X.own is None else prior - X.own[:, None] - Z.own[None, :] + self.at_mean
+        return prior - matmul(X.u, Z.u.T) + self.constant
 
     def covariance(self, kernel, X, corrected=True):
         """k_c − uuᵀ."""
-        u = self.seen(self.expansion.design(kernel, X))
-        return self._own(kernel, X, None) - matmul(u, u.T) + self.constant
+        rows = self.beside(kernel, X)
+        return self._between(kernel, rows, rows)
 
-    def between(self, kernel, X, Z, seen):
+    def beside(self, kernel, Z):
+        """u, and φ_c or k(·, m)."""
+        design = self.expansion.design(kernel, Z)
+        return Beside(Z, self.seen(design), self._own(kernel, Z, design))
+
+    def between(self, kernel, X, others):
         """k_c − uuᵀ."""
-        return self._own(kernel, X, Z) - matmul(self.seen(self.expansion.design(kernel, X)), seen.T) + self.constant
+        return self._between(kernel, self.beside(kernel, X), others)
 
 
 def spectral_spread(f: Any, lam: Float[Array, ""]) -> Spread:
@@ -161,10 +185,10 @@ def features_spread(expansion: Expansion, second, centre, lam, constant, back=No
 def matrix_spread(f: Any, lam: Float[Array, ""]) -> Spread:
     """That of all of K, by its Cholesky factor."""
     K, mean, weights, h = f.K, jnp.zeros(f.n, f.dtype), f.weights, f.weights.direction
-    share = level = None
+    share = at_mean = None
     if f.intercept:
         share = weights.array / weights.total
-        level = matmul(share, matmul(K, share))
+        at_mean = matmul(share, matmul(K, share))
         K, mean, _ = weights.centre_both(K)
         mean = mean if f.lift is None else mean + f.lift
     L = jnp.linalg.cholesky(weights.scale_both(K) + lam * jnp.eye(f.n, dtype=f.dtype))
@@ -172,4 +196,4 @@ def matrix_spread(f: Any, lam: Float[Array, ""]) -> Spread:
     if f.intercept:
         half = half - h[:, None] * matmul(h, half)[None, :]
     half = weights.scale(half)
-    return DualSpread(f.expansion, half, matmul(mean, half), lam / weights.total * int(f.intercept), share, level)
+    return DualSpread(f.expansion, half, matmul(mean, half), lam / weights.total * int(f.intercept), share, at_mean)

@@ -14,9 +14,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxrls.factors.contract import Coefficients, Factor, Report, Solution, as_columns, over_lams, times
+from jaxrls.factors.contract import Factor, Report, Solution, as_columns, over_lams, times
 from jaxrls.factors.expansion import Expansion
 from jaxrls.factors.hat import each_group
+from jaxrls.factors.outcome import Coefficients
 from jaxrls.factors.pairs import PairSystem, Products
 from jaxrls.factors.smoother import by_unit_labels
 from jaxrls.factors.weights import Labels, Weights
@@ -235,13 +236,12 @@ class TridiagonalSolution(Solution):
     def pair_system(self):
         """With λP = WᵀW, W = √λ D^(−½) L⁻¹Gᵀ, which takes O(n²) at each λ beside the products."""
         f, G = self.factor, self.factor.left_vectors()
-        unscale = None if f.weights.values is None else f.weights.unscale(jnp.ones(f.n, f.dtype))
 
         def at(lam, columns):
             pivots = f.form.pivots(lam)
             W = (jnp.sqrt(pivots.lost)[:, None] * pivots.half(G.T)).T
             residuals = lam * matmul(G, pivots.solve(self.z[:, columns]))
-            return PairSystem(Products(W, W, None), jnp.sum(W * W, axis=1), residuals.T, unscale)
+            return PairSystem(Products(W, W, None), jnp.sum(W * W, axis=1), residuals.T, f.weights.inverse_root)
 
         return at
 

@@ -13,9 +13,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.factors.cholesky import CholeskyGram, GramSolution
-from jaxrls.factors.contract import Factor, FreeCoefficients, Solution, times
+from jaxrls.factors.contract import Factor, Solution, times
 from jaxrls.factors.free import Free
 from jaxrls.factors.makers import factor_features
+from jaxrls.factors.outcome import FreeCoefficients
 from jaxrls.factors.spectrum import SpectralSolution, Spectrum, factor_symmetric, solve_features
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.linalg.products import matmul

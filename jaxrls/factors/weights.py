@@ -61,6 +61,11 @@ class Weights:
         return jnp.ones(self.n, self.dtype) if self.values is None else safe_sqrt(self.values)
 
     @property
+    def inverse_root(self) -> Float[Array, " n"] | None:
+        """1/√v, 0 for rows of weight 0, and None where all are 1."""
+        return None if self.values is None else self.unscale(jnp.ones(self.n, self.dtype))
+
+    @property
     def used(self):
         """Where v > 0."""
         return jnp.ones(self.n, bool) if self.values is None else self.values > 0

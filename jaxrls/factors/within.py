@@ -6,7 +6,7 @@ With V the sum of the weights in a query and C = I − 1vᵀ/V there,
 
 the Laplacian of the pairs is a centring, so that labels, and rows of features or both sides of K, are centred within queries before anything is
 factored, and what follows is an ordinary problem without an intercept. Of it whole queries are left out as groups of rows are. Where two rows leave a
-query its mean moves too: then the constant is put back, as `levels` of `Solution.pairs_left_out`.
+query its mean moves too: then the constant is put back, as `directions` of `Solution.pairs_left_out`.
 """
 
 from dataclasses import replace
@@ -53,8 +53,6 @@ def solve_within(
 ) -> Solution:
     """The solution with a constant for each group of rows, by the routes that `factorize` has."""
     check_route(route, landmarks)
-    if not rows.in_memory:
-        raise ValueError(f"rank=True with groups= needs a dense X in memory of one device, and X is {type(rows).__name__}")
     member, n = groups.numbers, rows.shape[0]
     labels = Labels.columns(centred(Y.reshape(n, -1), weights, member), weights, False, Y.ndim == 1)
     if landmarks is not None:

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 from jaxtyping import Array, Float, Int
 
 from jaxrls.factors.expansion import Expansion
@@ -89,30 +90,33 @@ def check_level(level) -> None:
 
 @partial(jax.jit, static_argnames="block_size")
 def _intervals(jackknife: Jackknife, model: Model, spread: Spread | None, rows: Rows, rank, *, block_size: int | None):
-    n = jackknife.fits.scores.shape[-2]
+    n = jackknife.fits.gaps.shape[-2]
     if block_size is None and n * FEWEST_ROWS > AT_ONCE:
         block_size = max(1, AT_ONCE // n)
 
-    def block(x):
-        design = jackknife.expansion.design(model.kernel, x)
-        variance = None if spread is None else spread.variance(model.kernel, x, False)
-
-        def of(fits):
-            ratios = None if variance is None else fits.ratios(design, variance)
-            return fits.each(design, partial(_ends, ratios, rank, jackknife.count))
-
-        return jackknife.each(of)
-
-    return rows.map(jax.jit(block), temporaries=4 * n, block_size=block_size)
+    return rows.map(Partial(_at_rows, jackknife, model, spread, rank), temporaries=4 * n, block_size=block_size)
 
 
-def _ends(ratios, rank, count, left_out: Float[Array, "b n"], scores: Float[Array, " n"]):
-    """The ⌊(1 − level)(n + 1)⌋-th smallest of f₋ᵢ(x) − score and the ⌈level (n + 1)⌉-th of f₋ᵢ(x) + score, the one the other's mirror image."""
+@jax.jit
+def _at_rows(jackknife: Jackknife, model: Model, spread: Spread | None, rank, x):
+    """Both ends at some rows."""
+    design = jackknife.expansion.design(model.kernel, x)
+    variance = None if spread is None else spread.variance(model.kernel, x, False)
+
+    def of(fits):
+        ratios = None if variance is None else fits.ratios(design, variance)
+        return fits.each(design, partial(_ends, ratios, rank, jackknife.count))
+
+    return jackknife.each(of)
+
+
+def _ends(ratios, rank, count, left_out: Float[Array, "b n"], gaps: Float[Array, " n"]):
+    """The ⌊(1 − level)(n + 1)⌋-th smallest of f₋ᵢ(x) − gap and the ⌈level (n + 1)⌉-th of f₋ᵢ(x) + gap, the one the other's mirror image."""
     count = jnp.asarray(count).astype(rank.dtype)
     defined, k = rank <= count, jnp.minimum(rank, count)
-    near = jnp.sort(scores)[k - 1]
-    known = jnp.where(jnp.isinf(scores), 0, scores)
-    above = scores if ratios is None else scores * ratios
+    near = jnp.sort(gaps)[k - 1]
+    known = jnp.where(jnp.isinf(gaps), 0, gaps)
+    above = gaps if ratios is None else gaps * ratios
     wider = 0 if ratios is None else known * (ratios - 1)
 
     def end(sign):

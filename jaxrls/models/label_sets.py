@@ -13,24 +13,25 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxrls.factors.spread import Spread
+from jaxrls.factors.spread import Beside, Spread
 from jaxrls.models.fitted import Fit
 from jaxrls.models.model import Model
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import as_rows_in
 from jaxrls.support.checks import Listed, as_array, check_finite, check_matrix, check_shares, check_targets, check_weights, is_concrete
 from jaxrls.support.meshes import on_any_mesh, seen
-from jaxrls.support.precision import scope, to_host
+from jaxrls.support.precision import in_precision_of, scope, to_host
 from jaxrls.support.pytrees import pytree
 
 
 @on_any_mesh
+@in_precision_of("left_out")
 def label_p_values(
     left_out: Float[Array, "n *T"] | Listed,
     codes: Float[Array, "n *T"] | Listed,
     scores: Float[Array, "m *T"] | Listed,
     weights: Float[Array, " n"] | Listed | None = None,
-) -> Float[Array, "m _"]:
+) -> Float[Array | np.ndarray, "m _"]:
     """The p-value of every label for new rows, by the jackknife: scores of rows left out beside those of new rows by the fit to all.
 
     p = (1 + Σ vᵢ [s₋ᵢ(own label) ≤ s(label)]) / (1 + Σ vᵢ): the share of rows whose own label scores no higher without them.
@@ -79,7 +80,7 @@ class ConformalLabels:
     model: Model
     spread: Spread
     lam: Float[Array | np.ndarray, ""]
-    points: Float[Array | np.ndarray, "n d"]
+    rows: Beside  # what covariances with them take, made once
     own: Int[Array | np.ndarray, " n"]  # the number of each row's label
     residuals: Float[Array | np.ndarray, " n"]  # of its code, 1, by the fit to all rows
     variance: Float[Array | np.ndarray, " n"]
@@ -89,7 +90,7 @@ class ConformalLabels:
     def p_values(self, X, *, block_size: int | None = None) -> Any:
         """The p-value of every label for the rows of X (m, d), dense or a source of `Rows`: (m, T), T = 2 for a single column of codes.
 
-        **Cost** O(n r) a row, as a product of matrices, and O(n T); n² numbers beside blocks of rows. **Raises** as `Model.predict`.
+        **Cost** O(n (r + d)) a row, as products of matrices, and O(n T), in blocks of rows. **Raises** as `Model.predict`.
         """
         dtype = self.model.coef.dtype
         wide = dtype == jnp.float64
@@ -111,8 +112,8 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
     1 − α or more, whatever n and the distribution are: over draws of all rows, not for each x. A λ that was chosen by the same rows, one number of all,
     is outside of it, and so are rows of weights that differ. **Arguments**: `fit` with `keep_variance=True`, its X (n, d), dense, `codes` ±1 (n,) or
     (n, T) as of `encode`, and `weights`, without those of labels: `label_weights` (T,) ≥ 0 multiply them, and are what a new row of each label weighs.
-    **Cost** O(n² r) once. **Raises** `ValueError` where no variance was kept, for shapes that do not fit, for codes that are not ±1 with one +1 a row, and
-    for weights that are negative or not finite. **Source**: Vovk, Gammerman and Shafer 2005,
+    **Cost** O(n² r) once, and n·r numbers that are kept. **Raises** `ValueError` where no variance was kept, for shapes that do not fit, for codes that are
+    not ±1 with one +1 a row, and for weights that are negative or not finite. **Source**: Vovk, Gammerman and Shafer 2005,
     ch. 2, with the deleted residuals of their ridge regression confidence machine.
 
     >>> import numpy as np, jaxrls as rls
@@ -141,8 +142,9 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
         check_shares("label_weights", u, "label")
         residuals = 1 - _of_own_label(jnp.asarray(fit.model.predict(points)), codes)
         variance = _variances(fit.sure.spread, fit.model, as_rows_in(dtype, fit.model.kernel, points))
+        beside = _beside(fit.sure.spread, fit.model, points)
         own = jnp.argmax(_each(codes), axis=1)
-        found = ConformalLabels(fit.model, fit.sure.spread, fit.sure.lam, points, own, residuals, variance, v, u)
+        found = ConformalLabels(fit.model, fit.sure.spread, fit.sure.lam, beside, own, residuals, variance, v, u)
         return to_host(found) if wide and not isinstance(fit.model.coef, jax.Array) else found
 
 
@@ -178,16 +180,20 @@ def _variances(spread: Spread, model: Model, rows: Rows):
     return rows.map(lambda x: spread.variance(model.kernel, x, False), temporaries=2 * spread.half.shape[1])
 
 
+@jax.jit
+def _beside(spread: Spread, model: Model, points):
+    return spread.beside(model.kernel, points)
+
+
 @partial(jax.jit, static_argnames="block_size")
 def _p_values(labels: ConformalLabels, rows: Rows, scores, *, block_size: int | None):
     labels = jax.tree.map(jnp.asarray, labels)
-    kernel, spread, points = labels.model.kernel, labels.spread, jnp.asarray(labels.points)
-    seen = spread.seen(spread.expansion.design(kernel, points))
+    kernel, spread = labels.model.kernel, labels.spread
     v, least = labels.weights, jnp.finfo(labels.residuals.dtype).eps
     tie = float(least) ** 0.75  # two formulas: a row that is like the new one is as odd but for rounding
 
     def block(x, scores):
-        c = spread.between(kernel, x, points, seen)
+        c = spread.between(kernel, x, labels.rows)
         variance = spread.variance(kernel, x, False)
         at_own = scores[:, labels.own]
 
@@ -201,4 +207,4 @@ def _p_values(labels: ConformalLabels, rows: Rows, scores, *, block_size: int | 
 
         return jax.lax.map(of_label, jnp.arange(scores.shape[1])).T
 
-    return rows.map(block, scores, temporaries=6 * len(points), block_size=block_size)
+    return rows.map(block, scores, temporaries=6 * len(v), block_size=block_size)

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from jaxrls.linalg.products import power_of_two, safe_sqrt
 from jaxrls.support.checks import Listed, as_array, as_floats, check_finite, check_targets, check_weights
 from jaxrls.support.meshes import on_any_mesh
+from jaxrls.support.precision import in_precision_of, scope, to_host
 from jaxrls.support.pytrees import pytree
 
 MOST_STEPS = 200
@@ -30,12 +31,16 @@ class Sigmoid:
     slope: Float[Array | np.ndarray, "*t"]
     offset: Float[Array | np.ndarray, "*t"]
 
-    def __call__(self, scores: Float[Array | np.ndarray, "m *t"]) -> Float[Array, "m *t"]:
-        """Probabilities of +1, shaped as the scores, whose dtype they have."""
-        return jax.nn.sigmoid(jnp.asarray(scores) * self.slope + self.offset)
+    def __call__(self, scores: Float[Array, "m *t"] | Listed) -> Float[Array | np.ndarray, "m *t"]:
+        """Probabilities of +1, shaped as the scores, in the precision of the slope."""
+        wide = self.slope.dtype == jnp.float64
+        with scope(wide):
+            out = jax.nn.sigmoid(as_array("scores", scores, self.slope.dtype) * self.slope + self.offset)
+            return to_host(out) if wide and not isinstance(self.slope, jax.Array) else out
 
 
 @on_any_mesh
+@in_precision_of("scores")
 def fit_sigmoid(
     scores: Float[Array, "n *t"] | Listed, codes: Float[Array, "n *t"] | Listed, weights: Float[Array, " n"] | Listed | None = None
 ) -> Sigmoid:
@@ -64,7 +69,7 @@ def fit_sigmoid(
     check_weights(v, len(scores))
     check_finite("scores", scores)
     check_finite("codes", codes)
-    each = jax.vmap(_fit_column, in_axes=(1, 1, None))(scores.reshape(len(scores), -1), codes.reshape(len(scores), -1), v)
+    each = _fit_columns(scores.reshape(len(scores), -1), codes.reshape(len(scores), -1), v)
     return Sigmoid(*(part.reshape(scores.shape[1:]) for part in each))
 
 
@@ -89,6 +94,11 @@ def class_probabilities(each: Float[Array, "m *t"] | Listed) -> Any:
     total = xp.sum(p, axis=1, keepdims=True)
     none = total == 0  # NaN, which jit does not know, is not
     return xp.where(none, 1 / p.shape[1], p / xp.where(none, 1, total))
+
+
+@jax.jit
+def _fit_columns(scores, codes, v):
+    return jax.vmap(_fit_column, in_axes=(1, 1, None))(scores, codes, v)
 
 
 def _fit_column(scores, codes, v):

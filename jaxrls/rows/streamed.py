@@ -8,11 +8,13 @@ which the sum of `DenseRows` is compiled, while a thread reads the next.
 import os
 import zlib
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 
 from jaxrls.rows.blocks import default_block_size
 from jaxrls.rows.checkpoint import Checkpoint, key_of
@@ -49,6 +51,12 @@ class Known(NamedTuple):
     sample: Any
     tickets: Any  # what they were drawn by
     deviations: Deviations
+
+
+@partial(jax.jit, static_argnames=("temporaries", "block_size"))
+def _mapped(fn: Partial, x, *parts, temporaries: int, block_size: int | None):
+    """One program for every function and size of blocks; what a function is bound to by `Partial` is data, and new such data find it ready."""
+    return DenseRows(x).map(fn, *parts, temporaries=temporaries, block_size=block_size)
 
 
 class StreamedRows(SampledRows):
@@ -155,8 +163,8 @@ class StreamedRows(SampledRows):
 
     def map(self, fn, *columns, temporaries=0, block_size=None):
         """As `Rows.map`, compiled for a block."""
-        hints = {"temporaries": temporaries, "block_size": block_size}
-        return super().map(jax.jit(lambda x, *parts: DenseRows(x).map(fn, *parts, **hints)), *columns)
+        fn, hints = fn if isinstance(fn, Partial) else Partial(fn), {"temporaries": temporaries, "block_size": block_size}
+        return super().map(lambda x, *parts: _mapped(fn, x, *parts, **hints), *columns)
 
     def _each(self, fn, columns):
         done = 0

@@ -60,6 +60,9 @@ def estimate(
     route: str | None = None,
     iteration: Iteration | None = None,
     keep: bool | None = None,
+    keep_variance: bool = False,
+    keep_intervals: bool = False,
+    rank: bool = False,
     dtype=float,
     rows: int | None = None,
 ) -> Estimate:
@@ -68,7 +71,8 @@ def estimate(
     **Arguments**: `call` is `"fit"`, `"factorize"` with a sweep over λ, `"objective"` for `loo_objective`, `"gradient"` for that with its gradient, as in
     a step of `tune`, `"path"`, or `"predict"`, for `rows` rows by a model of n. Of what `fit` takes: `lams`, how many λ are named, `num` those of the
     grid where none are, `targets` the columns of Y, `landmarks` how many, `groups` the rows of the largest, `weights` whether there are any; `route`,
-    `iteration`, and `keep` of `factor_subset`, as they are. `dtype` is that of X, float64 by default, in which `fit` computes data from NumPy.
+    `iteration`, `keep_variance`, `keep_intervals`, `rank`, and `keep` of `factor_subset`, as they are. `dtype` is that of X, float64 by default, in which
+    `fit` computes data from NumPy.
     **Returns** an `Estimate`, whose text says it all: bytes beside X and Y at the moment when most are held, on a CPU, compiled programs (50 to 80 MB)
     left out. Operations of products are as XLA counts them; those of decompositions are textbook counts for what LAPACK does: 9n³ for eigenvectors.
     **Cost** none: no array is made. **Raises** `ValueError` for a call or route that there is not. **Source**: Golub and Van Loan, *Matrix Computations*, for
@@ -110,6 +114,9 @@ def estimate(
         given=isinstance(kernel, Linear),
         single=objective,
         gradient=call == "gradient",
+        variance=keep_variance and call == "fit",
+        intervals=keep_intervals and call == "fit",
+        rank=rank and call == "fit",
     )
     if call == "predict":
         taken = "landmarks" if landmarks else "features" if explicit else "gram"
@@ -136,6 +143,7 @@ def _cost(sizes: Sizes, route: str, call: str, keep, landmarks) -> Cost:
     if sizes.b > 1 and route != "cholesky gram":
         left_out = cost.groups(sizes, route)
         found = found.then(left_out.beside(0 if route in ("gram", "features", "tridiagonal") else found.numbers))
+    found = cost.beside_rows_left_out(sizes, route, found)
     if landmarks is not None and call == "fit":
         found = cost.choosing(sizes).then(found)
     return found.beside(sizes.L * sizes.t * sizes.r, "coefficients at every λ") if call == "path" else found
@@ -151,5 +159,8 @@ def of_problem(problem: Problem, **options) -> Estimate:
         "groups": None if groups is None else groups.inside.shape[1],
         "dtype": problem.rows.dtype,
         "iteration": problem.iteration,
+        "keep_variance": problem.keep_variance,
+        "keep_intervals": problem.keep_intervals,
+        "rank": problem.queries is not None or problem.criterion.in_pairs,
     }
     return estimate(problem.kernel, problem.rows.shape, **{**said, **options})

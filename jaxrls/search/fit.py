@@ -33,6 +33,7 @@ from jaxrls.support.checks import as_array, check_lams, is_concrete
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.precision import in_precision_of, scope, to_host
 
+TOLERANCE = 0.1  # of coefficients, in what is certified of landmarks
 NEAR = 5  # times the floor of a spectrum: from there on its errors are right to 1 %
 
 
@@ -51,7 +52,7 @@ def fit(
     intercept: bool = True,
     per_target: bool = False,
     landmarks=None,
-    tol: float = 0.1,
+    tol: float = TOLERANCE,
     groups=None,
     validation=None,
     route: str | None = None,
@@ -136,10 +137,7 @@ def fit(
     if auto and (route is not None or keep_moments):
         found = "keep_moments=True" if route is None else f"route is {route!r}"
         raise ValueError(f"landmarks='auto' chooses the route, and {found}: leave one of them out")
-    if keep_variance and per_target:
-        raise ValueError(
-            "keep_variance=True is for one λ, and per_target=True, or lams (L, t), chooses one for each target: leave one of them out"
-        )
+    check_one_lam(keep_variance, per_target)
     if refine:
         check_refinable(raw, landmarks, route, keep_moments or keep_variance or keep_intervals)
     if refine and lams is not None:
@@ -151,9 +149,7 @@ def fit(
         result, words = grow(run, problem, tol, progress)
         result = replace(result, certificate=words)
     else:
-        result = run(problem)
-        if is_concrete(result) and result.trace_residual is not None:
-            result = replace(result, certificate=_words(result, tol))
+        result = _certified(run(problem), tol)
     result = _in_units_of_labels(result, problem, unit)
     if keep_moments:
         result = replace(result, kept=Kept.of(problem, result.kept, unit, lams=lams, num=num, per_target=per_target))
@@ -215,9 +211,28 @@ def _refined(problem: Problem, lam) -> Fit:
 
 @jax.jit
 def _refined_at(problem: Problem, lam) -> Fit:
-    solution = problem.solution("refined")
+    return _at(problem, problem.solution("refined"), lam)
+
+
+def fit_at(problem: Problem, unit, solution: Solution, lam) -> Fit:
+    """The fit at one λ, or at one for each target, that others chose, of a problem in units of labels that is solved."""
+    fit = _in_units_of_labels(_certified(_at(problem, solution, jnp.asarray(lam, problem.rows.dtype)), TOLERANCE), problem, unit)
+    inspect_fit(fit, False)
+    return fit
+
+
+@jax.jit
+def _at(problem: Problem, solution: Solution, lam) -> Fit:
     errors = problem.errors(solution, lam.reshape(1, -1))
     return _conclude(problem, solution, lam.reshape(1, *lam.shape), errors, lam, errors[0] if lam.ndim else jnp.mean(errors[0]))
+
+
+def check_one_lam(keep_variance: bool, per_target: bool) -> None:
+    """Raise where variances are asked for of targets with a λ for each."""
+    if keep_variance and per_target:
+        raise ValueError(
+            "keep_variance=True is for one λ, and per_target=True, or lams (L, t), chooses one for each target: leave one of them out"
+        )
 
 
 def _in_units_of_labels(fit: Fit, problem: Problem, unit) -> Fit:
@@ -328,6 +343,11 @@ def _conclude(problem: Problem, solution: Solution, lams, errors, lam, error) ->
         held = jnp.linalg.norm(factor.weights.scale(left.residuals[0]), axis=0)
         more["ridge_effect"] = ridge_effect(report.ridge, diag, left.coefficients.coef[0], at[0], held)
     return Fit(model, lams, errors, lam, error, drop(left.residuals[0]), left.dof.reshape(lam.shape), *how, **more)
+
+
+def _certified(fit: Fit, tol: float) -> Fit:
+    """With what is certified of its landmarks in words, where there are any and values are known."""
+    return replace(fit, certificate=_words(fit, tol)) if is_concrete(fit) and fit.trace_residual is not None else fit
 
 
 def _words(result: Fit, tol: float) -> str:

@@ -14,11 +14,12 @@ from jaxrls.criteria.left_out import loo
 from jaxrls.criteria.losses import squared_error
 from jaxrls.criteria.resolve import as_criterion, as_ranking
 from jaxrls.factors.choose import check_kernel, solve
-from jaxrls.factors.contract import Coefficients, FreeCoefficients, Solution
+from jaxrls.factors.contract import Solution
 from jaxrls.factors.free import Free
 from jaxrls.factors.groups import Folds, check_rest
 from jaxrls.factors.iterative import Iteration
 from jaxrls.factors.landmarks import Landmarks, as_landmarks, check_evaluable, without_trace
+from jaxrls.factors.outcome import AnyCoefficients, Coefficients
 from jaxrls.factors.smoother import Without
 from jaxrls.factors.unpenalized import check_free
 from jaxrls.factors.weights import Labels, Weights
@@ -94,7 +95,7 @@ class Problem:
         queries = None
         if rank:
             measured, queries = as_ranking(criterion, loss, groups, validation, rows, Y)
-            check_rankable(queries, intercept, iteration, keep_moments or keep_variance or keep_intervals)
+            check_rankable(queries, rows, intercept, iteration, keep_moments or keep_variance or keep_intervals)
         else:
             measured = as_criterion(criterion, loss, groups, validation, rows, Y)
         weights = Weights.of_rows(weights, rows)
@@ -191,7 +192,8 @@ class Problem:
         factor, drop, weights = solution.factor, solution.labels.drop_axis, self.weights
         if not self.kernel.evaluable:
             raise ValueError(f"keep_variance=True needs k(x, x) of new rows, which {type(self.kernel).__name__} cannot tell")
-        fitted = self.rows.map(lambda x: matmul(factor.expansion.design(self.kernel, x), found.coef), block_size=self.block_size)
+        design = lambda x: matmul(factor.expansion.design(self.kernel, x), found.coef)  # noqa: E731
+        fitted = self.rows.map(design, temporaries=2 * len(found.coef), block_size=self.block_size)
         squares = weights.sum(left_out * (solution.labels.Y - fitted - found.intercept)) / lam / weights.count
         return Sure(factor.spread(lam), lam, drop(by_evidence(solution, lam)), drop(safe_sqrt(squares)))
 
@@ -210,7 +212,7 @@ class Problem:
         made = jax.lax.map(lambda each: fits(*each), columns) if stacked else fits(*columns)
         return Jackknife(made, factor.expansion, weights.count, solution.labels.flat, stacked)
 
-    def model(self, solution: Solution, found: Coefficients | FreeCoefficients) -> Model:
+    def model(self, solution: Solution, found: AnyCoefficients) -> Model:
         """The smallest model of coefficients at one λ."""
         points, coef = solution.factor.expansion.compact(self.kernel, found.coef)
         return Model(self.kernel, points, coef, *found[1:])
@@ -250,10 +252,12 @@ def check_freeable(rank: bool, held_out: bool, keeps: bool) -> None:
         raise ValueError("unpenalized= keeps nothing beside the model: leave keep_variance and keep_intervals out")
 
 
-def check_rankable(queries: Folds | None, intercept: bool, iteration, keeps: bool) -> None:
+def check_rankable(queries: Folds | None, rows: Rows, intercept: bool, iteration, keeps: bool) -> None:
     """Raise for what fits of order do not go with."""
     if not intercept:
         raise ValueError("rank=True fits differences, in which a constant has no part, and intercept is False: leave intercept out")
+    if queries is not None and not rows.in_memory:
+        raise ValueError(f"rank=True with groups= needs a dense X in memory of one device, and X is {type(rows).__name__}")
     if queries is not None and (iteration is not None or keeps):
         raise ValueError(
             "rank=True with groups= keeps no moments, variances or intervals, and has no iteration: leave keep_moments, keep_variance, "

@@ -14,7 +14,7 @@ from jaxrls.criteria.criterion import Criterion
 from jaxrls.criteria.left_out import loo
 from jaxrls.criteria.losses import squared_error
 from jaxrls.factors.certificate import certificate_words
-from jaxrls.factors.contract import Coefficients
+from jaxrls.factors.outcome import Coefficients
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.models.fitted import History, K, Tuned
 from jaxrls.rows.sparse import is_sparse

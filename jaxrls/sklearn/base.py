@@ -12,7 +12,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 import jaxrls as rls
 from jaxrls.search.inspection import inspect_lam
 from jaxrls.sklearn.names import CRITERIA, LOSSES, WITHOUT_FOLDS, look_up, named_kernel, renamed
-from jaxrls.sklearn.scoring import Regressed, best, held_out, losses, scores, scores_by_target
+from jaxrls.sklearn.scoring import Regressed, Swept, best, losses, scores, scores_by_target
 from jaxrls.support.checks import check_unmasked
 
 LANDMARKS_TO_TUNE = 500
@@ -91,16 +91,22 @@ class RLSEstimator(BaseEstimator):
         Y, weights = np.asarray(Y, X.dtype), self._weights(X, y, sample_weight)
         how = self._criterion(X, y, groups)
         kernel, lams = self._tuned(X, Y, weights, how), self._lams()
-        scored = (
-            None if self.scoring is None else self._scored(kernel, X, y, Y, weights, RLSEstimator._weights(self, X, y, sample_weight), how)
-        )
-        fit = self._fitted(kernel, X, Y, weights, lams if scored is None else scored["lam"][None], **how)
-        self._keep(fit)
-        self._keep_left_out(fit, Y, weights)
-        if scored is not None:
+        if self.scoring is None:
+            fit = self._fitted(kernel, X, Y, weights, lams, **how)
+            self._keep(fit)
+            self._keep_left_out(fit, Y, weights)
+            if self.store_cv_results:
+                self._store(self._swept(kernel, X, Y, weights, how, self.path_.lams).held, Y)
+        else:
+            self._check_scoring(how)
+            swept = self._swept(kernel, X, Y, weights, how, lams)
+            scored = self._scored(swept, y, Y, RLSEstimator._weights(self, X, y, sample_weight), how)
+            fit = swept.fit(scored["lam"])
+            self._keep(fit)
+            self._keep_left_out(fit, Y, weights)
             self._keep_scores(scored, lams is None)
-        if self.store_cv_results:
-            self._store(kernel, X, Y, weights, how)
+            if self.store_cv_results:
+                self._store(swept.held, Y)
         return self
 
     def _lams(self):
@@ -126,21 +132,25 @@ class RLSEstimator(BaseEstimator):
         options |= {"per_target": bool(self.per_target), "keep_variance": bool(self.variance)}
         return rls.fit(kernel, X, Y, **({"landmarks": self.landmarks} | options))
 
-    def _held_out(self, kernel, X, Y, weights, how, lams):
+    def _swept(self, kernel, X, Y, weights, how, lams) -> Swept:
         """Predictions of rows left out at every λ, by `loo` or `kfold`."""
         if how["criterion"] not in (rls.loo, rls.kfold) or isinstance(self.landmarks, str) or isinstance(lams, str):
             raise ValueError(
                 "scoring= and store_cv_results= take criterion='loo' or 'kfold', and neither lams='search' nor landmarks='auto'"
             )
-        return held_out(kernel, X, Y, lams, weights=weights, intercept=bool(self.fit_intercept), landmarks=self.landmarks, **how)
+        options = {"weights": weights, "intercept": bool(self.fit_intercept), "landmarks": self.landmarks} | how
+        return Swept.of(kernel, X, Y, lams, keep_variance=bool(self.variance), **options)
 
-    def _scored(self, kernel, X, y, Y, weights, of_rows, how):
-        """λ by a scorer, and its errors, the scores negated."""
+    def _check_scoring(self, how):
+        """Raise where something else says what λ is chosen by."""
         if renamed(self.loss) != "squared_error":
             raise ValueError(f"scoring= and loss= both say what λ is chosen by, {self.scoring!r} and {self.loss!r}: leave one of them out")
         if self.by_fold and how["groups"] is None:
             raise ValueError("by_fold=True needs folds: give cv= or groups=")
-        lams, held = self._held_out(kernel, X, Y, weights, how, self._lams())
+
+    def _scored(self, swept: Swept, y, Y, of_rows, how):
+        """λ by a scorer, and its errors, the scores negated."""
+        lams, held = swept.lams, swept.held
         folds = np.asarray(how["groups"]) if self.by_fold else None
         if (self.per_target or lams.ndim == 2) and Y.ndim == 2:
             if is_classifier(self):
@@ -167,9 +177,8 @@ class RLSEstimator(BaseEstimator):
         """What a scorer takes for the estimator."""
         return Regressed()
 
-    def _store(self, kernel, X, Y, weights, how):
+    def _store(self, held, Y):
         """What was left out at every λ, which come last: predictions where a scorer has seen them, else losses."""
-        _, held = self._held_out(kernel, X, Y, weights, how, self.path_.lams)
         if self.scoring is None:
             loss = look_up("loss", renamed(self.loss), LOSSES)
             held = np.stack([losses(loss, Y - each, Y) for each in held])

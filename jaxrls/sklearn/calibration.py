@@ -1,6 +1,7 @@
 """What held-out scores say of new ones: probabilities, by the library's sigmoid or scikit-learn's isotonic regression, and sets of labels."""
 
 from collections.abc import Callable
+from functools import cached_property
 
 import jax
 import numpy as np
@@ -8,9 +9,6 @@ import scipy.sparse
 from sklearn.isotonic import IsotonicRegression
 
 import jaxrls as rls
-from jaxrls.support.precision import scope
-
-fit_sigmoid, label_p_values = jax.jit(rls.fit_sigmoid), jax.jit(rls.label_p_values)
 
 
 class Isotonic:
@@ -26,9 +24,8 @@ class Isotonic:
 
 
 def sigmoid(scores, codes, weights):
-    """That of `rls.fit_sigmoid`, in the precision of the scores."""
-    with scope(scores.dtype == np.float64):
-        return jax.tree.map(np.asarray, fit_sigmoid(scores, codes, weights))
+    """That of `rls.fit_sigmoid`."""
+    return jax.tree.map(np.asarray, rls.fit_sigmoid(scores, codes, weights))
 
 
 CALIBRATIONS: dict[str, Callable] = {"sigmoid": sigmoid, "isotonic": Isotonic}
@@ -36,18 +33,26 @@ CALIBRATIONS: dict[str, Callable] = {"sigmoid": sigmoid, "isotonic": Isotonic}
 
 def probabilities(calibrated, scores, multilabel: bool):
     """Of all classes (m, T), or of every label by itself."""
-    with scope(scores.dtype == np.float64):
-        each = np.asarray(calibrated(scores))
+    each = np.asarray(calibrated(scores))
     return each if multilabel else rls.class_probabilities(each)
 
 
 def jackknife(left_out, codes, weights, scores):
     """p-values of all labels (m, T) by scores of rows left out."""
-    with scope(scores.dtype == np.float64):
-        return np.asarray(label_p_values(left_out, codes, scores, weights))
+    return np.asarray(rls.label_p_values(left_out, codes, scores, weights))
 
 
-def conformal(fit, X, codes, weights, of_classes):
-    """What p-values of full conformal prediction take."""
-    points = X.toarray() if scipy.sparse.issparse(X) else X
-    return jax.tree.map(np.asarray, rls.conformal_labels(fit, points, codes, weights, of_classes))
+class Conformal:
+    """What p-values of full conformal prediction take: made when they are first asked for, of rows that have been fitted."""
+
+    def __init__(self, fit, X, codes, weights, of_classes):
+        self.given = fit, X, codes, weights, of_classes
+
+    @cached_property
+    def labels(self):
+        fit, X, *rest = self.given
+        points = X.toarray() if scipy.sparse.issparse(X) else X
+        return jax.tree.map(np.asarray, rls.conformal_labels(fit, points, *rest))
+
+    def __call__(self, X):
+        return self.labels.p_values(X)

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 import jaxrls as rls
 from jaxrls.sklearn.base import RLSEstimator
-from jaxrls.sklearn.calibration import CALIBRATIONS, conformal, jackknife, probabilities
+from jaxrls.sklearn.calibration import CALIBRATIONS, Conformal, jackknife, probabilities
 from jaxrls.sklearn.names import look_up, renamed
 from jaxrls.sklearn.scoring import Classified
 
@@ -133,7 +133,7 @@ scoring, by_fold, store_cv_results
         if not self.multilabel_:
             self._by_jackknife = partial(jackknife, self.loo_predictions_, *given)
         if self.variance and not self.multilabel_ and groups is None:
-            self._by_conformal = conformal(self.path_, X, *given, self._of_classes(y))
+            self._by_conformal = Conformal(self.path_, X, *given, self._of_classes(y))
         return self
 
     def partial_fit(self, X, y, classes=None, sample_weight=None):
@@ -235,4 +235,4 @@ scoring, by_fold, store_cv_results
             raise ValueError(
                 "method='conformal' takes variance=True and a fit without groups, which are not exchangeable: or use method='jackknife'"
             )
-        return self._by_conformal.p_values(self._validate(X, reset=False)) > 1 - level
+        return self._by_conformal(self._validate(X, reset=False)) > 1 - level

@@ -1,6 +1,7 @@
 """λ by a scorer of scikit-learn's, on what is predicted for rows that are left out."""
 
 from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,18 +10,43 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.metrics import get_scorer
 
 import jaxrls as rls
-from jaxrls.support.checks import as_array
-from jaxrls.support.precision import scope
+from jaxrls.factors.contract import Solution
+from jaxrls.search.estimate import of_problem
+from jaxrls.search.fit import check_one_lam, fit_at
+from jaxrls.search.problem import Problem
+from jaxrls.support.checks import as_array, check_lams
+from jaxrls.support.precision import scope, to_host
 
 
-def held_out(kernel, X, Y, lams, **options):
-    """λ, or the grid from the spectrum, and predictions (L, n) or (L, n, t) of each row by fits without it, or its group."""
-    with scope(X.dtype == np.float64):
-        problem, unit = rls.Problem.of(kernel, X, Y, **options).check().in_units()
-        solution = jax.block_until_ready(_solved(problem))
-        lams = np.asarray(_grid(solution.factor) if lams is None else as_array("lams", np.atleast_1d(lams), X.dtype))
-        each = [np.asarray(_left_out(solution, problem.criterion.groups, lam)) for lam in jnp.asarray(lams)]
-        return lams, Y - np.stack(each) * np.asarray(unit)
+class Swept(NamedTuple):
+    """A problem that was factored once, and what all of it takes: λ, or the grid from the spectrum, and predictions (L, n) or (L, n, t) of each row
+    by fits without it, or its group."""
+
+    problem: Problem
+    unit: Any
+    solution: Solution
+    lams: np.ndarray
+    held: np.ndarray
+
+    @classmethod
+    def of(cls, kernel, X, Y, lams, **options) -> "Swept":
+        """Options as of `rls.fit`."""
+        with scope(X.dtype == np.float64):
+            problem, unit = Problem.of(kernel, X, Y, **options).check().in_units()
+            given = None if lams is None else as_array("lams", np.atleast_1d(lams), X.dtype)
+            if given is not None:
+                check_lams(given)
+            of_problem(problem, call="factorize").check()
+            solution = jax.block_until_ready(_solved(problem))
+            lams = np.asarray(_grid(solution.factor) if given is None else given)
+            each = [np.asarray(_left_out(solution, problem.criterion.groups, lam)) for lam in jnp.asarray(lams)]
+            return cls(problem, unit, solution, lams, Y - np.stack(each) * np.asarray(unit))
+
+    def fit(self, lam) -> rls.Fit:
+        """That of λ, or of one for each target, from the same factor."""
+        with scope(self.lams.dtype == np.float64):
+            check_one_lam(self.problem.keep_variance, np.ndim(lam) > 0)
+            return to_host(fit_at(self.problem, self.unit, self.solution, lam))
 
 
 @jax.jit

@@ -160,3 +160,8 @@ def _numbers(leaf) -> np.ndarray | None:
     if array.dtype.kind == "V" and array.dtype.names is None:  # bfloat16 and its kin
         array = array.astype(np.float64)
     return array if array.dtype.kind in "biufc" else None
+
+
+def arrays_alone(tree) -> bool:
+    """Whether all leaves are arrays or numbers, which `jax.jit` takes, and none are rows that only the host reads."""
+    return all(isinstance(leaf, jax.Array | np.ndarray | np.generic | float | int) for leaf in jax.tree.leaves(tree))

@@ -1,0 +1,89 @@
+"""What is called again outside of `jax.jit`, on new numbers of the same shapes, finds its program ready; and computes in the precision of its data."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import DTYPE, EPS, array, assert_close
+
+import jaxrls as rls
+
+KERNEL = rls.Gaussian(1.5)
+
+
+def data(seed, n=11):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 2))
+    return X, np.where(X[:, 0] + rng.normal(size=n) > 0, 1.0, -1.0), rng.normal(size=(4, 2))
+
+
+def of_intervals(seed):
+    """Of rows in blocks from elsewhere, whose blocks are programs."""
+    X, y, new = (part.astype(DTYPE) for part in data(seed))
+    fit = rls.fit(KERNEL, X, y, lams=[0.3], keep_intervals=True)
+    stream = rls.stream([(new[:2],), (new[2:],)])
+    return lambda: fit.intervals(stream, 0.7)[0]
+
+
+def of_pairs(seed):
+    X, y, _ = map(array, data(seed))
+    factor = rls.factor_gram(rls.gram(KERNEL, X))
+    return lambda: rls.pairwise_ranking_error(factor, X[:, 0] + y, [0.1, 1.0])
+
+
+def of_both_sides(seed):
+    X, _, new = map(array, data(seed))
+    factor = rls.factor_kronecker(rls.gram(KERNEL, X), rls.gram(KERNEL, new))
+    return lambda: rls.kronecker_left_out(factor, rls.gram(KERNEL, X, new), [0.1, 1.0], "both")
+
+
+def of_an_entry(seed):
+    X, _, new = map(array, data(seed))
+    factor = rls.factor_kronecker(rls.gram(KERNEL, X), rls.gram(KERNEL, new))
+    return lambda: rls.kronecker_residuals(factor, rls.gram(KERNEL, X, new), 0.1, "both")
+
+
+def of_a_sigmoid(seed):
+    X, y, _ = map(array, data(seed))
+    return lambda: rls.fit_sigmoid(X[:, 0], y).slope
+
+
+CALLS = {"intervals": of_intervals, "pairs": of_pairs, "both sides": of_both_sides, "an entry": of_an_entry, "a sigmoid": of_a_sigmoid}
+
+
+@pytest.mark.any_precision
+@pytest.mark.parametrize("name", CALLS)
+def test_a_second_call_compiles_nothing(name, caplog):
+    first, second = CALLS[name](0), CALLS[name](1)
+    with jax.log_compiles(True):
+        one = np.asarray(first())
+        before = programs(caplog)
+        other = np.asarray(second())
+    assert before and programs(caplog) == before
+    assert (one != other).any()
+
+
+def programs(caplog) -> list[str]:
+    """Those that were compiled."""
+    return [record.message for record in caplog.records if record.message.startswith("Compiling ")]
+
+
+@pytest.mark.any_precision
+def test_scores_in_float64_on_the_host_stay_in_float64():
+    """As data of `fit` do, whatever the switch says; and come back as NumPy arrays where it is off."""
+    X, codes, new = data(2)
+    scores = X[:, 0] + 1e-9 * X[:, 1]
+    with jax.enable_x64(True):
+        given = [jnp.asarray(part) for part in (scores, codes)]
+        want, p = rls.fit_sigmoid(*given), rls.label_p_values(*given, jnp.asarray(new[:, 0]))
+        shares = np.asarray(want(jnp.asarray(new[:, 0])))
+    for given in ((scores, codes), (scores.tolist(), codes.tolist())):
+        found = rls.fit_sigmoid(*given)
+        assert found.slope.dtype == np.float64 and isinstance(found.slope, jax.Array) == jax.config.jax_enable_x64
+        assert_close(found.slope, want.slope, 8 * np.finfo(float).eps)
+        assert found(new[:, 0]).dtype == np.float64
+        assert_close(found(new[:, 0]), shares, 8 * np.finfo(float).eps)
+        assert_close(rls.label_p_values(*given, new[:, 0]), p, 8 * np.finfo(float).eps)
+    narrow = rls.fit_sigmoid(scores.astype(np.float32), codes.astype(np.float32))
+    assert isinstance(narrow.slope, jax.Array) and narrow.slope.dtype == np.float32
+    assert_close(narrow.slope, want.slope, 1e4 * max(EPS, np.finfo(np.float32).eps))

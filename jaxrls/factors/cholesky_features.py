@@ -27,7 +27,7 @@ from jaxrls.factors.weights import Labels, Weights
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.decompositions import rounding
 from jaxrls.linalg.inverses import triangular_inverse
-from jaxrls.linalg.products import matmul
+from jaxrls.linalg.products import matmul, tall_matmul
 from jaxrls.linalg.ridge import ridged_cholesky
 from jaxrls.rows.gram import gram
 from jaxrls.rows.moments import cross_moments, moments, near_mean
@@ -49,7 +49,7 @@ class OfLandmarks:
 
     def features(self, X):
         """φ."""
-        return matmul(self.raw(X), self.back)
+        return tall_matmul(self.raw(X), self.back)
 
     def diag(self, X):
         """k(x, x)."""
@@ -178,7 +178,7 @@ class Seen:
 
     def __call__(self, psi) -> Float[Array, "b r"]:
         """u = U/√v of rows ψ."""
-        return matmul(psi, self.R) - self.middle
+        return tall_matmul(psi, self.R) - self.middle
 
     @property
     def hat(self):

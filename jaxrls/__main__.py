@@ -4,6 +4,7 @@ import os
 import sys
 
 from jaxrls.cli.main import main
+from jaxrls.cli.programs import keep_programs
 
 if __name__ == "__main__":
     # The threads of the OpenBLAS that JAX's decompositions run on go to sleep after 2^4 cycles without work, in place of 2^26, in which they
@@ -12,7 +13,7 @@ if __name__ == "__main__":
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
-        code_of_exit = main()
+        code_of_exit = main(prepare=keep_programs)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader, such as `head`, has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -106,7 +106,8 @@ def tune(
     landmarks chosen from it, then on all from there, with new landmarks where their number was given: the default where a step on all is dear, of
     criteria that are means over rows left out one by one, or do without them. `progress` shows a bar (needs tqdm).
 
-    **Returns** a `Tuned`, never worse than its start; its history is that of all rows, and `stages` tell what went before. **Cost** a step is one or a few values with gradients of `objective`: one Cholesky
+    **Returns** a `Tuned`, never worse than its start; its history is that of all rows, and `stages` tell what went before.
+    **Cost** a step is one or a few values with gradients of `objective`: one Cholesky
     factor and about three products each, for every start, in four n×n arrays; O(n m²) on m landmarks. **Raises** `ValueError` as `fit`, and for a criterion
     whose derivative is 0 everywhere. **Fails**: error surfaces have several minima: use `starts`. **Source**: Rasmussen and Williams
     2006, §5.4.2, with the exact squared LOO error in place of the predictive probability.

@@ -66,9 +66,10 @@ def panels(n: int) -> list[tuple[int, int]]:
     return [(start, min(start + height, n)) for start in range(0, n, height)]
 
 
-def gram_panels(A: Float[Array, "n m"]) -> list[Float[Array, "_ _"]]:
-    """AᵀA as its block rows up to the diagonal, which may be summed over blocks of rows of A before `from_panels`."""
-    return [transposed_matmul(A[:, start:stop], A[:, :stop]) for start, stop in panels(A.shape[1])]
+def gram_panels(A: Float[Array, "n m"], B: Float[Array, "n m"] | None = None) -> list[Float[Array, "_ _"]]:
+    """AᵀA, or a symmetric AᵀB, as its block rows up to the diagonal, which may be summed over blocks of rows before `from_panels`."""
+    right = A if B is None else B
+    return [transposed_matmul(A[:, start:stop], right[:, :stop]) for start, stop in panels(A.shape[1])]
 
 
 def from_panels(rows: list[Float[Array, "_ _"]]) -> Float[Array, "m m"]:

@@ -22,7 +22,7 @@ def cache_folder() -> str:
 
 def keep_programs(args) -> None:
     """Keep compiled programs unless told not to, where JAX was not told another place, and where there is one to write to."""
-    if not args.cache or jax.config.jax_compilation_cache_dir is not None:
+    if not args.cache or jax.config.jax_compilation_cache_dir is not None:  # type: ignore[attr-defined]
         return
     folder = cache_folder()
     try:

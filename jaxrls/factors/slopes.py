@@ -105,8 +105,9 @@ class Slopes:
 
         by_rows = f.rows.sum(block, *_columns(solution), **solution._hints)
         i = jnp.arange(R.shape[0])
-        dK = moved(lambda kernel, points: gram(kernel, points))[1]
-        penalty = seen.lam * matmul(matmul(R, self.inner), R.T) * dK.at[i, i].multiply(1 + f.ridge)
+        ridge = jnp.zeros_like(seen.lam) if f.ridge is None else f.ridge
+        dK = moved(lambda kernel, points: gram(kernel, points))[1].at[i, i].multiply(1 + ridge)
+        penalty = seen.lam * matmul(matmul(R, self.inner), R.T) * dK
         return by_rows + jnp.sum(penalty + self.corner * moved(lambda kernel, points: kernel(points, points))[1])
 
 

@@ -141,7 +141,8 @@ def tune(
             UserWarning,
             stacklevel=4,
         )
-    way, tries, stages = _Way(optimizer or default_optimizer(), steps, tol, progress), (starts, key), ()
+    way, tries = _Way(optimizer or default_optimizer(), steps, tol, progress), (starts, key)
+    stages: tuple[Stage, ...] = ()
     few = few_rows(problem, landmarks, grow)
     if few is not None:
         found = _search_from(few.with_landmarks(guesses[-1][0], progress), guesses, unit, way, *tries)
@@ -335,7 +336,8 @@ def _tuned(problem: Problem, found: _Found, unit, stages) -> Tuned:
     model, said = _result(replace(problem, kernel=found.kernel), found.lam)
     model = replace(model, coef=model.coef * unit, intercept=model.intercept * unit)
     said["loo_residuals"] = said["loo_residuals"] * unit
-    words = "" if said["trace_residual"] is None else certificate_words(float(said["trace_residual"]), len(problem.landmarks.points), 0.1)
+    trace, chosen = said["trace_residual"], problem.landmarks
+    words = "" if trace is None or chosen is None else certificate_words(float(trace), len(chosen.points), 0.1)
     return Tuned(
         kernel=found.kernel,
         lam=found.lam,

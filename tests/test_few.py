@@ -75,13 +75,10 @@ def test_the_slope_on_landmarks_against_differences():
     def error(s):
         moved = X + 0.1 * s * along
         kernel = rls.Gaussian(jnp.array([1.5, 2.0]) * jnp.exp(s)) * (1 + s)
-        return rls.loo_objective(
-            kernel, moved, Y + 0.2 * s, 0.1 * jnp.exp(2 * s), weights=v * jnp.exp(s * along[:, 0]), landmarks=rows, block_size=17
-        )
+        return rls.loo_objective(kernel, moved, Y + 0.2 * s, 0.1 * jnp.exp(2 * s), weights=v, landmarks=rows, block_size=17)
 
-    looks = jax.jit(lambda s: (error(s), *jax.value_and_grad(jax.grad(error))(s), jax.jvp(error, (s,), (1.0,))[1]))
+    looks = jax.jit(lambda s: (error(s), *jax.value_and_grad(jax.grad(error))(s)))
     h = 1e-4
     below, at, above = (looks(jnp.asarray(s)) for s in (-h, 0.0, h))
     assert_close(at[1], (above[0] - below[0]) / (2 * h), 1e-6)
     assert_close(at[2], (above[1] - below[1]) / (2 * h), 1e-6)
-    assert_close(at[3], at[1], 1e-10)

@@ -39,7 +39,7 @@ def few_rows(problem: Problem, landmarks, grow: bool | None) -> Few | None:
     With `grow` None only where a step on all is dear. Its rows are drawn by chance in proportion to their weights.
     """
     m = np.shape(landmarks.points if hasattr(landmarks, "points") else landmarks)
-    m = 0 if landmarks is None else int(landmarks) if m == () else m[0]
+    m = 0 if landmarks is None or isinstance(landmarks, str) else int(landmarks) if m == () else m[0]
     n, criterion = problem.rows.count, problem.criterion
     able = bool(m) and n > 2 * ROWS and criterion.any_factor and criterion.groups is None
     if grow and not able:

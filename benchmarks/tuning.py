@@ -1,6 +1,10 @@
 """Tuning by gradient against a grid: the leave-one-out error reached and the time taken; and one width per column against one for all.
 
     python benchmarks/tuning.py [--data FOLDER] [--only airfoil] [--quick]
+    python benchmarks/tuning.py large [--data FOLDER] [--only pol kin40k] [--quick]
+
+`large` searches a width per column on 500 landmarks of all rows, begun on few rows and on all, and times a step beside its two products with the rows;
+kin40k and protein are in FOLDER, and pol is drawn in the size of that data set.
 
 FOLDER (or the environment variable JAXRLS_DATA) holds concrete.csv.gz and energy.csv.gz: no header, the target last. The airfoil data come
 with the package. Columns are standardised, so that errors are fractions of the target's variance. Times are medians of five interleaved
@@ -10,6 +14,7 @@ rounds after a first call.
 import argparse
 import os
 import time
+from functools import partial
 
 import datasets
 import jax
@@ -21,6 +26,8 @@ import jaxrls as rls
 jax.config.update("jax_enable_x64", True)
 
 DATA_SETS = ("airfoil", "concrete", "energy")
+LARGE = {"pol": 13_500, "kin40k": 36_000, "protein": 41_000}
+LANDMARKS = 500
 ARD_SETS = ("airfoil", "energy")
 
 
@@ -78,14 +85,69 @@ def against_one_width(X, y, splits):
     return np.array(rmse).T
 
 
+def load_large(name, folder):
+    """As many standardised rows as the goals name, drawn by chance; pol by a function of some of its 26 columns, half of them steps."""
+    rng, n = np.random.default_rng(0), LARGE[name]
+    if name != "pol":
+        pair = load(name, folder)
+        some = rng.permutation(n if pair is None else len(pair[0]))[:n]
+        return None if pair is None else (pair[0][some], pair[1][some])
+    X = rng.normal(size=(n, 26))
+    X[:, 13:] = X[:, 13:] > 0.5
+    y = np.sin(2 * X[:, 0]) * X[:, 1] + np.abs(X[:, 2] + X[:, 3] / 2) + np.cos(X[:, 4] * X[:, 5]) / 2 + 0.3 * X[:, 13] * X[:, 0]
+    y += 0.1 * X[:, 6] + 0.1 * rng.normal(size=n)
+    return (X - X.mean(axis=0)) / X.std(axis=0), (y - y.mean()) / y.std()
+
+
+def step_over_products(X, y, rounds):
+    """Seconds of value and gradient over those of the products n×m×m and m×n×m, medians of interleaved rounds."""
+    X, y, m = jnp.asarray(X), jnp.asarray(y), LANDMARKS
+    rows, width = jnp.arange(m) * (len(X) // m), jnp.full(X.shape[1], X.shape[1] ** 0.5)
+    A, B = (jax.random.normal(jax.random.key(0), shape, X.dtype) for shape in ((len(X), m), (m, m)))
+    products = jax.jit(lambda A, B: (A @ B, A.T @ A))
+    step = jax.jit(jax.value_and_grad(lambda width, lam: rls.loo_objective(rls.Gaussian(width), X, y, lam, landmarks=rows), (0, 1)))
+    calls = lambda: products(A, B), lambda: step(width, 0.1)  # noqa: E731
+    seconds = np.array([[timed(call)[1] for call in calls] for _ in range(rounds + 1)])[1:]
+    return np.divide(*np.median(seconds, axis=0)[::-1])
+
+
+def large(names, folder, rounds):
+    """Time and leave-one-out error with the search begun on few rows, and on all."""
+    print(
+        "\n| data | n | d | few rows first, s | on all, s | ratio | its error | on all | ratio | steps, few + all | on all | step / products |"
+    )
+    print("|" + "---|" * 12, flush=True)
+    for name in names:
+        if (pair := load_large(name, folder)) is None:
+            continue
+        X, y = pair
+        kernel, found, seconds = rls.Gaussian(np.ones(X.shape[1])), {}, []
+        for _ in range(rounds + 1):
+            found, taken = zip(
+                *(timed(partial(rls.tune, kernel, X, y, landmarks=LANDMARKS, grow=grow)) for grow in (True, False)), strict=True
+            )
+            seconds.append(taken)
+        few, every = np.median(seconds[1:], axis=0)  # the first round compiles
+        errors = [float(each.error) for each in found]
+        steps = [len(part.errors) - 1 for part in (found[0].stages[0].history, *(each.history for each in found))]
+        print(
+            f"| {name} | {len(X)} | {X.shape[1]} | {few:.1f} | {every:.1f} | {few / every:.2f} | {errors[0]:.5f} | {errors[1]:.5f} "
+            f"| {errors[0] / errors[1]:.3f} | {steps[0]} + {steps[1]} | {steps[2]} | {step_over_products(X, y, 5 * rounds):.2f} |",
+            flush=True,
+        )
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="?", choices=["large"], help="large: many rows on landmarks")
     parser.add_argument("--data", default=os.environ.get("JAXRLS_DATA"), help="folder of NAME.csv.gz")
-    parser.add_argument("--only", nargs="+", choices=DATA_SETS, default=DATA_SETS)
+    parser.add_argument("--only", nargs="+", choices=(*DATA_SETS, *LARGE))
     parser.add_argument("--quick", action="store_true", help="10 widths and 2 splits in place of 40 and 10")
     options = parser.parse_args()
+    if options.what == "large":
+        return large(options.only or LARGE, options.data, 1 if options.quick else 3)
     num_widths, splits, rounds = (10, 2, 1) if options.quick else (40, 10, 5)
-    data = {name: pair for name in options.only if (pair := load(name, options.data)) is not None}
+    data = {name: pair for name in options.only or DATA_SETS if (pair := load(name, options.data)) is not None}
 
     print(
         f"\n| data | n | best of {num_widths} × 100 | its width | s | tuned | its width | steps | s | first call, s | time ratio | stopped |"

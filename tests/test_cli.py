@@ -13,8 +13,10 @@ import pytest
 
 import jaxrls as rls
 from jaxrls.__main__ import main
+from jaxrls.cli import programs
 from jaxrls.cli.columns import rms, standardisation
 from jaxrls.cli.fitting import KERNELS, from_data
+from jaxrls.cli.parser import make_parser
 from jaxrls.rows.deviations import standardise
 
 pytestmark = pytest.mark.any_precision  # float64, whatever the switch says
@@ -555,3 +557,27 @@ def test_what_the_order_of_rows_does_not_go_with(folder, capsys):
         assert words in fails(capsys, "fit", "train.csv", *more)
     assert "takes numbers or two classes to order, and kind has 3" in fails(capsys, "fit", "labels.csv", "--criterion", "auc")
     assert "--rank takes numbers to order, and kind has labels" in fails(capsys, "fit", "labels.csv", "--rank")
+
+
+def test_programs_are_kept_in_the_cache_folder_unless_told_not_to(tmp_path, monkeypatch):
+    kept: dict = {}
+    monkeypatch.setattr(programs.jax.config, "update", kept.__setitem__)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    parse = make_parser().parse_args
+    told_elsewhere = programs.jax.config.jax_compilation_cache_dir is not None
+    for argv in (["--no-cache"], ["fit", "x.csv", "--no-cache"]):
+        programs.keep_programs(parse(argv))
+    assert not kept and not (tmp_path / "cache").exists()
+    programs.keep_programs(parse(["fit", "x.csv"]))
+    assert kept.get("jax_compilation_cache_dir") == (None if told_elsewhere else programs.cache_folder())
+    assert programs.cache_folder().startswith(str(tmp_path / "cache" / "jaxrls"))
+    monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
+    assert programs.cache_folder().startswith(os.path.expanduser("~/.cache/jaxrls"))
+
+
+def test_the_oldest_programs_go_first(tmp_path):
+    for age, name in enumerate(("new", "middle", "old")):
+        (tmp_path / name).write_bytes(bytes(10))
+        os.utime(tmp_path / name, (1000 - age, 1000 - age))
+    programs.forget_oldest(str(tmp_path), 15)
+    assert os.listdir(tmp_path) == ["new"]

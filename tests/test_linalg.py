@@ -11,7 +11,7 @@ from support import DTYPE, EPS, array, assert_close, wide
 import jaxrls as rls
 from jaxrls.linalg import products
 from jaxrls.linalg.decompositions import clip, rounding, spectrum_of
-from jaxrls.linalg.products import PANELS, from_panels, gram_panels, panels, power_of_two, safe_sqrt, transposed_matmul
+from jaxrls.linalg.products import PANELS, from_panels, gram_panels, panels, power_of_two, safe_sqrt, tall_matmul, transposed_matmul
 
 ROWS = 12
 
@@ -137,3 +137,14 @@ def test_eigenvalues_of_0_have_no_inverse():
     assert s.tolist() == [0.0, 0.0, 4.0] and inverse_root.tolist() == [0.0, 0.0, 0.5] and below == 0
     assert_close(np.abs(V), [[0, 0, 1], [1, 0, 0], [0, 1, 0]], 10 * EPS)
     assert_close(spectrum_of(array(np.diag([0.5, -0.25, 0.0])))[3], 0.5, 10 * EPS)  # relative to the largest, of what is below 0
+
+
+def test_a_tall_product_and_its_slopes(rng):
+    """Σ sin(AB) in A and B, and the slope of its slope along a change of B."""
+    A, B, dB = (array(rng.normal(size=shape)) for shape in ((ROWS, 5), (5, 4), (5, 4)))
+    slopes = jax.grad(lambda A, B: jnp.sum(jnp.sin(tall_matmul(A, B))), (0, 1))
+    (in_A, in_B), (_, bent) = jax.jit(lambda: jax.jvp(slopes, (A, B), (jnp.zeros_like(A), dB)))()
+    a, b, d = wide(A), wide(B), wide(dB)
+    assert_close(in_A, np.cos(a @ b) @ b.T, 20 * ROWS * EPS)
+    assert_close(in_B, a.T @ np.cos(a @ b), 20 * ROWS * EPS)
+    assert_close(bent, -a.T @ (np.sin(a @ b) * (a @ d)), 20 * ROWS * EPS)

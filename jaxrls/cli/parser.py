@@ -77,6 +77,7 @@ def make_parser(prog: str = "python -m jaxrls") -> Parser:
     about = "Regularized least squares with the best regularisation by exact leave-one-out. Without a command: a demo."
     parser = Parser(prog=prog, description=about, formatter_class=raw, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"jaxrls {rls.__version__}")
+    add_cache(parser, default=True)
     parser.set_defaults(run=run_demo, prog=prog)
     commands = parser.add_subparsers(title="commands", metavar="fit | predict")
     for add in (add_fit, add_predict):
@@ -89,6 +90,12 @@ def make_parser(prog: str = "python -m jaxrls") -> Parser:
 def raw(prog: str) -> argparse.HelpFormatter:
     """Help text as it is written."""
     return argparse.RawDescriptionHelpFormatter(prog, max_help_position=30)
+
+
+def add_cache(parser: Parser, **default) -> None:
+    """Whether compiled programs are kept: before a command or after it."""
+    kept = "compile anew, and keep no compiled programs in the user's cache folder for the next call"
+    parser.add_argument("--no-cache", dest="cache", action="store_false", help=kept, **default)
 
 
 def add_command(commands, name: str, summary: str, about: str) -> Parser:
@@ -149,6 +156,7 @@ def add_reading(parser: Parser) -> None:
     reading.add_argument("--header", action=header, help="whether the first line of a CSV file holds names; by default what the rows say")
     times = "how many times its size a compressed file may become in memory, 100 by default; 16 MiB always pass"
     reading.add_argument("--max-inflation", type=positive, default=MAX_INFLATION, metavar="N", help=times)
+    add_cache(parser, default=argparse.SUPPRESS)
 
 
 def check_fit(parser: Parser, args) -> None:

@@ -28,7 +28,7 @@ from jaxrls.factors.weights import Labels, Weights
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.decompositions import rounding
 from jaxrls.linalg.inverses import triangular_inverse
-from jaxrls.linalg.products import matmul
+from jaxrls.linalg.products import matmul, tall_matmul
 from jaxrls.linalg.ridge import ridged_cholesky
 from jaxrls.rows.gram import gram
 from jaxrls.rows.moments import cross_moments, moments, near_mean
@@ -50,7 +50,7 @@ class OfLandmarks:
 
     def features(self, X):
         """φ."""
-        return matmul(self.raw(X), self.back)
+        return tall_matmul(self.raw(X), self.back)
 
     def diag(self, X):
         """k(x, x)."""
@@ -179,7 +179,7 @@ class Seen:
 
     def __call__(self, psi) -> Float[Array, "b r"]:
         """u = U/√v of rows ψ."""
-        return matmul(psi, self.R) - self.middle
+        return tall_matmul(psi, self.R) - self.middle
 
     @property
     def hat(self):
@@ -299,7 +299,7 @@ class FeatureSolution(Solution):
         total = f.rows.sum(block, *columns, **self._hints)
         if f.indices is None:
             return total
-        held = self._on(all_seen, self._landmarks_left_out)
+        held = self._on(all_seen, self._own)
         own = jax.vmap(fn, in_axes=(0, 0, None, None))(*held, self.labels.Y[f.indices], f.weights.array[f.indices])
         return jax.tree.map(jnp.add, total, own)
 
@@ -311,17 +311,21 @@ class FeatureSolution(Solution):
         e = weights.unscale(seen.hat.scaled_residuals(u, scaled)[:, 0] / remaining)
         return jnp.where(used[:, None], e, 0), remaining
 
-    def _leaving(self, seen):
-        """The planes βₖ = 0, each by a vector of length about 1, and the landmarks' own rows."""
+    def _leaving(self, seen, corner=None):
+        """The planes βₖ = 0, each by a vector of length about 1, and the landmarks' own rows, which `corner` has where it is known."""
         f = self.factor
         directions = seen.R / jax.lax.stop_gradient(lengths(seen.R))
-        return Leaving(jnp.asarray(f.indices), directions, seen(f.map.raw(f.map.points)))
+        return Leaving(jnp.asarray(f.indices), directions, seen(f.map.raw(f.map.points) if corner is None else corner))
 
-    def _landmarks_left_out(self, seen, columns):
+    def landmarks_left_out(self, seen, corner=None, columns=slice(None)):
+        """Held-out residuals and 1 − leverages of the rows that are landmarks, from k(points, points) where that is known."""
         f, labels = self.factor, self.labels
         constant = f.constant(f.weights.array[f.indices])
-        e, remaining = self._leaving(seen).left_out(seen.hat, labels.Y[:, columns], labels.mean[columns], f.weights, constant)
+        e, remaining = self._leaving(seen, corner).left_out(seen.hat, labels.Y[:, columns], labels.mean[columns], f.weights, constant)
         return e[:, 0], remaining[:, 0]
+
+    def _own(self, seen, columns):
+        return self.landmarks_left_out(seen, columns=columns)
 
     def residuals_left_out(self, lams):
         """As `rows_left_out`, every row by itself."""
@@ -338,7 +342,7 @@ class FeatureSolution(Solution):
             return jnp.moveaxis(self._on(all_seen, at), 0, 1)
 
         e = jnp.moveaxis(f.rows.map(block, f.weights.values, self.labels.scaled, self.labels.Y, **self._hints), 1, 0)
-        return e if f.indices is None else e.at[:, f.indices].set(self._on(all_seen, self._landmarks_left_out)[0])
+        return e if f.indices is None else e.at[:, f.indices].set(self._on(all_seen, self._own)[0])
 
     def group_residuals(self, groups):
         """e_B = [P_BB]⁻¹ c_B, with the group's landmarks leaving the dictionary."""

@@ -29,7 +29,7 @@ def transposed_matmul(A: Float[Array, "n a"], B: Float[Array, "n b"]) -> Float[A
 
 @jax.custom_jvp
 def _along_rows(A, B):
-    return matmul(jax.lax.optimization_barrier(A.T), B)  # without the barrier the compiler takes the transposition back
+    return matmul(_transposed(A), B)
 
 
 @_along_rows.defjvp
@@ -38,15 +38,38 @@ def _along_rows_jvp(primals, tangents):
     return _along_rows(A, B), matmul(dA.T, B) + matmul(A.T, dB)  # the transposes of these two run along rows
 
 
+@jax.custom_jvp
+def _transposed(A):
+    """Aᵀ as it lies in memory."""
+    return jax.lax.optimization_barrier(A.T)  # without the barrier the compiler takes the transposition back
+
+
+_transposed.defjvp(lambda primals, tangents: (_transposed(*primals), tangents[0].T))
+
+
+@jax.custom_jvp
+def tall_matmul(A: Float[Array, "n a"], B: Float[Array, "a b"]) -> Float[Array, "n b"]:
+    """A B of many rows, with a gradient in B, AᵀC, that is arranged as `transposed_matmul` would."""
+    return matmul(A, B)
+
+
+@tall_matmul.defjvp
+def _tall_matmul_jvp(primals, tangents):
+    (A, B), (dA, dB) = primals, tangents
+    pays = min(B.shape) >= FEW_COLUMNS and platform() == "cpu"
+    return tall_matmul(A, B), tall_matmul(dA, B) + matmul(_transposed(A).T if pays else A, dB)
+
+
 def panels(n: int) -> list[tuple[int, int]]:
     """Where the block rows of a symmetric n×n product begin and end: PANELS of them, or one where n is small."""
     height = -(-n // PANELS) if n > PANELS * FEW_COLUMNS else n
     return [(start, min(start + height, n)) for start in range(0, n, height)]
 
 
-def gram_panels(A: Float[Array, "n m"]) -> list[Float[Array, "_ _"]]:
-    """AᵀA as its block rows up to the diagonal, which may be summed over blocks of rows of A before `from_panels`."""
-    return [transposed_matmul(A[:, start:stop], A[:, :stop]) for start, stop in panels(A.shape[1])]
+def gram_panels(A: Float[Array, "n m"], B: Float[Array, "n m"] | None = None) -> list[Float[Array, "_ _"]]:
+    """AᵀA, or a symmetric AᵀB, as its block rows up to the diagonal, which may be summed over blocks of rows before `from_panels`."""
+    right = A if B is None else B
+    return [transposed_matmul(A[:, start:stop], right[:, :stop]) for start, stop in panels(A.shape[1])]
 
 
 def from_panels(rows: list[Float[Array, "_ _"]]) -> Float[Array, "m m"]:

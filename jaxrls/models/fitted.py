@@ -265,6 +265,22 @@ class History(Generic[K]):
 
 
 @pytree
+class Stage:
+    """A search on `rows` of the rows and so many landmarks, before that on all: errors are of those rows, left out of those.
+
+    >>> import numpy as np, jaxrls as rls
+    >>> X = np.linspace(0, 1, 30)[:, None]
+    >>> rls.tune(rls.Gaussian(1.0), X, np.sin(6 * X[:, 0]), steps=2).stages
+    ()
+    """
+
+    rows: int = static()
+    landmarks: int = static()
+    history: History
+    reason: str = static()
+
+
+@pytree
 class Tuned(_Fitted, Generic[K]):
     """The result of `tune`: the kernel and λ of the smallest error seen, a model fitted with them, and how it went.
 
@@ -294,6 +310,7 @@ class Tuned(_Fitted, Generic[K]):
     criterion: str = static(default="")
     trace_residual: Float[Array | np.ndarray, ""] | None = None
     certificate: str = static(default="")
+    stages: tuple[Stage, ...] = ()  # on few rows, before `history`
 
     @property
     def lams(self) -> Float[Array | np.ndarray, " S"]:

@@ -20,6 +20,7 @@ from jaxrls.factors.groups import Folds, check_rest
 from jaxrls.factors.iterative import Iteration
 from jaxrls.factors.landmarks import Landmarks, as_landmarks, check_evaluable, without_trace
 from jaxrls.factors.outcome import AnyCoefficients, Coefficients
+from jaxrls.factors.slopes import left_out_sum
 from jaxrls.factors.smoother import Without
 from jaxrls.factors.unpenalized import check_free
 from jaxrls.factors.weights import Labels, Weights
@@ -182,10 +183,23 @@ class Problem:
             raise ValueError(f"lam must be one number, and has shape {lam.shape}")
         check_lams(lam, "lam")
         lam, (problem, unit) = jnp.asarray(lam), self.in_units()
-        error = jnp.asarray(self.out_of_units(jnp.mean(problem.errors(problem.solution("cholesky"), lam[None])), unit))
+        error = jnp.asarray(self.out_of_units(problem.mean_error(lam), unit))
         if not self.intercept or self.weights.values is None:
             return error
         return jnp.where(self.weights.count > 1, error, jnp.nan)  # what `check` refuses where values are known
+
+    def mean_error(self, lam) -> Float[Array, ""]:
+        """The criterion at one λ in its units, averaged over targets; on landmarks with the derivative of what is left out in closed form."""
+        total, chosen = self.criterion.total, self.landmarks
+        if chosen is None or total is None or self.queries is not None or not self.rows.traceable:
+            return jnp.mean(self.errors(self.solution("cholesky"), lam[None]))
+
+        def made(kernel, points, rest):
+            return replace(rest, kernel=kernel, landmarks=replace(rest.landmarks, points=points)).solution("cholesky")
+
+        kernel, points = jax.tree.map(jnp.asarray, (self.kernel, chosen.points))
+        rest = replace(self, kernel=jax.lax.stop_gradient(kernel), landmarks=replace(chosen, points=jax.lax.stop_gradient(points)))
+        return left_out_sum(made, total, kernel, points, lam, rest) / self.weights.total / self.Y[0].size
 
     def sure(self, solution: Solution, lam, found: Coefficients, left_out) -> Sure:
         """What variances at one λ take, with its coefficients and what is left out of it."""

@@ -84,15 +84,15 @@ def first_guess(problem: Problem, start: str, lams, loss: Callable, near: bool):
     n = problem.rows.shape[0]
     used = np.arange(len(X)) if weights is None else np.flatnonzero(np.asarray(weights) > 0)
     drawn = np.random.default_rng(0).permutation(used)
-    some, more = (_sample(drawn, weights, most) for most in (SCREEN_ROWS, NEAR_ROWS))
+    some, more = (sample(drawn, weights, most) for most in (SCREEN_ROWS, NEAR_ROWS))
     if not kernel.evaluable:
         some = more = np.arange(len(X)), weights  # the columns of a kernel matrix are its rows
 
-    def judge(kernels, sample):
+    def judge(kernels, part):
         """(error, kernel, best λ, precision of K on all rows) of every kernel."""
-        rows, counted = sample
-        part = *jax.tree.map(lambda a: np.asarray(a)[rows], (X, Y)), counted  # on the host: no program to compile for it
-        results = jax.device_get([_judge(kernel, *part, lams, loss=loss, intercept=intercept) for kernel in kernels])
+        rows, counted = part
+        data = *jax.tree.map(lambda a: np.asarray(a)[rows], (X, Y)), counted  # on the host: no program to compile for it
+        results = jax.device_get([_judge(kernel, *data, lams, loss=loss, intercept=intercept) for kernel in kernels])
         growth = (n / len(rows)) ** 1.5  # s_max grows as the number of rows does, and the rounding of K relative to it as its root
         return [(e if np.isfinite(e) else np.inf, k, lam, growth * floor) for k, (e, lam, floor) in zip(kernels, results, strict=True)]
 
@@ -114,7 +114,7 @@ def first_guess(problem: Problem, start: str, lams, loss: Callable, near: bool):
     return [given[1:]] if best is given else [given[1:], best[1:]]
 
 
-def _sample(drawn, weights, most: int):
+def sample(drawn, weights, most: int):
     """At most `most` of the rows `drawn`, an order by chance, in proportion to their weights; and the weights that they count with.
 
     Priority sampling: the rows of largest w/u, where u in (0, 1) is a row's place in the order, count max(w, τ), τ the largest w/u left

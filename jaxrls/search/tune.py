@@ -2,13 +2,13 @@
 
 import warnings
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache, partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
 from jaxrls.criteria.criterion import Criterion
 from jaxrls.criteria.left_out import loo
@@ -16,22 +16,19 @@ from jaxrls.criteria.losses import squared_error
 from jaxrls.factors.certificate import certificate_words
 from jaxrls.factors.outcome import Coefficients
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.models.fitted import History, K, Tuned
+from jaxrls.models.fitted import History, K, Stage, Tuned
 from jaxrls.rows.sparse import is_sparse
 from jaxrls.search.estimate import of_problem
+from jaxrls.search.few import few_rows
 from jaxrls.search.problem import Problem, resolve_landmarks
+from jaxrls.search.space import LAM_UNIT, Space, spread
 from jaxrls.search.start import first_guess
 from jaxrls.support.checks import as_array, check_lams, check_whole, is_concrete
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.precision import in_precision_of
 from jaxrls.support.progress import progress_bar
-from jaxrls.support.pytrees import pytree, static
 
-# Log-parameters may move this far from their start, a factor of e^16 ≈ 9·10⁶ either way: further, K is 0 or constant to rounding.
-REACH = 16.0
 PATIENCE = 3
-# log λ is searched in units of 3: errors change as much for λ times e³ as for a width times e.
-LAM_UNIT = 3.0
 
 
 def _value(problem: Problem, kernel: Kernel, lam):
@@ -54,52 +51,6 @@ def _result(problem: Problem, lam):
     residuals = drop(solution.residuals(at, problem.criterion.groups)[0])
     said = {"floor": report.floor, "indefinite": report.indefinite, "trace_residual": report.trace_residual}
     return model, {"loo_residuals": residuals, "dof": solution.dof(at)[0, 0], **said}
-
-
-def _search_kinds(kernel: Kernel) -> list[str]:
-    """For every leaf in order how it is searched: by its logarithm, freely, or, at a limit such as offset 0, not at all."""
-    kinds: list[str] = []
-    for f in fields(kernel):  # type: ignore[arg-type]
-        value = getattr(kernel, f.name)
-        if isinstance(value, Kernel):
-            kinds += _search_kinds(value)
-        elif not f.metadata.get("static"):
-            positive = f.name in kernel.positive
-            kinds += ["free" if not positive else "log" if np.all(np.asarray(a) > 0) else "fixed" for a in jax.tree.leaves(value)]
-    return kinds
-
-
-@pytree
-class _Space:
-    """Where the search starts and what it may move: parameters θ ↔ kernel and λ."""
-
-    kernel: Kernel
-    log_lam: Float[Array | np.ndarray, ""]
-    floor: Float[Array | np.ndarray, ""]  # λ stays above the precision of K
-    kinds: tuple[str, ...] = static()
-
-    @classmethod
-    def around(cls, kernel: Kernel, lam, floor):
-        """The space whose origin is this kernel and this λ."""
-        log_lam = np.asarray(np.log(np.maximum(lam - floor, 1e-2 * floor)))
-        return cls(kernel, log_lam, np.asarray(floor), tuple(_search_kinds(kernel)))
-
-    def first(self):
-        """θ at the start."""
-        leaves = [np.log(a) if kind == "log" else a for a, kind in zip(jax.tree.leaves(self.kernel), self.kinds, strict=True)]
-        return leaves, self.log_lam / LAM_UNIT
-
-    def unpack(self, params):
-        """Kernel and λ at θ, held within REACH of the start."""
-        leaves, log_lam = params
-        origins, tree = jax.tree.flatten(self.kernel)
-        values = []
-        for value, origin, kind in zip(leaves, origins, self.kinds, strict=True):
-            if kind == "log":
-                value = jnp.exp(jnp.clip(value, jnp.log(origin) - REACH, jnp.log(origin) + REACH))
-            values.append(origin if kind == "fixed" else value)
-        lam = jnp.exp(jnp.clip(LAM_UNIT * log_lam, self.log_lam - 2 * REACH, self.log_lam + 2 * REACH)) + self.floor
-        return jax.tree.unflatten(tree, values), lam
 
 
 @cache
@@ -136,6 +87,7 @@ def tune(
     landmarks=None,
     progress: bool = False,
     block_size: int | None = None,
+    grow: bool | None = None,
 ) -> Tuned[K]:
     """Tune every kernel parameter and λ together, by the exact gradient of the leave-one-out error.
 
@@ -150,9 +102,12 @@ def tune(
     landmarks, goes on from there in smaller steps judged on 1200; `"data"` sets them to the median
     distance; `"kernel"` leaves them. The given kernel itself stays in the contest. `starts` > 1 tries as many random multiples of
     the first parameters (needs `key`), one after another, and keeps the best. `landmarks` for more rows than K can be factored for: a number of
-    them, chosen with the first kernel, or row numbers, or points; they stay. `progress` shows a bar (needs tqdm).
+    them, chosen with the best kernel known at the start, or row numbers, or points; they stay. `grow` first searches on a sample of the rows and as many
+    landmarks chosen from it, then on all from there, with new landmarks where their number was given: the default where a step on all is dear, of
+    criteria that are means over rows left out one by one, or do without them. `progress` shows a bar (needs tqdm).
 
-    **Returns** a `Tuned`, never worse than its start. **Cost** a step is one or a few values with gradients of `objective`: one Cholesky
+    **Returns** a `Tuned`, never worse than its start; its history is that of all rows, and `stages` tell what went before.
+    **Cost** a step is one or a few values with gradients of `objective`: one Cholesky
     factor and about three products each, for every start, in four n×n arrays; O(n m²) on m landmarks. **Raises** `ValueError` as `fit`, and for a criterion
     whose derivative is 0 everywhere. **Fails**: error surfaces have several minima: use `starts`. **Source**: Rasmussen and Williams
     2006, §5.4.2, with the exact squared LOO error in place of the predictive probability.
@@ -178,25 +133,46 @@ def tune(
     _check_options(problem, optimizer, steps, start, starts, key, landmarks)
     dtype = problem.rows.dtype
     kernel = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), kernel)
-    guesses = first_guess(replace(problem, kernel=kernel), start, _first_lams(lam, dtype), loss, landmarks is None)
-    chosen = resolve_landmarks(guesses[-1][0], problem.rows, landmarks, problem.weights, progress)
-    problem = replace(problem, kernel=kernel, landmarks=chosen)
+    problem = replace(problem, kernel=kernel)
+    guesses = first_guess(problem, start, _first_lams(lam, dtype), loss, landmarks is None)
     if lam is not None and float(guesses[0][1]) < float(guesses[0][2]):
         warnings.warn(
             f"lam={float(guesses[0][1]):.3g} is below the precision of the kernel matrix, {float(guesses[0][2]):.3g}: the search starts above it",
             UserWarning,
             stacklevel=4,
         )
-    spaces = [_Space.around(*guess) for guess in guesses]
-    with jax.numpy_dtype_promotion("standard"):  # optax's line search mixes integer types
-        looks = [_value_and_grad(_spread(space.first(), 1, None), space, problem) for space in spaces]
-        best = int(np.argmin([float(value[0]) for value, _ in looks]))
-        space, first = spaces[best], looks[best]
-        params = _spread(space.first(), starts, key)
-        if starts > 1:
-            first = _value_and_grad(params, space, problem)
-        seen, stopped = _search((params, first), space, problem, optimizer or default_optimizer(), steps, tol, progress)
-        return _finish(seen, stopped, space, problem, unit, (tol, steps, float(looks[0][0][0])))
+    way, tries = _Way(optimizer or default_optimizer(), steps, tol, progress), (starts, key)
+    stages: tuple[Stage, ...] = ()
+    few = few_rows(problem, landmarks, grow)
+    if few is not None:
+        found = _search_from(few.with_landmarks(guesses[-1][0], progress), guesses, unit, way, *tries)
+        stages, tries = (Stage(*few.sizes, found.history, found.reason),), (1, None)
+        there = first_guess(replace(problem, kernel=found.kernel), "kernel", found.lam[None], loss, False)
+        guesses = [guesses[0], *there]
+    chosen = resolve_landmarks(guesses[-1][0], problem.rows, landmarks, problem.weights, progress)
+    problem = replace(problem, landmarks=chosen)
+    return _tuned(problem, _search_from(problem, guesses, unit, way, *tries), unit, stages)
+
+
+class _Way(NamedTuple):
+    """How a search goes, and when it ends."""
+
+    optimizer: Any
+    steps: int
+    tol: float
+    progress: bool
+
+
+class _Found(NamedTuple):
+    """The best of all that a search saw, with the history of its start, errors in the units of the labels."""
+
+    kernel: Kernel
+    lam: np.ndarray
+    error: np.ndarray
+    start_error: np.ndarray
+    history: History
+    converged: bool
+    reason: str
 
 
 def _check_options(problem, optimizer, steps, start, starts, key, landmarks):
@@ -225,17 +201,6 @@ def _first_lams(lam, dtype):
         raise ValueError(f"lam must be one number, and has shape {lam.shape}")
     check_lams(lam, "lam")
     return lam[None]
-
-
-def _spread(first, starts, key):
-    """`starts` copies of the parameters, all but the first moved at random, logarithms by a standard deviation of 1."""
-    if starts == 1:
-        return jax.tree.map(lambda a: np.asarray(a)[None], first)
-    leaves, tree = jax.tree.flatten(first)
-    keys = jax.random.split(key, len(leaves))
-    moves = [jax.random.normal(k, (starts, *np.shape(a)), a.dtype).at[0].set(0) for k, a in zip(keys, leaves, strict=True)]
-    moves[-1] = moves[-1] / LAM_UNIT
-    return jax.tree.unflatten(tree, [a + m for a, m in zip(leaves, moves, strict=True)])
 
 
 @jax.jit
@@ -293,22 +258,36 @@ def _over_starts(fn, tree):
     return jax.tree.map(lambda a: jnp.asarray(a)[None], fn(jax.tree.map(lambda a: a[0], tree)))
 
 
-def _search(first, space, problem, optimizer, steps, tol, progress):
+def _search_from(problem: Problem, guesses, unit, way: _Way, starts: int, key) -> _Found:
+    """A search from the best of the guesses, and from `starts` random multiples of it."""
+    spaces = [Space.around(*guess) for guess in guesses]
+    with jax.numpy_dtype_promotion("standard"):  # optax's line search mixes integer types
+        looks = [_value_and_grad(spread(space.first(), 1, None), space, problem) for space in spaces]
+        best = int(np.argmin([float(value[0]) for value, _ in looks]))
+        space, first = spaces[best], looks[best]
+        params = spread(space.first(), starts, key)
+        if starts > 1:
+            first = _value_and_grad(params, space, problem)
+        seen, stopped = _search((params, first), space, problem, way)
+        return _best(seen, stopped, space, problem, unit, way, float(looks[0][0][0]))
+
+
+def _search(first, space, problem, way: _Way):
     """What was seen at every step, and for every start whether it stopped for want of progress; `first` is where, with value and gradient."""
     params, (value, grad) = first
-    carry = params, _begin(params, optimizer=optimizer), value, grad
+    carry = params, _begin(params, optimizer=way.optimizer), value, grad
     seen = [_look(carry)]
     still = np.zeros(len(seen[0][1]), int)
-    active = seen[0][2] > tol
-    with progress_bar(progress, steps, "tune", "step") as reached:
-        for step in range(steps):
+    active = seen[0][2] > way.tol
+    with progress_bar(way.progress, way.steps, "tune", "step") as reached:
+        for step in range(way.steps):
             if not active.any():
                 break
-            carry = _step(carry, space, problem, jnp.asarray(active), optimizer)
+            carry = _step(carry, space, problem, jnp.asarray(active), way.optimizer)
             seen.append(_look(carry))
             gain = seen[-2][1] - seen[-1][1]
-            still = np.where(np.abs(gain) <= 0.05 * tol, still + 1, 0)
-            active = active & (seen[-1][2] > tol) & (still < PATIENCE)
+            still = np.where(np.abs(gain) <= 0.05 * way.tol, still + 1, 0)
+            active = active & (seen[-1][2] > way.tol) & (still < PATIENCE)
             reached(step + 1)
     return seen, still >= PATIENCE
 
@@ -330,9 +309,9 @@ def _reason(converged, stopped, used, steps):
     return f"all {steps} steps used" if used == steps else "the search left for where the gradient vanishes or is not finite"
 
 
-def _finish(seen, stopped, space, problem, unit, asked):
-    """The best of all that was seen, with the history of its start, in the units of the labels."""
-    tol, steps, given_value = asked
+def _best(seen, stopped, space, problem, unit, way: _Way, given_value: float) -> _Found:
+    """The best of all that was seen."""
+    tol = way.tol
     values = np.stack([value for _, value, _ in seen])
     if not (values < _huge(problem)).any():
         raise ValueError("the error is not finite at the start: use a larger lam, a smaller width, or float64")
@@ -347,22 +326,30 @@ def _finish(seen, stopped, space, problem, unit, asked):
     )
     near = values[step:, run] <= values[step, run] + 0.05 * tol  # there, or where it went on to in search of less
     converged = bool((near & (norms[step:] <= tol)).any())
-    reason = _reason(converged, stopped[run], len(seen) - 1, steps)
-    model, found = _result(replace(problem, kernel=kernel), lam)
+    reason = _reason(converged, stopped[run], len(seen) - 1, way.steps)
+    history = History(jnp.asarray(errors), jnp.asarray(norms), lams, kernels)
+    return _Found(kernel, lam, errors[step], start_error, history, converged, reason)
+
+
+def _tuned(problem: Problem, found: _Found, unit, stages) -> Tuned:
+    """What is handed back, with a model at the best kernel and λ."""
+    model, said = _result(replace(problem, kernel=found.kernel), found.lam)
     model = replace(model, coef=model.coef * unit, intercept=model.intercept * unit)
-    found["loo_residuals"] = found["loo_residuals"] * unit
-    words = "" if found["trace_residual"] is None else certificate_words(float(found["trace_residual"]), len(problem.landmarks.points), 0.1)
+    said["loo_residuals"] = said["loo_residuals"] * unit
+    trace, chosen = said["trace_residual"], problem.landmarks
+    words = "" if trace is None or chosen is None else certificate_words(float(trace), len(chosen.points), 0.1)
     return Tuned(
-        kernel=kernel,
-        lam=lam,
-        error=jnp.asarray(errors[step]),
-        start_error=jnp.asarray(start_error),
+        kernel=found.kernel,
+        lam=found.lam,
+        error=jnp.asarray(found.error),
+        start_error=jnp.asarray(found.start_error),
         model=model,
-        history=History(jnp.asarray(errors), jnp.asarray(norms), lams, kernels),
-        converged=converged,
-        reason=reason,
+        history=found.history,
+        converged=found.converged,
+        reason=found.reason,
         route="cholesky",
         criterion=problem.criterion.name,
         certificate=words,
-        **found,
+        stages=stages,
+        **said,
     )

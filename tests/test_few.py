@@ -1,0 +1,84 @@
+"""Searches begun on few of the rows: they end on all, tell so, and are as good."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import DTYPE, X64, assert_close
+
+import jaxrls as rls
+from jaxrls.search import few
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """As few rows as a test has."""
+    monkeypatch.setattr(few, "ROWS", 60)
+    monkeypatch.setattr(few, "LANDMARKS", 8)
+    monkeypatch.setattr(few, "DEAR", 160 * 16**2)
+
+
+def problem(n=160):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, 2)).astype(DTYPE)
+    return X, (np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=n)).astype(DTYPE)
+
+
+def test_a_search_begun_on_few_rows_ends_on_all_and_is_as_good():
+    X, y = problem()
+    options = {"landmarks": 16, "steps": 12}
+    found, every = (rls.tune(rls.Gaussian(np.ones(2, DTYPE)), X, y, **options, **grow) for grow in ({}, {"grow": False}))
+    (stage,) = found.stages
+    assert (stage.rows, stage.landmarks, every.stages) == (60, 8, ())
+    assert 1 < len(stage.history.errors) <= 13 and stage.reason and len(found.history.errors) <= 13
+    assert found.error <= 1.01 * every.error and found.error <= found.start_error
+    assert found.error == found.history.errors.min()
+    assert found.loo_residuals.shape == (160,)
+    assert_close(np.mean(np.asarray(found.loo_residuals) ** 2), found.error, 1e-9 if X64 else 1e-3)
+
+
+@pytest.mark.float64
+def test_the_rows_to_begin_with_are_drawn_by_weight_and_the_same_every_time():
+    X, y = problem()
+    v = np.where(np.arange(160) < 100, 1.0, 0.0)
+    made = rls.Problem.of(rls.Gaussian(1.0), X, y, weights=v)
+    first, again = (few.few_rows(made, 16, None) for _ in range(2))
+    rows = [int(np.flatnonzero((x == X).all(axis=1))[0]) for x in np.asarray(first.problem.rows.X)]
+    assert len(set(rows)) == 60 and max(rows) < 100
+    assert (first.problem.rows.X == again.problem.rows.X).all() and (y[rows] == first.problem.Y).all()
+    chosen = first.with_landmarks(rls.Gaussian(1.0), False)
+    assert chosen.landmarks.points.shape == (8, 2)
+
+
+def test_where_a_search_begins():
+    X, y = problem()
+    made = rls.Problem.of(rls.Gaussian(1.0), X, y)
+    assert few.few_rows(made, 15, None) is None and few.few_rows(made, 15, True).sizes == (60, 8)
+    assert few.few_rows(made, jnp.asarray(X[:16]), None).sizes == (60, 8)
+    assert few.few_rows(made, np.arange(16), False) is None and few.few_rows(made, None, None) is None
+    in_groups = rls.Problem.of(rls.Gaussian(1.0), X, y, groups=np.arange(160) % 4)
+    assert few.few_rows(in_groups, 16, None) is None
+    for problem_, landmarks in ((in_groups, 16), (made, None)):
+        with pytest.raises(ValueError, match="grow=True begins on 60 of the rows, and needs landmarks, more than 120 rows and a criterion"):
+            few.few_rows(problem_, landmarks, True)
+
+
+@pytest.mark.float64
+def test_the_slope_on_landmarks_against_differences():
+    """In kernel, λ, points and rows at once, in blocks, with weights, one of them 0, and landmarks that leave; and its own slope."""
+    X, y = problem(30)
+    rng = np.random.default_rng(1)
+    v, rows, along = rng.uniform(0.5, 2, 30), np.array([3, 20, 17, 8, 29]), rng.normal(size=(30, 2))
+    v[4] = 0
+    Y = np.stack([y, X[:, 1] ** 2], axis=1)
+
+    def error(s):
+        moved = X + 0.1 * s * along
+        kernel = rls.Gaussian(jnp.array([1.5, 2.0]) * jnp.exp(s)) * (1 + s)
+        return rls.loo_objective(kernel, moved, Y + 0.2 * s, 0.1 * jnp.exp(2 * s), weights=v, landmarks=rows, block_size=17)
+
+    looks = jax.jit(lambda s: (error(s), *jax.value_and_grad(jax.grad(error))(s)))
+    h = 1e-4
+    below, at, above = (looks(jnp.asarray(s)) for s in (-h, 0.0, h))
+    assert_close(at[1], (above[0] - below[0]) / (2 * h), 1e-6)
+    assert_close(at[2], (above[1] - below[1]) / (2 * h), 1e-6)

@@ -10,7 +10,7 @@ from jaxrls.factors.cholesky_features import solve_cholesky
 from jaxrls.factors.contract import Factor, Solution
 from jaxrls.factors.expansion import Dual, Expansion, Primal
 from jaxrls.factors.iterative import Iteration, factor_iterative
-from jaxrls.factors.landmarks import Landmarks, as_landmarks, check_evaluable, without_trace
+from jaxrls.factors.landmarks import Landmarks, as_landmarks, on_landmarks, without_trace
 from jaxrls.factors.makers import factor_features
 from jaxrls.factors.refined import RefinedGram
 from jaxrls.factors.spectrum import factor_symmetric, solve_features
@@ -95,7 +95,7 @@ def factorize(
     about half the time of its spectrum, from which GCV, evidence and coefficients follow at any number of λ: name it for those, on CPUs and GPUs, where
     no row is left out; leave-one-out takes another half of that time in each call that asks for it, as `fit` does once for the residuals that it leaves.
 
-    **Shapes**: X (n, d), also a source of rows, or sparse (SciPy or BCOO) where the kernel has explicit features; weights (n,) ≥ 0, where 0 is a row that
+    **Shapes**: X (n, d), also a source of rows, or sparse (SciPy or BCOO); weights (n,) ≥ 0, where 0 is a row that
     was never there. `intercept` fits an unpenalised constant. `block_size` bounds the rows of temporaries while K is built. **Cost** by route.
     **Raises** `ValueError` for a route the kernel does not have.
     **Fails**: inside `jax.jit` values are not checked. Differentiating a spectrum in X, kernel or weights raises: use `route="cholesky"` or
@@ -115,7 +115,7 @@ def factorize(
     rows = as_rows(kernel, X)
     v = Weights.of_rows(weights, rows)
     if landmarks is not None:
-        check_evaluable(kernel)
+        kernel, rows = on_landmarks(kernel, rows)
         landmarks = without_trace(as_landmarks(rows, landmarks))
     options: dict = {"landmarks": landmarks, "route": route, "iteration": iteration, "block_size": block_size}
     return solve(kernel, rows, Labels.none(v), v, intercept, **options).factor

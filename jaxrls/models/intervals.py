@@ -103,7 +103,7 @@ def _intervals(jackknife: Jackknife, model: Model, spread: Spread | None, rows: 
 
         return jackknife.each(of)
 
-    return rows.map(jax.jit(block), temporaries=4 * n, block_size=block_size)
+    return rows.stored.map(jax.jit(block), temporaries=4 * n, block_size=block_size)
 
 
 def _ends(ratios, rank, count, left_out: Float[Array, "b n"], scores: Float[Array, " n"]):

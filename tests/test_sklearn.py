@@ -70,14 +70,13 @@ def test_estimator_checks(estimator, check):
 
 
 # The same under other settings, but for checks that these settings do not go with, and why.
+EQUIVALENCE = "check_sample_weight_equivalence_on_dense_data", "check_sample_weight_equivalence_on_sparse_data"
 CONFIGURED = {
-    "gcv": ({"criterion": "gcv"}, {"check_sample_weight_equivalence_on_dense_data": "it sets cv=, and GCV has no folds"}),
+    "gcv": ({"criterion": "gcv"}, dict.fromkeys(EQUIVALENCE, "they set cv=, and GCV has no folds")),
     "cv": ({"cv": 3}, {}),
     "landmarks": (
         {"landmarks": 5},
-        {
-            "check_sample_weight_equivalence_on_dense_data": "landmarks are drawn: a row that stands there twice is not the draw of a row of weight 2"
-        },
+        dict.fromkeys(EQUIVALENCE, "landmarks are drawn: a row that stands there twice is not the draw of a row of weight 2"),
     ),
 }
 

@@ -17,6 +17,7 @@ from support import DTYPE, EPS, X64, array, assert_close, differences, wide
 
 import jaxrls as rls
 from jaxrls.kernels.bessel import bessel_profile
+from jaxrls.kernels.given import KernelValues
 from jaxrls.kernels.kernel import Scaled
 from jaxrls.kernels.stationary import SMOOTHEST
 from jaxrls.support.pytrees import is_registered
@@ -132,7 +133,7 @@ def kernel_types():
 
 
 def test_every_kernel_of_the_library_is_in_the_list():
-    listed = {type(part) for case in CASES.values() for part in parts(case.kernel)} | {rls.Precomputed}
+    listed = {type(part) for case in CASES.values() for part in parts(case.kernel)} | {rls.Precomputed, KernelValues}
     missing = kernel_types() - listed
     assert not missing, f"add these kernels to CASES: {sorted(c.__name__ for c in missing)}"
 

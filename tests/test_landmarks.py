@@ -191,7 +191,7 @@ def test_numpy_in_numpy_out():
         (lambda X, key: rls.landmarks(GAUSSIAN, X, 2.5, key=key), "whole number"),
         (lambda X, key: rls.landmarks(GAUSSIAN, X, tol=1.5, key=key), "between 0 and 1"),
         (lambda X, key: rls.landmarks(GAUSSIAN, X, 3, key=key, method="greedy"), "rpcholesky"),
-        (lambda X, key: rls.landmarks(rls.Precomputed(), X, 3, key=key), "Precomputed"),
+        (lambda X, key: rls.landmarks(rls.Precomputed(), X, 3, key=key), "precomputed kernel matrix"),
         (lambda X, key: rls.landmarks(rls.Gaussian(-1.0), X, 3, key=key), "positive"),
         (lambda X, key: rls.landmarks(GAUSSIAN, X.at[0, 0].set(jnp.nan), 3, key=key), "NaN"),
         (lambda X, key: jax.jit(lambda X: rls.landmarks(GAUSSIAN, X, tol=0.1, key=key))(X), "inside jax.jit"),

@@ -102,15 +102,12 @@ def test_a_number_of_landmarks_has_a_certificate_too():
     [
         ({"landmarks": "all"}, "landmarks must be a number.*and is 'all'"),
         ({"landmarks": "auto", "tol": 0.0}, "tol must be a number above 0"),
-        ({"landmarks": "auto", "sparse": True}, r"dense.*toarray"),
-        ({"landmarks": 20, "sparse": True}, r"dense.*toarray"),
     ],
 )
 def test_errors(options, message):
     X, y = data()
-    sparse = options.pop("sparse", False)
     with pytest.raises(ValueError, match=message):
-        rls.fit(rls.Gaussian(1.0), scipy.sparse.csr_array(X) if sparse else X, y, **options)
+        rls.fit(rls.Gaussian(1.0), X, y, **options)
 
 
 def test_inside_jit():

@@ -88,6 +88,8 @@ def test_what_is_stored_is_the_loss_of_rows_left_out():
     groups = RLSRegressor("linear", lams=ALPHAS, scoring="r2", store_cv_results=True).fit(X, Y, groups=GROUPS)
     held = [cross_val_predict(Ridge(a), X, Y, cv=GroupKFold(5), groups=GROUPS) for a in ALPHAS]
     assert_close(groups.cv_results_, np.moveaxis(held, 0, -1), TOLERANCE, "by groups")
+    plain = RLSRegressor("linear", lams=ALPHAS, store_cv_results="predictions").fit(X, Y, groups=GROUPS)
+    assert_close(plain.cv_results_, groups.cv_results_, TOLERANCE, "by name, without a scorer")
     assert not hasattr(groups.set_params(store_cv_results=False, scoring=None).fit(X, Y), "cv_results_")
 
 
@@ -105,9 +107,10 @@ def test_weights_weigh_scores_as_in_ridge_cv():
         ({"scoring": "r2", "loss": "absolute_error"}, "scoring= and loss= both say what λ is chosen by"),
         ({"scoring": "r2", "by_fold": True}, "by_fold=True needs folds: give cv= or groups="),
         ({"scoring": "r2", "lams": "search"}, "scoring= and store_cv_results= take .* neither lams='search'"),
+        ({"store_cv_results": "losses"}, "store_cv_results must be True, False or 'predictions', and is 'losses'"),
         ({"scoring": "r2", "criterion": "gcv"}, "scoring= and store_cv_results= take criterion='loo' or 'kfold'"),
     ],
-    ids=["unknown", "loss", "no folds", "search", "gcv"],
+    ids=["unknown", "loss", "no folds", "search", "unknown results", "gcv"],
 )
 def test_what_does_not_go_with_a_scorer_is_refused(options, message, unchecked):
     with pytest.raises(ValueError, match=message):

@@ -69,6 +69,32 @@ def test_estimator_checks(estimator, check):
     check(estimator)
 
 
+# The same under other settings, but for checks that these settings do not go with, and why.
+EQUIVALENCE = "check_sample_weight_equivalence_on_dense_data", "check_sample_weight_equivalence_on_sparse_data"
+CONFIGURED = {
+    "gcv": ({"criterion": "gcv"}, dict.fromkeys(EQUIVALENCE, "they set cv=, and GCV has no folds")),
+    "cv": ({"cv": 3}, {}),
+    "landmarks": (
+        {"landmarks": 5},
+        dict.fromkeys(EQUIVALENCE, "landmarks are drawn: a row that stands there twice is not the draw of a row of weight 2"),
+    ),
+}
+
+
+@pytest.mark.slow
+@ANY_PRECISION
+@pytest.mark.filterwarnings("ignore")
+@parametrize_with_checks([cls(**options) for options, _ in CONFIGURED.values() for cls in (RLSRegressor, RLSClassifier)])
+def test_estimator_checks_under_other_settings(estimator, check):
+    """All but those that are named here, which fail."""
+    known = next(why for options, why in CONFIGURED.values() if options.items() <= estimator.get_params().items())
+    if check.func.__name__ in known:
+        with pytest.raises((AssertionError, ValueError)):
+            check(estimator)
+    else:
+        check(estimator)
+
+
 # parity ------------------------------------------------------------------------------------------------------------------------
 
 
@@ -453,9 +479,17 @@ def test_bad_data(call, message, unchecked):
         call()
 
 
+@EDGE
+@ANY_PRECISION
 def test_sparse_input_for_other_kernels():
+    """As dense rows, width and γ from the data included; a kernel matrix must be dense."""
+    thin = np.where(np.abs(X - 1) > 0.7, X, 0)
+    for options in ({}, {"gamma": "scale"}):
+        ours, theirs = (RLSRegressor(lams=[0.1, 1.0], **options).fit(given, y) for given in (scipy.sparse.csr_array(thin), thin))
+        assert_close(ours.kernel_.width, theirs.kernel_.width, TOLERANCE, "width")
+        assert_close(ours.predict(scipy.sparse.csr_array(thin)), theirs.predict(thin), TOLERANCE, "predict")
     with pytest.raises(TypeError, match="Sparse data was passed for X, but dense data is required"):
-        RLSRegressor().fit(scipy.sparse.csr_array(X), y)
+        RLSRegressor("precomputed").fit(scipy.sparse.csr_array(X @ X.T), y)
 
 
 def test_without_scikit_learn(monkeypatch):

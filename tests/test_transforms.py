@@ -131,6 +131,9 @@ COMPUTATIONS = {
     "kronecker_left_out": lambda p: rls.kronecker_left_out(sides(p), p.X[:5], p.lams, "both"),
     "kronecker_residuals": lambda p: rls.kronecker_residuals(sides(p), p.X[:5], p.lams[0]),
     "fit_kronecker": lambda p: rls.fit_kronecker(kernel(p), p.new, rls.Gaussian(1.5), p.X[:3], p.X[:5], lams=p.lams).errors,
+    "fit_kernels": lambda p: (
+        rls.fit_kernels([rls.Gaussian(1.5), rls.Linear()], p.X, p.Y, shares=[[0.5, 0.5], [1.0, 0.0]], lams=p.lams, weights=p.weights).error
+    ),
     "select_columns": lambda p: rls.select_columns(p.X, p.Y, 2, p.lams[1], weights=p.weights).errors,
     "select_landmarks": lambda p: rls.select_landmarks(kernel(p), p.X, p.Y, 2, p.lams[1], weights=p.weights).errors,
     "fit_sigmoid": lambda p: rls.fit_sigmoid(p.Y[:, 0], signs(p.Y[:, 0] + 2 * p.Y[:, 1]), p.weights),

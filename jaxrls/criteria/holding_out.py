@@ -93,7 +93,7 @@ class HoldOut(Positive):
 
             return jax.lax.map(at, (coef, intercept), batch_size=_at_once(len(as_columns(lams)), labels.shape[1]))
 
-        return self.rows.sum(block, weights.values, labels) / weights.total
+        return (self.rows if self.designed else self.rows.stored).sum(block, weights.values, labels) / weights.total
 
 
 def _at_once(count: int, columns: int) -> int:

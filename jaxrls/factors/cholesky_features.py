@@ -43,6 +43,7 @@ class OfLandmarks:
     kernel: Kernel
     points: Float[Array, "m d"]
     back: Float[Array, "m m"]
+    reads_stored = True
 
     def raw(self, X):
         """ψ."""
@@ -62,6 +63,7 @@ class Explicit:
     """ψ = φ, the kernel's explicit features."""
 
     kernel: Kernel
+    reads_stored = True
 
     def raw(self, X):
         """ψ."""
@@ -162,7 +164,7 @@ def solve_cholesky(
     options: dict = {"left_over": part, "block_size": block_size}
     sums = moments(rows, made, labels.Y, weights.values, origin=origin, label_origin=labels.mean, **options).centred(intercept)
     indices = None if chosen is None else chosen.indices
-    made_of = rows, made, sums.second, sums.origin, None if chosen is None else sums.trace, ridge
+    made_of = rows.stored, made, sums.second, sums.origin, None if chosen is None else sums.trace, ridge
     factor = CholeskyFeatures(*made_of, weights, expansion, indices, intercept, block_size)
     return FeatureSolution(factor, labels, sums.cross)
 

@@ -11,7 +11,7 @@ from jaxrls.factors.contract import Factor, Solution
 from jaxrls.factors.expansion import Dual, Expansion, Primal
 from jaxrls.factors.free import Free
 from jaxrls.factors.iterative import Iteration, factor_iterative
-from jaxrls.factors.landmarks import Landmarks, as_landmarks, check_evaluable, without_trace
+from jaxrls.factors.landmarks import Landmarks, as_landmarks, on_landmarks, without_trace
 from jaxrls.factors.makers import factor_features
 from jaxrls.factors.refined import RefinedGram
 from jaxrls.factors.spectrum import factor_symmetric, solve_features
@@ -103,7 +103,7 @@ def factorize(
     no row is left out; leave-one-out takes another half of that time in each call that asks for it, as `fit` does once for the residuals that it leaves.
     On an H100 it takes longer than a spectrum.
 
-    **Shapes**: X (n, d), also a source of rows, or sparse (SciPy or BCOO) where the kernel has explicit features; weights (n,) ≥ 0, where 0 is a row that
+    **Shapes**: X (n, d), also a source of rows, or sparse (SciPy or BCOO); weights (n,) ≥ 0, where 0 is a row that
     was never there. `intercept` fits an unpenalised constant. `unpenalized` (n, q) are columns b of further ones, f(x) + b·β with no penalty on β, such as
     an indicator of each group: by routes gram, features, covariance and cholesky, then of K whatever the kernel, O(n² q) or O(n r q) more. `block_size` bounds
     the rows of temporaries while K is built. **Cost** by route.
@@ -125,7 +125,7 @@ def factorize(
     rows = as_rows(kernel, X)
     v = Weights.of_rows(weights, rows)
     if landmarks is not None:
-        check_evaluable(kernel)
+        kernel, rows = on_landmarks(kernel, rows)
         landmarks = without_trace(as_landmarks(rows, landmarks))
     options: dict = {"landmarks": landmarks, "route": route, "iteration": iteration, "block_size": block_size}
     options["free"] = None if unpenalized is None else Free.of(unpenalized, v, intercept)

@@ -17,7 +17,7 @@ class Expansion(ABC):
     points: Any = None  # the rows or landmarks that the coefficients belong to, or None for explicit features
 
     @abstractmethod
-    def design(self, kernel: Kernel, X: Float[Array, "m d"]) -> Float[Array, "m q"]:
+    def design(self, kernel: Kernel, X: Any) -> Float[Array, "m q"]:
         """What multiplies the coefficients for new rows, those of a block."""
 
     def centre(self, kernel: Kernel, share: Float[Array, " n"]) -> Any:
@@ -36,7 +36,7 @@ class Dual(Expansion):
     Where an intercept makes Σᵢ cᵢ = 0 and there are explicit features, from their `origin`: Σᵢ ⟨φ(x), φ(xᵢ) − origin⟩ cᵢ, the same with less rounding.
     """
 
-    points: Float[Array, "n d"] | None
+    points: Any  # (n, d), or sparse rows
     origin: Float[Array, " r"] | None = None
 
     def design(self, kernel, X):

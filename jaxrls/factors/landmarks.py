@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jaxrls.kernels.given import KernelValues, Precomputed
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.rows.rows import Rows
+from jaxrls.rows.rows import GramRows, NumberedRows, Rows
 from jaxrls.support.checks import as_floats, check_finite, check_unmasked, is_concrete
 from jaxrls.support.pytrees import pytree
 
@@ -40,6 +41,14 @@ def check_evaluable(kernel) -> None:
         )
 
 
+def on_landmarks(kernel: Kernel, rows: Rows) -> tuple[Kernel, Rows]:
+    """Kernel and rows as landmarks need them: those of a given matrix as the kernel of its values, others as they are; raises for a kernel that is none."""
+    if isinstance(rows, GramRows) and isinstance(kernel, Precomputed):
+        return KernelValues(), rows.numbered()
+    check_evaluable(kernel)
+    return kernel, rows
+
+
 def as_landmarks(rows: Rows, landmarks) -> Landmarks:
     """`Landmarks` as such; from whole numbers, rows of X; from a matrix (m, d), points that are not rows of X.
 
@@ -61,12 +70,17 @@ def as_landmarks(rows: Rows, landmarks) -> Landmarks:
             raise ValueError("landmarks were chosen from other rows than those of X: choose them from this X, or pass landmarks.points")
     else:
         check_unmasked("landmarks", landmarks)
+        landmarks = landmarks.toarray() if hasattr(landmarks, "tocsr") else landmarks
         values = landmarks if isinstance(landmarks, jax.Array) else np.asarray(landmarks)
         if values.dtype == bool:
             raise ValueError("landmarks must be row numbers or points, and are true or false: pass np.flatnonzero(landmarks)")
         whole = jnp.issubdtype(values.dtype, jnp.integer)
         indices, points = _rows_of(rows, values) if whole else (None, as_floats("landmarks", values, rows.dtype))
         trace = None
+    if indices is None and isinstance(rows, NumberedRows):
+        raise ValueError(
+            "landmarks of a kernel matrix must be row numbers, and are points: name rows of it, or give a kernel and its inputs"
+        )
     if points.ndim != 2 or 0 in points.shape or points.shape[1] != rows.shape[1]:
         raise ValueError(f"landmarks must be row numbers (m,) or points (m, {rows.shape[1]}), and have shape {points.shape}")
     check_finite("landmarks", points)

@@ -49,7 +49,7 @@ class Spread(ABC):
         return matmul(design, self.half) - self.middle
 
     @abstractmethod
-    def variance(self, kernel: Kernel, X: Float[Array, "m d"], corrected: bool = True) -> Float[Array, " m"]:
+    def variance(self, kernel: Kernel, X: Any, corrected: bool = True) -> Float[Array, " m"]:
         """Of every row; on landmarks with what they leave over of k(x, x), or without."""
 
     @abstractmethod

@@ -13,6 +13,7 @@ accurate as from Φ itself. (Measured in float32 at condition numbers from 1e3 t
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +24,7 @@ from jaxrls.factors.contract import Report
 from jaxrls.factors.cost import Sizes, keeps_rows
 from jaxrls.factors.expansion import OnLandmarks
 from jaxrls.factors.hat import Leaving
-from jaxrls.factors.landmarks import Landmarks, as_landmarks, check_evaluable, hidden_trace, without_trace
+from jaxrls.factors.landmarks import Landmarks, as_landmarks, hidden_trace, on_landmarks, without_trace
 from jaxrls.factors.spectrum import SpectralSolution, Spectrum
 from jaxrls.factors.summed import Summed
 from jaxrls.factors.weights import Labels, Weights
@@ -50,14 +51,15 @@ class Lift:
     lead: Float[Array, "q q"]  # L₁⁻ᵀ
     across: Float[Array, "q p"]  # Mᵀ
     unit: Float[Array, ""]  # a power of two near √k(x, x), which brings the rest of B to the size of its first columns
+    reads_stored = True
 
-    def features(self, X: Float[Array, "n d"]) -> Float[Array, "n m"]:
+    def features(self, X: Any) -> Float[Array, "n m"]:
         """B, a row for each row of X."""
         K, q = self.kernel(X, self.points), self.lead.shape[0]
         first = matmul(K[:, :q], self.lead)
         return jnp.concatenate([first, (K[:, q:] - matmul(first, self.across)) / self.unit], axis=1)
 
-    def diag(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
+    def diag(self, X: Any) -> Float[Array, " n"]:
         """k(x, x)."""
         return self.kernel.diag(X)
 
@@ -96,8 +98,7 @@ def factor_subset(
     >>> factor.route, factor.s.shape, float(factor.report.ridge)
     ('subset', (3,), 0.0)
     """
-    check_evaluable(kernel)
-    rows = as_rows(kernel, X)
+    kernel, rows = on_landmarks(kernel, as_rows(kernel, X))
     v = Weights.of_rows(weights, rows)
     chosen = without_trace(as_landmarks(rows, landmarks))
     return solve_subset(kernel, rows, chosen, Labels.none(v), v, intercept, drop=drop, keep=keep, block_size=block_size).factor
@@ -131,7 +132,7 @@ def solve_subset(
         weighted=weights.values is not None,
     )
     if rows.traceable and keeps_rows(sizes) if keep is None else keep:
-        kept = rows.map(lift.features, temporaries=origin.shape[0], block_size=block_size)
+        kept = rows.stored.map(lift.features, temporaries=origin.shape[0], block_size=block_size)
         if intercept and weights.values is not None:
             origin = weights.mean(kept)
     options: dict = {"kept": kept, "block_size": block_size, "traced": chosen.trace_residual is None}

@@ -1,11 +1,13 @@
 """Distances between all rows of two matrices, right to rounding whatever the offset and the spread of the columns.
 
 ‖x‖² + ‖z‖² − 2⟨x, z⟩ is one matrix product, and loses eps·(‖x‖² + ‖z‖²): near rows that lie far from the origin come out equal. Differences
-lose nothing. They cost no more where columns are few; elsewhere they are taken for blocks of rows that lie far out.
+lose nothing. They cost no more where columns are few; elsewhere they are taken for blocks of rows that lie far out. Sparse rows cannot be
+centred, which would make them dense: they are far out where they are far from the origin.
 """
 
 import math
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +15,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxrls.kernels.kernel import Gram, Rows
 from jaxrls.linalg.products import matmul
+from jaxrls.linalg.sparse import SparseBlock, squared_lengths
 
 # Up to so many columns, differences take no longer than a product: they fuse with the kernel's profile.
 FEW_COLUMNS = 2
@@ -21,6 +24,30 @@ COLUMNS_A_PASS = 8
 # ‖x‖² in widths, up to which for all of X or all of Z a product is taken. What it loses, (2 + √d) eps (‖x‖² + ‖z‖²), is then no more than
 # (2 + √d) eps (3 · NEAR + 2 r²): where ‖x‖² ≤ NEAR, ‖z‖² ≤ 2 NEAR + 2 r².
 NEAR = 4.0
+SPARSE_NEAR = 16 * NEAR  # the same of sparse rows, about the origin: what becomes dense costs far more than a few times eps
+
+
+def distances_squared(X: Any, Z: Float[Array, "m d"], inverse: Float[Array, " d"]) -> Gram:
+    """As `squared_distances`, X dense or a `SparseBlock`: of sparse rows within 12 (2 + √d) eps (16 + r²), and 0 for equal rows.
+
+    **Cost** of sparse rows O(stored entries · m), and where rows of both X and Z are longer than 8 widths that of dense ones.
+    """
+    if not isinstance(X, SparseBlock):
+        return squared_distances(X, Z, inverse)
+    x, z = X.times(inverse), Z * inverse
+    own, other = x.squared_lengths(), squared_lengths(z)
+
+    def product():
+        lengths = own[:, None] + other[None, :]
+        found = lengths - 2 * x.inner(z)
+        return jnp.where(found <= _rounding(X) * lengths, 0, found)
+
+    near = jnp.minimum(jnp.max(own), jnp.max(other)) <= SPARSE_NEAR
+    return jax.lax.cond(_for_all(near), product, lambda: squared_distances(X.dense(), Z, inverse))
+
+
+def _rounding(X) -> float:
+    return (2 + math.sqrt(X.shape[1])) * float(jnp.finfo(X.dtype).eps)
 
 
 @jax.custom_jvp
@@ -36,8 +63,7 @@ def squared_distances(X: Rows, Z: Float[Array, "m d"], inverse: Float[Array, " d
     # One matrix from either branch, so that all the rest is one pass that fuses with the kernel's profile.
     found = jax.lax.cond(near, lambda: -2 * matmul(x, z.T), lambda: _by_differences(X, Z, inverse))
     product = lengths + found
-    rounding = (2 + math.sqrt(X.shape[1])) * jnp.finfo(X.dtype).eps
-    return jnp.where(near, jnp.where(product <= rounding * lengths, 0, product), found)
+    return jnp.where(near, jnp.where(product <= _rounding(X) * lengths, 0, product), found)
 
 
 @squared_distances.defjvp

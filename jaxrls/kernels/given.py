@@ -97,7 +97,8 @@ class FunctionKernel(Kernel):
 class Precomputed(Kernel):
     """A kernel matrix computed elsewhere: X *is* K, `(n, n)`, and for prediction the rows k(new, training), `(m, n)`.
 
-    Landmarks, sums, products, multiples and columns do not apply: compute them into K. Predictions are linear in the given rows, which
+    Sums, products, multiples and columns do not apply: compute them into K. Landmarks are rows of K, by number or chosen; new rows are then
+    k(new, training), or k(new, landmarks) alone, `(m, number of landmarks)`. Predictions are linear in the given rows, which
     are what `features` returns; `num_features` is None, as K is no design matrix. K must be symmetric and positive semidefinite; the
     one-call doors check the first, and warn where the second fails. Cost none. Source: as `metric="precomputed"` in
     scikit-learn.
@@ -121,6 +122,34 @@ class Precomputed(Kernel):
         if X.shape[0] != X.shape[1]:
             raise ValueError(f"Precomputed.diag needs the square kernel matrix, and X has shape {X.shape}")
         return jnp.diagonal(X)
+
+    def is_semidefinite(self):
+        return False
+
+
+@pytree
+class KernelValues(Kernel):
+    """The kernel of a matrix that is given, at any of its rows: row i is seen as (Kᵢ₁ … Kᵢₙ, i, Kᵢᵢ), and k(x, z) is the entry of x at the number of z.
+
+    What `Precomputed` becomes on landmarks. New rows are k(new, training), (m, n), or k(new, landmarks) alone. Cost that of the columns that are taken.
+
+    >>> import jax.numpy as jnp
+    >>> rows = jnp.array([[2.0, 1.0, 0.0, 2.0], [1.0, 3.0, 1.0, 3.0]])
+    >>> KernelValues()(rows, rows[1:]).tolist(), KernelValues().diag(rows).tolist()
+    ([[1.0], [3.0]], [2.0, 3.0])
+    """
+
+    def widths(self, points):
+        return points.shape[1] - 2, points.shape[0]
+
+    def __call__(self, X, Z):
+        n = Z.shape[1] - 2
+        if X.shape[1] == Z.shape[0] and X.shape[1] not in (n, n + 2):
+            return X
+        return X[:, Z[:, n].astype(jnp.int32)]
+
+    def diag(self, X):
+        return X[:, -1]
 
     def is_semidefinite(self):
         return False

@@ -10,6 +10,7 @@ from jaxtyping import ArrayLike as Scalars
 
 from jaxrls.kernels.kernel import Kernel, Rows, parameter
 from jaxrls.linalg.products import matmul, safe_sqrt
+from jaxrls.linalg.sparse import inner_products, made_dense, squared_lengths
 from jaxrls.support.checks import is_concrete
 from jaxrls.support.pytrees import pytree, static
 
@@ -25,18 +26,20 @@ class Linear(Kernel):
     [[11.0]]
     """
 
+    sparse = True
+
     def __call__(self, X, Z):
-        return matmul(X, Z.T)
+        return inner_products(X, Z)
 
     def diag(self, X):
-        return jnp.sum(X * X, axis=1)
+        return squared_lengths(X)
 
     def num_features(self, d, dtype):
         del dtype
         return d
 
     def features(self, X):
-        return X
+        return made_dense(X)
 
 
 @pytree
@@ -111,6 +114,7 @@ class Polynomial(Kernel):
     """
 
     positive = ("offset",)
+    sparse = True
     degree: int = static()
     offset: Scalars = 1.0
 
@@ -119,10 +123,10 @@ class Polynomial(Kernel):
             raise ValueError(f"Polynomial.degree must be a whole number of at least 1, and is {self.degree!r}")
 
     def __call__(self, X, Z):
-        return (matmul(X, Z.T) + parameter(self, "offset", X)) ** self.degree
+        return (inner_products(X, Z) + parameter(self, "offset", X)) ** self.degree
 
     def diag(self, X):
-        return (jnp.sum(X * X, axis=1) + parameter(self, "offset", X)) ** self.degree
+        return (squared_lengths(X) + parameter(self, "offset", X)) ** self.degree
 
     def check(self, X):
         parameter(self, "offset", X)

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 from jaxtyping import ArrayLike as Scalars
 
 from jaxrls.linalg.products import safe_sqrt
+from jaxrls.linalg.sparse import on_dense_rows
 from jaxrls.support.checks import check_real, is_concrete
 from jaxrls.support.pytrees import pytree, static
 
@@ -34,7 +35,8 @@ class Kernel(ABC):
     What a search needs to know stands in class variables: `positive` names the fields that must be positive, and are searched by their
     logarithm; `length_scales` those in the units of X, one number or one per column, which can be guessed from distances between
     rows, and `metric` is the distance that they divide, "euclidean" or "cityblock". `evaluable` is False for what is given as a matrix,
-    and has no value at other points.
+    and has no value at other points. `sparse` says that the methods of this very class take a `SparseBlock` for X, by products alone; those of other
+    classes see its rows dense.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> kernel = 2.0 * rls.Linear() + rls.Gaussian(1.0).on(0)
@@ -46,6 +48,14 @@ class Kernel(ABC):
     length_scales: ClassVar[tuple[str, ...]] = ()
     metric: ClassVar[str] = "euclidean"
     evaluable: ClassVar[bool] = True
+    sparse: ClassVar[bool] = False
+    reads_stored: ClassVar[bool] = True
+
+    def __init_subclass__(cls, **options):
+        super().__init_subclass__(**options)
+        for name in ("__call__", "diag", "features"):
+            if name in vars(cls) and not vars(cls).get("sparse", False):
+                setattr(cls, name, on_dense_rows(vars(cls)[name]))
 
     @abstractmethod
     def __call__(self, X: Rows, Z: Float[Array, "m d"]) -> Gram:
@@ -59,6 +69,10 @@ class Kernel(ABC):
         """The number of explicit features for `d` input columns, or None where the feature space is not used as such."""
         del d, dtype
         return None
+
+    def widths(self, points) -> tuple[int, ...]:
+        """How many columns new rows may have."""
+        return points.shape[1:]
 
     def features(self, X: Rows) -> Float[Array, "n r"]:
         """φ(X), one row per sample, where `num_features` is a number."""
@@ -158,6 +172,7 @@ class Sum(Kernel):
     [[3.0]]
     """
 
+    sparse = True
     left: Kernel
     right: Kernel
 
@@ -184,6 +199,7 @@ class Product(Kernel):
     [[2.0]]
     """
 
+    sparse = True
     left: Kernel
     right: Kernel
 
@@ -204,6 +220,7 @@ class Scaled(Kernel):
     """
 
     positive = ("scale",)
+    sparse = True
     scale: Scalars
     kernel: Kernel
 
@@ -231,6 +248,7 @@ class On(Kernel):
     [[11.0]]
     """
 
+    sparse = True
     kernel: Kernel
     columns: tuple[int, ...] = static()
 

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import ArrayLike as Scalars
 
 from jaxrls.kernels.bessel import bessel_profile
-from jaxrls.kernels.distances import chi_squared_distances, city_block_distances, squared_distances
+from jaxrls.kernels.distances import chi_squared_distances, city_block_distances, distances_squared, squared_distances
 from jaxrls.kernels.kernel import Kernel, parameter
 from jaxrls.linalg.products import safe_sqrt
 from jaxrls.support.checks import is_concrete
@@ -27,13 +27,14 @@ class _Stationary(Kernel):
 
     positive: ClassVar[tuple[str, ...]] = ("width",)
     length_scales: ClassVar[tuple[str, ...]] = ("width",)
+    sparse: ClassVar[bool] = True
     width: Scalars
 
     def _profile(self, squared):
         raise TypeError(f"{type(self).__name__} must define _profile")
 
     def __call__(self, X, Z):
-        return self._profile(squared_distances(X, Z, _inverse(self, X)))
+        return self._profile(distances_squared(X, Z, _inverse(self, X)))
 
     def diag(self, X):
         return jnp.ones(X.shape[0], X.dtype)

@@ -94,7 +94,7 @@ def _intervals(jackknife: Jackknife, model: Model, spread: Spread | None, rows: 
     if block_size is None and n * FEWEST_ROWS > AT_ONCE:
         block_size = max(1, AT_ONCE // n)
 
-    return rows.map(Partial(_at_rows, jackknife, model, spread, rank), temporaries=4 * n, block_size=block_size)
+    return rows.stored.map(Partial(_at_rows, jackknife, model, spread, rank), temporaries=4 * n, block_size=block_size)
 
 
 @jax.jit

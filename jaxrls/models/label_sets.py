@@ -177,7 +177,7 @@ def _of_own_label(scores, codes):
 
 @jax.jit
 def _variances(spread: Spread, model: Model, rows: Rows):
-    return rows.map(lambda x: spread.variance(model.kernel, x, False), temporaries=2 * spread.half.shape[1])
+    return rows.stored.map(lambda x: spread.variance(model.kernel, x, False), temporaries=2 * spread.half.shape[1])
 
 
 @jax.jit

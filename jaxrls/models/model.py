@@ -36,7 +36,7 @@ class Model:
     """
 
     kernel: Kernel
-    points: Float[Array | np.ndarray, "q d"] | None
+    points: Any  # (q, d), or sparse rows, or None
     coef: Float[Array | np.ndarray, "q *t"]
     intercept: Float[Array | np.ndarray, "*t"]
     free: Float[Array | np.ndarray, "p *t"] | None = None
@@ -87,7 +87,8 @@ class Model:
             expected: int | None = self.coef.shape[0]
             what = "one column per training row, as a precomputed kernel"
         elif self.points is not None:
-            expected, what = self.points.shape[1], "the columns it was fitted on"
+            widths = self.kernel.widths(self.points)
+            expected, what = (d if d in widths else widths[0]), "the columns it was fitted on"
         else:
             return
         if d != expected:
@@ -97,7 +98,7 @@ class Model:
 @partial(jax.jit, static_argnames="block_size")
 def _evaluate(model: Model, rows, *, block_size):
     coef = jnp.asarray(model.coef)
-    points = None if model.points is None else jnp.asarray(model.points)
+    points = jax.tree.map(jnp.asarray, model.points)
     if points is not None and rows.in_memory:
         return kernel_times(model.kernel, rows.dense(), points, coef, block_size, rows.parts) + model.intercept
 
@@ -110,4 +111,4 @@ def _evaluate(model: Model, rows, *, block_size):
             raise ValueError(f"X with {x.shape[1]} columns gives {design.shape[1]} features, and the model was fitted on {coef.shape[0]}")
         return matmul(design, coef)
 
-    return rows.map(block, temporaries=0 if points is None else points.shape[0], block_size=block_size) + model.intercept
+    return rows.stored.map(block, temporaries=0 if points is None else points.shape[0], block_size=block_size) + model.intercept

@@ -136,7 +136,7 @@ def _variances(sure: Sure, model: Model, rows: Rows, *, corrected: bool, block_s
     def block(x):
         return sure.spread.variance(model.kernel, x, corrected)
 
-    return rows.map(block, temporaries=2 * sure.spread.half.shape[1], block_size=block_size)
+    return rows.stored.map(block, temporaries=2 * sure.spread.half.shape[1], block_size=block_size)
 
 
 @partial(jax.jit, static_argnames="corrected")

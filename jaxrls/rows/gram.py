@@ -1,11 +1,14 @@
 """The kernel matrix K, and K·V without K, in row blocks."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
+from jaxrls.linalg.sparse import SparseBlock, made_dense
 from jaxrls.rows.blocks import check_block_size, default_block_size, map_rows
 from jaxrls.support.meshes import on_any_mesh, parts_of
 
@@ -18,7 +21,7 @@ def _rows(X, Z, block_size, parts=1):
 
 
 def gram(
-    kernel: Kernel, X: Float[Array, "n d"], Z: Float[Array, "m d"] | None = None, *, block_size: int | None = None
+    kernel: Kernel, X: Float[Array, "n d"] | Any, Z: Float[Array, "m d"] | Any = None, *, block_size: int | None = None
 ) -> Float[Array, "n m"]:
     """The kernel matrix K, computed in blocks of rows.
 
@@ -35,6 +38,8 @@ def gram(
     _check_pair(kernel, X, Z)
     if not kernel.evaluable:
         return X
+    if Z is not None and _is_sparse(X, Z):
+        return _of_sparse(kernel, X, Z)
     if Z is not None:
         return map_rows(lambda rows: kernel(rows, Z), X, _rows(X, Z, block_size))
 
@@ -51,6 +56,10 @@ def kernel_times(kernel: Kernel, X, Z, V, block_size: int | None = None, parts: 
     columns = X.shape[1] if not kernel.evaluable else Z.shape[0]
     if V.shape[0] != columns:
         raise ValueError(f"V must have {columns} rows, one per column of K, and has shape {V.shape}")
+    if hasattr(Z, "stored"):
+        return Z.stored.sum(lambda z, v: matmul(kernel(z, made_dense(X)).T, v), V)
+    if _is_sparse(X):
+        return matmul(_of_sparse(kernel, X, Z), V)
     return map_rows(lambda rows: matmul(kernel(rows, Z), V), X, _rows(X, Z, block_size, parts), parts)
 
 
@@ -74,9 +83,21 @@ def gram_matmul(
     return kernel_times(kernel, X, Z, V, block_size, parts_of(X, jax.device_count()))
 
 
+def _is_sparse(*matrices) -> bool:
+    return any(isinstance(matrix, SparseBlock) or hasattr(matrix, "stored") for matrix in matrices)
+
+
+def _of_sparse(kernel: Kernel, X: Any, Z: Any):
+    """K of sparse rows, a block or blocks of them, on either side or on both: one side is read as it is stored, and the other made dense."""
+    if hasattr(Z, "stored"):
+        whole = hasattr(X, "stored")
+        return Z.stored.map((lambda z: _of_sparse(kernel, X, z.dense()).T) if whole else lambda z: kernel(z, made_dense(X))).T
+    return X.stored.map(lambda x: kernel(x, Z)) if hasattr(X, "stored") else kernel(X, Z)
+
+
 def _check_pair(kernel, X, Z):
     for name, matrix in (("X", X), ("Z", Z)):
         if matrix is not None and matrix.ndim != 2:
             raise ValueError(f"{name} must have shape (n, d), and has shape {matrix.shape}")
-    if Z is not None and kernel.evaluable and X.shape[1] != Z.shape[1]:
+    if Z is not None and kernel.evaluable and X.shape[1] not in (Z.shape[1], *kernel.widths(Z)):
         raise ValueError(f"X and Z must have equally many columns, and have {X.shape[1]} and {Z.shape[1]}")

@@ -120,7 +120,7 @@ def moments(
         return *_weighed(v, x), first, gram_panels(half), trace, *labels
 
     hints: dict = {"temporaries": origin.shape[0], "block_size": block_size}
-    *sums, second, trace, label, cross, square = rows.sum(block, kept, weights, Y, **hints)
+    *sums, second, trace, label, cross, square = rows.read_by(features).sum(block, kept, weights, Y, **hints)
     weight, count, log_weight, first = sums
     return Moments(weight, count, log_weight, first, from_panels(second), trace, label, cross, square, origin, label_origin)
 

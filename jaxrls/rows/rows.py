@@ -71,6 +71,15 @@ class Rows:
         raise TypeError(f"{type(self).__name__} must define blocks(), or sum and map and some")
 
     @property
+    def stored(self) -> "Rows":
+        """The same rows, their blocks as they are stored, for what `reads_stored`."""
+        return self
+
+    def read_by(self, features: Any) -> "Rows":
+        """The rows as they are stored for a kernel, and what is made of one; dense for others."""
+        return self.stored if getattr(features, "reads_stored", False) else self
+
+    @property
     def count(self) -> int:
         """How many rows are no padding."""
         return self.shape[0]
@@ -116,8 +125,8 @@ class Rows:
         """The rows of these numbers."""
         raise ValueError(f"{type(self).__name__} cannot be read by row numbers: give landmarks as points (m, d)")
 
-    def candidates(self) -> tuple[Any, Float[Array, "k d"]]:
-        """Rows that landmarks are chosen from, and their numbers, None where they are all."""
+    def candidates(self) -> tuple[Any, Any]:
+        """Rows that landmarks are chosen from, an array or the rows themselves, and their numbers, None where they are all."""
         return None, self.dense()
 
     def dense(self) -> Float[Array, "n d"]:
@@ -240,6 +249,57 @@ class GramRows(DenseRows):
         check_symmetric("X, as the precomputed kernel matrix,", self.X)
         return self.X
 
+    def numbered(self) -> "NumberedRows":
+        """The same rows for `KernelValues`."""
+        check_symmetric("X, as the precomputed kernel matrix,", self.X)
+        return NumberedRows(self.X, self.parts)
+
+
+@pytree
+class NumberedRows(GramRows):
+    """Rows of a kernel matrix as `KernelValues` reads them, each with its number and its diagonal entry behind it; K is not copied."""
+
+    @property
+    def tail(self) -> Float[Array, "n 2"]:
+        """Numbers and diagonal."""
+        return jax.numpy.stack([jax.numpy.arange(len(self.X), dtype=self.dtype), jax.numpy.diagonal(self.X)], axis=1)
+
+    @property
+    def shape(self):
+        """(n, n + 2)."""
+        return len(self.X), len(self.X) + 2
+
+    @property
+    def points(self):
+        """All rows."""
+        return self.dense()
+
+    def dense(self):
+        """All rows in one array."""
+        return jax.numpy.concatenate([self.X, self.tail], axis=1)
+
+    def sum(self, fn, *columns, temporaries=0, block_size=None):
+        """As `Rows.sum`, in one compiled loop."""
+        return sum_rows(self._on(fn), (self.X, self.tail, *columns), self._block(temporaries, block_size), self.parts)
+
+    def map(self, fn, *columns, temporaries=0, block_size=None):
+        """As `Rows.map`, in one compiled loop."""
+        return map_rows(self._on(fn), (self.X, self.tail, *columns), self._block(temporaries, block_size), self.parts)
+
+    @staticmethod
+    def _on(fn):
+        return lambda args: fn(jax.numpy.concatenate(args[:2], axis=1), *args[2:])
+
+    def take(self, indices):
+        """The rows of these numbers, 0 to n − 1."""
+        check_row_numbers(indices, self.count)
+        return jax.numpy.concatenate([self.X[indices], self.tail[indices]], axis=1)
+
+    def kernel_matrix(self, kernel, block_size=None):
+        """K as it was given."""
+        del kernel, block_size
+        return self.X
+
 
 @pytree
 class MappedRows(Rows):
@@ -267,12 +327,12 @@ class MappedRows(Rows):
     def sum(self, fn, *columns, temporaries=0, block_size=None):
         """As `Rows.sum`."""
         hints = {"temporaries": temporaries + self.shape[1], "block_size": block_size}
-        return self.source.sum(lambda x, *parts: fn(self.of.features(x), *parts), *columns, **hints)
+        return self.source.read_by(self.of).sum(lambda x, *parts: fn(self.of.features(x), *parts), *columns, **hints)
 
     def map(self, fn, *columns, temporaries=0, block_size=None):
         """As `Rows.map`."""
         hints = {"temporaries": temporaries + self.shape[1], "block_size": block_size}
-        return self.source.map(lambda x, *parts: fn(self.of.features(x), *parts), *columns, **hints)
+        return self.source.read_by(self.of).map(lambda x, *parts: fn(self.of.features(x), *parts), *columns, **hints)
 
     def some(self, num):
         """φ of some rows of the source."""

@@ -1,16 +1,19 @@
 """Sparse design matrices, held so that their row blocks become dense one at a time and the whole never does."""
 
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import replace
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.kernels.kernel import Kernel
+from jaxrls.linalg.sparse import SparseBlock
 from jaxrls.rows.blocks import map_blocks, split, sum_blocks
+from jaxrls.rows.gram import gram
 from jaxrls.rows.rows import DenseRows, GramRows, Rows
 from jaxrls.rows.sharded import ShardedRows
-from jaxrls.support.checks import as_array, as_floats, check_matrix, is_concrete
+from jaxrls.support.checks import as_array, as_floats, check_matrix, check_row_numbers, is_concrete
 from jaxrls.support.meshes import parts_of
 from jaxrls.support.pytrees import pytree, static
 
@@ -35,21 +38,22 @@ class SparseMatrix(Protocol):
         """The same matrix, dense."""
 
 
-# Numbers in one dense block: it should stay in cache on CPUs and still be a matrix worth multiplying.
-BLOCK_NUMBERS = 2**20
+# Numbers in one dense block: it should stay in cache on CPUs and still be a matrix worth multiplying, which few rows are not, up to MOST_NUMBERS.
+BLOCK_NUMBERS, MOST_NUMBERS, FEWEST_ROWS = 2**20, 2**24, 128
 
 
 @pytree
 class SparseRows(Rows):
-    """A sparse matrix (n, d) as blocks of `block` rows of coordinates, padded to equally many, and a ragged last block.
+    """A sparse matrix (n, d) as blocks of `block` rows, padded to equally many runs of entries, and a ragged last block.
 
-    Each block becomes dense when it is read, so that the whole never does.
+    Each block becomes dense when it is read, so that the whole never does; kernels of products and distances read it as it is stored.
     """
 
-    whole: Any  # values, row numbers in the block and columns, each (k, z)
-    rest: Any  # the same of the last block, each (z,), or None
+    whole: SparseBlock | None  # of k blocks: values and columns (k, s, w), row (k, s)
+    rest: SparseBlock | None  # the last block, or None
     size: tuple[int, int] = static()
     block: int = static()
+    as_stored: bool = static(default=False)
 
     @property
     def shape(self):
@@ -59,45 +63,86 @@ class SparseRows(Rows):
     @property
     def dtype(self):
         """The dtype of the entries."""
-        return self.whole[0].dtype
+        return (self.whole or self.rest).dtype  # type: ignore[union-attr]
+
+    @property
+    def points(self):
+        """All rows, as they are stored."""
+        return self.stored
+
+    @property
+    def stored(self):
+        """The same rows, whose blocks are given on sparse."""
+        return replace(self, as_stored=True)
 
     def astype(self, dtype) -> "SparseRows":
         """The same matrix in another dtype."""
-        cast = lambda part: None if part is None else (part[0].astype(dtype), *part[1:])  # noqa: E731
-        return SparseRows(cast(self.whole), cast(self.rest), self.size, self.block)
+        whole, rest = (None if part is None else part.astype(dtype) for part in (self.whole, self.rest))
+        return replace(self, whole=whole, rest=rest)
+
+    def check(self, kernel, name="X", *, training=True):
+        """Raise for parameters that do not suit, and for some of the rows, outside of the kernel's domain; entries were looked at when they came."""
+        del name, training
+        kernel.check(self.some(self.block))
 
     def sum(self, fn, *columns, temporaries=0, block_size=None):
         """As `Rows.sum`, in one compiled loop over its own blocks."""
         del temporaries, block_size
-        return sum_blocks(self._on_dense(fn), *self._blocks(columns))
+        return sum_blocks(self._on_blocks(fn), *self._blocks(columns))
 
     def map(self, fn, *columns, temporaries=0, block_size=None):
         """As `Rows.map`, in one compiled loop over its own blocks."""
         del temporaries, block_size
-        return map_blocks(self._on_dense(fn), *self._blocks(columns))
+        return map_blocks(self._on_blocks(fn), *self._blocks(columns))
 
     def some(self, num):
         """The first rows."""
-        return self._dense(jax.tree.map(lambda a: a[0], self.whole), self.block)[:num]
+        first = self.rest if self.whole is None else jax.tree.map(lambda a: a[0], self.whole)
+        return first.dense()[:num]  # type: ignore[union-attr]
+
+    def take(self, indices):
+        """The rows of these numbers, 0 to n − 1, dense."""
+        check_row_numbers(indices, self.size[0])
+        place = jnp.full(self.size[0], len(indices), jnp.int32).at[indices].set(jnp.arange(len(indices), dtype=jnp.int32))
+
+        rows, start = jnp.zeros((len(indices) + 1, self.size[1]), self.dtype), 0  # one more, for those that are not taken
+        for part in (self.whole, self.rest):
+            if part is not None:
+                blocks = part.row.reshape(-1, part.row.shape[-1])
+                number = blocks + (start + self.block * jnp.arange(len(blocks), dtype=jnp.int32))[:, None]
+                rows = rows.at[place[number.reshape(part.row.shape)][..., None], part.columns].add(part.values)
+                start += self.block * len(blocks)
+        return rows[place[indices]]  # a row that is named twice is read once
+
+    def candidates(self):
+        """All rows, sparse."""
+        return None, self
 
     def dense(self):
         """Refused: the rows are sparse for a reason."""
         raise ValueError("this needs a dense X: pass X.toarray(), leave route= out, or give landmarks as points")
 
+    def kernel_matrix(self, kernel, block_size=None):
+        """K, the diagonal exact, from blocks of sparse rows with blocks of dense ones."""
+        del block_size
+        if not kernel.evaluable or kernel.num_features(self.size[1], self.dtype) is not None:
+            raise ValueError(
+                f"K of all pairs needs rows in memory where the kernel is {type(kernel).__name__}: leave route= out, or pass X.toarray()"
+            )
+        K = gram(kernel, self, self.stored)
+        each = jnp.arange(self.size[0])
+        return K.at[each, each].set(self.stored.map(kernel.diag))
+
     def _blocks(self, columns):
         whole, rest = split((jnp.arange(self.size[0]), *columns), self.block)
         return (None if whole is None else (self.whole, whole)), (None if rest is None else (self.rest, rest))
 
-    def _on_dense(self, fn):
+    def _on_blocks(self, fn):
         def on_block(parts):
-            coordinates, (numbers, *columns) = parts
-            return fn(self._dense(coordinates, numbers.shape[0]), *columns)
+            block, (_, *columns) = parts
+            return fn(block if self.as_stored else block.dense(), *columns)
 
         return on_block
-
-    def _dense(self, coordinates, rows):
-        data, row, column = coordinates
-        return jnp.zeros((rows, self.size[1]), data.dtype).at[row, column].add(data)
 
 
 def is_sparse(X) -> bool:
@@ -117,21 +162,41 @@ def sparse_rows(X, dtype=None, name: str = "X") -> SparseRows:
         raise ValueError(
             f"{name} holds {int((~np.isfinite(data)).sum())} stored values that are NaN or infinite: drop those rows or fill them in first"
         )
-    order = np.argsort(row, kind="stable")
-    data, row, column = data[order], row[order], column[order]
-    block = max(1, min(n, BLOCK_NUMBERS // d))
+    block = max(1, min(n, max(BLOCK_NUMBERS // d, min(FEWEST_ROWS, MOST_NUMBERS // d))))
+    data, row, column = _once_each(data, row, column)
+    width = max(1, -(-len(data) // n))  # of a run: as a row has in the mean, so that at most half of what is stored is filling
     starts = np.searchsorted(row, np.arange(0, n + block, block).clip(max=n))
+    cut = [_runs(data[a:b], row[a:b] - i * block, column[a:b], width) for i, (a, b) in enumerate(zip(starts, starts[1:], strict=False))]
     k = n // block
-    width = max(1, int(np.diff(starts)[:k].max(initial=0)))
-    whole = tuple(np.zeros((k, width), a.dtype) for a in (data, row, column))
-    for i in range(k):
-        inside = slice(starts[i], starts[i + 1])
-        for target, source in zip(whole, (data, row - i * block, column), strict=True):
-            target[i, : inside.stop - inside.start] = source[inside]
-    rest = None
-    if k * block < n:
-        rest = tuple(jnp.asarray(a[starts[k] :]) for a in (data, row - k * block, column))
-    return SparseRows(tuple(jnp.asarray(a) for a in whole), rest, (n, d), block)
+    most = max((len(values) for values, _, _ in cut[:k]), default=0)
+    whole = [np.stack([np.pad(a, [(0, most - len(a))] + [(0, 0)] * (a.ndim - 1)) for a in parts]) for parts in zip(*cut[:k], strict=True)]
+    blocks = _block(whole, (block, d)) if k else None
+    rest = _block(cut[k], (n - k * block, d)) if k * block < n else None
+    return SparseRows(blocks, rest, (n, d), block)
+
+
+def _block(parts, shape) -> SparseBlock:
+    values, columns, row = map(jnp.asarray, parts)
+    return SparseBlock(values, columns, row, shape)
+
+
+def _once_each(data, row, column):
+    """Entries by row and column, those stored more than once added up."""
+    order = np.lexsort((column, row))
+    data, row, column = data[order], row[order], column[order]
+    first = np.flatnonzero(np.diff(row, prepend=-1) | np.diff(column, prepend=-1))
+    return np.add.reduceat(data, first) if len(first) else data, row[first], column[first]
+
+
+def _runs(data, row, column, width: int):
+    """Entries as runs of `width` of the same row: values, columns and row, at least one."""
+    begins = np.searchsorted(row, row)  # where the row of each entry begins
+    within = np.arange(len(row)) - begins
+    starts = np.flatnonzero(within % width == 0)
+    run = np.searchsorted(starts, np.arange(len(row)), side="right") - 1
+    values, columns = np.zeros((max(1, len(starts)), width), data.dtype), np.zeros((max(1, len(starts)), width), np.int32)
+    values[run, within % width], columns[run, within % width] = data, column
+    return values, columns, row[starts].astype(np.int32) if len(starts) else np.zeros(1, np.int32)
 
 
 def _coordinates(X):

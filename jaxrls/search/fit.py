@@ -21,7 +21,9 @@ from jaxrls.factors.landmarks import ridge_effect
 from jaxrls.factors.unpenalized import check_free
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.models.fitted import Fit
+from jaxrls.rows.sparse import is_sparse
 from jaxrls.rows.staged import between_readings
+from jaxrls.search.conservative import check_conservative, choose
 from jaxrls.search.estimate import of_problem
 from jaxrls.search.grid import choose_lam, lambda_grid
 from jaxrls.search.inspection import inspect_fit
@@ -51,6 +53,7 @@ def fit(
     weights=None,
     intercept: bool = True,
     per_target: bool = False,
+    conservative: float | int | bool = 0.0,
     landmarks=None,
     tol: float = TOLERANCE,
     groups=None,
@@ -70,7 +73,7 @@ def fit(
 
     minimise ½ Σ vᵢ (yᵢ − f(xᵢ) − b)² + (λ/2) ‖f‖²_H over f and b for every λ, and keep the λ of the smallest error.
 
-    **Arguments**: X (n, d) and Y (n,) or (n, t), NumPy or JAX, in any units; X may be sparse (SciPy, BCOO) where the kernel has explicit features, or a
+    **Arguments**: X (n, d) and Y (n,) or (n, t), NumPy or JAX, in any units; X may be sparse (SciPy, BCOO), or a
     source of rows (`Rows`); one that brings labels and weights, such as a `stream`, needs no Y.
     `lams` (L,), where 0 is the fit of minimum norm, by default `num` of them from the spectrum; or (L, t), from whose columns the targets choose, so that
     one row of them is a given λ for each; `"search"` finds the λ of the smallest error between those from its value and slope at about ten λ, with a
@@ -78,9 +81,10 @@ def fit(
     such as a `stream`, and for criteria that are steps, such as `zero_one_loss` and `rank`'s own, it takes the grid.
     `criterion`: `loo`, `gcv`, `kfold`, `holdout`, `log_marginal_likelihood`, `log_predictive_density`, any function `(factor, Y, lams)` of which less
     is better, or a `Criterion`. `loss` for the ones that average a loss. `weights` (n,) ≥ 0. `intercept` unpenalised. `per_target` chooses λ for each column
-    of Y. `groups` (n,) labels of rows left out together (the criterion is then `kfold`); `validation` a pair `(X, Y)` (then
-    `holdout`). `landmarks` for more rows than K can be factored for: how many to choose by pivoted Cholesky, or what
-    `jaxrls.landmarks` chose, or row numbers, or points (m, d); leave-one-out then lets a landmark leave with its row. `"auto"` takes as many
+    of Y. `conservative` takes the largest λ whose error is within so many standard errors of the smallest, as the losses of rows or groups left out tell
+    it: 1 or True is the rule of one standard error. `groups` (n,) labels of rows left out together (then
+    `kfold`); `validation` a pair `(X, Y)` (then `holdout`). `landmarks` for more rows than K can be factored for: how many to choose by pivoted Cholesky, or
+    what `jaxrls.landmarks` chose, or row numbers, or points (m, d); leave-one-out then lets a landmark leave with its row. `"auto"` takes as many
     as bring `certified_lam` at `tol` down to the chosen λ, and all rows where that does not pay; `certificate` says which.
     `route`, `iteration` and `block_size` as in `factorize`. `progress` shows a bar while landmarks are chosen (needs tqdm). `refine` makes the model, what it
     leaves out and `error` those of float64, as NumPy arrays, from Cholesky factors in float32 and products in float64, on all of K: at the λ chosen in the
@@ -123,6 +127,8 @@ def fit(
         "unpenalized": unpenalized,
     }
     raw = Problem.of(kernel, X, Y, landmarks=None if auto else landmarks, **options)
+    check_conservative(conservative, raw.criterion, lams)
+    raw = replace(raw, conservative=float(conservative))
     problem, named_lams = raw.check(), lams
     lams = _as_lams(lams, problem, _why_not_zero(problem, route, refine))
     if isinstance(lams, str) and not problem.criterion.smooth and (refine or route in ("cholesky", "refined")):
@@ -254,10 +260,10 @@ def _best(problem: Problem, *, lams, num: int, per_target: bool, route: str | No
     in_memory = is_concrete(rows) and rows.in_memory
     count = 1 if isinstance(lams, str) else SEARCHED if lams is None else len(lams)
     plain = in_memory and route is None and not per_target and not problem.keep_moments
-    suits = plain and (lams is not None or problem.criterion.smooth) and _suits_cholesky(problem, lams, count)
+    suits = plain and (lams is not None or problem.criterion.smooth and not problem.conservative) and _suits_cholesky(problem, lams, count)
     searched = isinstance(lams, str) or lams is None and suits
     taken = "cholesky" if searched and suits else route
-    if in_memory:
+    if in_memory or is_concrete(rows) and is_sparse(rows) and problem.kernel.num_features(rows.shape[1], rows.dtype) is None:
         of_problem(problem, lams=1 if searched else None if lams is None else count, num=num, route=taken).check()
     if searched:
         return _searched(problem, taken, per_target, jitted)
@@ -266,7 +272,8 @@ def _best(problem: Problem, *, lams, num: int, per_target: bool, route: str | No
         if np.isfinite(few.errors).all():  # else the spectrum can tell more
             return few
     result = jitted(_fit)(problem, lams, route=route, **options)
-    return _continued(result, problem, jitted) if lams is None and plain and _suits_cholesky(problem, lams, 1) else result
+    below = lams is None and plain and not problem.conservative and _suits_cholesky(problem, lams, 1)
+    return _continued(result, problem, jitted) if below else result
 
 
 def _suits_cholesky(problem: Problem, lams, count: int) -> bool:
@@ -308,7 +315,7 @@ def _fit(problem: Problem, lams, *, num: int, per_target: bool, route: str | Non
     solution = problem.solution(route)
     lams = lambda_grid(solution.factor, num) if lams is None else lams
     errors = problem.errors(solution, lams)
-    return _conclude(problem, solution, lams, errors, *choose_lam(lams, errors, per_target))
+    return _conclude(problem, solution, lams, errors, *choose(problem, solution, lams, errors, per_target))
 
 
 @partial(jax.jit, static_argnames="route")

@@ -1,5 +1,7 @@
 """The λ that span all fits a factor can tell apart: their ends, and a grid between."""
 
+from typing import Any
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -35,12 +37,18 @@ def lambda_range(factor: Factor, low=0.0) -> tuple[Float[Array, ""], Float[Array
     return low, jnp.maximum(10 * factor.trace(), 10 * low)
 
 
-def choose_lam(lams, errors, per_target: bool):
-    """The λ of the smallest error, the larger of equals: shared, by the mean over targets, or one per target, of its own where `lams` is (L, t)."""
+def choose_lam(lams, errors, per_target: bool, within: Any = None):
+    """The λ of the smallest error, the larger of equals: shared, by the mean over targets, or one per target, of its own where `lams` is (L, t).
+
+    The largest λ whose error is no more than `within` above the smallest, where that is given.
+    """
     if errors.ndim == 2 and not per_target:
         errors = jnp.mean(errors, axis=1)
     if len(lams) == 1:  # nothing to choose: what was made for the errors serves the model too
         return jnp.broadcast_to(lams[0], errors.shape[1:]), errors[0]
     smallest = jnp.min(errors, axis=0)
     each = lams if lams.ndim == errors.ndim else lams[:, None]
-    return jnp.max(jnp.where(errors <= smallest, each, 0), axis=0), smallest
+    if within is None:
+        return jnp.max(jnp.where(errors <= smallest, each, 0), axis=0), smallest
+    lam = jnp.max(jnp.where(errors <= smallest + within, each, 0), axis=0)
+    return lam, jnp.min(jnp.where(each == lam, errors, jnp.inf), axis=0)

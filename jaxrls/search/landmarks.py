@@ -12,13 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from jaxrls.factors.landmarks import Landmarks, check_evaluable, hidden_trace
+from jaxrls.factors.landmarks import Landmarks, check_evaluable, hidden_trace, on_landmarks
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
-from jaxrls.rows.blocks import default_block_size, map_rows
+from jaxrls.rows.blocks import default_block_size
 from jaxrls.rows.gram import gram
-from jaxrls.rows.rows import Rows
-from jaxrls.support.checks import as_array, check_finite, check_matrix, check_weights, check_whole, is_concrete
+from jaxrls.rows.rows import DenseRows, GramRows, Rows
+from jaxrls.rows.sparse import is_sparse, sparse_rows
+from jaxrls.support.checks import as_array, check_matrix, check_weights, check_whole, is_concrete
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.precision import in_precision_of
 from jaxrls.support.progress import progress_bar
@@ -80,13 +81,15 @@ def landmarks(
     >>> sorted(R.points[:, 0].tolist()), float(R.trace_residual) < 1e-6
     ([0.0, 1.0], True)
     """
-    drawn, X, weights = _candidates(X, weights)
+    drawn, rows, weights = _candidates(kernel, X, weights)
+    kernel, rows = on_landmarks(kernel, rows)
+    X = rows.stored
     v = jnp.ones(X.shape[0], X.dtype) if weights is None else as_array("weights", weights, X.dtype)
     check_weights(v, X.shape[0])
     known = is_concrete(kernel, X, v, key)
     progress = progress and known
     _check(kernel, X, num, tol, method, known)
-    diag = kernel.diag(X)
+    diag = X.map(kernel.diag, block_size=X.shape[0])
     target = jnp.asarray(0 if tol is None else tol, X.dtype) * jnp.sum(v * diag)
     limit = X.shape[0] if num is None else num
     capacity = min(limit, 2 * LARGEST_BLOCK) if known and tol is not None else limit
@@ -103,24 +106,31 @@ def landmarks(
     return chosen if drawn is None else Landmarks(jnp.asarray(drawn, jnp.int32)[chosen.indices], chosen.points, None)
 
 
-def _candidates(X, weights):
+def _candidates(kernel, X, weights):
     """The rows to choose from as an array, their numbers where they are not all, and their weights."""
     if not isinstance(X, Rows):
-        return None, as_array("X", X), weights
+        return None, as_candidates(kernel, X), weights
     n, weights = X.shape[0], X.row_weights if weights is None else weights
     drawn, some = X.candidates()
     if drawn is None or weights is None:
-        return drawn, some, weights
+        return drawn, as_candidates(kernel, some), weights
     weights = as_array("weights", weights, some.dtype)
     check_weights(weights, n)
-    return drawn, some, weights[drawn]
+    return drawn, as_candidates(kernel, some), weights[drawn]
+
+
+def as_candidates(kernel, X) -> Rows:
+    """Rows, in one array unless they are sparse."""
+    if is_sparse(X):
+        return sparse_rows(X)
+    X = as_array("X", X)
+    check_matrix("X", X)
+    return DenseRows(X) if kernel.evaluable else GramRows(X)
 
 
 def _check(kernel, X, num, tol, method, known):
     check_evaluable(kernel)
-    check_matrix("X", X)
-    check_finite("X", X)
-    kernel.check(X)
+    X.check(kernel)
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(map(repr, METHODS))}, and is {method!r}")
     if num is None and tol is None:
@@ -156,7 +166,7 @@ def _stops(state, capacity, progress):
 @partial(jax.jit, static_argnames=("capacity", "method"))
 def _grow(kernel, X, v, target, state, stop, *, capacity, method):
     """Rounds of proposals until there are `stop` landmarks, the trace is down to `target`, or no row is independent."""
-    floor = capacity * jnp.finfo(X.dtype).eps * kernel.diag(X)
+    floor = capacity * jnp.finfo(X.dtype).eps * X.map(kernel.diag, block_size=X.shape[0])
 
     def score(residual, floor, v):
         return jnp.where(residual > floor, v * residual if method == "rpcholesky" else v, 0)
@@ -176,7 +186,7 @@ def _round(kernel, X, v, floor, score, state, capacity):
     key, draw, toss = jax.random.split(state.key, 3)
     chances = score(state.residual, floor, v)
     drawn = jax.random.choice(draw, X.shape[0], (PROPOSALS_PER_PIVOT * block,), p=chances / jnp.sum(chances))
-    H = gram(kernel, X[drawn]) - matmul(state.F[drawn], state.F[drawn].T)
+    H = gram(kernel, X.take(drawn)) - matmul(state.F[drawn], state.F[drawn].T)
     bar = jax.random.uniform(toss, drawn.shape, X.dtype) * chances[drawn]
     C, slots, count = _reject(
         H, lambda h, j: score(h, floor[drawn[j]], v[drawn[j]]) > bar[j], block, jnp.minimum(block, capacity - state.count)
@@ -184,21 +194,20 @@ def _round(kernel, X, v, floor, score, state, capacity):
     rows, used = drawn[slots], jnp.arange(block, dtype=jnp.int32) < count
     L = jnp.where(used[:, None] & used, jnp.tril(C[:, slots].T), jnp.eye(block, dtype=X.dtype))
     inverse = jax.lax.linalg.triangular_solve(L, jnp.diag(used.astype(X.dtype)), left_side=True, lower=True)
-    chosen = state.F[rows]
+    chosen, points = state.F[rows], X.take(rows)
 
-    def update(args):
-        x, F, residual = args
+    def update(x, F, residual):
 
         def subtract(i, K):  # only the columns of F in use, as many blocks of them as there are
             part = partial(jax.lax.dynamic_slice_in_dim, start_index=i * block, slice_size=block, axis=1)
             return K - matmul(part(F), part(chosen).T)
 
-        K = jax.lax.fori_loop(0, (state.count + block - 1) // block, subtract, kernel(x, X[rows]))
+        K = jax.lax.fori_loop(0, (state.count + block - 1) // block, subtract, kernel(x, points))
         new = matmul(K, inverse.T)
         return new, jnp.maximum(residual - jnp.sum(new * new, axis=1), 0)
 
     size = default_block_size(X.shape[0], state.F.shape[1] * X.dtype.itemsize)
-    new, residual = map_rows(update, (X, state.F, state.residual), size)
+    new, residual = X.map(update, state.F, state.residual, block_size=size)
     # A chosen row is spanned exactly. Where rounding let no proposal through, drop the first, or the draw would never end.
     spanned = jnp.where(used | (jnp.arange(block) == 0), rows, rows[0])
     F = jax.lax.dynamic_update_slice(state.F, new, (jnp.zeros_like(state.count), state.count))
@@ -235,4 +244,4 @@ def _finish(X, v, diag, state, capacity):
         chosen = jnp.zeros(X.shape[0], bool).at[jnp.where(slot < count, indices, X.shape[0])].set(True, mode="drop")
         others = jnp.argsort(chosen | (v <= 0), stable=True).astype(jnp.int32)
         indices = jnp.where(slot < count, indices, others[jnp.maximum(slot - count, 0)])
-    return Landmarks(indices, X[indices], jnp.sum(v * state.residual) + hidden_trace(capacity, jnp.sum(v * diag)))
+    return Landmarks(indices, X.take(indices), jnp.sum(v * state.residual) + hidden_trace(capacity, jnp.sum(v * diag)))

@@ -18,13 +18,14 @@ from jaxrls.factors.contract import Solution
 from jaxrls.factors.free import Free
 from jaxrls.factors.groups import Folds, check_rest
 from jaxrls.factors.iterative import Iteration
-from jaxrls.factors.landmarks import Landmarks, as_landmarks, check_evaluable, without_trace
+from jaxrls.factors.landmarks import Landmarks, as_landmarks, check_evaluable, on_landmarks, without_trace
 from jaxrls.factors.outcome import AnyCoefficients, Coefficients
 from jaxrls.factors.slopes import left_out_sum
 from jaxrls.factors.smoother import Without
 from jaxrls.factors.unpenalized import check_free
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.factors.within import solve_within
+from jaxrls.kernels.given import KernelValues
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul, power_of_two, safe_sqrt
 from jaxrls.models.intervals import Jackknife
@@ -64,6 +65,7 @@ class Problem:
     keep_intervals: bool = static(default=False)
     queries: Folds | None = None  # each with a constant of its own
     free: Free | None = None  # columns without penalty, the intercept's among them
+    conservative: float = static(default=0.0)  # how many standard errors above the smallest an error may be
 
     @classmethod
     def of(
@@ -91,6 +93,8 @@ class Problem:
         """A problem from what a caller gives, shapes checked; arguments as in `fit`."""
         check_kernel(kernel)
         rows = as_rows(kernel, X)
+        if landmarks is not None and not keep_moments:
+            kernel, rows = on_landmarks(kernel, rows)
         Y = rows.column(as_floats("Y", labels_of(rows, Y), rows.dtype))
         check_targets("Y", Y, rows.shape[0])
         queries = None
@@ -204,10 +208,10 @@ class Problem:
     def sure(self, solution: Solution, lam, found: Coefficients, left_out) -> Sure:
         """What variances at one λ take, with its coefficients and what is left out of it."""
         factor, drop, weights = solution.factor, solution.labels.drop_axis, self.weights
-        if not self.kernel.evaluable:
-            raise ValueError(f"keep_variance=True needs k(x, x) of new rows, which {type(self.kernel).__name__} cannot tell")
+        if not self.kernel.evaluable or isinstance(self.kernel, KernelValues):
+            raise ValueError("keep_variance=True needs k(x, x) of new rows, which a kernel matrix cannot tell: leave it out")
         design = lambda x: matmul(factor.expansion.design(self.kernel, x), found.coef)  # noqa: E731
-        fitted = self.rows.map(design, temporaries=2 * len(found.coef), block_size=self.block_size)
+        fitted = self.rows.stored.map(design, temporaries=2 * len(found.coef), block_size=self.block_size)
         squares = weights.sum(left_out * (solution.labels.Y - fitted - found.intercept)) / lam / weights.count
         return Sure(factor.spread(lam), lam, drop(by_evidence(solution, lam)), drop(safe_sqrt(squares)))
 

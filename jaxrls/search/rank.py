@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxrls.factors.choose import choose_route
 from jaxrls.factors.landmarks import check_evaluable
+from jaxrls.rows.sparse import is_sparse
 from jaxrls.search.estimate import of_problem
 from jaxrls.search.landmarks import landmarks
 from jaxrls.search.problem import Problem
@@ -33,7 +34,7 @@ def grow(solve: Callable, problem: Problem, tol: float, progress: bool = False):
     if choose_route(kernel, *rows.shape, rows.dtype) != "gram":
         return solve(problem), "no landmarks: the kernel's own features are fewer than the rows"
     check_evaluable(kernel)
-    X = rows.dense()
+    X = rows if is_sparse(rows) else rows.dense()
     n, most = X.shape[0], _most(problem)
     if most < FEWEST:
         return solve(problem), f"all {n} rows: too few to save any"
@@ -47,7 +48,7 @@ def grow(solve: Callable, problem: Problem, tol: float, progress: bool = False):
         if ratio <= tol:
             return result, f"{words}: they change the coefficients by at most {100 * tol:g}%"
         wanted = 0.5 * tol * lam
-        share = min(wanted / float(jnp.sum(weights.array * kernel.diag(X))), 0.5)
+        share = min(wanted / float(jnp.sum(weights.array * rows.stored.map(kernel.diag))), 0.5)
         chosen = choose(most, tol=share)
         if float(chosen.trace_residual) > wanted or len(chosen.points) <= m:
             break  # there are not that many, or no others

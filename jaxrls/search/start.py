@@ -24,12 +24,13 @@ SCREEN_LAMS = 30
 # The widths near the best of these are judged on more rows, at steps of 2^0.75.
 NEAR_ROWS = 1200
 NEAR_STEP = 0.75 * np.log(2.0)
+MEDIAN_ROWS = 1000
 # The norm of every `Kernel.metric`.
 ORDERS = {"euclidean": 2, "cityblock": 1}
 
 
 @on_any_mesh
-def median_distance(X: Float[Array, "n d"] | Rows, *, order: int = 2, rows: int = 1000) -> Float[Array, ""]:
+def median_distance(X: Float[Array, "n d"] | Rows, *, order: int = 2, rows: int = MEDIAN_ROWS) -> Float[Array, ""]:
     """The median distance between distinct rows of X: the customary first width of a stationary kernel.
 
     Over all pairs of at most `rows` rows spread evenly through X, or through the sample of a stream, Euclidean, or city-block with `order=1`.
@@ -71,7 +72,8 @@ def start_from_data(kernel: Kernel, X: Float[Array, "n d"] | Rows) -> Kernel:
         spread = jnp.where(spread > 0, spread, 1)
         return spread * median_distance(seen / spread, order=order)
 
-    return kernel.map_length_scales(width, X.candidates()[1] if isinstance(X, Rows) else X)
+    some = X.candidates()[1] if isinstance(X, Rows) else X
+    return kernel.map_length_scales(width, some.some(MEDIAN_ROWS) if isinstance(some, Rows) else some)
 
 
 def first_guess(problem: Problem, start: str, lams, loss: Callable, near: bool):

@@ -41,6 +41,7 @@ class RLSEstimator(BaseEstimator):
         criterion="loo",
         loss="squared_error",
         per_target=False,
+        conservative=0.0,
         tune=False,
         landmarks=None,
         fit_intercept=True,
@@ -60,6 +61,7 @@ class RLSEstimator(BaseEstimator):
         self.criterion = criterion
         self.loss = loss
         self.per_target = per_target
+        self.conservative = conservative
         self.tune = tune
         self.landmarks = landmarks
         self.fit_intercept = fit_intercept
@@ -72,8 +74,8 @@ class RLSEstimator(BaseEstimator):
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = self._kernel_is("linear", rls.Linear)
         tags.input_tags.pairwise = self._kernel_is("precomputed", rls.Precomputed)
+        tags.input_tags.sparse = not tags.input_tags.pairwise
         return tags
 
     def _kernel_is(self, name, cls):
@@ -83,7 +85,7 @@ class RLSEstimator(BaseEstimator):
         """scikit-learn's own checks: columns and their names, NaN, sparse or not."""
         for name, value in zip(("X", "y"), (X, *args), strict=False):
             check_unmasked(name, value)
-        accept_sparse = "csr" if self._kernel_is("linear", rls.Linear) else False
+        accept_sparse = False if self._kernel_is("precomputed", rls.Precomputed) else "csr"
         return validate_data(self, X, *args, accept_sparse=accept_sparse, dtype=FLOATS, **options)
 
     def _fit(self, X, y, Y, sample_weight, groups):
@@ -129,7 +131,7 @@ class RLSEstimator(BaseEstimator):
             "lams": lams,
             "loss": look_up("loss", renamed(self.loss), LOSSES),
         }
-        options |= {"per_target": bool(self.per_target), "keep_variance": bool(self.variance)}
+        options |= {"per_target": bool(self.per_target), "conservative": self.conservative, "keep_variance": bool(self.variance)}
         return rls.fit(kernel, X, Y, **({"landmarks": self.landmarks} | options))
 
     def _swept(self, kernel, X, Y, weights, how, lams) -> Swept:
@@ -143,6 +145,8 @@ class RLSEstimator(BaseEstimator):
 
     def _check_scoring(self, how):
         """Raise where something else says what λ is chosen by."""
+        if self.conservative:
+            raise ValueError("conservative= goes by the losses that loss= names, and scoring= chooses λ by scores: leave one of them out")
         if renamed(self.loss) != "squared_error":
             raise ValueError(f"scoring= and loss= both say what λ is chosen by, {self.scoring!r} and {self.loss!r}: leave one of them out")
         if self.by_fold and how["groups"] is None:
@@ -178,8 +182,10 @@ class RLSEstimator(BaseEstimator):
         return Regressed()
 
     def _store(self, held, Y):
-        """What was left out at every λ, which come last: predictions where a scorer has seen them, else losses."""
-        if self.scoring is None:
+        """What was left out at every λ, which come last: predictions where a scorer has seen them, or by name, else losses."""
+        if isinstance(self.store_cv_results, str) and self.store_cv_results != "predictions":
+            raise ValueError(f"store_cv_results must be True, False or 'predictions', and is {self.store_cv_results!r}")
+        if self.scoring is None and self.store_cv_results != "predictions":
             loss = look_up("loss", renamed(self.loss), LOSSES)
             held = np.stack([losses(loss, Y - each, Y) for each in held])
         self.cv_results_ = np.moveaxis(held, 0, -1)

@@ -25,7 +25,7 @@ class RLSClassifier(ClassifierMixin, RLSEstimator):
 
     Parameters
     ----------
-    kernel, width, gamma, degree, coef0, lams, criterion, loss, per_target, tune, landmarks, fit_intercept, cv, random_state, variance, \
+    kernel, width, gamma, degree, coef0, lams, criterion, loss, per_target, conservative, tune, landmarks, fit_intercept, cv, random_state, variance, \
 scoring, by_fold, store_cv_results
         As in `RLSRegressor`. With `loss="zero_one_loss"` λ is chosen by the held-out error rate, kernel parameters by squared
         error still; `per_target` chooses one λ for each class; folds are stratified.
@@ -78,6 +78,7 @@ scoring, by_fold, store_cv_results
         criterion="loo",
         loss="squared_error",
         per_target=False,
+        conservative=0.0,
         tune=False,
         landmarks=None,
         fit_intercept=True,
@@ -100,6 +101,7 @@ scoring, by_fold, store_cv_results
             criterion=criterion,
             loss=loss,
             per_target=per_target,
+            conservative=conservative,
             tune=tune,
             landmarks=landmarks,
             fit_intercept=fit_intercept,

@@ -8,8 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.sparse
 
 import jaxrls as rls
+from jaxrls.search.start import MEDIAN_ROWS
 from jaxrls.support.checks import as_floats
 from jaxrls.support.precision import scope
 
@@ -88,6 +90,8 @@ def _is_median(width) -> bool:
 
 def _median(kernel: str, X):
     """The median distance between distinct rows: one of weight 2 is two equal rows."""
+    if scipy.sparse.issparse(X):
+        X = X[np.unique(np.linspace(0, X.shape[0] - 1, min(X.shape[0], MEDIAN_ROWS)).astype(int))].toarray()
     distinct = np.unique(X, axis=0)
     with scope(X.dtype == np.float64):
         return np.asarray(start_from_data(RADIAL[kernel](1.0), jnp.asarray(distinct)).width)
@@ -96,7 +100,7 @@ def _median(kernel: str, X):
 def _as_gamma(gamma, X) -> float:
     """γ as a number: "auto" is 1/d and "scale" 1/(d · variance of all of X), as scikit-learn's `SVC` has them."""
     if isinstance(gamma, str) and gamma in ("auto", "scale"):
-        variance = float(np.var(X)) if gamma == "scale" else 1.0
+        variance = float(X.power(2).mean() - X.mean() ** 2 if scipy.sparse.issparse(X) else np.var(X)) if gamma == "scale" else 1.0
         return 1 / (X.shape[1] * (variance or 1.0))
     if not isinstance(gamma, int | float | np.number) or not 0 < gamma < np.inf:
         raise ValueError(f"gamma must be a positive number, 'auto', 'scale' or None, and is {gamma!r}")

@@ -35,6 +35,8 @@ class RLSRegressor(RegressorMixin, MultiOutputMixin, RLSEstimator):
         What "loo" and "kfold" average over held-out rows.
     per_target : bool, default=False
         One λ for each column of y, in place of one for their mean error.
+    conservative : float, default=0.0
+        Take the largest λ whose error is within so many standard errors of the smallest: 1 is the rule of one standard error.
     tune : bool, default=False
         Tune the kernel's parameters first, from here, by the gradient of the criterion: see `jaxrls.tune`. One width for each column takes
         part as an array of them.
@@ -53,8 +55,8 @@ class RLSRegressor(RegressorMixin, MultiOutputMixin, RLSEstimator):
         A scorer of scikit-learn's, by name or itself, that λ is chosen by in place of `loss`, on what is predicted for rows left out.
     by_fold : bool, default=False
         Take the mean of the scores of folds, as `GridSearchCV` does, in place of one score of all rows left out.
-    store_cv_results : bool, default=False
-        Keep `cv_results_`.
+    store_cv_results : bool or "predictions", default=False
+        Keep `cv_results_`: losses, unless there is `scoring`, or predictions.
 
     Attributes
     ----------
@@ -67,7 +69,7 @@ class RLSRegressor(RegressorMixin, MultiOutputMixin, RLSEstimator):
     best_score_ : float or array of shape (n_targets,)
         The score at `lam_`, where `scoring` chose it.
     cv_results_ : array of shape (n_samples, n_lams) or (n_samples, n_targets, n_lams)
-        The loss of each row left out at all of `path_.lams`, or with `scoring` its predictions.
+        The loss of each row left out at all of `path_.lams`, or with `scoring`, or by name, its predictions.
     path_ : jaxrls.Fit
         All of the fit; `path_.errors` is the criterion, or the score negated, over `path_.lams`.
     kernel_ : jaxrls kernel

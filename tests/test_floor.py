@@ -172,3 +172,16 @@ def test_rounding_of_k_is_below_the_floor():
         T = np.diag(d) + np.diag(e, 1) + np.diag(e, -1)
         assert np.linalg.norm(wide - G @ T @ G.T, 2) < float(reduced.precision_floor()), f"width {width}"
         assert float(factor.precision_floor()) <= 1.001 * float(reduced.precision_floor()) <= 2.1 * float(factor.precision_floor())
+
+
+def test_eigenvalues_of_a_gpu_are_trusted_less(monkeypatch):
+    """Four times the floor, as its library rounds more; Cholesky factors keep theirs."""
+    K = rls.gram(rls.Gaussian(np.float32(2.0)), jnp.asarray(X))
+
+    def floors():
+        spectrum, cholesky = rls.factor_gram(K), rls.factorize(rls.Precomputed(), K, route="cholesky")
+        return np.array([float(spectrum.precision_floor()), float(cholesky.precision_floor())])
+
+    here = floors()
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    np.testing.assert_allclose(floors() / here, [4, 1], rtol=1e-6)

@@ -43,15 +43,6 @@ def test_a_wrapped_criterion_keeps_its_sign(data, wrap):
         assert_close(wrapped.errors, plain.errors, 10 * TIGHT)
 
 
-@pytest.mark.parametrize("of_values", [np.linalg.norm, float], ids=["NumPy", "float"])
-def test_a_criterion_that_takes_values_out_of_jax_is_told_what_to_be_written_with(of_values):
-    def own(factor, Y, lams):
-        return jnp.stack([jnp.asarray(of_values(rls.loo_residuals(factor, Y, lam)[0])) for lam in lams])
-
-    with pytest.raises(ValueError, match=r"criterion own takes values out of JAX, as NumPy and float\(\) do: write it with jax\.numpy"):
-        rls.fit(rls.Linear(), np.eye(4), np.arange(4.0), lams=[0.1, 1.0], criterion=own)
-
-
 def test_the_search_knows_the_sign_of_a_wrapped_criterion(data):
     X, y = data[0].astype(DTYPE), data[1].astype(DTYPE)
     tuned = rls.tune(rls.Gaussian(1.5), X, y, criterion=WRAPS["both"](rls.log_marginal_likelihood), steps=3)

@@ -248,7 +248,10 @@ def test_inside_jit():
         (lambda: fit().posterior(INPUT, scale=-1), "scale must be .*positive number"),
         (lambda: fit().posterior(INPUT[:, :1]), "X must have 2 columns, the columns it was fitted on, and has 1"),
         (lambda: fit().posterior(INPUT * np.nan), "X holds 48 values that are NaN or infinite"),
-        (lambda: rls.fit(rls.Precomputed(), gaussian(X, X).astype(DTYPE), OUTPUT, **KEPT), "needs k.x, x. of new rows, which Precomputed"),
+        (
+            lambda: rls.fit(rls.Precomputed(), gaussian(X, X).astype(DTYPE), OUTPUT, **KEPT),
+            "needs k.x, x. of new rows, which a kernel matrix cannot tell",
+        ),
     ],
 )
 def test_what_cannot_be(call, message, unchecked):

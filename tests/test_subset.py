@@ -327,7 +327,6 @@ def test_factorize_takes_landmarks():
         (lambda X: rls.factorize(GAUSSIAN, X, route="subset"), "landmarks="),
         (lambda X: rls.factorize(GAUSSIAN, X, landmarks=np.arange(3), route="gram"), "belong together"),
         (lambda X: rls.factorize(GAUSSIAN, X, route="subsets"), "'subset'"),
-        (lambda X: rls.factor_subset(rls.Precomputed(), X @ X.T, np.arange(3)), "Precomputed"),
         (lambda X: rls.factor_subset(GAUSSIAN, X, np.array([0, 40])), "row 40"),
         (lambda X: rls.factor_subset(GAUSSIAN, X, np.arange(3), weights=jnp.ones(3, DTYPE)), "weights"),
         (lambda X: rls.factor_subset(GAUSSIAN, X, np.arange(3), block_size=0), "block_size"),

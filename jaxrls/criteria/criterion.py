@@ -4,7 +4,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -148,10 +147,7 @@ class Given(Criterion):
         """What the function gives."""
         del kernel
         lams = lams[:, 0] if lams.ndim == 2 and lams.shape[1] == 1 else lams
-        try:
-            values = jnp.asarray(self.fn(solution.factor, solution.labels.given, lams))
-        except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError):
-            raise ValueError(f"criterion {self.name} takes values out of JAX, as NumPy and float() do: write it with jax.numpy") from None
+        values = jnp.asarray(self.fn(solution.factor, solution.labels.given, lams))
         if values.shape[:1] != lams.shape[:1] or values.ndim != solution.labels.given.ndim:
             wanted = (len(lams), *solution.labels.given.shape[1:])
             raise ValueError(f"criterion {self.name} must return shape {wanted}, an error for each λ, and returned {values.shape}")

@@ -151,7 +151,7 @@ class Factor(ABC):
         return self.report.trace_residual
 
     def precision_floor(self) -> Float[Array, ""]:
-        """√n·eps·s_max, n the size of the matrix that was decomposed: a λ below it is lost in the rounding of the factor."""
+        """√n·eps·s_max, n the size of the matrix that was decomposed, and four times that on GPUs: a λ below it is lost in the rounding of the factor."""
         return self.report.floor
 
     def residual_dimensions(self) -> Float[Array, ""]:

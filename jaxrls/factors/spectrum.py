@@ -24,7 +24,7 @@ from jaxrls.factors.smoother import spectral_smoother
 from jaxrls.factors.spread import spectral_spread
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.kernels.inner import Linear
-from jaxrls.linalg.decompositions import clip, eigh, rounding, spectrum_of
+from jaxrls.linalg.decompositions import clip, eigh, eigh_rounding, spectrum_of
 from jaxrls.linalg.products import matmul, transposed_matmul
 from jaxrls.rows.blocks import map_blocks
 from jaxrls.rows.moments import Moments, cross_moments, moments, near_mean
@@ -352,7 +352,7 @@ def factor_symmetric(
     if intercept:
         U = U - h[:, None] * matmul(h, U)[None, :]  # once more, which keeps the intercept exact for λ down to the precision of K
         shift = matmul(weights.scale(mean if lift is None else mean + lift), U)
-    floor = rounding(n, s, 4 * jnp.max(h) / n**0.5 * constant)  # of what is taken off entries are rounded one by one: 4√n·eps of one
+    floor = eigh_rounding(n, s, 4 * jnp.max(h) / n**0.5 * constant)  # of what is taken off entries are rounded one by one: 4√n·eps of one
     solved = None if semidefinite else jnp.where(s < -floor, 0, 1).astype(dtype)
     s, below = clip(s, constant)
     design = None if weights.values is None else DenseRows(K)
@@ -375,7 +375,7 @@ def features_spectrum(rows: Rows, sums: Moments, weights: Weights, intercept: bo
     s, V, inverse_sigma, below = spectrum_of(sums.second, constant)
     basis = V * jnp.sqrt(s)
     shift = matmul(sums.origin, basis) if intercept else jnp.zeros_like(s)
-    said, middle = Report("covariance", 2 * rounding(len(s), s, constant), below), sums.origin if intercept else None
+    said, middle = Report("covariance", 2 * eigh_rounding(len(s), s, constant), below), sums.origin if intercept else None
     return Spectrum(rows, s, V * inverse_sigma, middle, basis, shift, None, None, None, weights, Primal(), said, intercept, False)
 
 
@@ -386,6 +386,6 @@ def _factor_outer(rows: Rows, weights: Weights, intercept: bool) -> Spectrum:
     basis = rows.sum(lambda phi, scaled: transposed_matmul(scaled, phi - origin).T, dual.dual_basis())
     middle = origin + rows.sum(lambda phi, share: matmul(share, phi - origin), weights.array / weights.total) if intercept else None
     shift = dual.shift if middle is None else matmul(middle, basis)
-    said = replace(dual.said, floor=jnp.maximum(dual.said.floor, rounding(max(rows.shape), dual.s)))
+    said = replace(dual.said, floor=jnp.maximum(dual.said.floor, eigh_rounding(max(rows.shape), dual.s)))
     design = None if weights.values is None else rows
     return replace(dual, basis=basis, middle=middle, shift=shift, solved=None, said=said, design=design)

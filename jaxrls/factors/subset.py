@@ -29,7 +29,7 @@ from jaxrls.factors.spectrum import SpectralSolution, Spectrum
 from jaxrls.factors.summed import Summed
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.linalg.decompositions import rounding, spectrum_of
+from jaxrls.linalg.decompositions import eigh_rounding, rounding, spectrum_of
 from jaxrls.linalg.inverses import triangular_inverse
 from jaxrls.linalg.products import matmul, power_of_two
 from jaxrls.linalg.ridge import ridged_cholesky
@@ -198,7 +198,7 @@ class Dictionary:
         # A direction's level is that of the entries of BᵀB that it adds up: far above the others' where landmarks nearly depend.
         q = lift.lead.shape[0]
         V = jnp.concatenate([V[:q], matmul(tail, V[q:])])  # ΦV = B V from here on
-        least = rounding(len(s), s)
+        least = eigh_rounding(len(s), s)
         level = jax.vmap(partial(rounding, len(s), s))(matmul(jnp.maximum(jnp.diagonal(sums.second), before), V**2))
         s = jnp.maximum(s, jnp.maximum(level, jnp.finfo(s.dtype).tiny))
         # Eigenvalues of K̂ that the ridge makes smaller.

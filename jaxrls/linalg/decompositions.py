@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxrls.support.target import platform
+
 
 class SpectralDerivativeError(TypeError):
     """Raised in place of the derivative of eigenvectors, which is wrong or NaN where eigenvalues repeat or vanish."""
@@ -60,9 +62,19 @@ def rounding(n, s, constant=0.0):
     return n**0.5 * float(jnp.finfo(s.dtype).eps) * jnp.maximum(jnp.max(s), constant)
 
 
+# How many times that an eigendecomposition is off: measured on an H100, in float32 at n = 160, ‖K − U diag(s) Uᵀ‖ is 1.45 of it, and what is left out at
+# a λ of its size 17 % off, ten times as much as by LAPACK, and 2.6 % at three times that λ.
+EIGH_ROUNDINGS = {"gpu": 4.0}
+
+
+def eigh_rounding(n, s, constant=0.0):
+    """`rounding` of eigenvalues by the library of the platform."""
+    return EIGH_ROUNDINGS.get(platform(), 1.0) * rounding(n, s, constant)
+
+
 def spectrum_of(covariance: Float[Array, "r r"], constant=0.0):
     """Eigenvalues s and eigenvectors V of ΦᵀΦ, 1/√s, and the rounding below 0; s below √r·eps·s_max is 0, and so is its 1/√s."""
     s, V = eigh(covariance)
     s, below = clip(s, constant)
-    s = jnp.where(s > rounding(len(s), s), s, 0)
+    s = jnp.where(s > eigh_rounding(len(s), s), s, 0)
     return s, V, jnp.where(s > 0, 1 / jnp.sqrt(jnp.where(s > 0, s, 1)), 0), below

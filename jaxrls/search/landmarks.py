@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from jaxrls.factors.choose import check_kernel
 from jaxrls.factors.landmarks import Landmarks, check_evaluable, hidden_trace, on_landmarks
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
@@ -81,6 +82,7 @@ def landmarks(
     >>> sorted(R.points[:, 0].tolist()), float(R.trace_residual) < 1e-6
     ([0.0, 1.0], True)
     """
+    check_kernel(kernel)
     drawn, rows, weights = _candidates(kernel, X, weights)
     kernel, rows = on_landmarks(kernel, rows)
     X = rows.stored

@@ -10,6 +10,7 @@ import pytest
 
 import jaxrls as rls
 from jaxrls.search import tune
+from jaxrls.search.space import Space
 
 IN_LINE = 200_000  # operations: jaxlib's own bound, below which a batch is done by the thread that asks for it
 CALL = re.compile(r"custom_call @lapack_\w+\((?:.*?): \(tensor<((?:\d+x)+)f\d+>(?:, tensor<((?:\d+x)+)f\d+>)?")
@@ -53,6 +54,6 @@ def test_groups_are_left_out_in_batches_that_wait_for_nobody(options, size):
 def test_several_starts_are_tuned_one_after_another():
     problem = rls.Problem.of(rls.Gaussian(1.0), X, Y[:, 0])
     kernel = rls.Gaussian(jnp.ones(()))
-    space = tune._Space.around(kernel, np.asarray(0.1), np.asarray(1e-6))
+    space = Space.around(kernel, np.asarray(0.1), np.asarray(1e-6))
     params = jax.tree.map(lambda a: jnp.stack([jnp.asarray(a)] * 3), space.first())
     assert list(pooled(lambda p: tune._value_and_grad(p, space, problem), params)) == []

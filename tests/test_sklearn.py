@@ -443,7 +443,7 @@ def test_a_lam_at_the_edge_of_its_grid_warns():
         ({"width": -1.0}, "Gaussian.width must be positive and finite, and is -1.0"),
         ({"width": [1.0, 2.0]}, r"Gaussian.width must be one number or one per column, shape \(6,\), and has shape \(2,\)"),
         ({"lams": "best"}, "lams must be numbers, or 'search'"),
-        ({"lams": [0.0, 1.0]}, "lams must be positive"),
+        ({"lams": [-1.0, 1.0]}, "lams must be positive, or 0 for the fit of minimum norm, and the smallest is -1.0"),
         ({"criterion": "aic"}, "criterion must be one of 'loo', 'gcv', 'kfold', .*, or a function of that kind, and is 'aic'"),
         ({"loss": "hinge"}, "loss must be one of 'squared_error', .*'zero_one_loss', or a function of that kind, and is 'hinge'"),
         ({"loss": "absolute_error", "criterion": "gcv"}, "criterion gcv does not average a loss"),

@@ -170,14 +170,14 @@ def order(n, seed=0):
 
 def test_without_weights_the_sample_is_uniform():
     drawn = order(50)
-    kept, counted = start._sample(drawn, None, 20)
+    kept, counted = start.sample(drawn, None, 20)
     assert counted is None
     np.testing.assert_array_equal(kept, np.sort(drawn[:20]))
 
 
 def test_equal_weights_draw_the_rows_that_none_draw():
     drawn = order(50)
-    kept, counted = start._sample(drawn, np.full(50, 3, DTYPE), 20)
+    kept, counted = start.sample(drawn, np.full(50, 3, DTYPE), 20)
     np.testing.assert_array_equal(kept, np.sort(drawn[:20]))
     assert counted.dtype == DTYPE
     assert_close(counted, np.full(20, 3.0), 4 * EPS)
@@ -185,7 +185,7 @@ def test_equal_weights_draw_the_rows_that_none_draw():
 
 def test_few_rows_are_all_kept_with_their_own_weights():
     weights = np.array([1.0, 0.0, 2.0, 5.0], DTYPE)
-    kept, counted = start._sample(np.array([3, 0, 2]), weights, 3)
+    kept, counted = start.sample(np.array([3, 0, 2]), weights, 3)
     assert (kept.tolist(), counted.tolist()) == ([0, 2, 3], [1.0, 2.0, 5.0])
 
 
@@ -194,7 +194,7 @@ def test_rows_are_drawn_in_proportion_to_their_weights():
     weights = np.r_[np.full(60, 1.0), np.full(30, 4.0), [100.0, 200.0]].astype(DTYPE)
     times, sums, trials = np.zeros(92), np.zeros(92), 2000
     for seed in range(trials):
-        kept, counted = start._sample(order(92, seed), weights, 20)
+        kept, counted = start.sample(order(92, seed), weights, 20)
         assert len(set(kept.tolist())) == 20 and (np.diff(kept) > 0).all()
         assert_close(counted.mean(), weights.mean(), 20 * EPS)
         times[kept] += 1 / trials

@@ -22,7 +22,8 @@ class Free:
     """The columns as one basis of what they span.
 
     >>> import jax.numpy as jnp
-    >>> free = Free.of(jnp.array([[1.0], [0.0], [0.0]]), Weights.of(None, 3, jnp.float32), intercept=True)
+    >>> B = jnp.array([[1.0], [0.0], [0.0]])
+    >>> free = Free.of(B, Weights.of(None, 3, B.dtype), intercept=True)
     >>> free.H.shape, free.rest(jnp.array([[5.0], [1.0], [3.0]])).round(3).tolist()
     ((3, 2), [[0.0], [-1.0], [1.0]])
     """

@@ -93,12 +93,13 @@ class Slopes:
         """Along a change of the kernel and the points."""
         solution, seen = self.solution, self.seen
         f, labels, R = solution.factor, solution.labels, seen.R
+        constant = f.constant  # before rows are read, as it sums their weights
         moved = lambda fn: jax.jvp(fn, at, change)  # noqa: E731
 
         def block(x, v, counted, y, Y):
             psi, dpsi = moved(lambda kernel, points: kernel(x, points))
             u = seen(psi)
-            _, (g, a) = _of_rows(solution, total, matmul(u, seen.q), jnp.sum(u * u, axis=1), (v, counted, y, Y))
+            _, (g, a) = _of_rows(solution, total, matmul(u, seen.q), jnp.sum(u * u, axis=1), constant, (v, counted, y, Y))
             by_sums = 2 * matmul(u, self.inner) + matmul(Y - labels.mean, self.cross.T) + self.constant
             by_sums = by_sums if v is None else v[:, None] * by_sums
             return jnp.sum(matmul(2 * a[:, None] * u + matmul(g, seen.q.T) + by_sums, R.T) * dpsi)
@@ -114,11 +115,11 @@ class Slopes:
 def left_out_slopes(solution: FeatureSolution, total: Callable, lam) -> tuple[Float[Array, ""], Slopes]:
     """The sum and its slopes, from one reading of the rows after that of the moments."""
     f, seen = solution.factor, solution.seen(lam)
-    (r, t), dtype = seen.q.shape, f.dtype
+    (r, t), dtype, constant = seen.q.shape, f.dtype, f.constant
 
     def block(x, v, counted, y, Y):
         u = seen(f.map.raw(x))
-        value, (g, a) = _of_rows(solution, total, matmul(u, seen.q), jnp.sum(u * u, axis=1), (v, counted, y, Y))
+        value, (g, a) = _of_rows(solution, total, matmul(u, seen.q), jnp.sum(u * u, axis=1), constant, (v, counted, y, Y))
         return value, gram_panels(a[:, None] * u, u), transposed_matmul(u, g), matmul(a, u), jnp.sum(g, axis=0)
 
     value, panels, z, along, g = f.rows.sum(block, *_columns(solution), **solution._hints)
@@ -139,14 +140,14 @@ def _columns(solution: FeatureSolution):
     return f.weights.values, counted.values, solution.labels.scaled, solution.labels.Y
 
 
-def _of_rows(solution: FeatureSolution, total: Callable, r, s, columns):
-    """The sum over a block of rows, and its derivatives in r and s."""
+def _of_rows(solution: FeatureSolution, total: Callable, r, s, constant: Callable, columns):
+    """The sum over a block of rows, and its derivatives in r and s; `constant` as `Factor.constant`."""
     f, (v, counted, y, Y) = solution.factor, columns
     weights, counted = f.weights.block(v, len(s)), f.weights.block(counted, len(s))
-    constant = f.constant(weights.array)
+    fitted = constant(weights.array)
 
     def error(r, s):
-        remaining = jnp.where(counted.used, 1 - weights.array * s - constant, 1)
+        remaining = jnp.where(counted.used, 1 - weights.array * s - fitted, 1)
         e = weights.unscale((y - weights.scale(r)) / remaining[:, None])
         return jnp.sum(total(jnp.where(counted.used[:, None], e, 0), Y, counted.array))
 

@@ -222,15 +222,18 @@ def _refined_at(problem: Problem, lam) -> Fit:
 
 def fit_at(problem: Problem, unit, solution: Solution, lam) -> Fit:
     """The fit at one λ, or at one for each target, that others chose, of a problem in units of labels that is solved."""
-    fit = _in_units_of_labels(_certified(_at(problem, solution, jnp.asarray(lam, problem.rows.dtype)), TOLERANCE), problem, unit)
+    run = _jitted_at if problem.traceable else _at
+    fit = _in_units_of_labels(_certified(run(problem, solution, jnp.asarray(lam, problem.rows.dtype)), TOLERANCE), problem, unit)
     inspect_fit(fit, False)
     return fit
 
 
-@jax.jit
 def _at(problem: Problem, solution: Solution, lam) -> Fit:
     errors = problem.errors(solution, lam.reshape(1, -1))
     return _conclude(problem, solution, lam.reshape(1, *lam.shape), errors, lam, errors[0] if lam.ndim else jnp.mean(errors[0]))
+
+
+_jitted_at = jax.jit(_at)
 
 
 def check_one_lam(keep_variance: bool, per_target: bool) -> None:

@@ -64,8 +64,9 @@ def fit_kernels(
     Nunez-Elizalde and Gallant 2022, "Feature-space selection with banded ridge regression".
 
     >>> import jax, numpy as np, jaxrls as rls
-    >>> X = np.random.default_rng(0).normal(size=(40, 2))
-    >>> Y = np.stack([np.sin(2 * X[:, 0]), X[:, 1]], axis=1)
+    >>> rng = np.random.default_rng(0)
+    >>> X, noise = rng.normal(size=(60, 2)), 0.3 * rng.normal(size=(60, 2))
+    >>> Y = np.stack([np.sin(2 * X[:, 0]), X[:, 1]], axis=1) + noise
     >>> fit = rls.fit_kernels([rls.Gaussian(1.0).on(0), rls.Linear().on(1)], X, Y, num=10, key=jax.random.key(0))
     >>> bool(fit.shares[0, 0] > 0.5), bool(fit.shares[1, 1] > 0.5)
     (True, True)

@@ -82,3 +82,23 @@ def test_the_slope_on_landmarks_against_differences():
     below, at, above = (looks(jnp.asarray(s)) for s in (-h, 0.0, h))
     assert_close(at[1], (above[0] - below[0]) / (2 * h), 1e-6)
     assert_close(at[2], (above[1] - below[1]) / (2 * h), 1e-6)
+
+
+@pytest.mark.float64
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda a: {"loss": lambda e, _: jnp.sqrt(a * a + e * e)},
+        lambda a: {"kernel": rls.FunctionKernel(lambda A, B: jnp.exp(-a * jnp.sum((A[:, None] - B[None]) ** 2, axis=-1)))},
+    ],
+    ids=["loss", "kernel"],
+)
+def test_a_function_may_hold_what_is_differentiated(of):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(20, 2)), rng.normal(size=20)
+
+    def error(a):
+        return rls.loo_objective(**({"kernel": rls.Gaussian(1.5)} | of(a)), X=X, Y=y, lam=0.1, landmarks=X[:5])
+
+    step = 1e-5
+    assert_close(jax.grad(error)(0.5), (error(0.5 + step) - error(0.5 - step)) / (2 * step), 1e-7)

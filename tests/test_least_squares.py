@@ -146,14 +146,19 @@ def test_a_grid_with_0_may_choose_it():
 ALONE = np.column_stack([X, np.arange(N) == 5])  # a column of which one row tells all
 FACTOR = {"route": "features", "intercept": False}
 REFUSED = {
-    "fit": (lambda: rls.fit(LINEAR, ALONE, Y, lams=[0.0]), "lams holds 0, where no fit without a row, or group, is known"),
-    "one λ": (lambda: rls.loo_residuals(factorize(LINEAR, ALONE, **FACTOR), Y, 0.0), "lam holds 0, where no fit"),
-    "gcv": (lambda: rls.fit(GAUSSIAN, X, Y, lams=[0.0], criterion=rls.gcv), "lams holds 0, where no fit"),
+    "fit": (lambda: rls.fit(LINEAR, ALONE, Y, lams=[0.0]), "lams holds 0, where the fit without a row, or group, is not known"),
+    "one λ": (lambda: rls.loo_residuals(factorize(LINEAR, ALONE, **FACTOR), Y, 0.0), "lam holds 0, where the fit"),
+    "gcv": (lambda: rls.fit(GAUSSIAN, X, Y, lams=[0.0], criterion=rls.gcv), "lams holds 0, where the fit"),
     "evidence": (
         lambda: rls.fit(LINEAR, X, Y, lams=[0.0], criterion=rls.log_marginal_likelihood),
         "as criterion log_marginal_likelihood needs",
     ),
     "variance": (lambda: rls.fit(LINEAR, X, Y, lams=[0.0], keep_variance=True), "leave keep_variance and keep_intervals out"),
+    "auto": (lambda: rls.fit(GAUSSIAN, X, Y, lams=[0.0, 0.1], landmarks="auto"), "as landmarks='auto' certifies landmarks for λ > 0"),
+    "kernels": (
+        lambda: rls.fit_kernels([LINEAR, GAUSSIAN], X, Y, lams=[0.0], shares=[[1.0, 1.0]]),
+        "as weights of kernels are found for λ > 0",
+    ),
     "refine": (lambda: rls.fit(GAUSSIAN, X, Y, lams=[0.0], refine=True), "as refine=True cannot tell which eigenvalues are 0"),
     "cholesky": (
         lambda: rls.coef(factorize(GAUSSIAN, X, route="cholesky"), Y, 0.0),

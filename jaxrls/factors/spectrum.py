@@ -174,8 +174,9 @@ class SpectralSolution(Solution):
             return self.with_levels(jnp.moveaxis(times(f.basis, solved), 1, 0), solved)
         # At λ = 0 D is 1/s, or 0 where rounding hides s.
         U, least = f.left_vectors(), jnp.where(f.s > f.said.floor, 1 / f.s, 0)[:, None] * self.z
-        coef = f.weights.scale(jnp.where(lams > 0, self.hat(lams).lost_labels(U) / jnp.where(lams > 0, lams, 1), matmul(U, least)[:, None]))
-        return self.with_levels(jnp.moveaxis(coef, 1, 0), solved)
+        coef = self.hat(lams).lost_labels(U) / jnp.where(lams > 0, lams, 1)
+        coef = jax.lax.cond(jnp.any(lams == 0), lambda coef: jnp.where(lams > 0, coef, matmul(U, least)[:, None]), lambda coef: coef, coef)
+        return self.with_levels(jnp.moveaxis(f.weights.scale(coef), 1, 0), solved)
 
     def with_levels(self, coef, solved) -> Any:
         """Coefficients and those that have no penalty, from D ∘ z."""

@@ -130,7 +130,7 @@ def fit(
     check_conservative(conservative, raw.criterion, lams)
     raw = replace(raw, conservative=float(conservative))
     problem, named_lams = raw.check(), lams
-    lams = _as_lams(lams, problem, _why_not_zero(problem, route, refine))
+    lams = _as_lams(lams, problem, _why_not_zero(problem, "auto" if auto else route, refine))
     if isinstance(lams, str) and not problem.criterion.smooth and (refine or route in ("cholesky", "refined")):
         raise ValueError(_no_slopes(problem.criterion.name, "refine=True" if refine else f"route={route!r}"))
     per_target = per_target or np.ndim(lams) == 2
@@ -170,6 +170,8 @@ def _why_not_zero(problem: Problem, route: str | None, refine: bool) -> str:
     """The reason against λ = 0, the fit of minimum norm, empty where there is none."""
     if refine or route in ("cholesky", "refined", "iterative", "tridiagonal"):
         return f", as {'refine=True' if refine else f'route={route!r}'} cannot tell which eigenvalues are 0: leave it out"
+    if route == "auto":
+        return ", as landmarks='auto' certifies landmarks for λ > 0: say how many"
     if problem.keep_variance or problem.keep_intervals:
         return ", as variances and intervals need λ > 0: leave keep_variance and keep_intervals out"
     return problem.criterion.why_not_zero

@@ -20,7 +20,7 @@ from jaxrls.factors.groups import Folds, check_rest
 from jaxrls.factors.iterative import Iteration
 from jaxrls.factors.landmarks import Landmarks, as_landmarks, check_evaluable, on_landmarks, without_trace
 from jaxrls.factors.outcome import AnyCoefficients, Coefficients
-from jaxrls.factors.slopes import left_out_sum
+from jaxrls.factors.slopes import holds_nothing, left_out_sum
 from jaxrls.factors.smoother import Without
 from jaxrls.factors.unpenalized import check_free
 from jaxrls.factors.weights import Labels, Weights
@@ -34,7 +34,7 @@ from jaxrls.models.posterior import Sure, by_evidence
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import as_rows
 from jaxrls.search.landmarks import landmarks as choose_landmarks
-from jaxrls.support.checks import as_floats, check_finite, check_lams, check_targets, check_whole, is_concrete
+from jaxrls.support.checks import as_floats, check_finite, check_lams, check_targets, check_whole, is_concrete, values_unknown
 from jaxrls.support.meshes import seen
 from jaxrls.support.pytrees import pytree, static
 
@@ -196,7 +196,14 @@ class Problem:
         """The criterion at one λ in its units, averaged over targets; on landmarks with the derivative of what is left out in closed form."""
         total, chosen = self.criterion.total, self.landmarks
         # On several devices that form moves blocks of rows between them; the derivative of every step does not.
-        if chosen is None or total is None or self.queries is not None or not self.rows.traceable or self.rows.parts > 1:
+        if (
+            chosen is None
+            or total is None
+            or self.queries is not None
+            or not self.rows.traceable
+            or self.rows.parts > 1
+            or self._captures()
+        ):
             return jnp.mean(self.errors(self.solution("cholesky"), lam[None]))
 
         def made(kernel, points, rest):
@@ -205,6 +212,13 @@ class Problem:
         kernel, points = jax.tree.map(jnp.asarray, (self.kernel, chosen.points))
         rest = replace(self, kernel=jax.lax.stop_gradient(kernel), landmarks=replace(chosen, points=jax.lax.stop_gradient(points)))
         return left_out_sum(made, total, kernel, points, lam, rest) / self.weights.total / self.Y[0].size
+
+    def _captures(self) -> bool:
+        """Whether the loss or the kernel is a function that holds what a caller differentiates."""
+        Y, points = self.Y.reshape(len(self.Y), -1)[:1], self.landmarks.points[:1]  # type: ignore[union-attr]
+        with values_unknown(f"criterion {self.criterion.name}, or its loss,"):
+            pure = holds_nothing(self.criterion.total, Y, Y, Y[:, 0])  # type: ignore[arg-type]
+        return not (pure and holds_nothing(lambda kernel, x: kernel(x, x), self.kernel, points))
 
     def sure(self, solution: Solution, lam, found: Coefficients, left_out) -> Sure:
         """What variances at one λ take, with its coefficients and what is left out of it."""

@@ -56,8 +56,9 @@ def fit_kernels(
     Dirichlet distribution, of concentration 0.1 and 1 by turns. Every target keeps the best of all.
 
     **Arguments**: `kernels`, such as `[Linear().on(range(5)), Gaussian(1.0).on([5, 6])]`; `num` weights to try, the same ones for the same `key`, or
-    `shares` (S, K), those to try. `lams` (L,), by default from the spectrum at equal weights; `weights`, `groups`, which are left out together, and
-    `landmarks` as in `fit`. `steps` of L-BFGS go on from there for each target, along the gradient of its error in the logarithms of the weights and of λ.
+    `shares` (S, K), those to try, each divided by its sum. `lams` (L,), by default from the spectrum at equal weights; `weights`, `groups`,
+    which are left out together, and `landmarks` as in `fit`.
+    `steps` of L-BFGS go on from there for each target, along the gradient of its error in the logarithms of the weights and of λ.
     **Shapes**: X (n, d), Y (n,) or (n, t). **Returns** a `KernelsFit`. **Cost** `num` spectra, O(num n³), whatever the number of targets and λ; O(num n m²)
     on landmarks; with `steps` a few values with gradients of `objective` for each step and target. **Raises** `ValueError` for fewer than two kernels,
     shares below 0, and as `fit`. **Fails**: with many kernels few of the draws lie near the best: use `steps`. **Source**: Dupré la Tour, Eickenberg,
@@ -80,7 +81,7 @@ def fit_kernels(
         lams = jnp.atleast_1d(as_array("lams", lams, problem.rows.dtype))
         if lams.ndim != 1:
             raise ValueError(f"lams must have shape (L,), from which every target chooses, and has shape {lams.shape}")
-        check_lams(lams)
+        check_lams(lams, why_not_zero=", as weights of kernels are found for λ > 0")
     best, points = _search(problem, kernels, tried, lams)
     if steps:
         check_whole("steps", steps)
@@ -109,7 +110,7 @@ def _shares(count: int, num, given, key, dtype) -> Float[Array, "s k"]:
             raise ValueError(f"shares must have shape (S, {count}), a column for each kernel, and has shape {shares.shape}")
         if is_concrete(shares) and not ((np.asarray(shares) >= 0).all() and (np.asarray(shares).sum(axis=1) > 0).all()):
             raise ValueError("shares must be 0 or more, and not all 0 in a row: they are weights of kernels")
-        return shares
+        return shares / jnp.sum(shares, axis=1, keepdims=True)
     check_whole("num", num)
     if key is None:
         raise ValueError("fit_kernels draws weights at random: give key=jax.random.key(0), or shares= to try")

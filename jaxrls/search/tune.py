@@ -119,7 +119,7 @@ def tune(
     True
     """
     if is_sparse(X):
-        raise ValueError("tune needs a dense X: pass X.toarray(), or fit(Linear(), X), which has no parameter but λ")
+        raise ValueError("tune needs a dense X: pass X.toarray(), or fit(kernel, X), which takes sparse rows with given parameters")
     named = {"criterion": criterion, "loss": loss, "groups": groups, "validation": validation}
     problem, unit = Problem.of(kernel, X, Y, weights=weights, intercept=intercept, block_size=block_size, **named).check().in_units()
     if not problem.traceable:

@@ -35,7 +35,7 @@ class Swept(NamedTuple):
             problem, unit = Problem.of(kernel, X, Y, **options).check().in_units()
             given = None if lams is None else as_array("lams", np.atleast_1d(lams), X.dtype)
             if given is not None:
-                check_lams(given)
+                check_lams(given, why_not_zero=", as predictions left out at every λ, for scoring= and store_cv_results=, take λ > 0")
             of_problem(problem, call="factorize").check()
             solution = jax.block_until_ready(_solved(problem))
             lams = np.asarray(_grid(solution.factor) if given is None else given)

@@ -223,8 +223,8 @@ def check_defined(lams, values, name: str = "lams") -> None:
     at = (lams.reshape(lams.shape + (1,) * (undefined.ndim - lams.ndim)) if name == "lams" else lams) == 0
     if (undefined & at).any():
         raise ValueError(
-            f"{name} holds 0, where no fit without a row, or group, is known: the fit goes through it whatever its label is, 1 − leverage = 0 but for "
-            "rounding; take λ > 0, or for single rows route='gram'"
+            f"{name} holds 0, where the fit without a row, or group, is not known: the fit goes through it whatever its label is, 1 − leverage = 0 but for "
+            "rounding, as where rows are equal; take λ > 0, or for single rows, all of them different, route='gram'"
         )
 
 

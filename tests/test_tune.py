@@ -186,7 +186,7 @@ def test_errors(options, message, unchecked):
 
 def test_sparse_rows_are_refused():
     X, y = problem(n=20)
-    with pytest.raises(ValueError, match=re.escape("tune needs a dense X: pass X.toarray(), or fit(Linear(), X)")):
+    with pytest.raises(ValueError, match=re.escape("tune needs a dense X: pass X.toarray(), or fit(kernel, X)")):
         rls.tune(rls.Linear(), scipy.sparse.csr_array(X), y)
 
 

@@ -118,7 +118,7 @@ def built(tmp_path_factory):
 def unpacked(built, tmp_path_factory):
     folder = tmp_path_factory.mktemp("sdist")
     with tarfile.open(built[1]) as archive:
-        archive.extractall(folder, filter="data")
+        archive.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))  # not in the first Pythons 3.11
     return folder / f"jaxrls-{rls.__version__}"
 
 

@@ -182,7 +182,7 @@ def test_fit_passes_on_how_to_iterate(data):
     lams = array([0.3])
     for one in (factor, same):
         assert one.signs.shape == (N, 4) and one.iteration.products == "float32"
-        assert_close(fit.error, rls.loo(one, Y, lams).mean(), 1e-4)
+        assert_close(fit.error, rls.loo(one, Y, lams).mean(), 1e-4 if X64 else 10 * iteration.tol)  # it may end a step later
     assert fit.run.history.shape == (50, 2 + 2 * 4 // 2) and np.asarray(fit.run.residuals).max() <= 2e-3
     other = rls.fit(KERNEL, X, Y, lams=[0.3], weights=v, iteration=replace(iteration, key=jax.random.key(8)), **CHOSEN)
     assert float(other.error) != float(fit.error)

@@ -29,6 +29,14 @@ from jaxrls.factors.weights import Weights
 from jaxrls.linalg.products import matmul, safe_sqrt
 from jaxrls.support.pytrees import pytree, static
 
+# Of the floor: what an eigenvalue that is 0 may come out as, of which 1.3 was seen.
+MOST_OF_ZERO = 4.0
+
+
+def is_hidden(s, floor):
+    """Whether eigenvalues count as 0 where λ is."""
+    return s <= MOST_OF_ZERO * floor
+
 
 def counted(s: Float[Array, " r"], lams: Float[Array, "L k"], floor) -> tuple[Float[Array, "L r k"], Float[Array, "L 1 k"]]:
     """s and λ as they count at each λ: 0 stands for its limit, eigenvalues that rounding hides being 0, by a λ far below all others.
@@ -37,7 +45,7 @@ def counted(s: Float[Array, " r"], lams: Float[Array, "L k"], floor) -> tuple[Fl
     """
     zero = lams[:, None] == 0
     least = jnp.maximum(floor / 1024, 1024 * float(jnp.finfo(s.dtype).tiny))
-    return jnp.where(zero & (s[:, None] <= floor), 0, s[:, None]), jnp.where(zero, least, lams[:, None])
+    return jnp.where(zero & is_hidden(s[:, None], floor), 0, s[:, None]), jnp.where(zero, least, lams[:, None])
 
 
 class Hat(ABC):

@@ -17,7 +17,7 @@ from jaxrls.factors.contract import Factor, Report, Solution, as_columns, lam_ch
 from jaxrls.factors.cost import refitting_is_cheaper
 from jaxrls.factors.expansion import Expansion, Primal
 from jaxrls.factors.groups import Folds
-from jaxrls.factors.hat import Group, Leaving, SpectralHat, counted, each_group, spectral_pairs, spectral_rows
+from jaxrls.factors.hat import Group, Leaving, SpectralHat, counted, each_group, is_hidden, spectral_pairs, spectral_rows
 from jaxrls.factors.outcome import Coefficients
 from jaxrls.factors.residual_norm import about_the_fit
 from jaxrls.factors.smoother import spectral_smoother
@@ -96,7 +96,7 @@ class Spectrum(Factor):
     @property
     def regular(self) -> Bool[Array, ""]:
         """Whether every direction that the fit lives in has an eigenvalue above the floor, so that at λ = 0 nothing is left of any."""
-        hidden = jnp.sum(self.s <= self.said.floor).astype(self.dtype)
+        hidden = jnp.sum(is_hidden(self.s, self.said.floor)).astype(self.dtype)
         return hidden + self.residual_dimensions() <= self.n if self.complete else jnp.zeros((), bool)
 
     @property
@@ -173,7 +173,7 @@ class SpectralSolution(Solution):
         if f.basis is not None:
             return self.with_levels(jnp.moveaxis(times(f.basis, solved), 1, 0), solved)
         # At λ = 0 D is 1/s, or 0 where rounding hides s.
-        U, least = f.left_vectors(), jnp.where(f.s > f.said.floor, 1 / f.s, 0)[:, None] * self.z
+        U, least = f.left_vectors(), jnp.where(is_hidden(f.s, f.said.floor), 0, 1 / f.s)[:, None] * self.z
         coef = self.hat(lams).lost_labels(U) / jnp.where(lams > 0, lams, 1)
         coef = jax.lax.cond(jnp.any(lams == 0), lambda coef: jnp.where(lams > 0, coef, matmul(U, least)[:, None]), lambda coef: coef, coef)
         return self.with_levels(jnp.moveaxis(f.weights.scale(coef), 1, 0), solved)

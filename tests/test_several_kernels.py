@@ -95,6 +95,14 @@ def test_what_cannot_be_weighted_is_said():
             rls.fit_kernels(kernels, X, Y, **options)
 
 
+def test_rows_that_stream_are_refused_by_the_search_of_weights_and_taken_by_the_rule():
+    rows = rls.stream([(X[:10], Y[:10]), (X[10:], Y[10:])])
+    with pytest.raises(ValueError, match="fit_kernels needs X in memory, which it reads many times, and X is "):
+        rls.fit_kernels(KERNELS, rows, None, key=jax.random.key(0), landmarks=np.arange(6))
+    options = {"lams": np.geomspace(1e-3, 1e2, 21), "landmarks": np.arange(6), "conservative": 1.0}
+    assert rls.fit(KERNELS[0], rows, **options).lam == rls.fit(KERNELS[0], X, Y, **options).lam
+
+
 def by_hand(losses, v, groups, errors, lams, factor):
     """The largest λ within so many standard errors, of means of groups that weigh as their rows do."""
     best = errors.argmin()

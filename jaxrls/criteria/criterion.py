@@ -41,6 +41,7 @@ class Criterion(ABC):
     keeps_all_rows: ClassVar[bool] = False  # whether it is defined where some row cannot be left out
     traceable: bool = True  # whether its data can go into `jax.jit`
     queries: Folds | None = None  # whose pairs it is of, where it can measure fits with a constant for each of them, as `rank=True` makes
+    of_losses: ClassVar[bool] = False  # whether it is the mean of its `loss` over rows left out, alone or in groups
     in_pairs: ClassVar[bool] = False  # whether rows are left out in pairs
     of_order_alone: bool = False  # whether it is of such fits and no others
     degree: int | None = None  # the power of the labels' unit that errors are in, None where there is none or it is not known

@@ -27,6 +27,7 @@ class LeaveOneOut(Positive):
 
     loss: Callable = static(default=squared_error)
     name = "loo"
+    of_losses = True
     why_not_zero = ""
 
     @property
@@ -62,6 +63,7 @@ class GroupsOut(Positive):
     plan: Folds
     loss: Callable = static(default=squared_error)
     name = "kfold"
+    of_losses = True
     why_not_zero = ""
 
     smooth = LeaveOneOut.smooth

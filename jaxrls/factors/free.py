@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxrls.factors.groups import Folds
+from jaxrls.factors.groups import Folds, named
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.linalg.products import matmul
 from jaxrls.support.checks import as_array, check_finite, is_concrete
@@ -105,12 +105,9 @@ class Free:
         lost = np.flatnonzero(_remaining(np, H, groups) <= _least(H))
         if not lost.size:
             return
-        rows = lost[:1] if groups is None else groups.inside[lost[0]][groups.inside_mask[lost[0]] > 0]
-        named = ", ".join(map(str, rows[:5])) + ", …" * (len(rows) > 5)
-        what = f"row {named}" if groups is None else f"the group of row{'s' * (len(rows) > 1)} {named}"
         raise ValueError(
-            f"without {what} the columns of unpenalized are linearly dependent, so that there is no fit that leaves it out: it alone tells "
-            "one of them; drop these rows, or that column, or choose by criterion=log_marginal_likelihood, which leaves nothing out"
+            f"without {named(groups, int(lost[0]))} the columns of unpenalized are linearly dependent, so that there is no fit that leaves it out: "
+            "it alone tells one of them; drop these rows, or that column, or choose by criterion=log_marginal_likelihood, which leaves nothing out"
         )
 
 

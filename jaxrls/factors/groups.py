@@ -118,13 +118,18 @@ def check_rest(weights: Weights, groups: Folds | None) -> None:
     groups = jax.tree.map(np.asarray, groups)  # on the host, also where jit sees these values from outside
     empty = np.flatnonzero(~_has_rest(used, groups))
     if empty.size:
-        alone = empty[:1] if groups is None else groups.inside[empty[0]][groups.inside_mask[empty[0]] > 0]
-        rows = ", ".join(map(str, alone[:5])) + ", …" * (len(alone) > 5)
-        what = f"row {rows}" if groups is None else f"the group of row{'s' * (len(alone) > 1)} {rows}"
         raise ValueError(
-            f"{what} holds all of the weight: with it left out no row of positive weight remains to fit an intercept to; give other rows "
-            "weight, or take intercept=False"
+            f"{named(groups, int(empty[0]))} holds all of the weight: with it left out no row of positive weight remains to fit an intercept to; "
+            "give other rows weight, or take intercept=False"
         )
+
+
+def named(groups: Folds | None, i: int) -> str:
+    """A row, or a group by its first rows, in words."""
+    if groups is None:
+        return f"row {i}"
+    rows = groups.inside[i][groups.inside_mask[i] > 0]
+    return f"the group of row{'s' * (len(rows) > 1)} " + ", ".join(map(str, rows[:5])) + ", …" * (len(rows) > 5)
 
 
 def check_pairs_rest(weights: Weights) -> None:

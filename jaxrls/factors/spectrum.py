@@ -95,7 +95,7 @@ class Spectrum(Factor):
 
     @property
     def regular(self) -> Bool[Array, ""]:
-        """Whether every direction that the fit lives in has an eigenvalue above the floor, so that at λ = 0 nothing is left of any."""
+        """Whether every direction that the fit lives in has an eigenvalue that is not hidden, so that at λ = 0 nothing is left of any."""
         hidden = jnp.sum(is_hidden(self.s, self.said.floor)).astype(self.dtype)
         return hidden + self.residual_dimensions() <= self.n if self.complete else jnp.zeros((), bool)
 

@@ -109,7 +109,7 @@ class Precomputed(Kernel):
     [[2.0, 1.0], [1.0, 2.0]]
     """
 
-    evaluable = False
+    evaluable = knows_diag = False
 
     def __call__(self, X, Z):
         del Z
@@ -138,6 +138,8 @@ class KernelValues(Kernel):
     >>> KernelValues()(rows, rows[1:]).tolist(), KernelValues().diag(rows).tolist()
     ([[1.0], [3.0]], [2.0, 3.0])
     """
+
+    knows_diag = False
 
     def widths(self, points):
         return points.shape[1] - 2, points.shape[0]

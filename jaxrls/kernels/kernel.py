@@ -48,6 +48,7 @@ class Kernel(ABC):
     length_scales: ClassVar[tuple[str, ...]] = ()
     metric: ClassVar[str] = "euclidean"
     evaluable: ClassVar[bool] = True
+    knows_diag: ClassVar[bool] = True  # whether it tells k(x, x) of new rows
     sparse: ClassVar[bool] = False
     reads_stored: ClassVar[bool] = True
 

@@ -6,7 +6,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.criteria.left_out import GroupsOut, LeaveOneOut
 from jaxrls.factors.contract import Solution
 from jaxrls.search.grid import choose_lam
 from jaxrls.search.problem import Problem
@@ -16,7 +15,7 @@ def check_conservative(conservative, criterion, lams) -> None:
     """Raise for what is no number of standard errors, and for what has none."""
     if not isinstance(conservative, bool | int | float | np.number) or not 0 <= conservative < np.inf:
         raise ValueError(f"conservative must be a number of standard errors, 0 or more, or True for one, and is {conservative!r}")
-    if conservative and not isinstance(criterion, LeaveOneOut | GroupsOut):
+    if conservative and not criterion.of_losses:
         raise ValueError(
             f"conservative= goes by the losses of rows left out, which criterion {criterion.name} has none of: take loo or kfold, or leave it out"
         )

@@ -25,7 +25,6 @@ from jaxrls.factors.smoother import Without
 from jaxrls.factors.unpenalized import check_free
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.factors.within import solve_within
-from jaxrls.kernels.given import KernelValues
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul, power_of_two, safe_sqrt
 from jaxrls.models.intervals import Jackknife
@@ -223,7 +222,7 @@ class Problem:
     def sure(self, solution: Solution, lam, found: Coefficients, left_out) -> Sure:
         """What variances at one λ take, with its coefficients and what is left out of it."""
         factor, drop, weights = solution.factor, solution.labels.drop_axis, self.weights
-        if not self.kernel.evaluable or isinstance(self.kernel, KernelValues):
+        if not self.kernel.knows_diag:
             raise ValueError("keep_variance=True needs k(x, x) of new rows, which a kernel matrix cannot tell: leave it out")
         design = lambda x: matmul(factor.expansion.design(self.kernel, x), found.coef)  # noqa: E731
         fitted = self.rows.stored.map(design, temporaries=2 * len(found.coef), block_size=self.block_size)

@@ -76,6 +76,10 @@ def fit_kernels(
     named = {"weights": weights, "intercept": intercept, "groups": groups}
     equal = weighted(kernels, [1 / len(kernels)] * len(kernels))
     problem, unit = Problem.of(equal, X, Y, landmarks=landmarks, **named).check().in_units()
+    if not problem.traceable:
+        raise ValueError(
+            f"fit_kernels needs X in memory, which it reads many times, and X is {type(problem.rows).__name__}: read it whole, or some of it"
+        )
     tried = _shares(len(kernels), num, shares, key, problem.rows.dtype)
     if lams is not None:
         lams = jnp.atleast_1d(as_array("lams", lams, problem.rows.dtype))

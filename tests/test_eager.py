@@ -43,12 +43,25 @@ def of_an_entry(seed):
     return lambda: rls.kronecker_residuals(factor, rls.gram(KERNEL, X, new), 0.1, "both")
 
 
+def of_a_table(seed):
+    X, _, new = (part.astype(DTYPE) for part in data(seed))
+    fit = rls.fit_kronecker(KERNEL, X, KERNEL, new, X @ new.T, lams=[0.3], keep_variance=True)
+    return lambda: fit.predict(new, X, pairs=[[0, 2], [seed, 1]], return_std=True)[1]
+
+
 def of_a_sigmoid(seed):
     X, y, _ = map(array, data(seed))
     return lambda: rls.fit_sigmoid(X[:, 0], y).slope
 
 
-CALLS = {"intervals": of_intervals, "pairs": of_pairs, "both sides": of_both_sides, "an entry": of_an_entry, "a sigmoid": of_a_sigmoid}
+CALLS = {
+    "intervals": of_intervals,
+    "pairs": of_pairs,
+    "both sides": of_both_sides,
+    "an entry": of_an_entry,
+    "a table": of_a_table,
+    "a sigmoid": of_a_sigmoid,
+}
 
 
 @pytest.mark.any_precision

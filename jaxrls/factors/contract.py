@@ -104,7 +104,7 @@ class Factor(ABC):
         )
 
     def spread(self, lam: Float[Array, ""]) -> Any:
-        """The posterior covariance at one λ, as a `Spread`."""
+        """The posterior covariance at one λ, as a `Spread`; of two-sided data as a `SidesSpread`."""
         raise ValueError(
             f"a factor by route {self.route!r} tells no variances: make it by another, such as factorize(kernel, X, route='gram')"
         )

@@ -23,6 +23,7 @@ from jaxrls.factors.expansion import Dual, Expansion
 from jaxrls.factors.hat import each_group
 from jaxrls.factors.outcome import Coefficients
 from jaxrls.factors.sides import ENTRIES_AT_ONCE, Both, Side, total, turned
+from jaxrls.factors.spread_of_sides import SidesSpread
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.linalg.decompositions import clip, eigh
 from jaxrls.linalg.products import matmul
@@ -75,6 +76,10 @@ class Kronecker(Factor):
     def sides(self):
         """Itself."""
         return self
+
+    def spread(self, lam):
+        """Of pairs of new rows, as a `SidesSpread`."""
+        return SidesSpread.of((self.first, self.second), lam, self.intercept)
 
     def trace(self):
         """Σ s, less what the constant has of it."""
@@ -252,8 +257,8 @@ def factor_kronecker(
     **Arguments**: K1 and K2 symmetric, positive semidefinite; `weights` a pair (v₁, v₂) of positive ones of rows and of columns, v₁v₂ᵀ those of
     entries: others would break the product up, and a missing entry is one of weight 0. **Cost** O(n₁³ + n₂³), and O(n₁n₂(n₁ + n₂)) for every λ;
     n₁² + n₂² + O(n₁n₂) numbers. **Raises** `ValueError` for matrices that are not square, symmetric or semidefinite, and for other weights.
-    **Fails**: below the precision floor, (√n₁ + √n₂)·eps times the largest eigenvalue, λ is noise; what asks for `spectrum()` or variances says that
-    there are none. **Source**: Stock, Pahikkala, Airola, De Baets and Waegeman 2018, "A comparative study of pairwise learning methods based on kernel
+    **Fails**: below the precision floor, (√n₁ + √n₂)·eps times the largest eigenvalue, λ is noise; what asks for `spectrum()` says that there
+    is none. **Source**: Stock, Pahikkala, Airola, De Baets and Waegeman 2018, "A comparative study of pairwise learning methods based on kernel
     ridge regression"; the intercept by generalised least squares.
 
     >>> import jax.numpy as jnp, jaxrls as rls

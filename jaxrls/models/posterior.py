@@ -42,12 +42,12 @@ class Posterior:
     @property
     def std(self) -> Any:
         """Standard deviation of f + b, shaped as the mean."""
-        return _std(self.covariance.diagonal(), self.amplitude)
+        return deviation(self.covariance.diagonal(), self.amplitude)
 
     @property
     def label_std(self) -> Any:
         """Standard deviation of a new label of weight 1, shaped as the mean."""
-        return _std(self.covariance.diagonal() + self.noise, self.amplitude)
+        return deviation(self.covariance.diagonal() + self.noise, self.amplitude)
 
     def sample(self, key: PRNGKeyArray, num: int) -> Float[Array | np.ndarray, "num m *t"]:
         """Functions drawn at all rows jointly, for every target by itself: O(m³ + num m² t)."""
@@ -58,8 +58,8 @@ class Posterior:
             return to_host(drawn) if wide and not isinstance(self.mean, jax.Array) else drawn
 
 
-def _std(variance, amplitude):
-    """Of a vector of variances, for every target."""
+def deviation(variance, amplitude):
+    """Standard deviations of variances, for every target."""
     xp: Any = jnp if isinstance(variance, jax.Array) else np
     return xp.sqrt(variance)[(...,) + (None,) * xp.ndim(amplitude)] * amplitude
 
@@ -74,15 +74,14 @@ def _drawn(posterior: Posterior, key, *, num: int):
 
 
 @pytree
-class Sure:
-    """What a fit keeps to say how sure it is: covariance in units of the kernel, λ, and amplitudes by the evidence and by what is left out."""
+class Scales:
+    """λ, and the amplitudes that standard deviations are multiplied by, as the evidence tells them and what is left out."""
 
-    spread: Spread
     lam: Float[Array | np.ndarray, ""]
     evidence: Float[Array | np.ndarray, "*t"]
     loo: Float[Array | np.ndarray, "*t"] | None
 
-    def in_units(self, unit) -> "Sure":
+    def in_units(self, unit) -> Any:
         """Of labels multiplied by a unit."""
         return replace(self, evidence=self.evidence * unit, loo=None if self.loo is None else self.loo * unit)
 
@@ -99,13 +98,20 @@ class Sure:
             raise ValueError(f"scale must be 'evidence', 'loo' or a positive number, or one for each target, and is {scale!r}")
         return jnp.broadcast_to(jnp.sqrt(value), self.evidence.shape)
 
+
+@pytree
+class Sure(Scales):
+    """What a fit keeps to say how sure it is: λ, amplitudes, and the covariance in units of the kernel."""
+
+    spread: Spread
+
     def label_std(self, model: Model, X, scale, corrected: bool, block_size: int | None) -> Any:
         """Standard deviation of a new label, in blocks of rows."""
 
         def found(rows):
             run: Any = _variances if rows.traceable else inspect.unwrap(_variances)
             variance = run(self, model, rows, corrected=corrected, block_size=block_size)
-            return _std(variance + self.lam, self.amplitude(scale))
+            return deviation(variance + self.lam, self.amplitude(scale))
 
         return at_rows(model, X, found)
 

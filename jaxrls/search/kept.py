@@ -122,7 +122,7 @@ def _changed(kept: Kept, more: Moments, lam, *, sign: int) -> tuple[Fit, Bool[Ar
     model, how = Model(kernel, points, coef, intercept), (report.floor, report.indefinite, report.route, "")
     sure = None
     if kept.variance:
-        sure = Sure(factor.spread(lam), lam, drop(by_evidence(solution, lam)), None).in_units(kept.unit)
+        sure = Sure(lam, drop(by_evidence(solution, lam)), None, factor.spread(lam)).in_units(kept.unit)
     fit = Fit(
         model, lams, errors, lam, error, None, dof, *how, trace_residual=report.trace_residual, kept=kept, sure=sure, ridge_effect=effect
     )

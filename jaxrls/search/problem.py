@@ -227,7 +227,7 @@ class Problem:
         design = lambda x: matmul(factor.expansion.design(self.kernel, x), found.coef)  # noqa: E731
         fitted = self.rows.stored.map(design, temporaries=2 * len(found.coef), block_size=self.block_size)
         squares = weights.sum(left_out * (solution.labels.Y - fitted - found.intercept)) / lam / weights.count
-        return Sure(factor.spread(lam), lam, drop(by_evidence(solution, lam)), drop(safe_sqrt(squares)))
+        return Sure(lam, drop(by_evidence(solution, lam)), drop(safe_sqrt(squares)), factor.spread(lam))
 
     def jackknife(self, solution: Solution, lam, found: Coefficients, left_out) -> Jackknife:
         """What intervals take: every fit at these λ that leaves out a row, or a group where the criterion does, from the residuals left out."""

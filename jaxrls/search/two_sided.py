@@ -16,7 +16,9 @@ from jaxrls.factors.choose import check_kernel
 from jaxrls.factors.cost import Sizes, kronecker
 from jaxrls.factors.kronecker import check_semidefinite, factor_kronecker, side_weights
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.models.two_sided import KroneckerFit, KroneckerModel
+from jaxrls.linalg.products import safe_sqrt
+from jaxrls.models.posterior import by_evidence
+from jaxrls.models.two_sided import KroneckerFit, KroneckerModel, KroneckerSure
 from jaxrls.rows.gram import gram
 from jaxrls.search.grid import choose_lam, lambda_grid
 from jaxrls.search.inspection import inspect_lam
@@ -51,6 +53,7 @@ def fit_kronecker(
     loss: Callable = squared_error,
     weights: tuple[Any, Any] | None = None,
     intercept: bool = True,
+    keep_variance: bool = False,
 ) -> KroneckerFit:
     """Fit labels of all pairs of two kinds of things, with the λ that predicts best what `setting` names, for the price of two small factorizations.
 
@@ -58,7 +61,8 @@ def fit_kronecker(
 
     **Arguments**: X1 (n₁, d₁) the rows' own columns, X2 (n₂, d₂) the columns', and Y (n₁, n₂), complete. `setting` says what a prediction will be for,
     and so what is left out: `"entries"`, missing labels of known rows and columns; `"rows"` or `"columns"`, new ones of one side; `"both"`, pairs of which both
-    are new. `lams` (L,), by default `num` of them from the spectrum; `weights` a pair (v₁, v₂), v₁v₂ᵀ those of entries.
+    are new. `lams` (L,), by default `num` of them from the spectrum; `weights` a pair (v₁, v₂), v₁v₂ᵀ those of entries. `keep_variance` keeps
+    what `predict(X1, X2, return_std=True)` and `posterior` take at the chosen λ, n₁² + n₂² + 2n₁n₂ numbers.
     **Returns** a `KroneckerFit`, whose `predict(X1, X2)` takes any rows and columns; float64 NumPy input comes back as NumPy arrays. **Cost** O(n₁³ + n₂³) and
     O(n₁n₂(n₁ + n₂)) for every λ, where K of all pairs would take O(n₁³n₂³); `"both"` as `kronecker_left_out` says.
     **Raises** `ValueError` for shapes that do not fit, NaN, λ ≤ 0, a kernel matrix that is not semidefinite, or a problem larger than memory.
@@ -98,7 +102,7 @@ def fit_kronecker(
     _check_size(*shape, num if lams is None else len(lams), X1.dtype)
     criterion = LeaveOneOut(loss)
     unit = unit_of(criterion, Y)
-    options = {"num": num, "setting": setting, "loss": loss, "intercept": intercept}
+    options = {"num": num, "setting": setting, "loss": loss, "intercept": intercept, "keep_variance": keep_variance}
     fit = _fit((kernel1, X1), (kernel2, X2), Y / unit, weights, lams, **options)
     fit = _in_units(fit, criterion, unit)
     if is_concrete(fit):
@@ -119,8 +123,8 @@ def _check_size(n1: int, n2: int, num: int, dtype) -> None:
         )
 
 
-@partial(jax.jit, static_argnames=("num", "setting", "loss", "intercept"))
-def _fit(first, second, Y, weights, lams, *, num, setting, loss, intercept) -> KroneckerFit:
+@partial(jax.jit, static_argnames=("num", "setting", "loss", "intercept", "keep_variance"))
+def _fit(first, second, Y, weights, lams, *, num, setting, loss, intercept, keep_variance) -> KroneckerFit:
     factor = factor_kronecker(gram(*first), gram(*second), weights=weights, intercept=intercept)
     solution: Any = factor.solve(Y.reshape(-1))
     lams = lambda_grid(factor, num) if lams is None else lams
@@ -130,14 +134,23 @@ def _fit(first, second, Y, weights, lams, *, num, setting, loss, intercept) -> K
     (kernel1, X1), (kernel2, X2) = first, second
     model = KroneckerModel(kernel1, X1, kernel2, X2, coef.reshape(Y.shape), constant[0, 0])
     left_out, dof = solution.setting_residuals(setting, lam[None])[:, :, 0], solution.dof(lam[None])[0, 0]
-    return KroneckerFit(model, lams, errors, lam, error, left_out, dof, factor.report.floor, factor.report.indefinite, setting)
+    sure = _sure(solution, lam, coef[0]) if keep_variance else None
+    return KroneckerFit(model, lams, errors, lam, error, left_out, dof, factor.report.floor, factor.report.indefinite, setting, sure)
+
+
+def _sure(solution: Any, lam, coef) -> KroneckerSure:
+    """What variances at one λ take; vᵢ(yᵢ − f(xᵢ)) is λ times coefficient i."""
+    entries = solution.setting_residuals("entries", lam[None]).reshape(coef.shape)
+    squares = jnp.sum(entries * coef, axis=0) / solution.factor.weights.count
+    return KroneckerSure(lam, by_evidence(solution, lam)[0], safe_sqrt(squares)[0], solution.factor.spread(lam))
 
 
 def _in_units(fit: KroneckerFit, criterion: LeaveOneOut, unit) -> KroneckerFit:
     """The fit to labels in units as one to the labels themselves."""
     model = replace(fit.model, coef=fit.model.coef * unit, intercept=fit.model.intercept * unit)
     errors, error = (jnp.asarray(out_of_units(criterion, part, unit)) for part in (fit.errors, fit.error))
-    return replace(fit, model=model, errors=errors, error=error, left_out=fit.left_out * unit)
+    sure = None if fit.sure is None else fit.sure.in_units(unit)
+    return replace(fit, model=model, errors=errors, error=error, left_out=fit.left_out * unit, sure=sure)
 
 
 def _inspect(fit: KroneckerFit, default_grid: bool) -> None:

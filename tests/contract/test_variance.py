@@ -9,7 +9,8 @@ import jaxrls as rls
 from contract.cases import FACTORS, FEW, LAMS, LANDMARKS, WEIGHTS, N, gaussian, linear
 
 LAM = 0.2
-LACKING = {"refined", "tridiagonal", "tridiagonal of few features", "iterative", "kronecker", "unpenalized", "unpenalized cholesky"}
+LACKING = {"refined", "tridiagonal", "tridiagonal of few features", "iterative", "unpenalized", "unpenalized cholesky"}
+ELSEWHERE = {"kronecker"}  # of rows of each side, in test_two_sided_variance.py
 MATRIX = {"precomputed"}  # without k(x, x) of new rows
 
 
@@ -67,7 +68,9 @@ def measured(case, weights, intercept):
 
 @pytest.mark.float64  # the same in float32, in test_posterior.py, on fewer factors
 @pytest.mark.parametrize(("weights", "intercept"), FEW)
-@pytest.mark.parametrize("name", [name for name in FACTORS if name not in LACKING | MATRIX | {"host points"}])  # as `host` and `points` are
+@pytest.mark.parametrize(
+    "name", [name for name in FACTORS if name not in LACKING | ELSEWHERE | MATRIX | {"host points"}]
+)  # as `host` and `points` are
 def test_covariance_is_that_of_the_gaussian_process(name, weights, intercept):
     case = FACTORS[name]
     tolerance = case.tolerance() * LAMS.min() / LAM * 4

@@ -77,6 +77,8 @@ def others(X: jax.Array, Y: jax.Array) -> None:
     two_sided = rls.fit_kronecker(rls.Linear(), X, rls.Linear(), X, Y, setting="both")
     assert_type(two_sided, rls.KroneckerFit)
     two_sided.predict(X, X)
+    _, std = two_sided.predict(X, X, pairs=[[0, 0]], return_std=True)
+    assert_type(two_sided.posterior(X, X).std.sum() + std.sum(), Any)
     codes, classes = rls.encode(["a", "b"])
     rls.decode(codes, classes)
     rls.save("fit.npz", two_sided)

@@ -23,6 +23,7 @@ Y = np.stack([np.sin(X[:, 0]) + X[:, 1], X[:, 1] ** 2], axis=1) + 0.1 * draw.nor
 V = draw.uniform(0.5, 2, N)
 LAMS = np.geomspace(1e-3, 1e2, 3)
 GROUPS = np.arange(N) % 3
+EVENTS = (np.arange(N) % 4 > 0).astype(float)
 ROWS = np.array([3, 40, 17, 8, 29, 11])
 POINTS = draw.normal(size=(M, D))
 KERNEL = rls.Gaussian(1.5)
@@ -89,6 +90,10 @@ CASES = {
     "landmarks by Cholesky": lambda X, y, v: fitted(KERNEL, X, y, v, landmarks=ROWS, route="cholesky"),
     "held out": lambda X, y, v: fitted(KERNEL, X, y, v, landmarks=ROWS, validation=(NEW, NEW[:, :T])),
     "groups": lambda X, y, v: fitted(KERNEL, X, y, v, landmarks=ROWS, groups=GROUPS),
+    "pairs": lambda X, y, v: sweep(rls.pairwise_ranking_error, KERNEL, {"landmarks": ROWS}, X, y, v),
+    "squares of named pairs": lambda X, y, v: fitted(
+        rls.Linear(), X, y, v, criterion=rls.PairsOut(pairs=[[3, 40], [17, 8]], loss=rls.squared_error)
+    ),
     "searched": lambda X, y, v: rls.fit(rls.Linear(), X, y, lams="search", route="cholesky").error,
     "tuned": lambda X, y, v: tuned(X, y),
     "loo and gradients": lambda X, y, v: gradients(rls.loo, X, y, v),
@@ -101,7 +106,7 @@ CASES = {
 
 
 SEVERAL = ("linear", "loo and gradients")  # on 1, 2 and 4 devices where all is asked for; the others on 4
-QUICK = ("pieces", "linear", "loo and gradients", "gram_matmul compiled", "from rows", "labels")  # where not all is asked for
+QUICK = ("pieces", "linear", "loo and gradients", "gram_matmul compiled", "from rows", "labels", "pairs")  # where not all is asked for
 ALL = sys.argv[1:] == ["all"]
 KINDS = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}
 
@@ -148,6 +153,9 @@ def ragged():
     found["groups"] = off(rls.fit(KERNEL, rows, **groups).errors, rls.fit(KERNEL, X[:n], Y[:n], **groups).errors)
     groups["criterion"] = rls.pairwise_ranking_error
     found["pairs in groups"] = off(rls.fit(KERNEL, rows, **groups).errors, rls.fit(KERNEL, X[:n], Y[:n], **groups).errors)
+    del groups["groups"]
+    groups["criterion"] = rls.PairsOut(events=EVENTS[:n])
+    found["pairs of times"] = off(rls.fit(KERNEL, rows, **groups).errors, rls.fit(KERNEL, X[:n], Y[:n], **groups).errors)
     found["distance"] = off(rls.median_distance(rows), rls.median_distance(X[:n]))
     kept = {"lams": LAMS, "landmarks": POINTS, "keep_moments": True}
     moved, want = (
@@ -251,6 +259,8 @@ def errors():
         "nan": lambda: rls.fit(KERNEL, x.at[5, 1].set(jnp.nan), y, landmarks=ROWS),
         "nan labels": lambda: rls.fit(KERNEL, x, y.at[5, 1].set(jnp.nan), landmarks=ROWS),
         "weights": lambda: rls.fit(KERNEL, x, y, weights=spread("auto", 4, -V)[0], landmarks=ROWS),
+        "queries": lambda: rls.fit(KERNEL, x, y[:, 0], landmarks=ROWS, rank=True, groups=GROUPS),
+        "events": lambda: rls.fit(KERNEL, x, y, landmarks=ROWS, criterion=rls.PairsOut(events=EVENTS[:40])),
         "mesh": lambda: rls.shard(X, Y),
         "padding": lambda: rls.fit(
             KERNEL, rls.shard(X[:47], Y[:47], mesh=Mesh(np.array(jax.devices()), ("rows",))), landmarks=np.array([1, 47])

@@ -74,6 +74,8 @@ def test_only_sums_go_between_devices(found):
         ("nan labels", r"Y holds 1 values that are NaN or infinite, the first at index \(5, 1\)"),
         ("weights", "weights must not be negative, and the smallest is -1.99"),
         ("padding", "landmarks must be rows of X, 0 to 46, and include row 47"),
+        ("queries", "rank=True with groups= needs a dense X in memory of one device, and X is ShardedRows"),
+        ("events", r"events must have shape \(48,\), 1 where the time is that of an event and 0 where censored, and has \(40,\)"),
         ("mesh", r"mesh= is needed, as X does not lie on one: jax.make_mesh\("),
         ("labels", r"Y must have shape \(48,\) or \(48, t\), one row per row of X, and has shape \(5, 2\)"),
     ],

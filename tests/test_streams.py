@@ -1,6 +1,7 @@
 """Rows from files and from iterables of blocks: the same fits as from memory, few readings, and errors that name file and row."""
 
 import gzip
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -51,6 +52,22 @@ def test_a_fit_is_that_of_the_same_rows_in_memory(kind, weighted):
     for name in ("lam", "errors", "loo_residuals", "dof"):
         assert_close(getattr(got, name), getattr(want, name), bound, name)
     assert_close(got.predict(source), want.predict(X), bound, "predictions")
+
+
+@pytest.mark.parametrize("options", [{"landmarks": np.arange(0, N, 9)}, {"route": "cholesky"}], ids=["landmarks", "cholesky"])
+def test_some_pairs_are_left_out_as_of_the_same_rows_in_memory(options):
+    """Those that are named, and of times those whose order is known, of one more reading each; all pairs in test_ranking.py."""
+    X, Y, v = problem(t=2)
+    blocks = Blocks(X, Y, v)
+    kernel = KERNEL if "landmarks" in options else rls.Linear()
+    sources = rls.stream(blocks, block_size=32), jax.numpy.asarray(X)
+    one, other = (rls.factorize(kernel, rows, weights=v, **options).solve(Y) for rows in sources)
+    readings, squared = blocks.readings, rls.PairsOut(loss=rls.squared_error)
+    times = replace(squared, events=jax.numpy.asarray(np.arange(N) % 3 > 0, DTYPE))
+    for criterion in (rls.PairsOut([[0, 89], [41, 3]], loss=rls.squared_error), times):
+        got, want = (criterion.values(solution, np.asarray(LAMS, DTYPE), None) for solution in (one, other))
+        assert_close(got, want, 200 * N * EPS / min(LAMS))
+    assert blocks.readings == readings + 2
 
 
 def test_rows_are_read_twice_for_all_errors_and_once_more_for_the_residuals_of_a_fit():

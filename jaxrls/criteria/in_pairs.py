@@ -154,7 +154,8 @@ class QueriesOut(Positive):
 
 @jax.jit
 def _wrong(criterion: PairsOut, solution: Solution, lams) -> Float[Array, "L t"]:
-    own = () if criterion.events is None else (criterion.events,)
+    n, events = solution.factor.n, criterion.events
+    own = () if events is None else (jnp.pad(events, (0, n - len(events))),)  # rows of padding, which weigh nothing, have none
     directions = None if criterion.queries is None else constants(criterion.queries.numbers, solution.factor.weights)
     wrong, all_of = solution.pairs_left_out(partial(_ordered, criterion.loss), lams, criterion.pairs, own, directions)
     return wrong / all_of

@@ -47,6 +47,7 @@ FEW = ("none", False), ("zeros", True)  # for what differs from a sibling in its
 HARDEST = (("zeros", True),)
 ROWS: dict = {"combinations": FEW, "lacks": ("pairs",)}  # for what differs in its rows alone: pairs take U, whatever it is made of
 MORE_ROWS = ROWS | {"combinations": HARDEST}
+IN_PAIRS = MORE_ROWS | {"lacks": ()}  # where U comes from elsewhere
 
 
 def gaussian(X, Z):
@@ -264,8 +265,8 @@ FACTORS = {
     "host": of_linear(Spectrum, 4, {}, HostRows, traceable=False, **ROWS),
     "host points": of_landmarks(Spectrum, {}, POINTS, HostRows, traceable=False, **MORE_ROWS),
     "host cholesky": of_linear(CholeskyFeatures, 4, CHOLESKY, HostRows, traceable=False, **MORE_ROWS),
-    "on devices": of_landmarks(Spectrum, {}, None, sharded, **MORE_ROWS),
+    "on devices": of_landmarks(Spectrum, {}, None, sharded, **IN_PAIRS),
     "on devices, linear": of_linear(Spectrum, 4, {}, sharded, **ROWS),
-    "on devices, cholesky": of_landmarks(CholeskyFeatures, CHOLESKY, None, sharded, **MORE_ROWS),
-    "streamed": of_landmarks(Spectrum, {}, None, streamed, traceable=False, **MORE_ROWS),
+    "on devices, cholesky": of_landmarks(CholeskyFeatures, CHOLESKY, None, sharded, **IN_PAIRS),
+    "streamed": of_landmarks(Spectrum, {}, None, streamed, traceable=False, **IN_PAIRS),
 }

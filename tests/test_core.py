@@ -198,6 +198,27 @@ def test_kfold_takes_the_cheaper_way_and_both_are_exact(groups, L):
     assert_close(got[-1], (e**2).mean(0), rounding(X, lams[-1]))
 
 
+@pytest.mark.parametrize("kernel", [rls.Linear(), rls.Gaussian(1.0)], ids=["features", "gram"])
+def test_many_targets_with_a_lam_each_take_one_refit_for_every_group(kernel):
+    """In place of a system for every group and target: no loop over targets is left, and errors at λ of their own count as many as there are."""
+    (X, _), t = data(24, 2), 150
+    Y, groups, lams = wide(np.random.default_rng(5).normal(size=(24, t))), np.arange(24) // 8, wide([[0.3, 3.0, 30.0] * (t // 3)])
+    plan, weights = rls.folds(groups), wide(np.random.default_rng(6).uniform(0.5, 2, 24))
+
+    def found(X, Y, lams):
+        solution = rls.factorize(kernel, X, weights=array(weights)).solve(Y)
+        return solution.residuals(lams, plan)[0], rls.GroupsOut(plan).values(solution, lams, None)[0]
+
+    assert f"length={t}" not in str(jax.make_jaxpr(found)(array(X), array(Y), array(lams)))
+    e, errors = jax.jit(found)(array(X), array(Y), array(lams))
+    Phi = X if isinstance(kernel, rls.Linear) else np.linalg.cholesky(wide(kernel(array(X), array(X))) + 1e-14 * np.eye(24))
+    want = np.empty((24, t))
+    for j in range(3):
+        want[:, j::3] = oracle.group_residuals(Phi, Y[:, j::3], lams[0, j], groups, weights, True)
+    assert_close(e, want, rounding(Phi, 0.3))
+    assert_close(errors, weights @ want**2 / weights.sum(), rounding(Phi, 0.3))
+
+
 def test_groups_of_one_row_are_leave_one_out():
     X, Y = map(array, data(12))
     factor = support.factorize(rls.Linear(), X, intercept=True)

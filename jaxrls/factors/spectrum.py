@@ -5,6 +5,7 @@ from D(λ) = 1/(s + λ) and z = Uᵀ√v y: coefficients = basis (D ∘ z), inte
 square the complement C − UUᵀ is exactly 0 and is dropped. No 1/λ is formed and subtracted.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
@@ -17,10 +18,11 @@ from jaxrls.factors.contract import Factor, Report, Solution, as_columns, lam_ch
 from jaxrls.factors.cost import refitting_is_cheaper
 from jaxrls.factors.expansion import Expansion, Primal
 from jaxrls.factors.groups import Folds
-from jaxrls.factors.hat import Group, Leaving, SpectralHat, counted, each_group, is_hidden, spectral_pairs, spectral_rows
+from jaxrls.factors.hat import Leaving, SpectralHat, counted, is_hidden, spectral_pairs, spectral_rows
 from jaxrls.factors.outcome import Coefficients
 from jaxrls.factors.residual_norm import about_the_fit
 from jaxrls.factors.smoother import spectral_smoother
+from jaxrls.factors.spectral_groups import spectral_groups
 from jaxrls.factors.spread import spectral_spread
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.kernels.inner import Linear
@@ -280,42 +282,50 @@ class SpectralSolution(Solution):
         return jnp.moveaxis(e, 1, 0)
 
     def group_residuals(self, groups):
-        """e_B = [P_BB]⁻¹ c_B for all groups at one λ, O(n b (r + b))."""
-        f, labels = self.factor, self.labels
-        U, mask = f.left_vectors(), groups.inside_mask.astype(f.dtype)
-        u = None if f.weights.values is None else f.reach()
-        h, level = f.span()
+        """By the closed form; at one λ per target for every target, or by a refit for all where that is cheaper."""
+        U = self.factor.left_vectors()
+        closed = spectral_groups(self, groups, U)
 
-        def at(columns, lam):
-            hat = self.hat(lam.reshape(1, 1), columns=columns)
+        def residuals(lam):
+            if len(lam) == 1 or not self._suits_refitting(groups, len(lam)):
+                return closed(lam)
+            group = _refitting(self, groups, U)
+            return jax.lax.map(lambda fold: group(fold)(lam[None])[0], (groups.inside, groups.inside_mask))
 
-            def group(rows, mask):
-                of = lambda A: None if A is None else A[rows]  # noqa: E731
-                weights = f.weights.block(of(f.weights.values), rows.shape[0])
-                centred = (labels.Y - labels.mean)[rows][:, columns]
-                scaled = None if self.base is None else self.base[rows][:, columns]
-                return Group(rows, mask, U[rows], scaled, centred, h[rows], level[rows], weights, of(u)).left_out(hat, f.leaving, f.n)
-
-            return group
-
-        return partial(each_group, at, groups.inside, mask, U.shape[1], self.labels.Y.shape[1])
+        return residuals
 
     pair_system, hat_rows = spectral_pairs, spectral_rows
 
     def groups_left_out(self, fn, lams, groups):
         """In closed form, or where that is cheaper (few large groups, many λ) by a smaller eigendecomposition for each group."""
-        cheaper = refitting_is_cheaper(groups.inside.shape[1], groups.most_outside, self.factor.s.shape[0], lams.shape[0])
-        return _refit_groups(self, fn, lams, groups) if cheaper else super().groups_left_out(fn, lams, groups)
+        if self._suits_refitting(groups, lams.size):
+            return _refit_groups(self, fn, lams, groups)
+        return super().groups_left_out(fn, lams, groups)
+
+    def _suits_refitting(self, groups, count: int) -> bool:
+        return refitting_is_cheaper(groups.inside.shape[1], groups.most_outside, self.factor.s.shape[0], count)
 
 
 def _refit_groups(solution: SpectralSolution, fn, lams, plan: Folds):
-    """Leave each group out by an eigendecomposition of the rest, in the factor's own features ψ = U√s/√v, or where it is dual in K = ψψᵀ."""
-    f, Y, weights = solution.factor, solution.labels.Y, solution.factor.weights.array
-    # The barrier keeps the compiler from multiplying the matrices of a factor that a program holds as constants, which would take it minutes.
-    features = jax.lax.optimization_barrier(f.weights.unscale(f.left_vectors() * jnp.sqrt(f.s)))
-    K = matmul(features, features.T) if f.basis is None else None
+    """Leave each group out by a refit."""
+    f, Y = solution.factor, solution.labels.Y
+    refitted = _refitting(solution, plan, f.left_vectors())
 
     def left_out(fold):
+        at, inside, held = refitted(fold), fold[0], f.weights.array[fold[0]] * fold[1].astype(f.dtype)
+        return over_lams(lambda lams: jax.vmap(fn, in_axes=(0, None, None))(at(lams), Y[inside], held), lams, Y.shape[1])
+
+    return jax.tree.map(lambda a: jnp.sum(a, axis=0), jax.lax.map(left_out, (plan.inside, plan.inside_mask)))
+
+
+def _refitting(solution: SpectralSolution, plan: Folds, U) -> Callable:
+    """A function of one group that gives one of λ: residuals (L, b, t) by an eigendecomposition of the rest, in ψ = U√s/√v, or where dual in K = ψψᵀ."""
+    f, Y, weights = solution.factor, solution.labels.Y, solution.factor.weights.array
+    # The barrier keeps the compiler from multiplying the matrices of a factor that a program holds as constants, which would take it minutes.
+    features = jax.lax.optimization_barrier(f.weights.unscale(U * jnp.sqrt(f.s)))
+    K = matmul(features, features.T) if f.basis is None else None
+
+    def group(fold):
         (inside, mask), (outside, outside_mask) = fold, plan.others(*fold)
         rest = Weights(weights[outside] * outside_mask.astype(f.dtype), outside.shape[0], f.dtype)
         known = Labels.columns(Y[outside], rest, f.intercept, False)
@@ -325,16 +335,14 @@ def _refit_groups(solution: SpectralSolution, fn, lams, plan: Folds):
         else:
             design, part = K[inside][:, outside], K[outside][:, outside]
             seen = factor_symmetric(part, rest, f.intercept, f.expansion, "gram", semidefinite=True).solve_labels(known)
-        held, labels = weights[inside] * mask.astype(f.dtype), Y[inside]
 
         def at(lams):
             coef, intercept = seen.coefficients(lams)
-            e = labels[None] - matmul(design, coef) - intercept[:, None, :]
-            return jax.vmap(fn, in_axes=(0, None, None))(e, labels, held)
+            return Y[inside][None] - matmul(design, coef) - intercept[:, None, :]
 
-        return over_lams(at, lams, Y.shape[1])
+        return at
 
-    return jax.tree.map(lambda a: jnp.sum(a, axis=0), jax.lax.map(left_out, (plan.inside, plan.inside_mask)))
+    return group
 
 
 def factor_symmetric(

@@ -20,14 +20,28 @@ ZEROS = wide(np.where(np.isin(np.arange(N), [2, 7]), 0.0, V))
 FOLDS = np.arange(N) // 2
 PLAN = rls.folds(FOLDS)
 GAUSSIAN, LINEAR = rls.Gaussian(1.2), rls.Linear()
-ROUTES = [(GAUSSIAN, "gram"), (GAUSSIAN, "cholesky"), (LINEAR, "features"), (LINEAR, "covariance"), (LINEAR, "gram")]
+LANDMARKS = np.array([9, 2, 12, 5, 0])  # row 2 has weight 0 where there are such
+POINTS = wide(RNG.normal(size=(5, 2)))
+WAYS: dict = {
+    "gram": (GAUSSIAN, {"route": "gram"}),
+    "cholesky": (GAUSSIAN, {"route": "cholesky"}),
+    "features": (LINEAR, {"route": "features"}),
+    "covariance": (LINEAR, {"route": "covariance"}),
+    "gram of features": (LINEAR, {"route": "gram"}),
+    "landmarks": (GAUSSIAN, {"landmarks": LANDMARKS}),
+    "landmarks that stay": (GAUSSIAN, {"landmarks": LANDMARKS, "drop": False}),
+    "points": (GAUSSIAN, {"landmarks": POINTS}),
+}
+OFTEN = ("gram", "cholesky", "features", "covariance", "landmarks")  # the others are slow tests
 # What a solution may be off by, relative to the largest number: 4 n eps (1 + s_max/λ_min), as in the grid.
 TOLERANCE = 4 * N * EPS * (1 + 2 * N * 4 / LAMS.min())
 
 
-@partial(jax.jit, static_argnames=("kernel", "route", "intercept"))
-def answers(X, B, Y, weights, lams, *, kernel, route, intercept):
-    factor = rls.factorize(kernel, X, weights=weights, intercept=intercept, unpenalized=B, route=route)
+@partial(jax.jit, static_argnames=("way", "intercept"))
+def answers(X, B, Y, weights, lams, *, way, intercept):
+    kernel, options = WAYS[way]
+    make = rls.factor_subset if "drop" in options else rls.factorize
+    factor = make(kernel, X, weights=weights, intercept=intercept, unpenalized=B, **options)
     solution = factor.solve(Y)
     found = solution.coefficients(lams)
     beta = found.free if not intercept else jnp.concatenate([found.intercept[:, None], found.free], axis=1)
@@ -52,30 +66,42 @@ def refit(Phi, columns, Y, lam, v):
     return found[:r], found[r:]
 
 
-def features(kernel):
+def features(way, gone=()):
+    """Those of the fit without some rows: their landmarks leave, where they do."""
+    kernel, options = WAYS[way]
     if kernel is LINEAR:
         return X
-    s, U = np.linalg.eigh(np.exp(-np.sum((X[:, None] - X[None]) ** 2, axis=-1) / (2 * 1.2**2)))
-    return U * np.sqrt(np.maximum(s, 0))
+    points, numbers = X, options.get("landmarks", POINTS)
+    if numbers.ndim == 1:
+        points = X[numbers if "drop" in options else numbers[~np.isin(numbers, gone)]]
+    elif "landmarks" in options:
+        points = POINTS
+    s, U = np.linalg.eigh(gaussian(points, points))
+    used = s > 1e-13 * s[-1]
+    return gaussian(X, points) @ U[:, used] / np.sqrt(s[used])
 
 
-def held_out(Phi, columns, lam, v, groups):
+def gaussian(X, Z):
+    return np.exp(-np.sum((X[:, None] - Z[None]) ** 2, axis=-1) / (2 * 1.2**2))
+
+
+def held_out(way, columns, lam, v, groups):
     e = np.empty_like(Y)
     for group in np.unique(groups):
-        rest = groups != group
+        rest, Phi = groups != group, features(way, np.flatnonzero(groups == group))
         w, beta = refit(Phi[rest], columns[rest], Y[rest], lam, v[rest])
         e[~rest] = Y[~rest] - Phi[~rest] @ w - columns[~rest] @ beta
     return e
 
 
-def truth(kernel, v, intercept):
+def truth(way, v, intercept):
     """All of `answers` by refits, and the restricted likelihood of the rows of positive weight by dense matrices."""
-    Phi, columns = features(kernel), np.hstack([np.ones((N, int(intercept))), B])
+    Phi, columns = features(way), np.hstack([np.ones((N, int(intercept))), B])
     found, used, root = {}, v > 0, np.sqrt(v[v > 0])[:, None]
     fits = [refit(Phi, columns, Y, lam, v) for lam in LAMS]
     found["beta"], found["f"] = np.array([beta for _, beta in fits]), np.array([Phi @ w for w, _ in fits])
-    found["residuals"] = np.array([held_out(Phi, columns, lam, v, np.arange(N)) for lam in LAMS])
-    found["groups"] = np.array([held_out(Phi, columns, lam, v, FOLDS) for lam in LAMS])
+    found["residuals"] = np.array([held_out(way, columns, lam, v, np.arange(N)) for lam in LAMS])
+    found["groups"] = np.array([held_out(way, columns, lam, v, FOLDS) for lam in LAMS])
     found["loo"] = np.einsum("i,lit->lt", v, found["residuals"] ** 2) / v.sum()
     H, y, count = root * columns[used], root * Y[used], used.sum()
     parts: dict = {"gcv": [], "dof": [], "evidence": []}
@@ -92,21 +118,19 @@ def truth(kernel, v, intercept):
     return found | {name: np.array(values) for name, values in parts.items()}
 
 
-@pytest.mark.parametrize(("kernel", "route"), [*ROUTES[:-1], pytest.param(*ROUTES[-1], marks=pytest.mark.slow)])
-def test_everything_is_that_of_refits(kernel, route):
+@pytest.mark.parametrize("way", [pytest.param(way, marks=[pytest.mark.slow] * (way not in OFTEN)) for way in WAYS])
+def test_everything_is_that_of_refits(way):
     """Two rows of weight 0, one with all of another group's, and none: one program."""
     for v in (ZEROS, V):
-        got, want = answers(*map(array, (X, B, Y, v, LAMS)), kernel=kernel, route=route, intercept=True), truth(kernel, v, True)
+        got, want = answers(*map(array, (X, B, Y, v, LAMS)), way=way, intercept=True), truth(way, v, True)
         for name, values in want.items():
-            assert_close(got[name], values, TOLERANCE, f"{name}, {route}")
+            assert_close(got[name], values, TOLERANCE, f"{name}, {way}")
 
 
 @pytest.mark.slow
-def test_without_weights_and_intercept_as_well():
-    got, want = (
-        answers(*map(array, (X, B, Y)), None, array(LAMS), kernel=GAUSSIAN, route="gram", intercept=False),
-        truth(GAUSSIAN, np.ones(N), False),
-    )
+@pytest.mark.parametrize("way", ["gram", "landmarks"])
+def test_without_weights_and_intercept_as_well(way):
+    got, want = answers(*map(array, (X, B, Y)), None, array(LAMS), way=way, intercept=False), truth(way, np.ones(N), False)
     for name, values in want.items():
         assert_close(got[name], values, TOLERANCE, name)
 

@@ -322,8 +322,8 @@ class FeatureSolution(Solution):
     def landmarks_left_out(self, seen, corner=None, columns=slice(None)):
         """Held-out residuals and 1 − leverages of the rows that are landmarks, from k(points, points) where that is known."""
         f, labels = self.factor, self.labels
-        constant = f.constant(f.weights.array[f.indices])
-        e, remaining = self._leaving(seen, corner).left_out(seen.hat, labels.Y[:, columns], labels.mean[columns], f.weights, constant)
+        constant = f.constant(f.weights.array)[f.indices]
+        e, remaining = self._leaving(seen, corner).left_out(seen.hat, labels.Y[:, columns], labels.mean[..., columns], f.weights, constant)
         return e[:, 0], remaining[:, 0]
 
     def _own(self, seen, columns):

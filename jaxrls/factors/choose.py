@@ -15,7 +15,7 @@ from jaxrls.factors.landmarks import Landmarks, as_landmarks, on_landmarks, with
 from jaxrls.factors.makers import factor_features
 from jaxrls.factors.refined import RefinedGram
 from jaxrls.factors.spectrum import factor_symmetric, solve_features
-from jaxrls.factors.subset import solve_subset
+from jaxrls.factors.subset import free_subset, solve_subset
 from jaxrls.factors.summed import solve_and_sum
 from jaxrls.factors.tridiagonal import reduce_symmetric
 from jaxrls.factors.unpenalized import check_free, free_features, free_kernel_matrix
@@ -182,7 +182,7 @@ def solve(
     """The solution for some labels, with moments and cross-moments from one reading of the rows, which are kept where it is asked for."""
     check_route(route, landmarks, iteration)
     if free is not None:
-        check_free(rows, route, landmarks, keep_moments)
+        check_free(rows, route, keep_moments)
         intercept = free.intercept
     if keep_moments:
         check_keeps(kernel, rows, route, landmarks)
@@ -191,6 +191,8 @@ def solve(
         return factor_iterative(kernel, rows, landmarks, iteration=iteration, **options).solve_labels(labels)
     if route == "cholesky" and free is None and is_primal(kernel, *rows.shape, rows.dtype, landmarks):
         return solve_cholesky(kernel, rows, landmarks, labels, weights, intercept, block_size)
+    if landmarks is not None and free is not None:
+        return free_subset(kernel, rows, landmarks, weights, free, block_size=block_size).solve_labels(labels)
     if landmarks is not None:
         return solve_subset(kernel, rows, landmarks, labels, weights, intercept, block_size=block_size, keep_moments=keep_moments)
     if keep_moments:

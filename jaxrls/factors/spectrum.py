@@ -260,7 +260,7 @@ class SpectralSolution(Solution):
 
     def _landmarks_left_out(self, lams):
         f, (Y, mean) = self.factor, (self.labels.Y, self.labels.mean)
-        constant = f.constant(f.weights.array[f.leaving.indices])  # type: ignore[union-attr]
+        constant = f.constant(f.weights.array)[f.leaving.indices]  # type: ignore[union-attr]
         return f.leaving.left_out(self.hat(lams), Y, mean, f.weights, constant)  # type: ignore[union-attr]
 
     def residuals_left_out(self, lams):

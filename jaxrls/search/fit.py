@@ -18,7 +18,6 @@ from jaxrls.factors.choose import SEARCHED, choose_route, suits_cholesky
 from jaxrls.factors.contract import Solution
 from jaxrls.factors.iterative import Iteration
 from jaxrls.factors.landmarks import ridge_effect
-from jaxrls.factors.unpenalized import check_free
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.models.fitted import Fit
 from jaxrls.rows.sparse import is_sparse
@@ -138,8 +137,6 @@ def fit(
         raise ValueError(f"tol must be a number above 0, the largest relative change of the coefficients, and is {tol!r}")
     if route in ("cholesky", "iterative", "refined") and lams is None:
         raise ValueError(f"route={route!r} has no spectrum to make a grid of λ from: give lams=, numbers or 'search'")
-    if auto and raw.free is not None:
-        check_free(raw.rows, None, landmarks, keep_moments)
     if auto and (route is not None or keep_moments):
         found = "keep_moments=True" if route is None else f"route is {route!r}"
         raise ValueError(f"landmarks='auto' chooses the route, and {found}: leave one of them out")

@@ -108,7 +108,7 @@ class Problem:
         free = None if unpenalized is None else Free.of(unpenalized, weights, intercept)
         if free is not None:
             check_freeable(rank, validation is not None, keep_variance or keep_intervals)
-            check_free(rows, None, chosen, keep_moments)
+            check_free(rows, None, keep_moments)
         intercept = intercept and queries is None and free is None
         return cls(kernel, rows, Y, weights, measured, chosen, intercept, block_size, iteration, *keeps, queries, free)
 

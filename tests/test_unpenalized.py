@@ -31,8 +31,11 @@ WAYS: dict = {
     "landmarks": (GAUSSIAN, {"landmarks": LANDMARKS}),
     "landmarks that stay": (GAUSSIAN, {"landmarks": LANDMARKS, "drop": False}),
     "points": (GAUSSIAN, {"landmarks": POINTS}),
+    "cholesky landmarks": (GAUSSIAN, {"landmarks": LANDMARKS, "route": "cholesky"}),
+    "cholesky points": (GAUSSIAN, {"landmarks": POINTS, "route": "cholesky"}),
+    "cholesky features": (LINEAR, {"route": "cholesky"}),
 }
-OFTEN = ("gram", "cholesky", "features", "covariance", "landmarks")  # the others are slow tests
+OFTEN = ("gram", "cholesky", "features", "covariance", "landmarks", "cholesky landmarks")  # the others are slow tests
 # What a solution may be off by, relative to the largest number: 4 n eps (1 + s_max/λ_min), as in the grid.
 TOLERANCE = 4 * N * EPS * (1 + 2 * N * 4 / LAMS.min())
 
@@ -176,6 +179,32 @@ def test_fit_keeps_the_coefficients_and_predict_takes_the_columns(tmp_path):
         fit.predict(x, unpenalized=INDICATORS[:3])
 
 
+@pytest.mark.float64
+@pytest.mark.parametrize("landmarks", [12, "auto"])
+def test_fit_path_and_coef_on_landmarks(landmarks):
+    """Also where their number is asked for; without one of their rows they are one less, which a refit has too."""
+    x, y = DATA
+    kernel, options = rls.Gaussian(0.5), {"unpenalized": INDICATORS, "intercept": False}
+    fit = rls.fit(kernel, x, y, landmarks=landmarks, **options)
+    assert np.abs(np.diff(fit.model.free) - 5).max() < 0.01 and fit.error < 1e-3
+    assert bool(fit.certificate)
+    if landmarks == "auto":  # of so few rows all
+        return
+    fit = rls.fit(kernel, x, y, landmarks=landmarks, lams=[1e-3], **options)  # far above rounding
+    numbers = np.flatnonzero(np.isin(x[:, 0], fit.model.points[:, 0]))
+    factor = factorize(kernel, x, landmarks=numbers, **options)
+    path, found = rls.path(factor, y, [float(fit.lam)]), rls.coef(factor, y, fit.lam)
+    assert_close(path.free[0], fit.model.free, 1e-8)
+    assert_close(found.free, fit.model.free, 1e-8)
+    assert_close(path.loo[0], fit.error, 1e-6)
+    gone = numbers[3]
+    rest = np.arange(40) != gone
+    points = x[np.setdiff1d(numbers, gone)]
+    again = rls.fit(kernel, x[rest], y[rest], landmarks=points, lams=[float(fit.lam)], unpenalized=INDICATORS[rest], intercept=False)
+    predicted = again.predict(x[[gone]], unpenalized=INDICATORS[[gone]])
+    assert_close(y[gone] - predicted[0], fit.loo_residuals[gone], 1e-5)
+
+
 ALONE = np.eye(40)[:, [7]]
 REFUSED = {
     "collinear": (
@@ -190,8 +219,8 @@ REFUSED = {
     "alone": ({"unpenalized": ALONE}, "without row 7 the columns of unpenalized are linearly dependent"),
     "alone, GCV": ({"unpenalized": ALONE, "criterion": rls.gcv}, "without row 7 the columns"),
     "groups": ({"unpenalized": INDICATORS[:, 1:], "groups": GROUPS}, "without the group of rows 0, 4, 8, 12, 16, … the columns"),
-    "landmarks": ({"unpenalized": ALONE, "landmarks": 5}, "unpenalized= goes with all rows, and landmarks= was given"),
-    "auto": ({"unpenalized": INDICATORS[:, 1:], "landmarks": "auto"}, "unpenalized= goes with all rows, and landmarks= was given"),
+    "alone, landmarks": ({"unpenalized": ALONE, "landmarks": 5}, "without row 7 the columns"),
+    "iterative": ({"unpenalized": INDICATORS[:, 1:], "landmarks": 5, "route": "iterative", "lams": [1.0]}, "unpenalized= goes by routes 'gram'"),
     "route": ({"unpenalized": INDICATORS[:, 1:], "route": "tridiagonal"}, "unpenalized= goes by routes 'gram', 'cholesky'"),
     "rank": ({"unpenalized": ALONE, "rank": True}, "rank=True fits their order"),
     "validation": ({"unpenalized": ALONE, "validation": DATA}, "leave validation out"),

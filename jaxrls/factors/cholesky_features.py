@@ -149,14 +149,9 @@ def solve_cholesky(
     kernel: Kernel, rows: Rows, chosen: Landmarks | None, labels: Labels, weights: Weights, intercept: bool, block_size=None
 ) -> "FeatureSolution":
     """The solution on explicit features, or on landmarks, from one reading of the rows."""
-    expansion: Expansion = Primal()
-    made: Any = Explicit(kernel)
-    ridge = None
+    made, expansion, ridge = map_of(kernel, chosen)
     if chosen is not None:
-        K = gram(kernel, chosen.points)
-        L, ridge = ridged_cholesky(K)
-        made, expansion = OfLandmarks(kernel, chosen.points, triangular_inverse(L).T), OnLandmarks(chosen.points)
-        origin = jnp.mean(matmul(K, made.back), axis=0)
+        origin = jnp.mean(made.features(chosen.points), axis=0)
     else:
         origin = jax.lax.stop_gradient(near_mean(rows, made, weights.values))
     origin = origin if intercept else jnp.zeros_like(origin)
@@ -167,6 +162,14 @@ def solve_cholesky(
     made_of = rows.stored, made, sums.second, sums.origin, None if chosen is None else sums.trace, ridge
     factor = CholeskyFeatures(*made_of, weights, expansion, indices, intercept, block_size)
     return FeatureSolution(factor, labels, sums.cross)
+
+
+def map_of(kernel: Kernel, chosen: Landmarks | None) -> tuple[Any, Expansion, Any]:
+    """What is made of a row, what its coefficients multiply, and the ridge of the landmarks' Cholesky factor."""
+    if chosen is None:
+        return Explicit(kernel), Primal(), None
+    L, ridge = ridged_cholesky(gram(kernel, chosen.points))
+    return OfLandmarks(kernel, chosen.points, triangular_inverse(L).T), OnLandmarks(chosen.points), ridge
 
 
 @pytree

@@ -93,9 +93,9 @@ class FreedSolution(Solution):
         """Not yet."""
         raise ValueError(f"a factor by route {self.factor.route!r} with unpenalized= leaves no pairs out: make it without")
 
-    def levels(self, steps) -> tuple[Any, Any]:
-        """Intercept and β, from the labels' coordinates on and these steps (…, q, t)."""
-        return self.factor.free.beta(self.labels.start + steps)
+    def levels(self, steps, columns=slice(None)) -> tuple[Any, Any]:
+        """Intercept and β, from the labels' coordinates on and these steps (…, q, t), of some targets."""
+        return self.factor.free.beta(self.labels.start[:, columns] + steps)
 
 
 @pytree

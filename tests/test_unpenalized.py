@@ -69,29 +69,29 @@ def refit(Phi, columns, Y, lam, v):
     return found[:r], found[r:]
 
 
-def features(way, gone=()):
+def features(way, gone=(), x=X, width=1.2):
     """Those of the fit without some rows: their landmarks leave, where they do."""
     kernel, options = WAYS[way]
     if kernel is LINEAR:
-        return X
-    points, numbers = X, options.get("landmarks", POINTS)
+        return x
+    points, numbers = x, options.get("landmarks", POINTS)
     if numbers.ndim == 1:
-        points = X[numbers if "drop" in options else numbers[~np.isin(numbers, gone)]]
+        points = x[numbers if "drop" in options else numbers[~np.isin(numbers, gone)]]
     elif "landmarks" in options:
         points = POINTS
-    s, U = np.linalg.eigh(gaussian(points, points))
+    s, U = np.linalg.eigh(gaussian(points, points, width))
     used = s > 1e-13 * s[-1]
-    return gaussian(X, points) @ U[:, used] / np.sqrt(s[used])
+    return gaussian(x, points, width) @ U[:, used] / np.sqrt(s[used])
 
 
-def gaussian(X, Z):
-    return np.exp(-np.sum((X[:, None] - Z[None]) ** 2, axis=-1) / (2 * 1.2**2))
+def gaussian(X, Z, width):
+    return np.exp(-np.sum((X[:, None] - Z[None]) ** 2, axis=-1) / (2 * width**2))
 
 
-def held_out(way, columns, lam, v, groups):
+def held_out(way, columns, lam, v, groups, **moved):
     e = np.empty_like(Y)
     for group in np.unique(groups):
-        rest, Phi = groups != group, features(way, np.flatnonzero(groups == group))
+        rest, Phi = groups != group, features(way, np.flatnonzero(groups == group), **moved)
         w, beta = refit(Phi[rest], columns[rest], Y[rest], lam, v[rest])
         e[~rest] = Y[~rest] - Phi[~rest] @ w - columns[~rest] @ beta
     return e
@@ -138,21 +138,34 @@ def test_without_weights_and_intercept_as_well(way):
         assert_close(got[name], values, TOLERANCE, name)
 
 
-@pytest.mark.slow
 @pytest.mark.float64
-def test_its_gradient_is_that_of_differences():
-    """Of leave-one-out by the Cholesky factor, in width, λ and X."""
+@pytest.mark.parametrize(
+    "way", ["cholesky", pytest.param("landmarks", marks=pytest.mark.slow), pytest.param("cholesky features", marks=pytest.mark.slow)]
+)
+def test_objective_and_its_slopes_are_those_of_refits(way):
+    """In width, λ, X, the columns and the weights, by differences of refits: a landmark moves with its row."""
+    kernel, options = WAYS[way]
+    options = {name: value for name, value in options.items() if name == "landmarks"}
+    at = np.array([1.2, np.log(LAMS[1]), 0.0, 0.0, 0.0])
+    along = np.sin(np.arange(N))
 
-    def error(width, log_lam, move):
-        factor = rls.factorize(rls.Gaussian(width), array(X) + move * array(X) ** 2, unpenalized=array(B), route="cholesky")
-        return rls.loo(factor, array(Y[:, 0]), jnp.exp(log_lam)[None])[0]
+    def moved(width, log_lam, x, b, v):
+        return width, np.e**log_lam, X + x * X**2, B + b * np.outer(along, [1, -1, 2]), V + v * along
 
-    run = jax.jit(jax.value_and_grad(error, (0, 1, 2)))
-    at = [array(1.2), array(-1.0), array(0.0)]
-    _, slopes = run(*at)
-    for k, slope in enumerate(slopes):
-        near = [run(*[a + sign * 1e-5 * (i == k) for i, a in enumerate(at)])[0] for sign in (1, -1)]
-        assert abs((near[0] - near[1]) / 2e-5 - slope) <= 1e-7 * max(1, abs(slope))
+    def truth(at):
+        width, lam, x, b, v = moved(*at)
+        e = held_out(way, np.column_stack([np.ones(N), b]), lam, v, np.arange(N), x=x, width=width)
+        return np.mean(v @ e**2) / v.sum()
+
+    def error(at):
+        width, lam, x, b, v = moved(*at)
+        made = rls.Gaussian(width) if kernel is GAUSSIAN else kernel
+        return rls.loo_objective(made, x, array(Y), lam, weights=v, unpenalized=b, **options)
+
+    value, slope = jax.jit(jax.value_and_grad(error))(array(at))
+    assert_close(value, truth(at), 1e-10)
+    want = [(truth(at + step) - truth(at - step)) / 2e-5 for step in 1e-5 * np.eye(5)]
+    assert_close(slope, want, 1e-7)
 
 
 GROUPS = np.arange(40) % 4

@@ -199,6 +199,7 @@ class Problem:
             chosen is None
             or total is None
             or self.queries is not None
+            or self.free is not None
             or not self.rows.traceable
             or self.rows.parts > 1
             or self._captures()

@@ -218,6 +218,27 @@ def test_fit_path_and_coef_on_landmarks(landmarks):
     assert_close(y[gone] - predicted[0], fit.loo_residuals[gone], 1e-5)
 
 
+@pytest.mark.float64
+@pytest.mark.parametrize("landmarks", [None, pytest.param(np.arange(0, 40, 2), marks=pytest.mark.slow)])
+def test_tune_finds_width_and_lam_with_the_columns(landmarks):
+    """No worse than a grid of both, and the model is that of a fit there."""
+    rng = np.random.default_rng(5)
+    x = rng.uniform(0, 3, (40, 2))
+    y = np.sin(2 * x[:, 0]) + np.cos(2 * x[:, 1]) + 5 * GROUPS + 0.3 * rng.normal(size=40)
+    options = {"unpenalized": INDICATORS, "intercept": False, "landmarks": landmarks}
+    tuned = rls.tune(rls.Gaussian(3.0), x, y, **options)
+    assert tuned.converged and tuned.error < tuned.start_error
+    lams = np.geomspace(1e-2, 30, 40)
+    grid = [np.min(loo(factorize(rls.Gaussian(width), x, **options), y, lams)) for width in np.geomspace(0.3, 2.5, 9)]
+    assert tuned.error <= 1.001 * min(grid)
+    fit = rls.fit(tuned.kernel, x, y, lams=[float(tuned.lam)], **options)
+    for got, want in ((tuned.model.free, fit.model.free), (tuned.error, fit.error), (tuned.loo_residuals, fit.loo_residuals)):
+        assert_close(got, want, 1e-6)
+    assert_close(tuned.predict(x, unpenalized=INDICATORS), fit.predict(x, unpenalized=INDICATORS), 1e-6)
+    with pytest.raises(ValueError, match="a criterion without groups, and no unpenalized="):
+        rls.tune(rls.Gaussian(3.0), x, y, grow=True, **options | {"landmarks": 20})
+
+
 ALONE = np.eye(40)[:, [7]]
 REFUSED = {
     "collinear": (

@@ -151,6 +151,13 @@ class Problem:
         unit = unit_of(self.criterion, self.Y)
         return replace(self, Y=self.Y / unit, criterion=self.criterion.in_units(unit)), unit
 
+    def without_free(self) -> "Problem":
+        """With a constant in place of columns without penalty, and labels less what those fit of them: near it, to begin a search with."""
+        if self.free is None:
+            return self
+        labels = self.free.labels(self.Y)
+        return replace(self, Y=labels.drop_axis(labels.Y - labels.mean), intercept=True, free=None)
+
     def out_of_units(self, error, unit):
         """An error of the problem in units as one of this problem."""
         return out_of_units(self.criterion, error, unit)

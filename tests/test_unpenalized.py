@@ -254,7 +254,10 @@ REFUSED = {
     "alone, GCV": ({"unpenalized": ALONE, "criterion": rls.gcv}, "without row 7 the columns"),
     "groups": ({"unpenalized": INDICATORS[:, 1:], "groups": GROUPS}, "without the group of rows 0, 4, 8, 12, 16, … the columns"),
     "alone, landmarks": ({"unpenalized": ALONE, "landmarks": 5}, "without row 7 the columns"),
-    "iterative": ({"unpenalized": INDICATORS[:, 1:], "landmarks": 5, "route": "iterative", "lams": [1.0]}, "unpenalized= goes by routes 'gram'"),
+    "iterative": (
+        {"unpenalized": INDICATORS[:, 1:], "landmarks": 5, "route": "iterative", "lams": [1.0]},
+        "unpenalized= goes by routes 'gram'",
+    ),
     "route": ({"unpenalized": INDICATORS[:, 1:], "route": "tridiagonal"}, "unpenalized= goes by routes 'gram', 'cholesky'"),
     "rank": ({"unpenalized": ALONE, "rank": True}, "rank=True fits their order"),
     "validation": ({"unpenalized": ALONE, "validation": DATA}, "leave validation out"),

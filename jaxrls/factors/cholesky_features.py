@@ -150,11 +150,10 @@ def solve_cholesky(
 ) -> "FeatureSolution":
     """The solution on explicit features, or on landmarks, from one reading of the rows."""
     made, expansion, ridge = map_of(kernel, chosen)
-    if chosen is not None:
-        origin = jnp.mean(made.features(chosen.points), axis=0)
-    else:
-        origin = jax.lax.stop_gradient(near_mean(rows, made, weights.values))
-    origin = origin if intercept else jnp.zeros_like(origin)
+    near = (
+        jax.lax.stop_gradient(near_mean(rows, made, weights.values)) if chosen is None else jnp.mean(made.features(chosen.points), axis=0)
+    )
+    origin = near if intercept else jnp.zeros_like(near)
     part = None if chosen is None else partial(left_over, kernel)
     options: dict = {"left_over": part, "block_size": block_size}
     sums = moments(rows, made, labels.Y, weights.values, origin=origin, label_origin=labels.mean, **options).centred(intercept)

@@ -168,7 +168,7 @@ def free_subset(
         trace = weights.sum(rows.stored.map(dictionary.left_over, B, **hints))
     leaving = (chosen.indices, centred[chosen.indices][lead_order(m)]) if drop and chosen.indices is not None else None
     found = dictionary.spectrum(DenseRows(centred), replace(sums, trace=jnp.asarray(trace, rows.dtype)), weights, False, leaving)
-    return freed(found, free, matmul(across, found.rotation * found.s))
+    return freed(found, free, matmul(across, found.rotation * found.s))  # type: ignore[operator]
 
 
 @pytree

@@ -95,7 +95,7 @@ class FreedSolution(Solution):
 
     def levels(self, steps, columns=slice(None)) -> tuple[Any, Any]:
         """Intercept and β, from the labels' coordinates on and these steps (…, q, t), of some targets."""
-        return self.factor.free.beta(self.labels.start[:, columns] + steps)
+        return self.factor.free.beta(self.labels.start[:, columns] + steps)  # type: ignore[index]
 
 
 @pytree

@@ -100,6 +100,11 @@ class Spectrum(Factor):
         return hidden + self.residual_dimensions() <= self.n if self.complete else jnp.zeros((), bool)
 
     @property
+    def least_counted(self) -> Float[Array, ""]:
+        """The smallest eigenvalue that counts at λ = 0, infinite where none does."""
+        return jnp.min(self.s, initial=jnp.inf, where=~is_hidden(self.s, self.said.floor))
+
+    @property
     def centre(self) -> Float[Array, " p"]:
         """What is subtracted from rows of features."""
         return jnp.zeros(self.rotation.shape[0], self.dtype) if self.middle is None else self.middle  # type: ignore[union-attr]

@@ -78,6 +78,7 @@ class Fit(_Fitted):
     run: Run | None = None
     loo_standard_error: Float[Array | np.ndarray, "*#t"] | None = None
     ridge_effect: Float[Array | np.ndarray, ""] | None = None
+    least_counted: Float[Array | np.ndarray, ""] | None = None  # the smallest eigenvalue that counts at λ = 0
     kept: Any = None
     sure: Any = None
     jackknife: Any = None

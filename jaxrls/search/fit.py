@@ -347,6 +347,8 @@ def _conclude(problem: Problem, solution: Solution, lams, errors, lam, error) ->
         more["sure"] = problem.sure(solution, lam, coefficients, single[0])
     if problem.keep_intervals:
         more["jackknife"] = problem.jackknife(solution, lam, coefficients, left.residuals[0])
+    if not factor.why_not_zero:
+        more["least_counted"] = factor.spectrum().least_counted
     if report.ridge is not None:
         diag = problem.kernel.diag(factor.points)
         held = jnp.linalg.norm(factor.weights.scale(left.residuals[0]), axis=0)

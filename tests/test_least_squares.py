@@ -148,7 +148,9 @@ def test_a_spectrum_without_a_gap_is_said_to_have_none():
     """Where what is left out is not that of refits, and not where an eigenvalue that is 0 lies far from the next, nor where another λ is chosen."""
     kernel, y = rls.Gaussian(1.3), np.sin(2 * LINE[:, 0]) + 0.1 * Y[:, 0]
     x, y = LINE.astype(DTYPE), y.astype(DTYPE)
-    with pytest.warns(UserWarning, match=r"λ = 0 counts eigenvalues down to .* beside .*, which rounding may make of 0: .* take a small λ > 0"):
+    with pytest.warns(
+        UserWarning, match=r"λ = 0 counts eigenvalues down to .* beside .*, which rounding may make of 0: .* take a small λ > 0"
+    ):
         fit = rls.fit(kernel, x, y, lams=[0.0])
     e = []
     for i in range(N):

@@ -105,8 +105,9 @@ def fit(
     takes minutes to compile. Where the best λ of a default grid is near the precision of K's spectrum, up to five such factors, which are rounded
     less, go on below it. Equal errors go to the larger λ.
     **Raises** `ValueError` for shapes that do not fit, NaN or infinity in the data, λ < 0, or 0 where some row cannot be left out, parameters outside a
-    kernel's domain, a problem larger than memory. **Warns** where the chosen λ is at the edge of the grid, λ is below the precision of the factor, or K is not
-    positive semidefinite. Inside `jax.jit` and `jax.vmap` values cannot be checked. **Source**: Rifkin (lecture), "Leave-One-Out CV".
+    kernel's domain, a problem larger than memory. **Warns** where the chosen λ is at the edge of the grid, λ is below the precision of the factor, or 0
+    where the spectrum has no gap there, or K is not positive semidefinite. Inside `jax.jit` and `jax.vmap` values cannot be checked. **Source**: Rifkin
+    (lecture), "Leave-One-Out CV".
 
     >>> import numpy as np, jaxrls as rls
     >>> X = np.linspace(0, 1, 30)[:, None]

@@ -19,13 +19,14 @@ GROUPS = np.arange(N) // 2
 PLAN = rls.folds(GROUPS)
 GAUSSIAN, LINEAR = rls.Gaussian(0.3), rls.Linear()
 LONG, TWICE = wide(RNG.normal(size=(N, 40))), wide(np.concatenate([X[:8], X[:8]]))
+LINE, DEPEND = wide(np.linspace(0, 3, N)[:, None]), wide(np.column_stack([X, X[:, :2] - X[:, 1:]]))
 POINTS = wide(RNG.normal(size=(4, 3)))
 # Kernel, rows, options: fewer features than rows, by four routes; more features; K of full rank, and of half of it; landmarks that are no rows, and rows.
 CASES = {
     "features": (LINEAR, X, {"route": "features"}),
     "covariance": (LINEAR, X, {"route": "covariance"}),
     "gram of few features": (LINEAR, X, {"route": "gram"}),
-    "columns that depend": (LINEAR, wide(np.column_stack([X, X[:, :2] - X[:, 1:]])), {"route": "features"}),
+    "columns that depend": (LINEAR, DEPEND, {"route": "features"}),
     "more features": (LINEAR, LONG, {"route": "features"}),
     "more features, outer": (LINEAR, LONG, {"route": "covariance"}),
     "gram": (GAUSSIAN, X, {"route": "gram"}),
@@ -141,6 +142,27 @@ def test_a_grid_with_0_may_choose_it():
     each = rls.fit(LINEAR, X, np.column_stack([X @ w, Y[:, 0]]), lams=np.array([[0.0, 2.0]]))
     assert each.lam.tolist() == [0.0, 2.0]
     assert_close(each.model.coef[:, 0], w, 1e-13)
+
+
+def test_a_spectrum_without_a_gap_is_said_to_have_none():
+    """Where what is left out is not that of refits, and not where an eigenvalue that is 0 lies far from the next, nor where another λ is chosen."""
+    kernel, y = rls.Gaussian(1.3), np.sin(2 * LINE[:, 0]) + 0.1 * Y[:, 0]
+    x, y = LINE.astype(DTYPE), y.astype(DTYPE)
+    with pytest.warns(
+        UserWarning, match=r"λ = 0 counts eigenvalues down to .* beside .*, which rounding may make of 0: .* take a small λ > 0"
+    ):
+        fit = rls.fit(kernel, x, y, lams=[0.0])
+    e = []
+    for i in range(N):
+        rest = np.arange(N) != i
+        factor = factorize(kernel, array(x[rest]), route="gram")
+        coef, b = rls.coef(factor, array(y[rest]), 0.0)
+        e.append(y[i] - rls.gram(kernel, array(x[[i]]), array(x[rest]))[0] @ coef - b)
+    e = np.array(e)
+    assert np.abs(fit.loo_residuals - e).max() > 0.05 * np.abs(e).max()
+    assert rls.fit(kernel, x, y, lams=[0.0, 1e-2, 1e-1, 1.0]).lam > 0
+    for route in ("gram", "features", "covariance"):
+        assert rls.fit(LINEAR, DEPEND.astype(DTYPE), Y.astype(DTYPE), lams=[0.0], route=route).lam == 0
 
 
 ALONE = np.column_stack([X, np.arange(N) == 5])  # a column of which one row tells all

@@ -15,7 +15,7 @@ import os
 import jax
 import numpy as np
 import pytest
-from contract.cases import FACTORS, LANDMARKS, NEW, PLANS, POINTS, WIDTH, N, sparse
+from contract.cases import FACTORS, FREED, LANDMARKS, NEW, PLANS, POINTS, WIDTH, N, sparse
 from extended import LONG, Truth, through
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
@@ -171,6 +171,6 @@ def test_every_criterion_is_that_of_refits(name, intercept):
 def test_every_factor_in_memory_is_drawn():
     elsewhere = {"iterative", "moments", "moments on landmarks"}  # whose tolerance is their own: test_iterative.py, test_update.py
     elsewhere |= {"kronecker"}  # whose weights are a pair, one for each side: test_kronecker.py
-    elsewhere |= {"unpenalized", "unpenalized cholesky"}  # of which other columns matter: test_unpenalized.py
+    elsewhere |= FREED  # of which other columns matter: test_unpenalized.py
     drawn = {name for name, case in FACTORS.items() if case.traceable and not name.startswith("on devices")}  # which are the same algebra
     assert set(KINDS) == drawn - elsewhere

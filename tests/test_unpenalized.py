@@ -20,14 +20,31 @@ ZEROS = wide(np.where(np.isin(np.arange(N), [2, 7]), 0.0, V))
 FOLDS = np.arange(N) // 2
 PLAN = rls.folds(FOLDS)
 GAUSSIAN, LINEAR = rls.Gaussian(1.2), rls.Linear()
-ROUTES = [(GAUSSIAN, "gram"), (GAUSSIAN, "cholesky"), (LINEAR, "features"), (LINEAR, "covariance"), (LINEAR, "gram")]
+LANDMARKS = np.array([9, 2, 12, 5, 0])  # row 2 has weight 0 where there are such
+POINTS = wide(RNG.normal(size=(5, 2)))
+WAYS: dict = {
+    "gram": (GAUSSIAN, {"route": "gram"}),
+    "cholesky": (GAUSSIAN, {"route": "cholesky"}),
+    "features": (LINEAR, {"route": "features"}),
+    "covariance": (LINEAR, {"route": "covariance"}),
+    "gram of features": (LINEAR, {"route": "gram"}),
+    "landmarks": (GAUSSIAN, {"landmarks": LANDMARKS}),
+    "landmarks that stay": (GAUSSIAN, {"landmarks": LANDMARKS, "drop": False}),
+    "points": (GAUSSIAN, {"landmarks": POINTS}),
+    "cholesky landmarks": (GAUSSIAN, {"landmarks": LANDMARKS, "route": "cholesky"}),
+    "cholesky points": (GAUSSIAN, {"landmarks": POINTS, "route": "cholesky"}),
+    "cholesky features": (LINEAR, {"route": "cholesky"}),
+}
+OFTEN = ("gram", "cholesky", "features", "covariance", "landmarks", "cholesky landmarks")  # the others are slow tests
 # What a solution may be off by, relative to the largest number: 4 n eps (1 + s_max/λ_min), as in the grid.
 TOLERANCE = 4 * N * EPS * (1 + 2 * N * 4 / LAMS.min())
 
 
-@partial(jax.jit, static_argnames=("kernel", "route", "intercept"))
-def answers(X, B, Y, weights, lams, *, kernel, route, intercept):
-    factor = rls.factorize(kernel, X, weights=weights, intercept=intercept, unpenalized=B, route=route)
+@partial(jax.jit, static_argnames=("way", "intercept"))
+def answers(X, B, Y, weights, lams, *, way, intercept):
+    kernel, options = WAYS[way]
+    make = rls.factor_subset if "drop" in options else rls.factorize
+    factor = make(kernel, X, weights=weights, intercept=intercept, unpenalized=B, **options)
     solution = factor.solve(Y)
     found = solution.coefficients(lams)
     beta = found.free if not intercept else jnp.concatenate([found.intercept[:, None], found.free], axis=1)
@@ -52,30 +69,42 @@ def refit(Phi, columns, Y, lam, v):
     return found[:r], found[r:]
 
 
-def features(kernel):
+def features(way, gone=(), x=X, width=1.2):
+    """Those of the fit without some rows: their landmarks leave, where they do."""
+    kernel, options = WAYS[way]
     if kernel is LINEAR:
-        return X
-    s, U = np.linalg.eigh(np.exp(-np.sum((X[:, None] - X[None]) ** 2, axis=-1) / (2 * 1.2**2)))
-    return U * np.sqrt(np.maximum(s, 0))
+        return x
+    points, numbers = x, options.get("landmarks", POINTS)
+    if numbers.ndim == 1:
+        points = x[numbers if "drop" in options else numbers[~np.isin(numbers, gone)]]
+    elif "landmarks" in options:
+        points = POINTS
+    s, U = np.linalg.eigh(gaussian(points, points, width))
+    used = s > 1e-13 * s[-1]
+    return gaussian(x, points, width) @ U[:, used] / np.sqrt(s[used])
 
 
-def held_out(Phi, columns, lam, v, groups):
+def gaussian(X, Z, width):
+    return np.exp(-np.sum((X[:, None] - Z[None]) ** 2, axis=-1) / (2 * width**2))
+
+
+def held_out(way, columns, lam, v, groups, **moved):
     e = np.empty_like(Y)
     for group in np.unique(groups):
-        rest = groups != group
+        rest, Phi = groups != group, features(way, np.flatnonzero(groups == group), **moved)
         w, beta = refit(Phi[rest], columns[rest], Y[rest], lam, v[rest])
         e[~rest] = Y[~rest] - Phi[~rest] @ w - columns[~rest] @ beta
     return e
 
 
-def truth(kernel, v, intercept):
+def truth(way, v, intercept):
     """All of `answers` by refits, and the restricted likelihood of the rows of positive weight by dense matrices."""
-    Phi, columns = features(kernel), np.hstack([np.ones((N, int(intercept))), B])
+    Phi, columns = features(way), np.hstack([np.ones((N, int(intercept))), B])
     found, used, root = {}, v > 0, np.sqrt(v[v > 0])[:, None]
     fits = [refit(Phi, columns, Y, lam, v) for lam in LAMS]
     found["beta"], found["f"] = np.array([beta for _, beta in fits]), np.array([Phi @ w for w, _ in fits])
-    found["residuals"] = np.array([held_out(Phi, columns, lam, v, np.arange(N)) for lam in LAMS])
-    found["groups"] = np.array([held_out(Phi, columns, lam, v, FOLDS) for lam in LAMS])
+    found["residuals"] = np.array([held_out(way, columns, lam, v, np.arange(N)) for lam in LAMS])
+    found["groups"] = np.array([held_out(way, columns, lam, v, FOLDS) for lam in LAMS])
     found["loo"] = np.einsum("i,lit->lt", v, found["residuals"] ** 2) / v.sum()
     H, y, count = root * columns[used], root * Y[used], used.sum()
     parts: dict = {"gcv": [], "dof": [], "evidence": []}
@@ -92,40 +121,51 @@ def truth(kernel, v, intercept):
     return found | {name: np.array(values) for name, values in parts.items()}
 
 
-@pytest.mark.parametrize(("kernel", "route"), [*ROUTES[:-1], pytest.param(*ROUTES[-1], marks=pytest.mark.slow)])
-def test_everything_is_that_of_refits(kernel, route):
+@pytest.mark.parametrize("way", [pytest.param(way, marks=[pytest.mark.slow] * (way not in OFTEN)) for way in WAYS])
+def test_everything_is_that_of_refits(way):
     """Two rows of weight 0, one with all of another group's, and none: one program."""
     for v in (ZEROS, V):
-        got, want = answers(*map(array, (X, B, Y, v, LAMS)), kernel=kernel, route=route, intercept=True), truth(kernel, v, True)
+        got, want = answers(*map(array, (X, B, Y, v, LAMS)), way=way, intercept=True), truth(way, v, True)
         for name, values in want.items():
-            assert_close(got[name], values, TOLERANCE, f"{name}, {route}")
+            assert_close(got[name], values, TOLERANCE, f"{name}, {way}")
 
 
 @pytest.mark.slow
-def test_without_weights_and_intercept_as_well():
-    got, want = (
-        answers(*map(array, (X, B, Y)), None, array(LAMS), kernel=GAUSSIAN, route="gram", intercept=False),
-        truth(GAUSSIAN, np.ones(N), False),
-    )
+@pytest.mark.parametrize("way", ["gram", "landmarks"])
+def test_without_weights_and_intercept_as_well(way):
+    got, want = answers(*map(array, (X, B, Y)), None, array(LAMS), way=way, intercept=False), truth(way, np.ones(N), False)
     for name, values in want.items():
         assert_close(got[name], values, TOLERANCE, name)
 
 
-@pytest.mark.slow
 @pytest.mark.float64
-def test_its_gradient_is_that_of_differences():
-    """Of leave-one-out by the Cholesky factor, in width, λ and X."""
+@pytest.mark.parametrize(
+    "way", ["cholesky", pytest.param("landmarks", marks=pytest.mark.slow), pytest.param("cholesky features", marks=pytest.mark.slow)]
+)
+def test_objective_and_its_slopes_are_those_of_refits(way):
+    """In width, λ, X, the columns and the weights, by differences of refits: a landmark moves with its row."""
+    kernel, options = WAYS[way]
+    options = {name: value for name, value in options.items() if name == "landmarks"}
+    at = np.array([1.2, np.log(LAMS[1]), 0.0, 0.0, 0.0])
+    along = np.sin(np.arange(N))
 
-    def error(width, log_lam, move):
-        factor = rls.factorize(rls.Gaussian(width), array(X) + move * array(X) ** 2, unpenalized=array(B), route="cholesky")
-        return rls.loo(factor, array(Y[:, 0]), jnp.exp(log_lam)[None])[0]
+    def moved(width, log_lam, x, b, v):
+        return width, np.e**log_lam, X + x * X**2, B + b * np.outer(along, [1, -1, 2]), V + v * along
 
-    run = jax.jit(jax.value_and_grad(error, (0, 1, 2)))
-    at = [array(1.2), array(-1.0), array(0.0)]
-    _, slopes = run(*at)
-    for k, slope in enumerate(slopes):
-        near = [run(*[a + sign * 1e-5 * (i == k) for i, a in enumerate(at)])[0] for sign in (1, -1)]
-        assert abs((near[0] - near[1]) / 2e-5 - slope) <= 1e-7 * max(1, abs(slope))
+    def truth(at):
+        width, lam, x, b, v = moved(*at)
+        e = held_out(way, np.column_stack([np.ones(N), b]), lam, v, np.arange(N), x=x, width=width)
+        return np.mean(v @ e**2) / v.sum()
+
+    def error(at):
+        width, lam, x, b, v = moved(*at)
+        made = rls.Gaussian(width) if kernel is GAUSSIAN else kernel
+        return rls.loo_objective(made, x, array(Y), lam, weights=v, unpenalized=b, **options)
+
+    value, slope = jax.jit(jax.value_and_grad(error))(array(at))
+    assert_close(value, truth(at), 1e-10)
+    want = [(truth(at + step) - truth(at - step)) / 2e-5 for step in 1e-5 * np.eye(5)]
+    assert_close(slope, want, 1e-7)
 
 
 GROUPS = np.arange(40) % 4
@@ -152,6 +192,53 @@ def test_fit_keeps_the_coefficients_and_predict_takes_the_columns(tmp_path):
         fit.predict(x, unpenalized=INDICATORS[:3])
 
 
+@pytest.mark.float64
+@pytest.mark.parametrize("landmarks", [12, "auto"])
+def test_fit_path_and_coef_on_landmarks(landmarks):
+    """Also where their number is asked for; without one of their rows they are one less, which a refit has too."""
+    x, y = DATA
+    kernel, options = rls.Gaussian(0.5), {"unpenalized": INDICATORS, "intercept": False}
+    fit = rls.fit(kernel, x, y, landmarks=landmarks, **options)
+    assert np.abs(np.diff(fit.model.free) - 5).max() < 0.01 and fit.error < 1e-3
+    assert bool(fit.certificate)
+    if landmarks == "auto":  # of so few rows all
+        return
+    fit = rls.fit(kernel, x, y, landmarks=landmarks, lams=[1e-3], **options)  # far above rounding
+    numbers = np.flatnonzero(np.isin(x[:, 0], fit.model.points[:, 0]))
+    factor = factorize(kernel, x, landmarks=numbers, **options)
+    path, found = rls.path(factor, y, [float(fit.lam)]), rls.coef(factor, y, fit.lam)
+    assert_close(path.free[0], fit.model.free, 1e-8)
+    assert_close(found.free, fit.model.free, 1e-8)
+    assert_close(path.loo[0], fit.error, 1e-6)
+    gone = numbers[3]
+    rest = np.arange(40) != gone
+    points = x[np.setdiff1d(numbers, gone)]
+    again = rls.fit(kernel, x[rest], y[rest], landmarks=points, lams=[float(fit.lam)], unpenalized=INDICATORS[rest], intercept=False)
+    predicted = again.predict(x[[gone]], unpenalized=INDICATORS[[gone]])
+    assert_close(y[gone] - predicted[0], fit.loo_residuals[gone], 1e-5)
+
+
+@pytest.mark.float64
+@pytest.mark.parametrize("landmarks", [None, pytest.param(np.arange(0, 40, 2), marks=pytest.mark.slow)])
+def test_tune_finds_width_and_lam_with_the_columns(landmarks):
+    """No worse than a grid of both, and the model is that of a fit there."""
+    rng = np.random.default_rng(5)
+    x = rng.uniform(0, 3, (40, 2))
+    y = np.sin(2 * x[:, 0]) + np.cos(2 * x[:, 1]) + 5 * GROUPS + 0.3 * rng.normal(size=40)
+    options = {"unpenalized": INDICATORS, "intercept": False, "landmarks": landmarks}
+    tuned = rls.tune(rls.Gaussian(3.0), x, y, **options)
+    assert tuned.converged and tuned.error < tuned.start_error
+    lams = np.geomspace(1e-2, 30, 40)
+    grid = [np.min(loo(factorize(rls.Gaussian(width), x, **options), y, lams)) for width in np.geomspace(0.3, 2.5, 9)]
+    assert tuned.error <= 1.001 * min(grid)
+    fit = rls.fit(tuned.kernel, x, y, lams=[float(tuned.lam)], **options)
+    for got, want in ((tuned.model.free, fit.model.free), (tuned.error, fit.error), (tuned.loo_residuals, fit.loo_residuals)):
+        assert_close(got, want, 1e-6)
+    assert_close(tuned.predict(x, unpenalized=INDICATORS), fit.predict(x, unpenalized=INDICATORS), 1e-6)
+    with pytest.raises(ValueError, match="a criterion without groups, and no unpenalized="):
+        rls.tune(rls.Gaussian(3.0), x, y, grow=True, **options | {"landmarks": 20})
+
+
 ALONE = np.eye(40)[:, [7]]
 REFUSED = {
     "collinear": (
@@ -166,8 +253,11 @@ REFUSED = {
     "alone": ({"unpenalized": ALONE}, "without row 7 the columns of unpenalized are linearly dependent"),
     "alone, GCV": ({"unpenalized": ALONE, "criterion": rls.gcv}, "without row 7 the columns"),
     "groups": ({"unpenalized": INDICATORS[:, 1:], "groups": GROUPS}, "without the group of rows 0, 4, 8, 12, 16, … the columns"),
-    "landmarks": ({"unpenalized": ALONE, "landmarks": 5}, "unpenalized= goes with all rows, and landmarks= was given"),
-    "auto": ({"unpenalized": INDICATORS[:, 1:], "landmarks": "auto"}, "unpenalized= goes with all rows, and landmarks= was given"),
+    "alone, landmarks": ({"unpenalized": ALONE, "landmarks": 5}, "without row 7 the columns"),
+    "iterative": (
+        {"unpenalized": INDICATORS[:, 1:], "landmarks": 5, "route": "iterative", "lams": [1.0]},
+        "unpenalized= goes by routes 'gram'",
+    ),
     "route": ({"unpenalized": INDICATORS[:, 1:], "route": "tridiagonal"}, "unpenalized= goes by routes 'gram', 'cholesky'"),
     "rank": ({"unpenalized": ALONE, "rank": True}, "rank=True fits their order"),
     "validation": ({"unpenalized": ALONE, "validation": DATA}, "leave validation out"),

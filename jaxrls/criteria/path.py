@@ -32,7 +32,7 @@ class Path:
     coef: Float[Array, "L q"] | Float[Array, "L q t"]
     intercept: Float[Array, " L"] | Float[Array, "L t"]
     loo: Float[Array, " L"] | Float[Array, "L t"]
-    free: Float[Array, "L q"] | Float[Array, "L q t"] | None = None
+    free: Float[Array, "L p"] | Float[Array, "L p t"] | None = None
 
 
 def _one_lam(factor: Factor, Y, lam) -> Float[Array, "1 k"]:

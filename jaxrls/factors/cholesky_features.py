@@ -149,17 +149,11 @@ def solve_cholesky(
     kernel: Kernel, rows: Rows, chosen: Landmarks | None, labels: Labels, weights: Weights, intercept: bool, block_size=None
 ) -> "FeatureSolution":
     """The solution on explicit features, or on landmarks, from one reading of the rows."""
-    expansion: Expansion = Primal()
-    made: Any = Explicit(kernel)
-    ridge = None
-    if chosen is not None:
-        K = gram(kernel, chosen.points)
-        L, ridge = ridged_cholesky(K)
-        made, expansion = OfLandmarks(kernel, chosen.points, triangular_inverse(L).T), OnLandmarks(chosen.points)
-        origin = jnp.mean(matmul(K, made.back), axis=0)
-    else:
-        origin = jax.lax.stop_gradient(near_mean(rows, made, weights.values))
-    origin = origin if intercept else jnp.zeros_like(origin)
+    made, expansion, ridge = map_of(kernel, chosen)
+    near = (
+        jax.lax.stop_gradient(near_mean(rows, made, weights.values)) if chosen is None else jnp.mean(made.features(chosen.points), axis=0)
+    )
+    origin = near if intercept else jnp.zeros_like(near)
     part = None if chosen is None else partial(left_over, kernel)
     options: dict = {"left_over": part, "block_size": block_size}
     sums = moments(rows, made, labels.Y, weights.values, origin=origin, label_origin=labels.mean, **options).centred(intercept)
@@ -167,6 +161,14 @@ def solve_cholesky(
     made_of = rows.stored, made, sums.second, sums.origin, None if chosen is None else sums.trace, ridge
     factor = CholeskyFeatures(*made_of, weights, expansion, indices, intercept, block_size)
     return FeatureSolution(factor, labels, sums.cross)
+
+
+def map_of(kernel: Kernel, chosen: Landmarks | None) -> tuple[Any, Expansion, Any]:
+    """What is made of a row, what its coefficients multiply, and the ridge of the landmarks' Cholesky factor."""
+    if chosen is None:
+        return Explicit(kernel), Primal(), None
+    L, ridge = ridged_cholesky(gram(kernel, chosen.points))
+    return OfLandmarks(kernel, chosen.points, triangular_inverse(L).T), OnLandmarks(chosen.points), ridge
 
 
 @pytree
@@ -322,8 +324,8 @@ class FeatureSolution(Solution):
     def landmarks_left_out(self, seen, corner=None, columns=slice(None)):
         """Held-out residuals and 1 − leverages of the rows that are landmarks, from k(points, points) where that is known."""
         f, labels = self.factor, self.labels
-        constant = f.constant(f.weights.array[f.indices])
-        e, remaining = self._leaving(seen, corner).left_out(seen.hat, labels.Y[:, columns], labels.mean[columns], f.weights, constant)
+        constant = f.constant(f.weights.array)[f.indices]
+        e, remaining = self._leaving(seen, corner).left_out(seen.hat, labels.Y[:, columns], labels.mean[..., columns], f.weights, constant)
         return e[:, 0], remaining[:, 0]
 
     def _own(self, seen, columns):

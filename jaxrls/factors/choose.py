@@ -15,10 +15,11 @@ from jaxrls.factors.landmarks import Landmarks, as_landmarks, on_landmarks, with
 from jaxrls.factors.makers import factor_features
 from jaxrls.factors.refined import RefinedGram
 from jaxrls.factors.spectrum import factor_symmetric, solve_features
-from jaxrls.factors.subset import solve_subset
+from jaxrls.factors.subset import free_subset, solve_subset
 from jaxrls.factors.summed import solve_and_sum
 from jaxrls.factors.tridiagonal import reduce_symmetric
 from jaxrls.factors.unpenalized import check_free, free_features, free_kernel_matrix
+from jaxrls.factors.unpenalized_features import solve_free_cholesky
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.kernels.inner import Linear
 from jaxrls.kernels.kernel import Kernel, check_whole_matrix
@@ -105,7 +106,7 @@ def factorize(
 
     **Shapes**: X (n, d), also a source of rows, or sparse (SciPy or BCOO); weights (n,) ≥ 0, where 0 is a row that
     was never there. `intercept` fits an unpenalised constant. `unpenalized` (n, q) are columns b of further ones, f(x) + b·β with no penalty on β, such as
-    an indicator of each group: by routes gram, features, covariance and cholesky, then of K whatever the kernel, O(n² q) or O(n r q) more. `block_size` bounds
+    an indicator of each group: not by routes tridiagonal, refined and iterative, O(n² q) or O(n r q) more. `block_size` bounds
     the rows of temporaries while K is built. **Cost** by route.
     **Raises** `ValueError` for a route the kernel does not have.
     **Fails**: inside `jax.jit` values are not checked. Differentiating a spectrum in X, kernel or weights raises: use `route="cholesky"` or
@@ -182,15 +183,19 @@ def solve(
     """The solution for some labels, with moments and cross-moments from one reading of the rows, which are kept where it is asked for."""
     check_route(route, landmarks, iteration)
     if free is not None:
-        check_free(rows, route, landmarks, keep_moments)
+        check_free(rows, route, keep_moments)
         intercept = free.intercept
     if keep_moments:
         check_keeps(kernel, rows, route, landmarks)
     if route == "iterative":
         options: dict = {"weights": weights, "intercept": intercept, "block_size": block_size}
         return factor_iterative(kernel, rows, landmarks, iteration=iteration, **options).solve_labels(labels)
-    if route == "cholesky" and free is None and is_primal(kernel, *rows.shape, rows.dtype, landmarks):
+    if route == "cholesky" and is_primal(kernel, *rows.shape, rows.dtype, landmarks):
+        if free is not None:
+            return solve_free_cholesky(kernel, rows, landmarks, labels, weights, free)
         return solve_cholesky(kernel, rows, landmarks, labels, weights, intercept, block_size)
+    if landmarks is not None and free is not None:
+        return free_subset(kernel, rows, landmarks, weights, free, block_size=block_size).solve_labels(labels)
     if landmarks is not None:
         return solve_subset(kernel, rows, landmarks, labels, weights, intercept, block_size=block_size, keep_moments=keep_moments)
     if keep_moments:

@@ -260,7 +260,7 @@ class Leaving:
         """Held-out residuals of the landmarks, those of weight 0 included, and 1 − leverage without them; `constant` is v/Σv of each, or 0."""
         W, u, v = self.directions, self.left, weights.array[self.indices][:, None, None]
         d, rho, alpha = hat.metric_of(W * W), hat.slope_of(W * u), hat.slope_labels(W)
-        residual = (Y[self.indices] - mean)[:, None, :] - hat.kept_labels(u)  # rows of u are long where v is small: uz would cancel
+        residual = (Y - mean)[self.indices][:, None, :] - hat.kept_labels(u)  # rows of u are long where v is small: uz would cancel
         remaining = 1 - v * jnp.sum(u * u, axis=1)[:, None, None] - constant[:, None, None] + v * hat.lost_of(u * u)
         remaining = d * remaining + v * rho * rho
         return (d * residual + rho * alpha) / remaining, remaining / d

@@ -102,6 +102,11 @@ class Spectrum(Factor):
         return hidden + self.residual_dimensions() <= self.n if self.complete else jnp.zeros((), bool)
 
     @property
+    def least_counted(self) -> Float[Array, ""]:
+        """The smallest eigenvalue that counts at λ = 0, infinite where none does."""
+        return jnp.min(self.s, initial=jnp.inf, where=~is_hidden(self.s, self.said.floor))
+
+    @property
     def centre(self) -> Float[Array, " p"]:
         """What is subtracted from rows of features."""
         return jnp.zeros(self.rotation.shape[0], self.dtype) if self.middle is None else self.middle  # type: ignore[union-attr]
@@ -262,7 +267,7 @@ class SpectralSolution(Solution):
 
     def _landmarks_left_out(self, lams):
         f, (Y, mean) = self.factor, (self.labels.Y, self.labels.mean)
-        constant = f.constant(f.weights.array[f.leaving.indices])  # type: ignore[union-attr]
+        constant = f.constant(f.weights.array)[f.leaving.indices]  # type: ignore[union-attr]
         return f.leaving.left_out(self.hat(lams), Y, mean, f.weights, constant)  # type: ignore[union-attr]
 
     def residuals_left_out(self, lams):

@@ -23,11 +23,14 @@ from jaxtyping import Array, Float, Int
 from jaxrls.factors.contract import Report
 from jaxrls.factors.cost import Sizes, keeps_rows
 from jaxrls.factors.expansion import OnLandmarks
+from jaxrls.factors.free import Free
 from jaxrls.factors.hat import Leaving
 from jaxrls.factors.landmarks import Landmarks, as_landmarks, hidden_trace, on_landmarks, without_trace
 from jaxrls.factors.spectrum import SpectralSolution, Spectrum
 from jaxrls.factors.summed import Summed
+from jaxrls.factors.unpenalized import FreedSpectrum, check_free, freed
 from jaxrls.factors.weights import Labels, Weights
+from jaxrls.kernels.inner import Linear
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.decompositions import eigh_rounding, rounding, spectrum_of
 from jaxrls.linalg.inverses import triangular_inverse
@@ -35,7 +38,7 @@ from jaxrls.linalg.products import matmul, power_of_two
 from jaxrls.linalg.ridge import ridged_cholesky
 from jaxrls.rows.gram import gram
 from jaxrls.rows.moments import Moments, moments
-from jaxrls.rows.rows import Rows
+from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.rows.sparse import as_rows
 from jaxrls.support.checks import Listed
 from jaxrls.support.meshes import on_any_mesh
@@ -75,6 +78,7 @@ def factor_subset(
     drop: bool = True,
     keep: bool | None = None,
     block_size: int | None = None,
+    unpenalized: Float[Array, "n q"] | Listed | None = None,
 ) -> Spectrum:
     """Factor the subset of regressors on given landmarks: K̂ = K_TR K_RR⁻¹ K_RT in place of K, in O(n m²).
 
@@ -86,7 +90,8 @@ def factor_subset(
 
     **Arguments**: `landmarks` from `jaxrls.landmarks`, or row numbers of X (m,), or points (m, d). `keep` holds n×m numbers, the default
     where all that goes with them fits into half of memory; False recomputes row blocks from X in every pass: O(m² + block) memory, and the kernel
-    and a quarter of a product more in each. `block_size` rows at a time while the sums are made. **Shapes**: weights (n,) ≥ 0.
+    and a quarter of a product more in each. `block_size` rows at a time while the sums are made. `unpenalized` as in `factorize`: keeps n×m numbers.
+    **Shapes**: weights (n,) ≥ 0.
     **Cost** 2¼ products of n m² multiply-adds, LOO included, 1⅞ from m = 512 on, O(m³) and n m kernel values. **Raises** `ValueError` for landmarks or shapes
     that do not fit, or a precomputed kernel. **Fails**: a pivot of K_RR's Cholesky factor below 2√m·eps of its diagonal makes a ridge of
     that size, relative to the diagonal, and four times larger until the factor exists; `report.ridge` says which. Squares the condition number
@@ -101,6 +106,9 @@ def factor_subset(
     kernel, rows = on_landmarks(kernel, as_rows(kernel, X))
     v = Weights.of_rows(weights, rows)
     chosen = without_trace(as_landmarks(rows, landmarks))
+    if unpenalized is not None:
+        check_free(rows, "subset", False)
+        return free_subset(kernel, rows, chosen, v, Free.of(unpenalized, v, intercept), drop=drop, block_size=block_size)
     return solve_subset(kernel, rows, chosen, Labels.none(v), v, intercept, drop=drop, keep=keep, block_size=block_size).factor
 
 
@@ -145,6 +153,24 @@ def solve_subset(
     return replace(solution, summed=Summed.of_fit(dictionary, sums, intercept)) if keep_moments else solution
 
 
+def free_subset(
+    kernel: Kernel, rows: Rows, chosen: Landmarks, weights: Weights, free: Free, *, drop: bool = True, block_size: int | None = None
+) -> FreedSpectrum:
+    """The factor on landmarks with columns that have no penalty, which are taken out of B as it is kept."""
+    dictionary = Dictionary.of(kernel, chosen.points)
+    lift, m = dictionary.lift, len(chosen.points)
+    hints: dict = {"temporaries": m, "block_size": block_size}
+    B = rows.stored.map(lift.features, **hints)
+    across, centred = free.along(B), free.rest(B)
+    sums = moments(DenseRows(centred), Linear(), weights=weights.values, origin=jnp.zeros_like(B[0]), block_size=block_size)
+    trace = chosen.trace_residual
+    if trace is None:
+        trace = weights.sum(rows.stored.map(dictionary.left_over, B, **hints))
+    leaving = (chosen.indices, centred[chosen.indices][lead_order(m)]) if drop and chosen.indices is not None else None
+    found = dictionary.spectrum(DenseRows(centred), replace(sums, trace=jnp.asarray(trace, rows.dtype)), weights, False, leaving)
+    return freed(found, free, matmul(across, found.rotation * found.s))  # type: ignore[operator]
+
+
 @pytree
 class Dictionary:
     """Landmarks as features: B of a row of X by the lift, and Φ = B diag(I, tail)."""
@@ -183,8 +209,11 @@ class Dictionary:
 
     def moments(self, rows: Rows, Y, v, *, traced: bool = True, **options) -> Moments:
         """The moments of B; their trace, where it is asked for, sums what landmarks leave over."""
-        part = lambda x, b: left_over(self.kernel, x, tailed(b, self.tail))  # noqa: E731
-        return moments(rows, self.lift, Y, v, left_over=part if traced else None, **options)
+        return moments(rows, self.lift, Y, v, left_over=self.left_over if traced else None, **options)
+
+    def left_over(self, x, b) -> Float[Array, " n"]:
+        """What landmarks leave of k(x, x), from B of the same rows."""
+        return left_over(self.kernel, x, tailed(b, self.tail))
 
     def spectrum(self, rows: Rows, sums: Moments, weights: Weights, intercept: bool, leaving=None, before=0.0) -> Spectrum:
         """That of moments of B; rows are B again. `leaving` are the numbers of landmarks that leave with their row, and their rows of B.

@@ -23,13 +23,11 @@ from jaxrls.linalg.products import matmul
 from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.support.pytrees import pytree
 
-ROUTES = ("gram", "cholesky", "features", "covariance")
+ROUTES = ("gram", "cholesky", "features", "covariance", "subset")
 
 
-def check_free(rows: Rows, route: str | None, landmarks, keep_moments: bool) -> None:
+def check_free(rows: Rows, route: str | None, keep_moments: bool) -> None:
     """Raise for what columns without penalty do not go with."""
-    if landmarks is not None:
-        raise ValueError("unpenalized= goes with all rows, and landmarks= was given: leave one of them out")
     if route is not None and route not in ROUTES:
         raise ValueError(f"unpenalized= goes by routes {', '.join(map(repr, ROUTES))}, and route is {route!r}: name one of these, or none")
     if keep_moments:
@@ -95,9 +93,9 @@ class FreedSolution(Solution):
         """Not yet."""
         raise ValueError(f"a factor by route {self.factor.route!r} with unpenalized= leaves no pairs out: make it without")
 
-    def levels(self, steps) -> tuple[Any, Any]:
-        """Intercept and β, from the labels' coordinates on and these steps (…, q, t)."""
-        return self.factor.free.beta(self.labels.start + steps)
+    def levels(self, steps, columns=slice(None)) -> tuple[Any, Any]:
+        """Intercept and β, from the labels' coordinates on and these steps (…, q, t), of some targets."""
+        return self.factor.free.beta(self.labels.start[:, columns] + steps)  # type: ignore[index]
 
 
 @pytree
@@ -106,6 +104,11 @@ class FreedSpectrum(Freed, Spectrum):
 
     free: Any = None
     across: Any = None  # (q, r): from D ∘ z to the coordinates of what f has of the columns
+
+    @property
+    def whole(self):
+        """All rows at once, as their leverage in the columns is known by their number."""
+        return self.n
 
     def dof(self, lams):
         """Σ s/(s + λ), and 1 for every column."""
@@ -162,7 +165,8 @@ def free_kernel_matrix(made, weights: Weights, free: Free, route: str, semidefin
     found = factor_symmetric(centred, weights, False, expansion, "gram", semidefinite=semidefinite, taken=taken)
     if lift is not None:
         across = across + jnp.sum(free.along(jnp.ones((free.H.shape[0], 1), K.dtype)), axis=1)[:, None] * lift[None, :]
-    return _freed(found, free.out_of(found.left_vectors()), free, lambda U: matmul(across, weights.scale(U)))
+    U = free.out_of(found.left_vectors())
+    return freed(replace(found, rows=DenseRows(U)), free, matmul(across, weights.scale(U)))
 
 
 def free_features(Phi: Float[Array, "n r"], weights: Weights, free: Free, route: str) -> Factor:
@@ -172,11 +176,11 @@ def free_features(Phi: Float[Array, "n r"], weights: Weights, free: Free, route:
         found: Any = factor_features(centred, weights=weights, intercept=False)
     else:
         found = solve_features(DenseRows(centred), Labels.none(weights), weights, False).factor
-    kept = replace(found, design=None if weights.values is None else DenseRows(centred), rotation=None, middle=None)
-    return _freed(kept, free.out_of(found.left_vectors()), free, lambda _: matmul(across, found.basis))
+    U, design = DenseRows(free.out_of(found.left_vectors())), None if weights.values is None else DenseRows(centred)
+    return freed(replace(found, rows=U, design=design, rotation=None, middle=None), free, matmul(across, found.basis))
 
 
-def _freed(found: Spectrum, U, free: Free, across) -> FreedSpectrum:
-    """A spectrum without an intercept as one with such columns, which keeps its left vectors U."""
+def freed(found: Spectrum, free: Free, across: Float[Array, "q r"]) -> FreedSpectrum:
+    """A spectrum without an intercept as one with such columns, which were taken out of its rows."""
     named = {field.name: getattr(found, field.name) for field in fields(found)}
-    return FreedSpectrum(**{**named, "rows": DenseRows(U), "free": free, "across": across(U)})
+    return FreedSpectrum(**named, free=free, across=across)

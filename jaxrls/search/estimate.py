@@ -157,6 +157,7 @@ def of_problem(problem: Problem, **options) -> Estimate:
         "weights": problem.weights.values is not None,
         "landmarks": None if problem.landmarks is None else len(problem.landmarks.points),
         "groups": None if groups is None else groups.inside.shape[1],
+        "keep": None if problem.free is None else True,
         "dtype": problem.rows.dtype,
         "iteration": problem.iteration,
         "keep_variance": problem.keep_variance,

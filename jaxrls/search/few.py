@@ -41,10 +41,11 @@ def few_rows(problem: Problem, landmarks, grow: bool | None) -> Few | None:
     m = np.shape(landmarks.points if hasattr(landmarks, "points") else landmarks)
     m = 0 if landmarks is None or isinstance(landmarks, str) else int(landmarks) if m == () else m[0]
     n, criterion = problem.rows.count, problem.criterion
-    able = bool(m) and n > 2 * ROWS and criterion.any_factor and criterion.groups is None
+    able = bool(m) and n > 2 * ROWS and criterion.any_factor and criterion.groups is None and problem.free is None
     if grow and not able:
         raise ValueError(
-            f"grow=True begins on {ROWS} of the rows, and needs landmarks, more than {2 * ROWS} rows and a criterion without groups: leave it out"
+            f"grow=True begins on {ROWS} of the rows, and needs landmarks, more than {2 * ROWS} rows and a criterion without groups, and no "
+            "unpenalized=: leave it out"
         )
     if grow is False or not able or not grow and n * m**2 < DEAR:
         return None

@@ -18,7 +18,6 @@ from jaxrls.factors.choose import SEARCHED, choose_route, suits_cholesky
 from jaxrls.factors.contract import Solution
 from jaxrls.factors.iterative import Iteration
 from jaxrls.factors.landmarks import ridge_effect
-from jaxrls.factors.unpenalized import check_free
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.models.fitted import Fit
 from jaxrls.rows.sparse import is_sparse
@@ -106,8 +105,9 @@ def fit(
     takes minutes to compile. Where the best λ of a default grid is near the precision of K's spectrum, up to five such factors, which are rounded
     less, go on below it. Equal errors go to the larger λ.
     **Raises** `ValueError` for shapes that do not fit, NaN or infinity in the data, λ < 0, or 0 where some row cannot be left out, parameters outside a
-    kernel's domain, a problem larger than memory. **Warns** where the chosen λ is at the edge of the grid, λ is below the precision of the factor, or K is not
-    positive semidefinite. Inside `jax.jit` and `jax.vmap` values cannot be checked. **Source**: Rifkin (lecture), "Leave-One-Out CV".
+    kernel's domain, a problem larger than memory. **Warns** where the chosen λ is at the edge of the grid, λ is below the precision of the factor, or 0
+    where the spectrum has no gap there, or K is not positive semidefinite. Inside `jax.jit` and `jax.vmap` values cannot be checked. **Source**: Rifkin
+    (lecture), "Leave-One-Out CV".
 
     >>> import numpy as np, jaxrls as rls
     >>> X = np.linspace(0, 1, 30)[:, None]
@@ -138,8 +138,6 @@ def fit(
         raise ValueError(f"tol must be a number above 0, the largest relative change of the coefficients, and is {tol!r}")
     if route in ("cholesky", "iterative", "refined") and lams is None:
         raise ValueError(f"route={route!r} has no spectrum to make a grid of λ from: give lams=, numbers or 'search'")
-    if auto and raw.free is not None:
-        check_free(raw.rows, None, landmarks, keep_moments)
     if auto and (route is not None or keep_moments):
         found = "keep_moments=True" if route is None else f"route is {route!r}"
         raise ValueError(f"landmarks='auto' chooses the route, and {found}: leave one of them out")
@@ -350,6 +348,8 @@ def _conclude(problem: Problem, solution: Solution, lams, errors, lam, error) ->
         more["sure"] = problem.sure(solution, lam, coefficients, single[0])
     if problem.keep_intervals:
         more["jackknife"] = problem.jackknife(solution, lam, coefficients, left.residuals[0])
+    if not factor.why_not_zero:
+        more["least_counted"] = factor.spectrum().least_counted
     if report.ridge is not None:
         diag = problem.kernel.diag(factor.points)
         held = jnp.linalg.norm(factor.weights.scale(left.residuals[0]), axis=0)

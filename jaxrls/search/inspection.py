@@ -11,6 +11,8 @@ from jaxrls.models.two_sided import KroneckerFit
 from jaxrls.support.checks import check_defined
 
 LARGEST_EFFECT = 0.01  # of a ridge on predictions, beside the error, that goes without a word
+# An eigenvalue s is off by floor/s of it, and without a row that tells a share h of its direction, by floor/(s(1 − h)): 1 % where that is nine tenths.
+GAP = 1e3
 
 
 def inspect_fit(fit: Fit, default_grid: bool) -> None:
@@ -31,7 +33,21 @@ def inspect_fit(fit: Fit, default_grid: bool) -> None:
     if stopped:
         warn(stopped, 5)
     inspect_ridge(fit)
+    inspect_zero(fit)
     inspect_lam(fit, default_grid)
+
+
+def inspect_zero(fit: Fit) -> None:
+    """Of these, what there is to say of λ = 0."""
+    floor, chosen = np.asarray(fit.floor), np.asarray(fit.lam)
+    if fit.least_counted is None or (chosen > 0).all() or float(fit.least_counted) > GAP * float(floor):
+        return
+    remedy = f"take a small λ > 0, such as {GAP * float(floor):.1g}" + ", or float64" * (floor.dtype == np.float32)
+    warn(
+        f"λ = 0 counts eigenvalues down to {float(fit.least_counted):.2g} beside {float(floor):.2g}, which rounding may make of 0: without a gap "
+        f"between them what is left out may not be what refits leave: {remedy}",
+        6,
+    )
 
 
 def inspect_ridge(fit: Fit) -> None:

@@ -32,6 +32,7 @@ def loo_objective(
     loss: Callable = squared_error,
     landmarks: Landmarks | Int[Array, " m"] | Float[Array, "m d"] | Listed | None = None,
     block_size: int | None = None,
+    unpenalized: Float[Array, "n q"] | Listed | None = None,
 ) -> Float[Array, ""]:
     """The exact leave-one-out error at one λ, averaged over targets: differentiable to any order in every array.
 
@@ -41,7 +42,8 @@ def loo_objective(
 
     **Shapes**: X (n, d), Y (n,) or (n, t), lam (), weights (n,); a scalar in the units of the loss. **Cost** about n³
     flops, 3n³ with gradient, in four n×n arrays; O(n r²) on r < n explicit features; O(n m²) on m `landmarks`, as in
-    `factor_subset`, in row blocks and O(m²) memory beside X and Y: points (m, d) have derivatives too, row numbers leave with their row. The
+    `factor_subset`, in row blocks and O(m²) memory beside X and Y: points (m, d) have derivatives too, row numbers leave with their row.
+    `unpenalized` (n, q) as in `fit`, with derivatives too; on features and landmarks n r numbers are then held. The
     derivative in a weight that is exactly 0 is taken as 0. **Raises** `ValueError` for shapes that do not fit and, where values are known, for those that
     `fit` refuses. **Fails** (NaN) where K + λI is singular to
     working precision. **Source**: the derivative of Rifkin (lecture), "LOOE derivation, VII"; Sundararajan and Keerthi 2001, eq. 25.
@@ -53,7 +55,7 @@ def loo_objective(
     True
     """
     options: dict = {"weights": weights, "intercept": intercept, "loss": loss, "landmarks": landmarks, "block_size": block_size}
-    return Problem.of(kernel, X, Y, **options).check().error(lam)
+    return Problem.of(kernel, X, Y, unpenalized=unpenalized, **options).check().error(lam)
 
 
 @on_any_mesh
@@ -71,6 +73,7 @@ def objective(
     validation=None,
     landmarks: Landmarks | Int[Array, " m"] | Float[Array, "m d"] | Listed | None = None,
     block_size: int | None = None,
+    unpenalized: Float[Array, "n q"] | Listed | None = None,
 ) -> Float[Array, ""]:
     """Any criterion at one λ, averaged over targets, smaller better: `loo_objective` for GCV, k-fold, hold-out and evidence.
 
@@ -85,7 +88,7 @@ def objective(
     >>> bool(rls.objective(rls.Gaussian(0.5), X, y, 0.1, criterion=rls.gcv) > 0)
     True
     """
-    data: dict = {"weights": weights, "groups": groups, "validation": validation, "landmarks": landmarks}
+    data: dict = {"weights": weights, "groups": groups, "validation": validation, "landmarks": landmarks, "unpenalized": unpenalized}
     return Problem.of(kernel, X, Y, criterion=criterion, loss=loss, intercept=intercept, block_size=block_size, **data).check().error(lam)
 
 

@@ -108,7 +108,7 @@ class Problem:
         free = None if unpenalized is None else Free.of(unpenalized, weights, intercept)
         if free is not None:
             check_freeable(rank, validation is not None, keep_variance or keep_intervals)
-            check_free(rows, None, chosen, keep_moments)
+            check_free(rows, None, keep_moments)
         intercept = intercept and queries is None and free is None
         return cls(kernel, rows, Y, weights, measured, chosen, intercept, block_size, iteration, *keeps, queries, free)
 
@@ -150,6 +150,13 @@ class Problem:
         """
         unit = unit_of(self.criterion, self.Y)
         return replace(self, Y=self.Y / unit, criterion=self.criterion.in_units(unit)), unit
+
+    def without_free(self) -> "Problem":
+        """With a constant in place of columns without penalty, and labels less what those fit of them: near it, to begin a search with."""
+        if self.free is None:
+            return self
+        labels = self.free.labels(self.Y)
+        return replace(self, Y=labels.drop_axis(labels.Y - labels.mean), intercept=True, free=None)
 
     def out_of_units(self, error, unit):
         """An error of the problem in units as one of this problem."""
@@ -199,6 +206,7 @@ class Problem:
             chosen is None
             or total is None
             or self.queries is not None
+            or self.free is not None
             or not self.rows.traceable
             or self.rows.parts > 1
             or self._captures()

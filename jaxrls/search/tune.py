@@ -14,7 +14,6 @@ from jaxrls.criteria.criterion import Criterion
 from jaxrls.criteria.left_out import loo
 from jaxrls.criteria.losses import squared_error
 from jaxrls.factors.certificate import certificate_words
-from jaxrls.factors.outcome import Coefficients
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.models.fitted import History, K, Stage, Tuned
 from jaxrls.rows.sparse import is_sparse
@@ -47,7 +46,7 @@ def _result(problem: Problem, lam):
     """The model at one λ, and what belongs to it."""
     solution, at = problem.solution("cholesky"), lam.reshape(1, 1)
     drop, report = solution.labels.drop_axis, solution.factor.report
-    model = problem.model(solution, Coefficients(*(drop(part[0]) for part in solution.coefficients(at))))
+    model = problem.model(solution, jax.tree.map(lambda part: drop(part[0]), solution.coefficients(at)))
     residuals = drop(solution.residuals(at, problem.criterion.groups)[0])
     said = {"floor": report.floor, "indefinite": report.indefinite, "trace_residual": report.trace_residual}
     return model, {"loo_residuals": residuals, "dof": solution.dof(at)[0, 0], **said}
@@ -88,6 +87,7 @@ def tune(
     progress: bool = False,
     block_size: int | None = None,
     grow: bool | None = None,
+    unpenalized=None,
 ) -> Tuned[K]:
     """Tune every kernel parameter and λ together, by the exact gradient of the leave-one-out error.
 
@@ -95,7 +95,7 @@ def tune(
     `FeatureMap` or `FunctionKernel` are searched as they are. `Gaussian(jnp.ones(d))` tunes one width per column (automatic relevance),
     a sum of `aₖ * kₖ.on(columns)` the weights of several kernels (banded ridge).
 
-    **Arguments**: data, `criterion`, `loss`, `weights`, `intercept`, `groups` and `validation` as in `fit`. `lam` where to start, by default the
+    **Arguments**: data, `criterion`, `loss`, `weights`, `intercept`, `groups`, `validation` and `unpenalized` as in `fit`. `lam` where to start, by default the
     best of a grid for the first kernel. `optimizer` any optax optimiser, by default L-BFGS. `steps` at most;
     `tol` stops where ‖∇ log E‖∞ is below it, or where three steps in a row gain less than a twentieth of it. `start="screen"` first
     multiplies all widths by the best of seven factors from 1/16 to 16, judged on at most 300 rows and, for a single width without
@@ -120,8 +120,9 @@ def tune(
     """
     if is_sparse(X):
         raise ValueError("tune needs a dense X: pass X.toarray(), or fit(kernel, X), which takes sparse rows with given parameters")
-    named = {"criterion": criterion, "loss": loss, "groups": groups, "validation": validation}
-    problem, unit = Problem.of(kernel, X, Y, weights=weights, intercept=intercept, block_size=block_size, **named).check().in_units()
+    named: dict = {"criterion": criterion, "loss": loss, "groups": groups, "validation": validation}
+    named |= {"weights": weights, "intercept": intercept, "block_size": block_size, "unpenalized": unpenalized}
+    problem, unit = Problem.of(kernel, X, Y, **named).check().in_units()
     if not problem.traceable:
         raise ValueError(
             "tune needs X, and rows held out, in memory: take some of them, such as the sample of a stream, rows.candidates()[1]"
@@ -134,7 +135,7 @@ def tune(
     dtype = problem.rows.dtype
     kernel = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), kernel)
     problem = replace(problem, kernel=kernel)
-    guesses = first_guess(problem, start, _first_lams(lam, dtype), loss, landmarks is None)
+    guesses = first_guess(problem.without_free(), start, _first_lams(lam, dtype), loss, landmarks is None)
     if lam is not None and float(guesses[0][1]) < float(guesses[0][2]):
         warnings.warn(
             f"lam={float(guesses[0][1]):.3g} is below the precision of the kernel matrix, {float(guesses[0][2]):.3g}: the search starts above it",
@@ -334,7 +335,7 @@ def _best(seen, stopped, space, problem, unit, way: _Way, given_value: float) ->
 def _tuned(problem: Problem, found: _Found, unit, stages) -> Tuned:
     """What is handed back, with a model at the best kernel and λ."""
     model, said = _result(replace(problem, kernel=found.kernel), found.lam)
-    model = replace(model, coef=model.coef * unit, intercept=model.intercept * unit)
+    model = model.in_units(unit)
     said["loo_residuals"] = said["loo_residuals"] * unit
     trace, chosen = said["trace_residual"], problem.landmarks
     words = "" if trace is None or chosen is None else certificate_words(float(trace), len(chosen.points), 0.1)

@@ -20,6 +20,7 @@ from jaxrls.factors.refined import RefinedGram
 from jaxrls.factors.spectrum import Spectrum
 from jaxrls.factors.tridiagonal import TridiagonalGram
 from jaxrls.factors.unpenalized import FreedGram, FreedSpectrum
+from jaxrls.factors.unpenalized_features import FreedFeatures
 from jaxrls.rows.sparse import sparse_rows
 
 N, NEW, TARGETS = 14, 5, 3
@@ -167,14 +168,16 @@ def of_iterative():
     return replace(of_gaussian(IterativeGram, {}), maker=make, lacks=lacks)
 
 
-def freed(cls, route):
+def freed(cls, route, landmarks=None):
     """An intercept as columns without penalty, of which it is the only one: with others in test_unpenalized.py."""
     none = array(np.zeros((N, 0)))
 
     def make(kernel, X, weights, intercept):
-        return rls.factorize(kernel, X, weights=weights, intercept=intercept, unpenalized=none, route=route)
+        options = {"unpenalized": none, "route": route, "landmarks": landmarks}
+        return rls.factorize(kernel, X, weights=weights, intercept=intercept, **options)
 
-    return of_gaussian(cls, {}, maker=make, combinations=(("none", True),), weighted=False, lacks=("holdout", "pairs"))
+    of = of_gaussian if landmarks is None else of_landmarks
+    return of(cls, {}, maker=make, combinations=(("none", True),), weighted=False, lacks=("holdout", "pairs"))
 
 
 def two_sided():
@@ -261,6 +264,8 @@ FACTORS = {
     "kronecker": two_sided(),
     "unpenalized": freed(FreedSpectrum, "gram"),
     "unpenalized cholesky": freed(FreedGram, "cholesky"),
+    "unpenalized landmarks": freed(FreedSpectrum, "subset", LANDMARKS),
+    "unpenalized cholesky landmarks": freed(FreedFeatures, "cholesky", LANDMARKS),
     "sparse": of_linear(Spectrum, 4, {}, sparse, **HALF, **ROWS),
     "host": of_linear(Spectrum, 4, {}, HostRows, traceable=False, **ROWS),
     "host points": of_landmarks(Spectrum, {}, POINTS, HostRows, traceable=False, **MORE_ROWS),
@@ -270,3 +275,4 @@ FACTORS = {
     "on devices, cholesky": of_landmarks(CholeskyFeatures, CHOLESKY, None, sharded, **IN_PAIRS),
     "streamed": of_landmarks(Spectrum, {}, None, streamed, traceable=False, **IN_PAIRS),
 }
+FREED = {name for name in FACTORS if name.startswith("unpenalized")}

@@ -11,7 +11,7 @@ import pytest
 from support import array, assert_close
 
 import jaxrls as rls
-from contract.cases import COMBINATIONS, FACTORS, HARDEST, LAMS, NEW, PICK, PLANS, WEIGHTS, Y_NEW, N, Y
+from contract.cases import COMBINATIONS, FACTORS, FREED, HARDEST, LAMS, NEW, PICK, PLANS, WEIGHTS, Y_NEW, N, Y
 from contract.oracle import LOSSES, Truth
 from jaxrls.criteria.criterion import Given
 from jaxrls.factors.contract import Solution
@@ -177,7 +177,7 @@ ELSEWHERE = {"iterative", "covariance", "outer", "precomputed", "landmarks not k
 ELSEWHERE |= {"moments", "moments on landmarks"}  # whose labels are summed already
 ELSEWHERE |= {"kronecker"}  # by matrices of labels, in test_kronecker.py
 ELSEWHERE |= {"streamed"}  # in test_streams.py, against the same rows in memory
-ELSEWHERE |= {"unpenalized", "unpenalized cholesky"}  # with columns and weights, in test_unpenalized.py
+ELSEWHERE |= FREED  # with columns and weights, in test_unpenalized.py
 
 
 @pytest.mark.parametrize("name", [name for name in FACTORS if name not in ELSEWHERE])

@@ -9,10 +9,10 @@ from oracle import refit
 from support import array, assert_close
 
 import jaxrls as rls
-from contract.cases import FACTORS, LAMS, PLANS, WEIGHTS, N, Y
+from contract.cases import FACTORS, FREED, LAMS, PLANS, WEIGHTS, N, Y
 
 LAM = 0.2
-LACKING = {"iterative", "unpenalized", "unpenalized cholesky"}
+LACKING = {"iterative", "kronecker"} | FREED
 GONE = {"moments", "moments on landmarks"}  # whose rows are
 WITHOUT_VARIANCE = ("tridiagonal", "tridiagonal of few features", "refined", "precomputed")
 # Those of which each has a formula of its own; all else differs in where its rows live.

@@ -6,10 +6,10 @@ import pytest
 from support import array, assert_close, wide
 
 import jaxrls as rls
-from contract.cases import FACTORS, FEW, LAMS, LANDMARKS, WEIGHTS, N, gaussian, linear
+from contract.cases import FACTORS, FEW, FREED, LAMS, LANDMARKS, WEIGHTS, N, gaussian, linear
 
 LAM = 0.2
-LACKING = {"refined", "tridiagonal", "tridiagonal of few features", "iterative", "unpenalized", "unpenalized cholesky"}
+LACKING = {"refined", "tridiagonal", "tridiagonal of few features", "iterative"} | FREED
 ELSEWHERE = {"kronecker"}  # of rows of each side, in test_two_sided_variance.py
 MATRIX = {"precomputed"}  # without k(x, x) of new rows
 

@@ -9,6 +9,7 @@ and a landmark leaves with its row in the plane of its row of R: see `hat`. Rows
 for each λ, and for each target that has its own, beside X and y; groups keep n×r.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,8 @@ from jaxrls.factors.expansion import Expansion, OnLandmarks, Primal
 from jaxrls.factors.hat import Group, Leaving, PlainHat, each_group
 from jaxrls.factors.landmarks import Landmarks
 from jaxrls.factors.outcome import Coefficients
+from jaxrls.factors.planes import moved
+from jaxrls.factors.refits import Refits
 from jaxrls.factors.smoother import Planes, Smoother
 from jaxrls.factors.spread import features_spread
 from jaxrls.factors.subset import left_over, lengths
@@ -184,6 +187,11 @@ class Seen:
         return tall_matmul(psi, self.R) - self.middle
 
     @property
+    def directions(self) -> Float[Array, "r r"]:
+        """Of the planes βₖ = 0, each by a vector of length about 1."""
+        return self.R / jax.lax.stop_gradient(lengths(self.R))
+
+    @property
     def hat(self):
         """Nothing of u is lost."""
         return PlainHat(self.q)
@@ -217,13 +225,14 @@ class FeatureSolution(Solution):
 
         return jax.lax.map(at, as_columns(lams))
 
-    def coefficients(self, lams):
-        """Rq, and b = mean − middle·q."""
+    def coefficients(self, lams, gone=None):
+        """Rq, and b = mean − middle·q; without the landmarks that are `gone`, where there are such."""
         f, mean = self.factor, self.labels.mean
 
         def at(seen, columns):
-            step = matmul(seen.middle, seen.q) if f.intercept else 0
-            return Coefficients(matmul(seen.R, seen.q), mean[columns] - step)
+            q = seen.q if gone is None else moved(seen.q, seen.directions, gone)
+            step = matmul(seen.middle, q) if f.intercept else 0
+            return Coefficients(matmul(seen.R, q), mean[columns] - step)
 
         return self._at(lams, at)
 
@@ -301,7 +310,7 @@ class FeatureSolution(Solution):
         total = f.rows.sum(block, *columns, **self._hints)
         if f.indices is None:
             return total
-        held = self._on(all_seen, self._own)
+        held = self._on(all_seen, self.landmarks_left_out)
         own = jax.vmap(fn, in_axes=(0, 0, None, None))(*held, self.labels.Y[f.indices], f.weights.array[f.indices])
         return jax.tree.map(jnp.add, total, own)
 
@@ -313,21 +322,17 @@ class FeatureSolution(Solution):
         e = weights.unscale(seen.hat.scaled_residuals(u, scaled)[:, 0] / remaining)
         return jnp.where(used[:, None], e, 0), remaining
 
-    def _leaving(self, seen, corner=None):
-        """The planes βₖ = 0, each by a vector of length about 1, and the landmarks' own rows, which `corner` has where it is known."""
+    def _leaving(self, seen):
+        """The planes βₖ = 0, and the landmarks' own rows."""
         f = self.factor
-        directions = seen.R / jax.lax.stop_gradient(lengths(seen.R))
-        return Leaving(jnp.asarray(f.indices), directions, seen(f.map.raw(f.map.points) if corner is None else corner))
+        return Leaving(jnp.asarray(f.indices), seen.directions, seen(f.map.raw(f.map.points)))
 
-    def landmarks_left_out(self, seen, corner=None, columns=slice(None)):
-        """Held-out residuals and 1 − leverages of the rows that are landmarks, from k(points, points) where that is known."""
+    def landmarks_left_out(self, seen, columns):
+        """Held-out residuals and 1 − leverages of the rows that are landmarks."""
         f, labels = self.factor, self.labels
         constant = f.constant(f.weights.array[f.indices])
-        e, remaining = self._leaving(seen, corner).left_out(seen.hat, labels.Y[:, columns], labels.mean[columns], f.weights, constant)
+        e, remaining = self._leaving(seen).left_out(seen.hat, labels.Y[:, columns], labels.mean[columns], f.weights, constant)
         return e[:, 0], remaining[:, 0]
-
-    def _own(self, seen, columns):
-        return self.landmarks_left_out(seen, columns=columns)
 
     def residuals_left_out(self, lams):
         """As `rows_left_out`, every row by itself."""
@@ -344,7 +349,22 @@ class FeatureSolution(Solution):
             return jnp.moveaxis(self._on(all_seen, at), 0, 1)
 
         e = jnp.moveaxis(f.rows.map(block, f.weights.values, self.labels.scaled, self.labels.Y, **self._hints), 1, 0)
-        return e if f.indices is None else e.at[:, f.indices].set(self._on(all_seen, self._own)[0])
+        return e if f.indices is None else e.at[:, f.indices].set(self._on(all_seen, self.landmarks_left_out)[0])
+
+    def refits(self, groups, count):
+        """Where rows lie in parts, and groups are few and large."""
+        f = self.factor
+        made = Refits(self, f.rows, f.map.raw, self.without, f.indices, self._hints)
+        return made if made.cheaper(groups, count, len(f.middle), 4 * count) else None
+
+    def without(self, rest, gone):
+        """As `solve_cholesky`, of other weights."""
+        f, labels = self.factor, Labels.columns(self.labels.Y, rest, self.factor.intercept, False)
+        origin = jax.lax.stop_gradient(near_mean(f.rows, f.map, rest.values)) if f.intercept else jnp.zeros_like(f.middle)
+        options = {"label_origin": labels.mean, "block_size": f.block_size}
+        sums = moments(f.rows, f.map, labels.Y, rest.values, origin=origin, **options).centred(f.intercept)
+        found = FeatureSolution(replace(f, second=sums.second, middle=sums.origin, weights=rest), labels, sums.cross)
+        return partial(found.coefficients, gone=gone)
 
     def group_residuals(self, groups):
         """e_B = [P_BB]⁻¹ c_B, with the group's landmarks leaving the dictionary."""

@@ -303,8 +303,14 @@ class Solution(ABC):
         del fn
         return Outcome(self.coefficients(lam), self.residuals(lam, groups), self.dof(lam))
 
+    def refits(self, groups: Folds, count: int) -> Any:
+        """How to leave groups out, at so many λ, by fits to the rest whose rows stay where they are, `Refits`: None where the closed form is the way."""
+        del groups, count
+
     def groups_left_out(self, fn: Callable, lams, groups: Folds) -> Any:
         """`left_out` of groups, λ as columns (L, k)."""
+        if (refits := self.refits(groups, len(lams))) is not None:
+            return refits.left_out(fn, lams, groups)
         residuals_at = self.group_residuals(groups)
         rows = groups.inside.reshape(-1)
         weight = self.factor.weights.array[rows] * groups.inside_mask.reshape(-1).astype(self.factor.dtype)
@@ -324,6 +330,9 @@ class Solution(ABC):
         if groups is None:
             e = self.residuals_left_out(lams)
             return jnp.where(self.has_rest()[:, None], e, jnp.nan) if self._may_lack_rest() else e
+        if (refits := self.refits(groups, len(lams))) is not None:
+            e = refits.residuals(lams, groups)
+            return jnp.where(self.has_rest(groups)[groups.numbers][:, None], e, jnp.nan) if self._may_lack_rest() else e
         residuals_at = self.group_residuals(groups)
 
         def at(lam):
@@ -361,10 +370,10 @@ def over_lams(fn: Callable, lams: Float[Array, "L k"], columns: int):
 
 def lam_chunks(lams: Float[Array, "L k"], columns: int):
     """λ as equal chunks (chunks, size, k) and the rest (size, k), either None where there is none: see `over_lams`."""
-    count = lams.shape[0]
+    count = jax.tree.leaves(lams)[0].shape[0]
     chunks = -(-count // max(1, COLUMNS_AT_ONCE // max(1, columns)))
     whole, rest = split(lams, -(-count // chunks))
-    return (None, whole[0]) if chunks == 1 else (whole, rest)
+    return (None, jax.tree.map(lambda a: a[0], whole)) if chunks == 1 else (whole, rest)
 
 
 def lams_together(b: int, t: int) -> int:

@@ -25,7 +25,8 @@ OPERATIONS_IN_PLACE = 199_999
 class Folds:
     """Row numbers by fold, padded to the largest: what leaving groups out needs of group labels, with shapes that `jax.jit` can know.
 
-    `inside` are the rows of each group, its mask 1 where a number counts and 0 where it pads; `outside` those of all others, made when asked for.
+    `inside` are the rows of each group, its mask 1 where a number counts and 0 where it pads, and `numbers` the group of each row; `outside` those of all
+    others, made when asked for.
 
     >>> import jaxrls as rls
     >>> rls.folds(["a", "b", "a"]).inside_mask.tolist()
@@ -34,6 +35,7 @@ class Folds:
 
     inside: Int[Array, "k b"]
     inside_mask: Float[Array, "k b"]
+    numbers: Int[Array, " n"]
     rows: int = static()
     smallest: int = static()
 
@@ -41,13 +43,6 @@ class Folds:
     def most_outside(self) -> int:
         """How many rows the smallest group leaves."""
         return self.rows - self.smallest
-
-    @property
-    def numbers(self) -> Int[Array, " n"]:
-        """The number of each row's group."""
-        rows = jnp.where(self.inside_mask > 0, self.inside, self.rows)
-        groups = jnp.broadcast_to(jnp.arange(len(rows), dtype=rows.dtype)[:, None], rows.shape)
-        return jnp.zeros(self.rows, rows.dtype).at[rows].set(groups, mode="drop")
 
     def others(self, inside, mask):
         """The rows outside of one group, and their mask: padded by rows of its own."""
@@ -82,15 +77,15 @@ def folds(groups) -> Folds:
     if len(labels) < 2:
         raise ValueError(f"groups holds one label only, {labels.tolist()[0]!r}: leaving it out would leave nothing to fit")
     inside = [np.flatnonzero(member == k) for k in range(len(labels))]
-    return Folds(*_pad(inside), groups.size, min(map(len, inside)))
+    with jax.ensure_compile_time_eval():  # known inside of jax.jit too
+        index, mask, numbers = map(jnp.asarray, (*_pad(inside), member.astype(np.int32)))
+    return Folds(index, mask, numbers, groups.size, min(map(len, inside)))
 
 
-def _pad(lists) -> tuple[Array, Array]:
+def _pad(lists) -> tuple[np.ndarray, np.ndarray]:
     width = max(map(len, lists))
     index = np.stack([np.pad(rows, (0, width - len(rows)), mode="edge") for rows in lists])
-    mask = np.stack([np.arange(width) < len(rows) for rows in lists]).astype(np.float32)
-    with jax.ensure_compile_time_eval():  # known inside of jax.jit too
-        return jnp.asarray(index.astype(np.int32)), jnp.asarray(mask)
+    return index.astype(np.int32), np.stack([np.arange(width) < len(rows) for rows in lists]).astype(np.float32)
 
 
 # what is left ----------------------------------------------------------------------------------------------------------------
@@ -105,7 +100,7 @@ def _has_rest(used, groups):
     """Of JAX or NumPy arrays."""
     if groups is None:
         return (used.sum() > 1) | (used.sum() > 0) & ~used
-    return used.sum() > (used[groups.inside] & (groups.inside_mask > 0)).sum(axis=1)
+    return used.sum() > jax.ops.segment_sum(used.astype(jnp.int32), groups.numbers, len(groups.inside))
 
 
 def check_rest(weights: Weights, groups: Folds | None) -> None:
@@ -114,12 +109,12 @@ def check_rest(weights: Weights, groups: Folds | None) -> None:
         return
     if groups is None and weights.values is not None and seen(lambda xp, v: xp.count_nonzero(v > 0), weights.values) > 1:
         return
-    used = np.ones(weights.n, bool) if weights.values is None else np.asarray(weights.values) > 0
-    groups = jax.tree.map(np.asarray, groups)  # on the host, also where jit sees these values from outside
-    empty = np.flatnonzero(~_has_rest(used, groups))
+    values = np.ones(weights.n) if weights.values is None else weights.values
+    host = jax.tree.map(np.asarray, groups)  # also where jit sees these values from outside
+    empty = np.flatnonzero(~seen(lambda _, v: _has_rest(v > 0, host), values))
     if empty.size:
         raise ValueError(
-            f"{named(groups, int(empty[0]))} holds all of the weight: with it left out no row of positive weight remains to fit an intercept to; "
+            f"{named(host, int(empty[0]))} holds all of the weight: with it left out no row of positive weight remains to fit an intercept to; "
             "give other rows weight, or take intercept=False"
         )
 

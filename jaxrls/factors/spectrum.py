@@ -19,6 +19,7 @@ from jaxrls.factors.expansion import Expansion, Primal
 from jaxrls.factors.groups import Folds
 from jaxrls.factors.hat import Group, Leaving, SpectralHat, counted, each_group, is_hidden, spectral_pairs, spectral_rows
 from jaxrls.factors.outcome import Coefficients
+from jaxrls.factors.refits import spectral_refits
 from jaxrls.factors.residual_norm import about_the_fit
 from jaxrls.factors.smoother import spectral_smoother
 from jaxrls.factors.spread import spectral_spread
@@ -302,9 +303,14 @@ class SpectralSolution(Solution):
 
     pair_system, hat_rows = spectral_pairs, spectral_rows
 
+    def refits(self, groups, count):
+        """Where rows lie in parts, and groups are few and large."""
+        return spectral_refits(self, groups, count, features_spectrum)
+
     def groups_left_out(self, fn, lams, groups):
         """In closed form, or where that is cheaper (few large groups, many λ) by a smaller eigendecomposition for each group."""
-        cheaper = refitting_is_cheaper(groups.inside.shape[1], groups.most_outside, self.factor.s.shape[0], lams.shape[0])
+        f, b = self.factor, groups.inside.shape[1]
+        cheaper = f.rows.parts == 1 and refitting_is_cheaper(b, groups.most_outside, f.s.shape[0], lams.shape[0])
         return _refit_groups(self, fn, lams, groups) if cheaper else super().groups_left_out(fn, lams, groups)
 
 
@@ -320,7 +326,7 @@ def _refit_groups(solution: SpectralSolution, fn, lams, plan: Folds):
         rest = Weights(weights[outside] * outside_mask.astype(f.dtype), outside.shape[0], f.dtype)
         known = Labels.columns(Y[outside], rest, f.intercept, False)
         if K is None:
-            left = f.leaving.taken_out(features, inside, mask.astype(f.dtype)) if f.leaving else features
+            left = f.leaving.taken_out(features, f.leaving.among(inside, mask, f.n)) if f.leaving else features
             design, seen = left[inside], solve_features(DenseRows(left[outside]), known, rest, f.intercept)
         else:
             design, part = K[inside][:, outside], K[outside][:, outside]

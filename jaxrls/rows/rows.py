@@ -153,7 +153,7 @@ class Rows:
 
     def like(self, values: Float[Array, "n r"]) -> "Rows":
         """Other numbers of the same rows, kept as these are."""
-        return DenseRows(values)
+        return DenseRows(values, self.parts)
 
     def through(self, features: Any) -> "Rows":
         """The rows φ(x) = `features.features(x)`, made from each block whenever it is read."""

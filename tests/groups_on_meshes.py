@@ -61,7 +61,8 @@ QUICK = {("landmarks", "few"), ("landmarks", "days"), ("waves", "far"), ("landma
 
 def answers(kernel, options, groups, x, y, v):
     """Errors at all λ, at one λ for each target, and residuals."""
-    factor, plan = rls.factorize(kernel, x, weights=v, **options), rls.folds(groups)
+    factor = rls.factorize(kernel, x, weights=v, **options)
+    plan = rls.folds(groups).in_parts(factor.parts)
     each = jnp.asarray(np.stack([LAMS, LAMS[::-1]], axis=1))
 
     @jax.jit
@@ -142,11 +143,13 @@ def programs():
 
     def moved(route, groups):
         rows = rls.ShardedRows(x, 4, auto, n)
-        plan = rls.folds(groups)
+        plan = rls.folds(groups).in_parts(4)
         return collectives(jax.jit(partial(everything, route)).lower(plan, rows, y, v).compile().as_text())
 
-    tens = np.arange(n) % 10
-    found = {"few": moved(None, tens), "few by Cholesky": moved("cholesky", tens)}
+    tens, days, far = np.arange(n) % 10, np.arange(n) // 8, np.arange(n) % (n // 8)
+    found = {"few": moved(None, tens), "few by Cholesky": moved("cholesky", tens), "days": moved(None, days), "far": moved(None, far)}
+    if ALL:
+        found |= {"days by Cholesky": moved("cholesky", days), "far by Cholesky": moved("cholesky", far)}
     return found
 
 

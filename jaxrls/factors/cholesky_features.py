@@ -19,9 +19,11 @@ from jaxtyping import Array, Float, Int
 
 from jaxrls.factors.contract import Factor, Report, Solution, as_columns
 from jaxrls.factors.expansion import Expansion, OnLandmarks, Primal
+from jaxrls.factors.feature_maps import Explicit, OfLandmarks
 from jaxrls.factors.hat import Group, Leaving, PlainHat, each_group
 from jaxrls.factors.landmarks import Landmarks
 from jaxrls.factors.outcome import Coefficients
+from jaxrls.factors.parted import apart
 from jaxrls.factors.planes import moved
 from jaxrls.factors.refits import Refits
 from jaxrls.factors.smoother import Planes, Smoother
@@ -37,51 +39,6 @@ from jaxrls.rows.gram import gram
 from jaxrls.rows.moments import cross_moments, moments, near_mean
 from jaxrls.rows.rows import Rows
 from jaxrls.support.pytrees import pytree, static
-
-
-@pytree
-class OfLandmarks:
-    """ψ(x) = k(x, points), and φ = ψ `back`."""
-
-    kernel: Kernel
-    points: Float[Array, "m d"]
-    back: Float[Array, "m m"]
-    reads_stored = True
-
-    def raw(self, X):
-        """ψ."""
-        return self.kernel(X, self.points)
-
-    def features(self, X):
-        """φ."""
-        return tall_matmul(self.raw(X), self.back)
-
-    def diag(self, X):
-        """k(x, x)."""
-        return self.kernel.diag(X)
-
-
-@pytree
-class Explicit:
-    """ψ = φ, the kernel's explicit features."""
-
-    kernel: Kernel
-    reads_stored = True
-
-    def raw(self, X):
-        """ψ."""
-        return self.kernel.features(X)
-
-    features = raw
-
-    def diag(self, X):
-        """k(x, x)."""
-        return self.kernel.diag(X)
-
-    @property
-    def back(self):
-        """From φ to ψ: nothing to do."""
-        return None
 
 
 @pytree
@@ -137,6 +94,11 @@ class CholeskyFeatures(Factor):
             planes = Planes(jnp.asarray(self.indices), matmul(seen.R, seen.R.T), -matmul(seen.R, seen.middle))
         information = v * seen.hat.remaining(self.weights.scale(u), constant)[:, 0, 0] / lam
         return Smoother(matmul(seen.R, weighted.T), constant - matmul(weighted, seen.middle), information, planes)
+
+    @property
+    def parts(self):
+        """Those of the rows."""
+        return self.rows.parts
 
     def trace(self):
         """tr ΦᵀΦ."""
@@ -351,11 +313,15 @@ class FeatureSolution(Solution):
         e = jnp.moveaxis(f.rows.map(block, f.weights.values, self.labels.scaled, self.labels.Y, **self._hints), 1, 0)
         return e if f.indices is None else e.at[:, f.indices].set(self._on(all_seen, self.landmarks_left_out)[0])
 
-    def refits(self, groups, count):
-        """Where rows lie in parts, and groups are few and large."""
+    def apart(self, groups, count):
+        """By fits to the rest, or as rows lie."""
         f = self.factor
-        made = Refits(self, f.rows, f.map.raw, self.without, f.indices, self._hints)
-        return made if made.cheaper(groups, count, len(f.middle), 4 * count) else None
+        refits = Refits(self, groups, f.rows, f.map.raw, self.without, f.indices, self._hints)
+        return apart(self, groups, refits, self.on_some, (len(f.middle), count, 4 * count)) if f.parts > 1 else None
+
+    def on_some(self, rows, weights, labels, indices):
+        """The same of some of the rows."""
+        return replace(self, factor=replace(self.factor, rows=rows, weights=weights, indices=indices), labels=labels)
 
     def without(self, rest, gone):
         """As `solve_cholesky`, of other weights."""

@@ -1,6 +1,8 @@
 """Rows that are left out together: group labels as row numbers of fixed shape."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +40,9 @@ class Folds:
     numbers: Int[Array, " n"]
     rows: int = static()
     smallest: int = static()
+    parts: int = static(
+        default=1
+    )  # of the rows, in the first of which lie all rows of the first of as many equal parts of the groups, and so on
 
     @property
     def most_outside(self) -> int:
@@ -49,6 +54,22 @@ class Folds:
         member = jnp.zeros(self.rows, mask.dtype).at[inside].max(mask)
         rows = jnp.argsort(member, stable=True)[: self.most_outside]
         return rows, 1 - member[rows]
+
+    def in_parts(self, parts: int) -> "Folds":
+        """The same groups in the order of equal parts of the rows, as many for each part, where each lies in one; else as they are."""
+        inside, mask, numbers = map(np.asarray, (self.inside, self.inside_mask, self.numbers))
+        place = inside // max(1, self.rows // parts)
+        if self.rows % parts or (place != place[:, :1]).any():
+            return self
+        counts = np.bincount(place[:, 0], minlength=parts)
+        starts, order = np.cumsum(counts) - counts, np.argsort(place[:, 0], kind="stable")
+        new = np.empty_like(order)
+        new[order] = np.arange(len(order)) + (np.arange(parts) * counts.max() - starts)[place[order, 0]]
+        each = np.repeat(np.arange(parts) * (self.rows // parts), counts.max())[:, None]  # of no rows
+        inside, mask = (
+            _set(np.broadcast_to(fill, (len(each), inside.shape[1])), new, part) for fill, part in ((each, inside), (0.0, mask))
+        )
+        return replace(self, inside=inside, inside_mask=mask, numbers=new[numbers].astype(np.int32), parts=parts)
 
     @property
     def outside(self) -> Int[Array, "k a"]:
@@ -82,6 +103,13 @@ def folds(groups) -> Folds:
     return Folds(index, mask, numbers, groups.size, min(map(len, inside)))
 
 
+def _set(into, places, values):
+    """A copy with other values at some places."""
+    into = into.astype(values.dtype)
+    into[places] = values
+    return into
+
+
 def _pad(lists) -> tuple[np.ndarray, np.ndarray]:
     width = max(map(len, lists))
     index = np.stack([np.pad(rows, (0, width - len(rows)), mode="edge") for rows in lists])
@@ -93,14 +121,16 @@ def _pad(lists) -> tuple[np.ndarray, np.ndarray]:
 
 def has_rest(weights: Weights, groups: Folds | None) -> Bool[Array, " k"]:
     """Whether any weight is left with each group out, or each row: without, an intercept cannot be fitted."""
-    return _has_rest(weights.array > 0, groups)
+    return _has_rest(jnp, weights.array > 0, groups)
 
 
-def _has_rest(used, groups):
-    """Of JAX or NumPy arrays."""
+def _has_rest(xp: Any, used, groups):
+    """Of JAX or NumPy arrays: of groups by the first and the last that has weight, which rows on several devices tell in two numbers."""
     if groups is None:
         return (used.sum() > 1) | (used.sum() > 0) & ~used
-    return used.sum() > jax.ops.segment_sum(used.astype(jnp.int32), groups.numbers, len(groups.inside))
+    count = len(groups.inside)
+    first, last = xp.where(used, groups.numbers, count).min(), xp.where(used, groups.numbers, -1).max()
+    return (first < last) | (first < count) & (xp.arange(count) != first)
 
 
 def check_rest(weights: Weights, groups: Folds | None) -> None:
@@ -111,7 +141,7 @@ def check_rest(weights: Weights, groups: Folds | None) -> None:
         return
     values = np.ones(weights.n) if weights.values is None else weights.values
     host = jax.tree.map(np.asarray, groups)  # also where jit sees these values from outside
-    empty = np.flatnonzero(~seen(lambda _, v: _has_rest(v > 0, host), values))
+    empty = np.flatnonzero(~seen(lambda xp, v: _has_rest(xp, v > 0, host), values))
     if empty.size:
         raise ValueError(
             f"{named(host, int(empty[0]))} holds all of the weight: with it left out no row of positive weight remains to fit an intercept to; "

@@ -1,8 +1,8 @@
-"""Groups left out by fits to the rest that read every row where it lies: rows of the group weigh nothing in the sums that a fit is made of.
+"""Groups left out by fits to the rest: of a copy of the rest, or from sums over all rows in which those of the group weigh nothing.
 
 A row of weight 0 was never there, so that a fit with the weights of a group at 0 is the fit without it, and what its rows are held to is y − f. No row is
-brought to another: of rows on several devices sums alone go between them, for each group those that a fit takes. That is two readings of all rows a group,
-where the closed form solves systems of as many equations as a group has rows.
+brought to another: of rows on several devices sums alone go between them, for each group those that a fit takes. That is two or three readings of all rows a
+group, where the closed form solves systems of as many equations as a group has rows.
 """
 
 from collections.abc import Callable
@@ -13,48 +13,43 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.factors.contract import over_lams, times
-from jaxrls.factors.cost import weighing_is_cheaper
 from jaxrls.factors.groups import Folds
 from jaxrls.factors.outcome import Coefficients
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.kernels.inner import Linear
 from jaxrls.linalg.products import matmul
 from jaxrls.rows.moments import moments, near_mean
-from jaxrls.rows.rows import Rows
+from jaxrls.rows.rows import DenseRows, Rows
 
 
 class Refits(NamedTuple):
-    """A solution, its rows, what coefficients multiply of a block of them, and `without(weights, gone)`.
+    """A solution, the groups, its rows, what coefficients multiply of a block of them, and `without(weights, gone)`.
 
     That is a function of λ that gives the `Coefficients` of a fit with other weights, in which landmarks go where `gone` (m,) is 1; None where none leave.
     """
 
     solution: Any
+    groups: Folds
     rows: Rows
     design: Callable
     without: Callable
     indices: Any  # of landmarks that leave with their row
     hints: dict
 
-    def cheaper(self, groups: Folds, count: int, r: int, cubes: int) -> bool:
-        """Than the closed form, at so many λ, for rows that lie in parts; by shapes."""
-        n, b, columns = self.rows.shape[0], groups.inside.shape[1], (count, self.solution.labels.Y.shape[1])
-        return self.rows.parts > 1 and weighing_is_cheaper(n // self.rows.parts, b, r, columns, cubes)
-
-    def each(self, groups: Folds, lams) -> Callable:
+    def each(self, lams) -> Callable:
         """The coefficients without a group, by its number."""
-        v = self.solution.factor.weights
-        brought = None if self.indices is None else groups.numbers[self.indices]
+        v, numbers = self.solution.factor.weights, self.groups.numbers
+        brought = None if self.indices is None else numbers[self.indices]
 
         def without(k) -> Coefficients:
-            rest = Weights(jnp.where(groups.numbers == k, 0, v.array), v.n, v.dtype)
+            rest = Weights(jnp.where(numbers == k, 0, v.array), v.n, v.dtype)
             return self.without(rest, None if brought is None else (brought == k).astype(v.dtype))(lams)
 
         return without
 
-    def left_out(self, fn: Callable, lams, groups: Folds) -> Any:
+    def left_out(self, fn: Callable, lams) -> Any:
         """`Solution.groups_left_out`."""
-        without, labels, weights = self.each(groups, lams), self.solution.labels.Y, self.solution.factor.weights
+        without, labels, weights = self.each(lams), self.solution.labels.Y, self.solution.factor.weights
 
         def of_group(k):
             found = without(k)
@@ -64,14 +59,14 @@ class Refits(NamedTuple):
                 at = lambda found: jax.vmap(fn, in_axes=(1, None, None))(errors(A, y, *found), y, held)  # noqa: E731
                 return over_lams(at, found, y.shape[1])
 
-            return self.rows.sum(block, weights.values, labels, groups.numbers, **self.hints)
+            return self.rows.sum(block, weights.values, labels, self.groups.numbers, **self.hints)
 
-        each = jax.lax.map(jax.checkpoint(of_group), jnp.arange(len(groups.inside)))
+        each = jax.lax.map(jax.checkpoint(of_group), jnp.arange(len(self.groups.inside)))
         return jax.tree.map(lambda a: jnp.sum(a, axis=0), each)
 
-    def residuals(self, lams, groups: Folds) -> Float[Array, "L n t"]:
+    def residuals(self, lams) -> Float[Array, "L n t"]:
         """`Solution.residuals`."""
-        without, Y = self.each(groups, lams), self.solution.labels.Y
+        without, Y = self.each(lams), self.solution.labels.Y
 
         def of_group(e, k):
             found = without(k)
@@ -79,10 +74,10 @@ class Refits(NamedTuple):
             def block(x, y, numbers, e):
                 return jnp.where((numbers == k)[:, None, None], errors(self.design(x), y, *found), e)
 
-            return self.rows.map(block, Y, groups.numbers, e, **self.hints), None
+            return self.rows.map(block, Y, self.groups.numbers, e, **self.hints), None
 
         start = jnp.broadcast_to(jnp.zeros_like(Y)[:, None], (len(Y), len(lams), Y.shape[1]))
-        return jnp.moveaxis(jax.lax.scan(jax.checkpoint(of_group), start, jnp.arange(len(groups.inside)))[0], 1, 0)
+        return jnp.moveaxis(jax.lax.scan(jax.checkpoint(of_group), start, jnp.arange(len(self.groups.inside)))[0], 1, 0)
 
 
 def errors(
@@ -92,9 +87,9 @@ def errors(
     return y[:, None] - times(A, jnp.moveaxis(coef, 0, 1)) - intercept
 
 
-def spectral_refits(solution, groups: Folds, count: int, decompose: Callable) -> Refits | None:
-    """Those of a `Spectrum` of moments, in its own features ψ = U√s/√v, where they are the way; `decompose` makes another of such moments."""
-    f, indices = solution.factor, None if solution.factor.leaving is None else solution.factor.leaving.indices
+def spectral_refits(solution, groups: Folds, decompose: Callable) -> Refits:
+    """Those of a `Spectrum` of moments, in its own features ψ = U√s/√v; `decompose` makes another of such moments."""
+    f = solution.factor
 
     def without(rest: Weights, gone):
         turn = f.rotation * jnp.sqrt(f.s)
@@ -110,5 +105,35 @@ def spectral_refits(solution, groups: Folds, count: int, decompose: Callable) ->
 
         return at
 
-    made = Refits(solution, f.rows, lambda rows: rows - f.centre, without, indices, {"block_size": f.whole})
-    return made if made.cheaper(groups, count, len(f.s), 12) else None
+    indices = None if f.leaving is None else f.leaving.indices
+    return Refits(solution, groups, f.rows, lambda rows: rows - f.centre, without, indices, {"block_size": f.whole})
+
+
+def refit_groups(solution, fn: Callable, lams, plan: Folds, solvers: tuple[Callable, Callable]) -> Any:
+    """By an eigendecomposition of the rest, in a `Spectrum`'s own features ψ = U√s/√v, or where it is dual in K = ψψᵀ; `solvers` are for K, and for ψ."""
+    f, Y, weights = solution.factor, solution.labels.Y, solution.factor.weights.array
+    # The barrier keeps the compiler from multiplying the matrices of a factor that a program holds as constants, which would take it minutes.
+    features = jax.lax.optimization_barrier(f.weights.unscale(f.left_vectors() * jnp.sqrt(f.s)))
+    K = matmul(features, features.T) if f.basis is None else None
+    of_kernel, of_features = solvers
+
+    def left_out(fold):
+        (inside, mask), (outside, outside_mask) = fold, plan.others(*fold)
+        rest = Weights(weights[outside] * outside_mask.astype(f.dtype), outside.shape[0], f.dtype)
+        known = Labels.columns(Y[outside], rest, f.intercept, False)
+        if K is None:
+            left = f.leaving.taken_out(features, f.leaving.among(inside, mask, f.n)) if f.leaving else features
+            design, seen = left[inside], of_features(DenseRows(left[outside]), known, rest, f.intercept)
+        else:
+            design, part = K[inside][:, outside], K[outside][:, outside]
+            seen = of_kernel(part, rest, f.intercept, f.expansion, "gram", semidefinite=True).solve_labels(known)
+        held, labels = weights[inside] * mask.astype(f.dtype), Y[inside]
+
+        def at(lams):
+            coef, intercept = seen.coefficients(lams)
+            e = labels[None] - matmul(design, coef) - intercept[:, None, :]
+            return jax.vmap(fn, in_axes=(0, None, None))(e, labels, held)
+
+        return over_lams(at, lams, Y.shape[1])
+
+    return jax.tree.map(lambda a: jnp.sum(a, axis=0), jax.lax.map(left_out, (plan.inside, plan.inside_mask)))

@@ -19,7 +19,8 @@ from jaxrls.factors.expansion import Expansion, Primal
 from jaxrls.factors.groups import Folds
 from jaxrls.factors.hat import Group, Leaving, SpectralHat, counted, each_group, is_hidden, spectral_pairs, spectral_rows
 from jaxrls.factors.outcome import Coefficients
-from jaxrls.factors.refits import spectral_refits
+from jaxrls.factors.parted import spectral_apart
+from jaxrls.factors.refits import refit_groups
 from jaxrls.factors.residual_norm import about_the_fit
 from jaxrls.factors.smoother import spectral_smoother
 from jaxrls.factors.spread import spectral_spread
@@ -69,6 +70,11 @@ class Spectrum(Factor):
         return self
 
     smoother, spread = spectral_smoother, spectral_spread
+
+    @property
+    def parts(self):
+        """Those of the rows."""
+        return self.rows.parts
 
     def trace(self):
         """Σ s."""
@@ -303,44 +309,20 @@ class SpectralSolution(Solution):
 
     pair_system, hat_rows = spectral_pairs, spectral_rows
 
-    def refits(self, groups, count):
-        """Where rows lie in parts, and groups are few and large."""
-        return spectral_refits(self, groups, count, features_spectrum)
+    def apart(self, groups, count):
+        """By fits to the rest, or as rows lie."""
+        return spectral_apart(self, groups, count, features_spectrum) if self.factor.parts > 1 else None
 
     def groups_left_out(self, fn, lams, groups):
         """In closed form, or where that is cheaper (few large groups, many λ) by a smaller eigendecomposition for each group."""
         f, b = self.factor, groups.inside.shape[1]
-        cheaper = f.rows.parts == 1 and refitting_is_cheaper(b, groups.most_outside, f.s.shape[0], lams.shape[0])
+        cheaper = f.parts == 1 and refitting_is_cheaper(b, groups.most_outside, f.s.shape[0], lams.shape[0])
         return _refit_groups(self, fn, lams, groups) if cheaper else super().groups_left_out(fn, lams, groups)
 
 
 def _refit_groups(solution: SpectralSolution, fn, lams, plan: Folds):
-    """Leave each group out by an eigendecomposition of the rest, in the factor's own features ψ = U√s/√v, or where it is dual in K = ψψᵀ."""
-    f, Y, weights = solution.factor, solution.labels.Y, solution.factor.weights.array
-    # The barrier keeps the compiler from multiplying the matrices of a factor that a program holds as constants, which would take it minutes.
-    features = jax.lax.optimization_barrier(f.weights.unscale(f.left_vectors() * jnp.sqrt(f.s)))
-    K = matmul(features, features.T) if f.basis is None else None
-
-    def left_out(fold):
-        (inside, mask), (outside, outside_mask) = fold, plan.others(*fold)
-        rest = Weights(weights[outside] * outside_mask.astype(f.dtype), outside.shape[0], f.dtype)
-        known = Labels.columns(Y[outside], rest, f.intercept, False)
-        if K is None:
-            left = f.leaving.taken_out(features, f.leaving.among(inside, mask, f.n)) if f.leaving else features
-            design, seen = left[inside], solve_features(DenseRows(left[outside]), known, rest, f.intercept)
-        else:
-            design, part = K[inside][:, outside], K[outside][:, outside]
-            seen = factor_symmetric(part, rest, f.intercept, f.expansion, "gram", semidefinite=True).solve_labels(known)
-        held, labels = weights[inside] * mask.astype(f.dtype), Y[inside]
-
-        def at(lams):
-            coef, intercept = seen.coefficients(lams)
-            e = labels[None] - matmul(design, coef) - intercept[:, None, :]
-            return jax.vmap(fn, in_axes=(0, None, None))(e, labels, held)
-
-        return over_lams(at, lams, Y.shape[1])
-
-    return jax.tree.map(lambda a: jnp.sum(a, axis=0), jax.lax.map(left_out, (plan.inside, plan.inside_mask)))
+    """Leave each group out by an eigendecomposition of the rest."""
+    return refit_groups(solution, fn, lams, plan, (factor_symmetric, solve_features))
 
 
 def factor_symmetric(

@@ -18,7 +18,7 @@ ZEROS = np.where(np.arange(N) % 5 == 1, 0, V)  # a landmark and others weigh not
 PLANS = {
     "few": np.arange(N) % 3,  # ordinary folds, each on every device
     "days": np.arange(N) // 4,  # many groups, each on one device
-    "uneven": np.minimum(np.arange(N) // 3, 9) + 20 * (np.arange(N) > 40),  # likewise, of different sizes, and on two devices of four
+    "uneven": np.repeat(np.arange(13), [3, 3, 3, 3, 5, 7, 7, 5, 1, 1, 2, 7, 1]),  # likewise, of different sizes and not as many on each
     "far": np.arange(N) * 5 % 16,  # many, whose rows are anywhere
 }
 
@@ -56,7 +56,13 @@ MODELS = {
     "linear by Cholesky": (rls.Linear(), {"route": "cholesky"}, lambda gone: X),
     "landmarks by Cholesky": (KERNEL, {"landmarks": ROWS, "route": "cholesky"}, partial(features, ROWS)),
 }
-QUICK = {("landmarks", "few"), ("landmarks", "days"), ("waves", "far"), ("landmarks by Cholesky", "few"), ("linear by Cholesky", "uneven")}
+QUICK = {
+    ("landmarks", "few"),
+    ("landmarks", "days"),
+    ("waves", "far"),
+    ("landmarks by Cholesky", "few"),
+    ("landmarks by Cholesky", "uneven"),
+}
 
 
 def answers(kernel, options, groups, x, y, v):
@@ -100,17 +106,30 @@ def truth():
 
 def slopes():
     """Gradients of the k-fold error in everything, on four devices beside one."""
-    found = {}
-    for plan in PLANS if ALL else ("few",):
+    found, points = {}, jnp.asarray(POINTS)
+    for plan in ("few", "days", "far") if ALL else ("far",):
         groups = rls.folds(PLANS[plan])
 
         def error(width, lam, x, y, v, points, groups=groups):
             return rls.objective(rls.Gaussian(width), x, y, lam, groups=groups, weights=v, landmarks=points)
 
-        slope = jax.jit(jax.value_and_grad(error, range(6)))
-        at = 1.5, 0.1
-        found[plan] = off(slope(*at, *spread("auto", 4, X, Y, V), jnp.asarray(POINTS)), slope(*at, X, Y, V, jnp.asarray(POINTS)))
+        slope, (x, y, v) = jax.jit(jax.value_and_grad(error, range(6))), spread("auto", 4, X, Y, V)
+        found[plan] = off(slope(1.5, 0.1, rls.shard(x), y, v, points), slope(1.5, 0.1, X, Y, V, points))
     return found
+
+
+def ways():
+    """How groups are left out, by their shapes, and what is said where one holds all of the weight."""
+    x, y = spread("auto", 4, X, Y)
+    solution = rls.factorize(KERNEL, x, landmarks=ROWS).solve(y)
+    found = {plan: type(solution.apart(rls.folds(groups).in_parts(4), 3)).__name__ for plan, groups in PLANS.items()}
+    heavy = rls.factorize(KERNEL, x, weights=spread("auto", 4, 1.0 * (PLANS["few"] == 1))[0], landmarks=ROWS)
+    try:
+        rls.kfold(heavy, y, LAMS, PLANS["few"])
+    except ValueError as error:
+        found["heavy"] = str(error)
+    undefined = jax.jit(lambda y, plan: rls.loo_residuals(heavy, y, 0.1, plan))(y, rls.folds(PLANS["few"]))
+    return found | {"undefined": bool((np.isnan(undefined).all(axis=1) == (PLANS["few"] == 1)).all())}
 
 
 def fits():
@@ -157,5 +176,5 @@ if __name__ == "__main__":
     jax.config.update("jax_num_cpu_devices", 4)
     jax.config.update("jax_cpu_enable_async_dispatch", False)  # as in `on_meshes.py`
     jax.config.update("jax_enable_x64", True)
-    for part in (truth, slopes, fits, programs):
+    for part in (truth, slopes, ways, fits, programs):
         print(json.dumps({part.__name__: part()}), flush=True)

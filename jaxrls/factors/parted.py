@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 from jaxrls.factors.cost import weighing_is_cheaper
 from jaxrls.factors.groups import Folds
 from jaxrls.factors.refits import Refits, spectral_refits
-from jaxrls.factors.weights import SummedWeights
+from jaxrls.factors.weights import SummedWeights, Weights
 from jaxrls.rows.rows import DenseRows
 
 # Rows of groups that meet at once where they lie anywhere.
@@ -55,14 +55,13 @@ class Parted(NamedTuple):
 
     def each(self, run: Callable) -> Any:
         """`run(solution, groups)` of the rows of each part, stacked."""
-        (f, labels), groups = (self.solution.factor, self.solution.labels), self.groups
-        size, own = f.n // f.parts, None
+        (f, labels), groups, own = (self.solution.factor, self.solution.labels), self.groups, None
+        size, among = f.n // f.parts, _whole(f.weights)
 
         def part(rows, some):
-            (v, *columns), (inside, mask, numbers), own = some
-            return run(
-                self.on_some(rows, _of(v, size, f.weights), _labelled(labels, columns), own), Folds(inside % size, mask, numbers, size, 0)
-            )
+            (v, Y, scaled), (inside, mask, numbers), own = some
+            solution = self.on_some(rows, among(v, size), replace(labels, Y=Y, scaled=scaled), own)
+            return run(solution, Folds(inside % size, mask, numbers, size, 0))
 
         if self.indices is not None:
             own = jnp.where(self.indices // size == jnp.arange(f.parts)[:, None], self.indices % size, size).reshape(-1)
@@ -107,14 +106,13 @@ class Scattered(NamedTuple):
             return pick(rows.take(local)), jax.tree.map(lambda a: pick(a[local]), columns)
 
         firsts = jnp.arange(f.parts) * (f.n // f.parts)
-        x, (v, *columns) = _summed(f.rows.in_parts(part, (firsts, (f.weights.values, labels.Y, labels.scaled))))
+        x, (v, Y, scaled) = _summed(f.rows.in_parts(part, (firsts, (f.weights.values, labels.Y, labels.scaled))))
         own, size = None, len(numbers)
         if self.indices is not None:
             found = (numbers[:, None] == self.indices) & used[:, None]
             own = jnp.where(jnp.any(found, axis=0), jnp.argmax(found, axis=0), size)
-        some = self.on_some(DenseRows(x), _of(v, size, f.weights), _labelled(labels, columns), own)
-        local = jnp.arange(size).reshape(inside.shape)
-        return some, Folds(local, mask, jnp.zeros(size, int), size, 0)
+        some = self.on_some(DenseRows(x), _whole(f.weights)(v, size), replace(labels, Y=Y, scaled=scaled), own)
+        return some, Folds(jnp.arange(size).reshape(inside.shape), mask, jnp.zeros(size, int), size, 0)
 
     def left_out(self, fn: Callable, lams) -> Any:
         """`Solution.groups_left_out`."""
@@ -152,15 +150,10 @@ def _within(numbers, first, size: int) -> tuple[Any, Any]:
     return (local >= 0) & (local < size), jnp.clip(local, 0, size - 1)
 
 
-def _of(v, n: int, weights) -> SummedWeights:
-    """Weights of some of the rows."""
-    return SummedWeights(v, n, weights.dtype, (weights.total, weights.count, weights.log_product))
-
-
-def _labelled(labels, columns):
-    """Labels of some of the rows."""
-    Y, scaled = columns
-    return replace(labels, Y=Y, scaled=scaled)
+def _whole(weights: Weights) -> Callable:
+    """Weights of some rows among these, whose sums are made here: inside of a part they would take all rows there."""
+    sums = weights.total, weights.count, weights.log_product
+    return lambda v, n: SummedWeights(v, n, weights.dtype, sums)
 
 
 def _summed(stacked):

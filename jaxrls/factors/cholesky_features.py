@@ -272,7 +272,7 @@ class FeatureSolution(Solution):
         total = f.rows.sum(block, *columns, **self._hints)
         if f.indices is None:
             return total
-        held = self._on(all_seen, self.landmarks_left_out)
+        held = self._on(all_seen, self._own)
         own = jax.vmap(fn, in_axes=(0, 0, None, None))(*held, self.labels.Y[f.indices], f.weights.array[f.indices])
         return jax.tree.map(jnp.add, total, own)
 
@@ -284,17 +284,20 @@ class FeatureSolution(Solution):
         e = weights.unscale(seen.hat.scaled_residuals(u, scaled)[:, 0] / remaining)
         return jnp.where(used[:, None], e, 0), remaining
 
-    def _leaving(self, seen):
-        """The planes βₖ = 0, and the landmarks' own rows."""
+    def _leaving(self, seen, corner=None):
+        """The planes βₖ = 0, and the landmarks' own rows, which `corner` has where it is known."""
         f = self.factor
-        return Leaving(jnp.asarray(f.indices), seen.directions, seen(f.map.raw(f.map.points)))
+        return Leaving(jnp.asarray(f.indices), seen.directions, seen(f.map.raw(f.map.points) if corner is None else corner))
 
-    def landmarks_left_out(self, seen, columns):
-        """Held-out residuals and 1 − leverages of the rows that are landmarks."""
+    def landmarks_left_out(self, seen, corner=None, columns=slice(None)):
+        """Held-out residuals and 1 − leverages of the rows that are landmarks, from k(points, points) where that is known."""
         f, labels = self.factor, self.labels
         constant = f.constant(f.weights.array[f.indices])
-        e, remaining = self._leaving(seen).left_out(seen.hat, labels.Y[:, columns], labels.mean[columns], f.weights, constant)
+        e, remaining = self._leaving(seen, corner).left_out(seen.hat, labels.Y[:, columns], labels.mean[columns], f.weights, constant)
         return e[:, 0], remaining[:, 0]
+
+    def _own(self, seen, columns):
+        return self.landmarks_left_out(seen, columns=columns)
 
     def residuals_left_out(self, lams):
         """As `rows_left_out`, every row by itself."""
@@ -311,7 +314,7 @@ class FeatureSolution(Solution):
             return jnp.moveaxis(self._on(all_seen, at), 0, 1)
 
         e = jnp.moveaxis(f.rows.map(block, f.weights.values, self.labels.scaled, self.labels.Y, **self._hints), 1, 0)
-        return e if f.indices is None else e.at[:, f.indices].set(self._on(all_seen, self.landmarks_left_out)[0])
+        return e if f.indices is None else e.at[:, f.indices].set(self._on(all_seen, self._own)[0])
 
     def apart(self, groups, count):
         """By fits to the rest, or as rows lie."""

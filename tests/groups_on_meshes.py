@@ -176,5 +176,6 @@ if __name__ == "__main__":
     jax.config.update("jax_num_cpu_devices", 4)
     jax.config.update("jax_cpu_enable_async_dispatch", False)  # as in `on_meshes.py`
     jax.config.update("jax_enable_x64", True)
+    jax.config.update("jax_numpy_dtype_promotion", "strict")
     for part in (truth, slopes, ways, fits, programs):
         print(json.dumps({part.__name__: part()}), flush=True)

@@ -127,7 +127,7 @@ def _has_rest(xp: Any, used, groups):
         return (used.sum() > 1) | (used.sum() > 0) & ~used
     count = len(groups.inside)
     first, last = xp.where(used, groups.numbers, count).min(), xp.where(used, groups.numbers, -1).max()
-    return (first < last) | (first < count) & (xp.arange(count) != first)
+    return (first < last) | (first < count) & (xp.arange(count, dtype=first.dtype) != first)
 
 
 def check_rest(weights: Weights, groups: Folds | None) -> None:

@@ -64,7 +64,8 @@ class Parted(NamedTuple):
             return run(solution, Folds(inside % size, mask, numbers, size, 0))
 
         if self.indices is not None:
-            own = jnp.where(self.indices // size == jnp.arange(f.parts)[:, None], self.indices % size, size).reshape(-1)
+            here, local = _within(self.indices, _firsts(f, self.indices)[:, None], size)
+            own = jnp.where(here, local, size).reshape(-1)
         columns = f.weights.values, labels.Y, labels.scaled
         return f.rows.in_parts(part, (columns, (groups.inside, groups.inside_mask, groups.numbers), own))
 
@@ -105,11 +106,11 @@ class Scattered(NamedTuple):
             pick = lambda a: jnp.where(here.reshape(-1, *[1] * (a.ndim - 1)), a, 0)  # noqa: E731
             return pick(rows.take(local)), jax.tree.map(lambda a: pick(a[local]), columns)
 
-        firsts = jnp.arange(f.parts) * (f.n // f.parts)
+        firsts = _firsts(f, numbers)
         x, (v, Y, scaled) = _summed(f.rows.in_parts(part, (firsts, (f.weights.values, labels.Y, labels.scaled))))
         own, size = None, len(numbers)
         if self.indices is not None:
-            found = (numbers[:, None] == self.indices) & used[:, None]
+            found = (numbers[:, None] == self.indices.astype(numbers.dtype)) & used[:, None]
             own = jnp.where(jnp.any(found, axis=0), jnp.argmax(found, axis=0), size)
         some = self.on_some(DenseRows(x), _whole(f.weights)(v, size), replace(labels, Y=Y, scaled=scaled), own)
         return some, Folds(jnp.arange(size).reshape(inside.shape), mask, jnp.zeros(size, int), size, 0)
@@ -126,7 +127,7 @@ class Scattered(NamedTuple):
     def residuals(self, lams) -> Float[Array, "L n t"]:
         """`Solution.residuals`."""
         f, Y = self.solution.factor, self.solution.labels.Y
-        firsts = jnp.arange(f.parts) * (f.n // f.parts)
+        firsts = _firsts(f, self.groups.inside)
 
         def of_chunk(e, chunk):
             solution, groups = self.met(chunk)
@@ -142,6 +143,11 @@ class Scattered(NamedTuple):
 
         start = jnp.broadcast_to(jnp.zeros_like(Y)[:, None], (len(Y), len(lams), Y.shape[1]))
         return jnp.moveaxis(jax.lax.scan(jax.checkpoint(of_chunk), start, self.chunks)[0], 1, 0)
+
+
+def _firsts(factor, numbers) -> Any:
+    """The number of the first row of every part."""
+    return jnp.arange(factor.parts, dtype=numbers.dtype) * (factor.n // factor.parts)
 
 
 def _within(numbers, first, size: int) -> tuple[Any, Any]:

@@ -36,6 +36,11 @@ class Refits(NamedTuple):
     indices: Any  # of landmarks that leave with their row
     hints: dict
 
+    @property
+    def every(self) -> Any:
+        """The numbers of all groups."""
+        return jnp.arange(len(self.groups.inside), dtype=self.groups.numbers.dtype)
+
     def each(self, lams) -> Callable:
         """The coefficients without a group, by its number."""
         v, numbers = self.solution.factor.weights, self.groups.numbers
@@ -61,7 +66,7 @@ class Refits(NamedTuple):
 
             return self.rows.sum(block, weights.values, labels, self.groups.numbers, **self.hints)
 
-        each = jax.lax.map(jax.checkpoint(of_group), jnp.arange(len(self.groups.inside)))
+        each = jax.lax.map(jax.checkpoint(of_group), self.every)
         return jax.tree.map(lambda a: jnp.sum(a, axis=0), each)
 
     def residuals(self, lams) -> Float[Array, "L n t"]:
@@ -77,7 +82,7 @@ class Refits(NamedTuple):
             return self.rows.map(block, Y, self.groups.numbers, e, **self.hints), None
 
         start = jnp.broadcast_to(jnp.zeros_like(Y)[:, None], (len(Y), len(lams), Y.shape[1]))
-        return jnp.moveaxis(jax.lax.scan(jax.checkpoint(of_group), start, jnp.arange(len(self.groups.inside)))[0], 1, 0)
+        return jnp.moveaxis(jax.lax.scan(jax.checkpoint(of_group), start, self.every)[0], 1, 0)
 
 
 def errors(

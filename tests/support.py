@@ -5,8 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxrls as rls
-from jaxrls.factors.contract import Solution
-from jaxrls.factors.spectrum import _refit_groups
 
 X64 = jax.config.jax_enable_x64
 DTYPE = np.float64 if X64 else np.float32
@@ -33,8 +31,8 @@ def groups_left_out(factor, Y, lams, plan, loss=rls.squared_error):
     def total(residuals, labels, weights):
         return jnp.sum(weights[:, None] * loss(residuals, labels), axis=0)
 
-    ways = {"closed form": Solution.groups_left_out, "refitting": _refit_groups}
-    return {name: way(solution, total, lams[:, None], plan) / factor.weights.total for name, way in ways.items()}
+    found = solution.left_out_together(total, lams[:, None], plan), solution.rests(plan).left_out(total, lams[:, None])
+    return {name: sums / factor.weights.total for name, sums in zip(("closed form", "refitting"), found, strict=True)}
 
 
 def array(values):

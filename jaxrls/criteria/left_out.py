@@ -11,7 +11,7 @@ from jaxrls.criteria.criterion import Positive, evaluate
 from jaxrls.criteria.losses import degree, is_smooth, squared_error
 from jaxrls.factors.contract import Factor
 from jaxrls.factors.groups import Folds, folds
-from jaxrls.support.checks import Listed
+from jaxrls.support.checks import Listed, is_concrete
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pytrees import pytree, static
 
@@ -133,12 +133,12 @@ def kfold(
     >>> rls.kfold(factor, jnp.array([1.0, 1.0, 2.0, 2.0]), jnp.array([1.0]), [0, 0, 1, 1]).round(4).tolist()
     [2.5]
     """
-    return evaluate(GroupsOut(as_folds(groups, factor.n), loss), factor, Y, lams)
+    return evaluate(GroupsOut(as_folds(groups, factor.n, factor.parts), loss), factor, Y, lams)
 
 
-def as_folds(groups, n: int) -> Folds:
-    """Group labels, or what `folds` made of them, of n rows."""
+def as_folds(groups, n: int, parts: int = 1) -> Folds:
+    """Group labels, or what `folds` made of them, of n rows, in the order of the parts that these lie in."""
     plan = groups if isinstance(groups, Folds) else folds(groups)
     if plan.rows != n:
         raise ValueError(f"groups must have {n} labels, one per row of X, and has {plan.rows}")
-    return plan
+    return plan.in_parts(parts) if parts > 1 and is_concrete(plan) else plan

@@ -108,7 +108,7 @@ def loo_residuals(
     [1.0, 2.0]
     """
     Y = as_array("Y", Y, factor.dtype)
-    solution, plan = factor.solve(Y), None if groups is None else as_folds(groups, factor.n)
+    solution, plan = factor.solve(Y), None if groups is None else as_folds(groups, factor.n, factor.parts)
     e = solution.labels.drop_axis(solution.residuals(_one_lam(factor, Y, lam), plan)[0])
     check_defined(lam, e, "lam")
     return e

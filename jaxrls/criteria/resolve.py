@@ -42,7 +42,7 @@ def as_criterion(criterion, loss: Callable, groups, validation, rows: Rows, Y) -
         raise ValueError(f"criterion must be a function, such as jaxrls.gcv, or a jaxrls.Criterion, and is {criterion!r}")
     known, groups = _unwrapped(criterion), _unless_one(criterion, groups, rows)
     if groups is not None and criterion in (loo, kfold):
-        return GroupsOut(as_folds(_padded(groups, rows), rows.shape[0]), loss)
+        return GroupsOut(as_folds(_padded(groups, rows), rows.shape[0], rows.parts), loss)
     if groups is not None and criterion is pairwise_ranking_error:
         return PairsOut.of(Y, within(as_folds(_padded(groups, rows), rows.shape[0])))
     if validation is not None and criterion in (loo, holdout):

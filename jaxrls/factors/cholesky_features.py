@@ -9,6 +9,7 @@ and a landmark leaves with its row in the plane of its row of R: see `hat`. Rows
 for each λ, and for each target that has its own, beside X and y; groups keep n×r.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,9 +19,13 @@ from jaxtyping import Array, Float, Int
 
 from jaxrls.factors.contract import Factor, Report, Solution, as_columns
 from jaxrls.factors.expansion import Expansion, OnLandmarks, Primal
+from jaxrls.factors.feature_maps import Explicit, OfLandmarks
 from jaxrls.factors.hat import Group, Leaving, PlainHat, each_group
 from jaxrls.factors.landmarks import Landmarks
 from jaxrls.factors.outcome import Coefficients
+from jaxrls.factors.parted import apart
+from jaxrls.factors.planes import moved
+from jaxrls.factors.refits import Refits
 from jaxrls.factors.smoother import Planes, Smoother
 from jaxrls.factors.spread import features_spread
 from jaxrls.factors.subset import left_over, lengths
@@ -34,51 +39,6 @@ from jaxrls.rows.gram import gram
 from jaxrls.rows.moments import cross_moments, moments, near_mean
 from jaxrls.rows.rows import Rows
 from jaxrls.support.pytrees import pytree, static
-
-
-@pytree
-class OfLandmarks:
-    """ψ(x) = k(x, points), and φ = ψ `back`."""
-
-    kernel: Kernel
-    points: Float[Array, "m d"]
-    back: Float[Array, "m m"]
-    reads_stored = True
-
-    def raw(self, X):
-        """ψ."""
-        return self.kernel(X, self.points)
-
-    def features(self, X):
-        """φ."""
-        return tall_matmul(self.raw(X), self.back)
-
-    def diag(self, X):
-        """k(x, x)."""
-        return self.kernel.diag(X)
-
-
-@pytree
-class Explicit:
-    """ψ = φ, the kernel's explicit features."""
-
-    kernel: Kernel
-    reads_stored = True
-
-    def raw(self, X):
-        """ψ."""
-        return self.kernel.features(X)
-
-    features = raw
-
-    def diag(self, X):
-        """k(x, x)."""
-        return self.kernel.diag(X)
-
-    @property
-    def back(self):
-        """From φ to ψ: nothing to do."""
-        return None
 
 
 @pytree
@@ -135,6 +95,11 @@ class CholeskyFeatures(Factor):
         information = v * seen.hat.remaining(self.weights.scale(u), constant)[:, 0, 0] / lam
         return Smoother(matmul(seen.R, weighted.T), constant - matmul(weighted, seen.middle), information, planes)
 
+    @property
+    def parts(self):
+        """Those of the rows."""
+        return self.rows.parts
+
     def trace(self):
         """tr ΦᵀΦ."""
         return jnp.trace(self.second)
@@ -186,6 +151,11 @@ class Seen:
         return tall_matmul(psi, self.R) - self.middle
 
     @property
+    def directions(self) -> Float[Array, "r r"]:
+        """Of the planes βₖ = 0, each by a vector of length about 1."""
+        return self.R / jax.lax.stop_gradient(lengths(self.R))
+
+    @property
     def hat(self):
         """Nothing of u is lost."""
         return PlainHat(self.q)
@@ -219,13 +189,14 @@ class FeatureSolution(Solution):
 
         return jax.lax.map(at, as_columns(lams))
 
-    def coefficients(self, lams):
-        """Rq, and b = mean − middle·q."""
+    def coefficients(self, lams, gone=None):
+        """Rq, and b = mean − middle·q; without the landmarks that are `gone`, where there are such."""
         f, mean = self.factor, self.labels.mean
 
         def at(seen, columns):
-            step = matmul(seen.middle, seen.q) if f.intercept else 0
-            return Coefficients(matmul(seen.R, seen.q), mean[columns] - step)
+            q = seen.q if gone is None else moved(seen.q, seen.directions, gone)
+            step = matmul(seen.middle, q) if f.intercept else 0
+            return Coefficients(matmul(seen.R, q), mean[columns] - step)
 
         return self._at(lams, at)
 
@@ -316,10 +287,9 @@ class FeatureSolution(Solution):
         return jnp.where(used[:, None], e, 0), remaining
 
     def _leaving(self, seen, corner=None):
-        """The planes βₖ = 0, each by a vector of length about 1, and the landmarks' own rows, which `corner` has where it is known."""
+        """The planes βₖ = 0, and the landmarks' own rows, which `corner` has where it is known."""
         f = self.factor
-        directions = seen.R / jax.lax.stop_gradient(lengths(seen.R))
-        return Leaving(jnp.asarray(f.indices), directions, seen(f.map.raw(f.map.points) if corner is None else corner))
+        return Leaving(jnp.asarray(f.indices), seen.directions, seen(f.map.raw(f.map.points) if corner is None else corner))
 
     def landmarks_left_out(self, seen, corner=None, columns=slice(None)):
         """Held-out residuals and 1 − leverages of the rows that are landmarks, from k(points, points) where that is known."""
@@ -347,6 +317,27 @@ class FeatureSolution(Solution):
 
         e = jnp.moveaxis(f.rows.map(block, f.weights.values, self.labels.scaled, self.labels.Y, **self._hints), 1, 0)
         return e if f.indices is None else e.at[:, f.indices].set(self._on(all_seen, self._own)[0])
+
+    def apart(self, groups, lams):
+        """By fits to the rest, or as rows lie."""
+        f = self.factor
+        if f.parts == 1:
+            return None
+        refits = Refits(self, groups, f.rows, f.map.raw, self.without, f.indices, self._hints)
+        return apart(self, groups, lams, refits, self.on_some, (len(f.middle), 4 * lams.size))
+
+    def on_some(self, rows, weights, labels, indices):
+        """The same of some of the rows."""
+        return replace(self, factor=replace(self.factor, rows=rows, weights=weights, indices=indices), labels=labels)
+
+    def without(self, rest, gone):
+        """As `solve_cholesky`, of other weights."""
+        f, labels = self.factor, Labels.columns(self.labels.Y, rest, self.factor.intercept, False)
+        origin = jax.lax.stop_gradient(near_mean(f.rows, f.map, rest.values)) if f.intercept else jnp.zeros_like(f.middle)
+        options = {"label_origin": labels.mean, "block_size": f.block_size}
+        sums = moments(f.rows, f.map, labels.Y, rest.values, origin=origin, **options).centred(f.intercept)
+        found = FeatureSolution(replace(f, second=sums.second, middle=sums.origin, weights=rest), labels, sums.cross)
+        return partial(found.coefficients, gone=gone)
 
     def group_residuals(self, groups):
         """e_B = [P_BB]⁻¹ c_B, with the group's landmarks leaving the dictionary."""

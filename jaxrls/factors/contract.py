@@ -131,6 +131,11 @@ class Factor(ABC):
         return self.weights.n
 
     @property
+    def parts(self) -> int:
+        """In how many equal parts its rows lie, which may be on different devices."""
+        return 1
+
+    @property
     def dtype(self) -> Any:
         """The dtype of everything computed from the factor."""
         return self.weights.dtype
@@ -303,16 +308,21 @@ class Solution(ABC):
         del fn
         return Outcome(self.coefficients(lam), self.residuals(lam, groups), self.dof(lam))
 
+    def apart(self, groups: Folds, lams) -> Any:
+        """How groups are left out where rows lie in parts, or fits to the rest are cheaper, with `left_out(fn, lams)` and `residuals(lams)`; else None."""
+        del groups, lams
+
     def groups_left_out(self, fn: Callable, lams, groups: Folds) -> Any:
         """`left_out` of groups, λ as columns (L, k)."""
-        residuals_at = self.group_residuals(groups)
-        rows = groups.inside.reshape(-1)
+        apart = self.apart(groups, lams)
+        return self.left_out_together(fn, lams, groups) if apart is None else apart.left_out(fn, lams)
+
+    def left_out_together(self, fn: Callable, lams, groups: Folds) -> Any:
+        """`groups_left_out` in closed form, of rows that are brought together."""
+        residuals_at, rows = self.group_residuals(groups), groups.inside.reshape(-1)
         weight = self.factor.weights.array[rows] * groups.inside_mask.reshape(-1).astype(self.factor.dtype)
         Y = self.labels.Y[rows]
-
-        def at(lams):
-            return jax.vmap(lambda lam: fn(residuals_at(lam).reshape(Y.shape), Y, weight))(lams)
-
+        at = lambda lams: jax.vmap(lambda lam: fn(residuals_at(lam).reshape(Y.shape), Y, weight))(lams)  # noqa: E731
         b, t = groups.inside.shape[1], Y.shape[1]
         together = lams_together(b, t) if self.shares_work else 1
         return over_lams(at, lams, COLUMNS_AT_ONCE // together)
@@ -324,12 +334,16 @@ class Solution(ABC):
         if groups is None:
             e = self.residuals_left_out(lams)
             return jnp.where(self.has_rest()[:, None], e, jnp.nan) if self._may_lack_rest() else e
+        apart = self.apart(groups, lams)
+        e = self.residuals_together(lams, groups) if apart is None else apart.residuals(lams)
+        return jnp.where(self.has_rest(groups)[groups.numbers][:, None], e, jnp.nan) if self._may_lack_rest() else e
+
+    def residuals_together(self, lams, groups: Folds) -> Float[Array, "L n t"]:
+        """`residuals` of groups in closed form, λ as columns, of rows that are brought together."""
         residuals_at = self.group_residuals(groups)
 
         def at(lam):
             held = residuals_at(lam) * groups.inside_mask[:, :, None].astype(self.factor.dtype)
-            if self._may_lack_rest():
-                held = jnp.where(self.has_rest(groups)[:, None, None], held, jnp.nan)
             return jnp.zeros_like(self.labels.Y).at[groups.inside.reshape(-1)].add(held.reshape(-1, held.shape[2]))
 
         return jax.lax.map(at, lams)
@@ -361,10 +375,10 @@ def over_lams(fn: Callable, lams: Float[Array, "L k"], columns: int):
 
 def lam_chunks(lams: Float[Array, "L k"], columns: int):
     """λ as equal chunks (chunks, size, k) and the rest (size, k), either None where there is none: see `over_lams`."""
-    count = lams.shape[0]
+    count = jax.tree.leaves(lams)[0].shape[0]
     chunks = -(-count // max(1, COLUMNS_AT_ONCE // max(1, columns)))
     whole, rest = split(lams, -(-count // chunks))
-    return (None, whole[0]) if chunks == 1 else (whole, rest)
+    return (None, jax.tree.map(lambda a: a[0], whole)) if chunks == 1 else (whole, rest)
 
 
 def lams_together(b: int, t: int) -> int:

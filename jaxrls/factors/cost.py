@@ -244,6 +244,12 @@ def refitting_is_cheaper(b: int, a: int, r: int, L: int) -> bool:
     return 2 * a * r * min(a, r) + 12 * min(a, r) ** 3 < closed
 
 
+def weighing_is_cheaper(n: int, b: int, r: int, columns: tuple[int, int], cubes: int) -> bool:
+    """Sums over n rows anew for each group than the closed form, for groups of b rows: `columns` are values of λ, and fits, and a refit takes so many r³."""
+    L, fits = columns
+    return 2 * n * r * (r + fits) + cubes * r**3 < L * (2 * b * b * r + b**3)
+
+
 def choosing(s: Sizes) -> Cost:
     """The partial Cholesky factor of the choice of landmarks, and what it grows into."""
     return Cost(s.n * (s.r + min(s.r / 4, 128)) + 2 * s.wide, s.kernel + 2 * s.n * s.r**2, "the partial Cholesky factor of K")

@@ -1,6 +1,7 @@
 """Rows that are left out together: group labels as row numbers of fixed shape."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +26,8 @@ OPERATIONS_IN_PLACE = 199_999
 class Folds:
     """Row numbers by fold, padded to the largest: what leaving groups out needs of group labels, with shapes that `jax.jit` can know.
 
-    `inside` are the rows of each group, its mask 1 where a number counts and 0 where it pads; `outside` those of all others, made when asked for.
+    `inside` are the rows of each group, its mask 1 where a number counts and 0 where it pads, and `numbers` the group of each row; `outside` those of all
+    others, made when asked for.
 
     >>> import jaxrls as rls
     >>> rls.folds(["a", "b", "a"]).inside_mask.tolist()
@@ -34,26 +36,40 @@ class Folds:
 
     inside: Int[Array, "k b"]
     inside_mask: Float[Array, "k b"]
+    numbers: Int[Array, " n"]
     rows: int = static()
     smallest: int = static()
+    parts: int = static(default=1)  # see `in_parts`
 
     @property
     def most_outside(self) -> int:
         """How many rows the smallest group leaves."""
         return self.rows - self.smallest
 
-    @property
-    def numbers(self) -> Int[Array, " n"]:
-        """The number of each row's group."""
-        rows = jnp.where(self.inside_mask > 0, self.inside, self.rows)
-        groups = jnp.broadcast_to(jnp.arange(len(rows), dtype=rows.dtype)[:, None], rows.shape)
-        return jnp.zeros(self.rows, rows.dtype).at[rows].set(groups, mode="drop")
-
     def others(self, inside, mask):
         """The rows outside of one group, and their mask: padded by rows of its own."""
         member = jnp.zeros(self.rows, mask.dtype).at[inside].max(mask)
         rows = jnp.argsort(member, stable=True)[: self.most_outside]
         return rows, 1 - member[rows]
+
+    def in_parts(self, parts: int) -> "Folds":
+        """The same groups in the order of equal parts of the rows, as many for each part, where each lies in one; else as they are.
+
+        Parts with fewer groups than others have groups of no rows at their end.
+        """
+        inside, mask, numbers = map(np.asarray, (self.inside, self.inside_mask, self.numbers))
+        size = max(1, self.rows // parts)
+        place = inside[:, 0] // size
+        if self.rows % parts or (inside // size != place[:, None]).any():
+            return self
+        counts, order = np.bincount(place, minlength=parts), np.argsort(place, kind="stable")
+        first = np.arange(parts) * counts.max() - np.cumsum(counts) + counts  # by how many places the groups of each part move
+        new = np.empty_like(order)
+        new[order] = np.arange(len(order)) + first[place[order]]
+        rows = np.repeat(np.arange(parts, dtype=inside.dtype) * size, counts.max())[:, None].repeat(inside.shape[1], axis=1)
+        used = np.zeros(rows.shape, mask.dtype)
+        rows[new], used[new] = inside, mask
+        return _folds(rows, used, new[numbers], self.rows, self.smallest, parts)
 
     @property
     def outside(self) -> Int[Array, "k a"]:
@@ -70,7 +86,7 @@ def folds(groups) -> Folds:
     """Read group labels into `Folds`: on the host, before `jax.jit`.
 
     **Arguments**: `groups` (n,), any labels; rows of equal label are left out together. **Raises** `ValueError` unless there are
-    at least two groups, none missing, or inside `jax.jit`. **Cost** O(n k). **Source**: as `kfold`.
+    at least two groups, none missing, or inside `jax.jit`. **Cost** O(n log n). **Source**: as `kfold`.
 
     >>> folds([0, 1, 0]).inside.tolist()
     [[0, 2], [1, 1]]
@@ -81,16 +97,20 @@ def folds(groups) -> Folds:
     labels, member = np.unique(groups, return_inverse=True)
     if len(labels) < 2:
         raise ValueError(f"groups holds one label only, {labels.tolist()[0]!r}: leaving it out would leave nothing to fit")
-    inside = [np.flatnonzero(member == k) for k in range(len(labels))]
-    return Folds(*_pad(inside), groups.size, min(map(len, inside)))
+    inside = np.split(np.argsort(member, kind="stable"), np.cumsum(np.bincount(member))[:-1])
+    return _folds(*_pad(inside), member, groups.size, min(map(len, inside)))
 
 
-def _pad(lists) -> tuple[Array, Array]:
+def _folds(inside, mask, numbers, *sizes) -> Folds:
+    """From NumPy arrays."""
+    with jax.ensure_compile_time_eval():  # known inside of jax.jit too
+        return Folds(jnp.asarray(inside), jnp.asarray(mask), jnp.asarray(numbers.astype(np.int32)), *sizes)
+
+
+def _pad(lists) -> tuple[np.ndarray, np.ndarray]:
     width = max(map(len, lists))
     index = np.stack([np.pad(rows, (0, width - len(rows)), mode="edge") for rows in lists])
-    mask = np.stack([np.arange(width) < len(rows) for rows in lists]).astype(np.float32)
-    with jax.ensure_compile_time_eval():  # known inside of jax.jit too
-        return jnp.asarray(index.astype(np.int32)), jnp.asarray(mask)
+    return index.astype(np.int32), np.stack([np.arange(width) < len(rows) for rows in lists]).astype(np.float32)
 
 
 # what is left ----------------------------------------------------------------------------------------------------------------
@@ -98,14 +118,16 @@ def _pad(lists) -> tuple[Array, Array]:
 
 def has_rest(weights: Weights, groups: Folds | None) -> Bool[Array, " k"]:
     """Whether any weight is left with each group out, or each row: without, an intercept cannot be fitted."""
-    return _has_rest(weights.array > 0, groups)
+    return _has_rest(jnp, weights.array > 0, groups)
 
 
-def _has_rest(used, groups):
-    """Of JAX or NumPy arrays."""
+def _has_rest(xp: Any, used, groups):
+    """Of JAX or NumPy arrays: of groups by the first and the last that has weight, which rows on several devices tell in two numbers."""
     if groups is None:
         return (used.sum() > 1) | (used.sum() > 0) & ~used
-    return used.sum() > (used[groups.inside] & (groups.inside_mask > 0)).sum(axis=1)
+    count = len(groups.inside)
+    first, last = xp.where(used, groups.numbers, count).min(), xp.where(used, groups.numbers, -1).max()
+    return (first < last) | (first < count) & (xp.arange(count, dtype=first.dtype) != first)
 
 
 def check_rest(weights: Weights, groups: Folds | None) -> None:
@@ -114,12 +136,12 @@ def check_rest(weights: Weights, groups: Folds | None) -> None:
         return
     if groups is None and weights.values is not None and seen(lambda xp, v: xp.count_nonzero(v > 0), weights.values) > 1:
         return
-    used = np.ones(weights.n, bool) if weights.values is None else np.asarray(weights.values) > 0
-    groups = jax.tree.map(np.asarray, groups)  # on the host, also where jit sees these values from outside
-    empty = np.flatnonzero(~_has_rest(used, groups))
+    values = np.ones(weights.n) if weights.values is None else weights.values
+    host = jax.tree.map(np.asarray, groups)  # also where jit sees these values from outside
+    empty = np.flatnonzero(~seen(lambda xp, v: _has_rest(xp, v > 0, host), values))
     if empty.size:
         raise ValueError(
-            f"{named(groups, int(empty[0]))} holds all of the weight: with it left out no row of positive weight remains to fit an intercept to; "
+            f"{named(host, int(empty[0]))} holds all of the weight: with it left out no row of positive weight remains to fit an intercept to; "
             "give other rows weight, or take intercept=False"
         )
 

@@ -279,9 +279,12 @@ class Leaving:
         slot, inside = leaving(self.indices, n, rows, mask)
         return self.directions[slot] * inside[:, None], inside
 
-    def taken_out(self, features, rows, mask) -> Float[Array, "n r"]:
-        """Features U√s/√v with the planes βₖ = 0 of the landmarks among `rows` projected out."""
-        inside = jnp.zeros(features.shape[0], features.dtype).at[rows].max(mask)[self.indices]
+    def among(self, rows, mask, n: int) -> Float[Array, " m"]:
+        """1 for landmarks that are among some of n rows, else 0."""
+        return jnp.zeros(n, self.left.dtype).at[rows].max(mask.astype(self.left.dtype))[self.indices]
+
+    def taken_out(self, features, inside) -> Float[Array, "n r"]:
+        """Features U√s/√v with the planes βₖ = 0 of landmarks that are `inside` projected out."""
         first = jnp.argsort(-inside, stable=True)  # the directions before the zeros, so that as many columns of Q span them
         Q = jnp.linalg.qr((self.directions * inside[:, None])[first].T)[0] * inside[first]
         return features - matmul(matmul(features, Q), Q.T)

@@ -1,7 +1,10 @@
 """Landmarks that leave with their rows: which rows bring one, and the Cholesky factor by which coefficients of several are held at 0."""
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
+
+from jaxrls.linalg.products import matmul
 
 
 def slots(indices: Int[Array, " m"], n: int) -> Int[Array, " n"]:
@@ -22,3 +25,10 @@ def plane_root(d: Float[Array, "b b"], inside: Float[Array, " b"]) -> Float[Arra
     """L of LLᵀ = d, the products of the planes with each other, those of rows that are not `inside` 0; landmarks may nearly be one."""
     d = d + jnp.diag(1 - inside)
     return jnp.linalg.cholesky(d * (1 + jnp.eye(len(d), dtype=d.dtype) * len(d) * jnp.finfo(d.dtype).eps))
+
+
+def moved(q: Float[Array, "r t"], W: Float[Array, "m r"], inside: Float[Array, " m"]) -> Float[Array, "r t"]:
+    """q on the planes Wq = 0 of those that are `inside`, as near as it goes."""
+    W = W * inside[:, None]
+    root = plane_root(matmul(W, W.T), inside)
+    return q - matmul(W.T, jax.scipy.linalg.cho_solve((root, True), matmul(W, q)))

@@ -72,9 +72,7 @@ class Smoother:
         self, weights: Weights, groups: Folds, coef: Float[Array, "q t"], intercept, e: Float[Array, "n t"]
     ) -> "WithoutGroups":
         """The fits without each group."""
-        count = len(groups.inside)
-        numbers = jnp.where(groups.inside_mask > 0, jnp.arange(count)[:, None], 0)
-        fold = jnp.zeros(weights.n, numbers.dtype).at[groups.inside].max(numbers)
+        count, fold = len(groups.inside), groups.numbers
         e = jnp.where(weights.used[:, None], e, 0)
 
         def of_target(args):

@@ -5,7 +5,6 @@ from D(λ) = 1/(s + λ) and z = Uᵀ√v y: coefficients = basis (D ∘ z), inte
 square the complement C − UUᵀ is exactly 0 and is dropped. No 1/λ is formed and subtracted.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
@@ -17,9 +16,10 @@ from jaxtyping import Array, Bool, Float
 from jaxrls.factors.contract import Factor, Report, Solution, as_columns, lam_chunks, over_lams, times
 from jaxrls.factors.cost import refitting_is_cheaper
 from jaxrls.factors.expansion import Expansion, Primal
-from jaxrls.factors.groups import Folds
 from jaxrls.factors.hat import Leaving, SpectralHat, counted, is_hidden, spectral_pairs, spectral_rows
 from jaxrls.factors.outcome import Coefficients
+from jaxrls.factors.parted import spectral_apart
+from jaxrls.factors.refits import Rests
 from jaxrls.factors.residual_norm import about_the_fit
 from jaxrls.factors.smoother import spectral_smoother
 from jaxrls.factors.spectral_groups import spectral_groups
@@ -70,6 +70,11 @@ class Spectrum(Factor):
         return self
 
     smoother, spread = spectral_smoother, spectral_spread
+
+    @property
+    def parts(self):
+        """Those of the rows."""
+        return self.rows.parts
 
     def trace(self):
         """Σ s."""
@@ -287,67 +292,22 @@ class SpectralSolution(Solution):
         return jnp.moveaxis(e, 1, 0)
 
     def group_residuals(self, groups):
-        """By the closed form; at one λ per target for every target, or by a refit for all where that is cheaper."""
-        U = self.factor.left_vectors()
-        closed = spectral_groups(self, groups, U)
-
-        def residuals(lam):
-            if len(lam) == 1 or not self._suits_refitting(groups, len(lam)):
-                return closed(lam)
-            group = _refitting(self, groups, U)
-            return jax.lax.map(lambda fold: group(fold)(lam[None])[0], (groups.inside, groups.inside_mask))
-
-        return residuals
+        """e_B = [P_BB]⁻¹ c_B for all groups at one λ, O(n b (r + b))."""
+        return spectral_groups(self, groups, self.factor.left_vectors())
 
     pair_system, hat_rows = spectral_pairs, spectral_rows
 
-    def groups_left_out(self, fn, lams, groups):
-        """In closed form, or where that is cheaper (few large groups, many λ) by a smaller eigendecomposition for each group."""
-        if self._suits_refitting(groups, lams.size):
-            return _refit_groups(self, fn, lams, groups)
-        return super().groups_left_out(fn, lams, groups)
+    def apart(self, groups, lams):
+        """As rows lie, or by fits to the rest where those are cheaper (few large groups, many λ)."""
+        f, b = self.factor, groups.inside.shape[1]
+        if f.parts > 1:
+            return spectral_apart(self, groups, lams, features_spectrum)
+        cheaper = refitting_is_cheaper(b, groups.most_outside, f.s.shape[0], lams.size)
+        return self.rests(groups) if cheaper else None
 
-    def _suits_refitting(self, groups, count: int) -> bool:
-        return refitting_is_cheaper(groups.inside.shape[1], groups.most_outside, self.factor.s.shape[0], count)
-
-
-def _refit_groups(solution: SpectralSolution, fn, lams, plan: Folds):
-    """Leave each group out by a refit."""
-    f, Y = solution.factor, solution.labels.Y
-    refitted = _refitting(solution, plan, f.left_vectors())
-
-    def left_out(fold):
-        at, inside, held = refitted(fold), fold[0], f.weights.array[fold[0]] * fold[1].astype(f.dtype)
-        return over_lams(lambda lams: jax.vmap(fn, in_axes=(0, None, None))(at(lams), Y[inside], held), lams, Y.shape[1])
-
-    return jax.tree.map(lambda a: jnp.sum(a, axis=0), jax.lax.map(left_out, (plan.inside, plan.inside_mask)))
-
-
-def _refitting(solution: SpectralSolution, plan: Folds, U) -> Callable:
-    """A function of one group that gives one of λ: residuals (L, b, t) by an eigendecomposition of the rest, in ψ = U√s/√v, or where dual in K = ψψᵀ."""
-    f, Y, weights = solution.factor, solution.labels.Y, solution.factor.weights.array
-    # The barrier keeps the compiler from multiplying the matrices of a factor that a program holds as constants, which would take it minutes.
-    features = jax.lax.optimization_barrier(f.weights.unscale(U * jnp.sqrt(f.s)))
-    K = matmul(features, features.T) if f.basis is None else None
-
-    def group(fold):
-        (inside, mask), (outside, outside_mask) = fold, plan.others(*fold)
-        rest = Weights(weights[outside] * outside_mask.astype(f.dtype), outside.shape[0], f.dtype)
-        known = Labels.columns(Y[outside], rest, f.intercept, False)
-        if K is None:
-            left = f.leaving.taken_out(features, inside, mask.astype(f.dtype)) if f.leaving else features
-            design, seen = left[inside], solve_features(DenseRows(left[outside]), known, rest, f.intercept)
-        else:
-            design, part = K[inside][:, outside], K[outside][:, outside]
-            seen = factor_symmetric(part, rest, f.intercept, f.expansion, "gram", semidefinite=True).solve_labels(known)
-
-        def at(lams):
-            coef, intercept = seen.coefficients(lams)
-            return Y[inside][None] - matmul(design, coef) - intercept[:, None, :]
-
-        return at
-
-    return group
+    def rests(self, groups):
+        """Fits to the rest, of which each is a copy."""
+        return Rests(self, groups, factor_symmetric, solve_features)
 
 
 def factor_symmetric(

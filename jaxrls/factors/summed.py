@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxrls.factors.contract import times
 from jaxrls.factors.spectrum import SpectralSolution, Spectrum, features_spectrum, solve_features
-from jaxrls.factors.weights import Labels, Weights
+from jaxrls.factors.weights import Labels, SummedWeights, Weights
 from jaxrls.kernels.inner import Linear
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
@@ -44,28 +44,6 @@ class Gone(Rows):
         raise ValueError("this needs the rows again, of which only moments were kept: fit to all of them anew")
 
     map = sum
-
-
-@pytree
-class SummedWeights(Weights):
-    """The weights of rows that are gone, by what they sum to."""
-
-    sums: tuple[Any, Any, Any]
-
-    @property
-    def total(self):
-        """Σᵢ vᵢ."""
-        return self.sums[0]
-
-    @property
-    def count(self):
-        """The number of rows of positive weight."""
-        return self.sums[1]
-
-    @property
-    def log_product(self):
-        """Σ log v over those."""
-        return self.sums[2]
 
 
 @pytree

@@ -85,9 +85,8 @@ class FreedSolution(Solution):
     def _may_lack_rest(self):
         return True
 
-    def groups_left_out(self, fn, lams, groups):
-        """In closed form."""
-        return Solution.groups_left_out(self, fn, lams, groups)
+    def apart(self, groups, lams):
+        """Not: what makes a fit to the rest knows no columns."""
 
     def pair_system(self):
         """Not yet."""

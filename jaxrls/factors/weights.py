@@ -145,6 +145,28 @@ class Weights:
         return Weights(self.array.at[indices].set(0), self.n, self.dtype)
 
 
+@pytree
+class SummedWeights(Weights):
+    """The weights of some of the rows, or of rows that are gone, and what those of all sum to."""
+
+    sums: tuple[Any, Any, Any]
+
+    @property
+    def total(self):
+        """Σᵢ vᵢ."""
+        return self.sums[0]
+
+    @property
+    def count(self):
+        """The number of rows of positive weight."""
+        return self.sums[1]
+
+    @property
+    def log_product(self):
+        """Σ log v over those."""
+        return self.sums[2]
+
+
 def _beside(column, A):
     """A vector over the rows of A, shaped to multiply them."""
     return column.reshape(-1, *[1] * (A.ndim - 1))

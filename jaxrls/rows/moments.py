@@ -65,6 +65,11 @@ class Moments:
         """Σv‖mean − origin‖²: the part of the second moments that `centred` takes off, whose rounding stays."""
         return jnp.sum(self.first**2) / self.weight
 
+    def turned(self, by: Float[Array, "r p"], centre: Float[Array, " r"]) -> "Moments":
+        """Those of (φ − centre)·by."""
+        first, origin, cross = matmul(self.first, by), matmul(self.origin - centre, by), matmul(by.T, self.cross)
+        return replace(self, first=first, second=matmul(by.T, matmul(self.second, by)), cross=cross, origin=origin)
+
     def centred(self, intercept: bool) -> "Moments":
         """The moments about the means where there is an intercept, which takes the means out; about the origins as they are where there is none."""
         if not intercept:

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
-from jaxrls.rows.blocks import check_block_size, map_rows, sum_rows, wide_block_size
+from jaxrls.rows.blocks import check_block_size, in_parts, map_rows, sum_rows, wide_block_size
 from jaxrls.rows.gram import gram
 from jaxrls.support.checks import check_finite, check_row_numbers, check_symmetric
 from jaxrls.support.pytrees import pytree, static
@@ -97,6 +97,10 @@ class Rows:
         del temporaries, block_size
         return jax.tree.map(lambda *parts: jax.numpy.concatenate(parts), *self._each(fn, columns))
 
+    def in_parts(self, run: Callable, *columns):
+        """`run(rows, *parts)` on each of the `parts`, by itself, results stacked; `columns` are pytrees of arrays with as many entries for each part."""
+        return jax.tree.map(lambda a: a[None], run(self, *columns))
+
     def _each(self, fn, columns):
         start, part = 0, slice(0, 0)
         for block in self.blocks():
@@ -153,7 +157,7 @@ class Rows:
 
     def like(self, values: Float[Array, "n r"]) -> "Rows":
         """Other numbers of the same rows, kept as these are."""
-        return DenseRows(values)
+        return DenseRows(values, self.parts)
 
     def through(self, features: Any) -> "Rows":
         """The rows φ(x) = `features.features(x)`, made from each block whenever it is read."""
@@ -208,6 +212,16 @@ class DenseRows(Rows):
     def map(self, fn, *columns, temporaries=0, block_size=None):
         """As `Rows.map`, in one compiled loop."""
         return map_rows(lambda args: fn(*args), (self.X, *columns), self._block(temporaries, block_size), self.parts)
+
+    def in_parts(self, run, *columns):
+        """As `Rows.in_parts`, side by side."""
+        if self.parts == 1:
+            return super().in_parts(run, *columns)
+        return in_parts(lambda args: run(DenseRows(args[0]), *args[1:]), (self.X, *columns), self.parts, self._placed)
+
+    def _placed(self, arrays):
+        """Arrays with a row for each part, or each row, where they shall lie: where the compiler leaves them."""
+        return arrays
 
     def _block(self, temporaries, block_size):
         n, d = self.shape[0] // self.parts, self.shape[1]
@@ -333,6 +347,10 @@ class MappedRows(Rows):
         """As `Rows.map`."""
         hints = {"temporaries": temporaries + self.shape[1], "block_size": block_size}
         return self.source.read_by(self.of).map(lambda x, *parts: fn(self.of.features(x), *parts), *columns, **hints)
+
+    def in_parts(self, run, *columns):
+        """As `Rows.in_parts`."""
+        return self.source.in_parts(lambda rows, *parts: run(MappedRows(rows, self.of), *parts), *columns)
 
     def some(self, num):
         """φ of some rows of the source."""

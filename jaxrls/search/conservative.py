@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -40,8 +41,7 @@ def standard_error(problem: Problem, solution: Solution, lam) -> Float[Array, "*
     v = problem.weights.array[:, None]
     sums, mass = v * losses, v
     if groups is not None:
-        inside = groups.inside_mask.astype(v.dtype)[..., None]
-        sums, mass = (jnp.sum(part[groups.inside] * inside, axis=1) for part in (sums, mass))
+        sums, mass = (jax.ops.segment_sum(part, groups.numbers, len(groups.inside)) for part in (sums, mass))
     total, count = jnp.sum(mass), jnp.sum(mass > 0).astype(v.dtype)
     away = sums - mass * (jnp.sum(sums, axis=0) / total)
     found = jnp.sqrt(jnp.sum(away**2, axis=0) * count / jnp.maximum(count - 1, 1)) / total

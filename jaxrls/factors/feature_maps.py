@@ -1,0 +1,52 @@
+"""What rows are seen through: ψ(x), and the features φ = ψ·back that the penalty measures."""
+
+from jaxtyping import Array, Float
+
+from jaxrls.kernels.kernel import Kernel
+from jaxrls.linalg.products import tall_matmul
+from jaxrls.support.pytrees import pytree
+
+
+@pytree
+class OfLandmarks:
+    """ψ(x) = k(x, points), and φ = ψ `back`."""
+
+    kernel: Kernel
+    points: Float[Array, "m d"]
+    back: Float[Array, "m m"]
+    reads_stored = True
+
+    def raw(self, X):
+        """ψ."""
+        return self.kernel(X, self.points)
+
+    def features(self, X):
+        """φ."""
+        return tall_matmul(self.raw(X), self.back)
+
+    def diag(self, X):
+        """k(x, x)."""
+        return self.kernel.diag(X)
+
+
+@pytree
+class Explicit:
+    """ψ = φ, the kernel's explicit features."""
+
+    kernel: Kernel
+    reads_stored = True
+
+    def raw(self, X):
+        """ψ."""
+        return self.kernel.features(X)
+
+    features = raw
+
+    def diag(self, X):
+        """k(x, x)."""
+        return self.kernel.diag(X)
+
+    @property
+    def back(self):
+        """From φ to ψ: nothing to do."""
+        return None

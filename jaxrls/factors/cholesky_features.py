@@ -189,8 +189,12 @@ class FeatureSolution(Solution):
 
         return jax.lax.map(at, as_columns(lams))
 
-    def coefficients(self, lams, gone=None):
-        """Rq, and b = mean − middle·q; without the landmarks that are `gone`, where there are such."""
+    def coefficients(self, lams):
+        """Rq, and b = mean − middle·q."""
+        return self.coefficients_without(None, lams)
+
+    def coefficients_without(self, gone, lams):
+        """The same, without the landmarks that are `gone`, where there are such."""
         f, mean = self.factor, self.labels.mean
 
         def at(seen, columns):
@@ -337,7 +341,7 @@ class FeatureSolution(Solution):
         options = {"label_origin": labels.mean, "block_size": f.block_size}
         sums = moments(f.rows, f.map, labels.Y, rest.values, origin=origin, **options).centred(f.intercept)
         found = FeatureSolution(replace(f, second=sums.second, middle=sums.origin, weights=rest), labels, sums.cross)
-        return partial(found.coefficients, gone=gone)
+        return partial(found.coefficients_without, gone)
 
     def group_residuals(self, groups):
         """e_B = [P_BB]⁻¹ c_B, with the group's landmarks leaving the dictionary."""

@@ -96,11 +96,10 @@ def truth():
                     refits(of, groups, np.ones(N) if v is None else v, options.get("intercept", True)), np.ones(N) if v is None else v
                 )
                 alone = answers(kernel, options, groups, X, Y, v)
-                for count in (2, 4) if ALL else (4,):
-                    kind = list(KINDS)[(number + count // 2) % 2]
-                    x, y, *w = spread(kind, count, X, Y, *([] if v is None else [v]))
-                    got = answers(kernel, options, groups, x, y, w[0] if w else None)
-                    found[f"{model}, {plan}, {name}, {kind}, {count}"] = {"refits": off(got, want), "alone": off(got, alone)}
+                kind, count = list(KINDS)[number % 2], 2 if ALL and v is None else 4
+                x, y, *w = spread(kind, count, X, Y, *([] if v is None else [v]))
+                got = answers(kernel, options, groups, x, y, w[0] if w else None)
+                found[f"{model}, {plan}, {name}, {kind}, {count}"] = {"refits": off(got, want), "alone": off(got, alone)}
     return found
 
 

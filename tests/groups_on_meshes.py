@@ -66,16 +66,17 @@ QUICK = {
 
 
 def answers(kernel, options, groups, x, y, v):
-    """Errors at all λ, at one λ for each target, and residuals."""
-    factor = rls.factorize(kernel, x, weights=v, **options)
-    plan = rls.folds(groups).in_parts(factor.parts)
+    """Errors at all λ, at one λ for each target, and residuals; in one program, as eager ones on several CPU devices may wait for each other for ever."""
+    rows = rls.shard(x) if isinstance(x, jax.Array) else x
+    plan = rls.folds(groups).in_parts(getattr(rows, "parts", 1))
     each = jnp.asarray(np.stack([LAMS, LAMS[::-1]], axis=1))
 
     @jax.jit
-    def run(factor, y, plan):
+    def run(rows, y, v, plan):
+        factor = rls.factorize(kernel, rows, weights=v, **options)
         return rls.kfold(factor, y, LAMS, plan), rls.kfold(factor, y, each, plan), rls.loo_residuals(factor, y, float(LAMS[1]), plan)
 
-    return run(factor, y, plan)
+    return run(rows, y, v, plan)
 
 
 def told(e, v):
@@ -120,9 +121,10 @@ def slopes():
 def ways():
     """How groups are left out, by their shapes, and what is said where one holds all of the weight."""
     x, y = spread("auto", 4, X, Y)
-    solution = rls.factorize(KERNEL, x, landmarks=ROWS).solve(y)
-    found = {plan: type(solution.apart(rls.folds(groups).in_parts(4), 3)).__name__ for plan, groups in PLANS.items()}
-    heavy = rls.factorize(KERNEL, x, weights=spread("auto", 4, 1.0 * (PLANS["few"] == 1))[0], landmarks=ROWS)
+    solution = jax.jit(lambda rows, y: rls.factorize(KERNEL, rows, landmarks=ROWS).solve(y))(rls.shard(x), y)
+    found = {plan: type(solution.apart(rls.folds(groups).in_parts(4), jnp.ones((3, 1)))).__name__ for plan, groups in PLANS.items()}
+    weights = spread("auto", 4, 1.0 * (PLANS["few"] == 1))[0]
+    heavy = jax.jit(lambda rows, v: rls.factorize(KERNEL, rows, weights=v, landmarks=ROWS))(rls.shard(x), weights)
     try:
         rls.kfold(heavy, y, LAMS, PLANS["few"])
     except ValueError as error:

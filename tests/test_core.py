@@ -203,7 +203,7 @@ def test_many_targets_with_a_lam_each_take_one_refit_for_every_group(kernel):
     """In place of a system for every group and target: no loop over targets is left, and errors at λ of their own count as many as there are."""
     (X, _), t = data(24, 2), 150
     Y, groups, lams = wide(np.random.default_rng(5).normal(size=(24, t))), np.arange(24) // 8, wide([[0.3, 3.0, 30.0] * (t // 3)])
-    plan, weights = rls.folds(groups), wide(np.random.default_rng(6).uniform(0.5, 2, 24))
+    plan, weights = rls.folds(groups), wide(np.random.default_rng(6).uniform(0.5, 2, 24) * (np.arange(24) % 5 > 0))
 
     def found(X, Y, lams):
         solution = rls.factorize(kernel, X, weights=array(weights)).solve(Y)

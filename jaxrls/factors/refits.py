@@ -122,11 +122,11 @@ class Rests(NamedTuple):
     of_kernel: Callable
     of_features: Callable
 
-    def each(self) -> Callable:
-        """A function of one group, its rows and their mask, that gives one of λ: residuals (L, b, t)."""
+    def each(self, reach: Float[Array, "n r"]) -> Callable:
+        """A function of one group, its rows and their mask, that gives one of λ: residuals (L, b, t), of rows whose U/√v is known."""
         f, Y, weights = self.solution.factor, self.solution.labels.Y, self.solution.factor.weights.array
         # The barrier keeps the compiler from multiplying the matrices of a factor that a program holds as constants, which would take it minutes.
-        features = jax.lax.optimization_barrier(f.weights.unscale(f.left_vectors() * jnp.sqrt(f.s)))
+        features = jax.lax.optimization_barrier(reach * jnp.sqrt(f.s))
         K = matmul(features, features.T) if f.basis is None else None
 
         def without(fold):
@@ -150,7 +150,8 @@ class Rests(NamedTuple):
 
     def left_out(self, fn: Callable, lams) -> Any:
         """`Solution.groups_left_out`."""
-        without, Y, weights = self.each(), self.solution.labels.Y, self.solution.factor.weights.array
+        f, Y, weights = self.solution.factor, self.solution.labels.Y, self.solution.factor.weights.array
+        without = self.each(f.weights.unscale(f.left_vectors()))  # of rows of weight 0, which count for nothing here, it is not known
 
         def of_group(fold):
             at, inside, held = without(fold), fold[0], weights[fold[0]] * fold[1].astype(weights.dtype)
@@ -161,7 +162,8 @@ class Rests(NamedTuple):
 
     def residuals(self, lams) -> Float[Array, "L n t"]:
         """`Solution.residuals`."""
-        without, Y, (inside, mask) = self.each(), self.solution.labels.Y, (self.groups.inside, self.groups.inside_mask)
+        f, Y, (inside, mask) = self.solution.factor, self.solution.labels.Y, (self.groups.inside, self.groups.inside_mask)
+        without = self.each(f.left_vectors() if f.weights.values is None else f.reach())
         e = jax.lax.map(lambda fold: without(fold)(lams), (inside, mask))
         held = jnp.moveaxis(e, 0, 1).reshape(len(lams), -1, Y.shape[1]) * mask.reshape(-1, 1).astype(Y.dtype)
         return jnp.zeros((len(lams), *Y.shape), Y.dtype).at[:, inside.reshape(-1)].add(held)

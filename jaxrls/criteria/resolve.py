@@ -121,10 +121,10 @@ def _unless_one(criterion, groups, rows: Rows):
 
 def _padded(groups, rows: Rows):
     """Labels of all rows, those of padding, whose weight is 0, in the group of the last."""
-    missing = rows.shape[0] - rows.count
-    if not missing or isinstance(groups, Folds) or len(groups) != rows.count:
+    missing, labels = rows.shape[0] - rows.count, groups.numbers if isinstance(groups, Folds) else groups
+    if not missing or not is_concrete(labels) or len(labels) != rows.count:
         return groups
-    groups = np.asarray(groups)
+    groups = np.asarray(labels)
     return np.concatenate([groups, np.repeat(groups[-1:], missing)])
 
 

@@ -116,18 +116,6 @@ def test_units_change_nothing():
     assert_close(far.errors, np.tile(np.asarray(far.error_without), (2, 1)), 4 * N * EPS)
 
 
-def test_the_unit_of_a_kernel_is_that_of_lam():
-    """Also of what still counts as independent of the landmarks that are chosen."""
-
-    @jax.jit
-    def choose(unit):
-        return rls.select_landmarks(unit * rls.Gaussian(WIDTH), array(X[:, :2]), array(Y), NUM, 0.5 * unit)
-
-    one, small = choose(array(1.0)), choose(array(2.0**-20))
-    assert small.landmarks.indices.tolist() == one.landmarks.indices.tolist()
-    assert_close(small.errors, one.errors, 4 * EPS)
-
-
 @pytest.mark.parametrize("lam", [1e-2, pytest.param(1.0, marks=pytest.mark.float64)])
 def test_many_updates_keep_the_error_that_refits_have(lam):
     """Thirty nearly dependent columns, one after the other; what rounding may do is 4 n eps (1 + s_max/λ), as in the contract."""
@@ -154,6 +142,7 @@ def test_landmarks_of_a_smooth_kernel_keep_the_error_that_refits_have():
     for lam in (1e-4, 1e-1):
         found = rls.select_landmarks(rls.Gaussian(0.2), array(x), array(y), 20, array(lam))
         R = np.longdouble(np.asarray(found.landmarks.points))
+        assert len(R) >= (20 if X64 else 10)  # none is left out while rounding tells it from those before it
         k = lambda A, B: np.exp(-((A - B.T) ** 2) / (2 * np.longdouble(DTYPE(0.2)) ** 2))  # noqa: E731
         Phi = solve_lower(cholesky(k(R, R)), k(R, np.longdouble(x))).T
         for m in (4, len(R)):

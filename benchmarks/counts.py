@@ -35,15 +35,15 @@ class Counts:
         self.below += other.below
 
 
-def count(fn, *arguments) -> Counts:
-    """Of a function at arguments, or at their shapes."""
+def count(fn, *arguments, turns: int = 1) -> Counts:
+    """Of a function at arguments, or at their shapes; loops of unknown length with so many turns."""
     closed = jax.make_jaxpr(fn)(*arguments)
-    total = _of(closed.jaxpr)
+    total = _of(closed.jaxpr, turns)
     total.bytes += sum(_bytes(v) for v in (*closed.jaxpr.invars, *closed.jaxpr.outvars))
     return total
 
 
-def _of(jaxpr) -> Counts:
+def _of(jaxpr, turns: int) -> Counts:
     total = Counts()
     for step in jaxpr.eqns:
         name, inner = step.primitive.name, list(_inner(step.params))
@@ -52,12 +52,12 @@ def _of(jaxpr) -> Counts:
         elif name in FACTORIZATIONS:
             total.add(_factorization(step))
         elif name == "scan":
-            total.add(_of(inner[0]), step.params["length"])
+            total.add(_of(inner[0], turns), step.params["length"])
         elif name == "cond":
-            total.add(max(map(_of, inner), key=lambda one: one.flops))
-        elif inner:  # a loop of unknown length counts once
+            total.add(max((_of(part, turns) for part in inner), key=lambda one: one.flops))
+        elif inner:
             for part in inner:
-                total.add(_of(part))
+                total.add(_of(part, turns), turns if name == "while" else 1)
         else:
             total.flops += sum(prod(v.aval.shape) for v in step.outvars)
     return total

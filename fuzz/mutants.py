@@ -182,9 +182,16 @@ def code_of(code: CodeType, name: str):
 
 
 def infect(mutant: Mutant, held: dict):
-    """Change the function wherever it is held: decorators and jit hold the function, and that its code."""
+    """Change the function wherever it is held: decorators and jit hold the function, and that its code; also what it made when it was a decorator."""
     tree = changed(mutant)
-    new, arguments = code_of(compile(tree, str(mutant.path), "exec"), mutant.function), dict(functions(tree))[mutant.function].args
+    whole = compile(tree, str(mutant.path), "exec")
+    new, arguments = code_of(whole, mutant.function), dict(functions(tree))[mutant.function].args
+    for (path, name), made in held.items():
+        if path == str(mutant.path) and name.startswith(f"{mutant.function}.<locals>."):
+            inner = code_of(whole, name)
+            for function in made:
+                if inner and inner.co_freevars == function.__code__.co_freevars:
+                    function.__code__ = inner
     for function in held[str(mutant.path), mutant.function]:
         function.__code__ = new
         plain = zip(arguments.defaults, function.__defaults__ or (), strict=True)

@@ -17,7 +17,7 @@ from jaxrls.support import checks
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmarks"))
-memory = importlib.import_module("memory")
+memory, counts = (importlib.import_module(name) for name in ("memory", "counts"))
 KERNEL = rls.Gaussian(2.0)
 CHEAP = {"gradient": 1600, "covariance": 12_000, "covariance, intervals": 12_000}  # large beside what threads and allocators add
 
@@ -55,6 +55,72 @@ def test_operations_of_a_sweep_are_those_that_are_counted():
     factor = jax.eval_shape(lambda X: rls.factorize(KERNEL, X), jax.ShapeDtypeStruct((n, 2), lams.dtype))
     flops = counted(rls.loo, factor, jnp.ones((n, 4)), lams)
     assert 1 / 1.5 < flops / cost.Sizes(n, 2, n, 8, t=4, L=50).sweep < 1.5
+
+
+LINEAR = rls.Linear()
+SWEEPS = [
+    (KERNEL, (600, 3), {}),
+    (KERNEL, (600, 3), {"targets": 30}),
+    (KERNEL, (600, 3), {"weights": True}),
+    (LINEAR, (600, 6000), {"route": "gram", "lams": 2}),
+    (LINEAR, (6000, 600), {"route": "features"}),
+    (LINEAR, (600, 6000), {"route": "features"}),
+    (LINEAR, (20_000, 1000), {"route": "covariance"}),
+    (LINEAR, (600, 9000), {"route": "covariance"}),
+    (LINEAR, (100_000, 50), {"route": "covariance"}),
+    (KERNEL, (20_000, 3), {"landmarks": 300, "keep": True}),
+    (KERNEL, (20_000, 3), {"landmarks": 300, "keep": True, "lams": 2}),
+    (KERNEL, (20_000, 3), {"landmarks": 300, "keep": False, "lams": 2}),
+    (KERNEL, (1000, 3), {"landmarks": 1000, "keep": True, "lams": 2}),
+    (KERNEL, (600, 3), {"route": "refined", "lams": 3}),
+    (LINEAR, (2000, 300), {"route": "cholesky", "lams": 2}),
+    (LINEAR, (20_000, 300), {"route": "cholesky", "lams": 2}),
+    (KERNEL, (600, 3), {"route": "tridiagonal"}),
+    (KERNEL, (600, 3), {"route": "tridiagonal", "groups": 10}),
+    (KERNEL, (600, 3), {"route": "tridiagonal", "groups": 10, "weights": True, "lams": 2}),
+    (KERNEL, (600, 3), {"groups": 5}),
+    (KERNEL, (600, 3), {"groups": 120}),
+    (KERNEL, (600, 3), {"groups": 120, "lams": 2}),
+    (LINEAR, (2000, 200), {"route": "features", "groups": 400}),
+    (LINEAR, (2000, 200), {"route": "features", "groups": 400, "lams": 2}),
+    (LINEAR, (2000, 200), {"route": "features", "groups": 5, "lams": 10}),
+    (LINEAR, (2000, 200), {"route": "covariance", "groups": 400}),
+    (KERNEL, (1000, 3), {"rank": True}),
+    (LINEAR, (2000, 200), {"route": "covariance", "rank": True}),
+    (KERNEL, (600, 3), {"keep_intervals": True}),
+    (LINEAR, (6000, 600), {"route": "features", "keep_intervals": True}),
+    (LINEAR, (20_000, 600), {"route": "covariance", "keep_intervals": True}),
+]
+
+
+def work(kernel, n, *, lams=100, weights=False, landmarks=None, keep=None, route=None, groups=None, rank=False, keep_intervals=False):
+    """What the call does on the device, as a function of X, Y and weights."""
+    at, one = jnp.geomspace(0.1, 1, lams), jnp.ones((1, 1))
+
+    def run(X, Y, v):
+        v = v if weights else None
+        if landmarks is None:
+            factor = rls.factorize(kernel, X, route=route, weights=v)
+        else:
+            factor = rls.factor_subset(kernel, X, jnp.arange(landmarks), keep=keep, weights=v)
+        if rank:
+            return rls.pairwise_ranking_error(factor, Y, at)
+        if groups:
+            return rls.kfold(factor, Y, at, np.arange(n) % (n // groups))
+        fit = rls.loo(factor, Y, at), factor.solve(Y).outcome(one)
+        return (*fit, factor.smoother(one[0, 0])) if keep_intervals else fit
+
+    return run
+
+
+@pytest.mark.float64
+@pytest.mark.parametrize(("kernel", "shape", "options"), SWEEPS, ids=str)
+def test_operations_of_every_route_are_those_that_its_program_counts(kernel, shape, options):
+    """Loops that end by themselves with no turn: those of Cholesky factors, which begin where a matrix is not positive definite."""
+    options, (n, _) = dict(options), shape
+    said = rls.estimate(kernel, shape, call="fit" if {"rank", "keep_intervals"} & options.keys() else "factorize", **options)
+    arguments = (jax.ShapeDtypeStruct(of, float) for of in (shape, (n, options.pop("targets", 1)), (n,)))
+    assert 1 / 1.5 < counts.count(work(kernel, n, **options), *arguments, turns=0).flops / said.flops < 1.5
 
 
 @pytest.mark.float64  # which follows from shapes

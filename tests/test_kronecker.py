@@ -271,3 +271,13 @@ def test_errors_of_the_call_name_the_argument(message, unchecked, monkeypatch):
         monkeypatch.setattr("jaxrls.search.two_sided.memory_bytes", lambda: memory)
     with pytest.raises(ValueError, match=message):
         rls.fit_kronecker(**named)
+
+
+@pytest.mark.any_precision
+def test_new_rows_are_checked_on_each_side(unchecked):
+    model = rls.fit_kronecker(rls.Gaussian(1.0), WIDE.x1, rls.Gaussian(1.0), WIDE.x2, WIDE.Y, lams=[1.0]).model
+    for name in ("X1", "X2"):
+        rows = {"X1": WIDE.x1.copy(), "X2": WIDE.x2.copy()}
+        rows[name][1, 0] = np.nan
+        with pytest.raises(ValueError, match=f"{name} holds 1 values that are NaN or infinite"):
+            model.predict(**rows)

@@ -246,6 +246,7 @@ def test_inside_jit():
         (lambda: fit(route="tridiagonal"), "a factor by route 'tridiagonal' tells no variances"),
         (lambda: fit().posterior(INPUT, scale="median"), "scale must be 'evidence', 'loo' or a positive number, and is 'median'"),
         (lambda: fit().posterior(INPUT, scale=-1), "scale must be .*positive number"),
+        (lambda: fit().posterior(INPUT, scale=0.0), "scale must be .*positive number"),
         (lambda: fit().posterior(INPUT[:, :1]), "X must have 2 columns, the columns it was fitted on, and has 1"),
         (lambda: fit().posterior(INPUT * np.nan), "X holds 48 values that are NaN or infinite"),
         (

@@ -79,6 +79,12 @@ def test_the_sigmoid_is_the_likeliest():
     assert_close(alone.slope, each.slope[0], tolerance, "repeated rows")
 
 
+def test_scores_that_are_their_mean():
+    """Where scores are few whole numbers, some of them lie on it."""
+    scores, codes = wide([-2.0, -1.0, -1.0, 0.0, 0.0, 1.0, 1.0, 2.0]), np.array([-1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, 1.0])
+    assert_close(fit_sigmoid(array(scores), array(codes))(array(scores)), likeliest(scores, codes, np.ones(8)), 1e3 * EPS)
+
+
 def test_scores_that_say_nothing_give_every_row_the_share():
     """Equal ones, those that leaving out has turned around, and those of a single class."""
     codes = np.where(np.arange(12) % 3 == 0, 1.0, -1.0)

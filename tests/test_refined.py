@@ -32,6 +32,7 @@ def gaussian(A, B):
 
 K = gaussian(X, X)
 S_MAX = float(np.linalg.eigvalsh(K.astype(float))[-1])
+INVERSE_ROOT = jax.jit(inverse_root)
 
 
 def truth(lams, v, intercept):
@@ -216,7 +217,7 @@ def test_inverse_root(times):
     """B G Bᵀ = I, and the diagonal of BᵀB and log |G|, to rounding in float64 times the condition number; two steps to 1e-9 s_max, three to 1e-12."""
     lam = times * S_MAX * 1e-3
     exact = Fits(K[None], np.ones((1, N), LONG), np.array([lam], LONG), False)
-    found = jax.jit(inverse_root)(wide(K) + lam * jnp.eye(N))
+    found = INVERSE_ROOT(wide(K) + lam * jnp.eye(N))
     inverse, tolerance = np.asarray(found.root.T @ found.root), 10 * N**0.5 * EPS64 * S_MAX / lam
     assert_close(inverse, exact.P[0, 0], tolerance, "inverse")
     assert_close(np.diagonal(inverse), np.diagonal(exact.P[0, 0]), tolerance, "diagonal")
@@ -227,12 +228,25 @@ def test_inverse_root(times):
 
 
 @pytest.mark.float64
+def test_what_the_last_step_leaves_is_in_the_logarithm_to_its_fourth_power():
+    """As near to the identity as makes do without another step, a fifth power is 5e-14 of log |G| and a fourth 2e-11."""
+    Q, furthest = np.linalg.qr(RNG.normal(size=(12, 12)))[0], 0.0
+    for least in np.geomspace(3e-4, 1e-3, 8):
+        s = np.append(np.linspace(0.5, 1, 11), least)
+        found = INVERSE_ROOT(wide((Q * s) @ Q.T))
+        furthest = max(furthest, float(found.distances[0]) * (float(found.distances[0]) <= CLOSE))
+        if found.distances[0] <= CLOSE:
+            assert abs(float(found.logdet) - np.sum(np.log(s))) < 1e-12 + 4 * EPS64 / least
+    assert furthest > 1.5e-3
+
+
+@pytest.mark.float64
 @pytest.mark.parametrize("least", [-1e-3, -1e-9])
 def test_an_indefinite_matrix_has_no_root(least):
     """NaN, as a Cholesky factor has it, whether float32 can see that or only float64."""
     Q = np.linalg.qr(RNG.normal(size=(30, 30)))[0]
     G = (Q * np.append(np.linspace(0.1, 1, 29), least)) @ Q.T
-    found = jax.jit(inverse_root)(jnp.asarray((G + G.T) / 2))
+    found = INVERSE_ROOT(jnp.asarray((G + G.T) / 2))
     assert bool(jnp.isnan(found.root).all()) and bool(jnp.isnan(found.logdet)) and found.distances.shape == (STEPS,)
 
 

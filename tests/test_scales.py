@@ -250,6 +250,27 @@ def test_subset_of_kernels_of_small_and_large_numbers(unit):
         assert_close(got, want, 1e-4)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("route", [*ROUTES, "refined", "subset"])
+def test_every_factor_of_a_kernel_of_small_numbers(route, weighted):
+    """k, λ and squares of labels times a: floors and errors too, of rows and of groups; no number is compared with one that has no unit."""
+    X, y = (array(a) for a in smooth_data(30))
+    groups, landmarks = np.arange(30) // 3, jnp.arange(0, 30, 3) if route == "subset" else None
+    v = array(np.where(np.arange(30) % 7 == 2, 0, 1 + np.arange(30) % 4)) if weighted else None
+    kernel, lams = rls.Linear() if route in ("features", "covariance") else rls.Gaussian(1.0), array([1 / 16, 1.0])
+
+    @jax.jit
+    def look(unit):
+        factor = rls.factorize(unit * kernel, X, route=None if landmarks is not None else route, weights=v, landmarks=landmarks)
+        labels, at = y * jnp.sqrt(unit), unit * lams
+        errors = rls.loo(factor, labels, at), rls.gcv(factor, labels, at), rls.kfold(factor, labels, at, groups)
+        evidence = rls.log_marginal_likelihood(factor, labels, at) + 0.5 * (25 if weighted else 29) * jnp.log(unit)
+        return factor.report.floor / unit, *(error / unit for error in errors), evidence
+
+    for name, got, want in zip(("floor", "loo", "gcv", "kfold", "evidence"), look(array(2.0 ** (-80 if X64 else -40))), look(array(1.0)), strict=True):
+        assert_close(got, want, 1e3 * EPS, name)
+
+
 # --- rows of tiny weight ---
 
 

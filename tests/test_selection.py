@@ -142,6 +142,7 @@ def test_landmarks_of_a_smooth_kernel_keep_the_error_that_refits_have():
     for lam in (1e-4, 1e-1):
         found = rls.select_landmarks(rls.Gaussian(0.2), array(x), array(y), 20, array(lam))
         R = np.longdouble(np.asarray(found.landmarks.points))
+        assert len(R) >= (20 if X64 else 10)  # none is left out while rounding tells it from those before it
         k = lambda A, B: np.exp(-((A - B.T) ** 2) / (2 * np.longdouble(DTYPE(0.2)) ** 2))  # noqa: E731
         Phi = solve_lower(cholesky(k(R, R)), k(R, np.longdouble(x))).T
         for m in (4, len(R)):

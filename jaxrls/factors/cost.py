@@ -123,7 +123,8 @@ def features(s: Sizes) -> Cost:
 def covariance(s: Sizes) -> Cost:
     """ΦᵀΦ, its eigenvectors, LAPACK's workspace; U in blocks of rows, once for all λ and once for the chosen one."""
     if s.r >= s.n:  # their Gram matrix takes its place
-        return gram(replace(s, r=s.n, d=s.r)).beside(2 * s.n * s.r, "coefficients of features")
+        found = gram(replace(s, r=s.n, d=s.r)).beside(2 * s.n * s.r, "coefficients of features")
+        return found._replace(flops=found.flops + 2 * s.n**2 * s.r)
     flops = s.symmetric + 9 * s.r**3 + 4 * s.n * s.r**2 + s.sweep
     return Cost(5 * s.r**2 + 2 * s.wide + 4 * s.n * s.t + _made(s), flops, "the features' covariance, its eigenvectors and blocks of rows")
 
@@ -200,9 +201,9 @@ def groups(s: Sizes, route: str) -> Cost:
         return closed
     if route == "gram":
         flops = 2 * s.n**3 + 9 * count * rest**3
-        return closed.then(Cost(2 * s.n**2 + 4 * rest**2 + rest * s.b, flops, "K, its eigenvectors, and those without a group"))
+        return Cost(2 * s.n**2 + 4 * rest**2 + rest * s.b, flops, "K, its eigenvectors, and those without a group")
     flops = count * (2 * rest * s.r**2 + 9 * s.r**3)
-    return closed.then(Cost(3 * s.n * s.r + 5 * s.r**2, flops, "features of all rows, and those without a group"))
+    return Cost(3 * s.n * s.r + 5 * s.r**2, flops, "features of all rows, and those without a group")
 
 
 def beside_rows_left_out(s: Sizes, route: str, fit: Cost) -> Cost:

@@ -129,6 +129,10 @@ def ways():
         rls.kfold(heavy, y, LAMS, PLANS["few"])
     except ValueError as error:
         found["heavy"] = str(error)
+    try:
+        rls.fit(KERNEL, rls.shard(X[: N - 1], Y[: N - 1], mesh=x.sharding.mesh), groups=PLANS["few"][: N - 2], landmarks=ROWS)
+    except ValueError as error:
+        found["short"] = str(error)
     undefined = jax.jit(lambda y, plan: rls.loo_residuals(heavy, y, 0.1, plan))(y, rls.folds(PLANS["few"]))
     return found | {"undefined": bool((np.isnan(undefined).all(axis=1) == (PLANS["few"] == 1)).all())}
 

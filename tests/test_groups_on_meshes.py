@@ -55,6 +55,7 @@ def test_shapes_say_how_groups_are_left_out(found):
         "uneven": "Parted",
         "far": "Scattered",
     }
+    assert ways["short"] == "groups must have 47 labels, one per row of X, and has 46"
     assert "the group of rows 1, 4, 7, 10, 13, … holds all of the weight" in ways["heavy"] and ways["undefined"]
 
 

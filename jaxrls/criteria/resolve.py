@@ -122,8 +122,10 @@ def _unless_one(criterion, groups, rows: Rows):
 def _padded(groups, rows: Rows):
     """Labels of all rows, those of padding, whose weight is 0, in the group of the last."""
     missing, labels = rows.shape[0] - rows.count, groups.numbers if isinstance(groups, Folds) else groups
-    if not missing or not is_concrete(labels) or len(labels) != rows.count:
+    if not missing or not is_concrete(labels) or len(labels) == rows.shape[0]:
         return groups
+    if len(labels) != rows.count:
+        raise ValueError(f"groups must have {rows.count} labels, one per row of X, and has {len(labels)}")
     groups = np.asarray(labels)
     return np.concatenate([groups, np.repeat(groups[-1:], missing)])
 

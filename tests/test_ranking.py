@@ -93,7 +93,7 @@ def test_the_squared_loss_within_queries():
     plan = rls.folds(QUERIES)
     found = fit(weights=V, groups=plan, criterion=rls.QueriesOut.of(plan, rls.squared_error))
     assert_close(found.errors, by_refits(QUERIES, V, "queries", **squared), 1e-9)
-    every = [pair for query in range(4) for pair in combinations(np.flatnonzero((QUERIES == query) & (V > 0)), 2)]  # of two rows too
+    every = [pair for query in range(4) for pair in combinations(np.flatnonzero((query == QUERIES) & (V > 0)), 2)]  # of two rows too
     found = fit(weights=V, groups=plan, criterion=rls.PairsOut(rls.PairsOut.of(array(Y), every).pairs, None, plan, rls.squared_error))
     assert_close(found.errors, by_refits(QUERIES, V, "pairs", **squared), 1e-9)
     own = rls.PairsOut(rls.PairsOut.of(array(Y), list(combinations(np.flatnonzero(QUERIES == 1), 2))).pairs, None, plan, rls.squared_error)

@@ -267,7 +267,9 @@ def test_every_factor_of_a_kernel_of_small_numbers(route, weighted):
         evidence = rls.log_marginal_likelihood(factor, labels, at) + 0.5 * (25 if weighted else 29) * jnp.log(unit)
         return factor.report.floor / unit, *(error / unit for error in errors), evidence
 
-    for name, got, want in zip(("floor", "loo", "gcv", "kfold", "evidence"), look(array(2.0 ** (-80 if X64 else -40))), look(array(1.0)), strict=True):
+    for name, got, want in zip(
+        ("floor", "loo", "gcv", "kfold", "evidence"), look(array(2.0 ** (-80 if X64 else -40))), look(array(1.0)), strict=True
+    ):
         assert_close(got, want, 1e3 * EPS, name)
 
 

@@ -264,11 +264,12 @@ def test_every_factor_of_a_kernel_of_small_numbers(route, weighted):
         factor = rls.factorize(unit * kernel, X, route=None if landmarks is not None else route, weights=v, landmarks=landmarks)
         labels, at = y * jnp.sqrt(unit), unit * lams
         errors = rls.loo(factor, labels, at), rls.gcv(factor, labels, at), rls.kfold(factor, labels, at, groups)
+        residuals = rls.loo_residuals(factor, labels, at[0], groups) * jnp.sqrt(unit)  # of rows of weight 0 too
         evidence = rls.log_marginal_likelihood(factor, labels, at) + 0.5 * (25 if weighted else 29) * jnp.log(unit)
-        return factor.report.floor / unit, *(error / unit for error in errors), evidence
+        return factor.report.floor / unit, *(error / unit for error in (*errors, residuals)), evidence
 
     for name, got, want in zip(
-        ("floor", "loo", "gcv", "kfold", "evidence"), look(array(2.0 ** (-80 if X64 else -40))), look(array(1.0)), strict=True
+        ("floor", "loo", "gcv", "kfold", "residuals", "evidence"), look(array(2.0 ** (-80 if X64 else -40))), look(array(1.0)), strict=True
     ):
         assert_close(got, want, 1e3 * EPS, name)
 

@@ -1,6 +1,7 @@
 """Memory and operations said before a call are those of the call: against processes, XLA's counts, and the routes that are taken."""
 
 import importlib
+import json
 import os
 import sys
 from pathlib import Path
@@ -34,9 +35,35 @@ def test_memory_is_what_is_estimated(name, request, monkeypatch):
     assert memory.within(row), row
 
 
+MEASURED = json.loads((ROOT / "benchmarks" / "report" / "memory.json").read_text(encoding="ascii"))
+
+
+@pytest.mark.float64  # which follows from shapes
+@pytest.mark.parametrize("name", MEASURED)
+def test_memory_that_is_estimated_is_what_was_measured(name, monkeypatch):
+    """By `python benchmarks/memory.py --keep`, at sizes that take minutes."""
+    monkeypatch.setattr(cost, "memory_bytes", lambda: None)
+    assert memory.within({"measured": MEASURED[name], "estimated": memory.ROWS[name]()[1].bytes})
+
+
+@pytest.mark.float64
+@pytest.mark.parametrize("rows", [10, 100])
+def test_few_rows_take_the_memory_of_their_kernel_matrix(rows):
+    assert rls.estimate(KERNEL, (5000, 3), call="predict", rows=rows).bytes == pytest.approx(8 * rows * 5000, rel=0.5)
+
+
 def counted(fn, *args):
     """XLA's operations of a program whose loops have one turn, without those of LAPACK."""
     return jax.jit(fn).lower(*args).compile().cost_analysis()["flops"]
+
+
+@pytest.mark.float64
+@pytest.mark.parametrize(("n", "gradient"), [(600, False), (600, True), (1200, False)])
+def test_operations_of_an_objective_on_a_kernel_matrix_are_those_that_are_counted(n, gradient):
+    value = lambda X, y, lam: rls.loo_objective(KERNEL, X, y, lam)  # noqa: E731
+    arguments = (jax.ShapeDtypeStruct(of, float) for of in ((n, 3), (n,), ()))
+    flops = counts.count(jax.value_and_grad(value, argnums=(0, 1, 2)) if gradient else value, *arguments, turns=0).flops
+    assert 1 / 1.5 < flops / rls.estimate(KERNEL, (n, 3), call="gradient" if gradient else "objective").flops < 1.5
 
 
 @pytest.mark.any_precision

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from oracle import refit
 from scipy.stats import norm
-from support import DTYPE, EPS, array, assert_close, assert_derivatives, wide
+from support import DTYPE, EPS, X64, array, assert_close, assert_derivatives, wide
 
 import jaxrls as rls
 from jaxrls.__main__ import main
@@ -98,6 +98,12 @@ def test_order_statistics_are_those_of_a_sort(kind, smallest):
     A = A.astype(DTYPE)
     for k in (1, 2, 150, 271, 300):
         np.testing.assert_allclose(smallest(A, k), np.sort(A, axis=1)[:, k - 1], rtol=4 * EPS)
+
+
+def test_order_statistics_of_few_numbers_far_apart(smallest):
+    """Whose halves are those of the largest: it is the numbers themselves that bring the ends together."""
+    A = (2.0 ** np.linspace(-500, 500, 40) if X64 else 2.0 ** np.linspace(-120, 120, 40)).astype(DTYPE)[None]
+    assert [float(smallest(A, k)[0]) for k in (1, 2, 13, 20, 40)] == [pytest.approx(A[0, k - 1], rel=4 * EPS) for k in (1, 2, 13, 20, 40)]
 
 
 def test_order_statistics_of_what_holds_infinities(smallest):

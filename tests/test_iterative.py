@@ -219,6 +219,7 @@ def test_without_probes_rows_held_out_choose(data):
     ("options", "message"),
     [
         ({"tol": 0}, "tol must be a number between 0 and 1"),
+        ({"tol": 1.0}, "tol must be a number between 0 and 1"),
         ({"tol": "1e-3"}, "tol must be a number between 0 and 1"),
         ({"steps": 0}, "steps must be a whole number"),
         ({"probes": -1}, "probes must be a whole number"),

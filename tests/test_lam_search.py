@@ -142,6 +142,8 @@ def test_two_valleys_as_deep_are_both_named():
     found = rls.fit(rls.Gaussian(0.3), X, np.sin(9 * X[:, 0]), lams="search", criterion=Valleys())
     said = re.search(r"λ = (\S+) and (\S+) are as good, within 1 %", found.search)
     np.testing.assert_allclose(np.log([float(lam) for lam in said.groups()]), [-20, -3], atol=0.1)
+    two = rls.fit(rls.Gaussian(0.3), X, np.sin([9, 7] * X), lams="search", criterion=Valleys(), per_target=True)
+    assert two.search.endswith("; 2 of 2 targets have two λ or more that are as good, within 1 %")
 
 
 def test_taken_by_itself_where_a_spectrum_takes_as_long_as_many_factors(data, monkeypatch):

@@ -95,6 +95,13 @@ def test_where_the_switch_is_on_nothing_happens():
         assert isinstance(found["sum"], jax.Array) and found["sum"].dtype == np.float64 and found["given"] is THIRD
 
 
+@pytest.mark.parametrize("switch", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_keywords_come_through(dtype, switch):
+    with jax.enable_x64(switch):
+        assert float(door(1.0, np.zeros(3, dtype), shift=0.5)["sum"]) == 0.5
+
+
 def test_a_door_within_a_door():
     """The inner one finds the scope of the outer one, and hands over JAX arrays."""
     seen = []

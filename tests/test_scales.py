@@ -75,6 +75,15 @@ def test_norms_on_nearly_dependent_columns_are_those_of_residuals_at_every_lam(s
         assert (np.abs(np.asarray(solution.data_fit(array(lams))) - fit) <= rounding).all()
 
 
+@pytest.mark.parametrize("weights", [None, 1.0 + np.arange(30) % 3])
+def test_no_left_vector_has_a_part_along_the_constant(weights):
+    """Of small columns far from 0 rounding leaves one, √(s_max/s) times as large."""
+    X = linear_data()[0] * 10.0 ** np.array([0, -2, -4]) + 3
+    factor = rls.factor_features(array(X), weights=None if weights is None else array(weights))
+    h = np.sqrt(np.ones(30) if weights is None else weights)
+    assert np.abs(h / np.linalg.norm(h) @ np.asarray(factor.left_vectors(), np.float64)).max() < 10 * EPS
+
+
 @pytest.mark.float64
 @pytest.mark.parametrize("route", ROUTES)
 def test_gcv_of_labels_without_noise_is_that_of_residuals(route):
@@ -264,10 +273,13 @@ def test_every_factor_of_a_kernel_of_small_numbers(route, weighted):
         factor = rls.factorize(unit * kernel, X, route=None if landmarks is not None else route, weights=v, landmarks=landmarks)
         labels, at = y * jnp.sqrt(unit), unit * lams
         errors = rls.loo(factor, labels, at), rls.gcv(factor, labels, at), rls.kfold(factor, labels, at, groups)
+        residuals = rls.loo_residuals(factor, labels, at[0], groups) * jnp.sqrt(unit)  # of rows of weight 0 too
         evidence = rls.log_marginal_likelihood(factor, labels, at) + 0.5 * (25 if weighted else 29) * jnp.log(unit)
-        return factor.report.floor / unit, *(error / unit for error in errors), evidence
+        return factor.report.floor / unit, *(error / unit for error in (*errors, residuals)), evidence
 
-    for name, got, want in zip(("floor", "loo", "gcv", "kfold", "evidence"), look(array(2.0 ** (-80 if X64 else -40))), look(array(1.0)), strict=True):
+    for name, got, want in zip(
+        ("floor", "loo", "gcv", "kfold", "residuals", "evidence"), look(array(2.0 ** (-80 if X64 else -40))), look(array(1.0)), strict=True
+    ):
         assert_close(got, want, 1e3 * EPS, name)
 
 

@@ -104,6 +104,8 @@ def test_what_sparse_rows_cannot_do_is_said():
     X, dense, y = make()
     with pytest.raises(ValueError, match=r"columns of a sparse X must be named once each, and are \[0, 0\]"):
         rls.fit(rls.Gaussian(DTYPE(1.0)).on([0, 0]), X, y)
+    with pytest.raises(ValueError, match="ChiSquared is for X ≥ 0"):
+        rls.fit(rls.ChiSquared(1.0), -abs(X), y)
     with pytest.raises(ValueError, match="K of all pairs needs rows in memory where the kernel is Linear: leave route= out"):
         rls.factorize(rls.Linear(), X, route="gram")
     with pytest.raises(ValueError, match=r"needs rows in memory where the kernel is Precomputed.*pass X.toarray\(\)"):

@@ -342,3 +342,13 @@ def test_errors_say_what_to_do(call, message, unchecked):
 @pytest.mark.any_precision
 def test_every_fourth_landmark_leads():
     assert subset.lead_order(10).tolist() == [0, 4, 8, 1, 5, 9, 2, 6, 3, 7]
+
+
+@pytest.mark.float64
+@pytest.mark.parametrize("intercept", [True, False])
+def test_rows_of_weight_0_are_predicted_without_the_landmarks_of_their_group(intercept):
+    """By the fit to the rest, from which these have gone; of mean errors they are no part."""
+    (X, Y), R, v, groups = data(), rows(), some_weights("some are 0"), np.arange(N) // 4
+    factor = factor_subset(GAUSSIAN, array(X), R, weights=array(v), intercept=intercept)
+    found = rls.loo_residuals(factor, array(Y), 0.1, groups)
+    assert_close(found, held_out(X, Y, R, 0.1, groups, v, intercept, True), 1e-9)

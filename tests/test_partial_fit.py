@@ -86,10 +86,18 @@ def test_after_fit_it_begins_anew_and_says_so():
     assert model.decision_function(NEW).tolist() == first.decision_function(NEW).tolist()
 
 
+@pytest.mark.parametrize("options", [{"cv": 5}, {"loss": "absolute_error"}, {"scoring": "r2"}, {"store_cv_results": True}], ids=str)
+def test_there_is_none_beside_what_takes_rows(options):
+    """So that `hasattr` says so, as scikit-learn's checks and pipelines ask."""
+    assert hasattr(RLSRegressor(), "partial_fit") and not hasattr(RLSClassifier(**options), "partial_fit")
+    with pytest.raises(AttributeError, match="has no attribute 'partial_fit'") as error:
+        RLSRegressor(**options).partial_fit(X, Y)
+    assert "partial_fit chooses λ by GCV, from moments alone: leave criterion=, loss= and cv= out" in str(error.value.__cause__)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: RLSRegressor(cv=5).partial_fit(X, Y), "partial_fit chooses λ by GCV, .*leave criterion=, loss= and cv= out"),
         (lambda: RLSRegressor("precomputed").partial_fit(X[:4], Y[:4]), "landmarks need a kernel that can be evaluated"),
         (lambda: RLSRegressor("linear").partial_fit(X, Y).partial_fit(X[:, :2], Y), "X has 2 features, but RLSRegressor is expecting 4"),
         (lambda: RLSRegressor("linear").partial_fit(X, Y).partial_fit(X, Y[:, 0]), r"Y must have shape \(60, 2\)"),

@@ -26,6 +26,16 @@ NOT_ALWAYS = (
 )
 
 
+def adds_rows(estimator) -> bool:
+    """Whether there is a `partial_fit`, for `available_if`; which says why not."""
+    plain = estimator.criterion in ("loo", "gcv") and renamed(estimator.loss) == "squared_error"
+    if not plain or estimator.cv is not None or estimator.scoring is not None or estimator.store_cv_results:
+        raise AttributeError(
+            "partial_fit chooses λ by GCV, from moments alone: leave criterion=, loss= and cv= out, and scoring= and store_cv_results=, or use fit"
+        )
+    return True
+
+
 class RLSEstimator(BaseEstimator):
     """All that regression and classification share: kernel, criterion, fit, and the scores that it predicts."""
 
@@ -207,11 +217,6 @@ class RLSEstimator(BaseEstimator):
     def _partial_fit(self, X, y, Y, sample_weight, first):
         """Fit the first targets, or add further ones to the moments of those before."""
         Y, weights = np.asarray(Y, X.dtype), self._weights(X, y, sample_weight)
-        plain = self.criterion in ("loo", "gcv") and renamed(self.loss) == "squared_error"
-        if not plain or self.cv is not None or self.scoring is not None or self.store_cv_results:
-            raise ValueError(
-                "partial_fit chooses λ by GCV, from moments alone: leave criterion=, loss= and cv= out, and scoring= and store_cv_results=, or use fit"
-            )
         if not first:
             self._keep(self.path_.update(X, Y, weights=weights))
             return self

@@ -12,7 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 import jaxrls as rls
-from jaxrls.sklearn.base import RLSEstimator
+from jaxrls.sklearn.base import RLSEstimator, adds_rows
 from jaxrls.sklearn.calibration import CALIBRATIONS, Conformal, jackknife, probabilities
 from jaxrls.sklearn.names import look_up, renamed
 from jaxrls.sklearn.scoring import Classified
@@ -138,6 +138,7 @@ scoring, by_fold, store_cv_results
             self._by_conformal = Conformal(self.path_, X, *given, self._of_classes(y))
         return self
 
+    @available_if(adds_rows)
     def partial_fit(self, X, y, classes=None, sample_weight=None):
         """Add rows to those of earlier calls, as `RLSRegressor.partial_fit` does; the first one names all `classes` that there will be."""
         first = self._begins()

@@ -1,8 +1,9 @@
 """Regression with λ chosen by exact leave-one-out in one fit."""
 
 from sklearn.base import MultiOutputMixin, RegressorMixin
+from sklearn.utils.metaestimators import available_if
 
-from jaxrls.sklearn.base import RLSEstimator
+from jaxrls.sklearn.base import RLSEstimator, adds_rows
 
 
 class RLSRegressor(RegressorMixin, MultiOutputMixin, RLSEstimator):
@@ -107,6 +108,7 @@ class RLSRegressor(RegressorMixin, MultiOutputMixin, RLSEstimator):
         X, y = self._validate(X, y, multi_output=True, y_numeric=True, ensure_min_samples=2)
         return self._fit(X, y, y, sample_weight, groups)
 
+    @available_if(adds_rows)
     def partial_fit(self, X, y, sample_weight=None):
         """Add rows to those of earlier calls, exactly: coefficients are those of all rows so far.
 

@@ -156,7 +156,7 @@ def test_tuned_offers_what_fit_offers(data):
     fit, tuned = rls.fit(rls.Gaussian(1.0), X, y), rls.tune(rls.Gaussian(1.0), X, y, steps=2)
     # What is of landmarks or of an iteration, and what `fit` keeps where it is asked to: fit(tuned.kernel, …, lams=tuned.lam).
     own = {"num_landmarks", "search", "run", "loo_standard_error", "ridge_effect", "kept", "update", "forget", "sure", "posterior"}
-    own |= {"jackknife", "intervals", "loo_predictive"}
+    own |= {"jackknife", "intervals", "loo_predictive", "least_counted"}
     public = {name for name in dir(fit) if not name.startswith("_")} - own
     assert not public - set(dir(tuned))
     again = rls.fit(tuned.kernel, X, y, lams=[float(tuned.lam)], route="gram")

@@ -368,12 +368,12 @@ def as_columns(lams) -> Float[Array, "L k"]:
     return lams[:, None] if lams.ndim == 1 else lams
 
 
-def over_lams(fn: Callable, lams: Float[Array, "L k"], columns: int):
-    """`fn` of all λ, (L, k), whose results have a leading axis L: in chunks such that chunk × `columns` matrix columns are in flight."""
+def over_lams(fn: Callable, lams: Any, columns: int):
+    """`fn` of all λ, (L, k), or of arrays with an entry for each, whose results have a leading axis L: in chunks such that chunk × `columns` matrix columns are in flight."""
     return map_blocks(fn, *lam_chunks(lams, columns))
 
 
-def lam_chunks(lams: Float[Array, "L k"], columns: int):
+def lam_chunks(lams: Any, columns: int):
     """λ as equal chunks (chunks, size, k) and the rest (size, k), either None where there is none: see `over_lams`."""
     count = jax.tree.leaves(lams)[0].shape[0]
     chunks = -(-count // max(1, COLUMNS_AT_ONCE // max(1, columns)))

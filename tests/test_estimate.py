@@ -64,7 +64,7 @@ def test_operations_of_an_objective_on_a_kernel_matrix_are_those_that_are_counte
     value = lambda X, y, lam: rls.loo_objective(KERNEL, X, y, lam)  # noqa: E731
     arguments = (jax.ShapeDtypeStruct(of, float) for of in ((n, 3), (n,), ()))
     flops = counts.count(jax.value_and_grad(value, argnums=(0, 1, 2)) if gradient else value, *arguments, turns=0).flops
-    assert 1 / 1.5 < flops / rls.estimate(KERNEL, (n, 3), call="gradient" if gradient else "objective").flops < 1.5
+    assert 1 / 1.4 < flops / rls.estimate(KERNEL, (n, 3), call="gradient" if gradient else "objective").flops < 1.4
 
 
 @pytest.mark.any_precision
@@ -184,9 +184,14 @@ def arrays(*shapes):
     return [jax.ShapeDtypeStruct(of, float) for of in shapes]
 
 
+def is_counted(said, found) -> bool:
+    """Within a factor of 1.4, where 1.5 is promised: most are within 1.2, and a term that is lost shall show."""
+    return 1 / 1.4 < found / said < 1.4
+
+
 def assert_counted(said, fn, *shapes, turns=0):
-    ratio = counts.count(fn, *arrays(*shapes), turns=turns).flops / said
-    assert 1 / 1.5 < ratio < 1.5
+    found = counts.count(fn, *arrays(*shapes), turns=turns).flops
+    assert is_counted(said, found), found / said
 
 
 @pytest.mark.float64
@@ -217,7 +222,7 @@ def test_operations_of_what_is_kept_are_those_that_are_counted(kept, kernel, sha
     plain, said = (rls.estimate(kernel, shape, **options, **more).flops for more in ({}, {kept: True}))
     without, counted = (counts.count(partial(run, kept=part), *arrays(shape, (shape[0], 1)), turns=0).flops for part in (None, kept))
     said, counted = said - plain, counted - without
-    assert max(said, counted) < plain / 100 or 1 / 1.5 < counted / said < 1.5
+    assert max(said, counted) < plain / 100 or is_counted(said, counted)
 
 
 @pytest.mark.float64
@@ -238,7 +243,7 @@ def test_operations_of_predictions_are_those_that_are_counted(d, targets):
     fit = lambda X, Y: rls.fit(KERNEL, X, Y, lams=jnp.ones(2), route="gram").model  # noqa: E731
     model = jax.eval_shape(fit, *arrays((1000, d), (1000, targets)))
     said = rls.estimate(KERNEL, (1000, d), call="predict", rows=5000, targets=targets).flops
-    assert 1 / 1.5 < counts.count(lambda model, X: model.predict(X), model, *arrays((5000, d)), turns=0).flops / said < 1.5
+    assert is_counted(said, counts.count(lambda model, X: model.predict(X), model, *arrays((5000, d)), turns=0).flops)
 
 
 @pytest.mark.float64  # which follows from shapes

@@ -237,13 +237,17 @@ def test_operations_of_a_gradient_on_columns_are_those_that_are_counted(n, m, la
 
 
 @pytest.mark.float64
-@pytest.mark.parametrize("d", [2, 5, 30])
+@pytest.mark.parametrize(
+    ("kernel", "d", "route"), [(KERNEL, 2, "gram"), (KERNEL, 5, "gram"), (KERNEL, 30, "gram"), (LINEAR, 300, "features")], ids=str
+)
 @pytest.mark.parametrize("targets", [1, 40])
-def test_operations_of_predictions_are_those_that_are_counted(d, targets):
-    fit = lambda X, Y: rls.fit(KERNEL, X, Y, lams=jnp.ones(2), route="gram").model  # noqa: E731
+def test_operations_of_predictions_are_those_that_are_counted(kernel, d, route, targets):
+    fit = lambda X, Y: rls.fit(kernel, X, Y, lams=jnp.ones(2), route=route).model  # noqa: E731
     model = jax.eval_shape(fit, *arrays((1000, d), (1000, targets)))
-    said = rls.estimate(KERNEL, (1000, d), call="predict", rows=5000, targets=targets).flops
-    assert is_counted(said, counts.count(lambda model, X: model.predict(X), model, *arrays((5000, d)), turns=0).flops)
+    said = rls.estimate(kernel, (1000, d), call="predict", rows=5000, targets=targets)
+    assert said.route == route and is_counted(
+        said.flops, counts.count(lambda model, X: model.predict(X), model, *arrays((5000, d)), turns=0).flops
+    )
 
 
 @pytest.mark.float64  # which follows from shapes

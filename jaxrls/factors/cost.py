@@ -205,9 +205,9 @@ def _cholesky_flops(s) -> int | float:
     return s.symmetric + s.lams * (s.r**3 + 2 * s.n * s.r**2)
 
 
-def predict(s: Sizes, rows: int) -> Cost:
-    """Blocks of rows of the kernel, or of features, and what comes out."""
-    return Cost(min(2 * s.block, rows * s.r) + 2 * rows * s.t, rows * s.r * (s.value + 2 * s.t), "blocks of rows and predictions")
+def predict(s: Sizes, rows: int, value: int) -> Cost:
+    """Blocks of rows of the kernel, or of features, of which each takes so many operations, and what comes out."""
+    return Cost(min(2 * s.block, rows * s.r) + 2 * rows * s.t, rows * s.r * (value + 2 * s.t), "blocks of rows and predictions")
 
 
 def groups(s: Sizes, route: str) -> Cost:
@@ -278,9 +278,8 @@ KEPT = {
 def _kept(s: Sizes, route: str) -> Cost:
     """The posterior covariance, and the smoother of every row with the products that it is made of, or its sums over groups."""
     dual, few, numbers, flops, words = route in DUAL, min(s.n, s.r), 0.0, 0.0, []
-    cubes, products = KEPT.get(
-        "gram" if few == s.n and not dual else route, (0, 0)
-    )  # of few rows it is the Gram matrix that was decomposed
+    decomposed = "gram" if few == s.n and not dual else route  # of few rows their Gram matrix
+    cubes, products = KEPT.get(decomposed, (0, 0))
     if s.variance:
         numbers, flops, words = (1.5 * s.n**2 if dual else 3 * s.r * few), cubes * s.r**3 + s.r * few, ["the posterior covariance"]
     if s.intervals:

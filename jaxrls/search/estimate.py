@@ -75,7 +75,7 @@ def estimate(
     `fit` computes data from NumPy.
     **Returns** an `Estimate`, whose text says it all: bytes beside X and Y at the moment when most are held, on a CPU, compiled programs (50 to 80 MB)
     left out. Operations are those of the program, elementwise ones too, and textbook counts of what LAPACK does: 9n³ for eigenvectors. Where values decide,
-    they are those of the longer way, distances by differences, and of 40 steps of an iteration; a λ anew that rounding asks for is left out.
+    they are those of the longer way, distances by differences, and of 40 steps of an iteration; steps that rounding asks for are left out.
     **Cost** none: no array is made. **Raises** `ValueError` for a call or route that there is not. **Source**: Golub and Van Loan, *Matrix Computations*, for
     decompositions; memory was fitted to measurements, which `benchmarks/memory.py` repeats.
 
@@ -121,7 +121,8 @@ def estimate(
     )
     if call == "predict":
         taken = "landmarks" if landmarks else "features" if explicit else "gram"
-        found = cost.predict(sizes, n if rows is None else rows)
+        value = sizes.value if taken != "features" else 1 if sizes.given else cost.PROFILE
+        found = cost.predict(sizes, n if rows is None else rows, value)
     else:
         taken = _route(kernel, n, d, dtype, landmarks, "cholesky" if each else route)
         found = _cost(sizes, taken, call, keep, landmarks)

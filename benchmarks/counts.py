@@ -1,9 +1,10 @@
 """What a program has to do at least, counted from its jaxpr: operations and numbers moved by products and factorizations, loops multiplied out.
 
-XLA's own analysis counts a loop's body once and a library's work not at all.
+XLA's own analysis counts a loop's body once and a library's work not at all. What is said twice of the same numbers counts once, as XLA does it once:
+every result has a name made of its step and the names of what that takes, and loops of one turn are read as if they were none.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 import jax
@@ -38,37 +39,81 @@ class Counts:
 def count(fn, *arguments, turns: int = 1) -> Counts:
     """Of a function at arguments, or at their shapes; loops of unknown length with so many turns."""
     closed = jax.make_jaxpr(fn)(*arguments)
-    total = _of(closed.jaxpr, turns)
+    total = _Reading(turns).program(closed, set())[0]
     total.bytes += sum(_bytes(v) for v in (*closed.jaxpr.invars, *closed.jaxpr.outvars))
     return total
 
 
-def _of(jaxpr, turns: int) -> Counts:
-    total = Counts()
-    for step in jaxpr.eqns:
+@dataclass
+class _Reading:
+    """Counts of programs, and the names of results that are the same."""
+
+    turns: int
+    names: dict = field(default_factory=dict)
+
+    def name(self, *key) -> int:
+        return self.names.setdefault(key, len(self.names))
+
+    def program(self, closed, done: set, arguments=None) -> tuple[Counts, list[int]]:
+        """Counts of steps that are not `done` yet, which then are, and the names of the results."""
+        jaxpr, known = _open(closed), getattr(closed, "consts", ())
+        arguments = [self.name("argument", i) for i in range(len(jaxpr.invars))] if arguments is None else arguments
+        names = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*map(self.constant, known), *arguments), strict=True))
+        read = lambda v: self.constant(v.val) if hasattr(v, "val") else names[v]  # noqa: E731
+        total = Counts()
+        for step in jaxpr.eqns:
+            found, results = self.step(step, [read(v) for v in step.invars], done)
+            total.add(found)
+            names.update(zip(step.outvars, results, strict=True))
+        return total, [read(v) for v in jaxpr.outvars]
+
+    def constant(self, value) -> int:
+        try:
+            value = np.asarray(value)
+        except TypeError:  # random keys
+            return self.name("constant", id(value))
+        return self.name("constant", str(value.dtype), value.shape, value.tobytes())
+
+    def step(self, step, taken, done) -> tuple[Counts, list[int]]:
         name, inner = step.primitive.name, list(_inner(step.params))
+        if name == "scan" and step.params["length"] == 1:
+            carry, whole = step.params["num_carry"], step.params["num_consts"] + step.params["num_carry"]
+            found, results = self.program(inner[0], done, [*taken[:whole], *(self.name("first", a) for a in taken[whole:])])
+            return found, [*results[:carry], *(self.name("stacked", a) for a in results[carry:])]
+        if len(inner) == 1 and name != "scan" and len(_open(inner[0]).invars) == len(taken):
+            return self.program(inner[0], done, taken)
+        parts = [self.program(part, set()) for part in inner]
+        how = ((key, str(value)) for key, value in sorted(step.params.items()) if not list(_inner({key: value})))
+        made = self.name(name, *how, *(tuple(results) for _, results in parts), *taken)
+        found = Counts() if made in done else self.counted(step, [part for part, _ in parts])
+        done.add(made)
+        return found, [self.name(made, i) for i in range(len(step.outvars))]
+
+    def counted(self, step, parts) -> Counts:
+        """Of one step, of whose programs the counts are known."""
+        name, total = step.primitive.name, Counts()
         if name == "dot_general":
-            total.add(_product(step))
-        elif name in FACTORIZATIONS:
-            total.add(_factorization(step))
-        elif name == "scan":
-            total.add(_of(inner[0], turns), step.params["length"])
-        elif name == "cond":
-            total.add(max((_of(part, turns) for part in inner), key=lambda one: one.flops))
-        elif inner:
-            for part in inner:
-                total.add(_of(part, turns), turns if name == "while" else 1)
-        else:
-            total.flops += sum(prod(v.aval.shape) for v in step.outvars)
-    return total
+            return _product(step)
+        if name in FACTORIZATIONS:
+            return _factorization(step)
+        if name == "cond":
+            return max(parts, key=lambda one: one.flops)
+        for part in parts:
+            total.add(part, step.params["length"] if name == "scan" else self.turns if name == "while" else 1)
+        if not parts:
+            total.flops = sum(prod(v.aval.shape) for v in step.outvars)
+        return total
+
+
+def _open(part):
+    return getattr(part, "jaxpr", part)
 
 
 def _inner(params):
     """The programs inside a step."""
     for value in params.values():
         for part in value if isinstance(value, tuple | list) else (value,):
-            part = getattr(part, "jaxpr", part)
-            if hasattr(part, "eqns"):
+            if hasattr(_open(part), "eqns"):
                 yield part
 
 

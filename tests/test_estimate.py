@@ -4,6 +4,7 @@ import importlib
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -63,7 +64,7 @@ def test_operations_of_an_objective_on_a_kernel_matrix_are_those_that_are_counte
     value = lambda X, y, lam: rls.loo_objective(KERNEL, X, y, lam)  # noqa: E731
     arguments = (jax.ShapeDtypeStruct(of, float) for of in ((n, 3), (n,), ()))
     flops = counts.count(jax.value_and_grad(value, argnums=(0, 1, 2)) if gradient else value, *arguments, turns=0).flops
-    assert 1 / 1.5 < flops / rls.estimate(KERNEL, (n, 3), call="gradient" if gradient else "objective").flops < 1.5
+    assert 1 / 1.4 < flops / rls.estimate(KERNEL, (n, 3), call="gradient" if gradient else "objective").flops < 1.4
 
 
 @pytest.mark.any_precision
@@ -99,9 +100,24 @@ SWEEPS = [
     (KERNEL, (20_000, 3), {"landmarks": 300, "keep": True, "lams": 2}),
     (KERNEL, (20_000, 3), {"landmarks": 300, "keep": False, "lams": 2}),
     (KERNEL, (1000, 3), {"landmarks": 1000, "keep": True, "lams": 2}),
+    (KERNEL, (600, 3), {"route": "cholesky", "lams": 3}),
+    (KERNEL, (600, 3), {"route": "cholesky", "lams": 1}),
+    (KERNEL, (2000, 3), {"route": "cholesky", "lams": 1}),
+    (KERNEL, (600, 3), {"route": "cholesky", "lams": 1, "groups": 20}),
+    (KERNEL, (600, 3), {"route": "cholesky", "lams": 3, "groups": 200}),
+    (KERNEL, (600, 3), {"route": "cholesky", "lams": 1, "groups": 20, "weights": True}),
     (KERNEL, (600, 3), {"route": "refined", "lams": 3}),
+    (KERNEL, (600, 3), {"route": "refined", "lams": 1}),
     (LINEAR, (2000, 300), {"route": "cholesky", "lams": 2}),
     (LINEAR, (20_000, 300), {"route": "cholesky", "lams": 2}),
+    (LINEAR, (20_000, 300), {"route": "cholesky", "lams": 1}),
+    (LINEAR, (2000, 300), {"route": "cholesky", "lams": 1, "groups": 20}),
+    (KERNEL, (2000, 3), {"route": "cholesky", "landmarks": 300, "lams": 2}),
+    (KERNEL, (20_000, 3), {"route": "cholesky", "landmarks": 100, "lams": 2}),
+    (KERNEL, (20_000, 3), {"route": "cholesky", "landmarks": 100, "lams": 10}),
+    (KERNEL, (2000, 3), {"route": "iterative", "landmarks": 100, "lams": 1}),
+    (KERNEL, (2000, 3), {"route": "iterative", "landmarks": 100, "lams": 3, "targets": 2}),
+    (KERNEL, (1000, 50), {"route": "iterative", "landmarks": 300, "lams": 1}),
     (KERNEL, (600, 3), {"route": "tridiagonal"}),
     (KERNEL, (600, 3), {"route": "tridiagonal", "groups": 10}),
     (KERNEL, (600, 3), {"route": "tridiagonal", "groups": 10, "weights": True, "lams": 2}),
@@ -112,6 +128,10 @@ SWEEPS = [
     (LINEAR, (2000, 200), {"route": "features", "groups": 400, "lams": 2}),
     (LINEAR, (2000, 200), {"route": "features", "groups": 5, "lams": 10}),
     (LINEAR, (2000, 200), {"route": "covariance", "groups": 400}),
+    (KERNEL, (2000, 3), {"landmarks": 100, "groups": 20}),
+    (KERNEL, (2000, 3), {"landmarks": 100, "groups": 20, "weights": True}),
+    (KERNEL, (2000, 3), {"landmarks": 100, "groups": 400}),
+    (KERNEL, (2000, 3), {"landmarks": 100, "groups": 400, "lams": 2}),
     (KERNEL, (1000, 3), {"rank": True}),
     (LINEAR, (2000, 200), {"route": "covariance", "rank": True}),
     (KERNEL, (600, 3), {"keep_intervals": True}),
@@ -120,34 +140,114 @@ SWEEPS = [
 ]
 
 
-def work(kernel, n, *, lams=100, weights=False, landmarks=None, keep=None, route=None, groups=None, rank=False, keep_intervals=False):
-    """What the call does on the device, as a function of X, Y and weights."""
+KEPT = [
+    (KERNEL, (600, 3), {"route": "gram"}),
+    (LINEAR, (6000, 600), {"route": "features"}),
+    (LINEAR, (300, 2000), {"route": "features"}),
+    (LINEAR, (20_000, 600), {"route": "covariance"}),
+    (LINEAR, (300, 2000), {"route": "covariance"}),
+    (KERNEL, (2000, 3), {"landmarks": 300}),
+    (KERNEL, (600, 3), {"route": "cholesky", "lams": 1}),
+    (LINEAR, (2000, 300), {"route": "cholesky", "lams": 1}),
+    (KERNEL, (2000, 3), {"route": "cholesky", "landmarks": 300, "lams": 1}),
+]
+INTERVALS_ALONE = [(KERNEL, (600, 3), {"route": "tridiagonal"}), (KERNEL, (600, 3), {"route": "refined", "lams": 1})]
+
+
+def work(
+    kernel, n, *, targets=1, lams=100, weights=False, landmarks=None, keep=None, route=None, groups=None, rank=False, keep_intervals=False
+):
+    """What the call does on the device, as a function of X, Y and weights: a sweep where there are several λ, and the outcome at one."""
+    del targets  # which Y has
     at, one = jnp.geomspace(0.1, 1, lams), jnp.ones((1, 1))
+    chosen = None if landmarks is None else jnp.arange(landmarks)
+    folds = rls.folds(np.arange(n) % (n // groups)) if groups else None
 
     def run(X, Y, v):
         v = v if weights else None
-        if landmarks is None:
-            factor = rls.factorize(kernel, X, route=route, weights=v)
+        if route == "cholesky" and chosen is not None:  # as a fit reads rows once for the factor and labels
+            return rls.fit(kernel, X, Y, lams=at, weights=v, landmarks=chosen, route=route)
+        if route is None and chosen is not None:
+            factor = rls.factor_subset(kernel, X, chosen, keep=keep, weights=v)
         else:
-            factor = rls.factor_subset(kernel, X, jnp.arange(landmarks), keep=keep, weights=v)
+            factor = rls.factorize(kernel, X, route=route, weights=v, landmarks=chosen)
         if rank:
             return rls.pairwise_ranking_error(factor, Y, at)
-        if groups:
-            return rls.kfold(factor, Y, at, np.arange(n) % (n // groups))
-        fit = rls.loo(factor, Y, at), factor.solve(Y).outcome(one)
+        sweep = None if lams == 1 else rls.kfold(factor, Y, at, folds) if groups else rls.loo(factor, Y, at)
+        fit = sweep, factor.solve(Y).outcome(one, folds)
         return (*fit, factor.smoother(one[0, 0])) if keep_intervals else fit
 
     return run
 
 
+def arrays(*shapes):
+    return [jax.ShapeDtypeStruct(of, float) for of in shapes]
+
+
+def is_counted(said, found) -> bool:
+    """Within a factor of 1.4, where 1.5 is promised: most are within 1.2, and a term that is lost shall show."""
+    return 1 / 1.4 < found / said < 1.4
+
+
+def assert_counted(said, fn, *shapes, turns=0):
+    found = counts.count(fn, *arrays(*shapes), turns=turns).flops
+    assert is_counted(said, found), found / said
+
+
 @pytest.mark.float64
 @pytest.mark.parametrize(("kernel", "shape", "options"), SWEEPS, ids=str)
 def test_operations_of_every_route_are_those_that_its_program_counts(kernel, shape, options):
-    """Loops that end by themselves with no turn: those of Cholesky factors, which begin where a matrix is not positive definite."""
-    options, (n, _) = dict(options), shape
-    said = rls.estimate(kernel, shape, call="fit" if {"rank", "keep_intervals"} & options.keys() else "factorize", **options)
-    arguments = (jax.ShapeDtypeStruct(of, float) for of in (shape, (n, options.pop("targets", 1)), (n,)))
-    assert 1 / 1.5 < counts.count(work(kernel, n, **options), *arguments, turns=0).flops / said.flops < 1.5
+    """Loops that end by themselves with no turn: those of Cholesky factors, which begin where a matrix is not positive definite; iterations with all."""
+    n = shape[0]
+    said = rls.estimate(kernel, shape, call="fit" if {"rank", "keep_intervals"} & options.keys() else "factorize", **options).flops
+    turns = cost.STEPS if options.get("route") == "iterative" else 0
+    assert_counted(said, work(kernel, n, **options), shape, (n, options.get("targets", 1)), (n,), turns=turns)
+
+
+@pytest.mark.float64
+@pytest.mark.parametrize(
+    ("kept", "kernel", "shape", "options"),
+    [*(("keep_variance", *row) for row in KEPT), *(("keep_intervals", *row) for row in KEPT + INTERVALS_ALONE)],
+    ids=str,
+)
+def test_operations_of_what_is_kept_are_those_that_are_counted(kept, kernel, shape, options):
+    """By themselves, where they are a hundredth of those of the fit or more."""
+    m, route = options.get("landmarks"), options.get("route")
+
+    def run(X, Y, *, kept):
+        factor = rls.factorize(kernel, X, route=route, landmarks=None if m is None else jnp.arange(m))
+        of = {"keep_variance": factor.spread, "keep_intervals": factor.smoother, None: lambda lam: lam}[kept]
+        return factor.solve(Y).outcome(jnp.ones((1, 1))), of(jnp.ones(()))
+
+    plain, said = (rls.estimate(kernel, shape, **options, **more).flops for more in ({}, {kept: True}))
+    without, counted = (counts.count(partial(run, kept=part), *arrays(shape, (shape[0], 1)), turns=0).flops for part in (None, kept))
+    said, counted = said - plain, counted - without
+    assert max(said, counted) < plain / 100 or is_counted(said, counted)
+
+
+@pytest.mark.float64
+@pytest.mark.parametrize("landmarks", [True, False])
+@pytest.mark.parametrize(("n", "m"), [(2000, 100), (20_000, 300), (5000, 700)])
+def test_operations_of_a_gradient_on_columns_are_those_that_are_counted(n, m, landmarks):
+    kernel, shape, options = (KERNEL, (n, 3), {"landmarks": m}) if landmarks else (LINEAR, (n, m), {})
+    chosen = {"landmarks": jnp.arange(m)} if landmarks else {}
+    value = lambda X, y, lam: rls.loo_objective(kernel, X, y, lam, **chosen)  # noqa: E731
+    for call, fn in {"objective": value, "gradient": jax.value_and_grad(value, argnums=(0, 1, 2))}.items():
+        assert_counted(rls.estimate(kernel, shape, call=call, **options).flops, fn, shape, (n,), ())
+
+
+@pytest.mark.float64
+@pytest.mark.parametrize(
+    ("kernel", "d", "route"), [(KERNEL, 2, "gram"), (KERNEL, 5, "gram"), (KERNEL, 30, "gram"), (LINEAR, 300, "features")], ids=str
+)
+@pytest.mark.parametrize("targets", [1, 40])
+def test_operations_of_predictions_are_those_that_are_counted(kernel, d, route, targets):
+    fit = lambda X, Y: rls.fit(kernel, X, Y, lams=jnp.ones(2), route=route).model  # noqa: E731
+    model = jax.eval_shape(fit, *arrays((1000, d), (1000, targets)))
+    said = rls.estimate(kernel, (1000, d), call="predict", rows=5000, targets=targets)
+    assert said.route == route and is_counted(
+        said.flops, counts.count(lambda model, X: model.predict(X), model, *arrays((5000, d)), turns=0).flops
+    )
 
 
 @pytest.mark.float64  # which follows from shapes

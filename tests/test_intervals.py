@@ -100,10 +100,13 @@ def test_order_statistics_are_those_of_a_sort(kind, smallest):
         np.testing.assert_allclose(smallest(A, k), np.sort(A, axis=1)[:, k - 1], rtol=4 * EPS)
 
 
-def test_order_statistics_of_few_numbers_far_apart(smallest):
-    """Whose halves are those of the largest: it is the numbers themselves that bring the ends together."""
-    A = (2.0 ** np.linspace(-500, 500, 40) if X64 else 2.0 ** np.linspace(-120, 120, 40)).astype(DTYPE)[None]
-    assert [float(smallest(A, k)[0]) for k in (1, 2, 13, 20, 40)] == [pytest.approx(A[0, k - 1], rel=4 * EPS) for k in (1, 2, 13, 20, 40)]
+@pytest.mark.parametrize("n", [40, 300])
+def test_order_statistics_of_numbers_far_apart(n, smallest):
+    """Whose halves are those of the largest: it is the numbers themselves, and their exponents, that bring the ends together."""
+    A = (2.0 ** (np.linspace(-1, 1, n) * (500 if X64 else 120))).astype(DTYPE)[None]
+    for signed in (A, -A[:, ::-1], np.concatenate([-A[:, ::-1], A], axis=1)):
+        for k in (1, 2, n // 3, n // 2, n):
+            np.testing.assert_allclose(smallest(signed, k), signed[:, k - 1], rtol=4 * EPS)
 
 
 def test_order_statistics_of_what_holds_infinities(smallest):

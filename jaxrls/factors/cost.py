@@ -1,7 +1,8 @@
 """What a factorization and its sweep over λ take, by route: numbers held at once, and floating-point operations, from shapes alone.
 
-Numbers are counted where they are most, and were fitted to what processes hold (benchmarks/memory.py); operations of products are what XLA counts,
-those of decompositions what textbooks give: 9n³ for eigenvectors, 6nr² + 20r³ for thin singular vectors, n³/3 for Cholesky, 2n³/3 for an inverse of it.
+Numbers are counted where they are most, and were fitted to what processes hold (benchmarks/memory.py); operations are those of the program as it is traced,
+what is said twice once (benchmarks/counts.py), with those of decompositions as textbooks give them: 9n³ for eigenvectors, 6nr² + 20r³ for thin singular
+vectors, n³/3 for Cholesky, 2n³/3 for an inverse of it.
 """
 
 from collections.abc import Callable
@@ -11,12 +12,14 @@ from typing import NamedTuple
 from jaxrls.factors.contract import COLUMNS_AT_ONCE, PROBES, lams_together
 from jaxrls.factors.groups import groups_together
 from jaxrls.factors.sides import ENTRIES_AT_ONCE
+from jaxrls.kernels.distances import COLUMNS_A_PASS
+from jaxrls.kernels.distances import FEW_COLUMNS as FEW_DIFFERENCES
 from jaxrls.linalg.products import FEW_COLUMNS, PANELS
 from jaxrls.rows.blocks import block_bytes, wide_block_size
 from jaxrls.support.checks import memory_bytes
 
-# Operations that a kernel's function of a distance counts for.
-PROFILE = 10
+# Operations that a kernel's function of a distance counts for, between 2 and 13; those of many columns take about as much for lengths and sums.
+PROFILE = 5
 # Products with K before an iteration converges: tens, where landmarks are many enough.
 STEPS = 40
 
@@ -54,7 +57,7 @@ class Sizes:
     b: int = 1
     probes: int = PROBES
     weighted: bool = False
-    given: bool = True  # whether features are the rows of X themselves, and not made
+    given: bool = True  # whether features are the rows of X themselves, and not made, so that the kernel is their product
     kept: bool = True  # whether B is, on landmarks
     single: bool = False  # one value at one λ, and nothing kept
     gradient: bool = False  # and its derivatives
@@ -88,9 +91,23 @@ class Sizes:
         return min(self.L * self.t, max(COLUMNS_AT_ONCE, self.t))
 
     @property
+    def lams(self) -> int:
+        """At how many λ there is work: all, and the chosen one anew where there are others."""
+        return self.L + (self.L > 1)
+
+    @property
+    def value(self) -> int:
+        """Operations of one value of the kernel: those of an inner product, or of differences in passes, which for many columns are twice a product's."""
+        if self.given:
+            return 2 * self.d
+        if self.d <= FEW_DIFFERENCES:
+            return 4 * self.d + PROFILE
+        return 4 * COLUMNS_A_PASS * -(-self.d // COLUMNS_A_PASS) + 2 * PROFILE
+
+    @property
     def kernel(self) -> int:
         """Operations of all entries between the rows and r others."""
-        return self.n * self.r * (2 * self.d + PROFILE)
+        return self.n * self.r * self.value
 
     @property
     def symmetric(self) -> int | float:
@@ -123,10 +140,11 @@ def features(s: Sizes) -> Cost:
 def covariance(s: Sizes) -> Cost:
     """ΦᵀΦ, its eigenvectors, LAPACK's workspace; U in blocks of rows, once for all λ and once for the chosen one."""
     if s.r >= s.n:  # their Gram matrix takes its place
-        found = gram(replace(s, r=s.n, d=s.r)).beside(2 * s.n * s.r, "coefficients of features")
+        found = gram(replace(s, r=s.n, d=s.r, given=True)).beside(2 * s.n * s.r, "coefficients of features")
         return found._replace(flops=found.flops + 2 * s.n**2 * s.r)
     flops = s.symmetric + 9 * s.r**3 + 4 * s.n * s.r**2 + s.sweep
-    return Cost(5 * s.r**2 + 2 * s.wide + 4 * s.n * s.t + _made(s), flops, "the features' covariance, its eigenvectors and blocks of rows")
+    held = 5 * s.r**2 + 2 * s.wide + 4 * s.rows * s.columns + 4 * s.n * s.t + _made(s)
+    return Cost(held, flops, "the features' covariance, its eigenvectors and blocks of rows at all λ")
 
 
 def subset(s: Sizes) -> Cost:
@@ -147,55 +165,68 @@ def keeps_rows(s: Sizes) -> bool:
 
 def cholesky_gram(s: Sizes) -> Cost:
     """K, K + λI which becomes its factor, the factor's inverse; with a gradient also the inverse of K + λI and the cotangent of K."""
-    n2, factors = s.n**2, s.L + (s.L > 1)
+    n2, cubes = s.n**2, s.lams * s.n**3
     if s.single and not s.gradient:
         return Cost((2 + s.weighted) * n2 + s.block, s.kernel + s.n**3, "K and its Cholesky factor")
     if s.b > 1:
-        return Cost((5.7 + 2 * s.weighted) * n2 + 2 * s.block, s.kernel + 1.6 * factors * s.n**3, "K, its inverse and groups of its rows")
+        flops = s.kernel + (1.7 + 2 * s.weighted) * cubes + s.lams * s.n * s.b**2 / 3
+        return Cost((5.7 + 2 * s.weighted) * n2 + 2 * s.block, flops, "K, its inverse and groups of its rows")
     if s.gradient:
         return Cost((3.75 + s.weighted) * n2, 3 * s.kernel + 3 * s.n**3, "K, its Cholesky factor, inverse and cotangent")
-    return Cost((3 + s.weighted) * n2 + 2 * s.block, s.kernel + factors * s.n**3, "K, its Cholesky factor and inverse")
+    return Cost((3 + s.weighted) * n2 + 2 * s.block, s.kernel + cubes, "K, its Cholesky factor and inverse")
 
 
 def refined(s: Sizes) -> Cost:
     """K, K + λI, its product with roots, the root of its inverse, that of a step, and two products; seven products for every λ."""
-    n2, factors = s.n**2, s.L + (s.L > 1)
-    return Cost((6.7 + 2.2 * (s.L > 1) + s.weighted) * n2, s.kernel + 15 * factors * s.n**3, "K, roots of its inverse and their products")
+    n2 = s.n**2
+    return Cost((6.7 + 2.2 * (s.L > 1) + s.weighted) * n2, s.kernel + 15 * s.lams * s.n**3, "K, roots of its inverse and their products")
 
 
 def cholesky_features(s: Sizes) -> Cost:
     """Moments, their Cholesky factor and its inverse for each λ, and blocks of rows; derivatives hold each two to three times."""
-    held = _with_blocks(s, (2.5 + 2 * s.L) * s.r**2) + s.n * s.d * s.ragged
-    return Cost(held, _cholesky_flops(s, 0), "the features' covariance, its factors and blocks of rows")
+    held = _with_blocks(s, (2.5 + 2 * s.L) * s.r**2, 3) + s.n * s.d * s.ragged
+    return Cost(held, (3.5 if s.gradient else 1) * _cholesky_flops(s), "the features' covariance, its factors and blocks of rows")
 
 
 def cholesky_landmarks(s: Sizes) -> Cost:
-    """The same on features made of rows of the kernel: a product more, and the landmarks' own matrices."""
-    made = 2 * (s.kernel + s.n * s.r**2 + s.r**3)
-    return Cost(_with_blocks(s, (6.5 + 2 * s.L) * s.r**2), _cholesky_flops(s, made, 2.5), "landmarks' matrices and blocks of rows")
+    """The same on features made of rows of the kernel in every pass: a product more, and at each λ the landmarks' own matrices and rows."""
+    held, passes = _with_blocks(s, (6.5 + 2 * s.L) * s.r**2, 1.75), 2 + (s.L > 1)
+    flops = _cholesky_flops(s) + passes * s.kernel + 2 * s.n * s.r**2 + 5 * s.lams * s.r**3
+    return Cost(held, (5 if s.gradient else 1) * flops, "landmarks' matrices and blocks of rows")
 
 
-def _with_blocks(s: Sizes, square) -> int | float:
-    return (3 if s.gradient else 1) * square + (4 if s.gradient else 2) * s.wide + 4 * s.n * s.t
+def _with_blocks(s: Sizes, square, times) -> int | float:
+    """Squares, which derivatives hold so many `times`, and blocks of rows."""
+    return (times if s.gradient else 1) * square + (4 if s.gradient else 2) * s.wide + 4 * s.n * s.t
 
 
-def _cholesky_flops(s, made, times=3) -> int | float:
-    """One pass for the moments, and one for each λ and for the chosen one; with derivatives `times` as much, two passes more for each at most."""
-    return (s.symmetric + (s.L + (s.L > 1)) * (s.r**3 + 2 * s.n * s.r**2) + made) * (times if s.gradient else 1)
+def _cholesky_flops(s) -> int | float:
+    """One pass for the moments, and one for each λ and for the chosen one."""
+    return s.symmetric + s.lams * (s.r**3 + 2 * s.n * s.r**2)
 
 
-def predict(s: Sizes, rows: int) -> Cost:
-    """Blocks of rows of the kernel, or of features, and what comes out."""
-    return Cost(min(2 * s.block, rows * s.r) + 2 * rows * s.t, rows * s.r * (2 * s.d + PROFILE + 2 * s.t), "blocks of rows and predictions")
+def predict(s: Sizes, rows: int, value: int) -> Cost:
+    """Blocks of rows of the kernel, or of features, of which each takes so many operations, and what comes out."""
+    return Cost(min(2 * s.block, rows * s.r) + 2 * rows * s.t, rows * s.r * (value + 2 * s.t), "blocks of rows and predictions")
 
 
 def groups(s: Sizes, route: str) -> Cost:
-    """What leaving groups out of a factor adds: U where it is not kept, pairs of rows of a group, and smaller decompositions where those are cheaper."""
+    """What leaving groups out of a factor adds, at all λ and then at the chosen one."""
+    found = _groups_out(s, route)
+    return found.then(_groups_out(replace(s, L=1), route)) if s.L > 1 else found
+
+
+def _groups_out(s: Sizes, route: str) -> Cost:
+    """U where it is not kept, pairs of rows of a group, and smaller decompositions where those are cheaper."""
     rest, count, kept = s.n - s.b, -(-s.n // s.b), route in ("gram", "features", "tridiagonal")
-    together = lams_together(s.b, s.t)
+    together, leaving, cholesky = lams_together(s.b, s.t), route in ("subset", "cholesky landmarks"), route.startswith("cholesky")
     at_once = min(s.n * s.r, groups_together(s.b, s.r, s.t, together) * s.b * s.r) * min(s.L, together)
+    # Products of the group's rows with each other, with planes of its landmarks, and of rows as those of weight 0 are known; and factors of those.
+    products = 1 + cholesky + 2 * leaving + s.weighted * (1 + leaving)
     closed = Cost(
-        (not kept) * s.n * s.r + (3 if kept else 8) * s.b**2 + at_once, s.L * s.n * s.b * (2 * s.r + s.b / 3), "pairs of rows of a group"
+        (not kept) * s.n * s.r + (3 if kept else 8) * s.b**2 + at_once,
+        s.L * s.n * s.b * (2 * s.r * products + s.b * (1 / 3 + 4 * leaving)),
+        "pairs of rows of a group",
     )
     if route.startswith(("cholesky", "refined", "tridiagonal")) or not refitting_is_cheaper(s.b, rest, s.r, s.L):
         return closed
@@ -203,7 +234,7 @@ def groups(s: Sizes, route: str) -> Cost:
         flops = 2 * s.n**3 + 9 * count * rest**3
         refits = Cost(2 * s.n**2 + 4 * rest**2 + rest * s.b, flops, "K, its eigenvectors, and those without a group")
     else:
-        flops = count * (2 * rest * s.r**2 + 9 * s.r**3)
+        flops = count * (2 * rest * s.r**2 + 9 * s.r**3 + 4 * leaving * s.n * s.r**2)
         refits = Cost(3 * s.n * s.r + 5 * s.r**2, flops, "features of all rows, and those without a group")
     return closed.then(refits)._replace(flops=flops)  # in its place; of memory no more was measured than of the larger
 
@@ -230,14 +261,30 @@ def _pairs(s: Sizes, route: str) -> Cost:
     )
 
 
+# How many r³ the posterior covariance takes, and n·r·min(n, r) every fit that leaves a row out.
+KEPT = {
+    "gram": (0, 2),
+    "features": (3, 2),
+    "covariance": (3, 4),
+    "subset": (0, 2),
+    "cholesky gram": (1, 3),
+    "cholesky features": (1, 4),
+    "cholesky landmarks": (3, 5),
+    "tridiagonal": (0, 9),
+    "refined": (0, 15),
+}
+
+
 def _kept(s: Sizes, route: str) -> Cost:
     """The posterior covariance, and the smoother of every row with the products that it is made of, or its sums over groups."""
-    dual, numbers, flops, words = route in DUAL, 0.0, 0.0, []
+    dual, few, numbers, flops, words = route in DUAL, min(s.n, s.r), 0.0, 0.0, []
+    decomposed = "gram" if few == s.n and not dual else route  # of few rows their Gram matrix
+    cubes, products = KEPT.get(decomposed, (0, 0))
     if s.variance:
-        numbers, flops, words = (1.5 * s.n**2 if dual else 3 * s.r**2), s.r**3, ["the posterior covariance"]
+        numbers, flops, words = (1.5 * s.n**2 if dual else 3 * s.r * few), cubes * s.r**3 + s.r * few, ["the posterior covariance"]
     if s.intervals:
         numbers += (2 if route == "tridiagonal" else 1) * s.n**2 if dual else (1.5 if s.b > 1 else 3) * s.n * s.r
-        flops, words = flops + 2 * s.n * s.r**2, [*words, "every fit that leaves a row out"]
+        flops, words = flops + products * s.n * s.r * few, [*words, "every fit that leaves a row out"]
     return Cost(numbers, flops, " and ".join(words))
 
 
@@ -265,9 +312,10 @@ def _made(s: Sizes) -> int:
 
 def iterative(s: Sizes) -> Cost:
     """The landmarks' fit, and sixteen vectors of every column while all λ, targets and probes go on together, for as many steps as they mostly take."""
-    columns = s.L * (s.t + s.probes)
-    every = s.n * s.n * (2 * s.d + PROFILE + 2 * columns) + 4 * s.n * s.r * columns
-    run = Cost(s.n * s.r + 16 * s.n * columns + 2 * s.block, STEPS * every, "vectors for λ × (targets + probes), and landmarks' rows")
+    columns, one = s.L * (s.t + s.probes), s.t + s.probes
+    step = lambda columns: s.n**2 * (s.value + 2 * columns) + 4 * s.n * s.r * columns  # noqa: E731
+    flops = STEPS * (step(columns) + (s.L > 1) * step(one))
+    run = Cost(s.n * s.r + 16 * s.n * columns + 2 * s.block, flops, "vectors for λ × (targets + probes), and landmarks' rows")
     return subset(replace(s, L=1)).then(run)
 
 

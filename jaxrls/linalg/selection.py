@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-# Every so many guesses one halves what is left, and once so many were made ends go to the numbers next to them: for ties, and wild distributions.
+# Every so many guesses one halves what is left, and once so many were made it halves the floating-point numbers that are left, of which there are 2⁶⁴, and
+# ends go to the numbers next to them: for wild distributions, and ties.
 HALVED, LATE = 3, 16
 MOST = 400
 
@@ -31,7 +32,7 @@ def _at_least(A, low, high, k):
 
     def goes_on(state):
         step, low, high, below, above = state
-        apart = high - low > 2 * eps * jnp.maximum(jnp.abs(low), jnp.abs(high))
+        apart = high - low > 2 * eps * jnp.maximum(jnp.abs(low), jnp.abs(high)) + 2 * tiny
         return jnp.any((above - below > 1) & apart) & (step < MOST)
 
     def closer(low, high):
@@ -44,6 +45,7 @@ def _at_least(A, low, high, k):
         width = jnp.maximum(above - below, 1).astype(A.dtype)
         share = jnp.clip((k - below - 0.5).astype(A.dtype) / width, 1 / (width + 1), width / (width + 1))
         t = low + jnp.where(halved, 0.5, share) * (high - low)
+        t = jnp.where(halved & (step > LATE), _middle(low, high), t)
         found = count(t)
         enough = found >= k
         low, high = jnp.where(enough, low, t), jnp.where(enough, t, high)
@@ -52,3 +54,14 @@ def _at_least(A, low, high, k):
 
     start = jnp.zeros((), jnp.int32), low, high, count(low), count(high)
     return jax.lax.while_loop(goes_on, guess, start)[2]
+
+
+def _middle(low, high):
+    """The number with as many floating-point numbers above `low` as below `high`."""
+    whole = jnp.int32 if low.dtype == jnp.float32 else jnp.int64
+
+    def turned(i):  # the bits of numbers below 0 fall as they grow
+        return i ^ ((i >> (jnp.iinfo(whole).bits - 1)) & jnp.iinfo(whole).max)
+
+    a, b = (turned(jax.lax.bitcast_convert_type(end, whole)) for end in (low, high))
+    return jax.lax.bitcast_convert_type(turned((a & b) + ((a ^ b) >> 1)), low.dtype)

@@ -74,7 +74,8 @@ def estimate(
     `iteration`, `keep_variance`, `keep_intervals`, `rank`, and `keep` of `factor_subset`, as they are. `dtype` is that of X, float64 by default, in which
     `fit` computes data from NumPy.
     **Returns** an `Estimate`, whose text says it all: bytes beside X and Y at the moment when most are held, on a CPU, compiled programs (50 to 80 MB)
-    left out. Operations of products are as XLA counts them; those of decompositions are textbook counts for what LAPACK does: 9n³ for eigenvectors.
+    left out. Operations are those of the program, elementwise ones too, and textbook counts of what LAPACK does: 9n³ for eigenvectors. Where values decide,
+    they are those of the longer way, distances by differences, and of 40 steps of an iteration; steps that rounding asks for are left out.
     **Cost** none: no array is made. **Raises** `ValueError` for a call or route that there is not. **Source**: Golub and Van Loan, *Matrix Computations*, for
     decompositions; memory was fitted to measurements, which `benchmarks/memory.py` repeats.
 
@@ -103,7 +104,7 @@ def estimate(
     each = objective or plain and suits_cholesky(kernel, n, lams or SEARCHED)  # a Cholesky factor for each λ
     sizes = Sizes(
         n=n,
-        d=d,
+        d=d if kernel.evaluable else 0,  # values that are given take no operation
         r=landmarks or explicit or n,
         itemsize=dtype.itemsize,
         t=targets,
@@ -120,7 +121,8 @@ def estimate(
     )
     if call == "predict":
         taken = "landmarks" if landmarks else "features" if explicit else "gram"
-        found = cost.predict(sizes, n if rows is None else rows)
+        value = sizes.value if taken != "features" else 1 if sizes.given else cost.PROFILE
+        found = cost.predict(sizes, n if rows is None else rows, value)
     else:
         taken = _route(kernel, n, d, dtype, landmarks, "cholesky" if each else route)
         found = _cost(sizes, taken, call, keep, landmarks)

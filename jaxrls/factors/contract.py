@@ -369,7 +369,7 @@ def as_columns(lams) -> Float[Array, "L k"]:
 
 
 def over_lams(fn: Callable, lams: Any, columns: int):
-    """`fn` of all λ, (L, k), or of arrays with an entry for each, whose results have a leading axis L: in chunks such that chunk × `columns` matrix columns are in flight."""
+    """`fn` of all λ, (L, k), or of what has an entry for each; results have a leading axis L: in chunks with so many matrix `columns` for each in flight."""
     return map_blocks(fn, *lam_chunks(lams, columns))
 
 

@@ -130,6 +130,7 @@ SWEEPS = [
     (LINEAR, (2000, 200), {"route": "covariance", "groups": 400}),
     (KERNEL, (2000, 3), {"landmarks": 100, "groups": 20}),
     (KERNEL, (2000, 3), {"landmarks": 100, "groups": 20, "weights": True}),
+    (KERNEL, (2000, 3), {"landmarks": 100, "groups": 100, "lams": 10}),
     (KERNEL, (2000, 3), {"landmarks": 100, "groups": 400}),
     (KERNEL, (2000, 3), {"landmarks": 100, "groups": 400, "lams": 2}),
     (KERNEL, (1000, 3), {"rank": True}),

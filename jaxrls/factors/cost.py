@@ -169,7 +169,7 @@ def cholesky_gram(s: Sizes) -> Cost:
     if s.single and not s.gradient:
         return Cost((2 + s.weighted) * n2 + s.block, s.kernel + s.n**3, "K and its Cholesky factor")
     if s.b > 1:
-        flops = s.kernel + (1.7 + 2 * s.weighted) * cubes + s.lams * s.n * s.b**2 / 3
+        flops = s.kernel + (1.7 + 2 * s.weighted) * cubes
         return Cost((5.7 + 2 * s.weighted) * n2 + 2 * s.block, flops, "K, its inverse and groups of its rows")
     if s.gradient:
         return Cost((3.75 + s.weighted) * n2, 3 * s.kernel + 3 * s.n**3, "K, its Cholesky factor, inverse and cotangent")

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
-REAL = {"embedding", "encoding", "pairs"}  # problems of some size, with peers' code: run with -m slow, and whenever the site is built
+# Those of some size, or with peers' code: run with -m slow, and whenever the site is built.
+LONG = {"embedding", "encoding", "large", "pairs", "sweeps", "tuning"}
 LIMIT = 2**20
 TIMEOUT = 600  # for one cell, on a machine that does other things too
 
@@ -41,7 +42,7 @@ def test_stored_outputs(path, nbformat):
     assert any("image/png" in output.get("data", {}) for cell in code_cells(notebook) for output in cell.outputs)
 
 
-@pytest.mark.parametrize("path", [pytest.param(path, marks=[pytest.mark.slow] * (path.stem in REAL), id=path.stem) for path in NOTEBOOKS])
+@pytest.mark.parametrize("path", [pytest.param(path, marks=[pytest.mark.slow] * (path.stem in LONG), id=path.stem) for path in NOTEBOOKS])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # those of Jupyter's own packages
 def test_runs(path, nbformat, tmp_path, monkeypatch):
     nbclient = pytest.importorskip("nbclient", reason="running notebooks needs nbclient: pip install -e '.[test]'")

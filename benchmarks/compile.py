@@ -1,12 +1,12 @@
-"""Compile the main public computations for a GPU or a TPU that is not here, and say what it will need there.
+"""Compile every public computation that is one program for a GPU or a TPU that is not here, and say what it will need there.
 
     python benchmarks/compile.py --for h100|v5e [--only path ...] [--sizes 1000 4000] [--out FOLDER] [--here]
 
-needs the extra `compile` (`pip install 'jaxrls[compile]'`), which holds the compilers and no device. For each computation it prints the time
-to compile, memory beyond arguments and results in units of the matrix it works on, calls into libraries, products below full precision, operations
-and bytes, and the time that the makers' peak rates would take. It proves that programs compile and fit, and no speed. Operations and bytes are
-counted from the program's shapes (counts.py). Where the device is at hand, `--here` compiles for it, runs what was compiled on drawn numbers, and says the
-milliseconds beside (median of five): how far from the peak they are, and whether what was foretold of memory and calls was true.
+needs the extra `compile` (`pip install 'jaxrls[compile]'`), which holds the compilers and no device. For each computation (computations.py) it
+prints the time to compile, memory beyond arguments and results in units of the matrix it works on, calls into libraries, products below full
+precision, operations and bytes, and the time that the makers' peak rates would take. It proves that programs compile and fit, and no speed. Operations
+and bytes are counted from the program's shapes (counts.py). Where the device is at hand, `--here` compiles for it, runs what was compiled on drawn
+numbers, and says the milliseconds beside (median of five): how far from the peak they are, and whether what was foretold of memory and calls was true.
 """
 
 import argparse
@@ -26,8 +26,8 @@ H100 = """gpu_device_info { threads_per_block_limit: 1024 threads_per_warp: 32 s
  device_description_str: "NVIDIA H100 80GB HBM3" """
 # Peak rates from the makers' data sheets: operations of float32 at full precision (on the TPU six passes of bfloat16) and bytes a second.
 RATES = {"h100": (67e12, 3.35e12), "v5e": (197e12 / 6, 0.82e12)}
-SLOW, ABSENT = "they take minutes (--slow)", "JAX has no such reduction there"
-IN_FLOAT64 = "refined, leave-one-out"  # which XLA makes of pairs of float32 on TPUs
+SIZES = {"h100": (1000, 4000, 10_000), "v5e": (256, 1024, 4096)}
+QUICK = 256  # rows up to which the TPU's library has an eigendecomposition of its own, and the program compiles in seconds
 NEEDED = {"h100": ("nvidia.cuda_nvcc", "jax_cuda12_plugin"), "v5e": ("libtpu",)}
 
 
@@ -69,86 +69,13 @@ def device(target: str):
     return get_topology_desc(platform="tpu", topology_name="v5e:2x2").devices[0]
 
 
-def computations():
-    """name → (function, shapes at n, the matrix it works on, why it is left out for TPUs). d = 8, 500 landmarks, 100 λ."""
-    import jax
-    import jax.numpy as jnp
-
-    import jaxrls as rls
-    from jaxrls.criteria.left_out import LeaveOneOut
-    from jaxrls.search.lam_search import _probe
-    from jaxrls.search.problem import Problem
-
-    d, m = 8, 500
-    gaussian, lams = rls.Gaussian(1.0), jnp.geomspace(1e-3, 1e2, 100, dtype=jnp.float32)
-
-    def data(n):
-        return (n, d), (n,)
-
-    def square(n):
-        return n * n
-
-    def path(criterion, route=None):
-        def run(X, y):
-            factor = rls.factorize(gaussian, X, route=route)
-            return criterion(factor, y, rls.lambda_grid(factor, 100))
-
-        return run
-
-    def objective(width, X, y):
-        return rls.loo_objective(rls.Gaussian(width), X, y, jnp.float32(0.1))
-
-    def on_points(width, X, y, Z):
-        return rls.loo_objective(rls.Gaussian(width), X, y, jnp.float32(0.1), landmarks=Z)
-
-    def probe(X, y):
-        problem = Problem.of(gaussian, X, y, criterion=LeaveOneOut())
-        return _probe(problem, problem.solution("cholesky"), jnp.zeros(1, jnp.float32))
-
-    def subset(X, y, Z):
-        return rls.loo(rls.factorize(gaussian, X, landmarks=Z), y, lams)
-
-    def refined(X, y):
-        wide = [part.astype(jnp.float64) for part in (X, y, 0.1 * jnp.ones((1, 1)))]
-        return rls.factorize(rls.Gaussian(1.0), wide[0], route="refined").solve(wide[1]).outcome(wide[2]).residuals
-
-    def held_out(X, y, Z):
-        return rls.holdout(rls.factorize(gaussian, X), y, lams, kernel=gaussian, validation=(Z, y[:m]))
-
-    def linear(X, y):
-        return rls.loo(rls.factorize(rls.Linear(), X, route="covariance"), y, lams)
-
-    with_points = lambda n: (*data(n), (m, d))  # noqa: E731
-    return {
-        "path, leave-one-out": (path(rls.loo), data, square, SLOW),
-        "path, GCV": (path(rls.gcv), data, square, SLOW),
-        "path, evidence": (path(rls.log_marginal_likelihood), data, square, SLOW),
-        "tridiagonal, GCV": (path(rls.gcv, "tridiagonal"), data, square, ABSENT),
-        "tridiagonal, leave-one-out": (path(rls.loo, "tridiagonal"), data, square, ABSENT),
-        "one λ and its slope": (probe, data, square, ""),
-        "objective": (objective, lambda n: ((), *data(n)), square, ""),
-        "objective and gradient": (jax.value_and_grad(objective), lambda n: ((), *data(n)), square, ""),
-        IN_FLOAT64: (refined, data, square, SLOW),
-        "gram": (lambda X: rls.gram(gaussian, X), lambda n: ((n, d),), square, ""),
-        "K·V": (lambda X, V: rls.gram_matmul(gaussian, X, X, V), lambda n: ((n, d), (n, 10)), square, ""),
-        "landmarks, leave-one-out": (subset, with_points, lambda n: n * m, SLOW),
-        "landmarks, objective and gradient": (
-            jax.value_and_grad(on_points),
-            lambda n: ((), *with_points(n)),
-            lambda n: n * m,
-            "",
-        ),
-        "linear, leave-one-out": (linear, data, lambda n: n * d, SLOW),
-    }
-
-
 def seconds_of(program, arguments) -> float:
     """Median of five runs after one, on drawn numbers."""
     import jax
     import numpy as np
 
     rng, seconds = np.random.default_rng(0), []
-    drawn = [jax.device_put(np.asarray(rng.uniform(1, 2, one.shape), one.dtype), one.sharding) for one in arguments]
+    drawn = jax.tree.map(lambda one: jax.device_put(np.asarray(rng.uniform(1, 2, one.shape), one.dtype), one.sharding), arguments)
     for _ in range(6):
         start = time.perf_counter()
         jax.block_until_ready(program(*drawn))
@@ -159,12 +86,16 @@ def seconds_of(program, arguments) -> float:
 def compiled(name, n, target, here=False) -> dict:
     """One line of the report."""
     import jax
+    from computations import IN_FLOAT64, computations
     from counts import count
     from jax.sharding import SingleDeviceSharding
 
     where = jax.devices()[0] if here else device(target)
-    fn, shapes, matrix, _ = computations()[name]
-    arguments = [jax.ShapeDtypeStruct(shape, "float32", sharding=SingleDeviceSharding(where)) for shape in shapes(n)]
+    one = computations()[name]
+    fn, matrix = one.fn, one.matrix
+    arguments = jax.tree.map(
+        lambda part: jax.ShapeDtypeStruct(part.shape, part.dtype, sharding=SingleDeviceSharding(where)), one.arguments(n)
+    )
     with jax.default_device(where), jax.enable_x64(name == IN_FLOAT64):
         start = time.perf_counter()
         program = jax.jit(fn).trace(*arguments).lower(lowering_platforms=("cuda" if target == "h100" else "tpu",)).compile()
@@ -210,31 +141,51 @@ def table(lines: list[dict]) -> str:
     return "\n".join([head + " measured, ms |" * here, "|" + "---|" * (11 + here), *rows])
 
 
+def wanted(target: str, only, sizes, slow: bool) -> list[tuple[str, int]]:
+    """Names and sizes that are compiled; what is left out is said."""
+    from computations import ABSENT, SLOW, computations
+
+    sizes, found = sizes or SIZES[target], []
+    for name, one in computations().items():
+        if only and not any(part in name for part in only):
+            continue
+        out = sizes if one.left_out == ABSENT else [n for n in sizes if one.left_out == SLOW and n > QUICK and not slow]
+        out = out if target == "v5e" else []
+        if out:
+            print(f"left out at n = {', '.join(map(str, out))}, as {one.left_out}: {name}")
+        found += [(name, n) for n in sizes if n not in out]
+    return found
+
+
+def merged(old: list[dict], new: list[dict]) -> list[dict]:
+    """Lines of a report with new ones, which take the place of those of the same computation and n: computations as they first came, by n."""
+    lines = {(one["computation"], one["n"]): one for one in (*old, *new)}
+    names = list(dict.fromkeys(name for name, _ in lines))
+    return [lines[key] for key in sorted(lines, key=lambda key: (names.index(key[0]), key[1]))]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--for", dest="target", choices=RATES, required=True)
     parser.add_argument("--only", nargs="*", help="names of computations, or parts of them")
     parser.add_argument("--sizes", nargs="*", type=int)
-    parser.add_argument("--slow", action="store_true", help="also what takes minutes to compile for a TPU: eigendecompositions")
+    parser.add_argument(
+        "--slow", action="store_true", help="also what takes minutes to compile for a TPU: eigendecompositions of more than 256 rows"
+    )
     parser.add_argument("--here", action="store_true", help="the device is at hand: compile for it, and run")
-    parser.add_argument("--out", help="folder for the report, as Markdown and JSON")
+    parser.add_argument("--out", help="folder of the report, as Markdown and JSON, which is added to")
     args = parser.parse_args()
     prepare_here(args.target) if args.here else prepare(args.target)
-    names = [name for name in computations() if not args.only or any(part in name for part in args.only)]
-    if args.target == "v5e":
-        for why in (ABSENT,) if args.slow else (ABSENT, SLOW):
-            left_out = [name for name in names if computations()[name][3] == why]
-            names = [name for name in names if name not in left_out]
-            print(f"left out, as {why}: {', '.join(left_out)}")
     lines = []
-    for name in names:
-        for n in args.sizes or ((1000, 10_000) if args.target == "h100" else (1024, 4096)):
-            lines.append(compiled(name, n, args.target, args.here))
-            print(json.dumps(lines[-1], ensure_ascii=False), flush=True)
+    for name, n in wanted(args.target, args.only, args.sizes, args.slow):
+        lines.append(compiled(name, n, args.target, args.here))
+        print(json.dumps(lines[-1], ensure_ascii=False), flush=True)
     print(table(lines))
     if args.out:
         stem = Path(args.out) / f"{'run' if args.here else 'compile'}_{args.target}"
-        stem.with_suffix(".json").write_text(json.dumps(lines, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        kept = stem.with_suffix(".json")
+        lines = merged(json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else [], lines)
+        kept.write_text(json.dumps(lines, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         stem.with_suffix(".md").write_text(table(lines) + "\n", encoding="utf-8")
 
 

@@ -65,6 +65,24 @@ def test_missing_compilers_are_named(monkeypatch):
         compiling.prepare("h100")
 
 
+def test_what_takes_minutes_for_a_tpu_is_left_out_in_words(capsys):
+    assert compiling.wanted("v5e", ["path, GCV"], [256, 1024], slow=False) == [("path, GCV", 256)]
+    assert capsys.readouterr().out == "left out at n = 1024, as they take minutes (--slow): path, GCV\n"
+    assert compiling.wanted("v5e", ["path, GCV", "tridiagonal"], [256, 1024], slow=True) == [("path, GCV", 256), ("path, GCV", 1024)]
+    assert compiling.wanted("h100", ["gram"], None, slow=False) == [("gram", n) for n in compiling.SIZES["h100"]]
+
+
+@pytest.mark.parametrize("target", ["h100", "v5e"])
+def test_reports_of_compiled_programs_are_what_is_kept_and_name_every_computation(target):
+    """At several n, and no product below full precision; lines of the same computation and n take the place of older ones."""
+    stem = ROOT / "benchmarks" / "report" / f"compile_{target}"
+    lines = json.loads(stem.with_suffix(".json").read_text(encoding="utf-8"))
+    assert stem.with_suffix(".md").read_text(encoding="utf-8") == compiling.table(lines) + "\n"
+    assert compiling.merged(lines, lines[1:2]) == lines
+    assert {(one["computation"], one["n"]) for one in lines} >= set(compiling.wanted(target, None, None, slow=False))
+    assert all(one["below_full_precision"] == 0 for one in lines)
+
+
 PROGRAM = """
 %body.1 (param: f32[4]) -> f32[4] {
   %all-reduce.1 = pred[] all-reduce(%fusion.1), channel_id=1, replica_groups={}

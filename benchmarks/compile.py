@@ -26,7 +26,7 @@ H100 = """gpu_device_info { threads_per_block_limit: 1024 threads_per_warp: 32 s
  device_description_str: "NVIDIA H100 80GB HBM3" """
 # Peak rates from the makers' data sheets: operations of float32 at full precision (on the TPU six passes of bfloat16) and bytes a second.
 RATES = {"h100": (67e12, 3.35e12), "v5e": (197e12 / 6, 0.82e12)}
-SIZES = {"h100": (1000, 4000, 10_000), "v5e": (256, 1024, 4096)}
+SIZES = {"h100": (1000, 4000, 10_000), "v5e": (256, 1024)}
 QUICK = 256  # rows up to which the TPU's library has an eigendecomposition of its own, and the program compiles in seconds
 NEEDED = {"h100": ("nvidia.cuda_nvcc", "jax_cuda12_plugin"), "v5e": ("libtpu",)}
 

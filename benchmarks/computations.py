@@ -47,7 +47,7 @@ def at_width(n: int):
 def in_folds(n: int):
     """X, y and a plan of equal folds."""
     inside = FOLDS, n // FOLDS
-    return *rows(n), rls.Folds(shape(*inside, dtype="int32"), shape(*inside), n, n // FOLDS)
+    return *rows(n), rls.Folds(shape(*inside, dtype="int32"), shape(*inside), shape(n, dtype="int32"), n, n // FOLDS)
 
 
 def square(n: int) -> int:

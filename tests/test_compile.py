@@ -80,7 +80,8 @@ def test_reports_of_compiled_programs_are_what_is_kept_and_name_every_computatio
     assert stem.with_suffix(".md").read_text(encoding="utf-8") == compiling.table(lines) + "\n"
     assert compiling.merged(lines, lines[1:2]) == lines
     assert {(one["computation"], one["n"]) for one in lines} >= set(compiling.wanted(target, None, None, slow=False))
-    assert all(one["below_full_precision"] == 0 for one in lines)
+    low = {one["computation"] for one in lines if one["below_full_precision"]}
+    assert low == ({"refined, leave-one-out"} if target == "v5e" else set())  # float64, whose products XLA makes of pieces there
 
 
 PROGRAM = """

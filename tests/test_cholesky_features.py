@@ -119,6 +119,7 @@ def test_memory_does_not_grow_with_rows():
 
 
 @pytest.mark.float64  # searches in float32 are in test_tune.py
+@pytest.mark.slow
 def test_tune():
     """The search on landmarks: never worse than its start, and its model that of the subset factor at the tuned λ."""
     X, Y, _ = data()

@@ -154,6 +154,7 @@ def test_options_mean_what_they_mean_of_a_table(folder, capsys, options):
         assert re.search(r"^ +width.*$", out, re.MULTILINE).group() == re.search(r"^ +width.*$", whole, re.MULTILINE).group()
 
 
+@pytest.mark.slow
 def test_a_sample_is_tuned_on_where_there_are_more_rows(folder, capsys, monkeypatch):
     monkeypatch.setattr("jaxrls.cli.reading.SAMPLE", 40)
     out = run(capsys, "fit", "parts", *FIT, "--tune")

@@ -64,6 +64,7 @@ def test_where_a_search_begins():
 
 
 @pytest.mark.float64
+@pytest.mark.slow
 def test_the_slope_on_landmarks_against_differences():
     """In kernel, λ, points and rows at once, in blocks, with weights, one of them 0, and landmarks that leave; and its own slope."""
     X, y = problem(30)

@@ -166,6 +166,7 @@ def test_what_pays_where(backend, pays, monkeypatch):
 
 
 @pytest.mark.float64  # which way is taken
+@pytest.mark.slow
 def test_rows_of_a_host_have_values_and_no_slopes(data):
     X, Y, _ = data
     found, grid = (rls.fit(GAUSSIAN, HostRows(X), Y[:, 0], landmarks=array(X[::4]), lams=lams) for lams in ("search", None))

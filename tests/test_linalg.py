@@ -94,6 +94,7 @@ def results(rng):
 
 
 @pytest.mark.float64  # the same sums in another order
+@pytest.mark.slow
 def test_all_that_sums_panels_is_what_one_panel_gives(monkeypatch):
     monkeypatch.setattr(products, "FEW_COLUMNS", 100)
     whole = results(np.random.default_rng(0))

@@ -7,7 +7,7 @@ import pytest
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 # Those of some size, or with peers' code: run with -m slow, and whenever the site is built.
-LONG = {"embedding", "encoding", "large", "pairs", "sweeps", "tuning"}
+LONG = {"embedding", "encoding", "large", "lectures", "pairs", "sweeps", "tuning"}
 LIMIT = 2**20
 TIMEOUT = 600  # for one cell, on a machine that does other things too
 

@@ -65,6 +65,7 @@ def test_every_target_keeps_the_weights_and_the_lam_of_the_smallest_error_of_ref
     np.testing.assert_allclose(fit.score_split(NEW, labels).sum(axis=0), r2 + constant, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_the_gradient_ends_where_no_weights_nearby_are_better():
     """From drawn weights, on landmarks; weights still add up to 1, and the error is that of a fit with the kernel of each target."""
     options = {"landmarks": np.arange(0, N, 2), "key": jax.random.key(1), "num": 3}

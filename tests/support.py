@@ -1,4 +1,10 @@
-"""What the tests share: dtypes, tolerances that follow dtype and conditioning, derivatives by differences."""
+"""What the tests share: dtypes, tolerances that follow dtype and conditioning, derivatives by differences, processes with devices."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -6,6 +12,7 @@ import numpy as np
 
 import jaxrls as rls
 
+FOLDER = Path(__file__).parent
 X64 = jax.config.jax_enable_x64
 DTYPE = np.float64 if X64 else np.float32
 EPS = float(np.finfo(DTYPE).eps)
@@ -72,3 +79,12 @@ def assert_derivatives(f, x, tolerance=1e-7, what=""):
     jacobian = np.moveaxis(np.asarray(both(x)[1]), -1, 0)
     assert np.isfinite(jacobian).all(), f"{what}: derivative is not finite"
     assert_close(jacobian, differences(lambda x: both(x)[0], x), tolerance, what)
+
+
+def on_four_devices(script, part) -> dict:
+    """What a script of this folder prints, a line of JSON for each of its parts, in a process that has four devices: `some` of its cases, or `all`."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(FOLDER), str(FOLDER.parent)]), "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-W", "error", "-W", "ignore:the chosen", FOLDER / script, part]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800)
+    assert run.returncode == 0, run.stderr[-3000:]
+    return {name: part for line in run.stdout.splitlines() for name, part in json.loads(line).items()}

@@ -3,33 +3,18 @@
 All of it runs in one process of four devices, `groups_on_meshes.py`, which prints what it found.
 """
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from support import on_four_devices
 
 import jaxrls as rls
 
 pytestmark = pytest.mark.any_precision
-FOLDER = Path(__file__).parent
 
 
 @pytest.fixture(scope="module", params=["some", pytest.param("all", marks=pytest.mark.slow)])
 def found(request):
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(FOLDER), str(FOLDER.parent)]), "JAX_PLATFORMS": "cpu"}
-    run = subprocess.run(
-        [sys.executable, "-W", "error", "-W", "ignore:the chosen", FOLDER / "groups_on_meshes.py", request.param],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=1800,
-    )
-    assert run.returncode == 0, run.stderr[-3000:]
-    return {name: part for line in run.stdout.splitlines() for name, part in json.loads(line).items()}
+    return on_four_devices("groups_on_meshes.py", request.param)
 
 
 def test_groups_agree_with_refits_and_with_one_device(found):

@@ -3,39 +3,24 @@
 All of it runs in one process of four devices, `on_meshes.py`, which prints what it found.
 """
 
-import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
-from support import array
+from support import array, on_four_devices
 
 import jaxrls as rls
 from jaxrls.support.meshes import on_any_mesh, parts_of
 
 pytestmark = pytest.mark.any_precision
-FOLDER = Path(__file__).parent
 
 
 @pytest.fixture(scope="module", params=["some", pytest.param("all", marks=pytest.mark.slow)])
 def found(request):
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(FOLDER), str(FOLDER.parent)]), "JAX_PLATFORMS": "cpu"}
-    run = subprocess.run(
-        [sys.executable, "-W", "error", "-W", "ignore:the chosen", FOLDER / "on_meshes.py", request.param],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    assert run.returncode == 0, run.stderr[-3000:]
-    return {name: part for line in run.stdout.splitlines() for name, part in json.loads(line).items()}
+    return on_four_devices("on_meshes.py", request.param)
 
 
 def test_everything_agrees_with_one_device(found):

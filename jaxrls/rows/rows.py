@@ -206,12 +206,12 @@ class DenseRows(Rows):
         return self.X.dtype
 
     def sum(self, fn, *columns, temporaries=0, block_size=None):
-        """As `Rows.sum`, in one compiled loop."""
-        return sum_rows(lambda args: fn(*args), (self.X, *columns), self._block(temporaries, block_size), self.parts)
+        """As `Rows.sum`, in one compiled loop, or one for each part, whose sums are added."""
+        return sum_rows(lambda args: fn(*args), (self.X, *columns), self._block(temporaries, block_size), self.parts, self._placed)
 
     def map(self, fn, *columns, temporaries=0, block_size=None):
-        """As `Rows.map`, in one compiled loop."""
-        return map_rows(lambda args: fn(*args), (self.X, *columns), self._block(temporaries, block_size), self.parts)
+        """As `Rows.map`, in one compiled loop, or one for each part; the results lie as the rows do."""
+        return map_rows(lambda args: fn(*args), (self.X, *columns), self._block(temporaries, block_size), self.parts, self._placed)
 
     def in_parts(self, run, *columns):
         """As `Rows.in_parts`, side by side."""

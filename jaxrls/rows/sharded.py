@@ -16,7 +16,6 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
-from jaxrls.rows.blocks import map_rows, sum_rows
 from jaxrls.rows.rows import NO_PAIRS, DenseRows
 from jaxrls.rows.sampled import SAMPLE
 from jaxrls.support.checks import Listed, as_floats, check_matrix, check_targets, check_weights
@@ -59,16 +58,6 @@ class ShardedRows(DenseRows):
         if isinstance(finite, int) and finite:
             raise ValueError(f"{name} holds {finite} values that are NaN or infinite: drop those rows or fill them in first")
         kernel.check(self.candidates()[1])
-
-    def sum(self, fn, *columns, temporaries=0, block_size=None):
-        """As `Rows.sum`, of every part by itself, and one sum of those."""
-        size = self._block(temporaries, block_size)
-        return sum_rows(lambda args: fn(*args), (self.X, *columns), size, self.parts, self._placed)
-
-    def map(self, fn, *columns, temporaries=0, block_size=None):
-        """As `Rows.map`, of every part by itself; the results lie as the rows do."""
-        size = self._block(temporaries, block_size)
-        return map_rows(lambda args: fn(*args), (self.X, *columns), size, self.parts, self._placed)
 
     def _placed(self, arrays):
         """Columns (n, …), or what has a row for each part, where the rows are."""

@@ -30,10 +30,16 @@ KERNEL = rls.Gaussian(1.5)
 WAVES = rls.FeatureMap(lambda X: jnp.concatenate([jnp.sin(X), X], axis=1))
 
 
+def at_once(fn):
+    """In one program: of many small ones that add up over devices, JAX's CPU runtime may wait for ever."""
+    return lambda X, *columns: jax.jit(fn)(rls.shard(X) if isinstance(X, jax.Array) else X, *columns)
+
+
 def sweep(criterion, kernel, options, X, y, v=None):
-    return criterion(rls.factorize(kernel, X, weights=v, **options), y, LAMS)
+    return at_once(lambda X, y, v: criterion(rls.factorize(kernel, X, weights=v, **options), y, LAMS))(X, y, v)
 
 
+@at_once
 def pieces(X, y, v):
     """All of the functions that take a factor."""
     factor = rls.factorize(KERNEL, X, weights=v, landmarks=ROWS)
@@ -67,8 +73,8 @@ def predicted(X):
 
 def started(X, y):
     """What is asked of rows before a fit, and of a factor after it."""
-    influence = rls.influence(rls.factorize(KERNEL, X, landmarks=ROWS), y, 0.1)
-    return rls.median_distance(X), rls.start_from_data(KERNEL, X).width, influence.cooks_distance
+    influence = at_once(lambda X, y: rls.influence(rls.factorize(KERNEL, X, landmarks=ROWS), y, 0.1).cooks_distance)
+    return rls.median_distance(X), rls.start_from_data(KERNEL, X).width, influence(X, y)
 
 
 CHOLESKY = {"route": "cholesky"}

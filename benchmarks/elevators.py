@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import threads  # noqa: F401
 
 LANDMARKS = 800
 

@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import peers
+import threads  # noqa: F401
 
 import jaxrls as rls
 

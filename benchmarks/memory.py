@@ -42,6 +42,15 @@ def fitted(kernel, n, d=5, *, called=None, **options):
     return prepare, rls.estimate(kernel, (n, d), **options)
 
 
+def freed(kernel, n, d=5, *, called=None, **options):
+    """A fit with three columns that have no penalty."""
+    return fitted(kernel, n, d, unpenalized=3, called=(called or {}) | {"unpenalized": beside(n)}, **options)
+
+
+def beside(n, q=3):
+    return jnp.asarray(np.random.default_rng(1).normal(size=(n, q)))
+
+
 def factored(kernel, n, m, keep):
     """Leave-one-out on landmarks."""
 
@@ -54,20 +63,20 @@ def factored(kernel, n, m, keep):
     return prepare, rls.estimate(kernel, (n, 5), landmarks=m, keep=keep, call="factorize")
 
 
-def objective(kernel, n, d=5, *, gradient, landmarks=None):
+def objective(kernel, n, d=5, *, gradient, landmarks=None, unpenalized=None):
     """One value, or a value with its gradient."""
 
     def prepare():
         X, Y = data(n, d)
-        chosen = None if landmarks is None else jnp.arange(landmarks)
+        chosen, B = None if landmarks is None else jnp.arange(landmarks), None if unpenalized is None else beside(n, unpenalized)
 
         def value(kernel, X, Y):
-            return rls.loo_objective(kernel, X, Y, 0.1, landmarks=chosen)
+            return rls.loo_objective(kernel, X, Y, 0.1, landmarks=chosen, unpenalized=B)
 
         run = jax.jit(jax.value_and_grad(value) if gradient else value)
         return lambda: run(kernel, X, Y)
 
-    return prepare, rls.estimate(kernel, (n, d), landmarks=landmarks, call="gradient" if gradient else "objective")
+    return prepare, rls.estimate(kernel, (n, d), landmarks=landmarks, unpenalized=unpenalized, call="gradient" if gradient else "objective")
 
 
 def path(n):
@@ -165,6 +174,20 @@ ROWS = {
     ),
     "tridiagonal, intervals": lambda n=2000: fitted(KERNEL, n, route="tridiagonal", keep_intervals=True),
     "refined, intervals": lambda n=2000: fitted(KERNEL, n, lams=1, route="refined", keep_intervals=True, called={"lams": [1.0]}),
+    "gram, unpenalized": lambda n=2000: freed(KERNEL, n),
+    "gram, unpenalized and groups": lambda n=2000: freed(KERNEL, n, groups=5, called={"groups": names(n, n // 5)}),
+    "features, unpenalized": lambda n=6000: freed(LINEAR, n, n // 5),
+    "covariance, unpenalized": lambda n=20_000: freed(LINEAR, n, n // 10),
+    "subset, unpenalized": lambda n=20_000: freed(KERNEL, n, landmarks=500),
+    "cholesky gram, unpenalized": lambda n=2000: freed(KERNEL, n, lams=1, called={"lams": [1.0]}),
+    "cholesky features, unpenalized": lambda n=20_000: freed(LINEAR, n, n // 16, lams=2, route="cholesky", called={"lams": [0.1, 1.0]}),
+    "cholesky landmarks, unpenalized": lambda n=20_000: freed(
+        KERNEL, n, lams=2, route="cholesky", landmarks=n // 16, called={"lams": [0.1, 1.0]}
+    ),
+    "objective, unpenalized": lambda n=2000: objective(KERNEL, n, gradient=False, unpenalized=3),
+    "gradient, unpenalized": lambda n=2000: objective(KERNEL, n, gradient=True, unpenalized=3),
+    "gradient, features and unpenalized": lambda n=20_000: objective(0.5 * LINEAR, n, n // 20, gradient=True, unpenalized=3),
+    "gradient, landmarks and unpenalized": lambda n=20_000: objective(KERNEL, n, landmarks=n // 20, gradient=True, unpenalized=3),
     "path": lambda n=2000: path(n),
     "predict": lambda n=4000: predict(n, 100 * n),
 }

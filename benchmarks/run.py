@@ -21,6 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import report as reports
+import threads  # noqa: F401
 
 NOT_ON_GPU = ("cold", "datasets")
 PACKAGES = ("jax", "jaxlib", "numpy", "scikit-learn", "himalaya", "gpytorch", "torch", "falkon", "rlscore")

@@ -13,6 +13,9 @@ import platform
 import time
 import warnings
 
+import threads  # noqa: F401
+
+# isort: split
 import jax
 import numpy as np
 import sklearn

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import threads  # noqa: F401
 
 SLOW, ENDLESS = 20.0, 100.0
 

@@ -13,13 +13,13 @@ rounds after a first call.
 
 import argparse
 import os
-import time
 from functools import partial
 
 import datasets
 import jax
 import jax.numpy as jnp
 import numpy as np
+from timing import timed
 
 import jaxrls as rls
 
@@ -47,23 +47,17 @@ def best_of_path(width, X, y):
     return jnp.min(rls.loo(factor, y, rls.lambda_grid(factor, 100)))
 
 
-def timed(fn):
-    start = time.perf_counter()
-    result = jax.block_until_ready(fn())
-    return result, time.perf_counter() - start
-
-
 def against_grid(X, y, num_widths, rounds):
     """Error and time of a grid of widths around the median distance, and of the search, medians of interleaved rounds."""
     X, y = jnp.asarray(X), jnp.asarray(y)
     widths = rls.median_distance(X) * jnp.geomspace(1 / 20, 20, num_widths)
     jax.block_until_ready(best_of_path(widths[0], X, y))
-    _, first_time = timed(lambda: rls.tune(rls.Gaussian(1.0), X, y))
+    first_time, _ = timed(lambda: rls.tune(rls.Gaussian(1.0), X, y))
     grid_times, tune_times = [], []
     for _ in range(rounds):
-        errors, seconds = timed(lambda: [best_of_path(width, X, y) for width in widths])
+        seconds, errors = timed(lambda: [best_of_path(width, X, y) for width in widths])
         grid_times.append(seconds)
-        tuned, seconds = timed(lambda: rls.tune(rls.Gaussian(1.0), X, y))
+        seconds, tuned = timed(lambda: rls.tune(rls.Gaussian(1.0), X, y))
         tune_times.append(seconds)
     best = int(np.argmin(errors))
     if best in (0, num_widths - 1):
@@ -107,14 +101,14 @@ def step_over_products(X, y, rounds):
     products = jax.jit(lambda A, B: (A @ B, A.T @ A))
     step = jax.jit(jax.value_and_grad(lambda width, lam: rls.loo_objective(rls.Gaussian(width), X, y, lam, landmarks=rows), (0, 1)))
     calls = lambda: products(A, B), lambda: step(width, 0.1)  # noqa: E731
-    seconds = np.array([[timed(call)[1] for call in calls] for _ in range(rounds + 1)])[1:]
+    seconds = np.array([[timed(call)[0] for call in calls] for _ in range(rounds + 1)])[1:]
     return np.divide(*np.median(seconds, axis=0)[::-1])
 
 
 def large(names, folder, rounds):
     """Time and leave-one-out error with the search begun on few rows, and on all."""
     print(
-        "\n| data | n | d | few rows first, s | on all, s | ratio | its error | on all | ratio | steps, few + all | on all | step / products |"
+        "\n| data | n | d | few rows first, s | on all, s | ratio | its error | on all | ratio | steps, on few + all | on all | step / products |"
     )
     print("|" + "---|" * 12, flush=True)
     for name in names:
@@ -123,13 +117,14 @@ def large(names, folder, rounds):
         X, y = pair
         kernel, found, seconds = rls.Gaussian(np.ones(X.shape[1])), {}, []
         for _ in range(rounds + 1):
-            found, taken = zip(
+            taken, found = zip(
                 *(timed(partial(rls.tune, kernel, X, y, landmarks=LANDMARKS, grow=grow)) for grow in (True, False)), strict=True
             )
             seconds.append(taken)
         few, every = np.median(seconds[1:], axis=0)  # the first round compiles
         errors = [float(each.error) for each in found]
-        steps = [len(part.errors) - 1 for part in (found[0].stages[0].history, *(each.history for each in found))]
+        before = " + ".join(str(len(stage.history.errors) - 1) for stage in found[0].stages)
+        steps = [before, *(len(each.history.errors) - 1 for each in found)]
         print(
             f"| {name} | {len(X)} | {X.shape[1]} | {few:.1f} | {every:.1f} | {few / every:.2f} | {errors[0]:.5f} | {errors[1]:.5f} "
             f"| {errors[0] / errors[1]:.3f} | {steps[0]} + {steps[1]} | {steps[2]} | {step_over_products(X, y, 5 * rounds):.2f} |",

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jaxrls as rls
-from jaxrls.search import tune
+from jaxrls.search import descent
 from jaxrls.search.space import Space
 
 IN_LINE = 200_000  # operations: jaxlib's own bound, below which a batch is done by the thread that asks for it
@@ -56,4 +56,4 @@ def test_several_starts_are_tuned_one_after_another():
     kernel = rls.Gaussian(jnp.ones(()))
     space = Space.around(kernel, np.asarray(0.1), np.asarray(1e-6))
     params = jax.tree.map(lambda a: jnp.stack([jnp.asarray(a)] * 3), space.first())
-    assert list(pooled(lambda p: tune._value_and_grad(p, space, problem), params)) == []
+    assert list(pooled(lambda p: descent._value_and_grad(p, space, problem), params)) == []

@@ -77,6 +77,36 @@ def test_pairs_are_measured_beside_the_products_that_make_them():
     assert float(out.split("differ by ")[1]) < 1e-9
 
 
+TIMERS = [
+    path.stem
+    for path in sorted((ROOT / "benchmarks").glob("*.py"))
+    if path.stem not in ("compile", "scale")  # compilers are timed by these
+    and any(word in path.read_text() for word in ("perf_counter", "from timing import", "import timed"))
+]
+
+
+@pytest.mark.parametrize(
+    "script", ["sklearn_table", *(pytest.param(name, marks=pytest.mark.slow) for name in TIMERS if name != "sklearn_table")]
+)
+def test_what_times_tells_openblas_to_sleep_before_it_loads(script):
+    """The variable is read when SciPy loads its OpenBLAS."""
+    code = f"""
+import os, sys
+class Loads:
+    def find_spec(self, name, *rest):
+        if name == "scipy.linalg":
+            print(os.environ.get("OPENBLAS_THREAD_TIMEOUT"))
+sys.meta_path.insert(0, Loads())
+import {script}, scipy.linalg
+"""
+    environment = {name: value for name, value in ENVIRONMENT.items() if name != "OPENBLAS_THREAD_TIMEOUT"}
+    folder = ROOT / "benchmarks"
+    out = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env=environment, check=True, capture_output=True, text=True, timeout=300
+    ).stdout
+    assert out.split() == ["18"]
+
+
 def test_what_fails_is_a_result_and_the_others_go_on():
     timing, run, reports, peers, works = map(importlib.import_module, ("timing", "run", "report", "peers", "works"))
     timings, results, failures = timing.interleaved({"good": lambda: 3, "bad": lambda: [][0]}, rounds=2)

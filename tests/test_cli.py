@@ -493,7 +493,7 @@ def test_a_process_ends_with_2_and_no_traceback(folder):
         assert result.returncode == 2 and result.stdout == "" and result.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("chosen", [None, "20"])
+@pytest.mark.parametrize("chosen", [None, "4"])
 def test_threads_of_openblas_are_told_to_sleep_before_it_loads(folder, chosen):
     """JAX's decompositions run on SciPy's OpenBLAS, which reads the variable when it is loaded, and JAX loads it when it needs it."""
     code = """
@@ -507,7 +507,7 @@ except SystemExit:
     environment = {name: value for name, value in ENVIRONMENT.items() if name != "OPENBLAS_THREAD_TIMEOUT"}
     environment |= {} if chosen is None else {"OPENBLAS_THREAD_TIMEOUT": chosen}
     out = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True, timeout=300).stdout
-    assert out.splitlines()[-1] == f"{chosen or 4} False"
+    assert out.splitlines()[-1] == f"{chosen or 18} False"
 
 
 def test_predictions_are_printed_and_the_reader_may_leave(folder):

@@ -3,11 +3,12 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from support import DTYPE, X64, assert_close
 
 import jaxrls as rls
-from jaxrls.search import few
+from jaxrls.search import descent, few
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +36,104 @@ def test_a_search_begun_on_few_rows_ends_on_all_and_is_as_good():
     assert found.error == found.history.errors.min()
     assert found.loo_residuals.shape == (160,)
     assert_close(np.mean(np.asarray(found.loo_residuals) ** 2), found.error, 1e-9 if X64 else 1e-3)
+
+
+@pytest.mark.float64
+@pytest.mark.parametrize("weighted", [False, True])
+def test_between_few_rows_and_all_come_some_for_each_landmark(weighted, monkeypatch):
+    """On the landmarks of the end, which are rows of these, and of two sets the one that is better where the first search ended."""
+    monkeypatch.setattr(few, "ROWS_A_LANDMARK", 3)
+    sets, values = [], []
+    for name, kept in (("_sets", sets), ("value_at", values)):
+        made = getattr(few, name)
+        monkeypatch.setattr(few, name, lambda *args, made=made, kept=kept: kept.append(made(*args)) or kept[-1])
+    X, y = problem()
+    v = np.where(np.arange(160) % 4 == 0, 0, 1).astype(DTYPE) if weighted else None
+    found = rls.tune(rls.Gaussian(np.ones(2, DTYPE)), X, y, landmarks=16, weights=v, steps=12)
+    assert [(stage.rows, stage.landmarks) for stage in found.stages] == [(60, 8), (48, 16)]
+    ((chosen, by_chance),) = sets
+    assert len(values) == 2 and set(np.asarray(chosen.indices)) != set(np.asarray(by_chance.indices))
+    best = (chosen, by_chance)[int(np.argmin(values))]
+    assert_close(found.model.points, best.points, 0)
+    assert_close(best.points, X[np.asarray(best.indices)], 0)
+    assert not weighted or (np.asarray(best.indices) % 4 > 0).all()
+    every = rls.tune(rls.Gaussian(np.ones(2, DTYPE)), X, y, landmarks=np.asarray(best.indices), weights=v, grow=False)
+    assert found.error <= 1.02 * every.error and found.error <= found.start_error
+    assert_close(rls.loo_objective(found.kernel, X, y, found.lam, weights=v, landmarks=best.indices), found.error, 1e-9 if X64 else 1e-3)
+
+
+@pytest.mark.parametrize("given", ["numbers", "points"])
+def test_landmarks_that_are_given_stay_when_a_search_grows(given, monkeypatch):
+    monkeypatch.setattr(few, "ROWS_A_LANDMARK", 3)
+    X, y = problem()
+    rows = np.arange(0, 160, 10)
+    found = rls.tune(rls.Gaussian(np.ones(2, DTYPE)), X, y, landmarks=rows if given == "numbers" else jnp.asarray(X[rows]), steps=4)
+    assert [stage.landmarks for stage in found.stages] == [8, 16]
+    assert_close(found.model.points, X[rows], 0)
+
+
+def test_a_given_kernel_that_is_better_on_all_rows_is_where_the_search_goes_on(monkeypatch):
+    """What few rows led to may be worse than what there was."""
+    X, y = problem()
+    good = rls.tune(rls.Gaussian(np.ones(2, DTYPE)), X, y, landmarks=16, grow=False)
+    there = few._there
+    monkeypatch.setattr(few, "_there", lambda *args: (rls.Gaussian(np.full(2, 50, DTYPE)), *there(*args)[1:]))
+    found = rls.tune(good.kernel, X, y, lam=good.lam, landmarks=16, steps=2)
+    assert found.error <= found.start_error <= 1.1 * good.error
+    assert_close(found.history.kernels.width[0], good.kernel.width, 1e-5)
+
+
+@pytest.mark.float64
+def test_what_a_search_learned_of_curvature_goes_on():
+    """On a quadratic the next direction is that of a search which went the same way on what comes now, another quadratic of the same curvature."""
+    A, b = np.diag([1.0, 10.0, 100.0]), np.array([1.0, -2.0, 3.0])
+    optimizer, alone = descent.default_optimizer(), optax.scale_by_lbfgs(memory_size=10)
+    before = lambda p: p @ A @ p / 2  # noqa: E731
+    slope = lambda p: A @ p + b  # noqa: E731
+
+    @jax.jit
+    def step(p, state):
+        updates, state = optimizer.update(A @ p, state, p, value=before(p), grad=A @ p, value_fn=before)
+        return p + updates, state
+
+    with jax.numpy_dtype_promotion("standard"):
+        p = jnp.ones(3)
+        state, known = optimizer.init(p), alone.init(p)
+        for _ in range(3):
+            _, known = alone.update(slope(p), known, p)
+            p, state = step(p, state)
+        there = p + 5.0  # the space of the next search may have another origin
+        carried = descent._carried((p, state, A @ p), there, slope(p))
+        found, wanted = (alone.update(slope(p), one, at)[0] for one, at in ((carried[0], there), (known, p)))
+    assert_close(found, wanted, 1e-12)
+
+
+def test_an_optimiser_of_the_callers_own_begins_anew_on_more_rows():
+    X, y = problem()
+    found = rls.tune(rls.Gaussian(np.ones(2, DTYPE)), X, y, landmarks=16, steps=3, optimizer=optax.adam(0.1))
+    assert len(found.stages) == 1 and found.error <= found.start_error
+
+
+OPTIONS = {
+    "starts": {"starts": 2, "key": jax.random.key(0)},
+    "gcv": {"criterion": rls.gcv},
+    "evidence": {"criterion": rls.log_marginal_likelihood},
+    "no intercept": {"intercept": False},
+}
+
+
+@pytest.mark.float64
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_search_that_grows_meets_other_options(name, monkeypatch):
+    options = OPTIONS[name]
+    monkeypatch.setattr(few, "ROWS_A_LANDMARK", 3)
+    X, y = problem()
+    found, every = (
+        rls.tune(rls.Gaussian(np.ones(2, DTYPE)), X, y, landmarks=16, steps=20, **options, **grow) for grow in ({}, {"grow": False})
+    )
+    assert len(found.stages) == 2 and found.error <= found.start_error + 1e-6
+    assert found.error - every.error < (0.02 * abs(every.error) if "criterion" in options else 0.01 * every.error)
 
 
 @pytest.mark.float64

@@ -41,7 +41,7 @@ def script():
 
 
 def typed(monkeypatch, *argv):
-    monkeypatch.setenv("OPENBLAS_THREAD_TIMEOUT", "4")  # which it would set, and leave set
+    monkeypatch.setenv("OPENBLAS_THREAD_TIMEOUT", "18")  # which it would set, and leave set
     monkeypatch.setattr(sys, "argv", ["/somewhere/bin/jaxrls", *argv])
     try:
         return script()()

@@ -63,6 +63,7 @@ class Sizes:
     gradient: bool = False  # and its derivatives
     variance: bool = False  # whether what variances take is kept
     intervals: bool = False  # whether every fit that leaves a row or group out is
+    free: int = 0  # columns without penalty, the constant among them, where there are others
     rank: bool = False  # whether rows are left out in pairs, or, in groups, centred in each
 
     @property
@@ -237,6 +238,24 @@ def _groups_out(s: Sizes, route: str) -> Cost:
         flops = count * (2 * rest * s.r**2 + 9 * s.r**3 + 4 * leaving * s.n * s.r**2)
         refits = Cost(3 * s.n * s.r + 5 * s.r**2, flops, "features of all rows, and those without a group")
     return closed.then(refits)._replace(flops=flops)  # in its place; of memory no more was measured than of the larger
+
+
+# What taking columns without penalty out holds beside, of n × r numbers, alone and with derivatives.
+FREE: dict[str, tuple[float, float]] = {
+    "gram": (0, 0),
+    "features": (0, 0),
+    "covariance": (0, 0),
+    "subset": (0, 0),
+    "cholesky gram": (0, 0),
+    "cholesky features": (0, 0),
+    "cholesky landmarks": (0, 0),
+}
+
+
+def beside_free_columns(s: Sizes, route: str, fit: Cost) -> Cost:
+    """A fit with columns that have no penalty, which are taken out of every feature, or of K on both sides, and of the eigenvectors."""
+    numbers, passes = FREE.get(route, (0, 0))[s.gradient] * s.n * s.r, 6 if route == "gram" else 4
+    return fit._replace(flops=fit.flops + 2 * passes * s.n * s.r * s.free).beside(numbers, "what the columns without penalty leave")
 
 
 def beside_rows_left_out(s: Sizes, route: str, fit: Cost) -> Cost:

@@ -268,7 +268,7 @@ class History(Generic[K]):
 
 @pytree
 class Stage:
-    """A search on `rows` of the rows and so many landmarks, before that on all: errors are of those rows, left out of those.
+    """A search on `rows` of the rows and so many landmarks, one of those before that on all: errors are of those rows, left out of those.
 
     >>> import numpy as np, jaxrls as rls
     >>> X = np.linspace(0, 1, 30)[:, None]

@@ -63,6 +63,7 @@ def estimate(
     keep_variance: bool = False,
     keep_intervals: bool = False,
     rank: bool = False,
+    unpenalized: int | None = None,
     dtype=float,
     rows: int | None = None,
 ) -> Estimate:
@@ -70,7 +71,8 @@ def estimate(
 
     **Arguments**: `call` is `"fit"`, `"factorize"` with a sweep over λ, `"objective"` for `loo_objective`, `"gradient"` for that with its gradient, as in
     a step of `tune`, `"path"`, or `"predict"`, for `rows` rows by a model of n. Of what `fit` takes: `lams`, how many λ are named, `num` those of the
-    grid where none are, `targets` the columns of Y, `landmarks` how many, `groups` the rows of the largest, `weights` whether there are any; `route`,
+    grid where none are, `targets` the columns of Y, `landmarks` how many, `groups` the rows of the largest, `weights` whether there are any, `unpenalized`
+    how many columns have no penalty; `route`,
     `iteration`, `keep_variance`, `keep_intervals`, `rank`, and `keep` of `factor_subset`, as they are. `dtype` is that of X, float64 by default, in which
     `fit` computes data from NumPy.
     **Returns** an `Estimate`, whose text says it all: bytes beside X and Y at the moment when most are held, on a CPU, compiled programs (50 to 80 MB)
@@ -89,7 +91,15 @@ def estimate(
     if call not in CALLS:
         raise ValueError(f"call must be one of {', '.join(map(repr, CALLS))}, and is {call!r}")
     n, d = shape
-    named = {"targets": targets, "lams": lams, "num": num, "landmarks": landmarks, "groups": groups, "rows": rows}
+    named = {
+        "targets": targets,
+        "lams": lams,
+        "num": num,
+        "landmarks": landmarks,
+        "groups": groups,
+        "rows": rows,
+        "unpenalized": unpenalized,
+    }
     for name, value in {"rows of shape": n, "columns of shape": d, **named}.items():
         if value is not None:
             check_whole(name, value, n if name in ("landmarks", "groups") else None)
@@ -118,6 +128,7 @@ def estimate(
         variance=keep_variance and call == "fit",
         intervals=keep_intervals and call == "fit",
         rank=rank and call == "fit",
+        free=0 if unpenalized is None else unpenalized + 1,
     )
     if call == "predict":
         taken = "landmarks" if landmarks else "features" if explicit else "gram"
@@ -140,8 +151,10 @@ def _cost(sizes: Sizes, route: str, call: str, keep, landmarks) -> Cost:
     if route in ("gram", "cholesky gram", "refined", "tridiagonal"):
         sizes = replace(sizes, r=sizes.n)
     if route == "subset":
-        sizes = replace(sizes, kept=cost.keeps_rows(sizes) if keep is None else keep)
+        sizes = replace(sizes, kept=sizes.free > 0 or (cost.keeps_rows(sizes) if keep is None else keep))
     found = cost.ROUTES[route](sizes)
+    if sizes.free:
+        found = cost.beside_free_columns(sizes, route, found)
     if sizes.b > 1 and route != "cholesky gram":
         left_out = cost.groups(sizes, route)
         found = found.then(left_out.beside(0 if route in ("gram", "features", "tridiagonal") else found.numbers))
@@ -159,11 +172,11 @@ def of_problem(problem: Problem, **options) -> Estimate:
         "weights": problem.weights.values is not None,
         "landmarks": None if problem.landmarks is None else len(problem.landmarks.points),
         "groups": None if groups is None else groups.inside.shape[1],
-        "keep": None if problem.free is None else True,
         "dtype": problem.rows.dtype,
         "iteration": problem.iteration,
         "keep_variance": problem.keep_variance,
         "keep_intervals": problem.keep_intervals,
+        "unpenalized": None if problem.free is None else problem.free.count - problem.free.intercept or None,
         "rank": problem.queries is not None or problem.criterion.in_pairs,
     }
     return estimate(problem.kernel, problem.rows.shape, **{**said, **options})

@@ -11,9 +11,9 @@ from jaxtyping import Array, Float
 from jaxrls.factors.choose import check_kernel
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.models.several import KernelsFit, weighted
+from jaxrls.search.descent import default_optimizer
 from jaxrls.search.grid import choose_lam, lambda_grid
 from jaxrls.search.problem import Problem, out_of_units
-from jaxrls.search.tune import default_optimizer
 from jaxrls.support.checks import as_array, as_floats, check_lams, check_whole, is_concrete
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.precision import in_precision_of

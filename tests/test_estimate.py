@@ -135,6 +135,13 @@ SWEEPS = [
     (KERNEL, (2000, 3), {"landmarks": 100, "groups": 400, "lams": 2}),
     (KERNEL, (1000, 3), {"rank": True}),
     (LINEAR, (2000, 200), {"route": "covariance", "rank": True}),
+    (KERNEL, (600, 3), {"unpenalized": 40}),
+    (LINEAR, (2000, 200), {"route": "features", "unpenalized": 40}),
+    (LINEAR, (20_000, 600), {"route": "covariance", "unpenalized": 40}),
+    (KERNEL, (20_000, 3), {"landmarks": 300, "unpenalized": 40}),
+    (KERNEL, (600, 3), {"route": "cholesky", "lams": 1, "unpenalized": 40}),
+    (LINEAR, (20_000, 300), {"route": "cholesky", "lams": 2, "unpenalized": 40}),
+    (KERNEL, (20_000, 3), {"route": "cholesky", "landmarks": 100, "lams": 2, "unpenalized": 40}),
     (KERNEL, (600, 3), {"keep_intervals": True}),
     (LINEAR, (6000, 600), {"route": "features", "keep_intervals": True}),
     (LINEAR, (20_000, 600), {"route": "covariance", "keep_intervals": True}),
@@ -156,22 +163,35 @@ INTERVALS_ALONE = [(KERNEL, (600, 3), {"route": "tridiagonal"}), (KERNEL, (600, 
 
 
 def work(
-    kernel, n, *, targets=1, lams=100, weights=False, landmarks=None, keep=None, route=None, groups=None, rank=False, keep_intervals=False
+    kernel,
+    n,
+    *,
+    targets=1,
+    lams=100,
+    weights=False,
+    landmarks=None,
+    keep=None,
+    route=None,
+    groups=None,
+    rank=False,
+    keep_intervals=False,
+    unpenalized=None,
 ):
     """What the call does on the device, as a function of X, Y and weights: a sweep where there are several λ, and the outcome at one."""
     del targets  # which Y has
     at, one = jnp.geomspace(0.1, 1, lams), jnp.ones((1, 1))
     chosen = None if landmarks is None else jnp.arange(landmarks)
     folds = rls.folds(np.arange(n) % (n // groups)) if groups else None
+    free = {} if unpenalized is None else {"unpenalized": np.random.default_rng(0).normal(size=(n, unpenalized))}
 
     def run(X, Y, v):
         v = v if weights else None
         if route == "cholesky" and chosen is not None:  # as a fit reads rows once for the factor and labels
-            return rls.fit(kernel, X, Y, lams=at, weights=v, landmarks=chosen, route=route)
+            return rls.fit(kernel, X, Y, lams=at, weights=v, landmarks=chosen, route=route, **free)
         if route is None and chosen is not None:
-            factor = rls.factor_subset(kernel, X, chosen, keep=keep, weights=v)
+            factor = rls.factor_subset(kernel, X, chosen, keep=keep, weights=v, **free)
         else:
-            factor = rls.factorize(kernel, X, route=route, weights=v, landmarks=chosen)
+            factor = rls.factorize(kernel, X, route=route, weights=v, landmarks=chosen, **free)
         if rank:
             return rls.pairwise_ranking_error(factor, Y, at)
         sweep = None if lams == 1 else rls.kfold(factor, Y, at, folds) if groups else rls.loo(factor, Y, at)
@@ -305,6 +325,20 @@ def test_what_is_kept_beside_a_fit_is_counted(monkeypatch):
     monkeypatch.setattr(checks, "memory_bytes", lambda: (rls.estimate(rls.Linear(), X.shape, lams=3, rank=True).bytes + plain) // 2)
     with pytest.raises(ValueError, match="takes about"):
         rls.fit(rls.Linear(), X, X[:, 0], lams=[1.0, 10.0, 100.0], criterion=rls.pairwise_ranking_error)
+
+
+@pytest.mark.any_precision
+def test_columns_without_penalty_are_counted_for_a_problem_that_has_them(monkeypatch):
+    rng = np.random.default_rng(0)
+    X, B = rng.normal(size=(300, 6)), rng.normal(size=(300, 2))
+    y = X[:, 0] + rng.normal(size=300)
+    said = [rls.estimate(rls.Linear(), X.shape, route="covariance", lams=3, unpenalized=count) for count in (None, 2, 20)]
+    assert said[0].bytes < said[1].bytes == said[2].bytes and said[0].flops < said[1].flops < said[2].flops
+    plain, free = (rls.estimate(rls.Linear(), X.shape, lams=3, unpenalized=count).bytes for count in (None, 2))
+    monkeypatch.setattr(checks, "memory_bytes", lambda: (plain + free) // 2)
+    rls.fit(rls.Linear(), X, y, lams=[1.0, 10.0, 100.0])
+    with pytest.raises(ValueError, match="takes about"):
+        rls.fit(rls.Linear(), X, y, lams=[1.0, 10.0, 100.0], unpenalized=B)
 
 
 @pytest.mark.any_precision

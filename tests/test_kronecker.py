@@ -12,6 +12,7 @@ from extended import Fits
 from support import DTYPE, EPS, X64, array, assert_close, wide
 
 import jaxrls as rls
+from jaxrls.factors.cost import Sizes, kronecker
 
 LAMS = wide([1e-2, 0.4])
 SETTINGS = ("entries", "rows", "columns", "both")
@@ -271,6 +272,29 @@ def test_errors_of_the_call_name_the_argument(message, unchecked, monkeypatch):
         monkeypatch.setattr("jaxrls.search.two_sided.memory_bytes", lambda: memory)
     with pytest.raises(ValueError, match=message):
         rls.fit_kronecker(**named)
+
+
+@pytest.mark.any_precision
+def test_what_variances_take_is_refused_where_it_does_not_fit(monkeypatch):
+    arguments = rls.Gaussian(1.0), WIDE.x1, rls.Gaussian(1.0), WIDE.x2, WIDE.Y
+    plain = 8 * kronecker(Sizes(20, 1, 5, 8, L=1)).numbers  # NumPy data, and so float64
+    monkeypatch.setattr("jaxrls.search.two_sided.memory_bytes", lambda: plain + 8 * (4 + 5) ** 2 - 1)
+    rls.fit_kronecker(*arguments, lams=[1.0])
+    with pytest.raises(ValueError, match="4 × 5 pairs take about .* and what variances take"):
+        rls.fit_kronecker(*arguments, lams=[1.0], keep_variance=True)
+
+
+@pytest.mark.any_precision
+def test_how_standard_deviations_are_made_is_not_said_for_nothing():
+    pairs = rls.fit_kronecker(rls.Gaussian(1.0), WIDE.x1, rls.Gaussian(1.0), WIDE.x2, WIDE.Y, lams=[1.0], keep_variance=True)
+    rows = rls.fit(rls.Gaussian(1.0), WIDE.x1, WIDE.Y, lams=[1.0], keep_variance=True)
+    for fit, X in ((pairs, (WIDE.x1, WIDE.x2)), (rows, (WIDE.x1,))):
+        fit.predict(*X, return_std=True, scale=1.0)
+        for scale in ("x", 1.0):
+            with pytest.raises(ValueError, match="pass return_std=True, or leave them out"):
+                fit.predict(*X, scale=scale)
+    with pytest.raises(ValueError, match="pass return_std=True, or leave them out"):
+        rows.predict(WIDE.x1, corrected=False)
 
 
 @pytest.mark.any_precision

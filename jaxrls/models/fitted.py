@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.conjugate import Run
 from jaxrls.models.model import Model
-from jaxrls.models.posterior import Posterior
+from jaxrls.models.posterior import Posterior, check_unsaid
 from jaxrls.models.predictive import Predictive, predictive
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pictures import plot_errors, plot_function, plot_left_out, plot_search
@@ -107,8 +107,10 @@ class Fit(_Fitted):
         That of the Gaussian process f ~ N(0, τ²k) with noise of variance τ²λ and a flat prior on the intercept: see `posterior`, whose `label_std` it is.
 
         **Shapes**: the standard deviation is shaped as the predictions. **Cost** beside them O(m n²) where K of all rows was factored for, O(m r²) else.
-        **Raises** `ValueError` where `keep_variance` was not asked for.
+        **Raises** `ValueError` where `keep_variance` was not asked for, or for `scale` or `corrected` without `return_std`.
         """
+        if not return_std:
+            check_unsaid(scale, corrected)
         mean = super().predict(X, unpenalized=unpenalized, block_size=block_size)
         return (mean, self._sure().label_std(self.model, X, scale, corrected, block_size)) if return_std else mean
 

@@ -58,6 +58,12 @@ class Posterior:
             return to_host(drawn) if wide and not isinstance(self.mean, jax.Array) else drawn
 
 
+def check_unsaid(scale, corrected: bool = True) -> None:
+    """Raise where it is said how standard deviations are made, and none are asked for."""
+    if not (isinstance(scale, str) and scale == "evidence" and corrected):
+        raise ValueError("scale= and corrected= say how standard deviations are made: pass return_std=True, or leave them out")
+
+
 def deviation(variance, amplitude):
     """Standard deviations of variances, for every target."""
     xp: Any = jnp if isinstance(variance, jax.Array) else np

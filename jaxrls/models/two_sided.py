@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from jaxrls.factors.spread_of_sides import Half, SidesSpread, meet
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.models.posterior import Posterior, Scales, deviation
+from jaxrls.models.posterior import Posterior, Scales, check_unsaid, deviation
 from jaxrls.rows.blocks import default_block_size, map_rows
 from jaxrls.rows.gram import gram, kernel_times
 from jaxrls.support.checks import as_floats, check_finite, check_matrix, is_concrete
@@ -203,8 +203,10 @@ class KroneckerFit:
         f ~ N(0, τ²k₁k₂) with noise of variance τ²λ and a flat prior on the intercept: see `posterior`, whose `label_std` it is.
 
         **Shapes**: the standard deviation is shaped as the predictions. **Cost** beside them O(m₁n₁(n₁ + n₂) + m₂n₂(n₂ + m₁)), p in the place of m₂ and 1 in
-        that of m₁ as there. **Raises** `ValueError` where `keep_variance` was not asked for.
+        that of m₁ as there. **Raises** `ValueError` where `keep_variance` was not asked for, or for `scale` without `return_std`.
         """
+        if not return_std:
+            check_unsaid(scale)
         mean = self.model.predict(X1, X2, pairs=pairs)
         return (mean, self._sure().label_std(self.model, X1, X2, pairs, scale)) if return_std else mean
 

@@ -99,7 +99,7 @@ def fit_kronecker(
             raise ValueError(f"lams must have shape (L,), one λ for all of Y, and has shape {lams.shape}")
         check_lams(lams)
     weights = None if weights is None else side_weights(weights, shape, X1.dtype)
-    _check_size(*shape, num if lams is None else len(lams), X1.dtype)
+    _check_size(*shape, num if lams is None else len(lams), X1.dtype, keep_variance)
     criterion = LeaveOneOut(loss)
     unit = unit_of(criterion, Y)
     options = {"num": num, "setting": setting, "loss": loss, "intercept": intercept, "keep_variance": keep_variance}
@@ -110,8 +110,10 @@ def fit_kronecker(
     return fit
 
 
-def _check_size(n1: int, n2: int, num: int, dtype) -> None:
+def _check_size(n1: int, n2: int, num: int, dtype, keep_variance: bool) -> None:
     cost = kronecker(Sizes(n1 * n2, 1, n2, dtype.itemsize, L=num))
+    if keep_variance:
+        cost = cost.beside((n1 + n2) ** 2, "what variances take")
     needed, limit = int(cost.numbers * dtype.itemsize), memory_bytes()
     if limit is not None and needed > limit:
         raise ValueError(

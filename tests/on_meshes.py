@@ -15,6 +15,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxrls as rls
+from jaxrls.search import few
 
 N, D, M, T = 48, 3, 6, 2
 draw = np.random.default_rng(0)
@@ -56,6 +57,14 @@ def fitted(kernel, X, y=None, v=None, **options):
 def tuned(X, y):
     found = rls.tune(KERNEL, X, y[:, 0], landmarks=POINTS, steps=1, start="kernel")
     return found.error, found.kernel.width, found.loo_residuals
+
+
+def grown(X, y):
+    """Begun on few rows, of which some are for each landmark."""
+    few.ROWS, few.LANDMARKS, few.ROWS_A_LANDMARK = 20, 4, 2
+    found = rls.tune(KERNEL, X, y[:, 0], landmarks=M, steps=2, start="kernel", grow=True)
+    assert [stage.rows for stage in found.stages] == [20, 2 * M]
+    return found.error, found.kernel.width, found.model.points, found.loo_residuals
 
 
 def objective(criterion, width, lam, X, y, v, points):
@@ -102,6 +111,7 @@ CASES = {
     ),
     "searched": lambda X, y, v: rls.fit(rls.Linear(), X, y, lams="search", route="cholesky").error,
     "tuned": lambda X, y, v: tuned(X, y),
+    "tuned, begun on few rows": lambda X, y, v: grown(X, y),
     "loo and gradients": lambda X, y, v: gradients(rls.loo, X, y, v),
     "evidence and gradients": lambda X, y, v: gradients(rls.log_marginal_likelihood, X, y, v),
     "from rows": lambda X, y, v: started(X, y),

@@ -108,6 +108,12 @@ def test_what_a_search_learned_of_curvature_goes_on():
     assert_close(found, wanted, 1e-12)
 
 
+def test_there_may_be_fewer_rows_of_positive_weight_than_landmarks():
+    X, y = problem()
+    found = rls.tune(rls.Gaussian(np.ones(2, DTYPE)), X, y, landmarks=16, weights=(np.arange(160) < 12).astype(DTYPE), steps=2, lam=0.1)
+    assert found.stages and len(found.model.points) <= 12 and "landmarks change the dual coefficients" in found.certificate
+
+
 def test_an_optimiser_of_the_callers_own_begins_anew_on_more_rows():
     X, y = problem()
     found = rls.tune(rls.Gaussian(np.ones(2, DTYPE)), X, y, landmarks=16, steps=3, optimizer=optax.adam(0.1))

@@ -43,7 +43,7 @@ class Few:
     def with_landmarks(self, kernel: Kernel, progress: bool) -> Problem:
         """The problem with landmarks chosen by that kernel."""
         some = self.problem
-        return replace(some, landmarks=resolve_landmarks(kernel, some.rows, self.landmarks, some.weights, progress))
+        return replace(some, landmarks=resolve_landmarks(kernel, some.rows, min(self.landmarks, len(some.Y)), some.weights, progress))
 
 
 def _count(landmarks) -> int:
@@ -107,7 +107,7 @@ def _sets(kernel: Kernel, few: Few, some: Problem, numbers, progress: bool) -> l
     rows, weights = few.whole.rows, some.weights
     if not isinstance(few.asked, int | np.integer):
         return [as_landmarks(rows, few.asked)]
-    chosen: Any = resolve_landmarks(kernel, some.rows, few.asked, weights, progress)
+    chosen: Any = resolve_landmarks(kernel, some.rows, min(few.asked, len(numbers)), weights, progress)
     used = np.arange(len(numbers)) if weights.values is None else np.flatnonzero(np.asarray(weights.values) > 0)
     others = np.sort(np.random.default_rng(1).permutation(used)[: len(chosen.points)])
     return [as_landmarks(rows, numbers[np.asarray(each)]) for each in (chosen.indices, others)]

@@ -293,32 +293,50 @@ class Reading:
 
 
 def read(options):
-    """Run the suite under coverage and keep what was read."""
-    data = options.reading.with_suffix(".coverage")
-    command = [sys.executable, "-m", "coverage", "run", "--branch", f"--source={ROOT / 'jaxrls'}", f"--data-file={data}"]
-    command += ["-m", "pytest", "-n", "0", "-p", "mutants", "-p", "no:cacheprovider", *options.tests]
-    command += [f"--ignore=tests/{name}" for name in UNREAD]
+    """Run the suite under coverage, in `jobs` processes, and keep what was read."""
+    parts = [part for part in shares(options.tests, options.jobs) if part]
+    ends = [(options.reading.with_suffix(f".coverage{i}"), options.reading.with_suffix(f".order{i}")) for i in range(len(parts))]
     path = os.pathsep.join([str(ROOT / "fuzz"), str(ROOT), os.environ.get("PYTHONPATH", "")])
-    order = options.reading.with_suffix(".order")
-    subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path, "JAXRLS_ORDER": str(order)}, check=True)
-    keep(data, order, options.reading)
-    subprocess.run([sys.executable, "-m", "coverage", "report", f"--data-file={data}", "--skip-covered", "-m"], cwd=ROOT, check=True)
+    coverage, running = [sys.executable, "-m", "coverage"], []
+    for part, (data, order) in zip(parts, ends, strict=True):
+        command = [*coverage, "run", "--branch", f"--source={ROOT / 'jaxrls'}", f"--data-file={data}"]
+        command += ["-m", "pytest", "-n", "0", "-p", "mutants", "-p", "no:cacheprovider", *part]
+        running.append(subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path, "JAXRLS_ORDER": str(order)}))
+    if any([process.wait() for process in running]):
+        raise SystemExit("a test failed: no test is to be held against mutants that fails without them")
+    keep(ends, options.reading)
+    whole = f"--data-file={options.reading.with_suffix('.coverage')}"
+    subprocess.run([*coverage, "combine", "--keep", whole, *(str(data) for data, _ in ends)], cwd=ROOT, check=True)
+    subprocess.run([*coverage, "report", whole, "--skip-covered", "-m"], cwd=ROOT, check=True)
 
 
-def keep(data: Path, order: Path, reading: Path):
+def shares(tests, count: int):
+    """Files of tests for each of so many processes, about as long; what is no folder of tests stays whole, with the first."""
+    found: list = [[] for _ in range(count)]
+    for name in tests:
+        files = [path for path in (ROOT / name).rglob("test_*.py") if path.name not in UNREAD]
+        for i, path in enumerate(sorted(files, key=lambda path: -path.stat().st_size)):
+            found[i % count].append(str(path.relative_to(ROOT)))
+        if not files:
+            found[0].append(name)
+    return found
+
+
+def keep(ends, reading: Path):
     """Lines and tests from the data of coverage, as Reading has them."""
     from coverage import CoverageData
 
-    found = CoverageData(str(data))
-    found.read()
-    tests = json.loads(order.read_text())
-    index = {test: i for i, (test, _) in enumerate(tests)}
-    lines = {}
-    for file in found.measured_files():
-        held = found.contexts_by_lineno(file)
-        lines["jaxrls" + file.rpartition("/jaxrls")[2]] = {
-            n: sorted(index[c] for c in set(names) if c in index) for n, names in held.items()
-        }
+    tests, lines = [], {}
+    for data, order in ends:
+        found = CoverageData(str(data))
+        found.read()
+        some = json.loads(order.read_text())
+        index = {test: len(tests) + i for i, (test, _) in enumerate(some)}
+        tests += some
+        for file in found.measured_files():
+            held = lines.setdefault("jaxrls" + file.rpartition("/jaxrls")[2], {})
+            for n, names in found.contexts_by_lineno(file).items():
+                held.setdefault(n, []).extend(sorted(index[c] for c in set(names) if c in index))
     reading.write_text(json.dumps({"tests": tests, "lines": lines}))
 
 

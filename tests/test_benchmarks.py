@@ -107,6 +107,15 @@ import {script}, scipy.linalg
     assert out.split() == ["18"]
 
 
+@pytest.mark.slow
+def test_waiting_is_measured_alone_and_beside_a_busy_process():
+    command = [sys.executable, str(ROOT / "benchmarks" / "waiting.py"), "--n", "60", "--timeouts", "unset", "18", "--rounds", "1"]
+    out = subprocess.run(command, env=ENVIRONMENT, check=True, capture_output=True, text=True, timeout=300).stdout.splitlines()
+    assert [line.split("|")[2].strip() for line in out[2:]] == ["nothing", "a busy process"] and all(
+        line.count(" ms") == 4 for line in out[2:]
+    )
+
+
 def test_what_fails_is_a_result_and_the_others_go_on():
     timing, run, reports, peers, works = map(importlib.import_module, ("timing", "run", "report", "peers", "works"))
     timings, results, failures = timing.interleaved({"good": lambda: 3, "bad": lambda: [][0]}, rounds=2)

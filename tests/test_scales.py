@@ -158,7 +158,7 @@ def test_held_out_labels_are_in_the_same_units():
 
 @pytest.mark.float64
 @pytest.mark.filterwarnings("ignore:.*λ")
-@pytest.mark.parametrize("dtypes", [(np.float32, np.float64), (np.float64, np.float32)])
+@pytest.mark.parametrize("dtypes", [(np.float32, np.float64), pytest.param((np.float64, np.float32), marks=pytest.mark.slow)])
 def test_held_out_rows_in_another_precision(dtypes):
     """The errors are in that of the factor, whether the rows held out come by name, as a criterion or as a design."""
     X, y = smooth_data(30)

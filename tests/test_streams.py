@@ -404,7 +404,7 @@ def assert_equal(got, want):
 
 
 @pytest.mark.filterwarnings("ignore:the chosen")
-@pytest.mark.parametrize(("reading", "after"), [(2, 4), (3, 0), (3, 5), (4, 3)])
+@pytest.mark.parametrize(("reading", "after"), [(2, 4), (3, 0), *(pytest.param(*at, marks=pytest.mark.slow) for at in [(3, 5), (4, 3)])])
 def test_a_run_that_was_stopped_goes_on_and_ends_with_the_same_bits(tmp_path, reading, after):
     """Readings: to know the rows, moments, errors, residuals."""
     X, Y, _ = problem()
@@ -427,6 +427,7 @@ def test_blocks_that_a_checkpoint_holds_are_not_summed_again(tmp_path):
     assert len(seen) == 6 + 1
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the chosen")
 def test_a_checkpoint_of_another_problem_is_passed_over(tmp_path):
     X, Y, _ = problem()

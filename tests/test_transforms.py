@@ -191,6 +191,7 @@ def test_jit_and_vmap(name):
             assert_close(both[i], one, 1e4 * EPS, name)
 
 
+@pytest.mark.any_precision  # float32 programs, and only where float64 is switched on may they hold any of it
 @EVERY
 def test_export(name):
     """float32 programs lower for every platform, multiply at full precision, and hold no float64 that a TPU would not have."""

@@ -173,7 +173,7 @@ def test_only_rows_left_out_form_q(rng):
     assert "householder_product" in operations(lambda factor, lams: rls.loo(factor, y, lams))
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("n", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("intercept", [True, False])
 def test_few_rows(n, intercept, rng):
     X, y = data(rng, n)

@@ -109,7 +109,12 @@ def test_nothing_stays_that_is_no_longer_true(unchecked):
 
 @pytest.mark.parametrize(
     ("kind", "criterion", "per_target"),
-    [("linear", rls.gcv, True), ("points", rls.gcv, False), ("linear", rls.log_marginal_likelihood, False), ("points", rls.gcv, True)],
+    [
+        ("linear", rls.gcv, True),
+        pytest.param("points", rls.gcv, False, marks=pytest.mark.slow),
+        pytest.param("linear", rls.log_marginal_likelihood, False, marks=pytest.mark.slow),
+        ("points", rls.gcv, True),
+    ],
 )
 @pytest.mark.filterwarnings("ignore:the chosen λ")
 def test_lam_is_chosen_anew_where_moments_are_enough(kind, criterion, per_target):

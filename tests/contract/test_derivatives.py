@@ -35,7 +35,7 @@ def smooth(plan):
 
 
 @pytest.mark.parametrize("kind", [pytest.param("plain, λ per target", marks=pytest.mark.slow), "weights and intercept"])
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "points")) for name in KERNELS])
 def test_every_smooth_criterion(name, kind):
     """A random mixture of all of them at two λ, in log λ and log width, backwards as a search goes."""
     (kernel_of, options), plain = KERNELS[name], kind.startswith("plain")

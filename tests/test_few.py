@@ -43,6 +43,7 @@ def test_a_search_begun_on_few_rows_ends_on_all_and_is_as_good():
 def test_between_few_rows_and_all_come_some_for_each_landmark(weighted, monkeypatch):
     """On the landmarks of the end, which are rows of these, and of two sets the one that is better where the first search ended."""
     monkeypatch.setattr(few, "ROWS_A_LANDMARK", 3)
+    monkeypatch.setattr(few, "ROWS", 40)
     sets, values = [], []
     for name, kept in (("_sets", sets), ("value_at", values)):
         made = getattr(few, name)
@@ -50,7 +51,7 @@ def test_between_few_rows_and_all_come_some_for_each_landmark(weighted, monkeypa
     X, y = problem()
     v = np.where(np.arange(160) % 4 == 0, 0, 1).astype(DTYPE) if weighted else None
     found = rls.tune(rls.Gaussian(np.ones(2, DTYPE)), X, y, landmarks=16, weights=v, steps=12)
-    assert [(stage.rows, stage.landmarks) for stage in found.stages] == [(60, 8), (48, 16)]
+    assert [(stage.rows, stage.landmarks) for stage in found.stages] == [(40, 8), (48, 16)]
     ((chosen, by_chance),) = sets
     assert len(values) == 2 and set(np.asarray(chosen.indices)) != set(np.asarray(by_chance.indices))
     best = (chosen, by_chance)[int(np.argmin(values))]
@@ -59,12 +60,15 @@ def test_between_few_rows_and_all_come_some_for_each_landmark(weighted, monkeypa
     assert not weighted or (np.asarray(best.indices) % 4 > 0).all()
     every = rls.tune(rls.Gaussian(np.ones(2, DTYPE)), X, y, landmarks=np.asarray(best.indices), weights=v, grow=False)
     assert found.error <= 1.02 * every.error and found.error <= found.start_error
-    assert_close(rls.loo_objective(found.kernel, X, y, found.lam, weights=v, landmarks=best.indices), found.error, 1e-9 if X64 else 1e-3)
+    assert_close(
+        rls.loo_objective(found.kernel, X, y, found.lam, weights=v, landmarks=best.indices), found.error, 1e-6
+    )  # by another program, on landmarks of condition 1e8
 
 
 @pytest.mark.parametrize("given", ["numbers", "points"])
 def test_landmarks_that_are_given_stay_when_a_search_grows(given, monkeypatch):
     monkeypatch.setattr(few, "ROWS_A_LANDMARK", 3)
+    monkeypatch.setattr(few, "ROWS", 40)
     X, y = problem()
     rows = np.arange(0, 160, 10)
     found = rls.tune(rls.Gaussian(np.ones(2, DTYPE)), X, y, landmarks=rows if given == "numbers" else jnp.asarray(X[rows]), steps=4)
@@ -120,6 +124,43 @@ def test_an_optimiser_of_the_callers_own_begins_anew_on_more_rows():
     assert len(found.stages) == 1 and found.error <= found.start_error
 
 
+def test_an_optimiser_that_begins_with_small_steps_is_not_taken_for_one_that_is_done():
+    X, y = problem()
+    slow = optax.adam(optax.warmup_cosine_decay_schedule(0, 0.1, 5, 100))
+    found = rls.tune(rls.Gaussian(np.ones(2, DTYPE)), X, y, landmarks=16, steps=8, optimizer=slow)
+    assert len(found.history.errors) == 9
+
+
+def test_a_search_that_was_over_is_no_worse_than_its_start():
+    """Though that value comes from a program of its own, and is rounded otherwise."""
+    X, y = problem()
+    for width in np.linspace(0.8, 1.6, 6, dtype=DTYPE):
+        found = rls.tune(rls.Gaussian(np.full(2, width)), X, y, lam=0.1, landmarks=16, start="kernel", tol=50.0)
+        assert len(found.stages) == 1 and found.error <= found.start_error
+
+
+def test_what_holds_something_of_single_rows_is_searched_on_all():
+    X, y = problem()
+
+    @rls.pytree
+    class Weighed(rls.Criterion):
+        shares: jax.Array
+        name = "weighed"
+
+        def values(self, solution, lams, kernel):
+            return jnp.mean(self.shares[:, None] * solution.residuals(lams) ** 2, axis=1)
+
+    pairs = rls.PairsOut(pairs=[[3, 149], [17, 8]], loss=rls.squared_error)
+    for criterion in (Weighed(jnp.ones(160, DTYPE)), pairs, rls.GroupsOut(rls.folds(np.arange(160) % 4))):
+        assert few.few_rows(rls.Problem.of(rls.Gaussian(1.0), X, y, criterion=criterion), 16, None) is None
+
+
+def test_more_landmarks_than_rows_are_refused_before_the_search():
+    X, y = problem()
+    with pytest.raises(ValueError, match="landmarks, as their number, must be .* at most 160"):
+        rls.tune(rls.Gaussian(np.ones(2, DTYPE)), X, y, landmarks=500, steps=2)
+
+
 OPTIONS = {
     "starts": {"starts": 2, "key": jax.random.key(0)},
     "gcv": {"criterion": rls.gcv},
@@ -133,13 +174,14 @@ OPTIONS = {
 @pytest.mark.parametrize("name", OPTIONS)
 def test_a_search_that_grows_meets_other_options(name, monkeypatch):
     options = OPTIONS[name]
+    monkeypatch.setattr(few, "ROWS", 40)
     monkeypatch.setattr(few, "ROWS_A_LANDMARK", 3)
     X, y = problem()
     found, every = (
         rls.tune(rls.Gaussian(np.ones(2, DTYPE)), X, y, landmarks=16, steps=20, **options, **grow) for grow in ({}, {"grow": False})
     )
-    assert len(found.stages) == 2 and found.error <= found.start_error + 1e-6
-    assert found.error - every.error < (0.02 * abs(every.error) if "criterion" in options else 0.01 * every.error)
+    assert len(found.stages) == 2 and found.error <= found.start_error
+    assert found.error - every.error < 0.03 * abs(every.error)  # the landmarks are others
 
 
 @pytest.mark.float64
@@ -164,7 +206,7 @@ def test_where_a_search_begins():
     in_groups = rls.Problem.of(rls.Gaussian(1.0), X, y, groups=np.arange(160) % 4)
     assert few.few_rows(in_groups, 16, None) is None
     for problem_, landmarks in ((in_groups, 16), (made, None)):
-        with pytest.raises(ValueError, match="grow=True begins on 60 of the rows, and needs landmarks, more than 120 rows and a criterion"):
+        with pytest.raises(ValueError, match="grow=True begins on 60 of the rows, and needs landmarks, more than 120 rows, a criterion"):
             few.few_rows(problem_, landmarks, True)
 
 

@@ -39,6 +39,7 @@ class Criterion(ABC):
     any_factor: ClassVar[bool] = True  # whether it asks for nothing but the contract
     of_sums: ClassVar[bool] = False  # whether it does without the rows, by sums over the whole fit
     keeps_all_rows: ClassVar[bool] = False  # whether it is defined where some row cannot be left out
+    of_some_rows: bool = False  # whether it means the same of some of the rows, of which it holds nothing
     traceable: bool = True  # whether its data can go into `jax.jit`
     queries: Folds | None = None  # whose pairs it is of, where it can measure fits with a constant for each of them, as `rank=True` makes
     of_losses: ClassVar[bool] = False  # whether it is the mean of its `loss` over rows left out, alone or in groups

@@ -45,6 +45,11 @@ class HoldOut(Positive):
         check_targets("Y_holdout", Y, rows.shape[0])
         return cls(rows, Y, Weights.of_rows(weights, rows), designed, loss)
 
+    @property
+    def of_some_rows(self):  # type: ignore[override]
+        """Unless they are columns of a kernel matrix, which belong to its rows."""
+        return not self.designed
+
     def check(self, kernel):
         """Held-out rows inside of the kernel's domain."""
         self.rows.check(kernel, "validation X", training=False)

@@ -27,7 +27,7 @@ class LeaveOneOut(Positive):
 
     loss: Callable = static(default=squared_error)
     name = "loo"
-    of_losses = True
+    of_losses = of_some_rows = True
     why_not_zero = ""
 
     @property

@@ -24,7 +24,7 @@ class LogPredictive(Criterion):
 
     scale: Any = static(default=1.0)
     name = "log_predictive_density"
-    larger_is_better = True
+    larger_is_better = of_some_rows = True
 
     def __post_init__(self):
         number = isinstance(self.scale, int | float | np.number) and not isinstance(self.scale, bool)

@@ -21,7 +21,7 @@ class GCV(Positive):
 
     name = "gcv"
     why_not_zero = ""
-    of_sums = True
+    of_sums = of_some_rows = True
     degree = 2
 
     def values(self, solution, lams, kernel):
@@ -46,7 +46,7 @@ class Evidence(Criterion):
 
     name = "log_marginal_likelihood"
     larger_is_better = True
-    of_sums = True
+    of_sums = of_some_rows = True
     keeps_all_rows = True
 
     def values(self, solution, lams, kernel):

@@ -36,6 +36,10 @@ class Way(NamedTuple):
     patience: int = 3
     least: float = 0.05
 
+    def again(self) -> "Way":
+        """How another search goes on from there: where the optimiser is ours, and so knows the curvature, to the first step that gains little."""
+        return self._replace(patience=1, least=0.5) if self.optimizer is default_optimizer() else self
+
 
 class Found(NamedTuple):
     """The best of all that a search saw, with the history of its start, errors in the units of the labels.
@@ -64,8 +68,9 @@ def descend(problem: Problem, guesses: list, unit, way: Way, starts: int = 1, ke
         looks = [_look_at(guess, problem) for guess in guesses]
         start = looks[0].value if given is None else value_at(given, problem)
         best = min(looks, key=lambda look: look.value)
-        if start < best.value:
+        if start < best.value - jnp.finfo(problem.rows.dtype).eps ** 0.5:  # by more than rounding, as it comes from another program
             best, learned = _look_at(given, problem), None
+        start = max(start, best.value)
         if starts > 1:
             best = _look_at((), problem, best.space, spread(best.space.first(), starts, key))
         first = best.params, _state(best, way.optimizer, learned), *best.seen
@@ -73,7 +78,7 @@ def descend(problem: Problem, guesses: list, unit, way: Way, starts: int = 1, ke
 
 
 class _Look(NamedTuple):
-    """What is seen at the parameters of every start, and the smallest value."""
+    """What is seen at the parameters of every start, and the value of the first."""
 
     value: float
     space: Space

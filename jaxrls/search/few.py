@@ -13,6 +13,7 @@ from jaxrls.rows.rows import DenseRows
 from jaxrls.search.descent import Found, Way, descend, value_at
 from jaxrls.search.problem import Problem, resolve_landmarks
 from jaxrls.search.start import first_guess, sample
+from jaxrls.support.checks import check_whole
 
 ROWS = 4000  # as many tell widths apart
 LANDMARKS = 250  # and so many show most of what the others do, for a quarter of the time
@@ -36,9 +37,9 @@ class Few:
 
     @property
     def more(self) -> int | None:
-        """So many rows for all of the landmarks, None where that is no small part of all."""
+        """So many rows for all of the landmarks, None where these are no more than there were, or no small part of all."""
         rows = ROWS_A_LANDMARK * _count(self.asked)
-        return rows if 3 * rows <= len(self.whole.Y) else None
+        return rows if len(self.problem.Y) < rows <= len(self.whole.Y) / 3 else None
 
     def with_landmarks(self, kernel: Kernel, progress: bool) -> Problem:
         """The problem with landmarks chosen by that kernel."""
@@ -59,14 +60,16 @@ def few_rows(problem: Problem, landmarks, grow: bool | None) -> Few | None:
     """
     m = 0 if landmarks is None or isinstance(landmarks, str) else _count(landmarks)
     n, criterion = problem.rows.count, problem.criterion
-    able = bool(m) and n > 2 * ROWS and criterion.any_factor and criterion.groups is None and problem.free is None
+    able = bool(m) and n > 2 * ROWS and criterion.of_some_rows and problem.free is None
     if grow and not able:
         raise ValueError(
-            f"grow=True begins on {ROWS} of the rows, and needs landmarks, more than {2 * ROWS} rows and a criterion without groups, and no "
-            "unpenalized=: leave it out"
+            f"grow=True begins on {ROWS} of the rows, and needs landmarks, more than {2 * ROWS} rows, a criterion that holds nothing of single rows, "
+            "such as groups, and no unpenalized=: leave it out"
         )
     if grow is False or not able or not grow and n * m**2 < DEAR:
         return None
+    if not np.ndim(landmarks) and not hasattr(landmarks, "points"):
+        check_whole("landmarks, as their number,", landmarks, problem.rows.candidates()[1].shape[0])
     return Few(some_rows(problem, ROWS)[0], min(m, LANDMARKS), problem, landmarks)
 
 
@@ -81,12 +84,9 @@ def some_rows(problem: Problem, count: int) -> tuple[Problem, np.ndarray]:
 
 
 def grown(few: Few, guesses: list, loss, unit, way: Way, tries: tuple) -> tuple[Found, tuple[Stage, ...]]:
-    """A search on few rows, then on the landmarks of the end and some rows for each, and on all rows from there; and what went before that.
-
-    Later searches know the curvature, and end with the first step that gains little.
-    """
+    """A search on few rows, then on the landmarks of the end and some rows for each, and on all rows from there; and what went before that."""
     found = descend(few.with_landmarks(guesses[-1][0], way.progress), guesses, unit, way, *tries)
-    stages, way = [Stage(*few.sizes, found.history, found.reason)], way._replace(patience=1, least=0.5)
+    stages, way = [Stage(*few.sizes, found.history, found.reason)], way.again()
     some, numbers = some_rows(few.whole, few.more or len(few.whole.Y))
     there = _there(few, found, loss)
     points, problem = _on_the_best(there, few.whole, _sets(found.kernel, few, some, numbers, way.progress))

@@ -68,13 +68,13 @@ def tune(
 
     **Arguments**: data, `criterion`, `loss`, `weights`, `intercept`, `groups`, `validation` and `unpenalized` as in `fit`. `lam` where to start, by default
     the best of a grid for the first kernel. `optimizer` any optax optimiser, by default L-BFGS. `steps` at most; `tol` stops where ‖∇ log E‖∞ is below it, or
-    where three steps in a row gain less than a twentieth of it, after `grow` one less than half. `start="screen"` first multiplies all widths by the best of
-    seven factors from 1/16 to 16, judged on at most 300 rows and, for a single width without landmarks, goes on from there in smaller steps judged on 1200;
-    `"data"` sets them to the median distance; `"kernel"` leaves them. The given kernel itself stays in the contest. `starts` > 1 tries as many random
-    multiples of the first parameters (needs `key`), one after another, and keeps the best. `landmarks` for more rows than K can be factored for: a number of
-    them, chosen with the best kernel known at the start, or row numbers, or points; they stay. `grow` first searches on a sample of the rows and fewer
-    landmarks, then, with new ones where their number was given, on sixteen rows a landmark and on all: the default where a step on all is dear, of criteria
-    that are means over rows left out one by one, or do without them. `progress` shows a bar (needs tqdm).
+    where three steps in a row gain less than a twentieth of it, after `grow`, with the default optimiser, one less than half. `start="screen"` first
+    multiplies all widths by the best of seven factors from 1/16 to 16, judged on at most 300 rows and, for a single width without landmarks, goes on from
+    there in smaller steps judged on 1200; `"data"` sets them to the median distance; `"kernel"` leaves them. The given kernel itself stays in the contest.
+    `starts` > 1 tries as many random multiples of the first parameters (needs `key`), one after another, and keeps the best. `landmarks` for more rows than K
+    can be factored for: a number of them, chosen with the best kernel known at the start, or row numbers, or points; they stay. `grow` first searches on a
+    sample of the rows and fewer landmarks, then, with new ones where their number was given, on sixteen rows a landmark and on all: the default where a step
+    on all is dear, of criteria that are means over rows left out one by one, or do without them. `progress` shows a bar (needs tqdm).
 
     **Returns** a `Tuned`, never worse than its start; its history is that of all rows, and `stages` tell what went before.
     **Cost** a step is one or a few values with gradients of `objective`: one Cholesky

@@ -332,6 +332,8 @@ def test_columns_without_penalty_are_counted_for_a_problem_that_has_them(monkeyp
     rng = np.random.default_rng(0)
     X, B = rng.normal(size=(300, 6)), rng.normal(size=(300, 2))
     y = X[:, 0] + rng.normal(size=300)
+    with pytest.raises(ValueError, match="unpenalized= goes by routes .*, and route is 'tridiagonal'"):
+        rls.estimate(rls.Gaussian(1.0), X.shape, route="tridiagonal", unpenalized=2)
     said = [rls.estimate(rls.Linear(), X.shape, route="covariance", lams=3, unpenalized=count) for count in (None, 2, 20)]
     assert said[0].bytes < said[1].bytes == said[2].bytes and said[0].flops < said[1].flops < said[2].flops
     plain, free = (rls.estimate(rls.Linear(), X.shape, lams=3, unpenalized=count).bytes for count in (None, 2))

@@ -60,9 +60,8 @@ def test_between_few_rows_and_all_come_some_for_each_landmark(weighted, monkeypa
     assert not weighted or (np.asarray(best.indices) % 4 > 0).all()
     every = rls.tune(rls.Gaussian(np.ones(2, DTYPE)), X, y, landmarks=np.asarray(best.indices), weights=v, grow=False)
     assert found.error <= 1.02 * every.error and found.error <= found.start_error
-    assert_close(
-        rls.loo_objective(found.kernel, X, y, found.lam, weights=v, landmarks=best.indices), found.error, 1e-6
-    )  # by another program, on landmarks of condition 1e8
+    error = rls.loo_objective(found.kernel, X, y, found.lam, weights=v, landmarks=best.indices)
+    assert_close(error, found.error, 1e-7)  # by another program, on landmarks of condition 1e8
 
 
 @pytest.mark.parametrize("given", ["numbers", "points"])
@@ -151,7 +150,8 @@ def test_what_holds_something_of_single_rows_is_searched_on_all():
             return jnp.mean(self.shares[:, None] * solution.residuals(lams) ** 2, axis=1)
 
     pairs = rls.PairsOut(pairs=[[3, 149], [17, 8]], loss=rls.squared_error)
-    for criterion in (Weighed(jnp.ones(160, DTYPE)), pairs, rls.GroupsOut(rls.folds(np.arange(160) % 4))):
+    columns = rls.HoldOut.of(X[:, :1], y, designed=True)
+    for criterion in (Weighed(jnp.ones(160, DTYPE)), columns, pairs, rls.GroupsOut(rls.folds(np.arange(160) % 4))):
         assert few.few_rows(rls.Problem.of(rls.Gaussian(1.0), X, y, criterion=criterion), 16, None) is None
 
 
@@ -178,10 +178,11 @@ def test_a_search_that_grows_meets_other_options(name, monkeypatch):
     monkeypatch.setattr(few, "ROWS_A_LANDMARK", 3)
     X, y = problem()
     found, every = (
-        rls.tune(rls.Gaussian(np.ones(2, DTYPE)), X, y, landmarks=16, steps=20, **options, **grow) for grow in ({}, {"grow": False})
+        rls.tune(rls.Gaussian(np.ones(2, DTYPE)), X, y, landmarks=np.arange(0, 160, 10), steps=40, **options, **grow)
+        for grow in ({}, {"grow": False})
     )
     assert len(found.stages) == 2 and found.error <= found.start_error
-    assert found.error - every.error < 0.03 * abs(every.error)  # the landmarks are others
+    assert found.error - every.error < 0.01 * abs(every.error)
 
 
 @pytest.mark.float64

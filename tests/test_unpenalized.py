@@ -235,7 +235,7 @@ def test_tune_finds_width_and_lam_with_the_columns(landmarks):
     for got, want in ((tuned.model.free, fit.model.free), (tuned.error, fit.error), (tuned.loo_residuals, fit.loo_residuals)):
         assert_close(got, want, 1e-6)
     assert_close(tuned.predict(x, unpenalized=INDICATORS), fit.predict(x, unpenalized=INDICATORS), 1e-6)
-    with pytest.raises(ValueError, match="a criterion without groups, and no unpenalized="):
+    with pytest.raises(ValueError, match="such as groups, and no unpenalized="):
         rls.tune(rls.Gaussian(3.0), x, y, grow=True, **options | {"landmarks": 20})
 
 

@@ -254,7 +254,7 @@ FREE: dict[str, tuple[float, float]] = {
 
 def beside_free_columns(s: Sizes, route: str, fit: Cost) -> Cost:
     """A fit with columns that have no penalty, which are taken out of every feature, or of K on both sides, and of the eigenvectors."""
-    share = FREE.get(route, (0, 0))[s.gradient]
+    share = FREE[route][s.gradient]
     numbers, passes = (max(share, 0) if s.single else share) * s.n * s.r, 6 if route == "gram" else 4
     return fit._replace(flops=fit.flops + 2 * passes * s.n * s.r * s.free).beside(numbers, "what the columns without penalty leave")
 

@@ -26,10 +26,15 @@ from jaxrls.support.pytrees import pytree
 ROUTES = ("gram", "cholesky", "features", "covariance", "subset")
 
 
-def check_free(rows: Rows, route: str | None, keep_moments: bool) -> None:
-    """Raise for what columns without penalty do not go with."""
+def check_free_route(route: str | None) -> None:
+    """Raise for a route by which columns without penalty do not go."""
     if route is not None and route not in ROUTES:
         raise ValueError(f"unpenalized= goes by routes {', '.join(map(repr, ROUTES))}, and route is {route!r}: name one of these, or none")
+
+
+def check_free(rows: Rows, route: str | None, keep_moments: bool) -> None:
+    """Raise for what columns without penalty do not go with."""
+    check_free_route(route)
     if keep_moments:
         raise ValueError("unpenalized= keeps no moments: leave keep_moments out")
     if not rows.in_memory:

@@ -65,14 +65,14 @@ def descend(problem: Problem, guesses: list, unit, way: Way, starts: int = 1, ke
     at the guess is the curvature to begin with.
     """
     with jax.numpy_dtype_promotion("standard"):  # optax's line search mixes integer types
-        looks = [_look_at(guess, problem) for guess in guesses]
+        looks = [_look_at(Space.around(*guess), problem) for guess in guesses]
         start = looks[0].value if given is None else value_at(given, problem)
         best = min(looks, key=lambda look: look.value)
         if start < best.value - jnp.finfo(problem.rows.dtype).eps ** 0.5:  # by more than rounding, as it comes from another program
-            best, learned = _look_at(given, problem), None
+            best, learned = _look_at(Space.around(*given), problem), None
         start = max(start, best.value)
         if starts > 1:
-            best = _look_at((), problem, best.space, spread(best.space.first(), starts, key))
+            best = _look_at(best.space, problem, starts, key)
         first = best.params, _state(best, way.optimizer, learned), *best.seen
         return _best(_walk(first, best.space, problem, way), best.space, problem, unit, way, start)
 
@@ -86,10 +86,9 @@ class _Look(NamedTuple):
     seen: Any
 
 
-def _look_at(guess, problem: Problem, space: Space | None = None, params=None) -> _Look:
-    """That at a guess, or at parameters of a space."""
-    space = Space.around(*guess) if space is None else space
-    params = spread(space.first(), 1, None) if params is None else params
+def _look_at(space: Space, problem: Problem, starts: int = 1, key=None) -> _Look:
+    """That at the origin of a space, and at random multiples of it."""
+    params = spread(space.first(), starts, key)
     seen = _value_and_grad(params, space, problem)
     return _Look(float(seen[0][0]), space, params, seen)
 
@@ -204,7 +203,7 @@ class _Walk(NamedTuple):
 def _walk(first, space, problem, way: Way) -> _Walk:
     """All steps; `first` is how it begins: parameters, state, value and gradient."""
     carry = first
-    seen = [_look(carry)]
+    seen = [_noted(carry)]
     still = np.zeros(len(seen[0][1]), int)
     active = seen[0][2] > way.tol
     with progress_bar(way.progress, way.steps, "tune", "step") as reached:
@@ -212,7 +211,7 @@ def _walk(first, space, problem, way: Way) -> _Walk:
             if not active.any():
                 break
             carry = _step(carry, space, problem, jnp.asarray(active), way.optimizer)
-            seen.append(_look(carry))
+            seen.append(_noted(carry))
             gain = seen[-2][1] - seen[-1][1]
             still = np.where(np.abs(gain) <= way.least * way.tol, still + 1, 0)
             active = active & (seen[-1][2] > way.tol) & (still < way.patience)
@@ -220,7 +219,7 @@ def _walk(first, space, problem, way: Way) -> _Walk:
     return _Walk(seen, still >= way.patience, carry)
 
 
-def _look(carry):
+def _noted(carry):
     """Parameters, values and gradient norms of all starts, on the host."""
     params, _, value, (leaves, slope) = carry
     slopes = [*(g for g in leaves if g.size), slope / LAM_UNIT]

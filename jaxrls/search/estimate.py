@@ -8,6 +8,7 @@ from jaxrls.factors import cost
 from jaxrls.factors.choose import SEARCHED, check_kernel, check_route, choose_route, is_primal, suits_cholesky
 from jaxrls.factors.cost import Cost, Sizes
 from jaxrls.factors.iterative import Iteration
+from jaxrls.factors.unpenalized import check_free_route
 from jaxrls.kernels.inner import Linear
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.search.problem import Problem
@@ -72,9 +73,8 @@ def estimate(
     **Arguments**: `call` is `"fit"`, `"factorize"` with a sweep over λ, `"objective"` for `loo_objective`, `"gradient"` for that with its gradient, as in
     a step of `tune`, `"path"`, or `"predict"`, for `rows` rows by a model of n. Of what `fit` takes: `lams`, how many λ are named, `num` those of the
     grid where none are, `targets` the columns of Y, `landmarks` how many, `groups` the rows of the largest, `weights` whether there are any, `unpenalized`
-    how many columns have no penalty; `route`,
-    `iteration`, `keep_variance`, `keep_intervals`, `rank`, and `keep` of `factor_subset`, as they are. `dtype` is that of X, float64 by default, in which
-    `fit` computes data from NumPy.
+    how many columns have no penalty; `route`, `iteration`, `keep_variance`, `keep_intervals`, `rank`, and `keep` of `factor_subset`, as they are. `dtype` is
+    that of X, float64 by default, in which `fit` computes data from NumPy.
     **Returns** an `Estimate`, whose text says it all: bytes beside X and Y at the moment when most are held, on a CPU, compiled programs (50 to 80 MB)
     left out. Operations are those of the program, elementwise ones too, and textbook counts of what LAPACK does: 9n³ for eigenvectors. Where values decide,
     they are those of the longer way, distances by differences, and of 40 steps of an iteration; steps that rounding asks for are left out.
@@ -88,6 +88,8 @@ def estimate(
     """
     check_kernel(kernel)
     check_route(route, landmarks, iteration)
+    if unpenalized is not None:
+        check_free_route(route)
     if call not in CALLS:
         raise ValueError(f"call must be one of {', '.join(map(repr, CALLS))}, and is {call!r}")
     n, d = shape

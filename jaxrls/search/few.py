@@ -79,7 +79,9 @@ def some_rows(problem: Problem, count: int) -> tuple[Problem, np.ndarray]:
     used = np.arange(len(X)) if v is None else np.flatnonzero(np.asarray(v) > 0)
     rows, counted = sample(np.random.default_rng(0).permutation(used), v, count)
     drawn, _ = problem.rows.candidates()
-    some = replace(problem, rows=DenseRows(X[rows]), Y=Y[rows], weights=Weights.of(counted, len(rows), X.dtype))
+    if len(rows) < len(X):  # or no copy of them all is made
+        X, Y = X[rows], Y[rows]
+    some = replace(problem, rows=DenseRows(X), Y=Y, weights=Weights.of(counted, len(rows), X.dtype))
     return some, rows if drawn is None else np.asarray(drawn)[rows]
 
 

@@ -27,7 +27,7 @@ from types import CodeType, FunctionType
 
 ROOT = Path(__file__).parents[1]
 MODULES = ("linalg/*", "kernels/*", "rows/*", "factors/*", "criteria/*", "models/*", "search/[glopr]*")
-MODULES += ("support/precision.py",)
+MODULES += ("search/descent.py", "search/few.py", "support/precision.py")
 UNREAD = (
     "test_notebooks.py",
     "test_readme.py",

@@ -200,6 +200,8 @@ def places():
         split = all(a.sharding.is_equivalent_to(x.sharding, a.ndim) and a.sharding.mesh == x.sharding.mesh for a in rows.values())
         whole = [a.sharding.is_fully_replicated for a in (fit.errors, fit.lam, fit.model.coef)]
         found[kind] = split and all(whole)
+    held = rls.shard(X, mesh=Mesh(np.array(jax.devices()), ("rows",)))
+    found["labels"] = held.column(Y).sharding.is_equivalent_to(held.X.sharding, Y.ndim)
     return found
 
 

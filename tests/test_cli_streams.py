@@ -290,3 +290,13 @@ def test_deviations_of_parts_are_those_of_the_whole(rng, unit):
         np.testing.assert_allclose(means / unit, mean.astype(float), rtol=1e-13)
         np.testing.assert_allclose(scales[:2] / unit, deviation[:2].astype(float), rtol=1e-6)
         assert scales[2] == 1
+
+
+def test_zeros_before_tiny_numbers_do_not_hide_them():
+    """A column of zeros has no unit yet: one of 1 would leave squares of 1e-200 at 0."""
+    X = np.array([[1e-200], [3e-200]])
+    parts = Deviations()
+    parts.add(np.zeros((2, 1)))
+    parts.add(X)
+    means, scales = parts.known()
+    np.testing.assert_allclose([means[0] / 1e-200, scales[0] / 1e-200], [1, np.sqrt(1.5)], rtol=1e-14)

@@ -212,8 +212,8 @@ def test_where_a_search_begins():
 
 
 @pytest.mark.float64
-@pytest.mark.slow
-def test_the_slope_on_landmarks_against_differences():
+@pytest.mark.parametrize("again", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["slope", "its slope"])
+def test_the_slope_on_landmarks_against_differences(again):
     """In kernel, λ, points and rows at once, in blocks, with weights, one of them 0, and landmarks that leave; and its own slope."""
     X, y = problem(30)
     rng = np.random.default_rng(1)
@@ -226,11 +226,9 @@ def test_the_slope_on_landmarks_against_differences():
         kernel = rls.Gaussian(jnp.array([1.5, 2.0]) * jnp.exp(s)) * (1 + s)
         return rls.loo_objective(kernel, moved, Y + 0.2 * s, 0.1 * jnp.exp(2 * s), weights=v, landmarks=rows, block_size=17)
 
-    looks = jax.jit(lambda s: (error(s), *jax.value_and_grad(jax.grad(error))(s)))
-    h = 1e-4
+    looks, h = jax.jit(jax.value_and_grad(jax.grad(error) if again else error)), 1e-4
     below, at, above = (looks(jnp.asarray(s)) for s in (-h, 0.0, h))
     assert_close(at[1], (above[0] - below[0]) / (2 * h), 1e-6)
-    assert_close(at[2], (above[1] - below[1]) / (2 * h), 1e-6)
 
 
 @pytest.mark.float64

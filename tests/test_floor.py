@@ -158,6 +158,29 @@ def test_what_is_clearly_negative_is_left_out():
     assert X64 and int(jnp.sum(factor.solved == 0)) == 1
 
 
+def test_what_no_fit_can_reach_stays_with_its_own_target():
+    """λc of an indefinite K is r − H r of the labels' own column, whose part in what is left out is residual at every λ."""
+    rng = np.random.default_rng(3)
+    Q, s, lams = np.linalg.qr(rng.normal(size=(N, N)))[0], np.linspace(-1, 4, N), np.array([0.1, 1.0])
+    Y = rng.normal(size=(N, 2)) * [1, 5]
+    factor = rls.factor_gram(array((Q * s) @ Q.T), intercept=False)
+    lost = lams[:, None] / (np.maximum(s, 0) + lams[:, None])
+    norm = np.einsum("lr,rt->lt", lost**2, (Q.T @ Y) ** 2)
+    found = rls.gcv(factor, array(Y), array(lams))
+    np.testing.assert_allclose(found, N * norm / lost.sum(axis=1)[:, None] ** 2, rtol=1e-12)
+
+
+def test_fits_without_a_row_leave_out_what_no_fit_can_reach():
+    """Of an indefinite K: all of them are those to labels of 1 for one row and 0 for all others."""
+    rng = np.random.default_rng(3)
+    Q = np.linalg.qr(rng.normal(size=(N, N)))[0]
+    for intercept in (True, False):
+        factor = rls.factor_gram(array((Q * np.linspace(-1, 4, N)) @ Q.T), intercept=intercept)
+        smoother, fits = factor.smoother(jnp.asarray(0.3)), factor.solve(jnp.eye(N)).coefficients(jnp.array([0.3]))
+        np.testing.assert_allclose(smoother.steps, fits.coef[0], atol=1e-12)
+        np.testing.assert_allclose(smoother.offsets, fits.intercept[0], atol=1e-12)
+
+
 def test_rounding_of_k_is_about_the_floor():
     """‖K − U diag(s) Uᵀ‖ in float32, of kernels from narrow to nearly constant: in sixty draws of so few rows .3 to 1.3 of it."""
     for width in (0.5, 3.0, 30.0):

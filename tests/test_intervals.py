@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import matplotlib as mpl
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ import jaxrls as rls
 from jaxrls.__main__ import main
 from jaxrls.cli.parser import make_parser
 from jaxrls.linalg.selection import kth_smallest
+from jaxrls.models.predictive import predictive
 
 mpl.use("agg")
 pytestmark = pytest.mark.filterwarnings("ignore:the chosen λ")
@@ -257,6 +259,8 @@ def test_update_leaves_none():
     [
         (lambda: fit(keep_intervals=False).intervals(FRESH), "intervals take more than the model keeps: fit with keep_intervals=True"),
         (lambda: known("plain").intervals(FRESH, 90), "level must be a number between 0 and 1, such as 0.9, and is 90"),
+        (lambda: known("plain").intervals(FRESH, 1.0), "level must be a number between 0 and 1, such as 0.9, and is 1.0"),
+        (lambda: known("plain").intervals(FRESH, 0.0), "level must be a number between 0 and 1, such as 0.9, and is 0.0"),
         (lambda: known("plain").intervals(FRESH, "0.9"), "level must be a number between 0 and 1, such as 0.9, and is '0.9'"),
         (lambda: known("plain").intervals(FRESH, None), "level must be a number between 0 and 1, such as 0.9, and is None"),
         (lambda: known("plain").loo_predictive().coverage([1.5, np.nan]), r"levels must be numbers between 0 and 1, .*\[1.5, nan\]"),
@@ -334,6 +338,15 @@ def test_predictive_of_labels_that_are_all_told_and_of_tiny_ones():
     assert found.coverage([0.0, 0.5])[:, 0].tolist() == [1, 1]
     assert_close(found.crps[:, 1] * 2.0**900, plain.crps[:, 1], TOLERANCE)
     assert_close(found.reached[:, 1], plain.reached[:, 1], TOLERANCE)
+
+
+@pytest.mark.float64
+def test_one_residual_of_nothing_does_not_hide_tiny_ones():
+    jackknife, amplitude = known("plain").jackknife, None
+    e = np.array(known("plain").loo_residuals)
+    e[3] = 0
+    found, plain = (predictive(jackknife, jnp.asarray(e * unit), amplitude) for unit in (2.0**-900, 1.0))
+    assert_close(found.std * 2.0**900, plain.std, TOLERANCE)
 
 
 @pytest.mark.float64

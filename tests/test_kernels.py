@@ -394,6 +394,7 @@ def test_matern_profiles_at_their_ends():
     for nu in (0.3, 1.0, 1.7):
         values, slopes = jax.jit(lambda q, nu=nu: jax.jvp(lambda q: bessel_profile(nu, q), (q,), (jnp.ones_like(q),)))(ends)
         assert values[0] == 1 and (values[1:3] == 0).all() and bool(jnp.isfinite(slopes).all())
+        assert (slopes[0] == 0) == (nu <= 1)  # where it is infinite
 
 
 MESSAGES = {

@@ -213,6 +213,7 @@ FACTOR = {
     r"K1 must be square": {"K1": np.ones((2, 3))},
     r"K2 is not symmetric": {"K2": np.array([[1.0, 0.5], [0.0, 1.0]])},
     r"K2 must be positive semidefinite, and its most negative eigenvalue is 0.5 of the largest": {"K2": np.diag([2.0, -1.0])},
+    r"K2 holds 1 values that are NaN or infinite": {"K2": np.diag([1.0, np.inf])},
     r"weights must be a pair \(v1, v2\).*found ndarray": {"weights": np.ones(4)},
     r"weights of rows must be positive, and some are 0: leave those rows out of Y": {"weights": (np.array([1.0, 0.0]), None)},
     r"weights must have shape \(2,\)": {"weights": (None, np.ones(3))},

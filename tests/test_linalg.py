@@ -22,6 +22,11 @@ def few_columns(monkeypatch):
     monkeypatch.setattr(products, "FEW_COLUMNS", 3)
 
 
+def test_products_are_made_at_the_highest_precision():
+    (product,) = jax.make_jaxpr(products.matmul)(jnp.ones((2, 3)), jnp.ones((3, 2))).eqns
+    assert product.params["precision"] == (jax.lax.Precision.HIGHEST,) * 2
+
+
 @pytest.mark.parametrize("shapes", [(2, 5), (5, 2), (3, 3), (7, 4)])
 def test_a_transposed_product(shapes, rng):
     A, B = rng.normal(size=(ROWS, shapes[0])), rng.normal(size=(ROWS, shapes[1]))

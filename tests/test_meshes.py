@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
-from support import array, on_four_devices
+from support import X64, array, on_four_devices
 
 import jaxrls as rls
 from jaxrls.support.meshes import on_any_mesh, parts_of
@@ -36,7 +36,7 @@ def test_ragged_rows_are_padded_with_weight_0(found):
 
 
 def test_results_lie_as_the_rows_do(found):
-    assert found["places"] == {"auto": True, "explicit": True}
+    assert found["places"] == {"auto": True, "explicit": True, "labels": True}
 
 
 def test_only_sums_go_between_devices(found):
@@ -83,6 +83,16 @@ def test_rows_on_a_mesh_of_one_device(mesh, rng):
     assert (rows.shape, rows.count, rows.parts, rows.row_weights) == ((9, 2), 9, 1, None)
     np.testing.assert_array_equal(rows.labels, array(y))
     assert rls.shard(rows.X).sharding.spec == P("rows")
+
+
+def test_groups_are_of_rows_that_are_no_padding(rng):
+    X, y, groups = rng.normal(size=(9, 2)), rng.normal(size=9), np.arange(8) % 3
+    rows = rls.ShardedRows.of(array(X), array(y), array(np.arange(9) < 8), 8)
+    options = {"landmarks": [0, 3, 5], "lams": [0.1]}
+    padded, plain = (rls.fit(rls.Gaussian(1.0), *data, groups=groups, **options) for data in ((rows,), (rows.X[:8], rows.labels[:8])))
+    np.testing.assert_allclose(padded.errors, plain.errors, rtol=1e-12 if X64 else 1e-4)
+    with pytest.raises(ValueError, match="groups must have 8 labels, one per row of X, and has 7"):
+        rls.fit(rls.Gaussian(1.0), rows, groups=groups[:7], **options)
 
 
 def test_an_array_says_in_how_many_parts_it_may_lie(mesh):

@@ -178,6 +178,17 @@ def test_best_lam_by_the_implicit_function_theorem():
     assert loo(factor, train[1], f(1.0)[:1])[0] <= loo(factor, train[1], lambda_grid(factor)).min()
 
 
+@pytest.mark.float64
+def test_best_lam_is_found_on_either_side_of_the_best_of_a_grid():
+    """Against the errors at many λ."""
+    X, Y, _ = problem(n=30, seed=2)
+    X, y, fine = array(X), array(Y[:, 0]), jnp.geomspace(1e-3, 10, 4001)
+    errors = rls.loo(rls.factorize(rls.Gaussian(1.0), X), y, fine)
+    lowest, found = float(fine[jnp.argmin(errors)]), jax.jit(lambda lams: rls.best_lam(rls.Gaussian(1.0), X, y, lams))
+    for beside in (0.6, 1.7):
+        assert_close(found(beside * lowest * 3.0 ** jnp.arange(-2.0, 3.0)), lowest, 3e-3)
+
+
 def test_best_lam_at_the_end_of_its_grid_stands_still():
     X, Y, _ = problem()
     chosen = jax.jit(jax.value_and_grad(lambda w, y, lams: rls.best_lam(rls.Gaussian(w), array(X), y, lams)))

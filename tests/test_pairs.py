@@ -10,7 +10,7 @@ import pytest
 from contract.cases import FACTORS, LAMS, PICK, WEIGHTS, N, Y
 from oracle import refit
 from sklearn.metrics import roc_auc_score
-from support import array, assert_close, assert_derivatives, wide
+from support import EPS, array, assert_close, assert_derivatives, wide
 
 import jaxrls as rls
 from jaxrls.factors import pairs as in_pairs
@@ -179,6 +179,13 @@ def test_what_cannot_be_ordered_is_told():
         jax.eval_shape(lambda X: rls.pairwise_ranking_error(rls.factor_iterative(rls.Gaussian(1.0), X, X[:2]), array(y), array([1.0])), X)
     with pytest.raises(ValueError, match="misordered has derivative 0 everywhere"):
         rls.tune(rls.Gaussian(1.0), X, array(y), criterion=rls.pairwise_ranking_error)
+
+
+def test_what_rounding_may_have_made_of_two_equal_predictions_is_a_tie():
+    """A difference below eps^¾ of the label and the residual together, and none above."""
+    least = EPS**0.75
+    label, residual = array([[1.0], [1.0], [-1.0]]), array([[1 - 1.5 * least], [1 + 3 * least], [-1 + 3 * least]])
+    assert rls.misordered(residual, label)[:, 0].tolist() == [0.5, 1, 0]
 
 
 def test_pairs_that_are_not_of_the_rows_of_a_fit_are_told(unchecked):

@@ -15,6 +15,7 @@ from on_processes import LAMS, LANDMARKS, ON_MESH, WEIGHTS, Blocks, X, Y, fitted
 from support import assert_close
 
 import jaxrls as rls
+import jaxrls.rows.joint as implementation
 
 pytestmark = pytest.mark.float64
 SCRIPT = Path(__file__).with_name("on_processes.py")
@@ -53,6 +54,17 @@ def test_rows_are_counted_and_summed_as_one_process_would():
     assert (joint.take([3, 1]) == one.take([3, 1])).all()
     with pytest.raises(ValueError, match="lie with several processes"):
         joint.dense()
+
+
+def test_rows_of_another_process_that_do_not_go_with_these_are_refused(monkeypatch):
+    """Of two processes, of which the other's rows have one column more."""
+
+    def told(own):
+        return [own, {**own, "sample": np.ones((len(own["sample"]), 3))}]
+
+    monkeypatch.setattr(implementation, "tell_all", told)
+    with pytest.raises(ValueError, match="rows of process 1 do not go together with those of process 0"):
+        rls.stream([(np.eye(2), [0.0, 1.0])], distributed=True)
 
 
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])

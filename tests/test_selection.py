@@ -211,6 +211,14 @@ def test_errors_name_the_argument(message, unchecked):
 
 
 @pytest.mark.any_precision
+def test_weights_of_rows_that_are_read_are_one_for_each(unchecked):
+    """Though only those of the sample are looked at."""
+    rows = rls.stream([(X, Y)])
+    with pytest.raises(ValueError, match=rf"weights must have shape \({N},\).* \({N + 1},\)"):
+        rls.landmarks(rls.Gaussian(1.0), rows, 2, key=jax.random.key(0), weights=np.ones(N + 1))
+
+
+@pytest.mark.any_precision
 def test_errors_of_candidates(unchecked, monkeypatch):
     choose = lambda **named: rls.select_landmarks(rls.Gaussian(1.0), X, Y, **{"num": 2, "lam": 0.5, **named})  # noqa: E731
     with pytest.raises(ValueError, match="landmarks must be rows of X, 0 to 14, and include row 15"):

@@ -8,6 +8,7 @@ import scipy.sparse as sp
 
 import jaxrls as rls
 import jaxrls.rows.sparse as implementation
+from jaxrls.linalg.sparse import SparseBlock
 from jaxrls.rows.sparse import sparse_rows
 
 DTYPE = np.float64 if jax.config.jax_enable_x64 else np.float32
@@ -99,6 +100,12 @@ def test_k_of_sparse_rows_takes_no_dense_matrix():
     assert compiled.memory_analysis().temp_size_in_bytes < 8 * (4 * n * n + 6 * 128 * d) < 0.8 * 8 * n * d
 
 
+def test_arguments_of_a_kernel_that_knows_nothing_of_sparse_rows_may_be_named():
+    block = SparseBlock(jnp.array([[2.0, 3.0]]), jnp.array([[0, 2]]), jnp.array([1]), (2, 3))
+    kernel, Z = rls.ChiSquared(2.0), jnp.ones((1, 3))
+    np.testing.assert_array_equal(kernel(X=block, Z=Z), kernel(block.dense(), Z))
+
+
 @pytest.mark.float64
 def test_what_sparse_rows_cannot_do_is_said():
     X, dense, y = make()
@@ -106,6 +113,8 @@ def test_what_sparse_rows_cannot_do_is_said():
         rls.fit(rls.Gaussian(DTYPE(1.0)).on([0, 0]), X, y)
     with pytest.raises(ValueError, match="ChiSquared is for X ≥ 0"):
         rls.fit(rls.ChiSquared(1.0), -abs(X), y)
+    with pytest.raises(ValueError, match="ChiSquared is for X ≥ 0"):
+        rls.fit(rls.ChiSquared(1.0), abs(X), y, lams=[1.0]).predict(-abs(X))
     with pytest.raises(ValueError, match="K of all pairs needs rows in memory where the kernel is Linear: leave route= out"):
         rls.factorize(rls.Linear(), X, route="gram")
     with pytest.raises(ValueError, match=r"needs rows in memory where the kernel is Precomputed.*pass X.toarray\(\)"):

@@ -122,6 +122,19 @@ def test_static_arguments_are_named():
     assert not counted
 
 
+PRODUCTS = {"matmul", "dot", "vdot", "vecdot", "inner", "tensordot", "einsum", "dot_general"}
+ON_THE_HOST = "rows.deviations"  # by NumPy, in float64
+
+
+@pytest.mark.parametrize("name", [name for name in modules() if name not in ("linalg.products", ON_THE_HOST)])
+def test_matrices_are_multiplied_in_one_place(name):
+    """Which says the highest precision: the default on a GPU or a TPU is a lower one."""
+    for node in ast.walk(modules()[name]):
+        assert not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)), ast.unparse(node)
+        if isinstance(node, ast.Attribute) and node.attr in PRODUCTS:
+            assert ast.unparse(node.value) not in ("jnp", "jax.numpy", "lax", "jax.lax"), ast.unparse(node)
+
+
 ASKS = {"isinstance", "issubclass", "getattr", "hasattr"}
 
 

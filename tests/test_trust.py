@@ -320,6 +320,38 @@ def test_a_grid_of_the_wrong_shape_is_refused(unchecked):
     refused(lambda: solution.coefficients(0.1), "lams must have shape (L,), or (L, t) with a λ for each target, and has shape ()")
 
 
+BROKEN = np.where((np.arange(N)[:, None] == 3) & (np.arange(2) == 0), np.nan, X)
+MADE = {
+    "gram": lambda: rls.factorize(KERNEL, BROKEN),
+    "cholesky": lambda: rls.factorize(KERNEL, BROKEN, route="cholesky"),
+    "features": lambda: rls.factor_features(BROKEN),
+    "covariance": lambda: rls.factor_covariance(BROKEN),
+    "subset": lambda: rls.factor_subset(KERNEL, BROKEN, [0, 1]),
+    "iterative": lambda: rls.factor_iterative(KERNEL, BROKEN, [0, 1]),
+    "median": lambda: rls.median_distance(BROKEN),
+    "start": lambda: rls.start_from_data(KERNEL, BROKEN),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_values_that_are_not_finite_are_named_where_factors_are_made(name, unchecked):
+    refused(MADE[name], "holds 1 values that are NaN or infinite, the first at index (3, 0)")
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_kernel_matrices_and_labels_that_are_not_finite_are_named(wrong, unchecked):
+    K, y = np.diag([1.0, wrong, 1.0]), np.array([0.0, 1.0, wrong])
+    for made in (lambda: rls.factor_gram(K), lambda: rls.factorize(rls.Precomputed(), K, route="cholesky")):
+        refused(made, "holds 1 values that are NaN or infinite, the first at index (1, 1)")
+    for read in (lambda f: f.solve(y), lambda f: rls.loo(f, y, [0.1]), lambda f: rls.gcv(f, y, [0.1]), lambda f: rls.coef(f, y, [0.1])):
+        refused(lambda read=read: read(rls.factor_gram(np.eye(3))), "Y holds 1 values that are NaN or infinite, the first at index (2,)")
+
+
+def test_no_numbers_are_no_landmarks(unchecked):
+    none = np.zeros(0, int)
+    refused(lambda: rls.factorize(KERNEL, X, landmarks=none), "landmarks given as row numbers must have shape (m,), and have shape (0,)")
+
+
 @pytest.mark.parametrize(
     ("indices", "message"),
     [

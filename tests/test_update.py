@@ -240,6 +240,18 @@ def test_landmarks_that_nearly_depend_raise_no_alarm():
     assert_close(found.predict(rows[:20]), again.predict(rows[:20]), 5e4 * EPS if X64 else 1e-2)
 
 
+@pytest.mark.parametrize("unit", [1e-6, 1e6])
+def test_whether_rows_were_there_does_not_depend_on_their_units(unit):
+    rows, labels, _ = some("all")
+    first = rls.fit(rls.Linear(), rows * DTYPE(unit), labels, lams=[LAM * unit**2], keep_moments=True)
+    gone, labels, _ = some("gone")
+    left = first.forget(gone * DTYPE(unit), labels)
+    w, b = oracle.refit(X[GONE:], Y[GONE:], LAM, None, True)
+    assert_close(left.predict((X_NEW * unit).astype(DTYPE)), X_NEW @ w + b, tolerance("linear"))
+    with pytest.raises(ValueError, match="or were not among the rows that were fitted"):
+        first.forget(20 * gone * DTYPE(unit), labels)
+
+
 # errors ---------------------------------------------------------------------------------------------------------------------------
 
 

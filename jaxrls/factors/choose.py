@@ -27,7 +27,7 @@ from jaxrls.linalg.products import matmul
 from jaxrls.rows.gram import gram
 from jaxrls.rows.moments import near_mean
 from jaxrls.rows.rows import Rows
-from jaxrls.rows.sparse import SparseMatrix, as_rows
+from jaxrls.rows.sparse import SparseMatrix, rows_to_fit
 from jaxrls.support.checks import Listed
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.target import platform
@@ -108,7 +108,7 @@ def factorize(
     was never there. `intercept` fits an unpenalised constant. `unpenalized` (n, q) are columns b of further ones, f(x) + b·β with no penalty on β, such as
     an indicator of each group: not by routes tridiagonal, refined and iterative, O(n² q) or O(n r q) more. `block_size` bounds
     the rows of temporaries while K is built. **Cost** by route.
-    **Raises** `ValueError` for a route the kernel does not have.
+    **Raises** `ValueError` for a route the kernel does not have, and for values that are not finite, or outside of its domain.
     **Fails**: inside `jax.jit` values are not checked. Differentiating a spectrum in X, kernel or weights raises: use `route="cholesky"` or
     `loo_objective`. A Cholesky factor gives NaN where K + λI is not positive definite to working precision: take a larger λ. **Source**: Rifkin (lecture),
     "Solving RLS"; see the makers.
@@ -123,7 +123,7 @@ def factorize(
     True
     """
     check_kernel(kernel)
-    rows = as_rows(kernel, X)
+    rows = rows_to_fit(kernel, X)
     v = Weights.of_rows(weights, rows)
     if landmarks is not None:
         kernel, rows = on_landmarks(kernel, rows)

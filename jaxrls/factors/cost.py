@@ -135,15 +135,15 @@ def features(s: Sizes) -> Cost:
     """Φ, centred Φ, U and a copy for its products, and LAPACK's workspace."""
     long, short = max(s.n, s.r), min(s.n, s.r)
     held = (4 + 0.5 * s.weighted) * s.n * s.r + 2 * short**2 + s.n * s.columns
-    return Cost(held, 6 * long * short**2 + 20 * short**3 + s.sweep, "features, singular vectors and LAPACK's workspace")
+    return Cost(held, 4 * long * short**2 + 20 * short**3 + s.sweep, "features, singular vectors and LAPACK's workspace")
 
 
 def covariance(s: Sizes) -> Cost:
-    """ΦᵀΦ, its eigenvectors, LAPACK's workspace; U in blocks of rows, once for all λ and once for the chosen one."""
+    """ΦᵀΦ, its eigenvectors, LAPACK's workspace; U in blocks of rows, once for all λ and once for the chosen one, or kept where columns are taken out."""
     if s.r >= s.n:  # their Gram matrix takes its place
         found = gram(replace(s, r=s.n, d=s.r, given=True)).beside(2 * s.n * s.r, "coefficients of features")
         return found._replace(flops=found.flops + 2 * s.n**2 * s.r)
-    flops = s.symmetric + 9 * s.r**3 + 4 * s.n * s.r**2 + s.sweep
+    flops = s.symmetric + 9 * s.r**3 + (2 if s.free else 4) * s.n * s.r**2 + s.sweep
     held = 5 * s.r**2 + 2 * s.wide + 4 * s.rows * s.columns + 4 * s.n * s.t + _made(s)
     return Cost(held, flops, "the features' covariance, its eigenvectors and blocks of rows at all λ")
 
@@ -152,7 +152,7 @@ def subset(s: Sizes) -> Cost:
     """B, the landmarks' own matrices, and blocks of rows of U."""
     held = s.n * s.r * (1 + s.ragged) + 2 * s.wide if s.kept else 4 * s.wide
     passes = 1 if s.kept else 3
-    flops = passes * (s.kernel + 0.5 * s.n * s.r**2) + s.symmetric + 4 * s.n * s.r**2 + 17 * s.r**3 + s.sweep
+    flops = passes * (s.kernel + s.n * s.r**2) + s.symmetric + 4 * s.n * s.r**2 + 17 * s.r**3 + s.sweep
     return Cost(
         held + 8 * s.r**2 + 4 * s.n * s.t, flops, f"{'n × m numbers of the rows' if s.kept else 'blocks of rows'} and landmarks' matrices"
     )
@@ -180,7 +180,7 @@ def cholesky_gram(s: Sizes) -> Cost:
 def refined(s: Sizes) -> Cost:
     """K, K + λI, its product with roots, the root of its inverse, that of a step, and two products; seven products for every λ."""
     n2 = s.n**2
-    return Cost((6.7 + 2.2 * (s.L > 1) + s.weighted) * n2, s.kernel + 15 * s.lams * s.n**3, "K, roots of its inverse and their products")
+    return Cost((6.7 + 2.2 * (s.L > 1) + s.weighted) * n2, s.kernel + 11 * s.lams * s.n**3, "K, roots of its inverse and their products")
 
 
 def cholesky_features(s: Sizes) -> Cost:
@@ -240,22 +240,24 @@ def _groups_out(s: Sizes, route: str) -> Cost:
     return closed.then(refits)._replace(flops=flops)  # in its place; of memory no more was measured than of the larger
 
 
-# How many n × r numbers are held beside where columns without penalty are taken out, alone and with derivatives: more than blocks of rows, mostly.
-FREE: dict[str, tuple[float, float]] = {
-    "gram": (0.5, 0),
-    "features": (0, 0),
-    "covariance": (3.7, 0),
-    "subset": (2, 0),
-    "cholesky gram": (-0.3, 0),
-    "cholesky features": (4.2, 8.5),
-    "cholesky landmarks": (4.2, 8.2),
+# How many n × r numbers are held beside where columns without penalty are taken out, alone and with derivatives: more than blocks of rows, mostly;
+# and in how many products with n × r numbers they are.
+FREE: dict[str, tuple[float, float, int]] = {
+    "gram": (0.5, 0, 6),
+    "features": (0, 0, 4),
+    "covariance": (3.7, 0, 6),
+    "subset": (2, 0, 4),
+    "cholesky gram": (-0.3, 0, 2),
+    "cholesky features": (4.2, 8.5, 6),
+    "cholesky landmarks": (4.2, 8.2, 10),
 }
 
 
 def beside_free_columns(s: Sizes, route: str, fit: Cost) -> Cost:
     """A fit with columns that have no penalty, which are taken out of every feature, or of K on both sides, and of the eigenvectors."""
-    share = FREE[route][s.gradient]
-    numbers, passes = (max(share, 0) if s.single else share) * s.n * s.r, 6 if route == "gram" else 4
+    *shares, passes = FREE[route]
+    share = shares[s.gradient]
+    numbers = (max(share, 0) if s.single else share) * s.n * s.r
     return fit._replace(flops=fit.flops + 2 * passes * s.n * s.r * s.free).beside(numbers, "what the columns without penalty leave")
 
 
@@ -288,7 +290,7 @@ KEPT = {
     "covariance": (3, 4),
     "subset": (0, 2),
     "cholesky gram": (1, 3),
-    "cholesky features": (1, 4),
+    "cholesky features": (1.3, 4),
     "cholesky landmarks": (3, 5),
     "tridiagonal": (0, 9),
     "refined": (0, 15),
@@ -349,7 +351,7 @@ def kronecker(s: Sizes) -> Cost:
     """Two-sided data, n pairs of n/r rows and r columns: the larger side's spectrum, and labels at the λ that are handled together."""
     first, larger = s.n // s.r, max(s.n // s.r, s.r)
     spectra = Cost(4 * larger**2, 9 * (first**3 + s.r**3), "the larger side's K, eigenvectors and LAPACK's workspace")
-    sweep = 4 * s.L * s.n * (first + s.r) * (1 + s.t)
+    sweep = 3 * (s.L + 1) * s.n * (first + s.r) * (1 + s.t)
     at_once = min(s.L * s.n * s.t, max(ENTRIES_AT_ONCE, s.n * s.t))
     return spectra.then(Cost(2 * larger**2 + 8 * at_once, sweep, "labels of all pairs at several λ")).beside(4 * s.n)
 

@@ -30,7 +30,7 @@ from jaxrls.linalg.conjugate import Run, conjugate_gradients
 from jaxrls.linalg.products import matmul, transposed_matmul
 from jaxrls.rows.gram import kernel_times
 from jaxrls.rows.rows import Rows
-from jaxrls.rows.sparse import as_rows
+from jaxrls.rows.sparse import rows_to_fit
 from jaxrls.support.checks import check_whole
 from jaxrls.support.pytrees import pytree, static
 
@@ -372,7 +372,7 @@ def factor_iterative(
     (2,)
     """
     check_evaluable(kernel)
-    rows = as_rows(kernel, X)
+    rows = rows_to_fit(kernel, X)
     v = Weights.of_rows(weights, rows)
     chosen = without_trace(as_landmarks(rows, landmarks))
     near = solve_subset(kernel, rows, chosen, Labels.none(v), v, intercept, drop=False, block_size=block_size).factor

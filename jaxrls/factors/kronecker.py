@@ -27,7 +27,7 @@ from jaxrls.factors.spread_of_sides import SidesSpread
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.linalg.decompositions import clip, eigh
 from jaxrls.linalg.products import matmul
-from jaxrls.support.checks import Listed, as_array, check_finite, check_symmetric, is_concrete
+from jaxrls.support.checks import Listed, as_array, check_symmetric, is_concrete
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pytrees import pytree, static
 
@@ -270,7 +270,6 @@ def factor_kronecker(
     K2 = as_array("K2", K2, K1.dtype)
     for name, K in (("K1", K1), ("K2", K2)):
         check_symmetric(name, K)
-        check_finite(name, K)
     v1, v2 = side_weights(weights, (len(K1), len(K2)), K1.dtype)
     (first, below1), (second, below2) = _side("K1", K1, v1), _side("K2", K2, v2)
     n, dtype = len(first.s) * len(second.s), first.s.dtype

@@ -12,8 +12,8 @@ from jaxrls.linalg.decompositions import rounding, svd
 from jaxrls.linalg.products import matmul
 from jaxrls.rows.moments import near_mean
 from jaxrls.rows.rows import DenseRows, Rows
-from jaxrls.rows.sparse import SparseMatrix, SparseRows, as_rows, is_sparse
-from jaxrls.support.checks import Listed, as_array, check_matrix, check_symmetric
+from jaxrls.rows.sparse import SparseMatrix, SparseRows, is_sparse, rows_to_fit
+from jaxrls.support.checks import Listed, as_array, check_finite, check_matrix, check_symmetric
 from jaxrls.support.meshes import on_any_mesh
 
 
@@ -26,7 +26,7 @@ def factor_gram(
     K. Eigenvalues below 0 are set to 0; directions in which they are so by more than rounding get no coefficients either.
 
     **Shapes**: K (n, n) symmetric, weights (n,) ≥ 0. **Cost** one symmetric eigendecomposition, about 9n³ flops, 4n² numbers of
-    memory. **Raises** `ValueError` for a K that is not square, or not symmetric where values are known. **Fails** (NaN) in
+    memory. **Raises** `ValueError` for a K that is not square, or where values are known not finite or not symmetric. **Fails** (NaN) in
     float32 where LAPACK does not converge: use float64. **Source**: Rifkin (lecture), "Solving RLS, Varying λ".
 
     >>> import jax.numpy as jnp, jaxrls as rls
@@ -47,7 +47,7 @@ def factor_features(
     C √v Φ = U diag(σ) Vᵀ and s = σ²; coefficients w = V (σ D ∘ Uᵀ√v y).
 
     **Shapes**: Φ (n, r), weights (n,) ≥ 0. **Cost** O(n r min(n, r)), about 25 times the matrix product ΦᵀΦ. **Raises** `ValueError`
-    for a Φ that is not a matrix. **Source**: Rifkin (lecture), "Linear kernel, SVD approach".
+    for a Φ that is not a matrix of finite numbers. **Source**: Rifkin (lecture), "Linear kernel, SVD approach".
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> round(float(rls.factor_features(jnp.array([[3.0], [4.0]]), intercept=False).s[0]), 3)
@@ -57,6 +57,7 @@ def factor_features(
         raise ValueError("the SVD of a sparse Phi would make it dense: use factor_covariance")
     Phi = as_array("Phi", Phi)
     check_matrix("Phi", Phi)
+    check_finite("Phi", Phi)
     v = Weights.of(weights, Phi.shape[0], Phi.dtype)
     mean = near_mean(DenseRows(Phi), Linear(), v.values) if intercept else jnp.zeros(Phi.shape[1], Phi.dtype)
     mean = mean + v.mean(Phi - mean) if intercept else mean  # twice, as rounding of the first grows with the offset and the weights
@@ -95,6 +96,6 @@ def factor_covariance(
     >>> rls.factor_covariance(jnp.array([[3.0], [4.0]]), intercept=False).s.tolist()
     [25.0]
     """
-    rows = as_rows(Linear(), Phi, "Phi")
+    rows = rows_to_fit(Linear(), Phi, "Phi")
     v = Weights.of_rows(weights, rows)
     return solve_features(rows, Labels.none(v), v, intercept).factor

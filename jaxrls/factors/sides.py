@@ -103,7 +103,7 @@ class Both:
             def left(labels, coordinates, own):
                 """Held-out residuals without an intercept."""
                 predicted = (turned(None, U, w * coordinates) - labels * h) / q
-                return own - jnp.einsum("a,ajt->jt", k, predicted, precision="highest")
+                return own - turned(k[None], None, predicted)[0]
 
             e = left(y, z, self.scaled[i])
             if self.intercept:

@@ -39,7 +39,7 @@ from jaxrls.linalg.ridge import ridged_cholesky
 from jaxrls.rows.gram import gram
 from jaxrls.rows.moments import Moments, moments
 from jaxrls.rows.rows import DenseRows, Rows
-from jaxrls.rows.sparse import as_rows
+from jaxrls.rows.sparse import rows_to_fit
 from jaxrls.support.checks import Listed
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pytrees import pytree
@@ -103,7 +103,7 @@ def factor_subset(
     >>> factor.route, factor.s.shape, float(factor.report.ridge)
     ('subset', (3,), 0.0)
     """
-    kernel, rows = on_landmarks(kernel, as_rows(kernel, X))
+    kernel, rows = on_landmarks(kernel, rows_to_fit(kernel, X))
     v = Weights.of_rows(weights, rows)
     chosen = without_trace(as_landmarks(rows, landmarks))
     if unpenalized is not None:

@@ -117,7 +117,7 @@ def reduce_symmetric(K, weights: Weights, intercept: bool, expansion: Expansion,
     if intercept:
         u = h.at[0].add(1)
         a = matmul(A, u) / u[0]
-        a = a - u * (jnp.dot(u, a, precision="highest") / (2 * u[0]))
+        a = a - u * (matmul(u, a) / (2 * u[0]))
         A = (A - a[:, None] * u[None, :] - u[:, None] * a[None, :])[1:, 1:]
     form = reduced(A)
     floor = rounding(n, form.bound[None], 4 * jnp.max(h) / n**0.5 * constant)

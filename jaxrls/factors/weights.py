@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxrls.linalg.products import matmul, safe_sqrt
 from jaxrls.rows.rows import Rows
-from jaxrls.support.checks import as_array, as_floats, check_targets, check_weights
+from jaxrls.support.checks import as_array, as_floats, check_finite, check_targets, check_weights
 from jaxrls.support.pytrees import pytree, static
 
 
@@ -187,6 +187,7 @@ class Labels:
         """Labels (n,) or (n, t), centred by their weighted mean where an intercept is fitted."""
         Y = as_array("Y", Y, weights.dtype)
         check_targets("Y", Y, weights.n)
+        check_finite("Y", Y)
         return cls.columns(Y.reshape(weights.n, -1), weights, intercept, Y.ndim == 1)
 
     @classmethod

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from jaxrls.factors.contract import Solution
 from jaxrls.factors.spread import Spread
 from jaxrls.linalg.decompositions import eigh
-from jaxrls.linalg.products import safe_sqrt
+from jaxrls.linalg.products import matmul, safe_sqrt
 from jaxrls.models.model import Model
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import as_rows_in
@@ -75,8 +75,8 @@ def _drawn(posterior: Posterior, key, *, num: int):
     s, Q = eigh(jnp.asarray(posterior.covariance))
     mean = jnp.asarray(posterior.mean)
     z = jax.random.normal(key, (num, *mean.shape), mean.dtype)
-    moved = jnp.tensordot(z, Q * safe_sqrt(jnp.maximum(s, 0)), axes=([1], [1]), precision="highest")  # the rows come last
-    return mean + jnp.moveaxis(moved, -1, 1) * posterior.amplitude
+    moved = matmul(Q * safe_sqrt(jnp.maximum(s, 0)), z.reshape(num, len(mean), -1)).reshape(z.shape)
+    return mean + moved * posterior.amplitude
 
 
 @pytree

@@ -223,6 +223,13 @@ def as_rows_in(dtype, kernel: Kernel, X, devices: int = 1) -> Rows:
     return as_rows(kernel, X, devices=devices)
 
 
+def rows_to_fit(kernel: Kernel, X, name: str = "X") -> Rows:
+    """X at the door, whose values a factor can be made of."""
+    rows = as_rows(kernel, X, name)
+    rows.check(kernel, name)
+    return rows
+
+
 def as_rows(kernel: Kernel, X, name: str = "X", devices: int = 1) -> Rows:
     """X at the door: an array of inputs, on one device or on many, or of kernel values where the kernel is a matrix; a sparse matrix; a source of rows.
 

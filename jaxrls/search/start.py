@@ -16,6 +16,7 @@ from jaxrls.linalg.products import safe_sqrt
 from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.search.grid import lambda_grid
 from jaxrls.search.problem import Problem
+from jaxrls.support.checks import check_finite
 from jaxrls.support.meshes import on_any_mesh
 
 SCREEN_ROWS = 300
@@ -34,14 +35,15 @@ def median_distance(X: Float[Array, "n d"] | Rows, *, order: int = 2, rows: int 
     """The median distance between distinct rows of X: the customary first width of a stationary kernel.
 
     Over all pairs of at most `rows` rows spread evenly through X, or through the sample of a stream, Euclidean, or city-block with `order=1`.
-    **Shapes**: X (n, d), or `Rows`; a scalar in the units of X, 1 where all rows are equal. **Cost** O(rows² d). **Raises** nothing.
-    **Source**: Caputo, Sim, Furesjö and Smola 2002.
+    **Shapes**: X (n, d), or `Rows`; a scalar in the units of X, 1 where all rows are equal. **Cost** O(rows² d). **Raises** `ValueError` for values
+    that are not finite. **Source**: Caputo, Sim, Furesjö and Smola 2002.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> round(float(rls.median_distance(jnp.array([[0.0], [0.0], [2.0]]))), 3)
     2.0
     """
     some = (X if isinstance(X, Rows) else DenseRows(X)).some(rows)
+    check_finite("X", some)
     each = jnp.ones(some.shape[1], some.dtype)
     distances = city_block_distances(some, some, each) if order == 1 else safe_sqrt(squared_distances(some, some, each))
     distances = jnp.where(jnp.tri(some.shape[0], k=-1, dtype=bool) & (distances > 0), distances, jnp.nan)

@@ -229,14 +229,15 @@ def check_defined(lams, values, name: str = "lams") -> None:
 
 
 def check_symmetric(name: str, K) -> None:
-    """Raise unless `K` is square and, where values are known, symmetric to rounding."""
+    """Raise unless `K` is square and, where values are known, finite and symmetric to rounding."""
     if K.ndim != 2 or K.shape[0] != K.shape[1]:
         raise ValueError(f"{name} must be square, (n, n), and has shape {K.shape}")
     if not is_concrete(K):
         return
     values = np.asarray(K)
-    gap, scale = np.abs(values - values.T).max(), np.abs(values).max()
-    if gap > 100 * np.finfo(values.dtype).eps * scale * np.sqrt(len(values)):
+    if not np.isfinite(scale := np.abs(values).max()):
+        check_finite(name, K)
+    if (gap := np.abs(values - values.T).max()) > 100 * np.finfo(values.dtype).eps * scale * np.sqrt(len(values)):
         raise ValueError(
             f"{name} is not symmetric: entries differ from their mirror image by up to {gap:.2g}: use (K + K.T) / 2 if that is meant"
         )

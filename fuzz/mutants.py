@@ -283,6 +283,16 @@ class Reading:
             chosen.append([test for test in (self.tests[i][0], *self.company(i)) if test in self.known])
         return [tests for tests in chosen if tests]
 
+    def files_of(self, mutant: Mutant):
+        """All tests of the files of those that read the line, the shortest file first: a program that an earlier test has compiled is not read again."""
+        lines = self.lines.get(str(mutant.path.relative_to(ROOT)), {})
+        named = {self.tests[i][0].split("::")[0] for i in lines.get(str(mutant.line)) or lines.get(str(mutant.begin), [])}
+        found: dict[str, list] = {name: [] for name in named}
+        for test, cost in self.tests:
+            if test in self.known and test.split("::")[0] in named:
+                found[test.split("::")[0]].append((test, cost))
+        return [[test for test, _ in tests] for tests in sorted(found.values(), key=lambda tests: sum(cost for _, cost in tests)) if tests]
+
     def company(self, i):
         """Tests of the same function right after it that took no time: they look at what it has computed."""
         test, cost = self.tests[i]
@@ -378,7 +388,7 @@ def judge(mutants, held, reading, options):
     while waiting or at_work:
         while waiting and len(at_work) < options.jobs:
             mutant = waiting.pop()
-            tests = reading.of(mutant, options.seconds)
+            tests = reading.files_of(mutant) if options.files else reading.of(mutant, options.seconds)
             if not tests:
                 yield mutant, "unread", 0.0
                 continue
@@ -410,6 +420,9 @@ def main(argv=None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--done", type=Path, help="what an earlier run said: mutants that it killed are left out")
     parser.add_argument("--only", nargs="*", help="parts of descriptions: those mutants, in place of a sample")
+    parser.add_argument(
+        "--files", action="store_true", help="whole files of tests, for what survives: those also run what others have compiled"
+    )
     parser.add_argument("--seconds", type=float, default=20.0, help="tests of a mutant, as they took unchanged")
     parser.add_argument("--limit", type=float, default=300.0, help="seconds after which a mutant counts as found")
     parser.add_argument("--jobs", type=int, default=2)

@@ -63,6 +63,12 @@ def test_a_sum_in_blocks_is_the_sum(size):
     assert_same(summed(size)(columns()), of_block(columns()))
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_what_fits_into_one_block_takes_no_loop(size):
+    for program in (mapped(size), summed(size)):
+        assert ("scan" in str(jax.make_jaxpr(program)(columns()))) == (size < N)
+
+
 @pytest.mark.parametrize("size", [4, 11])
 def test_without_jit(size):
     assert_same(map_rows(of_rows, columns(), size), of_rows(columns()))

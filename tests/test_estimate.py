@@ -49,6 +49,21 @@ def test_memory_that_is_estimated_is_what_was_measured(name, monkeypatch):
 
 
 @pytest.mark.float64
+@pytest.mark.parametrize(
+    ("less", "more"),
+    [
+        *(({"route": route, "lams": 1}, {"weights": True}) for route in ("gram", "cholesky", "refined", "tridiagonal")),
+        ({"call": "objective"}, {"weights": True}),
+        ({"route": "cholesky", "lams": 1, "landmarks": 500}, {"lams": 9}),
+    ],
+    ids=str,
+)
+def test_more_is_held_for_more(less, more):
+    """K once more where it is weighed, and a factor for each λ on landmarks."""
+    assert rls.estimate(KERNEL, (5000, 3), **{**less, **more}).bytes > rls.estimate(KERNEL, (5000, 3), **less).bytes
+
+
+@pytest.mark.float64
 @pytest.mark.parametrize("rows", [10, 100])
 def test_few_rows_take_the_memory_of_their_kernel_matrix(rows):
     assert rls.estimate(KERNEL, (5000, 3), call="predict", rows=rows).bytes == pytest.approx(8 * rows * 5000, rel=0.5)

@@ -11,6 +11,7 @@ from support import DTYPE, EPS, X64, array, assert_close, landmarks
 
 import jaxrls as rls
 from jaxrls.factors import landmarks as given
+from jaxrls.search import landmarks as choice
 from jaxrls.search.landmarks import METHODS, _block
 
 GAUSSIAN = rls.Gaussian(1.5)
@@ -55,6 +56,14 @@ def test_the_key_decides(method):
     assert (choose(key=jax.random.key(1)).indices == first.indices).all()
     assert (jax.jit(lambda key: choose(key=key).indices)(jax.random.key(1)) == first.indices).all()
     assert (choose(key=jax.random.key(2)).indices != first.indices).any()
+
+
+@pytest.mark.parametrize(("named", "held"), [({"num": 300}, [300]), ({"tol": 0.5}, [256]), ({"tol": 1e-6}, [256, 300])])
+def test_memory_grows_with_the_landmarks_where_a_tolerance_stops_them(named, held, monkeypatch):
+    grow, seen = choice._grow, []
+    monkeypatch.setattr(choice, "_grow", lambda *args, **more: seen.append(more["capacity"]) or grow(*args, **more))
+    rls.landmarks(rls.Gaussian(0.1), data(300), key=jax.random.key(0), **named)
+    assert sorted(set(seen)) == held
 
 
 def test_a_bar_changes_nothing(capsys):

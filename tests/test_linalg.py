@@ -154,3 +154,6 @@ def test_a_tall_product_and_its_slopes(rng):
     assert_close(in_A, np.cos(a @ b) @ b.T, 20 * ROWS * EPS)
     assert_close(in_B, a.T @ np.cos(a @ b), 20 * ROWS * EPS)
     assert_close(bent, -a.T @ (np.sin(a @ b) * (a @ d)), 20 * ROWS * EPS)
+    for columns in (2, 4):  # of B
+        program = str(jax.make_jaxpr(lambda C: jax.jvp(lambda B: tall_matmul(A, B), (C,), (C,)))(B[:, :columns]))
+        assert ("optimization_barrier" in program) == (columns >= 3 and jax.default_backend() == "cpu")

@@ -91,8 +91,15 @@ def test_groups_are_of_rows_that_are_no_padding(rng):
     options = {"landmarks": [0, 3, 5], "lams": [0.1]}
     padded, plain = (rls.fit(rls.Gaussian(1.0), *data, groups=groups, **options) for data in ((rows,), (rows.X[:8], rows.labels[:8])))
     np.testing.assert_allclose(padded.errors, plain.errors, rtol=1e-12 if X64 else 1e-4)
+    named = rls.fit(rls.Gaussian(1.0), rows, groups=np.append(groups, 7), **options)  # those of padding too
+    np.testing.assert_allclose(named.errors, plain.errors, rtol=1e-12 if X64 else 1e-4)
     with pytest.raises(ValueError, match="groups must have 8 labels, one per row of X, and has 7"):
         rls.fit(rls.Gaussian(1.0), rows, groups=groups[:7], **options)
+
+
+@pytest.mark.parametrize("route", ["gram", "cholesky", "refined", "tridiagonal"])
+def test_rows_of_one_device_lie_in_one_part(route):
+    assert jax.eval_shape(lambda X: rls.factorize(rls.Gaussian(1.0), X, route=route), jnp.ones((4, 2))).parts == 1
 
 
 def test_an_array_says_in_how_many_parts_it_may_lie(mesh):

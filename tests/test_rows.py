@@ -378,6 +378,23 @@ def test_a_model_predicts_for_any_source_of_rows(kernel, rng):
     assert_close(model.predict(scipy.sparse.csr_array(new)), want, 20 * EPS)
 
 
+class Told(Slabs):
+    """Rows that keep what they are told of numbers held beside each of theirs."""
+
+    def map(self, fn, *columns, temporaries=0, block_size=None):
+        self.told = temporaries
+        return super().map(fn, *columns, temporaries=temporaries, block_size=block_size)
+
+
+def test_a_reading_says_how_wide_its_temporaries_are():
+    """By which blocks are chosen: those of k(x, points)."""
+    rows, kernel = Told(X), rls.Gaussian(1.0)
+    rls.factorize(kernel, rows, landmarks=array(X[:5]), route="cholesky").smoother(jnp.asarray(0.1))
+    read = rows.told
+    rls.Model(kernel, array(X[:4]), array(V[:4]), array(0.0)).predict(rows)
+    assert (read, rows.told) == (5, 4)
+
+
 def test_a_model_on_points_counts_the_columns_of_any_source():
     model = rls.Model(rls.Gaussian(1.0), array(X), array(V), array(0.0))
     with pytest.raises(ValueError, match=f"X must have {D} columns, the columns it was fitted on, and has 2"):

@@ -12,6 +12,7 @@ from oracle import refit
 from support import DTYPE, EPS, X64, array, assert_close, coef, factorize, gcv, log_marginal_likelihood, loo_residuals, wide
 
 import jaxrls as rls
+from jaxrls.search.problem import unit_of
 
 ROUTES = ("gram", "features", "covariance", "cholesky", "tridiagonal")
 GAUSSIAN_ROUTES = ("gram", "cholesky", "tridiagonal")
@@ -219,6 +220,14 @@ def test_criteria_in_squared_units_leave_the_range_of_float32():
     for unit, squared in ((2.0**-70, 0.0), (2.0**70, np.inf)):
         found = ask(y, jnp.float32(unit))
         assert float(found[0]) == squared and float(found[1]) / unit == pytest.approx(absolute, rel=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 0.7, 1.0, 3.0, 1e30])
+def test_labels_in_units_are_near_1(scale):
+    Y = (scale * np.array([[0.5, -1.0], [0.25, 0.0]])).astype(DTYPE)
+    for labels in (Y, array(Y)):
+        assert 1 <= np.abs(Y).max() / unit_of(rls.LeaveOneOut(), labels) < 2
+    assert jax.jit(lambda Y: unit_of(rls.LeaveOneOut(), Y))(Y) == unit_of(rls.LeaveOneOut(), Y)
 
 
 def test_best_lam_does_not_depend_on_the_units_of_labels():

@@ -11,12 +11,12 @@ import jax
 import numpy as np
 
 # Operations of one factorization, or solve, of n×n (k right-hand sides); and how often it must read its matrix from memory beyond once in and
-# once out. Golub and Van Loan 2013, sections 4.2 and 8.3; the reduction to tridiagonal form reads what is left of half the matrix for every column.
+# once out. Golub and Van Loan 2013, sections 4.2, 8.3 and 8.6; the reduction to tridiagonal form reads what is left of half the matrix for every column.
 FACTORIZATIONS = {
     "cholesky": (lambda n, k: n**3 / 3, lambda n: 0),
     "triangular_solve": (lambda n, k: n**2 * k, lambda n: 0),
     "eigh": (lambda n, k: 9 * n**3, lambda n: n / 6),
-    "svd": (lambda n, k: 4 * k * n**2 + 22 * n**3, lambda n: n / 3),
+    "svd": (lambda n, k: 6 * k * n**2 + 20 * n**3, lambda n: n / 3),
     "householder_product": (lambda n, k: 4 * n**3 / 3, lambda n: 0),
     "tridiagonal": (lambda n, k: 4 * n**3 / 3, lambda n: n / 6),
 }

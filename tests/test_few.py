@@ -39,7 +39,7 @@ def test_a_search_begun_on_few_rows_ends_on_all_and_is_as_good():
 
 
 @pytest.mark.float64
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("weighted", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_between_few_rows_and_all_come_some_for_each_landmark(weighted, monkeypatch):
     """On the landmarks of the end, which are rows of these, and of two sets the one that is better where the first search ended."""
     monkeypatch.setattr(few, "ROWS_A_LANDMARK", 3)

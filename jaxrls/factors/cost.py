@@ -135,7 +135,7 @@ def features(s: Sizes) -> Cost:
     """Φ, centred Φ, U and a copy for its products, and LAPACK's workspace."""
     long, short = max(s.n, s.r), min(s.n, s.r)
     held = (4 + 0.5 * s.weighted) * s.n * s.r + 2 * short**2 + s.n * s.columns
-    return Cost(held, 4 * long * short**2 + 20 * short**3 + s.sweep, "features, singular vectors and LAPACK's workspace")
+    return Cost(held, 6 * long * short**2 + 20 * short**3 + s.sweep, "features, singular vectors and LAPACK's workspace")
 
 
 def covariance(s: Sizes) -> Cost:
@@ -178,7 +178,7 @@ def cholesky_gram(s: Sizes) -> Cost:
 
 
 def refined(s: Sizes) -> Cost:
-    """K, K + λI, its product with roots, the root of its inverse, that of a step, and two products; seven products for every λ."""
+    """K, K + λI, its product with roots, the root of its inverse, that of a step, and two products: as many operations as five and a half products for every λ."""
     n2 = s.n**2
     return Cost((6.7 + 2.2 * (s.L > 1) + s.weighted) * n2, s.kernel + 11 * s.lams * s.n**3, "K, roots of its inverse and their products")
 

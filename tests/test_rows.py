@@ -378,6 +378,11 @@ def test_a_model_predicts_for_any_source_of_rows(kernel, rng):
     assert_close(model.predict(scipy.sparse.csr_array(new)), want, 20 * EPS)
 
 
+def test_sparse_rows_are_read_as_they_are_stored_by_kernels_and_dense_by_other_functions():
+    rows = sparse_rows(csr)
+    assert rows.read_by(rls.Gaussian(1.0)).as_stored and not rows.read_by(jnp.sin).as_stored
+
+
 class Told(Slabs):
     """Rows that keep what they are told of numbers held beside each of theirs."""
 

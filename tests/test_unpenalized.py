@@ -289,3 +289,13 @@ def test_a_row_that_cannot_be_left_out_is_said_to_be_so():
     want = log_marginal_likelihood(factorize(kernel, array(x[rest])), array(y[rest]), lams)
     # |BᵀVB| of the constant and the indicator of row 7 is 39: that of the constant on the other rows.
     assert_close(log_marginal_likelihood(factor, array(y), lams), want, 1e-12)
+
+
+@pytest.mark.float64
+@pytest.mark.parametrize("intercept", [True, False])
+def test_a_search_begins_with_a_constant_and_what_the_columns_leave(intercept):
+    near = rls.Problem.of(GAUSSIAN, X, Y, unpenalized=B, intercept=intercept).without_free()
+    columns = np.column_stack([np.ones(N), B]) if intercept else B
+    left = Y - columns @ np.linalg.lstsq(columns, Y, rcond=None)[0]
+    assert near.free is None and near.intercept
+    np.testing.assert_allclose(near.Y, left, atol=1e-13)

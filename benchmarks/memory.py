@@ -228,7 +228,7 @@ def measure(name, *size) -> dict:
 
 
 def in_a_process(name, *size) -> dict:
-    """The same in a fresh process, which gives arrays back when they are freed: glibc learns to keep those of up to 32 MiB, and a call then takes them again."""
+    """The same in a fresh process, which gives arrays back once they are freed: glibc learns to keep those of up to 32 MiB, and calls take them again."""
     command = [sys.executable, "-W", "ignore", __file__, "--measure", name, *map(str, size)]
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**17)}  # its own until it learns
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout.splitlines()[-1])

@@ -178,7 +178,7 @@ def cholesky_gram(s: Sizes) -> Cost:
 
 
 def refined(s: Sizes) -> Cost:
-    """K, K + λI, its product with roots, the root of its inverse, that of a step, and two products: as many operations as five and a half products for every λ."""
+    """K, K + λI, its product with roots, the root of its inverse, that of a step, and two products: what five and a half products take, for every λ."""
     n2 = s.n**2
     return Cost((6.7 + 2.2 * (s.L > 1) + s.weighted) * n2, s.kernel + 11 * s.lams * s.n**3, "K, roots of its inverse and their products")
 

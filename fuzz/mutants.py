@@ -263,11 +263,15 @@ class Reading:
             line for line in log.read_text().splitlines() if r"\\" not in line
         }  # others may be gone, or pytest does not find them
 
+    def readers(self, mutant: Mutant):
+        """Numbers of the tests that read the line, or where it is not known as such, the beginning of its statement."""
+        lines = self.lines.get(str(mutant.path.relative_to(ROOT)), {})
+        return lines.get(str(mutant.line)) or lines.get(str(mutant.begin), [])
+
     def of(self, mutant: Mutant, seconds: float):
         """Tests that read the line, of as many functions as there are, the cheapest first, each with what it computes for others."""
         by_function: dict[str, list] = {}
-        lines = self.lines.get(str(mutant.path.relative_to(ROOT)), {})
-        for i in lines.get(str(mutant.line)) or lines.get(str(mutant.begin), []):
+        for i in self.readers(mutant):
             test, cost = self.tests[i]
             by_function.setdefault(test.split("[")[0], []).append((cost, i))
         ranked = sorted(
@@ -285,8 +289,7 @@ class Reading:
 
     def files_of(self, mutant: Mutant):
         """All tests of the files of those that read the line, the shortest file first: a program that an earlier test has compiled is not read again."""
-        lines = self.lines.get(str(mutant.path.relative_to(ROOT)), {})
-        named = {self.tests[i][0].split("::")[0] for i in lines.get(str(mutant.line)) or lines.get(str(mutant.begin), [])}
+        named = {self.tests[i][0].split("::")[0] for i in self.readers(mutant)}
         found: dict[str, list] = {name: [] for name in named}
         for test, cost in self.tests:
             if test in self.known and test.split("::")[0] in named:

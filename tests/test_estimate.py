@@ -80,7 +80,7 @@ def test_operations_of_an_objective_on_a_kernel_matrix_are_those_that_are_counte
     value = lambda X, y, lam: rls.loo_objective(KERNEL, X, y, lam)  # noqa: E731
     arguments = (jax.ShapeDtypeStruct(of, float) for of in ((n, 3), (n,), ()))
     flops = counts.count(jax.value_and_grad(value, argnums=(0, 1, 2)) if gradient else value, *arguments, turns=0).flops
-    assert 1 / 1.4 < flops / rls.estimate(KERNEL, (n, 3), call="gradient" if gradient else "objective").flops < 1.4
+    assert is_counted(rls.estimate(KERNEL, (n, 3), call="gradient" if gradient else "objective").flops, flops)
 
 
 @pytest.mark.any_precision
@@ -89,8 +89,7 @@ def test_operations_of_products_are_those_that_are_counted(gradient):
     X, y = jnp.ones((500, 100)), jnp.ones(500)
     value = lambda X, y, lam: rls.loo_objective(rls.Linear(), X, y, lam)  # noqa: E731
     flops = counted(jax.value_and_grad(value, argnums=(0, 1, 2)) if gradient else value, X, y, jnp.ones(()))
-    said = rls.estimate(rls.Linear(), X.shape, call="gradient" if gradient else "objective").flops
-    assert 1 / 1.5 < flops / said < 1.5
+    assert is_counted(rls.estimate(rls.Linear(), X.shape, call="gradient" if gradient else "objective").flops, flops)
 
 
 @pytest.mark.any_precision

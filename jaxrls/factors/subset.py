@@ -92,8 +92,8 @@ def factor_subset(
     where all that goes with them fits into half of memory; False recomputes row blocks from X in every pass: O(m² + block) memory, and the kernel
     and a quarter of a product more in each. `block_size` rows at a time while the sums are made. `unpenalized` as in `factorize`: keeps n×m numbers.
     **Shapes**: weights (n,) ≥ 0.
-    **Cost** 2¼ products of n m² multiply-adds, LOO included, 1⅞ from m = 512 on, O(m³) and n m kernel values. **Raises** `ValueError` for landmarks, values or shapes
-    that do not fit, or a precomputed kernel. **Fails**: a pivot of K_RR's Cholesky factor below 2√m·eps of its diagonal makes a ridge of
+    **Cost** 2¼ products of n m² multiply-adds, LOO included, 1⅞ from m = 512 on, O(m³) and n m kernel values. **Raises** `ValueError` for landmarks,
+    values or shapes that do not fit, or a precomputed kernel. **Fails**: a pivot of K_RR's Cholesky factor below 2√m·eps of its diagonal makes a ridge of
     that size, relative to the diagonal, and four times larger until the factor exists; `report.ridge` says which. Squares the condition number
     of Φ as `factor_covariance`. **Source**: Quiñonero-Candela and Rasmussen 2005, §4; Rifkin (lecture), "Subset of Regressors".
 

@@ -56,8 +56,8 @@ def start_from_data(kernel: Kernel, X: Float[Array, "n d"] | Rows) -> Kernel:
     """The same kernel with every length scale (`Kernel.length_scales`) set to the median distance between the rows it sees.
 
     With one width per column, to the column's standard deviation times the median distance of the standardised columns.
-    **Shapes**: X (n, d), or `Rows`, of a stream its sample. **Cost** as `median_distance`. **Raises** `ValueError` for a kernel whose `metric` is not known, and as
-    `median_distance`. **Source**: as there.
+    **Shapes**: X (n, d), or `Rows`, of a stream its sample. **Cost** as `median_distance`. **Raises** `ValueError` for a kernel whose `metric` is not
+    known, and as `median_distance`. **Source**: as there.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> float(rls.start_from_data(rls.Gaussian(1.0), jnp.array([[0.0], [2.0]])).width)

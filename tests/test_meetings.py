@@ -206,3 +206,70 @@ def test_an_indefinite_kernel_predicts_what_was_validated(rng, intercept):
 def test_equal_kernels_of_array_widths():
     one, two = rls.Gaussian(jnp.ones(3)), rls.Gaussian(np.ones(3))
     assert one == two and hash(one) == hash(two) and one != rls.Gaussian(jnp.arange(3.0) + 1)
+
+
+@pytest.mark.parametrize("route", [None, "cholesky"])
+@pytest.mark.parametrize("equal", [2, 3])
+def test_equal_landmarks_leave_together_or_one_by_one(equal, route):
+    """Against refits in which each stands for all that are equal: in one group, in two, and by themselves."""
+    n, lam, width = 20, 0.1, 1.0
+    draws = np.random.default_rng(0).normal(size=(n, 2))
+    x = draws[np.where(np.arange(n) < equal, 0, np.arange(n))]
+    y, chosen = np.sin(draws[:, 0]), np.array([*range(equal), 5, 9, 12])
+
+    def left_out(rows):
+        rest = np.setdiff1d(np.arange(n), rows)
+        points = np.unique(x[np.intersect1d(chosen, rest)], axis=0)
+        K, across = (np.exp(-((A[:, None] - points) ** 2).sum(axis=-1) / (2 * width**2)) for A in (points, x))
+        features = np.linalg.solve(np.linalg.cholesky(K), across.T).T
+        w, b = oracle.refit(features[rest], y[rest, None], lam, None, True)
+        return y[rows] - (features[rows] @ w + b)[:, 0]
+
+    for groups in (np.arange(n) // 4, np.arange(n) // 2, np.arange(n)):
+        want = np.concatenate([left_out(np.flatnonzero(groups == group)) for group in np.unique(groups)])
+        fit = rls.fit(
+            rls.Gaussian(DTYPE(width)), x.astype(DTYPE), y.astype(DTYPE), landmarks=chosen, lams=[lam], route=route, groups=groups
+        )
+        assert_close(fit.loo_residuals, want, 4 * n * EPS * (1 + n / lam))
+
+
+@pytest.mark.float64
+@pytest.mark.parametrize("route", [None, "cholesky"])
+def test_landmarks_less_than_the_root_of_rounding_apart_are_equal_ones(route):
+    """Also where they leave together, by planes that rounding of the kernel turns by eps over the root of the ridge."""
+    n = 20
+    x = np.random.default_rng(0).normal(size=(n, 2))
+    x[1], y = x[0], np.sin(x[:, 0])
+    options = {"landmarks": np.array([0, 1, 5, 9, 12]), "lams": [0.1], "route": route, "groups": np.arange(n) // 2}
+    equal = rls.fit(rls.Gaussian(1.0), x, y, **options)
+    x[1] += 1e-10
+    near = rls.fit(rls.Gaussian(1.0), x, y, **options)
+    assert_close(near.loo_residuals[:2], equal.loo_residuals[:2], 1e3 * EPS**0.5)
+    assert_close(near.loo_residuals, equal.loo_residuals, 1e-3)
+
+
+@pytest.mark.parametrize("route", [None, "cholesky"])
+def test_landmarks_that_depend_leave_in_pairs_and_groups(route):
+    """Five in four dimensions: one that leaves takes nothing along, two take what no three tell. Sums over all pairs, and groups of two, by refits."""
+    n, lam, rng = 16, 0.1, np.random.default_rng(0)
+    x = rng.normal(size=(n, 4))
+    y = np.sin(x[:, 0]) + 0.1 * rng.normal(size=n)
+
+    def left_out(rows):
+        rest = np.setdiff1d(np.arange(n), rows)
+        spanned = np.linalg.svd(x[np.setdiff1d(np.arange(5), rows)], full_matrices=False)[2]
+        w, b = oracle.refit(x[rest] @ spanned.T, y[rest, None], lam, None, True)
+        return y[rows] - (x[rows] @ spanned.T @ w + b)[:, 0]
+
+    pairs = [[j, i] for i in range(n) for j in range(i)]
+    wanted = np.array([left_out(pair) for pair in pairs])
+    groups = np.arange(n) // 2
+    tolerance = 4 * n * EPS * (1 + np.linalg.norm(x, 2) ** 2 / lam)
+    solution = rls.factorize(rls.Linear(), x.astype(DTYPE), landmarks=np.arange(5), route=route).solve(y.astype(DTYPE))
+    found = solution.pairs_left_out(
+        lambda one, other: ((one.residual - other.residual) ** 2, one.residual * other.residual), np.full(1, lam, DTYPE)
+    )
+    assert_close(found[0][0, 0], np.sum((wanted[:, 0] - wanted[:, 1]) ** 2), tolerance)
+    assert_close(found[1][0, 0], np.sum(wanted[:, 0] * wanted[:, 1]), tolerance)
+    residuals = solution.residuals(np.full(1, lam, DTYPE), rls.folds(groups))[0, :, 0]
+    assert_close(residuals, np.concatenate([left_out([i, i + 1]) for i in range(0, n, 2)]), tolerance)

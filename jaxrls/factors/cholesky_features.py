@@ -91,7 +91,7 @@ class CholeskyFeatures(Factor):
         v, planes = self.weights.array, None
         constant, weighted = self.constant(v), v[:, None] * u
         if self.indices is not None:
-            planes = Planes(jnp.asarray(self.indices), matmul(seen.R, seen.R.T), -matmul(seen.R, seen.middle))
+            planes = Planes(jnp.asarray(self.indices), seen.R, seen.middle)
         information = v * seen.hat.remaining(self.weights.scale(u), constant)[:, 0, 0] / lam
         return Smoother(matmul(seen.R, weighted.T), constant - matmul(weighted, seen.middle), information, planes)
 
@@ -351,7 +351,7 @@ class FeatureSolution(Solution):
 
         def at(columns, lam):
             seen = self.seen(lam, columns)
-            leaving = None if f.indices is None else self._leaving(seen)
+            leaving = None if f.indices is None else self._leaving(seen).apart(groups)
 
             def group(rows, mask):
                 weights = f.weights.block(None if f.weights.values is None else f.weights.values[rows], rows.shape[0])

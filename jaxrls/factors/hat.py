@@ -15,6 +15,7 @@ W with itself, with u = Uᵢ/√v and with the labels, in the metric of the pena
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -22,9 +23,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxrls.factors.contract import HatRows, lams_together, times
-from jaxrls.factors.groups import groups_together, over_groups
+from jaxrls.factors.groups import Folds, groups_together, over_groups
 from jaxrls.factors.pairs import LeavingPairs, PairSystem, Products
-from jaxrls.factors.planes import leaving, plane_root, slots
+from jaxrls.factors.planes import angles, leaving, plane_root, slots, told_apart
 from jaxrls.factors.weights import Weights
 from jaxrls.linalg.products import matmul, safe_sqrt
 from jaxrls.support.pytrees import pytree, static
@@ -89,6 +90,10 @@ class Hat(ABC):
     @abstractmethod
     def metric_rows(self, A) -> Float[Array, "b r"]:
         """A diag(metric)."""
+
+    def metric_roots(self, A) -> Float[Array, "b r"]:
+        """A diag(√metric)."""
+        return A * safe_sqrt(self.metric_rows(jnp.ones_like(A[:1])))
 
     @abstractmethod
     def slope_rows(self, A) -> Float[Array, "b r"]:
@@ -267,12 +272,19 @@ class Leaving:
 
     def in_pairs(self, hat: Hat, U) -> LeavingPairs:
         """The terms of all pairs at a single λ, for all scaled rows U."""
-        W = self.directions
-        d = matmul(hat.metric_rows(W), W.T)
-        length = jnp.sqrt(jnp.diagonal(d))
-        rho, alpha = matmul(hat.slope_rows(U), W.T) / length, hat.slope_labels(W)[:, 0].T / length
-        none = lambda A, *axes: jnp.pad(A, [(0, int(axis in axes)) for axis in range(A.ndim)])  # noqa: E731
-        return LeavingPairs(slots(self.indices, U.shape[0]), none(rho, 1), none(d / (length[:, None] * length), 0, 1), none(alpha, 1))
+        W = hat.metric_roots(self.directions)
+        length = jnp.sqrt(jnp.sum(W * W, axis=1))
+        rho, alpha = matmul(hat.slope_rows(U), self.directions.T) / length, hat.slope_labels(self.directions)[:, 0].T / length
+        cosines, sines = angles(W / length[:, None])
+        none = lambda A, *axes, value=0: jnp.pad(A, [(0, int(axis in axes)) for axis in range(A.ndim)], constant_values=value)  # noqa: E731
+        slot = slots(self.indices, U.shape[0])
+        return LeavingPairs(slot, none(rho, 1), none(cosines, 0, 1), none(sines, 0, 1, value=1), none(alpha, 1))
+
+    def apart(self, groups: Folds) -> "Leaving":
+        """The same planes for each of the groups, by directions that are told apart."""
+        group = groups.numbers.at[self.indices].get(mode="fill", fill_value=-1)  # of some of the rows others may be landmarks
+        (directions,) = told_apart(group[:, None] == group, self.directions)
+        return replace(self, directions=directions)
 
     def of_rows(self, rows, mask, n: int):
         """For each row the direction of its landmark, 0 where it is none or masked, and whether it has one."""
@@ -290,7 +302,7 @@ class Leaving:
         return features - matmul(matmul(features, Q), Q.T)
 
     def group_terms(self, hat: Hat, rows, mask, n: int):
-        """At a single λ, for the landmarks among a group's rows, with LLᵀ = d: u ↦ ρL⁻ᵀ for rows u, and L⁻¹α."""
+        """At a single λ, for the landmarks among the rows of one of the groups they are `apart` for, with LLᵀ = d: u ↦ ρL⁻ᵀ for rows u, and L⁻¹α."""
         W, inside = self.of_rows(rows, mask, n)
         root = plane_root(matmul(hat.metric_rows(W), W.T), inside)
 

@@ -91,26 +91,28 @@ class Entries:
 
 @pytree
 class LeavingPairs:
-    """The terms of landmarks that leave with their rows, at one λ, in units in which each dₖₖ is 1; number m stands for no landmark, and is 0."""
+    """The terms of landmarks that leave with their rows, at one λ, in units in which each dₖₖ is 1; number m stands for no landmark, and is 0.
+
+    d is of cosines c, and its determinant 1 − c² is known as a sine, as landmarks may nearly depend.
+    """
 
     slot: Int[Array, " n"]
     rho: Float[Array, "n m1"]
-    d: Float[Array, "m1 m1"]
+    cosines: Float[Array, "m1 m1"]
+    sines: Float[Array, "m1 m1"]  # their squares
     alpha: Float[Array, "t m1"]
 
     def added(self, i, j, listed: bool):
-        """What comes to Rᵢᵢ, Rᵢⱼ, Rⱼⱼ, rᵢ and rⱼ."""
+        """What comes to Rᵢᵢ, Rᵢⱼ, Rⱼⱼ, rᵢ and rⱼ: of the landmark of j, and of what that of i has beside it."""
         k, m = self.slot[i], self.slot[j]
         own = jnp.take_along_axis(self.rho, self.slot[:, None], axis=1)[:, 0]
         ik, jm = _facing(own[i], own[j], listed)
         im, jk = _between(self.rho, i, m, listed), _between(self.rho.T, k, j, listed)
         alpha_k, alpha_m = _facing(self.alpha[:, k], self.alpha[:, m], listed)
-        c = _between(self.d, k, m, listed)
-        scale = 1 / (1 - c * c + 4 * float(jnp.finfo(c.dtype).eps))  # landmarks may nearly be one
-        left = scale * (ik - c * im), scale * (im - c * ik)
-        right = scale * (jk - c * jm), scale * (jm - c * jk)
-        block = left[0] * ik + left[1] * im, left[0] * jk + left[1] * jm, right[0] * jk + right[1] * jm
-        return (*block, left[0] * alpha_k + left[1] * alpha_m, right[0] * alpha_k + right[1] * alpha_m)
+        c, square = _between(self.cosines, k, m, listed), _between(self.sines, k, m, listed)
+        one, other, alpha = ik - c * im, jk - c * jm, (alpha_k - c * alpha_m) / square
+        block = im * im + one * one / square, im * jm + one * other / square, jm * jm + other * other / square
+        return (*block, im * alpha_m + one * alpha, jm * alpha_m + other * alpha)
 
 
 @pytree

@@ -113,7 +113,8 @@ class Scattered(NamedTuple):
             found = (numbers[:, None] == self.indices.astype(numbers.dtype)) & used[:, None]
             own = jnp.where(jnp.any(found, axis=0), jnp.argmax(found, axis=0), size)
         some = self.on_some(DenseRows(x), _whole(f.weights)(v, size), replace(labels, Y=Y, scaled=scaled), own)
-        return some, Folds(jnp.arange(size).reshape(inside.shape), mask, jnp.zeros(size, int), size, 0)
+        each = jnp.arange(size).reshape(inside.shape)
+        return some, Folds(each, mask, (each // inside.shape[1]).reshape(-1), size, 0)
 
     def left_out(self, fn: Callable, lams) -> Any:
         """`Solution.groups_left_out`."""

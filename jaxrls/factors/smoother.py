@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxrls.factors.groups import Folds
 from jaxrls.factors.hat import SpectralHat
-from jaxrls.factors.planes import leaving, plane_root
+from jaxrls.factors.planes import plane_root, told_apart
 from jaxrls.factors.weights import Weights
 from jaxrls.linalg.products import matmul
 from jaxrls.support.pytrees import pytree
@@ -29,11 +29,36 @@ from jaxrls.support.pytrees import pytree
 
 @pytree
 class Planes:
-    """N of landmarks that leave with their row, as functions of design: columns, and what an intercept adds."""
+    """Landmarks that leave with their row: design H of the features in which λ(ΦᵀΦ + λI)⁻¹ is I, whose rows are the planes too, and their middle."""
 
     indices: Int[Array, " m"]
-    covariance: Float[Array, "m m"]
-    offsets: Float[Array, " m"]
+    directions: Float[Array, "m r"]
+    middle: Float[Array, " r"]
+
+    @property
+    def covariance(self) -> Float[Array, "m m"]:
+        """N."""
+        return matmul(self.directions, self.directions.T)
+
+    @property
+    def offsets(self) -> Float[Array, " m"]:
+        """What an intercept adds to N."""
+        return -matmul(self.directions, self.middle)
+
+    def left(self, groups: Folds, steps: Float[Array, "t g m"], offsets: Float[Array, "t g"], coef: Float[Array, "m t"]):
+        """Steps and offsets to the fits without each group, with the coefficients of its own landmarks brought to 0."""
+        group, H = groups.numbers[self.indices], self.directions
+        together, left = group[:, None] == group, coef - steps[:, group, jnp.arange(len(coef))].T
+        E, left = told_apart(together, H, left)
+        root = plane_root(jnp.where(together, matmul(E, E.T), 0), jnp.ones_like(self.offsets))
+        left = jax.scipy.linalg.cho_solve((root, True), left)
+
+        def of_target(args):
+            steps, offsets, left = args
+            by = jax.ops.segment_sum(left[:, None] * E, group, len(steps))
+            return steps + matmul(by, H.T), offsets - matmul(by, self.middle)
+
+        return jax.lax.map(of_target, (steps, offsets, left.T))
 
 
 @pytree
@@ -49,22 +74,23 @@ class Smoother:
         """The fits without each row, from the coefficients of all and the residuals left out; rows that bring a landmark first."""
         own, used, order, planes = self, weights.used, None, None
         if self.planes is not None:
-            own, order = self._landmarks_first(weights.n, lam)
-            used, e, N = used[order], e[order], self.planes.covariance
-            planes = LeavingRows(N, self.planes.offsets, jnp.diagonal(N), coef / jnp.diagonal(N)[:, None])
+            N, along = self.planes.covariance, self.planes.offsets
+            own, order = self._landmarks_first(N, along, weights.n, lam)
+            used, e = used[order], e[order]
+            planes = LeavingRows(N, along, jnp.diagonal(N), coef / jnp.diagonal(N)[:, None])
         e = jnp.where(used[:, None], e, 0)
         gaps = jnp.where(used[:, None], jnp.abs(e), jnp.inf)
         information = jnp.where(used, own.information, 1)
         return WithoutRows(coef, intercept, gaps, own.steps, own.offsets, e, information, lam, planes, order)
 
-    def _landmarks_first(self, n: int, lam) -> "tuple[Smoother, Array]":
+    def _landmarks_first(self, N, along, n: int, lam) -> "tuple[Smoother, Array]":
         """With the rows that bring a landmark first, each as the fit without that landmark has it, and the order of rows."""
-        (R, N, offsets), m = (self.planes.indices, self.planes.covariance, self.planes.offsets), len(self.planes.indices)  # type: ignore[union-attr]
+        R, m = self.planes.indices, len(N)  # type: ignore[union-attr]
         others = jnp.argsort(jnp.zeros(n, bool).at[R].set(True), stable=True)[: n - m]
         order = jnp.concatenate([R, others.astype(R.dtype)])
         moved = self.steps[jnp.arange(m), R] / jnp.diagonal(N)  # of βₖ by its own label
         steps = self.steps.at[:, R].add(-N * moved)[:, order]
-        offsets = self.offsets.at[R].add(-offsets * moved)[order]
+        offsets = self.offsets.at[R].add(-along * moved)[order]
         information = self.information.at[R].add(moved**2 * jnp.diagonal(N) / lam)[order]
         return Smoother(steps, offsets, information), order
 
@@ -75,31 +101,14 @@ class Smoother:
         count, fold = len(groups.inside), groups.numbers
         e = jnp.where(weights.used[:, None], e, 0)
 
-        def of_target(args):
-            coef, e = args
-            steps, offsets = (
-                jax.ops.segment_sum(part * e[(...,) + (None,) * (part.ndim - 1)], fold, count) for part in (self.steps.T, self.offsets)
-            )
-            return (steps, offsets) if self.planes is None else self._left_plane(groups, coef, steps, offsets)
+        def of_target(e):
+            return tuple(jax.ops.segment_sum((part * e).T, fold, count) for part in (self.steps, self.offsets))
 
-        steps, offsets = jax.lax.map(of_target, (coef.T, e.T))
+        steps, offsets = jax.lax.map(of_target, e.T)
+        if self.planes is not None:
+            steps, offsets = self.planes.left(groups, steps, offsets, coef)
         gaps = jnp.where(weights.used[:, None], jnp.abs(e), jnp.inf)
         return WithoutGroups(coef, intercept, gaps, steps, offsets, fold)
-
-    def _left_plane(self, groups: Folds, coef, steps, offsets):
-        """With the coefficients of each group's landmarks brought to 0."""
-        R, N = self.planes.indices, self.planes.covariance  # type: ignore[union-attr]
-        unit = 1 / jnp.sqrt(jnp.diagonal(N))
-
-        def group(args):
-            rows, mask, step, offset = args
-            slot, inside = leaving(R, groups.rows, rows, mask.astype(N.dtype))
-            scale = unit[slot] * inside
-            root = plane_root(N[slot][:, slot] * scale[:, None] * scale, inside)
-            by = scale * jax.scipy.linalg.cho_solve((root, True), scale * (coef - step)[slot])
-            return step + matmul(N[:, slot], by), offset + matmul(self.planes.offsets[slot], by)  # type: ignore[union-attr]
-
-        return jax.lax.map(group, (groups.inside, groups.inside_mask, steps, offsets))
 
 
 class Without(ABC):
@@ -241,5 +250,5 @@ def spectral_smoother(f: Any, lam: Float[Array, ""]) -> Smoother:
     planes = None
     if f.leaving is not None:
         W, middle = f.basis / jnp.sqrt(f.s), f.shift / jnp.sqrt(f.s)
-        planes = Planes(f.leaving.indices, matmul(W * known, W.T), -matmul(W, middle * known))
+        planes = Planes(f.leaving.indices, W * jnp.sqrt(known), middle * jnp.sqrt(known))
     return Smoother(matmul(basis, half.T), constant - matmul(half, shift), information, planes)

@@ -15,6 +15,7 @@ def spectral_groups(solution: Any, groups: Folds, U: Float[Array, "n r"]) -> Cal
     f, labels, mask = solution.factor, solution.labels, groups.inside_mask.astype(U.dtype)
     u = None if f.weights.values is None else f.reach()
     h, level = f.span()
+    leaving = f.leaving and f.leaving.apart(groups)
 
     def at(columns, lam):
         hat = solution.hat(lam.reshape(1, 1), columns=columns)
@@ -24,7 +25,7 @@ def spectral_groups(solution: Any, groups: Folds, U: Float[Array, "n r"]) -> Cal
             weights = f.weights.block(of(f.weights.values), rows.shape[0])
             centred = (labels.Y - labels.mean)[rows][:, columns]
             scaled = None if solution.base is None else solution.base[rows][:, columns]
-            return Group(rows, mask, U[rows], scaled, centred, h[rows], level[rows], weights, of(u)).left_out(hat, f.leaving, f.n)
+            return Group(rows, mask, U[rows], scaled, centred, h[rows], level[rows], weights, of(u)).left_out(hat, leaving, f.n)
 
         return group
 

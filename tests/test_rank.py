@@ -29,7 +29,7 @@ def data():
 @pytest.fixture(scope="module")
 def smooth():
     """A fit whose kernel matrix is nearly of low rank."""
-    return rls.fit(rls.Gaussian(1.0), *data(), landmarks="auto")
+    return rls.fit(rls.Gaussian(1.0), *data(), landmarks="auto", lams=np.geomspace(0.1, 1e3, 30))
 
 
 def test_few_landmarks_where_the_certificate_holds(smooth):

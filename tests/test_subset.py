@@ -182,6 +182,23 @@ def test_landmarks_that_do_nothing():
     assert_close(loo_residuals(factor, array(Y), lam), oracle.loo_residuals(X, Y, lam, None, True), CLOSE)
 
 
+def test_landmarks_that_depend_are_the_features_they_span():
+    """More landmarks than the kernel has dimensions, three of them twice: nothing counts what they are too many by."""
+    (_, Y), lams = data(), array([0.01, 0.1, 1.0])
+    X = wide(np.random.default_rng(3).normal(size=(N, 6)))
+    X[13:16] = X[1:4]
+
+    @jax.jit
+    def answers(X, Y):
+        few = rls.factorize(rls.Linear(), X, route="features").solve(Y)
+        many = factor_subset(rls.Linear(), X, jnp.arange(16), intercept=True, drop=False).solve(Y)
+        names = "dof", "residual_dof", "logdet", "data_fit", "residual_norm", "residuals"
+        return {name: [getattr(of, name)(lams) for of in (many, few)] for name in names}
+
+    for name, (found, want) in answers(array(X), array(Y)).items():
+        assert_close(found, want, 100 * N * EPS, name)
+
+
 @pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
 def test_the_floor_is_relative(scale):
     """The scale of the kernel changes nothing but the scale of λ, and a well-conditioned K_RR is left exactly alone."""

@@ -59,6 +59,7 @@ class Spectrum(Factor):
     complete: bool = static()  # whether U is square
     why_not_zero: ClassVar[str] = ""
     level: Any = None  # the weighted mean of all of K, where that was centred
+    hidden: Bool[Array, " r"] | None = None  # where s is the level of rounding in place of 0, so that U has a finite length there
 
     @property
     def report(self):
@@ -76,9 +77,14 @@ class Spectrum(Factor):
         """Those of the rows."""
         return self.rows.parts
 
+    @property
+    def seen(self) -> Float[Array, " r"]:
+        """s as it counts in sums over directions: 0 where it is hidden."""
+        return self.s if self.hidden is None else jnp.where(self.hidden, 0, self.s)
+
     def trace(self):
         """Σ s."""
-        return jnp.sum(self.s)
+        return jnp.sum(self.seen)
 
     def solve_labels(self, labels):
         """z = Uᵀ√v y, O(n r t)."""
@@ -118,7 +124,7 @@ class Spectrum(Factor):
 
     def dof(self, lams):
         """Σ s/(s + λ), and 1 for the intercept."""
-        s, lams = counted(self.s, as_columns(lams), self.said.floor)
+        s, lams = counted(self.seen, as_columns(lams), self.said.floor)
         return jnp.sum(s / (s + lams), axis=1) + int(self.intercept)
 
     def left(self, rows, weights: Weights) -> Float[Array, "b r"]:
@@ -172,7 +178,10 @@ class SpectralSolution(Solution):
 
     def lost(self, lams) -> Float[Array, "r L k"]:
         """λ/(s + λ). Made with λ first: XLA's product for CPUs would otherwise take the divisions into itself, where they are slow."""
-        s, positive = counted(self.factor.s, lams, self.factor.said.floor)
+        return self._lost_of(self.factor.s, lams)
+
+    def _lost_of(self, s, lams):
+        s, positive = counted(s, lams, self.factor.said.floor)
         lost = positive / (s + positive)
         return jnp.moveaxis(jnp.where((s == 0) & (lams[:, None] == 0) & self.factor.regular, 0, lost), 1, 0)
 
@@ -218,12 +227,12 @@ class SpectralSolution(Solution):
     def logdet(self, lams):
         """Σ log(s + λ), and log λ outside of U."""
         lams = as_columns(lams)
-        return self._over_dimensions(jnp.log(self.factor.s[:, None, None] + lams), jnp.log(lams))
+        return self._over_dimensions(jnp.log(self.factor.seen[:, None, None] + lams), jnp.log(lams))
 
     def residual_dof(self, lams):
         """Σ λ/(s + λ), and 1 outside of U."""
         lams = as_columns(lams)
-        return self._over_dimensions(self.lost(lams), jnp.ones_like(lams))
+        return self._over_dimensions(self._lost_of(self.factor.seen, lams), jnp.ones_like(lams))
 
     def dof(self, lams):
         """Σ s/(s + λ), and 1 for the intercept."""

@@ -22,7 +22,7 @@ from jaxrls.factors.groups import Folds
 from jaxrls.factors.landmarks import Landmarks
 from jaxrls.factors.makers import factor_features
 from jaxrls.factors.spectrum import solve_features
-from jaxrls.factors.subset import Dictionary, lead_order, left_over, tailed
+from jaxrls.factors.subset import Dictionary, lead_order
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.kernels.inner import Linear
 from jaxrls.kernels.kernel import Kernel
@@ -82,7 +82,7 @@ def _on_landmarks(kernel, rows, chosen, labels, weights, member, route) -> Solut
     raw = rows.map(dictionary.lift.features, temporaries=len(chosen.points))
     B = DenseRows(centred(raw, weights, member))
     sums = moments(B, Linear(), labels.Y, weights.values, origin=jnp.zeros(B.shape[1], B.dtype))
-    trace = rows.map(lambda x, b: left_over(kernel, x, tailed(b, dictionary.tail)), raw)  # centring takes nothing but some of it off
+    trace = rows.map(dictionary.left_over, raw)  # centring takes nothing but some of it off
     sums = replace(sums, trace=weights.sum(trace))
     leaving = None
     if chosen.indices is not None:

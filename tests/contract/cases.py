@@ -150,8 +150,9 @@ def precomputed():
 
 
 def of_landmarks(cls, options, points=None, source=array, leaves=True, maker=None, **more):
-    """Landmarks that are rows of X, or `points` that are not."""
+    """Landmarks that are rows of X, two of them equal, or `points` that are not."""
     X, X_new = wide(1.5 * draw(4, N, 2)), draw(5, NEW, 2)
+    X[5] = X[1]  # left out one by one, together in a group, and with one of them of weight 0
     indices, where = (LANDMARKS, X[LANDMARKS]) if points is None else (None, points)
     features = oracle.of_landmarks(gaussian, X, X_new, where, indices if leaves else None)
     options = {"landmarks": LANDMARKS if points is None else array(points), **options}

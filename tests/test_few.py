@@ -235,7 +235,7 @@ def test_the_slope_on_landmarks_against_differences(again):
 @pytest.mark.parametrize(
     "of",
     [
-        lambda a: {"loss": lambda e, _: jnp.sqrt(a * a + e * e)},
+        pytest.param(lambda a: {"loss": lambda e, _: jnp.sqrt(a * a + e * e)}, marks=pytest.mark.slow),
         lambda a: {"kernel": rls.FunctionKernel(lambda A, B: jnp.exp(-a * jnp.sum((A[:, None] - B[None]) ** 2, axis=-1)))},
     ],
     ids=["loss", "kernel"],

@@ -95,7 +95,7 @@ def test_float32_alone_is_wrong_there(floor):
 
 @pytest.mark.any_precision
 @pytest.mark.filterwarnings(EDGE)
-@pytest.mark.parametrize(("v", "intercept"), [(None, False), (V, True)])
+@pytest.mark.parametrize(("v", "intercept"), [pytest.param(None, False, marks=pytest.mark.slow), (V, True)])
 def test_every_lam_that_is_named_is_refined(floor, v, intercept):
     """From 1e-3 of the floor up, one λ for all targets and one for each."""
     lams = floor * np.array([1e-3, 0.1, 30])

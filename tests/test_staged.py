@@ -62,7 +62,9 @@ def test_rows_whose_blocks_are_not_known_before_are_left_as_they_are():
 @pytest.mark.float64
 @pytest.mark.filterwarnings("ignore:the chosen")
 @pytest.mark.parametrize(
-    "transform", [jax.vmap, lambda fn: jax.jit(lambda lams: jnp.stack([fn(lam) for lam in lams]))], ids=["vmap", "jit"]
+    "transform",
+    [pytest.param(jax.vmap, marks=pytest.mark.slow), lambda fn: jax.jit(lambda lams: jnp.stack([fn(lam) for lam in lams]))],
+    ids=["vmap", "jit"],
 )
 def test_a_reading_inside_of_a_transformation_is_done_as_before(transform):
     X, rows = blocks(3)

@@ -14,10 +14,21 @@ from support import EPS, array, assert_close, assert_derivatives, wide
 
 import jaxrls as rls
 from jaxrls.factors import pairs as in_pairs
+from jaxrls.factors import planes
 
 pytestmark = pytest.mark.float64
 CASE, WEIGHT = FACTORS["gram"], WEIGHTS["zeros"]
 CLASSES = np.where(np.median(Y, axis=0) < Y, 1.0, -1.0)
+
+
+def test_angles_between_rows_that_are_nearly_parallel():
+    """To rounding of the sine itself, where 1 − c² has none of it, and of rows that are at right angles beside."""
+    t = 1e-9
+    W = array([[1.0, 0.0], [0.0, 1.0], [1.0, t], [-1.0, t]])  # of length 1 to 1e-18
+    cosines, sines = planes.angles(W)
+    wanted = np.array([[1, 1, t**2, t**2], [1, 1, 1, 1], [t**2, 1, 1, 4 * t**2], [t**2, 1, 4 * t**2, 1]])
+    np.testing.assert_allclose(sines, wanted, rtol=1e-15)
+    assert_close(cosines, wide(W) @ wide(W).T, 2 * EPS)
 
 
 def held_out(Phi, y, lam, weights, pair):

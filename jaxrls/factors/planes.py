@@ -52,7 +52,7 @@ def angles(W: Float[Array, "m r"]) -> tuple[Float[Array, "m m"], Float[Array, "m
             w, sign = args
             return jnp.sum((W - sign[:, None] * w) ** 2, axis=1)
 
-        square = jax.lax.map(of_row, (W, jnp.sign(cosines)))
+        square = jax.lax.map(of_row, (W, jnp.where(cosines < 0, -1.0, 1.0).astype(W.dtype)))
         return square * (1 - square / 4)
 
     near = jnp.any(~itself & (cosines**2 > 1 - eps**0.5))

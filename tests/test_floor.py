@@ -8,6 +8,7 @@ from support import EPS, X64, array
 
 import jaxrls as rls
 from jaxrls.factors import subset
+from jaxrls.linalg import decompositions
 
 pytestmark = pytest.mark.float64  # both precisions at once
 
@@ -80,6 +81,17 @@ def test_above_the_floor_float32_says_what_float64_says_with_the_same_ridge(monk
     monkeypatch.setattr(subset, "ridged_cholesky", ridged)
     want = errors(case, jnp.float64, lams)[0]
     assert (np.abs(got / want - 1) <= 0.05 / np.sqrt(times) + 1e-4).all()
+
+
+def test_the_floor_on_landmarks_is_that_of_the_platform(monkeypatch):
+    """Where an eigendecomposition is off by more, so is everything that is compared to it."""
+    rows, landmarks = X.astype(float), np.arange(0, N, 3)
+    floors = {}
+    for name in ("cpu", "gpu"):
+        monkeypatch.setattr(decompositions, "platform", lambda name=name: name)
+        factor = rls.factor_subset(rls.Gaussian(1.0), rows, landmarks)
+        floors[name] = float(factor.report.floor) / (len(landmarks) ** 0.5 * EPS * float(factor.s.max()))
+    assert floors["cpu"] >= 2 and floors["gpu"] >= 8
 
 
 def steep(X):

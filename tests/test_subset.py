@@ -199,6 +199,15 @@ def test_landmarks_that_depend_are_the_features_they_span():
         assert_close(found, want, 100 * N * EPS, name)
 
 
+def test_a_landmark_far_from_all_rows_tells_nothing_of_where_it_is():
+    """The variance there is k(x, x), at λ of the size of what rounding hides too."""
+    (X, _), far = data(), np.full((1, 3), 50.0)
+    factor = rls.factorize(GAUSSIAN, array(X), landmarks=array(np.concatenate([X[:5], far])), intercept=False)
+    for times in (1, 10):
+        found = factor.spread(times * factor.precision_floor()).variance(GAUSSIAN, array(far), False)
+        assert_close(found, [1.0], 100 * EPS)
+
+
 @pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
 def test_the_floor_is_relative(scale):
     """The scale of the kernel changes nothing but the scale of λ, and a well-conditioned K_RR is left exactly alone."""

@@ -149,7 +149,7 @@ def covariance(s: Sizes) -> Cost:
 
 
 def subset(s: Sizes) -> Cost:
-    """B, by the middle of what it takes and what Φ does in its place, the landmarks' own matrices, and blocks of rows of U."""
+    """B, which takes less than is said, or Φ in its place, which takes more where rows are not kept, the landmarks' own matrices, and blocks of rows of U."""
     held = s.n * s.r * (1 + s.ragged) + 2 * s.wide if s.kept else 4 * s.wide
     passes = 1 if s.kept else 3
     flops = passes * (s.kernel + 1.75 * s.n * s.r**2) + s.symmetric + 4 * s.n * s.r**2 + 17 * s.r**3 + s.sweep

@@ -159,7 +159,7 @@ class DualSpread(Spread):
 
 def spectral_spread(f: Any, lam: Float[Array, ""]) -> Spread:
     """That of a `Spectrum`: dual, on landmarks, or on features, by the Cholesky factor of their r×r covariance, or of few rows by the basis."""
-    constant, kept = lam / f.weights.total * int(f.intercept), 1 / jnp.sqrt(f.s + lam)
+    constant, kept = lam / f.weights.total * int(f.intercept), 1 / jnp.sqrt(f.seen + lam)
     if f.basis is None:
         v = f.weights.array
         share = v / f.weights.total if f.intercept else None

@@ -8,7 +8,8 @@ explicit features, of which a `Spectrum` knows everything. Two of its products w
     L = [L₁ 0; M L₂],    B = [K₁L₁⁻ᵀ, K₂ − K₁L₁⁻ᵀMᵀ],    Φ = B diag(I, L₂⁻ᵀ),
 
 so that B costs a quarter of a product and has the large directions of K_RR taken out, and ΦᵀΦ = diag(I, L₂⁻¹) BᵀB diag(I, L₂⁻ᵀ) loses no more digits
-than the smallest pivot of L₂ costs. Where that would be half of them, as of landmarks that are nearly one, B is Φ, for half a product more.
+than the smallest pivot of L₂ costs. Where that would be half of them, as of landmarks that are nearly one, B is Φ: half a product more in each pass, but for
+that which sums what landmarks leave of k(x, x), for which Φ is made anyhow.
 """
 
 from dataclasses import replace
@@ -32,7 +33,7 @@ from jaxrls.factors.unpenalized import FreedSpectrum, check_free, freed
 from jaxrls.factors.weights import Labels, Weights
 from jaxrls.kernels.inner import Linear
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.linalg.decompositions import eigh_rounding, rounding, spectrum_of
+from jaxrls.linalg.decompositions import eigh_rounding, spectrum_of
 from jaxrls.linalg.inverses import triangular_inverse
 from jaxrls.linalg.products import matmul, power_of_two
 from jaxrls.linalg.ridge import ridged_cholesky
@@ -104,11 +105,11 @@ def factor_subset(
     where all that goes with them fits into half of memory; False recomputes row blocks from X in every pass: O(m² + block) memory, and the kernel
     and a quarter of a product more in each. `block_size` rows at a time while the sums are made. `unpenalized` as in `factorize`: keeps n×m numbers.
     **Shapes**: weights (n,) ≥ 0.
-    **Cost** 2¼ products of n m² multiply-adds, LOO included, 1⅞ from m = 512 on, half of one more in each pass where K_RR has a pivot below √eps, O(m³) and
-    n m kernel values. **Raises** `ValueError` for landmarks, values or shapes that do not fit, or a precomputed kernel. **Fails**: a pivot of K_RR's
-    Cholesky factor below 2√m·eps of its diagonal makes a ridge of that size, relative to the diagonal, and four times larger until the factor exists;
-    `report.ridge` says which. Squares the condition number of Φ as `factor_covariance`. **Source**: Quiñonero-Candela and Rasmussen 2005, §4;
-    Rifkin (lecture), "Subset of Regressors".
+    **Cost** 2¼ products of n m² multiply-adds, LOO included, 1⅞ from m = 512 on, half of one more in a pass that sums no trace where K_RR has a
+    pivot below √eps, O(m³) and n m kernel values. **Raises** `ValueError` for landmarks, values or shapes that do not fit, or a precomputed kernel.
+    **Fails**: a pivot of K_RR's Cholesky factor below 2√m·eps of its diagonal makes a ridge of that size, relative to the diagonal, and four times
+    larger until the factor exists; `report.ridge` says which. Squares the condition number of Φ as `factor_covariance`.
+    **Source**: Quiñonero-Candela and Rasmussen 2005, §4; Rifkin (lecture), "Subset of Regressors".
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> X = jnp.arange(5.0)[:, None]
@@ -251,7 +252,7 @@ class Dictionary:
         W = jnp.concatenate([matmul(lift.lead, V[:q] - matmul(lift.across, rest)), rest])[given]  # L⁻ᵀV, as given
         V = jnp.concatenate([V[:q], matmul(tail, V[q:])])  # ΦV = B V from here on
         least = eigh_rounding(len(s), s)
-        level = jax.vmap(partial(rounding, len(s), s))(matmul(jnp.maximum(jnp.diagonal(sums.second), before), V**2))
+        level = jax.vmap(partial(eigh_rounding, len(s), s))(matmul(jnp.maximum(jnp.diagonal(sums.second), before), V**2))
         level = jnp.maximum(level, jnp.finfo(s.dtype).tiny)
         hidden, s = s < level, jnp.maximum(s, level)
         # Eigenvalues of K̂ that the ridge makes smaller.

@@ -131,7 +131,8 @@ def test_fit_by_products(data):
     found = rls.fit(KERNEL, X, 1e3 * Y, landmarks=np.arange(0, N, 2), route="iterative", lams="search", weights=v)
     exact = rls.fit(KERNEL, X, 1e3 * Y, weights=v, lams=[float(found.lam)], route="gram")
     assert found.route == "iterative" and "iterations and one for the model" in found.search
-    assert (np.asarray(found.run.reason) == conjugate.CONVERGED).all() and float(found.run.residuals.max()) <= (1e-4 if X64 else 3e-4)
+    assert (np.asarray(found.run.reason) == conjugate.CONVERGED).all()
+    assert float(found.run.residuals.max()) <= 2 * rls.Iteration().tol  # as `conjugate_gradients` promises, by a product in the end
     assert 0 < float(found.loo_standard_error) < 0.5 * float(exact.error)
     assert abs(float(found.error) - float(exact.error)) < 4 * float(found.loo_standard_error)
     assert_close(found.predict(X), exact.predict(X), 1e-2, "predictions")

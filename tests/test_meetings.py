@@ -273,3 +273,20 @@ def test_landmarks_that_depend_leave_in_pairs_and_groups(route):
     assert_close(found[1][0, 0], np.sum(wanted[:, 0] * wanted[:, 1]), tolerance)
     residuals = solution.residuals(np.full(1, lam, DTYPE), rls.folds(groups))[0, :, 0]
     assert_close(residuals, np.concatenate([left_out([i, i + 1]) for i in range(0, n, 2)]), tolerance)
+
+
+@pytest.mark.parametrize("equal", [2, 3])
+def test_ordinary_least_squares_on_landmarks_that_are_equal(equal):
+    """λ = 0, of rows whose landmarks leave one by one, against refits of minimum norm: to 1 %, as is promised."""
+    n, chosen, rng = 40, np.array([0, 1, 2, 3, 4, 9, 12]), np.random.default_rng(0)
+    x = rng.normal(size=(n, 2))
+    x[:equal], y = x[0], np.sin(x[:, 0]) + 0.1 * rng.normal(size=n)
+
+    def left_out(row):
+        rest, points = np.arange(n) != row, np.unique(x[chosen[chosen != row]], axis=0)
+        design = np.column_stack([np.exp(-((x[:, None] - points) ** 2).sum(axis=-1) / 2), np.ones(n)])
+        return y[row] - design[row] @ np.linalg.lstsq(design[rest], y[rest], rcond=None)[0]
+
+    factor = rls.factorize(rls.Gaussian(DTYPE(1)), x.astype(DTYPE), landmarks=chosen)
+    found = rls.loo_residuals(factor, y.astype(DTYPE), 0.0)
+    assert_close(found, [left_out(row) for row in range(n)], 0.01)

@@ -39,13 +39,10 @@ def is_hidden(s, floor):
     return s <= MOST_OF_ZERO * floor
 
 
-def counted(s: Float[Array, " r"], lams: Float[Array, "L k"], floor) -> tuple[Float[Array, "L r k"], Float[Array, "L 1 k"]]:
-    """s and λ as they count at each λ: 0 stands for its limit, eigenvalues that rounding hides being 0, by a λ far below all others.
-
-    How far they may be off moves the fit a thousand times as much as that λ does.
-    """
+def counted(s: Float[Array, " r"], lams: Float[Array, "L k"], floor, least) -> tuple[Float[Array, "L r k"], Float[Array, "L 1 k"]]:
+    """s and λ as they count at each λ: 0 stands for its limit, eigenvalues that rounding hides being 0, by the `least` λ, far below all others."""
     zero = lams[:, None] == 0
-    least = jnp.maximum(floor / 1024, 1024 * float(jnp.finfo(s.dtype).tiny))
+    least = jnp.maximum(least, 1024 * float(jnp.finfo(s.dtype).tiny))
     return jnp.where(zero & is_hidden(s[:, None], floor), 0, s[:, None]), jnp.where(zero, least, lams[:, None])
 
 
@@ -161,7 +158,7 @@ class SpectralHat(Hat):
     @classmethod
     def of(cls, factor: Any, z, lams: Float[Array, "L k"], lost) -> "SpectralHat":
         """That of a `Spectrum`."""
-        s, positive = counted(factor.s, lams, factor.said.floor)
+        s, positive = factor.counted(factor.s, lams)
         return cls(z, jnp.moveaxis(s, 1, 0), positive[:, 0], lost, (lams == 0) & ~factor.regular, factor.complete)
 
     @property

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float
 from jaxrls.factors.contract import Factor, Report, Solution, as_columns, lam_chunks, over_lams, times
 from jaxrls.factors.cost import refitting_is_cheaper
 from jaxrls.factors.expansion import Expansion, Primal
-from jaxrls.factors.hat import Leaving, SpectralHat, counted, is_hidden, spectral_pairs, spectral_rows
+from jaxrls.factors.hat import MOST_OF_ZERO, Leaving, SpectralHat, counted, is_hidden, spectral_pairs, spectral_rows
 from jaxrls.factors.outcome import Coefficients
 from jaxrls.factors.parted import spectral_apart
 from jaxrls.factors.refits import Rests
@@ -112,6 +112,13 @@ class Spectrum(Factor):
         hidden = jnp.sum(is_hidden(self.s, self.said.floor)).astype(self.dtype)
         return hidden + self.residual_dimensions() <= self.n if self.complete else jnp.zeros((), bool)
 
+    def counted(self, s, lams):
+        """`counted` with a λ for 0 that moves the fit a thousandth of what eigenvalues may be off by, or as much: beside directions that are hidden of
+        landmarks, the planes of others have a part of √eps along these, which must not outweigh the rest."""
+        floor = self.said.floor
+        least = floor / 1024 if self.hidden is None else jnp.where(jnp.any(self.hidden), MOST_OF_ZERO * floor, floor / 1024)
+        return counted(s, lams, floor, least)
+
     @property
     def least_counted(self) -> Float[Array, ""]:
         """The smallest eigenvalue that counts at λ = 0, infinite where none does."""
@@ -124,7 +131,7 @@ class Spectrum(Factor):
 
     def dof(self, lams):
         """Σ s/(s + λ), and 1 for the intercept."""
-        s, lams = counted(self.seen, as_columns(lams), self.said.floor)
+        s, lams = self.counted(self.seen, as_columns(lams))
         return jnp.sum(s / (s + lams), axis=1) + int(self.intercept)
 
     def left(self, rows, weights: Weights) -> Float[Array, "b r"]:
@@ -181,14 +188,14 @@ class SpectralSolution(Solution):
         return self._lost_of(self.factor.s, lams)
 
     def _lost_of(self, s, lams):
-        s, positive = counted(s, lams, self.factor.said.floor)
+        s, positive = self.factor.counted(s, lams)
         lost = positive / (s + positive)
         return jnp.moveaxis(jnp.where((s == 0) & (lams[:, None] == 0) & self.factor.regular, 0, lost), 1, 0)
 
     def coefficients(self, lams):
         """basis (D ∘ z), O(q r t L); dual ones as λc̃/λ, the product that leave-one-out takes too."""
         f, lams = self.factor, as_columns(lams)
-        s = jnp.moveaxis(counted(f.s, lams, f.said.floor)[0], 1, 0)
+        s = jnp.moveaxis(f.counted(f.s, lams)[0], 1, 0)
         known = (lams > 0) | (s > 0)
         solved = jnp.where(known, self.z[:, None, :] / jnp.where(known, s + lams, 1), 0)
         if f.basis is not None:

@@ -113,8 +113,8 @@ class Spectrum(Factor):
         return hidden + self.residual_dimensions() <= self.n if self.complete else jnp.zeros((), bool)
 
     def counted(self, s, lams):
-        """`counted` with a λ for 0 that moves the fit a thousandth of what eigenvalues may be off by, or as much: beside directions that are hidden of
-        landmarks, the planes of others have a part of √eps along these, which must not outweigh the rest."""
+        """s and λ as they count. What stands for λ = 0 moves the fit a thousandth as much as rounding of eigenvalues does, and on landmarks of which
+        directions are hidden as much as that: planes of other landmarks have a part of √eps along these, which must not outweigh the rest."""
         floor = self.said.floor
         least = floor / 1024 if self.hidden is None else jnp.where(jnp.any(self.hidden), MOST_OF_ZERO * floor, floor / 1024)
         return counted(s, lams, floor, least)

@@ -95,13 +95,15 @@ def hidden_trace(m: int, trace: Float[Array, "*n"]) -> Float[Array, "*n"]:
 
 
 def ridge_effect(ridge, diag: Float[Array, " m"], coef: Float[Array, "m t"], lams: Float[Array, " k"], left: Float[Array, " t"]):
-    """½√(ρλ Σ k(xₖ, xₖ)βₖ²)/‖√v e‖, the largest of all targets: the ridge ρ moves the fit by at most that share of what is left, to first order in it.
+    """√(ρλ Σ k(xₖ, xₖ)βₖ²)/‖√v e‖, the largest of all targets: the ridge ρ moves the fit by at most that share of what is left, where K_RR ≥ ¼ρD.
 
-    With K_RR + ρD = LLᵀ, D the diagonal, and N = ρL⁻¹DL⁻ᵀ ≤ I, without it w would be longer by (ΦᵀΦ + λI)⁻¹λNw, and so √v f by a vector whose squared
-    length is at most λ/4 wᵀNw = ρλ/4 βᵀDβ.
+    With K_RR + ρD = LLᵀ, D the diagonal, and N = ρL⁻¹DL⁻ᵀ, the fit without it has penalty λwᵀ(I − N)w: w is longer by (ΦᵀΦ + λ(I − N))⁻¹λNw, and √v f by a
+    vector whose squared length is at most λwᵀNw = ρλβᵀDβ where N ≤ ⅘I. Along landmarks that are nearer to one another it may be more: what would be
+    told by their difference is lost. Rounding of K_RR, of norm ½√m·eps, is as a ridge of that size.
     """
-    size = jnp.sqrt(ridge) * jnp.sqrt(diag)[:, None] * (jnp.sqrt(lams) * coef)  # in this order β² is not formed, which may overflow
-    return jnp.max(jnp.linalg.norm(size, axis=0) / (2 * jnp.where(left > 0, left, 1)), initial=0)
+    rounding = 0.5 * len(coef) ** 0.5 * float(jnp.finfo(coef.dtype).eps)
+    size = jnp.sqrt(jnp.maximum(ridge, rounding)) * jnp.sqrt(diag)[:, None] * (jnp.sqrt(lams) * coef)  # in this order β² is not formed, which may overflow
+    return jnp.max(jnp.linalg.norm(size, axis=0) / jnp.where(left > 0, left, 1), initial=0)
 
 
 def without_trace(chosen: Landmarks) -> Landmarks:

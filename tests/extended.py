@@ -30,6 +30,22 @@ def solve_lower(L, B):
     return X
 
 
+def least_squares(A, b):
+    """The solution of min ‖Ax − b‖ by modified Gram–Schmidt, b beside A, so that its error grows with the condition of A and not with its square."""
+    R = np.column_stack([A, b]).astype(LONG)
+    Q, n = R.copy(), A.shape[1]
+    R = np.zeros((n, n + 1), LONG)
+    for j in range(n):
+        R[j, j] = np.sqrt(np.sum(Q[:, j] ** 2))
+        Q[:, j] /= R[j, j]
+        R[j, j + 1 :] = Q[:, j] @ Q[:, j + 1 :]
+        Q[:, j + 1 :] -= Q[:, j, None] * R[j, j + 1 :]
+    x = np.zeros(n, LONG)
+    for j in reversed(range(n)):
+        x[j] = (R[j, n] - R[j, :n] @ x) / R[j, j]
+    return x
+
+
 def through(points, rows):
     """K_TR K_RR⁻¹ K_RT from K_RR and K_RT."""
     half = solve_lower(cholesky(points), rows)
@@ -156,14 +172,14 @@ class Truth:
         bound, root = np.zeros(e.shape), np.sqrt(self.v)[:, None]
         for g in np.unique(groups):
             rows = np.flatnonzero(groups == g)
-            left = self.left_over(rows[self.v[rows] > 0])[:, None] if (self.v[rows] > 0).any() else np.ones((len(self.lams), 1))
-            size = np.sqrt(np.sum((root * e)[:, rows] ** 2, axis=1))
-            if self.kind == "dual":
-                moved = self.hat_error[:, None] * size + self.residual_error / np.sqrt(left)
-            else:
-                moved = (self.hat_error[:, None] * size + self.residual_error) / left
-            bound[:, rows] = moved[:, None]
+            bound[:, rows] = self.left_error(rows, (root * e)[:, rows])[:, None]
         return bound
+
+    def left_error(self, rows, e):
+        """Of the length of what some rows leave, times √v, where they leave together, (L, t)."""
+        left = self.left_over(rows[self.v[rows] > 0])[:, None] if (self.v[rows] > 0).any() else np.ones((len(self.lams), 1))
+        moved = self.hat_error[:, None] * np.sqrt(np.sum(e**2, axis=1))
+        return moved + self.residual_error / np.sqrt(left) if self.kind == "dual" else (moved + self.residual_error) / left
 
     # criteria, each with what it may be off by ----------------------------------------------------------------------------------
 
@@ -173,6 +189,19 @@ class Truth:
         off, scaled, total = self.held_error(groups, e), np.sqrt(self.v)[:, None] * np.abs(e), self.v.sum()
         off = np.where(self.v[:, None] > 0, off, 0)
         return np.sum(scaled**2, axis=1) / total, np.sum(off * (2 * scaled + off), axis=1) / total
+
+    def pairs(self, pairs):
+        """Σ vᵢvⱼ (eᵢ − eⱼ)²/Σ vᵢvⱼ over pairs of rows (p, 2) whose labels differ, both left out."""
+        total = found = off = 0
+        for pair in pairs:
+            v, K = np.where(np.isin(np.arange(len(self.v)), pair), 0, self.v), self.kernel(pair)[0]
+            e = (self.Y - Fits(K[None], v[None], self.lams, self.intercept).predict(K[None], self.Y)[0])[:, pair]
+            share = np.prod(self.v[pair]) * (self.Y[pair[0]] != self.Y[pair[1]])
+            root = np.sqrt(self.v[pair])
+            moved = np.where(share > 0, self.left_error(pair, root[:, None] * e) * root.sum(), 0)
+            apart = np.sqrt(share) * np.abs(e[:, 0] - e[:, 1])
+            total, found, off = total + share, found + apart**2, off + moved * (2 * apart + moved)
+        return found / total, off / total
 
     @cached_property
     def norm(self):

@@ -17,7 +17,7 @@ from extended import LONG, Truth
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 from support import DTYPE, EPS, array
-from test_properties import EXAMPLES, LARGE, SLACK, gaussian, judge, problems, through
+from test_properties import EXAMPLES, LARGE, SLACK, amplified_by, gaussian, judge, linear, problems, spanned
 
 import jaxrls as rls
 
@@ -65,7 +65,7 @@ def truth_of(name, intercept, at, lam, data, Y_new, directions, groups):
     points = options.get("landmarks")
     if points is POINTS:
         points = np.exp(at[1:3]) * POINTS.astype(DTYPE).astype(LONG)
-    alike = gaussian if name != "features" else lambda X, Z: X @ Z.T
+    alike = gaussian if name != "features" else linear
     scale, rows, amplified = np.exp(at[3]), np.concatenate([X, X_new]), 1.0
 
     def kernel(gone):
@@ -73,12 +73,11 @@ def truth_of(name, intercept, at, lam, data, Y_new, directions, groups):
             K = alike(rows, X)
             return scale * K[:N], scale * K[N:], scale * np.array([alike(x[None], x[None])[0, 0] for x in X_new])
         R = points if name == "points" else X[points[~np.isin(points, gone)]]
-        K = scale * through(gaussian(R, R), gaussian(R, rows))
+        K = scale * spanned(gaussian, R, rows)
         return K[:N, :N], K[N:, :N], np.diagonal(K)[N:]
 
     if points is not None:
-        R = points if name == "points" else X[points]
-        amplified = np.linalg.cond(gaussian(R, R).astype(float))
+        amplified = amplified_by(points if name == "points" else X[points])
     reach = 1 if name == "features" else 1 + float(np.sum(X**2, axis=1).max()) / WIDTH**2
     noise = SLACK * EPS * (np.sqrt(amplified) + reach)
     return Truth(kernel, Y, Y_new, v, lam * np.exp(at[:1]), groups, intercept, kind, noise)

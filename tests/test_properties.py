@@ -5,8 +5,8 @@ A few examples by default; as many as are asked for, on other seeds, by
     JAXRLS_EXAMPLES=1000 pytest tests/test_properties.py --hypothesis-seed=1
 
 and in float32 with JAXRLS_X64=0. Shapes are fixed, so that each factor is compiled once; values are drawn: spread and conditioning of the rows, equal
-rows, offsets, labels near the span of the features, scales of labels and weights, weights of 0, groups, λ over decades. What a result may be off by
-follows from the dtype and the conditioning of the problem: see `extended`.
+rows, landmarks that are equal, near or more than the kernel has dimensions, offsets, labels near the span of the features, scales of labels and weights,
+weights of 0, groups, λ over decades. What a result may be off by follows from the dtype and the conditioning of the problem: see `extended`.
 """
 
 import functools
@@ -15,18 +15,20 @@ import os
 import jax
 import numpy as np
 import pytest
-from contract.cases import FACTORS, FREED, LANDMARKS, NEW, PLANS, POINTS, WIDTH, N, sparse
-from extended import LONG, Truth, through
+from contract.cases import CHOLESKY, FACTORS, FREED, LANDMARKS, NEW, PLANS, POINTS, WIDTH, N, of_linear, sparse
+from extended import LONG, Truth, least_squares, through
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 from support import DTYPE, EPS, X64, array
 
 import jaxrls as rls
+from jaxrls.search.inspection import GAP
 
 EXAMPLES = int(os.environ.get("JAXRLS_EXAMPLES", "6"))
 LARGE = "JAXRLS_EXAMPLES" in os.environ
 SLACK = 8  # what constants the bounds leave out
 TINY = 1e-30 if X64 else 1e-10
+NEAR = (1, 2, 3, 4) if X64 else (1,)  # decades, in widths, from one landmark to another: nearer ones take a ridge
 DECADES = {"label": 60, "span": 10, "lam": 10} if X64 else {"label": 8, "span": 4, "lam": 4}
 
 # factors: rows of which kernel, and what is decomposed
@@ -49,14 +51,42 @@ KINDS = {
     "tridiagonal": (GAUSSIAN, "dual"),
     "tridiagonal of few features": (LINEAR, "dual"),
     "sparse": (LINEAR, "primal"),
+    "landmarks that depend": (LINEAR, "primal"),
+    "cholesky landmarks that depend": (LINEAR, "primal"),
 }
-LEAVING = ("landmarks", "landmarks not kept", "cholesky landmarks")
-FIRST = ("gram", "features", "covariance", "landmarks", "cholesky gram", "cholesky landmarks", "tridiagonal")  # each an algebra of its own
+# Six landmarks in four dimensions: with two of them gone the others span all of K.
+DEPENDENT = {
+    f"{route}landmarks that depend": of_linear(FACTORS[f"{route}landmarks"].cls, 4, {"landmarks": LANDMARKS, **options})
+    for route, options in (("", {}), ("cholesky ", CHOLESKY))
+}
+CASES = FACTORS | DEPENDENT
+LEAVING = ("landmarks", "landmarks not kept", "cholesky landmarks", "landmarks that depend", "cholesky landmarks that depend")
+PAIRED = LEAVING if not LARGE else tuple(KINDS)  # of others by default in test_pairs.py
+PAIRS = np.array([*zip(LANDMARKS, LANDMARKS[1:], strict=False), (0, 2), (3, 8), (6, 7)])  # landmarks that may be drawn equal among them
+# An algebra of its own each.
+FIRST = ("gram", "features", "covariance", "landmarks", "cholesky gram", "cholesky landmarks", "tridiagonal", "landmarks that depend")
 COMBINATIONS = [(name, intercept) for name in KINDS for intercept in (True, False) if LARGE or intercept and name in FIRST]
 
 
 def gaussian(X, Z):
     return np.exp(-np.sum((X[:, None] - Z[None]) ** 2, axis=-1) / (2 * LONG(WIDTH) ** 2))
+
+
+def linear(X, Z):
+    return X @ Z.T
+
+
+def spanned(alike, R, rows):
+    """K̂ of rows through points R, which may be equal, or as many as span all that a linear kernel has."""
+    R = R[np.sort(np.unique(np.asarray(R, float), axis=0, return_index=True)[1])]
+    return linear(rows, rows) if alike is linear and len(R) >= R.shape[1] else through(alike(R, R), alike(R, rows))
+
+
+def amplified_by(R):
+    """The square of what amplifies rounding: the condition of K_RR, or where points are near one another, and their pivots small, its square."""
+    distances, distinct = np.linalg.norm(np.asarray(R[:, None] - R, float), axis=-1), np.unique(np.asarray(R, float), axis=0)
+    near = np.sort(distances, axis=1)[:, 1].min() < 0.1 * WIDTH
+    return np.linalg.cond(gaussian(distinct, distinct).astype(float)) ** (2 if near else 1)
 
 
 def decades(most):
@@ -66,7 +96,7 @@ def decades(most):
 @st.composite
 def problems(draw, name):
     """Rows, labels, weights, λ over the largest eigenvalue, groups, and new rows with labels and weights."""
-    source, d = KINDS[name][0], FACTORS[name].X.shape[1] if KINDS[name][0] == LINEAR else 2
+    source, d = KINDS[name][0], CASES[name].X.shape[1] if KINDS[name][0] == LINEAR else 2
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     near_points = "points" in name  # that are no rows: far from them centring cancels, and directions that all rows lack are dropped
     spread = draw(st.floats(-1, 1) if source == LINEAR else st.floats(-0.5, 0.2 if near_points else 0.7))
@@ -75,6 +105,10 @@ def problems(draw, name):
     X, X_new = (10.0**spread * columns * (rng.normal(size=(size, d)) + offset) for size in (N, NEW))
     for i in draw(st.lists(st.integers(1, N - 1), max_size=3)):
         X[i] = X[i - 1] if i not in LANDMARKS and i - 1 not in LANDMARKS else X[i]
+    if "landmarks" in name and source == GAUSSIAN:
+        for i in draw(st.lists(st.integers(1, len(LANDMARKS) - 1), max_size=3)):
+            gap = 10.0 ** -draw(st.sampled_from([np.inf, np.inf, *NEAR]))
+            X[LANDMARKS[i]] = X[LANDMARKS[i - 1]] + gap * WIDTH * rng.normal(size=d)
     w = rng.normal(size=(X.shape[1], 2))
     near = 10.0 ** -draw(st.floats(0, DECADES["span"]))
     scale = draw(decades(DECADES["label"]))
@@ -89,30 +123,35 @@ def problems(draw, name):
 @functools.cache
 def program(name, intercept):
     """All criteria of one factor as one program of arrays."""
-    case = FACTORS[name]
+    case = CASES[name]
 
     def run(X, Y, v, lams, X_new, Y_new, shares, plan):
         solution = case.solution(X, Y, v, intercept)
         held = rls.HoldOut.of(X_new, Y_new, shares)
         criteria = {"loo": rls.LeaveOneOut(), "kfold": rls.GroupsOut(plan), "gcv": rls.GCV(), "evidence": rls.Evidence(), "holdout": held}
-        return {name: criterion.values(solution, lams, case.kernel) for name, criterion in criteria.items()}
+        if name in PAIRED:
+            criteria["pairs"] = rls.PairsOut(PAIRS, loss=rls.squared_error)
+        return {key: criterion.values(solution, lams, case.kernel) for key, criterion in criteria.items()}
 
     return jax.jit(run)
 
 
-def kernel_of(name, X, X_new):
+def kernel_of(name, X, X_new, groups):
     """K, k(new, rows) and k(new, new) with the dictionary that stays, in extended precision, and what amplifies the rounding of an entry."""
     X, X_new = X.astype(LONG), X_new.astype(LONG)
     if "landmarks" in name or "points" in name:
         points = POINTS.astype(DTYPE).astype(LONG) if "points" in name else X[LANDMARKS]
-        rows = np.concatenate([X, X_new])
+        rows, alike = np.concatenate([X, X_new]), linear if name in DEPENDENT else gaussian
 
         def kernel(gone):
             R = points[~np.isin(LANDMARKS, gone)] if name in LEAVING else points
-            K = through(gaussian(R, R), gaussian(R, rows))
+            K = spanned(alike, R, rows)
             return K[:N, :N], K[N:, :N], np.diagonal(K)[N:]
 
-        return kernel, np.linalg.cond(gaussian(points, points).astype(float))
+        if name in DEPENDENT:
+            left = [points[~np.isin(LANDMARKS, np.flatnonzero(groups == g))] for g in range(5)]
+            return kernel, max(np.linalg.cond(R.astype(float)) ** 4 for R in left)
+        return kernel, amplified_by(points)
     if KINDS[name][0] == LINEAR:
         scale = LONG(0.5 if name == "sparse" else 1)
         found = scale * X @ X.T, scale * X_new @ X.T, scale * np.sum(X_new**2, axis=1)
@@ -126,7 +165,7 @@ def kernel_of(name, X, X_new):
 def compared(name, intercept, drawn):
     """Every criterion as it is found, as it is by refits, and how far off rounding may take a sound algorithm."""
     X, Y, v, lams, X_new, Y_new, shares, groups = drawn
-    kernel, amplified = kernel_of(name, X, X_new)
+    kernel, amplified = kernel_of(name, X, X_new, groups)
     K, K_new, _ = kernel(np.array([], int))
     v64 = v.astype(LONG)
     total = [np.count_nonzero(v[groups != g]) for g in range(5)]
@@ -144,6 +183,8 @@ def compared(name, intercept, drawn):
         "evidence": truth.evidence,
         "holdout": truth.holdout(shares.astype(LONG)),
     }
+    if name in PAIRED and (v[PAIRS].prod(axis=1) @ (Y[PAIRS[:, 0]] != Y[PAIRS[:, 1]]) > 0).all():
+        wanted["pairs"] = truth.pairs(PAIRS)
     rows = {LINEAR: (X, X_new), GAUSSIAN: (X, X_new), MATRIX: (K.astype(DTYPE), K_new.astype(DTYPE))}[KINDS[name][0]]
     rows = sparse(rows[0]) if name == "sparse" else array(rows[0]), array(rows[1])
     plan = rls.folds(groups)
@@ -168,9 +209,43 @@ def test_every_criterion_is_that_of_refits(name, intercept):
     run()
 
 
+@pytest.mark.parametrize("name", LEAVING[:1] + LEAVING[-2:-1])
+def test_least_squares_on_landmarks_leave_what_refits_leave(name):
+    """λ = 0, without weights, against least squares: to 1 %, as is promised where the smallest eigenvalue that counts is far from the floor."""
+
+    @jax.jit
+    def answer(X, y):
+        factor = CASES[name].make(X, None, True)
+        return rls.loo_residuals(factor, y, 0.0), factor.s, factor.spectrum().least_counted, factor.precision_floor()
+
+    @settings(max_examples=EXAMPLES, deadline=None, derandomize=not LARGE, database=None, phases=[Phase.generate, Phase.shrink])
+    @given(problems(name))
+    def run(drawn):
+        X, y = drawn[0], drawn[1][:, 0]
+        assume(np.abs(y).max() > 0)
+        got, s, counted, floor = map(np.asarray, answer(array(X), array(y)))
+        rank = X.shape[1] if name in DEPENDENT else len(np.unique(X[LANDMARKS], axis=0))
+        assume(counted > GAP * floor and np.sum(s >= counted) == rank)
+        X, y, left, worst, told = X.astype(LONG), y.astype(LONG), np.empty(N), 0, np.ones(N, bool)
+        for i in range(N):
+            points = X[LANDMARKS[i != LANDMARKS]]
+            points = points[np.unique(points.astype(float), axis=0, return_index=True)[1]]
+            design = np.column_stack([X if name in DEPENDENT else gaussian(X, points), np.ones(N)])
+            rest = np.arange(N) != i
+            left[i] = y[i] - design[i] @ least_squares(design[rest], y[rest])
+            told[i] = np.sum(np.linalg.qr(design.astype(float))[0][i] ** 2) < 0.9
+            of_points = np.linalg.cond(points.astype(float)) ** 2 if name in DEPENDENT else 0
+            worst = max(worst, np.linalg.cond(design[rest].astype(float)), of_points)
+        rounding = 4 * floor / counted + SLACK * EPS * (worst + s[-1] / counted)
+        off = 0.01 * np.linalg.norm(left) + rounding * np.linalg.norm(y.astype(float))
+        assert np.linalg.norm((got - left)[told]) <= off, f"{got} for {left}, which may be off by {off:.2g}"
+
+    run()
+
+
 def test_every_factor_in_memory_is_drawn():
     elsewhere = {"iterative", "moments", "moments on landmarks"}  # whose tolerance is their own: test_iterative.py, test_update.py
     elsewhere |= {"kronecker"}  # whose weights are a pair, one for each side: test_kronecker.py
     elsewhere |= FREED  # of which other columns matter: test_unpenalized.py
     drawn = {name for name, case in FACTORS.items() if case.traceable and not name.startswith("on devices")}  # which are the same algebra
-    assert set(KINDS) == drawn - elsewhere
+    assert set(KINDS) == (drawn - elsewhere) | set(DEPENDENT)

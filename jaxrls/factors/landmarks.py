@@ -102,7 +102,8 @@ def ridge_effect(ridge, diag: Float[Array, " m"], coef: Float[Array, "m t"], lam
     told by their difference is lost. Rounding of K_RR, of norm ½√m·eps, is as a ridge of that size.
     """
     rounding = 0.5 * len(coef) ** 0.5 * float(jnp.finfo(coef.dtype).eps)
-    size = jnp.sqrt(jnp.maximum(ridge, rounding)) * jnp.sqrt(diag)[:, None] * (jnp.sqrt(lams) * coef)  # in this order β² is not formed, which may overflow
+    roots = jnp.sqrt(jnp.maximum(ridge, rounding)) * jnp.sqrt(diag)
+    size = roots[:, None] * (jnp.sqrt(lams) * coef)  # in this order β² is not formed, which may overflow
     return jnp.max(jnp.linalg.norm(size, axis=0) / jnp.where(left > 0, left, 1), initial=0)
 
 

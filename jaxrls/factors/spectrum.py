@@ -114,9 +114,10 @@ class Spectrum(Factor):
 
     def counted(self, s, lams):
         """s and λ as they count. What stands for λ = 0 moves the fit a thousandth as much as rounding of eigenvalues does, and on landmarks of which
-        directions are hidden as much as that: planes of other landmarks have a part of √eps along these, which must not outweigh the rest."""
+        directions count as 0 as much as that: planes of other landmarks have a part of √eps along these, which must not outweigh the rest."""
         floor = self.said.floor
-        least = floor / 1024 if self.hidden is None else jnp.where(jnp.any(self.hidden), MOST_OF_ZERO * floor, floor / 1024)
+        some = False if self.hidden is None else jnp.any(is_hidden(self.s, floor))
+        least = jnp.where(some, MOST_OF_ZERO, 1 / 1024) * floor
         return counted(s, lams, floor, least)
 
     @property

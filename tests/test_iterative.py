@@ -173,6 +173,7 @@ def test_a_useless_iteration_is_no_fit(data):
 CHOSEN = {"landmarks": np.arange(0, N, 2), "route": "iterative"}
 
 
+@pytest.mark.any_precision
 def test_fit_passes_on_how_to_iterate(data):
     X, Y, v = data
     key = jax.random.key(7)

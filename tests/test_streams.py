@@ -54,6 +54,7 @@ def test_a_fit_is_that_of_the_same_rows_in_memory(kind, weighted):
     assert_close(got.predict(source), want.predict(X), bound, "predictions")
 
 
+@pytest.mark.any_precision
 @pytest.mark.parametrize("options", [{"landmarks": np.arange(0, N, 9)}, {"route": "cholesky"}], ids=["landmarks", "cholesky"])
 def test_some_pairs_are_left_out_as_of_the_same_rows_in_memory(options):
     """Those that are named, and of times those whose order is known, of one more reading each; all pairs in test_ranking.py."""
@@ -70,6 +71,7 @@ def test_some_pairs_are_left_out_as_of_the_same_rows_in_memory(options):
     assert blocks.readings == readings + 2
 
 
+@pytest.mark.any_precision
 def test_rows_are_read_twice_for_all_errors_and_once_more_for_the_residuals_of_a_fit():
     X, Y, _ = problem(t=2)
     blocks = Blocks(X, Y)
@@ -403,6 +405,7 @@ def assert_equal(got, want):
     np.testing.assert_array_equal(got.model.coef, want.model.coef)
 
 
+@pytest.mark.any_precision
 @pytest.mark.filterwarnings("ignore:the chosen")
 @pytest.mark.parametrize(("reading", "after"), [(2, 4), (3, 0), *(pytest.param(*at, marks=pytest.mark.slow) for at in [(3, 5), (4, 3)])])
 def test_a_run_that_was_stopped_goes_on_and_ends_with_the_same_bits(tmp_path, reading, after):
@@ -465,6 +468,7 @@ DOORS = {
 }
 
 
+@pytest.mark.any_precision
 @pytest.mark.parametrize("door", DOORS)
 def test_weights_that_a_stream_brings_reach_every_factor(door):
     X, Y, v = problem()

@@ -179,6 +179,7 @@ def test_every_public_function_is_in_the_list():
     assert not set(ON_THE_HOST) - public, f"these are gone: {sorted(set(ON_THE_HOST) - public)}"
 
 
+@pytest.mark.float64  # where the other precision can be told from it
 @EVERY
 def test_jit_and_vmap(name):
     """Two data sets at once are the same as one after the other."""

@@ -173,6 +173,7 @@ def test_only_rows_left_out_form_q(rng):
     assert "householder_product" in operations(lambda factor, lams: rls.loo(factor, y, lams))
 
 
+@pytest.mark.float64
 @pytest.mark.parametrize("n", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("intercept", [True, False])
 def test_few_rows(n, intercept, rng):
@@ -247,6 +248,7 @@ def test_derivatives_in_the_kernel_are_refused(rng):
         jax.grad(lambda width: rls.gcv(rls.factorize(rls.Gaussian(width), X, route="tridiagonal"), y, LAMS[:1])[0])(array(1.0))
 
 
+@pytest.mark.float64
 def test_many_problems_at_once(rng):
     X, Y = map(array, (rng.normal(size=(3, 10, 2)), rng.normal(size=(3, 10))))
 

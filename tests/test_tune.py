@@ -147,6 +147,7 @@ def test_a_lam_below_the_precision_of_the_kernel_matrix_warns():
         rls.tune(rls.Gaussian(5.0), X, y, lam=1e-30, steps=1)
 
 
+@pytest.mark.any_precision
 def test_progress(capsys):
     X, y = problem(n=20)
     rls.tune(rls.Gaussian(1.0), X, y, steps=2)

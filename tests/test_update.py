@@ -107,6 +107,7 @@ def test_nothing_stays_that_is_no_longer_true(unchecked):
     assert (first.predict(X_NEW.astype(DTYPE)) == before[0]).all() and first.error == before[1]
 
 
+@pytest.mark.float64
 @pytest.mark.parametrize(
     ("kind", "criterion", "per_target"),
     [

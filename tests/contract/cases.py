@@ -43,7 +43,7 @@ Y, Y_NEW = draw(1, N, TARGETS) + 0.5, draw(2, NEW, TARGETS)
 V = wide(np.random.default_rng(3).uniform(0.5, 2.0, N))
 WEIGHTS = {"none": None, "weights": V, "zeros": wide(np.where(np.isin(np.arange(N), UNSEEN), 0.0, V))}
 COMBINATIONS = tuple((weights, intercept) for weights in WEIGHTS for intercept in (True, False))
-# Of the combinations those that every run takes; the slow tests take all. A class of factors has a row of all, a kind of rows one of FEW.
+# Of the combinations those that every run takes; the slow tests take all. The main algebras have a row of all, others and kinds of rows one of FEW.
 FEW = ("none", False), ("zeros", True)  # for what differs from a sibling in its rows, its dictionary or where its points lie
 HARDEST = (("zeros", True),)
 ROWS: dict = {"combinations": FEW, "lacks": ("pairs",)}  # for what differs in its rows alone: pairs take U, whatever it is made of
@@ -166,7 +166,7 @@ def of_iterative():
     def make(kernel, X, **options):
         return rls.factor_iterative(kernel, X, LANDMARKS, iteration=rls.Iteration(tol=10 * EPS, probes=N), **options)
 
-    return replace(of_gaussian(IterativeGram, {}), maker=make, lacks=lacks)
+    return replace(of_gaussian(IterativeGram, {}), maker=make, lacks=lacks, combinations=FEW)
 
 
 def freed(cls, route, landmarks=None):
@@ -258,9 +258,9 @@ FACTORS = {
     "cholesky features": of_linear(CholeskyFeatures, 4, CHOLESKY, combinations=FEW),
     "cholesky landmarks": of_landmarks(CholeskyFeatures, CHOLESKY),
     "cholesky points": of_landmarks(CholeskyFeatures, CHOLESKY, POINTS, combinations=FEW),
-    "tridiagonal": of_gaussian(TridiagonalGram, TRIDIAGONAL),
-    "tridiagonal of few features": of_linear(TridiagonalGram, 4, TRIDIAGONAL, combinations=FEW),
-    "refined": of_gaussian(RefinedGram, {"route": "refined"}, combinations=FEW),
+    "tridiagonal": of_gaussian(TridiagonalGram, TRIDIAGONAL, combinations=FEW),
+    "tridiagonal of few features": of_linear(TridiagonalGram, 4, TRIDIAGONAL, combinations=HARDEST),
+    "refined": of_gaussian(RefinedGram, {"route": "refined"}, combinations=HARDEST),
     "iterative": of_iterative(),
     "kronecker": two_sided(),
     "unpenalized": freed(FreedSpectrum, "gram"),

@@ -180,6 +180,7 @@ ELSEWHERE |= {"streamed"}  # in test_streams.py, against the same rows in memory
 ELSEWHERE |= FREED  # with columns and weights, in test_unpenalized.py
 
 
+@pytest.mark.float64  # of the same numbers as the grid, which float32 has
 @pytest.mark.parametrize("name", [name for name in FACTORS if name not in ELSEWHERE])
 def test_functions_on_one_column(name):
     """Labels (n,) give (L,), labels (n, 1) give (L, 1), and a caller's own function is a criterion."""

@@ -156,6 +156,18 @@ def test_intervals_are_those_of_refits(landmarks, groups):
     assert_ends(found.intervals(FRESH, 0.8, method=method, block_size=4), by_refits(groups, landmarks=landmarks))
 
 
+@pytest.mark.parametrize("unit", [2.0**-60, 2.0**-100, 2.0**80])
+@pytest.mark.parametrize("route", ["subset", "cholesky"])
+def test_intervals_on_landmarks_do_not_depend_on_the_unit_of_the_kernel(route, unit):
+    """N, which goes as 1/unit², leaves the range of float32 where λN does not."""
+    unit, options = DTYPE(unit), {"landmarks": np.arange(0, N, 3), "keep_intervals": True, "keep_variance": True, "route": route}
+    for groups, method, studentised in ((GROUPS, "cv+", False), (None, "jackknife+", True)):
+        at = lambda scale: rls.fit(scale * GAUSSIAN, INPUT, OUTPUT[:, :1], lams=[scale * DTYPE(10 * LAM)], groups=groups, **options)  # noqa: B023, E731
+        one, other = (at(scale).intervals(FRESH, 0.8, method=method, studentised=studentised) for scale in (DTYPE(1), unit))
+        for end, same in zip(one, other, strict=True):
+            assert_close(same, end, TOLERANCE)
+
+
 @pytest.mark.float64
 def test_rows_of_weight_0_count_for_none():
     some = V > 0

@@ -11,6 +11,7 @@ weights of 0, groups, λ over decades. What a result may be off by follows from 
 
 import functools
 import os
+from itertools import combinations
 
 import jax
 import numpy as np
@@ -136,7 +137,7 @@ def program(name, intercept):
     return jax.jit(run)
 
 
-def kernel_of(name, X, X_new, groups):
+def kernel_of(name, X, X_new):
     """K, k(new, rows) and k(new, new) with the dictionary that stays, in extended precision, and what amplifies the rounding of an entry."""
     X, X_new = X.astype(LONG), X_new.astype(LONG)
     if "landmarks" in name or "points" in name:
@@ -148,9 +149,9 @@ def kernel_of(name, X, X_new, groups):
             K = spanned(alike, R, rows)
             return K[:N, :N], K[N:, :N], np.diagonal(K)[N:]
 
-        if name in DEPENDENT:
-            left = [points[~np.isin(LANDMARKS, np.flatnonzero(groups == g))] for g in range(5)]
-            return kernel, max(np.linalg.cond(R.astype(float)) ** 4 for R in left)
+        if name in DEPENDENT:  # pivots are those of the first that come, or stay, whichever they are
+            some = combinations(points.astype(float), points.shape[1])
+            return kernel, max(np.linalg.cond(np.array(R)) ** 4 for R in some)
         return kernel, amplified_by(points)
     if KINDS[name][0] == LINEAR:
         scale = LONG(0.5 if name == "sparse" else 1)
@@ -165,7 +166,7 @@ def kernel_of(name, X, X_new, groups):
 def compared(name, intercept, drawn):
     """Every criterion as it is found, as it is by refits, and how far off rounding may take a sound algorithm."""
     X, Y, v, lams, X_new, Y_new, shares, groups = drawn
-    kernel, amplified = kernel_of(name, X, X_new, groups)
+    kernel, amplified = kernel_of(name, X, X_new)
     K, K_new, _ = kernel(np.array([], int))
     v64 = v.astype(LONG)
     total = [np.count_nonzero(v[groups != g]) for g in range(5)]

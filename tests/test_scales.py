@@ -1,11 +1,13 @@
 """Numbers that are small, large or far apart: what must not depend on units, and what rounding may not hide."""
 
 import functools
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from contract.cases import FACTORS
 from extended import LONG, Truth
 from oracle import loo_residuals as refitted
 from oracle import refit
@@ -266,6 +268,23 @@ def test_subset_of_kernels_of_small_and_large_numbers(unit):
 
     for got, want in zip(look(jnp.float32(unit)), look(jnp.float32(1)), strict=True):
         assert_close(got, want, 1e-4)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, case in FACTORS.items() if case.traceable and not name.startswith(("moments", "precomputed"))]
+)
+def test_the_floor_is_in_the_unit_of_the_kernel(name):
+    """That of Cholesky factors on landmarks was not, and was too high or too low by the root of it."""
+    case = FACTORS[name]
+
+    @jax.jit
+    def floor(unit, X):
+        return replace(case, kernel=unit * case.kernel).make(X, None, "plain" not in name).precision_floor()
+
+    one, *others = (float(floor(array(unit), case.X)) / unit for unit in (1.0, 2.0**-40, 2.0**40))
+    degree = 2 if name == "kronecker" else 1  # K is of both sides
+    for unit, other in zip((2.0**-40, 2.0**40), others, strict=True):
+        assert_close(other / unit ** (degree - 1), one, 1e-2)
 
 
 @pytest.mark.parametrize("weighted", [False, True])

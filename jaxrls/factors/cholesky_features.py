@@ -33,7 +33,7 @@ from jaxrls.factors.weights import Labels, Weights
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.decompositions import rounding
 from jaxrls.linalg.inverses import triangular_inverse
-from jaxrls.linalg.products import matmul, tall_matmul
+from jaxrls.linalg.products import matmul, power_of_two, tall_matmul
 from jaxrls.linalg.ridge import ridged_cholesky
 from jaxrls.rows.gram import gram
 from jaxrls.rows.moments import cross_moments, moments, near_mean
@@ -67,10 +67,11 @@ class CholeskyFeatures(Factor):
     def report(self):
         """The precision floor by the norm of ΦᵀΦ, which bounds s_max, and by what L⁻ᵀ makes of the rounding of k(x, landmarks)."""
         second, r = jax.lax.stop_gradient(self.second), len(self.middle)
-        largest = jnp.linalg.norm(second)[None]
+        unit = power_of_two(jnp.max(jnp.abs(second)))  # in which squares stay in range
+        largest = unit * jnp.linalg.norm(second / unit)[None]
         floor = 2 * rounding(r, largest)
         if self.left_over is not None:
-            moved = jnp.sqrt(jnp.trace(second) + self.left_over) * jnp.linalg.norm(jax.lax.stop_gradient(self.map.back))
+            moved = jnp.sqrt(jnp.trace(second) + self.left_over) * jax.lax.stop_gradient(self.map).amplified
             floor = jnp.maximum(floor, 6 * rounding(1 / r, jnp.sqrt(largest)) * moved)
         return Report("cholesky", floor, jnp.zeros((), self.dtype), self.left_over, self.ridge)
 
@@ -91,7 +92,7 @@ class CholeskyFeatures(Factor):
         v, planes = self.weights.array, None
         constant, weighted = self.constant(v), v[:, None] * u
         if self.indices is not None:
-            planes = Planes(jnp.asarray(self.indices), seen.R, seen.middle)
+            planes = Planes(jnp.asarray(self.indices), jnp.sqrt(lam) * seen.R, jnp.sqrt(lam) * seen.middle)
         information = v * seen.hat.remaining(self.weights.scale(u), constant)[:, 0, 0] / lam
         return Smoother(matmul(seen.R, weighted.T), constant - matmul(weighted, seen.middle), information, planes)
 

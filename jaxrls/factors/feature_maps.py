@@ -1,5 +1,6 @@
 """What rows are seen through: ψ(x), and the features φ = ψ·back that the penalty measures."""
 
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.kernels.kernel import Kernel
@@ -27,6 +28,11 @@ class OfLandmarks:
     def diag(self, X):
         """k(x, x)."""
         return self.kernel.diag(X)
+
+    @property
+    def amplified(self) -> Float[Array, ""]:
+        """‖√D back‖, D the diagonal of K_RR: by how much rounding of ψ, relative to √(k(x, x) k(point, point)), moves φ, relative to √k(x, x)."""
+        return jnp.linalg.norm(jnp.sqrt(self.kernel.diag(self.points))[:, None] * self.back)
 
 
 @pytree

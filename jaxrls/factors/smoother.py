@@ -2,7 +2,7 @@
 
 At one λ coefficients and intercept are linear in the labels, coef = M y and b = m·y, so that f(x) = w(x)·y with w(x) = design(x) M + m, the smoother's row.
 A row left out is one whose label is what the rest says of it, yᵢ − eᵢ. On landmarks that leave with their row, βₖ = 0 moves the other coefficients along
-Nₖ, N = (K_RT V C K_TR + λK_RR)⁻¹ their covariance but for λ:
+Nₖ, N = λ(K_RT V C K_TR + λK_RR)⁻¹ their covariance:
 
     f₋ᵢ(x) = f(x) − wᵢ(x) eᵢ,        coef₋ᵢ = (coef − Mᵢeᵢ) − Nₖ(coef − Mᵢeᵢ)ₖ/Nₖₖ,
 
@@ -75,7 +75,7 @@ class Smoother:
         own, used, order, planes = self, weights.used, None, None
         if self.planes is not None:
             N, along = self.planes.covariance, self.planes.offsets
-            own, order = self._landmarks_first(N, along, weights.n, lam)
+            own, order = self._landmarks_first(N, along, weights.n)
             used, e = used[order], e[order]
             planes = LeavingRows(N, along, jnp.diagonal(N), coef / jnp.diagonal(N)[:, None])
         e = jnp.where(used[:, None], e, 0)
@@ -83,7 +83,7 @@ class Smoother:
         information = jnp.where(used, own.information, 1)
         return WithoutRows(coef, intercept, gaps, own.steps, own.offsets, e, information, lam, planes, order)
 
-    def _landmarks_first(self, N, along, n: int, lam) -> "tuple[Smoother, Array]":
+    def _landmarks_first(self, N, along, n: int) -> "tuple[Smoother, Array]":
         """With the rows that bring a landmark first, each as the fit without that landmark has it, and the order of rows."""
         R, m = self.planes.indices, len(N)  # type: ignore[union-attr]
         others = jnp.argsort(jnp.zeros(n, bool).at[R].set(True), stable=True)[: n - m]
@@ -91,7 +91,7 @@ class Smoother:
         moved = self.steps[jnp.arange(m), R] / jnp.diagonal(N)  # of βₖ by its own label
         steps = self.steps.at[:, R].add(-N * moved)[:, order]
         offsets = self.offsets.at[R].add(-along * moved)[order]
-        information = self.information.at[R].add(moved**2 * jnp.diagonal(N) / lam)[order]
+        information = self.information.at[R].add(moved**2 * jnp.diagonal(N))[order]
         return Smoother(steps, offsets, information), order
 
     def without_groups(
@@ -190,7 +190,7 @@ class WithoutRows(Without):
         w, along = self.smoother(design)
         known = variance[:, None] + self.lam
         if along is not None:
-            known = known - _beside(self.lam * along**2 / self.planes.own, w)  # type: ignore[union-attr]
+            known = known - _beside(along**2 / self.planes.own, w)  # type: ignore[union-attr]
         return jnp.sqrt(self.information * known + w**2)
 
     def deviations(self):
@@ -250,5 +250,5 @@ def spectral_smoother(f: Any, lam: Float[Array, ""]) -> Smoother:
     planes = None
     if f.leaving is not None:
         W, middle = f.basis / jnp.sqrt(f.s), f.shift / jnp.sqrt(f.s)
-        planes = Planes(f.leaving.indices, W * jnp.sqrt(known), middle * jnp.sqrt(known))
+        planes = Planes(f.leaving.indices, W * jnp.sqrt(lost), middle * jnp.sqrt(lost))
     return Smoother(matmul(basis, half.T), constant - matmul(half, shift), information, planes)

@@ -53,6 +53,11 @@ class Rest:
         """As without columns."""
         return self.of.back
 
+    @property
+    def amplified(self):
+        """As without columns."""
+        return self.of.amplified
+
 
 @pytree
 class FreedFeatures(Freed, CholeskyFeatures):

@@ -1,7 +1,8 @@
-"""How the suite runs: float64 unless JAXRLS_X64=0, no silent promotion, warnings as errors, shapes checked in every call."""
+"""How the suite runs: float64 unless JAXRLS_X64=0, no silent promotion, warnings as errors, and in float64 shapes checked in every call."""
 
 import gc
 import os
+from contextlib import nullcontext
 from importlib.metadata import version
 from pathlib import Path
 
@@ -31,7 +32,8 @@ X64 = os.environ.get("JAXRLS_X64", "1") != "0"
 jax.config.update("jax_enable_x64", X64)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
-with jaxtyping.install_import_hook("jaxrls", "beartype.beartype"):
+# Shapes do not depend on the precision: they are checked once.
+with jaxtyping.install_import_hook("jaxrls", "beartype.beartype") if X64 else nullcontext():
     import jaxrls  # noqa: F401
 
 

@@ -75,8 +75,11 @@ def slopes(args, direction, step, name, leave):
     return f, dot(g, direction), dot(h, direction), jnp.sqrt(dot(g, g) * dot(direction, direction))
 
 
+SLOW = [pytest.param(name, True, marks=pytest.mark.slow) for name in ("loo", "kfold")]
+
+
 @pytest.mark.float64
-@pytest.mark.parametrize(("name", "leave"), [("holdout", False), ("loo", True), pytest.param("kfold", True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("name", "leave"), [("holdout", False), *SLOW])
 def test_derivatives(name, leave):
     """In the kernel, X, Y, λ, weights and points at once, against differences.
 

@@ -10,7 +10,7 @@ import pytest
 import jaxrls as rls
 from jaxrls.factors.landmarks import ridge_effect
 
-N, WARNS = 240, "landmarks nearly depend: rounding, or the ridge"
+N, WARNS = 240, "landmarks nearly depend, and rounding, or the ridge"
 
 
 def data(noise, d=4):

@@ -55,7 +55,7 @@ def inspect_ridge(fit: Fit) -> None:
     if fit.ridge_effect is not None and float(fit.ridge_effect) > LARGEST_EFFECT:
         remedy = "take fewer landmarks" + ", or float64" * (np.asarray(fit.floor).dtype == np.float32)
         warn(
-            "the landmarks nearly depend: rounding, or the ridge that it asks for, may move predictions by "
+            "the landmarks nearly depend, and rounding, or the ridge that it asks for, may move predictions by "
             f"{100 * float(fit.ridge_effect):.2g} % of the error: {remedy}",
             6,
         )

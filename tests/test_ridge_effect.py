@@ -52,18 +52,15 @@ def test_predictions_move_by_no_more_than_the_effect(noise, weights, route):
 def test_the_formula():
     """For several targets at a λ of their own, in units where β² leaves the range of float32, and where nothing is left out."""
     rng = np.random.default_rng(0)
-    diag, coef, lams, e, v = (
-        rng.uniform(1, 2, 5),
-        rng.normal(size=(5, 2)),
-        np.array([0.3, 2.0]),
-        rng.normal(size=(7, 2)),
-        rng.uniform(1, 2, 7),
-    )
-    want = np.sqrt(1e-3 * (diag[:, None] * coef**2 * lams).sum(axis=0) / (v[:, None] * e**2).sum(axis=0)).max()
+    K, ridge, lams, e, v = rng.normal(size=(5, 9)), 1e-3, np.array([0.3, 2.0]), rng.normal(size=(7, 2)), rng.uniform(1, 2, 7)
+    K, coef = K @ K.T, rng.normal(size=(5, 2))
+    D = np.diag(np.diagonal(K))
+    moved = np.linalg.solve(np.linalg.cholesky(K + ridge * D), D @ coef)
+    want = (np.sqrt(1.25 * lams) * ridge * np.linalg.norm(moved, axis=0) / np.sqrt(v @ e**2)).max()
     for unit in (1.0, 1e-24):  # of the kernel
-        parts = (jnp.asarray(part, jnp.float32) for part in (1e-3, unit * diag, coef / unit, unit * lams, np.sqrt(v @ e**2)))
+        parts = (jnp.asarray(part, jnp.float32) for part in (unit * K, ridge, coef / unit, unit * lams, np.sqrt(v @ e**2)))
         np.testing.assert_allclose(float(ridge_effect(*parts)), want, rtol=1e-5)
-    assert float(ridge_effect(0.0, jnp.ones(5), jnp.zeros((5, 1)), jnp.ones(1), jnp.zeros(1))) == 0
+    assert float(ridge_effect(jnp.eye(5), 0.0, jnp.zeros((5, 1)), jnp.ones(1), jnp.zeros(1))) == 0
 
 
 @pytest.mark.any_precision
@@ -101,6 +98,9 @@ def test_rounding_that_asks_for_no_ridge_is_told_too():
 def test_landmarks_that_do_not_depend_have_none_and_rounding_moves_little():
     X, y = data(0.02)
     fit, said = heard(X, y, m=12)
+    assert float(fit.ridge_effect) < 1e-3 and not said
+    apart = (3 * np.arange(60).reshape(20, 3)).astype(np.float32)  # K is nearly I, and nearly all is fitted
+    fit, said = heard(apart, np.sin(apart[:, 0]), 1.0, 10, lams=[1e-3])
     assert float(fit.ridge_effect) < 1e-3 and not said
     assert rls.fit(rls.Gaussian(np.float32(3.0)), X[:20], y[:20], lams=[0.1]).ridge_effect is None
 

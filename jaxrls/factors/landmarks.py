@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxrls.kernels.given import KernelValues, Precomputed
 from jaxrls.kernels.kernel import Kernel
+from jaxrls.linalg.ridge import ridged_cholesky
 from jaxrls.rows.rows import GramRows, NumberedRows, Rows
 from jaxrls.support.checks import as_floats, check_finite, check_unmasked, is_concrete
 from jaxrls.support.pytrees import pytree
@@ -94,17 +95,19 @@ def hidden_trace(m: int, trace: Float[Array, "*n"]) -> Float[Array, "*n"]:
     return m**0.5 * float(jnp.finfo(trace.dtype).eps) * trace
 
 
-def ridge_effect(ridge, diag: Float[Array, " m"], coef: Float[Array, "m t"], lams: Float[Array, " k"], left: Float[Array, " t"]):
-    """√(ρλ Σ k(xₖ, xₖ)βₖ²)/‖√v e‖, the largest of all targets: the ridge ρ moves the fit by at most that share of what is left, where K_RR ≥ ¼ρD.
+def ridge_effect(K: Float[Array, "m m"], ridge, coef: Float[Array, "m t"], lams: Float[Array, " k"], left: Float[Array, " t"]):
+    """√(5λ/4)·ρ‖L⁻¹Dβ‖/‖√v e‖, the largest of all targets: the ridge ρ moves the fit by at most that share of what is left, where K_RR ≥ ¼ρD.
 
     With K_RR + ρD = LLᵀ, D the diagonal, and N = ρL⁻¹DL⁻ᵀ, the fit without it has penalty λwᵀ(I − N)w: w is longer by (ΦᵀΦ + λ(I − N))⁻¹λNw, and √v f by a
-    vector whose squared length is at most λwᵀNw = ρλβᵀDβ where N ≤ ⅘I. Along landmarks that are nearer to one another it may be more: what would be
-    told by their difference is lost. Rounding of K_RR, of norm ½√m·eps, is as a ridge of that size.
+    vector whose squared length is at most λ/4 wᵀN(I − N)⁻¹Nw, where N ≤ ⅘I at most 5λ/4 ‖Nw‖². Along other directions landmarks are one to rounding, and
+    what their differences would tell is lost. Rounding of K_RR, of norm ½√m·eps, is as a ridge of that size.
     """
-    rounding = 0.5 * len(coef) ** 0.5 * float(jnp.finfo(coef.dtype).eps)
-    roots = jnp.sqrt(jnp.maximum(ridge, rounding)) * jnp.sqrt(diag)
-    size = roots[:, None] * (jnp.sqrt(lams) * coef)  # in this order β² is not formed, which may overflow
-    return jnp.max(jnp.linalg.norm(size, axis=0) / jnp.where(left > 0, left, 1), initial=0)
+    i, diag = jnp.arange(len(K)), jnp.diagonal(K)
+    ridge = jnp.maximum(ridge, 0.5 * len(K) ** 0.5 * float(jnp.finfo(K.dtype).eps))
+    L, _ = ridged_cholesky(K.at[i, i].add(ridge * diag))
+    moved = diag[:, None] * (jnp.sqrt(lams) * coef)  # in this order nothing leaves the range
+    moved = ridge * jax.lax.linalg.triangular_solve(L, moved, left_side=True, lower=True)
+    return jnp.max(1.25**0.5 * jnp.linalg.norm(moved, axis=0) / jnp.where(left > 0, left, 1), initial=0)
 
 
 def without_trace(chosen: Landmarks) -> Landmarks:

@@ -44,8 +44,8 @@ class Fit(_Fitted):
     error, averaged over targets, or one of each per target. `loo_residuals` and `dof` belong to the chosen λ; where the criterion leaves groups
     out, so do the residuals. `floor` is the λ below which rounding rules, `route` and `criterion` say how it was done. On landmarks
     `trace_residual` is tr √v(K − K̂)√v, and `certificate` says in words how close that keeps the fit to that of all of K; `ridge_effect` bounds
-    how far the ridge that nearly dependent landmarks take, or rounding without one, has moved the fit, as a share of what is left out: above 1 % `fit`
-    warns. It does not hold for landmarks that are nearer to one another than the root of the ridge, in widths. Of a spectrum
+    how far the ridge that nearly dependent landmarks take, or rounding of K_RR without one, has moved the fit, as a share of what is left out: above
+    1 % `fit` warns. What landmarks would tell by differences that are far below the ridge is lost, and not in it. Of a spectrum
     `least_counted` is the smallest eigenvalue that counts at λ = 0: below a thousand times the floor `fit` warns there.
     Where λ was searched for, `lams` are those looked at, (L, t) where each target has its own, and `search` says how many factors that took; where only
     below a grid, `lams` are those and the grid's above.

@@ -20,6 +20,7 @@ from jaxrls.factors.iterative import Iteration
 from jaxrls.factors.landmarks import ridge_effect
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.models.fitted import Fit
+from jaxrls.rows.gram import gram
 from jaxrls.rows.sparse import is_sparse
 from jaxrls.rows.staged import between_readings
 from jaxrls.search.conservative import check_conservative, choose
@@ -351,9 +352,8 @@ def _conclude(problem: Problem, solution: Solution, lams, errors, lam, error) ->
     if not factor.why_not_zero:
         more["least_counted"] = factor.spectrum().least_counted
     if report.ridge is not None:
-        diag = problem.kernel.diag(factor.points)
         held = jnp.linalg.norm(factor.weights.scale(left.residuals[0]), axis=0)
-        more["ridge_effect"] = ridge_effect(report.ridge, diag, left.coefficients.coef[0], at[0], held)
+        more["ridge_effect"] = ridge_effect(gram(problem.kernel, factor.points), report.ridge, left.coefficients.coef[0], at[0], held)
     return Fit(model, lams, errors, lam, error, drop(left.residuals[0]), left.dof.reshape(lam.shape), *how, **more)
 
 

@@ -17,6 +17,7 @@ from jaxrls.factors.weights import Weights
 from jaxrls.models.fitted import Fit
 from jaxrls.models.model import Model
 from jaxrls.models.posterior import Sure, by_evidence
+from jaxrls.rows.gram import gram
 from jaxrls.rows.moments import Moments
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import as_rows_in
@@ -114,8 +115,8 @@ def _changed(kept: Kept, more: Moments, lam, *, sign: int) -> tuple[Fit, Bool[Ar
     found = solution.coefficients(at)
     effect = None
     if factor.report.ridge is not None:
-        diag, norms = kernel.diag(factor.points), jnp.sqrt(solution.residual_norm(at)[0])  # what is left out is larger, and not known
-        effect = ridge_effect(factor.report.ridge, diag, found.coef[0], at[0], norms)
+        norms = jnp.sqrt(solution.residual_norm(at)[0])  # what is left out is larger, and not known
+        effect = ridge_effect(gram(kernel, factor.points), factor.report.ridge, found.coef[0], at[0], norms)
     coef, intercept = (drop(part[0]) * kept.unit for part in found)
     points, coef = factor.expansion.compact(kernel, coef)
     dof, report = solution.dof(at).reshape(lam.shape), factor.report

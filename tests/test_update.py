@@ -81,7 +81,9 @@ def tolerance(kind, lam=LAM):
 
 
 @pytest.mark.parametrize("intercept", [True, False], ids=["intercept", "plain"])
-@pytest.mark.parametrize("weights", [None, V, ZEROS], ids=["none", "weights", "zeros"])
+@pytest.mark.parametrize(
+    "weights", [*(pytest.param(v, marks=pytest.mark.float64) for v in (None, V)), ZEROS], ids=["none", "weights", "zeros"]
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_fit_with_other_rows_is_that_of_a_refit(kind, weights, intercept):
     found = moved(kind, weights, intercept=intercept)

@@ -43,7 +43,7 @@ Y, Y_NEW = draw(1, N, TARGETS) + 0.5, draw(2, NEW, TARGETS)
 V = wide(np.random.default_rng(3).uniform(0.5, 2.0, N))
 WEIGHTS = {"none": None, "weights": V, "zeros": wide(np.where(np.isin(np.arange(N), UNSEEN), 0.0, V))}
 COMBINATIONS = tuple((weights, intercept) for weights in WEIGHTS for intercept in (True, False))
-# Of the combinations those that every run takes; the slow tests take all. The main algebras have a row of all, others and kinds of rows one of FEW.
+# Of the combinations those that every run takes; the slow tests take all. The two main spectra have a row of all, others and kinds of rows one of FEW.
 FEW = ("none", False), ("zeros", True)  # for what differs from a sibling in its rows, its dictionary or where its points lie
 HARDEST = (("zeros", True),)
 ROWS: dict = {"combinations": FEW, "lacks": ("pairs",)}  # for what differs in its rows alone: pairs take U, whatever it is made of
@@ -244,7 +244,7 @@ HALF = {"kernel": 0.5 * rls.Linear(), "scale": 0.5}
 CHOLESKY, TRIDIAGONAL = {"route": "cholesky"}, {"route": "tridiagonal"}
 FACTORS = {
     "gram": of_gaussian(Spectrum, {"route": "gram"}),
-    "features": of_linear(Spectrum, 4, {"route": "features"}),
+    "features": of_linear(Spectrum, 4, {"route": "features"}, combinations=FEW),
     "covariance": of_linear(Spectrum, 4, {"route": "covariance"}, combinations=FEW),
     "outer": of_linear(Spectrum, 20, {"route": "covariance"}, combinations=FEW),
     "precomputed": precomputed(),
@@ -254,9 +254,9 @@ FACTORS = {
     "points": of_landmarks(Spectrum, {}, POINTS, combinations=FEW),
     "moments": moved(of_linear(Spectrum, 4, {}, combinations=FEW)),
     "moments on landmarks": moved(of_landmarks(Spectrum, {}, POINTS)),
-    "cholesky gram": of_gaussian(CholeskyGram, CHOLESKY),
+    "cholesky gram": of_gaussian(CholeskyGram, CHOLESKY, combinations=FEW),
     "cholesky features": of_linear(CholeskyFeatures, 4, CHOLESKY, combinations=FEW),
-    "cholesky landmarks": of_landmarks(CholeskyFeatures, CHOLESKY),
+    "cholesky landmarks": of_landmarks(CholeskyFeatures, CHOLESKY, combinations=FEW),
     "cholesky points": of_landmarks(CholeskyFeatures, CHOLESKY, POINTS, combinations=FEW),
     "tridiagonal": of_gaussian(TridiagonalGram, TRIDIAGONAL, combinations=FEW),
     "tridiagonal of few features": of_linear(TridiagonalGram, 4, TRIDIAGONAL, combinations=HARDEST),

@@ -177,6 +177,7 @@ ELSEWHERE = {"iterative", "covariance", "outer", "precomputed", "landmarks not k
 ELSEWHERE |= {"moments", "moments on landmarks"}  # whose labels are summed already
 ELSEWHERE |= {"kronecker"}  # by matrices of labels, in test_kronecker.py
 ELSEWHERE |= {"streamed"}  # in test_streams.py, against the same rows in memory
+ELSEWHERE |= {"on devices", "on devices, cholesky"}  # in test_meshes.py, against the same rows on one
 ELSEWHERE |= FREED  # with columns and weights, in test_unpenalized.py
 
 

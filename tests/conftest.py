@@ -47,7 +47,7 @@ def pytest_configure(config):
     # An old hypothesis asks the collector who refers to its own generator: after `gc.freeze`, below, nobody does.
     config.addinivalue_line("filterwarnings", "ignore:It looks like .register_random.")
     config.addinivalue_line("markers", "float64: the claim holds in float64 only, so that the float32 run skips it")
-    config.addinivalue_line("markers", "any_precision: nothing in it follows the default precision, so that the float32 run skips it")
+    config.addinivalue_line("markers", "any_precision: what it claims says nothing of precision, so that the float32 run skips it")
 
 
 def pytest_collection_finish():

@@ -95,6 +95,17 @@ def test_rounding_that_asks_for_no_ridge_is_told_too():
     assert not more and float(wide.ridge_effect) < 1e-4
 
 
+@pytest.mark.any_precision
+@pytest.mark.parametrize(("m", "root"), [(2, 2), (3, 4), (4, 6)])
+def test_landmarks_within_a_root_of_eps_are_one_to_the_kernel(m, root):
+    """K_RR has an eigenvalue below a quarter of the ridge, or of what counts as one where rounding asks for none: the bound does not hold along it."""
+    eps = float(np.finfo(np.float32).eps)
+    X = np.linspace(0, eps ** (1 / root), m)[:, None].astype(np.float32)
+    ridge = float(rls.factorize(rls.Gaussian(np.float32(1)), X, landmarks=np.arange(m)).report.ridge)
+    K = np.exp(-((X.astype(float) - X.T.astype(float)) ** 2) / 2)
+    assert 0 < np.linalg.eigvalsh(K)[0] < max(ridge, 0.5 * m**0.5 * eps) / 4
+
+
 def test_landmarks_that_do_not_depend_have_none_and_rounding_moves_little():
     X, y = data(0.02)
     fit, said = heard(X, y, m=12)

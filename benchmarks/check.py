@@ -1,11 +1,12 @@
-"""The guard before a release: the ratios that the package promises, asserted, in under five minutes.
+"""The guard before a release: the ratios that the package promises, asserted, in under five
+minutes.
 
 python benchmarks/check.py [--rounds 2]
 
-Ours against the floor, medians of interleaved rounds, and against peers, which run once; those that are not installed are named, and those
-that take minutes are left to run.py. goals.py has the numbers.
-Ratios hold on any machine as far as they hold at all; run it when nothing else runs. Exits with 1 where one is missed.
-"""
+Ours against the floor, medians of interleaved rounds, and against peers, which run once; those that
+are not installed are named, and those that take minutes are left to run.py. goals.py has the
+numbers. Ratios hold on any machine as far as they hold at all; run it when nothing else runs. Exits
+with 1 where one is missed."""
 
 import argparse
 import sys
@@ -36,7 +37,10 @@ def main():
         theirs, case.peers, case.variants = case.peers, {}, {}
         (ours,) = rows({"cases": [measure(WORKS[name], case, args.rounds)]})
         if most is not None:
-            say(ours["to_floor"] <= most, f"{name}, {size}: {ours['to_floor']:.2f} × the floor, at most {most} promised")
+            say(
+                ours["to_floor"] <= most,
+                f"{name}, {size}: {ours['to_floor']:.2f} × the floor, at most {most} promised",
+            )
         for peer, goal in peers.items():
             least = PROMISED_INSTEAD.get(peer, goal)
             if least is None:
@@ -45,7 +49,10 @@ def main():
                 print(f"        {name}, {size}: {peer}: {theirs[peer]}")
                 continue
             ratio = timed(theirs[peer].run)[0] / ours["median"]
-            say(ratio >= least, f"{name}, {size}: {peer} takes {ratio:.1f} × as long, at least {least} promised")
+            say(
+                ratio >= least,
+                f"{name}, {size}: {peer} takes {ratio:.1f} × as long, at least {least} promised",
+            )
     sys.exit(missed > 0)
 
 

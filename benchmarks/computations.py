@@ -1,4 +1,6 @@
-"""What compile.py compiles: the public computations that are one program, on shapes alone. d = 8, 500 landmarks, 100 λ."""
+"""What compile.py compiles: the public computations that are one program, on shapes alone. d = 8,
+500 landmarks, 100 λ.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,13 +14,15 @@ from jaxrls.search.lam_search import _probe
 from jaxrls.search.problem import Problem
 
 COLUMNS, LANDMARKS, SIDE, FOLDS = 8, 500, 50, 5
-SLOW, ABSENT = "they take minutes (--slow)", "JAX has no such reduction there"
+SLOW = "they take minutes (--slow)"
 IN_FLOAT64 = "refined, leave-one-out"  # which XLA makes of pairs of float32 on TPUs
 GAUSSIAN = rls.Gaussian(1.0)
 
 
 class Computation(NamedTuple):
-    """A function, its arguments as shapes at n, the numbers of the matrix it works on, and why it is left out for TPUs."""
+    """A function, its arguments as shapes at n, the numbers of the matrix it works on, and why it
+    is left out for TPUs.
+    """
 
     fn: Callable
     arguments: Callable
@@ -47,7 +51,9 @@ def at_width(n: int):
 def in_folds(n: int):
     """X, y and a plan of equal folds."""
     inside = FOLDS, n // FOLDS
-    return *rows(n), rls.Folds(shape(*inside, dtype="int32"), shape(*inside), shape(n, dtype="int32"), n, n // FOLDS)
+    return *rows(n), rls.Folds(
+        shape(*inside, dtype="int32"), shape(*inside), shape(n, dtype="int32"), n, n // FOLDS
+    )
 
 
 def square(n: int) -> int:
@@ -58,11 +64,11 @@ def lams():
     return jnp.geomspace(1e-3, 1e2, 100, dtype=jnp.float32)
 
 
-def path(criterion, route=None):
+def path(criterion):
     """100 λ of a grid from the factor."""
 
     def run(X, y):
-        factor = rls.factorize(GAUSSIAN, X, route=route)
+        factor = rls.factorize(GAUSSIAN, X)
         return criterion(factor, y, rls.lambda_grid(factor, 100))
 
     return run
@@ -73,7 +79,9 @@ def objective(width, X, y, Z=None):
 
 
 def log_predictive(width, X, y):
-    return rls.objective(rls.Gaussian(width), X, y, jnp.float32(0.1), criterion=rls.log_predictive_density)
+    return rls.objective(
+        rls.Gaussian(width), X, y, jnp.float32(0.1), criterion=rls.log_predictive_density
+    )
 
 
 def probe(X, y):
@@ -84,7 +92,12 @@ def probe(X, y):
 
 def refined(X, y):
     wide = [part.astype(jnp.float64) for part in (X, y, 0.1 * jnp.ones((1, 1)))]
-    return rls.factorize(rls.Gaussian(1.0), wide[0], route="refined").solve(wide[1]).outcome(wide[2]).residuals
+    return (
+        rls.factorize(rls.Gaussian(1.0), wide[0], route="refined")
+        .solve(wide[1])
+        .outcome(wide[2])
+        .residuals
+    )
 
 
 def subset(X, y, Z):
@@ -93,7 +106,12 @@ def subset(X, y, Z):
 
 def iterative(X, y, Z):
     """Coefficients, residuals and the estimated leave-one-out error at one λ."""
-    return rls.factorize(GAUSSIAN, X, landmarks=Z, route="iterative").solve(y).outcome(jnp.full((1, 1), 0.1, jnp.float32)).residuals
+    return (
+        rls.factorize(GAUSSIAN, X, landmarks=Z, route="iterative")
+        .solve(y)
+        .outcome(jnp.full((1, 1), 0.1, jnp.float32))
+        .residuals
+    )
 
 
 def linear(X, y):
@@ -134,31 +152,43 @@ def two_sided(K1, K2, Y):
 
 def computations() -> dict[str, Computation]:
     """By name."""
-    on_points = lambda n: n * LANDMARKS  # noqa: E731
+    on_points = lambda n: n * LANDMARKS
     return {
         "path, leave-one-out": Computation(path(rls.loo), rows, square, SLOW),
         "path, GCV": Computation(path(rls.gcv), rows, square, SLOW),
         "path, evidence": Computation(path(rls.log_marginal_likelihood), rows, square, SLOW),
-        "path, log predictive density": Computation(path(rls.log_predictive_density), rows, square, SLOW),
+        "path, log predictive density": Computation(
+            path(rls.log_predictive_density), rows, square, SLOW
+        ),
         "path, five folds": Computation(folds, in_folds, square, SLOW),
         "path, pairs left out": Computation(pairs, rows, square, SLOW),
-        "path, hold-out": Computation(held_out, lambda n: (*with_points(n), shape(LANDMARKS)), square, SLOW),
-        "tridiagonal, GCV": Computation(path(rls.gcv, "tridiagonal"), rows, square, ABSENT),
-        "tridiagonal, leave-one-out": Computation(path(rls.loo, "tridiagonal"), rows, square, ABSENT),
+        "path, hold-out": Computation(
+            held_out, lambda n: (*with_points(n), shape(LANDMARKS)), square, SLOW
+        ),
         "one λ and its slope": Computation(probe, rows, square),
         "objective": Computation(objective, at_width, square),
         "objective and gradient": Computation(jax.value_and_grad(objective), at_width, square),
-        "log predictive density and gradient": Computation(jax.value_and_grad(log_predictive), at_width, square),
+        "log predictive density and gradient": Computation(
+            jax.value_and_grad(log_predictive), at_width, square
+        ),
         IN_FLOAT64: Computation(refined, rows, square, SLOW),
         "gram": Computation(lambda X: rls.gram(GAUSSIAN, X), lambda n: rows(n)[:1], square),
-        "K·V": Computation(lambda X, V: rls.gram_matmul(GAUSSIAN, X, X, V), lambda n: (shape(n, COLUMNS), shape(n, 10)), square),
+        "K·V": Computation(
+            lambda X, V: rls.gram_matmul(GAUSSIAN, X, X, V),
+            lambda n: (shape(n, COLUMNS), shape(n, 10)),
+            square,
+        ),
         "iterative, one λ": Computation(iterative, with_points, on_points, SLOW),
         "fit, deviations of new rows": Computation(deviations, with_points, square, SLOW),
         "fit, intervals of new rows": Computation(intervals, with_points, square, SLOW),
         "influence": Computation(influence, rows, square, SLOW),
         "landmarks, leave-one-out": Computation(subset, with_points, on_points, SLOW),
-        "landmarks, objective and gradient": Computation(jax.value_and_grad(objective), lambda n: (shape(), *with_points(n)), on_points),
+        "landmarks, objective and gradient": Computation(
+            jax.value_and_grad(objective), lambda n: (shape(), *with_points(n)), on_points
+        ),
         "linear, leave-one-out": Computation(linear, rows, lambda n: n * COLUMNS),
         "columns chosen": Computation(columns, rows, lambda n: n * COLUMNS),
-        "two-sided, entries left out": Computation(two_sided, lambda n: (shape(n, n), shape(SIDE, SIDE), shape(n, SIDE)), square, SLOW),
+        "two-sided, entries left out": Computation(
+            two_sided, lambda n: (shape(n, n), shape(SIDE, SIDE), shape(n, SIDE)), square, SLOW
+        ),
     }

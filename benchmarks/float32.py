@@ -1,14 +1,17 @@
-"""float32 against float64: default fits on real data, and what every function loses over condition numbers.
+"""float32 against float64: default fits on real data, and what every function loses over condition
+numbers.
 
-    python benchmarks/float32.py --data FOLDER                  # default fits: 2000 rows, and 500 landmarks of all rows (ten minutes)
-    python benchmarks/float32.py --data FOLDER --parts refined  # fits refined in float64, at a thousandth of the floor and by a search (five minutes)
-    python benchmarks/float32.py --data FOLDER --parts backward # the backward error of a Cholesky factor of K at its floor (five minutes)
-    python benchmarks/float32.py --table docs/float32.md        # every function and route over condition numbers (two minutes, no data)
+    python benchmarks/float32.py --data FOLDER                  # default fits: 2000 rows, and 500
+    landmarks of all rows (ten minutes) python benchmarks/float32.py --data FOLDER --parts refined
+    # fits refined in float64, at a thousandth of the floor and by a search (five minutes) python
+    benchmarks/float32.py --data FOLDER --parts backward # the backward error of a Cholesky factor
+    of K at its floor (five minutes) python benchmarks/float32.py --table docs/float32.md        #
+    every function and route over condition numbers (two minutes, no data)
 
-FOLDER (or the environment variable JAXRLS_DATA) holds NAME.csv.gz: no header, the target last. The airfoil data come with the package. Columns
-are standardised, so that errors are fractions of the target's variance. Widths are the median distance, one tuned and one for every column
-tuned, in float64 on 500 rows.
-"""
+FOLDER (or the environment variable JAXRLS_DATA) holds NAME.csv.gz: no header, the target last. The
+airfoil data come with the package. Columns are standardised, so that errors are fractions of the
+target's variance. Widths are the median distance, one tuned and one for every column tuned, in
+float64 on 500 rows."""
 
 import argparse
 import os
@@ -30,7 +33,9 @@ MARK = "<!-- made by benchmarks/float32.py --table; what is above is kept -->"
 
 
 def load(name, folder, n):
-    """Training rows, n or four fifths of all at most, and up to 5000 others, standardised by the training rows; None where there is no file."""
+    """Training rows, n or four fifths of all at most, and up to 5000 others, standardised by the
+    training rows; None where there is no file.
+    """
     table = datasets.table(name, folder)
     if table is None:
         return None
@@ -47,7 +52,10 @@ def widths(X, y):
     some = X[:TUNED_ROWS], y[:TUNED_ROWS]
     yield "median", float(rls.median_distance(jnp.asarray(X)))
     yield "tuned", float(rls.tune(rls.Gaussian(1.0), *some).kernel.width)
-    yield "each", np.asarray(rls.tune(rls.Gaussian(np.ones(X.shape[1])), *some, steps=30).kernel.width)
+    yield (
+        "each",
+        np.asarray(rls.tune(rls.Gaussian(np.ones(X.shape[1])), *some, steps=30).kernel.width),
+    )
 
 
 def heard(width, X, y, **options):
@@ -66,13 +74,17 @@ def left_out(width, X, y, lams, route, **options):
 
 
 def compare(name, label, width, data, landmarks):
-    """Default fits in both precisions, and where below and above the floor the leave-one-out error is off by more than 5 %."""
+    """Default fits in both precisions, and where below and above the floor the leave-one-out error
+    is off by more than 5 %.
+    """
     X, y, X_new, y_new = data
     options = {"landmarks": None if landmarks is None else np.arange(landmarks)}
     test, fits, said = {}, {}, {}
     for dtype in (np.float64, np.float32):
         fit, said[dtype] = heard(width, X.astype(dtype), y, **options)
-        test[dtype] = float(np.mean((np.asarray(fit.predict(X_new.astype(dtype)), float) - y_new) ** 2))
+        test[dtype] = float(
+            np.mean((np.asarray(fit.predict(X_new.astype(dtype)), float) - y_new) ** 2)
+        )
         fits[dtype] = fit
     floor = float(fits[np.float32].floor)
     lams = (floor * np.geomspace(1e-3, 1e3, 49)).astype(np.float32)
@@ -97,7 +109,9 @@ def off(got, want):
 
 
 def refined(names, folder):
-    """Float32 alone and refined against float64 at a thousandth of the floor, and the best λ of a search that is refined: widths the median distance."""
+    """Float32 alone and refined against float64 at a thousandth of the floor, and the best λ of a
+    search that is refined: widths the median distance.
+    """
     print(
         "| data | rows | coefficients, float32 | refined | left out, float32 | refined | steps | test error, float64 | float32 | refined | λ/floor |"
     )
@@ -114,12 +128,18 @@ def refined(names, folder):
         truth = heard(np.float32(width), X.astype(float), y, route="cholesky", **at)[0]
         try:
             narrow = heard(width, X, y, route="gram", **at)[0]
-            alone = [off(narrow.model.coef, truth.model.coef), off(narrow.loo_residuals, truth.loo_residuals)]
+            alone = [
+                off(narrow.model.coef, truth.model.coef),
+                off(narrow.loo_residuals, truth.loo_residuals),
+            ]
         except ValueError:
             alone = ["NaN", "NaN"]
         fit = heard(width, X, y, refine=True, **at)[0]
         best = heard(width, X, y, refine=True, lams="search")[0]
-        test = [float(np.mean((np.asarray(one.predict(X_new), float) - y_new) ** 2)) for one in (exact, plain, best)]
+        test = [
+            float(np.mean((np.asarray(one.predict(X_new), float) - y_new) ** 2))
+            for one in (exact, plain, best)
+        ]
         print(
             f"| {name} | {len(X)} | {alone[0]} | {off(fit.model.coef, truth.model.coef)} | {alone[1]} | {off(fit.loo_residuals, truth.loo_residuals)} "
             f"| {int(fit.run.steps)} | {test[0]:.5f} | {test[1]:.5f} | {test[2]:.5f} | {float(best.lam) / floor:.3g} |",
@@ -128,7 +148,9 @@ def refined(names, folder):
 
 
 def backward(names, folder):
-    """The backward error of a float32 Cholesky factor of K + λI, λ the floor: in norm, and beside what float64 has, in every direction."""
+    """The backward error of a float32 Cholesky factor of K + λI, λ the floor: in norm, and beside
+    what float64 has, in every direction.
+    """
     print("| data | rows | width | ‖E‖/(√n·eps) | ‖E‖/(eps·s_max) | ρ | ρλ/(√n·eps) |")
     print("|" + "---|" * 7, flush=True)
     eps = float(np.finfo(np.float32).eps)
@@ -142,12 +164,19 @@ def backward(names, folder):
             lam, unit = factor.precision_floor(), len(X) ** 0.5 * eps
             L = np.asarray(jnp.linalg.cholesky(factor.K + lam * jnp.eye(len(X))), float)
             with jax.enable_x64(True):
-                G = np.array(rls.gram(jax.tree.map(lambda a: np.asarray(a, float), kernel), jnp.asarray(X, float)))
+                G = np.array(
+                    rls.gram(
+                        jax.tree.map(lambda a: np.asarray(a, float), kernel), jnp.asarray(X, float)
+                    )
+                )
                 largest = float(jnp.linalg.norm(jnp.asarray(G), 2))
                 G[np.diag_indices(len(X))] += float(lam)
                 inside = np.linalg.inv(np.linalg.cholesky(G))
                 E = L @ L.T - G
-                size, rho = (float(np.abs(np.linalg.eigvalsh(part)).max()) for part in (E, inside @ E @ inside.T))
+                size, rho = (
+                    float(np.abs(np.linalg.eigvalsh(part)).max())
+                    for part in (E, inside @ E @ inside.T)
+                )
             print(
                 f"| {name} | {len(X)} | {label} | {size / unit:.2f} | {size / (eps * largest):.2f} | {rho:.3f} | {rho * float(lam) / unit:.2f} |",
                 flush=True,
@@ -156,7 +185,9 @@ def backward(names, folder):
 
 def on_data(names, folder, parts):
     """The table of default fits."""
-    print("| data | rows | width | test error, float64 | float32 | more by | λ/floor, float64 | float32 | 5 % off up to | float32 warns |")
+    print(
+        "| data | rows | width | test error, float64 | float32 | more by | λ/floor, float64 | float32 | 5 % off up to | float32 warns |"
+    )
     print("|" + "---|" * 10, flush=True)
     for name in names:
         if (data := load(name, folder, ROWS)) is None:
@@ -168,17 +199,26 @@ def on_data(names, folder, parts):
                 compare(name, label, width, load(name, folder, 10**9), LANDMARKS)
 
 
-# every function over condition numbers -----------------------------------------------------------------------------------------
+# every function over condition numbers
+# -----------------------------------------------------------------------------------------
 
 N = 120
-ROUTES = ("gram", "features", "covariance", "subset", "cholesky, K", "cholesky, features", "cholesky, landmarks")
+ROUTES = (
+    "gram",
+    "features",
+    "covariance",
+    "subset",
+    "cholesky, K",
+    "cholesky, features",
+    "cholesky, landmarks",
+)
 
 
 def problem(dtype, noise=0.1):
     """Rows, labels with a little noise, and new rows, the same numbers in both precisions."""
     rng = np.random.default_rng(0)
     X, X_new = (rng.normal(size=(size, 2)).astype(np.float32) for size in (N, 20))
-    f = lambda X: np.sin(2 * X[:, 0]) + X[:, 1] ** 2  # noqa: E731
+    f = lambda X: np.sin(2 * X[:, 0]) + X[:, 1] ** 2
     Y, Y_new = ((f(Z) + noise * rng.normal(size=len(Z))).astype(np.float32) for Z in (X, X_new))
     return tuple(jnp.asarray(part, dtype) for part in (X, Y, X_new, Y_new))
 
@@ -186,18 +226,31 @@ def problem(dtype, noise=0.1):
 def cosines(X):
     """Forty random features whose covariance is badly conditioned."""
     rng = np.random.default_rng(1)
-    W, b = jnp.asarray(rng.normal(size=(2, 40)), X.dtype), jnp.asarray(rng.uniform(0, 6, 40), X.dtype)
+    W, b = (
+        jnp.asarray(rng.normal(size=(2, 40)), X.dtype),
+        jnp.asarray(rng.uniform(0, 6, 40), X.dtype),
+    )
     return jnp.cos(jnp.matmul(X, W, precision="highest") + b)
 
 
 def kernel_of(route, dtype):
-    return rls.FeatureMap(cosines) if route in ("features", "covariance", "cholesky, features") else rls.Gaussian(np.asarray(1.5, dtype))
+    return (
+        rls.FeatureMap(cosines)
+        if route in ("features", "covariance", "cholesky, features")
+        else rls.Gaussian(np.asarray(1.5, dtype))
+    )
 
 
 def options_of(route):
     """What names a route to `factorize` and to `fit`."""
     chosen = jnp.arange(0, N, 3) if route in ("subset", "cholesky, landmarks") else None
-    name = route if route in ("gram", "features", "covariance") else "cholesky" if route.startswith("cholesky") else None
+    name = (
+        route
+        if route in ("gram", "features", "covariance")
+        else "cholesky"
+        if route.startswith("cholesky")
+        else None
+    )
     return {"landmarks": chosen, "route": name}
 
 
@@ -213,7 +266,8 @@ def everything(X, Y, X_new, Y_new, lams, *, route):
     design, plan = factor.expansion.design(kernel, X_new), rls.folds(np.arange(N) % 10)
     coef, intercept = factor.solve(Y).coefficients(lams)
     found = {
-        "coef, in predictions": jnp.matmul(design, coef[..., 0].T, precision="highest").T + intercept,
+        "coef, in predictions": jnp.matmul(design, coef[..., 0].T, precision="highest").T
+        + intercept,
         "loo": rls.loo(factor, Y, lams),
         "loo_residuals": jax.lax.map(lambda lam: rls.loo_residuals(factor, Y, lam), lams),
         "kfold": rls.kfold(factor, Y, lams, plan),
@@ -228,14 +282,20 @@ def everything(X, Y, X_new, Y_new, lams, *, route):
             return rls.loo_objective(rls.Gaussian(jnp.exp(log_width)), X, Y, lam)
 
         start = jnp.log(jnp.asarray(1.5, X.dtype))
-        found["loo_objective, gradient"] = jax.lax.map(lambda lam: jax.grad(objective)(start, lam), lams)
+        found["loo_objective, gradient"] = jax.lax.map(
+            lambda lam: jax.grad(objective)(start, lam), lams
+        )
     if route not in ("cholesky, K", "cholesky, features", "cholesky, landmarks"):
-        found["influence, leverage"] = jax.lax.map(lambda lam: rls.influence(factor, Y, lam).leverage, lams)
+        found["influence, leverage"] = jax.lax.map(
+            lambda lam: rls.influence(factor, Y, lam).leverage, lams
+        )
     return found, factor.precision_floor()
 
 
 def doors(X, Y, X_new, lams, *, route):
-    """What `fit` at every λ, its predictions and `path` give; NaN where `fit` says that the factorization broke down."""
+    """What `fit` at every λ, its predictions and `path` give; NaN where `fit` says that the
+    factorization broke down.
+    """
     kernel, found = kernel_of(route, X.dtype), []
     for lam in lams:
         try:
@@ -245,7 +305,11 @@ def doors(X, Y, X_new, lams, *, route):
             found.append((np.nan, np.full(len(X_new), np.nan)))
     errors, predictions = zip(*found, strict=True)
     factor = jax.jit(factor_of, static_argnums=0)(route, X)
-    return {"path, coef": jax.jit(rls.path)(factor, Y, lams).coef, "fit, error": np.array(errors), "fit, predict": np.array(predictions)}
+    return {
+        "path, coef": jax.jit(rls.path)(factor, Y, lams).coef,
+        "fit, error": np.array(errors),
+        "fit, predict": np.array(predictions),
+    }
 
 
 def relative(got, want):
@@ -263,16 +327,26 @@ def measured(route):
         X, Y, X_new, Y_new = problem(dtype)
         found, floor = everything(X, Y, X_new, Y_new, jnp.asarray(lams, dtype), route=route)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # most of these λ are below the floor, which the headings say
-            results[dtype] = jax.device_get((doors(X, Y, X_new, jnp.asarray(lams, dtype), route=route) | found, floor))
+            warnings.simplefilter(
+                "ignore"
+            )  # most of these λ are below the floor, which the headings say
+            results[dtype] = jax.device_get(
+                (doors(X, Y, X_new, jnp.asarray(lams, dtype), route=route) | found, floor)
+            )
     (want, _), (got, floor) = results[jnp.float64], results[jnp.float32]
     return {name: relative(got[name], want[name]) for name in want}, float(floor) / largest
 
 
 def scale(route):
     """s_max, of a Cholesky factor that of the spectrum of the same K or features."""
-    route = {"cholesky, K": "gram", "cholesky, features": "covariance", "cholesky, landmarks": "subset"}.get(route, route)
-    return float(jax.jit(lambda X: jnp.max(factor_of(route, X).spectrum().s))(problem(jnp.float64)[0]))
+    route = {
+        "cholesky, K": "gram",
+        "cholesky, features": "covariance",
+        "cholesky, landmarks": "subset",
+    }.get(route, route)
+    return float(
+        jax.jit(lambda X: jnp.max(factor_of(route, X).spectrum().s))(problem(jnp.float64)[0])
+    )
 
 
 NOISES = 10.0 ** np.arange(0, -5, -1)
@@ -291,7 +365,12 @@ def chosen(dtype, noise):
         "fit, error": fit.error,
         "fit, predict": fit.predict(X_new),
     }
-    found |= {"tune, λ": tuned.lam, "tune, width": tuned.kernel.width, "tune, error": tuned.error, "tune, predict": tuned.predict(X_new)}
+    found |= {
+        "tune, λ": tuned.lam,
+        "tune, width": tuned.kernel.width,
+        "tune, error": tuned.error,
+        "tune, predict": tuned.predict(X_new),
+    }
     return found, scale("gram") / float(fit.lam)
 
 
@@ -299,14 +378,31 @@ def searches():
     """The table of what chooses λ: a column for a level of noise."""
     columns, conditions = [], []
     for noise in NOISES:
-        (want, condition), (got, _) = (jax.device_get(chosen(dtype, noise)) for dtype in (jnp.float64, jnp.float32))
-        columns.append({name: float(np.max(np.abs(got[name] - want[name])) / np.max(np.abs(want[name]))) for name in want})
+        (want, condition), (got, _) = (
+            jax.device_get(chosen(dtype, noise)) for dtype in (jnp.float64, jnp.float32)
+        )
+        columns.append(
+            {
+                name: float(np.max(np.abs(got[name] - want[name])) / np.max(np.abs(want[name])))
+                for name in want
+            }
+        )
         conditions.append(condition)
     yield "### what chooses λ: a column for each level of noise, and s_max/λ where float64 chose"
     yield ""
-    yield "| | " + " | ".join(f"{noise:g}: {condition:.0e}" for noise, condition in zip(NOISES, conditions, strict=True)) + " |"
+    yield (
+        "| | "
+        + " | ".join(
+            f"{noise:g}: {condition:.0e}"
+            for noise, condition in zip(NOISES, conditions, strict=True)
+        )
+        + " |"
+    )
     yield "|" + "---|" * (len(NOISES) + 1)
-    yield from (f"| `{name}` | " + " | ".join(shown(column[name]) for column in columns) + " |" for name in columns[0])
+    yield from (
+        f"| `{name}` | " + " | ".join(shown(column[name]) for column in columns) + " |"
+        for name in columns[0]
+    )
 
 
 def shown(error):
@@ -319,8 +415,13 @@ def table(file):
     for route in ROUTES:
         errors, floor = measured(route)
         lines += [f"### {route}: the floor is at s_max/λ = {1 / floor:.0e}", ""]
-        lines += ["| | " + " | ".join(f"{c:.0e}" for c in CONDITIONS) + " |", "|" + "---|" * (len(CONDITIONS) + 1)]
-        lines += [f"| `{name}` | " + " | ".join(map(shown, row)) + " |" for name, row in errors.items()] + [""]
+        lines += [
+            "| | " + " | ".join(f"{c:.0e}" for c in CONDITIONS) + " |",
+            "|" + "---|" * (len(CONDITIONS) + 1),
+        ]
+        lines += [
+            f"| `{name}` | " + " | ".join(map(shown, row)) + " |" for name, row in errors.items()
+        ] + [""]
     lines += searches()
     path = Path(file)
     words = path.read_text().split(MARK)[0] if path.exists() else ""
@@ -328,11 +429,24 @@ def table(file):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", default=os.environ.get("JAXRLS_DATA"), help="folder of NAME.csv.gz")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", default=os.environ.get("JAXRLS_DATA"), help="folder of NAME.csv.gz"
+    )
     parser.add_argument("--only", nargs="+", choices=DATA_SETS, default=DATA_SETS)
-    parser.add_argument("--parts", nargs="+", choices=("rows", "landmarks", "refined", "backward"), default=("rows", "landmarks"))
-    parser.add_argument("--table", metavar="FILE", help="write the table of every function into this Markdown file instead")
+    parser.add_argument(
+        "--parts",
+        nargs="+",
+        choices=("rows", "landmarks", "refined", "backward"),
+        default=("rows", "landmarks"),
+    )
+    parser.add_argument(
+        "--table",
+        metavar="FILE",
+        help="write the table of every function into this Markdown file instead",
+    )
     options = parser.parse_args()
     if options.table:
         jax.config.update("jax_enable_x64", True)

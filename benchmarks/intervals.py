@@ -1,13 +1,15 @@
 """Intervals by the jackknife+: how often they hold a label, how wide they are, and what they cost.
 
-    python benchmarks/intervals.py coverage --data FOLDER     # levels .8, .9 and .95 over 50 random splits, beside split-conformal's with the same rows
-    python benchmarks/intervals.py coverage --data FOLDER --out benchmarks/report/intervals.md
-    python benchmarks/intervals.py time                       # 10,000 new rows at n = 4000, beside the product of 10,000 × 4000 × 4000
+    python benchmarks/intervals.py coverage --data FOLDER     # levels .8, .9 and .95 over 50 random
+    splits, beside split-conformal's with the same rows python benchmarks/intervals.py coverage
+    --data FOLDER --out benchmarks/report/intervals.md python benchmarks/intervals.py time
+    # 10,000 new rows at n = 4000, beside the product of 10,000 × 4000 × 4000
 
-FOLDER (or the environment variable JAXRLS_DATA) holds concrete, energy and elevators as NAME.csv.gz: no header, the target last; the airfoil data come with
-the package. `coverage` takes minutes, as every split of a data set has the same shapes, and so is compiled once: 600 rows (`--rows`) are fitted, and of the
-others as many are predicted as there are, 600 at most. It exits with 1 where coverage by the jackknife+ is below what is guaranteed, less a standard error.
-"""
+FOLDER (or the environment variable JAXRLS_DATA) holds concrete, energy and elevators as
+NAME.csv.gz: no header, the target last; the airfoil data come with the package. `coverage` takes
+minutes, as every split of a data set has the same shapes, and so is compiled once: 600 rows
+(`--rows`) are fitted, and of the others as many are predicted as there are, 600 at most. It exits
+with 1 where coverage by the jackknife+ is below what is guaranteed, less a standard error."""
 
 import argparse
 import os
@@ -26,7 +28,12 @@ import jaxrls as rls
 SETS = ("airfoil", "concrete", "energy", "elevators")
 LEVELS = (0.8, 0.9, 0.95)
 LAMS = np.geomspace(1e-8, 1e2, 61)
-GUARANTEES = {"jackknife+": 2, "studentised": 2, "cv+": 2, "split": 1}  # 1 − kα for every distribution; of cv+ but for √(2/n)
+GUARANTEES = {
+    "jackknife+": 2,
+    "studentised": 2,
+    "cv+": 2,
+    "split": 1,
+}  # 1 − kα for every distribution; of cv+ but for √(2/n)
 WORDS = """# How often intervals hold
 
 By `python benchmarks/intervals.py coverage --data FOLDER --out benchmarks/report/intervals.md`: {splits} random splits of each data set into n rows to
@@ -63,7 +70,9 @@ def intervals(X, y, X_new):
     """Both ends by every way, at every level: {way: {level: (lower, upper)}}."""
     kernel = rls.Gaussian(float(rls.median_distance(jnp.asarray(X))))
     all_rows = rls.fit(kernel, X, y, lams=LAMS, keep_intervals=True, keep_variance=True)
-    folds = rls.fit(kernel, X, y, groups=np.arange(len(X)) % 10, lams=[float(all_rows.lam)], keep_intervals=True)
+    folds = rls.fit(
+        kernel, X, y, groups=np.arange(len(X)) % 10, lams=[float(all_rows.lam)], keep_intervals=True
+    )
     half = len(X) // 2
     part = rls.fit(kernel, X[:half], y[:half], lams=LAMS)
     centre, scores = part.predict(X_new), np.sort(np.abs(y[half:] - part.predict(X[half:])))
@@ -84,14 +93,24 @@ def counted(values, splits, rows):
         X, y, X_new, y_new = split(values, np.random.default_rng(seed), rows)
         for way, ends in intervals(X, y, X_new).items():
             for level, (lower, upper) in ends.items():
-                found[level, way].append((np.mean((lower <= y_new) & (y_new <= upper)), np.mean(upper - lower)))
+                found[level, way].append(
+                    (np.mean((lower <= y_new) & (y_new <= upper)), np.mean(upper - lower))
+                )
     return {key: np.array(parts) for key, parts in found.items()}
 
 
 def verdicts(shares, level, way):
-    """Mean and standard error of coverage, and whether it is at least the level, the level less the error, and the guarantee less the error."""
+    """Mean and standard error of coverage, and whether it is at least the level, the level less the
+    error, and the guarantee less the error.
+    """
     mean, error = shares.mean(), shares.std(ddof=1) / len(shares) ** 0.5
-    return mean, error, mean >= level, mean >= level - error, mean >= 1 - GUARANTEES[way] * (1 - level) - error
+    return (
+        mean,
+        error,
+        mean >= level,
+        mean >= level - error,
+        mean >= 1 - GUARANTEES[way] * (1 - level) - error,
+    )
 
 
 def coverage(args):
@@ -123,28 +142,45 @@ def time(args):
     for dtype in (np.float64, np.float32):
         X, new = rng.normal(size=(n, 8)).astype(dtype), rng.normal(size=(m, 8)).astype(dtype)
         y = (np.sin(X[:, 0]) + 0.3 * rng.standard_t(4, n)).astype(dtype)
-        A, B = jnp.asarray(rng.normal(size=(m, n)), dtype), jnp.asarray(rng.normal(size=(n, n)), dtype)
-        fit = rls.fit(rls.Gaussian(3.0), *map(jnp.asarray, (X, y)), lams=[0.1], keep_intervals=True, keep_variance=True)
+        A, B = (
+            jnp.asarray(rng.normal(size=(m, n)), dtype),
+            jnp.asarray(rng.normal(size=(n, n)), dtype),
+        )
+        fit = rls.fit(
+            rls.Gaussian(3.0),
+            *map(jnp.asarray, (X, y)),
+            lams=[0.1],
+            keep_intervals=True,
+            keep_variance=True,
+        )
         product = jax.jit(lambda A, B: jnp.matmul(A, B, precision="highest"))
         new = jnp.asarray(new)
         contestants = {
             f"product {m} × {n} × {n}": lambda A=A, B=B, product=product: product(A, B),
             "intervals": lambda fit=fit, new=new: fit.intervals(new, 0.9),
-            "intervals, studentised": lambda fit=fit, new=new: fit.intervals(new, 0.9, studentised=True),
+            "intervals, studentised": lambda fit=fit, new=new: fit.intervals(
+                new, 0.9, studentised=True
+            ),
         }
         timings, _, failures = interleaved(contestants, args.rounds)
         floor = next(iter(timings.values())).median
         print(f"{np.dtype(dtype)}, {jax.devices()[0].platform}, medians of {args.rounds}")
         for name, timing in timings.items():
-            print(f"  {name:36} {timing.median:8.3f} s   {timing.median / floor:.2f} of the product")
+            print(
+                f"  {name:36} {timing.median:8.3f} s   {timing.median / floor:.2f} of the product"
+            )
         for name, words in failures.items():
             print(f"  {name}: {words}")
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=["coverage", "time"])
-    parser.add_argument("--data", default=os.environ.get("JAXRLS_DATA"), help="folder of the data sets")
+    parser.add_argument(
+        "--data", default=os.environ.get("JAXRLS_DATA"), help="folder of the data sets"
+    )
     parser.add_argument("--splits", type=int, default=50)
     parser.add_argument("--rows", type=int, default=600, help="rows to fit in a split")
     parser.add_argument("--out", help="a file to write the table to")

@@ -1,4 +1,6 @@
-"""The same works by other packages: each function gives a contestant, or says in words which package is missing."""
+"""The same works by other packages: each function gives a contestant, or says in words which
+package is missing.
+"""
 
 import functools
 from collections.abc import Callable
@@ -22,7 +24,9 @@ def mean_square(predicted, wanted) -> float:
 
 
 def of(package: str, hint: str, gpu: bool = False):
-    """A maker of a contestant that needs a package; without it, or where it would be measured on another device, its answer says so."""
+    """A maker of a contestant that needs a package; without it, or where it would be measured on
+    another device, its answer says so.
+    """
 
     def decorate(make):
         @functools.wraps(make)
@@ -44,7 +48,9 @@ in_scikit_learn = of("scikit-learn", "pip install scikit-learn")
 
 def _fitted(model, X, y, X_new, wanted) -> Contestant:
     """An estimator fitted to X and y, judged on new rows."""
-    return Contestant(lambda: model.fit(X, y), lambda model: mean_square(model.predict(X_new), wanted))
+    return Contestant(
+        lambda: model.fit(X, y), lambda model: mean_square(model.predict(X_new), wanted)
+    )
 
 
 @of("RLScore", "build it from its source")
@@ -70,7 +76,9 @@ def himalaya(X, Y, lams, gamma, X_new, wanted):
     from himalaya.kernel_ridge import KernelRidgeCV
 
     backend = set_backend("torch_cuda" if jax.default_backend() == "gpu" else "numpy")
-    model = KernelRidgeCV(alphas=lams, kernel="rbf", kernel_params={"gamma": gamma}, cv=5, warn=False)
+    model = KernelRidgeCV(
+        alphas=lams, kernel="rbf", kernel_params={"gamma": gamma}, cv=5, warn=False
+    )
     X, Y, X_new = (backend.asarray(A) for A in (X, Y, X_new))
 
     def run():
@@ -78,7 +86,9 @@ def himalaya(X, Y, lams, gamma, X_new, wanted):
         backend.to_numpy(model.best_alphas_)  # waits for the fit, on a GPU too
         return model
 
-    return Contestant(run, lambda model: mean_square(backend.to_numpy(model.predict(X_new)), wanted))
+    return Contestant(
+        run, lambda model: mean_square(backend.to_numpy(model.predict(X_new)), wanted)
+    )
 
 
 @in_scikit_learn
@@ -87,7 +97,13 @@ def grid_search(X, y, X_new, wanted, gammas, alphas):
     from sklearn.kernel_ridge import KernelRidge
     from sklearn.model_selection import GridSearchCV
 
-    return _fitted(GridSearchCV(KernelRidge(kernel="rbf"), {"alpha": alphas, "gamma": gammas}, cv=5), X, y, X_new, wanted)
+    return _fitted(
+        GridSearchCV(KernelRidge(kernel="rbf"), {"alpha": alphas, "gamma": gammas}, cv=5),
+        X,
+        y,
+        X_new,
+        wanted,
+    )
 
 
 @of("GPyTorch", "pip install gpytorch", gpu=True)
@@ -106,7 +122,9 @@ def gpytorch_gradient(X, y, width, lam):
             self.covar_module = gpytorch.kernels.RBFKernel()
 
         def forward(self, x):
-            return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+            return gpytorch.distributions.MultivariateNormal(
+                self.mean_module(x), self.covar_module(x)
+            )
 
     likelihood = gpytorch.likelihoods.GaussianLikelihood().double().to(device)
     model = ExactGP(likelihood).double().to(device)
@@ -118,7 +136,9 @@ def gpytorch_gradient(X, y, width, lam):
         model.zero_grad()
         value = objective(model(X), y)  # by a Cholesky factor, whatever n
         value.backward()
-        return value.item() + 0 * model.covar_module.raw_lengthscale.grad.item()  # waits for the gradient, on a GPU too
+        return (
+            value.item() + 0 * model.covar_module.raw_lengthscale.grad.item()
+        )  # waits for the gradient, on a GPU too
 
     return Contestant(run)
 
@@ -129,7 +149,13 @@ def nystroem(X, y, m, lams, X_new, wanted):
     from sklearn.linear_model import RidgeCV
     from sklearn.pipeline import make_pipeline
 
-    return _fitted(make_pipeline(Nystroem(gamma=1 / 16, n_components=m, random_state=0), RidgeCV(lams)), X, y, X_new, wanted)
+    return _fitted(
+        make_pipeline(Nystroem(gamma=1 / 16, n_components=m, random_state=0), RidgeCV(lams)),
+        X,
+        y,
+        X_new,
+        wanted,
+    )
 
 
 @of("falkon", "build it from its source")
@@ -138,8 +164,19 @@ def falkon(X, y, m, X_new, wanted, *, width=8**0.5, penalty=1e-6):
     import falkon
     import torch
 
-    model = falkon.Falkon(falkon.kernels.GaussianKernel(1.0), penalty=penalty, M=m, options=falkon.FalkonOptions(use_cpu=True))
-    return _fitted(model, torch.from_numpy(X / width), torch.from_numpy(y[:, None].copy()), torch.from_numpy(X_new / width), wanted)
+    model = falkon.Falkon(
+        falkon.kernels.GaussianKernel(1.0),
+        penalty=penalty,
+        M=m,
+        options=falkon.FalkonOptions(use_cpu=True),
+    )
+    return _fitted(
+        model,
+        torch.from_numpy(X / width),
+        torch.from_numpy(y[:, None].copy()),
+        torch.from_numpy(X_new / width),
+        wanted,
+    )
 
 
 @in_scikit_learn
@@ -153,12 +190,17 @@ def ridge_cv(X, y, lams, w):
 
 @in_scikit_learn
 def ridge_cv_loop(grams, Y, lams):
-    """A loop over RidgeCV on the Cholesky factors of kernel matrices: the same functions as explicit features."""
+    """A loop over RidgeCV on the Cholesky factors of kernel matrices: the same functions as
+    explicit features.
+    """
     from sklearn.linear_model import RidgeCV
 
     roots = [np.linalg.cholesky(K + 1e-10 * np.eye(len(K))) for K in grams]
     return Contestant(
-        lambda: [RidgeCV(lams, fit_intercept=False).fit(root, y).best_score_ for root, y in zip(roots, Y, strict=True)],
+        lambda: [
+            RidgeCV(lams, fit_intercept=False).fit(root, y).best_score_
+            for root, y in zip(roots, Y, strict=True)
+        ],
         lambda scores: -float(np.mean(scores)),
     )
 
@@ -176,7 +218,10 @@ def kernel_ridge_predict(Z, y, gamma, alpha, X, exact):
     from sklearn.kernel_ridge import KernelRidge
 
     model = KernelRidge(kernel="rbf", gamma=gamma, alpha=alpha).fit(Z, y)
-    return Contestant(lambda: model.predict(X), lambda out: float(np.abs(out[: len(exact)] - exact).max() / np.abs(exact).max()))
+    return Contestant(
+        lambda: model.predict(X),
+        lambda out: float(np.abs(out[: len(exact)] - exact).max() / np.abs(exact).max()),
+    )
 
 
 COLD = """

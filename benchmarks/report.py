@@ -16,7 +16,9 @@ def updated(kept: dict, new: dict) -> dict:
     """`kept` with the works that `new` measured again; both must come from one machine."""
     for what in ("machine", "versions", "dtype", "quick"):
         if kept[what] != new[what]:
-            raise SystemExit(f"the kept report has another {what}, {kept[what]} and not {new[what]}: measure all works again")
+            raise SystemExit(
+                f"the kept report has another {what}, {kept[what]} and not {new[what]}: measure all works again"
+            )
     fresh = {case["work"] for case in new["cases"]}
     cases = [{"date": kept["date"], **case} for case in kept["cases"] if case["work"] not in fresh]
     cases += [{"date": new["date"], **case} for case in new["cases"]]
@@ -31,8 +33,13 @@ def rows(report: dict) -> list[dict]:
         floor, ours = floor_of(case), case["contestants"][0].get("median")
         for one in case["contestants"]:
             time = one.get("median")
-            ratios = {"to_floor": time and floor and time / floor, "to_ours": time and ours and time / ours}
-            out.append({"work": case["work"], "size": case["size"], "floor": floor, **one, **ratios})
+            ratios = {
+                "to_floor": time and floor and time / floor,
+                "to_ours": time and ours and time / ours,
+            }
+            out.append(
+                {"work": case["work"], "size": case["size"], "floor": floor, **one, **ratios}
+            )
     return out
 
 
@@ -45,26 +52,44 @@ def floor_of(case: dict) -> float | None:
 def markdown(report: dict) -> str:
     """The whole report as tables, one per work."""
     machine = report["machine"]
-    head = f"{machine['device']}, {machine['cores']} cores, {report['dtype']}, {report['date']}; " + ", ".join(
-        f"{name} {version}" for name, version in report["versions"].items()
+    head = (
+        f"{machine['device']}, {machine['cores']} cores, {report['dtype']}, {report['date']}; "
+        + ", ".join(f"{name} {version}" for name, version in report["versions"].items())
     )
     lines = [head, ""]
     if report.get("not begun"):
-        lines += [f"Out of time, and not measured: {'; '.join(report['not begun'])} and what came after in the same works.", ""]
+        lines += [
+            f"Out of time, and not measured: {'; '.join(report['not begun'])} and what came after in the same works.",
+            "",
+        ]
     lines += ["### Goals", "", goals(report), ""]
     for work in dict.fromkeys(case["work"] for case in report["cases"]):
         cases = [case for case in report["cases"] if case["work"] == work]
         day = f" ({cases[0]['date']})" if "date" in cases[0] else ""
-        lines += [f"### {work}{day}", "", cases[0]["what"], "", f"Judged by: {cases[0]['accuracy']}.", ""]
-        lines += ["| size | who | seconds (fastest to slowest) | first call | × the floor | × ours | judged |", "|" + "---|" * 7]
+        lines += [
+            f"### {work}{day}",
+            "",
+            cases[0]["what"],
+            "",
+            f"Judged by: {cases[0]['accuracy']}.",
+            "",
+        ]
+        lines += [
+            "| size | who | seconds (fastest to slowest) | first call | × the floor | × ours | judged |",
+            "|" + "---|" * 7,
+        ]
         lines += [_line(row) for row in rows({**report, "cases": cases})]
         for case in cases:
             floor = floor_of(case)
             parts = " + ".join(
-                f"{part['name']} {part['missing']}" if "missing" in part else f"{part['name']} {part['median']:.3g} s"
+                f"{part['name']} {part['missing']}"
+                if "missing" in part
+                else f"{part['name']} {part['median']:.3g} s"
                 for part in case["floor"]
             )
-            reached = f", {case['flops'] / floor / 1e9:.0f} GFLOP/s" if case["flops"] and floor else ""
+            reached = (
+                f", {case['flops'] / floor / 1e9:.0f} GFLOP/s" if case["flops"] and floor else ""
+            )
             lines.append(f"| {case['size']} | *floor* | {parts}{reached} | | 1 | | |")
         lines.append("")
     return "\n".join(lines)
@@ -76,10 +101,14 @@ def goals(report: dict) -> str:
     for row in rows(report):
         most, peers = GOALS.get((row["work"], row["size"]), (None, {}))
         if row["kind"] == "ours" and most is not None:
-            lines.append(f"| {row['work']} | {row['size']} | the floor | at most {most:g} × | {_ratio(row['to_floor'])} × |")
+            lines.append(
+                f"| {row['work']} | {row['size']} | the floor | at most {most:g} × | {_ratio(row['to_floor'])} × |"
+            )
         elif row["name"] in peers:
             reached = row.get("missing") or f"{_ratio(row['to_ours'], 1)} ×"
-            lines.append(f"| {row['work']} | {row['size']} | {row['name']} | at least {peers[row['name']]:g} × as long | {reached} |")
+            lines.append(
+                f"| {row['work']} | {row['size']} | {row['name']} | at least {peers[row['name']]:g} × as long | {reached} |"
+            )
     return "\n".join(lines)
 
 
@@ -90,7 +119,11 @@ def _ratio(value, digits=2) -> str:
 def _line(row) -> str:
     if "missing" in row:
         return f"| {row['size']} | {row['name']} | {row['missing']} | | | | |"
-    spread = f"{row['median']:.3g} ({row['low']:.3g} to {row['high']:.3g})" if row["rounds"] > 1 else f"{row['median']:.3g} (once)"
+    spread = (
+        f"{row['median']:.3g} ({row['low']:.3g} to {row['high']:.3g})"
+        if row["rounds"] > 1
+        else f"{row['median']:.3g} (once)"
+    )
     judged = "" if row["judged"] is None else f"{row['judged']:.3g}"
     return f"| {row['size']} | {row['name']} | {spread} | {row['first']:.3g} | {_ratio(row['to_floor'])} | {_ratio(row['to_ours'])} | {judged} |"
 
@@ -109,27 +142,46 @@ def print_case(report: dict) -> None:
 
 def summary(report: dict) -> str:
     """One line per case with what a reader asks first."""
-    lines = ["| work | size | ours, s | × the floor | the floor | peers, × ours |", "|" + "---|" * 6]
+    lines = [
+        "| work | size | ours, s | × the floor | the floor | peers, × ours |",
+        "|" + "---|" * 6,
+    ]
     said = ""
     for case in report["cases"]:
         mine = rows({**report, "cases": [case]})
-        peers = [f"{row['name']} {row['to_ours']:.1f}" for row in mine if row["kind"] == "peer" and row["to_ours"]]
+        peers = [
+            f"{row['name']} {row['to_ours']:.1f}"
+            for row in mine
+            if row["kind"] == "peer" and row["to_ours"]
+        ]
         floor = " + ".join(part["name"] for part in case["floor"])
         seconds = mine[0].get("median")
         took = "–" if seconds is None else f"{seconds:.2g}"
-        what = "the same" if case["what"] == said else f"{case['what'].rstrip('.')} (`{case['work']}`)"
+        what = (
+            "the same" if case["what"] == said else f"{case['what'].rstrip('.')} (`{case['work']}`)"
+        )
         said = case["what"]
-        lines.append(f"| {what} | {case['size']} | {took} | {_ratio(mine[0]['to_floor'])} | {floor} | {', '.join(peers) or '–'} |")
+        lines.append(
+            f"| {what} | {case['size']} | {took} | {_ratio(mine[0]['to_floor'])} | {floor} | {', '.join(peers) or '–'} |"
+        )
     return "\n".join(lines)
 
 
 def with_table(text: str, report: dict) -> str:
-    """`text` with what stands between the marks replaced by the summary of the cases in which a peer ran."""
+    """`text` with what stands between the marks replaced by the summary of the cases in which a
+    peer ran.
+    """
     for mark in MARKS:
         if text.count(mark) != 1:
-            raise SystemExit(f"the file must have the mark {mark} once, and has it {text.count(mark)} times")
+            raise SystemExit(
+                f"the file must have the mark {mark} once, and has it {text.count(mark)} times"
+            )
     before, rest = text.split(MARKS[0])
-    shown = [case for case in report["cases"] if any(one["kind"] == "peer" and "missing" not in one for one in case["contestants"])]
+    shown = [
+        case
+        for case in report["cases"]
+        if any(one["kind"] == "peer" and "missing" not in one for one in case["contestants"])
+    ]
     versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
     table = summary({**report, "cases": shown})
     return f"{before}{MARKS[0]}\n{table}\n\nMeasured on {report['date']} with {versions}.\n{MARKS[1]}{rest.split(MARKS[1])[1]}"
@@ -155,9 +207,20 @@ def picture(report: dict, file) -> None:
             zorder=3 if row["kind"] == "ours" else 2,
         )
     for kind, color in colors.items():
-        ax.plot([], [], "o", color=color, label={"ours": "jaxrls", "variant": "jaxrls, another way", "peer": "peers"}[kind])
+        ax.plot(
+            [],
+            [],
+            "o",
+            color=color,
+            label={"ours": "jaxrls", "variant": "jaxrls, another way", "peer": "peers"}[kind],
+        )
     ax.axvline(1, color="0.4", linewidth=1)
-    ax.set(xscale="log", xlabel="time over that of the operations nobody can avoid", yticks=range(len(labels)), yticklabels=labels)
+    ax.set(
+        xscale="log",
+        xlabel="time over that of the operations nobody can avoid",
+        yticks=range(len(labels)),
+        yticklabels=labels,
+    )
     ax.invert_yaxis()
     ax.legend()
     figure.savefig(file, dpi=90)

@@ -1,14 +1,16 @@
-"""Run the benchmarks: ours, the peers that are installed, and the floor of unavoidable operations, in one process, in turn.
+"""Run the benchmarks: ours, the peers that are installed, and the floor of unavoidable operations,
+in one process, in turn.
 
-    python benchmarks/run.py                        # all works, float64, on the default device (some 40 minutes on two CPU cores)
-    python benchmarks/run.py --only path gradient   # some of them
-    python benchmarks/run.py --quick                # small sizes: does it run?
-    python benchmarks/run.py --device gpu           # the same on a GPU; works that time processes or CPU libraries are left out
-    python benchmarks/run.py --from OUT/report.json # tables and picture from a report, nothing measured
+    python benchmarks/run.py                        # all works, float64, on the default device
+    (some 40 minutes on two CPU cores) python benchmarks/run.py --only path gradient   # some of
+    them python benchmarks/run.py --quick                # small sizes: does it run? python
+    benchmarks/run.py --device gpu           # the same on a GPU; works that time processes or CPU
+    libraries are left out python benchmarks/run.py --from OUT/report.json # tables and picture from
+    a report, nothing measured
 
-Prints a summary, and writes report.json, report.md and report.png into --out. A peer that is not installed is named as missing, as is what
-fails, for want of memory or otherwise. On a GPU no case is begun after seven minutes, and those left out are named.
-"""
+Prints a summary, and writes report.json, report.md and report.png into --out. A peer that is not
+installed is named as missing, as is what fails, for want of memory or otherwise. On a GPU no case
+is begun after seven minutes, and those left out are named."""
 
 import argparse
 import datetime
@@ -24,7 +26,17 @@ import report as reports
 import threads  # noqa: F401
 
 NOT_ON_GPU = ("cold", "datasets")
-PACKAGES = ("jax", "jaxlib", "numpy", "scikit-learn", "himalaya", "gpytorch", "torch", "falkon", "rlscore")
+PACKAGES = (
+    "jax",
+    "jaxlib",
+    "numpy",
+    "scikit-learn",
+    "himalaya",
+    "gpytorch",
+    "torch",
+    "falkon",
+    "rlscore",
+)
 
 
 def measure(work, case, rounds) -> dict:
@@ -41,7 +53,12 @@ def measure(work, case, rounds) -> dict:
         missing = one if isinstance(one, str) else failures.get(name)
         if missing:
             return {"name": name, "kind": kind, "missing": missing}
-        return {"name": name, "kind": kind, **asdict(timings[name]), "judged": one.judge(results[name]) if one.judge else None}
+        return {
+            "name": name,
+            "kind": kind,
+            **asdict(timings[name]),
+            "judged": one.judge(results[name]) if one.judge else None,
+        }
 
     return {
         "work": work.__name__,
@@ -49,7 +66,13 @@ def measure(work, case, rounds) -> dict:
         "size": case.size,
         "accuracy": case.accuracy,
         "flops": case.flops,
-        "floor": [{"name": name, **(asdict(timings[name]) if name in timings else {"missing": failures[name]})} for name in case.floor],
+        "floor": [
+            {
+                "name": name,
+                **(asdict(timings[name]) if name in timings else {"missing": failures[name]}),
+            }
+            for name in case.floor
+        ],
         "contestants": [entry(name, *one) for name, one in kinds.items()],
     }
 
@@ -58,7 +81,12 @@ def machine() -> dict:
     import jax
 
     device = jax.devices()[0]
-    return {"device": str(device.device_kind), "platform": device.platform, "cores": os.cpu_count(), "system": platform.platform()}
+    return {
+        "device": str(device.device_kind),
+        "platform": device.platform,
+        "cores": os.cpu_count(),
+        "system": platform.platform(),
+    }
 
 
 def versions() -> dict:
@@ -72,18 +100,43 @@ def versions() -> dict:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", metavar="WORK", help="names of works")
-    parser.add_argument("--quick", action="store_true", help="small sizes, to see that all of it runs")
-    parser.add_argument("--rounds", type=int, default=5, help="interleaved repeats, of which medians are shown")
-    parser.add_argument("--device", choices=["cpu", "gpu"], default=None, help="where ours runs, by default where JAX does")
-    parser.add_argument(
-        "--minutes", type=float, default=None, help="begin no case after so many minutes: by default 7 on a GPU, any on a CPU"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, default=Path("benchmark-report"), help="folder of report.json, report.md and report.png")
-    parser.add_argument("--update", action="store_true", help="keep what the report in --out says of other works")
-    parser.add_argument("--from", dest="source", type=Path, help="a report.json to make table and picture from")
-    parser.add_argument("--readme", type=Path, help="a file whose table, between two marks, is made from the report")
+    parser.add_argument("--only", nargs="+", metavar="WORK", help="names of works")
+    parser.add_argument(
+        "--quick", action="store_true", help="small sizes, to see that all of it runs"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="interleaved repeats, of which medians are shown"
+    )
+    parser.add_argument(
+        "--device",
+        choices=["cpu", "gpu"],
+        default=None,
+        help="where ours runs, by default where JAX does",
+    )
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=None,
+        help="begin no case after so many minutes: by default 7 on a GPU, any on a CPU",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("benchmark-report"),
+        help="folder of report.json, report.md and report.png",
+    )
+    parser.add_argument(
+        "--update", action="store_true", help="keep what the report in --out says of other works"
+    )
+    parser.add_argument(
+        "--from", dest="source", type=Path, help="a report.json to make table and picture from"
+    )
+    parser.add_argument(
+        "--readme", type=Path, help="a file whose table, between two marks, is made from the report"
+    )
     args = parser.parse_args()
 
     args.out.mkdir(parents=True, exist_ok=True)
@@ -94,7 +147,9 @@ def main():
     save(report, args.out)
     (args.out / "report.md").write_text(reports.markdown(report), encoding="utf-8")
     if args.readme:
-        args.readme.write_text(reports.with_table(args.readme.read_text(encoding="utf-8"), report), encoding="utf-8")
+        args.readme.write_text(
+            reports.with_table(args.readme.read_text(encoding="utf-8"), report), encoding="utf-8"
+        )
     try:
         reports.picture(report, args.out / "report.png")
     except ImportError:
@@ -103,7 +158,9 @@ def main():
 
 
 def save(report, folder) -> None:
-    (folder / "report.json").write_text(json.dumps(report, indent=1, ensure_ascii=False), encoding="utf-8")
+    (folder / "report.json").write_text(
+        json.dumps(report, indent=1, ensure_ascii=False), encoding="utf-8"
+    )
 
 
 def run(args) -> dict:
@@ -117,7 +174,9 @@ def run(args) -> dict:
 
     unknown = set(args.only or ()) - set(WORKS)
     if unknown:
-        raise SystemExit(f"no such work: {', '.join(sorted(unknown))}; there are {', '.join(WORKS)}")
+        raise SystemExit(
+            f"no such work: {', '.join(sorted(unknown))}; there are {', '.join(WORKS)}"
+        )
     minutes = (7 if ON_GPU else float("inf")) if args.minutes is None else args.minutes
     start = time.monotonic()
     report = {
@@ -133,7 +192,10 @@ def run(args) -> dict:
         for case in WORKS[name](args.quick):
             if time.monotonic() - start > 60 * minutes:
                 report["not begun"].append(f"{name}: {case.size}")
-                print(f"{report['not begun'][-1]}: not begun, {minutes:g} minutes are over", flush=True)
+                print(
+                    f"{report['not begun'][-1]}: not begun, {minutes:g} minutes are over",
+                    flush=True,
+                )
                 break
             report["cases"].append(measure(WORKS[name], case, args.rounds))
             if not args.update:

@@ -1,12 +1,13 @@
-"""Compile what runs on 10⁹ rows for eight or 64 H100, or 256 chips of a TPU v5e, that are not here, and say what each device will need.
+"""Compile what runs on 10⁹ rows for eight or 64 H100, or 256 chips of a TPU v5e, that are not here,
+and say what each device will need.
 
-    python benchmarks/scale.py --for h100 --devices 8 64 [--rows 1000000000] [--landmarks 4000] [--only moments ...] [--out FOLDER]
-    python benchmarks/scale.py --for v5e --devices 256
+    python benchmarks/scale.py --for h100 --devices 8 64 [--rows 1000000000] [--landmarks 4000]
+    [--only moments ...] [--out FOLDER] python benchmarks/scale.py --for v5e --devices 256
 
-needs the extra `compile`, as `compile.py` does. For each computation on landmarks, in float32, it prints the time to compile, memory of each device, which
-collectives there are and how many bytes the largest moves, operations of each device, and the time that the makers' peak rates would take. It
-proves that programs compile, fit, and move what they should, and no speed. A report is added to the one that is there.
-"""
+needs the extra `compile`, as `compile.py` does. For each computation on landmarks, in float32, it
+prints the time to compile, memory of each device, which collectives there are and how many bytes
+the largest moves, and the time that links at their peak rate would take. It proves that programs
+compile, fit, and move what they should, and no speed. A report is added to the one that is there."""
 
 import argparse
 import json
@@ -14,10 +15,11 @@ import re
 import time
 from pathlib import Path
 
-from compile import H100, RATES, below_full, prepare
+from compile import H100, below_full, prepare
 
 COLUMNS, LAMS = 10, 100
-# Bytes a second that a device sends: NVLink among eight H100, a network card of 400 Gbit/s for each of more, four links of a v5e.
+# Bytes a second that a device sends: NVLink among eight H100, a network card of 400 Gbit/s for each
+# of more, four links of a v5e.
 LINKS = {"h100": lambda devices: 450e9 if devices <= 8 else 50e9, "v5e": lambda devices: 200e9}
 SHAPE = re.compile(r"\b(pred|[a-z]+(\d+))\[([\d,]*)\]")
 COLLECTIVE = re.compile(
@@ -26,7 +28,9 @@ COLLECTIVE = re.compile(
 
 
 def collectives(text: str) -> list[dict]:
-    """Those of a compiled program: kind, bytes of the result, and whether it is made again and again in a loop."""
+    """Those of a compiled program: kind, bytes of the result, and whether it is made again and
+    again in a loop.
+    """
     found, entry = [], False
     for line in text.splitlines():
         if re.match(r"(ENTRY )?%\S+ \(", line):
@@ -58,7 +62,9 @@ def computations():
         return solution.factor.second, solution.cross
 
     def one(rows, y, points):
-        return rls.loo(rls.factorize(rls.Gaussian(1.0), rows, landmarks=points, route="cholesky"), y, lams[:1])
+        return rls.loo(
+            rls.factorize(rls.Gaussian(1.0), rows, landmarks=points, route="cholesky"), y, lams[:1]
+        )
 
     def grid(rows, y, points):
         return rls.loo(rls.factorize(rls.Gaussian(1.0), rows, landmarks=points), y, lams)
@@ -69,11 +75,14 @@ def computations():
     def slopes(rows, y, points):
         return jax.value_and_grad(objective, (0, 3))(jnp.float32(1.0), rows, y, points)
 
-    everywhere = tuple(RATES)
+    everywhere = tuple(LINKS)
     return {
         "moments": (moments, everywhere),
         "moments and leave-one-out at one λ": (one, everywhere),
-        f"moments and leave-one-out at {LAMS} λ": (grid, ("h100",)),  # an eigendecomposition takes minutes to compile for TPUs
+        f"moments and leave-one-out at {LAMS} λ": (
+            grid,
+            ("h100",),
+        ),  # an eigendecomposition takes minutes to compile for TPUs
         "leave-one-out at one λ and its slopes": (slopes, everywhere),
     }
 
@@ -84,7 +93,10 @@ def devices_of(target: str, count: int):
 
     if target == "h100":
         return get_topology_desc(
-            platform="cuda", topology_name="h100", target_config=H100, topology=f"{-(-count // 8)}x{min(count, 8)}x1"
+            platform="cuda",
+            topology_name="h100",
+            target_config=H100,
+            topology=f"{-(-count // 8)}x{min(count, 8)}x1",
         ).devices
     side = round(count**0.5)
     return get_topology_desc(platform="tpu", topology_name=f"v5e:{side}x{count // side}").devices
@@ -94,29 +106,32 @@ def compiled(name: str, target: str, count: int, n: int, m: int) -> dict:
     """One line of the report."""
     import jax
     import numpy as np
-    from counts import count as counted
     from jax.sharding import AxisType, Mesh, NamedSharding
     from jax.sharding import PartitionSpec as P
 
     import jaxrls as rls
 
     if n % count:
-        raise SystemExit(f"--rows must be a multiple of the number of devices, and {n} is none of {count}")
+        raise SystemExit(
+            f"--rows must be a multiple of the number of devices, and {n} is none of {count}"
+        )
     fn, _ = computations()[name]
     mesh = Mesh(np.array(devices_of(target, count)), ("rows",), axis_types=(AxisType.Auto,))
     split, whole = NamedSharding(mesh, P("rows")), NamedSharding(mesh, P())
 
-    def arguments(n, split, whole, kind):
-        shaped = lambda shape, sharding: jax.ShapeDtypeStruct(shape, "float32", sharding=sharding)  # noqa: E731
-        return kind(shaped((n, COLUMNS), split)), shaped((n,), split), shaped((m, COLUMNS), whole)
+    shaped = lambda shape, sharding: jax.ShapeDtypeStruct(shape, "float32", sharding=sharding)
 
     with jax.default_device(mesh.devices.flat[0]):
         start = time.perf_counter()
-        rows = arguments(n, split, whole, lambda X: rls.ShardedRows(X, count, split, n))
-        program = jax.jit(fn).trace(*rows).lower(lowering_platforms=("cuda" if target == "h100" else "tpu",)).compile()
+        rows = rls.ShardedRows(shaped((n, COLUMNS), split), count, split, n)
+        program = (
+            jax.jit(fn)
+            .trace(rows, shaped((n,), split), shaped((m, COLUMNS), whole))
+            .lower(lowering_platforms=("cuda" if target == "h100" else "tpu",))
+            .compile()
+        )
         seconds = time.perf_counter() - start
-        each = counted(fn, *arguments(n // count, None, None, rls.DenseRows))
-    memory, text, (rate, width) = program.memory_analysis(), program.as_text(), RATES[target]
+    memory, text = program.memory_analysis(), program.as_text()
     moved = collectives(text)
     at_end = sum(one["bytes"] for one in moved if not one["in_loop"])
     return {
@@ -130,10 +145,9 @@ def compiled(name: str, target: str, count: int, n: int, m: int) -> dict:
         "beside_bytes": memory.temp_size_in_bytes,
         "collectives": moved,
         "below_full_precision": below_full(text),
-        "flops": each.flops,
-        "bytes": each.bytes,
-        "peak_seconds": max(each.flops / rate, each.bytes / width),
-        "sending_seconds": 2 * at_end / LINKS[target](count),  # a ring sends every number twice, nearly
+        "sending_seconds": 2
+        * at_end
+        / LINKS[target](count),  # a ring sends every number twice, nearly
     }
 
 
@@ -141,31 +155,44 @@ def table(lines: list[dict]) -> str:
     """The report as Markdown."""
     head = (
         "| computation | devices | rows | landmarks | compile, s | GB of arguments, each | GB beside, each | collectives | the largest, MB | in loops, B "
-        "| Tflop, each | at peak, s | between devices, s |"
+        "| between devices, s |"
     )
     rows = []
     for one in lines:
         moved = one["collectives"]
-        kinds = ", ".join(f"{sum(part['kind'] == kind for part in moved)} {kind}" for kind in sorted({part["kind"] for part in moved}))
+        kinds = ", ".join(
+            f"{sum(part['kind'] == kind for part in moved)} {kind}"
+            for kind in sorted({part["kind"] for part in moved})
+        )
         looped = max((part["bytes"] for part in moved if part["in_loop"]), default=0)
         rows.append(
             f"| {one['computation']} | {one['devices']} {one['target']} | {one['rows']:.0e} | {one['landmarks']} | {one['compile_seconds']} "
             f"| {one['argument_bytes'] / 1e9:.3g} | {one['beside_bytes'] / 1e9:.3g} | {kinds} "
-            f"| {max((part['bytes'] for part in moved), default=0) / 1e6:.3g} | {looped} | {one['flops'] / 1e12:.4g} | {one['peak_seconds']:.3g} "
+            f"| {max((part['bytes'] for part in moved), default=0) / 1e6:.3g} | {looped} "
             f"| {one['sending_seconds']:.2g} |"
         )
-    return "\n".join([head, "|" + "---|" * 13, *rows])
+    return "\n".join([head, "|" + "---|" * 11, *rows])
 
 
 def merged(old: list[dict], new: list[dict]) -> list[dict]:
-    """A report with lines added, those of the same computation on the same devices in the place of older ones."""
-    key = lambda one: (one["target"], one["devices"], one["rows"], one["landmarks"], one["computation"])  # noqa: E731
+    """A report with lines added, those of the same computation on the same devices in the place of
+    older ones.
+    """
+    key = lambda one: (
+        one["target"],
+        one["devices"],
+        one["rows"],
+        one["landmarks"],
+        one["computation"],
+    )
     return [*({key(one): one for one in [*old, *new]}).values()]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--for", dest="target", choices=RATES, required=True)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--for", dest="target", choices=LINKS, required=True)
     parser.add_argument("--devices", nargs="+", type=int, required=True)
     parser.add_argument("--rows", type=int, default=10**9)
     parser.add_argument("--landmarks", type=int, default=4000)

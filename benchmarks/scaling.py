@@ -1,10 +1,11 @@
-"""How time and memory grow with n, m, t and L: exponents fitted to measurements, as a table and a picture.
+"""How time and memory grow with n, m, t and L: exponents fitted to measurements, as a table and a
+picture.
 
     python benchmarks/scaling.py [--out DIR] [--quick]
 
-Each line varies one size and keeps the others; its exponent is the slope of log time, or log memory, over the log of the size (least squares
-over all sizes but the smallest). Memory is what XLA plans for temporaries and results. Writes scaling.json, scaling.md and scaling.png into --out.
-"""
+Each line varies one size and keeps the others; its exponent is the slope of log time, or log
+memory, over the log of the size (least squares over all sizes but the smallest). Memory is what XLA
+plans for temporaries and results. Writes scaling.json, scaling.md and scaling.png into --out."""
 
 import argparse
 import json
@@ -32,7 +33,10 @@ def grid(count):
 
 def whole_path(n):
     """Coefficients and leave-one-out error for 100 λ, all of K."""
-    return lambda X, Y, lams: rls.path(rls.factorize(KERNEL, X, intercept=False), Y, lams), (*data(n), grid(100))
+    return lambda X, Y, lams: rls.path(rls.factorize(KERNEL, X, intercept=False), Y, lams), (
+        *data(n),
+        grid(100),
+    )
 
 
 def more_lams(count):
@@ -49,7 +53,9 @@ def more_targets(t):
 
 def subset(n, m):
     X, Y = data(n)
-    return lambda X, Y, R, lams: rls.path(rls.factor_subset(KERNEL, X, R, intercept=False), Y, lams), (X, Y, jnp.arange(m), grid(100))
+    return lambda X, Y, R, lams: rls.path(
+        rls.factorize(KERNEL, X, landmarks=R, intercept=False), Y, lams
+    ), (X, Y, jnp.arange(m), grid(100))
 
 
 def more_landmarks(m):
@@ -92,11 +98,19 @@ def exponent(sizes, values) -> float:
 
 def markdown(report) -> str:
     """Sizes, seconds and exponents as a table."""
-    lines = ["| in | what | sizes | seconds | exponent of time | of memory | operations |", "|---" * 7 + "|"]
+    lines = [
+        "| in | what | sizes | seconds | exponent of time | of memory | operations |",
+        "|---" * 7 + "|",
+    ]
     for name, line in report.items():
         slopes = f"{line['exponent of seconds']:.2f} | {line['exponent of bytes']:.2f}"
-        sizes, took = ", ".join(map(str, line["sizes"])), ", ".join(f"{s:.3g}" for s in line["seconds"])
-        lines.append(f"| {name} | {line['what']} | {sizes} | {took} | {slopes} | {line['operations']} |")
+        sizes, took = (
+            ", ".join(map(str, line["sizes"])),
+            ", ".join(f"{s:.3g}" for s in line["seconds"]),
+        )
+        lines.append(
+            f"| {name} | {line['what']} | {sizes} | {took} | {slopes} | {line['operations']} |"
+        )
     return "\n".join(lines)
 
 
@@ -111,20 +125,37 @@ def picture(report, file) -> None:
     for name, line in report.items():
         for ax, what in zip(axes, ("seconds", "bytes"), strict=True):
             values = np.array(line[what]) / line[what][0]
-            ax.plot(np.array(line["sizes"]) / line["sizes"][0], values, "o-", label=f"{name}: {line[f'exponent of {what}']:.2f}")
+            ax.plot(
+                np.array(line["sizes"]) / line["sizes"][0],
+                values,
+                "o-",
+                label=f"{name}: {line[f'exponent of {what}']:.2f}",
+            )
     for ax, what in zip(axes, ("time", "memory"), strict=True):
         ax.set(
-            xscale="log", yscale="log", xlabel="size, as a multiple of the smallest", ylabel=f"{what}, as a multiple of the smallest size's"
+            xscale="log",
+            yscale="log",
+            xlabel="size, as a multiple of the smallest",
+            ylabel=f"{what}, as a multiple of the smallest size's",
         )
         ax.legend(title="exponent in", loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2)
     figure.savefig(file, dpi=90)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("benchmark-report"), help="folder of scaling.json, scaling.md and scaling.png")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("benchmark-report"),
+        help="folder of scaling.json, scaling.md and scaling.png",
+    )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the sizes, to see that it runs")
+    parser.add_argument(
+        "--quick", action="store_true", help="a tenth of the sizes, to see that it runs"
+    )
     args = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
     args.out.mkdir(parents=True, exist_ok=True)
@@ -143,7 +174,9 @@ def main():
         }
         print(f"{name}: {report[name]['exponent of seconds']:.2f}", flush=True)
     print(markdown(report))
-    (args.out / "scaling.json").write_text(json.dumps(report, indent=1, ensure_ascii=False), encoding="utf-8")
+    (args.out / "scaling.json").write_text(
+        json.dumps(report, indent=1, ensure_ascii=False), encoding="utf-8"
+    )
     (args.out / "scaling.md").write_text(markdown(report) + "\n", encoding="utf-8")
     picture(report, args.out / "scaling.png")
 

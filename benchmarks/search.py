@@ -1,10 +1,11 @@
-"""`lams="search"` against a grid of a hundred λ on real data: the errors found, and the Cholesky factors that took.
+"""`lams="search"` against a grid of a hundred λ on real data: the errors found, and the Cholesky
+factors that took.
 
-    python benchmarks/search.py --data FOLDER       # six data sets, three widths, up to 2000 rows, in float64 (ten minutes)
+    python benchmarks/search.py --data FOLDER       # six data sets, three widths, up to 2000 rows,
+    in float64 (ten minutes)
 
-FOLDER (or the environment variable JAXRLS_DATA) holds NAME.csv.gz, as for float32.py, whose rows and widths these are. "as good" are the λ of the
-grid's valleys that are within 1 % of its best.
-"""
+FOLDER (or the environment variable JAXRLS_DATA) holds NAME.csv.gz, as for float32.py, whose rows
+and widths these are. "as good" are the λ of the grid's valleys that are within 1 % of its best."""
 
 import argparse
 import os
@@ -34,15 +35,25 @@ def valleys(lams, errors):
 
 
 def compare(width, X, y):
-    """The fit by a grid of K's spectrum, the fit by a search with Cholesky factors, and how many those were."""
+    """The fit by a grid of K's spectrum, the fit by a search with Cholesky factors, and how many
+    those were.
+    """
     grid, _ = float32.heard(width, X, y, route="gram")
     found, _ = float32.heard(width, X, y, lams="search", route="cholesky")
-    return grid, found, int(re.match(r"(\d+) Cholesky factors? and one for the model", found.search).group(1)) + 1
+    return (
+        grid,
+        found,
+        int(re.match(r"(\d+) Cholesky factors? and one for the model", found.search).group(1)) + 1,
+    )
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", default=os.environ.get("JAXRLS_DATA"), help="folder of NAME.csv.gz")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", default=os.environ.get("JAXRLS_DATA"), help="folder of NAME.csv.gz"
+    )
     parser.add_argument("--only", nargs="+", choices=float32.DATA_SETS, default=float32.DATA_SETS)
     parser.add_argument("--rows", type=int, default=float32.ROWS, help="at most so many")
     options = parser.parse_args()
@@ -53,10 +64,28 @@ def main():
         for label, width in float32.widths(*data[:2]):
             grid, found, factors = compare(width, *data[:2])
             best, error = float(grid.error), float(found.error)
-            good = " and ".join(f"{lam:.2g}" for lam in valleys(np.asarray(grid.lams), np.asarray(grid.errors)))
+            good = " and ".join(
+                f"{lam:.2g}" for lam in valleys(np.asarray(grid.lams), np.asarray(grid.errors))
+            )
             said = found.search.partition("; ")[2] or "–"
-            row = name, label, f"{best:.6f}", f"{error:.6f}", f"{100 * (error / best - 1):+.3f} %", factors
-            print("| " + " | ".join(map(str, (*row, f"{float(grid.lam):.2g}", f"{float(found.lam):.2g}", good, said))) + " |", flush=True)
+            row = (
+                name,
+                label,
+                f"{best:.6f}",
+                f"{error:.6f}",
+                f"{100 * (error / best - 1):+.3f} %",
+                factors,
+            )
+            print(
+                "| "
+                + " | ".join(
+                    map(
+                        str, (*row, f"{float(grid.lam):.2g}", f"{float(found.lam):.2g}", good, said)
+                    )
+                )
+                + " |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""Greedy choices by leave-one-out: their time, beside a loop of refits, and landmarks that labels chose beside those of K alone.
+"""Greedy choices by leave-one-out: their time, beside a loop of refits, and landmarks that labels
+chose beside those of K alone.
 
 python benchmarks/selection.py               # some three minutes; --quick for small sizes
 
-Time is of the second call, medians of interleaved rounds. scikit-learn's SequentialFeatureSelector chooses by the same criterion, leave-one-out of ridge
-regression with an intercept, by a refit for every row, column and step: its columns must be ours.
-"""
+Time is of the second call, medians of interleaved rounds. scikit-learn's SequentialFeatureSelector
+chooses by the same criterion, leave-one-out of ridge regression with an intercept, by a refit for
+every row, column and step: its columns must be ours."""
 
 import argparse
 import functools
@@ -42,7 +43,9 @@ def exponents(base, rounds):
         assert not failures, failures
         seconds = [times[str(size)].median for size in sizes]
         slope = np.polyfit(np.log(sizes), np.log(seconds), 1)[0]
-        print(f"| {name} | {', '.join(map(str, sizes))} | {', '.join(f'{s:.3g}' for s in seconds)} | {slope:.2f} |")
+        print(
+            f"| {name} | {', '.join(map(str, sizes))} | {', '.join(f'{s:.3g}' for s in seconds)} | {slope:.2f} |"
+        )
 
 
 def beside_refits(n, d, num, rounds):
@@ -52,19 +55,32 @@ def beside_refits(n, d, num, rounds):
     from sklearn.model_selection import LeaveOneOut
 
     X, y = drawn(n, d)
-    options = {"n_features_to_select": num, "cv": LeaveOneOut(), "scoring": "neg_mean_squared_error"}
+    options = {
+        "n_features_to_select": num,
+        "cv": LeaveOneOut(),
+        "scoring": "neg_mean_squared_error",
+    }
     selector = SequentialFeatureSelector(Ridge(alpha=LAM), **options)
     A, b = map(jnp.asarray, (X, y))
-    contestants = {"ours": lambda: rls.select_columns(A, b, num, LAM), "scikit-learn": lambda: selector.fit(X, y)}
+    contestants = {
+        "ours": lambda: rls.select_columns(A, b, num, LAM),
+        "scikit-learn": lambda: selector.fit(X, y),
+    }
     times, results, failures = interleaved(contestants, rounds)
     assert not failures, failures
-    assert set(np.flatnonzero(selector.get_support())) == set(results["ours"].columns.tolist()), "other columns"
+    assert set(np.flatnonzero(selector.get_support())) == set(results["ours"].columns.tolist()), (
+        "other columns"
+    )
     ours, theirs = times["ours"].median, times["scikit-learn"].median
-    print(f"\n{num} of {d} columns, {n} rows: {ours:.2g} s, SequentialFeatureSelector with leave-one-out {theirs:.3g} s, the same columns")
+    print(
+        f"\n{num} of {d} columns, {n} rows: {ours:.2g} s, SequentialFeatureSelector with leave-one-out {theirs:.3g} s, the same columns"
+    )
 
 
 def landmarks(sizes, draws):
-    """Test error of landmarks by labels, and of random pivots, on airfoil: 700 rows to fit, 803 to test, at one λ."""
+    """Test error of landmarks by labels, and of random pivots, on airfoil: 700 rows to fit, 803 to
+    test, at one λ.
+    """
     X, y, _ = rls.airfoil()
     X = (X - X.mean(axis=0)) / X.std(axis=0)
     order = np.random.default_rng(0).permutation(len(X))
@@ -79,8 +95,13 @@ def landmarks(sizes, draws):
 
     print("\n| landmarks, airfoil | by labels | random pivots, mean of draws |\n|---|---|---|")
     for m in sizes:
-        pivots = [error(rls.landmarks(kernel, X[fitted], m, key=jax.random.key(seed))) for seed in range(draws)]
-        print(f"| {m} | {error(rls.select_landmarks(kernel, X[fitted], y[fitted], m, lam).landmarks):.1f} | {np.mean(pivots):.1f} |")
+        pivots = [
+            error(rls.landmarks(kernel, X[fitted], m, key=jax.random.key(seed)))
+            for seed in range(draws)
+        ]
+        print(
+            f"| {m} | {error(rls.select_landmarks(kernel, X[fitted], y[fitted], m, lam).landmarks):.1f} | {np.mean(pivots):.1f} |"
+        )
 
 
 if __name__ == "__main__":

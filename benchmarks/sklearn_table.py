@@ -1,12 +1,13 @@
-"""RLSClassifier and RLSRegressor beside tuned scikit-learn on the data sets that it carries: accuracy or R² on held-out rows, and seconds.
+"""RLSClassifier and RLSRegressor beside tuned scikit-learn on the data sets that it carries:
+accuracy or R² on held-out rows, and seconds.
 
 python benchmarks/sklearn_table.py [--splits 10] [--only digits wine cancer diabetes]
 
-Both see standardised columns and the same splits (half of the rows to fit, stratified by class). scikit-learn: a grid search over 6 α × 9 γ
-by five folds for `KernelRidge` (labels as ±1, targets standardised, as it fits no constant), and `RidgeCV` / `RidgeClassifierCV` over
-100 α. Here: width the median distance and λ by leave-one-out; with `tune=True` both by its gradient where rows are few; and the best of four
-kernels, the leave-one-out error being there to choose by.
-"""
+Both see standardised columns and the same splits (half of the rows to fit, stratified by class).
+scikit-learn: a grid search over 6 α × 9 γ by five folds for `KernelRidge` (labels as ±1, targets
+standardised, as it fits no constant), and `RidgeCV` / `RidgeClassifierCV` over 100 α. Here: width
+the median distance and λ by leave-one-out; with `tune=True` both by its gradient where rows are
+few; and the best of four kernels, the leave-one-out error being there to choose by."""
 
 import argparse
 import platform
@@ -31,7 +32,12 @@ from sklearn.preprocessing import StandardScaler
 import jaxrls as rls
 from jaxrls.sklearn import RLSClassifier, RLSRegressor
 
-DATA = {"digits": load_digits, "wine": load_wine, "cancer": load_breast_cancer, "diabetes": load_diabetes}
+DATA = {
+    "digits": load_digits,
+    "wine": load_wine,
+    "cancer": load_breast_cancer,
+    "diabetes": load_diabetes,
+}
 ALPHAS, GAMMAS = np.logspace(-4, 1, 6), np.logspace(-4, 0, 9)
 LINEAR_ALPHAS = np.logspace(-3, 5, 100)
 ROWS_TO_TUNE = 1000
@@ -61,7 +67,10 @@ class BestKernel(BaseEstimator):
         self.make = make
 
     def fit(self, X, y):
-        self.best_ = min((self.make(kernel).fit(X, y) for kernel in KERNELS), key=lambda fitted: np.mean(fitted.loo_error_))
+        self.best_ = min(
+            (self.make(kernel).fit(X, y) for kernel in KERNELS),
+            key=lambda fitted: np.mean(fitted.loo_error_),
+        )
         return self
 
     def score(self, X, y):
@@ -72,10 +81,16 @@ def contestants(classes: bool, rows: int) -> dict:
     """Name: estimator."""
     grid = {"alpha": ALPHAS, "gamma": GAMMAS}
     if classes:
-        ours, search, linear = RLSClassifier, GridSearchCV(KernelRidgeClassifier(), grid), RidgeClassifierCV(LINEAR_ALPHAS)
+        ours, search, linear = (
+            RLSClassifier,
+            GridSearchCV(KernelRidgeClassifier(), grid),
+            RidgeClassifierCV(LINEAR_ALPHAS),
+        )
     else:
         ours, linear = RLSRegressor, RidgeCV(LINEAR_ALPHAS)
-        search = TransformedTargetRegressor(GridSearchCV(KernelRidge(kernel="rbf"), grid), transformer=StandardScaler())
+        search = TransformedTargetRegressor(
+            GridSearchCV(KernelRidge(kernel="rbf"), grid), transformer=StandardScaler()
+        )
     models = {
         "gaussian": ours(),
         "gaussian, tuned": ours(tune=True),
@@ -85,7 +100,9 @@ def contestants(classes: bool, rows: int) -> dict:
         "RidgeCV": linear,
     }
     return {
-        name: make_pipeline(StandardScaler(), model) for name, model in models.items() if name != "gaussian, tuned" or rows <= ROWS_TO_TUNE
+        name: make_pipeline(StandardScaler(), model)
+        for name, model in models.items()
+        if name != "gaussian, tuned" or rows <= ROWS_TO_TUNE
     }
 
 
@@ -96,7 +113,9 @@ def judge(name: str, splits: int) -> tuple[dict[str, list[float]], dict[str, lis
     scores: dict[str, list[float]] = {}
     seconds: dict[str, list[float]] = {}
     for seed in range(splits):
-        X_fit, X_new, y_fit, y_new = train_test_split(X, y, test_size=0.5, random_state=seed, stratify=y if classes else None)
+        X_fit, X_new, y_fit, y_new = train_test_split(
+            X, y, test_size=0.5, random_state=seed, stratify=y if classes else None
+        )
         for who, model in contestants(classes, len(X_fit)).items():
             start = time.perf_counter()
             model.fit(X_fit, y_fit)
@@ -117,7 +136,11 @@ def row(name, shape, scores, seconds, who, against) -> str:
         f"{against} {np.mean(scores[against]):.1f}",
         f"{gain.mean():+.2f} ± {error:.2f}",
     ]
-    cells += [f"{seconds[who][0]:.2f}", f"{np.median(seconds[who][1:] or seconds[who]):.3f}", f"{np.median(seconds[against]):.3f}"]
+    cells += [
+        f"{seconds[who][0]:.2f}",
+        f"{np.median(seconds[who][1:] or seconds[who]):.3f}",
+        f"{np.median(seconds[against]):.3f}",
+    ]
     return "| " + " | ".join(cells) + " |"
 
 
@@ -127,8 +150,12 @@ def main():
     parser.add_argument("--only", nargs="+", choices=DATA, default=list(DATA))
     args = parser.parse_args()
     warnings.simplefilter("ignore")
-    print(f"{args.splits} splits, scikit-learn {sklearn.__version__}, JAX {jax.__version__} on {jax.devices()[0]}, {platform.machine()}\n")
-    print("| data | rows × columns | jaxrls | score (%) | scikit-learn | gain ± standard error | first fit (s) | fit (s) | theirs (s) |")
+    print(
+        f"{args.splits} splits, scikit-learn {sklearn.__version__}, JAX {jax.__version__} on {jax.devices()[0]}, {platform.machine()}\n"
+    )
+    print(
+        "| data | rows × columns | jaxrls | score (%) | scikit-learn | gain ± standard error | first fit (s) | fit (s) | theirs (s) |"
+    )
     print("|---|---|---|---|---|---|---|---|---|")
     for name in args.only:
         scores, seconds, shape = judge(name, args.splits)

@@ -1,10 +1,11 @@
 """A fit to rows on disk beside the same sums on rows in memory: seconds and peak memory.
 
-    python benchmarks/stream.py --rows 10000000 --columns 10 --landmarks 500            # writes float32 shards into a temporary folder
+    python benchmarks/stream.py --rows 10000000 --columns 10 --landmarks 500            # writes
+    float32 shards into a temporary folder
 
-Each of both runs in a process of its own. The sums are the moments and the leave-one-out errors of 100 λ; knowing the rows (for a stream, its first
-reading; in memory, reading the files) is timed apart.
-"""
+Each of both runs in a process of its own. The sums are the moments and the leave-one-out errors of
+100 λ; knowing the rows (for a stream, its first reading; in memory, reading the files) is timed
+apart."""
 
 import argparse
 import resource
@@ -31,7 +32,9 @@ def write(folder: Path, rows: int, columns: int) -> None:
 
 
 def one(kind: str, folder: str, landmarks: int) -> None:
-    """What a process does: prints seconds until the rows are known, seconds of the fit, peak bytes, λ and error."""
+    """What a process does: prints seconds until the rows are known, seconds of the fit, peak bytes,
+    λ and error.
+    """
     import jax
     import jax.numpy as jnp
 
@@ -46,7 +49,9 @@ def one(kind: str, folder: str, landmarks: int) -> None:
         tables = [np.load(path) for path in sorted(Path(folder).glob("*.npy"))]
         rows = rls.DenseRows(jnp.asarray(np.concatenate([table[:, :-1] for table in tables])))
         del tables
-        problem = rls.Problem.of(rls.Gaussian(2.0), rows, stream.labels, landmarks=problem.landmarks)
+        problem = rls.Problem.of(
+            rls.Gaussian(2.0), rows, stream.labels, landmarks=problem.landmarks
+        )
     lams = jnp.geomspace(1e-2, 1e4, 100, dtype=problem.rows.dtype)
 
     def errors(problem):
@@ -75,7 +80,15 @@ def main():
         took = {"stream": [], "memory": []}
         for _ in range(args.rounds):
             for kind in took:
-                command = [sys.executable, __file__, "--one", kind, folder, "--landmarks", str(args.landmarks)]
+                command = [
+                    sys.executable,
+                    __file__,
+                    "--one",
+                    kind,
+                    folder,
+                    "--landmarks",
+                    str(args.landmarks),
+                ]
                 out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
                 known, seconds, peak, lam, error = map(float, out.split())
                 took[kind].append(seconds)

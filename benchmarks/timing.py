@@ -1,4 +1,6 @@
-"""Interleaved timing: every contestant in turn, round after round, so that a machine that drifts drifts for all."""
+"""Interleaved timing: every contestant in turn, round after round, so that a machine that drifts
+drifts for all.
+"""
 
 import statistics
 import time
@@ -14,7 +16,9 @@ SLOW, ENDLESS = 20.0, 100.0
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one contestant: median, fastest and slowest of `rounds`, and the first call, which compiles."""
+    """Seconds of one contestant: median, fastest and slowest of `rounds`, and the first call, which
+    compiles.
+    """
 
     median: float
     low: float
@@ -23,24 +27,35 @@ class Timing:
     rounds: int
 
 
-def interleaved(contestants: dict[str, Callable], rounds: int = 5) -> tuple[dict[str, Timing], dict, dict[str, str]]:
+def interleaved(
+    contestants: dict[str, Callable], rounds: int = 5
+) -> tuple[dict[str, Timing], dict, dict[str, str]]:
     """Timings, last results, and in words what failed.
 
-    What took longer than SLOW seconds the first time runs once more, and that time counts; past ENDLESS seconds the first time does.
-    """
+    What took longer than SLOW seconds the first time runs once more, and that time counts; past
+    ENDLESS seconds the first time does."""
     first, results, failures = {}, {}, {}
     for name, run in contestants.items():
         try:
             first[name], results[name] = timed(run)
         except Exception as error:  # out of memory, a size that a library cannot take: a result too, and the others go on
-            failures[name] = f"failed: {(str(error).splitlines() or [type(error).__name__])[0][:200]}"
+            failures[name] = (
+                f"failed: {(str(error).splitlines() or [type(error).__name__])[0][:200]}"
+            )
     times = {name: [seconds] if seconds > ENDLESS else [] for name, seconds in first.items()}
     for _ in range(max(1, rounds)):
         for name in first:
             if first[name] <= SLOW or not times[name]:
                 seconds, results[name] = timed(contestants[name])
                 times[name].append(seconds)
-    return {name: Timing(statistics.median(t), min(t), max(t), first[name], len(t)) for name, t in times.items()}, results, failures
+    return (
+        {
+            name: Timing(statistics.median(t), min(t), max(t), first[name], len(t))
+            for name, t in times.items()
+        },
+        results,
+        failures,
+    )
 
 
 def timed(run) -> tuple[float, Any]:

@@ -1,15 +1,17 @@
-"""Tuning by gradient against a grid: the leave-one-out error reached and the time taken; and one width per column against one for all.
+"""Tuning by gradient against a grid: the leave-one-out error reached and the time taken; and one
+width per column against one for all.
 
     python benchmarks/tuning.py [--data FOLDER] [--only airfoil] [--quick]
     python benchmarks/tuning.py large [--data FOLDER] [--only pol kin40k] [--quick]
 
-`large` searches a width per column on 500 landmarks of all rows, begun on few rows and on all, and times a step beside its two products with the rows;
-kin40k and protein are in FOLDER, and pol is drawn in the size of that data set.
+`large` searches a width per column on 500 landmarks of all rows, begun on few rows and on all, and
+times a step beside its two products with the rows; kin40k and protein are in FOLDER, and pol is
+drawn in the size of that data set.
 
-FOLDER (or the environment variable JAXRLS_DATA) holds concrete.csv.gz and energy.csv.gz: no header, the target last. The airfoil data come
-with the package. Columns are standardised, so that errors are fractions of the target's variance. Times are medians of five interleaved
-rounds after a first call.
-"""
+FOLDER (or the environment variable JAXRLS_DATA) holds concrete.csv.gz and energy.csv.gz: no header,
+the target last. The airfoil data come with the package. Columns are standardised, so that errors
+are fractions of the target's variance. Times are medians of five interleaved rounds after a first
+call."""
 
 import argparse
 import os
@@ -48,7 +50,9 @@ def best_of_path(width, X, y):
 
 
 def against_grid(X, y, num_widths, rounds):
-    """Error and time of a grid of widths around the median distance, and of the search, medians of interleaved rounds."""
+    """Error and time of a grid of widths around the median distance, and of the search, medians of
+    interleaved rounds.
+    """
     X, y = jnp.asarray(X), jnp.asarray(y)
     widths = rls.median_distance(X) * jnp.geomspace(1 / 20, 20, num_widths)
     jax.block_until_ready(best_of_path(widths[0], X, y))
@@ -62,7 +66,14 @@ def against_grid(X, y, num_widths, rounds):
     best = int(np.argmin(errors))
     if best in (0, num_widths - 1):
         print(f"the best width of the grid, {widths[best]:.3g}, is at its end")
-    return float(errors[best]), float(widths[best]), float(np.median(grid_times)), tuned, first_time, float(np.median(tune_times))
+    return (
+        float(errors[best]),
+        float(widths[best]),
+        float(np.median(grid_times)),
+        tuned,
+        first_time,
+        float(np.median(tune_times)),
+    )
 
 
 def against_one_width(X, y, splits):
@@ -80,7 +91,9 @@ def against_one_width(X, y, splits):
 
 
 def load_large(name, folder):
-    """As many standardised rows as the goals name, drawn by chance; pol by a function of some of its 26 columns, half of them steps."""
+    """As many standardised rows as the goals name, drawn by chance; pol by a function of some of
+    its 26 columns, half of them steps.
+    """
     rng, n = np.random.default_rng(0), LARGE[name]
     if name != "pol":
         pair = load(name, folder)
@@ -88,19 +101,31 @@ def load_large(name, folder):
         return None if pair is None else (pair[0][some], pair[1][some])
     X = rng.normal(size=(n, 26))
     X[:, 13:] = X[:, 13:] > 0.5
-    y = np.sin(2 * X[:, 0]) * X[:, 1] + np.abs(X[:, 2] + X[:, 3] / 2) + np.cos(X[:, 4] * X[:, 5]) / 2 + 0.3 * X[:, 13] * X[:, 0]
+    y = (
+        np.sin(2 * X[:, 0]) * X[:, 1]
+        + np.abs(X[:, 2] + X[:, 3] / 2)
+        + np.cos(X[:, 4] * X[:, 5]) / 2
+        + 0.3 * X[:, 13] * X[:, 0]
+    )
     y += 0.1 * X[:, 6] + 0.1 * rng.normal(size=n)
     return (X - X.mean(axis=0)) / X.std(axis=0), (y - y.mean()) / y.std()
 
 
 def step_over_products(X, y, rounds):
-    """Seconds of value and gradient over those of the products n×m×m and m×n×m, medians of interleaved rounds."""
+    """Seconds of value and gradient over those of the products n×m×m and m×n×m, medians of
+    interleaved rounds.
+    """
     X, y, m = jnp.asarray(X), jnp.asarray(y), LANDMARKS
     rows, width = jnp.arange(m) * (len(X) // m), jnp.full(X.shape[1], X.shape[1] ** 0.5)
     A, B = (jax.random.normal(jax.random.key(0), shape, X.dtype) for shape in ((len(X), m), (m, m)))
     products = jax.jit(lambda A, B: (A @ B, A.T @ A))
-    step = jax.jit(jax.value_and_grad(lambda width, lam: rls.loo_objective(rls.Gaussian(width), X, y, lam, landmarks=rows), (0, 1)))
-    calls = lambda: products(A, B), lambda: step(width, 0.1)  # noqa: E731
+    step = jax.jit(
+        jax.value_and_grad(
+            lambda width, lam: rls.loo_objective(rls.Gaussian(width), X, y, lam, landmarks=rows),
+            (0, 1),
+        )
+    )
+    calls = lambda: products(A, B), lambda: step(width, 0.1)
     seconds = np.array([[timed(call)[0] for call in calls] for _ in range(rounds + 1)])[1:]
     return np.divide(*np.median(seconds, axis=0)[::-1])
 
@@ -118,7 +143,11 @@ def large(names, folder, rounds):
         kernel, found, seconds = rls.Gaussian(np.ones(X.shape[1])), {}, []
         for _ in range(rounds + 1):
             taken, found = zip(
-                *(timed(partial(rls.tune, kernel, X, y, landmarks=LANDMARKS, grow=grow)) for grow in (True, False)), strict=True
+                *(
+                    timed(partial(rls.tune, kernel, X, y, landmarks=LANDMARKS, grow=grow))
+                    for grow in (True, False)
+                ),
+                strict=True,
             )
             seconds.append(taken)
         few, every = np.median(seconds[1:], axis=0)  # the first round compiles
@@ -133,30 +162,44 @@ def large(names, folder, rounds):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", nargs="?", choices=["large"], help="large: many rows on landmarks")
-    parser.add_argument("--data", default=os.environ.get("JAXRLS_DATA"), help="folder of NAME.csv.gz")
+    parser.add_argument(
+        "--data", default=os.environ.get("JAXRLS_DATA"), help="folder of NAME.csv.gz"
+    )
     parser.add_argument("--only", nargs="+", choices=(*DATA_SETS, *LARGE))
-    parser.add_argument("--quick", action="store_true", help="10 widths and 2 splits in place of 40 and 10")
+    parser.add_argument(
+        "--quick", action="store_true", help="10 widths and 2 splits in place of 40 and 10"
+    )
     options = parser.parse_args()
     if options.what == "large":
         return large(options.only or LARGE, options.data, 1 if options.quick else 3)
     num_widths, splits, rounds = (10, 2, 1) if options.quick else (40, 10, 5)
-    data = {name: pair for name in options.only or DATA_SETS if (pair := load(name, options.data)) is not None}
+    data = {
+        name: pair
+        for name in options.only or DATA_SETS
+        if (pair := load(name, options.data)) is not None
+    }
 
     print(
         f"\n| data | n | best of {num_widths} × 100 | its width | s | tuned | its width | steps | s | first call, s | time ratio | stopped |"
     )
     print("|" + "---|" * 12, flush=True)
     for name, (X, y) in data.items():
-        error, width, grid_time, tuned, first_time, tune_time = against_grid(X, y, num_widths, rounds)
+        error, width, grid_time, tuned, first_time, tune_time = against_grid(
+            X, y, num_widths, rounds
+        )
         print(
             f"| {name} | {len(X)} | {error:.6f} | {width:.3g} | {grid_time:.2f} | {float(tuned.error):.6f} | {float(tuned.kernel.width):.3g} "
             f"| {len(tuned.history.errors) - 1} | {tune_time:.2f} | {first_time:.1f} | {tune_time / grid_time:.2f} | {tuned.reason} |",
             flush=True,
         )
 
-    print(f"\nTest RMSE over {splits} random splits, mean ± standard deviation\n\n| data | one width | one per column | splits improved |")
+    print(
+        f"\nTest RMSE over {splits} random splits, mean ± standard deviation\n\n| data | one width | one per column | splits improved |"
+    )
     print("|" + "---|" * 4, flush=True)
     for name in ARD_SETS:
         if name in data:

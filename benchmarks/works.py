@@ -1,8 +1,9 @@
-"""The works that are measured: for each what we do, what peers do, and the operations that nobody can avoid.
+"""The works that are measured: for each what we do, what peers do, and the operations that nobody
+can avoid.
 
-A work is a function of `quick` that yields cases. A case names its contestants; all of them get the same data, and each may have a
-judge, which turns its result into a number that says how good it is (an error: less is better).
-"""
+A work is a function of `quick` that yields cases. A case names its contestants; all of them get the
+same data, and each may have a judge, which turns its result into a number that says how good it is
+(an error: less is better)."""
 
 import os
 import subprocess
@@ -43,11 +44,16 @@ class Case:
 def product(*shape_pairs):
     """Matrix products of given shapes, as contestants for a floor."""
     run = jax.jit(lambda A, B: jnp.matmul(A, B, precision="highest"))
-    return {f"{a[0]}×{a[1]} by {b[0]}×{b[1]}": partial(run, jnp.ones(a), jnp.ones(b)) for a, b in shape_pairs}
+    return {
+        f"{a[0]}×{a[1]} by {b[0]}×{b[1]}": partial(run, jnp.ones(a), jnp.ones(b))
+        for a, b in shape_pairs
+    }
 
 
 def block_products(n, m):
-    """ΦᵀΦ and ΦV for n rows of m features, V (m, m), a few rows at a time: what is left where n × m numbers do not fit."""
+    """ΦᵀΦ and ΦV for n rows of m features, V (m, m), a few rows at a time: what is left where n × m
+    numbers do not fit.
+    """
     rows = min(n, max(1, 2**28 // (8 * m)))
 
     @jax.jit
@@ -55,7 +61,9 @@ def block_products(n, m):
         def step(i, sums):
             block = Phi + i  # so that no compiler takes the products out of the loop
             right = jnp.matmul(block, V, precision="highest")
-            return sums[0] + jnp.matmul(block.T, block, precision="highest"), sums[1] + jnp.sum(right * right, axis=1)
+            return sums[0] + jnp.matmul(block.T, block, precision="highest"), sums[1] + jnp.sum(
+                right * right, axis=1
+            )
 
         return jax.lax.fori_loop(0, -(-n // rows), step, (jnp.zeros((m, m)), jnp.zeros(rows)))
 
@@ -76,7 +84,8 @@ def problem(n, d, t=1, seed=0, new=1000):
     return X[:n], Y[:n], X[n:], F[n:]
 
 
-# the λ path ----------------------------------------------------------------------------------------------------------------
+# the λ path
+# ----------------------------------------------------------------------------------------------------------------
 
 
 def path(quick) -> Iterator[Case]:
@@ -85,7 +94,11 @@ def path(quick) -> Iterator[Case]:
     for n, count in ((500, 100),) if quick else sizes:
         X, Y, X_new, F_new = problem(n, 20)
         kernel, y = rls.Gaussian(4.0), Y[:, 0]
-        x, t, lams = jnp.asarray(X), jnp.asarray(y), jnp.geomspace(*LAMS, count) if count > 1 else jnp.array([0.1])
+        x, t, lams = (
+            jnp.asarray(X),
+            jnp.asarray(y),
+            jnp.geomspace(*LAMS, count) if count > 1 else jnp.array([0.1]),
+        )
 
         @partial(jax.jit, static_argnames="intercept")
         def ours(x, t, lams, intercept=False, kernel=kernel):
@@ -97,13 +110,21 @@ def path(quick) -> Iterator[Case]:
 
         def judge(result, kernel=kernel, x=x, X_new=X_new, F_new=F_new):
             best = int(result.loo.argmin())
-            return mean_square(rls.gram(kernel, jnp.asarray(X_new), x) @ result.coef[best] + result.intercept[best], F_new)
+            return mean_square(
+                rls.gram(kernel, jnp.asarray(X_new), x) @ result.coef[best]
+                + result.intercept[best],
+                F_new,
+            )
 
         variants = {"with intercept": Contestant(partial(ours, x, t, lams, intercept=True), judge)}
         yield Case(
             size=f"n = {n}, L = {count}",
             ours=Contestant(partial(ours, x, t, lams), judge),
-            variants={"by Cholesky": Contestant(partial(at_one, x, t, lams), judge)} if count == 1 else variants if n <= 4000 else {},
+            variants={"by Cholesky": Contestant(partial(at_one, x, t, lams), judge)}
+            if count == 1
+            else variants
+            if n <= 4000
+            else {},
             floor={"eigh": eigh_of(jax.jit(rls.gram)(kernel, x))},
             peers=_path_peers(X, Y, X_new, F_new, lams) if count == 100 and n <= 4000 else {},
             accuracy="mean squared error on new rows, noise apart",
@@ -116,11 +137,14 @@ def _path_peers(X, Y, X_new, F_new, lams):
     return {
         "RLScore": peers.rlscore(X, Y[:, 0], lams, gamma, X_new, F_new),
         "himalaya KernelRidgeCV(cv=5)": peers.himalaya(X, Y, lams, gamma, X_new, F_new),
-        "scikit-learn GridSearchCV(KernelRidge), 5 folds, 10 λ": peers.grid_search(X, Y[:, 0], X_new, F_new, [gamma], lams[::10]),
+        "scikit-learn GridSearchCV(KernelRidge), 5 folds, 10 λ": peers.grid_search(
+            X, Y[:, 0], X_new, F_new, [gamma], lams[::10]
+        ),
     }
 
 
-# many targets --------------------------------------------------------------------------------------------------------------
+# many targets
+# --------------------------------------------------------------------------------------------------------------
 
 
 def targets(quick) -> Iterator[Case]:
@@ -146,13 +170,20 @@ def targets(quick) -> Iterator[Case]:
                 ),
             ),
             floor={"eigh": eigh_of(jax.jit(rls.gram)(kernel, x)), **wide},
-            peers={"himalaya KernelRidgeCV(cv=5)": peers.himalaya(X, Y, np.asarray(lams), 1 / 18, X_new, F_new)} if t <= 1000 else {},
+            peers={
+                "himalaya KernelRidgeCV(cv=5)": peers.himalaya(
+                    X, Y, np.asarray(lams), 1 / 18, X_new, F_new
+                )
+            }
+            if t <= 1000
+            else {},
             accuracy="mean squared error on new rows, noise apart",
             flops=9 * n**3 + 2 * n * n * t * (count + 2),
         )
 
 
-# the gradient ----------------------------------------------------------------------------------------------------------------
+# the gradient
+# ----------------------------------------------------------------------------------------------------------------
 
 
 def gradient(quick) -> Iterator[Case]:
@@ -160,14 +191,22 @@ def gradient(quick) -> Iterator[Case]:
     for n in (500,) if quick else (1000, 2000, 4000):
         X, Y, _, _ = problem(n, 8)
         x, y = jnp.asarray(X), jnp.asarray(Y[:, 0])
-        ours = jax.jit(jax.value_and_grad(lambda width, lam, x, y: rls.loo_objective(rls.Gaussian(width), x, y, lam), (0, 1)))
+        ours = jax.jit(
+            jax.value_and_grad(
+                lambda width, lam, x, y: rls.loo_objective(rls.Gaussian(width), x, y, lam), (0, 1)
+            )
+        )
 
         def judge(result, x=x, y=y, ours=ours):
             """Distance of the gradient from central differences, relative."""
             step, at = 1e-4, np.array([2.0, 0.1])
-            value = lambda t: float(ours(t[0], t[1], x, y)[0])  # noqa: E731
-            differences = np.array([(value(at + h) - value(at - h)) / (2 * step) for h in step * np.eye(2)])
-            return float(np.abs(np.array(result[1]) - differences).max() / np.abs(differences).max())
+            value = lambda t: float(ours(t[0], t[1], x, y)[0])
+            differences = np.array(
+                [(value(at + h) - value(at - h)) / (2 * step) for h in step * np.eye(2)]
+            )
+            return float(
+                np.abs(np.array(result[1]) - differences).max() / np.abs(differences).max()
+            )
 
         G = jax.jit(lambda x: rls.gram(rls.Gaussian(2.0), x) + 0.1 * jnp.eye(len(x)))(x)
         cholesky = jax.jit(lambda G: jax.lax.linalg.cholesky(G, symmetrize_input=False))
@@ -175,36 +214,56 @@ def gradient(quick) -> Iterator[Case]:
             size=f"n = {n}, d = 8",
             ours=Contestant(partial(ours, 2.0, 0.1, x, y), judge),
             floor={"Cholesky": partial(cholesky, G), **product(((n, n), (n, n)))},
-            peers={"GPyTorch LeaveOneOutPseudoLikelihood with backward": peers.gpytorch_gradient(X, Y[:, 0], 2.0, 0.1)},
+            peers={
+                "GPyTorch LeaveOneOutPseudoLikelihood with backward": peers.gpytorch_gradient(
+                    X, Y[:, 0], 2.0, 0.1
+                )
+            },
             accuracy="of the gradient, from central differences, relative",
             flops=n**3 / 3 + 2 * n**3,
         )
 
 
-# landmarks -----------------------------------------------------------------------------------------------------------------
+# landmarks
+# -----------------------------------------------------------------------------------------------------------------
 
 
 def subset(quick) -> Iterator[Case]:
-    """The subset of regressors: L values of λ with exact leave-one-out, a landmark leaving with its row."""
-    sizes = ((10_000, 1000), (40_000, 1000), (100_000, 1000), *(((1_000_000, 1000), (10_000_000, 1000)) if ON_GPU else ()))
+    """The subset of regressors: L values of λ with exact leave-one-out, a landmark leaving with its
+    row.
+    """
+    sizes = (
+        (10_000, 1000),
+        (40_000, 1000),
+        (100_000, 1000),
+        *(((1_000_000, 1000), (10_000_000, 1000)) if ON_GPU else ()),
+    )
     for n, m in ((4000, 200),) if quick else sizes:
         X, Y, X_new, F_new = problem(n, 8)
         kernel, x, y = rls.Gaussian(float(np.sqrt(8))), jnp.asarray(X), jnp.asarray(Y[:, 0])
-        choose, large = partial(rls.landmarks, kernel, x, m, key=jax.random.key(0)), n > 100_000  # n × m numbers are too many to keep
-        chosen = jnp.asarray(np.random.default_rng(0).choice(n, m, replace=False)) if large else choose()
+        choose, large = (
+            partial(rls.landmarks, kernel, x, m, key=jax.random.key(0)),
+            n > 100_000,
+        )
+        chosen = (
+            jnp.asarray(np.random.default_rng(0).choice(n, m, replace=False)) if large else choose()
+        )
         points, lams = x[chosen] if large else chosen.points, jnp.geomspace(*LAMS, 100)
 
-        @partial(jax.jit, static_argnames=("drop", "keep"))
-        def ours(x, y, chosen, lams, drop=True, keep=not large, kernel=kernel):
-            return rls.path(rls.factor_subset(kernel, x, chosen, intercept=True, drop=drop, keep=keep), y, lams)
+        @partial(jax.jit, static_argnames="leave")
+        def ours(x, y, chosen, lams, leave=True, kernel=kernel):
+            return rls.path(rls.factorize(kernel, x, landmarks=chosen, leave=leave), y, lams)
 
         def judge(result, kernel=kernel, points=points, X_new=X_new, F_new=F_new):
             best = int(result.loo.argmin())
-            return mean_square(rls.gram(kernel, jnp.asarray(X_new), points) @ result.coef[best] + result.intercept[best], F_new)
+            return mean_square(
+                rls.gram(kernel, jnp.asarray(X_new), points) @ result.coef[best]
+                + result.intercept[best],
+                F_new,
+            )
 
         variants = {
-            "dictionary fixed": Contestant(partial(ours, x, y, chosen, lams, drop=False), judge),
-            "features not kept": Contestant(partial(ours, x, y, chosen, lams, keep=False), judge),
+            "dictionary fixed": Contestant(partial(ours, x, y, chosen, lams, leave=False), judge),
             "choosing the landmarks": Contestant(choose),
         }
         yield Case(
@@ -213,7 +272,9 @@ def subset(quick) -> Iterator[Case]:
             variants={} if large else variants,
             floor=block_products(n, m) if large else product(((n, m), (m, m)), ((m, n), (n, m))),
             peers={
-                "scikit-learn Nystroem + RidgeCV": peers.nystroem(X, Y[:, 0], m, np.asarray(lams), X_new, F_new),
+                "scikit-learn Nystroem + RidgeCV": peers.nystroem(
+                    X, Y[:, 0], m, np.asarray(lams), X_new, F_new
+                ),
                 "falkon, one λ": peers.falkon(X, Y[:, 0], m, X_new, F_new),
             }
             if n <= 40_000
@@ -223,13 +284,16 @@ def subset(quick) -> Iterator[Case]:
         )
 
 
-# linear --------------------------------------------------------------------------------------------------------------------
+# linear
+# --------------------------------------------------------------------------------------------------------------------
 
 
 def linear(quick) -> Iterator[Case]:
     """A linear model with exact leave-one-out at L values of λ: tall, and wide."""
     for n, d, theirs in (
-        ((20_000, 50, True), (50, 300, True)) if quick else ((200_000, 100, True), (1_000_000, 100, False), (1000, 20_000, True))
+        ((20_000, 50, True), (50, 300, True))
+        if quick
+        else ((200_000, 100, True), (1_000_000, 100, False), (1000, 20_000, True))
     ):
         rng = np.random.default_rng(0)
         X = rng.normal(size=(n, d))
@@ -242,10 +306,16 @@ def linear(quick) -> Iterator[Case]:
             factor = rls.factorize(rls.Linear(), x, intercept=False)
             errors = rls.loo(factor, t, lams)
             found, _ = rls.coef(factor, t, lams[jnp.argmin(errors)])
-            return errors, jnp.matmul(found, x, precision="highest") if factor.route == "gram" else found
+            return errors, jnp.matmul(
+                found, x, precision="highest"
+            ) if factor.route == "gram" else found
 
         r = min(n, d)
-        inner = jax.jit(lambda A: jnp.matmul(*((A.T, A) if A.shape[0] > A.shape[1] else (A, A.T)), precision="highest"))
+        inner = jax.jit(
+            lambda A: jnp.matmul(
+                *((A.T, A) if A.shape[0] > A.shape[1] else (A, A.T)), precision="highest"
+            )
+        )
         floor = {"ΦᵀΦ" if n > d else "ΦΦᵀ": partial(inner, x)}
         if n > d:
             floor |= product(((n, r), (r, r)), ((n, r), (r, 200)))
@@ -253,15 +323,20 @@ def linear(quick) -> Iterator[Case]:
             floor |= {"eigh": eigh_of(inner(x))}
         yield Case(
             size=f"n = {n:,}, d = {d:,}, L = 100",
-            ours=Contestant(partial(ours, x, t, lams), lambda result, w=w: mean_square(result[1], w)),
+            ours=Contestant(
+                partial(ours, x, t, lams), lambda result, w=w: mean_square(result[1], w)
+            ),
             floor=floor,
-            peers={"scikit-learn RidgeCV": peers.ridge_cv(X, y, np.asarray(lams), w)} if theirs else {},
+            peers={"scikit-learn RidgeCV": peers.ridge_cv(X, y, np.asarray(lams), w)}
+            if theirs
+            else {},
             accuracy="mean squared error of the coefficients",
             flops=2 * n * d * r + (2 * n * r * (r + 200) if n > d else 9 * n**3),
         )
 
 
-# many data sets ------------------------------------------------------------------------------------------------------------
+# many data sets
+# ------------------------------------------------------------------------------------------------------------
 
 
 def datasets(quick) -> Iterator[Case]:
@@ -284,19 +359,26 @@ def datasets(quick) -> Iterator[Case]:
     grams = np.asarray(jax.jit(jax.vmap(lambda x: rls.gram(kernel, x)))(jnp.asarray(X)))
     yield Case(
         size=f"{sets} sets, n = {n}, L = {count}",
-        ours=Contestant(partial(ours, jnp.asarray(X), jnp.asarray(Y)), lambda result: float(result[1].mean())),
+        ours=Contestant(
+            partial(ours, jnp.asarray(X), jnp.asarray(Y)), lambda result: float(result[1].mean())
+        ),
         floor={f"{sets} calls of LAPACK syevd": lambda: [lapack.dsyevd(K)[0] for K in grams]},
-        peers={"scikit-learn, a loop over RidgeCV": peers.ridge_cv_loop(grams, Y, np.asarray(lams))},
+        peers={
+            "scikit-learn, a loop over RidgeCV": peers.ridge_cv_loop(grams, Y, np.asarray(lams))
+        },
         accuracy="mean smallest leave-one-out error",
         flops=9 * sets * n**3,
     )
 
 
-# K·V and prediction ------------------------------------------------------------------------------------------------------------
+# K·V and prediction
+# ------------------------------------------------------------------------------------------------------------
 
 
 def kernel_product(n, m, d, t):
-    """X, Z, V, and what nobody can avoid on the way to K(X, Z) V: two products and exp of every element, in cache-sized blocks of rows."""
+    """X, Z, V, and what nobody can avoid on the way to K(X, Z) V: two products and exp of every
+    element, in cache-sized blocks of rows.
+    """
     rng = np.random.default_rng(0)
     X, Z, V = rng.normal(size=(n, d)), rng.normal(size=(m, d)), rng.normal(size=(m, t))
     rows = default_block_size(n, 8 * m)
@@ -304,7 +386,9 @@ def kernel_product(n, m, d, t):
     @jax.jit
     def unavoidable(x, z, v):
         def block(part):
-            return jnp.matmul(jnp.exp(jnp.matmul(part, z.T, precision="highest")), v, precision="highest")
+            return jnp.matmul(
+                jnp.exp(jnp.matmul(part, z.T, precision="highest")), v, precision="highest"
+            )
 
         return jax.lax.map(block, x[: len(x) // rows * rows].reshape(-1, rows, x.shape[1]))
 
@@ -320,7 +404,11 @@ def matmul(quick) -> Iterator[Case]:
     yield Case(
         size=f"{n:,} × {n:,} rows, d = {d}, t = {t}",
         ours=Contestant(
-            partial(jax.jit(rls.gram_matmul), rls.Gaussian(float(np.sqrt(d))), *map(jnp.asarray, (X, Z, V))),
+            partial(
+                jax.jit(rls.gram_matmul),
+                rls.Gaussian(float(np.sqrt(d))),
+                *map(jnp.asarray, (X, Z, V)),
+            ),
             lambda out: float(np.abs(np.asarray(out[:5]) - exact).max() / np.abs(exact).max()),
         ),
         floor=floor,
@@ -339,15 +427,23 @@ def prediction(quick) -> Iterator[Case]:
     exact = np.exp(-0.125 * ((X[:5, None] - Z[None]) ** 2).sum(-1)) @ np.asarray(fit.model.coef)
     yield Case(
         size=f"{n:,} new rows, n = {m:,}, d = {d}",
-        ours=Contestant(partial(fit.predict, X), lambda out: float(np.abs(out[:5] - exact).max() / np.abs(exact).max())),
+        ours=Contestant(
+            partial(fit.predict, X),
+            lambda out: float(np.abs(out[:5] - exact).max() / np.abs(exact).max()),
+        ),
         floor=floor,
-        peers={"scikit-learn KernelRidge.predict": peers.kernel_ridge_predict(Z, y, 0.125, 0.1, X, exact)},
+        peers={
+            "scikit-learn KernelRidge.predict": peers.kernel_ridge_predict(
+                Z, y, 0.125, 0.1, X, exact
+            )
+        },
         accuracy="relative error of five rows",
         flops=2 * n * m * (d + 1),
     )
 
 
-# whole processes -----------------------------------------------------------------------------------------------------------
+# whole processes
+# -----------------------------------------------------------------------------------------------------------
 
 COLD = """
 import jaxrls as rls
@@ -368,14 +464,24 @@ def cold(quick) -> Iterator[Case]:
     def process(code):  # holds the folder, which lasts as long as the case
         file = str(Path(folder.name) / "airfoil.npz")
         # As users start it: only this process has asked OpenBLAS's threads to sleep.
-        environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_THREAD_TIMEOUT"}
-        return subprocess.run([sys.executable, "-c", code, file], check=True, capture_output=True, text=True, env=environment).stdout
+        environment = {
+            name: value for name, value in os.environ.items() if name != "OPENBLAS_THREAD_TIMEOUT"
+        }
+        return subprocess.run(
+            [sys.executable, "-c", code, file],
+            check=True,
+            capture_output=True,
+            text=True,
+            env=environment,
+        ).stdout
 
     yield Case(
         size="airfoil, n = 1200, L = 100",
         ours=Contestant(lambda: process(COLD), float),
         floor={"import jax": lambda: process("import jax; jax.numpy.zeros(3).block_until_ready()")},
-        peers={"scikit-learn GridSearchCV(KernelRidge), 5 folds, 20 λ": peers.cold_grid_search(process)},
+        peers={
+            "scikit-learn GridSearchCV(KernelRidge), 5 folds, 20 λ": peers.cold_grid_search(process)
+        },
         accuracy="mean squared error on 303 rows put aside, dB²",
     )
 
@@ -404,7 +510,9 @@ def tuning(quick) -> Iterator[Case]:
         size=f"airfoil, n = {n}",
         ours=Contestant(lambda: rls.tune(rls.Gaussian(1.0), X, y), judge),
         variants={
-            "a width per column": Contestant(lambda: rls.tune(rls.Gaussian(np.ones(5)), X, y), judge),
+            "a width per column": Contestant(
+                lambda: rls.tune(rls.Gaussian(np.ones(5)), X, y), judge
+            ),
             "our own grid of 20 × 100": Contestant(grid, judge),
         },
         floor={"eigh": eigh_of(jax.jit(rls.gram)(rls.Gaussian(1.0), jnp.asarray(X)))},
@@ -417,23 +525,50 @@ def tuning(quick) -> Iterator[Case]:
     )
 
 
-# what decides between a Cholesky factor for each λ and one eigendecomposition ------------------------------------------------------
+# what decides between a Cholesky factor for each λ and one eigendecomposition
+# ------------------------------------------------------
 
 
 def spectrum(quick) -> Iterator[Case]:
-    """One eigendecomposition beside the Cholesky factor that one λ takes: how many λ before the spectrum pays."""
-    for n in (500,) if quick else (1000, 2000, 4000) if jax.default_backend() == "cpu" else (1000, 2000, 4000, 8000, 16_000):
+    """One eigendecomposition beside the Cholesky factor that one λ takes: how many λ before the
+    spectrum pays.
+    """
+    for n in (
+        (500,)
+        if quick
+        else (1000, 2000, 4000)
+        if jax.default_backend() == "cpu"
+        else (1000, 2000, 4000, 8000, 16_000)
+    ):
         for dtype in (jnp.float64, jnp.float32):
             x = jnp.asarray(problem(n, 8)[0], dtype)
             y = jnp.sin(x[:, 0])
             K = jax.jit(rls.gram)(rls.Gaussian(dtype(2.0)), x)
-            one = jax.jit(lambda x, y: rls.loo_objective(rls.Gaussian(x.dtype.type(2.0)), x, y, x.dtype.type(0.1), intercept=False))
-            cholesky = jax.jit(lambda K: jax.lax.linalg.cholesky(K + jnp.eye(len(K), dtype=K.dtype), symmetrize_input=False))
-            many = jax.jit(lambda K, y: rls.loo(rls.factor_gram(K, intercept=False), y, jnp.geomspace(0.01, 10, 100, dtype=K.dtype)))
+            one = jax.jit(
+                lambda x, y: rls.loo_objective(
+                    rls.Gaussian(x.dtype.type(2.0)), x, y, x.dtype.type(0.1), intercept=False
+                )
+            )
+            cholesky = jax.jit(
+                lambda K: jax.lax.linalg.cholesky(
+                    K + jnp.eye(len(K), dtype=K.dtype), symmetrize_input=False
+                )
+            )
+            many = jax.jit(
+                lambda K, y: rls.loo(
+                    rls.factorize(rls.Precomputed(), K, intercept=False),
+                    y,
+                    jnp.geomspace(0.01, 10, 100, dtype=K.dtype),
+                )
+            )
             yield Case(
                 size=f"n = {n}, {dtype.__name__}",
                 ours=Contestant(partial(one, x, y), float),
-                variants={"100 λ by eigh": Contestant(partial(many, K, y), lambda errors: float(errors[33]))},
+                variants={
+                    "100 λ by eigh": Contestant(
+                        partial(many, K, y), lambda errors: float(errors[33])
+                    )
+                },
                 floor={"Cholesky": partial(cholesky, K)},
                 accuracy="leave-one-out error at λ = 0.1: the two ways agree",
                 flops=n**3 / 3,
@@ -452,7 +587,9 @@ def ceilings(quick) -> Iterator[Case]:
             size=f"n = {n}, {dtype.__name__}",
             ours=Contestant(partial(run, A), lambda out, n=n: float(jnp.abs(out * n - 1).max())),
             variants={
-                "product, default precision": Contestant(partial(plain, A), lambda out, n=n: float(jnp.abs(out * n - 1).max())),
+                "product, default precision": Contestant(
+                    partial(plain, A), lambda out, n=n: float(jnp.abs(out * n - 1).max())
+                ),
                 f"{2 * A.nbytes / 1e9:.2f} GB moved": Contestant(partial(add, A)),
             },
             floor={"product, highest precision": partial(run, A)},
@@ -463,5 +600,18 @@ def ceilings(quick) -> Iterator[Case]:
 
 WORKS: dict[str, Callable[[bool], Iterator[Case]]] = {
     work.__name__: work
-    for work in (path, targets, gradient, subset, linear, datasets, matmul, prediction, cold, tuning, spectrum, ceilings)
+    for work in (
+        path,
+        targets,
+        gradient,
+        subset,
+        linear,
+        datasets,
+        matmul,
+        prediction,
+        cold,
+        tuning,
+        spectrum,
+        ceilings,
+    )
 }

@@ -1,4 +1,6 @@
-"""Regularized least squares on CPU, GPU and TPU: one factorization, then every λ and its exact leave-one-out error."""
+"""Regularized least squares on CPU, GPU and TPU: one factorization, then every λ and its exact
+leave-one-out error.
+"""
 
 from jaxrls.criteria.criterion import Criterion as Criterion
 from jaxrls.criteria.holding_out import HoldOut as HoldOut
@@ -13,7 +15,6 @@ from jaxrls.criteria.left_out import loo as loo
 from jaxrls.criteria.log_predictive import LogPredictive as LogPredictive
 from jaxrls.criteria.log_predictive import log_predictive_density as log_predictive_density
 from jaxrls.criteria.losses import absolute_error as absolute_error
-from jaxrls.criteria.losses import misclassification as misclassification
 from jaxrls.criteria.losses import misordered as misordered
 from jaxrls.criteria.losses import squared_error as squared_error
 from jaxrls.criteria.losses import zero_one_loss as zero_one_loss
@@ -30,24 +31,14 @@ from jaxrls.criteria.whole import gcv as gcv
 from jaxrls.criteria.whole import log_marginal_likelihood as log_marginal_likelihood
 from jaxrls.factors.certificate import certificate as certificate
 from jaxrls.factors.certificate import certified_lam as certified_lam
-from jaxrls.factors.choose import factor_at as factor_at
 from jaxrls.factors.choose import factorize as factorize
 from jaxrls.factors.contract import Factor as Factor
 from jaxrls.factors.contract import Report as Report
 from jaxrls.factors.contract import Solution as Solution
-from jaxrls.factors.groups import Folds as Folds
-from jaxrls.factors.groups import folds as folds
 from jaxrls.factors.iterative import Iteration as Iteration
-from jaxrls.factors.iterative import factor_iterative as factor_iterative
 from jaxrls.factors.kronecker import Kronecker as Kronecker
 from jaxrls.factors.kronecker import factor_kronecker as factor_kronecker
-from jaxrls.factors.landmarks import Landmarks as Landmarks
-from jaxrls.factors.makers import factor_covariance as factor_covariance
-from jaxrls.factors.makers import factor_features as factor_features
-from jaxrls.factors.makers import factor_gram as factor_gram
 from jaxrls.factors.spectrum import Spectrum as Spectrum
-from jaxrls.factors.subset import factor_subset as factor_subset
-from jaxrls.factors.weights import Weights as Weights
 from jaxrls.io.airfoil import airfoil as airfoil
 from jaxrls.io.archive import load as load
 from jaxrls.io.archive import save as save
@@ -87,6 +78,11 @@ from jaxrls.models.probabilities import fit_sigmoid as fit_sigmoid
 from jaxrls.models.several import KernelsFit as KernelsFit
 from jaxrls.models.two_sided import KroneckerFit as KroneckerFit
 from jaxrls.models.two_sided import KroneckerModel as KroneckerModel
+from jaxrls.problem.fixed_effects import levels as levels
+from jaxrls.problem.folds import Folds as Folds
+from jaxrls.problem.folds import folds as folds
+from jaxrls.problem.landmarks import Landmarks as Landmarks
+from jaxrls.problem.weights import Weights as Weights
 from jaxrls.rows.gram import gram as gram
 from jaxrls.rows.gram import gram_matmul as gram_matmul
 from jaxrls.rows.moments import Moments as Moments

@@ -1,4 +1,6 @@
-"""How the suite runs: float64 unless JAXRLS_X64=0, no silent promotion, warnings as errors, and in float64 shapes checked in every call."""
+"""How the suite runs: float64 unless JAXRLS_X64=0, no silent promotion, warnings as errors, and in
+float64 shapes checked in every call.
+"""
 
 import gc
 import os
@@ -6,8 +8,9 @@ from contextlib import nullcontext
 from importlib.metadata import version
 from pathlib import Path
 
-# Thousands of small programs, each run a few times: most of the suite's time would be XLA's and LLVM's work to make them fast. Read when
-# JAX starts; a flag that it does not know ends the process, so that those of one code generator are for the versions known to have it.
+# Thousands of small programs, each run a few times: most of the suite's time would be XLA's and
+# LLVM's work to make them fast. Read when JAX starts; a flag that it does not know ends the
+# process, so that those of one code generator are for the versions known to have it.
 os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_backend_optimization_level=0"
@@ -15,10 +18,12 @@ os.environ.setdefault(
     * (tuple(map(int, version("jaxlib").split(".")[:2])) <= (0, 10)),
 )
 
-# One thread a worker: threads of BLAS that spin beside another worker's would take the time that it needs.
+# One thread a worker: threads of BLAS that spin beside another worker's would take the time that it
+# needs.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-# Programs name where each operation was written down by its whole stack, which no message here shows.
+# Programs name where each operation was written down by its whole stack, which no message here
+# shows.
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 
 import jax
@@ -26,7 +31,9 @@ import jaxtyping
 import numpy as np
 import pytest
 
-collect_ignore = ["typed"]  # for type checkers: its kernel would be one more subclass that tests of all kernels find
+collect_ignore = [
+    "typed"
+]  # for type checkers: its kernel would be one more subclass that tests of all kernels find
 
 X64 = os.environ.get("JAXRLS_X64", "1") != "0"
 jax.config.update("jax_enable_x64", X64)
@@ -43,15 +50,25 @@ MAPS = 30_000  # of memory, out of the 65,530 that Linux grants a process
 def pytest_configure(config):
     config.option.loadscopereorder = False  # files of few tests would come last, and those that run notebooks and pages are the longest
     config.addinivalue_line("filterwarnings", "error")
-    config.addinivalue_line("filterwarnings", "ignore:.* deprecated - use .*:DeprecationWarning")  # an old matplotlib with a new pyparsing
-    # An old hypothesis asks the collector who refers to its own generator: after `gc.freeze`, below, nobody does.
+    config.addinivalue_line(
+        "filterwarnings", "ignore:.* deprecated - use .*:DeprecationWarning"
+    )  # an old matplotlib with a new pyparsing
+    # An old hypothesis asks the collector who refers to its own generator: after `gc.freeze`,
+    # below, nobody does.
     config.addinivalue_line("filterwarnings", "ignore:It looks like .register_random.")
-    config.addinivalue_line("markers", "float64: the claim holds in float64 only, so that the float32 run skips it")
-    config.addinivalue_line("markers", "any_precision: what it claims says nothing of precision, so that the float32 run skips it")
+    config.addinivalue_line(
+        "markers", "float64: the claim holds in float64 only, so that the float32 run skips it"
+    )
+    config.addinivalue_line(
+        "markers",
+        "any_precision: what it claims says nothing of precision, so that the float32 run skips it",
+    )
 
 
 def pytest_collection_finish():
-    """Tracing makes many objects, at each few hundred of which the collector would go through all modules and tests again."""
+    """Tracing makes many objects, at each few hundred of which the collector would go through all
+    modules and tests again.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
@@ -64,7 +81,9 @@ def pytest_collection_modifyitems(items):
         if item.get_closest_marker("float64"):
             item.add_marker(pytest.mark.skip(reason="needs float64: run with JAXRLS_X64 unset"))
         elif item.get_closest_marker("any_precision") or isinstance(item, pytest.DoctestItem):
-            item.add_marker(pytest.mark.skip(reason="the same in every precision: run with JAXRLS_X64 unset"))
+            item.add_marker(
+                pytest.mark.skip(reason="the same in every precision: run with JAXRLS_X64 unset")
+            )
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +101,9 @@ def rng(request):
 
 @pytest.fixture
 def unchecked():
-    """Without jaxtyping's own checks, which come before the library's errors: the messages that users read."""
+    """Without jaxtyping's own checks, which come before the library's errors: the messages that
+    users read.
+    """
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
@@ -90,12 +111,15 @@ def unchecked():
 
 @pytest.fixture(autouse=True, scope="module")
 def forget_programs(request):
-    """Compiled programs serve the next modules too, but where one may have been traced with another constant of the library in its place.
+    """Compiled programs serve the next modules too, but where one may have been traced with another
+    constant of the library in its place.
 
-    And until there are many: tens of thousands in one process exhaust the memory maps that Linux grants.
-    """
+    And until there are many: tens of thousands in one process exhaust the memory maps that Linux
+    grants."""
     yield
-    here = [item for item in request.session.items if item.nodeid.split("::")[0] == request.node.nodeid]
+    here = [
+        item for item in request.session.items if item.nodeid.split("::")[0] == request.node.nodeid
+    ]
     patched = any("monkeypatch" in getattr(item, "fixturenames", ()) for item in here)
     maps = Path("/proc/self/maps")
     if patched or (maps.exists() and maps.read_bytes().count(b"\n") > MAPS):

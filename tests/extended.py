@@ -1,8 +1,9 @@
-"""The oracle in extended precision: refits with every row and every group left out, and how far a sound algorithm may be from them.
+"""The oracle in extended precision: refits with every row and every group left out, and how far a
+sound algorithm may be from them.
 
-Everything is made of K of the rows and of k(new, rows), in 80-bit numbers where the machine has them. With G = √v K √v + λI, P = G⁻¹, u = P√v and
-P̃ = P − uuᵀ/(√vᵀu) with an intercept, c̃ = P̃√v y, a fit has residuals √v (y − f) = λc̃. What is left out has weight 0 in a fit of its own.
-"""
+Everything is made of K of the rows and of k(new, rows), in 80-bit numbers where the machine has
+them. With G = √v K √v + λI, P = G⁻¹, u = P√v and P̃ = P − uuᵀ/(√vᵀu) with an intercept, c̃ = P̃√v
+y, a fit has residuals √v (y − f) = λc̃. What is left out has weight 0 in a fit of its own."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,22 +31,6 @@ def solve_lower(L, B):
     return X
 
 
-def least_squares(A, b):
-    """The solution of min ‖Ax − b‖ by modified Gram–Schmidt, b beside A, so that its error grows with the condition of A and not with its square."""
-    R = np.column_stack([A, b]).astype(LONG)
-    Q, n = R.copy(), A.shape[1]
-    R = np.zeros((n, n + 1), LONG)
-    for j in range(n):
-        R[j, j] = np.sqrt(np.sum(Q[:, j] ** 2))
-        Q[:, j] /= R[j, j]
-        R[j, j + 1 :] = Q[:, j] @ Q[:, j + 1 :]
-        Q[:, j + 1 :] -= Q[:, j, None] * R[j, j + 1 :]
-    x = np.zeros(n, LONG)
-    for j in reversed(range(n)):
-        x[j] = (R[j, n] - R[j, :n] @ x) / R[j, j]
-    return x
-
-
 def through(points, rows):
     """K_TR K_RR⁻¹ K_RT from K_RR and K_RT."""
     half = solve_lower(cholesky(points), rows)
@@ -64,7 +49,11 @@ class Fits:
     def __post_init__(self):
         root, eye = np.sqrt(self.v), np.eye(self.v.shape[1], dtype=LONG)
         G = (root[:, :, None] * self.K * root[:, None, :])[:, None] + self.lams[:, None, None] * eye
-        self.__dict__["root"], self.__dict__["L"], self.__dict__["G"] = root[:, None, :], cholesky(G), G
+        self.__dict__["root"], self.__dict__["L"], self.__dict__["G"] = (
+            root[:, None, :],
+            cholesky(G),
+            G,
+        )
         half = solve_lower(self.L, eye)
         P = np.swapaxes(half, -1, -2) @ half
         u = (P @ self.root[..., None])[..., 0]
@@ -74,14 +63,20 @@ class Fits:
         self.__dict__["P"] = P
 
     def solve(self, Y):
-        """c̃ (B, L, n, t) and the intercept (B, L, 1, t), refined: they would be off by the condition number of G, and by ‖y‖ over ‖y − f‖."""
+        """c̃ (B, L, n, t) and the intercept (B, L, 1, t), refined: they would be off by the
+        condition number of G, and by ‖y‖ over ‖y − f‖.
+        """
         root, scaled = self.root[..., None], self.root[..., None] * Y
         dual = level = 0
         for _ in range(3):
             left = scaled - (self.G @ dual + root * level if np.ndim(dual) else 0)
             dual = dual + self.P @ left
             if self.intercept:
-                level = level + np.sum(self.u[..., None] * left, axis=-2, keepdims=True) / self.share[..., None, None]
+                level = (
+                    level
+                    + np.sum(self.u[..., None] * left, axis=-2, keepdims=True)
+                    / self.share[..., None, None]
+                )
         return dual, level
 
     def predict(self, K, Y):
@@ -92,11 +87,12 @@ class Fits:
 
 @dataclass(frozen=True)
 class Truth:
-    """One problem: `kernel(gone)` gives K, k(new, rows) and k(new, new) on its diagonal, with the dictionary that stays when the rows `gone` are left out.
+    """One problem: `kernel(gone)` gives K, k(new, rows) and k(new, new) on its diagonal, with the
+    dictionary that stays when the rows `gone` are left out.
 
-    `kind` says what a factor works on, and so what its rounding is: "dual" K, "svd" the features, "primal" their covariance. `noise` is that of one
-    number, eps times whatever amplified it before.
-    """
+    `kind` says what a factor works on, and so what its rounding is: "dual" K, "svd" the features,
+    "primal" their covariance. `noise` is that of one number, eps times whatever amplified it
+    before."""
 
     kernel: object
     Y: np.ndarray
@@ -133,20 +129,31 @@ class Truth:
             e[:, gone] = (self.Y - f)[:, gone]
         return e
 
-    # how far off a factor may be ------------------------------------------------------------------------------------------------
+    # how far off a factor may be
+    # ------------------------------------------------------------------------------------------------
 
     @cached_property
     def size(self):
-        """s_max, n·noise, and ‖c̃‖, ‖w‖ and ‖√v y‖ at every λ, (L, t): w are the coefficients of features."""
+        """s_max, n·noise, and ‖c̃‖, ‖w‖ and ‖√v y‖ at every λ, (L, t): w are the coefficients of
+        features.
+        """
         root = np.sqrt(self.v)
         K = root[:, None] * self.whole[0] * root
         w = np.sqrt(np.maximum(np.sum(self.dual * (K @ self.dual), axis=1), 0))
         labels = np.sqrt(np.sum(self.v[:, None] * self.Y**2, axis=0))
-        return np.linalg.norm(K.astype(float), 2), len(root) * self.noise, np.sqrt(np.sum(self.dual**2, axis=1)), w, labels
+        return (
+            np.linalg.norm(K.astype(float), 2),
+            len(root) * self.noise,
+            np.sqrt(np.sum(self.dual**2, axis=1)),
+            w,
+            labels,
+        )
 
     @cached_property
     def residual_error(self):
-        """Of √v (y − f), (L, t): what an error of K, of the features or of their covariance makes of it."""
+        """Of √v (y − f), (L, t): what an error of K, of the features or of their covariance makes
+        of it.
+        """
         s, noise, dual, w, labels = self.size
         lam = self.lams[:, None]
         moved = {
@@ -177,16 +184,29 @@ class Truth:
 
     def left_error(self, rows, e):
         """Of the length of what some rows leave, times √v, where they leave together, (L, t)."""
-        left = self.left_over(rows[self.v[rows] > 0])[:, None] if (self.v[rows] > 0).any() else np.ones((len(self.lams), 1))
+        left = (
+            self.left_over(rows[self.v[rows] > 0])[:, None]
+            if (self.v[rows] > 0).any()
+            else np.ones((len(self.lams), 1))
+        )
         moved = self.hat_error[:, None] * np.sqrt(np.sum(e**2, axis=1))
-        return moved + self.residual_error / np.sqrt(left) if self.kind == "dual" else (moved + self.residual_error) / left
+        return (
+            moved + self.residual_error / np.sqrt(left)
+            if self.kind == "dual"
+            else (moved + self.residual_error) / left
+        )
 
-    # criteria, each with what it may be off by ----------------------------------------------------------------------------------
+    # criteria, each with what it may be off by
+    # ----------------------------------------------------------------------------------
 
     def mean_square(self, groups):
         """Σ v e²/Σ v."""
         e = self.held(groups)
-        off, scaled, total = self.held_error(groups, e), np.sqrt(self.v)[:, None] * np.abs(e), self.v.sum()
+        off, scaled, total = (
+            self.held_error(groups, e),
+            np.sqrt(self.v)[:, None] * np.abs(e),
+            self.v.sum(),
+        )
         off = np.where(self.v[:, None] > 0, off, 0)
         return np.sum(scaled**2, axis=1) / total, np.sum(off * (2 * scaled + off), axis=1) / total
 
@@ -195,7 +215,10 @@ class Truth:
         total = found = off = 0
         for pair in pairs:
             v, K = np.where(np.isin(np.arange(len(self.v)), pair), 0, self.v), self.kernel(pair)[0]
-            e = (self.Y - Fits(K[None], v[None], self.lams, self.intercept).predict(K[None], self.Y)[0])[:, pair]
+            e = (
+                self.Y
+                - Fits(K[None], v[None], self.lams, self.intercept).predict(K[None], self.Y)[0]
+            )[:, pair]
             share = np.prod(self.v[pair]) * (self.Y[pair[0]] != self.Y[pair[1]])
             root = np.sqrt(self.v[pair])
             moved = np.where(share > 0, self.left_error(pair, root[:, None] * e) * root.sum(), 0)
@@ -224,7 +247,9 @@ class Truth:
         value = norm / self.v.sum() * (np.count_nonzero(self.v) / dof) ** 2
         share = np.minimum(moved / dof, 1)
         grown = np.where(moved < dof, (1 + share) / np.maximum(1 - share, 1e-9) ** 2 - 1, np.inf)
-        return value, off / self.v.sum() * (np.count_nonzero(self.v) / dof) ** 2 * (1 + grown) + 2 * value * grown
+        return value, off / self.v.sum() * (np.count_nonzero(self.v) / dof) ** 2 * (
+            1 + grown
+        ) + 2 * value * grown
 
     @cached_property
     def evidence(self):
@@ -232,14 +257,22 @@ class Truth:
         used, lam = self.v > 0, self.lams
         count = np.count_nonzero(used)
         fit = np.sum(np.sqrt(self.v)[:, None] * self.Y * self.dual, axis=1)
-        logdet = 2 * np.sum(np.log(np.diagonal(self.fit.L[0], axis1=1, axis2=2)), axis=1) - (len(used) - count) * np.log(lam)
-        logdet = logdet - np.sum(np.log(self.v[used])) + (np.log(self.fit.share[0]) if self.intercept else 0)
+        logdet = 2 * np.sum(np.log(np.diagonal(self.fit.L[0], axis1=1, axis2=2)), axis=1) - (
+            len(used) - count
+        ) * np.log(lam)
+        logdet = (
+            logdet
+            - np.sum(np.log(self.v[used]))
+            + (np.log(self.fit.share[0]) if self.intercept else 0)
+        )
         value = -(fit + (logdet + (count - self.intercept) * np.log(2 * LONG(np.pi)))[:, None]) / 2
         s, noise, _, w, _ = self.size
         log = np.abs(np.log(lam)) + np.abs(np.log(s)) + np.abs(np.log(self.v[used])).max()
         off = noise * count * (1 + s / lam + log)
         # yᵀc̃ = ‖r‖²/λ + ‖w‖²
-        return value, off[:, None] + self.norm[1] / lam[:, None] + noise * ((s / lam)[:, None] * w**2 + fit)
+        return value, off[:, None] + self.norm[1] / lam[:, None] + noise * (
+            (s / lam)[:, None] * w**2 + fit
+        )
 
     def holdout(self, shares):
         """Σ shares (y − f)²/Σ shares over the new rows."""
@@ -251,4 +284,6 @@ class Truth:
         off = reach * moved[:, None] + (self.residual_error / np.sqrt(self.v.sum()))[:, None]
         off = off + noise * (np.abs(self.Y).max() + np.abs(self.Y_new).max())
         shares = shares[:, None]
-        return np.sum(shares * e**2, axis=1) / shares.sum(), np.sum(shares * off * (2 * e + off), axis=1) / shares.sum()
+        return np.sum(shares * e**2, axis=1) / shares.sum(), np.sum(
+            shares * off * (2 * e + off), axis=1
+        ) / shares.sum()

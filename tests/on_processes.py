@@ -1,7 +1,8 @@
-"""What `test_processes.py` runs: one of several processes that fit rows together, `python on_processes.py INDEX COUNT PORT FOLDER [TASK]`.
+"""What `test_processes.py` runs: one of several processes that fit rows together, `python
+on_processes.py INDEX COUNT PORT FOLDER [TASK]`.
 
-Tasks: `fit` (first with a row that is missing, in the last process), `die` and `hang` (the last process, while rows are read a second time), `resume`.
-"""
+Tasks: `fit` (first with a row that is missing, in the last process), `die` and `hang` (the last
+process, while rows are read a second time), `resume`."""
 
 import os
 import signal
@@ -43,15 +44,25 @@ class Blocks:
 def fitted(blocks, distributed, **options):
     rows = rls.stream(blocks, standardize=True, distributed=distributed, **options)
     fit = rls.fit(rls.Gaussian(1.0), rows, lams=LAMS, landmarks=LANDMARKS)
-    return {"errors": fit.errors, "lam": fit.lam, "coef": fit.model.coef, "residuals": fit.loo_residuals, "predicted": fit.predict(rows)}
+    return {
+        "errors": fit.errors,
+        "lam": fit.lam,
+        "coef": fit.model.coef,
+        "residuals": fit.loo_residuals,
+        "predicted": fit.predict(rows),
+    }
 
 
 def sharded(count):
-    """What `fitted` finds, as far as it is numbers of all, on one mesh of all devices of all processes: each brings its own rows."""
+    """What `fitted` finds, as far as it is numbers of all, on one mesh of all devices of all
+    processes: each brings its own rows.
+    """
     mesh = jax.make_mesh((jax.device_count(),), ("rows",), axis_types=(AxisType.Auto,))
     own = np.array_split(np.arange(ON_MESH), count)[jax.process_index()]
     place = NamedSharding(mesh, PartitionSpec("rows"))
-    rows = rls.shard(*(jax.make_array_from_process_local_data(place, part[own]) for part in (X, Y, WEIGHTS)))
+    rows = rls.shard(
+        *(jax.make_array_from_process_local_data(place, part[own]) for part in (X, Y, WEIGHTS))
+    )
     fit = rls.fit(rls.Gaussian(60.0), rows, lams=LAMS, landmarks=LANDMARKS[:8])
     assert fit.loo_residuals.sharding.is_equivalent_to(place, 2)
     return fit
@@ -69,7 +80,9 @@ def main(index: int, count: int, port: str, folder: Path, task: str) -> None:
     jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_num_cpu_devices", 2)
     address, last = f"127.0.0.1:{port}", index == count - 1
-    jax.distributed.initialize(address, count, index, coordinator_bind_address=address, heartbeat_timeout_seconds=PATIENCE)
+    jax.distributed.initialize(
+        address, count, index, coordinator_bind_address=address, heartbeat_timeout_seconds=PATIENCE
+    )
 
     def event(reading, block):
         if last and task in ("die", "hang") and (reading, block) == (2, 1):
@@ -78,14 +91,29 @@ def main(index: int, count: int, port: str, folder: Path, task: str) -> None:
 
     checkpoint = None if task == "fit" else folder / "sums.npz"
     if task == "fit":
-        print(f"refused: {refused(lambda: rls.stream(Blocks(index, count, bad=last), distributed=True))}", flush=True)
+        print(
+            f"refused: {refused(lambda: rls.stream(Blocks(index, count, bad=last), distributed=True))}",
+            flush=True,
+        )
         other = [(X[:, : 2 + last], Y, WEIGHTS)]
         print(f"unlike: {refused(lambda: rls.stream(other, distributed=True))}", flush=True)
         fit = sharded(count)
-        np.savez(folder / f"mesh{index}.npz", errors=fit.errors, lam=fit.lam, coef=fit.model.coef, predicted=fit.predict(X))
+        np.savez(
+            folder / f"mesh{index}.npz",
+            errors=fit.errors,
+            lam=fit.lam,
+            coef=fit.model.coef,
+            predicted=fit.predict(X),
+        )
     found = fitted(Blocks(index, count, event), True, checkpoint=checkpoint, block_size=20)
     np.savez(folder / f"{task}{index}.npz", **found)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], Path(sys.argv[4]), *(sys.argv[5:] or ["fit"]))
+    main(
+        int(sys.argv[1]),
+        int(sys.argv[2]),
+        sys.argv[3],
+        Path(sys.argv[4]),
+        *(sys.argv[5:] or ["fit"]),
+    )

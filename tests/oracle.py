@@ -1,17 +1,23 @@
-"""The oracle: regularized least squares solved afresh by augmented least squares, one refit per row or group left out."""
+"""The oracle: regularized least squares solved afresh by augmented least squares, one refit per row
+or group left out.
+"""
 
 import numpy as np
 
 
 def refit(Phi, Y, lam, weights=None, intercept=False):
-    """Minimise ½ Σ vᵢ(yᵢ − φᵢw − b)² + (λ/2)‖w‖² by least squares on [√vΦ √v; √λI 0]. Returns w (r, t), b (t,)."""
+    """Minimise ½ Σ vᵢ(yᵢ − φᵢw − b)² + (λ/2)‖w‖² by least squares on [√vΦ √v; √λI 0]. Returns w (r,
+    t), b (t,).
+    """
     n, r = Phi.shape
     v = np.ones(n) if weights is None else weights
     root = np.sqrt(v)[:, None]
     top, below = root * Phi, np.sqrt(lam) * np.eye(r)
     if intercept:
         top, below = np.hstack([top, root]), np.hstack([below, np.zeros((r, 1))])
-    solution = np.linalg.lstsq(np.vstack([top, below]), np.vstack([root * Y, np.zeros((r, Y.shape[1]))]), rcond=None)[0]
+    solution = np.linalg.lstsq(
+        np.vstack([top, below]), np.vstack([root * Y, np.zeros((r, Y.shape[1]))]), rcond=None
+    )[0]
     return (solution[:-1], solution[-1]) if intercept else (solution, np.zeros(Y.shape[1]))
 
 

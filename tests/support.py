@@ -1,4 +1,6 @@
-"""What the tests share: dtypes, tolerances that follow dtype and conditioning, derivatives by differences, processes with devices."""
+"""What the tests share: dtypes, tolerances that follow dtype and conditioning, derivatives by
+differences, processes with devices.
+"""
 
 import json
 import os
@@ -17,29 +19,50 @@ X64 = jax.config.jax_enable_x64
 DTYPE = np.float64 if X64 else np.float32
 EPS = float(np.finfo(DTYPE).eps)
 
-# One program for each shape, shared by the tests of a module: called as they are, they would compile every operation by itself.
+# One program for each shape, shared by the tests of a module: called as they are, they would
+# compile every operation by itself.
 gram = jax.jit(rls.gram)
 factorize = jax.jit(rls.factorize, static_argnames=("intercept", "route"))
-factor_gram = jax.jit(rls.factor_gram, static_argnames="intercept")
-factor_features = jax.jit(rls.factor_features, static_argnames="intercept")
-factor_subset = jax.jit(rls.factor_subset, static_argnames=("intercept", "drop", "keep"))
+
+
+def of_gram(K, **options):
+    """The spectrum of a kernel matrix."""
+    return rls.factorize(rls.Precomputed(), K, route="gram", **options)
+
+
+def of_features(Phi, **options):
+    """The thin SVD of explicit features."""
+    return rls.factorize(rls.Linear(), Phi, route="features", **options)
+
+
+def of_covariance(Phi, **options):
+    """The spectrum of ΦᵀΦ."""
+    return rls.factorize(rls.Linear(), Phi, route="covariance", **options)
+
+
+def of_landmarks(kernel, X, landmarks, **options):
+    """The spectrum on landmarks."""
+    return rls.factorize(kernel, X, landmarks=landmarks, **options)
+
+
+factor_gram = jax.jit(of_gram, static_argnames="intercept")
+factor_features = jax.jit(of_features, static_argnames="intercept")
+factor_subset = jax.jit(of_landmarks, static_argnames=("intercept", "leave"))
 landmarks = jax.jit(rls.landmarks, static_argnames=("num", "tol", "method"))
 lambda_grid = jax.jit(rls.lambda_grid, static_argnames="num")
 path, coef, loo_residuals, gcv, log_marginal_likelihood, effective_dof, holdout = map(
-    jax.jit, (rls.path, rls.coef, rls.loo_residuals, rls.gcv, rls.log_marginal_likelihood, rls.effective_dof, rls.holdout)
+    jax.jit,
+    (
+        rls.path,
+        rls.coef,
+        rls.loo_residuals,
+        rls.gcv,
+        rls.log_marginal_likelihood,
+        rls.effective_dof,
+        rls.holdout,
+    ),
 )
 loo = jax.jit(rls.loo, static_argnames="loss")
-
-
-def groups_left_out(factor, Y, lams, plan, loss=rls.squared_error):
-    """What `kfold` gives, by each of its two algorithms: in closed form, and by a smaller eigendecomposition for each group."""
-    solution = factor.solve(Y)
-
-    def total(residuals, labels, weights):
-        return jnp.sum(weights[:, None] * loss(residuals, labels), axis=0)
-
-    found = solution.left_out_together(total, lams[:, None], plan), solution.rests(plan).left_out(total, lams[:, None])
-    return {name: sums / factor.weights.total for name, sums in zip(("closed form", "refitting"), found, strict=True)}
 
 
 def array(values):
@@ -48,7 +71,9 @@ def array(values):
 
 
 def wide(values):
-    """What `array` made of the values, back in float64: the data both the library and the oracle see."""
+    """What `array` made of the values, back in float64: the data both the library and the oracle
+    see.
+    """
     return np.asarray(np.asarray(values, DTYPE), np.float64)
 
 
@@ -62,7 +87,9 @@ def assert_close(got, want, tolerance, what=""):
 
 
 def differences(f, x, step=1e-3):
-    """Derivatives of f at a vector x along each coordinate, by central differences of order 4: (len(x), *shape of f)."""
+    """Derivatives of f at a vector x along each coordinate, by central differences of order 4:
+    (len(x), *shape of f).
+    """
 
     def at(i, shift):
         moved = np.array(x, np.float64)
@@ -70,7 +97,12 @@ def differences(f, x, step=1e-3):
         return np.asarray(f(jnp.asarray(moved)), np.float64)
 
     steps = step * np.maximum(np.abs(np.asarray(x)), 0.1)
-    return np.array([(8 * (at(i, h) - at(i, -h)) - (at(i, 2 * h) - at(i, -2 * h))) / (12 * h) for i, h in enumerate(steps)])
+    return np.array(
+        [
+            (8 * (at(i, h) - at(i, -h)) - (at(i, 2 * h) - at(i, -2 * h))) / (12 * h)
+            for i, h in enumerate(steps)
+        ]
+    )
 
 
 def assert_derivatives(f, x, tolerance=1e-7, what=""):
@@ -82,9 +114,16 @@ def assert_derivatives(f, x, tolerance=1e-7, what=""):
 
 
 def on_four_devices(script, part) -> dict:
-    """What a script of this folder prints, a line of JSON for each of its parts, in a process that has four devices: `some` of its cases, or `all`."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(FOLDER), str(FOLDER.parent)]), "JAX_PLATFORMS": "cpu"}
+    """What a script of this folder prints, a line of JSON for each of its parts, in a process that
+    has four devices: `some` of its cases, or `all`.
+    """
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(FOLDER), str(FOLDER.parent)]),
+        "JAX_PLATFORMS": "cpu",
+    }
     command = [sys.executable, "-W", "error", "-W", "ignore:the chosen", FOLDER / script, part]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800)
     assert run.returncode == 0, run.stderr[-3000:]
-    return {name: part for line in run.stdout.splitlines() for name, part in json.loads(line).items()}
+    return {
+        name: part for line in run.stdout.splitlines() for name, part in json.loads(line).items()
+    }

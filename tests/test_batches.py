@@ -1,4 +1,6 @@
-"""Batches of LAPACK calls: large ones go to the pool of threads that waits for them, and two at a time on two cores wait for ever."""
+"""Batches of LAPACK calls: large ones go to the pool of threads that waits for them, and two at a
+time on two cores wait for ever.
+"""
 
 import math
 import re
@@ -13,7 +15,9 @@ from jaxrls.search import descent
 from jaxrls.search.space import Space
 
 IN_LINE = 200_000  # operations: jaxlib's own bound, below which a batch is done by the thread that asks for it
-CALL = re.compile(r"custom_call @lapack_\w+\((?:.*?): \(tensor<((?:\d+x)+)f\d+>(?:, tensor<((?:\d+x)+)f\d+>)?")
+CALL = re.compile(
+    r"custom_call @lapack_\w+\((?:.*?): \(tensor<((?:\d+x)+)f\d+>(?:, tensor<((?:\d+x)+)f\d+>)?"
+)
 X = np.random.default_rng(0).normal(size=(120, 2))
 Y = np.sin(X)
 
@@ -33,7 +37,6 @@ def pooled(program, *arguments):
 ROUTES = {
     "gram": {},
     "cholesky": {"route": "cholesky"},
-    "tridiagonal": {"route": "tridiagonal"},
     "landmarks": {"landmarks": np.arange(0, 120, 2)},
 }
 
@@ -46,7 +49,9 @@ def test_groups_are_left_out_in_batches_that_wait_for_nobody(options, size):
     def residuals(x, y):
         solution = rls.factorize(rls.Gaussian(1.0), x, **options).solve(y)
         some = jnp.array([0.1, 1.0, 10.0])
-        return solution.residuals(some, plan), solution.left_out(lambda e, y, v: jnp.sum(v[:, None] * e * e, axis=0), some, plan)
+        return solution.residuals(some, plan), solution.left_out(
+            lambda e, y, v: jnp.sum(v[:, None] * e * e, axis=0), some, plan
+        )
 
     assert list(pooled(residuals, jnp.asarray(X), jnp.asarray(Y))) == []
 

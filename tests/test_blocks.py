@@ -1,4 +1,6 @@
-"""Blocks of rows: maps and sums equal to those in one piece, ragged ends, pytrees and missing columns included."""
+"""Blocks of rows: maps and sums equal to those in one piece, ragged ends, pytrees and missing
+columns included.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +11,15 @@ from hypothesis import strategies as st
 from support import EPS, array, assert_close
 
 from jaxrls.rows import blocks
-from jaxrls.rows.blocks import check_block_size, default_block_size, map_blocks, map_rows, split, sum_blocks, sum_rows
+from jaxrls.rows.blocks import (
+    check_block_size,
+    default_block_size,
+    map_blocks,
+    map_rows,
+    split,
+    sum_blocks,
+    sum_rows,
+)
 
 N = 11
 SIZES = [1, 2, 4, 5, 10, 11, 12, 100]  # of all N rows, of N + 1, ragged by 1 and by more
@@ -30,12 +40,18 @@ def columns(n=N):
 def of_rows(args):
     """Results of one and of two axes, of each row by itself."""
     (pair,) = args["pair"]
-    return {"f": jnp.sin(args["X"]) * args["v"][:, None], "g": (args["v"] ** 2, jnp.sum(pair, axis=(1, 2)))}
+    return {
+        "f": jnp.sin(args["X"]) * args["v"][:, None],
+        "g": (args["v"] ** 2, jnp.sum(pair, axis=(1, 2))),
+    }
 
 
 def of_block(args):
     """Sums over the rows of a block, of several shapes."""
-    return {"gram": args["X"].T @ (args["v"][:, None] * args["X"]), "rest": (jnp.sum(args["v"]), jnp.sum(jnp.cos(args["pair"][0]), axis=0))}
+    return {
+        "gram": args["X"].T @ (args["v"][:, None] * args["X"]),
+        "rest": (jnp.sum(args["v"]), jnp.sum(jnp.cos(args["pair"][0]), axis=0)),
+    }
 
 
 def assert_same(got, want):
@@ -82,7 +98,11 @@ def test_split(block):
     k, ragged = divmod(N, block)
     assert (whole is None) == (k == 0) and (rest is None) == (ragged == 0)
     for name in ("X", "v"):
-        parts = [] if whole is None else [np.asarray(whole[name]).reshape(-1, *columns()[name].shape[1:])]
+        parts = (
+            []
+            if whole is None
+            else [np.asarray(whole[name]).reshape(-1, *columns()[name].shape[1:])]
+        )
         assert whole is None or whole[name].shape[:2] == (k, block)
         parts += [] if rest is None else [np.asarray(rest[name])]
         np.testing.assert_array_equal(np.concatenate(parts), columns()[name])
@@ -115,8 +135,13 @@ def scalar(X, w, size, kind):
 def test_derivatives_are_those_without_blocks(size, kind):
     """Backwards and forwards, in the rows and in what blocks share."""
     X, w = columns()["X"], array(np.random.default_rng(1).normal(size=(3, 2)))
-    for derivative in (lambda f: jax.grad(f, argnums=(0, 1)), lambda f: jax.jacfwd(f, argnums=(0, 1))):
-        got, want = (jax.jit(derivative(lambda X, w, s=s: scalar(X, w, s, kind)))(X, w) for s in (size, N))
+    for derivative in (
+        lambda f: jax.grad(f, argnums=(0, 1)),
+        lambda f: jax.jacfwd(f, argnums=(0, 1)),
+    ):
+        got, want = (
+            jax.jit(derivative(lambda X, w, s=s: scalar(X, w, s, kind)))(X, w) for s in (size, N)
+        )
         assert_same(got, want)
 
 
@@ -138,19 +163,28 @@ def test_under_vmap(kind):
 def test_a_program_is_made_once(size):
     """A second call with other numbers runs what the first compiled."""
     traced = []
-    run = jax.jit(lambda args: (traced.append(1), map_rows(of_rows, args, size), sum_rows(of_block, args, size))[1:])
+    run = jax.jit(
+        lambda args: (
+            traced.append(1),
+            map_rows(of_rows, args, size),
+            sum_rows(of_block, args, size),
+        )[1:]
+    )
     run(columns())
     run(jax.tree.map(lambda a: 2 * a, columns()))
     assert len(traced) == 1
 
 
-# sizes -----------------------------------------------------------------------------------------------------------------
+# sizes
+# -----------------------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.integers(1, 10**6), st.integers(0, 10**7))
 def test_the_default_size(n, row_bytes):
-    """At least one row and at most all, within the budget but for 16 rows; and at most twice as many blocks as need be, so as to divide n."""
+    """At least one row and at most all, within the budget but for 16 rows; and at most twice as
+    many blocks as need be, so as to divide n.
+    """
     size = default_block_size(n, row_bytes)
     fitting = max(16, blocks.CPU_BLOCK_BYTES // max(1, row_bytes))
     assert 1 <= size <= min(n, fitting)
@@ -158,7 +192,14 @@ def test_the_default_size(n, row_bytes):
 
 
 @pytest.mark.parametrize(
-    ("n", "row_bytes", "size"), [(10, 8, 10), (2**20, 8 * 2**10, 2**10), (3 * 2**10, 8 * 2**10, 2**10), (5, 10**9, 5), (35, 10**9, 7)]
+    ("n", "row_bytes", "size"),
+    [
+        (10, 8, 10),
+        (2**20, 8 * 2**10, 2**10),
+        (3 * 2**10, 8 * 2**10, 2**10),
+        (5, 10**9, 5),
+        (35, 10**9, 7),
+    ],
 )
 def test_sizes_that_can_be_foreseen(n, row_bytes, size):
     assert default_block_size(n, row_bytes) == size
@@ -171,7 +212,11 @@ def test_a_divisor_is_taken_where_there_is_one():
 
 
 def test_a_given_size():
-    assert check_block_size(3, 10) == 3 and check_block_size(30, 10) == 10 and check_block_size(np.int64(4), 10) == 4
+    assert (
+        check_block_size(3, 10) == 3
+        and check_block_size(30, 10) == 10
+        and check_block_size(np.int64(4), 10) == 4
+    )
     for wrong in (0, -1, 2.0, True, "4", None):
         with pytest.raises(ValueError, match="block_size must be a whole number of at least 1"):
             check_block_size(wrong, 10)

@@ -8,7 +8,6 @@ import pytest
 from support import array
 
 import jaxrls as rls
-from jaxrls.criteria.losses import degree
 
 
 @pytest.mark.parametrize(
@@ -38,11 +37,15 @@ def test_codes():
     assert Y.tolist() == [1.0, -1.0, 1.0]  # +1 for the second class in order
     Y, classes = rls.encode([2, 0, 1])
     assert Y.tolist() == [[-1, -1, 1], [1, -1, -1], [-1, 1, -1]]
-    assert rls.decode([[-3.0, -1.0, -2.0]], classes).tolist() == [1]  # the most confident, even where none is positive
+    assert rls.decode([[-3.0, -1.0, -2.0]], classes).tolist() == [
+        1
+    ]  # the most confident, even where none is positive
 
 
 def test_two_classes_take_one_column_or_none():
-    """One column of scores is read by its sign: an argmax over it would always name the first class."""
+    """One column of scores is read by its sign: an argmax over it would always name the first
+    class.
+    """
     assert rls.decode([[0.3], [-0.3]], ["no", "yes"]).tolist() == ["yes", "no"]
     assert rls.decode([0.3, -0.3], ["no", "yes"]).tolist() == ["yes", "no"]
 
@@ -50,11 +53,26 @@ def test_two_classes_take_one_column_or_none():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: rls.encode([[0, 1]]), "labels must have shape (n,), one label per row, and has shape (1, 2)"),
-        (lambda: rls.encode([]), "labels must have shape (n,), one label per row, and has shape (0,)"),
-        (lambda: rls.encode([0.0, np.nan]), "labels must have none missing, and holds 1 that are NaN"),
-        (lambda: rls.encode([0.0, np.inf]), "labels hold infinity, which is no class: drop those rows first"),
-        (lambda: rls.encode(["a", "a"]), "labels hold one class only, 'a': classification needs at least two"),
+        (
+            lambda: rls.encode([[0, 1]]),
+            "labels must have shape (n,), one label per row, and has shape (1, 2)",
+        ),
+        (
+            lambda: rls.encode([]),
+            "labels must have shape (n,), one label per row, and has shape (0,)",
+        ),
+        (
+            lambda: rls.encode([0.0, np.nan]),
+            "labels must have none missing, and holds 1 that are NaN",
+        ),
+        (
+            lambda: rls.encode([0.0, np.inf]),
+            "labels hold infinity, which is no class: drop those rows first",
+        ),
+        (
+            lambda: rls.encode(["a", "a"]),
+            "labels hold one class only, 'a': classification needs at least two",
+        ),
         (lambda: rls.decode([[1.0, 2.0]], [0, 1]), "scores have 2 columns, and 2 classes need 1"),
         (lambda: rls.decode([1.0], [0, 1, 2]), "scores have 1 columns, and 3 classes need 3"),
     ],
@@ -68,9 +86,12 @@ def test_losses():
     e, y = array([[0.5, -2.0], [-1.5, 0.25]]), array([[1.0, -1.0], [-1.0, 1.0]])
     assert rls.squared_error(e, y).tolist() == [[0.25, 4.0], [2.25, 0.0625]]
     assert rls.absolute_error(e, y).tolist() == [[0.5, 2.0], [1.5, 0.25]]
-    # predictions y − e = (0.5, 1) and (0.5, 0.75): the first row's second column wins over its class, the second row is right
+    # predictions y − e = (0.5, 1) and (0.5, 0.75): the first row's second column wins over its
+    # class, the second row is right
     assert rls.zero_one_loss(e, y).tolist() == [[1.0, 1.0], [0.0, 0.0]]
-    assert rls.zero_one_loss(array([[0.5], [1.5], [-1.5], [-0.5]]), array([[1.0], [1.0], [-1.0], [-1.0]])).tolist() == [
+    assert rls.zero_one_loss(
+        array([[0.5], [1.5], [-1.5], [-0.5]]), array([[1.0], [1.0], [-1.0], [-1.0]])
+    ).tolist() == [
         [0],
         [1],
         [1],
@@ -79,14 +100,3 @@ def test_losses():
     edge = array([[0.0], [1.0]])  # a label or a prediction of 0 is of the negative class
     assert rls.zero_one_loss(edge, array([[0.0], [1.0]])).tolist() == [[0.0], [1.0]]
     assert rls.zero_one_loss(array([[1.0]]), array([[0.0]])).tolist() == [[0.0]]
-
-
-def test_units_of_losses():
-    """The power of the labels' unit, by which errors are put back in the units that were given."""
-    assert [degree(loss) for loss in (rls.squared_error, rls.absolute_error, rls.zero_one_loss, test_losses)] == [2, 1, 0, None]
-
-
-def test_the_old_name_of_the_error_rate_warns():
-    e, y = array([[0.5], [1.5]]), array([[1.0], [1.0]])
-    with pytest.warns(DeprecationWarning, match="misclassification is now called zero_one_loss"):
-        assert rls.misclassification(e, y).tolist() == rls.zero_one_loss(e, y).tolist()

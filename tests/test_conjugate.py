@@ -20,7 +20,7 @@ def problem(condition=1e3, seed=0):
 
 
 def solve(A, B, M=None, **options):
-    product = lambda V: jnp.matmul(A, V, precision="highest")  # noqa: E731
+    product = lambda V: jnp.matmul(A, V, precision="highest")
     precondition = (lambda R: R) if M is None else (lambda R: jnp.matmul(M, R, precision="highest"))
     return jax.jit(lambda B: conjugate.conjugate_gradients(product, B, precondition, **options))(B)
 
@@ -33,7 +33,10 @@ def test_solves_every_column():
     exact = np.linalg.solve(wide(A), wide(B))
     assert (np.asarray(run.reason) == conjugate.CONVERGED).all()
     assert_close(X, exact, 1e3 * tol)
-    left = np.linalg.norm(wide(B) - wide(A) @ wide(X), axis=0)[[0, 2]] / np.linalg.norm(wide(B), axis=0)[[0, 2]]
+    left = (
+        np.linalg.norm(wide(B) - wide(A) @ wide(X), axis=0)[[0, 2]]
+        / np.linalg.norm(wide(B), axis=0)[[0, 2]]
+    )
     assert (left <= 2 * tol + 1e3 * EPS).all()
     assert int(run.steps) <= 3 * N and np.isnan(np.asarray(run.history)[int(run.steps) :]).all()
 
@@ -42,10 +45,16 @@ def test_a_column_of_its_own_matrix():
     """As λ differs between columns: A + λⱼ I."""
     A, B = problem()
     lams = array(np.array([0.01, 0.1, 1.0]))
-    apply = lambda V: jnp.matmul(A, V, precision="highest") + lams * V  # noqa: E731
-    X, run = conjugate.conjugate_gradients(apply, B, lambda R: R / (1 + lams), tol=1e-12 if X64 else 1e-5)
+    apply = lambda V: jnp.matmul(A, V, precision="highest") + lams * V
+    X, run = conjugate.conjugate_gradients(
+        apply, B, lambda R: R / (1 + lams), tol=1e-12 if X64 else 1e-5
+    )
     for j, lam in enumerate(wide(lams)):
-        assert_close(X[:, j], np.linalg.solve(wide(A) + lam * np.eye(N), wide(B[:, j])), 1e-9 if X64 else 1e-2)
+        assert_close(
+            X[:, j],
+            np.linalg.solve(wide(A) + lam * np.eye(N), wide(B[:, j])),
+            1e-9 if X64 else 1e-2,
+        )
 
 
 def test_a_good_preconditioner_takes_few_steps():
@@ -58,7 +67,10 @@ def test_a_good_preconditioner_takes_few_steps():
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (lambda A, V: jnp.where(jnp.arange(N)[:, None] < 3, -1.0, 1.0).astype(V.dtype) * V, conjugate.INDEFINITE),
+        (
+            lambda A, V: jnp.where(jnp.arange(N)[:, None] < 3, -1.0, 1.0).astype(V.dtype) * V,
+            conjugate.INDEFINITE,
+        ),
         (lambda A, V: jnp.full_like(V, jnp.nan), conjugate.INDEFINITE),
         (lambda A, V: jnp.round(jnp.matmul(A, V) * 64) / 64, None),
     ],
@@ -66,7 +78,9 @@ def test_a_good_preconditioner_takes_few_steps():
 )
 def test_stops_where_products_are_not_what_they_should_be(spoil, reason):
     A, B = problem(1e4)
-    X, run = conjugate.conjugate_gradients(lambda V: spoil(A, V), B, lambda R: R, tol=1e-13, steps=300)
+    X, run = conjugate.conjugate_gradients(
+        lambda V: spoil(A, V), B, lambda R: R, tol=1e-13, steps=300
+    )
     assert np.isfinite(np.asarray(X)).all()
     assert (np.asarray(run.residuals) <= 1).all()
     assert (np.asarray(run.reason) != conjugate.CONVERGED).all()
@@ -84,12 +98,18 @@ def test_all_steps_used_keeps_the_best():
 
 @pytest.mark.float64
 def test_a_recurrence_that_hides_rounding_is_found_out():
-    """Products to three digits: the recurrence comes down to the tolerance, and the residual does not."""
+    """Products to three digits: the recurrence comes down to the tolerance, and the residual does
+    not.
+    """
     A, B = problem(1e2)
 
     def coarse(V):
         product = jnp.matmul(A, V, precision="highest")
-        return jnp.round(product * 2**10 / jnp.max(jnp.abs(product))) * jnp.max(jnp.abs(product)) / 2**10
+        return (
+            jnp.round(product * 2**10 / jnp.max(jnp.abs(product)))
+            * jnp.max(jnp.abs(product))
+            / 2**10
+        )
 
     X, run = conjugate.conjugate_gradients(coarse, B, lambda R: R, tol=1e-6)
     left = np.linalg.norm(wide(B) - wide(A) @ wide(X), axis=0) / np.linalg.norm(wide(B), axis=0)
@@ -99,7 +119,9 @@ def test_a_recurrence_that_hides_rounding_is_found_out():
 
 
 def textbook(product, B, precondition, steps):
-    """Preconditioned conjugate gradients in NumPy, a column at a time as it stands in the books: solutions and relative residuals of every step."""
+    """Preconditioned conjugate gradients in NumPy, a column at a time as it stands in the books:
+    solutions and relative residuals of every step.
+    """
     X, R, Z = np.zeros_like(B), B.copy(), precondition(B)
     P, found = Z.copy(), []
     for _ in range(steps):
@@ -115,14 +137,18 @@ def textbook(product, B, precondition, steps):
 @pytest.mark.float64
 @pytest.mark.parametrize("steps", [1, 2, 7])
 def test_every_step_is_that_of_the_books(steps):
-    """With a preconditioner that is no multiple of the identity, and columns of their own lengths."""
+    """With a preconditioner that is no multiple of the identity, and columns of their own
+    lengths.
+    """
     A, B = problem(1e2)
     B, M = B * array([1e-3, 1.0, 1e5]), np.diag(np.linspace(0.5, 2, N))
     found = textbook(lambda V: wide(A) @ V, wide(B), lambda R: M @ R, steps)
     X, run = solve(A, B, array(M), tol=1e-15, steps=steps)
     assert_close(run.history, np.array([relative for _, relative in found]), 1e-10)
     best = np.argmin([np.ones(3), *(relative for _, relative in found)], axis=0)
-    want = np.stack([found[k - 1][0][:, j] if k else 0 * found[0][0][:, j] for j, k in enumerate(best)], axis=1)
+    want = np.stack(
+        [found[k - 1][0][:, j] if k else 0 * found[0][0][:, j] for j, k in enumerate(best)], axis=1
+    )
     for j in range(3):
         assert_close(X[:, j], want[:, j], 1e-9)
     assert (np.asarray(run.reason) == conjugate.ALL_STEPS).all() and run.residuals.shape == (3,)
@@ -131,12 +157,17 @@ def test_every_step_is_that_of_the_books(steps):
 @pytest.mark.float64
 @pytest.mark.parametrize(("turn", "best"), [(0.5, 2), (1.0, 0), (40.0, 0)])
 def test_a_column_stops_where_it_has_not_gone_down_for_long_or_has_grown(turn, best):
-    """V + turn·JV, J a rotation by a right angle: as definite as the identity, and not symmetric, so that residuals grow but in the first steps."""
+    """V + turn·JV, J a rotation by a right angle: as definite as the identity, and not symmetric,
+    so that residuals grow but in the first steps.
+    """
     J = np.kron(np.eye(N // 2), [[0.0, -1.0], [1.0, 0.0]])
     _, B = problem()
     S = np.eye(N) + turn * J
     X, run = solve(array(S), B, tol=1e-12)
-    found = [(0 * wide(B), np.ones(3)), *textbook(lambda V: S @ V, wide(B), lambda R: R, best + conjugate.PATIENCE)]
+    found = [
+        (0 * wide(B), np.ones(3)),
+        *textbook(lambda V: S @ V, wide(B), lambda R: R, best + conjugate.PATIENCE),
+    ]
     relative = np.array([relative for _, relative in found])[:, 0]
     assert relative.argmin() == best
     grown = np.flatnonzero(relative > conjugate.GROWTH * np.minimum.accumulate(relative))
@@ -144,18 +175,30 @@ def test_a_column_stops_where_it_has_not_gone_down_for_long_or_has_grown(turn, b
     assert int(run.steps) == stop and (np.asarray(run.reason) == conjugate.STALLED).all()
     assert_close(run.history[:stop, 0], relative[1 : stop + 1], 1e-6)
     assert_close(run.residuals, np.full(3, relative[best]), 1e-10)
-    assert np.abs(wide(X) - found[best][0]).max() < 1e-10 and np.isnan(np.asarray(run.history)[stop:]).all()
+    assert (
+        np.abs(wide(X) - found[best][0]).max() < 1e-10
+        and np.isnan(np.asarray(run.history)[stop:]).all()
+    )
 
 
 @pytest.mark.float64
 def test_columns_that_are_done_are_left_alone():
-    """One converges at once, one is 0, one goes on: each by itself, and the history of one that is done is NaN."""
+    """One converges at once, one is 0, one goes on: each by itself, and the history of one that is
+    done is NaN.
+    """
     A, B = problem(1e3)
     vector = np.linalg.eigh(wide(A))[1][:, 5]
     B = jnp.stack([array(vector), 0 * B[:, 1], B[:, 2]], axis=1)
     X, run = solve(A, B, tol=1e-9)
     history = np.asarray(run.history)
-    assert np.isfinite(history[0, [0, 2]]).all() and np.isnan(history[1:, 0]).all() and np.isnan(history[:, 1]).all()
-    assert np.isfinite(history[: int(run.steps), 2]).all() and (np.asarray(run.reason) == conjugate.CONVERGED).all()
+    assert (
+        np.isfinite(history[0, [0, 2]]).all()
+        and np.isnan(history[1:, 0]).all()
+        and np.isnan(history[:, 1]).all()
+    )
+    assert (
+        np.isfinite(history[: int(run.steps), 2]).all()
+        and (np.asarray(run.reason) == conjugate.CONVERGED).all()
+    )
     assert_close(X, np.linalg.solve(wide(A), wide(B)), 1e-5)
     assert float(run.residuals[1]) == 0

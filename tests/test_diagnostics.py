@@ -1,4 +1,6 @@
-"""Influence of rows against refits and against hat matrices made column by column; eigenfunctions against Mercer's theorem."""
+"""Influence of rows against refits and against hat matrices made column by column; eigenfunctions
+against Mercer's theorem.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -23,9 +25,11 @@ def data(n=18, d=4, t=2):
 
 
 def brute_force(Phi, Y, v, intercept):
-    """Leverage, noise, standardised residuals and Cook's distances from the hat matrix of refits, and from fits without each row."""
+    """Leverage, noise, standardised residuals and Cook's distances from the hat matrix of refits,
+    and from fits without each row.
+    """
     root = np.sqrt(v)
-    fitted = lambda Y, v: (lambda w, b: Phi @ w + b)(*oracle.refit(Phi, Y, LAM, v, intercept))  # noqa: E731
+    fitted = lambda Y, v: (lambda w, b: Phi @ w + b)(*oracle.refit(Phi, Y, LAM, v, intercept))
     used = v > 0
     H = (root[:, None] * fitted(np.eye(len(Phi)), v))[:, used][used] / root[used]
     rest = np.eye(len(H)) - H
@@ -37,7 +41,13 @@ def brute_force(Phi, Y, v, intercept):
     for i in np.flatnonzero(used):
         without = np.where(np.arange(len(v)) == i, 0, v)
         moved[i] = ((root[:, None] * (fitted(Y, v) - fitted(Y, without))) ** 2).sum(0)
-    return leverage, r / spread[:, None] / noise, moved / (np.trace(H) * noise**2), noise, np.trace(H)
+    return (
+        leverage,
+        r / spread[:, None] / noise,
+        moved / (np.trace(H) * noise**2),
+        noise,
+        np.trace(H),
+    )
 
 
 @pytest.mark.float64
@@ -45,19 +55,33 @@ def brute_force(Phi, Y, v, intercept):
 @pytest.mark.parametrize("weighting", ["none", "positive", "zeros"])
 @pytest.mark.parametrize("route", ["gram", "features", "covariance", "subset"])
 def test_influence_against_refits(route, weighting, intercept):
-    """Every row left out in turn and fitted again, on every route; landmarks that span all features change nothing."""
+    """Every row left out in turn and fitted again, on every route; landmarks that span all features
+    change nothing.
+    """
     X, Y, v = data()
-    v = {"none": np.ones(len(v)), "positive": v, "zeros": np.where(np.arange(len(v)) % 5 == 4, 0, v)}[weighting]
+    v = {
+        "none": np.ones(len(v)),
+        "positive": v,
+        "zeros": np.where(np.arange(len(v)) % 5 == 4, 0, v),
+    }[weighting]
     weights = None if weighting == "none" else array(v)
     if route == "subset":
-        factor = support.factor_subset(rls.Linear(), array(X), array(X[:4]), weights=weights, intercept=intercept)
+        factor = support.factor_subset(
+            rls.Linear(), array(X), array(X[:4]), weights=weights, intercept=intercept
+        )
     else:
-        factor = support.factorize(rls.Linear(), array(X), route=route, weights=weights, intercept=intercept)
+        factor = support.factorize(
+            rls.Linear(), array(X), route=route, weights=weights, intercept=intercept
+        )
     found = influence(factor, array(Y), LAM)
     want = brute_force(X, Y, v, intercept)
     condition = float(np.linalg.norm(X, 2)) ** 2 / LAM
-    tolerance = 20 * len(X) * EPS * condition * (np.linalg.cond(X[:4]) if route == "subset" else 1)  # the condition of L, K_RR = LLᵀ
-    for name, expected in zip(("leverage", "residuals", "cooks_distance", "noise", "dof"), want, strict=True):
+    tolerance = (
+        20 * len(X) * EPS * condition * (np.linalg.cond(X[:4]) if route == "subset" else 1)
+    )  # the condition of L, K_RR = LLᵀ
+    for name, expected in zip(
+        ("leverage", "residuals", "cooks_distance", "noise", "dof"), want, strict=True
+    ):
         assert_close(getattr(found, name), expected, tolerance, name)
     one = influence(factor, array(Y[:, 0]), LAM)
     assert one.residuals.shape == one.cooks_distance.shape == (len(X),) and one.noise.shape == ()
@@ -66,7 +90,9 @@ def test_influence_against_refits(route, weighting, intercept):
 
 @pytest.mark.float64
 def test_least_squares_has_the_textbooks_diagnostics():
-    """λ → 0 on more rows than columns: h, internally studentised residuals and D = r² h/(p (1 − h)) as in any textbook of regression."""
+    """λ → 0 on more rows than columns: h, internally studentised residuals and D = r² h/(p (1 − h))
+    as in any textbook of regression.
+    """
     X, Y, _ = data()
     n, y = len(X), Y[:, 0]
     factor = support.factorize(rls.Linear(), array(X), route="features", intercept=True)
@@ -80,11 +106,15 @@ def test_least_squares_has_the_textbooks_diagnostics():
     assert tolerance < 0.05
     assert_close(found.leverage, h, tolerance, "leverage")
     assert_close(found.residuals, studentised, tolerance, "studentised")
-    assert_close(found.cooks_distance, studentised**2 * h / (1 - h) / 5, tolerance, "Cook's distance")
+    assert_close(
+        found.cooks_distance, studentised**2 * h / (1 - h) / 5, tolerance, "Cook's distance"
+    )
 
 
 def test_rows_that_all_but_fit_themselves_keep_their_influence():
-    """λ far below every eigenvalue: 1 − leverage is small, and computed without cancellation, so that no row's Cook's distance vanishes."""
+    """λ far below every eigenvalue: 1 − leverage is small, and computed without cancellation, so
+    that no row's Cook's distance vanishes.
+    """
     rng = np.random.default_rng(0)
     X, y = array(np.arange(12.0)[:, None]), array(rng.normal(size=12))
     K = support.gram(rls.Gaussian(0.4), X)  # all eigenvalues near 1
@@ -93,7 +123,9 @@ def test_rows_that_all_but_fit_themselves_keep_their_influence():
     c = inverse @ wide(y)
     noise = np.sqrt((c**2).sum() / (inverse**2).sum())
     want = (c / np.diag(inverse)) ** 2 / (12 * noise**2)
-    assert_close(found.cooks_distance, want, 200 * EPS, "Cook's distance for λ → 0")  # λ itself changes it by some 60 EPS
+    assert_close(
+        found.cooks_distance, want, 200 * EPS, "Cook's distance for λ → 0"
+    )  # λ itself changes it by some 60 EPS
 
 
 def test_the_row_far_out_stands_out():
@@ -109,13 +141,19 @@ def test_the_row_far_out_stands_out():
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("route", ["gram", "features", "covariance", "subset"])
 def test_eigenfunctions_are_orthonormal_and_expand_the_kernel(route, intercept):
-    """At the rows Σ vφᵢφⱼ/Σv = δᵢⱼ, Σⱼ μⱼφⱼ(x)φⱼ(z) is the (centred) kernel, and elsewhere μφ(x) = Σ v k(x, xᵢ)φ(xᵢ)/Σv."""
+    """At the rows Σ vφᵢφⱼ/Σv = δᵢⱼ, Σⱼ μⱼφⱼ(x)φⱼ(z) is the (centred) kernel, and elsewhere μφ(x) =
+    Σ v k(x, xᵢ)φ(xᵢ)/Σv.
+    """
     X, _, v = data()
     kernel, new = rls.Linear(), wide(np.random.default_rng(9).normal(size=(5, 4)))
     if route == "subset":
-        factor = support.factor_subset(kernel, array(X), array(X[:4]), weights=array(v), intercept=intercept)
+        factor = support.factor_subset(
+            kernel, array(X), array(X[:4]), weights=array(v), intercept=intercept
+        )
     else:
-        factor = support.factorize(kernel, array(X), route=route, weights=array(v), intercept=intercept)
+        factor = support.factorize(
+            kernel, array(X), route=route, weights=array(v), intercept=intercept
+        )
     values, functions = eigenfunctions(factor, kernel, array(X), num=4)
     at_rows, at_new = (np.asarray(functions.predict(array(A)), np.float64) for A in (X, new))
     share, mean = v / v.sum(), (v @ X / v.sum() if intercept else 0)
@@ -124,11 +162,18 @@ def test_eigenfunctions_are_orthonormal_and_expand_the_kernel(route, intercept):
     assert (np.diff(values) < 0).all()
     assert_close(at_rows.T @ (share[:, None] * at_rows), np.eye(4), tolerance, "orthonormal")
     assert_close(at_rows * np.asarray(values) @ at_new.T, Phi @ Phi_new.T, tolerance, "expansion")
-    assert_close(at_new * np.asarray(values), Phi_new @ Phi.T @ (share[:, None] * at_rows), tolerance, "Nyström")
+    assert_close(
+        at_new * np.asarray(values),
+        Phi_new @ Phi.T @ (share[:, None] * at_rows),
+        tolerance,
+        "Nyström",
+    )
 
 
 def test_brownian_motion_has_the_known_spectrum():
-    """min(x, z) under the uniform distribution on [0, 1]: μⱼ = 1/((j − ½)π)², φⱼ = √2 sin((j − ½)πx), up to the grid's spacing."""
+    """min(x, z) under the uniform distribution on [0, 1]: μⱼ = 1/((j − ½)π)², φⱼ = √2 sin((j −
+    ½)πx), up to the grid's spacing.
+    """
     n = 400
     X = array((np.arange(n) + 0.5)[:, None] / n)
     kernel = rls.FunctionKernel(lambda X, Z: jnp.minimum(X, Z.T))
@@ -146,5 +191,7 @@ def test_messages():
     factor = support.factor_gram(array(np.eye(3)))
     with pytest.raises(ValueError, match=r"lam must be one number, and has shape \(2,\)"):
         rls.influence(factor, array(np.ones(3)), array([1.0, 2.0]))
-    with pytest.raises(ValueError, match="num must be a whole number of at least 1 and at most 3, and is 4"):
+    with pytest.raises(
+        ValueError, match="num must be a whole number of at least 1 and at most 3, and is 4"
+    ):
         rls.eigenfunctions(factor, rls.Linear(), array(np.eye(3)), 4)

@@ -1,4 +1,6 @@
-"""Distances whatever the offset and the spread, against long double; the kernels made of them; their derivatives."""
+"""Distances whatever the offset and the spread, against long double; the kernels made of them;
+their derivatives.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +9,12 @@ import pytest
 from support import DTYPE, EPS, array, assert_close, assert_derivatives, gram, wide
 
 import jaxrls as rls
-from jaxrls.kernels.distances import COLUMNS_A_PASS, FEW_COLUMNS, city_block_distances, squared_distances
+from jaxrls.kernels.distances import (
+    COLUMNS_A_PASS,
+    FEW_COLUMNS,
+    city_block_distances,
+    squared_distances,
+)
 
 FEW, MANY = FEW_COLUMNS, 2 * COLUMNS_A_PASS + 3
 
@@ -16,11 +23,15 @@ def scattered(seed, n, d, where):
     """Rows of every kind of trouble, as the precision of the run holds them."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, d))
-    X[n // 2 :] = X[: n - n // 2] + 1e-3 * rng.normal(size=(n - n // 2, d))  # pairs that nearly coincide
+    X[n // 2 :] = X[: n - n // 2] + 1e-3 * rng.normal(
+        size=(n - n // 2, d)
+    )  # pairs that nearly coincide
     if where == "offset":
         X += 1e4
     elif where == "spread":
-        X = 1e3 * np.repeat(rng.normal(size=(-(-n // 4), d)), 4, axis=0)[:n] + X  # clusters far from each other
+        X = (
+            1e3 * np.repeat(rng.normal(size=(-(-n // 4), d)), 4, axis=0)[:n] + X
+        )  # clusters far from each other
     elif where == "outlier":
         X[3] = 1e8
     elif where == "uneven columns":
@@ -30,11 +41,15 @@ def scattered(seed, n, d, where):
 
 def widths(X, kind):
     """One width for every column or one for each, exact in the precision of the run."""
-    return wide(np.full(X.shape[1], 1.7) if kind == "one" else 1.5 * np.ptp(X, axis=0).clip(1e-9) / len(X))
+    return wide(
+        np.full(X.shape[1], 1.7) if kind == "one" else 1.5 * np.ptp(X, axis=0).clip(1e-9) / len(X)
+    )
 
 
 def rounding(d):
-    """What may be lost, in units of 1 + r²: the docstring's, and d eps for few columns with 3 for 1/width and a gap's own rounding."""
+    """What may be lost, in units of 1 + r²: the docstring's, and d eps for few columns with 3 for
+    1/width and a gap's own rounding.
+    """
     return EPS * (d + 3 if d <= FEW else 12 * (2 + np.sqrt(d)))
 
 
@@ -49,17 +64,23 @@ def truth(X, Z, width):
 def test_every_distance_is_right_to_rounding(d, where, kind):
     X, Z = scattered(0, 16, d, where), scattered(0, 14, d, where)[2:]
     width = widths(X, kind)
-    got = np.asarray(jax.jit(squared_distances)(array(X), array(Z), array(1) / array(width)), np.longdouble)
+    got = np.asarray(
+        jax.jit(squared_distances)(array(X), array(Z), array(1) / array(width)), np.longdouble
+    )
     want = truth(X, Z, width)[1]
     size = want if d <= FEW else 1 + want
-    assert (np.abs(got - want) <= rounding(d) * size).all(), f"off by {np.max(np.abs(got - want) / (EPS * (1 + want))):.3g} eps (1 + r²)"
+    assert (np.abs(got - want) <= rounding(d) * size).all(), (
+        f"off by {np.max(np.abs(got - want) / (EPS * (1 + want))):.3g} eps (1 + r²)"
+    )
 
 
 @pytest.mark.parametrize("where", ["offset", "spread", "outlier", "uneven columns"])
 def test_every_city_block_distance_is_right_to_rounding(where):
     X = scattered(0, 16, FEW, where)
     width = widths(X, "each")
-    got = np.asarray(city_block_distances(array(X), array(X), array(1) / array(width)), np.longdouble)
+    got = np.asarray(
+        city_block_distances(array(X), array(X), array(1) / array(width)), np.longdouble
+    )
     want = np.abs(truth(X, X, width)[0]).sum(-1)
     assert (np.abs(got - want) <= 4 * FEW * EPS * want).all()
 
@@ -77,7 +98,9 @@ def test_equal_rows_are_at_distance_0_and_the_matrix_is_symmetric(d, where):
 @pytest.mark.parametrize("d", [FEW, MANY])
 @pytest.mark.parametrize("where", ["offset", "spread", "outlier"])
 def test_derivatives_of_far_rows_are_right_to_rounding(d, where):
-    """∂r²/∂(1/width) = 2 Σ gap² / width and ∂r²/∂x = 2 gap / width², where a product of uncentred rows would lose all digits."""
+    """∂r²/∂(1/width) = 2 Σ gap² / width and ∂r²/∂x = 2 gap / width², where a product of uncentred
+    rows would lose all digits.
+    """
     X = scattered(2, 10, d, where)
     width = widths(X, "each")
     gaps, _ = truth(X, X, width)
@@ -86,12 +109,18 @@ def test_derivatives_of_far_rows_are_right_to_rounding(d, where):
     def total(X, Z, inverse):
         return jnp.sum(array(cotangent) * squared_distances(X, Z, inverse))
 
-    dX, dZ, dinverse = jax.jit(jax.grad(total, argnums=(0, 1, 2)))(array(X), array(X), array(1) / array(width))
+    dX, dZ, dinverse = jax.jit(jax.grad(total, argnums=(0, 1, 2)))(
+        array(X), array(X), array(1) / array(width)
+    )
     each = cotangent[:, :, None] * gaps
     for got, want, size in (
         (dX, 2 * (each / width).sum(1), 2 * np.abs(each / width).sum(1)),
         (dZ, -2 * (each / width).sum(0), 2 * np.abs(each / width).sum(0)),
-        (dinverse, 2 * (each * gaps * width).sum((0, 1)), 2 * np.abs(each * gaps * width).sum((0, 1))),
+        (
+            dinverse,
+            2 * (each * gaps * width).sum((0, 1)),
+            2 * np.abs(each * gaps * width).sum((0, 1)),
+        ),
     ):
         assert (np.abs(np.asarray(got) - want) <= 64 * EPS * (size + size.max() * EPS)).all()
 
@@ -105,7 +134,9 @@ def test_derivatives_against_differences(d, where):
     parts = X.size, 2 * X.size
 
     def f(x):
-        return squared_distances(*(part.reshape(6, d) for part in (x[: parts[0]], x[parts[0] : parts[1]])), x[parts[1] :])
+        return squared_distances(
+            *(part.reshape(6, d) for part in (x[: parts[0]], x[parts[0] : parts[1]])), x[parts[1] :]
+        )
 
     assert_derivatives(f, np.concatenate([X.ravel(), (X + 0.1).ravel(), np.linspace(0.5, 1.5, d)]))
 
@@ -116,16 +147,20 @@ def test_orders_of_the_derivative(order):
     X = array(scattered(5, 5, MANY, "near") / 4)
 
     def f(width):
-        return jnp.exp(-squared_distances(X, X + 1, jnp.broadcast_to(1 / width, (MANY,))).sum() / 100)
+        return jnp.exp(
+            -squared_distances(X, X + 1, jnp.broadcast_to(1 / width, (MANY,))).sum() / 100
+        )
 
-    plain = lambda width: jnp.exp(-jnp.sum(((X[:, None] - X[None] - 1) / width) ** 2) / 100)  # noqa: E731
+    plain = lambda width: jnp.exp(-jnp.sum(((X[:, None] - X[None] - 1) / width) ** 2) / 100)
     for _ in range(order):
         f, plain = jax.grad(f), jax.jacfwd(plain)
     assert_close(f(array(3.0)), plain(array(3.0)), 1000 * EPS)
 
 
 def test_a_batch_computes_one_branch_and_is_right():
-    """Under vmap a condition on a batch would become a choice between two results, both computed: the slow one always."""
+    """Under vmap a condition on a batch would become a choice between two results, both computed:
+    the slow one always.
+    """
     X = array(np.stack([scattered(6, 8, MANY, "near") / 4, scattered(6, 8, MANY, "spread")]))
     ones = jnp.ones(MANY, X.dtype)
     batch = jax.jit(jax.vmap(squared_distances, in_axes=(0, 0, None)))
@@ -138,24 +173,34 @@ def test_a_batch_computes_one_branch_and_is_right():
 def test_times_of_a_long_series_do_not_merge():
     """Where ‖x‖² + ‖z‖² − 2⟨x, z⟩ in float32 makes neighbours of distance 1 equal."""
     times = array(np.arange(2000.0)[:, None])
-    for kernel, want in ((rls.Gaussian(1.0), np.exp(-0.5)), (rls.Matern(0.5, 1.0), np.exp(-1)), (rls.Laplacian(1.0), np.exp(-1))):
+    for kernel, want in (
+        (rls.Gaussian(1.0), np.exp(-0.5)),
+        (rls.Matern(0.5, 1.0), np.exp(-1)),
+        (rls.Laplacian(1.0), np.exp(-1)),
+    ):
         neighbours = np.diagonal(np.asarray(gram(kernel, times)), 1)
         assert np.abs(neighbours - want).max() <= 4 * EPS
 
 
 def test_a_far_row_moves_no_error_of_the_others():
-    """An outlier that K does not connect to any other row changes nothing but its own prediction."""
+    """An outlier that K does not connect to any other row changes nothing but its own
+    prediction.
+    """
     rng = np.random.default_rng(7)
     X, y = rng.uniform(-3, 3, size=(60, 1)), np.zeros(61)
     y[:60] = np.sin(X[:, 0]) + 0.1 * rng.normal(size=60)
     alone, beside = array(X), array(np.vstack([X, [[1e8]]]))
-    residuals = jax.jit(lambda X, y: rls.loo_residuals(rls.factorize(rls.Gaussian(1.0), X, intercept=False), y, 0.1))
+    residuals = jax.jit(
+        lambda X, y: rls.loo_residuals(rls.factorize(rls.Gaussian(1.0), X, intercept=False), y, 0.1)
+    )
     assert_close(residuals(beside, array(y))[:60], residuals(alone, array(y[:60])), 1000 * EPS)
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e6])
 def test_periods_far_from_0(offset):
-    """The phase is what is left over by whole periods, to rounding of the phase: x / period keeps eps·x of it."""
+    """The phase is what is left over by whole periods, to rounding of the phase: x / period keeps
+    eps·x of it.
+    """
     x = wide(np.arange(40.0)[:, None] / 4 + offset * (np.arange(40) >= 20)[:, None])
     period, width = 3.0, 0.5
     got = np.asarray(gram(rls.Periodic(period, width), array(x)), np.float64)
@@ -167,7 +212,9 @@ def test_periods_far_from_0(offset):
 @pytest.mark.parametrize("offset", [0.0, 1e6])
 def test_derivatives_of_periods_far_from_0(offset):
     x = array(np.linspace(0, 10, 9)[:, None] + offset)
-    assert_derivatives(lambda p: rls.Periodic(p[0], p[1])(x, x[:5]).ravel(), np.array([3.0, 0.7]), 1e-6)
+    assert_derivatives(
+        lambda p: rls.Periodic(p[0], p[1])(x, x[:5]).ravel(), np.array([3.0, 0.7]), 1e-6
+    )
 
 
 def test_distances_that_overflow_are_far_and_not_nan():

@@ -1,10 +1,11 @@
-"""Gradients of every smooth criterion on drawn problems, against differences of refits in extended precision.
+"""Gradients of every smooth criterion on drawn problems, against differences of refits in extended
+precision.
 
     JAXRLS_EXAMPLES=1000 pytest tests/test_drawn_gradients.py --hypothesis-seed=1
 
-Each example compares six derivatives of five criteria: in log λ, in the log scales of columns and of K, in the labels and in the weights, the
-latter two along a drawn direction. A derivative may be off by what its criterion may be off by, once more amplified by the conditioning.
-"""
+Each example compares six derivatives of five criteria: in log λ, in the log scales of columns and
+of K, in the labels and in the weights, the latter two along a drawn direction. A derivative may be
+off by what its criterion may be off by, once more amplified by the conditioning."""
 
 import functools
 
@@ -17,7 +18,17 @@ from extended import LONG, Truth
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 from support import DTYPE, EPS, array
-from test_properties import EXAMPLES, LARGE, SLACK, amplified_by, gaussian, judge, linear, problems, spanned
+from test_properties import (
+    EXAMPLES,
+    LARGE,
+    SLACK,
+    amplified_by,
+    gaussian,
+    judge,
+    linear,
+    problems,
+    spanned,
+)
 
 import jaxrls as rls
 
@@ -43,17 +54,26 @@ def moved(np, at, X, Y, v, X_new, directions):
 
 @functools.cache
 def gradients(name, intercept):
-    """The derivatives of all criteria, averaged over targets, by one program that goes backwards."""
+    """The derivatives of all criteria, averaged over targets, by one program that goes
+    backwards.
+    """
     _, kernel, _, options = KINDS[name]
 
     def values(at, lam, data, Y_new, shares, directions, plan):
         X, Y, v, X_new = moved(jnp, at, *data, directions)
-        points = {key: jnp.exp(at[1:3]) * array(part) if part is POINTS else part for key, part in options.items()}
+        points = {
+            key: jnp.exp(at[1:3]) * array(part) if part is POINTS else part
+            for key, part in options.items()
+        }
         scaled = jnp.exp(at[3]) * kernel
-        solution = rls.factorize(scaled, X, weights=v, intercept=intercept, **CHOLESKY, **points).solve(Y)
+        solution = rls.factorize(
+            scaled, X, weights=v, intercept=intercept, **CHOLESKY, **points
+        ).solve(Y)
         held = rls.HoldOut.of(X_new, Y_new, shares)
         criteria = rls.LeaveOneOut(), rls.GroupsOut(plan), rls.GCV(), rls.Evidence(), held
-        return jnp.stack([jnp.mean(one.values(solution, lam * jnp.exp(at[:1]), scaled)) for one in criteria])
+        return jnp.stack(
+            [jnp.mean(one.values(solution, lam * jnp.exp(at[:1]), scaled)) for one in criteria]
+        )
 
     return jax.jit(jax.jacrev(values))
 
@@ -71,7 +91,11 @@ def truth_of(name, intercept, at, lam, data, Y_new, directions, groups):
     def kernel(gone):
         if points is None:
             K = alike(rows, X)
-            return scale * K[:N], scale * K[N:], scale * np.array([alike(x[None], x[None])[0, 0] for x in X_new])
+            return (
+                scale * K[:N],
+                scale * K[N:],
+                scale * np.array([alike(x[None], x[None])[0, 0] for x in X_new]),
+            )
         R = points if name == "points" else X[points[~np.isin(points, gone)]]
         K = scale * spanned(gaussian, R, rows)
         return K[:N, :N], K[N:, :N], np.diagonal(K)[N:]
@@ -85,19 +109,37 @@ def truth_of(name, intercept, at, lam, data, Y_new, directions, groups):
 
 def pairs(truth, shares):
     """Value and what it may be off by, of every criterion, averaged over targets."""
-    found = truth.mean_square(np.arange(N)), truth.mean_square(truth.groups), truth.gcv, truth.evidence, truth.holdout(shares)
+    found = (
+        truth.mean_square(np.arange(N)),
+        truth.mean_square(truth.groups),
+        truth.gcv,
+        truth.evidence,
+        truth.holdout(shares),
+    )
     return np.array([[np.mean(value), np.mean(off)] for value, off in found]).T
 
 
 def compared(name, intercept, drawn, seed):
-    """Gradients as they are found and as they are by differences (criteria, parameters), how far off they may be, and their scale."""
+    """Gradients as they are found and as they are by differences (criteria, parameters), how far
+    off they may be, and their scale.
+    """
     X, Y, v, lams, X_new, Y_new, shares, groups = drawn
     assume(min(np.count_nonzero(v[groups != g]) for g in range(5)) > 1 and np.abs(Y).max() > 0)
     long = [part.astype(LONG) for part in (X, Y, v, X_new)]
     rng = np.random.default_rng(seed)
-    directions = [part.astype(DTYPE) for part in (rng.normal(size=Y.shape) * np.abs(Y).max(), rng.normal(size=N))]
+    directions = [
+        part.astype(DTYPE)
+        for part in (rng.normal(size=Y.shape) * np.abs(Y).max(), rng.normal(size=N))
+    ]
     wide = [part.astype(LONG) for part in directions]
-    here, zero = (lambda at, lam: truth_of(name, intercept, at, lam, long, Y_new.astype(LONG), wide, groups)), np.zeros(6, LONG)
+    here, zero = (
+        (
+            lambda at, lam: truth_of(
+                name, intercept, at, lam, long, Y_new.astype(LONG), wide, groups
+            )
+        ),
+        np.zeros(6, LONG),
+    )
     s = here(zero, np.ones(1, LONG)).size[0]
     lam = (lams[:1] * s).astype(DTYPE)
     assume((lam > 1e-30).all())
@@ -106,23 +148,45 @@ def compared(name, intercept, drawn, seed):
     wanted = (
         sum(
             weight
-            * np.stack([pairs(here(zero + step * STEP * unit, lam.astype(LONG)), shares.astype(LONG))[0] for unit in np.eye(6, dtype=LONG)])
+            * np.stack(
+                [
+                    pairs(here(zero + step * STEP * unit, lam.astype(LONG)), shares.astype(LONG))[0]
+                    for unit in np.eye(6, dtype=LONG)
+                ]
+            )
             for step, weight in WEIGHTS_OF_DIFFERENCES.items()
         ).T
         / STEP
     )
     data = [array(part) for part in (X, Y, v, X_new)]
     found = gradients(name, intercept)(
-        array(np.zeros(6)), array(lam), data, array(Y_new), array(shares), [array(part) for part in directions], rls.folds(groups)
+        array(np.zeros(6)),
+        array(lam),
+        data,
+        array(Y_new),
+        array(shares),
+        [array(part) for part in directions],
+        rls.folds(groups),
     )
     scale = np.abs(value) + (np.arange(5) == 3)
-    return np.asarray(found, LONG), wanted, (condition * off)[:, None], np.maximum(np.abs(wanted), scale[:, None])
+    return (
+        np.asarray(found, LONG),
+        wanted,
+        (condition * off)[:, None],
+        np.maximum(np.abs(wanted), scale[:, None]),
+    )
 
 
 @pytest.mark.parametrize("intercept", [True, False] if LARGE else [True])
 @pytest.mark.parametrize("name", KINDS)
 def test_every_gradient_is_that_of_differences(name, intercept):
-    @settings(max_examples=EXAMPLES if LARGE else 2, deadline=None, derandomize=not LARGE, database=None, phases=[Phase.generate])
+    @settings(
+        max_examples=EXAMPLES if LARGE else 2,
+        deadline=None,
+        derandomize=not LARGE,
+        database=None,
+        phases=[Phase.generate],
+    )
     @given(problems(KINDS[name][0]), st.integers(0, 2**32 - 1))
     def run(drawn, seed):
         got, wanted, off, scale = compared(name, intercept, drawn, seed)

@@ -1,10 +1,12 @@
-"""What is called again outside of `jax.jit`, on new numbers of the same shapes, finds its program ready; and computes in the precision of its data."""
+"""What is called again outside of `jax.jit`, on new numbers of the same shapes, finds its program
+ready; and computes in the precision of its data.
+"""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import DTYPE, EPS, array, assert_close
+from support import DTYPE, EPS, array, assert_close, of_gram
 
 import jaxrls as rls
 
@@ -27,7 +29,7 @@ def of_intervals(seed):
 
 def of_pairs(seed):
     X, y, _ = map(array, data(seed))
-    factor = rls.factor_gram(rls.gram(KERNEL, X))
+    factor = of_gram(rls.gram(KERNEL, X))
     return lambda: rls.pairwise_ranking_error(factor, X[:, 0] + y, [0.1, 1.0])
 
 
@@ -83,7 +85,9 @@ def programs(caplog) -> list[str]:
 
 @pytest.mark.any_precision
 def test_scores_in_float64_on_the_host_stay_in_float64():
-    """As data of `fit` do, whatever the switch says; and come back as NumPy arrays where it is off."""
+    """As data of `fit` do, whatever the switch says; and come back as NumPy arrays where it is
+    off.
+    """
     X, codes, new = data(2)
     scores = X[:, 0] + 1e-9 * X[:, 1]
     with jax.enable_x64(True):
@@ -92,7 +96,10 @@ def test_scores_in_float64_on_the_host_stay_in_float64():
         shares = np.asarray(want(jnp.asarray(new[:, 0])))
     for given in ((scores, codes), (scores.tolist(), codes.tolist())):
         found = rls.fit_sigmoid(*given)
-        assert found.slope.dtype == np.float64 and isinstance(found.slope, jax.Array) == jax.config.jax_enable_x64
+        assert (
+            found.slope.dtype == np.float64
+            and isinstance(found.slope, jax.Array) == jax.config.jax_enable_x64
+        )
         assert_close(found.slope, want.slope, 8 * np.finfo(float).eps)
         assert found(new[:, 0]).dtype == np.float64
         assert_close(found(new[:, 0]), shares, 8 * np.finfo(float).eps)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support import DTYPE, assert_close
+from support import DTYPE, EPS, array, assert_close
 
 import jaxrls as rls
 from jaxrls.search import descent, few
@@ -29,7 +29,10 @@ def problem(n=160):
 def test_a_search_begun_on_few_rows_ends_on_all_and_is_as_good():
     X, y = problem()
     options = {"landmarks": 16, "steps": 12}
-    found, every = (rls.tune(rls.Gaussian(np.ones(2, DTYPE)), X, y, **options, **grow) for grow in ({}, {"grow": False}))
+    found, every = (
+        rls.tune(rls.Gaussian(np.ones(2, DTYPE)), X, y, **options, **grow)
+        for grow in ({}, {"grow": False})
+    )
     (stage,) = found.stages
     assert (stage.rows, stage.landmarks, every.stages) == (60, 8, ())
     assert 1 < len(stage.history.errors) <= 13 and stage.reason and len(found.history.errors) <= 13
@@ -43,24 +46,37 @@ def test_a_search_begun_on_few_rows_ends_on_all_and_is_as_good():
 @pytest.mark.slow
 @pytest.mark.parametrize("weighted", [False, True])
 def test_between_few_rows_and_all_come_some_for_each_landmark(weighted, monkeypatch):
-    """On the landmarks of the end, which are rows of these, and of two sets the one that is better where the first search ended."""
+    """On the landmarks of the end, which are rows of these, and of two sets the one that is better
+    where the first search ended.
+    """
     monkeypatch.setattr(few, "ROWS_A_LANDMARK", 3)
     monkeypatch.setattr(few, "ROWS", 40)
     sets, values = [], []
     for name, kept in (("_sets", sets), ("value_at", values)):
         made = getattr(few, name)
-        monkeypatch.setattr(few, name, lambda *args, made=made, kept=kept: kept.append(made(*args)) or kept[-1])
+        monkeypatch.setattr(
+            few, name, lambda *args, made=made, kept=kept: kept.append(made(*args)) or kept[-1]
+        )
     X, y = problem()
     v = np.where(np.arange(160) % 4 == 0, 0, 1).astype(DTYPE) if weighted else None
     found = rls.tune(rls.Gaussian(np.ones(2, DTYPE)), X, y, landmarks=16, weights=v, steps=12)
     assert [(stage.rows, stage.landmarks) for stage in found.stages] == [(40, 8), (48, 16)]
     ((chosen, by_chance),) = sets
-    assert len(values) == 2 and set(np.asarray(chosen.indices)) != set(np.asarray(by_chance.indices))
+    assert len(values) == 2 and set(np.asarray(chosen.indices)) != set(
+        np.asarray(by_chance.indices)
+    )
     best = (chosen, by_chance)[int(np.argmin(values))]
     assert_close(found.model.points, best.points, 0)
     assert_close(best.points, X[np.asarray(best.indices)], 0)
     assert not weighted or (np.asarray(best.indices) % 4 > 0).all()
-    every = rls.tune(rls.Gaussian(np.ones(2, DTYPE)), X, y, landmarks=np.asarray(best.indices), weights=v, grow=False)
+    every = rls.tune(
+        rls.Gaussian(np.ones(2, DTYPE)),
+        X,
+        y,
+        landmarks=np.asarray(best.indices),
+        weights=v,
+        grow=False,
+    )
     assert found.error <= 1.02 * every.error and found.error <= found.start_error
     error = rls.loo_objective(found.kernel, X, y, found.lam, weights=v, landmarks=best.indices)
     assert_close(error, found.error, 1e-7)  # by another program, on landmarks of condition 1e8
@@ -73,7 +89,13 @@ def test_landmarks_that_are_given_stay_when_a_search_grows(given, monkeypatch):
     monkeypatch.setattr(few, "ROWS", 40)
     X, y = problem()
     rows = np.arange(0, 160, 10)
-    found = rls.tune(rls.Gaussian(np.ones(2, DTYPE)), X, y, landmarks=rows if given == "numbers" else jnp.asarray(X[rows]), steps=4)
+    found = rls.tune(
+        rls.Gaussian(np.ones(2, DTYPE)),
+        X,
+        y,
+        landmarks=rows if given == "numbers" else jnp.asarray(X[rows]),
+        steps=4,
+    )
     assert [stage.landmarks for stage in found.stages] == [8, 16]
     assert_close(found.model.points, X[rows], 0)
 
@@ -83,7 +105,9 @@ def test_a_given_kernel_that_is_better_on_all_rows_is_where_the_search_goes_on(m
     X, y = problem()
     good = rls.tune(rls.Gaussian(np.ones(2, DTYPE)), X, y, landmarks=16, grow=False)
     there = few._there
-    monkeypatch.setattr(few, "_there", lambda *args: (rls.Gaussian(np.full(2, 50, DTYPE)), *there(*args)[1:]))
+    monkeypatch.setattr(
+        few, "_there", lambda *args: (rls.Gaussian(np.full(2, 50, DTYPE)), *there(*args)[1:])
+    )
     found = rls.tune(good.kernel, X, y, lam=good.lam, landmarks=16, steps=2)
     assert found.error <= found.start_error <= 1.1 * good.error
     assert_close(found.history.kernels.width[0], good.kernel.width, 1e-5)
@@ -91,15 +115,19 @@ def test_a_given_kernel_that_is_better_on_all_rows_is_where_the_search_goes_on(m
 
 @pytest.mark.float64
 def test_what_a_search_learned_of_curvature_goes_on():
-    """On a quadratic the next direction is that of a search which went the same way on what comes now, another quadratic of the same curvature."""
+    """On a quadratic the next direction is that of a search which went the same way on what comes
+    now, another quadratic of the same curvature.
+    """
     A, b = np.diag([1.0, 10.0, 100.0]), np.array([1.0, -2.0, 3.0])
     optimizer, alone = descent.default_optimizer(), optax.scale_by_lbfgs(memory_size=10)
-    before = lambda p: p @ A @ p / 2  # noqa: E731
-    slope = lambda p: A @ p + b  # noqa: E731
+    before = lambda p: p @ A @ p / 2
+    slope = lambda p: A @ p + b
 
     @jax.jit
     def step(p, state):
-        updates, state = optimizer.update(A @ p, state, p, value=before(p), grad=A @ p, value_fn=before)
+        updates, state = optimizer.update(
+            A @ p, state, p, value=before(p), grad=A @ p, value_fn=before
+        )
         return p + updates, state
 
     with jax.numpy_dtype_promotion("standard"):
@@ -110,20 +138,36 @@ def test_what_a_search_learned_of_curvature_goes_on():
             p, state = step(p, state)
         there = p + 5.0  # the space of the next search may have another origin
         carried = descent._carried((p, state, A @ p), there, slope(p))
-        found, wanted = (alone.update(slope(p), one, at)[0] for one, at in ((carried[0], there), (known, p)))
+        found, wanted = (
+            alone.update(slope(p), one, at)[0] for one, at in ((carried[0], there), (known, p))
+        )
     assert_close(found, wanted, 1e-12)
 
 
 @pytest.mark.any_precision
 def test_there_may_be_fewer_rows_of_positive_weight_than_landmarks():
     X, y = problem()
-    found = rls.tune(rls.Gaussian(np.ones(2, DTYPE)), X, y, landmarks=16, weights=(np.arange(160) < 12).astype(DTYPE), steps=2, lam=0.1)
-    assert found.stages and len(found.model.points) <= 12 and "landmarks change the dual coefficients" in found.certificate
+    found = rls.tune(
+        rls.Gaussian(np.ones(2, DTYPE)),
+        X,
+        y,
+        landmarks=16,
+        weights=(np.arange(160) < 12).astype(DTYPE),
+        steps=2,
+        lam=0.1,
+    )
+    assert (
+        found.stages
+        and len(found.model.points) <= 12
+        and "landmarks change the dual coefficients" in found.certificate
+    )
 
 
 def test_an_optimiser_of_the_callers_own_begins_anew_on_more_rows():
     X, y = problem()
-    found = rls.tune(rls.Gaussian(np.ones(2, DTYPE)), X, y, landmarks=16, steps=3, optimizer=optax.adam(0.1))
+    found = rls.tune(
+        rls.Gaussian(np.ones(2, DTYPE)), X, y, landmarks=16, steps=3, optimizer=optax.adam(0.1)
+    )
     assert len(found.stages) == 1 and found.error <= found.start_error
 
 
@@ -138,7 +182,9 @@ def test_a_search_that_was_over_is_no_worse_than_its_start():
     """Though that value comes from a program of its own, and is rounded otherwise."""
     X, y = problem()
     for width in np.linspace(0.8, 1.6, 6, dtype=DTYPE):
-        found = rls.tune(rls.Gaussian(np.full(2, width)), X, y, lam=0.1, landmarks=16, start="kernel", tol=50.0)
+        found = rls.tune(
+            rls.Gaussian(np.full(2, width)), X, y, lam=0.1, landmarks=16, start="kernel", tol=50.0
+        )
         assert len(found.stages) == 1 and found.error <= found.start_error
 
 
@@ -155,8 +201,16 @@ def test_what_holds_something_of_single_rows_is_searched_on_all():
 
     pairs = rls.PairsOut(pairs=[[3, 149], [17, 8]], loss=rls.squared_error)
     columns = rls.HoldOut.of(X[:, :1], y, designed=True)
-    for criterion in (Weighed(jnp.ones(160, DTYPE)), columns, pairs, rls.GroupsOut(rls.folds(np.arange(160) % 4))):
-        assert few.few_rows(rls.Problem.of(rls.Gaussian(1.0), X, y, criterion=criterion), 16, None) is None
+    for criterion in (
+        Weighed(jnp.ones(160, DTYPE)),
+        columns,
+        pairs,
+        rls.GroupsOut(rls.folds(np.arange(160) % 4)),
+    ):
+        assert (
+            few.few_rows(rls.Problem.of(rls.Gaussian(1.0), X, y, criterion=criterion), 16, None)
+            is None
+        )
 
 
 def test_more_landmarks_than_rows_are_refused_before_the_search():
@@ -182,7 +236,15 @@ def test_a_search_that_grows_meets_other_options(name, monkeypatch):
     monkeypatch.setattr(few, "ROWS_A_LANDMARK", 3)
     X, y = problem()
     found, every = (
-        rls.tune(rls.Gaussian(np.ones(2, DTYPE)), X, y, landmarks=np.arange(0, 160, 10), steps=40, **options, **grow)
+        rls.tune(
+            rls.Gaussian(np.ones(2, DTYPE)),
+            X,
+            y,
+            landmarks=np.arange(0, 160, 10),
+            steps=40,
+            **options,
+            **grow,
+        )
         for grow in ({}, {"grow": False})
     )
     assert len(found.stages) == 2 and found.error <= found.start_error
@@ -197,9 +259,14 @@ def test_the_rows_to_begin_with_are_drawn_by_weight_and_the_same_every_time():
     first, again = (few.few_rows(made, 16, None) for _ in range(2))
     rows = [int(np.flatnonzero((x == X).all(axis=1))[0]) for x in np.asarray(first.problem.rows.X)]
     assert len(set(rows)) == 60 and max(rows) < 100
-    assert (first.problem.rows.X == again.problem.rows.X).all() and (y[rows] == first.problem.Y).all()
+    assert (first.problem.rows.X == again.problem.rows.X).all() and (
+        y[rows] == first.problem.Y
+    ).all()
     chosen = first.with_landmarks(rls.Gaussian(1.0), False)
     assert chosen.landmarks.points.shape == (8, 2)
+    lam, indices = array(0.1), chosen.landmarks.indices
+    error = rls.loo_objective(rls.Gaussian(1.0), X[rows], y[rows], lam, landmarks=indices)
+    assert_close(chosen.error(lam), error, 1e4 * EPS)
 
 
 def test_where_a_search_begins():
@@ -207,18 +274,27 @@ def test_where_a_search_begins():
     made = rls.Problem.of(rls.Gaussian(1.0), X, y)
     assert few.few_rows(made, 15, None) is None and few.few_rows(made, 15, True).sizes == (60, 8)
     assert few.few_rows(made, jnp.asarray(X[:16]), None).sizes == (60, 8)
-    assert few.few_rows(made, np.arange(16), False) is None and few.few_rows(made, None, None) is None
+    assert (
+        few.few_rows(made, np.arange(16), False) is None and few.few_rows(made, None, None) is None
+    )
     in_groups = rls.Problem.of(rls.Gaussian(1.0), X, y, groups=np.arange(160) % 4)
     assert few.few_rows(in_groups, 16, None) is None
     for problem_, landmarks in ((in_groups, 16), (made, None)):
-        with pytest.raises(ValueError, match="grow=True begins on 60 of the rows, and needs landmarks, more than 120 rows, a criterion"):
+        with pytest.raises(
+            ValueError,
+            match="grow=True begins on 60 of the rows, and needs landmarks, more than 120 rows, a criterion",
+        ):
             few.few_rows(problem_, landmarks, True)
 
 
 @pytest.mark.float64
-@pytest.mark.parametrize("again", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["slope", "its slope"])
+@pytest.mark.parametrize(
+    "again", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["slope", "its slope"]
+)
 def test_the_slope_on_landmarks_against_differences(again):
-    """In kernel, λ, points and rows at once, in blocks, with weights, one of them 0, and landmarks that leave; and its own slope."""
+    """In kernel, λ, points and rows at once, in blocks, with weights, one of them 0, and landmarks
+    that leave; and its own slope.
+    """
     X, y = problem(30)
     rng = np.random.default_rng(1)
     v, rows, along = rng.uniform(0.5, 2, 30), np.array([3, 20, 17, 8, 29]), rng.normal(size=(30, 2))
@@ -228,7 +304,15 @@ def test_the_slope_on_landmarks_against_differences(again):
     def error(s):
         moved = X + 0.1 * s * along
         kernel = rls.Gaussian(jnp.array([1.5, 2.0]) * jnp.exp(s)) * (1 + s)
-        return rls.loo_objective(kernel, moved, Y + 0.2 * s, 0.1 * jnp.exp(2 * s), weights=v, landmarks=rows, block_size=17)
+        return rls.loo_objective(
+            kernel,
+            moved,
+            Y + 0.2 * s,
+            0.1 * jnp.exp(2 * s),
+            weights=v,
+            landmarks=rows,
+            block_size=17,
+        )
 
     looks, h = jax.jit(jax.value_and_grad(jax.grad(error) if again else error)), 1e-4
     below, at, above = (looks(jnp.asarray(s)) for s in (-h, 0.0, h))
@@ -240,7 +324,11 @@ def test_the_slope_on_landmarks_against_differences(again):
     "of",
     [
         lambda a: {"loss": lambda e, _: jnp.sqrt(a * a + e * e)},
-        lambda a: {"kernel": rls.FunctionKernel(lambda A, B: jnp.exp(-a * jnp.sum((A[:, None] - B[None]) ** 2, axis=-1)))},
+        lambda a: {
+            "kernel": rls.FunctionKernel(
+                lambda A, B: jnp.exp(-a * jnp.sum((A[:, None] - B[None]) ** 2, axis=-1))
+            )
+        },
     ],
     ids=["loss", "kernel"],
 )
@@ -249,7 +337,11 @@ def test_a_function_may_hold_what_is_differentiated(of):
     X, y = rng.normal(size=(20, 2)), rng.normal(size=20)
 
     def error(a):
-        return rls.loo_objective(**({"kernel": rls.Gaussian(1.5)} | of(a)), X=X, Y=y, lam=0.1, landmarks=X[:5])
+        return rls.loo_objective(
+            **({"kernel": rls.Gaussian(1.5)} | of(a)), X=X, Y=y, lam=0.1, landmarks=X[:5]
+        )
 
     step, at = 1e-5, jax.jit(error)
-    assert_close(jax.jit(jax.grad(error))(0.5), (at(0.5 + step) - at(0.5 - step)) / (2 * step), 1e-7)
+    assert_close(
+        jax.jit(jax.grad(error))(0.5), (at(0.5 + step) - at(0.5 - step)) / (2 * step), 1e-7
+    )

@@ -1,4 +1,6 @@
-"""A few λ by a Cholesky factor each: the same answers as refits and as the spectrum, which is never made, and which steps in where it must."""
+"""A few λ by a Cholesky factor each: the same answers as refits and as the spectrum, which is never
+made, and which steps in where it must.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +13,15 @@ import jaxrls as rls
 from jaxrls.factors import choose
 from jaxrls.search import fit as search
 
-pytestmark = pytest.mark.filterwarnings("ignore:the chosen")  # the best of three is often one of the ends
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:the chosen"
+)  # the best of three is often one of the ends
 KERNEL, LAMS = rls.Polynomial(3), [30.0, 0.3, 3.0]
-WEIGHTS = {"none": None, "positive": np.random.default_rng(1).uniform(0.3, 2, 16), "some 0": np.arange(16) % 4 * 0.5}
+WEIGHTS = {
+    "none": None,
+    "positive": np.random.default_rng(1).uniform(0.3, 2, 16),
+    "some 0": np.arange(16) % 4 * 0.5,
+}
 
 
 def data():
@@ -22,7 +30,11 @@ def data():
     X = rng.normal(size=(16, 3))
     with jax.enable_x64(True):
         Phi = np.asarray(rls.polynomial_features(jnp.asarray(X), 3))
-    return X, Phi, np.stack([np.sin(X[:, 0]) + 2, X[:, 1] * X[:, 2]], axis=1) + 0.1 * rng.normal(size=(16, 2))
+    return (
+        X,
+        Phi,
+        np.stack([np.sin(X[:, 0]) + 2, X[:, 1] * X[:, 2]], axis=1) + 0.1 * rng.normal(size=(16, 2)),
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +93,9 @@ def test_against_refits(spectra, weights, intercept):
 def test_every_criterion_says_what_it_says_of_the_spectrum(spectra, options, single):
     X, _, Y = data()
     Y = Y[:, 0] if single else Y
-    options = {**options, "validation": (X[:5] + 0.1, Y[:5])} if "validation" in options else options
+    options = (
+        {**options, "validation": (X[:5] + 0.1, Y[:5])} if "validation" in options else options
+    )
     few = rls.fit(KERNEL, X, Y, lams=LAMS, **options)
     assert not spectra
     whole = rls.fit(KERNEL, X, Y, lams=LAMS, route="gram", **options)
@@ -90,7 +104,9 @@ def test_every_criterion_says_what_it_says_of_the_spectrum(spectra, options, sin
         assert_close(getattr(few, name), getattr(whole, name), 1e-10, name)
     assert_close(few.predict(X), whole.predict(X), 1e-10, "predictions")
     assert (few.route, whole.route) == ("cholesky", "gram") and few.criterion == whole.criterion
-    assert 0 < float(few.floor) < 6.1 * float(whole.floor), "6√n·eps of the largest diagonal entry, which s_max bounds"
+    assert 0 < float(few.floor) < 6.1 * float(whole.floor), (
+        "6√n·eps of the largest diagonal entry, which s_max bounds"
+    )
 
 
 def test_of_equal_errors_the_larger_lam():
@@ -108,7 +124,11 @@ def test_where_cholesky_breaks_down_the_spectrum_answers(spectra):
 
 @pytest.mark.parametrize(
     "kernel",
-    [rls.Precomputed(), rls.FunctionKernel(lambda X, Z: X @ Z.T - 2) + rls.Linear(), 2.0 * rls.FunctionKernel(lambda X, Z: X @ Z.T - 2)],
+    [
+        rls.Precomputed(),
+        rls.FunctionKernel(lambda X, Z: X @ Z.T - 2) + rls.Linear(),
+        2.0 * rls.FunctionKernel(lambda X, Z: X @ Z.T - 2),
+    ],
     ids=["precomputed", "sum", "multiple of a function"],
 )
 def test_a_matrix_of_the_callers_own_is_looked_at_as_a_whole(spectra, kernel):
@@ -130,11 +150,16 @@ def test_when_the_spectrum_is_taken(spectra):
     assert len(spectra) == 5
 
 
-@pytest.mark.parametrize(("backend", "few"), [("cpu", [1, 1, 2, 3, 5, 5]), ("gpu", [1, 1, 8, 9, 17, 18])])
+@pytest.mark.parametrize(
+    ("backend", "few"), [("cpu", [1, 1, 2, 3, 5, 5]), ("gpu", [1, 1, 8, 9, 17, 18])]
+)
 def test_how_many_are_few(backend, few, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    assert [max(num for num in range(1, 30) if choose.are_few(num, n)) for n in (1, 999, 1000, 2000, 4000, 9000)] == few
+    assert [
+        max(num for num in range(1, 30) if choose.are_few(num, n))
+        for n in (1, 999, 1000, 2000, 4000, 9000)
+    ] == few
 
 
 def test_one_program_and_no_spectrum():
@@ -144,5 +169,7 @@ def test_one_program_and_no_spectrum():
         rls.fit(rls.Gaussian(1.0 + lam), X, Y, lams=[lam])
     assert search._fit._cache_size() <= before + 1
     problem = rls.Problem.of(KERNEL, array(X), array(Y))
-    lowered = search._fit.lower(problem, array(LAMS), num=100, per_target=False, route="cholesky").as_text()
+    lowered = search._fit.lower(
+        problem, array(LAMS), num=100, per_target=False, route="cholesky"
+    ).as_text()
     assert "potrf" in lowered and "syevd" not in lowered

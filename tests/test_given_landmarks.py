@@ -1,4 +1,6 @@
-"""Landmarks of a kernel matrix that is given: the fit on some of its columns, as of the kernel itself."""
+"""Landmarks of a kernel matrix that is given: the fit on some of its columns, as of the kernel
+itself.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +25,9 @@ K = gaussian(X, X)
 
 
 def refit(rows, chosen, lam=LAM):
-    """Coefficients of the chosen columns and a constant, from the rows that stay, by least squares."""
+    """Coefficients of the chosen columns and a constant, from the rows that stay, by least
+    squares.
+    """
     wide = K.astype(np.float64)
     A = np.hstack([wide[np.ix_(rows, chosen)], np.ones((len(rows), 1))])
     penalty = np.zeros((A.shape[1],) * 2)
@@ -32,37 +36,52 @@ def refit(rows, chosen, lam=LAM):
 
 
 def test_landmarks_of_a_given_matrix_are_its_columns_and_leave_with_their_rows():
-    """Against refits: predictions by all columns or by those of landmarks alone, and rows left out one by one, the landmarks among them."""
+    """Against refits: predictions by all columns or by those of landmarks alone, and rows left out
+    one by one, the landmarks among them.
+    """
     fit = rls.fit(rls.Precomputed(), K, Y.astype(DTYPE), landmarks=CHOSEN, lams=[LAM])
     beta = refit(np.arange(N), CHOSEN)
     tol = {"rtol": 1e5 * np.finfo(DTYPE).eps, "atol": 1e5 * np.finfo(DTYPE).eps}
     across = gaussian(NEW, X)
     for new in (across, across[:, CHOSEN]):
-        np.testing.assert_allclose(fit.predict(new), across[:, CHOSEN] @ beta[:-1] + beta[-1], **tol)
+        np.testing.assert_allclose(
+            fit.predict(new), across[:, CHOSEN] @ beta[:-1] + beta[-1], **tol
+        )
     for i in range(N):
         rest, kept = np.delete(np.arange(N), i), CHOSEN[i != CHOSEN]
         beta = refit(rest, kept)
-        np.testing.assert_allclose(fit.loo_residuals[i], Y[i] - K[i, kept] @ beta[:-1] - beta[-1], **tol)
+        np.testing.assert_allclose(
+            fit.loo_residuals[i], Y[i] - K[i, kept] @ beta[:-1] - beta[-1], **tol
+        )
 
 
 @pytest.mark.float64
 @pytest.mark.filterwarnings("ignore:the chosen λ")
 def test_landmarks_of_a_given_matrix_are_chosen_as_those_of_its_kernel():
-    """By pivoted Cholesky, with the trace that they leave; and `objective` has the same error at a λ."""
+    """By pivoted Cholesky, with the trace that they leave; and `objective` has the same error at a
+    λ.
+    """
     kernel, options = rls.Gaussian(1.0), {"lams": [0.01, LAM], "landmarks": 6}
     ours, theirs = rls.fit(rls.Precomputed(), K, Y, **options), rls.fit(kernel, X, Y, **options)
     np.testing.assert_allclose(ours.errors, theirs.errors, rtol=1e-9)
     np.testing.assert_allclose(ours.trace_residual, theirs.trace_residual, rtol=1e-9)
     chosen = rls.landmarks(rls.Precomputed(), K, 6, key=jax.random.key(0))
-    assert chosen.indices.tolist() == rls.landmarks(kernel, X, 6, key=jax.random.key(0)).indices.tolist()
-    error = rls.objective(rls.Precomputed(), jnp.asarray(K), jnp.asarray(Y), jnp.array(LAM), landmarks=chosen)
+    assert (
+        chosen.indices.tolist()
+        == rls.landmarks(kernel, X, 6, key=jax.random.key(0)).indices.tolist()
+    )
+    error = rls.objective(
+        rls.Precomputed(), jnp.asarray(K), jnp.asarray(Y), jnp.array(LAM), landmarks=chosen
+    )
     np.testing.assert_allclose(error, theirs.errors[1], rtol=1e-9)
 
 
 @pytest.mark.float64
 def test_estimators_take_landmarks_of_a_given_matrix(tmp_path):
     """Beside the kernel ridge on Nyström's features of the same matrix; saved and loaded."""
-    pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'jaxrls[sklearn]'")
+    pytest.importorskip(
+        "sklearn", reason="scikit-learn is not installed: pip install 'jaxrls[sklearn]'"
+    )
     from sklearn.linear_model import Ridge
 
     from jaxrls.sklearn import RLSRegressor
@@ -70,16 +89,27 @@ def test_estimators_take_landmarks_of_a_given_matrix(tmp_path):
     ours = RLSRegressor("precomputed", landmarks=CHOSEN, lams=LAM).fit(K, Y)
     roots = np.linalg.cholesky(K[np.ix_(CHOSEN, CHOSEN)])
     phi, new = (np.linalg.solve(roots, gaussian(A, X[CHOSEN]).T).T for A in (X, NEW))
-    np.testing.assert_allclose(ours.predict(gaussian(NEW, X)), Ridge(alpha=LAM).fit(phi, Y).predict(new), rtol=1e-7)
+    np.testing.assert_allclose(
+        ours.predict(gaussian(NEW, X)), Ridge(alpha=LAM).fit(phi, Y).predict(new), rtol=1e-7
+    )
     rls.save(tmp_path / "model.npz", ours.path_)
-    assert (rls.load(tmp_path / "model.npz").predict(gaussian(NEW, X)) == ours.predict(gaussian(NEW, X))).all()
+    assert (
+        rls.load(tmp_path / "model.npz").predict(gaussian(NEW, X)) == ours.predict(gaussian(NEW, X))
+    ).all()
 
 
 @pytest.mark.float64
 def test_what_a_given_matrix_cannot_tell_is_said():
-    with pytest.raises(ValueError, match=r"keep_variance=True needs k\(x, x\) of new rows, which a kernel matrix cannot tell"):
+    with pytest.raises(
+        ValueError,
+        match=r"keep_variance=True needs k\(x, x\) of new rows, which a kernel matrix cannot tell",
+    ):
         rls.fit(rls.Precomputed(), K, Y, landmarks=CHOSEN, lams=[LAM], keep_variance=True)
     with pytest.raises(ValueError, match="X must have 30 columns, .* and has 5"):
-        rls.fit(rls.Precomputed(), K, Y, landmarks=CHOSEN, lams=[LAM]).predict(gaussian(NEW, X)[:, :5])
-    with pytest.raises(ValueError, match="landmarks of a kernel matrix must be row numbers, and are points"):
+        rls.fit(rls.Precomputed(), K, Y, landmarks=CHOSEN, lams=[LAM]).predict(
+            gaussian(NEW, X)[:, :5]
+        )
+    with pytest.raises(
+        ValueError, match="landmarks of a kernel matrix must be row numbers, and are points"
+    ):
         rls.fit(rls.Precomputed(), K, Y, landmarks=X[:4])

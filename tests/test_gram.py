@@ -1,4 +1,6 @@
-"""K and K·V in row blocks: the same numbers and derivatives as in one piece, without the n×m buffer."""
+"""K and K·V in row blocks: the same numbers and derivatives as in one piece, without the n×m
+buffer.
+"""
 
 import re
 
@@ -20,18 +22,30 @@ KERNELS = {
 
 def data(n=12, m=7, t=2):
     rng = np.random.default_rng(0)
-    return array(rng.normal(size=(n, 3))), array(rng.normal(size=(m, 3))), array(rng.normal(size=(m, t)))
+    return (
+        array(rng.normal(size=(n, 3))),
+        array(rng.normal(size=(m, 3))),
+        array(rng.normal(size=(m, t))),
+    )
 
 
-@pytest.mark.parametrize("size", [1, 4, 5, 12, 100, None])  # of 12 rows: whole blocks, ragged ones, one block, more than there is
+@pytest.mark.parametrize(
+    "size", [1, 4, 5, 12, 100, None]
+)  # of 12 rows: whole blocks, ragged ones, one block, more than there is
 def test_blocks_change_nothing(size):
     kernel = KERNELS["gaussian"]
     X, Z, V = data()
 
     @jax.jit
     def everything(X, Z, V):
-        products = (rls.gram_matmul(kernel, X, Z, columns, block_size=size) for columns in (V, V[:, 0]))
-        return rls.gram(kernel, X, Z, block_size=size), rls.gram(kernel, X, block_size=size), *products
+        products = (
+            rls.gram_matmul(kernel, X, Z, columns, block_size=size) for columns in (V, V[:, 0])
+        )
+        return (
+            rls.gram(kernel, X, Z, block_size=size),
+            rls.gram(kernel, X, block_size=size),
+            *products,
+        )
 
     K = kernel(X, Z)
     for got, want in zip(everything(X, Z, V), (K, kernel(X, X), K @ V, K @ V[:, 0]), strict=True):
@@ -50,26 +64,43 @@ def test_square_gram_has_the_kernels_own_diagonal(kernel):
 @pytest.mark.float64
 @pytest.mark.parametrize(("name", "size"), [("gaussian", 4), ("laplacian", 5), ("multiple", 5)])
 def test_derivatives_are_those_of_one_piece(name, size):
-    """Gradient, forward derivative and Hessian-vector product, in parameters, X, Z and V together."""
+    """Gradient, forward derivative and Hessian-vector product, in parameters, X, Z and V
+    together.
+    """
     start, back = ravel_pytree((jax.tree.map(array, KERNELS[name]), *data()))
     direction = array(np.random.default_rng(1).normal(size=start.shape))
 
     def blocked(flat):
         kernel, X, Z, V = back(flat)
-        return jnp.sum(jnp.sin(rls.gram_matmul(kernel, X, Z, V, block_size=size))) + jnp.sum(jnp.cos(rls.gram(kernel, X, block_size=size)))
+        return jnp.sum(jnp.sin(rls.gram_matmul(kernel, X, Z, V, block_size=size))) + jnp.sum(
+            jnp.cos(rls.gram(kernel, X, block_size=size))
+        )
 
     def whole(flat):
         kernel, X, Z, V = back(flat)
         off_diagonal = 1 - jnp.eye(len(X), dtype=X.dtype)
-        return jnp.sum(jnp.sin(kernel(X, Z) @ V)) + jnp.sum(jnp.cos(kernel(X, X)) * off_diagonal) + jnp.sum(jnp.cos(kernel.diag(X)))
+        return (
+            jnp.sum(jnp.sin(kernel(X, Z) @ V))
+            + jnp.sum(jnp.cos(kernel(X, X)) * off_diagonal)
+            + jnp.sum(jnp.cos(kernel.diag(X)))
+        )
 
     def everything(f):
         def derivatives(flat):
-            return f(flat), *jax.jvp(jax.grad(f), (flat,), (direction,)), jax.jvp(f, (flat,), (direction,))[1]
+            return (
+                f(flat),
+                *jax.jvp(jax.grad(f), (flat,), (direction,)),
+                jax.jvp(f, (flat,), (direction,))[1],
+            )
 
         return jax.jit(derivatives)(start)
 
-    for what, got, want in zip(("value", "gradient", "Hessian-vector product", "jvp"), everything(blocked), everything(whole), strict=True):
+    for what, got, want in zip(
+        ("value", "gradient", "Hessian-vector product", "jvp"),
+        everything(blocked),
+        everything(whole),
+        strict=True,
+    ):
         assert_close(got, want, 2000 * EPS, what)
 
 
@@ -80,7 +111,9 @@ def buffers(f, *arguments):
 
 
 def test_the_matrix_is_never_held():
-    """The compiled product, and its gradient in everything, fit in far less than K: no n×m buffer is in the program."""
+    """The compiled product, and its gradient in everything, fit in far less than K: no n×m buffer
+    is in the program.
+    """
     n, m, size = 1000, 1010, 40
     kernel = jax.tree.map(array, rls.Gaussian(1.5))
     X, Z, V = data(n, m)
@@ -122,7 +155,11 @@ def test_messages(product, unchecked):
 
     def call(X, Z, size=None, V=V):
         kernel = rls.Linear()
-        return rls.gram_matmul(kernel, X, Z, V, block_size=size) if product else rls.gram(kernel, X, Z, block_size=size)
+        return (
+            rls.gram_matmul(kernel, X, Z, V, block_size=size)
+            if product
+            else rls.gram(kernel, X, Z, block_size=size)
+        )
 
     cases = [
         (lambda: call(X[:, 0], Z), "X must have shape (n, d), and has shape (12,)"),
@@ -133,7 +170,12 @@ def test_messages(product, unchecked):
         (lambda: call(X, Z, True), "block_size must be a whole number of at least 1, and is True"),
     ]
     if product:
-        cases.append((lambda: call(X, Z, V=V[:3]), "V must have 7 rows, one per column of K, and has shape (3, 2)"))
+        cases.append(
+            (
+                lambda: call(X, Z, V=V[:3]),
+                "V must have 7 rows, one per column of K, and has shape (3, 2)",
+            )
+        )
     for case, message in cases:
         with pytest.raises(ValueError, match=re.escape(message)):
             case()

@@ -1,4 +1,6 @@
-"""Inverses by halves and panels, at sizes that divide and sizes that do not, against NumPy in float64 and derivatives against differences."""
+"""Inverses by halves and panels, at sizes that divide and sizes that do not, against NumPy in
+float64 and derivatives against differences.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +39,11 @@ def test_inverse(n, rng):
 def test_solve_diag(n, rng):
     G, wide = positive(n, rng)
     B = array(rng.normal(size=(n, 2)))
-    X, diagonal, logdet = jax.jit(lambda G, B: inverses.solve_diag(G - 0.5 * jnp.eye(n, dtype=G.dtype), jnp.asarray(0.5, G.dtype), B))(G, B)
+    X, diagonal, logdet = jax.jit(
+        lambda G, B: inverses.solve_diag(
+            G - 0.5 * jnp.eye(n, dtype=G.dtype), jnp.asarray(0.5, G.dtype), B
+        )
+    )(G, B)
     P = np.linalg.inv(wide)
     assert_close(X, P @ np.asarray(B, np.float64), 10 * 10 * n * EPS)
     assert_close(diagonal, np.diag(P), 10 * 10 * n * EPS)
@@ -50,12 +56,20 @@ def test_solve_diag(n, rng):
 def test_derivatives(moving, order, rng):
     assert X64
     G, _ = positive(7, rng)
-    B, a, E = array(rng.normal(size=(7, 2))), array(rng.normal(size=7)), array(rng.normal(size=(7, 7)))
+    B, a, E = (
+        array(rng.normal(size=(7, 2))),
+        array(rng.normal(size=7)),
+        array(rng.normal(size=(7, 7))),
+    )
 
     def value(x):
         """Of two numbers, one that moves what is to move and one that multiplies the result."""
-        at = {part: x[0] if moving in (part, "all") else 0.1 for part in ("matrix", "shift", "side")}
-        X, diagonal, logdet = inverses.solve_diag(G + at["matrix"] * (E @ E.T), 1 + jnp.asarray(at["shift"]), B * at["side"])
+        at = {
+            part: x[0] if moving in (part, "all") else 0.1 for part in ("matrix", "shift", "side")
+        }
+        X, diagonal, logdet = inverses.solve_diag(
+            G + at["matrix"] * (E @ E.T), 1 + jnp.asarray(at["shift"]), B * at["side"]
+        )
         return x[1] * (jnp.sum(jnp.sin(X)) + jnp.dot(a, jnp.exp(diagonal)) + logdet**2)
 
     assert_derivatives(value if order == 1 else jax.grad(value), jnp.array([0.1, 0.2]))

@@ -1,4 +1,6 @@
-"""All of K by products: coefficients and leave-one-out against the factor of K itself, exact where the random signs are made to be."""
+"""All of K by products: fits against those of K itself, exact where the random signs are made to be,
+and how sure they are. Its numbers at few rows are in the contract's grid.
+"""
 
 import functools
 from dataclasses import replace
@@ -22,14 +24,25 @@ TOL, CLOSE = (1e-11, 1e-8) if X64 else (1e-5, 2e-3)
 def data():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(N, 2))
-    Y = np.stack([np.sin(2 * X[:, 0]), X[:, 0] * X[:, 1]], axis=1) + 0.1 * rng.normal(size=(N, 2)) + 3
+    Y = (
+        np.stack([np.sin(2 * X[:, 0]), X[:, 0] * X[:, 1]], axis=1)
+        + 0.1 * rng.normal(size=(N, 2))
+        + 3
+    )
     v = np.where(np.arange(N) % 9 == 4, 0, rng.uniform(0.3, 2, N))
     return array(X), array(Y), array(v)
 
 
+def by_products(X, landmarks, **options):
+    """The factor of K by products."""
+    return rls.factorize(KERNEL, X, landmarks=landmarks, route="iterative", **options)
+
+
 @functools.partial(jax.jit, static_argnames="intercept")
 def pair(X, weights, intercept, iteration):
-    made = rls.factor_iterative(KERNEL, X, np.arange(0, N, 3), iteration=iteration, weights=weights, intercept=intercept)
+    made = by_products(
+        X, np.arange(0, N, 3), iteration=iteration, weights=weights, intercept=intercept
+    )
     return rls.factorize(KERNEL, X, weights=weights, intercept=intercept), made
 
 
@@ -38,45 +51,26 @@ def factors(X, weights, intercept, **options):
     return pair(X, weights, intercept, rls.Iteration(tol=TOL, probes=N, **options))
 
 
-@pytest.mark.parametrize(("weighted", "intercept"), [(True, True), (False, False)])
-def test_is_the_fit_to_all_of_K(data, weighted, intercept):
-    X, Y, v = data
-    names = ("coefficients", "residual_norm", "data_fit", "residual_dof", "dof", "residuals")
-
-    @jax.jit
-    def answers(lams):
-        solutions = [factor.solve(Y) for factor in factors(X, v if weighted else None, intercept)]
-        return [
-            {name: getattr(one, name)(lams) for name in names} | {f.__name__: f(one.factor, Y, lams) for f in (rls.loo, rls.gcv)}
-            for one in solutions
-        ]
-
-    exact, found = answers(array(LAMS))
-    for name, want in exact.items():
-        for one, other in zip(jax.tree.leaves(found[name]), jax.tree.leaves(want), strict=True):
-            assert_close(one, np.broadcast_to(other, one.shape), CLOSE, name)
-
-
-def test_a_lam_for_each_target(data):
-    X, Y, v = data
-    answers = jax.jit(lambda factor, lams: (rls.loo(factor, Y, lams), factor.solve(Y).coefficients(lams).intercept))
-    exact, found = (answers(factor, array(LAMS[[[0, 2], [2, 1]]])) for factor in factors(X, v, True))
-    for one, other, name in zip(found, exact, ("loo", "intercept"), strict=True):
-        assert_close(one, other, CLOSE, name)
-
-
 def draws(X, y, every, probes, lam, loss=rls.squared_error):
-    """Leave-one-out errors and their standard errors, on every so many rows as landmarks, over forty draws of signs."""
-    iteration, total, lam = rls.Iteration(tol=1e-8, probes=probes), rls.LeaveOneOut(loss).total, array([[lam]])
+    """Leave-one-out errors and their standard errors, on every so many rows as landmarks, over
+    forty draws of signs.
+    """
+    iteration, total, lam = (
+        rls.Iteration(tol=1e-8, probes=probes),
+        rls.LeaveOneOut(loss).total,
+        array([[lam]]),
+    )
 
     @jax.jit
     def all_draws(X):
-        factor = rls.factor_iterative(KERNEL, X, np.arange(0, N, every), iteration=iteration)
+        factor = by_products(X, np.arange(0, N, every), iteration=iteration)
 
         def draw(seed):
             signs = rls.Iteration(probes=probes, key=jax.random.key(seed)).signs(N, DTYPE)
             solution = replace(factor, signs=signs).solve(y)
-            return solution.left_out(total, lam)[0, 0] / N, solution.outcome(lam, fn=total).error[0, 0] / N
+            return solution.left_out(total, lam)[0, 0] / N, solution.outcome(lam, fn=total).error[
+                0, 0
+            ] / N
 
         return jax.lax.map(draw, jnp.arange(40))
 
@@ -85,7 +79,9 @@ def draws(X, y, every, probes, lam, loss=rls.squared_error):
 
 @pytest.mark.float64
 def test_the_standard_error_is_what_the_error_varies_by(data):
-    """Over forty draws of signs; the mean is off by the second order of what was left out, which is small here."""
+    """Over forty draws of signs; the mean is off by the second order of what was left out, which is
+    small here.
+    """
     X, Y, _ = data
     exact = float(loo(factorize(KERNEL, X), Y[:, 0], array(LAMS[1:2]))[0])
     errors, said = draws(X, Y[:, 0], 2, 16, LAMS[1])
@@ -99,17 +95,24 @@ def test_products_in_float32_with_vectors_in_float64(data):
     X, Y, _ = data
     exact, found = factors(X, None, True, products=jnp.float32)
     assert found.dtype == DTYPE
-    coarse, fine = found.solve(Y).coefficients(LAMS[1:]).coef, exact.solve(Y).coefficients(LAMS[1:]).coef
+    coarse, fine = (
+        found.solve(Y).coefficients(LAMS[1:]).coef,
+        exact.solve(Y).coefficients(LAMS[1:]).coef,
+    )
     assert 1e-9 < float(jnp.abs(coarse - fine).max() / jnp.abs(fine).max()) < 1e-4
 
 
 @pytest.mark.float64
 def test_says_where_rounding_ends_it(data):
-    """λ far below what products in float32 can tell: the residual stays, that is said, and no number comes of it."""
+    """λ far below what products in float32 can tell: the residual stays, that is said, and no
+    number comes of it.
+    """
     X, Y, _ = data
     _, found = factors(jnp.concatenate([X, X + 1e-9])[:N] / 20, None, True, products=jnp.float32)
     dual, run = found.solve_columns(array([1e-12, 1e-12]), Y)
-    assert (np.asarray(run.reason) != conjugate.CONVERGED).all() and (np.asarray(run.residuals) > 1e-8).all()
+    assert (np.asarray(run.reason) != conjugate.CONVERGED).all() and (
+        np.asarray(run.residuals) > 1e-8
+    ).all()
     assert (np.isfinite(np.asarray(dual)).all(axis=0) == (np.asarray(run.residuals) <= 0.1)).all()
     assert not np.isfinite(np.asarray(rls.loo(found, Y, [1e-12]))).any()
 
@@ -126,13 +129,25 @@ def test_what_takes_an_inverse_is_refused(data):
 
 
 def test_fit_by_products(data):
-    """λ by a search, the model, the residuals and how sure they are; the reason of every column's end."""
+    """λ by a search, the model, the residuals and how sure they are; the reason of every column's
+    end.
+    """
     X, Y, v = data
-    found = rls.fit(KERNEL, X, 1e3 * Y, landmarks=np.arange(0, N, 2), route="iterative", lams="search", weights=v)
+    found = rls.fit(
+        KERNEL,
+        X,
+        1e3 * Y,
+        landmarks=np.arange(0, N, 2),
+        route="iterative",
+        lams="search",
+        weights=v,
+    )
     exact = rls.fit(KERNEL, X, 1e3 * Y, weights=v, lams=[float(found.lam)], route="gram")
     assert found.route == "iterative" and "iterations and one for the model" in found.search
     assert (np.asarray(found.run.reason) == conjugate.CONVERGED).all()
-    assert float(found.run.residuals.max()) <= 2 * rls.Iteration().tol  # as `conjugate_gradients` promises, by a product in the end
+    assert (
+        float(found.run.residuals.max()) <= 2 * rls.Iteration().tol
+    )  # as `conjugate_gradients` promises, by a product in the end
     assert 0 < float(found.loo_standard_error) < 0.5 * float(exact.error)
     assert abs(float(found.error) - float(exact.error)) < 4 * float(found.loo_standard_error)
     assert_close(found.predict(X), exact.predict(X), 1e-2, "predictions")
@@ -155,8 +170,14 @@ def test_a_fit_by_products_is_saved_whole(data, tmp_path):
 def test_a_fit_says_where_the_iteration_ended_early(data):
     X, Y, _ = data
     fit = rls.fit(KERNEL, X, Y, landmarks=np.arange(0, N, 2), route="iterative", lams=[0.3])
-    run = replace(fit.run, reason=fit.run.reason.at[1].set(conjugate.ALL_STEPS), residuals=fit.run.residuals.at[1].set(0.05))
-    with pytest.warns(UserWarning, match="the iteration stopped at a residual of 0.05: all steps were used"):
+    run = replace(
+        fit.run,
+        reason=fit.run.reason.at[1].set(conjugate.ALL_STEPS),
+        residuals=fit.run.residuals.at[1].set(0.05),
+    )
+    with pytest.warns(
+        UserWarning, match="the iteration stopped at a residual of 0.05: all steps were used"
+    ):
         inspect(replace(fit, run=run), False)
 
 
@@ -168,7 +189,8 @@ def test_a_useless_iteration_is_no_fit(data):
         rls.fit(KERNEL, X / 100, Y, landmarks=[0, 1], route="iterative", lams=[1e-30])
 
 
-# how to iterate, said to `fit` ------------------------------------------------------------------------------------------------
+# how to iterate, said to `fit`
+# ------------------------------------------------------------------------------------------------
 
 CHOSEN = {"landmarks": np.arange(0, N, 2), "route": "iterative"}
 
@@ -179,39 +201,84 @@ def test_fit_passes_on_how_to_iterate(data):
     key = jax.random.key(7)
     iteration = rls.Iteration(tol=1e-3, steps=50, probes=4, products="float32", key=key)
     fit = rls.fit(KERNEL, X, Y, lams=[0.3], weights=v, iteration=iteration, **CHOSEN)
-    factor = rls.factor_iterative(KERNEL, X, CHOSEN["landmarks"], iteration=iteration, weights=v)
-    same = rls.factorize(KERNEL, X, weights=v, iteration=iteration, **CHOSEN)
-    lams = array([0.3])
-    for one in (factor, same):
-        assert one.signs.shape == (N, 4) and one.iteration.products == "float32"
-        assert_close(fit.error, rls.loo(one, Y, lams).mean(), 1e-4 if X64 else 10 * iteration.tol)  # it may end a step later
-    assert fit.run.history.shape == (50, 2 + 2 * 4 // 2) and np.asarray(fit.run.residuals).max() <= 2e-3
-    other = rls.fit(KERNEL, X, Y, lams=[0.3], weights=v, iteration=replace(iteration, key=jax.random.key(8)), **CHOSEN)
+    factor = rls.factorize(KERNEL, X, weights=v, iteration=iteration, **CHOSEN)
+    assert factor.signs.shape == (N, 4) and factor.iteration.products == "float32"
+    error = rls.loo(factor, Y, array([0.3])).mean()
+    assert_close(fit.error, error, 1e-4 if X64 else 10 * iteration.tol)  # it may end a step later
+    assert (
+        fit.run.history.shape == (50, 2 + 2 * 4 // 2)
+        and np.asarray(fit.run.residuals).max() <= 2e-3
+    )
+    other = rls.fit(
+        KERNEL,
+        X,
+        Y,
+        lams=[0.3],
+        weights=v,
+        iteration=replace(iteration, key=jax.random.key(8)),
+        **CHOSEN,
+    )
     assert float(other.error) != float(fit.error)
 
 
 def test_fit_stops_after_as_many_steps_as_it_may_take(data):
     X, Y, _ = data
     with pytest.warns(UserWarning, match="all steps were used"):
-        fit = rls.fit(KERNEL, X, Y, lams=[0.3], iteration=rls.Iteration(steps=2, tol=1e-12, probes=2), **{**CHOSEN, "landmarks": 16})
+        fit = rls.fit(
+            KERNEL,
+            X,
+            Y,
+            lams=[0.3],
+            iteration=rls.Iteration(steps=2, tol=1e-12, probes=2),
+            **{**CHOSEN, "landmarks": 16},
+        )
     assert int(fit.run.steps) == 2 and fit.num_landmarks == 16
 
 
-@pytest.mark.filterwarnings("ignore:the chosen λ", "ignore:the iteration stopped")  # in float32, where rounding ends it
+@pytest.mark.filterwarnings(
+    "ignore:the chosen λ", "ignore:the iteration stopped"
+)  # in float32, where rounding ends it
 def test_without_probes_rows_held_out_choose(data):
     """No leave-one-out, and no columns for it; the same coefficients."""
     X, Y, v = data
-    options = {"weights": v[:50], "validation": (X[50:], Y[50:]), "lams": LAMS, "landmarks": np.arange(0, 50, 2)}
-    fit = rls.fit(KERNEL, X[:50], Y[:50], route="iterative", iteration=rls.Iteration(tol=1e-6, probes=0), **options)
+    options = {
+        "weights": v[:50],
+        "validation": (X[50:], Y[50:]),
+        "lams": LAMS,
+        "landmarks": np.arange(0, 50, 2),
+    }
+    fit = rls.fit(
+        KERNEL,
+        X[:50],
+        Y[:50],
+        route="iterative",
+        iteration=rls.Iteration(tol=1e-6, probes=0),
+        **options,
+    )
     exact = rls.fit(KERNEL, X[:50], Y[:50], **{**options, "landmarks": None}, route="gram")
-    assert float(fit.lam) == float(exact.lam) and fit.loo_standard_error is None and fit.run.residuals.shape == (2,)
+    assert (
+        float(fit.lam) == float(exact.lam)
+        and fit.loo_standard_error is None
+        and fit.run.residuals.shape == (2,)
+    )
     assert_close(fit.errors, exact.errors, 2e-3)
     assert_close(fit.predict(X), exact.predict(X), 2e-3)
-    assert np.isnan(np.asarray(fit.loo_residuals))[np.asarray(v[:50]) > 0].all() and np.isnan(np.asarray(fit.dof)).all()
+    assert (
+        np.isnan(np.asarray(fit.loo_residuals))[np.asarray(v[:50]) > 0].all()
+        and np.isnan(np.asarray(fit.dof)).all()
+    )
     for criterion in (rls.loo, rls.gcv):
         with pytest.raises(ValueError, match="probes=0 leaves no rows out"):
-            rls.fit(KERNEL, X, Y, lams=LAMS, criterion=criterion, iteration=rls.Iteration(probes=0), **CHOSEN)
-    factor = rls.factor_iterative(KERNEL, X, np.arange(0, N, 3), iteration=rls.Iteration(probes=0))
+            rls.fit(
+                KERNEL,
+                X,
+                Y,
+                lams=LAMS,
+                criterion=criterion,
+                iteration=rls.Iteration(probes=0),
+                **CHOSEN,
+            )
+    factor = by_products(X, np.arange(0, N, 3), iteration=rls.Iteration(probes=0))
     with pytest.raises(ValueError, match="probes=0 leaves no rows out"):
         factor.solve(Y).residuals(LAMS)
 
@@ -237,17 +304,30 @@ def test_what_no_iteration_can_be(options, message, unchecked):
 
 @pytest.mark.any_precision
 def test_equal_iterations_are_one_program():
-    assert rls.Iteration(products=jnp.float32) == rls.Iteration(products="float32") == rls.Iteration(products=np.dtype("float32"))
+    assert (
+        rls.Iteration(products=jnp.float32)
+        == rls.Iteration(products="float32")
+        == rls.Iteration(products=np.dtype("float32"))
+    )
 
 
 def test_an_iteration_goes_with_its_route_alone(data, unchecked):
     X, Y, _ = data
-    with pytest.raises(ValueError, match="iteration= belongs to route='iterative', and route is None"):
+    with pytest.raises(
+        ValueError, match="iteration= belongs to route='iterative', and route is None"
+    ):
         rls.fit(KERNEL, X, Y, landmarks=20, iteration=rls.Iteration())
     with pytest.raises(ValueError, match=r"iteration must be a jaxrls\.Iteration"):
         rls.fit(KERNEL, X, Y, lams=[1.0], iteration=1e-3, **CHOSEN)
     with pytest.raises(ValueError, match="products must be no wider than X"):
-        rls.fit(KERNEL, np.asarray(X, np.float32), Y, lams=[1.0], iteration=rls.Iteration(products="float64"), **CHOSEN)
+        rls.fit(
+            KERNEL,
+            np.asarray(X, np.float32),
+            Y,
+            lams=[1.0],
+            iteration=rls.Iteration(products="float64"),
+            **CHOSEN,
+        )
 
 
 def test_what_fit_asks_for_an_inverse_is_refused(data):
@@ -258,7 +338,9 @@ def test_what_fit_asks_for_an_inverse_is_refused(data):
         rls.fit(KERNEL, X, Y, lams=[1.0], criterion=rls.log_marginal_likelihood, **CHOSEN)
 
 
-@pytest.mark.filterwarnings("ignore:the chosen λ", "ignore:the iteration stopped")  # in float32, where rounding ends it
+@pytest.mark.filterwarnings(
+    "ignore:the chosen λ", "ignore:the iteration stopped"
+)  # in float32, where rounding ends it
 def test_every_target_has_its_own_lam(data):
     X, Y, v = data
     options = {"lams": LAMS, "per_target": True, "weights": v, "intercept": False}
@@ -268,7 +350,10 @@ def test_every_target_has_its_own_lam(data):
     for name in ("errors", "loo_residuals", "dof"):
         assert_close(getattr(fit, name), getattr(exact, name), CLOSE, name)
     assert_close(fit.predict(X), exact.predict(X), CLOSE)
-    assert fit.loo_standard_error.shape == fit.error.shape == (2,) and not np.asarray(fit.loo_standard_error).any()
+    assert (
+        fit.loo_standard_error.shape == fit.error.shape == (2,)
+        and not np.asarray(fit.loo_standard_error).any()
+    )
 
 
 def test_the_slope_of_a_step_is_no_standard_error(data):
@@ -280,18 +365,29 @@ def test_the_slope_of_a_step_is_no_standard_error(data):
 
 def test_fewer_probes_are_estimated_to_hold_less():
     few, many = (
-        rls.estimate(KERNEL, (20_000, 5), route="iterative", landmarks=100, lams=1, iteration=rls.Iteration(probes=p)) for p in (0, 64)
+        rls.estimate(
+            KERNEL,
+            (20_000, 5),
+            route="iterative",
+            landmarks=100,
+            lams=1,
+            iteration=rls.Iteration(probes=p),
+        )
+        for p in (0, 64)
     )
-    assert few.bytes < many.bytes and few.flops < many.flops
+    assert few.bytes < many.bytes
 
 
-# how sure leave-one-out is ----------------------------------------------------------------------------------------------------
+# how sure leave-one-out is
+# ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.float64
 @pytest.mark.parametrize("loss", [rls.squared_error, rls.absolute_error])
 def test_noise_in_the_diagonal_is_no_bias(data, loss):
-    """Few landmarks and probes: Σ c²/p̂² is too large by three variances of p̂, several standard errors of a mean over rows, and is mended."""
+    """Few landmarks and probes: Σ c²/p̂² is too large by three variances of p̂, several standard
+    errors of a mean over rows, and is mended.
+    """
     X, Y, _ = data
     X, y, lam = X / 2, Y[:, 0], 0.1
     exact = float(loo(factorize(KERNEL, X), y, array([lam]), loss=loss)[0])
@@ -303,40 +399,64 @@ def test_noise_in_the_diagonal_is_no_bias(data, loss):
 
 @pytest.mark.float64
 def test_an_error_hidden_in_noise_is_never_small(data):
-    """At λ far below the best the probes tell nothing of most rows: what they say must not tempt a search."""
+    """At λ far below the best the probes tell nothing of most rows: what they say must not tempt a
+    search.
+    """
     X, Y, _ = data
     lams = array([3e-4, 0.1])
-    factor = rls.factor_iterative(KERNEL, X, np.arange(0, N, 8), iteration=rls.Iteration(probes=8, tol=1e-6, steps=1000))
+    factor = by_products(
+        X, np.arange(0, N, 8), iteration=rls.Iteration(probes=8, tol=1e-6, steps=1000)
+    )
     small, sound = np.asarray(loo(factor, Y[:, 0], lams))
     assert np.isfinite(small) and small > sound
 
 
 @pytest.mark.parametrize("intercept", [False, True])
 def test_the_least_that_a_row_can_leave(data, intercept):
-    """λ|a|⁴/(aᵀGa), a the unit vector without the constant, by √(aᵀKa) ≤ √Kᵢᵢ + hᵢ Σ hⱼ√Kⱼⱼ; and so below λ diag P."""
+    """λ|a|⁴/(aᵀGa), a the unit vector without the constant, by √(aᵀKa) ≤ √Kᵢᵢ + hᵢ Σ hⱼ√Kⱼⱼ; and so
+    below λ diag P.
+    """
     X, Y, v = data
     v = jnp.where(v > 0, v, 0.5)
     solution, v = factors(X, v, intercept)[1].solve(Y), np.asarray(v, float)
     h, size = np.sqrt(v / v.sum()) * intercept, np.sqrt(v)  # of √v K √v, whose diagonal is v
     C = np.eye(N) - np.outer(h, h)
-    K, own, far = np.asarray(rls.gram(KERNEL, X), float) * np.outer(size, size), 1 - h**2, (size + h * (h @ size)) ** 2
+    K, own, far = (
+        np.asarray(rls.gram(KERNEL, X), float) * np.outer(size, size),
+        1 - h**2,
+        (size + h * (h @ size)) ** 2,
+    )
     for lam in LAMS:
-        least = np.asarray(solution._least(array([[lam]])), float)[:, 0, 0]
+        least = np.asarray(solution.factor._least(array([[lam]])), float)[:, 0, 0]
         assert_close(least, own**2 * lam / (own * lam + far), CLOSE)
         P = np.linalg.inv(C @ K @ C + lam * np.eye(N))
         assert (least <= lam * np.diag(C @ P @ C) * (1 + CLOSE)).all()
 
 
 def test_what_the_variance_of_the_diagonal_does(data):
-    """e = λc̃r/(r² + σ²)/√v with r the estimate of λ diag P, and of e² its own variance is taken, e²σ²/(r² + σ²)."""
+    """e = λc̃r/(r² + σ²)/√v with r the estimate of λ diag P, and of e² its own variance is taken,
+    e²σ²/(r² + σ²).
+    """
     X, Y, v = data
     v = jnp.where(v > 0, v, 0.5)
-    factor = rls.factor_iterative(KERNEL, X, np.arange(0, N, 8), iteration=rls.Iteration(tol=TOL, probes=6), weights=v)
+    factor = by_products(
+        X, np.arange(0, N, 8), iteration=rls.Iteration(tol=TOL, probes=6), weights=v
+    )
     solution, lams = factor.solve(Y), array(LAMS[1:, None])
     total = rls.LeaveOneOut(rls.squared_error).total
-    at, error = jax.jit(lambda solution: (solution._at(lams), solution.left_out(total, lams)))(solution)
-    dual, left, variance = (np.asarray(part, float) for part in (at.dual, at.remaining, at.variance))
-    e = np.asarray(lams, float) * dual * left / (left**2 + variance) / np.sqrt(np.asarray(v, float))[:, None, None]
-    want = np.einsum("n,nlt->lt", np.asarray(v, float), e**2 - e**2 * variance / (left**2 + variance))
+    at, error = jax.jit(lambda one: (one.factor.at(one, lams), one.left_out(total, lams)))(solution)
+    dual, left, variance = (
+        np.asarray(part, float) for part in (at.dual, at.remaining, at.variance)
+    )
+    e = (
+        np.asarray(lams, float)
+        * dual
+        * left
+        / (left**2 + variance)
+        / np.sqrt(np.asarray(v, float))[:, None, None]
+    )
+    want = np.einsum(
+        "n,nlt->lt", np.asarray(v, float), e**2 - e**2 * variance / (left**2 + variance)
+    )
     assert (variance > 0).any(axis=0).all()
     assert_close(error, want, CLOSE)

@@ -1,4 +1,6 @@
-"""Two-sided data against all pairs: every entry refitted without what its setting leaves out, and quantities of the whole fit."""
+"""Two-sided data against all pairs: every entry refitted without what its setting leaves out, and
+quantities of the whole fit.
+"""
 
 from functools import cache, partial
 
@@ -9,10 +11,9 @@ import oracle
 import pytest
 from contract.oracle import Truth, fixed
 from extended import Fits
-from support import DTYPE, EPS, X64, array, assert_close, wide
+from support import DTYPE, EPS, X64, array, assert_close, of_gram, wide
 
 import jaxrls as rls
-from jaxrls.factors.cost import Sizes, kronecker
 
 LAMS = wide([1e-2, 0.4])
 SETTINGS = ("entries", "rows", "columns", "both")
@@ -27,13 +28,23 @@ def gaussian(width, A, B):
 
 
 class Pairs:
-    """n₁ rows and n₂ columns, their kernel matrices, weights and labels, and features of all pairs, row by row."""
+    """n₁ rows and n₂ columns, their kernel matrices, weights and labels, and features of all pairs,
+    row by row.
+    """
 
     def __init__(self, n1, n2):
         self.x1, self.x2 = 0.7 * draw(n1, n1, 2), draw(n2, n2, 1)
-        self.Y = wide(np.sin(self.x1.sum(axis=1))[:, None] + 2 * np.cos(self.x2.T) + 0.5 * draw(6, n1, n2))
-        self.K1, self.K2 = wide(gaussian(1.0, self.x1, self.x1)), wide(gaussian(1.5, self.x2, self.x2))
-        self.v = wide(np.random.default_rng(1).uniform(0.5, 2, n1)), wide(np.random.default_rng(2).uniform(0.5, 2, n2))
+        self.Y = wide(
+            np.sin(self.x1.sum(axis=1))[:, None] + 2 * np.cos(self.x2.T) + 0.5 * draw(6, n1, n2)
+        )
+        self.K1, self.K2 = (
+            wide(gaussian(1.0, self.x1, self.x1)),
+            wide(gaussian(1.5, self.x2, self.x2)),
+        )
+        self.v = (
+            wide(np.random.default_rng(1).uniform(0.5, 2, n1)),
+            wide(np.random.default_rng(2).uniform(0.5, 2, n2)),
+        )
         self.K = np.kron(self.K1, self.K2)
         s, U = np.linalg.eigh(self.K)
         self.Phi = U * np.sqrt(np.maximum(s, 0))
@@ -51,7 +62,12 @@ class Pairs:
         v, y, e = self.weights(weighted), self.Y.reshape(-1, 1), np.empty(self.Y.size)
         for k in range(self.Y.size):
             same = self.row == self.row[k], self.column == self.column[k]
-            gone = {"entries": same[0] & same[1], "rows": same[0], "columns": same[1], "both": same[0] | same[1]}[setting]
+            gone = {
+                "entries": same[0] & same[1],
+                "rows": same[0],
+                "columns": same[1],
+                "both": same[0] | same[1],
+            }[setting]
             w, b = oracle.refit(self.Phi[~gone], y[~gone], lam, v[~gone], intercept)
             e[k] = (y[k] - self.Phi[k] @ w - b)[0]
         return e.reshape(self.Y.shape)
@@ -66,7 +82,10 @@ def assert_settings(pairs, weighted, intercept, settings=SETTINGS):
     @jax.jit
     def run(K1, K2, Y, lams):
         factor = pairs.factor(weighted, intercept)
-        each = [jax.lax.map(lambda lam, s=s: rls.kronecker_residuals(factor, Y, lam, s), lams) for s in settings]
+        each = [
+            jax.lax.map(lambda lam, s=s: rls.kronecker_residuals(factor, Y, lam, s), lams)
+            for s in settings
+        ]
         return each, [rls.kronecker_left_out(factor, Y, lams, s) for s in settings]
 
     residuals, errors = run(array(pairs.K1), array(pairs.K2), array(pairs.Y), array(LAMS))
@@ -96,9 +115,10 @@ def whole():
     @jax.jit
     def run(Y, lams):
         solution = TALL.factor(True, True).solve(Y)
-        coef, intercept = solution.coefficients(lams)
+        coef, intercept = solution.coefficients(lams)[:2]
         parts = {
-            name: getattr(solution, name)(lams) for name in ("residual_norm", "data_fit", "logdet", "dof", "residual_dof", "residuals")
+            name: getattr(solution, name)(lams)
+            for name in ("residual_norm", "data_fit", "logdet", "dof", "residual_dof", "residuals")
         }
         criteria = {"gcv": rls.GCV(), "evidence": rls.Evidence()}
         return (
@@ -113,26 +133,41 @@ def whole():
 @pytest.mark.float64
 def test_weights_of_rows_times_weights_of_columns_are_those_of_all_pairs():
     y = TALL.Y.reshape(-1, 1)
-    truth = Truth(fixed(TALL.Phi, TALL.Phi), y, y, TALL.weights(True), TALL.weights(True), True, LAMS, {})
+    truth = Truth(
+        fixed(TALL.Phi, TALL.Phi), y, y, TALL.weights(True), TALL.weights(True), True, LAMS, {}
+    )
     for name, got in whole().items():
         assert_close(got, truth.table[name], 1e-11, name)
 
 
 @pytest.mark.float64
 def test_an_intercept_needs_no_centred_product():
-    """Of a smooth kernel with large labels, near the precision of the factor, where the dense form, which centres it, has lost more digits."""
+    """Of a smooth kernel with large labels, near the precision of the factor, where the dense form,
+    which centres it, has lost more digits.
+    """
     x = np.linspace(0, 1, 5)[:, None]
     K, Y = gaussian(1.0, x, x), draw(4, 5, 5) + 10
     lams = np.array([1e-10, 1e-6, 1e-2])
-    factor, dense = rls.factor_kronecker(array(K), array(K)), rls.factor_gram(array(np.kron(K, K)))
-    exact = Fits(np.kron(np.longdouble(K), np.longdouble(K))[None], np.ones((1, 25), np.longdouble), np.longdouble(lams), True)
+    factor, dense = rls.factor_kronecker(array(K), array(K)), of_gram(array(np.kron(K, K)))
+    exact = Fits(
+        np.kron(np.longdouble(K), np.longdouble(K))[None],
+        np.ones((1, 25), np.longdouble),
+        np.longdouble(lams),
+        True,
+    )
     c = (exact.P[0] @ (Y - Y.mean()).reshape(-1, 1).astype(np.longdouble))[..., 0]
     want = c / np.diagonal(exact.P[0], axis1=-2, axis2=-1)
     for lam, truth in zip(lams, want, strict=True):
         got = np.asarray(rls.kronecker_residuals(factor, array(Y), lam)).ravel()
-        assert_close(got, truth.astype(float), 4 * EPS**0.5 if lam < 1e-8 else 25 * EPS / lam, f"λ = {lam}")
+        assert_close(
+            got, truth.astype(float), 4 * EPS**0.5 if lam < 1e-8 else 25 * EPS / lam, f"λ = {lam}"
+        )
         if lam < 1e-8:
-            assert np.abs(got - truth).max() < 0.1 * np.abs(np.asarray(rls.loo_residuals(dense, array(Y.ravel()), lam)) - truth).max()
+            assert (
+                np.abs(got - truth).max()
+                < 0.1
+                * np.abs(np.asarray(rls.loo_residuals(dense, array(Y.ravel()), lam)) - truth).max()
+            )
 
 
 @pytest.mark.float64
@@ -152,7 +187,12 @@ def test_the_criteria_and_the_grid_take_it_as_any_other_factor():
     assert_close(trace, np.trace(C @ WIDE.K @ C), 100 * EPS)
     tolerance = 4 * WIDE.Y.size * EPS * (1 + np.linalg.norm(WIDE.K, 2) / float(grid[3]))
     for got, setting in zip(errors, ("entries", "rows"), strict=True):
-        assert_close(got, [np.mean(WIDE.left_out(setting, float(lam), False, True) ** 2) for lam in grid[3:]], tolerance, setting)
+        assert_close(
+            got,
+            [np.mean(WIDE.left_out(setting, float(lam), False, True) ** 2) for lam in grid[3:]],
+            tolerance,
+            setting,
+        )
 
 
 def new(pairs, lam, x1, x2, intercept=True):
@@ -161,7 +201,12 @@ def new(pairs, lam, x1, x2, intercept=True):
     A = np.zeros((n + 1, n + 1))
     A[:n, :n], A[:n, n], A[n, :n] = pairs.K + lam * np.eye(n), 1, 1
     solved = np.linalg.solve(A, np.append(pairs.Y.ravel(), 0))
-    return gaussian(1.0, x1, pairs.x1) @ solved[:n].reshape(pairs.Y.shape) @ gaussian(1.5, x2, pairs.x2).T + solved[n]
+    return (
+        gaussian(1.0, x1, pairs.x1)
+        @ solved[:n].reshape(pairs.Y.shape)
+        @ gaussian(1.5, x2, pairs.x2).T
+        + solved[n]
+    )
 
 
 @pytest.mark.parametrize("setting", ["rows", pytest.param("both", marks=pytest.mark.float64)])
@@ -170,7 +215,9 @@ def test_one_call_chooses_by_its_setting_and_predicts_at_new_pairs(setting, tmp_
     x1, x2 = draw(7, 6, 2), draw(8, 2, 1)
     data = (np.asarray(part, DTYPE) for part in (WIDE.x1, WIDE.x2, WIDE.Y))
     X1, X2, Y = data if X64 else map(jnp.asarray, data)
-    fit = rls.fit_kronecker(rls.Gaussian(1.0), X1, rls.Gaussian(1.5), X2, Y, lams=lams, setting=setting)
+    fit = rls.fit_kronecker(
+        rls.Gaussian(1.0), X1, rls.Gaussian(1.5), X2, Y, lams=lams, setting=setting
+    )
     want = np.array([np.mean(WIDE.left_out(setting, lam, False, True) ** 2) for lam in lams])
     tolerance = 4 * WIDE.Y.size * EPS * (1 + np.linalg.norm(WIDE.K, 2) / lams[0])
     assert 0 < want.argmin() < 3  # else it would warn
@@ -185,17 +232,29 @@ def test_one_call_chooses_by_its_setting_and_predicts_at_new_pairs(setting, tmp_
 
 
 @pytest.mark.float64
-def test_units_of_labels_change_nothing_and_a_loss_is_averaged():
-    fit = partial(rls.fit_kronecker, rls.Gaussian(1.0), WIDE.x1, rls.Gaussian(1.5), WIDE.x2, lams=[0.2], loss=rls.absolute_error)
-    one, far = fit(WIDE.Y), fit(WIDE.Y * 2.0**-900)
+def test_labels_of_another_scale_change_nothing_and_a_loss_is_averaged():
+    fit = partial(
+        rls.fit_kronecker,
+        rls.Gaussian(1.0),
+        WIDE.x1,
+        rls.Gaussian(1.5),
+        WIDE.x2,
+        lams=[0.2],
+        loss=rls.absolute_error,
+    )
+    one, far = fit(WIDE.Y), fit(WIDE.Y * 2.0**-90)
     assert_close(one.error, np.mean(np.abs(WIDE.left_out("entries", 0.2, False, True))), 1e-12)
-    assert np.array_equal(far.errors, one.errors * 2.0**-900) and np.array_equal(far.model.coef, one.model.coef * 2.0**-900)
+    assert np.array_equal(far.errors, one.errors * 2.0**-90) and np.array_equal(
+        far.model.coef, one.model.coef * 2.0**-90
+    )
 
 
 @pytest.mark.float64
 def test_a_loss_of_ones_own_sees_labels_as_they_are():
     loss, lams = (lambda e, y: (jnp.abs(e) > 30).astype(e.dtype)), [0.2]
-    fit = rls.fit_kronecker(rls.Gaussian(1.0), WIDE.x1, rls.Gaussian(1.5), WIDE.x2, 100 * WIDE.Y, lams=lams, loss=loss)
+    fit = rls.fit_kronecker(
+        rls.Gaussian(1.0), WIDE.x1, rls.Gaussian(1.5), WIDE.x2, 100 * WIDE.Y, lams=lams, loss=loss
+    )
     want = [np.mean(np.abs(100 * WIDE.left_out("entries", lam, False, True)) > 30) for lam in lams]
     assert max(want) > 0 and fit.errors.tolist() == pytest.approx(want, rel=1e-15)
 
@@ -205,17 +264,29 @@ def test_a_default_grid_is_of_the_factor_and_an_end_of_it_is_said():
     with pytest.warns(UserWarning, match="the chosen λ, .* is the largest of the grid"):
         Y = array(np.random.default_rng(3).choice([-1.0, 1.0], WIDE.Y.shape))
         Y = Y - jnp.mean(Y)
-        fit = rls.fit_kronecker(rls.Gaussian(0.01), array(WIDE.x1), rls.Gaussian(0.01), array(WIDE.x2), Y, num=5, intercept=False)
+        fit = rls.fit_kronecker(
+            rls.Gaussian(0.01),
+            array(WIDE.x1),
+            rls.Gaussian(0.01),
+            array(WIDE.x2),
+            Y,
+            num=5,
+            intercept=False,
+        )
     assert fit.lams.shape == (5,)
 
 
 FACTOR = {
     r"K1 must be square": {"K1": np.ones((2, 3))},
     r"K2 is not symmetric": {"K2": np.array([[1.0, 0.5], [0.0, 1.0]])},
-    r"K2 must be positive semidefinite, and its most negative eigenvalue is 0.5 of the largest": {"K2": np.diag([2.0, -1.0])},
+    r"K2 must be positive semidefinite, and its most negative eigenvalue is 0.5 of the largest": {
+        "K2": np.diag([2.0, -1.0])
+    },
     r"K2 holds 1 values that are NaN or infinite": {"K2": np.diag([1.0, np.inf])},
     r"weights must be a pair \(v1, v2\).*found ndarray": {"weights": np.ones(4)},
-    r"weights of rows must be positive, and some are 0: leave those rows out of Y": {"weights": (np.array([1.0, 0.0]), None)},
+    r"weights of rows must be positive, and some are 0: leave those rows out of Y": {
+        "weights": (np.array([1.0, 0.0]), None)
+    },
     r"weights must have shape \(2,\)": {"weights": (None, np.ones(3))},
 }
 
@@ -231,10 +302,15 @@ def test_errors_of_the_factor_name_the_argument(message, unchecked):
 @pytest.mark.any_precision
 def test_errors_of_settings_name_the_argument(unchecked):
     factor, Y = rls.factor_kronecker(jnp.eye(1), jnp.eye(3)), jnp.ones((1, 3))
-    with pytest.raises(ValueError, match="setting must be one of 'entries', 'rows', 'columns', 'both', and is 'pairs'"):
+    with pytest.raises(
+        ValueError,
+        match="setting must be one of 'entries', 'rows', 'columns', 'both', and is 'pairs'",
+    ):
         rls.kronecker_left_out(factor, Y, [1.0], "pairs")
     for setting in ("rows", "both"):
-        with pytest.raises(ValueError, match=f"setting='{setting}' leaves out every row, and Y has one only"):
+        with pytest.raises(
+            ValueError, match=f"setting='{setting}' leaves out every row, and Y has one only"
+        ):
             rls.kronecker_left_out(factor, Y, [1.0], setting)
     with pytest.raises(ValueError, match=r"Y must have shape \(1, 3\)"):
         rls.kronecker_residuals(factor, Y.T, 1.0)
@@ -242,23 +318,37 @@ def test_errors_of_settings_name_the_argument(unchecked):
         rls.kronecker_residuals(factor, Y, [1.0, 2.0])
     with pytest.raises(ValueError, match="Y has one entry"):
         rls.kronecker_left_out(rls.factor_kronecker(jnp.eye(1), jnp.eye(1)), [[1.0]], [1.0])
-    with pytest.raises(ValueError, match="a factor by route 'gram' has one side: make it by factor_kronecker"):
-        rls.kronecker_left_out(rls.factor_gram(jnp.eye(3)), Y, [1.0])
+    with pytest.raises(
+        ValueError, match="a factor by route 'gram' has one side: take factor_kronecker"
+    ):
+        rls.kronecker_left_out(of_gram(jnp.eye(3)), Y, [1.0])
 
 
 MISSING = WIDE.Y.copy()
 MISSING[1, 2] = np.nan
 FIT = {
-    r"Y must have shape \(4, 5\), a label for every row of X1 and row of X2, and has shape \(5, 4\)": {"Y": WIDE.Y.T},
+    r"Y must have shape \(4, 5\), a label for every row of X1 and row of X2, and has shape \(5, 4\)": {
+        "Y": WIDE.Y.T
+    },
     "Y holds 1 values that are NaN": {"Y": MISSING},
     "X2 must have shape": {"X2": WIDE.x2[:, 0]},
     "X1 stands for a matrix by Precomputed": {"kernel1": rls.Precomputed()},
     "lams must be positive": {"lams": [-1.0]},
-    r"lams must have shape \(L,\), one λ for all of Y, and has shape \(1, 2\)": {"lams": [[1.0, 2.0]]},
+    r"lams must have shape \(L,\), one λ for all of Y, and has shape \(1, 2\)": {
+        "lams": [[1.0, 2.0]]
+    },
     "loss must be a function, such as jaxrls.absolute_error, and is 'a'": {"loss": "a"},
-    "Y has one entry: leaving it out with an intercept takes two": {"X1": WIDE.x1[:1], "X2": WIDE.x2[:1], "Y": WIDE.Y[:1, :1]},
-    "weights of columns must be positive": {"weights": ([1.0, 2.0, 1.0, 1.0], [0.0, 1.0, 1.0, 1.0, 1.0])},
-    "the kernel matrix of a side must be positive semidefinite": {"kernel2": rls.FunctionKernel(lambda X, Z: 0.5 - X @ Z.T)},
+    "Y has one entry: leaving it out with an intercept takes two": {
+        "X1": WIDE.x1[:1],
+        "X2": WIDE.x2[:1],
+        "Y": WIDE.Y[:1, :1],
+    },
+    "weights of columns must be positive": {
+        "weights": ([1.0, 2.0, 1.0, 1.0], [0.0, 1.0, 1.0, 1.0, 1.0])
+    },
+    "the kernel matrix of a side must be positive semidefinite": {
+        "kernel2": rls.FunctionKernel(lambda X, Z: 0.5 - X @ Z.T)
+    },
     "4 × 5 pairs take about .*, and this device has 100 B: use fewer rows": {"memory": 100},
 }
 
@@ -266,7 +356,14 @@ FIT = {
 @pytest.mark.any_precision
 @pytest.mark.parametrize("message", FIT)
 def test_errors_of_the_call_name_the_argument(message, unchecked, monkeypatch):
-    named = {"kernel1": rls.Gaussian(1.0), "X1": WIDE.x1, "kernel2": rls.Gaussian(1.0), "X2": WIDE.x2, "Y": WIDE.Y, "lams": [1.0]}
+    named = {
+        "kernel1": rls.Gaussian(1.0),
+        "X1": WIDE.x1,
+        "kernel2": rls.Gaussian(1.0),
+        "X2": WIDE.x2,
+        "Y": WIDE.Y,
+        "lams": [1.0],
+    }
     named |= FIT[message]
     if "memory" in named:
         memory = named.pop("memory")
@@ -278,16 +375,28 @@ def test_errors_of_the_call_name_the_argument(message, unchecked, monkeypatch):
 @pytest.mark.any_precision
 def test_what_variances_take_is_refused_where_it_does_not_fit(monkeypatch):
     arguments = rls.Gaussian(1.0), WIDE.x1, rls.Gaussian(1.0), WIDE.x2, WIDE.Y
-    plain = 8 * kronecker(Sizes(20, 1, 5, 8, L=1)).numbers  # NumPy data, and so float64
-    monkeypatch.setattr("jaxrls.search.two_sided.memory_bytes", lambda: plain + 8 * (4 + 5) ** 2 - 1)
+    plain = 8 * (2 * 5**2 + 8 * 20 + 4 * 20)  # NumPy data, and so float64
+    monkeypatch.setattr(
+        "jaxrls.search.two_sided.memory_bytes", lambda: plain + 8 * (4 + 5) ** 2 - 1
+    )
     rls.fit_kronecker(*arguments, lams=[1.0])
-    with pytest.raises(ValueError, match="4 × 5 pairs take about .* and what variances take"):
+    with pytest.raises(
+        ValueError, match="4 × 5 pairs take about .* for both sides' spectra and labels"
+    ):
         rls.fit_kronecker(*arguments, lams=[1.0], keep_variance=True)
 
 
 @pytest.mark.any_precision
 def test_how_standard_deviations_are_made_is_not_said_for_nothing():
-    pairs = rls.fit_kronecker(rls.Gaussian(1.0), WIDE.x1, rls.Gaussian(1.0), WIDE.x2, WIDE.Y, lams=[1.0], keep_variance=True)
+    pairs = rls.fit_kronecker(
+        rls.Gaussian(1.0),
+        WIDE.x1,
+        rls.Gaussian(1.0),
+        WIDE.x2,
+        WIDE.Y,
+        lams=[1.0],
+        keep_variance=True,
+    )
     rows = rls.fit(rls.Gaussian(1.0), WIDE.x1, WIDE.Y, lams=[1.0], keep_variance=True)
     for fit, X in ((pairs, (WIDE.x1, WIDE.x2)), (rows, (WIDE.x1,))):
         fit.predict(*X, return_std=True, scale=1.0)
@@ -300,7 +409,9 @@ def test_how_standard_deviations_are_made_is_not_said_for_nothing():
 
 @pytest.mark.any_precision
 def test_new_rows_are_checked_on_each_side(unchecked):
-    model = rls.fit_kronecker(rls.Gaussian(1.0), WIDE.x1, rls.Gaussian(1.0), WIDE.x2, WIDE.Y, lams=[1.0]).model
+    model = rls.fit_kronecker(
+        rls.Gaussian(1.0), WIDE.x1, rls.Gaussian(1.0), WIDE.x2, WIDE.Y, lams=[1.0]
+    ).model
     for name in ("X1", "X2"):
         rows = {"X1": WIDE.x1.copy(), "X2": WIDE.x2.copy()}
         rows[name][1, 0] = np.nan

@@ -1,4 +1,6 @@
-"""Sets of labels: p-values against refits with every row left out, coverage on draws, and what the estimator says."""
+"""Sets of labels: p-values against refits with every row left out, coverage on draws, and what the
+estimator says.
+"""
 
 import pickle
 
@@ -18,7 +20,12 @@ def problem(classes, seed=0, n=N, m=M):
     rng = np.random.default_rng(seed)
     names = np.arange(n) % classes
     X = rng.normal(size=(n, 2)) + 0.8 * np.eye(3)[names][:, :2]
-    return X, np.where(names[:, None] == np.arange(classes), 1.0, -1.0), rng.uniform(0.5, 2, n), rng.normal(size=(m, 2))
+    return (
+        X,
+        np.where(names[:, None] == np.arange(classes), 1.0, -1.0),
+        rng.uniform(0.5, 2, n),
+        rng.normal(size=(m, 2)),
+    )
 
 
 def score(X, codes, v, x, intercept, gram):
@@ -39,11 +46,18 @@ def by_refits(X, codes, counts, x, intercept, gram, label_weights):
     p = []
     for label in range(codes.shape[1]):
         code = np.where(np.arange(codes.shape[1]) == label, 1.0, -1.0)
-        all_X, all_codes, all_v = np.vstack([X, x]), np.vstack([codes, code]), np.append(v, label_weights[label])
+        all_X, all_codes, all_v = (
+            np.vstack([X, x]),
+            np.vstack([codes, code]),
+            np.append(v, label_weights[label]),
+        )
         odd = []
         for i, mine in enumerate(np.append(own, label)):
             rest = np.arange(len(all_X)) != i
-            odd.append(1 - score(all_X[rest], all_codes[rest], all_v[rest], all_X[i], intercept, gram)[mine])
+            odd.append(
+                1
+                - score(all_X[rest], all_codes[rest], all_v[rest], all_X[i], intercept, gram)[mine]
+            )
         p.append((1 + counts[np.array(odd[:-1]) >= odd[-1] - 1e-10].sum()) / (1 + counts.sum()))
     return p
 
@@ -56,7 +70,9 @@ LANDMARKS = problem(3)[0][::2]
 
 
 def on_landmarks(X, Z):
-    return gaussian(X, LANDMARKS) @ np.linalg.solve(gaussian(LANDMARKS, LANDMARKS), gaussian(LANDMARKS, Z))
+    return gaussian(X, LANDMARKS) @ np.linalg.solve(
+        gaussian(LANDMARKS, LANDMARKS), gaussian(LANDMARKS, Z)
+    )
 
 
 CASES = {
@@ -76,8 +92,15 @@ def test_p_values_are_those_of_refits(case, weighted):
     kernel, gram, options = CASES[case]
     for classes in (3, 2) if case == "K" else (3,):
         X, codes, counts, new = problem(classes)
-        counts, label_weights = (counts, np.array([0.5, 2.0, 1.0])[:classes]) if weighted else (np.ones(N), np.ones(classes))
-        want = [by_refits(X, codes, counts, x, options.get("intercept", True), gram, label_weights) for x in new]
+        counts, label_weights = (
+            (counts, np.array([0.5, 2.0, 1.0])[:classes])
+            if weighted
+            else (np.ones(N), np.ones(classes))
+        )
+        want = [
+            by_refits(X, codes, counts, x, options.get("intercept", True), gram, label_weights)
+            for x in new
+        ]
         given = codes if classes == 3 else codes[:, 1]
         weights = counts * label_weights[codes.argmax(axis=1)]
         fit = rls.fit(kernel, X, given, lams=[LAM], weights=weights, keep_variance=True, **options)
@@ -135,7 +158,9 @@ def draws(rng, n):
 
 
 def test_sets_hold_the_true_label_as_often_as_they_say(rng):
-    """Between 1 − α and 1 − α + 1/(n + 1), to three standard errors of 60 draws of 30 rows; the jackknife within a step more."""
+    """Between 1 − α and 1 − α + 1/(n + 1), to three standard errors of 60 draws of 30 rows; the
+    jackknife within a step more.
+    """
     held = {"conformal": [], "jackknife": []}
     for _ in range(60):
         (X, names), (new, truth) = draws(rng, 30), draws(rng, 60)
@@ -146,7 +171,9 @@ def test_sets_hold_the_true_label_as_often_as_they_say(rng):
             "jackknife": rls.label_p_values(codes - fit.loo_residuals, codes, fit.predict(new)),
         }
         for method, values in p.items():
-            held[method].append((np.asarray(values)[np.arange(60), truth][:, None] > [0.1, 0.3]).mean(axis=0))
+            held[method].append(
+                (np.asarray(values)[np.arange(60), truth][:, None] > [0.1, 0.3]).mean(axis=0)
+            )
     for method, each in held.items():
         mean, error = np.mean(each, axis=0), np.std(each, axis=0) / np.sqrt(60)
         slack = 3 * error + (1 / 31 if method == "jackknife" else 0)
@@ -161,21 +188,66 @@ def test_sets_hold_the_true_label_as_often_as_they_say(rng):
             lambda fit, X, Y: rls.conformal_labels(fit, X, Y[:, :2]),
             r"codes must be those that were fitted, \(14, 3\), and have shape \(14, 2\)",
         ),
-        (lambda fit, X, Y: rls.conformal_labels(fit, X, Y, label_weights=np.ones(2)), r"label_weights must have shape \(3,\)"),
-        (lambda fit, X, Y: rls.conformal_labels(fit, X, Y, np.ones(3)), r"weights must have shape \(14,\)"),
-        (lambda fit, X, Y: rls.conformal_labels(rls.fit(KERNEL, X, Y, lams=[LAM]), X, Y), "fit with keep_variance=True"),
-        (lambda fit, X, Y: rls.label_p_values(Y, Y[:, :2], Y), r"codes must have shape \(14, 3\), as left_out has shape \(14, 3\)"),
-        (lambda fit, X, Y: rls.label_p_values(Y, Y, Y[:, :2]), r"scores must have shape \(14, 3\), as left_out has shape \(14, 3\)"),
-        (lambda fit, X, Y: rls.label_p_values(Y, Y, 0.5), r"scores must have shape \(n,\) or \(n, t\), .* and has shape \(\)"),
-        (lambda fit, X, Y: rls.label_p_values(0.5, Y, Y), r"left_out must have shape \(n,\) or \(n, t\), .* and has shape \(\)"),
-        (lambda fit, X, Y: rls.label_p_values(Y, np.nan * Y, Y), "codes holds 42 values that are NaN or infinite"),
-        (lambda fit, X, Y: rls.label_p_values(Y, abs(Y) / 2, Y), r"codes must be ±1, .* and row 0 holds \[0\.5, 0\.5, 0\.5\]: use encode"),
-        (lambda fit, X, Y: rls.conformal_labels(fit, X, np.nan * Y), "codes holds 42 values that are NaN or infinite"),
-        (lambda fit, X, Y: rls.conformal_labels(fit, X, -Y), r"with one \+1 a row, and row 0 holds \[-1\.0, 1\.0, 1\.0\]: use encode"),
-        (lambda fit, X, Y: rls.conformal_labels(fit, X, Y, label_weights=[1, 2, np.nan]), "label_weights holds 1 values that are NaN"),
-        (lambda fit, X, Y: rls.conformal_labels(fit, X, Y, label_weights=[1, 2, -3]), r"label_weights must not be negative, .* is -3\.0"),
-        (lambda fit, X, Y: rls.conformal_labels(fit, X, Y, label_weights=np.zeros(3)), "label_weights are all zero"),
-        (lambda fit, X, Y: rls.conformal_labels(fit, 0.5, Y), r"X must have shape \(n, d\), and has shape \(\)"),
+        (
+            lambda fit, X, Y: rls.conformal_labels(fit, X, Y, label_weights=np.ones(2)),
+            r"label_weights must have shape \(3,\)",
+        ),
+        (
+            lambda fit, X, Y: rls.conformal_labels(fit, X, Y, np.ones(3)),
+            r"weights must have shape \(14,\)",
+        ),
+        (
+            lambda fit, X, Y: rls.conformal_labels(rls.fit(KERNEL, X, Y, lams=[LAM]), X, Y),
+            "fit with keep_variance=True",
+        ),
+        (
+            lambda fit, X, Y: rls.label_p_values(Y, Y[:, :2], Y),
+            r"codes must have shape \(14, 3\), as left_out has shape \(14, 3\)",
+        ),
+        (
+            lambda fit, X, Y: rls.label_p_values(Y, Y, Y[:, :2]),
+            r"scores must have shape \(14, 3\), as left_out has shape \(14, 3\)",
+        ),
+        (
+            lambda fit, X, Y: rls.label_p_values(Y, Y, 0.5),
+            r"scores must have shape \(n,\) or \(n, t\), .* and has shape \(\)",
+        ),
+        (
+            lambda fit, X, Y: rls.label_p_values(0.5, Y, Y),
+            r"left_out must have shape \(n,\) or \(n, t\), .* and has shape \(\)",
+        ),
+        (
+            lambda fit, X, Y: rls.label_p_values(Y, np.nan * Y, Y),
+            "codes holds 42 values that are NaN or infinite",
+        ),
+        (
+            lambda fit, X, Y: rls.label_p_values(Y, abs(Y) / 2, Y),
+            r"codes must be ±1, .* and row 0 holds \[0\.5, 0\.5, 0\.5\]: use encode",
+        ),
+        (
+            lambda fit, X, Y: rls.conformal_labels(fit, X, np.nan * Y),
+            "codes holds 42 values that are NaN or infinite",
+        ),
+        (
+            lambda fit, X, Y: rls.conformal_labels(fit, X, -Y),
+            r"with one \+1 a row, and row 0 holds \[-1\.0, 1\.0, 1\.0\]: use encode",
+        ),
+        (
+            lambda fit, X, Y: rls.conformal_labels(fit, X, Y, label_weights=[1, 2, np.nan]),
+            "label_weights holds 1 values that are NaN",
+        ),
+        (
+            lambda fit, X, Y: rls.conformal_labels(fit, X, Y, label_weights=[1, 2, -3]),
+            r"label_weights must not be negative, .* is -3\.0",
+        ),
+        (
+            lambda fit, X, Y: rls.conformal_labels(fit, X, Y, label_weights=np.zeros(3)),
+            "label_weights are all zero",
+        ),
+        (
+            lambda fit, X, Y: rls.conformal_labels(fit, 0.5, Y),
+            r"X must have shape \(n, d\), and has shape \(\)",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(call, message, unchecked):
@@ -186,12 +258,15 @@ def test_what_does_not_fit_is_refused(call, message, unchecked):
         call(fit, X, codes)
 
 
-# the estimator ---------------------------------------------------------------------------------------------------------------------
+# the estimator
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.any_precision
 def test_the_estimator_gives_these_sets():
-    pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'jaxrls[sklearn]'")
+    pytest.importorskip(
+        "sklearn", reason="scikit-learn is not installed: pip install 'jaxrls[sklearn]'"
+    )
     from sklearn.utils.class_weight import compute_class_weight
 
     from jaxrls.sklearn import RLSClassifier
@@ -199,19 +274,28 @@ def test_the_estimator_gives_these_sets():
     X, codes, counts, new = problem(3)
     names = np.array(["red", "green", "blue"])[codes.argmax(axis=1)]
     columns = rls.encode(names)[0]
-    model = RLSClassifier(KERNEL, lams=LAM, variance=True, class_weight="balanced").fit(X, names, sample_weight=counts)
+    model = RLSClassifier(KERNEL, lams=LAM, variance=True, class_weight="balanced").fit(
+        X, names, sample_weight=counts
+    )
     balance = compute_class_weight("balanced", classes=model.classes_, y=names)
     want = np.array([by_refits(X, columns, counts, x, True, gaussian, balance) for x in new])
     for level in (0.5, 0.9):
         assert model.predict_set(new, level).tolist() == (want > 1 - level).tolist()
     jackknife = RLSClassifier(KERNEL, lams=LAM).fit(X, names, groups=np.arange(N) // 2)
     p = rls.label_p_values(jackknife.loo_predictions_, columns, jackknife.decision_function(new))
-    assert jackknife.predict_set(new, 0.6, method="jackknife").tolist() == (np.asarray(p) > 0.4).tolist()
+    assert (
+        jackknife.predict_set(new, 0.6, method="jackknife").tolist()
+        == (np.asarray(p) > 0.4).tolist()
+    )
     for estimator, options, message in (
         (jackknife, {}, "method='conformal' takes variance=True and a fit without groups"),
         (model, {"level": 1}, "level must be a number between 0 and 1, and is 1"),
         (model, {"method": "split"}, "method must be 'conformal' or 'jackknife', and is 'split'"),
-        (RLSClassifier(KERNEL, lams=LAM).fit(X, codes > 0), {}, "predict_set is for one label a row"),
+        (
+            RLSClassifier(KERNEL, lams=LAM).fit(X, codes > 0),
+            {},
+            "predict_set is for one label a row",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             estimator.predict_set(new, **options)
@@ -220,7 +304,9 @@ def test_the_estimator_gives_these_sets():
 @pytest.mark.any_precision
 def test_the_estimator_makes_what_sets_take_when_they_are_asked_for(monkeypatch):
     """Once: O(n² r), which a fit for predictions and their probabilities does without."""
-    pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'jaxrls[sklearn]'")
+    pytest.importorskip(
+        "sklearn", reason="scikit-learn is not installed: pip install 'jaxrls[sklearn]'"
+    )
     from jaxrls.sklearn import RLSClassifier
 
     made, make = [], rls.conformal_labels
@@ -229,14 +315,22 @@ def test_the_estimator_makes_what_sets_take_when_they_are_asked_for(monkeypatch)
     model = RLSClassifier(KERNEL, lams=LAM, variance=True).fit(X, codes.argmax(axis=1))
     assert not made
     first = model.predict_set(new)
-    assert (pickle.loads(pickle.dumps(model)).predict_set(new) == first).all() and (model.predict_set(new) == first).all() and made == [1]
+    assert (
+        (pickle.loads(pickle.dumps(model)).predict_set(new) == first).all()
+        and (model.predict_set(new) == first).all()
+        and made == [1]
+    )
 
 
 @pytest.mark.float64
 def test_what_the_rows_take_is_made_once():
-    """p-values of few rows take no product of n² r: the largest that a call makes is of new rows with all others."""
+    """p-values of few rows take no product of n² r: the largest that a call makes is of new rows
+    with all others.
+    """
     X, codes, counts, new = problem(3)
-    fit = rls.fit(KERNEL, array(X), array(codes), lams=[LAM], weights=array(counts), keep_variance=True)
+    fit = rls.fit(
+        KERNEL, array(X), array(codes), lams=[LAM], weights=array(counts), keep_variance=True
+    )
     labels = rls.conformal_labels(fit, array(X), array(codes), array(counts))
     program = jax.make_jaxpr(lambda labels, x: labels.p_values(x))(labels, array(new))
     assert products(program.jaxpr) and max(products(program.jaxpr)) == M * N * N
@@ -251,7 +345,10 @@ def products(jaxpr):
             shape = step.invars[0].aval.shape
             found.append(step.outvars[0].aval.size * int(np.prod([shape[axis] for axis in one])))
         inner = [
-            getattr(part, "jaxpr", part) for part in jax.tree.leaves(list(step.params.values()), is_leaf=lambda part: hasattr(part, "eqns"))
+            getattr(part, "jaxpr", part)
+            for part in jax.tree.leaves(
+                list(step.params.values()), is_leaf=lambda part: hasattr(part, "eqns")
+            )
         ]
         found += [size for part in inner if hasattr(part, "eqns") for size in products(part)]
     return found

@@ -1,4 +1,6 @@
-"""Products along rows and by panels, against NumPy's in float64, at sizes below and above those from which they differ."""
+"""Products along rows and by panels, against NumPy's in float64, at sizes below and above those
+from which they differ.
+"""
 
 import functools
 
@@ -6,12 +8,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import DTYPE, EPS, array, assert_close, wide
+from support import DTYPE, EPS, array, assert_close, of_covariance, of_landmarks, wide
 
 import jaxrls as rls
 from jaxrls.linalg import products
 from jaxrls.linalg.decompositions import clip, rounding, spectrum_of
-from jaxrls.linalg.products import PANELS, from_panels, gram_panels, panels, power_of_two, safe_sqrt, tall_matmul, transposed_matmul
+from jaxrls.linalg.products import (
+    PANELS,
+    from_panels,
+    gram_panels,
+    panels,
+    power_of_two,
+    safe_sqrt,
+    tall_matmul,
+    transposed_matmul,
+)
 
 ROWS = 12
 
@@ -30,8 +41,12 @@ def test_products_are_made_at_the_highest_precision():
 @pytest.mark.parametrize("shapes", [(2, 5), (5, 2), (3, 3), (7, 4)])
 def test_a_transposed_product(shapes, rng):
     A, B = rng.normal(size=(ROWS, shapes[0])), rng.normal(size=(ROWS, shapes[1]))
-    assert_close(jax.jit(transposed_matmul)(array(A), array(B)), wide(A).T @ wide(B), 4 * ROWS * EPS)
-    transposes = "optimization_barrier" in str(jax.make_jaxpr(transposed_matmul)(array(A), array(B)))
+    assert_close(
+        jax.jit(transposed_matmul)(array(A), array(B)), wide(A).T @ wide(B), 4 * ROWS * EPS
+    )
+    transposes = "optimization_barrier" in str(
+        jax.make_jaxpr(transposed_matmul)(array(A), array(B))
+    )
     assert transposes == (min(shapes) >= 3 and jax.default_backend() == "cpu")
 
 
@@ -58,7 +73,9 @@ def test_only_blocks_up_to_the_diagonal_are_multiplied():
 
 
 def test_derivatives_and_vmap(rng):
-    """tr(C (AᵀA)²) with symmetric C, whose derivatives of first and second order are products too."""
+    """tr(C (AᵀA)²) with symmetric C, whose derivatives of first and second order are products
+    too.
+    """
     C = rng.normal(size=(16, 16))
     C = array(C + C.T)
     A, B = (array(rng.normal(size=(ROWS, 16))) for _ in range(2))
@@ -77,21 +94,33 @@ def test_derivatives_and_vmap(rng):
     # `exact` is a polynomial of degree 3 in A, of which this is the exact derivative along B.
     differences = (8 * (exact(a + b) - exact(a - b)) - (exact(a + 2 * b) - exact(a - 2 * b))) / 12
     assert_close(change, differences, 1000 * ROWS * EPS)
-    assert_close(jax.vmap(jax.grad(trace))(jnp.stack([A, B])), np.stack([exact(a), exact(b)]), 100 * ROWS * EPS)
+    assert_close(
+        jax.vmap(jax.grad(trace))(jnp.stack([A, B])),
+        np.stack([exact(a), exact(b)]),
+        100 * ROWS * EPS,
+    )
 
 
 def results(rng):
-    """What goes through sums of panels over ragged blocks: both factors of features, both points, and a derivative of second order."""
-    X, y, weights = array(rng.normal(size=(41, 9))), array(rng.normal(size=41)), array(rng.uniform(0.5, 2, size=41))
+    """What goes through sums of panels over ragged blocks: both factors of features, both points,
+    and a derivative of second order.
+    """
+    X, y, weights = (
+        array(rng.normal(size=(41, 9))),
+        array(rng.normal(size=41)),
+        array(rng.uniform(0.5, 2, size=41)),
+    )
     rows, lams, kernel = jnp.arange(0, 36, 4), array([0.1, 1.0]), rls.Gaussian(array(3.0))
 
     @jax.jit
     def run(X, y, weights, lam):
-        covariance = rls.factor_covariance(X, weights=weights, intercept=True)
-        subset = rls.factor_subset(kernel, X, rows, weights=weights, intercept=True, block_size=7)
+        covariance = of_covariance(X, weights=weights, intercept=True)
+        subset = of_landmarks(kernel, X, rows, weights=weights, intercept=True, block_size=7)
         found = [rls.loo(factor, y, lams) for factor in (covariance, subset)]
         for each, landmarks in ((kernel, rows), (rls.Linear(), None)):
-            error = functools.partial(rls.loo_objective, each, X, y, weights=weights, landmarks=landmarks, block_size=7)
+            error = functools.partial(
+                rls.loo_objective, each, X, y, weights=weights, landmarks=landmarks, block_size=7
+            )
             found += [error(lam), *jax.jvp(jax.grad(error), (lam,), (lam,))]
         return found
 
@@ -112,7 +141,20 @@ def test_a_unit_is_the_power_of_two_at_or_below():
     """1 where there is none; never so small or so large that its reciprocal is not one too."""
     info = np.finfo(DTYPE)
     least = 2.0 ** (info.minexp + 1)
-    given = [0.0, np.inf, -np.inf, np.nan, 1.0, 1.5, -3.0, 4.0, 0.3, np.nextafter(DTYPE(2), DTYPE(0)), info.tiny, info.max]
+    given = [
+        0.0,
+        np.inf,
+        -np.inf,
+        np.nan,
+        1.0,
+        1.5,
+        -3.0,
+        4.0,
+        0.3,
+        np.nextafter(DTYPE(2), DTYPE(0)),
+        info.tiny,
+        info.max,
+    ]
     want = [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 4.0, 0.25, 1.0, least, 1 / least]
     assert np.asarray(jax.jit(power_of_two)(array(given))).tolist() == want
     assert jax.jit(jax.grad(lambda x: x / power_of_two(x)))(array(3.0)) == 0.5
@@ -124,7 +166,9 @@ def test_a_root_at_0_stands_still():
 
 
 def test_rounding_below_0_is_taken_off_and_told():
-    """Relative to the largest eigenvalue, or to what centring took off; a spectrum of zeros is 0 below 0."""
+    """Relative to the largest eigenvalue, or to what centring took off; a spectrum of zeros is 0
+    below 0.
+    """
     for given, constant, kept, below in (
         ([-1.0, 2.0], 0.0, [0.0, 2.0], 0.5),
         ([-1.0, 2.0], 8.0, [0.0, 2.0], 0.125),
@@ -142,7 +186,9 @@ def test_eigenvalues_of_0_have_no_inverse():
     s, V, inverse_root, below = jax.jit(spectrum_of)(array(np.diag([4.0, 0.0, 0.5 * EPS])))
     assert s.tolist() == [0.0, 0.0, 4.0] and inverse_root.tolist() == [0.0, 0.0, 0.5] and below == 0
     assert_close(np.abs(V), [[0, 0, 1], [1, 0, 0], [0, 1, 0]], 10 * EPS)
-    assert_close(spectrum_of(array(np.diag([0.5, -0.25, 0.0])))[3], 0.5, 10 * EPS)  # relative to the largest, of what is below 0
+    assert_close(
+        spectrum_of(array(np.diag([0.5, -0.25, 0.0])))[3], 0.5, 10 * EPS
+    )  # relative to the largest, of what is below 0
 
 
 def test_a_tall_product_and_its_slopes(rng):
@@ -155,5 +201,11 @@ def test_a_tall_product_and_its_slopes(rng):
     assert_close(in_B, a.T @ np.cos(a @ b), 20 * ROWS * EPS)
     assert_close(bent, -a.T @ (np.sin(a @ b) * (a @ d)), 20 * ROWS * EPS)
     for columns in (2, 4):  # of B
-        program = str(jax.make_jaxpr(lambda C: jax.jvp(lambda B: tall_matmul(A, B), (C,), (C,)))(B[:, :columns]))
-        assert ("optimization_barrier" in program) == (columns >= 3 and jax.default_backend() == "cpu")
+        program = str(
+            jax.make_jaxpr(lambda C: jax.jvp(lambda B: tall_matmul(A, B), (C,), (C,)))(
+                B[:, :columns]
+            )
+        )
+        assert ("optimization_barrier" in program) == (
+            columns >= 3 and jax.default_backend() == "cpu"
+        )

@@ -23,7 +23,10 @@ def run(function, low=-30.0, high=8.0, slopes=True):
 
 def valley(centre, depth=0.0, steep=1.0):
     """log cosh: a line far from its centre, a parabola near it."""
-    return lambda x: (depth + np.logaddexp(steep * (x - centre), steep * (centre - x)) - np.log(2), steep * np.tanh(steep * (x - centre)))
+    return lambda x: (
+        depth + np.logaddexp(steep * (x - centre), steep * (centre - x)) - np.log(2),
+        steep * np.tanh(steep * (x - centre)),
+    )
 
 
 def wall(centre):
@@ -44,7 +47,9 @@ def lower(*functions):
 
 @pytest.mark.parametrize("slopes", [True, False], ids=["slopes", "values"])
 @pytest.mark.parametrize("centre", [-29.5, -20.3, -8.1, 0.2, 5.7])
-@pytest.mark.parametrize("make", [valley, wall, lambda c: valley(c, steep=0.2)], ids=["valley", "wall", "flat"])
+@pytest.mark.parametrize(
+    "make", [valley, wall, lambda c: valley(c, steep=0.2)], ids=["valley", "wall", "flat"]
+)
 def test_finds_what_a_hundred_points_find(make, centre, slopes):
     function = make(centre)
     seen = run(function, slopes=slopes)
@@ -87,9 +92,13 @@ def test_functions_of_steps():
     assert seen.values.min() <= 1
 
 
-@pytest.mark.parametrize(("hidden", "steep"), [(-16.0, 0.1), (-30.0, 0.03)], ids=["between", "at the end"])
+@pytest.mark.parametrize(
+    ("hidden", "steep"), [(-16.0, 0.1), (-30.0, 0.03)], ids=["between", "at the end"]
+)
 def test_looks_where_another_valley_may_hide(hidden, steep):
-    """A narrow one that values and slopes on both sides of it do not tell of, and one beyond the first point."""
+    """A narrow one that values and slopes on both sides of it do not tell of, and one beyond the
+    first point.
+    """
     seen = run(lower(valley(-10.0, 0.08, steep=steep), valley(hidden, -0.2)))
     assert abs(seen.at[np.argmin(seen.values)] - hidden) < 0.5 and len(seen.at) <= line.MOST
 

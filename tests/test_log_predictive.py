@@ -1,4 +1,6 @@
-"""The leave-one-out log predictive density: against scikit-learn's Gaussian process refitted without each row, in searches, doors and errors."""
+"""The leave-one-out log predictive density: against scikit-learn's Gaussian process refitted
+without each row, in searches, doors and errors.
+"""
 
 import jax
 import numpy as np
@@ -16,12 +18,16 @@ KERNEL = rls.Gaussian(1.25)
 
 
 def left_out(lam, v):
-    """Mean and standard deviation of every label by scikit-learn's Gaussian process of the others, (n, t) and (n, 1)."""
+    """Mean and standard deviation of every label by scikit-learn's Gaussian process of the others,
+    (n, t) and (n, 1).
+    """
     gp = pytest.importorskip("sklearn.gaussian_process", reason="scikit-learn is not installed")
     means, stds = [], []
     for i in range(N):
         rest = np.arange(N) != i
-        process = gp.GaussianProcessRegressor(1.0 * gp.kernels.RBF(1.25), alpha=lam / v[rest], optimizer=None).fit(X[rest], Y[rest])
+        process = gp.GaussianProcessRegressor(
+            1.0 * gp.kernels.RBF(1.25), alpha=lam / v[rest], optimizer=None
+        ).fit(X[rest], Y[rest])
         mean, std = process.predict(X[i : i + 1], return_std=True)
         means.append(mean[0])
         stds.append(np.sqrt(std.ravel()[:1] ** 2 + lam / v[i]))
@@ -43,9 +49,13 @@ def density_of(lam, v, scale):
 @pytest.mark.float64
 @pytest.mark.parametrize("weights", [None, V], ids=["plain", "weights"])
 def test_densities_are_those_of_gaussian_processes_without_each_row(weights):
-    """Rasmussen and Williams, eq. 5.10, by refits; the other factors, an intercept and weights of 0 stand in the contract grid."""
+    """Rasmussen and Williams, eq. 5.10, by refits; the other factors, an intercept and weights of 0
+    stand in the contract grid.
+    """
     v = np.ones(N) if weights is None else weights
-    factor = rls.factorize(KERNEL, array(X), intercept=False, weights=None if weights is None else array(weights))
+    factor = rls.factorize(
+        KERNEL, array(X), intercept=False, weights=None if weights is None else array(weights)
+    )
     for scale in (1.0, 0.3, "loo"):
         want = [density_of(lam, v, scale) for lam in LAMS[::3]]
         got = rls.log_predictive_density(factor, array(Y), array(LAMS[::3]), scale=scale)
@@ -55,7 +65,9 @@ def test_densities_are_those_of_gaussian_processes_without_each_row(weights):
 @pytest.mark.float64
 @pytest.mark.filterwarnings("ignore:the chosen λ")
 def test_it_is_a_criterion_everywhere():
-    """In the grid, the search of λ, the objective and `tune`, by function and by class, and negated where less is better."""
+    """In the grid, the search of λ, the objective and `tune`, by function and by class, and negated
+    where less is better.
+    """
     factor = rls.factorize(KERNEL, X)
     values = np.asarray(rls.log_predictive_density(factor, Y[:, 0], LAMS))
     fit = rls.fit(KERNEL, X, Y[:, 0], lams=LAMS, criterion=rls.log_predictive_density)
@@ -65,7 +77,9 @@ def test_it_is_a_criterion_everywhere():
     assert_close(again.errors, fit.errors, 1e-12)
     options: dict = {"criterion": rls.LogPredictive("loo")}
     found = rls.fit(KERNEL, X, Y[:, 0], lams="search", **options)
-    grid = rls.fit(KERNEL, X, Y[:, 0], lams=np.geomspace(found.lam / 2, 2 * found.lam, 41), **options)
+    grid = rls.fit(
+        KERNEL, X, Y[:, 0], lams=np.geomspace(found.lam / 2, 2 * found.lam, 41), **options
+    )
     assert float(found.error) <= float(grid.error) + 1e-4
     at = rls.objective(KERNEL, X, Y[:, 0], LAMS[2], criterion=rls.log_predictive_density)
     assert_close(at, -values[2], 1e-10)
@@ -77,36 +91,63 @@ def test_it_is_a_criterion_everywhere():
 
 @pytest.mark.float64
 def test_scale_by_what_is_left_out_is_that_of_predicted_deviations():
-    """τ of `predict(return_std=True, scale="loo")`; labels in other units move the density by their logarithm alone, and choose the same λ."""
+    """τ of `predict(return_std=True, scale="loo")`; labels in other units move the density by their
+    logarithm alone, and choose the same λ.
+    """
     fit = rls.fit(KERNEL, X, Y[:, 0], lams=[0.1], keep_variance=True)
     tau = float(fit.sure.amplitude("loo")) ** 2
     factor = rls.factorize(KERNEL, X)
-    given, chosen = (rls.log_predictive_density(factor, Y[:, 0], [0.1], scale=scale)[0] for scale in (tau, "loo"))
+    given, chosen = (
+        rls.log_predictive_density(factor, Y[:, 0], [0.1], scale=scale)[0] for scale in (tau, "loo")
+    )
     assert_close(given, chosen, 1e-10)
     larger = rls.log_predictive_density(factor, 100 * Y[:, 0], LAMS, scale="loo")
-    assert_close(larger + np.log(100), rls.log_predictive_density(factor, Y[:, 0], LAMS, scale="loo"), 1e-10)
+    assert_close(
+        larger + np.log(100), rls.log_predictive_density(factor, Y[:, 0], LAMS, scale="loo"), 1e-10
+    )
 
 
 def test_rows_that_the_others_predict_exactly_give_numbers():
-    """A row of leverage 1, and labels of 0: large densities of one sign or the other, and no NaN."""
+    """A row of leverage 1, and labels of 0: large densities of one sign or the other, and no
+    NaN.
+    """
     design = array(np.column_stack([X, np.arange(N) == 3]))
     factor = rls.factorize(rls.Linear(), 1e4 * design, route="covariance")
     for scale in (1.0, "loo"):
         for labels in (array(Y), array(0 * Y)):
-            assert np.isfinite(rls.log_predictive_density(factor, labels, array([1e-6, 1.0]), scale=scale)).all()
+            assert np.isfinite(
+                rls.log_predictive_density(factor, labels, array([1e-6, 1.0]), scale=scale)
+            ).all()
 
 
 def test_what_it_refuses(unchecked):
     for scale in (0.0, -1.0, "evidence", True, np.inf):
-        with pytest.raises(ValueError, match="scale must be a positive number, by which the kernel is multiplied, or 'loo', and is "):
+        with pytest.raises(
+            ValueError,
+            match="scale must be a positive number, by which the kernel is multiplied, or 'loo', and is ",
+        ):
             rls.LogPredictive(scale)
-    with pytest.raises(ValueError, match="this needs the leverage of every row, which the iterative route estimates: use loo or gcv"):
-        rls.fit(KERNEL, X, Y, lams=[1.0], landmarks=np.arange(8), route="iterative", criterion=rls.log_predictive_density)
-    with pytest.raises(ValueError, match="groups and validation do not go with criterion log_predictive_density"):
+    with pytest.raises(
+        ValueError,
+        match="this needs the leverage of every row, which the iterative route estimates: use loo or gcv",
+    ):
+        rls.fit(
+            KERNEL,
+            X,
+            Y,
+            lams=[1.0],
+            landmarks=np.arange(8),
+            route="iterative",
+            criterion=rls.log_predictive_density,
+        )
+    with pytest.raises(
+        ValueError, match="groups and validation do not go with criterion log_predictive_density"
+    ):
         rls.fit(KERNEL, X, Y, groups=np.arange(N) % 4, criterion=rls.log_predictive_density)
 
 
-# what a caller writes ----------------------------------------------------------------------------------------------------------
+# what a caller writes
+# ----------------------------------------------------------------------------------------------------------
 
 
 def median_error(factor, Y, lams):
@@ -138,7 +179,10 @@ NUMPY = {
 @pytest.mark.parametrize(("what", "options"), NUMPY.items(), ids=NUMPY)
 def test_what_is_written_in_numpy_is_told_so(what, options):
     """It was a TracerArrayConversionError from deep inside of JAX."""
-    with pytest.raises(TypeError, match=f"{what} asks for the values of arrays, as NumPy, .* write it with jax.numpy"):
+    with pytest.raises(
+        TypeError,
+        match=f"{what} asks for the values of arrays, as NumPy, .* write it with jax.numpy",
+    ):
         rls.fit(**({"kernel": KERNEL, "X": X, "Y": Y[:, 0], "lams": [0.1, 1.0]} | options))
 
 
@@ -149,15 +193,20 @@ def test_numpy_works_where_values_are_known():
     assert median_error(factor, Y[:, 0], np.array([0.1, 1.0])).shape == (2,)
 
 
-# estimators --------------------------------------------------------------------------------------------------------------------
+# estimators
+# --------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.any_precision
 def test_estimators_take_it_by_name():
-    regressor = pytest.importorskip("jaxrls.sklearn", reason="scikit-learn is not installed").RLSRegressor
+    regressor = pytest.importorskip(
+        "jaxrls.sklearn", reason="scikit-learn is not installed"
+    ).RLSRegressor
     kernel = rls.Gaussian(1.25)
     for name in ("log_predictive_density", "log_marginal_likelihood"):
         ours = regressor(kernel, criterion=name, lams=LAMS).fit(X, Y[:, 0])
         assert ours.lam_ == rls.fit(kernel, X, Y[:, 0], lams=LAMS, criterion=getattr(rls, name)).lam
-        with pytest.raises(ValueError, match=f"cv= does not go with criterion='{name}', which has no folds"):
+        with pytest.raises(
+            ValueError, match=f"cv= does not go with criterion='{name}', which has no folds"
+        ):
             regressor(kernel, criterion=name, cv=5).fit(X, Y[:, 0])

@@ -1,4 +1,6 @@
-"""Every notebook runs from top to bottom in a process of its own, and is stored with what it showed."""
+"""Every notebook runs from top to bottom in a process of its own, and is stored with what it
+showed.
+"""
 
 import os
 from pathlib import Path
@@ -16,7 +18,10 @@ pytestmark = pytest.mark.float64  # once is enough: notebooks choose their own p
 
 @pytest.fixture
 def nbformat():
-    return pytest.importorskip("nbformat", reason="notebooks need nbformat, nbclient and ipykernel: pip install -e '.[test]'")
+    return pytest.importorskip(
+        "nbformat",
+        reason="notebooks need nbformat, nbclient and ipykernel: pip install -e '.[test]'",
+    )
 
 
 def code_cells(notebook):
@@ -24,7 +29,12 @@ def code_cells(notebook):
 
 
 def errors(notebook):
-    return [output.evalue for cell in code_cells(notebook) for output in cell.outputs if output.output_type == "error"]
+    return [
+        output.evalue
+        for cell in code_cells(notebook)
+        for output in cell.outputs
+        if output.output_type == "error"
+    ]
 
 
 def test_there_are_notebooks():
@@ -38,17 +48,40 @@ def test_stored_outputs(path, nbformat):
     nbformat.validate(notebook)
     assert errors(notebook) == []
     counts = [cell.execution_count for cell in code_cells(notebook)]
-    assert counts == list(range(1, len(counts) + 1)), "run the notebook once, from top to bottom, and save it"
-    assert any("image/png" in output.get("data", {}) for cell in code_cells(notebook) for output in cell.outputs)
+    assert counts == list(range(1, len(counts) + 1)), (
+        "run the notebook once, from top to bottom, and save it"
+    )
+    assert any(
+        "image/png" in output.get("data", {})
+        for cell in code_cells(notebook)
+        for output in cell.outputs
+    )
 
 
-@pytest.mark.parametrize("path", [pytest.param(path, marks=[pytest.mark.slow] * (path.stem in LONG), id=path.stem) for path in NOTEBOOKS])
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=[pytest.mark.slow] * (path.stem in LONG), id=path.stem)
+        for path in NOTEBOOKS
+    ],
+)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # those of Jupyter's own packages
 def test_runs(path, nbformat, tmp_path, monkeypatch):
-    nbclient = pytest.importorskip("nbclient", reason="running notebooks needs nbclient: pip install -e '.[test]'")
-    pytest.importorskip("ipykernel", reason="running notebooks needs ipykernel: pip install -e '.[test]'")
+    nbclient = pytest.importorskip(
+        "nbclient", reason="running notebooks needs nbclient: pip install -e '.[test]'"
+    )
+    pytest.importorskip(
+        "ipykernel", reason="running notebooks needs ipykernel: pip install -e '.[test]'"
+    )
     root = str(path.parents[1])
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])]))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+    )
     notebook = nbformat.read(path, as_version=4)
-    nbclient.NotebookClient(notebook, timeout=TIMEOUT, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
+    nbclient.NotebookClient(
+        notebook,
+        timeout=TIMEOUT,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(tmp_path)}},
+    ).execute()
     assert errors(notebook) == []

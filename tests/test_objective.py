@@ -1,4 +1,6 @@
-"""The derivative of every criterion at one λ: against differences of a value that is itself checked against the spectral route."""
+"""The derivative of every criterion at one λ: against differences of a value that is itself checked
+against the spectral route.
+"""
 
 import functools
 
@@ -37,8 +39,12 @@ def value(kernel, X, Y, lam, weights, name="loo", intercept=True):
 
 @functools.partial(jax.jit, static_argnames=("name", "intercept"))
 def slopes(args, direction, step, name="loo", intercept=True):
-    """Value, derivative and second derivative along a direction, a step along it, by reverse mode and forward over reverse."""
-    dot = lambda a, b: sum(jnp.vdot(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))  # noqa: E731
+    """Value, derivative and second derivative along a direction, a step along it, by reverse mode
+    and forward over reverse.
+    """
+    dot = lambda a, b: sum(
+        jnp.vdot(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    )
     args = jax.tree.map(lambda a, d: a + step * d, args, direction)
     both = jax.value_and_grad(lambda a: value(*a, name=name, intercept=intercept))
     (f, g), (_, h) = jax.jvp(both, (args,), (direction,))
@@ -46,12 +52,15 @@ def slopes(args, direction, step, name="loo", intercept=True):
 
 
 def check(kernel, X, Y, lam, weights, name="loo", intercept=True, tolerance=1e-6, second=1e-6):
-    args = jax.tree.map(jnp.asarray, (kernel, array(X), array(Y), array(lam), None if weights is None else array(weights)))
+    args = jax.tree.map(
+        jnp.asarray,
+        (kernel, array(X), array(Y), array(lam), None if weights is None else array(weights)),
+    )
     rng = np.random.default_rng(1)
     direction = jax.tree.map(lambda a: array(rng.normal(size=a.shape)), args)
     step = 1e-4
     at = {s: slopes(args, direction, s * step, name, intercept) for s in (-2, -1, 0, 1, 2)}
-    order4 = lambda i: (8 * (at[1][i] - at[-1][i]) - (at[2][i] - at[-2][i])) / (12 * step)  # noqa: E731
+    order4 = lambda i: (8 * (at[1][i] - at[-1][i]) - (at[2][i] - at[-2][i])) / (12 * step)
     _, first, curvature, largest = map(float, at[0])
     scale = 1e-2 * largest  # a direction may be nearly flat by chance
     assert abs(first - order4(0)) <= tolerance * max(abs(first), scale)
@@ -60,10 +69,13 @@ def check(kernel, X, Y, lam, weights, name="loo", intercept=True, tolerance=1e-6
 
 
 @pytest.mark.float64
-@pytest.mark.parametrize("name", ["gaussian, a width per column", "laplacian", "sum", "feature map"])
+@pytest.mark.parametrize(
+    "name", ["gaussian, a width per column", "laplacian", "sum", "feature map"]
+)
 def test_kernels_of_every_kind(name):
-    """Value, gradient and Hessian-vector product, weighted, with intercept and two targets, in all arrays at once: of one that is smooth,
-    one that is not, one of two parts and one with features. Derivatives of every kernel by itself are held in `test_kernels.py`."""
+    """Value, gradient and Hessian-vector product, weighted, with intercept and two targets, in all
+    arrays at once: of one that is smooth, one that is not, one of two parts and one with features.
+    Derivatives of every kernel by itself are held in `test_kernels.py`."""
     case = CASES[name]
     X, Y, v = problem(case.columns)
     smooth = case.coincident is not None
@@ -72,18 +84,30 @@ def test_kernels_of_every_kind(name):
 
 @pytest.mark.float64
 @pytest.mark.parametrize("name", CRITERIA)
-@pytest.mark.parametrize(("kernel", "intercept"), [(rls.Gaussian(1.25), True), (rls.Linear(), False)], ids=["gram", "features"])
+@pytest.mark.parametrize(
+    ("kernel", "intercept"),
+    [(rls.Gaussian(1.25), True), (rls.Linear(), False)],
+    ids=["gram", "features"],
+)
 def test_every_criterion_and_route(kernel, intercept, name):
-    """With weights; without, first derivatives of every criterion are in the contract's tests, and second ones below."""
+    """With weights; without, first derivatives of every criterion are in the contract's tests, and
+    second ones below.
+    """
     X, Y, v = problem()
     check(kernel, X, Y, 0.3, v, name, intercept)
 
 
 @pytest.mark.float64
 @pytest.mark.parametrize("name", [name for name in CRITERIA if name != "holdout"])
-@pytest.mark.parametrize(("kernel", "intercept"), [(rls.Gaussian(1.25), True), (rls.Linear(), False)], ids=["gram", "features"])
+@pytest.mark.parametrize(
+    ("kernel", "intercept"),
+    [(rls.Gaussian(1.25), True), (rls.Linear(), False)],
+    ids=["gram", "features"],
+)
 def test_value_is_that_of_the_spectral_route(kernel, name, intercept):
-    """With a weight of 0 too, which takes the row out of everything. Both routes are held to refits by the contract grid."""
+    """With a weight of 0 too, which takes the row out of everything. Both routes are held to refits
+    by the contract grid.
+    """
     X, Y, v = problem()
     v[3] = 0
     factor = factorize(kernel, array(X), weights=array(v), intercept=intercept)
@@ -92,15 +116,31 @@ def test_value_is_that_of_the_spectral_route(kernel, name, intercept):
     extra = (options["groups"],) if "groups" in options else ()
     sign = -1 if name == "evidence" else 1
     want = sign * np.mean(jax.jit(criterion)(factor, array(Y), array([0.3]), *extra))
-    assert_close(value(kernel, array(X), array(Y), 0.3, array(v), name, intercept), want, 1e-11 if X64 else 1e-4)
+    assert_close(
+        value(kernel, array(X), array(Y), 0.3, array(v), name, intercept),
+        want,
+        1e-11 if X64 else 1e-4,
+    )
 
 
 HARD = {
-    "K near the identity": (rls.Gaussian(1e-2), np.arange(12.0)[:, None] + 0.01 * np.arange(12.0)[:, None] ** 2),
-    "rank 3 as a kernel": (rls.FunctionKernel(lambda X, Z: X @ Z.T), np.random.default_rng(3).normal(size=(40, 3))),
+    "K near the identity": (
+        rls.Gaussian(1e-2),
+        np.arange(12.0)[:, None] + 0.01 * np.arange(12.0)[:, None] ** 2,
+    ),
+    "rank 3 as a kernel": (
+        rls.FunctionKernel(lambda X, Z: X @ Z.T),
+        np.random.default_rng(3).normal(size=(40, 3)),
+    ),
     "rank 3 as features": (rls.Linear(), np.random.default_rng(3).normal(size=(40, 3))),
-    "duplicated rows": (rls.Gaussian(1.0), np.repeat(np.random.default_rng(4).normal(size=(8, 2)), 3, axis=0)),
-    "two equal clusters": (rls.Gaussian(1.0), np.concatenate([(c := np.random.default_rng(5).normal(size=(10, 2))), c + 100.0])),
+    "duplicated rows": (
+        rls.Gaussian(1.0),
+        np.repeat(np.random.default_rng(4).normal(size=(8, 2)), 3, axis=0),
+    ),
+    "two equal clusters": (
+        rls.Gaussian(1.0),
+        np.concatenate([(c := np.random.default_rng(5).normal(size=(10, 2))), c + 100.0]),
+    ),
 }
 
 
@@ -120,16 +160,27 @@ def test_eigenvectors_are_not_differentiated():
     def through_eigh(kernel):
         return rls.loo(rls.factorize(kernel, array(X)), array(Y), array([0.3])).sum()
 
-    with pytest.raises(TypeError, match=r"does not differentiate through an eigendecomposition.*loo_objective"):
+    with pytest.raises(
+        TypeError, match=r"does not differentiate through an eigendecomposition.*loo_objective"
+    ):
         jax.grad(through_eigh)(rls.Gaussian(1.0))
     with pytest.raises(TypeError, match=r"loo_objective"):
-        jax.grad(lambda X: rls.path(rls.factorize(rls.Linear(), X, route="features"), array(Y), array([0.3])).loo.sum())(array(X))
+        jax.grad(
+            lambda X: rls.path(
+                rls.factorize(rls.Linear(), X, route="features"), array(Y), array([0.3])
+            ).loo.sum()
+        )(array(X))
 
 
 def test_float32_agrees_with_float64():
     X, Y, _ = problem(n=40)
     gradient = jax.jit(jax.grad(rls.loo_objective, argnums=(0, 3)))
-    single = gradient(rls.Gaussian(1.0), jnp.asarray(X, jnp.float32), jnp.asarray(Y, jnp.float32), jnp.float32(0.3))
+    single = gradient(
+        rls.Gaussian(1.0),
+        jnp.asarray(X, jnp.float32),
+        jnp.asarray(Y, jnp.float32),
+        jnp.float32(0.3),
+    )
     with jax.enable_x64(True):
         double = gradient(rls.Gaussian(1.0), jnp.asarray(X), jnp.asarray(Y), jnp.asarray(0.3))
     for a, b in zip(jax.tree.leaves(single), jax.tree.leaves(double), strict=True):
@@ -137,10 +188,16 @@ def test_float32_agrees_with_float64():
 
 
 def test_one_cholesky_one_program_few_matrices():
-    """One factorization an evaluation, one program whatever the parameters, and the n×n arrays that the docstring states."""
+    """One factorization an evaluation, one program whatever the parameters, and the n×n arrays that
+    the docstring states.
+    """
     n = 2048
     X, Y, _ = problem(n=n)
-    compiled = jax.jit(jax.value_and_grad(rls.loo_objective, argnums=(0, 3))).lower(rls.Gaussian(1.0), array(X), array(Y), 0.3).compile()
+    compiled = (
+        jax.jit(jax.value_and_grad(rls.loo_objective, argnums=(0, 3)))
+        .lower(rls.Gaussian(1.0), array(X), array(Y), 0.3)
+        .compile()
+    )
     assert compiled.as_text().count("potrf") == 1
     matrices = compiled.memory_analysis().temp_size_in_bytes / (n * n * array(X).dtype.itemsize)
     assert matrices < 6
@@ -157,7 +214,9 @@ def test_large_loss_and_targets():
 
 @pytest.mark.float64
 def test_best_lam_by_the_implicit_function_theorem():
-    """dλ*/dwidth, and the derivative of a validation error at λ*, against differences; the envelope for the LOO error itself."""
+    """dλ*/dwidth, and the derivative of a validation error at λ*, against differences; the envelope
+    for the LOO error itself.
+    """
     X, Y, v = problem(n=40, seed=2)
     train, test = (array(X[:30]), array(Y[:30, 0])), (array(X[30:]), array(Y[30:, 0]))
     kernel = rls.Gaussian
@@ -165,7 +224,10 @@ def test_best_lam_by_the_implicit_function_theorem():
     def everything(width):
         lam = rls.best_lam(kernel(width), *train)
         validation = rls.objective(kernel(width), *train, lam, validation=test)
-        at_best, envelope = (rls.loo_objective(kernel(width), *train, chosen) for chosen in (lam, jax.lax.stop_gradient(lam)))
+        at_best, envelope = (
+            rls.loo_objective(kernel(width), *train, chosen)
+            for chosen in (lam, jax.lax.stop_gradient(lam))
+        )
         return jnp.stack([lam, validation, at_best, envelope])
 
     f, h = jax.jit(everything), 1e-4
@@ -184,15 +246,23 @@ def test_best_lam_is_found_on_either_side_of_the_best_of_a_grid():
     X, Y, _ = problem(n=30, seed=2)
     X, y, fine = array(X), array(Y[:, 0]), jnp.geomspace(1e-3, 10, 4001)
     errors = rls.loo(rls.factorize(rls.Gaussian(1.0), X), y, fine)
-    lowest, found = float(fine[jnp.argmin(errors)]), jax.jit(lambda lams: rls.best_lam(rls.Gaussian(1.0), X, y, lams))
+    lowest, found = (
+        float(fine[jnp.argmin(errors)]),
+        jax.jit(lambda lams: rls.best_lam(rls.Gaussian(1.0), X, y, lams)),
+    )
     for beside in (0.6, 1.7):
         assert_close(found(beside * lowest * 3.0 ** jnp.arange(-2.0, 3.0)), lowest, 3e-3)
 
 
 def test_best_lam_at_the_end_of_its_grid_stands_still():
     X, Y, _ = problem()
-    chosen = jax.jit(jax.value_and_grad(lambda w, y, lams: rls.best_lam(rls.Gaussian(w), array(X), y, lams)))
-    for y, lams, end in ((Y[:, 0], [1e3, 1e4], 1e3), (np.resize([1.0, -1.0], len(X)), [1.0, 3.0], 3.0)):
+    chosen = jax.jit(
+        jax.value_and_grad(lambda w, y, lams: rls.best_lam(rls.Gaussian(w), array(X), y, lams))
+    )
+    for y, lams, end in (
+        (Y[:, 0], [1e3, 1e4], 1e3),
+        (np.resize([1.0, -1.0], len(X)), [1.0, 3.0], 3.0),
+    ):
         got, slope = chosen(1.0, array(y), array(lams))
         assert_close(got, end, 1e-6 if X64 else 1e-4)
         assert slope == 0
@@ -202,11 +272,19 @@ def test_best_lam_at_the_end_of_its_grid_stands_still():
 def test_best_lam_by_a_loss_of_ones_own(unchecked):
     """Its minimum, and the derivative of that, are those of the loss."""
     X, Y, _ = problem(n=30, seed=2)
-    quartic = lambda residuals, labels: residuals**4  # noqa: E731
-    best = jax.jit(jax.value_and_grad(lambda w: rls.best_lam(rls.Gaussian(w), array(X), array(Y[:, 0]), loss=quartic)))
+    quartic = lambda residuals, labels: residuals**4
+    best = jax.jit(
+        jax.value_and_grad(
+            lambda w: rls.best_lam(rls.Gaussian(w), array(X), array(Y[:, 0]), loss=quartic)
+        )
+    )
     h = 1e-4
     assert_close(best(1.0)[1], (best(1 + h)[0] - best(1 - h)[0]) / (2 * h), 1e-5)
-    error = jax.jit(lambda lam: rls.loo(rls.factorize(rls.Gaussian(1.0), array(X)), array(Y[:, 0]), lam, loss=quartic))
+    error = jax.jit(
+        lambda lam: rls.loo(
+            rls.factorize(rls.Gaussian(1.0), array(X)), array(Y[:, 0]), lam, loss=quartic
+        )
+    )
     assert np.argmin(error(best(1.0)[0] * jnp.array([0.99, 1.0, 1.01]))) == 1
     with pytest.raises(ValueError, match="loss must be a function"):
         rls.best_lam(rls.Gaussian(1.0), array(X), array(Y[:, 0]), loss="squared")

@@ -1,4 +1,6 @@
-"""What leaves this repository: one version everywhere, a console script, and distributions that hold what they should, to the last bit the same."""
+"""What leaves this repository: one version everywhere, a console script, and distributions that
+hold what they should, to the last bit the same.
+"""
 
 import configparser
 import hashlib
@@ -24,13 +26,23 @@ EPOCH = "1700000000"
 
 
 def test_version_citation_and_changelog_are_in_step():
-    """The changelog's first heading names the version, with its date once it is released, which the citation then has too."""
-    heading = re.search(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)[1]
-    cited = dict(re.findall(r"^([\w-]+): (.*)$", (ROOT / "CITATION.cff").read_text(encoding="utf-8"), re.MULTILINE))
+    """The changelog's first heading names the version, with its date once it is released, which the
+    citation then has too.
+    """
+    heading = re.search(
+        r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE
+    )[1]
+    cited = dict(
+        re.findall(
+            r"^([\w-]+): (.*)$", (ROOT / "CITATION.cff").read_text(encoding="utf-8"), re.MULTILINE
+        )
+    )
     assert cited["version"].strip("\"'") == rls.__version__
     assert cited["license"] == PROJECT["license"]
     date = cited.get("date-released", "").strip("\"'")
-    assert heading == (f"[{rls.__version__}] - {date}" if date else f"[Unreleased] ({rls.__version__})")
+    assert heading == (
+        f"[{rls.__version__}] - {date}" if date else f"[Unreleased] ({rls.__version__})"
+    )
     assert re.fullmatch(r"\d{4}-\d\d-\d\d|", date)
 
 
@@ -55,7 +67,11 @@ def test_the_console_script_is_the_command_line(monkeypatch, capsys, tmp_path):
     for command in ((), ("fit",), ("predict",)):
         assert typed(monkeypatch, *command, "--help") == 0
         out = capsys.readouterr().out
-        assert out.startswith(" ".join(("usage: jaxrls", *command))) and "  jaxrls fit train.csv" in out and "python -m" not in out
+        assert (
+            out.startswith(" ".join(("usage: jaxrls", *command)))
+            and "  jaxrls fit train.csv" in out
+            and "python -m" not in out
+        )
     assert typed(monkeypatch, "fit", str(tmp_path / "no.csv")) == 2
     assert typed(monkeypatch, "fit") == 2
     out, err = capsys.readouterr()
@@ -79,16 +95,31 @@ def test_workflows_are_yaml_and_hold_no_secrets():
         text = path.read_text(encoding="utf-8")
         jobs = yaml.safe_load(text)["jobs"]
         assert "secrets." not in text
-        assert all(job["timeout-minutes"] for job in jobs.values() if any("run" in step for step in job["steps"]))
-    assert [name for name, job in jobs.items() if job.get("permissions", {}).get("id-token") == "write"] == ["publish", "site"]
+        assert all(
+            job["timeout-minutes"]
+            for job in jobs.values()
+            if any("run" in step for step in job["steps"])
+        )
+    assert [
+        name for name, job in jobs.items() if job.get("permissions", {}).get("id-token") == "write"
+    ] == ["publish", "site"]
 
 
-# distributions ---------------------------------------------------------------------------------------------------------------
+# distributions
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def copied(folder):
-    """The repository as another machine has it: other dates and permissions, another order, and things that lie around."""
-    shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(".git", "__pycache__", ".*_cache", "site", "dist", ".hypothesis"))
+    """The repository as another machine has it: other dates and permissions, another order, and
+    things that lie around.
+    """
+    shutil.copytree(
+        ROOT,
+        folder,
+        ignore=shutil.ignore_patterns(
+            ".git", "__pycache__", ".*_cache", "site", "dist", ".hypothesis"
+        ),
+    )
     for i, path in enumerate(sorted(folder.rglob("*"))):
         os.utime(path, (1e9 + i, 1e9 + i))
         path.chmod(path.stat().st_mode | 0o020)
@@ -99,7 +130,13 @@ def copied(folder):
 def build(source, out):
     """Wheel and sdist by the backend that pyproject.toml names, without a network."""
     environment = os.environ | {"SOURCE_DATE_EPOCH": EPOCH}
-    subprocess.run([sys.executable, "-m", "hatchling", "build", "-d", out], cwd=source, env=environment, check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-d", out],
+        cwd=source,
+        env=environment,
+        check=True,
+        capture_output=True,
+    )
     wheel, sdist = sorted(out.iterdir(), key=lambda path: path.suffix, reverse=True)
     return wheel, sdist
 
@@ -118,7 +155,9 @@ def built(tmp_path_factory):
 def unpacked(built, tmp_path_factory):
     folder = tmp_path_factory.mktemp("sdist")
     with tarfile.open(built[1]) as archive:
-        archive.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))  # not in the first Pythons 3.11
+        archive.extractall(
+            folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {})
+        )  # not in the first Pythons 3.11
     return folder / f"jaxrls-{rls.__version__}"
 
 
@@ -139,22 +178,39 @@ def test_the_wheel_holds_the_package_and_its_licence(built):
     with zipfile.ZipFile(built[0]) as wheel:
         names = wheel.namelist()
         entry_points = configparser.ConfigParser()
-        entry_points.read_string(wheel.read(f"jaxrls-{rls.__version__}.dist-info/entry_points.txt").decode())
+        entry_points.read_string(
+            wheel.read(f"jaxrls-{rls.__version__}.dist-info/entry_points.txt").decode()
+        )
     info = f"jaxrls-{rls.__version__}.dist-info"
     assert {name for name in names if not name.startswith("jaxrls/")} == {
-        f"{info}/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")
+        f"{info}/{name}"
+        for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")
     }
-    package = {path.relative_to(ROOT).as_posix() for path in (ROOT / "jaxrls").rglob("*") if path.is_file() and path.suffix != ".pyc"}
-    assert {name for name in names if name.startswith("jaxrls/")} == package >= {"jaxrls/py.typed", "jaxrls/data/README.md"}
+    package = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "jaxrls").rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    }
+    assert (
+        {name for name in names if name.startswith("jaxrls/")}
+        == package
+        >= {"jaxrls/py.typed", "jaxrls/data/README.md"}
+    )
     assert dict(entry_points["console_scripts"]) == PROJECT["scripts"]
 
 
 @pytest.mark.slow
 def test_the_sdist_holds_what_the_checks_need(unpacked):
-    """Every file of the tests, and what they read; its suite is collected there, and tests that read texts pass."""
-    for folder in ("tests", "notebooks", "docs", "benchmarks", "fuzz", "jaxrls"):
+    """Every file of the tests, and what they read; its suite is collected there, and tests that
+    read texts pass.
+    """
+    for folder in ("tests", "notebooks", "docs", "benchmarks", "jaxrls"):
         held, here = (
-            {path.relative_to(top) for path in (top / folder).rglob("*") if path.suffix in (".py", ".md", ".ipynb", ".npz")}
+            {
+                path.relative_to(top)
+                for path in (top / folder).rglob("*")
+                if path.suffix in (".py", ".md", ".ipynb", ".npz")
+            }
             for top in (unpacked, ROOT)
         )
         assert held == here
@@ -163,21 +219,44 @@ def test_the_sdist_holds_what_the_checks_need(unpacked):
     command = [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider"]
     texts = [f"tests/test_{name}.py" for name in ("site", "structure", "packaging")]
     for arguments in (["--collect-only"], texts):
-        result = subprocess.run([*command, *arguments], cwd=unpacked, env=environment, capture_output=True, text=True, timeout=600)
+        result = subprocess.run(
+            [*command, *arguments],
+            cwd=unpacked,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
         assert result.returncode == 0, result.stdout[-3000:]
 
 
 @pytest.mark.slow
 def test_types_are_seen_from_outside(built, tmp_path):
-    """mypy, strict, on code that imports the package from where packages are installed, which py.typed lets it read."""
+    """mypy, strict, on code that imports the package from where packages are installed, which
+    py.typed lets it read.
+    """
     pytest.importorskip("mypy", reason="types are checked by mypy: pip install -e '.[dev]'")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
     zipfile.ZipFile(built[0]).extractall(site)
-    (site / "others.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")), encoding="utf-8")
+    (site / "others.pth").write_text(
+        "\n".join(path for path in sys.path if path.endswith("site-packages")), encoding="utf-8"
+    )
     shutil.copy(ROOT / "tests" / "typed" / "calls.py", tmp_path)
     python = tmp_path / "venv" / "bin" / "python"
-    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--python-executable={python}", "calls.py"]
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "MYPYPATH")}
-    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--config-file=",
+        f"--python-executable={python}",
+        "calls.py",
+    ]
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "MYPYPATH")
+    }
+    result = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
+    )
     assert result.returncode == 0, result.stdout

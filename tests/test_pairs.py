@@ -1,4 +1,6 @@
-"""Pairs left out: AUC, concordance with and without censoring, pairs by name, and the criterion in `fit`, against refits of every pair."""
+"""Pairs left out: AUC, concordance with and without censoring, pairs by name, and the criterion in
+`fit`, against refits of every pair.
+"""
 
 from dataclasses import replace
 from itertools import combinations
@@ -13,8 +15,8 @@ from sklearn.metrics import roc_auc_score
 from support import EPS, array, assert_close, assert_derivatives, wide
 
 import jaxrls as rls
-from jaxrls.factors import pairs as in_pairs
-from jaxrls.factors import planes
+from jaxrls.leave_out import constraints
+from jaxrls.leave_out import pairs as in_pairs
 
 pytestmark = pytest.mark.float64
 CASE, WEIGHT = FACTORS["gram"], WEIGHTS["zeros"]
@@ -22,11 +24,15 @@ CLASSES = np.where(np.median(Y, axis=0) < Y, 1.0, -1.0)
 
 
 def test_angles_between_rows_that_are_nearly_parallel():
-    """To rounding of the sine itself, where 1 − c² has none of it, and of rows that are at right angles beside."""
+    """To rounding of the sine itself, where 1 − c² has none of it, and of rows that are at right
+    angles beside.
+    """
     t = 1e-9
     W = array([[1.0, 0.0], [0.0, 1.0], [1.0, t], [-1.0, t]])  # of length 1 to 1e-18
-    cosines, sines = planes.angles(W)
-    wanted = np.array([[1, 1, t**2, t**2], [1, 1, 1, 1], [t**2, 1, 1, 4 * t**2], [t**2, 1, 4 * t**2, 1]])
+    cosines, sines = constraints.angles(W)
+    wanted = np.array(
+        [[1, 1, t**2, t**2], [1, 1, 1, 1], [t**2, 1, 1, 4 * t**2], [t**2, 1, 4 * t**2, 1]]
+    )
     np.testing.assert_allclose(sines, wanted, rtol=1e-15)
     assert_close(cosines, wide(W) @ wide(W).T, 2 * EPS)
 
@@ -39,7 +45,9 @@ def held_out(Phi, y, lam, weights, pair):
 
 
 def by_refits(y, lams, weights=WEIGHT, pairs=None, events=None):
-    """The share of pairs in the wrong order, each known order counted by the pair's weight: a double loop."""
+    """The share of pairs in the wrong order, each known order counted by the pair's weight: a
+    double loop.
+    """
     Phi, events = CASE.features(np.array([], int))[0], np.ones(len(y)) if events is None else events
     found = np.zeros(len(lams))
     for k, lam in enumerate(lams):
@@ -61,11 +69,18 @@ def factor():
 
 
 def test_auc_is_that_of_scikit_learn_pair_by_pair(factor):
-    """Its mean over pairs of a positive and a negative row, each predicted by the fit to all other rows, is that of their order."""
+    """Its mean over pairs of a positive and a negative row, each predicted by the fit to all other
+    rows, is that of their order.
+    """
     y, Phi = CLASSES[:, 0], CASE.features(np.array([], int))[0]
     found = rls.pairwise_ranking_error(factor, array(y), array(LAMS))
     assert found.shape == LAMS.shape
-    pairs = [(i, j) for i in np.flatnonzero(y > 0) for j in np.flatnonzero(y < 0) if WEIGHT[i] * WEIGHT[j] > 0]
+    pairs = [
+        (i, j)
+        for i in np.flatnonzero(y > 0)
+        for j in np.flatnonzero(y < 0)
+        if WEIGHT[i] * WEIGHT[j] > 0
+    ]
     shares = [WEIGHT[i] * WEIGHT[j] for i, j in pairs]
     for lam, error in zip(LAMS, found, strict=True):
         aucs = [roc_auc_score([1, 0], held_out(Phi, y, lam, WEIGHT, pair)) for pair in pairs]
@@ -73,9 +88,13 @@ def test_auc_is_that_of_scikit_learn_pair_by_pair(factor):
 
 
 def test_classes_that_jit_does_not_know_are_counted_all_the_same(factor):
-    """Every target by itself, at λ for all and at λ per target; of one column that is known, one class is crossed with the other."""
+    """Every target by itself, at λ for all and at λ per target; of one column that is known, one
+    class is crossed with the other.
+    """
     lams, each = array(LAMS), array(LAMS[PICK])
-    shared, own = jax.jit(lambda Y: [rls.pairwise_ranking_error(factor, Y, lams) for lams in (lams, each)])(array(CLASSES))
+    shared, own = jax.jit(
+        lambda Y: [rls.pairwise_ranking_error(factor, Y, lams) for lams in (lams, each)]
+    )(array(CLASSES))
     want = np.stack([by_refits(y, LAMS) for y in CLASSES.T], axis=1)
     assert_close(shared, want, 1e-12)
     assert_close(own, np.stack([want[PICK[:, j], j] for j in range(3)], axis=1), 1e-12)
@@ -99,15 +118,28 @@ def test_pairs_by_name(factor):
     assert_close(found, by_refits(Y[:, 0], LAMS, pairs=pairs), 1e-12)
     groups = np.arange(N) % 4
     within = [(i, j) for i, j in combinations(range(N), 2) if groups[i] == groups[j]]
-    problem = rls.Problem.of(CASE.kernel, CASE.X, array(Y[:, 0]), criterion=rls.pairwise_ranking_error, groups=groups)
-    assert_close(problem.errors(factor.solve(array(Y[:, 0])), array(LAMS)), by_refits(Y[:, 0], LAMS, pairs=within), 1e-12)
+    problem = rls.Problem.of(
+        CASE.kernel, CASE.X, array(Y[:, 0]), criterion=rls.pairwise_ranking_error, groups=groups
+    )
+    assert_close(
+        problem.errors(factor.solve(array(Y[:, 0])), array(LAMS)),
+        by_refits(Y[:, 0], LAMS, pairs=within),
+        1e-12,
+    )
 
 
 @pytest.mark.parametrize(
-    "name", ["landmarks", "cholesky gram", *(pytest.param(name, marks=pytest.mark.slow) for name in ("cholesky landmarks", "tridiagonal"))]
+    "name",
+    [
+        "landmarks",
+        "cholesky gram",
+        pytest.param("cholesky landmarks", marks=pytest.mark.slow),
+    ],
 )
 def test_blocks_and_lists_and_targets_of_their_own_agree(name, monkeypatch):
-    """Landmarks leave with a row or both; all pairs in panels and blocks, crossed, or as a list; and one λ per target, which the grid leaves to this."""
+    """Landmarks leave with a row or both; all pairs in panels and blocks, crossed, or as a list;
+    and one λ per target, which the grid leaves to this.
+    """
     case = FACTORS[name]
     numbers = np.array(list(combinations(range(N), 2)))
 
@@ -120,32 +152,56 @@ def test_blocks_and_lists_and_targets_of_their_own_agree(name, monkeypatch):
         monkeypatch.setattr(in_pairs, "panels", lambda n: [(0, 4), (4, 9), (9, n)])
         monkeypatch.setattr(in_pairs, "wide_block_size", lambda n, width: 3)
         monkeypatch.setattr(in_pairs, "default_block_size", lambda n, width: 20)
-        cut, others = squared.values(solution, lams, None), [ways.values(solution, lams, None) for ways in (listed, crossed)]
-        return whole, jnp.stack([jnp.stack([cut[k, j] for j, k in enumerate(row)]) for row in PICK]), cut, others
+        cut, others = (
+            squared.values(solution, lams, None),
+            [ways.values(solution, lams, None) for ways in (listed, crossed)],
+        )
+        return (
+            whole,
+            jnp.stack([jnp.stack([cut[k, j] for j, k in enumerate(row)]) for row in PICK]),
+            cut,
+            others,
+        )
 
-    whole, picked, cut, (listed, crossed) = jax.jit(run)(case.X, array(WEIGHT), array(Y), array(LAMS))
+    whole, picked, cut, (listed, crossed) = jax.jit(run)(
+        case.X, array(WEIGHT), array(Y), array(LAMS)
+    )
     assert_close(whole, picked, case.tolerance())
     assert_close(listed, cut, case.tolerance())
     assert_close(crossed, cut, case.tolerance())
 
 
 def test_equal_predictions_are_half_wrong():
-    """Rows that are the same are predicted the same when both are left out, whatever rounding says; and so are all by a constant."""
+    """Rows that are the same are predicted the same when both are left out, whatever rounding says;
+    and so are all by a constant.
+    """
     X = np.repeat(np.linspace(0, 1, 6), 2)[:, None]
     y = np.arange(12.0)
     pairs = np.arange(12).reshape(6, 2)
     factor = rls.factorize(rls.Gaussian(0.5), array(X))
-    assert rls.pairwise_ranking_error(factor, array(y), array([1e-3, 1.0]), pairs).tolist() == [0.5, 0.5]
+    assert rls.pairwise_ranking_error(factor, array(y), array([1e-3, 1.0]), pairs).tolist() == [
+        0.5,
+        0.5,
+    ]
 
 
 def test_the_squared_loss_of_pairs_has_derivatives():
-    """In λ and the width, against differences; pairs of a row with itself, which are not there, leave no NaN."""
+    """In λ and the width, against differences; pairs of a row with itself, which are not there,
+    leave no NaN.
+    """
     criterion = rls.PairsOut(loss=rls.squared_error)
     assert criterion.smooth and not rls.PairsOut().smooth
 
     def error(at):
         lam, width = jnp.exp(at)
-        return rls.objective(rls.Gaussian(width), CASE.X, array(Y[:, 0]), lam, criterion=criterion, weights=array(WEIGHT))
+        return rls.objective(
+            rls.Gaussian(width),
+            CASE.X,
+            array(Y[:, 0]),
+            lam,
+            criterion=criterion,
+            weights=array(WEIGHT),
+        )
 
     assert_derivatives(error, np.log([0.3, 1.1]), 1e-8)
 
@@ -153,10 +209,20 @@ def test_the_squared_loss_of_pairs_has_derivatives():
 @pytest.mark.filterwarnings("ignore:the chosen λ")
 def test_fit_chooses_lam_by_the_order_of_pairs():
     y = CLASSES[:, 0]
-    fit = rls.fit(CASE.kernel, wide(CASE.X), y, criterion=rls.pairwise_ranking_error, weights=WEIGHT, lams=LAMS)
+    fit = rls.fit(
+        CASE.kernel,
+        wide(CASE.X),
+        y,
+        criterion=rls.pairwise_ranking_error,
+        weights=WEIGHT,
+        lams=LAMS,
+    )
     assert fit.criterion == "pairwise_ranking_error"
     assert_close(fit.errors, by_refits(y, LAMS), 1e-12)
-    assert float(fit.lam) == LAMS[np.flatnonzero(np.asarray(fit.errors) == np.asarray(fit.errors).min())[-1]]
+    assert (
+        float(fit.lam)
+        == LAMS[np.flatnonzero(np.asarray(fit.errors) == np.asarray(fit.errors).min())[-1]]
+    )
 
 
 def test_what_cannot_be_ordered_is_told():
@@ -178,16 +244,30 @@ def test_what_cannot_be_ordered_is_told():
     error("events must be 1 .* and include -1", events=[1.0, 0, -1, 1, 1, 0])
     error("events must be 1 .* and include 2", events=[1.0, 0, 2, 1, 1, 0])
     error("events must be 1 .* and include nan", events=[1.0, 0, np.nan, 1, 1, 0])
-    error("Y holds 1 values that are NaN or infinite, the first at index .2,", np.array([0.0, 1, np.nan, 1, 1, 0]))
+    error(
+        "Y holds 1 values that are NaN or infinite, the first at index .2,",
+        np.array([0.0, 1, np.nan, 1, 1, 0]),
+    )
     error("no pair of rows whose order is known", pairs=[[0, 1]], events=[0.0, 1, 1, 1, 1, 1])
     error(
         "no pair of rows of positive weight whose order is known",
         factor=rls.factorize(rls.Linear(), X, weights=array([1.0, 0, 1, 0, 0, 1])),
     )
     few = rls.factorize(rls.Linear(), X, weights=array([1.0, 1, 0, 0, 0, 0]))
-    error("X has 2 rows of positive weight: leaving two out with an intercept takes three", factor=few)
-    with pytest.raises(ValueError, match="route 'iterative' leaves no pairs out"):
-        jax.eval_shape(lambda X: rls.pairwise_ranking_error(rls.factor_iterative(rls.Gaussian(1.0), X, X[:2]), array(y), array([1.0])), X)
+    error(
+        "X has 2 rows of positive weight: leaving two out with an intercept takes three", factor=few
+    )
+    with pytest.raises(
+        ValueError, match="need blocks of an inverse, which the iterative route does not have"
+    ):
+        jax.eval_shape(
+            lambda X: rls.pairwise_ranking_error(
+                rls.factorize(rls.Gaussian(1.0), X, landmarks=X[:2], route="iterative"),
+                array(y),
+                array([1.0]),
+            ),
+            X,
+        )
     with pytest.raises(ValueError, match="misordered has derivative 0 everywhere"):
         rls.tune(rls.Gaussian(1.0), X, array(y), criterion=rls.pairwise_ranking_error)
 
@@ -195,7 +275,10 @@ def test_what_cannot_be_ordered_is_told():
 def test_what_rounding_may_have_made_of_two_equal_predictions_is_a_tie():
     """A difference below eps^¾ of the label and the residual together, and none above."""
     least = EPS**0.75
-    label, residual = array([[1.0], [1.0], [-1.0]]), array([[1 - 1.5 * least], [1 + 3 * least], [-1 + 3 * least]])
+    label, residual = (
+        array([[1.0], [1.0], [-1.0]]),
+        array([[1 - 1.5 * least], [1 + 3 * least], [-1 + 3 * least]]),
+    )
     assert rls.misordered(residual, label)[:, 0].tolist() == [0.5, 1, 0]
 
 
@@ -208,19 +291,41 @@ def test_pairs_that_are_not_of_the_rows_of_a_fit_are_told(unchecked):
             rls.fit(rls.Linear(), X, y, lams=[1.0], criterion=criterion, **options)
 
     plain = rls.pairwise_ranking_error
-    error("no pair of rows of positive weight whose order is known", plain, weights=[1, 0, 1, 0, 0, 1])
-    error("no pair of rows of positive weight whose order is known", rls.PairsOut(), weights=[1, 0, 1, 0, 0, 1])
+    error(
+        "no pair of rows of positive weight whose order is known", plain, weights=[1, 0, 1, 0, 0, 1]
+    )
+    error(
+        "no pair of rows of positive weight whose order is known",
+        rls.PairsOut(),
+        weights=[1, 0, 1, 0, 0, 1],
+    )
     error("no pair of rows whose order is known", rls.PairsOut.of(times, events=np.zeros(6)))
-    error("row numbers must be rows of X, 0 to 5, and include 8", rls.PairsOut.of(many, [[0, 1], [0, 8]]))
+    error(
+        "row numbers must be rows of X, 0 to 5, and include 8",
+        rls.PairsOut.of(many, [[0, 1], [0, 8]]),
+    )
     error("row numbers must be rows of X, 0 to 5", rls.PairsOut.of(many % 2))
-    error(r"events must have shape \(6,\).*and has \(9,\)", rls.PairsOut.of(many, events=np.ones(9)))
+    error(
+        r"events must have shape \(6,\).*and has \(9,\)", rls.PairsOut.of(many, events=np.ones(9))
+    )
     error("events must be 1 .* and include 2", rls.PairsOut(events=array(2 * np.ones(6))))
-    error("row numbers must be rows of X, 0 to 5, and include 8", rls.PairsOut(pairs=np.array([[0, 1], [0, 8]])))
-    with pytest.raises(ValueError, match=r"pairs must have shape \(p, 2\), two row numbers each, and has shape \(2,\)"):
+    error(
+        "row numbers must be rows of X, 0 to 5, and include 8",
+        rls.PairsOut(pairs=np.array([[0, 1], [0, 8]])),
+    )
+    with pytest.raises(
+        ValueError,
+        match=r"pairs must have shape \(p, 2\), two row numbers each, and has shape \(2,\)",
+    ):
         rls.PairsOut(pairs=[0, 1])
-    error("has queries, which goes with rank=True", replace(rls.PairsOut(), queries=rls.folds([0, 0, 0, 1, 1, 1])))
     with pytest.raises(ValueError, match="no pair of rows of positive weight"):
-        rls.tune(rls.Gaussian(1.0), X, y, weights=[1, 0, 1, 0, 0, 1], criterion=rls.PairsOut(loss=rls.squared_error))
+        rls.tune(
+            rls.Gaussian(1.0),
+            X,
+            y,
+            weights=[1, 0, 1, 0, 0, 1],
+            criterion=rls.PairsOut(loss=rls.squared_error),
+        )
 
 
 def test_row_numbers_name_pairs_of_the_criterion_itself():
@@ -235,8 +340,14 @@ def test_row_numbers_name_pairs_of_the_criterion_itself():
 @pytest.mark.filterwarnings("ignore:the chosen λ")
 def test_groups_of_pairs_leave_no_group_out():
     """One group is all pairs, and intervals are those of single rows."""
-    X, y, options = wide(CASE.X), Y[:, 0], {"criterion": rls.pairwise_ranking_error, "lams": LAMS[1:2], "keep_intervals": True}
-    one, none = (rls.fit(CASE.kernel, X, y, groups=groups, **options) for groups in (np.zeros(N), None))
+    X, y, options = (
+        wide(CASE.X),
+        Y[:, 0],
+        {"criterion": rls.pairwise_ranking_error, "lams": LAMS[1:2], "keep_intervals": True},
+    )
+    one, none = (
+        rls.fit(CASE.kernel, X, y, groups=groups, **options) for groups in (np.zeros(N), None)
+    )
     assert float(one.error) == float(none.error)
     two = rls.fit(CASE.kernel, X, y, groups=np.arange(N) % 2, **options)
     for found, want in zip(two.intervals(X, 0.5), none.intervals(X, 0.5), strict=True):
@@ -244,7 +355,11 @@ def test_groups_of_pairs_leave_no_group_out():
 
 
 def test_two_rows_and_an_intercept_are_undefined_inside_jit():
-    run = jax.jit(lambda X, y, v: rls.pairwise_ranking_error(rls.factorize(rls.Linear(), X, weights=v), y, array([1.0])))
+    run = jax.jit(
+        lambda X, y, v: rls.pairwise_ranking_error(
+            rls.factorize(rls.Linear(), X, weights=v), y, array([1.0])
+        )
+    )
     X, y = array(np.arange(4.0)[:, None]), array([0.0, 1, 0, 1])
     assert np.isnan(run(X, y, array([1.0, 1, 0, 0]))).all()
     assert np.isfinite(run(X, y, array([1.0, 1, 1, 0]))).all()

@@ -1,4 +1,6 @@
-"""Estimators that take rows in parts: scikit-learn's meaning of `partial_fit`, against fits to all rows at once."""
+"""Estimators that take rows in parts: scikit-learn's meaning of `partial_fit`, against fits to all
+rows at once.
+"""
 
 import numpy as np
 import pytest
@@ -6,7 +8,9 @@ from support import assert_close
 
 import jaxrls as rls
 
-pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'jaxrls[sklearn]'")
+pytest.importorskip(
+    "sklearn", reason="scikit-learn is not installed: pip install 'jaxrls[sklearn]'"
+)
 
 from sklearn.base import clone  # noqa: E402
 
@@ -57,7 +61,12 @@ def test_a_classifier_names_its_classes_first(names):
     order = np.argsort(names, kind="stable")
     model = RLSClassifier("linear")
     for part in PARTS:
-        model.partial_fit(X[order[part]], names[order[part]], classes=np.unique(names), sample_weight=V[order[part]])
+        model.partial_fit(
+            X[order[part]],
+            names[order[part]],
+            classes=np.unique(names),
+            sample_weight=V[order[part]],
+        )
     whole = RLSClassifier("linear", criterion="gcv").fit(X, names, sample_weight=V)
     assert model.classes_.tolist() == whole.classes_.tolist()
     assert_close(model.lam_, whole.lam_, TOLERANCE, "lam_")
@@ -68,14 +77,23 @@ def test_a_classifier_names_its_classes_first(names):
 def test_rows_are_given_up_by_the_fit_itself():
     model = RLSRegressor("linear", lams=0.5).partial_fit(X, Y)
     left = model.path_.forget(X[:PART], Y[:PART])
-    assert_close(left.predict(NEW), RLSRegressor("linear", lams=0.5).fit(X[PART:], Y[PART:]).predict(NEW), TOLERANCE)
+    assert_close(
+        left.predict(NEW),
+        RLSRegressor("linear", lams=0.5).fit(X[PART:], Y[PART:]).predict(NEW),
+        TOLERANCE,
+    )
 
 
 def test_fit_begins_anew():
     model = RLSRegressor("linear").partial_fit(X, Y).fit(X[:PART], Y[:PART])
     assert model.loo_predictions_.shape == (PART, 2)
-    assert model.predict(NEW).tolist() == RLSRegressor("linear").fit(X[:PART], Y[:PART]).predict(NEW).tolist()
-    assert clone(RLSRegressor().partial_fit(X, Y)).partial_fit(X[:PART], Y[:PART]).dual_coef_.shape == (PART, 2)
+    assert (
+        model.predict(NEW).tolist()
+        == RLSRegressor("linear").fit(X[:PART], Y[:PART]).predict(NEW).tolist()
+    )
+    assert clone(RLSRegressor().partial_fit(X, Y)).partial_fit(
+        X[:PART], Y[:PART]
+    ).dual_coef_.shape == (PART, 2)
 
 
 def test_after_fit_it_begins_anew_and_says_so():
@@ -86,25 +104,53 @@ def test_after_fit_it_begins_anew_and_says_so():
     assert model.decision_function(NEW).tolist() == first.decision_function(NEW).tolist()
 
 
-@pytest.mark.parametrize("options", [{"cv": 5}, {"loss": "absolute_error"}, {"scoring": "r2"}, {"store_cv_results": True}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{"cv": 5}, {"loss": "absolute_error"}, {"scoring": "r2"}, {"store_cv_results": True}],
+    ids=str,
+)
 def test_there_is_none_beside_what_takes_rows(options):
     """So that `hasattr` says so, as scikit-learn's checks and pipelines ask."""
-    assert hasattr(RLSRegressor(), "partial_fit") and not hasattr(RLSClassifier(**options), "partial_fit")
+    assert hasattr(RLSRegressor(), "partial_fit") and not hasattr(
+        RLSClassifier(**options), "partial_fit"
+    )
     with pytest.raises(AttributeError, match="has no attribute 'partial_fit'") as error:
         RLSRegressor(**options).partial_fit(X, Y)
-    assert "partial_fit chooses λ by GCV, from moments alone: leave criterion=, loss= and cv= out" in str(error.value.__cause__)
+    assert (
+        "partial_fit chooses λ by GCV, from moments alone: leave criterion=, loss= and cv= out"
+        in str(error.value.__cause__)
+    )
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: RLSRegressor("precomputed").partial_fit(X[:4], Y[:4]), "landmarks need a kernel that can be evaluated"),
-        (lambda: RLSRegressor("linear").partial_fit(X, Y).partial_fit(X[:, :2], Y), "X has 2 features, but RLSRegressor is expecting 4"),
-        (lambda: RLSRegressor("linear").partial_fit(X, Y).partial_fit(X, Y[:, 0]), r"Y must have shape \(60, 2\)"),
-        (lambda: RLSClassifier("linear").partial_fit(X, NAMES), "classes must be passed on the first call to partial_fit"),
-        (lambda: RLSClassifier("linear").partial_fit(X, NAMES, ["red", "blue"]), r"among classes, \['blue', 'red'\], and one is .*'green'"),
         (
-            lambda: RLSClassifier("linear").partial_fit(X, NAMES, np.unique(NAMES)).partial_fit(X, NAMES, ["red", "blue"]),
+            lambda: RLSRegressor("precomputed").partial_fit(X[:4], Y[:4]),
+            "landmarks need a kernel that can be evaluated",
+        ),
+        (
+            lambda: RLSRegressor("linear").partial_fit(X, Y).partial_fit(X[:, :2], Y),
+            "X has 2 features, but RLSRegressor is expecting 4",
+        ),
+        (
+            lambda: RLSRegressor("linear").partial_fit(X, Y).partial_fit(X, Y[:, 0]),
+            r"Y must have shape \(60, 2\)",
+        ),
+        (
+            lambda: RLSClassifier("linear").partial_fit(X, NAMES),
+            "classes must be passed on the first call to partial_fit",
+        ),
+        (
+            lambda: RLSClassifier("linear").partial_fit(X, NAMES, ["red", "blue"]),
+            r"among classes, \['blue', 'red'\], and one is .*'green'",
+        ),
+        (
+            lambda: (
+                RLSClassifier("linear")
+                .partial_fit(X, NAMES, np.unique(NAMES))
+                .partial_fit(X, NAMES, ["red", "blue"])
+            ),
             "classes must be those of the first call",
         ),
     ],

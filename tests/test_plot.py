@@ -1,4 +1,6 @@
-"""Pictures: what they show is what the results hold. How they look is for eyes: the notebooks and the README have them."""
+"""Pictures: what they show is what the results hold. How they look is for eyes: the notebooks and
+the README have them.
+"""
 
 import matplotlib as mpl
 import numpy as np
@@ -49,7 +51,9 @@ def test_errors(fit):
     ax = fit.plot()
     curve, mark = ax.lines
     np.testing.assert_allclose(curve.get_ydata(), fit.errors, rtol=1e-6)
-    assert mark.get_xdata()[0] == pytest.approx(float(fit.lam)) and mark.get_ydata()[0] == pytest.approx(float(fit.error))
+    assert mark.get_xdata()[0] == pytest.approx(float(fit.lam)) and mark.get_ydata()[
+        0
+    ] == pytest.approx(float(fit.error))
     assert "degrees of freedom" in texts(ax) and ax.get_ylabel() == "leave-one-out error"
     own = plt.figure().add_subplot()
     assert fit.plot(own) is own
@@ -67,9 +71,15 @@ def test_errors_of_several_targets(data):
 def test_left_out_and_function(fit, data):
     X, y = data
     points = fit.plot_left_out(y).lines[0]
-    np.testing.assert_allclose(points.get_ydata() - points.get_xdata(), fit.loo_residuals, atol=1e-5)
+    np.testing.assert_allclose(
+        points.get_ydata() - points.get_xdata(), fit.loo_residuals, atol=1e-5
+    )
     drawn = fit.plot_function(X, y).lines[1]
-    np.testing.assert_allclose(drawn.get_ydata()[::100], fit.predict(np.asarray(drawn.get_xdata()[::100, None], DTYPE)), rtol=1e-4)
+    np.testing.assert_allclose(
+        drawn.get_ydata()[::100],
+        fit.predict(np.asarray(drawn.get_xdata()[::100, None], DTYPE)),
+        rtol=1e-4,
+    )
     with pytest.raises(ValueError, match="must be the labels that were fitted"):
         fit.plot_left_out(y[:3])
     with pytest.raises(ValueError, match="must have one column"):
@@ -94,10 +104,16 @@ def test_command_line(data, tmp_path, capsys):
 def test_order_is_drawn_as_auc(data):
     """The share of pairs in the right order, larger better, on a linear axis."""
     X, y = data
-    fit = rls.fit(rls.Gaussian(0.3), X, y, rank=True, num=4)
+    fit = rls.fit(rls.Gaussian(0.3), X, y, criterion=rls.PairsOut(), num=4)
     ax = fit.plot()
     curve, mark = ax.lines
     np.testing.assert_allclose(curve.get_ydata(), 1 - np.asarray(fit.errors), rtol=1e-6)
-    assert (float(mark.get_xdata()[0]), float(mark.get_ydata()[0])) == pytest.approx((float(fit.lam), 1 - float(fit.error)))
-    assert (ax.get_xlabel(), ax.get_ylabel(), ax.get_yscale()) == ("λ", "AUC (concordance), pairs left out", "linear")
+    assert (float(mark.get_xdata()[0]), float(mark.get_ydata()[0])) == pytest.approx(
+        (float(fit.lam), 1 - float(fit.error))
+    )
+    assert (ax.get_xlabel(), ax.get_ylabel(), ax.get_yscale()) == (
+        "λ",
+        "AUC (concordance), pairs left out",
+        "linear",
+    )
     assert "AUC" in texts(ax)

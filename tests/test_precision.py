@@ -1,4 +1,6 @@
-"""The doors compute in the precision of their data: what counts as float64, the scope, and the switch that nobody may leave changed."""
+"""The doors compute in the precision of their data: what counts as float64, the scope, and the
+switch that nobody may leave changed.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -59,7 +61,12 @@ def test_scope():
 
 def test_to_host():
     found = to_host({"a": jnp.zeros(2, jnp.float32), "b": 1.5, "c": None})
-    assert type(found["a"]) is np.ndarray and found["a"].dtype == np.float32 and found["b"] == 1.5 and found["c"] is None
+    assert (
+        type(found["a"]) is np.ndarray
+        and found["a"].dtype == np.float32
+        and found["b"] == 1.5
+        and found["c"] is None
+    )
 
 
 @in_precision_of("X")
@@ -75,24 +82,39 @@ def test_the_documentation_and_the_name_stay():
     assert door.__name__ == "door" and door.__doc__ == "The documentation stays."
 
 
-@pytest.mark.parametrize("call", [lambda X: door(1.0, X), lambda X: door(scale=1.0, X=X), lambda X: door(1.0, X=X, shift=0.0)])
+@pytest.mark.parametrize(
+    "call",
+    [lambda X: door(1.0, X), lambda X: door(scale=1.0, X=X), lambda X: door(1.0, X=X, shift=0.0)],
+)
 def test_float64_in_float64_out(call):
     """By position and by keyword, as NumPy arrays, to float64's precision."""
     found = call(THIRD)["sum"]
-    assert isinstance(found, np.ndarray) and found.dtype == np.float64 and abs(float(found) - 1) < 1e-15
+    assert (
+        isinstance(found, np.ndarray)
+        and found.dtype == np.float64
+        and abs(float(found) - 1) < 1e-15
+    )
     assert not jax.config.jax_enable_x64
 
 
 def test_float32_and_jax_arrays_stay():
     for X in (THIRD.astype(np.float32), jnp.asarray(THIRD)):
         found = door(1.0, X)
-        assert isinstance(found["sum"], jax.Array) and found["sum"].dtype == np.float32 and found["given"] is X
+        assert (
+            isinstance(found["sum"], jax.Array)
+            and found["sum"].dtype == np.float32
+            and found["given"] is X
+        )
 
 
 def test_where_the_switch_is_on_nothing_happens():
     with jax.enable_x64(True):
         found = door(1.0, THIRD)
-        assert isinstance(found["sum"], jax.Array) and found["sum"].dtype == np.float64 and found["given"] is THIRD
+        assert (
+            isinstance(found["sum"], jax.Array)
+            and found["sum"].dtype == np.float64
+            and found["given"] is THIRD
+        )
 
 
 @pytest.mark.parametrize("switch", [False, True])
@@ -113,7 +135,11 @@ def test_a_door_within_a_door():
         return seen[0] + 1
 
     found = outer(THIRD)
-    assert isinstance(found, np.ndarray) and found.dtype == np.float64 and abs(float(found) - 2) < 1e-15
+    assert (
+        isinstance(found, np.ndarray)
+        and found.dtype == np.float64
+        and abs(float(found) - 2) < 1e-15
+    )
     assert isinstance(seen[0], jax.Array) and [a.dtype for a in seen] == [np.float64, np.float32]
     assert not jax.config.jax_enable_x64
 
@@ -145,7 +171,11 @@ def test_after_an_exception_the_switch_is_as_it_was(switch):
 
 def test_an_argument_that_is_missing_or_unknown():
     """The door's own TypeError, before anything is done."""
-    for call in (lambda: door(1.0), lambda: door(1.0, THIRD, 2.0), lambda: door(1.0, THIRD, offset=1)):
+    for call in (
+        lambda: door(1.0),
+        lambda: door(1.0, THIRD, 2.0),
+        lambda: door(1.0, THIRD, offset=1),
+    ):
         with pytest.raises(TypeError):
             call()
     assert not jax.config.jax_enable_x64

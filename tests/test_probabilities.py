@@ -1,4 +1,6 @@
-"""Probabilities from scores of rows left out: against minimisers in extended precision, and against refits by scikit-learn."""
+"""Probabilities from scores of rows left out: against minimisers in extended precision, and against
+refits by scikit-learn.
+"""
 
 import pickle
 
@@ -11,7 +13,9 @@ from support import DTYPE, EPS, array, assert_close, wide
 
 import jaxrls as rls
 
-pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'jaxrls[sklearn]'")
+pytest.importorskip(
+    "sklearn", reason="scikit-learn is not installed: pip install 'jaxrls[sklearn]'"
+)
 
 from sklearn.calibration import CalibratedClassifierCV  # noqa: E402
 from sklearn.linear_model import RidgeClassifier  # noqa: E402
@@ -24,16 +28,21 @@ ANY_PRECISION = pytest.mark.any_precision  # estimators compute in float64 where
 RNG = np.random.default_rng(0)
 N = 60
 X = RNG.normal(size=(N, 4)) + 1
-Y = np.stack([X[:, 0] ** 2, X[:, 1] - X[:, 2], np.sin(2 * X[:, 3])], axis=1) + 0.5 * RNG.normal(size=(N, 3))
+Y = np.stack([X[:, 0] ** 2, X[:, 1] - X[:, 2], np.sin(2 * X[:, 3])], axis=1) + 0.5 * RNG.normal(
+    size=(N, 3)
+)
 V = RNG.uniform(0.3, 2, N)
 NEW = RNG.normal(size=(200, 4)) + 1
-NAMES = np.array(["red", "green", "blue"])[np.argmax(Y[:, 1:2] * [1, -1, 0] + X[:, 3:] * [0, 0, 1], axis=1)]  # each on a side of its own
+NAMES = np.array(["red", "green", "blue"])[
+    np.argmax(Y[:, 1:2] * [1, -1, 0] + X[:, 3:] * [0, 0, 1], axis=1)
+]  # each on a side of its own
 LABELS = (np.median(Y, axis=0) < Y).astype(int)
 GROUPS = np.arange(N) // 6
 fit_sigmoid = jax.jit(rls.fit_sigmoid)
 
 
-# the sigmoid -----------------------------------------------------------------------------------------------------------------------
+# the sigmoid
+# -----------------------------------------------------------------------------------------------------------------------
 
 
 def likeliest(scores, codes, v):
@@ -43,11 +52,17 @@ def likeliest(scores, codes, v):
         centre = mpmath.fsum(s) / len(s)
         unit = max(abs(x - centre) for x in s)
         z = [(x - centre) / unit for x in s]
-        sums = [mpmath.fsum(x for x, c in zip(v, codes, strict=True) if (c > 0) == sign) for sign in (True, False)]
+        sums = [
+            mpmath.fsum(x for x, c in zip(v, codes, strict=True) if (c > 0) == sign)
+            for sign in (True, False)
+        ]
         t = [(sums[0] + 1) / (sums[0] + 2) if c > 0 else 1 / (sums[1] + 2) for c in codes]
 
         def gradient(slope, offset):
-            u = [vi * (1 / (1 + mpmath.exp(-slope * zi - offset)) - ti) for zi, ti, vi in zip(z, t, v, strict=True)]
+            u = [
+                vi * (1 / (1 + mpmath.exp(-slope * zi - offset)) - ti)
+                for zi, ti, vi in zip(z, t, v, strict=True)
+            ]
             return mpmath.fsum(ui * zi for ui, zi in zip(u, z, strict=True)), mpmath.fsum(u)
 
         slope, offset = mpmath.findroot(gradient, (2.0, 0.0), tol=1e-50, maxsteps=100)
@@ -60,12 +75,21 @@ def columns(n=30):
     codes = np.where(rng.uniform(size=n) < 0.4, 1.0, -1.0)
     base = codes + rng.normal(size=n)
     return np.stack(
-        [base, codes * (1 + rng.uniform(size=n)), 1e-6 * base, base + 20, base * np.where(np.arange(n) == 3, 12, 1)], axis=1
+        [
+            base,
+            codes * (1 + rng.uniform(size=n)),
+            1e-6 * base,
+            base + 20,
+            base * np.where(np.arange(n) == 3, 12, 1),
+        ],
+        axis=1,
     ), codes
 
 
 def test_the_sigmoid_is_the_likeliest():
-    """In probabilities of all scores; weights of 0 and whole ones are rows that are not there, and that are there so often."""
+    """In probabilities of all scores; weights of 0 and whole ones are rows that are not there, and
+    that are there so often.
+    """
     scores, codes = columns()
     counts = np.arange(len(codes)) % 3
     scores = wide(scores)
@@ -73,7 +97,9 @@ def test_the_sigmoid_is_the_likeliest():
     for v in (np.ones(len(codes)), counts):
         each = fit_sigmoid(array(scores), array(np.stack([codes] * 5, axis=1)), array(v))
         for j, s in enumerate(scores.T):
-            assert_close(each(array(scores))[:, j], likeliest(s, codes, v), tolerance, f"column {j}")
+            assert_close(
+                each(array(scores))[:, j], likeliest(s, codes, v), tolerance, f"column {j}"
+            )
     alone = fit_sigmoid(array(np.repeat(scores[:, 0], counts)), array(np.repeat(codes, counts)))
     assert alone.slope.shape == () and alone.slope.dtype == DTYPE
     assert_close(alone.slope, each.slope[0], tolerance, "repeated rows")
@@ -81,8 +107,15 @@ def test_the_sigmoid_is_the_likeliest():
 
 def test_scores_that_are_their_mean():
     """Where scores are few whole numbers, some of them lie on it."""
-    scores, codes = wide([-2.0, -1.0, -1.0, 0.0, 0.0, 1.0, 1.0, 2.0]), np.array([-1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, 1.0])
-    assert_close(fit_sigmoid(array(scores), array(codes))(array(scores)), likeliest(scores, codes, np.ones(8)), 1e3 * EPS)
+    scores, codes = (
+        wide([-2.0, -1.0, -1.0, 0.0, 0.0, 1.0, 1.0, 2.0]),
+        np.array([-1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, 1.0]),
+    )
+    assert_close(
+        fit_sigmoid(array(scores), array(codes))(array(scores)),
+        likeliest(scores, codes, np.ones(8)),
+        1e3 * EPS,
+    )
 
 
 def test_scores_that_say_nothing_give_every_row_the_share():
@@ -94,11 +127,18 @@ def test_scores_that_say_nothing_give_every_row_the_share():
         sigmoid = fit_sigmoid(array(scores), array(codes))
         assert float(sigmoid.slope) == 0
         assert_close(sigmoid(array([-1.0, 5.0])), [share, share], 100 * EPS, "probability")
-    assert_close(fit_sigmoid(array(left_out), array(np.ones(12)))(array([0.0])), [13 / 14], 100 * EPS, "one class")
+    assert_close(
+        fit_sigmoid(array(left_out), array(np.ones(12)))(array([0.0])),
+        [13 / 14],
+        100 * EPS,
+        "one class",
+    )
 
 
 def test_the_sigmoid_does_not_depend_on_the_unit_or_on_rows_of_weight_0():
-    """Squares of scores may be too large or too small for the dtype; a score of weight 0 may be anything."""
+    """Squares of scores may be too large or too small for the dtype; a score of weight 0 may be
+    anything.
+    """
     scores, codes = columns()
     largest = {np.float32: 2.0**66, np.float64: 2.0**700}[DTYPE]
     v = (np.arange(len(codes)) > 0).astype(float)
@@ -106,10 +146,17 @@ def test_the_sigmoid_does_not_depend_on_the_unit_or_on_rows_of_weight_0():
     assert float(plain.slope) > 0.5
     for unit in (largest, 1 / largest):
         moved = fit_sigmoid(array(unit * scores[:, 0]), array(codes), array(v))
-        assert_close([float(moved.slope) * unit, moved.offset], [plain.slope, plain.offset], 4 * EPS, f"in units of {unit}")
+        assert_close(
+            [float(moved.slope) * unit, moved.offset],
+            [plain.slope, plain.offset],
+            4 * EPS,
+            f"in units of {unit}",
+        )
     for far in (1e7, float(np.finfo(DTYPE).max)):
         moved = fit_sigmoid(array(np.where(v > 0, scores[:, 0], far)), array(codes), array(v))
-        assert_close([moved.slope, moved.offset], [plain.slope, plain.offset], 4 * EPS, f"{far} of weight 0")
+        assert_close(
+            [moved.slope, moved.offset], [plain.slope, plain.offset], 4 * EPS, f"{far} of weight 0"
+        )
 
 
 def test_probabilities_of_one_column_are_of_two_classes():
@@ -127,9 +174,14 @@ def test_the_sigmoid_has_derivatives():
     """By the implicit function theorem, under vmap and jit, against differences."""
     scores, codes = columns(12)
     f = jax.jit(lambda s: rls.fit_sigmoid(s, jnp.asarray(codes)).slope)
-    slope = jax.jit(jax.grad(lambda s: rls.fit_sigmoid(s, jnp.asarray(codes)).slope))(jnp.asarray(scores[:, 0]))
+    slope = jax.jit(jax.grad(lambda s: rls.fit_sigmoid(s, jnp.asarray(codes)).slope))(
+        jnp.asarray(scores[:, 0])
+    )
     step = 1e-5
-    moved = [(f(scores[:, 0] + step * e) - f(scores[:, 0] - step * e)) / (2 * step) for e in np.eye(12)[:4]]
+    moved = [
+        (f(scores[:, 0] + step * e) - f(scores[:, 0] - step * e)) / (2 * step)
+        for e in np.eye(12)[:4]
+    ]
     assert_close(slope[:4], moved, 1e-7, "derivative")
 
 
@@ -140,14 +192,26 @@ def test_the_sigmoid_has_derivatives():
             lambda: rls.fit_sigmoid(array(np.ones(4)), array(np.ones(3))),
             r"codes must have shape \(4,\), as scores do, and have shape \(3,\)",
         ),
-        (lambda: rls.fit_sigmoid(array(np.ones(4)), array(np.ones(4)), array(np.ones(3))), r"weights must have shape \(4,\)"),
-        (lambda: rls.fit_sigmoid(array([np.nan, 1.0]), array(np.ones(2))), "scores holds 1 values that are NaN or infinite"),
-        (lambda: rls.fit_sigmoid([1.0, 2.0], [np.nan, 1.0]), "codes holds 1 values that are NaN or infinite"),
+        (
+            lambda: rls.fit_sigmoid(array(np.ones(4)), array(np.ones(4)), array(np.ones(3))),
+            r"weights must have shape \(4,\)",
+        ),
+        (
+            lambda: rls.fit_sigmoid(array([np.nan, 1.0]), array(np.ones(2))),
+            "scores holds 1 values that are NaN or infinite",
+        ),
+        (
+            lambda: rls.fit_sigmoid([1.0, 2.0], [np.nan, 1.0]),
+            "codes holds 1 values that are NaN or infinite",
+        ),
         (
             lambda: rls.fit_sigmoid(0.5, 1.0),
             r"scores must have shape \(n,\) or \(n, t\), with at least one row and one column, and has shape \(\)",
         ),
-        (lambda: rls.class_probabilities([[np.nan, 0.5]]), "each holds 1 values that are NaN or infinite"),
+        (
+            lambda: rls.class_probabilities([[np.nan, 0.5]]),
+            "each holds 1 values that are NaN or infinite",
+        ),
         (
             lambda: rls.class_probabilities(0.5),
             r"each must have shape \(n,\) or \(n, t\), with at least one row and one column, and has shape \(\)",
@@ -159,11 +223,13 @@ def test_what_does_not_fit_is_refused(call, message, unchecked):
         call()
 
 
-# estimators ------------------------------------------------------------------------------------------------------------------------
+# estimators
+# ------------------------------------------------------------------------------------------------------------------------
 
 
-# Of scikit-learn's checks those that probabilities have a part in. `check_classifiers_train` wants the likeliest label to be that of the largest
-# score, and so every sigmoid to be 1/2 at 0, which no calibration can promise.
+# Of scikit-learn's checks those that probabilities have a part in. `check_classifiers_train` wants
+# the likeliest label to be that of the largest score, and so every sigmoid to be 1/2 at 0, which no
+# calibration can promise.
 CHECKS = (
     "check_classifiers_classes",
     "check_decision_proba_consistency",
@@ -181,7 +247,9 @@ CHECKS = (
 @pytest.mark.parametrize("method", ["sigmoid", "isotonic"])
 def test_estimator_checks(method):
     checks = list(estimator_checks_generator(RLSClassifier("linear", probability=method)))
-    named = {getattr(check, "func", check).__name__: (estimator, check) for estimator, check in checks}
+    named = {
+        getattr(check, "func", check).__name__: (estimator, check) for estimator, check in checks
+    }
     assert set(CHECKS) <= set(named)
     for name in CHECKS:
         estimator, check = named[name]
@@ -192,7 +260,9 @@ def test_estimator_checks(method):
 @pytest.mark.parametrize("names", [NAMES, NAMES == "red"], ids=["three classes", "two"])
 @pytest.mark.parametrize("method", ["sigmoid", "isotonic"])
 def test_probabilities_are_those_of_scikit_learn_by_refits(names, method):
-    """Whose calibration refits without each row in turn, weighs rows, and knows nothing of the weights of classes."""
+    """Whose calibration refits without each row in turn, weighs rows, and knows nothing of the
+    weights of classes.
+    """
     names = np.unique(names, return_inverse=True)[1]
     for weights, balance, splits in (
         (np.ones(N), None, LeaveOneOut().split(X)),
@@ -203,10 +273,19 @@ def test_probabilities_are_those_of_scikit_learn_by_refits(names, method):
         if balance is not None:  # of all rows, not of those that are left
             counts = np.bincount(names)
             refits = RidgeClassifier(3.0, class_weight=dict(enumerate(N / (len(counts) * counts))))
-        theirs = CalibratedClassifierCV(refits, method=method, ensemble=False, cv=list(splits)).fit(X, names, sample_weight=weights)
+        theirs = CalibratedClassifierCV(refits, method=method, ensemble=False, cv=list(splits)).fit(
+            X, names, sample_weight=weights
+        )
         ours = RLSClassifier("linear", lams=3.0, probability=method, class_weight=balance)
-        ours.fit(X, names, sample_weight=weights, groups=GROUPS if weights is V and balance is None else None)
-        tolerance = {"sigmoid": 1e-5, "isotonic": 1e-8}[method]  # their L-BFGS ends at a gradient of 1e-6
+        ours.fit(
+            X,
+            names,
+            sample_weight=weights,
+            groups=GROUPS if weights is V and balance is None else None,
+        )
+        tolerance = {"sigmoid": 1e-5, "isotonic": 1e-8}[
+            method
+        ]  # their L-BFGS ends at a gradient of 1e-6
         assert_close(ours.predict_proba(NEW), theirs.predict_proba(NEW), tolerance, "probabilities")
         assert_close(ours.predict_proba(NEW).sum(axis=1), np.ones(200), 1e-12, "their sum")
 
@@ -214,8 +293,16 @@ def test_probabilities_are_those_of_scikit_learn_by_refits(names, method):
 @ANY_PRECISION
 def test_several_labels_have_probabilities_each_by_itself():
     several = RLSClassifier("linear", lams=3.0, probability="sigmoid").fit(X, LABELS)
-    alone = [RLSClassifier("linear", lams=3.0, probability="sigmoid").fit(X, column) for column in LABELS.T]
-    assert_close(several.predict_proba(NEW), np.stack([m.predict_proba(NEW)[:, 1] for m in alone], axis=1), 1e-9, "probabilities")
+    alone = [
+        RLSClassifier("linear", lams=3.0, probability="sigmoid").fit(X, column)
+        for column in LABELS.T
+    ]
+    assert_close(
+        several.predict_proba(NEW),
+        np.stack([m.predict_proba(NEW)[:, 1] for m in alone], axis=1),
+        1e-9,
+        "probabilities",
+    )
 
 
 @ANY_PRECISION

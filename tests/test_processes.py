@@ -1,4 +1,6 @@
-"""Several processes on one machine: rows of each, and what they fit together, beside one process with all rows."""
+"""Several processes on one machine: rows of each, and what they fit together, beside one process
+with all rows.
+"""
 
 import functools
 import os
@@ -30,10 +32,18 @@ def free_port():
 
 def started(count, folder, task):
     """So many processes that work together."""
-    port, environment = str(free_port()), {**os.environ, "JAX_PLATFORMS": "cpu", "OPENBLAS_NUM_THREADS": "1"}
+    port, environment = (
+        str(free_port()),
+        {**os.environ, "JAX_PLATFORMS": "cpu", "OPENBLAS_NUM_THREADS": "1"},
+    )
     command = [sys.executable, str(SCRIPT)]
     run = [[*command, str(i), str(count), port, str(folder), task] for i in range(count)]
-    return [subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment) for args in run]
+    return [
+        subprocess.Popen(
+            args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+        )
+        for args in run
+    ]
 
 
 def said(processes):
@@ -43,7 +53,10 @@ def said(processes):
 
 def test_rows_are_counted_and_summed_as_one_process_would():
     own = [(np.eye(2), [0.0, 1.0]), (2 * np.eye(2), [0.0, 2.0])]
-    one, joint = rls.stream(own, standardize=True), rls.stream(own, standardize=True, distributed=True)
+    one, joint = (
+        rls.stream(own, standardize=True),
+        rls.stream(own, standardize=True, distributed=True),
+    )
     assert joint.shape == one.shape and joint.host_dtype == one.host_dtype == np.float64
     assert (joint.labels == one.labels).all()
     assert (joint.sample == one.sample).all()
@@ -63,7 +76,9 @@ def test_rows_of_another_process_that_do_not_go_with_these_are_refused(monkeypat
         return [own, {**own, "sample": np.ones((len(own["sample"]), 3))}]
 
     monkeypatch.setattr(implementation, "tell_all", told)
-    with pytest.raises(ValueError, match="rows of process 1 do not go together with those of process 0"):
+    with pytest.raises(
+        ValueError, match="rows of process 1 do not go together with those of process 0"
+    ):
         rls.stream([(np.eye(2), [0.0, 1.0])], distributed=True)
 
 
@@ -76,21 +91,38 @@ def test_processes_fit_together_what_one_fits_to_all_rows(count, tmp_path):
     for index, text in enumerate(printed):
         who = "" if index == count - 1 else f"process {count - 1} failed: ValueError: "
         assert f"refused: {who}block 1: X is nan at row 0" in text
-        assert f"unlike: rows of process {count - 1} do not go together with those of process 0" in text
+        assert (
+            f"unlike: rows of process {count - 1} do not go together with those of process 0"
+            in text
+        )
         found = np.load(tmp_path / f"fit{index}.npz")
         for name, value in want.items():
-            assert_close(found[name], value, 1e-11 if name == "coef" else 1e-12, name)  # coefficients have the condition of K_RR besides
+            assert_close(
+                found[name], value, 1e-11 if name == "coef" else 1e-12, name
+            )  # coefficients have the condition of K_RR besides
         found, want_on_mesh = np.load(tmp_path / f"mesh{index}.npz"), on_one_device()
         for name in found:
-            assert_close(found[name], want_on_mesh[name], 1e-11 if name == "coef" else 1e-12, f"{name} on all devices of all processes")
+            assert_close(
+                found[name],
+                want_on_mesh[name],
+                1e-11 if name == "coef" else 1e-12,
+                f"{name} on all devices of all processes",
+            )
 
 
 @functools.cache
 def on_one_device():
     """What the rows that processes spread over all of their devices give on one."""
     n = ON_MESH
-    fit = rls.fit(rls.Gaussian(60.0), X[:n], Y[:n], weights=WEIGHTS[:n], lams=LAMS, landmarks=LANDMARKS[:8])
-    return {"errors": fit.errors, "lam": fit.lam, "coef": fit.model.coef, "predicted": fit.predict(X)}
+    fit = rls.fit(
+        rls.Gaussian(60.0), X[:n], Y[:n], weights=WEIGHTS[:n], lams=LAMS, landmarks=LANDMARKS[:8]
+    )
+    return {
+        "errors": fit.errors,
+        "lam": fit.lam,
+        "coef": fit.model.coef,
+        "predicted": fit.predict(X),
+    }
 
 
 def script():
@@ -109,16 +141,35 @@ def test_the_script_of_the_docs_runs_under_slurm(tmp_path):
     job = str(free_port())  # JAX takes the port from the last twelve bits of a job's number
 
     def task(i):
-        slurm = {"JOB_ID": job, "STEP_NODELIST": "localhost", "NTASKS": "2", "PROCID": str(i), "LOCALID": "0", "STEP_NUM_NODES": "1"}
-        environment = {**os.environ, "JAX_PLATFORMS": "cpu", **{f"SLURM_{name}": value for name, value in slurm.items()}}
+        slurm = {
+            "JOB_ID": job,
+            "STEP_NODELIST": "localhost",
+            "NTASKS": "2",
+            "PROCID": str(i),
+            "LOCALID": "0",
+            "STEP_NUM_NODES": "1",
+        }
+        environment = {
+            **os.environ,
+            "JAX_PLATFORMS": "cpu",
+            **{f"SLURM_{name}": value for name, value in slurm.items()},
+        }
         environment["PYTHONPATH"] = str(Path(rls.__file__).parents[1])
-        run = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "env": environment, "cwd": tmp_path}
+        run = {
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.STDOUT,
+            "text": True,
+            "env": environment,
+            "cwd": tmp_path,
+        }
         return subprocess.Popen([sys.executable, "fit.py"], **run)
 
     processes = [task(0), task(1)]
     printed = said(processes)
     assert [process.returncode for process in processes] == [0, 0], printed
-    assert rls.load(tmp_path / "model.npz").predict(np.zeros((1, 3), np.float32)).shape == (1,)
+    assert rls.load(tmp_path / "model.safetensors").predict(np.zeros((1, 3), np.float32)).shape == (
+        1,
+    )
     assert sorted(path.name for path in tmp_path.glob("sums*")) == ["sums.0-of-2", "sums.1-of-2"]
 
 

@@ -1,4 +1,6 @@
-"""What makes a class a pytree: equality and hashes by value, static fields, the list that files go by."""
+"""What makes a class a pytree: equality and hashes by value, static fields, the list that files go
+by.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -20,16 +22,25 @@ class Pair:
 
 EQUAL = {
     "a float and an array of it": (rls.Gaussian(2.0), rls.Gaussian(np.array(2.0))),
-    "a JAX array and a NumPy array": (rls.Gaussian(jnp.array([1.0, 2.0])), rls.Gaussian(np.array([1.0, 2.0]))),
+    "a JAX array and a NumPy array": (
+        rls.Gaussian(jnp.array([1.0, 2.0])),
+        rls.Gaussian(np.array([1.0, 2.0])),
+    ),
     "dtypes": (rls.Gaussian(np.float32([0.5, 2.0])), rls.Gaussian(np.array([0.5, 2.0]))),
     "whole numbers": (rls.Gaussian(2), rls.Gaussian(2.0)),
     "arrays of whole numbers": (Pair(np.arange(3)), Pair(np.arange(3.0))),
-    "bfloat16": (rls.Gaussian(jnp.array([1.0, 2.0], jnp.bfloat16)), rls.Gaussian(np.array([1.0, 2.0]))),
+    "bfloat16": (
+        rls.Gaussian(jnp.array([1.0, 2.0], jnp.bfloat16)),
+        rls.Gaussian(np.array([1.0, 2.0])),
+    ),
     "zeros of both signs": (Pair(np.array([0.0, 1.0])), Pair(np.array([-0.0, 1.0]))),
     "NaN": (Pair(np.array([np.nan, 1.0])), Pair(np.array([-np.nan, 1.0]))),
     "one NaN": (Pair(float("nan")), Pair(np.float32("nan"))),
     "complex": (Pair(np.array([1.0 + 0j])), Pair(np.array([1.0]))),
-    "sums": (0.5 * rls.Gaussian(np.ones(3)) + rls.Linear().on(0), np.float64(0.5) * rls.Gaussian(jnp.ones(3)) + rls.Linear().on([0])),
+    "sums": (
+        0.5 * rls.Gaussian(np.ones(3)) + rls.Linear().on(0),
+        np.float64(0.5) * rls.Gaussian(jnp.ones(3)) + rls.Linear().on([0]),
+    ),
     "nothing": (rls.Linear(), rls.Linear()),
     "text": (Pair("a"), Pair("a")),
     "keys": (Pair(jax.random.key(3)), Pair(jax.random.key(3))),
@@ -68,14 +79,20 @@ def test_unequal(a, b):
 def test_values_inside_jit_are_not_known():
     for trace in (jax.jit, jax.grad):
         for use in (lambda k: k == rls.Gaussian(1.0), lambda k: rls.Gaussian(1.0) == k, hash):
-            with pytest.raises(TypeError, match="Gaussian go by its values, which are not known inside jax.jit"):
+            with pytest.raises(
+                TypeError, match="Gaussian go by its values, which are not known inside jax.jit"
+            ):
                 trace(lambda width, use=use: float(use(rls.Gaussian(width))))(1.0)
 
 
 def test_what_is_known_inside_jit_is_told():
     @jax.jit
     def compare(kernel):
-        assert kernel != rls.Laplacian(1.0) and kernel.on(0) != kernel.on(1) and rls.Linear() == rls.Linear()
+        assert (
+            kernel != rls.Laplacian(1.0)
+            and kernel.on(0) != kernel.on(1)
+            and rls.Linear() == rls.Linear()
+        )
         return kernel.width
 
     compare(rls.Gaussian(1.0))
@@ -93,7 +110,11 @@ def test_structures_compare_static_fields_alone():
     for pair in (Pair(np.ones(3)), Pair(np.zeros(3)), Pair(np.ones(3), name="b")):
         scale(pair)
     assert traces == ["", "b"]
-    assert jax.tree.structure(Pair(1.0)) == jax.tree.structure(Pair(object())) != jax.tree.structure(Pair(1.0, name="b"))
+    assert (
+        jax.tree.structure(Pair(1.0))
+        == jax.tree.structure(Pair(object()))
+        != jax.tree.structure(Pair(1.0, name="b"))
+    )
 
 
 def test_static_arguments():
@@ -126,7 +147,11 @@ def test_equality_of_ones_own_is_kept():
 def test_the_list_of_classes():
     assert pytrees.REGISTRY["Gaussian"] is rls.Gaussian and pytrees.REGISTRY["Fit"] is rls.Fit
     assert pytrees.REGISTRY[f"{__name__}.Pair"] is Pair and pytrees.is_registered(Pair)
-    assert not [name for name, cls in pytrees.REGISTRY.items() if name.startswith("_") and cls.__module__.startswith("jaxrls.")]
+    assert not [
+        name
+        for name, cls in pytrees.REGISTRY.items()
+        if name.startswith("_") and cls.__module__.startswith("jaxrls.")
+    ]
     assert not pytrees.is_registered(int) and not pytrees.is_registered(rls.Kernel)
 
 
@@ -149,6 +174,12 @@ def test_a_class_defined_again_takes_the_place_of_the_old_one():
 
 
 def test_two_classes_of_the_library_have_two_names():
-    with pytest.raises(TypeError, match="jaxrls.other and jaxrls.kernels.stationary both define Gaussian"):
-        rls.pytree(type("Gaussian", (), {"__module__": "jaxrls.other", "__annotations__": {"width": float}}))
+    with pytest.raises(
+        TypeError, match="jaxrls.other and jaxrls.kernels.stationary both define Gaussian"
+    ):
+        rls.pytree(
+            type(
+                "Gaussian", (), {"__module__": "jaxrls.other", "__annotations__": {"width": float}}
+            )
+        )
     assert pytrees.REGISTRY["Gaussian"] is rls.Gaussian

@@ -1,4 +1,6 @@
-"""Landmarks without a number: as many as the certificate asks for, or all rows, and which of the two it was."""
+"""Landmarks without a number: as many as the certificate asks for, or all rows, and which of the
+two it was.
+"""
 
 import re
 from types import SimpleNamespace
@@ -17,7 +19,9 @@ from jaxrls.support import checks
 TOL = 0.1
 N = 1200
 
-pytestmark = pytest.mark.filterwarnings("ignore:the chosen λ")  # in float32 the best one is near the precision of the factor
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:the chosen λ"
+)  # in float32 the best one is near the precision of the factor
 
 
 def data():
@@ -52,14 +56,21 @@ def test_more_landmarks_where_the_first_do_not_do(monkeypatch):
 
 def test_all_rows_where_no_few_suffice():
     X, _ = data()
-    y = np.sin(40 * X[:, 0]).astype(DTYPE)  # a kernel narrower than the rows are apart, and no noise: λ at the bottom of the grid
+    y = np.sin(40 * X[:, 0]).astype(
+        DTYPE
+    )  # a kernel narrower than the rows are apart, and no noise: λ at the bottom of the grid
     fit = rls.fit(rls.Gaussian(0.01), X[:600], y[:600], lams=[1e-3], landmarks="auto")
-    assert fit.route == "cholesky" and "all 600 rows" in fit.certificate and fit.trace_residual is None
+    assert (
+        fit.route == "cholesky" and "all 600 rows" in fit.certificate and fit.trace_residual is None
+    )
 
 
 def test_few_rows_and_few_features_need_no_landmarks():
     X, y = data()
-    few, linear = rls.fit(rls.Gaussian(1.0), X[:100], y[:100], landmarks="auto"), rls.fit(rls.Linear(), X, y, landmarks="auto")
+    few, linear = (
+        rls.fit(rls.Gaussian(1.0), X[:100], y[:100], landmarks="auto"),
+        rls.fit(rls.Linear(), X, y, landmarks="auto"),
+    )
     assert few.route == "gram" and "too few to save any" in few.certificate
     assert linear.route == "covariance" and "features are fewer" in linear.certificate
     sparse = rls.fit(rls.Linear(), scipy.sparse.csr_array(X), y, landmarks="auto")
@@ -79,7 +90,11 @@ def test_how_the_landmarks_are_chosen(monkeypatch):
     for progress in (False, True):
         with pytest.raises(InterruptedError):
             rls.fit(rls.Gaussian(1.0), X, y, weights=weights, landmarks="auto", progress=progress)
-        assert asked["num"] == rank.FEWEST and asked["progress"] is progress and (asked["weights"] == weights).all()
+        assert (
+            asked["num"] == rank.FEWEST
+            and asked["progress"] is progress
+            and (asked["weights"] == weights).all()
+        )
 
 
 def test_where_memory_ends(monkeypatch):
@@ -113,12 +128,19 @@ def test_errors(options, message):
 def test_inside_jit():
     X, y = data()
     with pytest.raises(ValueError, match="inside jax.jit"):
-        jax.jit(lambda X: rls.fit(rls.Gaussian(1.0), X, jnp.asarray(y), landmarks="auto").error)(array(X))
+        jax.jit(lambda X: rls.fit(rls.Gaussian(1.0), X, jnp.asarray(y), landmarks="auto").error)(
+            array(X)
+        )
 
 
 @pytest.mark.parametrize(
     ("landmarks", "message"),
-    [([N], f"include row {N}"), ([-1], "include row -1"), ([0, 0], "row 0 of X 2 times"), (np.full((2, 2), np.nan), "landmarks")],
+    [
+        ([N], f"include row {N}"),
+        ([-1], "include row -1"),
+        ([0, 0], "row 0 of X 2 times"),
+        (np.full((2, 2), np.nan), "landmarks"),
+    ],
 )
 def test_landmarks_are_checked_before_the_work_starts(landmarks, message):
     with pytest.raises(ValueError, match=message):
@@ -132,7 +154,8 @@ def test_landmarks_of_other_rows():
         rls.fit(rls.Gaussian(1.0), X[::-1], y[::-1], landmarks=chosen)
 
 
-# how many, and in which words: `grow` with a solution that names its λ -----------------------------------------------------------
+# how many, and in which words: `grow` with a solution that names its λ
+# -----------------------------------------------------------
 
 FEW, HALF = 16, 100
 
@@ -154,7 +177,9 @@ class Named:
 
     def __call__(self, problem):
         self.solved.append(problem.landmarks)
-        trace = None if problem.landmarks is None else self.rounding * problem.landmarks.trace_residual
+        trace = (
+            None if problem.landmarks is None else self.rounding * problem.landmarks.trace_residual
+        )
         return SimpleNamespace(lam=np.asarray(self.lams.pop(0)), trace_residual=trace)
 
 
@@ -169,19 +194,29 @@ def test_the_first_few_in_words(monkeypatch):
     """By the smallest of several λ."""
     solve = Named(monkeypatch, [1e6, 2e5])
     _, words, ratio = grown(solve, 1.0, 0.05)
-    assert words == f"16 landmarks of 200 rows, {ratio(2e5)}: they change the coefficients by at most 5%"
+    assert (
+        words
+        == f"16 landmarks of 200 rows, {ratio(2e5)}: they change the coefficients by at most 5%"
+    )
     assert solve.asked == [(FEW, None)]
 
 
 def test_their_number_follows_from_the_smallest_lam(monkeypatch):
-    """Half of what the certificate asks for, as a share of Σ v k(x, x) = 400; again where the next λ asks for more, and then in words."""
+    """Half of what the certificate asks for, as a share of Σ v k(x, x) = 400; again where the next
+    λ asks for more, and then in words.
+    """
     solve = Named(monkeypatch, [8.0, 4.0], [2.0, 0.5], 0.5)
     _, words, ratio = grown(solve, 0.5)
     assert [num for num, _ in solve.asked] == [FEW, HALF, HALF]
-    np.testing.assert_allclose([tol for _, tol in solve.asked[1:]], 0.5 * TOL * np.array([4.0, 0.5]) / 400, rtol=1e-5)
+    np.testing.assert_allclose(
+        [tol for _, tol in solve.asked[1:]], 0.5 * TOL * np.array([4.0, 0.5]) / 400, rtol=1e-5
+    )
     few, more, most = (len(chosen.points) for chosen in solve.solved)
     assert few == FEW < more < most < HALF
-    assert words == f"{most} landmarks of 200 rows, {ratio(0.5)}: they change the coefficients by at most 10%"
+    assert (
+        words
+        == f"{most} landmarks of 200 rows, {ratio(0.5)}: they change the coefficients by at most 10%"
+    )
 
 
 def test_all_rows_in_words(monkeypatch):
@@ -189,7 +224,9 @@ def test_all_rows_in_words(monkeypatch):
     solve = Named(monkeypatch, 0.1, 0.1)
     _, words, _ = grown(solve, 0.01)
     assert [chosen is None for chosen in solve.solved] == [False, True]
-    assert words == "all 200 rows: 100 landmarks would not do, and more cost as much or are not there"
+    assert (
+        words == "all 200 rows: 100 landmarks would not do, and more cost as much or are not there"
+    )
 
 
 def test_all_rows_where_no_others_are_chosen(monkeypatch):
@@ -198,7 +235,10 @@ def test_all_rows_where_no_others_are_chosen(monkeypatch):
     solve.rounding = 1e6
     _, words, _ = grown(solve, 1.0)
     assert [chosen is None for chosen in solve.solved] == [False, True]
-    assert re.fullmatch(r"all 200 rows: ([1-9]|1[0-6]) landmarks would not do, and more cost as much or are not there", words)
+    assert re.fullmatch(
+        r"all 200 rows: ([1-9]|1[0-6]) landmarks would not do, and more cost as much or are not there",
+        words,
+    )
 
 
 def test_the_same_landmarks_again_end_it(monkeypatch):
@@ -212,18 +252,34 @@ def test_the_same_landmarks_again_end_it(monkeypatch):
 
     monkeypatch.setattr(rank, "landmarks", again)
     _, words, _ = grown(solve, 1.0)
-    assert len(first) == 2 and [chosen is None for chosen in solve.solved] == [False, True] and words.startswith("all 200 rows")
+    assert (
+        len(first) == 2
+        and [chosen is None for chosen in solve.solved] == [False, True]
+        and words.startswith("all 200 rows")
+    )
 
 
 def test_a_kernel_that_cannot_be_evaluated_is_named():
-    with pytest.raises(ValueError, match=r"landmarks need a kernel that can be evaluated, which Precomputed\(\) cannot"):
-        rls.fit(rls.Precomputed(), np.eye(2 * HALF, dtype=DTYPE), np.arange(2.0 * HALF).astype(DTYPE), landmarks="auto")
+    with pytest.raises(
+        ValueError,
+        match=r"landmarks need a kernel that can be evaluated, which Precomputed\(\) cannot",
+    ):
+        rls.fit(
+            rls.Precomputed(),
+            np.eye(2 * HALF, dtype=DTYPE),
+            np.arange(2.0 * HALF).astype(DTYPE),
+            landmarks="auto",
+        )
 
 
 def test_the_end_of_memory_in_words(monkeypatch):
     """All that there is room for, by the smallest λ."""
     solve = Named(monkeypatch, 0.1, [0.3, 0.1])
-    monkeypatch.setattr(rank, "of_problem", lambda problem, landmarks=0: SimpleNamespace(why_not=lambda: not 0 < landmarks <= 40))
+    monkeypatch.setattr(
+        rank,
+        "of_problem",
+        lambda problem, landmarks=0: SimpleNamespace(why_not=lambda: not 0 < landmarks <= 40),
+    )
     _, words, ratio = grown(solve, 0.01)
     assert [num for num, _ in solve.asked] == [FEW, 40] and len(solve.solved[-1].points) == 40
     assert words == f"40 landmarks of 200 rows, where memory ends: {ratio(0.1)} is above 0.1"

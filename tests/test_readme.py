@@ -1,4 +1,6 @@
-"""What the README and the pages of docs/ show runs as it stands, as a user would run it: in fresh processes with JAX's defaults."""
+"""What the README and the pages of docs/ show runs as it stands, as a user would run it: in fresh
+processes with JAX's defaults.
+"""
 
 import json
 import os
@@ -18,8 +20,11 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 FILES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in FILES}
-ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")} | {"PYTHONPATH": str(ROOT)}
-# Runs the blocks of pages, given as JSON, in one process: each page with names of its own, and figures closed after it.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")} | {
+    "PYTHONPATH": str(ROOT)
+}
+# Runs the blocks of pages, given as JSON, in one process: each page with names of its own, and
+# figures closed after it.
 RUN = """
 import json, linecache, sys
 for page, blocks in json.load(open(sys.argv[1])).items():
@@ -50,12 +55,16 @@ def blocks(language, text=README):
 
 def commands(pages):
     """What is typed to the command line."""
-    shown = [line for page in pages for block in blocks("sh", PAGES[page]) for line in block.splitlines()]
+    shown = [
+        line for page in pages for block in blocks("sh", PAGES[page]) for line in block.splitlines()
+    ]
     return [line for line in shown if line.startswith("python -m jaxrls")]
 
 
 def run(command, folder):
-    result = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=600)
+    result = subprocess.run(
+        command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=600
+    )
     assert result.returncode == 0, result.stderr
     return result
 
@@ -72,16 +81,22 @@ def folder(tmp_path):
     np.savetxt(tmp_path / "new.csv", X[300:320], delimiter=",", header=",".join(names), comments="")
     queries, grades = np.arange(40) // 5, y[:40].round()
     np.savetxt(
-        tmp_path / "table.csv", np.c_[X[:40], queries, grades], delimiter=",", header=",".join((*names, "query", "grade")), comments=""
+        tmp_path / "table.csv",
+        np.c_[X[:40], queries, grades],
+        delimiter=",",
+        header=",".join((*names, "query", "grade")),
+        comments="",
     )
     return tmp_path
 
 
 def test_python_blocks(tmp_path):
-    (tmp_path / "pages.json").write_text(json.dumps({page: blocks("python", text) for page, text in PAGES.items()}), encoding="utf-8")
+    (tmp_path / "pages.json").write_text(
+        json.dumps({page: blocks("python", text) for page, text in PAGES.items()}), encoding="utf-8"
+    )
     result = run([sys.executable, "-W", "error::UserWarning", "-c", RUN, "pages.json"], tmp_path)
     assert result.stderr == ""
-    assert (tmp_path / "fit.npz").exists()
+    assert (tmp_path / "fit.safetensors").exists()
 
 
 def test_shell_blocks(folder):
@@ -91,12 +106,18 @@ def test_shell_blocks(folder):
     assert all(any(line.startswith(short) for line in lines) for short in commands(["README.md"]))
     words = [shlex.split(line) for line in lines]
     assert all(each[:3] == ["python", "-m", "jaxrls"] for each in words)
-    (folder / "commands.json").write_text(json.dumps([each[3:] for each in words]), encoding="utf-8")
+    (folder / "commands.json").write_text(
+        json.dumps([each[3:] for each in words]), encoding="utf-8"
+    )
     run([sys.executable, "-c", COMMANDS, "commands.json"], folder)
     with_ends = np.loadtxt(
         folder / "predictions.csv", delimiter=",", skiprows=1
     )  # those of the page on intervals, the last that writes them
-    assert with_ends.shape == (20, 3) and (with_ends[:, 1] < with_ends[:, 0]).all() and (with_ends[:, 0] < with_ends[:, 2]).all()
+    assert (
+        with_ends.shape == (20, 3)
+        and (with_ends[:, 1] < with_ends[:, 0]).all()
+        and (with_ends[:, 0] < with_ends[:, 2]).all()
+    )
     assert np.load(folder / "predictions.npy").shape == (300,)
 
 

@@ -1,4 +1,6 @@
-"""The smallest ridge of 0, f, 4f, 16f … with which a Cholesky factor has pivots above f/2, relative to the diagonal."""
+"""The smallest ridge of 0, f, 4f, 16f … with which a Cholesky factor has pivots above f/2, relative
+to the diagonal.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +16,9 @@ factor = jax.jit(ridged_cholesky)
 
 
 def nearly_dependent(excess, scale):
-    """A diagonal matrix of powers of 4, but for two rows whose correlation is 1 + excess·f: the second pivot is 2(ridge − excess·f) of its entry."""
+    """A diagonal matrix of powers of 4, but for two rows whose correlation is 1 + excess·f: the
+    second pivot is 2(ridge − excess·f) of its entry.
+    """
     root = scale * 2.0 ** np.linspace(-5, 5, M).round()
     K = np.diag(root**2)
     K[3, 60] = K[60, 3] = root[3] * root[60] * (1 + excess * FLOOR)
@@ -23,7 +27,18 @@ def nearly_dependent(excess, scale):
 
 @pytest.mark.parametrize("scale", [1.0, 2.0**20])
 @pytest.mark.parametrize(
-    ("excess", "steps"), [(-1.0, 0.0), (-0.3, 0.0), (-0.2, 1.0), (0.0, 1.0), (0.5, 1.0), (1.5, 4.0), (3.0, 4.0), (8.0, 16.0), (40.0, 64.0)]
+    ("excess", "steps"),
+    [
+        (-1.0, 0.0),
+        (-0.3, 0.0),
+        (-0.2, 1.0),
+        (0.0, 1.0),
+        (0.5, 1.0),
+        (1.5, 4.0),
+        (3.0, 4.0),
+        (8.0, 16.0),
+        (40.0, 64.0),
+    ],
 )
 def test_the_ridge_is_the_first_that_does(excess, steps, scale):
     K = nearly_dependent(excess, scale)
@@ -31,7 +46,11 @@ def test_the_ridge_is_the_first_that_does(excess, steps, scale):
     assert_close(ridge, steps * FLOOR, 4 * EPS)
     want = np.asarray(K, np.float64) + steps * FLOOR * np.diag(np.diag(K))
     size = np.sqrt(np.diag(want))
-    assert_close((np.asarray(L, np.float64) @ np.asarray(L, np.float64).T) / np.outer(size, size), want / np.outer(size, size), 4 * EPS)
+    assert_close(
+        (np.asarray(L, np.float64) @ np.asarray(L, np.float64).T) / np.outer(size, size),
+        want / np.outer(size, size),
+        4 * EPS,
+    )
     pivots = np.diagonal(np.asarray(L)) ** 2 / np.diag(K)
     assert (pivots >= FLOOR / 2).all()
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jaxrls as rls
-from jaxrls.factors.landmarks import ridge_effect
+from jaxrls.problem.landmarks import ridge_effect
 
 N, WARNS = 240, "landmarks nearly depend, and rounding, or the ridge"
 
@@ -25,40 +25,68 @@ def heard(X, y, width=3.0, m=160, **options):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         fit = rls.fit(
-            rls.Gaussian(np.asarray(width, X.dtype)), X, y.astype(X.dtype), landmarks=np.arange(m) if isinstance(m, int) else m, **options
+            rls.Gaussian(np.asarray(width, X.dtype)),
+            X,
+            y.astype(X.dtype),
+            landmarks=np.arange(m) if isinstance(m, int) else m,
+            **options,
         )
     return fit, any(WARNS in str(message.message) for message in caught)
 
 
 @pytest.mark.float64  # both precisions at once
 @pytest.mark.parametrize("route", [None, "cholesky"])
-@pytest.mark.parametrize("weights", [None, np.random.default_rng(1).uniform(0.3, 2, N)], ids=["plain", "weighted"])
+@pytest.mark.parametrize(
+    "weights", [None, np.random.default_rng(1).uniform(0.3, 2, N)], ids=["plain", "weighted"]
+)
 @pytest.mark.parametrize("noise", [0.02, 0.5])
 def test_predictions_move_by_no_more_than_the_effect(noise, weights, route):
-    """Against float64, whose ridge is too small to be seen; well above the floor, where rounding is smaller than the ridge's effect."""
+    """Against float64, whose ridge is too small to be seen; well above the floor, where rounding is
+    smaller than the ridge's effect.
+    """
     X, y = data(noise)
     lam = 10 * float(heard(X, y)[0].floor)
-    narrow, said = heard(X, y, lams=[lam], weights=None if weights is None else weights.astype(np.float32), route=route)
+    narrow, said = heard(
+        X,
+        y,
+        lams=[lam],
+        weights=None if weights is None else weights.astype(np.float32),
+        route=route,
+    )
     wide, more = heard(X.astype(float), y, lams=[lam], weights=weights, route=route)
     v, e = np.ones(N) if weights is None else weights, np.asarray(wide.loo_residuals)
     moved = np.asarray(narrow.predict(X), float) - wide.predict(X.astype(float))
     share = np.sqrt(v @ moved**2 / (v @ e**2))
     rounding = 0.1 * float(narrow.floor) / lam
-    assert 0.01 < share < float(narrow.ridge_effect) + rounding and float(narrow.ridge_effect) < 5 * share
+    assert (
+        0.01 < share < float(narrow.ridge_effect) + rounding
+        and float(narrow.ridge_effect) < 5 * share
+    )
     assert said and not more and float(wide.ridge_effect) < 1e-4
 
 
 @pytest.mark.float64
 def test_the_formula():
-    """For several targets at a λ of their own, in units where β² leaves the range of float32, and where nothing is left out."""
+    """For several targets at a λ of their own, in units where β² leaves the range of float32, and
+    where nothing is left out.
+    """
     rng = np.random.default_rng(0)
-    K, ridge, lams, e, v = rng.normal(size=(5, 9)), 1e-3, np.array([0.3, 2.0]), rng.normal(size=(7, 2)), rng.uniform(1, 2, 7)
+    K, ridge, lams, e, v = (
+        rng.normal(size=(5, 9)),
+        1e-3,
+        np.array([0.3, 2.0]),
+        rng.normal(size=(7, 2)),
+        rng.uniform(1, 2, 7),
+    )
     K, coef = K @ K.T, rng.normal(size=(5, 2))
     D = np.diag(np.diagonal(K))
     moved = np.linalg.solve(np.linalg.cholesky(K + ridge * D), D @ coef)
     want = (np.sqrt(1.25 * lams) * ridge * np.linalg.norm(moved, axis=0) / np.sqrt(v @ e**2)).max()
     for unit in (1.0, 1e-24):  # of the kernel
-        parts = (jnp.asarray(part, jnp.float32) for part in (unit * K, ridge, coef / unit, unit * lams, np.sqrt(v @ e**2)))
+        parts = (
+            jnp.asarray(part, jnp.float32)
+            for part in (unit * K, ridge, coef / unit, unit * lams, np.sqrt(v @ e**2))
+        )
         np.testing.assert_allclose(float(ridge_effect(*parts)), want, rtol=1e-5)
     assert float(ridge_effect(jnp.eye(5), 0.0, jnp.zeros((5, 1)), jnp.ones(1), jnp.zeros(1))) == 0
 
@@ -67,28 +95,42 @@ def test_the_formula():
 def test_a_large_target_hides_no_other_and_rows_that_come_are_told_of_it():
     rng = np.random.default_rng(1)
     X = rng.uniform(-1, 1, (60, 1)).astype(np.float32)
-    y, large = np.sin(6 * X[:, 0]) + 0.3 * np.sign(X[:, 0]), (1e4 * rng.standard_normal(60)).astype(np.float32)
-    options = {"landmarks": X[:30], "lams": [1e-4]}
-    one, said = heard(X, y, 0.6, X[:30], lams=[1e-4])
-    both, _ = heard(X, np.stack([y, large], axis=1), 0.6, X[:30], lams=[1e-4])
+    y, large = (
+        np.sin(6 * X[:, 0]) + 0.3 * np.sign(X[:, 0]),
+        (1e4 * rng.standard_normal(60)).astype(np.float32),
+    )
+    options = {"landmarks": X[:30], "lams": [1e-2]}  # above the floor
+    one, said = heard(X, y, 0.6, X[:30], lams=[1e-2])
+    both, _ = heard(X, np.stack([y, large], axis=1), 0.6, X[:30], lams=[1e-2])
     assert said and float(both.ridge_effect) >= 0.99 * float(one.ridge_effect) > 0.01
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        more = rls.fit(rls.Gaussian(0.6), X[:40], y[:40], keep_moments=True, **options).update(X[40:], y[40:])
-    assert float(more.ridge_effect) >= 0.9 * float(one.ridge_effect)  # beside residuals, which are smaller than what is left out
+        more = rls.fit(rls.Gaussian(0.6), X[:40], y[:40], keep_moments=True, **options).update(
+            X[40:], y[40:]
+        )
+    assert float(more.ridge_effect) >= 0.9 * float(
+        one.ridge_effect
+    )  # beside residuals, which are smaller than what is left out
     assert sum("nearly depend" in str(w.message) for w in caught) == 2
 
 
 @pytest.mark.float64
 def test_rounding_that_asks_for_no_ridge_is_told_too():
-    """Pairs of landmarks .005 widths apart whose labels differ: pivots of K_RR are right to a few percent in float32, and so is what their rows leave."""
+    """Pairs of landmarks .005 widths apart whose labels differ: pivots of K_RR are right to a few
+    percent in float32, and so is what their rows leave.
+    """
     rng, m = np.random.default_rng(1), 20
     X = rng.uniform(-2, 2, size=(40, 2)).astype(np.float32)
     X[1:m:2] = X[:m:2] + np.array([0.003, 0.004], np.float32)
     y = np.sin(X.sum(axis=1)) + 0.02 * rng.normal(size=40)
     y[1:m:2] += 0.3
-    assert float(rls.factorize(rls.Gaussian(np.float32(1)), X, landmarks=np.arange(m)).report.ridge) == 0
-    (narrow, said), (wide, more) = (heard(Z, y.astype(np.float32), 1.0, m, lams=[1e-2]) for Z in (X, X.astype(float)))
+    assert (
+        float(rls.factorize(rls.Gaussian(np.float32(1)), X, landmarks=np.arange(m)).report.ridge)
+        == 0
+    )
+    (narrow, said), (wide, more) = (
+        heard(Z, y.astype(np.float32), 1.0, m, lams=[1e-2]) for Z in (X, X.astype(float))
+    )
     e = np.asarray(wide.loo_residuals)
     moved = np.asarray(narrow.loo_residuals, float) - e
     assert 0.005 < np.linalg.norm(moved) / np.linalg.norm(e) < float(narrow.ridge_effect) and said
@@ -98,10 +140,14 @@ def test_rounding_that_asks_for_no_ridge_is_told_too():
 @pytest.mark.any_precision
 @pytest.mark.parametrize(("m", "root"), [(2, 2), (3, 4), (4, 6)])
 def test_landmarks_within_a_root_of_eps_are_one_to_the_kernel(m, root):
-    """K_RR has an eigenvalue below a quarter of the ridge, or of what counts as one where rounding asks for none: the bound does not hold along it."""
+    """K_RR has an eigenvalue below a quarter of the ridge, or of what counts as one where rounding
+    asks for none: the bound does not hold along it.
+    """
     eps = float(np.finfo(np.float32).eps)
     X = np.linspace(0, eps ** (1 / root), m)[:, None].astype(np.float32)
-    ridge = float(rls.factorize(rls.Gaussian(np.float32(1)), X, landmarks=np.arange(m)).report.ridge)
+    ridge = float(
+        rls.factorize(rls.Gaussian(np.float32(1)), X, landmarks=np.arange(m)).report.ridge
+    )
     K = np.exp(-((X.astype(float) - X.T.astype(float)) ** 2) / 2)
     assert 0 < np.linalg.eigvalsh(K)[0] < max(ridge, 0.5 * m**0.5 * eps) / 4
 
@@ -110,17 +156,28 @@ def test_landmarks_that_do_not_depend_have_none_and_rounding_moves_little():
     X, y = data(0.02)
     fit, said = heard(X, y, m=12)
     assert float(fit.ridge_effect) < 1e-3 and not said
-    apart = (3 * np.arange(60).reshape(20, 3)).astype(np.float32)  # K is nearly I, and nearly all is fitted
+    apart = (3 * np.arange(60).reshape(20, 3)).astype(
+        np.float32
+    )  # K is nearly I, and nearly all is fitted
     fit, said = heard(apart, np.sin(apart[:, 0]), 1.0, 10, lams=[1e-3])
     assert float(fit.ridge_effect) < 1e-3 and not said
     assert rls.fit(rls.Gaussian(np.float32(3.0)), X[:20], y[:20], lams=[0.1]).ridge_effect is None
 
 
-@pytest.mark.parametrize(("dtype", "remedy"), [(np.float32, "take fewer landmarks, or float64"), (np.float64, "take fewer landmarks$")])
+@pytest.mark.parametrize(
+    ("dtype", "remedy"),
+    [(np.float32, "take fewer landmarks, or float64"), (np.float64, "take fewer landmarks$")],
+)
 def test_the_remedy(dtype, remedy):
     """A kernel so wide, and λ so small, that landmarks depend in float64 too."""
     X, y = (part[:40].astype(dtype) for part in data(0.02))
     kernel = rls.Gaussian(dtype(3000.0 if dtype == np.float64 else 80.0))
     with pytest.warns(UserWarning) as heard:
-        rls.fit(kernel, X, y, landmarks=np.arange(20), lams=[float(rls.fit(kernel, X, y, landmarks=np.arange(20), lams=[1.0]).floor)])
+        rls.fit(
+            kernel,
+            X,
+            y,
+            landmarks=np.arange(20),
+            lams=[float(rls.fit(kernel, X, y, landmarks=np.arange(20), lams=[1.0]).floor)],
+        )
     assert any(re.search(f"the {WARNS}.*{remedy}", str(message.message)) for message in heard)

@@ -1,4 +1,6 @@
-"""Sources of rows: sums and maps over blocks equal to those over all rows, whatever the rows are made of, and errors for the caller."""
+"""Sources of rows: sums and maps over blocks equal to those over all rows, whatever the rows are
+made of, and errors for the caller.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -9,13 +11,16 @@ from jax.experimental import sparse as jax_sparse
 from support import DTYPE, EPS, array, assert_close, wide
 
 import jaxrls as rls
+from jaxrls.problem.fixed_effects import Intercept, NoEffects
 from jaxrls.rows import sparse
 from jaxrls.rows.rows import GramRows, MappedRows
 from jaxrls.rows.sparse import SparseRows, as_rows, is_sparse, sparse_rows
 
 N, D = 13, 4
 TOLERANCE = 100 * EPS
-X = wide(np.random.default_rng(0).normal(size=(N, D)) * (np.random.default_rng(1).random((N, D)) < 0.6))
+X = wide(
+    np.random.default_rng(0).normal(size=(N, D)) * (np.random.default_rng(1).random((N, D)) < 0.6)
+)
 V = wide(np.random.default_rng(2).uniform(0.5, 2, N))
 PAIR = {"a": wide(np.random.default_rng(3).normal(size=(N, 2))), "none": None}
 SQUARES = rls.FeatureMap(lambda X: jnp.concatenate([X, X * X], axis=1))
@@ -61,7 +66,7 @@ class Halves(rls.Rows):
 
     def _both(self, fn, columns):
         k = len(self.top)
-        part = lambda cut: jax.tree.map(lambda a: a[cut], columns)  # noqa: E731
+        part = lambda cut: jax.tree.map(lambda a: a[cut], columns)
         return fn(self.top, *part(slice(None, k))), fn(self.rest, *part(slice(k, None)))
 
     def sum(self, fn, *columns, temporaries=0, block_size=None):
@@ -136,13 +141,17 @@ def test_shape_and_dtype(name):
 
 
 @each
-@pytest.mark.parametrize("hints", [{}, {"temporaries": 10**9}, {"block_size": 3}], ids=["plain", "wide", "blocks of 3"])
+@pytest.mark.parametrize(
+    "hints", [{}, {"temporaries": 10**9}, {"block_size": 3}], ids=["plain", "wide", "blocks of 3"]
+)
 def test_a_sum_is_the_sum_over_all_rows(name, hints):
     assert_tree(SOURCES[name].sum(add_up, *COLUMNS, **hints), add_up(array(dense(name)), *COLUMNS))
 
 
 @each
-@pytest.mark.parametrize("hints", [{}, {"temporaries": 10**9}, {"block_size": 3}], ids=["plain", "wide", "blocks of 3"])
+@pytest.mark.parametrize(
+    "hints", [{}, {"temporaries": 10**9}, {"block_size": 3}], ids=["plain", "wide", "blocks of 3"]
+)
 def test_a_map_is_the_map_over_all_rows(name, hints):
     """In the order of the rows, whatever the blocks."""
     assert_tree(SOURCES[name].map(by_row, *COLUMNS, **hints), by_row(array(dense(name)), *COLUMNS))
@@ -172,7 +181,9 @@ def test_rows_go_into_jit(name):
     @jax.jit
     def run(rows, v):
         traced.append(1)
-        return rows.sum(lambda block, v: v @ block, v), rows.map(lambda block, v: block * v[:, None], v)
+        return rows.sum(lambda block, v: v @ block, v), rows.map(
+            lambda block, v: block * v[:, None], v
+        )
 
     for factor in (1, 2):
         total, scaled = run(SOURCES[name], factor * COLUMNS[0])
@@ -183,12 +194,16 @@ def test_rows_go_into_jit(name):
 
 @pytest.mark.parametrize("name", TRACEABLE)
 def test_derivatives_in_the_columns(name):
-    got = jax.grad(lambda v: jnp.sum(SOURCES[name].sum(lambda block, v: (v**2) @ block, v)))(COLUMNS[0])
+    got = jax.grad(lambda v: jnp.sum(SOURCES[name].sum(lambda block, v: (v**2) @ block, v)))(
+        COLUMNS[0]
+    )
     assert_close(got, 2 * V * dense(name).sum(axis=1), TOLERANCE)
 
 
 def test_derivatives_in_dense_rows():
-    got = jax.grad(lambda X: rls.DenseRows(X).sum(lambda block: jnp.sum(jnp.sin(block)), block_size=4))(array(X))
+    got = jax.grad(
+        lambda X: rls.DenseRows(X).sum(lambda block: jnp.sum(jnp.sin(block)), block_size=4)
+    )(array(X))
     assert_close(got, np.cos(X), TOLERANCE)
 
 
@@ -205,7 +220,9 @@ def test_rows_that_cannot_be_taken_by_number(name):
 
 @each
 def test_in_memory_or_not(name):
-    """What is in memory can be made dense, and can make K of all pairs; nothing else can, and says so."""
+    """What is in memory can be made dense, and can make K of all pairs; nothing else can, and says
+    so.
+    """
     rows, kernel = SOURCES[name], rls.Linear()
     if rows.in_memory:
         assert_close(rows.dense(), X, TOLERANCE)
@@ -236,17 +253,28 @@ def test_features_of_rows(name):
     assert_close(made.map(lambda block: block), want, TOLERANCE)
 
 
-# sparse ------------------------------------------------------------------------------------------------------------------
+# sparse
+# ------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [scipy.sparse.csr_matrix, scipy.sparse.csc_array, scipy.sparse.coo_array, scipy.sparse.dok_array])
+@pytest.mark.parametrize(
+    "make",
+    [
+        scipy.sparse.csr_matrix,
+        scipy.sparse.csc_array,
+        scipy.sparse.coo_array,
+        scipy.sparse.dok_array,
+    ],
+)
 def test_every_format_is_the_same_matrix(make):
     assert is_sparse(make(X)) and as_rows(rls.Linear(), make(X)).shape == (N, D)
     assert_close(small_blocks(make(X.astype(DTYPE))).map(lambda block: block), X, TOLERANCE)
 
 
 def test_entries_that_are_named_twice_add_up():
-    twice = scipy.sparse.coo_array((np.array([1.0, 2.0], DTYPE), (np.array([0, 0]), np.array([1, 1]))), shape=(2, 2))
+    twice = scipy.sparse.coo_array(
+        (np.array([1.0, 2.0], DTYPE), (np.array([0, 0]), np.array([1, 1]))), shape=(2, 2)
+    )
     assert sparse_rows(twice).map(lambda block: block).tolist() == [[0, 3], [0, 0]]
 
 
@@ -260,9 +288,18 @@ def test_rows_and_matrices_without_entries():
     ("X", "words"),
     [
         (scipy.sparse.csr_array((0, 3)), r"X is empty, with shape \(0, 3\)"),
-        (scipy.sparse.csr_array(np.array([[1.0, np.nan]])), "X holds 1 stored values that are NaN or infinite"),
-        (scipy.sparse.csr_array(np.array([[np.inf, -np.inf]])), "X holds 2 stored values that are NaN or infinite"),
-        (jax_sparse.BCOO.fromdense(jnp.ones((2, 2, 2)), n_batch=1), "no batch and no dense dimensions"),
+        (
+            scipy.sparse.csr_array(np.array([[1.0, np.nan]])),
+            "X holds 1 stored values that are NaN or infinite",
+        ),
+        (
+            scipy.sparse.csr_array(np.array([[np.inf, -np.inf]])),
+            "X holds 2 stored values that are NaN or infinite",
+        ),
+        (
+            jax_sparse.BCOO.fromdense(jnp.ones((2, 2, 2)), n_batch=1),
+            "no batch and no dense dimensions",
+        ),
     ],
 )
 def test_sparse_matrices_that_are_refused(X, words, unchecked):
@@ -277,11 +314,16 @@ def test_sparse_rows_are_cut_outside_of_jit(unchecked):
 
 def test_sparse_rows_as_they_are():
     rows = SOURCES["sparse"]
-    assert isinstance(rows, SparseRows) and sparse_rows(rows) is rows and as_rows(rls.Linear(), rows) is rows
+    assert (
+        isinstance(rows, SparseRows)
+        and sparse_rows(rows) is rows
+        and as_rows(rls.Linear(), rows) is rows
+    )
     assert rows.astype(np.float32).dtype == np.float32
 
 
-# a user's own ------------------------------------------------------------------------------------------------------------
+# a user's own
+# ------------------------------------------------------------------------------------------------------------
 
 
 class Nothing(rls.Rows):
@@ -293,7 +335,10 @@ class Nothing(rls.Rows):
     [
         (lambda rows: rows.shape, r"Nothing must define shape = \(n, d\)"),
         (lambda rows: rows.dtype, "Nothing must define dtype"),
-        (lambda rows: rows.sum(jnp.sum), r"Nothing must define blocks\(\), or sum and map and some"),
+        (
+            lambda rows: rows.sum(jnp.sum),
+            r"Nothing must define blocks\(\), or sum and map and some",
+        ),
         (lambda rows: rows.some(3), r"Nothing must define blocks\(\), or sum and map and some"),
     ],
 )
@@ -303,21 +348,31 @@ def test_what_a_source_must_define(ask, words):
 
 
 @pytest.mark.parametrize("shape", [(N + 1, D), (N - 1, D)], ids=["fewer", "more"])
-@pytest.mark.parametrize("read", [lambda rows, v: rows.sum(jnp.sum), lambda rows, v: rows.map(lambda block: block)], ids=["sum", "map"])
+@pytest.mark.parametrize(
+    "read",
+    [lambda rows, v: rows.sum(jnp.sum), lambda rows, v: rows.map(lambda block: block)],
+    ids=["sum", "map"],
+)
 def test_blocks_of_another_number_of_rows_than_said(read, shape):
-    with pytest.raises(ValueError, match=f"Slabs says that it has {shape[0]} rows, and its blocks have ({N}|more)"):
+    with pytest.raises(
+        ValueError, match=f"Slabs says that it has {shape[0]} rows, and its blocks have ({N}|more)"
+    ):
         read(Slabs(X, shape=shape), None)
 
 
 @pytest.mark.parametrize("shape", [(N + 1, D), (N - 1, D)], ids=["fewer", "more"])
 def test_the_same_with_columns(shape):
     """Before the parts of columns that do not fit are multiplied."""
-    with pytest.raises(ValueError, match=f"Slabs says that it has {shape[0]} rows, and its blocks have"):
+    with pytest.raises(
+        ValueError, match=f"Slabs says that it has {shape[0]} rows, and its blocks have"
+    ):
         Slabs(X, shape=shape).sum(lambda block, v: v @ block, jnp.ones(shape[0], DTYPE))
 
 
 def test_blocks_of_another_width_than_said(unchecked):
-    with pytest.raises(ValueError, match=f"Slabs says that it has {D + 1} columns, and a block has shape"):
+    with pytest.raises(
+        ValueError, match=f"Slabs says that it has {D + 1} columns, and a block has shape"
+    ):
         Slabs(X, shape=(N, D + 1)).sum(lambda block: jnp.sum(block, axis=0))
 
 
@@ -339,11 +394,15 @@ def test_a_host_source_does_not_go_into_jit():
         jax.jit(lambda rows: rows.sum(jnp.sum))(SOURCES["user's"])
 
 
-# the door ----------------------------------------------------------------------------------------------------------------
+# the door
+# ----------------------------------------------------------------------------------------------------------------
 
 
 def test_arrays_at_the_door():
-    assert type(as_rows(rls.Linear(), X)) is rls.DenseRows and type(as_rows(rls.Precomputed(), X)) is GramRows
+    assert (
+        type(as_rows(rls.Linear(), X)) is rls.DenseRows
+        and type(as_rows(rls.Precomputed(), X)) is GramRows
+    )
     assert as_rows(rls.Linear(), SOURCES["user's"]) is SOURCES["user's"]
     assert as_rows(rls.Linear(), [[1, 2], [3, 4]]).shape == (2, 2)
 
@@ -351,8 +410,14 @@ def test_arrays_at_the_door():
 @pytest.mark.parametrize(
     ("X", "words"),
     [
-        (np.ones(3), r"X must have shape \(n, d\), and has shape \(3,\): use X\[:, None\] for a single column"),
-        (np.ones((2, 2, 2)), r"X must have shape \(n, d\), and has shape \(2, 2, 2\): give one row per sample"),
+        (
+            np.ones(3),
+            r"X must have shape \(n, d\), and has shape \(3,\): use X\[:, None\] for a single column",
+        ),
+        (
+            np.ones((2, 2, 2)),
+            r"X must have shape \(n, d\), and has shape \(2, 2, 2\): give one row per sample",
+        ),
         (np.ones((0, 2)), "X is empty"),
         ([["a"]], "X must hold real numbers"),
         (np.ones((2, 2)) * 1j, "X must be real"),
@@ -365,13 +430,19 @@ def test_what_is_refused_at_the_door(X, words, unchecked):
 
 def test_values_are_checked_where_they_are_known(unchecked):
     rls.DenseRows(array(X)).check(rls.Linear())
-    with pytest.raises(ValueError, match="X holds 1 values that are NaN or infinite, the first at index"):
+    with pytest.raises(
+        ValueError, match="X holds 1 values that are NaN or infinite, the first at index"
+    ):
         rls.DenseRows(array(X).at[3, 1].set(jnp.nan)).check(rls.Linear())
 
 
 @pytest.mark.parametrize("kernel", [rls.Linear(), rls.Gaussian(1.5)], ids=["features", "points"])
 def test_a_model_predicts_for_any_source_of_rows(kernel, rng):
-    X, y, new = array(rng.normal(size=(9, 3))), array(rng.normal(size=9)), rng.normal(size=(7, 3)) * (rng.uniform(size=(7, 3)) < 0.7)
+    X, y, new = (
+        array(rng.normal(size=(9, 3))),
+        array(rng.normal(size=9)),
+        rng.normal(size=(7, 3)) * (rng.uniform(size=(7, 3)) < 0.7),
+    )
     model = rls.fit(kernel, X, y, lams=array([0.1])).model
     want = model.predict(array(new))
     assert_close(model.predict(Slabs(new, (3, 4))), want, 20 * EPS)
@@ -402,7 +473,9 @@ def test_a_reading_says_how_wide_its_temporaries_are():
 
 def test_a_model_on_points_counts_the_columns_of_any_source():
     model = rls.Model(rls.Gaussian(1.0), array(X), array(V), array(0.0))
-    with pytest.raises(ValueError, match=f"X must have {D} columns, the columns it was fitted on, and has 2"):
+    with pytest.raises(
+        ValueError, match=f"X must have {D} columns, the columns it was fitted on, and has 2"
+    ):
         model.predict(Slabs(X[:, :2]))
 
 
@@ -412,17 +485,26 @@ def test_a_single_sparse_row():
 
 @pytest.mark.parametrize("weights", [None, V], ids=["plain", "weights"])
 def test_moments_about_their_means(weights):
-    """Sums of products about the means; the means themselves are the new origins, from which nothing is left."""
+    """Sums of products about the means; the means themselves are the new origins, from which
+    nothing is left.
+    """
     v, Y = np.ones(N) if weights is None else weights, PAIR["a"]
     b, y = X - v @ X / v.sum(), Y - v @ Y / v.sum()
     given = None if weights is None else array(weights)
-    found = jax.jit(lambda: rls.moments(rls.DenseRows(array(X)), rls.Linear(), array(Y), given, origin=array(X[0])).centred(True))()
+    fixed, options = Intercept(array(v.sum())), {"origin": array(X[:1])}
+    rows, kernel = rls.DenseRows(array(X)), rls.Linear()
+    found = jax.jit(
+        lambda: rls.moments(rows, kernel, fixed, array(Y), given, **options).centred(fixed)
+    )()
     assert_close(found.second, (v[:, None] * b).T @ b, TOLERANCE)
     assert_close(found.cross, (v[:, None] * b).T @ y, TOLERANCE)
-    assert_close(found.square, v @ y**2, TOLERANCE)
+    assert_close(found.square, np.sum(v[:, None] * y**2, axis=0), TOLERANCE)
     assert_close(found.trace, np.sum(v * np.sum(X**2, axis=1)), TOLERANCE)
-    assert_close(found.origin, v @ X / v.sum(), TOLERANCE)
-    assert_close(found.label_origin, v @ Y / v.sum(), TOLERANCE)
-    assert not found.first.any() and not found.label.any() and found.centred(False) is found
-    bare = rls.moments(rls.DenseRows(array(X)), rls.Linear(), origin=array(X[0]))
-    assert bare.cross.shape == (D, 0) and bare.label.shape == (0,)
+    assert_close(found.origin, (v @ X / v.sum())[None], TOLERANCE)
+    assert_close(found.label_origin, (v @ Y / v.sum())[None], TOLERANCE)
+    assert not found.first.any() and not found.label.any()
+    bare = rls.moments(rows, kernel, fixed, **options)
+    assert bare.cross.shape == (D, 0) and bare.label.shape == (1, 0)
+    none = rls.moments(rows, kernel, NoEffects(DTYPE), array(Y), given)
+    assert_close(none.second, (v[:, None] * X).T @ X, TOLERANCE)
+    assert_close(none.cross, (v[:, None] * X).T @ Y, TOLERANCE)

@@ -1,4 +1,6 @@
-"""Numbers that are small, large or far apart: what must not depend on units, and what rounding may not hide."""
+"""Numbers that are small, large or far apart: what is refused, what must not depend on scales, and
+what rounding may not hide.
+"""
 
 import functools
 from dataclasses import replace
@@ -7,17 +9,31 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.sparse as scipy_sparse
 from contract.cases import FACTORS
 from extended import LONG, Truth
 from oracle import loo_residuals as refitted
 from oracle import refit
-from support import DTYPE, EPS, X64, array, assert_close, coef, factorize, gcv, log_marginal_likelihood, loo_residuals, wide
+from support import (
+    DTYPE,
+    EPS,
+    X64,
+    array,
+    assert_close,
+    coef,
+    factorize,
+    gcv,
+    log_marginal_likelihood,
+    loo_residuals,
+    of_features,
+    of_landmarks,
+    wide,
+)
 
 import jaxrls as rls
-from jaxrls.search.problem import unit_of
 
-ROUTES = ("gram", "features", "covariance", "cholesky", "tridiagonal")
-GAUSSIAN_ROUTES = ("gram", "cholesky", "tridiagonal")
+ROUTES = ("gram", "features", "covariance", "cholesky")
+GAUSSIAN_ROUTES = ("gram", "cholesky")
 
 
 def linear_data(seed=0, n=30, noise=0.0, offset=0.0):
@@ -44,7 +60,9 @@ def features_of(K):
 
 
 def whole_fit(Phi, y, lam):
-    """GCV and evidence with an intercept, by refits and the dense Gaussian with the constant of large variance taken out exactly."""
+    """GCV and evidence with an intercept, by refits and the dense Gaussian with the constant of
+    large variance taken out exactly.
+    """
     n = len(y)
     w, b = refit(Phi, y[:, None], lam, intercept=True)
     centred = Phi - Phi.mean(axis=0)
@@ -53,7 +71,9 @@ def whole_fit(Phi, y, lam):
     norm = np.sum((y - Phi @ w[:, 0] - b[0]) ** 2)
     logdet = np.sum(np.log(s + lam)) + (n - 1 - len(s)) * np.log(lam)
     fit = (norm + lam * w[:, 0] @ w[:, 0]) / lam
-    return norm / n / (1 - dof / n) ** 2, -0.5 * (fit + logdet + np.log(n) + (n - 1) * np.log(2 * np.pi))
+    return norm / n / (1 - dof / n) ** 2, -0.5 * (
+        fit + logdet + np.log(n) + (n - 1) * np.log(2 * np.pi)
+    )
 
 
 # --- residual norms from residuals ---
@@ -62,15 +82,27 @@ def whole_fit(Phi, y, lam):
 @pytest.mark.parametrize("intercept", [True, False])
 @pytest.mark.parametrize("small", [-2, -4])
 def test_norms_on_nearly_dependent_columns_are_those_of_residuals_at_every_lam(small, intercept):
-    """U from moments is orthogonal to eps √(s_max/s) only, and n − 1 = r leaves nothing outside of it."""
+    """U from moments is orthogonal to eps √(s_max/s) only, and n − 1 = r leaves nothing outside of
+    it.
+    """
     for seed in range(10):
         rng = np.random.default_rng(seed)
-        X, y = wide(rng.normal(size=(5, 4)) * 10.0 ** np.array([0, -1, -2, small])), wide(rng.normal(size=(5, 1)))
-        lams = wide(np.linalg.norm(X, 2) ** 2 * np.array([1e-11 if X64 else 1e-5, 1e-6 if X64 else 1e-4, 1e-2, 1]))
+        X, y = (
+            wide(rng.normal(size=(5, 4)) * 10.0 ** np.array([0, -1, -2, small])),
+            wide(rng.normal(size=(5, 1))),
+        )
+        lams = wide(
+            np.linalg.norm(X, 2) ** 2
+            * np.array([1e-11 if X64 else 1e-5, 1e-6 if X64 else 1e-4, 1e-2, 1])
+        )
         K = X.astype(LONG) @ X.T.astype(LONG)
         long = (part.astype(LONG) for part in (y, y, np.ones(5), lams))
-        truth = Truth(lambda gone, K=K: (K, K, np.diagonal(K)), *long, np.arange(5), intercept, "primal", EPS)
-        solution = factorize(rls.Linear(), array(X), route="covariance", intercept=intercept).solve(array(y))
+        truth = Truth(
+            lambda gone, K=K: (K, K, np.diagonal(K)), *long, np.arange(5), intercept, "primal", EPS
+        )
+        solution = factorize(rls.Linear(), array(X), route="covariance", intercept=intercept).solve(
+            array(y)
+        )
         norm, off = truth.norm
         assert (np.abs(np.asarray(solution.residual_norm(array(lams))) - norm) <= off).all()
         fit = np.sum(truth.Y * truth.dual, axis=1)
@@ -82,9 +114,12 @@ def test_norms_on_nearly_dependent_columns_are_those_of_residuals_at_every_lam(s
 def test_no_left_vector_has_a_part_along_the_constant(weights):
     """Of small columns far from 0 rounding leaves one, √(s_max/s) times as large."""
     X = linear_data()[0] * 10.0 ** np.array([0, -2, -4]) + 3
-    factor = rls.factor_features(array(X), weights=None if weights is None else array(weights))
+    factor = of_features(array(X), weights=None if weights is None else array(weights))
     h = np.sqrt(np.ones(30) if weights is None else weights)
-    assert np.abs(h / np.linalg.norm(h) @ np.asarray(factor.left_vectors(), np.float64)).max() < 10 * EPS
+    assert (
+        np.abs(h / np.linalg.norm(h) @ np.asarray(factor.left_vectors(), np.float64)).max()
+        < 10 * EPS
+    )
 
 
 @pytest.mark.float64
@@ -95,18 +130,25 @@ def test_gcv_of_labels_without_noise_is_that_of_residuals(route):
         X, y = linear_data(seed)
         want, _ = whole_fit(X, y, 1e-10)
         assert want < 1e-20
-        assert_close(gcv(factorize(rls.Linear(), array(X), route=route), array(y), array([1e-10])), [want], 1e-2)
+        assert_close(
+            gcv(factorize(rls.Linear(), array(X), route=route), array(y), array([1e-10])),
+            [want],
+            1e-2,
+        )
 
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_gcv_and_evidence_of_labels_of_little_noise(route):
     X, y = linear_data(n=1000, noise=0.012)
-    lam = 0.1 if route in ("gram", "tridiagonal") else 1e-2  # K of all rows has a larger precision floor
+    lam = 0.1 if route == "gram" else 1e-2  # K of all rows has a larger precision floor
     want = whole_fit(X, y, wide(lam))
     factor = factorize(rls.Linear(), array(X), route=route)
     assert_close(gcv(factor, array(y), array([lam])), [want[0]], 1e4 * EPS)
-    if route not in ("gram", "tridiagonal"):
-        assert abs(float(log_marginal_likelihood(factor, array(y), array([lam]))[0]) - want[1]) <= 1e5 * EPS
+    if route != "gram":
+        assert (
+            abs(float(log_marginal_likelihood(factor, array(y), array([lam]))[0]) - want[1])
+            <= 1e5 * EPS
+        )
 
 
 def test_gcv_and_evidence_on_landmarks():
@@ -115,9 +157,11 @@ def test_gcv_and_evidence_on_landmarks():
     L = np.linalg.cholesky(gaussian(X[R], X[R]))
     Phi = np.linalg.solve(L, gaussian(X, X[R]).T).T
     want = np.array([whole_fit(Phi, y, lam) for lam in lams])
-    factor = rls.factor_subset(rls.Gaussian(1.0), array(X), R)
+    factor = of_landmarks(rls.Gaussian(1.0), array(X), R)
     assert_close(gcv(factor, array(y), array(lams)), want[:, 0], 1e-7 if X64 else 2e-3)
-    assert np.abs(log_marginal_likelihood(factor, array(y), array(lams)) - want[:, 1]).max() <= (1e-6 if X64 else 0.1)
+    assert np.abs(log_marginal_likelihood(factor, array(y), array(lams)) - want[:, 1]).max() <= (
+        1e-6 if X64 else 0.1
+    )
 
 
 @pytest.mark.float64
@@ -125,48 +169,132 @@ def test_residual_norms_have_derivatives():
     """In λ and labels, through what is calculated about the fit at the smallest λ."""
     X, y = smooth_data(20)
     factor = factorize(rls.Linear(), array(X), route="covariance")
-    slope = jax.jit(jax.grad(lambda y, lam: gcv(factor, y, lam[None])[0], (0, 1)))(array(y), array(0.3))
-    value = lambda y, lam: whole_fit(X, y, lam)[0]  # noqa: E731
+    slope = jax.jit(jax.grad(lambda y, lam: gcv(factor, y, lam[None])[0], (0, 1)))(
+        array(y), array(0.3)
+    )
+    value = lambda y, lam: whole_fit(X, y, lam)[0]
     step = 1e-5 * np.eye(20)[3]
     assert_close(slope[0][3], (value(y + step, 0.3) - value(y - step, 0.3)) / 2e-5, 1e-6)
     assert_close(slope[1], (value(y, 0.3 + 1e-5) - value(y, 0.3 - 1e-5)) / 2e-5, 1e-6)
 
 
-# --- units of labels and of kernels ---
-
-TINY = 2.0**-63  # about 1e-19: squares are below what float32 holds
+# --- scales of labels, columns, weights and kernels ---
 
 
 @pytest.mark.filterwarnings("ignore:.*λ")
 @pytest.mark.parametrize("criterion", [rls.loo, rls.gcv])
-def test_fit_does_not_depend_on_the_units_of_labels(criterion):
-    X, y = (a.astype(np.float32) for a in smooth_data())
-    one, tiny = (rls.fit(rls.Gaussian(1.0), X, np.float32(unit) * y, criterion=criterion) for unit in (1, TINY))
-    assert float(one.lam) == float(tiny.lam)
-    assert_close(np.asarray(tiny.errors, np.float64) / TINY**2, one.errors, 1e-4)  # of numbers with fewer digits
-    assert_close(np.asarray(tiny.error, np.float64) / TINY**2, one.error, 1e-4)
-    assert_close(np.asarray(tiny.loo_residuals) / np.float32(TINY), one.loo_residuals, 0)
-    assert_close(np.asarray(tiny.predict(X)) / np.float32(TINY), one.predict(X), 1e-5)
+def test_scales_within_range_change_nothing(criterion):
+    """Labels, or columns and width, a thousand times as large; weights, with λ that goes by them."""
+    X, y = (a.astype(DTYPE) for a in smooth_data())
+    X_new, v, lams = X[:7] + DTYPE(0.1), 1 + np.arange(60, dtype=DTYPE) % 3, np.logspace(-2, 1, 9)
+
+    def look(a=1, b=1, c=1):
+        kernel, at = rls.Gaussian(1.0 * b), (c * lams).astype(DTYPE)
+        weights = (c * v).astype(DTYPE)
+        fit = rls.fit(kernel, b * X, a * y, weights=weights, lams=at, criterion=criterion)
+        error = np.asarray(fit.error, float) / a**2
+        return float(fit.lam) / c, error, np.asarray(fit.predict(b * X_new)) / a
+
+    one = look()
+    for other in (look(a=1000), look(b=1000), look(c=1000)):
+        for got, want in zip(other, one, strict=True):
+            assert_close(got, want, 1e4 * EPS)
 
 
-@pytest.mark.filterwarnings("ignore:.*λ")
-def test_held_out_labels_are_in_the_same_units():
-    X, y = (a.astype(np.float32) for a in smooth_data())
-    one, tiny = (
-        rls.fit(rls.Gaussian(1.0), X[:40], np.float32(unit) * y[:40], validation=(X[40:], np.float32(unit) * y[40:])) for unit in (1, TINY)
+def refused(X=1.0, y=1.0, v=1.0):
+    """A fit of which one column, the labels or a weight is so many times as large."""
+    rows, labels = smooth_data(20)
+    weights = np.ones(20)
+    weights[3] = v
+    rows[:, 1] *= X
+    rls.fit(
+        rls.Gaussian(1.0),
+        rows.astype(DTYPE),
+        (y * labels).astype(DTYPE),
+        weights=weights.astype(DTYPE),
+        lams=[0.1],
     )
-    assert float(one.lam) == float(tiny.lam)
-    assert_close(np.asarray(tiny.errors, np.float64) / TINY**2, one.errors, 1e-4)
+
+
+LARGE, SMALL = (1e200, 1e-200) if X64 else (1e25, 1e-20)
+LITTLE = 1e-13 if X64 else 3e-7
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ({"y": LARGE}, r"Y holds \S+ at most, and squares overflow float\d+: divide Y by a scale"),
+        ({"y": SMALL}, r"Y holds \S+ at most, and squares underflow float\d+: multiply Y by"),
+        ({"X": LARGE}, r"X holds \S+ in column 1, and sums of squares overflow float\d+: divide"),
+        ({"v": LITTLE}, r"weights above 0 go from \S+ to 1, and float\d+ takes a ratio of"),
+        ({"v": 1 / LITTLE}, r"weights above 0 go from 1 to \S+, and float\d+ takes a ratio of"),
+    ],
+)
+def test_what_leaves_the_range_is_refused(what, message):
+    with pytest.raises(ValueError, match=message):
+        refused(**what)
+
+
+def test_other_doors_refuse_the_same():
+    X, y = (a.astype(DTYPE) for a in smooth_data(20))
+    kernel, far = rls.Gaussian(1.0), np.array([1, LARGE], DTYPE)
+    for call in (
+        lambda: rls.factorize(kernel, X * far),
+        lambda: rls.fit(kernel, X, y, lams=[0.1]).predict(X * far),
+        lambda: rls.median_distance(array(X * far)),
+        lambda: rls.fit(rls.Linear(), scipy_sparse.csr_array(X * far), y),
+        lambda: rls.stream([(X * far, y)]),
+        lambda: rls.fit_kronecker(kernel, X * far, kernel, X, np.outer(y, y)),
+    ):
+        with pytest.raises(ValueError, match="in column 1, and sums of squares overflow"):
+            call()
+    for call in (
+        lambda Y: rls.factorize(kernel, X).solve(Y),
+        lambda Y: rls.tune(kernel, X, Y, steps=1),
+        lambda Y: rls.fit_kronecker(kernel, X, kernel, X, np.outer(y, Y)),
+    ):
+        with pytest.raises(ValueError, match="squares overflow"):
+            call(DTYPE(LARGE) * y)
+
+
+def test_columns_of_small_numbers_and_labels_of_zeros_are_taken():
+    """A column of 1e-200 (float32: 1e-25) says nothing beside the others."""
+    X, y = smooth_data(20)
+    tiny = X * [1, 1 / LARGE]
+    want = refitted(
+        features_of(gaussian(X[:, :1], X[:, :1])), y[:, None], wide(0.1), np.ones(20), True
+    )
+    fit = rls.fit(rls.Gaussian(1.0), tiny.astype(DTYPE), y.astype(DTYPE), lams=[0.1])
+    assert_close(fit.loo_residuals, want[:, 0], 1e4 * EPS)
+    assert not np.any(rls.fit(rls.Gaussian(1.0), X, 0 * y, lams=[0.1]).predict(X))
+
+
+def test_a_weight_below_eps_of_the_largest_is_0():
+    X, y = (a.astype(DTYPE) for a in smooth_data(20))
+    v = np.ones(20, DTYPE)
+    v[[3, 7]] = EPS / 2, 1e-30
+    none = np.where(np.isin(np.arange(20), [3, 7]), 0.0, 1.0)
+    Phi = features_of(gaussian(X.astype(float), X.astype(float)))
+    want = refitted(Phi, y[:, None].astype(float), wide(0.1), none, True)
+    fit = rls.fit(rls.Gaussian(1.0), X, y, lams=[0.1], weights=v)
+    assert_close(fit.loo_residuals, want[:, 0], 1e4 * EPS)
+    assert np.array_equal(rls.Weights.of(v, 20, DTYPE).array, none)
 
 
 @pytest.mark.float64
 @pytest.mark.filterwarnings("ignore:.*λ")
-@pytest.mark.parametrize("dtypes", [(np.float32, np.float64), pytest.param((np.float64, np.float32), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "dtypes",
+    [(np.float32, np.float64), pytest.param((np.float64, np.float32), marks=pytest.mark.slow)],
+)
 def test_held_out_rows_in_another_precision(dtypes):
-    """The errors are in that of the factor, whether the rows held out come by name, as a criterion or as a design."""
+    """The errors are in that of the factor, whether the rows held out come by name, as a criterion
+    or as a design.
+    """
     X, y = smooth_data(30)
     (X_seen, seen), (X_held, held) = (
-        (jnp.asarray(X[at], dtype), jnp.asarray(y[at], dtype)) for at, dtype in zip((slice(20), slice(20, 30)), dtypes, strict=True)
+        (jnp.asarray(X[at], dtype), jnp.asarray(y[at], dtype))
+        for at, dtype in zip((slice(20), slice(20, 30)), dtypes, strict=True)
     )
     kernel, lams = rls.Gaussian(1.0), jnp.asarray([0.1, 1.0], dtypes[0])
     factor = rls.factorize(kernel, X_seen, route="gram")
@@ -188,57 +316,6 @@ def test_held_out_rows_in_another_precision(dtypes):
         assert_close(errors, want, 1e-5)
 
 
-@pytest.mark.filterwarnings("ignore:.*λ")
-def test_tune_does_not_depend_on_the_units_of_labels():
-    X, y = (a.astype(np.float32) for a in smooth_data())
-    one, tiny = (rls.tune(rls.Gaussian(1.0), X, np.float32(unit) * y, steps=4, start="kernel") for unit in (1, TINY))
-    assert float(one.lam) == float(tiny.lam) and float(one.kernel.width) == float(tiny.kernel.width)
-    assert_close(np.asarray(tiny.error, np.float64) / TINY**2, one.error, 1e-4)
-    assert_close(np.asarray(tiny.start_error, np.float64) / TINY**2, one.start_error, 1e-4)
-    assert_close(np.asarray(tiny.model.coef) / np.float32(TINY), one.model.coef, 1e-5)
-
-
-@pytest.mark.parametrize("unit", [2.0**-70, 2.0**70])
-def test_influence_does_not_depend_on_the_units_of_labels(unit):
-    """None of it has squared units: what float32 cannot hold, it need not give."""
-    X, y = (jnp.asarray(a, jnp.float32) for a in smooth_data(20))
-    ask = jax.jit(lambda y: rls.influence(rls.factorize(rls.Gaussian(1.0), X), y, 0.1))
-    one, other = ask(y), ask(jnp.float32(unit) * y)
-    for name in ("residuals", "cooks_distance", "leverage"):
-        assert_close(getattr(other, name), getattr(one, name), 1e-5, name)
-    assert_close(np.asarray(other.noise, np.float64) / unit, one.noise, 1e-5)
-
-
-def test_criteria_in_squared_units_leave_the_range_of_float32():
-    """Whatever they calculate in: the smallest and largest results are no numbers of the dtype. The labels in other units, or another loss, are."""
-    X, y = (jnp.asarray(a, jnp.float32) for a in smooth_data(20))
-    ask = jax.jit(
-        lambda y, unit: [
-            rls.loo(rls.factorize(rls.Gaussian(1.0), X), unit * y, jnp.ones(1, jnp.float32), loss=loss)[0]
-            for loss in (rls.squared_error, rls.absolute_error)
-        ]
-    )
-    absolute = float(ask(y, jnp.float32(1))[1])
-    for unit, squared in ((2.0**-70, 0.0), (2.0**70, np.inf)):
-        found = ask(y, jnp.float32(unit))
-        assert float(found[0]) == squared and float(found[1]) / unit == pytest.approx(absolute, rel=1e-5)
-
-
-@pytest.mark.parametrize("scale", [1e-30, 0.7, 1.0, 3.0, 1e30])
-def test_labels_in_units_are_near_1(scale):
-    Y = (scale * np.array([[0.5, -1.0], [0.25, 0.0]])).astype(DTYPE)
-    for labels in (Y, array(Y)):
-        assert 1 <= np.abs(Y).max() / unit_of(rls.LeaveOneOut(), labels) < 2
-    assert jax.jit(lambda Y: unit_of(rls.LeaveOneOut(), Y))(Y) == unit_of(rls.LeaveOneOut(), Y)
-
-
-def test_best_lam_does_not_depend_on_the_units_of_labels():
-    X, y = (jnp.asarray(a, jnp.float32) for a in smooth_data(20))
-    best = jax.jit(rls.best_lam)
-    one, tiny = best(rls.Gaussian(1.0), X, y), best(rls.Gaussian(1.0), X, jnp.float32(TINY) * y)
-    assert float(one) == float(tiny)
-
-
 @pytest.mark.parametrize("landmarks", [False, True])
 @pytest.mark.parametrize("unit", [2.0**-60, 2.0**60])
 def test_objective_of_kernels_of_small_and_large_numbers(landmarks, unit):
@@ -248,7 +325,7 @@ def test_objective_of_kernels_of_small_and_large_numbers(landmarks, unit):
 
     @jax.jit
     def look(unit):
-        value = lambda lam: rls.loo_objective(unit * rls.Gaussian(1.0), X, y, lam, landmarks=R)  # noqa: E731
+        value = lambda lam: rls.loo_objective(unit * rls.Gaussian(1.0), X, y, lam, landmarks=R)
         return jax.value_and_grad(value)(jnp.float32(1 / 16) * unit)
 
     want, got = look(jnp.float32(1)), look(jnp.float32(unit))
@@ -263,18 +340,29 @@ def test_subset_of_kernels_of_small_and_large_numbers(unit):
 
     @jax.jit
     def look(unit):
-        factor = rls.factor_subset(unit * rls.Gaussian(1.0), X, jnp.arange(10))
-        return rls.loo(factor, y, unit * lams), rls.coef(factor, y, unit * lams[0]).coef * unit, rls.gcv(factor, y, unit * lams)
+        factor = of_landmarks(unit * rls.Gaussian(1.0), X, jnp.arange(10))
+        return (
+            rls.loo(factor, y, unit * lams),
+            rls.coef(factor, y, unit * lams[0]).coef * unit,
+            rls.gcv(factor, y, unit * lams),
+        )
 
     for got, want in zip(look(jnp.float32(unit)), look(jnp.float32(1)), strict=True):
         assert_close(got, want, 1e-4)
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, case in FACTORS.items() if case.traceable and not name.startswith(("moments", "precomputed"))]
+    "name",
+    [
+        name
+        for name, case in FACTORS.items()
+        if case.traceable and not name.startswith(("moments", "precomputed"))
+    ],
 )
 def test_the_floor_is_in_the_unit_of_the_kernel(name):
-    """That of Cholesky factors on landmarks was not, and was too high or too low by the root of it."""
+    """That of Cholesky factors on landmarks was not, and was too high or too low by the root of
+    it.
+    """
     case = FACTORS[name]
 
     @jax.jit
@@ -290,23 +378,49 @@ def test_the_floor_is_in_the_unit_of_the_kernel(name):
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("route", [*ROUTES, "refined", "subset"])
 def test_every_factor_of_a_kernel_of_small_numbers(route, weighted):
-    """k, λ and squares of labels times a: floors and errors too, of rows and of groups; no number is compared with one that has no unit."""
+    """k, λ and squares of labels times a: floors and errors too, of rows and of groups; no number
+    is compared with one that has no unit.
+    """
     X, y = (array(a) for a in smooth_data(30))
     groups, landmarks = np.arange(30) // 3, jnp.arange(0, 30, 3) if route == "subset" else None
     v = array(np.where(np.arange(30) % 7 == 2, 0, 1 + np.arange(30) % 4)) if weighted else None
-    kernel, lams = rls.Linear() if route in ("features", "covariance") else rls.Gaussian(1.0), array([1 / 16, 1.0])
+    kernel, lams = (
+        rls.Linear() if route in ("features", "covariance") else rls.Gaussian(1.0),
+        array([1 / 16, 1.0]),
+    )
 
     @jax.jit
     def look(unit):
-        factor = rls.factorize(unit * kernel, X, route=None if landmarks is not None else route, weights=v, landmarks=landmarks)
+        factor = rls.factorize(
+            unit * kernel,
+            X,
+            route=None if landmarks is not None else route,
+            weights=v,
+            landmarks=landmarks,
+        )
         labels, at = y * jnp.sqrt(unit), unit * lams
-        errors = rls.loo(factor, labels, at), rls.gcv(factor, labels, at), rls.kfold(factor, labels, at, groups)
-        residuals = rls.loo_residuals(factor, labels, at[0], groups) * jnp.sqrt(unit)  # of rows of weight 0 too
-        evidence = rls.log_marginal_likelihood(factor, labels, at) + 0.5 * (25 if weighted else 29) * jnp.log(unit)
-        return factor.report.floor / unit, *(error / unit for error in (*errors, residuals)), evidence
+        errors = (
+            rls.loo(factor, labels, at),
+            rls.gcv(factor, labels, at),
+            rls.kfold(factor, labels, at, groups),
+        )
+        residuals = rls.loo_residuals(factor, labels, at[0], groups) * jnp.sqrt(
+            unit
+        )  # of rows of weight 0 too
+        evidence = rls.log_marginal_likelihood(factor, labels, at) + 0.5 * (
+            25 if weighted else 29
+        ) * jnp.log(unit)
+        return (
+            factor.report.floor / unit,
+            *(error / unit for error in (*errors, residuals)),
+            evidence,
+        )
 
     for name, got, want in zip(
-        ("floor", "loo", "gcv", "kfold", "residuals", "evidence"), look(array(2.0 ** (-80 if X64 else -40))), look(array(1.0)), strict=True
+        ("floor", "loo", "gcv", "kfold", "residuals", "evidence"),
+        look(array(2.0 ** (-80 if X64 else -40))),
+        look(array(1.0)),
+        strict=True,
     ):
         assert_close(got, want, 1e3 * EPS, name)
 
@@ -324,27 +438,24 @@ def light(kernel):
     return X, y, v, refitted(Phi, y[:, None], wide(0.1), wide(v), True)[:, 0]
 
 
-@pytest.mark.parametrize(("route", "kernel"), [(route, "linear") for route in ROUTES] + [(route, "gaussian") for route in GAUSSIAN_ROUTES])
+@pytest.mark.parametrize(
+    ("route", "kernel"),
+    [(route, "linear") for route in ROUTES] + [(route, "gaussian") for route in GAUSSIAN_ROUTES],
+)
 def test_rows_of_tiny_weight(route, kernel):
+    """A row of weight v keeps digits to eps/√v."""
     X, y, v, want = light(kernel)
     made = rls.Linear() if kernel == "linear" else rls.Gaussian(1.0)
     factor = factorize(made, array(X), weights=array(v), route=route)
-    assert_close(loo_residuals(factor, array(y), array(0.1)), want, 1e4 * EPS)
+    assert_close(loo_residuals(factor, array(y), array(0.1)), want, 1e5 * EPS)
     alone = rls.loo_residuals(factor, array(y), array(0.1), np.arange(30))  # every row a group
-    assert_close(alone, want, 1e4 * EPS)
-
-
-def test_rows_of_tiny_weight_in_groups():
-    X, y, v, _ = light("gaussian")
-    groups = np.arange(30) // 3
-    factors = [factorize(rls.Gaussian(1.0), array(X), weights=array(v), route=route) for route in GAUSSIAN_ROUTES]
-    got, want, other = (rls.loo_residuals(f, array(y), array(0.1), groups) for f in factors)
-    assert_close(got, want, 1e4 * EPS)
-    assert_close(other, want, 1e4 * EPS)
+    assert_close(alone, want, 1e5 * EPS)
 
 
 def test_landmarks_of_weight_zero():
-    """Rows of U are long where no row of positive weight is near: their residual must not be a difference of long numbers."""
+    """Rows of U are long where no row of positive weight is near: their residual must not be a
+    difference of long numbers.
+    """
     X, y = smooth_data(40)
     X[0, 0] += 7.0 if X64 else 5.0
     X = wide(X)
@@ -354,19 +465,23 @@ def test_landmarks_of_weight_zero():
     want = np.empty(40)
     for i in range(40):
         rest, stay = np.arange(40) != i, R[i != R]
-        Phi = np.linalg.solve(np.linalg.cholesky(gaussian(X[stay], X[stay])), gaussian(X, X[stay]).T).T
+        Phi = np.linalg.solve(
+            np.linalg.cholesky(gaussian(X[stay], X[stay])), gaussian(X, X[stay]).T
+        ).T
         w, b = refit(Phi[rest], y[rest, None], wide(0.05), v[rest], True)
         want[i] = y[i] - Phi[i] @ w[:, 0] - b[0]
     for options in ({}, {"route": "cholesky"}):
-        factor = factorize(rls.Gaussian(1.0), array(X), weights=array(v), landmarks=jnp.asarray(R), **options)
-        assert_close(loo_residuals(factor, array(y), array(0.05)), want, 1e3 * EPS)
+        factor = factorize(
+            rls.Gaussian(1.0), array(X), weights=array(v), landmarks=jnp.asarray(R), **options
+        )
+        assert_close(loo_residuals(factor, array(y), array(0.05)), want, 1e4 * EPS)
 
 
 # --- what centring takes off ---
 
 
-@pytest.mark.parametrize("weight", [1e6, 1e12])
-@pytest.mark.parametrize("route", ["gram", "covariance", "tridiagonal"])
+@pytest.mark.parametrize("weight", [1e6, pytest.param(1e12, marks=pytest.mark.float64)])
+@pytest.mark.parametrize("route", ["gram", "covariance"])
 def test_one_heavy_row_makes_no_kernel_indefinite(weight, route):
     X, y = smooth_data()
     v = np.ones(60)
@@ -378,10 +493,17 @@ def test_one_heavy_row_makes_no_kernel_indefinite(weight, route):
     Phi = X if route == "covariance" else features_of(gaussian(X, X))
     want = refitted(Phi, y[:, None], wide(0.3), v, True)[:, 0]
     others = np.arange(60) != 3
-    assert_close(loo_residuals(factor, array(y), array(0.3))[others], want[others], (1e4 + 10 * weight**0.5) * EPS)
+    assert_close(
+        loo_residuals(factor, array(y), array(0.3))[others],
+        want[others],
+        (1e4 + 10 * weight**0.5) * EPS,
+    )
 
 
-@pytest.mark.parametrize(("route", "d"), [("gram", 2), ("gram", 40), ("covariance", 40), ("cholesky", 40), ("tridiagonal", 40)])
+@pytest.mark.parametrize(
+    ("route", "d"),
+    [("gram", 2), ("gram", 40), ("covariance", 40), ("cholesky", 40)],
+)
 def test_an_offset_of_the_rows_is_taken_out_before_their_products(route, d):
     """At 1e8 (float32: 3e3) products of rows round to more than their spread."""
     rng = np.random.default_rng(2)
@@ -393,25 +515,32 @@ def test_an_offset_of_the_rows_is_taken_out_before_their_products(route, d):
     want = refitted(X - offset, y[:, None], lam, v, True)[:, 0]
     got = loo_residuals(factor, array(y), array(lam))
     assert_close(got[v > 0], want[v > 0], 1e4 * EPS)
-    rounded = route not in ("gram", "tridiagonal")  # where the mean itself, rounded, is subtracted
-    assert_close(got[4], want[4], 10 * EPS * offset if rounded else 1e4 * EPS)
+    # A row of weight 0 is predicted as a new one: by its products with rows about their mean.
+    assert_close(got[4], want[4], 30 * EPS * offset)
     assert float(factor.report.indefinite) <= 100 * 20 * EPS
     w, b = refit(X - offset, y[:, None], lam, v, True)
     found = coef(factor, array(y), array(lam))
     assert_close(found.intercept, b[0] - offset * w[:, 0].sum(), 1e4 * EPS)
     design = factor.expansion.design(rls.Linear(), array(X))
-    assert_close(design @ found.coef + found.intercept, (X - offset) @ w[:, 0] + b[0], 1e3 * EPS * offset)
+    assert_close(
+        design @ found.coef + found.intercept, (X - offset) @ w[:, 0] + b[0], 1e3 * EPS * offset
+    )
 
 
 def test_an_offset_does_not_change_the_fit():
     X, y = linear_data(n=12, noise=0.3)
     offset = np.asarray(2.0**20 if X64 else 2.0**8)
-    kernel = rls.FeatureMap(lambda X: jnp.concatenate([X, X * X, X**3, jnp.sin(X), jnp.cos(X)], axis=1))  # more features than rows
+    kernel = rls.FeatureMap(
+        lambda X: jnp.concatenate([X, X * X, X**3, jnp.sin(X), jnp.cos(X)], axis=1)
+    )  # more features than rows
     plain, moved = (
-        rls.fit(k, X.astype(DTYPE), y.astype(DTYPE), lams=[1e-2, 0.3, 1e3], route="gram") for k in (kernel, _moved(kernel, offset))
+        rls.fit(k, X.astype(DTYPE), y.astype(DTYPE), lams=[1e-2, 0.3, 1e3], route="gram")
+        for k in (kernel, _moved(kernel, offset))
     )
     assert_close(moved.errors, plain.errors, 1e3 * EPS * float(offset))
-    assert_close(moved.predict(X.astype(DTYPE)), plain.predict(X.astype(DTYPE)), 1e3 * EPS * float(offset))
+    assert_close(
+        moved.predict(X.astype(DTYPE)), plain.predict(X.astype(DTYPE)), 1e3 * EPS * float(offset)
+    )
 
 
 def _moved(kernel, offset):
@@ -434,7 +563,11 @@ def test_a_certificate_in_float32_is_never_too_hopeful(route):
         R = np.asarray(chosen.indices)
         Z = X.astype(np.float64) / width
         s, U = np.linalg.eigh(gaussian(Z[R], Z[R]))
-        truth = n - np.sum((gaussian(Z, Z[R]) @ U[:, s > 1e-13 * s[-1]]) ** 2 / s[s > 1e-13 * s[-1]])
-        found = factorize(rls.Gaussian(width), jnp.asarray(X), landmarks=jnp.asarray(R), route=route).trace_residual
+        truth = n - np.sum(
+            (gaussian(Z, Z[R]) @ U[:, s > 1e-13 * s[-1]]) ** 2 / s[s > 1e-13 * s[-1]]
+        )
+        found = factorize(
+            rls.Gaussian(width), jnp.asarray(X), landmarks=jnp.asarray(R), route=route
+        ).trace_residual
         for trace in (float(found), float(chosen.trace_residual)):
             assert truth <= trace <= 1.1 * truth + 20 * np.finfo(np.float32).eps * n

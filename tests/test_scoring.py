@@ -1,15 +1,26 @@
-"""λ by a scorer of scikit-learn's on rows left out, pooled or fold by fold, and what is stored of them."""
+"""λ by a scorer of scikit-learn's on rows left out, pooled or fold by fold, and what is stored of
+them.
+"""
 
 import numpy as np
 import pytest
 from support import assert_close
 
-pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'jaxrls[sklearn]'")
+pytest.importorskip(
+    "sklearn", reason="scikit-learn is not installed: pip install 'jaxrls[sklearn]'"
+)
 
 from sklearn.kernel_ridge import KernelRidge  # noqa: E402
 from sklearn.linear_model import Ridge, RidgeClassifier, RidgeClassifierCV, RidgeCV  # noqa: E402
 from sklearn.metrics import make_scorer, mean_pinball_loss  # noqa: E402
-from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, LeaveOneOut, StratifiedKFold, cross_val_predict  # noqa: E402
+from sklearn.model_selection import (
+    GridSearchCV,
+    GroupKFold,
+    KFold,
+    LeaveOneOut,
+    StratifiedKFold,
+    cross_val_predict,
+)  # noqa: E402
 
 from jaxrls.search import problem  # noqa: E402
 from jaxrls.sklearn import RLSClassifier, RLSRegressor  # noqa: E402
@@ -24,15 +35,23 @@ ALPHAS = np.logspace(-2, 3, 6)
 RNG = np.random.default_rng(0)
 N = 40
 X = RNG.normal(size=(N, 5)) + 1
-Y = np.stack([X[:, 0] ** 2, X[:, 1] - X[:, 2], np.sin(X[:, 3])], axis=1) + RNG.normal(size=(N, 3)) * [0.3, 3, 1]
+Y = np.stack([X[:, 0] ** 2, X[:, 1] - X[:, 2], np.sin(X[:, 3])], axis=1) + RNG.normal(
+    size=(N, 3)
+) * [0.3, 3, 1]
 V = RNG.uniform(0.3, 2, N)
-NAMES = np.array(["red", "green", "blue"])[np.digitize(X[:, 0] + 0.5 * RNG.normal(size=N), [0.5, 1.3])]
+NAMES = np.array(["red", "green", "blue"])[
+    np.digitize(X[:, 0] + 0.5 * RNG.normal(size=N), [0.5, 1.3])
+]
 GROUPS = np.arange(N) // 8
 
 
 def test_a_scorer_of_rows_left_out_is_that_of_ridge_cv():
     """By name or itself; of all targets, and of each by itself."""
-    for scoring in ("r2", "neg_median_absolute_error", make_scorer(mean_pinball_loss, alpha=0.8, greater_is_better=False)):
+    for scoring in (
+        "r2",
+        "neg_median_absolute_error",
+        make_scorer(mean_pinball_loss, alpha=0.8, greater_is_better=False),
+    ):
         theirs = RidgeCV(ALPHAS, scoring=scoring).fit(X, Y[:, 0])
         ours = RLSRegressor("linear", lams=ALPHAS, scoring=scoring).fit(X, Y[:, 0])
         assert ours.lam_ == theirs.alpha_
@@ -48,32 +67,66 @@ def test_a_scorer_of_rows_left_out_is_that_of_ridge_cv():
 
 def test_a_scorer_of_classes_is_that_of_ridge_classifier_cv():
     """On predicted labels, and on the scores of two classes."""
-    for names, scoring in ((NAMES, "balanced_accuracy"), (NAMES, "f1_macro"), (NAMES == "red", "roc_auc")):
-        held = [cross_val_predict(RidgeClassifier(a), X, names, cv=LeaveOneOut(), method="decision_function") for a in ALPHAS]
-        ours = RLSClassifier("linear", lams=ALPHAS, scoring=scoring, store_cv_results=True).fit(X, names)
-        assert_close(ours.cv_results_, np.moveaxis(held, 0, -1), TOLERANCE, "scores of rows left out")
+    for names, scoring in (
+        (NAMES, "balanced_accuracy"),
+        (NAMES, "f1_macro"),
+        (NAMES == "red", "roc_auc"),
+    ):
+        held = [
+            cross_val_predict(
+                RidgeClassifier(a), X, names, cv=LeaveOneOut(), method="decision_function"
+            )
+            for a in ALPHAS
+        ]
+        ours = RLSClassifier("linear", lams=ALPHAS, scoring=scoring, store_cv_results=True).fit(
+            X, names
+        )
+        assert_close(
+            ours.cv_results_, np.moveaxis(held, 0, -1), TOLERANCE, "scores of rows left out"
+        )
         if names is NAMES:  # of two classes theirs takes the argmax over one column
             theirs = RidgeClassifierCV(ALPHAS, scoring=scoring).fit(X, names)
             assert_close(ours.best_score_, theirs.best_score_, TOLERANCE, "best_score_")
             scores = -ours.path_.errors[:, 0]
-            assert scores[theirs.alpha_ == ALPHAS] == scores.max()  # theirs is the smallest of equals, ours the largest
+            assert (
+                scores[theirs.alpha_ == ALPHAS] == scores.max()
+            )  # theirs is the smallest of equals, ours the largest
             assert ours.lam_ == ALPHAS[scores == scores.max()].max()
     labels = (np.median(Y, axis=0) < Y).astype(int)
     several = RLSClassifier("linear", lams=ALPHAS, scoring="f1_micro").fit(X, labels)
-    assert several.path_.errors.shape == (6, 3) and several.best_score_ == -several.path_.errors.min()
+    assert (
+        several.path_.errors.shape == (6, 3) and several.best_score_ == -several.path_.errors.min()
+    )
 
 
 def test_scores_fold_by_fold_are_those_of_a_grid_search():
     grid = {"alpha": ALPHAS}
-    theirs = GridSearchCV(KernelRidge(kernel="rbf", gamma=0.3), grid, cv=KFold(4), scoring="r2").fit(X, Y[:, 0])
-    ours = RLSRegressor(gamma=0.3, fit_intercept=False, lams=ALPHAS, cv=KFold(4), scoring="r2", by_fold=True).fit(X, Y[:, 0])
+    theirs = GridSearchCV(
+        KernelRidge(kernel="rbf", gamma=0.3), grid, cv=KFold(4), scoring="r2"
+    ).fit(X, Y[:, 0])
+    ours = RLSRegressor(
+        gamma=0.3, fit_intercept=False, lams=ALPHAS, cv=KFold(4), scoring="r2", by_fold=True
+    ).fit(X, Y[:, 0])
     assert_close(-ours.path_.errors, theirs.cv_results_["mean_test_score"], TOLERANCE, "scores")
     assert ours.lam_ == theirs.best_params_["alpha"]
-    theirs = GridSearchCV(RidgeClassifier(), grid, cv=StratifiedKFold(4), scoring="accuracy").fit(X, NAMES)
-    ours = RLSClassifier("linear", lams=ALPHAS, cv=4, scoring="accuracy", by_fold=True).fit(X, NAMES)
-    assert_close(-ours.path_.errors, np.stack([theirs.cv_results_["mean_test_score"]] * 3, axis=1), TOLERANCE, "accuracy")
-    theirs = GridSearchCV(Ridge(), grid, cv=GroupKFold(5), scoring="neg_mean_squared_error").fit(X, Y[:, 1], groups=GROUPS)
-    ours = RLSRegressor("linear", lams=ALPHAS, scoring="neg_mean_squared_error", by_fold=True).fit(X, Y[:, 1], groups=GROUPS)
+    theirs = GridSearchCV(RidgeClassifier(), grid, cv=StratifiedKFold(4), scoring="accuracy").fit(
+        X, NAMES
+    )
+    ours = RLSClassifier("linear", lams=ALPHAS, cv=4, scoring="accuracy", by_fold=True).fit(
+        X, NAMES
+    )
+    assert_close(
+        -ours.path_.errors,
+        np.stack([theirs.cv_results_["mean_test_score"]] * 3, axis=1),
+        TOLERANCE,
+        "accuracy",
+    )
+    theirs = GridSearchCV(Ridge(), grid, cv=GroupKFold(5), scoring="neg_mean_squared_error").fit(
+        X, Y[:, 1], groups=GROUPS
+    )
+    ours = RLSRegressor("linear", lams=ALPHAS, scoring="neg_mean_squared_error", by_fold=True).fit(
+        X, Y[:, 1], groups=GROUPS
+    )
     assert_close(-ours.path_.errors, theirs.cv_results_["mean_test_score"], TOLERANCE, "groups")
 
 
@@ -82,20 +135,35 @@ def test_what_is_stored_is_the_loss_of_rows_left_out():
     theirs = RidgeCV(ALPHAS, store_cv_results=True).fit(X, Y)
     ours = RLSRegressor("linear", lams=ALPHAS, store_cv_results=True).fit(X, Y)
     assert_close(ours.cv_results_, theirs.cv_results_, TOLERANCE, "squares")
-    absolute = RLSRegressor("linear", lams=ALPHAS, loss="absolute_error", store_cv_results=True).fit(X, Y)
+    absolute = RLSRegressor(
+        "linear", lams=ALPHAS, loss="absolute_error", store_cv_results=True
+    ).fit(X, Y)
     assert_close(absolute.cv_results_, np.sqrt(theirs.cv_results_), 1e-7, "absolute values")
-    assert_close(absolute.cv_results_.mean(axis=(0, 1)), absolute.path_.errors.mean(axis=1), TOLERANCE, "their mean")
-    groups = RLSRegressor("linear", lams=ALPHAS, scoring="r2", store_cv_results=True).fit(X, Y, groups=GROUPS)
+    assert_close(
+        absolute.cv_results_.mean(axis=(0, 1)),
+        absolute.path_.errors.mean(axis=1),
+        TOLERANCE,
+        "their mean",
+    )
+    groups = RLSRegressor("linear", lams=ALPHAS, scoring="r2", store_cv_results=True).fit(
+        X, Y, groups=GROUPS
+    )
     held = [cross_val_predict(Ridge(a), X, Y, cv=GroupKFold(5), groups=GROUPS) for a in ALPHAS]
     assert_close(groups.cv_results_, np.moveaxis(held, 0, -1), TOLERANCE, "by groups")
-    plain = RLSRegressor("linear", lams=ALPHAS, store_cv_results="predictions").fit(X, Y, groups=GROUPS)
+    plain = RLSRegressor("linear", lams=ALPHAS, store_cv_results="predictions").fit(
+        X, Y, groups=GROUPS
+    )
     assert_close(plain.cv_results_, groups.cv_results_, TOLERANCE, "by name, without a scorer")
-    assert not hasattr(groups.set_params(store_cv_results=False, scoring=None).fit(X, Y), "cv_results_")
+    assert not hasattr(
+        groups.set_params(store_cv_results=False, scoring=None).fit(X, Y), "cv_results_"
+    )
 
 
 def test_weights_weigh_scores_as_in_ridge_cv():
     theirs = RidgeCV(ALPHAS, scoring="neg_mean_squared_error").fit(X, Y[:, 0], sample_weight=V)
-    ours = RLSRegressor("linear", lams=ALPHAS, scoring="neg_mean_squared_error").fit(X, Y[:, 0], sample_weight=V)
+    ours = RLSRegressor("linear", lams=ALPHAS, scoring="neg_mean_squared_error").fit(
+        X, Y[:, 0], sample_weight=V
+    )
     assert ours.lam_ == theirs.alpha_
     assert_close(ours.best_score_, -ours.loo_error_, TOLERANCE, "the weighted mean")
 
@@ -104,11 +172,23 @@ def test_weights_weigh_scores_as_in_ridge_cv():
     ("options", "message"),
     [
         ({"scoring": "r3"}, "'r3'"),
-        ({"scoring": "r2", "loss": "absolute_error"}, "scoring= and loss= both say what λ is chosen by"),
+        (
+            {"scoring": "r2", "loss": "absolute_error"},
+            "scoring= and loss= both say what λ is chosen by",
+        ),
         ({"scoring": "r2", "by_fold": True}, "by_fold=True needs folds: give cv= or groups="),
-        ({"scoring": "r2", "lams": "search"}, "scoring= and store_cv_results= take .* neither lams='search'"),
-        ({"store_cv_results": "losses"}, "store_cv_results must be True, False or 'predictions', and is 'losses'"),
-        ({"scoring": "r2", "criterion": "gcv"}, "scoring= and store_cv_results= take criterion='loo' or 'kfold'"),
+        (
+            {"scoring": "r2", "lams": "search"},
+            "scoring= and store_cv_results= take .* neither lams='search'",
+        ),
+        (
+            {"store_cv_results": "losses"},
+            "store_cv_results must be True, False or 'predictions', and is 'losses'",
+        ),
+        (
+            {"scoring": "r2", "criterion": "gcv"},
+            "scoring= and store_cv_results= take criterion='loo' or 'kfold'",
+        ),
     ],
     ids=["unknown", "loss", "no folds", "search", "unknown results", "gcv"],
 )
@@ -120,21 +200,37 @@ def test_what_does_not_go_with_a_scorer_is_refused(options, message, unchecked):
 @pytest.mark.filterwarnings("ignore:Only one class is present")
 def test_a_score_that_is_no_number_chooses_nothing():
     X, y = np.random.default_rng(0).normal(size=(20, 2)), np.repeat([0, 1], 10)
-    with pytest.raises(ValueError, match="the score of scoring='roc_auc' is not a number at 3 of 3 λ in some fold: make folds in which"):
-        RLSClassifier("linear", lams=[0.1, 1.0, 10.0], scoring="roc_auc", by_fold=True).fit(X, y, groups=y)
+    with pytest.raises(
+        ValueError,
+        match="the score of scoring='roc_auc' is not a number at 3 of 3 λ in some fold: make folds in which",
+    ):
+        RLSClassifier("linear", lams=[0.1, 1.0, 10.0], scoring="roc_auc", by_fold=True).fit(
+            X, y, groups=y
+        )
 
 
 @pytest.mark.parametrize("options", [{}, {"cv": 3, "variance": True}], ids=["rows", "folds"])
 def test_a_scorer_takes_one_factorization(monkeypatch, options):
-    """Of which scores, what is stored and the model are all made; a shape of its own, so that programs are traced here."""
+    """Of which scores, what is stored and the model are all made; a shape of its own, so that
+    programs are traced here.
+    """
     solved, solve = [], problem.solve
-    monkeypatch.setattr(problem, "solve", lambda *args, **kwargs: solved.append(1) or solve(*args, **kwargs))
+    monkeypatch.setattr(
+        problem, "solve", lambda *args, **kwargs: solved.append(1) or solve(*args, **kwargs)
+    )
     n = 33 + len(options)
-    model = RLSRegressor("gaussian", width=2.0, lams=ALPHAS, scoring="r2", store_cv_results=True, **options).fit(X[:n], Y[:n, 0])
+    model = RLSRegressor(
+        "gaussian", width=2.0, lams=ALPHAS, scoring="r2", store_cv_results=True, **options
+    ).fit(X[:n], Y[:n, 0])
     assert len(solved) == 1
     plain = RLSRegressor("gaussian", width=2.0, lams=[model.lam_], **options).fit(X[:n], Y[:n, 0])
     assert len(solved) == 2  # so that the test can fail
     for name in ("dual_coef_", "intercept_", "loo_predictions_", "loo_error_"):
         assert_close(getattr(model, name), getattr(plain, name), TOLERANCE, name)
-    assert_close(model.cv_results_[:, list(ALPHAS).index(model.lam_)], model.loo_predictions_, TOLERANCE, "what is stored")
+    assert_close(
+        model.cv_results_[:, list(ALPHAS).index(model.lam_)],
+        model.loo_predictions_,
+        TOLERANCE,
+        "what is stored",
+    )
     assert not options or (model.predict(X, return_std=True)[1] > 0).all()

@@ -1,4 +1,6 @@
-"""Several kernels, weighted for every target, against refits of every choice; and the rule of one standard error, against sums by hand."""
+"""Several kernels, weighted for every target, against refits of every choice; and the rule of one
+standard error, against sums by hand.
+"""
 
 import jax
 import numpy as np
@@ -45,7 +47,9 @@ def test_every_target_keeps_the_weights_and_the_lam_of_the_smallest_error_of_ref
     plan = np.arange(N) if groups is None else groups
     across = matrices(NEW, X)
     for t, y in enumerate(Y.T):
-        made = [sum(s * K for s, K in zip(shares, matrices(X, X), strict=True)) for shares in SHARES]
+        made = [
+            sum(s * K for s, K in zip(shares, matrices(X, X), strict=True)) for shares in SHARES
+        ]
         errors = np.array([[np.mean(left_out(K, y, lam, plan) ** 2) for lam in LAMS] for K in made])
         i, j = np.unravel_index(errors.argmin(), errors.shape)
         assert (fit.shares[:, t] == SHARES[i]).all() and fit.lam[t] == LAMS[j]
@@ -57,26 +61,47 @@ def test_every_target_keeps_the_weights_and_the_lam_of_the_smallest_error_of_ref
     labels = RNG.normal(size=(5, 2))
     centred, pred = labels - fit.intercept, fit.predict_split(NEW)
     scores = np.stack(
-        [((2 * centred * f - f * pred.sum(axis=0)) / ((labels - labels.mean(axis=0)) ** 2).sum(axis=0)).sum(axis=0) for f in pred]
+        [
+            (
+                (2 * centred * f - f * pred.sum(axis=0))
+                / ((labels - labels.mean(axis=0)) ** 2).sum(axis=0)
+            ).sum(axis=0)
+            for f in pred
+        ]
     )
     np.testing.assert_allclose(fit.score_split(NEW, labels), scores, rtol=1e-10)
-    r2 = 1 - ((labels - fit.predict(NEW)) ** 2).sum(axis=0) / ((labels - labels.mean(axis=0)) ** 2).sum(axis=0)
-    constant = 5 * (labels.mean(axis=0) - fit.intercept) ** 2 / ((labels - labels.mean(axis=0)) ** 2).sum(axis=0)
+    r2 = 1 - ((labels - fit.predict(NEW)) ** 2).sum(axis=0) / (
+        (labels - labels.mean(axis=0)) ** 2
+    ).sum(axis=0)
+    constant = (
+        5
+        * (labels.mean(axis=0) - fit.intercept) ** 2
+        / ((labels - labels.mean(axis=0)) ** 2).sum(axis=0)
+    )
     np.testing.assert_allclose(fit.score_split(NEW, labels).sum(axis=0), r2 + constant, rtol=1e-8)
 
 
 @pytest.mark.slow
 def test_the_gradient_ends_where_no_weights_nearby_are_better():
-    """From drawn weights, on landmarks; weights still add up to 1, and the error is that of a fit with the kernel of each target."""
+    """From drawn weights, on landmarks; weights still add up to 1, and the error is that of a fit
+    with the kernel of each target.
+    """
     options = {"landmarks": np.arange(0, N, 2), "key": jax.random.key(1), "num": 3}
     drawn, fit = (rls.fit_kernels(KERNELS, X, Y, steps=steps, **options) for steps in (0, 15))
     assert (fit.error <= drawn.error).all() and (fit.error < 0.999 * drawn.error).any()
     np.testing.assert_allclose(fit.shares.sum(axis=0), 1, rtol=1e-12)
-    moved = [np.asarray(fit.shares) * np.array([[a], [b]]) for a, b in ((1.0, 1.0), (1.1, 1.0), (1.0, 1.1), (1.1, 1.1), (0.9, 1.0))]
+    moved = [
+        np.asarray(fit.shares) * np.array([[a], [b]])
+        for a, b in ((1.0, 1.0), (1.1, 1.0), (1.0, 1.1), (1.1, 1.1), (0.9, 1.0))
+    ]
     for t in range(2):
         near = [
             rls.fit(
-                float(s[0]) * KERNELS[0] + float(s[1]) * KERNELS[1], X, Y[:, t], lams=[fit.lam[t]], landmarks=options["landmarks"]
+                float(s[0]) * KERNELS[0] + float(s[1]) * KERNELS[1],
+                X,
+                Y[:, t],
+                lams=[fit.lam[t]],
+                landmarks=options["landmarks"],
             ).error
             for s in (m[:, t] for m in moved)
         ]
@@ -87,10 +112,22 @@ def test_the_gradient_ends_where_no_weights_nearby_are_better():
 def test_what_cannot_be_weighted_is_said():
     for kernels, options, message in (
         (KERNELS[:1], {}, "kernels must be a list of two kernels or more"),
-        (KERNELS, {}, r"fit_kernels draws weights at random: give key=jax\.random\.key\(0\), or shares= to try"),
+        (
+            KERNELS,
+            {},
+            r"fit_kernels draws weights at random: give key=jax\.random\.key\(0\), or shares= to try",
+        ),
         (KERNELS, {"shares": [[1.0, -1.0]]}, "shares must be 0 or more, and not all 0 in a row"),
-        (KERNELS, {"shares": [1.0, 1.0]}, r"shares must have shape \(S, 2\), a column for each kernel, and has shape \(2,\)"),
-        ([*KERNELS, rls.Precomputed()], {"shares": [[1.0, 1.0, 1.0]]}, "kernels must be functions of rows, and one stands for a matrix"),
+        (
+            KERNELS,
+            {"shares": [1.0, 1.0]},
+            r"shares must have shape \(S, 2\), a column for each kernel, and has shape \(2,\)",
+        ),
+        (
+            [*KERNELS, rls.Precomputed()],
+            {"shares": [[1.0, 1.0, 1.0]]},
+            "kernels must be functions of rows, and one stands for a matrix",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             rls.fit_kernels(kernels, X, Y, **options)
@@ -98,17 +135,23 @@ def test_what_cannot_be_weighted_is_said():
 
 def test_rows_that_stream_are_refused_by_the_search_of_weights_and_taken_by_the_rule():
     rows = rls.stream([(X[:10], Y[:10]), (X[10:], Y[10:])])
-    with pytest.raises(ValueError, match="fit_kernels needs X in memory, which it reads many times, and X is "):
+    with pytest.raises(
+        ValueError, match="fit_kernels needs X in memory, which it reads many times, and X is "
+    ):
         rls.fit_kernels(KERNELS, rows, None, key=jax.random.key(0), landmarks=np.arange(6))
     options = {"lams": np.geomspace(1e-3, 1e2, 21), "landmarks": np.arange(6), "conservative": 1.0}
     assert rls.fit(KERNELS[0], rows, **options).lam == rls.fit(KERNELS[0], X, Y, **options).lam
 
 
 def by_hand(losses, v, groups, errors, lams, factor):
-    """The largest λ within so many standard errors, of means of groups that weigh as their rows do."""
+    """The largest λ within so many standard errors, of means of groups that weigh as their rows
+    do.
+    """
     best = errors.argmin()
     mass = np.array([v[groups == g].sum() for g in np.unique(groups)])
-    means = np.array([np.average(losses[best][groups == g], weights=v[groups == g]) for g in np.unique(groups)])
+    means = np.array(
+        [np.average(losses[best][groups == g], weights=v[groups == g]) for g in np.unique(groups)]
+    )
     mean, count = np.average(means, weights=mass), len(mass)
     error = np.sqrt((mass**2 * (means - mean) ** 2).sum() * count / (count - 1)) / mass.sum()
     return lams[errors <= errors[best] + factor * error].max()
@@ -131,20 +174,38 @@ def test_the_conservative_lam_is_the_largest_within_standard_errors_of_the_best(
         np.testing.assert_allclose(each.lam, expected, rtol=1e-12)
         assert (each.lam > rls.fit(kernel, X, Y, per_target=True, **options).lam).any()
         shared = rls.fit(kernel, X, Y, conservative=factor, **options)
-        np.testing.assert_allclose(shared.lam, by_hand(losses.mean(axis=2), v, plan, errors.mean(axis=1), lams, factor), rtol=1e-12)
+        np.testing.assert_allclose(
+            shared.lam,
+            by_hand(losses.mean(axis=2), v, plan, errors.mean(axis=1), lams, factor),
+            rtol=1e-12,
+        )
     np.testing.assert_allclose(shared.error, errors.mean(axis=1)[lams == shared.lam][0], rtol=1e-8)
 
 
 def test_estimators_take_the_rule_of_one_standard_error_and_what_has_none_is_refused():
-    sklearn = pytest.importorskip("jaxrls.sklearn", reason="scikit-learn is not installed: pip install 'jaxrls[sklearn]'")
+    sklearn = pytest.importorskip(
+        "jaxrls.sklearn", reason="scikit-learn is not installed: pip install 'jaxrls[sklearn]'"
+    )
     lams = np.geomspace(1e-3, 1e2, 21)
     ours = sklearn.RLSRegressor(rls.Gaussian(1.0), lams=lams, conservative=True).fit(X, Y)
     assert ours.lam_ == rls.fit(rls.Gaussian(1.0), X, Y, lams=lams, conservative=1.0).lam
-    with pytest.raises(ValueError, match="conservative= goes by the losses of rows left out, which criterion gcv has none of"):
+    with pytest.raises(
+        ValueError,
+        match="conservative= goes by the losses of rows left out, which criterion gcv has none of",
+    ):
         rls.fit(rls.Gaussian(1.0), X, Y, criterion=rls.gcv, conservative=1.0)
-    with pytest.raises(ValueError, match="conservative= takes the largest of several λ, and lams='search' finds the best"):
+    with pytest.raises(
+        ValueError,
+        match="conservative= takes the largest of several λ, and lams='search' finds the best",
+    ):
         rls.fit(rls.Gaussian(1.0), X, Y, lams="search", conservative=1.0)
-    with pytest.raises(ValueError, match="conservative must be a number of standard errors, 0 or more, or True for one, and is -1"):
+    with pytest.raises(
+        ValueError,
+        match="conservative must be a number of standard errors, 0 or more, or True for one, and is -1",
+    ):
         rls.fit(rls.Gaussian(1.0), X, Y, conservative=-1)
-    with pytest.raises(ValueError, match="conservative= goes by the losses that loss= names, and scoring= chooses λ by scores"):
+    with pytest.raises(
+        ValueError,
+        match="conservative= goes by the losses that loss= names, and scoring= chooses λ by scores",
+    ):
         sklearn.RLSRegressor(conservative=1.0, scoring="r2").fit(X, Y)

@@ -1,4 +1,6 @@
-"""The documentation site is whole: every name, page and link has its place. `mkdocs build --strict` makes it; these need neither it nor a network."""
+"""The documentation site is whole: every name, page and link has its place. `mkdocs build --strict`
+makes it; these need neither it nor a network.
+"""
 
 import re
 from pathlib import Path
@@ -10,7 +12,10 @@ import jaxrls as rls
 pytestmark = pytest.mark.any_precision  # texts
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-TEXTS = {path: path.read_text(encoding="utf-8") for path in [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")]}
+TEXTS = {
+    path: path.read_text(encoding="utf-8")
+    for path in [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")]
+}
 LINK = re.compile(r"\]\(([^)#:\s]*)(?:#([^)\s]+))?\)")
 CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 
@@ -19,20 +24,40 @@ def public():
     """Every name of the package that is no module, and the estimators."""
     import jaxrls.sklearn
 
-    here = [name for name, value in vars(rls).items() if name[0] != "_" and getattr(value, "__module__", "").startswith("jaxrls.")]
-    return [f"jaxrls.{name}" for name in here] + [f"jaxrls.sklearn.{name}" for name in jaxrls.sklearn.__all__]
+    here = [
+        name
+        for name, value in vars(rls).items()
+        if name[0] != "_" and getattr(value, "__module__", "").startswith("jaxrls.")
+    ]
+    return [f"jaxrls.{name}" for name in here] + [
+        f"jaxrls.sklearn.{name}" for name in jaxrls.sklearn.__all__
+    ]
 
 
 def anchors(text):
     """What headings are called in links."""
-    titles = re.findall(r"^#+ (.*)$", CODE.sub(lambda found: found[0].strip("`") if "\n" not in found[0] else "", text), re.MULTILINE)
-    return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title.lower()).strip()) for title in titles}
+    titles = re.findall(
+        r"^#+ (.*)$",
+        CODE.sub(lambda found: found[0].strip("`") if "\n" not in found[0] else "", text),
+        re.MULTILINE,
+    )
+    return {
+        re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title.lower()).strip()) for title in titles
+    }
 
 
 def test_every_public_name_is_in_the_reference_once():
-    pytest.importorskip("sklearn", reason="the estimators need scikit-learn: pip install -e '.[test]'")
-    shown = re.findall(r"^::: (\S+)$", "\n".join(TEXTS[path] for path in (DOCS / "reference").glob("*.md")), re.MULTILINE)
-    assert sorted(shown) == sorted(public()), "docs/reference has a line `::: jaxrls.name` for every public name"
+    pytest.importorskip(
+        "sklearn", reason="the estimators need scikit-learn: pip install -e '.[test]'"
+    )
+    shown = re.findall(
+        r"^::: (\S+)$",
+        "\n".join(TEXTS[path] for path in (DOCS / "reference").glob("*.md")),
+        re.MULTILINE,
+    )
+    assert sorted(shown) == sorted(public()), (
+        "docs/reference has a line `::: jaxrls.name` for every public name"
+    )
 
 
 def test_every_page_is_in_the_navigation():

@@ -1,4 +1,6 @@
-"""The scikit-learn door: its own checks of every estimator, parity with its ridge estimators, and life among its tools."""
+"""The scikit-learn door: its own checks of every estimator, parity with its ridge estimators, and
+life among its tools.
+"""
 
 import builtins
 import doctest
@@ -11,7 +13,9 @@ from support import assert_close
 
 import jaxrls as rls
 
-sklearn = pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'jaxrls[sklearn]'")
+sklearn = pytest.importorskip(
+    "sklearn", reason="scikit-learn is not installed: pip install 'jaxrls[sklearn]'"
+)
 
 import scipy.sparse  # noqa: E402
 from sklearn.base import clone  # noqa: E402
@@ -38,7 +42,9 @@ from jaxrls.sklearn import KERNELS, RADIAL, RLSClassifier, RLSRegressor  # noqa:
 TOLERANCE = 1e-9
 ALPHAS = np.logspace(-2, 3, 11)
 EDGE = pytest.mark.filterwarnings("ignore:the chosen λ")  # where it is no news
-ANY_PRECISION = pytest.mark.any_precision  # the others show that estimators compute in float64 where the switch is off, as users have it
+ANY_PRECISION = (
+    pytest.mark.any_precision
+)  # the others show that estimators compute in float64 where the switch is off, as users have it
 BOTH = pytest.mark.parametrize("estimator", [RLSRegressor, RLSClassifier])
 
 
@@ -50,7 +56,9 @@ def data(n=40, d=6, t=3):
 
 
 def three_names(Y):
-    return np.array(["red", "green", "blue"])[np.digitize(Y[:, 0], np.quantile(Y[:, 0], [1 / 3, 2 / 3]))]
+    return np.array(["red", "green", "blue"])[
+        np.digitize(Y[:, 0], np.quantile(Y[:, 0], [1 / 3, 2 / 3]))
+    ]
 
 
 X, Y, V, NEW = data()
@@ -58,10 +66,12 @@ y, NAMES = Y[:, 0], three_names(Y)
 GROUPS = np.arange(len(y)) // 8
 
 
-# scikit-learn's checks ---------------------------------------------------------------------------------------------------------
+# scikit-learn's checks
+# ---------------------------------------------------------------------------------------------------------
 
 
-# Their data are noise and blobs: the chosen λ may well be at the edge of its grid. And they skip the array API with a warning.
+# Their data are noise and blobs: the chosen λ may well be at the edge of its grid. And they skip
+# the array API with a warning.
 @ANY_PRECISION
 @pytest.mark.filterwarnings("ignore")
 @parametrize_with_checks([RLSRegressor(), RLSClassifier()])
@@ -70,14 +80,22 @@ def test_estimator_checks(estimator, check):
 
 
 # The same under other settings, but for checks that these settings do not go with, and why.
-EQUIVALENCE = "check_sample_weight_equivalence_on_dense_data", "check_sample_weight_equivalence_on_sparse_data"
+EQUIVALENCE = (
+    "check_sample_weight_equivalence_on_dense_data",
+    "check_sample_weight_equivalence_on_sparse_data",
+)
 CONFIGURED = {
     "gcv": ({"criterion": "gcv"}, dict.fromkeys(EQUIVALENCE, "they set cv=, and GCV has no folds")),
     "cv": ({"cv": 3}, {}),
     "landmarks": (
         {"landmarks": 5},
-        dict.fromkeys(EQUIVALENCE, "landmarks are drawn: a row that stands there twice is not the draw of a row of weight 2")
-        | {"check_regressors_train": "five landmarks hold too little of ten columns for the score that it asks for"},
+        dict.fromkeys(
+            EQUIVALENCE,
+            "landmarks are drawn: a row that stands there twice is not the draw of a row of weight 2",
+        )
+        | {
+            "check_regressors_train": "five landmarks hold too little of ten columns for the score that it asks for"
+        },
     ),
 }
 
@@ -85,10 +103,16 @@ CONFIGURED = {
 @pytest.mark.slow
 @ANY_PRECISION
 @pytest.mark.filterwarnings("ignore")
-@parametrize_with_checks([cls(**options) for options, _ in CONFIGURED.values() for cls in (RLSRegressor, RLSClassifier)])
+@parametrize_with_checks(
+    [cls(**options) for options, _ in CONFIGURED.values() for cls in (RLSRegressor, RLSClassifier)]
+)
 def test_estimator_checks_under_other_settings(estimator, check):
     """All but those that are named here, which fail."""
-    known = next(why for options, why in CONFIGURED.values() if options.items() <= estimator.get_params().items())
+    known = next(
+        why
+        for options, why in CONFIGURED.values()
+        if options.items() <= estimator.get_params().items()
+    )
     if check.func.__name__ in known:
         with pytest.raises((AssertionError, ValueError)):
             check(estimator)
@@ -96,7 +120,8 @@ def test_estimator_checks_under_other_settings(estimator, check):
         check(estimator)
 
 
-# parity ------------------------------------------------------------------------------------------------------------------------
+# parity
+# ------------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("intercept", [False, True], ids=["through 0", "intercept"])
@@ -104,12 +129,19 @@ def test_estimator_checks_under_other_settings(estimator, check):
 @pytest.mark.parametrize("targets", [y, Y[:, :1], Y], ids=["(n,)", "(n, 1)", "(n, t)"])
 def test_ridge_cv(intercept, weights, targets):
     theirs = RidgeCV(ALPHAS, fit_intercept=intercept).fit(X, targets, sample_weight=weights)
-    ours = RLSRegressor("linear", lams=ALPHAS, fit_intercept=intercept).fit(X, targets, sample_weight=weights)
+    ours = RLSRegressor("linear", lams=ALPHAS, fit_intercept=intercept).fit(
+        X, targets, sample_weight=weights
+    )
     assert ours.lam_ == theirs.alpha_
     assert ours.predict(NEW).shape == (9, *targets.shape[1:])  # theirs drops the axis of (n, 1)
     assert_close(ours.predict(NEW).squeeze(), theirs.predict(NEW), TOLERANCE, "predict")
     assert_close(ours.coef_.squeeze(), theirs.coef_, TOLERANCE, "coef_")
-    assert_close(ours.intercept_, np.broadcast_to(theirs.intercept_, targets.shape[1:]), TOLERANCE, "intercept_")
+    assert_close(
+        ours.intercept_,
+        np.broadcast_to(theirs.intercept_, targets.shape[1:]),
+        TOLERANCE,
+        "intercept_",
+    )
     assert_close(ours.score(X, targets), theirs.score(X, targets), TOLERANCE, "R²")
     assert not hasattr(ours, "dual_coef_")
 
@@ -145,13 +177,18 @@ def test_ridge_classifier_cv(names, weights):
     [
         ({"kernel": "gaussian", "width": 2.0}, {"kernel": "rbf", "gamma": 0.125}),
         ({"kernel": "laplacian", "width": 8.0}, {"kernel": "laplacian", "gamma": 0.125}),
-        ({"kernel": "polynomial", "degree": 2}, {"kernel": "polynomial", "degree": 2, "gamma": 1.0, "coef0": 1.0}),
+        (
+            {"kernel": "polynomial", "degree": 2},
+            {"kernel": "polynomial", "degree": 2, "gamma": 1.0, "coef0": 1.0},
+        ),
     ],
     ids=["gaussian", "laplacian", "polynomial"],
 )
 def test_kernel_ridge(ours, theirs, weights, targets):
     theirs = KernelRidge(alpha=0.5, **theirs).fit(X, targets, sample_weight=weights)
-    ours = RLSRegressor(**ours, lams=0.5, fit_intercept=False).fit(X, targets, sample_weight=weights)
+    ours = RLSRegressor(**ours, lams=0.5, fit_intercept=False).fit(
+        X, targets, sample_weight=weights
+    )
     assert_close(ours.dual_coef_, theirs.dual_coef_, TOLERANCE, "dual_coef_")
     assert_close(ours.predict(NEW), theirs.predict(NEW), TOLERANCE, "predict")
     assert not hasattr(ours, "coef_")
@@ -177,12 +214,15 @@ def test_their_own_example_with_the_class_swapped(theirs):
             if "display" not in example.source:
                 exec(compile(example.source, theirs.__name__, "single"), names)
                 names[theirs.__name__] = cls  # after the import
-        results.append((names[fitted].predict(names["X"]), names[fitted].score(names["X"], names["y"])))
+        results.append(
+            (names[fitted].predict(names["X"]), names[fitted].score(names["X"], names["y"]))
+        )
     assert_close(results[1][0], results[0][0], 1e-8, "predict")
     assert_close(results[1][1], results[0][1], 1e-8, "score")
 
 
-# what fit leaves ------------------------------------------------------------------------------------------------------------------
+# what fit leaves
+# ------------------------------------------------------------------------------------------------------------------
 
 
 @ANY_PRECISION
@@ -194,13 +234,29 @@ def test_every_kernel_by_name(kernel):
     for i in (0, 39):
         rest = np.arange(40) != i
         refit = RLSRegressor(model.kernel_, lams=model.lam_).fit(inputs[rest], Y[rest])
-        assert_close(refit.predict(inputs[i : i + 1])[0], model.loo_predictions_[i], 1e-6, "held-out prediction")
-    assert_close(model.loo_error_, np.mean((Y - model.loo_predictions_) ** 2), TOLERANCE, "loo_error_")
-    assert_close(model.loo_error_, model.path_.errors.mean(axis=1).min(), TOLERANCE, "the smallest of the path")
+        assert_close(
+            refit.predict(inputs[i : i + 1])[0],
+            model.loo_predictions_[i],
+            1e-6,
+            "held-out prediction",
+        )
+    assert_close(
+        model.loo_error_, np.mean((Y - model.loo_predictions_) ** 2), TOLERANCE, "loo_error_"
+    )
+    assert_close(
+        model.loo_error_,
+        model.path_.errors.mean(axis=1).min(),
+        TOLERANCE,
+        "the smallest of the path",
+    )
     assert model.lam_ in model.path_.lams and len(model.path_.lams) == 100
     if kernel in RADIAL:
-        distances = pairwise_distances(inputs, metric="cityblock" if kernel in ("laplacian", "chi2") else "euclidean")
-        assert_close(model.kernel_.width, np.median(distances[np.triu_indices(40, 1)]), TOLERANCE, "width")
+        distances = pairwise_distances(
+            inputs, metric="cityblock" if kernel in ("laplacian", "chi2") else "euclidean"
+        )
+        assert_close(
+            model.kernel_.width, np.median(distances[np.triu_indices(40, 1)]), TOLERANCE, "width"
+        )
 
 
 @ANY_PRECISION
@@ -227,33 +283,36 @@ def test_refitting_with_another_kernel_leaves_nothing_of_the_first():
 
 @ANY_PRECISION
 def test_tune():
-    """Never worse than its start, by what it is tuned for; one width for each column finds the column that matters."""
+    """Never worse than its start, by what it is tuned for; one width for each column finds the
+    column that matters.
+    """
     target = np.sin(2 * X[:, 0]) + 0.1 * np.random.default_rng(0).normal(size=40)
     start = RLSRegressor(width=np.ones(6)).fit(X, target)
     tuned = RLSRegressor(width=np.ones(6), tune=True).fit(X, target)
     assert tuned.loo_error_ < 0.5 * start.loo_error_
     assert np.argmin(tuned.kernel_.width) == 0
-    assert RLSRegressor("linear", tune=True).fit(X, y).lam_ == RLSRegressor("linear").fit(X, y).lam_  # nothing to tune
+    assert (
+        RLSRegressor("linear", tune=True).fit(X, y).lam_ == RLSRegressor("linear").fit(X, y).lam_
+    )  # nothing to tune
     by_rate = RLSClassifier(tune=True, loss="zero_one_loss").fit(X, NAMES)
-    assert by_rate.loo_error_ == np.mean(by_rate.classes_[by_rate.loo_predictions_.argmax(axis=1)] != NAMES)
+    assert by_rate.loo_error_ == np.mean(
+        by_rate.classes_[by_rate.loo_predictions_.argmax(axis=1)] != NAMES
+    )
 
 
 @pytest.mark.parametrize("names", [NAMES, NAMES == "red"], ids=["three classes", "two"])
 def test_lam_by_the_error_rate(names):
     model = RLSClassifier(loss="zero_one_loss").fit(X, names)
     scores = model.loo_predictions_
-    held_out = model.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]
+    held_out = model.classes_[
+        (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
+    ]
     assert_close(model.loo_error_, np.mean(held_out != names), TOLERANCE, "error rate")
     scores = RLSClassifier().fit(X, names).loo_predictions_
-    held_out = model.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]
+    held_out = model.classes_[
+        (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
+    ]
     assert model.loo_error_ <= np.mean(held_out != names) + TOLERANCE
-
-
-@ANY_PRECISION
-def test_the_old_name_of_the_error_rate_warns():
-    with pytest.warns(DeprecationWarning, match="zero_one_loss"):
-        old = RLSClassifier("linear", lams=ALPHAS, loss="misclassification").fit(X, NAMES)
-    assert old.loo_error_ == RLSClassifier("linear", lams=ALPHAS, loss="zero_one_loss").fit(X, NAMES).loo_error_
 
 
 @ANY_PRECISION
@@ -278,14 +337,27 @@ def test_labels_of_any_type(labels):
 def test_dtype_in_is_dtype_out(estimator, kernel, dtype):
     target = y.astype(dtype) if estimator is RLSRegressor else NAMES
     model = estimator(kernel).fit(X.astype(dtype), target)
-    out = model.predict(NEW.astype(dtype)) if estimator is RLSRegressor else model.decision_function(NEW.astype(dtype))
-    arrays = (out, model.lam_, model.intercept_, model.loo_error_, model.loo_predictions_, model.path_.errors, model.path_.model.coef)
+    out = (
+        model.predict(NEW.astype(dtype))
+        if estimator is RLSRegressor
+        else model.decision_function(NEW.astype(dtype))
+    )
+    arrays = (
+        out,
+        model.lam_,
+        model.intercept_,
+        model.loo_error_,
+        model.loo_predictions_,
+        model.path_.errors,
+        model.path_.model.coef,
+    )
     assert all(isinstance(a, np.ndarray | np.generic) and a.dtype == dtype for a in arrays)
     whole = estimator(kernel).fit(np.round(X).astype(int), target)
     assert whole.loo_predictions_.dtype == np.float64
 
 
-# choosing λ ------------------------------------------------------------------------------------------------------------------------
+# choosing λ
+# ------------------------------------------------------------------------------------------------------------------------
 
 
 def chosen(estimator, **fit):
@@ -300,29 +372,64 @@ def test_criteria(weights):
     by = {"lams": ALPHAS, "width": 3.0}
     loo = chosen(RLSRegressor(**by), sample_weight=weights)
     for cv in (40, LeaveOneOut(), list(LeaveOneOut().split(X))):
-        assert_close(chosen(RLSRegressor(**by, cv=cv), sample_weight=weights), loo, 1e-8, "leave-one-out as folds")
-    assert_close(chosen(RLSRegressor(**by), groups=np.arange(40), sample_weight=weights), loo, 1e-8, "as groups")
+        assert_close(
+            chosen(RLSRegressor(**by, cv=cv), sample_weight=weights),
+            loo,
+            1e-8,
+            "leave-one-out as folds",
+        )
+    assert_close(
+        chosen(RLSRegressor(**by), groups=np.arange(40), sample_weight=weights),
+        loo,
+        1e-8,
+        "as groups",
+    )
     five = chosen(RLSRegressor(**by, criterion="kfold"), sample_weight=weights)
-    assert_close(chosen(RLSRegressor(**by, cv=5), sample_weight=weights), five, TOLERANCE, "5 folds")
-    assert_close(chosen(RLSRegressor(**by, cv=KFold(5)), sample_weight=weights), five, TOLERANCE, "5 folds")
+    assert_close(
+        chosen(RLSRegressor(**by, cv=5), sample_weight=weights), five, TOLERANCE, "5 folds"
+    )
+    assert_close(
+        chosen(RLSRegressor(**by, cv=KFold(5)), sample_weight=weights), five, TOLERANCE, "5 folds"
+    )
     groups = chosen(RLSRegressor(**by), groups=GROUPS, sample_weight=weights)
     assert_close(groups, five, TOLERANCE, "folds in order are these groups")
-    assert_close(chosen(RLSRegressor(**by, cv=GroupKFold(5)), groups=GROUPS, sample_weight=weights), groups, TOLERANCE, "GroupKFold")
+    assert_close(
+        chosen(RLSRegressor(**by, cv=GroupKFold(5)), groups=GROUPS, sample_weight=weights),
+        groups,
+        TOLERANCE,
+        "GroupKFold",
+    )
     model = RLSRegressor(**by, criterion="gcv").fit(X, y, sample_weight=weights)
     assert model.path_.criterion == "gcv"
-    assert_close(model.loo_error_, np.average((y - model.loo_predictions_) ** 2, weights=weights), TOLERANCE, "loo_error_")
+    assert_close(
+        model.loo_error_,
+        np.average((y - model.loo_predictions_) ** 2, weights=weights),
+        TOLERANCE,
+        "loo_error_",
+    )
 
 
 @ANY_PRECISION
 def test_folds_are_those_of_scikit_learn():
-    """The k-fold error is that of its own splits and refits; labels are stratified, and random_state shuffles."""
+    """The k-fold error is that of its own splits and refits; labels are stratified, and
+    random_state shuffles.
+    """
     model = RLSRegressor(width=3.0, lams=1.0, cv=4, random_state=7).fit(X, y)
     folds = KFold(4, shuffle=True, random_state=7)
-    pooled = np.concatenate([(clone(model).fit(X[a], y[a]).predict(X[b]) - y[b]) ** 2 for a, b in folds.split(X)])
+    pooled = np.concatenate(
+        [(clone(model).fit(X[a], y[a]).predict(X[b]) - y[b]) ** 2 for a, b in folds.split(X)]
+    )
     assert_close(model.path_.errors, [pooled.mean()], 1e-8, "5-fold error")
-    assert (model.path_.errors != RLSRegressor(width=3.0, lams=1.0, cv=4).fit(X, y).path_.errors).all()
+    assert (
+        model.path_.errors != RLSRegressor(width=3.0, lams=1.0, cv=4).fit(X, y).path_.errors
+    ).all()
     classes = RLSClassifier(lams=1.0, criterion="kfold").fit(X, NAMES)
-    assert_close(classes.path_.errors, RLSClassifier(lams=1.0, cv=StratifiedKFold(5)).fit(X, NAMES).path_.errors, TOLERANCE, "stratified")
+    assert_close(
+        classes.path_.errors,
+        RLSClassifier(lams=1.0, cv=StratifiedKFold(5)).fit(X, NAMES).path_.errors,
+        TOLERANCE,
+        "stratified",
+    )
 
 
 def test_an_integer_weight_is_that_many_rows():
@@ -330,7 +437,9 @@ def test_an_integer_weight_is_that_many_rows():
     counts = np.random.default_rng(0).integers(0, 4, len(y))
     groups = np.arange(len(y))
     weighted = RLSRegressor().fit(X, y, sample_weight=counts)
-    repeated = RLSRegressor().fit(X.repeat(counts, axis=0), y.repeat(counts), groups=groups.repeat(counts))
+    repeated = RLSRegressor().fit(
+        X.repeat(counts, axis=0), y.repeat(counts), groups=groups.repeat(counts)
+    )
     assert weighted.kernel_.width == repeated.kernel_.width
     assert_close(weighted.lam_, repeated.lam_, 1e-8, "lam_")
     assert_close(weighted.predict(NEW), repeated.predict(NEW), 1e-7, "predict")
@@ -343,7 +452,8 @@ def test_rows_of_weight_0_may_take_a_class_with_them(names):
     assert (model.predict(NEW) == names[0]).all()
 
 
-# among scikit-learn's tools --------------------------------------------------------------------------------------------------------
+# among scikit-learn's tools
+# --------------------------------------------------------------------------------------------------------
 
 
 @ANY_PRECISION
@@ -358,18 +468,33 @@ def test_pipelines_searches_and_pickles(estimator):
     assert search.best_score_ >= cross_val_score(model, X, target, cv=2).mean() - 0.1
     again = pickle.loads(pickle.dumps(search.best_estimator_))
     assert again.predict(NEW).tolist() == search.predict(NEW).tolist()
-    assert clone(model.fit(X, target)).fit(X, target).predict(NEW).tolist() == model.predict(NEW).tolist()
+    assert (
+        clone(model.fit(X, target)).fit(X, target).predict(NEW).tolist()
+        == model.predict(NEW).tolist()
+    )
     assert "RLS" in repr(model) and model._repr_html_()
 
 
 @ANY_PRECISION
 def test_one_line_for_a_grid_search_over_kernel_ridge():
     iris, species = load_iris(return_X_y=True)
-    assert make_pipeline(StandardScaler(), RLSClassifier()).fit(iris[::2], species[::2]).score(iris[1::2], species[1::2]) > 0.9
+    assert (
+        make_pipeline(StandardScaler(), RLSClassifier())
+        .fit(iris[::2], species[::2])
+        .score(iris[1::2], species[1::2])
+        > 0.9
+    )
     inputs, progress = load_diabetes(return_X_y=True)
     inputs = inputs / inputs.std(axis=0)
-    search = GridSearchCV(KernelRidge(kernel="rbf"), {"alpha": np.logspace(-3, 1, 3), "gamma": np.logspace(-4, 0, 3)}, cv=3)
-    ours, theirs = (m.fit(inputs[::2], progress[::2]).score(inputs[1::2], progress[1::2]) for m in (RLSRegressor(), search))
+    search = GridSearchCV(
+        KernelRidge(kernel="rbf"),
+        {"alpha": np.logspace(-3, 1, 3), "gamma": np.logspace(-4, 0, 3)},
+        cv=3,
+    )
+    ours, theirs = (
+        m.fit(inputs[::2], progress[::2]).score(inputs[1::2], progress[1::2])
+        for m in (RLSRegressor(), search)
+    )
     assert ours > theirs - 0.01
 
 
@@ -379,13 +504,18 @@ def test_pandas():
     frame = pandas.DataFrame(X, columns=list("abcdef"))
     model = RLSRegressor().fit(frame, pandas.Series(y), sample_weight=pandas.Series(V))
     assert model.feature_names_in_.tolist() == list("abcdef")
-    assert model.predict(frame).tolist() == RLSRegressor().fit(X, y, sample_weight=V).predict(X).tolist()
+    assert (
+        model.predict(frame).tolist()
+        == RLSRegressor().fit(X, y, sample_weight=V).predict(X).tolist()
+    )
     with pytest.raises(ValueError, match="feature names should match"):
         model.predict(frame[list("fedcba")])
     labels = RLSClassifier().fit(frame, pandas.Series(NAMES, dtype="category"))
     assert labels.predict(frame).tolist() == RLSClassifier().fit(X, NAMES).predict(X).tolist()
     with sklearn.config_context(transform_output="pandas"):
-        assert make_pipeline(StandardScaler(), RLSRegressor()).fit(frame, y).predict(frame).shape == (40,)
+        assert make_pipeline(StandardScaler(), RLSRegressor()).fit(frame, y).predict(
+            frame
+        ).shape == (40,)
 
 
 @ANY_PRECISION
@@ -396,7 +526,10 @@ def test_sparse(estimator, kernel, kind):
     target = y if estimator is RLSRegressor else NAMES
     thin = np.where(X > 1, X, 0)
     sparse = getattr(scipy.sparse, kind)(thin)
-    ours, dense = estimator(kernel).fit(sparse, target, sample_weight=V), estimator(kernel).fit(thin, target, sample_weight=V)
+    ours, dense = (
+        estimator(kernel).fit(sparse, target, sample_weight=V),
+        estimator(kernel).fit(thin, target, sample_weight=V),
+    )
     assert_close(ours.coef_, dense.coef_, 1e-8, "coef_")
     assert ours.predict(sparse).tolist() == ours.predict(thin).tolist()
 
@@ -406,27 +539,43 @@ def test_sparse(estimator, kernel, kind):
 def test_precomputed(kernel):
     """Splits of scikit-learn cut rows and columns of K alike."""
     K = np.exp(-0.1 * pairwise_distances(X, metric="sqeuclidean"))
-    direct, by_matrix = RLSRegressor(rls.Gaussian.from_gamma(0.1)).fit(X, y), RLSRegressor(kernel).fit(K, y)
+    direct, by_matrix = (
+        RLSRegressor(rls.Gaussian.from_gamma(0.1)).fit(X, y),
+        RLSRegressor(kernel).fit(K, y),
+    )
     assert_close(by_matrix.predict(K[:5]), direct.predict(X[:5]), 1e-8, "predict")
     assert_close(by_matrix.dual_coef_, direct.dual_coef_, 1e-6, "dual_coef_")
-    assert_close(cross_val_score(RLSRegressor(kernel), K, y, cv=3), cross_val_score(direct, X, y, cv=3), 1e-6, "scores")
+    assert_close(
+        cross_val_score(RLSRegressor(kernel), K, y, cv=3),
+        cross_val_score(direct, X, y, cv=3),
+        1e-6,
+        "scores",
+    )
 
 
 @ANY_PRECISION
 def test_weights_and_groups_are_routed():
     with sklearn.config_context(enable_metadata_routing=True):
         model = RLSRegressor().set_fit_request(sample_weight=True, groups=True)
-        routed = make_pipeline(StandardScaler().set_fit_request(sample_weight=False), model).fit(X, y, sample_weight=V, groups=GROUPS)
-    direct = RLSRegressor().fit(StandardScaler().fit_transform(X), y, sample_weight=V, groups=GROUPS)
+        routed = make_pipeline(StandardScaler().set_fit_request(sample_weight=False), model).fit(
+            X, y, sample_weight=V, groups=GROUPS
+        )
+    direct = RLSRegressor().fit(
+        StandardScaler().fit_transform(X), y, sample_weight=V, groups=GROUPS
+    )
     assert routed[-1].path_.errors.tolist() == direct.path_.errors.tolist()
     assert direct.path_.criterion == "kfold"
 
 
-# what it says ------------------------------------------------------------------------------------------------------------------------
+# what it says
+# ------------------------------------------------------------------------------------------------------------------------
 
 
 def test_a_lam_at_the_edge_of_its_grid_warns():
-    with pytest.warns(UserWarning, match=r"the chosen λ, 1e\+03, is the smallest of the grid: pass lams= that reach smaller values"):
+    with pytest.warns(
+        UserWarning,
+        match=r"the chosen λ, 1e\+03, is the smallest of the grid: pass lams= that reach smaller values",
+    ):
         RLSRegressor("linear", lams=[1e4, 1e3]).fit(X, y)
 
 
@@ -438,22 +587,54 @@ def test_a_lam_at_the_edge_of_its_grid_warns():
             {"kernel": "cubic"},
             "kernel must be one of 'linear', 'polynomial', 'poly', 'gaussian', .*, a jaxrls kernel, or a function of two matrices, and is 'cubic'",
         ),
-        ({"kernel": rls.Gaussian}, "kernel must be one of .*, a jaxrls kernel, or a function of two matrices, and is <class"),
-        ({"kernel": "polynomial", "degree": 1.5}, "Polynomial.degree must be a whole number of at least 1, and is 1.5"),
-        ({"width": "mean"}, "width must be a positive number, one for each column of X, or 'median', and is 'mean'"),
+        (
+            {"kernel": rls.Gaussian},
+            "kernel must be one of .*, a jaxrls kernel, or a function of two matrices, and is <class",
+        ),
+        (
+            {"kernel": "polynomial", "degree": 1.5},
+            "Polynomial.degree must be a whole number of at least 1, and is 1.5",
+        ),
+        (
+            {"width": "mean"},
+            "width must be a positive number, one for each column of X, or 'median', and is 'mean'",
+        ),
         ({"width": -1.0}, "Gaussian.width must be positive and finite, and is -1.0"),
-        ({"width": [1.0, 2.0]}, r"Gaussian.width must be one number or one per column, shape \(6,\), and has shape \(2,\)"),
+        (
+            {"width": [1.0, 2.0]},
+            r"Gaussian.width must be one number or one per column, shape \(6,\), and has shape \(2,\)",
+        ),
         ({"lams": "best"}, "lams must be numbers, or 'search'"),
-        ({"lams": [-1.0, 1.0]}, "lams must be positive, or 0 for the fit of minimum norm, and the smallest is -1.0"),
-        ({"criterion": "aic"}, "criterion must be one of 'loo', 'gcv', 'kfold', .*, or a function of that kind, and is 'aic'"),
-        ({"loss": "hinge"}, "loss must be one of 'squared_error', .*'zero_one_loss', or a function of that kind, and is 'hinge'"),
+        (
+            {"lams": [-1.0, 1.0]},
+            "lams must be positive, or 0 for the floor of the factor, and the smallest is -1.0",
+        ),
+        (
+            {"criterion": "aic"},
+            "criterion must be one of 'loo', 'gcv', 'kfold', .*, or a function of that kind, and is 'aic'",
+        ),
+        (
+            {"loss": "hinge"},
+            "loss must be one of 'squared_error', .*'zero_one_loss', or a function of that kind, and is 'hinge'",
+        ),
         ({"loss": "absolute_error", "criterion": "gcv"}, "criterion gcv does not average a loss"),
         ({"cv": 5, "criterion": "gcv"}, "cv= does not go with criterion='gcv'"),
-        ({"cv": RepeatedKFold(n_splits=2, n_repeats=2)}, "cv= must leave every row out once, .* leaves 40 rows out more often and 0 never"),
-        ({"cv": ShuffleSplit(1, test_size=10)}, "cv= must leave every row out once, .* leaves 0 rows out more often and 30 never"),
-        ({"cv": 100}, "Cannot have number of splits n_splits=100 greater than the number of samples"),
+        (
+            {"cv": RepeatedKFold(n_splits=2, n_repeats=2)},
+            "cv= must leave every row out once, .* leaves 40 rows out more often and 0 never",
+        ),
+        (
+            {"cv": ShuffleSplit(1, test_size=10)},
+            "cv= must leave every row out once, .* leaves 0 rows out more often and 30 never",
+        ),
+        (
+            {"cv": 100},
+            "Cannot have number of splits n_splits=100 greater than the number of samples",
+        ),
     ],
-    ids=lambda value: None if isinstance(value, str) else ",".join(f"{k}={v}" for k, v in value.items())[:40],
+    ids=lambda value: (
+        None if isinstance(value, str) else ",".join(f"{k}={v}" for k, v in value.items())[:40]
+    ),
 )
 def test_bad_parameters(options, message, unchecked):
     with pytest.raises(ValueError, match=message):
@@ -464,14 +645,32 @@ def test_bad_parameters(options, message, unchecked):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: RLSRegressor().fit(X, y, sample_weight=-V), "Negative values in data passed to `sample_weight`"),
+        (
+            lambda: RLSRegressor().fit(X, y, sample_weight=-V),
+            "Negative values in data passed to `sample_weight`",
+        ),
         (lambda: RLSRegressor().fit(X, y, sample_weight=V[:-1]), "sample_weight.shape"),
-        (lambda: RLSRegressor().fit(X, y, groups=GROUPS[:-1]), "groups must have 40 labels, one per row of X, and has 39"),
-        (lambda: RLSRegressor().fit(X[:1], y[:1]), r"1 sample\(s\).* while a minimum of 2 is required"),
-        (lambda: RLSRegressor("precomputed").fit(X, y), r"precomputed kernel matrix, must be square"),
-        (lambda: RLSClassifier().fit(X, np.zeros(40)), "labels hold one class only, 0.0: classification needs at least two"),
+        (
+            lambda: RLSRegressor().fit(X, y, groups=GROUPS[:-1]),
+            "groups must have 40 labels, one per row of X, and has 39",
+        ),
+        (
+            lambda: RLSRegressor().fit(X[:1], y[:1]),
+            r"1 sample\(s\).* while a minimum of 2 is required",
+        ),
+        (
+            lambda: RLSRegressor("precomputed").fit(X, y),
+            r"precomputed kernel matrix, must be square",
+        ),
+        (
+            lambda: RLSClassifier().fit(X, np.zeros(40)),
+            "labels hold one class only, 0.0: classification needs at least two",
+        ),
         (lambda: RLSClassifier().fit(X, y), "Unknown label type"),
-        (lambda: RLSRegressor().fit(X, y).predict(NEW[:, :2]), "X has 2 features, but RLSRegressor is expecting 6 features"),
+        (
+            lambda: RLSRegressor().fit(X, y).predict(NEW[:, :2]),
+            "X has 2 features, but RLSRegressor is expecting 6 features",
+        ),
         (lambda: RLSRegressor().predict(NEW), "This RLSRegressor instance is not fitted yet"),
     ],
 )
@@ -486,9 +685,14 @@ def test_sparse_input_for_other_kernels():
     """As dense rows, width and γ from the data included; a kernel matrix must be dense."""
     thin = np.where(np.abs(X - 1) > 0.7, X, 0)
     for options in ({}, {"gamma": "scale"}):
-        ours, theirs = (RLSRegressor(lams=[0.1, 1.0], **options).fit(given, y) for given in (scipy.sparse.csr_array(thin), thin))
+        ours, theirs = (
+            RLSRegressor(lams=[0.1, 1.0], **options).fit(given, y)
+            for given in (scipy.sparse.csr_array(thin), thin)
+        )
         assert_close(ours.kernel_.width, theirs.kernel_.width, TOLERANCE, "width")
-        assert_close(ours.predict(scipy.sparse.csr_array(thin)), theirs.predict(thin), TOLERANCE, "predict")
+        assert_close(
+            ours.predict(scipy.sparse.csr_array(thin)), theirs.predict(thin), TOLERANCE, "predict"
+        )
     with pytest.raises(TypeError, match="Sparse data was passed for X, but dense data is required"):
         RLSRegressor("precomputed").fit(scipy.sparse.csr_array(X @ X.T), y)
 

@@ -1,4 +1,6 @@
-"""Parameters that scikit-learn's users know, with its meaning: gamma, coef0 and degree, class weights, several labels, an alpha for each target."""
+"""Parameters that scikit-learn's users know, with its meaning: gamma, coef0 and degree, class
+weights, several labels, an alpha for each target.
+"""
 
 import numpy as np
 import pytest
@@ -7,7 +9,9 @@ from support import assert_close
 
 import jaxrls as rls
 
-pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'jaxrls[sklearn]'")
+pytest.importorskip(
+    "sklearn", reason="scikit-learn is not installed: pip install 'jaxrls[sklearn]'"
+)
 
 from sklearn.kernel_ridge import KernelRidge  # noqa: E402
 from sklearn.linear_model import RidgeClassifier, RidgeClassifierCV  # noqa: E402
@@ -20,14 +24,19 @@ TOLERANCE = 1e-8
 RNG = np.random.default_rng(0)
 N = 40
 X = RNG.normal(size=(N, 5)) + 1
-Y = np.stack([X[:, 0] ** 2, X[:, 1] - X[:, 2], np.sin(X[:, 3])], axis=1) + 0.3 * RNG.normal(size=(N, 3))
+Y = np.stack([X[:, 0] ** 2, X[:, 1] - X[:, 2], np.sin(X[:, 3])], axis=1) + 0.3 * RNG.normal(
+    size=(N, 3)
+)
 V = RNG.uniform(0.3, 2, N)
 NEW = RNG.normal(size=(9, 5)) + 1
 NAMES = np.array(["red", "green", "blue"])[np.digitize(Y[:, 1], np.quantile(Y[:, 1], [0.15, 0.4]))]
-LABELS = (np.diag(np.quantile(Y, [0.2, 0.5, 0.8], axis=0)) < Y).astype(int)  # columns of 0 and 1, none the complement of the others
+LABELS = (np.diag(np.quantile(Y, [0.2, 0.5, 0.8], axis=0)) < Y).astype(
+    int
+)  # columns of 0 and 1, none the complement of the others
 
 
-# kernels ---------------------------------------------------------------------------------------------------------------------------
+# kernels
+# ---------------------------------------------------------------------------------------------------------------------------
 
 
 def kernel_ridge(weights=None, **options):
@@ -42,13 +51,18 @@ def regressor(**options):
 def test_gamma_is_that_of_kernel_ridge(kernel):
     """A number, and its default there, which is "auto" here; coefficients and predictions."""
     for theirs, ours in ((0.3, 0.3), (None, "auto"), (1 / (5 * X.var()), "scale")):
-        theirs, ours = kernel_ridge(kernel=kernel, gamma=theirs), regressor(kernel=kernel, gamma=ours)
+        theirs, ours = (
+            kernel_ridge(kernel=kernel, gamma=theirs),
+            regressor(kernel=kernel, gamma=ours),
+        )
         assert_close(ours.dual_coef_, theirs.dual_coef_, TOLERANCE, "dual_coef_")
         assert_close(ours.predict(NEW), theirs.predict(NEW), TOLERANCE, "predict")
 
 
 def test_kernels_by_scikit_learns_names():
-    """χ² of rows that are not negative, cosine, and a function of two matrices, as `SVC` takes one."""
+    """χ² of rows that are not negative, cosine, and a function of two matrices, as `SVC` takes
+    one.
+    """
     for kernel, options in (("chi2", {"gamma": 0.3}), ("cosine", {})):
         theirs = KernelRidge(alpha=0.5, kernel=kernel, **options).fit(abs(X), Y)
         ours = RLSRegressor(kernel, lams=0.5, fit_intercept=False, **options).fit(abs(X), Y)
@@ -69,7 +83,10 @@ def squared(X, Z):
 def test_degree_and_coef0_are_those_of_kernel_ridge(degree, coef0):
     for gamma in (1.0, 0.3):
         options = {"degree": degree, "coef0": coef0, "gamma": gamma}
-        theirs, ours = kernel_ridge(kernel="polynomial", **options), regressor(kernel="polynomial", **options)
+        theirs, ours = (
+            kernel_ridge(kernel="polynomial", **options),
+            regressor(kernel="polynomial", **options),
+        )
         assert_close(ours.predict(NEW), theirs.predict(NEW), TOLERANCE, "predict")
     assert regressor(kernel="poly", degree=degree, coef0=coef0).kernel_ == rls.Polynomial(
         degree, float(coef0)
@@ -77,42 +94,83 @@ def test_degree_and_coef0_are_those_of_kernel_ridge(degree, coef0):
 
 
 def test_gamma_of_columns_without_spread_is_that_of_equal_ones():
-    assert RLSRegressor(gamma="scale", lams=1.0).fit(np.ones((4, 5)), Y[:4]).kernel_ == rls.Gaussian.from_gamma(0.2)
+    assert RLSRegressor(gamma="scale", lams=1.0).fit(
+        np.ones((4, 5)), Y[:4]
+    ).kernel_ == rls.Gaussian.from_gamma(0.2)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"gamma": -1.0}, "gamma must be a positive number, 'auto', 'scale' or None, and is -1.0"),
-        ({"gamma": "median"}, "gamma must be a positive number, 'auto', 'scale' or None, and is 'median'"),
-        ({"gamma": 1.0, "width": 2.0}, "gamma and width both say how wide the kernel is, 1.0 and 2.0: leave one of them out"),
-        ({"gamma": 1.0, "kernel": "matern32"}, "gamma is for the kernels 'gaussian', .*'poly': 'matern32' has width="),
-        ({"coef0": -1, "kernel": "poly"}, "coef0 must be a number that is not negative, .*, and is -1"),
-        ({"lams": ["0.1", "1"]}, "lams must hold real numbers, and could not be read as such: it holds text"),
-        ({"lams": np.array(["0.1"], object)}, "lams must hold real numbers, and could not be read as such: it holds text"),
+        (
+            {"gamma": "median"},
+            "gamma must be a positive number, 'auto', 'scale' or None, and is 'median'",
+        ),
+        (
+            {"gamma": 1.0, "width": 2.0},
+            "gamma and width both say how wide the kernel is, 1.0 and 2.0: leave one of them out",
+        ),
+        (
+            {"gamma": 1.0, "kernel": "matern32"},
+            "gamma is for the kernels 'gaussian', .*'poly': 'matern32' has width=",
+        ),
+        (
+            {"coef0": -1, "kernel": "poly"},
+            "coef0 must be a number that is not negative, .*, and is -1",
+        ),
+        (
+            {"lams": ["0.1", "1"]},
+            "lams must hold real numbers, and could not be read as such: it holds text",
+        ),
+        (
+            {"lams": np.array(["0.1"], object)},
+            "lams must hold real numbers, and could not be read as such: it holds text",
+        ),
         ({"lams": "0.1"}, "lams must be numbers, or 'search' .*, and is '0.1'"),
-        ({"lams": [[1.0, 2.0]]}, r"lams must have shape \(L,\), or \(L, 3\) with those of each target, and has shape \(1, 2\)"),
-        ({"lams": [[1.0] * 3], "variance": True}, r"keep_variance=True is for one λ, and per_target=True, or lams \(L, t\)"),
+        (
+            {"lams": [[1.0, 2.0]]},
+            r"lams must have shape \(L,\), or \(L, 3\) with those of each target, and has shape \(1, 2\)",
+        ),
+        (
+            {"lams": [[1.0] * 3], "variance": True},
+            r"keep_variance=True is for one λ, and per_target=True, or lams \(L, t\)",
+        ),
     ],
-    ids=lambda value: None if isinstance(value, str) else ",".join(f"{k}={v}" for k, v in value.items())[:40],
+    ids=lambda value: (
+        None if isinstance(value, str) else ",".join(f"{k}={v}" for k, v in value.items())[:40]
+    ),
 )
 def test_numbers_that_make_no_sense_are_refused(options, message, unchecked):
     with pytest.raises(ValueError, match=message):
         RLSRegressor(**options).fit(X, Y)
 
 
-# λ for each target -----------------------------------------------------------------------------------------------------------------
+# λ for each target
+# -----------------------------------------------------------------------------------------------------------------
 
 
 def test_a_given_lam_for_each_target_is_an_alpha_for_each():
     alphas = np.array([0.2, 1.0, 7.0])
     theirs = KernelRidge(alpha=alphas, kernel="rbf", gamma=0.3).fit(X, Y, sample_weight=V)
-    ours = RLSRegressor(gamma=0.3, lams=alphas[None], fit_intercept=False).fit(X, Y, sample_weight=V)
+    ours = RLSRegressor(gamma=0.3, lams=alphas[None], fit_intercept=False).fit(
+        X, Y, sample_weight=V
+    )
     assert ours.lam_.tolist() == alphas.tolist() and ours.loo_error_.shape == (3,)
     assert_close(ours.dual_coef_, theirs.dual_coef_, TOLERANCE, "dual_coef_")
-    each = [RLSRegressor(gamma=0.3, lams=a, fit_intercept=False).fit(X, Y[:, t], sample_weight=V) for t, a in enumerate(alphas)]
-    assert_close(ours.loo_error_, [model.loo_error_ for model in each], TOLERANCE, "leave-one-out error")
-    assert_close(ours.loo_predictions_, np.stack([model.loo_predictions_ for model in each], axis=1), TOLERANCE, "held-out predictions")
+    each = [
+        RLSRegressor(gamma=0.3, lams=a, fit_intercept=False).fit(X, Y[:, t], sample_weight=V)
+        for t, a in enumerate(alphas)
+    ]
+    assert_close(
+        ours.loo_error_, [model.loo_error_ for model in each], TOLERANCE, "leave-one-out error"
+    )
+    assert_close(
+        ours.loo_predictions_,
+        np.stack([model.loo_predictions_ for model in each], axis=1),
+        TOLERANCE,
+        "held-out predictions",
+    )
 
 
 @pytest.mark.filterwarnings("ignore:the chosen λ")
@@ -129,48 +187,71 @@ def test_every_target_chooses_among_its_own_lams():
 def test_lams_of_each_target_stay_when_rows_come():
     grids = np.logspace([-2, -2, 0], [1, 1, 3], 6)
     options = {"lams": grids, "criterion": rls.gcv}
-    part = rls.fit(rls.Linear(), X[:30], Y[:30], **options, keep_moments=True).update(X[30:], Y[30:])
+    part = rls.fit(rls.Linear(), X[:30], Y[:30], **options, keep_moments=True).update(
+        X[30:], Y[30:]
+    )
     whole = rls.fit(rls.Linear(), X, Y, **options)
     assert_close(part.lam, whole.lam, 1e-15, "λ")
     assert_close(part.model.coef, whole.model.coef, TOLERANCE, "coef")
 
 
-# class weights ---------------------------------------------------------------------------------------------------------------------
+# class weights
+# ---------------------------------------------------------------------------------------------------------------------
 
 UNEVEN = {"red": 3.0, "green": 0.5, "blue": 1.5}
 
 
-@pytest.mark.parametrize("names", [NAMES, np.where(NAMES == "red", "red", "green")], ids=["three classes", "two"])
+@pytest.mark.parametrize(
+    "names", [NAMES, np.where(NAMES == "red", "red", "green")], ids=["three classes", "two"]
+)
 def test_class_weights_are_those_of_ridge_classifier(names):
     for weight in ({name: UNEVEN[name] for name in set(names)}, "balanced"):
         for rows in (None, V):
             theirs = RidgeClassifier(0.7, class_weight=weight).fit(X, names, sample_weight=rows)
-            ours = RLSClassifier("linear", lams=0.7, class_weight=weight).fit(X, names, sample_weight=rows)
-            assert_close(ours.decision_function(NEW), theirs.decision_function(NEW), TOLERANCE, "scores")
+            ours = RLSClassifier("linear", lams=0.7, class_weight=weight).fit(
+                X, names, sample_weight=rows
+            )
+            assert_close(
+                ours.decision_function(NEW), theirs.decision_function(NEW), TOLERANCE, "scores"
+            )
             assert_close(ours.coef_, theirs.coef_.squeeze(), TOLERANCE, "coef_")
             assert ours.predict(NEW).tolist() == theirs.predict(NEW).tolist()
 
 
 def test_class_weights_take_part_in_the_choice_of_lam():
     theirs = RidgeClassifierCV(np.logspace(-2, 2, 9), class_weight="balanced").fit(X, NAMES)
-    ours = RLSClassifier("linear", lams=np.logspace(-2, 2, 9), class_weight="balanced").fit(X, NAMES)
+    ours = RLSClassifier("linear", lams=np.logspace(-2, 2, 9), class_weight="balanced").fit(
+        X, NAMES
+    )
     assert ours.lam_ == theirs.alpha_
-    assert_close(ours.loo_error_, -theirs.best_score_ * N / V_OF_CLASSES.sum(), TOLERANCE, "their mean is over rows, ours over weights")
+    assert_close(
+        ours.loo_error_,
+        -theirs.best_score_ * N / V_OF_CLASSES.sum(),
+        TOLERANCE,
+        "their mean is over rows, ours over weights",
+    )
 
 
 V_OF_CLASSES = N / 3 / np.array([np.sum(name == NAMES) for name in NAMES])
 
 
 def test_class_weights_in_parts():
-    """A dict is that of all rows; what depends on rows to come is refused, and so is a class that is none."""
+    """A dict is that of all rows; what depends on rows to come is refused, and so is a class that
+    is none.
+    """
     model = RLSClassifier("linear", lams=0.7, class_weight=UNEVEN)
     for part in (np.s_[:25], np.s_[25:]):
         model.partial_fit(X[part], NAMES[part], classes=np.unique(NAMES))
     whole = RidgeClassifier(0.7, class_weight=UNEVEN).fit(X, NAMES)
     assert_close(model.decision_function(NEW), whole.decision_function(NEW), TOLERANCE, "scores")
-    with pytest.raises(ValueError, match="predict_set needs scores of rows left out, of which partial_fit has none"):
+    with pytest.raises(
+        ValueError, match="predict_set needs scores of rows left out, of which partial_fit has none"
+    ):
         model.predict_set(NEW)
-    with pytest.raises(ValueError, match="predict_proba needs scores of rows left out, of which partial_fit has none"):
+    with pytest.raises(
+        ValueError,
+        match="predict_proba needs scores of rows left out, of which partial_fit has none",
+    ):
         model.set_params(probability="sigmoid").predict_proba(NEW)
     with pytest.raises(ValueError, match="class_weight='balanced' depends on rows to come"):
         RLSClassifier(class_weight="balanced").partial_fit(X, NAMES, classes=np.unique(NAMES))
@@ -178,11 +259,16 @@ def test_class_weights_in_parts():
         RLSClassifier(class_weight="even").fit(X, NAMES)
 
 
-# several labels --------------------------------------------------------------------------------------------------------------------
+# several labels
+# --------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("weight", [None, "balanced"])
-@pytest.mark.parametrize("make", [np.asarray, scipy.sparse.csr_array, lambda y: y.astype(bool)], ids=["numbers", "sparse", "booleans"])
+@pytest.mark.parametrize(
+    "make",
+    [np.asarray, scipy.sparse.csr_array, lambda y: y.astype(bool)],
+    ids=["numbers", "sparse", "booleans"],
+)
 def test_an_indicator_matrix_is_taken_as_ridge_classifier_takes_it(weight, make):
     theirs = RidgeClassifier(0.7, class_weight=weight).fit(X, LABELS)
     ours = RLSClassifier("linear", lams=0.7, class_weight=weight).fit(X, make(LABELS))
@@ -195,19 +281,26 @@ def test_an_indicator_matrix_is_taken_as_ridge_classifier_takes_it(weight, make)
 
 def test_two_columns_are_not_two_classes():
     model = RLSClassifier("linear", lams=0.7).fit(X, LABELS[:, :2])
-    assert model.predict(NEW).tolist() == RidgeClassifier(0.7).fit(X, LABELS[:, :2]).predict(NEW).tolist()
+    assert (
+        model.predict(NEW).tolist()
+        == RidgeClassifier(0.7).fit(X, LABELS[:, :2]).predict(NEW).tolist()
+    )
     assert model.predict(NEW).shape == (9, 2)
     assert not model.fit(X, NAMES).multilabel_ and model.predict(NEW).shape == (9,)
 
 
 def test_several_labels_by_folds_and_in_parts():
-    shuffled = RLSClassifier("linear", lams=0.7, cv=4, random_state=0).fit(X, LABELS)  # stratified there is none of several labels
+    shuffled = RLSClassifier("linear", lams=0.7, cv=4, random_state=0).fit(
+        X, LABELS
+    )  # stratified there is none of several labels
     assert shuffled.path_.criterion == "kfold"
     model = RLSClassifier("linear", lams=0.7)
     for part in (np.s_[:25], np.s_[25:]):
         model.partial_fit(X[part], LABELS[part])
     assert_close(model.decision_function(NEW), shuffled.decision_function(NEW), TOLERANCE, "scores")
-    with pytest.raises(ValueError, match="y must be an indicator matrix as in the first call to partial_fit"):
+    with pytest.raises(
+        ValueError, match="y must be an indicator matrix as in the first call to partial_fit"
+    ):
         model.partial_fit(X, NAMES)
 
 
@@ -216,7 +309,11 @@ def test_several_labels_by_folds_and_in_parts():
     [
         (2 * LABELS - 1, {}, "y as an indicator matrix must hold 0 and 1, and holds -1"),
         (LABELS, {"loss": "zero_one_loss"}, "loss='zero_one_loss' compares columns"),
-        (np.c_[LABELS, [2] * N], {}, "y must be labels .* or an indicator matrix .*, and is of type 'multiclass-multioutput'"),
+        (
+            np.c_[LABELS, [2] * N],
+            {},
+            "y must be labels .* or an indicator matrix .*, and is of type 'multiclass-multioutput'",
+        ),
     ],
     ids=["-1", "error rate", "several classes"],
 )

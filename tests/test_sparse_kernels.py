@@ -1,4 +1,6 @@
-"""Kernels of sparse rows: K from products of what is stored, as accurate as of dense rows, in fits, on landmarks and in predictions."""
+"""Kernels of sparse rows: K from products of what is stored, as accurate as of dense rows, in fits,
+on landmarks and in predictions.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -39,52 +41,82 @@ def differences(dense, inverse):
     return ((wide[:, None] - wide[None]) ** 2).sum(axis=2)
 
 
-def test_k_of_sparse_rows_is_right_to_rounding_whether_they_are_near_the_origin_or_far_from_it(small_blocks):
-    """Gaussian kernels with a width for each column, of rows whose squared lengths in widths are up to 10 and up to 10⁵."""
+def test_k_of_sparse_rows_is_right_to_rounding_whether_they_are_near_the_origin_or_far_from_it(
+    small_blocks,
+):
+    """Gaussian kernels with a width for each column, of rows whose squared lengths in widths are up
+    to 10 and up to 10⁵.
+    """
     X, dense, _ = make()
     rows, made = sparse_rows(X), jax.jit(lambda rows, kernel: rows.kernel_matrix(kernel))
     for widths in (np.linspace(0.5, 2, D), np.linspace(0.005, 0.02, D)):
         widths = widths.astype(DTYPE)
-        K, exact = made(rows, rls.Gaussian(jnp.asarray(widths))), np.exp(-differences(dense, 1 / widths.astype(np.longdouble)) / 2)
+        K, exact = (
+            made(rows, rls.Gaussian(jnp.asarray(widths))),
+            np.exp(-differences(dense, 1 / widths.astype(np.longdouble)) / 2),
+        )
         assert np.abs(np.asarray(K) - exact).max() < 6 * (2 + D**0.5) * EPS * 17 * np.exp(-0.5)
         assert (np.diagonal(K) == 1).all() and K[7, 3] == K[3, 7] == 1  # of equal rows exactly
 
 
 @pytest.mark.float64
-def test_sums_products_and_columns_of_kernels_are_those_of_dense_rows_and_of_scikit_learn(small_blocks):
+def test_sums_products_and_columns_of_kernels_are_those_of_dense_rows_and_of_scikit_learn(
+    small_blocks,
+):
     """With a kernel that has no products of rows among them, which sees them dense."""
     pairwise = pytest.importorskip("sklearn.metrics.pairwise")
     X, dense, _ = make()
     width, far = DTYPE(0.7), rls.Laplacian(DTYPE(1.0))
     poly, gaussian = rls.Polynomial(2), rls.Gaussian(width)
-    kernels = poly, rls.Matern(1.5, width) + DTYPE(0.5) * far * gaussian, (rls.Linear() * gaussian).on([0, 3, -1])
-    ours = jax.jit(lambda rows, kernels: [rows.kernel_matrix(kernel) for kernel in kernels])(sparse_rows(X), kernels)
+    kernels = (
+        poly,
+        rls.Matern(1.5, width) + DTYPE(0.5) * far * gaussian,
+        (rls.Linear() * gaussian).on([0, 3, -1]),
+    )
+    ours = jax.jit(lambda rows, kernels: [rows.kernel_matrix(kernel) for kernel in kernels])(
+        sparse_rows(X), kernels
+    )
     for K, kernel in zip(ours, kernels, strict=True):
-        np.testing.assert_allclose(K, rls.gram(kernel, jnp.asarray(dense)), rtol=100 * EPS, atol=100 * EPS)
-    np.testing.assert_allclose(ours[0], pairwise.polynomial_kernel(X, degree=2, gamma=1, coef0=1), rtol=100 * EPS)
+        np.testing.assert_allclose(
+            K, rls.gram(kernel, jnp.asarray(dense)), rtol=100 * EPS, atol=100 * EPS
+        )
+    np.testing.assert_allclose(
+        ours[0], pairwise.polynomial_kernel(X, degree=2, gamma=1, coef0=1), rtol=100 * EPS
+    )
 
 
 @pytest.mark.float64
 @pytest.mark.filterwarnings("ignore:the chosen λ")
 def test_fits_and_predictions_of_sparse_rows_are_those_of_dense_ones(small_blocks, tmp_path):
-    """On all rows and on landmarks that are chosen; dense and sparse rows to predict; saved and loaded."""
+    """On all rows and on landmarks that are chosen; dense and sparse rows to predict; saved and
+    loaded.
+    """
     X, dense, y = make()
     kernel, lams = rls.Gaussian(DTYPE(0.7)), np.geomspace(1e-2, 10, 5, dtype=DTYPE)
     for landmarks in (None, [0, 5, 9, 20]):
         options = {"lams": lams, "landmarks": landmarks}
-        ours, theirs = rls.fit(kernel, X, y, route="gram" if landmarks is None else None, **options), rls.fit(kernel, dense, y, **options)
+        ours, theirs = (
+            rls.fit(kernel, X, y, route="gram" if landmarks is None else None, **options),
+            rls.fit(kernel, dense, y, **options),
+        )
         np.testing.assert_allclose(ours.errors, theirs.errors, rtol=1e4 * EPS)
         rls.save(tmp_path / "model.npz", ours)
         for new in (X[:9], dense[:9]):
             np.testing.assert_allclose(
-                rls.load(tmp_path / "model.npz").predict(new), theirs.predict(dense[:9]), rtol=1e4 * EPS, atol=1e4 * EPS
+                rls.load(tmp_path / "model.npz").predict(new),
+                theirs.predict(dense[:9]),
+                rtol=1e4 * EPS,
+                atol=1e4 * EPS,
             )
 
 
 @pytest.mark.float64
 def test_landmarks_of_sparse_rows_are_those_of_dense_ones(small_blocks):
     X, dense, _ = make()
-    chosen, theirs = (rls.landmarks(rls.Gaussian(DTYPE(0.7)), given, 6, key=jax.random.key(0)) for given in (X, dense))
+    chosen, theirs = (
+        rls.landmarks(rls.Gaussian(DTYPE(0.7)), given, 6, key=jax.random.key(0))
+        for given in (X, dense)
+    )
     assert chosen.indices.tolist() == theirs.indices.tolist()
     np.testing.assert_array_equal(chosen.points, theirs.points)
     np.testing.assert_allclose(chosen.trace_residual, theirs.trace_residual, rtol=1e3 * EPS)
@@ -95,9 +127,19 @@ def test_k_of_sparse_rows_takes_no_dense_matrix():
     """3,000 × 40,000 at some five entries a row would be 960 MB dense; K itself is 72 MB."""
     n, d = 3_000, 40_000
     rng = np.random.default_rng(0)
-    X = sp.csr_array((np.ones(5 * n), (np.repeat(np.arange(n), 5), rng.integers(0, d, 5 * n))), shape=(n, d))
-    compiled = jax.jit(lambda rows, kernel: rows.kernel_matrix(kernel)).lower(sparse_rows(X), rls.Gaussian(jnp.array(1.0))).compile()
-    assert compiled.memory_analysis().temp_size_in_bytes < 8 * (4 * n * n + 6 * 128 * d) < 0.8 * 8 * n * d
+    X = sp.csr_array(
+        (np.ones(5 * n), (np.repeat(np.arange(n), 5), rng.integers(0, d, 5 * n))), shape=(n, d)
+    )
+    compiled = (
+        jax.jit(lambda rows, kernel: rows.kernel_matrix(kernel))
+        .lower(sparse_rows(X), rls.Gaussian(jnp.array(1.0)))
+        .compile()
+    )
+    assert (
+        compiled.memory_analysis().temp_size_in_bytes
+        < 8 * (4 * n * n + 6 * 128 * d)
+        < 0.8 * 8 * n * d
+    )
 
 
 def test_arguments_of_a_kernel_that_knows_nothing_of_sparse_rows_may_be_named():
@@ -109,13 +151,21 @@ def test_arguments_of_a_kernel_that_knows_nothing_of_sparse_rows_may_be_named():
 @pytest.mark.float64
 def test_what_sparse_rows_cannot_do_is_said():
     X, dense, y = make()
-    with pytest.raises(ValueError, match=r"columns of a sparse X must be named once each, and are \[0, 0\]"):
+    with pytest.raises(
+        ValueError, match=r"columns of a sparse X must be named once each, and are \[0, 0\]"
+    ):
         rls.fit(rls.Gaussian(DTYPE(1.0)).on([0, 0]), X, y)
     with pytest.raises(ValueError, match="ChiSquared is for X ≥ 0"):
         rls.fit(rls.ChiSquared(1.0), -abs(X), y)
     with pytest.raises(ValueError, match="ChiSquared is for X ≥ 0"):
         rls.fit(rls.ChiSquared(1.0), abs(X), y, lams=[1.0]).predict(-abs(X))
-    with pytest.raises(ValueError, match="K of all pairs needs rows in memory where the kernel is Linear: leave route= out"):
+    with pytest.raises(
+        ValueError,
+        match="K of all pairs needs rows in memory where the kernel is Linear: leave route= out",
+    ):
         rls.factorize(rls.Linear(), X, route="gram")
-    with pytest.raises(ValueError, match=r"needs rows in memory where the kernel is Precomputed.*pass X.toarray\(\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"needs rows in memory where the kernel is Precomputed.*pass X.toarray\(\)",
+    ):
         rls.fit(rls.Precomputed(), sp.csr_array(dense @ dense.T), y)

@@ -1,4 +1,6 @@
-"""What comes between two readings is compiled: the same numbers as operation by operation, and few programs."""
+"""What comes between two readings is compiled: the same numbers as operation by operation, and few
+programs.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +25,9 @@ def blocks(seed=0, sizes=(20, 20, 10)):
 
 
 def work(rows, scale, parts, *, power):
-    """Two sums and a map, each of what those before it gave, with columns that are pytrees or None."""
+    """Two sums and a map, each of what those before it gave, with columns that are pytrees or
+    None.
+    """
     total = rows.sum(lambda x, v: (jnp.sum(x, axis=0), jnp.sum(v["a"])), {"a": parts[0]})
     moved = rows.map(lambda x, none: (x - total[0] / total[1]) ** power * scale, None)
     second = rows.sum(lambda x, m, v: {"xm": x.T @ m, "v": jnp.sum(v)}, moved, parts[1])
@@ -55,7 +59,12 @@ def test_rows_whose_blocks_are_not_known_before_are_left_as_they_are():
             yield jnp.array([[2.0], [3.0]])
 
     seen = []
-    assert between_readings(lambda rows: rows.sum(lambda x: seen.append(type(x)) or jnp.sum(x)))(Counted()) == 6
+    assert (
+        between_readings(lambda rows: rows.sum(lambda x: seen.append(type(x)) or jnp.sum(x)))(
+            Counted()
+        )
+        == 6
+    )
     assert not any(issubclass(kind, jax.core.Tracer) for kind in seen)
 
 
@@ -63,7 +72,10 @@ def test_rows_whose_blocks_are_not_known_before_are_left_as_they_are():
 @pytest.mark.filterwarnings("ignore:the chosen")
 @pytest.mark.parametrize(
     "transform",
-    [pytest.param(jax.vmap, marks=pytest.mark.slow), lambda fn: jax.jit(lambda lams: jnp.stack([fn(lam) for lam in lams]))],
+    [
+        pytest.param(jax.vmap, marks=pytest.mark.slow),
+        lambda fn: jax.jit(lambda lams: jnp.stack([fn(lam) for lam in lams])),
+    ],
     ids=["vmap", "jit"],
 )
 def test_a_reading_inside_of_a_transformation_is_done_as_before(transform):
@@ -74,7 +86,9 @@ def test_a_reading_inside_of_a_transformation_is_done_as_before(transform):
         name = "inside"
 
         def values(self, solution, lams, kernel):
-            return transform(lambda lam: jnp.mean(solution.residuals(lam[None])[0] ** 2, axis=0))(lams)
+            return transform(lambda lam: jnp.mean(solution.residuals(lam[None])[0] ** 2, axis=0))(
+                lams
+            )
 
     y, lams = np.sin(X[:, 0]), np.array([0.1, 1.0, 10.0], DTYPE)
     options = {"criterion": Inside(), "lams": lams, "landmarks": X[:7]}
@@ -95,15 +109,23 @@ def test_the_criterion_over_lams_takes_a_dozen_programs():
     problem = rls.Problem.of(rls.Gaussian(1.5), rows, np.sin(X[:, 0]), landmarks=X[:7])
     lams = jnp.asarray([0.1, 1.0], DTYPE)
     COMPILED.clear()
-    errors = between_readings(lambda problem, lams: problem.errors(problem.solution(), lams))(problem, lams)
+    errors = between_readings(lambda problem, lams: problem.errors(problem.solution(), lams))(
+        problem, lams
+    )
     assert 0 < len(COMPILED) <= 12
     dense = rls.Problem.of(rls.Gaussian(1.5), X, np.sin(X[:, 0]), landmarks=X[:7])
-    assert_close(errors, jax.jit(lambda problem: problem.errors(problem.solution(), lams))(dense), 200 * N * EPS / 0.1)
+    assert_close(
+        errors,
+        jax.jit(lambda problem: problem.errors(problem.solution(), lams))(dense),
+        200 * N * EPS / 0.1,
+    )
 
 
 @pytest.mark.filterwarnings("ignore:the chosen")
 def test_a_fit_takes_some_forty_programs():
-    """It was 259, of which some are now those of the landmarks' choice, and of units and numbers in the report."""
+    """It was 259, of which some are now those of the landmarks' choice, and of units and numbers in
+    the report.
+    """
     X, rows = blocks(2)
     COMPILED.clear()
     rls.fit(rls.Gaussian(1.7), rows, np.sin(X[:, 0]), lams=[0.1, 1.0], landmarks=8)

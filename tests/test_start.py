@@ -1,4 +1,6 @@
-"""Where a search starts: widths from the data and multiples of them, the way down to a smaller error, the sample they are judged on."""
+"""Where a search starts: widths from the data and multiples of them, the way down to a smaller
+error, the sample they are judged on.
+"""
 
 import re
 from typing import Any
@@ -18,7 +20,9 @@ def rows(n=40, d=3, seed=0):
 
 @rls.pytree
 class Own(rls.Kernel):
-    """A user's kernel: a Laplacian under another name, which declares what a search needs to know."""
+    """A user's kernel: a Laplacian under another name, which declares what a search needs to
+    know.
+    """
 
     positive = length_scales = ("reach",)
     metric = "cityblock"
@@ -65,11 +69,21 @@ def test_the_median_leaves_out_equal_rows_and_takes_rows_spread_evenly():
 def test_widths_from_the_data_by_the_columns_and_the_metric_of_each_part():
     X = jnp.asarray(rows())
     euclidean, block = rls.median_distance(X[:, 1:]), rls.median_distance(X[:, :1], order=1)
-    kernel = array(0.5) * rls.Gaussian(9.0).on([1, 2]) + rls.Laplacian(9.0).on(0) * rls.Linear() + rls.Periodic(3.0, 9.0)
-    expected = array(0.5) * rls.Gaussian(euclidean).on([1, 2]) + rls.Laplacian(block).on(0) * rls.Linear() + rls.Periodic(3.0, 9.0)
+    kernel = (
+        array(0.5) * rls.Gaussian(9.0).on([1, 2])
+        + rls.Laplacian(9.0).on(0) * rls.Linear()
+        + rls.Periodic(3.0, 9.0)
+    )
+    expected = (
+        array(0.5) * rls.Gaussian(euclidean).on([1, 2])
+        + rls.Laplacian(block).on(0) * rls.Linear()
+        + rls.Periodic(3.0, 9.0)
+    )
     assert rls.start_from_data(kernel, X) == expected
     everywhere = rls.median_distance(X, order=1)
-    assert rls.start_from_data(Own(9.0), X) == Own(everywhere) and rls.start_from_data(Hidden(9.0), X) == Hidden(9.0)
+    assert rls.start_from_data(Own(9.0), X) == Own(everywhere) and rls.start_from_data(
+        Hidden(9.0), X
+    ) == Hidden(9.0)
 
 
 def test_a_width_per_column_follows_the_spread_of_the_column():
@@ -81,7 +95,10 @@ def test_a_width_per_column_follows_the_spread_of_the_column():
 
 
 def test_a_metric_that_is_not_known_is_told():
-    with pytest.raises(ValueError, match=re.escape("Odd.metric must be one of 'euclidean', 'cityblock', and is 'angle'")):
+    with pytest.raises(
+        ValueError,
+        match=re.escape("Odd.metric must be one of 'euclidean', 'cityblock', and is 'angle'"),
+    ):
         rls.start_from_data(Odd(1.0), jnp.asarray(rows()))
 
 
@@ -157,7 +174,12 @@ def test_a_users_kernel_is_tuned_as_the_librarys_own():
 def test_a_kernel_matrix_is_judged_whole(monkeypatch):
     monkeypatch.setattr(start, "SCREEN_ROWS", 5)
     X = rows(20)
-    ((kernel, lam, _),) = guess(rls.Precomputed(), X @ X.T + np.eye(20, dtype=DTYPE), X[:, 0], np.linspace(0, 1, 20).astype(DTYPE))
+    ((kernel, lam, _),) = guess(
+        rls.Precomputed(),
+        X @ X.T + np.eye(20, dtype=DTYPE),
+        X[:, 0],
+        np.linspace(0, 1, 20).astype(DTYPE),
+    )
     assert kernel == rls.Precomputed() and np.isfinite(lam)
 
 
@@ -190,7 +212,9 @@ def test_few_rows_are_all_kept_with_their_own_weights():
 
 
 def test_rows_are_drawn_in_proportion_to_their_weights():
-    """Chances and sums: over many orders, a row's count is its weight's share, whether it is drawn often or always."""
+    """Chances and sums: over many orders, a row's count is its weight's share, whether it is drawn
+    often or always.
+    """
     weights = np.r_[np.full(60, 1.0), np.full(30, 4.0), [100.0, 200.0]].astype(DTYPE)
     times, sums, trials = np.zeros(92), np.zeros(92), 2000
     for seed in range(trials):
@@ -202,17 +226,29 @@ def test_rows_are_drawn_in_proportion_to_their_weights():
     # 18 draws among rows of weight 60 + 120 in all: chances 0.1 and 0.4, and 1 for the heavy rows
     assert_close([times[:60].mean(), times[60:90].mean(), *times[90:]], [0.1, 0.4, 1, 1], 0.01)
     share = weights / weights.sum()
-    assert_close([sums[:60].sum(), sums[60:90].sum(), *sums[90:]], [share[:60].sum(), share[60:90].sum(), *share[90:]], 0.01)
+    assert_close(
+        [sums[:60].sum(), sums[60:90].sum(), *sums[90:]],
+        [share[:60].sum(), share[60:90].sum(), *share[90:]],
+        0.01,
+    )
 
 
 def test_the_first_guess_sees_the_rows_that_weigh(monkeypatch):
-    """20 rows of 2000 carry nearly all weight: those are what the width is judged by, not the noise of the others."""
+    """20 rows of 2000 carry nearly all weight: those are what the width is judged by, not the noise
+    of the others.
+    """
     seen = []
     judge = start._judge
-    monkeypatch.setattr(start, "_judge", lambda kernel, X, *rest, **options: seen.append(X) or judge(kernel, X, *rest, **options))
+    monkeypatch.setattr(
+        start,
+        "_judge",
+        lambda kernel, X, *rest, **options: seen.append(X) or judge(kernel, X, *rest, **options),
+    )
     X = np.arange(2000.0, dtype=DTYPE)[:, None] / 100
     weights = np.where(np.arange(2000) % 100 == 0, 1.0, 1e-6).astype(DTYPE)
     weights[1::2] = 0
     guess(rls.Gaussian(array(1.0)), X, np.sin(X[:, 0]), weights)
     assert set(X[::100, 0].tolist()) <= set(seen[0][:, 0].tolist())
-    assert len(seen[0]) == start.SCREEN_ROWS and not set(X[1::2, 0].tolist()) & set(seen[0][:, 0].tolist())
+    assert len(seen[0]) == start.SCREEN_ROWS and not set(X[1::2, 0].tolist()) & set(
+        seen[0][:, 0].tolist()
+    )

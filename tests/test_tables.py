@@ -1,14 +1,17 @@
-"""Tables in: every layout that people have, and errors that name the cell."""
+"""Tables in, by every kind of file, and errors that name file, row and column; and columns out."""
 
 import gzip
-import io
-import time
+import sys
+import warnings
+from decimal import Decimal
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from jaxrls.io.tables import read_inputs, read_table
-from jaxrls.io.writers import write_columns
+import jaxrls as rls
+from jaxrls.io.sources import Choice, Files, open_files
+from jaxrls.io.writers import writing
 
 pytestmark = pytest.mark.any_precision
 PLAIN = "a,b,y\n1,2,3\n4,5,6\n7,8,9\n"
@@ -16,33 +19,38 @@ X, Y = [[1, 2], [4, 5], [7, 8]], [3, 6, 9]
 
 
 @pytest.fixture
-def csv(tmp_path):
-    """Write a text to a file and give its path."""
+def write(tmp_path):
+    """Write a text, an archive or a table to a file, and give its path."""
 
-    def write(text, name="data.csv"):
+    def write(content, name="data.csv"):
         path = tmp_path / name
-        data = text if isinstance(text, bytes) else text.encode()
-        path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-        return path
+        if name.endswith(".npz"):
+            np.savez(path, **content)
+        elif isinstance(content, dict):
+            pa.parquet.write_table(pa.table(content), path)
+        else:
+            data = content if isinstance(content, bytes) else content.encode()
+            path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+        return str(path)
 
     return write
 
 
-@pytest.fixture
-def npz(tmp_path):
-    """Write arrays to a file and give its path."""
+def read(path, header=True, missing=None, **choice):
+    """All rows of a file, and the choice that other files go by."""
+    files = open_files((path,), Choice(**choice), header, missing)
+    pieces, texts = zip(*files.parts(), strict=True)
+    joined = [
+        None if parts[0] is None else np.concatenate(parts)
+        for parts in zip(*(piece[:3] for piece in pieces), strict=True)
+    ]
+    return *joined, [np.concatenate(words).tolist() for words in zip(*texts, strict=True)], files
 
-    def write(**arrays):
-        np.savez(tmp_path / "data.npz", **arrays)
-        return tmp_path / "data.npz"
 
-    return write
-
-
-def check(table, X=X, y=Y):
-    np.testing.assert_array_equal(table.X, X)
-    np.testing.assert_array_equal(table.y, y)
-    assert table.X.dtype == np.float64
+def check(found, X=X, Y=Y):
+    np.testing.assert_array_equal(found[0], X)
+    np.testing.assert_array_equal(found[1], Y)
+    assert found[0].dtype == np.float64
 
 
 @pytest.mark.parametrize(
@@ -53,305 +61,184 @@ def check(table, X=X, y=Y):
         PLAIN.rstrip("\n"),
         "\ufeff" + PLAIN,
         "\n" + PLAIN.replace("\n", "\n\n"),
-        PLAIN.replace(",", "\t"),
-        PLAIN.replace(",", ";"),
-        PLAIN.replace(",", " , "),
         '"a","b","y"\n"1","2","3"\n4,5,6\n7,8,9\n',
-        PLAIN.split("\n", 1)[1],
-        "1e0,+2,3.\n4,5,6\n7,8,9e+00\n",
-        "#a,b,y\n1,2,3\n4,5,6\n7,8,9\n",
-    ],
-)
-@pytest.mark.parametrize("name", ["data.csv", "data.csv.gz", "data.txt"])
-def test_layouts(csv, text, name):
-    check(read_table(csv(text, name)))
-
-
-@pytest.mark.parametrize("target", ["a", "0", "-3", 0, -3])
-def test_targets_by_name_and_number(csv, target):
-    check(read_table(csv(PLAIN), target=target), [[2, 3], [5, 6], [8, 9]], [1, 4, 7])
-
-
-@pytest.mark.parametrize("header", ["id,2019,y", "0,1,target", ",a,y"])
-def test_headers_with_numbers_among_the_names(csv, header):
-    table = read_table(csv(f"{header}\n1,2,3\n4,5,6\n7,8,9\n"))
-    check(table)
-    assert table.layout["inputs"] == header.split(",")[:2]
-
-
-@pytest.mark.parametrize("rows", ["1,2,cat\n4,5,dog\n", "1.5,2,cat\n4,5,3\n", "1,NA,3\n4,5,6\n", "1,2,3\n4,5,6\n"])
-def test_first_rows_that_are_no_headers(csv, rows):
-    try:
-        assert read_table(csv(rows)).layout["inputs"] is None
-    except ValueError as error:
-        assert "row 1 (line 1)" in str(error)
-
-
-FLOATS = "0.5,1.5,0.25\n-0.5,2.5,1\n1.5,-3.5,1\n"
-WHOLE = "4,1,2\n7,8,3\n5,6,9\n"
-FRACTIONS = "0.5,1.5,0.25\n-0.5,2.5,1.5\n"
-
-
-@pytest.mark.parametrize(
-    ("first", "rows", "header"),
-    [
-        ("0,1,2", FLOATS, True),  # what pandas writes for columns without names
-        ("0,1,2", WHOLE, True),
-        ("0,1,2", "0.5,1.5,cat\n1,2,dog\n", True),
-        (",0,1", "0,0.5,1.5\n1,0.25,2.5\n", True),  # and its index before them
-        ("0,1,2", "3,4,5\n6,7,8\n", False),  # it counts on
-        ("0,1,3", FLOATS, False),
-        (f"1,2,{'1' * 300}", FRACTIONS, False),
-        ("1,2,3", FLOATS, False),
-        ("1,2,3", WHOLE, False),
-        ("2018,2019,2020", FRACTIONS, True),
-        ("2018,2019,2020", FLOATS, False),
-        ("1,0,0", FRACTIONS, False),  # names would rise
-        ("1,x,3", WHOLE, False),  # an odd cell in a file of whole numbers
-        ("x,2,3", WHOLE, False),
-        ("0,x,2", WHOLE, False),
-        ("id,2019,y", WHOLE, True),
-        ("0,1,target", WHOLE, True),
-        ("cat,2,3", "cat,8,3\ndog,6,9\n", False),
-        ("kind,a,b", "cat,8,3\ndog,6,9\n", True),
-    ],
-)
-def test_what_stands_below_the_first_line_says_whether_it_is_a_header(csv, first, rows, header):
-    try:
-        table = read_table(csv(f"{first}\n{rows}"), target="kind" if "kind" in first else None)
-    except ValueError as error:  # an odd cell is told of
-        assert not header and "row 1 (line 1)" in str(error) and "say --header" in str(error)
-    else:
-        assert table.header is header
-        assert len(table.X) == rows.count("\n") + (not header)
-        assert (table.layout["inputs"] is None) is not header
-
-
-@pytest.mark.parametrize("text", ["0,1,2\n" + FLOATS, "5,6,7\n" + WHOLE, PLAIN])
-def test_a_header_can_be_said(csv, text):
-    path = csv(text)
-    table = read_table(path, header=True)
-    assert table.header and len(table.X) == text.count("\n") - 1 and table.layout["inputs"] == text.split("\n")[0].split(",")[:2]
-    try:
-        table = read_table(path, header=False)
-        assert not table.header and len(table.X) == text.count("\n")
-    except ValueError as error:
-        assert text == PLAIN and "'a' is not a number" in str(error)
-
-
-def test_a_line_with_all_the_names_of_a_model_is_a_header(csv):
-    layout = {"inputs": ["3", "4"], "positions": [0, 1], "width": 3, "target": "5"}
-    values, target = read_inputs(csv("3,4,5\n1,2,3\n6,5,4\n"), layout)
-    assert values.tolist() == [[1, 2], [6, 5]] and target.tolist() == ["3", "4"]
-    assert len(read_inputs(csv("3,4,5\n1,2,3\n6,5,4\n"), layout, header=False)[0]) == 3
-
-
-def test_many_columns_are_no_matter(csv):
-    """Names were counted in a time that grew with the square of their number."""
-    d = 20000
-    names = ",".join(f"c{j}" for j in range(d))
-    start = time.perf_counter()
-    assert read_table(csv(names + "\n" + ",".join("1" * d) + "\n")).X.shape == (1, d - 1)
-    assert time.perf_counter() - start < 5
-    with pytest.raises(ValueError, match="has 1000001 columns, and at most 1000000 are read from text"):
-        read_table(csv("," * 10**6 + "\n"))
-
-
-@pytest.mark.parametrize("name", ["data.csv.gz", "data.npz"])
-def test_small_files_do_not_become_large_ones(csv, npz, tmp_path, name):
-    path = tmp_path / name
-    if name == "data.npz":
-        np.savez_compressed(path, X=np.zeros((2**20, 3)), y=np.zeros(2**20), z=np.zeros(2**22))
-    else:
-        path.write_bytes(gzip.compress(b"a,b,y\n" + b"1,2,3\n" * (3 * 2**20)))
-    with pytest.raises(ValueError, match=f"{name} has .* becomes more than 16777216 in memory"):
-        read_table(path)
-    if name == "data.npz":
-        assert len(read_table(path, max_inflation=2000).X) == 2**20
-        np.savez_compressed(path, X=np.ones((2, 1)), y=np.zeros(2), z=np.zeros(2**23))
-        assert len(read_table(path).X) == 2  # what is not asked for is not read
-
-
-def test_quoted_names(csv):
-    table = read_table(csv('"a, in m","say ""b""",y\n1,2,3\n4,5,6\n7,8,9\n'), target='say "b"')
-    assert table.layout["inputs"] == ["a, in m", "y"]
-    check(table, [[1, 3], [4, 6], [7, 9]], [2, 5, 8])
-
-
-def test_labels(csv):
-    table = read_table(csv('1,2,cat\n4,5,"dog, big"\n7,8, cat \n'))
-    check(table, y=["cat", "dog, big", "cat"])
-    assert table.layout["inputs"] is None and table.layout["target"] == 2
-    check(read_table(csv(PLAIN), labels=True), y=["3", "6", "9"])
-
-
-def test_groups_and_weights(csv):
-    text = "g,a,w,b,y\nred,1,.5,2,3\nblue,4,1,5,6\nred,7,2,8,9\n"
-    table = read_table(csv(text), groups="g", weights="w")
-    check(table)
-    assert table.groups.tolist() == ["red", "blue", "red"] and table.weights.tolist() == [0.5, 1, 2]
-    check(read_table(csv("a,b,y,g\n1,2,3,1\n4,5,6,1\n7,8,9,2\n"), groups="-1"))
-    table = read_table(csv("1,2,cat,r,1\n4,5,dog,s,1\n"), target=2, groups=3, weights=4)
-    assert table.y.tolist() == ["cat", "dog"] and table.groups.tolist() == ["r", "s"] and table.weights.tolist() == [1, 1]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a,b,y\n1,2,3\n4,x,6\n", r"row 2 \(line 3\), column b: 'x' is not a number"),
-        ("a,b,y\n1,2,3\n4,,6\n", r"row 2 \(line 3\), column b: the value is missing"),
-        ("a,b,y\n1,2,3\n4,NA,6\n", r"row 2 \(line 3\), column b: the value is missing"),
-        ("a,b,y\n1,2,3\n4,nan,6\n", r"row 2 \(line 3\), column b: the value is missing"),
-        ("a,b,y\n1,2,3\n4,-inf,6\n", r"row 2 \(line 3\), column b: -inf is not a finite number"),
-        ("a,b,y\n1,2,3\n4,5,\n", r"row 2 \(line 3\), column y: the value is missing"),
-        ("a,b,y\n\n1,2,3\n\n4,5,?\n", r"row 2 \(line 5\), column y: the value is missing"),
-        ("a,b,y\n1,2,3\n4,5\n", r"row 2 \(line 3\) has 2 cells, and the header has 3"),
-        ("a,b,y\n1,2,3,4\n4,5,6,7\n", r"row 1 \(line 2\) has 4 cells, and the header has 3"),
-        ("a,b,y\n1,2\n4,5\n", r"row 1 \(line 2\) has 2 cells, and the header has 3"),
-        ("1,2,3\n4,5,6,7\n", r"row 2 \(line 2\) has 4 cells, and the first row has 3"),
-        ("1,2,cat\n4,5\n", r"row 2 \(line 2\) has 2 cells"),
-        ("1,2,cat\n4,5,\n", r"row 2 \(line 2\), column 2: the value is missing"),
-        ("a,b,y\n1,2,\n4,5,6\n", r"row 1 \(line 2\), column y: the value is missing"),
-        ("1.5,x,3\n4,5,6\n", r"row 1 \(line 1\), column 1: 'x' is not a number: .*taken for data; .*say --header"),
-        ("a,b,y\n1,2,3\n4,5,6x\n", r"row 2 \(line 3\), column y: '6x' is not a number"),
-        ("a,b,y\n1,2,3\n4,5,1_000\n", "could not be read"),
-        ("", "is empty"),
-        ("\n\n", "is empty"),
-        ("a,b,y\n", "a header and no rows"),
-        ("a,b,a\n1,2,3\n", "more than one column named 'a'"),
-        ("y\n1\n2\n", "no column left for inputs: its columns are y"),
-        ("a b y\n1 2 3\n", "separated by commas"),
-        ("a,b,y\n1,2,3\n4,\ufffd,6\n".encode("utf-16"), "not text in UTF-8"),
-        (b"a,b,y\n1,2,3\n4,\xff,6\n", "not text in UTF-8"),
-        (b"\x00\x01\x02", "."),
+        "0,1,y\n1e0,2,3.\n 4, 5, 6\n7,8,9e+00\n",
     ],
 )
 @pytest.mark.parametrize("name", ["data.csv", "data.csv.gz"])
-def test_errors_name_the_cell(csv, text, message, name):
-    with pytest.raises(ValueError, match=message) as error:
-        read_table(csv(text, name))
-    assert str(error.value).startswith(str(csv(text, name)))
+def test_layouts_of_csv(write, text, name):
+    check(read(write(text, name)))
 
 
-def test_unknown_columns_are_listed(csv):
-    with pytest.raises(ValueError, match="no column 'z' for the target: its columns are a, b, y"):
-        read_table(csv(PLAIN), target="z")
-    with pytest.raises(ValueError, match="no column 3 for the groups"):
-        read_table(csv(PLAIN), groups=3)
-    with pytest.raises(ValueError, match="no column 'a' for the target: its columns are 0 to 2, without names"):
-        read_table(csv("1,2,3\n"), target="a")
-    many = ",".join(f"c{i}" for i in range(30)) + "\n" + ",".join("1" * 30) + "\n"
-    with pytest.raises(ValueError, match="c19 and 10 more"):
-        read_table(csv(many), target="z")
-    with pytest.raises(ValueError, match="different columns"):
-        read_table(csv(PLAIN), target="a", weights="a")
-    with pytest.raises(ValueError, match="different columns"):
-        read_table(csv(PLAIN), groups="a", weights="a")
+def test_whole_numbers_may_become_fractions_after_what_pyarrow_looks_at(write, monkeypatch):
+    monkeypatch.setattr("jaxrls.io.tables.LOOKED_AT", 2**12)
+    found = read(write("a,b,y\n" + "1,,3\n" * 5000 + "1.5,2.5,3\n"), missing="median")
+    assert found[0][-1].tolist() == [1.5, 2.5] and np.isnan(found[0][0, 1])
 
 
-def test_files_that_are_not_there_or_not_whole(csv, tmp_path):
-    for name in ("no.csv", "no.csv.gz", "no.npz"):
+def test_columns(write):
+    text = "g,a,w,b,y\nred,1,.5,2,3\nblue,4,1,5,6\nred,7,2,8,9\n"
+    found = read(write(text), groups="g", weights="w")
+    check(found)
+    assert found[2].tolist() == [0.5, 1, 2] and found[3] == [["red", "blue", "red"]]
+    check(read(write(PLAIN), target="0"), [[2, 3], [5, 6], [8, 9]], [1, 4, 7])
+    check(read(write(PLAIN), target=-3, inputs=["y"]), [[3], [6], [9]], [1, 4, 7])
+    check(read(write(PLAIN), drop=["a"]), [[2], [5], [8]])
+    found = read(write(text), one_hot=["g"], drop=["w"], labels=True)
+    assert found[1] is None and found[3] == [["red", "blue", "red"], ["3", "6", "9"]]
+    assert found[4].choice.inputs == ["a", "b", "g"]
+    check(read(write(PLAIN.split("\n", 1)[1]), header=False))
+
+
+def test_the_index_that_pandas_writes_is_left_out_with_a_warning(write):
+    path = write(",a,b,y\n0,1,2,3\n1,4,5,6\n2,7,8,9\n")
+    with pytest.warns(UserWarning, match="has no name and counts the rows: it is left out"):
+        check(read(path))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check(read(write(",b,y\n1,2,3\n4,5,6\n7,8,9\n")))
+    with pytest.warns(UserWarning, match="first line holds numbers.*--no-header"):
+        read(write("1,2,3\n4,5,6\n"))
+
+
+def test_parquet(write):
+    text = pa.array(["u", "w", "u"]).dictionary_encode()
+    table = {
+        "a": pa.array([1, None, 3], pa.int8()),
+        "b": [True, False, True],
+        "c": [Decimal("1.5"), Decimal("2.5"), Decimal("3.5")],
+        "g": text,
+        "y": [1.0, 2.0, 3.0],
+    }
+    found = read(write(table, "t.parquet"), missing="median", groups="g", labels=True)
+    np.testing.assert_array_equal(found[0], [[1, 1, 1.5], [np.nan, 0, 2.5], [3, 1, 3.5]])
+    assert found[3] == [["u", "w", "u"], ["1", "2", "3"]]
+    single = {"a": pa.array([1.0, 2.0], pa.float32()), "y": [1.0, 2.0]}
+    assert read(write(single, "s.parquet"))[0].dtype == np.float32
+    with pytest.raises(ValueError, match="column d holds date32.* values, and not numbers"):
+        read(write({"d": pa.array([0], pa.date32()), "y": [1]}, "d.parquet"))
+
+
+def test_archives(write):
+    arrays = {"X": np.array(X, float), "y": np.array(Y), "w": np.ones(3), "g": np.array([1, 1, 2])}
+    found = read(write(arrays, "a.npz"), weights="w", groups="g")
+    check(found)
+    assert found[2].tolist() == [1, 1, 1] and found[3] == [["1", "1", "2"]]
+    both = {"X": np.array(X, float), "Y": np.array([Y, Y], float).T}
+    check(read(write(both, "a.npz"), target="Y"), Y=np.array([Y, Y]).T)
+
+
+def test_missing_values(write):
+    path = write("a,g,y\n1,u,2\n,u,3\n4,,5\n6,w,NA\n7,w,8\n")
+    found = read(path, missing="drop", one_hot=["g"])
+    assert found[0].tolist() == [[1], [7]] and found[1].tolist() == [2, 8]
+    assert found[3] == [["u", "w"]]
+    with pytest.raises(ValueError, match="row 4, column y: the value is missing"):
+        read(path, missing="median", one_hot=["g"])
+
+
+ERRORS = [
+    ("a,b,y\n1,2,3\n4,x,6\n", "column b holds string values, .*--drop b.*--one-hot b"),
+    ("a,b,y\n1,2,3\n4,,6\n", "row 2, column b: the value is missing: .*--missing"),
+    ("a,b,y\n1,2,3\n4,nan,6\n", "row 2, column b: the value is missing"),
+    ("a,b,y\n1,2,3\n4,-inf,6\n", "row 2, column b: the value is -inf"),
+    ("a,b,y\n1,2,3\n4,5,\n", "row 2, column y: the value is missing"),
+    ("a,b,y\n1,2,3\n4,5\n", "cannot be read: .*Row #3: Expected 3 columns, got 2"),
+    ("", "cannot be read: .*[Ee]mpty"),
+    ("a,b,a\n1,2,3\n", "cannot be read: .*multiple columns named a"),
+    ("y\n1\n2\n", "one at least is for inputs"),
+    ("a;b;y\n1;2;3\n", r"separated by commas\?"),
+    (PLAIN.encode("utf-16"), "data.csv"),
+    (b"a,b,y\n1,2,3\n4,\xff,6\n", "column b holds binary values"),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), ERRORS, ids=[words for _, words in ERRORS])
+@pytest.mark.parametrize("name", ["data.csv", "data.csv.gz"])
+def test_errors_of_csv(write, text, words, name):
+    path = write(text, name)
+    with pytest.raises(ValueError, match=words) as error:
+        read(path)
+    assert str(error.value).startswith(path) and "\n" not in str(error.value)
+
+
+OF_ARCHIVES = [
+    ({"a": np.ones(3)}, "no array 'X': it holds a"),
+    ({"X": np.ones((3, 2))}, "no array 'y': it holds X"),
+    ({"X": np.ones(3), "y": np.ones(3)}, "X must be a matrix"),
+    ({"X": np.ones((3, 2)), "y": np.ones(4)}, "y must have 3 rows"),
+    ({"X": np.array([["a"]]), "y": np.ones(1)}, "column 0 holds values of dtype <U1"),
+    ({"X": np.array([[1.0, np.nan]]), "y": np.ones(1)}, "row 1, column 1: the value is missing"),
+    ({"X": np.array([[{}]]), "y": np.ones(1)}, "[Oo]bject"),
+    ({"X": np.ones((2, 1)), "y": np.zeros(2, [("a", "f8")])}, "values of dtype"),
+]
+
+
+@pytest.mark.parametrize(("arrays", "words"), OF_ARCHIVES, ids=[words for _, words in OF_ARCHIVES])
+def test_errors_of_archives(write, arrays, words):
+    with pytest.raises(ValueError, match=words):
+        read(write(arrays, "a.npz"))
+
+
+def test_files_that_are_not_there_or_not_whole(write, tmp_path):
+    for name in ("no.csv", "no.csv.gz", "no.npz", "no.parquet"):
         with pytest.raises(FileNotFoundError):
-            read_table(tmp_path / name)
-    path = csv(PLAIN * 1000, "data.csv.gz")
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(ValueError, match="not a whole gzip file|row"):
-        read_table(path)
-    path.write_bytes(b"a,b\n1,2\n")
-    with pytest.raises(ValueError, match="not a whole gzip file"):
-        read_table(path)
-    (tmp_path / "data.npz").write_text("hello")
-    with pytest.raises(ValueError, match="not an NPZ file"):
-        read_table(tmp_path / "data.npz")
+            read(str(tmp_path / name))
+    for name in ("data.csv.gz", "data.npz", "data.parquet", "data.arrow", "data.npy"):
+        (tmp_path / name).write_bytes(gzip.compress(PLAIN.encode() * 1000)[:-20])
+        with pytest.raises(ValueError, match=f"{name} cannot be read: ") as error:
+            read(str(tmp_path / name))
+        assert "\n" not in str(error.value)
 
 
-# archives
+def test_a_missing_extra_is_named(write, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow.csv", None)
+    with pytest.raises(ImportError, match=r"needs pyarrow: pip install 'jaxrls\[tables\]'"):
+        read(write(PLAIN))
+    check(read(write({"X": np.array(X, float), "y": np.array(Y)}, "a.npz")))
+    assert rls.airfoil()[0].shape == (1503, 5)
+    with writing(tmp_path / "p.csv") as out:
+        out({"prediction": np.ones(2)})
 
 
-def test_archives(npz):
-    check(read_table(npz(X=np.array(X), y=np.array(Y))))
-    check(read_table(npz(X=np.array(X, np.int8), price=np.array(Y)[:, None]), target="price"))
-    assert read_table(npz(X=np.array(X, np.float32), y=np.array(Y))).X.dtype == np.float32
-    table = read_table(npz(X=np.array(X), y=np.array(["a", "b", "a"]), g=np.array([1, 1, 2]), w=np.ones(3)), groups="g", weights="w")
-    assert table.y.tolist() == ["a", "b", "a"] and table.groups.tolist() == ["1", "1", "2"] and table.weights.tolist() == [1, 1, 1]
-    assert read_table(npz(X=np.array(X), y=np.array([0, 1, 0])), labels=True).y.tolist() == ["0", "1", "0"]
+def test_the_same_inputs_in_another_file(write):
+    def predicting(path, choice, header=True):
+        files = Files((path,), choice, header, predict=True)
+        ((piece, texts),) = files.parts()
+        return piece.X.tolist(), [words.tolist() for words in texts]
+
+    choice = read(write(PLAIN))[4].choice
+    named = write("y,id,b,a\n3,x,2,1\n6,y,5,4\n,z,8,7\n", "n.csv")
+    assert predicting(named, choice) == (X, [["3", "6", ""]])
+    assert predicting(write("b,a\n2,1\n"), choice) == ([[1, 2]], [])
+    assert predicting(write("1,2\n"), choice, header=False) == ([[1, 2]], [])
+    arrays = {"X": np.array(X, float), "y": np.array(Y)}
+    assert predicting(write(arrays, "a.npz"), choice) == (X, [["3", "6", "9"]])
+    for text, words in (
+        ("a,c\n1,2\n", "no column 'b' for the inputs: its columns are a, c"),
+        ("b,a\n,1\n", "row 1, column b: the value is missing"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            predicting(write(text), choice)
+    choice = read(write("1,3,2\n4,6,5\n"), target=1, header=False)[4].choice
+    assert predicting(write("1,3,2\n4,x,5\n"), choice, False) == ([[1, 2], [4, 5]], [["3", "x"]])
+    assert predicting(write("a,b\n1,2\n"), choice) == ([[1, 2]], [])
+    with pytest.raises(ValueError, match="has 4 columns, and the model was fitted on 2"):
+        predicting(write("a,b,c,d\n1,2,3,4\n"), choice)
 
 
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        ({"a": np.ones(3)}, "no array 'X': it holds a"),
-        ({"X": np.ones((3, 2))}, "no array 'y': it holds X"),
-        ({"X": np.ones(3), "y": np.ones(3)}, "X must have shape"),
-        ({"X": np.ones((0, 2)), "y": np.ones(0)}, "X must have shape"),
-        ({"X": np.ones((3, 2)), "y": np.ones(4)}, "y must have shape"),
-        ({"X": np.ones((3, 2)), "y": np.ones((3, 2))}, "y must have shape"),
-        ({"X": np.array([["a"]]), "y": np.ones(1)}, "X must hold numbers"),
-        ({"X": np.array([[1.0, np.nan]]), "y": np.ones(1)}, r"X\[0, 1\] is nan"),
-        ({"X": np.ones((2, 1)), "y": np.array([1, np.inf])}, r"y\[1\] is inf"),
-        ({"X": np.array([[{}]]), "y": np.ones(1)}, "Python objects"),
-        ({"X": np.ones((2, 1)) * 1j, "y": np.ones(2)}, "X must hold numbers"),
-        ({"X": np.ones((2, 1)), "y": np.ones(2) * 1j}, "y must hold labels, and has dtype complex128"),
-        ({"X": np.ones((2, 1)), "y": np.array([b"\xff", b"a"])}, "y holds bytes that are not ASCII"),
-        ({"X": np.ones((2, 1)), "y": np.array(["a", " "])}, r"y\[1\] is missing"),
-        ({"X": np.ones((2, 1)), "y": np.array(["NaT", "2020-01-01"], "M8[D]")}, r"y\[0\] is missing"),
-        ({"X": np.ones((2, 1), np.float32), "y": np.array([1e300, 0])}, r"y\[0\] is inf"),
-        ({"X": np.ones((2, 1)), "y": np.zeros(2, [("a", "f8")])}, "y is not an array .*records"),
-    ],
-)
-def test_errors_of_archives(npz, arrays, message):
-    with pytest.raises(ValueError, match=message):
-        read_table(npz(**arrays))
-
-
-# the same columns in another file
-
-
-def test_inputs_by_name(csv):
-    layout = read_table(csv(PLAIN)).layout
-    values, target = read_inputs(csv("y,id,b,a\n3,x,2,1\n6,y,5,4\n,z,8,7\n"), layout)
-    np.testing.assert_array_equal(values, X)
-    assert target.tolist() == ["3", "6", ""]
-    values, target = read_inputs(csv("b,a\n2,1\n"), layout)
-    assert values.tolist() == [[1, 2]] and target is None
-    with pytest.raises(ValueError, match="lacks columns that the model was fitted on: b; its columns are a, c"):
-        read_inputs(csv("a,c\n1,2\n"), layout)
-    with pytest.raises(ValueError, match=r"row 1 \(line 2\), column b"):
-        read_inputs(csv("b,a\n?,1\n"), layout)
-
-
-def test_inputs_by_position(csv, npz):
-    layout = read_table(csv("w,a,y,b\n1,1,3,2\n1,4,6,5\n"), target="y", weights="w").layout
-    values, target = read_inputs(csv("9,1,3,2\n9,4,6,5\n"), layout)
-    assert values.tolist() == [[1, 2], [4, 5]] and target is None
-    layout = read_table(csv("1,3,2\n4,6,5\n"), target=1).layout
-    values, target = read_inputs(csv("1,3,2\n4,x,5\n"), layout)
-    assert values.tolist() == [[1, 2], [4, 5]] and target.tolist() == ["3", "x"]
-    values, target = read_inputs(csv("a,b\n1,2\n"), layout)
-    assert values.tolist() == [[1, 2]] and target is None
-    values, target = read_inputs(npz(X=np.array(X), y=np.array(Y)), layout)
-    assert values.tolist() == X and target.tolist() == Y
-    values, target = read_inputs(npz(X=np.array(X)), None)
-    assert values.tolist() == X and target is None
-
-
-def test_numbers_are_written_so_that_they_come_back():
-    file = io.BytesIO()
-    numbers = np.array([0.1, 1e-300, -np.pi])
-    write_columns(file, {"prediction": numbers, 'a "b"': np.array(["x,y", "z", ""])})
-    lines = file.getvalue().decode().splitlines()
-    assert lines[0] == 'prediction,"a ""b"""'
-    assert [float(line.split(",")[0]) for line in lines[1:]] == numbers.tolist()
-    assert lines[1].endswith(',"x,y"')
-
-
-@pytest.mark.slow
-def test_a_million_rows_are_read_at_the_speed_of_the_c_reader(csv, rng):
-    rows = "".join(f"{a:.6g},{b:.6g},{c:.6g}\n" for a, b, c in rng.normal(size=(10**6, 3)).tolist())
-    path = csv("a,b,y\n" + rows)
-    start = time.perf_counter()
-    np.loadtxt(path, delimiter=",", skiprows=1)
-    bare = time.perf_counter() - start
-    start = time.perf_counter()
-    assert read_table(path).X.shape == (10**6, 2)
-    assert time.perf_counter() - start < 3 * bare
+@pytest.mark.parametrize("ending", [".csv", ".parquet", ".arrow", ".feather", ".npy"])
+def test_numbers_are_written_so_that_they_come_back(tmp_path, ending):
+    numbers, words = np.array([0.1, 1e-300, -np.pi]), np.array(["x,y", 'z"', "u"])
+    columns = {"a": numbers, "y": numbers[::-1]} | ({} if ending == ".npy" else {"t": words})
+    with writing(tmp_path / f"p{ending}") as out:
+        for rows in (slice(0, 2), slice(2, 3)):
+            out({name: values[rows] for name, values in columns.items()})
+    found = read(str(tmp_path / f"p{ending}"), target=-1, labels=None)
+    np.testing.assert_array_equal(found[0][:, 0], numbers)
+    assert found[3] == ([] if ending == ".npy" else [words.tolist()])
+    refused = pytest.raises(ValueError, match="q.npy would hold numbers, and predicted labels are")
+    with refused, writing(tmp_path / "q.npy") as out:
+        out({"t": words})
+    assert not (tmp_path / "q.npy").exists()
+    assert not list(tmp_path.glob(".jaxrls*"))

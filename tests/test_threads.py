@@ -1,4 +1,6 @@
-"""Eight threads, each in another dtype, on another route, and through another door: the same bits as one after the other."""
+"""Eight threads, each in another dtype, on another route, and through another door: the same bits
+as one after the other.
+"""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +27,14 @@ TASKS = [(way, dtype) for way in WAYS for dtype in (np.float64, np.float32)]
 def bits(way, dtype):
     """Every number of a fit in this dtype, and its predictions."""
     kernel, options = WAYS[way]
-    fit = rls.fit(kernel, X.astype(dtype), Y.astype(dtype), lams=LAMS.astype(dtype), weights=np.abs(Y[:, 0]).astype(dtype), **options)
+    fit = rls.fit(
+        kernel,
+        X.astype(dtype),
+        Y.astype(dtype),
+        lams=LAMS.astype(dtype),
+        weights=np.abs(Y[:, 0]).astype(dtype),
+        **options,
+    )
     found = [np.asarray(leaf) for leaf in jax.tree.leaves((fit, fit.predict(X.astype(dtype))))]
     assert {leaf.dtype for leaf in found if leaf.dtype.kind == "f"} == {np.dtype(dtype)}
     return [(leaf.dtype.name, leaf.shape, leaf.tobytes()) for leaf in found]
@@ -33,7 +42,9 @@ def bits(way, dtype):
 
 @pytest.mark.filterwarnings("ignore:the chosen λ", "ignore:λ below")
 def test_threads_do_not_meet():
-    """Each thread begins with another task, so that every two of them are at work together in some round; the first round compiles."""
+    """Each thread begins with another task, so that every two of them are at work together in some
+    round; the first round compiles.
+    """
     together = threading.Barrier(THREADS)
 
     def work(number):

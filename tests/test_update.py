@@ -1,4 +1,6 @@
-"""Fits whose rows change: further ones, and without some, against brute-force refits to the rows that are left."""
+"""Fits whose rows change: further ones, and without some, against brute-force refits to the rows
+that are left.
+"""
 
 import warnings
 
@@ -44,14 +46,27 @@ KINDS = {
     "a map": (MAP, {}, quadratic),
     "points": (rls.Gaussian(WIDTH), {"landmarks": POINTS.astype(DTYPE)}, on_points),
 }
-ROWS = {"all": np.s_[:], "first": np.s_[:FIRST], "rest": np.s_[FIRST:], "gone": np.s_[:GONE], "left": np.s_[GONE:]}
-OF = {name: {part: A[rows].astype(DTYPE) for part, A in (("X", X), ("Y", Y))} for name, rows in ROWS.items()}
+ROWS = {
+    "all": np.s_[:],
+    "first": np.s_[:FIRST],
+    "rest": np.s_[FIRST:],
+    "gone": np.s_[:GONE],
+    "left": np.s_[GONE:],
+}
+OF = {
+    name: {part: A[rows].astype(DTYPE) for part, A in (("X", X), ("Y", Y))}
+    for name, rows in ROWS.items()
+}
 KEPT = {"lams": [LAM], "keep_moments": True}
 
 
 def some(name, weights=None):
     """Rows, labels and weights as arguments."""
-    return OF[name]["X"], OF[name]["Y"], None if weights is None else weights[ROWS[name]].astype(DTYPE)
+    return (
+        OF[name]["X"],
+        OF[name]["Y"],
+        None if weights is None else weights[ROWS[name]].astype(DTYPE),
+    )
 
 
 def fit(kind, name, weights=None, **more):
@@ -71,39 +86,56 @@ def moved(kind, weights=None, **more):
 def truth(kind, name, weights, intercept, lam=LAM):
     """Predictions of a refit at the new rows."""
     features, rows = KINDS[kind][2], ROWS[name]
-    w, b = oracle.refit(features(X[rows]), Y[rows], lam, None if weights is None else weights[rows], intercept)
+    w, b = oracle.refit(
+        features(X[rows]), Y[rows], lam, None if weights is None else weights[rows], intercept
+    )
     return features(X_NEW) @ w + b
 
 
 def tolerance(kind, lam=LAM):
-    """As in the contract: 4 n eps (1 + s_max/λ), s of all rows that there were, whose sums came and went."""
+    """As in the contract: 4 n eps (1 + s_max/λ), s of all rows that there were, whose sums came and
+    went.
+    """
     return 4 * N * EPS * (1 + 2 * np.linalg.norm(KINDS[kind][2](X), 2) ** 2 / lam)
 
 
 @pytest.mark.parametrize("intercept", [True, False], ids=["intercept", "plain"])
 @pytest.mark.parametrize(
-    "weights", [*(pytest.param(v, marks=pytest.mark.float64) for v in (None, V)), ZEROS], ids=["none", "weights", "zeros"]
+    "weights",
+    [*(pytest.param(v, marks=pytest.mark.float64) for v in (None, V)), ZEROS],
+    ids=["none", "weights", "zeros"],
 )
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_fit_with_other_rows_is_that_of_a_refit(kind, weights, intercept):
     found = moved(kind, weights, intercept=intercept)
-    assert_close(found.predict(X_NEW.astype(DTYPE)), truth(kind, "left", weights, intercept), tolerance(kind))
+    assert_close(
+        found.predict(X_NEW.astype(DTYPE)), truth(kind, "left", weights, intercept), tolerance(kind)
+    )
     again = fit(kind, "left", weights, intercept=intercept)
     for name in ("dof", "floor"):
         assert_close(getattr(found, name), getattr(again, name), tolerance(kind), name)
-    assert (found.route, found.criterion, found.num_landmarks) == (again.route, again.criterion, again.num_landmarks)
+    assert (found.route, found.criterion, found.num_landmarks) == (
+        again.route,
+        again.criterion,
+        again.num_landmarks,
+    )
     if kind == "points":
         assert_close(found.trace_residual, again.trace_residual, tolerance(kind) * N)
 
 
 def test_nothing_stays_that_is_no_longer_true(unchecked):
-    """λ does; what leaves rows out is gone, and plots say so. The fit that was updated is as it was."""
+    """λ does; what leaves rows out is gone, and plots say so. The fit that was updated is as it
+    was.
+    """
     first = fit("points", "first", lams=[0.1, LAM, 1.0])
     before = first.predict(X_NEW.astype(DTYPE)), first.error
     found = first.update(*some("rest")[:2])
     assert found.lam == first.lam and found.certificate == "" != first.certificate
     assert (found.lams, found.errors, found.error, found.loo_residuals) == (None,) * 4
-    for plot, what in ((found.plot, "errors over λ"), (lambda: found.plot_left_out(Y), "residuals of rows left out")):
+    for plot, what in (
+        (found.plot, "errors over λ"),
+        (lambda: found.plot_left_out(Y), "residuals of rows left out"),
+    ):
         with pytest.raises(ValueError, match=f"there are no {what} to plot: the rows were changed"):
             plot()
     assert (first.predict(X_NEW.astype(DTYPE)) == before[0]).all() and first.error == before[1]
@@ -126,24 +158,37 @@ def test_lam_is_chosen_anew_where_moments_are_enough(kind, criterion, per_target
         options = {"criterion": criterion, "per_target": per_target, "lams": lams, "num": 30}
         found, again = moved(kind, V, **options), fit(kind, "left", V, **options)
         one, other = (np.asarray(each.lams, np.float64) for each in (found, again))
-        moved_by = np.abs(np.log(one / other))  # the low end is the precision of the factor, which is made of rounding
+        moved_by = np.abs(
+            np.log(one / other)
+        )  # the low end is the precision of the factor, which is made of rounding
         assert (moved_by == 0).all() if lams else moved_by[-1] < tolerance(kind, np.inf)
         errors = np.asarray(again.errors, np.float64).reshape(len(one), -1)
         scale = len(X) if criterion is rls.log_marginal_likelihood else np.abs(errors)
         off = np.abs(np.asarray(found.errors).reshape(len(one), -1) - errors) / scale
-        assert (off <= (tolerance(kind, other) + 2 * moved_by)[:, None]).all()  # the slope in log λ of either is in [−2, 2] of its scale
-        assert (one.searchsorted(found.lam) == other.searchsorted(again.lam)).all() and found.error.shape == again.error.shape
+        assert (
+            off <= (tolerance(kind, other) + 2 * moved_by)[:, None]
+        ).all()  # the slope in log λ of either is in [−2, 2] of its scale
+        assert (
+            one.searchsorted(found.lam) == other.searchsorted(again.lam)
+        ).all() and found.error.shape == again.error.shape
 
 
 def test_one_column_stays_one():
-    column = fit("linear", "first").model.coef.shape, rls.fit(rls.Linear(), *(A if A.ndim > 1 else A for A in some("first")[:2])).lam.shape
+    column = (
+        fit("linear", "first").model.coef.shape,
+        rls.fit(rls.Linear(), *(A if A.ndim > 1 else A for A in some("first")[:2])).lam.shape,
+    )
     assert column == ((3, 2), ())
     rows, labels, _ = some("first")
     first = rls.fit(rls.Linear(), rows, labels[:, 0], **KEPT)
     rows, labels, _ = some("rest")
     found = first.update(rows, labels[:, 0])
     assert found.model.coef.shape == (3,) and found.predict(X_NEW.astype(DTYPE)).shape == (NEW,)
-    assert_close(found.predict(X_NEW.astype(DTYPE)), truth("linear", "all", None, True)[:, 0], tolerance("linear"))
+    assert_close(
+        found.predict(X_NEW.astype(DTYPE)),
+        truth("linear", "all", None, True)[:, 0],
+        tolerance("linear"),
+    )
 
 
 @pytest.mark.parametrize("kind", ["linear", "points"])
@@ -156,7 +201,11 @@ def test_streams_and_blocks_of_one_row(kind):
     for i in range(3):
         one_by_one = one_by_one.update(rows[i : i + 1], labels[i : i + 1], weights=v[i : i + 1])
     together = first.update(rows[:3], labels[:3], weights=v[:3])
-    assert_close(one_by_one.predict(X_NEW.astype(DTYPE)), together.predict(X_NEW.astype(DTYPE)), tolerance(kind))
+    assert_close(
+        one_by_one.predict(X_NEW.astype(DTYPE)),
+        together.predict(X_NEW.astype(DTYPE)),
+        tolerance(kind),
+    )
 
 
 def test_sparse_rows():
@@ -172,7 +221,9 @@ def test_fewer_rows_than_features_at_first():
     """Where the fit itself is made of K: moments are kept beside it."""
     rows, labels, _ = some("all")
     found = rls.fit(rls.Linear(), rows[:2], labels[:2], **KEPT).update(rows[2:], labels[2:])
-    assert_close(found.predict(X_NEW.astype(DTYPE)), truth("linear", "all", None, True), tolerance("linear"))
+    assert_close(
+        found.predict(X_NEW.astype(DTYPE)), truth("linear", "all", None, True), tolerance("linear")
+    )
 
 
 @pytest.mark.parametrize("kind", ["linear", "points"])
@@ -182,7 +233,10 @@ def test_moments_are_saved_and_loaded(kind, tmp_path):
     loaded = rls.load(tmp_path / "fit.npz")
     rows, labels, v = some("rest", V)
     found, again = (one.update(rows, labels, weights=v) for one in (loaded, first))
-    assert found.lam == again.lam and (np.asarray(found.model.coef) == np.asarray(again.model.coef)).all()
+    assert (
+        found.lam == again.lam
+        and (np.asarray(found.model.coef) == np.asarray(again.model.coef)).all()
+    )
     rls.save(tmp_path / "again.npz", found)
     assert rls.load(tmp_path / "again.npz") == found
 
@@ -197,19 +251,28 @@ def test_inside_jit():
     assert slope.shape == (N - FIRST, 2)
 
 
-# rounding -------------------------------------------------------------------------------------------------------------------------
+# rounding
+# -------------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("large", ["rows", "labels", "weights"])
 def test_lost_digits_are_told(large):
-    """Rows, labels or weights so large that the sums of the others lie in their rounding: what is left is as wrong as is said, and no more."""
+    """Rows, labels or weights so large that the sums of the others lie in their rounding: what is
+    left is as wrong as is said, and no more.
+    """
     factor = EPS**-0.35  # squares of which take 70 % of the digits
     rows, labels, _ = some("gone")
-    extra = {"X": rows * (factor if large == "rows" else 1), "Y": labels * (factor**2 if large == "labels" else 1)}
+    extra = {
+        "X": rows * (factor if large == "rows" else 1),
+        "Y": labels * (factor**2 if large == "labels" else 1),
+    }
     extra["weights"] = np.full(GONE, factor**2 if large == "weights" else 1, DTYPE)
     extra = {name: A.astype(DTYPE) for name, A in extra.items()}
     first = fit("linear", "first", intercept=False).update(**extra)
-    with pytest.warns(UserWarning, match=r"the sums over rows were .* times as large .* digits are left: fit anew to the rows that stay"):
+    with pytest.warns(
+        UserWarning,
+        match=r"the sums over rows were .* times as large .* digits are left: fit anew to the rows that stay",
+    ):
         found = first.forget(**extra)
     want = truth("linear", "first", None, False)
     error = np.abs(np.asarray(found.predict(X_NEW.astype(DTYPE))) - want).max() / np.abs(want).max()
@@ -229,15 +292,22 @@ def test_rows_far_from_the_first_lose_digits_too():
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         first.update(far, OF["all"]["Y"]).forget(*some("gone")[:2])
-    assert "digits are left" in str(said[-2].message) and "below the precision of the factor" in str(said[-1].message)
+    assert "digits are left" in str(
+        said[-2].message
+    ) and "below the precision of the factor" in str(said[-1].message)
 
 
 @pytest.mark.filterwarnings("ignore:the landmarks nearly depend")
 def test_landmarks_that_nearly_depend_raise_no_alarm():
-    """Their rows of B are rounded otherwise in blocks of another size, a thousand times more than the rows themselves."""
+    """Their rows of B are rounded otherwise in blocks of another size, a thousand times more than
+    the rows themselves.
+    """
     rows = draw(6, 400, 3).astype(DTYPE)
     labels = np.sin(rows[:, 0])
-    kernel, options = rls.Gaussian(3.0), {"landmarks": rows[:80], "lams": [0.01], "keep_moments": True}
+    kernel, options = (
+        rls.Gaussian(3.0),
+        {"landmarks": rows[:80], "lams": [0.01], "keep_moments": True},
+    )
     found = rls.fit(kernel, rows, labels, **options).forget(rows[90:], labels[90:])
     again = rls.fit(kernel, rows[:90], labels[:90], **options)
     assert_close(found.predict(rows[:20]), again.predict(rows[:20]), 5e4 * EPS if X64 else 1e-2)
@@ -246,7 +316,9 @@ def test_landmarks_that_nearly_depend_raise_no_alarm():
 @pytest.mark.parametrize("unit", [1e-6, 1e6])
 def test_whether_rows_were_there_does_not_depend_on_their_units(unit):
     rows, labels, _ = some("all")
-    first = rls.fit(rls.Linear(), rows * DTYPE(unit), labels, lams=[LAM * unit**2], keep_moments=True)
+    first = rls.fit(
+        rls.Linear(), rows * DTYPE(unit), labels, lams=[LAM * unit**2], keep_moments=True
+    )
     gone, labels, _ = some("gone")
     left = first.forget(gone * DTYPE(unit), labels)
     w, b = oracle.refit(X[GONE:], Y[GONE:], LAM, None, True)
@@ -255,27 +327,69 @@ def test_whether_rows_were_there_does_not_depend_on_their_units(unit):
         first.forget(20 * gone * DTYPE(unit), labels)
 
 
-# errors ---------------------------------------------------------------------------------------------------------------------------
+# errors
+# ---------------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda f: rls.fit(rls.Linear(), *some("first")[:2], lams=[LAM]).update(*some("rest")[:2]), "kept no moments .*keep_moments=True"),
-        (lambda f: f.forget(*some("first")[:2]), "cannot be given up: what they leave is no sum of rows, as they hold all of the weight"),
-        (lambda f: f.forget(*some("first")[:2], weights=np.full(FIRST, 1.5, DTYPE)), "cannot be given up"),
-        (lambda f: f.forget(100 * OF["gone"]["X"], OF["gone"]["Y"]), "or were not among the rows that were fitted"),
-        (lambda f: f.forget(OF["gone"]["X"], OF["gone"]["Y"] + 100), "or were not among the rows .* with these labels"),
-        (lambda f: f.update(OF["rest"]["X"][:, :2], OF["rest"]["Y"]), "X must have the columns that were fitted, and has 2"),
-        (lambda f: f.update(OF["rest"]["X"], OF["rest"]["Y"][:, 0]), r"Y must have shape \(16, 2\), .* and has shape \(16,\)"),
-        (lambda f: f.update(OF["rest"]["X"] * np.nan, OF["rest"]["Y"]), "X holds 48 values that are NaN or infinite"),
-        (lambda f: f.update(OF["rest"]["X"], OF["rest"]["Y"] * np.inf), "Y holds 32 values that are NaN or infinite"),
+        (
+            lambda f: rls.fit(rls.Linear(), *some("first")[:2], lams=[LAM]).update(
+                *some("rest")[:2]
+            ),
+            "kept no moments .*keep_moments=True",
+        ),
+        (
+            lambda f: f.forget(*some("first")[:2]),
+            "cannot be given up: what they leave is no sum of rows, as they hold all of the weight",
+        ),
+        (
+            lambda f: f.forget(*some("first")[:2], weights=np.full(FIRST, 1.5, DTYPE)),
+            "cannot be given up",
+        ),
+        (
+            lambda f: f.forget(100 * OF["gone"]["X"], OF["gone"]["Y"]),
+            "or were not among the rows that were fitted",
+        ),
+        (
+            lambda f: f.forget(OF["gone"]["X"], OF["gone"]["Y"] + 100),
+            "or were not among the rows .* with these labels",
+        ),
+        (
+            lambda f: f.update(OF["rest"]["X"][:, :2], OF["rest"]["Y"]),
+            "X must have the columns that were fitted, and has 2",
+        ),
+        (
+            lambda f: f.update(OF["rest"]["X"], OF["rest"]["Y"][:, 0]),
+            r"Y must have shape \(16, 2\), .* and has shape \(16,\)",
+        ),
+        (
+            lambda f: f.update(OF["rest"]["X"] * np.nan, OF["rest"]["Y"]),
+            "X holds 48 values that are NaN or infinite",
+        ),
+        (
+            lambda f: f.update(OF["rest"]["X"], OF["rest"]["Y"] * np.inf),
+            "Y holds 32 values that are NaN or infinite",
+        ),
         (lambda f: f.update(OF["rest"]["X"]), "Y must be labels, one for each of the 16 rows"),
         (lambda f: f.update(*some("rest")[:2], weights=-V[FIRST:]), "weights must not be negative"),
-        (lambda f: fit("points", "first").update(OF["rest"]["X"][:, :2], OF["rest"]["Y"]), "X must have 3 columns, as the landmarks do"),
-        (lambda f: rls.fit(rls.Gaussian(1.0), *some("first")[:2], **KEPT), "keep_moments=True needs sums .*Gaussian has none .*landmarks="),
-        (lambda f: fit("linear", "first", route="gram"), "keep_moments=True belongs to what is made of moments, .*route is 'gram'"),
-        (lambda f: fit("points", "first", landmarks="auto"), "landmarks='auto' chooses the route, and keep_moments=True"),
+        (
+            lambda f: fit("points", "first").update(OF["rest"]["X"][:, :2], OF["rest"]["Y"]),
+            "X must have 3 columns, as the landmarks do",
+        ),
+        (
+            lambda f: rls.fit(rls.Gaussian(1.0), *some("first")[:2], **KEPT),
+            "keep_moments=True needs sums .*Gaussian has none .*landmarks=",
+        ),
+        (
+            lambda f: fit("linear", "first", route="gram"),
+            "keep_moments=True belongs to what is made of moments, .*route is 'gram'",
+        ),
+        (
+            lambda f: fit("points", "first", landmarks="auto"),
+            "landmarks='auto' chooses the route, and keep_moments=True",
+        ),
     ],
 )
 def test_what_cannot_be(call, message, unchecked):

@@ -6,10 +6,17 @@ import numpy as np
 import pytest
 from support import DTYPE, EPS, array, assert_close, wide
 
-from jaxrls.factors.weights import Labels, Weights
+from jaxrls.problem.fixed_effects import as_fixed_effects
+from jaxrls.problem.labels import Labels
+from jaxrls.problem.weights import Weights
 
 N, T = 6, 2
-GIVEN = {"none": None, "ones": np.ones(N), "some": wide([0.5, 2.0, 1.0, 3.0, 0.25, 1.5]), "zeros": wide([0.5, 0.0, 1.0, 3.0, 0.0, 1.5])}
+GIVEN = {
+    "none": None,
+    "ones": np.ones(N),
+    "some": wide([0.5, 2.0, 1.0, 3.0, 0.25, 1.5]),
+    "zeros": wide([0.5, 0.0, 1.0, 3.0, 0.0, 1.5]),
+}
 A = wide(np.random.default_rng(0).normal(size=(N, T)))
 Y = wide(np.random.default_rng(1).normal(size=(N, T)) + 3)
 TOLERANCE = 20 * EPS
@@ -61,7 +68,9 @@ def test_scaling_is_row_by_row(kind, axes):
     over = np.where(root > 0, values / np.where(root > 0, root, 1), 0)
     assert_close(weights.scale(array(values)), root * values, TOLERANCE)
     assert_close(weights.unscale(array(values)), over, TOLERANCE)
-    assert_close(weights.unscale(weights.scale(array(values))), np.where(root > 0, values, 0), TOLERANCE)
+    assert_close(
+        weights.unscale(weights.scale(array(values))), np.where(root > 0, values, 0), TOLERANCE
+    )
 
 
 @each
@@ -104,7 +113,12 @@ def test_derivatives_are_finite_at_weight_0(weight):
     def number(v):
         weights = Weights.of(v, N, DTYPE)
         rows = weights.unscale(weights.scale(array(A)) ** 2)
-        return jnp.sum(rows) + weights.log_product + jnp.sum(weights.scale_both(array(A @ A.T))) + jnp.sum(weights.direction)
+        return (
+            jnp.sum(rows)
+            + weights.log_product
+            + jnp.sum(weights.scale_both(array(A @ A.T)))
+            + jnp.sum(weights.direction)
+        )
 
     v = array(np.where(np.arange(N) == 2, weight, 1.5))
     for derivative in (jax.grad, jax.jacfwd, jax.hessian):
@@ -118,7 +132,13 @@ def test_the_root_has_derivative_0_at_weight_0():
 
 def test_what_is_taken():
     """Lists and arrays of any number type; weights as such pass through."""
-    for values in ([1, 2, 0], (1.0, 2.0, 0.0), np.array([1, 2, 0]), np.array([1, 2, 0], np.float32), array([1, 2, 0])):
+    for values in (
+        [1, 2, 0],
+        (1.0, 2.0, 0.0),
+        np.array([1, 2, 0]),
+        np.array([1, 2, 0], np.float32),
+        array([1, 2, 0]),
+    ):
         weights = Weights.of(values, 3, DTYPE)
         assert weights.values.dtype == DTYPE and weights.array.tolist() == [1, 2, 0]
     assert Weights.of(weights, 3, DTYPE) is weights
@@ -146,21 +166,28 @@ def test_weights_go_through_jit_and_vmap():
     """As a pytree whose structure says whether there are any."""
     total = jax.jit(lambda weights: weights.total)
     assert total(made("some")[0]) == total(made("some")[0]) and total(made("none")[0]) == N
-    many = jax.vmap(lambda v: Weights.of(v, N, DTYPE).total)(array(np.stack([GIVEN["ones"], GIVEN["some"]])))
+    many = jax.vmap(lambda v: Weights.of(v, N, DTYPE).total)(
+        array(np.stack([GIVEN["ones"], GIVEN["some"]]))
+    )
     assert_close(many, [N, GIVEN["some"].sum()], TOLERANCE)
 
 
-# labels ----------------------------------------------------------------------------------------------------------------
+def labels_of(Y, weights, intercept=True):
+    return Labels.of(Y, weights, as_fixed_effects(None, intercept, weights))
+
+
+# labels
+# ----------------------------------------------------------------------------------------------------------------
 
 
 @each
 @pytest.mark.parametrize("intercept", [True, False])
 def test_labels_are_centred_by_their_weighted_mean(kind, intercept):
     weights, v = made(kind)
-    labels = Labels.of(Y, weights, intercept)
+    labels = labels_of(Y, weights, intercept)
     mean = v @ Y / v.sum() if intercept else np.zeros(T)
     assert_close(labels.Y, Y, 0)
-    assert_close(labels.mean, mean, TOLERANCE)
+    assert_close(np.broadcast_to(labels.mean, (1, T))[0], mean, TOLERANCE)
     assert_close(labels.scaled, np.sqrt(v)[:, None] * (Y - mean), TOLERANCE)
     assert not labels.flat and labels.given is labels.Y
     if intercept:
@@ -169,36 +196,44 @@ def test_labels_are_centred_by_their_weighted_mean(kind, intercept):
 
 def test_labels_of_one_axis_lose_the_axis_of_targets_again():
     weights, _ = made("some")
-    flat, column = Labels.of(Y[:, 0], weights, True), Labels.of(Y[:, :1], weights, True)
+    flat, column = labels_of(Y[:, 0], weights), labels_of(Y[:, :1], weights)
     assert flat.flat and not column.flat
     for name in ("Y", "mean", "scaled"):
         np.testing.assert_array_equal(getattr(flat, name), getattr(column, name))
     assert flat.given.shape == (N,) and column.given.shape == (N, 1)
-    assert flat.drop_axis(jnp.ones((3, 4, 1))).shape == (3, 4) and column.drop_axis(jnp.ones((3, 4, 1))).shape == (3, 4, 1)
+    assert flat.drop_axis(jnp.ones((3, 4, 1))).shape == (3, 4) and column.drop_axis(
+        jnp.ones((3, 4, 1))
+    ).shape == (3, 4, 1)
 
 
 def test_no_labels():
-    none = Labels.none(made("some")[0])
-    assert none.Y.shape == none.scaled.shape == (N, 0) and none.mean.shape == (0,)
+    weights = made("some")[0]
+    none = Labels.none(weights, as_fixed_effects(None, True, weights))
+    assert none.Y.shape == none.scaled.shape == (N, 0)
 
 
 def test_lists_and_whole_numbers():
     weights = Weights.of(None, 3, DTYPE)
     for Y in ([1, 2, 3], (1.0, 2.0, 3.0), np.array([1, 2, 3]), [True, False, True]):
-        assert Labels.of(Y, weights, False).Y.dtype == DTYPE
+        assert labels_of(Y, weights, False).Y.dtype == DTYPE
 
 
-@pytest.mark.parametrize("Y", [[1.0, 2.0], np.ones((2, 3)), np.ones((3, 2, 1)), 1.0, np.ones((3, 0))])
+@pytest.mark.parametrize(
+    "Y", [[1.0, 2.0], np.ones((2, 3)), np.ones((3, 2, 1)), 1.0, np.ones((3, 0))]
+)
 def test_labels_of_another_shape_are_refused(Y, unchecked):
-    with pytest.raises(ValueError, match=r"Y must have shape \(3,\) or \(3, t\), one row per row of X, and has shape"):
-        Labels.of(Y, Weights.of(None, 3, DTYPE), True)
+    with pytest.raises(
+        ValueError,
+        match=r"Y must have shape \(3,\) or \(3, t\), one row per row of X, and has shape",
+    ):
+        labels_of(Y, Weights.of(None, 3, DTYPE))
 
 
 def test_derivatives_in_labels_and_weights():
     """The mean moves with both."""
 
     def number(v, Y):
-        return jnp.sum(Labels.of(Y, Weights.of(v, N, DTYPE), True).scaled ** 2)
+        return jnp.sum(labels_of(Y, Weights.of(v, N, DTYPE)).scaled ** 2)
 
     slope, _ = jax.jit(jax.grad(number, argnums=(0, 1)))(array(GIVEN["some"]), array(Y))
     v = GIVEN["some"]

@@ -1,4 +1,6 @@
-"""Docstrings as they stand in the code, made ready for a page: doctests become code, and Shapes, Cost, Raises, Source paragraphs of their own."""
+"""Docstrings as they stand in the code, made ready for a page: doctests become code, and Shapes,
+Cost, Raises, Source paragraphs of their own.
+"""
 
 import ast
 import re
@@ -13,7 +15,9 @@ class Docstrings(griffe.Extension):
     """Changes what griffe has read, before it is rendered."""
 
     def on_function_instance(self, *, node, func, **kwargs):
-        """Annotations as they are written: griffe reads the shape in `Float[Array, "L *t"]` as a product."""
+        """Annotations as they are written: griffe reads the shape in `Float[Array, "L *t"]` as a
+        product.
+        """
         if not isinstance(node, ast.FunctionDef):
             return
         arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
@@ -63,7 +67,9 @@ def default(value) -> str | None:
 
 
 def paragraphs(text: str, names=()) -> str:
-    """Markdown of a docstring; `names` are those of the arguments, which begin the items of a list."""
+    """Markdown of a docstring; `names` are those of the arguments, which begin the items of a
+    list.
+    """
     blocks, block = [], []
     for line in [*text.splitlines(), ""]:
         starts_code, in_code = line.startswith(">>>"), bool(block) and block[0].startswith(">>>")

@@ -1,4 +1,6 @@
-"""Formulas in LaTeX become MathML, which browsers draw by themselves: no script, no font, no network."""
+"""Formulas in LaTeX become MathML, which browsers draw by themselves: no script, no font, no
+network.
+"""
 
 import html
 import logging
@@ -24,7 +26,9 @@ def _mathml(found):
 
 
 def on_post_page(output, page, config):
-    """A page that fetches anything from elsewhere is a warning, and so an error of a strict build."""
+    """A page that fetches anything from elsewhere is a warning, and so an error of a strict
+    build.
+    """
     if FETCHED.search(output):
         log.warning("%s loads something from another site", page.file.src_uri)
     return output

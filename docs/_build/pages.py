@@ -1,7 +1,8 @@
-"""Pages that are made from other files of the repository: notebooks, figures, help texts, changelog. None of them is written into docs/.
+"""Pages that are made from other files of the repository: notebooks, figures, help texts,
+changelog. None of them is written into docs/.
 
-Links in Markdown lead to files of the repository, as a forge shows them; here they are turned to the pages that those files became.
-"""
+Links in Markdown lead to files of the repository, as a forge shows them; here they are turned to
+the pages that those files became. """
 
 import base64
 import contextlib

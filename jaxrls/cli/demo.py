@@ -23,7 +23,10 @@ def run_demo(args) -> None:
     fit = rls.fit(kernel, X[~test], y[~test])
     seconds = time.perf_counter() - start
     report(fit, y[~test], None, None)
-    say("time", f"{seconds:.1f} s for {len(fit.lams)} lambdas with exact leave-one-out, compilation included")
+    say(
+        "time",
+        f"{seconds:.1f} s for {len(fit.lams)} lambdas with exact leave-one-out, compilation included",
+    )
     start = time.perf_counter()
     some = np.flatnonzero(~test)[::5]
     tuned: Any = rls.tune(kernel, X[some], y[some], optimizer=plain_optimizer(), steps=10)
@@ -35,7 +38,10 @@ def run_demo(args) -> None:
         "tuned",
         f"width {kernel.width:.4g} -> {float(tuned.kernel.width):.4g} in {steps} along the gradient of the LOO error of {len(some)} rows",
     )
-    say("LOO error", f"{float(fit.error):.4g} -> {float(better.error):.4g}, lambda -> {float(better.lam):.4g}")
+    say(
+        "LOO error",
+        f"{float(fit.error):.4g} -> {float(better.error):.4g}, lambda -> {float(better.lam):.4g}",
+    )
     say("time", f"{seconds:.1f} s, compilation included")
     before, after = (rms(y[test] - model.predict(X[test])) for model in (fit, better))
     say("check", f"RMSE on the {test.sum()} rows put aside: {before:.4g} -> {after:.4g}")
@@ -43,7 +49,9 @@ def run_demo(args) -> None:
 
 
 def plain_optimizer():
-    """Adam: many cheap steps, and no line search to compile, which would take longer than the whole demo."""
+    """Adam: many cheap steps, and no line search to compile, which would take longer than the whole
+    demo.
+    """
     import optax
 
     return optax.adam(0.1)

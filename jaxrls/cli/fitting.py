@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 import jaxrls as rls
-from jaxrls.cli.reading import first_words, in_line, read_data
+from jaxrls.cli.reading import in_line, read_data
 from jaxrls.cli.report import TITLES, at_terminal, count, in_classes, report, say
 
 # kernels of a width
@@ -40,21 +40,48 @@ def run_fit(args) -> None:
     kernel, words = make_kernel(args.kernel, args.width, args.degree, sample, args.standardize)
     criterion, groups = make_criterion(args, data, n)
     if args.intervals and data.classes is not None:
-        raise ValueError("--intervals are for numbers, and the target holds labels: leave --intervals out")
-    loss = rls.zero_one_loss if data.classes is not None and criterion in (rls.loo, rls.kfold) else rls.squared_error
+        raise ValueError(
+            "--intervals are for numbers, and the target holds labels: leave --intervals out"
+        )
+    loss = (
+        rls.zero_one_loss
+        if data.classes is not None and criterion in (rls.loo, rls.kfold)
+        else rls.squared_error
+    )
     if args.landmarks != "auto" and args.landmarks is not None and args.landmarks > len(sample):
         raise ValueError(
             f"--landmarks must be at most {len(sample)}, the rows{drawn_of(sample, n)} of {in_line(args)}, and is {args.landmarks}"
         )
 
-    say("data", first_words(data, in_classes(data.classes)))
+    rows, inputs = count(n, "row"), count(data.X.shape[1], "input")
+    say(
+        "data",
+        f"{data.source}: {rows}, {inputs}, target {data.layout['target']}{in_classes(data.classes)}",
+    )
     say("kernel", words)
     start = time.perf_counter()
     if args.tune:
-        few = LANDMARKS_TO_TUNE if args.landmarks == "auto" and n > 4 * LANDMARKS_TO_TUNE else args.landmarks
-        options = {"weights": None if weights is None else weights[drawn], "landmarks": None if few == "auto" else few}
+        few = (
+            LANDMARKS_TO_TUNE
+            if args.landmarks == "auto" and n > 4 * LANDMARKS_TO_TUNE
+            else args.landmarks
+        )
+        options = {
+            "weights": None if weights is None else weights[drawn],
+            "landmarks": None if few == "auto" else few,
+        }
         grouped = None if groups is None else groups[drawn]
-        kernel = tune_kernel(kernel, sample, Y[drawn], criterion, {"groups": grouped, "intercept": args.intercept, **options}, n)
+        kernel = tune_kernel(
+            kernel,
+            sample,
+            Y[drawn],
+            criterion,
+            {"groups": grouped, "intercept": args.intercept, **options},
+            n,
+        )
+    fixed = None
+    if args.rank:
+        criterion, groups, fixed = ranking(criterion, groups)
     fit = rls.fit(
         kernel,
         data.X,
@@ -68,7 +95,7 @@ def run_fit(args) -> None:
         weights=weights,
         intercept=args.intercept,
         progress=at_terminal(),
-        rank=args.rank,
+        fixed_effects=fixed,
         keep_intervals=args.intervals,
     )
     seconds = time.perf_counter() - start
@@ -76,13 +103,31 @@ def run_fit(args) -> None:
     say("time", f"{seconds:.1f} s, compilation included")
     if args.out:
         classes = None if data.classes is None else data.classes.tolist()
-        layout = data.layout | {"target": None} if args.rank else data.layout  # which scores are not in the units of
-        extra = {"layout": layout, "means": data.means.tolist(), "scales": data.scales.tolist(), "classes": classes}
+        layout = (
+            data.layout | {"target": False} if args.rank else data.layout
+        )  # which scores are not in the units of
+        extra = {
+            "layout": layout,
+            "means": data.means.tolist(),
+            "scales": data.scales.tolist(),
+            "classes": classes,
+        }
         rls.save(args.out, fit, extra=extra)
         say("saved", args.out)
     if args.plot:
         fit.plot().figure.savefig(args.plot, dpi=150)
         say("drawn", args.plot)
+
+
+def ranking(criterion, groups):
+    """Criterion, groups and fixed effects of a fit of order: pairs of all rows, or a constant for
+    each group, and pairs within them, or whole groups, left out.
+    """
+    if groups is None:
+        return rls.pairwise_ranking_error if criterion is rls.loo else criterion, None, None
+    pairs = criterion is rls.pairwise_ranking_error
+    made = rls.PairsOut(within=groups) if pairs else rls.QueriesOut.of(groups)
+    return made, None, rls.levels(groups)
 
 
 def drawn_of(sample, n: int) -> str:
@@ -98,7 +143,9 @@ def check_outputs(out, plot) -> None:
             raise ValueError(f"{path} cannot be written: there is no folder {folder}")
     if plot:
         if os.path.splitext(plot)[1] not in PICTURES:
-            raise ValueError(f"--plot takes a file that ends in {', '.join(PICTURES)}, and got {plot}")
+            raise ValueError(
+                f"--plot takes a file that ends in {', '.join(PICTURES)}, and got {plot}"
+            )
         try:
             import matplotlib
         except ImportError:
@@ -127,7 +174,9 @@ def from_data(kernel, X) -> rls.Kernel:
 
 
 def tune_kernel(kernel, X, Y, criterion, options, n: int) -> rls.Kernel:
-    """The kernel with its parameters tuned by gradient on the rows, or the sample of them, that there are in memory; before and after in words."""
+    """The kernel with its parameters tuned by gradient on the rows, or the sample of them, that
+    there are in memory; before and after in words.
+    """
     tuned = rls.tune(kernel, X, Y, criterion=criterion, progress=at_terminal(), **options)
     on = "" if len(X) == n else f" on {len(X)} rows{drawn_of(X, n)}"
     steps = len(tuned.history.errors) - 1
@@ -135,20 +184,34 @@ def tune_kernel(kernel, X, Y, criterion, options, n: int) -> rls.Kernel:
         "tuned",
         f"{TITLES[criterion.__name__]} {float(tuned.start_error):.4g} -> {float(tuned.error):.4g} in {count(steps, 'step')}{on}: {tuned.reason}",
     )
-    names = [jax.tree_util.keystr(path).lstrip(".") for path, _ in jax.tree_util.tree_flatten_with_path(kernel)[0]]
-    for name, before, after in zip(names, jax.tree.leaves(kernel), jax.tree.leaves(tuned.kernel), strict=True):
+    names = [
+        jax.tree_util.keystr(path).lstrip(".")
+        for path, _ in jax.tree_util.tree_flatten_with_path(kernel)[0]
+    ]
+    for name, before, after in zip(
+        names, jax.tree.leaves(kernel), jax.tree.leaves(tuned.kernel), strict=True
+    ):
         say("", f"{name} {float(before):.4g} -> {float(after):.4g}")
-    say("", f"lambda -> {float(tuned.lam):.4g}; what follows takes the best of a grid, which passes near it")
+    say(
+        "",
+        f"lambda -> {float(tuned.lam):.4g}; what follows takes the best of a grid, which passes near it",
+    )
     return tuned.kernel
 
 
 def make_criterion(args, data, n: int):
-    """The criterion, and the group labels it needs: those of a column, or folds drawn by chance from a fixed seed."""
+    """The criterion, and the group labels it needs: those of a column, or folds drawn by chance
+    from a fixed seed.
+    """
     groups = data.groups
     if args.criterion == "auc" and data.classes is not None and len(data.classes) > 2:
-        raise ValueError(f"--criterion auc takes numbers or two classes to order, and {data.layout['target']} has {len(data.classes)}")
+        raise ValueError(
+            f"--criterion auc takes numbers or two classes to order, and {data.layout['target']} has {len(data.classes)}"
+        )
     if args.rank and data.classes is not None:
-        raise ValueError(f"--rank takes numbers to order, and {data.layout['target']} has labels: number them in their order")
+        raise ValueError(
+            f"--rank takes numbers to order, and {data.layout['target']} has labels: number them in their order"
+        )
     name = args.criterion or ("loo" if groups is None else "kfold")
     if name == "kfold" and groups is None:
         groups = np.random.default_rng(0).permutation(n) % min(args.folds, n)

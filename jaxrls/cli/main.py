@@ -7,11 +7,16 @@ from collections.abc import Callable, Sequence
 from jaxrls.cli.parser import make_parser
 
 
-def main(argv: Sequence[str] | None = None, prog: str = "python -m jaxrls", prepare: Callable | None = None) -> int:
-    """Run one command; 0 if all went well, 2 with one line on stderr if the data or the usage were wrong.
+def main(
+    argv: Sequence[str] | None = None,
+    prog: str = "python -m jaxrls",
+    prepare: Callable | None = None,
+) -> int:
+    """Run one command; 0 if all went well, 2 with one line on stderr if the data or the usage were
+    wrong.
 
-    `prog` is what it was called as; `prepare` sees the arguments before the command runs: a process of its own sets itself up by them.
-    """
+    `prog` is what it was called as; `prepare` sees the arguments before the command runs: a process
+    of its own sets itself up by them."""
     parser = make_parser(prog)
     args = parser.parse_args(argv)
     if check := getattr(args, "check", None):

@@ -8,15 +8,14 @@ from jaxrls.cli.demo import run_demo
 from jaxrls.cli.fitting import CRITERIA, KERNELS, PLAIN, RADIAL, run_fit
 from jaxrls.cli.predicting import run_predict
 from jaxrls.cli.reading import is_stream
-from jaxrls.io.packed import MAX_INFLATION
 
 EPILOG = """\
 example:
-  {prog} fit train.csv --target price --tune --out model.npz
-  {prog} predict model.npz new.csv --out predictions.csv
+  {prog} fit train.csv --target price --tune --out model.safetensors
+  {prog} predict model.safetensors new.csv --out predictions.csv
 
-DATA is a CSV file (.csv, .csv.gz; a first line of names is its header) or a NumPy archive (.npz) with arrays X and y, read whole; or files of
-any number and size, as names, a pattern or a folder, also .npy and .parquet, whose rows are streamed.
+DATA is a table: .csv or .csv.gz with a line of names, .parquet, .arrow or .feather (these need pyarrow), .npz with arrays X and y, or .npy;
+or files of any number and size, as names, a pattern or a folder, whose rows are streamed.
 """
 
 
@@ -48,6 +47,11 @@ def level(text: str) -> float:
     if not 0 < value < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number between 0 and 1, such as 0.9")
     return value
+
+
+def names(text: str) -> list[str]:
+    """Columns separated by commas."""
+    return text.split(",")
 
 
 def lambdas(text: str) -> list[float] | str:
@@ -94,13 +98,17 @@ def raw(prog: str) -> argparse.HelpFormatter:
 
 def add_cache(parser: Parser, **default) -> None:
     """Whether compiled programs are kept: before a command or after it."""
-    kept = "compile anew, and keep no compiled programs in the user's cache folder for the next call"
+    kept = (
+        "compile anew, and keep no compiled programs in the user's cache folder for the next call"
+    )
     parser.add_argument("--no-cache", dest="cache", action="store_false", help=kept, **default)
 
 
 def add_command(commands, name: str, summary: str, about: str) -> Parser:
     """One command."""
-    return commands.add_parser(name, help=summary, description=about, formatter_class=raw, allow_abbrev=False)
+    return commands.add_parser(
+        name, help=summary, description=about, formatter_class=raw, allow_abbrev=False
+    )
 
 
 def add_fit(commands) -> None:
@@ -108,40 +116,117 @@ def add_fit(commands) -> None:
     about = "Fit a table, choose lambda among a whole grid by exact leave-one-out, and print what it found."
     parser = add_command(commands, "fit", "fit a table, or rows that stream", about)
     parser.add_argument(
-        "data", metavar="DATA", nargs="+", help="file, files, pattern or folder; every column but the special ones below is an input"
+        "data",
+        metavar="DATA",
+        nargs="+",
+        help="file, files, pattern or folder; every column but the special ones below is an input",
     )
-    parser.add_argument("--target", metavar="T", help="column to predict: its name, or its number from 0 (-1 is the last, the default)")
+    parser.add_argument(
+        "--target",
+        metavar="T",
+        help="column to predict: its name, or its number from 0 (-1 is the last, the default)",
+    )
     groups = "column of labels: rows of one label are left out together (--criterion kfold), or ordered among themselves (auc, --rank)"
     parser.add_argument("--groups", metavar="COL", help=groups)
     parser.add_argument("--weights", metavar="COL", help="column of sample weights")
-    parser.add_argument("--classify", action="store_true", help="the target holds labels (implied where its first value is no number)")
     parser.add_argument(
-        "--rank", action="store_true", help="fit the order of the target, not its values, within --groups where they are named"
+        "--columns", type=names, metavar="A,B,...", help="the inputs; by default all other columns"
     )
-    parser.add_argument("--no-standardize", dest="standardize", action="store_false", help="leave inputs in their units")
-    parser.add_argument("--no-intercept", dest="intercept", action="store_false", help="fit no unpenalised constant")
+    parser.add_argument(
+        "--drop", type=names, default=[], metavar="A,B,...", help="columns to leave out"
+    )
+    parser.add_argument(
+        "--one-hot",
+        action="append",
+        default=[],
+        metavar="COL",
+        help="column of text to make an indicator of every category of; may be repeated",
+    )
+    parser.add_argument(
+        "--missing",
+        choices=("drop", "median"),
+        help="leave out rows in which a value is missing, or put the median of an input; else they are an error",
+    )
+    parser.add_argument(
+        "--classify",
+        action="store_true",
+        help="the target holds labels (implied where its first value is no number)",
+    )
+    parser.add_argument(
+        "--rank",
+        action="store_true",
+        help="fit the order of the target, not its values, within --groups where they are named",
+    )
+    parser.add_argument(
+        "--no-standardize",
+        dest="standardize",
+        action="store_false",
+        help="leave inputs in their units",
+    )
+    parser.add_argument(
+        "--no-intercept", dest="intercept", action="store_false", help="fit no unpenalised constant"
+    )
     kernel = parser.add_argument_group("kernel")
-    kernel.add_argument("--kernel", choices=KERNELS, default="gaussian", metavar="NAME", help=f"{', '.join(KERNELS)}; gaussian by default")
-    kernel.add_argument("--width", type=positive, help="kernel width in units of the inputs as fitted; by default their median distance")
-    kernel.add_argument("--degree", type=at_least(1), help="degree of the polynomial kernel, 2 by default")
-    kernel.add_argument("--tune", action="store_true", help="tune the kernel's parameters by the gradient of the criterion")
+    kernel.add_argument(
+        "--kernel",
+        choices=KERNELS,
+        default="gaussian",
+        metavar="NAME",
+        help=f"{', '.join(KERNELS)}; gaussian by default",
+    )
+    kernel.add_argument(
+        "--width",
+        type=positive,
+        help="kernel width in units of the inputs as fitted; by default their median distance",
+    )
+    kernel.add_argument(
+        "--degree", type=at_least(1), help="degree of the polynomial kernel, 2 by default"
+    )
+    kernel.add_argument(
+        "--tune",
+        action="store_true",
+        help="tune the kernel's parameters by the gradient of the criterion",
+    )
     choice = parser.add_argument_group("choice of lambda")
-    choice.add_argument("--criterion", choices=CRITERIA, help="what to minimise; loo (leave-one-out) by default, auc with --rank")
-    choice.add_argument("--folds", type=at_least(2), default=10, help="number of folds for kfold without --groups, 10 by default")
+    choice.add_argument(
+        "--criterion",
+        choices=CRITERIA,
+        help="what to minimise; loo (leave-one-out) by default, auc with --rank",
+    )
+    choice.add_argument(
+        "--folds",
+        type=at_least(2),
+        default=10,
+        help="number of folds for kfold without --groups, 10 by default",
+    )
     grid = choice.add_mutually_exclusive_group()
     grid.add_argument(
-        "--lams", type=lambdas, metavar="A,B,...", help="lambdas to try, or search; by default 100 over the range that matters"
+        "--lams",
+        type=lambdas,
+        metavar="A,B,...",
+        help="lambdas to try, or search; by default 100 over the range that matters",
     )
     grid.add_argument("--num-lams", type=at_least(1), metavar="N", help="how many over that range")
     parser.add_argument(
-        "--landmarks", type=landmarks, metavar="M", help="carry the solution by M rows, or by as many as needed (auto): past 10000 rows"
+        "--landmarks",
+        type=landmarks,
+        metavar="M",
+        help="carry the solution by M rows, or by as many as needed (auto): past 10000 rows",
     )
-    parser.add_argument("--plot", metavar="PICTURE", help="draw the error over lambda, as .png, .pdf or .svg (needs matplotlib)")
+    parser.add_argument(
+        "--plot",
+        metavar="PICTURE",
+        help="draw the error over lambda, as .png, .pdf or .svg (needs matplotlib)",
+    )
     checkpoint = "keep the sums of a stream in this file as they grow: after a kill the same command goes on from there"
     parser.add_argument("--checkpoint", metavar="PATH", help=checkpoint)
     kept = "keep in the model what predict --interval takes: n x n numbers for n rows, n x M with --landmarks M"
     parser.add_argument("--intervals", action="store_true", help=kept)
-    parser.add_argument("--out", metavar="MODEL", help="save the model, as .npz, for predict and for jaxrls.load")
+    parser.add_argument(
+        "--out",
+        metavar="MODEL",
+        help="save the model, as .safetensors, for predict and for jaxrls.load",
+    )
     add_reading(parser)
     parser.set_defaults(run=run_fit, check=check_fit)
 
@@ -150,12 +235,16 @@ def add_reading(parser: Parser) -> None:
     """How files are read."""
     reading = parser.add_argument_group("reading")
     reading.add_argument(
-        "--stream", action="store_true", help="read in blocks what need not fit into memory; implied but for one CSV or NPZ file"
+        "--stream",
+        action="store_true",
+        help="read in blocks what need not fit into memory; implied but for one file",
     )
-    header = argparse.BooleanOptionalAction
-    reading.add_argument("--header", action=header, help="whether the first line of a CSV file holds names; by default what the rows say")
-    times = "how many times its size a compressed file may become in memory, 100 by default; 16 MiB always pass"
-    reading.add_argument("--max-inflation", type=positive, default=MAX_INFLATION, metavar="N", help=times)
+    reading.add_argument(
+        "--no-header",
+        dest="header",
+        action="store_false",
+        help="the first line of CSV files is data, and columns go by number",
+    )
     add_cache(parser, default=argparse.SUPPRESS)
 
 
@@ -168,18 +257,26 @@ def check_fit(parser: Parser, args) -> None:
     if args.degree is not None and args.kernel != "polynomial":
         parser.error(f"--degree does not go with --kernel {args.kernel}")
     if args.kernel == "chi2" and args.standardize:
-        parser.error("--kernel chi2 is for columns that are not negative, as they are: say --no-standardize")
+        parser.error(
+            "--kernel chi2 is for columns that are not negative, as they are: say --no-standardize"
+        )
     if args.groups is not None and args.criterion not in (None, "kfold", "auc"):
         parser.error(f"--groups does not go with --criterion {args.criterion}")
     check_order(parser, args)
     if not is_stream(args):
         if args.checkpoint is not None:
-            parser.error("--checkpoint is for rows that stream: name several files, a pattern or a folder, or say --stream")
+            parser.error(
+                "--checkpoint is for rows that stream: name several files, a pattern or a folder, or say --stream"
+            )
         return
-    if args.groups is not None:
-        parser.error("--groups is for tables that are read whole: name one CSV or NPZ file")
-    if args.classify:
-        parser.error("--classify is for tables that are read whole: name one CSV or NPZ file, or code two classes as -1 and 1")
+    for option, said in (
+        ("--groups", args.groups),
+        ("--classify", args.classify),
+        ("--one-hot", args.one_hot),
+        ("--missing median", args.missing == "median"),
+    ):
+        if said:
+            parser.error(f"{option} is for tables that are read whole: name one file")
     if args.kernel not in PLAIN and args.landmarks in (None, "auto"):
         parser.error(
             f"--kernel {args.kernel} on rows that stream takes a number of landmarks, as in --landmarks 1000; --kernel linear takes none"
@@ -192,25 +289,38 @@ def check_order(parser: Parser, args) -> None:
         return
     what = "--rank" if args.rank else "--criterion auc"
     if args.tune:
-        parser.error(f"--tune does not go with {what}, which has no gradient: tune without it, and give --width")
+        parser.error(
+            f"--tune does not go with {what}, which has no gradient: tune without it, and give --width"
+        )
     if is_stream(args):
-        parser.error(f"{what} is for tables that are read whole: name one CSV or NPZ file")
+        parser.error(f"{what} is for tables that are read whole: name one file")
     if args.rank and not args.intercept:
         parser.error("--no-intercept does not go with --rank, in which a constant has no part")
     if args.rank and args.criterion == "kfold" and args.groups is None:
-        parser.error("--criterion kfold with --rank leaves out whole groups: name their column with --groups")
+        parser.error(
+            "--criterion kfold with --rank leaves out whole groups: name their column with --groups"
+        )
 
 
 def add_predict(commands) -> None:
     """`predict`."""
     about = "Predict the rows of a table, or of a stream, with a saved model; where the target is there too, print the error on it."
     parser = add_command(commands, "predict", "predict with a saved model", about)
-    parser.add_argument("model", metavar="MODEL", help="file written by fit --out, or by jaxrls.save")
     parser.add_argument(
-        "data", metavar="DATA", nargs="+", help="file, files, pattern or folder; columns are matched by name where both files have names"
+        "model", metavar="MODEL", help="file written by fit --out, or by jaxrls.save"
+    )
+    parser.add_argument(
+        "data",
+        metavar="DATA",
+        nargs="+",
+        help="file, files, pattern or folder; columns are found by name where both files have names",
     )
     ends = "columns lower and upper too, which hold a label with this probability, such as 0.9 (of a model fitted with --intervals)"
     parser.add_argument("--interval", type=level, metavar="P", help=ends)
-    parser.add_argument("--out", metavar="FILE", help="file to write, .npy, .parquet or CSV; by default predictions are printed")
+    parser.add_argument(
+        "--out",
+        metavar="FILE",
+        help="file to write, .npy, .parquet, .arrow or CSV; by default predictions are printed",
+    )
     add_reading(parser)
     parser.set_defaults(run=run_predict)

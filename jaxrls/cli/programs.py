@@ -1,4 +1,5 @@
-"""Compiled programs kept for the next call, in the user's cache folder: most of the time of a short call is compilation.
+"""Compiled programs kept for the next call, in the user's cache folder: most of the time of a short
+call is compilation.
 
 Only the command line keeps any; the library leaves JAX's settings as they are.
 """
@@ -14,14 +15,18 @@ SHORTEST = 0.05  # seconds of compilation that are worth a file
 
 
 def cache_folder() -> str:
-    """`jaxrls` in `$XDG_CACHE_HOME`, by default `~/.cache`, with a folder for every machine: programs are made for its processor."""
+    """`jaxrls` in `$XDG_CACHE_HOME`, by default `~/.cache`, with a folder for every machine:
+    programs are made for its processor.
+    """
     base = os.environ.get("XDG_CACHE_HOME", "")
     base = base if os.path.isabs(base) else os.path.join(os.path.expanduser("~"), ".cache")
     return os.path.join(base, "jaxrls", platform.node() or "here")
 
 
 def keep_programs(args) -> None:
-    """Keep compiled programs unless told not to, where JAX was not told another place, and where there is one to write to."""
+    """Keep compiled programs unless told not to, where JAX was not told another place, and where
+    there is one to write to.
+    """
     if not args.cache or jax.config.jax_compilation_cache_dir is not None:  # type: ignore[attr-defined]
         return
     folder = cache_folder()
@@ -40,7 +45,11 @@ def keep_programs(args) -> None:
 def forget_oldest(folder: str, most: int = MOST_BYTES) -> None:
     """Remove the files that were made first, until the rest take no more than `most` bytes."""
     with os.scandir(folder) as entries:
-        files = sorted((entry.stat().st_mtime, entry.stat().st_size, entry.path) for entry in entries if entry.is_file())
+        files = sorted(
+            (entry.stat().st_mtime, entry.stat().st_size, entry.path)
+            for entry in entries
+            if entry.is_file()
+        )
     excess = sum(size for _, size, _ in files) - most
     for _, size, path in files:
         if excess <= 0:

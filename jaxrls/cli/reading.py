@@ -2,27 +2,25 @@
 
 import glob
 import os
-import zipfile
-import zlib
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import jaxrls as rls
 from jaxrls.cli.columns import standardisation
-from jaxrls.cli.report import at_terminal, count, first_line
-from jaxrls.io.sources import Files
-from jaxrls.io.tables import read_table
+from jaxrls.cli.report import at_terminal, count
+from jaxrls.io.sources import Choice, Files, open_files, paths_of
 from jaxrls.rows.deviations import standardise
 from jaxrls.rows.sampled import SAMPLE, SampledRows
 from jaxrls.support.checks import check_weights, in_words, memory_bytes
 
 COPIES = 5  # of a table's numbers while it is read, standardised and fitted
-GLANCE = 2**20  # bytes of text that show how many numbers a byte holds
 
 
 class Data(NamedTuple):
-    """Inputs, as an array or as rows that stream, the target with its classes, and what a model must know of the files."""
+    """Inputs, as an array or as rows that stream, the target with its classes, and what a model
+    must know of the files.
+    """
 
     X: Any
     Y: np.ndarray
@@ -33,18 +31,23 @@ class Data(NamedTuple):
     scales: np.ndarray
     layout: dict[str, Any]
     source: str  # in words
-    header: bool | None
 
     def sample(self) -> tuple[Any, np.ndarray]:
         """Rows in memory and their numbers: all, or those that the stream has drawn."""
-        return (self.X.drawn, self.X.sample) if isinstance(self.X, SampledRows) else (slice(None), self.X)
+        return (
+            (self.X.drawn, self.X.sample)
+            if isinstance(self.X, SampledRows)
+            else (slice(None), self.X)
+        )
 
 
 def is_stream(args) -> bool:
-    """Whether rows are streamed: several files, by name, pattern or folder, a kind of file that is no table, or because someone said so."""
-    paths = args.data
-    several = len(paths) > 1 or os.path.isdir(paths[0]) or glob.has_magic(paths[0]) and not os.path.exists(paths[0])
-    return args.stream or several or paths[0].endswith((".npy", ".parquet"))
+    """Whether rows are streamed: those of several files, by name, pattern or folder, or because
+    someone said so.
+    """
+    path = args.data[0]
+    several = len(args.data) > 1 or os.path.isdir(path)
+    return args.stream or several or glob.has_magic(path) and not os.path.exists(path)
 
 
 def in_line(args) -> str:
@@ -54,92 +57,114 @@ def in_line(args) -> str:
 
 def read_data(args) -> Data:
     """All that `fit` needs."""
-    return read_stream(args) if is_stream(args) else read_whole(args)
+    choice = Choice(
+        args.target,
+        args.weights,
+        args.columns,
+        args.drop,
+        args.one_hot,
+        args.groups,
+        False if is_stream(args) else args.classify or None,
+    )
+    files = open_files(paths_of(args.data), choice, args.header, args.missing)
+    return read_stream(args, files) if is_stream(args) else read_whole(args, files)
 
 
-def read_whole(args) -> Data:
+def read_whole(args, files: Files) -> Data:
     """One file as a table."""
-    (path,) = args.data
-    check_memory(path)
-    columns = {"target": args.target, "groups": args.groups, "weights": args.weights}
-    table = read_table(path, **columns, labels=args.classify, header=args.header, max_inflation=args.max_inflation)
-    if table.weights is not None:
-        check_column_of_weights(args, table.weights)
-    d = table.X.shape[1]
-    means, scales = standardisation(table.X, table.weights) if args.standardize else (np.zeros(d), np.ones(d))
-    Y, classes = code(table.y, table.layout["target"])
-    X = standardise(table.X, means, scales)
-    return Data(X, Y, classes, table.groups, table.weights, means, scales, table.layout, path, table.header)
+    pieces, found, held = [], [], 0.0
+    for piece, words in files.parts():
+        pieces.append(piece)
+        found.append(words)
+        held += piece.X.nbytes
+        check_memory(in_line(args), held)
+    if not sum(len(piece.X) for piece in pieces):
+        raise ValueError(f"{in_line(args)} has no rows")
+    X, Y, weights = (
+        None if pieces[0][i] is None else np.concatenate([piece[i] for piece in pieces])
+        for i in range(3)
+    )
+    texts = [np.concatenate(words) for words in zip(*found, strict=True)]
+    check_column_of_weights(args, weights)
+    layout = layout_of(files)
+    layout["categories"] = [np.unique(words).tolist() for words in texts[: len(args.one_hot)]]
+    if args.missing == "median":
+        layout["medians"] = medians_of(in_line(args), X)
+    X = inputs_of(in_line(args), X, texts, layout)
+    Y, classes = code(texts[-1] if Y is None else Y, layout["target"])
+    groups = None if args.groups is None else texts[len(args.one_hot)]
+    d = X.shape[1]
+    means, scales = standardisation(X, weights) if args.standardize else (np.zeros(d), np.ones(d))
+    X = standardise(X, means, scales)
+    return Data(X, Y, classes, groups, weights, means, scales, layout, in_line(args))
 
 
-def read_stream(args) -> Data:
+def read_stream(args, files: Files) -> Data:
     """Files as rows that stream."""
-    options = {"target": args.target, "weights": args.weights, "standardize": args.standardize, "checkpoint": args.checkpoint}
-    reading = {"header": args.header, "max_inflation": args.max_inflation, "progress": at_terminal()}
-    rows = rls.stream(args.data, sample=SAMPLE, **options, **reading)
-    if rows.row_weights is not None:
-        check_column_of_weights(args, rows.row_weights)
-    files: Any = rows.source
-    layout, header = layout_of(files, args.target)
-    d = rows.shape[1]
+    rows = rls.stream(
+        files,
+        standardize=args.standardize,
+        sample=SAMPLE,
+        checkpoint=args.checkpoint,
+        progress=at_terminal(),
+    )
+    check_column_of_weights(args, rows.row_weights)
+    Y, d = rows.labels, rows.shape[1]
     means, scales = (rows.means, rows.scales) if args.standardize else (np.zeros(d), np.ones(d))
-    Y = rows.labels[:, 0] if rows.labels.ndim == 2 and rows.labels.shape[1] == 1 else rows.labels
-    if Y.ndim != 1:
-        raise ValueError(
-            f"{in_line(args)}: {layout['target']} must have shape ({len(Y)},), one value per row of X, and has shape {Y.shape}"
-        )
     source = f"{in_line(args)}, streamed from {count(len(files.paths), 'file')}"
-    return Data(rows, Y, None, None, rows.row_weights, means, scales, layout, source, header)
-
-
-def layout_of(files: Files, target) -> tuple[dict[str, Any], bool | None]:
-    """What `read_table` would say of the first file: its layout, and whether its first line holds names."""
-    found = files.first()
-    if found is None:
-        return {"inputs": None, "positions": None, "width": None, "target": target or "y"}, None
-    names, (t,) = found.names, found.targets
-    inputs = names and [names[j] for j in found.inputs]
-    layout = {"inputs": inputs, "positions": found.inputs, "width": found.width, "target": names[t] if names else t}
-    return layout, names is not None if ".csv" in files.paths[0] else None
-
-
-def first_words(data: Data, classes: str) -> str:
-    """The first line of the report: the files, how they are read, what is in them."""
-    n, d = data.X.shape
-    target = f"target {data.layout['target']}{classes}"
-    return f"{data.source}: {count(n, 'row')}, {count(d, 'input')}, {target}{first_line(data.header)}"
-
-
-def check_memory(path: str) -> None:
-    """Raise where a table would not fit into memory."""
-    limit, needed = memory_bytes(), COPIES * bytes_of_numbers(path)
-    if limit is not None and needed > limit:
-        raise ValueError(
-            f"{path} takes about {in_words(needed)} as a table, and this device has {in_words(limit)}: read it in blocks with --stream"
-        )
-
-
-def bytes_of_numbers(path: str) -> float:
-    """About what the numbers of a file take, by what its first lines hold; 0 where that cannot be told, as reading it will tell why."""
-    try:
-        if path.endswith(".npz"):
-            with zipfile.ZipFile(path) as archive:
-                return float(sum(info.file_size for info in archive.infolist()))
-        with open(path, "rb") as file:
-            start = file.read(GLANCE)
-        text = zlib.decompressobj(wbits=31).decompress(start) if path.endswith(".gz") else start
-    except Exception:  # of noise, which has as many kinds as readers
-        return 0.0
-    cells = sum(map(text.count, (b"\n", b",", b"\t", b";")))
-    return 8.0 * cells * os.path.getsize(path) / max(len(start), 1)
+    return Data(rows, Y, None, None, rows.row_weights, means, scales, layout_of(files), source)
 
 
 def check_column_of_weights(args, weights) -> None:
     """Raise where the column of weights holds none."""
     try:
-        check_weights(weights, len(weights))
+        if weights is not None:
+            check_weights(weights, len(weights))
     except ValueError as error:
         raise ValueError(f"{in_line(args)}: column {args.weights}: {error}") from None
+
+
+def layout_of(files: Files) -> dict[str, Any]:
+    """What a model must know of the columns, in plain data."""
+    kept = {name: getattr(files.choice, name) for name in ("inputs", "one_hot", "target", "width")}
+    return kept | {"categories": [], "medians": None}
+
+
+def medians_of(source: str, X) -> list[float]:
+    """Those of the numbers that are there."""
+    absent = np.isnan(X).all(axis=0)
+    if absent.any():
+        raise ValueError(
+            f"{source}: input {absent.argmax()} has no numbers, and so no median: leave it out with --drop"
+        )
+    return np.nanmedian(X, axis=0).tolist()
+
+
+def inputs_of(source: str, X, texts, layout: dict[str, Any]) -> np.ndarray:
+    """Numbers with medians where they are missing, and an indicator of every category of columns of
+    text.
+    """
+    X = X if X.dtype == np.float32 else X.astype(np.float64)
+    if layout["medians"]:
+        X = np.where(np.isnan(X), np.array(layout["medians"], X.dtype), X)
+    parts = [X]
+    for known, words in zip(layout["categories"], texts, strict=False):
+        new = sorted({*words.tolist()} - {*known})
+        if new:
+            raise ValueError(
+                f"{source} has a category {new[0]!r} that the model has not seen: its categories are {', '.join(known[:20])}"
+            )
+        parts.append((words[:, None] == np.array(known)).astype(X.dtype))
+    return np.hstack(parts)
+
+
+def check_memory(source: str, held: float) -> None:
+    """Raise where a table does not fit into memory."""
+    limit, needed = memory_bytes(), COPIES * held
+    if limit is not None and needed > limit:
+        raise ValueError(
+            f"{source} takes more than {in_words(needed)} as a table, and this device has {in_words(limit)}: read it in blocks with --stream"
+        )
 
 
 def code(y, target) -> tuple[np.ndarray, np.ndarray | None]:
@@ -148,5 +173,7 @@ def code(y, target) -> tuple[np.ndarray, np.ndarray | None]:
         return y, None
     Y, classes = rls.encode(y)
     if len(classes) > max(2, len(y) // 2):
-        raise ValueError(f"target {target} has {len(classes)} different labels in {len(y)} rows: name the right column with --target")
+        raise ValueError(
+            f"target {target} has {len(classes)} different labels in {len(y)} rows: name the right column with --target"
+        )
     return Y, classes

@@ -8,10 +8,18 @@ import numpy as np
 import jaxrls as rls
 from jaxrls.cli.columns import rms, standardisation
 
-TITLES = {"loo": "LOO error", "gcv": "GCV error", "kfold": "fold error", "log_marginal_likelihood": "-log evidence"}
+TITLES = {
+    "loo": "LOO error",
+    "gcv": "GCV error",
+    "kfold": "fold error",
+    "log_marginal_likelihood": "-log evidence",
+}
 DENSITIES = ("log_marginal_likelihood", "log_predictive_density")
 TITLES["log_predictive_density"] = "-log density"
-ORDER = {"pairwise_ranking_error": "pairs left out", "query_ranking_error": "pairs of groups left out"}
+ORDER = {
+    "pairwise_ranking_error": "pairs left out",
+    "query_ranking_error": "pairs of groups left out",
+}
 TITLES |= dict.fromkeys(ORDER, "wrong order")
 TABLE_ROWS = 12
 
@@ -27,18 +35,29 @@ def say(what: str, text) -> None:
 
 
 def report(fit, Y, classes, weights, scores: bool = False) -> None:
-    """The error over λ, and all that belongs to the chosen one; of `scores` no error in units of the target."""
+    """The error over λ, and all that belongs to the chosen one; of `scores` no error in units of
+    the target.
+    """
     print()
     print_table(fit, in_units=classes is None and fit.criterion not in (*DENSITIES, *ORDER))
     say("lambda", f"{float(fit.lam):.4g}")
     residuals = np.asarray(fit.loo_residuals)
     if fit.criterion in ORDER:
-        say("order", f"{100 * (1 - float(fit.error)):.4g} % of {ORDER[fit.criterion]} are in the right order")
+        say(
+            "order",
+            f"{100 * (1 - float(fit.error)):.4g} % of {ORDER[fit.criterion]} are in the right order",
+        )
     if scores:
         pass
     elif classes is None:
-        error, scale = rms(residuals, weights), standardisation(Y[:, None], weights)[1][0] if np.ptp(Y) else 0.0
-        say("LOO error", f"{error * error:.4g}, RMSE {error:.4g} in units of the target, whose standard deviation is {scale:.4g}")
+        error, scale = (
+            rms(residuals, weights),
+            standardisation(Y[:, None], weights)[1][0] if np.ptp(Y) else 0.0,
+        )
+        say(
+            "LOO error",
+            f"{error * error:.4g}, RMSE {error:.4g} in units of the target, whose standard deviation is {scale:.4g}",
+        )
     else:
         wrong = rls.decode(Y - residuals, classes) != rls.decode(Y, classes)
         say("LOO error", f"{100 * np.average(wrong, weights=weights):.3g} % of labels wrong")
@@ -68,14 +87,18 @@ def print_table(fit, in_units: bool) -> None:
 
 
 class Verdict:
-    """The error of predictions, from one block of rows after the other, on a target that may have gaps."""
+    """The error of predictions, from one block of rows after the other, on a target that may have
+    gaps.
+    """
 
     def __init__(self, classes):
         self.classes, self.blocks, self.absent, self.gaps = classes, [], False, False
         self.inside: list[np.ndarray] = []
 
     def add(self, columns, y) -> None:
-        """Take in the predictions of some rows, with their intervals where there are some, and their target, None where it is not there."""
+        """Take in the predictions of some rows, with their intervals where there are some, and
+        their target, None where it is not there.
+        """
         prediction = columns["prediction"]
         if y is None:
             self.absent = True
@@ -102,7 +125,11 @@ class Verdict:
         errors, rows = map(np.array, zip(*self.blocks, strict=True))
         if self.classes:
             return f"{100 * np.average(errors, weights=rows):.3g} % of labels wrong"
-        held = f", {100 * np.mean(np.concatenate(self.inside)):.3g} % inside their intervals" if self.inside else ""
+        held = (
+            f", {100 * np.mean(np.concatenate(self.inside)):.3g} % inside their intervals"
+            if self.inside
+            else ""
+        )
         return f"RMSE {rms(errors, rows):.4g} in units of the target{held}"
 
 
@@ -111,11 +138,10 @@ def count(n: int, what: str) -> str:
     return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
-def first_line(header: bool | None) -> str:
-    """What the first line of a table was taken for."""
-    return "" if header is None else f"; the first line is taken for {'a header' if header else 'data'}"
-
-
 def in_classes(classes) -> str:
     """What to add to the target's name."""
-    return "" if classes is None else f" ({len(classes)} classes: {', '.join(classes[:5])}{' …' if len(classes) > 5 else ''})"
+    return (
+        ""
+        if classes is None
+        else f" ({len(classes)} classes: {', '.join(classes[:5])}{' …' if len(classes) > 5 else ''})"
+    )

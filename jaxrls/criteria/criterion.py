@@ -1,4 +1,6 @@
-"""What a criterion is: an error for every λ, from a factor with labels, and how it is to be searched."""
+"""What a criterion is: an error for every λ, from a factor with labels, and how it is to be
+searched.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -9,18 +11,19 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.factors.contract import Factor, Solution
-from jaxrls.factors.groups import Folds
-from jaxrls.factors.weights import Weights
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.support.checks import as_array, check_defined, check_lams, values_unknown
+from jaxrls.problem.folds import Folds
+from jaxrls.problem.weights import Weights
+from jaxrls.support.checks import as_array, check_lams, values_unknown
 from jaxrls.support.pytrees import pytree, static
 
 
 class Criterion(ABC):
     """A validation error over λ: what to inherit from, under `jaxrls.pytree`, for one of one's own.
 
-    `values(solution, lams, kernel)` sees a factor with labels through the methods of `Solution` and gives (L, t); fields hold its data.
-    `larger_is_better` says which way it is searched, `smooth` whether it has a gradient, `groups` which rows it leaves out together.
+    `values(solution, lams, kernel)` sees a factor with labels through the methods of `Solution` and
+    gives (L, t); fields hold its data. `larger_is_better` says which way it is searched, `smooth`
+    whether it has a gradient, `groups` which rows it leaves out together.
 
     >>> import jax, jax.numpy as jnp, numpy as np, jaxrls as rls
     >>> @rls.pytree
@@ -38,22 +41,22 @@ class Criterion(ABC):
     larger_is_better: ClassVar[bool] = False
     any_factor: ClassVar[bool] = True  # whether it asks for nothing but the contract
     of_sums: ClassVar[bool] = False  # whether it does without the rows, by sums over the whole fit
-    keeps_all_rows: ClassVar[bool] = False  # whether it is defined where some row cannot be left out
-    of_some_rows: bool = False  # whether it means the same of some of the rows, of which it holds nothing
+    keeps_all_rows: ClassVar[bool] = (
+        False  # whether it is defined where some row cannot be left out
+    )
+    of_some_rows: bool = (
+        False  # whether it means the same of some of the rows, of which it holds nothing
+    )
     traceable: bool = True  # whether its data can go into `jax.jit`
-    queries: Folds | None = None  # whose pairs it is of, where it can measure fits with a constant for each of them, as `rank=True` makes
-    of_losses: ClassVar[bool] = False  # whether it is the mean of its `loss` over rows left out, alone or in groups
+    of_losses: ClassVar[bool] = (
+        False  # whether it is the mean of its `loss` over rows left out, alone or in groups
+    )
     in_pairs: ClassVar[bool] = False  # whether rows are left out in pairs
-    of_order_alone: bool = False  # whether it is of such fits and no others
-    degree: int | None = None  # the power of the labels' unit that errors are in, None where there is none or it is not known
-
-    @property
-    def why_not_zero(self) -> str:
-        """The reason against λ = 0, empty where there is none."""
-        return f", as criterion {self.name} needs λ > 0"
 
     @abstractmethod
-    def values(self, solution: Solution, lams: Float[Array, "L *k"], kernel: Kernel | None) -> Float[Array, "L t"]:
+    def values(
+        self, solution: Solution, lams: Float[Array, "L *k"], kernel: Kernel | None
+    ) -> Float[Array, "L t"]:
         """The criterion at every λ, for every target."""
 
     def errors(self, solution: Solution, lams, kernel: Kernel | None) -> Float[Array, "L *t"]:
@@ -64,7 +67,9 @@ class Criterion(ABC):
 
     @property
     def total(self) -> Callable | None:
-        """What it sums over rows left out, as `Solution.left_out` takes it, where it is such a sum over Σv, else None."""
+        """What it sums over rows left out, as `Solution.left_out` takes it, where it is such a sum
+        over Σv, else None.
+        """
         return None
 
     def check(self, kernel: Kernel) -> None:
@@ -72,7 +77,9 @@ class Criterion(ABC):
         del kernel
 
     def check_rows(self, Y, weights: Weights, count: int) -> None:
-        """Raise for rows that it cannot measure, `count` of them beside padding: shapes everywhere, values where they are known."""
+        """Raise for rows that it cannot measure, `count` of them beside padding: shapes everywhere,
+        values where they are known.
+        """
         del Y, weights, count
 
     @property
@@ -84,11 +91,6 @@ class Criterion(ABC):
     def groups(self) -> Folds | None:
         """The rows that are left out together, None where each is by itself."""
         return None
-
-    def in_units(self, unit) -> "Criterion":
-        """The same for labels in other units."""
-        del unit
-        return self
 
     def to_search(self, error, n: int):
         """What a gradient search minimises in place of the error."""
@@ -118,7 +120,9 @@ class Positive(Criterion):
 
 @pytree
 class Given(Criterion):
-    """Any function `(factor, Y, lams) -> (L,)` or (L, t), less being better; or a wrapped criterion of the library, whose ways it keeps."""
+    """Any function `(factor, Y, lams) -> (L,)` or (L, t), less being better; or a wrapped criterion
+    of the library, whose ways it keeps.
+    """
 
     fn: Callable = static()
     like: Criterion | None = None
@@ -152,7 +156,9 @@ class Given(Criterion):
         values = jnp.asarray(self.fn(solution.factor, solution.labels.given, lams))
         if values.shape[:1] != lams.shape[:1] or values.ndim != solution.labels.given.ndim:
             wanted = (len(lams), *solution.labels.given.shape[1:])
-            raise ValueError(f"criterion {self.name} must return shape {wanted}, an error for each λ, and returned {values.shape}")
+            raise ValueError(
+                f"criterion {self.name} must return shape {wanted}, an error for each λ, and returned {values.shape}"
+            )
         return values.reshape(len(lams), -1)
 
     def to_search(self, error, n):
@@ -164,16 +170,16 @@ class Given(Criterion):
         return value if self.like is None else self.like.from_search(value, n)
 
 
-def as_grid(lams, Y, dtype, why_not_zero: str) -> Float[Array, "L *k"]:
-    """λ as a vector, or one for every target, in the factor's dtype, checked."""
-    lams = as_array("lams", lams, dtype)
+def as_grid(lams, Y, factor: Factor) -> Float[Array, "L *k"]:
+    """λ as a vector, or one for every target, in the factor's dtype, checked; 0 is its floor."""
+    lams = as_array("lams", lams, factor.dtype)
     per_target = lams.ndim == 2 and jnp.ndim(Y) == 2 and lams.shape[1] == Y.shape[1]
     if lams.ndim != 1 and not per_target:
         raise ValueError(
             f"lams must have shape (L,), or (L, t) with a λ for each target, and has shape {lams.shape}: use coef and loo_residuals for one λ"
         )
-    check_lams(lams, why_not_zero=why_not_zero)
-    return lams
+    check_lams(lams, zero=True)
+    return factor.with_floor(lams)
 
 
 def evaluate(criterion: Criterion, factor: Factor, Y, lams, kernel: Kernel | None = None) -> Any:
@@ -181,7 +187,5 @@ def evaluate(criterion: Criterion, factor: Factor, Y, lams, kernel: Kernel | Non
     Y = as_array("Y", Y, factor.dtype)
     solution = factor.solve(Y)
     criterion.check_rows(Y, factor.weights, len(Y))
-    lams = as_grid(lams, Y, factor.dtype, criterion.why_not_zero or factor.why_not_zero)
-    values = solution.labels.drop_axis(criterion.values(solution, lams, kernel))
-    check_defined(lams, values)
-    return values
+    lams = as_grid(lams, Y, factor)
+    return solution.labels.drop_axis(criterion.values(solution, lams, kernel))

@@ -1,18 +1,17 @@
 """The error on rows held out for validation."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 import jax
 from jaxtyping import Array, Float
 
 from jaxrls.criteria.criterion import Positive, evaluate
-from jaxrls.criteria.losses import degree, is_smooth, squared_error
+from jaxrls.criteria.losses import is_smooth, squared_error
 from jaxrls.factors.contract import Factor, as_columns
-from jaxrls.factors.weights import Weights
 from jaxrls.kernels.inner import Linear
 from jaxrls.linalg.products import matmul
+from jaxrls.problem.weights import Weights
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import SparseMatrix, as_rows
 from jaxrls.support.checks import Listed, as_array, as_floats, check_targets
@@ -32,10 +31,11 @@ class HoldOut(Positive):
     rows: Rows
     Y: Float[Array, "m *t"]
     weights: Weights
-    designed: bool = static(default=False)  # whether the rows are what multiplies the coefficients already
+    designed: bool = static(
+        default=False
+    )  # whether the rows are what multiplies the coefficients already
     loss: Callable = static(default=squared_error)
     name = "holdout"
-    why_not_zero = ""
 
     @classmethod
     def of(cls, X, Y, weights=None, *, loss=squared_error, designed=False, name="X"):
@@ -64,41 +64,44 @@ class HoldOut(Positive):
         """Whether the loss has a gradient."""
         return is_smooth(self.loss)
 
-    @property
-    def degree(self):  # type: ignore[override]
-        """That of the loss."""
-        return degree(self.loss)
-
-    def in_units(self, unit):
-        """With labels in those units."""
-        return replace(self, Y=self.Y.astype(unit.dtype) / unit)
-
     def values(self, solution, lams, kernel):
         """One pass over the held-out rows, in the precision of the factor whatever theirs is."""
         dtype = solution.factor.dtype
         labels = self.Y.reshape(self.rows.shape[0], -1).astype(dtype)
         weights = Weights.of(self.weights.values, self.rows.shape[0], dtype)
         if labels.shape[1] != solution.labels.Y.shape[1]:
-            raise ValueError(f"held-out labels must have {solution.labels.Y.shape[1]} columns, as Y does, and have {labels.shape[1]}")
-        if solution.factor.free is not None:
             raise ValueError(
-                "unpenalized= goes with rows that are left out, and rows were held out, whose columns are not known: use loo or kfold"
+                f"held-out labels must have {solution.labels.Y.shape[1]} columns, as Y does, and have {labels.shape[1]}"
             )
-        coef, intercept = solution.coefficients(lams)
-        design = (lambda rows: rows) if self.designed else partial(solution.factor.expansion.design, kernel)
+        if solution.factor.fixed.rows is not None:
+            raise ValueError(
+                "fixed_effects= goes with rows that are left out, and rows were held out, whose columns are not known: use loo or kfold"
+            )
+        coef, intercept, _ = solution.coefficients(lams)
+        design = (
+            (lambda rows: rows)
+            if self.designed
+            else partial(solution.factor.expansion.design, kernel)
+        )
 
         def block(rows, v, y):
             phi, v = design(rows.astype(dtype)), weights.block(v, rows.shape[0]).array
             if phi.shape[1] != coef.shape[1]:
-                raise ValueError(f"design must have {coef.shape[1]} columns, one for each coefficient, and has {phi.shape[1]}")
+                raise ValueError(
+                    f"design must have {coef.shape[1]} columns, one for each coefficient, and has {phi.shape[1]}"
+                )
 
             def at(args):
                 coef, intercept = args
                 return matmul(v, self.loss(y - matmul(phi, coef) - intercept, y))
 
-            return jax.lax.map(at, (coef, intercept), batch_size=_at_once(len(as_columns(lams)), labels.shape[1]))
+            return jax.lax.map(
+                at, (coef, intercept), batch_size=_at_once(len(as_columns(lams)), labels.shape[1])
+            )
 
-        return (self.rows if self.designed else self.rows.stored).sum(block, weights.values, labels) / weights.total
+        return (self.rows if self.designed else self.rows.stored).sum(
+            block, weights.values, labels
+        ) / weights.total
 
 
 def _at_once(count: int, columns: int) -> int:
@@ -119,12 +122,14 @@ def holdout(
 ) -> Float[Array, "L *t"]:
     """Error on held-out rows at every λ.
 
-    Σⱼ vⱼ loss(yⱼ − f_λ(xⱼ), yⱼ) / Σⱼ vⱼ over the held-out rows, whose predictions are design @ coef(λ) + b(λ).
+    Σⱼ vⱼ loss(yⱼ − f_λ(xⱼ), yⱼ) / Σⱼ vⱼ over the held-out rows, whose predictions are design @
+    coef(λ) + b(λ).
 
-    **Shapes**: `design` (m, q) is what multiplies the coefficients: `gram(kernel, X_holdout, factor.points)` over rows or landmarks,
-    `kernel.features(X_holdout)` where `factor.points` is None, and k(new, training) for a factor made from K.
-    Y_holdout (m,) or (m, t), as Y. Gives (L,) or (L, t). **Cost** O((n + m) q L t).
-    **Raises** `ValueError` for shapes that do not fit. **Source**: Rifkin (lecture), "Types of Validation".
+    **Shapes**: `design` (m, q) is what multiplies the coefficients: `gram(kernel, X_holdout,
+    factor.points)` over rows or landmarks, `kernel.features(X_holdout)` where `factor.points` is
+    None, and k(new, training) for a factor made from K. Y_holdout (m,) or (m, t), as Y. Gives (L,)
+    or (L, t). **Cost** O((n + m) q L t). **Raises** `ValueError` for shapes that do not fit.
+    **Source**: Rifkin (lecture), "Types of Validation".
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> X, X_new = jnp.array([[1.0], [2.0]]), jnp.array([[3.0]])
@@ -135,5 +140,7 @@ def holdout(
     Y = as_array("Y", Y, factor.dtype)
     held = HoldOut.of(design, Y_holdout, weights, loss=loss, designed=True, name="design")
     if held.Y.ndim != Y.ndim:
-        raise ValueError(f"Y_holdout must have as many axes as Y: they have shapes {held.Y.shape} and {Y.shape}")
+        raise ValueError(
+            f"Y_holdout must have as many axes as Y: they have shapes {held.Y.shape} and {Y.shape}"
+        )
     return evaluate(held, factor, Y, lams)

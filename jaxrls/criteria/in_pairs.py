@@ -1,4 +1,6 @@
-"""Errors of pairs of rows that are left out together: the order that they are predicted in, as a search of λ for ranking wants it."""
+"""Errors of pairs of rows that are left out together: the order that they are predicted in, as a
+search of λ for ranking wants it.
+"""
 
 import inspect
 from collections.abc import Callable
@@ -14,20 +16,23 @@ from jaxrls.criteria.criterion import Positive, evaluate
 from jaxrls.criteria.left_out import LeaveOneOut
 from jaxrls.criteria.losses import misordered
 from jaxrls.factors.contract import Factor, Solution, as_columns
-from jaxrls.factors.groups import NUMBERS_AT_ONCE, Folds, check_pairs_rest, folds, over_groups
-from jaxrls.factors.pairs import Held, Pairs
-from jaxrls.factors.weights import Weights
+from jaxrls.leave_out.pairs import Held, Pairs
+from jaxrls.problem.folds import NUMBERS_AT_ONCE, Folds, folds, over_folds
+from jaxrls.problem.weights import Weights
 from jaxrls.support.checks import Listed, as_array, check_finite, check_row_numbers, is_concrete
-from jaxrls.support.meshes import on_any_mesh
+from jaxrls.support.meshes import on_any_mesh, seen
 from jaxrls.support.pytrees import arrays_alone, pytree, static
 
 
 @pytree
 class PairsOut(Positive):
-    """Σ vᵢvⱼ loss(eᵢ − eⱼ, yᵢ − yⱼ) / Σ vᵢvⱼ over pairs whose order is known, each left out in turn: `pairwise_ranking_error` as a criterion.
+    """Σ vᵢvⱼ loss(eᵢ − eⱼ, yᵢ − yⱼ) / Σ vᵢvⱼ over pairs whose order is known, each left out in
+    turn: `pairwise_ranking_error` as a criterion.
 
-    `pairs` (p, 2) are row numbers, None for all pairs. With `loss=squared_error` it is smooth. With `queries` it is that of fits with a constant for each of
-    them, as `rank=True` makes, and pairs are to be of rows of the same one; residuals that such a fit leaves are those of whole queries left out.
+    `pairs` (p, 2) are row numbers, None for all pairs; `within` (n,) labels, or what `folds` made of
+    them, names all pairs of rows of equal label, such as those of one query, and residuals of a fit
+    are then those of whole queries left out. With `loss=squared_error` it is smooth. With
+    `fit(fixed_effects=levels(queries))` it is RankRLS.
 
     >>> import jaxrls as rls
     >>> rls.PairsOut().smooth, rls.PairsOut(loss=rls.squared_error).smooth
@@ -36,7 +41,7 @@ class PairsOut(Positive):
 
     pairs: Any = None  # `Pairs`, which row numbers (p, 2) are made
     events: Float[Array, " n"] | None = None
-    queries: Folds | None = None
+    within: Any = None  # `Folds`, which labels (n,) are made
     loss: Callable = static(default=misordered)
     name = "pairwise_ranking_error"
     in_pairs = True
@@ -44,33 +49,37 @@ class PairsOut(Positive):
     def __post_init__(self):
         if isinstance(self.pairs, jax.Array | np.ndarray | list | tuple):
             object.__setattr__(self, "pairs", Pairs.of(self.pairs))
+        if self.within is not None and self.pairs is None:
+            plan = self.within if isinstance(self.within, Folds) else folds(self.within)
+            object.__setattr__(self, "within", plan)
+            object.__setattr__(self, "pairs", within(plan))
 
     @classmethod
     def of(cls, Y, pairs=None, *, events=None, loss: Callable = misordered) -> "PairsOut":
-        """For these labels: of pairs as named, or all whose order is known; of two classes that are known, rows of one with rows of the other."""
+        """For these labels: of pairs as named, or all whose order is known; of two classes that are
+        known, rows of one with rows of the other.
+        """
         n = Y.shape[0]
         if events is not None:
             events = as_array("events", events, Y.dtype)
             check_events(events, n)
         pairs = None if pairs is None else Pairs.of(pairs, n)
-        classes = np.unique(np.asarray(Y)) if is_concrete(Y, events) and pairs is None and Y.size == n else ()
+        classes = (
+            np.unique(np.asarray(Y))
+            if is_concrete(Y, events) and pairs is None and Y.size == n
+            else ()
+        )
         if len(classes) == 2:
             parts = [np.flatnonzero(np.asarray(Y).reshape(-1) == one) for one in classes]
             pairs = Pairs.between(*sorted(parts, key=len, reverse=True))
         return cls(pairs, events, None, loss)
 
     smooth = LeaveOneOut.smooth
-    degree = LeaveOneOut.degree
 
     @property
     def groups(self):
-        """The queries."""
-        return self.queries
-
-    @property
-    def of_order_alone(self):  # type: ignore[override]
-        """Where constants of queries are put back."""
-        return self.queries is not None
+        """Those that pairs are within."""
+        return self.within
 
     def check_rows(self, Y, weights, count):
         """Pairs and events of these rows, and some pair with an order."""
@@ -81,15 +90,28 @@ class PairsOut(Positive):
     def values(self, solution, lams, kernel):
         """From the 2×2 blocks of what is left out, at one λ after another."""
         del kernel
-        if solution.factor.intercept:
-            check_pairs_rest(solution.factor.weights)
+        check_pairs_rest(solution.factor)
         run: Any = _wrong if arrays_alone(solution) else inspect.unwrap(_wrong)
         return run(self, solution, lams)
 
 
+def check_pairs_rest(factor: Factor) -> None:
+    """Raise where a pair of rows holds all of the weight, and an intercept is fitted."""
+    if not factor.intercept or not is_concrete(factor.weights):
+        return
+    v = factor.weights.values
+    used = factor.n if v is None else int(seen(lambda xp, v: xp.count_nonzero(v > 0), v))
+    if used < 3:
+        raise ValueError(
+            f"X has {used} row{'s' * (used != 1)} of positive weight: leaving two out with an "
+            "intercept takes three, or intercept=False"
+        )
+
+
 @pytree
 class QueriesOut(Positive):
-    """The same over pairs of rows of one query, every query left out in turn, as those are that a ranking is asked for.
+    """The same over pairs of rows of one query, every query left out in turn, as those are that a
+    ranking is asked for.
 
     >>> import jaxrls as rls
     >>> rls.QueriesOut.of(rls.folds([0, 0, 1, 1])).name
@@ -108,14 +130,11 @@ class QueriesOut(Positive):
         return cls(plan, loss)
 
     smooth = LeaveOneOut.smooth
-    degree = LeaveOneOut.degree
 
     @property
     def groups(self):
         """The queries."""
         return self.plan
-
-    queries = groups
 
     def check_rows(self, Y, weights, count):
         """Some pair with an order, in some query."""
@@ -123,14 +142,20 @@ class QueriesOut(Positive):
         if not is_concrete(Y, weights, self.plan):
             return
         check_finite("Y", Y)
-        Y, used, numbers = np.asarray(Y).reshape(len(Y), -1), weighing(weights, len(Y)), np.asarray(self.plan.numbers)
+        Y, used, numbers = (
+            np.asarray(Y).reshape(len(Y), -1),
+            weighing(weights, len(Y)),
+            np.asarray(self.plan.numbers),
+        )
         ends = np.full((2, len(Y), Y.shape[1]), -np.inf)  # of each query, the largest −y and y
         for end, values in zip(ends, (-Y, Y), strict=True):
             np.maximum.at(end, numbers[used], values[used])
         tell_order((ends.sum(axis=0) > 0).any(axis=0), used)
 
     def values(self, solution, lams, kernel):
-        """From held-out residuals of all rows, at one λ after another and some queries at once: b² numbers for each of b rows."""
+        """From held-out residuals of all rows, at one λ after another and some queries at once: b²
+        numbers for each of b rows.
+        """
         del kernel
         plan, Y, v = self.plan, solution.labels.Y, solution.factor.weights.array
         b, mask = plan.inside.shape[1], plan.inside_mask.astype(v.dtype)
@@ -143,10 +168,15 @@ class QueriesOut(Positive):
                 one = Held(own[:, :, None], labels[:, :, None], weights[:, None], ())
                 other = Held(own[:, None, :], labels[:, None, :], weights[None, :], ())
                 below = jnp.tril(jnp.ones((b, b), bool), -1)
-                return [jnp.sum(jnp.where(below, part, 0), axis=(1, 2)) for part in _ordered(self.loss, one, other)]
+                return [
+                    jnp.sum(jnp.where(below, part, 0), axis=(1, 2))
+                    for part in _ordered(self.loss, one, other)
+                ]
 
             most = max(1, NUMBERS_AT_ONCE // (b * b * Y.shape[1]))
-            wrong, all_of = (jnp.sum(part, axis=0) for part in over_groups(query, plan.inside, mask, most))
+            wrong, all_of = (
+                jnp.sum(part, axis=0) for part in over_folds(query, plan.inside, mask, most)
+            )
             return wrong / all_of
 
         return jax.lax.map(at, as_columns(lams))
@@ -155,27 +185,26 @@ class QueriesOut(Positive):
 @jax.jit
 def _wrong(criterion: PairsOut, solution: Solution, lams) -> Float[Array, "L t"]:
     n, events = solution.factor.n, criterion.events
-    own = () if events is None else (jnp.pad(events, (0, n - len(events))),)  # rows of padding, which weigh nothing, have none
-    directions = None if criterion.queries is None else constants(criterion.queries.numbers, solution.factor.weights)
-    wrong, all_of = solution.pairs_left_out(partial(_ordered, criterion.loss), lams, criterion.pairs, own, directions)
+    own = (
+        () if events is None else (jnp.pad(events, (0, n - len(events))),)
+    )  # rows of padding, which weigh nothing, have none
+    sums = solution.pairs_left_out(partial(_ordered, criterion.loss), lams, criterion.pairs, own)
+    wrong, all_of = sums
     return wrong / all_of
 
 
-def constants(groups, weights) -> Float[Array, " n"]:
-    """√v/‖√v‖ within each group: there a constant fits. 0 where two rows are a group, as with both gone nothing but their difference counts."""
-    over = lambda values: jax.ops.segment_sum(values, groups, len(groups))[groups]  # noqa: E731
-    many = over(weights.used.astype(weights.dtype)) > 2
-    return jnp.where(many, weights.root / jnp.sqrt(jnp.where(many, over(weights.array), 1)), 0)
-
-
 def _ordered(loss, one, other):
-    """The loss of pairs whose order is known, times their weight, and that weight: of times, where the smaller one is that of an event."""
+    """The loss of pairs whose order is known, times their weight, and that weight: of times, where
+    the smaller one is that of an event.
+    """
     order = one.label - other.label
     weight = jnp.where(order == 0, 0, one.weight * other.weight)
     if one.own:
         weight = weight * jnp.where(order < 0, one.own[0], other.own[0])
     residual = one.residual - other.residual
-    values = loss(residual.reshape(-1, 1), jnp.broadcast_to(order, residual.shape).reshape(-1, 1))  # one column, as losses take them
+    values = loss(
+        residual.reshape(-1, 1), jnp.broadcast_to(order, residual.shape).reshape(-1, 1)
+    )  # one column, as losses take them
     return weight * values.reshape(residual.shape), weight
 
 
@@ -188,17 +217,24 @@ def pairwise_ranking_error(
     *,
     events: Float[Array, " n"] | Listed | None = None,
 ) -> Float[Array, "L *t"]:
-    """The share of pairs in the wrong order, each pair left out of the fit that orders it: for two classes 1 − AUC, else 1 − concordance index.
+    """The share of pairs in the wrong order, each pair left out of the fit that orders it: for two
+    classes 1 − AUC, else 1 − concordance index.
 
-    Over pairs yᵢ ≠ yⱼ, each of weight vᵢvⱼ: 1 where f₋ᵢⱼ(xᵢ) − f₋ᵢⱼ(xⱼ) has the other sign than yᵢ − yⱼ, and ½ where it is 0, exactly, with e_B = [P_BB]⁻¹c_B
-    for all B = {i, j} from the blocks of P(λ). Unlike an AUC of rows left out one by one, which compares predictions of different fits, it has next to no bias.
+    Over pairs yᵢ ≠ yⱼ, each of weight vᵢvⱼ: 1 where f₋ᵢⱼ(xᵢ) − f₋ᵢⱼ(xⱼ) has the other sign than yᵢ
+    − yⱼ, and ½ where it is 0, exactly, with e_B = [P_BB]⁻¹c_B for all B = {i, j} from the blocks of
+    P(λ). Unlike an AUC of rows left out one by one, which compares predictions of different fits,
+    it has next to no bias.
 
-    **Arguments**: `pairs` (p, 2) row numbers, else all pairs; `events` (n,), 1 where Y is the time of an event, 0 where it is one until which
-    there was none: a pair then counts where its smaller time is an event's, and predictions are times. **Shapes**: Y (n,) or (n, t), lams (L,), or (L, t) with
-    a λ for each target, give (L,) or (L, t). **Cost** at each λ ⅝ of the product n² r that makes P, n₁n₂r for classes of n₁ and n₂ rows where labels are
-    known, 2r for each pair that is named; a block of rows of pairs in memory. **Raises** as `loo`; where no pair has an order; for a factor that leaves
-    no pairs out; for events other than 0 and 1. **Fails**: piecewise constant, so it selects λ but cannot tune by gradient; `PairsOut(loss=squared_error)` can.
-    **Source**: Pahikkala, Airola, Boberg and Salakoski 2008; Airola, Pahikkala, Waegeman, De Baets and Salakoski 2011.
+    **Arguments**: `pairs` (p, 2) row numbers, else all pairs; `events` (n,), 1 where Y is the time
+    of an event, 0 where it is one until which there was none: a pair then counts where its smaller
+    time is an event's, and predictions are times. **Shapes**: Y (n,) or (n, t), lams (L,), or (L,
+    t) with a λ for each target, give (L,) or (L, t). **Cost** at each λ ⅝ of the product n² r that
+    makes P, n₁n₂r for classes of n₁ and n₂ rows where labels are known, 2r for each pair that is
+    named; a block of rows of pairs in memory. **Raises** as `loo`; where no pair has an order; for
+    a factor that leaves no pairs out; for events other than 0 and 1. **Fails**: piecewise constant,
+    so it selects λ but cannot tune by gradient; `PairsOut(loss=squared_error)` can. **Source**:
+    Pahikkala, Airola, Boberg and Salakoski 2008; Airola, Pahikkala, Waegeman, De Baets and
+    Salakoski 2011.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> X, y = jnp.array([[0.0], [1.0], [2.0], [3.0], [4.0]]), jnp.array([-1.0, 1.0, -1.0, 1.0, 1.0])
@@ -210,17 +246,26 @@ def pairwise_ranking_error(
 
 
 def check_events(events, *lengths: int) -> None:
-    """Raise unless there is one for each row, of these or with padding, 0 or 1 where values are known."""
+    """Raise unless there is one for each row, of these or with padding, 0 or 1 where values are
+    known.
+    """
     if np.shape(events) not in [(n,) for n in lengths]:
         raise ValueError(
             f"events must have shape ({lengths[0]},), 1 where the time is that of an event and 0 where censored, and has {np.shape(events)}"
         )
-    if is_concrete(events) and (other := np.asarray(events)[~np.isin(np.asarray(events), (0, 1))]).size:
-        raise ValueError(f"events must be 1 where the time is that of an event and 0 where censored, and include {other[0]:.3g}")
+    if (
+        is_concrete(events)
+        and (other := np.asarray(events)[~np.isin(np.asarray(events), (0, 1))]).size
+    ):
+        raise ValueError(
+            f"events must be 1 where the time is that of an event and 0 where censored, and include {other[0]:.3g}"
+        )
 
 
 def check_order(Y, weights: Weights, pairs: Pairs | None, events=None) -> None:
-    """Raise unless some pair of rows that weigh has an order, in every column of labels that are known, and for pairs of rows that there are not."""
+    """Raise unless some pair of rows that weigh has an order, in every column of labels that are
+    known, and for pairs of rows that there are not.
+    """
     if not is_concrete(Y, weights, pairs, events):
         return
     check_finite("Y", Y)
@@ -230,7 +275,11 @@ def check_order(Y, weights: Weights, pairs: Pairs | None, events=None) -> None:
     timed = used if events is None else used & np.pad(np.asarray(events) > 0, (0, n - len(events)))
     if pairs is not None:
         check_row_numbers(np.concatenate([pairs.first, pairs.second]), n)
-    first, second = (np.arange(n),) * 2 if pairs is None else (np.asarray(pairs.first), np.asarray(pairs.second))
+    first, second = (
+        (np.arange(n),) * 2
+        if pairs is None
+        else (np.asarray(pairs.first), np.asarray(pairs.second))
+    )
 
     def below(one, other):
         if pairs is not None and pairs.listed:
@@ -261,14 +310,21 @@ def tell_order(known, used, events=None) -> None:
 def check_shared(groups: Folds) -> None:
     """Raise unless some two rows share a group."""
     if groups.inside.shape[1] < 2:
-        raise ValueError("groups has no two rows of the same label, so that there is no pair to order: give labels that rows share")
+        raise ValueError(
+            "groups has no two rows of the same label, so that there is no pair to order: give labels that rows share"
+        )
 
 
 def within(groups: Folds) -> Pairs:
     """All pairs of rows of the same group, on the host."""
     if not is_concrete(groups):
-        raise ValueError("groups has no values inside jax.jit, and its pairs are counted before: use it from outside, not as an argument")
+        raise ValueError(
+            "groups has no values inside jax.jit, and its pairs are counted before: use it from outside, not as an argument"
+        )
     check_shared(groups)
     inside, mask = np.asarray(groups.inside), np.asarray(groups.inside_mask) > 0
-    listed = [rows[used][np.stack(np.triu_indices(used.sum(), 1), axis=1)] for rows, used in zip(inside, mask, strict=True)]
+    listed = [
+        rows[used][np.stack(np.triu_indices(used.sum(), 1), axis=1)]
+        for rows, used in zip(inside, mask, strict=True)
+    ]
     return Pairs.of(np.concatenate(listed), groups.rows)

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.criteria.criterion import Positive, evaluate
-from jaxrls.criteria.losses import degree, is_smooth, squared_error
+from jaxrls.criteria.losses import is_smooth, squared_error
 from jaxrls.factors.contract import Factor
-from jaxrls.factors.groups import Folds, folds
-from jaxrls.support.checks import Listed, is_concrete
+from jaxrls.problem.folds import Folds, folds
+from jaxrls.support.checks import Listed
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pytrees import pytree, static
 
@@ -28,17 +28,11 @@ class LeaveOneOut(Positive):
     loss: Callable = static(default=squared_error)
     name = "loo"
     of_losses = of_some_rows = True
-    why_not_zero = ""
 
     @property
     def smooth(self):
         """Whether the loss has a gradient."""
         return is_smooth(self.loss)
-
-    @property
-    def degree(self):  # type: ignore[override]
-        """That of the loss."""
-        return degree(self.loss)
 
     @property
     def total(self):
@@ -64,10 +58,8 @@ class GroupsOut(Positive):
     loss: Callable = static(default=squared_error)
     name = "kfold"
     of_losses = True
-    why_not_zero = ""
 
     smooth = LeaveOneOut.smooth
-    degree = LeaveOneOut.degree
     values = LeaveOneOut.values
 
     @property
@@ -97,13 +89,14 @@ def loo(
 
     Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ with e = c/p, each row of weight vᵢ left out whole.
 
-    **Shapes**: Y (n,) or (n, t), lams (L,), or (L, t) with a λ for each target, give (L,) or (L, t), in the units of the loss.
-    **Cost** O(n r L (t + 1)); n × 1024 numbers in flight, or blocks of rows where U is not kept. **Raises** `ValueError` for λ < 0, shapes that do
-    not fit, or λ = 0 where some row cannot be left out, or the factor has no spectrum. **Fails**: too optimistic where rows come in groups: use
-    `kfold`. **Source**: Rifkin (lecture), "LOOE derivation, VII".
+    **Shapes**: Y (n,) or (n, t), lams (L,), or (L, t) with a λ for each target, give (L,) or (L,
+    t), in the units of the loss. **Cost** O(n r L (t + 1)); n × 1024 numbers in flight, or blocks
+    of rows where U is not kept. **Raises** `ValueError` for λ < 0 or shapes that do not fit.
+    **Fails**: too optimistic where rows come in groups: use `kfold`. **Source**: Rifkin (lecture),
+    "LOOE derivation, VII".
 
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> rls.loo(rls.factor_gram(jnp.eye(2), intercept=False), jnp.array([1.0, 3.0]), jnp.array([1.0])).tolist()
+    >>> rls.loo(rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False), jnp.array([1.0, 3.0]), jnp.array([1.0])).tolist()
     [5.0]
     """
     return evaluate(LeaveOneOut(loss), factor, Y, lams)
@@ -120,25 +113,28 @@ def kfold(
 ) -> Float[Array, "L *t"]:
     """Exact k-fold or leave-one-group-out error at every λ, pooled over rows.
 
-    Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ with e_B = [P_BB]⁻¹ c_B for each group B left out; or, where that is cheaper (few large groups, many λ),
-    from one smaller eigendecomposition per group, on the features U√s. Both are exact; the shapes decide.
+    Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ with e_B = [P_BB]⁻¹ c_B for each group B left out; or, where that is
+    cheaper (few large groups, many λ), from one smaller eigendecomposition per group, on the
+    features U√s. Both are exact; the shapes decide.
 
-    **Arguments**: `groups` (n,) labels, or what `folds(groups)` made of them outside of `jax.jit`. Groups of unequal size are padded to the largest.
-    **Shapes**: Y (n,) or (n, t), lams (L,), or (L, t) with a λ for each target, give (L,) or (L, t). **Cost** for k groups of b rows the smaller of
-    O(k L b² (r + b)) and O(k n r (r + L t)). **Raises** `ValueError` for fewer than two groups. **Source**: Pahikkala, Boberg and
-    Salakoski 2006, theorem 1; for feature sums, Rifkin (lecture), "direct approach".
+    **Arguments**: `groups` (n,) labels, or what `folds(groups)` made of them outside of `jax.jit`.
+    Groups of unequal size are padded to the largest. **Shapes**: Y (n,) or (n, t), lams (L,), or
+    (L, t) with a λ for each target, give (L,) or (L, t). **Cost** for k groups of b rows the
+    smaller of O(k L b² (r + b)) and O(k n r (r + L t)). **Raises** `ValueError` for fewer than two
+    groups. **Source**: Pahikkala, Boberg and Salakoski 2006, theorem 1; for feature sums, Rifkin
+    (lecture), "direct approach".
 
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> factor = rls.factor_gram(jnp.eye(4), intercept=False)
+    >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(4), intercept=False)
     >>> rls.kfold(factor, jnp.array([1.0, 1.0, 2.0, 2.0]), jnp.array([1.0]), [0, 0, 1, 1]).round(4).tolist()
     [2.5]
     """
-    return evaluate(GroupsOut(as_folds(groups, factor.n, factor.parts), loss), factor, Y, lams)
+    return evaluate(GroupsOut(as_folds(groups, factor.n), loss), factor, Y, lams)
 
 
-def as_folds(groups, n: int, parts: int = 1) -> Folds:
-    """Group labels, or what `folds` made of them, of n rows, in the order of the parts that these lie in."""
+def as_folds(groups, n: int) -> Folds:
+    """Group labels, or what `folds` made of them, of n rows."""
     plan = groups if isinstance(groups, Folds) else folds(groups)
     if plan.rows != n:
         raise ValueError(f"groups must have {n} labels, one per row of X, and has {plan.rows}")
-    return plan.in_parts(parts) if parts > 1 and is_concrete(plan) else plan
+    return plan

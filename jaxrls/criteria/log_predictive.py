@@ -15,7 +15,8 @@ from jaxrls.support.pytrees import pytree, static
 
 @pytree
 class LogPredictive(Criterion):
-    """(1/n) Σᵢ log p(yᵢ | all other labels): `log_predictive_density` as a criterion, of which more is better.
+    """(1/n) Σᵢ log p(yᵢ | all other labels): `log_predictive_density` as a criterion, of which more
+    is better.
 
     >>> import jaxrls as rls
     >>> rls.LogPredictive(scale="loo").larger_is_better
@@ -27,18 +28,30 @@ class LogPredictive(Criterion):
     larger_is_better = of_some_rows = True
 
     def __post_init__(self):
-        number = isinstance(self.scale, int | float | np.number) and not isinstance(self.scale, bool)
+        number = isinstance(self.scale, int | float | np.number) and not isinstance(
+            self.scale, bool
+        )
         if self.scale != "loo" and not (number and 0 < self.scale < np.inf):
-            raise ValueError(f"scale must be a positive number, by which the kernel is multiplied, or 'loo', and is {self.scale!r}")
+            raise ValueError(
+                f"scale must be a positive number, by which the kernel is multiplied, or 'loo', and is {self.scale!r}"
+            )
 
     def values(self, solution, lams, kernel):
-        """One pass over the rows: with 1/σᵢ² = vᵢ(1 − hᵢ)/λ, the means of its logarithm and of eᵢ²/σᵢ²."""
+        """One pass over the rows: with 1/σᵢ² = vᵢ(1 − hᵢ)/λ, the means of its logarithm and of
+        eᵢ²/σᵢ².
+        """
         del kernel
         count, columns = solution.factor.weights.count, as_columns(lams)
         logs, squares = solution.rows_and_leverages(_sums, lams)
         squares = squares / count / columns
-        scale = jnp.maximum(squares, jnp.finfo(squares.dtype).tiny) if self.scale == "loo" else self.scale
-        return 0.5 * (logs / count - jnp.log(columns) - jnp.log(2 * np.pi * scale) - squares / scale)
+        scale = (
+            jnp.maximum(squares, jnp.finfo(squares.dtype).tiny)
+            if self.scale == "loo"
+            else self.scale
+        )
+        return 0.5 * (
+            logs / count - jnp.log(columns) - jnp.log(2 * np.pi * scale) - squares / scale
+        )
 
 
 def _sums(residuals, remaining, labels, weights):
@@ -46,7 +59,9 @@ def _sums(residuals, remaining, labels, weights):
     del labels
     v = weights[:, None]
     information = jnp.where(v > 0, jnp.maximum(v * remaining, jnp.finfo(v.dtype).tiny), 1)
-    return jnp.sum(jnp.log(information), axis=0), jnp.sum(jnp.where(v > 0, information * residuals**2, 0), axis=0)
+    return jnp.sum(jnp.log(information), axis=0), jnp.sum(
+        jnp.where(v > 0, information * residuals**2, 0), axis=0
+    )
 
 
 @on_any_mesh
@@ -57,20 +72,26 @@ def log_predictive_density(
     *,
     scale: float | str = 1.0,
 ) -> Float[Array, "L *t"]:
-    """Leave-one-out log predictive density at every λ: the mean of log p(yᵢ | all other labels), larger is better.
+    """Leave-one-out log predictive density at every λ: the mean of log p(yᵢ | all other labels),
+    larger is better.
 
-    −½ (log 2πτσᵢ² + eᵢ²/(τσᵢ²)) averaged over rows, with e = c/p and σᵢ² = 1/pᵢ, p = diag (K + λV⁻¹)⁻¹, V the weights. As in
-    `log_marginal_likelihood`, y ~ N(0, τ(K + λV⁻¹)), with a flat prior on an intercept. It judges variances too, which `loo` does not, and asks less of the
-    kernel than the evidence does: each label is predicted from all others, whatever the prior says of them together.
+    −½ (log 2πτσᵢ² + eᵢ²/(τσᵢ²)) averaged over rows, with e = c/p and σᵢ² = 1/pᵢ, p = diag (K +
+    λV⁻¹)⁻¹, V the weights. As in `log_marginal_likelihood`, y ~ N(0, τ(K + λV⁻¹)), with a flat
+    prior on an intercept. It judges variances too, which `loo` does not, and asks less of the
+    kernel than the evidence does: each label is predicted from all others, whatever the prior says
+    of them together.
 
-    **Arguments**: `scale` τ, by default 1: the noise variance is λ and the kernel is the prior covariance, as it stands. With `"loo"` τ is the mean of e²/σ²,
-    at which the density is largest, for every λ and target: the choice then depends on the labels' unit and the kernel's size through their ratio to λ alone.
-    **Shapes**: Y (n,) or (n, t), lams (L,), or (L, t) with a λ for each target, give (L,) or (L, t), in nats for each row of positive weight. **Cost** that
-    of `loo`. **Raises** as `loo`, and for the iterative route, which knows no leverage exactly. **Fails**: on landmarks the prior is that of the
-    model, k̂, which is sure of itself far from them. **Source**: Rasmussen and Williams 2006, eq. 5.10 to 5.12; Sundararajan and Keerthi 2001.
+    **Arguments**: `scale` τ, by default 1: the noise variance is λ and the kernel is the prior
+    covariance, as it stands. With `"loo"` τ is the mean of e²/σ², at which the density is largest,
+    for every λ and target: the choice then depends on the labels' unit and the kernel's size
+    through their ratio to λ alone. **Shapes**: Y (n,) or (n, t), lams (L,), or (L, t) with a λ for
+    each target, give (L,) or (L, t), in nats for each row of positive weight. **Cost** that of
+    `loo`. **Raises** as `loo`, and for the iterative route, which knows no leverage exactly.
+    **Fails**: on landmarks the prior is that of the model, k̂, which is sure of itself far from
+    them. **Source**: Rasmussen and Williams 2006, eq. 5.10 to 5.12; Sundararajan and Keerthi 2001.
 
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> density = rls.log_predictive_density(rls.factor_gram(jnp.eye(2), intercept=False), jnp.array([0.0, 0.0]), jnp.array([1.0]))
+    >>> density = rls.log_predictive_density(rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False), jnp.array([0.0, 0.0]), jnp.array([1.0]))
     >>> round(float(density[0]), 4)
     -1.2655
     """

@@ -1,6 +1,7 @@
-"""What is averaged over left-out residuals. Each takes (residual, label), both (n, t), and gives (n, t)."""
+"""What is averaged over left-out residuals. Each takes (residual, label), both (n, t), and gives
+(n, t).
+"""
 
-import warnings
 from collections.abc import Callable
 
 import jax.numpy as jnp
@@ -10,9 +11,9 @@ from jaxtyping import Array, Float
 def squared_error(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> Float[Array, "n t"]:
     """Squared error e², the loss of the method itself.
 
-    **Shapes**: both (n, t). **Cost** O(n t). **Raises** nothing. **Fails**: squares of float32 numbers below 1e-19 are 0, and above 1e19 infinite,
-    and so are criteria called by themselves, as their results have squared units too: divide Y by a power of two, as `fit` and `tune` do inside.
-    **Source**: Rifkin (lecture), "Leave-One-Out CV".
+    **Shapes**: both (n, t). **Cost** O(n t). **Raises** nothing. **Fails**: squares of float32
+    numbers below 1e-19 are 0, and above 1e19 infinite. **Source**: Rifkin (lecture), "Leave-One-Out
+    CV".
 
     >>> import jax.numpy as jnp
     >>> squared_error(jnp.array([[2.0]]), jnp.array([[1.0]])).tolist()
@@ -22,10 +23,13 @@ def squared_error(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> 
     return residual * residual
 
 
-def absolute_error(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> Float[Array, "n t"]:
+def absolute_error(
+    residual: Float[Array, "n t"], label: Float[Array, "n t"]
+) -> Float[Array, "n t"]:
     """Absolute error |e|, less moved by outliers; its derivative at e = 0 is taken as 0.
 
-    **Shapes**: both (n, t). **Cost** O(n t). **Raises** nothing. **Source**: Hastie, Tibshirani and Friedman 2009, §10.6.
+    **Shapes**: both (n, t). **Cost** O(n t). **Raises** nothing. **Source**: Hastie, Tibshirani and
+    Friedman 2009, §10.6.
 
     >>> import jax.numpy as jnp
     >>> absolute_error(jnp.array([[-2.0]]), jnp.array([[1.0]])).tolist()
@@ -38,9 +42,10 @@ def absolute_error(residual: Float[Array, "n t"], label: Float[Array, "n t"]) ->
 def zero_one_loss(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> Float[Array, "n t"]:
     """1 where the held-out prediction f = y − e names the wrong class, else 0.
 
-    One column of ±1 codes is wrong where sign(f) ≠ y. With several columns, one per class, the most confident column is the
-    prediction, and all columns of a row carry the same 0 or 1, so that an average over columns is the error rate.
-    Piecewise constant: its derivative is 0 everywhere, so it selects λ but cannot tune by gradient.
+    One column of ±1 codes is wrong where sign(f) ≠ y. With several columns, one per class, the most
+    confident column is the prediction, and all columns of a row carry the same 0 or 1, so that an
+    average over columns is the error rate. Piecewise constant: its derivative is 0 everywhere, so
+    it selects λ but cannot tune by gradient.
 
     **Shapes**: both (n, t). **Cost** O(n t). **Raises** nothing. **Source**: Rifkin 2002, ch. 3.
 
@@ -56,35 +61,25 @@ def zero_one_loss(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> 
 
 
 def misordered(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> Float[Array, "n t"]:
-    """1 where a pair is predicted in the wrong order, ½ where its two predictions are equal, else 0: of differences eᵢ − eⱼ and yᵢ − yⱼ.
+    """1 where a pair is predicted in the wrong order, ½ where its two predictions are equal, else
+    0: of differences eᵢ − eⱼ and yᵢ − yⱼ.
 
-    The predicted difference is label − residual; one that rounding may have made, below eps^¾ of these two, counts as a tie.
+    The predicted difference is label − residual; one that rounding may have made, below eps^¾ of
+    these two, counts as a tie.
 
-    **Shapes**: both (n, t). **Cost** O(n t). **Raises** nothing. **Source**: Harrell, Lee and Mark 1996, §5.5; of two classes Hanley and McNeil 1982.
+    **Shapes**: both (n, t). **Cost** O(n t). **Raises** nothing. **Source**: Harrell, Lee and Mark
+    1996, §5.5; of two classes Hanley and McNeil 1982.
 
     >>> import jax.numpy as jnp
     >>> misordered(jnp.array([[0.5], [2.0], [3.0]]), jnp.array([[2.0], [2.0], [2.0]])).tolist()
     [[0.0], [0.5], [1.0]]
     """
     predicted = label - residual
-    tie = jnp.abs(predicted) <= float(jnp.finfo(predicted.dtype).eps) ** 0.75 * (jnp.abs(label) + jnp.abs(residual))
+    tie = jnp.abs(predicted) <= float(jnp.finfo(predicted.dtype).eps) ** 0.75 * (
+        jnp.abs(label) + jnp.abs(residual)
+    )
     wrong = ((predicted > 0) != (label > 0)).astype(predicted.dtype)
     return jnp.where(tie, 0.5, wrong).astype(predicted.dtype)
-
-
-def misclassification(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> Float[Array, "n t"]:
-    """The name of `zero_one_loss` until version 0.1; it warns.
-
-    **Shapes**, **Cost** and **Source** as there. **Raises** nothing.
-
-    >>> import jax.numpy as jnp, warnings
-    >>> with warnings.catch_warnings():
-    ...     warnings.simplefilter("ignore")
-    ...     misclassification(jnp.array([[0.5]]), jnp.array([[1.0]])).tolist()
-    [[0.0]]
-    """
-    warnings.warn("misclassification is now called zero_one_loss", DeprecationWarning, stacklevel=2)
-    return zero_one_loss(residual, label)
 
 
 def check_loss(loss) -> None:
@@ -93,11 +88,6 @@ def check_loss(loss) -> None:
         raise ValueError(f"loss must be a function, such as jaxrls.absolute_error, and is {loss!r}")
 
 
-def degree(loss: Callable) -> int | None:
-    """The power of the labels' unit that a loss is in, None where that is not known."""
-    return {squared_error: 2, absolute_error: 1, zero_one_loss: 0, misordered: 0}.get(loss)
-
-
 def is_smooth(loss: Callable) -> bool:
     """Whether a loss has a derivative that is not 0 everywhere."""
-    return loss not in (zero_one_loss, misclassification, misordered)
+    return loss not in (zero_one_loss, misordered)

@@ -33,12 +33,14 @@ def kronecker_left_out(
     * `"columns"` (setting C): all of column j, for new columns.
     * `"both"` (setting D): all of row i and all of column j, for pairs of which both are new.
 
-    **Shapes**: Y (n₁, n₂), complete, lams (L,) give (L,). **Cost** for every λ O(n₁n₂(n₁ + n₂)), as the fit; for `"both"` O(n₁²n₂²), and once O(m⁴), m the
-    smaller of n₁ and n₂, as that side is factored without each of its rows.
-    **Raises** `ValueError` for a factor of one side, another Y, or where leaving out leaves nothing. **Fails**: a λ chosen by entries is mostly too
-    small for new rows and columns: validate what will be predicted.
-    **Source**: the settings and the first three, Stock, Pahikkala, Airola, De Baets and Waegeman 2018, "A comparative study of pairwise learning methods based
-    on kernel ridge regression"; with an intercept, and for both, derived in `factors/kronecker.py` and `factors/sides.py`.
+    **Shapes**: Y (n₁, n₂), complete, lams (L,) give (L,). **Cost** for every λ O(n₁n₂(n₁ + n₂)), as
+    the fit; for `"both"` O(n₁²n₂²), and once O(m⁴), m the smaller of n₁ and n₂, as that side is
+    factored without each of its rows. **Raises** `ValueError` for a factor of one side, another Y,
+    or where leaving out leaves nothing. **Fails**: a λ chosen by entries is mostly too small for
+    new rows and columns: validate what will be predicted. **Source**: the settings and the first
+    three, Stock, Pahikkala, Airola, De Baets and Waegeman 2018, "A comparative study of pairwise
+    learning methods based on kernel ridge regression"; with an intercept, and for both, derived in
+    `factors/kronecker.py` and `factors/sides.py`.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> K1, K2 = jnp.eye(2) + 1, jnp.eye(3)
@@ -46,16 +48,26 @@ def kronecker_left_out(
     >>> rls.kronecker_left_out(factor, Y, [1.0], "rows").round(3).tolist()
     [2.074]
     """
-    return _left_out(_solved(factor, Y, setting), as_grid(lams, None, factor.dtype, factor.why_not_zero), setting=setting, loss=loss)
+    return _left_out(
+        _solved(factor, Y, setting),
+        as_grid(lams, None, factor),
+        setting=setting,
+        loss=loss,
+    )
 
 
 @on_any_mesh
 def kronecker_residuals(
-    factor: Factor, Y: Float[Array, "n1 n2"] | Listed, lam: Float[Array, ""] | float, setting: str = "entries"
+    factor: Factor,
+    Y: Float[Array, "n1 n2"] | Listed,
+    lam: Float[Array, ""] | float,
+    setting: str = "entries",
 ) -> Float[Array, "n1 n2"]:
-    """Labels less held-out predictions of two-sided data at one λ, by setting: see `kronecker_left_out`.
+    """Labels less held-out predictions of two-sided data at one λ, by setting: see
+    `kronecker_left_out`.
 
-    **Shapes**: Y (n₁, n₂) gives (n₁, n₂). **Cost** and **Raises** as `kronecker_left_out` for one λ. **Source**: as there.
+    **Shapes**: Y (n₁, n₂) gives (n₁, n₂). **Cost** and **Raises** as `kronecker_left_out` for one
+    λ. **Source**: as there.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factor_kronecker(jnp.eye(2) + 1, jnp.eye(2), intercept=False)
@@ -65,30 +77,43 @@ def kronecker_residuals(
     solution = _solved(factor, Y, setting)
     lam = as_array("lam", lam, factor.dtype)
     if lam.shape != ():
-        raise ValueError(f"lam must be one number, and has shape {lam.shape}: kronecker_left_out takes several")
-    check_lams(lam, "lam")
-    return _residuals(solution, lam, setting=setting)
+        raise ValueError(
+            f"lam must be one number, and has shape {lam.shape}: kronecker_left_out takes several"
+        )
+    check_lams(lam, "lam", zero=True)
+    return _residuals(solution, factor.with_floor(lam), setting=setting)
 
 
 @partial(jax.jit, static_argnames=("setting", "loss"))
 def _left_out(solution, lams, *, setting: str, loss: Callable):
-    return solution.setting_left_out(LeaveOneOut(loss).total, setting, lams[:, None])[:, 0] / solution.factor.weights.total
+    return (
+        solution.factor.setting_left_out(solution, LeaveOneOut(loss).total, setting, lams[:, None])[
+            :, 0
+        ]
+        / solution.factor.weights.total
+    )
 
 
 @partial(jax.jit, static_argnames="setting")
 def _residuals(solution, lam, *, setting: str):
-    return solution.setting_residuals(setting, lam[None])[:, :, 0]
+    return solution.factor.setting_residuals(solution, setting, lam[None])[:, :, 0]
 
 
 def check_setting(setting: str, shape: tuple[int, int], intercept: bool) -> None:
     """Raise for a setting that there is not, or that would leave nothing to fit."""
     if setting not in SETTINGS:
-        raise ValueError(f"setting must be one of {', '.join(map(repr, SETTINGS))}, and is {setting!r}")
+        raise ValueError(
+            f"setting must be one of {', '.join(map(repr, SETTINGS))}, and is {setting!r}"
+        )
     for axis, name, one in ((0, "rows", "row"), (1, "columns", "column")):
         if setting in (name, "both") and shape[axis] < 2:
-            raise ValueError(f"setting={setting!r} leaves out every {one}, and Y has one only: nothing would be left to fit")
+            raise ValueError(
+                f"setting={setting!r} leaves out every {one}, and Y has one only: nothing would be left to fit"
+            )
     if intercept and shape == (1, 1):
-        raise ValueError("Y has one entry: leaving it out with an intercept takes two, or intercept=False")
+        raise ValueError(
+            "Y has one entry: leaving it out with an intercept takes two, or intercept=False"
+        )
 
 
 def _solved(factor, Y, setting):
@@ -97,5 +122,7 @@ def _solved(factor, Y, setting):
     check_setting(setting, sides.shape, sides.intercept)
     Y = as_array("Y", Y, factor.dtype)
     if Y.shape != sides.shape:
-        raise ValueError(f"Y must have shape {sides.shape}, a label for every row of K1 and row of K2, and has shape {Y.shape}")
+        raise ValueError(
+            f"Y must have shape {sides.shape}, a label for every row of K1 and row of K2, and has shape {Y.shape}"
+        )
     return sides.solve(Y.reshape(-1))

@@ -1,7 +1,8 @@
-"""λ without a spectrum: Cholesky factors, made anew for every λ, that can be differentiated in everything.
+"""λ without a spectrum: a Cholesky factor of K̃ + λI for every λ, differentiable in everything.
 
-The criteria see them as they see a `Spectrum`, so that LOO, GCV, k-fold, hold-out and the evidence all have exact derivatives, to any order, in kernel
-parameters, λ, X, Y and weights, wherever eigenvalues repeat or vanish.
+R = λP̃ with P̃ the inverse from which the fixed effects are projected out. Leave-one-out, GCV, k-fold,
+hold-out and the evidence have exact derivatives, to any order, in kernel parameters, λ, X, Y and
+weights, wherever eigenvalues repeat or vanish.
 """
 
 from typing import Any
@@ -10,23 +11,22 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.factors.contract import Factor, Report, Solution, as_columns
+from jaxrls.factors.contract import Factor, Report
 from jaxrls.factors.expansion import Expansion
-from jaxrls.factors.groups import groups_together, over_groups
-from jaxrls.factors.outcome import Coefficients
-from jaxrls.factors.pairs import Entries, PairSystem
-from jaxrls.factors.smoother import by_unit_labels
 from jaxrls.factors.spread import matrix_spread
-from jaxrls.factors.weights import Labels, Weights
+from jaxrls.leave_out.view import Dense
 from jaxrls.linalg.decompositions import rounding
 from jaxrls.linalg.inverses import inverse, solve_diag, triangular_inverse
 from jaxrls.linalg.products import matmul, power_of_two
-from jaxrls.support.pytrees import pytree, static
+from jaxrls.problem.fixed_effects import FixedEffects
+from jaxrls.problem.weights import Weights
+from jaxrls.support.pytrees import pytree
 
 
 @pytree
 class CholeskyGram(Factor):
-    """K̃ + λI = LLᵀ: the dual route at one λ after another. About n³ flops each, and 1.9n³ more for a gradient.
+    """K̃ + λI = LLᵀ: the dual route at one λ after another. About n³ flops each, and 1.9n³ more for
+    a gradient.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Gaussian(1.0), jnp.eye(3), route="cholesky")
@@ -36,213 +36,190 @@ class CholeskyGram(Factor):
 
     K: Float[Array, "n n"]
     weights: Weights
+    fixed: FixedEffects
     expansion: Expansion
-    intercept: bool = static()
     lift: Float[Array, " n"] | None = None  # the expansion's kernel is K + 1·lift
 
     @property
     def report(self):
-        """The precision floor by the diagonal: a Cholesky factor is rounded entry by entry, not relative to s_max."""
+        """The floor by the diagonal: a Cholesky factor is rounded entry by entry."""
         largest = jnp.max(jnp.diagonal(self.weights.scale_both(jax.lax.stop_gradient(self.K))))
         return Report("cholesky", 6 * rounding(self.n, largest[None]), jnp.zeros((), self.dtype))
 
     @property
-    def route(self):
-        """How it was made."""
-        return "cholesky"
+    def H(self) -> Float[Array, "n q"]:
+        """√v B = H T."""
+        return self.weights.scale(self.fixed.basis(self.fixed.rows, self.n))
 
     def trace(self):
-        """Σ vᵢKᵢᵢ, less the share of what has no penalty."""
-        K, scale, (H, _) = self.K, self.weights.scale, self.span()
-        return jnp.sum(self.weights.array * jnp.diagonal(K)) - jnp.sum(H * scale(matmul(K, scale(H))))
+        """Σ vᵢKᵢᵢ, less the share of fixed effects."""
+        H, scale = self.H, self.weights.scale
+        whole = jnp.sum(self.weights.array * jnp.diagonal(self.K))
+        return whole - jnp.sum(H * scale(matmul(self.K, scale(H))))
+
+    def project(self, labels):
+        """√v (y − mean): the work begins with λ."""
+        return labels.scaled
+
+    def at(self, solution, lam) -> "Solved":
+        """c̃ = G⁻¹ỹ − US⁻¹Uᵀỹ with U = G⁻¹H and S = HᵀU, likewise diagonal and log determinant."""
+        scaled, H = solution.state, self.H
+        t, unit, dimensions = scaled.shape[1], power_of_two(lam), self.n - self.fixed.rank
+        zeros = dimensions - self.residual_dimensions()
+        removed = zeros * jnp.log(lam) - dimensions * jnp.log(unit)
+        X, diagonal, logdet, steps = self.solve_diag(lam, jnp.concatenate([scaled, H], axis=1))
+        dual, step = X[:, :t], jnp.zeros((0, t), scaled.dtype)
+        if H.shape[1]:
+            half, root = _whitened(X[:, t:], H)
+            share = matmul(half.T, scaled)
+            dual, diagonal = dual - matmul(half, share), diagonal - jnp.sum(half * half, axis=1)
+            step = matmul(root.T, share)
+            logdet = logdet - 2 * jnp.sum(jnp.log(jnp.diagonal(root)))
+        dof = lam / unit * jnp.sum(diagonal) - zeros
+        return Solved(dual, diagonal, lam / unit, unit, logdet - removed, step, dof, steps)
+
+    def solve_diag(self, lam, B):
+        """G⁻¹B, diag G⁻¹ and log |G| in units near λ; and how it came there, where that takes
+        steps.
+        """
+        return (*solve_diag(*self._system(lam), B), jnp.zeros(0, B.dtype))
+
+    def inverse(self, G):
+        """G⁻¹."""
+        return inverse(G)
+
+    def _system(self, lam):
+        """K̃ and λ, in units near λ."""
+        unit = power_of_two(lam)
+        return self.weights.scale_both(self.K) / unit, lam / unit
+
+    def _each(self, solution, lams, fn):
+        return solution.at_each(lams, lambda lam, one: fn(self.at(one, lam), one))
+
+    def coefficients(self, solution, lams):
+        """c = √v c̃, and β of the labels less f."""
+        return self._each(solution, lams, self.found)
+
+    def found(self, at, one):
+        """The same at one λ."""
+        coef = self.weights.scale(at.dual / at.unit)
+        if not self.fixed.count:
+            return coef, at.step
+        root = self.weights.root
+        back = self.fixed.solve(self.fixed.sums(self.fixed.rows, root, matmul(self.H, at.step)))
+        beta = one.labels.start + back
+        if self.lift is not None:
+            beta = beta - self.fixed.one[:, None] * matmul(self.lift, coef)  # type: ignore[index]
+        return coef, beta
+
+    def fitted(self, coef, beta) -> Float[Array, "n t"]:
+        """f of all rows."""
+        f = matmul(self.K, coef) + self.fixed.fitted(self.fixed.rows, beta)
+        return f if self.lift is None else f + matmul(self.lift, coef)
+
+    def residual_norm(self, solution, lams):
+        """‖λ c̃‖²."""
+        return self._each(solution, lams, lambda at, _: jnp.sum((at.lam * at.dual) ** 2, axis=0))
+
+    def data_fit(self, solution, lams):
+        """ỹᵀ c̃."""
+        of = lambda at, one: jnp.sum(one.state * at.dual, axis=0) / at.unit
+        return self._each(solution, lams, of)
+
+    def logdet(self, solution, lams):
+        """log |G|."""
+        return self._each(solution, lams, lambda at, _: at.logdet[None])
+
+    def residual_dof(self, solution, lams):
+        """λ tr P̃."""
+        return self._each(solution, lams, lambda at, _: at.dof[None])
+
+    def sweep(self, solution, lams, fn, *columns, stack=False):
+        """λc̃ and λ diag P̃, all rows at one λ after the other."""
+
+        def at(lam):
+            r, R = solution.per_target(lam, lambda lam, one: self.at(one, lam).residuals)
+            out = fn(r[:, None], R[:, None], self.weights.values, *columns)
+            return jax.tree.map(lambda a: a[:, 0] if stack else a[0], out)
+
+        out = jax.lax.map(at, lams)
+        return jnp.moveaxis(out, 0, 1) if stack else out
+
+    def unseen(self, solution, lams):
+        """y − f of all rows."""
+
+        def of(at, one):
+            coef, beta = self.found(at, one)
+            return one.labels.Y - self.fitted(coef, beta)
+
+        return self._each(solution, lams, of)
+
+    def view(self, solution, lam):
+        """λP̃, and for queries the rows of what makes f of √v y."""
+        at, weights, H = self.at(solution, lam), self.weights, self.H
+        P = self.projected_inverse(lam)
+        R, (residuals, diagonal) = at.lam * P, at.residuals
+        diagonal = diagonal[:, 0]
+        if weights.values is not None:
+            used, unit = weights.used, weights.root_or_one
+            A = matmul(self.K * weights.root, P / at.unit)
+            level = self.fixed.basis(self.fixed.rows, self.n)
+            smoother = A + matmul(level, H.T - matmul(H.T, weights.scale(A)))
+            coef, beta = self.found(at, solution)
+            unseen = solution.labels.Y - self.fitted(coef, beta)
+            R = jnp.where(used[:, None], R, -smoother)
+            residuals, diagonal = (
+                jnp.where(used[:, None], residuals, unseen),
+                jnp.where(used, diagonal, 1),
+            )
+            H = jnp.where(used[:, None], H, level * unit[:, None])
+        return Dense(residuals, diagonal, H, R)
 
     def spread(self, lam):
         """By one more Cholesky factor."""
         return matrix_spread(self, lam)
 
-    smoother = by_unit_labels
-
-    def solve_labels(self, labels):
-        """Nothing yet: the work begins with λ."""
-        return GramSolution(self, labels)
-
-
-@pytree
-class Solved:
-    """(G/unit)⁻¹ applied to the labels at one λ, (n, t), or at one per target; with G⁻¹H taken out of what has no penalty.
-
-    The unit is a power of two near λ: squares of G⁻¹, which derivatives hold, would leave the range of float32 for kernels of small numbers.
-    """
-
-    dual: Float[Array, "n t"]  # c̃ · unit
-    diagonal: Float[Array, "n k"]  # of the projected inverse · unit
-    unit: Float[Array, " k"]
-    logdet: Float[Array, " k"]
-    step: Float[Array, "q t"]  # from the labels' mean to the fit of it, in the coordinates of H
-    distances: Float[Array, "steps k"]  # how it came there, where that took steps
-
-
-@pytree
-class GramSolution(Solution):
-    """A `CholeskyGram` with labels."""
-
-    factor: CholeskyGram
-    labels: Labels
-
-    def _system(self, lam):
-        """K̃ and λ, in units near λ."""
-        f, unit = self.factor, power_of_two(lam)
-        return f.weights.scale_both(f.K) / unit, lam / unit
-
-    def _solve_diag(self, lam, B):
-        """G⁻¹B, diag G⁻¹ and log |G| in units near λ; and no steps."""
-        return (*solve_diag(*self._system(lam), B), jnp.zeros(0, B.dtype))
-
-    def _inverse(self, G):
-        return inverse(G)
-
-    def _solve(self, lam, scaled) -> Solved:
-        """c̃ = G⁻¹ỹ − US⁻¹Uᵀỹ with U = G⁻¹H and S = HᵀU, likewise the diagonal and the log determinant, at one λ."""
-        f, (H, _), t = self.factor, self.factor.span(), scaled.shape[1]
-        unit, dimensions = power_of_two(lam), f.n - H.shape[1]
-        zeros = dimensions - f.residual_dimensions()
-        removed = zeros * jnp.log(lam) - dimensions * jnp.log(unit)
-        X, diagonal, logdet, steps = self._solve_diag(lam, jnp.concatenate([scaled, H], axis=1))
-        dual, step = X[:, :t], jnp.zeros((0, t), scaled.dtype)
-        if H.shape[1]:
-            half, root = _whitened(X[:, t:], H)
-            share = matmul(half.T, scaled)
-            dual, diagonal, step = dual - matmul(half, share), diagonal - jnp.sum(half * half, axis=1), matmul(root.T, share)
-            logdet = logdet - 2 * jnp.sum(jnp.log(jnp.diagonal(root)))
-        return Solved(dual, diagonal[:, None], unit[None], (logdet - removed)[None], step, steps[:, None])
-
-    def _at(self, lam) -> Solved:
-        """At one λ, (1,), or one per target, (t,)."""
-        if lam.shape[0] == 1:
-            return self._solve(lam[0], self.labels.scaled)
-        columns = jax.lax.map(lambda args: self._solve(args[0], args[1][:, None]), (lam, self.labels.scaled.T))
-        return jax.tree.map(lambda a: jnp.moveaxis(a[..., 0], 0, -1), columns)
-
-    def _each(self, fn, lams):
-        """`fn(solved, λ)` at every λ, one after the other."""
-        return jax.lax.map(lambda lam: fn(self._at(lam), lam), as_columns(lams))
-
-    def coefficients(self, lams):
-        """c = √v c̃, and the intercept."""
-        return self._each(self._coefficients, lams)
-
-    def _coefficients(self, at, _):
-        coef = self.factor.weights.scale(at.dual / at.unit)
-        return self._with_levels(coef, at.step, 0 if self.factor.lift is None else matmul(self.factor.lift, coef))
-
-    def _with_levels(self, coef, step, lifted) -> Any:
-        """Coefficients and those that have no penalty."""
-        return Coefficients(coef, self.labels.mean + jnp.sum(step, axis=0) / jnp.sqrt(self.factor.weights.total) - lifted)
-
-    def residual_norm(self, lams):
-        """‖λ c̃‖²."""
-        return self._each(lambda at, lam: jnp.sum((lam / at.unit * at.dual) ** 2, axis=0), lams)
-
-    def data_fit(self, lams):
-        """ỹᵀ c̃."""
-        return self._each(lambda at, _: jnp.sum(self.labels.scaled * at.dual, axis=0) / at.unit, lams)
-
-    def logdet(self, lams):
-        """log |G|."""
-        return self._each(lambda at, _: at.logdet, lams)
-
-    def residual_dof(self, lams):
-        """λ tr P."""
-        return self._each(self._residual_dof, lams)
-
-    def _residual_dof(self, at, lam):
-        f = self.factor
-        zeros = (f.n - f.span()[0].shape[1]) - f.residual_dimensions()
-        return lam / at.unit * jnp.sum(at.diagonal, axis=0) - zeros
-
-    def _left_out(self, at):
-        return self.factor.weights.unscale(at.dual / at.diagonal)
-
-    def rows_left_out(self, fn, lams):
-        """e = c̃/(p√v) and λp."""
-        labels, v = self.labels.Y, self.factor.weights.array
-        return self._each(lambda at, lam: fn(self._left_out(at), lam / at.unit * at.diagonal, labels, v), lams)
-
-    def residuals_left_out(self, lams):
-        """The same for every row, those of weight 0 included."""
-        return self._each(self._residuals, lams)
-
-    def _residuals(self, at, _):
-        e = self._left_out(at)
-        return e if self.factor.weights.values is None else jnp.where(self.factor.weights.used[:, None], e, self._unseen(at))
-
-    def _unseen(self, at):
-        """y − f of every row."""
-        f = self.factor
-        return self.labels.Y - matmul(f.K, f.weights.scale(at.dual / at.unit)) - self.labels.mean - matmul(f.span()[1], at.step)
-
-    def group_residuals(self, groups):
-        """e_B = [P_BB]⁻¹ c_B, from the projected inverse itself."""
-        f, mask = self.factor, groups.inside_mask.astype(self.factor.dtype)
-
-        def at_one(lam, columns):
-            labels = self.labels.scaled[:, columns]
-            at, P = self._solve(lam, labels), self._projected_inverse(lam)
-            smoother = None if f.weights.values is None else self._smoother(P / at.unit)
-            fitted = matmul(f.K, f.weights.scale(at.dual / at.unit)) + matmul(f.span()[1], at.step)
-            unseen = self.labels.Y[:, columns] - fitted - self.labels.mean[..., columns]
-
-            def group(rows, mask):
-                block = P[rows][:, rows] * mask[:, None] * mask[None, :] + jnp.diag(1 - mask)
-                root = jnp.linalg.cholesky(block)
-                scaled = jax.scipy.linalg.cho_solve((root, True), at.dual[rows] * mask[:, None])
-                weights = f.weights.block(None if f.weights.values is None else f.weights.values[rows], rows.shape[0])
-                e = weights.unscale(scaled)
-                if smoother is None:
-                    return e
-                return jnp.where(weights.used[:, None], e, unseen[rows] + matmul(smoother[rows][:, rows] * mask, scaled))
-
-            most = groups_together(groups.inside.shape[1], groups.inside.shape[1], labels.shape[1])
-            return over_groups(group, groups.inside, mask, most)
-
-        def at(lam):
-            if lam.shape[0] == 1:
-                return at_one(lam[0], slice(None))
-            columns = jax.lax.map(lambda j: at_one(lam[j], j[None])[..., 0], jnp.arange(lam.shape[0]))
-            return jnp.moveaxis(columns, 0, -1)
-
-        return at
-
-    def pair_system(self):
-        """From the projected inverse and c̃, both times λ."""
-        weights = self.factor.weights
-
-        def at(lam, columns):
-            solved = self._solve(lam, self.labels.scaled[:, columns])
-            P, share = self._projected_inverse(lam), lam / solved.unit[0]
-            return PairSystem(Entries(share * P), share * solved.diagonal[:, 0], share * solved.dual.T, weights.inverse_root)
-
-        return at
-
-    def _projected_inverse(self, lam):
-        """P̃ · unit."""
+    def projected_inverse(self, lam) -> Float[Array, "n n"]:
+        """P̃ in units near λ."""
         K, shift = self._system(lam)
-        P = self._inverse(K + shift * jnp.eye(self.factor.n, dtype=K.dtype))
-        H, _ = self.factor.span()
+        P, H = self.inverse(K + shift * jnp.eye(self.n, dtype=K.dtype)), self.H
         if not H.shape[1]:
             return P
         half, _ = _whitened(matmul(P, H), H)
         return P - matmul(half, half.T)
 
-    def _smoother(self, P):
-        """From √v y to f at every row: K√v P and the share of what has no penalty."""
-        f, (H, level) = self.factor, self.factor.span()
-        A = matmul(f.K * f.weights.root, P)
-        return A + matmul(level, H.T - matmul(H.T, f.weights.scale(A)))
+
+@pytree
+class Solved:
+    """(G/unit)⁻¹ applied to the labels at one λ, the fixed effects projected out.
+
+    The unit is a power of two near λ: squares of G⁻¹, which derivatives hold, would leave the range
+    of float32 for kernels of small numbers.
+    """
+
+    dual: Float[Array, "n t"]  # c̃ · unit
+    diagonal: Float[Array, " n"]  # of P̃ · unit
+    lam: Float[Array, ""]  # λ/unit
+    unit: Float[Array, ""]
+    logdet: Float[Array, ""]
+    step: Float[Array, "q t"]  # from the labels' mean to β, in the coordinates of H
+    dof: Float[Array, ""]
+    distances: Float[Array, " steps"]
+
+    @property
+    def residuals(self) -> tuple[Any, Any]:
+        """r and the diagonal of R."""
+        return self.lam * self.dual, (self.lam * self.diagonal)[:, None]
 
 
-def _whitened(U: Float[Array, "n q"], H: Float[Array, "n q"]) -> tuple[Float[Array, "n q"], Float[Array, "q q"]]:
-    """UL⁻ᵀ and L⁻¹, LLᵀ = HᵀU, so that U(HᵀU)⁻¹Uᵀ is a product with its transpose."""
+def _whitened(U: Float[Array, "n q"], H: Float[Array, "n q"]):
+    """UL⁻ᵀ and L⁻¹, LLᵀ = HᵀU, so that U(HᵀU)⁻¹Uᵀ is a product with its transpose. A column of H
+    that is 0, as of a level without weight, stays out.
+    """
     S = matmul(H.T, U)
-    root = 1 / jnp.sqrt(S) if len(S) == 1 else triangular_inverse(jnp.linalg.cholesky(S))
+    if len(S) == 1:
+        root = 1 / jnp.sqrt(S)
+    else:
+        empty = (jnp.sum(H * H, axis=0) == 0).astype(S.dtype)
+        root = triangular_inverse(jnp.linalg.cholesky(S + jnp.diag(empty)))
     return matmul(U, root.T), root

@@ -1,7 +1,7 @@
-"""The contract: a `Factor` knows neither λ nor labels; its `Solution` for some labels answers for any λ.
+"""The contract: a `Factor` knows neither λ nor labels; with labels it is a `Solution`, for any λ.
 
-Criteria, searches and models see these methods and nothing else, so that factors and criteria add up instead of multiplying. A new factor is one file:
-a `Factor`, its `Solution`, and an entry where `factorize` chooses.
+Criteria, searches and models see a `Solution`. A new factor is one class that says what its
+coefficients, sums and residuals are at some λ, and gives R of the one matrix as a `View`.
 """
 
 from abc import ABC, abstractmethod
@@ -11,35 +11,39 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.factors.expansion import Expansion
-from jaxrls.factors.groups import OPERATIONS_IN_PLACE, Folds, check_rest, has_rest
-from jaxrls.factors.outcome import Coefficients, Outcome
-from jaxrls.factors.pairs import OfRows, Pairs, sum_pairs
-from jaxrls.factors.weights import Labels, Weights
+from jaxrls.factors.other_folds import OtherFolds, PrimalForm
+from jaxrls.leave_out.constraints import without_landmarks
+from jaxrls.leave_out.folds import fold_residuals, folds_in_chunks
+from jaxrls.leave_out.pairs import Pairs, RowData, sum_pairs
+from jaxrls.leave_out.view import View
+from jaxrls.leave_out.without import Planes, Smoother
 from jaxrls.linalg.products import matmul
+from jaxrls.problem.fixed_effects import FixedEffects
+from jaxrls.problem.folds import Folds
+from jaxrls.problem.labels import Labels
+from jaxrls.problem.weights import Weights
 from jaxrls.rows.blocks import map_blocks, split
 from jaxrls.support.pytrees import pytree, static
-from jaxrls.support.target import platform
 
-# λ × targets handled in one matrix product: enough columns to run at its full rate, few enough that n times as many fit beside U.
+# λ × targets in one matrix product: enough columns to run at its full rate, few enough that n times
+# as many fit beside U.
 COLUMNS_AT_ONCE = 1024
-# Random signs, where a diagonal is estimated: each is one more column of a product whose matrix costs as much as some thirty.
-PROBES = 32
-REFERENCES = 4  # λ whose fits moments are taken about: of a hundred λ over fifteen decades one in less than four
+PROBES = 32  # random signs, where a diagonal is estimated
 
 
 @pytree
 class Report:
     """What is to be said of a factorization before its numbers are trusted.
 
-    `floor` is how far eigenvalues may be off by rounding, and so the λ below which all is noise; `indefinite` the most negative eigenvalue over the
-    largest; `trace_residual` tr √v(K − K̂)√v on landmarks, else None; `ridge` what was added to the landmarks' diagonal, relative to it.
+    `floor` is the λ below which rounding rules; `indefinite` the most negative eigenvalue over the
+    largest; `trace_residual` tr √v(K − K̂)√v on landmarks, else None; `ridge` what was added to the
+    landmarks' diagonal, relative to it.
 
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> rls.factor_gram(jnp.eye(3)).report.route
+    >>> rls.factorize(rls.Precomputed(), jnp.eye(3)).report.route
     'gram'
     """
 
@@ -50,31 +54,48 @@ class Report:
     ridge: Float[Array, ""] | None = None
 
 
-class HatRows(NamedTuple):
-    """√v (y − f), and the diagonals of H, I − H, H² and (I − H)², H the matrix from √v y to √v f."""
+class Coefficients(NamedTuple):
+    """Coefficients, unpenalised intercept, and those of other fixed effects or None, at every λ
+    where there are several.
+    """
 
+    coef: Any
+    intercept: Any
+    free: Any = None
+
+
+class Outcome(NamedTuple):
+    """All that a fit at one λ, or one per target, leaves; `error` is the standard error of a sum
+    over rows left out, and `run` how an iteration went.
+    """
+
+    coefficients: Coefficients
     residuals: Any
-    leverage: Any
-    remaining: Any
-    squared: Any
-    remaining_squared: Any
+    dof: Any
+    error: Any = None
+    run: Any = None
 
 
 class Factor(ABC):
-    """One kernel, its rows, weights and intercept, factored: knows neither λ nor labels.
+    """One kernel, its rows, weights and fixed effects, factored: knows neither λ nor labels.
 
-    Made by `factorize` or by one of the makers under it; `factor.route` says which. Criteria take it with labels and a vector of λ.
+    Made by `factorize`; `factor.route` says how. Methods take a `Solution` of this factor and λ as
+    columns (L, k), k = 1 for all targets or t.
 
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> factor = rls.factor_gram(jnp.eye(3))
+    >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(3))
     >>> factor.n, factor.route, factor.intercept
     (3, 'gram', True)
     """
 
     weights: Weights
+    fixed: FixedEffects
     expansion: Expansion
-    intercept: bool
-    free: Any = None  # columns without penalty, where there are others than the intercept's: a `Free`, in its place
+    rows: Any
+    shares_work: ClassVar[bool] = False  # whether several λ take hardly more than one
+    exact: ClassVar[bool] = (
+        True  # whether it is no estimate, so that slopes in λ are to be followed
+    )
 
     @property
     @abstractmethod
@@ -83,47 +104,161 @@ class Factor(ABC):
 
     @abstractmethod
     def trace(self) -> Float[Array, ""]:
-        """The sum of the eigenvalues of K̃, centred where there is an intercept."""
+        """The sum of the eigenvalues of K̃, less what fixed effects take."""
 
     @abstractmethod
-    def solve_labels(self, labels: Labels) -> "Solution":
-        """`solve` for labels that were centred and weighted already."""
+    def project(self, labels: Labels) -> Any:
+        """What labels come down to: a pytree of arrays whose last axis is that of targets."""
 
-    def solve(self, Y) -> "Solution":
-        """The factor with labels (n,) or (n, t): all that coefficients and validation at any λ need."""
-        return self.solve_labels(Labels.of(Y, self.weights, self.intercept))
+    @abstractmethod
+    def coefficients(self, solution: "Solution", lams) -> tuple[Any, Any]:
+        """Coefficients (L, c, t) of the expansion, and β (L, q, t) of the fixed effects."""
 
-    def dof(self, lams) -> Float[Array, "L 1"]:
-        """Effective degrees of freedom at every λ, (L,)."""
-        return self.solve_labels(Labels.none(self.weights)).dof(jnp.asarray(lams)[:, None])
+    @abstractmethod
+    def residual_norm(self, solution: "Solution", lams) -> Float[Array, "L t"]:
+        """Σ vᵢ (yᵢ − f(xᵢ))²."""
+
+    @abstractmethod
+    def data_fit(self, solution: "Solution", lams) -> Float[Array, "L t"]:
+        """ỹᵀ P̃ ỹ, the smallest value of twice the objective over λ."""
+
+    @abstractmethod
+    def logdet(self, solution: "Solution", lams) -> Float[Array, "L k"]:
+        """log of the product of the eigenvalues of K̃ + λI, over the dimensions the fit lives in."""
+
+    @abstractmethod
+    def residual_dof(self, solution: "Solution", lams) -> Float[Array, "L k"]:
+        """tr R, without cancellation."""
+
+    @abstractmethod
+    def sweep(self, solution: "Solution", lams, fn: Callable, *columns, stack: bool = False) -> Any:
+        """Σ over blocks of rows of `fn(r (b, L, t), diagonal of R (b, L, k), v, *columns)`, all λ
+        from one reading of the rows; or the results, (b, L, t) each, stacked over blocks.
+        """
+
+    def view(self, solution: "Solution", lam: Float[Array, ""]) -> View:
+        """R and r of all rows at one λ."""
+        raise ValueError(self._lacks("leaves no groups or pairs of rows out"))
+
+    def landmarks_out(self, solution: "Solution", lams) -> Any:
+        """What landmarks that leave with their rows take: numbers of these rows, then d, ρ, α, y − f
+        and R as `without_landmarks` has them. None where none leave.
+        """
+        return None
+
+    def unseen(self, solution: "Solution", lams) -> Float[Array, "L n t"]:
+        """y − f of all rows, which is what rows of weight 0 are held to."""
+        raise ValueError(self._lacks("predicts no rows of weight 0"))
+
+    def rows_out(self, solution: "Solution", fn: Callable, lams) -> Any:
+        """`Solution.left_out` of single rows where they are estimates; else None."""
+        return None
+
+    def row_residuals(self, solution: "Solution", lams) -> Any:
+        """`Solution.residuals` of single rows where they take other ways; else None."""
+        return None
 
     def spectrum(self) -> Any:
         """The factor as one with eigenvalues and left vectors."""
-        raise ValueError(
-            f"a factor by route {self.route!r} has no spectrum: make it by another, such as factorize(kernel, X, route='gram')"
-        )
+        raise ValueError(self._lacks("has no spectrum"))
 
     def spread(self, lam: Float[Array, ""]) -> Any:
-        """The posterior covariance at one λ, as a `Spread`; of two-sided data as a `SidesSpread`."""
-        raise ValueError(
-            f"a factor by route {self.route!r} tells no variances: make it by another, such as factorize(kernel, X, route='gram')"
-        )
+        """The posterior covariance at one λ."""
+        raise ValueError(self._lacks("tells no variances"))
+
+    def planes(self, lam: Float[Array, ""]) -> Planes | None:
+        """The coefficients of landmarks that leave with their row, None where none leave."""
+        return None
+
+    def smoother(self, lam: Float[Array, ""]) -> Smoother:
+        """Coefficients and fixed effects at one λ as sums over labels: the fits to labels of 1 for
+        one row and 0 for all others.
+        """
+        eye, lams = jnp.eye(self.n, dtype=self.dtype), lam.reshape(1, 1)
+        solution = self.solve_labels(Labels.columns(eye, self.weights, self.fixed, False))
+        steps = jnp.concatenate([part[0] for part in self.coefficients(solution, lams)])
+        none = self.solve_labels(Labels.none(self.weights, self.fixed))
+        R = self.sweep(none, lams, lambda r, R, v: R, stack=True)[:, 0, 0]
+        return Smoother(steps, self.weights.array * R / lam, self.planes(lam))
 
     def sides(self) -> Any:
         """The factor as one of two-sided data."""
-        raise ValueError(f"a factor by route {self.route!r} has one side: make it by factor_kronecker(K1, K2)")
+        raise ValueError(f"a factor by route {self.route!r} has one side: take factor_kronecker")
 
-    def smoother(self, lam: Float[Array, ""]) -> Any:
-        """Coefficients and intercept at one λ as sums over labels, a `Smoother`: what intervals take."""
-        raise ValueError(
-            f"a factor by route {self.route!r} tells no intervals: make it by another, such as factorize(kernel, X, route='gram')"
+    def outcome(self, solution: "Solution", lam, groups: Folds | None, fn: Callable | None) -> Any:
+        """`Solution.outcome` where that takes less than its parts; else None."""
+        return None
+
+    def folds_out(self, solution: "Solution", fn: Callable, lams, folds: Folds) -> Any:
+        """`Solution.left_out` of folds: by fits to the others where they are larger than those, or
+        in closed form at one λ after the other.
+        """
+        form = self._form(folds)
+        if form is not None:
+            return OtherFolds.of(form, solution, folds, lams).left_out(fn)
+        rows = folds.inside.reshape(-1)
+        weight = self.weights.array[rows] * folds.inside_mask.reshape(-1).astype(self.dtype)
+        Y = solution.labels.Y[rows]
+        held = self._held(solution, folds)
+        return jax.lax.map(lambda lam: fn(held(lam).reshape(Y.shape), Y, weight), lams)
+
+    def folds_residuals(self, solution: "Solution", lams, folds: Folds) -> Float[Array, "L n t"]:
+        """`Solution.residuals` of folds, as `folds_out`."""
+        form = self._form(folds)
+        if form is not None:
+            return OtherFolds.of(form, solution, folds, lams).residuals()
+        held, rows = self._held(solution, folds), folds.inside.reshape(-1)
+        mask = folds.inside_mask.reshape(-1, 1).astype(self.dtype)
+
+        def at(lam):
+            e = held(lam).reshape(len(rows), -1) * mask
+            return jnp.zeros_like(solution.labels.Y).at[rows].add(e)
+
+        return jax.lax.map(at, lams)
+
+    def primal_form(self) -> PrimalForm | None:
+        """The factor as features of its rows; None where it is one of K."""
+        return None
+
+    def _form(self, folds: Folds) -> PrimalForm | None:
+        """The same where folds are larger than the number of features."""
+        form = self.primal_form()
+        return None if form is None or folds.inside.shape[1] <= form.turn.shape[1] else form
+
+    def _held(self, solution: "Solution", folds: Folds) -> Callable:
+        """Held-out residuals (k, b, t) of every fold, as a function of λ (k,)."""
+        mask = folds.inside_mask.astype(self.dtype)
+
+        def at(lam, one):
+            of: Any = self.view(one, lam), self.weights, folds.inside, mask
+            return fold_residuals(*of) if self.parts == 1 else folds_in_chunks(self.rows, *of)
+
+        return lambda lam: solution.per_target(lam, at)
+
+    def _lacks(self, what: str) -> str:
+        return (
+            f"a factor by route {self.route!r} {what}: make it by another, such as "
+            "factorize(kernel, X, route='gram')"
         )
 
+    def solve(self, Y) -> "Solution":
+        """The factor with labels (n,) or (n, t): all that validation at any λ needs."""
+        return self.solve_labels(Labels.of(Y, self.weights, self.fixed))
+
+    def solve_labels(self, labels: Labels) -> "Solution":
+        """`solve` for labels that were checked already."""
+        return Solution(self, labels, self.project(labels))
+
+    def dof(self, lams) -> Float[Array, "L 1"]:
+        """Effective degrees of freedom at every λ."""
+        return self.solve_labels(Labels.none(self.weights, self.fixed)).dof(lams)
+
     def smallest_eigenvalue(self) -> Float[Array, ""]:
-        """The smallest eigenvalue above the precision of the factor, which is where a grid of λ may end; the largest where there is none."""
+        """The smallest eigenvalue above the floor, where a grid of λ may end; the largest where
+        there is none.
+        """
         s = self.spectrum().s
-        largest = jnp.max(s)
-        return jnp.min(jnp.where(s > self.precision_floor(), s, largest))
+        return jnp.min(jnp.where(s > self.precision_floor(), s, jnp.max(s)))
 
     @property
     def n(self) -> int:
@@ -141,6 +276,11 @@ class Factor(ABC):
         return self.weights.dtype
 
     @property
+    def intercept(self) -> bool:
+        """Whether a constant is fitted without penalty."""
+        return self.fixed.one is not None
+
+    @property
     def route(self) -> str:
         """How it was made."""
         return self.report.route
@@ -156,242 +296,253 @@ class Factor(ABC):
         return self.report.trace_residual
 
     def precision_floor(self) -> Float[Array, ""]:
-        """√n·eps·s_max, n the size of the matrix that was decomposed, and four times that on GPUs: a λ below it is lost in the rounding of the factor."""
+        """The λ below which all is lost in the rounding of the factor."""
         return self.report.floor
 
+    def with_floor(self, lams):
+        """λ, with `precision_floor` in the place of 0."""
+        return jnp.where(lams == 0, self.precision_floor(), lams)
+
     def residual_dimensions(self) -> Float[Array, ""]:
-        """The number of rows of positive weight, less one for the intercept: the dimension the fit lives in."""
-        return self.weights.count - int(self.intercept)
-
-    @property
-    def why_not_zero(self) -> str:
-        """The reason against λ = 0, the fit of minimum norm, empty where there is none."""
-        return f", as a factor by route {self.route!r} cannot tell which eigenvalues are 0: make it by another, such as route='gram'"
-
-    def span(self) -> tuple[Float[Array, "n q"], Float[Array, "n q"]]:
-        """H and H/√v, known for rows of weight 0 too, of what is fitted with no penalty: √v/‖√v‖ and 1/‖√v‖ of an intercept, else no column."""
-        h = self.weights.direction[:, None]
-        return (h, jnp.full_like(h, 1 / jnp.sqrt(self.weights.total))) if self.intercept else (h[:, :0], h[:, :0])
-
-    @property
-    def log_volume(self) -> Float[Array, ""] | float:
-        """log |BᵀVB| of the same columns B: log Σv of an intercept."""
-        return jnp.log(self.weights.total) if self.intercept else 0.0
-
-    @property
-    def constant(self) -> Callable:
-        """The diagonal of hhᵀ as a function of the weights of rows, in which the intercept fits, or 0: to ask for before rows are read, as it sums v."""
-        total = self.weights.total
-        return lambda v: v / total if self.intercept else jnp.zeros_like(v)
+        """The number of rows of positive weight, less one for each fixed effect."""
+        return self.weights.count - self.fixed.rank
 
 
-class Solution(ABC):
-    """A factor with labels. Every method takes the whole vector of λ, (L,), or one λ per target, (L, t).
+@pytree
+class Solution:
+    """A factor with labels. λ is (L,), or (L, t) with one for each target.
 
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> solution = rls.factor_gram(jnp.eye(3), intercept=False).solve([1.0, 2.0, 3.0])
+    >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(3), intercept=False)
+    >>> solution = factor.solve([1.0, 2.0, 3.0])
     >>> solution.residuals([1.0]).tolist(), solution.dof([1.0]).tolist()
     ([[[1.0], [2.0], [3.0]]], [[1.5]])
     """
 
     factor: Factor
     labels: Labels
+    state: Any  # what the factor makes of the labels
     summed: Any = None  # the moments that it is made of, where they are kept
-    shares_work: ClassVar[bool] = False  # whether several λ at once take hardly more memory than one
-    exact: ClassVar[bool] = True  # whether it is no estimate, so that slopes in λ are worth following
 
-    @abstractmethod
-    def coefficients(self, lams) -> Coefficients:
-        """`coef` (L, q, t) for the factor's expansion, `intercept` (L, t)."""
+    # λ and targets ---------------------------------------------------------------------------------
 
-    @abstractmethod
-    def residual_norm(self, lams) -> Float[Array, "L t"]:
-        """Σᵢ vᵢ (yᵢ − f(xᵢ) − b)²."""
-
-    @abstractmethod
-    def data_fit(self, lams) -> Float[Array, "L t"]:
-        """√v yᵀ (K̃ + λI)⁻¹ √v y, centred: the smallest value of twice the objective, over λ."""
-
-    @abstractmethod
-    def logdet(self, lams) -> Float[Array, "L k"]:
-        """log of the product of the eigenvalues of K̃ + λI, over the dimension the fit lives in."""
-
-    @abstractmethod
-    def residual_dof(self, lams) -> Float[Array, "L k"]:
-        """Σ (1 − leverage), without cancellation."""
-
-    def dof(self, lams) -> Float[Array, "L k"]:
-        """Σ leverage: the effective degrees of freedom, that of the intercept included."""
-        return self.factor.weights.count - self.residual_dof(lams)
-
-    @abstractmethod
-    def rows_left_out(self, fn: Callable, lams) -> Any:
-        """`rows_and_leverages` for λ as columns (L, k)."""
-
-    @abstractmethod
-    def residuals_left_out(self, lams) -> Float[Array, "L n t"]:
-        """`residuals` of single rows, λ as columns (L, k)."""
-
-    @abstractmethod
-    def group_residuals(self, groups: Folds) -> Callable:
-        """A function of one λ, or one per target, (k,), that gives the held-out residuals (groups, rows, t) of every group."""
-
-    def pair_system(self) -> Callable:
-        """A function of one λ, (), and columns, that gives the `PairSystem` of these targets."""
-        raise ValueError(
-            f"a factor by route {self.factor.route!r} leaves no pairs out: make it by another, such as factorize(kernel, X, route='gram')"
-        )
-
-    def pairs_left_out(self, fn: Callable, lams, pairs: Pairs | None = None, own: tuple = (), directions=None) -> Any:
-        """Σ over pairs of rows of `fn(one, other)`, both `Held`, for every λ, the two of each pair left out together; of all pairs where none are named.
-
-        What `fn` gives must broadcast to the pairs, (t, a, b) or (t, p), and be 0 where a weight is; results have leading axes (L, t). `own` are further
-        arrays (n,), which `Held` has for both rows. With `directions` (n,), √v/‖√v‖ in its group for every row, a constant fits in each of these groups,
-        with no penalty, where the factor has none: for pairs within groups. At one λ a block of rows of pairs is there, and what the factor keeps.
-        """
-        lams, system, f = self._columns(lams), self.pair_system(), self.factor
-
-        def at_one(lam, columns):
-            of_rows = OfRows(self.labels.Y[:, columns].T, f.weights.values, own)
-            return sum_pairs(fn, replace(system(lam, columns), directions=directions), pairs, of_rows)
-
-        def at(lam):
-            if lam.shape[0] == 1:
-                return at_one(lam[0], slice(None))
-            return jax.lax.map(lambda j: jax.tree.map(lambda a: a[0], at_one(lam[j], j[None])), jnp.arange(lam.shape[0]))
-
-        total = jax.lax.map(at, lams)
-        if not f.intercept:
-            return total
-        return jax.tree.map(lambda a: jnp.where(f.weights.count > 2, a, jnp.nan), total)
-
-    def left_out(self, fn: Callable, lams, groups: Folds | None = None) -> Any:
-        """Σ over rows of `fn(residuals (b, t), labels (b, t), weights (b,))` for every λ, each row, or each group, left out in turn.
-
-        A held-out residual is yᵢ − f₍without i₎(xᵢ). `fn` must give nothing for a weight of 0; results have a leading axis L. Where a row or
-        group holds all of the weight and an intercept is fitted, there is no fit without it: an error, or NaN inside `jax.jit`.
-        """
-        lams = self._columns(lams)
-        self.check_rest(groups)
-        if groups is not None:
-            return self.with_rest(self.groups_left_out(fn, lams, groups), groups)
-        return self.with_rest(self.rows_left_out(lambda residuals, _, labels, weights: fn(residuals, labels, weights), lams))
-
-    def rows_and_leverages(self, fn: Callable, lams) -> Any:
-        """`left_out` of single rows by `fn(residuals, remaining, labels, weights)`, remaining (b, 1) or (b, t).
-
-        That is 1 − leverage, which times v/λ is one over the variance of the label given all others; of a landmark that leaves with its row, in the fit
-        without it.
-        """
-        lams = self._columns(lams)
-        self.check_rest()
-        return self.with_rest(self.rows_left_out(fn, lams))
-
-    def check_rest(self, groups: Folds | None = None) -> None:
-        """Raise where a row, or a group, holds all of the weight and an intercept is fitted (where values are known)."""
-        if self.factor.intercept:
-            check_rest(self.factor.weights, groups)
-
-    def has_rest(self, groups: Folds | None = None):
-        """Whether a fit is left with each row, or group, out."""
-        return has_rest(self.factor.weights, groups)
-
-    def with_rest(self, total, groups: Folds | None = None):
-        """`total`, or NaN where a row, or a group, holds all of the weight and an intercept is fitted."""
-        if not self._may_lack_rest():
-            return total
-        defined = jnp.all(self.has_rest(groups))
-        return jax.tree.map(lambda a: jnp.where(defined, a, jnp.full_like(a, jnp.nan)), total)
-
-    def outcome(self, lam: Float[Array, "1 k"], groups: Folds | None = None, fn: Callable | None = None) -> Outcome:
-        """Coefficients, residuals left out and degrees of freedom at one λ, or one per target; and how sure `left_out(fn)` is, where it is an estimate."""
-        del fn
-        return Outcome(self.coefficients(lam), self.residuals(lam, groups), self.dof(lam))
-
-    def apart(self, groups: Folds, lams) -> Any:
-        """How groups are left out where rows lie in parts, or fits to the rest are cheaper, with `left_out(fn, lams)` and `residuals(lams)`; else None."""
-        del groups, lams
-
-    def groups_left_out(self, fn: Callable, lams, groups: Folds) -> Any:
-        """`left_out` of groups, λ as columns (L, k)."""
-        apart = self.apart(groups, lams)
-        return self.left_out_together(fn, lams, groups) if apart is None else apart.left_out(fn, lams)
-
-    def left_out_together(self, fn: Callable, lams, groups: Folds) -> Any:
-        """`groups_left_out` in closed form, of rows that are brought together."""
-        residuals_at, rows = self.group_residuals(groups), groups.inside.reshape(-1)
-        weight = self.factor.weights.array[rows] * groups.inside_mask.reshape(-1).astype(self.factor.dtype)
-        Y = self.labels.Y[rows]
-        at = lambda lams: jax.vmap(lambda lam: fn(residuals_at(lam).reshape(Y.shape), Y, weight))(lams)  # noqa: E731
-        b, t = groups.inside.shape[1], Y.shape[1]
-        together = lams_together(b, t) if self.shares_work else 1
-        return over_lams(at, lams, COLUMNS_AT_ONCE // together)
-
-    def residuals(self, lams, groups: Folds | None = None) -> Float[Array, "L n t"]:
-        """Held-out residuals of every row, those of weight 0 included: yᵢ − f₍without i, or its group₎(xᵢ)."""
-        lams = self._columns(lams)
-        self.check_rest(groups)
-        if groups is None:
-            e = self.residuals_left_out(lams)
-            return jnp.where(self.has_rest()[:, None], e, jnp.nan) if self._may_lack_rest() else e
-        apart = self.apart(groups, lams)
-        e = self.residuals_together(lams, groups) if apart is None else apart.residuals(lams)
-        return jnp.where(self.has_rest(groups)[groups.numbers][:, None], e, jnp.nan) if self._may_lack_rest() else e
-
-    def residuals_together(self, lams, groups: Folds) -> Float[Array, "L n t"]:
-        """`residuals` of groups in closed form, λ as columns, of rows that are brought together."""
-        residuals_at = self.group_residuals(groups)
-
-        def at(lam):
-            held = residuals_at(lam) * groups.inside_mask[:, :, None].astype(self.factor.dtype)
-            return jnp.zeros_like(self.labels.Y).at[groups.inside.reshape(-1)].add(held.reshape(-1, held.shape[2]))
-
-        return jax.lax.map(at, lams)
-
-    def _columns(self, lams):
+    def columns(self, lams) -> Float[Array, "L k"]:
         """λ as columns, checked against the targets."""
         lams, t = as_columns(lams), self.labels.Y.shape[1]
         if lams.shape[1] not in (1, t):
-            raise ValueError(f"lams must have shape (L,), or (L, {t}) with a λ for each target, and has shape {lams.shape}")
+            raise ValueError(
+                f"lams must have shape (L,), or (L, {t}) with a λ for each target, and has shape "
+                f"{lams.shape}"
+            )
         return lams
 
+    def target(self, j: Any) -> "Solution":
+        """That of one of the targets."""
+        labels, state = jax.tree.map(lambda a: a[..., j[None]], (self.labels, self.state))
+        return replace(self, labels=labels, state=state)
+
+    def per_target(self, lam: Float[Array, " k"], fn: Callable) -> Any:
+        """`fn(λ, solution)` for all targets at one λ, or for each at its own; results (…, t)."""
+        if lam.shape[0] == 1:
+            return fn(lam[0], self)
+        each = jax.lax.map(lambda j: fn(lam[j], self.target(j)), jnp.arange(lam.shape[0]))
+        return jax.tree.map(lambda a: jnp.moveaxis(a[..., 0], 0, -1), each)
+
+    def at_each(self, lams: Float[Array, "L k"], fn: Callable) -> Any:
+        """`per_target` at every λ, one after the other."""
+        return jax.lax.map(lambda lam: self.per_target(lam, fn), lams)
+
+    # sums over the fit -----------------------------------------------------------------------------
+
+    def coefficients(self, lams) -> Coefficients:
+        """Coefficients (L, c, t), intercept (L, t) and other fixed effects (L, p, t) or None."""
+        coef, beta = self.factor.coefficients(self, self.columns(lams))
+        return Coefficients(coef, *self.factor.fixed.apart(beta))
+
+    def residual_norm(self, lams) -> Float[Array, "L t"]:
+        """Σ vᵢ (yᵢ − f(xᵢ))²."""
+        return self.factor.residual_norm(self, self.columns(lams))
+
+    def data_fit(self, lams) -> Float[Array, "L t"]:
+        """ỹᵀ P̃ ỹ."""
+        return self.factor.data_fit(self, self.columns(lams))
+
+    def logdet(self, lams) -> Float[Array, "L k"]:
+        """log of the product of the eigenvalues of K̃ + λI."""
+        return self.factor.logdet(self, self.columns(lams))
+
+    def residual_dof(self, lams) -> Float[Array, "L k"]:
+        """Σ (1 − leverage)."""
+        return self.factor.residual_dof(self, self.columns(lams))
+
+    def dof(self, lams) -> Float[Array, "L k"]:
+        """Σ leverage: the effective degrees of freedom, those of fixed effects included."""
+        return self.factor.weights.count - self.residual_dof(lams)
+
+    # rows left out ---------------------------------------------------------------------------------
+
+    def left_out(self, fn: Callable, lams, groups: Folds | None = None) -> Any:
+        """Σ over rows of `fn(residuals (b, t), labels (b, t), weights (b,))` for every λ, each row,
+        or each group, left out in turn.
+
+        A held-out residual is yᵢ − f₍without i₎(xᵢ). `fn` must give nothing for a weight of 0;
+        results have a leading axis L. Where the fixed effects cannot be fitted without a row or
+        group: an error, or NaN inside `jax.jit`.
+        """
+        if groups is None:
+            made = self.factor.rows_out(self, fn, self.columns(lams))
+            if made is not None:
+                return made
+            return self.rows_and_leverages(lambda e, _, Y, v: fn(e, Y, v), lams)
+        lams = self.columns(lams)
+        self.factor.fixed.check_rest(self.factor.weights, groups)
+        return self.with_rest(self.factor.folds_out(self, fn, lams, groups), groups)
+
+    def rows_and_leverages(self, fn: Callable, lams) -> Any:
+        """`left_out` of single rows by `fn(residuals, remaining, labels, weights)`, remaining
+        (b, 1) or (b, t).
+
+        That is 1 − leverage, which times v/λ is one over the variance of the label given all
+        others; of a landmark that leaves with its row, in the fit without it.
+        """
+        lams, f = self.columns(lams), self.factor
+        f.fixed.check_rest(f.weights, None)
+        found = f.landmarks_out(self, lams[:1])
+        counted = f.weights.values
+        if found is not None:
+            counted = f.weights.array.at[found[0]].set(0)
+
+        def block(r, R, v, counted, Y):
+            own = Weights(counted, len(Y), f.dtype)
+            e, remaining = held_out(r, R, v)
+            if counted is not None:
+                e = jnp.where(own.used[:, None, None], e, 0)
+            return jax.vmap(fn, in_axes=(1, 1, None, None))(e, remaining, Y, own.array)
+
+        total = f.sweep(self, lams, block, counted, self.labels.Y)
+        if found is not None:
+            Y, v = self.labels.Y[found[0]], f.weights.array[found[0]]
+
+            def landmarks(lams):
+                e, remaining = without_landmarks(*f.landmarks_out(self, lams)[1:])
+                return jax.vmap(fn, in_axes=(1, 1, None, None))(e, remaining, Y, v)
+
+            more = over_lams(landmarks, lams, Y.shape[1] if f.shares_work else COLUMNS_AT_ONCE)
+            total = jax.tree.map(jnp.add, total, more)
+        return self.with_rest(total, None)
+
+    def residuals(self, lams, groups: Folds | None = None) -> Float[Array, "L n t"]:
+        """Held-out residuals of every row, those of weight 0 included: yᵢ − f₍without i, or its
+        group₎(xᵢ).
+        """
+        lams, f = self.columns(lams), self.factor
+        f.fixed.check_rest(f.weights, groups)
+        if groups is not None:
+            e = f.folds_residuals(self, lams, groups)
+        elif (made := f.row_residuals(self, lams)) is not None:
+            return made
+        else:
+            e = f.sweep(self, lams, lambda r, R, v: held_out(r, R, v)[0], stack=True)
+            e = jnp.moveaxis(e, 1, 0)
+            if f.weights.values is not None:
+                e = jnp.where(f.weights.used[:, None], e, f.unseen(self, lams))
+            found = f.landmarks_out(self, lams)
+            if found is not None:
+                own = jnp.moveaxis(without_landmarks(*found[1:])[0], 1, 0)
+                e = e.at[:, found[0]].set(own)
+        if not self._may_lack_rest():
+            return e
+        rest = f.fixed.has_rest(f.weights, groups)
+        rest = rest if groups is None else rest[groups.numbers]
+        return jnp.where(rest[:, None], e, jnp.nan)
+
+    def training_residuals(self, lams) -> Float[Array, "L n t"]:
+        """√v (y − f) of every row."""
+        r = self.factor.sweep(self, self.columns(lams), lambda r, R, v: r, stack=True)
+        return jnp.moveaxis(r, 1, 0)
+
+    def pairs_left_out(
+        self, fn: Callable, lams, pairs: Pairs | None = None, own: tuple = ()
+    ) -> Any:
+        """Σ over pairs of rows of `fn(one, other)`, both `Held`, for every λ, the two of each pair
+        left out together; of all pairs where none are named.
+
+        What `fn` gives must broadcast to the pairs, (t, a, b) or (t, p), and be 0 where a weight
+        is; results have leading axes (L, t). `own` are further arrays (n,), which `Held` has for
+        both rows.
+        """
+        f = self.factor
+        weights, levels = f.weights, f.fixed.levels_of_two(f.weights)
+
+        def at(lam, one):
+            data = RowData(one.labels.Y.T, weights.values, weights.inverse_root, own, levels)
+            return sum_pairs(fn, f.view(one, lam), pairs, data)
+
+        total = self.at_each(self.columns(lams), at)
+        if f.fixed.one is None or levels is not None:
+            return total
+        enough = weights.count > 1 + f.fixed.rank
+        return jax.tree.map(lambda a: jnp.where(enough, a, jnp.nan), total)
+
+    def outcome(self, lam, groups: Folds | None = None, fn: Callable | None = None) -> Outcome:
+        """Coefficients, residuals left out and degrees of freedom at one λ, or one per target; and
+        the standard error of `left_out(fn)`, where it is an estimate.
+        """
+        made = self.factor.outcome(self, self.columns(lam), groups, fn)
+        if made is not None:
+            return made
+        return Outcome(self.coefficients(lam), self.residuals(lam, groups), self.dof(lam))
+
     def _may_lack_rest(self) -> bool:
-        """Whether all of the weight may be left out at once, with an intercept to fit."""
-        return self.factor.intercept and (self.factor.weights.values is not None or self.factor.n == 1)
+        f = self.factor
+        return bool(f.fixed.count) and (
+            f.fixed.count > 1 or f.weights.values is not None or f.n == 1
+        )
+
+    def with_rest(self, total, groups: Folds | None = None):
+        """`total`, or NaN where the fixed effects cannot be fitted without a row, or a group."""
+        if not self._may_lack_rest():
+            return total
+        defined = jnp.all(self.factor.fixed.has_rest(self.factor.weights, groups))
+        return jax.tree.map(lambda a: jnp.where(defined, a, jnp.full_like(a, jnp.nan)), total)
+
+
+def held_out(r, R, v):
+    """e = r/(R√v) of rows, and R; 0 and 1 for rows of weight 0, with finite derivatives."""
+    if v is None:
+        return r / R, R
+    used = (v > 0)[:, None, None]
+    R = jnp.where(used, R, 1)
+    root = jnp.sqrt(jnp.where(v > 0, v, 1))[:, None, None]
+    return jnp.where(used, r / (R * root), 0), R
 
 
 def as_columns(lams) -> Float[Array, "L k"]:
     """λ (L,) as one column for all targets, (L, 1); one λ per target, (L, t), as it is."""
     lams = jnp.asarray(lams)
     if lams.ndim not in (1, 2):
-        raise ValueError(f"lams must have shape (L,), or (L, t) with a λ for each target, and has shape {lams.shape}")
+        raise ValueError(
+            f"lams must have shape (L,), or (L, t) with a λ for each target, and has shape "
+            f"{lams.shape}"
+        )
     return lams[:, None] if lams.ndim == 1 else lams
 
 
 def over_lams(fn: Callable, lams: Any, columns: int):
-    """`fn` of all λ, (L, k), or of what has an entry for each; results have a leading axis L: in chunks with so many matrix `columns` for each in flight."""
+    """`fn` of all λ, (L, k), or of what has an entry for each; results have a leading axis L: in
+    chunks with so many matrix `columns` for each in flight.
+    """
     return map_blocks(fn, *lam_chunks(lams, columns))
 
 
 def lam_chunks(lams: Any, columns: int):
-    """λ as equal chunks (chunks, size, k) and the rest (size, k), either None where there is none: see `over_lams`."""
+    """λ as equal chunks (chunks, size, k) and the rest (size, k), either None where there is
+    none: see `over_lams`.
+    """
     count = jax.tree.leaves(lams)[0].shape[0]
     chunks = -(-count // max(1, COLUMNS_AT_ONCE // max(1, columns)))
     whole, rest = split(lams, -(-count // chunks))
     return (None, jax.tree.map(lambda a: a[0], whole)) if chunks == 1 else (whole, rest)
-
-
-def lams_together(b: int, t: int) -> int:
-    """How many λ are handled at once for groups of b rows with t targets: on CPUs one, where several make too large a batch."""
-    most = max(1, COLUMNS_AT_ONCE // (4 * max(b, t)))
-    return most if platform() != "cpu" or most * b * b * max(b, t) <= OPERATIONS_IN_PLACE else 1
-
-
-def references(lams: Float[Array, "L k"]):
-    """A few of λ, (R, k), evenly spread over their order, and which of them is next below each, (L, k); no result depends on it but by rounding."""
-    ordered = jnp.sort(jax.lax.stop_gradient(lams), axis=0)
-    points = ordered[np.arange(0, len(lams), -(-len(lams) // REFERENCES))]
-    return points, jnp.sum(points[None] <= jax.lax.stop_gradient(lams)[:, None], axis=1) - 1
 
 
 def times(A: Float[Array, "b r"], B: Float[Array, "r L t"]) -> Float[Array, "b L t"]:

@@ -1,4 +1,6 @@
-"""What coefficients multiply: kernel functions at all rows, explicit features, or kernel functions at landmarks."""
+"""What coefficients multiply: kernel functions at all rows, explicit features, or kernel functions
+at landmarks.
+"""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -14,26 +16,25 @@ from jaxrls.support.pytrees import pytree
 class Expansion(ABC):
     """f(x) = design(x) · coefficients."""
 
-    points: Any = None  # the rows or landmarks that the coefficients belong to, or None for explicit features
+    points: Any = None  # the rows or landmarks of the coefficients, None for explicit features
 
     @abstractmethod
-    def design(self, kernel: Kernel, X: Any) -> Float[Array, "m q"]:
+    def design(self, kernel: Kernel, X: Any) -> Float[Array, "m c"]:
         """What multiplies the coefficients for new rows, those of a block."""
 
-    def centre(self, kernel: Kernel, share: Float[Array, " n"]) -> Any:
-        """Σ share φ over the rows that coefficients belong to, where those have explicit features, else None."""
-        del kernel, share
-
     @abstractmethod
-    def compact(self, kernel: Kernel, coef: Float[Array, "q *t"]):
-        """Points and coefficients of the smallest model: points None where the coefficients are on explicit features."""
+    def compact(self, kernel: Kernel, coef: Float[Array, "c *t"]) -> tuple[Any, Any]:
+        """Points and coefficients of the smallest model: points None where the coefficients are on
+        explicit features.
+        """
 
 
 @pytree
 class Dual(Expansion):
     """Σᵢ k(x, xᵢ) cᵢ over all rows; `points` is None where only K is known.
 
-    Where an intercept makes Σᵢ cᵢ = 0 and there are explicit features, from their `origin`: Σᵢ ⟨φ(x), φ(xᵢ) − origin⟩ cᵢ, the same with less rounding.
+    Where a constant without penalty makes Σᵢ cᵢ = 0 and there are explicit features, from their
+    `origin`: Σᵢ ⟨φ(x), φ(xᵢ) − origin⟩ cᵢ, the same with less rounding.
     """
 
     points: Any  # (n, d), or sparse rows
@@ -42,24 +43,21 @@ class Dual(Expansion):
     def design(self, kernel, X):
         """k(x, xᵢ)."""
         if self.points is None:
-            raise ValueError("a factor made from K knows no rows: pass the matrix k(new, training) as design to jaxrls.holdout")
-        return gram(kernel, X, self.points) if self.origin is None else matmul(kernel.features(X), self.features(kernel).T)
-
-    def features(self, kernel):
-        """φ(xᵢ) − origin."""
-        return kernel.features(self.points) - (0 if self.origin is None else self.origin)
-
-    def centre(self, kernel, share):
-        """From the origin on."""
-        if self.points is None or kernel.num_features(self.points.shape[1], self.points.dtype) is None:
-            return None
-        return matmul(share, self.features(kernel)) + (0 if self.origin is None else self.origin)
+            raise ValueError(
+                "a factor made from K knows no rows: pass the matrix k(new, training) as design to "
+                "jaxrls.holdout"
+            )
+        if self.origin is None:
+            return gram(kernel, X, self.points)
+        return matmul(kernel.features(X), (kernel.features(self.points) - self.origin).T)
 
     def compact(self, kernel, coef):
         """w = Φᵀc where the kernel has explicit features."""
-        if self.points is None or kernel.num_features(self.points.shape[1], self.points.dtype) is None:
-            return self.points, coef
-        return None, matmul(self.features(kernel).T, coef)
+        points = self.points
+        if points is None or kernel.num_features(points.shape[1], points.dtype) is None:
+            return points, coef
+        phi = kernel.features(points)
+        return None, matmul((phi if self.origin is None else phi - self.origin).T, coef)
 
 
 @pytree
@@ -72,7 +70,6 @@ class Primal(Expansion):
 
     def compact(self, kernel, coef):
         """w as it is."""
-        del kernel
         return None, coef
 
 

@@ -31,7 +31,9 @@ class OfLandmarks:
 
     @property
     def amplified(self) -> Float[Array, ""]:
-        """‖√D back‖, D the diagonal of K_RR: by how much rounding of ψ, relative to √(k(x, x) k(point, point)), moves φ, relative to √k(x, x)."""
+        """‖√D back‖, D the diagonal of K_RR: by how much rounding of ψ, relative to √(k(x, x)
+        k(point, point)), moves φ, relative to √k(x, x).
+        """
         return jnp.linalg.norm(jnp.sqrt(self.kernel.diag(self.points))[:, None] * self.back)
 
 

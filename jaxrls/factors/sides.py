@@ -1,4 +1,6 @@
-"""The two sides of K₁ ⊗ K₂: the spectrum of each, and what is left when of every entry both its row and its column leave."""
+"""The two sides of K₁ ⊗ K₂: the spectrum of each, and what is left when of every entry both its row
+and its column leave.
+"""
 
 from collections.abc import Callable
 
@@ -6,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.factors.weights import Weights
 from jaxrls.linalg.decompositions import clip, eigh
 from jaxrls.linalg.products import matmul
+from jaxrls.problem.weights import Weights
 from jaxrls.support.pytrees import pytree, static
 
 # λ × entries × targets of labels that are handled together.
@@ -50,12 +52,13 @@ def total(A: Float[Array, "a b t"]) -> Float[Array, " t"]:
 
 @pytree
 class Both:
-    """Of every entry its row and its column left out, by a spectrum of side 1 without each of its rows, O(n₁⁴ + L n₁²n₂²t), side 1 the smaller.
+    """Of every entry its row and its column left out, by a spectrum of side 1 without each of its
+    rows, O(n₁⁴ + L n₁²n₂²t), side 1 the smaller.
 
-    Without row i, √v₁K₁√v₁ = V diag(σ) Vᵀ, in whose basis labels come apart: direction a is a problem on side 2 alone, with σₐs₂ for eigenvalues. Its
-    prediction with column j left out is σₐ(g − yh)/q, with g, h and q from w = s₂/(σₐs₂ + λ) and lost; and what the row makes of direction a is
-    k₁ᵀVₐ/σₐ, so that no σ is divided by.
-    """
+    Without row i, √v₁K₁√v₁ = V diag(σ) Vᵀ, in whose basis labels come apart: direction a is a
+    problem on side 2 alone, with σₐs₂ for eigenvalues. Its prediction with column j left out is
+    σₐ(g − yh)/q, with g, h and q from w = s₂/(σₐs₂ + λ) and lost; and what the row makes of
+    direction a is k₁ᵀVₐ/σₐ, so that no σ is divided by."""
 
     first: Side
     second: Side
@@ -92,7 +95,10 @@ class Both:
         sigma, V = eigh(K)
         sigma, U, s2 = clip(sigma)[0][:, None, None], self.second.U, self.second.s[None, :, None]
         k, constant = matmul(across, V), matmul(self.first.weights.root[kept], V)[:, None, None]
-        y, one = turned(V.T, None, self.scaled[kept]), constant * self.second.weights.root[None, :, None]
+        y, one = (
+            turned(V.T, None, self.scaled[kept]),
+            constant * self.second.weights.root[None, :, None],
+        )
         z, c = turned(V.T, U.T, self.scaled[kept]), constant * self.second.constant[None, :, None]
         v = self.first.weights.root[i] * self.second.weights.root[:, None]
 
@@ -108,7 +114,9 @@ class Both:
             e = left(y, z, self.scaled[i])
             if self.intercept:
                 r = turned(None, U, lost * c)
-                rest = lambda t: total(lost * c * t) - jnp.sum(r * turned(None, U, lost * t) / q, axis=0)  # noqa: E731
+                rest = lambda t: (
+                    total(lost * c * t) - jnp.sum(r * turned(None, U, lost * t) / q, axis=0)
+                )
                 e = e - rest(z) / rest(c) * left(one, c, v)
             return e / v
 

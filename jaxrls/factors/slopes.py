@@ -1,13 +1,16 @@
-"""The slope of an error of rows left out on landmarks, in closed form: as many products with the rows as the value takes, and one reading of them.
+"""The slope of an error of rows left out on landmarks, in closed form: as many products with the
+rows as the value takes, and one reading of them.
 
-With C = k(X, points), D = C − mean, S = Dᵀ diag(v) D + λK and M = S⁻¹ = RRᵀ, a row's error is a function of rᵢ = Dᵢβ and sᵢ = DᵢMDᵢᵀ, which are
-uᵢq and |uᵢ|² of u = DR. With g and a its derivatives in those, z = Uᵀg and w = Uᵀ diag(a) U, the cotangents are
+With C = k(X, points), D = C − mean, S = Dᵀ diag(v) D + λK and M = S⁻¹ = RRᵀ, a row's error is a
+function of rᵢ = Dᵢβ and sᵢ = DᵢMDᵢᵀ, which are uᵢq and |uᵢ|² of u = DR. With g and a its
+derivatives in those, z = Uᵀg and w = Uᵀ diag(a) U, the cotangents are
 
-    of S:  R t Rᵀ,  t = −w − ½(zqᵀ + qzᵀ),        of Dᵢ:  R (2aᵢuᵢ + qgᵢ + vᵢ(2tuᵢ + z(yᵢ − ȳ))),        of K:  λ R t Rᵀ,
+    of S:  R t Rᵀ,  t = −w − ½(zqᵀ + qzᵀ),        of Dᵢ:  R (2aᵢuᵢ + qgᵢ + vᵢ(2tuᵢ + z(yᵢ − ȳ))),
+    of K:  λ R t Rᵀ,
 
-and what landmarks that leave with their row add to t, z and the mean's. No derivative of a Cholesky factor is taken, nor of L⁻ᵀ, for which
-the rows would be multiplied twice more. The formula is differentiated in its turn for derivatives of higher order.
-"""
+and what landmarks that leave with their row add to t, z and the mean's. No derivative of a Cholesky
+factor is taken, nor of L⁻ᵀ, for which the rows would be multiplied twice more. The formula is
+differentiated in its turn for derivatives of higher order."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,20 +22,39 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.factors.cholesky_features import FeatureSolution, Seen
+from jaxrls.factors.cholesky_features import Seen
+from jaxrls.factors.contract import Solution
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.linalg.products import from_panels, gram_panels, matmul, transposed_matmul
+from jaxrls.leave_out.constraints import without_landmarks
+from jaxrls.linalg.products import (
+    from_panels,
+    gram_panels,
+    matmul,
+    tall_matmul,
+    transposed_matmul,
+)
 from jaxrls.rows.gram import gram
 from jaxrls.support.pytrees import pytree
 
 
 def holds_nothing(fn: Callable, *arguments) -> bool:
-    """Whether a function takes nothing that is being differentiated but its arguments, so that a rule for its derivative may keep it."""
+    """Whether a function takes nothing that is being differentiated but its arguments, so that a
+    rule for its derivative may keep it.
+    """
     return not jax.closure_convert(fn, *arguments)[1]
 
 
-def left_out_sum(made: Callable, total: Callable, kernel: Kernel, points: Float[Array, "m d"], lam: Float[Array, ""], rest: Any):
-    """Σ over targets of `total` of what a solution leaves out at one λ, `made(kernel, points, rest)` on landmarks: slopes in closed form but in `rest`."""
+def left_out_sum(
+    made: Callable,
+    total: Callable,
+    kernel: Kernel,
+    points: Float[Array, "m d"],
+    lam: Float[Array, ""],
+    rest: Any,
+):
+    """Σ over targets of `total` of what a solution leaves out at one λ, `made(kernel, points,
+    rest)` on landmarks: slopes in closed form but in `rest`.
+    """
 
     def plain(kernel, points, lam, rest):
         return jnp.sum(made(kernel, points, rest).left_out(total, lam[None], None))
@@ -47,17 +69,27 @@ def left_out_sum(made: Callable, total: Callable, kernel: Kernel, points: Float[
         if not _still(tangents[2]):
             change = change + slopes.of_lam() * tangents[2]
         if not all(map(_still, jax.tree.leaves(tangents[:2]))):
-            change = change + slopes.along(total, primals[:2], jax.tree.map(_change, primals[:2], tangents[:2]))
+            change = change + slopes.along(
+                total, primals[:2], jax.tree.map(_change, primals[:2], tangents[:2])
+            )
         leaves, tree = jax.tree.flatten(rest)
         changes = jax.tree.leaves(tangents[3])
         moving = [i for i, d in enumerate(changes) if not _still(d)]
 
         def of(moved):
             put = dict(zip(moving, moved, strict=True))
-            return plain(kernel, points, lam, jax.tree.unflatten(tree, [put.get(i, leaf) for i, leaf in enumerate(leaves)]))
+            return plain(
+                kernel,
+                points,
+                lam,
+                jax.tree.unflatten(tree, [put.get(i, leaf) for i, leaf in enumerate(leaves)]),
+            )
 
         if moving:
-            change = change + jax.jvp(of, ([leaves[i] for i in moving],), ([changes[i] for i in moving],))[1]
+            change = (
+                change
+                + jax.jvp(of, ([leaves[i] for i in moving],), ([changes[i] for i in moving],))[1]
+            )
         return value, change
 
     return error(kernel, points, lam, jax.tree.map(_known, rest))
@@ -76,14 +108,18 @@ def _change(primal, change):
     """A change as an array, of zeros where there is none."""
     if not _still(change):
         return change
-    return jnp.zeros_like(primal) if jnp.issubdtype(primal.dtype, jnp.inexact) else np.zeros(primal.shape, jax.dtypes.float0)
+    return (
+        jnp.zeros_like(primal)
+        if jnp.issubdtype(primal.dtype, jnp.inexact)
+        else np.zeros(primal.shape, jax.dtypes.float0)
+    )
 
 
 @pytree
 class Slopes:
     """The cotangents, as functions of a row."""
 
-    solution: FeatureSolution
+    solution: Solution
     seen: Seen
     inner: Float[Array, "r r"]  # t
     cross: Float[Array, "r t"]  # z
@@ -97,59 +133,95 @@ class Slopes:
     def along(self, total: Callable, at, change) -> Float[Array, ""]:
         """Along a change of the kernel and the points."""
         solution, seen = self.solution, self.seen
-        f, labels, R = solution.factor, solution.labels, seen.R
-        constant = f.constant  # before rows are read, as it sums their weights
-        moved = lambda fn: jax.jvp(fn, at, change)  # noqa: E731
+        f: Any = solution.factor
+        labels, R = solution.labels, seen.R
+        moved = lambda fn: jax.jvp(fn, at, change)
 
         def block(x, v, counted, y, Y):
             psi, dpsi = moved(lambda kernel, points: kernel(x, points))
-            u = seen(psi)
-            _, (g, a) = _of_rows(solution, total, matmul(u, seen.q), jnp.sum(u * u, axis=1), constant, (v, counted, y, Y))
-            by_sums = 2 * matmul(u, self.inner) + matmul(Y - labels.mean, self.cross.T) + self.constant
+            u = tall_matmul(psi, seen.R) - f.fixed.fitted(None, seen.middle)
+            _, (g, a) = _of_rows(
+                solution,
+                total,
+                matmul(u, seen.q),
+                jnp.sum(u * u, axis=1),
+                (v, counted, y, Y),
+            )
+            by_sums = (
+                2 * matmul(u, self.inner) + matmul(Y - labels.mean, self.cross.T) + self.constant
+            )
             by_sums = by_sums if v is None else v[:, None] * by_sums
             return jnp.sum(matmul(2 * a[:, None] * u + matmul(g, seen.q.T) + by_sums, R.T) * dpsi)
 
-        by_rows = f.rows.sum(block, *_columns(solution), **solution._hints)
+        by_rows = f.rows.sum(block, *_columns(solution), **f.hints)
         i = jnp.arange(R.shape[0])
         ridge = jnp.zeros_like(seen.lam) if f.ridge is None else f.ridge
         dK = moved(lambda kernel, points: gram(kernel, points))[1].at[i, i].multiply(1 + ridge)
         penalty = seen.lam * matmul(matmul(R, self.inner), R.T) * dK
-        return by_rows + jnp.sum(penalty + self.corner * moved(lambda kernel, points: kernel(points, points))[1])
+        return by_rows + jnp.sum(
+            penalty + self.corner * moved(lambda kernel, points: kernel(points, points))[1]
+        )
 
 
-def left_out_slopes(solution: FeatureSolution, total: Callable, lam) -> tuple[Float[Array, ""], Slopes]:
+def left_out_slopes(solution: Solution, total: Callable, lam) -> tuple[Float[Array, ""], Slopes]:
     """The sum and its slopes, from one reading of the rows after that of the moments."""
-    f, seen = solution.factor, solution.seen(lam)
-    (r, t), dtype, constant = seen.q.shape, f.dtype, f.constant
+    f: Any = solution.factor
+    seen = f.at(solution, lam)
+    (r, t), dtype = seen.q.shape, f.dtype
 
     def block(x, v, counted, y, Y):
-        u = seen(f.map.raw(x))
-        value, (g, a) = _of_rows(solution, total, matmul(u, seen.q), jnp.sum(u * u, axis=1), constant, (v, counted, y, Y))
-        return value, gram_panels(a[:, None] * u, u), transposed_matmul(u, g), matmul(a, u), jnp.sum(g, axis=0)
+        u = f.seen(x, None, seen)
+        value, (g, a) = _of_rows(
+            solution, total, matmul(u, seen.q), jnp.sum(u * u, axis=1), (v, counted, y, Y)
+        )
+        return (
+            value,
+            gram_panels(a[:, None] * u, u),
+            transposed_matmul(u, g),
+            matmul(a, u),
+            jnp.sum(g, axis=0),
+        )
 
-    value, panels, z, along, g = f.rows.sum(block, *_columns(solution), **solution._hints)
+    value, panels, z, along, g = f.rows.sum(block, *_columns(solution), **f.hints)
     spent = matmul(z, seen.q.T)
-    inner, mean, corner = -from_panels(panels) - (spent + spent.T) / 2, -(2 * along + matmul(seen.q, g)), jnp.zeros((r, r), dtype)
+    inner, mean, corner = (
+        -from_panels(panels) - (spent + spent.T) / 2,
+        -(2 * along + matmul(seen.q, g)),
+        jnp.zeros((r, r), dtype),
+    )
     if f.indices is not None:
-        start = jnp.zeros((r, r), dtype), jnp.zeros((r, t), dtype), jnp.zeros(r, dtype), f.map.raw(f.map.points)
+        start = (
+            jnp.zeros((r, r), dtype),
+            jnp.zeros((r, t), dtype),
+            jnp.zeros(r, dtype),
+            f.map.raw(f.map.points),
+        )
         own, pull = jax.vjp(partial(_of_landmarks, solution, seen, total), *start)
         by_inner, by_cross, by_mean, corner = pull(jnp.ones_like(own))
-        value, inner, z, mean = value + own, inner + (by_inner + by_inner.T) / 2, z + by_cross, mean + by_mean
-    return value, Slopes(solution, seen, inner, z, mean / f.weights.total * int(f.intercept), corner)
+        value, inner, z, mean = (
+            value + own,
+            inner + (by_inner + by_inner.T) / 2,
+            z + by_cross,
+            mean + by_mean,
+        )
+    return value, Slopes(
+        solution, seen, inner, z, mean / f.weights.total * int(f.intercept), corner
+    )
 
 
-def _columns(solution: FeatureSolution):
+def _columns(solution: Solution):
     """What the sums over rows read beside X."""
-    f = solution.factor
+    f: Any = solution.factor
     counted = f.weights if f.indices is None else f.weights.without(f.indices)
     return f.weights.values, counted.values, solution.labels.scaled, solution.labels.Y
 
 
-def _of_rows(solution: FeatureSolution, total: Callable, r, s, constant: Callable, columns):
-    """The sum over a block of rows, and its derivatives in r and s; `constant` as `Factor.constant`."""
-    f, (v, counted, y, Y) = solution.factor, columns
+def _of_rows(solution: Solution, total: Callable, r, s, columns):
+    """The sum over a block of rows, and its derivatives in r and s."""
+    f: Any = solution.factor
+    v, counted, y, Y = columns
     weights, counted = f.weights.block(v, len(s)), f.weights.block(counted, len(s))
-    fitted = constant(weights.array)
+    fitted = f.fixed.leverage(None, weights.array)
 
     def error(r, s):
         remaining = jnp.where(counted.used, 1 - weights.array * s - fitted, 1)
@@ -159,10 +231,17 @@ def _of_rows(solution: FeatureSolution, total: Callable, r, s, constant: Callabl
     return jax.value_and_grad(error, (0, 1))(r, s)
 
 
-def _of_landmarks(solution: FeatureSolution, seen: Seen, total: Callable, step, cross, mean, corner):
-    """The sum over rows that are landmarks, where S, Dᵀ diag(v) y, the mean and k(points, points) change, the first three in the coordinates of u."""
-    f, Y = solution.factor, solution.labels.Y[solution.factor.indices]
+def _of_landmarks(solution: Solution, seen: Seen, total: Callable, step, cross, mean, corner):
+    """The sum over rows that are landmarks, where S, Dᵀ diag(v) y, the mean and k(points, points)
+    change, the first three in the coordinates of u.
+    """
+    f: Any = solution.factor
+    Y = solution.labels.Y[f.indices]
     A = jnp.linalg.cholesky(jnp.eye(len(step), dtype=step.dtype) + step)
     solve = partial(jax.lax.linalg.triangular_solve, A, left_side=True, lower=True)
-    moved = replace(seen, R=solve(seen.R.T).T, q=solve(seen.q + cross), middle=solve((seen.middle + mean)[:, None])[:, 0])
-    return jnp.sum(total(solution.landmarks_left_out(moved, corner)[0], Y, f.weights.array[f.indices]))
+    middle = jax.vmap(lambda middle: solve((middle + mean)[:, None])[:, 0])(seen.middle)
+    moved = replace(seen, R=solve(seen.R.T).T, q=solve(seen.q + cross), middle=middle)
+    v = f.weights.array[f.indices]
+    found = f.landmarks(solution, moved, corner=corner)
+    e, _ = without_landmarks(*found, v[:, None])  # type: ignore[call-arg]
+    return jnp.sum(total(e, Y, v))

@@ -1,81 +1,101 @@
-"""One eigendecomposition, then every λ: the weighted, centred kernel matrix as U diag(s) Uᵀ.
+"""One eigendecomposition, then every λ: (I − HHᵀ) √v K √v (I − HHᵀ) = U diag(s) Uᵀ, UᵀU = I.
 
-With v the weights, h = √v/‖√v‖ and C = I − hhᵀ (C = I without an intercept), C √v K √v C = U diag(s) Uᵀ with UᵀU = I. Everything then follows
-from D(λ) = 1/(s + λ) and z = Uᵀ√v y: coefficients = basis (D ∘ z), intercept = mean(y) − shift·(D ∘ z), and what is left out as in `hat`. Where U is
-square the complement C − UUᵀ is exactly 0 and is dropped. No 1/λ is formed and subtracted.
+With D = 1/(s + λ) and z = Uᵀ√v y: coefficients = basis (D ∘ z), β = start − across (D ∘ z), and
+R = (I − HHᵀ − UUᵀ) + U diag(λD) Uᵀ, whose first part is exactly 0 where U is square. No 1/λ is
+formed and subtracted.
 """
 
 from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
 
-from jaxrls.factors.contract import Factor, Report, Solution, as_columns, lam_chunks, over_lams, times
-from jaxrls.factors.cost import refitting_is_cheaper
+from jaxrls.factors.contract import Factor, Report, Solution, lam_chunks, times
 from jaxrls.factors.expansion import Expansion, Primal
-from jaxrls.factors.hat import MOST_OF_ZERO, Leaving, SpectralHat, counted, is_hidden, spectral_pairs, spectral_rows
-from jaxrls.factors.outcome import Coefficients
-from jaxrls.factors.parted import spectral_apart
-from jaxrls.factors.refits import Rests
-from jaxrls.factors.residual_norm import about_the_fit
-from jaxrls.factors.smoother import spectral_smoother
-from jaxrls.factors.spectral_groups import spectral_groups
+from jaxrls.factors.other_folds import PrimalForm
 from jaxrls.factors.spread import spectral_spread
-from jaxrls.factors.weights import Labels, Weights
 from jaxrls.kernels.inner import Linear
-from jaxrls.linalg.decompositions import clip, eigh, eigh_rounding, spectrum_of
-from jaxrls.linalg.products import matmul, transposed_matmul
+from jaxrls.leave_out.constraints import slots
+from jaxrls.leave_out.view import Constraints, LowRank
+from jaxrls.leave_out.without import Planes
+from jaxrls.linalg.decompositions import clip, eigh, eigh_rounding, rounding, spectrum_of, svd
+from jaxrls.linalg.products import matmul, safe_sqrt, transposed_matmul
+from jaxrls.problem.fixed_effects import FixedEffects
+from jaxrls.problem.labels import Labels
+from jaxrls.problem.weights import Weights
 from jaxrls.rows.blocks import map_blocks
-from jaxrls.rows.moments import Moments, cross_moments, moments, near_mean
+from jaxrls.rows.moments import Moments, moments, near_fit
 from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.support.pytrees import pytree, static
+
+REFERENCES = 4  # λ whose fits residuals are summed about: of a hundred λ over fifteen decades
+
+
+@pytree
+class Leaving:
+    """Landmarks that are rows of X, and leave the dictionary with their row."""
+
+    indices: Int[Array, " m"]
+    planes: Float[Array, "m r"]  # βₖ = planesₖ·w/√s up to a factor: of any length, which cancels
+    left: Float[Array, "m r"]  # their rows of U/√v
+
+
+@pytree
+class Projected:
+    """Labels in the eigenbasis."""
+
+    z: Float[Array, "r t"]
+    base: Float[Array, "n t"] | None  # √v (y − mean), or of a square U what of it no fit reaches
 
 
 @pytree
 class Spectrum(Factor):
-    """The eigendecomposition behind one kernel and one X. U is kept, or made of rows of features block by block.
+    """The eigendecomposition behind one kernel and one X. U is kept, or made of rows of features
+    block by block.
 
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> rls.factor_gram(jnp.eye(3), intercept=False).spectrum().s.tolist()
+    >>> rls.factorize(rls.Precomputed(), jnp.eye(3), intercept=False).spectrum().s.tolist()
     [1.0, 1.0, 1.0]
     """
 
+    shares_work: ClassVar[bool] = True
     rows: Rows  # of U itself, or of the features that it is made of
     s: Float[Array, " r"]
-    rotation: Float[Array, "p r"] | None  # U = √v (rows − middle) rotation; None where rows are U
-    middle: Float[Array, " p"] | None  # what is subtracted from rows that U is made of, or from those of `design`
-    basis: Float[Array, "q r"] | None  # None where the coefficients are dual: √v U
-    shift: Float[Array, " r"]  # 0 without an intercept
-    solved: Float[Array, " r"] | None  # 1, or 0 in directions that the model leaves out, as their eigenvalue is clearly negative
-    design: Rows | None  # f − ȳ at all rows = (design − middle) · coefficients, kept for rows of little weight where U is kept
+    rotation: Float[Array, "p r"] | None  # U = √v (rows − B origin) rotation; None where rows are U
+    origin: Any  # (q, p), what the fixed effects fit of features, None where K is given
+    basis: Float[Array, "c r"] | None  # None where the coefficients are dual: √v U
+    across: Float[Array, "q r"]
+    solved: Float[Array, " r"] | None  # 0 in directions left out, where an eigenvalue is negative
     leaving: Leaving | None
+    training: Any  # (kernel, rows) where U is kept, for what is asked of new rows
     weights: Weights
+    fixed: FixedEffects
     expansion: Expansion
     said: Report
-    intercept: bool = static()
     complete: bool = static()  # whether U is square
-    why_not_zero: ClassVar[str] = ""
-    level: Any = None  # the weighted mean of all of K, where that was centred
-    hidden: Bool[Array, " r"] | None = None  # where s is the level of rounding in place of 0, so that U has a finite length there
+    hidden: Bool[Array, " r"] | None = None  # where s is the level of rounding in place of 0
 
     @property
     def report(self):
         """As it was made."""
         return self.said
 
-    def spectrum(self):
-        """Itself."""
-        return self
-
-    smoother, spread = spectral_smoother, spectral_spread
-
     @property
     def parts(self):
         """Those of the rows."""
         return self.rows.parts
+
+    @property
+    def whole(self) -> int | None:
+        """The block size where U is kept: all rows at once, which is one large product."""
+        return self.n if self.rotation is None else None
+
+    def spectrum(self):
+        """Itself."""
+        return self
 
     @property
     def seen(self) -> Float[Array, " r"]:
@@ -86,297 +106,469 @@ class Spectrum(Factor):
         """Σ s."""
         return jnp.sum(self.seen)
 
-    def solve_labels(self, labels):
-        """z = Uᵀ√v y, O(n r t)."""
-        if self.rotation is None:
-            return self.with_labels(labels, self.rows.sum(transposed_matmul, labels.scaled, block_size=self.whole))
-        cross = cross_moments(self.rows, labels.Y - labels.mean, self.weights.values, self.centre)
-        return self.with_labels(labels, matmul(self.rotation.T, cross))
+    # U ---------------------------------------------------------------------------------------------
 
-    def solve_moments(self, labels: Labels, sums: Moments) -> "SpectralSolution":
-        """`solve_labels` where the cross-moments were summed together with the moments."""
-        return self.with_labels(labels, matmul(self.rotation.T, sums.centred(self.intercept).cross))  # type: ignore[union-attr]
+    def features(self, x, b) -> Float[Array, "n p"]:
+        """What `rotation` makes U/√v of, for a block of rows."""
+        return x - self.fixed.fitted(b, self.origin) if self.fixed.count else x
 
-    def with_labels(self, labels, z):
-        """The solution from z; what clearly negative eigenvalues take of the labels, the model cannot reach."""
-        if not self.complete:
-            return SpectralSolution(self, labels, z, labels.scaled)
-        if self.solved is None:
-            return SpectralSolution(self, labels, z, None)
-        missed = z * (1 - self.solved)[:, None]
-        return SpectralSolution(self, labels, z - missed, self.rows.map(lambda U: matmul(U, missed), block_size=self.whole))
-
-    @property
-    def regular(self) -> Bool[Array, ""]:
-        """Whether every direction that the fit lives in has an eigenvalue that is not hidden, so that at λ = 0 nothing is left of any."""
-        hidden = jnp.sum(is_hidden(self.s, self.said.floor)).astype(self.dtype)
-        return hidden + self.residual_dimensions() <= self.n if self.complete else jnp.zeros((), bool)
-
-    def counted(self, s, lams):
-        """s and λ as they count. What stands for λ = 0 moves the fit a thousandth as much as rounding of eigenvalues does, and on landmarks of which
-        directions count as 0 as much as that: planes of other landmarks have a part of √eps along these, which must not outweigh the rest."""
-        floor = self.said.floor
-        some = False if self.hidden is None else jnp.any(is_hidden(self.s, floor))
-        least = jnp.where(some, MOST_OF_ZERO, 1 / 1024) * floor
-        return counted(s, lams, floor, least)
-
-    @property
-    def least_counted(self) -> Float[Array, ""]:
-        """The smallest eigenvalue that counts at λ = 0, infinite where none does."""
-        return jnp.min(self.s, initial=jnp.inf, where=~is_hidden(self.s, self.said.floor))
-
-    @property
-    def centre(self) -> Float[Array, " p"]:
-        """What is subtracted from rows of features."""
-        return jnp.zeros(self.rotation.shape[0], self.dtype) if self.middle is None else self.middle  # type: ignore[union-attr]
-
-    def dof(self, lams):
-        """Σ s/(s + λ), and 1 for the intercept."""
-        s, lams = self.counted(self.seen, as_columns(lams))
-        return jnp.sum(s / (s + lams), axis=1) + int(self.intercept)
-
-    def left(self, rows, weights: Weights) -> Float[Array, "b r"]:
-        """U of a block of rows."""
-        A = self.unrotated(rows, weights)
+    def left(self, x, v, b) -> Float[Array, "n r"]:
+        """U of a block of rows, U/√v where v is None and U is made of features."""
+        A = self.unrotated(x, v, b)
         return A if self.rotation is None else matmul(A, self.rotation)
-
-    def unrotated(self, rows, weights: Weights) -> Float[Array, "b p"]:
-        """What `rotation` makes U of: U itself where there is none, or √v (rows − middle)."""
-        if self.rotation is None:
-            return rows
-        return weights.scale(rows if self.middle is None else rows - self.middle)
 
     def left_vectors(self) -> Float[Array, "n r"]:
         """U, formed where it is not kept."""
-        return self.rows.map(lambda rows, v: self.left(rows, self.weights.block(v, len(rows))), self.weights.values, block_size=self.whole)
-
-    @property
-    def whole(self) -> int | None:
-        """The block size where U is kept: all rows at once, which is one large product and no copy; None where blocks of it are made."""
-        return self.n if self.rotation is None else None
-
-    def reach(self) -> Float[Array, "n r"]:
-        """U/√v, for rows of weight 0 too: f − ȳ is its product with s/(s + λ) ∘ z."""
-        if self.rotation is not None:
-            return self.rows.map(lambda rows: self.left(rows, self.weights.block(None, rows.shape[0])))
-        basis = self.dual_basis() if self.basis is None else self.basis
-        g = self.design.map(lambda rows: matmul(rows if self.middle is None else rows - self.middle, basis))  # type: ignore[union-attr]
-        known = self.s > (jnp.finfo(self.dtype).eps ** 2) * jnp.max(self.s)  # below it g is rounding, whatever λ
-        return jnp.where(known, g / jnp.where(known, self.s, 1), 0)
+        columns = self.weights.values, self.fixed.rows
+        return self.rows.map(lambda x, v, b: self.left(x, v, b), *columns, block_size=self.whole)
 
     def dual_basis(self) -> Float[Array, "n r"]:
         """√v U."""
         return self.weights.scale(self.left_vectors())
 
+    def project(self, labels):
+        """z = Uᵀ√v y, and what of the labels no λ reaches."""
+        if self.rotation is None:
+            z = self.rows.sum(transposed_matmul, labels.scaled, block_size=self.whole)
+        else:
+            cross = lambda x, v, b, y: matmul(self.unrotated(x, v, b).T, y)
+            columns = self.weights.values, self.fixed.rows, labels.scaled
+            z = matmul(self.rotation.T, self.rows.sum(cross, *columns))
+        return self.projected(labels, z)
 
-@pytree
-class SpectralSolution(Solution):
-    """A `Spectrum` with labels."""
+    def projected(self, labels, z) -> Projected:
+        """From z."""
+        if not self.complete:
+            return Projected(z, labels.scaled)
+        if self.solved is None:
+            return Projected(z, None)
+        missed = z * (1 - self.solved)[:, None]
+        base = self.rows.map(lambda U: matmul(U, missed), block_size=self.whole)
+        return Projected(z - missed, base)
 
-    shares_work: ClassVar[bool] = True
-    factor: Spectrum
-    labels: Labels
-    z: Float[Array, "r t"]
-    base: Float[Array, "n t"] | None  # scaled labels, or of a square U what of them the fit cannot reach, None for nothing
-    summed: Any = None  # a `Summed`, where moments are kept
+    def solve_moments(self, labels: Labels, sums: Moments) -> Solution:
+        """`solve_labels` where the cross-moments were summed together with the moments."""
+        z = matmul(self.rotation.T, sums.centred(self.fixed).cross)  # type: ignore[union-attr]
+        return Solution(self, labels, self.projected(labels, z))
 
-    def hat(self, lams, lost=None, columns=slice(None)) -> SpectralHat:
-        """What is lost at these λ, (L, k), for some of the targets."""
-        return SpectralHat.of(self.factor, self.z[:, columns], lams, self.lost(lams) if lost is None else lost)
+    def unrotated(self, x, v, b):
+        """What `rotation` makes U of, or U itself."""
+        if self.rotation is None:
+            return x
+        features = self.features(x, b)
+        return features if v is None else safe_sqrt(v)[:, None] * features
+
+    # at λ ------------------------------------------------------------------------------------------
 
     def lost(self, lams) -> Float[Array, "r L k"]:
-        """λ/(s + λ). Made with λ first: XLA's product for CPUs would otherwise take the divisions into itself, where they are slow."""
-        return self._lost_of(self.factor.s, lams)
+        """λ/(s + λ). Made with λ first: XLA's product for CPUs would otherwise take the divisions
+        into itself, where they are slow.
+        """
+        return jnp.moveaxis(lams[:, None] / (self.s[:, None] + lams[:, None]), 1, 0)
 
-    def _lost_of(self, s, lams):
-        s, positive = self.factor.counted(s, lams)
-        lost = positive / (s + positive)
-        return jnp.moveaxis(jnp.where((s == 0) & (lams[:, None] == 0) & self.factor.regular, 0, lost), 1, 0)
+    def coefficients(self, solution, lams):
+        """basis (D ∘ z), O(c r t L); dual ones as √v λc̃/λ, the product that leave-one-out takes."""
+        z = solution.state.z[:, None]
+        solved = z / (self.s[:, None, None] + lams)
+        beta = solution.labels.start[:, None] - times(self.across, solved)
+        if self.basis is None:
+            coef = self.weights.scale(times(self.left_vectors(), self.lost(lams) * z) / lams)
+            return jnp.moveaxis(coef, 1, 0), jnp.moveaxis(beta, 1, 0)
+        coef = times(self.basis, solved)
+        return jnp.moveaxis(coef, 1, 0), jnp.moveaxis(beta, 1, 0)
 
-    def coefficients(self, lams):
-        """basis (D ∘ z), O(q r t L); dual ones as λc̃/λ, the product that leave-one-out takes too."""
-        f, lams = self.factor, as_columns(lams)
-        s = jnp.moveaxis(f.counted(f.s, lams)[0], 1, 0)
-        known = (lams > 0) | (s > 0)
-        solved = jnp.where(known, self.z[:, None, :] / jnp.where(known, s + lams, 1), 0)
-        if f.basis is not None:
-            return self.with_levels(jnp.moveaxis(times(f.basis, solved), 1, 0), solved)
-        # At λ = 0 D is 1/s, or 0 where rounding hides s.
-        U, least = f.left_vectors(), jnp.where(is_hidden(f.s, f.said.floor), 0, 1 / f.s)[:, None] * self.z
-        coef = self.hat(lams).lost_labels(U) / jnp.where(lams > 0, lams, 1)
-        coef = jax.lax.cond(jnp.any(lams == 0), lambda coef: jnp.where(lams > 0, coef, matmul(U, least)[:, None]), lambda coef: coef, coef)
-        return self.with_levels(jnp.moveaxis(f.weights.scale(coef), 1, 0), solved)
-
-    def with_levels(self, coef, solved) -> Any:
-        """Coefficients and those that have no penalty, from D ∘ z."""
-        return Coefficients(coef, self.labels.mean - times(self.factor.shift[None], solved)[0])
-
-    def residual_sums(self, coef: Float[Array, "p L t"]):
-        """Aᵀr (p, L, t) and ‖r‖² (L, t) of residuals r = √v y − A·coef, where A is what `rotation` makes U of."""
-        f = self.factor
-
-        def block(rows, v, scaled):
-            A = f.unrotated(rows, f.weights.block(v, rows.shape[0]))
-            residuals = scaled[:, None] - times(A, coef)
-            return times(A.T, residuals), jnp.sum(residuals**2, axis=0)
-
-        return f.rows.sum(block, f.weights.values, self.base, block_size=f.whole)
-
-    def residual_norm(self, lams):
+    def residual_norm(self, solution, lams):
         """‖λc̃‖²."""
-        return about_the_fit(self, as_columns(lams))[1]
+        return self._about_the_fit(solution, lams)[1]
 
-    def data_fit(self, lams):
-        """√v yᵀ (K̃ + λI)⁻¹ √v y = ‖λc̃‖²/λ + ‖f‖²_H."""
-        lams = as_columns(lams)
-        (z, norm), s = about_the_fit(self, lams), self.factor.s[:, None, None]
+    def data_fit(self, solution, lams):
+        """‖λc̃‖²/λ + ‖f‖²_H."""
+        (z, norm), s = self._about_the_fit(solution, lams), self.s[:, None, None]
         return norm / lams + jnp.sum(s * (z / (s + lams)) ** 2, axis=0)
 
-    def logdet(self, lams):
+    def _about_the_fit(self, solution, lams):
+        """z (r, L, t) and ‖λc̃‖² = ‖r‖² + ‖lost z‖² − ‖Uᵀr‖², where ‖√v y‖² − ‖z‖² would cancel: one
+        reading of the rows.
+
+        Here r are residuals of a fit at a λ not far below each: one far below would bring in that
+        U is orthogonal to eps·√(s_max/s) only.
+        """
+        lost, (z, base) = self.lost(lams), (solution.state.z, solution.state.base)
+        if self.complete:
+            missed = jnp.zeros((), self.dtype) if base is None else jnp.sum(base**2, axis=0)
+            return z[:, None], missed + jnp.sum((lost * z[:, None]) ** 2, axis=0)
+        points, nearest = _references(lams)
+        fitted = z[:, None] * (1 - self.lost(points))
+        turned = fitted if self.rotation is None else times(self.rotation, fitted)
+        cross, square = self.residual_sums(solution, turned)
+        step = cross if self.rotation is None else times(self.rotation.T, cross)
+        at = jnp.broadcast_to(nearest, (len(lams), square.shape[1]))
+        z, step = (jnp.take_along_axis(A, at[None], axis=1) for A in (fitted + step, step))
+        square = jnp.take_along_axis(square, at, axis=0)
+        norm = square + jnp.sum((lost * z - step) * (lost * z + step), axis=0)
+        return z, jnp.maximum(norm, 0)
+
+    def residual_sums(self, solution, coef: Float[Array, "p L t"]):
+        """Aᵀr (p, L, t) and ‖r‖² (L, t) of r = √v y − A·coef, A what `rotation` makes U of."""
+
+        def block(x, v, b, scaled):
+            A = self.unrotated(x, v, b)
+            r = scaled[:, None] - times(A, coef)
+            return times(A.T, r), jnp.sum(r**2, axis=0)
+
+        columns = self.weights.values, self.fixed.rows, solution.state.base
+        return self.rows.sum(block, *columns, block_size=self.whole)
+
+    def logdet(self, solution, lams):
         """Σ log(s + λ), and log λ outside of U."""
-        lams = as_columns(lams)
-        return self._over_dimensions(jnp.log(self.factor.seen[:, None, None] + lams), jnp.log(lams))
+        return self._over_dimensions(jnp.log(self.seen[:, None, None] + lams), jnp.log(lams))
 
-    def residual_dof(self, lams):
+    def residual_dof(self, solution, lams):
         """Σ λ/(s + λ), and 1 outside of U."""
-        lams = as_columns(lams)
-        return self._over_dimensions(self._lost_of(self.factor.seen, lams), jnp.ones_like(lams))
-
-    def dof(self, lams):
-        """Σ s/(s + λ), and 1 for the intercept."""
-        return self.factor.dof(lams)
+        return self._over_dimensions(lams / (self.seen[:, None, None] + lams), jnp.ones_like(lams))
 
     def _over_dimensions(self, inside, outside):
-        """Σ over those of U, by their share where U is square and spans the constant and rows of weight 0 too, and the n − r outside."""
-        f = self.factor
-        if f.complete:
-            share = f.rows.sum(lambda U, used: jnp.sum(jnp.where(used[:, None], U * U, 0), axis=0), f.weights.used, block_size=f.whole)
+        """Σ over those of U, by their share where U is square and spans fixed effects and rows of
+        weight 0 too, and the n − r outside.
+        """
+        if self.complete:
+            share = lambda U, used: jnp.sum(jnp.where(used[:, None], U * U, 0), axis=0)
+            share = self.rows.sum(share, self.weights.used, block_size=self.whole)
             return jnp.sum(share[:, None, None] * inside, axis=0)
-        return jnp.sum(inside, axis=0) + (f.residual_dimensions() - f.s.shape[0]) * outside
+        missing = self.residual_dimensions() - self.s.shape[0]
+        return jnp.sum(inside, axis=0) + missing * outside
 
-    def rows_left_out(self, fn, lams):
+    def sweep(self, solution, lams, fn, *columns, stack=False):
         """One pass over the rows, all λ inside: O(n r L (t + 1))."""
-        f, t = self.factor, self.labels.Y.shape[1]
-        chunks = tuple(None if part is None else (part, lost) for part, lost in self._chunks(lams))
-        counted = f.weights if f.leaving is None else f.weights.without(f.leaving.indices)
-        constant = f.constant
+        state, t = solution.state, solution.labels.Y.shape[1]
 
-        def block(rows, v, counted, scaled, Y):
-            weights = f.weights.block(v, rows.shape[0])
-            U, counted = f.left(rows, weights), weights.block(counted, rows.shape[0])
+        def prepared(lams):
+            lost = self.lost(lams)
+            return lost, lost * state.z[:, None]
+
+        whole, rest = lam_chunks(lams, t)
+        chunks = (
+            None if whole is None else jax.vmap(prepared)(whole),
+            None if rest is None else prepared(rest),
+        )
+
+        def block(x, v, b, base, *columns):
+            U = self.left(x, v, b)
+            if not self.complete:
+                counted = jnp.ones_like(U[:, 0]) if v is None else v
+                outside = 1 - jnp.sum(U * U, axis=1) - self.fixed.leverage(b, counted)
+                base = base - matmul(U, state.z)
 
             def at(chunk):
-                e, remaining = self.hat(*chunk).left_out(U, scaled, weights, constant(weights.array))
-                e = e if f.leaving is None else jnp.where(counted.used[:, None, None], e, 0)
-                return jax.vmap(fn, in_axes=(1, 1, None, None))(e, remaining, Y, counted.array)
+                lost, lost_z = chunk
+                r, R = times(U, lost_z), times(U * U, lost)
+                r = r if base is None else base[:, None] + r
+                out = fn(r, R if self.complete else outside[:, None, None] + R, v, *columns)
+                return jnp.moveaxis(out, 1, 0) if stack else out
 
-            return map_blocks(at, *chunks)
+            out = map_blocks(at, *chunks)
+            return jnp.moveaxis(out, 0, 1) if stack else out
 
-        columns = f.weights.values, counted.values, self.base, self.labels.Y
-        total = f.rows.sum(block, *columns, block_size=f.whole)
-        if f.leaving is None:
-            return total
-        return jax.tree.map(jnp.add, total, over_lams(partial(self._landmarks, fn), lams, t))
+        read = self.rows.map if stack else self.rows.sum
+        columns = self.weights.values, self.fixed.rows, state.base, *columns
+        return read(block, *columns, block_size=self.whole)
 
-    def _chunks(self, lams):
-        """λ in chunks, each with what is lost at it, made once before the rows are read: whole chunks, one axis more, and the rest."""
-        whole, rest = lam_chunks(lams, self.labels.Y.shape[1])
-        return (whole, None if whole is None else jax.vmap(self.lost)(whole)), (rest, None if rest is None else self.lost(rest))
+    def unseen(self, solution, lams):
+        """y − f, of all rows."""
+        if self.rotation is None:
+            kernel, rows = self.training
+            coef, beta = self.coefficients(solution, lams)
+            moved = jnp.moveaxis(coef, 0, 1)
+            f = rows.stored.map(lambda x: times(self.expansion.design(kernel, x), moved))
+            fixed = jax.vmap(lambda beta: self.fixed.fitted(self.fixed.rows, beta))(beta)
+        else:
+            kept = (1 - self.lost(lams)) * solution.state.z[:, None]
+            block = lambda x, b: times(self.left(x, None, b), kept)
+            f, fixed = self.rows.map(block, self.fixed.rows), solution.labels.mean
+        return solution.labels.Y - jnp.moveaxis(f, 1, 0) - fixed
 
-    def _landmarks(self, fn, lams):
-        R = self.factor.leaving.indices  # type: ignore[union-attr]
-        return jax.vmap(fn, in_axes=(1, 1, None, None))(*self._landmarks_left_out(lams), self.labels.Y[R], self.factor.weights.array[R])
+    def landmarks_out(self, solution, lams):
+        """All λ by four products."""
+        if self.leaving is None:
+            return None
+        W, u, indices = self.leaving.planes, self.leaving.left, self.leaving.indices
+        lost, z = self.lost(lams), solution.state.z[:, None]
+        kept = 1 - lost
+        slope = jnp.sqrt(kept * lost)
+        v = self.weights.array[indices]
+        h = self.fixed.leverage(self.fixed.rows_at(indices), v)
+        mean = jnp.broadcast_to(solution.labels.mean, solution.labels.Y.shape)
+        residual = (solution.labels.Y - mean)[indices][:, None] - times(u, kept * z)
+        v = v[:, None, None]
+        outside = 1 - v * jnp.sum(u * u, axis=1)[:, None, None] - h[:, None, None]
+        remaining = outside + v * times(u * u, lost)
+        d, rho, alpha = times(W * W, lost), times(W * u, slope), times(W, slope * z)
+        return indices, d, rho, alpha, residual, remaining, v
 
-    def _landmarks_left_out(self, lams):
-        f, (Y, mean) = self.factor, (self.labels.Y, self.labels.mean)
-        constant = f.constant(f.weights.array)[f.leaving.indices]  # type: ignore[union-attr]
-        return f.leaving.left_out(self.hat(lams), Y, mean, f.weights, constant)  # type: ignore[union-attr]
+    def primal_form(self):
+        """φ = (rows − B origin) V, where U is made of rows."""
+        if self.rotation is None:
+            return None
+        turn = self.rotation * jnp.sqrt(self.s)
+        own = self.leaving
+        indices, planes = (None, None) if own is None else (own.indices, own.planes)
+        return PrimalForm(self.rows, AsTheyAre(), turn, self.origin, indices, planes, False)
 
-    def residuals_left_out(self, lams):
-        """As `rows_left_out`, every row by itself."""
-        f, hat, weighted = self.factor, self.hat(lams), self.factor.weights.values is not None
-        constant_of = f.constant
+    def view(self, solution, lam):
+        """U diag(λD) Uᵀ, or I − HHᵀ − U diag(sD) Uᵀ."""
+        v, z, labels = self.weights.values, solution.state.z, solution.labels
+        lost, kept = lam / (self.s + lam), self.s / (self.s + lam)
+        used, unit = self.weights.used, self.weights.root_or_one
+        H = self.fixed.basis(self.fixed.rows, self.n) * unit[:, None]
+        constraints = None
+        if self.complete:
+            U = self.left_vectors()
+            residuals, diagonal = matmul(U, lost[:, None] * z), matmul(U * U, lost)
+            residuals = (
+                residuals if solution.state.base is None else solution.state.base + residuals
+            )
+            left = U * lost
+            if v is not None:
+                G = self.queries()
+                f = labels.mean + matmul(G / (self.s + lam), z)
+                left = jnp.where(used[:, None], left, -G / (self.s + lam))
+                residuals = jnp.where(used[:, None], residuals, labels.Y - f)
+        else:
+            u = self.rows.map(
+                lambda x, b: self.left(x, None, b), self.fixed.rows, block_size=self.whole
+            )
+            U = u if self.rotation is None else u * unit[:, None]
+            if self.rotation is None and v is not None:
+                U = jnp.where(
+                    used[:, None], U, self.queries() / jnp.where(self.s > 0, self.s, jnp.inf)
+                )
+            base = (labels.Y - labels.mean) * unit[:, None]
+            residuals = (base - matmul(U, z)) + matmul(U, lost[:, None] * z)
+            outside = 1 - jnp.sum(U * U, axis=1) - jnp.sum(H * H, axis=1)
+            diagonal, left = outside + matmul(U * U, lost), -U * kept
+            if self.leaving is not None:
+                planes = self.leaving.planes * jnp.sqrt(lost)
+                rows, along = U * jnp.sqrt(kept), jnp.sqrt(kept)[:, None] * z
+                constraints = Constraints(slots(self.leaving.indices, self.n), planes, rows, along)
+        diagonal = jnp.where(used, diagonal, 1)
+        return LowRank(residuals, diagonal, H, U, left, used, constraints, self.complete)
 
-        def block(rows, v, scaled, centred, u):
-            weights = f.weights.block(v, rows.shape[0])
-            u = f.left(rows, f.weights.block(None, rows.shape[0])) if u is None and weighted else u
-            unseen = None if u is None else centred[:, None, :] - hat.kept_labels(u)
-            return hat.left_out(f.left(rows, weights), scaled, weights, constant_of(weights.array), unseen)[0]
+    def spread(self, lam):
+        """By the basis."""
+        return spectral_spread(self, lam)
 
-        u = f.reach() if weighted and f.rotation is None else None
-        e = f.rows.map(block, f.weights.values, self.base, self.labels.Y - self.labels.mean, u, block_size=f.whole)
-        e = e if f.leaving is None else e.at[f.leaving.indices].set(self._landmarks_left_out(lams)[0])
-        return jnp.moveaxis(e, 1, 0)
+    def planes(self, lam):
+        """The coefficients that leave, in the coordinates of the posterior; what is hidden counts as
+        it does in `coefficients`, not as in `spread`, so that f without a row fits its residual.
+        """
+        if self.leaving is None:
+            return None
+        scale: Any = jnp.sqrt(lam / (self.s * (self.s + lam)))
+        directions = jnp.concatenate([scale * self.basis, -scale * self.across])
+        return Planes(self.leaving.indices, directions)
 
-    def group_residuals(self, groups):
-        """e_B = [P_BB]⁻¹ c_B for all groups at one λ, O(n b (r + b))."""
-        return spectral_groups(self, groups, self.factor.left_vectors())
+    def squares(self, solution, lam):
+        """r, and the diagonals of H, R, H² and R² at one λ, H = I − R: what influence needs."""
+        kept, lost = self.s / (self.s + lam), lam / (self.s + lam)
 
-    pair_system, hat_rows = spectral_pairs, spectral_rows
+        def block(x, v, b, base):
+            U = self.left(x, v, b)
+            square = U * U
+            h = self.fixed.leverage(b, jnp.ones_like(U[:, 0]) if v is None else v)
+            outside = jnp.zeros_like(h)
+            if not self.complete:
+                outside = jnp.maximum(1 - jnp.sum(square, axis=1) - h, 0)
+                base = base - matmul(U, solution.state.z)
+            r = matmul(U, lost[:, None] * solution.state.z)
+            r = r if base is None else base + r
+            fitted = matmul(square, kept) + h, matmul(square, kept**2) + h
+            left = matmul(square, lost) + outside, matmul(square, lost**2) + outside
+            return r, fitted[0], left[0], fitted[1], left[1]
 
-    def apart(self, groups, lams):
-        """As rows lie, or by fits to the rest where those are cheaper (few large groups, many λ)."""
-        f, b = self.factor, groups.inside.shape[1]
-        if f.parts > 1:
-            return spectral_apart(self, groups, lams, features_spectrum)
-        cheaper = refitting_is_cheaper(b, groups.most_outside, f.s.shape[0], lams.size)
-        return self.rests(groups) if cheaper else None
+        columns = self.weights.values, self.fixed.rows, solution.state.base
+        return self.rows.map(block, *columns, block_size=self.whole)
 
-    def rests(self, groups):
-        """Fits to the rest, of which each is a copy."""
-        return Rests(self, groups, factor_symmetric, solve_features)
+    def training_gram(self) -> Float[Array, "n n"]:
+        """K of the rows, made again."""
+        kernel, rows = self.training
+        return rows.stored.map(lambda x: self.expansion.design(kernel, x))
+
+    def queries(self) -> Float[Array, "n r"]:
+        """G = design·basis − B across of the rows of X, as if they were new: f = mean + G (D ∘ z)."""
+        kernel, rows = self.training
+        basis = self.dual_basis() if self.basis is None else self.basis
+        G = rows.stored.map(lambda x: matmul(self.expansion.design(kernel, x), basis))
+        return G - self.fixed.fitted(self.fixed.rows, self.across)
+
+
+class AsTheyAre:
+    """Rows that are features."""
+
+    @staticmethod
+    def features(X):
+        """X."""
+        return X
+
+
+def _references(lams: Float[Array, "L k"]):
+    """A few of λ, (R, k), evenly spread over their order, and which of them is next below each,
+    (L, k); no result depends on it but by rounding.
+    """
+    ordered = jnp.sort(jax.lax.stop_gradient(lams), axis=0)
+    points = ordered[np.arange(0, len(lams), -(-len(lams) // REFERENCES))]
+    nearest = jnp.sum(points[None] <= jax.lax.stop_gradient(lams)[:, None], axis=1) - 1
+    return points, nearest
+
+
+# how spectra are made ------------------------------------------------------------------------------
 
 
 def factor_symmetric(
-    K, weights: Weights, intercept: bool, expansion: Expansion, route: str, *, semidefinite=False, lift=None, taken: Any = 0.0
+    K: Float[Array, "n n"],
+    weights: Weights,
+    fixed: FixedEffects,
+    expansion: Expansion,
+    *,
+    training: Any = None,
+    semidefinite: bool = False,
+    lift: Float[Array, " n"] | None = None,
 ) -> Spectrum:
-    """The eigendecomposition of what is known to be symmetric, under the name of the route that made it; the expansion's kernel is K + 1·lift.
+    """The dual route: the eigendecomposition of all of K. Cost: about 9n³ flops, 4n² numbers.
 
-    `taken` is how much of √v K √v was taken off already, whose rounding stays.
+    U is projected on the complement of the fixed effects once more, which keeps them exact for λ
+    down to the precision of K. Eigenvalues below 0 are set to 0; directions in which they are so by
+    more than rounding get no coefficients either. The expansion's kernel is K + 1·lift, where that is
+    given. Source: Rifkin (lecture), "Varying λ".
     """
     n, dtype = K.shape[0], K.dtype
-    shift, constant, h, level = jnp.zeros(n, dtype), jnp.asarray(taken, dtype), weights.direction, None
-    if intercept:
-        level = weights.mean(weights.mean(K))
-        K, mean, constant = weights.centre_both(K)
+    K, across, taken = fixed.centre_both(weights, K)
+    if lift is not None:
+        across = across + fixed.one[:, None] * lift  # type: ignore[index]
     s, U = eigh(weights.scale_both(K))
-    if intercept:
-        U = U - h[:, None] * matmul(h, U)[None, :]  # once more, which keeps the intercept exact for λ down to the precision of K
-        shift = matmul(weights.scale(mean if lift is None else mean + lift), U)
-    floor = eigh_rounding(n, s, 4 * jnp.max(h) / n**0.5 * constant)  # of what is taken off entries are rounded one by one: 4√n·eps of one
+    U = fixed.project(weights, U)
+    # What is taken off entries is rounded one by one: 4√n·eps of one.
+    constant = 4 * jnp.max(weights.direction) / n**0.5 * taken
+    floor = eigh_rounding(n, s, constant)
     solved = None if semidefinite else jnp.where(s < -floor, 0, 1).astype(dtype)
     s, below = clip(s, constant)
-    design = None if weights.values is None else DenseRows(K)
-    unmade = DenseRows(U), s, None, None, None, shift, solved, design, None
-    return Spectrum(*unmade, weights, expansion, Report(route, floor, below), intercept, True, level)
+    return Spectrum(
+        rows=DenseRows(U),
+        s=s,
+        rotation=None,
+        origin=None,
+        basis=None,
+        across=matmul(across, weights.scale(U)),
+        solved=solved,
+        leaving=None,
+        training=training,
+        weights=weights,
+        fixed=fixed,
+        expansion=expansion,
+        said=Report("gram", floor, below),
+        complete=True,
+    )
 
 
-def solve_features(rows: Rows, labels: Labels, weights: Weights, intercept: bool) -> SpectralSolution:
-    """The solution on rows of features by the eigendecomposition of their covariance, or where n ≤ r of their Gram matrix."""
-    if rows.shape[0] <= (r := rows.shape[1]):
-        return _factor_outer(rows, weights, intercept).solve_labels(labels)
-    origin = near_mean(rows, Linear(), weights.values) if intercept else jnp.zeros(r, rows.dtype)
-    sums = moments(rows, Linear(), labels.Y, weights.values, origin=origin, label_origin=labels.mean)
-    return features_spectrum(rows, sums, weights, intercept).solve_moments(labels, sums)
+def factor_svd(kernel, rows: Rows, weights: Weights, fixed: FixedEffects) -> Spectrum:
+    """Explicit features by their thin SVD, the most precise route: K's condition number is never
+    squared. Cost: O(n r min(n, r)), some 25 products ΦᵀΦ. Source: Rifkin (lecture), "SVD approach".
+    """
+    Phi = rows.features(kernel).dense()
+    origin = fixed.fit(weights, Phi)
+    U, sigma, Vt = svd(weights.scale(fixed.residual(weights, Phi)))
+    complete = U.shape[0] == U.shape[1]
+    U = fixed.project(weights, U)
+    basis = Vt.T * sigma
+    floor = (20 * rounding(len(sigma), sigma)) ** 2  # σ is rounded, not its square: 5 % of √λ
+    return Spectrum(
+        rows=DenseRows(U),
+        s=sigma**2,
+        rotation=None,
+        origin=origin,
+        basis=basis,
+        across=matmul(origin, basis),
+        solved=None,
+        leaving=None,
+        training=(kernel, rows),
+        weights=weights,
+        fixed=fixed,
+        expansion=Primal(),
+        said=Report("features", floor, jnp.zeros((), Phi.dtype)),
+        complete=complete,
+    )
 
 
-def features_spectrum(rows: Rows, sums: Moments, weights: Weights, intercept: bool, before: float | Array = 0.0) -> Spectrum:
-    """That of moments of features; rows are the features again. Rounding is that of sums whose diagonal was `before`, where that is larger."""
-    constant, sums = jnp.maximum(sums.constant if intercept else 0.0, jnp.max(jnp.asarray(before, rows.dtype))), sums.centred(intercept)
+def solve_covariance(kernel, rows: Rows, labels: Labels, weights: Weights, fixed) -> Solution:
+    """The solution on explicit features by the eigendecomposition of ΦᵀΦ, or where n ≤ r of ΦΦᵀ.
+
+    Directions with s below √r·eps·s_max count as absent. Cost: one product, O(n r²), and O(r³).
+    Source: Rifkin (lecture), "direct approach".
+    """
+    features = rows.features(kernel)
+    if features.shape[0] <= features.shape[1]:
+        return _factor_outer(kernel, rows, features, weights, fixed).solve_labels(labels)
+    sums = feature_moments(features, labels, weights, fixed)
+    return of_moments(features, sums, weights, fixed).solve_moments(labels, sums)
+
+
+def feature_moments(features: Rows, labels: Labels, weights: Weights, fixed) -> Moments:
+    """Those of explicit features, about a point near what the fixed effects fit of them."""
+    origin = near_fit(features, Linear(), fixed, weights.values)
+    return moments(
+        features,
+        Linear(),
+        fixed,
+        labels.Y,
+        weights.values,
+        origin=origin,
+        label_origin=labels.start,
+    )
+
+
+def of_moments(
+    rows: Rows, sums: Moments, weights: Weights, fixed: FixedEffects, before: Any = 0.0
+) -> Spectrum:
+    """The spectrum of moments of features; rows are the features again. Rounding is that of sums
+    whose diagonal was `before`, where that is larger.
+    """
+    constant = jnp.maximum(sums.taken(fixed), jnp.max(jnp.asarray(before, rows.dtype)))
+    sums = sums.centred(fixed)
     s, V, inverse_sigma, below = spectrum_of(sums.second, constant)
     basis = V * jnp.sqrt(s)
-    shift = matmul(sums.origin, basis) if intercept else jnp.zeros_like(s)
-    said, middle = Report("covariance", 2 * eigh_rounding(len(s), s, constant), below), sums.origin if intercept else None
-    return Spectrum(rows, s, V * inverse_sigma, middle, basis, shift, None, None, None, weights, Primal(), said, intercept, False)
+    return Spectrum(
+        rows=rows,
+        s=s,
+        rotation=V * inverse_sigma,
+        origin=sums.origin,
+        basis=basis,
+        across=matmul(sums.origin, basis),
+        solved=None,
+        leaving=None,
+        training=None,
+        weights=weights,
+        fixed=fixed,
+        expansion=Primal(),
+        said=Report("covariance", 2 * eigh_rounding(len(s), s, constant), below),
+        complete=False,
+    )
 
 
-def _factor_outer(rows: Rows, weights: Weights, intercept: bool) -> Spectrum:
-    """The covariance route with n ≤ r: K = ΦΦᵀ, its dual coefficients turned into w = Φᵀ√v U (D ∘ z), as CU = U."""
-    origin = near_mean(rows, Linear(), weights.values) if intercept else jnp.zeros(rows.shape[1], rows.dtype)
-    dual = factor_symmetric(rows.products(origin), weights, intercept, Primal(), "covariance", semidefinite=True)
-    basis = rows.sum(lambda phi, scaled: transposed_matmul(scaled, phi - origin).T, dual.dual_basis())
-    middle = origin + rows.sum(lambda phi, share: matmul(share, phi - origin), weights.array / weights.total) if intercept else None
-    shift = dual.shift if middle is None else matmul(middle, basis)
-    said = replace(dual.said, floor=jnp.maximum(dual.said.floor, eigh_rounding(max(rows.shape), dual.s)))
-    design = None if weights.values is None else rows
-    return replace(dual, basis=basis, middle=middle, shift=shift, solved=None, said=said, design=design)
+def _factor_outer(kernel, rows: Rows, features: Rows, weights: Weights, fixed) -> Spectrum:
+    """K = ΦΦᵀ in place of ΦᵀΦ, its dual coefficients turned into w = Φᵀ√v U (D ∘ z)."""
+    origin = jnp.zeros(features.shape[1], features.dtype)
+    if fixed.one is not None:
+        origin = jnp.mean(features.some(512), axis=0)
+    fit = near_fit(features, Linear(), fixed, weights.array)
+    fit = jnp.zeros((0, len(origin)), origin.dtype) if fit is None else fit
+    dual = factor_symmetric(features.products(origin), weights, fixed, Primal(), semidefinite=True)
+    turn = lambda phi, scaled: transposed_matmul(scaled, phi - origin).T
+    basis = features.sum(turn, dual.dual_basis())
+    across = dual.across
+    if fixed.one is not None:
+        across = across + fixed.one[:, None] * matmul(origin, basis)
+    floor = jnp.maximum(dual.said.floor, eigh_rounding(max(features.shape), dual.s))
+    said = Report("covariance", floor, dual.said.indefinite)
+    training = kernel, rows
+    return replace(
+        dual, basis=basis, origin=fit, across=across, solved=None, training=training, said=said
+    )

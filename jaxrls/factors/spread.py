@@ -1,13 +1,14 @@
-"""How sure a fit is: the posterior covariance of f + b at new rows, at one λ, in units in which the kernel is the prior's covariance.
+"""The posterior covariance of f at new rows, fixed effects included: −λR of the one matrix, at one λ,
+in units in which the kernel is the prior's covariance.
 
-With f ~ N(0, k), labels of noise λ/v and a flat prior on the intercept b, the weighted mean of labels tells b + f(m), m the mean of the rows, to λ/Σv, and
-the rest tells f − f(m), whose covariance is that of the kernel centred about m, k_c:
+With f ~ N(0, k), labels of noise λ/v and a flat prior on the fixed effects, whose columns at a new
+row are b and h = T⁻ᵀb,
 
-    dual      cov = k_c(x, x') − k_c(x, X) √v (C√v K √vC + λI)⁻¹ √v k_c(X, x') + λ/Σv,
-    primal    cov = λ φ_c(x)ᵀ (Φ_cᵀΦ_c + λI)⁻¹ φ_c(x') + λ/Σv,
+    dual      cov = k̃(x, x') − u uᵀ' + λ h·h',    k̃ = k less what the fixed effects fit of it,
+    primal    cov = u uᵀ' + λ h·h',               u = √λ A⁻¹ψ.
 
-without the last term, and nothing centred, where there is no intercept. The primal form, a sum of squares, loses no digit, however many rows there
-are. On landmarks f is what they span, and what they leave over of the prior, k − k̂, is added where it is asked for: the rows tell nothing of it.
+The primal form, a sum of squares, loses no digit. On landmarks f is what they span, and what they
+leave over of the prior, k − k̂, is added where it is asked for: the rows tell nothing of it.
 """
 
 from abc import ABC, abstractmethod
@@ -16,184 +17,203 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.factors.expansion import Expansion
+from jaxrls.factors.expansion import Expansion, OnLandmarks
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.inverses import triangular_inverse
 from jaxrls.linalg.products import matmul
+from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.rows.gram import gram
 from jaxrls.support.pytrees import pytree
 
 
 @pytree
-class Beside:
-    """What the covariance of any row with some rows takes of these: their u, and their own part of k_c, a mean with all rows or features."""
+class NewRows:
+    """What the covariance of any row with some rows takes of these."""
 
-    rows: Float[Array, "k d"]
+    rows: Any
     u: Float[Array, "k r"]
-    own: Any
+    h: Float[Array, "k q"]
+    own: Any  # their own part of k̃
 
 
 class Spread(ABC):
-    """The posterior covariance of f + b at one λ: of rows with each other, or the variance of each.
+    """The posterior covariance at one λ: of rows with each other, or the variance of each.
 
-    New rows are seen as u = design · half − middle, and `constant` is what an intercept adds.
+    New rows are seen as u = design·half − b·middle; `effects` of methods is what fixed effects need
+    to know of them, None for an intercept.
     """
 
     expansion: Expansion
-    half: Float[Array, "q r"]
-    middle: Float[Array, " r"]
-    constant: Float[Array, ""]
+    fixed: FixedEffects  # without their rows
+    half: Float[Array, "c r"]
+    middle: Float[Array, "q r"]
+    lam: Float[Array, ""]
 
-    def seen(self, design: Float[Array, "m q"]) -> Float[Array, "m r"]:
-        """u of new rows."""
-        return matmul(design, self.half) - self.middle
+    def seen(self, kernel: Kernel, X, effects: Any = None) -> NewRows:
+        """What `between` takes of rows: O(m c r), once for all others."""
+        design = self.expansion.design(kernel, X)
+        b = self.fixed.dense(effects, len(design), design.dtype)
+        u = matmul(design, self.half) - matmul(b, self.middle)
+        return NewRows(X, u, self.fixed.basis_of(b), self.own(kernel, X, design, b))
+
+    def own(self, kernel: Kernel, X, design, b) -> Any:
+        """Their own part of k̃."""
+        return None
 
     @abstractmethod
-    def variance(self, kernel: Kernel, X: Any, corrected: bool = True) -> Float[Array, " m"]:
+    def variance(
+        self, kernel: Kernel, X, effects: Any = None, corrected: bool = True
+    ) -> Float[Array, " m"]:
         """Of every row; on landmarks with what they leave over of k(x, x), or without."""
 
     @abstractmethod
-    def covariance(self, kernel: Kernel, X: Float[Array, "m d"], corrected: bool = True) -> Float[Array, "m m"]:
-        """Of all rows with each other."""
-
-    @abstractmethod
-    def beside(self, kernel: Kernel, Z: Float[Array, "k d"]) -> Beside:
-        """What `between` takes of rows: O(k q r), once for all others."""
-
-    @abstractmethod
-    def between(self, kernel: Kernel, X: Float[Array, "m d"], others: Beside) -> Float[Array, "m k"]:
+    def between(self, kernel: Kernel, one: NewRows, other: NewRows) -> Float[Array, "m k"]:
         """Of rows with others; without what landmarks leave over."""
+
+    def covariance(self, kernel: Kernel, X, effects: Any = None, corrected: bool = True) -> Any:
+        """Of all rows with each other."""
+        rows = self.seen(kernel, X, effects)
+        return self.between(kernel, rows, rows)
+
+    def constant(self, one: NewRows, other: NewRows):
+        """λ h·h'."""
+        return self.lam * matmul(one.h, other.h.T)
 
 
 @pytree
 class PrimalSpread(Spread):
-    """uuᵀ + constant, and on landmarks k − φφᵀ with φ = design · whiten."""
+    """uuᵀ + λhhᵀ, and on landmarks k − φφᵀ with φ = design · whiten."""
 
     expansion: Expansion
-    half: Float[Array, "q r"]
-    middle: Float[Array, " r"]
-    constant: Float[Array, ""]
-    whiten: Float[Array, "q q"] | None = None
+    fixed: FixedEffects
+    half: Float[Array, "c r"]
+    middle: Float[Array, "q r"]
+    lam: Float[Array, ""]
+    whiten: Float[Array, "c c"] | None = None
 
-    def variance(self, kernel, X, corrected=True):
+    def variance(self, kernel, X, effects=None, corrected=True):
         """Σ u²."""
-        design = self.expansion.design(kernel, X)
-        found = jnp.sum(self.seen(design) ** 2, axis=1) + self.constant
+        rows = self.seen(kernel, X, effects)
+        found = jnp.sum(rows.u**2, axis=1) + self.lam * jnp.sum(rows.h**2, axis=1)
         if self.whiten is None or not corrected:
             return found
-        return found + jnp.maximum(kernel.diag(X) - jnp.sum(matmul(design, self.whiten) ** 2, axis=1), 0)
+        phi = matmul(self.expansion.design(kernel, X), self.whiten)
+        return found + jnp.maximum(kernel.diag(X) - jnp.sum(phi**2, axis=1), 0)
 
-    def covariance(self, kernel, X, corrected=True):
+    def between(self, kernel, one, other):
         """uuᵀ."""
-        design = self.expansion.design(kernel, X)
-        u = self.seen(design)
-        found = matmul(u, u.T) + self.constant
+        return matmul(one.u, other.u.T) + self.constant(one, other)
+
+    def covariance(self, kernel, X, effects=None, corrected=True):
+        """uuᵀ."""
+        found = super().covariance(kernel, X, effects)
         if self.whiten is None or not corrected:
             return found
-        phi = matmul(design, self.whiten)
+        phi = matmul(self.expansion.design(kernel, X), self.whiten)
         return found + gram(kernel, X) - matmul(phi, phi.T)
-
-    def beside(self, kernel, Z):
-        """u."""
-        return Beside(Z, self.seen(self.expansion.design(kernel, Z)), None)
-
-    def between(self, kernel, X, others):
-        """uuᵀ."""
-        return matmul(self.seen(self.expansion.design(kernel, X)), others.u.T) + self.constant
 
 
 @pytree
 class DualSpread(Spread):
-    """k_c − uuᵀ + constant."""
+    """k̃ − uuᵀ + λhhᵀ: k̃ from the kernel, or where features are explicit from ψ = φ − b·origin."""
 
     expansion: Expansion
-    half: Float[Array, "q r"]
-    middle: Float[Array, " r"]
-    constant: Float[Array, ""]
-    share: Float[Array, " n"] | None  # v/Σv, None without an intercept
-    at_mean: Float[Array, ""] | None  # k(m, m)
-    centre: Any = None  # φ of m, where there are explicit features in place of rows
+    fixed: FixedEffects
+    half: Float[Array, "c r"]
+    middle: Float[Array, "q r"]
+    lam: Float[Array, ""]
+    share: Float[Array, "n q"] | None  # V B (BᵀVB)⁻¹, so that design·share is what B fits of k
+    both: Float[Array, "q q"] | None  # what it fits of that
+    origin: Float[Array, "q p"] | None = None
 
-    def _own(self, kernel, X, design):
-        """What k_c takes of rows by themselves: φ_c of explicit features, or of k(·, m), or nothing where none is centred."""
-        centre = self.expansion.centre(kernel, self.share) if self.centre is None and self.share is not None else self.centre
-        if centre is not None:
-            return kernel.features(X) - centre
-        return None if self.share is None else matmul(design, self.share)
+    @property
+    def explicit(self) -> bool:
+        """Whether k̃ is made of features, which are far from 0 or all there is."""
+        return self.origin is not None or getattr(self.expansion, "origin", None) is not None
 
-    def variance(self, kernel, X, corrected=True):
-        """k_c(x, x) − |u|²."""
-        design = self.expansion.design(kernel, X)
-        own = self._own(kernel, X, design)
-        if own is None:
-            prior = kernel.diag(X)
-        elif own.ndim == 2:
-            prior = jnp.sum(own**2, axis=1)
+    def _origin(self, kernel):
+        """What the fixed effects fit of features."""
+        if self.origin is not None:
+            return self.origin
+        return matmul(self.share.T, kernel.features(self.expansion.points))  # type: ignore[union-attr]
+
+    def own(self, kernel, X, design, b):
+        """ψ, or what fixed effects fit of k(·, x), with b."""
+        if self.explicit:
+            return kernel.features(X) - matmul(b, self._origin(kernel))
+        return matmul(design, self.share), b
+
+    def variance(self, kernel, X, effects=None, corrected=True):
+        """k̃(x, x) − |u|²."""
+        rows = self.seen(kernel, X, effects)
+        if self.explicit:
+            prior = jnp.sum(rows.own**2, axis=1)
         else:
-            prior = kernel.diag(X) - 2 * own + self.at_mean
-        return jnp.maximum(prior - jnp.sum(self.seen(design) ** 2, axis=1), 0) + self.constant
+            fit, b = rows.own
+            prior = kernel.diag(X) - 2 * jnp.sum(fit * b, axis=1)
+            prior = prior + jnp.sum(matmul(b, self.both) * b, axis=1)
+        spent = jnp.maximum(prior - jnp.sum(rows.u**2, axis=1), 0)
+        return spent + self.lam * jnp.sum(rows.h**2, axis=1)
 
-    def _between(self, kernel, X: Beside, Z: Beside):
-        """k_c − uuᵀ."""
-        if X.own is not None and X.own.ndim == 2:
-            prior = matmul(X.own, Z.own.T)
+    def between(self, kernel, one, other):
+        """k̃ − uuᵀ."""
+        if self.explicit:
+            prior = matmul(one.own, other.own.T)
         else:
-            prior = gram(kernel, X.rows, None if Z is X else Z.rows)
-            prior = prior if X.own is None else prior - X.own[:, None] - Z.own[None, :] + self.at_mean
-        return prior - matmul(X.u, Z.u.T) + self.constant
-
-    def covariance(self, kernel, X, corrected=True):
-        """k_c − uuᵀ."""
-        rows = self.beside(kernel, X)
-        return self._between(kernel, rows, rows)
-
-    def beside(self, kernel, Z):
-        """u, and φ_c or k(·, m)."""
-        design = self.expansion.design(kernel, Z)
-        return Beside(Z, self.seen(design), self._own(kernel, Z, design))
-
-    def between(self, kernel, X, others):
-        """k_c − uuᵀ."""
-        return self._between(kernel, self.beside(kernel, X), others)
+            (fit, b), (fits, c) = one.own, other.own
+            prior = gram(kernel, one.rows, None if one is other else other.rows)
+            prior = prior - matmul(b, fits.T) - matmul(fit, c.T)
+            prior = prior + matmul(matmul(b, self.both), c.T)
+        return prior - matmul(one.u, other.u.T) + self.constant(one, other)
 
 
 def spectral_spread(f: Any, lam: Float[Array, ""]) -> Spread:
-    """That of a `Spectrum`: dual, on landmarks, or on features, by the Cholesky factor of their r×r covariance, or of few rows by the basis."""
-    constant, kept = lam / f.weights.total * int(f.intercept), 1 / jnp.sqrt(f.seen + lam)
+    """That of a `Spectrum`: dual, on landmarks, or on features, by the Cholesky factor of their r×r
+    covariance, or of few rows by the basis.
+    """
+    fixed, kept = f.fixed.lean(), 1 / jnp.sqrt(f.s + lam)
+    if f.solved is not None:
+        kept = kept * f.solved
     if f.basis is None:
-        v = f.weights.array
-        share = v / f.weights.total if f.intercept else None
-        half = f.dual_basis()
-        return DualSpread(f.expansion, half * kept, f.shift * kept, constant, share, f.level)
-    if f.expansion.points is not None:
-        whiten, scale = f.basis / jnp.sqrt(f.s), jnp.sqrt(lam) * kept
-        return PrimalSpread(f.expansion, whiten * scale, f.shift / jnp.sqrt(f.s) * scale, constant, whiten)
-    q, r = f.basis.shape
-    centre = jnp.zeros(q, f.dtype) if f.middle is None else f.middle
-    if q > r:
-        return DualSpread(f.expansion, f.basis * kept, f.shift * kept, constant, None, None, centre)
-    return features_spread(f.expansion, matmul(f.basis, f.basis.T), centre, lam, constant)
+        share, both = prior_of(f, f.training_gram())
+        half = f.dual_basis() * kept
+        return DualSpread(f.expansion, fixed, half, f.across * kept, lam, share, both)
+    if isinstance(f.expansion, OnLandmarks):
+        scale = jnp.sqrt(lam / (f.s * (f.seen + lam)))  # of what is hidden the prior is left
+        whiten = f.basis / jnp.sqrt(f.s)
+        return PrimalSpread(f.expansion, fixed, f.basis * scale, f.across * scale, lam, whiten)
+    c, r = f.basis.shape
+    if c > r:
+        half = f.basis * kept, f.across * kept
+        return DualSpread(f.expansion, fixed, *half, lam, None, None, f.origin)
+    return features_spread(f, matmul(f.basis, f.basis.T), f.origin, lam)
 
 
-def features_spread(expansion: Expansion, second, centre, lam, constant, back=None) -> Spread:
-    """That of features whose centred second moments are given, φ = design · `back`."""
+def features_spread(f: Any, second, origin, lam, whiten=None) -> Spread:
+    """That of features whose second moments, less the fit by the fixed effects, are given, φ =
+    design · `whiten`.
+    """
     A = jnp.linalg.cholesky(second + lam * jnp.eye(second.shape[0], dtype=second.dtype))
     half = jnp.sqrt(lam) * triangular_inverse(A).T
-    return PrimalSpread(expansion, half if back is None else matmul(back, half), matmul(centre, half), constant, back)
+    middle = matmul(origin, half)
+    half = half if whiten is None else matmul(whiten, half)
+    return PrimalSpread(f.expansion, f.fixed.lean(), half, middle, lam, whiten)
+
+
+def prior_of(f: Any, K) -> tuple[Any, Any]:
+    """What the fixed effects fit of rows of K: as a product, and of that."""
+    inverse = f.fixed.solve(jnp.eye(f.fixed.count, dtype=f.dtype))
+    B = f.fixed.fitted(f.fixed.rows, inverse)
+    share = f.weights.array[:, None] * jnp.broadcast_to(B, (f.n, f.fixed.count))
+    return share, matmul(share.T, matmul(K, share))
 
 
 def matrix_spread(f: Any, lam: Float[Array, ""]) -> Spread:
     """That of all of K, by its Cholesky factor."""
-    K, mean, weights, h = f.K, jnp.zeros(f.n, f.dtype), f.weights, f.weights.direction
-    share = at_mean = None
-    if f.intercept:
-        share = weights.array / weights.total
-        at_mean = matmul(share, matmul(K, share))
-        K, mean, _ = weights.centre_both(K)
-        mean = mean if f.lift is None else mean + f.lift
-    L = jnp.linalg.cholesky(weights.scale_both(K) + lam * jnp.eye(f.n, dtype=f.dtype))
-    half = triangular_inverse(L).T
-    if f.intercept:
-        half = half - h[:, None] * matmul(h, half)[None, :]
-    half = weights.scale(half)
-    return DualSpread(f.expansion, half, matmul(mean, half), lam / weights.total * int(f.intercept), share, at_mean)
+    share, both = prior_of(f, f.K)
+    K, across, _ = f.fixed.centre_both(f.weights, f.K)
+    if f.lift is not None:
+        across = across + f.fixed.one[:, None] * f.lift
+    L = jnp.linalg.cholesky(f.weights.scale_both(K) + lam * jnp.eye(f.n, dtype=f.dtype))
+    half = f.weights.scale(f.fixed.project(f.weights, triangular_inverse(L).T))
+    return DualSpread(f.expansion, f.fixed.lean(), half, matmul(across, half), lam, share, both)

@@ -1,24 +1,33 @@
-"""Rows that are gone, and what stays of them: moments, to which further rows add and from which some can be taken off again.
+"""Rows that are gone, and what stays of them: moments, to which further rows add and from which
+some can be taken off again.
 
-From moments about one origin follows all but what is left out: spectrum, coefficients, GCV and evidence, the last two by a difference of squares, as
-‖√v(y − ŷ)‖² = Σvy² − 2wᵀΣvφy + wᵀΣvφφᵀw. Rounding stays at the level of the largest sums that there were, and so does what is said
-of it: taking off most of a sum leaves few of its digits.
-"""
+From moments about one origin follows all but what is left out: spectrum, coefficients, GCV and
+evidence, the last two by a difference of squares, as ‖√v(y − ŷ)‖² = Σvy² − 2wᵀΣvφy + wᵀΣvφφᵀw.
+Rounding stays at the level of the largest sums that there were, and so does what is said of it:
+taking off most of a sum leaves few of its digits."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxrls.factors.contract import times
-from jaxrls.factors.spectrum import SpectralSolution, Spectrum, features_spectrum, solve_features
-from jaxrls.factors.weights import Labels, SummedWeights, Weights
+from jaxrls.factors.contract import Solution, times
+from jaxrls.factors.spectrum import (
+    Projected,
+    Spectrum,
+    feature_moments,
+    of_moments,
+    solve_covariance,
+)
 from jaxrls.kernels.inner import Linear
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
-from jaxrls.rows.moments import Moments, moments, near_mean
+from jaxrls.problem.fixed_effects import FixedEffects
+from jaxrls.problem.labels import Labels
+from jaxrls.problem.weights import SummedWeights, Weights
+from jaxrls.rows.moments import Moments, moments
 from jaxrls.rows.rows import Rows
 from jaxrls.support.pytrees import pytree, static
 
@@ -41,21 +50,24 @@ class Gone(Rows):
 
     def sum(self, fn, *columns, temporaries=0, block_size=None):
         """Not any more."""
-        raise ValueError("this needs the rows again, of which only moments were kept: fit to all of them anew")
+        raise ValueError(
+            "this needs the rows again, of which only moments were kept: fit to all of them anew"
+        )
 
     map = sum
 
 
 @pytree
-class SummedSolution(SpectralSolution):
-    """A spectrum with labels, of rows that are gone."""
+class SummedSpectrum(Spectrum):
+    """A spectrum of rows that are gone."""
 
-    sums: Moments = None  # type: ignore[assignment]
+    sums: Any = None  # `Moments`, centred
 
-    def residual_sums(self, coef):
+    def residual_sums(self, solution, coef):
         """By quadratic forms of the moments: squares are differences, right to those of labels."""
         cross = self.sums.cross[:, None] - times(self.sums.second, coef)
-        return cross, jnp.maximum(self.sums.square - jnp.sum(coef * (self.sums.cross[:, None] + cross), axis=0), 0)
+        square = self.sums.square - jnp.sum(coef * (self.sums.cross[:, None] + cross), axis=0)
+        return cross, jnp.maximum(square, 0)
 
 
 @pytree
@@ -68,37 +80,40 @@ class PlainFeatures:
         """Raise unless rows of d columns have r features."""
         found = self.kernel.num_features(d, jnp.result_type(float))
         if found != r:
-            raise ValueError(f"X must have the columns that were fitted, and has {d}, which gives {found} features in place of {r}")
+            raise ValueError(
+                f"X must have the columns that were fitted, and has {d}, which gives {found} features in place of {r}"
+            )
 
     def rounding(self) -> Float[Array, ""]:
         """None: φ of a row is the same in every block."""
         return jnp.zeros(())
 
-    def moments(self, rows: Rows, Y, v, **options) -> Moments:
+    def moments(self, rows: Rows, fixed: FixedEffects, Y, v, **options) -> Moments:
         """The moments of φ."""
-        return moments(rows.features(self.kernel), Linear(), Y, v, **options)
+        return moments(rows.features(self.kernel), Linear(), fixed, Y, v, **options)
 
-    def spectrum(self, rows: Rows, sums: Moments, weights: Weights, intercept: bool, *, before) -> Spectrum:
+    def spectrum(self, rows: Rows, sums: Moments, weights: Weights, fixed, *, before) -> Spectrum:
         """That of moments of φ."""
-        return features_spectrum(rows, sums, weights, intercept, before)
+        return of_moments(rows, sums, weights, fixed, before)
 
 
 @pytree
 class Summed:
-    """Moments about the origins of the first rows, of what they are, and the largest that they have been.
+    """Moments about the origins of the first rows, of what they are, and the largest that they have
+    been.
 
-    `of` has `moments(rows, Y, weights, origin=, label_origin=)` and `spectrum(rows, moments, weights, intercept, before=)`.
-    """
+    `of` has `moments(rows, Y, weights, origin=, label_origin=)` and `spectrum(rows, moments,
+    weights, intercept, before=)`."""
 
     of: Any
     moments: Moments
-    past: tuple[Any, Any, Any]  # the largest Σv, diagonal of the second moments, and squares of labels
-    intercept: bool = static()
+    past: tuple[Any, Any, Any]  # the largest Σv, diagonal of the second moments, squares of labels
+    fixed: FixedEffects
 
     @classmethod
-    def of_fit(cls, of, sums: Moments, intercept: bool) -> "Summed":
+    def of_fit(cls, of, sums: Moments, fixed: FixedEffects) -> "Summed":
         """With nothing behind it."""
-        return cls(of, sums, _sizes(sums), intercept)
+        return cls(of, sums, _sizes(sums), fixed)
 
     def changed(self, more: Moments, sign: int) -> "Summed":
         """With those of other rows added, or taken off."""
@@ -106,48 +121,70 @@ class Summed:
         past = jax.tree.map(jnp.maximum, self.past, _sizes(total))
         return replace(self, moments=total, past=past)
 
-    def moments_of(self, rows: Rows, Y, weights: Weights, block_size: int | None = None) -> Moments:
+    def moments_of(self, rows: Rows, fixed, Y, weights: Weights, block_size=None) -> Moments:
         """Those of other rows, about the same origins."""
-        m = self.moments
-        return self.of.moments(rows, Y, weights.values, origin=m.origin, label_origin=m.label_origin, block_size=block_size)
+        origins = {"origin": self.moments.origin, "label_origin": self.moments.label_origin}
+        return self.of.moments(rows, fixed, Y, weights.values, block_size=block_size, **origins)
 
-    def solution(self, flat: bool) -> SummedSolution:
-        """The solution, of which nothing can be asked that needs rows; its floor counts what rounding has left of larger sums."""
-        sums, centred = self.moments, self.moments.centred(self.intercept)
+    def solution(self, flat: bool) -> Solution:
+        """The solution, of which nothing can be asked that needs rows; its floor counts what
+        rounding has left of larger sums.
+        """
+        sums, fixed = self.moments, self.fixed.from_gram(self.moments.gram)
+        centred = sums.centred(fixed)
         dtype, t = sums.second.dtype, sums.cross.shape[1]
         weights = SummedWeights(None, 0, dtype, (sums.weight, sums.count, sums.log_weight))
         before = jnp.where(self.past[1] > MODEST * jnp.diagonal(sums.second), self.past[1], 0)
-        factor = self.of.spectrum(Gone(dtype), sums, weights, self.intercept, before=before)
+        made = self.of.spectrum(Gone(dtype), sums, weights, fixed, before=before)
+        named = {field.name: getattr(made, field.name) for field in fields(made)}
         none = jnp.zeros((0, t), dtype)
-        labels = Labels(none, centred.label_origin if self.intercept else jnp.zeros(t, dtype), none, flat)
-        z = matmul(factor.rotation.T, centred.cross)
-        return SummedSolution(factor, labels, z, none, None, centred)
+        labels = Labels(none, centred.label_origin, none[:1], none, flat)
+        z = matmul(made.rotation.T, centred.cross)
+        return Solution(SummedSpectrum(**named, sums=centred), labels, Projected(z, None))
 
     def lost(self, lam) -> Float[Array, ""]:
-        """By how much rounding is larger than that of a fit to the rows that are left, at the smallest λ; 1/eps where it hides what is left."""
+        """By how much rounding is larger than that of a fit to the rows that are left, at the
+        smallest λ; 1/eps where it hides what is left.
+        """
         m, (_, diagonal, squares) = self.moments, self.past
-        now = jnp.sum(jnp.diagonal(m.centred(self.intercept).second)) + jnp.min(lam)
-        # Labels about 0, as their mean is told too. Coefficients are linear in them, so that it is their length that counts.
-        labels = m.square + 2 * m.label_origin * m.label + m.weight * m.label_origin**2
-        return jnp.maximum(_ratio(jnp.sum(diagonal), now), jnp.max(jnp.sqrt(_ratio(squares, labels, 2)), initial=0))
+        now = jnp.sum(jnp.diagonal(m.centred(self.fixed.from_gram(m.gram)).second)) + jnp.min(lam)
+        # Labels about 0, as their mean is told too. Coefficients are linear in them, so that it is
+        # their length that counts.
+        labels = m.square + self._labels_taken()
+        return jnp.maximum(
+            _ratio(jnp.sum(diagonal), now), jnp.max(jnp.sqrt(_ratio(squares, labels, 2)), initial=0)
+        )
+
+    def _labels_taken(self) -> Float[Array, " t"]:
+        """Σ v of the squares of labels less those about their origin."""
+        m, o = self.moments, self.moments.label_origin
+        gram = jnp.diag(m.gram) if m.gram.ndim == 1 else m.gram
+        return jnp.sum(o * (2 * m.label + matmul(gram, o)), axis=0)
 
     def possible(self) -> Bool[Array, ""]:
-        """Whether there may be rows that sum to this: weight is left, and no square is negative, whatever the direction, beyond rounding.
+        """Whether there may be rows that sum to this: weight is left, and no square is negative,
+        whatever the direction, beyond rounding.
 
-        By a Cholesky factor of the moments of (1, φ, y) for each target, in units of the largest that they have been.
-        """
+        By a Cholesky factor of the moments of (1, φ, y) for each target, in units of the largest
+        that they have been."""
         m, (weight, diagonal, squares) = self.moments, self.past
-        units = 1 / jnp.sqrt(jnp.concatenate([weight[None], jnp.where(diagonal > 0, diagonal, 1)]))
-        corner = jnp.block([[m.weight[None, None], m.first[None, :]], [m.first[:, None], m.second]])
-        beside = jnp.concatenate([m.label[None], m.cross]) * units[:, None] / jnp.sqrt(jnp.where(squares > 0, squares, 1))
+        gram = jnp.diag(m.gram) if m.gram.ndim == 1 else m.gram
+        unit = jnp.where(diagonal > 0, diagonal, 1)
+        units = 1 / jnp.sqrt(jnp.concatenate([jnp.full(len(gram), weight), unit]))
+        corner = jnp.block([[gram, m.first], [m.first.T, m.second]])
+        beside = jnp.concatenate([m.label, m.cross]) * units[:, None]
+        beside = beside / jnp.sqrt(jnp.where(squares > 0, squares, 1))
         eps, k = float(jnp.finfo(m.second.dtype).eps), len(units)
-        # What rows that go differ by from what they were when they came has signs, that even out over rows.
-        again = self.of.rounding() * jnp.sqrt(weight / jnp.maximum(m.count, 1)) * units[1:]
+        # What rows that go differ by from what they were when they came has signs, that even out.
+        again = self.of.rounding() * jnp.sqrt(weight / jnp.maximum(m.count, 1)) * units[len(gram) :]
         tolerance = 4 * k * eps + 2 * k**0.5 * jnp.max(again)
-        L = jnp.linalg.cholesky(units[:, None] * corner * units + tolerance * jnp.eye(len(units), dtype=corner.dtype))
+        eye = tolerance * jnp.eye(k, dtype=corner.dtype)
+        L = jnp.linalg.cholesky(units[:, None] * corner * units + eye)
         half = jax.lax.linalg.triangular_solve(L, beside, left_side=True, lower=True)
-        rest = m.square / jnp.where(squares > 0, squares, 1) + tolerance - jnp.sum(half**2, axis=0)
-        enough = (m.weight > 4 * k * eps * weight) & (jnp.round(m.count) >= 1 + int(self.intercept))
+        rest = m.square / jnp.where(squares > 0, squares, 1) + tolerance
+        rest = rest - jnp.sum(half**2, axis=0)
+        least = 1 + int(self.fixed.one is not None)
+        enough = (m.weight > 4 * k * eps * weight) & (jnp.round(m.count) >= least)
         return enough & jnp.all(jnp.isfinite(L)) & jnp.all(rest >= 0)
 
 
@@ -162,13 +199,16 @@ def _sizes(sums: Moments):
     return sums.weight, jnp.diagonal(sums.second), sums.square
 
 
-def solve_and_sum(kernel: Kernel, rows: Rows, labels: Labels, weights: Weights, intercept: bool) -> SpectralSolution:
-    """The solution on a kernel's explicit features, with their moments: from one reading where those are what it is made of."""
-    of, features = PlainFeatures(kernel), rows.features(kernel)
-    origin = near_mean(features, Linear(), weights.values) if intercept else jnp.zeros(features.shape[1], rows.dtype)
-    sums = moments(features, Linear(), labels.Y, weights.values, origin=origin, label_origin=labels.mean)
+def solve_and_sum(
+    kernel: Kernel, rows: Rows, labels: Labels, weights: Weights, fixed: FixedEffects
+) -> Solution:
+    """The solution on a kernel's explicit features, with their moments: from one reading where
+    those are what it is made of.
+    """
+    features = rows.features(kernel)
+    sums = feature_moments(features, labels, weights, fixed)
     if features.shape[0] <= features.shape[1]:
-        solution = solve_features(features, labels, weights, intercept)
+        solution = solve_covariance(kernel, rows, labels, weights, fixed)
     else:
-        solution = features_spectrum(features, sums, weights, intercept).solve_moments(labels, sums)
-    return replace(solution, summed=Summed.of_fit(of, sums, intercept))
+        solution = of_moments(features, sums, weights, fixed).solve_moments(labels, sums)
+    return replace(solution, summed=Summed.of_fit(PlainFeatures(kernel), sums, fixed))

@@ -1,21 +1,18 @@
-"""Rows of files, read in pieces: `.npy`, `.npz`, `.csv` and Parquet, one file or many, as a source that begins anew whenever it is read."""
+"""Rows of files, one or many, as a source that begins anew whenever it is read."""
 
 import glob
-import itertools
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from jaxrls.io.naming import LISTED, find_column, match_columns
-from jaxrls.io.npz import Archive, Damaged, open_archive
-from jaxrls.io.packed import MAX_INFLATION
-from jaxrls.io.readers import ENDINGS, Reader, ending_of, open_table
+import numpy as np
+
+from jaxrls.io.tables import ENDINGS, Table, ending_of, name_of, open_table
 from jaxrls.rows.joint import JointRows
 from jaxrls.rows.sampled import SAMPLE
 from jaxrls.rows.streamed import Piece, StreamedRows
-
-AT_ONCE = 65_536  # rows of a file
 
 
 def stream(
@@ -29,29 +26,50 @@ def stream(
     seed: int = 0,
     checkpoint: str | os.PathLike | None = None,
     block_size: int | None = None,
-    header: bool | None = None,
-    max_inflation: float | int = MAX_INFLATION,
+    header: bool = True,
     progress: bool = False,
     distributed: bool = False,
 ) -> StreamedRows | JointRows:
-    """Rows that need not fit into memory: files, or blocks from an iterable of the caller's, with labels and weights.
+    """Rows that need not fit into memory: files, or blocks from an iterable of the caller's, with
+    labels and weights.
 
-    Reads `source` once, at once: counts rows, looks at every number, and keeps labels and weights, the means and standard deviations of all columns and
-    `sample` rows drawn by chance, from which landmarks are chosen. Every later sum over rows is one more reading: the exact leave-one-out error of
-    any number of λ and targets takes two, and the held-out residuals that a fit keeps at the chosen λ one more.
+    Reads `source` once, at once: counts rows, looks at every number, and keeps labels and weights,
+    the means and standard deviations of all columns and `sample` rows drawn by chance, from which
+    landmarks are chosen. Every later sum over rows is one more reading: the exact leave-one-out
+    error of any number of λ and targets takes two, and the held-out residuals that a fit keeps at
+    the chosen λ one more.
 
-    **Arguments**: `source` is a path, a pattern such as `"rows/*.npz"`, a folder, a list of those, or any object whose `__iter__` gives blocks
-    `(X, Y)`, `(X, Y, weights)` or X. Of files, `.npz` hold arrays `X`, and `y` or the one that `target` names; `.csv` and `.csv.gz` have a column a
-    number, `.npy` are matrices and `.parquet` tables: `target`, one or a list, and `weights` name columns or count them, and all others, or `columns`,
-    are inputs; the target is the last column by default, and `target=False` says that there is none. The files that follow have the columns of the
-    first, by name where it has names. `standardize` brings columns to (weighted) mean 0 and standard deviation 1, or takes a pair (means, deviations), as
-    those of the rows that a model was fitted on. `block_size` rows are worked on at once. `header` says whether first lines of text hold names, and
-    `max_inflation` how much compressed files may become, as in `load`; `progress` shows a bar for each reading (needs tqdm).
-    `checkpoint` names a file that keeps every sum after each block: after a kill the same calls go on from there, and end with the same numbers to the bit.
-    `distributed` is for processes of `jax.distributed`: each gives its own part of the rows, in order, and what they add up to is summed over all.
-    **Returns** a `Rows`; `labels`, `row_weights`, `means` and `scales` are what it found. **Cost** one reading; memory of labels, weights, the sample and
-    a few blocks. **Raises** `ValueError` that names file, row and column of what is missing or no number, and files that do not go together.
-    **Source**: Fan, Muller and Rezucha 1962 for the sample; Chan, Golub and LeVeque 1979 for means and deviations.
+    **Cost** one reading; memory of labels, weights, the sample and a few blocks. **Source**: Fan,
+    Muller and Rezucha 1962 for the sample; Chan, Golub and LeVeque 1979 for means and deviations.
+
+    Args:
+        source: a path, a pattern such as `"rows/*.parquet"`, a folder, a list of those, or any
+            object whose `__iter__` gives blocks `(X, Y)`, `(X, Y, weights)` or X. Files are `.csv`,
+            `.csv.gz`, `.parquet`, `.arrow` and `.feather` (extra `tables`), `.npy` with a matrix,
+            and `.npz` with arrays `X` and `y`. Those that follow have the columns of the first, by
+            name where it has names.
+        target: one column or a list, by name or number, or an array of `.npz` files; by default
+            the last column, or `y`. False says that there is none.
+        weights: the column of sample weights.
+        columns: the inputs; by default all other columns.
+        standardize: True brings columns to (weighted) mean 0 and standard deviation 1; a pair
+            (means, deviations) takes those, as of the rows that a model was fitted on.
+        sample: how many rows are kept.
+        seed: of the draw.
+        checkpoint: a file that keeps every sum after each block: after a kill the same calls go on
+            from there, and end with the same numbers to the bit.
+        block_size: rows that are worked on at once.
+        header: whether the first line of a CSV file holds names.
+        progress: shows a bar for each reading (needs tqdm).
+        distributed: for processes of `jax.distributed`: each gives its own part of the rows, in
+            order, and what they add up to is summed over all.
+
+    Returns:
+        A `Rows`, whose `labels`, `row_weights`, `means` and `scales` are what it found.
+
+    Raises:
+        ValueError: that names file, row and column of what is missing or no number; for files that
+            do not go together.
 
     >>> import numpy as np, jaxrls as rls
     >>> x = np.linspace(0, 1, 50)[:, None]
@@ -60,185 +78,221 @@ def stream(
     >>> fit.route, bool(fit.error < 1e-3)
     ('subset', True)
     """
-    if not isinstance(source, str | os.PathLike) and not _is_list_of_paths(source):
-        named = [name for name, value in (("target", target), ("weights", weights), ("columns", columns)) if value is not None]
-        if named:
-            raise ValueError(f"{named[0]} names a column of files, and source brings blocks (X, Y, weights) itself: leave it out")
+    paths = [source] if isinstance(source, str | os.PathLike) else source
+    if isinstance(paths, list | tuple) and paths and isinstance(paths[0], str | os.PathLike):
+        blocks = open_files(paths_of(paths), Choice(target, weights, columns), header)
+    elif target is weights is columns is None:
         blocks = source
     else:
-        blocks = Files(paths_of(source), Choice(target, weights, columns), header, max_inflation)
+        raise ValueError(
+            "target, weights and columns name columns of files, and source brings blocks (X, Y, weights) itself: leave them out"
+        )
     options: dict = {"checkpoint": checkpoint, "block_size": block_size, "progress": progress}
     kind = JointRows if distributed else StreamedRows
     return kind(blocks, standardize=standardize, sample=sample, seed=seed, **options)
 
 
 class Columns(NamedTuple):
-    """Positions of the columns of one file that are inputs, targets and weights; `vector` where labels are one column.
-
-    Where a target may have `gaps`, or be text, it is passed on as it is.
+    """Columns of one file by number: `one_hot` inputs, groups and, where they are `labels`, targets
+    are read as text, all others as numbers.
     """
 
-    names: list[str] | None
-    width: int
     inputs: list[int]
+    one_hot: list[int]
     targets: list[int]
     weights: list[int]
-    vector: bool = True
-    gaps: bool = False
-
-    def pieces(self, file: Reader, path: str) -> Iterator[Piece]:
-        """The rows of the file, so many at once."""
-        numbers, optional = [*self.inputs, *([] if self.gaps else self.targets), *self.weights], self.targets if self.gaps else []
-        d, t, first = len(self.inputs), 0 if self.gaps else len(self.targets), 0
-        for table, words in file.pieces(numbers, optional, AT_ONCE):
-            Y = words[0] if words else table[:, d : d + t] if t else None
-            Y = Y[:, 0] if Y is not None and self.vector and not words else Y
-            yield Piece(table[:, :d], Y, table[:, -1] if self.weights else None, path, first)
-            first += len(table)
+    groups: list[int]
+    labels: bool
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Which columns are target, weights and inputs, by name or number; and how wide the file must be, where that is known."""
+    """Which columns are what, by name or number: plain data, which a model file keeps."""
 
     target: Any = None
     weights: Any = None
     inputs: Any = None
-    width: int | None = None
+    drop: Any = ()
+    one_hot: Any = ()
+    groups: Any = None
+    labels: bool | None = False  # whether targets are text; None leaves it to the file
+    width: int | None = None  # of all files, where columns have no names
 
-    def of(self, path, names: list[str] | None, width: int) -> Columns:
-        """The columns of a file that has these names, or so many."""
-        if self.width not in (None, width):
+    def of(self, file: Table) -> Columns:
+        """The columns of a file, of which no two have one part."""
+
+        def find(names, what):
+            names = names if isinstance(names, list | tuple) else [names]
+            names = [name for name in names if name is not None and name is not False]
+            return [j for name in names for j in file.find(name, what)]
+
+        if self.width not in (None, file.width):
             raise ValueError(
-                f"{path} has {width} columns, and the file before it has {self.width}, neither of them by names that both have"
+                f"{file.path} has {file.width} columns, and the file before it has {self.width}, neither of them by names that both have"
             )
+        weights, groups = find(self.weights, "weights"), find(self.groups, "groups")
+        dropped = find(self.drop, "columns to drop")
+        if self.inputs is None:
+            dropped += index_of(file)
+        free = [j for j in range(file.width) if j not in {*weights, *groups, *dropped}]
+        default = "y" if file.is_archive else free[-1:]
+        targets = find(default if self.target is None else self.target, "target")
+        inputs = find(self.inputs, "inputs") or [j for j in free if j not in targets]
+        special = [*targets, *weights, *groups, *dropped]
+        if not inputs or len({*inputs, *special}) < len(inputs) + len(special):
+            raise ValueError(
+                f"{file.path}: inputs, target, weights and groups must be different columns, and one at least is for inputs (are they separated by commas?)"
+            )
+        one_hot = [j for j in find(self.one_hot, "inputs") if j in inputs]
+        labels = any(map(file.type_of, targets)) if self.labels is None else self.labels
+        numbers = [j for j in inputs if j not in one_hot]
+        for j in (*numbers, *weights, *([] if labels else targets)):
+            if kind := file.type_of(j):
+                name = name_of(file, j)
+                raise ValueError(
+                    f"{file.path}: column {name} holds {kind}, and not numbers: code it as numbers, leave it out "
+                    f"(--drop {name}), or make indicators of it (--one-hot {name})"
+                )
+        return Columns(numbers, one_hot, targets, weights, groups, labels)
 
-        def find(name, what):
-            return find_column(path, names, width, name, what)
+    def settled(self, file: Table) -> "Choice":
+        """The same columns of other files: by name where this one has names, else by number."""
+        columns, names = self.of(file), file.names or range(file.width)
+        inputs, one_hot = ([names[j] for j in part] for part in columns[:2])
+        width = None if file.names else file.width
+        kept = replace(
+            self,
+            inputs=[*inputs, *one_hot],
+            drop=(),
+            one_hot=one_hot,
+            labels=columns.labels,
+            width=width,
+        )
+        if file.is_archive:
+            return replace(kept, target="y" if self.target is None else self.target)
+        targets, weights = ([names[j] for j in part] for part in columns[2:4])
+        several = isinstance(self.target, list | tuple)
+        target = targets if several else targets[0] if targets else False
+        return replace(kept, target=target, weights=weights)
 
-        weights = [] if self.weights is None else [find(self.weights, "weights")]
-        free = [j for j in range(width) if j not in weights]
-        targets = free[-1:] if self.target is None else [find(name, "target") for name in as_list(self.target) if name is not False]
-        inputs = [j for j in free if j not in targets] if self.inputs is None else [find(name, "inputs") for name in as_list(self.inputs)]
-        if not inputs or len({*inputs, *targets, *weights}) < len(inputs) + len(targets) + len(weights):
-            raise ValueError(f"{path}: inputs, target and weights must be different columns, and one at least is for inputs")
-        return Columns(names, width, inputs, targets, weights, not isinstance(self.target, list | tuple))
+    def of_inputs(self, file: Table) -> Columns:
+        """The same inputs of a file to predict, and the target as text where it has it.
 
-    def settled(self, columns: Columns) -> "Choice":
-        """The same columns of the files that follow: by name where this one has names, else by number in files as wide."""
-        names = columns.names or range(columns.width)
-        targets, inputs, weights = ([names[j] for j in part] for part in (columns.targets, columns.inputs, columns.weights))
-        target = (targets[0] if columns.vector else targets) if targets else False
-        return Choice(target, weights[0] if weights else None, inputs, None if columns.names else columns.width)
-
-    def shard(self, path, arrays: Archive) -> Piece:
-        """Arrays X, y and weights."""
-        target = "y" if self.target is None else self.target
-        names = ["X", *([] if target is False else [target]), *([] if self.weights is None else [self.weights])]
-        absent = [name for name in names if name not in arrays]
-        if absent:
-            raise ValueError(f"{path} has no array {absent[0]!r}: it holds {', '.join(itertools.islice(arrays, LISTED)) or 'none'}")
-        X = arrays["X"]
-        if self.inputs is not None:
-            X = X[:, [find_column(path, None, X.shape[1], name, "inputs") for name in as_list(self.inputs)]]
-        Y = None if target is False else arrays[target]
-        return Piece(X, Y, None if self.weights is None else arrays[self.weights], path)
+        By name where both have names, else by number in a file as wide as that one; any other holds
+        inputs alone."""
+        inputs, one_hot, target = self.inputs, self.one_hot, self.target
+        by_number = file.width == self.width
+        if inputs and not by_number and not (file.names and isinstance(inputs[0], str)):
+            if file.width != len(inputs):
+                raise ValueError(
+                    f"{file.path} has {file.width} columns, and the model was fitted on {len(inputs)}"
+                )
+            inputs = list(range(file.width))
+            one_hot = inputs[len(inputs) - len(one_hot) :]
+        held = file.arrays if file.is_archive else file.names or ()
+        if not (by_number and isinstance(target, int)):
+            target = "y" if target is None and file.is_archive else target
+            target = target if target in held else False
+        return Choice(target, None, inputs, (), one_hot, labels=True).of(file)
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """The columns that a model was fitted on, as `layout` says, and the target where a file has it."""
-
-    layout: Mapping[str, Any]
-
-    @property
-    def inputs(self):
-        """Their names, or None."""
-        return self.layout.get("inputs")
-
-    def of(self, path, names, width) -> Columns:
-        """The columns of a file that has these names, or so many."""
-        inputs, target = match_columns(path, names, width, self.layout)
-        return Columns(names, width, inputs, [] if target is None else [target], [], gaps=True)
-
-    def settled(self, columns: Columns) -> "Fitted":
-        """The same: every file is matched with the model."""
-        del columns
-        return self
-
-    def shard(self, path, arrays: Archive) -> Piece:
-        """The array X, and the target."""
-        if "X" not in arrays:
-            raise ValueError(f"{path} has no array 'X': it holds {', '.join(itertools.islice(arrays, LISTED)) or 'none'}")
-        target = next((name for name in (self.layout.get("target"), "y") if name in arrays), None)
-        return Piece(arrays["X"], None if target is None else arrays[target], None, path)
+def index_of(file: Table) -> list[int]:
+    """The unnamed first column in which pandas has counted the rows, if there is one."""
+    if not file.names or file.names[0] or file.width == 1 or file.type_of(0):
+        return []
+    (column,), _ = next(file.batches([[0]], []), ([np.ones((1, 1))], []))
+    if (column[:, 0] != np.arange(len(column))).any():
+        return []
+    warnings.warn(
+        f"{file.path}: the first column has no name and counts the rows: it is left out",
+        stacklevel=2,
+    )
+    return [0]
 
 
 @dataclass(frozen=True)
 class Files:
-    """Files one after the other, each with the columns of the first."""
+    """Files one after the other; of rows that lack a number, "drop" in `missing` leaves them out,
+    and "median" leaves NaN in X. Files to `predict` may lack the target.
+    """
 
     paths: tuple[str, ...]
-    choice: Any  # a `Choice`, or `Fitted`
-    header: bool | None
-    max_inflation: float | int
+    choice: Choice
+    header: bool = True
+    missing: str | None = None
+    predict: bool = False
 
     def __iter__(self) -> Iterator[Piece]:
-        choice = self.choice
+        return (piece for piece, _ in self.parts())
+
+    def parts(self) -> Iterator[tuple[Piece, list[np.ndarray]]]:
+        """All rows, and with them one-hot columns, groups and labels as text."""
         for path in self.paths:
-            if ending_of(path) == ".npz":
-                yield self._shard(path, choice)
-                continue
-            file = self._open(path, choice)
-            columns = choice.of(path, file.names, file.width)
-            yield from columns.pieces(file, path)
-            choice = choice.settled(columns)
+            file, first = open_table(path, self.header), 1
+            columns = (self.choice.of_inputs if self.predict else self.choice.of)(file)
+            inputs, one_hot, targets, weights, groups, labels = columns
+            numbers = [inputs, [] if labels else targets, weights]
+            texts = [*one_hot, *groups, *(targets if labels else [])]
+            checked = [*numbers, *([j] for j in (one_hot if self.predict else texts))]
+            for values, words in file.batches(numbers, texts):
+                used = self._usable(file, first, checked, [*values, *words])
+                X, Y, v = (
+                    part[used] if wanted else None
+                    for part, wanted in zip(values, numbers, strict=True)
+                )
+                if (
+                    Y is not None
+                    and Y.shape[1] == 1
+                    and not isinstance(self.choice.target, list | tuple)
+                ):
+                    Y = Y[:, 0]
+                piece = Piece(X, Y, None if v is None else v[:, 0], path, first)
+                yield piece, [word[used] for word in words]
+                first += len(values[0])
 
-    def first(self) -> Columns | None:
-        """What the columns of the first file are, None where it is an archive, whose arrays have none."""
-        path = self.paths[0]
-        if ending_of(path) == ".npz":
-            return None
-        file = self._open(path, self.choice)
-        return self.choice.of(path, file.names, file.width)
+    def _usable(self, file: Table, first: int, columns, parts) -> Any:
+        """The rows that can be used; raises for infinity, and for what is missing unless told."""
+        used = np.ones(len(parts[0]), bool)
+        for i, (numbers, values) in enumerate(zip(columns, parts, strict=False)):
+            values = values.reshape(len(used), len(numbers))
+            missing = values == "" if values.dtype.kind == "U" else np.isnan(values)
+            if self.missing == "drop":
+                used &= ~missing.any(axis=1)
+            bad = missing if values.dtype.kind == "U" else ~np.isfinite(values)
+            if self.missing == "drop" or self.missing == "median" and i == 0:
+                bad = bad & ~missing
+            for row, j in np.argwhere(bad)[:1]:
+                what = "is missing" if missing[row, j] else f"is {values[row, j]}"
+                raise ValueError(
+                    f"{file.path}: row {first + row}, column {name_of(file, numbers[j])}: the value {what}: "
+                    "fill it in or drop the row (fit --missing drop or median does)"
+                )
+        return slice(None) if used.all() else used
 
-    def _open(self, path, choice) -> Reader:
-        known = [name for name in choice.inputs or () if isinstance(name, str)] if isinstance(choice.inputs, list | tuple) else None
-        return open_table(path, self.header, self.max_inflation, known)
 
-    def _shard(self, path, choice) -> Piece:
-        try:
-            with open_archive(path, self.max_inflation) as arrays:
-                return choice.shard(path, arrays)
-        except Damaged as error:
-            raise ValueError(f"{path} is not an NPZ file, or is damaged: {error}") from None
+def open_files(
+    paths: tuple[str, ...], choice: Choice, header: bool = True, missing: str | None = None
+) -> Files:
+    """Files that have the columns of the first."""
+    return Files(paths, choice.settled(open_table(paths[0], header)), header, missing)
 
 
-def paths_of(source) -> tuple[str, ...]:
-    """Every file that is meant, in order."""
+def paths_of(named) -> tuple[str, ...]:
+    """Every file that is meant by paths, patterns and folders, in order."""
     found: list[str] = []
-    for path in map(os.fspath, [source] if isinstance(source, str | os.PathLike) else source):
+    for path in map(os.fspath, named):
         if os.path.isdir(path):
-            inside = sorted(os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names)
-            found += [one for one in inside if ending_of(one)]
+            inside = glob.glob(os.path.join(glob.escape(path), "**"), recursive=True)
+            found += filter(ending_of, sorted(inside))
         elif glob.has_magic(path) and not os.path.exists(path):
             found += sorted(glob.glob(path))
         else:
             found.append(path)
     if not found:
-        raise ValueError(f"source {source!r} names no file")
+        raise ValueError(f"source {named!r} names no file")
     for path in found:
         if not ending_of(path):
             raise ValueError(f"{path} must end in {', '.join(ENDINGS)}")
         if not os.path.exists(path):
             raise FileNotFoundError(f"there is no file {path}")
     return tuple(found)
-
-
-def _is_list_of_paths(source) -> bool:
-    return isinstance(source, list | tuple) and bool(source) and all(isinstance(path, str | os.PathLike) for path in source)
-
-
-def as_list(names) -> list:
-    """One name, or several."""
-    return list(names) if isinstance(names, list | tuple) else [names]

@@ -1,169 +1,233 @@
-"""Tables from CSV and NPZ files, with errors that name the bad cell.
-
-Lines are read in `csv_file.py`, archives in `npz.py`.
+"""Files of rows and columns, read in batches: CSV, Parquet and Arrow by pyarrow, `.npy` and `.npz`
+by NumPy.
 """
 
-import itertools
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import numpy as np
 
-from jaxrls.io.csv_file import CsvFile
-from jaxrls.io.header import is_missing, is_number
-from jaxrls.io.naming import LISTED, match_columns
-from jaxrls.io.npz import Archive, Damaged, open_archive
-from jaxrls.io.packed import MAX_INFLATION
+FORMATS = {".csv": "csv", ".csv.gz": "csv", ".parquet": "parquet"} | dict.fromkeys(
+    (".arrow", ".feather"), "ipc"
+)
+ENDINGS = (*FORMATS, ".npy", ".npz")
+AT_ONCE = 65_536  # rows
+LOOKED_AT = 2**24  # bytes of a CSV file by which the types of its columns are known
+LISTED = 20  # names in a message, at most
+# Lists of columns as matrices, NaN where a number is missing, and columns of text, empty where it
+# is.
+Batch = tuple[list[np.ndarray], list[np.ndarray]]
 
 
-class Table(NamedTuple):
-    """Inputs and target of a problem, and `layout`, plain data by which `read_inputs` finds the same columns in another file."""
-
-    X: np.ndarray  # (n, d) numbers
-    y: np.ndarray  # (n,) numbers, or text where the target holds labels
-    groups: np.ndarray | None  # (n,) any labels
-    weights: np.ndarray | None  # (n,) numbers
-    layout: dict[str, Any]
-    header: bool | None = None  # whether the first line was taken for names; None for archives, which have no lines
+def ending_of(path: str) -> str:
+    """That of a table, or an empty text."""
+    return next((ending for ending in ENDINGS if path.endswith(ending)), "")
 
 
-def read_table(
-    path,
-    *,
-    target=None,
-    labels: bool = False,
-    groups=None,
-    weights=None,
-    header: bool | None = None,
-    max_inflation: float | int = MAX_INFLATION,
-) -> Table:
-    """Read a problem from a CSV file (`.csv`, `.csv.gz`) or a NumPy archive (`.npz`, arrays `X` and `y`).
-
-    **Arguments**: `target`, `groups` and `weights` name columns, or count them from 0 or, negative, from the end; all others are
-    inputs. The target is the last column (the array `y`) by default. It is read as text where `labels` is true, or where
-    its first cell is no number. `header` says whether the first line holds names, which is found out by default; `max_inflation` how
-    many times its size a compressed file may become. **Raises** `ValueError` that names the row and the column of the first cell that is
-    missing or not a number, rows of unequal length, unknown columns, empty and damaged files, and such as become too large. **Cost** one pass of
-    NumPy's reader.
-    """
-    if str(path).endswith(".npz"):
-        with _archive(path, max_inflation) as arrays:
-            return _read_archive(path, arrays, target, labels, {"groups": groups, "weights": weights})
-    source = CsvFile(path, header, max_inflation)
-    special = {what: source.column(name, what) for what, name in (("groups", groups), ("weights", weights)) if name is not None}
-    free = [j for j in range(source.width) if j not in special.values()]
-    t = source.column(target, "target") if target is not None else (free or [0])[-1]
-    if len({t, *special.values()}) <= len(special):
-        raise ValueError(f"{path}: target, groups and weights must be different columns")
-    inputs = [j for j in free if j != t]
-    if not inputs:
-        raise ValueError(f"{path} has no column left for inputs: its columns are {source.list_columns()} (are they separated by commas?)")
-    labels = labels or not is_number(source.first[t]) and not is_missing(source.first[t])
-    numbers = [*inputs, *([] if labels else [t]), *([special["weights"]] if weights is not None else [])]
-    texts = [*([t] if labels else []), *([special["groups"]] if groups is not None else [])]
-    values, words = source.read(numbers, texts)
-    d = len(inputs)
-    names = source.names and [source.names[j] for j in inputs]
-    layout = {"inputs": names, "positions": inputs, "width": source.width, "target": source.names[t] if source.names else t}
-    return Table(
-        values[:, :d],
-        words[0] if labels else values[:, d],
-        words[-1] if groups is not None else None,
-        values[:, -1] if weights is not None else None,
-        layout,
-        source.names is not None,
-    )
-
-
-def read_inputs(
-    path, layout: Mapping[str, Any] | None, *, header: bool | None = None, max_inflation: float | int = MAX_INFLATION
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """The columns that a model was fitted on, from another file, and its target as text or numbers where the file has it.
-
-    Columns are matched as `match_columns` says. A first line with all the names is a header, whatever stands below it; else `header` and
-    `max_inflation` are as in `read_table`. **Raises** `ValueError` as `read_table`.
-    """
-    layout = layout or {}
-    if str(path).endswith(".npz"):
-        with _archive(path, max_inflation) as arrays:
-            target, X = next((name for name in (layout.get("target"), "y") if name in arrays), None), _matrix(path, arrays)
-            return X, None if target is None else _vector(path, arrays, target, len(X))
-    source = CsvFile(path, header, max_inflation, layout.get("inputs"))
-    inputs, t = match_columns(path, source.names, source.width, layout)
-    values, words = source.read(inputs, [], [] if t is None else [t])
-    return values, words[0] if words else None
-
-
-# NPZ ---------------------------------------------------------------------------------------------------------------------------
+def arrow_for(path) -> Any:
+    """pyarrow with what tables take of it."""
+    try:
+        import pyarrow.csv
+        import pyarrow.dataset
+        import pyarrow.parquet
+    except ImportError:
+        raise ImportError(f"{path} needs pyarrow: pip install 'jaxrls[tables]'") from None
+    return pyarrow
 
 
 @contextmanager
-def _archive(path, max_inflation) -> Iterator[Archive]:
+def reading(path: str) -> Iterator[None]:
+    """Whatever goes wrong inside as one line that names the file: parsers raise a dozen kinds."""
     try:
-        with open_archive(path, max_inflation) as arrays:
-            yield arrays
-    except Damaged as error:
-        raise ValueError(f"{path} is not an NPZ file, or is damaged: {error}") from None
+        yield
+    except Exception as error:
+        cause = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"{path} cannot be read: {cause}") from None
 
 
-def _read_archive(path, arrays: Archive, target, labels: bool, special: Mapping[str, str | None]) -> Table:
-    X, name = _matrix(path, arrays), target or "y"
-    y = _vector(path, arrays, name, len(X))
-    numeric = not labels and y.dtype.kind in "fiu"
-    with np.errstate(over="ignore"):  # what X's precision cannot hold is told of as infinite
-        y = _finite(path, name, y.astype(X.dtype)) if numeric else _texts(path, name, y)
-    groups, weights = (column and _vector(path, arrays, column, len(X)) for column in (special["groups"], special["weights"]))
-    if groups is not None:
-        groups = _texts(path, special["groups"], groups)
-    if weights is not None:
-        weights = _finite(path, special["weights"], weights)
-    return Table(X, y, groups, weights, {"inputs": None, "positions": None, "width": None, "target": name})
+class ArrowTable:
+    """A table that pyarrow reads."""
+
+    is_archive = False
+    arrays: tuple = ()
+
+    def __init__(self, path: str, header: bool):
+        self.path, self.format, self.arrow = path, FORMATS[ending_of(path)], arrow_for(path)
+        if self.format == "csv":
+            csv = self.arrow.csv
+            self.format = self.arrow.dataset.CsvFileFormat(
+                read_options=csv.ReadOptions(
+                    block_size=LOOKED_AT, autogenerate_column_names=not header
+                ),
+                convert_options=csv.ConvertOptions(strings_can_be_null=True),
+            )
+        self.is_text = ".csv" in ending_of(path)
+        with reading(path):
+            self.schema = self._open(None).schema
+            names = list(self.schema.names)
+            if len(set(names)) < len(names):
+                raise ValueError("two columns have one name: rename them")
+        self.width, self.names = len(names), None if self.is_text and not header else names
+        with suppress(ValueError):
+            if self.is_text and header and list(map(float, names)):
+                warnings.warn(
+                    f"{path}: the first line holds numbers, which are taken for the names of columns: "
+                    "if they are data, say --no-header (header=False)",
+                    stacklevel=2,
+                )
+
+    def _open(self, schema):
+        return self.arrow.dataset.dataset(
+            os.path.abspath(self.path),
+            format=self.format,
+            schema=schema,
+            filesystem=self.arrow.fs.LocalFileSystem(),
+        )
+
+    def find(self, name, what: str) -> list[int]:
+        """The column of a name or a number."""
+        return [find_column(self.path, self.names, self.width, name, what)]
+
+    def type_of(self, column: int) -> str | None:
+        """What a column holds in place of numbers; truth values and nothing but gaps are some."""
+        kind, types = self.schema.types[column], self.arrow.types
+        numbers = "integer", "floating", "decimal", "boolean", "null"
+        found = any(getattr(types, f"is_{name}")(kind) for name in numbers)
+        return None if found else f"{kind} values"
+
+    def batches(self, numbers: list[list[int]], texts: list[int]) -> Iterator[Batch]:
+        """So many rows at once; columns of CSV that begin with whole numbers may hold fractions."""
+        names, kinds = self.schema.names, list(self.schema.types)
+        used = sorted({j for part in (*numbers, texts) for j in part})
+        for j in used if self.is_text else ():
+            if j in texts:
+                kinds[j] = self.arrow.string()
+            elif not self.arrow.types.is_boolean(kinds[j]):
+                kinds[j] = self.arrow.float64()
+        with reading(self.path):
+            source = self._open(self.arrow.schema(list(zip(names, kinds, strict=True))))
+            options = {"columns": [names[j] for j in used], "batch_size": AT_ONCE}
+            for batch in source.scanner(batch_readahead=2, **options).to_batches():
+                found = {j: self._values(batch.column(names[j]), j in texts) for j in used}
+                empty = np.empty((len(batch), 0))
+                yield (
+                    [
+                        np.column_stack([found[j] for j in part]) if part else empty
+                        for part in numbers
+                    ],
+                    [found[j] for j in texts],
+                )
+
+    def _values(self, column, text: bool) -> np.ndarray:
+        if text:
+            words = column.cast(self.arrow.string()).fill_null("").to_pylist()
+            return np.array(words, str)
+        if column.type != self.arrow.float32():
+            column = column.cast(self.arrow.float64(), safe=False)
+        return column.to_numpy(zero_copy_only=False)
 
 
-def _array(path, arrays, name) -> np.ndarray:
-    if name not in arrays:
-        raise ValueError(f"{path} has no array {name!r}: it holds {', '.join(itertools.islice(arrays, LISTED)) or 'none'}")
-    return arrays[name]
+class ArrayTable:
+    """The matrix of a `.npy` file, or X of a `.npz` archive with its other arrays, whose columns
+    are numbered behind those of X.
+    """
+
+    names: list[str] | None = None
+
+    def __init__(self, path: str):
+        self.path, self.more, self.is_archive = path, [], path.endswith(".npz")  # type: ignore[var-annotated]
+        self.arrays: list[str] = []
+        with reading(path):
+            if self.is_archive:
+                with open(path, "rb") as opened, np.load(opened) as archive:
+                    self.arrays = archive.files
+            self.X = self.array("X") if self.is_archive else np.load(path, mmap_mode="r")
+            if self.X.ndim != 2:
+                raise ValueError(f"X must be a matrix, and has shape {self.X.shape}")
+        self.width = self.X.shape[1]
+
+    def array(self, name: str) -> np.ndarray:
+        """One of an archive."""
+        if name not in self.arrays:
+            held = ", ".join(self.arrays[:LISTED]) or "none"
+            raise ValueError(f"it has no array {name!r}: it holds {held}")
+        with open(self.path, "rb") as opened, np.load(opened) as archive:
+            return archive[name]
+
+    def find(self, name, what: str) -> list[int]:
+        """Columns of X by number, and in an archive all of another array by name."""
+        if not self.is_archive or _is_whole(name):
+            return [find_column(self.path, None, self.width, name, what)]
+        with reading(self.path):
+            array, n = self.array(str(name)), len(self.X)
+            if array.ndim not in (1, 2) or len(array) != n:
+                raise ValueError(f"{name} must have {n} rows, as X, and has shape {array.shape}")
+        start = self.width + len(self.more)
+        self.more += list(array.reshape(n, -1).T)
+        return list(range(start, self.width + len(self.more)))
+
+    def type_of(self, column: int) -> str | None:
+        """By the dtype of the array."""
+        dtype = self._column(column).dtype
+        return None if dtype.kind in "fiub" else f"values of dtype {dtype}"
+
+    def batches(self, numbers: list[list[int]], texts: list[int]) -> Iterator[Batch]:
+        """Copies of so many rows."""
+        for first in range(0, len(self.X), AT_ONCE):
+            rows = slice(first, first + AT_ONCE)
+            with reading(self.path):
+                found = [self._matrix(part, rows) for part in (*numbers, *([j] for j in texts))]
+                words = [  # NaN and NaT are missing
+                    np.where(part == part, part.astype(str), "")[:, 0]
+                    for part in found[len(numbers) :]
+                ]
+            yield found[: len(numbers)], words
+
+    def _matrix(self, columns, rows):
+        if all(j < self.width for j in columns):
+            return self.X[rows][:, columns]
+        return np.column_stack([self._column(j)[rows] for j in columns])
+
+    def _column(self, j: int) -> np.ndarray:
+        return self.X[:, j] if j < self.width else self.more[j - self.width]
 
 
-def _matrix(path, arrays) -> np.ndarray:
-    X = _array(path, arrays, "X")
-    if X.ndim != 2 or 0 in X.shape:
-        raise ValueError(f"{path}: X must have shape (n, d) with at least one row and one column, and has shape {X.shape}")
-    return _finite(path, "X", X)
+Table = ArrowTable | ArrayTable
 
 
-def _vector(path, arrays, name, n=None) -> np.ndarray:
-    y = _array(path, arrays, name)
-    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
-    if y.ndim != 1 or n is not None and len(y) != n:
-        raise ValueError(f"{path}: {name} must have shape ({'n' if n is None else n},), one value per row of X, and has shape {y.shape}")
-    return y
+def open_table(path: str, header: bool = True) -> Table:
+    """The file, by its ending; without `header` the first line of a CSV file is data.
+
+    Raises:
+        ValueError: for a file that is damaged, or something else.
+        ImportError: for a kind of file that takes pyarrow, where it is missing.
+    """
+    with open(path, "rb"):
+        pass
+    return ArrowTable(path, header) if ending_of(path) in FORMATS else ArrayTable(path)
 
 
-def _texts(path, name, array) -> np.ndarray:
-    """Labels as text, or an error that names the first one that is missing."""
-    if array.dtype.kind not in "fiubUSmM":
-        raise ValueError(f"{path}: {name} must hold labels, and has dtype {array.dtype}")
-    try:
-        words = np.char.strip(array.astype(str))
-    except UnicodeDecodeError:
-        raise ValueError(f"{path}: {name} holds bytes that are not ASCII text: save it as text") from None
-    missing = np.isnan(array) if array.dtype.kind == "f" else np.isnat(array) if array.dtype.kind in "mM" else words == ""
-    if missing.any():
-        raise ValueError(f"{path}: {name}[{int(missing.argmax())}] is missing: fill it in, or drop the row")
-    return words
+def name_of(file: Table, column: int) -> str:
+    """Its name, or its number."""
+    return file.names[column] if file.names else str(column)
 
 
-def _finite(path, name, array) -> np.ndarray:
-    """Numbers in float64 (float32 stays as it is), or an error that names the first bad one."""
-    if array.dtype.kind not in "fiub":
-        raise ValueError(f"{path}: {name} must hold numbers, and has dtype {array.dtype}")
-    with np.errstate(over="ignore"):
-        array = array if array.dtype == np.float32 else array.astype(np.float64)
-    bad = np.argwhere(~np.isfinite(array))
-    if len(bad):
-        where = ", ".join(map(str, bad[0]))
-        raise ValueError(f"{path}: {name}[{where}] is {array[tuple(bad[0])]}: fill it in, or drop the row")
-    return array
+def find_column(path, names: list[str] | None, width: int, name, what: str) -> int:
+    """The position of a column given by name or by number, as text or not."""
+    if names and name in names:
+        return names.index(name)
+    index = int(name) if _is_whole(name) else width
+    if -width <= index < width:
+        return index % width
+    columns = ", ".join(names[:LISTED]) if names else f"0 to {width - 1}, without names"
+    more = f" and {width - LISTED} more" if names and width > LISTED else ""
+    raise ValueError(
+        f"{path} has no column {name!r} for the {what}: its columns are {columns}{more}"
+    )
+
+
+def _is_whole(name) -> bool:
+    return str(name).removeprefix("-").isdecimal()

@@ -19,16 +19,19 @@ def _check_function(kernel: Kernel, fn) -> None:
 
 def _check_real(kernel: Kernel, values) -> None:
     if jnp.issubdtype(values.dtype, jnp.complexfloating):
-        raise ValueError(f"{type(kernel).__name__}.fn must return real numbers, and returned {values.dtype}: return its real part")
+        raise ValueError(
+            f"{type(kernel).__name__}.fn must return real numbers, and returned {values.dtype}: return its real part"
+        )
 
 
 @pytree
 class FeatureMap(Kernel):
     """The kernel of an explicit basis expansion, k(x, z) = ⟨φ(x), φ(z)⟩.
 
-    `fn(X) -> (n, r)`, or `fn(params, X) -> (n, r)` where `params` (any pytree, differentiable) is given. `fn` is static: pass the same
-    function object again, not a new lambda, or the caller's jit compiles again. Cost that of `fn`, plus O(n m r).
-    Source: *Regularized linear regression* (lecture), "the design matrix Φ".
+    `fn(X) -> (n, r)`, or `fn(params, X) -> (n, r)` where `params` (any pytree, differentiable) is
+    given. `fn` is static: pass the same function object again, not a new lambda, or the caller's
+    jit compiles again. Cost that of `fn`, plus O(n m r). Source: *Regularized linear regression*
+    (lecture), "the design matrix Φ".
 
     >>> import jax.numpy as jnp
     >>> line = FeatureMap(lambda X: jnp.concatenate([jnp.ones_like(X), X], axis=1))   # φ(x) = (1, x)
@@ -46,7 +49,9 @@ class FeatureMap(Kernel):
         with values_unknown("FeatureMap.fn"):
             features = self.fn(X) if self.params is None else self.fn(self.params, X)
         if features.ndim != 2 or features.shape[0] != X.shape[0]:
-            raise ValueError(f"FeatureMap.fn must return shape ({X.shape[0]}, r), one row per row of X, and returned {features.shape}")
+            raise ValueError(
+                f"FeatureMap.fn must return shape ({X.shape[0]}, r), one row per row of X, and returned {features.shape}"
+            )
         _check_real(self, features)
         return features
 
@@ -62,10 +67,12 @@ class FeatureMap(Kernel):
 
 @pytree
 class FunctionKernel(Kernel):
-    """Any kernel given as a function on matrices: `fn(X, Z) -> (n, m)`, or `fn(params, X, Z)` where `params` is given.
+    """Any kernel given as a function on matrices: `fn(X, Z) -> (n, m)`, or `fn(params, X, Z)` where
+    `params` is given.
 
-    `fn` must be symmetric and positive semidefinite, which is not checked here; it is static, as in `FeatureMap`. The diagonal
-    is computed row by row, as k(xᵢ, xᵢ) of 1×1 matrices. Cost that of `fn`. Source: Aronszajn 1950.
+    `fn` must be symmetric and positive semidefinite, which is not checked here; it is static, as in
+    `FeatureMap`. The diagonal is computed row by row, as k(xᵢ, xᵢ) of 1×1 matrices. Cost that of
+    `fn`. Source: Aronszajn 1950.
 
     >>> import jax.numpy as jnp
     >>> FunctionKernel(lambda X, Z: (X @ Z.T) ** 2)(jnp.array([[2.0]]), jnp.array([[3.0]])).tolist()
@@ -82,7 +89,9 @@ class FunctionKernel(Kernel):
         with values_unknown("FunctionKernel.fn"):
             K = self.fn(X, Z) if self.params is None else self.fn(self.params, X, Z)
         if K.shape != (X.shape[0], Z.shape[0]):
-            raise ValueError(f"FunctionKernel.fn must return shape {(X.shape[0], Z.shape[0])} and returned {K.shape}")
+            raise ValueError(
+                f"FunctionKernel.fn must return shape {(X.shape[0], Z.shape[0])} and returned {K.shape}"
+            )
         _check_real(self, K)
         return K
 
@@ -95,13 +104,15 @@ class FunctionKernel(Kernel):
 
 @pytree
 class Precomputed(Kernel):
-    """A kernel matrix computed elsewhere: X *is* K, `(n, n)`, and for prediction the rows k(new, training), `(m, n)`.
+    """A kernel matrix computed elsewhere: X *is* K, `(n, n)`, and for prediction the rows k(new,
+    training), `(m, n)`.
 
-    Sums, products, multiples and columns do not apply: compute them into K. Landmarks are rows of K, by number or chosen; new rows are then
-    k(new, training), or k(new, landmarks) alone, `(m, number of landmarks)`. Predictions are linear in the given rows, which
-    are what `features` returns; `num_features` is None, as K is no design matrix. K must be symmetric and positive semidefinite; the
-    one-call doors check the first, and warn where the second fails. Cost none. Source: as `metric="precomputed"` in
-    scikit-learn.
+    Sums, products, multiples and columns do not apply: compute them into K. Landmarks are rows of
+    K, by number or chosen; new rows are then k(new, training), or k(new, landmarks) alone, `(m,
+    number of landmarks)`. Predictions are linear in the given rows, which are what `features`
+    returns; `num_features` is None, as K is no design matrix. K must be symmetric and positive
+    semidefinite; the one-call doors check the first, and warn where the second fails. Cost none.
+    Source: as `metric="precomputed"` in scikit-learn.
 
     >>> import jax.numpy as jnp
     >>> K = jnp.array([[2.0, 1.0], [1.0, 2.0]])
@@ -120,7 +131,9 @@ class Precomputed(Kernel):
 
     def diag(self, X):
         if X.shape[0] != X.shape[1]:
-            raise ValueError(f"Precomputed.diag needs the square kernel matrix, and X has shape {X.shape}")
+            raise ValueError(
+                f"Precomputed.diag needs the square kernel matrix, and X has shape {X.shape}"
+            )
         return jnp.diagonal(X)
 
     def is_semidefinite(self):
@@ -129,9 +142,11 @@ class Precomputed(Kernel):
 
 @pytree
 class KernelValues(Kernel):
-    """The kernel of a matrix that is given, at any of its rows: row i is seen as (Kᵢ₁ … Kᵢₙ, i, Kᵢᵢ), and k(x, z) is the entry of x at the number of z.
+    """The kernel of a matrix that is given, at any of its rows: row i is seen as (Kᵢ₁ … Kᵢₙ, i,
+    Kᵢᵢ), and k(x, z) is the entry of x at the number of z.
 
-    What `Precomputed` becomes on landmarks. New rows are k(new, training), (m, n), or k(new, landmarks) alone. Cost that of the columns that are taken.
+    What `Precomputed` becomes on landmarks. New rows are k(new, training), (m, n), or k(new,
+    landmarks) alone. Cost that of the columns that are taken.
 
     >>> import jax.numpy as jnp
     >>> rows = jnp.array([[2.0, 1.0, 0.0, 2.0], [1.0, 3.0, 1.0, 3.0]])

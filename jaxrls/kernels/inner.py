@@ -1,8 +1,9 @@
-"""Kernels of inner products and of order: `Linear`, `Constant`, `Cosine`, `Polynomial` with its explicit features, and `Sobolev`."""
+"""Kernels of inner products and of order: `Linear`, `Constant`, `Cosine`, `Polynomial` with its
+explicit features, and `Sobolev`.
+"""
 
 import math
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -19,7 +20,8 @@ from jaxrls.support.pytrees import pytree, static
 class Linear(Kernel):
     """The linear kernel k(x, z) = ⟨x, z⟩, whose functions are f(x) = ⟨w, x⟩.
 
-    Cost O(n m d); its features are X itself. Source: R. Rifkin, *Regularized Least Squares* (lecture), "The Linear Case".
+    Cost O(n m d); its features are X itself. Source: R. Rifkin, *Regularized Least Squares*
+    (lecture), "The Linear Case".
 
     >>> import jax.numpy as jnp
     >>> Linear()(jnp.array([[1.0, 2.0]]), jnp.array([[3.0, 4.0]])).tolist()
@@ -44,10 +46,12 @@ class Linear(Kernel):
 
 @pytree
 class Constant(Kernel):
-    """The constant kernel k(x, z) = value, whose functions are the constants: a bias that is penalised, ‖f‖² = f²/value.
+    """The constant kernel k(x, z) = value, whose functions are the constants: a bias that is
+    penalised, ‖f‖² = f²/value.
 
-    `value` > 0, as in scikit-learn's `ConstantKernel`. In a sum it takes the place of the intercept, which is not penalised and would take all of its
-    part: give `intercept=False`. Its one feature is √value. Cost O(n m). Source: Rasmussen and Williams 2006, table 4.1.
+    `value` > 0, as in scikit-learn's `ConstantKernel`. In a sum it takes the place of the
+    intercept, which is not penalised and would take all of its part: give `intercept=False`. Its
+    one feature is √value. Cost O(n m). Source: Rasmussen and Williams 2006, table 4.1.
 
     >>> import jax.numpy as jnp
     >>> (Linear() + Constant(2.0))(jnp.array([[1.0, 2.0]]), jnp.array([[3.0, 4.0]])).tolist()
@@ -73,10 +77,12 @@ class Constant(Kernel):
 
 @pytree
 class Cosine(Kernel):
-    """The cosine kernel k(x, z) = ⟨x, z⟩ / (‖x‖ ‖z‖), and 0 for rows of zeros, as scikit-learn's `cosine_similarity`.
+    """The cosine kernel k(x, z) = ⟨x, z⟩ / (‖x‖ ‖z‖), and 0 for rows of zeros, as scikit-learn's
+    `cosine_similarity`.
 
-    Its features are x/‖x‖: rows of any length count alike, such as texts of any number of words. Cost O(n m d). Derivatives at a row of zeros
-    are taken as 0. Source: Shawe-Taylor and Cristianini 2004, §5.1, on normalised kernels.
+    Its features are x/‖x‖: rows of any length count alike, such as texts of any number of words.
+    Cost O(n m d). Derivatives at a row of zeros are taken as 0. Source: Shawe-Taylor and
+    Cristianini 2004, §5.1, on normalised kernels.
 
     >>> import jax.numpy as jnp
     >>> Cosine()(jnp.array([[3.0, 4.0]]), jnp.array([[6.0, 8.0], [0.0, 0.0]])).round(3).tolist()
@@ -87,26 +93,26 @@ class Cosine(Kernel):
         return matmul(self.features(X), self.features(Z).T)
 
     def diag(self, X):
-        return jnp.any(X != 0, axis=1).astype(X.dtype)
+        return (jnp.sum(X * X, axis=1) > 0).astype(X.dtype)
 
     def num_features(self, d, dtype):
         del dtype
         return d
 
     def features(self, X):
-        largest = jax.lax.stop_gradient(jnp.max(jnp.abs(X), axis=1, keepdims=True))  # x/‖x‖ is the same in any units: squares are in range
-        used = largest > 0
-        x = jnp.where(used, X / jnp.where(used, largest, 1), 0)
-        return jnp.where(used, x / jnp.sqrt(jnp.where(used, jnp.sum(x * x, axis=1, keepdims=True), 1)), 0)
+        squares = jnp.sum(X * X, axis=1, keepdims=True)
+        used = squares > 0
+        return jnp.where(used, X / jnp.sqrt(jnp.where(used, squares, 1)), 0)
 
 
 @pytree
 class Polynomial(Kernel):
     """The polynomial kernel k(x, z) = (⟨x, z⟩ + offset)^degree.
 
-    `degree` is a whole number ≥ 1 (static) and `offset` ≥ 0: with offset > 0 the functions are the polynomials of degree at most
-    `degree`. Cost O(n m d). `polynomial_features` gives the same kernel as an explicit basis expansion.
-    Source: M. Wainwright, *Advanced Topics in Statistical Learning*, lecture 6, §6.3.2.
+    `degree` is a whole number ≥ 1 (static) and `offset` ≥ 0: with offset > 0 the functions are the
+    polynomials of degree at most `degree`. Cost O(n m d). `polynomial_features` gives the same
+    kernel as an explicit basis expansion. Source: M. Wainwright, *Advanced Topics in Statistical
+    Learning*, lecture 6, §6.3.2.
 
     >>> import jax.numpy as jnp
     >>> Polynomial(2)(jnp.array([[1.0, 2.0]]), jnp.array([[3.0, 4.0]])).tolist()
@@ -120,7 +126,9 @@ class Polynomial(Kernel):
 
     def __post_init__(self):
         if not isinstance(self.degree, int | np.integer) or self.degree < 1:
-            raise ValueError(f"Polynomial.degree must be a whole number of at least 1, and is {self.degree!r}")
+            raise ValueError(
+                f"Polynomial.degree must be a whole number of at least 1, and is {self.degree!r}"
+            )
 
     def __call__(self, X, Z):
         return (inner_products(X, Z) + parameter(self, "offset", X)) ** self.degree
@@ -140,9 +148,9 @@ class Polynomial(Kernel):
 class Sobolev(Kernel):
     """The kernel k(x, z) = min(x, z) of the first-order Sobolev space on [0, ∞) with f(0) = 0.
 
-    ‖f‖² = ∫ f′(t)² dt, so that fits are piecewise linear with knots at the data. X must have one column, not negative: use
-    `Sobolev().on(j)` for one column of several, and sums or products of those. Cost O(n m).
-    Source: M. Wainwright, lecture 6, §6.3.3, eq. 6.11 and 6.12.
+    ‖f‖² = ∫ f′(t)² dt, so that fits are piecewise linear with knots at the data. X must have one
+    column, not negative: use `Sobolev().on(j)` for one column of several, and sums or products of
+    those. Cost O(n m). Source: M. Wainwright, lecture 6, §6.3.3, eq. 6.11 and 6.12.
 
     >>> import jax.numpy as jnp
     >>> Sobolev()(jnp.array([[0.5], [2.0]]), jnp.array([[1.0]])).tolist()
@@ -167,24 +175,31 @@ class Sobolev(Kernel):
     @staticmethod
     def _check_columns(X):
         if X.shape[1] != 1:
-            raise ValueError(f"Sobolev takes one column, and X has {X.shape[1]}: use Sobolev().on(j), and + or * over several columns")
+            raise ValueError(
+                f"Sobolev takes one column, and X has {X.shape[1]}: use Sobolev().on(j), and + or * over several columns"
+            )
 
 
 def polynomial_features(X: Rows, degree: int, offset: float = 1.0) -> Float[Array, "n r"]:
-    """All monomials of X up to `degree`, scaled so that their inner products are the polynomial kernel.
+    """All monomials of X up to `degree`, scaled so that their inner products are the polynomial
+    kernel.
 
-    φ(x)ᵀφ(z) = (⟨x, z⟩ + offset)^degree: column (α₁ … α_d) is √(degree! / (α₀! α₁! … α_d!) · offset^α₀) · Πⱼ xⱼ^αⱼ with α₀ = degree − Σαⱼ.
-    With degree = offset = 1 it is the design matrix (1, x).
+    φ(x)ᵀφ(z) = (⟨x, z⟩ + offset)^degree: column (α₁ … α_d) is √(degree! / (α₀! α₁! … α_d!) ·
+    offset^α₀) · Πⱼ xⱼ^αⱼ with α₀ = degree − Σαⱼ. With degree = offset = 1 it is the design matrix
+    (1, x).
 
-    **Shapes**: X (n, d) gives (n, r), r = C(d + degree, degree), the constant first. **Cost** O(n r). **Raises** `ValueError` for a
-    degree below 1 or a negative offset. **Source**: Wainwright, lecture 6, eq. 6.10.
+    **Shapes**: X (n, d) gives (n, r), r = C(d + degree, degree), the constant first. **Cost** O(n
+    r). **Raises** `ValueError` for a degree below 1 or a negative offset. **Source**: Wainwright,
+    lecture 6, eq. 6.10.
 
     >>> import jax.numpy as jnp
     >>> polynomial_features(jnp.array([[4.0], [6.0]]), 1).tolist()
     [[1.0, 4.0], [1.0, 6.0]]
     """
     if degree < 1 or offset < 0:
-        raise ValueError(f"polynomial_features needs degree ≥ 1 and offset ≥ 0, and got {degree} and {offset}")
+        raise ValueError(
+            f"polynomial_features needs degree ≥ 1 and offset ≥ 0, and got {degree} and {offset}"
+        )
     columns = []
     for monomial, values in _monomials(X, degree):
         free = degree - len(monomial)
@@ -197,9 +212,15 @@ def polynomial_features(X: Rows, degree: int, offset: float = 1.0) -> Float[Arra
 
 
 def _monomials(X, degree: int):
-    """Every product of at most `degree` columns, with their sorted numbers, by degree: one multiplication each."""
+    """Every product of at most `degree` columns, with their sorted numbers, by degree: one
+    multiplication each.
+    """
     level: list[tuple[tuple[int, ...], Array]] = [((), jnp.ones(X.shape[0], X.dtype))]
     yield from level
     for _ in range(degree):
-        level = [((*p, j), values * X[:, j]) for p, values in level for j in range(p[-1] if p else 0, X.shape[1])]
+        level = [
+            ((*p, j), values * X[:, j])
+            for p, values in level
+            for j in range(p[-1] if p else 0, X.shape[1])
+        ]
         yield from level

@@ -1,9 +1,10 @@
-"""What a kernel is, and the algebra of kernels: sums, products, positive multiples, and kernels of some columns.
+"""What a kernel is, and the algebra of kernels: sums, products, positive multiples, and kernels of
+some columns.
 
-`kernel(X, Z)` is the matrix k(xᵢ, zⱼ) and `kernel.diag(X)` its diagonal. Every array field is a hyperparameter that
-`jax.grad` can see; what cannot be differentiated (a degree, ν, columns) is static. Parameters take the dtype of the data.
-Values are checked by the one-call doors (`fit`, `tune`), through `check`: inside `jax.jit` only shapes can be.
-"""
+`kernel(X, Z)` is the matrix k(xᵢ, zⱼ) and `kernel.diag(X)` its diagonal. Every array field is a
+hyperparameter that `jax.grad` can see; what cannot be differentiated (a degree, ν, columns) is
+static. Parameters take the dtype of the data. Values are checked by the one-call doors (`fit`,
+`tune`), through `check`: inside `jax.jit` only shapes can be."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -28,15 +29,17 @@ Gram = Float[Array, "n m"]
 class Kernel(ABC):
     """A positive semidefinite function k(x, z), as matrices: the base of all kernels.
 
-    A subclass stands under `@jaxrls.pytree` and defines `__call__(X, Z) -> (n, m)` and `diag(X) -> (n,)`. One whose feature map is
-    explicit and finite, k(x, z) = ⟨φ(x), φ(z)⟩, also defines `num_features` and `features`, and takes the cheaper linear
-    routes. Sums, products and positive multiples of kernels are kernels: `k1 + k2`, `k1 * k2`, `a * k`, `k.on(columns)`.
+    A subclass stands under `@jaxrls.pytree` and defines `__call__(X, Z) -> (n, m)` and `diag(X) ->
+    (n,)`. One whose feature map is explicit and finite, k(x, z) = ⟨φ(x), φ(z)⟩, also defines
+    `num_features` and `features`, and takes the cheaper linear routes. Sums, products and positive
+    multiples of kernels are kernels: `k1 + k2`, `k1 * k2`, `a * k`, `k.on(columns)`.
 
-    What a search needs to know stands in class variables: `positive` names the fields that must be positive, and are searched by their
-    logarithm; `length_scales` those in the units of X, one number or one per column, which can be guessed from distances between
-    rows, and `metric` is the distance that they divide, "euclidean" or "cityblock". `evaluable` is False for what is given as a matrix,
-    and has no value at other points. `sparse` says that the methods of this very class take a `SparseBlock` for X, by products alone; those of other
-    classes see its rows dense.
+    What a search needs to know stands in class variables: `positive` names the fields that must be
+    positive, and are searched by their logarithm; `length_scales` those in the units of X, one
+    number or one per column, which can be guessed from distances between rows, and `metric` is the
+    distance that they divide, "euclidean" or "cityblock". `evaluable` is False for what is given as
+    a matrix, and has no value at other points. `sparse` says that the methods of this very class
+    take a `SparseBlock` for X, by products alone; those of other classes see its rows dense.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> kernel = 2.0 * rls.Linear() + rls.Gaussian(1.0).on(0)
@@ -67,7 +70,9 @@ class Kernel(ABC):
         """k(xᵢ, xᵢ) for every row, in O(n d)."""
 
     def num_features(self, d: int, dtype) -> int | None:
-        """The number of explicit features for `d` input columns, or None where the feature space is not used as such."""
+        """The number of explicit features for `d` input columns, or None where the feature space is
+        not used as such.
+        """
         del d, dtype
         return None
 
@@ -80,21 +85,32 @@ class Kernel(ABC):
         raise TypeError(f"{type(self).__name__} has no explicit features: `num_features` is None")
 
     def check(self, X) -> None:
-        """Raise `ValueError` for parameters or data outside the kernel's domain, where their values are known."""
+        """Raise `ValueError` for parameters or data outside the kernel's domain, where their values
+        are known.
+        """
         for name in self.positive:
             value = getattr(self, name)
             check_real(f"{type(self).__name__}.{name}", value)
-            if is_concrete(value) and not (np.isfinite(np.asarray(value)) & (np.asarray(value) > 0)).all():
-                raise ValueError(f"{type(self).__name__}.{name} must be positive and finite, and is {np.asarray(value)}")
+            if (
+                is_concrete(value)
+                and not (np.isfinite(np.asarray(value)) & (np.asarray(value) > 0)).all()
+            ):
+                raise ValueError(
+                    f"{type(self).__name__}.{name} must be positive and finite, and is {np.asarray(value)}"
+                )
         for child in self._parts().values():
             child.check(X)
 
     def is_semidefinite(self) -> bool:
-        """Whether K is positive semidefinite by construction, and not only if what the caller gave is."""
+        """Whether K is positive semidefinite by construction, and not only if what the caller gave
+        is.
+        """
         return all(child.is_semidefinite() for child in self._parts().values())
 
     def map_length_scales(self, fn: Callable[["Kernel", str, Any], Any], X) -> "Kernel":
-        """The kernel with the length scale `name` of every part replaced by `fn(part, name, X)`, X with only the columns the part sees."""
+        """The kernel with the length scale `name` of every part replaced by `fn(part, name, X)`, X
+        with only the columns the part sees.
+        """
         changes: dict[str, Any] = {name: fn(self, name, X) for name in self.length_scales}
         changes |= {name: part.map_length_scales(fn, X) for name, part in self._parts().items()}
         return replace(self, **changes)  # type: ignore[type-var]
@@ -102,14 +118,24 @@ class Kernel(ABC):
     def _parts(self) -> dict[str, "Kernel"]:
         """The fields that are kernels."""
         if jax.tree_util.all_leaves([self]):
-            raise TypeError(f"{type(self).__name__} is no pytree: put @jaxrls.pytree above its class")
-        return {f.name: value for f in fields(self) if isinstance(value := getattr(self, f.name), Kernel)}  # type: ignore[arg-type]
+            raise TypeError(
+                f"{type(self).__name__} is no pytree: put @jaxrls.pytree above its class"
+            )
+        return {
+            f.name: value
+            for f in fields(self)  # type: ignore[arg-type]
+            if isinstance(value := getattr(self, f.name), Kernel)
+        }
 
     def on(self, columns: int | Sequence[int]) -> "Kernel":
         """The same kernel, seeing only some columns of X."""
         indices = (columns,) if isinstance(columns, int | np.integer) else tuple(columns)
-        if not indices or not all(isinstance(c, int | np.integer) and not isinstance(c, bool) for c in indices):
-            raise ValueError(f"columns must be one index or several, such as 0, [0, 2] or range(3), and is {columns!r}")
+        if not indices or not all(
+            isinstance(c, int | np.integer) and not isinstance(c, bool) for c in indices
+        ):
+            raise ValueError(
+                f"columns must be one index or several, such as 0, [0, 2] or range(3), and is {columns!r}"
+            )
         _check_evaluable(self)
         return On(self, tuple(int(c) for c in indices))
 
@@ -133,7 +159,6 @@ class Kernel(ABC):
 
 
 def _check_evaluable(*kernels: Kernel) -> None:
-    # Not where Sum and its like are made: files of version 0.1.0 may hold them.
     for kernel in kernels:
         if not kernel.evaluable:
             raise ValueError(
@@ -146,15 +171,10 @@ def _is_scalar(value) -> bool:
     return isinstance(value, int | float | np.number) or getattr(value, "shape", None) == ()
 
 
-def check_whole_matrix(kernel: Kernel) -> None:
-    """Raise for a sum, product or the like of what is given as a matrix, as a file of version 0.1.0 may hold."""
-    for part in kernel._parts().values():
-        _check_evaluable(part)
-        check_whole_matrix(part)
-
-
 def parameter(kernel: Kernel, name: str, X, per_column: bool = False):
-    """A parameter in the dtype of the data: one number, or where so many are meant one per column. Other shapes would broadcast along rows."""
+    """A parameter in the dtype of the data: one number, or where so many are meant one per column.
+    Other shapes would broadcast along rows.
+    """
     what, value = f"{type(kernel).__name__}.{name}", getattr(kernel, name)
     check_real(what, value)
     value = jnp.asarray(value, X.dtype)
@@ -166,7 +186,8 @@ def parameter(kernel: Kernel, name: str, X, per_column: bool = False):
 
 @pytree
 class Sum(Kernel):
-    """k₁ + k₂: the space of functions f₁ + f₂. Where both have explicit features, so does the sum: side by side.
+    """k₁ + k₂: the space of functions f₁ + f₂. Where both have explicit features, so does the sum:
+    side by side.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> (rls.Linear() + rls.Polynomial(1))(jnp.ones((1, 1)), jnp.ones((1, 1))).tolist()
@@ -240,7 +261,8 @@ class Scaled(Kernel):
 
 @pytree
 class On(Kernel):
-    """A kernel that sees only some columns of X; sums of these make multiple-kernel learning and banded ridge.
+    """A kernel that sees only some columns of X; sums of these make multiple-kernel learning and
+    banded ridge.
 
     `columns` is static; `kernel.on(columns)` makes it from one index or several.
 

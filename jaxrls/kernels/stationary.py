@@ -1,4 +1,6 @@
-"""Kernels that are functions of a distance: `Gaussian`, `Laplacian`, `ChiSquared`, `Matern`, `RationalQuadratic` and `Periodic`."""
+"""Kernels that are functions of a distance: `Gaussian`, `Laplacian`, `ChiSquared`, `Matern`,
+`RationalQuadratic` and `Periodic`.
+"""
 
 import math
 from functools import partial
@@ -9,8 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike as Scalars
 
-from jaxrls.kernels.bessel import bessel_profile
-from jaxrls.kernels.distances import chi_squared_distances, city_block_distances, distances_squared, squared_distances
+from jaxrls.kernels.distances import (
+    chi_squared_distances,
+    city_block_distances,
+    distances_squared,
+    squared_distances,
+)
 from jaxrls.kernels.kernel import Kernel, parameter
 from jaxrls.linalg.products import safe_sqrt
 from jaxrls.support.checks import is_concrete
@@ -44,9 +50,10 @@ class _Stationary(Kernel):
 class Gaussian(_Stationary):
     """The Gaussian kernel k(x, z) = exp(−‖x − z‖² / (2 width²)).
 
-    `width` > 0 is one number, or one per column of X (automatic relevance), in the units of X. Cost O(n m d) by a matrix
-    product. Very smooth: with a width far above the data's spread, K is singular to working precision and only large λ mean
-    anything. Source: Rifkin (lecture), "Basics"; Rasmussen and Williams 2006, eq. 4.9.
+    `width` > 0 is one number, or one per column of X (automatic relevance), in the units of X. Cost
+    O(n m d) by a matrix product. Very smooth: with a width far above the data's spread, K is
+    singular to working precision and only large λ mean anything. Source: Rifkin (lecture),
+    "Basics"; Rasmussen and Williams 2006, eq. 4.9.
 
     >>> import jax.numpy as jnp
     >>> round(float(Gaussian(1.0)(jnp.zeros((1, 1)), jnp.ones((1, 1)))[0, 0]), 6)
@@ -70,7 +77,9 @@ class Gaussian(_Stationary):
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _matern_profile(order: int, q):
-    """Matérn profiles in q = 2ν r²: for order 2ν = 1, 3, 5, with derivatives in q that stay exact at q = 0 where they exist."""
+    """Matérn profiles in q = 2ν r²: for order 2ν = 1, 3, 5, with derivatives in q that stay exact
+    at q = 0 where they exist.
+    """
     q = jnp.minimum(q, jnp.finfo(q.dtype).max)  # ∞ · exp(−∞) would be NaN
     r = safe_sqrt(q)
     polynomial = {1: 1.0, 3: 1 + r, 5: 1 + r + q / 3}[order]
@@ -91,47 +100,43 @@ def _matern_profile_jvp(order, primals, tangents):
     return _matern_profile(order, q), slope * dq
 
 
-# Beyond it a Matérn kernel is Gaussian to 1 %.
-SMOOTHEST = 100
-
-
 @pytree
 class Matern(_Stationary):
-    """The Matérn kernel of smoothness ν in r = ‖x − z‖ / width: 2^{1−ν} / Γ(ν) · (√2ν r)^ν K_ν(√2ν r), K_ν a modified Bessel function.
+    """The Matérn kernel of smoothness ν in r = ‖x − z‖ / width.
 
-    ν = ½: exp(−r); ν = 3/2: (1 + √3 r) exp(−√3 r); ν = 5/2: (1 + √5 r + 5r²/3) exp(−√5 r); for any other `nu` in (0, 100] by a series near and an
-    integral far, some twenty terms of each, to ten eps (1 + √2ν r). `nu` is static, `width` > 0 one number or
-    one per column. Cost O(n m d) by a matrix product. ν ≤ ½ has no derivative in X where two rows coincide; 0 is taken there. With more
-    than two columns, rows nearer than √eps widths are told apart no better than that, which shows where ν is below 1.
-    Source: Rasmussen and Williams 2006, eq. 4.14 to 4.17; how K_ν is computed stands in `kernels/bessel.py`.
+    ν = ½: exp(−r); ν = 3/2: (1 + √3 r) exp(−√3 r); ν = 5/2: (1 + √5 r + 5r²/3) exp(−√5 r).
+
+    `nu` is 0.5, 1.5 or 2.5 and static, `width` > 0 one number or one per column. Cost O(n m d) by a
+    matrix product. ν = ½ has no derivative in X where two rows coincide; 0 is taken there. With
+    more than two columns, rows nearer than √eps widths are told apart no better than that, which
+    shows where ν = ½. Source: Rasmussen and Williams 2006, eq. 4.16 and 4.17.
 
     >>> import jax.numpy as jnp
-    >>> [round(float(Matern(nu, 2.0)(jnp.zeros((1, 1)), jnp.full((1, 1), 2.0))[0, 0]), 6) for nu in (0.5, 1.0)]
-    [0.367879, 0.444343]
+    >>> [round(float(Matern(nu, 2.0)(jnp.zeros((1, 1)), jnp.full((1, 1), 2.0))[0, 0]), 6) for nu in (0.5, 1.5)]
+    [0.367879, 0.483358]
     """
 
-    nu: int | float = static()
+    nu: float = static()
     width: Scalars
 
     def __post_init__(self):
-        if isinstance(self.nu, bool) or not isinstance(self.nu, int | float | np.integer | np.floating) or not 0 < self.nu <= SMOOTHEST:
+        if not isinstance(self.nu, float | np.floating) or self.nu not in (0.5, 1.5, 2.5):
             raise ValueError(
-                f"Matern.nu must be a number above 0 and up to {SMOOTHEST}, and is {self.nu!r}: Gaussian is the limit of large ν"
+                f"Matern.nu must be 0.5, 1.5 or 2.5, and is {self.nu!r}: Gaussian is the limit of large ν"
             )
 
     def _profile(self, squared):
-        nu = float(self.nu)
-        if nu in (0.5, 1.5, 2.5):
-            return _matern_profile(int(2 * nu), 2 * nu * squared)
-        return bessel_profile(nu, 2 * nu * squared)
+        order = int(2 * self.nu)
+        return _matern_profile(order, order * squared)
 
 
 @pytree
 class RationalQuadratic(_Stationary):
-    """The rational quadratic kernel k(x, z) = (1 + ‖x − z‖² / (2 alpha width²))^(−alpha), a mixture of Gaussians of many widths.
+    """The rational quadratic kernel k(x, z) = (1 + ‖x − z‖² / (2 alpha width²))^(−alpha), a mixture
+    of Gaussians of many widths.
 
-    `alpha` > 0 sets the mixture (Gaussian as alpha → ∞), `width` > 0 is one number or one per column. Cost O(n m d) by a
-    matrix product. Source: Rasmussen and Williams 2006, eq. 4.19.
+    `alpha` > 0 sets the mixture (Gaussian as alpha → ∞), `width` > 0 is one number or one per
+    column. Cost O(n m d) by a matrix product. Source: Rasmussen and Williams 2006, eq. 4.19.
 
     >>> import jax.numpy as jnp
     >>> round(float(RationalQuadratic(1.0, alpha=1.0)(jnp.zeros((1, 1)), jnp.full((1, 1), 2.0))[0, 0]), 4)
@@ -151,9 +156,10 @@ class RationalQuadratic(_Stationary):
 class Periodic(_Stationary):
     """The periodic kernel k(x, z) = exp(−2 Σⱼ sin²(π (xⱼ − zⱼ) / period) / widthⱼ²).
 
-    `period` > 0 in the units of X, one number or one per column; `width` > 0 without units, likewise. It is the Gaussian
-    kernel on the circle (cos 2πx/period, sin 2πx/period), and is computed so, by a matrix product in O(n m d).
-    Source: D. MacKay, *Introduction to Gaussian Processes*, 1998, eq. 47.
+    `period` > 0 in the units of X, one number or one per column; `width` > 0 without units,
+    likewise. It is the Gaussian kernel on the circle (cos 2πx/period, sin 2πx/period), and is
+    computed so, by a matrix product in O(n m d). Source: D. MacKay, *Introduction to Gaussian
+    Processes*, 1998, eq. 47.
 
     >>> import jax.numpy as jnp
     >>> round(float(Periodic(period=3.0, width=1.0)(jnp.zeros((1, 1)), jnp.full((1, 1), 6.0))[0, 0]), 4)
@@ -166,12 +172,19 @@ class Periodic(_Stationary):
     width: Scalars = 1.0
 
     def __call__(self, X, Z):
-        period, inverse = parameter(self, "period", X, per_column=True), jnp.tile(_inverse(self, X), 2)
+        period, inverse = (
+            parameter(self, "period", X, per_column=True),
+            jnp.tile(_inverse(self, X), 2),
+        )
         center = jax.lax.stop_gradient(jnp.mean(Z, axis=0))
 
         def circle(X):
-            # What is left over by whole periods is exact, and X / period is not, far from 0; the derivatives are those from the center.
-            turns, around = jax.lax.stop_gradient(jnp.fmod(X, period) / period), (X - center) / period
+            # What is left over by whole periods is exact, and X / period is not, far from 0; the
+            # derivatives are those from the center.
+            turns, around = (
+                jax.lax.stop_gradient(jnp.fmod(X, period) / period),
+                (X - center) / period,
+            )
             angle = 2 * math.pi * (turns + (around - jax.lax.stop_gradient(around)))
             return jnp.concatenate([jnp.cos(angle), jnp.sin(angle)], axis=1)
 
@@ -180,11 +193,13 @@ class Periodic(_Stationary):
 
 @pytree
 class Laplacian(_Stationary):
-    """The Laplacian kernel k(x, z) = exp(−Σⱼ |xⱼ − zⱼ| / widthⱼ), in the city-block distance, as in scikit-learn (γ = 1/width).
+    """The Laplacian kernel k(x, z) = exp(−Σⱼ |xⱼ − zⱼ| / widthⱼ), in the city-block distance, as in
+    scikit-learn (γ = 1/width).
 
-    `width` > 0 is one number or one per column. The city-block distance is no matrix product: it is added up column by
-    column, O(n m d) time at O(n m) memory. With the Euclidean distance it is `Matern(0.5, width)`. Its derivative in X is taken
-    as 0 where columns coincide. Source: Rahimi and Recht 2007, fig. 1.
+    `width` > 0 is one number or one per column. The city-block distance is no matrix product: it is
+    added up column by column, O(n m d) time at O(n m) memory. With the Euclidean distance it is
+    `Matern(0.5, width)`. Its derivative in X is taken as 0 where columns coincide. Source: Rahimi
+    and Recht 2007, fig. 1.
 
     >>> import jax.numpy as jnp
     >>> round(float(Laplacian(2.0)(jnp.zeros((1, 2)), jnp.ones((1, 2)))[0, 0]), 6)
@@ -200,11 +215,13 @@ class Laplacian(_Stationary):
 
 @pytree
 class ChiSquared(_Stationary):
-    """The χ² kernel of histograms k(x, z) = exp(−Σⱼ (xⱼ − zⱼ)² / ((xⱼ + zⱼ) widthⱼ)), as scikit-learn's `chi2_kernel` (γ = 1/width).
+    """The χ² kernel of histograms k(x, z) = exp(−Σⱼ (xⱼ − zⱼ)² / ((xⱼ + zⱼ) widthⱼ)), as
+    scikit-learn's `chi2_kernel` (γ = 1/width).
 
-    X must not be negative; a column that is 0 in both rows adds nothing. `width` > 0 is one number or one per column, in the units of X. Cost
-    O(n m d), column by column as `Laplacian`, whose distance is an upper bound of this one. Its derivative in X is taken as 0 where
-    a column is 0 in both rows. Source: Zhang, Marszalek, Lazebnik and Schmid 2007.
+    X must not be negative; a column that is 0 in both rows adds nothing. `width` > 0 is one number
+    or one per column, in the units of X. Cost O(n m d), column by column as `Laplacian`, whose
+    distance is an upper bound of this one. Its derivative in X is taken as 0 where a column is 0 in
+    both rows. Source: Zhang, Marszalek, Lazebnik and Schmid 2007.
 
     >>> import jax.numpy as jnp
     >>> round(float(ChiSquared(2.0)(jnp.array([[1.0, 0.0]]), jnp.array([[3.0, 0.0]]))[0, 0]), 6)
@@ -229,4 +246,6 @@ class ChiSquared(_Stationary):
     def check(self, X):
         super().check(X)
         if is_concrete(X) and np.asarray(X).min() < 0:
-            raise ValueError(f"ChiSquared is for X ≥ 0, such as counts, and the smallest input is {np.asarray(X).min()}: leave X uncentred")
+            raise ValueError(
+                f"ChiSquared is for X ≥ 0, such as counts, and the smallest input is {np.asarray(X).min()}: leave X uncentred"
+            )

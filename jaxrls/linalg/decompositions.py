@@ -1,4 +1,6 @@
-"""Eigenvalue and singular value decompositions that refuse to be differentiated wrongly, and what their eigenvalues are worth."""
+"""Eigenvalue and singular value decompositions that refuse to be differentiated wrongly, and what
+their eigenvalues are worth.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +10,9 @@ from jaxrls.support.target import platform
 
 
 class SpectralDerivativeError(TypeError):
-    """Raised in place of the derivative of eigenvectors, which is wrong or NaN where eigenvalues repeat or vanish."""
+    """Raised in place of the derivative of eigenvectors, which is wrong or NaN where eigenvalues
+    repeat or vanish.
+    """
 
 
 _MESSAGE = (
@@ -25,45 +29,46 @@ def _refuse(*_):
 
 @jax.custom_jvp
 def eigh(A: Float[Array, "n n"]) -> tuple[Float[Array, " n"], Float[Array, "n n"]]:
-    """Eigenvalues (ascending) and eigenvectors of a symmetric A, of which only the lower triangle is read."""
+    """Eigenvalues (ascending) and eigenvectors of a symmetric A, of which only the lower triangle
+    is read.
+    """
     Q, s = jax.lax.linalg.eigh(A, lower=True, symmetrize_input=False)
     return s, Q
 
 
 @jax.custom_jvp
-def svd(A: Float[Array, "n d"]) -> tuple[Float[Array, "n k"], Float[Array, " k"], Float[Array, "k d"]]:
+def svd(
+    A: Float[Array, "n d"],
+) -> tuple[Float[Array, "n k"], Float[Array, " k"], Float[Array, "k d"]]:
     """Thin singular value decomposition A = U diag(σ) Vt."""
     U, sigma, Vt = jnp.linalg.svd(A, full_matrices=False)
     return U, sigma, Vt
 
 
-@jax.custom_jvp
-def tridiagonal(A: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Float[Array, " n"], Float[Array, " e"], Float[Array, " e"]]:
-    """Householder reflectors, as LAPACK packs them, diagonal, subdiagonal, and the reflectors' factors of QᵀAQ: of A the lower triangle is read."""
-    return tuple(jax.lax.linalg.tridiagonal(A, lower=True))  # type: ignore[return-value]
-
-
 eigh.defjvp(_refuse)
 svd.defjvp(_refuse)
-tridiagonal.defjvp(_refuse)
 
 
 def clip(s, constant=0.0):
-    """Eigenvalues with rounding below 0 taken off, and how far below 0 they went, relative to the largest, or to what centring took off."""
+    """Eigenvalues with rounding below 0 taken off, and how far below 0 they went, relative to the
+    largest, or to what centring took off.
+    """
     largest = jnp.maximum(jnp.max(jnp.abs(s)), constant)
     return jnp.maximum(s, 0), -jnp.minimum(jnp.min(s), 0) / jnp.where(largest > 0, largest, 1)
 
 
 def rounding(n, s, constant=0.0):
-    """√n·eps·s_max: how far the eigenvalues of an n×n matrix may be off; `constant` is what rounds besides, as centring took it off.
+    """√n·eps·s_max: how far the eigenvalues of an n×n matrix may be off; `constant` is what rounds
+    besides, as centring took it off.
 
-    Measured at n = 600 to 2000, ‖K − U diag(s) Uᵀ‖ is .2 to .7 of it, and .3 to 1.3 at n = 160: rounding errors have signs, and n of them add up to √n.
-    """
+    Measured at n = 600 to 2000, ‖K − U diag(s) Uᵀ‖ is .2 to .7 of it, and .3 to 1.3 at n = 160:
+    rounding errors have signs, and n of them add up to √n."""
     return n**0.5 * float(jnp.finfo(s.dtype).eps) * jnp.maximum(jnp.max(s), constant)
 
 
-# How many times that an eigendecomposition is off: on an H100, in one problem of 160 rows in float32, ‖K − U diag(s) Uᵀ‖ was 1.45 of it, and what is left
-# out at a λ of its size 17 % off, ten times as much as by LAPACK, and 2.6 % at three times that λ.
+# How many times that an eigendecomposition is off: on an H100, in one problem of 160 rows in
+# float32, ‖K − U diag(s) Uᵀ‖ was 1.45 of it, and what is left out at a λ of its size 17 % off, ten
+# times as much as by LAPACK, and 2.6 % at three times that λ.
 EIGH_ROUNDINGS = {"gpu": 4.0}
 
 
@@ -73,7 +78,9 @@ def eigh_rounding(n, s, constant=0.0):
 
 
 def spectrum_of(covariance: Float[Array, "r r"], constant=0.0):
-    """Eigenvalues s and eigenvectors V of ΦᵀΦ, 1/√s, and the rounding below 0; s below √r·eps·s_max is 0, and so is its 1/√s."""
+    """Eigenvalues s and eigenvectors V of ΦᵀΦ, 1/√s, and the rounding below 0; s below √r·eps·s_max
+    is 0, and so is its 1/√s.
+    """
     s, V = eigh(covariance)
     s, below = clip(s, constant)
     s = jnp.where(s > eigh_rounding(len(s), s), s, 0)

@@ -1,8 +1,9 @@
-"""Inverses of positive definite matrices whose derivatives are exact to any order and cost few products.
+"""Inverses of positive definite matrices whose derivatives are exact to any order and cost few
+products.
 
-One λ needs no spectrum: a Cholesky factor and its inverse take the eigendecomposition's place, and dG⁻¹ = −G⁻¹ dG G⁻¹ never divides by
-gaps between eigenvalues. The work is in matrix products of blocks, each half as large as its plain form, for symmetry.
-"""
+One λ needs no spectrum: a Cholesky factor and its inverse take the eigendecomposition's place, and
+dG⁻¹ = −G⁻¹ dG G⁻¹ never divides by gaps between eigenvalues. The work is in matrix products of
+blocks, each half as large as its plain form, for symmetry."""
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +16,14 @@ LEAF = 512
 
 
 def triangular_inverse(L: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """L⁻¹ of a lower triangular L, by halves: two products of half the size at each level, 2n³/3 flops."""
+    """L⁻¹ of a lower triangular L, by halves: two products of half the size at each level, 2n³/3
+    flops.
+    """
     n = L.shape[0]
     if n <= LEAF:
-        return jax.lax.linalg.triangular_solve(L, jnp.eye(n, dtype=L.dtype), left_side=True, lower=True)
+        return jax.lax.linalg.triangular_solve(
+            L, jnp.eye(n, dtype=L.dtype), left_side=True, lower=True
+        )
     half = n // 2
     A, C = triangular_inverse(L[:half, :half]), triangular_inverse(L[half:, half:])
     B = -matmul(C, matmul(L[half:, :half], A))
@@ -26,18 +31,29 @@ def triangular_inverse(L: Float[Array, "n n"]) -> Float[Array, "n n"]:
 
 
 def _cholesky(G):
-    """L with LLᵀ = G, of which Gᵀ is handed over: in LAPACK's column order that is G as it lies, and needs no copy."""
+    """L with LLᵀ = G, of which Gᵀ is handed over: in LAPACK's column order that is G as it lies,
+    and needs no copy.
+    """
     return jax.lax.linalg.cholesky(G.T, symmetrize_input=False)
 
 
 def _gram_of_lower(W):
-    """WᵀW of a lower triangular W, half of whose zeros are left out: entry (i, j) sums over rows k ≥ max(i, j) only."""
-    return from_panels([transposed_matmul(W[start:, start:stop], W[start:, :stop]) for start, stop in panels(W.shape[0])])
+    """WᵀW of a lower triangular W, half of whose zeros are left out: entry (i, j) sums over rows k
+    ≥ max(i, j) only.
+    """
+    return from_panels(
+        [
+            transposed_matmul(W[start:, start:stop], W[start:, :stop])
+            for start, stop in panels(W.shape[0])
+        ]
+    )
 
 
 @jax.custom_jvp
 def inverse(G: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """G⁻¹ of a symmetric positive definite G; NaN where G is not, to working precision. 1.6n³ flops."""
+    """G⁻¹ of a symmetric positive definite G; NaN where G is not, to working precision. 1.6n³
+    flops.
+    """
     return _gram_of_lower(triangular_inverse(_cholesky(G)))
 
 
@@ -59,11 +75,12 @@ inverse.defjvp(rule_of_inverse(inverse))
 def solve_diag(
     K: Float[Array, "n n"], shift: Float[Array, ""], B: Float[Array, "n k"]
 ) -> tuple[Float[Array, "n k"], Float[Array, " n"], Float[Array, ""]]:
-    """G⁻¹B, diag G⁻¹ and log |G| of a positive definite G = K + shift·I: what validation at one λ needs of it.
+    """G⁻¹B, diag G⁻¹ and log |G| of a positive definite G = K + shift·I: what validation at one λ
+    needs of it.
 
-    The derivative takes one more product, half as large for symmetry, and nests to any order; that in the shift alone takes none. dK must be
-    symmetric, as it is for every function that returns a symmetric K.
-    """
+    The derivative takes one more product, half as large for symmetry, and nests to any order; that
+    in the shift alone takes none. dK must be symmetric, as it is for every function that returns a
+    symmetric K."""
     L = _cholesky(K + shift * jnp.eye(K.shape[0], dtype=K.dtype))
     W = triangular_inverse(L)
     return _cholesky_solve(L, B), jnp.sum(W * W, axis=0), 2 * jnp.sum(jnp.log(jnp.diagonal(L)))
@@ -85,10 +102,23 @@ def rule_of_solve_diag(solve_diag, inverse):
         if not _is_zero(dB):
             change = change + dB
         if not _is_zero(dshift):
-            change, dp, dlogdet = change - dshift * X, dp - dshift * jnp.sum(P * P, axis=0), dlogdet + dshift * jnp.sum(p)
+            change, dp, dlogdet = (
+                change - dshift * X,
+                dp - dshift * jnp.sum(P * P, axis=0),
+                dlogdet + dshift * jnp.sum(p),
+            )
         if not _is_zero(dK):
-            change, dp, dlogdet = change - matmul(dK, X), dp - _sandwich_diagonal(P, dK), dlogdet + jnp.sum(P * dK)
-        return (X, p, logdet, *besides), (matmul(P, change), dp, dlogdet, *map(jnp.zeros_like, besides))
+            change, dp, dlogdet = (
+                change - matmul(dK, X),
+                dp - _sandwich_diagonal(P, dK),
+                dlogdet + jnp.sum(P * dK),
+            )
+        return (X, p, logdet, *besides), (
+            matmul(P, change),
+            dp,
+            dlogdet,
+            *map(jnp.zeros_like, besides),
+        )
 
     return rule
 
@@ -104,13 +134,17 @@ solve_diag.defjvp(rule_of_solve_diag(solve_diag, inverse), symbolic_zeros=True)
 def _sandwich_diagonal(P, D):
     """diag(P D P) for symmetric P and D, from the blocks of D at and below its diagonal.
 
-    Its transpose, the one large product of a gradient, then fills just those blocks: half of P diag(b) P. `split` is transposed to
-    a concatenation, where slices would be to sums of n×n arrays, and Pᵀ = P to a product along rows, the faster one on CPUs.
-    """
+    Its transpose, the one large product of a gradient, then fills just those blocks: half of P
+    diag(b) P. `split` is transposed to a concatenation, where slices would be to sums of n×n
+    arrays, and Pᵀ = P to a product along rows, the faster one on CPUs."""
     n, ends = P.shape[0], panels(P.shape[0])
     total = jnp.zeros(n, P.dtype)
-    for (start, stop), columns in zip(ends, jax.lax.split(D, [b - a for a, b in ends], axis=1), strict=True):
+    for (start, stop), columns in zip(
+        ends, jax.lax.split(D, [b - a for a, b in ends], axis=1), strict=True
+    ):
         below = jax.lax.split(columns, (start, n - start), axis=0)[1] if start else columns
         twice = jnp.where(jnp.arange(start, n) < stop, 1, 2).astype(P.dtype)
-        total = total + jnp.sum(matmul(P[start:].T, twice[:, None] * below) * P[:, start:stop], axis=1)
+        total = total + jnp.sum(
+            matmul(P[start:].T, twice[:, None] * below) * P[:, start:stop], axis=1
+        )
     return total

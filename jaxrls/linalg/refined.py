@@ -1,9 +1,10 @@
 """Inverses to the precision of their products, from Cholesky factors in float32.
 
-A Cholesky factor in float32 of G, with a little added to its diagonal, brings W G Wᵀ as near to the identity as rounding in float32 lets it; that
-product is made in the precision of G, and what is left of it is factored again. Two such steps do for condition numbers to 1e8, three to 1e13, and a
-polynomial for the last digits. Nothing but products is asked of the wide precision: devices that have no float64 make these of pairs of float32.
-"""
+A Cholesky factor in float32 of G, with a little added to its diagonal, brings W G Wᵀ as near to the
+identity as rounding in float32 lets it; that product is made in the precision of G, and what is
+left of it is factored again. Two such steps do for condition numbers to 1e8, three to 1e13, and a
+polynomial for the last digits. Nothing but products is asked of the wide precision: devices that
+have no float64 make these of pairs of float32."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,8 @@ from jaxrls.linalg.inverses import rule_of_inverse, rule_of_solve_diag, triangul
 from jaxrls.linalg.products import matmul
 from jaxrls.support.pytrees import pytree
 
-# Steps at most. The distance from the identity, ‖·‖ by all entries, that leaves the polynomial 2e-11; where it stays above the second nothing is right.
+# Steps at most. The distance from the identity, ‖·‖ by all entries, that leaves the polynomial
+# 2e-11; where it stays above the second nothing is right.
 STEPS, CLOSE, USELESS = 6, 3e-3, 0.1
 
 
@@ -36,12 +38,13 @@ class _Step:
 
 
 def inverse_root(G: Float[Array, "n n"]) -> Rooted:
-    """B with B G Bᵀ = I of a symmetric positive definite G; NaN where steps do not bring it there, as G is not positive definite to its rounding.
+    """B with B G Bᵀ = I of a symmetric positive definite G; NaN where steps do not bring it there,
+    as G is not positive definite to its rounding.
 
-    **Cost** a Cholesky factor and its inverse in float32 and three products a step, but two in the first, and three at the end: 16n³ flops in the dtype
-    of G where two steps do. **Source**: Rump 2009, "Inversion of extremely ill-conditioned matrices in floating-point"; Ogita and Oishi 2012,
-    "Accurate and robust inverse Cholesky factorization".
-    """
+    **Cost** a Cholesky factor and its inverse in float32 and three products a step, but two in the
+    first, and three at the end: 16n³ flops in the dtype of G where two steps do. **Source**: Rump
+    2009, "Inversion of extremely ill-conditioned matrices in floating-point"; Ogita and Oishi 2012,
+    "Accurate and robust inverse Cholesky factorization"."""
     n, dtype = G.shape[0], G.dtype
     eye = jnp.eye(n, dtype=dtype)
 
@@ -51,7 +54,13 @@ def inverse_root(G: Float[Array, "n n"]) -> Rooted:
         product = (product + product.T) / 2
         distance = jnp.linalg.norm(product - eye)
         logdet = state.logdet - 2 * jnp.sum(jnp.log(jnp.diagonal(W)))
-        return _Step(state.number + 1, product, root(W), logdet, state.distances.at[state.number].set(distance))
+        return _Step(
+            state.number + 1,
+            product,
+            root(W),
+            logdet,
+            state.distances.at[state.number].set(distance),
+        )
 
     def unfinished(state):
         last = state.distances[state.number - 1]
@@ -59,21 +68,35 @@ def inverse_root(G: Float[Array, "n n"]) -> Rooted:
 
     start = _Step(jnp.zeros((), int), G, eye, jnp.zeros((), dtype), jnp.full(STEPS, jnp.nan, dtype))
     first = next_step(start, lambda W: W)
-    end = jax.lax.while_loop(unfinished, lambda state: next_step(state, lambda W: matmul(W, state.root)), first)
-    rest = end.product - eye  # (I + rest)^(-1/2) is I − rest/2 + 3 rest²/8 − 5 rest³/16, to its fourth power
+    end = jax.lax.while_loop(
+        unfinished, lambda state: next_step(state, lambda W: matmul(W, state.root)), first
+    )
+    rest = (
+        end.product - eye
+    )  # (I + rest)^(-1/2) is I − rest/2 + 3 rest²/8 − 5 rest³/16, to its fourth power
     square = matmul(rest, rest)
     root = end.root - matmul(rest / 2 - 0.375 * square + 0.3125 * matmul(rest, square), end.root)
-    logdet = end.logdet + jnp.trace(rest) - jnp.sum(rest * rest) / 2 + jnp.sum(rest * square) / 3 - jnp.sum(square * square) / 4
+    logdet = (
+        end.logdet
+        + jnp.trace(rest)
+        - jnp.sum(rest * rest) / 2
+        + jnp.sum(rest * square) / 3
+        - jnp.sum(square * square) / 4
+    )
     sound = end.distances[end.number - 1] <= USELESS
     return Rooted(jnp.where(sound, root, jnp.nan), jnp.where(sound, logdet, jnp.nan), end.distances)
 
 
 def _narrow_root(F):
-    """W with W F Wᵀ near I, from F with ones on its diagonal and √n·eps added to them, and taken off again of what is 1."""
+    """W with W F Wᵀ near I, from F with ones on its diagonal and √n·eps added to them, and taken
+    off again of what is 1.
+    """
     n = F.shape[0]
     length = jnp.sqrt(jnp.diagonal(F))
     ridge = 4 * n**0.5 * float(jnp.finfo(jnp.float32).eps)
-    scaled = (F / length[:, None] / length[None, :]).astype(jnp.float32) + ridge * jnp.eye(n, dtype=jnp.float32)
+    scaled = (F / length[:, None] / length[None, :]).astype(jnp.float32) + ridge * jnp.eye(
+        n, dtype=jnp.float32
+    )
     W = triangular_inverse(jax.lax.linalg.cholesky(scaled, symmetrize_input=False))
     return (1 + ridge) ** 0.5 * W.astype(F.dtype) / length[None, :]
 
@@ -96,4 +119,6 @@ def refined_solve_diag(
 
 
 refined_inverse.defjvp(rule_of_inverse(refined_inverse))
-refined_solve_diag.defjvp(rule_of_solve_diag(refined_solve_diag, refined_inverse), symbolic_zeros=True)
+refined_solve_diag.defjvp(
+    rule_of_solve_diag(refined_solve_diag, refined_inverse), symbolic_zeros=True
+)

@@ -1,4 +1,6 @@
-"""The Cholesky factor of a matrix that is positive semidefinite but for rounding, with as small a ridge as makes it exist."""
+"""The Cholesky factor of a matrix that is positive semidefinite but for rounding, with as small a
+ridge as makes it exist.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -8,13 +10,15 @@ LARGEST_RIDGE = 0.1
 
 
 def ridged_cholesky(K: Float[Array, "m m"]) -> tuple[Float[Array, "m m"], Float[Array, ""]]:
-    """L with LLᵀ = K + ridge·diag K, and the ridge: the first of 0, f, 4f, 16f … whose pivots are all above f/2, with f = 2√m·eps.
+    """L with LLᵀ = K + ridge·diag K, and the ridge: the first of 0, f, 4f, 16f … whose pivots are
+    all above f/2, with f = 2√m·eps.
 
-    A floor relative to each diagonal entry does not depend on the kernel's scale, and leaves a K that needs no help exactly alone.
-    The ridge counts as a constant in derivatives.
-    """
+    A floor relative to each diagonal entry does not depend on the kernel's scale, and leaves a K
+    that needs no help exactly alone. The ridge counts as a constant in derivatives."""
     diag = jnp.diagonal(K)
-    diag = jnp.where(diag > 0, diag, jnp.max(diag))  # k(x, x) = 0 is a landmark that does nothing: a column of 0
+    diag = jnp.where(
+        diag > 0, diag, jnp.max(diag)
+    )  # k(x, x) = 0 is a landmark that does nothing: a column of 0
     floor = jnp.asarray(2 * K.shape[0] ** 0.5 * jnp.finfo(K.dtype).eps, K.dtype)
     i = jnp.arange(K.shape[0])
     K = K.at[i, i].set(diag)

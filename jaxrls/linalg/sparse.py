@@ -1,4 +1,6 @@
-"""A block of sparse rows, and its products with dense rows, in as many operations as there are stored entries for each of those."""
+"""A block of sparse rows, and its products with dense rows, in as many operations as there are
+stored entries for each of those.
+"""
 
 from collections.abc import Callable
 from functools import wraps
@@ -15,7 +17,8 @@ from jaxrls.support.pytrees import pytree, static
 
 @pytree
 class SparseBlock:
-    """Rows as short runs of stored entries: `values` and `columns` (s, w), run i of row `row[i]`; runs are filled up with zeros.
+    """Rows as short runs of stored entries: `values` and `columns` (s, w), run i of row `row[i]`;
+    runs are filled up with zeros.
 
     >>> import jax.numpy as jnp
     >>> block = SparseBlock(jnp.array([[2.0, 3.0]]), jnp.array([[0, 2]]), jnp.array([1]), (2, 3))
@@ -46,11 +49,18 @@ class SparseBlock:
         _, named = key
         named = np.asarray(named) % self.shape[1]
         if len(np.unique(named)) < len(named):
-            raise ValueError(f"columns of a sparse X must be named once each, and are {named.tolist()}")
+            raise ValueError(
+                f"columns of a sparse X must be named once each, and are {named.tolist()}"
+            )
         place = np.full(self.shape[1], -1, np.int32)
         place[named] = np.arange(len(named))
         columns = jnp.asarray(place)[self.columns]
-        return SparseBlock(jnp.where(columns < 0, 0, self.values), jnp.maximum(columns, 0), self.row, (self.shape[0], len(named)))
+        return SparseBlock(
+            jnp.where(columns < 0, 0, self.values),
+            jnp.maximum(columns, 0),
+            self.row,
+            (self.shape[0], len(named)),
+        )
 
     def times(self, scale: Float[Array, " d"]) -> "SparseBlock":
         """Every column multiplied by a number."""
@@ -58,14 +68,20 @@ class SparseBlock:
 
     def dense(self) -> Float[Array, "b d"]:
         """The same rows in one array."""
-        return jnp.zeros(self.shape, self.dtype).at[self.row[:, None], self.columns].add(self.values)
+        return (
+            jnp.zeros(self.shape, self.dtype).at[self.row[:, None], self.columns].add(self.values)
+        )
 
     def squared_lengths(self) -> Float[Array, " b"]:
         """‖x‖², each entry being stored once."""
-        return jnp.zeros(self.shape[0], self.dtype).at[self.row].add(jnp.sum(self.values**2, axis=1))
+        return (
+            jnp.zeros(self.shape[0], self.dtype).at[self.row].add(jnp.sum(self.values**2, axis=1))
+        )
 
     def inner(self, Z: Float[Array, "m d"]) -> Float[Array, "b m"]:
-        """⟨x, z⟩, O(stored entries · m): one entry of every run at a time, so that what is gathered is as large as the result."""
+        """⟨x, z⟩, O(stored entries · m): one entry of every run at a time, so that what is gathered
+        is as large as the result.
+        """
         across = Z.T
 
         @jax.checkpoint
@@ -98,6 +114,10 @@ def on_dense_rows(method: Callable) -> Callable:
 
     @wraps(method)
     def run(self, *rows, **named):
-        return method(self, *map(made_dense, rows), **{name: made_dense(value) for name, value in named.items()})
+        return method(
+            self,
+            *map(made_dense, rows),
+            **{name: made_dense(value) for name, value in named.items()},
+        )
 
     return run

@@ -1,4 +1,6 @@
-"""What one factor says about its rows and its kernel: influence of every row at one λ, and the kernel's eigenfunctions."""
+"""What one factor says about its rows and its kernel: influence of every row at one λ, and the
+kernel's eigenfunctions.
+"""
 
 from typing import NamedTuple
 
@@ -8,7 +10,7 @@ from jaxtyping import Array, Float
 from jaxrls.factors.contract import Factor
 from jaxrls.factors.expansion import Dual
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.linalg.products import power_of_two, safe_sqrt
+from jaxrls.linalg.products import safe_sqrt
 from jaxrls.models.model import Model
 from jaxrls.support.checks import Listed, as_array, check_lams, check_whole
 from jaxrls.support.meshes import on_any_mesh
@@ -17,13 +19,14 @@ from jaxrls.support.pytrees import pytree
 
 @pytree
 class Influence:
-    """What `influence` found for every row: leverage, standardised residual and Cook's distance, and the noise they are measured by.
+    """What `influence` found for every row: leverage, standardised residual and Cook's distance,
+    and the noise they are measured by.
 
-    `leverage` (n,) and `dof` do not depend on the labels; `residuals` and `cooks_distance` are (n,) or (n, t), `noise` () or (t,), in the
-    units of the labels.
+    `leverage` (n,) and `dof` do not depend on the labels; `residuals` and `cooks_distance` are (n,)
+    or (n, t), `noise` () or (t,), in the units of the labels.
 
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> rls.influence(rls.factor_gram(jnp.eye(3), intercept=False), jnp.array([1.0, 0.0, -1.0]), 1.0).leverage.tolist()
+    >>> rls.influence(rls.factorize(rls.Precomputed(), jnp.eye(3), intercept=False), jnp.array([1.0, 0.0, -1.0]), 1.0).leverage.tolist()
     [0.5, 0.5, 0.5]
     """
 
@@ -35,21 +38,27 @@ class Influence:
 
 
 @on_any_mesh
-def influence(factor: Factor, Y: Float[Array, "n *t"] | Listed, lam: Float[Array, "..."] | float) -> Influence:
-    """How much every row determines its own fit, how far it lies off, and how far it moves the fit of all.
+def influence(
+    factor: Factor, Y: Float[Array, "n *t"] | Listed, lam: Float[Array, "..."] | float
+) -> Influence:
+    """How much every row determines its own fit, how far it lies off, and how far it moves the fit
+    of all.
 
     With H(λ) the matrix from √v y to √v f, the fit of the intercept included, and r = √v (y − f):
 
         leverage             hᵢ = Hᵢᵢ
         noise                σ² = ‖r‖² / tr (I − H)²
         standardised         rᵢ / (σ √[(I − H)²]ᵢᵢ)
-        Cook's distance      Dᵢ = ‖√v (f − f₍without i₎)‖² / (dof σ²) = rᵢ² [H²]ᵢᵢ / ((1 − hᵢ)² dof σ²)
+        Cook's distance      Dᵢ = ‖√v (f − f₍without i₎)‖² / (dof σ²) = rᵢ² [H²]ᵢᵢ / ((1 − hᵢ)² dof
+        σ²)
 
-    The variance of rᵢ is exactly σ²[(I − H)²]ᵢᵢ where f has no bias; for λ → 0 all are the textbook's for least squares. On landmarks the
-    dictionary stays as it is. A row of weight 0 has no influence: all is 0 there.
+    The variance of rᵢ is exactly σ²[(I − H)²]ᵢᵢ where f has no bias; for λ → 0 all are the
+    textbook's for least squares. On landmarks the dictionary stays as it is. A row of weight 0 has
+    no influence: all is 0 there.
 
-    **Shapes**: Y (n,) or (n, t), lam (). **Cost** O(n r t). **Raises** `ValueError` for λ ≤ 0 or shapes that do not fit. **Fails** (NaN) for
-    residuals that are all 0. **Source**: Cook 1977; Eubank 1985, "Diagnostics for smoothing splines".
+    **Shapes**: Y (n,) or (n, t), lam (). **Cost** O(n r t). **Raises** `ValueError` for λ < 0 or
+    shapes that do not fit. **Fails** (NaN) for residuals that are all 0. **Source**: Cook 1977;
+    Eubank 1985, "Diagnostics for smoothing splines".
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> X = jnp.array([[0.0], [1.0], [2.0], [10.0]])
@@ -60,16 +69,17 @@ def influence(factor: Factor, Y: Float[Array, "n *t"] | Listed, lam: Float[Array
     lam = as_array("lam", lam, factor.dtype)
     if lam.shape != ():
         raise ValueError(f"lam must be one number, and has shape {lam.shape}")
-    check_lams(lam, "lam")
-    solution, used = factor.spectrum().solve(Y), factor.weights.used
-    r, leverage, remaining, moving, left = solution.hat_rows(lam)
-    unit = power_of_two(jnp.max(jnp.abs(r), axis=0))  # in which squares are in range
-    r, dof = r / unit, jnp.sum(leverage)
+    check_lams(lam, "lam", zero=True)
+    lam = factor.with_floor(lam)
+    spectrum, used = factor.spectrum(), factor.weights.used
+    solution = spectrum.solve(Y)
+    r, leverage, remaining, moving, left = spectrum.squares(solution, lam)
+    dof = jnp.sum(leverage)
     noise = safe_sqrt(jnp.sum(r * r, axis=0) / jnp.sum(jnp.where(used, left, 0)))
     standardised = _over(r / noise, jnp.where(used, safe_sqrt(left), 0))
     moved = _over(r / noise * safe_sqrt(moving)[:, None], jnp.where(used, remaining, 0)) ** 2 / dof
     drop = solution.labels.drop_axis
-    return Influence(leverage, drop(standardised), drop(moved), drop(noise * unit), dof)
+    return Influence(leverage, drop(standardised), drop(moved), drop(noise), dof)
 
 
 def _over(A, scale):
@@ -85,16 +95,22 @@ class Eigenfunctions(NamedTuple):
     functions: Model
 
 
-def eigenfunctions(factor: Factor, kernel: Kernel, X: Float[Array, "n d"] | Listed, num: int = 10) -> Eigenfunctions:
-    """The leading eigenvalues and eigenfunctions of the kernel under the distribution of the rows: Mercer's theorem, from the data.
+def eigenfunctions(
+    factor: Factor, kernel: Kernel, X: Float[Array, "n d"] | Listed, num: int = 10
+) -> Eigenfunctions:
+    """The leading eigenvalues and eigenfunctions of the kernel under the distribution of the rows:
+    Mercer's theorem, from the data.
 
-    ∫ k(x, z) φⱼ(z) dp(z) = μⱼ φⱼ(x) with ∫ φᵢφⱼ dp = δᵢⱼ, p the rows with their weights. At the rows φⱼ = √(Σv) Uⱼ/√v and μⱼ = sⱼ/Σv; elsewhere by
-    Nyström's extension, φⱼ(x) = (1/μⱼΣv) Σᵢ vᵢ k(x, xᵢ) φⱼ(xᵢ). With an intercept the kernel is the centred one, whose eigenfunctions have mean 0.
+    ∫ k(x, z) φⱼ(z) dp(z) = μⱼ φⱼ(x) with ∫ φᵢφⱼ dp = δᵢⱼ, p the rows with their weights. At the
+    rows φⱼ = √(Σv) Uⱼ/√v and μⱼ = sⱼ/Σv; elsewhere by Nyström's extension, φⱼ(x) = (1/μⱼΣv) Σᵢ vᵢ
+    k(x, xᵢ) φⱼ(xᵢ). With an intercept the kernel is the centred one, whose eigenfunctions have mean
+    0.
 
-    **Arguments**: kernel and X as the factor was made of them. **Returns** μ (num,), the largest first, and a `Model` whose `predict` gives
-    (m, num) values; signs are arbitrary. **Cost** O(n r num). **Raises** `ValueError` for a `num` that is not from 1 to the factor's rank r.
-    **Fails**: an eigenvalue below `factor.precision_floor()` is noise, and its function NaN or infinite where it is 0. **Source**: Rasmussen and
-    Williams 2006, §4.3.2.
+    **Arguments**: kernel and X as the factor was made of them. **Returns** μ (num,), the largest
+    first, and a `Model` whose `predict` gives (m, num) values; signs are arbitrary. **Cost** O(n r
+    num). **Raises** `ValueError` for a `num` that is not from 1 to the factor's rank r. **Fails**:
+    an eigenvalue below `factor.precision_floor()` is noise, and its function NaN or infinite where
+    it is 0. **Source**: Rasmussen and Williams 2006, §4.3.2.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> X = jnp.array([[-1.0], [1.0]])
@@ -102,15 +118,20 @@ def eigenfunctions(factor: Factor, kernel: Kernel, X: Float[Array, "n d"] | List
     >>> round(float(values[0]), 4), abs(functions.predict(jnp.array([[3.0]]))).round(4).tolist()
     (1.0, [[3.0]])
     """
-    if factor.free is not None:
-        raise ValueError("eigenfunctions are those of a kernel, and factor has unpenalized= columns beside it: factorize without them")
+    if factor.fixed.rows is not None:
+        raise ValueError(
+            "eigenfunctions are those of a kernel, and factor has fixed_effects= beside it: factorize without them"
+        )
     spectrum, X = factor.spectrum(), as_array("X", X)
     check_whole("num", num, spectrum.s.shape[0])
     leading = jnp.argsort(-spectrum.s)[:num]
     total, s = spectrum.weights.total, spectrum.s[leading]
     scale = safe_sqrt(total) / s
     basis = spectrum.dual_basis() if spectrum.basis is None else spectrum.basis
-    expansion = Dual(X) if spectrum.basis is None and kernel.evaluable else spectrum.expansion  # one made from K alone knows no rows
+    expansion = (
+        Dual(X) if spectrum.basis is None and kernel.evaluable else spectrum.expansion
+    )  # one made from K alone knows no rows
     points, coef = expansion.compact(kernel, basis[:, leading] * scale)
-    intercept = -spectrum.shift[leading] * scale
+    across = spectrum.across[:, leading] if factor.fixed.count else jnp.zeros((1, num))
+    intercept = -across[0] * scale
     return Eigenfunctions(s / total, Model(kernel, points, coef, intercept))

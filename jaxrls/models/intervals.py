@@ -1,7 +1,8 @@
-"""Intervals that hold a new label with a given probability whatever its distribution, from every fit that leaves a row, or a group, out."""
+"""Intervals that hold a new label with a given probability whatever its distribution, from every
+fit that leaves a row, or a group, out.
+"""
 
 import inspect
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,44 +13,48 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float, Int
 
 from jaxrls.factors.expansion import Expansion
-from jaxrls.factors.smoother import Without
 from jaxrls.factors.spread import Spread
-from jaxrls.linalg.selection import kth_smallest
+from jaxrls.leave_out.without import Without
 from jaxrls.models.model import Model
 from jaxrls.models.posterior import at_rows
+from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.rows.blocks import FEWEST_ROWS
 from jaxrls.rows.rows import Rows
 from jaxrls.support.checks import is_concrete
 from jaxrls.support.pytrees import pytree, static
 
-# Numbers of one kind, (new rows, rows), in a block: fewer new rows than blocks have elsewhere, where there are very many rows.
+# Numbers of one kind, (new rows, rows), in a block: fewer new rows than blocks have elsewhere,
+# where there are very many rows.
 AT_ONCE = 2**24
 METHODS = ("jackknife+", "cv+")
 
 
 @pytree
 class Jackknife:
-    """What a fit keeps of the fits that leave a row, or a group, out: at one λ, or stacked for every target at its own."""
+    """What a fit keeps of the fits that leave a row, or a group, out: at one λ, or stacked for
+    every target at its own.
+    """
 
     fits: Without
     expansion: Expansion
+    fixed: FixedEffects  # without their rows
     count: Float[Array | np.ndarray, ""]  # of rows of positive weight
     flat: bool = static()
     stacked: bool = static(default=False)
-
-    def in_units(self, unit) -> "Jackknife":
-        """Of labels multiplied by a unit."""
-        return replace(self, fits=self.fits.in_units(unit))
 
     def check(self, method: str | None) -> None:
         """Raise for a method that there is not, or that this fit does not leave rows out for."""
         own = self.fits.method
         if method not in (None, *METHODS):
-            raise ValueError(f"method must be one of {', '.join(map(repr, METHODS))} or None for what the fit left out, and is {method!r}")
+            raise ValueError(
+                f"method must be one of {', '.join(map(repr, METHODS))} or None for what the fit left out, and is {method!r}"
+            )
         if method not in (None, own):
             left = "single rows" if own == "jackknife+" else "groups"
             needed = "without groups=" if own == "cv+" else "with groups=, or criterion=kfold"
-            raise ValueError(f"method={method!r} is not that of this fit, which left {left} out: leave method= out, or fit {needed}")
+            raise ValueError(
+                f"method={method!r} is not that of this fit, which left {left} out: leave method= out, or fit {needed}"
+            )
 
     def rank(self, level) -> Int[Array, ""]:
         """⌈level (n + 1)⌉, of the level that was rounded to the one given, in its dtype."""
@@ -61,14 +66,18 @@ class Jackknife:
         wide = level.astype(dtype) * (xp.asarray(self.count, dtype) + 1)
         return jnp.asarray(xp.ceil(wide * (1 - slack)), jnp.int32)
 
-    def intervals(self, model: Model, X, spread: Spread | None, level, block_size: int | None) -> Any:
+    def intervals(
+        self, model: Model, X, given, spread: Spread | None, level, block_size: int | None
+    ) -> Any:
         """Both ends; their width follows x where the spread is given."""
         check_level(level)
 
         def found(rows):
             model.check_columns(rows.shape[1])
             run: Any = _intervals if rows.traceable else inspect.unwrap(_intervals)
-            ends = run(self, model, spread, rows, self.rank(level), block_size=block_size)
+            effects = model.new_effects(given, rows.shape[0])[1]
+            options = spread, rows, effects, self.rank(level)
+            ends = run(self, model, *options, block_size=block_size)
             return tuple(end[:, 0] if self.flat else end for end in ends)
 
         return at_rows(model, X, found)
@@ -89,19 +98,33 @@ def check_level(level) -> None:
 
 
 @partial(jax.jit, static_argnames="block_size")
-def _intervals(jackknife: Jackknife, model: Model, spread: Spread | None, rows: Rows, rank, *, block_size: int | None):
+def _intervals(
+    jackknife: Jackknife,
+    model: Model,
+    spread: Spread | None,
+    rows: Rows,
+    effects,
+    rank,
+    *,
+    block_size: int | None,
+):
     n = jackknife.fits.gaps.shape[-2]
     if block_size is None and n * FEWEST_ROWS > AT_ONCE:
         block_size = max(1, AT_ONCE // n)
 
-    return rows.stored.map(Partial(_at_rows, jackknife, model, spread, rank), temporaries=4 * n, block_size=block_size)
+    block = Partial(_at_rows, jackknife, model, spread, rank)
+    return rows.stored.map(block, effects, temporaries=4 * n, block_size=block_size)
 
 
 @jax.jit
-def _at_rows(jackknife: Jackknife, model: Model, spread: Spread | None, rank, x):
+def _at_rows(jackknife: Jackknife, model: Model, spread: Spread | None, rank, x, effects):
     """Both ends at some rows."""
     design = jackknife.expansion.design(model.kernel, x)
-    variance = None if spread is None else spread.variance(model.kernel, x, False)
+    columns = jackknife.fixed.dense(effects, len(design), design.dtype)
+    design = jnp.concatenate([design, columns], axis=1)
+    variance = None
+    if spread is not None:
+        variance = spread.variance(model.kernel, x, effects, corrected=False)
 
     def of(fits):
         ratios = None if variance is None else fits.ratios(design, variance)
@@ -111,17 +134,15 @@ def _at_rows(jackknife: Jackknife, model: Model, spread: Spread | None, rank, x)
 
 
 def _ends(ratios, rank, count, left_out: Float[Array, "b n"], gaps: Float[Array, " n"]):
-    """The ⌊(1 − level)(n + 1)⌋-th smallest of f₋ᵢ(x) − gap and the ⌈level (n + 1)⌉-th of f₋ᵢ(x) + gap, the one the other's mirror image."""
+    """The ⌊(1 − level)(n + 1)⌋-th smallest of f₋ᵢ(x) − gap and the ⌈level (n + 1)⌉-th of f₋ᵢ(x) +
+    gap, the one the other's mirror image.
+    """
     count = jnp.asarray(count).astype(rank.dtype)
     defined, k = rank <= count, jnp.minimum(rank, count)
-    near = jnp.sort(gaps)[k - 1]
-    known = jnp.where(jnp.isinf(gaps), 0, gaps)
     above = gaps if ratios is None else gaps * ratios
-    wider = 0 if ratios is None else known * (ratios - 1)
 
     def end(sign):
-        moved = sign * left_out + wider  # the order statistics of moved numbers move by no more than these
-        found = kth_smallest(sign * left_out + above, k, near + jnp.min(moved, axis=1), near + jnp.max(moved, axis=1))
+        found = jnp.sort(sign * left_out + above, axis=1)[:, k - 1]
         return sign * jnp.where(defined, found, jnp.inf)
 
     return end(-1), end(1)

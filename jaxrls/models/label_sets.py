@@ -1,8 +1,9 @@
-"""Sets of labels that hold the true one as often as is asked for: how odd each label would be among the rows, by scores of rows left out.
+"""Sets of labels that hold the true one as often as is asked for: how odd each label would be among
+the rows, by scores of rows left out.
 
-A row is the odder the lower the score of its own label is by a fit without it. The p-value of a label for a new row is the share of the rows, the new one
-among them, that are at least as odd, and a set of level 1 − α holds the labels of p > α.
-"""
+A row is the odder the lower the score of its own label is by a fit without it. The p-value of a
+label for a new row is the share of the rows, the new one among them, that are at least as odd, and
+a set of level 1 − α holds the labels of p > α."""
 
 import inspect
 from functools import partial
@@ -13,12 +14,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxrls.factors.spread import Beside, Spread
+from jaxrls.factors.spread import NewRows, Spread
 from jaxrls.models.fitted import Fit
 from jaxrls.models.model import Model
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import as_rows_in
-from jaxrls.support.checks import Listed, as_array, check_finite, check_matrix, check_shares, check_targets, check_weights, is_concrete
+from jaxrls.support.checks import (
+    Listed,
+    as_array,
+    check_finite,
+    check_matrix,
+    check_shares,
+    check_targets,
+    check_weights,
+    is_concrete,
+)
 from jaxrls.support.meshes import on_any_mesh, seen
 from jaxrls.support.precision import in_precision_of, scope, to_host
 from jaxrls.support.pytrees import pytree
@@ -32,16 +42,21 @@ def label_p_values(
     scores: Float[Array, "m *T"] | Listed,
     weights: Float[Array, " n"] | Listed | None = None,
 ) -> Float[Array | np.ndarray, "m _"]:
-    """The p-value of every label for new rows, by the jackknife: scores of rows left out beside those of new rows by the fit to all.
+    """The p-value of every label for new rows, by the jackknife: scores of rows left out beside
+    those of new rows by the fit to all.
 
-    p = (1 + Σ vᵢ [s₋ᵢ(own label) ≤ s(label)]) / (1 + Σ vᵢ): the share of rows whose own label scores no higher without them.
+    p = (1 + Σ vᵢ [s₋ᵢ(own label) ≤ s(label)]) / (1 + Σ vᵢ): the share of rows whose own label
+    scores no higher without them.
 
-    **Arguments**: `left_out` scores such as `Y − fit.loo_residuals`, of rows or of groups left out, `codes` ±1 as of `encode`, `scores` of new rows.
-    **Shapes**: (n,), (n,) and (m,), or a column of each, for two classes, or (n, T), (n, T) and (m, T), give (m, 2) or (m, T); weights (n,). **Cost**
-    O((n + m T) log n). **Raises** `ValueError` for shapes that do not fit, for NaN or infinity, and for codes that are not ±1 with one +1 a row.
-    **Fails**: there is no guarantee for any number of rows, as the fit to all and those without a row differ; where the fit is stable, which a large λ
-    makes it, sets of p > α hold the true label in a share of 1 − α as n grows. `conformal_labels` has the guarantee.
-    **Source**: Barber, Candès, Ramdas and Tibshirani 2021, §1 and §5; Steinberger and Leeb 2023.
+    **Arguments**: `left_out` scores such as `Y − fit.loo_residuals`, of rows or of groups left out,
+    `codes` ±1 as of `encode`, `scores` of new rows. **Shapes**: (n,), (n,) and (m,), or a column of
+    each, for two classes, or (n, T), (n, T) and (m, T), give (m, 2) or (m, T); weights (n,).
+    **Cost** O((n + m T) log n). **Raises** `ValueError` for shapes that do not fit, for NaN or
+    infinity, and for codes that are not ±1 with one +1 a row. **Fails**: there is no guarantee for
+    any number of rows, as the fit to all and those without a row differ; where the fit is stable,
+    which a large λ makes it, sets of p > α hold the true label in a share of 1 − α as n grows.
+    `conformal_labels` has the guarantee. **Source**: Barber, Candès, Ramdas and Tibshirani 2021, §1
+    and §5; Steinberger and Leeb 2023.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> left_out, codes = jnp.array([-1.0, -0.5, 0.5, 1.0]), jnp.array([-1.0, -1.0, 1.0, 1.0])
@@ -49,16 +64,28 @@ def label_p_values(
     [[5.0, 1.0], [1.0, 3.0]]
     """
     left_out = as_array("left_out", left_out)
-    codes, scores = as_array("codes", codes, left_out.dtype), as_array("scores", scores, left_out.dtype)
+    codes, scores = (
+        as_array("codes", codes, left_out.dtype),
+        as_array("scores", scores, left_out.dtype),
+    )
     check_targets("left_out", left_out)
     check_targets("scores", scores)
-    for name, value, wanted in (("codes", codes, left_out.shape), ("scores", scores, (len(scores), *left_out.shape[1:]))):
+    for name, value, wanted in (
+        ("codes", codes, left_out.shape),
+        ("scores", scores, (len(scores), *left_out.shape[1:])),
+    ):
         if value.shape != wanted:
-            raise ValueError(f"{name} must have shape {wanted}, as left_out has shape {left_out.shape}, and has shape {value.shape}")
+            raise ValueError(
+                f"{name} must have shape {wanted}, as left_out has shape {left_out.shape}, and has shape {value.shape}"
+            )
     check_finite("left_out", left_out)
     check_finite("scores", scores)
     _check_codes(codes)
-    v = jnp.ones(len(left_out), left_out.dtype) if weights is None else as_array("weights", weights, left_out.dtype)
+    v = (
+        jnp.ones(len(left_out), left_out.dtype)
+        if weights is None
+        else as_array("weights", weights, left_out.dtype)
+    )
     check_weights(v, len(left_out))
     own = _of_own_label(left_out, codes)
     order = jnp.argsort(own)
@@ -68,7 +95,8 @@ def label_p_values(
 
 @pytree
 class ConformalLabels:
-    """What p-values of labels take that hold for any number of rows: see `conformal_labels`, which makes it.
+    """What p-values of labels take that hold for any number of rows: see `conformal_labels`, which
+    makes it.
 
     >>> import numpy as np, jaxrls as rls
     >>> X, codes = np.array([[-2.0], [-1.0], [1.0], [2.0]]), np.array([-1.0, -1.0, 1.0, 1.0])
@@ -80,7 +108,7 @@ class ConformalLabels:
     model: Model
     spread: Spread
     lam: Float[Array | np.ndarray, ""]
-    rows: Beside  # what covariances with them take, made once
+    rows: NewRows  # what covariances with them take, made once
     own: Int[Array | np.ndarray, " n"]  # the number of each row's label
     residuals: Float[Array | np.ndarray, " n"]  # of its code, 1, by the fit to all rows
     variance: Float[Array | np.ndarray, " n"]
@@ -88,10 +116,11 @@ class ConformalLabels:
     label_weights: Float[Array | np.ndarray, " T"]
 
     def p_values(self, X, *, block_size: int | None = None) -> Any:
-        """The p-value of every label for the rows of X (m, d), dense or a source of `Rows`: (m, T), T = 2 for a single column of codes.
+        """The p-value of every label for the rows of X (m, d), dense or a source of `Rows`: (m, T),
+        T = 2 for a single column of codes.
 
-        **Cost** O(n (r + d)) a row, as products of matrices, and O(n T), in blocks of rows. **Raises** as `Model.predict`.
-        """
+        **Cost** O(n (r + d)) a row, as products of matrices, and O(n T), in blocks of rows.
+        **Raises** as `Model.predict`."""
         dtype = self.model.coef.dtype
         wide = dtype == jnp.float64
         with scope(wide):
@@ -103,18 +132,24 @@ class ConformalLabels:
 
 
 def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> ConformalLabels:
-    """p-values of labels by full conformal prediction with rows left out, exact in closed form: a new row of each label in turn is taken in.
+    """p-values of labels by full conformal prediction with rows left out, exact in closed form: a
+    new row of each label in turn is taken in.
 
-    For the label y of x the fit to all rows and (x, y) is that to all with, at row i, f(xᵢ) + gᵢ (code − f(x)), gᵢ = c(xᵢ, x)/(c(x, x) + λ), where c is the
-    posterior covariance of f + b; without row i its residual is divided by 1 − vᵢ (c(xᵢ, xᵢ) − gᵢ c(xᵢ, x))/λ. No row is fitted again.
+    For the label y of x the fit to all rows and (x, y) is that to all with, at row i, f(xᵢ) + gᵢ
+    (code − f(x)), gᵢ = c(xᵢ, x)/(c(x, x) + λ), where c is the posterior covariance of f + b;
+    without row i its residual is divided by 1 − vᵢ (c(xᵢ, xᵢ) − gᵢ c(xᵢ, x))/λ. No row is fitted
+    again.
 
-    **Guarantee**: for exchangeable rows, and a kernel, λ and landmarks that were not chosen by them, sets of p > α hold the true label with probability
-    1 − α or more, whatever n and the distribution are: over draws of all rows, not for each x. A λ that was chosen by the same rows, one number of all,
-    is outside of it, and so are rows of weights that differ. **Arguments**: `fit` with `keep_variance=True`, its X (n, d), dense, `codes` ±1 (n,) or
-    (n, T) as of `encode`, and `weights`, without those of labels: `label_weights` (T,) ≥ 0 multiply them, and are what a new row of each label weighs.
-    **Cost** O(n² r) once, and n·r numbers that are kept. **Raises** `ValueError` where no variance was kept, for shapes that do not fit, for codes that are
-    not ±1 with one +1 a row, and for weights that are negative or not finite. **Source**: Vovk, Gammerman and Shafer 2005,
-    ch. 2, with the deleted residuals of their ridge regression confidence machine.
+    **Guarantee**: for exchangeable rows, and a kernel, λ and landmarks that were not chosen by
+    them, sets of p > α hold the true label with probability 1 − α or more, whatever n and the
+    distribution are: over draws of all rows, not for each x. A λ that was chosen by the same rows,
+    one number of all, is outside of it, and so are rows of weights that differ. **Arguments**:
+    `fit` with `keep_variance=True`, its X (n, d), dense, `codes` ±1 (n,) or (n, T) as of `encode`,
+    and `weights`, without those of labels: `label_weights` (T,) ≥ 0 multiply them, and are what a
+    new row of each label weighs. **Cost** O(n² r) once, and n·r numbers that are kept. **Raises**
+    `ValueError` where no variance was kept, for shapes that do not fit, for codes that are not ±1
+    with one +1 a row, and for weights that are negative or not finite. **Source**: Vovk, Gammerman
+    and Shafer 2005, ch. 2, with the deleted residuals of their ridge regression confidence machine.
 
     >>> import numpy as np, jaxrls as rls
     >>> X, codes = np.array([[-2.0], [-1.0], [1.0], [2.0]]), np.array([-1.0, -1.0, 1.0, 1.0])
@@ -123,7 +158,9 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
     [[False, True], [True, False]]
     """
     if fit.sure is None:
-        raise ValueError("conformal_labels takes the posterior covariance: fit with keep_variance=True")
+        raise ValueError(
+            "conformal_labels takes the posterior covariance: fit with keep_variance=True"
+        )
     dtype = fit.model.coef.dtype
     wide = dtype == jnp.float64
     with scope(wide):
@@ -131,58 +168,85 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
         check_matrix("X", points)
         n = len(points)
         if codes.shape != (n, *fit.model.coef.shape[1:]):
-            raise ValueError(f"codes must be those that were fitted, {(n, *fit.model.coef.shape[1:])}, and have shape {codes.shape}")
+            raise ValueError(
+                f"codes must be those that were fitted, {(n, *fit.model.coef.shape[1:])}, and have shape {codes.shape}"
+            )
         _check_codes(codes)
         v = jnp.ones(n, dtype) if weights is None else as_array("weights", weights, dtype)
         check_weights(v, n)
         count = _each(codes).shape[1]
-        u = jnp.ones(count, dtype) if label_weights is None else as_array("label_weights", label_weights, dtype)
+        u = (
+            jnp.ones(count, dtype)
+            if label_weights is None
+            else as_array("label_weights", label_weights, dtype)
+        )
         if u.shape != (count,):
-            raise ValueError(f"label_weights must have shape ({count},), one for each label, and has shape {u.shape}")
+            raise ValueError(
+                f"label_weights must have shape ({count},), one for each label, and has shape {u.shape}"
+            )
         check_shares("label_weights", u, "label")
         residuals = 1 - _of_own_label(jnp.asarray(fit.model.predict(points)), codes)
-        variance = _variances(fit.sure.spread, fit.model, as_rows_in(dtype, fit.model.kernel, points))
+        variance = _variances(
+            fit.sure.spread, fit.model, as_rows_in(dtype, fit.model.kernel, points)
+        )
         beside = _beside(fit.sure.spread, fit.model, points)
         own = jnp.argmax(_each(codes), axis=1)
-        found = ConformalLabels(fit.model, fit.sure.spread, fit.sure.lam, beside, own, residuals, variance, v, u)
+        found = ConformalLabels(
+            fit.model, fit.sure.spread, fit.sure.lam, beside, own, residuals, variance, v, u
+        )
         return to_host(found) if wide and not isinstance(fit.model.coef, jax.Array) else found
 
 
 def _check_codes(codes) -> None:
-    """Raise unless, where values are known, codes are ±1, and of several columns one is +1 in each row."""
+    """Raise unless, where values are known, codes are ±1, and of several columns one is +1 in each
+    row.
+    """
     check_finite("codes", codes)
     if not is_concrete(codes):
         return
 
     def wrong(xp, codes):
         columns = codes.reshape(len(codes), -1)
-        return (xp.abs(columns) != 1).any(axis=1) | (((columns > 0).sum(axis=1) != 1) & (columns.shape[1] > 1))
+        return (xp.abs(columns) != 1).any(axis=1) | (
+            ((columns > 0).sum(axis=1) != 1) & (columns.shape[1] > 1)
+        )
 
     found = seen(wrong, codes)
     if found.any():
         row = int(found.argmax())
         held = seen(lambda xp, codes: codes[row].reshape(-1), codes).tolist()
-        raise ValueError(f"codes must be ±1, of several columns with one +1 a row, and row {row} holds {held}: use encode(labels)")
+        raise ValueError(
+            f"codes must be ±1, of several columns with one +1 a row, and row {row} holds {held}: use encode(labels)"
+        )
 
 
 def _each(scores):
     """A column for each label: of two, for whom one is given, −s and s."""
-    return scores if scores.ndim == 2 and scores.shape[1] > 1 else jnp.concatenate([-scores.reshape(-1, 1), scores.reshape(-1, 1)], axis=1)
+    return (
+        scores
+        if scores.ndim == 2 and scores.shape[1] > 1
+        else jnp.concatenate([-scores.reshape(-1, 1), scores.reshape(-1, 1)], axis=1)
+    )
 
 
 def _of_own_label(scores, codes):
     """The score of the label that each row has."""
-    return jnp.take_along_axis(_each(scores), jnp.argmax(_each(codes), axis=1)[:, None], axis=1)[:, 0]
+    return jnp.take_along_axis(_each(scores), jnp.argmax(_each(codes), axis=1)[:, None], axis=1)[
+        :, 0
+    ]
 
 
 @jax.jit
 def _variances(spread: Spread, model: Model, rows: Rows):
-    return rows.stored.map(lambda x: spread.variance(model.kernel, x, False), temporaries=2 * spread.half.shape[1])
+    return rows.stored.map(
+        lambda x: spread.variance(model.kernel, x, corrected=False),
+        temporaries=2 * spread.half.shape[1],
+    )
 
 
 @jax.jit
 def _beside(spread: Spread, model: Model, points):
-    return spread.beside(model.kernel, points)
+    return spread.seen(model.kernel, points)
 
 
 @partial(jax.jit, static_argnames="block_size")
@@ -190,17 +254,21 @@ def _p_values(labels: ConformalLabels, rows: Rows, scores, *, block_size: int | 
     labels = jax.tree.map(jnp.asarray, labels)
     kernel, spread = labels.model.kernel, labels.spread
     v, least = labels.weights, jnp.finfo(labels.residuals.dtype).eps
-    tie = float(least) ** 0.75  # two formulas: a row that is like the new one is as odd but for rounding
+    tie = (
+        float(least) ** 0.75
+    )  # two formulas: a row that is like the new one is as odd but for rounding
 
     def block(x, scores):
-        c = spread.between(kernel, x, labels.rows)
-        variance = spread.variance(kernel, x, False)
+        c = spread.between(kernel, spread.seen(kernel, x), labels.rows)
+        variance = spread.variance(kernel, x, corrected=False)
         at_own = scores[:, labels.own]
 
         def of_label(label):
             g = c / (variance + labels.lam / labels.label_weights[label])[:, None]
             rest = 1 - v / labels.lam * labels.label_weights[labels.own] * (labels.variance - g * c)
-            error = (labels.residuals - g * (jnp.where(labels.own == label, 1, -1) - at_own)) / jnp.maximum(rest, least)
+            error = (
+                labels.residuals - g * (jnp.where(labels.own == label, 1, -1) - at_own)
+            ) / jnp.maximum(rest, least)
             new = 1 - jnp.take(scores, label, axis=1)[:, None]
             as_odd = error >= new - tie * (1 + jnp.abs(new))
             return (1 + jnp.sum(jnp.where(as_odd, v, 0), axis=1)) / (1 + jnp.sum(v))

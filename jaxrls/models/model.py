@@ -1,7 +1,6 @@
 """What a fit leaves behind: a function that predicts."""
 
 import inspect
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,9 +11,9 @@ from jaxtyping import Array, Float
 
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
+from jaxrls.problem.fixed_effects import FixedEffects, NoEffects
 from jaxrls.rows.gram import kernel_times
 from jaxrls.rows.sparse import as_rows_in
-from jaxrls.support.checks import as_array, check_finite
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.precision import scope, to_host
 from jaxrls.support.pytrees import pytree
@@ -22,13 +21,15 @@ from jaxrls.support.pytrees import pytree
 
 @pytree
 class Model:
-    """f(x) = Σⱼ k(x, pointsⱼ) coefⱼ + intercept, or ⟨φ(x), coef⟩ + intercept where `points` is None.
+    """f(x) = Σⱼ k(x, pointsⱼ) coefⱼ + intercept, or ⟨φ(x), coef⟩ + intercept where `points` is
+    None.
 
-    Kernels with explicit features keep the weights w alone, so that a linear model predicts in O(d) a row. `free` are the coefficients of columns without
-    penalty, where there are such, whose values at new rows `predict` takes beside X.
+    Kernels with explicit features keep the weights w alone, so that a linear model predicts in O(d)
+    a row. `free` are the coefficients of columns without penalty, where there are such, whose
+    values at new rows `predict` takes beside X.
 
-    **Shapes**: points (q, d) or None, coef (q,) or (q, t), intercept () or (t,), free (p,) or (p, t). **Source**: the representer theorem,
-    Rifkin (lecture), "Applying the Representer".
+    **Shapes**: points (q, d) or None, coef (q,) or (q, t), intercept () or (t,), free (p,) or (p,
+    t). **Source**: the representer theorem, Rifkin (lecture), "Applying the Representer".
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> rls.Model(rls.Linear(), None, jnp.array([2.0]), jnp.array(1.0)).predict(jnp.array([[3.0]])).tolist()
@@ -40,40 +41,39 @@ class Model:
     coef: Float[Array | np.ndarray, "q *t"]
     intercept: Float[Array | np.ndarray, "*t"]
     free: Float[Array | np.ndarray, "p *t"] | None = None
+    effects: FixedEffects | None = None  # what `free` are the coefficients of, without their rows
 
     @on_any_mesh
-    def predict(self, X, *, unpenalized=None, block_size: int | None = None) -> Float[Array | np.ndarray, "m *t"]:
+    def predict(
+        self, X, *, fixed_effects=None, block_size: int | None = None
+    ) -> Float[Array | np.ndarray, "m *t"]:
         """Predictions for the rows of X, dense, sparse or a source of `Rows`, in blocks of rows.
 
-        **Arguments**: `unpenalized` (m, p) the columns without penalty, where it was fitted with such.
-        **Shapes**: X (m, d) gives (m,) or (m, t), in the dtype of the model. **Cost** O(m q (d + t)), or O(m r t) on features; memory of a
-        block of rows. **Raises** `ValueError` for a wrong number of columns, NaN or infinity.
-        """
+        **Arguments**: `fixed_effects` of the new rows, columns (m, p) or labels of levels (m,), where
+        it was fitted with such; without the
+        latter predictions are scores, up to a constant for each group. **Shapes**: X (m, d) gives (m,) or (m, t), in the dtype of the model. **Cost** O(m q
+        (d + t)), or O(m r t) on features; memory of a block of rows. **Raises** `ValueError` for a
+        wrong number of columns, NaN or infinity."""
         wide = self.coef.dtype == jnp.float64
         with scope(wide):
             rows = as_rows_in(self.coef.dtype, self.kernel, X, jax.device_count())
-            beside = self._beside(unpenalized, rows.shape[0])
-            out = self._predict(rows, block_size) if beside is None else self._predict(rows, block_size) + beside
+            beside = self._beside(fixed_effects, rows.shape[0])
+            out = (
+                self._predict(rows, block_size)
+                if beside is None
+                else self._predict(rows, block_size) + beside
+            )
             return to_host(out) if wide and not isinstance(self.coef, jax.Array) else out
 
-    def _beside(self, unpenalized, m: int):
-        """What columns without penalty add, None where there are none."""
-        count = 0 if self.free is None else self.free.shape[0]
-        if (unpenalized is None) != (count == 0):
-            what = f"{count} such columns: give theirs of the new rows" if count else "no such columns: leave it out"
-            raise ValueError(f"unpenalized must be what the model was fitted with, {what}")
-        if unpenalized is None:
-            return None
-        B = as_array("unpenalized", unpenalized, self.coef.dtype)
-        if B.shape != (m, count):
-            raise ValueError(f"unpenalized must have shape ({m}, {count}), one row per row of X, and has shape {B.shape}")
-        check_finite("unpenalized", B)
-        return matmul(B, jnp.asarray(self.free))
+    def new_effects(self, given: Any, m: int) -> tuple[FixedEffects, Any]:
+        """The fixed effects, and what m new rows are of them, from what a caller gives."""
+        effects = NoEffects(self.coef.dtype) if self.effects is None else self.effects
+        return effects, effects.new_rows(given, m, self.coef.dtype)
 
-    def in_units(self, unit) -> "Model":
-        """Of labels multiplied by a unit."""
-        free = None if self.free is None else self.free * unit
-        return replace(self, coef=self.coef * unit, intercept=self.intercept * unit, free=free)
+    def _beside(self, given: Any, m: int):
+        """What fixed effects other than the intercept add, None where there are none."""
+        effects, rows = self.new_effects(given, m)
+        return None if self.free is None else effects.rest(rows, jnp.asarray(self.free))
 
     def _predict(self, rows, block_size):
         self.check_columns(rows.shape[1])
@@ -100,7 +100,10 @@ def _evaluate(model: Model, rows, *, block_size):
     coef = jnp.asarray(model.coef)
     points = jax.tree.map(jnp.asarray, model.points)
     if points is not None and rows.in_memory:
-        return kernel_times(model.kernel, rows.dense(), points, coef, block_size, rows.parts) + model.intercept
+        return (
+            kernel_times(model.kernel, rows.dense(), points, coef, block_size, rows.parts)
+            + model.intercept
+        )
 
     def block(x):
         x = x.astype(coef.dtype)
@@ -108,7 +111,14 @@ def _evaluate(model: Model, rows, *, block_size):
             return kernel_times(model.kernel, x, points, coef)
         design = model.kernel.features(x)
         if design.shape[1] != coef.shape[0]:
-            raise ValueError(f"X with {x.shape[1]} columns gives {design.shape[1]} features, and the model was fitted on {coef.shape[0]}")
+            raise ValueError(
+                f"X with {x.shape[1]} columns gives {design.shape[1]} features, and the model was fitted on {coef.shape[0]}"
+            )
         return matmul(design, coef)
 
-    return rows.stored.map(block, temporaries=0 if points is None else points.shape[0], block_size=block_size) + model.intercept
+    return (
+        rows.stored.map(
+            block, temporaries=0 if points is None else points.shape[0], block_size=block_size
+        )
+        + model.intercept
+    )

@@ -1,7 +1,6 @@
 """Standard deviations, covariances and samples of the Gaussian process whose mean a fit is."""
 
 import inspect
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,9 +23,11 @@ from jaxrls.support.pytrees import pytree
 
 @pytree
 class Posterior:
-    """f + b at m rows: `mean` (m,) or (m, t), and `covariance` (m, m) in units in which the kernel is that of the prior.
+    """f + b at m rows: `mean` (m,) or (m, t), and `covariance` (m, m) in units in which the kernel
+    is that of the prior.
 
-    `amplitude` τ, () or (t,), is what standard deviations are multiplied by; `noise` is λ, the variance of a label of weight 1 in the same units.
+    `amplitude` τ, () or (t,), is what standard deviations are multiplied by; `noise` is λ, the
+    variance of a label of weight 1 in the same units.
 
     >>> import jax, jax.numpy as jnp, jaxrls as rls
     >>> found = rls.Posterior(jnp.zeros(2), jnp.eye(2), jnp.array(3.0), jnp.array(0.5))
@@ -61,7 +62,9 @@ class Posterior:
 def check_unsaid(scale, corrected: bool = True) -> None:
     """Raise where it is said how standard deviations are made, and none are asked for."""
     if not (isinstance(scale, str) and scale == "evidence" and corrected):
-        raise ValueError("scale= and corrected= say how standard deviations are made: pass return_std=True, or leave them out")
+        raise ValueError(
+            "scale= and corrected= say how standard deviations are made: pass return_std=True, or leave them out"
+        )
 
 
 def deviation(variance, amplitude):
@@ -81,53 +84,68 @@ def _drawn(posterior: Posterior, key, *, num: int):
 
 @pytree
 class Scales:
-    """λ, and the amplitudes that standard deviations are multiplied by, as the evidence tells them and what is left out."""
+    """λ, and the amplitudes that standard deviations are multiplied by, as the evidence tells them
+    and what is left out.
+    """
 
     lam: Float[Array | np.ndarray, ""]
     evidence: Float[Array | np.ndarray, "*t"]
     loo: Float[Array | np.ndarray, "*t"] | None
 
-    def in_units(self, unit) -> Any:
-        """Of labels multiplied by a unit."""
-        return replace(self, evidence=self.evidence * unit, loo=None if self.loo is None else self.loo * unit)
-
     def amplitude(self, scale) -> Any:
         """τ by the name of what tells it, or of the number τ²."""
         if isinstance(scale, str) and scale not in ("evidence", "loo"):
-            raise ValueError(f"scale must be 'evidence', 'loo' or a positive number, and is {scale!r}")
+            raise ValueError(
+                f"scale must be 'evidence', 'loo' or a positive number, and is {scale!r}"
+            )
         if scale == "loo" and self.loo is None:
-            raise ValueError("scale='loo' needs the rows, which were changed since the fit: use scale='evidence'")
+            raise ValueError(
+                "scale='loo' needs the rows, which were changed since the fit: use scale='evidence'"
+            )
         if isinstance(scale, str):
             return self.evidence if scale == "evidence" else self.loo
         value = np.asarray(scale, self.evidence.dtype)
-        if isinstance(scale, bool) or value.shape not in ((), self.evidence.shape) or not (value > 0).all():
-            raise ValueError(f"scale must be 'evidence', 'loo' or a positive number, or one for each target, and is {scale!r}")
+        if (
+            isinstance(scale, bool)
+            or value.shape not in ((), self.evidence.shape)
+            or not (value > 0).all()
+        ):
+            raise ValueError(
+                f"scale must be 'evidence', 'loo' or a positive number, or one for each target, and is {scale!r}"
+            )
         return jnp.broadcast_to(jnp.sqrt(value), self.evidence.shape)
 
 
 @pytree
 class Sure(Scales):
-    """What a fit keeps to say how sure it is: λ, amplitudes, and the covariance in units of the kernel."""
+    """What a fit keeps to say how sure it is: λ, amplitudes, and the covariance in units of the
+    kernel.
+    """
 
     spread: Spread
 
-    def label_std(self, model: Model, X, scale, corrected: bool, block_size: int | None) -> Any:
+    def label_std(self, model: Model, X, given, scale, corrected: bool, block_size) -> Any:
         """Standard deviation of a new label, in blocks of rows."""
 
         def found(rows):
             run: Any = _variances if rows.traceable else inspect.unwrap(_variances)
-            variance = run(self, model, rows, corrected=corrected, block_size=block_size)
+            effects = model.new_effects(given, rows.shape[0])[1]
+            options: dict = {"corrected": corrected, "block_size": block_size}
+            variance = run(self, model, rows, effects, **options)
             return deviation(variance + self.lam, self.amplitude(scale))
 
         return at_rows(model, X, found)
 
-    def posterior(self, model: Model, X, scale, corrected: bool) -> Posterior:
+    def posterior(self, model: Model, X, given, scale, corrected: bool) -> Posterior:
         """Mean and covariance."""
 
         def found(rows):
-            mean = jnp.asarray(model.predict(rows))
-            covariance = _covariance(self, model, rows.dense(), corrected=corrected)
-            return Posterior(mean, covariance, jnp.asarray(self.amplitude(scale)), jnp.asarray(self.lam))
+            mean = jnp.asarray(model.predict(rows, fixed_effects=given))
+            effects = model.new_effects(given, rows.shape[0])[1]
+            covariance = _covariance(self, model, rows.dense(), effects, corrected=corrected)
+            return Posterior(
+                mean, covariance, jnp.asarray(self.amplitude(scale)), jnp.asarray(self.lam)
+            )
 
         return at_rows(model, X, found)
 
@@ -144,18 +162,21 @@ def at_rows(model: Model, X, found) -> Any:
 
 
 @partial(jax.jit, static_argnames=("corrected", "block_size"))
-def _variances(sure: Sure, model: Model, rows: Rows, *, corrected: bool, block_size: int | None):
-    def block(x):
-        return sure.spread.variance(model.kernel, x, corrected)
+def _variances(sure: Sure, model: Model, rows: Rows, effects, *, corrected: bool, block_size):
+    def block(x, effects):
+        return sure.spread.variance(model.kernel, x, effects, corrected)
 
-    return rows.stored.map(block, temporaries=2 * sure.spread.half.shape[1], block_size=block_size)
+    hints: dict = {"temporaries": 2 * sure.spread.half.shape[1], "block_size": block_size}
+    return rows.stored.map(block, effects, **hints)
 
 
 @partial(jax.jit, static_argnames="corrected")
-def _covariance(sure: Sure, model: Model, X, *, corrected: bool):
-    return sure.spread.covariance(model.kernel, X, corrected)
+def _covariance(sure: Sure, model: Model, X, effects, *, corrected: bool):
+    return sure.spread.covariance(model.kernel, X, effects, corrected)
 
 
 def by_evidence(solution: Solution, lam) -> Float[Array, " t"]:
     """τ where the evidence is largest: √(√vyᵀ(K̃ + λI)⁻¹√vy/n), n less one for the intercept."""
-    return safe_sqrt(solution.data_fit(lam.reshape(1, 1))[0] / solution.factor.residual_dimensions())
+    return safe_sqrt(
+        solution.data_fit(lam.reshape(1, 1))[0] / solution.factor.residual_dimensions()
+    )

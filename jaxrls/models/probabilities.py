@@ -1,7 +1,8 @@
-"""Scores as probabilities: the sigmoid that held-out scores ask for, and classes one against the rest.
+"""Scores as probabilities: the sigmoid that held-out scores ask for, and classes one against the
+rest.
 
-Scores of rows left out are what those of new rows are like, and cost no rows to hold out: their sigmoid is that of new rows.
-"""
+Scores of rows left out are what those of new rows are like, and cost no rows to hold out: their
+sigmoid is that of new rows."""
 
 from typing import Any
 
@@ -11,7 +12,14 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.linalg.products import power_of_two, safe_sqrt
-from jaxrls.support.checks import Listed, as_array, as_floats, check_finite, check_targets, check_weights
+from jaxrls.support.checks import (
+    Listed,
+    as_array,
+    as_floats,
+    check_finite,
+    check_targets,
+    check_weights,
+)
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.precision import in_precision_of, scope, to_host
 from jaxrls.support.pytrees import pytree
@@ -21,7 +29,8 @@ MOST_STEPS = 200
 
 @pytree
 class Sigmoid:
-    """P(+1 | score) = 1 / (1 + exp(−slope · score − offset)), slope and offset (), or (t,) for as many columns of scores.
+    """P(+1 | score) = 1 / (1 + exp(−slope · score − offset)), slope and offset (), or (t,) for as
+    many columns of scores.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> rls.Sigmoid(jnp.array(2.0), jnp.array(0.0))(jnp.array([0.0])).tolist()
@@ -35,25 +44,34 @@ class Sigmoid:
         """Probabilities of +1, shaped as the scores, in the precision of the slope."""
         wide = self.slope.dtype == jnp.float64
         with scope(wide):
-            out = jax.nn.sigmoid(as_array("scores", scores, self.slope.dtype) * self.slope + self.offset)
+            out = jax.nn.sigmoid(
+                as_array("scores", scores, self.slope.dtype) * self.slope + self.offset
+            )
             return to_host(out) if wide and not isinstance(self.slope, jax.Array) else out
 
 
 @on_any_mesh
 @in_precision_of("scores")
 def fit_sigmoid(
-    scores: Float[Array, "n *t"] | Listed, codes: Float[Array, "n *t"] | Listed, weights: Float[Array, " n"] | Listed | None = None
+    scores: Float[Array, "n *t"] | Listed,
+    codes: Float[Array, "n *t"] | Listed,
+    weights: Float[Array, " n"] | Listed | None = None,
 ) -> Sigmoid:
-    """The sigmoid that makes probabilities of scores, by maximum likelihood on held-out ones: Platt's scaling, a column by itself.
+    """The sigmoid that makes probabilities of scores, by maximum likelihood on held-out ones:
+    Platt's scaling, a column by itself.
 
-    minimise −Σ vᵢ (tᵢ log pᵢ + (1 − tᵢ) log(1 − pᵢ)) over slope ≥ 0 and offset, with pᵢ = 1/(1 + exp(−slope · sᵢ − offset)) and the targets
-    t = (N₊ + 1)/(N₊ + 2) of codes +1 and 1/(N₋ + 2) of −1, N the sums of weights of each, so that no slope is infinite. A slope below 0 would be
-    what leaving out does to scores that say nothing: without a row of a class its mean is lower. All rows then have the share of +1.
+    minimise −Σ vᵢ (tᵢ log pᵢ + (1 − tᵢ) log(1 − pᵢ)) over slope ≥ 0 and offset, with pᵢ = 1/(1 +
+    exp(−slope · sᵢ − offset)) and the targets t = (N₊ + 1)/(N₊ + 2) of codes +1 and 1/(N₋ + 2) of
+    −1, N the sums of weights of each, so that no slope is infinite. A slope below 0 would be what
+    leaving out does to scores that say nothing: without a row of a class its mean is lower. All
+    rows then have the share of +1.
 
-    **Arguments**: `scores` of rows that were left out, such as `Y − fit.loo_residuals`; `codes` ±1 as of `encode`. **Shapes**: (n,) or (n, t), and
-    `weights` (n,); see `Sigmoid`. **Cost** O(n t) a step of Newton's, of which some ten are taken; differentiable once. **Raises** `ValueError` for
-    shapes that do not fit, and for NaN or infinity. **Fails**: where scores are those of the fit itself, which are larger than those of new rows.
-    **Source**: J. Platt 2000, *Probabilities for SV machines*; Lin, Lin and Weng 2007; the length of steps: Sun and Tran-Dinh 2019, §3, at ν = 2.
+    **Arguments**: `scores` of rows that were left out, such as `Y − fit.loo_residuals`; `codes` ±1
+    as of `encode`. **Shapes**: (n,) or (n, t), and `weights` (n,); see `Sigmoid`. **Cost** O(n t) a
+    step of Newton's, of which some ten are taken; differentiable once. **Raises** `ValueError` for
+    shapes that do not fit, and for NaN or infinity. **Fails**: where scores are those of the fit
+    itself, which are larger than those of new rows. **Source**: J. Platt 2000, *Probabilities for
+    SV machines*; Lin, Lin and Weng 2007; the length of steps: Sun and Tran-Dinh 2019, §3, at ν = 2.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> sigmoid = rls.fit_sigmoid(jnp.array([-2.0, -1.0, 0.5, -0.5, 1.0, 2.0]), jnp.array([-1.0, -1.0, -1.0, 1.0, 1.0, 1.0]))
@@ -64,8 +82,14 @@ def fit_sigmoid(
     codes = as_array("codes", codes, scores.dtype)
     check_targets("scores", scores)
     if codes.shape != scores.shape:
-        raise ValueError(f"codes must have shape {scores.shape}, as scores do, and have shape {codes.shape}")
-    v = jnp.ones(len(scores), scores.dtype) if weights is None else as_array("weights", weights, scores.dtype)
+        raise ValueError(
+            f"codes must have shape {scores.shape}, as scores do, and have shape {codes.shape}"
+        )
+    v = (
+        jnp.ones(len(scores), scores.dtype)
+        if weights is None
+        else as_array("weights", weights, scores.dtype)
+    )
     check_weights(v, len(scores))
     check_finite("scores", scores)
     check_finite("codes", codes)
@@ -74,12 +98,14 @@ def fit_sigmoid(
 
 
 def class_probabilities(each: Float[Array, "m *t"] | Listed) -> Any:
-    """Probabilities of all classes from those of each against the rest, which need not add up: divided by their sum.
+    """Probabilities of all classes from those of each against the rest, which need not add up:
+    divided by their sum.
 
-    (1 − p, p) for a single column, of two classes; else pⱼ / Σ p, and 1/T for all where every one is 0.
+    (1 − p, p) for a single column, of two classes; else pⱼ / Σ p, and 1/T for all where every one
+    is 0.
 
-    **Shapes**: (m,) and (m, 1) give (m, 2), (m, T) gives (m, T). **Cost** O(m T). **Raises** `ValueError` for other shapes, and for NaN or infinity.
-    **Source**: Zadrozny and Elkan 2002, §5.
+    **Shapes**: (m,) and (m, 1) give (m, 2), (m, T) gives (m, T). **Cost** O(m T). **Raises**
+    `ValueError` for other shapes, and for NaN or infinity. **Source**: Zadrozny and Elkan 2002, §5.
 
     >>> import numpy as np, jaxrls as rls
     >>> rls.class_probabilities(np.array([[0.5, 0.25, 0.25], [0.0, 0.0, 0.0]])).round(2).tolist()
@@ -102,7 +128,9 @@ def _fit_columns(scores, codes, v):
 
 
 def _fit_column(scores, codes, v):
-    """Slope and offset of one column: Newton's method in standardised scores, a last step of which carries the derivatives."""
+    """Slope and offset of one column: Newton's method in standardised scores, a last step of which
+    carries the derivatives.
+    """
     scores = jnp.where(v > 0, scores, 0)  # others may be of any size
     unit = power_of_two(jnp.max(jnp.abs(scores)))  # in which squares neither overflow nor vanish
     scores = scores / unit
@@ -123,7 +151,9 @@ def _fit_column(scores, codes, v):
 
 
 def _newton(data, start):
-    """Where the steps have become short: damped by log(1 + r)/r with r the most that a score's logit would change, they lead down from everywhere."""
+    """Where the steps have become short: damped by log(1 + r)/r with r the most that a score's
+    logit would change, they lead down from everywhere.
+    """
     enough = jnp.finfo(data[0].dtype).eps ** 0.5
 
     def more(state):
@@ -139,7 +169,9 @@ def _newton(data, start):
 
 
 def _step(data, slope, offset):
-    """H⁻¹g in slope and offset, in scores about their mean by the weights of H; and the most that it changes a logit."""
+    """H⁻¹g in slope and offset, in scores about their mean by the weights of H; and the most that
+    it changes a logit.
+    """
     z, targets, v = data
     p = jax.nn.sigmoid(slope * z + offset)
     w = v * p * (1 - p)

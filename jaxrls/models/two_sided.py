@@ -13,7 +13,7 @@ from jaxrls.kernels.kernel import Kernel
 from jaxrls.models.posterior import Posterior, Scales, check_unsaid, deviation
 from jaxrls.rows.blocks import default_block_size, map_rows
 from jaxrls.rows.gram import gram, kernel_times
-from jaxrls.support.checks import as_floats, check_finite, check_matrix, is_concrete
+from jaxrls.support.checks import as_floats, check_inputs, check_matrix, is_concrete
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pictures import plot_errors
 from jaxrls.support.precision import scope, to_host
@@ -39,16 +39,20 @@ class KroneckerModel:
 
     @on_any_mesh
     def predict(self, X1, X2, *, pairs=None) -> Float[Array | np.ndarray, "..."]:
-        """Predictions for all pairs of a row of X1 and a row of X2: those of the fit itself for rows or columns that it knows.
+        """Predictions for all pairs of a row of X1 and a row of X2: those of the fit itself for
+        rows or columns that it knows.
 
-        **Arguments**: `pairs` (p, 2) are row numbers of X1 and of X2, where only some pairs are asked for. **Shapes**: X1 (m₁, d₁) and X2 (m₂, d₂) give
-        (m₁, m₂), or (p,). **Cost** O(m₁n₁(d₁ + n₂) + m₂n₂(d₂ + m₁)), or of pairs p in the place of m₂ and 1 in that of m₁, in blocks of rows of both kernel
-        matrices. **Raises** `ValueError` for a wrong number of columns, NaN or infinity, or pairs of rows that there are not.
-        """
+        **Arguments**: `pairs` (p, 2) are row numbers of X1 and of X2, where only some pairs are
+        asked for. **Shapes**: X1 (m₁, d₁) and X2 (m₂, d₂) give (m₁, m₂), or (p,). **Cost**
+        O(m₁n₁(d₁ + n₂) + m₂n₂(d₂ + m₁)), or of pairs p in the place of m₂ and 1 in that of m₁, in
+        blocks of rows of both kernel matrices. **Raises** `ValueError` for a wrong number of
+        columns, NaN or infinity, or pairs of rows that there are not."""
         return self.at_rows(_evaluate, X1, X2, pairs)
 
     def at_rows(self, found: Callable, X1, X2, pairs) -> Any:
-        """`found(model, X1, X2, pairs)` at rows that were checked, in the precision of the model, on the host where that is."""
+        """`found(model, X1, X2, pairs)` at rows that were checked, in the precision of the model,
+        on the host where that is.
+        """
         wide = self.coef.dtype == jnp.float64
         with scope(wide):
             sides = (("X1", X1, self.kernel1, self.points1), ("X2", X2, self.kernel2, self.points2))
@@ -61,9 +65,11 @@ class KroneckerModel:
 def _new_rows(name, X, kernel, points, dtype):
     X = jnp.asarray(as_floats(name, X, dtype))
     check_matrix(name, X)
-    check_finite(name, X)
+    check_inputs(name, X)
     if X.shape[1] != points.shape[1]:
-        raise ValueError(f"{name} must have {points.shape[1]} columns, those it was fitted on, and has {X.shape[1]}")
+        raise ValueError(
+            f"{name} must have {points.shape[1]} columns, those it was fitted on, and has {X.shape[1]}"
+        )
     kernel.check(X)
     return X
 
@@ -72,7 +78,9 @@ def _as_pairs(pairs, m1: int, m2: int):
     """Pairs as row numbers of X1 and X2, checked where values are known."""
     pairs = pairs if isinstance(pairs, jax.Array) else np.asarray(pairs)
     if pairs.ndim != 2 or pairs.shape[1] != 2 or not len(pairs):
-        raise ValueError(f"pairs must have shape (p, 2), a row of X1 and a row of X2 each, and has shape {pairs.shape}")
+        raise ValueError(
+            f"pairs must have shape (p, 2), a row of X1 and a row of X2 each, and has shape {pairs.shape}"
+        )
     if not jnp.issubdtype(pairs.dtype, jnp.integer):
         raise ValueError(f"pairs must be whole numbers, and have dtype {pairs.dtype}")
     if is_concrete(pairs):
@@ -81,16 +89,22 @@ def _as_pairs(pairs, m1: int, m2: int):
         if wrong.any():
             k = int(np.argmax(wrong))
             found = f"pair {k} is {values[k, 0]} and {values[k, 1]}"
-            raise ValueError(f"pairs must be of rows 0 to {m1 - 1} of X1 and 0 to {m2 - 1} of X2, and {found}")
+            raise ValueError(
+                f"pairs must be of rows 0 to {m1 - 1} of X1 and 0 to {m2 - 1} of X2, and {found}"
+            )
     return jnp.asarray(pairs)
 
 
 def _beside(fn: Callable, half: Any, X2, pairs, width: int):
-    """`fn(half, rows of X2, listed)` of what all rows of X1 have, with blocks of rows of X2 or pair by pair; a row of X2 takes `width` numbers meanwhile."""
+    """`fn(half, rows of X2, listed)` of what all rows of X1 have, with blocks of rows of X2 or pair
+    by pair; a row of X2 takes `width` numbers meanwhile.
+    """
     size = X2.dtype.itemsize
     if pairs is None:
         row = len(jax.tree.leaves(half)[0]) + width
-        return map_rows(lambda x: fn(half, x, False).T, X2, default_block_size(len(X2), row * size)).T
+        return map_rows(
+            lambda x: fn(half, x, False).T, X2, default_block_size(len(X2), row * size)
+        ).T
 
     def block(pair):
         return fn(jax.tree.map(lambda A: A[pair[:, 0]], half), X2[pair[:, 1]], True)
@@ -103,7 +117,14 @@ def _evaluate(model: KroneckerModel, X1, X2, pairs):
     points = jnp.asarray(model.points2)
     half = kernel_times(model.kernel1, X1, jnp.asarray(model.points1), jnp.asarray(model.coef))
     return (
-        _beside(lambda half, x, listed: meet(half, gram(model.kernel2, x, points), listed), half, X2, pairs, len(points)) + model.intercept
+        _beside(
+            lambda half, x, listed: meet(half, gram(model.kernel2, x, points), listed),
+            half,
+            X2,
+            pairs,
+            len(points),
+        )
+        + model.intercept
     )
 
 
@@ -123,7 +144,10 @@ def _variances(spread: SidesSpread, model: KroneckerModel, X1, X2, pairs):
 
 @jax.jit
 def _covariance(spread: SidesSpread, model: KroneckerModel, X1, X2, pairs):
-    sides = (model.kernel1, X1, model.points1, pairs[:, 0]), (model.kernel2, X2, model.points2, pairs[:, 1])
+    sides = (
+        (model.kernel1, X1, model.points1, pairs[:, 0]),
+        (model.kernel2, X2, model.points2, pairs[:, 1]),
+    )
     K1, K2 = (gram(kernel, X, jnp.asarray(points))[rows] for kernel, X, points, rows in sides)
     one, other = (gram(kernel, X)[rows][:, rows] for kernel, X, _, rows in sides)
     return spread.covariance(K1, K2, one * other)
@@ -131,7 +155,9 @@ def _covariance(spread: SidesSpread, model: KroneckerModel, X1, X2, pairs):
 
 @pytree
 class KroneckerSure(Scales):
-    """What a fit of two-sided data keeps to say how sure it is: λ, amplitudes, and the covariance in units of the kernel, n₁² + n₂² + 2n₁n₂ numbers."""
+    """What a fit of two-sided data keeps to say how sure it is: λ, amplitudes, and the covariance
+    in units of the kernel, n₁² + n₂² + 2n₁n₂ numbers.
+    """
 
     spread: SidesSpread
 
@@ -150,7 +176,12 @@ class KroneckerSure(Scales):
             if pairs is None:
                 pairs = jnp.stack(jnp.divmod(jnp.arange(len(X1) * len(X2)), len(X2)), axis=1)
             new = model, X1, X2, pairs
-            return Posterior(_evaluate(*new), _covariance(self.spread, *new), jnp.asarray(self.amplitude(scale)), jnp.asarray(self.lam))
+            return Posterior(
+                _evaluate(*new),
+                _covariance(self.spread, *new),
+                jnp.asarray(self.amplitude(scale)),
+                jnp.asarray(self.lam),
+            )
 
         return model.at_rows(found, X1, X2, pairs)
 
@@ -159,9 +190,10 @@ class KroneckerSure(Scales):
 class KroneckerFit:
     """The result of `fit_kronecker`: the model at the chosen λ, and how it was chosen.
 
-    `errors` (L,) over `lams` is the error of what `setting` leaves out, `lam` and `error` those chosen; `left_out` (n₁, n₂) are labels less held-out
-    predictions there, `dof` the effective degrees of freedom, and `floor` the λ below which rounding rules; `sure` is what `posterior` takes, None where it
-    was not asked for.
+    `errors` (L,) over `lams` is the error of what `setting` leaves out, `lam` and `error` those
+    chosen; `left_out` (n₁, n₂) are labels less held-out predictions there, `dof` the effective
+    degrees of freedom, and `floor` the λ below which rounding rules; `sure` is what `posterior`
+    takes, None where it was not asked for.
 
     >>> import numpy as np, jaxrls as rls
     >>> x, z = np.linspace(0, 1, 8)[:, None], np.linspace(0, 1, 6)[:, None]
@@ -188,7 +220,9 @@ class KroneckerFit:
         return f"{self.setting} left out"
 
     @overload
-    def predict(self, X1, X2, *, pairs=..., return_std: Literal[False] = False, scale=...) -> Float[Array | np.ndarray, "..."]: ...
+    def predict(
+        self, X1, X2, *, pairs=..., return_std: Literal[False] = False, scale=...
+    ) -> Float[Array | np.ndarray, "..."]: ...
 
     @overload
     def predict(
@@ -197,27 +231,35 @@ class KroneckerFit:
 
     @on_any_mesh
     def predict(self, X1, X2, *, pairs=None, return_std: bool = False, scale="evidence") -> Any:
-        """Predictions for all pairs of a row of X1 and a row of X2, or those named: see `KroneckerModel.predict`.
+        """Predictions for all pairs of a row of X1 and a row of X2, or those named: see
+        `KroneckerModel.predict`.
 
-        With `return_std` a pair of them and the standard deviation of a new label of weight 1, that of the Gaussian process
-        f ~ N(0, τ²k₁k₂) with noise of variance τ²λ and a flat prior on the intercept: see `posterior`, whose `label_std` it is.
+        With `return_std` a pair of them and the standard deviation of a new label of weight 1, that
+        of the Gaussian process f ~ N(0, τ²k₁k₂) with noise of variance τ²λ and a flat prior on the
+        intercept: see `posterior`, whose `label_std` it is.
 
-        **Shapes**: the standard deviation is shaped as the predictions. **Cost** beside them O(m₁n₁(n₁ + n₂) + m₂n₂(n₂ + m₁)), p in the place of m₂ and 1 in
-        that of m₁ as there. **Raises** `ValueError` where `keep_variance` was not asked for, or for `scale` without `return_std`.
-        """
+        **Shapes**: the standard deviation is shaped as the predictions. **Cost** beside them
+        O(m₁n₁(n₁ + n₂) + m₂n₂(n₂ + m₁)), p in the place of m₂ and 1 in that of m₁ as there.
+        **Raises** `ValueError` where `keep_variance` was not asked for, or for `scale` without
+        `return_std`."""
         if not return_std:
             check_unsaid(scale)
         mean = self.model.predict(X1, X2, pairs=pairs)
-        return (mean, self._sure().label_std(self.model, X1, X2, pairs, scale)) if return_std else mean
+        return (
+            (mean, self._sure().label_std(self.model, X1, X2, pairs, scale)) if return_std else mean
+        )
 
     @on_any_mesh
     def posterior(self, X1, X2, *, pairs=None, scale="evidence") -> Posterior:
-        """Mean and covariance of f + b at pairs of a row of X1 and a row of X2, for the Gaussian process of which this fit is the mean.
+        """Mean and covariance of f + b at pairs of a row of X1 and a row of X2, for the Gaussian
+        process of which this fit is the mean.
 
-        **Arguments**: `pairs` (p, 2) row numbers of X1 and of X2, by default all, pair (i, j) in row i·m₂ + j; `scale` as in `Fit.posterior`, where "loo" is
-        of single entries, whatever the fit left out. **Shapes**: see `Posterior`, of m = p or m₁m₂ rows. **Cost** O(p² n₁n₂); memory p², p n₂ and that of the
-        sides' kernel matrices. **Raises** `ValueError` where `keep_variance` was not asked for. **Source**: Rasmussen and Williams 2006, eqs. 2.26 and 2.42,
-        with the inverse of K₁ ⊗ K₂ + λI from the spectra of both.
+        **Arguments**: `pairs` (p, 2) row numbers of X1 and of X2, by default all, pair (i, j) in
+        row i·m₂ + j; `scale` as in `Fit.posterior`, where "loo" is of single entries, whatever the
+        fit left out. **Shapes**: see `Posterior`, of m = p or m₁m₂ rows. **Cost** O(p² n₁n₂);
+        memory p², p n₂ and that of the sides' kernel matrices. **Raises** `ValueError` where
+        `keep_variance` was not asked for. **Source**: Rasmussen and Williams 2006, eqs. 2.26 and
+        2.42, with the inverse of K₁ ⊗ K₂ + λI from the spectra of both.
 
         >>> import numpy as np, jaxrls as rls
         >>> x, z = np.linspace(0, 1, 12)[:, None], np.linspace(0, 1, 9)[:, None]
@@ -231,7 +273,9 @@ class KroneckerFit:
 
     def _sure(self) -> KroneckerSure:
         if self.sure is None:
-            raise ValueError("variances take more than the model keeps: fit_kronecker with keep_variance=True")
+            raise ValueError(
+                "variances take more than the model keeps: fit_kronecker with keep_variance=True"
+            )
         return self.sure
 
     def plot(self, ax=None):

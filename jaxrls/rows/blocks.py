@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from jaxrls.support.checks import check_whole
 from jaxrls.support.target import platform
 
-# Bytes of one block's temporaries: on CPUs what stays in cache, on accelerators what keeps the device busy.
+# Bytes of one block's temporaries: on CPUs what stays in cache, on accelerators what keeps the
+# device busy.
 CPU_BLOCK_BYTES = 8 * 2**20
 ACCELERATOR_BLOCK_BYTES = 256 * 2**20
 FEWEST_ROWS = 512  # in a block of rows that are multiplied by a square matrix each: fewer are slow
@@ -20,7 +21,9 @@ def block_bytes() -> int:
 
 
 def default_block_size(n: int, row_bytes: int, most: int | None = None) -> int:
-    """Rows per block for a row of temporaries of `row_bytes`, nudged to divide `n` so that no ragged block is left; `most` bytes a block."""
+    """Rows per block for a row of temporaries of `row_bytes`, nudged to divide `n` so that no
+    ragged block is left; `most` bytes a block.
+    """
     blocks = -(-n // max(16, (most or block_bytes()) // max(1, row_bytes)))
     for count in range(blocks, min(2 * blocks, n) + 1):
         if n % count == 0:
@@ -29,10 +32,16 @@ def default_block_size(n: int, row_bytes: int, most: int | None = None) -> int:
 
 
 def wide_block_size(n: int, row_bytes: int) -> int:
-    """The same, with FEWEST_ROWS at least, or up to twice as many that divide `n`: whole blocks beside a ragged one are cut out as a copy."""
+    """The same, with FEWEST_ROWS at least, or up to twice as many that divide `n`: whole blocks
+    beside a ragged one are cut out as a copy.
+    """
     least = min(n, FEWEST_ROWS)
     size = default_block_size(n, row_bytes)
-    return size if size >= least else next((rows for rows in range(least, 2 * least) if n % rows == 0), least)
+    return (
+        size
+        if size >= least
+        else next((rows for rows in range(least, 2 * least) if n % rows == 0), least)
+    )
 
 
 def check_block_size(block_size, n: int) -> int:
@@ -42,42 +51,59 @@ def check_block_size(block_size, n: int) -> int:
 
 
 def split(arrays, block: int):
-    """Arrays (n, …) as whole blocks (k, block, …) and the ragged rest, or None for either where there is none."""
+    """Arrays (n, …) as whole blocks (k, block, …) and the ragged rest, or None for either where
+    there is none.
+    """
     n = jax.tree.leaves(arrays)[0].shape[0]
     k, ragged = divmod(n, block)
-    whole = jax.tree.map(lambda a: a[: k * block].reshape(k, block, *a.shape[1:]), arrays) if k else None
+    whole = (
+        jax.tree.map(lambda a: a[: k * block].reshape(k, block, *a.shape[1:]), arrays)
+        if k
+        else None
+    )
     return whole, jax.tree.map(lambda a: a[k * block :], arrays) if ragged else None
 
 
 def map_blocks(fn: Callable, whole, rest):
-    """`fn` on every block, the results (rows, …) stacked back to (n, …); derivatives recompute each block instead of keeping its temporaries."""
+    """`fn` on every block, the results (rows, …) stacked back to (n, …); derivatives recompute each
+    block instead of keeping its temporaries.
+    """
     last = None if rest is None else fn(rest)
     if whole is None:
         return last
     out = jax.lax.map(jax.checkpoint(fn), whole)
-    out = jax.tree.map(lambda a: a.reshape(a.shape[0] * a.shape[1], *a.shape[2:]), out)  # -1 would fail without columns
+    out = jax.tree.map(
+        lambda a: a.reshape(a.shape[0] * a.shape[1], *a.shape[2:]), out
+    )  # -1 would fail without columns
     return out if rest is None else jax.tree.map(lambda a, b: jnp.concatenate([a, b]), out, last)
 
 
 def sum_blocks(fn: Callable, whole, rest):
-    """The sum of `fn` over blocks: one carry, added to block by block, with derivatives that recompute."""
+    """The sum of `fn` over blocks: one carry, added to block by block, with derivatives that
+    recompute.
+    """
     if whole is None:
         return fn(rest)
     each = jax.checkpoint(fn)
     if rest is None:
-        shapes = jax.eval_shape(each, jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), whole))
+        shapes = jax.eval_shape(
+            each, jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), whole)
+        )
         start = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
     else:
         start = fn(rest)
-    return jax.lax.scan(lambda total, parts: (jax.tree.map(jnp.add, total, each(parts)), None), start, whole)[0]
+    return jax.lax.scan(
+        lambda total, parts: (jax.tree.map(jnp.add, total, each(parts)), None), start, whole
+    )[0]
 
 
 def in_parts(run: Callable, arrays, parts: int, place: Callable):
-    """`run` on equal parts of arrays (n, …), side by side: parts that lie on different devices stay there, as nothing goes from one to another.
+    """`run` on equal parts of arrays (n, …), side by side: parts that lie on different devices stay
+    there, as nothing goes from one to another.
 
-    What `run` closes over it has once for each part, so that derivatives add up within parts too, and between them once. `place` says where
-    arrays with a row for each part, or each row, shall lie.
-    """
+    What `run` closes over it has once for each part, so that derivatives add up within parts too,
+    and between them once. `place` says where arrays with a row for each part, or each row, shall
+    lie."""
 
     def side_by_side(arrays):
         cut = jax.tree.map(lambda a: a.reshape(parts, a.shape[0] // parts, *a.shape[1:]), arrays)
@@ -89,8 +115,12 @@ def in_parts(run: Callable, arrays, parts: int, place: Callable):
     return jax.jit(lambda arrays: place(side_by_side(place(arrays))))(arrays)
 
 
-def map_rows(fn: Callable, arrays, block_size: int, parts: int = 1, place: Callable = lambda arrays: arrays):
-    """`fn` on blocks of rows of a pytree of arrays (n, …), or of each of their `parts`, the results stacked back to (n, …)."""
+def map_rows(
+    fn: Callable, arrays, block_size: int, parts: int = 1, place: Callable = lambda arrays: arrays
+):
+    """`fn` on blocks of rows of a pytree of arrays (n, …), or of each of their `parts`, the results
+    stacked back to (n, …).
+    """
     n = jax.tree.leaves(arrays)[0].shape[0]
     if parts > 1:
         out = in_parts(lambda part: map_rows(fn, part, block_size), arrays, parts, place)
@@ -98,9 +128,16 @@ def map_rows(fn: Callable, arrays, block_size: int, parts: int = 1, place: Calla
     return fn(arrays) if block_size >= n else map_blocks(fn, *split(arrays, block_size))
 
 
-def sum_rows(fn: Callable, arrays, block_size: int, parts: int = 1, place: Callable = lambda arrays: arrays):
-    """The sum of `fn` over blocks of rows of a pytree of arrays (n, …), or of each of their `parts`, whose sums are added at the end."""
+def sum_rows(
+    fn: Callable, arrays, block_size: int, parts: int = 1, place: Callable = lambda arrays: arrays
+):
+    """The sum of `fn` over blocks of rows of a pytree of arrays (n, …), or of each of their
+    `parts`, whose sums are added at the end.
+    """
     n = jax.tree.leaves(arrays)[0].shape[0]
     if parts > 1:
-        return jax.tree.map(lambda a: jnp.sum(a, axis=0), in_parts(lambda part: sum_rows(fn, part, block_size), arrays, parts, place))
+        return jax.tree.map(
+            lambda a: jnp.sum(a, axis=0),
+            in_parts(lambda part: sum_rows(fn, part, block_size), arrays, parts, place),
+        )
     return fn(arrays) if block_size >= n else sum_blocks(fn, *split(arrays, block_size))

@@ -1,8 +1,9 @@
-"""Sums kept on disk while they grow, so that a run that was killed goes on where it was, and ends as one that was not, to the bit.
+"""Sums kept on disk while they grow, so that a run that was killed goes on where it was, and ends
+as one that was not, to the bit.
 
-A sum is known by what it makes of the first block, by its columns and by the checksum of all rows: a file of another kernel, other landmarks or other
-rows is left alone until the first block is done, and then written over.
-"""
+A sum is known by what it makes of the first block, by its columns and by the checksum of all rows:
+a file of another kernel, other landmarks or other rows is left alone until the first block is done,
+and then written over."""
 
 import hashlib
 import os
@@ -11,13 +12,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrls.support.files import replacing
-
-FORMAT = 1
+from jaxrls.support.files import Damaged, read_arrays, write_arrays
 
 
 class Checkpoint:
-    """Sums by what they are known by, each with the number of rows that it holds; those that this process asked for are written together."""
+    """Sums by what they are known by, each with the number of rows that it holds; those that this
+    process asked for are written together.
+    """
 
     def __init__(self, path: str | os.PathLike):
         self.path, self.found, self.used = os.fspath(path), {}, {}  # type: ignore[var-annotated]
@@ -25,7 +26,9 @@ class Checkpoint:
             self.found = read(self.path)
 
     def find(self, key: str) -> tuple[int, list[np.ndarray]] | None:
-        """Rows and leaves of a sum that was begun before, which from now on is written with the others."""
+        """Rows and leaves of a sum that was begun before, which from now on is written with the
+        others.
+        """
         if key in self.found:
             self.used[key] = self.found.pop(key)
         return self.used.get(key)
@@ -33,25 +36,27 @@ class Checkpoint:
     def keep(self, key: str, rows: int, total: Any) -> None:
         """Write the sum of so many rows, whole or not at all."""
         self.used[key] = rows, [np.asarray(leaf) for leaf in jax.tree.leaves(total)]
-        arrays = {f"{key}/{i}": leaf for key, (_, leaves) in self.used.items() for i, leaf in enumerate(leaves)}
-        counts = {f"{key}/rows": np.array([FORMAT, rows, len(leaves)]) for key, (rows, leaves) in self.used.items()}
-        with replacing(self.path) as file:
-            np.savez(file, **counts, **arrays)  # type: ignore[arg-type]
+        arrays = {
+            f"{key}/{i}": leaf
+            for key, (_, leaves) in self.used.items()
+            for i, leaf in enumerate(leaves)
+        }
+        sums = {key: [rows, len(leaves)] for key, (rows, leaves) in self.used.items()}
+        write_arrays(self.path, arrays, {"sums": sums})
 
 
 def read(path: str) -> dict[str, tuple[int, list[np.ndarray]]]:
     """All sums of a file. **Raises** `ValueError` for one that is damaged, or something else."""
     try:
-        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        heads = {name.removesuffix("/rows"): head for name, head in arrays.items() if name.endswith("/rows")}
-        if any(head[0] != FORMAT for head in heads.values()) or not heads:
-            raise ValueError("it was written by another version, or by something else")
-        return {key: (int(rows), [arrays[f"{key}/{i}"] for i in range(count)]) for key, (_, rows, count) in heads.items()}
-    except OSError:
-        raise
-    except Exception as error:  # zipfile, zlib and NumPy's parser of headers raise a dozen kinds
-        raise ValueError(f"{path} is no checkpoint, or is damaged: {error}: remove it to begin anew") from None
+        arrays, header = read_arrays(path)
+        return {
+            key: (rows, [arrays[f"{key}/{i}"] for i in range(count)])
+            for key, (rows, count) in header["sums"].items()
+        }
+    except (Damaged, KeyError) as error:
+        raise ValueError(
+            f"{path} is no checkpoint, or is damaged: {error}: remove it to begin anew"
+        ) from None
 
 
 def key_of(first: Any, columns: Any, checksum: int) -> str:

@@ -21,15 +21,20 @@ def _rows(X, Z, block_size, parts=1):
 
 
 def gram(
-    kernel: Kernel, X: Float[Array, "n d"] | Any, Z: Float[Array, "m d"] | Any = None, *, block_size: int | None = None
+    kernel: Kernel,
+    X: Float[Array, "n d"] | Any,
+    Z: Float[Array, "m d"] | Any = None,
+    *,
+    block_size: int | None = None,
 ) -> Float[Array, "n m"]:
     """The kernel matrix K, computed in blocks of rows.
 
     Kᵢⱼ = k(xᵢ, zⱼ), with Z = X where Z is left out; then the diagonal is `kernel.diag(X)` exactly.
 
-    **Shapes**: X (n, d), Z (m, d) give (n, m), in the dtype of X. **Cost** O(n m d) time; beyond K itself only temporaries of
-    `block_size` rows, chosen to fit the cache where it is None. The derivative recomputes each block. **Raises** `ValueError`
-    for matrices of different widths or a bad `block_size`. **Source**: Rifkin (lecture), "Basics".
+    **Shapes**: X (n, d), Z (m, d) give (n, m), in the dtype of X. **Cost** O(n m d) time; beyond K
+    itself only temporaries of `block_size` rows, chosen to fit the cache where it is None. The
+    derivative recomputes each block. **Raises** `ValueError` for matrices of different widths or a
+    bad `block_size`. **Source**: Rifkin (lecture), "Basics".
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> rls.gram(rls.Linear(), jnp.array([[1.0], [2.0]])).tolist()
@@ -45,7 +50,9 @@ def gram(
 
     def block(args):
         rows, number, diagonal = args
-        return jnp.where(number[:, None] == jnp.arange(X.shape[0]), diagonal[:, None], kernel(rows, X))
+        return jnp.where(
+            number[:, None] == jnp.arange(X.shape[0]), diagonal[:, None], kernel(rows, X)
+        )
 
     return map_rows(block, (X, jnp.arange(X.shape[0]), kernel.diag(X)), _rows(X, X, block_size))
 
@@ -55,25 +62,35 @@ def kernel_times(kernel: Kernel, X, Z, V, block_size: int | None = None, parts: 
     _check_pair(kernel, X, Z)
     columns = X.shape[1] if not kernel.evaluable else Z.shape[0]
     if V.shape[0] != columns:
-        raise ValueError(f"V must have {columns} rows, one per column of K, and has shape {V.shape}")
+        raise ValueError(
+            f"V must have {columns} rows, one per column of K, and has shape {V.shape}"
+        )
     if hasattr(Z, "stored"):
         return Z.stored.sum(lambda z, v: matmul(kernel(z, made_dense(X)).T, v), V)
     if _is_sparse(X):
         return matmul(_of_sparse(kernel, X, Z), V)
-    return map_rows(lambda rows: matmul(kernel(rows, Z), V), X, _rows(X, Z, block_size, parts), parts)
+    return map_rows(
+        lambda rows: matmul(kernel(rows, Z), V), X, _rows(X, Z, block_size, parts), parts
+    )
 
 
 @on_any_mesh
 def gram_matmul(
-    kernel: Kernel, X: Float[Array, "n d"], Z: Float[Array, "m d"], V: Float[Array, "m *t"], *, block_size: int | None = None
+    kernel: Kernel,
+    X: Float[Array, "n d"],
+    Z: Float[Array, "m d"],
+    V: Float[Array, "m *t"],
+    *,
+    block_size: int | None = None,
 ) -> Float[Array, "n *t"]:
     """The product K·V without holding K: each block of rows of K is made, used and dropped.
 
     (K V)ᵢ = Σⱼ k(xᵢ, zⱼ) Vⱼ.
 
-    **Shapes**: X (n, d), Z (m, d), V (m, t) or (m,) give (n, t) or (n,). **Cost** O(n m (d + t)) time and O(block_size · m) memory,
-    derivatives included, as they recompute each block; where X lies on several devices each makes its own rows, for which Z and V go to all.
-    **Raises** `ValueError` for shapes that do not fit. **Source**: as `gram`.
+    **Shapes**: X (n, d), Z (m, d), V (m, t) or (m,) give (n, t) or (n,). **Cost** O(n m (d + t))
+    time and O(block_size · m) memory, derivatives included, as they recompute each block; where X
+    lies on several devices each makes its own rows, for which Z and V go to all. **Raises**
+    `ValueError` for shapes that do not fit. **Source**: as `gram`.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> X = jnp.array([[1.0], [2.0]])
@@ -88,10 +105,16 @@ def _is_sparse(*matrices) -> bool:
 
 
 def _of_sparse(kernel: Kernel, X: Any, Z: Any):
-    """K of sparse rows, a block or blocks of them, on either side or on both: one side is read as it is stored, and the other made dense."""
+    """K of sparse rows, a block or blocks of them, on either side or on both: one side is read as
+    it is stored, and the other made dense.
+    """
     if hasattr(Z, "stored"):
         whole = hasattr(X, "stored")
-        return Z.stored.map((lambda z: _of_sparse(kernel, X, z.dense()).T) if whole else lambda z: kernel(z, made_dense(X))).T
+        return Z.stored.map(
+            (lambda z: _of_sparse(kernel, X, z.dense()).T)
+            if whole
+            else lambda z: kernel(z, made_dense(X))
+        ).T
     return X.stored.map(lambda x: kernel(x, Z)) if hasattr(X, "stored") else kernel(X, Z)
 
 
@@ -100,4 +123,6 @@ def _check_pair(kernel, X, Z):
         if matrix is not None and matrix.ndim != 2:
             raise ValueError(f"{name} must have shape (n, d), and has shape {matrix.shape}")
     if Z is not None and kernel.evaluable and X.shape[1] not in (Z.shape[1], *kernel.widths(Z)):
-        raise ValueError(f"X and Z must have equally many columns, and have {X.shape[1]} and {Z.shape[1]}")
+        raise ValueError(
+            f"X and Z must have equally many columns, and have {X.shape[1]} and {Z.shape[1]}"
+        )

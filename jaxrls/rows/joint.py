@@ -1,8 +1,9 @@
-"""Rows of many processes, each of which reads its own: what they add up to is summed over all, and what is small is known to all.
+"""Rows of many processes, each of which reads its own: what they add up to is summed over all, and
+what is small is known to all.
 
-Every process calls the same functions in the same order, on its own part of the rows, and has the same result. Rows never leave their process; labels,
-weights and the sample are told to all when the rows are first read.
-"""
+Every process calls the same functions in the same order, on its own part of the rows, and has the
+same result. Rows never leave their process; labels, weights and the sample are told to all when the
+rows are first read."""
 
 import os
 from collections.abc import Iterable
@@ -40,24 +41,46 @@ class JointRows(SampledRows):
     """
 
     def __init__(
-        self, source: Iterable, *, standardize: Any = False, sample: int = SAMPLE, seed: int = 0, checkpoint: Any = None, **options
+        self,
+        source: Iterable,
+        *,
+        standardize: Any = False,
+        sample: int = SAMPLE,
+        seed: int = 0,
+        checkpoint: Any = None,
+        **options,
     ):
         index, count = jax.process_index(), jax.process_count()
         kept = None if checkpoint is None else f"{os.fspath(checkpoint)}.{index}-of-{count}"
         with in_unison():
-            self.own = OwnRows(source, standardize=standardize, sample=sample, seed=[seed, index], checkpoint=kept, **options)
+            self.own = OwnRows(
+                source,
+                standardize=standardize,
+                sample=sample,
+                seed=[seed, index],
+                checkpoint=kept,
+                **options,
+            )
             everyones = tell_all(told_of(self.own))
             check_alike(everyones)
         counts = [int(one["n"]) for one in everyones]
         self.start = sum(counts[:index])
         self.size = sum(counts), self.own.shape[1]
-        self.labels, self.row_weights = (together(everyones, name) for name in ("labels", "weights"))
+        self.labels, self.row_weights = (
+            together(everyones, name) for name in ("labels", "weights")
+        )
         self.drawn, self.raw_sample = merged_sample(everyones, counts, sample)
-        self.own.known = self.own.known._replace(sample=self.own.known.sample.astype(self.raw_sample.dtype))
+        self.own.known = self.own.known._replace(
+            sample=self.own.known.sample.astype(self.raw_sample.dtype)
+        )
         if standardize is True:
             self.own.means, self.own.scales = merged_deviations(everyones).known()
         self.means, self.scales = self.own.means, self.own.scales
-        self.source, self.host_dtype, self.block_sizes = source, self.own.host_dtype, self.own.block_sizes
+        self.source, self.host_dtype, self.block_sizes = (
+            source,
+            self.own.host_dtype,
+            self.own.block_sizes,
+        )
 
     @property
     def shape(self):
@@ -70,18 +93,26 @@ class JointRows(SampledRows):
         return self.own.dtype
 
     def sum(self, fn, *columns, temporaries=0, block_size=None):
-        """As `Rows.sum`: every process its own rows, and one all-reduce for each array of the sum."""
+        """As `Rows.sum`: every process its own rows, and one all-reduce for each array of the
+        sum.
+        """
         with in_unison():
-            part = self.own.sum(fn, *self._own_part(columns), temporaries=temporaries, block_size=block_size)
+            part = self.own.sum(
+                fn, *self._own_part(columns), temporaries=temporaries, block_size=block_size
+            )
         return add_up(part)
 
     def map(self, fn, *columns, temporaries=0, block_size=None):
         """As `Rows.map`: results have a few numbers a row, and are told to all."""
         with in_unison():
-            part = self.own.map(fn, *self._own_part(columns), temporaries=temporaries, block_size=block_size)
+            part = self.own.map(
+                fn, *self._own_part(columns), temporaries=temporaries, block_size=block_size
+            )
         leaves, structure = jax.tree.flatten(part)
         everyones = tell_all({str(i): np.asarray(leaf) for i, leaf in enumerate(leaves)})
-        return jax.tree.unflatten(structure, [jnp.asarray(together(everyones, str(i))) for i in range(len(leaves))])
+        return jax.tree.unflatten(
+            structure, [jnp.asarray(together(everyones, str(i))) for i in range(len(leaves))]
+        )
 
     def _own_part(self, columns):
         """What of columns (n, …) belongs to the rows of this process."""
@@ -111,15 +142,32 @@ class JointRows(SampledRows):
 def told_of(own: StreamedRows) -> dict[str, np.ndarray]:
     """What a process tells the others of its rows."""
     known = own.known
-    found = {"n": np.array(known.shape[0]), "drawn": known.drawn, "tickets": known.tickets, "sample": known.sample}
-    given = {name: part for name, part in (("labels", known.labels), ("weights", known.weights)) if part is not None}
-    return {**found, **given, **{f"deviations/{name}": np.asarray(part) for name, part in vars(known.deviations).items()}}
+    found = {
+        "n": np.array(known.shape[0]),
+        "drawn": known.drawn,
+        "tickets": known.tickets,
+        "sample": known.sample,
+    }
+    given = {
+        name: part
+        for name, part in (("labels", known.labels), ("weights", known.weights))
+        if part is not None
+    }
+    return {
+        **found,
+        **given,
+        **{f"deviations/{name}": np.asarray(part) for name, part in vars(known.deviations).items()},
+    }
 
 
 def check_alike(everyones: list[dict]) -> None:
     """Raise where rows of different processes do not go together."""
     kinds = [
-        (one["sample"].shape[1], *(one[name].shape[1:] if name in one else None for name in ("labels", "weights"))) for one in everyones
+        (
+            one["sample"].shape[1],
+            *(one[name].shape[1:] if name in one else None for name in ("labels", "weights")),
+        )
+        for one in everyones
     ]
     for i, kind in enumerate(kinds):
         if kind != kinds[0]:
@@ -133,11 +181,17 @@ def together(everyones: list[dict], name: str) -> Any:
     return np.concatenate([one[name] for one in everyones]) if name in everyones[0] else None
 
 
-def merged_sample(everyones: list[dict], counts: list[int], most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers and rows of the smallest tickets of all: the sample of one process that had read all rows."""
+def merged_sample(
+    everyones: list[dict], counts: list[int], most: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers and rows of the smallest tickets of all: the sample of one process that had read all
+    rows.
+    """
     offsets = np.cumsum([0, *counts[:-1]])
     tickets = np.concatenate([one["tickets"] for one in everyones])
-    drawn = np.concatenate([one["drawn"] + offset for one, offset in zip(everyones, offsets, strict=True)])
+    drawn = np.concatenate(
+        [one["drawn"] + offset for one, offset in zip(everyones, offsets, strict=True)]
+    )
     kept = np.sort(np.argsort(tickets, kind="stable")[:most])
     return drawn[kept], together(everyones, "sample")[kept]
 

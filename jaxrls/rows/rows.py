@@ -1,7 +1,7 @@
 """The rows of X, wherever they live: all that a factor asks of them is a sum and a map over blocks.
 
-No caller knows whether the blocks are cut from one array, made dense from a sparse one, or read from somewhere else.
-"""
+No caller knows whether the blocks are cut from one array, made dense from a sparse one, or read
+from somewhere else."""
 
 import operator
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
 from jaxrls.rows.blocks import check_block_size, in_parts, map_rows, sum_rows, wide_block_size
 from jaxrls.rows.gram import gram
-from jaxrls.support.checks import check_finite, check_row_numbers, check_symmetric
+from jaxrls.support.checks import check_finite, check_row_numbers, check_squares, check_symmetric
 from jaxrls.support.pytrees import pytree, static
 
 # What rows on several devices say where there is no way with them.
@@ -34,9 +34,11 @@ def added(total, more):
 class Rows:
     """n rows of d numbers: what to inherit from for a source of rows of one's own.
 
-    `sum(fn, *columns)` adds `fn(block, *parts)` over blocks of rows, `map` stacks its results; `columns` are arrays (n, …), pytrees of
-    such or None, cut like the rows. `temporaries`, the numbers that `fn` makes for each row, and `block_size` are hints. Rows whose blocks are
-    made on the host, such as those of a file, set `traceable = False`; they cannot go into `jax.jit`, and `fit` then runs outside of it.
+    `sum(fn, *columns)` adds `fn(block, *parts)` over blocks of rows, `map` stacks its results;
+    `columns` are arrays (n, …), pytrees of such or None, cut like the rows. `temporaries`, the
+    numbers that `fn` makes for each row, and `block_size` are hints. Rows whose blocks are made on
+    the host, such as those of a file, set `traceable = False`; they cannot go into `jax.jit`, and
+    `fit` then runs outside of it.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> class Counted(rls.Rows):
@@ -67,7 +69,9 @@ class Rows:
         raise TypeError(f"{type(self).__name__} must define dtype")
 
     def blocks(self):
-        """The rows, some at a time, from the first to the last: each (b, d); called once for every reading."""
+        """The rows, some at a time, from the first to the last: each (b, d); called once for every
+        reading.
+        """
         raise TypeError(f"{type(self).__name__} must define blocks(), or sum and map and some")
 
     @property
@@ -97,8 +101,14 @@ class Rows:
         del temporaries, block_size
         return jax.tree.map(lambda *parts: jax.numpy.concatenate(parts), *self._each(fn, columns))
 
+    def pick(self, columns: Any, numbers: Any) -> Any:
+        """The entries of these rows of a pytree of arrays (n, …), wherever they lie."""
+        return jax.tree.map(lambda a: a[numbers], columns)
+
     def in_parts(self, run: Callable, *columns):
-        """`run(rows, *parts)` on each of the `parts`, by itself, results stacked; `columns` are pytrees of arrays with as many entries for each part."""
+        """`run(rows, *parts)` on each of the `parts`, by itself, results stacked; `columns` are
+        pytrees of arrays with as many entries for each part.
+        """
         return jax.tree.map(lambda a: a[None], run(self, *columns))
 
     def _each(self, fn, columns):
@@ -106,14 +116,18 @@ class Rows:
         for block in self.blocks():
             part = slice(start, start + block.shape[0])
             if block.shape[1:] != self.shape[1:]:
-                raise ValueError(f"{type(self).__name__} says that it has {self.shape[1]} columns, and a block has shape {block.shape}")
+                raise ValueError(
+                    f"{type(self).__name__} says that it has {self.shape[1]} columns, and a block has shape {block.shape}"
+                )
             if part.stop > self.shape[0]:
                 break
             yield fn(block, *jax.tree.map(operator.itemgetter(part), columns))
             start = part.stop
         if part.stop != self.shape[0]:
             found = f"{part.stop} or more" if part.stop > self.shape[0] else part.stop
-            raise ValueError(f"{type(self).__name__} says that it has {self.shape[0]} rows, and its blocks have {found}")
+            raise ValueError(
+                f"{type(self).__name__} says that it has {self.shape[0]} rows, and its blocks have {found}"
+            )
 
     def check(self, kernel: Kernel, name: str = "X", *, training: bool = True) -> None:
         """Raise for values that cannot be fitted, or predicted, where they are known."""
@@ -123,19 +137,27 @@ class Rows:
         """At most `num` rows, to find an origin near their mean."""
         for block in self.blocks():
             return block[:num]
-        raise ValueError(f"{type(self).__name__} says that it has {self.shape[0]} rows, and its blocks have 0")
+        raise ValueError(
+            f"{type(self).__name__} says that it has {self.shape[0]} rows, and its blocks have 0"
+        )
 
     def take(self, indices) -> Float[Array, "k d"]:
         """The rows of these numbers."""
-        raise ValueError(f"{type(self).__name__} cannot be read by row numbers: give landmarks as points (m, d)")
+        raise ValueError(
+            f"{type(self).__name__} cannot be read by row numbers: give landmarks as points (m, d)"
+        )
 
     def candidates(self) -> tuple[Any, Any]:
-        """Rows that landmarks are chosen from, an array or the rows themselves, and their numbers, None where they are all."""
+        """Rows that landmarks are chosen from, an array or the rows themselves, and their numbers,
+        None where they are all.
+        """
         return None, self.dense()
 
     def dense(self) -> Float[Array, "n d"]:
         """All rows in one array."""
-        raise ValueError(f"this needs a dense X, and X is {type(self).__name__}: leave route= out, or give landmarks as points")
+        raise ValueError(
+            f"this needs a dense X, and X is {type(self).__name__}: leave route= out, or give landmarks as points"
+        )
 
     def kernel_matrix(self, kernel: Kernel, block_size: int | None = None) -> Float[Array, "n n"]:
         """K of all pairs of rows."""
@@ -149,7 +171,9 @@ class Rows:
         """The inner products of all pairs of rows, about an origin."""
         if self.parts > 1 and not self.in_memory:
             raise ValueError(NO_PAIRS.format(parts=self.parts))
-        return self.map(lambda some: self.map(lambda others: matmul(others - origin, (some - origin).T)).T)
+        return self.map(
+            lambda some: self.map(lambda others: matmul(others - origin, (some - origin).T)).T
+        )
 
     def column(self, values) -> Array:
         """Labels, or weights, as an array that lies as the rows do."""
@@ -182,8 +206,12 @@ class DenseRows(Rows):
     parts: int = static(default=1)
 
     def check(self, kernel, name="X", *, training=True):
-        """Raise for values that are not finite, or outside of the kernel's domain, where they are known."""
+        """Raise for values that are not finite, too large, or outside of the kernel's domain, where
+        they are known.
+        """
         check_finite(name, self.X)
+        if kernel.evaluable:  # else these are no inputs
+            check_squares(name, self.X)
         kernel.check(self.X)
 
     @property
@@ -207,20 +235,41 @@ class DenseRows(Rows):
 
     def sum(self, fn, *columns, temporaries=0, block_size=None):
         """As `Rows.sum`, in one compiled loop, or one for each part, whose sums are added."""
-        return sum_rows(lambda args: fn(*args), (self.X, *columns), self._block(temporaries, block_size), self.parts, self._placed)
+        return sum_rows(
+            lambda args: fn(*args),
+            (self.X, *columns),
+            self._block(temporaries, block_size),
+            self.parts,
+            self._placed,
+        )
 
     def map(self, fn, *columns, temporaries=0, block_size=None):
-        """As `Rows.map`, in one compiled loop, or one for each part; the results lie as the rows do."""
-        return map_rows(lambda args: fn(*args), (self.X, *columns), self._block(temporaries, block_size), self.parts, self._placed)
+        """As `Rows.map`, in one compiled loop, or one for each part; the results lie as the rows
+        do.
+        """
+        return map_rows(
+            lambda args: fn(*args),
+            (self.X, *columns),
+            self._block(temporaries, block_size),
+            self.parts,
+            self._placed,
+        )
 
     def in_parts(self, run, *columns):
         """As `Rows.in_parts`, side by side."""
         if self.parts == 1:
             return super().in_parts(run, *columns)
-        return in_parts(lambda args: run(DenseRows(args[0]), *args[1:]), (self.X, *columns), self.parts, self._placed)
+        return in_parts(
+            lambda args: run(DenseRows(args[0]), *args[1:]),
+            (self.X, *columns),
+            self.parts,
+            self._placed,
+        )
 
     def _placed(self, arrays):
-        """Arrays with a row for each part, or each row, where they shall lie: where the compiler leaves them."""
+        """Arrays with a row for each part, or each row, where they shall lie: where the compiler
+        leaves them.
+        """
         return arrays
 
     def _block(self, temporaries, block_size):
@@ -252,7 +301,9 @@ class GramRows(DenseRows):
     """Rows of a kernel matrix computed elsewhere."""
 
     def check(self, kernel, name="X", *, training=True):
-        """Raise unless the matrix of training rows is symmetric too; rows to predict have one column for each training row."""
+        """Raise unless the matrix of training rows is symmetric too; rows to predict have one
+        column for each training row.
+        """
         super().check(kernel, name)
         if training:
             check_symmetric("X, as the precomputed kernel matrix,", self.X)
@@ -271,12 +322,16 @@ class GramRows(DenseRows):
 
 @pytree
 class NumberedRows(GramRows):
-    """Rows of a kernel matrix as `KernelValues` reads them, each with its number and its diagonal entry behind it; K is not copied."""
+    """Rows of a kernel matrix as `KernelValues` reads them, each with its number and its diagonal
+    entry behind it; K is not copied.
+    """
 
     @property
     def tail(self) -> Float[Array, "n 2"]:
         """Numbers and diagonal."""
-        return jax.numpy.stack([jax.numpy.arange(len(self.X), dtype=self.dtype), jax.numpy.diagonal(self.X)], axis=1)
+        return jax.numpy.stack(
+            [jax.numpy.arange(len(self.X), dtype=self.dtype), jax.numpy.diagonal(self.X)], axis=1
+        )
 
     @property
     def shape(self):
@@ -294,11 +349,21 @@ class NumberedRows(GramRows):
 
     def sum(self, fn, *columns, temporaries=0, block_size=None):
         """As `Rows.sum`, in one compiled loop."""
-        return sum_rows(self._on(fn), (self.X, self.tail, *columns), self._block(temporaries, block_size), self.parts)
+        return sum_rows(
+            self._on(fn),
+            (self.X, self.tail, *columns),
+            self._block(temporaries, block_size),
+            self.parts,
+        )
 
     def map(self, fn, *columns, temporaries=0, block_size=None):
         """As `Rows.map`, in one compiled loop."""
-        return map_rows(self._on(fn), (self.X, self.tail, *columns), self._block(temporaries, block_size), self.parts)
+        return map_rows(
+            self._on(fn),
+            (self.X, self.tail, *columns),
+            self._block(temporaries, block_size),
+            self.parts,
+        )
 
     @staticmethod
     def _on(fn):
@@ -331,7 +396,9 @@ class MappedRows(Rows):
     def shape(self):
         """(n, r)."""
         n, d = self.source.shape
-        return n, jax.eval_shape(self.of.features, jax.ShapeDtypeStruct((1, d), self.dtype)).shape[1]
+        return n, jax.eval_shape(self.of.features, jax.ShapeDtypeStruct((1, d), self.dtype)).shape[
+            1
+        ]
 
     @property
     def dtype(self):
@@ -341,16 +408,22 @@ class MappedRows(Rows):
     def sum(self, fn, *columns, temporaries=0, block_size=None):
         """As `Rows.sum`."""
         hints = {"temporaries": temporaries + self.shape[1], "block_size": block_size}
-        return self.source.read_by(self.of).sum(lambda x, *parts: fn(self.of.features(x), *parts), *columns, **hints)
+        return self.source.read_by(self.of).sum(
+            lambda x, *parts: fn(self.of.features(x), *parts), *columns, **hints
+        )
 
     def map(self, fn, *columns, temporaries=0, block_size=None):
         """As `Rows.map`."""
         hints = {"temporaries": temporaries + self.shape[1], "block_size": block_size}
-        return self.source.read_by(self.of).map(lambda x, *parts: fn(self.of.features(x), *parts), *columns, **hints)
+        return self.source.read_by(self.of).map(
+            lambda x, *parts: fn(self.of.features(x), *parts), *columns, **hints
+        )
 
     def in_parts(self, run, *columns):
         """As `Rows.in_parts`."""
-        return self.source.in_parts(lambda rows, *parts: run(MappedRows(rows, self.of), *parts), *columns)
+        return self.source.in_parts(
+            lambda rows, *parts: run(MappedRows(rows, self.of), *parts), *columns
+        )
 
     def some(self, num):
         """φ of some rows of the source."""

@@ -10,14 +10,18 @@ SAMPLE = 10_000  # rows
 
 
 class SampledRows(Rows):
-    """What to inherit from for rows that know `drawn`, ascending row numbers, and `sample`, those rows on the host."""
+    """What to inherit from for rows that know `drawn`, ascending row numbers, and `sample`, those
+    rows on the host.
+    """
 
     traceable: ClassVar[bool] = False
     drawn: Any
     sample: Any
 
     def check(self, kernel, name="X", *, training=True):
-        """Raise for rows outside of the kernel's domain, as far as the sample has them; numbers were looked at when they were read."""
+        """Raise for rows outside of the kernel's domain, as far as the sample has them; numbers
+        were looked at when they were read.
+        """
         kernel.check(self.candidates()[1])
 
     def candidates(self):

@@ -1,9 +1,10 @@
-"""Rows on a mesh of devices: each device reads its own in blocks, and what they add up to is one sum of numbers whose count does not grow with theirs.
+"""Rows on a mesh of devices: each device reads its own in blocks, and what they add up to is one
+sum of numbers whose count does not grow with theirs.
 
-Rows are cut into as many equal parts as there are devices that hold them, and all parts are read side by side: a loop over blocks of every part at
-once, in which nothing goes from one part to another, and the sum of the parts at its end. So the compiler leaves rows where they are: it makes
-one all-reduce of the sums, and no more.
-"""
+Rows are cut into as many equal parts as there are devices that hold them, and all parts are read
+side by side: a loop over blocks of every part at once, in which nothing goes from one part to
+another, and the sum of the parts at its end. So the compiler leaves rows where they are: it makes
+one all-reduce of the sums, and no more."""
 
 import math
 from dataclasses import replace
@@ -16,16 +17,25 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
+from jaxrls.rows.blocks import in_parts
 from jaxrls.rows.rows import NO_PAIRS, DenseRows
 from jaxrls.rows.sampled import SAMPLE
-from jaxrls.support.checks import Listed, as_floats, check_matrix, check_targets, check_weights
+from jaxrls.support.checks import (
+    Listed,
+    as_floats,
+    check_matrix,
+    check_squares,
+    check_targets,
+    check_weights,
+)
 from jaxrls.support.meshes import auto, parts_of
 from jaxrls.support.pytrees import pytree, static
 
 
 @pytree
 class ShardedRows(DenseRows):
-    """Rows of an array over several devices, those of each on it; the last ones may be padding, of weight 0.
+    """Rows of an array over several devices, those of each on it; the last ones may be padding, of
+    weight 0.
 
     >>> import jax, jax.numpy as jnp, jaxrls as rls
     >>> mesh = jax.make_mesh((jax.device_count(),), ("rows",))
@@ -35,33 +45,50 @@ class ShardedRows(DenseRows):
     """
 
     in_memory: ClassVar[bool] = False
-    sharding: Any = static(default=None)  # of columns, in which the axes are left to the compiler; None where it is not known
+    sharding: Any = static(
+        default=None
+    )  # of columns, in which the axes are left to the compiler; None where it is not known
     count: int = static(default=0)  # of rows that are no padding
     labels: Float[Array, "n *t"] | None = None
     row_weights: Float[Array, " n"] | None = None
 
     @classmethod
     def of(cls, X, labels=None, weights=None, count: int | None = None) -> "ShardedRows":
-        """An array whose rows lie on several devices as rows; raises where its columns do so too."""
+        """An array whose rows lie on several devices as rows; raises where its columns do so
+        too.
+        """
         if X.sharding.shard_shape(X.shape)[1] != X.shape[1]:
             raise ValueError(
                 f"X must have whole rows on every device, and its columns are split too, by {X.sharding}: split its first axis only"
             )
         named = isinstance(X.sharding, NamedSharding)
         sharding = NamedSharding(auto(X.sharding.mesh), P(X.sharding.spec[0])) if named else None
-        return cls(X, parts_of(X), sharding, X.shape[0] if count is None else count, labels, weights)
+        return cls(
+            X, parts_of(X), sharding, X.shape[0] if count is None else count, labels, weights
+        )
 
     def check(self, kernel, name="X", *, training=True):
-        """As `DenseRows.check`, of numbers by a count on the devices, of the kernel's domain by some of the rows."""
+        """As `DenseRows.check`, of numbers by a count on the devices, of the kernel's domain by
+        some of the rows.
+        """
         del training
-        finite = self.X if isinstance(self.X, jax.core.Tracer) else int(jnp.sum(~jnp.isfinite(self.X)))
+        finite = (
+            self.X if isinstance(self.X, jax.core.Tracer) else int(jnp.sum(~jnp.isfinite(self.X)))
+        )
         if isinstance(finite, int) and finite:
-            raise ValueError(f"{name} holds {finite} values that are NaN or infinite: drop those rows or fill them in first")
+            raise ValueError(
+                f"{name} holds {finite} values that are NaN or infinite: drop those rows or fill them in first"
+            )
+        check_squares(name, self.X)
         kernel.check(self.candidates()[1])
 
     def _placed(self, arrays):
         """Columns (n, …), or what has a row for each part, where the rows are."""
-        return arrays if self.sharding is None else jax.lax.with_sharding_constraint(arrays, self.sharding)
+        return (
+            arrays
+            if self.sharding is None
+            else jax.lax.with_sharding_constraint(arrays, self.sharding)
+        )
 
     def column(self, values):
         """As an array that lies as the rows do, those of padding 0."""
@@ -69,7 +96,11 @@ class ShardedRows(DenseRows):
         if missing and len(values) == self.count:
             xp = jnp if isinstance(values, jax.Array) else np
             values = xp.concatenate([values, xp.zeros((missing, *values.shape[1:]), values.dtype)])
-        return jnp.asarray(values) if self.sharding is None or len(values) != self.shape[0] else jax.device_put(values, self.sharding)
+        return (
+            jnp.asarray(values)
+            if self.sharding is None or len(values) != self.shape[0]
+            else jax.device_put(values, self.sharding)
+        )
 
     def like(self, values):
         """Other numbers of the same rows, on the same devices."""
@@ -77,7 +108,9 @@ class ShardedRows(DenseRows):
 
     def candidates(self):
         """Some rows by chance, the same ones every time, and their numbers."""
-        drawn = np.sort(np.random.default_rng(0).choice(self.count, min(self.count, SAMPLE), replace=False))
+        drawn = np.sort(
+            np.random.default_rng(0).choice(self.count, min(self.count, SAMPLE), replace=False)
+        )
         return drawn, self._whole(self.X[drawn])
 
     def some(self, num):
@@ -88,9 +121,28 @@ class ShardedRows(DenseRows):
         """The rows of these numbers, 0 to n − 1, on every device."""
         return self._whole(super().take(indices))
 
+    def pick(self, columns, numbers):
+        """As a sum over parts, in which all but one add 0."""
+        size = self.shape[0] // self.parts
+        first = jnp.arange(self.parts, dtype=numbers.dtype) * size
+
+        def part(first, columns):
+            here = (numbers >= first[0]) & (numbers < first[0] + size)
+            local = jnp.clip(numbers - first[0], 0, size - 1)
+            mask = lambda a: here.reshape(-1, *[1] * (a.ndim - 1))
+            pick = lambda a: jnp.where(mask(a), a[local], jnp.zeros((), a.dtype))
+            return jax.tree.map(pick, columns)
+
+        own = in_parts(lambda args: part(*args), (first, columns), self.parts, self._placed)
+        return jax.tree.map(lambda a: jnp.sum(a, axis=0, dtype=a.dtype), own)
+
     def _whole(self, array):
         """A few rows on every device."""
-        return array if self.sharding is None else jax.lax.with_sharding_constraint(array, NamedSharding(self.sharding.mesh, P()))
+        return (
+            array
+            if self.sharding is None
+            else jax.lax.with_sharding_constraint(array, NamedSharding(self.sharding.mesh, P()))
+        )
 
     def dense(self):
         """Not on one device."""
@@ -117,15 +169,19 @@ def shard(
     mesh: Mesh | None = None,
     axis: str | tuple[str, ...] | None = None,
 ) -> ShardedRows:
-    """Rows, with their labels and weights, spread evenly over an axis of a mesh of devices, padded where they do not come out even.
+    """Rows, with their labels and weights, spread evenly over an axis of a mesh of devices, padded
+    where they do not come out even.
 
-    `fit(kernel, shard(X, Y, mesh=mesh), landmarks=…)` then runs on all of its devices; so does all else that takes rows and needs no K of all pairs. Padding
-    is rows of weight 0 at the end, of which results have one each: `fit.loo_residuals[:n]` are those of X.
+    `fit(kernel, shard(X, Y, mesh=mesh), landmarks=…)` then runs on all of its devices; so does all
+    else that takes rows and needs no K of all pairs. Padding is rows of weight 0 at the end, of
+    which results have one each: `fit.loo_residuals[:n]` are those of X.
 
-    **Arguments**: `mesh` with Auto or Explicit axes, by default that of X, an array that lies on one already, as
-    `jax.make_array_from_process_local_data` makes them where each process has its own rows; `axis` of `mesh`, or several of them, by default the first.
-    **Shapes**: X (n, d), Y (n,) or (n, t), weights (n,), NumPy or JAX, in the precision that JAX is set to. **Cost** of moving them; a device holds
-    the nth part. **Raises** `ValueError` for shapes that do not fit, or without a mesh. **Source**: the package's own.
+    **Arguments**: `mesh` with Auto or Explicit axes, by default that of X, an array that lies on
+    one already, as `jax.make_array_from_process_local_data` makes them where each process has its
+    own rows; `axis` of `mesh`, or several of them, by default the first. **Shapes**: X (n, d), Y
+    (n,) or (n, t), weights (n,), NumPy or JAX, in the precision that JAX is set to. **Cost** of
+    moving them; a device holds the nth part. **Raises** `ValueError` for shapes that do not fit, or
+    without a mesh. **Source**: the package's own.
 
     >>> import jax, numpy as np, jaxrls as rls
     >>> mesh = jax.make_mesh((jax.device_count(),), ("rows",))
@@ -152,7 +208,9 @@ def shard(
         if part is None:
             return None
         pad = np.pad if isinstance(part, np.ndarray) else jnp.pad
-        padded = pad(part, [(0, missing)] + [(0, 0)] * (part.ndim - 1), mode=mode) if missing else part
+        padded = (
+            pad(part, [(0, missing)] + [(0, 0)] * (part.ndim - 1), mode=mode) if missing else part
+        )
         return jax.device_put(padded, sharding)
 
     return ShardedRows.of(put(array, "edge"), put(labels, "constant"), put(given, "constant"), n)
@@ -164,11 +222,15 @@ def _sharding(X, mesh, axis) -> NamedSharding:
         return NamedSharding(mesh, P(mesh.axis_names[0] if axis is None else axis))
     found = getattr(X, "sharding", None)
     if not isinstance(found, NamedSharding) or not any(found.spec[:1]):
-        raise ValueError("mesh= is needed, as X does not lie on one: jax.make_mesh((jax.device_count(),), ('rows',)) has all devices")
+        raise ValueError(
+            "mesh= is needed, as X does not lie on one: jax.make_mesh((jax.device_count(),), ('rows',)) has all devices"
+        )
     return NamedSharding(found.mesh, P(found.spec[0]))
 
 
 def _size(sharding: NamedSharding) -> int:
     """Over how many devices the rows go."""
     axis = sharding.spec[0]
-    return math.prod(sharding.mesh.shape[name] for name in (axis if isinstance(axis, tuple) else (axis,)))
+    return math.prod(
+        sharding.mesh.shape[name] for name in (axis if isinstance(axis, tuple) else (axis,))
+    )

@@ -1,4 +1,6 @@
-"""Sparse design matrices, held so that their row blocks become dense one at a time and the whole never does."""
+"""Sparse design matrices, held so that their row blocks become dense one at a time and the whole
+never does.
+"""
 
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
@@ -13,7 +15,14 @@ from jaxrls.rows.blocks import map_blocks, split, sum_blocks
 from jaxrls.rows.gram import gram
 from jaxrls.rows.rows import DenseRows, GramRows, Rows
 from jaxrls.rows.sharded import ShardedRows
-from jaxrls.support.checks import as_array, as_floats, check_matrix, check_row_numbers, is_concrete
+from jaxrls.support.checks import (
+    as_array,
+    as_floats,
+    check_matrix,
+    check_row_numbers,
+    check_squares,
+    is_concrete,
+)
 from jaxrls.support.meshes import parts_of
 from jaxrls.support.pytrees import pytree, static
 
@@ -38,16 +47,18 @@ class SparseMatrix(Protocol):
         """The same matrix, dense."""
 
 
-# Numbers in one dense block: it should stay in cache on CPUs and still be a matrix worth multiplying, which few rows are not, up to MOST_NUMBERS.
+# Numbers in one dense block: it should stay in cache on CPUs and still be a matrix worth
+# multiplying, which few rows are not, up to MOST_NUMBERS.
 BLOCK_NUMBERS, MOST_NUMBERS, FEWEST_ROWS = 2**20, 2**24, 128
 
 
 @pytree
 class SparseRows(Rows):
-    """A sparse matrix (n, d) as blocks of `block` rows, padded to equally many runs of entries, and a ragged last block.
+    """A sparse matrix (n, d) as blocks of `block` rows, padded to equally many runs of entries, and
+    a ragged last block.
 
-    Each block becomes dense when it is read, so that the whole never does; kernels of products and distances read it as it is stored.
-    """
+    Each block becomes dense when it is read, so that the whole never does; kernels of products and
+    distances read it as it is stored."""
 
     whole: SparseBlock | None  # of k blocks: values and columns (k, s, w), row (k, s)
     rest: SparseBlock | None  # the last block, or None
@@ -77,11 +88,15 @@ class SparseRows(Rows):
 
     def astype(self, dtype) -> "SparseRows":
         """The same matrix in another dtype."""
-        whole, rest = (None if part is None else part.astype(dtype) for part in (self.whole, self.rest))
+        whole, rest = (
+            None if part is None else part.astype(dtype) for part in (self.whole, self.rest)
+        )
         return replace(self, whole=whole, rest=rest)
 
     def check(self, kernel, name="X", *, training=True):
-        """Raise for parameters that do not suit, and for some of the rows, outside of the kernel's domain; entries were looked at when they came."""
+        """Raise for parameters that do not suit, and for some of the rows, outside of the kernel's
+        domain; entries were looked at when they came.
+        """
         del name, training
         kernel.check(self.some(self.block))
 
@@ -103,14 +118,26 @@ class SparseRows(Rows):
     def take(self, indices):
         """The rows of these numbers, 0 to n − 1, dense."""
         check_row_numbers(indices, self.size[0])
-        place = jnp.full(self.size[0], len(indices), jnp.int32).at[indices].set(jnp.arange(len(indices), dtype=jnp.int32))
+        place = (
+            jnp.full(self.size[0], len(indices), jnp.int32)
+            .at[indices]
+            .set(jnp.arange(len(indices), dtype=jnp.int32))
+        )
 
-        rows, start = jnp.zeros((len(indices) + 1, self.size[1]), self.dtype), 0  # one more, for those that are not taken
+        rows, start = (
+            jnp.zeros((len(indices) + 1, self.size[1]), self.dtype),
+            0,
+        )  # one more, for those that are not taken
         for part in (self.whole, self.rest):
             if part is not None:
                 blocks = part.row.reshape(-1, part.row.shape[-1])
-                number = blocks + (start + self.block * jnp.arange(len(blocks), dtype=jnp.int32))[:, None]
-                rows = rows.at[place[number.reshape(part.row.shape)][..., None], part.columns].add(part.values)
+                number = (
+                    blocks
+                    + (start + self.block * jnp.arange(len(blocks), dtype=jnp.int32))[:, None]
+                )
+                rows = rows.at[place[number.reshape(part.row.shape)][..., None], part.columns].add(
+                    part.values
+                )
                 start += self.block * len(blocks)
         return rows[place[indices]]  # a row that is named twice is read once
 
@@ -120,7 +147,9 @@ class SparseRows(Rows):
 
     def dense(self):
         """Refused: the rows are sparse for a reason."""
-        raise ValueError("this needs a dense X: pass X.toarray(), leave route= out, or give landmarks as points")
+        raise ValueError(
+            "this needs a dense X: pass X.toarray(), leave route= out, or give landmarks as points"
+        )
 
     def kernel_matrix(self, kernel, block_size=None):
         """K, the diagonal exact, from blocks of sparse rows with blocks of dense ones."""
@@ -135,7 +164,9 @@ class SparseRows(Rows):
 
     def _blocks(self, columns):
         whole, rest = split((jnp.arange(self.size[0]), *columns), self.block)
-        return (None if whole is None else (self.whole, whole)), (None if rest is None else (self.rest, rest))
+        return (None if whole is None else (self.whole, whole)), (
+            None if rest is None else (self.rest, rest)
+        )
 
     def _on_blocks(self, fn):
         def on_block(parts):
@@ -157,19 +188,30 @@ def sparse_rows(X, dtype=None, name: str = "X") -> SparseRows:
     data, row, column = _coordinates(X)
     (n, d), data = X.shape, as_floats(name, data, dtype)
     if n == 0 or d == 0:
-        raise ValueError(f"{name} is empty, with shape {X.shape}: give at least one row and one column")
+        raise ValueError(
+            f"{name} is empty, with shape {X.shape}: give at least one row and one column"
+        )
     if not np.isfinite(data).all():
         raise ValueError(
             f"{name} holds {int((~np.isfinite(data)).sum())} stored values that are NaN or infinite: drop those rows or fill them in first"
         )
+    check_squares(name, data, column)
     block = max(1, min(n, max(BLOCK_NUMBERS // d, min(FEWEST_ROWS, MOST_NUMBERS // d))))
     data, row, column = _once_each(data, row, column)
-    width = max(1, -(-len(data) // n))  # of a run: as a row has in the mean, so that at most half of what is stored is filling
+    width = max(
+        1, -(-len(data) // n)
+    )  # of a run: as a row has in the mean, so that at most half of what is stored is filling
     starts = np.searchsorted(row, np.arange(0, n + block, block).clip(max=n))
-    cut = [_runs(data[a:b], row[a:b] - i * block, column[a:b], width) for i, (a, b) in enumerate(zip(starts, starts[1:], strict=False))]
+    cut = [
+        _runs(data[a:b], row[a:b] - i * block, column[a:b], width)
+        for i, (a, b) in enumerate(zip(starts, starts[1:], strict=False))
+    ]
     k = n // block
     most = max((len(values) for values, _, _ in cut[:k]), default=0)
-    whole = [np.stack([np.pad(a, [(0, most - len(a))] + [(0, 0)] * (a.ndim - 1)) for a in parts]) for parts in zip(*cut[:k], strict=True)]
+    whole = [
+        np.stack([np.pad(a, [(0, most - len(a))] + [(0, 0)] * (a.ndim - 1)) for a in parts])
+        for parts in zip(*cut[:k], strict=True)
+    ]
     blocks = _block(whole, (block, d)) if k else None
     rest = _block(cut[k], (n - k * block, d)) if k * block < n else None
     return SparseRows(blocks, rest, (n, d), block)
@@ -194,7 +236,10 @@ def _runs(data, row, column, width: int):
     within = np.arange(len(row)) - begins
     starts = np.flatnonzero(within % width == 0)
     run = np.searchsorted(starts, np.arange(len(row)), side="right") - 1
-    values, columns = np.zeros((max(1, len(starts)), width), data.dtype), np.zeros((max(1, len(starts)), width), np.int32)
+    values, columns = (
+        np.zeros((max(1, len(starts)), width), data.dtype),
+        np.zeros((max(1, len(starts)), width), np.int32),
+    )
     values[run, within % width], columns[run, within % width] = data, column
     return values, columns, row[starts].astype(np.int32) if len(starts) else np.zeros(1, np.int32)
 
@@ -231,10 +276,11 @@ def rows_to_fit(kernel: Kernel, X, name: str = "X") -> Rows:
 
 
 def as_rows(kernel: Kernel, X, name: str = "X", devices: int = 1) -> Rows:
-    """X at the door: an array of inputs, on one device or on many, or of kernel values where the kernel is a matrix; a sparse matrix; a source of rows.
+    """X at the door: an array of inputs, on one device or on many, or of kernel values where the
+    kernel is a matrix; a sparse matrix; a source of rows.
 
-    `devices` over which an array may lie where that cannot be seen, inside of `jax.jit` without a mesh that is set.
-    """
+    `devices` over which an array may lie where that cannot be seen, inside of `jax.jit` without a
+    mesh that is set."""
     if isinstance(X, Rows):
         return X
     if is_sparse(X):

@@ -1,9 +1,9 @@
 """What comes between two readings of rows that live on the host, compiled as one program each.
 
-Such rows cannot go into `jax.jit`, and outside of it every operation is a program of its own, some hundred of them in a fit. Here the whole function is
-traced, a sum or a map over rows standing in it as one operation that only the host can do, and then cut at these: the pieces are compiled, and the rows
-read in between.
-"""
+Such rows cannot go into `jax.jit`, and outside of it every operation is a program of its own, some
+hundred of them in a fit. Here the whole function is traced, a sum or a map over rows standing in it
+as one operation that only the host can do, and then cut at these: the pieces are compiled, and the
+rows read in between."""
 
 import inspect
 from collections.abc import Callable
@@ -18,9 +18,11 @@ from jaxrls.rows.rows import DenseRows, Rows
 
 
 def between_readings(fn: Callable) -> Callable:
-    """`fn`, jitted or not, for rows that are leaves of its arguments; positional ones are traced, those by keyword are static.
+    """`fn`, jitted or not, for rows that are leaves of its arguments; positional ones are traced,
+    those by keyword are static.
 
-    Rows whose blocks have sizes that are not known before leave `fn` as it is, outside of any program.
+    Rows whose blocks have sizes that are not known before leave `fn` as it is, outside of any
+    program.
 
     >>> import numpy as np, jaxrls as rls
     >>> rows = rls.stream([np.ones((3, 2)), np.ones((1, 2))])
@@ -34,7 +36,9 @@ def between_readings(fn: Callable) -> Callable:
         if any(leaf.block_sizes is None for leaf in leaves if isinstance(leaf, Rows)):
             return plain(*args, **static)
         try:
-            return _in_pieces(lambda given: plain(*jax.tree.unflatten(tree, given), **static), leaves)
+            return _in_pieces(
+                lambda given: plain(*jax.tree.unflatten(tree, given), **static), leaves
+            )
         except NotImplementedError:  # of a transformation with a reading inside, such as jax.vmap in a criterion of the caller's
             return plain(*args, **static)
 
@@ -47,13 +51,17 @@ def _in_pieces(fn: Callable, leaves: list):
 
     def flat(arrays):
         rest = iter(arrays)
-        found[:] = jax.tree.flatten(fn([Staged(leaf) if isinstance(leaf, Rows) else next(rest) for leaf in leaves]))
+        found[:] = jax.tree.flatten(
+            fn([Staged(leaf) if isinstance(leaf, Rows) else next(rest) for leaf in leaves])
+        )
         return [leaf for leaf in found[0] if not isinstance(leaf, Staged)]
 
     arrays = [leaf for leaf in leaves if not isinstance(leaf, Rows)]
     values = iter(_evaluate(jax.make_jaxpr(flat)(arrays), arrays))
     out, shape = found
-    return jax.tree.unflatten(shape, [leaf.source if isinstance(leaf, Staged) else next(values) for leaf in out])
+    return jax.tree.unflatten(
+        shape, [leaf.source if isinstance(leaf, Staged) else next(values) for leaf in out]
+    )
 
 
 class Staged(Rows):
@@ -76,11 +84,15 @@ class Staged(Rows):
 
     def sum(self, fn, *columns, temporaries=0, block_size=None):
         """As `Rows.sum`, later."""
-        return self._later("sum", fn, columns, {"temporaries": temporaries, "block_size": block_size})
+        return self._later(
+            "sum", fn, columns, {"temporaries": temporaries, "block_size": block_size}
+        )
 
     def map(self, fn, *columns, temporaries=0, block_size=None):
         """As `Rows.map`, later."""
-        return self._later("map", fn, columns, {"temporaries": temporaries, "block_size": block_size})
+        return self._later(
+            "map", fn, columns, {"temporaries": temporaries, "block_size": block_size}
+        )
 
     def some(self, num):
         """Those of the source, which are known."""
@@ -99,25 +111,39 @@ class Staged(Rows):
         found: list = []
 
         def block(x, parts):
-            found[:] = jax.tree.flatten(getattr(DenseRows(x), kind)(fn, *jax.tree.unflatten(tree, parts), **hints))
+            found[:] = jax.tree.flatten(
+                getattr(DenseRows(x), kind)(fn, *jax.tree.unflatten(tree, parts), **hints)
+            )
             return found[0]
 
         traced = {}
         for size in self.source.block_sizes or ():
-            x, *parts = (jax.ShapeDtypeStruct((size, *a.shape[1:]), a.dtype) for a in (self, *arrays))
+            x, *parts = (
+                jax.ShapeDtypeStruct((size, *a.shape[1:]), a.dtype) for a in (self, *arrays)
+            )
             traced[size] = jax.make_jaxpr(block)(x, parts)
         reading = Reading(self.source, kind, traced)
-        results = reading_p.bind(*(const for closed in traced.values() for const in closed.consts), *arrays, reading=reading)
+        results = reading_p.bind(
+            *(const for closed in traced.values() for const in closed.consts),
+            *arrays,
+            reading=reading,
+        )
         return jax.tree.unflatten(found[1], results)
 
 
 class Reading:
-    """A sum or a map over rows of a function that has been traced for every size of their blocks; takes its constants, and columns."""
+    """A sum or a map over rows of a function that has been traced for every size of their blocks;
+    takes its constants, and columns.
+    """
 
     def __init__(self, rows: Rows, kind: str, traced: dict[int, ClosedJaxpr]):
         self.rows, self.kind, self.traced = rows, kind, traced
         results = next(iter(traced.values())).out_avals
-        self.results = results if kind == "sum" else [one.update(shape=(rows.shape[0], *one.shape[1:])) for one in results]
+        self.results = (
+            results
+            if kind == "sum"
+            else [one.update(shape=(rows.shape[0], *one.shape[1:])) for one in results]
+        )
 
     def read(self, *operands) -> list:
         """The results."""
@@ -125,7 +151,9 @@ class Reading:
         for size, closed in self.traced.items():
             count = len(closed.consts)
             blocks[size], rest = jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, rest[:count])), rest[count:]
-        return getattr(self.rows, self.kind)(lambda x, *parts: blocks[len(x)](x, *parts), *rest, block_size=max(blocks))
+        return getattr(self.rows, self.kind)(
+            lambda x, *parts: blocks[len(x)](x, *parts), *rest, block_size=max(blocks)
+        )
 
 
 reading_p = Primitive("reading")
@@ -136,7 +164,9 @@ reading_p.def_abstract_eval(lambda *operands, reading: reading.results)
 def _evaluate(closed: ClosedJaxpr, arguments) -> list:
     """The results of a traced function: pieces of it compiled, and rows read in between."""
     jaxpr = closed.jaxpr
-    known: dict = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*closed.consts, *arguments), strict=True))
+    known: dict = dict(
+        zip((*jaxpr.constvars, *jaxpr.invars), (*closed.consts, *arguments), strict=True)
+    )
 
     def value(place):
         if isinstance(place, Literal):
@@ -148,14 +178,22 @@ def _evaluate(closed: ClosedJaxpr, arguments) -> list:
         steps, after = jaxpr.eqns[start:stop], jaxpr.eqns[stop:]
         needed = _variables([*jaxpr.outvars, *(place for step in after for place in step.invars)])
         made = [place for step in steps for place in step.outvars if place in needed]
-        taken = [place for place in _variables(place for step in steps for place in step.invars) if place in known]
+        taken = [
+            place
+            for place in _variables(place for step in steps for place in step.invars)
+            if place in known
+        ]
         if made:
-            piece = ClosedJaxpr(jaxpr.replace(constvars=[], invars=taken, outvars=made, eqns=steps), ())
+            piece = ClosedJaxpr(
+                jaxpr.replace(constvars=[], invars=taken, outvars=made, eqns=steps), ()
+            )
             known.update(zip(made, jax.jit(jaxpr_as_fun(piece))(*map(value, taken)), strict=True))
         known = {place: known[place] for place in known if place in needed}
         if after:
             reading = after[0].params["reading"]
-            known.update(zip(after[0].outvars, reading.read(*map(value, after[0].invars)), strict=True))
+            known.update(
+                zip(after[0].outvars, reading.read(*map(value, after[0].invars)), strict=True)
+            )
     return [value(place) for place in jaxpr.outvars]
 
 

@@ -1,9 +1,10 @@
-"""Rows that are read in blocks from somewhere else, as many as there are: once to get to know them, and once for every sum after that.
+"""Rows that are read in blocks from somewhere else, as many as there are: once to get to know them,
+and once for every sum after that.
 
-The first reading counts the rows, refuses what cannot be fitted, and keeps what is small: labels, weights, the mean and standard deviation of every
-column, and some rows drawn by chance, from which landmarks are chosen. Each later reading is a loop on the host over blocks of equal size, in each of
-which the sum of `DenseRows` is compiled, while a thread reads the next.
-"""
+The first reading counts the rows, refuses what cannot be fitted, and keeps what is small: labels,
+weights, the mean and standard deviation of every column, and some rows drawn by chance, from which
+landmarks are chosen. Each later reading is a loop on the host over blocks of equal size, in each of
+which the sum of `DenseRows` is compiled, while a thread reads the next."""
 
 import os
 import zlib
@@ -22,7 +23,7 @@ from jaxrls.rows.deviations import Deviations, standardise
 from jaxrls.rows.rows import DenseRows, added
 from jaxrls.rows.sampled import SAMPLE, SampledRows
 from jaxrls.support.ahead import ahead
-from jaxrls.support.checks import check_whole
+from jaxrls.support.checks import check_squares, check_whole
 from jaxrls.support.progress import progress_bar
 
 BLOCK_BYTES = 32 * 2**20
@@ -55,12 +56,15 @@ class Known(NamedTuple):
 
 @partial(jax.jit, static_argnames=("temporaries", "block_size"))
 def _mapped(fn: Partial, x, *parts, temporaries: int, block_size: int | None):
-    """One program for every function and size of blocks; what a function is bound to by `Partial` is data, and new such data find it ready."""
+    """One program for every function and size of blocks; what a function is bound to by `Partial`
+    is data, and new such data find it ready.
+    """
     return DenseRows(x).map(fn, *parts, temporaries=temporaries, block_size=block_size)
 
 
 class StreamedRows(SampledRows):
-    """Rows from a source that can be iterated again and again, as (X, Y[, weights]) in blocks: see `stream`.
+    """Rows from a source that can be iterated again and again, as (X, Y[, weights]) in blocks: see
+    `stream`.
 
     >>> import numpy as np, jaxrls as rls
     >>> rows = rls.stream([(np.eye(2), [0.0, 1.0]), (2 * np.eye(2), [0.0, 2.0])])
@@ -80,7 +84,9 @@ class StreamedRows(SampledRows):
         progress: bool = False,
     ):
         if iter(source) is source:
-            raise ValueError("source can be read once only, as a generator: give a list of blocks, or an object whose __iter__ begins anew")
+            raise ValueError(
+                "source can be read once only, as a generator: give a list of blocks, or an object whose __iter__ begins anew"
+            )
         check_whole("sample", sample)
         self.source, self.block_size, self.progress, self.readings = source, block_size, progress, 0
         self.checkpoint = None if checkpoint is None else Checkpoint(checkpoint)
@@ -90,7 +96,11 @@ class StreamedRows(SampledRows):
                 survey.add(piece)
                 reached(survey.n)
         self.known = survey.known()
-        self.means, self.scales = (self.known.means, self.known.scales) if standardize is True else pair_of(standardize, self.shape[1])
+        self.means, self.scales = (
+            (self.known.means, self.known.scales)
+            if standardize is True
+            else pair_of(standardize, self.shape[1])
+        )
 
     @property
     def shape(self):
@@ -125,19 +135,31 @@ class StreamedRows(SampledRows):
     def block_sizes(self):
         """That of all blocks, and that of the rest where there is one."""
         n, d = self.shape
-        size = min(n, self.block_size or default_block_size(n, d * self.host_dtype.itemsize, BLOCK_BYTES))
+        size = min(
+            n, self.block_size or default_block_size(n, d * self.host_dtype.itemsize, BLOCK_BYTES)
+        )
         return (size, n % size) if n % size else (size,)
 
     def blocks(self):
-        """The rows in blocks of equal size and a rest, the next one read while the last one is worked on."""
-        for X in ahead(in_blocks((self.standardized(piece.X) for piece in pieces(self.source)), self.block_sizes[0])):
+        """The rows in blocks of equal size and a rest, the next one read while the last one is
+        worked on.
+        """
+        for X in ahead(
+            in_blocks(
+                (self.standardized(piece.X) for piece in pieces(self.source)), self.block_sizes[0]
+            )
+        ):
             yield jnp.asarray(X)
 
     def sum(self, fn, *columns, temporaries=0, block_size=None):
         """As `Rows.sum`, compiled for a block."""
         hints = {"temporaries": temporaries, "block_size": block_size}
         run = jax.jit(lambda x, *parts: DenseRows(x).sum(fn, *parts, **hints))
-        return super().sum(run, *columns) if self.checkpoint is None else self._resumed(run, columns, self.checkpoint)
+        return (
+            super().sum(run, *columns)
+            if self.checkpoint is None
+            else self._resumed(run, columns, self.checkpoint)
+        )
 
     def _resumed(self, run, columns, checkpoint: Checkpoint):
         """The sum, from where the checkpoint has it: blocks before that are passed over."""
@@ -163,7 +185,10 @@ class StreamedRows(SampledRows):
 
     def map(self, fn, *columns, temporaries=0, block_size=None):
         """As `Rows.map`, compiled for a block."""
-        fn, hints = fn if isinstance(fn, Partial) else Partial(fn), {"temporaries": temporaries, "block_size": block_size}
+        fn, hints = (
+            fn if isinstance(fn, Partial) else Partial(fn),
+            {"temporaries": temporaries, "block_size": block_size},
+        )
         return super().map(lambda x, *parts: _mapped(fn, x, *parts, **hints), *columns)
 
     def _each(self, fn, columns):
@@ -176,7 +201,9 @@ class StreamedRows(SampledRows):
 
         with self._watched(self.shape[0]) as reached:
             for out in super()._each(counted, columns):
-                yield jax.block_until_ready(out)  # else all blocks would be read before the first is done
+                yield jax.block_until_ready(
+                    out
+                )  # else all blocks would be read before the first is done
                 reached(done)
 
     def _watched(self, total: int | None):
@@ -227,8 +254,15 @@ def pair_of(standardize: Any, d: int) -> tuple[Any, Any]:
         means, scales = (np.asarray(part, np.float64) for part in standardize)
     except (TypeError, ValueError):
         means = scales = np.zeros(0)
-    if means.shape != (d,) or scales.shape != (d,) or not (scales > 0).all() or not np.isfinite(means).all():
-        raise ValueError(f"standardize must be True, False or a pair (means, deviations above 0), each ({d},), and is {standardize!r}")
+    if (
+        means.shape != (d,)
+        or scales.shape != (d,)
+        or not (scales > 0).all()
+        or not np.isfinite(means).all()
+    ):
+        raise ValueError(
+            f"standardize must be True, False or a pair (means, deviations above 0), each ({d},), and is {standardize!r}"
+        )
     return means, scales
 
 
@@ -271,11 +305,24 @@ class Survey:
         self.deviations = Deviations()
 
     def add(self, piece: Piece) -> None:
-        """**Raises** `ValueError` that names the place of a number that is not finite, or of a block unlike those before it."""
-        X, Y, v = (as_numbers(piece, name, part) for name, part in (("X", piece.X), ("Y", piece.Y), ("weights", piece.weights)))
+        """**Raises** `ValueError` that names the place of a number that is not finite, or of a
+        block unlike those before it.
+        """
+        X, Y, v = (
+            as_numbers(piece, name, part)
+            for name, part in (("X", piece.X), ("Y", piece.Y), ("weights", piece.weights))
+        )
+        check_squares(f"{piece.place}: X", X)
         shapes = X.shape[1:], *(None if part is None else part.shape[1:] for part in (Y, v))
-        if X.ndim != 2 or v is not None and v.ndim != 1 or any(part is not None and part.shape[:1] != X.shape[:1] for part in (Y, v)):
-            raise ValueError(f"{piece.place}: a block must be X (b, d), Y (b,) or (b, t) and weights (b,), and has {shapes_of(X, Y, v)}")
+        if (
+            X.ndim != 2
+            or v is not None
+            and v.ndim != 1
+            or any(part is not None and part.shape[:1] != X.shape[:1] for part in (Y, v))
+        ):
+            raise ValueError(
+                f"{piece.place}: a block must be X (b, d), Y (b,) or (b, t) and weights (b,), and has {shapes_of(X, Y, v)}"
+            )
         if v is not None and (v < 0).any():
             raise ValueError(
                 f"{piece.place}: weights must not be negative, and is {v[v < 0][0]} at row {piece.first + int((v < 0).argmax())}"
@@ -293,20 +340,27 @@ class Survey:
         self.n += len(X)
 
     def _draw(self, X):
-        """Keep the rows with the smallest of numbers drawn one a row: every row has the same chance, however they come."""
+        """Keep the rows with the smallest of numbers drawn one a row: every row has the same
+        chance, however they come.
+        """
         tickets = np.concatenate([self.tickets, self.rng.random(len(X))])
         numbers = np.concatenate([self.drawn, np.arange(self.n, self.n + len(X))])
         kept = np.sort(np.argsort(tickets, kind="stable")[: self.most])
         old = 0 if self.sample is None else len(self.sample)
         new = X[kept[kept >= old] - old]
-        self.sample = new if self.sample is None else np.concatenate([self.sample[kept[kept < old]], new])
+        self.sample = (
+            new if self.sample is None else np.concatenate([self.sample[kept[kept < old]], new])
+        )
         self.tickets, self.drawn = tickets[kept], numbers[kept]
 
     def known(self) -> Known:
         """All of it; raises where there was nothing."""
         if not self.n:
             raise ValueError("the source has no rows")
-        labels, weights = (None if parts[0] is None else np.concatenate(parts) for parts in (self.labels, self.weights))
+        labels, weights = (
+            None if parts[0] is None else np.concatenate(parts)
+            for parts in (self.labels, self.weights)
+        )
         return Known(
             (self.n, self.sample.shape[1]),
             labels,
@@ -321,7 +375,9 @@ class Survey:
 
 
 def as_numbers(piece: Piece, name: str, part) -> Any:
-    """float32 as it is and all other numbers as float64, None as it is; raises for what is no number, or not finite."""
+    """float32 as it is and all other numbers as float64, None as it is; raises for what is no
+    number, or not finite.
+    """
     if part is None:
         return None
     part = np.asarray(part)
@@ -332,10 +388,16 @@ def as_numbers(piece: Piece, name: str, part) -> Any:
     if len(bad):
         row, *column = bad[0]
         where = f", column {column[0]}" if column else ""
-        raise ValueError(f"{piece.place}: {name} is {part[tuple(bad[0])]} at row {piece.first + row}{where}: fill it in, or drop the row")
+        raise ValueError(
+            f"{piece.place}: {name} is {part[tuple(bad[0])]} at row {piece.first + row}{where}: fill it in, or drop the row"
+        )
     return part
 
 
 def shapes_of(X, Y, v) -> str:
     """In words."""
-    return ", ".join(f"{name} {part.shape}" for name, part in (("X", X), ("Y", Y), ("weights", v)) if part is not None)
+    return ", ".join(
+        f"{name} {part.shape}"
+        for name, part in (("X", X), ("Y", Y), ("weights", v))
+        if part is not None
+    )

@@ -17,17 +17,25 @@ from jaxrls.support.progress import progress_bar
 
 @cache
 def default_optimizer():
-    """L-BFGS with a line search that meets the strong Wolfe conditions, in at most 12 evaluations a step.
+    """L-BFGS with a line search that meets the strong Wolfe conditions, in at most 12 evaluations a
+    step.
 
     The same object every time, so that a second search does not compile again.
     """
     import optax  # here, as it takes a third of the package's import time, and only the search needs it
 
-    return optax.lbfgs(memory_size=10, linesearch=optax.scale_by_zoom_linesearch(max_linesearch_steps=12, initial_guess_strategy="one"))
+    return optax.lbfgs(
+        memory_size=10,
+        linesearch=optax.scale_by_zoom_linesearch(
+            max_linesearch_steps=12, initial_guess_strategy="one"
+        ),
+    )
 
 
 class Way(NamedTuple):
-    """How a search goes, and when it ends: after `steps`, where ‖∇ log E‖∞ is below `tol`, or where `patience` steps in a row gain less than `least` of it."""
+    """How a search goes, and when it ends: after `steps`, where ‖∇ log E‖∞ is below `tol`, or where
+    `patience` steps in a row gain less than `least` of it.
+    """
 
     optimizer: Any
     steps: int
@@ -37,15 +45,19 @@ class Way(NamedTuple):
     least: float = 0.05
 
     def again(self) -> "Way":
-        """How another search goes on from there: where the optimiser is ours, and so knows the curvature, to the first step that gains little."""
-        return self._replace(patience=1, least=0.5) if self.optimizer is default_optimizer() else self
+        """How another search goes on from there: where the optimiser is ours, and so knows the
+        curvature, to the first step that gains little.
+        """
+        return (
+            self._replace(patience=1, least=0.5) if self.optimizer is default_optimizer() else self
+        )
 
 
 class Found(NamedTuple):
-    """The best of all that a search saw, with the history of its start, errors in the units of the labels.
+    """The best of all that a search saw, with the history of its start.
 
-    `problem` is the one that it went down on, and `learned` where it ended, with the optimiser's state and the gradient there.
-    """
+    `problem` is the one that it went down on, and `learned` where it ended, with the optimiser's
+    state and the gradient there."""
 
     kernel: Kernel
     lam: np.ndarray
@@ -58,23 +70,34 @@ class Found(NamedTuple):
     learned: Any
 
 
-def descend(problem: Problem, guesses: list, unit, way: Way, starts: int = 1, key=None, *, given=None, learned=None) -> Found:
+def descend(
+    problem: Problem,
+    guesses: list,
+    way: Way,
+    starts: int = 1,
+    key=None,
+    *,
+    given=None,
+    learned=None,
+) -> Found:
     """A search from the best of the guesses, and from `starts` random multiples of it.
 
-    The first guess is what the search was given, or else `given`, which is begun from where no guess is better. What another search has `learned` that ended
-    at the guess is the curvature to begin with.
-    """
+    The first guess is what the search was given, or else `given`, which is begun from where no
+    guess is better. What another search has `learned` that ended at the guess is the curvature to
+    begin with."""
     with jax.numpy_dtype_promotion("standard"):  # optax's line search mixes integer types
         looks = [_look_at(Space.around(*guess), problem) for guess in guesses]
         start = looks[0].value if given is None else value_at(given, problem)
         best = min(looks, key=lambda look: look.value)
-        if start < best.value - jnp.finfo(problem.rows.dtype).eps ** 0.5:  # by more than rounding, as it comes from another program
+        if (
+            start < best.value - jnp.finfo(problem.rows.dtype).eps ** 0.5
+        ):  # by more than rounding, as it comes from another program
             best, learned = _look_at(Space.around(*given), problem), None
         start = max(start, best.value)
         if starts > 1:
             best = _look_at(best.space, problem, starts, key)
         first = best.params, _state(best, way.optimizer, learned), *best.seen
-        return _best(_walk(first, best.space, problem, way), best.space, problem, unit, way, start)
+        return _best(_walk(first, best.space, problem, way), best.space, problem, way, start)
 
 
 class _Look(NamedTuple):
@@ -103,7 +126,9 @@ def _state(look: _Look, optimizer, learned):
 def value_at(guess, problem: Problem) -> float:
     """The value alone, in less than half of the time of that with its gradient."""
     space = Space.around(*guess)
-    with jax.numpy_dtype_promotion("standard"):  # as in a search, or the program would be compiled twice
+    with jax.numpy_dtype_promotion(
+        "standard"
+    ):  # as in a search, or the program would be compiled twice
         return float(_value_alone(space.first(), space, problem))
 
 
@@ -113,17 +138,24 @@ def _value_alone(params, space: Space, problem: Problem):
 
 
 def _carried(learned, params, grad):
-    """The state of L-BFGS as if its last step had ended here: that step, and by how much the gradient changed along it, stay."""
+    """The state of L-BFGS as if its last step had ended here: that step, and by how much the
+    gradient changed along it, stay.
+    """
     import optax
 
     there, state, gradient = learned
 
     def moved(name, now, then):
         return jax.tree.map(
-            lambda old, new, last: jnp.asarray(old + (new - last), old.dtype), optax.tree_utils.tree_get(state, name), now, then
+            lambda old, new, last: jnp.asarray(old + (new - last), old.dtype),
+            optax.tree_utils.tree_get(state, name),
+            now,
+            then,
         )
 
-    return optax.tree_utils.tree_set(state, params=moved("params", params, there), updates=moved("updates", grad, gradient))
+    return optax.tree_utils.tree_set(
+        state, params=moved("params", params, there), updates=moved("updates", grad, gradient)
+    )
 
 
 def _value(problem: Problem, kernel: Kernel, lam):
@@ -133,7 +165,9 @@ def _value(problem: Problem, kernel: Kernel, lam):
 
 
 def _huge(problem: Problem) -> float:
-    """The value of a failure: large, and far enough from overflow for a line search to calculate with."""
+    """The value of a failure: large, and far enough from overflow for a line search to calculate
+    with.
+    """
     return float(jnp.finfo(problem.rows.dtype).max) ** 0.25
 
 
@@ -151,29 +185,41 @@ def _unpack(params, space):
 
 @partial(jax.jit, static_argnames="optimizer")
 def _begin(params, *, optimizer):
-    """The optimiser's state for every start, strongly typed as a step returns it: a weak type would compile the step twice."""
-    return jax.tree.map(lambda a: jax.lax.convert_element_type(a, a.dtype), _over_starts(optimizer.init, params))
+    """The optimiser's state for every start, strongly typed as a step returns it: a weak type would
+    compile the step twice.
+    """
+    return jax.tree.map(
+        lambda a: jax.lax.convert_element_type(a, a.dtype), _over_starts(optimizer.init, params)
+    )
 
 
 @partial(jax.jit, static_argnames="optimizer")
 def _update(carry, space, problem, active, *, optimizer):
     """Parameters and optimiser state after one step of every start that is still active.
 
-    Then the value and gradient there, which a line search leaves in its state, or None from an optimiser that does not look ahead.
-    """
+    Then the value and gradient there, which a line search leaves in its state, or None from an
+    optimiser that does not look ahead."""
     import optax
 
     optimizer = optax.with_extra_args_support(optimizer)
 
     def one(carry):
         params, state, value, grad = carry
-        look = {"value": value, "grad": grad, "value_fn": lambda p: _value(problem, *space.unpack(p))}
+        look = {
+            "value": value,
+            "grad": grad,
+            "value_fn": lambda p: _value(problem, *space.unpack(p)),
+        }
         updates, state = optimizer.update(grad, state, params, **look)
         ahead = optax.tree_utils.tree_get(state, "value"), optax.tree_utils.tree_get(state, "grad")
-        return (optax.apply_updates(params, updates), state), None if ahead[0] is None or ahead[1] is None else ahead
+        return (optax.apply_updates(params, updates), state), None if ahead[0] is None or ahead[
+            1
+        ] is None else ahead
 
     def if_active(new, old):
-        return jax.tree.map(lambda a, b: jnp.where(active.reshape(-1, *[1] * (a.ndim - 1)), a, b), new, old)
+        return jax.tree.map(
+            lambda a, b: jnp.where(active.reshape(-1, *[1] * (a.ndim - 1)), a, b), new, old
+        )
 
     moved, ahead = _over_starts(one, carry)
     return if_active(moved, carry[:2]), ahead and if_active(ahead, carry[2:])
@@ -186,14 +232,18 @@ def _step(carry, space, problem, active, optimizer):
 
 
 def _over_starts(fn, tree):
-    """`fn` of one after another, which holds the matrices of one; a plain call where there is one, which compiles faster."""
+    """`fn` of one after another, which holds the matrices of one; a plain call where there is one,
+    which compiles faster.
+    """
     if jax.tree.leaves(tree)[0].shape[0] > 1:
         return jax.lax.map(fn, tree)
     return jax.tree.map(lambda a: jnp.asarray(a)[None], fn(jax.tree.map(lambda a: a[0], tree)))
 
 
 class _Walk(NamedTuple):
-    """What was seen at every step, for every start whether it stopped for want of progress, and how it ended."""
+    """What was seen at every step, for every start whether it stopped for want of progress, and how
+    it ended.
+    """
 
     seen: list
     stopped: np.ndarray
@@ -233,27 +283,48 @@ def _reason(converged, stopped, used, steps):
         return "gradient norm below tol"
     if stopped:
         return "no further progress"
-    return f"all {steps} steps used" if used == steps else "the search left for where the gradient vanishes or is not finite"
+    return (
+        f"all {steps} steps used"
+        if used == steps
+        else "the search left for where the gradient vanishes or is not finite"
+    )
 
 
-def _best(walk: _Walk, space, problem, unit, way: Way, start: float) -> Found:
+def _best(walk: _Walk, space, problem, way: Way, start: float) -> Found:
     """The best of all that was seen."""
     tol, seen = way.tol, walk.seen
     values = np.stack([value for _, value, _ in seen])
     if not (values < _huge(problem)).any():
-        raise ValueError("the error is not finite at the start: use a larger lam, a smaller width, or float64")
+        raise ValueError(
+            "the error is not finite at the start: use a larger lam, a smaller width, or float64"
+        )
     step, run = np.unravel_index(np.argmin(values), values.shape)
-    points = [jax.device_get(_unpack(jax.tree.map(lambda a: a[run], params), space)) for params, _, _ in seen]
+    points = [
+        jax.device_get(_unpack(jax.tree.map(lambda a: a[run], params), space))
+        for params, _, _ in seen
+    ]
     kernels, lams = jax.tree.map(lambda *a: jnp.asarray(np.stack(a)), *points)
     kernel, lam = jax.tree.map(jnp.asarray, points[step])
     norms = np.array([norm[run] for _, _, norm in seen])
     errors, start_error = (
-        problem.out_of_units(problem.criterion.from_search(part, len(problem.Y)), unit)
+        problem.criterion.from_search(part, len(problem.Y))
         for part in (values[:, run], values.dtype.type(start))
     )
-    near = values[step:, run] <= values[step, run] + 0.05 * tol  # there, or where it went on to in search of less
+    near = (
+        values[step:, run] <= values[step, run] + 0.05 * tol
+    )  # there, or where it went on to in search of less
     converged = bool((near & (norms[step:] <= tol)).any())
     reason = _reason(converged, walk.stopped[run], len(seen) - 1, way.steps)
     history = History(jnp.asarray(errors), jnp.asarray(norms), lams, kernels)
     there, state, _, gradient = jax.tree.map(lambda a: a[run : run + 1], walk.last)
-    return Found(kernel, lam, errors[step], start_error, history, converged, reason, problem, (there, state, gradient))
+    return Found(
+        kernel,
+        lam,
+        errors[step],
+        start_error,
+        history,
+        converged,
+        reason,
+        problem,
+        (there, state, gradient),
+    )

@@ -14,15 +14,16 @@ from jaxrls.support.meshes import on_any_mesh
 def lambda_grid(factor: Factor, num: int = 100) -> Float[Array, " num"]:
     """A geometric grid of λ that spans all fits the factor can tell apart, ascending.
 
-    From λ where effective degrees of freedom are at most 1/10, 10·Σs, down to a thousandth of the smallest eigenvalue that is
-    not rounding, or to the precision of the factor, √n·eps·s_max, whichever is larger: below it λ is noise.
+    From λ where effective degrees of freedom are at most 1/10, 10·Σs, down to a thousandth of the
+    smallest eigenvalue that is not rounding, or to the precision of the factor, √n·eps·s_max,
+    whichever is larger: below it λ is noise.
 
-    **Shapes**: (num,). `num` is static. **Cost** O(r). **Raises** `ValueError` for a `num` below 1, and for a factor without eigenvalues.
-    **Source**: the rule of GURLS's
-    `paramsel`, with both ends tied to spectrum and dtype.
+    **Shapes**: (num,). `num` is static. **Cost** O(r). **Raises** `ValueError` for a `num` below 1,
+    and for a factor without eigenvalues. **Source**: the rule of GURLS's `paramsel`, with both ends
+    tied to spectrum and dtype.
 
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> rls.lambda_grid(rls.factor_gram(jnp.eye(2)), 3).shape
+    >>> rls.lambda_grid(rls.factorize(rls.Precomputed(), jnp.eye(2)), 3).shape
     (3,)
     """
     check_whole("num", num)
@@ -31,14 +32,19 @@ def lambda_grid(factor: Factor, num: int = 100) -> Float[Array, " num"]:
 
 
 def lambda_range(factor: Factor, low=0.0) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """The ends of that grid: the precision of the factor, or `low` where that is larger, and 10·Σs, which takes no spectrum."""
-    tiny = 2 * jnp.finfo(factor.dtype).tiny  # twice, as what exp and log round must not fall out of the range
+    """The ends of that grid: the precision of the factor, or `low` where that is larger, and 10·Σs,
+    which takes no spectrum.
+    """
+    tiny = (
+        2 * jnp.finfo(factor.dtype).tiny
+    )  # twice, as what exp and log round must not fall out of the range
     low = jnp.maximum(jnp.maximum(factor.precision_floor(), low), tiny)
     return low, jnp.maximum(10 * factor.trace(), 10 * low)
 
 
 def choose_lam(lams, errors, per_target: bool, within: Any = None):
-    """The λ of the smallest error, the larger of equals: shared, by the mean over targets, or one per target, of its own where `lams` is (L, t).
+    """The λ of the smallest error, the larger of equals: shared, by the mean over targets, or one
+    per target, of its own where `lams` is (L, t).
 
     The largest λ whose error is no more than `within` above the smallest, where that is given.
     """

@@ -1,7 +1,10 @@
-"""Validation error at one λ as a scalar that can be differentiated in everything, and the best λ as such."""
+"""Validation error at one λ as a scalar that can be differentiated in everything, and the best λ as
+such.
+"""
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,11 +12,10 @@ from jaxtyping import Array, Float, Int
 
 from jaxrls.criteria.criterion import Criterion
 from jaxrls.criteria.left_out import loo
-from jaxrls.criteria.losses import degree, squared_error
+from jaxrls.criteria.losses import squared_error
 from jaxrls.factors.choose import factorize
-from jaxrls.factors.landmarks import Landmarks
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.linalg.products import power_of_two
+from jaxrls.problem.landmarks import Landmarks
 from jaxrls.search.grid import lambda_grid
 from jaxrls.search.problem import Problem
 from jaxrls.support.checks import Listed, as_array, check_lams
@@ -32,21 +34,25 @@ def loo_objective(
     loss: Callable = squared_error,
     landmarks: Landmarks | Int[Array, " m"] | Float[Array, "m d"] | Listed | None = None,
     block_size: int | None = None,
-    unpenalized: Float[Array, "n q"] | Listed | None = None,
+    fixed_effects: Any = None,
 ) -> Float[Array, ""]:
-    """The exact leave-one-out error at one λ, averaged over targets: differentiable to any order in every array.
+    """The exact leave-one-out error at one λ, averaged over targets: differentiable to any order in
+    every array.
 
-    E = Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ with e = c/p, c = G⁻¹y, p = diag G⁻¹, G = K + λI. With a = φ′(e)/p and b = φ′(e) c/p² its cotangent in K is
-    −sym((G⁻¹a)cᵀ) + G⁻¹ diag(b) G⁻¹, pushed through the kernel in row blocks. No eigenvector is differentiated, so that the
-    gradient is right where eigenvalues repeat or vanish.
+    E = Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ with e = c/p, c = G⁻¹y, p = diag G⁻¹, G = K + λI. With a =
+    φ′(e)/p and b = φ′(e) c/p² its cotangent in K is −sym((G⁻¹a)cᵀ) + G⁻¹ diag(b) G⁻¹, pushed
+    through the kernel in row blocks. No eigenvector is differentiated, so that the gradient is
+    right where eigenvalues repeat or vanish.
 
-    **Shapes**: X (n, d), Y (n,) or (n, t), lam (), weights (n,); a scalar in the units of the loss. **Cost** about n³
-    flops, 3n³ with gradient, in four n×n arrays; O(n r²) on r < n explicit features; O(n m²) on m `landmarks`, as in
-    `factor_subset`, in row blocks and O(m²) memory beside X and Y: points (m, d) have derivatives too, row numbers leave with their row.
-    `unpenalized` (n, q) as in `fit`, with derivatives too; on features and landmarks n r numbers are then held. The
-    derivative in a weight that is exactly 0 is taken as 0. **Raises** `ValueError` for shapes that do not fit and, where values are known, for those that
-    `fit` refuses. **Fails** (NaN) where K + λI is singular to
-    working precision. **Source**: the derivative of Rifkin (lecture), "LOOE derivation, VII"; Sundararajan and Keerthi 2001, eq. 25.
+    **Shapes**: X (n, d), Y (n,) or (n, t), lam (), weights (n,); a scalar in the units of the loss.
+    **Cost** about n³ flops, 3n³ with gradient, in four n×n arrays; O(n r²) on r < n explicit
+    features; O(n m²) on m `landmarks`, in row blocks and O(m²) memory beside
+    X and Y: points (m, d) have derivatives too, row numbers leave with their row. `fixed_effects` (n,
+    q) as in `fit`, with derivatives too; on features and landmarks n r numbers are then held. The
+    derivative in a weight that is exactly 0 is taken as 0. **Raises** `ValueError` for shapes that
+    do not fit and, where values are known, for those that `fit` refuses. **Fails** (NaN) where K +
+    λI is singular to working precision. **Source**: the derivative of Rifkin (lecture), "LOOE
+    derivation, VII"; Sundararajan and Keerthi 2001, eq. 25.
 
     >>> import jax, jax.numpy as jnp, jaxrls as rls
     >>> X, y = jnp.linspace(0, 1, 8)[:, None], jnp.arange(8.0)
@@ -54,8 +60,14 @@ def loo_objective(
     >>> bool(slope.width < 0)
     True
     """
-    options: dict = {"weights": weights, "intercept": intercept, "loss": loss, "landmarks": landmarks, "block_size": block_size}
-    return Problem.of(kernel, X, Y, unpenalized=unpenalized, **options).check().error(lam)
+    options: dict = {
+        "weights": weights,
+        "intercept": intercept,
+        "loss": loss,
+        "landmarks": landmarks,
+        "block_size": block_size,
+    }
+    return Problem.of(kernel, X, Y, fixed_effects=fixed_effects, **options).check().error(lam)
 
 
 @on_any_mesh
@@ -73,23 +85,44 @@ def objective(
     validation=None,
     landmarks: Landmarks | Int[Array, " m"] | Float[Array, "m d"] | Listed | None = None,
     block_size: int | None = None,
-    unpenalized: Float[Array, "n q"] | Listed | None = None,
+    fixed_effects: Any = None,
 ) -> Float[Array, ""]:
-    """Any criterion at one λ, averaged over targets, smaller better: `loo_objective` for GCV, k-fold, hold-out and evidence.
+    """Any criterion at one λ, averaged over targets, smaller better: `loo_objective` for GCV,
+    k-fold, hold-out and evidence.
 
-    `criterion(factorize(kernel, X, route="cholesky"), Y, [lam])`, the evidence negated. `groups` and `validation` as in `fit`; inside `jax.jit`
-    give `folds(groups)`.
+    `criterion(factorize(kernel, X, route="cholesky"), Y, [lam])`, the evidence negated. `groups`
+    and `validation` as in `fit`; inside `jax.jit` give `folds(groups)`.
 
-    **Shapes**, **Cost**, **Fails**: as `loo_objective`; k-fold takes one more product for its gradient. **Raises** as `loo_objective`, and where a
-    criterion lacks its data. **Source**: each criterion's own.
+    **Shapes**, **Cost**, **Fails**: as `loo_objective`; k-fold takes one more product for its
+    gradient. **Raises** as `loo_objective`, and where a criterion lacks its data. **Source**: each
+    criterion's own.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> X, y = jnp.linspace(0, 1, 8)[:, None], jnp.arange(8.0)
     >>> bool(rls.objective(rls.Gaussian(0.5), X, y, 0.1, criterion=rls.gcv) > 0)
     True
     """
-    data: dict = {"weights": weights, "groups": groups, "validation": validation, "landmarks": landmarks, "unpenalized": unpenalized}
-    return Problem.of(kernel, X, Y, criterion=criterion, loss=loss, intercept=intercept, block_size=block_size, **data).check().error(lam)
+    data: dict = {
+        "weights": weights,
+        "groups": groups,
+        "validation": validation,
+        "landmarks": landmarks,
+        "fixed_effects": fixed_effects,
+    }
+    return (
+        Problem.of(
+            kernel,
+            X,
+            Y,
+            criterion=criterion,
+            loss=loss,
+            intercept=intercept,
+            block_size=block_size,
+            **data,
+        )
+        .check()
+        .error(lam)
+    )
 
 
 @on_any_mesh
@@ -103,15 +136,18 @@ def best_lam(
     intercept: bool = True,
     loss: Callable = squared_error,
 ) -> Float[Array, ""]:
-    """The λ of the smallest leave-one-out error, differentiable in kernel, X, Y and weights by the implicit function theorem.
+    """The λ of the smallest leave-one-out error, differentiable in kernel, X, Y and weights by the
+    implicit function theorem.
 
-    λ* minimises E(λ, θ) between the neighbours of the best grid point, and dλ* = −(∂²E/∂λ²)⁻¹ (∂²E/∂λ∂θ) dθ. By the envelope theorem
-    the derivative of E(λ*(θ), θ) itself needs no dλ*: at its minimum, ∂E/∂λ = 0. For another error at λ*, such as one on
-    validation data, dλ* is what makes its derivative whole.
+    λ* minimises E(λ, θ) between the neighbours of the best grid point, and dλ* = −(∂²E/∂λ²)⁻¹
+    (∂²E/∂λ∂θ) dθ. By the envelope theorem the derivative of E(λ*(θ), θ) itself needs no dλ*: at its
+    minimum, ∂E/∂λ = 0. For another error at λ*, such as one on validation data, dλ* is what makes
+    its derivative whole.
 
-    **Shapes**: as `loo_objective`; `lams` (L,) by default `lambda_grid`. **Cost** one eigendecomposition; a derivative adds second
-    derivatives of `loo_objective`. Where the grid's end is best, λ* is that end and its derivative 0. **Raises** as
-    `loo_objective`. **Source**: the implicit function theorem; Pedregosa 2016, eq. 3.
+    **Shapes**: as `loo_objective`; `lams` (L,) by default `lambda_grid`. **Cost** one
+    eigendecomposition; a derivative adds second derivatives of `loo_objective`. Where the grid's
+    end is best, λ* is that end and its derivative 0. **Raises** as `loo_objective`. **Source**: the
+    implicit function theorem; Pedregosa 2016, eq. 3.
 
     >>> import jax, jax.numpy as jnp, jaxrls as rls
     >>> X = jnp.linspace(0, 1, 8)[:, None]
@@ -120,13 +156,14 @@ def best_lam(
     ()
     """
     X, Y = as_array("X", X), as_array("Y", Y)
-    Y = Y if degree(loss) is None else Y / power_of_two(jnp.max(jnp.abs(Y)))  # λ is the same, and squares are in range
     weights = None if weights is None else as_array("weights", weights)
     Problem.of(kernel, X, Y, weights=weights, intercept=intercept, loss=loss).check()
     if lams is not None:
         lams = as_array("lams", lams, X.dtype)
         if lams.ndim != 1:
-            raise ValueError(f"lams must have shape (L,), and has shape {lams.shape}: one λ is chosen, for all targets")
+            raise ValueError(
+                f"lams must have shape (L,), and has shape {lams.shape}: one λ is chosen, for all targets"
+            )
         check_lams(lams)
     return jnp.exp(_best_log_lam(loss, intercept, kernel, X, Y, lams, weights))
 
@@ -144,18 +181,26 @@ def _best_log_lam(loss, intercept, kernel, X, Y, lams, weights):
     best = lams[jnp.argmin(errors if errors.ndim == 1 else jnp.mean(errors, axis=1))]
     # The neighbours among other λ: a grid may name one twice.
     below, above = lams < best, lams > best
-    low, high = jnp.max(grid, initial=-jnp.inf, where=below), jnp.min(grid, initial=jnp.inf, where=above)
+    low, high = (
+        jnp.max(grid, initial=-jnp.inf, where=below),
+        jnp.min(grid, initial=jnp.inf, where=above),
+    )
     inside, best = jnp.any(below) & jnp.any(above), jnp.log(best)
     low, high = jnp.where(inside, low, best), jnp.where(inside, high, best)
     slope, curvature = jax.grad(error), jax.grad(jax.grad(error))
 
     def shrink(_, state):
-        # Newton's step where it stays inside the bracket, its middle where it does not: the bracket closes on a zero slope.
+        # Newton's step where it stays inside the bracket, its middle where it does not: the bracket
+        # closes on a zero slope.
         low, high, x = state
         g, h = slope(x), curvature(x)
         low, high = jnp.where(g < 0, x, low), jnp.where(g < 0, high, x)
         step = x - g / jnp.where(h > 0, h, 1)
-        return low, high, jnp.where((h > 0) & (step > low) & (step < high), step, 0.5 * (low + high))
+        return (
+            low,
+            high,
+            jnp.where((h > 0) & (step > low) & (step < high), step, 0.5 * (low + high)),
+        )
 
     x = jax.lax.fori_loop(0, 60, shrink, (low, high, best))[2]
     return jnp.where(inside, x, best)
@@ -167,10 +212,18 @@ def _best_log_lam_jvp(loss, intercept, primals, tangents):
     log_lam = _best_log_lam(loss, intercept, *primals)
 
     def slope(kernel, X, Y, weights, log_lam) -> Array:
-        return jax.grad(lambda u: loo_objective(kernel, X, Y, jnp.exp(u), weights=weights, intercept=intercept, loss=loss))(log_lam)
+        return jax.grad(
+            lambda u: loo_objective(
+                kernel, X, Y, jnp.exp(u), weights=weights, intercept=intercept, loss=loss
+            )
+        )(log_lam)
 
     moving = (primals[0], X, Y, weights), (tangents[0], tangents[1], tangents[2], tangents[4])
     _, cross = jax.jvp(lambda kernel, X, Y, weights: slope(kernel, X, Y, weights, log_lam), *moving)
     curvature = jax.grad(lambda u: slope(kernel, X, Y, weights, u))(log_lam)
-    flat = jnp.abs(slope(kernel, X, Y, weights, log_lam)) > 1e-3 * jnp.abs(curvature)  # not stationary: an end of the grid
-    return log_lam, jnp.where(flat | (curvature <= 0), 0, -cross / jnp.where(curvature > 0, curvature, 1))
+    flat = jnp.abs(slope(kernel, X, Y, weights, log_lam)) > 1e-3 * jnp.abs(
+        curvature
+    )  # not stationary: an end of the grid
+    return log_lam, jnp.where(
+        flat | (curvature <= 0), 0, -cross / jnp.where(curvature > 0, curvature, 1)
+    )

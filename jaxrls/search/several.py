@@ -1,4 +1,6 @@
-"""Several kernels, with weights for every target: random search over the simplex, and the gradient from there."""
+"""Several kernels, with weights for every target: random search over the simplex, and the gradient
+from there.
+"""
 
 from dataclasses import replace
 from functools import partial
@@ -13,7 +15,7 @@ from jaxrls.kernels.kernel import Kernel
 from jaxrls.models.several import KernelsFit, weighted
 from jaxrls.search.descent import default_optimizer
 from jaxrls.search.grid import choose_lam, lambda_grid
-from jaxrls.search.problem import Problem, out_of_units
+from jaxrls.search.problem import Problem
 from jaxrls.support.checks import as_array, as_floats, check_lams, check_whole, is_concrete
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.precision import in_precision_of
@@ -50,19 +52,24 @@ def fit_kernels(
     landmarks=None,
     steps: int = 0,
 ) -> KernelsFit:
-    """Fit a sum of kernels with weights for every target by itself, of the smallest leave-one-out error: multiple-kernel and banded ridge.
+    """Fit a sum of kernels with weights for every target by itself, of the smallest leave-one-out
+    error: multiple-kernel and banded ridge.
 
-    minimise ½ Σ vᵢ (yᵢ − f(xᵢ) − b)² + (λ/2) ‖f‖² in the space of Σₖ sₖ k, over λ of a grid and over weights s ≥ 0, Σₖ sₖ = 1: equal ones, and draws of the
-    Dirichlet distribution, of concentration 0.1 and 1 by turns. Every target keeps the best of all.
+    minimise ½ Σ vᵢ (yᵢ − f(xᵢ) − b)² + (λ/2) ‖f‖² in the space of Σₖ sₖ k, over λ of a grid and
+    over weights s ≥ 0, Σₖ sₖ = 1: equal ones, and draws of the Dirichlet distribution, of
+    concentration 0.1 and 1 by turns. Every target keeps the best of all.
 
-    **Arguments**: `kernels`, such as `[Linear().on(range(5)), Gaussian(1.0).on([5, 6])]`; `num` weights to try, the same ones for the same `key`, or
-    `shares` (S, K), those to try, each divided by its sum. `lams` (L,), by default from the spectrum at equal weights; `weights`, `groups`,
-    which are left out together, and `landmarks` as in `fit`.
-    `steps` of L-BFGS go on from there for each target, along the gradient of its error in the logarithms of the weights and of λ.
-    **Shapes**: X (n, d), Y (n,) or (n, t). **Returns** a `KernelsFit`. **Cost** `num` spectra, O(num n³), whatever the number of targets and λ; O(num n m²)
-    on landmarks; with `steps` a few values with gradients of `objective` for each step and target. **Raises** `ValueError` for fewer than two kernels,
-    shares below 0, and as `fit`. **Fails**: with many kernels few of the draws lie near the best: use `steps`. **Source**: Dupré la Tour, Eickenberg,
-    Nunez-Elizalde and Gallant 2022, "Feature-space selection with banded ridge regression".
+    **Arguments**: `kernels`, such as `[Linear().on(range(5)), Gaussian(1.0).on([5, 6])]`; `num`
+    weights to try, the same ones for the same `key`, or `shares` (S, K), those to try, each divided
+    by its sum. `lams` (L,), by default from the spectrum at equal weights; `weights`, `groups`,
+    which are left out together, and `landmarks` as in `fit`. `steps` of L-BFGS go on from there for
+    each target, along the gradient of its error in the logarithms of the weights and of λ.
+    **Shapes**: X (n, d), Y (n,) or (n, t). **Returns** a `KernelsFit`. **Cost** `num` spectra,
+    O(num n³), whatever the number of targets and λ; O(num n m²) on landmarks; with `steps` a few
+    values with gradients of `objective` for each step and target. **Raises** `ValueError` for fewer
+    than two kernels, shares below 0, and as `fit`. **Fails**: with many kernels few of the draws
+    lie near the best: use `steps`. **Source**: Dupré la Tour, Eickenberg, Nunez-Elizalde and
+    Gallant 2022, "Feature-space selection with banded ridge regression".
 
     >>> import jax, numpy as np, jaxrls as rls
     >>> rng = np.random.default_rng(0)
@@ -75,7 +82,7 @@ def fit_kernels(
     kernels = _checked(kernels)
     named = {"weights": weights, "intercept": intercept, "groups": groups}
     equal = weighted(kernels, [1 / len(kernels)] * len(kernels))
-    problem, unit = Problem.of(equal, X, Y, landmarks=landmarks, **named).check().in_units()
+    problem = Problem.of(equal, X, Y, landmarks=landmarks, **named).check()
     if not problem.traceable:
         raise ValueError(
             f"fit_kernels needs X in memory, which it reads many times, and X is {type(problem.rows).__name__}: read it whole, or some of it"
@@ -84,25 +91,30 @@ def fit_kernels(
     if lams is not None:
         lams = jnp.atleast_1d(as_array("lams", lams, problem.rows.dtype))
         if lams.ndim != 1:
-            raise ValueError(f"lams must have shape (L,), from which every target chooses, and has shape {lams.shape}")
-        check_lams(lams, why_not_zero=", as weights of kernels are found for λ > 0")
+            raise ValueError(
+                f"lams must have shape (L,), from which every target chooses, and has shape {lams.shape}"
+            )
+        check_lams(lams)
     best, points = _search(problem, kernels, tried, lams)
     if steps:
         check_whole("steps", steps)
         with jax.numpy_dtype_promotion("standard"):  # optax's line search mixes integer types
             best = _descended(problem, kernels, best, steps=int(steps))
-    error = jnp.asarray(out_of_units(problem.criterion, best.error, unit))
-    return KernelsFit(kernels, points, best.coef * unit, best.intercept * unit, best.shares, best.lam, error)
+    return KernelsFit(kernels, points, best.coef, best.intercept, best.shares, best.lam, best.error)
 
 
 def _checked(kernels) -> tuple[Kernel, ...]:
     kernels = tuple(kernels) if isinstance(kernels, list | tuple) else ()
     if len(kernels) < 2:
-        raise ValueError("kernels must be a list of two kernels or more: with one, fit(kernel, X, Y, per_target=True)")
+        raise ValueError(
+            "kernels must be a list of two kernels or more: with one, fit(kernel, X, Y, per_target=True)"
+        )
     for kernel in kernels:
         check_kernel(kernel)
         if not kernel.evaluable:
-            raise ValueError("kernels must be functions of rows, and one stands for a matrix: FunctionKernel reads it by row numbers as X")
+            raise ValueError(
+                "kernels must be functions of rows, and one stands for a matrix: FunctionKernel reads it by row numbers as X"
+            )
     return kernels
 
 
@@ -111,15 +123,25 @@ def _shares(count: int, num, given, key, dtype) -> Float[Array, "s k"]:
     if given is not None:
         shares = jnp.asarray(as_floats("shares", given, dtype))
         if shares.ndim != 2 or shares.shape[1] != count or len(shares) == 0:
-            raise ValueError(f"shares must have shape (S, {count}), a column for each kernel, and has shape {shares.shape}")
-        if is_concrete(shares) and not ((np.asarray(shares) >= 0).all() and (np.asarray(shares).sum(axis=1) > 0).all()):
-            raise ValueError("shares must be 0 or more, and not all 0 in a row: they are weights of kernels")
+            raise ValueError(
+                f"shares must have shape (S, {count}), a column for each kernel, and has shape {shares.shape}"
+            )
+        if is_concrete(shares) and not (
+            (np.asarray(shares) >= 0).all() and (np.asarray(shares).sum(axis=1) > 0).all()
+        ):
+            raise ValueError(
+                "shares must be 0 or more, and not all 0 in a row: they are weights of kernels"
+            )
         return shares / jnp.sum(shares, axis=1, keepdims=True)
     check_whole("num", num)
     if key is None:
-        raise ValueError("fit_kernels draws weights at random: give key=jax.random.key(0), or shares= to try")
+        raise ValueError(
+            "fit_kernels draws weights at random: give key=jax.random.key(0), or shares= to try"
+        )
     alpha = jnp.asarray(CONCENTRATIONS, dtype)[jnp.arange(num - 1) % len(CONCENTRATIONS)]
-    drawn = jax.random.dirichlet(key, jnp.broadcast_to(alpha[:, None], (num - 1, count)), dtype=dtype)
+    drawn = jax.random.dirichlet(
+        key, jnp.broadcast_to(alpha[:, None], (num - 1, count)), dtype=dtype
+    )
     return jnp.concatenate([jnp.full((1, count), 1 / count, dtype), drawn])
 
 
@@ -138,9 +160,17 @@ def _search(problem: Problem, kernels, tried, lams):
 
     def judged(shares):
         made, solution = _at(problem, kernels, shares)
-        lam, error = choose_lam(lams, made.errors(solution, lams).reshape(len(lams), t), per_target=True)
+        lam, error = choose_lam(
+            lams, made.errors(solution, lams).reshape(len(lams), t), per_target=True
+        )
         found = solution.coefficients(lam[None])
-        return _Best(error, lam, jnp.broadcast_to(shares[:, None], (len(shares), t)), found.coef[0], found.intercept[0])
+        return _Best(
+            error,
+            lam,
+            jnp.broadcast_to(shares[:, None], (len(shares), t)),
+            found.coef[0],
+            found.intercept[0],
+        )
 
     def better(best, shares):
         new = judged(shares)
@@ -154,7 +184,9 @@ def _search(problem: Problem, kernels, tried, lams):
 
 @partial(jax.jit, static_argnames="steps")
 def _descended(problem: Problem, kernels, best: _Best, *, steps: int) -> _Best:
-    """From the best of every target along the gradient in the logarithms of weights, λ being their sum; what is 0 begins at a hundredth of the mean."""
+    """From the best of every target along the gradient in the logarithms of weights, λ being their
+    sum; what is 0 begins at a hundredth of the mean.
+    """
     import optax  # here, as in `default_optimizer`
 
     optimizer, least = default_optimizer(), 0.01 / len(kernels)
@@ -170,7 +202,9 @@ def _descended(problem: Problem, kernels, best: _Best, *, steps: int) -> _Best:
         def step(carry, _):
             at, state = carry
             error, slope = optax.value_and_grad_from_state(value)(at, state=state)
-            update, state = optimizer.update(slope, state, at, value=error, grad=slope, value_fn=value)
+            update, state = optimizer.update(
+                slope, state, at, value=error, grad=slope, value_fn=value
+            )
             return (at + update, state), None
 
         start = jnp.log(jnp.maximum(before.shares, least))
@@ -179,9 +213,18 @@ def _descended(problem: Problem, kernels, best: _Best, *, steps: int) -> _Best:
         shares, lam = jnp.exp(end) / total, before.lam / total
         made, solution = _at(own, kernels, shares)
         found = solution.coefficients(lam[None])
-        new = _Best(made.errors(solution, lam[None])[0], lam, shares, found.coef[0, :, 0], found.intercept[0, 0])
+        new = _Best(
+            made.errors(solution, lam[None])[0],
+            lam,
+            shares,
+            found.coef[0, :, 0],
+            found.intercept[0, 0],
+        )
         wins = new.error < before.error  # and not where it is NaN
         return jax.tree.map(lambda old, new: jnp.where(wins, new, old), before, new)
 
-    each = problem.Y.reshape(len(problem.Y), -1).T, jax.tree.map(lambda a: jnp.moveaxis(a, -1, 0), best)
+    each = (
+        problem.Y.reshape(len(problem.Y), -1).T,
+        jax.tree.map(lambda a: jnp.moveaxis(a, -1, 0), best),
+    )
     return jax.tree.map(lambda a: jnp.moveaxis(a, 0, -1), jax.lax.map(of_target, each))

@@ -1,4 +1,6 @@
-"""Where a search starts: widths from the data, the best of a few multiples of them, and λ, judged on a sample of the rows."""
+"""Where a search starts: widths from the data, the best of a few multiples of them, and λ, judged
+on a sample of the rows.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,7 +18,7 @@ from jaxrls.linalg.products import safe_sqrt
 from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.search.grid import lambda_grid
 from jaxrls.search.problem import Problem
-from jaxrls.support.checks import check_finite
+from jaxrls.support.checks import check_inputs
 from jaxrls.support.meshes import on_any_mesh
 
 SCREEN_ROWS = 300
@@ -31,33 +33,45 @@ ORDERS = {"euclidean": 2, "cityblock": 1}
 
 
 @on_any_mesh
-def median_distance(X: Float[Array, "n d"] | Rows, *, order: int = 2, rows: int = MEDIAN_ROWS) -> Float[Array, ""]:
-    """The median distance between distinct rows of X: the customary first width of a stationary kernel.
+def median_distance(
+    X: Float[Array, "n d"] | Rows, *, order: int = 2, rows: int = MEDIAN_ROWS
+) -> Float[Array, ""]:
+    """The median distance between distinct rows of X: the customary first width of a stationary
+    kernel.
 
-    Over all pairs of at most `rows` rows spread evenly through X, or through the sample of a stream, Euclidean, or city-block with `order=1`.
-    **Shapes**: X (n, d), or `Rows`; a scalar in the units of X, 1 where all rows are equal. **Cost** O(rows² d). **Raises** `ValueError` for values
-    that are not finite. **Source**: Caputo, Sim, Furesjö and Smola 2002.
+    Over all pairs of at most `rows` rows spread evenly through X, or through the sample of a
+    stream, Euclidean, or city-block with `order=1`. **Shapes**: X (n, d), or `Rows`; a scalar in
+    the units of X, 1 where all rows are equal. **Cost** O(rows² d). **Raises** `ValueError` for
+    values that are not finite. **Source**: Caputo, Sim, Furesjö and Smola 2002.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> round(float(rls.median_distance(jnp.array([[0.0], [0.0], [2.0]]))), 3)
     2.0
     """
     some = (X if isinstance(X, Rows) else DenseRows(X)).some(rows)
-    check_finite("X", some)
+    check_inputs("X", some)
     each = jnp.ones(some.shape[1], some.dtype)
-    distances = city_block_distances(some, some, each) if order == 1 else safe_sqrt(squared_distances(some, some, each))
-    distances = jnp.where(jnp.tri(some.shape[0], k=-1, dtype=bool) & (distances > 0), distances, jnp.nan)
+    distances = (
+        city_block_distances(some, some, each)
+        if order == 1
+        else safe_sqrt(squared_distances(some, some, each))
+    )
+    distances = jnp.where(
+        jnp.tri(some.shape[0], k=-1, dtype=bool) & (distances > 0), distances, jnp.nan
+    )
     median = jnp.nanmedian(distances)
     return jnp.where(jnp.isfinite(median), median, 1.0)
 
 
 @on_any_mesh
 def start_from_data(kernel: Kernel, X: Float[Array, "n d"] | Rows) -> Kernel:
-    """The same kernel with every length scale (`Kernel.length_scales`) set to the median distance between the rows it sees.
+    """The same kernel with every length scale (`Kernel.length_scales`) set to the median distance
+    between the rows it sees.
 
-    With one width per column, to the column's standard deviation times the median distance of the standardised columns.
-    **Shapes**: X (n, d), or `Rows`, of a stream its sample. **Cost** as `median_distance`. **Raises** `ValueError` for a kernel whose `metric` is not
-    known, and as `median_distance`. **Source**: as there.
+    With one width per column, to the column's standard deviation times the median distance of the
+    standardised columns. **Shapes**: X (n, d), or `Rows`, of a stream its sample. **Cost** as
+    `median_distance`. **Raises** `ValueError` for a kernel whose `metric` is not known, and as
+    `median_distance`. **Source**: as there.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> float(rls.start_from_data(rls.Gaussian(1.0), jnp.array([[0.0], [2.0]])).width)
@@ -66,7 +80,9 @@ def start_from_data(kernel: Kernel, X: Float[Array, "n d"] | Rows) -> Kernel:
 
     def width(part, name, seen):
         if part.metric not in ORDERS:
-            raise ValueError(f"{type(part).__name__}.metric must be one of {', '.join(map(repr, ORDERS))}, and is {part.metric!r}")
+            raise ValueError(
+                f"{type(part).__name__}.metric must be one of {', '.join(map(repr, ORDERS))}, and is {part.metric!r}"
+            )
         order = ORDERS[part.metric]
         if np.ndim(getattr(part, name)) == 0:
             return median_distance(seen, order=order)
@@ -75,15 +91,18 @@ def start_from_data(kernel: Kernel, X: Float[Array, "n d"] | Rows) -> Kernel:
         return spread * median_distance(seen / spread, order=order)
 
     some = X.candidates()[1] if isinstance(X, Rows) else X
-    return kernel.map_length_scales(width, some.some(MEDIAN_ROWS) if isinstance(some, Rows) else some)
+    return kernel.map_length_scales(
+        width, some.some(MEDIAN_ROWS) if isinstance(some, Rows) else some
+    )
 
 
 def first_guess(problem: Problem, start: str, lams, loss: Callable, near: bool):
-    """(kernel, best λ, precision of K on all rows) for the given kernel, and for the one that `start` suggests where that is another.
+    """(kernel, best λ, precision of K on all rows) for the given kernel, and for the one that
+    `start` suggests where that is another.
 
-    Judged by the leave-one-out error, whatever the search minimises, of a sample of the rows, so that no large matrix is factored for its
-    spectrum; with `near` a width around the best then on a larger one: errors have several minima, some of which few rows do not show.
-    """
+    Judged by the leave-one-out error, whatever the search minimises, of a sample of the rows, so
+    that no large matrix is factored for its spectrum; with `near` a width around the best then on a
+    larger one: errors have several minima, some of which few rows do not show."""
     kernel, (X, Y, weights), intercept = problem.kernel, problem.sample(), problem.intercept
     n = problem.rows.shape[0]
     used = np.arange(len(X)) if weights is None else np.flatnonzero(np.asarray(weights) > 0)
@@ -95,13 +114,25 @@ def first_guess(problem: Problem, start: str, lams, loss: Callable, near: bool):
     def judge(kernels, part):
         """(error, kernel, best λ, precision of K on all rows) of every kernel."""
         rows, counted = part
-        data = *jax.tree.map(lambda a: np.asarray(a)[rows], (X, Y)), counted  # on the host: no program to compile for it
-        results = jax.device_get([_judge(kernel, *data, lams, loss=loss, intercept=intercept) for kernel in kernels])
-        growth = (n / len(rows)) ** 1.5  # s_max grows as the number of rows does, and the rounding of K relative to it as its root
-        return [(e if np.isfinite(e) else np.inf, k, lam, growth * floor) for k, (e, lam, floor) in zip(kernels, results, strict=True)]
+        data = (
+            *jax.tree.map(lambda a: np.asarray(a)[rows], (X, Y)),
+            counted,
+        )  # on the host: no program to compile for it
+        results = jax.device_get(
+            [_judge(kernel, *data, lams, loss=loss, intercept=intercept) for kernel in kernels]
+        )
+        growth = (
+            (n / len(rows)) ** 1.5
+        )  # s_max grows as the number of rows does, and the rounding of K relative to it as its root
+        return [
+            (e if np.isfinite(e) else np.inf, k, lam, growth * floor)
+            for k, (e, lam, floor) in zip(kernels, results, strict=True)
+        ]
 
     def multiple(kernel, factor):
-        return kernel.map_length_scales(lambda part, name, _: (np.asarray(getattr(part, name)) * factor).astype(X.dtype), X)
+        return kernel.map_length_scales(
+            lambda part, name, _: (np.asarray(getattr(part, name)) * factor).astype(X.dtype), X
+        )
 
     widths = _widths(kernel, X)
     screened = start == "screen" and bool(widths)
@@ -112,19 +143,23 @@ def first_guess(problem: Problem, start: str, lams, loss: Callable, near: bool):
         others = [_data_start(kernel, np.asarray(X)[used])]
     given, *seen = judge([kernel, *others], some)
     best = min([given, *seen], key=lambda judged: judged[0])
-    if screened and near and sum(np.size(width) for width in widths) == 1:  # of several widths each moves by itself afterwards
+    if (
+        screened and near and sum(np.size(width) for width in widths) == 1
+    ):  # of several widths each moves by itself afterwards
         centre = best[1]
         best = _descend(lambda log_factor: judge([multiple(centre, np.exp(log_factor))], more)[0])
     return [given[1:]] if best is given else [given[1:], best[1:]]
 
 
 def sample(drawn, weights, most: int):
-    """At most `most` of the rows `drawn`, an order by chance, in proportion to their weights; and the weights that they count with.
+    """At most `most` of the rows `drawn`, an order by chance, in proportion to their weights; and
+    the weights that they count with.
 
-    Priority sampling: the rows of largest w/u, where u in (0, 1) is a row's place in the order, count max(w, τ), τ the largest w/u left
-    out. Their sums are then those of all rows in the mean; with w itself heavy rows would count twice, by their number and by w. The mean
-    weight stays, as λ goes by it, and equal weights draw the rows that none draw. Source: Duffield, Lund and Thorup 2007.
-    """
+    Priority sampling: the rows of largest w/u, where u in (0, 1) is a row's place in the order,
+    count max(w, τ), τ the largest w/u left out. Their sums are then those of all rows in the mean;
+    with w itself heavy rows would count twice, by their number and by w. The mean weight stays, as
+    λ goes by it, and equal weights draw the rows that none draw. Source: Duffield, Lund and Thorup
+    2007."""
     if weights is None or len(drawn) <= most:
         rows = np.sort(drawn[:most])
         return rows, None if weights is None else np.asarray(weights)[rows]
@@ -137,10 +172,11 @@ def sample(drawn, weights, most: int):
 
 
 def _descend(judge: Callable):
-    """The best seen on a way down from 0: at whole steps, at half steps around the best, and in the vertex of the parabola there.
+    """The best seen on a way down from 0: at whole steps, at half steps around the best, and in the
+    vertex of the parabola there.
 
-    The whole steps go towards smaller widths, as more rows resolve finer detail than the sample showed: two, to look beyond a ridge.
-    """
+    The whole steps go towards smaller widths, as more rows resolve finer detail than the sample
+    showed: two, to look beyond a ridge."""
     seen = {i: judge(i * NEAR_STEP) for i in (0.0, -1.0, -2.0)}
 
     def lowest():
@@ -164,7 +200,9 @@ def _descend(judge: Callable):
 
 
 def _vertex(left, middle, right):
-    """Where the parabola through three values, the middle one the least, is lowest: between −½ and ½ of their distance."""
+    """Where the parabola through three values, the middle one the least, is lowest: between −½ and
+    ½ of their distance.
+    """
     tiny = float(np.finfo(np.float32).tiny)  # three equal values: 0, not 0/0
     return 0.5 * (left - right) / (left - 2 * middle + right + tiny)
 
@@ -196,9 +234,13 @@ def _judge(kernel, X, Y, weights, lams, *, loss, intercept):
 
 
 def _between(grid, errors, best):
-    """λ of the vertex of the parabola through the logarithms of the smallest error and of its neighbours."""
+    """λ of the vertex of the parabola through the logarithms of the smallest error and of its
+    neighbours.
+    """
     i = jnp.clip(best, 1, max(len(grid) - 2, 1)) + jnp.arange(-1, 2)
     if len(grid) < 3:
         return grid[best]
     step = _vertex(*jnp.log(jnp.maximum(errors[i], jnp.finfo(errors.dtype).tiny)))
-    return grid[best] * (grid[i[2]] / grid[i[1]]) ** jnp.where((i[1] == best) & jnp.isfinite(step), jnp.clip(step, -0.5, 0.5), 0)
+    return grid[best] * (grid[i[2]] / grid[i[1]]) ** jnp.where(
+        (i[1] == best) & jnp.isfinite(step), jnp.clip(step, -0.5, 0.5), 0
+    )

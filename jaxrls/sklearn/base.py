@@ -1,4 +1,6 @@
-"""What regression and classification share: kernel, criterion, fit, and the scores that they predict."""
+"""What regression and classification share: kernel, criterion, fit, and the scores that they
+predict.
+"""
 
 import warnings
 from dataclasses import replace
@@ -11,7 +13,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 import jaxrls as rls
 from jaxrls.search.inspection import inspect_lam
-from jaxrls.sklearn.names import CRITERIA, LOSSES, WITHOUT_FOLDS, look_up, named_kernel, renamed
+from jaxrls.sklearn.names import CRITERIA, LOSSES, WITHOUT_FOLDS, look_up, named_kernel
 from jaxrls.sklearn.scoring import Regressed, Swept, best, losses, scores, scores_by_target
 from jaxrls.support.checks import check_unmasked
 
@@ -21,15 +23,28 @@ FLOATS = (np.float64, np.float32)
 FOLDS = 5
 # What only some fits leave behind.
 NOT_ALWAYS = (
-    *("coef_", "dual_coef_", "loo_predictions_", "loo_error_", "best_score_", "cv_results_", "calibration_"),
+    *(
+        "coef_",
+        "dual_coef_",
+        "loo_predictions_",
+        "loo_error_",
+        "best_score_",
+        "cv_results_",
+        "calibration_",
+    ),
     *("_by_jackknife", "_by_conformal"),
 )
 
 
 def adds_rows(estimator) -> bool:
     """Whether there is a `partial_fit`, for `available_if`; which says why not."""
-    plain = estimator.criterion in ("loo", "gcv") and renamed(estimator.loss) == "squared_error"
-    if not plain or estimator.cv is not None or estimator.scoring is not None or estimator.store_cv_results:
+    plain = estimator.criterion in ("loo", "gcv") and estimator.loss == "squared_error"
+    if (
+        not plain
+        or estimator.cv is not None
+        or estimator.scoring is not None
+        or estimator.store_cv_results
+    ):
         raise AttributeError(
             "partial_fit chooses λ by GCV, from moments alone: leave criterion=, loss= and cv= out, and scoring= and store_cv_results=, or use fit"
         )
@@ -37,7 +52,9 @@ def adds_rows(estimator) -> bool:
 
 
 class RLSEstimator(BaseEstimator):
-    """All that regression and classification share: kernel, criterion, fit, and the scores that it predicts."""
+    """All that regression and classification share: kernel, criterion, fit, and the scores that it
+    predicts.
+    """
 
     def __init__(
         self,
@@ -89,7 +106,9 @@ class RLSEstimator(BaseEstimator):
         return tags
 
     def _kernel_is(self, name, cls):
-        return isinstance(self.kernel, cls) or (isinstance(self.kernel, str) and self.kernel == name)
+        return isinstance(self.kernel, cls) or (
+            isinstance(self.kernel, str) and self.kernel == name
+        )
 
     def _validate(self, X, *args, **options):
         """scikit-learn's own checks: columns and their names, NaN, sparse or not."""
@@ -112,7 +131,9 @@ class RLSEstimator(BaseEstimator):
         else:
             self._check_scoring(how)
             swept = self._swept(kernel, X, Y, weights, how, lams)
-            scored = self._scored(swept, y, Y, RLSEstimator._weights(self, X, y, sample_weight), how)
+            scored = self._scored(
+                swept, y, Y, RLSEstimator._weights(self, X, y, sample_weight), how
+            )
             fit = swept.fit(scored["lam"])
             self._keep(fit)
             self._keep_left_out(fit, Y, weights)
@@ -126,12 +147,21 @@ class RLSEstimator(BaseEstimator):
 
     def _tuned(self, X, Y, weights, how):
         """The kernel, with parameters that are tuned where that is asked for."""
-        loss, kernel = look_up("loss", renamed(self.loss), LOSSES), self._make_kernel(X, weights)
+        loss, kernel = look_up("loss", self.loss, LOSSES), self._make_kernel(X, weights)
         if not (self.tune and jax.tree.leaves(kernel)):
             return kernel
         smooth = rls.squared_error if loss is rls.zero_one_loss else loss
         landmarks = self._landmarks_to_tune(X.shape[0])
-        return rls.tune(kernel, X, Y, loss=smooth, landmarks=landmarks, weights=weights, intercept=bool(self.fit_intercept), **how).kernel
+        return rls.tune(
+            kernel,
+            X,
+            Y,
+            loss=smooth,
+            landmarks=landmarks,
+            weights=weights,
+            intercept=bool(self.fit_intercept),
+            **how,
+        ).kernel
 
     def _fitted(self, kernel, X, Y, weights, lams, **options):
         """The fit with the estimator's parameters."""
@@ -139,26 +169,42 @@ class RLSEstimator(BaseEstimator):
             "weights": weights,
             "intercept": bool(self.fit_intercept),
             "lams": lams,
-            "loss": look_up("loss", renamed(self.loss), LOSSES),
+            "loss": look_up("loss", self.loss, LOSSES),
         }
-        options |= {"per_target": bool(self.per_target), "conservative": self.conservative, "keep_variance": bool(self.variance)}
+        options |= {
+            "per_target": bool(self.per_target),
+            "conservative": self.conservative,
+            "keep_variance": bool(self.variance),
+        }
         return rls.fit(kernel, X, Y, **({"landmarks": self.landmarks} | options))
 
     def _swept(self, kernel, X, Y, weights, how, lams) -> Swept:
         """Predictions of rows left out at every λ, by `loo` or `kfold`."""
-        if how["criterion"] not in (rls.loo, rls.kfold) or isinstance(self.landmarks, str) or isinstance(lams, str):
+        if (
+            how["criterion"] not in (rls.loo, rls.kfold)
+            or isinstance(self.landmarks, str)
+            or isinstance(lams, str)
+        ):
             raise ValueError(
                 "scoring= and store_cv_results= take criterion='loo' or 'kfold', and neither lams='search' nor landmarks='auto'"
             )
-        options = {"weights": weights, "intercept": bool(self.fit_intercept), "landmarks": self.landmarks} | how
+        options = {
+            "weights": weights,
+            "intercept": bool(self.fit_intercept),
+            "landmarks": self.landmarks,
+        } | how
         return Swept.of(kernel, X, Y, lams, keep_variance=bool(self.variance), **options)
 
     def _check_scoring(self, how):
         """Raise where something else says what λ is chosen by."""
         if self.conservative:
-            raise ValueError("conservative= goes by the losses that loss= names, and scoring= chooses λ by scores: leave one of them out")
-        if renamed(self.loss) != "squared_error":
-            raise ValueError(f"scoring= and loss= both say what λ is chosen by, {self.scoring!r} and {self.loss!r}: leave one of them out")
+            raise ValueError(
+                "conservative= goes by the losses that loss= names, and scoring= chooses λ by scores: leave one of them out"
+            )
+        if self.loss != "squared_error":
+            raise ValueError(
+                f"scoring= and loss= both say what λ is chosen by, {self.scoring!r} and {self.loss!r}: leave one of them out"
+            )
         if self.by_fold and how["groups"] is None:
             raise ValueError("by_fold=True needs folds: give cv= or groups=")
 
@@ -168,11 +214,23 @@ class RLSEstimator(BaseEstimator):
         folds = np.asarray(how["groups"]) if self.by_fold else None
         if (self.per_target or lams.ndim == 2) and Y.ndim == 2:
             if is_classifier(self):
-                raise ValueError("scoring= chooses one λ for all classes: leave per_target= out, and lams (L,)")
+                raise ValueError(
+                    "scoring= chooses one λ for all classes: leave per_target= out, and lams (L,)"
+                )
             errors = -scores_by_target(self.scoring, held, Y, of_rows, folds)
-            chosen = [best(lams[:, t] if lams.ndim == 2 else lams, -errors[:, t]) for t in range(Y.shape[1])]
-            lam = np.array([lams[i, t] if lams.ndim == 2 else lams[i] for t, i in enumerate(chosen)])
-            return {"lams": lams, "errors": errors, "lam": lam, "error": errors[chosen, np.arange(Y.shape[1])]}
+            chosen = [
+                best(lams[:, t] if lams.ndim == 2 else lams, -errors[:, t])
+                for t in range(Y.shape[1])
+            ]
+            lam = np.array(
+                [lams[i, t] if lams.ndim == 2 else lams[i] for t, i in enumerate(chosen)]
+            )
+            return {
+                "lams": lams,
+                "errors": errors,
+                "lam": lam,
+                "error": errors[chosen, np.arange(Y.shape[1])],
+            }
         errors = -scores(self.scoring, self._for_scorers(), held, y, of_rows, folds)
         i = best(lams, -errors)
         of_columns = np.broadcast_to(
@@ -182,7 +240,9 @@ class RLSEstimator(BaseEstimator):
 
     def _keep_scores(self, scored, default_grid):
         """Those by which λ was chosen, with what there is to say of it."""
-        errors, error = (np.asarray(scored[name], self.path_.lam.dtype) for name in ("errors", "error"))
+        errors, error = (
+            np.asarray(scored[name], self.path_.lam.dtype) for name in ("errors", "error")
+        )
         self.best_score_ = -scored["error"]
         self.path_: rls.Fit = replace(self.path_, lams=scored["lams"], errors=errors, error=error)
         inspect_lam(self.path_, default_grid)
@@ -192,11 +252,15 @@ class RLSEstimator(BaseEstimator):
         return Regressed()
 
     def _store(self, held, Y):
-        """What was left out at every λ, which come last: predictions where a scorer has seen them, or by name, else losses."""
+        """What was left out at every λ, which come last: predictions where a scorer has seen them,
+        or by name, else losses.
+        """
         if isinstance(self.store_cv_results, str) and self.store_cv_results != "predictions":
-            raise ValueError(f"store_cv_results must be True, False or 'predictions', and is {self.store_cv_results!r}")
+            raise ValueError(
+                f"store_cv_results must be True, False or 'predictions', and is {self.store_cv_results!r}"
+            )
         if self.scoring is None and self.store_cv_results != "predictions":
-            loss = look_up("loss", renamed(self.loss), LOSSES)
+            loss = look_up("loss", self.loss, LOSSES)
             held = np.stack([losses(loss, Y - each, Y) for each in held])
         self.cv_results_ = np.moveaxis(held, 0, -1)
 
@@ -211,7 +275,11 @@ class RLSEstimator(BaseEstimator):
     def _begins(self) -> bool:
         """Whether `partial_fit` is at its first rows."""
         if hasattr(self, "path_") and self.path_.kept is None:
-            warnings.warn("fit kept no moments to add to: partial_fit begins anew, without the rows of fit", UserWarning, stacklevel=3)
+            warnings.warn(
+                "fit kept no moments to add to: partial_fit begins anew, without the rows of fit",
+                UserWarning,
+                stacklevel=3,
+            )
         return not hasattr(self, "path_") or self.path_.kept is None
 
     def _partial_fit(self, X, y, Y, sample_weight, first):
@@ -231,7 +299,9 @@ class RLSEstimator(BaseEstimator):
         return self
 
     def _landmarks_to_tune(self, n):
-        """The number given; "auto" depends on a kernel, so that a fixed number takes its place where rows are many."""
+        """The number given; "auto" depends on a kernel, so that a fixed number takes its place
+        where rows are many.
+        """
         if not isinstance(self.landmarks, str):
             return self.landmarks
         return LANDMARKS_TO_TUNE if n > 4 * LANDMARKS_TO_TUNE else None
@@ -243,13 +313,20 @@ class RLSEstimator(BaseEstimator):
         if self.cv is None and (criterion is not rls.kfold or groups is not None):
             return {"criterion": criterion, "groups": groups}
         if criterion in WITHOUT_FOLDS:
-            raise ValueError(f"cv= does not go with criterion={criterion.__name__!r}, which has no folds: leave one of them out")
-        cv, splitter = FOLDS if self.cv is None else self.cv, StratifiedKFold if is_classifier(self) and y.ndim == 1 else KFold
+            raise ValueError(
+                f"cv= does not go with criterion={criterion.__name__!r}, which has no folds: leave one of them out"
+            )
+        cv, splitter = (
+            FOLDS if self.cv is None else self.cv,
+            StratifiedKFold if is_classifier(self) and y.ndim == 1 else KFold,
+        )
         if isinstance(cv, int) and self.random_state is not None:
             cv = splitter(cv, shuffle=True, random_state=self.random_state)
         labels = np.full(X.shape[0], -1)
         times = np.zeros(X.shape[0], int)
-        for fold, (_, rows) in enumerate(check_cv(cv, y, classifier=is_classifier(self)).split(X, y, groups)):
+        for fold, (_, rows) in enumerate(
+            check_cv(cv, y, classifier=is_classifier(self)).split(X, y, groups)
+        ):
             labels[rows] = fold
             times[rows] += 1
         if (times != 1).any():
@@ -261,7 +338,12 @@ class RLSEstimator(BaseEstimator):
 
     def _make_kernel(self, X, sample_weight):
         counted = slice(None) if sample_weight is None else sample_weight > 0
-        numbers = {"width": self.width, "gamma": self.gamma, "degree": self.degree, "coef0": self.coef0}
+        numbers = {
+            "width": self.width,
+            "gamma": self.gamma,
+            "degree": self.degree,
+            "coef0": self.coef0,
+        }
         return named_kernel(self.kernel, X, counted, **numbers)
 
     def _keep(self, fit):
@@ -288,4 +370,6 @@ class RLSEstimator(BaseEstimator):
 
     def _scores(self, X, return_std=False):
         check_is_fitted(self)
-        return jax.tree.map(np.asarray, self.path_.predict(self._validate(X, reset=False), return_std=return_std))
+        return jax.tree.map(
+            np.asarray, self.path_.predict(self._validate(X, reset=False), return_std=return_std)
+        )

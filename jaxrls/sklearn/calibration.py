@@ -1,4 +1,6 @@
-"""What held-out scores say of new ones: probabilities, by the library's sigmoid or scikit-learn's isotonic regression, and sets of labels."""
+"""What held-out scores say of new ones: probabilities, by the library's sigmoid or scikit-learn's
+isotonic regression, and sets of labels.
+"""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -12,11 +14,18 @@ import jaxrls as rls
 
 
 class Isotonic:
-    """A rising step function for each column of scores, with lines between, constant beyond the scores that it was made of."""
+    """A rising step function for each column of scores, with lines between, constant beyond the
+    scores that it was made of.
+    """
 
     def __init__(self, scores, codes, weights):
-        columns = zip(scores.reshape(len(scores), -1).T, codes.reshape(len(codes), -1).T, strict=True)
-        self.columns = [IsotonicRegression(out_of_bounds="clip").fit(s, c > 0, sample_weight=weights) for s, c in columns]
+        columns = zip(
+            scores.reshape(len(scores), -1).T, codes.reshape(len(codes), -1).T, strict=True
+        )
+        self.columns = [
+            IsotonicRegression(out_of_bounds="clip").fit(s, c > 0, sample_weight=weights)
+            for s, c in columns
+        ]
 
     def __call__(self, scores):
         each = zip(self.columns, scores.reshape(len(scores), -1).T, strict=True)
@@ -43,7 +52,9 @@ def jackknife(left_out, codes, weights, scores):
 
 
 class Conformal:
-    """What p-values of full conformal prediction take: made when they are first asked for, of rows that have been fitted."""
+    """What p-values of full conformal prediction take: made when they are first asked for, of rows
+    that have been fitted.
+    """
 
     def __init__(self, fit, X, codes, weights, of_classes):
         self.given = fit, X, codes, weights, of_classes

@@ -1,4 +1,6 @@
-"""Classification by regression on ±1 codes: one label of several for each row, or several labels at once."""
+"""Classification by regression on ±1 codes: one label of several for each row, or several labels at
+once.
+"""
 
 from functools import partial
 from typing import Any
@@ -14,28 +16,34 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 import jaxrls as rls
 from jaxrls.sklearn.base import RLSEstimator, adds_rows
 from jaxrls.sklearn.calibration import CALIBRATIONS, Conformal, jackknife, probabilities
-from jaxrls.sklearn.names import look_up, renamed
+from jaxrls.sklearn.names import look_up
 from jaxrls.sklearn.scoring import Classified
 
 
 class RLSClassifier(ClassifierMixin, RLSEstimator):
-    """Regularized least-squares classification: regression on ±1 codes, one column for each class, the largest score wins.
+    """Regularized least-squares classification: regression on ±1 codes, one column for each class,
+    the largest score wins.
 
-    `RLSClassifier("linear", lams=alphas)` stands for `RidgeClassifierCV(alphas)`. Two classes share one column.
+    `RLSClassifier("linear", lams=alphas)` stands for `RidgeClassifierCV(alphas)`. Two classes share
+    one column.
 
     Parameters
     ----------
-    kernel, width, gamma, degree, coef0, lams, criterion, loss, per_target, conservative, tune, landmarks, fit_intercept, cv, random_state, variance, \
+    kernel, width, gamma, degree, coef0, lams, criterion, loss, per_target, conservative, tune,
+    landmarks, fit_intercept, cv, random_state, variance, \
 scoring, by_fold, store_cv_results
-        As in `RLSRegressor`. With `loss="zero_one_loss"` λ is chosen by the held-out error rate, kernel parameters by squared
-        error still; `per_target` chooses one λ for each class; folds are stratified.
+        As in `RLSRegressor`. With `loss="zero_one_loss"` λ is chosen by the held-out error rate,
+        kernel parameters by squared error still; `per_target` chooses one λ for each class; folds
+        are stratified.
     class_weight : dict, "balanced", list of them for several labels, or None, default=None
-        Weights of classes, by which those of rows are multiplied: "balanced" is n_samples / (n_classes · how often a class is there).
+        Weights of classes, by which those of rows are multiplied: "balanced" is n_samples /
+        (n_classes · how often a class is there).
     probability : "sigmoid", "isotonic" or None, default=None
-        How `predict_proba` makes probabilities of scores: by Platt's sigmoid, or by isotonic regression, which takes more rows. Either is
-        fitted on the scores of rows that were left out, so that no rows are held out for it, one class against the rest, with the weights
-        of rows but not those of classes, as `CalibratedClassifierCV` does. `predict` goes by scores still, so that near a boundary the
-        likeliest label may be another.
+        How `predict_proba` makes probabilities of scores: by Platt's sigmoid, or by isotonic
+        regression, which takes more rows. Either is fitted on the scores of rows that were left
+        out, so that no rows are held out for it, one class against the rest, with the weights of
+        rows but not those of classes, as `CalibratedClassifierCV` does. `predict` goes by scores
+        still, so that near a boundary the likeliest label may be another.
 
     Attributes
     ----------
@@ -43,10 +51,12 @@ scoring, by_fold, store_cv_results
         The labels, sorted; for an indicator matrix the numbers of its columns.
     multilabel_ : bool
         Whether y was an indicator matrix.
-    lam_, loo_error_, best_score_, cv_results_, path_, kernel_, coef_, dual_coef_, intercept_, n_features_in_, feature_names_in_
+    lam_, loo_error_, best_score_, cv_results_, path_, kernel_, coef_, dual_coef_, intercept_,
+    n_features_in_, feature_names_in_
         As in `RLSRegressor`, the codes being the targets: a single one for two classes.
     loo_predictions_ : array of shape (n_samples,) or (n_samples, n_classes)
-        Scores of each row by a fit to all others, or to all but its fold or group, on the scale of `decision_function`.
+        Scores of each row by a fit to all others, or to all but its fold or group, on the scale of
+        `decision_function`.
     calibration_ : callable
         What makes probabilities of scores, each column by itself, where `probability` asks for it.
 
@@ -121,7 +131,8 @@ scoring, by_fold, store_cv_results
         return tags
 
     def fit(self, X, y, sample_weight=None, groups=None):
-        """Fit to X (n, d) and labels y (n,), or an indicator matrix (n, t) of 0 and 1, one column for each label that a row may have.
+        """Fit to X (n, d) and labels y (n,), or an indicator matrix (n, t) of 0 and 1, one column
+        for each label that a row may have.
 
         Rows weigh by `sample_weight` (n,); rows of equal `groups` (n,) are left out together.
         """
@@ -131,7 +142,9 @@ scoring, by_fold, store_cv_results
         self._fit(X, y, codes, sample_weight, groups)
         given = codes.astype(X.dtype), super()._weights(X, y, sample_weight)
         if self.probability is not None:
-            self.calibration_ = look_up("probability", self.probability, CALIBRATIONS)(self.loo_predictions_, *given)
+            self.calibration_ = look_up("probability", self.probability, CALIBRATIONS)(
+                self.loo_predictions_, *given
+            )
         if not self.multilabel_:
             self._by_jackknife = partial(jackknife, self.loo_predictions_, *given)
         if self.variance and not self.multilabel_ and groups is None:
@@ -140,7 +153,9 @@ scoring, by_fold, store_cv_results
 
     @available_if(adds_rows)
     def partial_fit(self, X, y, classes=None, sample_weight=None):
-        """Add rows to those of earlier calls, as `RLSRegressor.partial_fit` does; the first one names all `classes` that there will be."""
+        """Add rows to those of earlier calls, as `RLSRegressor.partial_fit` does; the first one
+        names all `classes` that there will be.
+        """
         first = self._begins()
         X, y = self._labelled(X, y, reset=first, ensure_min_samples=1 + first)
         if isinstance(self.class_weight, str):
@@ -149,12 +164,18 @@ scoring, by_fold, store_cv_results
             )
         if not first and (y.ndim == 2) != self.multilabel_:
             wanted = "an indicator matrix" if self.multilabel_ else "labels (n,)"
-            raise ValueError(f"y must be {wanted} as in the first call to partial_fit, and has shape {y.shape}")
+            raise ValueError(
+                f"y must be {wanted} as in the first call to partial_fit, and has shape {y.shape}"
+            )
         if classes is None and y.ndim == 1 and not hasattr(self, "classes_"):
-            raise ValueError("classes must be passed on the first call to partial_fit: all labels that will come")
+            raise ValueError(
+                "classes must be passed on the first call to partial_fit: all labels that will come"
+            )
         known: Any = getattr(self, "classes_", None) if classes is None else np.unique(classes)
         if not first and known.tolist() != self.classes_.tolist():
-            raise ValueError(f"classes must be those of the first call to partial_fit, {self.classes_.tolist()}, and are {known.tolist()}")
+            raise ValueError(
+                f"classes must be those of the first call to partial_fit, {self.classes_.tolist()}, and are {known.tolist()}"
+            )
         codes, known = self._coded(y, known)
         self._partial_fit(X, y, codes, sample_weight, first)
         self.classes_, self.multilabel_ = known, y.ndim == 2
@@ -178,9 +199,13 @@ scoring, by_fold, store_cv_results
         if y.ndim == 1:
             return rls.encode(y, classes)
         if not np.isin(y, (0, 1)).all():
-            raise ValueError(f"y as an indicator matrix must hold 0 and 1, and holds {np.setdiff1d(y, (0, 1))[0]}")
-        if renamed(self.loss) == "zero_one_loss" or self.loss is rls.zero_one_loss:
-            raise ValueError("loss='zero_one_loss' compares columns, and those of an indicator matrix do not compete: take another loss")
+            raise ValueError(
+                f"y as an indicator matrix must hold 0 and 1, and holds {np.setdiff1d(y, (0, 1))[0]}"
+            )
+        if self.loss == "zero_one_loss" or self.loss is rls.zero_one_loss:
+            raise ValueError(
+                "loss='zero_one_loss' compares columns, and those of an indicator matrix do not compete: take another loss"
+            )
         return 2.0 * y - 1, np.arange(y.shape[1])
 
     def _weights(self, X, y, sample_weight):
@@ -196,42 +221,58 @@ scoring, by_fold, store_cv_results
 
     def _of_classes(self, y):
         """The weight of each class, None where there are none."""
-        return None if self.class_weight is None else compute_class_weight(self.class_weight, classes=self.classes_, y=y)
+        return (
+            None
+            if self.class_weight is None
+            else compute_class_weight(self.class_weight, classes=self.classes_, y=y)
+        )
 
     def decision_function(self, X):
         """Scores (m,) for two classes, positive for `classes_[1]`, or (m, n_classes)."""
         return self._scores(X)
 
     def predict(self, X):
-        """The label of the largest score (m,) for the rows of X, in O(m n d); for an indicator matrix (m, t), 1 where a score is positive."""
+        """The label of the largest score (m,) for the rows of X, in O(m n d); for an indicator
+        matrix (m, t), 1 where a score is positive.
+        """
         scores = self._scores(X)
         return (scores > 0).astype(int) if self.multilabel_ else rls.decode(scores, self.classes_)
 
     @available_if(lambda self: self.probability is not None)
     def predict_proba(self, X):
-        """Probabilities (m, n_classes), which add up to 1; for an indicator matrix those of each label by itself (m, t)."""
+        """Probabilities (m, n_classes), which add up to 1; for an indicator matrix those of each
+        label by itself (m, t).
+        """
         scores = self._scores(X)
         if not hasattr(self, "calibration_"):
-            raise ValueError("predict_proba needs scores of rows left out, of which partial_fit has none: use fit, or probability=None")
+            raise ValueError(
+                "predict_proba needs scores of rows left out, of which partial_fit has none: use fit, or probability=None"
+            )
         return probabilities(self.calibration_, scores, self.multilabel_)
 
     def predict_set(self, X, level=0.9, *, method="conformal"):
-        """Sets of labels that hold the true one with probability `level`: booleans (m, n_classes) for the rows of X, a column for each of `classes_`.
+        """Sets of labels that hold the true one with probability `level`: booleans (m, n_classes)
+        for the rows of X, a column for each of `classes_`.
 
-        "conformal" takes `variance=True`, and has it for any number of rows, over draws of all of them, where these are exchangeable, of equal weight and not
-        in groups, and λ, kernel and landmarks were not chosen by them: see `jaxrls.conformal_labels`. "jackknife" compares scores with those of rows or groups
-        left out, at next to no cost, and comes to it as rows become many: see `jaxrls.label_p_values`. Sets may be empty, where no label is like
-        the rows that have it. O(m n²) or O(m n d).
-        """
+        "conformal" takes `variance=True`, and has it for any number of rows, over draws of all of
+        them, where these are exchangeable, of equal weight and not in groups, and λ, kernel and
+        landmarks were not chosen by them: see `jaxrls.conformal_labels`. "jackknife" compares
+        scores with those of rows or groups left out, at next to no cost, and comes to it as rows
+        become many: see `jaxrls.label_p_values`. Sets may be empty, where no label is like the rows
+        that have it. O(m n²) or O(m n d)."""
         check_is_fitted(self)
         if not isinstance(level, float | np.floating) or not 0 < level < 1:
             raise ValueError(f"level must be a number between 0 and 1, and is {level!r}")
         if method not in ("conformal", "jackknife"):
             raise ValueError(f"method must be 'conformal' or 'jackknife', and is {method!r}")
         if self.multilabel_:
-            raise ValueError("predict_set is for one label a row, and y was an indicator matrix: fit one classifier for each column")
+            raise ValueError(
+                "predict_set is for one label a row, and y was an indicator matrix: fit one classifier for each column"
+            )
         if not hasattr(self, "_by_jackknife"):
-            raise ValueError("predict_set needs scores of rows left out, of which partial_fit has none: use fit")
+            raise ValueError(
+                "predict_set needs scores of rows left out, of which partial_fit has none: use fit"
+            )
         if method == "jackknife":
             return self._by_jackknife(self._scores(X)) > 1 - level
         if not hasattr(self, "_by_conformal"):

@@ -7,55 +7,66 @@ from jaxrls.sklearn.base import RLSEstimator, adds_rows
 
 
 class RLSRegressor(RegressorMixin, MultiOutputMixin, RLSEstimator):
-    """Regularized least squares (kernel ridge regression) with λ chosen by exact leave-one-out in one fit.
+    """Regularized least squares (kernel ridge regression) with λ chosen by exact leave-one-out in
+    one fit.
 
-    Minimises ½ Σ vᵢ (yᵢ − f(xᵢ) − b)² + (λ/2) ‖f‖²: λ is the `alpha` of `Ridge` and `KernelRidge`. `RLSRegressor()` stands for a
-    grid search over `KernelRidge(kernel="rbf")`, `RLSRegressor("linear", lams=alphas)` for `RidgeCV(alphas)`.
+    Minimises ½ Σ vᵢ (yᵢ − f(xᵢ) − b)² + (λ/2) ‖f‖²: λ is the `alpha` of `Ridge` and `KernelRidge`.
+    `RLSRegressor()` stands for a grid search over `KernelRidge(kernel="rbf")`,
+    `RLSRegressor("linear", lams=alphas)` for `RidgeCV(alphas)`.
 
     Parameters
     ----------
     kernel : str or jaxrls kernel, default="gaussian"
-        "linear", "polynomial" (or "poly"), "gaussian" (or "rbf"), "laplacian", "matern12", "matern32", "matern52", "rational_quadratic"
-        or "precomputed", or an object such as `0.5 * jaxrls.Gaussian(2.0) + jaxrls.Linear()`.
+        "linear", "polynomial" (or "poly"), "gaussian" (or "rbf"), "laplacian", "matern12",
+        "matern32", "matern52", "rational_quadratic" or "precomputed", or an object such as `0.5 *
+        jaxrls.Gaussian(2.0) + jaxrls.Linear()`.
     width : float, array of shape (n_features,) or "median", default="median"
-        Width of the kernels from "gaussian" to "rational_quadratic", exp(−‖x − z‖² / (2 width²)): scale the columns alike
-        first. "median" is the median distance between distinct rows.
+        Width of the kernels from "gaussian" to "rational_quadratic", exp(−‖x − z‖² / (2 width²)):
+        scale the columns alike first. "median" is the median distance between distinct rows.
     gamma : float, "auto", "scale" or None, default=None
-        γ of "gaussian", exp(−γ‖x − z‖²), and "laplacian", exp(−γ Σ |xⱼ − zⱼ|), in place of `width`; of "polynomial", where None is 1.
-        "auto" is 1/n_features, what None is in `KernelRidge`, and "scale" 1/(n_features · X.var()), as in `SVC`.
+        γ of "gaussian", exp(−γ‖x − z‖²), and "laplacian", exp(−γ Σ |xⱼ − zⱼ|), in place of `width`;
+        of "polynomial", where None is 1. "auto" is 1/n_features, what None is in `KernelRidge`, and
+        "scale" 1/(n_features · X.var()), as in `SVC`.
     degree : int, default=3
         Degree of "polynomial", (γ⟨x, z⟩ + coef0)^degree.
     coef0 : float, default=1
         What "polynomial" adds to inner products, not negative.
     lams : float, array, "search" or "auto", default="auto"
-        λ to choose from; "auto" is 100 of them from the spectrum, "search" finds the best between those, and one number is no choice. An
-        array (L, n_targets) has λ for each column of y by itself, of which each takes the best: of one row, a given λ for each.
-    criterion : "loo", "kfold", "gcv", "log_marginal_likelihood" or "log_predictive_density", default="loo"
+        λ to choose from; "auto" is 100 of them from the spectrum, "search" finds the best between
+        those, and one number is no choice. An array (L, n_targets) has λ for each column of y by
+        itself, of which each takes the best: of one row, a given λ for each.
+    criterion : "loo", "kfold", "gcv", "log_marginal_likelihood" or "log_predictive_density",
+    default="loo"
         What λ is chosen by.
     loss : "squared_error", "absolute_error", "zero_one_loss" or callable, default="squared_error"
         What "loo" and "kfold" average over held-out rows.
     per_target : bool, default=False
         One λ for each column of y, in place of one for their mean error.
     conservative : float, default=0.0
-        Take the largest λ whose error is within so many standard errors of the smallest: 1 is the rule of one standard error.
+        Take the largest λ whose error is within so many standard errors of the smallest: 1 is the
+        rule of one standard error.
     tune : bool, default=False
-        Tune the kernel's parameters first, from here, by the gradient of the criterion: see `jaxrls.tune`. One width for each column takes
-        part as an array of them.
+        Tune the kernel's parameters first, from here, by the gradient of the criterion: see
+        `jaxrls.tune`. One width for each column takes part as an array of them.
     landmarks : int, "auto", array or None, default=None
-        How many rows carry the solution where there are too many for all to, or which ones; "auto" takes as many as it needs to be close
-        to all: see `jaxrls.fit`. With `tune` the kernel is tuned on landmarks too, 500 of them for "auto" past 2000 rows.
+        How many rows carry the solution where there are too many for all to, or which ones; "auto"
+        takes as many as it needs to be close to all: see `jaxrls.fit`. With `tune` the kernel is
+        tuned on landmarks too, 500 of them for "auto" past 2000 rows.
     fit_intercept : bool, default=True
         Fit a constant b that is not penalised.
     cv : int, splitter, iterable or None, default=None
-        Folds that leave each row out once. Anything but None means `criterion="kfold"`, which takes 5 without it.
+        Folds that leave each row out once. Anything but None means `criterion="kfold"`, which takes
+        5 without it.
     random_state : int, RandomState or None, default=None
         Shuffles rows into a number of folds; None leaves them in order.
     variance : bool, default=False
         Keep what `predict(X, return_std=True)` takes, n² numbers where all rows carry the solution.
     scoring : str, callable or None, default=None
-        A scorer of scikit-learn's, by name or itself, that λ is chosen by in place of `loss`, on what is predicted for rows left out.
+        A scorer of scikit-learn's, by name or itself, that λ is chosen by in place of `loss`, on
+        what is predicted for rows left out.
     by_fold : bool, default=False
-        Take the mean of the scores of folds, as `GridSearchCV` does, in place of one score of all rows left out.
+        Take the mean of the scores of folds, as `GridSearchCV` does, in place of one score of all
+        rows left out.
     store_cv_results : bool or "predictions", default=False
         Keep `cv_results_`: losses, unless there is `scoring`, or predictions.
 
@@ -70,7 +81,8 @@ class RLSRegressor(RegressorMixin, MultiOutputMixin, RLSEstimator):
     best_score_ : float or array of shape (n_targets,)
         The score at `lam_`, where `scoring` chose it.
     cv_results_ : array of shape (n_samples, n_lams) or (n_samples, n_targets, n_lams)
-        The loss of each row left out at all of `path_.lams`, or with `scoring`, or by name, its predictions.
+        The loss of each row left out at all of `path_.lams`, or with `scoring`, or by name, its
+        predictions.
     path_ : jaxrls.Fit
         All of the fit; `path_.errors` is the criterion, or the score negated, over `path_.lams`.
     kernel_ : jaxrls kernel
@@ -86,10 +98,11 @@ class RLSRegressor(RegressorMixin, MultiOutputMixin, RLSEstimator):
 
     Notes
     -----
-    `fit` costs one eigendecomposition, O(n³), whatever the number of λ; with the linear kernel and fewer columns than rows O(n d²),
-    sparse X included. `tune` adds some dozen times O(n³). JAX compiles for each new shape of X once, which takes seconds. float32
-    input is computed in float32, everything else in float64. A row of `sample_weight` 2 is two equal rows, left out together. Warns
-    where the chosen λ is at the end of the grid.
+    `fit` costs one eigendecomposition, O(n³), whatever the number of λ; with the linear kernel and
+    fewer columns than rows O(n d²), sparse X included. `tune` adds some dozen times O(n³). JAX
+    compiles for each new shape of X once, which takes seconds. float32 input is computed in
+    float32, everything else in float64. A row of `sample_weight` 2 is two equal rows, left out
+    together. Warns where the chosen λ is at the end of the grid.
 
     Examples
     --------
@@ -104,7 +117,9 @@ class RLSRegressor(RegressorMixin, MultiOutputMixin, RLSEstimator):
     """
 
     def fit(self, X, y, sample_weight=None, groups=None):
-        """Fit to X (n, d) and y (n,) or (n, t), weighted by `sample_weight` (n,); rows of equal `groups` (n,) are left out together."""
+        """Fit to X (n, d) and y (n,) or (n, t), weighted by `sample_weight` (n,); rows of equal
+        `groups` (n,) are left out together.
+        """
         X, y = self._validate(X, y, multi_output=True, y_numeric=True, ensure_min_samples=2)
         return self._fit(X, y, y, sample_weight, groups)
 
@@ -112,14 +127,19 @@ class RLSRegressor(RegressorMixin, MultiOutputMixin, RLSEstimator):
     def partial_fit(self, X, y, sample_weight=None):
         """Add rows to those of earlier calls, exactly: coefficients are those of all rows so far.
 
-        The kernel, and of kernels without explicit features the landmarks, come from the rows of the first call: as many as `landmarks` says, or up to
-        500. λ is chosen anew in every call by GCV, which needs sums over rows only, from `lams`; "search" finds it in the first. There are no
-        `loo_error_` and `loo_predictions_`, which need the rows. `path_.forget(X, y)` gives rows up.
-        """
+        The kernel, and of kernels without explicit features the landmarks, come from the rows of
+        the first call: as many as `landmarks` says, or up to 500. λ is chosen anew in every call by
+        GCV, which needs sums over rows only, from `lams`; "search" finds it in the first. There are
+        no `loo_error_` and `loo_predictions_`, which need the rows. `path_.forget(X, y)` gives rows
+        up."""
         first = self._begins()
-        X, y = self._validate(X, y, multi_output=True, y_numeric=True, reset=first, ensure_min_samples=1 + first)
+        X, y = self._validate(
+            X, y, multi_output=True, y_numeric=True, reset=first, ensure_min_samples=1 + first
+        )
         return self._partial_fit(X, y, y, sample_weight, first)
 
     def predict(self, X, return_std=False):
-        """Predictions (m,) or (m, t) for the rows of X, in O(m n d); with `return_std` also how far new labels lie from them: see `Fit.posterior`."""
+        """Predictions (m,) or (m, t) for the rows of X, in O(m n d); with `return_std` also how far
+        new labels lie from them: see `Fit.posterior`.
+        """
         return self._scores(X, return_std)

@@ -1,7 +1,7 @@
 """λ by a scorer of scikit-learn's, on what is predicted for rows that are left out."""
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,11 +19,10 @@ from jaxrls.support.precision import scope, to_host
 
 
 class Swept(NamedTuple):
-    """A problem that was factored once, and what all of it takes: λ, or the grid from the spectrum, and predictions (L, n) or (L, n, t) of each row
-    by fits without it, or its group."""
+    """A problem that was factored once, and what all of it takes: λ, or the grid from the spectrum,
+    and predictions (L, n) or (L, n, t) of each row by fits without it, or its group."""
 
     problem: Problem
-    unit: Any
     solution: Solution
     lams: np.ndarray
     held: np.ndarray
@@ -32,21 +31,25 @@ class Swept(NamedTuple):
     def of(cls, kernel, X, Y, lams, **options) -> "Swept":
         """Options as of `rls.fit`."""
         with scope(X.dtype == np.float64):
-            problem, unit = Problem.of(kernel, X, Y, **options).check().in_units()
+            problem = Problem.of(kernel, X, Y, **options).check()
             given = None if lams is None else as_array("lams", np.atleast_1d(lams), X.dtype)
             if given is not None:
-                check_lams(given, why_not_zero=", as predictions left out at every λ, for scoring= and store_cv_results=, take λ > 0")
+                check_lams(given, zero=True)
             of_problem(problem, call="factorize").check()
             solution = jax.block_until_ready(_solved(problem))
-            lams = np.asarray(_grid(solution.factor) if given is None else given)
-            each = [np.asarray(_left_out(solution, problem.criterion.groups, lam)) for lam in jnp.asarray(lams)]
-            return cls(problem, unit, solution, lams, Y - np.stack(each) * np.asarray(unit))
+            factor = solution.factor
+            lams = np.asarray(_grid(factor) if given is None else factor.with_floor(given))
+            each = [
+                np.asarray(_left_out(solution, problem.criterion.groups, lam))
+                for lam in jnp.asarray(lams)
+            ]
+            return cls(problem, solution, lams, Y - np.stack(each))
 
     def fit(self, lam) -> rls.Fit:
         """That of λ, or of one for each target, from the same factor."""
         with scope(self.lams.dtype == np.float64):
             check_one_lam(self.problem.keep_variance, np.ndim(lam) > 0)
-            return to_host(fit_at(self.problem, self.unit, self.solution, lam))
+            return to_host(fit_at(self.problem, self.solution, lam))
 
 
 @jax.jit
@@ -66,7 +69,9 @@ def _left_out(solution, groups, lam):
 def losses(loss, residuals, Y):
     """Those of every row and target."""
     with scope(Y.dtype == np.float64):
-        return np.asarray(loss(*(jnp.asarray(part.reshape(len(Y), -1)) for part in (residuals, Y)))).reshape(Y.shape)
+        return np.asarray(
+            loss(*(jnp.asarray(part.reshape(len(Y), -1)) for part in (residuals, Y)))
+        ).reshape(Y.shape)
 
 
 class Regressed(RegressorMixin, BaseEstimator):
@@ -91,16 +96,32 @@ class Classified(ClassifierMixin, BaseEstimator):
 
 
 def scores(scoring, estimator, predictions, y, weights, folds):
-    """The score at every λ (L,): of all rows at once, or the mean of those of folds where there are."""
-    scorer, parts = get_scorer(scoring), [slice(None)] if folds is None else [folds == fold for fold in np.unique(folds)]
+    """The score at every λ (L,): of all rows at once, or the mean of those of folds where there
+    are.
+    """
+    scorer, parts = (
+        get_scorer(scoring),
+        [slice(None)] if folds is None else [folds == fold for fold in np.unique(folds)],
+    )
 
     def score(held, part):
-        return scorer(estimator, held[part], y[part], **({} if weights is None else {"sample_weight": weights[part]}))
+        return scorer(
+            estimator,
+            held[part],
+            y[part],
+            **({} if weights is None else {"sample_weight": weights[part]}),
+        )
 
     found = np.array([np.mean([score(held, part) for part in parts]) for held in predictions])
     if not np.isfinite(found).all():
-        where = "" if folds is None else " in some fold: make folds in which it is defined, or leave by_fold= out"
-        raise ValueError(f"the score of scoring={scoring!r} is not a number at {int((~np.isfinite(found)).sum())} of {len(found)} λ{where}")
+        where = (
+            ""
+            if folds is None
+            else " in some fold: make folds in which it is defined, or leave by_fold= out"
+        )
+        raise ValueError(
+            f"the score of scoring={scoring!r} is not a number at {int((~np.isfinite(found)).sum())} of {len(found)} λ{where}"
+        )
     return found
 
 

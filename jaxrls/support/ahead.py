@@ -8,7 +8,8 @@ END = object()
 
 
 def ahead(items: Iterable, depth: int = 2) -> Iterator:
-    """The same items in the same order, up to `depth` of them made before they are asked for; an error is raised where its item would come.
+    """The same items in the same order, up to `depth` of them made before they are asked for; an
+    error is raised where its item would come.
 
     >>> list(ahead(range(3)))
     [0, 1, 2]

@@ -1,7 +1,7 @@
 """Errors worded for the caller: what was wrong, what was found, what to do.
 
-Shapes and dtypes are checked everywhere, values only where they are known: inside `jax.jit` an array has no values yet.
-"""
+Shapes and dtypes are checked everywhere, values only where they are known: inside `jax.jit` an
+array has no values yet."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -17,8 +17,11 @@ from jaxrls.support.target import platform
 
 # What stands for an array wherever JAX arrays are taken.
 Listed = np.ndarray | Sequence[Any]
-# LAPACK's 32-bit interface counts the workspace of `syevd`, 2n² + 6n + 1 numbers, in a signed 32-bit integer.
+# LAPACK's 32-bit interface counts the workspace of `syevd`, 2n² + 6n + 1 numbers, in a signed
+# 32-bit integer.
 LARGEST_CPU_EIGH = 32766
+# Of the largest weight to the smallest above 0.
+MOST_RATIO = {"float32": 1e6, "float64": 1e12}
 
 
 def is_concrete(*trees) -> bool:
@@ -28,10 +31,16 @@ def is_concrete(*trees) -> bool:
 
 @contextmanager
 def values_unknown(what: str) -> Iterator[None]:
-    """A caller's function is traced inside: raise `TypeError` in its name where it asks for values, as NumPy, `float` and `if` do."""
+    """A caller's function is traced inside: raise `TypeError` in its name where it asks for values,
+    as NumPy, `float` and `if` do.
+    """
     try:
         yield
-    except (jax.errors.TracerArrayConversionError, jax.errors.TracerIntegerConversionError, jax.errors.ConcretizationTypeError) as error:
+    except (
+        jax.errors.TracerArrayConversionError,
+        jax.errors.TracerIntegerConversionError,
+        jax.errors.ConcretizationTypeError,
+    ) as error:
         raise TypeError(
             f"{what} asks for the values of arrays, as NumPy, float() and if do, and inside of a compiled program they are not known: write it with "
             "jax.numpy, and where it chooses, with jax.numpy.where"
@@ -39,7 +48,9 @@ def values_unknown(what: str) -> Iterator[None]:
 
 
 def check_unmasked(name: str, value) -> None:
-    """Raise for a masked array, or a list of such, with masked values: what lies under a mask must not be taken for data."""
+    """Raise for a masked array, or a list of such, with masked values: what lies under a mask must
+    not be taken for data.
+    """
     masked = _count_masked(value)
     if masked:
         raise ValueError(
@@ -54,24 +65,38 @@ def _count_masked(value) -> int:
 
 
 def as_floats(name: str, value, dtype=None):
-    """`value` as a real floating-point array: JAX arrays stay on their device, everything else passes through NumPy."""
+    """`value` as a real floating-point array: JAX arrays stay on their device, everything else
+    passes through NumPy.
+    """
     if not isinstance(value, jax.Array):
         check_unmasked(name, value)
         try:
             value = np.asarray(value)
-            if value.dtype.kind in "SUT" or value.dtype.kind == "O" and any(isinstance(part, str | bytes) for part in value.flat):
-                raise ValueError("it holds text, of which .astype(float) makes numbers where it spells some")
+            if (
+                value.dtype.kind in "SUT"
+                or value.dtype.kind == "O"
+                and any(isinstance(part, str | bytes) for part in value.flat)
+            ):
+                raise ValueError(
+                    "it holds text, of which .astype(float) makes numbers where it spells some"
+                )
             if value.dtype.kind in "mM" and np.isnat(value).any():
                 raise ValueError("NaT has no value")
             value = value if value.dtype.kind in "fc" else value.astype(np.float64)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{name} must hold real numbers, and could not be read as such: {error}") from None
+            raise ValueError(
+                f"{name} must hold real numbers, and could not be read as such: {error}"
+            ) from None
     if jnp.issubdtype(value.dtype, jnp.complexfloating):
-        raise ValueError(f"{name} must be real, and has dtype {value.dtype}: split it into real and imaginary parts")
+        raise ValueError(
+            f"{name} must be real, and has dtype {value.dtype}: split it into real and imaginary parts"
+        )
     if not jnp.issubdtype(value.dtype, jnp.floating):
         value = value.astype(jnp.result_type(float))
     if value.dtype not in (np.float32, np.float64):
-        raise ValueError(f"{name} has dtype {value.dtype}, in which no eigendecomposition is at hand: convert it to float32 or float64")
+        raise ValueError(
+            f"{name} has dtype {value.dtype}, in which no eigendecomposition is at hand: convert it to float32 or float64"
+        )
     return value if dtype is None or value.dtype == dtype else value.astype(dtype)
 
 
@@ -82,12 +107,18 @@ def as_array(name: str, value, dtype=None) -> jax.Array:
 
 def check_finite(name: str, value) -> None:
     """Raise where `value` holds NaN or infinity (concrete arrays only)."""
-    if not is_concrete(value) or not isinstance(value, np.ndarray | jax.Array):  # sparse rows are checked where they are read
+    if not is_concrete(value) or not isinstance(
+        value, np.ndarray | jax.Array
+    ):  # sparse rows are checked where they are read
         return
     if seen(lambda xp, value: xp.isfinite(value).all(), value):
         return
     count, first = (
-        int(seen(ask, value)) for ask in (lambda xp, value: (~xp.isfinite(value)).sum(), lambda xp, value: (~xp.isfinite(value)).argmax())
+        int(seen(ask, value))
+        for ask in (
+            lambda xp, value: (~xp.isfinite(value)).sum(),
+            lambda xp, value: (~xp.isfinite(value)).argmax(),
+        )
     )
     where = tuple(map(int, np.unravel_index(first, value.shape)))
     raise ValueError(
@@ -95,62 +126,146 @@ def check_finite(name: str, value) -> None:
     )
 
 
+def check_range(name: str, Y) -> None:
+    """Raise for labels that are not finite, or whose squares leave the range of their dtype, below
+    √tiny/eps or above √(max/n), where values are known.
+    """
+    check_finite(name, Y)
+    if not is_concrete(Y) or not Y.size:
+        return
+    limits, most = np.finfo(Y.dtype), seen(lambda xp, Y: xp.abs(Y).max(), Y)[()]
+    small = 0 < most < float(limits.tiny) ** 0.5 / float(limits.eps)
+    if small or most > (float(limits.max) / len(Y)) ** 0.5:
+        leave, change = ("underflow", "multiply") if small else ("overflow", "divide")
+        raise ValueError(
+            f"{name} holds {most:.3g} at most, and squares {leave} {Y.dtype}: {change} {name} by a scale"
+        )
+
+
+def check_squares(name: str, X, columns=None) -> None:
+    """Raise for inputs (n, d), or stored entries (k,) of `columns`, whose sums of squares overflow,
+    where values are known.
+    """
+    if not is_concrete(X) or not X.size:
+        return
+    low, high = seen(lambda xp, X: xp.stack([X.min(), X.max()]), X)
+    if max(-low, high) <= (float(np.finfo(X.dtype).max) / X.size) ** 0.5:
+        return
+    place = int(seen(lambda xp, X: xp.abs(X).argmax(), X))
+    column = place % X.shape[1] if columns is None else columns[place]
+    raise ValueError(
+        f"{name} holds {max(-low, high):.3g} in column {column}, and sums of squares overflow {X.dtype}: divide the column by a scale"
+    )
+
+
+def check_inputs(name: str, X) -> None:
+    """Raise for inputs that are not finite, or whose sums of squares overflow."""
+    check_finite(name, X)
+    check_squares(name, X)
+
+
 def check_matrix(name: str, X) -> None:
     """Raise unless `X` is a matrix with at least one row and one column."""
     if X.ndim != 2:
-        hint = f"use {name}[:, None] for a single column" if X.ndim == 1 else "give one row per sample"
+        hint = (
+            f"use {name}[:, None] for a single column" if X.ndim == 1 else "give one row per sample"
+        )
         raise ValueError(f"{name} must have shape (n, d), and has shape {X.shape}: {hint}")
     if X.dtype not in (np.float32, np.float64):
-        raise ValueError(f"{name} has dtype {X.dtype}, in which nothing can be solved: convert it to float32 or float64")
+        raise ValueError(
+            f"{name} has dtype {X.dtype}, in which nothing can be solved: convert it to float32 or float64"
+        )
     if 0 in X.shape:
-        raise ValueError(f"{name} is empty, with shape {X.shape}: give at least one row and one column")
+        raise ValueError(
+            f"{name} is empty, with shape {X.shape}: give at least one row and one column"
+        )
 
 
 def check_targets(name: str, Y, n: int | None = None) -> None:
     """Raise unless `Y` has shape (n,) or (n, t), with any number of rows where `n` is not named."""
     if n is None and (Y.ndim not in (1, 2) or 0 in Y.shape):
-        raise ValueError(f"{name} must have shape (n,) or (n, t), with at least one row and one column, and has shape {Y.shape}")
+        raise ValueError(
+            f"{name} must have shape (n,) or (n, t), with at least one row and one column, and has shape {Y.shape}"
+        )
     if n is not None and (Y.ndim not in (1, 2) or Y.shape[0] != n or 0 in Y.shape):
-        raise ValueError(f"{name} must have shape ({n},) or ({n}, t), one row per row of X, and has shape {Y.shape}")
+        raise ValueError(
+            f"{name} must have shape ({n},) or ({n}, t), one row per row of X, and has shape {Y.shape}"
+        )
 
 
 def check_weights(weights, n: int) -> None:
-    """Raise unless `weights` has shape (n,) and, where values are known, is finite, non-negative and not all zero."""
+    """Raise unless `weights` has shape (n,) and, where values are known, is finite, non-negative
+    and not all zero.
+    """
     if weights.shape != (n,):
-        raise ValueError(f"weights must have shape ({n},), one per row of X, and has shape {weights.shape}")
+        raise ValueError(
+            f"weights must have shape ({n},), one per row of X, and has shape {weights.shape}"
+        )
     check_shares("weights", weights, "row")
 
 
+def check_ratio(weights) -> None:
+    """Raise where positive weights are further apart than their precision tells, where values are
+    known.
+    """
+    if weights is None or not is_concrete(weights):
+        return
+    ask = lambda xp, v: xp.stack([xp.where(v > 0, v, xp.inf).min(), v.max()])
+    (least, most), limit = seen(ask, weights), MOST_RATIO[str(weights.dtype)]
+    if most > limit * least:
+        raise ValueError(
+            f"weights above 0 go from {least:.3g} to {most:.3g}, and {weights.dtype} takes a ratio of {limit:.0e}: raise the smallest, or make them 0"
+        )
+
+
 def check_shares(name: str, weights, of: str) -> None:
-    """Raise unless, where values are known, `weights` of rows or of labels are finite, non-negative and not all zero."""
+    """Raise unless, where values are known, `weights` of rows or of labels are finite, non-negative
+    and not all zero.
+    """
     if not is_concrete(weights):
         return
     check_finite(name, weights)
     least, most = seen(lambda xp, values: xp.stack([values.min(), values.max()]), weights)
     if least < 0:
-        raise ValueError(f"{name} must not be negative, and the smallest is {least}: 0 takes a {of} out")
+        raise ValueError(
+            f"{name} must not be negative, and the smallest is {least}: 0 takes a {of} out"
+        )
     if not most > 0:
-        raise ValueError(f"{name} are all zero, so that no {of} is left to fit: give some {of} a positive weight")
+        raise ValueError(
+            f"{name} are all zero, so that no {of} is left to fit: give some {of} a positive weight"
+        )
 
 
 def check_real(name: str, value) -> None:
     """Raise unless `value` is a real number or an array of them, as a kernel's parameters are."""
-    for part in jax.tree.leaves(value, is_leaf=lambda part: part is None):  # a list may hold values that jit does not know
+    for part in jax.tree.leaves(
+        value, is_leaf=lambda part: part is None
+    ):  # a list may hold values that jit does not know
         check_unmasked(name, part)
         dtype = part.dtype if isinstance(part, jax.Array) else np.asarray(part).dtype
         if jnp.issubdtype(dtype, jnp.complexfloating):
-            raise ValueError(f"{name} must be real, and has dtype {dtype}: give its absolute value, or its real part")
+            raise ValueError(
+                f"{name} must be real, and has dtype {dtype}: give its absolute value, or its real part"
+            )
         if not any(jnp.issubdtype(dtype, kind) for kind in (jnp.bool_, jnp.integer, jnp.floating)):
-            raise ValueError(f"{name} must be a real number, or an array of them, and holds {part!r}")
+            raise ValueError(
+                f"{name} must be a real number, or an array of them, and holds {part!r}"
+            )
 
 
 def as_labels(name: str, values) -> np.ndarray:
-    """Labels (n,) of any kind that can be told apart and sorted, on the host; raise where some are missing."""
+    """Labels (n,) of any kind that can be told apart and sorted, on the host; raise where some are
+    missing.
+    """
     check_unmasked(name, values)
     labels = np.asarray(values)
     if labels.ndim != 1 or labels.size == 0:
-        raise ValueError(f"{name} must have shape (n,), one label per row, and has shape {labels.shape}")
-    listed = isinstance(values, list | tuple) and labels.dtype.kind in "US"  # NumPy has made texts of what was none
+        raise ValueError(
+            f"{name} must have shape (n,), one label per row, and has shape {labels.shape}"
+        )
+    listed = (
+        isinstance(values, list | tuple) and labels.dtype.kind in "US"
+    )  # NumPy has made texts of what was none
     missing = _missing(np.array(values, object) if listed else labels)
     if missing.any():
         first = int(np.argmax(missing))
@@ -166,13 +281,19 @@ def as_labels(name: str, values) -> np.ndarray:
 
 
 def _missing(labels: np.ndarray) -> np.ndarray:
-    """Which labels stand for none: NaN, NaT, None, pandas.NA, and in texts what NumPy makes of these, and empty ones."""
+    """Which labels stand for none: NaN, NaT, None, pandas.NA, and in texts what NumPy makes of
+    these, and empty ones.
+    """
     kind = labels.dtype.kind
     if kind in "fc":
         return np.isnan(labels)
     if kind in "mM":
         return np.isnat(labels)
-    return np.array([_is_missing(label) for label in labels.tolist()]) if kind in "OTUS" else np.zeros(len(labels), bool)
+    return (
+        np.array([_is_missing(label) for label in labels.tolist()])
+        if kind in "OTUS"
+        else np.zeros(len(labels), bool)
+    )
 
 
 def _is_missing(label) -> bool:
@@ -185,9 +306,13 @@ def _is_missing(label) -> bool:
 
 
 def check_row_numbers(numbers, n: int) -> None:
-    """Raise unless `numbers` (m,) are whole numbers from 0 to n − 1 (values where they are known)."""
+    """Raise unless `numbers` (m,) are whole numbers from 0 to n − 1 (values where they are
+    known).
+    """
     if not jnp.issubdtype(numbers.dtype, jnp.integer) or numbers.ndim != 1:
-        raise ValueError(f"row numbers must be whole numbers (m,), and have dtype {numbers.dtype} and shape {numbers.shape}")
+        raise ValueError(
+            f"row numbers must be whole numbers (m,), and have dtype {numbers.dtype} and shape {numbers.shape}"
+        )
     if not is_concrete(numbers) or not numbers.size:
         return
     low, high = np.asarray(numbers).min(), np.asarray(numbers).max()
@@ -198,34 +323,32 @@ def check_row_numbers(numbers, n: int) -> None:
 
 def check_whole(name: str, value, most: int | None = None) -> None:
     """Raise unless `value` is a whole number of at least 1, and at most `most`."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1 or (most is not None and value > most):
-        raise ValueError(f"{name} must be a whole number of at least 1{'' if most is None else f' and at most {most}'}, and is {value!r}")
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | np.integer)
+        or value < 1
+        or (most is not None and value > most)
+    ):
+        raise ValueError(
+            f"{name} must be a whole number of at least 1{'' if most is None else f' and at most {most}'}, and is {value!r}"
+        )
 
 
-def check_lams(lams, name: str = "lams", why_not_zero: str = ", as leave-one-out needs λ > 0") -> None:
-    """Raise unless every λ is positive and finite, or 0 where there is no reason against it (where values are known)."""
+def check_lams(lams, name: str = "lams", *, zero: bool = False) -> None:
+    """Raise unless every λ is finite and positive, or 0 where that stands for a factor's floor
+    (where values are known).
+    """
     if lams.size == 0:
-        raise ValueError(f"{name} is empty: give at least one λ, or leave it out for the grid from the spectrum")
+        raise ValueError(
+            f"{name} is empty: give at least one λ, or leave it out for the grid from the spectrum"
+        )
     if not is_concrete(lams):
         return
     values = np.asarray(lams)
     check_finite(name, values)
-    if (values < 0).any() or why_not_zero and (values == 0).any():
-        reason = why_not_zero or ", or 0 for the fit of minimum norm"
-        raise ValueError(f"{name} must be positive{reason}, and the smallest is {values.min()}")
-
-
-def check_defined(lams, values, name: str = "lams") -> None:
-    """Raise where `values`, (L, …) as λ, or of any shape where λ is one, are NaN at λ = 0 (where they are known)."""
-    if not is_concrete(lams, values):
-        return
-    lams, undefined = np.asarray(lams), np.isnan(np.asarray(values))
-    at = (lams.reshape(lams.shape + (1,) * (undefined.ndim - lams.ndim)) if name == "lams" else lams) == 0
-    if (undefined & at).any():
-        raise ValueError(
-            f"{name} holds 0, where the fit without a row, or group, is not known: the fit goes through it whatever its label is, 1 − leverage = 0 but for "
-            "rounding, as where rows are equal; take λ > 0, or for single rows, all of them different, route='gram'"
-        )
+    if (values < 0).any() or not zero and (values == 0).any():
+        floor = ", or 0 for the floor of the factor" if zero else ""
+        raise ValueError(f"{name} must be positive{floor}, and the smallest is {values.min()}")
 
 
 def check_symmetric(name: str, K) -> None:
@@ -237,7 +360,9 @@ def check_symmetric(name: str, K) -> None:
     values = np.asarray(K)
     if not np.isfinite(scale := np.abs(values).max()):
         check_finite(name, K)
-    if (gap := np.abs(values - values.T).max()) > 100 * np.finfo(values.dtype).eps * scale * np.sqrt(len(values)):
+    if (gap := np.abs(values - values.T).max()) > 100 * np.finfo(
+        values.dtype
+    ).eps * scale * np.sqrt(len(values)):
         raise ValueError(
             f"{name} is not symmetric: entries differ from their mirror image by up to {gap:.2g}: use (K + K.T) / 2 if that is meant"
         )
@@ -255,15 +380,20 @@ def memory_bytes() -> int | None:
 
 
 def why_too_large(n: int, route: str, needed: int) -> str:
-    """Why n rows cannot succeed on the default device by a route that takes so many bytes, and what to do; empty where they can."""
+    """Why n rows cannot succeed on the default device by a route that takes so many bytes, and what
+    to do; empty where they can.
+    """
     remedy = "use landmarks= (the subset of regressors), explicit features, or fewer rows"
-    if route in ("gram", "cholesky gram", "tridiagonal") and n > LARGEST_CPU_EIGH and platform() == "cpu":
+    if route in ("gram", "cholesky gram") and n > LARGEST_CPU_EIGH and platform() == "cpu":
         return f"X has {n} rows, and LAPACK's 32-bit interface cannot factor more than {LARGEST_CPU_EIGH}: {remedy}"
     limit = memory_bytes()
     if limit is None or needed <= limit:
         return ""
     remedy = "use fewer of them" if "landmarks" in route or route == "subset" else remedy
-    what = {"gram": "factoring K", "cholesky gram": "factoring K + λI", "tridiagonal": "reducing K"}.get(route, f"route {route!r}")
+    what = {
+        "gram": "factoring K",
+        "cholesky gram": "factoring K + λI",
+    }.get(route, f"route {route!r}")
     return f"X has {n} rows: {what} takes about {in_words(needed)}, and this device has {in_words(limit)}: {remedy}"
 
 

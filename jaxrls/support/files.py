@@ -1,36 +1,44 @@
-"""Write a file whole or not at all, and clear away what killed processes left half written."""
+"""Arrays and a JSON header in one `.safetensors` file, written whole or not at all, and checked
+when it is read.
+"""
 
+import json
 import os
 import secrets
-import shutil
-import socket
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
-from zlib import crc32
+from typing import Any
 
-try:
-    import fcntl
-except ImportError:  # Windows, where a file that is open cannot be removed, so that trying to is test enough
-    fcntl = None  # type: ignore[assignment]
+import jax.numpy as jnp
+import numpy as np
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
-PREFIX = ".jaxrls-"
-WEEK = 7 * 24 * 3600
+KEY = "jaxrls"  # of the header in the file's metadata
+VERSION = 1  # of the format
+MOST = 50 * 2**20  # bytes of a header: safetensors reads none above 100 MB
+# Arrays of other types are written as their bytes.
+NATIVE = {f"{kind}{size}" for kind in ("int", "uint") for size in (8, 16, 32, 64)}
+NATIVE |= {"bool", "float16", "float32", "float64"}
+
+
+class Damaged(ValueError):
+    """What is wrong with a file, in words that do not name it."""
 
 
 @contextmanager
-def replacing(path: str | os.PathLike) -> Iterator[BinaryIO]:
-    """A binary file that takes the place of `path` when the block ends well, and vanishes when it does not.
+def replacing(path: str | os.PathLike) -> Iterator[Path]:
+    """A path to write to, in the folder of `path`, whose file takes the place of that one when the
+    block ends well, and vanishes when it does not.
 
-    It lies in the same folder, so that the move is one step of the file system: a reader sees the old file or the new one. Files that
-    killed processes left there are removed first.
+    The move is one step of the file system: a reader sees the old file or the new one.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with replacing(f"{folder}/a.txt") as file:
-    ...         _ = file.write(b"whole")
+    ...     with replacing(f"{folder}/a.txt") as temporary:
+    ...         _ = temporary.write_text("whole")
     ...     os.listdir(folder)
     ['a.txt']
     """
@@ -39,74 +47,91 @@ def replacing(path: str | os.PathLike) -> Iterator[BinaryIO]:
         raise ValueError(f"{path} is not an ordinary file, so that it cannot be replaced by one")
     if not target.parent.is_dir():
         raise ValueError(f"{path}: there is no folder {target.parent}")
-    remove_orphans(target.parent)
-    file = _open_locked(target.parent)
-    temporary = Path(file.name)
+    temporary = target.parent / f".jaxrls-{secrets.token_hex(8)}"
     try:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-        if fcntl is None:
-            file.close()  # Windows moves no open file; elsewhere its lock is held until it has its name
-        if target.exists():
-            shutil.copymode(target, temporary)
+        temporary.touch(exist_ok=False)
+        mode = (target if target.exists() else temporary).stat().st_mode
+        yield temporary
+        temporary.chmod(mode)
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
         os.replace(temporary, target)
     except BaseException:
-        file.close()
         temporary.unlink(missing_ok=True)
         raise
-    finally:
-        file.close()
 
 
-def remove_orphans(folder: Path) -> None:
-    """Remove the temporary files of dead processes: those that nobody holds a lock on.
+def write_arrays(
+    path: str | os.PathLike, arrays: Mapping[str, np.ndarray], header: dict[str, Any]
+) -> None:
+    """Write arrays by name, and what JSON can hold, to a `.safetensors` file.
 
-    The kernel drops a lock with the process that holds it, however it ends, and knows processes of other containers too. Whether a lock
-    reaches other hosts that share the folder is up to its file system: what another kernel has written, and what was written before this one
-    started, must also have been left alone for a week.
+    Args:
+        path: where, replaced whole or not at all.
+        arrays: numbers of any type; an array in Fortran order comes back in C order.
+        header: its entries stand in the file's metadata, as JSON under "jaxrls", beside the
+            version of the format, the types that safetensors lacks and a checksum of all.
+
+    Raises:
+        ValueError: for a header above 50 MiB.
     """
-    own = f"{PREFIX}{kernel_tag()}-"
-    with suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.startswith(PREFIX) and entry.is_file(follow_symlinks=False):
-                with suppress(OSError):  # held, gone, or another user's
-                    _remove_unless_held(Path(entry.path), 0 if entry.name.startswith(own) and fcntl else WEEK)
+    arrays = {
+        name: np.asarray(array, array.dtype.newbyteorder("="), order="C")
+        for name, array in arrays.items()
+    }
+    other = {
+        name: [array.dtype.name, list(array.shape)]
+        for name, array in arrays.items()
+        if array.dtype.name not in NATIVE
+    }
+    arrays |= {name: arrays[name].reshape(-1).view(np.uint8) for name in other}
+    content = {"header": header, "types": other}
+    text = json.dumps({"version": VERSION, "checksum": checksum(content, arrays), **content})
+    if len(text) > MOST:
+        raise ValueError(f"{path} would have a header of {len(text)} bytes, above {MOST}")
+    with replacing(path) as temporary:
+        save_file(arrays, temporary, {KEY: text})
 
 
-def kernel_tag() -> str:
-    """Eight digits that tell this running kernel from others, or this host where kernels have no name."""
+def read_arrays(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Arrays and header of a file of `write_arrays`.
+
+    Takes as much memory as the file has bytes: safetensors compares the sizes that it declares
+    with its own before it reads them.
+
+    Raises:
+        OSError: where the file cannot be opened.
+        Damaged: for one that is truncated, changed, of another program or of a later version.
+    """
+    with open(path, "rb"):
+        pass
     try:
-        name = Path("/proc/sys/kernel/random/boot_id").read_bytes()
-    except OSError:
-        name = socket.gethostname().encode()
-    return f"{crc32(name):08x}"
+        with safe_open(os.fspath(path), "np") as file:
+            found = json.loads((file.metadata() or {})[KEY])
+            if found["version"] > VERSION:
+                raise Damaged(
+                    f"its format is {found['version']}, and this jaxrls reads {VERSION}: upgrade it"
+                )
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        content = {name: found[name] for name in ("header", "types")}
+        if found["checksum"] != checksum(content, arrays):
+            raise Damaged("its checksum is wrong")
+        for name, (dtype, shape) in content["types"].items():
+            arrays[name] = arrays[name].view(jnp.dtype(dtype)).reshape(shape)
+        return arrays, content["header"]
+    except Damaged:
+        raise
+    except KeyError as error:
+        raise Damaged(f"it has no {error}") from None
+    except Exception as error:  # safetensors, JSON and NumPy raise a dozen kinds
+        raise Damaged(" ".join(str(error).split())) from None
 
 
-def _remove_unless_held(path: Path, age: int) -> None:
-    if time.time() - path.stat().st_mtime < age:
-        return
-    with open(path, "r+b") as file:
-        if fcntl is not None:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink()  # under the lock, so that who has just made it and waits for it learns that it is gone
-            return
-    path.unlink()
-
-
-def _open_locked(folder: Path) -> BinaryIO:
-    """A new file under a lock, named by kernel, process and chance."""
-    while True:
-        path = folder / f"{PREFIX}{kernel_tag()}-{os.getpid()}-{secrets.token_hex(8)}"
-        file = open(path, "xb")  # noqa: SIM115
-        try:
-            if fcntl is not None:
-                with suppress(OSError):  # a file system without locks, where nobody will get one to remove it either
-                    fcntl.flock(file, fcntl.LOCK_EX)
-            if path.exists():
-                return file
-        except BaseException:
-            file.close()
-            path.unlink(missing_ok=True)
-            raise
-        file.close()  # taken for an orphan between being made and being locked
+def checksum(content: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> int:
+    """CRC-32 of the JSON text and of the arrays' names, types, shapes and bytes."""
+    found = zlib.crc32(json.dumps(content).encode())
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        found = zlib.crc32(f"{name} {array.dtype} {arrays[name].shape} ".encode(), found)
+        found = zlib.crc32(array.reshape(-1).view(np.uint8).data, found)
+    return found

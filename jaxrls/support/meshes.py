@@ -1,8 +1,9 @@
-"""Arrays over several devices: how many parts their rows are in, what is known of their values, and meshes whose axes are part of types.
+"""Arrays over several devices: how many parts their rows are in, what is known of their values, and
+meshes whose axes are part of types.
 
-Inside, axes are left to the compiler (`AxisType.Auto`), which keeps rows where they are. Under Explicit axes every operation would have to say what
-becomes of them: the doors take them off the types of what comes in, and put them back on what goes out.
-"""
+Inside, axes are left to the compiler (`AxisType.Auto`), which keeps rows where they are. Under
+Explicit axes every operation would have to say what becomes of them: the doors take them off the
+types of what comes in, and put them back on what goes out."""
 
 import functools
 import math
@@ -20,15 +21,22 @@ Door = TypeVar("Door", bound=Callable)
 
 
 def parts_of(X, devices: int = 1) -> int:
-    """In how many equal parts the rows of an array lie; of one whose values are not known, may lie: on a mesh that is set, else on so many devices."""
+    """In how many equal parts the rows of an array lie; of one whose values are not known, may lie:
+    on a mesh that is set, else on so many devices.
+    """
     if isinstance(X, jax.core.Tracer):
         mesh = jax.sharding.get_abstract_mesh()
-        return math.gcd(X.shape[0], devices if mesh.empty else math.prod(mesh.shape[axis] for axis in mesh.auto_axes))
+        return math.gcd(
+            X.shape[0],
+            devices if mesh.empty else math.prod(mesh.shape[axis] for axis in mesh.auto_axes),
+        )
     return X.shape[0] // X.sharding.shard_shape(X.shape)[0] if isinstance(X, jax.Array) else 1
 
 
 def seen(ask: Callable, value):
-    """`ask(numpy, value)` on the host, or, of an array over several devices, `ask(jax.numpy, value)`, so that no row leaves its device."""
+    """`ask(numpy, value)` on the host, or, of an array over several devices, `ask(jax.numpy,
+    value)`, so that no row leaves its device.
+    """
     spread = isinstance(value, jax.Array) and len(value.sharding.device_set) > 1
     with jax.ensure_compile_time_eval():  # also where jit sees these values from outside
         return np.asarray(ask(jnp, value) if spread else ask(np, np.asarray(value)))
@@ -40,7 +48,9 @@ def auto(mesh: Mesh) -> Mesh:
 
 
 class Split(NamedTuple):
-    """Rows under Explicit axes: the mesh, concrete where they are, how many rows, and the names of the axes that they are split over."""
+    """Rows under Explicit axes: the mesh, concrete where they are, how many rows, and the names of
+    the axes that they are split over.
+    """
 
     mesh: Any
     n: int
@@ -48,18 +58,28 @@ class Split(NamedTuple):
 
     def spec(self, leaf) -> P:
         """What has n rows is split as they are, and all else is whole on every device."""
-        return P(self.axis if leaf.shape[:1] == (self.n,) else None, *[None] * (leaf.ndim - 1)) if leaf.ndim else P()
+        return (
+            P(self.axis if leaf.shape[:1] == (self.n,) else None, *[None] * (leaf.ndim - 1))
+            if leaf.ndim
+            else P()
+        )
 
 
 def on_any_mesh(door: Door) -> Door:
-    """A door whose arrays may lie on a mesh of Explicit axes: run under Auto axes, its results given back under Explicit ones."""
+    """A door whose arrays may lie on a mesh of Explicit axes: run under Auto axes, its results
+    given back under Explicit ones.
+    """
 
     @functools.wraps(door)
     def wrapped(*args, **kwargs):
         split = _split(args, kwargs)
         if split is None:
             return door(*args, **kwargs)
-        into, enter, back = _traced(split) if isinstance(split.mesh, jax.sharding.AbstractMesh) else _concrete(split)
+        into, enter, back = (
+            _traced(split)
+            if isinstance(split.mesh, jax.sharding.AbstractMesh)
+            else _concrete(split)
+        )
         with enter():
             out = door(*_arrays(into, args), **_arrays(into, kwargs))
         return _arrays(back, out)
@@ -68,12 +88,21 @@ def on_any_mesh(door: Door) -> Door:
 
 
 def _split(*trees) -> Split | None:
-    """The rows under Explicit axes among all arrays, those whose first axis is split before others; None where there are no such axes."""
-    found = [leaf for leaf in jax.tree.leaves(trees) if isinstance(leaf, jax.Array) and jax.typeof(leaf).sharding.mesh.explicit_axes]
+    """The rows under Explicit axes among all arrays, those whose first axis is split before others;
+    None where there are no such axes.
+    """
+    found = [
+        leaf
+        for leaf in jax.tree.leaves(trees)
+        if isinstance(leaf, jax.Array) and jax.typeof(leaf).sharding.mesh.explicit_axes
+    ]
     if not found:
         return None
     rows = max(found, key=lambda leaf: any(jax.typeof(leaf).sharding.spec[:1]))
-    typed, traced = jax.typeof(rows).sharding, any(isinstance(leaf, jax.core.Tracer) for leaf in found)
+    typed, traced = (
+        jax.typeof(rows).sharding,
+        any(isinstance(leaf, jax.core.Tracer) for leaf in found),
+    )
     mesh: Any = typed.mesh if traced else rows.sharding.mesh  # type: ignore[attr-defined]
     return Split(mesh, rows.shape[0] if rows.ndim else 0, (*typed.spec, None)[0])
 
@@ -84,9 +113,17 @@ def _concrete(split: Split):
 
     def into(leaf):
         named = isinstance(leaf.sharding, NamedSharding) and not isinstance(leaf, jax.core.Tracer)
-        return jax.device_put(leaf, NamedSharding(inside, leaf.sharding.spec)) if named and leaf.sharding.mesh == split.mesh else leaf
+        return (
+            jax.device_put(leaf, NamedSharding(inside, leaf.sharding.spec))
+            if named and leaf.sharding.mesh == split.mesh
+            else leaf
+        )
 
-    return into, lambda: jax.set_mesh(inside), lambda leaf: jax.device_put(leaf, NamedSharding(split.mesh, split.spec(leaf)))
+    return (
+        into,
+        lambda: jax.set_mesh(inside),
+        lambda leaf: jax.device_put(leaf, NamedSharding(split.mesh, split.spec(leaf))),
+    )
 
 
 def _traced(split: Split):
@@ -102,7 +139,11 @@ def _traced(split: Split):
         with jax.sharding.use_abstract_mesh(inside):
             yield
 
-    return into, enter, lambda leaf: jax.sharding.reshard(leaf, NamedSharding(split.mesh, split.spec(leaf)))
+    return (
+        into,
+        enter,
+        lambda leaf: jax.sharding.reshard(leaf, NamedSharding(split.mesh, split.spec(leaf))),
+    )
 
 
 def _arrays(change: Callable, tree):

@@ -1,4 +1,6 @@
-"""The one-call doors compute float64 input in float64, whatever JAX's global switch says, and leave the switch alone."""
+"""The one-call doors compute float64 input in float64, whatever JAX's global switch says, and leave
+the switch alone.
+"""
 
 import functools
 import inspect
@@ -13,10 +15,14 @@ Door = TypeVar("Door", bound=Callable)
 
 
 def is_wide(value) -> bool:
-    """Whether host data is float64 once NumPy reads it; a JAX array already has the dtype its owner chose."""
+    """Whether host data is float64 once NumPy reads it; a JAX array already has the dtype its owner
+    chose.
+    """
     if isinstance(value, jax.Array):
         return False
-    dtype = getattr(value, "host_dtype", getattr(value, "dtype", None))  # a source of rows says what it reads
+    dtype = getattr(
+        value, "host_dtype", getattr(value, "dtype", None)
+    )  # a source of rows says what it reads
     return (
         np.dtype(dtype).itemsize == 8
         if isinstance(dtype, np.dtype) and dtype.kind == "f"
@@ -30,16 +36,24 @@ def scope(wide: bool):
 
 
 def to_host(tree):
-    """JAX arrays as NumPy arrays, which keep float64 outside the scope; what has no values yet, inside `jax.jit`, stays."""
+    """JAX arrays as NumPy arrays, which keep float64 outside the scope; what has no values yet,
+    inside `jax.jit`, stays.
+    """
 
     def moved(leaf):
-        return np.asarray(leaf) if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer) else leaf
+        return (
+            np.asarray(leaf)
+            if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
+            else leaf
+        )
 
     return jax.tree.map(moved, tree)
 
 
 def in_precision_of(argument: str) -> Callable[[Door], Door]:
-    """Run a door in the precision of one argument: float64 NumPy data in float64, handed back as NumPy arrays."""
+    """Run a door in the precision of one argument: float64 NumPy data in float64, handed back as
+    NumPy arrays.
+    """
 
     def decorate(door: Door) -> Door:
         signature = inspect.signature(door)

@@ -1,9 +1,11 @@
-"""What the processes of `jax.distributed` tell each other, so that none waits for one that has failed.
+"""What the processes of `jax.distributed` tell each other, so that none waits for one that has
+failed.
 
-All of them do the same at the same time: every item of a loop is a round, in which each says whether it goes on, is done or has failed. What raises in one
-so raises in all, in the same round. One that was killed takes its connections with it, which the others see; one that hangs sends no more
-heartbeats, after which `jax.distributed` ends the others: `heartbeat_timeout_seconds` says how soon.
-"""
+All of them do the same at the same time: every item of a loop is a round, in which each says
+whether it goes on, is done or has failed. What raises in one so raises in all, in the same round.
+One that was killed takes its connections with it, which the others see; one that hangs sends no
+more heartbeats, after which `jax.distributed` ends the others: `heartbeat_timeout_seconds` says how
+soon."""
 
 import io
 from collections.abc import Iterable, Iterator
@@ -37,7 +39,8 @@ def in_unison():
 
 
 def in_step(items: Iterable) -> Iterator:
-    """The items of this process, in as many rounds as the process with the most needs; to be used up `in_unison`.
+    """The items of this process, in as many rounds as the process with the most needs; to be used
+    up `in_unison`.
 
     >>> list(in_step([1, 2]))
     [1, 2]
@@ -55,21 +58,30 @@ def in_step(items: Iterable) -> Iterator:
 
 
 def add_up(tree: Any) -> Any:
-    """The sum over processes of a pytree of arrays, to the same bits in all of them: one all-reduce for each array."""
+    """The sum over processes of a pytree of arrays, to the same bits in all of them: one all-reduce
+    for each array.
+    """
     if jax.process_count() == 1:
         return tree
     firsts = {device.process_index: device for device in reversed(jax.devices())}
     mesh = Mesh(np.array([firsts[i] for i in range(len(firsts))]), ("processes",))
     here, everywhere = NamedSharding(mesh, P("processes")), NamedSharding(mesh, P())
-    total = jax.jit(lambda leaves: [leaf.sum(axis=0, dtype=leaf.dtype) for leaf in leaves], out_shardings=everywhere)
+    total = jax.jit(
+        lambda leaves: [leaf.sum(axis=0, dtype=leaf.dtype) for leaf in leaves],
+        out_shardings=everywhere,
+    )
     leaves, structure = jax.tree.flatten(tree)
     shapes = [(len(firsts), *np.shape(leaf)) for leaf in leaves]
     parts = [
-        jax.make_array_from_single_device_arrays(shape, here, [jax.device_put(leaf, mesh.local_devices[0])[None]])
+        jax.make_array_from_single_device_arrays(
+            shape, here, [jax.device_put(leaf, mesh.local_devices[0])[None]]
+        )
         for shape, leaf in zip(shapes, leaves, strict=True)
     ]
     with _connected():
-        return jax.tree.unflatten(structure, [leaf.addressable_data(0) for leaf in jax.block_until_ready(total(parts))])
+        return jax.tree.unflatten(
+            structure, [leaf.addressable_data(0) for leaf in jax.block_until_ready(total(parts))]
+        )
 
 
 def tell_all(arrays: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
@@ -80,7 +92,9 @@ def tell_all(arrays: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
     sizes = _gathered(np.array([len(own)], np.int64).view(np.uint8)).view(np.int64)[:, 0]
     padded = np.concatenate([own, np.zeros(sizes.max() - len(own), np.uint8)])
     told = zip(_gathered(padded), sizes, strict=True)
-    return [dict(np.load(io.BytesIO(one[:size].tobytes()), allow_pickle=False)) for one, size in told]
+    return [
+        dict(np.load(io.BytesIO(one[:size].tobytes()), allow_pickle=False)) for one, size in told
+    ]
 
 
 def _meet(state: int, words: str = "") -> np.ndarray:
@@ -89,14 +103,18 @@ def _meet(state: int, words: str = "") -> np.ndarray:
     said = _gathered(np.frombuffer(bytes([state]) + text + bytes(WORDS - len(text)), np.uint8))
     failed = np.flatnonzero(said[:, 0] == FAILED)
     if len(failed) and state != FAILED:
-        raise OtherFailed(f"process {failed[0]} failed: {said[failed[0], 1:].tobytes().rstrip(bytes(1)).decode(errors='replace')}")
+        raise OtherFailed(
+            f"process {failed[0]} failed: {said[failed[0], 1:].tobytes().rstrip(bytes(1)).decode(errors='replace')}"
+        )
     return said[:, 0]
 
 
 def _gathered(own: np.ndarray) -> np.ndarray:
     """Arrays of one shape of all processes, stacked."""
     with _connected():
-        return np.asarray(multihost_utils.process_allgather(own)).reshape(jax.process_count(), *own.shape)
+        return np.asarray(multihost_utils.process_allgather(own)).reshape(
+            jax.process_count(), *own.shape
+        )
 
 
 @contextmanager

@@ -7,8 +7,11 @@ MANY = 10_000  # from which on counts are told in thousands and millions
 
 
 @contextmanager
-def progress_bar(shown: bool, total: int | None, what: str, unit: str) -> Iterator[Callable[[int], None]]:
-    """A function that moves the bar to a count, or does nothing where no bar is `shown`; without a `total` no time left is told.
+def progress_bar(
+    shown: bool, total: int | None, what: str, unit: str
+) -> Iterator[Callable[[int], None]]:
+    """A function that moves the bar to a count, or does nothing where no bar is `shown`; without a
+    `total` no time left is told.
 
     >>> with progress_bar(False, 10, "search", "step") as reached:
     ...     reached(5)

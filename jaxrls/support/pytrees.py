@@ -1,4 +1,6 @@
-"""Frozen dataclasses as pytrees: what every kernel, factor and result is; and the list of them, which `save` and `load` go by."""
+"""Frozen dataclasses as pytrees: what every kernel, factor and result is; and the list of them,
+which `save` and `load` go by.
+"""
 
 from dataclasses import dataclass, field, fields
 from typing import Any, dataclass_transform
@@ -13,12 +15,13 @@ LIBRARY = "jaxrls"
 
 
 def static(**options) -> Any:
-    """A field of a `pytree` that is part of the program and not of the data, such as a degree: `jax.jit` compiles anew for another value.
+    """A field of a `pytree` that is part of the program and not of the data, such as a degree:
+    `jax.jit` compiles anew for another value.
 
     Its value must be hashable, and is no parameter: neither differentiated nor searched over.
 
-    **Arguments**: those of `dataclasses.field`, such as `default`. **Cost** none. **Raises** `TypeError` for other arguments.
-    **Source**: `meta_fields` of JAX's `register_dataclass`.
+    **Arguments**: those of `dataclasses.field`, such as `default`. **Cost** none. **Raises**
+    `TypeError` for other arguments. **Source**: `meta_fields` of JAX's `register_dataclass`.
 
     >>> import jax, jaxrls as rls
     >>> @rls.pytree
@@ -33,16 +36,20 @@ def static(**options) -> Any:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(static,))
 def pytree(cls):
-    """A class as a frozen dataclass whose fields are the children of a JAX pytree, but for those that are `static`.
+    """A class as a frozen dataclass whose fields are the children of a JAX pytree, but for those
+    that are `static`.
 
-    A kernel of one's own is a subclass of `Kernel` under this decorator. It takes part in sums and products of kernels, goes through
-    `jax.jit` and `jax.grad`, is tuned, saved and, where its module has been imported, loaded like those of the library.
+    A kernel of one's own is a subclass of `Kernel` under this decorator. It takes part in sums and
+    products of kernels, goes through `jax.jit` and `jax.grad`, is tuned, saved and, where its
+    module has been imported, loaded like those of the library.
 
-    Two objects are equal where type, static fields and the values of all leaves are: 2.0 equals an array of it, and NaN equals NaN, so
-    that an object equals its copy. Equal objects have equal hashes.
+    Two objects are equal where type, static fields and the values of all leaves are: 2.0 equals an
+    array of it, and NaN equals NaN, so that an object equals its copy. Equal objects have equal
+    hashes.
 
-    **Cost** none; that of reading every leaf, to compare and to hash. **Raises** `TypeError` for `==` and `hash` inside `jax.jit`, where
-    values are not known. **Source**: JAX's `register_dataclass`.
+    **Cost** none; that of reading every leaf, to compare and to hash. **Raises** `TypeError` for
+    `==` and `hash` inside `jax.jit`, where values are not known. **Source**: JAX's
+    `register_dataclass`.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> @rls.pytree
@@ -62,14 +69,18 @@ def pytree(cls):
     if "__eq__" not in vars(cls):
         cls.__eq__, cls.__hash__ = _equal, _hash
     cls = dataclass(frozen=True, eq=False)(cls)
-    data, meta = ([f.name for f in fields(cls) if bool(f.metadata.get("static")) is static] for static in (False, True))
+    data, meta = (
+        [f.name for f in fields(cls) if bool(f.metadata.get("static")) is static]
+        for static in (False, True)
+    )
     keys = [jax.tree_util.GetAttrKey(name) for name in data]
 
     def flatten(tree):
         return [getattr(tree, name) for name in data], tuple(getattr(tree, name) for name in meta)
 
     def unflatten(aux, children):
-        # Past __init__: JAX also rebuilds trees around batches and placeholders, which no check of a field would pass.
+        # Past __init__: JAX also rebuilds trees around batches and placeholders, which no check of
+        # a field would pass.
         tree = object.__new__(cls)
         for names, values in ((data, children), (meta, aux)):
             for name, value in zip(names, values, strict=True):
@@ -85,12 +96,19 @@ def pytree(cls):
     return cls
 
 
-# names -----------------------------------------------------------------------------------------------------------------------
+# names
+# -----------------------------------------------------------------------------------------------------------------------
 
 
 def name_in_files(cls: type) -> str:
-    """What a file calls a class: the library's own by their plain name, wherever they have moved since; others with their module."""
-    return cls.__name__ if cls.__module__.partition(".")[0] == LIBRARY else f"{cls.__module__}.{cls.__qualname__}"
+    """What a file calls a class: the library's own by their plain name, wherever they have moved
+    since; others with their module.
+    """
+    return (
+        cls.__name__
+        if cls.__module__.partition(".")[0] == LIBRARY
+        else f"{cls.__module__}.{cls.__qualname__}"
+    )
 
 
 def is_registered(cls: type) -> bool:
@@ -104,11 +122,14 @@ def _register(cls: type) -> None:
         return  # a helper of the library's own, which no file holds
     known = REGISTRY.setdefault(name, cls)
     if known.__module__ != cls.__module__:
-        raise TypeError(f"{cls.__module__} and {known.__module__} both define {name}, which a file could not tell apart: rename one")
+        raise TypeError(
+            f"{cls.__module__} and {known.__module__} both define {name}, which a file could not tell apart: rename one"
+        )
     REGISTRY[name] = cls  # a class defined again, as in a notebook, takes the place of the old one
 
 
-# equality --------------------------------------------------------------------------------------------------------------------
+# equality
+# --------------------------------------------------------------------------------------------------------------------
 
 
 def _equal(self, other):
@@ -146,7 +167,9 @@ def _hash_leaf(leaf) -> int:
     numbers = _numbers(leaf)
     if numbers is None:
         return hash(leaf)
-    values = numbers.real.astype(np.float64) + 0.0  # one dtype, and no −0: equal values have equal bytes
+    values = (
+        numbers.real.astype(np.float64) + 0.0
+    )  # one dtype, and no −0: equal values have equal bytes
     return hash((values.shape, np.where(np.isnan(values), np.nan, values).tobytes()))
 
 
@@ -163,5 +186,10 @@ def _numbers(leaf) -> np.ndarray | None:
 
 
 def arrays_alone(tree) -> bool:
-    """Whether all leaves are arrays or numbers, which `jax.jit` takes, and none are rows that only the host reads."""
-    return all(isinstance(leaf, jax.Array | np.ndarray | np.generic | float | int) for leaf in jax.tree.leaves(tree))
+    """Whether all leaves are arrays or numbers, which `jax.jit` takes, and none are rows that only
+    the host reads.
+    """
+    return all(
+        isinstance(leaf, jax.Array | np.ndarray | np.generic | float | int)
+        for leaf in jax.tree.leaves(tree)
+    )

@@ -4,7 +4,9 @@ import jax
 
 
 def platform() -> str:
-    """The platform of `jax.default_device` where that is set, for a device that may not even be here, else of the default backend."""
+    """The platform of `jax.default_device` where that is set, for a device that may not even be
+    here, else of the default backend.
+    """
     device = jax.config.jax_default_device  # type: ignore[attr-defined] # part of what `jax.jit` keys its programs by
     if device is None:
         return jax.default_backend()

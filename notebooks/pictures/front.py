@@ -1,4 +1,6 @@
-"""The picture on the front page: python notebooks/pictures/front.py writes front.png beside itself."""
+"""The picture on the front page: python notebooks/pictures/front.py writes front.png beside
+itself.
+"""
 
 from pathlib import Path
 
@@ -24,17 +26,29 @@ def main():
         path = rls.path(rls.factorize(kernel, train, intercept=True), y_train, lams)
         predicted = path.coef @ rls.gram(kernel, train, test) + path.intercept[:, None]
         left.plot(lams, jnp.sqrt(path.loo), color=color, label=f"leave-one-out, width {width}")
-        left.plot(lams[::6], jnp.sqrt(jnp.mean((predicted - y_test) ** 2, axis=1))[::6], ".", color=color)
+        left.plot(
+            lams[::6], jnp.sqrt(jnp.mean((predicted - y_test) ** 2, axis=1))[::6], ".", color=color
+        )
         best = int(path.loo.argmin())
         left.plot(lams[best], jnp.sqrt(path.loo[best]), "o", color=color, markersize=9)
     left.plot([], [], "k.", label="503 rows put aside")
-    left.set(xscale="log", xlabel="λ", ylabel="error, dB", ylim=(1.8, 8), title="120 λ from one factorization, with the exact error")
+    left.set(
+        xscale="log",
+        xlabel="λ",
+        ylabel="error, dB",
+        ylim=(1.8, 8),
+        title="120 λ from one factorization, with the exact error",
+    )
     left.legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.56, 1.0))
 
-    tuned = rls.tune(rls.Gaussian(np.full(5, 15.0)), train, y_train, lam=1.0, start="kernel", steps=40)
+    tuned = rls.tune(
+        rls.Gaussian(np.full(5, 15.0)), train, y_train, lam=1.0, start="kernel", steps=40
+    )
     errors = np.sqrt(np.asarray(tuned.history.errors))
     right.plot(errors, ".-", color="C3")
-    right.set(xlabel="step", ylabel="leave-one-out error, dB", title="λ and five widths by its gradient")
+    right.set(
+        xlabel="step", ylabel="leave-one-out error, dB", title="λ and five widths by its gradient"
+    )
     right.xaxis.get_major_locator().set_params(integer=True)
     print(
         f"left-out error {errors[0]:.2f} to {errors[-1]:.2f} dB, put aside {jnp.sqrt(jnp.mean((tuned.predict(test) - y_test) ** 2)):.2f} dB"

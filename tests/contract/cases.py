@@ -1,4 +1,6 @@
-"""The rows of the grid: one small problem for every factor there is, and how to make the factor. A new factor is one more line of FACTORS."""
+"""The rows of the grid: one small problem for every factor there is, and how to make the factor. A
+new factor is one more line of FACTORS.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -18,9 +20,6 @@ from jaxrls.factors.iterative import IterativeGram
 from jaxrls.factors.kronecker import Kronecker
 from jaxrls.factors.refined import RefinedGram
 from jaxrls.factors.spectrum import Spectrum
-from jaxrls.factors.tridiagonal import TridiagonalGram
-from jaxrls.factors.unpenalized import FreedGram, FreedSpectrum
-from jaxrls.factors.unpenalized_features import FreedFeatures
 from jaxrls.rows.sparse import sparse_rows
 
 N, NEW, TARGETS = 14, 5, 3
@@ -29,8 +28,12 @@ PICK = np.array([[0, 2, 3], [3, 1, 0]])  # λ per target: which of LAMS, (L, t)
 WIDTH = 1.2
 LANDMARKS = np.array([8, 1, 13, 4, 11, 5])
 PLANS = {
-    "uneven": np.array([0, 1, 0, 2, 3, 1, 0, 2, 4, 1, 3, 2, 1, 3]),  # sizes 3, 4, 3, 3, 1; the last one a landmark alone
-    "halves": np.array([0, 1, 0, 1, 1, 0, 1, 1, 1, 0, 1, 1, 0, 1]),  # sizes 5 and 9: refitted where there are as many λ as in LAMS
+    "uneven": np.array(
+        [0, 1, 0, 2, 3, 1, 0, 2, 4, 1, 3, 2, 1, 3]
+    ),  # sizes 3, 4, 3, 3, 1; the last one a landmark alone
+    "halves": np.array(
+        [0, 1, 0, 1, 1, 0, 1, 1, 1, 0, 1, 1, 0, 1]
+    ),  # sizes 5 and 9: refitted where there are as many λ as in LAMS
 }
 UNSEEN = [2, 5, 8]  # rows of weight 0: one is the only row of its group, two are landmarks
 
@@ -41,12 +44,23 @@ def draw(seed, *shape):
 
 Y, Y_NEW = draw(1, N, TARGETS) + 0.5, draw(2, NEW, TARGETS)
 V = wide(np.random.default_rng(3).uniform(0.5, 2.0, N))
-WEIGHTS = {"none": None, "weights": V, "zeros": wide(np.where(np.isin(np.arange(N), UNSEEN), 0.0, V))}
+WEIGHTS = {
+    "none": None,
+    "weights": V,
+    "zeros": wide(np.where(np.isin(np.arange(N), UNSEEN), 0.0, V)),
+}
 COMBINATIONS = tuple((weights, intercept) for weights in WEIGHTS for intercept in (True, False))
-# Of the combinations those that every run takes; the slow tests take all. The two main spectra have a row of all, others and kinds of rows one of FEW.
-FEW = ("none", False), ("zeros", True)  # for what differs from a sibling in its rows, its dictionary or where its points lie
+# Of the combinations those that every run takes; the slow tests take all. The two main spectra have
+# a row of all, others and kinds of rows one of FEW.
+FEW = (
+    ("none", False),
+    ("zeros", True),
+)  # for what differs from a sibling in its rows, its dictionary or where its points lie
 HARDEST = (("zeros", True),)
-ROWS: dict = {"combinations": FEW, "lacks": ("pairs",)}  # for what differs in its rows alone: pairs take U, whatever it is made of
+ROWS: dict = {
+    "combinations": FEW,
+    "lacks": ("pairs",),
+}  # for what differs in its rows alone: pairs take U, whatever it is made of
 MORE_ROWS = ROWS | {"combinations": HARDEST}
 IN_PAIRS = MORE_ROWS | {"lacks": ()}  # where U comes from elsewhere
 
@@ -60,7 +74,9 @@ def linear(scale=1.0):
 
 
 class HostRows(rls.Rows):
-    """Rows made on the host in blocks of uneven size, as a user would write it; counts readings and blocks."""
+    """Rows made on the host in blocks of uneven size, as a user would write it; counts readings and
+    blocks.
+    """
 
     traceable = False
 
@@ -84,11 +100,12 @@ class HostRows(rls.Rows):
 
 @dataclass(frozen=True)
 class Case:
-    """A factor of the grid: its class, kernel, rows as the library takes them, and features for the oracle.
+    """A factor of the grid: its class, kernel, rows as the library takes them, and features for the
+    oracle.
 
-    `make(X, weights, intercept)` gives the factor; `options` are those of `factorize` and of `Problem`, which make it with labels in one go.
-    `combinations` of weights and intercept are all, FEW or the HARDEST; `plans` name groups.
-    """
+    `make(X, weights, intercept)` gives the factor; `options` are those of `factorize` and of
+    `Problem`, which make it with labels in one go. `combinations` of weights and intercept are all,
+    FEW or the HARDEST; `plans` name groups."""
 
     cls: type
     kernel: Any
@@ -123,23 +140,43 @@ class Case:
             return self.make(X, weights, intercept).solve(Y)
         options = dict(self.options)
         route = options.pop("route", None)
-        return rls.Problem.of(self.kernel, X, Y, weights=weights, intercept=intercept, **options).solution(route)
+        return rls.Problem.of(
+            self.kernel, X, Y, weights=weights, intercept=intercept, **options
+        ).solution(route)
 
     def tolerance(self):
-        """4 n eps (1 + s_max/λ_min), s_max the largest eigenvalue of K: what a solution may be off by, relative to the largest number."""
+        """4 n eps (1 + s_max/λ_min), s_max the largest eigenvalue of K: what a solution may be off
+        by, relative to the largest number.
+        """
         s_max = np.linalg.norm(self.features(np.array([], int))[0], 2) ** 2
         return 4 * N * EPS * (1 + s_max * WEIGHTS["weights"].max() / LAMS.min())
 
 
 def of_gaussian(cls, options, **more):
     X, X_new = 1.5 * draw(4, N, 2), draw(5, NEW, 2)
-    return Case(cls, rls.Gaussian(WIDTH), X, X_new, oracle.of_kernel(gaussian, wide(X), wide(X_new)), options, **more)
+    return Case(
+        cls,
+        rls.Gaussian(WIDTH),
+        X,
+        X_new,
+        oracle.of_kernel(gaussian, wide(X), wide(X_new)),
+        options,
+        **more,
+    )
 
 
 def of_linear(cls, d, options, source=array, kernel=None, scale=1.0, **more):
     X, X_new = draw(6, N, d) + 0.3, draw(7, NEW, d)
     kernel = rls.Linear() if kernel is None else kernel
-    return Case(cls, kernel, source(X), array(X_new), oracle.of_kernel(linear(scale), X, X_new), options, **more)
+    return Case(
+        cls,
+        kernel,
+        source(X),
+        array(X_new),
+        oracle.of_kernel(linear(scale), X, X_new),
+        options,
+        **more,
+    )
 
 
 def precomputed():
@@ -164,25 +201,17 @@ def of_iterative():
     lacks = ("kfold", "evidence", "density", "pairs", "logdet", "residuals uneven")
 
     def make(kernel, X, **options):
-        return rls.factor_iterative(kernel, X, LANDMARKS, iteration=rls.Iteration(tol=10 * EPS, probes=N), **options)
+        named = {"landmarks": LANDMARKS, "route": "iterative"}
+        iteration = rls.Iteration(tol=10 * EPS, probes=N)
+        return rls.factorize(kernel, X, iteration=iteration, **named, **options)
 
     return replace(of_gaussian(IterativeGram, {}), maker=make, lacks=lacks, combinations=FEW)
 
 
-def freed(cls, route, landmarks=None):
-    """An intercept as columns without penalty, of which it is the only one: with others in test_unpenalized.py."""
-    none = array(np.zeros((N, 0)))
-
-    def make(kernel, X, weights, intercept):
-        options = {"unpenalized": none, "route": route, "landmarks": landmarks}
-        return rls.factorize(kernel, X, weights=weights, intercept=intercept, **options)
-
-    of = of_gaussian if landmarks is None else of_landmarks
-    return of(cls, {}, maker=make, combinations=(("none", True),), weighted=False, lacks=("holdout", "pairs"))
-
-
 def two_sided():
-    """All pairs of 7 rows and 2 columns; weights of rows times weights of columns are the only ones there are."""
+    """All pairs of 7 rows and 2 columns; weights of rows times weights of columns are the only ones
+    there are.
+    """
     x1, x2 = 1.5 * draw(10, 7, 1), 1.5 * draw(11, 2, 1)
     X, X_new = np.column_stack([np.repeat(x1, 2), np.tile(x2[:, 0], 7)]), draw(5, NEW, 2)
 
@@ -194,7 +223,16 @@ def two_sided():
     features = oracle.of_kernel(gaussian, wide(X), wide(X_new))
     every = ("none", False), ("none", True)
     return Case(
-        Kronecker, rls.Gaussian(WIDTH), array(X), array(X_new), features, {}, make, combinations=every, weighted=False, lacks=("pairs",)
+        Kronecker,
+        rls.Gaussian(WIDTH),
+        array(X),
+        array(X_new),
+        features,
+        {},
+        make,
+        combinations=every,
+        weighted=False,
+        lacks=("pairs",),
     )
 
 
@@ -204,14 +242,21 @@ class Moved(Case):
     def solution(self, X, Y, weights, intercept):
         """With the rows and labels in between not those of the problem, and given up again."""
         weights = None if weights is None else rls.Weights.of(weights, N, X.dtype)
-        part = lambda rows: (X[rows], Y[rows], None if weights is None else weights.values[rows])  # noqa: E731
+        part = lambda rows: (X[rows], Y[rows], None if weights is None else weights.values[rows])
         other = (1 - X[:4], 2 - Y[:4], None if weights is None else weights.values[:4] + 1)
-        first = [jnp.concatenate(both) if both[0] is not None else None for both in zip(part(slice(9)), other, strict=True)]
+        first = [
+            jnp.concatenate(both) if both[0] is not None else None
+            for both in zip(part(slice(9)), other, strict=True)
+        ]
         named: dict = {**self.options, "intercept": intercept, "keep_moments": True}
-        summed = rls.Problem.of(self.kernel, *first[:2], weights=first[2], **named).solution().summed
+        summed = (
+            rls.Problem.of(self.kernel, *first[:2], weights=first[2], **named).solution().summed
+        )
         for sign, (x, y, v) in ((1, part(slice(9, None))), (-1, other)):
             rows = rls.DenseRows(x)
-            summed = summed.changed(summed.moments_of(rows, y, rls.Weights.of(v, len(x), x.dtype)), sign)
+            summed = summed.changed(
+                summed.moments_of(rows, summed.fixed, y, rls.Weights.of(v, len(x), x.dtype)), sign
+            )
         return summed.solution(False)
 
 
@@ -222,7 +267,9 @@ def moved(case):
 
 
 def subset(**options):
-    return lambda kernel, X, **named: rls.factor_subset(kernel, X, LANDMARKS, **named, **options)
+    return lambda kernel, X, **named: rls.factorize(
+        kernel, X, landmarks=LANDMARKS, **named, **options
+    )
 
 
 def sparse(X):
@@ -241,7 +288,7 @@ def streamed(X):
 
 POINTS = 1.5 * draw(8, 6, 2)
 HALF = {"kernel": 0.5 * rls.Linear(), "scale": 0.5}
-CHOLESKY, TRIDIAGONAL = {"route": "cholesky"}, {"route": "tridiagonal"}
+CHOLESKY = {"route": "cholesky"}
 FACTORS = {
     "gram": of_gaussian(Spectrum, {"route": "gram"}),
     "features": of_linear(Spectrum, 4, {"route": "features"}, combinations=FEW),
@@ -249,8 +296,9 @@ FACTORS = {
     "outer": of_linear(Spectrum, 20, {"route": "covariance"}, combinations=FEW),
     "precomputed": precomputed(),
     "landmarks": of_landmarks(Spectrum, {}),
-    "landmarks not kept": of_landmarks(Spectrum, {}, maker=subset(keep=False), **MORE_ROWS),
-    "landmarks that stay": of_landmarks(Spectrum, {}, leaves=False, maker=subset(drop=False), combinations=FEW),
+    "landmarks that stay": of_landmarks(
+        Spectrum, {}, leaves=False, maker=subset(leave=False), combinations=FEW
+    ),
     "points": of_landmarks(Spectrum, {}, POINTS, combinations=FEW),
     "moments": moved(of_linear(Spectrum, 4, {}, combinations=FEW)),
     "moments on landmarks": moved(of_landmarks(Spectrum, {}, POINTS)),
@@ -258,22 +306,17 @@ FACTORS = {
     "cholesky features": of_linear(CholeskyFeatures, 4, CHOLESKY, combinations=FEW),
     "cholesky landmarks": of_landmarks(CholeskyFeatures, CHOLESKY, combinations=FEW),
     "cholesky points": of_landmarks(CholeskyFeatures, CHOLESKY, POINTS, combinations=FEW),
-    "tridiagonal": of_gaussian(TridiagonalGram, TRIDIAGONAL, combinations=FEW),
-    "tridiagonal of few features": of_linear(TridiagonalGram, 4, TRIDIAGONAL, combinations=HARDEST),
     "refined": of_gaussian(RefinedGram, {"route": "refined"}, combinations=HARDEST),
     "iterative": of_iterative(),
     "kronecker": two_sided(),
-    "unpenalized": freed(FreedSpectrum, "gram"),
-    "unpenalized cholesky": freed(FreedGram, "cholesky"),
-    "unpenalized landmarks": freed(FreedSpectrum, "subset", LANDMARKS),
-    "unpenalized cholesky landmarks": freed(FreedFeatures, "cholesky", LANDMARKS),
     "sparse": of_linear(Spectrum, 4, {}, sparse, **HALF, **ROWS),
     "host": of_linear(Spectrum, 4, {}, HostRows, traceable=False, **ROWS),
     "host points": of_landmarks(Spectrum, {}, POINTS, HostRows, traceable=False, **MORE_ROWS),
-    "host cholesky": of_linear(CholeskyFeatures, 4, CHOLESKY, HostRows, traceable=False, **MORE_ROWS),
+    "host cholesky": of_linear(
+        CholeskyFeatures, 4, CHOLESKY, HostRows, traceable=False, **MORE_ROWS
+    ),
     "on devices": of_landmarks(Spectrum, {}, None, sharded, **IN_PAIRS),
     "on devices, linear": of_linear(Spectrum, 4, {}, sharded, **ROWS),
     "on devices, cholesky": of_landmarks(CholeskyFeatures, CHOLESKY, None, sharded, **IN_PAIRS),
     "streamed": of_landmarks(Spectrum, {}, None, streamed, traceable=False, **IN_PAIRS),
 }
-FREED = {name for name in FACTORS if name.startswith("unpenalized")}

@@ -1,4 +1,6 @@
-"""Every fit that leaves a row, or a group, out, of every factor, by refits: what they predict at new rows, and how sure they are there."""
+"""Every fit that leaves a row, or a group, out, of every factor, by refits: what they predict at
+new rows, and how sure they are there.
+"""
 
 import functools
 
@@ -9,12 +11,12 @@ from oracle import refit
 from support import array, assert_close
 
 import jaxrls as rls
-from contract.cases import FACTORS, FREED, LAMS, PLANS, WEIGHTS, N, Y
+from contract.cases import FACTORS, LAMS, PLANS, WEIGHTS, N, Y
 
 LAM = 0.2
-LACKING = {"iterative", "kronecker"} | FREED
+LACKING = {"iterative", "kronecker"}
 GONE = {"moments", "moments on landmarks"}  # whose rows are
-WITHOUT_VARIANCE = ("tridiagonal", "tridiagonal of few features", "refined", "precomputed")
+WITHOUT_VARIANCE = ("refined", "precomputed")
 # Those of which each has a formula of its own; all else differs in where its rows live.
 OWN = (
     "gram",
@@ -25,30 +27,40 @@ OWN = (
     "cholesky gram",
     "cholesky features",
     "cholesky landmarks",
-    "tridiagonal",
 )
 GROUPS = PLANS["uneven"]
 
 
 def found(case, X, X_new, v, intercept, plan):
-    """Predictions without each row and each group, scores of both, and ratios of standard deviations, in the order of the rows."""
+    """Predictions without each row and each group, scores of both, and ratios of standard
+    deviations, in the order of the rows.
+    """
     factor = case.make(X, v, intercept)
     solution, lams = factor.solve(array(Y)), array([LAM])
-    coef, b = (part[0] for part in solution.coefficients(lams))
+    found, fixed = solution.coefficients(lams), factor.fixed
+    coef = [found.coef[0], fixed.joined(found.intercept[0], None)]
+    coef = jax.numpy.concatenate(coef)
     smoother, design = factor.smoother(lams[0]), factor.expansion.design(case.kernel, X_new)
-    rows = smoother.without_rows(factor.weights, lams[0], coef, b, solution.residuals(lams)[0])
-    groups = smoother.without_groups(factor.weights, plan, coef, b, solution.residuals(lams, plan)[0])
-    pair = lambda left_out, scores: (left_out, scores)  # noqa: E731
+    columns = fixed.dense(None, len(design), design.dtype)
+    design = jax.numpy.concatenate([design, columns], axis=1)
+    rows = smoother.without_rows(factor.weights, lams[0], coef, solution.residuals(lams)[0])
+    e = solution.residuals(lams, plan)[0]
+    groups = smoother.without_folds(factor.weights, plan, coef, e)
+    pair = lambda left_out, scores: (left_out, scores)
     order = np.arange(N) if rows.order is None else jax.numpy.argsort(rows.order)
     left_out, scores = rows.each(design, pair)
     ratios = None
     if not any(case is FACTORS[name] for name in WITHOUT_VARIANCE):
-        ratios = rows.ratios(design, factor.spread(lams[0]).variance(case.kernel, X_new, False))[:, order]
+        ratios = rows.ratios(
+            design, factor.spread(lams[0]).variance(case.kernel, X_new, None, False)
+        )[:, order]
     return left_out[:, order], scores[order], ratios, rows.deviations(), *groups.each(design, pair)
 
 
 def variance(Phi, Phi_new, prior, v, intercept):
-    """k_** − k_*ᵀPk_* + (1 − 1ᵀPk_*)²/1ᵀP1 of rows of positive weight; the prior is that of k where all of it is taken, and on landmarks of k̂."""
+    """k_** − k_*ᵀPk_* + (1 − 1ᵀPk_*)²/1ᵀP1 of rows of positive weight; the prior is that of k where
+    all of it is taken, and on landmarks of k̂.
+    """
     Phi, v = Phi[v > 0], v[v > 0]
     P, across = np.linalg.inv(Phi @ Phi.T + LAM * np.diag(1 / v)), Phi @ Phi_new.T
     told = prior - np.einsum("im,ij,jm->m", across, P, across)
@@ -70,9 +82,20 @@ def truth(name, weights, intercept):
         left_out[:, rows], e[rows] = without(case, rows, v, intercept)
         (i,), (Phi, Phi_new), rest = rows, case.features(rows), np.delete(np.arange(N), rows)
         if v[i] > 0:
-            prior = np.sum(Phi_new**2, axis=1) if spanned else np.asarray(case.kernel.diag(array(case.X_new)))
-            own[i] = np.sqrt(variance(Phi[rest], Phi[rows], np.sum(Phi[rows] ** 2, axis=1), v[rest], intercept)[0] + LAM / v[i])
-            ratios[:, i] = np.sqrt(variance(Phi[rest], Phi_new, prior, v[rest], intercept) + LAM) / own[i]
+            prior = (
+                np.sum(Phi_new**2, axis=1)
+                if spanned
+                else np.asarray(case.kernel.diag(array(case.X_new)))
+            )
+            own[i] = np.sqrt(
+                variance(Phi[rest], Phi[rows], np.sum(Phi[rows] ** 2, axis=1), v[rest], intercept)[
+                    0
+                ]
+                + LAM / v[i]
+            )
+            ratios[:, i] = (
+                np.sqrt(variance(Phi[rest], Phi_new, prior, v[rest], intercept) + LAM) / own[i]
+            )
     by_groups, held = np.empty_like(left_out), np.empty_like(e)
     for rows in [np.flatnonzero(g == GROUPS) for g in np.unique(GROUPS)]:
         by_groups[:, rows], held[rows] = without(case, rows, v, intercept)
@@ -80,7 +103,9 @@ def truth(name, weights, intercept):
 
 
 def without(case, rows, v, intercept):
-    """Predictions of a fit without some rows, the same for each of them, and its residuals on them."""
+    """Predictions of a fit without some rows, the same for each of them, and its residuals on
+    them.
+    """
     (Phi, Phi_new), rest = case.features(rows), np.delete(np.arange(N), rows)
     w, b = refit(Phi[rest], Y[rest], LAM, v[rest], intercept)
     return (Phi_new @ w + b)[:, None], Y[rows] - Phi[rows] @ w - b
@@ -94,12 +119,22 @@ def check(name, weights, intercept):
     case, v = FACTORS[name], None if WEIGHTS[weights] is None else array(WEIGHTS[weights])
     plan, X_new = rls.folds(GROUPS), array(case.X_new)
     if case.traceable:
-        got = jax.jit(lambda X, X_new, v: found(case, X, X_new, v, intercept, plan))(case.X, X_new, v)
+        got = jax.jit(lambda X, X_new, v: found(case, X, X_new, v, intercept, plan))(
+            case.X, X_new, v
+        )
     else:  # which is read while the program is made
         got = jax.jit(lambda X_new, v: found(case, case.X, X_new, v, intercept, plan))(X_new, v)
-    want, used = truth(name, weights, intercept), np.ones(N, bool) if v is None else np.asarray(v) > 0
+    want, used = (
+        truth(name, weights, intercept),
+        np.ones(N, bool) if v is None else np.asarray(v) > 0,
+    )
     tolerance = 4 * case.tolerance() * LAMS.min() / LAM
-    for part, one, other in zip(("left out", "scores", "ratios", "deviations", "groups", "scores of groups"), got, want, strict=True):
+    for part, one, other in zip(
+        ("left out", "scores", "ratios", "deviations", "groups", "scores of groups"),
+        got,
+        want,
+        strict=True,
+    ):
         if one is None:
             continue
         one = np.asarray(one)
@@ -111,7 +146,9 @@ def check(name, weights, intercept):
 
 
 @pytest.mark.float64
-@pytest.mark.parametrize("name", [*OWN, "refined", "precomputed", "cholesky points", "host", "on devices", "streamed"])
+@pytest.mark.parametrize(
+    "name", [*OWN, "refined", "precomputed", "cholesky points", "host", "on devices", "streamed"]
+)
 def test_fits_without_a_row_or_a_group_are_refits(name):
     check(name, "zeros", True)
 
@@ -126,7 +163,12 @@ def test_fits_without_a_row_or_a_group_are_refits_where_nothing_is_weighted_or_c
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "weights", "intercept"),
-    [(name, *both) for name, case in FACTORS.items() if name not in LACKING | GONE for both in case.combinations],
+    [
+        (name, *both)
+        for name, case in FACTORS.items()
+        if name not in LACKING | GONE
+        for both in case.combinations
+    ],
 )
 def test_fits_without_a_row_or_a_group_are_refits_in_every_combination(name, weights, intercept):
     check(name, weights, intercept)
@@ -136,5 +178,7 @@ def test_fits_without_a_row_or_a_group_are_refits_in_every_combination(name, wei
 def test_a_factor_that_lacks_it_is_named(name, unchecked):
     case = FACTORS[name]
     factor = jax.eval_shape(lambda X: case.make(X, None, True), case.X)
-    with pytest.raises(ValueError, match=rf"a factor by route '{factor.route}'.* tells no intervals: make it"):
+    with pytest.raises(
+        ValueError, match=rf"a factor by route '{factor.route}'.* tells no intervals: make it"
+    ):
         factor.smoother(array(LAM))

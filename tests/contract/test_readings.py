@@ -1,4 +1,6 @@
-"""How often a source of rows is read: once for the moments, once for leave-one-out, whatever the number of λ and targets."""
+"""How often a source of rows is read: once for the moments, once for leave-one-out, whatever the
+number of λ and targets.
+"""
 
 import numpy as np
 import pytest
@@ -7,7 +9,9 @@ from support import array
 import jaxrls as rls
 from contract.cases import FACTORS, NEW, Y_NEW, HostRows, N, Y
 from jaxrls.factors.choose import solve
-from jaxrls.factors.weights import Labels, Weights
+from jaxrls.problem.fixed_effects import as_fixed_effects
+from jaxrls.problem.labels import Labels
+from jaxrls.problem.weights import Weights
 
 pytestmark = pytest.mark.any_precision  # counts of readings
 LAMS = np.geomspace(0.01, 10, 50)
@@ -16,7 +20,9 @@ WHOLE = [rls.GCV(), rls.Evidence()]
 
 
 def counted(rows, fn):
-    """The result of `fn`, and how many readings began and how many blocks were handed out while it ran."""
+    """The result of `fn`, and how many readings began and how many blocks were handed out while it
+    ran.
+    """
     readings, read = rows.readings, rows.read
     out = fn()
     return out, rows.readings - readings, rows.read - read
@@ -26,11 +32,14 @@ def labelled(name):
     """A source of rows and its solution from labels in one go, with what that read."""
     case = FACTORS[name]
     weights = Weights.of(None, N, case.X.dtype)
-    labels = Labels.of(array(Y), weights, True)
+    fixed = as_fixed_effects(None, True, weights)
+    labels = Labels.of(array(Y), weights, fixed)
     options = dict(case.options)
     if "landmarks" in options:
         options["landmarks"] = rls.Landmarks(None, options["landmarks"], None)
-    return case.X, *counted(case.X, lambda: solve(case.kernel, case.X, labels, weights, True, **options))
+    return case.X, *counted(
+        case.X, lambda: solve(case.kernel, case.X, labels, weights, fixed, **options)
+    )
 
 
 BLOCKS = -(-N // FACTORS["host"].X.size)
@@ -39,7 +48,9 @@ BLOCKS = -(-N // FACTORS["host"].X.size)
 @pytest.mark.parametrize("name", HOSTS)
 def test_leave_one_out_reads_the_rows_once(name):
     rows, solution, *_ = labelled(name)
-    values, readings, read = counted(rows, lambda: rls.LeaveOneOut().values(solution, array(LAMS), None))
+    values, readings, read = counted(
+        rows, lambda: rls.LeaveOneOut().values(solution, array(LAMS), None)
+    )
     assert values.shape == (50, 3) and (readings, read) == (1, BLOCKS)
 
 
@@ -55,10 +66,19 @@ def test_solving_and_leave_one_out_read_the_rows_twice_in_all(name):
 def test_coefficients_follow_from_the_moments_and_evidence_and_gcv_from_residuals(name):
     """One reading, whatever the number of λ and targets: differences of moments would cancel."""
     rows, solution, *_ = labelled(name)
-    _, *numbers = counted(rows, lambda: (solution.coefficients(array(LAMS)), solution.dof(array(LAMS)), solution.logdet(array(LAMS))))
+    _, *numbers = counted(
+        rows,
+        lambda: (
+            solution.coefficients(array(LAMS)),
+            solution.dof(array(LAMS)),
+            solution.logdet(array(LAMS)),
+        ),
+    )
     assert numbers == [0, 0]
     for criterion in WHOLE:
-        _, readings, _ = counted(rows, lambda criterion=criterion: criterion.values(solution, array(LAMS), None))
+        _, readings, _ = counted(
+            rows, lambda criterion=criterion: criterion.values(solution, array(LAMS), None)
+        )
         assert readings == 1, criterion.name
 
 
@@ -67,7 +87,12 @@ def test_hold_out_reads_its_own_rows_once(name):
     rows, solution, *_ = labelled(name)
     held = type(rows)(FACTORS[name].X_new, size=2)
     criterion = rls.HoldOut.of(held, array(Y_NEW))
-    (values, *numbers), *own = counted(held, lambda: counted(rows, lambda: criterion.values(solution, array(LAMS), FACTORS[name].kernel)))
+    (values, *numbers), *own = counted(
+        held,
+        lambda: counted(
+            rows, lambda: criterion.values(solution, array(LAMS), FACTORS[name].kernel)
+        ),
+    )
     assert values.shape == (50, 3) and numbers == [0, 0] and own == [1, -(-NEW // 2)]
 
 

@@ -1,4 +1,6 @@
-"""The posterior covariance of every factor that tells it, against the dense formula of generalised least squares with a flat prior on the intercept."""
+"""The posterior covariance of every factor that tells it, against the dense formula of generalised
+least squares with a flat prior on the intercept.
+"""
 
 import jax
 import numpy as np
@@ -6,10 +8,10 @@ import pytest
 from support import array, assert_close, wide
 
 import jaxrls as rls
-from contract.cases import FACTORS, FEW, FREED, LAMS, LANDMARKS, WEIGHTS, N, gaussian, linear
+from contract.cases import FACTORS, FEW, LAMS, LANDMARKS, WEIGHTS, N, gaussian, linear
 
 LAM = 0.2
-LACKING = {"refined", "tridiagonal", "tridiagonal of few features", "iterative"} | FREED
+LACKING = {"refined", "iterative"}
 ELSEWHERE = {"kronecker"}  # of rows of each side, in test_two_sided_variance.py
 MATRIX = {"precomputed"}  # without k(x, x) of new rows
 
@@ -17,7 +19,9 @@ MATRIX = {"precomputed"}  # without k(x, x) of new rows
 def through(points):
     """K̂ as a function."""
     points = np.unique(points, axis=0)
-    return lambda A, B: gaussian(A, points) @ np.linalg.solve(gaussian(points, points), gaussian(points, B))
+    return lambda A, B: (
+        gaussian(A, points) @ np.linalg.solve(gaussian(points, points), gaussian(points, B))
+    )
 
 
 def dense(rows):
@@ -28,7 +32,9 @@ def dense(rows):
 
 
 def truth(k, X, X_new, v, intercept):
-    """k_** − k_*ᵀPk_* + (1 − k_*ᵀP1)(1 − 1ᵀPk_*)/1ᵀP1 with P = (K + λV⁻¹)⁻¹ of the rows of positive weight."""
+    """k_** − k_*ᵀPk_* + (1 − k_*ᵀP1)(1 − 1ᵀPk_*)/1ᵀP1 with P = (K + λV⁻¹)⁻¹ of the rows of positive
+    weight.
+    """
     X, v = X[v > 0], v[v > 0]
     P, across = np.linalg.inv(k(X, X) + LAM * np.diag(1 / v)), k(X, X_new)
     found = k(X_new, X_new) - across.T @ P @ across
@@ -59,7 +65,13 @@ def measured(case, weights, intercept):
 
     def run(X, X_new, v):
         spread = case.make(X, v, intercept).spread(array(LAM))
-        return [(spread.covariance(case.kernel, X_new, both), spread.variance(case.kernel, X_new, both)) for both in (True, False)]
+        return [
+            (
+                spread.covariance(case.kernel, X_new, corrected=both),
+                spread.variance(case.kernel, X_new, corrected=both),
+            )
+            for both in (True, False)
+        ]
 
     v = None if WEIGHTS[weights] is None else array(WEIGHTS[weights])
     if case.traceable:
@@ -75,7 +87,9 @@ def measured(case, weights, intercept):
 def test_covariance_is_that_of_the_gaussian_process(name, weights, intercept):
     case = FACTORS[name]
     tolerance = case.tolerance() * LAMS.min() / LAM * 4
-    for found, want in zip(measured(case, weights, intercept), expected(case, weights, intercept), strict=True):
+    for found, want in zip(
+        measured(case, weights, intercept), expected(case, weights, intercept), strict=True
+    ):
         assert_close(found[0], want, tolerance, "covariance")
         assert_close(found[1], np.diag(want), tolerance, "variance")
 
@@ -85,5 +99,7 @@ def test_covariance_is_that_of_the_gaussian_process(name, weights, intercept):
 def test_a_factor_that_lacks_it_is_named(name, unchecked):
     case = FACTORS[name]
     factor = case.make(case.X, None, True)
-    with pytest.raises(ValueError, match=rf"a factor by route '{factor.route}'.* tells no variances: make it"):
+    with pytest.raises(
+        ValueError, match=rf"a factor by route '{factor.route}'.* tells no variances: make it"
+    ):
         factor.spread(array(LAM))

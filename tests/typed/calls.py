@@ -1,4 +1,5 @@
-"""What a type checker sees of the main calls, as users' code does: `mypy --strict tests/typed` and `pyright tests/typed` find nothing.
+"""What a type checker sees of the main calls, as users' code does: `mypy --strict tests/typed` and
+`pyright tests/typed` find nothing.
 
 Nobody runs these functions.
 """
@@ -11,7 +12,9 @@ import numpy as np
 
 import jaxrls as rls
 
-Numbers = jax.Array | np.ndarray[Any, np.dtype[Any]]  # JAX arrays; of float64 NumPy data NumPy arrays
+Numbers = (
+    jax.Array | np.ndarray[Any, np.dtype[Any]]
+)  # JAX arrays; of float64 NumPy data NumPy arrays
 
 
 def kernels(X: jax.Array) -> None:
@@ -36,7 +39,9 @@ def fits(kernel: rls.Kernel) -> float:
     assert_type(fit.update(X, y), rls.Fit)
     lower, upper = fit.intervals(X, 0.9)
     residuals = y - fit.predict(X)
-    return float(fit.error) + float((residuals**2).mean() + (upper - lower).mean() + (mean / std).mean())
+    return float(fit.error) + float(
+        (residuals**2).mean() + (upper - lower).mean() + (mean / std).mean()
+    )
 
 
 def searches() -> float:
@@ -45,7 +50,12 @@ def searches() -> float:
     assert_type(tuned, rls.Tuned[rls.Gaussian])
     assert_type(tuned.kernel, rls.Gaussian)
     assert_type(tuned.history.kernels, rls.Gaussian)
-    assert_type(rls.fit(tuned.kernel, X, y, landmarks=rls.landmarks(tuned.kernel, X, 100, key=jax.random.key(0))), rls.Fit)
+    assert_type(
+        rls.fit(
+            tuned.kernel, X, y, landmarks=rls.landmarks(tuned.kernel, X, 100, key=jax.random.key(0))
+        ),
+        rls.Fit,
+    )
     return float(tuned.error)
 
 
@@ -81,8 +91,8 @@ def others(X: jax.Array, Y: jax.Array) -> None:
     assert_type(two_sided.posterior(X, X).std.sum() + std.sum(), Any)
     codes, classes = rls.encode(["a", "b"])
     rls.decode(codes, classes)
-    rls.save("fit.npz", two_sided)
-    assert_type(rls.load("fit.npz"), Any)
+    rls.save("fit.safetensors", two_sided)
+    assert_type(rls.load("fit.safetensors"), Any)
 
 
 @rls.pytree

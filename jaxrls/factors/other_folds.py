@@ -1,0 +1,161 @@
+"""Folds larger than the number of features: each fit to the others from sums of their moments.
+
+Moments of every fold come from one reading of the rows, and those of all but one are added up, not
+subtracted; what is left out comes from one reading more. Nothing but sums goes between devices.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxrls.leave_out.constraints import orthonormal
+from jaxrls.linalg.decompositions import eigh
+from jaxrls.linalg.products import matmul
+from jaxrls.problem.folds import Folds
+from jaxrls.problem.weights import Weights
+from jaxrls.rows.moments import moments
+from jaxrls.rows.rows import Rows
+
+
+class PrimalForm(NamedTuple):
+    """A factor as features φ of its rows in which the penalty is λ‖w‖²/2: φ = (made(x) − B origin)
+    turn. Row k of `planes` is βₖ as a function of w.
+    """
+
+    rows: Rows
+    made: Any  # has `features(x)`
+    turn: Float[Array, "p r"]
+    origin: Float[Array, "q p"]
+    indices: Any
+    planes: Any
+    smooth: bool  # whether to differentiate: by Cholesky factors for each λ
+
+
+class OtherFolds(NamedTuple):
+    """w (k, L, r, t) and β (k, L, q, t) without each fold."""
+
+    form: PrimalForm
+    solution: Any
+    folds: Folds
+    w: Float[Array, "k L p t"]
+    beta: Float[Array, "k L q t"]
+
+    @classmethod
+    def of(
+        cls, form: PrimalForm, solution, folds: Folds, lams: Float[Array, "L k"]
+    ) -> "OtherFolds":
+        """All fits. Cost: k n r², k eigendecompositions of r×r, or as many Cholesky factors for
+        each λ where derivatives are asked for.
+        """
+        f, labels, numbers = solution.factor, solution.labels, folds.numbers
+        fixed, turn = f.fixed, form.turn
+        each_fold = jnp.arange(len(folds.inside), dtype=numbers.dtype)
+
+        def of_fold(k):
+            v = jnp.where(numbers == k, f.weights.array, 0)
+            nothing = lambda x, phi: jnp.zeros(x.shape[0], f.dtype)
+            options: dict = {"origin": form.origin, "label_origin": labels.start}
+            return moments(form.rows, form.made, fixed, labels.Y, v, left_over=nothing, **options)
+
+        each = jax.lax.map(jax.checkpoint(of_fold), each_fold)
+        others = jax.tree.map(_others, each)
+        brought = None if form.indices is None else numbers[form.indices]
+
+        def without(args):
+            sums, k = args
+            sums = replace(sums, origin=form.origin, label_origin=labels.start)
+            sums = sums.centred(fixed.from_gram(sums.gram))
+            second, cross = matmul(turn.T, matmul(sums.second, turn)), matmul(turn.T, sums.cross)
+            P = jnp.eye(len(second), dtype=second.dtype)
+            if brought is not None:
+                Q = orthonormal(form.planes, (brought == k).astype(second.dtype))
+                P = P - matmul(Q.T, Q)
+                second, cross = matmul(P, matmul(second, P)), matmul(P, cross)
+            w = _solved(second, cross, lams, form.smooth)
+            w = jax.vmap(lambda w: matmul(P, w))(w)
+            w = jax.vmap(lambda w: matmul(turn, w))(w)
+            beta = sums.label_origin - jax.vmap(lambda w: matmul(sums.origin, w))(w)
+            return w, beta
+
+        return cls(form, solution, folds, *jax.lax.map(without, (others, each_fold)))
+
+    @property
+    def _numbers(self):
+        return jnp.arange(len(self.folds.inside), dtype=self.folds.numbers.dtype)
+
+    def _errors(self, phi, b, Y, k) -> Float[Array, "b L t"]:
+        """y − f of a block by the fit without fold k, all λ by one product."""
+        fixed = self.solution.factor.fixed
+        flat = lambda A: jnp.moveaxis(A[k], 0, 1).reshape(A.shape[2], A.shape[1] * A.shape[3])
+        fitted = matmul(phi, flat(self.w)) + fixed.fitted(b, flat(self.beta))
+        return Y[:, None] - fitted.reshape(len(Y), self.w.shape[1], Y.shape[1])
+
+    def left_out(self, fn: Callable) -> Any:
+        """`Solution.left_out`."""
+        f, numbers = self.solution.factor, self._numbers
+
+        def block(x, v, b, Y, own):
+            counted, phi = Weights(v, len(Y), f.dtype).array, self.form.made.features(x)
+
+            def of_fold(k):
+                e, held = self._errors(phi, b, Y, k), jnp.where(own == k, counted, 0)
+                return jax.vmap(fn, in_axes=(1, None, None))(e, Y, held)
+
+            return jax.tree.map(lambda a: jnp.sum(a, axis=0), jax.lax.map(of_fold, numbers))
+
+        return self._read(block, "sum")
+
+    def residuals(self) -> Float[Array, "L n t"]:
+        """`Solution.residuals`."""
+        numbers = self._numbers
+
+        def block(x, v, b, Y, own):
+            phi = self.form.made.features(x)
+
+            def of_fold(e, k):
+                mine = (own == k)[:, None, None]
+                return jnp.where(mine, self._errors(phi, b, Y, k), e), None
+
+            start = jnp.zeros((len(Y), self.w.shape[1], Y.shape[1]), Y.dtype)
+            return jax.lax.scan(of_fold, start, numbers)[0]
+
+        return jnp.moveaxis(self._read(block, "map"), 1, 0)
+
+    def _read(self, block, how):
+        f, labels = self.solution.factor, self.solution.labels
+        rows = self.form.rows.read_by(self.form.made)
+        columns = f.weights.values, f.fixed.rows, labels.Y, self.folds.numbers
+        hints = {"temporaries": 2 * self.w.shape[2]}
+        return getattr(rows, how)(block, *columns, **hints)
+
+
+def _others(each: Float[Array, "k *r"]):
+    """Sums over all folds but one: of those before it and those behind."""
+    none = jnp.zeros_like(each[:1])
+    before = jnp.concatenate([none, jnp.cumsum(each, axis=0)[:-1]])
+    behind = jnp.concatenate([jnp.cumsum(each[::-1], axis=0)[::-1][1:], none])
+    return before + behind
+
+
+def _solved(second, cross, lams: Float[Array, "L k"], smooth: bool) -> Float[Array, "L r t"]:
+    """(S + λI)⁻¹ C at every λ, or at one for each target."""
+    if not smooth:
+        s, V = eigh(second)
+        z = matmul(V.T, cross)
+        solved = z / (jnp.maximum(s, 0)[:, None] + lams[:, None])
+        return jax.vmap(lambda z: matmul(V, z))(solved)
+    eye = jnp.eye(len(second), dtype=second.dtype)
+
+    def at(lam, cross):
+        return jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(second + lam * eye), True), cross)
+
+    def each(lam):
+        if lam.shape[0] == 1:
+            return at(lam[0], cross)
+        return jax.lax.map(lambda args: at(*args), (lam, cross.T)).T
+
+    return jax.lax.map(each, lams)

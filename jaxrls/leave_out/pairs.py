@@ -1,0 +1,216 @@
+"""Rows left out in pairs: 2×2 blocks of R, entry by entry, and sums over millions of pairs.
+
+A landmark that leaves adds ρρᵀ/δ to the block: one, or both of a pair, whose directions are of
+cosine c. Blocks of rows of R are made by a product at one λ after another and summed at once, so
+that no more than a block of them is ever there.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxrls.leave_out.constraints import angles
+from jaxrls.leave_out.view import Constraints, View
+from jaxrls.linalg.products import matmul, panels
+from jaxrls.rows.blocks import default_block_size, sum_rows, wide_block_size
+from jaxrls.support.checks import check_row_numbers, is_concrete
+from jaxrls.support.pytrees import pytree, static
+
+
+@pytree
+class Pairs:
+    """Which pairs of rows: every one of some rows with every one of others, or as they are listed,
+    row by row of `first` and `second`.
+
+    >>> Pairs.of([[0, 2], [1, 2]], 3).second.tolist()
+    [2, 2]
+    """
+
+    first: Int[Array, " a"]
+    second: Int[Array, " b"]
+    listed: bool = static()
+
+    @classmethod
+    def of(cls, pairs, n: int | None = None) -> "Pairs":
+        """Of row numbers (p, 2), of n rows where these are known, checked where their values are."""
+        if isinstance(pairs, Pairs):
+            return pairs
+        pairs = jnp.asarray(pairs if isinstance(pairs, jax.Array) else np.asarray(pairs))
+        if pairs.ndim != 2 or pairs.shape[1] != 2 or 0 in pairs.shape:
+            raise ValueError(
+                f"pairs must have shape (p, 2), two row numbers each, and has shape {pairs.shape}"
+            )
+        if n is not None:
+            check_row_numbers(pairs.reshape(-1), n)
+        if is_concrete(pairs):
+            same = np.flatnonzero(np.asarray(pairs[:, 0] == pairs[:, 1]))
+            if same.size:
+                raise ValueError(
+                    f"pairs must be of two different rows each, and pair {same[0]} is row "
+                    f"{pairs[same[0], 0]} twice"
+                )
+        return cls(pairs[:, 0], pairs[:, 1], True)
+
+    @classmethod
+    def between(cls, first, second) -> "Pairs":
+        """Every one of some rows with every one of others."""
+        return cls(jnp.asarray(first), jnp.asarray(second), False)
+
+
+class Held(NamedTuple):
+    """One row of pairs that are left out: held-out residuals, labels, weights and what else belongs
+    to rows, which broadcast with the other's.
+    """
+
+    residual: Any
+    label: Any
+    weight: Any
+    own: tuple
+
+
+class RowData(NamedTuple):
+    """What belongs to rows beside R: labels (t, n), weights (n,) or None, 1/√v (n,) or None, further
+    arrays, and (n, q) H of those levels whose only two rows leave with it.
+    """
+
+    labels: Any
+    weights: Any
+    inverse_root: Any
+    own: tuple
+    levels: Any
+
+
+@pytree
+class PairConstraints:
+    """`Constraints` scaled to δ = 1; number m stands for no landmark, and is 0."""
+
+    slot: Int[Array, " n"]
+    rho: Float[Array, "n m1"]
+    cosines: Float[Array, "m1 m1"]
+    sines: Float[Array, "m1 m1"]  # their squares
+    alpha: Float[Array, "t m1"]
+
+    @classmethod
+    def of(cls, found: Constraints) -> "PairConstraints":
+        """Of all landmarks."""
+        planes = found.planes / jnp.linalg.norm(found.planes, axis=1, keepdims=True)
+        cosines, sines = angles(planes)
+        last = lambda A: jnp.pad(A, ((0, 0), (0, 1)))
+        both = lambda A, value: jnp.pad(A, ((0, 1), (0, 1)), constant_values=value)
+        rho, alpha = matmul(found.rows, planes.T), matmul(planes, found.labels).T
+        return cls(found.slots, last(rho), both(cosines, 0), both(sines, 1), last(alpha))
+
+    def added(self, i, j, listed: bool):
+        """What comes to Rᵢᵢ, Rᵢⱼ, Rⱼⱼ, rᵢ and rⱼ: of the landmark of j, and of what that of i has
+        beside it.
+        """
+        k, m = self.slot[i], self.slot[j]
+        own = jnp.take_along_axis(self.rho, self.slot[:, None], axis=1)[:, 0]
+        ik, jm = _facing(own[i], own[j], listed)
+        im, jk = _between(self.rho, i, m, listed), _between(self.rho.T, k, j, listed)
+        alpha_k, alpha_m = _facing(self.alpha[:, k], self.alpha[:, m], listed)
+        c, square = _between(self.cosines, k, m, listed), _between(self.sines, k, m, listed)
+        one, other, alpha = ik - c * im, jk - c * jm, (alpha_k - c * alpha_m) / square
+        block = (
+            im * im + one * one / square,
+            im * jm + one * other / square,
+            jm * jm + other * other / square,
+        )
+        return (*block, im * alpha_m + one * alpha, jm * alpha_m + other * alpha)
+
+
+def sum_pairs(fn: Callable, view: View, pairs: Pairs | None, data: RowData) -> Any:
+    """Σ over pairs of `fn(one, other)`, both `Held`; of all pairs, each once, where none are
+    named. `fn` must give 0 where a weight is 0.
+    """
+    landmarks = None if view.constraints is None else PairConstraints.of(view.constraints)
+    system = view, landmarks, data
+    if pairs is None:
+        n = data.labels.shape[1]
+        parts = [
+            _rectangle(fn, system, np.arange(*ends), jnp.arange(ends[1]), True)
+            for ends in panels(n)
+        ]
+        return jax.tree.map(lambda *parts: sum(parts), *parts)
+    if pairs.listed:
+        row_bytes = view.width * view.residuals.dtype.itemsize
+        size = default_block_size(pairs.first.shape[0], 2 * row_bytes)
+        run = lambda pair: _summed(fn, system, pair[0], pair[1], True, None)
+        return sum_rows(run, (pairs.first, pairs.second), size)
+    return _rectangle(fn, system, pairs.first, pairs.second, False)
+
+
+def _rectangle(fn, system, first, second, below: bool):
+    """Some rows with others, none with itself, in blocks of the first ones; `below` the diagonal
+    only.
+    """
+
+    def block(i):
+        mask = (jnp.greater if below else jnp.not_equal)(i[:, None], second[None, :])
+        return _summed(fn, system, i, second, False, mask)
+
+    width = second.shape[0] * system[2].labels.dtype.itemsize
+    return sum_rows(block, jnp.asarray(first), wide_block_size(first.shape[0], width))
+
+
+def _left_out(system, i, j, listed: bool, mask):
+    """Held-out residuals (t, a, b) of rows i and j, or (t, p) of pairs that are listed, finite
+    where `mask` says that there is no pair.
+    """
+    view, landmarks, data = system
+    beside = view.listed(i, j) if listed else view.entries(i, j)
+    one, other = _facing(view.diagonal[i], view.diagonal[j], listed)
+    r, q = _facing(view.residuals.T[:, i], view.residuals.T[:, j], listed)
+    if data.levels is not None:
+        H, G = data.levels[i], data.levels[j]
+        both = jnp.sum(H * G, axis=1) if listed else matmul(H, G.T)
+        own, others = _facing(jnp.sum(H * H, axis=1), jnp.sum(G * G, axis=1), listed)
+        one, other = one + jnp.where(both > 0, own, 0), other + jnp.where(both > 0, others, 0)
+        beside = beside + both
+    if landmarks is not None:
+        more = landmarks.added(i, j, listed)
+        one, beside, other = one + more[0], beside + more[1], other + more[2]
+        r, q = r + more[3], q + more[4]
+    determinant = one * other - beside * beside
+    inverse = 1 / (determinant if mask is None else jnp.where(mask, determinant, 1))
+    e, f = (other * r - beside * q) * inverse, (one * q - beside * r) * inverse
+    if data.inverse_root is None:
+        return e, f
+    own, others = _facing(data.inverse_root[i], data.inverse_root[j], listed)
+    return own * e, others * f
+
+
+def _summed(fn, system, i, j, listed: bool, mask):
+    data = system[2]
+    residuals = _left_out(system, i, j, listed, mask)
+    labels = _facing(data.labels[:, i], data.labels[:, j], listed)
+    ones = jnp.ones((), data.labels.dtype)
+    weights = (
+        (ones, ones) if data.weights is None else _facing(data.weights[i], data.weights[j], listed)
+    )
+    own = [_facing(values[i], values[j], listed) for values in data.own]
+    one, other = (
+        Held(residuals[k], labels[k], weights[k], tuple(values[k] for values in own))
+        for k in range(2)
+    )
+
+    def total(values):
+        values = jnp.broadcast_to(values, residuals[0].shape)
+        values = values if mask is None else jnp.where(mask, values, 0)
+        return jnp.sum(values, axis=tuple(range(1, values.ndim)))
+
+    return jax.tree.map(total, fn(one, other))
+
+
+def _between(A, i, j, listed: bool):
+    """Entries of a matrix: of all of i with all of j, or pair by pair."""
+    return A[i, j] if listed else A[i][:, j]
+
+
+def _facing(one, other, listed: bool):
+    """What belongs to rows i and to rows j, so that they broadcast to a block of pairs."""
+    return (one, other) if listed else (one[..., :, None], other[..., None, :])

@@ -1,0 +1,218 @@
+"""Every fit that leaves a row, or a fold, out, as coefficients: nothing is refitted.
+
+A row left out is one whose label is what the rest says of it, yᵢ − eᵢ, and coefficients are linear
+in the labels, coef = M y. With a landmark that leaves with its row, βₖ = 0 moves the others along
+Nₖ, N the covariance of coefficients at unit scale:
+
+    coef₋ᵢ = (coef − Mᵢeᵢ) − Nₖ(coef − Mᵢeᵢ)ₖ/Nₖₖ,
+
+and of a fold B the same with Σ over its rows and N_BB in place of Nₖₖ. Fixed effects are further
+coefficients, and their columns further columns of the design. In units where a label of weight v
+has variance λ/v, label i, as the others tell it, has 1/Pᵢᵢ = λ/(vᵢRᵢᵢ), and without row i the variance
+of f at x is larger by wᵢ(x)²/Pᵢᵢ, w(x) = design·M.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxrls.leave_out.constraints import orthonormal, slots
+from jaxrls.linalg.products import matmul
+from jaxrls.problem.folds import Folds
+from jaxrls.problem.weights import Weights
+from jaxrls.support.pytrees import pytree
+
+
+@pytree
+class Planes:
+    """Landmarks that leave with their row. N = directions·directions[:m]ᵀ: coefficients of landmarks
+    come first.
+    """
+
+    indices: Int[Array, " m"]
+    directions: Float[Array, "c r"]
+
+
+@pytree
+class Smoother:
+    """M (c, n) and Pᵢᵢ (n,) at one λ."""
+
+    steps: Float[Array, "c n"]
+    information: Float[Array, " n"]
+    planes: Planes | None = None
+
+    def without_rows(self, weights: Weights, lam, coef: Float[Array, "c t"], e) -> "WithoutRows":
+        """The fits without each row, from the coefficients of all and the residuals left out; rows
+        that bring a landmark first.
+        """
+        steps, information, used, order, planes = (
+            self.steps,
+            self.information,
+            weights.used,
+            None,
+            None,
+        )
+        if self.planes is not None:
+            R, D = self.planes.indices, self.planes.directions
+            m, n = len(R), weights.n
+            N = matmul(D, D[:m].T)
+            own = jnp.diagonal(N)
+            others = jnp.argsort(jnp.zeros(n, bool).at[R].set(True), stable=True)[: n - m]
+            order = jnp.concatenate([R, others.astype(R.dtype)])
+            moved = steps[jnp.arange(m), R] / own  # of βₖ by its own label
+            steps = steps.at[:, R].add(-N * moved)[:, order]
+            information = information.at[R].add(moved**2 * own)[order]
+            used, e = used[order], e[order]
+            planes = LeavingRows(N, own, coef[:m] / own[:, None])
+        e = jnp.where(used[:, None], e, 0)
+        gaps = jnp.where(used[:, None], jnp.abs(e), jnp.inf)
+        information = jnp.where(used, information, 1)
+        return WithoutRows(coef, gaps, steps, e, information, lam, planes, order)
+
+    def without_folds(self, weights: Weights, folds: Folds, coef, e) -> "WithoutFolds":
+        """The fits without each fold."""
+        count, fold = len(folds.inside), folds.numbers
+        e = jnp.where(weights.used[:, None], e, 0)
+        sums = lambda e: jax.ops.segment_sum((self.steps * e).T, fold, count)
+        steps = jax.lax.map(sums, e.T)
+        if self.planes is not None:
+            steps = _moved(self.planes, folds, steps, coef)
+        gaps = jnp.where(weights.used[:, None], jnp.abs(e), jnp.inf)
+        return WithoutFolds(coef, gaps, steps, fold)
+
+
+def _moved(planes: Planes, folds: Folds, steps: Float[Array, "t k c"], coef: Float[Array, "c t"]):
+    """Steps to the fits without each fold, with the coefficients of its own landmarks at 0.
+
+    With Q an orthonormal basis of the rows of D_B, D_B = AQ and N_·B N_BB⁻¹ = D Qᵀ A⁻¹.
+    """
+    D, slot_of = planes.directions, slots(planes.indices, folds.rows)
+    m = len(planes.indices)
+
+    def of_fold(fold):
+        rows, mask, steps = fold
+        slot = slot_of[rows]
+        has = jnp.where(slot < m, mask, 0).astype(D.dtype)
+        slot = jnp.minimum(slot, m - 1)
+        own = D[slot] * has[:, None]
+        Q = orthonormal(own, has)
+        left = (coef[slot] - steps[:, slot].T) * has[:, None]
+        moved = jnp.linalg.solve(matmul(own, Q.T) + jnp.diag(1 - has), left)
+        return steps + matmul(matmul(D, Q.T), moved).T
+
+    each = folds.inside, folds.inside_mask, jnp.moveaxis(steps, 1, 0)
+    return jnp.moveaxis(jax.lax.map(of_fold, each), 0, 1)
+
+
+class Without(ABC):
+    """Every fit that leaves a row, or its fold, out: what it predicts at new rows, from their design.
+
+    `gaps` are |e|, infinite for rows of weight 0, which count for none.
+    """
+
+    method: ClassVar[str]
+    coef: Float[Array, "*k c t"]
+    gaps: Float[Array, "*k n t"]
+
+    @abstractmethod
+    def each(self, design: Float[Array, "b c"], fn: Callable) -> Any:
+        """`fn(f₋ᵢ(x) (b, n), gaps (n,))` for every target, results stacked at the end."""
+
+    def ratios(self, design, variance: Float[Array, " b"]) -> Float[Array, "b n"]:
+        """σ₋ᵢ(x)/σᵢ of a new label and of label i, each as the fit without row i tells it, from the
+        variance of f by all rows.
+        """
+        raise ValueError(
+            "studentised=True is for rows left out one by one, and this fit left groups out: fit "
+            "without groups="
+        )
+
+    def deviations(self) -> Float[Array, " n"]:
+        """σᵢ of every label, as the others tell it, in the order of the rows; infinite for one of
+        weight 0.
+        """
+        raise ValueError(
+            "loo_predictive is for rows left out one by one, and this fit left groups out: fit "
+            "without groups="
+        )
+
+
+@pytree
+class LeavingRows:
+    """What landmarks that leave add, for the first rows: f₋ᵢ(x) is less by design Nₖ βₖ/Nₖₖ."""
+
+    steps: Float[Array, "*k c m"]
+    own: Float[Array, "*k m"]
+    left: Float[Array, "*k m t"]
+
+
+@pytree
+class WithoutRows(Without):
+    """The fits without each row."""
+
+    method = "jackknife+"
+    coef: Float[Array, "*k c t"]
+    gaps: Float[Array, "*k n t"]
+    steps: Float[Array, "*k c n"]
+    residuals: Float[Array, "*k n t"]
+    information: Float[Array, "*k n"]
+    lam: Float[Array, "*k"]
+    planes: LeavingRows | None = None
+    order: Int[Array, "*k n"] | None = None
+
+    def smoother(self, design) -> tuple[Float[Array, "b n"], Float[Array, "b m"] | None]:
+        """w(x), and what is multiplied by βₖ/Nₖₖ."""
+        along = None if self.planes is None else matmul(design, self.planes.steps)
+        return matmul(design, self.steps), along
+
+    def each(self, design, fn):
+        w, along = self.smoother(design)
+
+        def of_target(args):
+            f, gaps, e, left = args
+            found = f[:, None] - w * e
+            return fn(found if along is None else found - _padded(along * left, w), gaps)
+
+        left = None if self.planes is None else self.planes.left.T
+        columns = matmul(design, self.coef).T, self.gaps.T, self.residuals.T, left
+        out = jax.lax.map(of_target, columns)
+        return jax.tree.map(lambda a: jnp.moveaxis(a, 0, -1), out)
+
+    def ratios(self, design, variance):
+        w, along = self.smoother(design)
+        known = variance[:, None] + self.lam
+        if along is not None:
+            known = known - _padded(along**2 / self.planes.own, w)  # type: ignore[union-attr]
+        return jnp.sqrt(self.information * known + w**2)
+
+    def deviations(self):
+        own = jnp.where(jnp.isinf(self.gaps[:, 0]), jnp.inf, 1 / jnp.sqrt(self.information))
+        return own if self.order is None else jnp.zeros_like(own).at[self.order].set(own)
+
+
+@pytree
+class WithoutFolds(Without):
+    """The fits without each of k folds, and which fold a row is in."""
+
+    method = "cv+"
+    coef: Float[Array, "*k c t"]
+    gaps: Float[Array, "*k n t"]
+    steps: Float[Array, "*k t g c"]
+    fold: Int[Array, "*k n"]
+
+    def each(self, design, fn):
+        def of_target(args):
+            f, gaps, steps = args
+            return fn((f[:, None] - matmul(design, steps.T))[:, self.fold], gaps)
+
+        out = jax.lax.map(of_target, (matmul(design, self.coef).T, self.gaps.T, self.steps))
+        return jax.tree.map(lambda a: jnp.moveaxis(a, 0, -1), out)
+
+
+def _padded(first: Float[Array, "b m"], w: Float[Array, "b n"]) -> Float[Array, "b n"]:
+    """With columns of 0 for the rows that bring no landmark."""
+    return jnp.pad(first, ((0, 0), (0, w.shape[1] - first.shape[1])))

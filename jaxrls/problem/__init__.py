@@ -1,0 +1,1 @@
+"""What is fitted, before anything is factored: weights, labels, fixed effects, landmarks, folds."""

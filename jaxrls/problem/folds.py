@@ -1,0 +1,106 @@
+"""Folds: rows that are left out together, as row numbers of fixed shape."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxrls.support.checks import as_labels, is_concrete
+from jaxrls.support.pytrees import pytree
+from jaxrls.support.target import platform
+
+# Numbers of whole folds that are handled together.
+NUMBERS_AT_ONCE = 2**17
+# On CPUs a batch of LAPACK calls with more operations is handed to the pool of threads, by one of
+# those threads, which waits for it: as many batches as there are cores wait for each other for
+# ever. Smaller ones, and single calls, run where they are. For a fold of b rows jaxlib counts at
+# most b² max(b, t).
+OPERATIONS_IN_PLACE = 199_999
+
+
+@pytree
+class Folds:
+    """Row numbers by fold, padded to the largest, and the fold of each row.
+
+    >>> import jaxrls as rls
+    >>> rls.folds(["a", "b", "a"]).inside_mask.tolist()
+    [[1.0, 1.0], [1.0, 0.0]]
+    """
+
+    inside: Int[Array, "k b"]
+    inside_mask: Float[Array, "k b"]  # 0 where a row number pads
+    numbers: Int[Array, " n"]
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return self.numbers.shape[0]
+
+    def sums(self, A: Float[Array, "n *t"] | Int[Array, " n"]) -> Any:
+        """Sums over the rows of each fold, (k, …)."""
+        return jax.ops.segment_sum(A, self.numbers, len(self.inside))
+
+
+def folds(groups) -> Folds:
+    """Read group labels into `Folds`: on the host, before `jax.jit`.
+
+    Args:
+        groups: (n,) labels of any kind; rows of equal label are left out together.
+
+    Returns:
+        The folds, which `kfold` and `fit(groups=…)` take in place of the labels.
+
+    Raises:
+        ValueError: unless there are at least two groups, none missing, or inside `jax.jit`.
+
+    **Raises** as above. **Cost** O(n log n). **Source**: as `kfold`.
+
+    >>> folds([0, 1, 0]).inside.tolist()
+    [[0, 2], [1, 1]]
+    """
+    if not is_concrete(groups):
+        raise ValueError(
+            "groups has no values inside jax.jit: call jaxrls.folds(groups) outside, and pass its "
+            "result"
+        )
+    groups = as_labels("groups", groups)
+    labels, member = np.unique(groups, return_inverse=True)
+    if len(labels) < 2:
+        raise ValueError(
+            f"groups holds one label only, {labels.tolist()[0]!r}: leaving it out would leave "
+            "nothing to fit"
+        )
+    inside = np.split(np.argsort(member, kind="stable"), np.cumsum(np.bincount(member))[:-1])
+    width = max(map(len, inside))
+    numbers = np.stack([np.pad(rows, (0, width - len(rows)), mode="edge") for rows in inside])
+    mask = np.stack([np.arange(width) < len(rows) for rows in inside])
+    with jax.ensure_compile_time_eval():  # known inside of jax.jit too
+        made = numbers.astype(np.int32), mask.astype(np.float32), member.astype(np.int32)
+        return Folds(*map(jnp.asarray, made))
+
+
+def named(groups: Folds | None, i: int) -> str:
+    """A row, or a fold by its first rows, in words."""
+    if groups is None:
+        return f"row {i}"
+    rows = np.asarray(groups.inside[i])[np.asarray(groups.inside_mask[i]) > 0]
+    first = ", ".join(map(str, rows[:5])) + ", …" * (len(rows) > 5)
+    return f"the group of row{'s' * (len(rows) > 1)} {first}"
+
+
+def folds_together(b: int, r: int, t: int) -> int:
+    """How many folds of b rows, known by r numbers each, are handled at once."""
+    most = max(1, NUMBERS_AT_ONCE // (b * max(r, 1)))
+    if platform() != "cpu":
+        return most
+    return max(1, min(most, OPERATIONS_IN_PLACE // (b * b * max(b, t))))
+
+
+def over_folds(fold: Callable, inside, mask, most: int) -> Any:
+    """`fold(rows, mask)` of every fold, `most` at once."""
+    if most >= inside.shape[0]:
+        return jax.vmap(fold)(inside, mask)
+    return jax.lax.map(lambda each: fold(*each), (inside, mask), batch_size=most)

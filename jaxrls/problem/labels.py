@@ -1,0 +1,60 @@
+"""Labels as a weighted problem with fixed effects sees them."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxrls.problem.fixed_effects import FixedEffects
+from jaxrls.problem.weights import Weights
+from jaxrls.support.checks import as_array, check_range, check_targets
+from jaxrls.support.pytrees import pytree, static
+
+
+@pytree
+class Labels:
+    """Labels of one problem; `flat` where they came as (n,)."""
+
+    Y: Float[Array, "n t"]
+    start: Float[Array, "q t"]  # what the fixed effects alone fit
+    mean: Float[Array, "#n t"]  # B start
+    scaled: Float[Array, "n t"]  # √v (Y − mean)
+    flat: bool = static()
+
+    @classmethod
+    def of(cls, Y: Any, weights: Weights, fixed: FixedEffects) -> "Labels":
+        """Labels (n,) or (n, t), checked, less what the fixed effects fit of them."""
+        Y = as_array("Y", Y, weights.dtype)
+        check_targets("Y", Y, weights.n)
+        check_range("Y", Y)
+        return cls.columns(Y.reshape(weights.n, -1), weights, fixed, Y.ndim == 1)
+
+    @classmethod
+    def none(cls, weights: Weights, fixed: FixedEffects) -> "Labels":
+        """No labels at all."""
+        return cls.columns(jnp.zeros((weights.n, 0), weights.dtype), weights, fixed, False)
+
+    @classmethod
+    def columns(cls, Y, weights: Weights, fixed: FixedEffects, flat: bool) -> "Labels":
+        """Labels (n, t) as they are: about that of the heaviest row first, as
+        `FixedEffects.centre_both`.
+        """
+        origin = jnp.zeros(Y.shape[1], weights.dtype)
+        if weights.values is not None and fixed.one is not None:
+            origin = jnp.sum(jnp.where(weights.heaviest[:, None], Y, 0), axis=0)
+        about = Y - origin
+        start = fixed.fit(weights, about)
+        mean = fixed.fitted(fixed.rows, start)
+        scaled = weights.scale(about - mean)
+        if fixed.one is not None:
+            start = start + fixed.one[:, None] * origin
+        return cls(Y, start, mean + origin, scaled, flat)
+
+    @property
+    def given(self) -> Float[Array, "n *t"]:
+        """Y in the shape that it came in."""
+        return self.Y[:, 0] if self.flat else self.Y
+
+    def drop_axis(self, A):
+        """A result (…, t) without its last axis where Y came without it."""
+        return A[..., 0] if self.flat else A

@@ -1,0 +1,180 @@
+"""Landmarks R: the rows of X, or the points, that the subset of regressors is built on."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxrls.kernels.given import KernelValues, Precomputed
+from jaxrls.kernels.kernel import Kernel
+from jaxrls.linalg.ridge import ridged_cholesky
+from jaxrls.rows.rows import GramRows, NumberedRows, Rows
+from jaxrls.support.checks import as_floats, check_finite, check_unmasked, is_concrete
+from jaxrls.support.pytrees import pytree
+
+
+@pytree
+class Landmarks:
+    """The dictionary of the subset of regressors: f(x) = Σₖ k(x, pointsₖ) βₖ.
+
+    `indices` (m,) are the rows of X that the points are, None for points that are not rows of X;
+    `trace_residual` is tr(K − K̂), None where it was not computed.
+
+    >>> import jax, jax.numpy as jnp, jaxrls as rls
+    >>> rls.landmarks(rls.Linear(), jnp.array([[3.0], [4.0]]), 1, key=jax.random.key(0)).points.shape
+    (1, 1)
+    """
+
+    indices: Int[Array, " m"] | None
+    points: Float[Array, "m d"]
+    trace_residual: Float[Array, ""] | None
+
+
+def check_evaluable(kernel) -> None:
+    """Raise unless `kernel` is a kernel that can be evaluated at any points."""
+    if not isinstance(kernel, Kernel):
+        raise ValueError(f"kernel must be a jaxrls kernel such as Gaussian(1.0), and is {kernel!r}")
+    if not kernel.evaluable:
+        raise ValueError(
+            f"landmarks need a kernel that can be evaluated, which {type(kernel).__name__}() cannot: pass the features or a kernel function, or in fit "
+            "the numbers of its columns, without keep_moments"
+        )
+
+
+def on_landmarks(kernel: Kernel, rows: Rows) -> tuple[Kernel, Rows]:
+    """Kernel and rows as landmarks need them: those of a given matrix as the kernel of its values,
+    others as they are; raises for a kernel that is none.
+    """
+    if isinstance(rows, GramRows) and isinstance(kernel, Precomputed):
+        return KernelValues(), rows.numbered()
+    check_evaluable(kernel)
+    return kernel, rows
+
+
+def as_landmarks(rows: Rows, landmarks) -> Landmarks:
+    """`Landmarks` as such; from whole numbers, rows of X; from a matrix (m, d), points that are not
+    rows of X.
+
+    **Raises** `ValueError` for masked ones, rows that X does not have or that are named twice,
+    points of another width than X, or `Landmarks` chosen from another X.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> as_landmarks(rls.DenseRows(jnp.array([[3.0], [4.0]])), [1]).points.tolist()
+    [[4.0]]
+    """
+    if isinstance(landmarks, Landmarks):
+        indices, points, trace = landmarks.indices, landmarks.points, landmarks.trace_residual
+        if indices is not None and indices.shape != points.shape[:1]:
+            found = f"{indices.shape} and {points.shape}"
+            raise ValueError(
+                f"landmarks must have a row number for each point, or indices None, and have shapes {found}"
+            )
+        if indices is not None:
+            _check_once(indices)
+        if indices is not None and not _same_rows(rows, indices, points):
+            raise ValueError(
+                "landmarks were chosen from other rows than those of X: choose them from this X, or pass landmarks.points"
+            )
+    else:
+        check_unmasked("landmarks", landmarks)
+        landmarks = landmarks.toarray() if hasattr(landmarks, "tocsr") else landmarks
+        values = landmarks if isinstance(landmarks, jax.Array) else np.asarray(landmarks)
+        if values.dtype == bool:
+            raise ValueError(
+                "landmarks must be row numbers or points, and are true or false: pass np.flatnonzero(landmarks)"
+            )
+        whole = jnp.issubdtype(values.dtype, jnp.integer)
+        indices, points = (
+            _rows_of(rows, values) if whole else (None, as_floats("landmarks", values, rows.dtype))
+        )
+        trace = None
+    if indices is None and isinstance(rows, NumberedRows):
+        raise ValueError(
+            "landmarks of a kernel matrix must be row numbers, and are points: name rows of it, or give a kernel and its inputs"
+        )
+    if points.ndim != 2 or 0 in points.shape or points.shape[1] != rows.shape[1]:
+        raise ValueError(
+            f"landmarks must be row numbers (m,) or points (m, {rows.shape[1]}), and have shape {points.shape}"
+        )
+    check_finite("landmarks", points)
+    trace = None if trace is None else jnp.asarray(trace, rows.dtype)
+    return Landmarks(
+        None if indices is None else jnp.asarray(indices, jnp.int32),
+        jnp.asarray(points, rows.dtype),
+        trace,
+    )
+
+
+def hidden_trace(m: int, trace: Float[Array, "*n"]) -> Float[Array, "*n"]:
+    """√m·eps·tr K: what rounding may hide of tr(K − K̂) where every row's part is at least 0, φ(x)
+    being m numbers.
+    """
+    return m**0.5 * float(jnp.finfo(trace.dtype).eps) * trace
+
+
+def ridge_effect(
+    K: Float[Array, "m m"],
+    ridge,
+    coef: Float[Array, "m t"],
+    lams: Float[Array, " k"],
+    left: Float[Array, " t"],
+):
+    """√(5λ/4)·ρ‖L⁻¹Dβ‖/‖√v e‖, the largest of all targets: the ridge ρ moves the fit by at most
+    that share of what is left, where K_RR ≥ ¼ρD.
+
+    With K_RR + ρD = LLᵀ, D the diagonal, and N = ρL⁻¹DL⁻ᵀ, the fit without it has penalty λwᵀ(I −
+    N)w: w is longer by (ΦᵀΦ + λ(I − N))⁻¹λNw, and √v f by a vector whose squared length is at most
+    λ/4 wᵀN(I − N)⁻¹Nw, where N ≤ ⅘I at most 5λ/4 ‖Nw‖². Along other directions landmarks are one to
+    rounding, and what their differences would tell is lost. Rounding of K_RR, of norm ½√m·eps, is
+    as a ridge of that size."""
+    i, diag = jnp.arange(len(K)), jnp.diagonal(K)
+    ridge = jnp.maximum(ridge, 0.5 * len(K) ** 0.5 * float(jnp.finfo(K.dtype).eps))
+    L, _ = ridged_cholesky(K.at[i, i].add(ridge * diag))
+    moved = diag[:, None] * (jnp.sqrt(lams) * coef)  # in this order nothing leaves the range
+    moved = ridge * jax.lax.linalg.triangular_solve(L, moved, left_side=True, lower=True)
+    return jnp.max(
+        1.25**0.5 * jnp.linalg.norm(moved, axis=0) / jnp.where(left > 0, left, 1), initial=0
+    )
+
+
+def without_trace(chosen: Landmarks) -> Landmarks:
+    """The same landmarks, for rows or weights other than those that they were chosen from."""
+    return replace(chosen, trace_residual=None)
+
+
+def _same_rows(rows, indices, points) -> bool:
+    """Whether these points are these rows of X, or may be where values are not known."""
+    if not is_concrete(rows, indices, points):
+        return True
+    inside = np.asarray(indices).max() < rows.count and points.shape[1] == rows.shape[1]
+    with jax.ensure_compile_time_eval():  # values that jit sees from outside
+        return bool(
+            inside and (rows.take(jnp.asarray(indices)) == jnp.asarray(points, rows.dtype)).all()
+        )
+
+
+def _rows_of(rows, indices):
+    n = rows.count
+    if indices.ndim != 1 or indices.size == 0:
+        raise ValueError(
+            f"landmarks given as row numbers must have shape (m,), and have shape {indices.shape}"
+        )
+    if is_concrete(indices):
+        low, high = np.asarray(indices).min(), np.asarray(indices).max()
+        if low < 0 or high >= n:
+            raise ValueError(
+                f"landmarks must be rows of X, 0 to {n - 1}, and include row {low if low < 0 else high}"
+            )
+        _check_once(indices)
+    return indices, rows.take(indices.astype(np.int32))
+
+
+def _check_once(indices) -> None:
+    if is_concrete(indices):
+        named, counts = np.unique(np.asarray(indices), return_counts=True)
+        if (counts > 1).any():  # a row that left would leave its double behind
+            raise ValueError(
+                f"landmarks name row {named[counts.argmax()]} of X {counts.max()} times: name each row once"
+            )

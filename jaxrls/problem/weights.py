@@ -1,0 +1,173 @@
+"""Sample weights v, of which weights 1 are a case."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from jaxrls.linalg.products import matmul, safe_sqrt
+from jaxrls.rows.rows import Rows
+from jaxrls.support.checks import as_array, as_floats, check_weights
+from jaxrls.support.pytrees import pytree, static
+
+
+@pytree
+class Weights:
+    """One weight for every row; `values` is None where all are 1.
+
+    The weighted problem has rows √v x and labels √v y. An integer weight is that many equal rows,
+    weight 0 a row that was never there; a weight below eps of the largest counts as 0.
+
+    >>> import jax.numpy as jnp
+    >>> weights = Weights.of([4.0, 0.0], 2, jnp.float32)
+    >>> float(weights.total), float(weights.count), weights.scale(jnp.ones((2, 1), jnp.float32)).tolist()
+    (4.0, 1.0, [[2.0], [0.0]])
+    """
+
+    values: Float[Array, " n"] | None
+    n: int = static()
+    dtype: Any = static()
+
+    @classmethod
+    def of(cls, values, n: int, dtype) -> "Weights":
+        """Weights in the dtype of the data, checked; None stands for ones."""
+        if isinstance(values, Weights):
+            return values
+        if values is not None:
+            values = as_array("weights", values, dtype)
+            check_weights(values, n)
+            least = float(jnp.finfo(dtype).eps) * jnp.max(jax.lax.stop_gradient(values))
+            values = jnp.where(values > least, values, 0)  # whose derivative at 0 is 0
+        return cls(values, n, jnp.dtype(dtype))
+
+    @classmethod
+    def of_rows(cls, values, rows: Rows) -> "Weights":
+        """Weights as given, or those that the rows bring."""
+        values = rows.row_weights if values is None else values
+        if not isinstance(values, Weights | None):
+            values = rows.column(as_floats("weights", values, rows.dtype))
+        return cls.of(values, rows.shape[0], rows.dtype)
+
+    def block(self, values, n: int) -> "Weights":
+        """Those of n of the rows."""
+        return Weights(values, n, self.dtype)
+
+    @property
+    def array(self) -> Float[Array, " n"]:
+        """v as an array."""
+        return jnp.ones(self.n, self.dtype) if self.values is None else self.values
+
+    @property
+    def root(self) -> Float[Array, " n"]:
+        """√v."""
+        return jnp.ones(self.n, self.dtype) if self.values is None else safe_sqrt(self.values)
+
+    @property
+    def root_or_one(self) -> Float[Array, " n"]:
+        """√v, and 1 for rows of weight 0, which are seen as queries."""
+        return jnp.where(self.used, self.root, 1)
+
+    @property
+    def inverse_root(self) -> Float[Array, " n"] | None:
+        """1/√v, 0 for rows of weight 0, and None where all are 1."""
+        return None if self.values is None else self.unscale(jnp.ones(self.n, self.dtype))
+
+    @property
+    def used(self):
+        """Where v > 0."""
+        return jnp.ones(self.n, bool) if self.values is None else self.values > 0
+
+    @property
+    def count(self) -> Float[Array, ""]:
+        """The number of rows of positive weight."""
+        return (
+            jnp.asarray(self.n, self.dtype)
+            if self.values is None
+            else jnp.sum(self.values > 0).astype(self.dtype)
+        )
+
+    @property
+    def total(self) -> Float[Array, ""]:
+        """Σᵢ vᵢ."""
+        return jnp.asarray(self.n, self.dtype) if self.values is None else jnp.sum(self.values)
+
+    @property
+    def log_product(self) -> Float[Array, ""]:
+        """Σ log v over the rows of positive weight."""
+        return (
+            jnp.zeros((), self.dtype)
+            if self.values is None
+            else jnp.sum(jnp.log(jnp.where(self.used, self.values, 1)))
+        )
+
+    @property
+    def heaviest(self) -> Bool[Array, " n"]:
+        """Where v is largest, for the first row of which that is so: by sums over rows, so that
+        rows on several devices stay there.
+        """
+        numbers = jnp.arange(self.n)
+        return numbers == jnp.min(jnp.where(self.array == jnp.max(self.array), numbers, self.n))
+
+    @property
+    def direction(self) -> Float[Array, " n"]:
+        """h = √v/‖√v‖, the constant function in the weighted problem."""
+        return self.root / jnp.sqrt(self.total)
+
+    def sum(self, A):
+        """Σᵢ vᵢ aᵢ over the rows of a vector or a matrix."""
+        return jnp.sum(A, axis=0) if self.values is None else matmul(self.values, A)
+
+    def mean(self, A):
+        """Σᵢ vᵢ aᵢ / Σᵢ vᵢ."""
+        return jnp.mean(A, axis=0) if self.values is None else self.sum(A) / self.total
+
+    def scale(self, A):
+        """√v A, row by row."""
+        return A if self.values is None else A * _beside(self.root, A)
+
+    def unscale(self, A):
+        """A/√v, row by row, and 0 for rows of weight 0, where derivatives stay finite."""
+        if self.values is None:
+            return A
+        used = _beside(self.used, A)
+        return jnp.where(used, A / jnp.where(used, _beside(self.root, A), 1), 0)
+
+    def scale_both(self, K):
+        """√v K √v of a square matrix."""
+        return K if self.values is None else self.root[:, None] * K * self.root[None, :]
+
+    def some(self, indices) -> Any:
+        """Those of some rows, None where all are 1."""
+        return None if self.values is None else self.values[indices]
+
+    def without(self, indices) -> "Weights":
+        """The same with weight 0 for these rows."""
+        return Weights(self.array.at[indices].set(0), self.n, self.dtype)
+
+
+@pytree
+class SummedWeights(Weights):
+    """The weights of some of the rows, or of rows that are gone, and what those of all sum to."""
+
+    sums: tuple[Any, Any, Any]
+
+    @property
+    def total(self):
+        """Σᵢ vᵢ."""
+        return self.sums[0]
+
+    @property
+    def count(self):
+        """The number of rows of positive weight."""
+        return self.sums[1]
+
+    @property
+    def log_product(self):
+        """Σ log v over those."""
+        return self.sums[2]
+
+
+def _beside(column, A):
+    """A vector over the rows of A, shaped to multiply them."""
+    return column.reshape(-1, *[1] * (A.ndim - 1))

@@ -128,18 +128,19 @@ class FixedEffects(ABC):
         """
         if not self.count:
             return K, K[:0], jnp.zeros((), K.dtype)
-        part = jnp.zeros((1, weights.n), K.dtype)
+        part, others = jnp.zeros((1, weights.n), K.dtype), weights.total
         if weights.values is not None and self.one is not None:
             heaviest = jnp.argmax(weights.values)
             part = K[heaviest][None] - K[heaviest, heaviest] / 2
-            K = K - part - part.T
+            K, others = K - part - part.T, others - weights.values[heaviest]
         across = self.fit(weights, K)
         both = self.fit(weights, across.T)
         half = self.fitted(self.rows, across - self.fitted(self.rows, both.T).T / 2)
+        off = jnp.linalg.norm(both) * weights.total
         if self.one is not None:
             one, fit = self.one[:, None], self.fit(weights, part.T)
-            across, both = across + one * part, both + one * fit.T + fit * one.T
-        return K - half - half.T, across, jnp.linalg.norm(both) * weights.total
+            across, off = across + one * part, off + 2 * jnp.linalg.norm(one * fit.T) * others
+        return K - half - half.T, across, off
 
     def project(self, weights: Weights, U: Float[Array, "n p"]) -> Float[Array, "n p"]:
         """(I − H Hᵀ) U."""

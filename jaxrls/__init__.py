@@ -8,7 +8,6 @@ from jaxrls.criteria.holding_out import holdout as holdout
 from jaxrls.criteria.in_pairs import PairsOut as PairsOut
 from jaxrls.criteria.in_pairs import QueriesOut as QueriesOut
 from jaxrls.criteria.in_pairs import pairwise_ranking_error as pairwise_ranking_error
-from jaxrls.criteria.left_out import GroupsOut as GroupsOut
 from jaxrls.criteria.left_out import LeaveOneOut as LeaveOneOut
 from jaxrls.criteria.left_out import kfold as kfold
 from jaxrls.criteria.left_out import loo as loo
@@ -31,13 +30,17 @@ from jaxrls.criteria.whole import gcv as gcv
 from jaxrls.criteria.whole import log_marginal_likelihood as log_marginal_likelihood
 from jaxrls.factors.certificate import certificate as certificate
 from jaxrls.factors.certificate import certified_lam as certified_lam
-from jaxrls.factors.choose import factorize as factorize
 from jaxrls.factors.contract import Factor as Factor
 from jaxrls.factors.contract import Report as Report
 from jaxrls.factors.contract import Solution as Solution
-from jaxrls.factors.iterative import Iteration as Iteration
+from jaxrls.factors.contract import Solver as Solver
+from jaxrls.factors.iterative import Iterative as Iterative
 from jaxrls.factors.kronecker import Kronecker as Kronecker
 from jaxrls.factors.kronecker import factor_kronecker as factor_kronecker
+from jaxrls.factors.solvers import Cholesky as Cholesky
+from jaxrls.factors.solvers import Refined as Refined
+from jaxrls.factors.solvers import Spectral as Spectral
+from jaxrls.factors.solvers import factorize as factorize
 from jaxrls.factors.spectrum import Spectrum as Spectrum
 from jaxrls.io.airfoil import airfoil as airfoil
 from jaxrls.io.archive import load as load
@@ -60,7 +63,7 @@ from jaxrls.kernels.stationary import Matern as Matern
 from jaxrls.kernels.stationary import Periodic as Periodic
 from jaxrls.kernels.stationary import RationalQuadratic as RationalQuadratic
 from jaxrls.models.fitted import Fit as Fit
-from jaxrls.models.fitted import Tuned as Tuned
+from jaxrls.models.fitted import History as History
 from jaxrls.models.influence import Influence as Influence
 from jaxrls.models.influence import eigenfunctions as eigenfunctions
 from jaxrls.models.influence import influence as influence
@@ -97,7 +100,6 @@ from jaxrls.search.fit import fit as fit
 from jaxrls.search.grid import lambda_grid as lambda_grid
 from jaxrls.search.landmarks import landmarks as landmarks
 from jaxrls.search.objective import best_lam as best_lam
-from jaxrls.search.objective import loo_objective as loo_objective
 from jaxrls.search.objective import objective as objective
 from jaxrls.search.problem import Problem as Problem
 from jaxrls.search.selection import LandmarkSelection as LandmarkSelection

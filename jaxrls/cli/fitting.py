@@ -24,7 +24,7 @@ RADIAL: dict[str, Callable] = {
 PLAIN: dict[str, Callable] = {"linear": rls.Linear, "cosine": rls.Cosine}  # of explicit features
 KERNELS = (*RADIAL, "polynomial", *PLAIN)
 CRITERIA = {
-    **{"loo": rls.loo, "gcv": rls.gcv, "kfold": rls.kfold, "auc": rls.pairwise_ranking_error},
+    **{"loo": rls.loo, "gcv": rls.gcv, "kfold": rls.loo, "auc": rls.pairwise_ranking_error},
     **{"evidence": rls.log_marginal_likelihood, "predictive": rls.log_predictive_density},
 }
 LANDMARKS_TO_TUNE = 500
@@ -43,11 +43,6 @@ def run_fit(args) -> None:
         raise ValueError(
             "--intervals are for numbers, and the target holds labels: leave --intervals out"
         )
-    loss = (
-        rls.zero_one_loss
-        if data.classes is not None and criterion in (rls.loo, rls.kfold)
-        else rls.squared_error
-    )
     if args.landmarks != "auto" and args.landmarks is not None and args.landmarks > len(sample):
         raise ValueError(
             f"--landmarks must be at most {len(sample)}, the rows{drawn_of(sample, n)} of {in_line(args)}, and is {args.landmarks}"
@@ -82,21 +77,21 @@ def run_fit(args) -> None:
     fixed = None
     if args.rank:
         criterion, groups, fixed = ranking(criterion, groups)
+    elif data.classes is not None and criterion == rls.loo:
+        criterion = rls.LeaveOneOut(rls.zero_one_loss)
     fit = rls.fit(
         kernel,
         data.X,
         Y,
-        lams=args.lams,
-        num=args.num_lams or 100,
+        lams=args.lams or args.num_lams or 100,
         criterion=criterion,
-        loss=loss,
         groups=groups,
         landmarks=args.landmarks,
         weights=weights,
         intercept=args.intercept,
         progress=at_terminal(),
         fixed_effects=fixed,
-        keep_intervals=args.intervals,
+        keep=args.intervals,
     )
     seconds = time.perf_counter() - start
     report(fit, Y, data.classes, weights, scores=args.rank)
@@ -124,9 +119,9 @@ def ranking(criterion, groups):
     each group, and pairs within them, or whole groups, left out.
     """
     if groups is None:
-        return rls.pairwise_ranking_error if criterion is rls.loo else criterion, None, None
-    pairs = criterion is rls.pairwise_ranking_error
-    made = rls.PairsOut(within=groups) if pairs else rls.QueriesOut.of(groups)
+        return rls.pairwise_ranking_error if criterion == rls.loo else criterion, None, None
+    pairs = criterion == rls.pairwise_ranking_error
+    made = rls.PairsOut(within=groups) if pairs else rls.QueriesOut(groups)
     return made, None, rls.levels(groups)
 
 
@@ -179,10 +174,12 @@ def tune_kernel(kernel, X, Y, criterion, options, n: int) -> rls.Kernel:
     """
     tuned = rls.tune(kernel, X, Y, criterion=criterion, progress=at_terminal(), **options)
     on = "" if len(X) == n else f" on {len(X)} rows{drawn_of(X, n)}"
-    steps = len(tuned.history.errors) - 1
+    history = tuned.history
+    steps = len(history.errors) - 1
     say(
         "tuned",
-        f"{TITLES[criterion.__name__]} {float(tuned.start_error):.4g} -> {float(tuned.error):.4g} in {count(steps, 'step')}{on}: {tuned.reason}",
+        f"{TITLES[tuned.criterion]} {float(history.start_error):.4g} -> {float(tuned.error):.4g} in "
+        f"{count(steps, 'step')}{on}: {history.reason}",
     )
     names = [
         jax.tree_util.keystr(path).lstrip(".")

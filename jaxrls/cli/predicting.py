@@ -22,12 +22,12 @@ def run_predict(args) -> None:
     """Load, read, predict, write, and say the error where the files have the target."""
     found, extra = rls.load(args.model, with_extra=True)
     model: Any = found
-    if not isinstance(found, rls.Fit | rls.Tuned | rls.Model):
+    if not isinstance(found, rls.Fit | rls.Model):
         raise ValueError(
             f"{args.model} holds a {type(found).__name__}, and predict needs a model, a fit or a tuned one"
         )
     layout, means, scales, classes = read_extra(args.model, extra)
-    if args.interval is not None and (classes or getattr(model, "jackknife", None) is None):
+    if args.interval is not None and (classes or getattr(model, "kept", None) is None):
         what = (
             "predicts classes, and intervals are for numbers"
             if classes

@@ -62,9 +62,7 @@ def report(fit, Y, classes, weights, scores: bool = False) -> None:
         wrong = rls.decode(Y - residuals, classes) != rls.decode(Y, classes)
         say("LOO error", f"{100 * np.average(wrong, weights=weights):.3g} % of labels wrong")
     say("freedom", f"{float(fit.dof):.4g} effective degrees of freedom, of {len(residuals)} rows")
-    say("route", fit.route)
-    if fit.search:
-        say("search", fit.search)
+    say("plan", fit.plan)
     if fit.certificate:
         say("landmarks", fit.certificate)
 

@@ -4,7 +4,7 @@ searched.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +14,9 @@ from jaxrls.factors.contract import Factor, Solution
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.problem.folds import Folds
 from jaxrls.problem.weights import Weights
-from jaxrls.support.checks import as_array, check_lams, values_unknown
+from jaxrls.rows.rows import Rows
+from jaxrls.support.checks import Listed, as_array, check_lams, values_unknown
+from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pytrees import pytree, static
 
 
@@ -53,11 +55,44 @@ class Criterion(ABC):
     )
     in_pairs: ClassVar[bool] = False  # whether rows are left out in pairs
 
+    @on_any_mesh
+    def __call__(
+        self,
+        factor: Factor,
+        Y: Float[Array, "n *t"] | Listed,
+        lams: Float[Array, " L"] | Float[Array, "L t"] | Listed,
+        kernel: Kernel | None = None,
+    ) -> Float[Array, "L *t"]:
+        """The criterion at every λ, from one factorization.
+
+        Args:
+            factor: what `factorize` made.
+            Y: labels (n,) or (n, t).
+            lams: λ (L,), or (L, t) with one for each target; 0 is taken as the factor's floor.
+            kernel: that of the factor, for criteria that predict further rows, such as `holdout`.
+
+        Returns:
+            (L,) or (L, t).
+
+        Raises:
+            ValueError: for λ < 0, or shapes that do not fit.
+        """
+        Y = as_array("Y", Y, factor.dtype)
+        criterion, solution = self.bind(Y), factor.solve(Y)
+        criterion.check_rows(Y, factor.weights, len(Y))
+        values = criterion.values(solution, as_grid(lams, Y, factor), kernel)
+        return solution.labels.drop_axis(values)
+
     @abstractmethod
     def values(
         self, solution: Solution, lams: Float[Array, "L *k"], kernel: Kernel | None
     ) -> Float[Array, "L t"]:
         """The criterion at every λ, for every target."""
+
+    def bind(self, Y, rows: Rows | None = None) -> "Criterion":
+        """The same for labels and rows to fit: what it holds is read and checked beside them."""
+        del Y, rows
+        return self
 
     def errors(self, solution: Solution, lams, kernel: Kernel | None) -> Float[Array, "L *t"]:
         """The same, smaller better, without the t axis where the labels came without it."""
@@ -120,12 +155,9 @@ class Positive(Criterion):
 
 @pytree
 class Given(Criterion):
-    """Any function `(factor, Y, lams) -> (L,)` or (L, t), less being better; or a wrapped criterion
-    of the library, whose ways it keeps.
-    """
+    """Any function `(factor, Y, lams) -> (L,)` or (L, t), less being better."""
 
     fn: Callable = static()
-    like: Criterion | None = None
 
     any_factor: ClassVar[bool] = False
 
@@ -134,40 +166,18 @@ class Given(Criterion):
         """That of the function."""
         return getattr(self.fn, "__name__", type(self.fn).__name__)
 
-    @property
-    def larger_is_better(self):  # type: ignore[override]
-        """False, but for a wrapped criterion of which more is better."""
-        return self.like is not None and self.like.larger_is_better
-
-    @property
-    def smooth(self):
-        """As what it wraps."""
-        return self.like is None or self.like.smooth
-
-    def check_rows(self, Y, weights, count):
-        """As what it wraps."""
-        if self.like is not None:
-            self.like.check_rows(Y, weights, count)
-
     def values(self, solution, lams, kernel):
         """What the function gives."""
         del kernel
         lams = lams[:, 0] if lams.ndim == 2 and lams.shape[1] == 1 else lams
         values = jnp.asarray(self.fn(solution.factor, solution.labels.given, lams))
-        if values.shape[:1] != lams.shape[:1] or values.ndim != solution.labels.given.ndim:
-            wanted = (len(lams), *solution.labels.given.shape[1:])
+        wanted = (len(lams), *solution.labels.given.shape[1:])
+        if values.shape != wanted:
             raise ValueError(
-                f"criterion {self.name} must return shape {wanted}, an error for each λ, and returned {values.shape}"
+                f"criterion {self.name} must return shape {wanted}, an error for each λ, and "
+                f"returned {values.shape}"
             )
         return values.reshape(len(lams), -1)
-
-    def to_search(self, error, n):
-        """As what it wraps."""
-        return error if self.like is None else self.like.to_search(error, n)
-
-    def from_search(self, value, n):
-        """As what it wraps."""
-        return value if self.like is None else self.like.from_search(value, n)
 
 
 def as_grid(lams, Y, factor: Factor) -> Float[Array, "L *k"]:
@@ -180,12 +190,3 @@ def as_grid(lams, Y, factor: Factor) -> Float[Array, "L *k"]:
         )
     check_lams(lams, zero=True)
     return factor.with_floor(lams)
-
-
-def evaluate(criterion: Criterion, factor: Factor, Y, lams, kernel: Kernel | None = None) -> Any:
-    """The criterion as its function gives it: on labels and λ as they come."""
-    Y = as_array("Y", Y, factor.dtype)
-    solution = factor.solve(Y)
-    criterion.check_rows(Y, factor.weights, len(Y))
-    lams = as_grid(lams, Y, factor)
-    return solution.labels.drop_axis(criterion.values(solution, lams, kernel))

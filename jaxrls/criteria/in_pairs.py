@@ -4,39 +4,56 @@ search of λ for ranking wants it.
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
-from jaxrls.criteria.criterion import Positive, evaluate
+from jaxrls.criteria.criterion import Positive
 from jaxrls.criteria.left_out import LeaveOneOut
 from jaxrls.criteria.losses import misordered
 from jaxrls.factors.contract import Factor, Solution, as_columns
 from jaxrls.leave_out.pairs import Held, Pairs
-from jaxrls.problem.folds import NUMBERS_AT_ONCE, Folds, folds, over_folds
+from jaxrls.problem.folds import NUMBERS_AT_ONCE, Folds, as_folds, folds, over_folds
 from jaxrls.problem.weights import Weights
-from jaxrls.support.checks import Listed, as_array, check_finite, check_row_numbers, is_concrete
-from jaxrls.support.meshes import on_any_mesh, seen
+from jaxrls.support.checks import as_array, check_finite, check_row_numbers, is_concrete
+from jaxrls.support.meshes import seen
 from jaxrls.support.pytrees import arrays_alone, pytree, static
 
 
 @pytree
 class PairsOut(Positive):
-    """Σ vᵢvⱼ loss(eᵢ − eⱼ, yᵢ − yⱼ) / Σ vᵢvⱼ over pairs whose order is known, each left out in
-    turn: `pairwise_ranking_error` as a criterion.
+    """Σ vᵢvⱼ loss(eᵢ − eⱼ, yᵢ − yⱼ) / Σ vᵢvⱼ over pairs yᵢ ≠ yⱼ, each pair left out of the fit that
+    orders it. `pairwise_ranking_error` is that of all pairs: for two classes 1 − AUC, else 1 −
+    concordance index.
 
-    `pairs` (p, 2) are row numbers, None for all pairs; `within` (n,) labels, or what `folds` made of
-    them, names all pairs of rows of equal label, such as those of one query, and residuals of a fit
-    are then those of whole queries left out. With `loss=squared_error` it is smooth. With
-    `fit(fixed_effects=levels(queries))` it is RankRLS.
+    The loss is 1 where f₋ᵢⱼ(xᵢ) − f₋ᵢⱼ(xⱼ) has the other sign than yᵢ − yⱼ, and ½ where it is 0,
+    exactly, with e_B = [P_BB]⁻¹c_B for all B = {i, j} from the blocks of P(λ). Unlike an AUC of rows
+    left out one by one, which compares predictions of different fits, it has next to no bias.
 
-    >>> import jaxrls as rls
-    >>> rls.PairsOut().smooth, rls.PairsOut(loss=rls.squared_error).smooth
-    (False, True)
+    Args:
+        pairs: row numbers (p, 2), by default all pairs.
+        events: (n,), 1 where Y is the time of an event, 0 where it is one until which there was
+            none: a pair then counts where its smaller time is an event's, and predictions are times.
+        within: labels (n,), or what `folds` made of them: all pairs of rows of equal label, such as
+            those of one query. Residuals of a fit are then those of whole queries left out. With
+            `fit(fixed_effects=levels(queries))` it is RankRLS.
+        loss: with `squared_error` it is smooth, and tunes by gradient.
+
+    **Cost** at each λ ⅝ of the product n² r that makes P, n₁n₂r for classes of n₁ and n₂ rows where
+    labels are known, 2r for each pair that is named; a block of rows of pairs in memory. **Raises**
+    where no pair has an order; for a factor that leaves no pairs out; for events other than 0 and
+    1. **Source**: Pahikkala, Airola, Boberg and Salakoski 2008; Airola, Pahikkala, Waegeman, De
+    Baets and Salakoski 2011.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> X, y = jnp.arange(5.0)[:, None], jnp.array([-1.0, 1.0, -1.0, 1.0, 1.0])
+    >>> rls.PairsOut()(rls.factorize(rls.Linear(), X), y, [1.0]).round(4).tolist()
+    [0.25]
     """
 
     pairs: Any = None  # `Pairs`, which row numbers (p, 2) are made
@@ -54,25 +71,17 @@ class PairsOut(Positive):
             object.__setattr__(self, "within", plan)
             object.__setattr__(self, "pairs", within(plan))
 
-    @classmethod
-    def of(cls, Y, pairs=None, *, events=None, loss: Callable = misordered) -> "PairsOut":
-        """For these labels: of pairs as named, or all whose order is known; of two classes that are
-        known, rows of one with rows of the other.
-        """
-        n = Y.shape[0]
-        if events is not None:
-            events = as_array("events", events, Y.dtype)
-            check_events(events, n)
-        pairs = None if pairs is None else Pairs.of(pairs, n)
-        classes = (
-            np.unique(np.asarray(Y))
-            if is_concrete(Y, events) and pairs is None and Y.size == n
-            else ()
-        )
-        if len(classes) == 2:
-            parts = [np.flatnonzero(np.asarray(Y).reshape(-1) == one) for one in classes]
-            pairs = Pairs.between(*sorted(parts, key=len, reverse=True))
-        return cls(pairs, events, None, loss)
+    def bind(self, Y, rows=None):
+        """All pairs of two classes that are known are rows of one with rows of the other."""
+        del rows
+        events = None if self.events is None else as_array("events", self.events, Y.dtype)
+        pairs, n = self.pairs, Y.shape[0]
+        if pairs is None and Y.size == n and is_concrete(Y, events):
+            classes = np.unique(np.asarray(Y))
+            if len(classes) == 2:
+                parts = [np.flatnonzero(np.asarray(Y).reshape(-1) == one) for one in classes]
+                pairs = Pairs.between(*sorted(parts, key=len, reverse=True))
+        return replace(self, pairs=pairs, events=events)
 
     smooth = LeaveOneOut.smooth
 
@@ -83,6 +92,8 @@ class PairsOut(Positive):
 
     def check_rows(self, Y, weights, count):
         """Pairs and events of these rows, and some pair with an order."""
+        if self.within is not None:
+            as_folds(self.within, len(Y))
         if self.events is not None:
             check_events(self.events, count, len(Y))
         check_order(Y, weights, self.pairs, self.events)
@@ -114,38 +125,31 @@ class QueriesOut(Positive):
     ranking is asked for.
 
     >>> import jaxrls as rls
-    >>> rls.QueriesOut.of(rls.folds([0, 0, 1, 1])).name
+    >>> rls.QueriesOut([0, 0, 1, 1]).name
     'query_ranking_error'
     """
 
-    plan: Folds
+    groups: Any  # `Folds`, which labels of queries (n,) are made
     loss: Callable = static(default=misordered)
     name = "query_ranking_error"
 
-    @classmethod
-    def of(cls, queries, loss: Callable = misordered) -> "QueriesOut":
-        """Of labels of queries (n,), or what `folds` made of them."""
-        plan = queries if isinstance(queries, Folds) else folds(queries)
-        check_shared(plan)
-        return cls(plan, loss)
+    def __post_init__(self):
+        if not isinstance(self.groups, Folds):
+            object.__setattr__(self, "groups", folds(self.groups))
+        check_shared(self.groups)
 
     smooth = LeaveOneOut.smooth
-
-    @property
-    def groups(self):
-        """The queries."""
-        return self.plan
 
     def check_rows(self, Y, weights, count):
         """Some pair with an order, in some query."""
         del count
-        if not is_concrete(Y, weights, self.plan):
+        if not is_concrete(Y, weights, self.groups):
             return
         check_finite("Y", Y)
         Y, used, numbers = (
             np.asarray(Y).reshape(len(Y), -1),
             weighing(weights, len(Y)),
-            np.asarray(self.plan.numbers),
+            np.asarray(self.groups.numbers),
         )
         ends = np.full((2, len(Y), Y.shape[1]), -np.inf)  # of each query, the largest −y and y
         for end, values in zip(ends, (-Y, Y), strict=True):
@@ -157,7 +161,7 @@ class QueriesOut(Positive):
         numbers for each of b rows.
         """
         del kernel
-        plan, Y, v = self.plan, solution.labels.Y, solution.factor.weights.array
+        plan, Y, v = self.groups, solution.labels.Y, solution.factor.weights.array
         b, mask = plan.inside.shape[1], plan.inside_mask.astype(v.dtype)
 
         def at(lam):
@@ -208,41 +212,7 @@ def _ordered(loss, one, other):
     return weight * values.reshape(residual.shape), weight
 
 
-@on_any_mesh
-def pairwise_ranking_error(
-    factor: Factor,
-    Y: Float[Array, "n *t"] | Listed,
-    lams: Float[Array, " L"] | Float[Array, "L t"] | Listed,
-    pairs: Int[Array, "p 2"] | Pairs | Listed | None = None,
-    *,
-    events: Float[Array, " n"] | Listed | None = None,
-) -> Float[Array, "L *t"]:
-    """The share of pairs in the wrong order, each pair left out of the fit that orders it: for two
-    classes 1 − AUC, else 1 − concordance index.
-
-    Over pairs yᵢ ≠ yⱼ, each of weight vᵢvⱼ: 1 where f₋ᵢⱼ(xᵢ) − f₋ᵢⱼ(xⱼ) has the other sign than yᵢ
-    − yⱼ, and ½ where it is 0, exactly, with e_B = [P_BB]⁻¹c_B for all B = {i, j} from the blocks of
-    P(λ). Unlike an AUC of rows left out one by one, which compares predictions of different fits,
-    it has next to no bias.
-
-    **Arguments**: `pairs` (p, 2) row numbers, else all pairs; `events` (n,), 1 where Y is the time
-    of an event, 0 where it is one until which there was none: a pair then counts where its smaller
-    time is an event's, and predictions are times. **Shapes**: Y (n,) or (n, t), lams (L,), or (L,
-    t) with a λ for each target, give (L,) or (L, t). **Cost** at each λ ⅝ of the product n² r that
-    makes P, n₁n₂r for classes of n₁ and n₂ rows where labels are known, 2r for each pair that is
-    named; a block of rows of pairs in memory. **Raises** as `loo`; where no pair has an order; for
-    a factor that leaves no pairs out; for events other than 0 and 1. **Fails**: piecewise constant,
-    so it selects λ but cannot tune by gradient; `PairsOut(loss=squared_error)` can. **Source**:
-    Pahikkala, Airola, Boberg and Salakoski 2008; Airola, Pahikkala, Waegeman, De Baets and
-    Salakoski 2011.
-
-    >>> import jax.numpy as jnp, jaxrls as rls
-    >>> X, y = jnp.array([[0.0], [1.0], [2.0], [3.0], [4.0]]), jnp.array([-1.0, 1.0, -1.0, 1.0, 1.0])
-    >>> rls.pairwise_ranking_error(rls.factorize(rls.Linear(), X), y, [1.0]).round(4).tolist()
-    [0.25]
-    """
-    labels = as_array("Y", Y, factor.dtype)
-    return evaluate(PairsOut.of(labels, pairs, events=events), factor, labels, lams)
+pairwise_ranking_error = PairsOut()
 
 
 def check_events(events, *lengths: int) -> None:

@@ -1,33 +1,65 @@
 """Errors of rows left out: one by one, or in groups."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
 
-from jaxrls.criteria.criterion import Positive, evaluate
+from jaxrls.criteria.criterion import Positive
 from jaxrls.criteria.losses import is_smooth, squared_error
-from jaxrls.factors.contract import Factor
-from jaxrls.problem.folds import Folds, folds
-from jaxrls.support.checks import Listed
-from jaxrls.support.meshes import on_any_mesh
+from jaxrls.problem.folds import Folds, as_folds, folds
+from jaxrls.support.checks import is_concrete
 from jaxrls.support.pytrees import pytree, static
 
 
 @pytree
 class LeaveOneOut(Positive):
-    """Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ, every row left out in turn: `loo` as a criterion.
+    """Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ, exact, with every row, or every group of rows, left out in turn.
 
-    >>> import jaxrls as rls
-    >>> rls.LeaveOneOut(rls.absolute_error).smooth
-    True
+    One by one e = c/p, c = P̃y, p = diag P̃, P̃ the inverse of K̃ + λI; of a group e_B = [P̃_BB]⁻¹c_B.
+    Called, `criterion(factor, Y, lams)`, it gives the error at every λ; in `fit(criterion=…)` it is
+    what λ is chosen by. `loo` is the one of squared errors, `kfold(groups)` that of groups.
+
+    Args:
+        loss: what is averaged: `squared_error`, `absolute_error`, `zero_one_loss`, or any function
+            (residuals (n, t), labels (n, t)) -> (n, t).
+        groups: labels (n,) of rows that are left out together, or what `folds` made of them.
+
+    **Cost** O(n r L (t + 1)); for k groups of b rows the smaller of O(k L b² (r + b)) and
+    O(k n r (r + L t)). **Fails**: without groups too optimistic where rows come in groups.
+    **Source**: Rifkin (lecture), "LOOE derivation, VII"; Pahikkala, Boberg and Salakoski 2006,
+    theorem 1.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False)
+    >>> rls.LeaveOneOut(rls.absolute_error)(factor, jnp.array([1.0, 3.0]), [1.0]).tolist()
+    [2.0]
     """
 
     loss: Callable = static(default=squared_error)
-    name = "loo"
-    of_losses = of_some_rows = True
+    groups: Any = None  # `Folds`, which labels are made
+    of_losses = True
+
+    def __post_init__(self):
+        if not callable(self.loss):
+            raise ValueError(
+                f"loss must be a function (residuals, labels) -> losses, and is {self.loss!r}"
+            )
+        if self.groups is not None and not isinstance(self.groups, Folds):
+            object.__setattr__(self, "groups", folds(self.groups))
+
+    @property
+    def name(self):  # type: ignore[override]
+        """By what is left out."""
+        return "loo" if self.groups is None else "kfold"
+
+    @property
+    def of_some_rows(self):  # type: ignore[override]
+        """Unless groups of all rows are named."""
+        return self.groups is None
 
     @property
     def smooth(self):
@@ -37,104 +69,47 @@ class LeaveOneOut(Positive):
     @property
     def total(self):
         """The loss of every row, times its weight."""
-        return partial(_total, self.loss)
+        return None if self.groups is not None else partial(_total, self.loss)
+
+    def bind(self, Y, rows=None):
+        """Groups of all rows, those of padding, whose weight is 0, in the group of the last."""
+        groups = self.groups
+        if groups is None:
+            return self
+        if rows is not None and groups.rows == rows.count < len(Y) and is_concrete(groups):
+            groups = folds(np.pad(np.asarray(groups.numbers), (0, len(Y) - rows.count), "edge"))
+        return replace(self, groups=as_folds(groups, len(Y)))
 
     def values(self, solution, lams, kernel):
         """One pass over the rows."""
         del kernel
-        return mean_loss(solution, lams, self.loss, self.groups)
-
-
-@pytree
-class GroupsOut(Positive):
-    """The same with every group of rows left out in turn: `kfold` as a criterion.
-
-    >>> import jaxrls as rls
-    >>> rls.GroupsOut(rls.folds([0, 0, 1])).name
-    'kfold'
-    """
-
-    plan: Folds
-    loss: Callable = static(default=squared_error)
-    name = "kfold"
-    of_losses = True
-
-    smooth = LeaveOneOut.smooth
-    values = LeaveOneOut.values
-
-    @property
-    def groups(self):
-        """The groups."""
-        return self.plan
-
-
-def mean_loss(solution, lams, loss: Callable, groups: Folds | None = None) -> Float[Array, "L t"]:
-    """Σ vᵢ loss(eᵢ, yᵢ) / Σ vᵢ."""
-    return solution.left_out(partial(_total, loss), lams, groups) / solution.factor.weights.total
+        sums = solution.left_out(partial(_total, self.loss), lams, self.groups)
+        return sums / solution.factor.weights.total
 
 
 def _total(loss, residuals, labels, weights):
     return jnp.sum(weights[:, None] * loss(residuals, labels), axis=0)
 
 
-@on_any_mesh
-def loo(
-    factor: Factor,
-    Y: Float[Array, "n *t"] | Listed,
-    lams: Float[Array, " L"] | Float[Array, "L t"] | Listed,
-    *,
-    loss: Callable = squared_error,
-) -> Float[Array, "L *t"]:
-    """Exact leave-one-out error at every λ.
-
-    Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ with e = c/p, each row of weight vᵢ left out whole.
-
-    **Shapes**: Y (n,) or (n, t), lams (L,), or (L, t) with a λ for each target, give (L,) or (L,
-    t), in the units of the loss. **Cost** O(n r L (t + 1)); n × 1024 numbers in flight, or blocks
-    of rows where U is not kept. **Raises** `ValueError` for λ < 0 or shapes that do not fit.
-    **Fails**: too optimistic where rows come in groups: use `kfold`. **Source**: Rifkin (lecture),
-    "LOOE derivation, VII".
-
-    >>> import jax.numpy as jnp, jaxrls as rls
-    >>> rls.loo(rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False), jnp.array([1.0, 3.0]), jnp.array([1.0])).tolist()
-    [5.0]
-    """
-    return evaluate(LeaveOneOut(loss), factor, Y, lams)
+loo = LeaveOneOut()
 
 
-@on_any_mesh
-def kfold(
-    factor: Factor,
-    Y: Float[Array, "n *t"] | Listed,
-    lams: Float[Array, " L"] | Float[Array, "L t"] | Listed,
-    groups: Folds | Any,
-    *,
-    loss: Callable = squared_error,
-) -> Float[Array, "L *t"]:
-    """Exact k-fold or leave-one-group-out error at every λ, pooled over rows.
+def kfold(groups, loss: Callable = squared_error) -> LeaveOneOut:
+    """Exact k-fold or leave-one-group-out error, pooled over rows: `LeaveOneOut` of groups.
 
-    Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ with e_B = [P_BB]⁻¹ c_B for each group B left out; or, where that is
-    cheaper (few large groups, many λ), from one smaller eigendecomposition per group, on the
-    features U√s. Both are exact; the shapes decide.
+    Args:
+        groups: labels (n,) of any kind; inside `jax.jit` what `folds(groups)` made outside of it.
+        loss: as in `LeaveOneOut`.
 
-    **Arguments**: `groups` (n,) labels, or what `folds(groups)` made of them outside of `jax.jit`.
-    Groups of unequal size are padded to the largest. **Shapes**: Y (n,) or (n, t), lams (L,), or
-    (L, t) with a λ for each target, give (L,) or (L, t). **Cost** for k groups of b rows the
-    smaller of O(k L b² (r + b)) and O(k n r (r + L t)). **Raises** `ValueError` for fewer than two
-    groups. **Source**: Pahikkala, Boberg and Salakoski 2006, theorem 1; for feature sums, Rifkin
-    (lecture), "direct approach".
+    Returns:
+        A criterion.
+
+    Raises:
+        ValueError: for fewer than two groups.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(4), intercept=False)
-    >>> rls.kfold(factor, jnp.array([1.0, 1.0, 2.0, 2.0]), jnp.array([1.0]), [0, 0, 1, 1]).round(4).tolist()
+    >>> rls.kfold([0, 0, 1, 1])(factor, jnp.array([1.0, 1.0, 2.0, 2.0]), [1.0]).round(4).tolist()
     [2.5]
     """
-    return evaluate(GroupsOut(as_folds(groups, factor.n), loss), factor, Y, lams)
-
-
-def as_folds(groups, n: int) -> Folds:
-    """Group labels, or what `folds` made of them, of n rows."""
-    plan = groups if isinstance(groups, Folds) else folds(groups)
-    if plan.rows != n:
-        raise ValueError(f"groups must have {n} labels, one per row of X, and has {plan.rows}")
-    return plan
+    return LeaveOneOut(loss, groups)

@@ -4,23 +4,37 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
-from jaxrls.criteria.criterion import Criterion, evaluate
-from jaxrls.factors.contract import Factor, as_columns
-from jaxrls.support.checks import Listed
-from jaxrls.support.meshes import on_any_mesh
+from jaxrls.criteria.criterion import Criterion
+from jaxrls.factors.contract import as_columns
 from jaxrls.support.pytrees import pytree, static
 
 
 @pytree
 class LogPredictive(Criterion):
-    """(1/n) Σᵢ log p(yᵢ | all other labels): `log_predictive_density` as a criterion, of which more
-    is better.
+    """Leave-one-out log predictive density: the mean of log p(yᵢ | all other labels), larger is
+    better.
 
-    >>> import jaxrls as rls
-    >>> rls.LogPredictive(scale="loo").larger_is_better
-    True
+    −½ (log 2πτσᵢ² + eᵢ²/(τσᵢ²)) averaged over rows, with e = c/p and σᵢ² = 1/pᵢ, p = diag (K +
+    λV⁻¹)⁻¹, V the weights. As in `log_marginal_likelihood`, y ~ N(0, τ(K + λV⁻¹)), with a flat
+    prior on an intercept. It judges variances too, which `loo` does not, and asks less of the
+    kernel than the evidence does: each label is predicted from all others, whatever the prior says
+    of them together. In nats for each row of positive weight; the cost of `loo`.
+
+    Args:
+        scale: τ, by default 1: the noise variance is λ and the kernel is the prior covariance, as it
+            stands. With `"loo"` τ is the mean of e²/σ², at which the density is largest, for every λ
+            and target: the choice then depends on the labels' unit and the kernel's size through
+            their ratio to λ alone.
+
+    **Raises** for the iterative route, which knows no leverage exactly. **Fails**: on landmarks the
+    prior is that of the model, k̂, which is sure of itself far from them. **Source**: Rasmussen and
+    Williams 2006, eq. 5.10 to 5.12; Sundararajan and Keerthi 2001.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False)
+    >>> round(float(rls.log_predictive_density(factor, jnp.array([0.0, 0.0]), [1.0])[0]), 4)
+    -1.2655
     """
 
     scale: Any = static(default=1.0)
@@ -64,35 +78,4 @@ def _sums(residuals, remaining, labels, weights):
     )
 
 
-@on_any_mesh
-def log_predictive_density(
-    factor: Factor,
-    Y: Float[Array, "n *t"] | Listed,
-    lams: Float[Array, " L"] | Float[Array, "L t"] | Listed,
-    *,
-    scale: float | str = 1.0,
-) -> Float[Array, "L *t"]:
-    """Leave-one-out log predictive density at every λ: the mean of log p(yᵢ | all other labels),
-    larger is better.
-
-    −½ (log 2πτσᵢ² + eᵢ²/(τσᵢ²)) averaged over rows, with e = c/p and σᵢ² = 1/pᵢ, p = diag (K +
-    λV⁻¹)⁻¹, V the weights. As in `log_marginal_likelihood`, y ~ N(0, τ(K + λV⁻¹)), with a flat
-    prior on an intercept. It judges variances too, which `loo` does not, and asks less of the
-    kernel than the evidence does: each label is predicted from all others, whatever the prior says
-    of them together.
-
-    **Arguments**: `scale` τ, by default 1: the noise variance is λ and the kernel is the prior
-    covariance, as it stands. With `"loo"` τ is the mean of e²/σ², at which the density is largest,
-    for every λ and target: the choice then depends on the labels' unit and the kernel's size
-    through their ratio to λ alone. **Shapes**: Y (n,) or (n, t), lams (L,), or (L, t) with a λ for
-    each target, give (L,) or (L, t), in nats for each row of positive weight. **Cost** that of
-    `loo`. **Raises** as `loo`, and for the iterative route, which knows no leverage exactly.
-    **Fails**: on landmarks the prior is that of the model, k̂, which is sure of itself far from
-    them. **Source**: Rasmussen and Williams 2006, eq. 5.10 to 5.12; Sundararajan and Keerthi 2001.
-
-    >>> import jax.numpy as jnp, jaxrls as rls
-    >>> density = rls.log_predictive_density(rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False), jnp.array([0.0, 0.0]), jnp.array([1.0]))
-    >>> round(float(density[0]), 4)
-    -1.2655
-    """
-    return evaluate(LogPredictive(scale), factor, Y, lams)
+log_predictive_density = LogPredictive()

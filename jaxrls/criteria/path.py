@@ -7,10 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.criteria.criterion import as_grid
-from jaxrls.criteria.left_out import as_folds, mean_loss
-from jaxrls.criteria.losses import squared_error
+from jaxrls.criteria.left_out import loo
 from jaxrls.factors.contract import Factor
-from jaxrls.problem.folds import Folds
+from jaxrls.problem.folds import Folds, as_folds
 from jaxrls.support.checks import Listed, as_array, check_lams
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pytrees import pytree
@@ -81,7 +80,7 @@ def path(
     Y = as_array("Y", Y, factor.dtype)
     lams, solution = as_grid(lams, Y, factor), factor.solve(Y)
     found = jax.tree.map(solution.labels.drop_axis, solution.coefficients(lams))
-    error = solution.labels.drop_axis(mean_loss(solution, lams, squared_error))
+    error = solution.labels.drop_axis(loo.values(solution, lams, None))
     return Path(lams, found.coef, found.intercept, error, found.free)
 
 

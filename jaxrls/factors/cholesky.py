@@ -29,7 +29,7 @@ class CholeskyGram(Factor):
     a gradient.
 
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> factor = rls.factorize(rls.Gaussian(1.0), jnp.eye(3), route="cholesky")
+    >>> factor = rls.factorize(rls.Gaussian(1.0), jnp.eye(3), solver=rls.Cholesky())
     >>> rls.loo(factor, jnp.arange(3.0), jnp.array([0.1, 1.0])).shape
     (2,)
     """

@@ -42,7 +42,7 @@ class CholeskyFeatures(Factor):
     """ΦᵀΦ + λI = AAᵀ for each λ, from moments: O(n r²) for those, in row blocks.
 
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> factor = rls.factorize(rls.Linear(), jnp.arange(6.0).reshape(3, 2), route="cholesky")
+    >>> factor = rls.factorize(rls.Linear(), jnp.arange(6.0).reshape(3, 2), solver=rls.Cholesky())
     >>> factor.solve([0.0, 1.0, 2.0]).coefficients(jnp.array([0.1])).coef.shape
     (1, 2, 1)
     """

@@ -76,6 +76,33 @@ class Outcome(NamedTuple):
     run: Any = None
 
 
+class Solver(ABC):
+    """How the one hard step is done: makes a solution of rows and labels.
+
+    One of one's own is a `pytree` with a `solve`, whose factor is a `Factor`.
+    """
+
+    has_spectrum: ClassVar[bool] = False  # whether its factor tells a grid of λ, and all λ at once
+
+    @abstractmethod
+    def solve(
+        self,
+        kernel: Any,
+        rows: Any,
+        labels: Labels,
+        weights: Weights,
+        fixed: FixedEffects,
+        *,
+        landmarks: Any,
+        leave: bool,
+        block_size: int | None,
+    ) -> "Solution":
+        """Factor, and bring in the labels, in as few readings of the rows as it takes."""
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
 class Factor(ABC):
     """One kernel, its rows, weights and fixed effects, factored: knows neither λ nor labels.
 
@@ -237,8 +264,8 @@ class Factor(ABC):
 
     def _lacks(self, what: str) -> str:
         return (
-            f"a factor by route {self.route!r} {what}: make it by another, such as "
-            "factorize(kernel, X, route='gram')"
+            f"a factor by route {self.route!r} {what}: make it by another solver, "
+            "such as Spectral()"
         )
 
     def solve(self, Y) -> "Solution":
@@ -322,7 +349,7 @@ class Solution:
     factor: Factor
     labels: Labels
     state: Any  # what the factor makes of the labels
-    summed: Any = None  # the moments that it is made of, where they are kept
+    summed: Any = None  # the moments that it is made of, where it is
 
     # λ and targets ---------------------------------------------------------------------------------
 

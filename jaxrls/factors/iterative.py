@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxrls.factors.contract import PROBES, Coefficients, Factor, Outcome, Report
+from jaxrls.factors.contract import PROBES, Coefficients, Factor, Outcome, Report, Solver
 from jaxrls.factors.expansion import Dual, Expansion
 from jaxrls.factors.landmark_spectrum import solve_subset
 from jaxrls.factors.spectrum import Spectrum
@@ -30,7 +30,7 @@ from jaxrls.linalg.conjugate import Run, conjugate_gradients
 from jaxrls.linalg.products import matmul, transposed_matmul
 from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.problem.labels import Labels
-from jaxrls.problem.landmarks import Landmarks
+from jaxrls.problem.landmarks import as_landmarks, without_trace
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.gram import kernel_times
 from jaxrls.rows.rows import Rows
@@ -46,25 +46,36 @@ HIDDEN = 0.02
 
 
 @pytree
-class Iteration:
-    """How the iterative route goes about it: `fit(…, route="iterative",
-    iteration=Iteration(products="float32"))`.
+class Iterative(Solver):
+    """All of K by products with it, conjugate gradients that begin from a fit on landmarks: for more
+    rows than K can be factored for.
 
-    `tol` of the relative residual, and `steps` at most. `probes` random signs from `key`, by
-    default the same every time, for leave-one-out; as many as rows make it exact. 0 makes none,
-    which is cheaper where λ is chosen by rows held out: residuals left out and degrees of freedom
-    are then NaN. `products`, such as "float32", is the dtype of K's entries and products, with
-    vectors in that of X, by default that of X as well.
+    Solves (K̃ + λI) c̃ = √v y for all λ, targets and random signs together, a product of K with
+    L (t + probes) columns a step. **Source**: Rudi, Carratino and Rosasco 2017, with the landmarks'
+    own fit as preconditioner; Epperly, Tropp and Webber 2024 for diagonals.
+
+    Args:
+        landmarks: how many, or which, the preconditioner is made of: what `landmarks=` of `fit`
+            takes, or in `factorize` but a number. Default 10√n, at most 3000.
+        tol: the relative residual to reach.
+        probes: random signs from `key`, by default the same every time, for leave-one-out; as many
+            as rows make it exact. 0 makes none, which is cheaper where λ is chosen by rows held out:
+            residuals left out and degrees of freedom are then NaN.
+        steps: at most.
+        dtype: of K's entries and products, such as "float32", with vectors in that of X; by default
+            that of X as well.
+        key: a JAX random key.
 
     >>> import jaxrls as rls
-    >>> rls.Iteration(steps=40, products="float32").probes
+    >>> rls.Iterative(landmarks=500, steps=40, dtype="float32").probes
     32
     """
 
+    landmarks: Any = None
     tol: float = static(default=1e-4)
     steps: int = static(default=200)
     probes: int = static(default=PROBES)
-    products: Any = static(default=None)
+    dtype: Any = static(default=None)
     key: PRNGKeyArray | None = None
 
     def __post_init__(self):
@@ -79,8 +90,26 @@ class Iteration:
             raise ValueError(
                 f"tol must be a number between 0 and 1, the relative residual to reach, and is {self.tol!r}"
             )
-        if self.products is not None:
-            object.__setattr__(self, "products", _width(self.products))
+        if self.dtype is not None:
+            object.__setattr__(self, "dtype", _width(self.dtype))
+
+    def solve(self, kernel, rows, labels, weights, fixed, *, landmarks, leave, block_size):
+        """From the landmarks' fit on."""
+        del leave
+        if landmarks is not None:
+            raise ValueError(
+                "landmarks= fits on landmarks in place of all rows: give Iterative(landmarks=…), "
+                "whose fit its products begin from"
+            )
+        if self.landmarks is None:
+            raise ValueError("Iterative() needs landmarks, whose fit its products begin from")
+        chosen = without_trace(as_landmarks(rows, self.landmarks))
+        self.of_products(rows.dtype)
+        none = Labels.none(weights, fixed)
+        options: dict = {"drop": False, "block_size": block_size}
+        near: Any = solve_subset(kernel, rows, chosen, none, weights, fixed, **options).factor
+        parts = Dual(rows.dense()), near, self.signs(rows.shape[0], rows.dtype), self, block_size
+        return IterativeGram(kernel, rows, weights, fixed, *parts).solve_labels(labels)
 
     def signs(self, n: int, dtype) -> Float[Array, "n p"]:
         """The random signs, one column for each probe; or where those are no fewer than rows, √n I,
@@ -93,26 +122,27 @@ class Iteration:
             dtype
         )
 
-    def dtype(self, dtype):
-        """That of the products, for rows of this one."""
-        if self.products is None:
+    def of_products(self, dtype):
+        """The dtype of the products, for rows of this one."""
+        if self.dtype is None:
             return dtype
-        if jnp.dtype(self.products).itemsize > jnp.dtype(dtype).itemsize:
+        if jnp.dtype(self.dtype).itemsize > jnp.dtype(dtype).itemsize:
             raise ValueError(
-                f"products must be no wider than X, which is {dtype}, and is {self.products!r}: leave it out, or give X in that"
+                f"dtype must be no wider than that of X, {dtype}, and is {self.dtype!r}: leave it "
+                "out, or give X in that"
             )
-        return jnp.dtype(self.products)
+        return jnp.dtype(self.dtype)
 
 
-def _width(products) -> str:
+def _width(dtype) -> str:
     """The name of float32 or float64, by which equal ones are equal."""
     try:
-        name = np.dtype(products).name
+        name = np.dtype(dtype).name
     except TypeError:
         name = ""
     if name not in ("float32", "float64"):
         raise ValueError(
-            f"products must be 'float32' or 'float64', or None for the dtype of X, and is {products!r}"
+            f"dtype must be 'float32' or 'float64', or None for that of X, and is {dtype!r}"
         )
     return name
 
@@ -124,7 +154,7 @@ class IterativeGram(Factor):
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> X = jnp.linspace(0, 1, 30)[:, None]
-    >>> factor = rls.factorize(rls.Gaussian(0.3), X, landmarks=jnp.arange(0, 30, 5), route="iterative")
+    >>> factor = rls.factorize(rls.Gaussian(0.3), X, solver=rls.Iterative(jnp.arange(0, 30, 5)))
     >>> factor.route, factor.solve(jnp.sin(6 * X[:, 0])).coefficients(jnp.array([0.1])).coef.shape
     ('iterative', (1, 30, 1))
     """
@@ -137,7 +167,7 @@ class IterativeGram(Factor):
     expansion: Expansion
     near: Spectrum  # on landmarks: what K is divided by, and its leverage is compared with
     signs: Float[Array, "n p"]
-    iteration: Iteration
+    iteration: Iterative
     block_size: int | None = static()
 
     @property
@@ -159,7 +189,7 @@ class IterativeGram(Factor):
 
     def times_kernel(self, V: Float[Array, "n k"]) -> Float[Array, "n k"]:
         """K V, entries and products in the dtype asked for."""
-        dtype = self.iteration.dtype(self.dtype)
+        dtype = self.iteration.of_products(self.dtype)
         X, V = self.rows.dense().astype(dtype), V.astype(dtype)
         kernel = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), self.kernel)
         return kernel_times(kernel, X, X, V, self.block_size).astype(self.dtype)
@@ -265,7 +295,7 @@ class IterativeGram(Factor):
         """Not by products."""
         raise ValueError(
             "the evidence needs a determinant, which the iterative route does not have: use loo or "
-            "gcv, or landmarks without route="
+            "gcv, or landmarks="
         )
 
     def residual_dof(self, solution, lams):
@@ -300,7 +330,7 @@ class IterativeGram(Factor):
         """Not by estimates: `rows_out` knows their variance."""
         raise ValueError(
             "this needs the leverage of every row, which the iterative route estimates: use loo or "
-            "gcv, or landmarks without route="
+            "gcv, or landmarks="
         )
 
     def check_probes(self) -> None:
@@ -358,7 +388,7 @@ class IterativeGram(Factor):
         """Not by products."""
         raise ValueError(
             "groups left out together need blocks of an inverse, which the iterative route does not "
-            "have: use landmarks without route="
+            "have: use landmarks="
         )
 
 
@@ -380,32 +410,3 @@ def _label_columns(solution, lams):
     scaled = solution.state
     wide = jnp.broadcast_to(lams, (lams.shape[0], scaled.shape[1])).reshape(-1)
     return jnp.tile(scaled, (1, lams.shape[0])), wide
-
-
-def factor_iterative(
-    kernel: Kernel,
-    rows: Rows,
-    chosen: Landmarks,
-    weights: Weights,
-    fixed: FixedEffects,
-    *,
-    iteration: Iteration | None = None,
-    block_size: int | None = None,
-) -> IterativeGram:
-    """All of K without holding it: a fit on landmarks and a number of products with K for every λ.
-
-    Solves (K̃ + λI) c̃ = √v y by preconditioned conjugate gradients, all λ, targets and random signs
-    together. Cost: a step takes a product of K with L (t + probes) columns. Source: Rudi, Carratino
-    and Rosasco 2017, with the landmarks' own fit as preconditioner; Epperly, Tropp and Webber 2024
-    for diagonals.
-    """
-    none = Labels.none(weights, fixed)
-    options: dict = {"drop": False, "block_size": block_size}
-    near: Any = solve_subset(kernel, rows, chosen, none, weights, fixed, **options).factor
-    iteration = Iteration() if iteration is None else iteration
-    iteration.dtype(rows.dtype)
-    signs = iteration.signs(rows.shape[0], rows.dtype)
-    expansion = Dual(rows.dense())
-    return IterativeGram(
-        kernel, rows, weights, fixed, expansion, near, signs, iteration, block_size
-    )

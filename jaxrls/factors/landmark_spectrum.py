@@ -32,7 +32,7 @@ from jaxrls.linalg.products import matmul
 from jaxrls.linalg.ridge import ridged_cholesky
 from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.problem.labels import Labels
-from jaxrls.problem.landmarks import Landmarks, hidden_trace, without_trace
+from jaxrls.problem.landmarks import Landmarks, hidden_trace
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.gram import gram
 from jaxrls.rows.moments import Moments, moments, near_fit
@@ -89,12 +89,10 @@ def solve_subset(
     *,
     drop: bool = True,
     block_size: int | None = None,
-    keep_moments: bool = False,
 ) -> Solution:
     """The solution on landmarks, from one reading of the rows; a trace that they carry must be of
     these rows and weights. With `drop` a landmark that is a row leaves the dictionary with it.
     """
-    chosen = without_trace(chosen) if keep_moments else chosen  # other rows will add to it
     dictionary = Dictionary.of(kernel, chosen.points)
     lift, kept = dictionary.lift, None
     corner = lift.features(lift.points)
@@ -119,11 +117,7 @@ def solve_subset(
     leaving = (chosen.indices, corner) if drop and chosen.indices is not None else None
     factor = dictionary.spectrum(of_lift, sums, weights, fixed, leaving)
     solution = factor.solve_moments(labels, sums)
-    return (
-        replace(solution, summed=Summed.of_fit(dictionary, sums, fixed))
-        if keep_moments
-        else solution
-    )
+    return replace(solution, summed=Summed.of_fit(dictionary, sums, fixed))
 
 
 def keeps_rows(n: int, m: int, itemsize: int) -> bool:

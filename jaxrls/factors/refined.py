@@ -20,7 +20,7 @@ class RefinedGram(CholeskyGram):
     products, and n³ in float32.
 
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> factor = rls.factorize(rls.Gaussian(1.0), jnp.eye(3), route="refined")
+    >>> factor = rls.factorize(rls.Gaussian(1.0), jnp.eye(3), solver=rls.Refined())
     >>> rls.loo(factor, jnp.arange(3.0), jnp.array([0.1, 1.0])).shape
     (2,)
     """

@@ -363,7 +363,7 @@ class Spectrum(Factor):
         """
         if self.leaving is None:
             return None
-        scale: Any = jnp.sqrt(lam / (self.s * (self.s + lam)))
+        scale: Any = jnp.sqrt(lam / (self.s + lam)) / jnp.sqrt(self.s)
         directions = jnp.concatenate([scale * self.basis, -scale * self.across])
         return Planes(self.leaving.indices, directions)
 

@@ -179,7 +179,9 @@ def spectral_spread(f: Any, lam: Float[Array, ""]) -> Spread:
         half = f.dual_basis() * kept
         return DualSpread(f.expansion, fixed, half, f.across * kept, lam, share, both)
     if isinstance(f.expansion, OnLandmarks):
-        scale = jnp.sqrt(lam / (f.s * (f.seen + lam)))  # of what is hidden the prior is left
+        scale = jnp.sqrt(lam / (f.seen + lam)) / jnp.sqrt(
+            f.s
+        )  # of what is hidden the prior is left
         whiten = f.basis / jnp.sqrt(f.s)
         return PrimalSpread(f.expansion, fixed, f.basis * scale, f.across * scale, lam, whiten)
     c, r = f.basis.shape

@@ -19,7 +19,6 @@ from jaxrls.factors.spectrum import (
     Spectrum,
     feature_moments,
     of_moments,
-    solve_covariance,
 )
 from jaxrls.kernels.inner import Linear
 from jaxrls.kernels.kernel import Kernel
@@ -199,16 +198,9 @@ def _sizes(sums: Moments):
     return sums.weight, jnp.diagonal(sums.second), sums.square
 
 
-def solve_and_sum(
+def summed_features(
     kernel: Kernel, rows: Rows, labels: Labels, weights: Weights, fixed: FixedEffects
-) -> Solution:
-    """The solution on a kernel's explicit features, with their moments: from one reading where
-    those are what it is made of.
-    """
-    features = rows.features(kernel)
-    sums = feature_moments(features, labels, weights, fixed)
-    if features.shape[0] <= features.shape[1]:
-        solution = solve_covariance(kernel, rows, labels, weights, fixed)
-    else:
-        solution = of_moments(features, sums, weights, fixed).solve_moments(labels, sums)
-    return replace(solution, summed=Summed.of_fit(PlainFeatures(kernel), sums, fixed))
+) -> Summed:
+    """Those of a kernel's explicit features."""
+    sums = feature_moments(rows.features(kernel), labels, weights, fixed)
+    return Summed.of_fit(PlainFeatures(kernel), sums, fixed)

@@ -19,7 +19,7 @@ from jaxrls.support.pytrees import REGISTRY, is_registered, name_in_files
 
 
 def save(path: str | os.PathLike, obj: Any, *, extra: dict[str, Any] | None = None) -> None:
-    """Save a kernel, a model or any result (fit, path, tuned, landmarks), bit for bit, as
+    """Save a kernel, a model or any result (fit, path, landmarks), bit for bit, as
     `.safetensors`.
 
     Kernels of one's own are saved too, if their class stands under `jaxrls.pytree`: in a module,
@@ -45,6 +45,7 @@ def save(path: str | os.PathLike, obj: Any, *, extra: dict[str, Any] | None = No
     Sum(left=Scaled(scale=0.5, kernel=Gaussian(width=2.0)), right=Linear())
     """
     arrays: dict[str, np.ndarray] = {}
+    obj = obj.for_file() if hasattr(obj, "for_file") else obj
     if extra is not None and not isinstance(extra, dict):
         raise ValueError(
             f"extra must be a dictionary, as load gives it back, and is a {type(extra).__name__}: put it under a name"

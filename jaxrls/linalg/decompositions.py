@@ -18,8 +18,7 @@ class SpectralDerivativeError(TypeError):
 _MESSAGE = (
     "jaxrls does not differentiate through an eigendecomposition: that derivative divides by gaps between eigenvalues and is "
     "wrong or NaN where they repeat or vanish. For derivatives in kernel parameters, X or weights use "
-    "jaxrls.loo_objective(kernel, X, Y, lam), or objective(criterion, ...) for the other criteria; derivatives in Y and λ "
-    "of anything computed from a factor are exact as they stand."
+    "jaxrls.objective(kernel, X, Y, lam); derivatives in Y and λ of anything computed from a factor are exact as they stand."
 )
 
 

@@ -1,5 +1,7 @@
 """What `fit` and `tune` return: a model, how it was chosen, and pictures of both."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Generic, Literal, TypeVar, overload
 
 import numpy as np
@@ -10,24 +12,101 @@ from jaxrls.linalg.conjugate import Run
 from jaxrls.models.model import Model
 from jaxrls.models.posterior import Posterior, check_unsaid
 from jaxrls.models.predictive import Predictive, predictive
+from jaxrls.support.checks import is_concrete
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pictures import plot_errors, plot_function, plot_left_out, plot_search
 from jaxrls.support.pytrees import pytree, static
 
-K = TypeVar("K", bound=Kernel)  # what was tuned comes back as what it was
+K = TypeVar("K", bound=Kernel)  # what was fitted or tuned comes back as what it was
 
 
-class _Fitted:
-    """What every result of a fit offers."""
+@pytree
+class History:
+    """How a search by `tune` went: S steps, its best start first.
 
-    model: Model
-    loo_residuals: Float[Array | np.ndarray, "n *t"] | Any
+    `converged` says whether the gradient norm fell below `tol`, `reason` why the search stopped;
+    `stages` are searches on few rows before it.
+    """
 
-    def predict(
-        self, X, *, fixed_effects=None, block_size: int | None = None
-    ) -> Float[Array | np.ndarray, "m *t"]:
-        """Predictions for the rows of X: see `Model.predict`."""
-        return self.model.predict(X, fixed_effects=fixed_effects, block_size=block_size)
+    errors: Float[Array, " S"]
+    gradient_norms: Float[Array, " S"]
+    lams: Float[Array, " S"]
+    kernels: Any  # every leaf with a leading axis S
+    start_error: Float[Array | np.ndarray, ""] | None = None
+    converged: bool = static(default=False)
+    reason: str = static(default="")
+    stages: "tuple[Stage, ...]" = ()
+
+
+@pytree
+class Stage:
+    """A search on `rows` of the rows and so many landmarks, one of those before that on all: errors
+    are of those rows, left out of those.
+    """
+
+    rows: int = static()
+    landmarks: int = static()
+    history: History
+
+
+@pytree
+class Fit(Generic[K]):
+    """The result of `fit` and `tune`: the model at the chosen λ, and how it was chosen.
+
+    After `update` and `forget` what needs rows that are gone is None: `loo_residuals`, and `lams`,
+    `errors` and `error` but by GCV or the evidence.
+
+    >>> import numpy as np, jaxrls as rls
+    >>> X = np.linspace(0, 1, 20)[:, None]
+    >>> y = np.sin(6 * X[:, 0]) + 0.1 * np.cos(40 * X[:, 0])
+    >>> print(rls.fit(rls.Gaussian(0.3), X, y, lams=[1e-2, 1.0]))
+    Gaussian on 20 rows: λ = 0.01 of 2, loo error 0.0072 (R² 0.99), 4.6 degrees of freedom
+    Cholesky (cholesky), 2 λ
+    """
+
+    # `| Any` in the place of `| None`, which they are after some updates: whoever never updates
+    # should not have to rule that out at every use.
+    model: Model  # what predicts
+    lams: Float[Array | np.ndarray, "L *#t"] | Any  # all λ that were looked at, ascending
+    errors: Float[Array | np.ndarray, "L *t"] | Any  # the criterion there, smaller better
+    lam: Float[Array | np.ndarray, "*#t"]  # the chosen λ, shared or one for each target
+    error: Float[Array | np.ndarray, "*#t"] | Any  # the criterion there, averaged over targets
+    loo_residuals: Float[Array | np.ndarray, "n *t"] | Any  # left out as the criterion does
+    dof: Float[Array | np.ndarray, "*#t"]  # effective degrees of freedom
+    floor: Float[Array | np.ndarray, ""]  # the λ below which rounding rules
+    indefinite: Float[Array | np.ndarray, ""]  # most negative eigenvalue of K over the largest
+    route: str = static()  # what was factored
+    criterion: str = static()
+    plan: str = static(default="")  # solver, and how λ were looked at, in words
+    trace_residual: Float[Array | np.ndarray, ""] | None = None  # tr √v(K − K̂)√v, of landmarks
+    certificate: str = static(default="")  # how close landmarks keep the fit to that of all of K
+    num_landmarks: int = static(default=0)
+    # How an iteration, or a refinement, went, and how sure the error is that it estimates.
+    run: Run | None = None
+    loo_standard_error: Float[Array | np.ndarray, "*#t"] | None = None
+    # A bound on how far rounding of nearly dependent landmarks moved the fit, as a share of what is
+    # left out: above 1 % `fit` warns. What landmarks would tell by smaller differences is lost.
+    ridge_effect: Float[Array | np.ndarray, ""] | None = None
+    history: History | None = None  # of `tune`
+    kept: Any = None  # the solution, see `keep=` of `fit`
+
+    def __repr__(self) -> str:
+        values = [self.lam, self.error, self.dof]
+        if not is_concrete(*values) or np.ndim(self.dof) > 1:
+            return f"Fit(kernel={self.model.kernel}, criterion={self.criterion!r})"
+        lam, error, dof = (None if v is None else float(np.mean(v)) for v in values)
+        of = "" if self.lams is None else f" of {len(self.lams)}"
+        left = "" if self.loo_residuals is None else f" on {len(self.loo_residuals)} rows"
+        told = "" if error is None else f", {self.criterion} error {error:.3g}"
+        return (
+            f"{type(self.model.kernel).__name__}{left}: λ = {lam:.3g}{of}{told}, {dof:.1f} degrees "
+            f"of freedom\n{self.plan}"
+        )
+
+    @property
+    def kernel(self) -> K:
+        """That of the model."""
+        return self.model.kernel  # type: ignore[return-value]
 
     def plot_left_out(self, Y, ax=None):
         """The labels Y that were fitted against their predictions with the row, or its group, left
@@ -41,63 +120,45 @@ class _Fitted:
         """
         return plot_function(self, X, Y, ax, level)
 
-
-@pytree
-class Fit(_Fitted):
-    """The result of `fit`: the model at the chosen λ, and how it was chosen.
-
-    `errors` (L,) or (L, t) is the criterion over `lams`, smaller better (the evidence negated);
-    `lam` and `error` the chosen λ and its error, averaged over targets, or one of each per target.
-    `loo_residuals` and `dof` belong to the chosen λ; where the criterion leaves groups out, so do
-    the residuals. `floor` is the λ below which rounding rules, `route` and `criterion` say how it
-    was done. On landmarks `trace_residual` is tr √v(K − K̂)√v, and `certificate` says in words how
-    close that keeps the fit to that of all of K; `ridge_effect` bounds how far the ridge that
-    nearly dependent landmarks take, or rounding of K_RR without one, has moved the fit, as a share
-    of what is left out: above 1 % `fit` warns. What landmarks would tell by differences that are
-    far below the ridge is lost, and not in it. Where λ was
-    searched for, `lams` are those looked at, (L, t) where each target has its own, and `search`
-    says how many factors that took; where only below a grid, `lams` are those and the grid's above.
-    By the iterative route `run` has residuals, history and the reason of every column's end, and
-    `loo_standard_error` says how sure `error` is, None where its loss is a step. `kept` is what
-    `update` and `forget` take, `sure` what `posterior` does, and `jackknife` what `intervals` do,
-    None where they were not asked for. After `update` and `forget` what needs rows that are gone is
-    None: `loo_residuals`, and `lams`, `errors` and `error` but by GCV or the evidence;
-    `certificate` and `search` are empty, and `ridge_effect` is beside the residuals of the fit,
-    which are smaller than what is left out.
-
-    >>> import numpy as np, jaxrls as rls
-    >>> X = np.linspace(0, 1, 20)[:, None]
-    >>> rls.fit(rls.Gaussian(0.3), X, np.sin(6 * X[:, 0]) + 0.1 * np.cos(40 * X[:, 0])).criterion
-    'loo'
-    """
-
-    # `| Any` in the place of `| None`, which they are after some updates: whoever never updates
-    # should not have to rule that out at every use.
-    model: Model
-    lams: Float[Array | np.ndarray, "L *#t"] | Any
-    errors: Float[Array | np.ndarray, "L *t"] | Any
-    lam: Float[Array | np.ndarray, "*#t"]
-    error: Float[Array | np.ndarray, "*#t"] | Any
-    loo_residuals: Float[Array | np.ndarray, "n *t"] | Any
-    dof: Float[Array | np.ndarray, "*#t"]
-    floor: Float[Array | np.ndarray, ""]
-    indefinite: Float[Array | np.ndarray, ""]
-    route: str = static()
-    criterion: str = static()
-    trace_residual: Float[Array | np.ndarray, ""] | None = None
-    certificate: str = static(default="")
-    num_landmarks: int = static(default=0)
-    search: str = static(default="")
-    run: Run | None = None
-    loo_standard_error: Float[Array | np.ndarray, "*#t"] | None = None
-    ridge_effect: Float[Array | np.ndarray, ""] | None = None
-    kept: Any = None
-    sure: Any = None
-    jackknife: Any = None
-
     def plot(self, ax=None):
-        """The criterion over λ with the chosen one, on Matplotlib axes, which it returns."""
-        return plot_errors(self, ax)
+        """The criterion over λ with the chosen one, on Matplotlib axes, which it returns; of a fit by
+        `tune` error and gradient norm at every step, on two.
+        """
+        return plot_errors(self, ax) if self.history is None else plot_search(self, ax)
+
+    def score(self, X, Y, weights=None) -> Any:
+        """R² of predictions for the rows of X: 1 − Σ v (y − f)² / Σ v (y − ȳ)², averaged over
+        targets.
+        """
+        Y, v = np.asarray(Y), np.ones(len(Y)) if weights is None else np.asarray(weights)
+        left = np.asarray(self.predict(X)) - Y
+        away = Y - np.average(Y, axis=0, weights=v)
+        return np.mean(1 - np.tensordot(v, left**2, 1) / np.tensordot(v, away**2, 1))
+
+    def at(self, lam) -> "Fit":
+        """The fit at another λ, or at one for each target: from the solution that is kept, O(n r)
+        where that is a spectrum.
+        """
+        return self._kept().at(self, lam)
+
+    def for_file(self) -> "Fit":
+        """What `save` writes: with the solution where `keep=True` asked for it."""
+        kept = self.kept.for_file() if self.kept is not None and self.kept.saved else None
+        return replace(self, kept=kept)
+
+    def _kept(self):
+        if self.kept is None:
+            raise ValueError("this fit kept no solution, from which that comes: fit with keep=True")
+        return self.kept
+
+    def _once(self, name: str, make: Callable) -> Any:
+        """What is made of the solution, once for this object where its values are known."""
+        if name not in vars(self):
+            made = make(self)
+            if not is_concrete(made):
+                return made
+            vars(self)[name] = made
+        return vars(self)[name]
 
     @overload
     def predict(
@@ -142,10 +203,10 @@ class Fit(_Fitted):
 
         **Shapes**: the standard deviation is shaped as the predictions. **Cost** beside them O(m
         n²) where K of all rows was factored for, O(m r²) else. **Raises** `ValueError` where
-        `keep_variance` was not asked for, or for `scale` or `corrected` without `return_std`."""
+        no solution was kept, or for `scale` or `corrected` without `return_std`."""
         if not return_std:
             check_unsaid(scale, corrected)
-        mean = super().predict(X, fixed_effects=fixed_effects, block_size=block_size)
+        mean = self.model.predict(X, fixed_effects=fixed_effects, block_size=block_size)
         return (
             (
                 mean,
@@ -171,12 +232,12 @@ class Fit(_Fitted):
         **Arguments**: on landmarks `corrected` adds what they leave over of the prior, k − k̂, so
         that far from them it is as wide as k says. **Shapes**: X (m, d); see `Posterior`. **Cost**
         as `predict(return_std=True)`, and O(m² r); memory m². **Raises** `ValueError` where
-        `keep_variance` was not asked for, or for "loo" where rows were added or given up since.
+        no solution was kept, or for "loo" where rows were added or given up since.
         **Source**: Rasmussen and Williams 2006, eqs. 2.26, 2.42 and 5.10–5.12, §8.3.3.
 
         >>> import numpy as np, jaxrls as rls
         >>> X = np.linspace(0, 1, 20)[:, None]
-        >>> fit = rls.fit(rls.Gaussian(0.3), X, np.sin(6 * X[:, 0]) + 0.1 * np.cos(40 * X[:, 0]), keep_variance=True)
+        >>> fit = rls.fit(rls.Gaussian(0.3), X, np.sin(6 * X[:, 0]) + 0.1 * np.cos(40 * X[:, 0]))
         >>> near, far = fit.posterior(np.array([[0.5], [3.0]])).std
         >>> bool(far > 10 * near)
         True
@@ -184,11 +245,7 @@ class Fit(_Fitted):
         return self._sure().posterior(self.model, X, fixed_effects, scale, corrected)
 
     def _sure(self):
-        if self.sure is None:
-            raise ValueError(
-                "variances take more than the model keeps: fit with keep_variance=True"
-            )
-        return self.sure
+        return self._once("_variances", lambda fit: fit._kept().sure(fit))
 
     @on_any_mesh
     def intervals(
@@ -218,10 +275,10 @@ class Fit(_Fitted):
         what it did. `studentised` makes the width follow x: |eᵢ| becomes |eᵢ| σ₋ᵢ(x)/σᵢ, both
         standard deviations of a label as the fit without row i tells them, σᵢ² = 1/Pᵢᵢ of label i
         and σ₋ᵢ(x)² = var f(x) + λ + wᵢ(x)²/Pᵢᵢ of a new one of weight 1; on landmarks those of what
-        they span. It needs `keep_variance` too. **Shapes**: X (m, d), or a source of rows; gives
+        they span. **Shapes**: X (m, d), or a source of rows; gives
         (m,) or (m, t) each. **Cost** that of a product m × q × n, q as of the coefficients, by
         groups m × q × their number, and some 30 readings of m × n numbers, for each target; a block
-        of rows at a time. **Raises** `ValueError` where `keep_intervals` was not asked for.
+        of rows at a time. **Raises** `ValueError` where no solution was kept.
         **Fails** where the distribution drifts, or rows come in groups that were not left out
         together: too narrow then. **Source**: Barber, Candès, Ramdas and Tibshirani 2021,
         "Predictive inference with the jackknife+", theorems 1 and 4.
@@ -230,7 +287,7 @@ class Fit(_Fitted):
         >>> rng = np.random.default_rng(0)
         >>> X = rng.uniform(0, 1, (300, 1))
         >>> y = np.sin(6 * X[:, 0]) + 0.1 * rng.normal(size=300)
-        >>> fit = rls.fit(rls.Gaussian(0.3), X[:100], y[:100], keep_intervals=True)
+        >>> fit = rls.fit(rls.Gaussian(0.3), X[:100], y[:100])
         >>> lower, upper = fit.intervals(X[100:], level=0.9)
         >>> bool(abs(np.mean((lower <= y[100:]) & (y[100:] <= upper)) - 0.9) < 0.05)
         True
@@ -250,16 +307,15 @@ class Fit(_Fitted):
         which they are right on average. With z = eᵢ/σᵢ its continuous ranked probability score is
         σᵢ(z(2Φ(z) − 1) + 2φ(z) − 1/√π).
 
-        **Arguments**: `scale` "loo", or "evidence" or the number τ² as in `posterior`, which need
-        `keep_variance` too. **Cost** O(n t). **Raises** `ValueError` where `keep_intervals` was not
-        asked for, or groups were left out. **Fails**: too optimistic where rows come in groups.
+        **Arguments**: `scale` "loo", or "evidence" or the number τ² as in `posterior`. **Cost** O(n
+        t). **Raises** `ValueError` where no solution was kept, or groups were left out. **Fails**: too optimistic where rows come in groups.
         **Source**: Rasmussen and Williams 2006, eq. 5.12; Gneiting and Raftery 2007, "Strictly
         proper scoring rules, prediction, and estimation", eq. 21.
 
         >>> import numpy as np, jaxrls as rls
         >>> rng = np.random.default_rng(0)
         >>> X = rng.uniform(0, 1, (300, 1))
-        >>> fit = rls.fit(rls.Gaussian(0.3), X, np.sin(6 * X[:, 0]) + 0.1 * rng.normal(size=300), keep_intervals=True)
+        >>> fit = rls.fit(rls.Gaussian(0.3), X, np.sin(6 * X[:, 0]) + 0.1 * rng.normal(size=300))
         >>> bool(np.abs(np.subtract(fit.loo_predictive().coverage([0.5, 0.9]), [0.5, 0.9])).max() < 0.05)
         True
         """
@@ -271,15 +327,7 @@ class Fit(_Fitted):
         )
 
     def _jackknife(self):
-        if self.jackknife is None:
-            gone = self.loo_residuals is None
-            what = (
-                "the rows were changed, and what each leaves out is not known any more"
-                if gone
-                else "intervals take more than the model keeps"
-            )
-            raise ValueError(f"{what}: fit {'to all rows anew ' * gone}with keep_intervals=True")
-        return self.jackknife
+        return self._once("_intervals", lambda fit: fit._kept().jackknife(fit))
 
     @on_any_mesh
     def update(
@@ -296,13 +344,13 @@ class Fit(_Fitted):
 
         **Arguments**: as in `fit`; Y with as many columns as before; X dense, sparse or a source of
         rows, such as a `stream`. **Returns** a new `Fit`, this one stays as it is. **Cost** O(b r²)
-        for b rows, and O(r³). **Raises** `ValueError` where no moments were kept, or for what does
-        not fit. **Warns** where more than a third of the digits are lost, and for a λ below the
+        for b rows, and O(r³). **Raises** `ValueError` where no solution was kept, for a fit of K of
+        all rows, or for what does not fit. **Warns** where more than a third of the digits are lost, and for a λ below the
         precision of the factor.
 
         >>> import numpy as np, jaxrls as rls
         >>> X = np.linspace(0, 1, 30)[:, None]
-        >>> fit = rls.fit(rls.Linear(), X[:20], 2 * X[:20, 0], lams=[1e-3], keep_moments=True)
+        >>> fit = rls.fit(rls.Linear(), X[:20], 2 * X[:20, 0], lams=[1e-3])
         >>> all_rows = rls.fit(rls.Linear(), X, 2 * X[:, 0], lams=[1e-3])
         >>> bool(abs(fit.update(X[20:], 2 * X[20:, 0]).model.coef - all_rows.model.coef) < 1e-12)
         True
@@ -323,7 +371,7 @@ class Fit(_Fitted):
 
         >>> import numpy as np, jaxrls as rls
         >>> X = np.linspace(0, 1, 30)[:, None]
-        >>> fit = rls.fit(rls.Linear(), X, 2 * X[:, 0], lams=[1e-3], keep_moments=True)
+        >>> fit = rls.fit(rls.Linear(), X, 2 * X[:, 0], lams=[1e-3])
         >>> some = rls.fit(rls.Linear(), X[:20], 2 * X[:20, 0], lams=[1e-3])
         >>> bool(abs(fit.forget(X[20:], 2 * X[20:, 0]).model.coef - some.model.coef) < 1e-12)
         True
@@ -331,85 +379,5 @@ class Fit(_Fitted):
         return self._with(X, Y, weights, fixed_effects, block_size, -1)
 
     def _with(self, X, Y, weights, fixed_effects, block_size, sign):
-        if self.kept is None:
-            raise ValueError(
-                "this fit kept no moments of its rows: fit with keep_moments=True to update it, or fit to all rows anew"
-            )
         options = X, Y, weights, fixed_effects
-        return self.kept.changed(self, *options, block_size=block_size, sign=sign)
-
-
-@pytree
-class History(Generic[K]):
-    """What `tune` saw at every step, its best start first: S steps."""
-
-    errors: Float[Array, " S"]
-    gradient_norms: Float[Array, " S"]
-    lams: Float[Array, " S"]
-    kernels: K  # every leaf with a leading axis S
-
-
-@pytree
-class Stage:
-    """A search on `rows` of the rows and so many landmarks, one of those before that on all: errors
-    are of those rows, left out of those.
-
-    >>> import numpy as np, jaxrls as rls
-    >>> X = np.linspace(0, 1, 30)[:, None]
-    >>> rls.tune(rls.Gaussian(1.0), X, np.sin(6 * X[:, 0]), steps=2).stages
-    ()
-    """
-
-    rows: int = static()
-    landmarks: int = static()
-    history: History
-    reason: str = static()
-
-
-@pytree
-class Tuned(_Fitted, Generic[K]):
-    """The result of `tune`: the kernel and λ of the smallest error seen, a model fitted with them,
-    and how it went.
-
-    `error` is the criterion there (the evidence negated), never above `start_error`. `converged`
-    says whether the gradient norm fell below `tol`, `reason` why the search stopped; the rest is as
-    in `Fit`, at this λ.
-
-    >>> import numpy as np, jaxrls as rls
-    >>> X = np.linspace(0, 1, 20)[:, None]
-    >>> tuned = rls.tune(rls.Gaussian(1.0), X, np.sin(6 * X[:, 0]), steps=5)
-    >>> bool(tuned.error <= tuned.start_error)
-    True
-    """
-
-    kernel: K
-    lam: Float[Array | np.ndarray, ""]
-    error: Float[Array | np.ndarray, ""]
-    start_error: Float[Array | np.ndarray, ""]
-    model: Model
-    history: History[K]
-    converged: bool = static()
-    reason: str = static()
-    loo_residuals: Float[Array | np.ndarray, "n *t"] | Any = None
-    dof: Float[Array | np.ndarray, ""] | None = None
-    floor: Float[Array | np.ndarray, ""] | None = None
-    indefinite: Float[Array | np.ndarray, ""] | None = None
-    route: str = static(default="")
-    criterion: str = static(default="")
-    trace_residual: Float[Array | np.ndarray, ""] | None = None
-    certificate: str = static(default="")
-    stages: tuple[Stage, ...] = ()  # on few rows, before `history`
-
-    @property
-    def lams(self) -> Float[Array | np.ndarray, " S"]:
-        """λ at every step."""
-        return self.history.lams
-
-    @property
-    def errors(self) -> Float[Array | np.ndarray, " S"]:
-        """The criterion at every step."""
-        return self.history.errors
-
-    def plot(self, axes=None):
-        """Error and gradient norm at every step, on two Matplotlib axes, which it returns."""
-        return plot_search(self, axes)
+        return self._kept().changed(self, *options, block_size=block_size, sign=sign)

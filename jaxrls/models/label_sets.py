@@ -100,7 +100,7 @@ class ConformalLabels:
 
     >>> import numpy as np, jaxrls as rls
     >>> X, codes = np.array([[-2.0], [-1.0], [1.0], [2.0]]), np.array([-1.0, -1.0, 1.0, 1.0])
-    >>> fit = rls.fit(rls.Linear(), X, codes, lams=[0.5], keep_variance=True)
+    >>> fit = rls.fit(rls.Linear(), X, codes, lams=[0.5])
     >>> rls.conformal_labels(fit, X, codes).p_values([[1.5]]).tolist()
     [[0.2, 0.6]]
     """
@@ -144,23 +144,20 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
     them, sets of p > α hold the true label with probability 1 − α or more, whatever n and the
     distribution are: over draws of all rows, not for each x. A λ that was chosen by the same rows,
     one number of all, is outside of it, and so are rows of weights that differ. **Arguments**:
-    `fit` with `keep_variance=True`, its X (n, d), dense, `codes` ±1 (n,) or (n, T) as of `encode`,
+    `fit` with its solution kept, its X (n, d), dense, `codes` ±1 (n,) or (n, T) as of `encode`,
     and `weights`, without those of labels: `label_weights` (T,) ≥ 0 multiply them, and are what a
     new row of each label weighs. **Cost** O(n² r) once, and n·r numbers that are kept. **Raises**
-    `ValueError` where no variance was kept, for shapes that do not fit, for codes that are not ±1
+    `ValueError` where no solution was kept, for shapes that do not fit, for codes that are not ±1
     with one +1 a row, and for weights that are negative or not finite. **Source**: Vovk, Gammerman
     and Shafer 2005, ch. 2, with the deleted residuals of their ridge regression confidence machine.
 
     >>> import numpy as np, jaxrls as rls
     >>> X, codes = np.array([[-2.0], [-1.0], [1.0], [2.0]]), np.array([-1.0, -1.0, 1.0, 1.0])
-    >>> fit = rls.fit(rls.Linear(), X, codes, lams=[0.5], keep_variance=True)
+    >>> fit = rls.fit(rls.Linear(), X, codes, lams=[0.5])
     >>> (rls.conformal_labels(fit, X, codes).p_values([[1.5], [-3.0]]) > 0.25).tolist()
     [[False, True], [True, False]]
     """
-    if fit.sure is None:
-        raise ValueError(
-            "conformal_labels takes the posterior covariance: fit with keep_variance=True"
-        )
+    sure = fit._sure()
     dtype = fit.model.coef.dtype
     wide = dtype == jnp.float64
     with scope(wide):
@@ -186,13 +183,11 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
             )
         check_shares("label_weights", u, "label")
         residuals = 1 - _of_own_label(jnp.asarray(fit.model.predict(points)), codes)
-        variance = _variances(
-            fit.sure.spread, fit.model, as_rows_in(dtype, fit.model.kernel, points)
-        )
-        beside = _beside(fit.sure.spread, fit.model, points)
+        variance = _variances(sure.spread, fit.model, as_rows_in(dtype, fit.model.kernel, points))
+        beside = _beside(sure.spread, fit.model, points)
         own = jnp.argmax(_each(codes), axis=1)
         found = ConformalLabels(
-            fit.model, fit.sure.spread, fit.sure.lam, beside, own, residuals, variance, v, u
+            fit.model, sure.spread, sure.lam, beside, own, residuals, variance, v, u
         )
         return to_host(found) if wide and not isinstance(fit.model.coef, jax.Array) else found
 

@@ -240,7 +240,7 @@ class KroneckerFit:
 
         **Shapes**: the standard deviation is shaped as the predictions. **Cost** beside them
         O(m₁n₁(n₁ + n₂) + m₂n₂(n₂ + m₁)), p in the place of m₂ and 1 in that of m₁ as there.
-        **Raises** `ValueError` where `keep_variance` was not asked for, or for `scale` without
+        **Raises** `ValueError` where `keep` was not asked for, or for `scale` without
         `return_std`."""
         if not return_std:
             check_unsaid(scale)
@@ -258,13 +258,13 @@ class KroneckerFit:
         row i·m₂ + j; `scale` as in `Fit.posterior`, where "loo" is of single entries, whatever the
         fit left out. **Shapes**: see `Posterior`, of m = p or m₁m₂ rows. **Cost** O(p² n₁n₂);
         memory p², p n₂ and that of the sides' kernel matrices. **Raises** `ValueError` where
-        `keep_variance` was not asked for. **Source**: Rasmussen and Williams 2006, eqs. 2.26 and
+        `keep` was not asked for. **Source**: Rasmussen and Williams 2006, eqs. 2.26 and
         2.42, with the inverse of K₁ ⊗ K₂ + λI from the spectra of both.
 
         >>> import numpy as np, jaxrls as rls
         >>> x, z = np.linspace(0, 1, 12)[:, None], np.linspace(0, 1, 9)[:, None]
         >>> Y = np.sin(3 * x + 2 * z.T) + 0.1 * np.cos(40 * x * z.T)
-        >>> fit = rls.fit_kronecker(rls.Gaussian(0.5), x, rls.Gaussian(0.5), z, Y, lams=[1e-2], keep_variance=True)
+        >>> fit = rls.fit_kronecker(rls.Gaussian(0.5), x, rls.Gaussian(0.5), z, Y, lams=[1e-2], keep=True)
         >>> near, far = fit.posterior(np.array([[0.5], [3.0]]), z, pairs=[[0, 4], [1, 4]]).std
         >>> bool(far > 10 * near)
         True
@@ -274,7 +274,7 @@ class KroneckerFit:
     def _sure(self) -> KroneckerSure:
         if self.sure is None:
             raise ValueError(
-                "variances take more than the model keeps: fit_kronecker with keep_variance=True"
+                "variances take more than the model keeps: fit_kronecker with keep=True"
             )
         return self.sure
 

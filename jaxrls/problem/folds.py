@@ -82,6 +82,14 @@ def folds(groups) -> Folds:
         return Folds(*map(jnp.asarray, made))
 
 
+def as_folds(groups, n: int) -> Folds:
+    """Labels, or what `folds` made of them, of n rows."""
+    made = groups if isinstance(groups, Folds) else folds(groups)
+    if made.rows != n:
+        raise ValueError(f"groups must have {n} labels, one per row of X, and has {made.rows}")
+    return made
+
+
 def named(groups: Folds | None, i: int) -> str:
     """A row, or a fold by its first rows, in words."""
     if groups is None:

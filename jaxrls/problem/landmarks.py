@@ -38,8 +38,8 @@ def check_evaluable(kernel) -> None:
         raise ValueError(f"kernel must be a jaxrls kernel such as Gaussian(1.0), and is {kernel!r}")
     if not kernel.evaluable:
         raise ValueError(
-            f"landmarks need a kernel that can be evaluated, which {type(kernel).__name__}() cannot: pass the features or a kernel function, or in fit "
-            "the numbers of its columns, without keep_moments"
+            f"landmarks need a kernel that can be evaluated, which {type(kernel).__name__}() cannot: pass "
+            "the features or a kernel function, or in fit the numbers of its columns"
         )
 
 

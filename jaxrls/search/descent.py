@@ -61,11 +61,7 @@ class Found(NamedTuple):
 
     kernel: Kernel
     lam: np.ndarray
-    error: np.ndarray
-    start_error: np.ndarray
     history: History
-    converged: bool
-    reason: str
     problem: Problem
     learned: Any
 
@@ -315,16 +311,7 @@ def _best(walk: _Walk, space, problem, way: Way, start: float) -> Found:
     )  # there, or where it went on to in search of less
     converged = bool((near & (norms[step:] <= tol)).any())
     reason = _reason(converged, walk.stopped[run], len(seen) - 1, way.steps)
-    history = History(jnp.asarray(errors), jnp.asarray(norms), lams, kernels)
+    ended = start_error, converged, reason
+    history = History(jnp.asarray(errors), jnp.asarray(norms), lams, kernels, *ended)
     there, state, _, gradient = jax.tree.map(lambda a: a[run : run + 1], walk.last)
-    return Found(
-        kernel,
-        lam,
-        errors[step],
-        start_error,
-        history,
-        converged,
-        reason,
-        problem,
-        (there, state, gradient),
-    )
+    return Found(kernel, lam, history, problem, (there, state, gradient))

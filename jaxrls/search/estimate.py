@@ -3,18 +3,22 @@
 from dataclasses import dataclass
 
 import jax.numpy as jnp
+import numpy as np
 
-from jaxrls.factors.choose import (
+from jaxrls.factors.contract import COLUMNS_AT_ONCE, Solver
+from jaxrls.factors.iterative import Iterative
+from jaxrls.factors.landmark_spectrum import keeps_rows
+from jaxrls.factors.solvers import (
     SEARCHED,
+    Cholesky,
+    Refined,
+    Spectral,
     check_kernel,
-    check_route,
+    check_solver,
     choose_route,
     is_primal,
     suits_cholesky,
 )
-from jaxrls.factors.contract import COLUMNS_AT_ONCE
-from jaxrls.factors.iterative import Iteration
-from jaxrls.factors.landmark_spectrum import keeps_rows
 from jaxrls.kernels.inner import Linear
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import PANELS
@@ -39,12 +43,12 @@ WORDS = {
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a call holds at most beside its arguments: `bytes`, by which `route`, and in `words` of
+    """What a call holds at most beside its arguments: `bytes`, of which `route`, and in `words` of
     which matrices.
 
     >>> import jaxrls as rls
     >>> print(rls.estimate(rls.Gaussian(1.0), (10_000, 8)))
-    fit by route 'gram': 3.22 GB for K, its eigenvectors and LAPACK's workspace
+    fit by gram: 3.22 GB for K, its eigenvectors and LAPACK's workspace
     """
 
     call: str
@@ -54,7 +58,7 @@ class Estimate:
     rows: int
 
     def __str__(self):
-        return f"{self.call} by route {self.route!r}: {in_words(self.bytes)} for {self.words}"
+        return f"{self.call} by {self.route}: {in_words(self.bytes)} for {self.words}"
 
     def why_not(self) -> str:
         """Why the default device cannot do it, and what to do instead; empty where it can."""
@@ -80,8 +84,7 @@ class _Sizes:
     single: bool  # one value at one λ
     back: int  # 2 where derivatives hold everything twice, else 1
     weighted: bool
-    variance: bool
-    intervals: bool
+    keep: bool
     pairs: bool
     free: bool
     made: bool  # whether explicit features are not the columns of X
@@ -115,10 +118,8 @@ def estimate(
     weights: bool = False,
     landmarks: int | None = None,
     groups: int | None = None,
-    route: str | None = None,
-    iteration: Iteration | None = None,
-    keep_variance: bool = False,
-    keep_intervals: bool = False,
+    solver: Solver | None = None,
+    keep: bool = False,
     pairs: bool = False,
     fixed_effects: int | None = None,
     dtype=float,
@@ -131,8 +132,9 @@ def estimate(
     `rows` rows by a model of n. `targets` are the columns of Y, `lams` how many λ (100 by default,
     as the grid of `fit` has), `landmarks` how many, `groups` the rows of the largest that is left
     out, `pairs` whether rows are left out in pairs (with groups, in pairs of each), `weights`
-    whether there are any, `fixed_effects` how many columns have no penalty; `route`, `iteration`,
-    `keep_variance` and `keep_intervals` are those of `fit`, `dtype` that of X. **Returns** an
+    whether there are any, `fixed_effects` how many columns have no penalty; `solver` and
+    `keep`, with what `posterior` and `intervals` make of the solution, are those of `fit`, `dtype`
+    that of X. **Returns** an
     `Estimate`, whose text says route, bytes and matrices: the leading terms of the largest ones,
     beside X and Y, within a factor of 2 of what is measured on a CPU for n ≥ 2000
     (`benchmarks/memory.py`), compiled programs (50 to 80 MB) left out. **Cost** none: no array is
@@ -145,7 +147,8 @@ def estimate(
     ('gram', 'subset', True)
     """
     check_kernel(kernel)
-    check_route(route, landmarks, iteration)
+    if solver is not None:
+        check_solver(solver)
     if call not in CALLS:
         raise ValueError(f"call must be one of {', '.join(map(repr, CALLS))}, and is {call!r}")
     n, d = shape
@@ -166,12 +169,12 @@ def estimate(
     if dtype not in (jnp.float32, jnp.float64):
         raise ValueError(f"dtype must be float32 or float64, and is {dtype}")
     explicit = kernel.num_features(d, dtype)
-    if route in ("features", "covariance") and explicit is None:
-        raise ValueError(
-            f"route={route!r} needs explicit features, which {type(kernel).__name__} does not have: use route='gram'"
-        )
-    single = call in ("objective", "gradient")
-    taken = _route(kernel, n, d, dtype, landmarks, "cholesky" if single else route, call, lams)
+    single, probes = call in ("objective", "gradient"), 0
+    if isinstance(solver, Iterative):
+        near, probes = solver.landmarks, solver.probes
+        near = getattr(near, "points", near)
+        landmarks = len(near) if np.ndim(near) else near or min(n, 3000, int(10 * n**0.5))
+    taken = _route(kernel, n, d, dtype, landmarks, Cholesky() if single else solver, call, lams)
     dual = taken in DUAL or taken == "covariance" and (explicit or 0) >= n
     sizes = _Sizes(
         n=n,
@@ -183,12 +186,11 @@ def estimate(
         single=single,
         back=2 if call == "gradient" else 1,
         weighted=weights,
-        variance=keep_variance and call == "fit",
-        intervals=keep_intervals and call == "fit",
+        keep=keep and call == "fit",
         pairs=pairs,
         free=fixed_effects is not None,
         made=not isinstance(kernel, Linear),
-        probes=(iteration or Iteration()).probes,
+        probes=probes,
     )
     numbers: int | float
     if call == "predict":
@@ -205,14 +207,17 @@ def estimate(
     return Estimate(call, taken, int(numbers * dtype.itemsize), words, n)
 
 
-def _route(kernel, n, d, dtype, landmarks, route, call, lams) -> str:
-    """The route that is taken; "cholesky" with what it factors."""
+def _route(kernel, n, d, dtype, landmarks, solver, call, lams) -> str:
+    """What is factored; "cholesky" with what of."""
+    if isinstance(solver, Iterative | Refined):
+        return type(solver).__name__.lower()
     chosen = choose_route(kernel, n, d, dtype)
-    plain = call == "fit" and route is None and landmarks is None and chosen == "gram"
-    if route == "cholesky" or plain and suits_cholesky(kernel, n, lams or SEARCHED):
+    plain = call == "fit" and solver is None and landmarks is None and chosen == "gram"
+    if isinstance(solver, Cholesky) or plain and suits_cholesky(kernel, n, lams or SEARCHED):
         primal = is_primal(kernel, n, d, dtype, None)
         return f"cholesky {'landmarks' if landmarks else 'features' if primal else 'gram'}"
-    return "subset" if landmarks and route != "iterative" else route or chosen
+    of = solver.of if isinstance(solver, Spectral) else None
+    return "subset" if landmarks else of or chosen
 
 
 def _of_groups(s: _Sizes, route: str) -> int:
@@ -231,7 +236,7 @@ def _dual(s: _Sizes, route: str) -> int | float:
         "cholesky gram": (2 if s.single else 3) * s.back * n2,
         "refined": 7 * n2,
     }.get(route, max(4 * n2, 3 * n2 + 2 * s.n * s.columns))
-    held += n2 * (s.weighted * (1 if each else 2) + s.variance + s.intervals)
+    held += n2 * (s.weighted * (1 if each else 2) + 2 * s.keep)
     if s.b > 1:
         held += _of_groups(s, route) + s.back * (2 * each + 3 * s.pairs) * n2
     elif s.pairs:
@@ -260,7 +265,7 @@ def _primal(s: _Sizes, route: str) -> int | float:
     elif s.pairs:
         times = 16 if gradient else 8 if route in ("subset", "cholesky landmarks") else 2
         held += 2 * nr + times * s.block_of_pairs
-    held += s.variance * 3 * s.r * min(s.n, s.r) + s.intervals * (1 if s.b > 1 else 2) * nr
+    held += s.keep * (3 * s.r * min(s.n, s.r) + (1 if s.b > 1 else 2) * nr)
     return held + 4 * s.n * s.t
 
 
@@ -273,9 +278,7 @@ def of_problem(problem: Problem, **options) -> Estimate:
         "landmarks": None if problem.landmarks is None else len(problem.landmarks.points),
         "groups": None if groups is None else groups.inside.shape[1],
         "dtype": problem.rows.dtype,
-        "iteration": problem.iteration,
-        "keep_variance": problem.keep_variance,
-        "keep_intervals": problem.keep_intervals,
+        "solver": problem.solver,
         "fixed_effects": None if fixed.count < 2 else fixed.count,
         "pairs": problem.criterion.in_pairs,
     }

@@ -98,14 +98,14 @@ def some_rows(problem: Problem, count: int) -> tuple[Problem, np.ndarray]:
     return some, rows if drawn is None else np.asarray(drawn)[rows]
 
 
-def grown(few: Few, guesses: list, loss, way: Way, tries: tuple) -> tuple[Found, tuple[Stage, ...]]:
+def grown(few: Few, guesses: list, way: Way, tries: tuple) -> Found:
     """A search on few rows, then on the landmarks of the end and some rows for each, and on all
-    rows from there; and what went before that.
+    rows from there; its history tells what went before that.
     """
     found = descend(few.with_landmarks(guesses[-1][0], way.progress), guesses, way, *tries)
-    stages, way = [Stage(*few.sizes, found.history, found.reason)], way.again()
+    stages, way = [Stage(*few.sizes, found.history)], way.again()
     some, numbers = some_rows(few.whole, few.more or len(few.whole.Y))
-    there = _there(few, found, loss)
+    there = _there(few, found)
     points, problem = _on_the_best(
         there, few.whole, _sets(found.kernel, few, some, numbers, way.progress)
     )
@@ -116,16 +116,15 @@ def grown(few: Few, guesses: list, loss, way: Way, tries: tuple) -> tuple[Found,
             way,
             learned=found.learned,
         )
-        stages.append(Stage(len(numbers), len(points), found.history, found.reason))
-        there = _there(few, found, loss)
-    return descend(problem, [there], way, given=guesses[0], learned=found.learned), tuple(stages)
+        stages.append(Stage(len(numbers), len(points), found.history))
+        there = _there(few, found)
+    found = descend(problem, [there], way, given=guesses[0], learned=found.learned)
+    return found._replace(history=replace(found.history, stages=tuple(stages)))
 
 
-def _there(few: Few, found: Found, loss) -> tuple:
+def _there(few: Few, found: Found) -> tuple:
     """Where another search ended, as a guess on all rows."""
-    return first_guess(
-        replace(few.whole, kernel=found.kernel), "kernel", found.lam[None], loss, False
-    )[0]
+    return first_guess(replace(few.whole, kernel=found.kernel), "kernel", found.lam[None], False)[0]
 
 
 def _sets(kernel: Kernel, few: Few, some: Problem, numbers, progress: bool) -> list[Landmarks]:

@@ -17,7 +17,7 @@ LARGEST_EFFECT = 0.01  # of a ridge on predictions, beside the error, that goes 
 def inspect_fit(fit: Fit, default_grid: bool) -> None:
     """Say what a user would want to know before trusting the numbers."""
     errors = np.asarray(fit.errors)
-    stopped = "" if fit.run is None else _stopped(fit.run, fit.num_landmarks)
+    stopped = "" if fit.run is None else _stopped(fit.run, fit.route == "iterative")
     if not np.isfinite(errors).all():
         why = stopped or (
             "the factorization broke down; use float64 (NumPy float64 input), a larger smallest λ, or a smaller kernel width"
@@ -83,7 +83,7 @@ def inspect_lam(fit: Fit | KroneckerFit, default_grid: bool) -> None:
         )
 
 
-def _stopped(run: Run, num_landmarks: int) -> str:
+def _stopped(run: Run, iterative: bool) -> str:
     """Why the column that is furthest from its solution stopped, and what to do; empty where all
     came to the tolerance.
     """
@@ -97,7 +97,7 @@ def _stopped(run: Run, num_landmarks: int) -> str:
             )
         )
     )
-    remedy = "more landmarks, a larger λ, or float64" if num_landmarks else "a larger λ"
+    remedy = "more landmarks, a larger λ, or float64" if iterative else "a larger λ"
     return f"the iteration stopped at a residual of {residuals[worst]:.2g}: {REASONS[reasons[worst]]}: take {remedy}"
 
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from jaxrls.factors.choose import check_kernel
+from jaxrls.factors.solvers import check_kernel
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
 from jaxrls.problem.landmarks import Landmarks, check_evaluable, hidden_trace, on_landmarks

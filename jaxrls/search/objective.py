@@ -12,8 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxrls.criteria.criterion import Criterion
 from jaxrls.criteria.left_out import loo
-from jaxrls.criteria.losses import squared_error
-from jaxrls.factors.choose import factorize
+from jaxrls.factors.solvers import factorize
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.problem.landmarks import Landmarks
 from jaxrls.search.grid import lambda_grid
@@ -23,106 +22,62 @@ from jaxrls.support.meshes import on_any_mesh
 
 
 @on_any_mesh
-def loo_objective(
-    kernel: Kernel,
-    X: Float[Array, "n d"] | Listed,
-    Y: Float[Array, "n *t"] | Listed,
-    lam: Float[Array, ""] | float,
-    *,
-    weights: Float[Array, " n"] | Listed | None = None,
-    intercept: bool = True,
-    loss: Callable = squared_error,
-    landmarks: Landmarks | Int[Array, " m"] | Float[Array, "m d"] | Listed | None = None,
-    block_size: int | None = None,
-    fixed_effects: Any = None,
-) -> Float[Array, ""]:
-    """The exact leave-one-out error at one λ, averaged over targets: differentiable to any order in
-    every array.
-
-    E = Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ with e = c/p, c = G⁻¹y, p = diag G⁻¹, G = K + λI. With a =
-    φ′(e)/p and b = φ′(e) c/p² its cotangent in K is −sym((G⁻¹a)cᵀ) + G⁻¹ diag(b) G⁻¹, pushed
-    through the kernel in row blocks. No eigenvector is differentiated, so that the gradient is
-    right where eigenvalues repeat or vanish.
-
-    **Shapes**: X (n, d), Y (n,) or (n, t), lam (), weights (n,); a scalar in the units of the loss.
-    **Cost** about n³ flops, 3n³ with gradient, in four n×n arrays; O(n r²) on r < n explicit
-    features; O(n m²) on m `landmarks`, in row blocks and O(m²) memory beside
-    X and Y: points (m, d) have derivatives too, row numbers leave with their row. `fixed_effects` (n,
-    q) as in `fit`, with derivatives too; on features and landmarks n r numbers are then held. The
-    derivative in a weight that is exactly 0 is taken as 0. **Raises** `ValueError` for shapes that
-    do not fit and, where values are known, for those that `fit` refuses. **Fails** (NaN) where K +
-    λI is singular to working precision. **Source**: the derivative of Rifkin (lecture), "LOOE
-    derivation, VII"; Sundararajan and Keerthi 2001, eq. 25.
-
-    >>> import jax, jax.numpy as jnp, jaxrls as rls
-    >>> X, y = jnp.linspace(0, 1, 8)[:, None], jnp.arange(8.0)
-    >>> slope = jax.jit(jax.grad(rls.loo_objective))(rls.Gaussian(0.5), X, y, 0.1)
-    >>> bool(slope.width < 0)
-    True
-    """
-    options: dict = {
-        "weights": weights,
-        "intercept": intercept,
-        "loss": loss,
-        "landmarks": landmarks,
-        "block_size": block_size,
-    }
-    return Problem.of(kernel, X, Y, fixed_effects=fixed_effects, **options).check().error(lam)
-
-
-@on_any_mesh
 def objective(
     kernel: Kernel,
     X: Float[Array, "n d"] | Listed,
     Y: Float[Array, "n *t"] | Listed,
     lam: Float[Array, ""] | float,
     *,
-    criterion: Callable | Criterion = loo,
+    criterion: Criterion | Callable | str = loo,
+    groups=None,
     weights: Float[Array, " n"] | Listed | None = None,
     intercept: bool = True,
-    loss: Callable = squared_error,
-    groups=None,
-    validation=None,
+    fixed_effects: Any = None,
     landmarks: Landmarks | Int[Array, " m"] | Float[Array, "m d"] | Listed | None = None,
     block_size: int | None = None,
-    fixed_effects: Any = None,
 ) -> Float[Array, ""]:
-    """Any criterion at one λ, averaged over targets, smaller better: `loo_objective` for GCV,
-    k-fold, hold-out and evidence.
+    """A validation error at one λ, averaged over targets: differentiable to any order in every
+    array. Smaller is better; the evidence is negated.
 
-    `criterion(factorize(kernel, X, route="cholesky"), Y, [lam])`, the evidence negated. `groups`
-    and `validation` as in `fit`; inside `jax.jit` give `folds(groups)`.
+    Of leave-one-out E = Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ with e = c/p, c = G⁻¹y, p = diag G⁻¹, G = K + λI.
+    With a = φ′(e)/p and b = φ′(e) c/p² its cotangent in K is −sym((G⁻¹a)cᵀ) + G⁻¹ diag(b) G⁻¹,
+    pushed through the kernel in row blocks. No eigenvector is differentiated, so that the gradient
+    is right where eigenvalues repeat or vanish.
 
-    **Shapes**, **Cost**, **Fails**: as `loo_objective`; k-fold takes one more product for its
-    gradient. **Raises** as `loo_objective`, and where a criterion lacks its data. **Source**: each
-    criterion's own.
+    Args:
+        kernel: a jaxrls kernel.
+        X: rows (n, d).
+        Y: labels (n,) or (n, t).
+        lam: one λ.
+        criterion: as in `fit`, and so `groups`, `weights`, `intercept`, `fixed_effects` and
+            `block_size`; inside `jax.jit` give `folds(groups)`. The derivative in a weight that is
+            exactly 0 is taken as 0.
+        landmarks: points (m, d), which have derivatives too, or row numbers, which leave with their
+            row.
 
-    >>> import jax.numpy as jnp, jaxrls as rls
+    Returns:
+        A scalar, in the units of the criterion.
+
+    Raises:
+        ValueError: for shapes that do not fit and, where values are known, for those that `fit`
+            refuses.
+
+    **Cost** about n³ flops, 3n³ with gradient, in four n×n arrays; O(n r²) on r < n explicit
+    features; O(n m²) on m landmarks, in row blocks and O(m²) memory beside X and Y; k-fold takes
+    one more product for its gradient. **Fails** (NaN) where K + λI is singular to working
+    precision. **Source**: the derivative of Rifkin (lecture), "LOOE derivation, VII"; Sundararajan
+    and Keerthi 2001, eq. 25.
+
+    >>> import jax, jax.numpy as jnp, jaxrls as rls
     >>> X, y = jnp.linspace(0, 1, 8)[:, None], jnp.arange(8.0)
-    >>> bool(rls.objective(rls.Gaussian(0.5), X, y, 0.1, criterion=rls.gcv) > 0)
+    >>> slope = jax.jit(jax.grad(rls.objective))(rls.Gaussian(0.5), X, y, 0.1)
+    >>> bool(slope.width < 0)
     True
     """
-    data: dict = {
-        "weights": weights,
-        "groups": groups,
-        "validation": validation,
-        "landmarks": landmarks,
-        "fixed_effects": fixed_effects,
-    }
-    return (
-        Problem.of(
-            kernel,
-            X,
-            Y,
-            criterion=criterion,
-            loss=loss,
-            intercept=intercept,
-            block_size=block_size,
-            **data,
-        )
-        .check()
-        .error(lam)
-    )
+    named: dict = {"criterion": criterion, "groups": groups, "weights": weights}
+    named |= {"intercept": intercept, "fixed_effects": fixed_effects}
+    problem = Problem.of(kernel, X, Y, landmarks=landmarks, block_size=block_size, **named)
+    return problem.check().error(lam)
 
 
 @on_any_mesh
@@ -134,9 +89,9 @@ def best_lam(
     *,
     weights: Float[Array, " n"] | Listed | None = None,
     intercept: bool = True,
-    loss: Callable = squared_error,
+    criterion: Criterion = loo,
 ) -> Float[Array, ""]:
-    """The λ of the smallest leave-one-out error, differentiable in kernel, X, Y and weights by the
+    """The λ of the smallest leave-one-out error, or other criterion, differentiable in kernel, X, Y and weights by the
     implicit function theorem.
 
     λ* minimises E(λ, θ) between the neighbours of the best grid point, and dλ* = −(∂²E/∂λ²)⁻¹
@@ -144,9 +99,9 @@ def best_lam(
     minimum, ∂E/∂λ = 0. For another error at λ*, such as one on validation data, dλ* is what makes
     its derivative whole.
 
-    **Shapes**: as `loo_objective`; `lams` (L,) by default `lambda_grid`. **Cost** one
-    eigendecomposition; a derivative adds second derivatives of `loo_objective`. Where the grid's
-    end is best, λ* is that end and its derivative 0. **Raises** as `loo_objective`. **Source**: the
+    **Shapes**: as `objective`; `lams` (L,) by default `lambda_grid`. **Cost** one
+    eigendecomposition; a derivative adds second derivatives of `objective`. Where the grid's
+    end is best, λ* is that end and its derivative 0. **Raises** as `objective`. **Source**: the
     implicit function theorem; Pedregosa 2016, eq. 3.
 
     >>> import jax, jax.numpy as jnp, jaxrls as rls
@@ -157,7 +112,7 @@ def best_lam(
     """
     X, Y = as_array("X", X), as_array("Y", Y)
     weights = None if weights is None else as_array("weights", weights)
-    Problem.of(kernel, X, Y, weights=weights, intercept=intercept, loss=loss).check()
+    Problem.of(kernel, X, Y, weights=weights, intercept=intercept, criterion=criterion).check()
     if lams is not None:
         lams = as_array("lams", lams, X.dtype)
         if lams.ndim != 1:
@@ -165,19 +120,19 @@ def best_lam(
                 f"lams must have shape (L,), and has shape {lams.shape}: one λ is chosen, for all targets"
             )
         check_lams(lams)
-    return jnp.exp(_best_log_lam(loss, intercept, kernel, X, Y, lams, weights))
+    return jnp.exp(_best_log_lam(criterion, intercept, kernel, X, Y, lams, weights))
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _best_log_lam(loss, intercept, kernel, X, Y, lams, weights):
+def _best_log_lam(criterion, intercept, kernel, X, Y, lams, weights):
     factor = factorize(kernel, X, weights=weights, intercept=intercept)
     lams = lambda_grid(factor) if lams is None else jnp.sort(lams)
 
     def error(log_lam):
-        return jnp.mean(loo(factor, Y, jnp.exp(log_lam)[None], loss=loss))
+        return jnp.mean(criterion(factor, Y, jnp.exp(log_lam)[None]))
 
     grid = jnp.log(lams)
-    errors = loo(factor, Y, lams, loss=loss)
+    errors = criterion(factor, Y, lams)
     best = lams[jnp.argmin(errors if errors.ndim == 1 else jnp.mean(errors, axis=1))]
     # The neighbours among other λ: a grid may name one twice.
     below, above = lams < best, lams > best
@@ -207,14 +162,14 @@ def _best_log_lam(loss, intercept, kernel, X, Y, lams, weights):
 
 
 @_best_log_lam.defjvp
-def _best_log_lam_jvp(loss, intercept, primals, tangents):
+def _best_log_lam_jvp(criterion, intercept, primals, tangents):
     kernel, X, Y, lams, weights = primals
-    log_lam = _best_log_lam(loss, intercept, *primals)
+    log_lam = _best_log_lam(criterion, intercept, *primals)
 
     def slope(kernel, X, Y, weights, log_lam) -> Array:
         return jax.grad(
-            lambda u: loo_objective(
-                kernel, X, Y, jnp.exp(u), weights=weights, intercept=intercept, loss=loss
+            lambda u: objective(
+                kernel, X, Y, jnp.exp(u), criterion=criterion, weights=weights, intercept=intercept
             )
         )(log_lam)
 

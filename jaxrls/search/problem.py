@@ -2,7 +2,7 @@
 `objective` and the doors share them.
 """
 
-from collections.abc import Callable
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -13,18 +13,13 @@ from jaxtyping import Array, Float
 
 from jaxrls.criteria.criterion import Criterion
 from jaxrls.criteria.left_out import loo
-from jaxrls.criteria.losses import squared_error
-from jaxrls.criteria.resolve import as_criterion
-from jaxrls.factors.choose import check_kernel, solve
-from jaxrls.factors.contract import Coefficients, Solution
-from jaxrls.factors.iterative import Iteration
+from jaxrls.criteria.named import as_criterion
+from jaxrls.factors.contract import Coefficients, Solution, Solver
+from jaxrls.factors.iterative import Iterative
 from jaxrls.factors.slopes import holds_nothing, left_out_sum
+from jaxrls.factors.solvers import Cholesky, Spectral, check_kernel, check_solver
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.leave_out.without import Without
-from jaxrls.linalg.products import safe_sqrt
-from jaxrls.models.intervals import Jackknife
 from jaxrls.models.model import Model
-from jaxrls.models.posterior import Sure, by_evidence
 from jaxrls.problem.fixed_effects import FixedEffects, Intercept, NoEffects, as_fixed_effects
 from jaxrls.problem.labels import Labels
 from jaxrls.problem.landmarks import (
@@ -71,13 +66,8 @@ class Problem:
     landmarks: Landmarks | None
     fixed: FixedEffects
     block_size: int | None = static()
-    iteration: Iteration | None = None
-    keep_moments: bool = static(default=False)
-    keep_variance: bool = static(default=False)
-    keep_intervals: bool = static(default=False)
-    conservative: float = static(
-        default=0.0
-    )  # how many standard errors above the smallest an error may be
+    solver: Solver | None = None
+    conservative: float = static(default=0.0)  # standard errors above the smallest error
 
     @classmethod
     def of(
@@ -87,39 +77,34 @@ class Problem:
         Y,
         *,
         criterion: Any = loo,
-        loss: Callable = squared_error,
+        groups=None,
         weights=None,
         intercept: bool = True,
-        groups=None,
-        validation=None,
-        landmarks=None,
-        block_size: int | None = None,
-        iteration: Iteration | None = None,
-        progress: bool = False,
-        keep_moments: bool = False,
-        keep_variance: bool = False,
-        keep_intervals: bool = False,
         fixed_effects=None,
+        landmarks=None,
+        solver: Solver | None = None,
+        block_size: int | None = None,
+        progress: bool = False,
     ) -> "Problem":
         """A problem from what a caller gives, shapes checked; arguments as in `fit`."""
         check_kernel(kernel)
         rows = as_rows(kernel, X)
-        if landmarks is not None and not keep_moments:
+        if solver is not None:
+            check_solver(solver)
+        if landmarks is not None or isinstance(solver, Iterative):
             kernel, rows = on_landmarks(kernel, rows)
         Y = rows.column(as_floats("Y", labels_of(rows, Y), rows.dtype))
         check_targets("Y", Y, rows.shape[0])
-        measured = as_criterion(criterion, loss, groups, validation, rows, Y)
+        measured = as_criterion(criterion, groups).bind(Y, rows)
         weights = Weights.of_rows(weights, rows)
         chosen = resolve_landmarks(kernel, rows, landmarks, weights, progress)
+        if isinstance(solver, Iterative):
+            near = solver.landmarks
+            near = min(3000, math.ceil(10 * rows.count**0.5), rows.count) if near is None else near
+            near = resolve_landmarks(kernel, rows, near, weights, progress)
+            solver = replace(solver, landmarks=near)
         fixed = as_fixed_effects(fixed_effects, intercept, weights, rows)
-        if fixed.rows is not None and validation is not None:
-            raise ValueError(
-                "fixed_effects= goes with rows that are left out, and validation= has none of its "
-                "own: leave validation out"
-            )
-        keeps = keep_moments, keep_variance, keep_intervals
-        problem = kernel, rows, Y, weights, measured, chosen, fixed
-        return cls(*problem, block_size, iteration, *keeps)
+        return cls(kernel, rows, Y, weights, measured, chosen, fixed, block_size, solver)
 
     @property
     def intercept(self) -> bool:
@@ -195,12 +180,12 @@ class Problem:
         """Whether it can go into `jax.jit`: all of its rows, and those of its criterion."""
         return self.rows.traceable and self.criterion.traceable
 
-    def solution(self, route: str | None = None) -> Solution:
-        """The factor with the labels: the one hard step."""
-        labels = Labels.of(self.Y, self.weights, self.fixed)
-        options: dict = {"landmarks": self.landmarks, "route": route, "block_size": self.block_size}
-        options |= {"iteration": self.iteration, "keep_moments": self.keep_moments}
-        return solve(self.kernel, self.rows, labels, self.weights, self.fixed, **options)
+    def solution(self, solver: Solver | None = None) -> Solution:
+        """The factor with the labels, by its own solver or another: the one hard step."""
+        made: Any = solver or self.solver or Spectral()
+        data = Labels.of(self.Y, self.weights, self.fixed), self.weights, self.fixed
+        options: dict = {"landmarks": self.landmarks, "block_size": self.block_size}
+        return made.solve(self.kernel, self.rows, *data, leave=True, **options)
 
     def errors(self, solution: Solution, lams) -> Float[Array, "L *t"]:
         """The criterion over λ, smaller better."""
@@ -234,12 +219,12 @@ class Problem:
             or self.rows.parts > 1
             or self._captures()
         ):
-            return jnp.mean(self.errors(self.solution("cholesky"), lam[None]))
+            return jnp.mean(self.errors(self.solution(Cholesky()), lam[None]))
 
         def made(kernel, points, rest):
             return replace(
                 rest, kernel=kernel, landmarks=replace(rest.landmarks, points=points)
-            ).solution("cholesky")
+            ).solution(Cholesky())
 
         kernel, points = jax.tree.map(jnp.asarray, (self.kernel, chosen.points))
         rest = replace(
@@ -260,37 +245,6 @@ class Problem:
             pure = holds_nothing(self.criterion.total, Y, Y, Y[:, 0])  # type: ignore[arg-type]
         return not (pure and holds_nothing(lambda kernel, x: kernel(x, x), self.kernel, points))
 
-    def sure(self, solution: Solution, lam, found: Coefficients, left_out) -> Sure:
-        """What variances at one λ take, with its coefficients and what is left out of it."""
-        factor, drop, weights = solution.factor, solution.labels.drop_axis, self.weights
-        if not self.kernel.knows_diag:
-            raise ValueError(
-                "keep_variance=True needs k(x, x) of new rows, which a kernel matrix cannot tell: leave it out"
-            )
-        r = solution.training_residuals(lam.reshape(1, 1))[0]
-        squares = jnp.sum(weights.scale(left_out) * r, axis=0) / lam / weights.count
-        scales = drop(by_evidence(solution, lam)), drop(safe_sqrt(squares))
-        return Sure(lam, *scales, factor.spread(lam))
-
-    def jackknife(self, solution: Solution, lam, found: Coefficients, left_out) -> Jackknife:
-        """What intervals take: every fit at these λ that leaves out a row, or a group where the
-        criterion does, from the residuals left out.
-        """
-        factor, weights, groups = solution.factor, self.weights, self.criterion.groups
-
-        def fits(lam, coef, e) -> Without:
-            smoother = factor.smoother(lam)
-            if groups is None:
-                return smoother.without_rows(weights, lam, coef, e)
-            return smoother.without_folds(weights, groups, coef, e)
-
-        coef = jnp.concatenate([found.coef, factor.fixed.joined(found.intercept, found.free)])
-        stacked = lam.ndim == 1
-        columns = lam, *(part.T[..., None] if stacked else part for part in (coef, left_out))
-        made = jax.lax.map(lambda each: fits(*each), columns) if stacked else fits(*columns)
-        fixed, flat = self.fixed.lean(), solution.labels.flat
-        return Jackknife(made, factor.expansion, fixed, weights.count, flat, stacked)
-
     def model(self, solution: Solution, found: Coefficients) -> Model:
         """The smallest model of coefficients at one λ."""
         points, coef = solution.factor.expansion.compact(self.kernel, found.coef)
@@ -298,24 +252,17 @@ class Problem:
         return Model(self.kernel, points, coef, found.intercept, found.free, effects)
 
 
-def check_refinable(problem: Problem, landmarks, route: str | None, keeps: bool) -> None:
-    """Raise for a problem that `refine` has no way with."""
-    if landmarks is not None or route not in (None, "gram", "cholesky", "refined"):
-        found = "landmarks= was given" if landmarks is not None else f"route is {route!r}"
+def check_refinable(problem: Problem) -> None:
+    """Raise for a problem that `Refined` has no way with."""
+    if problem.landmarks is not None or not problem.rows.in_memory:
+        found = "landmarks=" if problem.landmarks is not None else type(problem.rows).__name__
         raise ValueError(
-            f"refine=True is for K of all rows, and {found}: leave it out, or give float64 NumPy data"
-        )
-    if keeps:
-        raise ValueError(
-            "refine=True keeps nothing beside the model: leave keep_moments, keep_variance and keep_intervals out, or give float64 NumPy data"
-        )
-    if not problem.rows.in_memory:
-        raise ValueError(
-            f"refine=True needs a dense X for K of all rows, and X is {type(problem.rows).__name__}"
+            f"Refined() is for K of all rows of a dense X, and {found} was given: leave it out, or "
+            "give float64 NumPy data"
         )
     if not is_concrete(problem):
         raise ValueError(
-            "refine=True computes in float64 whatever jax.jit was traced in: call fit outside of it"
+            "Refined() computes in float64 whatever jax.jit was traced in: call fit outside of it"
         )
 
 
@@ -327,7 +274,8 @@ def resolve_landmarks(
     """
     if isinstance(landmarks, str):
         raise ValueError(
-            f"landmarks must be a number, row numbers, points or what jaxrls.landmarks chose, and is {landmarks!r}"
+            "landmarks must be a number, row numbers, points or what jaxrls.landmarks chose, or in fit "
+            f"'auto', and is {landmarks!r}"
         )
     if landmarks is None:
         return None

@@ -12,9 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.factors.choose import choose_route
+from jaxrls.factors.solvers import choose_route
 from jaxrls.problem.landmarks import check_evaluable
 from jaxrls.rows.sparse import is_sparse
+from jaxrls.search.conclude import TOLERANCE
 from jaxrls.search.estimate import of_problem
 from jaxrls.search.landmarks import landmarks
 from jaxrls.search.problem import Problem
@@ -23,15 +24,15 @@ from jaxrls.support.checks import is_concrete
 FEWEST = 256
 
 
-def grow(solve: Callable, problem: Problem, tol: float, progress: bool = False):
+def grow(solve: Callable, problem: Problem, progress: bool = False):
     """`solve(problem)` on as few landmarks as the certificate allows, or on none where they would
     not be few; and why, in words.
 
-    They suffice where tr(K − K̂) ≤ tol·λ at the (smallest) chosen λ: see `certified_lam`. A first
+    They suffice where tr(K − K̂) ≤ TOLERANCE·λ at the (smallest) chosen λ: see `certified_lam`. A first
     few give a first λ, and so how small the trace has to be; their number follows from that, and so
     on until it holds. Beyond n/2 of them all rows cost no more, and beyond the memory of the device
     there are none."""
-    kernel, rows, weights = problem.kernel, problem.rows, problem.weights
+    kernel, rows, weights, tol = problem.kernel, problem.rows, problem.weights, TOLERANCE
     if not is_concrete(rows):
         raise ValueError(
             "landmarks='auto' looks at values, which have none inside jax.jit: give a number, or call fit outside"

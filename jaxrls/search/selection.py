@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jaxrls.criteria.left_out import LeaveOneOut
 from jaxrls.criteria.losses import squared_error
 from jaxrls.kernels.inner import Linear
 from jaxrls.kernels.kernel import Kernel
@@ -116,7 +117,9 @@ def select_columns(
     >>> rls.fit(found.kernel, X, y).model.coef.shape
     (2,)
     """
-    problem, lam = _problem(Linear(), X, Y, lam, weights=weights, intercept=intercept, loss=loss)
+    problem, lam = _problem(
+        Linear(), X, Y, lam, weights=weights, intercept=intercept, criterion=LeaveOneOut(loss)
+    )
     check_whole("num, how many columns,", num, problem.rows.shape[1])
     chosen = _choose_columns(problem, lam, num=int(num)).cut()
     return Selection(chosen.indices, *_errors(problem, chosen))
@@ -164,7 +167,9 @@ def select_landmarks(
     (True, 4)
     """
     check_evaluable(kernel)
-    problem, lam = _problem(kernel, X, Y, lam, weights=weights, intercept=intercept, loss=loss)
+    problem, lam = _problem(
+        kernel, X, Y, lam, weights=weights, intercept=intercept, criterion=LeaveOneOut(loss)
+    )
     pool = as_landmarks(
         problem.rows, np.arange(problem.rows.shape[0]) if candidates is None else candidates
     )

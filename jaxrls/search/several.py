@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.factors.choose import check_kernel
+from jaxrls.factors.solvers import Spectral, check_kernel
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.models.several import KernelsFit, weighted
 from jaxrls.search.descent import default_optimizer
@@ -148,7 +148,7 @@ def _shares(count: int, num, given, key, dtype) -> Float[Array, "s k"]:
 def _at(problem: Problem, kernels, shares):
     """The problem with its kernels so weighted, solved with coefficients of rows or landmarks."""
     made = replace(problem, kernel=weighted(kernels, shares))
-    return made, made.solution("gram" if problem.landmarks is None else None)
+    return made, made.solution(Spectral("gram") if problem.landmarks is None else None)
 
 
 @jax.jit

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.criteria.left_out import loo
-from jaxrls.factors.choose import factorize
+from jaxrls.criteria.holding_out import HoldOut
+from jaxrls.criteria.left_out import LeaveOneOut, loo
+from jaxrls.factors.solvers import factorize
 from jaxrls.kernels.distances import city_block_distances, squared_distances
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import safe_sqrt
@@ -96,7 +97,7 @@ def start_from_data(kernel: Kernel, X: Float[Array, "n d"] | Rows) -> Kernel:
     )
 
 
-def first_guess(problem: Problem, start: str, lams, loss: Callable, near: bool):
+def first_guess(problem: Problem, start: str, lams, near: bool):
     """(kernel, best λ, precision of K on all rows) for the given kernel, and for the one that
     `start` suggests where that is another.
 
@@ -104,6 +105,8 @@ def first_guess(problem: Problem, start: str, lams, loss: Callable, near: bool):
     that no large matrix is factored for its spectrum; with `near` a width around the best then on a
     larger one: errors have several minima, some of which few rows do not show."""
     kernel, (X, Y, weights), intercept = problem.kernel, problem.sample(), problem.intercept
+    own = isinstance(problem.criterion, LeaveOneOut | HoldOut)
+    measured = LeaveOneOut(problem.criterion.loss) if own else loo  # type: ignore[attr-defined]
     n = problem.rows.shape[0]
     used = np.arange(len(X)) if weights is None else np.flatnonzero(np.asarray(weights) > 0)
     drawn = np.random.default_rng(0).permutation(used)
@@ -119,7 +122,7 @@ def first_guess(problem: Problem, start: str, lams, loss: Callable, near: bool):
             counted,
         )  # on the host: no program to compile for it
         results = jax.device_get(
-            [_judge(kernel, *data, lams, loss=loss, intercept=intercept) for kernel in kernels]
+            [_judge(kernel, *data, lams, measured, intercept=intercept) for kernel in kernels]
         )
         growth = (
             (n / len(rows)) ** 1.5
@@ -222,12 +225,12 @@ def _widths(kernel, X) -> list:
     return widths
 
 
-@partial(jax.jit, static_argnames=("loss", "intercept"))
-def _judge(kernel, X, Y, weights, lams, *, loss, intercept):
+@partial(jax.jit, static_argnames="intercept")
+def _judge(kernel, X, Y, weights, lams, measured, *, intercept):
     """The leave-one-out error at the best λ of the grid, that λ, and the precision of K."""
     factor = factorize(kernel, X, weights=weights, intercept=intercept)
     grid = lambda_grid(factor, SCREEN_LAMS) if lams is None else lams
-    errors = loo(factor, Y, grid, loss=loss)
+    errors = measured(factor, Y, grid)
     errors = errors if errors.ndim == 1 else jnp.mean(errors, axis=1)
     best = jnp.argmin(errors)
     return errors[best], _between(grid, errors, best), factor.precision_floor()

@@ -13,9 +13,9 @@ import numpy as np
 from jaxrls.criteria.left_out import LeaveOneOut
 from jaxrls.criteria.losses import check_loss, squared_error
 from jaxrls.criteria.two_sided import check_setting
-from jaxrls.factors.choose import check_kernel
 from jaxrls.factors.kronecker import check_semidefinite, factor_kronecker, side_weights
 from jaxrls.factors.sides import ENTRIES_AT_ONCE
+from jaxrls.factors.solvers import check_kernel
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import safe_sqrt
 from jaxrls.models.posterior import by_evidence
@@ -55,7 +55,7 @@ def fit_kronecker(
     loss: Callable = squared_error,
     weights: tuple[Any, Any] | None = None,
     intercept: bool = True,
-    keep_variance: bool = False,
+    keep: bool = False,
 ) -> KroneckerFit:
     """Fit labels of all pairs of two kinds of things, with the λ that predicts best what `setting`
     names, for the price of two small factorizations.
@@ -67,7 +67,7 @@ def fit_kronecker(
     complete. `setting` says what a prediction will be for, and so what is left out: `"entries"`,
     missing labels of known rows and columns; `"rows"` or `"columns"`, new ones of one side;
     `"both"`, pairs of which both are new. `lams` (L,), by default `num` of them from the spectrum;
-    `weights` a pair (v₁, v₂), v₁v₂ᵀ those of entries. `keep_variance` keeps what `predict(X1, X2,
+    `weights` a pair (v₁, v₂), v₁v₂ᵀ those of entries. `keep` keeps what `predict(X1, X2,
     return_std=True)` and `posterior` take at the chosen λ, n₁² + n₂² + 2n₁n₂ numbers. **Returns** a
     `KroneckerFit`, whose `predict(X1, X2)` takes any rows and columns; float64 NumPy input comes
     back as NumPy arrays. **Cost** O(n₁³ + n₂³) and O(n₁n₂(n₁ + n₂)) for every λ, where K of all
@@ -116,13 +116,13 @@ def fit_kronecker(
         weights = side_weights(weights, shape, X1.dtype)
         for side in weights:
             check_ratio(side.values)
-    _check_size(*shape, num if lams is None else len(lams), X1.dtype, keep_variance)
+    _check_size(*shape, num if lams is None else len(lams), X1.dtype, keep)
     options = {
         "num": num,
         "setting": setting,
         "loss": loss,
         "intercept": intercept,
-        "keep_variance": keep_variance,
+        "keep": keep,
     }
     fit = _fit((kernel1, X1), (kernel2, X2), Y, weights, lams, **options)
     if is_concrete(fit):
@@ -130,11 +130,11 @@ def fit_kronecker(
     return fit
 
 
-def _check_size(n1: int, n2: int, num: int, dtype, keep_variance: bool) -> None:
+def _check_size(n1: int, n2: int, num: int, dtype, keep: bool) -> None:
     """The larger side's K, eigenvectors and LAPACK's workspace, beside labels at several λ."""
     n, larger = n1 * n2, max(n1, n2)
     labels = 8 * min(num * n, max(ENTRIES_AT_ONCE, n))
-    numbers = max(4 * larger**2, 2 * larger**2 + labels) + 4 * n + keep_variance * (n1 + n2) ** 2
+    numbers = max(4 * larger**2, 2 * larger**2 + labels) + 4 * n + keep * (n1 + n2) ** 2
     needed, limit = numbers * dtype.itemsize, memory_bytes()
     if limit is not None and needed > limit:
         raise ValueError(
@@ -146,10 +146,8 @@ def _check_size(n1: int, n2: int, num: int, dtype, keep_variance: bool) -> None:
         )
 
 
-@partial(jax.jit, static_argnames=("num", "setting", "loss", "intercept", "keep_variance"))
-def _fit(
-    first, second, Y, weights, lams, *, num, setting, loss, intercept, keep_variance
-) -> KroneckerFit:
+@partial(jax.jit, static_argnames=("num", "setting", "loss", "intercept", "keep"))
+def _fit(first, second, Y, weights, lams, *, num, setting, loss, intercept, keep) -> KroneckerFit:
     factor = factor_kronecker(gram(*first), gram(*second), weights=weights, intercept=intercept)
     solution: Any = factor.solve(Y.reshape(-1))
     lams = lambda_grid(factor, num) if lams is None else factor.with_floor(lams)
@@ -167,7 +165,7 @@ def _fit(
         solution.factor.setting_residuals(solution, setting, lam[None])[:, :, 0],
         solution.dof(lam[None])[0, 0],
     )
-    sure = _sure(solution, lam, coef[0]) if keep_variance else None
+    sure = _sure(solution, lam, coef[0]) if keep else None
     return KroneckerFit(
         model,
         lams,

@@ -13,7 +13,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 import jaxrls as rls
 from jaxrls.search.inspection import inspect_lam
-from jaxrls.sklearn.names import CRITERIA, LOSSES, WITHOUT_FOLDS, look_up, named_kernel
+from jaxrls.sklearn.names import CRITERIA, LOSSES, look_up, named_kernel
 from jaxrls.sklearn.scoring import Regressed, Swept, best, losses, scores, scores_by_target
 from jaxrls.support.checks import check_unmasked
 
@@ -74,7 +74,7 @@ class RLSEstimator(BaseEstimator):
         fit_intercept=True,
         cv=None,
         random_state=None,
-        variance=False,
+        keep=None,
         scoring=None,
         by_fold=False,
         store_cv_results=False,
@@ -94,7 +94,7 @@ class RLSEstimator(BaseEstimator):
         self.fit_intercept = fit_intercept
         self.cv = cv
         self.random_state = random_state
-        self.variance = variance
+        self.keep = keep
         self.scoring = scoring
         self.by_fold = by_fold
         self.store_cv_results = store_cv_results
@@ -137,13 +137,15 @@ class RLSEstimator(BaseEstimator):
             fit = swept.fit(scored["lam"])
             self._keep(fit)
             self._keep_left_out(fit, Y, weights)
-            self._keep_scores(scored, lams is None)
+            self._keep_scores(scored, isinstance(lams, int))
             if self.store_cv_results:
                 self._store(swept.held, Y)
         return self
 
     def _lams(self):
-        return None if isinstance(self.lams, str) and self.lams == "auto" else self.lams
+        if isinstance(self.lams, str) and self.lams == "auto":
+            return 100
+        return self.lams if isinstance(self.lams, str) else np.atleast_1d(self.lams)
 
     def _tuned(self, X, Y, weights, how):
         """The kernel, with parameters that are tuned where that is asked for."""
@@ -152,36 +154,26 @@ class RLSEstimator(BaseEstimator):
             return kernel
         smooth = rls.squared_error if loss is rls.zero_one_loss else loss
         landmarks = self._landmarks_to_tune(X.shape[0])
-        return rls.tune(
-            kernel,
-            X,
-            Y,
-            loss=smooth,
-            landmarks=landmarks,
-            weights=weights,
-            intercept=bool(self.fit_intercept),
-            **how,
-        ).kernel
+        options = {"weights": weights, "intercept": bool(self.fit_intercept), **_of(how, smooth)}
+        return rls.tune(kernel, X, Y, landmarks=landmarks, keep=False, **options).kernel
 
     def _fitted(self, kernel, X, Y, weights, lams, **options):
         """The fit with the estimator's parameters."""
-        options |= {
+        options = {
             "weights": weights,
             "intercept": bool(self.fit_intercept),
             "lams": lams,
-            "loss": look_up("loss", self.loss, LOSSES),
-        }
-        options |= {
             "per_target": bool(self.per_target),
             "conservative": self.conservative,
-            "keep_variance": bool(self.variance),
-        }
-        return rls.fit(kernel, X, Y, **({"landmarks": self.landmarks} | options))
+            "keep": self.keep,
+            "landmarks": self.landmarks,
+        } | options
+        return rls.fit(kernel, X, Y, **_of(options, look_up("loss", self.loss, LOSSES)))
 
     def _swept(self, kernel, X, Y, weights, how, lams) -> Swept:
         """Predictions of rows left out at every λ, by `loo` or `kfold`."""
         if (
-            how["criterion"] not in (rls.loo, rls.kfold)
+            not isinstance(how["criterion"], rls.LeaveOneOut)
             or isinstance(self.landmarks, str)
             or isinstance(lams, str)
         ):
@@ -193,7 +185,7 @@ class RLSEstimator(BaseEstimator):
             "intercept": bool(self.fit_intercept),
             "landmarks": self.landmarks,
         } | how
-        return Swept.of(kernel, X, Y, lams, keep_variance=bool(self.variance), **options)
+        return Swept.of(kernel, X, Y, lams, **options)
 
     def _check_scoring(self, how):
         """Raise where something else says what λ is chosen by."""
@@ -288,7 +280,7 @@ class RLSEstimator(BaseEstimator):
         if not first:
             self._keep(self.path_.update(X, Y, weights=weights))
             return self
-        options = {"criterion": rls.gcv, "keep_moments": True}
+        options = {"criterion": rls.gcv, "keep": True}
         kernel, given = (
             self._tuned(X, Y, weights, {"criterion": rls.gcv}),
             self.landmarks is not None and not isinstance(self.landmarks, str),
@@ -309,12 +301,14 @@ class RLSEstimator(BaseEstimator):
     def _criterion(self, X, y, groups):
         """`criterion` and `groups` for `rls.fit`: anything said about folds means k-fold."""
         check_unmasked("groups", groups)
-        criterion = look_up("criterion", self.criterion, CRITERIA)
-        if self.cv is None and (criterion is not rls.kfold or groups is not None):
+        named = look_up("criterion", self.criterion, CRITERIA)
+        criterion = rls.loo if named is rls.kfold else named
+        if self.cv is None and (named is not rls.kfold or groups is not None):
             return {"criterion": criterion, "groups": groups}
-        if criterion in WITHOUT_FOLDS:
+        if not isinstance(criterion, rls.LeaveOneOut):
             raise ValueError(
-                f"cv= does not go with criterion={criterion.__name__!r}, which has no folds: leave one of them out"
+                f"cv= does not go with criterion={self.criterion!r}, which has no folds: leave one "
+                "of them out"
             )
         cv, splitter = (
             FOLDS if self.cv is None else self.cv,
@@ -334,7 +328,7 @@ class RLSEstimator(BaseEstimator):
                 f"cv= must leave every row out once, as KFold and GroupKFold do, and leaves {(times > 1).sum()} rows out more often "
                 f"and {(times == 0).sum()} never"
             )
-        return {"criterion": rls.kfold, "groups": labels}
+        return {"criterion": criterion, "groups": labels}
 
     def _make_kernel(self, X, sample_weight):
         counted = slice(None) if sample_weight is None else sample_weight > 0
@@ -373,3 +367,16 @@ class RLSEstimator(BaseEstimator):
         return jax.tree.map(
             np.asarray, self.path_.predict(self._validate(X, reset=False), return_std=return_std)
         )
+
+
+def _of(options, loss):
+    """Options with the loss in the criterion, where that averages one."""
+    criterion = options.get("criterion", rls.loo)
+    if isinstance(criterion, rls.LeaveOneOut):
+        return options | {"criterion": replace(criterion, loss=loss)}
+    if loss is not rls.squared_error:
+        raise ValueError(
+            f"loss= is what criterion='loo' or 'kfold' averages, and criterion is {criterion!r}: "
+            "leave one of them out"
+        )
+    return options

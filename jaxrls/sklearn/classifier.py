@@ -30,7 +30,7 @@ class RLSClassifier(ClassifierMixin, RLSEstimator):
     Parameters
     ----------
     kernel, width, gamma, degree, coef0, lams, criterion, loss, per_target, conservative, tune,
-    landmarks, fit_intercept, cv, random_state, variance, \
+    landmarks, fit_intercept, cv, random_state, keep, \
 scoring, by_fold, store_cv_results
         As in `RLSRegressor`. With `loss="zero_one_loss"` λ is chosen by the held-out error rate,
         kernel parameters by squared error still; `per_target` chooses one λ for each class; folds
@@ -94,7 +94,7 @@ scoring, by_fold, store_cv_results
         fit_intercept=True,
         cv=None,
         random_state=None,
-        variance=False,
+        keep=None,
         scoring=None,
         by_fold=False,
         store_cv_results=False,
@@ -117,7 +117,7 @@ scoring, by_fold, store_cv_results
             fit_intercept=fit_intercept,
             cv=cv,
             random_state=random_state,
-            variance=variance,
+            keep=keep,
             scoring=scoring,
             by_fold=by_fold,
             store_cv_results=store_cv_results,
@@ -147,7 +147,7 @@ scoring, by_fold, store_cv_results
             )
         if not self.multilabel_:
             self._by_jackknife = partial(jackknife, self.loo_predictions_, *given)
-        if self.variance and not self.multilabel_ and groups is None:
+        if self.path_.kept is not None and not self.multilabel_ and groups is None:
             self._by_conformal = Conformal(self.path_, X, *given, self._of_classes(y))
         return self
 
@@ -254,7 +254,7 @@ scoring, by_fold, store_cv_results
         """Sets of labels that hold the true one with probability `level`: booleans (m, n_classes)
         for the rows of X, a column for each of `classes_`.
 
-        "conformal" takes `variance=True`, and has it for any number of rows, over draws of all of
+        "conformal" takes a fit that kept its solution, and has it for any number of rows, over draws of all of
         them, where these are exchangeable, of equal weight and not in groups, and λ, kernel and
         landmarks were not chosen by them: see `jaxrls.conformal_labels`. "jackknife" compares
         scores with those of rows or groups left out, at next to no cost, and comes to it as rows
@@ -277,6 +277,6 @@ scoring, by_fold, store_cv_results
             return self._by_jackknife(self._scores(X)) > 1 - level
         if not hasattr(self, "_by_conformal"):
             raise ValueError(
-                "method='conformal' takes variance=True and a fit without groups, which are not exchangeable: or use method='jackknife'"
+                "method='conformal' takes keep=True and a fit without groups, which are not exchangeable: or use method='jackknife'"
             )
         return self._by_conformal(self._validate(X, reset=False)) > 1 - level

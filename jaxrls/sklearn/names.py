@@ -40,13 +40,13 @@ PLAIN: dict[str, Callable] = {
     "precomputed": rls.Precomputed,
 }
 KERNELS = ("linear", *POLYNOMIAL, *RADIAL, "cosine", "precomputed")
-CRITERIA = {
-    f.__name__: f
-    for f in (rls.loo, rls.gcv, rls.kfold, rls.log_marginal_likelihood, rls.log_predictive_density)
+CRITERIA: dict[str, Any] = {
+    "kfold": rls.kfold,
+    **{
+        c.name: c
+        for c in (rls.loo, rls.gcv, rls.log_marginal_likelihood, rls.log_predictive_density)
+    },
 }
-WITHOUT_FOLDS = [
-    criterion for criterion in CRITERIA.values() if criterion not in (rls.loo, rls.kfold)
-]
 LOSSES = {f.__name__: f for f in (rls.squared_error, rls.absolute_error, rls.zero_one_loss)}
 start_from_data = jax.jit(rls.start_from_data)
 

@@ -59,8 +59,9 @@ class RLSRegressor(RegressorMixin, MultiOutputMixin, RLSEstimator):
         5 without it.
     random_state : int, RandomState or None, default=None
         Shuffles rows into a number of folds; None leaves them in order.
-    variance : bool, default=False
-        Keep what `predict(X, return_std=True)` takes, n² numbers where all rows carry the solution.
+    keep : bool or None, default=None
+        Keep the solution, from which `predict(X, return_std=True)` comes: n² numbers where all rows
+        carry it. None keeps it up to 2000 rows.
     scoring : str, callable or None, default=None
         A scorer of scikit-learn's, by name or itself, that λ is chosen by in place of `loss`, on
         what is predicted for rows left out.

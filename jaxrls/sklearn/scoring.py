@@ -11,8 +11,8 @@ from sklearn.metrics import get_scorer
 
 import jaxrls as rls
 from jaxrls.factors.contract import Solution
+from jaxrls.search.conclude import fit_at
 from jaxrls.search.estimate import of_problem
-from jaxrls.search.fit import check_one_lam, fit_at
 from jaxrls.search.problem import Problem
 from jaxrls.support.checks import as_array, check_lams
 from jaxrls.support.precision import scope, to_host
@@ -32,7 +32,9 @@ class Swept(NamedTuple):
         """Options as of `rls.fit`."""
         with scope(X.dtype == np.float64):
             problem = Problem.of(kernel, X, Y, **options).check()
-            given = None if lams is None else as_array("lams", np.atleast_1d(lams), X.dtype)
+            given = (
+                None if isinstance(lams, int) else as_array("lams", np.atleast_1d(lams), X.dtype)
+            )
             if given is not None:
                 check_lams(given, zero=True)
             of_problem(problem, call="factorize").check()
@@ -48,7 +50,6 @@ class Swept(NamedTuple):
     def fit(self, lam) -> rls.Fit:
         """That of λ, or of one for each target, from the same factor."""
         with scope(self.lams.dtype == np.float64):
-            check_one_lam(self.problem.keep_variance, np.ndim(lam) > 0)
             return to_host(fit_at(self.problem, self.solution, lam))
 
 

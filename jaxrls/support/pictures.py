@@ -163,13 +163,13 @@ def plot_coverage(predictive, ax=None):
     return ax
 
 
-def plot_search(tuned, axes=None):
+def plot_search(fit, axes=None):
     """Error and gradient norm at every step of the search, below each other; takes and returns two
     axes.
     """
     axes = _new_axes(2) if axes is None else axes
     above, below = axes
-    history, steps = tuned.history, np.arange(len(tuned.history.errors))
+    history, steps = fit.history, np.arange(len(fit.history.errors))
     errors = _host(history.errors)
     best = int(np.argmin(errors))
     above.plot(steps, errors, ".-")
@@ -178,7 +178,7 @@ def plot_search(tuned, axes=None):
         errors[best],
         "o",
         color="C1",
-        label=f"error {errors[best]:.4g} at λ = {float(tuned.lam):.3g}: {tuned.reason}",
+        label=f"error {errors[best]:.4g} at λ = {float(fit.lam):.3g}: {history.reason}",
     )
     above.set(ylabel="error")
     above.legend(fontsize="small")

@@ -1,8 +1,6 @@
-"""Which factor to make of a kernel and rows: the cheapest exact one by shape, or the one asked
-for.
-"""
+"""Solvers: how the one hard step is done. `solver=None` takes the cheapest exact one by shape."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -10,13 +8,11 @@ from jaxtyping import Array, Float, Int
 
 from jaxrls.factors.cholesky import CholeskyGram
 from jaxrls.factors.cholesky_features import solve_cholesky
-from jaxrls.factors.contract import Factor, Solution
+from jaxrls.factors.contract import Factor, Solver
 from jaxrls.factors.expansion import Dual, Expansion, Primal
-from jaxrls.factors.iterative import Iteration, factor_iterative
 from jaxrls.factors.landmark_spectrum import solve_subset
 from jaxrls.factors.refined import RefinedGram
 from jaxrls.factors.spectrum import factor_svd, factor_symmetric, solve_covariance
-from jaxrls.factors.summed import solve_and_sum
 from jaxrls.kernels.inner import Linear
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
@@ -29,10 +25,9 @@ from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import SparseMatrix, rows_to_fit
 from jaxrls.support.checks import Listed
 from jaxrls.support.meshes import on_any_mesh
+from jaxrls.support.pytrees import pytree, static
 from jaxrls.support.target import platform
 
-ROUTES = ("gram", "features", "covariance", "subset", "cholesky", "refined", "iterative")
-OF_KERNEL_MATRIX = ("gram", "cholesky", "refined")
 # How many λ take as long by a Cholesky factor and inverse each as one eigendecomposition, from so
 # many rows on. On CPUs 2 to 6 at n = 1000, 3 to 4 at 2000 and 5 to 6 at 4000, the fewer in float32;
 # on an H100 8 to 11 at 1000, 10 to 13 at 2000, 18 to 19 at 4000, 23 to 28 at 8000 and 19 to 34 at
@@ -101,8 +96,7 @@ def factorize(
     fixed_effects: Float[Array, "n q"] | LevelLabels | FixedEffects | Listed | None = None,
     landmarks: Landmarks | Int[Array, " m"] | Float[Array, "m d"] | Listed | None = None,
     leave: bool = True,
-    route: str | None = None,
-    iteration: Iteration | None = None,
+    solver: Solver | None = None,
     block_size: int | None = None,
 ) -> Factor:
     """Do the one hard step for a kernel and X: everything about λ, labels and validation follows
@@ -119,24 +113,22 @@ def factorize(
             for the subset of regressors, f(x) = Σₖ k(x, pointsₖ) βₖ.
         leave: whether a landmark that is a row of X leaves the dictionary when its row is left out,
             so that no held-out prediction has seen its row in any way.
-        route: how, by default the cheapest exact way for the shapes. "gram": eigendecomposition of
-            K, O(n³), any kernel. "features": thin SVD of explicit features, O(n r²). "covariance":
-            eigendecomposition of ΦᵀΦ, O(n r²) at a fraction of the constant. "subset": the same on
-            landmarks, O(n m²). "cholesky": a Cholesky factor for each λ that is asked for, cheaper
-            for a few λ, and differentiable in everything. "refined": the same from factors in
-            float32 and products in the dtype of X. "iterative": products with K alone, which begin
-            from the landmarks' fit.
-        iteration: how the iterative route goes about it.
+        solver: `Spectral()`, an eigendecomposition for all λ; `Cholesky()`, a factor for each λ,
+            cheaper for a few and differentiable in everything; `Refined()` or `Iterative()`. By
+            default the cheapest spectrum for the shapes.
         block_size: rows at a time while K or sums over rows are made.
 
     Returns:
         A `Factor`; `factor.route` says which.
 
-    **Raises** `ValueError` for a route that the kernel does not have, for fixed effects that are
-    linearly dependent, and for values that are not finite, or outside of the kernel's domain; inside
-    `jax.jit` values are not checked. Differentiating a spectrum in X, kernel or weights raises: use
-    `route="cholesky"` or `loo_objective`. **Cost** by route. **Source**: Rifkin (lecture), "Solving
-    RLS"; Quiñonero-Candela and Rasmussen 2005, §4.
+    Raises:
+        ValueError: for a solver that the kernel does not have, for fixed effects that are linearly
+            dependent, and for values that are not finite, or outside of the kernel's domain; inside
+            `jax.jit` values are not checked. Differentiating a spectrum in X, kernel or weights
+            raises: use `solver=Cholesky()` or `objective`.
+
+    **Cost** by solver. **Source**: Rifkin (lecture), "Solving RLS"; Quiñonero-Candela and Rasmussen
+    2005, §4.
 
     >>> import jax, jax.numpy as jnp, jaxrls as rls
     >>> X, y = jnp.arange(4.0)[:, None], jnp.array([0.0, 1.0, 0.0, 1.0])
@@ -151,9 +143,10 @@ def factorize(
     if landmarks is not None:
         kernel, rows = on_landmarks(kernel, rows)
         landmarks = without_trace(as_landmarks(rows, landmarks))
-    options: dict = {"landmarks": landmarks, "route": route, "iteration": iteration}
-    options |= {"block_size": block_size, "leave": leave}
-    return solve(kernel, rows, Labels.none(v, fixed), v, fixed, **options).factor
+    options: dict = {"landmarks": landmarks, "block_size": block_size, "leave": leave}
+    made = Spectral() if solver is None else solver
+    check_solver(made)
+    return made.solve(kernel, rows, Labels.none(v, fixed), v, fixed, **options).factor
 
 
 def check_kernel(kernel) -> None:
@@ -162,112 +155,22 @@ def check_kernel(kernel) -> None:
         raise ValueError(f"kernel must be a jaxrls kernel such as Gaussian(1.0), and is {kernel!r}")
 
 
-def check_route(route: str | None, landmarks, iteration: Iteration | None = None) -> None:
-    """Raise for a route that there is not, or that does not go with landmarks, or with an
-    iteration.
-    """
-    if route is not None and route not in ROUTES:
+def check_solver(solver) -> None:
+    """Raise unless it is one."""
+    if not isinstance(solver, Solver):
         raise ValueError(
-            f"route must be one of {', '.join(map(repr, ROUTES))} or None to choose, and is {route!r}"
-        )
-    if (
-        route not in (None, "subset", "cholesky", "iterative")
-        and landmarks is not None
-        or route == "subset"
-        and landmarks is None
-    ):
-        raise ValueError(
-            f"landmarks and route='subset' belong together, and route is {route!r}: give landmarks= alone, or neither"
-        )
-    if route == "iterative" and landmarks is None:
-        raise ValueError(
-            "route='iterative' needs landmarks=, whose fit its products begin from: a number such as 1000"
-        )
-    if iteration is not None and route != "iterative":
-        raise ValueError(
-            f"iteration= belongs to route='iterative', and route is {route!r}: name that route, or leave iteration= out"
-        )
-    if not isinstance(iteration, Iteration | None):
-        raise ValueError(
-            f"iteration must be a jaxrls.Iteration, such as Iteration(tol=1e-3), and is {iteration!r}"
+            "solver must be None to choose, or Spectral(), Cholesky(), Refined() or Iterative(), "
+            f"and is {solver!r}"
         )
 
 
-def check_keeps(kernel: Kernel, rows: Rows, route: str | None, landmarks) -> None:
-    """Raise where a fit is not made of moments that could be kept."""
-    if route not in (None, "covariance", "subset"):
-        raise ValueError(
-            f"keep_moments=True belongs to what is made of moments, 'covariance' and 'subset', and route is {route!r}: leave it out"
-        )
-    if landmarks is None and kernel.num_features(rows.shape[1], rows.dtype) is None:
-        raise ValueError(
-            f"keep_moments=True needs sums of features, and {type(kernel).__name__} has none that are explicit: give landmarks="
-        )
-
-
-def solve(
-    kernel: Kernel,
-    rows: Rows,
-    labels: Labels,
-    weights: Weights,
-    fixed: FixedEffects,
-    *,
-    landmarks: Landmarks | None = None,
-    leave: bool = True,
-    route: str | None = None,
-    block_size: int | None = None,
-    iteration: Iteration | None = None,
-    keep_moments: bool = False,
-) -> Solution:
-    """The solution for some labels, with moments and cross-moments from one reading of the rows,
-    which are kept where it is asked for.
-    """
-    check_route(route, landmarks, iteration)
-    if keep_moments:
-        check_keeps(kernel, rows, route, landmarks)
-    problem = kernel, rows, labels, weights, fixed
-    if route == "iterative":
-        options: dict = {"iteration": iteration, "block_size": block_size}
-        assert landmarks is not None  # by `check_route`
-        return factor_iterative(kernel, rows, landmarks, weights, fixed, **options).solve_labels(
-            labels
-        )
-    if route == "cholesky" and is_primal(kernel, *rows.shape, rows.dtype, landmarks):
-        return solve_cholesky(kernel, rows, landmarks, labels, weights, fixed, block_size)
+def check_no_landmarks(landmarks, solver: Solver) -> None:
+    """Raise for landmarks beside a solver of all of K."""
     if landmarks is not None:
-        options = {"drop": leave, "block_size": block_size, "keep_moments": keep_moments}
-        return solve_subset(kernel, rows, landmarks, labels, weights, fixed, **options)
-    if keep_moments:
-        return solve_and_sum(*problem)
-    explicit = kernel.num_features(rows.shape[1], rows.dtype)
-    if route is None:
-        in_memory = rows.in_memory or explicit is None
-        route = choose_route(kernel, *rows.shape, rows.dtype) if in_memory else "covariance"
-    if route in OF_KERNEL_MATRIX:
-        return factor_kernel_matrix(kernel, rows, weights, fixed, route, block_size).solve_labels(
-            labels
-        )
-    if explicit is None:
         raise ValueError(
-            f"route={route!r} needs explicit features, which {type(kernel).__name__} does not have: "
-            "use route='gram'"
+            f"landmarks= fits on landmarks in place of all rows, and {solver} is for K of all rows: "
+            "leave one of them out"
         )
-    if route == "covariance":
-        return solve_covariance(*problem)
-    return factor_svd(kernel, rows, weights, fixed).solve_labels(labels)
-
-
-def factor_kernel_matrix(
-    kernel: Kernel, rows: Rows, weights: Weights, fixed: FixedEffects, route: str, block_size
-) -> Factor:
-    """The factor of all of K, by one of the routes OF_KERNEL_MATRIX."""
-    K, expansion, lift = kernel_matrix(kernel, rows, fixed, block_size)
-    if route != "gram":
-        made = CholeskyGram if route == "cholesky" else RefinedGram
-        return made(K, weights, fixed, expansion, lift)
-    semidefinite = kernel.is_semidefinite()
-    options: dict = {"training": (kernel, rows), "semidefinite": semidefinite, "lift": lift}
-    return factor_symmetric(K, weights, fixed, expansion, **options)
 
 
 def kernel_matrix(
@@ -288,3 +191,92 @@ def kernel_matrix(
     about = features.dense() - origin
     K = gram(Linear(), about, block_size=block_size)
     return K, Dual(rows.points, origin), matmul(about, origin)
+
+
+@pytree
+class Spectral(Solver):
+    """One eigendecomposition, from which every λ follows: the default.
+
+    On landmarks that of their moments, O(n m²). Without, by the shapes: of K, O(n³), for any kernel
+    (`of="gram"`); the thin SVD of explicit features, O(n r²) (`"features"`); of ΦᵀΦ, O(n r²) at a
+    fraction of the constant, where rows are plenty (`"covariance"`).
+
+    >>> import jaxrls as rls
+    >>> rls.factorize(rls.Linear(), [[1.0], [2.0]], solver=rls.Spectral("gram")).route
+    'gram'
+    """
+
+    of: str | None = static(default=None)
+    has_spectrum: ClassVar[bool] = True
+
+    def __post_init__(self):
+        if self.of not in (None, "gram", "features", "covariance"):
+            raise ValueError(
+                f"of must be 'gram', 'features' or 'covariance', or None to choose, and is {self.of!r}"
+            )
+
+    def solve(self, kernel, rows, labels, weights, fixed, *, landmarks, leave, block_size):
+        """By landmarks, by what was named, or by the shapes."""
+        data = labels, weights, fixed
+        if landmarks is not None:
+            if self.of is not None:
+                check_no_landmarks(landmarks, self)
+            options: dict = {"drop": leave, "block_size": block_size}
+            return solve_subset(kernel, rows, landmarks, *data, **options)
+        explicit = kernel.num_features(rows.shape[1], rows.dtype)
+        of = self.of
+        if of is None:
+            in_memory = rows.in_memory or explicit is None
+            of = choose_route(kernel, *rows.shape, rows.dtype) if in_memory else "covariance"
+        if of == "gram":
+            K, expansion, lift = kernel_matrix(kernel, rows, fixed, block_size)
+            options = {"training": (kernel, rows), "semidefinite": kernel.is_semidefinite()}
+            factor = factor_symmetric(K, weights, fixed, expansion, lift=lift, **options)
+            return factor.solve_labels(labels)
+        if explicit is None:
+            raise ValueError(
+                f"{self} needs explicit features, which {type(kernel).__name__} does not have: "
+                "take Spectral('gram')"
+            )
+        if of == "covariance":
+            return solve_covariance(kernel, rows, *data)
+        return factor_svd(kernel, rows, weights, fixed).solve_labels(labels)
+
+
+@pytree
+class Cholesky(Solver):
+    """A Cholesky factor of K + λI, or on fewer features or landmarks of their moments, for each λ
+    that is asked for: cheaper for a few λ, rounded less, and differentiable in everything.
+
+    >>> import jaxrls as rls
+    >>> rls.factorize(rls.Gaussian(1.0), [[1.0], [2.0]], solver=rls.Cholesky()).route
+    'cholesky'
+    """
+
+    def solve(self, kernel, rows, labels, weights, fixed, *, landmarks, leave, block_size):
+        """On features or landmarks, else on K."""
+        if is_primal(kernel, *rows.shape, rows.dtype, landmarks):
+            return solve_cholesky(kernel, rows, landmarks, labels, weights, fixed, block_size)
+        K, expansion, lift = kernel_matrix(kernel, rows, fixed, block_size)
+        return CholeskyGram(K, weights, fixed, expansion, lift).solve_labels(labels)
+
+
+@pytree
+class Refined(Solver):
+    """Cholesky factors of K + λI in float32 with products in float64: λ far below what float32 can
+    tell, in about 16n³ operations for each.
+
+    `fit` with it gives coefficients, left-out residuals and error in float64 whatever the dtype of
+    X, at the λ chosen in that dtype, or at those that `lams` names or searches; `fit.run` says how
+    near to the identity every step came.
+
+    >>> import jaxrls as rls
+    >>> rls.factorize(rls.Gaussian(1.0), [[1.0], [2.0]], solver=rls.Refined()).route
+    'refined'
+    """
+
+    def solve(self, kernel, rows, labels, weights, fixed, *, landmarks, leave, block_size):
+        """On K of all rows."""
+        check_no_landmarks(landmarks, self)
+        K, expansion, lift = kernel_matrix(kernel, rows, fixed, block_size)
+        return RefinedGram(K, weights, fixed, expansion, lift).solve_labels(labels)

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
@@ -174,7 +175,7 @@ def tune_kernel(kernel, X, Y, criterion, options, n: int) -> rls.Kernel:
     """
     tuned = rls.tune(kernel, X, Y, criterion=criterion, progress=at_terminal(), **options)
     on = "" if len(X) == n else f" on {len(X)} rows{drawn_of(X, n)}"
-    history = tuned.history
+    history: Any = tuned.history
     steps = len(history.errors) - 1
     say(
         "tuned",

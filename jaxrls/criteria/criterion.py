@@ -4,7 +4,7 @@ searched.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +12,6 @@ from jaxtyping import Array, Float
 
 from jaxrls.factors.contract import Factor, Solution
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.problem.folds import Folds
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.rows import Rows
 from jaxrls.support.checks import Listed, as_array, check_lams, values_unknown
@@ -54,6 +53,7 @@ class Criterion(ABC):
         False  # whether it is the mean of its `loss` over rows left out, alone or in groups
     )
     in_pairs: ClassVar[bool] = False  # whether rows are left out in pairs
+    groups: Any = None  # `Folds` of rows that it leaves out together
 
     @on_any_mesh
     def __call__(
@@ -121,11 +121,6 @@ class Criterion(ABC):
     def smooth(self) -> bool:
         """Whether its derivatives are worth following."""
         return True
-
-    @property
-    def groups(self) -> Folds | None:
-        """The rows that are left out together, None where each is by itself."""
-        return None
 
     def to_search(self, error, n: int):
         """What a gradient search minimises in place of the error."""

@@ -57,7 +57,7 @@ class PairsOut(Positive):
     """
 
     pairs: Any = None  # `Pairs`, which row numbers (p, 2) are made
-    events: Float[Array, " n"] | None = None
+    events: Any = None
     within: Any = None  # `Folds`, which labels (n,) are made
     loss: Callable = static(default=misordered)
     name = "pairwise_ranking_error"
@@ -129,7 +129,7 @@ class QueriesOut(Positive):
     'query_ranking_error'
     """
 
-    groups: Any  # `Folds`, which labels of queries (n,) are made
+    groups: Any = None  # `Folds`, which labels of queries (n,) are made
     loss: Callable = static(default=misordered)
     name = "query_ranking_error"
 

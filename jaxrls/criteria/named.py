@@ -29,6 +29,11 @@ def as_criterion(criterion, groups=None) -> Criterion:
             f"holdout(X, Y), a jaxrls.Criterion or a function of (factor, Y, lams), and is "
             f"{criterion!r}"
         )
+    inner = criterion
+    while hasattr(inner, "__wrapped__") or hasattr(inner, "func"):
+        inner = getattr(inner, "__wrapped__", None) or inner.func
+    if inner is not criterion and isinstance(inner, Criterion):
+        raise ValueError(f"criterion must be {inner.name} itself, and is a function around it")
     if not isinstance(criterion, Criterion):
         criterion = Given(criterion)
     if groups is None:

@@ -223,11 +223,11 @@ class Spectral(Solver):
                 check_no_landmarks(landmarks, self)
             options: dict = {"drop": leave, "block_size": block_size}
             return solve_subset(kernel, rows, landmarks, *data, **options)
-        explicit = kernel.num_features(rows.shape[1], rows.dtype)
-        of = self.of
+        n, d = rows.shape
+        explicit, of = kernel.num_features(d, rows.dtype), self.of
         if of is None:
             in_memory = rows.in_memory or explicit is None
-            of = choose_route(kernel, *rows.shape, rows.dtype) if in_memory else "covariance"
+            of = choose_route(kernel, n, d, rows.dtype) if in_memory else "covariance"
         if of == "gram":
             K, expansion, lift = kernel_matrix(kernel, rows, fixed, block_size)
             options = {"training": (kernel, rows), "semidefinite": kernel.is_semidefinite()}
@@ -255,7 +255,8 @@ class Cholesky(Solver):
 
     def solve(self, kernel, rows, labels, weights, fixed, *, landmarks, leave, block_size):
         """On features or landmarks, else on K."""
-        if is_primal(kernel, *rows.shape, rows.dtype, landmarks):
+        n, d = rows.shape
+        if is_primal(kernel, n, d, rows.dtype, landmarks):
             return solve_cholesky(kernel, rows, landmarks, labels, weights, fixed, block_size)
         K, expansion, lift = kernel_matrix(kernel, rows, fixed, block_size)
         return CholeskyGram(K, weights, fixed, expansion, lift).solve_labels(labels)

@@ -124,6 +124,8 @@ def _describe(value, place: str, arrays: dict[str, np.ndarray]):
     """`value` as JSON, with its arrays put into `arrays` under their places."""
     if value is None or type(value) in (bool, int, float, str):
         return value
+    if isinstance(value, np.dtype):
+        return {"dtype": value.name}
     if type(value) in (tuple, list):
         return {
             type(value).__name__: [
@@ -176,6 +178,8 @@ def _build(node, arrays: dict[str, np.ndarray]):
     for sequence in (tuple, list):
         if sequence.__name__ in node:
             return sequence(_build(item, arrays) for item in node[sequence.__name__])
+    if "dtype" in node:
+        return np.dtype(node["dtype"])
     if "array" in node:
         return arrays[node["array"]]
     name = node["class"]

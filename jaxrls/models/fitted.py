@@ -59,9 +59,9 @@ class Fit(Generic[K]):
     >>> import numpy as np, jaxrls as rls
     >>> X = np.linspace(0, 1, 20)[:, None]
     >>> y = np.sin(6 * X[:, 0]) + 0.1 * np.cos(40 * X[:, 0])
-    >>> print(rls.fit(rls.Gaussian(0.3), X, y, lams=[1e-2, 1.0]))
-    Gaussian on 20 rows: λ = 0.01 of 2, loo error 0.0072 (R² 0.99), 4.6 degrees of freedom
-    Cholesky (cholesky), 2 λ
+    >>> print(rls.fit(rls.Gaussian(0.3), X, y, lams=[1e-4, 1e-2, 1.0]))
+    Gaussian on 20 rows: λ = 0.01 of 3, loo error 0.00899, 5.7 degrees of freedom
+    Spectral (gram), 3 λ from one factorization
     """
 
     # `| Any` in the place of `| None`, which they are after some updates: whoever never updates

@@ -311,7 +311,7 @@ def _best(walk: _Walk, space, problem, way: Way, start: float) -> Found:
     )  # there, or where it went on to in search of less
     converged = bool((near & (norms[step:] <= tol)).any())
     reason = _reason(converged, walk.stopped[run], len(seen) - 1, way.steps)
-    ended = start_error, converged, reason
+    ended = jnp.asarray(start_error), converged, reason
     history = History(jnp.asarray(errors), jnp.asarray(norms), lams, kernels, *ended)
     there, state, _, gradient = jax.tree.map(lambda a: a[run : run + 1], walk.last)
     return Found(kernel, lam, history, problem, (there, state, gradient))

@@ -137,7 +137,8 @@ class Kept:
                 "rows: fit with landmarks= to update it, or fit to all rows anew"
             )
         data = self.solution.labels, problem.weights, problem.fixed
-        return summed_features(problem.kernel, problem.rows, *data)
+        add = _features if problem.traceable else summed_features
+        return add(problem.kernel, problem.rows, *data)
 
     def changed(
         self, fit: Fit, X, Y, weights, fixed_effects, *, sign: int, block_size: int | None = None
@@ -169,6 +170,9 @@ class Kept:
             if is_concrete(result):
                 _inspect(result, self.again.lams is None, float(lost))
             return to_host(result) if wide and not isinstance(fit.model.coef, jax.Array) else result
+
+
+_features = jax.jit(summed_features)
 
 
 def _is_explicit(problem: Problem) -> bool:
@@ -270,7 +274,7 @@ def _changed(
     coef, intercept, free = jax.tree.map(drop, found)
     points, coef = factor.expansion.compact(kernel, coef)
     effects = None if free is None else factor.fixed.lean()
-    fit = Fit(
+    fit: Fit = Fit(
         model=Model(kernel, points, coef, intercept, free, effects),
         lams=lams,
         errors=errors,

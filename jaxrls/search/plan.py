@@ -104,8 +104,9 @@ def as_lams(lams, problem: Problem):
     """How many λ, or an array (L,), or (L, t) with those of each target, or "search"."""
     if isinstance(lams, str) and lams == "search":
         return lams
+    lams = GRID if lams is None else lams
     whole = isinstance(lams, int | np.integer) and not isinstance(lams, bool)
-    if isinstance(lams, str) or lams is None or np.ndim(lams) == 0 and not (whole and lams > 1):
+    if isinstance(lams, str) or np.ndim(lams) == 0 and not (whole and lams > 1):
         raise ValueError(
             "lams must be how many λ, 2 or more, or an array of them, or 'search', and is "
             f"{lams!r}: for λ = 0.1 give lams=[0.1]"

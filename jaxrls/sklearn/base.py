@@ -32,7 +32,7 @@ NOT_ALWAYS = (
         "cv_results_",
         "calibration_",
     ),
-    *("_by_jackknife", "_by_conformal"),
+    *("_by_jackknife", "_by_conformal", "_adds_rows"),
 )
 
 
@@ -266,19 +266,21 @@ class RLSEstimator(BaseEstimator):
 
     def _begins(self) -> bool:
         """Whether `partial_fit` is at its first rows."""
-        if hasattr(self, "path_") and self.path_.kept is None:
+        first = not hasattr(self, "_adds_rows")
+        if first and hasattr(self, "path_"):
             warnings.warn(
-                "fit kept no moments to add to: partial_fit begins anew, without the rows of fit",
+                "fit is to all its rows at once: partial_fit begins anew, without them",
                 UserWarning,
                 stacklevel=3,
             )
-        return not hasattr(self, "path_") or self.path_.kept is None
+        return first
 
     def _partial_fit(self, X, y, Y, sample_weight, first):
         """Fit the first targets, or add further ones to the moments of those before."""
         Y, weights = np.asarray(Y, X.dtype), self._weights(X, y, sample_weight)
         if not first:
             self._keep(self.path_.update(X, Y, weights=weights))
+            self._adds_rows = True
             return self
         options = {"criterion": rls.gcv, "keep": True}
         kernel, given = (
@@ -288,6 +290,7 @@ class RLSEstimator(BaseEstimator):
         if not given and kernel.num_features(X.shape[1], X.dtype) is None:
             options["landmarks"] = min(X.shape[0], MOST_LANDMARKS)
         self._keep(self._fitted(kernel, X, Y, weights, self._lams(), **options))
+        self._adds_rows = True
         return self
 
     def _landmarks_to_tune(self, n):

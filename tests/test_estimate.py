@@ -48,10 +48,8 @@ PROGRAMS = {
         3,
         {"call": "factorize", "route": "cholesky", "lams": 1},
     ),
-    "features": (loo(LINEAR), LINEAR, 400, {"call": "factorize"}),
     "subset": (loo(KERNEL, 400), KERNEL, 3, {"call": "factorize", "landmarks": 400}),
     "gradient": (gradient(KERNEL), KERNEL, 3, {"call": "gradient"}),
-    "gradient, features": (gradient(LINEAR), LINEAR, 400, {"call": "gradient"}),
     "gradient, landmarks": (
         gradient(KERNEL, 400),
         KERNEL,
@@ -94,11 +92,8 @@ def test_bytes_are_those_of_the_compiled_program(name):
         ({}, {"groups": 500}),
         ({}, {"targets": 5000}),
         ({"call": "objective"}, {"call": "gradient"}),
-        ({"call": "gradient"}, {"groups": 10}),
-        ({"call": "gradient"}, {"pairs": True}),
         ({"landmarks": 500, "route": "cholesky", "lams": 1}, {"lams": 9}),
         ({"landmarks": 500}, {"fixed_effects": 2}),
-        ({"landmarks": 500, "call": "gradient"}, {"groups": 10}),
         ({"landmarks": 500}, {"pairs": True, "groups": 10}),
         ({"call": "factorize"}, {"call": "path", "targets": 10}),
         ({"call": "predict", "rows": 10}, {"rows": 100}),
@@ -115,10 +110,8 @@ def test_more_is_held_for_more(less, more):
     ("kernel", "d", "options", "said"),
     [
         (KERNEL, 3, {}, {}),
-        (KERNEL, 3, {"lams": [1.0]}, {"lams": 1}),
         (KERNEL, 3, {"lams": [0.1, 1.0, 10.0]}, {"lams": 3}),
         (KERNEL, 3, {"landmarks": 10}, {"landmarks": 10}),
-        (LINEAR, 3, {}, {}),
         (LINEAR, 20, {}, {}),
         (LINEAR, 90, {}, {}),
         (LINEAR, 20, {"lams": [1.0], "route": "cholesky"}, {"lams": 1, "route": "cholesky"}),
@@ -175,17 +168,6 @@ def test_what_a_problem_asks_for_is_counted(asked, said, monkeypatch):
     rls.fit(LINEAR, X, y, lams=[1.0, 10.0, 100.0])
     with pytest.raises(ValueError, match="takes about"):
         rls.fit(LINEAR, X, y, lams=[1.0, 10.0, 100.0], **asked)
-
-
-@pytest.mark.any_precision
-def test_pairs_that_tune_leaves_out_are_counted(monkeypatch):
-    X = np.random.default_rng(0).normal(size=(300, 6))
-    plain, pairs = (
-        rls.estimate(KERNEL, X.shape, call="gradient", pairs=pairs).bytes for pairs in (False, True)
-    )
-    monkeypatch.setattr(checks, "memory_bytes", lambda: (plain + pairs) // 2)
-    with pytest.raises(ValueError, match="takes about"):
-        rls.tune(KERNEL, X, X[:, 0], criterion=PAIRS)
 
 
 @pytest.mark.any_precision

@@ -4,7 +4,6 @@ estimator says.
 
 import pickle
 
-import jax
 import numpy as np
 import pytest
 from support import DTYPE, EPS, array, assert_close
@@ -85,22 +84,15 @@ CASES = {
 
 
 @pytest.mark.float64
-@pytest.mark.parametrize("weighted", [False, True], ids=["", "weights"])
 @pytest.mark.parametrize("case", CASES)
-def test_p_values_are_those_of_refits(case, weighted):
-    """Rows and labels may weigh; of two classes one column does."""
+def test_p_values_are_those_of_refits(case):
+    """Rows and labels weigh; of two classes one column does."""
     kernel, gram, options = CASES[case]
     for classes in (3, 2) if case == "K" else (3,):
         X, codes, counts, new = problem(classes)
-        counts, label_weights = (
-            (counts, np.array([0.5, 2.0, 1.0])[:classes])
-            if weighted
-            else (np.ones(N), np.ones(classes))
-        )
-        want = [
-            by_refits(X, codes, counts, x, options.get("intercept", True), gram, label_weights)
-            for x in new
-        ]
+        label_weights = np.array([0.5, 2.0, 1.0])[:classes]
+        through = options.get("intercept", True)
+        want = [by_refits(X, codes, counts, x, through, gram, label_weights) for x in new]
         given = codes if classes == 3 else codes[:, 1]
         weights = counts * label_weights[codes.argmax(axis=1)]
         fit = rls.fit(kernel, X, given, lams=[LAM], weights=weights, keep_variance=True, **options)
@@ -151,115 +143,52 @@ def test_one_column_of_codes_is_of_two_classes():
         assert_close(column, alone, 100 * EPS, "p-values")
 
 
-def draws(rng, n):
-    """Rows of three labels that overlap."""
-    names = rng.integers(0, 3, n)
-    return (rng.normal(size=(n, 2)) + 1.2 * np.eye(3)[names][:, :2]).astype(DTYPE), names
+def conformal(keep_variance=True, **named):
+    """Of a fit to the codes, with arguments in place of its own."""
+    X, codes = (part.astype(DTYPE) for part in problem(3)[:2])
+    fit = rls.fit(KERNEL, X, codes, lams=[LAM], keep_variance=keep_variance)
+    return rls.conformal_labels(**{"fit": fit, "X": X, "codes": codes} | named)
 
 
-def test_sets_hold_the_true_label_as_often_as_they_say(rng):
-    """Between 1 − α and 1 − α + 1/(n + 1), to three standard errors of 60 draws of 30 rows; the
-    jackknife within a step more.
-    """
-    held = {"conformal": [], "jackknife": []}
-    for _ in range(60):
-        (X, names), (new, truth) = draws(rng, 30), draws(rng, 60)
-        codes = np.where(names[:, None] == np.arange(3), 1, -1).astype(DTYPE)
-        fit = rls.fit(KERNEL, X, codes, lams=[LAM], keep_variance=True)
-        p = {
-            "conformal": rls.conformal_labels(fit, X, codes).p_values(new),
-            "jackknife": rls.label_p_values(codes - fit.loo_residuals, codes, fit.predict(new)),
-        }
-        for method, values in p.items():
-            held[method].append(
-                (np.asarray(values)[np.arange(60), truth][:, None] > [0.1, 0.3]).mean(axis=0)
-            )
-    for method, each in held.items():
-        mean, error = np.mean(each, axis=0), np.std(each, axis=0) / np.sqrt(60)
-        slack = 3 * error + (1 / 31 if method == "jackknife" else 0)
-        assert (mean >= [0.9, 0.7] - slack).all(), (method, mean)
-        assert (mean <= np.array([0.9, 0.7]) + 1 / 31 + slack).all(), (method, mean)
+CODES = problem(3)[1].astype(DTYPE)
+OF_CONFORMAL = [
+    (
+        {"codes": CODES[:, :2]},
+        r"codes must be those that were fitted, \(14, 3\), and have shape \(14, 2\)",
+    ),
+    ({"label_weights": np.ones(2)}, r"label_weights must have shape \(3,\)"),
+    ({"weights": np.ones(3)}, r"weights must have shape \(14,\)"),
+    ({"keep_variance": False}, "fit with keep_variance=True"),
+    ({"codes": np.nan * CODES}, "codes holds 42 values that are NaN or infinite"),
+    ({"codes": -CODES}, r"with one \+1 a row, and row 0 holds \[-1\.0, 1\.0, 1\.0\]: use encode"),
+    ({"label_weights": [1, 2, np.nan]}, "label_weights holds 1 values that are NaN"),
+    ({"label_weights": [1, 2, -3]}, r"label_weights must not be negative, .* is -3\.0"),
+    ({"label_weights": np.zeros(3)}, "label_weights are all zero"),
+    ({"X": 0.5}, r"X must have shape \(n, d\), and has shape \(\)"),
+]
+OF_P_VALUES = [
+    ((CODES, CODES[:, :2], CODES), r"codes must have shape \(14, 3\), as left_out has"),
+    ((CODES, CODES, CODES[:, :2]), r"scores must have shape \(14, 3\), as left_out has"),
+    ((CODES, CODES, 0.5), r"scores must have shape \(n,\) or \(n, t\), .* and has shape \(\)"),
+    ((0.5, CODES, CODES), r"left_out must have shape \(n,\) or \(n, t\), .* and has shape \(\)"),
+    ((CODES, abs(CODES) / 2, CODES), r"codes must be ±1, .* and row 0 holds \[0\.5, 0\.5, 0\.5\]"),
+]
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (
-            lambda fit, X, Y: rls.conformal_labels(fit, X, Y[:, :2]),
-            r"codes must be those that were fitted, \(14, 3\), and have shape \(14, 2\)",
-        ),
-        (
-            lambda fit, X, Y: rls.conformal_labels(fit, X, Y, label_weights=np.ones(2)),
-            r"label_weights must have shape \(3,\)",
-        ),
-        (
-            lambda fit, X, Y: rls.conformal_labels(fit, X, Y, np.ones(3)),
-            r"weights must have shape \(14,\)",
-        ),
-        (
-            lambda fit, X, Y: rls.conformal_labels(rls.fit(KERNEL, X, Y, lams=[LAM]), X, Y),
-            "fit with keep_variance=True",
-        ),
-        (
-            lambda fit, X, Y: rls.label_p_values(Y, Y[:, :2], Y),
-            r"codes must have shape \(14, 3\), as left_out has shape \(14, 3\)",
-        ),
-        (
-            lambda fit, X, Y: rls.label_p_values(Y, Y, Y[:, :2]),
-            r"scores must have shape \(14, 3\), as left_out has shape \(14, 3\)",
-        ),
-        (
-            lambda fit, X, Y: rls.label_p_values(Y, Y, 0.5),
-            r"scores must have shape \(n,\) or \(n, t\), .* and has shape \(\)",
-        ),
-        (
-            lambda fit, X, Y: rls.label_p_values(0.5, Y, Y),
-            r"left_out must have shape \(n,\) or \(n, t\), .* and has shape \(\)",
-        ),
-        (
-            lambda fit, X, Y: rls.label_p_values(Y, np.nan * Y, Y),
-            "codes holds 42 values that are NaN or infinite",
-        ),
-        (
-            lambda fit, X, Y: rls.label_p_values(Y, abs(Y) / 2, Y),
-            r"codes must be ±1, .* and row 0 holds \[0\.5, 0\.5, 0\.5\]: use encode",
-        ),
-        (
-            lambda fit, X, Y: rls.conformal_labels(fit, X, np.nan * Y),
-            "codes holds 42 values that are NaN or infinite",
-        ),
-        (
-            lambda fit, X, Y: rls.conformal_labels(fit, X, -Y),
-            r"with one \+1 a row, and row 0 holds \[-1\.0, 1\.0, 1\.0\]: use encode",
-        ),
-        (
-            lambda fit, X, Y: rls.conformal_labels(fit, X, Y, label_weights=[1, 2, np.nan]),
-            "label_weights holds 1 values that are NaN",
-        ),
-        (
-            lambda fit, X, Y: rls.conformal_labels(fit, X, Y, label_weights=[1, 2, -3]),
-            r"label_weights must not be negative, .* is -3\.0",
-        ),
-        (
-            lambda fit, X, Y: rls.conformal_labels(fit, X, Y, label_weights=np.zeros(3)),
-            "label_weights are all zero",
-        ),
-        (
-            lambda fit, X, Y: rls.conformal_labels(fit, 0.5, Y),
-            r"X must have shape \(n, d\), and has shape \(\)",
-        ),
-    ],
-)
-def test_what_does_not_fit_is_refused(call, message, unchecked):
-    X, codes, _, _ = problem(3)
-    X, codes = X.astype(DTYPE), codes.astype(DTYPE)
-    fit = rls.fit(KERNEL, X, codes, lams=[LAM], keep_variance=True)
+@pytest.mark.parametrize(("named", "message"), OF_CONFORMAL)
+def test_what_sets_of_labels_refuse(named, message, unchecked):
     with pytest.raises(ValueError, match=message):
-        call(fit, X, codes)
+        conformal(**named)
+
+
+@pytest.mark.parametrize(("given", "message"), OF_P_VALUES)
+def test_what_p_values_refuse(given, message, unchecked):
+    with pytest.raises(ValueError, match=message):
+        rls.label_p_values(*given)
 
 
 # the estimator
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.any_precision
@@ -320,35 +249,3 @@ def test_the_estimator_makes_what_sets_take_when_they_are_asked_for(monkeypatch)
         and (model.predict_set(new) == first).all()
         and made == [1]
     )
-
-
-@pytest.mark.float64
-def test_what_the_rows_take_is_made_once():
-    """p-values of few rows take no product of n² r: the largest that a call makes is of new rows
-    with all others.
-    """
-    X, codes, counts, new = problem(3)
-    fit = rls.fit(
-        KERNEL, array(X), array(codes), lams=[LAM], weights=array(counts), keep_variance=True
-    )
-    labels = rls.conformal_labels(fit, array(X), array(codes), array(counts))
-    program = jax.make_jaxpr(lambda labels, x: labels.p_values(x))(labels, array(new))
-    assert products(program.jaxpr) and max(products(program.jaxpr)) == M * N * N
-
-
-def products(jaxpr):
-    """Multiplications of every product of matrices, those inside of loops and programs too."""
-    found = []
-    for step in jaxpr.eqns:
-        if step.primitive.name == "dot_general":
-            ((one, _), _) = step.params["dimension_numbers"]
-            shape = step.invars[0].aval.shape
-            found.append(step.outvars[0].aval.size * int(np.prod([shape[axis] for axis in one])))
-        inner = [
-            getattr(part, "jaxpr", part)
-            for part in jax.tree.leaves(
-                list(step.params.values()), is_leaf=lambda part: hasattr(part, "eqns")
-            )
-        ]
-        found += [size for part in inner if hasattr(part, "eqns") for size in products(part)]
-    return found

@@ -35,12 +35,16 @@ def closed():
     plt.close("all")
 
 
-def test_many_targets_are_drawn_by_their_mean_with_every_chosen_lam(data):
+def test_few_targets_have_a_curve_each_and_many_their_mean(data):
     X, y = data
     Y = np.stack([y + 0.1 * j * np.cos(40 * X[:, 0]) for j in range(9)], axis=1).astype(DTYPE)
     ax = rls.fit(rls.Gaussian(0.3), X, Y, per_target=True).plot()
     assert "λ of each of 9 targets" in texts(ax)
     assert [len(line.get_xdata()) for line in ax.lines] == [100, 9]
+    each = rls.fit(rls.Gaussian(0.3), X, Y[:, :2], per_target=True).plot()
+    assert len(each.lines) == 4 and "target 1" in texts(each)
+    shared = rls.fit(rls.Gaussian(0.3), X, Y, criterion=rls.log_marginal_likelihood).plot()
+    assert len(shared.lines) == 2 and "likelihood" in shared.get_ylabel()
 
 
 def texts(ax):
@@ -57,15 +61,6 @@ def test_errors(fit):
     assert "degrees of freedom" in texts(ax) and ax.get_ylabel() == "leave-one-out error"
     own = plt.figure().add_subplot()
     assert fit.plot(own) is own
-
-
-def test_errors_of_several_targets(data):
-    X, y = data
-    Y = np.stack([y, y**2], axis=1)
-    each = rls.fit(rls.Gaussian(0.3), X, Y, per_target=True).plot()
-    assert len(each.lines) == 4 and "target 1" in texts(each)
-    shared = rls.fit(rls.Gaussian(0.3), X, Y, criterion=rls.log_marginal_likelihood).plot()
-    assert len(shared.lines) == 2 and "likelihood" in shared.get_ylabel()
 
 
 def test_left_out_and_function(fit, data):

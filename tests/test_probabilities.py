@@ -20,7 +20,6 @@ pytest.importorskip(
 from sklearn.calibration import CalibratedClassifierCV  # noqa: E402
 from sklearn.linear_model import RidgeClassifier  # noqa: E402
 from sklearn.model_selection import LeaveOneGroupOut, LeaveOneOut  # noqa: E402
-from sklearn.utils.estimator_checks import estimator_checks_generator  # noqa: E402
 
 from jaxrls.sklearn import RLSClassifier  # noqa: E402
 
@@ -42,7 +41,7 @@ fit_sigmoid = jax.jit(rls.fit_sigmoid)
 
 
 # the sigmoid
-# -----------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def likeliest(scores, codes, v):
@@ -103,19 +102,6 @@ def test_the_sigmoid_is_the_likeliest():
     alone = fit_sigmoid(array(np.repeat(scores[:, 0], counts)), array(np.repeat(codes, counts)))
     assert alone.slope.shape == () and alone.slope.dtype == DTYPE
     assert_close(alone.slope, each.slope[0], tolerance, "repeated rows")
-
-
-def test_scores_that_are_their_mean():
-    """Where scores are few whole numbers, some of them lie on it."""
-    scores, codes = (
-        wide([-2.0, -1.0, -1.0, 0.0, 0.0, 1.0, 1.0, 2.0]),
-        np.array([-1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, 1.0]),
-    )
-    assert_close(
-        fit_sigmoid(array(scores), array(codes))(array(scores)),
-        likeliest(scores, codes, np.ones(8)),
-        1e3 * EPS,
-    )
 
 
 def test_scores_that_say_nothing_give_every_row_the_share():
@@ -185,75 +171,33 @@ def test_the_sigmoid_has_derivatives():
     assert_close(slope[:4], moved, 1e-7, "derivative")
 
 
+NO_SHAPE = (
+    r" must have shape \(n,\) or \(n, t\), with at least one row and one column, and has shape \(\)"
+)
+
+
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("given", "message"),
     [
         (
-            lambda: rls.fit_sigmoid(array(np.ones(4)), array(np.ones(3))),
+            ([1.0] * 4, [1.0] * 3),
             r"codes must have shape \(4,\), as scores do, and have shape \(3,\)",
         ),
-        (
-            lambda: rls.fit_sigmoid(array(np.ones(4)), array(np.ones(4)), array(np.ones(3))),
-            r"weights must have shape \(4,\)",
-        ),
-        (
-            lambda: rls.fit_sigmoid(array([np.nan, 1.0]), array(np.ones(2))),
-            "scores holds 1 values that are NaN or infinite",
-        ),
-        (
-            lambda: rls.fit_sigmoid([1.0, 2.0], [np.nan, 1.0]),
-            "codes holds 1 values that are NaN or infinite",
-        ),
-        (
-            lambda: rls.fit_sigmoid(0.5, 1.0),
-            r"scores must have shape \(n,\) or \(n, t\), with at least one row and one column, and has shape \(\)",
-        ),
-        (
-            lambda: rls.class_probabilities([[np.nan, 0.5]]),
-            "each holds 1 values that are NaN or infinite",
-        ),
-        (
-            lambda: rls.class_probabilities(0.5),
-            r"each must have shape \(n,\) or \(n, t\), with at least one row and one column, and has shape \(\)",
-        ),
+        (([1.0] * 4, [1.0] * 4, [1.0] * 3), r"weights must have shape \(4,\)"),
+        (([np.nan, 1.0], [1.0] * 2), "scores holds 1 values that are NaN or infinite"),
+        (([1.0, 2.0], [np.nan, 1.0]), "codes holds 1 values that are NaN or infinite"),
+        ((0.5, 1.0), "scores" + NO_SHAPE),
+        (([[np.nan, 0.5]],), "each holds 1 values that are NaN or infinite"),
+        ((0.5,), "each" + NO_SHAPE),
     ],
 )
-def test_what_does_not_fit_is_refused(call, message, unchecked):
+def test_what_does_not_fit_is_refused(given, message, unchecked):
     with pytest.raises(ValueError, match=message):
-        call()
+        (rls.fit_sigmoid if len(given) > 1 else rls.class_probabilities)(*given)
 
 
 # estimators
-# ------------------------------------------------------------------------------------------------------------------------
-
-
-# Of scikit-learn's checks those that probabilities have a part in. `check_classifiers_train` wants
-# the likeliest label to be that of the largest score, and so every sigmoid to be 1/2 at 0, which no
-# calibration can promise.
-CHECKS = (
-    "check_classifiers_classes",
-    "check_decision_proba_consistency",
-    "check_estimators_dtypes",
-    "check_estimators_pickle",
-    "check_fit_idempotent",
-    "check_methods_subset_invariance",
-    "check_sample_weight_equivalence_on_dense_data",
-)
-
-
-@ANY_PRECISION
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("method", ["sigmoid", "isotonic"])
-def test_estimator_checks(method):
-    checks = list(estimator_checks_generator(RLSClassifier("linear", probability=method)))
-    named = {
-        getattr(check, "func", check).__name__: (estimator, check) for estimator, check in checks
-    }
-    assert set(CHECKS) <= set(named)
-    for name in CHECKS:
-        estimator, check = named[name]
-        check(estimator)
+# --------------------------------------------------------------------------------------------------
 
 
 @ANY_PRECISION

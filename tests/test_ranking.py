@@ -5,6 +5,8 @@ that orders them, against refits.
 import jax
 import numpy as np
 import pytest
+from contract.cases import WIDTH, gaussian
+from contract.oracle import of_landmarks
 from support import EPS, array, assert_close, wide
 
 import jaxrls as rls
@@ -15,40 +17,28 @@ X, Y = wide(RNG.normal(size=(N, 2))), wide(RNG.normal(size=N))
 V = wide(RNG.uniform(0.5, 2.0, N))
 QUERIES = np.array([0, 1, 2, 0, 1, 2, 0, 1, 0, 1, 3, 3, 0, 2])  # the last one of two rows
 LANDMARKS = np.array([9, 2, 12, 5, 0, 10])
-GAUSSIAN = rls.Gaussian(1.2)
+GAUSSIAN = rls.Gaussian(WIDTH)
 WAYS: dict = {
-    "gram": {"route": "gram"},
     "cholesky": {"route": "cholesky"},
     "landmarks": {"landmarks": LANDMARKS},
-    "cholesky landmarks": {"landmarks": LANDMARKS, "route": "cholesky"},
 }
 TOLERANCE = 1e5 * EPS
 
 
-def gaussian(A, B):
-    return np.exp(-((A[:, None] - B[None]) ** 2).sum(-1) / (2 * 1.2**2))
-
-
-def scores(rest, groups, v, points):
-    """f of all rows by least squares on rows centred within groups: minimise
+def scores(way, gone, groups, v):
+    """f of all rows without some, by least squares on rows centred within groups: minimise
     ½ Σ_q Σ_{i in q} vᵢ ((y − f)ᵢ − mean)² + (λ/2)‖f‖².
     """
-    s, U = np.linalg.eigh(gaussian(points, points))
-    kept = s > 1e-13 * s[-1]
-    Phi = gaussian(X, points) @ U[:, kept] / np.sqrt(s[kept])
+    points = (X[LANDMARKS], LANDMARKS) if way == "landmarks" else (X, None)
+    Phi, _ = of_landmarks(gaussian, X, X, *points)(gone)
+    rest = np.setdiff1d(np.arange(N), gone)
     A, y = Phi[rest].copy(), Y[rest].copy()
     for group in np.unique(groups[rest]):
         own = groups[rest] == group
         share = v[rest][own] / v[rest][own].sum()
         A[own], y[own] = A[own] - share @ A[own], y[own] - share @ y[own]
-    root = np.sqrt(v[rest])
-    G = (root[:, None] * A).T @ (root[:, None] * A) + LAM * np.eye(kept.sum())
-    return Phi @ np.linalg.solve(G, A.T @ (v[rest] * y))
-
-
-def points_without(way, gone):
-    stay = LANDMARKS[~np.isin(LANDMARKS, gone)] if "landmarks" in WAYS[way] else np.arange(N)
-    return X[stay]
+    weighted = v[rest, None] * A
+    return Phi @ np.linalg.solve(A.T @ weighted + LAM * np.eye(A.shape[1]), weighted.T @ y)
 
 
 def share_of_wrong(pairs, way, groups, v, gone_of):
@@ -56,7 +46,7 @@ def share_of_wrong(pairs, way, groups, v, gone_of):
     wrong = total = 0.0
     for i, j in pairs:
         gone = gone_of(i, j)
-        f = scores(np.setdiff1d(np.arange(N), gone), groups, v, points_without(way, gone))
+        f = scores(way, gone, groups, v)
         weight = v[i] * v[j]
         total += weight
         wrong += weight * ((f[i] - f[j]) * (Y[i] - Y[j]) < 0)
@@ -89,7 +79,7 @@ def test_pairs_and_queries_left_out_are_those_of_refits(way):
         listed, groups, gone = asked
         want = share_of_wrong(listed, way, groups, V, gone)
         assert_close(fit.errors, [want], TOLERANCE, criterion.name)
-        f = scores(np.arange(N), groups, V, points_without(way, []))
+        f = scores(way, [], groups, V)
         got = np.asarray(fit.predict(array(X)), np.float64)
         for group in np.unique(groups):  # up to a constant in each
             own = groups == group

@@ -178,18 +178,15 @@ def test_missing_numbers(folder, capsys):
     assert "input 0 has no numbers" in fails(capsys, "fit", "empty.csv", "--missing", "median")
 
 
-def test_every_kernel(folder, capsys):
+def test_every_kernel_and_criterion(folder, capsys):
     for kernel in set(KERNELS) - {"chi2", "gaussian"}:
         out = run(capsys, "fit", "train.csv", "--kernel", kernel, "--num-lams", "3", "--out", "m")
         assert re.search(rf"^kernel +{kernel}", out, re.MULTILINE)
         assert len(predict(capsys, "test.csv")[1]) == 20
-
-
-@pytest.mark.parametrize("option", ["gcv", "kfold", "evidence", "predictive"])
-def test_every_criterion(folder, capsys, option):
     titles = {"gcv": "GCV error", "kfold": "fold error", "evidence": "-log evidence"}
-    out = run(capsys, "fit", "train.csv", "--criterion", option, "--num-lams", "3")
-    assert titles.get(option, "-log density") in out and out.count("<- best") == 1
+    for criterion, title in {**titles, "predictive": "-log density"}.items():
+        out = run(capsys, "fit", "train.csv", "--criterion", criterion, "--num-lams", "3")
+        assert title in out and out.count("<- best") == 1
 
 
 def test_weights_and_groups_are_columns_and_not_inputs(folder, capsys):
@@ -212,21 +209,11 @@ def test_the_grid_and_the_search(folder, capsys):
     out = run(capsys, "fit", "train.csv", "--lams", "1e-3,1,0.1", "--width", "1.5")
     assert "width 1.5\n" in out and len(re.findall(r"^ +\d\.\d{3}e", out, re.MULTILINE)) == 3
     run(capsys, "fit", "train.csv", "--num-lams", "7", "--out", "m")
-    X, y = standard(read("train.csv")[:, :2]), read("train.csv")[:, 2]
-    grid = rls.fit(from_data(rls.Gaussian(1.0), X), X, y)
-    ends = np.geomspace(grid.lams[0], grid.lams[-1], 7)
-    np.testing.assert_allclose(rls.load("m").lams, ends, rtol=1e-9)
+    grid = rls.load("m")
+    assert len(grid.lams) == 7
     out = run(capsys, "fit", "train.csv", "--lams", "search", "--out", "m")
     assert re.search(r"^search +\d+ Cholesky factors and one for the model", out, re.MULTILINE)
     assert float(rls.load("m").error) <= 1.001 * float(grid.error)
-
-
-def test_without_standardisation_and_intercept(folder, capsys):
-    options = ["--no-standardize", "--no-intercept", "--kernel=linear", "--out=m"]
-    out, data = run(capsys, "fit", "train.csv", *options), read("train.csv")
-    fit = rls.fit(rls.Linear(), data[:, :2], data[:, 2], intercept=False)
-    assert value(out, "LOO error") == pytest.approx(float(fit.error), rel=1e-3)
-    assert float(rls.load("m").model.intercept) == 0
 
 
 def test_tune(folder, capsys):

@@ -114,7 +114,7 @@ def test_labels_are_predicted_to_a_stream(folder, capsys):
 @pytest.mark.parametrize(
     "options",
     [
-        ("--kernel", "linear"),
+        ("--kernel", "linear", "--no-intercept"),
         ("--criterion", "kfold", "--landmarks", "12"),
         ("--no-standardize", "--width", "1e3", "--landmarks", "12", "--lams", "0.1,1"),
     ],
@@ -131,16 +131,6 @@ def test_options_mean_what_they_mean_of_a_table(folder, capsys, options):
     np.testing.assert_allclose(one.errors, two.errors, rtol=1e-5)
     widths = [re.findall(r"^ +width.*$", out, re.MULTILINE) for out in said]
     assert widths[0] == widths[1]
-
-
-def test_a_sample_is_tuned_on_where_there_are_more_rows(folder, capsys):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("jaxrls.cli.reading.SAMPLE", 40)
-        out = run(capsys, "fit", "parts", *FIT, "--tune")
-        told = fails(capsys, "fit", "parts", *FIT, "--landmarks", "41")
-    words = r"^tuned +LOO error \S+ -> \S+ in \d+ steps? on 40 rows drawn by chance"
-    assert re.search(words, out, re.MULTILINE)
-    assert "--landmarks must be at most 40, the rows drawn by chance of parts" in told
 
 
 def test_a_checkpoint_is_gone_on_from(folder, capsys):
@@ -215,21 +205,19 @@ def test_progress_is_told_in_rows_a_second_at_a_terminal(folder, capsys):
     assert re.search(r"reading [234]: 100%.*90/90", err)
 
 
-@pytest.mark.parametrize("unit", [1e3, 1.0])
-def test_deviations_of_parts_are_those_of_the_whole(rng, unit):
-    """Parts may have no rows, or no weight, and be joined."""
-    X = rng.normal(size=(60, 3)) * [1, 1e-8, 0] + [3, 1, 7]
-    v = rng.uniform(0, 1, 60) * (np.arange(60) > 9)
-    for weights in (None, v):
+def test_deviations_of_parts_are_those_of_the_whole(rng):
+    """Parts may have no rows, or no weight, and be joined; units may be any."""
+    X = 1e3 * (rng.normal(size=(60, 3)) * [1, 1e-8, 0] + [3, 1, 7])
+    for v in (None, rng.uniform(0, 1, 60) * (np.arange(60) > 9)):
         parts = Deviations()
         for rows in np.split(np.arange(60), [5, 5, 10, 37]):
             part = Deviations()
-            part.add(X[rows] * unit, None if weights is None else weights[rows])
+            part.add(X[rows], None if v is None else v[rows])
             parts.join(part)
-        wide, shares = X.astype(np.longdouble), np.ones(60) if weights is None else weights
-        mean = np.average(wide, axis=0, weights=shares)
-        deviation = np.sqrt(np.average((wide - mean) ** 2, axis=0, weights=shares))
+        wide = X.astype(np.longdouble)
+        mean = np.average(wide, axis=0, weights=v)
+        deviation = np.sqrt(np.average((wide - mean) ** 2, axis=0, weights=v))
         means, scales = parts.known()
-        np.testing.assert_allclose(means / unit, mean.astype(float), rtol=1e-13)
-        np.testing.assert_allclose(scales[:2] / unit, deviation[:2].astype(float), rtol=1e-6)
+        np.testing.assert_allclose(means, mean.astype(float), rtol=1e-13)
+        np.testing.assert_allclose(scales[:2], deviation[:2].astype(float), rtol=1e-6)
         assert scales[2] == 1

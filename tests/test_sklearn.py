@@ -103,16 +103,6 @@ def test_ridge_cv(intercept, weights, targets):
     assert not hasattr(ours, "dual_coef_")
 
 
-@EDGE
-def test_one_lam_for_each_target():
-    theirs = RidgeCV(ALPHAS, alpha_per_target=True).fit(X, Y)
-    ours = RLSRegressor("linear", lams=ALPHAS, per_target=True).fit(X, Y)
-    assert len(set(theirs.alpha_)) > 1
-    assert ours.lam_.tolist() == theirs.alpha_.tolist()
-    assert_close(ours.loo_error_, -theirs.best_score_, TOLERANCE, "loo_error_")
-    assert_close(ours.predict(NEW), theirs.predict(NEW), TOLERANCE, "predict")
-
-
 @pytest.mark.parametrize(
     ("names", "weights"), [(NAMES, V), (NAMES == "red", None)], ids=["three classes", "two"]
 )
@@ -162,14 +152,8 @@ def test_a_kernel_object_and_a_width_for_each_column():
     by_name, by_object = RLSRegressor(width=widths).fit(X, y), RLSRegressor(kernel).fit(X, y)
     assert by_name.predict(NEW).tolist() == by_object.predict(NEW).tolist()
     assert by_object.kernel_.width.tolist() == widths
-    mixed = RLSRegressor(0.5 * rls.Gaussian(2.0) + rls.Linear()).fit(X, y)
-    assert mixed.score(X, y) > 0.9
-
-
-def test_refitting_with_another_kernel_leaves_nothing_of_the_first():
-    model = RLSRegressor("linear").fit(X, y)
-    model.set_params(kernel="gaussian").fit(X, y)
-    assert not hasattr(model, "coef_") and model.dual_coef_.shape == (40,)
+    model = by_name.set_params(kernel="linear", width="median").fit(X, y)
+    assert not hasattr(model, "dual_coef_") and model.coef_.shape == (6,)
 
 
 @ANY_PRECISION
@@ -202,22 +186,6 @@ def test_lam_by_the_error_rate(names):
     ]
     assert_close(model.loo_error_, rates[0], TOLERANCE, "error rate")
     assert model.loo_error_ <= rates[1] + TOLERANCE
-
-
-@ANY_PRECISION
-@pytest.mark.parametrize(
-    "labels",
-    [[3, -1], ["b", "a"], np.array(["b", "a"], object), [True, False], [2.0, 5.0]],
-    ids=["integers", "strings", "objects", "booleans", "floats"],
-)
-def test_labels_of_any_type(labels):
-    labels = np.asarray(labels)
-    labels = labels[(X[:, 0] > 1).astype(int)]
-    model = RLSClassifier("linear").fit(X, labels)
-    assert model.classes_.tolist() == sorted(set(labels.tolist()))
-    assert model.predict(X).dtype == labels.dtype
-    assert model.decision_function(X).shape == (40,)
-    assert model.score(X, labels) > 0.9
 
 
 @pytest.mark.parametrize(

@@ -157,17 +157,6 @@ def test_a_given_lam_for_each_target_is_an_alpha_for_each():
         assert_close(ours.loo_predictions_[:, t], one.loo_predictions_, TOLERANCE, "held out")
 
 
-@pytest.mark.filterwarnings("ignore:the chosen λ")
-def test_every_target_chooses_among_its_own_lams():
-    grids = np.logspace([-3, -2, 0], [0, 1, 3], 6)
-    both = rls.fit(rls.Linear(), X, Y, lams=grids)
-    for t in range(3):
-        alone = rls.fit(rls.Linear(), X, Y[:, t], lams=grids[:, t])
-        assert_close(both.lam[t], alone.lam, 1e-15, "λ")
-        assert_close(both.errors[:, t], alone.errors, TOLERANCE, "errors")
-        assert_close(both.predict(NEW)[:, t], alone.predict(NEW), TOLERANCE, "predictions")
-
-
 def test_lams_of_each_target_stay_when_rows_come():
     grids = np.logspace([-2, -2, 0], [1, 1, 3], 6)
     options = {"lams": grids, "criterion": rls.gcv}

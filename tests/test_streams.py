@@ -13,7 +13,7 @@ from support import DTYPE, EPS, assert_close
 
 import jaxrls as rls
 from jaxrls.io.writers import writing
-from jaxrls.rows.streamed import Piece, in_blocks
+from jaxrls.rows.streamed import Piece
 from jaxrls.support.ahead import ahead
 
 N, D = 90, 3
@@ -94,17 +94,6 @@ def test_rows_are_read_twice_for_all_errors_and_once_more_for_the_residuals_of_a
     assert blocks.readings == 3 + 1 + 5  # two of them for what is kept
 
 
-def test_landmarks_are_rows_of_the_sample_by_their_own_numbers():
-    X, Y, _ = problem()
-    source = rls.stream(Blocks(X, Y), sample=30)
-    chosen = rls.Problem.of(KERNEL, source, None, landmarks=12).landmarks
-    np.testing.assert_array_equal(chosen.points, X[np.asarray(chosen.indices)])
-    found = set(chosen.indices.tolist())
-    assert len(found) == 12 and found <= set(source.known.drawn.tolist())
-    with pytest.raises(ValueError, match=r"landmarks.*30"):
-        rls.Problem.of(KERNEL, source, None, landmarks=31)
-
-
 def test_rows_by_number_come_from_the_sample_or_from_one_more_reading():
     """In the order that was asked for, doubles included, and by the measure of all rows; blocks may
     be bare arrays.
@@ -177,16 +166,6 @@ def test_standardised_columns_have_mean_0_and_deviation_1_in_the_first_reading()
     np.testing.assert_array_equal(next(iter(again.blocks())), Z[:20])
 
 
-@pytest.mark.any_precision
-def test_blocks_are_cut_to_one_size():
-    arrays = [np.arange(a, b) for a, b in [(0, 3), (3, 3), (3, 10), (10, 11)]]
-    assert [part.tolist() for part in in_blocks(arrays, 4)] == [
-        [0, 1, 2, 3],
-        [4, 5, 6, 7],
-        [8, 9, 10],
-    ]
-
-
 def test_one_program_for_all_blocks_of_a_reading():
     X, Y, _ = problem()
     source = rls.stream(Blocks(X, Y), block_size=30)
@@ -255,22 +234,6 @@ def test_columns_by_name_or_number(tmp_path, ending):
         rls.stream(path, target=names[0], columns=names[:2])
 
 
-@pytest.mark.any_precision
-@pytest.mark.parametrize(
-    ("cells", "words"),
-    [
-        ([1.0, None], r"t.parquet: row 2, column a: the value is missing"),
-        (["u", "w"], r"column a holds string values, and not numbers"),
-    ],
-)
-def test_a_missing_cell_of_parquet_is_named(tmp_path, cells, words):
-    pyarrow = pytest.importorskip("pyarrow.parquet")
-    table = pyarrow.Table.from_pydict({"a": cells, "b": [1.0, 2.0]})
-    pyarrow.write_table(table, tmp_path / "t.parquet")
-    with pytest.raises(ValueError, match=words):
-        rls.stream(tmp_path)
-
-
 BAD = {
     "ragged": (lambda X, Y: [(X, Y), (X[:, :2], Y)], r"block 1 has X \(90, 2\)"),
     "labels of another length": (lambda X, Y: [(X, Y[:5])], r"block 0: a block must be X \(b, d\)"),
@@ -333,6 +296,10 @@ def test_what_a_stream_cannot_do_is_said():
     for call, words in (
         (lambda: rls.fit(KERNEL, source, landmarks=10), "Y must be labels"),
         (lambda: rls.fit(KERNEL, X), "Y must be labels"),
+        (
+            lambda: rls.Problem.of(KERNEL, rls.stream(Blocks(X), sample=30), Y, landmarks=31),
+            r"landmarks.*30",
+        ),
         (lambda: changing.sum(lambda x: x.sum()), "rows"),
         (lambda: rls.stream([np.eye(2)], target=0), "target, weights and columns name columns of"),
         (lambda: rls.tune(KERNEL, labelled, Y), "tune needs X, and rows held out, in memory"),
@@ -357,6 +324,7 @@ def test_what_a_stream_cannot_do_is_said():
 
 
 @pytest.mark.any_precision
+@pytest.mark.filterwarnings("ignore:the chosen")
 def test_float64_files_are_fitted_in_float64_whatever_the_switch_says():
     X, Y, _ = problem()
     with jax.enable_x64(False):
@@ -367,30 +335,21 @@ def test_float64_files_are_fitted_in_float64_whatever_the_switch_says():
 
 
 @pytest.mark.any_precision
-def test_an_error_of_the_thread_that_reads_ahead_is_that_of_the_reader():
-    def broken():
-        yield 1
-        raise OSError("gone")
-
-    items = ahead(broken())
-    assert next(items) == 1
-    with pytest.raises(OSError, match="gone"):
-        next(items)
-
-
-@pytest.mark.any_precision
-def test_reading_ahead_ends_with_the_reader():
+def test_reading_ahead_ends_with_the_reader_and_hands_errors_on():
     made = []
 
-    def endless():
-        while True:
-            made.append(len(made))
-            yield made[-1]
+    def numbers(last):
+        for i in range(last):
+            made.append(i)
+            yield i
+        raise OSError("gone")
 
-    for item in ahead(endless(), depth=2):
+    for item in ahead(numbers(99), depth=2):
         if item == 5:
             break
     assert 6 <= len(made) <= 9  # what was taken, what waits, and one in the hand
+    with pytest.raises(OSError, match="gone"):
+        list(ahead(numbers(1)))
 
 
 # checkpoints
@@ -471,44 +430,12 @@ def test_a_damaged_checkpoint_is_told_of(tmp_path):
 # meetings
 # ----------------------------------------------------------------------------------------------------------------------
 
-OPTIONS = {
-    "cholesky": {"landmarks": ROWS, "route": "cholesky"},
-    "landmarks": {"landmarks": ROWS},
-    "covariance": {"route": "covariance"},
-}
 
-
-@pytest.mark.any_precision
-@pytest.mark.parametrize("name", OPTIONS)
-def test_weights_that_a_stream_brings_reach_every_factor(name):
+def test_rows_held_out_may_be_a_stream_with_weights_of_its_own():
     X, Y, v = problem()
-    kernel = rls.Linear() if name == "covariance" else KERNEL
-    got, want = (
-        rls.gcv(
-            rls.factorize(kernel, rows, weights=weights, **OPTIONS[name]), Y, np.array(LAMS, DTYPE)
-        )
-        for rows, weights in ((rls.stream(Blocks(X, Y, v)), None), (X, v))
-    )
-    assert_close(got, want, BOUND)
-
-
-@pytest.mark.parametrize("streamed", [False, True])
-def test_rows_held_out_may_be_a_stream_with_weights_of_its_own(streamed):
-    X, Y, v = (part[:, 0] if i == 1 else part for i, part in enumerate(problem()))
     held = rls.stream([(X[60:75], Y[60:75], v[60:75]), (X[75:], Y[75:], v[75:])])
-    rows = rls.stream([(X[:60],)]) if streamed else X[:60]
-    options = {"lams": [0.1], "landmarks": X[:60:6]}
-    got = rls.fit(KERNEL, rows, Y[:60], validation=(held, Y[60:]), **options)
-    e = Y[60:] - np.asarray(got.predict(X[60:]))
-    assert_close(got.errors[0], np.sum(v[60:] * e**2) / np.sum(v[60:]), 1e3 * EPS)
-
-
-@pytest.mark.any_precision
-def test_a_refined_fit_takes_rows_held_out_from_a_stream():
-    X, Y, _ = (part.astype(np.float32) for part in problem())
-    held = (X[60:], Y[60:])
-    got, want = (
-        rls.fit(KERNEL, X[:60], Y[:60], refine=True, validation=rows)
-        for rows in ((rls.stream([held]), Y[60:]), held)
-    )
-    assert_close(got.error, want.error, 1e-6)
+    options = {"lams": [0.1], "landmarks": X[:60:6], "validation": (held, Y[60:])}
+    for rows in (rls.stream([(X[:60],)]), X[:60]):
+        got = rls.fit(KERNEL, rows, Y[:60], **options)
+        e = Y[60:] - np.asarray(got.predict(X[60:]))
+        assert_close(got.errors[0], np.average(e**2, axis=0, weights=v[60:]), 1e3 * EPS)

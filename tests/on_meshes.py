@@ -83,11 +83,6 @@ def effects(fixed, landmarks, X, y, v):
     return jax.jit(run)(X, y, v, fixed)
 
 
-def tuned(X, y):
-    found = rls.tune(KERNEL, X, y[:, 0], landmarks=POINTS, steps=1, start="kernel")
-    return found.error, found.kernel.width, found.loo_residuals
-
-
 def grown(X, y):
     """Begun on few rows, of which some are for each landmark."""
     few.ROWS, few.LANDMARKS, few.ROWS_A_LANDMARK = 10, 4, 2
@@ -144,7 +139,6 @@ if ALL:
             fitted, KERNEL, beside=(BESIDE, BESIDE_NEW), landmarks=POINTS, intercept=False
         ),
         "searched": lambda X, y, v: rls.fit(rls.Linear(), X, y, lams="search", **CHOLESKY).error,
-        "tuned": lambda X, y, v: tuned(X, y),
         "tuned, begun on few rows": lambda X, y, v: grown(X, y),
         "from rows": lambda X, y, v: started(X, y),
         "labels": lambda X, y, v: labelled(y[:, 0], v),
@@ -206,10 +200,7 @@ def ragged():
         return off(*parts) if split else np.inf
 
     order = {"criterion": rls.pairwise_ranking_error, "groups": GROUPS[:n]}
-    plans = {"days": PLANS["days"][:n]}
-    if ALL:
-        plans |= {plan: groups[:n] for plan, groups in PLANS.items()}
-        plans |= {"a plan": rls.folds(GROUPS[:n]), "no groups": None}
+    days = {"landmarks": M, "groups": PLANS["days"][:n]}
     return {
         "given up": off(moved, want),
         "distance": off(rls.median_distance(rows), rls.median_distance(X[:n])),
@@ -217,7 +208,7 @@ def ragged():
         "labels given, pairs of times": beside(
             [rls.shard(X[:n], mesh=mesh), Y[:n]], criterion=rls.PairsOut(events=EVENTS[:n])
         ),
-        **{plan: beside([rows], V[:n], landmarks=M, groups=of) for plan, of in plans.items()},
+        "days": beside([rows], V[:n], **days),
     }
 
 
@@ -272,17 +263,14 @@ def collectives(text):
 
 def programs():
     """What computations on 200,000 rows with 64 landmarks become on four devices: rows of a type
-    that jit sees, a mesh that is set, or neither; and groups left out of them.
+    that jit sees, or not; and groups left out of them.
     """
     n, m = 200_000, 64
     points, numbers = draw.normal(size=(m, D)), np.arange(m) * 10
-    auto, explicit = (spread(kind, 4, X)[0].sharding for kind in KINDS)
-
-    def arrays(sharding):
-        return [
-            jax.ShapeDtypeStruct(shape, jnp.float64, sharding=sharding)
-            for shape in ((n, D), (n, T), (n,))
-        ]
+    auto = spread("auto", 4, X)[0].sharding
+    x, *rest = columns = [
+        jax.ShapeDtypeStruct(shape, jnp.float64, sharding=auto) for shape in ((n, D), (n, T), (n,))
+    ]
 
     def everything(route, x, y, v, plan=None):
         factor = rls.factorize(KERNEL, x, weights=v, landmarks=numbers, route=route)
@@ -303,31 +291,19 @@ def programs():
     def product(x, y, v):
         return rls.gram_matmul(KERNEL, x, points, jnp.ones(m))
 
-    def moved(fn, sharding):
-        return collectives(jax.jit(fn).lower(*arrays(sharding)).compile().as_text())
-
     def on_rows(fn, *groups):
-        x, y, v = arrays(auto)
         rows, plan = rls.ShardedRows(x, 4, auto, n), [rls.folds(labels) for labels in groups]
-        return collectives(jax.jit(fn).lower(rows, y, v, *plan).compile().as_text())
+        return collectives(jax.jit(fn).lower(rows, *rest, *plan).compile().as_text())
 
     tens, far = np.arange(n) % 10, np.arange(n) % (n // 8)
     spectrum, cholesky = (partial(everything, route) for route in (None, "cholesky"))
-    found = {
+    return {
         "a spectrum, rows": on_rows(spectrum),
         "slopes, rows": on_rows(slopes),
-        "K·V, neither": moved(product, auto),
+        "K·V, neither": collectives(jax.jit(product).lower(*columns).compile().as_text()),
         "few": on_rows(cholesky, tens),
         "far": on_rows(spectrum, far),
     }
-    if ALL:
-        found |= {
-            "Cholesky, explicit": moved(cholesky, explicit),
-            "days": on_rows(spectrum, np.arange(n) // 8),
-        }
-        with jax.set_mesh(auto.mesh):
-            found["slopes, set"] = moved(slopes, auto)
-    return found
 
 
 def words(attempt):
@@ -373,10 +349,11 @@ def errors():
 # --------------------------------------------------------------------------------------------------
 
 ZEROS = np.where(np.arange(N) % 5 == 1, 0, V)  # a landmark and others weigh nothing
+SIZES = [3, 3, 3, 3, 5, 7, 7, 5, 1, 1, 2, 7, 1]
 PLANS = {
     "few": GROUPS,  # ordinary folds, each on every device
     "days": np.arange(N) // 4,  # many groups, each on one device
-    "uneven": np.arange(N) ** 2 // 170,  # likewise, and not as many on each
+    "uneven": np.repeat(np.arange(13), SIZES),  # likewise, and not as many on each
     "far": np.arange(N) * 5 % 16,  # many, whose rows are anywhere
 }
 
@@ -405,22 +382,16 @@ def refits(of, groups):
 
 
 MODELS = {
-    "landmarks": (KERNEL, {"landmarks": ROWS}, features),
-    "waves": (WAVES, {}, lambda gone: np.concatenate([np.sin(X), X], axis=1)),
-    "landmarks by Cholesky": (KERNEL, {"landmarks": ROWS, **CHOLESKY}, features),
-}
-QUICK_PLANS = {
-    "landmarks": ["few", "days"],
-    "waves": ["far"],
-    "landmarks by Cholesky": ["uneven"],
+    "landmarks": (KERNEL, {"landmarks": ROWS}, features, ["few", "days"]),
+    "waves": (WAVES, {}, lambda gone: np.concatenate([np.sin(X), X], axis=1), ["far"]),
+    "by Cholesky": (KERNEL, {"landmarks": ROWS, **CHOLESKY}, features, ["uneven"]),
 }
 
 
 def truth():
     """How far errors at all λ, at one λ for each target, and residuals are from refits."""
     found, each = {}, jnp.asarray(np.stack([LAMS, LAMS[::-1]], axis=1))
-    for model, plans in (dict.fromkeys(MODELS, PLANS) if ALL else QUICK_PLANS).items():
-        kernel, options, of = MODELS[model]
+    for model, (kernel, options, of, plans) in MODELS.items():
 
         @at_once
         def run(rows, y, v, plan, kernel=kernel, options=options):

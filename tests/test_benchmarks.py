@@ -100,32 +100,6 @@ def test_exponents():
         assert line["exponent of seconds"] == pytest.approx(told)
 
 
-def test_goals_name_works_peers_and_sizes_that_are_measured():
-    goals, reports = map(importlib.import_module, ("goals", "report"))
-    report = reports.read(ROOT / "benchmarks" / "report" / "report.json")
-    peers = {
-        (case["work"], case["size"]): {
-            one["name"] for one in case["contestants"] if one["kind"] == "peer"
-        }
-        for case in report["cases"]
-    }
-    named = {key: set(names) for key, (_, names) in goals.GOALS.items()}
-    assert all(names <= peers[key] for key, names in named.items())
-    assert set(goals.PROMISED_INSTEAD) <= set().union(*named.values())
-
-
-def test_a_work_measured_again_takes_the_place_of_its_old_cases():
-    reports = importlib.import_module("report")
-    head = {"machine": 1, "versions": 2, "dtype": 3, "quick": False}
-    cases = [{"work": work, "size": size} for work, size in (("a", 1), ("b", 1), ("a", 3))]
-    old = head | {"date": "then", "cases": cases[:2]}
-    new = head | {"date": "now", "cases": cases[2:]}
-    want = [{"date": "now"} | cases[2], {"date": "then"} | cases[1]]
-    assert reports.updated(old, new)["cases"] == want
-    with pytest.raises(SystemExit, match="another machine"):
-        reports.updated(old | {"machine": 0}, new)
-
-
 def test_coverage_is_judged():
     intervals = importlib.import_module("intervals")
     for covers, way, want in (

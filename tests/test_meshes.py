@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
-from support import X64, array, on_four_devices
+from support import array, on_four_devices
 
 import jaxrls as rls
 from jaxrls.support.meshes import on_any_mesh
@@ -97,23 +97,6 @@ def test_rows_on_a_mesh_of_one_device(mesh, rng):
     assert (rows.shape, rows.count, rows.parts, rows.row_weights) == ((9, 2), 9, 1, None)
     np.testing.assert_array_equal(rows.labels, array(y))
     assert rls.shard(rows.X).sharding.spec == P("rows")
-
-
-def test_groups_are_of_rows_that_are_no_padding(rng):
-    X, y, groups = rng.normal(size=(9, 2)), rng.normal(size=9), np.arange(8) % 3
-    rows = rls.ShardedRows.of(array(X), array(y), array(np.arange(9) < 8), 8)
-    options = {"landmarks": [0, 3, 5], "lams": [0.1]}
-    padded, plain = (
-        rls.fit(rls.Gaussian(1.0), *data, groups=groups, **options)
-        for data in ((rows,), (rows.X[:8], rows.labels[:8]))
-    )
-    np.testing.assert_allclose(padded.errors, plain.errors, rtol=1e-12 if X64 else 1e-4)
-    named = rls.fit(
-        rls.Gaussian(1.0), rows, groups=np.append(groups, 7), **options
-    )  # those of padding too
-    np.testing.assert_allclose(named.errors, plain.errors, rtol=1e-12 if X64 else 1e-4)
-    with pytest.raises(ValueError, match="groups must have 8 labels, one per row of X, and has 7"):
-        rls.fit(rls.Gaussian(1.0), rows, groups=groups[:7], **options)
 
 
 def test_a_door_takes_explicit_axes_off_and_puts_them_back(mesh):

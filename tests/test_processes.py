@@ -47,19 +47,9 @@ def said(processes):
     return [process.communicate(timeout=5 * MINUTE)[0] for process in processes]
 
 
-def test_rows_are_counted_and_summed_as_one_process_would():
-    own = [(np.eye(2), [0.0, 1.0]), (2 * np.eye(2), [0.0, 2.0])]
-    one, joint = (rls.stream(own, standardize=True, distributed=joint) for joint in (False, True))
-    assert joint.shape == one.shape and joint.host_dtype == one.host_dtype == np.float64
-    for name in ("labels", "sample", "means", "scales"):
-        assert (getattr(joint, name) == getattr(one, name)).all()
-    totals = [
-        float(rows.sum(lambda x, v: (v[:, None] * x).sum(), np.arange(4.0)))
-        for rows in (one, joint)
-    ]
-    assert totals[0] == totals[1] and (joint.take([3, 1]) == one.take([3, 1])).all()
+def test_rows_of_a_process_are_not_dense():
     with pytest.raises(ValueError, match="lie with several processes"):
-        joint.dense()
+        rls.stream([(np.eye(2), [0.0, 1.0])], distributed=True).dense()
 
 
 def test_processes_fit_together_what_one_fits_to_all_rows(tmp_path):

@@ -1,11 +1,8 @@
 """Sparse design matrices agree with their dense selves and never become dense whole."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 import scipy.sparse as sp
 
 import jaxrls as rls
@@ -25,44 +22,6 @@ def make(n, d, seed=0):
         (dense @ rng.normal(size=d) + 2 * rng.normal(size=n) + 2).astype(DTYPE),
         rng.uniform(0.5, 2, n).astype(DTYPE),
     )
-
-
-@functools.partial(jax.jit, static_argnames=("intercept", "route", "block_numbers"))
-def everything(X, y, weights, lams, plan, intercept, route=None, block_numbers=None):
-    """`block_numbers` makes a program of each block size, which the library reads while it is
-    traced.
-    """
-    assert block_numbers in (None, implementation.BLOCK_NUMBERS)
-    factor = rls.factorize(rls.Linear(), X, weights=weights, intercept=intercept, route=route)
-    path = rls.path(factor, y, lams)
-    return (
-        path.coef,
-        path.intercept,
-        path.loo,
-        rls.loo_residuals(factor, y, 0.5),
-        rls.kfold(factor, y, lams, plan),
-    )
-
-
-dense_ones = functools.partial(everything, route="features")
-ONE_BLOCK = 2**20 * 12
-
-
-@pytest.mark.parametrize(
-    ("block_numbers", "weighted", "intercept"),
-    [(7 * 12, False, True), (7 * 12, True, True), (ONE_BLOCK, True, False)],
-)
-@pytest.mark.parametrize(("n", "d"), [(60, 12), (16, 30)])
-def test_agrees_with_dense(monkeypatch, n, d, weighted, intercept, block_numbers):
-    """In many blocks and in one."""
-    monkeypatch.setattr(implementation, "BLOCK_NUMBERS", block_numbers)
-    X, dense, y, v = make(n, d)
-    weights = jnp.asarray(v * (np.arange(n) % 4 > 0), DTYPE) if weighted else None
-    lams, plan = jnp.asarray(np.geomspace(1e-2, 1e1, 4), DTYPE), rls.folds(np.arange(n) % 3)
-    rest = jnp.asarray(y), weights, lams, plan, intercept
-    sparse = everything(implementation.sparse_rows(X), *rest, block_numbers=block_numbers)
-    for ours, reference in zip(sparse, dense_ones(jnp.asarray(dense), *rest), strict=True):
-        np.testing.assert_allclose(ours, reference, rtol=RTOL, atol=RTOL)
 
 
 def test_rows_held_out_and_predicted():

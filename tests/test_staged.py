@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import DTYPE, EPS, array, assert_close
+from support import DTYPE, EPS, assert_close
 
 import jaxrls as rls
 from jaxrls.rows.staged import between_readings
@@ -22,27 +22,6 @@ def blocks(seed=0):
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(N, D)).astype(DTYPE)
     return X, rls.stream([(part,) for part in np.split(X, [20, 40])], block_size=20)
-
-
-def work(rows, scale, parts, *, power):
-    """Two sums and a map, each of what those before it gave, with columns that are pytrees or
-    None.
-    """
-    total = rows.sum(lambda x, v: (jnp.sum(x, axis=0), jnp.sum(v["a"])), {"a": parts[0]})
-    moved = rows.map(lambda x, none: (x - total[0] / total[1]) ** power * scale, None)
-    second = rows.sum(lambda x, m, v: {"xm": x.T @ m, "v": jnp.sum(v)}, moved, parts[1])
-    return rows, second["xm"] / second["v"], (total, scale * second["v"])
-
-
-def test_what_is_staged_is_what_is_done_operation_by_operation():
-    X, rows = blocks()
-    parts = [array(np.linspace(1, 2, N)), array(np.arange(N))]
-    got = between_readings(work)(rows, jnp.asarray(0.5, DTYPE), parts, power=2)
-    want = work(rls.DenseRows(jnp.asarray(X)), jnp.asarray(0.5, DTYPE), parts, power=2)
-    assert got[0] is rows
-    for a, b in zip(jax.tree.leaves(got[1:]), jax.tree.leaves(want[1:]), strict=True):
-        assert_close(a, b, 20 * N * EPS)
-    assert between_readings(lambda rows, a: (a, 2 * a, 3.0))(rows, 1.5) == (1.5, 3.0, 3.0)
 
 
 def test_rows_whose_blocks_are_not_known_before_are_left_as_they_are():

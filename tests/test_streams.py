@@ -44,15 +44,15 @@ class Blocks:
 
 
 @pytest.mark.filterwarnings("ignore:the chosen")
-@pytest.mark.parametrize("kind", ["landmarks", "points", "features"])
+@pytest.mark.parametrize("kind", ["points", "features"])
 def test_a_fit_is_that_of_the_same_rows_in_memory(kind):
     X, Y, v = problem()
     v = None if kind == "points" else v
     source = rls.stream(Blocks(X, Y, *[v] * (v is not None)), block_size=32)
-    chosen = {"landmarks": ROWS, "points": X[ROWS] + DTYPE(0.01), "features": None}[kind]
-    kernel = rls.Linear() if kind == "features" else KERNEL
-    options = {"lams": LAMS, "landmarks": chosen, "per_target": True}
-    route = {"route": "covariance"} if kind == "features" else {}
+    points, linear = kind == "points", {"route": "covariance"}
+    kernel, route = (KERNEL, {}) if points else (rls.Linear(), linear)
+    options = {"lams": LAMS, "per_target": True}
+    options["landmarks"] = X[ROWS] + DTYPE(0.01) if points else None
     got = rls.fit(kernel, source, **options)
     want = rls.fit(kernel, X, Y, weights=v, **options, **route)
     assert got.route == want.route

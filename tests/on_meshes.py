@@ -1,7 +1,5 @@
 """What `test_meshes.py` runs in a process of its own, which has four devices: everything on meshes
-of 1, 2 and 4 of them beside one device, and groups left out beside refits.
-
-All of it with the argument `all`, else some of each part.
+of them beside one device, and groups left out beside refits. More cases with the argument `all`.
 """
 
 import json

@@ -115,8 +115,17 @@ def test_labels_are_predicted_to_a_stream(folder, capsys):
     "options",
     [
         ("--kernel", "linear", "--no-intercept"),
-        ("--criterion", "kfold", "--landmarks", "12"),
-        ("--no-standardize", "--width", "1e3", "--landmarks", "12", "--lams", "0.1,1"),
+        (
+            "--no-standardize",
+            "--width",
+            "1e3",
+            "--criterion",
+            "kfold",
+            "--landmarks",
+            "12",
+            "--lams",
+            "0.1,1",
+        ),
     ],
     ids=" ".join,
 )

@@ -1,7 +1,5 @@
 """What `test_meshes.py` runs in a process of its own, which has four devices: everything on meshes
-of 1, 2 and 4 of them beside one device.
-
-All of it with the argument `all`, else some of each part.
+of them beside one device, and groups left out beside refits. More cases with the argument `all`.
 """
 
 import json
@@ -14,10 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from oracle import group_residuals
 
 import jaxrls as rls
 from jaxrls.search import few
 
+ALL = sys.argv[1:] == ["all"]
 N, D, M, T = 48, 3, 6, 2
 draw = np.random.default_rng(0)
 X, NEW = draw.normal(size=(N, D)), draw.normal(size=(20, D))
@@ -28,6 +28,8 @@ GROUPS = np.arange(N) % 3
 EVENTS = (np.arange(N) % 4 > 0).astype(float)
 ROWS = np.array([3, 40, 17, 8, 29, 11])
 POINTS = draw.normal(size=(M, D))
+BESIDE, BESIDE_NEW = draw.normal(size=(N, 2)), draw.normal(size=(20, 2))  # fixed effects
+NAMES = np.array(list("abcd"))[np.arange(N) % 4]  # of levels
 KERNEL = rls.Gaussian(1.5)
 WAVES = rls.FeatureMap(lambda X: jnp.concatenate([jnp.sin(X), X], axis=1))
 
@@ -41,40 +43,42 @@ def at_once(fn):
     )
 
 
-def sweep(criterion, kernel, options, X, y, v=None):
-    return at_once(
-        lambda X, y, v: criterion(rls.factorize(kernel, X, weights=v, **options), y, LAMS)
-    )(X, y, v)
-
-
 @at_once
 def pieces(X, y, v):
     """All of the functions that take a factor."""
     factor = rls.factorize(KERNEL, X, weights=v, landmarks=ROWS)
-    found = rls.path(factor, y, LAMS)
-    more = (
-        rls.coef(factor, y, 0.1),
-        rls.loo_residuals(factor, y, 0.1),
-        rls.effective_dof(factor, LAMS),
-        rls.lambda_grid(factor, 5),
-    )
-    return (
-        found.coef,
-        found.loo,
-        rls.gcv(factor, y, LAMS),
-        rls.log_marginal_likelihood(factor, y, LAMS),
-        more,
-    )
+    found, ranking = rls.path(factor, y, LAMS), rls.pairwise_ranking_error(factor, y, LAMS)
+    parts = rls.coef(factor, y, 0.1), rls.loo_residuals(factor, y, 0.1), rls.lambda_grid(factor, 5)
+    sums = rls.gcv(factor, y, LAMS), rls.log_marginal_likelihood(factor, y, LAMS)
+    return found.coef, found.loo, ranking, parts, sums, rls.effective_dof(factor, LAMS)
 
 
-def fitted(kernel, X, y=None, v=None, **options):
-    fit = rls.fit(kernel, X, y, weights=v, lams=LAMS, **options)
-    return fit.errors, fit.error, fit.loo_residuals, fit.dof, fit.predict(NEW), fit.predict(X)
+def fitted(kernel, X, y=None, v=None, beside=(None, None), **options):
+    """`beside` are fixed effects of X and of NEW."""
+    old, new = beside
+    fixed = rls.levels(old) if old is NAMES else old
+    fit = rls.fit(kernel, X, y, weights=v, lams=LAMS, fixed_effects=fixed, **options)
+    told = fit.predict(NEW, fixed_effects=new), fit.predict(X, fixed_effects=old)
+    return fit.errors, fit.error, fit.loo_residuals, fit.dof, told
 
 
-def tuned(X, y):
-    found = rls.tune(KERNEL, X, y[:, 0], landmarks=POINTS, steps=1, start="kernel")
-    return found.error, found.kernel.width, found.loo_residuals
+def effects(fixed, landmarks, X, y, v):
+    """Of a factor with fixed effects; of K, which jit spreads over devices, where no landmarks."""
+
+    def run(X, y, v, fixed):
+        factor = rls.factorize(KERNEL, X, weights=v, fixed_effects=fixed, landmarks=landmarks)
+        return (
+            rls.loo(factor, y, LAMS),
+            rls.loo_residuals(factor, y, 0.1),
+            rls.coef(factor, y, 0.1),
+            rls.log_marginal_likelihood(factor, y, LAMS),
+        )
+
+    if isinstance(X, jax.Array):
+        X, y, v = (rls.shard(X), y, v) if landmarks is not None else spread("auto", 4, X, y, v)
+        fixed = jax.device_put(fixed, y.sharding) if fixed is BESIDE else fixed
+    fixed = rls.levels(fixed) if fixed is NAMES else fixed
+    return jax.jit(run)(X, y, v, fixed)
 
 
 def grown(X, y):
@@ -98,10 +102,6 @@ def gradients(criterion, X, y, v):
     )
 
 
-def predicted(X):
-    return rls.Model(KERNEL, jnp.asarray(POINTS), jnp.ones(M), jnp.zeros(())).predict(X)
-
-
 def started(X, y):
     """What is asked of rows before a fit, and of a factor after it."""
     influence = at_once(
@@ -121,60 +121,28 @@ def labelled(scores, v):
 
 
 CASES = {
-    "pieces": lambda X, y, v: pieces(X, y, v),
-    "linear": lambda X, y, v: fitted(rls.Linear(), X, y, v),
-    "linear by Cholesky, without weights": lambda X, y, v: sweep(
-        rls.loo, rls.Linear(), CHOLESKY, X, y[:, 0]
-    ),
-    "features": lambda X, y, v: fitted(WAVES, X, y, v, intercept=False),
-    "points": lambda X, y, v: fitted(
-        KERNEL, X, y, v, landmarks=POINTS, intercept=False, per_target=True
-    ),
-    "landmarks by Cholesky": lambda X, y, v: fitted(
-        KERNEL, X, y, v, landmarks=ROWS, route="cholesky"
-    ),
-    "held out": lambda X, y, v: fitted(
-        KERNEL, X, y, v, landmarks=ROWS, validation=(NEW, NEW[:, :T])
-    ),
-    "groups": lambda X, y, v: fitted(KERNEL, X, y, v, landmarks=ROWS, groups=GROUPS),
-    "pairs": lambda X, y, v: sweep(
-        rls.pairwise_ranking_error, KERNEL, {"landmarks": ROWS}, X, y, v
-    ),
-    "squares of named pairs": lambda X, y, v: fitted(
-        rls.Linear(),
-        X,
-        y,
-        v,
-        criterion=rls.PairsOut(pairs=[[3, 40], [17, 8]], loss=rls.squared_error),
-    ),
-    "searched": lambda X, y, v: rls.fit(rls.Linear(), X, y, lams="search", route="cholesky").error,
-    "tuned": lambda X, y, v: tuned(X, y),
-    "tuned, begun on few rows": lambda X, y, v: grown(X, y),
-    "loo and gradients": lambda X, y, v: gradients(rls.loo, X, y, v),
-    "evidence and gradients": lambda X, y, v: gradients(rls.log_marginal_likelihood, X, y, v),
-    "from rows": lambda X, y, v: started(X, y),
-    "gram_matmul": lambda X, y, v: rls.gram_matmul(KERNEL, X, POINTS, jnp.ones(M)),
+    "pieces": pieces,
+    "columns beside K": partial(effects, BESIDE, None),
+    "levels beside K": partial(effects, NAMES, None),
+    "columns beside landmarks": partial(effects, BESIDE, ROWS),
+    "levels beside landmarks": partial(fitted, KERNEL, beside=(NAMES, NAMES[:20]), landmarks=ROWS),
+    "loo and gradients": partial(gradients, rls.loo),
     "gram_matmul compiled": lambda X, y, v: jax.jit(partial(rls.gram_matmul, KERNEL))(
         X, POINTS, jnp.ones((M, 2))
     ),
-    "labels": lambda X, y, v: labelled(y[:, 0], v),
 }
+if ALL:
+    CASES |= {
+        "columns beside points": partial(
+            fitted, KERNEL, beside=(BESIDE, BESIDE_NEW), landmarks=POINTS, intercept=False
+        ),
+        "searched": lambda X, y, v: rls.fit(rls.Linear(), X, y, lams="search", **CHOLESKY).error,
+        "tuned, begun on few rows": lambda X, y, v: grown(X, y),
+        "from rows": lambda X, y, v: started(X, y),
+        "labels": lambda X, y, v: labelled(y[:, 0], v),
+    }
 
 
-SEVERAL = (
-    "linear",
-    "loo and gradients",
-)  # on 1, 2 and 4 devices where all is asked for; the others on 4
-QUICK = (
-    "pieces",
-    "linear",
-    "loo and gradients",
-    "gram_matmul compiled",
-    "from rows",
-    "labels",
-    "pairs",
-)  # where not all is asked for
-ALL = sys.argv[1:] == ["all"]
 KINDS = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}
 
 
@@ -195,93 +163,72 @@ def spread(kind, count, *arrays):
 def agreement():
     """How far everything is from what it is on one device."""
     found = {}
-    for number, name in enumerate(CASES if ALL else QUICK):
-        run, want = CASES[name], CASES[name](X, Y, V)
-        for kind in (
-            KINDS if ALL else [list(KINDS)[number % 2]]
-        ):  # a door takes Explicit axes off: what is inside sees one kind
-            for count in (1, 2, 4) if ALL and name in SEVERAL else (4,):
+    for number, (name, run) in enumerate(CASES.items()):
+        want = run(X, Y, V)
+        # A door takes Explicit axes off: what is inside sees one kind.
+        for kind in KINDS if ALL else [list(KINDS)[number % 2]]:
+            for count in (2, 4) if ALL else (4,):
                 found[f"{name}, {kind}, {count}"] = off(run(*spread(kind, count, X, Y, V)), want)
     return found
 
 
 def ragged():
-    """47 rows on 4 devices, by `shard`, with and without weights, in one call and in pieces;
-    landmarks by number are chosen from the same rows.
+    """47 rows on 4 devices, by `shard`, in one call and in pieces; landmarks by number are chosen
+    from the same rows.
     """
-    found, n = {}, N - 1
-    for kind in KINDS if ALL else ("explicit",):
-        mesh = Mesh(np.array(jax.devices()), ("rows",), axis_types=(KINDS[kind],))
-        for name, v in {"weights": V[:n], "no weights": None}.items():
-            rows = rls.shard(X[:n], Y[:n], v, mesh=mesh)
-            assert rows.shape[0] == N and rows.count == n
-            options = {"lams": LAMS, "landmarks": M, "criterion": rls.gcv}
-            got, want = (
-                rls.fit(KERNEL, rows, **options),
-                rls.fit(KERNEL, X[:n], Y[:n], weights=v, **options),
-            )
-            parts = [
-                (fit.errors, np.asarray(fit.loo_residuals)[:n], fit.dof, fit.predict(NEW))
-                for fit in (got, want)
-            ]
-            found[f"{name}, {kind}"] = off(*parts)
-    rows = rls.shard(X[:n], Y[:n], mesh=mesh)
-    groups = {"lams": LAMS, "landmarks": ROWS, "groups": GROUPS[:n]}
-    found["groups"] = off(
-        rls.fit(KERNEL, rows, **groups).errors, rls.fit(KERNEL, X[:n], Y[:n], **groups).errors
-    )
-    groups["criterion"] = rls.pairwise_ranking_error
-    found["pairs in groups"] = off(
-        rls.fit(KERNEL, rows, **groups).errors, rls.fit(KERNEL, X[:n], Y[:n], **groups).errors
-    )
-    del groups["groups"]
-    groups["criterion"] = rls.PairsOut(events=EVENTS[:n])
-    found["pairs of times"] = off(
-        rls.fit(KERNEL, rows, **groups).errors, rls.fit(KERNEL, X[:n], Y[:n], **groups).errors
-    )
-    found["distance"] = off(rls.median_distance(rows), rls.median_distance(X[:n]))
+    n, mesh = N - 1, Mesh(np.array(jax.devices()), ("rows",), axis_types=(AxisType.Explicit,))
+    rows = rls.shard(X[:n], Y[:n], V[:n], mesh=mesh)
+    assert rows.shape[0] == N and rows.count == n
     kept = {"lams": LAMS, "landmarks": POINTS, "keep_moments": True}
     moved, want = (
-        rls.fit(KERNEL, X, Y, **kept).forget(part, y).model.coef
-        for part, y in (
-            (rls.shard(X[: n // 2], mesh=mesh), Y[: n // 2]),
-            (X[: n // 2], Y[: n // 2]),
-        )
+        rls.fit(KERNEL, X, Y, **kept).forget(part, Y[: n // 2]).model.coef
+        for part in (rls.shard(X[: n // 2], mesh=mesh), X[: n // 2])
     )
-    found["given up"] = off(moved, want)
-    given = rls.fit(
-        KERNEL, rls.shard(X[:n], mesh=mesh), Y[:n], weights=V[:n], lams=LAMS, landmarks=ROWS
-    )
-    found["labels given"] = off(
-        given.errors, rls.fit(KERNEL, X[:n], Y[:n], weights=V[:n], lams=LAMS, landmarks=ROWS).errors
-    )
-    return found
+
+    def beside(given, weights=None, **options):
+        """How far a fit is from that of the rows that there are, and whether residuals lie so."""
+        options = {"lams": LAMS, "landmarks": ROWS} | options
+        got = rls.fit(KERNEL, *given, **options)
+        want = rls.fit(KERNEL, X[:n], Y[:n], weights=weights, **options)
+        parts = [
+            (fit.errors, np.asarray(fit.loo_residuals)[:n], fit.dof, fit.predict(POINTS))
+            for fit in (got, want)
+        ]
+        split = got.loo_residuals.sharding.is_equivalent_to(given[0].X.sharding, 2)
+        return off(*parts) if split else np.inf
+
+    order = {"criterion": rls.pairwise_ranking_error, "groups": GROUPS[:n]}
+    days = {"landmarks": M, "groups": PLANS["days"][:n]}
+    return {
+        "given up": off(moved, want),
+        "distance": off(rls.median_distance(rows), rls.median_distance(X[:n])),
+        "pairs in groups": beside([rls.shard(X[:n], Y[:n], mesh=mesh)], **order),
+        "labels given, pairs of times": beside(
+            [rls.shard(X[:n], mesh=mesh), Y[:n]], criterion=rls.PairsOut(events=EVENTS[:n])
+        ),
+        "days": beside([rows], V[:n], **days),
+    }
 
 
 def places():
     """Where results lie: what has a row for each row of X as X does, in axes of the same type, all
     else on every device.
     """
-    found = {}
-    for kind in KINDS:
-        x, y = spread(kind, 4, X, Y)
-        fit = rls.fit(KERNEL, x, y, landmarks=ROWS, lams=LAMS)
-        slope = jax.jit(
-            jax.grad(lambda x, y: rls.loo_objective(KERNEL, x, y, 0.1, landmarks=POINTS))
-        )(x, y)
-        rows = {
-            "loo_residuals": fit.loo_residuals,
-            "predict": fit.predict(x),
-            "slope": slope,
-            "K·V": rls.gram_matmul(KERNEL, x, POINTS, np.ones(M)),
-        }
-        split = all(
-            a.sharding.is_equivalent_to(x.sharding, a.ndim) and a.sharding.mesh == x.sharding.mesh
-            for a in rows.values()
-        )
-        whole = [a.sharding.is_fully_replicated for a in (fit.errors, fit.lam, fit.model.coef)]
-        found[kind] = split and all(whole)
-    held = rls.shard(X, mesh=Mesh(np.array(jax.devices()), ("rows",)))
+    x, y = spread("explicit", 4, X, Y)
+    fit = rls.fit(KERNEL, x, y, landmarks=ROWS, lams=LAMS)
+    objective = lambda x, y: rls.loo_objective(KERNEL, x, y, 0.1, landmarks=POINTS)
+    slope, product = (
+        jax.jit(jax.grad(objective))(x, y),
+        rls.gram_matmul(KERNEL, x, POINTS, np.ones(M)),
+    )
+    found = {
+        f"rows {i}": a.sharding.is_equivalent_to(x.sharding, a.ndim)
+        and a.sharding.mesh == x.sharding.mesh
+        for i, a in enumerate((fit.loo_residuals, fit.predict(x), slope, product))
+    }
+    for i, a in enumerate((fit.errors, fit.lam, fit.model.coef)):
+        found[f"whole {i}"] = a.sharding.is_fully_replicated
+    held = rls.shard(X, mesh=x.sharding.mesh)
     found["labels"] = held.column(Y).sharding.is_equivalent_to(held.X.sharding, Y.ndim)
     return found
 
@@ -314,23 +261,19 @@ def collectives(text):
 
 def programs():
     """What computations on 200,000 rows with 64 landmarks become on four devices: rows of a type
-    that jit sees, a mesh that is set, or neither.
+    that jit sees, or not; and groups left out of them.
     """
     n, m = 200_000, 64
-    points, numbers, auto, explicit = (
-        draw.normal(size=(m, D)),
-        np.arange(m) * 10,
-        *(spread(kind, 4, X)[0].sharding for kind in KINDS),
-    )
+    points, numbers = draw.normal(size=(m, D)), np.arange(m) * 10
+    auto = spread("auto", 4, X)[0].sharding
+    x, *rest = columns = [
+        jax.ShapeDtypeStruct(shape, jnp.float64, sharding=auto) for shape in ((n, D), (n, T), (n,))
+    ]
 
-    def arrays(sharding):
-        return [
-            jax.ShapeDtypeStruct(shape, jnp.float64, sharding=sharding)
-            for shape in ((n, D), (n, T), (n,))
-        ]
-
-    def everything(route, x, y, v):
+    def everything(route, x, y, v, plan=None):
         factor = rls.factorize(KERNEL, x, weights=v, landmarks=numbers, route=route)
+        if plan is not None:
+            return rls.kfold(factor, y, LAMS, plan), rls.loo_residuals(factor, y, 0.1, plan)
         return (
             rls.loo(factor, y, LAMS),
             rls.loo_residuals(factor, y, 0.1),
@@ -343,72 +286,126 @@ def programs():
             1.5, 0.1, x, y, v, jnp.asarray(points)
         )
 
-    def text(fn, sharding):
-        return jax.jit(fn).lower(*arrays(sharding)).compile().as_text()
+    def product(x, y, v):
+        return rls.gram_matmul(KERNEL, x, points, jnp.ones(m))
 
-    def on_rows(fn):
-        x, y, v = arrays(auto)
-        return jax.jit(fn).lower(rls.ShardedRows(x, 4, auto, n), y, v).compile().as_text()
+    def on_rows(fn, *groups):
+        rows, plan = rls.ShardedRows(x, 4, auto, n), [rls.folds(labels) for labels in groups]
+        return collectives(jax.jit(fn).lower(rows, *rest, *plan).compile().as_text())
 
-    found = {
-        "a spectrum, rows": on_rows(partial(everything, None)),
+    tens, far = np.arange(n) % 10, np.arange(n) % (n // 8)
+    spectrum, cholesky = (partial(everything, route) for route in (None, "cholesky"))
+    return {
+        "a spectrum, rows": on_rows(spectrum),
         "slopes, rows": on_rows(slopes),
+        "K·V, neither": collectives(jax.jit(product).lower(*columns).compile().as_text()),
+        "few": on_rows(cholesky, tens),
+        "far": on_rows(spectrum, far),
     }
-    found["K·V, neither"] = text(
-        lambda x, y, v: rls.gram_matmul(KERNEL, x, points, jnp.ones(m)), auto
-    )
-    if ALL:
-        found["Cholesky, explicit"] = text(partial(everything, "cholesky"), explicit)
-        found["predictions, neither"] = text(
-            lambda x, y, v: rls.Model(
-                KERNEL, jnp.asarray(points), jnp.ones(m), jnp.zeros(())
-            ).predict(x),
-            auto,
-        )
-        with jax.set_mesh(auto.mesh):
-            found["slopes, set"] = text(slopes, auto)
-    return {name: collectives(program) for name, program in found.items()}
+
+
+def words(attempt):
+    """What an error says."""
+    try:
+        attempt()
+    except ValueError as error:
+        return str(error)
 
 
 def errors():
     """What is refused, in words."""
-    found = {}
     x, y = spread("auto", 4, X, Y)
-    grid = Mesh(
-        np.array(jax.devices()).reshape(2, 2), ("rows", "columns"), axis_types=(AxisType.Auto,) * 2
+    four = np.array(jax.devices())
+    grid = Mesh(four.reshape(2, 2), ("rows", "columns"), axis_types=(AxisType.Auto,) * 2)
+    split = jax.device_put(X[:, :2], NamedSharding(grid, P("rows", "columns")))
+    ragged = rls.shard(X[:47], Y[:47], mesh=Mesh(four, ("rows",)))
+    on_rows = partial(rls.fit, KERNEL, landmarks=ROWS)
+    heavy = jax.jit(lambda rows, v: rls.factorize(KERNEL, rows, weights=v, landmarks=ROWS))(
+        rls.shard(x), spread("auto", 4, 1.0 * (GROUPS == 1))[0]
     )
-    wide = np.random.default_rng(1).normal(size=(8, 10))
     attempts = {
         "K": lambda: rls.fit(KERNEL, x, y),
-        "iterative": lambda: rls.fit(KERNEL, x, y, route="iterative", landmarks=ROWS, lams=LAMS),
-        "outer": lambda: rls.fit(rls.Linear(), *spread("auto", 4, wide, wide[:, 0])),
+        "iterative": lambda: on_rows(x, y, route="iterative", lams=LAMS),
         "features": lambda: rls.factorize(rls.Linear(), x, route="features"),
-        "precomputed": lambda: rls.fit(rls.Precomputed(), *spread("auto", 4, X @ X.T, Y)),
-        "columns": lambda: rls.fit(
-            KERNEL,
-            jax.device_put(X[:, :2], NamedSharding(grid, P("rows", "columns"))),
-            Y,
-            landmarks=M,
-        ),
-        "nan": lambda: rls.fit(KERNEL, x.at[5, 1].set(jnp.nan), y, landmarks=ROWS),
-        "nan labels": lambda: rls.fit(KERNEL, x, y.at[5, 1].set(jnp.nan), landmarks=ROWS),
-        "weights": lambda: rls.fit(KERNEL, x, y, weights=spread("auto", 4, -V)[0], landmarks=ROWS),
-        "events": lambda: rls.fit(
-            KERNEL, x, y, landmarks=ROWS, criterion=rls.PairsOut(events=EVENTS[:40])
-        ),
+        "columns": lambda: rls.fit(KERNEL, split, Y, landmarks=M),
+        "nan": lambda: on_rows(x.at[5, 1].set(jnp.nan), y),
+        "weights": lambda: on_rows(x, y, weights=spread("auto", 4, -V)[0]),
+        "events": lambda: on_rows(x, y, criterion=rls.PairsOut(events=EVENTS[:40])),
         "mesh": lambda: rls.shard(X, Y),
-        "padding": lambda: rls.fit(
-            KERNEL,
-            rls.shard(X[:47], Y[:47], mesh=Mesh(np.array(jax.devices()), ("rows",))),
-            landmarks=np.array([1, 47]),
-        ),
-        "labels": lambda: rls.shard(X, Y[:5], mesh=grid),
+        "padding": lambda: rls.fit(KERNEL, ragged, landmarks=np.array([1, 47])),
+        "short": lambda: on_rows(ragged, groups=GROUPS[:46]),
+        "heavy": lambda: rls.kfold(heavy, y, LAMS, GROUPS),
     }
-    for name, attempt in attempts.items():
-        try:
-            attempt()
-        except ValueError as error:
-            found[name] = str(error)
+    undefined = jax.jit(lambda y, plan: rls.loo_residuals(heavy, y, 0.1, plan))(
+        y, rls.folds(GROUPS)
+    )
+    assert (np.isnan(undefined).all(axis=1) == (GROUPS == 1)).all()
+    return {name: words(attempt) for name, attempt in attempts.items()}
+
+
+# Groups of rows left out together
+# --------------------------------------------------------------------------------------------------
+
+ZEROS = np.where(np.arange(N) % 5 == 1, 0, V)  # a landmark and others weigh nothing
+SIZES = [3, 3, 3, 3, 5, 7, 7, 5, 1, 1, 2, 7, 1]
+PLANS = {
+    "few": GROUPS,  # ordinary folds, each on every device
+    "days": np.arange(N) // 4,  # many groups, each on one device
+    "uneven": np.repeat(np.arange(13), SIZES),  # likewise, and not as many on each
+    "far": np.arange(N) * 5 % 16,  # many, whose rows are anywhere
+}
+
+
+def gaussian(A, B):
+    return np.exp(-((A[:, None] - B[None]) ** 2).sum(-1) / (2 * 1.5**2))
+
+
+def features(gone):
+    """Of all rows, made of the landmarks that stay."""
+    stay = X[np.setdiff1d(ROWS, gone)]
+    return np.linalg.solve(np.linalg.cholesky(gaussian(stay, stay)), gaussian(stay, X)).T
+
+
+def refits(of, groups):
+    """Residuals (L, n, t) of a refit for every group; `of` gives Φ of all rows without those that
+    are gone.
+    """
+    e = np.empty((len(LAMS), N, T))
+    for g in np.unique(groups):
+        held = groups == g
+        Phi = of(np.flatnonzero(held))
+        for i, lam in enumerate(LAMS):
+            e[i, held] = group_residuals(Phi, Y, lam, held, ZEROS, True)[held]
+    return e
+
+
+MODELS = {
+    "landmarks": (KERNEL, {"landmarks": ROWS}, features, ["few", "days"]),
+    "waves": (WAVES, {}, lambda gone: np.concatenate([np.sin(X), X], axis=1), ["far"]),
+    "by Cholesky": (KERNEL, {"landmarks": ROWS, **CHOLESKY}, features, ["uneven"]),
+}
+
+
+def truth():
+    """How far errors at all λ, at one λ for each target, and residuals are from refits."""
+    found, each = {}, jnp.asarray(np.stack([LAMS, LAMS[::-1]], axis=1))
+    for model, (kernel, options, of, plans) in MODELS.items():
+
+        @at_once
+        def run(rows, y, v, plan, kernel=kernel, options=options):
+            factor = rls.factorize(kernel, rows, weights=v, **options)
+            return (
+                rls.kfold(factor, y, LAMS, plan),
+                rls.kfold(factor, y, each, plan),
+                rls.loo_residuals(factor, y, float(LAMS[1]), plan),
+            )
+
+        for number, plan in enumerate(plans):
+            e = refits(of, PLANS[plan])
+            errors = np.einsum("i,lit->lt", ZEROS, e**2) / ZEROS.sum()
+            want = errors, np.stack([errors[:, 0], errors[::-1, 1]], axis=1), e[1]
+            x, y, v = spread(list(KINDS)[number % 2], 4, X, Y, ZEROS)
+            found[f"{model}, {plan}"] = off(run(x, y, v, rls.folds(PLANS[plan])), want)
     return found
 
 
@@ -417,5 +414,5 @@ if __name__ == "__main__":
     # Two programs at once may wait for each other where cores are fewer than devices.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     jax.config.update("jax_enable_x64", True)
-    for part in (agreement, ragged, places, programs, errors):
+    for part in (agreement, ragged, places, programs, errors, truth):
         print(json.dumps({part.__name__: part()}), flush=True)

@@ -41,16 +41,16 @@ class Blocks:
             yield np.where(self.bad & (i == 1), np.nan, X[part]), Y[part], WEIGHTS[part]
 
 
+def numbers(fit, rows):
+    """What every process has of a fit."""
+    found = {"errors": fit.errors, "lam": fit.lam, "coef": fit.model.coef}
+    return found | {"predicted": fit.predict(rows)}
+
+
 def fitted(blocks, distributed, **options):
     rows = rls.stream(blocks, standardize=True, distributed=distributed, **options)
     fit = rls.fit(rls.Gaussian(1.0), rows, lams=LAMS, landmarks=LANDMARKS)
-    return {
-        "errors": fit.errors,
-        "lam": fit.lam,
-        "coef": fit.model.coef,
-        "residuals": fit.loo_residuals,
-        "predicted": fit.predict(rows),
-    }
+    return numbers(fit, rows) | {"residuals": fit.loo_residuals}
 
 
 def sharded(count):
@@ -91,20 +91,11 @@ def main(index: int, count: int, port: str, folder: Path, task: str) -> None:
 
     checkpoint = None if task == "fit" else folder / "sums.npz"
     if task == "fit":
-        print(
-            f"refused: {refused(lambda: rls.stream(Blocks(index, count, bad=last), distributed=True))}",
-            flush=True,
-        )
         other = [(X[:, : 2 + last], Y, WEIGHTS)]
-        print(f"unlike: {refused(lambda: rls.stream(other, distributed=True))}", flush=True)
-        fit = sharded(count)
-        np.savez(
-            folder / f"mesh{index}.npz",
-            errors=fit.errors,
-            lam=fit.lam,
-            coef=fit.model.coef,
-            predicted=fit.predict(X),
-        )
+        for words, rows in (("refused", Blocks(index, count, bad=last)), ("unlike", other)):
+            told = refused(lambda rows=rows: rls.stream(rows, distributed=True))
+            print(f"{words}: {told}", flush=True)
+        np.savez(folder / f"mesh{index}.npz", **numbers(sharded(count), X))
     found = fitted(Blocks(index, count, event), True, checkpoint=checkpoint, block_size=20)
     np.savez(folder / f"{task}{index}.npz", **found)
 

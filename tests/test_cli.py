@@ -1,5 +1,6 @@
 """The command line: what it prints, what it writes, and one clear line where something is wrong."""
 
+import contextlib
 import os
 import re
 import subprocess
@@ -30,7 +31,7 @@ def problem():
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path):
     """Files of it, in the working directory."""
     columns = dict(zip(("a", "b", "y", "kind", "g", "w"), problem(), strict=True))
     train, test = slice(0, 40), slice(40, 60)
@@ -45,8 +46,8 @@ def folder(tmp_path, monkeypatch):
     ):
         cells = np.column_stack([columns[name][rows].astype(str) for name in names.split(",")])
         (tmp_path / name).write_text("\n".join([names, *map(",".join, cells)]) + "\n")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    with contextlib.chdir(tmp_path):
+        yield tmp_path
 
 
 def run(capsys, *argv):
@@ -165,38 +166,27 @@ def test_missing_numbers(folder, capsys):
     text = Path("train.csv").read_text().splitlines()
     text[2] = "," + text[2].split(",", 1)[1]
     Path("gaps.csv").write_text("\n".join(text))
+    Path("hole.csv").write_text("a,b\n,1000\n")
+    Path("empty.csv").write_text("a,b,y\n,1,2\n,2,3\n")
     assert "gaps.csv: row 2, column a: the value is missing" in fails(capsys, "fit", "gaps.csv")
     assert "39 rows" in run(capsys, "fit", "gaps.csv", "--missing", "drop", "--out", "m")
-    Path("hole.csv").write_text("a,b\n,1000\n")
     assert "row 1, column a: the value is missing" in fails(capsys, "predict", "m", "hole.csv")
     assert "40 rows" in run(capsys, "fit", "gaps.csv", "--missing", "median", "--out", "m")
     median = np.median(np.delete(read("train.csv")[:, 0], 1))
     Path("full.csv").write_text(f"a,b\n{float(median)!r},1000\n")
     assert predict(capsys, "hole.csv")[1] == predict(capsys, "full.csv")[1]
-    Path("empty.csv").write_text("a,b,y\n,1,2\n,2,3\n")
     assert "input 0 has no numbers" in fails(capsys, "fit", "empty.csv", "--missing", "median")
 
 
-@pytest.mark.parametrize("kernel", [kernel for kernel in KERNELS if kernel != "chi2"])
-def test_every_kernel(folder, capsys, kernel):
-    out = run(capsys, "fit", "train.csv", "--kernel", kernel, "--num-lams", "3", "--out", "m")
-    assert re.search(rf"^kernel +{kernel}", out, re.MULTILINE)
-    assert len(predict(capsys, "test.csv")[1]) == 20
-
-
-@pytest.mark.parametrize(
-    ("criterion", "title"),
-    [
-        ("loo", "LOO error"),
-        ("gcv", "GCV error"),
-        ("kfold", "fold error"),
-        ("evidence", "-log evidence"),
-        ("predictive", "-log density"),
-    ],
-)
-def test_every_criterion(folder, capsys, criterion, title):
-    out = run(capsys, "fit", "train.csv", "--criterion", criterion)
-    assert title in out and out.count("<- best") == 1
+def test_every_kernel_and_criterion(folder, capsys):
+    for kernel in set(KERNELS) - {"chi2", "gaussian"}:
+        out = run(capsys, "fit", "train.csv", "--kernel", kernel, "--num-lams", "3", "--out", "m")
+        assert re.search(rf"^kernel +{kernel}", out, re.MULTILINE)
+        assert len(predict(capsys, "test.csv")[1]) == 20
+    titles = {"gcv": "GCV error", "kfold": "fold error", "evidence": "-log evidence"}
+    for criterion, title in {**titles, "predictive": "-log density"}.items():
+        out = run(capsys, "fit", "train.csv", "--criterion", criterion, "--num-lams", "3")
+        assert title in out and out.count("<- best") == 1
 
 
 def test_weights_and_groups_are_columns_and_not_inputs(folder, capsys):
@@ -219,21 +209,11 @@ def test_the_grid_and_the_search(folder, capsys):
     out = run(capsys, "fit", "train.csv", "--lams", "1e-3,1,0.1", "--width", "1.5")
     assert "width 1.5\n" in out and len(re.findall(r"^ +\d\.\d{3}e", out, re.MULTILINE)) == 3
     run(capsys, "fit", "train.csv", "--num-lams", "7", "--out", "m")
-    X, y = standard(read("train.csv")[:, :2]), read("train.csv")[:, 2]
-    grid = rls.fit(from_data(rls.Gaussian(1.0), X), X, y)
-    ends = np.geomspace(grid.lams[0], grid.lams[-1], 7)
-    np.testing.assert_allclose(rls.load("m").lams, ends, rtol=1e-9)
+    grid = rls.load("m")
+    assert len(grid.lams) == 7
     out = run(capsys, "fit", "train.csv", "--lams", "search", "--out", "m")
     assert re.search(r"^search +\d+ Cholesky factors and one for the model", out, re.MULTILINE)
     assert float(rls.load("m").error) <= 1.001 * float(grid.error)
-
-
-def test_without_standardisation_and_intercept(folder, capsys):
-    options = ["--no-standardize", "--no-intercept", "--kernel=linear", "--out=m"]
-    out, data = run(capsys, "fit", "train.csv", *options), read("train.csv")
-    fit = rls.fit(rls.Linear(), data[:, :2], data[:, 2], intercept=False)
-    assert value(out, "LOO error") == pytest.approx(float(fit.error), rel=1e-3)
-    assert float(rls.load("m").model.intercept) == 0
 
 
 def test_tune(folder, capsys):
@@ -267,13 +247,14 @@ EXTRA = {"layout": LAYOUT, "means": [0.0, 0.0], "scales": [1.0, 1.0], "classes":
 FORGED = [{"layout": [1]}, {"means": ["a", "b"]}, {"means": [1.0]}, {"scales": [0.0, 1.0]}]
 
 
-@pytest.mark.parametrize("change", FORGED, ids=str)
-def test_forged_extras_are_told(folder, capsys, change):
+def test_forged_extras_are_told(folder, capsys):
     model = rls.Model(rls.Linear(), None, np.ones(2), np.array(0.0))
     rls.save("m", model, extra=EXTRA)
     predict(capsys, "test.csv")
-    rls.save("m", model, extra=EXTRA | change)
-    assert fails(capsys, "predict", "m", "test.csv", "--out", "q.csv").startswith("jaxrls: m")
+    for change in FORGED:
+        rls.save("m", model, extra=EXTRA | change)
+        said = fails(capsys, "predict", "m", "test.csv", "--out", "q.csv")
+        assert said.startswith("jaxrls: m"), change
     assert not Path("q.csv").exists()
 
 
@@ -306,8 +287,7 @@ fit t --rank --tune; fit t --criterion auc --tune; fit t --rank --stream
 fit t --rank --no-intercept; fit t --rank --criterion kfold; predict m; predict m new --o p"""
 
 
-@pytest.mark.parametrize("line", [*REFUSED, *re.split("[;\n] ?", USAGE)])
-def test_what_is_wrong_is_told_in_a_line(folder, capsys, line):
+def test_what_is_wrong_is_told_in_a_line(folder, capsys):
     data = read("train.csv")
     fit = rls.fit(rls.Linear(), data[:, :2], data[:, 2], lams=[1e-3, 1.0, 1e3])
     rls.save("kernel", rls.Linear())
@@ -315,22 +295,24 @@ def test_what_is_wrong_is_told_in_a_line(folder, capsys, line):
     rls.save("model", fit, extra=EXTRA)
     np.savez("wide.npz", X=np.ones((2, 3)))
     Path("zero.csv").write_text("a,w,y\n1,0,2\n2,0,3\n")
-    assert REFUSED.get(line, "--help") in fails(capsys, *line.split())
+    for line in [*REFUSED, *re.split("[;\n] ?", USAGE)]:
+        assert REFUSED.get(line, "--help") in fails(capsys, *line.split()), line
     assert not list(folder.glob(".jaxrls*"))
 
 
-def test_warnings_and_too_little_memory_are_told_in_a_line(folder, capsys, monkeypatch):
+def test_warnings_and_too_little_memory_are_told_in_a_line(folder, capsys):
     assert main(["fit", "train.csv", "--lams", "1e3,1e4"]) == 0
     err = capsys.readouterr().err
     assert err.startswith("jaxrls: warning: the chosen") and err.count("\n") == 1
-    monkeypatch.setattr("jaxrls.cli.reading.memory_bytes", lambda: 1000)
-    assert "read it in blocks with --stream" in fails(capsys, "fit", "train.csv")
 
     def full(args):
         raise MemoryError("Unable to allocate 9 TiB")
 
-    monkeypatch.setattr("jaxrls.cli.fitting.read_data", full)
-    assert "out of memory: Unable to allocate 9 TiB" in fails(capsys, "fit", "train.csv")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jaxrls.cli.reading.memory_bytes", lambda: 1000)
+        assert "read it in blocks with --stream" in fails(capsys, "fit", "train.csv")
+        patch.setattr("jaxrls.cli.fitting.read_data", full)
+        assert "out of memory: Unable to allocate 9 TiB" in fails(capsys, "fit", "train.csv")
 
 
 # as a process
@@ -353,34 +335,33 @@ def test_the_demo_runs_anywhere_and_generalises(tmp_path):
     assert result.stdout.count("<- best") == 1
     claimed = float(re.search(r"LOO error .* RMSE (\S+)", result.stdout).group(1))
     met = float(re.search(r"301 rows put aside: (\S+)", result.stdout).group(1))
-    assert abs(met / claimed - 1) < 0.2
-    assert not list(tmp_path.iterdir())
+    assert abs(met / claimed - 1) < 0.2 and not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("chosen", [None, "4"])
-def test_threads_of_openblas_are_told_to_sleep_before_it_loads(chosen):
+def test_threads_of_openblas_are_told_to_sleep_before_it_loads():
     """JAX's decompositions run on SciPy's OpenBLAS, which reads the variable when it is loaded, and
-    JAX loads it when it needs it.
+    JAX loads it when it needs it. What is chosen is kept.
     """
     code = """
 import os, runpy, sys
 sys.argv = ["jaxrls", "--version"]
-try:
-    runpy.run_module("jaxrls", run_name="__main__", alter_sys=True)
-except SystemExit:
-    print(os.environ.get("OPENBLAS_THREAD_TIMEOUT"), "scipy.linalg" in sys.modules)
+for chosen in (None, "4"):
+    os.environ.pop("OPENBLAS_THREAD_TIMEOUT", None)
+    if chosen:
+        os.environ["OPENBLAS_THREAD_TIMEOUT"] = chosen
+    try:
+        runpy.run_module("jaxrls", run_name="__main__", alter_sys=True)
+    except SystemExit:
+        print(os.environ.get("OPENBLAS_THREAD_TIMEOUT"), "scipy.linalg" in sys.modules)
 """
-    environment = {k: v for k, v in ENVIRONMENT.items() if k != "OPENBLAS_THREAD_TIMEOUT"}
-    environment |= {"OPENBLAS_THREAD_TIMEOUT": chosen} if chosen else {}
-    out = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)
-    assert out.splitlines()[-1] == f"{chosen or 18} False"
+    out = subprocess.check_output([sys.executable, "-c", code], env=ENVIRONMENT, text=True)
+    assert out.splitlines()[1::2] == ["18 False", "4 False"]
 
 
 def test_predictions_are_printed_and_the_reader_may_leave(folder, capsys):
     run(capsys, "fit", "train.csv", "--out", "m")
-    result = process("predict", "m", "test.csv")
-    assert len(result.stdout.splitlines()) == 21 and result.stdout.startswith("prediction\n")
-    assert result.stderr.startswith("RMSE") and result.returncode == 0
+    out = run(capsys, "predict", "m", "test.csv")
+    assert len(out.splitlines()) == 21 and out.startswith("prediction\n")
     if os.name != "nt":
         command = f"'{sys.executable}' -m jaxrls predict m test.csv 2>err | true"
         subprocess.run(command, shell=True, env=ENVIRONMENT, check=True, timeout=300)

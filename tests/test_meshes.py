@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
-from support import X64, array, on_four_devices
+from support import array, on_four_devices
 
 import jaxrls as rls
-from jaxrls.support.meshes import on_any_mesh, parts_of
+from jaxrls.support.meshes import on_any_mesh
 
 pytestmark = pytest.mark.any_precision
 
@@ -24,31 +24,30 @@ def found(request):
     return on_four_devices("on_meshes.py", request.param)
 
 
-def test_everything_agrees_with_one_device(found):
-    """Under Auto and under Explicit axes, on 1, 2 and 4 devices: to 1e-12 of each result's size,
-    K's condition number being below 1e3.
-    """
-    assert len(found["agreement"]) >= 6
-    assert {name: off for name, off in found["agreement"].items() if not off < 1e-12} == {}
-
-
-def test_ragged_rows_are_padded_with_weight_0(found):
-    """Counts, degrees of freedom and errors are those of the rows that there are."""
-    assert len(found["ragged"]) >= 6
-    assert {name: off for name, off in found["ragged"].items() if not off < 1e-12} == {}
+# Largest differences, by each result's size; K's condition number is below 1e3. `ragged` has the
+# counts, errors and places of the rows that there are; `truth` groups, some of weights 0, an
+# intercept and landmarks that leave, against refits.
+@pytest.mark.parametrize(
+    ("part", "bound"),
+    [("agreement", 1e-12), ("ragged", 1e-12), ("truth", 1e-12)],
+)
+def test_everything_agrees_with_one_device_and_groups_with_refits(found, part, bound):
+    assert {name: off for name, off in found[part].items() if not off < bound} == {}
 
 
 def test_results_lie_as_the_rows_do(found):
-    assert found["places"] == {"auto": True, "explicit": True, "labels": True}
+    assert [name for name, right in found["places"].items() if not right] == []
 
 
 def test_only_sums_go_between_devices(found):
     """No array with n rows, of 200,000, is gathered or moved: sums of m × m, once each, and in
-    loops one yes or no.
+    loops one yes or no; of groups that lie anywhere a few thousand rows at once.
     """
     for name, moved in found["programs"].items():
+        groups, many = name[:3] in ("few", "far", "day"), name[:3] in ("far", "day")
         assert moved["kinds"] == ["all-reduce"], name
-        assert moved["largest"] <= 64 * 64 and moved["in loops"] <= 1, name
+        assert moved["largest"] <= (8192 if many else 64) * 64, name
+        assert groups or moved["in loops"] <= 1, name
 
 
 @pytest.mark.parametrize(
@@ -58,8 +57,6 @@ def test_only_sums_go_between_devices(found):
             "K",
             "K of all pairs needs rows in memory of one device, and X lies on 4: give landmarks=, .*route='iterative'",
         ),
-        ("outer", "K of all pairs needs rows in memory of one device, and X lies on 4"),
-        ("precomputed", "K of all pairs needs rows in memory of one device, and X lies on 4"),
         ("iterative", "this needs a dense X on one device, and X lies on 4"),
         ("features", "this needs a dense X, and X is MappedRows: leave route= out"),
         (
@@ -67,7 +64,6 @@ def test_only_sums_go_between_devices(found):
             "X must have whole rows on every device, and its columns are split too, by NamedSharding",
         ),
         ("nan", "X holds 1 values that are NaN or infinite"),
-        ("nan labels", r"Y holds 1 values that are NaN or infinite, the first at index \(5, 1\)"),
         ("weights", "weights must not be negative, and the smallest is -1.99"),
         ("padding", "landmarks must be rows of X, 0 to 46, and include row 47"),
         (
@@ -76,9 +72,10 @@ def test_only_sums_go_between_devices(found):
         ),
         ("mesh", r"mesh= is needed, as X does not lie on one: jax.make_mesh\("),
         (
-            "labels",
-            r"Y must have shape \(48,\) or \(48, t\), one row per row of X, and has shape \(5, 2\)",
+            "short",
+            "groups must have 47 labels, one per row of X, and has 46",
         ),
+        ("heavy", "the group of rows 1, 4, 7, 10, 13, … holds all of the weight"),
     ],
 )
 def test_what_does_not_go_on_a_mesh_is_refused_by_name(found, name, words):
@@ -102,44 +99,6 @@ def test_rows_on_a_mesh_of_one_device(mesh, rng):
     assert rls.shard(rows.X).sharding.spec == P("rows")
 
 
-def test_groups_are_of_rows_that_are_no_padding(rng):
-    X, y, groups = rng.normal(size=(9, 2)), rng.normal(size=9), np.arange(8) % 3
-    rows = rls.ShardedRows.of(array(X), array(y), array(np.arange(9) < 8), 8)
-    options = {"landmarks": [0, 3, 5], "lams": [0.1]}
-    padded, plain = (
-        rls.fit(rls.Gaussian(1.0), *data, groups=groups, **options)
-        for data in ((rows,), (rows.X[:8], rows.labels[:8]))
-    )
-    np.testing.assert_allclose(padded.errors, plain.errors, rtol=1e-12 if X64 else 1e-4)
-    named = rls.fit(
-        rls.Gaussian(1.0), rows, groups=np.append(groups, 7), **options
-    )  # those of padding too
-    np.testing.assert_allclose(named.errors, plain.errors, rtol=1e-12 if X64 else 1e-4)
-    with pytest.raises(ValueError, match="groups must have 8 labels, one per row of X, and has 7"):
-        rls.fit(rls.Gaussian(1.0), rows, groups=groups[:7], **options)
-
-
-@pytest.mark.parametrize("route", ["gram", "cholesky", "refined"])
-def test_rows_of_one_device_lie_in_one_part(route):
-    assert (
-        jax.eval_shape(
-            lambda X: rls.factorize(rls.Gaussian(1.0), X, route=route), jnp.ones((4, 2))
-        ).parts
-        == 1
-    )
-
-
-def test_an_array_says_in_how_many_parts_it_may_lie(mesh):
-    seen = []
-    jax.jit(lambda X: seen.append((parts_of(X), parts_of(X, 4), parts_of(X, 9))))(jnp.ones((12, 1)))
-    with jax.set_mesh(jax.make_mesh((1,), ("rows",), axis_types=(jax.sharding.AxisType.Auto,))):
-        jax.jit(lambda X: seen.append(parts_of(X, 4)))(jnp.ones((12, 1)))
-    assert (
-        seen == [(1, 4, 3), 1]
-        and parts_of(jnp.ones((12, 1)), 4) == parts_of(np.ones((12, 1)), 4) == 1
-    )
-
-
 def test_a_door_takes_explicit_axes_off_and_puts_them_back(mesh):
     """Where what goes in has them; else nothing is touched."""
     inside = []
@@ -147,15 +106,12 @@ def test_a_door_takes_explicit_axes_off_and_puts_them_back(mesh):
     @on_any_mesh
     def door(tree, name):
         inside.append(jax.typeof(tree["X"]).sharding.mesh.explicit_axes)
-        return tree["X"] * 2, jnp.sum(tree["X"]), name
+        return tree["X"] * 2, name
 
     X = jax.device_put(jnp.ones((4, 2)), jax.sharding.NamedSharding(mesh, P("rows")))
     for given, run in ((X, door), (X, jax.jit(door, static_argnums=1)), (jnp.ones((4, 2)), door)):
-        twice, total, _ = run({"X": given}, 1)
-        assert float(total) == 8 and twice.shape == (4, 2)
-        if given is X:
-            assert (
-                twice.sharding.is_equivalent_to(X.sharding, 2)
-                and twice.sharding.mesh.axis_types == mesh.axis_types
-            )
+        twice, _ = run({"X": given}, 1)
+        assert (np.asarray(twice) == 2).all()
+        assert given is not X or twice.sharding.is_equivalent_to(X.sharding, 2)
+        assert given is not X or twice.sharding.mesh.axis_types == mesh.axis_types
     assert inside == [(), (), ()]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
-# Those of some size, or with peers' code: run with -m slow, and whenever the site is built.
-LONG = {"embedding", "encoding", "large", "lectures", "pairs", "sweeps", "tuning"}
+# All but the first: run with -m slow, and whenever the site is built.
+LONG = {path.stem for path in NOTEBOOKS} - {"quickstart"}
 LIMIT = 2**20
 TIMEOUT = 600  # for one cell, on a machine that does other things too
 
@@ -35,10 +35,6 @@ def errors(notebook):
         for output in cell.outputs
         if output.output_type == "error"
     ]
-
-
-def test_there_are_notebooks():
-    assert NOTEBOOKS
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

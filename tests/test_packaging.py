@@ -29,34 +29,24 @@ def test_version_citation_and_changelog_are_in_step():
     """The changelog's first heading names the version, with its date once it is released, which the
     citation then has too.
     """
-    heading = re.search(
-        r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE
-    )[1]
-    cited = dict(
-        re.findall(
-            r"^([\w-]+): (.*)$", (ROOT / "CITATION.cff").read_text(encoding="utf-8"), re.MULTILINE
-        )
+    changes, citation = (
+        (ROOT / name).read_text(encoding="utf-8") for name in ("CHANGELOG.md", "CITATION.cff")
     )
-    assert cited["version"].strip("\"'") == rls.__version__
-    assert cited["license"] == PROJECT["license"]
-    date = cited.get("date-released", "").strip("\"'")
-    assert heading == (
-        f"[{rls.__version__}] - {date}" if date else f"[Unreleased] ({rls.__version__})"
-    )
+    heading = re.search(r"^## (.*)$", changes, re.MULTILINE)[1]
+    cited = dict(re.findall(r"^([\w-]+): [\"']?(.*?)[\"']?$", citation, re.MULTILINE))
+    assert (cited["version"], cited["license"]) == (rls.__version__, PROJECT["license"])
+    date = cited.get("date-released", "")
+    version = rls.__version__
+    assert heading == (f"[{version}] - {date}" if date else f"[Unreleased] ({version})")
     assert re.fullmatch(r"\d{4}-\d\d-\d\d|", date)
-
-
-def script():
-    """What the console script calls."""
-    module, name = PROJECT["scripts"]["jaxrls"].split(":")
-    return getattr(import_module(module), name)
 
 
 def typed(monkeypatch, *argv):
     monkeypatch.setenv("OPENBLAS_THREAD_TIMEOUT", "18")  # which it would set, and leave set
     monkeypatch.setattr(sys, "argv", ["/somewhere/bin/jaxrls", *argv])
     try:
-        return script()()
+        module, name = PROJECT["scripts"]["jaxrls"].split(":")
+        return getattr(import_module(module), name)()
     except SystemExit as stop:
         return stop.code
 
@@ -67,19 +57,14 @@ def test_the_console_script_is_the_command_line(monkeypatch, capsys, tmp_path):
     for command in ((), ("fit",), ("predict",)):
         assert typed(monkeypatch, *command, "--help") == 0
         out = capsys.readouterr().out
-        assert (
-            out.startswith(" ".join(("usage: jaxrls", *command)))
-            and "  jaxrls fit train.csv" in out
-            and "python -m" not in out
-        )
+        assert out.startswith(" ".join(("usage: jaxrls", *command)))
+        assert "  jaxrls fit train.csv" in out and "python -m" not in out
     assert typed(monkeypatch, "fit", str(tmp_path / "no.csv")) == 2
     assert typed(monkeypatch, "fit") == 2
     out, err = capsys.readouterr()
     assert out == "" and [line.split(":")[0] for line in err.splitlines()] == ["jaxrls", "jaxrls"]
     assert "see jaxrls fit --help" in err
 
-
-def test_an_interrupted_console_script_ends_as_others_do(monkeypatch):
     def interrupted(**_):
         raise KeyboardInterrupt
 
@@ -162,40 +147,28 @@ def unpacked(built, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_two_builds_in_two_folders_are_equal(built, tmp_path):
+def test_two_builds_in_two_folders_are_equal(built, unpacked, tmp_path):
+    """And the wheel of the sdist is the wheel."""
     again = build(copied(tmp_path / "elsewhere"), tmp_path / "out")
     assert [path.name for path in again] == [path.name for path in built]
     assert [digest(path) for path in again] == [digest(path) for path in built]
-
-
-@pytest.mark.slow
-def test_the_wheel_of_the_sdist_is_the_wheel(built, unpacked, tmp_path):
-    assert digest(build(unpacked, tmp_path / "out")[0]) == digest(built[0])
+    assert digest(build(unpacked, tmp_path / "wheel")[0]) == digest(built[0])
 
 
 @pytest.mark.slow
 def test_the_wheel_holds_the_package_and_its_licence(built):
+    info, entry_points = f"jaxrls-{rls.__version__}.dist-info", configparser.ConfigParser()
     with zipfile.ZipFile(built[0]) as wheel:
-        names = wheel.namelist()
-        entry_points = configparser.ConfigParser()
-        entry_points.read_string(
-            wheel.read(f"jaxrls-{rls.__version__}.dist-info/entry_points.txt").decode()
-        )
-    info = f"jaxrls-{rls.__version__}.dist-info"
-    assert {name for name in names if not name.startswith("jaxrls/")} == {
-        f"{info}/{name}"
-        for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")
-    }
+        names = set(wheel.namelist())
+        entry_points.read_string(wheel.read(f"{info}/entry_points.txt").decode())
+    held = ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")
     package = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "jaxrls").rglob("*")
         if path.is_file() and path.suffix != ".pyc"
     }
-    assert (
-        {name for name in names if name.startswith("jaxrls/")}
-        == package
-        >= {"jaxrls/py.typed", "jaxrls/data/README.md"}
-    )
+    assert names == {f"{info}/{name}" for name in held} | package
+    assert package >= {"jaxrls/py.typed", "jaxrls/data/README.md"}
     assert dict(entry_points["console_scripts"]) == PROJECT["scripts"]
 
 

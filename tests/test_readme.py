@@ -73,30 +73,35 @@ def run(command, folder):
 def folder(tmp_path):
     """A folder with the files that the commands name."""
     X, y, names = rls.airfoil()
-    header = ",".join((*names, "price"))
-    np.savetxt(tmp_path / "train.csv", np.c_[X, y][:300], delimiter=",", header=header, comments="")
-    (tmp_path / "rows").mkdir()
-    for i, rows in enumerate(np.split(np.c_[X, y][:300], [120, 200])):
-        np.savetxt(tmp_path / "rows" / f"{i}.csv", rows, delimiter=",", header=header, comments="")
-    np.savetxt(tmp_path / "new.csv", X[300:320], delimiter=",", header=",".join(names), comments="")
     queries, grades = np.arange(40) // 5, y[:40].round()
-    np.savetxt(
-        tmp_path / "table.csv",
-        np.c_[X[:40], queries, grades],
-        delimiter=",",
-        header=",".join((*names, "query", "grade")),
-        comments="",
-    )
+
+    def write(name, rows, *more):
+        header = ",".join((*names, *more))
+        np.savetxt(tmp_path / name, rows, delimiter=",", header=header, comments="")
+
+    (tmp_path / "rows").mkdir()
+    write("train.csv", np.c_[X, y][:300], "price")
+    for i, rows in enumerate(np.split(np.c_[X, y][:300], [120, 200])):
+        write(f"rows/{i}.csv", rows, "price")
+    write("new.csv", X[300:320])
+    write("table.csv", np.c_[X[:40], queries, grades], "query", "grade")
     return tmp_path
 
 
-def test_python_blocks(tmp_path):
-    (tmp_path / "pages.json").write_text(
-        json.dumps({page: blocks("python", text) for page, text in PAGES.items()}), encoding="utf-8"
-    )
+# Pages that show what tests say too, and what takes longest: run with -m slow.
+LONG = "coming-from", "own", "two-sided", "ranking", "updates", "estimators", "streams", "large"
+
+
+@pytest.mark.parametrize("long", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_python_blocks(tmp_path, long):
+    shown = {
+        page: blocks("python", text)
+        for page, text in PAGES.items()
+        if page.startswith(tuple(f"docs/{name}" for name in LONG)) == long
+    }
+    (tmp_path / "pages.json").write_text(json.dumps(shown), encoding="utf-8")
     result = run([sys.executable, "-W", "error::UserWarning", "-c", RUN, "pages.json"], tmp_path)
-    assert result.stderr == ""
-    assert (tmp_path / "fit.safetensors").exists()
+    assert result.stderr == "" and (long or (tmp_path / "fit.safetensors").exists())
 
 
 def test_shell_blocks(folder):

@@ -67,96 +67,67 @@ def test_a_scorer_of_rows_left_out_is_that_of_ridge_cv():
 
 def test_a_scorer_of_classes_is_that_of_ridge_classifier_cv():
     """On predicted labels, and on the scores of two classes."""
-    for names, scoring in (
-        (NAMES, "balanced_accuracy"),
-        (NAMES, "f1_macro"),
-        (NAMES == "red", "roc_auc"),
-    ):
+    for names, scoring in ((NAMES, "balanced_accuracy"), (NAMES == "red", "roc_auc")):
         held = [
             cross_val_predict(
                 RidgeClassifier(a), X, names, cv=LeaveOneOut(), method="decision_function"
             )
             for a in ALPHAS
         ]
-        ours = RLSClassifier("linear", lams=ALPHAS, scoring=scoring, store_cv_results=True).fit(
-            X, names
-        )
-        assert_close(
-            ours.cv_results_, np.moveaxis(held, 0, -1), TOLERANCE, "scores of rows left out"
-        )
+        ours = RLSClassifier("linear", lams=ALPHAS, scoring=scoring, store_cv_results=True)
+        ours.fit(X, names)
+        assert_close(ours.cv_results_, np.moveaxis(held, 0, -1), TOLERANCE, "scores left out")
         if names is NAMES:  # of two classes theirs takes the argmax over one column
             theirs = RidgeClassifierCV(ALPHAS, scoring=scoring).fit(X, names)
             assert_close(ours.best_score_, theirs.best_score_, TOLERANCE, "best_score_")
-            scores = -ours.path_.errors[:, 0]
-            assert (
-                scores[theirs.alpha_ == ALPHAS] == scores.max()
-            )  # theirs is the smallest of equals, ours the largest
-            assert ours.lam_ == ALPHAS[scores == scores.max()].max()
+            best = ALPHAS[-ours.path_.errors[:, 0] == -ours.path_.errors[:, 0].min()]
+            assert theirs.alpha_ == best.min() and ours.lam_ == best.max()
     labels = (np.median(Y, axis=0) < Y).astype(int)
     several = RLSClassifier("linear", lams=ALPHAS, scoring="f1_micro").fit(X, labels)
-    assert (
-        several.path_.errors.shape == (6, 3) and several.best_score_ == -several.path_.errors.min()
-    )
+    assert several.path_.errors.shape == (6, 3)
+    assert several.best_score_ == -several.path_.errors.min()
 
 
-def test_scores_fold_by_fold_are_those_of_a_grid_search():
-    grid = {"alpha": ALPHAS}
-    theirs = GridSearchCV(
-        KernelRidge(kernel="rbf", gamma=0.3), grid, cv=KFold(4), scoring="r2"
-    ).fit(X, Y[:, 0])
-    ours = RLSRegressor(
-        gamma=0.3, fit_intercept=False, lams=ALPHAS, cv=KFold(4), scoring="r2", by_fold=True
-    ).fit(X, Y[:, 0])
-    assert_close(-ours.path_.errors, theirs.cv_results_["mean_test_score"], TOLERANCE, "scores")
-    assert ours.lam_ == theirs.best_params_["alpha"]
-    theirs = GridSearchCV(RidgeClassifier(), grid, cv=StratifiedKFold(4), scoring="accuracy").fit(
-        X, NAMES
-    )
-    ours = RLSClassifier("linear", lams=ALPHAS, cv=4, scoring="accuracy", by_fold=True).fit(
-        X, NAMES
-    )
-    assert_close(
-        -ours.path_.errors,
-        np.stack([theirs.cv_results_["mean_test_score"]] * 3, axis=1),
-        TOLERANCE,
-        "accuracy",
-    )
-    theirs = GridSearchCV(Ridge(), grid, cv=GroupKFold(5), scoring="neg_mean_squared_error").fit(
-        X, Y[:, 1], groups=GROUPS
-    )
-    ours = RLSRegressor("linear", lams=ALPHAS, scoring="neg_mean_squared_error", by_fold=True).fit(
-        X, Y[:, 1], groups=GROUPS
-    )
-    assert_close(-ours.path_.errors, theirs.cv_results_["mean_test_score"], TOLERANCE, "groups")
+@pytest.mark.parametrize(
+    ("theirs", "ours", "cv", "scoring", "target", "groups"),
+    [
+        (KernelRidge(kernel="rbf", gamma=0.3), RLSRegressor, KFold(4), "r2", Y[:, 0], None),
+        (RidgeClassifier(), RLSClassifier, StratifiedKFold(4), "accuracy", NAMES, None),
+        (Ridge(), RLSRegressor, GroupKFold(5), "neg_mean_squared_error", Y[:, 1], GROUPS),
+    ],
+    ids=["folds", "stratified", "groups"],
+)
+def test_scores_fold_by_fold_are_those_of_a_grid_search(theirs, ours, cv, scoring, target, groups):
+    search = GridSearchCV(theirs, {"alpha": ALPHAS}, cv=cv, scoring=scoring)
+    search.fit(X, target, groups=groups)
+    rbf = isinstance(theirs, KernelRidge)
+    options = {"gamma": 0.3, "fit_intercept": False} if rbf else {"kernel": "linear"}
+    model = ours(lams=ALPHAS, cv=cv, scoring=scoring, by_fold=True, **options)
+    model.fit(X, target, groups=groups)
+    found = np.asarray(model.path_.errors).reshape(len(ALPHAS), -1)  # a column for each class
+    want = np.repeat(search.cv_results_["mean_test_score"][:, None], found.shape[1], axis=1)
+    assert_close(-found, want, TOLERANCE, "scores")
+    assert model.lam_ == search.best_params_["alpha"] or not rbf
 
 
 def test_what_is_stored_is_the_loss_of_rows_left_out():
     """Squared as RidgeCV has it, any other, and predictions by groups left out."""
+
+    def stored(groups=None, kept=True, **options):
+        model = RLSRegressor("linear", lams=ALPHAS, store_cv_results=kept, **options)
+        return model.fit(X, Y, groups=groups)
+
     theirs = RidgeCV(ALPHAS, store_cv_results=True).fit(X, Y)
-    ours = RLSRegressor("linear", lams=ALPHAS, store_cv_results=True).fit(X, Y)
-    assert_close(ours.cv_results_, theirs.cv_results_, TOLERANCE, "squares")
-    absolute = RLSRegressor(
-        "linear", lams=ALPHAS, loss="absolute_error", store_cv_results=True
-    ).fit(X, Y)
+    assert_close(stored().cv_results_, theirs.cv_results_, TOLERANCE, "squares")
+    absolute = stored(loss="absolute_error")
     assert_close(absolute.cv_results_, np.sqrt(theirs.cv_results_), 1e-7, "absolute values")
-    assert_close(
-        absolute.cv_results_.mean(axis=(0, 1)),
-        absolute.path_.errors.mean(axis=1),
-        TOLERANCE,
-        "their mean",
-    )
-    groups = RLSRegressor("linear", lams=ALPHAS, scoring="r2", store_cv_results=True).fit(
-        X, Y, groups=GROUPS
-    )
+    means = absolute.path_.errors.mean(axis=1)
+    assert_close(absolute.cv_results_.mean(axis=(0, 1)), means, TOLERANCE, "their mean")
+    groups, plain = stored(GROUPS, scoring="r2"), stored(GROUPS, "predictions")
     held = [cross_val_predict(Ridge(a), X, Y, cv=GroupKFold(5), groups=GROUPS) for a in ALPHAS]
     assert_close(groups.cv_results_, np.moveaxis(held, 0, -1), TOLERANCE, "by groups")
-    plain = RLSRegressor("linear", lams=ALPHAS, store_cv_results="predictions").fit(
-        X, Y, groups=GROUPS
-    )
     assert_close(plain.cv_results_, groups.cv_results_, TOLERANCE, "by name, without a scorer")
-    assert not hasattr(
-        groups.set_params(store_cv_results=False, scoring=None).fit(X, Y), "cv_results_"
-    )
+    assert not hasattr(stored(kept=False), "cv_results_")
 
 
 def test_weights_weigh_scores_as_in_ridge_cv():
@@ -209,28 +180,22 @@ def test_a_score_that_is_no_number_chooses_nothing():
         )
 
 
-@pytest.mark.parametrize("options", [{}, {"cv": 3, "variance": True}], ids=["rows", "folds"])
-def test_a_scorer_takes_one_factorization(monkeypatch, options):
+def test_a_scorer_takes_one_factorization():
     """Of which scores, what is stored and the model are all made; a shape of its own, so that
     programs are traced here.
     """
     solved, solve = [], problem.solve
-    monkeypatch.setattr(
-        problem, "solve", lambda *args, **kwargs: solved.append(1) or solve(*args, **kwargs)
-    )
-    n = 33 + len(options)
-    model = RLSRegressor(
-        "gaussian", width=2.0, lams=ALPHAS, scoring="r2", store_cv_results=True, **options
-    ).fit(X[:n], Y[:n, 0])
-    assert len(solved) == 1
-    plain = RLSRegressor("gaussian", width=2.0, lams=[model.lam_], **options).fit(X[:n], Y[:n, 0])
-    assert len(solved) == 2  # so that the test can fail
+    count = lambda *args, **kwargs: solved.append(1) or solve(*args, **kwargs)
+    options = {"width": 2.0, "cv": 3, "variance": True}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(problem, "solve", count)
+        model = RLSRegressor(lams=ALPHAS, scoring="r2", store_cv_results=True, **options)
+        model.fit(X[:33], Y[:33, 0])
+        assert len(solved) == 1
+        plain = RLSRegressor(lams=[model.lam_], **options).fit(X[:33], Y[:33, 0])
+        assert len(solved) == 2  # so that the test can fail
     for name in ("dual_coef_", "intercept_", "loo_predictions_", "loo_error_"):
         assert_close(getattr(model, name), getattr(plain, name), TOLERANCE, name)
-    assert_close(
-        model.cv_results_[:, list(ALPHAS).index(model.lam_)],
-        model.loo_predictions_,
-        TOLERANCE,
-        "what is stored",
-    )
-    assert not options or (model.predict(X, return_std=True)[1] > 0).all()
+    stored = model.cv_results_[:, list(ALPHAS).index(model.lam_)]
+    assert_close(stored, model.loo_predictions_, TOLERANCE, "what is stored")
+    assert (model.predict(X, return_std=True)[1] > 0).all()

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from support import of_features
 
 import jaxrls as rls
 import jaxrls.rows.sparse as implementation
-from jaxrls.linalg.sparse import SparseBlock
 from jaxrls.rows.sparse import sparse_rows
 
 DTYPE = np.float64 if jax.config.jax_enable_x64 else np.float32
@@ -87,27 +87,19 @@ def test_sums_products_and_columns_of_kernels_are_those_of_dense_rows_and_of_sci
 
 @pytest.mark.float64
 @pytest.mark.filterwarnings("ignore:the chosen λ")
-def test_fits_and_predictions_of_sparse_rows_are_those_of_dense_ones(small_blocks, tmp_path):
-    """On all rows and on landmarks that are chosen; dense and sparse rows to predict; saved and
-    loaded.
-    """
+@pytest.mark.parametrize("landmarks", [None, [0, 5, 9, 20]], ids=["all rows", "landmarks"])
+def test_fits_and_predictions_of_sparse_rows_are_those_of_dense_ones(
+    small_blocks, tmp_path, landmarks
+):
+    """Dense and sparse rows to predict; saved and loaded."""
     X, dense, y = make()
-    kernel, lams = rls.Gaussian(DTYPE(0.7)), np.geomspace(1e-2, 10, 5, dtype=DTYPE)
-    for landmarks in (None, [0, 5, 9, 20]):
-        options = {"lams": lams, "landmarks": landmarks}
-        ours, theirs = (
-            rls.fit(kernel, X, y, route="gram" if landmarks is None else None, **options),
-            rls.fit(kernel, dense, y, **options),
-        )
-        np.testing.assert_allclose(ours.errors, theirs.errors, rtol=1e4 * EPS)
-        rls.save(tmp_path / "model.npz", ours)
-        for new in (X[:9], dense[:9]):
-            np.testing.assert_allclose(
-                rls.load(tmp_path / "model.npz").predict(new),
-                theirs.predict(dense[:9]),
-                rtol=1e4 * EPS,
-                atol=1e4 * EPS,
-            )
+    options = {"lams": np.geomspace(1e-2, 10, 5, dtype=DTYPE), "landmarks": landmarks}
+    ours, theirs = (rls.fit(rls.Gaussian(DTYPE(0.7)), rows, y, **options) for rows in (X, dense))
+    np.testing.assert_allclose(ours.errors, theirs.errors, rtol=1e4 * EPS)
+    rls.save(tmp_path / "model", ours)
+    want, again = theirs.predict(dense[:9]), rls.load(tmp_path / "model")
+    for new in (X[:9], dense[:9]):
+        np.testing.assert_allclose(again.predict(new), want, rtol=1e4 * EPS, atol=1e4 * EPS)
 
 
 @pytest.mark.float64
@@ -142,30 +134,31 @@ def test_k_of_sparse_rows_takes_no_dense_matrix():
     )
 
 
-def test_arguments_of_a_kernel_that_knows_nothing_of_sparse_rows_may_be_named():
-    block = SparseBlock(jnp.array([[2.0, 3.0]]), jnp.array([[0, 2]]), jnp.array([1]), (2, 3))
-    kernel, Z = rls.ChiSquared(2.0), jnp.ones((1, 3))
-    np.testing.assert_array_equal(kernel(X=block, Z=Z), kernel(block.dense(), Z))
-
-
 @pytest.mark.float64
-def test_what_sparse_rows_cannot_do_is_said():
-    X, dense, y = make()
-    with pytest.raises(
-        ValueError, match=r"columns of a sparse X must be named once each, and are \[0, 0\]"
-    ):
-        rls.fit(rls.Gaussian(DTYPE(1.0)).on([0, 0]), X, y)
-    with pytest.raises(ValueError, match="ChiSquared is for X ≥ 0"):
-        rls.fit(rls.ChiSquared(1.0), -abs(X), y)
-    with pytest.raises(ValueError, match="ChiSquared is for X ≥ 0"):
-        rls.fit(rls.ChiSquared(1.0), abs(X), y, lams=[1.0]).predict(-abs(X))
-    with pytest.raises(
-        ValueError,
-        match="K of all pairs needs rows in memory where the kernel is Linear: leave route= out",
-    ):
-        rls.factorize(rls.Linear(), X, route="gram")
-    with pytest.raises(
-        ValueError,
-        match=r"needs rows in memory where the kernel is Precomputed.*pass X.toarray\(\)",
-    ):
-        rls.fit(rls.Precomputed(), sp.csr_array(dense @ dense.T), y)
+@pytest.mark.parametrize(
+    ("attempt", "words"),
+    [
+        (
+            lambda X, y: rls.fit(rls.Gaussian(DTYPE(1.0)).on([0, 0]), X, y),
+            r"columns of a sparse X must be named once each, and are \[0, 0\]",
+        ),
+        (lambda X, y: rls.fit(rls.ChiSquared(1.0), -abs(X), y), "ChiSquared is for X ≥ 0"),
+        (
+            lambda X, y: rls.fit(rls.ChiSquared(1.0), abs(X), y, lams=[1.0]).predict(-abs(X)),
+            "ChiSquared is for X ≥ 0",
+        ),
+        (
+            lambda X, y: rls.factorize(rls.Linear(), X, route="gram"),
+            "K of all pairs needs rows in memory where the kernel is Linear: leave route= out",
+        ),
+        (
+            lambda X, y: rls.fit(rls.Precomputed(), X @ X.T, y),
+            r"needs rows in memory where the kernel is Precomputed.*pass X.toarray\(\)",
+        ),
+        (lambda X, y: of_features(sparse_rows(X)), "needs a dense X"),
+    ],
+)
+def test_what_sparse_rows_cannot_do_is_said(attempt, words):
+    X, _, y = make()
+    with pytest.raises(ValueError, match=words):
+        attempt(X, y)

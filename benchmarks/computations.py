@@ -75,7 +75,7 @@ def path(criterion):
 
 
 def objective(width, X, y, Z=None):
-    return rls.loo_objective(rls.Gaussian(width), X, y, jnp.float32(0.1), landmarks=Z)
+    return rls.objective(rls.Gaussian(width), X, y, jnp.float32(0.1), landmarks=Z)
 
 
 def log_predictive(width, X, y):
@@ -93,7 +93,7 @@ def probe(X, y):
 def refined(X, y):
     wide = [part.astype(jnp.float64) for part in (X, y, 0.1 * jnp.ones((1, 1)))]
     return (
-        rls.factorize(rls.Gaussian(1.0), wide[0], route="refined")
+        rls.factorize(rls.Gaussian(1.0), wide[0], solver=rls.Refined())
         .solve(wide[1])
         .outcome(wide[2])
         .residuals
@@ -107,7 +107,7 @@ def subset(X, y, Z):
 def iterative(X, y, Z):
     """Coefficients, residuals and the estimated leave-one-out error at one λ."""
     return (
-        rls.factorize(GAUSSIAN, X, landmarks=Z, route="iterative")
+        rls.factorize(GAUSSIAN, X, solver=rls.Iterative(Z))
         .solve(y)
         .outcome(jnp.full((1, 1), 0.1, jnp.float32))
         .residuals
@@ -115,15 +115,15 @@ def iterative(X, y, Z):
 
 
 def linear(X, y):
-    return rls.loo(rls.factorize(rls.Linear(), X, route="covariance"), y, lams())
+    return rls.loo(rls.factorize(rls.Linear(), X, solver=rls.Spectral("covariance")), y, lams())
 
 
 def held_out(X, y, Z, labels):
-    return rls.holdout(rls.factorize(GAUSSIAN, X), y, lams(), rls.gram(GAUSSIAN, Z, X), labels)
+    return rls.holdout(rls.gram(GAUSSIAN, Z, X), labels)(rls.factorize(GAUSSIAN, X), y, lams())
 
 
 def folds(X, y, plan):
-    return rls.kfold(rls.factorize(GAUSSIAN, X), y, lams(), plan)
+    return rls.kfold(plan)(rls.factorize(GAUSSIAN, X), y, lams())
 
 
 def pairs(X, y):
@@ -131,11 +131,11 @@ def pairs(X, y):
 
 
 def deviations(X, y, Z):
-    return rls.fit(GAUSSIAN, X, y, lams=lams(), keep_variance=True).predict(Z, return_std=True)
+    return rls.fit(GAUSSIAN, X, y, lams=lams(), keep=True).predict(Z, return_std=True)
 
 
 def intervals(X, y, Z):
-    return rls.fit(GAUSSIAN, X, y, lams=lams(), keep_intervals=True).intervals(Z, 0.9)
+    return rls.fit(GAUSSIAN, X, y, lams=lams(), keep=True).intervals(Z, 0.9)
 
 
 def influence(X, y):

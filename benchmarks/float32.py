@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxrls as rls
+from support import solver_of
 
 DATA_SETS = ("airfoil", "concrete", "energy", "elevators", "kin40k", "protein")
 ROWS, LANDMARKS, TEST_ROWS, TUNED_ROWS = 2000, 500, 5000, 500
@@ -69,7 +70,7 @@ def heard(width, X, y, **options):
 def left_out(width, X, y, lams, route, **options):
     """Leave-one-out errors in the precision of X, NaN where the factor broke down."""
     with jax.enable_x64(X.dtype == np.float64):
-        factor = rls.factorize(rls.Gaussian(np.asarray(width, X.dtype)), X, route=route, **options)
+        factor = rls.factorize(rls.Gaussian(np.asarray(width, X.dtype)), X, solver=solver_of(route), **options)
         return np.asarray(rls.loo(factor, y.astype(X.dtype), lams), float)
 
 
@@ -125,17 +126,17 @@ def refined(names, folder):
         plain, exact = heard(width, X, y)[0], heard(width, X.astype(float), y)[0]
         floor = float(plain.floor)
         at = {"lams": [1e-3 * floor]}
-        truth = heard(np.float32(width), X.astype(float), y, route="cholesky", **at)[0]
+        truth = heard(np.float32(width), X.astype(float), y, solver=rls.Cholesky(), **at)[0]
         try:
-            narrow = heard(width, X, y, route="gram", **at)[0]
+            narrow = heard(width, X, y, solver=rls.Spectral("gram"), **at)[0]
             alone = [
                 off(narrow.model.coef, truth.model.coef),
                 off(narrow.loo_residuals, truth.loo_residuals),
             ]
         except ValueError:
             alone = ["NaN", "NaN"]
-        fit = heard(width, X, y, refine=True, **at)[0]
-        best = heard(width, X, y, refine=True, lams="search")[0]
+        fit = heard(width, X, y, **at, solver=rls.Refined())[0]
+        best = heard(width, X, y, lams="search", solver=rls.Refined())[0]
         test = [
             float(np.mean((np.asarray(one.predict(X_new), float) - y_new) ** 2))
             for one in (exact, plain, best)
@@ -160,7 +161,7 @@ def backward(names, folder):
         X = data[0].astype(np.float32)
         for label, width in widths(*data[:2]):
             kernel = rls.Gaussian(np.asarray(width, np.float32))
-            factor = rls.factorize(kernel, X, route="cholesky")
+            factor = rls.factorize(kernel, X, solver=rls.Cholesky())
             lam, unit = factor.precision_floor(), len(X) ** 0.5 * eps
             L = np.asarray(jnp.linalg.cholesky(factor.K + lam * jnp.eye(len(X))), float)
             with jax.enable_x64(True):
@@ -251,7 +252,7 @@ def options_of(route):
         if route.startswith("cholesky")
         else None
     )
-    return {"landmarks": chosen, "route": name}
+    return {"landmarks": chosen, "solver": solver_of(name)}
 
 
 def factor_of(route, X):
@@ -270,16 +271,16 @@ def everything(X, Y, X_new, Y_new, lams, *, route):
         + intercept,
         "loo": rls.loo(factor, Y, lams),
         "loo_residuals": jax.lax.map(lambda lam: rls.loo_residuals(factor, Y, lam), lams),
-        "kfold": rls.kfold(factor, Y, lams, plan),
+        "kfold": rls.kfold(plan)(factor, Y, lams),
         "gcv": rls.gcv(factor, Y, lams),
         "log_marginal_likelihood": rls.log_marginal_likelihood(factor, Y, lams),
-        "holdout": rls.holdout(factor, Y, lams, design, Y_new),
+        "holdout": rls.holdout(design, Y_new)(factor, Y, lams),
         "effective_dof": rls.effective_dof(factor, lams),
     }
     if route == "cholesky, K":
 
         def objective(log_width, lam):
-            return rls.loo_objective(rls.Gaussian(jnp.exp(log_width)), X, Y, lam)
+            return rls.objective(rls.Gaussian(jnp.exp(log_width)), X, Y, lam)
 
         start = jnp.log(jnp.asarray(1.5, X.dtype))
         found["loo_objective, gradient"] = jax.lax.map(
@@ -325,13 +326,13 @@ def measured(route):
     results = {}
     for dtype in (jnp.float64, jnp.float32):
         X, Y, X_new, Y_new = problem(dtype)
-        found, floor = everything(X, Y, X_new, Y_new, jnp.asarray(lams, dtype), route=route)
+        found, floor = everything(X, Y, X_new, Y_new, jnp.asarray(lams, dtype), solver=solver_of(route))
         with warnings.catch_warnings():
             warnings.simplefilter(
                 "ignore"
             )  # most of these λ are below the floor, which the headings say
             results[dtype] = jax.device_get(
-                (doors(X, Y, X_new, jnp.asarray(lams, dtype), route=route) | found, floor)
+                (doors(X, Y, X_new, jnp.asarray(lams, dtype), solver=solver_of(route)) | found, floor)
             )
     (want, _), (got, floor) = results[jnp.float64], results[jnp.float32]
     return {name: relative(got[name], want[name]) for name in want}, float(floor) / largest

@@ -69,10 +69,9 @@ def rank(level, n):
 def intervals(X, y, X_new):
     """Both ends by every way, at every level: {way: {level: (lower, upper)}}."""
     kernel = rls.Gaussian(float(rls.median_distance(jnp.asarray(X))))
-    all_rows = rls.fit(kernel, X, y, lams=LAMS, keep_intervals=True, keep_variance=True)
+    all_rows = rls.fit(kernel, X, y, lams=LAMS, keep=True)
     folds = rls.fit(
-        kernel, X, y, groups=np.arange(len(X)) % 10, lams=[float(all_rows.lam)], keep_intervals=True
-    )
+        kernel, X, y, groups=np.arange(len(X)) % 10, lams=[float(all_rows.lam)], keep=True)
     half = len(X) // 2
     part = rls.fit(kernel, X[:half], y[:half], lams=LAMS)
     centre, scores = part.predict(X_new), np.sort(np.abs(y[half:] - part.predict(X[half:])))
@@ -150,9 +149,7 @@ def time(args):
             rls.Gaussian(3.0),
             *map(jnp.asarray, (X, y)),
             lams=[0.1],
-            keep_intervals=True,
-            keep_variance=True,
-        )
+            keep=True)
         product = jax.jit(lambda A, B: jnp.matmul(A, B, precision="highest"))
         new = jnp.asarray(new)
         contestants = {

@@ -86,7 +86,7 @@ def accuracy(data, landmarks, iteration, tuned_rows=TUNED_ROWS):
     options = {
         "lams": [float(found.lam)],
         "landmarks": chosen,
-        "route": "iterative",
+        "solver": rls.Iterative(),
         "iteration": iteration,
     }
     if iteration.probes == 0:  # then the one λ is judged by rows that are not fitted
@@ -150,19 +150,16 @@ def scores(data, landmarks, probes, seeds, tuned_rows=500, tol=1e-5):
     X, y = data[:2]
     found = tuned(X, y, tuned_rows)
     lam = float(found.lam)
-    exact = float(rls.fit(found.kernel, X, y, lams=[lam], route="cholesky").error)
+    exact = float(rls.fit(found.kernel, X, y, lams=[lam], solver=rls.Cholesky()).error)
     X, y, lam = jnp.asarray(X), jnp.asarray(y), jnp.array([[lam]])
     chosen = rls.landmarks(found.kernel, X, min(landmarks, 2 * len(X) // 5), key=jax.random.key(0))
     factor = rls.factorize(
         found.kernel,
         X,
-        landmarks=chosen,
-        route="iterative",
-        iteration=rls.Iteration(tol=tol, probes=probes),
-    )
+        solver=rls.Iterative(chosen, tol=tol, probes=probes))
     out = []
     for seed in range(seeds):
-        drawn = rls.Iteration(tol=tol, probes=probes, key=jax.random.key(seed)).signs(
+        drawn = rls.Iterative(tol=tol, probes=probes, key=jax.random.key(seed)).signs(
             len(X), X.dtype
         )
         out.append([float(part) for part in estimated(replace(factor, signs=drawn), y, lam)])
@@ -178,8 +175,8 @@ def too_small(data, landmarks, tuned_rows=500, lam=TOO_SMALL):
     kernel = tuned(X, y, tuned_rows, rls.Matern(2.5, np.ones(X.shape[1]))).kernel
     options = {
         "landmarks": min(landmarks, len(X) // 2),
-        "route": "iterative",
-        "iteration": rls.Iteration(probes=2, products="float32"),
+        "solver": rls.Iterative(),
+        "iteration": rls.Iterative(probes=2, dtype="float32"),
     }
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -264,8 +261,8 @@ def main():
     if "accuracy" in options.parts:
         show_accuracy(
             options,
-            rls.Iteration(
-                tol=options.tol, steps=options.steps, probes=options.probes, products="float32"
+            rls.Iterative(
+                tol=options.tol, steps=options.steps, probes=options.probes, dtype="float32"
             ),
         )
     if "probes" in options.parts:

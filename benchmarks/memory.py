@@ -88,18 +88,18 @@ ROWS = {
     "gram, pairs": lambda n=2000: fitted(
         KERNEL, n, pairs=True, called={"criterion": rls.pairwise_ranking_error}
     ),
-    "gram, intervals": lambda n=2000: fitted(KERNEL, n, keep_intervals=True),
+    "gram, intervals": lambda n=2000: fitted(KERNEL, n, keep=True),
     "cholesky gram": lambda n=2000: fitted(KERNEL, n, **at_two_lams()),
-    "refined": lambda n=2000: fitted(KERNEL, n, route="refined", **at_two_lams()),
+    "refined": lambda n=2000: fitted(KERNEL, n, solver=rls.Refined(), **at_two_lams()),
     "features": lambda n=3000: fitted(LINEAR, n, n // 5),
     "covariance": lambda n=20_000: fitted(LINEAR, n, n // 20),
     "subset": lambda n=20_000: fitted(KERNEL, n, landmarks=n // 40),
     "subset, groups": lambda n=10_000: fitted(KERNEL, n, landmarks=300, **in_groups(n, n // 5)),
     "cholesky features": lambda n=20_000: fitted(
-        LINEAR, n, n // 20, route="cholesky", **at_two_lams()
+        LINEAR, n, n // 20, solver=rls.Cholesky(), **at_two_lams()
     ),
     "iterative": lambda n=10_000: fitted(
-        KERNEL, n, lams=1, route="iterative", landmarks=n // 50, called={"lams": [1.0]}
+        KERNEL, n, lams=1, solver=rls.Iterative(n // 50), called={"lams": [1.0]}
     ),
     "gradient": lambda n=2000: gradient(KERNEL, n),
     "gradient, pairs": lambda n=2000: gradient(KERNEL, n, criterion=PAIRS, pairs=True),

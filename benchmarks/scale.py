@@ -63,14 +63,14 @@ def computations():
 
     def one(rows, y, points):
         return rls.loo(
-            rls.factorize(rls.Gaussian(1.0), rows, landmarks=points, route="cholesky"), y, lams[:1]
+            rls.factorize(rls.Gaussian(1.0), rows, landmarks=points, solver=rls.Cholesky()), y, lams[:1]
         )
 
     def grid(rows, y, points):
         return rls.loo(rls.factorize(rls.Gaussian(1.0), rows, landmarks=points), y, lams)
 
     def objective(width, rows, y, points):
-        return rls.loo_objective(rls.Gaussian(width), rows, y, jnp.float32(0.1), landmarks=points)
+        return rls.objective(rls.Gaussian(width), rows, y, jnp.float32(0.1), landmarks=points)
 
     def slopes(rows, y, points):
         return jax.value_and_grad(objective, (0, 3))(jnp.float32(1.0), rows, y, points)

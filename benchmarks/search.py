@@ -38,12 +38,12 @@ def compare(width, X, y):
     """The fit by a grid of K's spectrum, the fit by a search with Cholesky factors, and how many
     those were.
     """
-    grid, _ = float32.heard(width, X, y, route="gram")
-    found, _ = float32.heard(width, X, y, lams="search", route="cholesky")
+    grid, _ = float32.heard(width, X, y, solver=rls.Spectral("gram"))
+    found, _ = float32.heard(width, X, y, lams="search", solver=rls.Cholesky())
     return (
         grid,
         found,
-        int(re.match(r"(\d+) Cholesky factors? and one for the model", found.search).group(1)) + 1,
+        int(re.match(r"(\d+) Cholesky factors? and one for the model", found.plan).group(1)) + 1,
     )
 
 
@@ -67,7 +67,7 @@ def main():
             good = " and ".join(
                 f"{lam:.2g}" for lam in valleys(np.asarray(grid.lams), np.asarray(grid.errors))
             )
-            said = found.search.partition("; ")[2] or "–"
+            said = found.plan.partition("; ")[2] or "–"
             row = (
                 name,
                 label,

@@ -121,7 +121,7 @@ def step_over_products(X, y, rounds):
     products = jax.jit(lambda A, B: (A @ B, A.T @ A))
     step = jax.jit(
         jax.value_and_grad(
-            lambda width, lam: rls.loo_objective(rls.Gaussian(width), X, y, lam, landmarks=rows),
+            lambda width, lam: rls.objective(rls.Gaussian(width), X, y, lam, landmarks=rows),
             (0, 1),
         )
     )
@@ -152,7 +152,7 @@ def large(names, folder, rounds):
             seconds.append(taken)
         few, every = np.median(seconds[1:], axis=0)  # the first round compiles
         errors = [float(each.error) for each in found]
-        before = " + ".join(str(len(stage.history.errors) - 1) for stage in found[0].stages)
+        before = " + ".join(str(len(stage.history.errors) - 1) for stage in found[0].history.stages)
         steps = [before, *(len(each.history.errors) - 1 for each in found)]
         print(
             f"| {name} | {len(X)} | {X.shape[1]} | {few:.1f} | {every:.1f} | {few / every:.2f} | {errors[0]:.5f} | {errors[1]:.5f} "
@@ -193,7 +193,7 @@ def main():
         )
         print(
             f"| {name} | {len(X)} | {error:.6f} | {width:.3g} | {grid_time:.2f} | {float(tuned.error):.6f} | {float(tuned.kernel.width):.3g} "
-            f"| {len(tuned.history.errors) - 1} | {tune_time:.2f} | {first_time:.1f} | {tune_time / grid_time:.2f} | {tuned.reason} |",
+            f"| {len(tuned.history.errors) - 1} | {tune_time:.2f} | {first_time:.1f} | {tune_time / grid_time:.2f} | {tuned.history.reason} |",
             flush=True,
         )
 

@@ -106,7 +106,7 @@ def path(quick) -> Iterator[Case]:
 
         @jax.jit
         def at_one(x, t, lams, kernel=kernel):
-            return rls.path(rls.factorize(kernel, x, route="cholesky", intercept=False), t, lams)
+            return rls.path(rls.factorize(kernel, x, solver=rls.Cholesky(), intercept=False), t, lams)
 
         def judge(result, kernel=kernel, x=x, X_new=X_new, F_new=F_new):
             best = int(result.loo.argmin())
@@ -193,7 +193,7 @@ def gradient(quick) -> Iterator[Case]:
         x, y = jnp.asarray(X), jnp.asarray(Y[:, 0])
         ours = jax.jit(
             jax.value_and_grad(
-                lambda width, lam, x, y: rls.loo_objective(rls.Gaussian(width), x, y, lam), (0, 1)
+                lambda width, lam, x, y: rls.objective(rls.Gaussian(width), x, y, lam), (0, 1)
             )
         )
 
@@ -545,7 +545,7 @@ def spectrum(quick) -> Iterator[Case]:
             y = jnp.sin(x[:, 0])
             K = jax.jit(rls.gram)(rls.Gaussian(dtype(2.0)), x)
             one = jax.jit(
-                lambda x, y: rls.loo_objective(
+                lambda x, y: rls.objective(
                     rls.Gaussian(x.dtype.type(2.0)), x, y, x.dtype.type(0.1), intercept=False
                 )
             )

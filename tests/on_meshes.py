@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 from oracle import group_residuals
 
 import jaxrls as rls
+from support import solver_of
 from jaxrls.search import few
 
 ALL = sys.argv[1:] == ["all"]
@@ -85,7 +86,7 @@ def grown(X, y):
     """Begun on few rows, of which some are for each landmark."""
     few.ROWS, few.LANDMARKS, few.ROWS_A_LANDMARK = 10, 4, 2
     found = rls.tune(KERNEL, X, y[:, 0], landmarks=M, steps=2, start="kernel", grow=True)
-    assert [stage.rows for stage in found.stages] == [10, 2 * M]
+    assert [stage.rows for stage in found.history.stages] == [10, 2 * M]
     return found.error, found.kernel.width, found.model.points, found.loo_residuals
 
 
@@ -110,7 +111,7 @@ def started(X, y):
     return rls.median_distance(X), rls.start_from_data(KERNEL, X).width, influence(X, y)
 
 
-CHOLESKY = {"route": "cholesky"}
+CHOLESKY = {"solver": rls.Cholesky()}
 
 
 def labelled(scores, v):
@@ -179,7 +180,7 @@ def ragged():
     n, mesh = N - 1, Mesh(np.array(jax.devices()), ("rows",), axis_types=(AxisType.Explicit,))
     rows = rls.shard(X[:n], Y[:n], V[:n], mesh=mesh)
     assert rows.shape[0] == N and rows.count == n
-    kept = {"lams": LAMS, "landmarks": POINTS, "keep_moments": True}
+    kept = {"lams": LAMS, "landmarks": POINTS, "keep": True}
     moved, want = (
         rls.fit(KERNEL, X, Y, **kept).forget(part, Y[: n // 2]).model.coef
         for part in (rls.shard(X[: n // 2], mesh=mesh), X[: n // 2])
@@ -216,7 +217,7 @@ def places():
     """
     x, y = spread("explicit", 4, X, Y)
     fit = rls.fit(KERNEL, x, y, landmarks=ROWS, lams=LAMS)
-    objective = lambda x, y: rls.loo_objective(KERNEL, x, y, 0.1, landmarks=POINTS)
+    objective = lambda x, y: rls.objective(KERNEL, x, y, 0.1, landmarks=POINTS)
     slope, product = (
         jax.jit(jax.grad(objective))(x, y),
         rls.gram_matmul(KERNEL, x, POINTS, np.ones(M)),
@@ -271,9 +272,9 @@ def programs():
     ]
 
     def everything(route, x, y, v, plan=None):
-        factor = rls.factorize(KERNEL, x, weights=v, landmarks=numbers, route=route)
+        factor = rls.factorize(KERNEL, x, weights=v, landmarks=numbers, solver=solver_of(route))
         if plan is not None:
-            return rls.kfold(factor, y, LAMS, plan), rls.loo_residuals(factor, y, 0.1, plan)
+            return rls.kfold(plan)(factor, y, LAMS), rls.loo_residuals(factor, y, 0.1, plan)
         return (
             rls.loo(factor, y, LAMS),
             rls.loo_residuals(factor, y, 0.1),
@@ -325,8 +326,8 @@ def errors():
     )
     attempts = {
         "K": lambda: rls.fit(KERNEL, x, y),
-        "iterative": lambda: on_rows(x, y, route="iterative", lams=LAMS),
-        "features": lambda: rls.factorize(rls.Linear(), x, route="features"),
+        "iterative": lambda: on_rows(x, y, solver=rls.Iterative(), lams=LAMS),
+        "features": lambda: rls.factorize(rls.Linear(), x, solver=rls.Spectral("features")),
         "columns": lambda: rls.fit(KERNEL, split, Y, landmarks=M),
         "nan": lambda: on_rows(x.at[5, 1].set(jnp.nan), y),
         "weights": lambda: on_rows(x, y, weights=spread("auto", 4, -V)[0]),
@@ -334,7 +335,7 @@ def errors():
         "mesh": lambda: rls.shard(X, Y),
         "padding": lambda: rls.fit(KERNEL, ragged, landmarks=np.array([1, 47])),
         "short": lambda: on_rows(ragged, groups=GROUPS[:46]),
-        "heavy": lambda: rls.kfold(heavy, y, LAMS, GROUPS),
+        "heavy": lambda: rls.kfold(GROUPS)(heavy, y, LAMS),
     }
     undefined = jax.jit(lambda y, plan: rls.loo_residuals(heavy, y, 0.1, plan))(
         y, rls.folds(GROUPS)
@@ -395,8 +396,8 @@ def truth():
         def run(rows, y, v, plan, kernel=kernel, options=options):
             factor = rls.factorize(kernel, rows, weights=v, **options)
             return (
-                rls.kfold(factor, y, LAMS, plan),
-                rls.kfold(factor, y, each, plan),
+                rls.kfold(plan)(factor, y, LAMS),
+                rls.kfold(plan)(factor, y, each),
                 rls.loo_residuals(factor, y, float(LAMS[1]), plan),
             )
 

@@ -22,7 +22,7 @@ EPS = float(np.finfo(DTYPE).eps)
 # One program for each shape, shared by the tests of a module: called as they are, they would
 # compile every operation by itself.
 gram = jax.jit(rls.gram)
-factorize = jax.jit(rls.factorize, static_argnames=("intercept", "route"))
+factorize = jax.jit(rls.factorize, static_argnames="intercept")
 
 
 def of_gram(K, **options):

@@ -33,10 +33,10 @@ def test_a_search_begun_on_few_rows_ends_on_all_and_is_as_good():
         rls.tune(rls.Gaussian(np.ones(2, DTYPE)), X, y, **options, **grow)
         for grow in ({}, {"grow": False})
     )
-    (stage,) = found.stages
-    assert (stage.rows, stage.landmarks, every.stages) == (60, 8, ())
+    (stage,) = found.history.stages
+    assert (stage.rows, stage.landmarks, every.history.stages) == (60, 8, ())
     assert 1 < len(stage.history.errors) <= 13 and stage.reason and len(found.history.errors) <= 13
-    assert found.error <= 1.01 * every.error and found.error <= found.start_error
+    assert found.error <= 1.01 * every.error and found.error <= found.history.start_error
     assert found.error == found.history.errors.min()
     assert found.loo_residuals.shape == (160,)
     assert_close(np.mean(np.asarray(found.loo_residuals) ** 2), found.error, 1e-9)
@@ -57,12 +57,12 @@ def test_between_few_rows_and_all_come_some_for_each_landmark(monkeypatch):
         )
     (X, y), kernel = problem(), rls.Gaussian(np.ones(2, DTYPE))
     found = rls.tune(kernel, X, y, landmarks=16, steps=4)
-    assert [(stage.rows, stage.landmarks) for stage in found.stages] == [(40, 8), (48, 16)]
+    assert [(stage.rows, stage.landmarks) for stage in found.history.stages] == [(40, 8), (48, 16)]
     rows = [np.asarray(each.indices) for each in sets[0]]
     assert len(sets) == 1 and len(values) == 2 and set(rows[0]) != set(rows[1])
     assert_close(found.model.points, X[rows[int(np.argmin(values))]], 0)
     found = rls.tune(kernel, X, y, landmarks=jnp.asarray(X[::10]), steps=4)
-    assert [stage.landmarks for stage in found.stages] == [8, 16]
+    assert [stage.landmarks for stage in found.history.stages] == [8, 16]
     assert_close(found.model.points, X[::10], 0)
 
 
@@ -74,8 +74,8 @@ def test_a_given_kernel_that_is_better_on_all_rows_is_where_the_search_goes_on(m
     monkeypatch.setattr(
         few, "_there", lambda *args: (rls.Gaussian(np.full(2, 50, DTYPE)), *there(*args)[1:])
     )
-    found = rls.tune(good.kernel, X, y, lam=good.lam, landmarks=16, steps=2)
-    assert found.error <= found.start_error <= 1.1 * good.error
+    found = rls.tune(good.kernel, X, y, lams=[good.lam], landmarks=16, steps=2)
+    assert found.error <= found.history.start_error <= 1.1 * good.error
     assert_close(found.history.kernels.width[0], good.kernel.width, 1e-5)
 
 
@@ -89,10 +89,9 @@ def test_there_may_be_fewer_rows_of_positive_weight_than_landmarks():
         landmarks=16,
         weights=(np.arange(160) < 12).astype(DTYPE),
         steps=2,
-        lam=0.1,
-    )
+        lams=[0.1])
     assert (
-        found.stages
+        found.history.stages
         and len(found.model.points) <= 12
         and "landmarks change the dual coefficients" in found.certificate
     )
@@ -103,7 +102,7 @@ def test_an_optimiser_of_the_callers_own_begins_anew_on_more_rows():
     X, y = problem()
     slow = optax.adam(optax.warmup_cosine_decay_schedule(0, 0.1, 5, 100))
     found = rls.tune(rls.Gaussian(np.ones(2, DTYPE)), X, y, landmarks=16, steps=8, optimizer=slow)
-    assert len(found.stages) == 1 and found.error <= found.start_error
+    assert len(found.history.stages) == 1 and found.error <= found.history.start_error
     assert len(found.history.errors) == 9
 
 
@@ -112,9 +111,9 @@ def test_a_search_that_was_over_is_no_worse_than_its_start():
     X, y = problem()
     for width in np.linspace(0.8, 1.6, 6, dtype=DTYPE):
         found = rls.tune(
-            rls.Gaussian(np.full(2, width)), X, y, lam=0.1, landmarks=16, start="kernel", tol=50.0
+            rls.Gaussian(np.full(2, width)), X, y, lams=[0.1], landmarks=16, start="kernel", tol=50.0
         )
-        assert len(found.stages) == 1 and found.error <= found.start_error
+        assert len(found.history.stages) == 1 and found.error <= found.history.start_error
 
 
 def test_what_holds_something_of_single_rows_is_searched_on_all():
@@ -129,12 +128,12 @@ def test_what_holds_something_of_single_rows_is_searched_on_all():
             return jnp.mean(self.shares[:, None] * solution.residuals(lams) ** 2, axis=1)
 
     pairs = rls.PairsOut(pairs=[[3, 149], [17, 8]], loss=rls.squared_error)
-    columns = rls.HoldOut.of(X[:, :1], y, designed=True)
+    columns = rls.holdout(X[:, :1], y, designed=True)
     for criterion in (
         Weighed(jnp.ones(160, DTYPE)),
         columns,
         pairs,
-        rls.GroupsOut(rls.folds(np.arange(160) % 4)),
+        rls.kfold(rls.folds(np.arange(160) % 4)),
     ):
         assert (
             few.few_rows(rls.Problem.of(rls.Gaussian(1.0), X, y, criterion=criterion), 16, None)
@@ -189,7 +188,7 @@ def test_the_slope_on_landmarks_against_differences():
     def error(s):
         kernel = rls.Gaussian(jnp.array([1.5, 2.0]) * jnp.exp(s[0])) * (1 + s[0])
         moved = X + 0.1 * s[0] * along
-        return rls.loo_objective(kernel, moved, Y + 0.2 * s[0], 0.1 * jnp.exp(2 * s[0]), **options)
+        return rls.objective(kernel, moved, Y + 0.2 * s[0], 0.1 * jnp.exp(2 * s[0]), **options)
 
     assert_derivatives(error, jnp.zeros(1), 1e-6)
 
@@ -205,6 +204,6 @@ def test_a_function_may_hold_what_is_differentiated():
             lambda A, B: jnp.exp(-b * jnp.sum((A[:, None] - B[None]) ** 2, axis=-1))
         )
         loss = lambda e, _: jnp.sqrt(a * a + e * e)
-        return rls.loo_objective(kernel, X, y, 0.1, landmarks=X[:5], loss=loss)
+        return rls.objective(kernel, X, y, 0.1, landmarks=X[:5], criterion=rls.LeaveOneOut(loss))
 
     assert_derivatives(error, jnp.array([0.5, 0.5]), 1e-7)

@@ -5,10 +5,10 @@ made, and which steps in where it must.
 import jax
 import numpy as np
 import pytest
-from support import array, assert_close
+from support import array, assert_close, solver_of
 
 import jaxrls as rls
-from jaxrls.factors import choose
+from jaxrls.factors import solvers
 from jaxrls.search import fit as search
 
 pytestmark = pytest.mark.filterwarnings(
@@ -38,7 +38,7 @@ def spectra(monkeypatch):
 
     def counted(*args, route, **options):
         calls.extend([1] * (route != "cholesky"))
-        return fit(*args, route=route, **options)
+        return fit(*args, solver=solver_of(route), **options)
 
     monkeypatch.setattr(search, "_fit", counted)
     return calls
@@ -52,7 +52,7 @@ def spectra(monkeypatch):
         {"intercept": False},
         {"criterion": rls.log_marginal_likelihood},
         {"groups": np.arange(16) % 3},
-        {"validation": 0},
+        {"criterion": rls.holdout(*0)},
     ],
     ids=lambda options: next(iter(options)),
 )
@@ -60,10 +60,10 @@ def test_what_is_said_is_what_the_spectrum_says(spectra, options):
     """Both are held to refits by the contract grid."""
     X, Y = data()
     if "validation" in options:
-        options = {"validation": (X[:5] + 0.1, Y[:5])}
+        options = {"criterion": rls.holdout(X[:5] + 0.1, Y[:5])}
     few = rls.fit(KERNEL, X, Y, lams=LAMS, **options)
     assert not spectra
-    whole = rls.fit(KERNEL, X, Y, lams=LAMS, route="gram", **options)
+    whole = rls.fit(KERNEL, X, Y, lams=LAMS, solver=rls.Spectral("gram"), **options)
     assert len(spectra) == 1
     for name in ("lams", "errors", "lam", "error", "loo_residuals", "dof"):
         assert_close(getattr(few, name), getattr(whole, name), 1e-10, name)
@@ -117,6 +117,5 @@ def test_one_program_and_no_spectrum():
     assert search._fit._cache_size() <= before + 1
     problem = rls.Problem.of(KERNEL, array(X), array(Y))
     lowered = search._fit.lower(
-        problem, array(LAMS), num=100, per_target=False, route="cholesky"
-    ).as_text()
+        problem, array(LAMS), num=100, per_target=False, solver=rls.Cholesky()).as_text()
     assert "potrf" in lowered and "syevd" not in lowered

@@ -13,7 +13,7 @@ import pytest
 import support
 from contract.cases import WIDTH, gaussian
 from contract.oracle import of_kernel
-from support import DTYPE, assert_close
+from support import DTYPE, assert_close, solver_of
 
 import jaxrls as rls
 from jaxrls.support import checks
@@ -125,7 +125,7 @@ def test_every_criterion():
         design = support.gram(KERNEL, jnp.asarray(seen), jnp.asarray(X))
         held_out = support.holdout(*asked, design, jnp.asarray(labels))
     for criterion in (rls.loo, rls.holdout):
-        options = {"criterion": criterion, "validation": (seen, labels)}
+        options = {"criterion": criterion, "criterion": rls.holdout(seen, labels)}
         expected.append(("holdout", options, held_out))
     for name, options, errors in expected:
         fit = rls.fit(KERNEL, X, Y, lams=LAMS, **options)
@@ -169,7 +169,7 @@ def test_a_linear_model_keeps_w_alone(route):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(10, 20))
     Y = X[:, :2] + 0.3 * rng.normal(size=(10, 2)) + 1
-    fit = rls.fit(rls.Linear(), X, Y, lams=[0.01, 0.1, 1.0, 10.0, 100.0], route=route)
+    fit = rls.fit(rls.Linear(), X, Y, lams=[0.01, 0.1, 1.0, 10.0, 100.0], solver=solver_of(route))
     assert fit.model.points is None and fit.model.coef.shape == (20, 2) and fit.route == route
     w, b = oracle.refit(X, Y, float(fit.lam), intercept=True)
     assert_close(fit.model.coef, w, 1e-9, "w")
@@ -401,14 +401,14 @@ REFUSED = [
         {"kernel": rls.Precomputed()},
         "X, as the precomputed kernel matrix, must be square, (n, n), and has shape (4, 2)",
     ),
-    ({"route": "dual"}, "route must be one of 'gram', 'features', 'covariance'"),
+    ({"solver": "dual"}, "route must be one of 'gram', 'features', 'covariance'"),
     (
-        {"route": "features"},
+        {"solver": rls.Spectral("features")},
         "route='features' needs explicit features, which Gaussian does not have",
     ),
     ({"block_size": 0}, "block_size must be a whole number of at least 1, and is 0"),
     (
-        {"groups": [0, 0, 1, 1], "validation": (X0, Y0)},
+        {"groups": [0, 0, 1, 1], "criterion": rls.holdout(X0, Y0)},
         "groups and validation each name a criterion, kfold and holdout: give one of them",
     ),
     (
@@ -439,20 +439,20 @@ REFUSED = [
     ),
     ({"tol": 0}, "tol must be a number above 0"),
     (
-        {"route": "cholesky"},
+        {"solver": rls.Cholesky()},
         "route='cholesky' has no spectrum to make a grid of λ from: give lams=",
     ),
     ({"groups": [0, 1]}, "groups must have 4 labels, one per row of X, and has 2"),
     (
-        {"validation": (broken(X0, np.nan), Y0)},
+        {"criterion": rls.holdout(broken(X0, np.nan), Y0)},
         "validation X holds 1 values that are NaN or infinite",
     ),
-    ({"validation": (X0[:, :1], Y0)}, "validation X must have the 2 columns of X, and has 1"),
+    ({"criterion": rls.holdout(X0[:, :1], Y0)}, "validation X must have the 2 columns of X, and has 1"),
     (
-        {"validation": (X0, Y0[:2])},
+        {"criterion": rls.holdout(X0, Y0[:2])},
         "validation Y must have shape (4,), as its X and Y do, and has shape (2,)",
     ),
-    ({"validation": X0}, "validation must be a pair (X, Y) of rows held out and their labels"),
+    ({"criterion": rls.holdout(*X0)}, "validation must be a pair (X, Y) of rows held out and their labels"),
     ({"groups": ["a", None, "b", "a"]}, "groups must have none missing, and holds 1"),
     ({"Y": 1e30 * Y0 if Y0.dtype == np.float32 else 1e200 * Y0}, "at most, and squares overflow"),
 ]
@@ -524,5 +524,4 @@ def test_a_broken_factorization_is_said():
             X,
             Y[:, 0],
             lams=[1.0, 2.0, 3.0, 4.0, 5.0],
-            criterion=with_errors([1, np.nan, 1, 1, 1]),
-        )
+            criterion=with_errors([1, np.nan, 1, 1, 1]))

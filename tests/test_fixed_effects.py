@@ -38,12 +38,12 @@ GAUSSIAN, LINEAR = rls.Gaussian(WIDTH), rls.Linear()
 LANDMARKS = np.array([9, 2, 12, 5, 0])  # row 2 has weight 0 where there are such
 POINTS = wide(RNG.normal(size=(5, 2)))
 WAYS: dict = {
-    "gram": (GAUSSIAN, {"route": "gram"}),
-    "cholesky": (GAUSSIAN, {"route": "cholesky"}),
-    "features": (LINEAR, {"route": "features"}),
-    "covariance": (LINEAR, {"route": "covariance"}),
+    "gram": (GAUSSIAN, {"solver": rls.Spectral("gram")}),
+    "cholesky": (GAUSSIAN, {"solver": rls.Cholesky()}),
+    "features": (LINEAR, {"solver": rls.Spectral("features")}),
+    "covariance": (LINEAR, {"solver": rls.Spectral("covariance")}),
     "landmarks": (GAUSSIAN, {"landmarks": LANDMARKS}),
-    "cholesky landmarks": (GAUSSIAN, {"landmarks": LANDMARKS, "route": "cholesky"}),
+    "cholesky landmarks": (GAUSSIAN, {"landmarks": LANDMARKS, "solver": rls.Cholesky()}),
 }
 # What a solution may be off by, relative to the largest number: 4 n eps (1 + s_max/λ_min), as in
 # the grid.
@@ -165,7 +165,7 @@ def test_objective_and_its_slopes_are_those_of_refits():
 
     def error(at):
         width, lam, x, b, v = moved(at)
-        return rls.loo_objective(rls.Gaussian(width), x, Y, lam, weights=v, fixed_effects=b)
+        return rls.objective(rls.Gaussian(width), x, Y, lam, weights=v, fixed_effects=b)
 
     value, slope = jax.jit(jax.value_and_grad(error))(array(at))
     assert_close(value, truth(at), 1e-10)
@@ -209,7 +209,7 @@ def test_tune_finds_width_and_lam_with_the_columns():
     y = np.sin(2 * x[:, 0]) + np.cos(2 * x[:, 1]) + 5 * GROUPS + 0.3 * rng.normal(size=40)
     options = {"fixed_effects": INDICATORS, "intercept": False}
     tuned = rls.tune(rls.Gaussian(3.0), x, y, **options)
-    assert tuned.converged and tuned.error < tuned.start_error
+    assert tuned.history.converged and tuned.error < tuned.history.start_error
     fit = rls.fit(tuned.kernel, x, y, lams=[float(tuned.lam)], **options)
     assert_close(tuned.model.free, fit.model.free, 1e-6)
     assert_close(tuned.error, fit.error, 1e-6)
@@ -247,7 +247,7 @@ REFUSED = {
         "without the group of rows 0, 4, 8, 12, 16, … the columns",
     ),
     "alone, landmarks": ({"fixed_effects": ALONE, "landmarks": 5}, "without row 7 the columns"),
-    "validation": ({"fixed_effects": ALONE, "validation": DATA}, "leave validation out"),
+    "criterion": rls.holdout({"fixed_effects": ALONE, "criterion": rls.holdout(*DATA)}, "leave validation out"),
 }
 
 
@@ -317,10 +317,7 @@ def test_posterior_and_intervals_with_fixed_effects(way, kind):
         lams=[lam],
         weights=ZEROS,
         fixed_effects=given,
-        keep_variance=True,
-        keep_intervals=True,
-        **WAYS[way][1],
-    )
+        keep=True, **WAYS[way][1])
     Phi, Phi_new = features(way, new=new)
     prior = gaussian(new, new)
     want = dense_posterior(Phi, columns, ZEROS, lam, Phi_new, columns[:4], prior)
@@ -345,7 +342,7 @@ def test_update_and_stream_with_fixed_effects():
     options = {"lams": [0.2], "landmarks": POINTS}
     want = rls.fit(GAUSSIAN, X, Y, fixed_effects=rls.levels(LABELS), **options)
     first = rls.fit(
-        GAUSSIAN, X[:9], Y[:9], fixed_effects=rls.levels(LABELS[:9]), keep_moments=True, **options
+        GAUSSIAN, X[:9], Y[:9], fixed_effects=rls.levels(LABELS[:9]), keep=True, **options
     )
     grown = first.update(X[9:], Y[9:], fixed_effects=LABELS[9:])
     assert_close(

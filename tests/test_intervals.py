@@ -10,7 +10,7 @@ from contract.cases import WIDTH, gaussian
 from contract.oracle import of_landmarks
 from oracle import refit
 from scipy.stats import norm
-from support import DTYPE, EPS, array, assert_close, assert_derivatives, wide
+from support import DTYPE, EPS, array, assert_close, assert_derivatives, wide, solver_of
 
 import jaxrls as rls
 from jaxrls.__main__ import main
@@ -29,7 +29,7 @@ Y = wide(np.stack([np.sin(2 * X[:, 0]), X[:, 1] - 4], axis=1) + 0.3 * draw(2, N,
 V = wide(np.where(np.arange(N) % 7 == 3, 0, np.random.default_rng(3).uniform(0.5, 2.0, N)))
 GROUPS = np.arange(N) % 5
 GAUSSIAN = rls.Gaussian(WIDTH)
-KEPT = {"lams": [LAM], "keep_intervals": True}
+KEPT = {"lams": [LAM], "keep": True}
 INPUT, OUTPUT, FRESH = (A.astype(DTYPE) for A in (X, Y, X_NEW))
 TOLERANCE = 4 * N * EPS * (1 + N / LAM)
 
@@ -100,9 +100,8 @@ def test_intervals_on_landmarks_do_not_depend_on_the_unit_of_the_kernel(route, u
         DTYPE(unit),
         {
             "landmarks": np.arange(0, N, 3),
-            "keep_intervals": True,
-            "keep_variance": True,
-            "route": route,
+            "keep": True,
+            "solver": solver_of(route),
         },
     )
     for groups, method, studentised in ((GROUPS, "cv+", False), (None, "jackknife+", True)):
@@ -153,7 +152,7 @@ def test_a_level_is_the_one_that_was_rounded_to_what_is_given():
 
 def test_studentised_width_follows_x():
     """|eᵢ| σ₋ᵢ(x)/σᵢ, by a Gaussian process without each row."""
-    found = fit(keep_variance=True, intercept=False).intervals(FRESH, 0.8, studentised=True)
+    found = fit(keep=True, intercept=False).intervals(FRESH, 0.8, studentised=True)
     K, ends = gaussian(np.vstack([X, X_NEW]), X), []
     for i, rest in enumerate(~np.eye(N, dtype=bool)):
         k = K[:, rest]
@@ -195,7 +194,7 @@ def test_inside_jit():
     """With derivatives in everything."""
 
     def ends(x):
-        found = rls.fit(rls.Gaussian(x[0]), array(X), array(Y[:, 0]), route="cholesky", **KEPT)
+        found = rls.fit(rls.Gaussian(x[0]), array(X), array(Y[:, 0]), solver=rls.Cholesky(), **KEPT)
         return jax.numpy.stack(found.intervals(x[1:].reshape(1, 2), 0.8))
 
     assert_derivatives(ends, np.array([WIDTH, 0.3, -0.4]), 1e-6)
@@ -208,7 +207,7 @@ LEVEL = "level must be a number between 0 and 1, such as 0.9, and is "
     ("options", "named", "message"),
     [
         (
-            {"keep_intervals": False},
+            {"keep": False},
             {},
             "take more than the model keeps: fit with keep_intervals=True",
         ),
@@ -226,14 +225,14 @@ LEVEL = "level must be a number between 0 and 1, such as 0.9, and is "
             "left groups out: leave method= out, or fit without groups=",
         ),
         (
-            {"groups": GROUPS, "keep_variance": True},
+            {"groups": GROUPS, "keep": True},
             {"studentised": True},
             "studentised=True is for rows left out one",
         ),
         ({}, {"studentised": True}, "fit with keep_variance=True"),
         ({}, {"X": FRESH[:, :1]}, "X must have 2 columns, the columns it was fitted on, and has 1"),
         ({}, {"X": FRESH * np.nan}, "X holds 12 values that are NaN or infinite"),
-        ({"refine": True}, {}, "leave keep_moments, keep_variance and keep_intervals out"),
+        ({"solver": rls.Refined()}, {}, "leave keep_moments, keep_variance and keep_intervals out"),
     ],
 )
 def test_what_cannot_be(options, named, message, unchecked):
@@ -242,7 +241,7 @@ def test_what_cannot_be(options, named, message, unchecked):
 
 
 def test_what_predictive_distributions_refuse(unchecked):
-    changed = fit(slice(15), landmarks=INPUT[:8], keep_moments=True).update(INPUT[15:], OUTPUT[15:])
+    changed = fit(slice(15), landmarks=INPUT[:8], keep=True).update(INPUT[15:], OUTPUT[15:])
     for call, message in (
         (
             lambda: changed.intervals(FRESH),
@@ -253,7 +252,7 @@ def test_what_predictive_distributions_refuse(unchecked):
             r"levels must be numbers between 0 and 1, .*\[1.5, nan\]",
         ),
         (
-            lambda: fit(keep_variance=True).loo_predictive(scale=True),
+            lambda: fit(keep=True).loo_predictive(scale=True),
             "scale must be 'evidence', 'loo' or a positive number, .* is True",
         ),
         (
@@ -274,7 +273,7 @@ def test_predictive_standard_deviations_are_those_of_residuals():
     """σᵢ² = τ² (var f₋ᵢ(xᵢ) + λ/vᵢ), which the contract holds to refits, τ such that residuals are
     as large as they are held to be; by the evidence another τ.
     """
-    found = fit(weights=V.astype(DTYPE), keep_variance=True)
+    found = fit(weights=V.astype(DTYPE), keep=True)
     one, other = found.loo_predictive(), found.loo_predictive(scale="evidence")
     used = np.flatnonzero(V > 0)
     assert_close(one.residuals[used], found.loo_residuals[used], TOLERANCE)

@@ -322,12 +322,12 @@ def test_what_variances_take_is_refused_where_it_does_not_fit(monkeypatch):
     monkeypatch.setattr("jaxrls.search.two_sided.memory_bytes", lambda: room)
     rls.fit_kronecker(*arguments, lams=[1.0])
     with pytest.raises(ValueError, match="4 × 5 pairs take about .* for both sides' spectra and"):
-        rls.fit_kronecker(*arguments, lams=[1.0], keep_variance=True)
+        rls.fit_kronecker(*arguments, lams=[1.0], keep=True)
 
 
 @pytest.mark.any_precision
 def test_how_standard_deviations_are_made_is_not_said_for_nothing():
-    kernel, options = rls.Gaussian(1.0), {"lams": [1.0], "keep_variance": True}
+    kernel, options = rls.Gaussian(1.0), {"lams": [1.0], "keep": True}
     pairs = rls.fit_kronecker(kernel, WIDE.x1, kernel, WIDE.x2, WIDE.Y, **options)
     rows = rls.fit(kernel, WIDE.x1, WIDE.Y, **options)
     for fit, X, named in (

@@ -77,7 +77,7 @@ def on_landmarks(X, Z):
 CASES = {
     "K": (KERNEL, gaussian, {}),
     "K through 0": (KERNEL, gaussian, {"intercept": False}),
-    "K by Cholesky": (KERNEL, gaussian, {"route": "cholesky"}),
+    "K by Cholesky": (KERNEL, gaussian, {"solver": rls.Cholesky()}),
     "features": (rls.Linear(), lambda X, Z: X @ Z.T, {}),
     "landmarks": (KERNEL, on_landmarks, {"landmarks": LANDMARKS}),
 }
@@ -95,7 +95,7 @@ def test_p_values_are_those_of_refits(case):
         want = [by_refits(X, codes, counts, x, through, gram, label_weights) for x in new]
         given = codes if classes == 3 else codes[:, 1]
         weights = counts * label_weights[codes.argmax(axis=1)]
-        fit = rls.fit(kernel, X, given, lams=[LAM], weights=weights, keep_variance=True, **options)
+        fit = rls.fit(kernel, X, given, lams=[LAM], weights=weights, keep=True, **options)
         labels = rls.conformal_labels(fit, X, given, counts, label_weights)
         assert_close(labels.p_values(new), want, 1e-12, f"{classes} classes")
 
@@ -106,7 +106,7 @@ def test_a_row_like_the_new_one_is_as_odd():
     rng = np.random.default_rng(0)
     X, new = (rng.integers(3, size=(rows, 2)).astype(float) for rows in (40, 9))
     codes = np.where(rng.integers(3, size=40)[:, None] == np.arange(3), 1.0, -1.0)
-    fit = rls.fit(KERNEL, X, codes, lams=[LAM], keep_variance=True)
+    fit = rls.fit(KERNEL, X, codes, lams=[LAM], keep=True)
     want = [by_refits(X, codes, np.ones(40), x, True, gaussian, np.ones(3)) for x in new]
     assert_close(rls.conformal_labels(fit, X, codes).p_values(new), want, 1e-12)
 
@@ -130,7 +130,7 @@ def test_one_column_of_codes_is_of_two_classes():
     X, codes, _, new = problem(2)
     p = []
     for given in (codes[:, 1], codes[:, 1:]):
-        fit = rls.fit(KERNEL, array(X), array(given), lams=[LAM], keep_variance=True)
+        fit = rls.fit(KERNEL, array(X), array(given), lams=[LAM], keep=True)
         left_out = np.asarray(given - fit.loo_residuals).astype(DTYPE)
         p.append(
             (
@@ -146,7 +146,7 @@ def test_one_column_of_codes_is_of_two_classes():
 def conformal(keep_variance=True, **named):
     """Of a fit to the codes, with arguments in place of its own."""
     X, codes = (part.astype(DTYPE) for part in problem(3)[:2])
-    fit = rls.fit(KERNEL, X, codes, lams=[LAM], keep_variance=keep_variance)
+    fit = rls.fit(KERNEL, X, codes, lams=[LAM], keep=keep_variance)
     return rls.conformal_labels(**{"fit": fit, "X": X, "codes": codes} | named)
 
 
@@ -158,7 +158,7 @@ OF_CONFORMAL = [
     ),
     ({"label_weights": np.ones(2)}, r"label_weights must have shape \(3,\)"),
     ({"weights": np.ones(3)}, r"weights must have shape \(14,\)"),
-    ({"keep_variance": False}, "fit with keep_variance=True"),
+    ({"keep": False}, "fit with keep_variance=True"),
     ({"codes": np.nan * CODES}, "codes holds 42 values that are NaN or infinite"),
     ({"codes": -CODES}, r"with one \+1 a row, and row 0 holds \[-1\.0, 1\.0, 1\.0\]: use encode"),
     ({"label_weights": [1, 2, np.nan]}, "label_weights holds 1 values that are NaN"),
@@ -203,7 +203,7 @@ def test_the_estimator_gives_these_sets():
     X, codes, counts, new = problem(3)
     names = np.array(["red", "green", "blue"])[codes.argmax(axis=1)]
     columns = rls.encode(names)[0]
-    model = RLSClassifier(KERNEL, lams=LAM, variance=True, class_weight="balanced").fit(
+    model = RLSClassifier(KERNEL, lams=LAM, keep=True, class_weight="balanced").fit(
         X, names, sample_weight=counts
     )
     balance = compute_class_weight("balanced", classes=model.classes_, y=names)
@@ -241,7 +241,7 @@ def test_the_estimator_makes_what_sets_take_when_they_are_asked_for(monkeypatch)
     made, make = [], rls.conformal_labels
     monkeypatch.setattr(rls, "conformal_labels", lambda *args: made.append(1) or make(*args))
     X, codes, _, new = problem(3)
-    model = RLSClassifier(KERNEL, lams=LAM, variance=True).fit(X, codes.argmax(axis=1))
+    model = RLSClassifier(KERNEL, lams=LAM, keep=True).fit(X, codes.argmax(axis=1))
     assert not made
     first = model.predict_set(new)
     assert (

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import X64, array
+from support import X64, array, solver_of
 
 import jaxrls as rls
-from jaxrls.factors import choose
+from jaxrls.factors import solvers
 from jaxrls.search import line
 
 GAUSSIAN = rls.Gaussian(0.3)
@@ -57,7 +57,7 @@ CRITERIA = {
     "evidence": {"criterion": rls.log_marginal_likelihood},
     "kfold": {"groups": np.arange(40) % 5},
     "holdout": {
-        "validation": (np.linspace(-1, 1, 11)[:, None], np.sin(5 * np.linspace(-1, 1, 11)))
+        "criterion": rls.holdout(np.linspace(-1, 1, 11)[:, None], np.sin(5 * np.linspace(-1, 1, 11)))
     },
     "wrapped": {"criterion": jax.jit(rls.gcv)},
 }
@@ -82,16 +82,16 @@ def test_every_criterion(data, name):
     size = abs(float(grid.error)) if name != "evidence" else 40
     assert float(found.error) <= float(grid.error) + CLOSE * size
     assert found.route == ("gram" if name == "wrapped" else "cholesky")
-    assert found.search.startswith(
+    assert found.plan.startswith(
         f"{len(found.lams)} " + ("values of λ" if name == "wrapped" else "Cholesky factors")
     )
 
 
 FACTORS = {
-    "gram": (GAUSSIAN, {"route": "gram"}),
+    "gram": (GAUSSIAN, {"solver": rls.Spectral("gram")}),
     "landmarks": (GAUSSIAN, {"landmarks": 12}),
-    "cholesky landmarks": (GAUSSIAN, {"landmarks": 12, "route": "cholesky"}),
-    "cholesky features": (rls.Linear(), {"route": "cholesky"}),
+    "cholesky landmarks": (GAUSSIAN, {"landmarks": 12, "solver": rls.Cholesky()}),
+    "cholesky features": (rls.Linear(), {"solver": rls.Cholesky()}),
     "sums": (GAUSSIAN + 0.1 * rls.Linear(), {"intercept": False}),
 }
 
@@ -109,7 +109,7 @@ def test_every_factor(data, name):
 @pytest.mark.parametrize("route", [None, "cholesky"])
 def test_a_lam_for_each_target(data, route):
     X, Y, _ = data
-    found, grid = searched(GAUSSIAN, X, Y, per_target=True, route=route)
+    found, grid = searched(GAUSSIAN, X, Y, per_target=True, solver=solver_of(route))
     assert found.lam.shape == (2,) and found.lams.shape == found.errors.shape
     assert (np.asarray(found.error) <= np.asarray(grid.error) * (1 + CLOSE)).all()
     alone = rls.fit(GAUSSIAN, X, Y[:, 1], lams=[float(found.lam[1])])
@@ -122,20 +122,20 @@ def test_counts_of_wrong_labels_have_no_slope(data):
     """Steps take the grid, and say so where there is no spectrum for one."""
     X, Y, _ = data
     found, grid = (
-        rls.fit(GAUSSIAN, X, np.sign(Y[:, 1]), loss=rls.zero_one_loss, lams=lams)
+        rls.fit(GAUSSIAN, X, np.sign(Y[:, 1]), lams=lams, criterion=rls.LeaveOneOut(rls.zero_one_loss))
         for lams in ("search", None)
     )
     assert (
         float(found.lam) == float(grid.lam)
         and float(found.error) == float(grid.error)
-        and not found.search
+        and not found.plan
     )
-    for way in ({"route": "cholesky"}, {"refine": True}):
+    for way in ({"solver": rls.Cholesky()}, {"solver": rls.Refined()}):
         with pytest.raises(
             ValueError,
             match=f"criterion loo is a step, which has none.*which {next(iter(way))}=.* does without: give lams=",
         ):
-            rls.fit(GAUSSIAN, X, np.sign(Y[:, 1]), loss=rls.zero_one_loss, lams="search", **way)
+            rls.fit(GAUSSIAN, X, np.sign(Y[:, 1]), lams="search", **way, criterion=rls.LeaveOneOut(rls.zero_one_loss))
     wrapped = rls.Problem.of(
         GAUSSIAN, X, Y[:, 0], criterion=jax.jit(rls.pairwise_ranking_error)
     ).criterion
@@ -160,7 +160,7 @@ def test_two_valleys_as_deep_are_both_named():
 
     X = np.linspace(0, 1, 12)[:, None]
     found = rls.fit(rls.Gaussian(0.3), X, np.sin(9 * X[:, 0]), lams="search", criterion=Valleys())
-    said = re.search(r"λ = (\S+) and (\S+) are as good, within 1 %", found.search)
+    said = re.search(r"λ = (\S+) and (\S+) are as good, within 1 %", found.plan)
     np.testing.assert_allclose(np.log([float(lam) for lam in said.groups()]), [-20, -3], atol=0.1)
     two = rls.fit(
         rls.Gaussian(0.3),
@@ -168,9 +168,8 @@ def test_two_valleys_as_deep_are_both_named():
         np.sin([9, 7] * X),
         lams="search",
         criterion=Valleys(),
-        per_target=True,
-    )
-    assert two.search.endswith("; 2 of 2 targets have two λ or more that are as good, within 1 %")
+        per_target=True)
+    assert two.plan.endswith("; 2 of 2 targets have two λ or more that are as good, within 1 %")
 
 
 def test_taken_by_itself_where_a_spectrum_takes_as_long_as_many_factors(data, monkeypatch):
@@ -178,15 +177,15 @@ def test_taken_by_itself_where_a_spectrum_takes_as_long_as_many_factors(data, mo
     assert rls.fit(GAUSSIAN, X, Y).route == "gram"
     monkeypatch.setattr(choose, "LAMS_PER_SPECTRUM", {"cpu": ((1, 100),)})
     found = rls.fit(GAUSSIAN, X, Y)
-    assert found.route == "cholesky" and found.search
-    assert rls.fit(GAUSSIAN, X, Y, route="gram").route == "gram"
+    assert found.route == "cholesky" and found.plan
+    assert rls.fit(GAUSSIAN, X, Y, solver=rls.Spectral("gram")).route == "gram"
     assert rls.fit(rls.Linear(), X, Y).route == "covariance"
     assert rls.fit(GAUSSIAN, X, Y, per_target=True).route == "gram"
 
 
 def test_as_many_landmarks_as_it_takes(data):
     found = rls.fit(rls.Gaussian(3.0), *data[:2], lams="search", landmarks="auto")
-    assert found.search and found.certificate
+    assert found.plan and found.certificate
 
 
 def test_labels_of_another_scale(data):

@@ -53,7 +53,7 @@ def test_densities_are_those_of_gaussian_processes_without_each_row():
     factor = rls.factorize(KERNEL, array(X), intercept=False, weights=array(V))
     for scale in (1.0, 0.3, "loo"):
         want = [density_of(lam, V, scale) for lam in LAMS[::3]]
-        got = rls.log_predictive_density(factor, array(Y), array(LAMS[::3]), scale=scale)
+        got = rls.LogPredictive(scale)(factor, array(Y), array(LAMS[::3]))
         assert_close(got, want, 1e-8, f"scale {scale}")
 
 
@@ -70,10 +70,10 @@ def test_it_is_a_criterion_everywhere():
     assert fit.lam == LAMS[values.argmax()] and fit.criterion == "log_predictive_density"
     found = rls.fit(KERNEL, X, Y[:, 0], lams="search", criterion=rls.LogPredictive("loo"))
     near = np.geomspace(found.lam / 2, 2 * found.lam, 41)
-    grid = rls.log_predictive_density(factor, Y[:, 0], near, scale="loo")
+    grid = rls.LogPredictive("loo")(factor, Y[:, 0], near)
     assert float(found.error) <= -np.max(grid) + 1e-4
     tuned = rls.tune(KERNEL, X, Y[:, 0], criterion=rls.log_predictive_density, steps=2)
-    assert tuned.error < tuned.start_error
+    assert tuned.error < tuned.history.start_error
     factor = rls.factorize(tuned.kernel, X)
     assert_close(-rls.log_predictive_density(factor, Y[:, 0], [tuned.lam])[0], tuned.error, 1e-8)
 
@@ -83,16 +83,16 @@ def test_scale_by_what_is_left_out_is_that_of_predicted_deviations():
     """τ of `predict(return_std=True, scale="loo")`; labels in other units move the density by their
     logarithm alone, and choose the same λ.
     """
-    fit = rls.fit(KERNEL, X, Y[:, 0], lams=[0.1], keep_variance=True)
+    fit = rls.fit(KERNEL, X, Y[:, 0], lams=[0.1], keep=True)
     tau = float(fit.sure.amplitude("loo")) ** 2
     factor = rls.factorize(KERNEL, X)
     given, chosen = (
-        rls.log_predictive_density(factor, Y[:, 0], [0.1], scale=scale)[0] for scale in (tau, "loo")
+        rls.LogPredictive(scale)(factor, Y[:, 0], [0.1])[0] for scale in (tau, "loo")
     )
     assert_close(given, chosen, 1e-10)
-    larger = rls.log_predictive_density(factor, 100 * Y[:, 0], LAMS, scale="loo")
+    larger = rls.LogPredictive("loo")(factor, 100 * Y[:, 0], LAMS)
     assert_close(
-        larger + np.log(100), rls.log_predictive_density(factor, Y[:, 0], LAMS, scale="loo"), 1e-10
+        larger + np.log(100), rls.LogPredictive("loo")(factor, Y[:, 0], LAMS), 1e-10
     )
 
 
@@ -101,11 +101,11 @@ def test_rows_that_the_others_predict_exactly_give_numbers():
     NaN.
     """
     design = array(np.column_stack([X, np.arange(N) == 3]))
-    factor = rls.factorize(rls.Linear(), 1e4 * design, route="covariance")
+    factor = rls.factorize(rls.Linear(), 1e4 * design, solver=rls.Spectral("covariance"))
     for scale in (1.0, "loo"):
         for labels in (array(Y), array(0 * Y)):
             assert np.isfinite(
-                rls.log_predictive_density(factor, labels, array([1e-6, 1.0]), scale=scale)
+                rls.LogPredictive(scale)(factor, labels, array([1e-6, 1.0]))
             ).all()
 
 
@@ -125,10 +125,7 @@ def test_what_it_refuses(unchecked):
             X,
             Y,
             lams=[1.0],
-            landmarks=np.arange(8),
-            route="iterative",
-            criterion=rls.log_predictive_density,
-        )
+            solver=rls.Iterative(np.arange(8)), criterion=rls.log_predictive_density)
     with pytest.raises(
         ValueError, match="groups and validation do not go with criterion log_predictive_density"
     ):

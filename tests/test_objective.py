@@ -18,7 +18,7 @@ CRITERIA = {
     "gcv": {"criterion": rls.gcv},
     "evidence": {"criterion": rls.log_marginal_likelihood},
     "kfold": {"groups": rls.folds(np.array([0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3]))},
-    "holdout": {"validation": "yes"},
+    "holdout": {"criterion": rls.holdout(*"yes")},
 }
 
 
@@ -102,7 +102,7 @@ def test_value_is_that_of_the_spectral_route(name):
     v[3] = 0
     factor = factorize(GRAM[0], array(X), weights=array(v))
     if name == "kfold":
-        want = rls.kfold(factor, array(Y), array([0.3]), CRITERIA["kfold"]["groups"])
+        want = rls.kfold(CRITERIA["kfold"]["groups"])(factor, array(Y), array([0.3]))
     else:
         want = -rls.log_marginal_likelihood(factor, array(Y), array([0.3]))
     found = value(GRAM[0], array(X), array(Y), 0.3, array(v), name)
@@ -146,7 +146,7 @@ def test_eigenvectors_are_not_differentiated():
 
 def test_float32_agrees_with_float64():
     X, Y, _ = problem(n=40)
-    gradient = jax.jit(jax.grad(rls.loo_objective, argnums=(0, 3)))
+    gradient = jax.jit(jax.grad(rls.objective, argnums=(0, 3)))
     single = gradient(
         rls.Gaussian(1.0),
         jnp.asarray(X, jnp.float32),
@@ -166,7 +166,7 @@ def test_one_cholesky_one_program_few_matrices():
     n = 2048
     X, Y, _ = problem(n=n)
     compiled = (
-        jax.jit(jax.value_and_grad(rls.loo_objective, argnums=(0, 3)))
+        jax.jit(jax.value_and_grad(rls.objective, argnums=(0, 3)))
         .lower(rls.Gaussian(1.0), array(X), array(Y), 0.3)
         .compile()
     )
@@ -178,7 +178,7 @@ def test_one_cholesky_one_program_few_matrices():
 def test_large_loss_and_targets():
     """Any loss; a single target keeps its own value."""
     X, Y, _ = problem()
-    error = jax.jit(functools.partial(rls.loo_objective, loss=rls.absolute_error))
+    error = jax.jit(functools.partial(rls.objective, loss=rls.absolute_error))
     both = error(rls.Gaussian(1.0), array(X), array(Y), 0.3)
     each = [error(rls.Gaussian(1.0), array(X), array(Y[:, j]), 0.3) for j in range(2)]
     assert_close(both, np.mean(each), 1e-12 if X64 else 1e-5)
@@ -195,8 +195,8 @@ def test_best_lam_by_the_implicit_function_theorem():
     def everything(at):
         kernel = rls.Gaussian(at[0])
         lam = rls.best_lam(kernel, *train)
-        validation = rls.objective(kernel, *train, lam, validation=test)
-        envelope = rls.loo_objective(kernel, *train, jax.lax.stop_gradient(lam))
+        validation = rls.objective(kernel, *train, lam, criterion=rls.holdout(*test))
+        envelope = rls.objective(kernel, *train, jax.lax.stop_gradient(lam))
         return jnp.stack([lam, validation, envelope])
 
     f, h = jax.jit(lambda at: (everything(at), jax.jacrev(everything)(at)[:, 0])), 1e-4
@@ -242,12 +242,12 @@ def test_best_lam_by_a_loss_of_ones_own(unchecked):
     """Its minimum, and the derivative of that, are those of the loss."""
     X, Y, _ = problem(n=30, seed=2)
     train, quartic = (array(X), array(Y[:, 0])), lambda residuals, labels: residuals**4
-    best = lambda w: rls.best_lam(rls.Gaussian(w), *train, loss=quartic)
+    best = lambda w: rls.best_lam(rls.Gaussian(w), *train, criterion=rls.LeaveOneOut(quartic))
     best, h = jax.jit(jax.value_and_grad(best)), 1e-4
     lam, slope = best(1.0)
     assert_close(slope, (best(1 + h)[0] - best(1 - h)[0]) / (2 * h), 1e-5)
     factor = factorize(rls.Gaussian(1.0), train[0])
-    near = rls.loo(factor, train[1], lam * jnp.array([0.99, 1.0, 1.01]), loss=quartic)
+    near = rls.LeaveOneOut(quartic)(factor, train[1], lam * jnp.array([0.99, 1.0, 1.01]))
     assert np.argmin(near) == 1
     with pytest.raises(ValueError, match="loss must be a function"):
-        rls.best_lam(rls.Gaussian(1.0), *train, loss="squared")
+        rls.best_lam(rls.Gaussian(1.0), *train, criterion=rls.LeaveOneOut("squared"))

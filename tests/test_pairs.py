@@ -72,20 +72,19 @@ def test_concordance_of_numbers_with_ties_and_censoring(factor):
     events = np.random.default_rng(11).integers(0, 2, N).astype(float)
     assert len(np.unique(times)) < N
     for flags in (None, events):
-        found = rls.pairwise_ranking_error(factor, array(times), array(LAMS), events=flags)
+        found = rls.PairsOut(events=flags)(factor, array(times), array(LAMS))
         assert_close(found, by_refits(times, LAMS, events=flags), 1e-12)
 
 
 def test_pairs_by_name(factor):
     """By row numbers, or those within groups as `fit` takes them; in blocks of few pairs."""
     pairs = [(3, 0), (1, 9), (8, 1), (2, 3), (13, 12)]
-    found = rls.pairwise_ranking_error(factor, array(Y[:, 0]), array(LAMS), pairs)
+    found = rls.PairsOut(pairs)(factor, array(Y[:, 0]), array(LAMS))
     assert_close(found, by_refits(Y[:, 0], LAMS, pairs=pairs), 1e-12)
     groups = np.arange(N) % 4
     within = [(i, j) for i, j in combinations(range(N), 2) if groups[i] == groups[j]]
     problem = rls.Problem.of(
-        CASE.kernel, CASE.X, array(Y[:, 0]), criterion=rls.pairwise_ranking_error, groups=groups
-    )
+        CASE.kernel, CASE.X, array(Y[:, 0]), criterion=rls.PairsOut(within=groups))
     assert_close(
         problem.errors(factor.solve(array(Y[:, 0])), array(LAMS)),
         by_refits(Y[:, 0], LAMS, pairs=within),
@@ -136,7 +135,7 @@ def test_equal_predictions_are_half_wrong():
     y = np.arange(12.0)
     pairs = np.arange(12).reshape(6, 2)
     factor = rls.factorize(rls.Gaussian(0.5), array(X))
-    assert rls.pairwise_ranking_error(factor, array(y), array([1e-3, 1.0]), pairs).tolist() == [
+    assert rls.PairsOut(pairs)(factor, array(y), array([1e-3, 1.0])).tolist() == [
         0.5,
         0.5,
     ]
@@ -157,8 +156,7 @@ def test_the_squared_loss_of_pairs_has_derivatives():
             array(Y[:, 0]),
             lam,
             criterion=criterion,
-            weights=array(WEIGHT),
-        )
+            weights=array(WEIGHT))
 
     assert_derivatives(error, np.log([0.3, 1.1]), 1e-8)
 
@@ -172,8 +170,7 @@ def test_fit_chooses_lam_by_the_order_of_pairs():
         y,
         criterion=rls.pairwise_ranking_error,
         weights=WEIGHT,
-        lams=LAMS,
-    )
+        lams=LAMS)
     assert fit.criterion == "pairwise_ranking_error"
     assert_close(fit.errors, by_refits(y, LAMS), 1e-12)
     assert (
@@ -209,14 +206,14 @@ def test_what_cannot_be_ordered_is_told(named, words):
     factor = rls.factorize(rls.Linear(), array(np.arange(6.0)[:, None]), weights=array(weights))
     Y = ORDER if Y is None else Y
     with pytest.raises(ValueError, match=words):
-        rls.pairwise_ranking_error(factor, array(Y), array([1.0]), rest[0], events=rest[1])
+        rls.PairsOut(rest[0], events=rest[1])(factor, array(Y), array([1.0]))
 
 
 def test_what_has_no_inverse_or_slope_has_no_order():
     X, y = array(np.arange(6.0)[:, None]), array(ORDER)
 
     def iterative(X):
-        factor = rls.factorize(rls.Gaussian(1.0), X, landmarks=X[:2], route="iterative")
+        factor = rls.factorize(rls.Gaussian(1.0), X, solver=rls.Iterative(X[:2]))
         return rls.pairwise_ranking_error(factor, y, array([1.0]))
 
     with pytest.raises(ValueError, match="need blocks of an inverse, which the iterative route"):
@@ -241,8 +238,8 @@ def test_pairs_that_are_not_of_the_rows_of_a_fit_are_told(unchecked):
     for criterion, weights, words in (
         (rls.pairwise_ranking_error, alone, no_pair + " whose order is known"),
         (rls.PairsOut(), alone, no_pair + " whose order is known"),
-        (rls.PairsOut.of(many % 2), None, no_row),
-        (rls.PairsOut.of(many, events=np.ones(9)), None, r"shape \(6,\).*and has \(9,\)"),
+        (rls.PairsOut(), None, no_row),
+        (rls.PairsOut(events=np.ones(9)), None, r"shape \(6,\).*and has \(9,\)"),
         (rls.PairsOut(events=array(2 * np.ones(6))), None, "events must be 1 .* and include 2"),
         (rls.PairsOut(pairs=np.array([[0, 1], [0, 8]])), None, no_row + ", and include 8"),
     ):
@@ -256,7 +253,7 @@ def test_pairs_that_are_not_of_the_rows_of_a_fit_are_told(unchecked):
 def test_row_numbers_name_pairs_of_the_criterion_itself():
     """As `PairsOut.of` takes them, as lists or arrays, also through programs."""
     numbers = [[0, 1], [2, 5], [4, 3]]
-    want = rls.PairsOut.of(Y[:, 0], numbers)
+    want = rls.PairsOut(numbers)
     for given in (numbers, np.array(numbers), jnp.array(numbers)):
         assert jax.tree.map(lambda leaf: leaf, rls.PairsOut(pairs=given)) == want
     assert jax.jit(lambda given: rls.PairsOut(pairs=given))(jnp.array(numbers)) == want
@@ -268,7 +265,7 @@ def test_groups_of_pairs_leave_no_group_out():
     X, y, options = (
         wide(CASE.X),
         Y[:, 0],
-        {"criterion": rls.pairwise_ranking_error, "lams": LAMS[1:2], "keep_intervals": True},
+        {"criterion": rls.pairwise_ranking_error, "lams": LAMS[1:2], "keep": True},
     )
     one, none = (
         rls.fit(CASE.kernel, X, y, groups=groups, **options) for groups in (np.zeros(N), None)

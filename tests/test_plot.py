@@ -86,7 +86,7 @@ def test_search(data):
     above, below = tuned.plot()
     np.testing.assert_allclose(above.lines[0].get_ydata(), tuned.history.errors, rtol=1e-6)
     np.testing.assert_allclose(below.lines[0].get_ydata(), tuned.history.gradient_norms, rtol=1e-6)
-    assert tuned.reason in texts(above)
+    assert tuned.history.reason in texts(above)
 
 
 def test_command_line(data, tmp_path, capsys):
@@ -99,7 +99,7 @@ def test_command_line(data, tmp_path, capsys):
 def test_order_is_drawn_as_auc(data):
     """The share of pairs in the right order, larger better, on a linear axis."""
     X, y = data
-    fit = rls.fit(rls.Gaussian(0.3), X, y, criterion=rls.PairsOut(), num=4)
+    fit = rls.fit(rls.Gaussian(0.3), X, y, criterion=rls.PairsOut(), lams=4)
     ax = fit.plot()
     curve, mark = ax.lines
     np.testing.assert_allclose(curve.get_ydata(), 1 - np.asarray(fit.errors), rtol=1e-6)

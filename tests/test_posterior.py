@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 from contract.cases import WIDTH, gaussian
-from support import DTYPE, EPS, X64, array, assert_close, wide
+from support import DTYPE, EPS, X64, array, assert_close, wide, solver_of
 
 import jaxrls as rls
 
@@ -21,7 +21,7 @@ X, X_NEW = draw(0, N, 2), draw(1, NEW, 2)
 Y = wide(np.stack([np.sin(2 * X[:, 0]), X[:, 1] - 4], axis=1) + 0.3 * draw(2, N, 2))
 V = wide(np.random.default_rng(3).uniform(0.5, 2.0, N))
 GAUSSIAN = rls.Gaussian(WIDTH)
-KEPT = {"lams": [LAM], "keep_variance": True}
+KEPT = {"lams": [LAM], "keep": True}
 INPUT, OUTPUT, FRESH = (A.astype(DTYPE) for A in (X, Y, X_NEW))
 
 
@@ -75,7 +75,7 @@ def test_estimators():
 
     from jaxrls.sklearn import RLSRegressor
 
-    model = RLSRegressor("linear", lams=LAM, fit_intercept=False, variance=True)
+    model = RLSRegressor("linear", lams=LAM, fit_intercept=False, keep=True)
     whole, parts = (
         model.fit(X, Y[:, 0]).predict(X_NEW, return_std=True),
         RLSRegressor(**model.get_params()),
@@ -102,7 +102,7 @@ def test_scales(route):
     """By the evidence where it is largest; by leave-one-out where held-out residuals are as large
     as refits say they are.
     """
-    found = fit(weights=V.astype(DTYPE), route=route).sure
+    found = fit(weights=V.astype(DTYPE), solver=solver_of(route)).sure
     K, squares = gaussian(X, X), []
 
     def process(rows):
@@ -167,8 +167,7 @@ def test_many_rows_lose_no_digit_on_features():
         many[:, 0].astype(np.float32),
         lams=[0.02],
         intercept=False,
-        keep_variance=True,
-    )
+        keep=True)
     want = (
         0.02
         * X_NEW[:, :1]
@@ -181,7 +180,7 @@ def test_many_rows_lose_no_digit_on_features():
 
 def test_after_rows_have_come_or_gone():
     """By the moments alone; what is left out is not known any more."""
-    options = {"landmarks": INPUT[:8], "keep_moments": True}
+    options = {"landmarks": INPUT[:8], "keep": True}
     found = fit(rows=slice(15), **options).update(INPUT[15:], OUTPUT[15:])
     again = fit(**options)
     for one, other in zip(
@@ -210,7 +209,7 @@ def test_inside_jit():
     """Derivatives too."""
 
     def narrow(width, X_new):
-        found = rls.fit(rls.Gaussian(width), array(X), array(Y[:, 0]), route="cholesky", **KEPT)
+        found = rls.fit(rls.Gaussian(width), array(X), array(Y[:, 0]), solver=rls.Cholesky(), **KEPT)
         return found.predict(X_new, return_std=True)[1].sum()
 
     value, slope = jax.jit(jax.value_and_grad(narrow))(array(WIDTH), array(X_NEW))
@@ -243,9 +242,9 @@ def test_what_a_posterior_refuses(named, message, unchecked):
 def test_what_tells_no_variance(unchecked):
     K, kept = gaussian(X, X).astype(DTYPE), "take more than the model keeps: fit with keep_variance"
     for call, message in (
-        (lambda: fit(keep_variance=False).predict(INPUT, return_std=True), kept),
+        (lambda: fit(keep=False).predict(INPUT, return_std=True), kept),
         (lambda: fit(per_target=True), "keep_variance=True is for one λ, and per_target=True"),
-        (lambda: fit(route="refined"), "a factor by route 'refined' tells no variances"),
+        (lambda: fit(solver=rls.Refined()), "a factor by route 'refined' tells no variances"),
         (lambda: rls.fit(rls.Precomputed(), K, OUTPUT, **KEPT), "needs k.x, x. of new rows, which"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -19,7 +19,7 @@ QUERIES = np.array([0, 1, 2, 0, 1, 2, 0, 1, 0, 1, 3, 3, 0, 2])  # the last one o
 LANDMARKS = np.array([9, 2, 12, 5, 0, 10])
 GAUSSIAN = rls.Gaussian(WIDTH)
 WAYS: dict = {
-    "cholesky": {"route": "cholesky"},
+    "cholesky": {"solver": rls.Cholesky()},
     "landmarks": {"landmarks": LANDMARKS},
 }
 TOLERANCE = 1e5 * EPS
@@ -64,7 +64,7 @@ def test_pairs_and_queries_left_out_are_those_of_refits(way):
     for criterion, options, asked in (
         (rls.PairsOut(), {}, (pairs, one, both)),
         (rls.PairsOut(within=QUERIES), levels, (inside, QUERIES, both)),
-        (rls.QueriesOut.of(QUERIES), levels, (inside, QUERIES, query)),
+        (rls.QueriesOut(QUERIES), levels, (inside, QUERIES, query)),
     ):
         fit = rls.fit(
             GAUSSIAN,
@@ -74,8 +74,7 @@ def test_pairs_and_queries_left_out_are_those_of_refits(way):
             lams=array([LAM]),
             criterion=criterion,
             **WAYS[way],
-            **options,
-        )
+            **options)
         listed, groups, gone = asked
         want = share_of_wrong(listed, way, groups, V, gone)
         assert_close(fit.errors, [want], TOLERANCE, criterion.name)
@@ -104,7 +103,7 @@ def test_the_squared_loss_has_slopes():
 def test_what_has_no_order_is_refused(unchecked):
     for make, words in (
         (lambda: rls.PairsOut(within=np.arange(N)), "no two rows of the same label"),
-        (lambda: rls.QueriesOut.of(np.arange(N)), "no two rows of the same label"),
+        (lambda: rls.QueriesOut(np.arange(N)), "no two rows of the same label"),
         (
             lambda: rls.fit(GAUSSIAN, X, np.ones(N), criterion=rls.PairsOut(), lams=[1.0]),
             "no pair of rows whose order is known",

@@ -129,7 +129,7 @@ def test_every_kernel_by_name(kernel):
 @ANY_PRECISION
 def test_lam_by_a_search():
     model = RLSRegressor(lams="search").fit(X, Y)
-    assert model.path_.search and model.path_.error <= 1.001 * RLSRegressor().fit(X, Y).path_.error
+    assert model.path_.plan and model.path_.error <= 1.001 * RLSRegressor().fit(X, Y).path_.error
 
 
 def test_a_kernel_object_and_a_width_for_each_column():

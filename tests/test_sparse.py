@@ -26,7 +26,7 @@ def make(n, d, seed=0):
 
 def test_rows_held_out_and_predicted():
     X, dense, y, _ = make(60, 12)
-    held = rls.fit(rls.Linear(), X[:40], y[:40], validation=(X[40:], y[40:]))
+    held = rls.fit(rls.Linear(), X[:40], y[:40], criterion=rls.holdout(X[40:], y[40:]))
     np.testing.assert_allclose(held.predict(X), held.predict(dense), rtol=RTOL, atol=RTOL)
     error = np.mean((y[40:] - held.predict(dense[40:])) ** 2)
     np.testing.assert_allclose(held.error, error, rtol=RTOL)
@@ -40,7 +40,7 @@ def test_other_kernels_with_explicit_features():
     squares = rls.FeatureMap(lambda X: X * X)
     for kernel in (rls.Linear() + squares, DTYPE(0.5) * rls.Linear().on([0, 3, 5])):
         ours = rls.fit(kernel, X, y, weights=v)
-        reference = rls.fit(kernel, dense, y, weights=v, route="covariance")
+        reference = rls.fit(kernel, dense, y, weights=v, solver=rls.Spectral("covariance"))
         assert ours.route == "covariance"
         np.testing.assert_allclose(ours.errors, reference.errors, rtol=RTOL)
         np.testing.assert_allclose(ours.predict(X), reference.predict(dense), rtol=RTOL, atol=RTOL)

@@ -148,7 +148,7 @@ def test_k_of_sparse_rows_takes_no_dense_matrix():
             "ChiSquared is for X ≥ 0",
         ),
         (
-            lambda X, y: rls.factorize(rls.Linear(), X, route="gram"),
+            lambda X, y: rls.factorize(rls.Linear(), X, solver=rls.Spectral("gram")),
             "K of all pairs needs rows in memory where the kernel is Linear: leave route= out",
         ),
         (

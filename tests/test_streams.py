@@ -49,7 +49,7 @@ def test_a_fit_is_that_of_the_same_rows_in_memory(kind):
     X, Y, v = problem()
     v = None if kind == "points" else v
     source = rls.stream(Blocks(X, Y, *[v] * (v is not None)), block_size=32)
-    points, linear = kind == "points", {"route": "covariance"}
+    points, linear = kind == "points", {"solver": rls.Spectral("covariance")}
     kernel, route = (KERNEL, {}) if points else (rls.Linear(), linear)
     options = {"lams": LAMS, "per_target": True}
     options["landmarks"] = X[ROWS] + DTYPE(0.01) if points else None
@@ -90,7 +90,7 @@ def test_rows_are_read_twice_for_all_errors_and_once_more_for_the_residuals_of_a
     assert blocks.readings == 1
     problem_of.errors(problem_of.solution(), np.geomspace(1e-3, 10, 50).astype(DTYPE))
     assert blocks.readings == 3
-    rls.fit(KERNEL, rls.stream(blocks), landmarks=10, num=50, keep_variance=True, keep_moments=True)
+    rls.fit(KERNEL, rls.stream(blocks), landmarks=10, lams=50, keep=True)
     assert blocks.readings == 3 + 1 + 5  # two of them for what is kept
 
 
@@ -304,11 +304,11 @@ def test_what_a_stream_cannot_do_is_said():
         (lambda: rls.stream([np.eye(2)], target=0), "target, weights and columns name columns of"),
         (lambda: rls.tune(KERNEL, labelled, Y), "tune needs X, and rows held out, in memory"),
         (
-            lambda: rls.tune(KERNEL, X, Y, validation=(source, Y)),
+            lambda: rls.tune(KERNEL, X, Y, criterion=rls.holdout(source, Y)),
             "tune needs X, and rows held out, in memory",
         ),
         (
-            lambda: rls.fit(KERNEL, labelled, lams=[0.1], landmarks=10, route="iterative"),
+            lambda: rls.fit(KERNEL, labelled, lams=[0.1], solver=rls.Iterative(10)),
             "all rows at once, and X is a stream",
         ),
         *(
@@ -434,7 +434,7 @@ def test_a_damaged_checkpoint_is_told_of(tmp_path):
 def test_rows_held_out_may_be_a_stream_with_weights_of_its_own():
     X, Y, v = problem()
     held = rls.stream([(X[60:75], Y[60:75], v[60:75]), (X[75:], Y[75:], v[75:])])
-    options = {"lams": [0.1], "landmarks": X[:60:6], "validation": (held, Y[60:])}
+    options = {"lams": [0.1], "landmarks": X[:60:6], "criterion": rls.holdout(held, Y[60:])}
     for rows in (rls.stream([(X[:60],)]), X[:60]):
         got = rls.fit(KERNEL, rows, Y[:60], **options)
         e = Y[60:] - np.asarray(got.predict(X[60:]))

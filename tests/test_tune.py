@@ -36,9 +36,9 @@ def test_reaches_the_best_of_a_grid():
     tuned = rls.tune(rls.Gaussian(5.0), X, y)
     grid = min(float(rls.fit(rls.Gaussian(w), X, y).error) for w in np.geomspace(0.3, 10, 15))
     assert tuned.error <= grid * (1 + (1e-6 if X64 else 1e-3))
-    assert tuned.error < tuned.start_error
-    assert tuned.converged == (tuned.reason == "gradient norm below tol")
-    again = rls.loo_objective(tuned.kernel, jnp.asarray(X), jnp.asarray(y), tuned.lam)
+    assert tuned.error < tuned.history.start_error
+    assert tuned.history.converged == (tuned.history.reason == "gradient norm below tol")
+    again = rls.objective(tuned.kernel, jnp.asarray(X), jnp.asarray(y), tuned.lam)
     assert_close(again, tuned.error, 1e-9 if X64 else 1e-3)
     assert (
         len(tuned.history.errors)
@@ -78,17 +78,17 @@ def test_criteria(criterion):
     X, y = problem()
     Y, v = np.stack([y, -y], axis=1), np.linspace(0.5, 2, 40).astype(DTYPE)
     options = {
-        "holdout": {"validation": (X[::2] + DTYPE(0.1), Y[::2])},
+        "holdout": {"criterion": rls.holdout(X[::2] + DTYPE(0.1), Y[::2])},
         "own": {"criterion": lambda factor, Y, lams: rls.loo(factor, Y, lams) + 1},
     }[criterion]
     tuned = rls.tune(rls.Gaussian(4.0), X, Y, weights=v, steps=8, **options)
-    assert tuned.error < tuned.start_error and tuned.predict(X).shape == (40, 2)
+    assert tuned.error < tuned.history.start_error and tuned.predict(X).shape == (40, 2)
 
 
 def test_any_optimiser():
     X, y = problem()
     tuned = rls.tune(rls.Gaussian(4.0), X, y, optimizer=optax.adam(0.1), steps=30)
-    assert tuned.error < tuned.start_error and tuned.reason == "all 30 steps used"
+    assert tuned.error < tuned.history.start_error and tuned.history.reason == "all 30 steps used"
 
 
 def test_several_starts_from_the_data():
@@ -110,7 +110,7 @@ def test_offset_of_zero_stays_and_parameters_of_functions_may_be_negative():
         return jnp.concatenate([X, jnp.sin(params[0] * X[:, :1] + params[1])], axis=1)
 
     tuned = rls.tune(rls.FeatureMap(bend, np.array([1.5, -0.2], DTYPE)), X, y, steps=20)
-    assert tuned.error < 0.5 * tuned.start_error
+    assert tuned.error < 0.5 * tuned.history.start_error
     assert tuned.predict(X[:3]).shape == (3,)
 
 
@@ -123,10 +123,10 @@ def test_a_search_that_leaves_does_not_count_as_converged():
         rls.Gaussian(1.0), X, y, optimizer=optax.sgd(1e4), start="kernel", steps=5, tol=2e-3
     )
     assert tuned.history.gradient_norms[-1] <= 2e-3 and tuned.history.errors[-1] > 1.5 * tuned.error
-    assert tuned.error <= tuned.start_error
+    assert tuned.error <= tuned.history.start_error
     assert (
-        not tuned.converged
-        and tuned.reason == "the search left for where the gradient vanishes or is not finite"
+        not tuned.history.converged
+        and tuned.history.reason == "the search left for where the gradient vanishes or is not finite"
     )
 
 
@@ -136,7 +136,7 @@ def test_a_lam_below_the_precision_of_the_kernel_matrix_warns():
         UserWarning,
         match="is below the precision of the kernel matrix, .*: the search starts above it",
     ):
-        rls.tune(rls.Gaussian(5.0), X, y, lam=1e-30, steps=1)
+        rls.tune(rls.Gaussian(5.0), X, y, lams=[1e-30], steps=1)
 
 
 @pytest.mark.any_precision
@@ -216,7 +216,7 @@ def test_float64_without_the_switch():
 @pytest.mark.parametrize("landmarks", [None, np.arange(0, 20, 2)], ids=["all rows", "landmarks"])
 def test_the_derivative_in_a_weight_of_0_is_0(landmarks):
     X, y = map(jnp.asarray, problem(n=20))
-    error = lambda v: rls.loo_objective(
+    error = lambda v: rls.objective(
         rls.Gaussian(1.0), X, y, 0.1, weights=v, landmarks=landmarks
     )
     slope = jax.jit(jax.grad(error))(jnp.ones(20).at[3].set(0))

@@ -22,7 +22,7 @@ def fit(weighted=False, intercept=True, Y=WIDE.Y, **options):
     x1, x2, Y, *v = (np.asarray(part, DTYPE) for part in (WIDE.x1, WIDE.x2, Y, *WIDE.v))
     options = {
         "lams": [LAM],
-        "keep_variance": True,
+        "keep": True,
         "weights": tuple(v) if weighted else None,
         "intercept": intercept,
     } | options
@@ -170,7 +170,7 @@ def test_what_cannot_be(named, message, unchecked):
 
 @pytest.mark.any_precision
 def test_variances_take_more_than_a_model_keeps(unchecked):
-    bare, words = fit(keep_variance=False), "fit_kronecker with keep_variance=True"
+    bare, words = fit(keep=False), "fit_kronecker with keep_variance=True"
     for ask in (bare.posterior, lambda *new: bare.predict(*new, return_std=True)):
         with pytest.raises(ValueError, match=words):
             ask(X1, X2)

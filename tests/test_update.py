@@ -53,7 +53,7 @@ OF = {
     name: {part: A[rows].astype(DTYPE) for part, A in (("X", X), ("Y", Y))}
     for name, rows in ROWS.items()
 }
-KEPT = {"lams": [LAM], "keep_moments": True}
+KEPT = {"lams": [LAM], "keep": True}
 
 
 def some(name, weights=None):
@@ -258,7 +258,7 @@ def test_landmarks_that_nearly_depend_raise_no_alarm():
     labels = np.sin(rows[:, 0])
     kernel, options = (
         rls.Gaussian(3.0),
-        {"landmarks": rows[:80], "lams": [0.01], "keep_moments": True},
+        {"landmarks": rows[:80], "lams": [0.01], "keep": True},
     )
     found = rls.fit(kernel, rows, labels, **options).forget(rows[90:], labels[90:])
     again = rls.fit(kernel, rows[:90], labels[:90], **options)
@@ -269,8 +269,7 @@ def test_whether_rows_were_there_does_not_depend_on_their_units():
     unit = 1e-6
     rows, labels, _ = some("all")
     first = rls.fit(
-        rls.Linear(), rows * DTYPE(unit), labels, lams=[LAM * unit**2], keep_moments=True
-    )
+        rls.Linear(), rows * DTYPE(unit), labels, lams=[LAM * unit**2], keep=True)
     gone, labels, _ = some("gone")
     left = first.forget(gone * DTYPE(unit), labels)
     w, b = oracle.refit(X[GONE:], Y[GONE:], LAM, None, True)
@@ -325,7 +324,7 @@ def test_rows_that_cannot_come_or_go(method, named, message, unchecked):
 def test_fits_that_cannot_be_changed(unchecked):
     for call, message in (
         (
-            lambda: fit("linear", "first", keep_moments=False).update(**REST),
+            lambda: fit("linear", "first", keep=False).update(**REST),
             "kept no moments .*keep_moments=True",
         ),
         (
@@ -337,7 +336,7 @@ def test_fits_that_cannot_be_changed(unchecked):
             "keep_moments=True needs sums .*Gaussian has none .*landmarks=",
         ),
         (
-            lambda: fit("linear", "first", route="gram"),
+            lambda: fit("linear", "first", solver=rls.Spectral("gram")),
             "keep_moments=True belongs to what is made of moments, .*route is 'gram'",
         ),
         (

@@ -29,7 +29,7 @@ def kernels(X: jax.Array) -> None:
 def fits(kernel: rls.Kernel) -> float:
     X, y, names = rls.airfoil()
     assert_type(names, tuple[str, ...])
-    fit = rls.fit(kernel, X, y, lams=np.geomspace(1e-3, 1e3, 50), keep_variance=True)
+    fit = rls.fit(kernel, X, y, lams=np.geomspace(1e-3, 1e3, 50), keep=True)
     assert_type(fit, rls.Fit)
     assert_type(fit.model, rls.Model)
     assert_type(fit.route, str)
@@ -47,7 +47,7 @@ def fits(kernel: rls.Kernel) -> float:
 def searches() -> float:
     X, y, _ = rls.airfoil()
     tuned = rls.tune(rls.Gaussian(width=np.ones(5)), X, y, landmarks=100)
-    assert_type(tuned, rls.Tuned[rls.Gaussian])
+    assert_type(tuned, rls.Fit[rls.Gaussian])
     assert_type(tuned.kernel, rls.Gaussian)
     assert_type(tuned.history.kernels, rls.Gaussian)
     assert_type(
@@ -76,7 +76,7 @@ def pieces(kernel: rls.Kernel, X: jax.Array, y: jax.Array) -> jax.Array:
 
 def gradient(X: jax.Array, y: jax.Array) -> jax.Array:
     def error(log_width: jax.Array) -> jax.Array:
-        return rls.loo_objective(rls.Gaussian(jnp.exp(log_width)), X, y, 0.1)
+        return rls.objective(rls.Gaussian(jnp.exp(log_width)), X, y, 0.1)
 
     assert_type(error(jnp.zeros(())), jax.Array)
     slope: jax.Array = jax.jit(jax.grad(error))(jnp.zeros(()))

@@ -13,9 +13,9 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from oracle import group_residuals
+from support import solver_of
 
 import jaxrls as rls
-from support import solver_of
 from jaxrls.search import few
 
 ALL = sys.argv[1:] == ["all"]

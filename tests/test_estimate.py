@@ -114,7 +114,12 @@ def test_more_is_held_for_more(less, more):
         (KERNEL, 3, {"landmarks": 10}, {"landmarks": 10}),
         (LINEAR, 20, {}, {}),
         (LINEAR, 90, {}, {}),
-        (LINEAR, 20, {"lams": [1.0], "solver": rls.Cholesky()}, {"lams": 1, "solver": rls.Cholesky()}),
+        (
+            LINEAR,
+            20,
+            {"lams": [1.0], "solver": rls.Cholesky()},
+            {"lams": 1, "solver": rls.Cholesky()},
+        ),
     ],
     ids=str,
 )

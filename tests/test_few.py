@@ -89,7 +89,8 @@ def test_there_may_be_fewer_rows_of_positive_weight_than_landmarks():
         landmarks=16,
         weights=(np.arange(160) < 12).astype(DTYPE),
         steps=2,
-        lams=[0.1])
+        lams=[0.1],
+    )
     assert (
         found.history.stages
         and len(found.model.points) <= 12
@@ -111,7 +112,13 @@ def test_a_search_that_was_over_is_no_worse_than_its_start():
     X, y = problem()
     for width in np.linspace(0.8, 1.6, 6, dtype=DTYPE):
         found = rls.tune(
-            rls.Gaussian(np.full(2, width)), X, y, lams=[0.1], landmarks=16, start="kernel", tol=50.0
+            rls.Gaussian(np.full(2, width)),
+            X,
+            y,
+            lams=[0.1],
+            landmarks=16,
+            start="kernel",
+            tol=50.0,
         )
         assert len(found.history.stages) == 1 and found.error <= found.history.start_error
 

@@ -8,7 +8,6 @@ import pytest
 from support import array, assert_close, solver_of
 
 import jaxrls as rls
-from jaxrls.factors import solvers
 from jaxrls.search import fit as search
 
 pytestmark = pytest.mark.filterwarnings(
@@ -117,5 +116,6 @@ def test_one_program_and_no_spectrum():
     assert search._fit._cache_size() <= before + 1
     problem = rls.Problem.of(KERNEL, array(X), array(Y))
     lowered = search._fit.lower(
-        problem, array(LAMS), num=100, per_target=False, solver=rls.Cholesky()).as_text()
+        problem, array(LAMS), num=100, per_target=False, solver=rls.Cholesky()
+    ).as_text()
     assert "potrf" in lowered and "syevd" not in lowered

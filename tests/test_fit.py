@@ -447,12 +447,18 @@ REFUSED = [
         {"criterion": rls.holdout(broken(X0, np.nan), Y0)},
         "validation X holds 1 values that are NaN or infinite",
     ),
-    ({"criterion": rls.holdout(X0[:, :1], Y0)}, "validation X must have the 2 columns of X, and has 1"),
+    (
+        {"criterion": rls.holdout(X0[:, :1], Y0)},
+        "validation X must have the 2 columns of X, and has 1",
+    ),
     (
         {"criterion": rls.holdout(X0, Y0[:2])},
         "validation Y must have shape (4,), as its X and Y do, and has shape (2,)",
     ),
-    ({"criterion": rls.holdout(*X0)}, "validation must be a pair (X, Y) of rows held out and their labels"),
+    (
+        {"criterion": rls.holdout(*X0)},
+        "validation must be a pair (X, Y) of rows held out and their labels",
+    ),
     ({"groups": ["a", None, "b", "a"]}, "groups must have none missing, and holds 1"),
     ({"Y": 1e30 * Y0 if Y0.dtype == np.float32 else 1e200 * Y0}, "at most, and squares overflow"),
 ]
@@ -524,4 +530,5 @@ def test_a_broken_factorization_is_said():
             X,
             Y[:, 0],
             lams=[1.0, 2.0, 3.0, 4.0, 5.0],
-            criterion=with_errors([1, np.nan, 1, 1, 1]))
+            criterion=with_errors([1, np.nan, 1, 1, 1]),
+        )

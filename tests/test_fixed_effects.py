@@ -247,7 +247,9 @@ REFUSED = {
         "without the group of rows 0, 4, 8, 12, 16, … the columns",
     ),
     "alone, landmarks": ({"fixed_effects": ALONE, "landmarks": 5}, "without row 7 the columns"),
-    "criterion": rls.holdout({"fixed_effects": ALONE, "criterion": rls.holdout(*DATA)}, "leave validation out"),
+    "criterion": rls.holdout(
+        {"fixed_effects": ALONE, "criterion": rls.holdout(*DATA)}, "leave validation out"
+    ),
 }
 
 
@@ -317,7 +319,9 @@ def test_posterior_and_intervals_with_fixed_effects(way, kind):
         lams=[lam],
         weights=ZEROS,
         fixed_effects=given,
-        keep=True, **WAYS[way][1])
+        keep=True,
+        **WAYS[way][1],
+    )
     Phi, Phi_new = features(way, new=new)
     prior = gaussian(new, new)
     want = dense_posterior(Phi, columns, ZEROS, lam, Phi_new, columns[:4], prior)

@@ -10,7 +10,7 @@ from contract.cases import WIDTH, gaussian
 from contract.oracle import of_landmarks
 from oracle import refit
 from scipy.stats import norm
-from support import DTYPE, EPS, array, assert_close, assert_derivatives, wide, solver_of
+from support import DTYPE, EPS, array, assert_close, assert_derivatives, solver_of, wide
 
 import jaxrls as rls
 from jaxrls.__main__ import main

@@ -11,7 +11,6 @@ import pytest
 from support import X64, array, solver_of
 
 import jaxrls as rls
-from jaxrls.factors import solvers
 from jaxrls.search import line
 
 GAUSSIAN = rls.Gaussian(0.3)
@@ -57,7 +56,9 @@ CRITERIA = {
     "evidence": {"criterion": rls.log_marginal_likelihood},
     "kfold": {"groups": np.arange(40) % 5},
     "holdout": {
-        "criterion": rls.holdout(np.linspace(-1, 1, 11)[:, None], np.sin(5 * np.linspace(-1, 1, 11)))
+        "criterion": rls.holdout(
+            np.linspace(-1, 1, 11)[:, None], np.sin(5 * np.linspace(-1, 1, 11))
+        )
     },
     "wrapped": {"criterion": jax.jit(rls.gcv)},
 }
@@ -122,7 +123,9 @@ def test_counts_of_wrong_labels_have_no_slope(data):
     """Steps take the grid, and say so where there is no spectrum for one."""
     X, Y, _ = data
     found, grid = (
-        rls.fit(GAUSSIAN, X, np.sign(Y[:, 1]), lams=lams, criterion=rls.LeaveOneOut(rls.zero_one_loss))
+        rls.fit(
+            GAUSSIAN, X, np.sign(Y[:, 1]), lams=lams, criterion=rls.LeaveOneOut(rls.zero_one_loss)
+        )
         for lams in ("search", None)
     )
     assert (
@@ -135,7 +138,14 @@ def test_counts_of_wrong_labels_have_no_slope(data):
             ValueError,
             match=f"criterion loo is a step, which has none.*which {next(iter(way))}=.* does without: give lams=",
         ):
-            rls.fit(GAUSSIAN, X, np.sign(Y[:, 1]), lams="search", **way, criterion=rls.LeaveOneOut(rls.zero_one_loss))
+            rls.fit(
+                GAUSSIAN,
+                X,
+                np.sign(Y[:, 1]),
+                lams="search",
+                **way,
+                criterion=rls.LeaveOneOut(rls.zero_one_loss),
+            )
     wrapped = rls.Problem.of(
         GAUSSIAN, X, Y[:, 0], criterion=jax.jit(rls.pairwise_ranking_error)
     ).criterion
@@ -168,7 +178,8 @@ def test_two_valleys_as_deep_are_both_named():
         np.sin([9, 7] * X),
         lams="search",
         criterion=Valleys(),
-        per_target=True)
+        per_target=True,
+    )
     assert two.plan.endswith("; 2 of 2 targets have two λ or more that are as good, within 1 %")
 
 

@@ -86,14 +86,10 @@ def test_scale_by_what_is_left_out_is_that_of_predicted_deviations():
     fit = rls.fit(KERNEL, X, Y[:, 0], lams=[0.1], keep=True)
     tau = float(fit.sure.amplitude("loo")) ** 2
     factor = rls.factorize(KERNEL, X)
-    given, chosen = (
-        rls.LogPredictive(scale)(factor, Y[:, 0], [0.1])[0] for scale in (tau, "loo")
-    )
+    given, chosen = (rls.LogPredictive(scale)(factor, Y[:, 0], [0.1])[0] for scale in (tau, "loo"))
     assert_close(given, chosen, 1e-10)
     larger = rls.LogPredictive("loo")(factor, 100 * Y[:, 0], LAMS)
-    assert_close(
-        larger + np.log(100), rls.LogPredictive("loo")(factor, Y[:, 0], LAMS), 1e-10
-    )
+    assert_close(larger + np.log(100), rls.LogPredictive("loo")(factor, Y[:, 0], LAMS), 1e-10)
 
 
 def test_rows_that_the_others_predict_exactly_give_numbers():
@@ -104,9 +100,7 @@ def test_rows_that_the_others_predict_exactly_give_numbers():
     factor = rls.factorize(rls.Linear(), 1e4 * design, solver=rls.Spectral("covariance"))
     for scale in (1.0, "loo"):
         for labels in (array(Y), array(0 * Y)):
-            assert np.isfinite(
-                rls.LogPredictive(scale)(factor, labels, array([1e-6, 1.0]))
-            ).all()
+            assert np.isfinite(rls.LogPredictive(scale)(factor, labels, array([1e-6, 1.0]))).all()
 
 
 def test_what_it_refuses(unchecked):
@@ -125,7 +119,9 @@ def test_what_it_refuses(unchecked):
             X,
             Y,
             lams=[1.0],
-            solver=rls.Iterative(np.arange(8)), criterion=rls.log_predictive_density)
+            solver=rls.Iterative(np.arange(8)),
+            criterion=rls.log_predictive_density,
+        )
     with pytest.raises(
         ValueError, match="groups and validation do not go with criterion log_predictive_density"
     ):

@@ -12,7 +12,6 @@ import oracle
 import pytest
 from contract.oracle import of_landmarks as features_of
 from support import (
-    solver_of,
     DTYPE,
     EPS,
     X64,
@@ -22,6 +21,7 @@ from support import (
     of_features,
     of_gram,
     of_landmarks,
+    solver_of,
     wide,
 )
 
@@ -271,7 +271,8 @@ def test_landmarks_that_depend_leave_in_pairs_and_groups(route):
     groups = np.arange(n) // 2
     tolerance = 4 * n * EPS * (1 + np.linalg.norm(x, 2) ** 2 / lam)
     solution = rls.factorize(
-        rls.Linear(), x.astype(DTYPE), landmarks=np.arange(5), solver=solver_of(route)).solve(y.astype(DTYPE))
+        rls.Linear(), x.astype(DTYPE), landmarks=np.arange(5), solver=solver_of(route)
+    ).solve(y.astype(DTYPE))
     found = solution.pairs_left_out(
         lambda one, other: ((one.residual - other.residual) ** 2, one.residual * other.residual),
         np.full(1, lam, DTYPE),

@@ -84,7 +84,8 @@ def test_pairs_by_name(factor):
     groups = np.arange(N) % 4
     within = [(i, j) for i, j in combinations(range(N), 2) if groups[i] == groups[j]]
     problem = rls.Problem.of(
-        CASE.kernel, CASE.X, array(Y[:, 0]), criterion=rls.PairsOut(within=groups))
+        CASE.kernel, CASE.X, array(Y[:, 0]), criterion=rls.PairsOut(within=groups)
+    )
     assert_close(
         problem.errors(factor.solve(array(Y[:, 0])), array(LAMS)),
         by_refits(Y[:, 0], LAMS, pairs=within),
@@ -156,7 +157,8 @@ def test_the_squared_loss_of_pairs_has_derivatives():
             array(Y[:, 0]),
             lam,
             criterion=criterion,
-            weights=array(WEIGHT))
+            weights=array(WEIGHT),
+        )
 
     assert_derivatives(error, np.log([0.3, 1.1]), 1e-8)
 
@@ -170,7 +172,8 @@ def test_fit_chooses_lam_by_the_order_of_pairs():
         y,
         criterion=rls.pairwise_ranking_error,
         weights=WEIGHT,
-        lams=LAMS)
+        lams=LAMS,
+    )
     assert fit.criterion == "pairwise_ranking_error"
     assert_close(fit.errors, by_refits(y, LAMS), 1e-12)
     assert (

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 from contract.cases import WIDTH, gaussian
-from support import DTYPE, EPS, X64, array, assert_close, wide, solver_of
+from support import DTYPE, EPS, X64, array, assert_close, solver_of, wide
 
 import jaxrls as rls
 
@@ -167,7 +167,8 @@ def test_many_rows_lose_no_digit_on_features():
         many[:, 0].astype(np.float32),
         lams=[0.02],
         intercept=False,
-        keep=True)
+        keep=True,
+    )
     want = (
         0.02
         * X_NEW[:, :1]
@@ -209,7 +210,9 @@ def test_inside_jit():
     """Derivatives too."""
 
     def narrow(width, X_new):
-        found = rls.fit(rls.Gaussian(width), array(X), array(Y[:, 0]), solver=rls.Cholesky(), **KEPT)
+        found = rls.fit(
+            rls.Gaussian(width), array(X), array(Y[:, 0]), solver=rls.Cholesky(), **KEPT
+        )
         return found.predict(X_new, return_std=True)[1].sum()
 
     value, slope = jax.jit(jax.value_and_grad(narrow))(array(WIDTH), array(X_NEW))

@@ -74,7 +74,8 @@ def test_pairs_and_queries_left_out_are_those_of_refits(way):
             lams=array([LAM]),
             criterion=criterion,
             **WAYS[way],
-            **options)
+            **options,
+        )
         listed, groups, gone = asked
         want = share_of_wrong(listed, way, groups, V, gone)
         assert_close(fit.errors, [want], TOLERANCE, criterion.name)

@@ -160,9 +160,7 @@ def test_a_given_lam_for_each_target_is_an_alpha_for_each():
 def test_lams_of_each_target_stay_when_rows_come():
     grids = np.logspace([-2, -2, 0], [1, 1, 3], 6)
     options = {"lams": grids, "criterion": rls.gcv}
-    part = rls.fit(rls.Linear(), X[:30], Y[:30], **options, keep=True).update(
-        X[30:], Y[30:]
-    )
+    part = rls.fit(rls.Linear(), X[:30], Y[:30], **options, keep=True).update(X[30:], Y[30:])
     whole = rls.fit(rls.Linear(), X, Y, **options)
     assert_close(part.lam, whole.lam, 1e-15, "λ")
     assert_close(part.model.coef, whole.model.coef, TOLERANCE, "coef")

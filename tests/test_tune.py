@@ -126,7 +126,8 @@ def test_a_search_that_leaves_does_not_count_as_converged():
     assert tuned.error <= tuned.history.start_error
     assert (
         not tuned.history.converged
-        and tuned.history.reason == "the search left for where the gradient vanishes or is not finite"
+        and tuned.history.reason
+        == "the search left for where the gradient vanishes or is not finite"
     )
 
 
@@ -216,9 +217,7 @@ def test_float64_without_the_switch():
 @pytest.mark.parametrize("landmarks", [None, np.arange(0, 20, 2)], ids=["all rows", "landmarks"])
 def test_the_derivative_in_a_weight_of_0_is_0(landmarks):
     X, y = map(jnp.asarray, problem(n=20))
-    error = lambda v: rls.objective(
-        rls.Gaussian(1.0), X, y, 0.1, weights=v, landmarks=landmarks
-    )
+    error = lambda v: rls.objective(rls.Gaussian(1.0), X, y, 0.1, weights=v, landmarks=landmarks)
     slope = jax.jit(jax.grad(error))(jnp.ones(20).at[3].set(0))
     assert slope[3] == 0 and np.isfinite(slope).all() and (slope != 0).sum() == 19
 

@@ -268,8 +268,7 @@ def test_landmarks_that_nearly_depend_raise_no_alarm():
 def test_whether_rows_were_there_does_not_depend_on_their_units():
     unit = 1e-6
     rows, labels, _ = some("all")
-    first = rls.fit(
-        rls.Linear(), rows * DTYPE(unit), labels, lams=[LAM * unit**2], keep=True)
+    first = rls.fit(rls.Linear(), rows * DTYPE(unit), labels, lams=[LAM * unit**2], keep=True)
     gone, labels, _ = some("gone")
     left = first.forget(gone * DTYPE(unit), labels)
     w, b = oracle.refit(X[GONE:], Y[GONE:], LAM, None, True)

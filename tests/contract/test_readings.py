@@ -4,11 +4,11 @@ number of λ and targets.
 
 import numpy as np
 import pytest
+from jaxrls.factors.choose import solve
 from support import array
 
 import jaxrls as rls
 from contract.cases import FACTORS, NEW, Y_NEW, HostRows, N, Y
-from jaxrls.factors.choose import solve
 from jaxrls.problem.fixed_effects import as_fixed_effects
 from jaxrls.problem.labels import Labels
 from jaxrls.problem.weights import Weights

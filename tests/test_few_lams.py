@@ -5,9 +5,10 @@ made, and which steps in where it must.
 import jax
 import numpy as np
 import pytest
-from support import array, assert_close, solver_of
+from support import array, assert_close
 
 import jaxrls as rls
+from jaxrls.factors import solvers
 from jaxrls.search import fit as search
 
 pytestmark = pytest.mark.filterwarnings(
@@ -27,7 +28,7 @@ def data():
 @pytest.fixture(autouse=True)
 def rows_are_many(monkeypatch):
     """Small data count as large."""
-    monkeypatch.setattr(choose, "LAMS_PER_SPECTRUM", {"cpu": ((5, 2), (10, 3), (15, 4))})
+    monkeypatch.setattr(solvers, "LAMS_PER_SPECTRUM", {"cpu": ((5, 2), (10, 3), (15, 4))})
 
 
 @pytest.fixture
@@ -35,9 +36,9 @@ def spectra(monkeypatch):
     """How often the spectrum was asked."""
     calls, fit = [], search._fit
 
-    def counted(*args, route, **options):
-        calls.extend([1] * (route != "cholesky"))
-        return fit(*args, solver=solver_of(route), **options)
+    def counted(plan, **options):
+        calls.extend([1] * (not isinstance(plan.problem.solver, rls.Cholesky)))
+        return fit(plan, **options)
 
     monkeypatch.setattr(search, "_fit", counted)
     return calls
@@ -51,14 +52,14 @@ def spectra(monkeypatch):
         {"intercept": False},
         {"criterion": rls.log_marginal_likelihood},
         {"groups": np.arange(16) % 3},
-        {"criterion": rls.holdout(*0)},
+        {"criterion": "holdout"},
     ],
     ids=lambda options: next(iter(options)),
 )
 def test_what_is_said_is_what_the_spectrum_says(spectra, options):
     """Both are held to refits by the contract grid."""
     X, Y = data()
-    if "validation" in options:
+    if options.get("criterion") == "holdout":
         options = {"criterion": rls.holdout(X[:5] + 0.1, Y[:5])}
     few = rls.fit(KERNEL, X, Y, lams=LAMS, **options)
     assert not spectra

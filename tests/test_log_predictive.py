@@ -84,7 +84,7 @@ def test_scale_by_what_is_left_out_is_that_of_predicted_deviations():
     logarithm alone, and choose the same λ.
     """
     fit = rls.fit(KERNEL, X, Y[:, 0], lams=[0.1], keep=True)
-    tau = float(fit.sure.amplitude("loo")) ** 2
+    tau = float(fit._sure().amplitude("loo")) ** 2
     factor = rls.factorize(KERNEL, X)
     given, chosen = (rls.LogPredictive(scale)(factor, Y[:, 0], [0.1])[0] for scale in (tau, "loo"))
     assert_close(given, chosen, 1e-10)
@@ -123,7 +123,7 @@ def test_what_it_refuses(unchecked):
             criterion=rls.log_predictive_density,
         )
     with pytest.raises(
-        ValueError, match="groups and validation do not go with criterion log_predictive_density"
+        ValueError, match="groups= leaves groups out .* criterion is log_predictive_density"
     ):
         rls.fit(KERNEL, X, Y, groups=np.arange(N) % 4, criterion=rls.log_predictive_density)
 
@@ -151,7 +151,7 @@ class Worst(rls.Criterion):
 NUMPY = {
     "criterion median_error, or its loss,": {"criterion": median_error},
     "criterion worst, or its loss,": {"criterion": Worst()},
-    "criterion loo, or its loss,": {"loss": lambda e, y: np.abs(e)},
+    "criterion loo, or its loss,": {"criterion": rls.LeaveOneOut(lambda e, y: np.abs(e))},
     "FunctionKernel.fn": {"kernel": rls.FunctionKernel(lambda X, Z: np.exp(-np.abs(X @ Z.T)))},
     "FeatureMap.fn": {"kernel": rls.FeatureMap(lambda X: np.tanh(X))},
 }

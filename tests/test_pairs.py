@@ -236,12 +236,11 @@ def test_what_rounding_may_have_made_of_two_equal_predictions_is_a_tie():
 
 
 def test_pairs_that_are_not_of_the_rows_of_a_fit_are_told(unchecked):
-    X, alone, many = np.arange(6.0)[:, None], [1, 0, 1, 0, 0, 1], np.arange(9.0)
+    X, alone = np.arange(6.0)[:, None], [1, 0, 1, 0, 0, 1]
     no_pair, no_row = "no pair of rows of positive weight", "row numbers must be rows of X, 0 to 5"
     for criterion, weights, words in (
         (rls.pairwise_ranking_error, alone, no_pair + " whose order is known"),
         (rls.PairsOut(), alone, no_pair + " whose order is known"),
-        (rls.PairsOut(), None, no_row),
         (rls.PairsOut(events=np.ones(9)), None, r"shape \(6,\).*and has \(9,\)"),
         (rls.PairsOut(events=array(2 * np.ones(6))), None, "events must be 1 .* and include 2"),
         (rls.PairsOut(pairs=np.array([[0, 1], [0, 8]])), None, no_row + ", and include 8"),
@@ -260,23 +259,6 @@ def test_row_numbers_name_pairs_of_the_criterion_itself():
     for given in (numbers, np.array(numbers), jnp.array(numbers)):
         assert jax.tree.map(lambda leaf: leaf, rls.PairsOut(pairs=given)) == want
     assert jax.jit(lambda given: rls.PairsOut(pairs=given))(jnp.array(numbers)) == want
-
-
-@pytest.mark.filterwarnings("ignore:the chosen λ")
-def test_groups_of_pairs_leave_no_group_out():
-    """One group is all pairs, and intervals are those of single rows."""
-    X, y, options = (
-        wide(CASE.X),
-        Y[:, 0],
-        {"criterion": rls.pairwise_ranking_error, "lams": LAMS[1:2], "keep": True},
-    )
-    one, none = (
-        rls.fit(CASE.kernel, X, y, groups=groups, **options) for groups in (np.zeros(N), None)
-    )
-    assert float(one.error) == float(none.error)
-    two = rls.fit(CASE.kernel, X, y, groups=np.arange(N) % 2, **options)
-    for found, want in zip(two.intervals(X, 0.5), none.intervals(X, 0.5), strict=True):
-        assert_close(found, want, 1e-12)
 
 
 def test_two_rows_and_an_intercept_are_undefined_inside_jit():

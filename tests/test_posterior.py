@@ -82,7 +82,7 @@ def test_estimators():
     )
     for rows in (slice(9), slice(9, None)):
         parts.partial_fit(X[rows], Y[rows, 0])
-    scale = float(model.path_.sure.evidence) ** 2
+    scale = float(model.path_._sure().evidence) ** 2
     kernel = ConstantKernel(scale) * DotProduct(sigma_0=1e-30) + WhiteKernel(scale * LAM)
     theirs = (
         GaussianProcessRegressor(kernel, alpha=1e-300, optimizer=None)
@@ -93,8 +93,8 @@ def test_estimators():
         for one, other in zip(found, theirs, strict=True):
             assert isinstance(one, np.ndarray) and one.shape == (NEW,)
             assert_close(one, other, 1e-9)
-    with pytest.raises(ValueError, match="fit with keep_variance=True"):
-        RLSRegressor().fit(X, Y).predict(X_NEW, return_std=True)
+    with pytest.raises(ValueError, match="fit with keep=True"):
+        RLSRegressor(keep=False).fit(X, Y).predict(X_NEW, return_std=True)
 
 
 @pytest.mark.parametrize("route", ["gram", "cholesky"])
@@ -102,7 +102,7 @@ def test_scales(route):
     """By the evidence where it is largest; by leave-one-out where held-out residuals are as large
     as refits say they are.
     """
-    found = fit(weights=V.astype(DTYPE), solver=solver_of(route)).sure
+    found = fit(weights=V.astype(DTYPE), solver=solver_of(route))._sure()
     K, squares = gaussian(X, X), []
 
     def process(rows):
@@ -243,12 +243,21 @@ def test_what_a_posterior_refuses(named, message, unchecked):
 
 
 def test_what_tells_no_variance(unchecked):
-    K, kept = gaussian(X, X).astype(DTYPE), "take more than the model keeps: fit with keep_variance"
+    K, kept = gaussian(X, X).astype(DTYPE), "this fit kept no solution, .* fit with keep=True"
     for call, message in (
         (lambda: fit(keep=False).predict(INPUT, return_std=True), kept),
-        (lambda: fit(per_target=True), "keep_variance=True is for one λ, and per_target=True"),
-        (lambda: fit(solver=rls.Refined()), "a factor by route 'refined' tells no variances"),
-        (lambda: rls.fit(rls.Precomputed(), K, OUTPUT, **KEPT), "needs k.x, x. of new rows, which"),
+        (
+            lambda: fit(per_target=True).predict(INPUT, return_std=True),
+            "variances are for one λ, and this fit chose one for each target",
+        ),
+        (
+            lambda: fit(solver=rls.Refined()).posterior(INPUT),
+            "a factor by route 'refined' tells no variances",
+        ),
+        (
+            lambda: rls.fit(rls.Precomputed(), K, OUTPUT, **KEPT).posterior(K[:2]),
+            "variances need k.x, x. of new rows, which",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             call()

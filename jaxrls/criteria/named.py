@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 from jaxrls.criteria.criterion import Criterion, Given
+from jaxrls.criteria.holding_out import holdout
 from jaxrls.criteria.in_pairs import pairwise_ranking_error
-from jaxrls.criteria.left_out import LeaveOneOut, loo
+from jaxrls.criteria.left_out import LeaveOneOut, kfold, loo
 from jaxrls.criteria.log_predictive import log_predictive_density
 from jaxrls.criteria.whole import gcv, log_marginal_likelihood
 
@@ -29,6 +30,9 @@ def as_criterion(criterion, groups=None) -> Criterion:
             f"holdout(X, Y), a jaxrls.Criterion or a function of (factor, Y, lams), and is "
             f"{criterion!r}"
         )
+    if criterion in (kfold, holdout):
+        data = "kfold(groups)" if criterion is kfold else "holdout(X, Y)"
+        raise ValueError(f"criterion={criterion.__name__} lacks its data: give criterion={data}")
     inner = criterion
     while hasattr(inner, "__wrapped__") or hasattr(inner, "func"):
         inner = getattr(inner, "__wrapped__", None) or inner.func

@@ -115,7 +115,7 @@ def as_lams(lams, problem: Problem):
         return int(lams)
     lams = as_array("lams", lams, problem.rows.dtype)
     if lams.ndim != 1 and lams.shape != (len(lams), *problem.Y.shape[1:]):
-        each = f", or (L, {problem.Y.shape[1]}) with those of each target"
+        each = f", or (L, {problem.Y.shape[-1]}) with those of each target"
         raise ValueError(
             f"lams must have shape (L,){each * (problem.Y.ndim == 2)}, and has shape {lams.shape}: "
             "with per_target=True every target chooses from (L,)"

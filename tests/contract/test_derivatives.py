@@ -8,7 +8,7 @@ import pytest
 from support import array, assert_derivatives
 
 import jaxrls as rls
-from contract.cases import CHOLESKY, LANDMARKS, NEW, PLANS, POINTS, WEIGHTS, Y_NEW, N, Y, draw
+from contract.cases import CHOLESKY, LANDMARKS, NEW, PLANS, WEIGHTS, Y_NEW, N, Y, draw
 
 pytestmark = pytest.mark.float64
 X, X_NEW = 1.2 * draw(4, N, 2), draw(5, NEW, 2)
@@ -24,7 +24,6 @@ KERNELS = {
     "gram": (rls.Gaussian, {}),
     "features": (lambda width: rls.FeatureMap(waves, width), {}),
     "landmarks": (rls.Gaussian, {"landmarks": LANDMARKS}),
-    "points": (rls.Gaussian, {"landmarks": array(POINTS)}),
 }
 
 

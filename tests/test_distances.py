@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import DTYPE, EPS, array, assert_close, assert_derivatives, gram, wide
+from support import DTYPE, EPS, array, assert_close, gram, wide
 
 import jaxrls as rls
 from jaxrls.kernels.distances import (
@@ -60,7 +60,7 @@ def truth(X, Z, width):
 
 @pytest.mark.parametrize("kind", ["one", "each"])
 @pytest.mark.parametrize("where", ["near", "offset", "spread", "outlier", "uneven columns"])
-@pytest.mark.parametrize("d", [1, FEW, FEW + 1, MANY, 100])
+@pytest.mark.parametrize("d", [FEW, FEW + 1, MANY])
 def test_every_distance_is_right_to_rounding(d, where, kind):
     X, Z = scattered(0, 16, d, where), scattered(0, 14, d, where)[2:]
     width = widths(X, kind)
@@ -125,24 +125,7 @@ def test_derivatives_of_far_rows_are_right_to_rounding(d, where):
         assert (np.abs(np.asarray(got) - want) <= 64 * EPS * (size + size.max() * EPS)).all()
 
 
-@pytest.mark.float64
-@pytest.mark.parametrize("d", [FEW, MANY])
-@pytest.mark.parametrize("where", ["near", "spread"])
-def test_derivatives_against_differences(d, where):
-    X = scattered(4, 6, d, where)
-    X = X / 100 if where == "spread" else X
-    parts = X.size, 2 * X.size
-
-    def f(x):
-        return squared_distances(
-            *(part.reshape(6, d) for part in (x[: parts[0]], x[parts[0] : parts[1]])), x[parts[1] :]
-        )
-
-    assert_derivatives(f, np.concatenate([X.ravel(), (X + 0.1).ravel(), np.linspace(0.5, 1.5, d)]))
-
-
-@pytest.mark.parametrize("order", [1, 2])
-def test_orders_of_the_derivative(order):
+def test_second_derivatives_of_a_width():
     """Of higher order too, forwards and backwards: what Hessians of a width are made of."""
     X = array(scattered(5, 5, MANY, "near") / 4)
 
@@ -152,7 +135,7 @@ def test_orders_of_the_derivative(order):
         )
 
     plain = lambda width: jnp.exp(-jnp.sum(((X[:, None] - X[None] - 1) / width) ** 2) / 100)
-    for _ in range(order):
+    for _ in range(2):
         f, plain = jax.grad(f), jax.jacfwd(plain)
     assert_close(f(array(3.0)), plain(array(3.0)), 1000 * EPS)
 
@@ -170,51 +153,15 @@ def test_a_batch_computes_one_branch_and_is_right():
         assert (np.abs(np.asarray(got) - want) <= rounding(MANY) * (1 + want)).all()
 
 
-def test_times_of_a_long_series_do_not_merge():
-    """Where ‖x‖² + ‖z‖² − 2⟨x, z⟩ in float32 makes neighbours of distance 1 equal."""
-    times = array(np.arange(2000.0)[:, None])
-    for kernel, want in (
-        (rls.Gaussian(1.0), np.exp(-0.5)),
-        (rls.Matern(0.5, 1.0), np.exp(-1)),
-        (rls.Laplacian(1.0), np.exp(-1)),
-    ):
-        neighbours = np.diagonal(np.asarray(gram(kernel, times)), 1)
-        assert np.abs(neighbours - want).max() <= 4 * EPS
-
-
-def test_a_far_row_moves_no_error_of_the_others():
-    """An outlier that K does not connect to any other row changes nothing but its own
-    prediction.
-    """
-    rng = np.random.default_rng(7)
-    X, y = rng.uniform(-3, 3, size=(60, 1)), np.zeros(61)
-    y[:60] = np.sin(X[:, 0]) + 0.1 * rng.normal(size=60)
-    alone, beside = array(X), array(np.vstack([X, [[1e8]]]))
-    residuals = jax.jit(
-        lambda X, y: rls.loo_residuals(rls.factorize(rls.Gaussian(1.0), X, intercept=False), y, 0.1)
-    )
-    assert_close(residuals(beside, array(y))[:60], residuals(alone, array(y[:60])), 1000 * EPS)
-
-
-@pytest.mark.parametrize("offset", [0.0, 1e6])
-def test_periods_far_from_0(offset):
+def test_periods_far_from_0():
     """The phase is what is left over by whole periods, to rounding of the phase: x / period keeps
     eps·x of it.
     """
-    x = wide(np.arange(40.0)[:, None] / 4 + offset * (np.arange(40) >= 20)[:, None])
+    x = wide(np.arange(40.0)[:, None] / 4 + 1e6 * (np.arange(40) >= 20)[:, None])
     period, width = 3.0, 0.5
     got = np.asarray(gram(rls.Periodic(period, width), array(x)), np.float64)
     want = np.exp(-2 * np.sin(np.pi * np.fmod(x - x.T, period) / period) ** 2 / width**2)
     assert np.abs(got - want).max() <= 100 * EPS
-
-
-@pytest.mark.float64
-@pytest.mark.parametrize("offset", [0.0, 1e6])
-def test_derivatives_of_periods_far_from_0(offset):
-    x = array(np.linspace(0, 10, 9)[:, None] + offset)
-    assert_derivatives(
-        lambda p: rls.Periodic(p[0], p[1])(x, x[:5]).ravel(), np.array([3.0, 0.7]), 1e-6
-    )
 
 
 def test_distances_that_overflow_are_far_and_not_nan():

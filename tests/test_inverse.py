@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import EPS, X64, array, assert_close, assert_derivatives
+from support import EPS, array, assert_close, assert_derivatives
 
 from jaxrls.linalg import inverses, products
 
-SIZES = (1, 3, 4, 5, 16, 23, 40)
+SIZES = (1, 5, 23)
 
 
 @pytest.fixture(autouse=True)
@@ -51,10 +51,7 @@ def test_solve_diag(n, rng):
 
 
 @pytest.mark.float64
-@pytest.mark.parametrize("order", [1, 2])
-@pytest.mark.parametrize("moving", ["matrix", "shift", "side", "all"])
-def test_derivatives(moving, order, rng):
-    assert X64
+def test_derivatives(rng):
     G, _ = positive(7, rng)
     B, a, E = (
         array(rng.normal(size=(7, 2))),
@@ -63,16 +60,13 @@ def test_derivatives(moving, order, rng):
     )
 
     def value(x):
-        """Of two numbers, one that moves what is to move and one that multiplies the result."""
-        at = {
-            part: x[0] if moving in (part, "all") else 0.1 for part in ("matrix", "shift", "side")
-        }
-        X, diagonal, logdet = inverses.solve_diag(
-            G + at["matrix"] * (E @ E.T), 1 + jnp.asarray(at["shift"]), B * at["side"]
-        )
-        return x[1] * (jnp.sum(jnp.sin(X)) + jnp.dot(a, jnp.exp(diagonal)) + logdet**2)
+        """In the matrix, the shift, the right-hand side and a factor of the result."""
+        A, shift = G + x[0] * (E @ E.T), 1 + x[1]
+        X, diagonal, logdet = inverses.solve_diag(A, shift, B * x[2])
+        return x[3] * (jnp.sum(jnp.sin(X)) + jnp.dot(a, jnp.exp(diagonal)) + logdet**2)
 
-    assert_derivatives(value if order == 1 else jax.grad(value), jnp.array([0.1, 0.2]))
+    for f in (value, jax.grad(value)):
+        assert_derivatives(f, jnp.array([0.1, 0.1, 0.1, 0.2]))
 
 
 def test_what_is_not_positive_definite_is_nan():

@@ -2,24 +2,16 @@
 from which they differ.
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import DTYPE, EPS, array, assert_close, of_covariance, of_landmarks, wide
+from support import EPS, array, assert_close, wide
 
-import jaxrls as rls
 from jaxrls.linalg import products
-from jaxrls.linalg.decompositions import clip, rounding, spectrum_of
 from jaxrls.linalg.products import (
-    PANELS,
     from_panels,
     gram_panels,
-    panels,
-    power_of_two,
-    safe_sqrt,
     tall_matmul,
     transposed_matmul,
 )
@@ -31,11 +23,6 @@ ROWS = 12
 def few_columns(monkeypatch):
     """Transpositions and panels from small sizes on."""
     monkeypatch.setattr(products, "FEW_COLUMNS", 3)
-
-
-def test_products_are_made_at_the_highest_precision():
-    (product,) = jax.make_jaxpr(products.matmul)(jnp.ones((2, 3)), jnp.ones((3, 2))).eqns
-    assert product.params["precision"] == (jax.lax.Precision.HIGHEST,) * 2
 
 
 @pytest.mark.parametrize("shapes", [(2, 5), (5, 2), (3, 3), (7, 4)])
@@ -57,19 +44,6 @@ def test_panels_summed_over_blocks_of_rows(columns, rng):
     whole = from_panels(jax.tree.map(jnp.add, *halves))
     assert_close(whole, wide(A).T @ wide(A), 4 * ROWS * EPS)
     assert (np.asarray(whole) == np.asarray(whole).T).all()
-
-
-@pytest.mark.parametrize("n", [1, 12, 13, 14, 17, 100])
-def test_panels_cover_every_row_once(n):
-    starts, stops = zip(*panels(n), strict=True)
-    assert starts == (0, *stops[:-1])
-    assert stops[-1] == n
-    assert len(starts) == (1 if n <= 12 else PANELS)
-
-
-def test_only_blocks_up_to_the_diagonal_are_multiplied():
-    numbers = sum(panel.size for panel in gram_panels(jnp.zeros((2, 16))))
-    assert numbers == 16 * 16 * (PANELS + 1) // (2 * PANELS)
 
 
 def test_derivatives_and_vmap(rng):
@@ -99,96 +73,6 @@ def test_derivatives_and_vmap(rng):
         np.stack([exact(a), exact(b)]),
         100 * ROWS * EPS,
     )
-
-
-def results(rng):
-    """What goes through sums of panels over ragged blocks: both factors of features, both points,
-    and a derivative of second order.
-    """
-    X, y, weights = (
-        array(rng.normal(size=(41, 9))),
-        array(rng.normal(size=41)),
-        array(rng.uniform(0.5, 2, size=41)),
-    )
-    rows, lams, kernel = jnp.arange(0, 36, 4), array([0.1, 1.0]), rls.Gaussian(array(3.0))
-
-    @jax.jit
-    def run(X, y, weights, lam):
-        covariance = of_covariance(X, weights=weights, intercept=True)
-        subset = of_landmarks(kernel, X, rows, weights=weights, intercept=True, block_size=7)
-        found = [rls.loo(factor, y, lams) for factor in (covariance, subset)]
-        for each, landmarks in ((kernel, rows), (rls.Linear(), None)):
-            error = functools.partial(
-                rls.loo_objective, each, X, y, weights=weights, landmarks=landmarks, block_size=7
-            )
-            found += [error(lam), *jax.jvp(jax.grad(error), (lam,), (lam,))]
-        return found
-
-    return run(X, y, weights, lams[0])
-
-
-@pytest.mark.float64  # the same sums in another order
-@pytest.mark.slow
-def test_all_that_sums_panels_is_what_one_panel_gives(monkeypatch):
-    monkeypatch.setattr(products, "FEW_COLUMNS", 100)
-    whole = results(np.random.default_rng(0))
-    monkeypatch.setattr(products, "FEW_COLUMNS", 1)
-    for one, several in zip(whole, results(np.random.default_rng(0)), strict=True):
-        assert_close(several, one, 1e4 * EPS)
-
-
-def test_a_unit_is_the_power_of_two_at_or_below():
-    """1 where there is none; never so small or so large that its reciprocal is not one too."""
-    info = np.finfo(DTYPE)
-    least = 2.0 ** (info.minexp + 1)
-    given = [
-        0.0,
-        np.inf,
-        -np.inf,
-        np.nan,
-        1.0,
-        1.5,
-        -3.0,
-        4.0,
-        0.3,
-        np.nextafter(DTYPE(2), DTYPE(0)),
-        info.tiny,
-        info.max,
-    ]
-    want = [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 4.0, 0.25, 1.0, least, 1 / least]
-    assert np.asarray(jax.jit(power_of_two)(array(given))).tolist() == want
-    assert jax.jit(jax.grad(lambda x: x / power_of_two(x)))(array(3.0)) == 0.5
-
-
-def test_a_root_at_0_stands_still():
-    value, slope = jax.jit(jax.vmap(jax.value_and_grad(safe_sqrt)))(array([-1.0, 0.0, 4.0]))
-    assert value.tolist() == [0.0, 0.0, 2.0] and slope.tolist() == [0.0, 0.0, 0.25]
-
-
-def test_rounding_below_0_is_taken_off_and_told():
-    """Relative to the largest eigenvalue, or to what centring took off; a spectrum of zeros is 0
-    below 0.
-    """
-    for given, constant, kept, below in (
-        ([-1.0, 2.0], 0.0, [0.0, 2.0], 0.5),
-        ([-1.0, 2.0], 8.0, [0.0, 2.0], 0.125),
-        ([0.25, 0.5], 0.0, [0.25, 0.5], 0.0),
-        ([-0.25, 0.5], 0.0, [0.0, 0.5], 0.5),
-        ([0.0, 0.0], 0.0, [0.0, 0.0], 0.0),
-    ):
-        s, found = clip(array(given), constant)
-        assert s.tolist() == kept and found == below
-    assert_close(rounding(9, array([1.0, 2.0])), 6 * EPS, 2 * EPS)
-    assert_close(rounding(1, array([1.0, 2.0]), 4.0), 4 * EPS, 2 * EPS)
-
-
-def test_eigenvalues_of_0_have_no_inverse():
-    s, V, inverse_root, below = jax.jit(spectrum_of)(array(np.diag([4.0, 0.0, 0.5 * EPS])))
-    assert s.tolist() == [0.0, 0.0, 4.0] and inverse_root.tolist() == [0.0, 0.0, 0.5] and below == 0
-    assert_close(np.abs(V), [[0, 0, 1], [1, 0, 0], [0, 1, 0]], 10 * EPS)
-    assert_close(
-        spectrum_of(array(np.diag([0.5, -0.25, 0.0])))[3], 0.5, 10 * EPS
-    )  # relative to the largest, of what is below 0
 
 
 def test_a_tall_product_and_its_slopes(rng):

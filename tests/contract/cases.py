@@ -45,24 +45,11 @@ def draw(seed, *shape):
 Y, Y_NEW = draw(1, N, TARGETS) + 0.5, draw(2, NEW, TARGETS)
 V = wide(np.random.default_rng(3).uniform(0.5, 2.0, N))
 WEIGHTS = {
-    "none": None,
+    "ones": np.ones(N),
     "weights": V,
     "zeros": wide(np.where(np.isin(np.arange(N), UNSEEN), 0.0, V)),
 }
-COMBINATIONS = tuple((weights, intercept) for weights in WEIGHTS for intercept in (True, False))
-# Of the combinations those that every run takes; the slow tests take all. The two main spectra have
-# a row of all, others and kinds of rows one of FEW.
-FEW = (
-    ("none", False),
-    ("zeros", True),
-)  # for what differs from a sibling in its rows, its dictionary or where its points lie
-HARDEST = (("zeros", True),)
-ROWS: dict = {
-    "combinations": FEW,
-    "lacks": ("pairs",),
-}  # for what differs in its rows alone: pairs take U, whatever it is made of
-MORE_ROWS = ROWS | {"combinations": HARDEST}
-IN_PAIRS = MORE_ROWS | {"lacks": ()}  # where U comes from elsewhere
+COMBINATIONS = [(weights, intercept) for weights in WEIGHTS for intercept in (True, False)]
 
 
 def gaussian(X, Z):
@@ -80,7 +67,7 @@ class HostRows(rls.Rows):
 
     traceable = False
 
-    def __init__(self, X, size=5):
+    def __init__(self, X, size=8):
         self.X, self.size, self.readings, self.read = np.asarray(X), size, 0, 0
 
     @property
@@ -104,8 +91,7 @@ class Case:
     oracle.
 
     `make(X, weights, intercept)` gives the factor; `options` are those of `factorize` and of
-    `Problem`, which make it with labels in one go. `combinations` of weights and intercept are all,
-    FEW or the HARDEST; `plans` name groups."""
+    `Problem`, which make it with labels in one go. `plans` name groups."""
 
     cls: type
     kernel: Any
@@ -115,7 +101,6 @@ class Case:
     options: dict = field(default_factory=dict)
     maker: Callable | None = None
     traceable: bool = True
-    combinations: tuple = COMBINATIONS
     weighted: bool = True  # whether rows have weights of their own
     lacks: tuple = ()  # quantities that a route without an inverse refuses, or that are not asked for, by their first word
 
@@ -183,7 +168,7 @@ def precomputed():
     X, X_new = wide(1.5 * draw(4, N, 2)), draw(5, NEW, 2)
     K, K_new = gaussian(X, X), gaussian(X_new, X)
     features = oracle.of_kernel(gaussian, X, X_new)
-    return Case(Spectrum, rls.Precomputed(), array(K), array(K_new), features, {}, combinations=FEW)
+    return Case(Spectrum, rls.Precomputed(), array(K), array(K_new), features, {})
 
 
 def of_landmarks(cls, options, points=None, source=array, leaves=True, maker=None, **more):
@@ -205,23 +190,19 @@ def of_iterative():
         iteration = rls.Iteration(tol=10 * EPS, probes=N)
         return rls.factorize(kernel, X, iteration=iteration, **named, **options)
 
-    return replace(of_gaussian(IterativeGram, {}), maker=make, lacks=lacks, combinations=FEW)
+    return replace(of_gaussian(IterativeGram, {}), maker=make, lacks=lacks)
 
 
 def two_sided():
-    """All pairs of 7 rows and 2 columns; weights of rows times weights of columns are the only ones
-    there are.
-    """
+    """All pairs of 7 rows and 2 columns, which have no weights of their own."""
     x1, x2 = 1.5 * draw(10, 7, 1), 1.5 * draw(11, 2, 1)
     X, X_new = np.column_stack([np.repeat(x1, 2), np.tile(x2[:, 0], 7)]), draw(5, NEW, 2)
 
     def make(kernel, X, weights, intercept):
-        assert weights is None
         sides = [rls.gram(kernel, side) for side in (X[::2, :1], X[:2, 1:])]
         return replace(rls.factor_kronecker(*sides, intercept=intercept), expansion=Dual(X))
 
     features = oracle.of_kernel(gaussian, wide(X), wide(X_new))
-    every = ("none", False), ("none", True)
     return Case(
         Kronecker,
         rls.Gaussian(WIDTH),
@@ -230,7 +211,6 @@ def two_sided():
         features,
         {},
         make,
-        combinations=every,
         weighted=False,
         lacks=("pairs",),
     )
@@ -283,7 +263,7 @@ def sharded(X):
 
 def streamed(X):
     X = np.asarray(array(X))
-    return rls.stream([(X[:5],), (X[5:],)], block_size=4)
+    return rls.stream([(X[:5],), (X[5:],)], block_size=9)
 
 
 POINTS = 1.5 * draw(8, 6, 2)
@@ -291,32 +271,28 @@ HALF = {"kernel": 0.5 * rls.Linear(), "scale": 0.5}
 CHOLESKY = {"route": "cholesky"}
 FACTORS = {
     "gram": of_gaussian(Spectrum, {"route": "gram"}),
-    "features": of_linear(Spectrum, 4, {"route": "features"}, combinations=FEW),
-    "covariance": of_linear(Spectrum, 4, {"route": "covariance"}, combinations=FEW),
-    "outer": of_linear(Spectrum, 20, {"route": "covariance"}, combinations=FEW),
+    "features": of_linear(Spectrum, 4, {"route": "features"}),
+    "covariance": of_linear(Spectrum, 4, {"route": "covariance"}),
+    "outer": of_linear(Spectrum, 20, {"route": "covariance"}),
     "precomputed": precomputed(),
     "landmarks": of_landmarks(Spectrum, {}),
-    "landmarks that stay": of_landmarks(
-        Spectrum, {}, leaves=False, maker=subset(leave=False), combinations=FEW
-    ),
-    "points": of_landmarks(Spectrum, {}, POINTS, combinations=FEW),
-    "moments": moved(of_linear(Spectrum, 4, {}, combinations=FEW)),
+    "landmarks that stay": of_landmarks(Spectrum, {}, leaves=False, maker=subset(leave=False)),
+    "points": of_landmarks(Spectrum, {}, POINTS),
+    "moments": moved(of_linear(Spectrum, 4, {})),
     "moments on landmarks": moved(of_landmarks(Spectrum, {}, POINTS)),
-    "cholesky gram": of_gaussian(CholeskyGram, CHOLESKY, combinations=FEW),
-    "cholesky features": of_linear(CholeskyFeatures, 4, CHOLESKY, combinations=FEW),
-    "cholesky landmarks": of_landmarks(CholeskyFeatures, CHOLESKY, combinations=FEW),
-    "cholesky points": of_landmarks(CholeskyFeatures, CHOLESKY, POINTS, combinations=FEW),
-    "refined": of_gaussian(RefinedGram, {"route": "refined"}, combinations=HARDEST),
+    "cholesky gram": of_gaussian(CholeskyGram, CHOLESKY),
+    "cholesky features": of_linear(CholeskyFeatures, 4, CHOLESKY),
+    "cholesky landmarks": of_landmarks(CholeskyFeatures, CHOLESKY),
+    "cholesky points": of_landmarks(CholeskyFeatures, CHOLESKY, POINTS),
+    "refined": of_gaussian(RefinedGram, {"route": "refined"}),
     "iterative": of_iterative(),
     "kronecker": two_sided(),
-    "sparse": of_linear(Spectrum, 4, {}, sparse, **HALF, **ROWS),
-    "host": of_linear(Spectrum, 4, {}, HostRows, traceable=False, **ROWS),
-    "host points": of_landmarks(Spectrum, {}, POINTS, HostRows, traceable=False, **MORE_ROWS),
-    "host cholesky": of_linear(
-        CholeskyFeatures, 4, CHOLESKY, HostRows, traceable=False, **MORE_ROWS
-    ),
-    "on devices": of_landmarks(Spectrum, {}, None, sharded, **IN_PAIRS),
-    "on devices, linear": of_linear(Spectrum, 4, {}, sharded, **ROWS),
-    "on devices, cholesky": of_landmarks(CholeskyFeatures, CHOLESKY, None, sharded, **IN_PAIRS),
-    "streamed": of_landmarks(Spectrum, {}, None, streamed, traceable=False, **IN_PAIRS),
+    "sparse": of_linear(Spectrum, 4, {}, sparse, **HALF),
+    "host": of_linear(Spectrum, 4, {}, HostRows, traceable=False),
+    "host points": of_landmarks(Spectrum, {}, POINTS, HostRows, traceable=False),
+    "host cholesky": of_linear(CholeskyFeatures, 4, CHOLESKY, HostRows, traceable=False),
+    "on devices": of_landmarks(Spectrum, {}, None, sharded),
+    "on devices, linear": of_linear(Spectrum, 4, {}, sharded),
+    "on devices, cholesky": of_landmarks(CholeskyFeatures, CHOLESKY, None, sharded),
+    "streamed": of_landmarks(Spectrum, {}, None, streamed, traceable=False),
 }

@@ -2,8 +2,6 @@
 new rows, and how sure they are there.
 """
 
-import functools
-
 import jax
 import numpy as np
 import pytest
@@ -15,7 +13,6 @@ from contract.cases import FACTORS, LAMS, PLANS, WEIGHTS, N, Y
 
 LAM = 0.2
 LACKING = {"iterative", "kronecker"}
-GONE = {"moments", "moments on landmarks"}  # whose rows are
 WITHOUT_VARIANCE = ("refined", "precomputed")
 # Those of which each has a formula of its own; all else differs in where its rows live.
 OWN = (
@@ -27,6 +24,8 @@ OWN = (
     "cholesky gram",
     "cholesky features",
     "cholesky landmarks",
+    "refined",
+    "precomputed",
 )
 GROUPS = PLANS["uneven"]
 
@@ -67,10 +66,9 @@ def variance(Phi, Phi_new, prior, v, intercept):
     return told + (1 - P.sum(axis=0) @ across) ** 2 / P.sum() if intercept else told
 
 
-@functools.cache
 def truth(name, weights, intercept):
     """The same by refits; rows of weight 0 have no ratio."""
-    case, v = FACTORS[name], np.ones(N) if WEIGHTS[weights] is None else WEIGHTS[weights]
+    case, v = FACTORS[name], WEIGHTS[weights]
     spanned = "landmarks" in case.options or not case.kernel.evaluable
     left_out, e, ratios, own = (
         np.empty((len(case.X_new), N, Y.shape[1])),
@@ -115,19 +113,19 @@ def scores(e, v):
     return np.where((v > 0)[:, None], np.abs(e), np.inf)
 
 
-def check(name, weights, intercept):
-    case, v = FACTORS[name], None if WEIGHTS[weights] is None else array(WEIGHTS[weights])
+@pytest.mark.float64
+@pytest.mark.parametrize(
+    ("name", "weights", "intercept"),
+    [(name, "zeros", True) for name in OWN]
+    + [("gram", "ones", False), ("features", "ones", False)],
+)
+def test_fits_without_a_row_or_a_group_are_refits(name, weights, intercept):
+    case, v = FACTORS[name], WEIGHTS[weights]
     plan, X_new = rls.folds(GROUPS), array(case.X_new)
-    if case.traceable:
-        got = jax.jit(lambda X, X_new, v: found(case, X, X_new, v, intercept, plan))(
-            case.X, X_new, v
-        )
-    else:  # which is read while the program is made
-        got = jax.jit(lambda X_new, v: found(case, case.X, X_new, v, intercept, plan))(X_new, v)
-    want, used = (
-        truth(name, weights, intercept),
-        np.ones(N, bool) if v is None else np.asarray(v) > 0,
+    got = jax.jit(lambda X, X_new, v: found(case, X, X_new, v, intercept, plan))(
+        case.X, X_new, array(v)
     )
+    want, used = truth(name, weights, intercept), v > 0
     tolerance = 4 * case.tolerance() * LAMS.min() / LAM
     for part, one, other in zip(
         ("left out", "scores", "ratios", "deviations", "groups", "scores of groups"),
@@ -143,35 +141,6 @@ def check(name, weights, intercept):
         else:
             assert np.isinf(one[~used]).all()
             assert_close(one[used], other[used], tolerance, part)
-
-
-@pytest.mark.float64
-@pytest.mark.parametrize(
-    "name", [*OWN, "refined", "precomputed", "cholesky points", "host", "on devices", "streamed"]
-)
-def test_fits_without_a_row_or_a_group_are_refits(name):
-    check(name, "zeros", True)
-
-
-@pytest.mark.float64
-@pytest.mark.parametrize("name", ["gram", "landmarks", "cholesky features"])
-def test_fits_without_a_row_or_a_group_are_refits_where_nothing_is_weighted_or_constant(name):
-    check(name, "none", False)
-
-
-@pytest.mark.float64
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "weights", "intercept"),
-    [
-        (name, *both)
-        for name, case in FACTORS.items()
-        if name not in LACKING | GONE
-        for both in case.combinations
-    ],
-)
-def test_fits_without_a_row_or_a_group_are_refits_in_every_combination(name, weights, intercept):
-    check(name, weights, intercept)
 
 
 @pytest.mark.parametrize("name", sorted(LACKING))

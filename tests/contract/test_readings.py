@@ -2,6 +2,8 @@
 number of λ and targets.
 """
 
+import functools
+
 import numpy as np
 import pytest
 from jaxrls.factors.choose import solve
@@ -28,6 +30,7 @@ def counted(rows, fn):
     return out, rows.readings - readings, rows.read - read
 
 
+@functools.cache
 def labelled(name):
     """A source of rows and its solution from labels in one go, with what that read."""
     case = FACTORS[name]

@@ -36,7 +36,7 @@ def pooled(program, *arguments):
 
 ROUTES = {
     "gram": {},
-    "cholesky": {"route": "cholesky"},
+    "cholesky": {"solver": rls.Cholesky()},
     "landmarks": {"landmarks": np.arange(0, 120, 2)},
 }
 

@@ -22,9 +22,7 @@ def test_dependent_landmarks():
     X, Y = array(rng.normal(size=(N, 3))), array(rng.normal(size=(N, 2)) + 1)
     gradient = jax.jit(
         jax.grad(
-            lambda width, points: rls.loo_objective(
-                rls.Gaussian(width), X, Y, LAM, landmarks=points
-            )
+            lambda width, points: rls.objective(rls.Gaussian(width), X, Y, LAM, landmarks=points)
         )
     )
     once, twice = X[ROWS], X[np.concatenate([ROWS, ROWS])]
@@ -42,7 +40,7 @@ def test_memory_does_not_grow_with_rows():
     def temporaries(n):
         shapes = [jax.ShapeDtypeStruct(shape, DTYPE) for shape in ((n, 3), (n,), (m, 3))]
         run = jax.grad(
-            lambda w, X, y, P: rls.loo_objective(
+            lambda w, X, y, P: rls.objective(
                 rls.Gaussian(w), X, y, LAM, landmarks=P, block_size=1000
             )
         )

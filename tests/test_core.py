@@ -11,7 +11,7 @@ import numpy as np
 import oracle
 import pytest
 import support
-from support import DTYPE, EPS, X64, array, assert_close, of_gram, wide
+from support import DTYPE, EPS, X64, array, assert_close, of_gram, solver_of, wide
 
 import jaxrls as rls
 
@@ -88,11 +88,11 @@ DEGENERATE = {  # of one shape, hence one program each
 
 @functools.partial(jax.jit, static_argnames=("route", "intercept"))
 def on_degenerate(X, Y, lams, plan, route, intercept):
-    factor = rls.factorize(rls.Linear(), X, intercept=intercept, route=route)
+    factor = rls.factorize(rls.Linear(), X, intercept=intercept, solver=solver_of(route))
     criteria = [f(factor, Y, lams) for f in (rls.gcv, rls.log_marginal_likelihood)]
     return (
         rls.path(factor, Y, lams),
-        rls.kfold(factor, Y, lams, plan),
+        rls.kfold(plan)(factor, Y, lams),
         criteria,
         rls.effective_dof(factor, lams),
         rls.lambda_grid(factor, 5),
@@ -137,7 +137,7 @@ def test_lambda_grid(route):
     a degree of freedom.
     """
     X = array(data(24, 5)[0])
-    factor = support.factorize(rls.Linear(), X, route=route, intercept=True)
+    factor = support.factorize(rls.Linear(), X, solver=solver_of(route), intercept=True)
     for num in (1, 2, 100):
         grid = np.asarray(support.lambda_grid(factor, num), np.float64)
         assert grid.shape == (num,) and support.lambda_grid(factor, num).dtype == DTYPE
@@ -199,7 +199,7 @@ def test_the_floor_of_a_cholesky_factor(kernel):
     entry of K.
     """
     X = data()[0]
-    factor = support.factorize(kernel, array(X), route="cholesky")
+    factor = support.factorize(kernel, array(X), solver=rls.Cholesky())
     largest, n = (
         (3 * 1.0, len(X))
         if isinstance(kernel, rls.Gaussian)
@@ -242,9 +242,13 @@ MESSAGES = {
         lambda: rls.factorize("gaussian", jnp.ones((3, 1))),
         "kernel must be a jaxrls kernel such as Gaussian(1.0), and is 'gaussian'",
     ),
-    "route": (lambda: factor(route="svd"), "route must be one of 'gram', 'features', 'covariance'"),
+    "solver": solver_of(
+        (lambda: factor(solver="svd"), "route must be one of 'gram', 'features', 'covariance'")
+    ),
     "route without features": (
-        lambda: rls.factorize(rls.Gaussian(1.0), jnp.ones((3, 1)), route="covariance"),
+        lambda: rls.factorize(
+            rls.Gaussian(1.0), jnp.ones((3, 1)), solver=rls.Spectral("covariance")
+        ),
         "route='covariance' needs explicit features, which Gaussian does not have: use route='gram'",
     ),
     "Y length": (
@@ -272,7 +276,7 @@ MESSAGES = {
         "num must be a whole number of at least 1, and is 0",
     ),
     "groups length": (
-        lambda: rls.kfold(factor(), jnp.ones(3), jnp.ones(1), [0, 1]),
+        lambda: rls.kfold([0, 1])(factor(), jnp.ones(3), jnp.ones(1)),
         "groups must have 3 labels, one per row of X, and has 2",
     ),
     "groups axes": (
@@ -288,24 +292,24 @@ MESSAGES = {
         "groups has no values inside jax.jit: call jaxrls.folds(groups) outside",
     ),
     "holdout rows": (
-        lambda: rls.holdout(factor(), jnp.ones(3), jnp.ones(1), jnp.ones((2, 3)), jnp.ones(4)),
+        lambda: rls.holdout(jnp.ones((2, 3)), jnp.ones(4))(factor(), jnp.ones(3), jnp.ones(1)),
         "Y_holdout must have shape (2,) or (2, t), one row per row of X, and has shape (4,)",
     ),
     "holdout weights": (
-        lambda: rls.holdout(
-            factor(), jnp.ones(3), jnp.ones(1), jnp.ones((2, 3)), jnp.ones(2), weights=jnp.ones(3)
+        lambda: rls.holdout(jnp.ones((2, 3)), jnp.ones(2), weights=jnp.ones(3))(
+            factor(), jnp.ones(3), jnp.ones(1)
         ),
         "weights must have shape (2,)",
     ),
     "holdout targets": (
-        lambda: rls.holdout(
-            factor(), jnp.ones((3, 2)), jnp.ones(1), jnp.ones((2, 3)), jnp.ones((2, 1))
+        lambda: rls.holdout(jnp.ones((2, 3)), jnp.ones((2, 1)))(
+            factor(), jnp.ones((3, 2)), jnp.ones(1)
         ),
         "held-out labels must have 2 columns, as Y does, and have 1",
     ),
     "holdout design": (
-        lambda: rls.holdout(
-            factor(route="gram"), jnp.ones(3), jnp.ones(1), jnp.ones((2, 4)), jnp.ones(2)
+        lambda: rls.holdout(jnp.ones((2, 4)), jnp.ones(2))(
+            factor(solver=rls.Spectral("gram")), jnp.ones(3), jnp.ones(1)
         ),
         "design must have 3 columns, one for each coefficient, and has 4",
     ),

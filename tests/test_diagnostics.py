@@ -7,7 +7,7 @@ import numpy as np
 import oracle
 import pytest
 import support
-from support import EPS, array, assert_close, wide
+from support import EPS, array, assert_close, solver_of, wide
 
 import jaxrls as rls
 
@@ -63,7 +63,7 @@ def test_influence_against_refits(route):
         )
     else:
         factor = support.factorize(
-            rls.Linear(), array(X), route=route, weights=array(v), intercept=True
+            rls.Linear(), array(X), solver=solver_of(route), weights=array(v), intercept=True
         )
     found = influence(factor, array(Y), LAM)
     want = brute_force(X, Y, v)
@@ -109,7 +109,9 @@ def test_eigenfunctions_are_orthonormal_and_expand_the_kernel(route):
             kernel, array(X), array(X[:4]), weights=array(v), intercept=True
         )
     else:
-        factor = support.factorize(kernel, array(X), route=route, weights=array(v), intercept=True)
+        factor = support.factorize(
+            kernel, array(X), solver=solver_of(route), weights=array(v), intercept=True
+        )
     values, functions = eigenfunctions(factor, kernel, array(X), num=4)
     at_rows, at_new = (np.asarray(functions.predict(array(A)), np.float64) for A in (X, new))
     share, mean = v / v.sum(), v @ X / v.sum()

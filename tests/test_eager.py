@@ -22,7 +22,7 @@ def data(seed, n=11):
 def of_intervals(seed):
     """Of rows in blocks from elsewhere, whose blocks are programs."""
     X, y, new = (part.astype(DTYPE) for part in data(seed))
-    fit = rls.fit(KERNEL, X, y, lams=[0.3], keep_intervals=True)
+    fit = rls.fit(KERNEL, X, y, lams=[0.3], keep=True)
     stream = rls.stream([(new[:2],), (new[2:],)])
     return lambda: fit.intervals(stream, 0.7)[0]
 
@@ -47,7 +47,7 @@ def of_an_entry(seed):
 
 def of_a_table(seed):
     X, _, new = (part.astype(DTYPE) for part in data(seed))
-    fit = rls.fit_kronecker(KERNEL, X, KERNEL, new, X @ new.T, lams=[0.3], keep_variance=True)
+    fit = rls.fit_kronecker(KERNEL, X, KERNEL, new, X @ new.T, lams=[0.3], keep=True)
     return lambda: fit.predict(new, X, pairs=[[0, 2], [seed, 1]], return_std=True)[1]
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from oracle import loo_residuals, refit
-from support import EPS, X64, array, assert_close, of_gram, of_landmarks
+from support import EPS, X64, array, assert_close, of_gram, of_landmarks, solver_of
 
 import jaxrls as rls
 from jaxrls.factors import landmark_spectrum
@@ -57,13 +57,13 @@ def errors(case, dtype, lams=None, times=None):
             jax.tree.map(lambda a: jnp.asarray(a, dtype), kernel),
             X,
             landmarks=landmarks,
-            route=route,
+            solver=solver_of(route),
         )
         lams = factor.precision_floor() * jnp.asarray(times, dtype) if lams is None else lams
         found = (
             rls.loo(factor, Y, lams),
             rls.gcv(factor, Y, lams),
-            rls.kfold(factor, Y, lams, rls.folds(np.arange(N) % 10)),
+            rls.kfold(rls.folds(np.arange(N) % 10))(factor, Y, lams),
         )
         return jnp.stack(found), factor.precision_floor(), lams
 
@@ -155,7 +155,7 @@ def test_the_grid_in_float32_holds_the_best_of_float64(kernel, route, n, noise):
                 jax.tree.map(lambda a: jnp.asarray(a, dtype), kernel),
                 X,
                 landmarks=landmarks,
-                route=route,
+                solver=solver_of(route),
             )
             lams = rls.lambda_grid(factor)
             return lams, rls.loo(factor, Y, lams), jnp.max(factor.spectrum().s)
@@ -187,15 +187,15 @@ def test_the_default_fit_goes_on_below_the_floor_of_the_spectrum():
     )
     want, got = rls.fit(*wide, **options), rls.fit(kernel, X, Y, **options)
     with pytest.warns(UserWarning, match="is the smallest of the grid"):
-        named = rls.fit(kernel, X, Y, route="gram", **options)
+        named = rls.fit(kernel, X, Y, solver=rls.Spectral("gram"), **options)
     assert float(got.floor) < float(want.lam) < float(named.floor) and float(got.lam) < float(
         named.floor
     )
-    assert named.route == "gram" and not named.search and got.route == "cholesky"
+    assert named.route == "gram" and not named.plan and got.route == "cholesky"
     taken = int((np.asarray(got.lams) < 5 * float(named.floor)).sum())
     assert (
         f"times the precision of its spectrum, and below it {taken} Cholesky factors and one for the model"
-        in got.search
+        in got.plan
     )
     np.testing.assert_allclose(
         float(got.error), float(want.error), rtol=0.05 * float(got.floor) / float(got.lam)
@@ -221,7 +221,7 @@ def test_above_the_floor_the_default_fit_is_that_of_the_spectrum():
     noisy = Y + np.random.default_rng(1).normal(size=Y.shape).astype(np.float32)
     kernel = rls.Gaussian(np.float32(1.5))
     for fit in (rls.fit(kernel, X, noisy), rls.fit(kernel, X, noisy, per_target=True)):
-        assert fit.route == "gram" and not fit.search and len(fit.lams) == 100
+        assert fit.route == "gram" and not fit.plan and len(fit.lams) == 100
 
 
 @pytest.mark.parametrize("name", ["gram", "features", "covariance"])
@@ -235,7 +235,7 @@ def test_a_kernel_that_is_only_semidefinite_is_not_called_indefinite(name):
         factor = rls.factorize(
             jax.tree.map(lambda a, dtype=dtype: jnp.asarray(a, dtype), kernel),
             jnp.asarray(twice, dtype),
-            route=route,
+            solver=solver_of(route),
         )
         spectrum = factor.spectrum()
         assert spectrum.solved is None or bool((spectrum.solved == 1).all())
@@ -305,7 +305,7 @@ def test_eigenvalues_of_a_gpu_are_trusted_less(monkeypatch):
     def floors():
         spectrum, cholesky = (
             of_gram(K),
-            rls.factorize(rls.Precomputed(), K, route="cholesky"),
+            rls.factorize(rls.Precomputed(), K, solver=rls.Cholesky()),
         )
         return np.array([float(spectrum.precision_floor()), float(cholesky.precision_floor())])
 
@@ -316,7 +316,7 @@ def test_eigenvalues_of_a_gpu_are_trusted_less(monkeypatch):
 
 # So narrow, or on so few landmarks, that refits at the floor are as good as any.
 AT_ZERO = {
-    "spectrum": (0.1, {"route": "gram"}),
+    "spectrum": (0.1, {"solver": rls.Spectral("gram")}),
     "landmarks": (0.7, {"landmarks": X[20:26].astype(float)}),
 }
 

@@ -104,7 +104,7 @@ def test_what_a_given_matrix_cannot_tell_is_said():
         ValueError,
         match=r"keep_variance=True needs k\(x, x\) of new rows, which a kernel matrix cannot tell",
     ):
-        rls.fit(rls.Precomputed(), K, Y, landmarks=CHOSEN, lams=[LAM], keep_variance=True)
+        rls.fit(rls.Precomputed(), K, Y, landmarks=CHOSEN, lams=[LAM], keep=True)
     with pytest.raises(ValueError, match="X must have 30 columns, .* and has 5"):
         rls.fit(rls.Precomputed(), K, Y, landmarks=CHOSEN, lams=[LAM]).predict(
             gaussian(NEW, X)[:, :5]

@@ -34,7 +34,7 @@ def data():
 
 def by_products(X, landmarks, **options):
     """The factor of K by products."""
-    return rls.factorize(KERNEL, X, landmarks=landmarks, route="iterative", **options)
+    return rls.factorize(KERNEL, X, solver=rls.Iterative(landmarks), **options)
 
 
 @functools.partial(jax.jit, static_argnames="intercept")
@@ -47,7 +47,7 @@ def pair(X, weights, intercept, iteration):
 
 def factors(X, weights, intercept, **options):
     """All of K, and K by products with as many probes as rows, which tell the diagonal itself."""
-    return pair(X, weights, intercept, rls.Iteration(tol=TOL, probes=N, **options))
+    return pair(X, weights, intercept, rls.Iterative(tol=TOL, probes=N, **options))
 
 
 def draws(X, y, every, probes, lam):
@@ -55,7 +55,7 @@ def draws(X, y, every, probes, lam):
     forty draws of signs.
     """
     iteration, total, lam = (
-        rls.Iteration(tol=1e-8, probes=probes),
+        rls.Iterative(tol=1e-8, probes=probes),
         rls.LeaveOneOut().total,
         array([[lam]]),
     )
@@ -65,7 +65,7 @@ def draws(X, y, every, probes, lam):
         factor = by_products(X, np.arange(0, N, every), iteration=iteration)
 
         def draw(seed):
-            signs = rls.Iteration(probes=probes, key=jax.random.key(seed)).signs(N, DTYPE)
+            signs = rls.Iterative(probes=probes, key=jax.random.key(seed)).signs(N, DTYPE)
             solution = replace(factor, signs=signs).solve(y)
             return solution.left_out(total, lam)[0, 0] / N, solution.outcome(lam, fn=total).error[
                 0, 0
@@ -122,7 +122,7 @@ def test_what_takes_an_inverse_is_refused(data):
     with pytest.raises(ValueError, match="the evidence needs a determinant"):
         rls.log_marginal_likelihood(found, Y, LAMS)
     with pytest.raises(ValueError, match="groups left out together"):
-        rls.kfold(found, Y, LAMS, groups=np.arange(N) % 4)
+        rls.kfold(groups=np.arange(N) % 4)(found, Y, LAMS)
     with pytest.raises(ValueError, match="groups left out together"):
         found.solve(Y).outcome(array([[1.0]]), rls.folds(np.arange(N) % 4))
 
@@ -133,32 +133,28 @@ def test_fit_by_products(data):
     """
     X, Y, v = data
     found = rls.fit(
-        KERNEL,
-        X,
-        1e3 * Y,
-        landmarks=np.arange(0, N, 2),
-        route="iterative",
-        lams="search",
-        weights=v,
+        KERNEL, X, 1e3 * Y, solver=rls.Iterative(np.arange(0, N, 2)), lams="search", weights=v
     )
-    exact = rls.fit(KERNEL, X, 1e3 * Y, weights=v, lams=[float(found.lam)], route="gram")
-    assert found.route == "iterative" and "iterations and one for the model" in found.search
+    exact = rls.fit(
+        KERNEL, X, 1e3 * Y, weights=v, lams=[float(found.lam)], solver=rls.Spectral("gram")
+    )
+    assert found.route == "iterative" and "iterations and one for the model" in found.plan
     assert (np.asarray(found.run.reason) == conjugate.CONVERGED).all()
     assert (
-        float(found.run.residuals.max()) <= 2 * rls.Iteration().tol
+        float(found.run.residuals.max()) <= 2 * rls.Iterative().tol
     )  # as `conjugate_gradients` promises, by a product in the end
     assert 0 < float(found.loo_standard_error) < 0.5 * float(exact.error)
     assert abs(float(found.error) - float(exact.error)) < 4 * float(found.loo_standard_error)
     assert_close(found.predict(X), exact.predict(X), 1e-2, "predictions")
     with pytest.raises(ValueError, match="route='iterative' needs landmarks="):
-        rls.fit(KERNEL, X, Y, route="iterative", lams=[1.0])
+        rls.fit(KERNEL, X, Y, solver=rls.Iterative(), lams=[1.0])
     with pytest.raises(ValueError, match="route='iterative' has no spectrum"):
-        rls.fit(KERNEL, X, Y, landmarks=20, route="iterative")
+        rls.fit(KERNEL, X, Y, solver=rls.Iterative(20))
 
 
 def test_a_fit_by_products_is_saved_whole(data, tmp_path):
     X, Y, _ = data
-    fit = rls.fit(KERNEL, X, Y, landmarks=np.arange(0, N, 2), route="iterative", lams=[0.3])
+    fit = rls.fit(KERNEL, X, Y, solver=rls.Iterative(np.arange(0, N, 2)), lams=[0.3])
     rls.save(tmp_path / "fit.npz", fit)
     back = rls.load(tmp_path / "fit.npz")
     assert jax.tree.structure(back) == jax.tree.structure(fit)
@@ -171,20 +167,20 @@ def test_a_useless_iteration_is_no_fit(data):
     """λ so far below what rounding leaves of K that no column comes near."""
     X, Y, _ = data
     with pytest.raises(ValueError, match="error is not finite"):
-        rls.fit(KERNEL, X / 100, Y, landmarks=[0, 1], route="iterative", lams=[1e-30])
+        rls.fit(KERNEL, X / 100, Y, solver=rls.Iterative([0, 1]), lams=[1e-30])
 
 
 # how to iterate, said to `fit`
 # ------------------------------------------------------------------------------------------------
 
-CHOSEN = {"landmarks": np.arange(0, N, 2), "route": "iterative"}
+CHOSEN = {"landmarks": np.arange(0, N, 2), "solver": rls.Iterative()}
 
 
 @pytest.mark.any_precision
 def test_fit_passes_on_how_to_iterate(data):
     X, Y, v = data
     key = jax.random.key(7)
-    iteration = rls.Iteration(tol=1e-3, steps=50, probes=4, products="float32", key=key)
+    iteration = rls.Iterative(tol=1e-3, steps=50, probes=4, dtype="float32", key=key)
     fit = rls.fit(KERNEL, X, Y, lams=[0.3], weights=v, iteration=iteration, **CHOSEN)
     factor = rls.factorize(KERNEL, X, weights=v, iteration=iteration, **CHOSEN)
     assert factor.signs.shape == (N, 4) and factor.iteration.products == "float32"
@@ -214,7 +210,7 @@ def test_fit_stops_after_as_many_steps_as_it_may_take(data):
             X,
             Y,
             lams=[0.3],
-            iteration=rls.Iteration(steps=2, tol=1e-12, probes=2),
+            iteration=rls.Iterative(steps=2, tol=1e-12, probes=2),
             **{**CHOSEN, "landmarks": 16},
         )
     assert int(fit.run.steps) == 2 and fit.num_landmarks == 16
@@ -228,19 +224,14 @@ def test_without_probes_rows_held_out_choose(data):
     X, Y, v = data
     options = {
         "weights": v[:50],
-        "validation": (X[50:], Y[50:]),
+        "criterion": rls.holdout(X[50:], Y[50:]),
         "lams": LAMS,
         "landmarks": np.arange(0, 50, 2),
     }
-    fit = rls.fit(
-        KERNEL,
-        X[:50],
-        Y[:50],
-        route="iterative",
-        iteration=rls.Iteration(tol=1e-6, probes=0),
-        **options,
+    fit = rls.fit(KERNEL, X[:50], Y[:50], solver=rls.Iterative(tol=1e-6, probes=0), **options)
+    exact = rls.fit(
+        KERNEL, X[:50], Y[:50], **{**options, "landmarks": None}, solver=rls.Spectral("gram")
     )
-    exact = rls.fit(KERNEL, X[:50], Y[:50], **{**options, "landmarks": None}, route="gram")
     assert (
         float(fit.lam) == float(exact.lam)
         and fit.loo_standard_error is None
@@ -260,10 +251,10 @@ def test_without_probes_rows_held_out_choose(data):
                 Y,
                 lams=LAMS,
                 criterion=criterion,
-                iteration=rls.Iteration(probes=0),
+                iteration=rls.Iterative(probes=0),
                 **CHOSEN,
             )
-    factor = by_products(X, np.arange(0, N, 3), iteration=rls.Iteration(probes=0))
+    factor = by_products(X, np.arange(0, N, 3), iteration=rls.Iterative(probes=0))
     with pytest.raises(ValueError, match="probes=0 leaves no rows out"):
         factor.solve(Y).residuals(LAMS)
 
@@ -284,15 +275,15 @@ def test_without_probes_rows_held_out_choose(data):
 )
 def test_what_no_iteration_can_be(options, message, unchecked):
     with pytest.raises(ValueError, match=message):
-        rls.Iteration(**options)
+        rls.Iterative(**options)
 
 
 @pytest.mark.any_precision
 def test_equal_iterations_are_one_program():
     assert (
-        rls.Iteration(products=jnp.float32)
-        == rls.Iteration(products="float32")
-        == rls.Iteration(products=np.dtype("float32"))
+        rls.Iterative(dtype=jnp.float32)
+        == rls.Iterative(dtype="float32")
+        == rls.Iterative(dtype=np.dtype("float32"))
     )
 
 
@@ -301,7 +292,7 @@ def test_an_iteration_goes_with_its_route_alone(data, unchecked):
     with pytest.raises(
         ValueError, match="iteration= belongs to route='iterative', and route is None"
     ):
-        rls.fit(KERNEL, X, Y, landmarks=20, iteration=rls.Iteration())
+        rls.fit(KERNEL, X, Y, landmarks=20, iteration=rls.Iterative())
     with pytest.raises(ValueError, match=r"iteration must be a jaxrls\.Iteration"):
         rls.fit(KERNEL, X, Y, lams=[1.0], iteration=1e-3, **CHOSEN)
     with pytest.raises(ValueError, match="products must be no wider than X"):
@@ -310,7 +301,7 @@ def test_an_iteration_goes_with_its_route_alone(data, unchecked):
             np.asarray(X, np.float32),
             Y,
             lams=[1.0],
-            iteration=rls.Iteration(products="float64"),
+            iteration=rls.Iterative(dtype="float64"),
             **CHOSEN,
         )
 
@@ -321,8 +312,8 @@ def test_an_iteration_goes_with_its_route_alone(data, unchecked):
 def test_every_target_has_its_own_lam(data):
     X, Y, v = data
     options = {"lams": LAMS, "per_target": True, "weights": v, "intercept": False}
-    fit = rls.fit(KERNEL, X, Y, iteration=rls.Iteration(tol=TOL, probes=N), **options, **CHOSEN)
-    exact = rls.fit(KERNEL, X, Y, route="gram", **options)
+    fit = rls.fit(KERNEL, X, Y, iteration=rls.Iterative(tol=TOL, probes=N), **options, **CHOSEN)
+    exact = rls.fit(KERNEL, X, Y, solver=rls.Spectral("gram"), **options)
     np.testing.assert_array_equal(fit.lam, exact.lam)
     for name in ("errors", "loo_residuals", "dof"):
         assert_close(getattr(fit, name), getattr(exact, name), CLOSE, name)
@@ -335,8 +326,10 @@ def test_every_target_has_its_own_lam(data):
 
 def test_the_slope_of_a_step_is_no_standard_error(data):
     X, Y, _ = data
-    options = {"lams": [0.3], "iteration": rls.Iteration(probes=8), **CHOSEN}
-    fit = rls.fit(KERNEL, X, jnp.sign(Y[:, 0] - 3), loss=rls.zero_one_loss, **options)
+    options = {"lams": [0.3], "iteration": rls.Iterative(probes=8), **CHOSEN}
+    fit = rls.fit(
+        KERNEL, X, jnp.sign(Y[:, 0] - 3), **options, criterion=rls.LeaveOneOut(rls.zero_one_loss)
+    )
     assert fit.loo_standard_error is None and 0 <= float(fit.error) < 0.5
 
 
@@ -366,7 +359,7 @@ def test_an_error_hidden_in_noise_is_never_small(data):
     X, Y, _ = data
     lams = array([3e-4, 0.1])
     factor = by_products(
-        X, np.arange(0, N, 8), iteration=rls.Iteration(probes=8, tol=1e-6, steps=1000)
+        X, np.arange(0, N, 8), iteration=rls.Iterative(probes=8, tol=1e-6, steps=1000)
     )
     small, sound = np.asarray(loo(factor, Y[:, 0], lams))
     assert np.isfinite(small) and small > sound

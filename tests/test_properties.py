@@ -189,10 +189,10 @@ def program(name, intercept):
 
     def run(X, Y, v, lams, X_new, Y_new, shares, plan):
         solution = case.solution(X, Y, v, intercept)
-        held = rls.HoldOut.of(X_new, Y_new, shares)
+        held = rls.holdout(X_new, Y_new, shares)
         criteria = {
             "loo": rls.LeaveOneOut(),
-            "kfold": rls.GroupsOut(plan),
+            "kfold": rls.kfold(plan),
             "gcv": rls.GCV(),
             "evidence": rls.Evidence(),
             "holdout": held,

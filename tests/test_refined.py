@@ -67,7 +67,7 @@ def truth(lams, v, intercept):
 @pytest.fixture(scope="module")
 def floor():
     """Below which float32's spectrum is noise."""
-    return float(rls.fit(KERNEL, X, Y, lams=[1.0], route="gram").floor)
+    return float(rls.fit(KERNEL, X, Y, lams=[1.0], solver=rls.Spectral("gram")).floor)
 
 
 def off(got, want):
@@ -86,7 +86,7 @@ def test_refined_float32_below_the_floor_is_float64(floor, switch):
     lam = 1e-3 * floor
     coef, level, left_out, dof = truth([lam], V, True)
     with jax.enable_x64(switch):
-        fit = rls.fit(KERNEL, X, Y, weights=V, lams=[lam], refine=True)
+        fit = rls.fit(KERNEL, X, Y, weights=V, lams=[lam], solver=rls.Refined())
         assert isinstance(fit.model.coef, jax.Array if switch else np.ndarray)
     fit = jax.tree.map(np.asarray, fit)
     assert (
@@ -113,7 +113,7 @@ def test_every_lam_that_is_named_is_refined(floor):
     errors = np.sum(V[:, None] * left_out**2, axis=1) / np.sum(V)
     best = int(np.argmin(errors.mean(1))), np.argmin(errors, axis=0)
     shared, each = (
-        rls.fit(KERNEL, X, Y, weights=V, lams=lams, refine=True, per_target=own)
+        rls.fit(KERNEL, X, Y, weights=V, lams=lams, per_target=own, solver=rls.Refined())
         for own in (False, True)
     )
     tolerance = 100 * EPS64 * S_MAX * float(np.max(V)) / lams.min()
@@ -134,9 +134,7 @@ def test_every_lam_that_is_named_is_refined(floor):
 @pytest.mark.any_precision
 def test_lam_is_chosen_in_float32_and_refined():
     """The table of float32 stays as it was; the rest is of float64 at its λ."""
-    plain, fit = (
-        rls.fit(KERNEL, X, Y, num=20, per_target=True, refine=refine) for refine in (False, True)
-    )
+    plain, fit = (rls.fit(KERNEL, X, Y, lams=20, per_target=True) for refine in (False, True))
     np.testing.assert_array_equal(fit.errors, plain.errors)
     np.testing.assert_array_equal(fit.lam, np.asarray(plain.lam))
     coef, level, left_out, _ = truth(np.asarray(plain.lam, float).reshape(-1), None, True)
@@ -162,14 +160,14 @@ def test_lam_is_chosen_in_float32_and_refined():
 def test_a_search_goes_below_what_float32_can_tell():
     """Labels without noise: the best λ is below float32's floor, and the search finds it."""
     smooth = np.sin(X[:, 0]).astype(float)
-    found = rls.fit(KERNEL, X, smooth, lams="search", refine=True)
-    exact = rls.fit(KERNEL, X.astype(float), smooth, lams="search", route="cholesky")
+    found = rls.fit(KERNEL, X, smooth, lams="search", solver=rls.Refined())
+    exact = rls.fit(KERNEL, X.astype(float), smooth, lams="search", solver=rls.Cholesky())
     assert float(found.lam) < 1e-3 * float(
-        rls.fit(KERNEL, X, smooth, lams=[1.0], route="gram").floor
+        rls.fit(KERNEL, X, smooth, lams=[1.0], solver=rls.Spectral("gram")).floor
     )
     assert (
         abs(np.log(float(found.error) / float(exact.error))) < 0.02
-        and "Cholesky factors" in found.search
+        and "Cholesky factors" in found.plan
     )
 
 
@@ -177,8 +175,8 @@ def test_a_search_goes_below_what_float32_can_tell():
 def test_other_criteria_and_kernels():
     """Held-out rows and groups go to float64 with the rest; so does a matrix of one's own."""
     lam, groups = 1e-6, np.arange(N) % 5
-    for options in ({"validation": (X[:20] + 1, Y[:20])}, {"groups": groups}):
-        found = rls.fit(KERNEL, X, Y, weights=V, lams=[lam], refine=True, **options)
+    for options in ({"criterion": rls.holdout(X[:20] + 1, Y[:20])}, {"groups": groups}):
+        found = rls.fit(KERNEL, X, Y, weights=V, lams=[lam], **options, solver=rls.Refined())
         options = {
             name: tuple(A.astype(float) for A in value) if name == "validation" else value
             for name, value in options.items()
@@ -189,7 +187,7 @@ def test_other_criteria_and_kernels():
             Y.astype(float),
             weights=V.astype(float),
             lams=[lam],
-            route="cholesky",
+            solver=rls.Cholesky(),
             **options,
         )
         assert_close(found.error, exact.error, 1e-6, found.criterion)
@@ -197,16 +195,16 @@ def test_other_criteria_and_kernels():
         assert (np.asarray(found.run.reason) == CONVERGED).all()
     narrow = np.asarray(K, np.float32)
     narrow = (narrow + narrow.T) / 2
-    found = rls.fit(rls.Precomputed(), narrow, Y, lams=[1e-4], refine=True)
+    found = rls.fit(rls.Precomputed(), narrow, Y, lams=[1e-4], solver=rls.Refined())
     exact = rls.fit(
-        rls.Precomputed(), narrow.astype(float), Y.astype(float), lams=[1e-4], route="cholesky"
+        rls.Precomputed(), narrow.astype(float), Y.astype(float), lams=[1e-4], solver=rls.Cholesky()
     )
     assert_close(found.loo_residuals, exact.loo_residuals, 1e-8)
 
 
 @pytest.mark.any_precision
 def test_a_refined_fit_says_where_it_did_not_come_near():
-    fit = rls.fit(KERNEL, X, Y, lams=[1e-6], refine=True)
+    fit = rls.fit(KERNEL, X, Y, lams=[1e-6], solver=rls.Refined())
     run = replace(fit.run, reason=jnp.array([ALL_STEPS]), residuals=jnp.array([0.05]))
     with pytest.warns(
         UserWarning,
@@ -220,18 +218,21 @@ def test_a_refined_fit_says_where_it_did_not_come_near():
     ("given", "message"),
     [
         ({"landmarks": 10}, "refine=True is for K of all rows, and landmarks= was given"),
-        ({"route": "covariance"}, "refine=True is for K of all rows, and route is 'covariance'"),
+        (
+            {"solver": rls.Spectral("covariance")},
+            "refine=True is for K of all rows, and route is 'covariance'",
+        ),
     ],
 )
 def test_what_cannot_be_refined_is_refused(given, message):
     with pytest.raises(ValueError, match=message):
-        rls.fit(KERNEL, X, Y, refine=True, **given)
+        rls.fit(KERNEL, X, Y, **given, solver=rls.Refined())
 
 
 @pytest.mark.any_precision
 def test_inside_jit_it_is_refused():
     with pytest.raises(ValueError, match="call fit outside of it"):
-        jax.jit(lambda y: rls.fit(KERNEL, X, y, lams=[1.0], refine=True).error)(Y)
+        jax.jit(lambda y: rls.fit(KERNEL, X, y, lams=[1.0], solver=rls.Refined()).error)(Y)
 
 
 def wide(A):

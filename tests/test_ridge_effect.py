@@ -6,6 +6,7 @@ import warnings
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import solver_of
 
 import jaxrls as rls
 from jaxrls.problem.landmarks import ridge_effect
@@ -42,7 +43,7 @@ def test_predictions_move_by_no_more_than_the_effect(route):
     """
     (X, y), v = data(0.02), np.random.default_rng(1).uniform(0.3, 2, N)
     lam = 10 * float(heard(X, y)[0].floor)
-    options = {"lams": [lam], "route": route}
+    options = {"lams": [lam], "solver": solver_of(route)}
     narrow, said = heard(X, y, weights=v.astype(np.float32), **options)
     wide, more = heard(X.astype(float), y, weights=v, **options)
     e = np.asarray(wide.loo_residuals)
@@ -96,7 +97,7 @@ def test_a_large_target_hides_no_other_and_rows_that_come_are_told_of_it():
     assert said and float(both.ridge_effect) >= 0.99 * float(one.ridge_effect) > 0.01
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        more = rls.fit(rls.Gaussian(0.6), X[:40], y[:40], keep_moments=True, **options).update(
+        more = rls.fit(rls.Gaussian(0.6), X[:40], y[:40], keep=True, **options).update(
             X[40:], y[40:]
         )
     assert float(more.ridge_effect) >= 0.9 * float(

@@ -21,6 +21,7 @@ from support import (
     coef,
     factorize,
     loo_residuals,
+    solver_of,
     wide,
 )
 
@@ -69,9 +70,9 @@ def test_norms_on_nearly_dependent_columns_are_those_of_residuals_at_every_lam(i
         truth = Truth(
             lambda gone, K=K: (K, K, np.diagonal(K)), *long, np.arange(5), intercept, "primal", EPS
         )
-        solution = factorize(rls.Linear(), array(X), route="covariance", intercept=intercept).solve(
-            array(y)
-        )
+        solution = factorize(
+            rls.Linear(), array(X), solver=rls.Spectral("covariance"), intercept=intercept
+        ).solve(array(y))
         norm, off = truth.norm
         assert (np.abs(np.asarray(solution.residual_norm(array(lams))) - norm) <= off).all()
         fit = np.sum(truth.Y * truth.dual, axis=1)
@@ -182,13 +183,22 @@ def test_held_out_rows_in_another_precision():
         for at, dtype in zip((slice(20), slice(20, 30)), dtypes, strict=True)
     )
     kernel, lams = rls.Gaussian(1.0), jnp.asarray([0.1, 1.0], dtypes[0])
-    factor = rls.factorize(kernel, X_seen, route="gram")
-    criterion = rls.HoldOut.of(X_held, held, np.ones(10, dtypes[1]))
+    factor = rls.factorize(kernel, X_seen, solver=rls.Spectral("gram"))
+    criterion = rls.holdout(X_held, held, np.ones(10, dtypes[1]))
     design = rls.gram(kernel, X_held, X_seen.astype(dtypes[1]))
     found = (
-        rls.fit(kernel, X_seen, seen, lams=lams, route="gram", validation=(X_held, held)).errors,
-        rls.fit(kernel, X_seen, seen, lams=lams, route="gram", criterion=criterion).errors,
-        rls.holdout(factor, seen, lams, design, held, weights=np.ones(10, dtypes[1])),
+        rls.fit(
+            kernel,
+            X_seen,
+            seen,
+            lams=lams,
+            solver=rls.Spectral("gram"),
+            criterion=rls.holdout(X_held, held),
+        ).errors,
+        rls.fit(
+            kernel, X_seen, seen, lams=lams, solver=rls.Spectral("gram"), criterion=criterion
+        ).errors,
+        rls.holdout(design, held, weights=np.ones(10, dtypes[1]))(factor, seen, lams),
     )
     K, K_held = gaussian(X[:20], X[:20]), gaussian(X[20:], X[:20])
     mean = np.eye(20) - 1 / 20
@@ -209,7 +219,7 @@ def test_objective_of_kernels_of_small_and_large_numbers(landmarks):
 
     @jax.jit
     def look(unit):
-        value = lambda lam: rls.loo_objective(unit * rls.Gaussian(1.0), X, y, lam, landmarks=R)
+        value = lambda lam: rls.objective(unit * rls.Gaussian(1.0), X, y, lam, landmarks=R)
         return jax.value_and_grad(value)(jnp.float32(1 / 16) * unit)
 
     want = look(jnp.float32(1))
@@ -227,9 +237,9 @@ def test_every_factor_of_a_kernel_of_small_numbers(route):
     X, y = (array(a) for a in smooth_data(30))
     groups, landmarks = np.arange(30) // 3, jnp.arange(0, 30, 3)
     v = array(np.where(np.arange(30) % 7 == 2, 0, 1 + np.arange(30) % 4))
-    options = {"route": route}
+    options = {"solver": solver_of(route)}
     if route in ("subset", "cholesky on landmarks"):
-        options = {"route": route.split()[0], "landmarks": landmarks}
+        options = {"solver": solver_of(route.split()[0]), "landmarks": landmarks}
     kernel, lams = (
         rls.Linear() if route in ("features", "covariance") else rls.Gaussian(1.0),
         array([1 / 16, 1.0]),
@@ -247,7 +257,7 @@ def test_every_factor_of_a_kernel_of_small_numbers(route):
         errors = (
             rls.loo(factor, labels, at),
             rls.gcv(factor, labels, at),
-            rls.kfold(factor, labels, at, groups),
+            rls.kfold(groups)(factor, labels, at),
         )
         residuals = rls.loo_residuals(factor, labels, at[0], groups) * jnp.sqrt(
             unit
@@ -289,7 +299,7 @@ def test_rows_of_tiny_weight(route, kernel):
     """A row of weight v keeps digits to eps/√v."""
     X, y, v, want = light(kernel)
     made = rls.Linear() if kernel == "linear" else rls.Gaussian(1.0)
-    factor = factorize(made, array(X), weights=array(v), route=route)
+    factor = factorize(made, array(X), weights=array(v), solver=solver_of(route))
     assert_close(loo_residuals(factor, array(y), array(0.1)), want, 1e5 * EPS)
     alone = rls.loo_residuals(factor, array(y), array(0.1), np.arange(30))  # every row a group
     assert_close(alone, want, 1e5 * EPS)
@@ -313,7 +323,7 @@ def test_landmarks_of_weight_zero():
         ).T
         w, b = refit(Phi[rest], y[rest, None], wide(0.05), v[rest], True)
         want[i] = y[i] - Phi[i] @ w[:, 0] - b[0]
-    for options in ({}, {"route": "cholesky"}):
+    for options in ({}, {"solver": rls.Cholesky()}):
         factor = factorize(
             rls.Gaussian(1.0), array(X), weights=array(v), landmarks=jnp.asarray(R), **options
         )
@@ -330,7 +340,7 @@ def test_one_heavy_row_makes_no_kernel_indefinite(weight, route):
     v = np.ones(60)
     v[3] = weight
     kernel = rls.Linear() if route == "covariance" else rls.Gaussian(1.0)
-    factor = factorize(kernel, array(X), weights=array(v), route=route)
+    factor = factorize(kernel, array(X), weights=array(v), solver=solver_of(route))
     assert float(factor.report.indefinite) <= 100 * 60 * EPS
     assert float(factor.precision_floor()) <= 1e4 * EPS
     Phi = X if route == "covariance" else features_of(gaussian(X, X))
@@ -354,7 +364,7 @@ def test_an_offset_of_the_rows_is_taken_out_before_their_products(route, d):
     X = wide(rng.normal(size=(20, d)) + offset)
     y, v = wide(rng.normal(size=20)), wide(rng.uniform(0.5, 2.0, 20))
     v[4] = 0
-    factor = factorize(rls.Linear(), array(X), weights=array(v), route=route)
+    factor = factorize(rls.Linear(), array(X), weights=array(v), solver=solver_of(route))
     want = refitted(X - offset, y[:, None], lam, v, True)[:, 0]
     got = loo_residuals(factor, array(y), array(lam))
     assert_close(got[v > 0], want[v > 0], 1e4 * EPS)
@@ -389,7 +399,7 @@ def test_a_certificate_in_float32_is_never_too_hopeful(route):
             (gaussian(Z, Z[R]) @ U[:, s > 1e-13 * s[-1]]) ** 2 / s[s > 1e-13 * s[-1]]
         )
         found = factorize(
-            rls.Gaussian(width), jnp.asarray(X), landmarks=jnp.asarray(R), route=route
+            rls.Gaussian(width), jnp.asarray(X), landmarks=jnp.asarray(R), solver=solver_of(route)
         ).trace_residual
         for trace in (float(found), float(chosen.trace_residual)):
             assert truth <= trace <= 1.1 * truth + 20 * np.finfo(np.float32).eps * n

@@ -164,7 +164,7 @@ def test_landmarks_that_depend_are_the_features_they_span():
 
     @jax.jit
     def answers(X, Y):
-        few = rls.factorize(rls.Linear(), X, route="features").solve(Y)
+        few = rls.factorize(rls.Linear(), X, solver=rls.Spectral("features")).solve(Y)
         many = factor_subset(rls.Linear(), X, jnp.arange(16), intercept=True, leave=False).solve(Y)
         names = "dof", "residual_dof", "logdet", "data_fit", "residual_norm", "residuals"
         return {name: [getattr(of, name)(lams) for of in (many, few)] for name in names}
@@ -255,21 +255,21 @@ def test_factorize_takes_landmarks():
     factor = factorize(GAUSSIAN, X, landmarks=jnp.asarray(rows()))
     assert factor.route == "subset" and factor.n == N and factor.s.shape == (M,)
     chosen = support.landmarks(GAUSSIAN, X, 5, key=jax.random.key(0))
-    by_result, by_rows = (
-        factorize(GAUSSIAN, X, landmarks=R, route="subset") for R in (chosen, chosen.indices)
-    )
+    by_result, by_rows = (factorize(GAUSSIAN, X, landmarks=R) for R in (chosen, chosen.indices))
     assert (by_result.s == by_rows.s).all()
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda X: rls.factorize(GAUSSIAN, X, route="subset"), "landmarks="),
+        (lambda X: rls.factorize(GAUSSIAN, X), "landmarks="),
         (
-            lambda X: rls.factorize(GAUSSIAN, X, landmarks=np.arange(3), route="gram"),
+            lambda X: rls.factorize(
+                GAUSSIAN, X, landmarks=np.arange(3), solver=rls.Spectral("gram")
+            ),
             "belong together",
         ),
-        (lambda X: rls.factorize(GAUSSIAN, X, route="subsets"), "'subset'"),
+        (lambda X: rls.factorize(GAUSSIAN, X, solver="subsets"), "'subset'"),
         (lambda X: of_landmarks(GAUSSIAN, X, np.array([0, 40])), "row 40"),
         (
             lambda X: of_landmarks(GAUSSIAN, X, np.arange(3), weights=jnp.ones(3, DTYPE)),

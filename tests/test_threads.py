@@ -16,9 +16,9 @@ RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(20, 2)), RNG.normal(size=(20, 2))
 LAMS = np.array([1e-3, 0.1, 1.0, 100.0, 1e4])
 WAYS = {
-    "gram": (rls.Gaussian(1.0), {"route": "gram"}),
-    "features": (rls.Linear(), {"route": "features"}),
-    "cholesky": (rls.Gaussian(1.0), {"route": "cholesky"}),
+    "gram": (rls.Gaussian(1.0), {"solver": rls.Spectral("gram")}),
+    "features": (rls.Linear(), {"solver": rls.Spectral("features")}),
+    "cholesky": (rls.Gaussian(1.0), {"solver": rls.Cholesky()}),
     "landmarks": (rls.Gaussian(1.0), {"landmarks": np.array([1, 5, 7, 12])}),
 }
 TASKS = [(way, dtype) for way in WAYS for dtype in (np.float64, np.float32)]

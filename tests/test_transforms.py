@@ -17,6 +17,7 @@ from support import (
     array,
     assert_close,
     differences,
+    solver_of,
 )
 
 import jaxrls as rls
@@ -60,7 +61,11 @@ def kernel(p):
 def factor(p, route=None):
     explicit = route in ("features", "covariance")
     return rls.factorize(
-        rls.Linear() if explicit else kernel(p), p.X, weights=p.weights, intercept=True, route=route
+        rls.Linear() if explicit else kernel(p),
+        p.X,
+        weights=p.weights,
+        intercept=True,
+        solver=solver_of(route),
     )
 
 
@@ -89,7 +94,7 @@ def signs(values):
 def conformal(p):
     """p-values of two labels, by a fit of which the variance is kept."""
     codes = signs(p.Y[:, 0])
-    fit = rls.fit(kernel(p), p.X, codes, lams=p.lams[:1], keep_variance=True)
+    fit = rls.fit(kernel(p), p.X, codes, lams=p.lams[:1], keep=True)
     return rls.conformal_labels(fit, p.X, codes).p_values(p.new)
 
 
@@ -98,7 +103,7 @@ def sides(p):
     return rls.factor_kronecker(kernel(p)(p.new, p.new), rls.Gaussian(1.5)(p.X[:3], p.X[:3]))
 
 
-ITERATION = rls.Iteration(tol=10 * EPS)
+ITERATION = rls.Iterative(tol=10 * EPS)
 COMPUTATIONS = {
     "gram": lambda p: rls.gram(kernel(p), p.X, p.new, block_size=5),
     "gram_matmul": lambda p: rls.gram_matmul(kernel(p), p.new, p.X, p.Y, block_size=2),
@@ -108,12 +113,7 @@ COMPUTATIONS = {
     "factorize, covariance": lambda p: facts(factor(p, "covariance")),
     "factorize, iterative": lambda p: rls.loo(
         rls.factorize(
-            rls.Gaussian(1.5),
-            p.X,
-            landmarks=jnp.arange(4),
-            route="iterative",
-            weights=p.weights,
-            iteration=ITERATION,
+            rls.Gaussian(1.5), p.X, solver=rls.Iterative(jnp.arange(4)), weights=p.weights
         ),
         p.Y,
         p.lams,
@@ -125,7 +125,9 @@ COMPUTATIONS = {
     ),
     "factorize, cholesky": lambda p: rls.loo(factor(p, "cholesky"), p.Y, p.lams),
     "factorize, cholesky on landmarks": lambda p: rls.loo(
-        rls.factorize(kernel(p), p.X, weights=p.weights, landmarks=jnp.arange(4), route="cholesky"),
+        rls.factorize(
+            kernel(p), p.X, weights=p.weights, landmarks=jnp.arange(4), solver=rls.Cholesky()
+        ),
         p.Y,
         p.lams,
     ),
@@ -139,19 +141,19 @@ COMPUTATIONS = {
     "influence": lambda p: rls.influence(factor(p), p.Y, p.lams[1]),
     "eigenfunctions": lambda p: squares(*rls.eigenfunctions(factor(p), kernel(p), p.X, 3), p.new),
     "effective_dof": lambda p: rls.effective_dof(factor(p), p.lams),
-    "loo": lambda p: rls.loo(factor(p), p.Y, p.lams, loss=rls.absolute_error),
+    "loo": lambda p: rls.LeaveOneOut(rls.absolute_error)(factor(p), p.Y, p.lams),
     "gcv": lambda p: rls.gcv(factor(p), p.Y, p.lams),
-    "kfold": lambda p: rls.kfold(factor(p), p.Y, p.lams[:1], PLAN),
-    "kfold, by the other folds": lambda p: rls.kfold(
-        factor(p, "covariance"), p.Y, p.lams, rls.folds(GROUPS % 2)
+    "kfold": lambda p: rls.kfold(PLAN)(factor(p), p.Y, p.lams[:1]),
+    "kfold, by the other folds": lambda p: rls.kfold(rls.folds(GROUPS % 2))(
+        factor(p, "covariance"), p.Y, p.lams
     ),
-    "holdout": lambda p: rls.holdout(factor(p), p.Y, p.lams, kernel(p)(p.new, p.X), p.Y_new),
+    "holdout": lambda p: rls.holdout(kernel(p)(p.new, p.X), p.Y_new)(factor(p), p.Y, p.lams),
     "log_marginal_likelihood": lambda p: rls.log_marginal_likelihood(factor(p), p.Y, p.lams),
     "log_predictive_density": lambda p: rls.log_predictive_density(factor(p), p.Y, p.lams),
-    "loo_objective": lambda p: jax.grad(rls.loo_objective)(
+    "loo_objective": lambda p: jax.grad(rls.objective)(
         kernel(p), p.X, p.Y, p.lams[1], weights=p.weights
     ),
-    "loo_objective, landmarks": lambda p: jax.grad(rls.loo_objective)(
+    "loo_objective, landmarks": lambda p: jax.grad(rls.objective)(
         kernel(p), p.X, p.Y, p.lams[1], landmarks=p.X[:4]
     ),
     "objective": lambda p: rls.objective(kernel(p), p.X, p.Y, p.lams[1], criterion=rls.gcv),
@@ -295,7 +297,7 @@ def test_derivatives_in_labels_and_lam():
     rows of weight 0 included.
     """
     p = data()
-    f = jax.jit(functools.partial(factor, route="covariance"))(p)
+    f = jax.jit(functools.partial(factor, solver=rls.Spectral("covariance")))(p)
     start, back = ravel_pytree((p.Y, jnp.log(p.lams)))
 
     def outputs(flat):
@@ -309,11 +311,11 @@ def test_derivatives_in_labels_and_lam():
             "coef": rls.coef(f, Y, lams[:2]),
             "loo_residuals": rls.loo_residuals(f, Y, lams[1:]),
             "loo": rls.loo(f, Y, lams),
-            "loo, absolute": rls.loo(f, Y, lams, loss=rls.absolute_error),
+            "loo, absolute": rls.LeaveOneOut(rls.absolute_error)(f, Y, lams),
             "gcv": rls.gcv(f, Y, lams),
-            "kfold": rls.kfold(f, Y, lams[:1], PLAN),
-            "kfold, by the other folds": rls.kfold(f, Y, lams, rls.folds(GROUPS % 2)),
-            "holdout": rls.holdout(f, Y, lams, p.new, p.Y_new),
+            "kfold": rls.kfold(PLAN)(f, Y, lams[:1]),
+            "kfold, by the other folds": rls.kfold(rls.folds(GROUPS % 2))(f, Y, lams),
+            "holdout": rls.holdout(p.new, p.Y_new)(f, Y, lams),
             "log_marginal_likelihood": rls.log_marginal_likelihood(f, Y, lams),
             "effective_dof": rls.effective_dof(f, lams),
         }
@@ -358,7 +360,9 @@ def test_eigenvectors_refuse_to_be_differentiated(route):
     def error(kernel, X, weights):
         return jnp.sum(
             rls.loo(
-                rls.factorize(kernel, X, weights=weights, intercept=True, route=route), p.Y, p.lams
+                rls.factorize(kernel, X, weights=weights, intercept=True, solver=solver_of(route)),
+                p.Y,
+                p.lams,
             )
         )
 

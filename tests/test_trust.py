@@ -72,7 +72,7 @@ MASKED = {
     "lams": lambda: rls.fit(KERNEL, X, Y, lams=masked(LAMS)),
     "lam": lambda: rls.coef(factor(), Y, masked(0.1)),
     "landmarks": lambda: rls.fit(KERNEL, X, Y, landmarks=masked([0, 1, 2]), lams=LAMS),
-    "validation Y": lambda: rls.fit(KERNEL, X, Y, validation=(X, masked(Y)), lams=LAMS),
+    "validation Y": lambda: rls.fit(KERNEL, X, Y, criterion=rls.holdout(X, masked(Y)), lams=LAMS),
     "X, predict": lambda: model().predict(masked(X)),
     "Gaussian.width": lambda: rls.fit(rls.Gaussian(masked([1.0, 2.0])), X, Y, lams=LAMS),
     "labels": lambda: rls.encode(masked(PLAIN)),
@@ -176,7 +176,7 @@ COMPLEX = {
     "FeatureMap.fn must return real numbers, and returned complex": lambda: rls.fit(
         rls.FeatureMap(lambda X: unreal(X, jnp.eye(2, dtype=X.dtype))), X, Y, lams=LAMS
     ),
-    "lam must be real, and has dtype complex128": lambda: rls.loo_objective(KERNEL, X, Y, 1j),
+    "lam must be real, and has dtype complex128": lambda: rls.objective(KERNEL, X, Y, 1j),
 }
 
 
@@ -245,12 +245,12 @@ def test_an_offset_is_one_finite_number(unchecked):
 
 ALONE = np.where(PLAIN == 1, 2.0, 0.0)  # rows 1, 3 and 6 hold all of the weight
 ROUTES = {
-    "gram": (KERNEL, {"route": "gram"}),
-    "features": (rls.Linear(), {"route": "features"}),
-    "covariance": (rls.Linear(), {"route": "covariance"}),
+    "gram": (KERNEL, {"solver": rls.Spectral("gram")}),
+    "features": (rls.Linear(), {"solver": rls.Spectral("features")}),
+    "covariance": (rls.Linear(), {"solver": rls.Spectral("covariance")}),
     "landmarks": (KERNEL, {"landmarks": np.array([1, 4])}),
-    "cholesky": (KERNEL, {"route": "cholesky"}),
-    "cholesky features": (rls.Linear(), {"route": "cholesky"}),
+    "cholesky": (KERNEL, {"solver": rls.Cholesky()}),
+    "cholesky features": (rls.Linear(), {"solver": rls.Cholesky()}),
 }
 
 
@@ -262,7 +262,7 @@ def left_out(name, v, rows, plan):
     lams = array(LAMS)
     held = solution.residuals(lams, plan), solution.residuals(lams)
     return (
-        rls.GroupsOut(plan).values(solution, lams, None),
+        rls.kfold(plan).values(solution, lams, None),
         rls.LeaveOneOut().values(solution, lams, None),
         *held,
     )
@@ -288,15 +288,15 @@ def test_leaving_all_of_the_weight_out_raises_by_the_groups_name(unchecked):
         "the group of rows 1, 3, 6 holds all of the weight: without it no row is left to fit an"
     )
     refused(
-        lambda: rls.kfold(factor(weights=None), Y, LAMS, [0] * N), "groups holds one label only"
+        lambda: rls.kfold([0] * N)(factor(weights=None), Y, LAMS), "groups holds one label only"
     )
     made = rls.factorize(KERNEL, X, weights=ALONE)
-    refused(lambda: rls.kfold(made, Y, LAMS, PLAIN), message)
+    refused(lambda: rls.kfold(PLAIN)(made, Y, LAMS), message)
     refused(lambda: rls.loo_residuals(made, Y, 0.1, PLAIN), message)
     small = np.where(np.isin(np.arange(N), [2, 3]), 0, 1)
     heavy = rls.factorize(KERNEL, X, weights=np.eye(N)[3] + np.eye(N)[2])
     refused(
-        lambda: rls.kfold(heavy, Y, LAMS, small), "the group of rows 2, 3 holds all of the weight"
+        lambda: rls.kfold(small)(heavy, Y, LAMS), "the group of rows 2, 3 holds all of the weight"
     )
     for door in (rls.fit, rls.tune, lambda *args, **named: rls.objective(*args, 0.1, **named)):
         refused(lambda door=door: door(KERNEL, X, Y, weights=ALONE, groups=PLAIN), message)
@@ -323,7 +323,7 @@ def test_without_an_intercept_nothing_left_predicts_zero():
 def test_the_objective_of_one_row_is_undefined(unchecked):
     one = array(np.eye(N)[2])
     message = "row 2 holds all of the weight: without it no row is left to fit an intercept to"
-    refused(lambda: rls.loo_objective(KERNEL, X, Y, 0.1, weights=one), message)
+    refused(lambda: rls.objective(KERNEL, X, Y, 0.1, weights=one), message)
     refused(lambda: rls.objective(KERNEL, X, Y, 0.1, weights=one, criterion=rls.gcv), message)
     refused(lambda: rls.best_lam(KERNEL, X, Y, LAMS, weights=one), message)
     for criterion in (rls.loo, rls.gcv):
@@ -372,7 +372,7 @@ def test_a_grid_of_the_wrong_shape_is_refused(unchecked):
             lambda function=function: function(factor(), np.stack([Y] * 3, 1), wrong),
             "lams must have shape (L,), or (L, t)",
         )
-    refused(lambda: rls.kfold(factor(), Y, wrong, PLAIN), "lams must have shape (L,), or (L, t)")
+    refused(lambda: rls.kfold(PLAIN)(factor(), Y, wrong), "lams must have shape (L,), or (L, t)")
     refused(
         lambda: rls.effective_dof(factor(), wrong),
         "lams must have shape (L,), and has shape (1, 2)",
@@ -381,7 +381,7 @@ def test_a_grid_of_the_wrong_shape_is_refused(unchecked):
     refused(
         lambda: rls.fit(KERNEL, X, Y, lams=wrong), "lams must have shape (L,), and has shape (1, 2)"
     )
-    for door in (rls.loo_objective, rls.objective):
+    for door in (rls.objective, rls.objective):
         refused(
             lambda door=door: door(KERNEL, X, Y, wrong),
             "lam must be one number, and has shape (1, 2)",
@@ -407,9 +407,9 @@ def test_a_grid_of_the_wrong_shape_is_refused(unchecked):
 BROKEN = np.where((np.arange(N)[:, None] == 3) & (np.arange(2) == 0), np.nan, X)
 MADE = {
     "gram": lambda: rls.factorize(KERNEL, BROKEN),
-    "cholesky": lambda: rls.factorize(KERNEL, BROKEN, route="cholesky"),
+    "cholesky": lambda: rls.factorize(KERNEL, BROKEN, solver=rls.Cholesky()),
     "covariance": lambda: of_covariance(BROKEN),
-    "iterative": lambda: rls.factorize(KERNEL, BROKEN, landmarks=[0, 1], route="iterative"),
+    "iterative": lambda: rls.factorize(KERNEL, BROKEN, solver=rls.Iterative([0, 1])),
     "median": lambda: rls.median_distance(BROKEN),
 }
 
@@ -424,7 +424,7 @@ def test_kernel_matrices_and_labels_that_are_not_finite_are_named(wrong, uncheck
     K, y = np.diag([1.0, wrong, 1.0]), np.array([0.0, 1.0, wrong])
     for made in (
         lambda: of_gram(K),
-        lambda: rls.factorize(rls.Precomputed(), K, route="cholesky"),
+        lambda: rls.factorize(rls.Precomputed(), K, solver=rls.Cholesky()),
     ):
         refused(made, "holds 1 values that are NaN or infinite, the first at index (1, 1)")
     for read in (
@@ -469,9 +469,9 @@ def test_landmarks_made_by_hand_are_rows(indices, message, unchecked):
     made = rls.Landmarks(indices, jnp.asarray(points), None)
     for call in (
         lambda: rls.fit(KERNEL, X, Y, landmarks=made, lams=LAMS),
-        lambda: rls.loo_objective(KERNEL, X, Y, 0.1, landmarks=made),
+        lambda: rls.objective(KERNEL, X, Y, 0.1, landmarks=made),
         lambda: rls.factorize(KERNEL, X, landmarks=made),
-        lambda: rls.factorize(KERNEL, X, landmarks=made, route="iterative"),
+        lambda: rls.factorize(KERNEL, X, solver=rls.Iterative(made)),
     ):
         refused(call, message)
 
@@ -480,9 +480,9 @@ def test_validation_outside_of_the_domain_is_refused(unchecked):
     kernel, inputs = rls.Sobolev(), np.abs(X[:, :1])
     message = "Sobolev lives on [0, ∞), and the smallest input is"
     held = (-inputs, Y)
-    refused(lambda: rls.fit(kernel, inputs, Y, lams=LAMS, validation=held), message)
-    refused(lambda: rls.fit(kernel, inputs, Y, lams=LAMS, criterion=rls.HoldOut.of(*held)), message)
-    refused(lambda: rls.objective(kernel, inputs, Y, 0.1, validation=held), message)
-    refused(lambda: rls.tune(0.5 * kernel, inputs, Y, validation=held), message)
-    refused(lambda: rls.loo_objective(kernel, -inputs, Y, 0.1), message)
+    refused(lambda: rls.fit(kernel, inputs, Y, lams=LAMS, criterion=rls.holdout(*held)), message)
+    refused(lambda: rls.fit(kernel, inputs, Y, lams=LAMS, criterion=rls.holdout(*held)), message)
+    refused(lambda: rls.objective(kernel, inputs, Y, 0.1, criterion=rls.holdout(*held)), message)
+    refused(lambda: rls.tune(0.5 * kernel, inputs, Y, criterion=rls.holdout(*held)), message)
+    refused(lambda: rls.objective(kernel, -inputs, Y, 0.1), message)
     refused(lambda: rls.best_lam(kernel, -inputs, Y), message)

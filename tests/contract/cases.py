@@ -21,6 +21,7 @@ from jaxrls.factors.kronecker import Kronecker
 from jaxrls.factors.refined import RefinedGram
 from jaxrls.factors.spectrum import Spectrum
 from jaxrls.rows.sparse import sparse_rows
+from jaxrls.search.kept import Kept
 
 N, NEW, TARGETS = 14, 5, 3
 LAMS = wide([0.05, 0.2, 0.7, 2.0])
@@ -123,11 +124,8 @@ class Case:
         """The factor with labels, from one reading of the rows where the doors make it so."""
         if self.maker is not None:
             return self.make(X, weights, intercept).solve(Y)
-        options = dict(self.options)
-        route = options.pop("route", None)
-        return rls.Problem.of(
-            self.kernel, X, Y, weights=weights, intercept=intercept, **options
-        ).solution(route)
+        named = {"weights": weights, "intercept": intercept, **self.options}
+        return rls.Problem.of(self.kernel, X, Y, **named).solution()
 
     def tolerance(self):
         """4 n eps (1 + s_max/λ_min), s_max the largest eigenvalue of K: what a solution may be off
@@ -186,9 +184,8 @@ def of_iterative():
     lacks = ("kfold", "evidence", "density", "pairs", "logdet", "residuals uneven")
 
     def make(kernel, X, **options):
-        named = {"landmarks": LANDMARKS, "route": "iterative"}
-        iteration = rls.Iteration(tol=10 * EPS, probes=N)
-        return rls.factorize(kernel, X, iteration=iteration, **named, **options)
+        solver = rls.Iterative(LANDMARKS, tol=10 * EPS, probes=N)
+        return rls.factorize(kernel, X, solver=solver, **options)
 
     return replace(of_gaussian(IterativeGram, {}), maker=make, lacks=lacks)
 
@@ -228,10 +225,9 @@ class Moved(Case):
             jnp.concatenate(both) if both[0] is not None else None
             for both in zip(part(slice(9)), other, strict=True)
         ]
-        named: dict = {**self.options, "intercept": intercept, "keep_moments": True}
-        summed = (
-            rls.Problem.of(self.kernel, *first[:2], weights=first[2], **named).solution().summed
-        )
+        named: dict = {**self.options, "intercept": intercept}
+        problem = rls.Problem.of(self.kernel, *first[:2], weights=first[2], **named)
+        summed = Kept.of(problem, problem.solution(), 100, False, True).summed()
         for sign, (x, y, v) in ((1, part(slice(9, None))), (-1, other)):
             rows = rls.DenseRows(x)
             summed = summed.changed(
@@ -268,12 +264,12 @@ def streamed(X):
 
 POINTS = 1.5 * draw(8, 6, 2)
 HALF = {"kernel": 0.5 * rls.Linear(), "scale": 0.5}
-CHOLESKY = {"route": "cholesky"}
+CHOLESKY = {"solver": rls.Cholesky()}
 FACTORS = {
-    "gram": of_gaussian(Spectrum, {"route": "gram"}),
-    "features": of_linear(Spectrum, 4, {"route": "features"}),
-    "covariance": of_linear(Spectrum, 4, {"route": "covariance"}),
-    "outer": of_linear(Spectrum, 20, {"route": "covariance"}),
+    "gram": of_gaussian(Spectrum, {"solver": rls.Spectral("gram")}),
+    "features": of_linear(Spectrum, 4, {"solver": rls.Spectral("features")}),
+    "covariance": of_linear(Spectrum, 4, {"solver": rls.Spectral("covariance")}),
+    "outer": of_linear(Spectrum, 20, {"solver": rls.Spectral("covariance")}),
     "precomputed": precomputed(),
     "landmarks": of_landmarks(Spectrum, {}),
     "landmarks that stay": of_landmarks(Spectrum, {}, leaves=False, maker=subset(leave=False)),
@@ -284,7 +280,7 @@ FACTORS = {
     "cholesky features": of_linear(CholeskyFeatures, 4, CHOLESKY),
     "cholesky landmarks": of_landmarks(CholeskyFeatures, CHOLESKY),
     "cholesky points": of_landmarks(CholeskyFeatures, CHOLESKY, POINTS),
-    "refined": of_gaussian(RefinedGram, {"route": "refined"}),
+    "refined": of_gaussian(RefinedGram, {"solver": rls.Refined()}),
     "iterative": of_iterative(),
     "kronecker": two_sided(),
     "sparse": of_linear(Spectrum, 4, {}, sparse, **HALF),

@@ -29,10 +29,10 @@ KERNELS = {
 
 def smooth(plan):
     """Every criterion of the library that has a gradient."""
-    held = rls.HoldOut.of(array(X_NEW), array(Y_NEW))
+    held = rls.holdout(array(X_NEW), array(Y_NEW)).bind(array(Y))
     found = (
         rls.LeaveOneOut(),
-        rls.GroupsOut(plan),
+        rls.kfold(plan),
         held,
         rls.GCV(),
         rls.Evidence(),

@@ -28,7 +28,7 @@ from jaxrls.criteria.criterion import Given
 from jaxrls.factors.contract import Solution
 
 LOSS = {"squared": rls.squared_error, "absolute": rls.absolute_error, "zero_one": rls.zero_one_loss}
-QUERIES = rls.QueriesOut.of(PLANS["uneven"])
+QUERIES = rls.QueriesOut(PLANS["uneven"])
 HELD_WEIGHTS = np.linspace(0.5, 1.5, NEW)
 PARTS = ("residual_norm", "data_fit", "logdet", "residual_dof", "dof", "residuals")
 
@@ -47,9 +47,9 @@ def criteria(plans, held, loss=every_loss) -> dict[str, rls.Criterion]:
     """The columns of the grid, by name."""
     found = {
         "loo": rls.LeaveOneOut(loss),
-        "holdout": rls.HoldOut.of(*held, array(HELD_WEIGHTS), loss=loss),
+        "holdout": rls.holdout(*held, weights=array(HELD_WEIGHTS), loss=loss).bind(array(Y)),
     }
-    found |= {f"kfold {name}": rls.GroupsOut(plan, loss) for name, plan in plans.items()}
+    found |= {f"kfold {name}": rls.kfold(plan, loss) for name, plan in plans.items()}
     found |= {
         "gcv": rls.GCV(),
         "evidence": rls.Evidence(),
@@ -214,11 +214,11 @@ def test_functions_on_one_column():
     def functions(X, Y, weights, lams, lams_per_target, X_new, Y_new, plans):
         y, factor = Y[:, 0], case.make(X, weights, True)
         wrong, held = rls.zero_one_loss, (case.kernel(X_new, X), Y_new[:, 0])
-        found = {f"loo {loss}": rls.loo(factor, y, lams, loss=LOSS[loss]) for loss in LOSS} | {
+        found = {f"loo {loss}": rls.LeaveOneOut(LOSS[loss])(factor, y, lams) for loss in LOSS} | {
             "gcv": rls.gcv(factor, y, lams),
             "evidence": rls.log_marginal_likelihood(factor, y, lams),
-            "kfold uneven zero_one": rls.kfold(factor, y, lams, plans["uneven"], loss=wrong),
-            "holdout squared": rls.holdout(factor, y, lams, *held, weights=array(HELD_WEIGHTS)),
+            "kfold uneven zero_one": rls.kfold(plans["uneven"], loss=wrong)(factor, y, lams),
+            "holdout squared": rls.holdout(*held, weights=array(HELD_WEIGHTS))(factor, y, lams),
             "dof": rls.effective_dof(factor, lams),
             "residuals": jax.lax.map(lambda lam: rls.loo_residuals(factor, y, lam), lams),
         }

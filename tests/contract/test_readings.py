@@ -6,7 +6,6 @@ import functools
 
 import numpy as np
 import pytest
-from jaxrls.factors.choose import solve
 from support import array
 
 import jaxrls as rls
@@ -37,11 +36,12 @@ def labelled(name):
     weights = Weights.of(None, N, case.X.dtype)
     fixed = as_fixed_effects(None, True, weights)
     labels = Labels.of(array(Y), weights, fixed)
-    options = dict(case.options)
-    if "landmarks" in options:
+    options = {"landmarks": None, "leave": True, "block_size": None, **case.options}
+    solver = options.pop("solver", rls.Spectral())
+    if options["landmarks"] is not None:
         options["landmarks"] = rls.Landmarks(None, options["landmarks"], None)
     return case.X, *counted(
-        case.X, lambda: solve(case.kernel, case.X, labels, weights, fixed, **options)
+        case.X, lambda: solver.solve(case.kernel, case.X, labels, weights, fixed, **options)
     )
 
 
@@ -89,7 +89,7 @@ def test_coefficients_follow_from_the_moments_and_evidence_and_gcv_from_residual
 def test_hold_out_reads_its_own_rows_once(name):
     rows, solution, *_ = labelled(name)
     held = type(rows)(FACTORS[name].X_new, size=2)
-    criterion = rls.HoldOut.of(held, array(Y_NEW))
+    criterion = rls.holdout(held, array(Y_NEW)).bind(array(Y))
     (values, *numbers), *own = counted(
         held,
         lambda: counted(

@@ -242,14 +242,19 @@ MESSAGES = {
         lambda: rls.factorize("gaussian", jnp.ones((3, 1))),
         "kernel must be a jaxrls kernel such as Gaussian(1.0), and is 'gaussian'",
     ),
-    "solver": solver_of(
-        (lambda: factor(solver="svd"), "route must be one of 'gram', 'features', 'covariance'")
+    "solver": (
+        lambda: rls.factorize(rls.Linear(), jnp.ones((3, 1)), solver="svd"),
+        "solver must be None to choose, or Spectral(), Cholesky(), Refined()",
     ),
-    "route without features": (
+    "spectrum of nothing": (
+        lambda: rls.Spectral("svd"),
+        "of must be 'gram', 'features' or 'covariance', or None to choose, and is 'svd'",
+    ),
+    "solver without features": (
         lambda: rls.factorize(
             rls.Gaussian(1.0), jnp.ones((3, 1)), solver=rls.Spectral("covariance")
         ),
-        "route='covariance' needs explicit features, which Gaussian does not have: use route='gram'",
+        "Spectral() needs explicit features, which Gaussian does not have: take Spectral('gram')",
     ),
     "Y length": (
         lambda: rls.loo(factor(), jnp.ones(4), jnp.ones(1)),
@@ -293,7 +298,7 @@ MESSAGES = {
     ),
     "holdout rows": (
         lambda: rls.holdout(jnp.ones((2, 3)), jnp.ones(4))(factor(), jnp.ones(3), jnp.ones(1)),
-        "Y_holdout must have shape (2,) or (2, t), one row per row of X, and has shape (4,)",
+        "Y of holdout must have shape (2,) or (2, t), one row per row of X, and has shape (4,)",
     ),
     "holdout weights": (
         lambda: rls.holdout(jnp.ones((2, 3)), jnp.ones(2), weights=jnp.ones(3))(
@@ -305,13 +310,13 @@ MESSAGES = {
         lambda: rls.holdout(jnp.ones((2, 3)), jnp.ones((2, 1)))(
             factor(), jnp.ones((3, 2)), jnp.ones(1)
         ),
-        "held-out labels must have 2 columns, as Y does, and have 1",
+        "Y of holdout must have shape (2, 2), as its X and Y do, and has shape (2, 1)",
     ),
     "holdout design": (
         lambda: rls.holdout(jnp.ones((2, 4)), jnp.ones(2))(
             factor(solver=rls.Spectral("gram")), jnp.ones(3), jnp.ones(1)
         ),
-        "design must have 3 columns, one for each coefficient, and has 4",
+        "X of holdout must have 3 columns, one for each coefficient, where no kernel is given, and has 4",
     ),
 }
 

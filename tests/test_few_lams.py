@@ -10,6 +10,7 @@ from support import array, assert_close
 import jaxrls as rls
 from jaxrls.factors import solvers
 from jaxrls.search import fit as search
+from jaxrls.search.plan import Plan
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:the chosen"
@@ -115,8 +116,7 @@ def test_one_program_and_no_spectrum():
     for lam in (0.1, 1.0, 10.0):
         rls.fit(rls.Gaussian(1.0 + lam), X, Y, lams=[lam])
     assert search._fit._cache_size() <= before + 1
-    problem = rls.Problem.of(KERNEL, array(X), array(Y))
-    lowered = search._fit.lower(
-        problem, array(LAMS), num=100, per_target=False, solver=rls.Cholesky()
-    ).as_text()
+    problem = rls.Problem.of(KERNEL, array(X), array(Y), solver=rls.Cholesky())
+    plan = Plan.of(problem, array(LAMS), False)
+    lowered = search._fit.lower(plan, keeps=False).as_text()
     assert "potrf" in lowered and "syevd" not in lowered

@@ -18,7 +18,7 @@ CRITERIA = {
     "gcv": {"criterion": rls.gcv},
     "evidence": {"criterion": rls.log_marginal_likelihood},
     "kfold": {"groups": rls.folds(np.array([0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3]))},
-    "holdout": {"criterion": rls.holdout(*"yes")},
+    "holdout": {},
 }
 
 
@@ -33,7 +33,7 @@ def problem(columns=3, n=14, seed=0):
 def value(kernel, X, Y, lam, weights, name="loo", intercept=True):
     options = dict(CRITERIA[name])
     if name == "holdout":
-        options["validation"] = (X[:4] + 0.05, Y[:4])
+        options["criterion"] = rls.holdout(X[:4] + 0.05, Y[:4])
     return rls.objective(kernel, X, Y, lam, weights=weights, intercept=intercept, **options)
 
 

@@ -189,7 +189,7 @@ def program(name, intercept):
 
     def run(X, Y, v, lams, X_new, Y_new, shares, plan):
         solution = case.solution(X, Y, v, intercept)
-        held = rls.holdout(X_new, Y_new, shares)
+        held = rls.holdout(X_new, Y_new, weights=shares).bind(Y)
         criteria = {
             "loo": rls.LeaveOneOut(),
             "kfold": rls.kfold(plan),

@@ -134,7 +134,10 @@ def test_every_lam_that_is_named_is_refined(floor):
 @pytest.mark.any_precision
 def test_lam_is_chosen_in_float32_and_refined():
     """The table of float32 stays as it was; the rest is of float64 at its λ."""
-    plain, fit = (rls.fit(KERNEL, X, Y, lams=20, per_target=True) for refine in (False, True))
+    plain, fit = (
+        rls.fit(KERNEL, X, Y, lams=20, per_target=True, solver=solver)
+        for solver in (None, rls.Refined())
+    )
     np.testing.assert_array_equal(fit.errors, plain.errors)
     np.testing.assert_array_equal(fit.lam, np.asarray(plain.lam))
     coef, level, left_out, _ = truth(np.asarray(plain.lam, float).reshape(-1), None, True)
@@ -217,16 +220,12 @@ def test_a_refined_fit_says_where_it_did_not_come_near():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"landmarks": 10}, "refine=True is for K of all rows, and landmarks= was given"),
-        (
-            {"solver": rls.Spectral("covariance")},
-            "refine=True is for K of all rows, and route is 'covariance'",
-        ),
+        ({"landmarks": 10}, "is for K of all rows of a dense X, and landmarks= was given"),
     ],
 )
 def test_what_cannot_be_refined_is_refused(given, message):
     with pytest.raises(ValueError, match=message):
-        rls.fit(KERNEL, X, Y, **given, solver=rls.Refined())
+        rls.fit(**{"kernel": KERNEL, "X": X, "Y": Y, **given}, solver=rls.Refined())
 
 
 @pytest.mark.any_precision

@@ -23,7 +23,6 @@ from support import (
 import jaxrls as rls
 from jaxrls.linalg.decompositions import SpectralDerivativeError
 from jaxrls.problem.fixed_effects import Intercept
-from jaxrls.search import problem
 
 GROUPS = np.arange(12) % 4
 
@@ -103,7 +102,7 @@ def sides(p):
     return rls.factor_kronecker(kernel(p)(p.new, p.new), rls.Gaussian(1.5)(p.X[:3], p.X[:3]))
 
 
-ITERATION = rls.Iterative(tol=10 * EPS)
+ITERATION = rls.Iterative(jnp.arange(4), tol=10 * EPS)
 COMPUTATIONS = {
     "gram": lambda p: rls.gram(kernel(p), p.X, p.new, block_size=5),
     "gram_matmul": lambda p: rls.gram_matmul(kernel(p), p.new, p.X, p.Y, block_size=2),
@@ -112,9 +111,7 @@ COMPUTATIONS = {
     "factorize, features": lambda p: facts(factor(p, "features")),
     "factorize, covariance": lambda p: facts(factor(p, "covariance")),
     "factorize, iterative": lambda p: rls.loo(
-        rls.factorize(
-            rls.Gaussian(1.5), p.X, solver=rls.Iterative(jnp.arange(4)), weights=p.weights
-        ),
+        rls.factorize(rls.Gaussian(1.5), p.X, solver=ITERATION, weights=p.weights),
         p.Y,
         p.lams,
     ),
@@ -150,13 +147,13 @@ COMPUTATIONS = {
     "holdout": lambda p: rls.holdout(kernel(p)(p.new, p.X), p.Y_new)(factor(p), p.Y, p.lams),
     "log_marginal_likelihood": lambda p: rls.log_marginal_likelihood(factor(p), p.Y, p.lams),
     "log_predictive_density": lambda p: rls.log_predictive_density(factor(p), p.Y, p.lams),
-    "loo_objective": lambda p: jax.grad(rls.objective)(
+    "objective": lambda p: jax.grad(rls.objective)(
         kernel(p), p.X, p.Y, p.lams[1], weights=p.weights
     ),
-    "loo_objective, landmarks": lambda p: jax.grad(rls.objective)(
+    "objective, landmarks": lambda p: jax.grad(rls.objective)(
         kernel(p), p.X, p.Y, p.lams[1], landmarks=p.X[:4]
     ),
-    "objective": lambda p: rls.objective(kernel(p), p.X, p.Y, p.lams[1], criterion=rls.gcv),
+    "objective, gcv": lambda p: rls.objective(kernel(p), p.X, p.Y, p.lams[1], criterion=rls.gcv),
     "best_lam": lambda p: rls.best_lam(kernel(p), p.X, p.Y, p.lams),
     "landmarks": lambda p: rls.landmarks(kernel(p), p.X, 4, key=jax.random.key(0)).points,
     "certified_lam": lambda p: rls.certified_lam(
@@ -297,7 +294,7 @@ def test_derivatives_in_labels_and_lam():
     rows of weight 0 included.
     """
     p = data()
-    f = jax.jit(functools.partial(factor, solver=rls.Spectral("covariance")))(p)
+    f = jax.jit(functools.partial(factor, route="covariance"))(p)
     start, back = ravel_pytree((p.Y, jnp.log(p.lams)))
 
     def outputs(flat):
@@ -381,7 +378,7 @@ def test_eigenvectors_refuse_to_be_differentiated(route):
             else arguments
         )
         with pytest.raises(
-            SpectralDerivativeError, match=re.escape("use jaxrls.loo_objective(kernel, X, Y, lam)")
+            SpectralDerivativeError, match=re.escape("use jaxrls.objective(kernel, X, Y, lam)")
         ):
             jax.eval_shape(derivative, *batched)
     with pytest.raises(SpectralDerivativeError):
@@ -432,7 +429,8 @@ def test_fit_compiles_once_per_shape(monkeypatch):
     ready.
     """
     chex.clear_trace_counter()
-    monkeypatch.setattr(problem, "solve", chex.assert_max_traces(problem.solve, n=1))
+    solve = chex.assert_max_traces(rls.Spectral.solve, n=1)
+    monkeypatch.setattr(rls.Spectral, "solve", solve)
     p, q = data(n=13, seed=0), data(n=13, seed=1)  # a shape of its own
 
     def middle(factor, Y, lams):

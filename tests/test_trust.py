@@ -72,7 +72,7 @@ MASKED = {
     "lams": lambda: rls.fit(KERNEL, X, Y, lams=masked(LAMS)),
     "lam": lambda: rls.coef(factor(), Y, masked(0.1)),
     "landmarks": lambda: rls.fit(KERNEL, X, Y, landmarks=masked([0, 1, 2]), lams=LAMS),
-    "validation Y": lambda: rls.fit(KERNEL, X, Y, criterion=rls.holdout(X, masked(Y)), lams=LAMS),
+    "Y of holdout": lambda: rls.fit(KERNEL, X, Y, criterion=rls.holdout(X, masked(Y)), lams=LAMS),
     "X, predict": lambda: model().predict(masked(X)),
     "Gaussian.width": lambda: rls.fit(rls.Gaussian(masked([1.0, 2.0])), X, Y, lams=LAMS),
     "labels": lambda: rls.encode(masked(PLAIN)),

@@ -35,7 +35,11 @@ def test_a_search_begun_on_few_rows_ends_on_all_and_is_as_good():
     )
     (stage,) = found.history.stages
     assert (stage.rows, stage.landmarks, every.history.stages) == (60, 8, ())
-    assert 1 < len(stage.history.errors) <= 13 and stage.reason and len(found.history.errors) <= 13
+    assert (
+        1 < len(stage.history.errors) <= 13
+        and stage.history.reason
+        and len(found.history.errors) <= 13
+    )
     assert found.error <= 1.01 * every.error and found.error <= found.history.start_error
     assert found.error == found.history.errors.min()
     assert found.loo_residuals.shape == (160,)
@@ -135,10 +139,8 @@ def test_what_holds_something_of_single_rows_is_searched_on_all():
             return jnp.mean(self.shares[:, None] * solution.residuals(lams) ** 2, axis=1)
 
     pairs = rls.PairsOut(pairs=[[3, 149], [17, 8]], loss=rls.squared_error)
-    columns = rls.holdout(X[:, :1], y, designed=True)
     for criterion in (
         Weighed(jnp.ones(160, DTYPE)),
-        columns,
         pairs,
         rls.kfold(rls.folds(np.arange(160) % 4)),
     ):

@@ -247,8 +247,9 @@ REFUSED = {
         "without the group of rows 0, 4, 8, 12, 16, … the columns",
     ),
     "alone, landmarks": ({"fixed_effects": ALONE, "landmarks": 5}, "without row 7 the columns"),
-    "criterion": rls.holdout(
-        {"fixed_effects": ALONE, "criterion": rls.holdout(*DATA)}, "leave validation out"
+    "rows held out": (
+        {"fixed_effects": INDICATORS[:, 1:], "criterion": rls.holdout(*DATA)},
+        "fixed_effects= goes with rows that are left out",
     ),
 }
 

@@ -143,10 +143,10 @@ def test_one_column_of_codes_is_of_two_classes():
         assert_close(column, alone, 100 * EPS, "p-values")
 
 
-def conformal(keep_variance=True, **named):
+def conformal(keep=True, **named):
     """Of a fit to the codes, with arguments in place of its own."""
     X, codes = (part.astype(DTYPE) for part in problem(3)[:2])
-    fit = rls.fit(KERNEL, X, codes, lams=[LAM], keep=keep_variance)
+    fit = rls.fit(KERNEL, X, codes, lams=[LAM], keep=keep)
     return rls.conformal_labels(**{"fit": fit, "X": X, "codes": codes} | named)
 
 
@@ -158,7 +158,7 @@ OF_CONFORMAL = [
     ),
     ({"label_weights": np.ones(2)}, r"label_weights must have shape \(3,\)"),
     ({"weights": np.ones(3)}, r"weights must have shape \(14,\)"),
-    ({"keep": False}, "fit with keep_variance=True"),
+    ({"keep": False}, "fit with keep=True"),
     ({"codes": np.nan * CODES}, "codes holds 42 values that are NaN or infinite"),
     ({"codes": -CODES}, r"with one \+1 a row, and row 0 holds \[-1\.0, 1\.0, 1\.0\]: use encode"),
     ({"label_weights": [1, 2, np.nan]}, "label_weights holds 1 values that are NaN"),
@@ -217,7 +217,7 @@ def test_the_estimator_gives_these_sets():
         == (np.asarray(p) > 0.4).tolist()
     )
     for estimator, options, message in (
-        (jackknife, {}, "method='conformal' takes variance=True and a fit without groups"),
+        (jackknife, {}, "method='conformal' takes keep=True and a fit without groups"),
         (model, {"level": 1}, "level must be a number between 0 and 1, and is 1"),
         (model, {"method": "split"}, "method must be 'conformal' or 'jackknife', and is 'split'"),
         (

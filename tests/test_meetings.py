@@ -2,7 +2,6 @@
 was mended.
 """
 
-import functools
 import inspect
 
 import jax
@@ -36,20 +35,6 @@ TIGHT = 1e-8 if X64 else 2e-3
 def data(rng):
     X = rng.normal(size=(N, 3))
     return X, np.sin(X[:, 0]) + 0.1 * rng.normal(size=N)
-
-
-def test_a_wrapped_criterion_keeps_its_sign(data):
-    X, y = data[0].astype(DTYPE), data[1].astype(DTYPE)
-    lams = np.geomspace(1e-3, 1e2, 12).astype(DTYPE)
-    plain = rls.log_marginal_likelihood
-    wrapped = jax.jit(functools.partial(plain))
-    one, other = (
-        rls.fit(rls.Gaussian(1.5), X, y, lams=lams, criterion=each) for each in (plain, wrapped)
-    )
-    assert one.lam == other.lam
-    assert_close(other.errors, one.errors, 10 * TIGHT)
-    tuned = rls.tune(rls.Gaussian(1.5), X, y, criterion=wrapped, steps=3)
-    assert tuned.error <= tuned.history.start_error
 
 
 def test_groups_leave_together_in_residuals_too(data):

@@ -111,7 +111,7 @@ def test_a_metric_that_is_not_known_is_told():
 def guess(kernel, X, Y, weights=None, how="screen", near=False):
     weights = None if weights is None else jnp.asarray(weights)
     problem = rls.Problem.of(kernel, jnp.asarray(X), jnp.asarray(Y), weights=weights)
-    return start.first_guess(problem, how, None, rls.squared_error, near)
+    return start.first_guess(problem, how, None, near)
 
 
 @pytest.mark.parametrize("make", [rls.Gaussian, Own], ids=lambda cls: cls.__name__)

@@ -170,13 +170,14 @@ def test_progress(capsys):
         ({"landmarks": np.arange(20) < 3}, r"pass np.flatnonzero\(landmarks\)"),
         ({"starts": 2}, r"pass key=jax\.random\.key\(0\)"),
         ({"start": "middle"}, "start must be 'screen', 'kernel' or 'data', and is 'middle'"),
-        ({"lam": -1.0}, "lam must be positive"),
-        ({"lam": [1.0, 2.0]}, r"lam must be one number, and has shape \(2,\)"),
+        ({"lams": [-1.0]}, "lams must be positive"),
+        ({"lams": 1.0}, r"lams must have shape \(L,\), of which the best begins the search"),
+        ({"tol": 0}, "tol must be a number above 0"),
         ({"landmarks": "auto"}, "landmarks must be a number"),
         ({"landmarks": [20]}, "include row 20"),
-        ({"criterion": "gcv"}, "criterion must be a function"),
+        ({"criterion": "aic"}, "criterion must be one of"),
         ({"weights": np.eye(20)[0].astype(DTYPE)}, "row 0 holds all of the weight"),
-        ({"loss": rls.zero_one_loss}, "zero_one_loss has derivative 0"),
+        ({"criterion": rls.LeaveOneOut(rls.zero_one_loss)}, "zero_one_loss has derivative 0"),
         (
             {"X": scipy.sparse.csr_array(problem(20)[0])},
             r"tune needs a dense X: pass X.toarray\(\)",
@@ -200,7 +201,7 @@ def test_a_bar_without_tqdm_says_what_to_install(monkeypatch):
 
 def test_inside_jit():
     X, y = problem(n=20)
-    with pytest.raises(ValueError, match="use loo_objective"):
+    with pytest.raises(ValueError, match="use objective with an optimiser"):
         jax.jit(lambda X: rls.tune(rls.Gaussian(1.0), X, jnp.asarray(y)).error)(jnp.asarray(X))
 
 

@@ -170,7 +170,7 @@ def test_what_cannot_be(named, message, unchecked):
 
 @pytest.mark.any_precision
 def test_variances_take_more_than_a_model_keeps(unchecked):
-    bare, words = fit(keep=False), "fit_kronecker with keep_variance=True"
+    bare, words = fit(keep=False), "fit_kronecker with keep=True"
     for ask in (bare.posterior, lambda *new: bare.predict(*new, return_std=True)):
         with pytest.raises(ValueError, match=words):
             ask(X1, X2)

@@ -169,6 +169,11 @@ def estimate(
     if dtype not in (jnp.float32, jnp.float64):
         raise ValueError(f"dtype must be float32 or float64, and is {dtype}")
     explicit = kernel.num_features(d, dtype)
+    if getattr(solver, "of", None) in ("features", "covariance") and explicit is None:
+        raise ValueError(
+            f"{solver} needs explicit features, which {type(kernel).__name__} does not have: take "
+            "Spectral('gram')"
+        )
     single, probes = call in ("objective", "gradient"), 0
     if isinstance(solver, Iterative):
         near, probes = solver.landmarks, solver.probes

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -27,17 +28,17 @@ factorize = jax.jit(rls.factorize, static_argnames="intercept")
 
 def of_gram(K, **options):
     """The spectrum of a kernel matrix."""
-    return rls.factorize(rls.Precomputed(), K, route="gram", **options)
+    return rls.factorize(rls.Precomputed(), K, solver=rls.Spectral("gram"), **options)
 
 
 def of_features(Phi, **options):
     """The thin SVD of explicit features."""
-    return rls.factorize(rls.Linear(), Phi, route="features", **options)
+    return rls.factorize(rls.Linear(), Phi, solver=rls.Spectral("features"), **options)
 
 
 def of_covariance(Phi, **options):
     """The spectrum of ΦᵀΦ."""
-    return rls.factorize(rls.Linear(), Phi, route="covariance", **options)
+    return rls.factorize(rls.Linear(), Phi, solver=rls.Spectral("covariance"), **options)
 
 
 def of_landmarks(kernel, X, landmarks, **options):
@@ -50,7 +51,7 @@ factor_features = jax.jit(of_features, static_argnames="intercept")
 factor_subset = jax.jit(of_landmarks, static_argnames=("intercept", "leave"))
 landmarks = jax.jit(rls.landmarks, static_argnames=("num", "tol", "method"))
 lambda_grid = jax.jit(rls.lambda_grid, static_argnames="num")
-path, coef, loo_residuals, gcv, log_marginal_likelihood, effective_dof, holdout = map(
+path, coef, loo_residuals, gcv, log_marginal_likelihood, effective_dof = map(
     jax.jit,
     (
         rls.path,
@@ -59,10 +60,36 @@ path, coef, loo_residuals, gcv, log_marginal_likelihood, effective_dof, holdout 
         rls.gcv,
         rls.log_marginal_likelihood,
         rls.effective_dof,
-        rls.holdout,
     ),
 )
-loo = jax.jit(rls.loo, static_argnames="loss")
+
+
+@partial(jax.jit, static_argnames="loss")
+def loo(factor, Y, lams, loss=rls.squared_error):
+    """The leave-one-out error of a loss."""
+    return rls.LeaveOneOut(loss)(factor, Y, lams)
+
+
+@partial(jax.jit, static_argnames="loss")
+def holdout(factor, Y, lams, design, Y_held, weights=None, loss=rls.squared_error):
+    """The error on held-out rows, by what multiplies the coefficients."""
+    return rls.holdout(design, Y_held, weights=weights, loss=loss)(factor, Y, lams)
+
+
+SOLVERS = {
+    None: None,
+    "gram": rls.Spectral("gram"),
+    "features": rls.Spectral("features"),
+    "covariance": rls.Spectral("covariance"),
+    "subset": rls.Spectral(),
+    "cholesky": rls.Cholesky(),
+    "refined": rls.Refined(),
+}
+
+
+def solver_of(route: str | None, landmarks=None, **options):
+    """The solver by what it factors."""
+    return rls.Iterative(landmarks, **options) if route == "iterative" else SOLVERS[route]
 
 
 def array(values):

@@ -51,7 +51,7 @@ def in_folds(n: int):
     """X, y and a plan of equal folds."""
     inside = FOLDS, n // FOLDS
     return *rows(n), rls.Folds(
-        shape(*inside, dtype="int32"), shape(*inside), shape(n, dtype="int32"), n, n // FOLDS
+        shape(*inside, dtype="int32"), shape(*inside), shape(n, dtype="int32")
     )
 
 

@@ -273,7 +273,7 @@ def everything(X, Y, X_new, Y_new, lams, *, route):
     """What every function of a factor gives at every λ, λ leading."""
     kernel, factor = kernel_of(route, X.dtype), factor_of(route, X)
     design, plan = factor.expansion.design(kernel, X_new), rls.folds(np.arange(N) % 10)
-    coef, intercept = factor.solve(Y).coefficients(lams)
+    coef, intercept, _ = factor.solve(Y).coefficients(lams)
     found = {
         "coef, in predictions": jnp.matmul(design, coef[..., 0].T, precision="highest").T
         + intercept,

@@ -14,6 +14,8 @@ import re
 import float32
 import numpy as np
 
+import jaxrls as rls
+
 HEAD = (
     "data",
     "width",

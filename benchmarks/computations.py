@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 
 import jaxrls as rls
-from jaxrls.criteria.left_out import LeaveOneOut
 from jaxrls.search.lam_search import _probe
 from jaxrls.search.problem import Problem
 
@@ -52,7 +51,7 @@ def in_folds(n: int):
     """X, y and a plan of equal folds."""
     inside = FOLDS, n // FOLDS
     return *rows(n), rls.Folds(
-        shape(*inside, dtype="int32"), shape(*inside), shape(n, dtype="int32"), n, n // FOLDS
+        shape(*inside, dtype="int32"), shape(*inside), shape(n, dtype="int32")
     )
 
 
@@ -86,8 +85,8 @@ def log_predictive(width, X, y):
 
 def probe(X, y):
     """One λ of a search, by a Cholesky factor."""
-    problem = Problem.of(GAUSSIAN, X, y, criterion=LeaveOneOut())
-    return _probe(problem, problem.solution("cholesky"), jnp.zeros(1, jnp.float32))
+    problem = Problem.of(GAUSSIAN, X, y, solver=rls.Cholesky())
+    return _probe(problem, problem.solution(), jnp.zeros(1, jnp.float32))
 
 
 def refined(X, y):

@@ -104,7 +104,12 @@ def cold(args):
     if args.dense:
         start = time.perf_counter()
         dense = rls.tune(
-            rls.Gaussian(found["width"]), X, y, lams=[found["lam"]], start="kernel", steps=args.dense
+            rls.Gaussian(found["width"]),
+            X,
+            y,
+            lams=[found["lam"]],
+            start="kernel",
+            steps=args.dense,
         )
         test = mean_square(dense.predict(X_new) - y_new)
         print(

@@ -25,11 +25,16 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxrls as rls
-from support import solver_of
 
 DATA_SETS = ("airfoil", "concrete", "energy", "elevators", "kin40k", "protein")
 ROWS, LANDMARKS, TEST_ROWS, TUNED_ROWS = 2000, 500, 5000, 500
 CONDITIONS = 10.0 ** np.arange(0, 13, 2)
+SOLVERS = {
+    None: None,
+    "subset": None,
+    "cholesky": rls.Cholesky(),
+    **{way: rls.Spectral(way) for way in ("gram", "features", "covariance")},
+}
 MARK = "<!-- made by benchmarks/float32.py --table; what is above is kept -->"
 
 
@@ -67,10 +72,11 @@ def heard(width, X, y, **options):
     return fit, [str(w.message) for w in caught]
 
 
-def left_out(width, X, y, lams, route, **options):
+def left_out(width, X, y, lams, solver, **options):
     """Leave-one-out errors in the precision of X, NaN where the factor broke down."""
     with jax.enable_x64(X.dtype == np.float64):
-        factor = rls.factorize(rls.Gaussian(np.asarray(width, X.dtype)), X, solver=solver_of(route), **options)
+        kernel = rls.Gaussian(np.asarray(width, X.dtype))
+        factor = rls.factorize(kernel, X, solver=solver, **options)
         return np.asarray(rls.loo(factor, y.astype(X.dtype), lams), float)
 
 
@@ -89,8 +95,10 @@ def compare(name, label, width, data, landmarks):
         fits[dtype] = fit
     floor = float(fits[np.float32].floor)
     lams = (floor * np.geomspace(1e-3, 1e3, 49)).astype(np.float32)
-    routes = {np.float64: None, np.float32: str(fits[np.float32].route)}
-    errors = [left_out(width, X.astype(d), y, lams.astype(d), routes[d], **options) for d in routes]
+    solvers = {np.float64: None, np.float32: SOLVERS[str(fits[np.float32].route)]}
+    errors = [
+        left_out(width, X.astype(d), y, lams.astype(d), solvers[d], **options) for d in solvers
+    ]
     off = ~(np.abs(errors[1] / errors[0] - 1) <= 0.05)
     worst = f"{lams[off].max() / floor:.3g}" if off.any() else "never"
     ratio = test[np.float32] / test[np.float64] - 1
@@ -243,7 +251,7 @@ def kernel_of(route, dtype):
 
 
 def options_of(route):
-    """What names a route to `factorize` and to `fit`."""
+    """What `factorize` and `fit` take it by."""
     chosen = jnp.arange(0, N, 3) if route in ("subset", "cholesky, landmarks") else None
     name = (
         route
@@ -252,11 +260,11 @@ def options_of(route):
         if route.startswith("cholesky")
         else None
     )
-    return {"landmarks": chosen, "solver": solver_of(name)}
+    return {"landmarks": chosen, "solver": SOLVERS[name]}
 
 
 def factor_of(route, X):
-    """The factor by one route."""
+    """The factor by one of them."""
     return rls.factorize(kernel_of(route, X.dtype), X, **options_of(route))
 
 
@@ -265,7 +273,7 @@ def everything(X, Y, X_new, Y_new, lams, *, route):
     """What every function of a factor gives at every λ, λ leading."""
     kernel, factor = kernel_of(route, X.dtype), factor_of(route, X)
     design, plan = factor.expansion.design(kernel, X_new), rls.folds(np.arange(N) % 10)
-    coef, intercept = factor.solve(Y).coefficients(lams)
+    coef, intercept, _ = factor.solve(Y).coefficients(lams)
     found = {
         "coef, in predictions": jnp.matmul(design, coef[..., 0].T, precision="highest").T
         + intercept,
@@ -283,7 +291,7 @@ def everything(X, Y, X_new, Y_new, lams, *, route):
             return rls.objective(rls.Gaussian(jnp.exp(log_width)), X, Y, lam)
 
         start = jnp.log(jnp.asarray(1.5, X.dtype))
-        found["loo_objective, gradient"] = jax.lax.map(
+        found["objective, gradient"] = jax.lax.map(
             lambda lam: jax.grad(objective)(start, lam), lams
         )
     if route not in ("cholesky, K", "cholesky, features", "cholesky, landmarks"):
@@ -326,13 +334,13 @@ def measured(route):
     results = {}
     for dtype in (jnp.float64, jnp.float32):
         X, Y, X_new, Y_new = problem(dtype)
-        found, floor = everything(X, Y, X_new, Y_new, jnp.asarray(lams, dtype), solver=solver_of(route))
+        found, floor = everything(X, Y, X_new, Y_new, jnp.asarray(lams, dtype), route=route)
         with warnings.catch_warnings():
             warnings.simplefilter(
                 "ignore"
             )  # most of these λ are below the floor, which the headings say
             results[dtype] = jax.device_get(
-                (doors(X, Y, X_new, jnp.asarray(lams, dtype), solver=solver_of(route)) | found, floor)
+                (doors(X, Y, X_new, jnp.asarray(lams, dtype), route=route) | found, floor)
             )
     (want, _), (got, floor) = results[jnp.float64], results[jnp.float32]
     return {name: relative(got[name], want[name]) for name in want}, float(floor) / largest

@@ -71,7 +71,8 @@ def intervals(X, y, X_new):
     kernel = rls.Gaussian(float(rls.median_distance(jnp.asarray(X))))
     all_rows = rls.fit(kernel, X, y, lams=LAMS, keep=True)
     folds = rls.fit(
-        kernel, X, y, groups=np.arange(len(X)) % 10, lams=[float(all_rows.lam)], keep=True)
+        kernel, X, y, groups=np.arange(len(X)) % 10, lams=[float(all_rows.lam)], keep=True
+    )
     half = len(X) // 2
     part = rls.fit(kernel, X[:half], y[:half], lams=LAMS)
     centre, scores = part.predict(X_new), np.sort(np.abs(y[half:] - part.predict(X[half:])))
@@ -145,11 +146,7 @@ def time(args):
             jnp.asarray(rng.normal(size=(m, n)), dtype),
             jnp.asarray(rng.normal(size=(n, n)), dtype),
         )
-        fit = rls.fit(
-            rls.Gaussian(3.0),
-            *map(jnp.asarray, (X, y)),
-            lams=[0.1],
-            keep=True)
+        fit = rls.fit(rls.Gaussian(3.0), *map(jnp.asarray, (X, y)), lams=[0.1], keep=True)
         product = jax.jit(lambda A, B: jnp.matmul(A, B, precision="highest"))
         new = jnp.asarray(new)
         contestants = {

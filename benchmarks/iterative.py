@@ -73,7 +73,7 @@ def peak() -> int:
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def accuracy(data, landmarks, iteration, tuned_rows=TUNED_ROWS):
+def accuracy(data, landmarks, solver, tuned_rows=TUNED_ROWS):
     """A fit to all rows: test error in units of the target's standard deviation, how the iteration
     went, seconds of every stage.
     """
@@ -85,12 +85,10 @@ def accuracy(data, landmarks, iteration, tuned_rows=TUNED_ROWS):
         chosen = rls.landmarks(found.kernel, X, min(landmarks, len(X)), key=jax.random.key(0))
     options = {
         "lams": [float(found.lam)],
-        "landmarks": chosen,
-        "solver": rls.Iterative(),
-        "iteration": iteration,
+        "solver": replace(solver, landmarks=chosen),
     }
-    if iteration.probes == 0:  # then the one λ is judged by rows that are not fitted
-        options["validation"] = X_new, y_new
+    if solver.probes == 0:  # then the one λ is judged by rows that are not fitted
+        options["criterion"] = rls.holdout(X_new, y_new)
     with stage("iteration", seconds), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         fit = rls.fit(found.kernel, X, y, **options)
@@ -153,10 +151,7 @@ def scores(data, landmarks, probes, seeds, tuned_rows=500, tol=1e-5):
     exact = float(rls.fit(found.kernel, X, y, lams=[lam], solver=rls.Cholesky()).error)
     X, y, lam = jnp.asarray(X), jnp.asarray(y), jnp.array([[lam]])
     chosen = rls.landmarks(found.kernel, X, min(landmarks, 2 * len(X) // 5), key=jax.random.key(0))
-    factor = rls.factorize(
-        found.kernel,
-        X,
-        solver=rls.Iterative(chosen, tol=tol, probes=probes))
+    factor = rls.factorize(found.kernel, X, solver=rls.Iterative(chosen, tol=tol, probes=probes))
     out = []
     for seed in range(seeds):
         drawn = rls.Iterative(tol=tol, probes=probes, key=jax.random.key(seed)).signs(
@@ -174,9 +169,7 @@ def too_small(data, landmarks, tuned_rows=500, lam=TOO_SMALL):
     X, y, X_new, _ = data
     kernel = tuned(X, y, tuned_rows, rls.Matern(2.5, np.ones(X.shape[1]))).kernel
     options = {
-        "landmarks": min(landmarks, len(X) // 2),
-        "solver": rls.Iterative(),
-        "iteration": rls.Iterative(probes=2, dtype="float32"),
+        "solver": rls.Iterative(min(landmarks, len(X) // 2), probes=2, dtype="float32"),
     }
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -187,10 +180,10 @@ def too_small(data, landmarks, tuned_rows=500, lam=TOO_SMALL):
     return "; ".join(str(one.message) for one in caught), fit.predict(X_new)
 
 
-def show_accuracy(options, iteration):
+def show_accuracy(options, solver):
     if (data := load("kin40k", options.data, options.rows)) is None:
         return
-    found = accuracy(data, options.landmarks, iteration, min(options.tuned_rows, options.rows))
+    found = accuracy(data, options.landmarks, solver, min(options.tuned_rows, options.rows))
     print(
         f"kin40k, {found['rows']:,} rows, {found['landmarks']} landmarks, λ = {found['lam']:.3g}: test RMSE {found['rmse']:.4f}",
         flush=True,

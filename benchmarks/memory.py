@@ -1,5 +1,5 @@
 """What calls hold in memory where they hold most, beside what `jaxrls.estimate` says before: a row
-for the main routes, each in a process of its own.
+for the main solvers, each in a process of its own.
 
     python benchmarks/memory.py [--only gram predict]
 
@@ -34,14 +34,21 @@ def data(n, d=5):
     return jnp.asarray(X), jnp.asarray(np.sin(X[:, 0]) + 0.1 * rng.normal(size=n))
 
 
-def fitted(kernel, n, d=5, *, called=None, pairs=False, **options):
-    """A fit, and what is estimated of it: options of both, and those of the call alone."""
+def fitted(kernel, n, d=5, *, called=None, pairs=False, keep=False, **options):
+    """A fit, and what is estimated of it: options of both, and those of the call alone. What is kept
+    is asked for intervals, which make the most of it.
+    """
 
     def prepare():
         X, Y = data(n, d)
-        return lambda: rls.fit(kernel, X, Y, **options | (called or {}))
 
-    return prepare, rls.estimate(kernel, (n, d), pairs=pairs, **options)
+        def run():
+            fit = rls.fit(kernel, X, Y, keep=keep, **options | (called or {}))
+            return (fit, fit.intervals(X[:2])) if keep else fit
+
+        return run
+
+    return prepare, rls.estimate(kernel, (n, d), pairs=pairs, keep=keep, **options)
 
 
 def gradient(kernel, n, d=5, *, criterion=rls.loo, landmarks=None, **options):
@@ -77,7 +84,7 @@ def at_two_lams():
     return {"lams": 2, "called": {"lams": [0.1, 1.0]}}
 
 
-# A row for every route, at its size or at another: what makes data and hands back the call, and
+# A row for every solver, at its size or at another: what makes data and hands back the call, and
 # what is estimated of it, of which no array is made.
 ROWS = {
     "gram": lambda n=2000: fitted(KERNEL, n),

@@ -65,7 +65,7 @@ def contestants(n, lams):
     for name, criterion, Y in (
         ("all pairs, concordance", rls.PairsOut(), y),
         ("all pairs, AUC of labels not known to jit", rls.PairsOut(), classes),
-        ("positive with negative rows, AUC", rls.PairsOut(), classes),
+        ("positive with negative rows, AUC", rls.PairsOut().bind(classes), classes),
         ("all pairs, squared loss", rls.PairsOut(loss=rls.squared_error), y),
     ):
         ways[name] = partial(jax.jit(run), criterion, factor, Y, lams)
@@ -93,10 +93,8 @@ def difference(factor, y, lams):
         # out: then nothing of it is there.
         e = np.linalg.solve(block, r[pairs][:, :, None])[:, :, 0]
         want = np.mean((e[:, 0] - e[:, 1]) ** 2)
-        criterion = rls.PairsOut(pairs)
-        got = type(criterion)(criterion.pairs, loss=rls.squared_error).values(
-            factor.solve(y), lam[None, None], None
-        )
+        criterion = rls.PairsOut(pairs, loss=rls.squared_error)
+        got = criterion.values(factor.solve(y), lam[None, None], None)
         off, largest = max(off, abs(float(got[0, 0]) - want)), max(largest, want)
     return off / largest
 

@@ -63,7 +63,9 @@ def computations():
 
     def one(rows, y, points):
         return rls.loo(
-            rls.factorize(rls.Gaussian(1.0), rows, landmarks=points, solver=rls.Cholesky()), y, lams[:1]
+            rls.factorize(rls.Gaussian(1.0), rows, landmarks=points, solver=rls.Cholesky()),
+            y,
+            lams[:1],
         )
 
     def grid(rows, y, points):

@@ -14,6 +14,8 @@ import re
 import float32
 import numpy as np
 
+import jaxrls as rls
+
 HEAD = (
     "data",
     "width",
@@ -43,7 +45,7 @@ def compare(width, X, y):
     return (
         grid,
         found,
-        int(re.match(r"(\d+) Cholesky factors? and one for the model", found.plan).group(1)) + 1,
+        int(re.search(r"(\d+) Cholesky factors? and one for the model", found.plan).group(1)) + 1,
     )
 
 

@@ -106,7 +106,9 @@ def path(quick) -> Iterator[Case]:
 
         @jax.jit
         def at_one(x, t, lams, kernel=kernel):
-            return rls.path(rls.factorize(kernel, x, solver=rls.Cholesky(), intercept=False), t, lams)
+            return rls.path(
+                rls.factorize(kernel, x, solver=rls.Cholesky(), intercept=False), t, lams
+            )
 
         def judge(result, kernel=kernel, x=x, X_new=X_new, F_new=F_new):
             best = int(result.loo.argmin())

@@ -8,6 +8,7 @@ import re
 import griffe
 
 WORDS = "Shapes|Arguments|Returns|Cost|Raises|Warns|Fails|Source"
+SECTIONS = {"Args:": "**Arguments**:", "Returns:": "**Returns**", "Raises:": "**Raises**"}
 PYTREE = {"pytree", "jaxrls.pytree", "jaxrls.support.pytrees.pytree"}
 
 
@@ -85,10 +86,29 @@ def markdown(block, names) -> str:
     """One paragraph, or one doctest."""
     if block[0].startswith(">>>"):
         return "\n".join(["```pycon", *block, "```"])
+    if block[0] in SECTIONS:
+        return section(block)
     if any(re.match(r"\s*([*-] |\||\d+\. |```|    )", line) for line in block):  # a list or a table
         return "\n".join(block)
     parts = re.split(rf"(?<=[.;)]) (?=\*\*(?:{WORDS})\*\*)", " ".join(block))
     return "\n\n".join(arguments(part, names) if part.startswith("**Arguments**") else part for part in parts)
+
+
+def section(block) -> str:
+    """`Args:` and its like, of which each item begins with a name."""
+    items: list[str] = []
+    for line in block[1:]:
+        if not items or not line.startswith("        "):
+            items.append(line.strip())
+        else:
+            items[-1] += f" {line.strip()}"
+    head = SECTIONS[block[0]]
+    if block[0] == "Returns:":
+        return f"{head} {' '.join(items)}"
+    items = [re.sub(r"^([\w, *]+):", r"`\1`:", item) for item in items]
+    if block[0] == "Raises:" and len(items) == 1:
+        return f"{head} {items[0]}"
+    return "\n".join([head, "", *(f"* {item}" for item in items)])
 
 
 def arguments(text: str, names) -> str:

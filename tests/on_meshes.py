@@ -198,7 +198,7 @@ def ragged():
         split = got.loo_residuals.sharding.is_equivalent_to(given[0].X.sharding, 2)
         return off(*parts) if split else np.inf
 
-    order = {"criterion": rls.pairwise_ranking_error, "groups": GROUPS[:n]}
+    order = {"criterion": rls.PairsOut(within=GROUPS[:n])}
     days = {"landmarks": M, "groups": PLANS["days"][:n]}
     return {
         "given up": off(moved, want),
@@ -326,7 +326,7 @@ def errors():
     )
     attempts = {
         "K": lambda: rls.fit(KERNEL, x, y),
-        "iterative": lambda: on_rows(x, y, solver=rls.Iterative(), lams=LAMS),
+        "iterative": lambda: rls.fit(KERNEL, x, y, solver=rls.Iterative(ROWS), lams=LAMS),
         "features": lambda: rls.factorize(rls.Linear(), x, solver=rls.Spectral("features")),
         "columns": lambda: rls.fit(KERNEL, split, Y, landmarks=M),
         "nan": lambda: on_rows(x.at[5, 1].set(jnp.nan), y),

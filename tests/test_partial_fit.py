@@ -48,7 +48,7 @@ def test_a_gaussian_regressor_keeps_kernel_and_landmarks_of_the_first_rows():
         model.partial_fit(X[part], Y[part])
     first = RLSRegressor(landmarks=12, lams=1.0).fit(X[PARTS[0]], Y[PARTS[0]])
     assert model.kernel_ == first.kernel_ and model.dual_coef_.shape == (12, 2)
-    whole = rls.fit(model.kernel_, X, Y, landmarks=model.path_.model.points, lams=model.lam_)
+    whole = rls.fit(model.kernel_, X, Y, landmarks=model.path_.model.points, lams=[model.lam_])
     assert_close(model.predict(NEW), whole.predict(NEW), 1e-7)
     by_default = clone(model.set_params(landmarks=None, lams=1.0)).partial_fit(X[:PART], Y[:PART])
     assert by_default.dual_coef_.shape == (PART, 2)
@@ -79,7 +79,7 @@ def test_fit_begins_anew():
 
 def test_after_fit_it_begins_anew_and_says_so():
     model = RLSClassifier("linear").fit(X, NAMES)
-    with pytest.warns(UserWarning, match="partial_fit begins anew, without the rows of fit"):
+    with pytest.warns(UserWarning, match="fit is to all its rows at once: partial_fit begins anew"):
         model.partial_fit(X[:PART], NAMES[:PART])  # classes are known from fit
     first = RLSClassifier("linear").partial_fit(X[:PART], NAMES[:PART], np.unique(NAMES))
     assert model.decision_function(NEW).tolist() == first.decision_function(NEW).tolist()
@@ -101,8 +101,12 @@ def test_there_is_none_beside_what_takes_rows():
     ("call", "message"),
     [
         (
-            lambda: RLSRegressor("precomputed").partial_fit(X[:4], Y[:4]),
-            "landmarks need a kernel that can be evaluated",
+            lambda: (
+                RLSRegressor("precomputed", lams=1.0)
+                .partial_fit(np.eye(4), Y[:4])
+                .partial_fit(np.eye(4), Y[:4])
+            ),
+            "a fit to a kernel matrix takes no further rows",
         ),
         (
             lambda: RLSRegressor("linear").partial_fit(X, Y).partial_fit(X[:, :2], Y),

@@ -22,7 +22,7 @@ from sklearn.model_selection import (
     cross_val_predict,
 )  # noqa: E402
 
-from jaxrls.search import problem  # noqa: E402
+import jaxrls as rls  # noqa: E402
 from jaxrls.sklearn import RLSClassifier, RLSRegressor  # noqa: E402
 
 pytestmark = [
@@ -184,11 +184,11 @@ def test_a_scorer_takes_one_factorization():
     """Of which scores, what is stored and the model are all made; a shape of its own, so that
     programs are traced here.
     """
-    solved, solve = [], problem.solve
+    solved, solve = [], rls.Problem.solution
     count = lambda *args, **kwargs: solved.append(1) or solve(*args, **kwargs)
-    options = {"width": 2.0, "cv": 3, "variance": True}
+    options = {"width": 2.0, "cv": 3}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(problem, "solve", count)
+        patch.setattr(rls.Problem, "solution", count)
         model = RLSRegressor(lams=ALPHAS, scoring="r2", store_cv_results=True, **options)
         model.fit(X[:33], Y[:33, 0])
         assert len(solved) == 1

@@ -357,20 +357,23 @@ def test_a_lam_at_the_edge_of_its_grid_warns():
             {"width": [1.0, 2.0]},
             r"Gaussian.width must be one number or one per column, shape \(6,\), and has shape \(2,\)",
         ),
-        ({"lams": "best"}, "lams must be numbers, or 'search'"),
+        ({"lams": "best"}, "lams must be how many λ, .*, or 'search'"),
         (
             {"lams": [-1.0, 1.0]},
             "lams must be positive, or 0 for the floor of the factor, and the smallest is -1.0",
         ),
         (
             {"criterion": "aic"},
-            "criterion must be one of 'loo', 'gcv', 'kfold', .*, or a function of that kind, and is 'aic'",
+            "criterion must be one of 'kfold', 'loo', 'gcv', .*, or a function of that kind, and is 'aic'",
         ),
         (
             {"loss": "hinge"},
             "loss must be one of 'squared_error', .*'zero_one_loss', or a function of that kind, and is 'hinge'",
         ),
-        ({"loss": "absolute_error", "criterion": "gcv"}, "criterion gcv does not average a loss"),
+        (
+            {"loss": "absolute_error", "criterion": "gcv"},
+            "loss= is what criterion='loo' or 'kfold' averages",
+        ),
         ({"cv": 5, "criterion": "gcv"}, "cv= does not go with criterion='gcv'"),
         (
             {"cv": RepeatedKFold(n_splits=2, n_repeats=2)},

@@ -121,14 +121,10 @@ def test_gamma_of_columns_without_spread_is_that_of_equal_ones():
             {"lams": np.array(["0.1"], object)},
             "lams must hold real numbers, and could not be read as such: it holds text",
         ),
-        ({"lams": "0.1"}, "lams must be numbers, or 'search' .*, and is '0.1'"),
+        ({"lams": "0.1"}, "lams must be how many λ, .* or 'search', and is '0.1'"),
         (
             {"lams": [[1.0, 2.0]]},
             r"lams must have shape \(L,\), or \(L, 3\) with those of each target, and has shape \(1, 2\)",
-        ),
-        (
-            {"lams": [[1.0] * 3], "variance": True},
-            r"keep_variance=True is for one λ, and per_target=True, or lams \(L, t\)",
         ),
     ],
     ids=lambda value: (

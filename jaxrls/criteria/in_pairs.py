@@ -73,7 +73,8 @@ class PairsOut(Positive):
 
     def bind(self, Y, rows=None):
         """All pairs of two classes that are known are rows of one with rows of the other."""
-        del rows
+        count, plan = None if rows is None else rows.count, self.within
+        plan = None if plan is None else as_folds(plan, len(Y), count)
         events = None if self.events is None else as_array("events", self.events, Y.dtype)
         pairs, n = self.pairs, Y.shape[0]
         if pairs is None and Y.size == n and is_concrete(Y, events):
@@ -81,7 +82,7 @@ class PairsOut(Positive):
             if len(classes) == 2:
                 parts = [np.flatnonzero(np.asarray(Y).reshape(-1) == one) for one in classes]
                 pairs = Pairs.between(*sorted(parts, key=len, reverse=True))
-        return replace(self, pairs=pairs, events=events)
+        return replace(self, pairs=pairs, events=events, within=plan)
 
     smooth = LeaveOneOut.smooth
 
@@ -92,8 +93,6 @@ class PairsOut(Positive):
 
     def check_rows(self, Y, weights, count):
         """Pairs and events of these rows, and some pair with an order."""
-        if self.within is not None:
-            as_folds(self.within, len(Y))
         if self.events is not None:
             check_events(self.events, count, len(Y))
         check_order(Y, weights, self.pairs, self.events)
@@ -139,6 +138,7 @@ class QueriesOut(Positive):
         check_shared(self.groups)
 
     smooth = LeaveOneOut.smooth
+    bind = LeaveOneOut.bind
 
     def check_rows(self, Y, weights, count):
         """Some pair with an order, in some query."""

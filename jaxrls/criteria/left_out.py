@@ -6,12 +6,10 @@ from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 
 from jaxrls.criteria.criterion import Positive
 from jaxrls.criteria.losses import is_smooth, squared_error
 from jaxrls.problem.folds import Folds, as_folds, folds
-from jaxrls.support.checks import is_concrete
 from jaxrls.support.pytrees import pytree, static
 
 
@@ -72,13 +70,11 @@ class LeaveOneOut(Positive):
         return None if self.groups is not None else partial(_total, self.loss)
 
     def bind(self, Y, rows=None):
-        """Groups of all rows, those of padding, whose weight is 0, in the group of the last."""
-        groups = self.groups
-        if groups is None:
+        """Groups of these rows."""
+        if self.groups is None:
             return self
-        if rows is not None and groups.rows == rows.count < len(Y) and is_concrete(groups):
-            groups = folds(np.pad(np.asarray(groups.numbers), (0, len(Y) - rows.count), "edge"))
-        return replace(self, groups=as_folds(groups, len(Y)))
+        count = None if rows is None else rows.count
+        return replace(self, groups=as_folds(self.groups, len(Y), count))
 
     def values(self, solution, lams, kernel):
         """One pass over the rows."""

@@ -80,6 +80,10 @@ class Solver(ABC):
     """How the one hard step is done: makes a solution of rows and labels.
 
     One of one's own is a `pytree` with a `solve`, whose factor is a `Factor`.
+
+    >>> import jaxrls as rls
+    >>> [type(one).__name__ for one in (rls.Spectral(), rls.Cholesky()) if one.has_spectrum]
+    ['Spectral']
     """
 
     has_spectrum: ClassVar[bool] = False  # whether its factor tells a grid of λ, and all λ at once

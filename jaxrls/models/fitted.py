@@ -26,6 +26,12 @@ class History:
 
     `converged` says whether the gradient norm fell below `tol`, `reason` why the search stopped;
     `stages` are searches on few rows before it.
+
+    >>> import numpy as np, jaxrls as rls
+    >>> X = np.linspace(0, 1, 20)[:, None]
+    >>> history = rls.tune(rls.Gaussian(1.0), X, np.sin(6 * X[:, 0]), steps=2).history
+    >>> len(history.errors), history.stages, bool(history.errors[2] < history.start_error)
+    (3, (), True)
     """
 
     errors: Float[Array, " S"]

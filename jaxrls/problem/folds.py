@@ -82,11 +82,16 @@ def folds(groups) -> Folds:
         return Folds(*map(jnp.asarray, made))
 
 
-def as_folds(groups, n: int) -> Folds:
-    """Labels, or what `folds` made of them, of n rows."""
+def as_folds(groups, n: int, count: int | None = None) -> Folds:
+    """Labels, or what `folds` made of them, of n rows; where they are of the first `count`, others
+    are padding, whose weight is 0, and in the group of the last.
+    """
     made = groups if isinstance(groups, Folds) else folds(groups)
+    if made.rows == count and made.rows < n and is_concrete(made):
+        made = folds(np.pad(np.asarray(made.numbers), (0, n - made.rows), "edge"))
     if made.rows != n:
-        raise ValueError(f"groups must have {n} labels, one per row of X, and has {made.rows}")
+        wanted = n if count is None else count
+        raise ValueError(f"groups must have {wanted} labels, one per row of X, and has {made.rows}")
     return made
 
 

@@ -21,7 +21,7 @@ from jaxrls.search.grid import choose_lam, lambda_grid
 from jaxrls.search.inspection import inspect_fit
 from jaxrls.search.kept import Kept
 from jaxrls.search.lam_search import search, search_below
-from jaxrls.search.plan import GRID, Plan, as_lams
+from jaxrls.search.plan import Plan, as_lams
 from jaxrls.search.problem import Problem, check_refinable
 from jaxrls.search.rank import grow
 from jaxrls.support.checks import is_concrete
@@ -38,7 +38,7 @@ def fit(
     X,
     Y=None,
     *,
-    lams=GRID,
+    lams=100,
     per_target: bool = False,
     conservative: float | int | bool = 0.0,
     criterion: Criterion | Callable | str = loo,

@@ -17,7 +17,7 @@ LARGEST_EFFECT = 0.01  # of a ridge on predictions, beside the error, that goes 
 def inspect_fit(fit: Fit, default_grid: bool) -> None:
     """Say what a user would want to know before trusting the numbers."""
     errors = np.asarray(fit.errors)
-    stopped = "" if fit.run is None else _stopped(fit.run, fit.route == "iterative")
+    stopped = "" if fit.run is None else _stopped(fit.run, "Iterative" in fit.plan)
     if not np.isfinite(errors).all():
         why = stopped or (
             "the factorization broke down; use float64 (NumPy float64 input), a larger smallest λ, or a smaller kernel width"

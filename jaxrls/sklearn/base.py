@@ -134,7 +134,7 @@ class RLSEstimator(BaseEstimator):
             scored = self._scored(
                 swept, y, Y, RLSEstimator._weights(self, X, y, sample_weight), how
             )
-            fit = swept.fit(scored["lam"])
+            fit = swept.fit(scored["lam"], self.keep)
             self._keep(fit)
             self._keep_left_out(fit, Y, weights)
             self._keep_scores(scored, isinstance(lams, int))

@@ -1,5 +1,6 @@
 """λ by a scorer of scikit-learn's, on what is predicted for rows that are left out."""
 
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -11,8 +12,9 @@ from sklearn.metrics import get_scorer
 
 import jaxrls as rls
 from jaxrls.factors.contract import Solution
-from jaxrls.search.conclude import fit_at
+from jaxrls.search.conclude import KEPT_ROWS, fit_at
 from jaxrls.search.estimate import of_problem
+from jaxrls.search.kept import Kept
 from jaxrls.search.problem import Problem
 from jaxrls.support.checks import as_array, check_lams
 from jaxrls.support.precision import scope, to_host
@@ -47,10 +49,13 @@ class Swept(NamedTuple):
             ]
             return cls(problem, solution, lams, Y - np.stack(each))
 
-    def fit(self, lam) -> rls.Fit:
+    def fit(self, lam, keep: bool | None) -> rls.Fit:
         """That of λ, or of one for each target, from the same factor."""
+        problem, solution = self.problem, self.solution
+        keeps = keep or keep is None and problem.rows.shape[0] <= KEPT_ROWS
         with scope(self.lams.dtype == np.float64):
-            return to_host(fit_at(self.problem, self.solution, lam))
+            kept = Kept.of(problem, solution, self.lams, np.ndim(lam) > 0, bool(keep))
+            return to_host(replace(fit_at(problem, solution, lam), kept=kept if keeps else None))
 
 
 @jax.jit

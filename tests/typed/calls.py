@@ -30,7 +30,7 @@ def fits(kernel: rls.Kernel) -> float:
     X, y, names = rls.airfoil()
     assert_type(names, tuple[str, ...])
     fit = rls.fit(kernel, X, y, lams=np.geomspace(1e-3, 1e3, 50), keep=True)
-    assert_type(fit, rls.Fit)
+    assert_type(fit, rls.Fit[rls.Kernel])
     assert_type(fit.model, rls.Model)
     assert_type(fit.route, str)
     best, left_out = fit.errors.argmin(), y - fit.loo_residuals
@@ -49,12 +49,11 @@ def searches() -> float:
     tuned = rls.tune(rls.Gaussian(width=np.ones(5)), X, y, landmarks=100)
     assert_type(tuned, rls.Fit[rls.Gaussian])
     assert_type(tuned.kernel, rls.Gaussian)
-    assert_type(tuned.history.kernels, rls.Gaussian)
     assert_type(
         rls.fit(
             tuned.kernel, X, y, landmarks=rls.landmarks(tuned.kernel, X, 100, key=jax.random.key(0))
         ),
-        rls.Fit,
+        rls.Fit[rls.Gaussian],
     )
     return float(tuned.error)
 

@@ -212,7 +212,9 @@ def test_the_grid_and_the_search(folder, capsys):
     grid = rls.load("m")
     assert len(grid.lams) == 7
     out = run(capsys, "fit", "train.csv", "--lams", "search", "--out", "m")
-    assert re.search(r"^search +\d+ Cholesky factors and one for the model", out, re.MULTILINE)
+    assert re.search(
+        r"^plan .*a search for λ: \d+ Cholesky factors and one for the model", out, re.MULTILINE
+    )
     assert float(rls.load("m").error) <= 1.001 * float(grid.error)
 
 

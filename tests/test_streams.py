@@ -91,7 +91,7 @@ def test_rows_are_read_twice_for_all_errors_and_once_more_for_the_residuals_of_a
     problem_of.errors(problem_of.solution(), np.geomspace(1e-3, 10, 50).astype(DTYPE))
     assert blocks.readings == 3
     rls.fit(KERNEL, rls.stream(blocks), landmarks=10, lams=50, keep=True)
-    assert blocks.readings == 3 + 1 + 5  # two of them for what is kept
+    assert blocks.readings == 3 + 1 + 3  # none for what is kept, until it is asked for
 
 
 def test_rows_by_number_come_from_the_sample_or_from_one_more_reading():

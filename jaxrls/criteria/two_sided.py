@@ -45,7 +45,7 @@ def kronecker_left_out(
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> K1, K2 = jnp.eye(2) + 1, jnp.eye(3)
     >>> factor, Y = rls.factor_kronecker(K1, K2, intercept=False), jnp.array([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]])
-    >>> rls.kronecker_left_out(factor, Y, [1.0], "rows").round(3).tolist()
+    >>> [round(value, 3) for value in rls.kronecker_left_out(factor, Y, [1.0], "rows").tolist()]
     [2.074]
     """
     return _left_out(

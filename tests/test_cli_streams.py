@@ -73,7 +73,7 @@ def test_a_stream_is_fitted_as_the_same_table_read_whole(folder, capsys, data):
     assert out.splitlines()[0] == f"data      {words}"
     one, other = assert_same_fit("parts.model", "whole")
     assert one == other
-    numbers = re.compile(r"^(?:kernel|lambda|LOO error|freedom|route).*$", re.MULTILINE)
+    numbers = re.compile(r"^(?:kernel|lambda|LOO error|freedom|plan).*$", re.MULTILINE)
     assert numbers.findall(out) == numbers.findall(whole)
 
 

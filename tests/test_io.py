@@ -91,12 +91,21 @@ def test_fits_models_and_paths_round_trip(dtype, t, tmp_path):
     np.testing.assert_array_equal(load_file(tmp_path / "o")["coef"], path.coef)
 
 
-@pytest.mark.parametrize("landmarks", [None, 8], ids=["all rows", "landmarks"])
-def test_what_a_fit_keeps_is_saved_where_it_was_asked_for(landmarks, tmp_path):
+KEPT = {
+    "all rows": (rls.Gaussian(1.0), None, False),
+    "landmarks": (rls.Gaussian(1.0), np.arange(0, 25, 3), False),
+    "landmarks, streamed": (rls.Gaussian(1.0), np.arange(0, 25, 3), True),
+    "linear, streamed": (rls.Linear(), None, True),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_a_fit_keeps_is_saved_where_it_was_asked_for(name, tmp_path):
     """What comes from the solution after a round trip is what came before it; a solution that was
     kept by default stays out of the file.
     """
-    X, y = problem()
+    (X, y), (kernel, landmarks, streamed) = problem(), KEPT[name]
+    data = (rls.stream([(X, y)]), None) if streamed else (X, y)
     options = {"lams": [0.1], "landmarks": landmarks}
     asks = [
         lambda fit: fit.predict(X[:3] + 1, return_std=True)[1],
@@ -104,13 +113,13 @@ def test_what_a_fit_keeps_is_saved_where_it_was_asked_for(landmarks, tmp_path):
         lambda fit: fit.intervals(X[:3] + 1)[0],
         lambda fit: fit.loo_predictive().std,
     ]
-    if landmarks:
+    if name != "all rows":
         asks += [
             lambda fit: fit.update(X + 1, y).model.coef,
             lambda fit: fit.forget(X[:3], y[:3]).lam,
         ]
     for keep in (True, None):
-        fit = rls.fit(rls.Gaussian(1.0), X, y, keep=keep, **options)
+        fit = rls.fit(kernel, *data, keep=keep, **options)
         rls.save(tmp_path / "fit", fit)
         back = rls.load(tmp_path / "fit")
         for ask in asks:
@@ -119,7 +128,7 @@ def test_what_a_fit_keeps_is_saved_where_it_was_asked_for(landmarks, tmp_path):
             else:
                 with pytest.raises(ValueError, match="kept no solution, .*: fit with keep=True"):
                     ask(back)
-    rls.save(tmp_path / "fit", rls.fit(rls.Gaussian(1.0), X, y, keep=True, **options))
+    rls.save(tmp_path / "fit", rls.fit(kernel, *data, keep=True, **options))
     with pytest.raises(ValueError, match="another λ needs the data, .* fit to all rows anew"):
         rls.load(tmp_path / "fit").at(1.0)
 

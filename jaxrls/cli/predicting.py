@@ -24,7 +24,7 @@ def run_predict(args) -> None:
     model: Any = found
     if not isinstance(found, rls.Fit | rls.Model):
         raise ValueError(
-            f"{args.model} holds a {type(found).__name__}, and predict needs a model, a fit or a tuned one"
+            f"{args.model} holds a {type(found).__name__}, and predict needs a model or a fit"
         )
     layout, means, scales, classes = read_extra(args.model, extra)
     if args.interval is not None and (classes or getattr(model, "kept", None) is None):

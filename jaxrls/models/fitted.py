@@ -149,7 +149,7 @@ class Fit(Generic[K]):
 
     def for_file(self) -> "Fit":
         """What `save` writes: with the solution where `keep=True` asked for it."""
-        kept = self.kept.for_file() if self.kept is not None and self.kept.saved else None
+        kept = self.kept.for_file(self) if self.kept is not None and self.kept.saved else None
         return replace(self, kept=kept)
 
     def _kept(self):

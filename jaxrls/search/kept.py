@@ -66,6 +66,8 @@ class Kept:
     groups: Folds | None
     again: Again
     saved: bool = static(default=True)  # whether `save` writes it
+    # What was made of rows that only the host reads, before `save` let go of them.
+    made: tuple[Sure | None, Jackknife | None] = (None, None)
 
     @classmethod
     def of(cls, problem: Problem, solution: Solution, lams, per_target: bool, saved: bool):
@@ -77,15 +79,19 @@ class Kept:
         again = Again(problem.kernel, chosen, named, count, per_target)
         return cls(problem, solution, problem.criterion.groups, again, saved)
 
-    def for_file(self) -> "Kept":
-        """What `save` writes: all but the problem, and rows that only the host reads."""
-        solution, problem = self.solution, self.problem
+    def for_file(self, fit: Fit) -> "Kept":
+        """What `save` writes: all but the problem, and rows that only the host reads, of which it
+        is what variances and intervals take.
+        """
+        solution, problem, made = self.solution, self.problem, self.made
         if problem is not None and _is_explicit(problem):
             solution = replace(solution, summed=self.summed())
         if not arrays_alone(solution):
+            known = fit.model.kernel.knows_diag and not np.ndim(fit.lam)
+            made = fit._sure() if known else None, fit._jackknife()
             factor = replace(solution.factor, rows=Gone(solution.factor.dtype))  # type: ignore[type-var]
             solution = replace(solution, factor=factor)
-        return replace(self, problem=None, solution=solution)
+        return replace(self, problem=None, solution=solution, made=made)
 
     def at(self, fit: Fit, lam) -> Fit:
         """The fit at another λ."""
@@ -111,6 +117,8 @@ class Kept:
             raise ValueError(
                 "variances need k(x, x) of new rows, which a kernel matrix cannot tell: give a kernel"
             )
+        if self.made[0] is not None:
+            return self.made[0]
         run: Any = _sure if arrays_alone(self.solution) else inspect.unwrap(_sure)
         return in_dtype_of(fit, lambda: run(self.solution, jnp.asarray(fit.lam), fit.loo_residuals))
 
@@ -121,6 +129,8 @@ class Kept:
                 "what each row leaves out is not known any more, as rows were changed: fit to all rows "
                 "anew"
             )
+        if self.made[1] is not None:
+            return self.made[1]
         run: Any = _jackknife if arrays_alone(self.solution) else inspect.unwrap(_jackknife)
         data = self.solution, self.groups
         found = lambda: run(*data, jnp.asarray(fit.lam), jnp.asarray(fit.loo_residuals))

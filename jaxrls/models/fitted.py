@@ -143,7 +143,7 @@ class Fit(Generic[K]):
 
     def at(self, lam) -> "Fit":
         """The fit at another λ, or at one for each target: from the solution that is kept, O(n r)
-        where that is a spectrum.
+        where that is a spectrum. Not after `update` and `load`, which have no data.
         """
         return self._kept().at(self, lam)
 

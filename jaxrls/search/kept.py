@@ -84,8 +84,8 @@ class Kept:
         is what variances and intervals take.
         """
         solution, problem, made = self.solution, self.problem, self.made
-        if problem is not None and _is_explicit(problem):
-            solution = replace(solution, summed=self.summed())
+        if problem is not None and _is_explicit(problem, fewer=True):
+            solution = replace(solution, summed=fit._once("_moments", lambda _: self.summed()))
         if not arrays_alone(solution):
             known = fit.model.kernel.knows_diag and not np.ndim(fit.lam)
             made = fit._sure() if known else None, fit._jackknife()
@@ -157,7 +157,8 @@ class Kept:
         dtype = fit.model.coef.dtype
         wide = dtype == jnp.float64
         with scope(wide):
-            summed, flat = self.summed(), fit.model.coef.ndim == 1
+            summed = fit._once("_moments", lambda _: self.summed())
+            flat = fit.model.coef.ndim == 1
             rows, Y, v = _read(summed, flat, X, Y, weights, dtype)
             fixed = summed.fixed
             given = fixed.new_rows(fixed_effects, rows.shape[0], dtype)
@@ -185,10 +186,10 @@ class Kept:
 _features = jax.jit(summed_features)
 
 
-def _is_explicit(problem: Problem) -> bool:
-    """Whether it is one of explicit features."""
-    rows = problem.rows
-    return problem.kernel.num_features(rows.shape[1], rows.dtype) is not None
+def _is_explicit(problem: Problem, fewer: bool = False) -> bool:
+    """Whether it is one of explicit features, and of fewer than rows where that is asked."""
+    count = problem.kernel.num_features(problem.rows.shape[1], problem.rows.dtype)
+    return count is not None and not (fewer and count > problem.rows.shape[0])
 
 
 def in_dtype_of(fit: Fit, find) -> Any:

@@ -163,7 +163,7 @@ class Kept:
             fixed = summed.fixed
             given = fixed.new_rows(fixed_effects, rows.shape[0], dtype)
             if given is not None:
-                fixed = replace(fixed, rows=rows.column(given))  # type: ignore[type-var]
+                fixed = replace(fixed, rows=rows.column(given))
             add: Any = _summed if rows.traceable else inspect.unwrap(_summed)
             more = add(summed, rows, fixed, Y, v, block_size=block_size)
             lam = jnp.asarray(fit.lam)

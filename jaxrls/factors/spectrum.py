@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxrls.factors.contract import Factor, Report, Solution, lam_chunks, times
@@ -30,8 +29,6 @@ from jaxrls.rows.blocks import map_blocks
 from jaxrls.rows.moments import Moments, moments, near_fit
 from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.support.pytrees import pytree, static
-
-REFERENCES = 4  # λ whose fits residuals are summed about: of a hundred λ over fifteen decades
 
 
 @pytree
@@ -178,46 +175,18 @@ class Spectrum(Factor):
         return jnp.moveaxis(coef, 1, 0), jnp.moveaxis(beta, 1, 0)
 
     def residual_norm(self, solution, lams):
-        """‖λc̃‖²."""
-        return self._about_the_fit(solution, lams)[1]
+        """‖λc̃‖², from the residuals of all rows: nothing cancels."""
+        lost, state = self.lost(lams), solution.state
+        if self.complete:
+            missed = 0.0 if state.base is None else jnp.sum(state.base**2, axis=0)
+            return missed + jnp.sum((lost * state.z[:, None]) ** 2, axis=0)
+        return self.sweep(solution, lams, lambda r, R, v: jnp.sum(r * r, axis=0))
 
     def data_fit(self, solution, lams):
         """‖λc̃‖²/λ + ‖f‖²_H."""
-        (z, norm), s = self._about_the_fit(solution, lams), self.s[:, None, None]
-        return norm / lams + jnp.sum(s * (z / (s + lams)) ** 2, axis=0)
-
-    def _about_the_fit(self, solution, lams):
-        """z (r, L, t) and ‖λc̃‖² = ‖r‖² + ‖lost z‖² − ‖Uᵀr‖², where ‖√v y‖² − ‖z‖² would cancel: one
-        reading of the rows.
-
-        Here r are residuals of a fit at a λ not far below each: one far below would bring in that
-        U is orthogonal to eps·√(s_max/s) only.
-        """
-        lost, (z, base) = self.lost(lams), (solution.state.z, solution.state.base)
-        if self.complete:
-            missed = jnp.zeros((), self.dtype) if base is None else jnp.sum(base**2, axis=0)
-            return z[:, None], missed + jnp.sum((lost * z[:, None]) ** 2, axis=0)
-        points, nearest = _references(lams)
-        fitted = z[:, None] * (1 - self.lost(points))
-        turned = fitted if self.rotation is None else times(self.rotation, fitted)
-        cross, square = self.residual_sums(solution, turned)
-        step = cross if self.rotation is None else times(self.rotation.T, cross)
-        at = jnp.broadcast_to(nearest, (len(lams), square.shape[1]))
-        z, step = (jnp.take_along_axis(A, at[None], axis=1) for A in (fitted + step, step))
-        square = jnp.take_along_axis(square, at, axis=0)
-        norm = square + jnp.sum((lost * z - step) * (lost * z + step), axis=0)
-        return z, jnp.maximum(norm, 0)
-
-    def residual_sums(self, solution, coef: Float[Array, "p L t"]):
-        """Aᵀr (p, L, t) and ‖r‖² (L, t) of r = √v y − A·coef, A what `rotation` makes U of."""
-
-        def block(x, v, b, scaled):
-            A = self.unrotated(x, v, b)
-            r = scaled[:, None] - times(A, coef)
-            return times(A.T, r), jnp.sum(r**2, axis=0)
-
-        columns = self.weights.values, self.fixed.rows, solution.state.base
-        return self.rows.sum(block, *columns, block_size=self.whole)
+        s = self.s[:, None, None]
+        length = jnp.sum(s * (solution.state.z[:, None] / (s + lams)) ** 2, axis=0)
+        return self.residual_norm(solution, lams) / lams + length
 
     def logdet(self, solution, lams):
         """Σ log(s + λ), and log λ outside of U."""
@@ -408,16 +377,6 @@ class AsTheyAre:
     def features(X):
         """X."""
         return X
-
-
-def _references(lams: Float[Array, "L k"]):
-    """A few of λ, (R, k), evenly spread over their order, and which of them is next below each,
-    (L, k); no result depends on it but by rounding.
-    """
-    ordered = jnp.sort(jax.lax.stop_gradient(lams), axis=0)
-    points = ordered[np.arange(0, len(lams), -(-len(lams) // REFERENCES))]
-    nearest = jnp.sum(points[None] <= jax.lax.stop_gradient(lams)[:, None], axis=1) - 1
-    return points, nearest
 
 
 # how spectra are made ------------------------------------------------------------------------------

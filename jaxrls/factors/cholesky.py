@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.factors.contract import Factor, Report
+from jaxrls.factors.contract import Factor, Report, one_by_one
 from jaxrls.factors.expansion import Expansion
 from jaxrls.factors.spread import matrix_spread
 from jaxrls.leave_out.view import Dense
@@ -139,11 +139,9 @@ class CholeskyGram(Factor):
 
         def at(lam):
             r, R = solution.per_target(lam, lambda lam, one: self.at(one, lam).residuals)
-            out = fn(r[:, None], R[:, None], self.weights.values, *columns)
-            return jax.tree.map(lambda a: a[:, 0] if stack else a[0], out)
+            return fn(r[:, None], R[:, None], self.weights.values, *columns)
 
-        out = jax.lax.map(at, lams)
-        return jnp.moveaxis(out, 0, 1) if stack else out
+        return one_by_one(at, lams, stack)
 
     def unseen(self, solution, lams):
         """y − f of all rows."""

@@ -168,7 +168,9 @@ def _route(kernel: Kernel, n: int, d: int, dtype, landmarks, solver, few: bool) 
         return type(solver).__name__.lower()
     chosen = choose_route(kernel, n, d, dtype)
     if isinstance(solver, Cholesky) or few and solver is None and chosen == "gram":
-        return f"cholesky {'landmarks' if landmarks else 'gram' if chosen == 'gram' else 'features'}"
+        return (
+            f"cholesky {'landmarks' if landmarks else 'gram' if chosen == 'gram' else 'features'}"
+        )
     return "subset" if landmarks else getattr(solver, "of", None) or chosen
 
 

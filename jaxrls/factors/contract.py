@@ -123,6 +123,7 @@ class Factor(ABC):
     fixed: FixedEffects
     expansion: Expansion
     rows: Any
+    training: Any = None  # (kernel, rows), for what is asked of the rows as new ones
     shares_work: ClassVar[bool] = False  # whether several λ take hardly more than one
     exact: ClassVar[bool] = (
         True  # whether it is no estimate, so that slopes in λ are to be followed
@@ -145,9 +146,9 @@ class Factor(ABC):
     def coefficients(self, solution: "Solution", lams) -> tuple[Any, Any]:
         """Coefficients (L, c, t) of the expansion, and β (L, q, t) of the fixed effects."""
 
-    @abstractmethod
     def residual_norm(self, solution: "Solution", lams) -> Float[Array, "L t"]:
-        """Σ vᵢ (yᵢ − f(xᵢ))²."""
+        """Σ vᵢ (yᵢ − f(xᵢ))², from the residuals of all rows: nothing cancels."""
+        return self.sweep(solution, lams, lambda r, R, v: jnp.sum(r * r, axis=0))
 
     @abstractmethod
     def data_fit(self, solution: "Solution", lams) -> Float[Array, "L t"]:
@@ -178,8 +179,16 @@ class Factor(ABC):
         return None
 
     def unseen(self, solution: "Solution", lams) -> Float[Array, "L n t"]:
-        """y − f of all rows, which is what rows of weight 0 are held to."""
-        raise ValueError(self._lacks("predicts no rows of weight 0"))
+        """y − f of all rows as `predict` has them, which is what rows of weight 0 are held to."""
+        (kernel, rows), fixed = self.training, self.fixed  # type: ignore[misc]
+        coef, beta = (jnp.moveaxis(part, 0, 1) for part in self.coefficients(solution, lams))
+
+        def block(x, b, Y):
+            of_fixed = jax.vmap(lambda beta: fixed.fitted(b, beta), 1, 1)(beta)
+            return Y[:, None] - times(self.expansion.design(kernel, x), coef) - of_fixed
+
+        e = rows.stored.map(block, fixed.rows, solution.labels.Y)
+        return jnp.moveaxis(e, 1, 0)
 
     def rows_out(self, solution: "Solution", fn: Callable, lams) -> Any:
         """`Solution.left_out` of single rows where they are estimates; else None."""

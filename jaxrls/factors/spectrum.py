@@ -17,8 +17,7 @@ from jaxrls.factors.expansion import Expansion, Primal
 from jaxrls.factors.other_folds import PrimalForm
 from jaxrls.factors.spread import spectral_spread
 from jaxrls.kernels.inner import Linear
-from jaxrls.leave_out.constraints import slots
-from jaxrls.leave_out.view import Constraints, LowRank
+from jaxrls.leave_out.view import LowRank
 from jaxrls.leave_out.without import Planes
 from jaxrls.linalg.decompositions import clip, eigh, eigh_rounding, rounding, spectrum_of, svd
 from jaxrls.linalg.products import matmul, safe_sqrt, transposed_matmul
@@ -67,13 +66,13 @@ class Spectrum(Factor):
     across: Float[Array, "q r"]
     solved: Float[Array, " r"] | None  # 0 in directions left out, where an eigenvalue is negative
     leaving: Leaving | None
-    training: Any  # (kernel, rows) where U is kept, for what is asked of new rows
     weights: Weights
     fixed: FixedEffects
     expansion: Expansion
     said: Report
     complete: bool = static()  # whether U is square
     hidden: Bool[Array, " r"] | None = None  # where s is the level of rounding in place of 0
+    training: Any = None  # where U is kept
 
     @property
     def report(self):
@@ -243,18 +242,12 @@ class Spectrum(Factor):
         return read(block, *columns, block_size=self.whole)
 
     def unseen(self, solution, lams):
-        """y − f, of all rows."""
+        """From the features, where U is made of them."""
         if self.rotation is None:
-            kernel, rows = self.training
-            coef, beta = self.coefficients(solution, lams)
-            moved = jnp.moveaxis(coef, 0, 1)
-            f = rows.stored.map(lambda x: times(self.expansion.design(kernel, x), moved))
-            fixed = jax.vmap(lambda beta: self.fixed.fitted(self.fixed.rows, beta))(beta)
-        else:
-            kept = (1 - self.lost(lams)) * solution.state.z[:, None]
-            block = lambda x, b: times(self.left(x, None, b), kept)
-            f, fixed = self.rows.map(block, self.fixed.rows), solution.labels.mean
-        return solution.labels.Y - jnp.moveaxis(f, 1, 0) - fixed
+            return super().unseen(solution, lams)
+        kept = (1 - self.lost(lams)) * solution.state.z[:, None]
+        f = self.rows.map(lambda x, b: times(self.left(x, None, b), kept), self.fixed.rows)
+        return solution.labels.Y - solution.labels.mean - jnp.moveaxis(f, 1, 0)
 
     def landmarks_out(self, solution, lams):
         """All λ by four products."""
@@ -285,42 +278,31 @@ class Spectrum(Factor):
 
     def view(self, solution, lam):
         """U diag(λD) Uᵀ, or I − HHᵀ − U diag(sD) Uᵀ."""
-        v, z, labels = self.weights.values, solution.state.z, solution.labels
-        lost, kept = lam / (self.s + lam), self.s / (self.s + lam)
-        used, unit = self.weights.used, self.weights.root_or_one
-        H = self.fixed.basis(self.fixed.rows, self.n) * unit[:, None]
-        constraints = None
-        if self.complete:
-            U = self.left_vectors()
-            residuals, diagonal = matmul(U, lost[:, None] * z), matmul(U * U, lost)
-            residuals = (
-                residuals if solution.state.base is None else solution.state.base + residuals
-            )
-            left = U * lost
-            if v is not None:
-                G = self.queries()
-                f = labels.mean + matmul(G / (self.s + lam), z)
-                left = jnp.where(used[:, None], left, -G / (self.s + lam))
-                residuals = jnp.where(used[:, None], residuals, labels.Y - f)
-        else:
-            u = self.rows.map(
-                lambda x, b: self.left(x, None, b), self.fixed.rows, block_size=self.whole
-            )
-            U = u if self.rotation is None else u * unit[:, None]
-            if self.rotation is None and v is not None:
-                U = jnp.where(
-                    used[:, None], U, self.queries() / jnp.where(self.s > 0, self.s, jnp.inf)
-                )
-            base = (labels.Y - labels.mean) * unit[:, None]
-            residuals = (base - matmul(U, z)) + matmul(U, lost[:, None] * z)
-            outside = 1 - jnp.sum(U * U, axis=1) - jnp.sum(H * H, axis=1)
-            diagonal, left = outside + matmul(U * U, lost), -U * kept
-            if self.leaving is not None:
-                planes = self.leaving.planes * jnp.sqrt(lost)
-                rows, along = U * jnp.sqrt(kept), jnp.sqrt(kept)[:, None] * z
-                constraints = Constraints(slots(self.leaving.indices, self.n), planes, rows, along)
-        diagonal = jnp.where(used, diagonal, 1)
-        return LowRank(residuals, diagonal, H, U, left, used, constraints, self.complete)
+        lost, labels, fixed, weights = (
+            lam / (self.s + lam),
+            solution.labels,
+            self.fixed,
+            self.weights,
+        )
+        z, used = solution.state.z, weights.used[:, None]
+        if self.rotation is not None:
+            root = jnp.sqrt(self.s / (self.s + lam))
+            u = self.rows.map(lambda x, b: self.left(x, None, b) * root, fixed.rows)
+            of: Any = u, root[:, None] * z, labels, weights, fixed
+            if self.leaving is None:
+                return LowRank.of_rows(*of)
+            return LowRank.of_rows(*of, self.leaving.planes * jnp.sqrt(lost), self.leaving.indices)
+        both = lambda r, R, v: jnp.concatenate([r, R], axis=2)
+        both = self.sweep(solution, lam.reshape(1, 1), both, stack=True)[:, 0]
+        r, R, U = both[:, :-1], both[:, -1], self.left_vectors()
+        left = U * (lost if self.complete else lost - 1)
+        if weights.values is not None:
+            G = self.queries() / (self.s + lam)
+            left = jnp.where(used, left, -G)
+            r = jnp.where(used, r, labels.Y - labels.mean - matmul(G, z))
+        R = jnp.where(weights.used, R, 1)
+        H = fixed.basis(fixed.rows, self.n) * weights.root_or_one[:, None]
+        return LowRank(r, R, H, U, left, weights.used, None, self.complete)
 
     def spread(self, lam):
         """By the basis."""

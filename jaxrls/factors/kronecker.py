@@ -332,9 +332,10 @@ def factor_kronecker(
     (v1, n1), (v2, n2) = ((v.array, v.n) for v in both)
     v = Weights(None if weights is None else jnp.outer(v1, v2).ravel(), n1 * n2, K1.dtype)
     eps = float(jnp.finfo(K1.dtype).eps) * (n1**0.5 + n2**0.5)
-    largest = jnp.max(sides[0].s) * jnp.max(sides[1].s)
-    said = Report("kronecker", eps * largest, jnp.maximum(*lowest))
-    return Kronecker(*sides, v, as_fixed_effects(None, intercept, v), Dual(None), said)
+    first, second = sides
+    floor = eps * jnp.max(first.s) * jnp.max(second.s)
+    said = Report("kronecker", floor, jnp.maximum(*lowest))
+    return Kronecker(first, second, v, as_fixed_effects(None, intercept, v), Dual(None), said)
 
 
 def side_weights(weights, shape: tuple[int, int], dtype) -> tuple[Weights, Weights]:

@@ -142,9 +142,10 @@ def fit_kronecker(
 
 @partial(jax.jit, static_argnames=("num", "setting", "loss", "intercept", "keep"))
 def _fit(sides, Y, weights, lams, *, num, setting, loss, intercept, keep) -> KroneckerFit:
-    K1, K2 = gram(*sides[:2]), gram(*sides[2:])
-    solution: Any = factor_kronecker(K1, K2, weights=weights, intercept=intercept).solve(Y.ravel())
-    factor = solution.factor
+    kernel1, X1, kernel2, X2 = sides
+    options: dict = {"weights": weights, "intercept": intercept}
+    factor = factor_kronecker(gram(kernel1, X1), gram(kernel2, X2), **options)
+    solution = factor.solve(Y.ravel())
     lams = lambda_grid(factor, num) if lams is None else factor.with_floor(lams)
     errors = sum_left_out(solution, lams, setting=setting, loss=loss)
     lam, error = choose_lam(lams, errors, per_target=False)
@@ -155,7 +156,7 @@ def _fit(sides, Y, weights, lams, *, num, setting, loss, intercept, keep) -> Kro
         by_loo = safe_sqrt(jnp.sum(entries * coef[0, :, 0]) / factor.weights.count)
         sure = KroneckerSure(lam, by_evidence(solution, lam)[0], by_loo, factor.spread(lam))
     return KroneckerFit(
-        model=KroneckerModel(*sides, coef.reshape(Y.shape), constant[0, 0]),
+        model=KroneckerModel(kernel1, X1, kernel2, X2, coef.reshape(Y.shape), constant[0, 0]),
         lams=lams,
         errors=errors,
         lam=lam,

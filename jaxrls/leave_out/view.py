@@ -10,6 +10,7 @@ eliminated first, it takes its direction out of every M.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -58,8 +59,8 @@ class LowRank(View):
     residuals: Float[Array, "n t"]
     diagonal: Float[Array, " n"]
     H: Float[Array, "n q"]
-    U: Float[Array, "n r"]
-    left: Float[Array, "n r"]  # −U kept, or where U is square U lost, and for queries −U kept too
+    U: Any  # (n, r), or what makes its rows as they are asked for
+    left: Any  # −U kept, or where U is square U lost, and for queries −U kept too
     used: Bool[Array, " n"]  # rows of the data
     constraints: Constraints | None
     complete: bool = static()  # whether U is square
@@ -100,7 +101,7 @@ class LowRank(View):
         """That of some of the rows, where those lie on several devices."""
         names = "residuals", "diagonal", "H", "U", "left"
         part = {name: pick(getattr(self, name)) for name in names}
-        part["used"] = pick(self.used.astype(self.U.dtype)) > 0
+        part["used"] = pick(self.used.astype(self.H.dtype)) > 0
         found = self.constraints
         if found is not None:
             found = replace(found, slots=pick(found.slots), rows=pick(found.rows))
@@ -108,7 +109,7 @@ class LowRank(View):
 
     def _beside(self, i):
         """Whether I is to be added for indices i, and HHᵀ to be taken off."""
-        used = self.used[i].astype(self.U.dtype)
+        used = self.used[i].astype(self.H.dtype)
         return (jnp.zeros_like(used), 1 - used) if self.complete else (used, jnp.ones_like(used))
 
 

@@ -59,8 +59,8 @@ class Iterative(Solver):
             takes, or in `factorize` but a number. Default 10√n, at most 3000.
         tol: the relative residual to reach.
         probes: random signs from `key`, by default the same every time, for leave-one-out; as many
-            as rows make it exact. 0 makes none, which is cheaper where λ is chosen by rows held out:
-            residuals left out and degrees of freedom are then NaN.
+            as rows make it exact. 0 makes none, which is cheaper where λ is given, or chosen by rows
+            held out: residuals left out and degrees of freedom are then None.
         steps: at most.
         dtype: of K's entries and products, such as "float32", with vectors in that of X; by default
             that of X as well.
@@ -87,7 +87,7 @@ class Iterative(Solver):
                 "probes must be 2 or more, from whose differences a standard error is told, or 0 "
                 "for none, and is 1"
             )
-        if not 0 < float(self.tol) < 1:
+        if not 0 < self.tol < 1:
             raise ValueError(f"tol must be a number between 0 and 1, and is {self.tol!r}")
         if self.dtype not in (None, "float32", "float64"):
             raise ValueError(
@@ -309,7 +309,7 @@ class IterativeGram(Factor):
     def outcome(self, solution, lam, groups, fn):
         """All from one iteration; what takes probes is None without."""
         if groups is not None:
-            self.view(solution, lam[0])
+            self.view(solution, lam[0, 0])
         at = self.at(solution, lam)
         coef, beta = self._coefficients(solution, at.dual)
         coefficients = Coefficients(coef, *self.fixed.apart(beta))

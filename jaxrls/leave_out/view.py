@@ -15,6 +15,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxrls.leave_out.constraints import slots
 from jaxrls.linalg.products import matmul
 from jaxrls.support.pytrees import pytree, static
 
@@ -63,6 +64,20 @@ class LowRank(View):
     used: Bool[Array, " n"]  # rows of the data
     constraints: Constraints | None
     complete: bool = static()  # whether U is square
+
+    @classmethod
+    def of_rows(cls, u, q, labels, weights, fixed, planes=None, indices=None) -> "LowRank":
+        """I − HHᵀ − UUᵀ with U = √v u of features u (n, r) at one λ, q = Mᵀỹ; `planes` are the
+        constraints of landmarks that are rows, whose numbers are `indices`.
+        """
+        unit = weights.root_or_one[:, None]
+        U, H = u * unit, fixed.basis(fixed.rows, weights.n) * unit
+        residuals = (labels.Y - labels.mean) * unit - matmul(U, q)
+        diagonal = 1 - jnp.sum(U * U, axis=1) - jnp.sum(H * H, axis=1)
+        diagonal, leaving = jnp.where(weights.used, diagonal, 1), None
+        if indices is not None:
+            leaving = Constraints(slots(jnp.asarray(indices), weights.n), planes, U, q)
+        return cls(residuals, diagonal, H, U, -U, weights.used, leaving, False)
 
     @property
     def width(self):

@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.factors.contract import Factor, Report
+from jaxrls.factors.contract import Factor, Report, one_by_one
 from jaxrls.factors.expansion import Dual, Expansion
 from jaxrls.factors.sides import (
     PairRows,
@@ -183,15 +183,13 @@ class Kronecker(Factor):
 
     def sweep(self, solution, lams, fn, *columns, stack=False):
         """All entries at one λ after the other."""
+        of_target = lambda lam, one: self._residuals(*self.at(lam, one))[:2]
 
         def at(lam):
-            each = lambda lam, one: self._residuals(*self.at(lam, one))[:2]
-            r, R = solution.per_target(lam, each)
-            out = fn(r[:, None], R[:, None], self.weights.values, *columns)
-            return jax.tree.map(lambda a: a[:, 0] if stack else a[0], out)
+            r, R = solution.per_target(lam, of_target)
+            return fn(r[:, None], R[:, None], self.weights.values, *columns)
 
-        out = jax.lax.map(at, lams)
-        return jnp.moveaxis(out, 0, 1) if stack else out
+        return one_by_one(at, lams, stack)
 
     def unseen(self, solution, lams):
         """y − f of all pairs: no weight is 0."""

@@ -127,7 +127,7 @@ class OtherFolds(NamedTuple):
 
     def _read(self, block, how):
         f, labels = self.solution.factor, self.solution.labels
-        rows = self.form.rows.read_by(self.form.made)
+        rows = self.form.rows
         columns = f.weights.values, f.fixed.rows, labels.Y, self.folds.numbers
         hints = {"temporaries": 2 * self.w.shape[2]}
         return getattr(rows, how)(block, *columns, **hints)

@@ -53,7 +53,6 @@ class Kernel(ABC):
     evaluable: ClassVar[bool] = True
     knows_diag: ClassVar[bool] = True  # whether it tells k(x, x) of new rows
     sparse: ClassVar[bool] = False
-    reads_stored: ClassVar[bool] = True
 
     def __init_subclass__(cls, **options):
         super().__init_subclass__(**options)

@@ -16,7 +16,7 @@ from jaxrls.linalg.products import from_panels, gram_panels, matmul, safe_sqrt
 from jaxrls.rows.rows import Rows
 from jaxrls.support.pytrees import pytree
 
-SAMPLE = 512  # rows whose mean is near enough to that of all
+SOME = 512  # rows whose mean is near enough to that of all
 
 
 @pytree
@@ -138,7 +138,6 @@ def moments(
     n, q, dtype = rows.shape[0], fixed.count, rows.dtype
     Y = jnp.zeros((n, 0), dtype) if Y is None else Y
     label_origin = jnp.zeros((q, Y.shape[1]), dtype) if label_origin is None else label_origin
-    read = rows.read_by(features)
     if origin is None:
         r = jax.eval_shape(
             features.features, jax.ShapeDtypeStruct((1, rows.shape[1]), dtype)
@@ -167,7 +166,7 @@ def moments(
         )
 
     hints: dict = {"temporaries": origin.shape[1], "block_size": block_size}
-    sums = read.sum(block, kept, weights, fixed.rows, Y, **hints)
+    sums = rows.sum(block, kept, weights, fixed.rows, Y, **hints)
     weight, count, log_weight, gram, first, label, second, trace, cross, square = sums
     made = weight, count, log_weight, gram, first, from_panels(second), trace, label, cross, square
     return Moments(*made, origin, label_origin)
@@ -192,7 +191,7 @@ def near_fit(rows: Rows, features: Any, fixed: Any, weights=None) -> Float[Array
     if not fixed.count:
         return None
     if fixed.count == 1 and fixed.rows is None and (weights is None or not rows.traceable):
-        return jnp.mean(features.features(rows.some(SAMPLE)), axis=0)[None]
+        return jnp.mean(features.features(rows.some(SOME)), axis=0)[None]
 
     def block(x, v, b):
         return fixed.sums(

@@ -18,8 +18,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
 from jaxrls.rows.blocks import in_parts
-from jaxrls.rows.rows import NO_PAIRS, DenseRows
-from jaxrls.rows.sampled import SAMPLE
+from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.support.checks import (
     Listed,
     as_floats,
@@ -30,6 +29,8 @@ from jaxrls.support.checks import (
 )
 from jaxrls.support.meshes import auto, parts_of
 from jaxrls.support.pytrees import pytree, static
+
+SAMPLE = 10_000  # rows that landmarks are chosen from
 
 
 @pytree
@@ -144,21 +145,12 @@ class ShardedRows(DenseRows):
             else jax.lax.with_sharding_constraint(array, NamedSharding(self.sharding.mesh, P()))
         )
 
-    def dense(self):
-        """Not on one device."""
-        raise ValueError(
-            f"this needs a dense X on one device, and X lies on {self.parts}: give landmarks= as a number, row numbers or points, without route=, or "
-            "an X on one device, for which there is route='iterative'"
-        )
+    @property
+    def lies(self):
+        """On how many devices."""
+        return f"lies on {self.parts} devices"
 
-    def features(self, kernel):
-        """Made block by block."""
-        return self.through(kernel)
-
-    def kernel_matrix(self, kernel, block_size=None):
-        """Not on one device."""
-        del kernel, block_size
-        raise ValueError(NO_PAIRS.format(parts=self.parts))
+    dense = Rows.dense
 
 
 def shard(

@@ -13,6 +13,7 @@ larger than c/2√v; half the loss's second derivative times the variance (cp̂)
 takes the loss's away. Where many rows are hidden in the noise, as at λ far too small, what is left
 of them would look like a small error: the bias, which is upwards, is then left in."""
 
+import math
 from functools import partial
 from typing import Any, ClassVar
 
@@ -110,6 +111,10 @@ class Iterative(Solver):
         near: Any = solve_subset(kernel, rows, chosen, none, weights, fixed, **options).factor
         parts = Dual(rows.dense()), near, self.signs(rows.shape[0], rows.dtype), self, block_size
         return IterativeGram(kernel, rows, weights, fixed, *parts).solve_labels(labels)
+
+    def enough(self, n: int) -> int:
+        """How many landmarks of n rows, where no number is given."""
+        return min(n, 3000, math.ceil(10 * n**0.5))
 
     def signs(self, n: int, dtype) -> Float[Array, "n p"]:
         """The random signs, one column for each probe; or where those are no fewer than rows, √n I,

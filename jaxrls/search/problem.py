@@ -2,7 +2,6 @@
 `objective` and the doors share them.
 """
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +19,7 @@ from jaxrls.factors.slopes import holds_nothing, left_out_sum
 from jaxrls.factors.solvers import Cholesky, Spectral, check_kernel, check_solver
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.models.model import Model
-from jaxrls.problem.fixed_effects import FixedEffects, Intercept, NoEffects, as_fixed_effects
+from jaxrls.problem.fixed_effects import FixedEffects, as_fixed_effects
 from jaxrls.problem.labels import Labels
 from jaxrls.problem.landmarks import (
     Landmarks,
@@ -89,8 +88,7 @@ class Problem:
         """A problem from what a caller gives, shapes checked; arguments as in `fit`."""
         check_kernel(kernel)
         rows = as_rows(kernel, X)
-        if solver is not None:
-            check_solver(solver)
+        check_solver(solver)
         if landmarks is not None or isinstance(solver, Iterative):
             kernel, rows = on_landmarks(kernel, rows)
         Y = rows.column(as_floats("Y", labels_of(rows, Y), rows.dtype))
@@ -99,8 +97,7 @@ class Problem:
         weights = Weights.of_rows(weights, rows)
         chosen = resolve_landmarks(kernel, rows, landmarks, weights, progress)
         if isinstance(solver, Iterative):
-            near = solver.landmarks
-            near = min(3000, math.ceil(10 * rows.count**0.5), rows.count) if near is None else near
+            near = solver.enough(rows.count) if solver.landmarks is None else solver.landmarks
             near = resolve_landmarks(kernel, rows, near, weights, progress)
             solver = replace(solver, landmarks=near)
         fixed = as_fixed_effects(fixed_effects, intercept, weights, rows)
@@ -140,8 +137,6 @@ class Problem:
         """
 
         def cast(leaf):
-            if isinstance(leaf, NoEffects):
-                return NoEffects(jnp.dtype(dtype))
             if isinstance(leaf, Weights):
                 return Weights.of(
                     None if leaf.values is None else leaf.values.astype(dtype), leaf.n, dtype
@@ -152,7 +147,7 @@ class Problem:
                 else leaf
             )
 
-        return jax.tree.map(cast, self, is_leaf=lambda leaf: isinstance(leaf, Weights | NoEffects))
+        return jax.tree.map(cast, self, is_leaf=lambda leaf: isinstance(leaf, Weights))
 
     def with_constant(self) -> "Problem":
         """With a constant in place of other fixed effects, and labels less what those fit of them:
@@ -162,7 +157,7 @@ class Problem:
             return self
         labels = Labels.of(self.Y, self.weights, self.fixed)
         Y = labels.drop_axis(labels.Y - labels.mean)
-        return replace(self, Y=Y, fixed=Intercept(self.weights.total))
+        return replace(self, Y=Y, fixed=FixedEffects.constant(self.weights.total))
 
     def sample(self) -> tuple[Any, Any, Any]:
         """X, Y and the weights of the rows to try things on: all of them, where X is one array on

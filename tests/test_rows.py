@@ -229,11 +229,11 @@ REFUSED = [
         "a sparse X must be given outside jax.jit",
     ),
     (
-        lambda: SOURCES["gram"].kernel_matrix(rls.Precomputed()),
+        lambda: SOURCES["gram"].check(rls.Precomputed()),
         "X, as the precomputed kernel matrix, must be square",
     ),
     (
-        lambda: GramRows(array(X[:D])).kernel_matrix(rls.Precomputed()),
+        lambda: GramRows(array(X[:D])).numbered(),
         "is not symmetric",
     ),
     (lambda: Slabs(X, ()).sum(jnp.sum), SHORT.format(N, 0)),

@@ -280,20 +280,22 @@ class DenseRows(Rows):
         each = lambda args: run(DenseRows(args[0]), *args[1:])
         return in_parts(each, (self.X, *columns), self.parts, self._placed)
 
-    def _placed(self, arrays):
-        """Arrays with a row for each part, or each row, where they shall lie: where the compiler
-        leaves them.
+    def _placed(self, arrays, whole: bool = False):
+        """Arrays with a row for each part, or each row, where they shall lie, or on every device:
+        where the compiler leaves them.
         """
         return arrays
 
     def some(self, num):
         """Rows spread evenly over all."""
-        return self.X[np.unique(np.linspace(0, self.count - 1, min(self.count, num)).astype(int))]
+        return self.take(
+            np.unique(np.linspace(0, self.count - 1, min(self.count, num)).astype(int))
+        )
 
     def take(self, indices):
         """The rows of these numbers, 0 to n − 1."""
         check_row_numbers(indices, self.count)
-        return self.X[indices]
+        return self._placed(self.X[indices], whole=True)
 
 
 @pytree
@@ -308,45 +310,17 @@ class GramRows(DenseRows):
         if training:
             check_symmetric("X, as the precomputed kernel matrix,", self.X)
 
-    def kernel_matrix(self, kernel, block_size=None):
-        """K as it was given, checked."""
-        check_symmetric("X, as the precomputed kernel matrix,", self.X)
-        return self.X
-
     def numbered(self) -> "NumberedRows":
-        """The same rows for `KernelValues`."""
-        return NumberedRows(self.kernel_matrix(None), self.parts)
+        """The same rows for `KernelValues`: with number and diagonal entry behind each."""
+        check_symmetric("X, as the precomputed kernel matrix,", self.X)
+        numbers = jnp.arange(len(self.X), dtype=self.dtype)
+        tail = jnp.stack([numbers, jnp.diagonal(self.X)], axis=1)
+        return NumberedRows(jnp.concatenate([self.X, tail], axis=1), self.parts)
 
 
 @pytree
-class NumberedRows(GramRows):
-    """Rows of a kernel matrix as `KernelValues` reads them, each with its number and its diagonal
-    entry behind it; K is not copied.
-    """
-
-    @property
-    def tail(self) -> Float[Array, "n 2"]:
-        """Numbers and diagonal."""
-        return jnp.stack([jnp.arange(len(self.X), dtype=self.dtype), jnp.diagonal(self.X)], axis=1)
-
-    @property
-    def shape(self):
-        """(n, n + 2)."""
-        return len(self.X), len(self.X) + 2
-
-    def dense(self):
-        """All rows in one array."""
-        return jnp.concatenate([self.X, self.tail], axis=1)
-
-    def over(self, kind, fn, columns, **hints):
-        """As `Rows.over`, in one compiled loop."""
-        wide = lambda x, tail, *parts: fn(jnp.concatenate([x, tail], axis=1), *parts)
-        return DenseRows(self.X, self.parts).over(kind, wide, (self.tail, *columns), **hints)
-
-    def take(self, indices):
-        """The rows of these numbers, 0 to n − 1."""
-        check_row_numbers(indices, self.count)
-        return jnp.concatenate([self.X[indices], self.tail[indices]], axis=1)
+class NumberedRows(DenseRows):
+    """Rows of a kernel matrix as `KernelValues` reads them, (n, n + 2)."""
 
 
 @pytree

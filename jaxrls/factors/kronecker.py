@@ -32,9 +32,9 @@ from jaxrls.factors.sides import (
     SidesSpread,
     level,
     moments,
-    squares,
     total,
     turned,
+    without,
     without_constant,
 )
 from jaxrls.leave_out.view import LowRank
@@ -177,7 +177,7 @@ class Kronecker(Factor):
     def _residuals(self, lam, lost, zeta, M, unit):
         """r, the diagonal of R, w, and lost."""
         w = self.turned(lost * unit)
-        R = turned(squares(self.first.U), squares(self.second.U), lost).reshape(-1, 1)
+        R = turned(self.first.U**2, self.second.U**2, lost).reshape(-1, 1)
         R = R - jnp.sum(w * w, axis=1, keepdims=True)
         return self.turned(lost * zeta), R, w, lost
 
@@ -215,14 +215,17 @@ class Kronecker(Factor):
         """Not of new rows alone."""
         raise ValueError(self._lacks("tells no intervals"))
 
-    def sum_left_out(self, solution, fn: Callable, setting: str, lams: Float[Array, " L"]) -> Any:
-        """`Solution.left_out` of what a setting leaves out."""
-        each = lambda e: fn(self.flat(e), solution.labels.Y, self.weights.array)
+    @partial(jax.jit, static_argnames=("loss", "setting"))
+    def errors(self, solution, loss: Callable, setting: str, lams: Float[Array, " L"]):
+        """Σ v loss / Σ v of what a setting leaves out, (L, t), with a loss as `LeaveOneOut` has."""
+        Y, v = solution.labels.Y, self.weights.array[:, None]
+        mean = lambda e: jnp.sum(v * loss(self.flat(e), Y), axis=0) / self.weights.total
         if setting == "both":
-            return jax.lax.map(each, self.both_left_out(solution, lams))
-        return jax.lax.map(lambda lam: each(self.setting_left_out(solution, setting, lam)), lams)
+            return jax.lax.map(mean, self.both_left_out(solution, lams))
+        return jax.lax.map(lambda lam: mean(self.left_out(solution, setting, lam)), lams)
 
-    def setting_left_out(self, solution, setting: str, lam) -> Float[Array, "t n1 n2"]:
+    @partial(jax.jit, static_argnames="setting")
+    def left_out(self, solution, setting: str, lam) -> Float[Array, "t n1 n2"]:
         """Held-out residuals at one λ: e⁰ = r/q of entries; of whole rows or columns the same in the
         basis of the other side, in which they come apart; O(n₁n₂(n₁ + n₂)t).
         """
@@ -230,13 +233,11 @@ class Kronecker(Factor):
             return self.both_left_out(solution, lam[None])[0]
         U = None if setting == "columns" else self.first.U
         V = None if setting == "rows" else self.second.U
-        inside: Any = {"entries": (), "rows": -1, "columns": -2}[setting]
-        lost, Z, q = self.lost(lam), self.with_constant(solution), self.fixed.count
-        r = turned(U, V, lost * Z)
-        e = r / turned(squares(U), squares(V), lost)
-        e = without_constant(e, moments(lost * Z, Z, q) - moments(r, e, q, inside))
+        inside = {"entries": (), "rows": -1, "columns": -2}[setting]
+        lost, Z = self.lost(lam), self.with_constant(solution)
+        e, M, _ = without(U, V, lost, Z, self.fixed.count, inside)
         first, second = self.first.U if U is None else None, self.second.U if V is None else None
-        return turned(first, second, e) / self.root
+        return turned(first, second, without_constant(e, M)) / self.root
 
     def both_left_out(self, solution, lams: Float[Array, " L"]) -> Float[Array, "L t n1 n2"]:
         """Held-out residuals of every entry without its row and its column, by a spectrum of side 1
@@ -247,31 +248,30 @@ class Kronecker(Factor):
         σₐ(g − yh)/q, with g, h and q from w = s₂/(σₐs₂ + λ) and lost; and what the row makes of
         direction a is k₁ᵀVₐ/σₐ, so that no σ is divided by.
         """
-        q, (one, other) = self.fixed.count, (self.first, self.second)
+        q, one, other = self.fixed.count, self.first, self.second
         labels = jnp.concatenate([self.tables(solution.labels.scaled), self.root[:q]])
         swapped = self.shape[0] > self.shape[1]
         if swapped:
             one, other, labels = other, one, labels.swapaxes(1, 2)
-        U, s, U2, s2 = one.U, one.s, other.U, other.s
+        U, s2 = other.U, other.s
+        gone = partial(jnp.delete, assume_unique_indices=True)
 
         def row(i):
-            kept = jnp.arange(len(s) - 1)
-            kept = jnp.where(kept < i, kept, kept + 1)
-            sigma, V = eigh(matmul(U[kept] * s, U[kept].T))
-            sigma, k = clip(sigma)[0][:, None], matmul(U[i] * s, matmul(U[kept].T, V))
-            y = matmul(V.T, labels[:, kept])
-            Z = matmul(y, U2)
+            rest = gone(one.U, i[None], axis=0)
+            sigma, V = eigh(matmul(rest * one.s, rest.T))
+            sigma, k = clip(sigma)[0][:, None], matmul(one.U[i] * one.s, matmul(rest.T, V))
+            y = matmul(V.T, gone(labels, i[None], axis=1))
+            Z = matmul(y, U)
 
             def at(lam):
                 lost, w = lam / (sigma * s2 + lam), s2 / (sigma * s2 + lam)
-                r, own = matmul(lost * Z, U2.T), matmul(lost, squares(U2).T)
-                f = (matmul(w * Z, U2.T) - y * matmul(w, squares(U2).T)) / own
-                M = moments(lost * Z, Z, q) - moments(r, r / own, q, -2)
+                _, M, own = without(None, U, lost, Z, q, -2)
+                f = (turned(None, U, w * Z) - y * turned(None, U * U, w)) / own
                 return without_constant(labels[:, i, None] - matmul(k, f)[:, None], M)[:, 0]
 
             return jax.lax.map(at, lams)
 
-        e = jax.lax.map(row, jnp.arange(len(s)))
+        e = jax.lax.map(row, jnp.arange(len(one.s)))
         return jnp.moveaxis(e, 0, 3 if swapped else 2) / self.root
 
 

@@ -40,11 +40,6 @@ def turned(left, right, A: Float[Array, "*t a b"]) -> Float[Array, "*t c d"]:
     return A if right is None else matmul(A, right.T)
 
 
-def squares(A):
-    """Those of all entries; None of the identity, which is its own."""
-    return None if A is None else A * A
-
-
 def total(A: Float[Array, "*t a b"]) -> Float[Array, " *t"]:
     """Σ over all entries."""
     return jnp.sum(A, axis=(-2, -1))
@@ -64,6 +59,15 @@ def without_constant(A: Float[Array, "tq a b"], M) -> Float[Array, "t a b"]:
     """Of labels, and constants after them, the labels less b times the constant."""
     t = len(A) - len(M)
     return A[:t] - jnp.sum(A[t:, None] * level(M), axis=0)
+
+
+def without(U, V, lost, Z, q: int, inside) -> tuple[Array, Array, Array]:
+    """e⁰ of labels and constants in the bases U and V, `moments` of what is not left out, and the
+    diagonal of R⁰; what is left out together lies along the axes `inside`.
+    """
+    squares = (None if side is None else side * side for side in (U, V))
+    r, own = turned(U, V, lost * Z), turned(*squares, lost)
+    return r / own, moments(lost * Z, Z, q) - moments(r, r / own, q, inside), own
 
 
 @pytree

@@ -38,7 +38,7 @@ def kronecker_left_out(
     new rows and columns: validate what will be predicted. **Source**: the settings and the first
     three, Stock, Pahikkala, Airola, De Baets and Waegeman 2018, "A comparative study of pairwise
     learning methods based on kernel ridge regression"; with an intercept, and for both, derived in
-    `factors/kronecker.py` and `factors/sides.py`.
+    `factors/kronecker.py`.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> K1, K2 = jnp.eye(2) + 1, jnp.eye(3)

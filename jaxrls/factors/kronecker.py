@@ -94,8 +94,8 @@ def without(U, V, lost, Z, q: int, axis):
     """Without what lies along an axis together, in the bases U and V: e⁰ of a stack, M, and the
     diagonal of R⁰.
     """
-    squares = (None if side is None else side * side for side in (U, V))
-    r, own = turned(U, V, lost * Z), turned(*squares, lost)
+    left, right = (None if side is None else side * side for side in (U, V))
+    r, own = turned(U, V, lost * Z), turned(left, right, lost)
     return r / own, moments(lost * Z, Z, q) - moments(r, r / own, q, axis), own
 
 

@@ -109,9 +109,9 @@ class CholeskyGram(OneByOne):
     def at_lam(self, lam, one):
         """From c̃, diag P̃ and log |G|."""
         at = self.at(one, lam)
-        r, R = at.residuals
+        (coef, beta), (r, R) = self.found(at, one), at.residuals
         fit, norm = jnp.sum(one.state * at.dual, axis=0) / at.unit, jnp.sum(r * r, axis=0)
-        return AtLam(*self.found(at, one), r, R, norm, fit, at.logdet[None], at.dof[None])
+        return AtLam(coef, beta, r, R, norm, fit, at.logdet[None], at.dof[None])
 
     def view(self, solution, lam):
         """λP̃, and for queries the rows of what makes f of √v y."""

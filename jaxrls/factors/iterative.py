@@ -329,10 +329,10 @@ class SolvedColumns:
 
     dual: Float[Array, "n L t"]
     run: Run
-    dof: Float[Array, "L k"] | None = None
-    e: Float[Array, "n L t"] | None = None
-    spread: Float[Array, "n L t"] | None = None
-    changes: Float[Array, "n L t p"] | None = None
+    dof: Any = None  # (L, k)
+    e: Any = None  # (n, L, t)
+    spread: Any = None
+    changes: Any = None  # (n, L, t, p)
 
 
 def _sums(solution, at: SolvedColumns, fn):

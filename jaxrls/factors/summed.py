@@ -82,10 +82,6 @@ class PlainFeatures:
                 f"X must have the columns that were fitted, and has {d}, which gives {found} features in place of {r}"
             )
 
-    def rounding(self) -> Float[Array, ""]:
-        """None: φ of a row is the same in every block."""
-        return jnp.zeros(())
-
     def moments(self, rows: Rows, fixed: FixedEffects, Y, v, **options) -> Moments:
         """The moments of φ."""
         return moments(rows.features(self.kernel), Linear(), fixed, Y, v, **options)
@@ -172,10 +168,9 @@ class Summed:
         corner = jnp.block([[gram, m.first], [m.first.T, m.second]])
         beside = jnp.concatenate([m.label, m.cross]) * units[:, None]
         beside = beside / jnp.sqrt(jnp.where(squares > 0, squares, 1))
+        # Half of the digits: rows that go differ by rounding from what they were when they came.
         eps, k = float(jnp.finfo(m.second.dtype).eps), len(units)
-        # What rows that go differ by from what they were when they came has signs, that even out.
-        again = self.of.rounding() * jnp.sqrt(weight / jnp.maximum(m.count, 1)) * units[len(gram) :]
-        tolerance = 4 * k * eps + 2 * k**0.5 * jnp.max(again)
+        tolerance = eps**0.5
         eye = tolerance * jnp.eye(k, dtype=corner.dtype)
         L = jnp.linalg.cholesky(units[:, None] * corner * units + eye)
         half = jax.lax.linalg.triangular_solve(L, beside, left_side=True, lower=True)

@@ -22,7 +22,7 @@ from support import (
 
 import jaxrls as rls
 from jaxrls.linalg.decompositions import SpectralDerivativeError
-from jaxrls.problem.fixed_effects import Intercept
+from jaxrls.problem.fixed_effects import FixedEffects
 
 GROUPS = np.arange(12) % 4
 
@@ -129,7 +129,7 @@ COMPUTATIONS = {
         p.lams,
     ),
     "moments": lambda p: rls.moments(
-        rls.DenseRows(p.X), rls.Linear(), Intercept(p.weights.sum()), p.Y, p.weights
+        rls.DenseRows(p.X), rls.Linear(), FixedEffects.constant(p.weights.sum()), p.Y, p.weights
     ),
     "lambda_grid": lambda p: rls.lambda_grid(factor(p), 5),
     "path": lambda p: rls.path(factor(p), p.Y, p.lams),

@@ -52,7 +52,7 @@ class Spread(ABC):
     def seen(self, kernel: Kernel, X, effects: Any = None) -> NewRows:
         """What `between` takes of rows: O(m c r), once for all others."""
         design = self.expansion.design(kernel, X)
-        b = self.fixed.dense(effects, len(design), design.dtype)
+        b = self.fixed.dense(effects, len(design))
         u = matmul(design, self.half) - matmul(b, self.middle)
         return NewRows(X, u, self.fixed.basis_of(b), self.own(kernel, X, design, b))
 

@@ -120,7 +120,7 @@ def _intervals(
 def _at_rows(jackknife: Jackknife, model: Model, spread: Spread | None, rank, x, effects):
     """Both ends at some rows."""
     design = jackknife.expansion.design(model.kernel, x)
-    columns = jackknife.fixed.dense(effects, len(design), design.dtype)
+    columns = jackknife.fixed.dense(effects, len(design))
     design = jnp.concatenate([design, columns], axis=1)
     variance = None
     if spread is not None:

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
-from jaxrls.problem.fixed_effects import FixedEffects, NoEffects
+from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.rows.gram import kernel_times
 from jaxrls.rows.sparse import as_rows_in
 from jaxrls.support.meshes import on_any_mesh
@@ -67,7 +67,7 @@ class Model:
 
     def new_effects(self, given: Any, m: int) -> tuple[FixedEffects, Any]:
         """The fixed effects, and what m new rows are of them, from what a caller gives."""
-        effects = NoEffects(self.coef.dtype) if self.effects is None else self.effects
+        effects = FixedEffects.none(self.coef.dtype) if self.effects is None else self.effects
         return effects, effects.new_rows(given, m, self.coef.dtype)
 
     def _beside(self, given: Any, m: int):

@@ -29,9 +29,9 @@ class Moments:
     subtract.
 
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> from jaxrls.problem.fixed_effects import NoEffects
+    >>> from jaxrls.problem.fixed_effects import FixedEffects
     >>> X, y = jnp.array([[1.0], [2.0], [3.0]]), jnp.array([[1.0], [2.0], [3.0]])
-    >>> sums = rls.moments(rls.DenseRows(X), rls.Linear(), NoEffects(X.dtype), y)
+    >>> sums = rls.moments(rls.DenseRows(X), rls.Linear(), FixedEffects.none(X.dtype), y)
     >>> float(sums.weight), sums.second.tolist(), sums.cross.tolist()
     (3.0, [[14.0]], [[14.0]])
     """
@@ -129,9 +129,9 @@ def moments(
     "direct approach".
 
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> from jaxrls.problem.fixed_effects import NoEffects
+    >>> from jaxrls.problem.fixed_effects import FixedEffects
     >>> rows = [rls.DenseRows(jnp.array(part)) for part in ([[1.0], [2.0]], [[3.0]])]
-    >>> first, second = (rls.moments(x, rls.Linear(), NoEffects(x.dtype)) for x in rows)
+    >>> first, second = (rls.moments(x, rls.Linear(), FixedEffects.none(x.dtype)) for x in rows)
     >>> float((first + second).weight), (first + second).second.tolist()
     (3.0, [[14.0]])
     """

@@ -20,7 +20,7 @@ from jaxrls.factors.slopes import holds_nothing, left_out_sum
 from jaxrls.factors.solvers import Cholesky, Spectral, check_kernel, check_solver
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.models.model import Model
-from jaxrls.problem.fixed_effects import FixedEffects, Intercept, NoEffects, as_fixed_effects
+from jaxrls.problem.fixed_effects import FixedEffects, as_fixed_effects
 from jaxrls.problem.labels import Labels
 from jaxrls.problem.landmarks import (
     Landmarks,
@@ -140,8 +140,6 @@ class Problem:
         """
 
         def cast(leaf):
-            if isinstance(leaf, NoEffects):
-                return NoEffects(jnp.dtype(dtype))
             if isinstance(leaf, Weights):
                 return Weights.of(
                     None if leaf.values is None else leaf.values.astype(dtype), leaf.n, dtype
@@ -152,7 +150,7 @@ class Problem:
                 else leaf
             )
 
-        return jax.tree.map(cast, self, is_leaf=lambda leaf: isinstance(leaf, Weights | NoEffects))
+        return jax.tree.map(cast, self, is_leaf=lambda leaf: isinstance(leaf, Weights))
 
     def with_constant(self) -> "Problem":
         """With a constant in place of other fixed effects, and labels less what those fit of them:
@@ -162,7 +160,7 @@ class Problem:
             return self
         labels = Labels.of(self.Y, self.weights, self.fixed)
         Y = labels.drop_axis(labels.Y - labels.mean)
-        return replace(self, Y=Y, fixed=Intercept(self.weights.total))
+        return replace(self, Y=Y, fixed=FixedEffects.constant(self.weights.total))
 
     def sample(self) -> tuple[Any, Any, Any]:
         """X, Y and the weights of the rows to try things on: all of them, where X is one array on

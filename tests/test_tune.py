@@ -161,7 +161,7 @@ def test_progress(capsys):
         ),
         (
             {"starts": 2, "key": 0},
-            r"key must be a JAX random key such as jax.random.key\(0\), and is 0",
+            r"pass key=jax\.random\.key\(0\), and key is 0",
         ),
         (
             {"landmarks": 21},
@@ -171,7 +171,7 @@ def test_progress(capsys):
         ({"starts": 2}, r"pass key=jax\.random\.key\(0\)"),
         ({"start": "middle"}, "start must be 'screen', 'kernel' or 'data', and is 'middle'"),
         ({"lams": [-1.0]}, "lams must be positive"),
-        ({"lams": 1.0}, r"lams must have shape \(L,\), of which the best begins the search"),
+        ({"lams": 1.0}, r"lams must have shape \(L,\), and has shape \(\)"),
         ({"tol": 0}, "tol must be a number above 0"),
         ({"landmarks": "auto"}, "landmarks must be a number"),
         ({"landmarks": [20]}, "include row 20"),

@@ -15,9 +15,9 @@ from jaxrls.criteria.left_out import loo
 from jaxrls.factors.solvers import factorize
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.problem.landmarks import Landmarks
-from jaxrls.search.grid import lambda_grid
+from jaxrls.search.grid import lam_vector, lambda_grid
 from jaxrls.search.problem import Problem
-from jaxrls.support.checks import Listed, as_array, check_lams
+from jaxrls.support.checks import Listed, as_array
 from jaxrls.support.meshes import on_any_mesh
 
 
@@ -113,13 +113,7 @@ def best_lam(
     X, Y = as_array("X", X), as_array("Y", Y)
     weights = None if weights is None else as_array("weights", weights)
     Problem.of(kernel, X, Y, weights=weights, intercept=intercept, criterion=criterion).check()
-    if lams is not None:
-        lams = as_array("lams", lams, X.dtype)
-        if lams.ndim != 1:
-            raise ValueError(
-                f"lams must have shape (L,), and has shape {lams.shape}: one λ is chosen, for all targets"
-            )
-        check_lams(lams)
+    lams = None if lams is None else lam_vector(lams, X.dtype)
     return jnp.exp(_best_log_lam(criterion, intercept, kernel, X, Y, lams, weights))
 
 

@@ -28,12 +28,11 @@ def _search_kinds(kernel: Kernel) -> list[str]:
         value = getattr(kernel, f.name)
         if isinstance(value, Kernel):
             kinds += _search_kinds(value)
-        elif not f.metadata.get("static"):
-            positive = f.name in kernel.positive
-            kinds += [
-                "free" if not positive else "log" if np.all(np.asarray(a) > 0) else "fixed"
-                for a in jax.tree.leaves(value)
-            ]
+        elif f.name not in kernel.positive:
+            kinds += ["free"] * (0 if f.metadata.get("static") else len(jax.tree.leaves(value)))
+        else:
+            positive = (np.all(np.asarray(a) > 0) for a in jax.tree.leaves(value))
+            kinds += ["log" if each else "fixed" for each in positive]
     return kinds
 
 
@@ -54,41 +53,31 @@ class Space:
 
     def first(self):
         """θ at the start."""
-        leaves = [
-            np.log(a) if kind == "log" else a
-            for a, kind in zip(jax.tree.leaves(self.kernel), self.kinds, strict=True)
-        ]
-        return leaves, self.log_lam / LAM_UNIT
+        leaves = zip(jax.tree.leaves(self.kernel), self.kinds, strict=True)
+        return [np.log(a) if kind == "log" else a for a, kind in leaves], self.log_lam / LAM_UNIT
 
     def unpack(self, params):
         """Kernel and λ at θ, held within REACH of the start."""
         leaves, log_lam = params
         origins, tree = jax.tree.flatten(self.kernel)
-        values = []
-        for value, origin, kind in zip(leaves, origins, self.kinds, strict=True):
+
+        def value(at, origin, kind):
             if kind == "log":
-                value = jnp.exp(jnp.clip(value, jnp.log(origin) - REACH, jnp.log(origin) + REACH))
-            values.append(origin if kind == "fixed" else value)
-        lam = (
-            jnp.exp(
-                jnp.clip(LAM_UNIT * log_lam, self.log_lam - 2 * REACH, self.log_lam + 2 * REACH)
-            )
-            + self.floor
-        )
+                return jnp.exp(jnp.clip(at, jnp.log(origin) - REACH, jnp.log(origin) + REACH))
+            return at if kind == "free" else origin
+
+        values = [value(*each) for each in zip(leaves, origins, self.kinds, strict=True)]
+        low, high = self.log_lam - 2 * REACH, self.log_lam + 2 * REACH
+        lam = jnp.exp(jnp.clip(LAM_UNIT * log_lam, low, high)) + self.floor
         return jax.tree.unflatten(tree, values), lam
 
-
-def spread(first, starts, key):
-    """`starts` copies of the parameters, all but the first moved at random, logarithms by a
-    standard deviation of 1.
-    """
-    if starts == 1:
-        return jax.tree.map(lambda a: np.asarray(a)[None], first)
-    leaves, tree = jax.tree.flatten(first)
-    keys = jax.random.split(key, len(leaves))
-    moves = [
-        jax.random.normal(k, (starts, *np.shape(a)), a.dtype).at[0].set(0)
-        for k, a in zip(keys, leaves, strict=True)
-    ]
-    moves[-1] = moves[-1] / LAM_UNIT
-    return jax.tree.unflatten(tree, [a + m for a, m in zip(leaves, moves, strict=True)])
+    def moved(self, key):
+        """The start moved at random, logarithms by a standard deviation of 1."""
+        leaves, tree = jax.tree.flatten(self.first())
+        units = [1.0] * (len(leaves) - 1) + [LAM_UNIT]
+        keys = jax.random.split(key, len(leaves))
+        moves = [
+            jax.random.normal(k, np.shape(a), a.dtype) / unit
+            for k, a, unit in zip(keys, leaves, units, strict=True)
+        ]
+        return jax.tree.unflatten(tree, [a + move for a, move in zip(leaves, moves, strict=True)])

@@ -2,7 +2,7 @@
 kernel.
 """
 
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import jax
@@ -71,27 +71,19 @@ class KernelsFit:
         **Raises** `ValueError` for another number of columns. **Source**: Pratt 1987; as himalaya's
         `r2_score_split`."""
         split = self.predict_split(X)
-        Y = (
-            as_array("Y", Y, split.dtype)
-            if isinstance(split, jax.Array)
-            else np.asarray(Y, split.dtype)
-        )
+        Y = np.asarray(Y, split.dtype) if isinstance(split, np.ndarray) else as_array("Y", Y)
         if Y.shape != split.shape[1:]:
             raise ValueError(
-                f"Y must have shape {split.shape[1:]}, a row for each of X and a column for each target, and has shape {Y.shape}"
+                f"Y must have shape {split.shape[1:]}, a row for each of X and a column for each "
+                f"target, and has shape {Y.shape}"
             )
-        return (split * (2 * (Y - self.intercept) - split.sum(axis=0))).sum(axis=1) / (
-            (Y - Y.mean(axis=0)) ** 2
-        ).sum(axis=0)
+        shares = split * (2 * (Y - self.intercept) - split.sum(axis=0))
+        return shares.sum(axis=1) / ((Y - Y.mean(axis=0)) ** 2).sum(axis=0)
 
 
 def weighted(kernels: tuple[Kernel, ...], shares) -> Kernel:
     """Σₖ sharesₖ k."""
-    parts = [Scaled(share, kernel) for share, kernel in zip(shares, kernels, strict=True)]
-    total: Kernel = parts[0]
-    for part in parts[1:]:
-        total = Sum(total, part)
-    return total
+    return reduce(Sum, map(Scaled, shares, kernels))
 
 
 @partial(jax.jit, static_argnames="block_size")
@@ -99,11 +91,9 @@ def _split(fit: KernelsFit, rows, *, block_size):
     fit = jax.tree.map(jnp.asarray, fit)
 
     def block(x):
-        each = [
-            kernel_times(kernel, x, fit.points, fit.coef * share)
-            for kernel, share in zip(fit.kernels, fit.shares, strict=True)
-        ]
-        return jnp.stack(each, axis=1)
+        each = zip(fit.kernels, fit.shares, strict=True)
+        parts = [kernel_times(kernel, x, fit.points, fit.coef * share) for kernel, share in each]
+        return jnp.stack(parts, axis=1)
 
     parts = rows.stored.map(block, temporaries=len(fit.coef), block_size=block_size)
     return jnp.moveaxis(parts, 1, 0)

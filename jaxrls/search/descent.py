@@ -1,6 +1,6 @@
 """One search: from the best of some guesses downhill, step by step, on one problem."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -11,8 +11,14 @@ import numpy as np
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.models.fitted import History
 from jaxrls.search.problem import Problem
-from jaxrls.search.space import LAM_UNIT, Space
 from jaxrls.support.progress import progress_bar
+from jaxrls.support.pytrees import pytree, static
+
+# A logarithm may move by so many of its units from the start, a factor of e^16 ≈ 9·10⁶ either way:
+# further, K is 0 or constant to rounding.
+REACH = 16.0
+# Of log λ: errors change as much for λ times e³ as for a width times e.
+LAM_UNIT = 3.0
 
 
 @cache
@@ -30,6 +36,64 @@ def default_optimizer():
             max_linesearch_steps=12, initial_guess_strategy="one"
         ),
     )
+
+
+def _units(kernel: Kernel) -> list[float | None]:
+    """For every leaf in order the unit of its logarithm, or 0 where it is searched as it is, or
+    None, at a limit such as offset 0, where it is not.
+    """
+    units: list[float | None] = []
+    for f in fields(kernel):  # type: ignore[arg-type]
+        value, positive = getattr(kernel, f.name), f.name in kernel.positive
+        if isinstance(value, Kernel):
+            units += _units(value)
+        elif not f.metadata.get("static"):
+            for leaf in jax.tree.leaves(value):
+                above = bool(np.all(np.asarray(leaf) > 0))
+                units.append((1.0 if above else None) if positive else 0.0)
+    return units
+
+
+@pytree
+class Space:
+    """Where the search starts and what it may move: parameters θ ↔ kernel and λ."""
+
+    origin: tuple[Kernel, Any]  # λ less the floor
+    floor: Any  # λ stays above the precision of K
+    units: tuple[float | None, ...] = static()
+
+    @classmethod
+    def around(cls, kernel: Kernel, lam, floor) -> "Space":
+        """The space whose origin is this kernel and this λ."""
+        origin = kernel, np.asarray(np.maximum(lam - floor, 1e-2 * floor))
+        return cls(origin, np.asarray(floor), (*_units(kernel), LAM_UNIT))
+
+    def _each(self, fn, *leaves) -> list:
+        return [fn(*each) for each in zip(self.units, *leaves, strict=True)]
+
+    def first(self, key=None) -> list:
+        """θ at the start, or moved from there at random, logarithms by a standard deviation of 1."""
+        leaves = jax.tree.leaves(self.origin)
+        start = self._each(lambda unit, a: np.log(a) / unit if unit else a, leaves)
+        if key is None:
+            return start
+        keys = list(jax.random.split(key, len(start)))
+        draw = lambda unit, a, k: a + jax.random.normal(k, np.shape(a), a.dtype) / (unit or 1)
+        return self._each(draw, start, keys)
+
+    def unpack(self, params: list) -> tuple[Kernel, Any]:
+        """Kernel and λ at θ."""
+
+        def value(unit, origin, at):
+            if unit:
+                middle = jnp.log(origin)
+                at = jnp.clip(unit * at, middle - REACH * unit, middle + REACH * unit)
+                return jnp.exp(at)
+            return origin if unit is None else at
+
+        leaves, tree = jax.tree.flatten(self.origin)
+        kernel, above = jax.tree.unflatten(tree, self._each(value, leaves, params))
+        return kernel, above + self.floor
 
 
 class Way(NamedTuple):
@@ -52,20 +116,7 @@ class Way(NamedTuple):
         return self._replace(patience=1, least=0.5) if ours else self
 
 
-class Found(NamedTuple):
-    """The best of all that a search saw, with the history of its start.
-
-    `problem` is the one that it went down on, and `learned` where it ended, with the optimiser's
-    state there."""
-
-    kernel: Kernel
-    lam: np.ndarray
-    history: History
-    problem: Problem
-    learned: "_Point"
-
-
-class _Point(NamedTuple):
+class Point(NamedTuple):
     """Where a search is, with value and gradient there and the optimiser's state."""
 
     params: Any
@@ -75,9 +126,21 @@ class _Point(NamedTuple):
 
     @property
     def norm(self):
-        """‖∇ log E‖∞, infinite or NaN where the search cannot go on."""
-        leaves, slope = self.grad
+        """‖∇ log E‖∞, NaN where the search cannot go on."""
+        *leaves, slope = self.grad
         return np.max([np.abs(g).max() for g in (*leaves, slope / LAM_UNIT) if np.size(g)])
+
+
+class Found(NamedTuple):
+    """The best of all that a search saw, with the history of its start.
+
+    `problem` is the one that it went down on, and `learned` where it ended."""
+
+    kernel: Kernel
+    lam: np.ndarray
+    history: History
+    problem: Problem
+    learned: Point
 
 
 def descend(
@@ -89,19 +152,17 @@ def descend(
     guess is better. What another search has `learned` that ended at the guess is the curvature to
     begin with."""
     with jax.numpy_dtype_promotion("standard"):  # optax's line search mixes integer types
-        looks = [_look(guess, problem) for guess in guesses]
+        looks = [_look(Space.around(*guess), problem) for guess in guesses]
         space, point = min(looks, key=lambda look: float(look[1].value))
         start = float(looks[0][1].value) if given is None else value_at(given, problem)
         # By more than rounding, as the value of `given` comes from another program.
         if start < float(point.value) - jnp.finfo(problem.rows.dtype).eps ** 0.5:
-            (space, point), learned = _look(given, problem), None
+            (space, point), learned = _look(Space.around(*given), problem), None
         start = max(start, float(point.value))
-        walks = [_walk(_begun(point, way.optimizer, learned), space, problem, way)]
-        for each in jax.random.split(key, starts)[1:] if starts > 1 else ():
-            params = space.moved(each)
-            other = _Point(params, *_value_and_grad(params, space, problem))
-            walks.append(_walk(_begun(other, way.optimizer), space, problem, way))
-        best = min(walks, key=lambda walk: min(point.value for point in walk))
+        walks = [_walk(point, space, problem, way, learned)]
+        for each in list(jax.random.split(key, starts))[1:] if starts > 1 else ():
+            walks.append(_walk(_look(space, problem, each)[1], space, problem, way))
+        best = min(walks, key=lambda walk: min(float(point.value) for point in walk))
         return _found(best, space, problem, way, start)
 
 
@@ -112,11 +173,10 @@ def value_at(guess, problem: Problem) -> float:
         return float(jax.jit(_value)(space.first(), space, problem))
 
 
-def _look(guess, problem: Problem) -> tuple[Space, _Point]:
-    """What is seen at a guess."""
-    space = Space.around(*guess)
-    params = space.first()
-    return space, _Point(params, *_value_and_grad(params, space, problem))
+def _look(space: Space, problem: Problem, key=None) -> tuple[Space, Point]:
+    """What is seen at the origin, or at a random multiple of it."""
+    params = space.first(key)
+    return space, Point(params, *_value_and_grad(params, space, problem))
 
 
 def _value(params, space: Space, problem: Problem):
@@ -137,23 +197,19 @@ _value_and_grad = jax.jit(jax.value_and_grad(_value))
 _unpack = jax.jit(lambda params, space: space.unpack(params))
 
 
-def _begun(point: _Point, optimizer, learned: _Point | None = None) -> _Point:
-    """With the optimiser's state; of L-BFGS with what was learned as if its last step had ended
-    here: that step, and by how much the gradient changed along it, stay.
+def _carried(learned: Point, point: Point):
+    """The state of L-BFGS as if its last step had ended at a point: that step, and by how much the
+    gradient changed along it, stay.
     """
-    if learned is None or optimizer is not default_optimizer():
-        return point._replace(state=_init(point.params, optimizer=optimizer))
     import optax
 
     def moved(name, now, then):
         old = optax.tree_utils.tree_get(learned.state, name)
-        shift = lambda old, now, then: jnp.asarray(old + (now - then), old.dtype)
-        return jax.tree.map(shift, old, now, then)
+        return [jnp.asarray(a + (b - c), a.dtype) for a, b, c in zip(old, now, then, strict=True)]
 
     params = moved("params", point.params, learned.params)
     updates = moved("updates", point.grad, learned.grad)
-    state = optax.tree_utils.tree_set(learned.state, params=params, updates=updates)
-    return point._replace(state=state)
+    return optax.tree_utils.tree_set(learned.state, params=params, updates=updates)
 
 
 @partial(jax.jit, static_argnames="optimizer")
@@ -165,7 +221,7 @@ def _init(params, *, optimizer):
 
 
 @partial(jax.jit, static_argnames="optimizer")
-def _step(point: _Point, space: Space, problem: Problem, *, optimizer) -> _Point:
+def _step(point: Point, space: Space, problem: Problem, *, optimizer) -> Point:
     """Parameters and state after one step, with the value and gradient there, which a line search
     leaves in its state, or None from an optimiser that does not look ahead.
     """
@@ -180,11 +236,15 @@ def _step(point: _Point, space: Space, problem: Problem, *, optimizer) -> _Point
         value_fn=lambda params: _value(params, space, problem),
     )
     value, grad = (optax.tree_utils.tree_get(state, name) for name in ("value", "grad"))
-    return _Point(optax.apply_updates(point.params, updates), value, grad, state)
+    return Point(optax.apply_updates(point.params, updates), value, grad, state)
 
 
-def _walk(point: _Point, space: Space, problem: Problem, way: Way) -> list[_Point]:
+def _walk(point: Point, space: Space, problem: Problem, way: Way, learned=None) -> list[Point]:
     """All points from there downhill."""
+    if learned is not None and way.optimizer is default_optimizer():
+        point = point._replace(state=_carried(learned, point))
+    else:
+        point = point._replace(state=_init(point.params, optimizer=way.optimizer))
     seen, still = [point], 0
     with progress_bar(way.progress, way.steps, "tune", "step") as reached:
         while len(seen) <= way.steps and seen[-1].norm > way.tol and still < way.patience:
@@ -192,7 +252,7 @@ def _walk(point: _Point, space: Space, problem: Problem, way: Way) -> list[_Poin
             if point.value is None or point.grad is None:
                 value, grad = _value_and_grad(point.params, space, problem)
                 point = point._replace(value=value, grad=grad)
-            gain = float(seen[-1].value - point.value)
+            gain = float(seen[-1].value) - float(point.value)
             still = still + 1 if abs(gain) <= way.least * way.tol else 0
             seen[-1] = seen[-1]._replace(state=None)  # which holds ten gradients
             seen.append(point)
@@ -200,7 +260,7 @@ def _walk(point: _Point, space: Space, problem: Problem, way: Way) -> list[_Poin
     return seen
 
 
-def _found(seen: list[_Point], space: Space, problem: Problem, way: Way, start: float) -> Found:
+def _found(seen: list[Point], space: Space, problem: Problem, way: Way, start: float) -> Found:
     """The best of all that was seen."""
     values, norms = (np.array([getattr(p, name) for p in seen]) for name in ("value", "norm"))
     if not (values < _huge(problem)).any():

@@ -52,38 +52,13 @@ def choose_route(kernel: Kernel, n: int, d: int, dtype) -> str:
     return "covariance" if n >= 8 * r else "features"
 
 
-def lams_per_spectrum(n: int) -> int:
-    """How many values of λ take as long by a Cholesky factor each as the eigendecomposition of n
-    rows, on the default backend.
-    """
-    return max(
-        (
-            num
-            for rows, num in LAMS_PER_SPECTRUM.get(platform(), LAMS_PER_SPECTRUM["cpu"])
-            if rows <= n
-        ),
-        default=1,
-    )
-
-
-def is_primal(kernel: Kernel, n: int, d: int, dtype, landmarks) -> bool:
-    """Whether a Cholesky factor is one of features, or of landmarks, and not of K."""
-    explicit = kernel.num_features(d, dtype)
-    return landmarks is not None or explicit is not None and explicit < n
-
-
-def are_few(num: int, n: int) -> bool:
-    """Whether `num` values of λ take less time by a Cholesky factor each than by the
-    eigendecomposition of n rows.
-    """
-    return num <= lams_per_spectrum(n)
-
-
 def suits_cholesky(kernel: Kernel, n: int, num: int) -> bool:
-    """Whether a Cholesky factor for each of `num` λ does in place of K's spectrum: they are few,
-    and no doubt about K is left for it to settle.
+    """Whether a Cholesky factor for each of `num` λ takes less time than K's spectrum, and no doubt
+    about K is left for that to settle.
     """
-    return kernel.is_semidefinite() and are_few(num, n)
+    steps = LAMS_PER_SPECTRUM.get(platform(), LAMS_PER_SPECTRUM["cpu"])
+    most = max((few for rows, few in steps if rows <= n), default=1)
+    return num <= most and kernel.is_semidefinite()
 
 
 @on_any_mesh
@@ -144,8 +119,8 @@ def factorize(
         kernel, rows = on_landmarks(kernel, rows)
         landmarks = without_trace(as_landmarks(rows, landmarks))
     options: dict = {"landmarks": landmarks, "block_size": block_size, "leave": leave}
-    made = Spectral() if solver is None else solver
-    check_solver(made)
+    check_solver(solver)
+    made = solver or Spectral()
     return made.solve(kernel, rows, Labels.none(v, fixed), v, fixed, **options).factor
 
 
@@ -156,11 +131,20 @@ def check_kernel(kernel) -> None:
 
 
 def check_solver(solver) -> None:
-    """Raise unless it is one."""
-    if not isinstance(solver, Solver):
+    """Raise unless it is one, or None."""
+    if not isinstance(solver, Solver | None):
         raise ValueError(
             "solver must be None to choose, or Spectral(), Cholesky(), Refined() or Iterative(), "
             f"and is {solver!r}"
+        )
+
+
+def check_explicit(solver, kernel: Kernel, explicit: int | None) -> None:
+    """Raise for a solver of features that the kernel does not have."""
+    if explicit is None and getattr(solver, "of", None) in ("features", "covariance"):
+        raise ValueError(
+            f"{solver} needs explicit features, which {type(kernel).__name__} does not have: take "
+            "Spectral('gram')"
         )
 
 
@@ -233,11 +217,7 @@ class Spectral(Solver):
             options = {"training": (kernel, rows), "semidefinite": kernel.is_semidefinite()}
             factor = factor_symmetric(K, weights, fixed, expansion, lift=lift, **options)
             return factor.solve_labels(labels)
-        if explicit is None:
-            raise ValueError(
-                f"{self} needs explicit features, which {type(kernel).__name__} does not have: "
-                "take Spectral('gram')"
-            )
+        check_explicit(self, kernel, explicit)
         if of == "covariance":
             return solve_covariance(kernel, rows, *data)
         return factor_svd(kernel, rows, weights, fixed).solve_labels(labels)
@@ -255,11 +235,10 @@ class Cholesky(Solver):
 
     def solve(self, kernel, rows, labels, weights, fixed, *, landmarks, leave, block_size):
         """On features or landmarks, else on K."""
-        n, d = rows.shape
-        if is_primal(kernel, n, d, rows.dtype, landmarks):
+        if landmarks is not None or choose_route(kernel, *rows.shape, rows.dtype) != "gram":
             return solve_cholesky(kernel, rows, landmarks, labels, weights, fixed, block_size)
         K, expansion, lift = kernel_matrix(kernel, rows, fixed, block_size)
-        return CholeskyGram(K, weights, fixed, expansion, lift).solve_labels(labels)
+        return CholeskyGram(K, weights, fixed, expansion, lift, (kernel, rows)).solve_labels(labels)
 
 
 @pytree
@@ -280,4 +259,4 @@ class Refined(Solver):
         """On K of all rows."""
         check_no_landmarks(landmarks, self)
         K, expansion, lift = kernel_matrix(kernel, rows, fixed, block_size)
-        return RefinedGram(K, weights, fixed, expansion, lift).solve_labels(labels)
+        return RefinedGram(K, weights, fixed, expansion, lift, (kernel, rows)).solve_labels(labels)

@@ -2,7 +2,6 @@
 `objective` and the doors share them.
 """
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -89,8 +88,7 @@ class Problem:
         """A problem from what a caller gives, shapes checked; arguments as in `fit`."""
         check_kernel(kernel)
         rows = as_rows(kernel, X)
-        if solver is not None:
-            check_solver(solver)
+        check_solver(solver)
         if landmarks is not None or isinstance(solver, Iterative):
             kernel, rows = on_landmarks(kernel, rows)
         Y = rows.column(as_floats("Y", labels_of(rows, Y), rows.dtype))
@@ -99,8 +97,7 @@ class Problem:
         weights = Weights.of_rows(weights, rows)
         chosen = resolve_landmarks(kernel, rows, landmarks, weights, progress)
         if isinstance(solver, Iterative):
-            near = solver.landmarks
-            near = min(3000, math.ceil(10 * rows.count**0.5), rows.count) if near is None else near
+            near = solver.enough(rows.count) if solver.landmarks is None else solver.landmarks
             near = resolve_landmarks(kernel, rows, near, weights, progress)
             solver = replace(solver, landmarks=near)
         fixed = as_fixed_effects(fixed_effects, intercept, weights, rows)
@@ -150,7 +147,9 @@ class Problem:
                 else leaf
             )
 
-        return jax.tree.map(cast, self, is_leaf=lambda leaf: isinstance(leaf, Weights))
+        made = jax.tree.map(cast, self, is_leaf=lambda leaf: isinstance(leaf, Weights))
+        fixed = made.fixed.from_gram(made.fixed.gram(made.fixed.rows, made.weights.array))
+        return replace(made, fixed=replace(fixed, rows=made.fixed.rows))  # T in the other dtype too
 
     def with_constant(self) -> "Problem":
         """With a constant in place of other fixed effects, and labels less what those fit of them:

@@ -39,7 +39,7 @@ class Swept(NamedTuple):
             )
             if given is not None:
                 check_lams(given, zero=True)
-            of_problem(problem, call="factorize").check()
+            of_problem(problem, solver=problem.solver or rls.Spectral()).check()
             solution = jax.block_until_ready(_solved(problem))
             factor = solution.factor
             lams = np.asarray(_grid(factor) if given is None else factor.with_floor(given))

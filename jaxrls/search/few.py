@@ -90,17 +90,17 @@ def grown(whole: Problem, landmarks, guesses: list, way: Way, tries: tuple) -> F
     if given:
         sets = [as_landmarks(whole.rows, landmarks)]
     else:  # as many by chance do better at times
-        best = chosen(found.kernel, some, m).indices
-        others, _ = sample(len(numbers), some.weights.values, len(best), seed=1)
-        sets = [as_landmarks(whole.rows, numbers[np.asarray(each)]) for each in (best, others)]
-    problems = [replace(whole, landmarks=without_trace(each)) for each in sets]
+        rows = np.asarray(chosen(found.kernel, some, m).indices)
+        others, _ = sample(len(numbers), some.weights.values, len(rows), seed=1)
+        sets = [as_landmarks(whole.rows, numbers[each]) for each in (rows, others)]
     if not given:
-        problems.sort(key=lambda problem: value_at(there, problem))
+        sets.sort(key=lambda each: value_at(there, replace(whole, landmarks=without_trace(each))))
+    best = without_trace(sets[0])
     if more < n:
-        points = Landmarks(None, problems[0].landmarks.points, None)
-        few = replace(some, landmarks=points)
+        few = replace(some, landmarks=replace(best, indices=None))
         found = descend(few, [there], way, learned=found.learned)
-        stages.append(Stage(len(numbers), len(points.points), found.history))
+        stages.append(Stage(len(numbers), len(best.points), found.history))
         there = ended(found)
-    found = descend(problems[0], [there], way, given=guesses[0], learned=found.learned)
+    last = replace(whole, landmarks=best)
+    found = descend(last, [there], way, given=guesses[0], learned=found.learned)
     return found._replace(history=replace(found.history, stages=tuple(stages)))

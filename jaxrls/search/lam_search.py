@@ -38,7 +38,7 @@ def search(problem: Problem, solution: Solution, per_target: bool) -> Found:
     if per_target and problem.Y.ndim == 2:
         seen = [{} for _ in range(problem.Y.shape[1])]
     first = [low + (high - low) * share for share in COARSE]
-    return _follow(problem, solution, seen, (low, high), first, MOST)
+    return _follow(problem, solution, seen, low, high, first, MOST)
 
 
 def search_below(problem: Problem, solution: Solution, lams, errors) -> Found:
@@ -50,10 +50,12 @@ def search_below(problem: Problem, solution: Solution, lams, errors) -> Found:
     errors = jnp.mean(errors.reshape(len(places), -1), axis=1)
     values = np.asarray(problem.criterion.to_search(errors, len(problem.Y)))
     known = {place: (value, np.nan) for place, value in zip(places, values, strict=True)}
-    return _follow(problem, solution, [known], (low, places[-1]), [low], MOST - len(COARSE))
+    return _follow(problem, solution, [known], low, places[-1], [low], MOST - len(COARSE))
 
 
-def _follow(problem: Problem, solution: Solution, seen: list[dict], ends, first, most) -> Found:
+def _follow(
+    problem: Problem, solution: Solution, seen: list[dict], low, high, first, most
+) -> Found:
     """All searches side by side until the last ends: at the `first` places, and at `most` in all."""
     probe = _probe if problem.traceable else partial(_look, slopes=False)
     at, looked, dtype = [], [], solution.factor.dtype
@@ -61,7 +63,7 @@ def _follow(problem: Problem, solution: Solution, seen: list[dict], ends, first,
         if look < len(first):
             at = [first[look]] * len(seen)
         else:
-            wanted = [next_place(one, *ends, most - look) for one in seen]
+            wanted = [next_place(one, low, high, most - look) for one in seen]
             if all(place is None for place in wanted):
                 break
             at = [old if new is None else new for old, new in zip(at, wanted, strict=True)]
@@ -108,8 +110,9 @@ def _chosen(lams, errors, words: str) -> Found:
     lams = np.take_along_axis(lams[keep], order, axis=0)
     lams = lams if each else lams[:, 0]
     errors = np.take_along_axis(errors[keep], order, axis=0) if each else errors[keep][order[:, 0]]
-    table = jnp.asarray(lams), jnp.asarray(errors)
-    return Found(*table, *choose_lam(*table, per_target=each), words)
+    lams, errors = jnp.asarray(lams), jnp.asarray(errors)
+    lam, error = choose_lam(lams, errors, per_target=each)
+    return Found(lams, errors, lam, error, words)
 
 
 def _words(solution: Solution, count: int, seen: list[dict]) -> str:

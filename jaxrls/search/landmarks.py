@@ -106,7 +106,7 @@ def landmarks(
     )
     with progress_bar(progress and known, limit, "landmarks", "row") as reached:
         while True:
-            stops = [capacity]
+            stops = np.array([capacity])
             if progress and known:  # back twenty times on the way, to move the bar
                 stops = np.linspace(int(state.count), capacity, 21, dtype=int)[1:]
             for stop in stops:

@@ -276,7 +276,8 @@ def _descended(problem: Problem, kernels, best: _Best, *, steps: int) -> _Best:
 
 def weighted(kernels: tuple[Kernel, ...], shares) -> Kernel:
     """Σₖ sharesₖ k."""
-    return reduce(Sum, map(Scaled, shares, kernels))
+    parts: Any = map(Scaled, shares, kernels)
+    return reduce(Sum, parts)
 
 
 @partial(jax.jit, static_argnames="block_size")

@@ -166,7 +166,8 @@ def _nearby(judged: Callable):
 
     The whole steps go towards smaller widths, as more rows resolve finer detail than the sample
     showed: two, to look beyond a ridge."""
-    seen, new = {}, [0.0, -1.0, -2.0]
+    seen: dict = {}
+    new = [0.0, -1.0, -2.0]
     while new and len(seen) < 9:
         seen |= {step: judged(step) for step in new}
         best = min(seen, key=lambda step: seen[step][0])

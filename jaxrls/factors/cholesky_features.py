@@ -277,7 +277,7 @@ def solve_cholesky(
         rows, made, fixed, labels.Y, weights.values, label_origin=labels.start, **options
     ).centred(fixed)
     factor = CholeskyFeatures(
-        rows=rows.stored,
+        rows=rows,
         map=made,
         second=sums.second,
         origin=sums.origin,

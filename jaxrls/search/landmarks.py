@@ -94,7 +94,7 @@ def landmarks(
     """
     drawn, rows, v = _candidates(kernel, X, weights)
     kernel, rows = on_landmarks(kernel, rows)
-    X, n = rows.stored, rows.shape[0]
+    X, n = rows, rows.shape[0]
     known = is_concrete(kernel, X, v, key)
     _check(kernel, X, num, tol, method, known)
     diag = X.map(kernel.diag, block_size=n)

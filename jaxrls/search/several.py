@@ -289,5 +289,5 @@ def _split(fit: KernelsFit, rows, *, block_size):
         parts = [kernel_times(kernel, x, fit.points, fit.coef * share) for kernel, share in each]
         return jnp.stack(parts, axis=1)
 
-    parts = rows.stored.map(block, temporaries=len(fit.coef), block_size=block_size)
+    parts = rows.map(block, temporaries=len(fit.coef), block_size=block_size)
     return jnp.moveaxis(parts, 1, 0)

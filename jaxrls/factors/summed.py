@@ -63,7 +63,8 @@ class SummedSpectrum(Spectrum):
 
     def residual_norm(self, solution, lams):
         """By a quadratic form of the moments: a difference, right to the squares of labels."""
-        coef = times(self.rotation, (1 - self.lost(lams)) * solution.state[:, None])
+        rotation: Any = self.rotation
+        coef = times(rotation, (1 - self.lost(lams)) * solution.state[:, None])
         both = 2 * self.sums.cross[:, None] - times(self.sums.second, coef)
         return jnp.maximum(self.sums.square - jnp.sum(coef * both, axis=0), 0)
 

@@ -5,6 +5,7 @@ hundred of them in a fit. Here the whole function is traced, a sum or a map over
 as one operation that only the host can do, and then cut at these: the pieces are compiled, and the
 rows read in between."""
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import ClassVar
@@ -19,7 +20,7 @@ from jaxrls.rows.rows import DenseRows, Rows
 
 def between_readings(fn: Callable) -> Callable:
     """`fn`, jitted or not, for rows that are leaves of its arguments; positional ones are traced,
-    those by keyword are static.
+    those by keyword are static. Without such rows `fn` as it is.
 
     Rows whose blocks have sizes that are not known before leave `fn` as it is, outside of any
     program.
@@ -31,9 +32,13 @@ def between_readings(fn: Callable) -> Callable:
     """
     plain = inspect.unwrap(fn)
 
+    @functools.wraps(fn)
     def run(*args, **static):
         leaves, tree = jax.tree.flatten(args)
-        if any(leaf.block_sizes is None for leaf in leaves if isinstance(leaf, Rows)):
+        rows = [leaf for leaf in leaves if isinstance(leaf, Rows)]
+        if not rows:
+            return fn(*args, **static)
+        if any(leaf.block_sizes is None for leaf in rows):
             return plain(*args, **static)
         try:
             return _in_pieces(

@@ -194,7 +194,7 @@ def select_landmarks(
 
 def _problem(kernel, X, Y, lam, **options) -> tuple[Problem, Array]:
     """The problem and λ, checked."""
-    problem = Problem.of(kernel, X, Y, **options).check()
+    problem = Problem.of(kernel, X, Y, **options)
     if not problem.rows.in_memory:
         raise ValueError(
             f"X must be a dense matrix, whose columns are read at every step, and is {type(problem.rows).__name__}"

@@ -65,7 +65,7 @@ def test_only_sums_go_between_devices(found):
         ),
         ("nan", "X holds 1 values that are NaN or infinite"),
         ("weights", "weights must not be negative, and the smallest is -1.99"),
-        ("padding", "landmarks must be rows of X, 0 to 46, and include row 47"),
+        ("padding", "row numbers must be rows of X, 0 to 46, and include 47"),
         (
             "events",
             r"events must have shape \(48,\), 1 where the time is that of an event and 0 where censored, and has \(40,\)",

@@ -146,20 +146,11 @@ def test_inside_jit():
             {"scale": "median"},
             "scale must be 'evidence', 'loo' or a positive number, and is 'median'",
         ),
-        (
-            {"pairs": [0, 1]},
-            r"pairs must have shape \(p, 2\), a row of X1 and a row of X2 each, and has shape \(2,\)",
-        ),
-        (
-            {"pairs": np.zeros((0, 2), int)},
-            r"pairs must have shape \(p, 2\).* shape \(0, 2\)",
-        ),
-        ({"pairs": [[0.0, 1.0]]}, "pairs must be whole numbers, and have dtype float"),
-        (
-            {"pairs": [[0, 1], [6, 1]]},
-            "pairs must be of rows 0 to 5 of X1 and 0 to 3 of X2, and pair 1 is 6 and 1",
-        ),
-        ({"pairs": [[0, -1]]}, "pair 0 is 0 and -1"),
+        ({"pairs": [0, 1]}, r"pairs must be whole numbers \(p, 2\).* have shape \(2,\)"),
+        ({"pairs": np.zeros((0, 2), int)}, r"pairs must be whole numbers .* shape \(0, 2\)"),
+        ({"pairs": [[0.0, 1.0]]}, "pairs must be whole numbers .* and dtype float"),
+        ({"pairs": [[0, 1], [6, 1]]}, "pairs must be of rows 0 to 5 of X1 and 0 to 3 of X2"),
+        ({"pairs": [[0, -1]]}, r"and go from \[ *0 -1\]"),
         ({"X1": X1[:, :1]}, "X1 must have 2 columns, those it was fitted on, and has 1"),
     ],
 )

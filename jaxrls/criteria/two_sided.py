@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from jaxrls.criteria.criterion import as_grid
 from jaxrls.criteria.left_out import LeaveOneOut
-from jaxrls.criteria.losses import squared_error
+from jaxrls.criteria.losses import check_loss, squared_error
 from jaxrls.factors.contract import Factor
 from jaxrls.factors.kronecker import SETTINGS
 from jaxrls.support.checks import Listed, as_array, check_lams
@@ -48,12 +48,9 @@ def kronecker_left_out(
     >>> [round(value, 3) for value in rls.kronecker_left_out(factor, Y, [1.0], "rows").tolist()]
     [2.074]
     """
-    return _left_out(
-        _solved(factor, Y, setting),
-        as_grid(lams, None, factor),
-        setting=setting,
-        loss=loss,
-    )
+    check_loss(loss)
+    solution = _solved(factor, Y, setting)
+    return sum_left_out(solution, as_grid(lams, None, factor), setting=setting, loss=loss)
 
 
 @on_any_mesh
@@ -85,30 +82,34 @@ def kronecker_residuals(
 
 
 @partial(jax.jit, static_argnames=("setting", "loss"))
-def _left_out(solution, lams, *, setting: str, loss: Callable):
-    return (
-        solution.factor.setting_left_out(solution, LeaveOneOut(loss).total, setting, lams[:, None])[
-            :, 0
-        ]
-        / solution.factor.weights.total
-    )
+def sum_left_out(solution, lams, *, setting: str, loss: Callable) -> Float[Array, " L"]:
+    """The error at every λ, of a solution that was checked."""
+    of_setting = solution.factor.sum_left_out
+    sums = of_setting(solution, LeaveOneOut(loss).total, setting, lams)
+    return sums[:, 0] / solution.factor.weights.total
 
 
 @partial(jax.jit, static_argnames="setting")
 def _residuals(solution, lam, *, setting: str):
-    return solution.factor.setting_residuals(solution, setting, lam[None])[:, :, 0]
+    return solution.factor.setting_left_out(solution, setting, lam)[0]
 
 
-def check_setting(setting: str, shape: tuple[int, int], intercept: bool) -> None:
-    """Raise for a setting that there is not, or that would leave nothing to fit."""
-    if setting not in SETTINGS:
+def check_table(Y, setting: str, shape: tuple[int, int], intercept: bool) -> None:
+    """Raise for labels that are not those of all pairs, a setting that there is not, or one that
+    would leave nothing to fit.
+    """
+    if Y.shape != shape:
         raise ValueError(
-            f"setting must be one of {', '.join(map(repr, SETTINGS))}, and is {setting!r}"
+            f"Y must have shape {shape}, a label for every pair of rows of the two sides, and has "
+            f"shape {Y.shape}"
         )
-    for axis, name, one in ((0, "rows", "row"), (1, "columns", "column")):
-        if setting in (name, "both") and shape[axis] < 2:
+    if setting not in SETTINGS:
+        raise ValueError(f"setting must be one of {', '.join(SETTINGS)}, and is {setting!r}")
+    for n, name, one in zip(shape, ("rows", "columns"), ("row", "column"), strict=True):
+        if setting in (name, "both") and n < 2:
             raise ValueError(
-                f"setting={setting!r} leaves out every {one}, and Y has one only: nothing would be left to fit"
+                f"setting={setting!r} leaves out every {one}, and Y has one only: nothing would be "
+                "left to fit"
             )
     if intercept and shape == (1, 1):
         raise ValueError(
@@ -118,11 +119,6 @@ def check_setting(setting: str, shape: tuple[int, int], intercept: bool) -> None
 
 def _solved(factor, Y, setting):
     """The solution with a matrix of labels, checked."""
-    sides = factor.sides()
-    check_setting(setting, sides.shape, sides.intercept)
-    Y = as_array("Y", Y, factor.dtype)
-    if Y.shape != sides.shape:
-        raise ValueError(
-            f"Y must have shape {sides.shape}, a label for every row of K1 and row of K2, and has shape {Y.shape}"
-        )
+    sides, Y = factor.sides(), as_array("Y", Y, factor.dtype)
+    check_table(Y, setting, sides.shape, sides.intercept)
     return sides.solve(Y.reshape(-1))

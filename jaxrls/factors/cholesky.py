@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.factors.contract import Factor, Report
+from jaxrls.factors.contract import Factor, Report, one_by_one
 from jaxrls.factors.expansion import Expansion
 from jaxrls.factors.spread import matrix_spread
 from jaxrls.leave_out.view import Dense
@@ -39,6 +39,7 @@ class CholeskyGram(Factor):
     fixed: FixedEffects
     expansion: Expansion
     lift: Float[Array, " n"] | None = None  # the expansion's kernel is K + 1·lift
+    training: Any = None
 
     @property
     def report(self):
@@ -112,15 +113,6 @@ class CholeskyGram(Factor):
             beta = beta - self.fixed.one[:, None] * matmul(self.lift, coef)  # type: ignore[index]
         return coef, beta
 
-    def fitted(self, coef, beta) -> Float[Array, "n t"]:
-        """f of all rows."""
-        f = matmul(self.K, coef) + self.fixed.fitted(self.fixed.rows, beta)
-        return f if self.lift is None else f + matmul(self.lift, coef)
-
-    def residual_norm(self, solution, lams):
-        """‖λ c̃‖²."""
-        return self._each(solution, lams, lambda at, _: jnp.sum((at.lam * at.dual) ** 2, axis=0))
-
     def data_fit(self, solution, lams):
         """ỹᵀ c̃."""
         of = lambda at, one: jnp.sum(one.state * at.dual, axis=0) / at.unit
@@ -139,20 +131,9 @@ class CholeskyGram(Factor):
 
         def at(lam):
             r, R = solution.per_target(lam, lambda lam, one: self.at(one, lam).residuals)
-            out = fn(r[:, None], R[:, None], self.weights.values, *columns)
-            return jax.tree.map(lambda a: a[:, 0] if stack else a[0], out)
+            return fn(r[:, None], R[:, None], self.weights.values, *columns)
 
-        out = jax.lax.map(at, lams)
-        return jnp.moveaxis(out, 0, 1) if stack else out
-
-    def unseen(self, solution, lams):
-        """y − f of all rows."""
-
-        def of(at, one):
-            coef, beta = self.found(at, one)
-            return one.labels.Y - self.fitted(coef, beta)
-
-        return self._each(solution, lams, of)
+        return one_by_one(at, lams, stack)
 
     def view(self, solution, lam):
         """λP̃, and for queries the rows of what makes f of √v y."""
@@ -165,8 +146,7 @@ class CholeskyGram(Factor):
             A = matmul(self.K * weights.root, P / at.unit)
             level = self.fixed.basis(self.fixed.rows, self.n)
             smoother = A + matmul(level, H.T - matmul(H.T, weights.scale(A)))
-            coef, beta = self.found(at, solution)
-            unseen = solution.labels.Y - self.fitted(coef, beta)
+            unseen = self.unseen(solution, lam.reshape(1, 1))[0]
             R = jnp.where(used[:, None], R, -smoother)
             residuals, diagonal = (
                 jnp.where(used[:, None], residuals, unseen),

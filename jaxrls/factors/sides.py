@@ -1,25 +1,28 @@
-"""The two sides of K₁ ⊗ K₂: the spectrum of each, and what is left when of every entry both its row
-and its column leave.
-"""
+"""The two sides of K₁ ⊗ K₂: the spectrum of each, products with U₁ ⊗ U₂, which is never formed, and
+how sure a fit is at pairs of new rows.
 
-from collections.abc import Callable
+With p = U₁ᵀ√v₁ k₁(X₁, a), q = U₂ᵀ√v₂ k₂(X₂, b), w = 1/(s₁s₂ᵀ + λ) and c the coordinates of √v, of
+which a flat prior on an intercept makes
+
+    cov[f(a, b), f(a', b')] = k₁(a, a') k₂(b, b') − Σᵢⱼ pᵢp'ᵢ wᵢⱼ qⱼq'ⱼ + dd',
+    d = (1 − Σᵢⱼ pᵢ wᵢⱼ cᵢⱼ qⱼ)/√(Σᵢⱼ wᵢⱼ cᵢⱼ²),
+
+without the last term where there is none. Of a table of all new rows with all new columns the
+variances are two products of matrices, and no pair has more than its own number.
+"""
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.linalg.decompositions import clip, eigh
 from jaxrls.linalg.products import matmul
 from jaxrls.problem.weights import Weights
-from jaxrls.support.pytrees import pytree, static
-
-# λ × entries × targets of labels that are handled together.
-ENTRIES_AT_ONCE = 2**22
+from jaxrls.support.pytrees import pytree
 
 
 @pytree
 class Side:
-    """One side: √v K √v = U diag(s) Uᵀ, its weights, and of √v the coordinates."""
+    """One side: √v K √v = U diag(s) Uᵀ, and its weights."""
 
     U: Float[Array, "n n"]
     s: Float[Array, " n"]
@@ -30,94 +33,97 @@ class Side:
         """Uᵀ√v."""
         return matmul(self.weights.root, self.U)
 
-    def leave(self, i):
-        """√v K √v between all but row i, its row, and which they are."""
-        kept = jnp.arange(len(self.s) - 1)
-        kept = jnp.where(kept < i, kept, kept + 1)
-        rest = self.U[kept]
-        return matmul(rest * self.s, rest.T), matmul(rest * self.s, self.U[i]), kept
 
-
-def turned(left, right, A: Float[Array, "a b t"]) -> Float[Array, "c d t"]:
+def turned(left, right, A: Float[Array, "*t a b"]) -> Float[Array, "*t c d"]:
     """left A rightᵀ of every target; None stands for the identity."""
-    if left is not None:
-        A = matmul(left, A.reshape(A.shape[0], -1)).reshape(left.shape[0], *A.shape[1:])
-    return A if right is None else jnp.moveaxis(matmul(jnp.moveaxis(A, 2, 0), right.T), 0, 2)
+    A = A if left is None else matmul(left, A)
+    return A if right is None else matmul(A, right.T)
 
 
-def total(A: Float[Array, "a b t"]) -> Float[Array, " t"]:
+def squares(A):
+    """Those of all entries; None of the identity, which is its own."""
+    return None if A is None else A * A
+
+
+def total(A: Float[Array, "*t a b"]) -> Float[Array, " *t"]:
     """Σ over all entries."""
-    return jnp.sum(A, axis=(0, 1))
+    return jnp.sum(A, axis=(-2, -1))
+
+
+def moments(A: Float[Array, "tq a b"], B, q: int, axis=(-2, -1)) -> Float[Array, "q tq #a #b"]:
+    """Sums of products of the constants, of which A has q, 1 or 0, at its end, with all of B."""
+    return jnp.sum(A[len(A) - q :, None] * B, axis=axis, keepdims=True)
+
+
+def level(M: Float[Array, "q tq #a #b"]) -> Float[Array, "q t #a #b"]:
+    """b, what an intercept is beside the mean of labels, from `moments`."""
+    return M[:, : M.shape[1] - len(M)] / M[:, -1:]
+
+
+def without_constant(A: Float[Array, "tq a b"], M) -> Float[Array, "t a b"]:
+    """Of labels, and constants after them, the labels less b times the constant."""
+    t = len(A) - len(M)
+    return A[:t] - jnp.sum(A[t:, None] * level(M), axis=0)
 
 
 @pytree
-class Both:
-    """Of every entry its row and its column left out, by a spectrum of side 1 without each of its
-    rows, O(n₁⁴ + L n₁²n₂²t), side 1 the smaller.
+class PairRows:
+    """Rows of U₁ ⊗ U₂, with further columns after them, times a scale: made as they are asked
+    for.
+    """
 
-    Without row i, √v₁K₁√v₁ = V diag(σ) Vᵀ, in whose basis labels come apart: direction a is a
-    problem on side 2 alone, with σₐs₂ for eigenvalues. Its prediction with column j left out is
-    σₐ(g − yh)/q, with g, h and q from w = s₂/(σₐs₂ + λ) and lost; and what the row makes of
-    direction a is k₁ᵀVₐ/σₐ, so that no σ is divided by."""
+    first: Float[Array, "n1 n1"]
+    second: Float[Array, "n2 n2"]
+    further: Float[Array, "n q"]
+    scale: Float[Array, " nq"]
 
-    first: Side
-    second: Side
-    Y: Float[Array, "n1 n2 t"]
-    scaled: Float[Array, "n1 n2 t"]
-    intercept: bool = static()
-    swapped: bool = static()
+    @property
+    def shape(self) -> tuple[int, int]:
+        """That of all rows."""
+        return len(self.further), len(self.scale)
 
-    @classmethod
-    def of(cls, sides: tuple[Side, Side], Y, scaled, intercept: bool) -> "Both":
-        """With the sides in the order that costs less."""
-        swapped = Y.shape[0] > Y.shape[1]
-        if swapped:
-            sides, Y, scaled = sides[::-1], Y.swapaxes(0, 1), scaled.swapaxes(0, 1)
-        return cls(*sides, Y, scaled, intercept, swapped)
+    def __getitem__(self, i) -> Float[Array, "a nq"]:
+        one, other = self.first[i // len(self.second)], self.second[i % len(self.second)]
+        U = (one[:, :, None] * other[:, None, :]).reshape(len(i), len(self.further))
+        return jnp.concatenate([U, self.further[i]], axis=1) * self.scale
 
-    def left_out(self, fn, lams):
-        """Σ fn over the rows of side 1, each with all λ."""
 
-        def row(i):
-            at, v = self._row(i), self.first.weights.array[i] * self.second.weights.array
-            return jax.lax.map(lambda lam: fn(at(lam), self.Y[i], v), lams)
+@pytree
+class SidesSpread:
+    """The posterior covariance of pairs at one λ. New rows of a side are known by k(x, xᵢ), as a
+    matrix (m, n), and k(x, x).
+    """
 
-        return jax.tree.map(lambda A: jnp.sum(A, axis=0), jax.lax.map(row, jnp.arange(len(self.Y))))
+    first: Float[Array, "n1 n1"]  # √v₁U₁
+    second: Float[Array, "n2 n2"]
+    inverse: Float[Array, "n1 n2"]  # w
+    constant: Float[Array, "q n1 n2"]  # (w ∘ c)/√Σwc², q = 0 without an intercept
+    slack: Float[Array, " q"]  # 1/√Σwc²
 
-    def residuals(self, lam):
-        """Of all entries at one λ."""
-        e = jax.lax.map(lambda i: self._row(i)(lam), jnp.arange(len(self.Y)))
-        return e.swapaxes(0, 1) if self.swapped else e
+    def of_first(self, K: Float[Array, "m n1"], own: Float[Array, " m"]):
+        """What variances take of new rows of side 1, whatever side 2 is, O(m n₁(n₁ + n₂)): k(a, a),
+        and sums over i of p² w and of p (w ∘ c)/√Σwc².
+        """
+        p = matmul(K, self.first)
+        return own, matmul(p * p, self.inverse), jnp.swapaxes(matmul(p, self.constant), 0, 1)
 
-    def _row(self, i) -> Callable:
-        """A function of λ (k,) that gives the held-out residuals (n₂, t) of row i."""
-        K, across, kept = self.first.leave(i)
-        sigma, V = eigh(K)
-        sigma, U, s2 = clip(sigma)[0][:, None, None], self.second.U, self.second.s[None, :, None]
-        k, constant = matmul(across, V), matmul(self.first.weights.root[kept], V)[:, None, None]
-        y, one = (
-            turned(V.T, None, self.scaled[kept]),
-            constant * self.second.weights.root[None, :, None],
-        )
-        z, c = turned(V.T, U.T, self.scaled[kept]), constant * self.second.constant[None, :, None]
-        v = self.first.weights.root[i] * self.second.weights.root[:, None]
+    def variance(self, one, other) -> Float[Array, ""]:
+        """Of one pair, from `of_first` of its row of side 1, and k(b, b) and q of that of side 2."""
+        (own1, squares, constant), (own2, q) = one, other
+        known = jnp.maximum(own1 * own2 - matmul(squares, q * q), 0)
+        return known + jnp.sum((self.slack - matmul(constant, q)) ** 2)
 
-        def at(lam):
-            lost, w = lam / (sigma * s2 + lam), s2 / (sigma * s2 + lam)
-            q, h = turned(None, U * U, lost), turned(None, U * U, w)
+    def covariance(
+        self, K1: Float[Array, "p n1"], K2: Float[Array, "p n2"], prior: Float[Array, "p p"]
+    ) -> Float[Array, "p p"]:
+        """Of pairs with each other, whose k₁k₂ is the `prior`: O(p² n₁n₂), one pair after
+        another.
+        """
+        p, q = matmul(K1, self.first), matmul(K2, self.second)
 
-            def left(labels, coordinates, own):
-                """Held-out residuals without an intercept."""
-                predicted = (turned(None, U, w * coordinates) - labels * h) / q
-                return own - turned(k[None], None, predicted)[0]
+        def told(pair):
+            one, other = pair
+            return jnp.sum(matmul(p, one[:, None] * self.inverse * other) * q, axis=1)
 
-            e = left(y, z, self.scaled[i])
-            if self.intercept:
-                r = turned(None, U, lost * c)
-                rest = lambda t: (
-                    total(lost * c * t) - jnp.sum(r * turned(None, U, lost * t) / q, axis=0)
-                )
-                e = e - rest(z) / rest(c) * left(one, c, v)
-            return e / v
-
-        return at
+        slack = self.slack[:, None] - jnp.sum(matmul(p, self.constant) * q, axis=2)
+        return prior - jax.lax.map(told, (p, q)) + matmul(slack.T, slack)

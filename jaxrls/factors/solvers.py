@@ -236,7 +236,7 @@ class Cholesky(Solver):
         if landmarks is not None or choose_route(kernel, *rows.shape, rows.dtype) != "gram":
             return solve_cholesky(kernel, rows, landmarks, labels, weights, fixed, block_size)
         K, expansion, lift = kernel_matrix(kernel, rows, fixed, block_size)
-        return CholeskyGram(K, weights, fixed, expansion, lift).solve_labels(labels)
+        return CholeskyGram(K, weights, fixed, expansion, lift, (kernel, rows)).solve_labels(labels)
 
 
 @pytree
@@ -257,4 +257,4 @@ class Refined(Solver):
         """On K of all rows."""
         check_no_landmarks(landmarks, self)
         K, expansion, lift = kernel_matrix(kernel, rows, fixed, block_size)
-        return RefinedGram(K, weights, fixed, expansion, lift).solve_labels(labels)
+        return RefinedGram(K, weights, fixed, expansion, lift, (kernel, rows)).solve_labels(labels)

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxrls.factors.contract import Factor, Report, Solution, lam_chunks, times
@@ -18,8 +17,7 @@ from jaxrls.factors.expansion import Expansion, Primal
 from jaxrls.factors.other_folds import PrimalForm
 from jaxrls.factors.spread import spectral_spread
 from jaxrls.kernels.inner import Linear
-from jaxrls.leave_out.constraints import slots
-from jaxrls.leave_out.view import Constraints, LowRank
+from jaxrls.leave_out.view import LowRank
 from jaxrls.leave_out.without import Planes
 from jaxrls.linalg.decompositions import clip, eigh, eigh_rounding, rounding, spectrum_of, svd
 from jaxrls.linalg.products import matmul, safe_sqrt, transposed_matmul
@@ -30,8 +28,6 @@ from jaxrls.rows.blocks import map_blocks
 from jaxrls.rows.moments import Moments, moments, near_fit
 from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.support.pytrees import pytree, static
-
-REFERENCES = 4  # λ whose fits residuals are summed about: of a hundred λ over fifteen decades
 
 
 @pytree
@@ -70,13 +66,13 @@ class Spectrum(Factor):
     across: Float[Array, "q r"]
     solved: Float[Array, " r"] | None  # 0 in directions left out, where an eigenvalue is negative
     leaving: Leaving | None
-    training: Any  # (kernel, rows) where U is kept, for what is asked of new rows
     weights: Weights
     fixed: FixedEffects
     expansion: Expansion
     said: Report
     complete: bool = static()  # whether U is square
     hidden: Bool[Array, " r"] | None = None  # where s is the level of rounding in place of 0
+    training: Any = None  # where U is kept
 
     @property
     def report(self):
@@ -178,46 +174,18 @@ class Spectrum(Factor):
         return jnp.moveaxis(coef, 1, 0), jnp.moveaxis(beta, 1, 0)
 
     def residual_norm(self, solution, lams):
-        """‖λc̃‖²."""
-        return self._about_the_fit(solution, lams)[1]
+        """‖λc̃‖², from the residuals of all rows: nothing cancels."""
+        lost, state = self.lost(lams), solution.state
+        if self.complete:
+            missed = 0.0 if state.base is None else jnp.sum(state.base**2, axis=0)
+            return missed + jnp.sum((lost * state.z[:, None]) ** 2, axis=0)
+        return self.sweep(solution, lams, lambda r, R, v: jnp.sum(r * r, axis=0))
 
     def data_fit(self, solution, lams):
         """‖λc̃‖²/λ + ‖f‖²_H."""
-        (z, norm), s = self._about_the_fit(solution, lams), self.s[:, None, None]
-        return norm / lams + jnp.sum(s * (z / (s + lams)) ** 2, axis=0)
-
-    def _about_the_fit(self, solution, lams):
-        """z (r, L, t) and ‖λc̃‖² = ‖r‖² + ‖lost z‖² − ‖Uᵀr‖², where ‖√v y‖² − ‖z‖² would cancel: one
-        reading of the rows.
-
-        Here r are residuals of a fit at a λ not far below each: one far below would bring in that
-        U is orthogonal to eps·√(s_max/s) only.
-        """
-        lost, (z, base) = self.lost(lams), (solution.state.z, solution.state.base)
-        if self.complete:
-            missed = jnp.zeros((), self.dtype) if base is None else jnp.sum(base**2, axis=0)
-            return z[:, None], missed + jnp.sum((lost * z[:, None]) ** 2, axis=0)
-        points, nearest = _references(lams)
-        fitted = z[:, None] * (1 - self.lost(points))
-        turned = fitted if self.rotation is None else times(self.rotation, fitted)
-        cross, square = self.residual_sums(solution, turned)
-        step = cross if self.rotation is None else times(self.rotation.T, cross)
-        at = jnp.broadcast_to(nearest, (len(lams), square.shape[1]))
-        z, step = (jnp.take_along_axis(A, at[None], axis=1) for A in (fitted + step, step))
-        square = jnp.take_along_axis(square, at, axis=0)
-        norm = square + jnp.sum((lost * z - step) * (lost * z + step), axis=0)
-        return z, jnp.maximum(norm, 0)
-
-    def residual_sums(self, solution, coef: Float[Array, "p L t"]):
-        """Aᵀr (p, L, t) and ‖r‖² (L, t) of r = √v y − A·coef, A what `rotation` makes U of."""
-
-        def block(x, v, b, scaled):
-            A = self.unrotated(x, v, b)
-            r = scaled[:, None] - times(A, coef)
-            return times(A.T, r), jnp.sum(r**2, axis=0)
-
-        columns = self.weights.values, self.fixed.rows, solution.state.base
-        return self.rows.sum(block, *columns, block_size=self.whole)
+        s = self.s[:, None, None]
+        length = jnp.sum(s * (solution.state.z[:, None] / (s + lams)) ** 2, axis=0)
+        return self.residual_norm(solution, lams) / lams + length
 
     def logdet(self, solution, lams):
         """Σ log(s + λ), and log λ outside of U."""
@@ -274,18 +242,12 @@ class Spectrum(Factor):
         return read(block, *columns, block_size=self.whole)
 
     def unseen(self, solution, lams):
-        """y − f, of all rows."""
+        """From the features, where U is made of them."""
         if self.rotation is None:
-            kernel, rows = self.training
-            coef, beta = self.coefficients(solution, lams)
-            moved = jnp.moveaxis(coef, 0, 1)
-            f = rows.stored.map(lambda x: times(self.expansion.design(kernel, x), moved))
-            fixed = jax.vmap(lambda beta: self.fixed.fitted(self.fixed.rows, beta))(beta)
-        else:
-            kept = (1 - self.lost(lams)) * solution.state.z[:, None]
-            block = lambda x, b: times(self.left(x, None, b), kept)
-            f, fixed = self.rows.map(block, self.fixed.rows), solution.labels.mean
-        return solution.labels.Y - jnp.moveaxis(f, 1, 0) - fixed
+            return super().unseen(solution, lams)
+        kept = (1 - self.lost(lams)) * solution.state.z[:, None]
+        f = self.rows.map(lambda x, b: times(self.left(x, None, b), kept), self.fixed.rows)
+        return solution.labels.Y - solution.labels.mean - jnp.moveaxis(f, 1, 0)
 
     def landmarks_out(self, solution, lams):
         """All λ by four products."""
@@ -316,42 +278,31 @@ class Spectrum(Factor):
 
     def view(self, solution, lam):
         """U diag(λD) Uᵀ, or I − HHᵀ − U diag(sD) Uᵀ."""
-        v, z, labels = self.weights.values, solution.state.z, solution.labels
-        lost, kept = lam / (self.s + lam), self.s / (self.s + lam)
-        used, unit = self.weights.used, self.weights.root_or_one
-        H = self.fixed.basis(self.fixed.rows, self.n) * unit[:, None]
-        constraints = None
-        if self.complete:
-            U = self.left_vectors()
-            residuals, diagonal = matmul(U, lost[:, None] * z), matmul(U * U, lost)
-            residuals = (
-                residuals if solution.state.base is None else solution.state.base + residuals
-            )
-            left = U * lost
-            if v is not None:
-                G = self.queries()
-                f = labels.mean + matmul(G / (self.s + lam), z)
-                left = jnp.where(used[:, None], left, -G / (self.s + lam))
-                residuals = jnp.where(used[:, None], residuals, labels.Y - f)
-        else:
-            u = self.rows.map(
-                lambda x, b: self.left(x, None, b), self.fixed.rows, block_size=self.whole
-            )
-            U = u if self.rotation is None else u * unit[:, None]
-            if self.rotation is None and v is not None:
-                U = jnp.where(
-                    used[:, None], U, self.queries() / jnp.where(self.s > 0, self.s, jnp.inf)
-                )
-            base = (labels.Y - labels.mean) * unit[:, None]
-            residuals = (base - matmul(U, z)) + matmul(U, lost[:, None] * z)
-            outside = 1 - jnp.sum(U * U, axis=1) - jnp.sum(H * H, axis=1)
-            diagonal, left = outside + matmul(U * U, lost), -U * kept
-            if self.leaving is not None:
-                planes = self.leaving.planes * jnp.sqrt(lost)
-                rows, along = U * jnp.sqrt(kept), jnp.sqrt(kept)[:, None] * z
-                constraints = Constraints(slots(self.leaving.indices, self.n), planes, rows, along)
-        diagonal = jnp.where(used, diagonal, 1)
-        return LowRank(residuals, diagonal, H, U, left, used, constraints, self.complete)
+        lost, labels, fixed, weights = (
+            lam / (self.s + lam),
+            solution.labels,
+            self.fixed,
+            self.weights,
+        )
+        z, used = solution.state.z, weights.used[:, None]
+        if self.rotation is not None:
+            root = jnp.sqrt(self.s / (self.s + lam))
+            u = self.rows.map(lambda x, b: self.left(x, None, b) * root, fixed.rows)
+            of: Any = u, root[:, None] * z, labels, weights, fixed
+            if self.leaving is None:
+                return LowRank.of_rows(*of)
+            return LowRank.of_rows(*of, self.leaving.planes * jnp.sqrt(lost), self.leaving.indices)
+        both = lambda r, R, v: jnp.concatenate([r, R], axis=2)
+        both = self.sweep(solution, lam.reshape(1, 1), both, stack=True)[:, 0]
+        r, R, U = both[:, :-1], both[:, -1], self.left_vectors()
+        left = U * (lost if self.complete else lost - 1)
+        if weights.values is not None:
+            G = self.queries() / (self.s + lam)
+            left = jnp.where(used, left, -G)
+            r = jnp.where(used, r, labels.Y - labels.mean - matmul(G, z))
+        R = jnp.where(weights.used, R, 1)
+        H = fixed.basis(fixed.rows, self.n) * weights.root_or_one[:, None]
+        return LowRank(r, R, H, U, left, weights.used, None, self.complete)
 
     def spread(self, lam):
         """By the basis."""
@@ -408,16 +359,6 @@ class AsTheyAre:
     def features(X):
         """X."""
         return X
-
-
-def _references(lams: Float[Array, "L k"]):
-    """A few of λ, (R, k), evenly spread over their order, and which of them is next below each,
-    (L, k); no result depends on it but by rounding.
-    """
-    ordered = jnp.sort(jax.lax.stop_gradient(lams), axis=0)
-    points = ordered[np.arange(0, len(lams), -(-len(lams) // REFERENCES))]
-    nearest = jnp.sum(points[None] <= jax.lax.stop_gradient(lams)[:, None], axis=1) - 1
-    return points, nearest
 
 
 # how spectra are made ------------------------------------------------------------------------------

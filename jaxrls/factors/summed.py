@@ -62,11 +62,11 @@ class SummedSpectrum(Spectrum):
 
     sums: Any = None  # `Moments`, centred
 
-    def residual_sums(self, solution, coef):
-        """By quadratic forms of the moments: squares are differences, right to those of labels."""
-        cross = self.sums.cross[:, None] - times(self.sums.second, coef)
-        square = self.sums.square - jnp.sum(coef * (self.sums.cross[:, None] + cross), axis=0)
-        return cross, jnp.maximum(square, 0)
+    def residual_norm(self, solution, lams):
+        """By a quadratic form of the moments: a difference, right to the squares of labels."""
+        coef = times(self.rotation, (1 - self.lost(lams)) * solution.state.z[:, None])
+        both = 2 * self.sums.cross[:, None] - times(self.sums.second, coef)
+        return jnp.maximum(self.sums.square - jnp.sum(coef * both, axis=0), 0)
 
 
 @pytree

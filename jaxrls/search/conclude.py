@@ -41,15 +41,16 @@ def conclude(
     at, report, sure, moved = lam.reshape(1, -1), factor.report, None, None
     if criterion is None:
         left = Outcome(solution.coefficients(at), None, solution.dof(at))
-        missed = jnp.sqrt(solution.residual_norm(at)[0])  # what is left out is larger
     else:
         left = solution.outcome(at, criterion.groups, criterion.total)
-        missed = jnp.linalg.norm(factor.weights.scale(left.residuals[0]), axis=0)
         if left.error is not None and criterion.smooth:  # the slope of a step says nothing
             sure = jnp.mean(left.error) if error.ndim == 0 else left.error[0]
             sure = sure / factor.weights.total
     found = jax.tree.map(lambda part: part[0], left.coefficients)
     if report.ridge is not None:
+        length = lambda e: jnp.linalg.norm(factor.weights.scale(e), axis=0)
+        gone = left.residuals is None  # and what was left out is larger than this
+        missed = jnp.sqrt(solution.residual_norm(at)[0]) if gone else length(left.residuals[0])
         moved = ridge_effect(gram(kernel, factor.points), report.ridge, found.coef, at[0], missed)
     coef, intercept, free = jax.tree.map(drop, found)
     points, coef = factor.expansion.compact(kernel, coef)
@@ -61,7 +62,7 @@ def conclude(
         lam=lam,
         error=error,
         loo_residuals=None if left.residuals is None else drop(left.residuals[0]),
-        dof=left.dof.reshape(lam.shape),
+        dof=None if left.dof is None else left.dof.reshape(lam.shape),
         floor=report.floor,
         indefinite=report.indefinite,
         route=report.route,

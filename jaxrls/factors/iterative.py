@@ -109,9 +109,10 @@ class Iterative(Solver):
         data = Labels.none(weights, fixed), weights, fixed
         options: dict = {"drop": False, "block_size": block_size}
         near: Any = solve_subset(kernel, rows, chosen, *data, **options).factor
-        begun = near.left_vectors(), near.s, near.report
-        parts = Dual(rows.dense()), *begun, self.signs(rows.shape[0], rows.dtype)
-        factor = IterativeGram(kernel, rows, weights, fixed, *parts, self, block_size)
+        said = Report("iterative", near.report.floor, jnp.zeros((), rows.dtype))
+        begun = near.left_vectors(), near.s, said, near.trace_residual
+        own = self.signs(rows.shape[0], rows.dtype), self, block_size
+        factor = IterativeGram(kernel, rows, weights, fixed, Dual(rows.dense()), *begun, *own)
         return factor.solve_labels(labels)
 
     def enough(self, n: int) -> int:
@@ -148,15 +149,16 @@ class IterativeGram(Factor):
     expansion: Expansion
     U: Float[Array, "n r"]  # of the fit on landmarks: what K is divided by, and compared with
     s: Float[Array, " r"]
-    near: Report  # its own
+    said: Report
+    left_over: Float[Array, ""]  # of the trace of K̃, by landmarks
     signs: Float[Array, "n p"]
     iteration: Iterative
     block_size: int | None = static()
 
     @property
     def report(self):
-        """That of the landmarks, but for what they leave out: nothing is."""
-        return Report("iterative", self.near.floor, jnp.zeros((), self.dtype))
+        """With the floor of the fit on landmarks."""
+        return self.said
 
     @property
     def own(self) -> Float[Array, " n"]:
@@ -194,19 +196,16 @@ class IterativeGram(Factor):
         X, run = conjugate_gradients(apply, centred(B), near, tol=tol, steps=steps)
         return jnp.where(run.residuals <= USELESS, X, jnp.nan), run
 
-    def near_inverse(self, lams: Float[Array, " k"], V: Float[Array, "n k"]) -> Float[Array, "n k"]:
-        """P̂ V = (I − HHᵀ − U diag(s/(s + λ)) Uᵀ) V/λ of the landmarks, λ no smaller than they can
-        tell.
-        """
-        lams = jnp.maximum(lams, self.near.floor)
-        kept = self.s[:, None] / (self.s[:, None] + lams) * transposed_matmul(self.U, V)
-        return (self.fixed.project(self.weights, V) - matmul(self.U, kept)) / lams
+    def kept(self, lams: Float[Array, " k"]):
+        """λ, no smaller than landmarks can tell, and s/(s + λ) of each, (r, k)."""
+        lams = jnp.maximum(lams, self.report.floor)
+        return lams, self.s[:, None] / (self.s[:, None] + lams)
 
-    def near_diagonal(self, lams: Float[Array, " k"], left: Float[Array, "n 1"]):
-        """Its diagonal, from that of I − HHᵀ."""
-        lams = jnp.maximum(lams, self.near.floor)
-        kept = self.s[:, None] / (self.s[:, None] + lams)
-        return (left - matmul(self.U * self.U, kept)) / lams
+    def near_inverse(self, lams: Float[Array, " k"], V: Float[Array, "n k"]) -> Float[Array, "n k"]:
+        """P̂ V = (I − HHᵀ − U diag(s/(s + λ)) Uᵀ) V/λ of the landmarks."""
+        lams, kept = self.kept(lams)
+        across = matmul(self.U, kept * transposed_matmul(self.U, V))
+        return (self.fixed.project(self.weights, V) - across) / lams
 
     def at(self, solution, lams, probes: bool = True) -> "SolvedColumns":
         """Everything at λ (L, k) by one iteration: columns of labels for every λ, then of signs."""
@@ -220,12 +219,13 @@ class IterativeGram(Factor):
         if not p:
             return SolvedColumns(dual, run)
         # P̂ is nearer to P̃ by what landmarks leave out, and its diagonal seldom far below.
-        beside = self.near.trace_residual / self.weights.count  # type: ignore[operator]
+        beside = self.left_over / self.weights.count
         difference = X[:, L * t :] - self.near_inverse(of_signs + beside, signs)
         probed = (of_signs * signs * difference).reshape(n, L, k, p)
         h = self.fixed.leverage(self.fixed.rows, self.weights.array)
         left, flat = (1 - h)[:, None], lams.ravel()
-        estimate = (flat * self.near_diagonal(flat + beside, left)).reshape(n, L, k)
+        near, kept = self.kept(flat + beside)
+        estimate = (flat / near * (left - matmul(self.U**2, kept))).reshape(n, L, k)
         # A bound of λ diag P̃ from below, by |a|⁴ ≤ (aᵀGa)(aᵀP̃a) for a what is left of a unit
         # vector without the fixed effects, where √aᵀK̃a ≤ √K̃ᵢᵢ + √(hᵢ tr K̃).
         far = (jnp.sqrt(self.own) + jnp.sqrt(h * self.trace()))[:, None] ** 2
@@ -246,8 +246,8 @@ class IterativeGram(Factor):
                 "held out"
             )
 
-    def dual(self, solution, lams) -> Float[Array, "n L t"]:
-        """c̃ alone."""
+    def dual(self, solution, lams):
+        """c̃ alone, (n, L, t)."""
         return self.at(solution, lams, probes=False).dual
 
     def coefficients(self, solution, lams):

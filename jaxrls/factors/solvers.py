@@ -62,7 +62,7 @@ def suits_cholesky(kernel: Kernel, n: int, num: int) -> bool:
 @on_any_mesh
 def factorize(
     kernel: Kernel,
-    X,
+    X: Any,
     *,
     weights=None,
     intercept: bool = True,

@@ -171,18 +171,10 @@ def spectral_spread(f: Any, lam: Float[Array, ""]) -> Spread:
     if c > r:
         half = f.basis * kept, f.across * kept
         return DualSpread(f.expansion, fixed, *half, lam, None, None, f.origin)
-    return features_spread(f, matmul(f.basis, f.basis.T), f.origin, lam)
-
-
-def features_spread(f: Any, second, origin, lam, whiten=None) -> Spread:
-    """That of features whose second moments, less the fit by the fixed effects, are given, φ =
-    design · `whiten`.
-    """
-    A = jnp.linalg.cholesky(second + lam * jnp.eye(second.shape[0], dtype=second.dtype))
+    second = matmul(f.basis, f.basis.T)  # of features, less their fit by the fixed effects
+    A = jnp.linalg.cholesky(second + lam * jnp.eye(c, dtype=f.dtype))
     half = jnp.sqrt(lam) * triangular_inverse(A).T
-    middle = matmul(origin, half)
-    half = half if whiten is None else matmul(whiten, half)
-    return PrimalSpread(f.expansion, f.fixed.lean(), half, middle, lam, whiten)
+    return PrimalSpread(f.expansion, fixed, half, matmul(f.origin, half), lam)
 
 
 def prior_of(f: Any, K) -> tuple[Any, Any]:

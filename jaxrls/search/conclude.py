@@ -19,8 +19,8 @@ from jaxrls.models.fitted import Fit
 from jaxrls.models.model import Model
 from jaxrls.models.two_sided import KroneckerFit
 from jaxrls.problem.landmarks import ridge_effect
+from jaxrls.rows.compiled import compiled
 from jaxrls.rows.gram import gram
-from jaxrls.rows.staged import between_readings
 from jaxrls.search.problem import Problem
 
 LARGEST_EFFECT = 0.01  # of a ridge on predictions, beside the error, that goes without a word
@@ -32,6 +32,7 @@ def conclude(
     table: tuple,
     chosen: tuple,
     criterion: Criterion | None,
+    *,
     plan: str = "",
 ) -> Fit:
     """The model at the chosen λ, one or one for each target, with the table of all λ and errors
@@ -76,7 +77,7 @@ def conclude(
     )
 
 
-concluded = between_readings(jax.jit(conclude))
+concluded = compiled(conclude)
 
 
 def solver_name(problem: Problem) -> str:
@@ -89,7 +90,7 @@ def conclude_grid(problem: Problem, solution: Solution, table: tuple, chosen: tu
     shared = len(table[0]) > 1 and solution.factor.shares_work
     words = f"{len(table[0])} λ{' from one factorization' * shared}"
     plan = f"{solver_name(problem)} ({solution.factor.route}), {words}"
-    return conclude(problem.kernel, solution, table, chosen, problem.criterion, plan)
+    return conclude(problem.kernel, solution, table, chosen, problem.criterion, plan=plan)
 
 
 def fit_at(problem: Problem, solution: Solution, lam) -> Fit:
@@ -101,8 +102,7 @@ def fit_at(problem: Problem, solution: Solution, lam) -> Fit:
     return fit
 
 
-@between_readings
-@jax.jit
+@compiled
 def _at(problem: Problem, solution: Solution, lam) -> Fit:
     errors = problem.errors(solution, lam.reshape(1, -1))
     error = errors[0] if lam.ndim else jnp.mean(errors[0])

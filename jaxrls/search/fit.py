@@ -5,7 +5,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -14,9 +13,9 @@ from jaxrls.criteria.left_out import loo
 from jaxrls.factors.contract import Solution, Solver
 from jaxrls.factors.solvers import Cholesky, Refined
 from jaxrls.models.fitted import Fit, K
+from jaxrls.rows.compiled import compiled
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import is_sparse
-from jaxrls.rows.staged import between_readings
 from jaxrls.search.conclude import conclude_grid, concluded, inspect_fit, solver_name
 from jaxrls.search.grid import choose_lam
 from jaxrls.search.kept import beside, keeps
@@ -146,8 +145,7 @@ def _on_grid(plan: Plan, kept: bool) -> tuple[Fit, Any]:
     return _fit(replace(plan, problem=replace(plan.problem, solver=None)), keeps=kept)
 
 
-@between_readings
-@partial(jax.jit, static_argnames="keeps")
+@compiled
 def _fit(plan: Plan, *, keeps: bool) -> tuple[Fit, Solution | None]:
     """The fit with the best λ of a grid, and the solution where it is kept."""
     solution = plan.problem.solution()
@@ -193,7 +191,7 @@ def _below(found: tuple[Fit, Any], plan: Plan) -> tuple[Fit, Any]:
     return _told(problem, solution, table, chosen, words), solution
 
 
-_solved = between_readings(jax.jit(Problem.solution))
+_solved = compiled(Problem.solution)
 
 
 def _told(problem: Problem, solution: Solution, table, chosen, words: str) -> Fit:

@@ -21,9 +21,9 @@ from jaxrls.models.intervals import Jackknife
 from jaxrls.models.posterior import Sure, by_evidence
 from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.problem.folds import Folds
+from jaxrls.rows.compiled import compiled
 from jaxrls.rows.moments import Moments
 from jaxrls.rows.sparse import as_rows_in
-from jaxrls.rows.staged import between_readings
 from jaxrls.search.conclude import conclude, fit_at, inspect_fit, warn
 from jaxrls.search.grid import Choice
 from jaxrls.search.problem import Problem
@@ -174,11 +174,10 @@ def _features(problem: Problem) -> int | None:
     return problem.kernel.num_features(problem.rows.shape[1], problem.rows.dtype)
 
 
-_summed_features = between_readings(jax.jit(summed_features))
+_summed_features = compiled(summed_features)
 
 
-@between_readings
-@jax.jit
+@compiled
 def _sure(solution: Solution, lam, left_out) -> Sure:
     factor, drop, at = solution.factor, solution.labels.drop_axis, lam.reshape(1, 1)
     by_loo = None
@@ -189,8 +188,7 @@ def _sure(solution: Solution, lam, left_out) -> Sure:
     return Sure(lam, drop(by_evidence(solution, lam)), by_loo, factor.spread(lam))
 
 
-@between_readings
-@jax.jit
+@compiled
 def _jackknife(solution: Solution, groups: Folds | None, lam, left_out) -> Jackknife:
     """From the residuals left out."""
     factor, weights = solution.factor, solution.factor.weights
@@ -229,8 +227,7 @@ def _read(summed: Summed, flat: bool, X, Y, weights, dtype) -> Problem:
     return new
 
 
-@between_readings
-@partial(jax.jit, static_argnames="block_size")
+@compiled
 def _moments(summed: Summed, fixed: FixedEffects, new: Problem, *, block_size) -> Moments:
     Y = new.Y.reshape(len(new.Y), -1)
     return summed.moments_of(new.rows, fixed, Y, new.weights, block_size)
@@ -249,7 +246,7 @@ def _changed(
     if choice is not None:
         table, chosen = choice.of(solution, kernel)
     words = "sums over rows that were added or given up"
-    fit = conclude(kernel, solution, table, chosen, None, words)
+    fit = conclude(kernel, solution, table, chosen, None, plan=words)
     return fit, solution, summed.possible(), summed.lost(chosen[0])
 
 

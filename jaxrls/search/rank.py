@@ -58,7 +58,7 @@ def grow(solve: Callable, problem: Problem, progress: bool = False) -> Any:
         return solved(None, f"all {n} rows: too few to save any")[0]
     X = rows if is_sparse(rows) else rows.dense()
     options: dict = {"key": jax.random.key(0), "weights": weights.values, "progress": progress}
-    mass = float(jnp.sum(weights.array * rows.stored.map(kernel.diag)))
+    mass = float(jnp.sum(weights.array * rows.map(kernel.diag)))
     chosen = landmarks(kernel, X, FEWEST, **options)
     while True:
         m = len(chosen.points)

@@ -117,8 +117,9 @@ class Kept:
         find = lambda: _jackknife(*given, *map(jnp.asarray, (fit.lam, fit.loo_residuals)))
         return self.made[1] or in_dtype_of(fit.model.coef, find)
 
-    def summed(self, fit: Fit) -> Summed:
+    def summed(self, fit: Fit | None = None) -> Summed:
         """Moments of the rows."""
+        del fit
         problem, solution = self.problem, self.solution
         if solution.summed is not None:
             return solution.summed

@@ -112,7 +112,8 @@ class Iterative(Solver):
         near: Any = solve_subset(kernel, rows, chosen, *data, **options).factor
         said = Report("iterative", near.report.floor, jnp.zeros((), rows.dtype))
         begun = near.left_vectors(), near.s, said, near.trace_residual
-        own = self.signs(rows.shape[0], rows.dtype), self, block_size
+        signs = self.signs(rows.shape[0], rows.dtype)  # 0 for rows of weight 0, which are alone
+        own = jnp.where(weights.used[:, None], signs, 0), self, block_size
         factor = IterativeGram(kernel, rows, weights, fixed, Dual(rows.dense()), *begun, *own)
         return factor.solve_labels(labels)
 
@@ -231,18 +232,17 @@ class IterativeGram(Factor):
         # vector without the fixed effects, where √aᵀK̃a ≤ √K̃ᵢᵢ + √(hᵢ tr K̃).
         far = (jnp.sqrt(self.own) + jnp.sqrt(h * self.trace()))[:, None] ** 2
         least = (left**2 * flat / (left * flat + far)).reshape(n, L, k)
-        used, R = self.weights.used[:, None, None], estimate + jnp.mean(probed, axis=-1)
-        R = jnp.where(used, jnp.clip(R, least, 1), 1)
+        R = jnp.clip(estimate + jnp.mean(probed, axis=-1), least, 1)
         variance = jnp.var(probed, axis=-1, ddof=1) / p * int(p < n)
-        hidden = jnp.sum(used & (variance > R**2 / 4), axis=0, dtype=self.dtype)
-        told = used & (hidden <= HIDDEN * self.weights.count)
-        variance = jnp.where(told, variance, 0)
+        hidden = jnp.sum(variance > R**2 / 4, axis=0, dtype=self.dtype)
+        variance = jnp.where(hidden <= HIDDEN * self.weights.count, variance, 0)
         second = R**2 + variance
         e = self.weights.unscale(lams * dual * R / second)
         slope = (variance - R**2) / (second * R)
         changes = (e * slope)[..., None] * probed * int(p < n) / p**0.5
         spread = e * jnp.sqrt(variance / second)
-        return SolvedColumns(dual, run, n - jnp.sum(R, axis=0), e, spread, changes)
+        dof = jnp.sum(jnp.where(self.weights.used[:, None, None], 1 - R, 0), axis=0)
+        return SolvedColumns(dual, run, dof, e, spread, changes)
 
     def probed(self, solution, lams) -> "SolvedColumns":
         """The same, where the diagonal is asked for."""

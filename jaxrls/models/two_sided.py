@@ -17,7 +17,7 @@ from jaxrls.rows.gram import gram
 from jaxrls.support.checks import as_array, check_inputs, check_matrix, check_row_numbers
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pictures import plot_errors
-from jaxrls.support.precision import scope, to_host
+from jaxrls.support.precision import in_dtype_of
 from jaxrls.support.pytrees import pytree, static
 
 
@@ -64,13 +64,15 @@ class KroneckerModel:
         """`found(model, X1, X2, pairs)` at rows that were checked, in the precision of the model,
         on the host where that is.
         """
-        wide = self.coef.dtype == jnp.float64
-        with scope(wide):
-            X1 = as_side("X1", X1, self.kernel1, self.coef.dtype, self.points1.shape[1])
-            X2 = as_side("X2", X2, self.kernel2, self.coef.dtype, self.points2.shape[1])
-            pairs = None if pairs is None else _as_pairs(pairs, len(X1), len(X2))
-            out = found(self, X1, X2, pairs)
-            return to_host(out) if wide and not isinstance(self.coef, jax.Array) else out
+
+        def checked():
+            dtype, (d1, d2) = self.coef.dtype, (self.points1.shape[1], self.points2.shape[1])
+            one = as_side("X1", X1, self.kernel1, dtype, d1)
+            other = as_side("X2", X2, self.kernel2, dtype, d2)
+            named = None if pairs is None else _as_pairs(pairs, len(one), len(other))
+            return found(self, one, other, named)
+
+        return in_dtype_of(self.coef, checked)
 
 
 def as_side(name: str, X, kernel: Kernel, dtype=None, columns: int | None = None) -> jax.Array:

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from jaxrls.factors.kronecker import SidesSpread
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
-from jaxrls.models.posterior import Posterior, Scales, check_unsaid, deviation
+from jaxrls.models.posterior import Posterior, Sure, check_unsaid, deviation
 from jaxrls.rows.blocks import default_block_size, map_rows
 from jaxrls.rows.gram import gram
 from jaxrls.support.checks import as_array, check_inputs, check_matrix, check_row_numbers
@@ -146,15 +146,6 @@ def _covariance(spread: SidesSpread, model: KroneckerModel, X1, X2, pairs):
 
 
 @pytree
-class KroneckerSure(Scales):
-    """What a fit of two-sided data keeps to say how sure it is: λ, amplitudes, and the covariance
-    in units of the kernel, n₁² + n₂² + 2n₁n₂ numbers.
-    """
-
-    spread: SidesSpread
-
-
-@pytree
 class KroneckerFit:
     """The result of `fit_kronecker`: the model at the chosen λ, and how it was chosen.
 
@@ -180,7 +171,7 @@ class KroneckerFit:
     floor: Float[Array | np.ndarray, ""]
     indefinite: Float[Array | np.ndarray, ""]
     setting: str = static()
-    sure: KroneckerSure | None = None
+    sure: Sure | None = None
 
     @property
     def criterion(self) -> str:
@@ -252,7 +243,7 @@ class KroneckerFit:
 
         return self.model.at_rows(found, X1, X2, pairs)
 
-    def _sure(self) -> KroneckerSure:
+    def _sure(self) -> Sure:
         if self.sure is None:
             raise ValueError(
                 "variances take more than the model keeps: fit_kronecker with keep=True"

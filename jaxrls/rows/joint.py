@@ -61,11 +61,9 @@ class JointRows(StreamedRows):
             check_alike(self.own.known)
             everyones = tell_all(self.own.known)
         self.start = sum(int(known.n) for known in everyones[:index])
-        self.known = merged(everyones, sample)
-        self._standardize(standardize)
+        self._know(merged(everyones, sample), standardize)
         own = self.own
-        own.means, own.scales = self.means, self.scales
-        own.known = own.known._replace(sample=own.known.sample.astype(self.host_dtype))
+        own.means, own.scales, own.host_dtype = self.means, self.scales, self.host_dtype
 
     @property
     def block_sizes(self):

@@ -278,7 +278,7 @@ FIT = {
     "X1 stands for a matrix by Precomputed": {"kernel1": rls.Precomputed()},
     "lams must be positive": {"lams": [-1.0]},
     "lams, as their number, must be a whole number": {"lams": 0.1},
-    r"lams must have shape \(L,\), and has shape \(1, 2\)": {"lams": [[1.0, 2.0]]},
+    r"lams must have shape \(L,\), or .*, and has shape \(1, 2\)": {"lams": [[1.0, 2.0]]},
     "loss must be a function, such as jaxrls.absolute_error, and is 'a'": {"loss": "a"},
     "Y has one entry: leaving it out with an intercept takes two": {
         "X1": WIDE.x1[:1],

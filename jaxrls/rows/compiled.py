@@ -100,9 +100,9 @@ class Later(Rows):
     number: int = static()  # among those of the arguments
     shape: Any = static()
     dtype: Any = static()
-    block_sizes: Any = static(default=())  # type: ignore[assignment]
+    block_sizes: Any = static(default=())
     near: int = static(default=0)
-    lies: Any = static(default="")  # type: ignore[assignment]
+    lies: Any = static(default="")
 
     @classmethod
     def of(cls, rows: Rows, sources: list) -> "Later":
@@ -121,9 +121,10 @@ class Later(Rows):
         arrays, tree = jax.tree.flatten(columns)
 
         def block(x, *parts):
-            return DenseRows(x).over(kind, fn, tree.unflatten(parts), **hints)
+            return DenseRows(x).over(kind, fn, jax.tree.unflatten(tree, parts), **hints)
 
-        known, programs = [], {}
+        known: list[Any] = []
+        programs = {}
         for size in reversed(self.block_sizes):
             cut = [jax.ShapeDtypeStruct((size, *a.shape[1:]), a.dtype) for a in (self, *arrays)]
             closed, out = jax.make_jaxpr(block, return_shape=True)(*cut)

@@ -117,4 +117,5 @@ def merged(everyones: list[Known], most: int) -> Known:
     ]
     labels, weights = (together([known[i] for known in everyones]) for i in (1, 2))
     deviations = reduce(Deviations.join, (known.deviations for known in everyones))
-    return Known(counts.sum(), labels, weights, *drawn_of(drawn, most), deviations, 0)
+    numbers, rows, tickets = drawn_of(drawn, most)
+    return Known(counts.sum(), labels, weights, numbers, rows, tickets, deviations, 0)

@@ -234,11 +234,11 @@ class Survey:
         block unlike those before it.
         """
         parts = {"X": piece.X, "Y": piece.Y, "weights": piece.weights}
-        X, Y, v = (as_numbers(piece, name, part) for name, part in parts.items())
-        check_squares(f"{piece.place}: X", X)
-        given = {
-            name: part for name, part in zip(parts, (X, Y, v), strict=True) if part is not None
+        given: dict[str, Any] = {
+            k: as_numbers(piece, k, part) for k, part in parts.items() if part is not None
         }
+        X, Y, v = given["X"], given.get("Y"), given.get("weights")
+        check_squares(f"{piece.place}: X", X)
         found = ", ".join(f"{name} {part.shape}" for name, part in given.items())
         same = all(part.shape[:1] == X.shape[:1] for part in given.values())
         if X.ndim != 2 or v is not None and v.ndim != 1 or not same:
@@ -268,8 +268,9 @@ class Survey:
         """All of it; raises where there was nothing."""
         if not self.n:
             raise ValueError("the source has no rows")
-        given = map(together, (self.labels, self.weights))
-        return Known(self.n, *given, *self.drawn, self.deviations, self.checksum)
+        given: Any = map(together, (self.labels, self.weights))
+        found: Any = (*given, *self.drawn, self.deviations, self.checksum)
+        return Known(self.n, *found)
 
 
 def together(parts: list) -> Any:
@@ -287,11 +288,9 @@ def drawn_of(parts: list, most: int) -> tuple:
 
 
 def as_numbers(piece: Piece, name: str, part) -> Any:
-    """float32 as it is and all other numbers as float64, None as it is; raises for what is no
-    number, or not finite.
+    """float32 as it is and all other numbers as float64; raises for what is no number, or not
+    finite.
     """
-    if part is None:
-        return None
     part = np.asarray(part)
     if part.dtype.kind not in "fiub":
         raise ValueError(f"{piece.place}: {name} must hold numbers, and has dtype {part.dtype}")

@@ -29,7 +29,7 @@ from jaxrls.rows.compiled import compiled
 from jaxrls.rows.gram import gram
 from jaxrls.rows.moments import Moments
 from jaxrls.rows.rows import Rows
-from jaxrls.rows.sparse import as_rows_in
+from jaxrls.rows.sparse import as_rows
 from jaxrls.search.conclude import fit_at
 from jaxrls.search.grid import choose_lam, lambda_grid
 from jaxrls.search.inspection import inspect_lam, inspect_ridge, warn
@@ -235,7 +235,7 @@ def _read(summed: Summed, flat: bool, X, Y, weights, dtype) -> tuple[Rows, Array
     kernel, m = summed.of.kernel, summed.moments
     if not kernel.evaluable or isinstance(kernel, KernelValues):
         raise ValueError("a fit to a kernel matrix takes no further rows: give a kernel and rows")
-    rows = as_rows_in(dtype, kernel, X)
+    rows = as_rows(kernel, X, dtype=dtype)
     if rows.dtype != dtype:
         raise ValueError(
             f"X must have dtype {dtype}, in which the moments are, and has {rows.dtype}"

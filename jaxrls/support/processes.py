@@ -89,7 +89,9 @@ def tell_all(tree: Any) -> list:
     sizes = _gathered(np.array([len(own)], np.int64).view(np.uint8)).view(np.int64)[:, 0]
     told = _gathered(np.pad(own, (0, sizes.max() - len(own))))
     found = [load(one[:size].tobytes()) for one, size in zip(told, sizes, strict=True)]
-    return [structure.unflatten([one[str(i)] for i in range(len(leaves))]) for one in found]
+    return [
+        jax.tree.unflatten(structure, [one[str(i)] for i in range(len(leaves))]) for one in found
+    ]
 
 
 def _meet(state: int, words: str = "") -> np.ndarray:

@@ -15,7 +15,6 @@ from jaxtyping import Array, Bool, Float
 
 from jaxrls.factors.contract import Solution, times
 from jaxrls.factors.spectrum import (
-    Projected,
     Spectrum,
     feature_moments,
     of_moments,
@@ -64,7 +63,7 @@ class SummedSpectrum(Spectrum):
 
     def residual_norm(self, solution, lams):
         """By a quadratic form of the moments: a difference, right to the squares of labels."""
-        coef = times(self.rotation, (1 - self.lost(lams)) * solution.state.z[:, None])
+        coef = times(self.rotation, (1 - self.lost(lams)) * solution.state[:, None])
         both = 2 * self.sums.cross[:, None] - times(self.sums.second, coef)
         return jnp.maximum(self.sums.square - jnp.sum(coef * both, axis=0), 0)
 
@@ -139,7 +138,7 @@ class Summed:
         none = jnp.zeros((0, t), dtype)
         labels = Labels(none, centred.label_origin, none[:1], none, flat)
         z = matmul(made.rotation.T, centred.cross)
-        return Solution(SummedSpectrum(**named, sums=centred), labels, Projected(z, None))
+        return Solution(SummedSpectrum(**named, sums=centred), labels, z)
 
     def lost(self, lam) -> Float[Array, ""]:
         """By how much rounding is larger than that of a fit to the rows that are left, at the

@@ -259,14 +259,15 @@ class IterativeGram(Factor):
 
     def coefficients(self, solution, lams):
         """c = √v c̃, and β of y − Kc."""
-        return self._coefficients(solution, self.dual(solution, lams))
+        return self._found(solution, self.dual(solution, lams))[:2]
 
-    def _coefficients(self, solution, dual):
+    def _found(self, solution, dual):
+        """The same, and Kc, all of them with λ leading."""
         coef = self.weights.scale(dual)
-        n, L, t = coef.shape
-        beta = self.fixed.fit(self.weights, self.times_kernel(coef).reshape(n, L * t))
-        beta = beta.reshape(self.fixed.count, L, t)
-        return coef.swapaxes(0, 1), solution.labels.start - beta.swapaxes(0, 1)
+        (n, L, t), fitted = coef.shape, self.times_kernel(coef)
+        beta = self.fixed.fit(self.weights, fitted.reshape(n, L * t))
+        beta = solution.labels.start[:, None] - beta.reshape(self.fixed.count, L, t)
+        return coef.swapaxes(0, 1), beta.swapaxes(0, 1), fitted.swapaxes(0, 1)
 
     def residual_norm(self, solution, lams):
         """‖λ c̃‖²."""
@@ -295,29 +296,23 @@ class IterativeGram(Factor):
         return self._outcome(solution, self.at(solution, lam), fn)
 
     def _outcome(self, solution, at, fn):
-        coef, beta = self._coefficients(solution, at.dual)
+        coef, beta, fitted = self._found(solution, at.dual)
         coefficients = Coefficients(coef, *self.fixed.apart(beta))
         if at.e is None:
             return Outcome(coefficients, None, None, None, at.run)
         e = at.e.swapaxes(0, 1)
         if self.weights.values is not None:
-            fitted = self.times_kernel(self.weights.scale(at.dual)).swapaxes(0, 1)
             fitted = fitted + jax.vmap(partial(self.fixed.fitted, self.fixed.rows))(beta)
             e = jnp.where(self.weights.used[:, None], e, solution.labels.Y - fitted)
         error = None if fn is None else _sums(solution, at, fn)[1]
         return Outcome(coefficients, e, at.dof, error, at.run)
 
-    def logdet(self, solution, lams):
-        """Not by products."""
-        raise ValueError(self._lacks("has no determinant, which the evidence takes"))
+    def _refuse(self, *asked, **how):
+        """What takes entries of an inverse; `rows_out` knows the variance of its diagonal."""
+        what = "knows no determinant, no leverage exactly, and tells no intervals"
+        raise ValueError(self._lacks(what))
 
-    def sweep(self, solution, lams, fn, *columns, stack=False):
-        """Not by estimates: `rows_out` knows their variance."""
-        raise ValueError(self._lacks("estimates leverages, which this needs"))
-
-    def smoother(self, lam):
-        """Not by products."""
-        raise ValueError(self._lacks("tells no intervals"))
+    logdet = sweep = smoother = _refuse
 
 
 @pytree

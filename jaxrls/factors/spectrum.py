@@ -198,8 +198,8 @@ class Spectrum(Factor):
 
         def block(x, v, b, y, *columns):
             U = self.left(x, v, b)
-            outside = None if self.complete else self._outside(U, v, b)
-            missed = None if self.complete else (y - matmul(U, z))[:, None]
+            outside: Any = None if self.complete else self._outside(U, v, b)
+            missed: Any = None if self.complete else (y - matmul(U, z))[:, None]
 
             def at(chunk):
                 lost, lost_z = chunk
@@ -259,20 +259,13 @@ class Spectrum(Factor):
 
     def view(self, solution, lam):
         """U diag(λD) Uᵀ, or I − HHᵀ − U diag(sD) Uᵀ."""
-        lost, labels, fixed, weights = (
-            lam / (self.s + lam),
-            solution.labels,
-            self.fixed,
-            self.weights,
-        )
-        z, used = solution.state, weights.used[:, None]
+        labels, fixed, weights = solution.labels, self.fixed, self.weights
+        z, lost, used = solution.state, lam / (self.s + lam), weights.used[:, None]
         if self.rotation is not None:
-            root = jnp.sqrt(self.s / (self.s + lam))
+            root, out = jnp.sqrt(self.s / (self.s + lam)), self.leaving
             u = self.rows.map(lambda x, b: self.left(x, None, b) * root, fixed.rows)
-            of: Any = u, root[:, None] * z, labels, weights, fixed
-            if self.leaving is None:
-                return LowRank.of_rows(*of)
-            return LowRank.of_rows(*of, self.leaving.planes * jnp.sqrt(lost), self.leaving.indices)
+            constraints = () if out is None else (out.planes * jnp.sqrt(lost), out.indices)
+            return LowRank.of_rows(u, root[:, None] * z, labels, weights, fixed, *constraints)
         both = lambda r, R, v: jnp.concatenate([r, R], axis=2)
         both = self.sweep(solution, lam.reshape(1, 1), both, stack=True)[:, 0]
         r, R, U = both[:, :-1], both[:, -1], self.left_vectors()

@@ -63,7 +63,8 @@ class SummedSpectrum(Spectrum):
 
     def residual_norm(self, solution, lams):
         """By a quadratic form of the moments: a difference, right to the squares of labels."""
-        coef = times(self.rotation, (1 - self.lost(lams)) * solution.state[:, None])
+        rotation: Any = self.rotation
+        coef = times(rotation, (1 - self.lost(lams)) * solution.state[:, None])
         both = 2 * self.sums.cross[:, None] - times(self.sums.second, coef)
         return jnp.maximum(self.sums.square - jnp.sum(coef * both, axis=0), 0)
 
@@ -81,10 +82,6 @@ class PlainFeatures:
             raise ValueError(
                 f"X must have the columns that were fitted, and has {d}, which gives {found} features in place of {r}"
             )
-
-    def rounding(self) -> Float[Array, ""]:
-        """None: φ of a row is the same in every block."""
-        return jnp.zeros(())
 
     def moments(self, rows: Rows, fixed: FixedEffects, Y, v, **options) -> Moments:
         """The moments of φ."""
@@ -172,10 +169,9 @@ class Summed:
         corner = jnp.block([[gram, m.first], [m.first.T, m.second]])
         beside = jnp.concatenate([m.label, m.cross]) * units[:, None]
         beside = beside / jnp.sqrt(jnp.where(squares > 0, squares, 1))
+        # Half of the digits: rows that go differ by rounding from what they were when they came.
         eps, k = float(jnp.finfo(m.second.dtype).eps), len(units)
-        # What rows that go differ by from what they were when they came has signs, that even out.
-        again = self.of.rounding() * jnp.sqrt(weight / jnp.maximum(m.count, 1)) * units[len(gram) :]
-        tolerance = 4 * k * eps + 2 * k**0.5 * jnp.max(again)
+        tolerance = eps**0.5
         eye = tolerance * jnp.eye(k, dtype=corner.dtype)
         L = jnp.linalg.cholesky(units[:, None] * corner * units + eye)
         half = jax.lax.linalg.triangular_solve(L, beside, left_side=True, lower=True)

@@ -21,7 +21,7 @@ from jaxrls.problem.labels import Labels
 from jaxrls.problem.landmarks import as_landmarks, on_landmarks, without_trace
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.gram import gram
-from jaxrls.rows.sparse import rows_to_fit
+from jaxrls.rows.sparse import as_rows
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pytrees import pytree, static
 from jaxrls.support.target import platform
@@ -110,7 +110,8 @@ def factorize(
     ('gram', (4,))
     """
     check_kernel(kernel)
-    rows = rows_to_fit(kernel, X)
+    rows = as_rows(kernel, X)
+    rows.check(kernel)
     v = Weights.of_rows(weights, rows)
     fixed = as_fixed_effects(fixed_effects, intercept, v)
     if landmarks is not None:

@@ -23,7 +23,7 @@ from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.problem.folds import Folds
 from jaxrls.rows.compiled import compiled
 from jaxrls.rows.moments import Moments
-from jaxrls.rows.sparse import as_rows_in
+from jaxrls.rows.sparse import as_rows
 from jaxrls.search.conclude import conclude, fit_at, inspect_fit, warn
 from jaxrls.search.grid import Choice
 from jaxrls.search.problem import Problem
@@ -215,7 +215,7 @@ def _read(summed: Summed, flat: bool, X, Y, weights, dtype) -> Problem:
     kernel, m = summed.of.kernel, summed.moments
     if not kernel.evaluable or isinstance(kernel, KernelValues):
         raise ValueError("a fit to a kernel matrix takes no further rows: give a kernel and rows")
-    rows = as_rows_in(dtype, kernel, X)
+    rows = as_rows(kernel, X, dtype=dtype)
     if rows.dtype != dtype:
         raise ValueError(f"X must have dtype {dtype}, that of the moments, and has {rows.dtype}")
     summed.of.check_width(rows.shape[1], m.second.shape[0])

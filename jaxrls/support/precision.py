@@ -20,14 +20,9 @@ def is_wide(value) -> bool:
     """
     if isinstance(value, jax.Array):
         return False
-    dtype = getattr(
-        value, "host_dtype", getattr(value, "dtype", None)
-    )  # a source of rows says what it reads
-    return (
-        np.dtype(dtype).itemsize == 8
-        if isinstance(dtype, np.dtype) and dtype.kind == "f"
-        else not isinstance(dtype, np.dtype) or dtype.kind != "f"
-    )
+    # A source of rows says what it reads.
+    dtype = getattr(value, "host_dtype", getattr(value, "dtype", None))
+    return not isinstance(dtype, np.dtype) or dtype.kind != "f" or dtype.itemsize == 8
 
 
 def scope(wide: bool):
@@ -40,14 +35,8 @@ def to_host(tree):
     inside `jax.jit`, stays.
     """
 
-    def moved(leaf):
-        return (
-            np.asarray(leaf)
-            if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
-            else leaf
-        )
-
-    return jax.tree.map(moved, tree)
+    known = lambda leaf: isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
+    return jax.tree.map(lambda leaf: np.asarray(leaf) if known(leaf) else leaf, tree)
 
 
 def in_dtype_of(like, find: Callable):

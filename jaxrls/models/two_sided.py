@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.factors.kronecker import SidesSpread
+from jaxrls.factors.solvers import check_kernel
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
 from jaxrls.models.posterior import Posterior, Sure, check_unsaid, deviation
@@ -76,7 +77,13 @@ class KroneckerModel:
 
 
 def as_side(name: str, X, kernel: Kernel, dtype=None, columns: int | None = None) -> jax.Array:
-    """Rows of one side, checked."""
+    """Rows of one side, checked with their kernel."""
+    check_kernel(kernel)
+    if not kernel.evaluable:
+        raise ValueError(
+            f"{name} stands for a matrix by {type(kernel).__name__}(): give matrices to "
+            "factor_kronecker"
+        )
     X = as_array(name, X, dtype)
     check_matrix(name, X)
     check_inputs(name, X)

@@ -13,7 +13,6 @@ from jaxrls.criteria.criterion import as_grid
 from jaxrls.criteria.losses import check_loss, squared_error
 from jaxrls.criteria.two_sided import check_table
 from jaxrls.factors.kronecker import check_semidefinite, factor_kronecker, side_weights
-from jaxrls.factors.solvers import check_kernel
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.models.two_sided import KroneckerFit, KroneckerModel, as_side
 from jaxrls.rows.gram import gram
@@ -93,13 +92,6 @@ def fit_kronecker(
     >>> float(fit.lam), fit.predict(np.array([[0.35]]), z).shape
     (0.01, (1, 9))
     """
-    for name, kernel in (("X1", kernel1), ("X2", kernel2)):
-        check_kernel(kernel)
-        if not kernel.evaluable:
-            raise ValueError(
-                f"{name} stands for a matrix by {type(kernel).__name__}(): give matrices to "
-                "factor_kronecker"
-            )
     X1 = as_side("X1", X1, kernel1)
     X2, Y = as_side("X2", X2, kernel2, X1.dtype), as_array("Y", Y, X1.dtype)
     n1, n2 = shape = len(X1), len(X2)

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
-from contract.oracle import of_landmarks as features_of
 from support import (
     DTYPE,
     EPS,
@@ -189,29 +188,6 @@ def test_an_indefinite_kernel_predicts_what_was_validated(rng):
 def test_equal_kernels_of_array_widths():
     one, two = rls.Gaussian(jnp.ones(3)), rls.Gaussian(np.ones(3))
     assert one == two and hash(one) == hash(two) and one != rls.Gaussian(jnp.arange(3.0) + 1)
-
-
-@pytest.mark.parametrize("route", [None, "cholesky"])
-def test_equal_landmarks_leave_together_or_one_by_one(route):
-    """Against refits in which each stands for all that are equal: in one group, and in two, by
-    itself in one.
-    """
-    n, lam = 20, 0.1
-    draws = wide(np.random.default_rng(0).normal(size=(n, 2)))
-    x = draws[np.where(np.arange(n) < 3, 0, np.arange(n))]
-    y, chosen = wide(np.sin(draws[:, 0])), np.array([0, 1, 2, 5, 9, 12])
-    k = lambda A, B: np.exp(-((A[:, None] - B) ** 2).sum(axis=-1) / 2)
-    features = features_of(k, x, x, x[chosen], chosen)
-    options = {"landmarks": chosen, "lams": [lam], "solver": solver_of(route)}
-    for groups in (np.arange(n) // 4, np.arange(n) // 2):
-        fit = rls.fit(rls.Gaussian(DTYPE(1)), array(x), array(y), groups=groups, **options)
-        for group in np.unique(groups):
-            own = groups == group
-            Phi = features(np.flatnonzero(own))[0]
-            w, b = oracle.refit(Phi[~own], y[~own, None], lam, None, True)
-            want = y[own] - (Phi[own] @ w + b)[:, 0]
-            off = np.abs(np.asarray(fit.loo_residuals)[own] - want).max()
-            assert off <= 4 * n * EPS * (1 + n / lam) * np.abs(want).max()
 
 
 @pytest.mark.float64

@@ -91,7 +91,7 @@ def test_the_standard_error_is_what_the_error_varies_by(data):
 @pytest.mark.float64
 def test_products_in_float32_with_vectors_in_float64(data):
     X, Y, _ = data
-    exact, found = factors(X, None, True, dtype=jnp.float32)
+    exact, found = factors(X, None, True, dtype="float32")
     assert found.dtype == DTYPE
     coarse, fine = (
         found.solve(Y).coefficients(LAMS[1:]).coef,
@@ -106,7 +106,7 @@ def test_says_where_rounding_ends_it(data):
     number comes of it.
     """
     X, Y, _ = data
-    _, found = factors(jnp.concatenate([X, X + 1e-9])[:N] / 20, None, True, dtype=jnp.float32)
+    _, found = factors(jnp.concatenate([X, X + 1e-9])[:N] / 20, None, True, dtype="float32")
     dual, run = found.solve_columns(array([1e-12, 1e-12]), Y)
     assert (np.asarray(run.reason) != conjugate.CONVERGED).all() and (
         np.asarray(run.residuals) > 1e-8
@@ -118,11 +118,11 @@ def test_says_where_rounding_ends_it(data):
 def test_what_takes_an_inverse_is_refused(data):
     X, Y, _ = data
     _, found = factors(X, None, True)
-    with pytest.raises(ValueError, match="the evidence needs a determinant"):
+    with pytest.raises(ValueError, match="has no determinant, which the evidence takes"):
         rls.log_marginal_likelihood(found, Y, LAMS)
-    with pytest.raises(ValueError, match="groups left out together"):
+    with pytest.raises(ValueError, match="leaves no groups or pairs of rows out"):
         rls.kfold(np.arange(N) % 4)(found, Y, LAMS)
-    with pytest.raises(ValueError, match="groups left out together"):
+    with pytest.raises(ValueError, match="leaves no groups or pairs of rows out"):
         found.solve(Y).outcome(array([[1.0]]), rls.folds(np.arange(N) % 4))
 
 
@@ -233,10 +233,7 @@ def test_without_probes_rows_held_out_choose(data):
     )
     assert_close(fit.errors, exact.errors, 2e-3)
     assert_close(fit.predict(X), exact.predict(X), 2e-3)
-    assert (
-        np.isnan(np.asarray(fit.loo_residuals))[np.asarray(v[:50]) > 0].all()
-        and np.isnan(np.asarray(fit.dof)).all()
-    )
+    assert fit.loo_residuals is None and fit.dof is None
     for criterion in (rls.loo, rls.gcv):
         with pytest.raises(ValueError, match="probes=0 leaves no rows out"):
             rls.fit(
@@ -258,7 +255,6 @@ def test_without_probes_rows_held_out_choose(data):
     [
         ({"tol": 0}, "tol must be a number between 0 and 1"),
         ({"tol": 1.0}, "tol must be a number between 0 and 1"),
-        ({"tol": "1e-3"}, "tol must be a number between 0 and 1"),
         ({"steps": 0}, "steps must be a whole number"),
         ({"probes": -1}, "probes must be a whole number"),
         ({"probes": 1}, "probes must be 2 or more"),
@@ -271,15 +267,6 @@ def test_what_no_iteration_can_be(options, message, unchecked):
         rls.Iterative(**options)
 
 
-@pytest.mark.any_precision
-def test_equal_iterations_are_one_program():
-    assert (
-        rls.Iterative(dtype=jnp.float32)
-        == rls.Iterative(dtype="float32")
-        == rls.Iterative(dtype=np.dtype("float32"))
-    )
-
-
 def test_what_does_not_go_with_an_iteration(data, unchecked):
     X, Y, _ = data
     narrow = np.asarray(X, np.float32)
@@ -287,7 +274,7 @@ def test_what_does_not_go_with_an_iteration(data, unchecked):
         (
             X,
             {"landmarks": 20, "solver": rls.Iterative(20)},
-            "give Iterative.landmarks=…., whose fit",
+            "landmarks= fits on landmarks in place of all rows",
         ),
         (narrow, {"solver": rls.Iterative(CHOSEN, dtype="float64")}, "dtype must be no wider than"),
     ):

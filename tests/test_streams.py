@@ -309,7 +309,7 @@ def test_what_a_stream_cannot_do_is_said():
         ),
         (
             lambda: rls.fit(KERNEL, labelled, lams=[0.1], solver=rls.Iterative(10)),
-            "all rows at once, and X is a stream",
+            "needs all rows in one array, .* X is a stream",
         ),
         *(
             (

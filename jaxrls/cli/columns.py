@@ -11,9 +11,7 @@ def standardisation(X, weights) -> tuple[np.ndarray, np.ndarray]:
     constant.
     """
     check_squares("X", X)
-    spread = Deviations()
-    spread.add(X, weights)
-    return spread.known()
+    return Deviations.of(X, weights).known()
 
 
 def rms(residual, weights=None) -> float:

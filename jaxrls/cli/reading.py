@@ -11,7 +11,7 @@ from jaxrls.cli.columns import standardisation
 from jaxrls.cli.report import at_terminal, count
 from jaxrls.io.sources import Choice, Files, open_files, paths_of
 from jaxrls.rows.deviations import standardise
-from jaxrls.rows.sampled import SAMPLE, SampledRows
+from jaxrls.rows.streamed import SAMPLE, StreamedRows
 from jaxrls.support.checks import check_weights, in_words, memory_bytes
 
 COPIES = 5  # of a table's numbers while it is read, standardised and fitted
@@ -36,7 +36,7 @@ class Data(NamedTuple):
         """Rows in memory and their numbers: all, or those that the stream has drawn."""
         return (
             (self.X.drawn, self.X.sample)
-            if isinstance(self.X, SampledRows)
+            if isinstance(self.X, StreamedRows)
             else (slice(None), self.X)
         )
 

@@ -18,7 +18,7 @@ from jaxrls.factors.expansion import Expansion, OnLandmarks, Primal
 from jaxrls.factors.feature_maps import Explicit, OfLandmarks
 from jaxrls.factors.landmark_spectrum import left_over, lengths
 from jaxrls.factors.other_folds import PrimalForm
-from jaxrls.factors.spread import features_spread
+from jaxrls.factors.spread import PrimalSpread
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.leave_out.view import LowRank
 from jaxrls.leave_out.without import Planes
@@ -213,8 +213,10 @@ class CholeskyFeatures(Factor):
         return d[:, None], rho[:, None], matmul(W, seen.q), matmul(u, seen.q), remaining[:, None]
 
     def spread(self, lam):
-        """By the same Cholesky factor."""
-        return features_spread(self, self.second, self.origin, lam, self.map.back)
+        """u uᵀ λ."""
+        seen, root = self.at(lam, self.second[:, :0]), jnp.sqrt(lam)
+        of = self.expansion, self.fixed.lean(), root * seen.R, root * seen.middle, lam
+        return PrimalSpread(*of, self.map.back)
 
     def planes(self, lam):
         """The coefficients that leave, in the coordinates of the posterior."""
@@ -275,7 +277,7 @@ def solve_cholesky(
         rows, made, fixed, labels.Y, weights.values, label_origin=labels.start, **options
     ).centred(fixed)
     factor = CholeskyFeatures(
-        rows=rows.stored,
+        rows=rows,
         map=made,
         second=sums.second,
         origin=sums.origin,

@@ -187,7 +187,7 @@ class Factor(ABC):
             of_fixed = jax.vmap(lambda beta: fixed.fitted(b, beta), 1, 1)(beta)
             return Y[:, None] - times(self.expansion.design(kernel, x), coef) - of_fixed
 
-        e = rows.stored.map(block, fixed.rows, solution.labels.Y)
+        e = rows.map(block, fixed.rows, solution.labels.Y)
         return jnp.moveaxis(e, 1, 0)
 
     def rows_out(self, solution: "Solution", fn: Callable, lams) -> Any:

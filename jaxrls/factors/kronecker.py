@@ -24,19 +24,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.factors.contract import Factor, Report
+from jaxrls.factors.contract import Factor, Report, one_by_one
 from jaxrls.factors.expansion import Dual, Expansion
-from jaxrls.factors.sides import (
-    PairRows,
-    Side,
-    SidesSpread,
-    level,
-    moments,
-    squares,
-    total,
-    turned,
-    without_constant,
-)
 from jaxrls.leave_out.view import LowRank
 from jaxrls.linalg.decompositions import clip, eigh
 from jaxrls.linalg.products import matmul
@@ -49,6 +38,134 @@ from jaxrls.support.pytrees import pytree
 # What is left out together: entries alone, whole rows, whole columns, or of an entry its row and
 # its column: A to D of Stock et al. 2018.
 SETTINGS = ("entries", "rows", "columns", "both")
+
+
+@pytree
+class Side:
+    """One side: √v K √v = U diag(s) Uᵀ, and its weights."""
+
+    U: Float[Array, "n n"]
+    s: Float[Array, " n"]
+    weights: Weights
+
+    @property
+    def basis(self):
+        """√v U."""
+        return self.weights.scale(self.U)
+
+    @property
+    def constant(self):
+        """Uᵀ√v."""
+        return matmul(self.weights.root, self.U)
+
+
+# Matrices of all pairs (t, a, b), a row and a column each; in a stack of labels and the constant
+# the q constants, 1 or 0, come last.
+
+
+def turned(left, right, A):
+    """left A rightᵀ of every target; None stands for the identity."""
+    A = A if left is None else matmul(left, A)
+    return A if right is None else matmul(A, right.T)
+
+
+def total(A):
+    """Σ over all pairs."""
+    return jnp.sum(A, axis=(-2, -1))
+
+
+def moments(A, B, q: int, axis=(-2, -1)):
+    """M (q, t + q, 1, 1): sums over pairs, or an axis, of products of the constants of A with B."""
+    return jnp.sum(A[len(A) - q :, None] * B, axis=axis, keepdims=True)
+
+
+def level(M):
+    """b (q, t, 1, 1), what an intercept is beside the mean of labels."""
+    return M[:, : M.shape[1] - len(M)] / M[:, -1:]
+
+
+def without_constant(A, M):
+    """Of a stack the labels, less b times the constant."""
+    t = len(A) - len(M)
+    return A[:t] - jnp.sum(A[t:, None] * level(M), axis=0)
+
+
+def without(U, V, lost, Z, q: int, axis):
+    """Without what lies along an axis together, in the bases U and V: e⁰ of a stack, M, and the
+    diagonal of R⁰.
+    """
+    left, right = (None if side is None else side * side for side in (U, V))
+    r, own = turned(U, V, lost * Z), turned(left, right, lost)
+    return r / own, moments(lost * Z, Z, q) - moments(r, r / own, q, axis), own
+
+
+@pytree
+class PairRows:
+    """Rows of U₁ ⊗ U₂, with further columns after them, times a scale: made as they are asked
+    for.
+    """
+
+    first: Float[Array, "n1 n1"]
+    second: Float[Array, "n2 n2"]
+    further: Float[Array, "n q"]
+    scale: Float[Array, " nq"]
+
+    @property
+    def shape(self):
+        """That of all rows."""
+        return len(self.further), len(self.scale)
+
+    def __getitem__(self, i):
+        one, other = self.first[i // len(self.second)], self.second[i % len(self.second)]
+        U = (one[:, :, None] * other[:, None]).reshape(len(i), len(self.further))
+        return jnp.concatenate([U, self.further[i]], axis=1) * self.scale
+
+
+@pytree
+class SidesSpread:
+    """The posterior covariance of pairs of new rows at one λ, which are known by k(x, xᵢ), a matrix
+    for each side, and k(x, x).
+
+    With p = U₁ᵀ√v₁ k₁(X₁, a), q = U₂ᵀ√v₂ k₂(X₂, b), w = 1/(s₁s₂ᵀ + λ) and c the coordinates of √v,
+    of which a flat prior on an intercept makes the last term,
+
+        cov[f(a, b), f(a', b')] = k₁(a, a') k₂(b, b') − Σᵢⱼ pᵢp'ᵢ wᵢⱼ qⱼq'ⱼ + dd',
+        d = (1 − Σᵢⱼ pᵢ wᵢⱼ cᵢⱼ qⱼ)/√(Σᵢⱼ wᵢⱼ cᵢⱼ²).
+
+    Of a table of all new rows with all new columns the variances are two products of matrices, and
+    no pair has more than its own number.
+    """
+
+    first: Float[Array, "n1 n1"]  # √v₁U₁
+    second: Float[Array, "n2 n2"]
+    inverse: Float[Array, "n1 n2"]  # w
+    constant: Float[Array, "q n1 n2"]  # (w ∘ c)/√Σwc²
+    slack: Float[Array, " q"]  # 1/√Σwc²
+
+    def of_first(self, K: Float[Array, "m n1"], own: Float[Array, " m"]):
+        """What variances take of new rows of side 1, whatever side 2 is, O(m n₁(n₁ + n₂)): k(a, a),
+        and sums over i of p² w and of p (w ∘ c)/√Σwc².
+        """
+        p = matmul(K, self.first)
+        return own, matmul(p * p, self.inverse), jnp.swapaxes(matmul(p, self.constant), 0, 1)
+
+    def variance(self, one, other):
+        """Of one pair, from `of_first` of its row of side 1, and k(b, b) and q of that of side 2."""
+        (own1, squares, constant), (own2, q) = one, other
+        known = jnp.maximum(own1 * own2 - matmul(squares, q * q), 0)
+        return known + jnp.sum((self.slack - matmul(constant, q)) ** 2)
+
+    def covariance(self, K1: Float[Array, "p n1"], K2: Float[Array, "p n2"], prior):
+        """Of pairs with each other, whose k₁k₂ is the `prior` (p, p): O(p² n₁n₂), one pair after
+        another.
+        """
+        p, q = matmul(K1, self.first), matmul(K2, self.second)
+
+        def told(pair):
+            return jnp.sum(matmul(p, pair[0][:, None] * self.inverse * pair[1]) * q, axis=1)
+
+        slack = self.slack[:, None] - jnp.sum(matmul(p, self.constant) * q, axis=2)
+        return prior - jax.lax.map(told, (p, q)) + matmul(slack.T, slack)
 
 
 @pytree
@@ -75,6 +192,10 @@ class Kronecker(Factor):
         """As it was made."""
         return self.said
 
+    def sides(self):
+        """Itself."""
+        return self
+
     @property
     def shape(self) -> tuple[int, int]:
         """How many rows and columns labels have."""
@@ -87,20 +208,8 @@ class Kronecker(Factor):
 
     @property
     def constant(self) -> Float[Array, "q n1 n2"]:
-        """The coordinates of √v, q = 1 of them with an intercept."""
+        """The coordinates of √v, with an intercept."""
         return (self.first.constant[:, None] * self.second.constant)[None][: self.fixed.count]
-
-    def sides(self):
-        """Itself."""
-        return self
-
-    def trace(self):
-        """Σ s, less what the constant has of it."""
-        return jnp.sum(self.s) - jnp.sum(self.s * self.constant**2) / self.weights.total
-
-    def smallest_eigenvalue(self):
-        """Of those of the two sides' products."""
-        return jnp.min(jnp.where(self.s > self.precision_floor(), self.s, jnp.max(self.s)))
 
     @property
     def root(self) -> Float[Array, "1 n1 n2"]:
@@ -115,30 +224,34 @@ class Kronecker(Factor):
         """The reverse."""
         return A.reshape(len(A), self.n).T
 
+    def turned(self, A):
+        """U₁AU₂ᵀ as vectors over the pairs: O(n₁n₂(n₁ + n₂)t)."""
+        return self.flat(turned(self.first.U, self.second.U, A))
+
+    def trace(self):
+        """Σ s, less what the constant has of it."""
+        return jnp.sum(self.s) - jnp.sum(self.s * self.constant**2) / self.weights.total
+
+    def smallest_eigenvalue(self):
+        """Of those of the two sides' products."""
+        return jnp.min(jnp.where(self.s > self.precision_floor(), self.s, jnp.max(self.s)))
+
     def project(self, labels):
-        """z = U₁ᵀ√v(Y − ȳ)U₂: O(n₁n₂(n₁ + n₂)t)."""
+        """z = U₁ᵀ√v(Y − ȳ)U₂."""
         return self.flat(turned(self.first.U.T, self.second.U.T, self.tables(labels.scaled)))
 
-    def lost(self, lam) -> Float[Array, "n1 n2"]:
-        """λ/(s + λ)."""
-        return lam / (self.s + lam)
-
-    def with_constant(self, solution) -> Float[Array, "tq n1 n2"]:
+    def with_constant(self, solution):
         """z, and after it c."""
         return jnp.concatenate([self.tables(solution.state), self.constant])
 
     def at(self, lam, one):
         """λ, lost, ζ, M over all, and c/√M[1]."""
-        lost, Z = self.lost(lam), self.with_constant(one)
+        lost, Z = lam / (self.s + lam), self.with_constant(one)
         M = moments(lost * Z, Z, self.fixed.count)
         return lam, lost, without_constant(Z, M), M, self.constant / jnp.sqrt(M[:, -1])
 
     def _each(self, solution, lams, fn):
         return solution.at_each(lams, lambda lam, one: fn(*self.at(lam, one)))
-
-    def turned(self, A) -> Float[Array, "n t"]:
-        """U₁AU₂ᵀ as vectors over the pairs."""
-        return self.flat(turned(self.first.U, self.second.U, A))
 
     def coefficients(self, solution, lams):
         """√v U₁(ζ/(s + λ))U₂ᵀ."""
@@ -177,21 +290,18 @@ class Kronecker(Factor):
     def _residuals(self, lam, lost, zeta, M, unit):
         """r, the diagonal of R, w, and lost."""
         w = self.turned(lost * unit)
-        R = turned(squares(self.first.U), squares(self.second.U), lost).reshape(-1, 1)
-        R = R - jnp.sum(w * w, axis=1, keepdims=True)
-        return self.turned(lost * zeta), R, w, lost
+        R = turned(self.first.U**2, self.second.U**2, lost).reshape(-1, 1)
+        return self.turned(lost * zeta), R - jnp.sum(w * w, axis=1, keepdims=True), w, lost
 
     def sweep(self, solution, lams, fn, *columns, stack=False):
         """All entries at one λ after the other."""
 
         def at(lam):
-            each = lambda lam, one: self._residuals(*self.at(lam, one))[:2]
-            r, R = solution.per_target(lam, each)
-            out = fn(r[:, None], R[:, None], self.weights.values, *columns)
-            return jax.tree.map(lambda a: a[:, 0] if stack else a[0], out)
+            of_target = lambda lam, one: self._residuals(*self.at(lam, one))[:2]
+            r, R = solution.per_target(lam, of_target)
+            return fn(r[:, None], R[:, None], self.weights.values, *columns)
 
-        out = jax.lax.map(at, lams)
-        return jnp.moveaxis(out, 0, 1) if stack else out
+        return one_by_one(at, lams, stack)
 
     def unseen(self, solution, lams):
         """y − f of all pairs: no weight is 0."""
@@ -208,23 +318,22 @@ class Kronecker(Factor):
 
     def spread(self, lam):
         """Of pairs of new rows, as a `SidesSpread`."""
-        one, other = (side.weights.scale(side.U) for side in (self.first, self.second))
         w = 1 / (self.s + lam)
         slack = 1 / jnp.sqrt(total(w * self.constant**2))
-        return SidesSpread(one, other, w, w * self.constant * slack[:, None, None], slack)
+        constant = w * self.constant * slack[:, None, None]
+        return SidesSpread(self.first.basis, self.second.basis, w, constant, slack)
 
-    def smoother(self, lam):
-        """Not of new rows alone."""
-        raise ValueError(self._lacks("tells no intervals"))
-
-    def sum_left_out(self, solution, fn: Callable, setting: str, lams: Float[Array, " L"]) -> Any:
-        """`Solution.left_out` of what a setting leaves out."""
-        each = lambda e: fn(self.flat(e), solution.labels.Y, self.weights.array)
+    @partial(jax.jit, static_argnames=("loss", "setting"))
+    def errors(self, solution, loss: Callable, setting: str, lams: Float[Array, " L"]):
+        """Σ v loss / Σ v of what a setting leaves out, (L, t), with a loss as `LeaveOneOut` has."""
+        Y, v = solution.labels.Y, self.weights.array[:, None]
+        mean = lambda e: jnp.sum(v * loss(self.flat(e), Y), axis=0) / self.weights.total
         if setting == "both":
-            return jax.lax.map(each, self.both_left_out(solution, lams))
-        return jax.lax.map(lambda lam: each(self.setting_left_out(solution, setting, lam)), lams)
+            return jax.lax.map(mean, self.both_left_out(solution, lams))
+        return jax.lax.map(lambda lam: mean(self.left_out(solution, setting, lam)), lams)
 
-    def setting_left_out(self, solution, setting: str, lam) -> Float[Array, "t n1 n2"]:
+    @partial(jax.jit, static_argnames="setting")
+    def left_out(self, solution, setting: str, lam) -> Float[Array, "t n1 n2"]:
         """Held-out residuals at one λ: e⁰ = r/q of entries; of whole rows or columns the same in the
         basis of the other side, in which they come apart; O(n₁n₂(n₁ + n₂)t).
         """
@@ -232,13 +341,11 @@ class Kronecker(Factor):
             return self.both_left_out(solution, lam[None])[0]
         U = None if setting == "columns" else self.first.U
         V = None if setting == "rows" else self.second.U
-        inside: Any = {"entries": (), "rows": -1, "columns": -2}[setting]
-        lost, Z, q = self.lost(lam), self.with_constant(solution), self.fixed.count
-        r = turned(U, V, lost * Z)
-        e = r / turned(squares(U), squares(V), lost)
-        e = without_constant(e, moments(lost * Z, Z, q) - moments(r, e, q, inside))
+        inside = {"entries": (), "rows": -1, "columns": -2}[setting]
+        lost, Z = lam / (self.s + lam), self.with_constant(solution)
+        e, M, _ = without(U, V, lost, Z, self.fixed.count, inside)
         first, second = self.first.U if U is None else None, self.second.U if V is None else None
-        return turned(first, second, e) / self.root
+        return turned(first, second, without_constant(e, M)) / self.root
 
     def both_left_out(self, solution, lams: Float[Array, " L"]) -> Float[Array, "L t n1 n2"]:
         """Held-out residuals of every entry without its row and its column, by a spectrum of side 1
@@ -249,31 +356,30 @@ class Kronecker(Factor):
         σₐ(g − yh)/q, with g, h and q from w = s₂/(σₐs₂ + λ) and lost; and what the row makes of
         direction a is k₁ᵀVₐ/σₐ, so that no σ is divided by.
         """
-        q, (one, other) = self.fixed.count, (self.first, self.second)
+        q, one, other = self.fixed.count, self.first, self.second
         labels = jnp.concatenate([self.tables(solution.labels.scaled), self.root[:q]])
         swapped = self.shape[0] > self.shape[1]
         if swapped:
             one, other, labels = other, one, labels.swapaxes(1, 2)
-        U, s, U2, s2 = one.U, one.s, other.U, other.s
+        U, s2 = other.U, other.s
+        gone = partial(jnp.delete, assume_unique_indices=True)
 
         def row(i):
-            kept = jnp.arange(len(s) - 1)
-            kept = jnp.where(kept < i, kept, kept + 1)
-            sigma, V = eigh(matmul(U[kept] * s, U[kept].T))
-            sigma, k = clip(sigma)[0][:, None], matmul(U[i] * s, matmul(U[kept].T, V))
-            y = matmul(V.T, labels[:, kept])
-            Z = matmul(y, U2)
+            rest = gone(one.U, i[None], axis=0)
+            sigma, V = eigh(matmul(rest * one.s, rest.T))
+            sigma, k = clip(sigma)[0][:, None], matmul(one.U[i] * one.s, matmul(rest.T, V))
+            y = matmul(V.T, gone(labels, i[None], axis=1))
+            Z = matmul(y, U)
 
             def at(lam):
                 lost, w = lam / (sigma * s2 + lam), s2 / (sigma * s2 + lam)
-                r, own = matmul(lost * Z, U2.T), matmul(lost, squares(U2).T)
-                f = (matmul(w * Z, U2.T) - y * matmul(w, squares(U2).T)) / own
-                M = moments(lost * Z, Z, q) - moments(r, r / own, q, -2)
+                _, M, own = without(None, U, lost, Z, q, -2)
+                f = (turned(None, U, w * Z) - y * turned(None, U * U, w)) / own
                 return without_constant(labels[:, i, None] - matmul(k, f)[:, None], M)[:, 0]
 
             return jax.lax.map(at, lams)
 
-        e = jax.lax.map(row, jnp.arange(len(s)))
+        e = jax.lax.map(row, jnp.arange(len(one.s)))
         return jnp.moveaxis(e, 0, 3 if swapped else 2) / self.root
 
 

@@ -21,8 +21,7 @@ from jaxrls.problem.labels import Labels
 from jaxrls.problem.landmarks import Landmarks, as_landmarks, on_landmarks, without_trace
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.gram import gram
-from jaxrls.rows.rows import Rows
-from jaxrls.rows.sparse import SparseMatrix, rows_to_fit
+from jaxrls.rows.sparse import rows_to_fit
 from jaxrls.support.checks import Listed
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pytrees import pytree, static
@@ -64,7 +63,7 @@ def suits_cholesky(kernel: Kernel, n: int, num: int) -> bool:
 @on_any_mesh
 def factorize(
     kernel: Kernel,
-    X: Float[Array, "n d"] | Rows | SparseMatrix | Listed,
+    X: Any,
     *,
     weights: Float[Array, " n"] | Listed | None = None,
     intercept: bool = True,

@@ -342,13 +342,13 @@ class Spectrum(Factor):
     def training_gram(self) -> Float[Array, "n n"]:
         """K of the rows, made again."""
         kernel, rows = self.training
-        return rows.stored.map(lambda x: self.expansion.design(kernel, x))
+        return rows.map(lambda x: self.expansion.design(kernel, x))
 
     def queries(self) -> Float[Array, "n r"]:
         """G = design·basis − B across of the rows of X, as if they were new: f = mean + G (D ∘ z)."""
         kernel, rows = self.training
         basis = self.dual_basis() if self.basis is None else self.basis
-        G = rows.stored.map(lambda x: matmul(self.expansion.design(kernel, x), basis))
+        G = rows.map(lambda x: matmul(self.expansion.design(kernel, x), basis))
         return G - self.fixed.fitted(self.fixed.rows, self.across)
 
 

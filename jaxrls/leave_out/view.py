@@ -37,10 +37,6 @@ class View(ABC):
     def entries(self, i: Int[Array, " a"], j: Int[Array, " b"]) -> Float[Array, "a b"]:
         """R_ij of indices i with rows of the data j."""
 
-    @abstractmethod
-    def listed(self, i: Int[Array, " p"], j: Int[Array, " p"]) -> Float[Array, " p"]:
-        """R_ij pair by pair, i ≠ j."""
-
 
 @pytree
 class Constraints:
@@ -92,11 +88,6 @@ class LowRank(View):
         same = (i[:, None] == j[None, :]).astype(R.dtype)
         return R + whole[:, None] * same
 
-    def listed(self, i, j):
-        """Row by row."""
-        R = jnp.sum(self.left[i] * self.U[j], axis=1)
-        return R - self._beside(i)[1] * jnp.sum(self.H[i] * self.H[j], axis=1)
-
     def some(self, pick: Callable) -> "LowRank":
         """That of some of the rows, where those lie on several devices."""
         names = "residuals", "diagonal", "H", "U", "left"
@@ -130,8 +121,4 @@ class Dense(View):
 
     def entries(self, i, j):
         """Its entries."""
-        return self.matrix[i][:, j]
-
-    def listed(self, i, j):
-        """Its entries."""
-        return self.matrix[i, j]
+        return self.matrix[i[:, None], j[None, :]]

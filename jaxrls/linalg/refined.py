@@ -28,15 +28,6 @@ class Rooted:
     distances: Float[Array, " steps"]
 
 
-@pytree
-class _Step:
-    number: Array
-    product: Float[Array, "n n"]  # B G Bᵀ
-    root: Float[Array, "n n"]
-    logdet: Float[Array, ""]
-    distances: Float[Array, " steps"]
-
-
 def inverse_root(G: Float[Array, "n n"]) -> Rooted:
     """B with B G Bᵀ = I of a symmetric positive definite G; NaN where steps do not bring it there,
     as G is not positive definite to its rounding.
@@ -45,60 +36,46 @@ def inverse_root(G: Float[Array, "n n"]) -> Rooted:
     first, and three at the end: 16n³ flops in the dtype of G where two steps do. **Source**: Rump
     2009, "Inversion of extremely ill-conditioned matrices in floating-point"; Ogita and Oishi 2012,
     "Accurate and robust inverse Cholesky factorization"."""
-    n, dtype = G.shape[0], G.dtype
-    eye = jnp.eye(n, dtype=dtype)
+    eye = jnp.eye(len(G), dtype=G.dtype)
 
-    def next_step(state, root):
-        W = _narrow_root(state.product)
-        product = matmul(matmul(W, state.product), W.T)
-        product = (product + product.T) / 2
-        distance = jnp.linalg.norm(product - eye)
-        logdet = state.logdet - 2 * jnp.sum(jnp.log(jnp.diagonal(W)))
-        return _Step(
-            state.number + 1,
-            product,
-            root(W),
-            logdet,
-            state.distances.at[state.number].set(distance),
-        )
+    def step(number, F, logdet, distances):
+        """W F Wᵀ with a W that brings it near I, and that W."""
+        W = _narrow_root(F)
+        F = matmul(matmul(W, F), W.T)
+        F = (F + F.T) / 2
+        distances = distances.at[number].set(jnp.linalg.norm(F - eye))
+        return W, number + 1, F, logdet - 2 * jnp.sum(jnp.log(jnp.diagonal(W))), distances
 
     def unfinished(state):
-        last = state.distances[state.number - 1]
-        return (last > CLOSE) & (state.number < STEPS)
+        number, *_, distances = state[1:]
+        return (distances[number - 1] > CLOSE) & (number < STEPS)
 
-    start = _Step(jnp.zeros((), int), G, eye, jnp.zeros((), dtype), jnp.full(STEPS, jnp.nan, dtype))
-    first = next_step(start, lambda W: W)
-    end = jax.lax.while_loop(
-        unfinished, lambda state: next_step(state, lambda W: matmul(W, state.root)), first
-    )
-    rest = (
-        end.product - eye
-    )  # (I + rest)^(-1/2) is I − rest/2 + 3 rest²/8 − 5 rest³/16, to its fourth power
+    def further(state):
+        W, *others = step(*state[1:])
+        return matmul(W, state[0]), *others
+
+    distances = jnp.full(STEPS, jnp.nan, G.dtype)
+    first = step(jnp.zeros((), int), G, jnp.zeros((), G.dtype), distances)
+    B, number, F, logdet, distances = jax.lax.while_loop(unfinished, further, first)
+    rest = F - eye  # (I + rest)^(-1/2) is I − rest/2 + 3 rest²/8 − 5 rest³/16, to its fourth power
     square = matmul(rest, rest)
-    root = end.root - matmul(rest / 2 - 0.375 * square + 0.3125 * matmul(rest, square), end.root)
-    logdet = (
-        end.logdet
-        + jnp.trace(rest)
-        - jnp.sum(rest * rest) / 2
-        + jnp.sum(rest * square) / 3
-        - jnp.sum(square * square) / 4
-    )
-    sound = end.distances[end.number - 1] <= USELESS
-    return Rooted(jnp.where(sound, root, jnp.nan), jnp.where(sound, logdet, jnp.nan), end.distances)
+    B = B - matmul(rest / 2 - 0.375 * square + 0.3125 * matmul(rest, square), B)
+    series = rest * square / 3 - rest * rest / 2 - square * square / 4
+    logdet = logdet + jnp.trace(rest) + jnp.sum(series)
+    sound = distances[number - 1] <= USELESS
+    return Rooted(jnp.where(sound, B, jnp.nan), jnp.where(sound, logdet, jnp.nan), distances)
 
 
 def _narrow_root(F):
     """W with W F Wᵀ near I, from F with ones on its diagonal and √n·eps added to them, and taken
     off again of what is 1.
     """
-    n = F.shape[0]
-    length = jnp.sqrt(jnp.diagonal(F))
-    ridge = 4 * n**0.5 * float(jnp.finfo(jnp.float32).eps)
-    scaled = (F / length[:, None] / length[None, :]).astype(jnp.float32) + ridge * jnp.eye(
-        n, dtype=jnp.float32
-    )
+    length, eps = jnp.sqrt(jnp.diagonal(F)), float(jnp.finfo(jnp.float32).eps)
+    ridge = 4 * len(F) ** 0.5 * eps
+    scaled = (F / length[:, None] / length).astype(jnp.float32)
+    scaled = scaled + ridge * jnp.eye(len(F), dtype=jnp.float32)
     W = triangular_inverse(jax.lax.linalg.cholesky(scaled, symmetrize_input=False))
-    return (1 + ridge) ** 0.5 * W.astype(F.dtype) / length[None, :]
+    return (1 + ridge) ** 0.5 * W.astype(F.dtype) / length
 
 
 @jax.custom_jvp

@@ -78,7 +78,7 @@ class Fit(Generic[K]):
     lam: Float[Array | np.ndarray, "*#t"]  # the chosen λ, shared or one for each target
     error: Float[Array | np.ndarray, "*#t"] | Any  # the criterion there, averaged over targets
     loo_residuals: Float[Array | np.ndarray, "n *t"] | Any  # left out as the criterion does
-    dof: Float[Array | np.ndarray, "*#t"]  # effective degrees of freedom
+    dof: Float[Array | np.ndarray, "*#t"] | Any  # effective degrees of freedom
     floor: Float[Array | np.ndarray, ""]  # the λ below which rounding rules
     indefinite: Float[Array | np.ndarray, ""]  # most negative eigenvalue of K over the largest
     route: str = static()  # what was factored
@@ -101,13 +101,11 @@ class Fit(Generic[K]):
         if not is_concrete(*values) or np.ndim(self.dof) > 1:
             return f"Fit(kernel={self.model.kernel}, criterion={self.criterion!r})"
         lam, error, dof = (None if v is None else float(np.mean(v)) for v in values)
+        params = "" if dof is None else f", {dof:.1f} degrees of freedom"
         of = "" if self.lams is None else f" of {len(self.lams)}"
         left = "" if self.loo_residuals is None else f" on {len(self.loo_residuals)} rows"
         told = "" if error is None else f", {self.criterion} error {error:.3g}"
-        return (
-            f"{type(self.model.kernel).__name__}{left}: λ = {lam:.3g}{of}{told}, {dof:.1f} degrees "
-            f"of freedom\n{self.plan}"
-        )
+        return f"{type(self.model.kernel).__name__}{left}: λ = {lam:.3g}{of}{told}{params}\n{self.plan}"
 
     @property
     def kernel(self) -> K:

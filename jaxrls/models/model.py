@@ -1,7 +1,5 @@
 """What a fit leaves behind: a function that predicts."""
 
-import inspect
-from functools import partial
 from typing import Any
 
 import jax
@@ -12,6 +10,7 @@ from jaxtyping import Array, Float
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
 from jaxrls.problem.fixed_effects import FixedEffects
+from jaxrls.rows.compiled import compiled
 from jaxrls.rows.gram import kernel_times
 from jaxrls.rows.sparse import as_rows_in
 from jaxrls.support.meshes import on_any_mesh
@@ -78,8 +77,7 @@ class Model:
     def _predict(self, rows, block_size):
         self.check_columns(rows.shape[1])
         rows.check(self.kernel, training=False)
-        run: Any = _evaluate if rows.traceable else inspect.unwrap(_evaluate)
-        return run(self, rows, block_size=block_size)
+        return _evaluate(self, rows, block_size=block_size)
 
     def check_columns(self, d: int) -> None:
         """Raise unless rows of d columns are what it was fitted on, as far as it knows."""
@@ -95,7 +93,7 @@ class Model:
             raise ValueError(f"X must have {expected} columns, {what}, and has {d}")
 
 
-@partial(jax.jit, static_argnames="block_size")
+@compiled
 def _evaluate(model: Model, rows, *, block_size):
     coef = jnp.asarray(model.coef)
     points = jax.tree.map(jnp.asarray, model.points)
@@ -117,8 +115,6 @@ def _evaluate(model: Model, rows, *, block_size):
         return matmul(design, coef)
 
     return (
-        rows.stored.map(
-            block, temporaries=0 if points is None else points.shape[0], block_size=block_size
-        )
+        rows.map(block, temporaries=0 if points is None else points.shape[0], block_size=block_size)
         + model.intercept
     )

@@ -1,6 +1,5 @@
 """Standard deviations, covariances and samples of the Gaussian process whose mean a fit is."""
 
-import inspect
 from functools import partial
 from typing import Any
 
@@ -14,6 +13,7 @@ from jaxrls.factors.spread import Spread
 from jaxrls.linalg.decompositions import eigh
 from jaxrls.linalg.products import matmul, safe_sqrt
 from jaxrls.models.model import Model
+from jaxrls.rows.compiled import compiled
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import as_rows_in
 from jaxrls.support.checks import check_whole
@@ -128,10 +128,9 @@ class Sure(Scales):
         """Standard deviation of a new label, in blocks of rows."""
 
         def found(rows):
-            run: Any = _variances if rows.traceable else inspect.unwrap(_variances)
             effects = model.new_effects(given, rows.shape[0])[1]
             options: dict = {"corrected": corrected, "block_size": block_size}
-            variance = run(self, model, rows, effects, **options)
+            variance = _variances(self, model, rows, effects, **options)
             return deviation(variance + self.lam, self.amplitude(scale))
 
         return at_rows(model, X, found)
@@ -161,13 +160,13 @@ def at_rows(model: Model, X, found) -> Any:
         return to_host(out) if wide and not isinstance(model.coef, jax.Array) else out
 
 
-@partial(jax.jit, static_argnames=("corrected", "block_size"))
+@compiled
 def _variances(sure: Sure, model: Model, rows: Rows, effects, *, corrected: bool, block_size):
     def block(x, effects):
         return sure.spread.variance(model.kernel, x, effects, corrected)
 
     hints: dict = {"temporaries": 2 * sure.spread.half.shape[1], "block_size": block_size}
-    return rows.stored.map(block, effects, **hints)
+    return rows.map(block, effects, **hints)
 
 
 @partial(jax.jit, static_argnames="corrected")

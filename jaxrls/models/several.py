@@ -105,5 +105,5 @@ def _split(fit: KernelsFit, rows, *, block_size):
         ]
         return jnp.stack(each, axis=1)
 
-    parts = rows.stored.map(block, temporaries=len(fit.coef), block_size=block_size)
+    parts = rows.map(block, temporaries=len(fit.coef), block_size=block_size)
     return jnp.moveaxis(parts, 1, 0)

@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.factors.sides import SidesSpread
+from jaxrls.factors.kronecker import SidesSpread
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
 from jaxrls.models.posterior import Posterior, Scales, check_unsaid, deviation
 from jaxrls.rows.blocks import default_block_size, map_rows
 from jaxrls.rows.gram import gram
-from jaxrls.support.checks import as_array, check_inputs, check_matrix, is_concrete
+from jaxrls.support.checks import as_array, check_inputs, check_matrix, check_row_numbers
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pictures import plot_errors
 from jaxrls.support.precision import scope, to_host
@@ -89,19 +89,13 @@ def as_side(name: str, X, kernel: Kernel, dtype=None, columns: int | None = None
 def _as_pairs(pairs, m1: int, m2: int):
     """Pairs as row numbers of X1 and X2, checked where values are known."""
     pairs = pairs if isinstance(pairs, jax.Array) else np.asarray(pairs)
-    whole = jnp.issubdtype(pairs.dtype, jnp.integer)
-    if not whole or pairs.ndim != 2 or pairs.shape[1] != 2 or not len(pairs):
+    if pairs.ndim != 2 or pairs.shape[1] != 2 or not len(pairs):
         raise ValueError(
-            "pairs must be whole numbers (p, 2), a row of X1 and a row of X2 each, and have shape "
-            f"{pairs.shape} and dtype {pairs.dtype}"
+            "pairs must have shape (p, 2), a row of X1 and a row of X2 each, and has shape "
+            f"{pairs.shape}"
         )
-    if is_concrete(pairs):
-        values = np.asarray(pairs)
-        if (values < 0).any() or (values >= (m1, m2)).any():
-            raise ValueError(
-                f"pairs must be of rows 0 to {m1 - 1} of X1 and 0 to {m2 - 1} of X2, and go from "
-                f"{values.min(axis=0)} to {values.max(axis=0)}"
-            )
+    check_row_numbers(pairs[:, 0], m1)
+    check_row_numbers(pairs[:, 1], m2)
     return jnp.asarray(pairs)
 
 
@@ -125,23 +119,18 @@ def _predict(spread: SidesSpread | None, model: KroneckerModel, X1, X2, pairs):
         variance = None if spread is None else spread.variance(one[1], other[1])
         return matmul(one[0], other[0]) + model.intercept, variance
 
-    halves = _in_blocks(first, X1, 2 * sum(coef.shape))
-    if pairs is None:
-        every = jax.vmap(jax.vmap(pair, (0, None)), (None, 0))
-        width = 2 * (len(X1) + len(points2))
-        found = _in_blocks(lambda x: every(halves, second(x)), X2, width)
-        return jax.tree.map(jnp.transpose, found)
+    def table(x):
+        return jax.vmap(jax.vmap(pair, (0, None)), (None, 0))(halves, second(x))
 
-    def block(rows):
+    def listed(rows):
         one = jax.tree.map(lambda A: A[rows[:, 0]], halves)
         return jax.vmap(pair)(one, second(X2[rows[:, 1]]))
 
-    return _in_blocks(block, pairs, 8 * len(points2))
-
-
-def _in_blocks(fn: Callable, rows, width: int):
-    """`fn` on blocks of rows, each of which takes so many numbers."""
-    return map_rows(fn, rows, default_block_size(len(rows), 8 * width))
+    halves, bytes_of_row = first(X1), 16 * (4 * len(points2) + len(X1))
+    if pairs is not None:
+        return map_rows(listed, pairs, default_block_size(len(pairs), bytes_of_row))
+    found = map_rows(table, X2, default_block_size(len(X2), bytes_of_row))
+    return jax.tree.map(jnp.transpose, found)
 
 
 @jax.jit

@@ -21,7 +21,9 @@ class Checkpoint:
     """
 
     def __init__(self, path: str | os.PathLike):
-        self.path, self.found, self.used = os.fspath(path), {}, {}  # type: ignore[var-annotated]
+        self.path = os.fspath(path)
+        self.found: dict[str, Any] = {}
+        self.used: dict[str, Any] = {}
         if os.path.exists(self.path):
             self.found = read(self.path)
 
@@ -37,12 +39,10 @@ class Checkpoint:
         """Write the sum of so many rows, whole or not at all."""
         self.used[key] = rows, [np.asarray(leaf) for leaf in jax.tree.leaves(total)]
         arrays = {
-            f"{key}/{i}": leaf
-            for key, (_, leaves) in self.used.items()
-            for i, leaf in enumerate(leaves)
+            f"{key}/{i}": a for key, (_, sums) in self.used.items() for i, a in enumerate(sums)
         }
-        sums = {key: [rows, len(leaves)] for key, (rows, leaves) in self.used.items()}
-        write_arrays(self.path, arrays, {"sums": sums})
+        counts = {key: [rows, len(sums)] for key, (rows, sums) in self.used.items()}
+        write_arrays(self.path, arrays, {"sums": counts})
 
 
 def read(path: str) -> dict[str, tuple[int, list[np.ndarray]]]:
@@ -64,6 +64,5 @@ def key_of(first: Any, columns: Any, checksum: int) -> str:
     found = hashlib.sha256(str((checksum, jax.tree.structure(first))).encode())
     for leaf in jax.tree.leaves((first, columns)):
         array = np.ascontiguousarray(leaf)
-        found.update(f"{array.dtype} {array.shape} ".encode())
-        found.update(array.tobytes())
+        found.update(f"{array.dtype} {array.shape} ".encode() + array.tobytes())
     return found.hexdigest()[:32]

@@ -1,6 +1,5 @@
 """What a chosen λ makes of a solution: the model, what it leaves out, and how sure its numbers are."""
 
-import inspect
 from dataclasses import replace
 
 import jax
@@ -12,6 +11,7 @@ from jaxrls.factors.contract import Solution
 from jaxrls.factors.solvers import Spectral
 from jaxrls.models.fitted import Fit
 from jaxrls.problem.landmarks import ridge_effect
+from jaxrls.rows.compiled import compiled
 from jaxrls.rows.gram import gram
 from jaxrls.search.inspection import inspect_fit
 from jaxrls.search.problem import Problem
@@ -30,13 +30,12 @@ def fit_at(problem: Problem, solution: Solution, lam) -> Fit:
     """The fit at one λ, or at one for each target, that others chose, of a problem that is
     solved.
     """
-    run = _at if problem.traceable else inspect.unwrap(_at)
-    fit = certified(run(problem, solution, jnp.asarray(lam, problem.rows.dtype)))
+    fit = certified(_at(problem, solution, jnp.asarray(lam, problem.rows.dtype)))
     inspect_fit(fit, False)
     return fit
 
 
-@jax.jit
+@compiled
 def _at(problem: Problem, solution: Solution, lam) -> Fit:
     errors = problem.errors(solution, lam.reshape(1, -1))
     error = errors[0] if lam.ndim else jnp.mean(errors[0])
@@ -63,8 +62,8 @@ def conclude(problem: Problem, solution: Solution, lams, errors, lam, error) -> 
         errors=errors,
         lam=lam,
         error=error,
-        loo_residuals=drop(left.residuals[0]),
-        dof=left.dof.reshape(lam.shape),
+        loo_residuals=None if left.residuals is None else drop(left.residuals[0]),
+        dof=None if left.dof is None else left.dof.reshape(lam.shape),
         floor=report.floor,
         indefinite=report.indefinite,
         route=report.route,
@@ -78,7 +77,7 @@ def conclude(problem: Problem, solution: Solution, lams, errors, lam, error) -> 
     )
 
 
-concluded = jax.jit(conclude)
+concluded = compiled(conclude)
 
 
 def certified(fit: Fit) -> Fit:

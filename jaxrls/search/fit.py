@@ -14,7 +14,7 @@ from jaxrls.criteria.left_out import loo
 from jaxrls.factors.contract import Solution, Solver
 from jaxrls.factors.solvers import Cholesky, Refined
 from jaxrls.models.fitted import Fit, K
-from jaxrls.rows.staged import between_readings
+from jaxrls.rows.compiled import compiled
 from jaxrls.search.conclude import KEPT_ROWS, certified, conclude, concluded, solver_name
 from jaxrls.search.conservative import check_conservative, choose
 from jaxrls.search.grid import choose_lam, lambda_grid
@@ -160,30 +160,24 @@ def best(problem: Problem, *, lams, per_target: bool, keep: bool | None = False)
 
 def _on_grid(plan: Plan, keeps: bool) -> tuple[Fit, Any]:
     """The fit with the best λ of a grid, gone on with below the floor of a spectrum."""
-    jitted = _jitted(plan.problem)
-    found = jitted(_fit)(plan, keeps=keeps)
+    found = _fit(plan, keeps=keeps)
     if plan.falls_back and not np.isfinite(found[0].errors).all():  # a spectrum can tell more
         spectral = replace(plan, problem=replace(plan.problem, solver=None))
-        found = jitted(_fit)(spectral, keeps=keeps)
+        found = _fit(spectral, keeps=keeps)
     return _below(found, plan) if plan.goes_below else found
-
-
-def _jitted(problem: Problem) -> Any:
-    """How a step is run: compiled, or between readings of rows on the host."""
-    return (lambda fn: fn) if problem.traceable else between_readings
 
 
 def _searched(plan: Plan) -> tuple[Fit, Solution]:
     """The fit with the best λ of a search, which looks at values."""
-    problem, jitted = plan.problem, _jitted(plan.problem)
+    problem = plan.problem
     if not is_concrete(problem):
         raise ValueError(
             "lams='search' looks at values, which have none inside jax.jit: give numbers, or call "
             "fit outside"
         )
-    solution = jitted(_solved)(problem)
+    solution = _solved(problem)
     found = search(problem, solution, plan.per_target)
-    made = jitted(concluded)(problem, solution, *found[:4])
+    made = concluded(problem, solution, *found[:4])
     return replace(made, plan=f"{solver_name(problem)}, a search for λ: {found.words}"), solution
 
 
@@ -191,12 +185,12 @@ def _below(found: tuple[Fit, Any], plan: Plan) -> tuple[Fit, Any]:
     """The fit with a grid that ends at the floor of the spectrum, gone on with by Cholesky factors
     where its λ is near: their floor is lower.
     """
-    fit, jitted = found[0], _jitted(plan.problem)
+    fit = found[0]
     floor, lams = float(fit.floor), np.asarray(fit.lams)
     if not (len(lams) > 1 and lams[0] <= 1.01 * floor and float(fit.lam) < NEAR * floor):
         return found
     problem = replace(plan.problem, solver=Cholesky())
-    solution = jitted(_solved)(problem)
+    solution = _solved(problem)
     if not float(solution.factor.precision_floor()) < floor:
         return found
     first = int(np.searchsorted(lams, NEAR * floor))
@@ -208,11 +202,11 @@ def _below(found: tuple[Fit, Any], plan: Plan) -> tuple[Fit, Any]:
     )
     table = jnp.concatenate([below.lams, above[0]]), jnp.concatenate([below.errors, above[1]])
     chosen = choose_lam(*table, per_target=False)
-    made = jitted(concluded)(problem, solution, *table, *chosen)
+    made = concluded(problem, solution, *table, *chosen)
     return replace(made, plan=f"{solver_name(problem)}, {words}"), solution
 
 
-@partial(jax.jit, static_argnames="keeps")
+@compiled
 def _fit(plan: Plan, *, keeps: bool) -> tuple[Fit, Solution | None]:
     """The fit with the best λ of a grid."""
     problem, lams = plan.problem, plan.lams
@@ -225,7 +219,7 @@ def _fit(plan: Plan, *, keeps: bool) -> tuple[Fit, Solution | None]:
     return fit, solution if keeps else None
 
 
-@jax.jit
+@compiled
 def _solved(problem: Problem) -> Solution:
     return problem.solution()
 

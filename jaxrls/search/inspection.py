@@ -26,7 +26,10 @@ def inspect_fit(fit: Fit, default_grid: bool) -> None:
             f"the {fit.criterion} error is not finite at {int((~np.isfinite(errors)).sum())} of {errors.size} λ: {why}"
         )
     residuals: Any = fit.loo_residuals
-    if float(fit.indefinite) > 100 * len(residuals) * np.finfo(errors.dtype).eps:
+    if (
+        residuals is not None
+        and float(fit.indefinite) > 100 * len(residuals) * np.finfo(errors.dtype).eps
+    ):
         warn(
             f"the kernel matrix is not positive semidefinite: its most negative eigenvalue, {float(fit.indefinite):.2g} of the largest, was set to 0",
             5,

@@ -2,7 +2,6 @@
 come or gone.
 """
 
-import inspect
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,6 +25,7 @@ from jaxrls.models.posterior import Sure, by_evidence
 from jaxrls.problem.folds import Folds
 from jaxrls.problem.landmarks import ridge_effect
 from jaxrls.problem.weights import Weights
+from jaxrls.rows.compiled import compiled
 from jaxrls.rows.gram import gram
 from jaxrls.rows.moments import Moments
 from jaxrls.rows.rows import Rows
@@ -119,8 +119,9 @@ class Kept:
             )
         if self.made[0] is not None:
             return self.made[0]
-        run: Any = _sure if arrays_alone(self.solution) else inspect.unwrap(_sure)
-        return in_dtype_of(fit, lambda: run(self.solution, jnp.asarray(fit.lam), fit.loo_residuals))
+        return in_dtype_of(
+            fit, lambda: _sure(self.solution, jnp.asarray(fit.lam), fit.loo_residuals)
+        )
 
     def jackknife(self, fit: Fit) -> Jackknife:
         """What intervals take: every fit at these λ that leaves a row, or a group, out."""
@@ -131,9 +132,8 @@ class Kept:
             )
         if self.made[1] is not None:
             return self.made[1]
-        run: Any = _jackknife if arrays_alone(self.solution) else inspect.unwrap(_jackknife)
         data = self.solution, self.groups
-        found = lambda: run(*data, jnp.asarray(fit.lam), jnp.asarray(fit.loo_residuals))
+        found = lambda: _jackknife(*data, jnp.asarray(fit.lam), jnp.asarray(fit.loo_residuals))
         return in_dtype_of(fit, found)
 
     def summed(self) -> Summed:
@@ -147,8 +147,7 @@ class Kept:
                 "rows: fit with landmarks= to update it, or fit to all rows anew"
             )
         data = self.solution.labels, problem.weights, problem.fixed
-        add = _features if problem.traceable else summed_features
-        return add(problem.kernel, problem.rows, *data)
+        return _features(problem.kernel, problem.rows, *data)
 
     def changed(
         self, fit: Fit, X, Y, weights, fixed_effects, *, sign: int, block_size: int | None = None
@@ -164,8 +163,7 @@ class Kept:
             given = fixed.new_rows(fixed_effects, rows.shape[0], dtype)
             if given is not None:
                 fixed = replace(fixed, rows=rows.column(given))
-            add: Any = _summed if rows.traceable else inspect.unwrap(_summed)
-            more = add(summed, rows, fixed, Y, v, block_size=block_size)
+            more = _summed(summed, rows, fixed, Y, v, block_size=block_size)
             lam = jnp.asarray(fit.lam)
             found, possible, lost = _changed(summed, self.again, more, lam, sign=sign, flat=flat)
             if sign < 0 and is_concrete(possible) and not bool(possible):
@@ -183,7 +181,7 @@ class Kept:
             return to_host(result) if wide and not isinstance(fit.model.coef, jax.Array) else result
 
 
-_features = jax.jit(summed_features)
+_features = compiled(summed_features)
 
 
 def _is_explicit(problem: Problem, fewer: bool = False) -> bool:
@@ -201,7 +199,7 @@ def in_dtype_of(fit: Fit, find) -> Any:
         return to_host(found) if wide and not isinstance(coef, jax.Array) else found
 
 
-@jax.jit
+@compiled
 def _sure(solution: Solution, lam, left_out) -> Sure:
     factor, drop, at = solution.factor, solution.labels.drop_axis, lam.reshape(1, 1)
     by_loo = None
@@ -212,7 +210,7 @@ def _sure(solution: Solution, lam, left_out) -> Sure:
     return Sure(lam, drop(by_evidence(solution, lam)), by_loo, factor.spread(lam))
 
 
-@jax.jit
+@compiled
 def _jackknife(solution: Solution, groups: Folds | None, lam, left_out) -> Jackknife:
     """From the residuals left out."""
     factor, weights = solution.factor, solution.factor.weights
@@ -255,7 +253,7 @@ def _read(summed: Summed, flat: bool, X, Y, weights, dtype) -> tuple[Rows, Array
     return rows, Y.reshape(len(Y), -1), Weights.of_rows(weights, rows)
 
 
-@partial(jax.jit, static_argnames="block_size")
+@compiled
 def _summed(summed, rows: Rows, fixed, Y, weights: Weights, *, block_size) -> Moments:
     return summed.moments_of(rows, fixed, Y, weights, block_size)
 

@@ -93,7 +93,7 @@ def landmarks(
     check_kernel(kernel)
     drawn, rows, weights = _candidates(kernel, X, weights)
     kernel, rows = on_landmarks(kernel, rows)
-    X = rows.stored
+    X = rows
     v = jnp.ones(X.shape[0], X.dtype) if weights is None else as_array("weights", weights, X.dtype)
     check_weights(v, X.shape[0])
     known = is_concrete(kernel, X, v, key)

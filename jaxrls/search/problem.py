@@ -147,7 +147,9 @@ class Problem:
                 else leaf
             )
 
-        return jax.tree.map(cast, self, is_leaf=lambda leaf: isinstance(leaf, Weights))
+        made = jax.tree.map(cast, self, is_leaf=lambda leaf: isinstance(leaf, Weights))
+        fixed = made.fixed.from_gram(made.fixed.gram(made.fixed.rows, made.weights.array))
+        return replace(made, fixed=replace(fixed, rows=made.fixed.rows))  # T in the other dtype too
 
     def with_constant(self) -> "Problem":
         """With a constant in place of other fixed effects, and labels less what those fit of them:

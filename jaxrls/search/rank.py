@@ -56,7 +56,7 @@ def grow(solve: Callable, problem: Problem, progress: bool = False):
         if ratio <= tol:
             return result, f"{words}: they change the coefficients by at most {100 * tol:g}%"
         wanted = 0.5 * tol * lam
-        share = min(wanted / float(jnp.sum(weights.array * rows.stored.map(kernel.diag))), 0.5)
+        share = min(wanted / float(jnp.sum(weights.array * rows.map(kernel.diag))), 0.5)
         chosen = choose(most, tol=share)
         if float(chosen.trace_residual) > wanted or len(chosen.points) <= m:
             break  # there are not that many, or no others

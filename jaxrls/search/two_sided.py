@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.criteria.losses import check_loss, squared_error
-from jaxrls.criteria.two_sided import check_table, sum_left_out
+from jaxrls.criteria.two_sided import check_table
 from jaxrls.factors.kronecker import check_semidefinite, factor_kronecker, side_weights
 from jaxrls.factors.solvers import check_kernel
 from jaxrls.kernels.kernel import Kernel
@@ -147,12 +147,12 @@ def _fit(sides, Y, weights, lams, *, num, setting, loss, intercept, keep) -> Kro
     factor = factor_kronecker(gram(kernel1, X1), gram(kernel2, X2), **options)
     solution = factor.solve(Y.ravel())
     lams = lambda_grid(factor, num) if lams is None else factor.with_floor(lams)
-    errors = sum_left_out(solution, lams, setting=setting, loss=loss)
+    errors = factor.errors(solution, loss, setting, lams)[:, 0]
     lam, error = choose_lam(lams, errors, per_target=False)
     coef, constant, _ = solution.coefficients(lam[None])
     sure = None
     if keep:  # vᵢ(yᵢ − f(xᵢ)) is λ times coefficient i
-        entries = factor.setting_left_out(solution, "entries", lam).ravel()
+        entries = factor.left_out(solution, "entries", lam).ravel()
         by_loo = safe_sqrt(jnp.sum(entries * coef[0, :, 0]) / factor.weights.count)
         sure = KroneckerSure(lam, by_evidence(solution, lam)[0], by_loo, factor.spread(lam))
     return KroneckerFit(
@@ -161,7 +161,7 @@ def _fit(sides, Y, weights, lams, *, num, setting, loss, intercept, keep) -> Kro
         errors=errors,
         lam=lam,
         error=error,
-        left_out=factor.setting_left_out(solution, setting, lam)[0],
+        left_out=factor.left_out(solution, setting, lam)[0],
         dof=solution.dof(lam[None])[0, 0],
         floor=factor.report.floor,
         indefinite=factor.report.indefinite,

@@ -7,7 +7,6 @@ One that was killed takes its connections with it, which the others see; one tha
 more heartbeats, after which `jax.distributed` ends the others: `heartbeat_timeout_seconds` says how
 soon."""
 
-import io
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +16,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from safetensors.numpy import load, save
 
 GOES_ON, DONE, FAILED = 0, 1, 2
 WORDS = 400  # bytes of what went wrong
@@ -84,17 +84,16 @@ def add_up(tree: Any) -> Any:
         )
 
 
-def tell_all(arrays: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
-    """The arrays of every process, of any shape and dtype, on the host."""
-    file = io.BytesIO()
-    np.savez(file, **arrays)  # type: ignore[arg-type]
-    own = np.frombuffer(file.getvalue(), np.uint8)
+def tell_all(tree: Any) -> list:
+    """The pytree of NumPy arrays of every process, all of one structure, on the host; shapes and
+    dtypes may be any.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    own = np.frombuffer(save({str(i): np.asarray(leaf) for i, leaf in enumerate(leaves)}), np.uint8)
     sizes = _gathered(np.array([len(own)], np.int64).view(np.uint8)).view(np.int64)[:, 0]
-    padded = np.concatenate([own, np.zeros(sizes.max() - len(own), np.uint8)])
-    told = zip(_gathered(padded), sizes, strict=True)
-    return [
-        dict(np.load(io.BytesIO(one[:size].tobytes()), allow_pickle=False)) for one, size in told
-    ]
+    told = _gathered(np.pad(own, (0, sizes.max() - len(own))))
+    found = [load(one[:size].tobytes()) for one, size in zip(told, sizes, strict=True)]
+    return [structure.unflatten([one[str(i)] for i in range(len(leaves))]) for one in found]
 
 
 def _meet(state: int, words: str = "") -> np.ndarray:

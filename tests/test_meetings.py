@@ -231,16 +231,20 @@ def test_landmarks_that_depend_leave_in_pairs_and_groups(route):
     wanted = np.array([left_out(pair) for pair in pairs])
     groups = np.arange(n) // 2
     tolerance = 4 * n * EPS * (1 + np.linalg.norm(x, 2) ** 2 / lam)
-    solution = rls.factorize(
-        rls.Linear(), x.astype(DTYPE), landmarks=np.arange(5), solver=solver_of(route)
-    ).solve(y.astype(DTYPE))
-    found = solution.pairs_left_out(
-        lambda one, other: ((one.residual - other.residual) ** 2, one.residual * other.residual),
-        np.full(1, lam, DTYPE),
-    )
+    lams = np.full(1, lam, DTYPE)
+
+    @jax.jit
+    def asked(x, y):
+        factor = rls.factorize(rls.Linear(), x, landmarks=np.arange(5), solver=solver_of(route))
+        solution = factor.solve(y)
+        of = lambda one, other: (
+            (one.residual - other.residual) ** 2,
+            one.residual * other.residual,
+        )
+        return solution.pairs_left_out(of, lams), solution.residuals(lams, rls.folds(groups))
+
+    found, residuals = asked(x.astype(DTYPE), y.astype(DTYPE))
     assert_close(found[0][0, 0], np.sum((wanted[:, 0] - wanted[:, 1]) ** 2), tolerance)
     assert_close(found[1][0, 0], np.sum(wanted[:, 0] * wanted[:, 1]), tolerance)
-    residuals = solution.residuals(np.full(1, lam, DTYPE), rls.folds(groups))[0, :, 0]
-    assert_close(
-        residuals, np.concatenate([left_out([i, i + 1]) for i in range(0, n, 2)]), tolerance
-    )
+    want = np.concatenate([left_out([i, i + 1]) for i in range(0, n, 2)])
+    assert_close(residuals[0, :, 0], want, tolerance)

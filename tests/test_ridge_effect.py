@@ -43,7 +43,8 @@ def test_predictions_move_by_no_more_than_the_effect(route):
     smaller than the ridge's effect.
     """
     (X, y), v = data(0.02), np.random.default_rng(1).uniform(0.3, 2, N)
-    lam = 10 * float(heard(X, y)[0].floor)
+    kernel = rls.Gaussian(np.float32(3.0))
+    lam = 10 * float(factorize(kernel, X, landmarks=np.arange(160)).precision_floor())
     options = {"lams": [lam], "solver": solver_of(route)}
     narrow, said = heard(X, y, weights=v.astype(np.float32), **options)
     wide, more = heard(X.astype(float), y, weights=v, **options)
@@ -135,7 +136,8 @@ def test_landmarks_within_a_root_of_eps_are_one_to_the_kernel():
     """
     eps, m, root = float(np.finfo(np.float32).eps), 3, 4
     X = np.linspace(0, eps ** (1 / root), m)[:, None].astype(np.float32)
-    ridge = factorize(rls.Gaussian(np.float32(1)), X, landmarks=np.arange(m)).report.ridge
+    factor = factorize(rls.Gaussian(np.float32(1)), X, landmarks=np.arange(m))
+    ridge = float(factor.report.ridge)
     K = np.exp(-((X.astype(float) - X.T.astype(float)) ** 2) / 2)
     assert 0 < np.linalg.eigvalsh(K)[0] < max(ridge, 0.5 * m**0.5 * eps) / 4
 

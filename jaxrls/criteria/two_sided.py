@@ -48,7 +48,7 @@ def kronecker_left_out(
     """
     check_loss(loss)
     sides, solution = _solved(factor, Y, setting)
-    return sides.errors(solution, loss, setting, as_grid(lams, None, factor))[:, 0]
+    return sides.errors(solution, loss, setting, as_grid(lams, solution.labels.given, factor))[:, 0]
 
 
 @on_any_mesh

@@ -24,10 +24,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.factors.contract import Factor, Report, one_by_one
+from jaxrls.factors.contract import AtLam, OneByOne, Report
 from jaxrls.factors.expansion import Dual, Expansion
 from jaxrls.leave_out.view import LowRank
-from jaxrls.linalg.decompositions import clip, eigh
+from jaxrls.linalg.decompositions import clip, eigh, rounding
 from jaxrls.linalg.products import matmul
 from jaxrls.problem.fixed_effects import FixedEffects, as_fixed_effects
 from jaxrls.problem.weights import Weights
@@ -169,7 +169,7 @@ class SidesSpread:
 
 
 @pytree
-class Kronecker(Factor):
+class Kronecker(OneByOne):
     """√v (K₁ ⊗ K₂) √v by the spectra of its two sides; pair (i, j) is row i·n₂ + j, so that labels
     are Y.ravel().
 
@@ -245,63 +245,27 @@ class Kronecker(Factor):
         return jnp.concatenate([self.tables(solution.state), self.constant])
 
     def at(self, lam, one):
-        """λ, lost, ζ, M over all, and c/√M[1]."""
+        """lost, ζ, M over all, and c/√M[1]."""
         lost, Z = lam / (self.s + lam), self.with_constant(one)
         M = moments(lost * Z, Z, self.fixed.count)
-        return lam, lost, without_constant(Z, M), M, self.constant / jnp.sqrt(M[:, -1])
+        return lost, without_constant(Z, M), M, self.constant / jnp.sqrt(M[:, -1])
 
-    def _each(self, solution, lams, fn):
-        return solution.at_each(lams, lambda lam, one: fn(*self.at(lam, one)))
-
-    def coefficients(self, solution, lams):
-        """√v U₁(ζ/(s + λ))U₂ᵀ."""
-
-        def at(lam, lost, zeta, M, unit):
-            return self.weights.scale(self.turned(lost * zeta / lam)), level(M)[:, :, 0, 0]
-
-        coef, b = self._each(solution, lams, at)
-        return coef, solution.labels.start + b
-
-    def residual_norm(self, solution, lams):
-        """‖lost ∘ ζ‖²."""
-        return self._each(solution, lams, lambda lam, lost, zeta, *_: total((lost * zeta) ** 2))
-
-    def data_fit(self, solution, lams):
-        """Σ ζ²/(s + λ)."""
-        return self._each(solution, lams, lambda lam, lost, zeta, *_: total(lost * zeta**2) / lam)
-
-    def logdet(self, solution, lams):
-        """Σ log(s + λ), and of the constant log hᵀ(K̃ + λI)⁻¹h."""
-
-        def at(lam, lost, zeta, M, unit):
-            of_constant = jnp.sum(jnp.log(M[:, -1] / lam / self.weights.total))
-            return (total(jnp.log(self.s + lam)) + of_constant)[None]
-
-        return self._each(solution, lams, at)
-
-    def residual_dof(self, solution, lams):
-        """Σ lost, less what the constant had of it."""
-
-        def at(lam, lost, zeta, M, unit):
-            return (total(lost) - jnp.sum((lost * unit) ** 2))[None]
-
-        return self._each(solution, lams, at)
-
-    def _residuals(self, lam, lost, zeta, M, unit):
-        """r, the diagonal of R, w, and lost."""
-        w = self.turned(lost * unit)
+    def at_lam(self, lam, one):
+        """From the coordinates."""
+        lost, zeta, M, unit = self.at(lam, one)
+        r, w = self.turned(lost * zeta), self.turned(lost * unit)
         R = turned(self.first.U**2, self.second.U**2, lost).reshape(-1, 1)
-        return self.turned(lost * zeta), R - jnp.sum(w * w, axis=1, keepdims=True), w, lost
-
-    def sweep(self, solution, lams, fn, *columns, stack=False):
-        """All entries at one λ after the other."""
-
-        def at(lam):
-            of_target = lambda lam, one: self._residuals(*self.at(lam, one))[:2]
-            r, R = solution.per_target(lam, of_target)
-            return fn(r[:, None], R[:, None], self.weights.values, *columns)
-
-        return one_by_one(at, lams, stack)
+        of_constant = jnp.sum(jnp.log(M[:, -1] / lam / self.weights.total))
+        return AtLam(
+            coef=self.weights.scale(r / lam),
+            beta=one.labels.start + level(M)[:, :, 0, 0],
+            r=r,
+            R=R - jnp.sum(w * w, axis=1, keepdims=True),
+            norm=total((lost * zeta) ** 2),
+            fit=total(lost * zeta**2) / lam,
+            logdet=(total(jnp.log(self.s + lam)) + of_constant)[None],
+            dof=(total(lost) - jnp.sum((lost * unit) ** 2))[None],
+        )
 
     def unseen(self, solution, lams):
         """y − f of all pairs: no weight is 0."""
@@ -309,12 +273,13 @@ class Kronecker(Factor):
 
     def view(self, solution, lam):
         """U diag(lost) Uᵀ − wwᵀ."""
-        r, R, w, lost = self._residuals(*self.at(lam, solution))
+        at, (lost, _, _, unit) = self.at_lam(lam, solution), self.at(lam, solution)
+        w = self.turned(lost * unit)
         scale = jnp.append(lost, -jnp.ones_like(w[0]))
         rows = partial(PairRows, self.first.U, self.second.U, w)
         both = rows(jnp.ones_like(scale)), rows(scale)
         H = self.weights.scale(self.fixed.basis(None, self.n))
-        return LowRank(r, R[:, 0], H, *both, self.weights.used, None, True)
+        return LowRank(at.r, at.R[:, 0], H, *both, self.weights.used, None, True)
 
     def spread(self, lam):
         """Of pairs of new rows, as a `SidesSpread`."""
@@ -427,21 +392,24 @@ def factor_kronecker(
     """
     K1 = as_array("K1", K1)
     K2 = as_array("K2", K2, K1.dtype)
-    both, sides, lowest = side_weights(weights, (len(K1), len(K2)), K1.dtype), [], []
-    for name, K, v in zip(("K1", "K2"), (K1, K2), both, strict=True):
-        check_symmetric(name, K)
-        s, U = eigh(v.scale_both(K))
-        s, below = clip(s)
-        check_semidefinite(name, below, v.n)
-        sides.append(Side(U, s, v))
-        lowest.append(below)
-    (v1, n1), (v2, n2) = ((v.array, v.n) for v in both)
-    v = Weights(None if weights is None else jnp.outer(v1, v2).ravel(), n1 * n2, K1.dtype)
-    eps = float(jnp.finfo(K1.dtype).eps) * (n1**0.5 + n2**0.5)
-    first, second = sides
-    floor = eps * jnp.max(first.s) * jnp.max(second.s)
-    said = Report("kronecker", floor, jnp.maximum(*lowest))
+    v1, v2 = side_weights(weights, (len(K1), len(K2)), K1.dtype)
+    (first, below1), (second, below2) = _side("K1", K1, v1), _side("K2", K2, v2)
+    products = None if weights is None else jnp.outer(v1.array, v2.array).ravel()
+    v = Weights(products, v1.n * v2.n, K1.dtype)
+    floor = rounding(v1.n, first.s) * jnp.max(second.s) + rounding(v2.n, second.s) * jnp.max(
+        first.s
+    )
+    said = Report("kronecker", floor, jnp.maximum(below1, below2))
     return Kronecker(first, second, v, as_fixed_effects(None, intercept, v), Dual(None), said)
+
+
+def _side(name: str, K, v: Weights) -> tuple[Side, Any]:
+    """One side, and how far its eigenvalues go below 0."""
+    check_symmetric(name, K)
+    s, U = eigh(v.scale_both(K))
+    s, below = clip(s)
+    check_semidefinite(name, below, v.n)
+    return Side(U, s, v), below
 
 
 def side_weights(weights, shape: tuple[int, int], dtype) -> tuple[Weights, Weights]:

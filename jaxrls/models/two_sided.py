@@ -243,7 +243,7 @@ class KroneckerFit:
 
         def found(model, X1, X2, pairs):
             if pairs is None:
-                pairs = jnp.stack(jnp.divmod(jnp.arange(len(X1) * len(X2)), len(X2)), axis=1)
+                pairs = jnp.indices((len(X1), len(X2))).reshape(2, -1).T
             new = model, X1, X2, pairs
             scales = jnp.asarray(sure.amplitude(scale)), jnp.asarray(sure.lam)
             return Posterior(_predict(None, *new)[0], _covariance(sure.spread, *new), *scales)

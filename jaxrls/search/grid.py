@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.factors.contract import Factor
-from jaxrls.support.checks import check_whole
+from jaxrls.support.checks import as_array, check_lams, check_whole
 from jaxrls.support.meshes import on_any_mesh
 
 
@@ -40,6 +40,15 @@ def lambda_range(factor: Factor, low=0.0) -> tuple[Float[Array, ""], Float[Array
     )  # twice, as what exp and log round must not fall out of the range
     low = jnp.maximum(jnp.maximum(factor.precision_floor(), low), tiny)
     return low, jnp.maximum(10 * factor.trace(), 10 * low)
+
+
+def lam_vector(lams, dtype) -> Float[Array, " L"]:
+    """λ (L,) as given, of which one is chosen, checked."""
+    lams = as_array("lams", lams, dtype)
+    if lams.ndim != 1:
+        raise ValueError(f"lams must have shape (L,), and has shape {lams.shape}")
+    check_lams(lams)
+    return lams
 
 
 def choose_lam(lams, errors, per_target: bool, within: Any = None):

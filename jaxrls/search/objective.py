@@ -13,9 +13,9 @@ from jaxrls.criteria.criterion import Criterion
 from jaxrls.criteria.left_out import loo
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.problem.landmarks import Landmarks
-from jaxrls.search.grid import lambda_grid
+from jaxrls.search.grid import lam_vector, lambda_grid
 from jaxrls.search.problem import Problem
-from jaxrls.support.checks import Listed, as_array, check_lams
+from jaxrls.support.checks import Listed
 from jaxrls.support.meshes import on_any_mesh
 
 
@@ -110,14 +110,7 @@ def best_lam(
     """
     problem = Problem.of(kernel, X, Y, weights=weights, intercept=intercept, criterion=criterion)
     problem = problem.check()
-    if lams is not None:
-        lams = as_array("lams", lams, problem.rows.dtype)
-        if lams.ndim != 1:
-            raise ValueError(
-                f"lams must have shape (L,), and has shape {lams.shape}: one λ is chosen, for all "
-                "targets"
-            )
-        check_lams(lams)
+    lams = None if lams is None else lam_vector(lams, problem.rows.dtype)
     start, inside, found = _by_spectrum(*jax.lax.stop_gradient((problem, lams)))
 
     def slope(log_lam):

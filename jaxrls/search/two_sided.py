@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrls.criteria.criterion import as_grid
 from jaxrls.criteria.losses import check_loss, squared_error
 from jaxrls.criteria.two_sided import check_table
 from jaxrls.factors.kronecker import check_semidefinite, factor_kronecker, side_weights
@@ -107,15 +108,13 @@ def fit_kronecker(
     check_table(Y, setting, shape, intercept)
     check_loss(loss)
     check_range("Y", Y)
-    count = lams
-    if np.ndim(lams) == 0:
+    grid, count = np.ndim(lams) == 0, np.size(lams)
+    if grid:
         check_whole("lams, as their number,", lams)
+        count, lams = lams, None
     else:
         lams = as_array("lams", lams, X1.dtype)
-        if lams.ndim > 1:
-            raise ValueError(f"lams must have shape (L,), and has shape {lams.shape}")
         check_lams(lams, zero=True)
-        count = len(lams)
     if weights is not None:
         weights = side_weights(weights, shape, X1.dtype)
         for v in weights:
@@ -125,10 +124,8 @@ def fit_kronecker(
     why = why_too_large(max(shape), "gram", needed * X1.dtype.itemsize)
     if why:
         raise ValueError(f"of the sides {why}")
-    grid = np.ndim(lams) == 0
-    options: dict = {"num": count, "setting": setting, "loss": loss, "intercept": intercept}
-    sides = kernel1, X1, kernel2, X2
-    fit = _fit(sides, Y, weights, None if grid else lams, keep=keep, **options)
+    options: dict = {"setting": setting, "loss": loss, "intercept": intercept, "keep": keep}
+    fit = _fit((kernel1, X1, kernel2, X2), Y, weights, lams, num=count, **options)
     if is_concrete(fit):
         if not np.isfinite(np.asarray(fit.errors)).all():
             raise ValueError(
@@ -146,7 +143,7 @@ def _fit(sides, Y, weights, lams, *, num, setting, loss, intercept, keep) -> Kro
     options: dict = {"weights": weights, "intercept": intercept}
     factor = factor_kronecker(gram(kernel1, X1), gram(kernel2, X2), **options)
     solution = factor.solve(Y.ravel())
-    lams = lambda_grid(factor, num) if lams is None else factor.with_floor(lams)
+    lams = lambda_grid(factor, num) if lams is None else as_grid(lams, Y.ravel(), factor)
     errors = factor.errors(solution, loss, setting, lams)[:, 0]
     lam, error = choose_lam(lams, errors, per_target=False)
     coef, constant, _ = solution.coefficients(lam[None])

@@ -268,7 +268,7 @@ def test_factorize_takes_landmarks():
             ),
             "landmarks= fits on landmarks in place of all rows",
         ),
-        (lambda X: of_landmarks(GAUSSIAN, X, np.array([0, 40])), "row 40"),
+        (lambda X: of_landmarks(GAUSSIAN, X, np.array([0, 40])), "and include 40"),
         (
             lambda X: of_landmarks(GAUSSIAN, X, np.arange(3), weights=jnp.ones(3, DTYPE)),
             "weights",

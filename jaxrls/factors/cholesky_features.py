@@ -74,7 +74,7 @@ class CholeskyFeatures(Factor):
         return Report("cholesky", floor, jnp.zeros((), self.dtype), self.left_over, self.ridge)
 
     @property
-    def training(self):  # type: ignore[override]
+    def training(self):
         """Kernel and rows."""
         return self.map.kernel, self.rows
 

@@ -180,7 +180,7 @@ class Factor(ABC):
 
     def unseen(self, solution: "Solution", lams) -> Float[Array, "L n t"]:
         """y − f of all rows as `predict` has them, which is what rows of weight 0 are held to."""
-        (kernel, rows), fixed = self.training, self.fixed  # type: ignore[misc]
+        (kernel, rows), fixed = self.training, self.fixed
         coef, beta = (jnp.moveaxis(part, 0, 1) for part in self.coefficients(solution, lams))
 
         def block(x, b, Y):

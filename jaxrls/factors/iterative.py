@@ -112,7 +112,8 @@ class Iterative(Solver):
         near: Any = solve_subset(kernel, rows, chosen, *data, **options).factor
         said = Report("iterative", near.report.floor, jnp.zeros((), rows.dtype))
         begun = near.left_vectors(), near.s, said, near.trace_residual
-        own = self.signs(rows.shape[0], rows.dtype), self, block_size
+        signs = self.signs(rows.shape[0], rows.dtype)  # 0 for rows of weight 0, which are alone
+        own = jnp.where(weights.used[:, None], signs, 0), self, block_size
         factor = IterativeGram(kernel, rows, weights, fixed, Dual(rows.dense()), *begun, *own)
         return factor.solve_labels(labels)
 
@@ -231,18 +232,17 @@ class IterativeGram(Factor):
         # vector without the fixed effects, where √aᵀK̃a ≤ √K̃ᵢᵢ + √(hᵢ tr K̃).
         far = (jnp.sqrt(self.own) + jnp.sqrt(h * self.trace()))[:, None] ** 2
         least = (left**2 * flat / (left * flat + far)).reshape(n, L, k)
-        used, R = self.weights.used[:, None, None], estimate + jnp.mean(probed, axis=-1)
-        R = jnp.where(used, jnp.clip(R, least, 1), 1)
+        R = jnp.clip(estimate + jnp.mean(probed, axis=-1), least, 1)
         variance = jnp.var(probed, axis=-1, ddof=1) / p * int(p < n)
-        hidden = jnp.sum(used & (variance > R**2 / 4), axis=0, dtype=self.dtype)
-        told = used & (hidden <= HIDDEN * self.weights.count)
-        variance = jnp.where(told, variance, 0)
+        hidden = jnp.sum(variance > R**2 / 4, axis=0, dtype=self.dtype)
+        variance = jnp.where(hidden <= HIDDEN * self.weights.count, variance, 0)
         second = R**2 + variance
         e = self.weights.unscale(lams * dual * R / second)
         slope = (variance - R**2) / (second * R)
         changes = (e * slope)[..., None] * probed * int(p < n) / p**0.5
         spread = e * jnp.sqrt(variance / second)
-        return SolvedColumns(dual, run, n - jnp.sum(R, axis=0), e, spread, changes)
+        dof = jnp.sum(jnp.where(self.weights.used[:, None, None], 1 - R, 0), axis=0)
+        return SolvedColumns(dual, run, dof, e, spread, changes)
 
     def probed(self, solution, lams) -> "SolvedColumns":
         """The same, where the diagonal is asked for."""
@@ -259,14 +259,15 @@ class IterativeGram(Factor):
 
     def coefficients(self, solution, lams):
         """c = √v c̃, and β of y − Kc."""
-        return self._coefficients(solution, self.dual(solution, lams))
+        return self._found(solution, self.dual(solution, lams))[:2]
 
-    def _coefficients(self, solution, dual):
+    def _found(self, solution, dual):
+        """The same, and Kc, all of them with λ leading."""
         coef = self.weights.scale(dual)
-        n, L, t = coef.shape
-        beta = self.fixed.fit(self.weights, self.times_kernel(coef).reshape(n, L * t))
-        beta = beta.reshape(self.fixed.count, L, t)
-        return coef.swapaxes(0, 1), solution.labels.start - beta.swapaxes(0, 1)
+        (n, L, t), fitted = coef.shape, self.times_kernel(coef)
+        beta = self.fixed.fit(self.weights, fitted.reshape(n, L * t))
+        beta = solution.labels.start[:, None] - beta.reshape(self.fixed.count, L, t)
+        return coef.swapaxes(0, 1), beta.swapaxes(0, 1), fitted.swapaxes(0, 1)
 
     def residual_norm(self, solution, lams):
         """‖λ c̃‖²."""
@@ -295,29 +296,23 @@ class IterativeGram(Factor):
         return self._outcome(solution, self.at(solution, lam), fn)
 
     def _outcome(self, solution, at, fn):
-        coef, beta = self._coefficients(solution, at.dual)
+        coef, beta, fitted = self._found(solution, at.dual)
         coefficients = Coefficients(coef, *self.fixed.apart(beta))
         if at.e is None:
             return Outcome(coefficients, None, None, None, at.run)
         e = at.e.swapaxes(0, 1)
         if self.weights.values is not None:
-            fitted = self.times_kernel(self.weights.scale(at.dual)).swapaxes(0, 1)
             fitted = fitted + jax.vmap(partial(self.fixed.fitted, self.fixed.rows))(beta)
             e = jnp.where(self.weights.used[:, None], e, solution.labels.Y - fitted)
         error = None if fn is None else _sums(solution, at, fn)[1]
         return Outcome(coefficients, e, at.dof, error, at.run)
 
-    def logdet(self, solution, lams):
-        """Not by products."""
-        raise ValueError(self._lacks("has no determinant, which the evidence takes"))
+    def _refuse(self, *asked, **how):
+        """What takes entries of an inverse; `rows_out` knows the variance of its diagonal."""
+        what = "knows no determinant, no leverage exactly, and tells no intervals"
+        raise ValueError(self._lacks(what))
 
-    def sweep(self, solution, lams, fn, *columns, stack=False):
-        """Not by estimates: `rows_out` knows their variance."""
-        raise ValueError(self._lacks("estimates leverages, which this needs"))
-
-    def smoother(self, lam):
-        """Not by products."""
-        raise ValueError(self._lacks("tells no intervals"))
+    logdet = sweep = smoother = _refuse
 
 
 @pytree

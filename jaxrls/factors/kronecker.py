@@ -27,7 +27,7 @@ from jaxtyping import Array, Float
 from jaxrls.factors.contract import AtLam, OneByOne, Report
 from jaxrls.factors.expansion import Dual, Expansion
 from jaxrls.leave_out.view import LowRank
-from jaxrls.linalg.decompositions import clip, eigh
+from jaxrls.linalg.decompositions import clip, eigh, rounding
 from jaxrls.linalg.products import matmul
 from jaxrls.problem.fixed_effects import FixedEffects, as_fixed_effects
 from jaxrls.problem.weights import Weights
@@ -392,21 +392,24 @@ def factor_kronecker(
     """
     K1 = as_array("K1", K1)
     K2 = as_array("K2", K2, K1.dtype)
-    both, sides, lowest = side_weights(weights, (len(K1), len(K2)), K1.dtype), [], []
-    for name, K, v in zip(("K1", "K2"), (K1, K2), both, strict=True):
-        check_symmetric(name, K)
-        s, U = eigh(v.scale_both(K))
-        s, below = clip(s)
-        check_semidefinite(name, below, v.n)
-        sides.append(Side(U, s, v))
-        lowest.append(below)
-    (v1, n1), (v2, n2) = ((v.array, v.n) for v in both)
-    v = Weights(None if weights is None else jnp.outer(v1, v2).ravel(), n1 * n2, K1.dtype)
-    eps = float(jnp.finfo(K1.dtype).eps) * (n1**0.5 + n2**0.5)
-    first, second = sides
-    floor = eps * jnp.max(first.s) * jnp.max(second.s)
-    said = Report("kronecker", floor, jnp.maximum(*lowest))
+    v1, v2 = side_weights(weights, (len(K1), len(K2)), K1.dtype)
+    (first, below1), (second, below2) = _side("K1", K1, v1), _side("K2", K2, v2)
+    products = None if weights is None else jnp.outer(v1.array, v2.array).ravel()
+    v = Weights(products, v1.n * v2.n, K1.dtype)
+    floor = rounding(v1.n, first.s) * jnp.max(second.s) + rounding(v2.n, second.s) * jnp.max(
+        first.s
+    )
+    said = Report("kronecker", floor, jnp.maximum(below1, below2))
     return Kronecker(first, second, v, as_fixed_effects(None, intercept, v), Dual(None), said)
+
+
+def _side(name: str, K, v: Weights) -> tuple[Side, Any]:
+    """One side, and how far its eigenvalues go below 0."""
+    check_symmetric(name, K)
+    s, U = eigh(v.scale_both(K))
+    s, below = clip(s)
+    check_semidefinite(name, below, v.n)
+    return Side(U, s, v), below
 
 
 def side_weights(weights, shape: tuple[int, int], dtype) -> tuple[Weights, Weights]:

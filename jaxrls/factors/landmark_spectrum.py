@@ -225,14 +225,11 @@ class Dictionary:
             origin=origin,
             basis=W * jnp.sqrt(s),
             across=matmul(origin, V * jnp.sqrt(s)),
-            solved=None,
             leaving=leaving,
-            training=None,
             weights=weights,
             fixed=fixed,
             expansion=OnLandmarks(lift.points[given]),
             said=Report("subset", floor, jnp.zeros_like(below), sums.trace, self.ridge),
-            complete=False,
             hidden=hidden,
         )
 

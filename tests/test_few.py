@@ -127,27 +127,6 @@ def test_a_search_that_was_over_is_no_worse_than_its_start():
         assert len(found.history.stages) == 1 and found.error <= found.history.start_error
 
 
-def test_what_holds_something_of_single_rows_is_searched_on_all():
-    X, y = problem()
-
-    @rls.pytree
-    class Weighed(rls.Criterion):
-        shares: jax.Array
-        name = "weighed"
-
-        def values(self, solution, lams, kernel):
-            return jnp.mean(self.shares[:, None] * solution.residuals(lams) ** 2, axis=1)
-
-    pairs = rls.PairsOut(pairs=[[3, 149], [17, 8]], loss=rls.squared_error)
-    for criterion in (
-        Weighed(jnp.ones(160, DTYPE)),
-        pairs,
-        rls.kfold(rls.folds(np.arange(160) % 4)),
-    ):
-        made = rls.Problem.of(rls.Gaussian(1.0), X, y, criterion=criterion)
-        assert not few.begins_on_few(made, 16, None)
-
-
 @pytest.mark.float64
 def test_the_rows_to_begin_with_are_drawn_by_weight_and_the_same_every_time():
     X, y = problem()
@@ -164,8 +143,24 @@ def test_where_a_search_begins():
     few_of = lambda landmarks, grow: few.begins_on_few(made, landmarks, grow)
     assert not few_of(15, None) and few_of(15, True) and few_of(jnp.asarray(X[:16]), None)
     assert not few_of(np.arange(16), False) and not few_of(None, None)
-    in_groups = rls.Problem.of(rls.Gaussian(1.0), X, y, groups=np.arange(160) % 4)
-    assert not few.begins_on_few(in_groups, 16, None)
+
+    @rls.pytree
+    class Weighed(rls.Criterion):
+        shares: jax.Array
+        name = "weighed"
+
+        def values(self, solution, lams, kernel):
+            return jnp.mean(self.shares[:, None] * solution.residuals(lams) ** 2, axis=1)
+
+    pairs = rls.PairsOut(pairs=[[3, 149], [17, 8]], loss=rls.squared_error)
+    groups = rls.kfold(rls.folds(np.arange(160) % 4))
+    for criterion in (
+        Weighed(jnp.ones(160, DTYPE)),
+        pairs,
+        groups,
+    ):  # hold something of single rows
+        in_groups = rls.Problem.of(rls.Gaussian(1.0), X, y, criterion=criterion)
+        assert not few.begins_on_few(in_groups, 16, None)
     for problem_, landmarks in ((in_groups, 16), (made, None)):
         with pytest.raises(
             ValueError,

@@ -39,12 +39,12 @@ GROWTH = 4
 
 
 class _State(NamedTuple):
-    """A partial Cholesky factor K̂ = FFᵀ while it grows; columns of F past `count` are 0."""
+    """A partial Cholesky factor K̂ = FFᵀ while it grows; columns of F past `total` are 0."""
 
     F: Float[Array, "n c"]
     residual: Float[Array, " n"]  # diag(K − FFᵀ)
     indices: Int[Array, " c"]
-    count: Int[Array, ""]
+    total: Int[Array, ""]
     key: PRNGKeyArray
 
 
@@ -103,18 +103,18 @@ def landmarks(
         while True:
             stops = np.array([capacity])
             if progress:  # back twenty times on the way, to move the bar
-                stops = np.linspace(int(state.count), capacity, 21, dtype=int)[1:]
+                stops = np.linspace(int(state.total), capacity, 21, dtype=int)[1:]
             for stop in stops:
                 stop = jnp.asarray(stop, jnp.int32)
                 state = _grow(*data, state, stop, capacity=capacity, method=method)
-                reached(int(state.count) if progress else 0)  # without a bar nothing waits
-            if capacity == limit or int(state.count) < capacity:
+                reached(int(state.total) if progress else 0)  # without a bar nothing waits
+            if capacity == limit or int(state.total) < capacity:
                 break
             capacity = min(limit, GROWTH * capacity)
-    indices = state.indices[: int(state.count) if known else capacity]
+    indices = state.indices[: int(state.total) if known else capacity]
     if not known:  # where the shape cannot follow: rows not chosen, of positive weight first
         slot = jnp.arange(capacity, dtype=jnp.int32)
-        place = jnp.where(slot < state.count, indices, n)
+        place = jnp.where(slot < state.total, indices, n)
         rank = capacity + (v <= 0).astype(jnp.int32).at[place].set(slot - capacity, mode="drop")
         indices = jnp.argsort(rank, stable=True)[:capacity].astype(jnp.int32)
     if drawn is not None:
@@ -183,7 +183,7 @@ def _grow(kernel, X, v, diag, target, state, stop, *, capacity, method):
         return jnp.where(residual > floor[rows], weight, 0)
 
     def unfinished(state):
-        few = (state.count < stop) & (jnp.sum(v * state.residual) > target)
+        few = (state.total < stop) & (jnp.sum(v * state.residual) > target)
         return few & jnp.any(score(state.residual) > 0)
 
     def round_of(state):

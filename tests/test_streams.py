@@ -13,8 +13,7 @@ from support import DTYPE, EPS, assert_close
 
 import jaxrls as rls
 from jaxrls.io.writers import writing
-from jaxrls.rows.streamed import Piece
-from jaxrls.support.ahead import ahead
+from jaxrls.rows.streamed import Piece, ahead
 
 N, D = 90, 3
 LAMS = [1e-2, 1e-1, 1.0]

@@ -8,6 +8,7 @@ would make them dense: they are far out where they are far from the origin."""
 
 import math
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,9 +28,7 @@ COLUMNS_A_PASS = 8
 NEAR, SPARSE_NEAR = 4.0, 64.0
 
 
-def squared_distances(
-    X: Rows | SparseBlock, Z: Float[Array, "m d"], inverse: Float[Array, " d"]
-) -> Gram:
+def squared_distances(X: Any, Z: Float[Array, "m d"], inverse: Float[Array, " d"]) -> Gram:
     """r² = Σₖ ((xₖ − zₖ) · inverseₖ)², `inverse` 1/width: within d eps r² for few columns, 12 (2 +
     √d) eps (1 + r²) for many, (16 + r²) of sparse rows; 0 for equal rows.
 

@@ -3,7 +3,6 @@
 """
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import ClassVar
@@ -37,9 +36,10 @@ class _Stationary(Kernel):
     distances: ClassVar[Callable] = staticmethod(squared_distances)
     width: Scalars
 
-    @abstractmethod
+    decay: ClassVar[float] = 0.5
+
     def _profile(self, distances):
-        """What is made of distances."""
+        return jnp.exp(-self.decay * distances)
 
     def __call__(self, X, Z):
         return self._profile(self.distances(X, Z, _inverse(self, X)))
@@ -72,9 +72,6 @@ class Gaussian(_Stationary):
         1.0
         """
         return cls(1 / (2 * gamma) ** 0.5)
-
-    def _profile(self, squared):
-        return jnp.exp(-0.5 * squared)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -192,8 +189,6 @@ class Periodic(_Stationary):
 
         return self._profile(squared_distances(circle(X), circle(Z), inverse))
 
-    _profile = Gaussian._profile
-
 
 @pytree
 class Laplacian(_Stationary):
@@ -212,10 +207,8 @@ class Laplacian(_Stationary):
 
     metric = "cityblock"
     distances = staticmethod(city_block_distances)
+    decay = 1.0
     width: Scalars
-
-    def _profile(self, distances):
-        return jnp.exp(-distances)
 
 
 @pytree
@@ -235,6 +228,7 @@ class ChiSquared(_Stationary):
 
     metric = "cityblock"
     distances = staticmethod(chi_squared_distances)
+    decay = 1.0
     width: Scalars
 
     @classmethod
@@ -245,8 +239,6 @@ class ChiSquared(_Stationary):
         2.0
         """
         return cls(1 / gamma)
-
-    _profile = Laplacian._profile
 
     def check(self, X):
         super().check(X)

@@ -17,7 +17,7 @@ from jaxrls.models.fitted import Fit
 from jaxrls.models.model import Model
 from jaxrls.rows.compiled import compiled
 from jaxrls.rows.rows import Rows
-from jaxrls.rows.sparse import as_rows_in
+from jaxrls.rows.sparse import as_rows
 from jaxrls.support.checks import (
     Listed,
     as_array,
@@ -123,7 +123,7 @@ class ConformalLabels:
         dtype = self.model.coef.dtype
         wide = dtype == jnp.float64
         with scope(wide):
-            rows = as_rows_in(dtype, self.model.kernel, X)
+            rows = as_rows(self.model.kernel, X, dtype=dtype)
             scores = _each(jnp.asarray(self.model.predict(rows)))
             out = _p_values(self, rows, scores, block_size=block_size)
             return to_host(out) if wide and not isinstance(self.model.coef, jax.Array) else out
@@ -155,7 +155,7 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
     >>> (rls.conformal_labels(fit, X, codes).p_values([[1.5], [-3.0]]) > 0.25).tolist()
     [[False, True], [True, False]]
     """
-    sure = fit._sure()
+    sure = fit.of_kept("sure")
     dtype = fit.model.coef.dtype
     wide = dtype == jnp.float64
     with scope(wide):
@@ -181,7 +181,9 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
             )
         check_shares("label_weights", u, "label")
         residuals = 1 - _of_own_label(jnp.asarray(fit.model.predict(points)), codes)
-        variance = _variances(sure.spread, fit.model, as_rows_in(dtype, fit.model.kernel, points))
+        variance = _variances(
+            sure.spread, fit.model, as_rows(fit.model.kernel, points, dtype=dtype)
+        )
         beside = _beside(sure.spread, fit.model, points)
         own = jnp.argmax(_each(codes), axis=1)
         found = ConformalLabels(

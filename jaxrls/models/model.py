@@ -12,7 +12,7 @@ from jaxrls.linalg.products import matmul
 from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.rows.compiled import compiled
 from jaxrls.rows.gram import kernel_times
-from jaxrls.rows.sparse import as_rows_in
+from jaxrls.rows.sparse import as_rows
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.precision import scope, to_host
 from jaxrls.support.pytrees import pytree
@@ -55,7 +55,7 @@ class Model:
         wrong number of columns, NaN or infinity."""
         wide = self.coef.dtype == jnp.float64
         with scope(wide):
-            rows = as_rows_in(self.coef.dtype, self.kernel, X, jax.device_count())
+            rows = as_rows(self.kernel, X, dtype=self.coef.dtype, devices=jax.device_count())
             beside = self._beside(fixed_effects, rows.shape[0])
             out = (
                 self._predict(rows, block_size)

@@ -15,7 +15,7 @@ from jaxrls.linalg.products import matmul, safe_sqrt
 from jaxrls.models.model import Model
 from jaxrls.rows.compiled import compiled
 from jaxrls.rows.rows import Rows
-from jaxrls.rows.sparse import as_rows_in
+from jaxrls.rows.sparse import as_rows
 from jaxrls.support.checks import check_whole
 from jaxrls.support.precision import scope, to_host
 from jaxrls.support.pytrees import pytree
@@ -154,7 +154,7 @@ def at_rows(model: Model, X, found) -> Any:
     dtype = model.coef.dtype
     wide = dtype == jnp.float64
     with scope(wide):
-        rows = as_rows_in(dtype, model.kernel, X)
+        rows = as_rows(model.kernel, X, dtype=dtype)
         rows.check(model.kernel, training=False)
         out = found(rows)
         return to_host(out) if wide and not isinstance(model.coef, jax.Array) else out

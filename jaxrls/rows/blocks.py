@@ -40,8 +40,12 @@ def wide_block_size(n: int, row_bytes: int) -> int:
     return size if size >= least else next((rows for rows in sizes if n % rows == 0), least)
 
 
-def check_block_size(block_size, n: int) -> int:
-    """`block_size` as given, cut to `n`; raises unless it is a whole number of at least 1."""
+def check_block_size(block_size, n: int) -> int | None:
+    """`block_size` as given, cut to `n`, None where it is not; raises unless it is a whole number
+    of at least 1.
+    """
+    if block_size is None:
+        return None
     check_whole("block_size", block_size)
     return min(int(block_size), n)
 

@@ -21,27 +21,24 @@ class Checkpoint:
     """
 
     def __init__(self, path: str | os.PathLike):
-        self.path = os.fspath(path)
-        self.found: dict[str, Any] = {}
-        self.used: dict[str, Any] = {}
-        if os.path.exists(self.path):
-            self.found = read(self.path)
+        self.path, self.used = os.fspath(path), set[str]()
+        self.sums: dict[str, Any] = read(self.path) if os.path.exists(self.path) else {}
 
     def find(self, key: str) -> tuple[int, list[np.ndarray]] | None:
         """Rows and leaves of a sum that was begun before, which from now on is written with the
         others.
         """
-        if key in self.found:
-            self.used[key] = self.found.pop(key)
-        return self.used.get(key)
+        self.used.add(key)
+        return self.sums.get(key)
 
     def keep(self, key: str, rows: int, total: Any) -> None:
         """Write the sum of so many rows, whole or not at all."""
-        self.used[key] = rows, [np.asarray(leaf) for leaf in jax.tree.leaves(total)]
-        arrays = {
-            f"{key}/{i}": a for key, (_, sums) in self.used.items() for i, a in enumerate(sums)
-        }
-        counts = {key: [rows, len(sums)] for key, (rows, sums) in self.used.items()}
+        self.sums[key] = rows, [np.asarray(leaf) for leaf in jax.tree.leaves(total)]
+        arrays, counts = {}, {}
+        for name in sorted(self.used & self.sums.keys()):
+            count, leaves = self.sums[name]
+            arrays.update({f"{name}/{i}": leaf for i, leaf in enumerate(leaves)})
+            counts[name] = count, len(leaves)
         write_arrays(self.path, arrays, {"sums": counts})
 
 

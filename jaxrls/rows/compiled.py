@@ -6,12 +6,13 @@ as one operation each, and done in turns: a program, a reading, a program. All o
 once for all arguments, and rows, of the same shapes."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache, partial, wraps
 from typing import Any, TypeVar
 
 import jax
-from jax.extend.core import Jaxpr, Primitive
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Primitive
 
 from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.support.pytrees import pytree, static
@@ -38,7 +39,7 @@ def compiled(fn: Function) -> Function:
     names = [one.name for one in given if one.kind is one.KEYWORD_ONLY]
     whole = jax.jit(fn, static_argnames=names)
 
-    @wraps(fn)
+    @wraps(whole)
     def run(*args, **options):
         found = jax.tree.leaves(args, is_leaf=_is_later)
         sources = [leaf for leaf in found if isinstance(leaf, Rows)]
@@ -50,43 +51,63 @@ def compiled(fn: Function) -> Function:
         args_later = jax.tree.map(later, args)
         try:
             traced = whole.trace(*args_later, **options)
-            state = [*traced.jaxpr.consts, *jax.tree.leaves(args_later)]
-            for program, taken, read in _turns(traced.jaxpr.jaxpr):
-                state = program([], *state)
-                state = [*state[taken:], *read(sources, *state[:taken])]
+            found = _in_turns(traced.jaxpr, jax.tree.leaves(args_later), sources)
         except NotImplementedError:
             return fn(*args, **options)
-        out = jax.tree.unflatten(jax.tree.structure(traced.out_info), state)
+        out = jax.tree.unflatten(jax.tree.structure(traced.out_info), found)
         back = lambda leaf: sources[leaf.number] if _is_later(leaf) else leaf
         return jax.tree.map(back, out, is_leaf=_is_later)
 
     return run  # type: ignore[return-value]
 
 
+def _in_turns(closed: ClosedJaxpr, arguments: list, sources: list) -> list:
+    """The results of a traced function."""
+    jaxpr = closed.jaxpr
+    known: Any = dict(
+        zip((*jaxpr.constvars, *jaxpr.invars), (*closed.consts, *arguments), strict=True)
+    )
+
+    def value(place):
+        if isinstance(place, Literal):
+            return jnp.asarray(place.val, place.aval.dtype)  # type: ignore[attr-defined]
+        return known[place]
+
+    for program, taken, made, needed, step in _turns(jaxpr):
+        if made:
+            known |= zip(made, program([], *map(value, taken)), strict=True)
+        known = {place: known[place] for place in known if place in needed}
+        if step is not None:
+            read = step.params["read"]
+            known |= zip(step.outvars, read(sources, *map(value, step.invars)), strict=True)
+    return [*map(value, jaxpr.outvars)]
+
+
 @lru_cache(512)
-def _turns(jaxpr: Jaxpr) -> list[tuple[Callable, int, Callable]]:
-    """Programs, each with how many of its results the reading after it takes, and that reading; the
-    others are what is known and still needed. There is none after the last.
+def _turns(jaxpr: Jaxpr) -> list[tuple]:
+    """Programs with what they take and make, what is needed from there on, and the reading that
+    comes then, None after the last.
     """
-    state, steps, turns = [*jaxpr.constvars, *jaxpr.invars], [], []
-    for i, step in enumerate(jaxpr.eqns):
-        if step.primitive is not READING:
+    steps, turns = [], []
+    for i, step in enumerate([*jaxpr.eqns, None]):
+        if step is not None and step.primitive is not READING:
             steps.append(step)
             continue
-        after = (one.invars for one in jaxpr.eqns[i + 1 :])
-        needed = {id(place) for places in (jaxpr.outvars, *after) for place in places}
-        known = [*state, *(place for one in steps for place in one.outvars)]
-        kept = [place for place in known if id(place) in needed]
-        program = _program(jaxpr, state, steps, [*step.invars, *kept])
-        turns.append((program, len(step.invars), step.params["read"]))
-        state, steps = [*kept, *step.outvars], []
-    return [*turns, (_program(jaxpr, state, steps, jaxpr.outvars), 0, lambda sources: [])]
+        after = (one.invars for one in jaxpr.eqns[i:])
+        needed = _variables([jaxpr.outvars, *after])
+        own = _variables(one.outvars for one in steps)
+        taken = [v for v in _variables(one.invars for one in steps) if v not in own]
+        made = [v for v in own if v in needed]
+        part = jaxpr.replace(constvars=[], invars=taken, outvars=made, eqns=steps)
+        turns.append((jax.jit(partial(jax.core.eval_jaxpr, part)), taken, made, needed, step))
+        steps = []
+    return turns
 
 
-def _program(jaxpr: Jaxpr, state: list, steps: list, out: list) -> Callable:
-    """Some steps of a traced function, compiled."""
-    part = jaxpr.replace(constvars=[], invars=state, outvars=out, eqns=steps)
-    return jax.jit(partial(jax.core.eval_jaxpr, part))
+def _variables(places: Iterable) -> dict:
+    """Those of several lists that are not numbers written down, each once, in order."""
+    found = (place for some in places for place in some)
+    return dict.fromkeys(place for place in found if not isinstance(place, Literal))
 
 
 def _is_later(leaf) -> bool:
@@ -100,9 +121,9 @@ class Later(Rows):
     number: int = static()  # among those of the arguments
     shape: Any = static()
     dtype: Any = static()
-    block_sizes: Any = static(default=())  # type: ignore[assignment]
+    block_sizes: Any = static(default=())
     near: int = static(default=0)
-    lies: Any = static(default="")  # type: ignore[assignment]
+    lies: Any = static(default="")
 
     @classmethod
     def of(cls, rows: Rows, sources: list) -> "Later":
@@ -121,9 +142,10 @@ class Later(Rows):
         arrays, tree = jax.tree.flatten(columns)
 
         def block(x, *parts):
-            return DenseRows(x).over(kind, fn, tree.unflatten(parts), **hints)
+            return DenseRows(x).over(kind, fn, jax.tree.unflatten(tree, parts), **hints)
 
-        known, programs = [], {}
+        known: list[Any] = []
+        programs = {}
         for size in reversed(self.block_sizes):
             cut = [jax.ShapeDtypeStruct((size, *a.shape[1:]), a.dtype) for a in (self, *arrays)]
             closed, out = jax.make_jaxpr(block, return_shape=True)(*cut)

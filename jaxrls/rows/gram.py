@@ -14,16 +14,14 @@ from jaxrls.support.meshes import on_any_mesh, parts_of
 
 
 def _rows(X, Z, block_size, parts=1):
-    n = X.shape[0] // parts
-    if block_size is not None:
-        return check_block_size(block_size, n)
-    return default_block_size(n, Z.shape[0] * X.dtype.itemsize)
+    n, row = X.shape[0] // parts, Z.shape[0] * X.dtype.itemsize
+    return check_block_size(block_size, n) or default_block_size(n, row)
 
 
 def gram(
     kernel: Kernel,
-    X: Float[Array, "n d"] | Any,
-    Z: Float[Array, "m d"] | Any = None,
+    X: Any,
+    Z: Any = None,
     *,
     block_size: int | None = None,
 ) -> Float[Array, "n m"]:
@@ -50,7 +48,7 @@ def gram(
     if hasattr(X, "over"):
         return X.map(lambda x: kernel(x, Z))
     if isinstance(X, SparseBlock):
-        return kernel(X, Z)
+        return kernel(X, Z)  # type: ignore[arg-type]
     if Z is not None:
         return map_rows(lambda rows: kernel(rows, Z), X, _rows(X, Z, block_size))
 
@@ -70,12 +68,10 @@ def kernel_times(kernel: Kernel, X, Z, V, block_size: int | None = None, parts: 
         raise ValueError(
             f"V must have {columns} rows, one per column of K, and has shape {V.shape}"
         )
-    if hasattr(Z, "over"):
-        return Z.sum(lambda z, v: matmul(kernel(z, made_dense(X)).T, v), V)
+    times = lambda rows: matmul(gram(kernel, rows, Z), V)
     if isinstance(X, SparseBlock):
-        return matmul(kernel(X, Z), V)
-    block = lambda rows: matmul(kernel(rows, Z), V)
-    return map_rows(block, X, _rows(X, Z, block_size, parts), parts)
+        return times(X)
+    return map_rows(times, X, _rows(X, Z, block_size, parts), parts)
 
 
 @on_any_mesh

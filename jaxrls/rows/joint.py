@@ -61,11 +61,9 @@ class JointRows(StreamedRows):
             check_alike(self.own.known)
             everyones = tell_all(self.own.known)
         self.start = sum(int(known.n) for known in everyones[:index])
-        self.known = merged(everyones, sample)
-        self._standardize(standardize)
+        self._know(merged(everyones, sample), standardize)
         own = self.own
-        own.means, own.scales = self.means, self.scales
-        own.known = own.known._replace(sample=own.known.sample.astype(self.host_dtype))
+        own.means, own.scales, own.host_dtype = self.means, self.scales, self.host_dtype
 
     @property
     def block_sizes(self):
@@ -119,4 +117,5 @@ def merged(everyones: list[Known], most: int) -> Known:
     ]
     labels, weights = (together([known[i] for known in everyones]) for i in (1, 2))
     deviations = reduce(Deviations.join, (known.deviations for known in everyones))
-    return Known(counts.sum(), labels, weights, *drawn_of(drawn, most), deviations, 0)
+    numbers, rows, tickets = drawn_of(drawn, most)
+    return Known(counts.sum(), labels, weights, numbers, rows, tickets, deviations, 0)

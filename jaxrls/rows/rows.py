@@ -17,7 +17,6 @@ from jaxrls.linalg.products import matmul
 from jaxrls.rows.blocks import (
     check_block_size,
     default_block_size,
-    in_parts,
     over_rows,
     wide_block_size,
 )
@@ -132,12 +131,6 @@ class Rows:
         """The entries of these rows of a pytree of arrays (n, …), wherever they lie."""
         return jax.tree.map(lambda a: a[numbers], columns)
 
-    def in_parts(self, run: Callable, *columns):
-        """`run(rows, *parts)` on each of the `parts`, by itself, results stacked; `columns` are
-        pytrees of arrays with as many entries for each part.
-        """
-        return jax.tree.map(lambda a: a[None], run(self, *columns))
-
     def check(self, kernel: Kernel, name: str = "X", *, training: bool = True) -> None:
         """Raise for values that cannot be fitted, or predicted, where they are known."""
         del kernel, name, training
@@ -155,7 +148,7 @@ class Rows:
         """The rows of these numbers, by one reading."""
         indices = np.asarray(indices)
         found, start = np.empty((len(indices), self.shape[1]), self.dtype), 0
-        for x in self._equal_blocks():
+        for x in self.blocks():  # not in step with other processes, which may have no part in it
             here = (start <= indices) & (indices < start + len(x))
             found[here] = x[indices[here] - start]
             start += len(x)
@@ -262,23 +255,12 @@ class DenseRows(Rows):
         """The dtype of the array."""
         return self.X.dtype
 
-    def over(self, kind, fn, columns, *, temporaries=0, block_size=None):
+    def over(self, kind, fn, columns, temporaries=0, block_size=None, **hints):
         """As `Rows.over`, in one compiled loop, or one for each part."""
-        n, d = self.shape[0] // self.parts, self.shape[1]
-        size = (
-            wide_block_size(n, (d + temporaries) * self.dtype.itemsize)
-            if block_size is None
-            else check_block_size(block_size, n)
-        )
+        n, row = self.shape[0] // self.parts, (self.shape[1] + temporaries) * self.dtype.itemsize
+        size = check_block_size(block_size, n) or wide_block_size(n, row)
         columns = self.X, *columns
         return over_rows(kind, lambda args: fn(*args), columns, size, self.parts, self._placed)
-
-    def in_parts(self, run, *columns):
-        """As `Rows.in_parts`, side by side."""
-        if self.parts == 1:
-            return super().in_parts(run, *columns)
-        each = lambda args: run(DenseRows(args[0]), *args[1:])
-        return in_parts(each, (self.X, *columns), self.parts, self._placed)
 
     def _placed(self, arrays, whole: bool = False):
         """Arrays with a row for each part, or each row, where they shall lie, or on every device:
@@ -357,16 +339,11 @@ class MappedRows(Rows):
         """As the source does."""
         return self.source.lies
 
-    def over(self, kind, fn, columns, *, temporaries=0, block_size=None):
+    def over(self, kind, fn, columns, temporaries=0, **hints):
         """As `Rows.over`."""
-        hints = {"temporaries": temporaries + self.shape[1], "block_size": block_size}
+        hints["temporaries"] = temporaries + self.shape[1]
         of = lambda x, *parts: fn(self.of.features(x), *parts)
         return self.source.over(kind, of, columns, **hints)
-
-    def in_parts(self, run, *columns):
-        """As `Rows.in_parts`."""
-        of = lambda rows, *parts: run(MappedRows(rows, self.of), *parts)
-        return self.source.in_parts(of, *columns)
 
     def some(self, num):
         """φ of some rows of the source."""

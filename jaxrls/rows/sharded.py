@@ -6,7 +6,6 @@ side by side: a loop over blocks of every part at once, in which nothing goes fr
 another, and the sum of the parts at its end. So the compiler leaves rows where they are: it makes
 one all-reduce of the sums, and no more."""
 
-import math
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -147,9 +146,10 @@ def shard(
     """
     array: Any = as_floats("X", X)
     check_matrix("X", array)
-    (n, _), dtype = array.shape, array.dtype
+    n, dtype = len(array), array.dtype
     sharding = _sharding(array, mesh, axis)
-    missing = -n % _size(sharding)
+    devices = sharding.mesh.size
+    missing = -n % (devices // sharding.shard_shape((devices,))[0])
     labels: Any = None if Y is None else as_floats("Y", Y, dtype)
     if labels is not None:
         check_targets("Y", labels, n)
@@ -159,16 +159,15 @@ def shard(
     if given is not None:
         check_weights(given, n)
 
-    def put(part, mode):
+    def put(part, mode="constant"):
         if part is None:
             return None
-        pad = np.pad if isinstance(part, np.ndarray) else jnp.pad
-        padded = (
-            pad(part, [(0, missing)] + [(0, 0)] * (part.ndim - 1), mode=mode) if missing else part
-        )
-        return jax.device_put(padded, sharding)
+        if missing:
+            pad = np.pad if isinstance(part, np.ndarray) else jnp.pad
+            part = pad(part, [(0, missing), *[(0, 0)] * (part.ndim - 1)], mode=mode)
+        return jax.device_put(part, sharding)
 
-    return ShardedRows.of(put(array, "edge"), put(labels, "constant"), put(given, "constant"), n)
+    return ShardedRows.of(put(array, "edge"), put(labels), put(given), n)
 
 
 def _sharding(X, mesh, axis) -> NamedSharding:
@@ -181,11 +180,3 @@ def _sharding(X, mesh, axis) -> NamedSharding:
             "mesh= is needed, as X does not lie on one: jax.make_mesh((jax.device_count(),), ('rows',)) has all devices"
         )
     return NamedSharding(found.mesh, P(found.spec[0]))
-
-
-def _size(sharding: NamedSharding) -> int:
-    """Over how many devices the rows go."""
-    axis = sharding.spec[0]
-    return math.prod(
-        sharding.mesh.shape[name] for name in (axis if isinstance(axis, tuple) else (axis,))
-    )

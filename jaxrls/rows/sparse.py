@@ -145,8 +145,8 @@ def sparse_rows(X, dtype=None, name: str = "X") -> SparseRows:
     values[at], columns[at], rows[at[:2]] = X.data, X.indices, row % block
 
     def blocks(which, count):
-        parts = (jnp.asarray(part[which]) for part in (values, columns, rows))
-        return SparseBlock(*parts, (count, d))
+        parts = [jnp.asarray(part[which]) for part in (values, columns, rows)]
+        return SparseBlock(parts[0], parts[1], parts[2], (count, d))
 
     k, ragged = divmod(n, block)
     whole, rest = blocks(slice(k), block) if k else None, blocks(k, ragged) if ragged else None
@@ -169,33 +169,17 @@ def _coordinates(X):
     return data[stored], *indices[stored].T
 
 
-def as_rows_in(dtype, kernel: Kernel, X, devices: int = 1) -> Rows:
-    """The same in a dtype, that of a model; a source of rows as it is."""
-    if is_sparse(X):
-        X = sparse_rows(X, dtype)
-    elif not isinstance(X, Rows):
-        X = as_array("X", X, dtype)
-    return as_rows(kernel, X, devices=devices)
-
-
-def rows_to_fit(kernel: Kernel, X, name: str = "X") -> Rows:
-    """X at the door, whose values a factor can be made of."""
-    rows = as_rows(kernel, X, name)
-    rows.check(kernel, name)
-    return rows
-
-
-def as_rows(kernel: Kernel, X, name: str = "X", devices: int = 1) -> Rows:
+def as_rows(kernel: Kernel, X, name: str = "X", *, dtype=None, devices: int = 1) -> Rows:
     """X at the door: an array of inputs, on one device or on many, or of kernel values where the
-    kernel is a matrix; a sparse matrix; a source of rows.
+    kernel is a matrix; a sparse matrix; a source of rows as it is. Others in a dtype, as of a model.
 
     `devices` over which an array may lie where that cannot be seen, inside of `jax.jit` without a
     mesh that is set."""
+    if is_sparse(X):
+        return sparse_rows(X, dtype, name)
     if isinstance(X, Rows):
         return X
-    if is_sparse(X):
-        return sparse_rows(X, name=name)
-    X = as_array(name, X)
+    X = as_array(name, X, dtype)
     check_matrix(name, X)
     parts = parts_of(X, devices)
     if parts > 1 and is_concrete(X):

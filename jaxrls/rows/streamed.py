@@ -8,7 +8,9 @@ which the sum of `DenseRows` is compiled, while a thread reads the next."""
 
 import os
 import zlib
+from collections import deque
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -18,11 +20,11 @@ import numpy as np
 from jaxrls.rows.checkpoint import Checkpoint, key_of
 from jaxrls.rows.deviations import Deviations, standardise
 from jaxrls.rows.rows import DenseRows, Rows, added
-from jaxrls.support.ahead import ahead
 from jaxrls.support.checks import check_squares, check_whole
 from jaxrls.support.progress import progress_bar
 
 SAMPLE = 10_000  # rows
+END = object()
 
 
 class Piece(NamedTuple):
@@ -61,7 +63,7 @@ class StreamedRows(Rows):
     """
 
     lies = "is a stream"
-    known: Known
+    near: Any = None  # the size of the sample
 
     def __init__(
         self,
@@ -86,16 +88,21 @@ class StreamedRows(Rows):
             for piece in self.pieces():
                 survey.add(piece)
                 reached(survey.n)
-        self.known = survey.known()
-        self._standardize(standardize)
+        self._know(survey.known(), standardize)
 
-    def _standardize(self, given: Any) -> None:
-        """By means and deviations as they were found, as they are given, or not at all."""
-        d = self.shape[1]
-        if given is False or given is None:
-            self.means = self.scales = None
+    def _know(self, known: Known, standardize: Any) -> None:
+        """Take in what the first reading left, and standardise by means and deviations as they were
+        found, as they are given, or not at all.
+        """
+        self.known, self.drawn = known, known.drawn
+        self.shape = _, d = int(known.n), known.sample.shape[1]
+        self.labels, self.row_weights, self.near = known.labels, known.weights, len(known.drawn)
+        self.host_dtype = known.sample.dtype  # float32 where every block was, else float64
+        self.means: Any = None
+        self.scales: Any = None
+        if standardize is False or standardize is None:
             return
-        pair = self.known.deviations.known() if given is True else given
+        pair = known.deviations.known() if standardize is True else standardize
         try:
             self.means, self.scales = (np.asarray(part, np.float64) for part in pair)
             good = self.means.shape == self.scales.shape == (d,) and (self.scales > 0).all()
@@ -103,38 +110,13 @@ class StreamedRows(Rows):
             good = False
         if not good or not np.isfinite(self.means).all():
             raise ValueError(
-                f"standardize must be True, False or a pair (means, deviations above 0), each ({d},), and is {given!r}"
+                f"standardize must be True, False or a pair (means, deviations above 0), each ({d},), and is {standardize!r}"
             )
 
     @property
-    def shape(self):
-        """(n, d)."""
-        return int(self.known.n), self.known.sample.shape[1]
-
-    @property
-    def host_dtype(self):
-        """float32 where every block was, else float64."""
-        return self.known.sample.dtype
-
-    @property
     def dtype(self):
-        """The same, or what JAX has in its place."""
+        """float32 where every block was, else float64, or what JAX has in its place."""
         return jax.dtypes.canonicalize_dtype(self.host_dtype)
-
-    @property
-    def labels(self):
-        """Those of all rows, (n,) or (n, t), None where the source has none."""
-        return self.known.labels
-
-    @property
-    def row_weights(self):
-        """Those of all rows, (n,), None where the source has none."""
-        return self.known.weights
-
-    @property
-    def drawn(self):
-        """Row numbers of the sample."""
-        return self.known.drawn
 
     @property
     def sample(self):
@@ -208,11 +190,6 @@ class StreamedRows(Rows):
         """The sample, by row number."""
         return self.drawn, jnp.asarray(self.sample)
 
-    @property
-    def near(self):
-        """The size of the sample."""
-        return len(self.drawn)
-
     def some(self, num):
         """Rows of the sample, spread evenly."""
         return DenseRows(self.candidates()[1]).some(num)
@@ -224,6 +201,21 @@ class StreamedRows(Rows):
         if (self.drawn[places] == indices).all():
             return self.candidates()[1][places]
         return super().take(indices)
+
+
+def ahead(items: Iterable, depth: int = 2) -> Iterator:
+    """The same items in the same order, up to `depth` of them made before they are asked for; an
+    error is raised where its item would come.
+
+    >>> list(ahead(range(3)))
+    [0, 1, 2]
+    """
+    source = iter(items)
+    with ThreadPoolExecutor(1) as thread:
+        made = deque(thread.submit(next, source, END) for _ in range(depth))
+        while (item := made.popleft().result()) is not END:
+            made.append(thread.submit(next, source, END))
+            yield item
 
 
 class Survey:
@@ -242,11 +234,11 @@ class Survey:
         block unlike those before it.
         """
         parts = {"X": piece.X, "Y": piece.Y, "weights": piece.weights}
-        X, Y, v = (as_numbers(piece, name, part) for name, part in parts.items())
-        check_squares(f"{piece.place}: X", X)
-        given = {
-            name: part for name, part in zip(parts, (X, Y, v), strict=True) if part is not None
+        given: dict[str, Any] = {
+            k: as_numbers(piece, k, part) for k, part in parts.items() if part is not None
         }
+        X, Y, v = given["X"], given.get("Y"), given.get("weights")
+        check_squares(f"{piece.place}: X", X)
         found = ", ".join(f"{name} {part.shape}" for name, part in given.items())
         same = all(part.shape[:1] == X.shape[:1] for part in given.values())
         if X.ndim != 2 or v is not None and v.ndim != 1 or not same:
@@ -276,8 +268,9 @@ class Survey:
         """All of it; raises where there was nothing."""
         if not self.n:
             raise ValueError("the source has no rows")
-        given = map(together, (self.labels, self.weights))
-        return Known(self.n, *given, *self.drawn, self.deviations, self.checksum)
+        given: Any = map(together, (self.labels, self.weights))
+        found: Any = (*given, *self.drawn, self.deviations, self.checksum)
+        return Known(self.n, *found)
 
 
 def together(parts: list) -> Any:
@@ -295,11 +288,9 @@ def drawn_of(parts: list, most: int) -> tuple:
 
 
 def as_numbers(piece: Piece, name: str, part) -> Any:
-    """float32 as it is and all other numbers as float64, None as it is; raises for what is no
-    number, or not finite.
+    """float32 as it is and all other numbers as float64; raises for what is no number, or not
+    finite.
     """
-    if part is None:
-        return None
     part = np.asarray(part)
     if part.dtype.kind not in "fiub":
         raise ValueError(f"{piece.place}: {name} must hold numbers, and has dtype {part.dtype}")

@@ -216,7 +216,6 @@ def _chosen(problem: Problem, points, lam, num: int):
     """Which candidates, in the order of choice, the errors after each, and that before the first;
     without filling, where it is known how many there are.
     """
-    problem = problem.check()
     if not problem.rows.in_memory:
         raise ValueError(
             "X must be a dense matrix, whose columns are read at every step, and is "

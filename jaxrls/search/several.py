@@ -147,7 +147,7 @@ def fit_kernels(
     kernels = _checked(kernels)
     named = {"weights": weights, "intercept": intercept, "groups": groups}
     equal = weighted(kernels, [1 / len(kernels)] * len(kernels))
-    problem = Problem.of(equal, X, Y, landmarks=landmarks, **named).check()
+    problem = Problem.of(equal, X, Y, landmarks=landmarks, **named)
     if not problem.traceable:
         raise ValueError(
             "fit_kernels needs X in memory, which it reads many times, and X is "

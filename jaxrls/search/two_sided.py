@@ -20,8 +20,8 @@ from jaxrls.linalg.products import safe_sqrt
 from jaxrls.models.posterior import by_evidence
 from jaxrls.models.two_sided import KroneckerFit, KroneckerModel, KroneckerSure, as_side
 from jaxrls.rows.gram import gram
+from jaxrls.search.conclude import inspect_lam
 from jaxrls.search.grid import choose_lam, lambda_grid
-from jaxrls.search.inspection import inspect_lam
 from jaxrls.support.checks import (
     as_array,
     check_lams,

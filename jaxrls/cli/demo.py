@@ -1,6 +1,7 @@
 """Without a command: a fit of the embedded data before and after tuning."""
 
 import time
+from typing import Any
 
 import numpy as np
 
@@ -16,14 +17,14 @@ def run_demo(args) -> None:
     say("data", f"NASA airfoil self-noise: sound in decibels from {', '.join(names)}")
     say("rows", f"{(~test).sum()} to fit, {test.sum()} put aside")
     start = time.perf_counter()
-    fit = rls.fit(rls.Gaussian(4.0), X[~test], y[~test])
+    fit: Any = rls.fit(rls.Gaussian(4.0), X[~test], y[~test])
     report(fit, y[~test], None, None)
     say("time", f"{time.perf_counter() - start:.1f} s, compilation included")
     start = time.perf_counter()
     import optax  # Adam: many cheap steps, and no line search to compile
 
     some = np.flatnonzero(~test)[::5]
-    tuned = rls.tune(fit.kernel, X[some], y[some], optimizer=optax.adam(0.1), steps=10)
+    tuned: Any = rls.tune(fit.kernel, X[some], y[some], optimizer=optax.adam(0.1), steps=10)
     better, steps = rls.fit(tuned.kernel, X[~test], y[~test]), len(tuned.history.errors) - 1
     widths = f"width {float(fit.kernel.width):.4g} -> {float(tuned.kernel.width):.4g}"
     along = f"along the gradient of the LOO error of {len(some)} rows"

@@ -11,8 +11,7 @@ import numpy as np
 
 from jaxrls.io.tables import ENDINGS, Table, ending_of, open_table
 from jaxrls.rows.joint import JointRows
-from jaxrls.rows.sampled import SAMPLE
-from jaxrls.rows.streamed import Piece, StreamedRows
+from jaxrls.rows.streamed import SAMPLE, Piece, StreamedRows
 
 
 def stream(
@@ -29,7 +28,7 @@ def stream(
     header: bool = True,
     progress: bool = False,
     distributed: bool = False,
-) -> StreamedRows | JointRows:
+) -> StreamedRows:
     """Rows that need not fit into memory: files, or blocks from an iterable of the caller's, with
     labels and weights.
 
@@ -162,11 +161,11 @@ class Choice:
         inputs, one_hot, target, weights = (
             list(dict.fromkeys(file.names[j] for j in part)) for part in columns[:4]
         )
-        if not isinstance(self.target, list | tuple):
-            target = target[0] if target else False
+        several = isinstance(self.target, list | tuple)
+        found: Any = target if several or not target else target[0]
         width = None if file.named else file.width
         labels, inputs = columns.labels, [*inputs, *one_hot]
-        return Choice(target, weights, inputs, (), one_hot, self.groups, labels, width)
+        return Choice(found or False, weights, inputs, (), one_hot, self.groups, labels, width)
 
     def of_inputs(self, file: Table) -> Columns:
         """The same inputs of a file to predict, and the target as text where it has it.

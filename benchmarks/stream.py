@@ -35,11 +35,10 @@ def one(kind: str, folder: str, landmarks: int) -> None:
     """What a process does: prints seconds until the rows are known, seconds of the fit, peak bytes,
     λ and error.
     """
-    import jax
     import jax.numpy as jnp
 
     import jaxrls as rls
-    from jaxrls.rows.staged import between_readings
+    from jaxrls.rows.compiled import compiled
 
     start = time.perf_counter()
     stream = rls.stream(f"{folder}/*.npy")
@@ -57,7 +56,7 @@ def one(kind: str, folder: str, landmarks: int) -> None:
     def errors(problem):
         return problem.errors(problem.solution(), lams)
 
-    run = jax.jit(errors) if problem.rows.traceable else between_readings(errors)  # as `fit` does
+    run = compiled(errors)  # as `fit` does
     start = time.perf_counter()
     found = np.asarray(run(problem))
     seconds = time.perf_counter() - start

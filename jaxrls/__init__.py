@@ -78,7 +78,6 @@ from jaxrls.models.predictive import Predictive as Predictive
 from jaxrls.models.probabilities import Sigmoid as Sigmoid
 from jaxrls.models.probabilities import class_probabilities as class_probabilities
 from jaxrls.models.probabilities import fit_sigmoid as fit_sigmoid
-from jaxrls.models.several import KernelsFit as KernelsFit
 from jaxrls.models.two_sided import KroneckerFit as KroneckerFit
 from jaxrls.models.two_sided import KroneckerModel as KroneckerModel
 from jaxrls.problem.fixed_effects import levels as levels
@@ -106,6 +105,7 @@ from jaxrls.search.selection import LandmarkSelection as LandmarkSelection
 from jaxrls.search.selection import Selection as Selection
 from jaxrls.search.selection import select_columns as select_columns
 from jaxrls.search.selection import select_landmarks as select_landmarks
+from jaxrls.search.several import KernelsFit as KernelsFit
 from jaxrls.search.several import fit_kernels as fit_kernels
 from jaxrls.search.start import median_distance as median_distance
 from jaxrls.search.start import start_from_data as start_from_data

@@ -220,9 +220,7 @@ def test_deviations_of_parts_are_those_of_the_whole(rng):
     for v in (None, rng.uniform(0, 1, 60) * (np.arange(60) > 9)):
         parts = Deviations()
         for rows in np.split(np.arange(60), [5, 5, 10, 37]):
-            part = Deviations()
-            part.add(X[rows], None if v is None else v[rows])
-            parts.join(part)
+            parts = parts.join(Deviations.of(X[rows], None if v is None else v[rows]))
         wide = X.astype(np.longdouble)
         mean = np.average(wide, axis=0, weights=v)
         deviation = np.sqrt(np.average((wide - mean) ** 2, axis=0, weights=v))

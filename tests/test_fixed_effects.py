@@ -197,7 +197,7 @@ def test_fit_keeps_the_coefficients_and_predict_takes_the_columns(tmp_path):
     ).all()
     with pytest.raises(ValueError, match=r"fixed_effects must be the columns \(40, 4\)"):
         fit.predict(x)
-    with pytest.raises(ValueError, match=r"fixed_effects must have shape \(40, 4\)"):
+    with pytest.raises(ValueError, match=r"fixed_effects must be the columns \(40, 4\)"):
         fit.predict(x, fixed_effects=INDICATORS[:3])
 
 

@@ -91,7 +91,7 @@ def test_the_standard_error_is_what_the_error_varies_by(data):
 @pytest.mark.float64
 def test_products_in_float32_with_vectors_in_float64(data):
     X, Y, _ = data
-    exact, found = factors(X, None, True, dtype=jnp.float32)
+    exact, found = factors(X, None, True, dtype="float32")
     assert found.dtype == DTYPE
     coarse, fine = (
         found.solve(Y).coefficients(LAMS[1:]).coef,
@@ -106,7 +106,7 @@ def test_says_where_rounding_ends_it(data):
     number comes of it.
     """
     X, Y, _ = data
-    _, found = factors(jnp.concatenate([X, X + 1e-9])[:N] / 20, None, True, dtype=jnp.float32)
+    _, found = factors(jnp.concatenate([X, X + 1e-9])[:N] / 20, None, True, dtype="float32")
     dual, run = found.solve_columns(array([1e-12, 1e-12]), Y)
     assert (np.asarray(run.reason) != conjugate.CONVERGED).all() and (
         np.asarray(run.residuals) > 1e-8
@@ -118,17 +118,17 @@ def test_says_where_rounding_ends_it(data):
 def test_what_takes_an_inverse_is_refused(data):
     X, Y, _ = data
     _, found = factors(X, None, True)
-    with pytest.raises(ValueError, match="the evidence needs a determinant"):
+    with pytest.raises(ValueError, match="knows no determinant"):
         rls.log_marginal_likelihood(found, Y, LAMS)
-    with pytest.raises(ValueError, match="groups left out together"):
+    with pytest.raises(ValueError, match="leaves no groups or pairs of rows out"):
         rls.kfold(np.arange(N) % 4)(found, Y, LAMS)
-    with pytest.raises(ValueError, match="groups left out together"):
+    with pytest.raises(ValueError, match="leaves no groups or pairs of rows out"):
         found.solve(Y).outcome(array([[1.0]]), rls.folds(np.arange(N) % 4))
 
 
-def test_fit_by_products(data):
+def test_fit_by_products(data, tmp_path):
     """λ by a search, the model, the residuals and how sure they are; the reason of every column's
-    end.
+    end. It is saved whole.
     """
     X, Y, v = data
     found = rls.fit(
@@ -145,19 +145,13 @@ def test_fit_by_products(data):
     assert 0 < float(found.loo_standard_error) < 0.5 * float(exact.error)
     assert abs(float(found.error) - float(exact.error)) < 4 * float(found.loo_standard_error)
     assert_close(found.predict(X), exact.predict(X), 1e-2, "predictions")
+    rls.save(tmp_path / "fit", found)
+    back, found = rls.load(tmp_path / "fit"), replace(found, kept=None)
+    assert jax.tree.structure(back) == jax.tree.structure(found)
+    for one, other in zip(jax.tree.leaves(back), jax.tree.leaves(found), strict=True):
+        np.testing.assert_array_equal(one, other)
     with pytest.raises(ValueError, match="Iterative.. has no spectrum"):
         rls.fit(KERNEL, X, Y, solver=rls.Iterative(20))
-
-
-def test_a_fit_by_products_is_saved_whole(data, tmp_path):
-    X, Y, _ = data
-    fit = rls.fit(KERNEL, X, Y, solver=rls.Iterative(np.arange(0, N, 2)), lams=[0.3])
-    rls.save(tmp_path / "fit.npz", fit)
-    back = rls.load(tmp_path / "fit.npz")
-    fit = replace(fit, kept=None)
-    assert jax.tree.structure(back) == jax.tree.structure(fit)
-    for one, other in zip(jax.tree.leaves(back), jax.tree.leaves(fit), strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.filterwarnings("ignore:λ below")
@@ -215,41 +209,28 @@ def test_fit_stops_after_as_many_steps_as_it_may_take(data):
 @pytest.mark.filterwarnings(
     "ignore:the chosen λ", "ignore:the iteration stopped"
 )  # in float32, where rounding ends it
-def test_without_probes_rows_held_out_choose(data):
+def test_without_probes_lam_is_given_or_rows_held_out_choose(data):
     """No leave-one-out, and no columns for it; the same coefficients."""
     X, Y, v = data
-    options = {
-        "weights": v[:50],
-        "criterion": rls.holdout(X[50:], Y[50:]),
-        "lams": LAMS,
-    }
-    solver = rls.Iterative(np.arange(0, 50, 2), tol=1e-6, probes=0)
-    fit = rls.fit(KERNEL, X[:50], Y[:50], solver=solver, **options)
-    exact = rls.fit(KERNEL, X[:50], Y[:50], solver=rls.Spectral("gram"), **options)
-    assert (
-        float(fit.lam) == float(exact.lam)
-        and fit.loo_standard_error is None
-        and fit.run.residuals.shape == (2,)
-    )
-    assert_close(fit.errors, exact.errors, 2e-3)
-    assert_close(fit.predict(X), exact.predict(X), 2e-3)
-    assert (
-        np.isnan(np.asarray(fit.loo_residuals))[np.asarray(v[:50]) > 0].all()
-        and np.isnan(np.asarray(fit.dof)).all()
-    )
+    blind = rls.Iterative(np.arange(0, 50, 2), tol=1e-6, probes=0)
+    held, several = rls.holdout(X[50:], Y[50:]), {"weights": v[:50], "lams": LAMS}
+    for options in ({"criterion": held, **several}, {"lams": LAMS[1:2]}):
+        fit = rls.fit(KERNEL, X[:50], Y[:50], solver=blind, **options)
+        exact = rls.fit(KERNEL, X[:50], Y[:50], solver=rls.Spectral("gram"), **options)
+        assert float(fit.lam) == float(exact.lam) and fit.run.residuals.shape == (2,)
+        assert fit.loo_standard_error is fit.loo_residuals is fit.dof is None
+        assert_close(fit.predict(X), exact.predict(X), 2e-3)
+        if "criterion" in options:
+            assert_close(fit.errors, exact.errors, 2e-3)
+        else:
+            assert fit.error is None and repr(fit).startswith("Gaussian: λ = 0.3 of 1\n")
     for criterion in (rls.loo, rls.gcv):
         with pytest.raises(ValueError, match="probes=0 leaves no rows out"):
-            rls.fit(
-                KERNEL,
-                X,
-                Y,
-                lams=LAMS,
-                criterion=criterion,
-                solver=rls.Iterative(CHOSEN, probes=0),
-            )
-    factor = by_products(X, np.arange(0, N, 3), rls.Iterative(probes=0))
+            rls.fit(KERNEL, X[:50], Y[:50], lams=LAMS, criterion=criterion, solver=blind)
     with pytest.raises(ValueError, match="probes=0 leaves no rows out"):
-        factor.solve(Y).residuals(LAMS)
+        by_products(X, np.arange(0, N, 3), rls.Iterative(probes=0)).solve(Y).residuals(LAMS)
+    with pytest.raises(ValueError, match="the model is not finite at"):
+        rls.fit(KERNEL, X / 100, Y, solver=rls.Iterative([0, 1], probes=0), lams=[1e-30])
 
 
 @pytest.mark.any_precision
@@ -258,7 +239,6 @@ def test_without_probes_rows_held_out_choose(data):
     [
         ({"tol": 0}, "tol must be a number between 0 and 1"),
         ({"tol": 1.0}, "tol must be a number between 0 and 1"),
-        ({"tol": "1e-3"}, "tol must be a number between 0 and 1"),
         ({"steps": 0}, "steps must be a whole number"),
         ({"probes": -1}, "probes must be a whole number"),
         ({"probes": 1}, "probes must be 2 or more"),
@@ -271,15 +251,6 @@ def test_what_no_iteration_can_be(options, message, unchecked):
         rls.Iterative(**options)
 
 
-@pytest.mark.any_precision
-def test_equal_iterations_are_one_program():
-    assert (
-        rls.Iterative(dtype=jnp.float32)
-        == rls.Iterative(dtype="float32")
-        == rls.Iterative(dtype=np.dtype("float32"))
-    )
-
-
 def test_what_does_not_go_with_an_iteration(data, unchecked):
     X, Y, _ = data
     narrow = np.asarray(X, np.float32)
@@ -287,7 +258,7 @@ def test_what_does_not_go_with_an_iteration(data, unchecked):
         (
             X,
             {"landmarks": 20, "solver": rls.Iterative(20)},
-            "give Iterative.landmarks=…., whose fit",
+            "landmarks= fits on landmarks in place of all rows",
         ),
         (narrow, {"solver": rls.Iterative(CHOSEN, dtype="float64")}, "dtype must be no wider than"),
     ):

@@ -192,9 +192,9 @@ def test_landmarks_of_other_rows_are_refused(unchecked):
     X, key = data(10), jax.random.key(0)
     chosen = rls.landmarks(GAUSSIAN, X, 4, key=key)
     for rows, named, message in (
-        (X, [0, 10], "row 10"),
-        (X, [-1, 2], "row -1"),
-        (X, [2, 3, 2], "row 2 of X 2 times"),
+        (X, [0, 10], "include 10"),
+        (X, [-1, 2], "include -1"),
+        (X, [2, 3, 2], "more than once"),
         (X, [[0, 1]], "shape"),
         (X, np.zeros((2, 5)), "points"),
         (X + 1, chosen, "this X"),

@@ -55,17 +55,17 @@ def test_only_sums_go_between_devices(found):
     [
         (
             "K",
-            "K of all pairs needs rows in memory of one device, and X lies on 4: give landmarks=, .*route='iterative'",
+            "this needs all rows in one array, .* and X lies on 4 devices: give landmarks=",
         ),
-        ("iterative", "this needs a dense X on one device, and X lies on 4"),
-        ("features", "this needs a dense X, and X is MappedRows: leave route= out"),
+        ("iterative", "this needs all rows in one array"),
+        ("features", "this needs all rows in one array, .* and X lies on 4 devices"),
         (
             "columns",
             "X must have whole rows on every device, and its columns are split too, by NamedSharding",
         ),
         ("nan", "X holds 1 values that are NaN or infinite"),
         ("weights", "weights must not be negative, and the smallest is -1.99"),
-        ("padding", "landmarks must be rows of X, 0 to 46, and include row 47"),
+        ("padding", "row numbers must be rows of X, 0 to 46, and include 47"),
         (
             "events",
             r"events must have shape \(48,\), 1 where the time is that of an event and 0 where censored, and has \(40,\)",

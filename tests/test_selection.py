@@ -266,7 +266,7 @@ def test_errors_of_candidates(unchecked, monkeypatch):
         with pytest.raises(ValueError, match=message):
             rls.select_landmarks(rls.Gaussian(1.0), X, Y, num, 0.5, **named)
 
-    refused("landmarks must be rows of X, 0 to 14, and include row 15", candidates=[3, 15])
+    refused("row numbers must be rows of X, 0 to 14, and include 15", candidates=[3, 15])
     refused("candidates must be row numbers", candidates=X[:3])
     refused(
         "num, how many landmarks, must be a whole number of at least 1 and at most 3",

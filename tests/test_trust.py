@@ -442,7 +442,7 @@ def test_no_numbers_are_no_landmarks(unchecked):
     none = np.zeros(0, int)
     refused(
         lambda: rls.factorize(KERNEL, X, landmarks=none),
-        "landmarks given as row numbers must have shape (m,), and have shape (0,)",
+        "landmarks must be row numbers (m,) or points (m, 2), and have shape (0,)",
     )
 
 
@@ -453,11 +453,11 @@ def test_no_numbers_are_no_landmarks(unchecked):
             [-1, 0],
             "row numbers must be rows of X, 0 to 7, and include -1: negative ones do not count from the end",
         ),
-        ([0, 0], "landmarks name row 0 of X 2 times: name each row once"),
+        ([0, 0], "landmarks name a row of X more than once: name each row once"),
         ([0.0, 1.0], "row numbers must be whole numbers (m,), and have dtype float"),
         (
             [1],
-            "landmarks must have a row number for each point, or indices None, and have shapes (1,) and (2, 2)",
+            "landmarks were chosen from other rows than those of X",
         ),
     ],
     ids=str,

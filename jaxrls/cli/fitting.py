@@ -163,8 +163,7 @@ def read_whole(args, source: str):
     X = inputs_of(source, X, texts, known)
     if args.standardize:
         check_squares("X", X)
-        spread = Deviations()
-        spread.add(X, v)
+        spread = Deviations.of(X, v)
         means, scales = spread.known()
         known |= {"means": means.tolist(), "scales": scales.tolist()}
         X = standardise(X, means, scales)

@@ -1,17 +1,15 @@
 """Errors of two-sided data: entries, whole rows, whole columns, or of an entry both left out."""
 
 from collections.abc import Callable
-from functools import partial
 
-import jax
 from jaxtyping import Array, Float
 
 from jaxrls.criteria.criterion import as_grid
-from jaxrls.criteria.left_out import LeaveOneOut
-from jaxrls.criteria.losses import squared_error
+from jaxrls.criteria.losses import check_loss, squared_error
+from jaxrls.criteria.path import one_lam
 from jaxrls.factors.contract import Factor
 from jaxrls.factors.kronecker import SETTINGS
-from jaxrls.support.checks import Listed, as_array, check_lams
+from jaxrls.support.checks import Listed, as_array
 from jaxrls.support.meshes import on_any_mesh
 
 
@@ -40,7 +38,7 @@ def kronecker_left_out(
     new rows and columns: validate what will be predicted. **Source**: the settings and the first
     three, Stock, Pahikkala, Airola, De Baets and Waegeman 2018, "A comparative study of pairwise
     learning methods based on kernel ridge regression"; with an intercept, and for both, derived in
-    `factors/kronecker.py` and `factors/sides.py`.
+    `factors/kronecker.py`.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> K1, K2 = jnp.eye(2) + 1, jnp.eye(3)
@@ -48,12 +46,9 @@ def kronecker_left_out(
     >>> [round(value, 3) for value in rls.kronecker_left_out(factor, Y, [1.0], "rows").tolist()]
     [2.074]
     """
-    return _left_out(
-        _solved(factor, Y, setting),
-        as_grid(lams, None, factor),
-        setting=setting,
-        loss=loss,
-    )
+    check_loss(loss)
+    sides, solution = _solved(factor, Y, setting)
+    return sides.errors(solution, loss, setting, as_grid(lams, solution.labels.given, factor))[:, 0]
 
 
 @on_any_mesh
@@ -74,41 +69,26 @@ def kronecker_residuals(
     >>> rls.kronecker_residuals(factor, jnp.ones((2, 2)), 1.0, "both").round(3).tolist()
     [[1.0, 1.0], [1.0, 1.0]]
     """
-    solution = _solved(factor, Y, setting)
-    lam = as_array("lam", lam, factor.dtype)
-    if lam.shape != ():
+    sides, solution = _solved(factor, Y, setting)
+    return sides.left_out(solution, setting, one_lam(factor, solution.labels.given, lam)[0, 0])[0]
+
+
+def check_table(Y, setting: str, shape: tuple[int, int], intercept: bool) -> None:
+    """Raise for labels that are not those of all pairs, a setting that there is not, or one that
+    would leave nothing to fit.
+    """
+    if Y.shape != shape:
         raise ValueError(
-            f"lam must be one number, and has shape {lam.shape}: kronecker_left_out takes several"
+            f"Y must have shape {shape}, a label for every pair of rows of the two sides, and has "
+            f"shape {Y.shape}"
         )
-    check_lams(lam, "lam", zero=True)
-    return _residuals(solution, factor.with_floor(lam), setting=setting)
-
-
-@partial(jax.jit, static_argnames=("setting", "loss"))
-def _left_out(solution, lams, *, setting: str, loss: Callable):
-    return (
-        solution.factor.setting_left_out(solution, LeaveOneOut(loss).total, setting, lams[:, None])[
-            :, 0
-        ]
-        / solution.factor.weights.total
-    )
-
-
-@partial(jax.jit, static_argnames="setting")
-def _residuals(solution, lam, *, setting: str):
-    return solution.factor.setting_residuals(solution, setting, lam[None])[:, :, 0]
-
-
-def check_setting(setting: str, shape: tuple[int, int], intercept: bool) -> None:
-    """Raise for a setting that there is not, or that would leave nothing to fit."""
     if setting not in SETTINGS:
-        raise ValueError(
-            f"setting must be one of {', '.join(map(repr, SETTINGS))}, and is {setting!r}"
-        )
-    for axis, name, one in ((0, "rows", "row"), (1, "columns", "column")):
-        if setting in (name, "both") and shape[axis] < 2:
+        raise ValueError(f"setting must be one of {', '.join(SETTINGS)}, and is {setting!r}")
+    for n, name, one in zip(shape, ("rows", "columns"), ("row", "column"), strict=True):
+        if setting in (name, "both") and n < 2:
             raise ValueError(
-                f"setting={setting!r} leaves out every {one}, and Y has one only: nothing would be left to fit"
+                f"setting={setting!r} leaves out every {one}, and Y has one only: nothing would be "
+                "left to fit"
             )
     if intercept and shape == (1, 1):
         raise ValueError(
@@ -117,12 +97,7 @@ def check_setting(setting: str, shape: tuple[int, int], intercept: bool) -> None
 
 
 def _solved(factor, Y, setting):
-    """The solution with a matrix of labels, checked."""
-    sides = factor.sides()
-    check_setting(setting, sides.shape, sides.intercept)
-    Y = as_array("Y", Y, factor.dtype)
-    if Y.shape != sides.shape:
-        raise ValueError(
-            f"Y must have shape {sides.shape}, a label for every row of K1 and row of K2, and has shape {Y.shape}"
-        )
-    return sides.solve(Y.reshape(-1))
+    """The factor of two sides, and the solution with a matrix of labels, checked."""
+    sides, Y = factor.sides(), as_array("Y", Y, factor.dtype)
+    check_table(Y, setting, sides.shape, sides.intercept)
+    return sides, sides.solve(Y.reshape(-1))

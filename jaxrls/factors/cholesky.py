@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.factors.contract import Factor, Report
+from jaxrls.factors.contract import AtLam, OneByOne, Report
 from jaxrls.factors.expansion import Expansion
 from jaxrls.factors.spread import matrix_spread
 from jaxrls.leave_out.view import Dense
@@ -24,7 +24,7 @@ from jaxrls.support.pytrees import pytree
 
 
 @pytree
-class CholeskyGram(Factor):
+class CholeskyGram(OneByOne):
     """K̃ + λI = LLᵀ: the dual route at one λ after another. About n³ flops each, and 1.9n³ more for
     a gradient.
 
@@ -39,6 +39,7 @@ class CholeskyGram(Factor):
     fixed: FixedEffects
     expansion: Expansion
     lift: Float[Array, " n"] | None = None  # the expansion's kernel is K + 1·lift
+    training: Any = None
 
     @property
     def report(self):
@@ -93,15 +94,8 @@ class CholeskyGram(Factor):
         unit = power_of_two(lam)
         return self.weights.scale_both(self.K) / unit, lam / unit
 
-    def _each(self, solution, lams, fn):
-        return solution.at_each(lams, lambda lam, one: fn(self.at(one, lam), one))
-
-    def coefficients(self, solution, lams):
-        """c = √v c̃, and β of the labels less f."""
-        return self._each(solution, lams, self.found)
-
     def found(self, at, one):
-        """The same at one λ."""
+        """c = √v c̃, and β of the labels less f."""
         coef = self.weights.scale(at.dual / at.unit)
         if not self.fixed.count:
             return coef, at.step
@@ -112,47 +106,12 @@ class CholeskyGram(Factor):
             beta = beta - self.fixed.one[:, None] * matmul(self.lift, coef)  # type: ignore[index]
         return coef, beta
 
-    def fitted(self, coef, beta) -> Float[Array, "n t"]:
-        """f of all rows."""
-        f = matmul(self.K, coef) + self.fixed.fitted(self.fixed.rows, beta)
-        return f if self.lift is None else f + matmul(self.lift, coef)
-
-    def residual_norm(self, solution, lams):
-        """‖λ c̃‖²."""
-        return self._each(solution, lams, lambda at, _: jnp.sum((at.lam * at.dual) ** 2, axis=0))
-
-    def data_fit(self, solution, lams):
-        """ỹᵀ c̃."""
-        of = lambda at, one: jnp.sum(one.state * at.dual, axis=0) / at.unit
-        return self._each(solution, lams, of)
-
-    def logdet(self, solution, lams):
-        """log |G|."""
-        return self._each(solution, lams, lambda at, _: at.logdet[None])
-
-    def residual_dof(self, solution, lams):
-        """λ tr P̃."""
-        return self._each(solution, lams, lambda at, _: at.dof[None])
-
-    def sweep(self, solution, lams, fn, *columns, stack=False):
-        """λc̃ and λ diag P̃, all rows at one λ after the other."""
-
-        def at(lam):
-            r, R = solution.per_target(lam, lambda lam, one: self.at(one, lam).residuals)
-            out = fn(r[:, None], R[:, None], self.weights.values, *columns)
-            return jax.tree.map(lambda a: a[:, 0] if stack else a[0], out)
-
-        out = jax.lax.map(at, lams)
-        return jnp.moveaxis(out, 0, 1) if stack else out
-
-    def unseen(self, solution, lams):
-        """y − f of all rows."""
-
-        def of(at, one):
-            coef, beta = self.found(at, one)
-            return one.labels.Y - self.fitted(coef, beta)
-
-        return self._each(solution, lams, of)
+    def at_lam(self, lam, one):
+        """From c̃, diag P̃ and log |G|."""
+        at = self.at(one, lam)
+        (coef, beta), (r, R) = self.found(at, one), at.residuals
+        fit, norm = jnp.sum(one.state * at.dual, axis=0) / at.unit, jnp.sum(r * r, axis=0)
+        return AtLam(coef, beta, r, R, norm, fit, at.logdet[None], at.dof[None])
 
     def view(self, solution, lam):
         """λP̃, and for queries the rows of what makes f of √v y."""
@@ -165,8 +124,7 @@ class CholeskyGram(Factor):
             A = matmul(self.K * weights.root, P / at.unit)
             level = self.fixed.basis(self.fixed.rows, self.n)
             smoother = A + matmul(level, H.T - matmul(H.T, weights.scale(A)))
-            coef, beta = self.found(at, solution)
-            unseen = solution.labels.Y - self.fitted(coef, beta)
+            unseen = self.unseen(solution, lam.reshape(1, 1))[0]
             R = jnp.where(used[:, None], R, -smoother)
             residuals, diagonal = (
                 jnp.where(used[:, None], residuals, unseen),

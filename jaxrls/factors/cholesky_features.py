@@ -18,10 +18,9 @@ from jaxrls.factors.expansion import Expansion, OnLandmarks, Primal
 from jaxrls.factors.feature_maps import Explicit, OfLandmarks
 from jaxrls.factors.landmark_spectrum import left_over, lengths
 from jaxrls.factors.other_folds import PrimalForm
-from jaxrls.factors.spread import features_spread
+from jaxrls.factors.spread import PrimalSpread
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.leave_out.constraints import slots
-from jaxrls.leave_out.view import Constraints, LowRank
+from jaxrls.leave_out.view import LowRank
 from jaxrls.leave_out.without import Planes
 from jaxrls.linalg.decompositions import rounding
 from jaxrls.linalg.inverses import triangular_inverse
@@ -75,6 +74,11 @@ class CholeskyFeatures(Factor):
         return Report("cholesky", floor, jnp.zeros((), self.dtype), self.left_over, self.ridge)
 
     @property
+    def training(self):
+        """Kernel and rows."""
+        return self.map.kernel, self.rows
+
+    @property
     def parts(self):
         """Those of the rows."""
         return self.rows.parts
@@ -98,58 +102,46 @@ class CholeskyFeatures(Factor):
         columns = self.weights.values, self.fixed.rows, labels.scaled
         return self.rows.sum(block, *columns, **self.hints)
 
-    def at(self, solution, lam) -> "Seen":
+    def at(self, lam, state) -> "Seen":
         """How rows and labels are seen at one λ."""
         r = self.second.shape[0]
         A = jnp.linalg.cholesky(self.second + lam * jnp.eye(r, dtype=self.dtype))
         shrink = triangular_inverse(A)
         R = shrink.T if self.map.back is None else matmul(shrink, self.map.back.T).T
-        return Seen(R, matmul(self.origin, shrink.T), matmul(shrink, solution.state), shrink, lam)
+        return Seen(R, matmul(self.origin, shrink.T), matmul(shrink, state), shrink, lam)
 
-    def _all(self, solution, lams) -> "Seen":
-        """The same at every λ, (L, 1, …), or for every target at its own, (L, t, …): made once,
-        before the rows are read.
+    def _at_all(self, solution, lams) -> "Seen":
+        """The same one λ after the other, and where each target has its own, one target after the
+        other, (L k, …): made once, before the rows are read.
         """
+        (L, k), (r, t) = lams.shape, solution.state.shape
+        each = jnp.moveaxis(solution.state.reshape(r, k, t // k), 1, 0)
+        columns = lams.reshape(L * k), jnp.tile(each, (L, 1, 1))
+        return jax.lax.map(lambda args: self.at(*args), columns)
 
-        def at(lam):
-            if lam.shape[0] == 1:
-                return jax.tree.map(lambda a: a[None], self.at(solution, lam[0]))
-            one = lambda j: self.at(solution.target(j), lam[j])
-            return jax.lax.map(one, jnp.arange(lam.shape[0]))
+    def _of_each(self, fn, seen, lams):
+        """`fn(seen)` of all of them, (…, t/k) each, as (L, …, t)."""
 
-        return jax.lax.map(at, lams)
+        def joined(a):
+            a = jnp.moveaxis(a.reshape(*lams.shape, *a.shape[1:]), 1, -2)
+            return a.reshape(*a.shape[:-2], a.shape[-2] * a.shape[-1])
 
-    def _on(self, all_seen, fn):
-        """`fn(seen, columns)` for all that `_all` gave, results (…, t) or (…, 1), λ leading."""
-
-        def at(seen):
-            if seen.lam.shape[0] == 1:
-                return fn(jax.tree.map(lambda a: a[0], seen), slice(None))
-            numbers = jnp.arange(seen.lam.shape[0])
-            each = jax.lax.map(lambda args: fn(args[0], args[1][None]), (seen, numbers))
-            return jax.tree.map(lambda a: jnp.moveaxis(a[..., 0], 0, -1), each)
-
-        return jax.lax.map(at, all_seen)
+        return jax.tree.map(joined, jax.lax.map(fn, seen))
 
     def coefficients(self, solution, lams):
         """Rq, and β = start − fit·w."""
 
         def at(lam, one):
-            seen = self.at(one, lam)
+            seen = self.at(lam, one.state)
             return matmul(seen.R, seen.q), one.labels.start - matmul(seen.middle, seen.q)
 
         return solution.at_each(lams, at)
-
-    def residual_norm(self, solution, lams):
-        """‖√v (y − ŷ)‖², from the residuals of all rows: nothing cancels."""
-        square = lambda r, R, v: jnp.sum(r * r, axis=0)
-        return self.sweep(solution, lams, square)
 
     def data_fit(self, solution, lams):
         """(‖√v (y − ŷ)‖² + λ‖w‖²)/λ with w = A⁻ᵀq."""
 
         def length(lam, one):
-            seen = self.at(one, lam)
+            seen = self.at(lam, one.state)
             return jnp.sum(matmul(seen.shrink.T, seen.q) ** 2, axis=0)
 
         return self.residual_norm(solution, lams) / lams + solution.at_each(lams, length)
@@ -159,7 +151,7 @@ class CholeskyFeatures(Factor):
         missing = self.residual_dimensions() - self.second.shape[0]
 
         def at(lam, one):
-            inside = -2 * jnp.sum(jnp.log(jnp.diagonal(self.at(one, lam).shrink)))
+            inside = -2 * jnp.sum(jnp.log(jnp.diagonal(self.at(lam, one.state).shrink)))
             return (inside + missing * jnp.log(lam))[None]
 
         return solution.at_each(lams, at)
@@ -167,7 +159,7 @@ class CholeskyFeatures(Factor):
     def residual_dof(self, solution, lams):
         """n − r + λ tr (ΦᵀΦ + λI)⁻¹."""
         missing = self.residual_dimensions() - self.second.shape[0]
-        of = lambda lam, one: (missing + lam * jnp.sum(self.at(one, lam).shrink ** 2))[None]
+        of = lambda lam, one: (missing + lam * jnp.sum(self.at(lam, one.state).shrink ** 2))[None]
         return solution.at_each(lams, of)
 
     def seen(self, x, b, seen: "Seen") -> Float[Array, "n r"]:
@@ -176,64 +168,55 @@ class CholeskyFeatures(Factor):
 
     def sweep(self, solution, lams, fn, *columns, stack=False):
         """One pass over the rows with all λ inside: O(n r² L)."""
-        all_seen = self._all(solution, lams)
+        seen = self._at_all(solution, lams)
 
         def block(x, v, b, y, *columns):
             psi = self.map.raw(x)
             counted = jnp.ones_like(psi[:, 0]) if v is None else v
             h = self.fixed.leverage(b, counted)
 
-            def at(seen, targets):
+            def at(seen):
                 u = tall_matmul(psi, seen.R) - self.fixed.fitted(b, seen.middle)
-                f = matmul(u, seen.q)
-                f = f if v is None else safe_sqrt(v)[:, None] * f
-                R = 1 - counted * jnp.sum(u * u, axis=1) - h
-                return y[:, targets] - f, R[:, None]
+                return matmul(u, seen.q), (1 - counted * jnp.sum(u * u, axis=1) - h)[:, None]
 
-            r, R = self._on(all_seen, at)
-            return fn(jnp.moveaxis(r, 0, 1), jnp.moveaxis(R, 0, 1), v, *columns)
+            f, R = (jnp.moveaxis(part, 0, 1) for part in self._of_each(at, seen, lams))
+            f = f if v is None else safe_sqrt(v)[:, None, None] * f
+            return fn(y[:, None] - f, R, v, *columns)
 
         read = self.rows.map if stack else self.rows.sum
         columns = self.weights.values, self.fixed.rows, solution.labels.scaled, *columns
         return read(block, *columns, **self.hints)
 
-    def unseen(self, solution, lams):
-        """y − f of all rows."""
-        all_seen, labels = self._all(solution, lams), solution.labels
-
-        def block(x, b):
-            of = lambda seen, _: matmul(self.seen(x, b, seen), seen.q)
-            return jnp.moveaxis(self._on(all_seen, of), 0, 1)
-
-        f = self.rows.map(block, self.fixed.rows, **self.hints)
-        return labels.Y - labels.mean - jnp.moveaxis(f, 1, 0)
-
     def landmarks_out(self, solution, lams):
         """At one λ after the other."""
         if self.indices is None:
             return None
-        v = self.weights.array[self.indices]
-        seen = self._all(solution, lams)
-        found = self._on(seen, lambda seen, columns: self.landmarks(solution, seen, columns))
-        d, rho, alpha, residual, remaining = (jnp.moveaxis(part, 0, 1) for part in found)
-        return self.indices, d, rho, alpha, residual, remaining, v[:, None, None]
+        seen, base = self._at_all(solution, lams), self.base_of_landmarks(solution)
+        found = self._of_each(self.landmarks, seen, lams)
+        d, rho, alpha, f, remaining = (jnp.moveaxis(part, 0, 1) for part in found)
+        v = self.weights.array[self.indices][:, None, None]
+        return self.indices, d, rho, alpha, base[:, None] - f, remaining, v
 
-    def landmarks(self, solution, seen: "Seen", columns=slice(None), corner=None):
-        """d, ρ, α, y − f and R of landmarks, from k(points, points) where that is known."""
-        indices, labels = jnp.asarray(self.indices), solution.labels
-        b = self.fixed.rows_at(indices)
+    def base_of_landmarks(self, solution) -> Float[Array, "m t"]:
+        """Labels of landmarks less what fixed effects alone fit."""
+        labels = solution.labels
+        return (labels.Y - labels.mean)[jnp.asarray(self.indices)]
+
+    def landmarks(self, seen: "Seen", corner=None):
+        """d, ρ, α, u·q and R of landmarks, from k(points, points) where that is known."""
+        indices = jnp.asarray(self.indices)
+        b, v = self.fixed.rows_at(indices), self.weights.array[indices]
         corner = self.map.raw(self.map.points) if corner is None else corner
-        u = tall_matmul(corner, seen.R) - self.fixed.fitted(b, seen.middle)
-        W, v = seen.planes, self.weights.array[indices]
-        mean = jnp.broadcast_to(labels.mean, labels.Y.shape)
-        residual = (labels.Y - mean)[indices][:, columns] - matmul(u, seen.q)
+        u, W = tall_matmul(corner, seen.R) - self.fixed.fitted(b, seen.middle), seen.planes
         remaining = 1 - v * jnp.sum(u * u, axis=1) - self.fixed.leverage(b, v)
         d, rho = jnp.sum(W * W, axis=1), jnp.sum(W * u, axis=1)
-        return d[:, None], rho[:, None], matmul(W, seen.q), residual, remaining[:, None]
+        return d[:, None], rho[:, None], matmul(W, seen.q), matmul(u, seen.q), remaining[:, None]
 
     def spread(self, lam):
-        """By the same Cholesky factor."""
-        return features_spread(self, self.second, self.origin, lam, self.map.back)
+        """u uᵀ λ."""
+        seen, root = self.at(lam, self.second[:, :0]), jnp.sqrt(lam)
+        of = self.expansion, self.fixed.lean(), root * seen.R, root * seen.middle, lam
+        return PrimalSpread(*of, self.map.back)
 
     def planes(self, lam):
         """The coefficients that leave, in the coordinates of the posterior."""
@@ -250,18 +233,10 @@ class CholeskyFeatures(Factor):
 
     def view(self, solution, lam):
         """I − HHᵀ − UUᵀ with U = √v u."""
-        seen, labels = self.at(solution, lam), solution.labels
-        used, unit = self.weights.used, self.weights.root_or_one
+        seen = self.at(lam, solution.state)
         u = self.rows.map(lambda x, b: self.seen(x, b, seen), self.fixed.rows, **self.hints)
-        U, H = u * unit[:, None], self.fixed.basis(self.fixed.rows, self.n) * unit[:, None]
-        residuals = (labels.Y - labels.mean) * unit[:, None] - matmul(U, seen.q)
-        diagonal = 1 - jnp.sum(U * U, axis=1) - jnp.sum(H * H, axis=1)
-        constraints = None
-        if self.indices is not None:
-            slot = slots(jnp.asarray(self.indices), self.n)
-            constraints = Constraints(slot, seen.planes, U, seen.q)
-        diagonal = jnp.where(used, diagonal, 1)
-        return LowRank(residuals, diagonal, H, U, -U, used, constraints, False)
+        of = u, seen.q, solution.labels, self.weights, self.fixed
+        return LowRank.of_rows(*of, seen.planes, self.indices)
 
 
 @pytree
@@ -302,7 +277,7 @@ def solve_cholesky(
         rows, made, fixed, labels.Y, weights.values, label_origin=labels.start, **options
     ).centred(fixed)
     factor = CholeskyFeatures(
-        rows=rows.stored,
+        rows=rows,
         map=made,
         second=sums.second,
         origin=sums.origin,

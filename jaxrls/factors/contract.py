@@ -123,6 +123,7 @@ class Factor(ABC):
     fixed: FixedEffects
     expansion: Expansion
     rows: Any
+    training: Any = None  # (kernel, rows), for what is asked of the rows as new ones
     shares_work: ClassVar[bool] = False  # whether several λ take hardly more than one
     exact: ClassVar[bool] = (
         True  # whether it is no estimate, so that slopes in λ are to be followed
@@ -145,9 +146,9 @@ class Factor(ABC):
     def coefficients(self, solution: "Solution", lams) -> tuple[Any, Any]:
         """Coefficients (L, c, t) of the expansion, and β (L, q, t) of the fixed effects."""
 
-    @abstractmethod
     def residual_norm(self, solution: "Solution", lams) -> Float[Array, "L t"]:
-        """Σ vᵢ (yᵢ − f(xᵢ))²."""
+        """Σ vᵢ (yᵢ − f(xᵢ))², from the residuals of all rows: nothing cancels."""
+        return self.sweep(solution, lams, lambda r, R, v: jnp.sum(r * r, axis=0))
 
     @abstractmethod
     def data_fit(self, solution: "Solution", lams) -> Float[Array, "L t"]:
@@ -178,8 +179,16 @@ class Factor(ABC):
         return None
 
     def unseen(self, solution: "Solution", lams) -> Float[Array, "L n t"]:
-        """y − f of all rows, which is what rows of weight 0 are held to."""
-        raise ValueError(self._lacks("predicts no rows of weight 0"))
+        """y − f of all rows as `predict` has them, which is what rows of weight 0 are held to."""
+        (kernel, rows), fixed = self.training, self.fixed
+        coef, beta = (jnp.moveaxis(part, 0, 1) for part in self.coefficients(solution, lams))
+
+        def block(x, b, Y):
+            of_fixed = jax.vmap(lambda beta: fixed.fitted(b, beta), 1, 1)(beta)
+            return Y[:, None] - times(self.expansion.design(kernel, x), coef) - of_fixed
+
+        e = rows.map(block, fixed.rows, solution.labels.Y)
+        return jnp.moveaxis(e, 1, 0)
 
     def rows_out(self, solution: "Solution", fn: Callable, lams) -> Any:
         """`Solution.left_out` of single rows where they are estimates; else None."""
@@ -220,51 +229,32 @@ class Factor(ABC):
         """`Solution.outcome` where that takes less than its parts; else None."""
         return None
 
-    def folds_out(self, solution: "Solution", fn: Callable, lams, folds: Folds) -> Any:
-        """`Solution.left_out` of folds: by fits to the others where they are larger than those, or
-        in closed form at one λ after the other.
+    def sweep_folds(
+        self, solution: "Solution", fn: Callable, lams, folds: Folds, *, stack: bool = False
+    ) -> Any:
+        """`fn(e (b, L, t), labels, weights)` of held-out residuals of folds, summed over rows with λ
+        leading, or stacked: by fits to the other folds where folds are larger than features are
+        many, else in closed form at one λ after the other.
         """
-        form = self._form(folds)
-        if form is not None:
-            return OtherFolds.of(form, solution, folds, lams).left_out(fn)
-        rows = folds.inside.reshape(-1)
-        weight = self.weights.array[rows] * folds.inside_mask.reshape(-1).astype(self.dtype)
-        Y = solution.labels.Y[rows]
-        held = self._held(solution, folds)
-        return jax.lax.map(lambda lam: fn(held(lam).reshape(Y.shape), Y, weight), lams)
+        form = self.primal_form()
+        if form is not None and folds.inside.shape[1] > form.turn.shape[1]:
+            return OtherFolds.of(form, solution, folds, lams).sweep(fn, stack)
+        rows, mask = folds.inside.reshape(-1), folds.inside_mask.astype(self.dtype)
 
-    def folds_residuals(self, solution: "Solution", lams, folds: Folds) -> Float[Array, "L n t"]:
-        """`Solution.residuals` of folds, as `folds_out`."""
-        form = self._form(folds)
-        if form is not None:
-            return OtherFolds.of(form, solution, folds, lams).residuals()
-        held, rows = self._held(solution, folds), folds.inside.reshape(-1)
-        mask = folds.inside_mask.reshape(-1, 1).astype(self.dtype)
+        def held(lam, one):
+            of: Any = self.view(one, lam), self.weights, folds.inside, mask
+            return fold_residuals(*of) if self.parts == 1 else folds_in_chunks(self.rows, *of)
 
         def at(lam):
-            e = held(lam).reshape(len(rows), -1) * mask
-            return jnp.zeros_like(solution.labels.Y).at[rows].add(e)
+            e = solution.per_target(lam, held).reshape(len(rows), -1) * mask.reshape(-1, 1)
+            e = jnp.zeros_like(solution.labels.Y).at[rows].add(e)
+            return fn(e[:, None], solution.labels.Y, self.weights.array)
 
-        return jax.lax.map(at, lams)
+        return one_by_one(at, lams, stack)
 
     def primal_form(self) -> PrimalForm | None:
         """The factor as features of its rows; None where it is one of K."""
         return None
-
-    def _form(self, folds: Folds) -> PrimalForm | None:
-        """The same where folds are larger than the number of features."""
-        form = self.primal_form()
-        return None if form is None or folds.inside.shape[1] <= form.turn.shape[1] else form
-
-    def _held(self, solution: "Solution", folds: Folds) -> Callable:
-        """Held-out residuals (k, b, t) of every fold, as a function of λ (k,)."""
-        mask = folds.inside_mask.astype(self.dtype)
-
-        def at(lam, one):
-            of: Any = self.view(one, lam), self.weights, folds.inside, mask
-            return fold_residuals(*of) if self.parts == 1 else folds_in_chunks(self.rows, *of)
-
-        return lambda lam: solution.per_target(lam, at)
 
     def _lacks(self, what: str) -> str:
         return (
@@ -279,6 +269,11 @@ class Factor(ABC):
     def solve_labels(self, labels: Labels) -> "Solution":
         """`solve` for labels that were checked already."""
         return Solution(self, labels, self.project(labels))
+
+    @property
+    def tells_rows(self) -> bool:
+        """Whether it tells what is left of rows left out."""
+        return True
 
     def dof(self, lams) -> Float[Array, "L 1"]:
         """Effective degrees of freedom at every λ."""
@@ -337,6 +332,59 @@ class Factor(ABC):
     def residual_dimensions(self) -> Float[Array, ""]:
         """The number of rows of positive weight, less one for each fixed effect."""
         return self.weights.count - self.fixed.rank
+
+
+class AtLam(NamedTuple):
+    """What a factor with labels has at one λ: of what is not asked for, nothing is computed."""
+
+    coef: Any  # (c, t)
+    beta: Any  # (q, t)
+    r: Any  # (n, t)
+    R: Any  # its diagonal, (n, 1)
+    norm: Any  # Σ r², (t,)
+    fit: Any  # ỹᵀ P̃ ỹ, (t,)
+    logdet: Any  # (1,)
+    dof: Any  # tr R, (1,)
+
+
+class OneByOne(Factor):
+    """A factor that takes one λ after the other."""
+
+    @abstractmethod
+    def at_lam(self, lam, one: "Solution") -> AtLam:
+        """All that there is at one λ, for all targets of a solution."""
+
+    def _each(self, solution, lams, fn):
+        return solution.at_each(lams, lambda lam, one: fn(self.at_lam(lam, one)))
+
+    def coefficients(self, solution, lams):
+        """One by one."""
+        return self._each(solution, lams, lambda at: (at.coef, at.beta))
+
+    def residual_norm(self, solution, lams):
+        """One by one."""
+        return self._each(solution, lams, lambda at: at.norm)
+
+    def data_fit(self, solution, lams):
+        """One by one."""
+        return self._each(solution, lams, lambda at: at.fit)
+
+    def logdet(self, solution, lams):
+        """One by one."""
+        return self._each(solution, lams, lambda at: at.logdet)
+
+    def residual_dof(self, solution, lams):
+        """One by one."""
+        return self._each(solution, lams, lambda at: at.dof)
+
+    def sweep(self, solution, lams, fn, *columns, stack=False):
+        """All rows at one λ after the other."""
+
+        def at(lam):
+            r, R = solution.per_target(lam, lambda lam, one: self.at_lam(lam, one)[2:4])
+            return fn(r[:, None], R[:, None], self.weights.values, *columns)
+
+        return one_by_one(at, lams, stack)
 
 
 @pytree
@@ -427,7 +475,8 @@ class Solution:
             return self.rows_and_leverages(lambda e, _, Y, v: fn(e, Y, v), lams)
         lams = self.columns(lams)
         self.factor.fixed.check_rest(self.factor.weights, groups)
-        return self.with_rest(self.factor.folds_out(self, fn, lams, groups), groups)
+        each = jax.vmap(fn, in_axes=(1, None, None))
+        return self.with_rest(self.factor.sweep_folds(self, each, lams, groups), groups)
 
     def rows_and_leverages(self, fn: Callable, lams) -> Any:
         """`left_out` of single rows by `fn(residuals, remaining, labels, weights)`, remaining
@@ -469,7 +518,8 @@ class Solution:
         lams, f = self.columns(lams), self.factor
         f.fixed.check_rest(f.weights, groups)
         if groups is not None:
-            e = f.folds_residuals(self, lams, groups)
+            e = f.sweep_folds(self, lambda e, Y, v: e, lams, groups, stack=True)
+            e = jnp.moveaxis(e, 1, 0)
         elif (made := f.row_residuals(self, lams)) is not None:
             return made
         else:
@@ -574,6 +624,14 @@ def lam_chunks(lams: Any, columns: int):
     chunks = -(-count // max(1, COLUMNS_AT_ONCE // max(1, columns)))
     whole, rest = split(lams, -(-count // chunks))
     return (None, jax.tree.map(lambda a: a[0], whole)) if chunks == 1 else (whole, rest)
+
+
+def one_by_one(fn: Callable, lams: Float[Array, "L k"], stack: bool) -> Any:
+    """`fn` of one λ after the other, with an axis for it: sums with λ leading, or rows stacked,
+    (n, L, …).
+    """
+    out = jax.lax.map(lambda lam: jax.tree.map(lambda a: a[:, 0] if stack else a[0], fn(lam)), lams)
+    return jnp.moveaxis(out, 0, 1) if stack else out
 
 
 def times(A: Float[Array, "b r"], B: Float[Array, "r L t"]) -> Float[Array, "b L t"]:

@@ -13,18 +13,18 @@ larger than c/2√v; half the loss's second derivative times the variance (cp̂)
 takes the loss's away. Where many rows are hidden in the noise, as at λ far too small, what is left
 of them would look like a small error: the bias, which is upwards, is then left in."""
 
+import math
 from functools import partial
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxrls.factors.contract import PROBES, Coefficients, Factor, Outcome, Report, Solver
 from jaxrls.factors.expansion import Dual, Expansion
 from jaxrls.factors.landmark_spectrum import solve_subset
-from jaxrls.factors.spectrum import Spectrum
+from jaxrls.factors.solvers import check_no_landmarks
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.conjugate import Run, conjugate_gradients
 from jaxrls.linalg.products import matmul, transposed_matmul
@@ -32,6 +32,7 @@ from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.problem.labels import Labels
 from jaxrls.problem.landmarks import as_landmarks, without_trace
 from jaxrls.problem.weights import Weights
+from jaxrls.rows.blocks import default_block_size, map_rows
 from jaxrls.rows.gram import kernel_times
 from jaxrls.rows.rows import Rows
 from jaxrls.support.checks import check_whole
@@ -59,8 +60,8 @@ class Iterative(Solver):
             takes, or in `factorize` but a number. Default 10√n, at most 3000.
         tol: the relative residual to reach.
         probes: random signs from `key`, by default the same every time, for leave-one-out; as many
-            as rows make it exact. 0 makes none, which is cheaper where λ is chosen by rows held out:
-            residuals left out and degrees of freedom are then NaN.
+            as rows make it exact. 0 makes none, which is cheaper where λ is given, or chosen by rows
+            held out: residuals left out and degrees of freedom are then None.
         steps: at most.
         dtype: of K's entries and products, such as "float32", with vectors in that of X; by default
             that of X as well.
@@ -84,32 +85,41 @@ class Iterative(Solver):
             check_whole("probes", self.probes)
         if self.probes == 1:
             raise ValueError(
-                "probes must be 2 or more, from whose differences a standard error is told, or 0 for none, and is 1"
+                "probes must be 2 or more, from whose differences a standard error is told, or 0 "
+                "for none, and is 1"
             )
-        if not (isinstance(self.tol, int | float | np.number) and 0 < self.tol < 1):
+        if not 0 < self.tol < 1:
+            raise ValueError(f"tol must be a number between 0 and 1, and is {self.tol!r}")
+        if self.dtype not in (None, "float32", "float64"):
             raise ValueError(
-                f"tol must be a number between 0 and 1, the relative residual to reach, and is {self.tol!r}"
+                f"dtype must be 'float32' or 'float64', or None for that of X, and is {self.dtype!r}"
             )
-        if self.dtype is not None:
-            object.__setattr__(self, "dtype", _width(self.dtype))
 
     def solve(self, kernel, rows, labels, weights, fixed, *, landmarks, leave, block_size):
         """From the landmarks' fit on."""
         del leave
-        if landmarks is not None:
-            raise ValueError(
-                "landmarks= fits on landmarks in place of all rows: give Iterative(landmarks=…), "
-                "whose fit its products begin from"
-            )
+        check_no_landmarks(landmarks, self)
         if self.landmarks is None:
             raise ValueError("Iterative() needs landmarks, whose fit its products begin from")
+        if self.dtype == "float64" and rows.dtype != jnp.float64:
+            raise ValueError(
+                f"dtype must be no wider than that of X, {rows.dtype}, and is 'float64': leave it "
+                "out, or give X in that"
+            )
         chosen = without_trace(as_landmarks(rows, self.landmarks))
-        self.of_products(rows.dtype)
-        none = Labels.none(weights, fixed)
+        data = Labels.none(weights, fixed), weights, fixed
         options: dict = {"drop": False, "block_size": block_size}
-        near: Any = solve_subset(kernel, rows, chosen, none, weights, fixed, **options).factor
-        parts = Dual(rows.dense()), near, self.signs(rows.shape[0], rows.dtype), self, block_size
-        return IterativeGram(kernel, rows, weights, fixed, *parts).solve_labels(labels)
+        near: Any = solve_subset(kernel, rows, chosen, *data, **options).factor
+        said = Report("iterative", near.report.floor, jnp.zeros((), rows.dtype))
+        begun = near.left_vectors(), near.s, said, near.trace_residual
+        signs = self.signs(rows.shape[0], rows.dtype)  # 0 for rows of weight 0, which are alone
+        own = jnp.where(weights.used[:, None], signs, 0), self, block_size
+        factor = IterativeGram(kernel, rows, weights, fixed, Dual(rows.dense()), *begun, *own)
+        return factor.solve_labels(labels)
+
+    def enough(self, n: int) -> int:
+        """How many landmarks of n rows, where no number is given."""
+        return min(n, 3000, math.ceil(10 * n**0.5))
 
     def signs(self, n: int, dtype) -> Float[Array, "n p"]:
         """The random signs, one column for each probe; or where those are no fewer than rows, √n I,
@@ -118,33 +128,7 @@ class Iterative(Solver):
         if self.probes >= n:
             return n**0.5 * jnp.eye(n, dtype=dtype)
         key = jax.random.key(0) if self.key is None else self.key
-        return jnp.where(jax.random.bits(key, (n, self.probes), jnp.uint8) % 2 == 0, 1, -1).astype(
-            dtype
-        )
-
-    def of_products(self, dtype):
-        """The dtype of the products, for rows of this one."""
-        if self.dtype is None:
-            return dtype
-        if jnp.dtype(self.dtype).itemsize > jnp.dtype(dtype).itemsize:
-            raise ValueError(
-                f"dtype must be no wider than that of X, {dtype}, and is {self.dtype!r}: leave it "
-                "out, or give X in that"
-            )
-        return jnp.dtype(self.dtype)
-
-
-def _width(dtype) -> str:
-    """The name of float32 or float64, by which equal ones are equal."""
-    try:
-        name = np.dtype(dtype).name
-    except TypeError:
-        name = ""
-    if name not in ("float32", "float64"):
-        raise ValueError(
-            f"dtype must be 'float32' or 'float64', or None for that of X, and is {dtype!r}"
-        )
-    return name
+        return jax.random.rademacher(key, (n, self.probes), dtype)
 
 
 @pytree
@@ -165,248 +149,200 @@ class IterativeGram(Factor):
     weights: Weights
     fixed: FixedEffects
     expansion: Expansion
-    near: Spectrum  # on landmarks: what K is divided by, and its leverage is compared with
+    U: Float[Array, "n r"]  # of the fit on landmarks: what K is divided by, and compared with
+    s: Float[Array, " r"]
+    said: Report
+    left_over: Float[Array, ""]  # of the trace of K̃, by landmarks
     signs: Float[Array, "n p"]
     iteration: Iterative
     block_size: int | None = static()
 
     @property
     def report(self):
-        """That of the landmarks, but for what they leave out: nothing is."""
-        return Report("iterative", self.near.report.floor, jnp.zeros((), self.dtype))
+        """With the floor of the fit on landmarks."""
+        return self.said
+
+    @property
+    def tells_rows(self):
+        """With probes."""
+        return self.signs.shape[1] > 0
+
+    @property
+    def own(self) -> Float[Array, " n"]:
+        """The diagonal of K̃."""
+        return self.weights.array * self.kernel.diag(self.rows.dense())
 
     def trace(self):
         """Σ vᵢ Kᵢᵢ, an upper bound."""
-        return self.weights.sum(self.kernel.diag(self.rows.dense()))
+        return jnp.sum(self.own)
 
     def project(self, labels):
         """√v (y − mean): the work begins with λ."""
         return labels.scaled
 
-    def centred(self, V):
-        """(I − HHᵀ) V."""
-        return self.fixed.project(self.weights, V)
-
-    def times_kernel(self, V: Float[Array, "n k"]) -> Float[Array, "n k"]:
+    def times_kernel(self, V: Float[Array, "n *k"]):
         """K V, entries and products in the dtype asked for."""
-        dtype = self.iteration.of_products(self.dtype)
-        X, V = self.rows.dense().astype(dtype), V.astype(dtype)
-        kernel = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), self.kernel)
-        return kernel_times(kernel, X, X, V, self.block_size).astype(self.dtype)
+        dtype = self.iteration.dtype or self.dtype
+        data = self.kernel, self.rows.dense(), V.reshape(self.n, -1)
+        kernel, X, flat = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), data)
+        return kernel_times(kernel, X, X, flat, self.block_size).astype(self.dtype).reshape(V.shape)
 
     def solve_columns(self, lams: Float[Array, " k"], B: Float[Array, "n k"]):
         """P̃ B with a λ for each column, NaN where that is useless, and how it went."""
-        weights = self.weights
+        centred = partial(self.fixed.project, self.weights)
 
         def apply(V):
-            K_V = weights.scale(self.times_kernel(weights.scale(self.centred(V))))
-            return self.centred(K_V) + lams * V
+            K_V = self.weights.scale(self.times_kernel(self.weights.scale(centred(V))))
+            return centred(K_V) + lams * V
 
-        near = partial(self.near_inverse, lams)
         tol, steps = self.iteration.tol, self.iteration.steps
-        X, run = conjugate_gradients(apply, self.centred(B), near, tol=tol, steps=steps)
+        near = partial(self.near_inverse, lams)
+        X, run = conjugate_gradients(apply, centred(B), near, tol=tol, steps=steps)
         return jnp.where(run.residuals <= USELESS, X, jnp.nan), run
 
-    def apart(self, lams):
-        """λ with what landmarks leave out of the diagonal of K̃ on average: P̂ is nearer to P̃ by it,
-        and its diagonal seldom far below.
-        """
-        return lams + self.near.report.trace_residual / self.weights.count
+    def kept(self, lams: Float[Array, " k"]):
+        """λ, no smaller than landmarks can tell, and s/(s + λ) of each, (r, k)."""
+        lams = jnp.maximum(lams, self.report.floor)
+        return lams, self.s[:, None] / (self.s[:, None] + lams)
 
     def near_inverse(self, lams: Float[Array, " k"], V: Float[Array, "n k"]) -> Float[Array, "n k"]:
-        """P̂ V = (I − HHᵀ − U diag(s/(s + λ)) Uᵀ) V/λ of the landmarks, λ no smaller than they can
-        tell.
-        """
-        f, lams = self.near, jnp.maximum(lams, self.near.report.floor)
-        columns = f.weights.values, f.fixed.rows
-        # U is A times `rotation`: applied to r numbers a column, and not to all rows.
-        cross = lambda x, v, b, V: transposed_matmul(f.unrotated(x, v, b), V)
-        across = matmul(f.rotation.T, f.rows.sum(cross, *columns, V))  # type: ignore[union-attr]
-        kept = matmul(f.rotation, f.s[:, None] / (f.s[:, None] + lams) * across)
-        back = f.rows.map(lambda x, v, b: matmul(f.unrotated(x, v, b), kept), *columns)
-        return (self.centred(V) - back) / lams
+        """P̂ V = (I − HHᵀ − U diag(s/(s + λ)) Uᵀ) V/λ of the landmarks."""
+        lams, kept = self.kept(lams)
+        across = matmul(self.U, kept * transposed_matmul(self.U, V))
+        return (self.fixed.project(self.weights, V) - across) / lams
 
-    def at(self, solution, lams) -> "SolvedColumns":
-        """Everything at λ (L, k), by one iteration on all columns."""
-        (L, k), t, (n, p) = lams.shape, solution.state.shape[1], self.signs.shape
-        signs, of_signs = jnp.tile(self.signs, (1, L * k)), jnp.repeat(lams.reshape(-1), p)
-        columns, of_labels = _label_columns(solution, lams)
-        all_lams = jnp.concatenate([of_labels, of_signs])
-        X, run = self.solve_columns(all_lams, jnp.concatenate([columns, signs], axis=1))
-        dual = X[:, : L * t].reshape(n, L, t)
-        if p == 0:
-            unknown = jnp.full((n, L, k), jnp.nan, self.dtype)
-            return SolvedColumns(dual, unknown, unknown, unknown[..., None], run)
-        difference = X[:, L * t :] - self.near_inverse(self.apart(of_signs), signs)
-        probed = (of_signs * signs * difference).reshape(n, L, k, p)
-        estimate = lams * self._near_diagonal(self.apart(lams)) + jnp.mean(probed, axis=-1)
-        used = self.weights.used[:, None, None]
-        remaining = jnp.where(used, jnp.clip(estimate, self._least(lams), 1), 1)
-        exact = jnp.zeros_like(remaining)
-        variance = exact if p == n else jnp.where(used, jnp.var(probed, axis=-1, ddof=1) / p, 0)
-        hidden = jnp.sum(variance > remaining**2 / 4, axis=0, dtype=self.dtype)
-        hidden = hidden > HIDDEN * self.weights.count
-        return SolvedColumns(dual, remaining, jnp.where(hidden, 0, variance), probed, run)
-
-    def _dual(self, solution, lams) -> Float[Array, "n L t"]:
-        """c̃ alone."""
-        columns, of_labels = _label_columns(solution, lams)
-        return self.solve_columns(of_labels, columns)[0].reshape(self.n, len(lams), -1)
-
-    def _least(self, lams):
-        """A bound of λ diag P̃ from below, by |a|⁴ ≤ (aᵀGa)(aᵀP̃a) for a what is left of a unit vector
-        without the fixed effects.
-        """
-        length = jnp.sqrt(self.weights.array * self.kernel.diag(self.rows.dense()))
+    def at(self, solution, lams, probes: bool = True) -> "SolvedColumns":
+        """Everything at λ (L, k) by one iteration: columns of labels for every λ, then of signs."""
+        (L, k), (n, t) = lams.shape, solution.state.shape
+        p = self.signs.shape[1] if probes else 0
+        labels, signs = jnp.tile(solution.state, (1, L)), jnp.tile(self.signs[:, :p], (1, L * k))
+        of_labels, lam = jnp.broadcast_to(lams, (L, t)).ravel(), jnp.repeat(lams, p)
+        columns = jnp.concatenate([labels, signs], axis=1)
+        X, run = self.solve_columns(jnp.concatenate([of_labels, lam]), columns)
+        dual, solved = X[:, : L * t].reshape(n, L, t), X[:, L * t :]
+        if not p:
+            return SolvedColumns(dual, run)
+        # P̂ is nearer to P̃ by what landmarks leave out, and its diagonal seldom far below.
+        beside = self.left_over / self.weights.count
+        probed = lam * signs * (solved - self.near_inverse(lam + beside, signs))
+        probed = probed.reshape(n, L, k, p)
         h = self.fixed.leverage(self.fixed.rows, self.weights.array)
-        H = self.weights.scale(self.fixed.basis(self.fixed.rows, self.n))
-        far = length + jnp.sum(jnp.abs(H) * matmul(length, jnp.abs(H)), axis=1)
-        own, far = (1 - h)[:, None, None], (far**2)[:, None, None]
-        return own**2 * lams / (own * lams + far)
+        left, flat = (1 - h)[:, None], lams.ravel()
+        near, kept = self.kept(flat + beside)
+        square = map_rows(
+            lambda U: matmul(U * U, kept), self.U, default_block_size(n, 8 * len(self.s))
+        )
+        estimate = (flat / near * (left - square)).reshape(n, L, k)
+        # A bound of λ diag P̃ from below, by |a|⁴ ≤ (aᵀGa)(aᵀP̃a) for a what is left of a unit
+        # vector without the fixed effects, where √aᵀK̃a ≤ √K̃ᵢᵢ + √(hᵢ tr K̃).
+        far = (jnp.sqrt(self.own) + jnp.sqrt(h * self.trace()))[:, None] ** 2
+        least = (left**2 * flat / (left * flat + far)).reshape(n, L, k)
+        R = jnp.clip(estimate + jnp.mean(probed, axis=-1), least, 1)
+        variance = jnp.var(probed, axis=-1, ddof=1) / p * int(p < n)
+        hidden = jnp.sum(variance > R**2 / 4, axis=0, dtype=self.dtype)
+        variance = jnp.where(hidden <= HIDDEN * self.weights.count, variance, 0)
+        second = R**2 + variance
+        e = self.weights.unscale(lams * dual * R / second)
+        slope = (variance - R**2) / (second * R)
+        changes = (e * slope)[..., None] * probed * int(p < n) / p**0.5
+        spread = e * jnp.sqrt(variance / second)
+        dof = jnp.sum(jnp.where(self.weights.used[:, None, None], 1 - R, 0), axis=0)
+        return SolvedColumns(dual, run, dof, e, spread, changes)
 
-    def _near_diagonal(self, lams):
-        """diag P̂, (n, L, k)."""
-        f, lams = self.near, jnp.maximum(lams, self.near.report.floor)
-        zeros = jnp.zeros((self.n, lams.shape[1]), self.dtype)
-        none = f.solve_labels(Labels.columns(zeros, f.weights, f.fixed, False))
-        return f.sweep(none, lams, lambda r, R, v: R, stack=True) / lams
+    def probed(self, solution, lams) -> "SolvedColumns":
+        """The same, where the diagonal is asked for."""
+        if not self.tells_rows:
+            raise ValueError(
+                "probes=0 leaves no rows out: take probes=32, name one λ, or choose it by "
+                "holdout(X, Y), rows held out"
+            )
+        return self.at(solution, lams)
+
+    def dual(self, solution, lams):
+        """c̃ alone, (n, L, t)."""
+        return self.at(solution, lams, probes=False).dual
 
     def coefficients(self, solution, lams):
         """c = √v c̃, and β of y − Kc."""
-        return self._coefficients(solution, self._dual(solution, lams))
+        return self._found(solution, self.dual(solution, lams))[:2]
 
-    def _coefficients(self, solution, dual):
+    def _found(self, solution, dual):
+        """The same, and Kc, all of them with λ leading."""
         coef = self.weights.scale(dual)
-        (n, L, t), f = coef.shape, self.fixed
-        if not f.count:
-            return jnp.moveaxis(coef, 1, 0), jnp.zeros((L, 0, t), self.dtype)
-        beta = f.fit(self.weights, self.times_kernel(coef.reshape(n, -1))).reshape(-1, L, t)
-        return jnp.moveaxis(coef, 1, 0), solution.labels.start - jnp.moveaxis(beta, 1, 0)
+        (n, L, t), fitted = coef.shape, self.times_kernel(coef)
+        beta = self.fixed.fit(self.weights, fitted.reshape(n, L * t))
+        beta = solution.labels.start[:, None] - beta.reshape(self.fixed.count, L, t)
+        return coef.swapaxes(0, 1), beta.swapaxes(0, 1), fitted.swapaxes(0, 1)
 
     def residual_norm(self, solution, lams):
         """‖λ c̃‖²."""
-        return jnp.sum((lams * self._dual(solution, lams)) ** 2, axis=0)
+        return jnp.sum((lams * self.dual(solution, lams)) ** 2, axis=0)
 
     def data_fit(self, solution, lams):
         """ỹᵀ c̃."""
-        return jnp.sum(solution.state[:, None, :] * self._dual(solution, lams), axis=0)
-
-    def logdet(self, solution, lams):
-        """Not by products."""
-        raise ValueError(
-            "the evidence needs a determinant, which the iterative route does not have: use loo or "
-            "gcv, or landmarks="
-        )
+        return jnp.sum(solution.state[:, None] * self.dual(solution, lams), axis=0)
 
     def residual_dof(self, solution, lams):
         """Σ λP̃ᵢᵢ, estimated."""
-        self.check_probes()
-        return self._residual_dof(self.at(solution, lams))
-
-    def _residual_dof(self, at):
-        return jnp.sum(jnp.where(self.weights.used[:, None, None], at.remaining, 0), axis=0)
-
-    def _left_out(self, lams, at, remaining):
-        """e = λc̃/(λ diag P̃ √v), without the bias that the variance of diag P̃ would give it."""
-        shrunk = remaining / (remaining**2 + at.variance)
-        return self.weights.unscale(lams * at.dual * shrunk)
-
-    def _total(self, fn, solution, e):
-        return jax.vmap(fn, in_axes=(1, None, None))(e, solution.labels.Y, self.weights.array)
+        return self.weights.count - self.probed(solution, lams).dof
 
     def rows_out(self, solution, fn, lams):
-        """Σ `fn` over rows left out, from c̃ and the estimate of diag P̃, without the bias that the
-        variance of residuals would give a curved loss.
-        """
-        self.check_probes()
-        at = self.at(solution, lams)
-        e = self._left_out(lams, at, at.remaining)
-        spread = e * jnp.sqrt(at.variance / (at.remaining**2 + at.variance))
-        slope = lambda e: jax.jvp(partial(self._total, fn, solution), (e,), (spread,))
-        (total, _), (_, curvature) = jax.jvp(slope, (e,), (spread,))
-        return jax.tree.map(lambda a, b: a - b / 2, total, curvature)
-
-    def sweep(self, solution, lams, fn, *columns, stack=False):
-        """Not by estimates: `rows_out` knows their variance."""
-        raise ValueError(
-            "this needs the leverage of every row, which the iterative route estimates: use loo or "
-            "gcv, or landmarks="
-        )
-
-    def check_probes(self) -> None:
-        """Raise where no diagonal was estimated."""
-        if self.signs.shape[1] == 0:
-            raise ValueError(
-                "probes=0 leaves no rows out: take probes=32, or validation=(X, Y), rows held out, "
-                "to choose λ by"
-            )
-
-    def _error(self, fn, solution, lams, at):
-        """The standard error of `rows_out`: how much that varies with the random signs, to first
-        order, over their number.
-        """
-        n, p = self.signs.shape
-        total = lambda remaining: self._total(fn, solution, self._left_out(lams, at, remaining))
-        along = lambda change: jax.jvp(total, (at.remaining,), (change,))[1]
-        each = jax.vmap(along, in_axes=3)(at.probed)
-        return jax.tree.map(lambda a: jnp.std(a, axis=0, ddof=1) * (0 if p == n else p**-0.5), each)
+        """Σ `fn` over rows left out."""
+        return _sums(solution, self.probed(solution, lams), fn)[0]
 
     def row_residuals(self, solution, lams):
         """Held-out residuals of every row."""
-        self.check_probes()
-        at = self.at(solution, lams)
-        return self._residuals(solution, lams, at, self._coefficients(solution, at.dual))
-
-    def _residuals(self, solution, lams, at, found):
-        e = jnp.moveaxis(self._left_out(lams, at, at.remaining), 1, 0)
-        if self.weights.values is None:
-            return e
-        n, L, t = at.dual.shape
-        fitted = self.times_kernel(self.weights.scale(at.dual).reshape(n, -1)).reshape(n, L, t)
-        fixed = jax.vmap(lambda beta: self.fixed.fitted(self.fixed.rows, beta))(found[1])
-        unseen = solution.labels.Y - jnp.moveaxis(fitted, 1, 0) - fixed
-        return jnp.where(self.weights.used[:, None], e, unseen)
+        return self._outcome(solution, self.probed(solution, lams), None).residuals
 
     def outcome(self, solution, lam, groups, fn):
-        """All from one iteration."""
+        """All from one iteration; what takes probes is None without."""
         if groups is not None:
-            self.view(solution, lam)
-        at = self.at(solution, lam)
-        found = self._coefficients(solution, at.dual)
-        dof = self.weights.count - self._residual_dof(at)
-        unsure = fn is not None and self.signs.shape[1]
-        error = self._error(fn, solution, lam, at) if unsure else None
-        e = self._residuals(solution, lam, at, found)
-        of_fixed = self.fixed.apart(found[1])
-        return Outcome(Coefficients(found[0], *of_fixed), e, dof, error, at.run)
+            self.view(solution, lam[0, 0])
+        return self._outcome(solution, self.at(solution, lam), fn)
 
-    def smoother(self, lam):
-        """Not by products."""
-        raise ValueError(self._lacks("tells no intervals"))
+    def _outcome(self, solution, at, fn):
+        coef, beta, fitted = self._found(solution, at.dual)
+        coefficients = Coefficients(coef, *self.fixed.apart(beta))
+        if at.e is None:
+            return Outcome(coefficients, None, None, None, at.run)
+        e = at.e.swapaxes(0, 1)
+        if self.weights.values is not None:
+            fitted = fitted + jax.vmap(partial(self.fixed.fitted, self.fixed.rows))(beta)
+            e = jnp.where(self.weights.used[:, None], e, solution.labels.Y - fitted)
+        error = None if fn is None else _sums(solution, at, fn)[1]
+        return Outcome(coefficients, e, at.dof, error, at.run)
 
-    def view(self, solution, lam):
-        """Not by products."""
-        raise ValueError(
-            "groups left out together need blocks of an inverse, which the iterative route does not "
-            "have: use landmarks="
-        )
+    def _refuse(self, *asked, **how):
+        """What takes entries of an inverse; `rows_out` knows the variance of its diagonal."""
+        what = "knows no determinant, no leverage exactly, and tells no intervals"
+        raise ValueError(self._lacks(what))
+
+    logdet = sweep = smoother = _refuse
 
 
 @pytree
 class SolvedColumns:
-    """c̃ and the estimate of λ diag P̃ at every λ, with its variance and what every probe says, and
-    how the iteration went.
+    """c̃ at every λ and how the iteration went. With probes degrees of freedom, e = λc̃/(λ diag P̃ √v)
+    without the bias that the variance of the estimate of λ diag P̃ would give it, its standard
+    deviation by that, and to first order by what every probe says.
     """
 
     dual: Float[Array, "n L t"]
-    remaining: Float[Array, "n L k"]
-    variance: Float[Array, "n L k"]
-    probed: Float[Array, "n L k p"]
     run: Run
+    dof: Any = None  # (L, k)
+    e: Any = None  # (n, L, t)
+    spread: Any = None
+    changes: Any = None  # (n, L, t, p)
 
 
-def _label_columns(solution, lams):
-    """The labels once for every λ, (n, L t), and the λ of each column."""
-    scaled = solution.state
-    wide = jnp.broadcast_to(lams, (lams.shape[0], scaled.shape[1])).reshape(-1)
-    return jnp.tile(scaled, (1, lams.shape[0])), wide
+def _sums(solution, at: SolvedColumns, fn):
+    """Σ `fn` over rows left out, without the bias that the variance of residuals would give a
+    curved loss; and its standard error, by how much it varies with the random signs.
+    """
+    over_lams = jax.vmap(fn, in_axes=(1, None, None))
+    total = lambda e: over_lams(e, solution.labels.Y, solution.factor.weights.array)
+    along = lambda change: lambda e: jax.jvp(total, (e,), (change,))[1]
+    curvature = jax.jvp(along(at.spread), (at.e,), (at.spread,))[1]
+    each = jax.vmap(lambda change: along(change)(at.e), in_axes=3)(at.changes)
+    error = jax.tree.map(lambda a: jnp.std(a, axis=0, ddof=1), each)
+    return jax.tree.map(lambda a, b: a - b / 2, total(at.e), curvature), error

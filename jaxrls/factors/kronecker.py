@@ -5,30 +5,29 @@ With √v₁K₁√v₁ = U₁ diag(s₁) U₁ᵀ and likewise on side 2, K̃ = 
 U₂, which are never formed, and the eigenvalues s₁s₂ᵀ. Labels are a matrix Y (n₁, n₂), z = U₁ᵀ√v(Y −
 ȳ)U₂ its coordinates and c those of √v, and lost = λ/(s₁s₂ᵀ + λ) of each is what a fit leaves:
 
-    residuals √v(y − f) = U₁(lost ∘ ζ)U₂ᵀ,   ζ = z − bc,   b = Σ lost∘c∘z / Σ lost∘c∘c,   1 −
-    leverage = (U₁∘U₁) lost (U₂∘U₂)ᵀ.
+    residuals √v(y − f) = U₁(lost ∘ ζ)U₂ᵀ,   ζ = z − bc,   b = Σ lost∘c∘z / Σ lost∘c∘c,
+    1 − leverage = (U₁∘U₁) lost (U₂∘U₂)ᵀ − w²,   w = U₁(lost ∘ c)U₂ᵀ / √(Σ lost∘c∘c).
 
 Centring would break the product up, so that the unpenalised intercept ȳ + b comes from the fits to
 labels and to the constant, as in generalised least squares; likewise of what is left out, whose
 intercept is the rest's: with e⁰ the held-out residuals of both without an intercept,
 
-    e = e⁰[y] − b e⁰[1],   b = M[y]/M[1],   M[t] = (Σ lost∘c∘t over all) − r[1]·e⁰[t] over what is
-    left out.
+    e = e⁰[y] − b e⁰[1],   b = M[y]/M[1],
+    M[t] = (Σ lost∘c∘t over all) − r[1]·e⁰[t] over what is left out.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.factors.contract import Factor, Report, over_lams
+from jaxrls.factors.contract import AtLam, OneByOne, Report
 from jaxrls.factors.expansion import Dual, Expansion
-from jaxrls.factors.sides import ENTRIES_AT_ONCE, Both, Side, total, turned
-from jaxrls.factors.spread_of_sides import SidesSpread
-from jaxrls.leave_out.view import View
-from jaxrls.linalg.decompositions import clip, eigh
+from jaxrls.leave_out.view import LowRank
+from jaxrls.linalg.decompositions import clip, eigh, rounding
 from jaxrls.linalg.products import matmul
 from jaxrls.problem.fixed_effects import FixedEffects, as_fixed_effects
 from jaxrls.problem.weights import Weights
@@ -37,12 +36,140 @@ from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pytrees import pytree
 
 # What is left out together: entries alone, whole rows, whole columns, or of an entry its row and
-# its column. The letters are those of Stock et al. 2018.
-SETTINGS = {"entries": "A", "rows": "B", "columns": "C", "both": "D"}
+# its column: A to D of Stock et al. 2018.
+SETTINGS = ("entries", "rows", "columns", "both")
 
 
 @pytree
-class Kronecker(Factor):
+class Side:
+    """One side: √v K √v = U diag(s) Uᵀ, and its weights."""
+
+    U: Float[Array, "n n"]
+    s: Float[Array, " n"]
+    weights: Weights
+
+    @property
+    def basis(self):
+        """√v U."""
+        return self.weights.scale(self.U)
+
+    @property
+    def constant(self):
+        """Uᵀ√v."""
+        return matmul(self.weights.root, self.U)
+
+
+# Matrices of all pairs (t, a, b), a row and a column each; in a stack of labels and the constant
+# the q constants, 1 or 0, come last.
+
+
+def turned(left, right, A):
+    """left A rightᵀ of every target; None stands for the identity."""
+    A = A if left is None else matmul(left, A)
+    return A if right is None else matmul(A, right.T)
+
+
+def total(A):
+    """Σ over all pairs."""
+    return jnp.sum(A, axis=(-2, -1))
+
+
+def moments(A, B, q: int, axis=(-2, -1)):
+    """M (q, t + q, 1, 1): sums over pairs, or an axis, of products of the constants of A with B."""
+    return jnp.sum(A[len(A) - q :, None] * B, axis=axis, keepdims=True)
+
+
+def level(M):
+    """b (q, t, 1, 1), what an intercept is beside the mean of labels."""
+    return M[:, : M.shape[1] - len(M)] / M[:, -1:]
+
+
+def without_constant(A, M):
+    """Of a stack the labels, less b times the constant."""
+    t = len(A) - len(M)
+    return A[:t] - jnp.sum(A[t:, None] * level(M), axis=0)
+
+
+def without(U, V, lost, Z, q: int, axis):
+    """Without what lies along an axis together, in the bases U and V: e⁰ of a stack, M, and the
+    diagonal of R⁰.
+    """
+    left, right = (None if side is None else side * side for side in (U, V))
+    r, own = turned(U, V, lost * Z), turned(left, right, lost)
+    return r / own, moments(lost * Z, Z, q) - moments(r, r / own, q, axis), own
+
+
+@pytree
+class PairRows:
+    """Rows of U₁ ⊗ U₂, with further columns after them, times a scale: made as they are asked
+    for.
+    """
+
+    first: Float[Array, "n1 n1"]
+    second: Float[Array, "n2 n2"]
+    further: Float[Array, "n q"]
+    scale: Float[Array, " nq"]
+
+    @property
+    def shape(self):
+        """That of all rows."""
+        return len(self.further), len(self.scale)
+
+    def __getitem__(self, i):
+        one, other = self.first[i // len(self.second)], self.second[i % len(self.second)]
+        U = (one[:, :, None] * other[:, None]).reshape(len(i), len(self.further))
+        return jnp.concatenate([U, self.further[i]], axis=1) * self.scale
+
+
+@pytree
+class SidesSpread:
+    """The posterior covariance of pairs of new rows at one λ, which are known by k(x, xᵢ), a matrix
+    for each side, and k(x, x).
+
+    With p = U₁ᵀ√v₁ k₁(X₁, a), q = U₂ᵀ√v₂ k₂(X₂, b), w = 1/(s₁s₂ᵀ + λ) and c the coordinates of √v,
+    of which a flat prior on an intercept makes the last term,
+
+        cov[f(a, b), f(a', b')] = k₁(a, a') k₂(b, b') − Σᵢⱼ pᵢp'ᵢ wᵢⱼ qⱼq'ⱼ + dd',
+        d = (1 − Σᵢⱼ pᵢ wᵢⱼ cᵢⱼ qⱼ)/√(Σᵢⱼ wᵢⱼ cᵢⱼ²).
+
+    Of a table of all new rows with all new columns the variances are two products of matrices, and
+    no pair has more than its own number.
+    """
+
+    first: Float[Array, "n1 n1"]  # √v₁U₁
+    second: Float[Array, "n2 n2"]
+    inverse: Float[Array, "n1 n2"]  # w
+    constant: Float[Array, "q n1 n2"]  # (w ∘ c)/√Σwc²
+    slack: Float[Array, " q"]  # 1/√Σwc²
+
+    def of_first(self, K: Float[Array, "m n1"], own: Float[Array, " m"]):
+        """What variances take of new rows of side 1, whatever side 2 is, O(m n₁(n₁ + n₂)): k(a, a),
+        and sums over i of p² w and of p (w ∘ c)/√Σwc².
+        """
+        p = matmul(K, self.first)
+        return own, matmul(p * p, self.inverse), jnp.swapaxes(matmul(p, self.constant), 0, 1)
+
+    def variance(self, one, other):
+        """Of one pair, from `of_first` of its row of side 1, and k(b, b) and q of that of side 2."""
+        (own1, squares, constant), (own2, q) = one, other
+        known = jnp.maximum(own1 * own2 - matmul(squares, q * q), 0)
+        return known + jnp.sum((self.slack - matmul(constant, q)) ** 2)
+
+    def covariance(self, K1: Float[Array, "p n1"], K2: Float[Array, "p n2"], prior):
+        """Of pairs with each other, whose k₁k₂ is the `prior` (p, p): O(p² n₁n₂), one pair after
+        another.
+        """
+        p, q = matmul(K1, self.first), matmul(K2, self.second)
+
+        def told(pair):
+            return jnp.sum(matmul(p, pair[0][:, None] * self.inverse * pair[1]) * q, axis=1)
+
+        slack = self.slack[:, None] - jnp.sum(matmul(p, self.constant) * q, axis=2)
+        return prior - jax.lax.map(told, (p, q)) + matmul(slack.T, slack)
+
+
+@pytree
+class Kronecker(OneByOne):
     """√v (K₁ ⊗ K₂) √v by the spectra of its two sides; pair (i, j) is row i·n₂ + j, so that labels
     are Y.ravel().
 
@@ -65,223 +192,160 @@ class Kronecker(Factor):
         """As it was made."""
         return self.said
 
+    def sides(self):
+        """Itself."""
+        return self
+
     @property
     def shape(self) -> tuple[int, int]:
         """How many rows and columns labels have."""
         return len(self.first.s), len(self.second.s)
 
     @property
-    def s(self) -> Float[Array, "n1 n2"]:
-        """The eigenvalues of K̃, not centred."""
-        return self.first.s[:, None] * self.second.s[None, :]
+    def s(self):
+        """The eigenvalues of K̃, not centred, (n₁, n₂)."""
+        return self.first.s[:, None] * self.second.s
 
     @property
-    def coordinates(self) -> Float[Array, "n1 n2 1"]:
-        """Those of √v, 0 without an intercept."""
-        c = self.first.constant[:, None] * self.second.constant[None, :]
-        return (c if self.intercept else jnp.zeros_like(c))[:, :, None]
+    def constant(self):
+        """The coordinates of √v (q, n₁, n₂), q = 1 with an intercept."""
+        return (self.first.constant[:, None] * self.second.constant)[None][: self.fixed.count]
 
-    def sides(self):
-        """Itself."""
-        return self
+    @property
+    def root(self):
+        """√v, (1, n₁, n₂)."""
+        return self.weights.root.reshape(1, *self.shape)
 
-    def spread(self, lam):
-        """Of pairs of new rows, as a `SidesSpread`."""
-        return SidesSpread.of((self.first, self.second), lam, self.intercept)
+    def tables(self, A):
+        """Vectors over the pairs (n, t) as matrices (t, n₁, n₂)."""
+        return A.T.reshape(A.shape[1], *self.shape)
+
+    def flat(self, A):
+        """The reverse."""
+        return A.reshape(len(A), self.n).T
+
+    def turned(self, A):
+        """U₁AU₂ᵀ as vectors over the pairs: O(n₁n₂(n₁ + n₂)t)."""
+        return self.flat(turned(self.first.U, self.second.U, A))
 
     def trace(self):
         """Σ s, less what the constant has of it."""
-        return jnp.sum(self.s * (1 - self.coordinates[:, :, 0] ** 2 / self.weights.total))
+        return jnp.sum(self.s) - jnp.sum(self.s * self.constant**2) / self.weights.total
 
     def smallest_eigenvalue(self):
         """Of those of the two sides' products."""
-        largest = jnp.max(self.s)
-        return jnp.min(jnp.where(self.s > self.precision_floor(), self.s, largest))
+        return jnp.min(jnp.where(self.s > self.precision_floor(), self.s, jnp.max(self.s)))
 
     def project(self, labels):
-        """z = U₁ᵀ√v(Y − ȳ)U₂, O(n₁n₂(n₁ + n₂)t)."""
-        scaled = labels.scaled.reshape(*self.shape, -1)
-        return turned(self.first.U.T, self.second.U.T, scaled)
+        """z = U₁ᵀ√v(Y − ȳ)U₂."""
+        return self.flat(turned(self.first.U.T, self.second.U.T, self.tables(labels.scaled)))
 
-    def _each(self, fn, solution, lams):
-        """`fn(lost, λ)` at every λ, (k,), as many at once as keep ENTRIES_AT_ONCE."""
-        columns = -(-1024 * solution.state.size // ENTRIES_AT_ONCE)
-        return over_lams(jax.vmap(lambda lam: fn(self.lost(lam), lam)), lams, columns)
+    def with_constant(self, solution):
+        """z, and after it c."""
+        return jnp.concatenate([self.tables(solution.state), self.constant])
 
-    def lost(self, lam: Float[Array, " k"]) -> Float[Array, "n1 n2 k"]:
-        """λ/(s + λ)."""
-        return lam / (self.s[:, :, None] + lam)
+    def at(self, lam, one):
+        """lost, ζ, M over all, and c/√M[1]."""
+        lost, Z = lam / (self.s + lam), self.with_constant(one)
+        M = moments(lost * Z, Z, self.fixed.count)
+        return lost, without_constant(Z, M), M, self.constant / jnp.sqrt(M[:, -1])
 
-    def offset(self, z, lost) -> Float[Array, " t"]:
-        """b, which the intercept has beside the mean of labels."""
-        if not self.intercept:
-            return jnp.zeros(z.shape[2], z.dtype)
-        share = lost * self.coordinates
-        return total(share * z) / total(share * self.coordinates)
-
-    def seen(self, z, lost) -> Float[Array, "n1 n2 t"]:
-        """ζ, the coordinates of labels less the intercept."""
-        return z - self.offset(z, lost) * self.coordinates
-
-    def coefficients(self, solution, lams):
-        """√v U₁(ζ/(s + λ))U₂ᵀ as vectors over the pairs."""
-        z = solution.state
-
-        def found(lost, lam):
-            coef = turned(self.first.U, self.second.U, self.seen(z, lost) * (lost / lam))
-            beta = solution.labels.start + self.offset(z, lost)
-            return self.weights.scale(coef.reshape(self.n, -1)), beta
-
-        return self._each(found, solution, lams)
-
-    def residual_norm(self, solution, lams):
-        """‖lost ∘ ζ‖²."""
-        norm = lambda lost, lam: total((lost * self.seen(solution.state, lost)) ** 2)
-        return self._each(norm, solution, lams)
-
-    def data_fit(self, solution, lams):
-        """Σ ζ²/(s + λ)."""
-        fit = lambda lost, lam: total(lost * self.seen(solution.state, lost) ** 2) / lam
-        return self._each(fit, solution, lams)
-
-    def logdet(self, solution, lams):
-        """Σ log(s + λ), and of the constant log hᵀ(K̃ + λI)⁻¹h."""
-
-        def found(lost, lam):
-            whole = total(jnp.log(self.s[:, :, None] + lam))
-            if not self.intercept:
-                return whole
-            return whole + jnp.log(total(lost / lam * self.coordinates**2) / self.weights.total)
-
-        return self._each(found, solution, lams)
-
-    def residual_dof(self, solution, lams):
-        """Σ lost, less what the constant had of it."""
-        return self._each(lambda lost, lam: total(lost) - self._of_constant(lost), solution, lams)
-
-    def _of_constant(self, lost):
-        c = self.coordinates
-        if not self.intercept:
-            return jnp.zeros(lost.shape[2], lost.dtype)
-        return total((lost * c) ** 2) / total(lost * c**2)
-
-    def sweep(self, solution, lams, fn, *columns, stack=False):
-        """All entries at some λ."""
-        v = self.weights.values
-
-        def at(lost, lam):
-            r, R = self._residuals(solution, lost), self._remaining(lost)
-            out = fn(*(part.reshape(self.n, 1, -1) for part in (r, R)), v, *columns)
-            return jax.tree.map(lambda a: a[:, 0] if stack else a[0], out)
-
-        out = self._each(at, solution, lams)
-        return jnp.moveaxis(out, 0, 1) if stack else out
+    def at_lam(self, lam, one):
+        """From the coordinates."""
+        lost, zeta, M, unit = self.at(lam, one)
+        r, w = self.turned(lost * zeta), self.turned(lost * unit)
+        R = turned(self.first.U**2, self.second.U**2, lost).reshape(-1, 1)
+        of_constant = jnp.sum(jnp.log(M[:, -1] / lam / self.weights.total))
+        return AtLam(
+            coef=self.weights.scale(r / lam),
+            beta=one.labels.start + level(M)[:, :, 0, 0],
+            r=r,
+            R=R - jnp.sum(w * w, axis=1, keepdims=True),
+            norm=total((lost * zeta) ** 2),
+            fit=total(lost * zeta**2) / lam,
+            logdet=(total(jnp.log(self.s + lam)) + of_constant)[None],
+            dof=(total(lost) - jnp.sum((lost * unit) ** 2))[None],
+        )
 
     def unseen(self, solution, lams):
         """y − f of all pairs: no weight is 0."""
         return solution.training_residuals(lams) / self.weights.root[:, None]
 
-    def _residuals(self, solution, lost) -> Float[Array, "n1 n2 t"]:
-        """U₁(lost ∘ ζ)U₂ᵀ."""
-        return turned(self.first.U, self.second.U, lost * self.seen(solution.state, lost))
-
-    def _remaining(self, lost) -> Float[Array, "n1 n2 k"]:
-        """1 − leverage of entries."""
-        U, V = self.first.U, self.second.U
-        remaining = turned(U * U, V * V, lost)
-        return remaining - self._constant(lost) ** 2 if self.intercept else remaining
-
-    def _constant(self, lost) -> Float[Array, "n1 n2 k"]:
-        """w of R = U diag(lost) Uᵀ − wwᵀ."""
-        c = self.coordinates
-        return turned(self.first.U, self.second.U, lost * c) / jnp.sqrt(total(lost * c**2))
-
-    def setting_left_out(self, solution, fn: Callable, setting: str, lams) -> Any:
-        """`Solution.left_out` of what a setting leaves out, for λ as columns (L, k)."""
-        Y, v = solution.labels.Y, self.weights.array
-        if setting == "both":
-            return self._both(solution).left_out(fn, lams)
-        left = lambda lost, lam: self._left_out(solution, setting, lost).reshape(self.n, -1)
-        return self._each(lambda lost, lam: fn(left(lost, lam), Y, v), solution, lams)
-
-    def setting_residuals(self, solution, setting: str, lam: Float[Array, " k"]):
-        """Held-out residuals (n₁, n₂, t) at one λ, or one per target."""
-        if setting == "both":
-            return self._both(solution).residuals(lam)
-        return self._left_out(solution, setting, self.lost(lam))
-
-    def _both(self, solution) -> Both:
-        matrix = lambda A: A.reshape(*self.shape, -1)
-        labels = matrix(solution.labels.Y), matrix(solution.labels.scaled)
-        return Both.of((self.first, self.second), *labels, self.intercept)
-
-    def _left_out(self, solution, setting, lost):
-        """e⁰ = r/q of entries; of whole rows or columns the same in the basis of the other side, in
-        which they come apart; O(n₁n₂(n₁ + n₂)t).
-        """
-        z, c = solution.state, self.coordinates
-        U = None if setting == "columns" else self.first.U
-        V = None if setting == "rows" else self.second.U
-        square = lambda A: None if A is None else A * A
-        inside = {"entries": (), "rows": (1,), "columns": (0,)}[setting]
-        q = turned(square(U), square(V), lost)
-        e = turned(U, V, lost * z) / q
-        if self.intercept:
-            r = turned(U, V, lost * c)
-            kept = lambda e: jnp.sum(r * e, axis=inside, keepdims=True)
-            rest = lambda t, e: total(lost * c * t) - kept(e)
-            e = e - rest(z, e) / rest(c, r / q) * (r / q)
-        first, second = self.first.U if U is None else None, self.second.U if V is None else None
-        e = turned(first, second, e)
-        return self.weights.unscale(e.reshape(self.n, -1)).reshape(e.shape)
-
-    def smoother(self, lam):
-        """Not of new rows alone."""
-        raise ValueError(self._lacks("tells no intervals"))
-
     def view(self, solution, lam):
         """U diag(lost) Uᵀ − wwᵀ."""
-        lost = self.lost(lam[None])
-        w = self._constant(lost) if self.intercept else jnp.zeros_like(lost)
-        flat = lambda A: A.reshape(self.n, -1)
-        residuals, diagonal = flat(self._residuals(solution, lost)), flat(self._remaining(lost))
+        at, (lost, _, _, unit) = self.at_lam(lam, solution), self.at(lam, solution)
+        w = self.turned(lost * unit)
+        scale = jnp.append(lost, -jnp.ones_like(w[0]))
+        rows = partial(PairRows, self.first.U, self.second.U, w)
+        both = rows(jnp.ones_like(scale)), rows(scale)
         H = self.weights.scale(self.fixed.basis(None, self.n))
-        sides = self.first.U, self.second.U
-        return SidesView(residuals, diagonal[:, 0], H, *sides, flat(lost)[:, 0], flat(w)[:, 0])
+        return LowRank(at.r, at.R[:, 0], H, *both, self.weights.used, None, True)
 
+    def spread(self, lam):
+        """Of pairs of new rows, as a `SidesSpread`."""
+        w = 1 / (self.s + lam)
+        slack = 1 / jnp.sqrt(total(w * self.constant**2))
+        constant = w * self.constant * slack[:, None, None]
+        return SidesSpread(self.first.basis, self.second.basis, w, constant, slack)
 
-@pytree
-class SidesView(View):
-    """R by the rows of U that entries take."""
+    @partial(jax.jit, static_argnames=("loss", "setting"))
+    def errors(self, solution, loss: Callable, setting: str, lams: Float[Array, " L"]):
+        """Σ v loss / Σ v of what a setting leaves out, (L, t), with a loss as `LeaveOneOut` has."""
+        Y, v = solution.labels.Y, self.weights.array[:, None]
+        mean = lambda e: jnp.sum(v * loss(self.flat(e), Y), axis=0) / self.weights.total
+        if setting == "both":
+            return jax.lax.map(mean, self.both_left_out(solution, lams))
+        return jax.lax.map(lambda lam: mean(self.left_out(solution, setting, lam)), lams)
 
-    residuals: Float[Array, "n t"]
-    diagonal: Float[Array, " n"]
-    H: Float[Array, "n q"]
-    first: Float[Array, "n1 n1"]
-    second: Float[Array, "n2 n2"]
-    lost: Float[Array, " n"]
-    constant: Float[Array, " n"]
-    constraints: None = None
+    @partial(jax.jit, static_argnames="setting")
+    def left_out(self, solution, setting: str, lam) -> Float[Array, "t n1 n2"]:
+        """Held-out residuals at one λ: e⁰ = r/q of entries; of whole rows or columns the same in the
+        basis of the other side, in which they come apart; O(n₁n₂(n₁ + n₂)t).
+        """
+        if setting == "both":
+            return self.both_left_out(solution, lam[None])[0]
+        U = None if setting == "columns" else self.first.U
+        V = None if setting == "rows" else self.second.U
+        inside = {"entries": (), "rows": -1, "columns": -2}[setting]
+        lost, Z = lam / (self.s + lam), self.with_constant(solution)
+        e, M, _ = without(U, V, lost, Z, self.fixed.count, inside)
+        first, second = self.first.U if U is None else None, self.second.U if V is None else None
+        return turned(first, second, without_constant(e, M)) / self.root
 
-    @property
-    def width(self):
-        """n, of which a row of U is made anew."""
-        return len(self.lost)
+    def both_left_out(self, solution, lams: Float[Array, " L"]) -> Float[Array, "L t n1 n2"]:
+        """Held-out residuals of every entry without its row and its column, by a spectrum of side 1
+        without each of its rows, O(n₁⁴ + L n₁²n₂²t), side 1 the smaller.
 
-    def _rows(self, i) -> Float[Array, "a n"]:
-        n2 = self.second.shape[0]
-        U, V = self.first[i // n2], self.second[i % n2]
-        return (U[:, :, None] * V[:, None, :]).reshape(len(i), len(self.lost))
+        Without row i, √v₁K₁√v₁ = V diag(σ) Vᵀ, in whose basis labels come apart: direction a is a
+        problem on side 2 alone, with σₐs₂ for eigenvalues. Its prediction with column j left out is
+        σₐ(g − yh)/q, with g, h and q from w = s₂/(σₐs₂ + λ) and lost; and what the row makes of
+        direction a is k₁ᵀVₐ/σₐ, so that no σ is divided by.
+        """
+        q, one, other = self.fixed.count, self.first, self.second
+        labels = jnp.concatenate([self.tables(solution.labels.scaled), self.root[:q]])
+        swapped = self.shape[0] > self.shape[1]
+        if swapped:
+            one, other, labels = other, one, labels.swapaxes(1, 2)
+        U, s2 = other.U, other.s
+        gone = partial(jnp.delete, assume_unique_indices=True)
 
-    def entries(self, i, j):
-        """By one product."""
-        R = matmul(self._rows(i) * self.lost, self._rows(j).T)
-        return R - self.constant[i][:, None] * self.constant[j]
+        def row(i):
+            rest = gone(one.U, i[None], axis=0)
+            sigma, V = eigh(matmul(rest * one.s, rest.T))
+            sigma, k = clip(sigma)[0][:, None], matmul(one.U[i] * one.s, matmul(rest.T, V))
+            y = matmul(V.T, gone(labels, i[None], axis=1))
+            Z = matmul(y, U)
 
-    def listed(self, i, j):
-        """Row by row."""
-        R = jnp.sum(self._rows(i) * self.lost * self._rows(j), axis=1)
-        return R - self.constant[i] * self.constant[j]
+            def at(lam):
+                lost, w = lam / (sigma * s2 + lam), s2 / (sigma * s2 + lam)
+                _, M, own = without(None, U, lost, Z, q, -2)
+                f = (turned(None, U, w * Z) - y * turned(None, U * U, w)) / own
+                return without_constant(labels[:, i, None] - matmul(k, f)[:, None], M)[:, 0]
+
+            return jax.lax.map(at, lams)
+
+        e = jax.lax.map(row, jnp.arange(len(one.s)))
+        return jnp.moveaxis(e, 0, 3 if swapped else 2) / self.root
 
 
 @on_any_mesh
@@ -301,15 +365,25 @@ def factor_kronecker(
     columns out, and `fit_kronecker` does it all from data. At new pairs f = K1_new C K2_newᵀ +
     intercept, C the coefficients as a matrix (n₁, n₂).
 
-    **Arguments**: K1 and K2 symmetric, positive semidefinite; `weights` a pair (v₁, v₂) of positive
-    ones of rows and of columns, v₁v₂ᵀ those of entries: others would break the product up, and a
-    missing entry is one of weight 0. **Cost** O(n₁³ + n₂³), and O(n₁n₂(n₁ + n₂)) for every λ; n₁² +
-    n₂² + O(n₁n₂) numbers. **Raises** `ValueError` for matrices that are not square, symmetric or
-    semidefinite, and for other weights. **Fails**: below the precision floor, (√n₁ + √n₂)·eps times
-    the largest eigenvalue, λ is noise; what asks for `spectrum()` says that there is none.
-    **Source**: Stock, Pahikkala, Airola, De Baets and Waegeman 2018, "A comparative study of
-    pairwise learning methods based on kernel ridge regression"; the intercept by generalised least
-    squares.
+    Args:
+        K1: (n₁, n₁) symmetric, positive semidefinite.
+        K2: (n₂, n₂) likewise.
+        weights: a pair (v₁, v₂) of positive ones of rows and of columns, v₁v₂ᵀ those of entries:
+            others would break the product up, and a missing entry is one of weight 0.
+        intercept: whether to fit a constant without penalty.
+
+    Returns:
+        A `Factor` of all pairs.
+
+    Raises:
+        ValueError: for matrices that are not square, symmetric or semidefinite, and for other
+            weights.
+
+    **Cost** O(n₁³ + n₂³), and O(n₁n₂(n₁ + n₂)) for every λ; n₁² + n₂² + O(n₁n₂) numbers.
+    **Fails**: below the precision floor, (√n₁ + √n₂)·eps times the largest eigenvalue, λ is noise;
+    what asks for `spectrum()` says that there is none. **Source**: Stock, Pahikkala, Airola, De
+    Baets and Waegeman 2018, "A comparative study of pairwise learning methods based on kernel ridge
+    regression"; the intercept by generalised least squares.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factor_kronecker(jnp.eye(2), 3 * jnp.eye(2), intercept=False)
@@ -318,51 +392,44 @@ def factor_kronecker(
     """
     K1 = as_array("K1", K1)
     K2 = as_array("K2", K2, K1.dtype)
-    for name, K in (("K1", K1), ("K2", K2)):
-        check_symmetric(name, K)
     v1, v2 = side_weights(weights, (len(K1), len(K2)), K1.dtype)
     (first, below1), (second, below2) = _side("K1", K1, v1), _side("K2", K2, v2)
-    n, dtype = len(first.s) * len(second.s), first.s.dtype
-    product = (
-        None
-        if weights is None
-        else (first.weights.array[:, None] * second.weights.array[None, :]).reshape(n)
+    products = None if weights is None else jnp.outer(v1.array, v2.array).ravel()
+    v = Weights(products, v1.n * v2.n, K1.dtype)
+    floor = rounding(v1.n, first.s) * jnp.max(second.s) + rounding(v2.n, second.s) * jnp.max(
+        first.s
     )
-    eps = float(jnp.finfo(dtype).eps) * (len(first.s) ** 0.5 + len(second.s) ** 0.5)
-    said = Report(
-        "kronecker", eps * jnp.max(first.s) * jnp.max(second.s), jnp.maximum(below1, below2)
-    )
-    v = Weights(product, n, dtype)
+    said = Report("kronecker", floor, jnp.maximum(below1, below2))
     return Kronecker(first, second, v, as_fixed_effects(None, intercept, v), Dual(None), said)
+
+
+def _side(name: str, K, v: Weights) -> tuple[Side, Any]:
+    """One side, and how far its eigenvalues go below 0."""
+    check_symmetric(name, K)
+    s, U = eigh(v.scale_both(K))
+    s, below = clip(s)
+    check_semidefinite(name, below, v.n)
+    return Side(U, s, v), below
 
 
 def side_weights(weights, shape: tuple[int, int], dtype) -> tuple[Weights, Weights]:
     """Weights of rows and of columns from a pair of them, checked: positive where values are
     known.
     """
-    if weights is not None and (not isinstance(weights, tuple | list) or len(weights) != 2):
+    pair = (None, None) if weights is None else weights
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise ValueError(
-            "weights must be a pair (v1, v2), of rows and of columns, whose products weigh the entries: other weights break K1 ⊗ K2 up, "
-            f"and are for factorize of all pairs; found {type(weights).__name__}"
+            "weights must be a pair (v1, v2), of rows and of columns, whose products are those of "
+            f"entries: give others to factorize with all pairs; found {type(weights).__name__}"
         )
-    v1, v2 = (
-        Weights.of(v, n, dtype)
-        for v, n in zip((None, None) if weights is None else weights, shape, strict=True)
-    )
+    v1, v2 = (Weights.of(v, n, dtype) for v, n in zip(pair, shape, strict=True))
     for name, v in (("rows", v1.values), ("columns", v2.values)):
         if v is not None and is_concrete(v) and not bool((v > 0).all()):
             raise ValueError(
-                f"weights of {name} must be positive, and some are 0: leave those {name} out of Y and of their kernel matrix"
+                f"weights of {name} must be positive, and some are 0: leave those {name} out of Y "
+                "and of their kernel matrix"
             )
     return v1, v2
-
-
-def _side(name, K, weights: Weights) -> tuple[Side, Any]:
-    """One side, and how far its eigenvalues go below 0."""
-    s, U = eigh(weights.scale_both(K))
-    s, below = clip(s)
-    check_semidefinite(name, below, weights.n)
-    return Side(U, s, weights), below
 
 
 def check_semidefinite(name: str, below, n: int) -> None:
@@ -371,6 +438,6 @@ def check_semidefinite(name: str, below, n: int) -> None:
     """
     if is_concrete(below) and float(below) > 100 * n * float(jnp.finfo(below.dtype).eps):
         raise ValueError(
-            f"{name} must be positive semidefinite, and its most negative eigenvalue is {float(below):.2g} of the largest: "
-            "take another kernel, or add to its diagonal"
+            f"{name} must be positive semidefinite, and its most negative eigenvalue is "
+            f"{float(below):.2g} of the largest: take another kernel, or add to its diagonal"
         )

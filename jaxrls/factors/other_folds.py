@@ -83,54 +83,29 @@ class OtherFolds(NamedTuple):
 
         return cls(form, solution, folds, *jax.lax.map(without, (others, each_fold)))
 
-    @property
-    def _numbers(self):
-        return jnp.arange(len(self.folds.inside), dtype=self.folds.numbers.dtype)
-
-    def _errors(self, phi, b, Y, k) -> Float[Array, "b L t"]:
-        """y − f of a block by the fit without fold k, all λ by one product."""
-        fixed = self.solution.factor.fixed
-        flat = lambda A: jnp.moveaxis(A[k], 0, 1).reshape(A.shape[2], A.shape[1] * A.shape[3])
-        fitted = matmul(phi, flat(self.w)) + fixed.fitted(b, flat(self.beta))
-        return Y[:, None] - fitted.reshape(len(Y), self.w.shape[1], Y.shape[1])
-
-    def left_out(self, fn: Callable) -> Any:
-        """`Solution.left_out`."""
-        f, numbers = self.solution.factor, self._numbers
-
-        def block(x, v, b, Y, own):
-            counted, phi = Weights(v, len(Y), f.dtype).array, self.form.made.features(x)
-
-            def of_fold(k):
-                e, held = self._errors(phi, b, Y, k), jnp.where(own == k, counted, 0)
-                return jax.vmap(fn, in_axes=(1, None, None))(e, Y, held)
-
-            return jax.tree.map(lambda a: jnp.sum(a, axis=0), jax.lax.map(of_fold, numbers))
-
-        return self._read(block, "sum")
-
-    def residuals(self) -> Float[Array, "L n t"]:
-        """`Solution.residuals`."""
-        numbers = self._numbers
+    def sweep(self, fn: Callable, stack: bool) -> Any:
+        """`Factor.sweep_folds`, from one reading of the rows, all λ by one product for each fold."""
+        f, labels, rows = self.solution.factor, self.solution.labels, self.form.rows
+        count, L, _, t = self.w.shape
+        flat = lambda A: jnp.moveaxis(A, 1, 2).reshape(count, A.shape[2], L * t)
+        w, beta = flat(self.w), flat(self.beta)
 
         def block(x, v, b, Y, own):
             phi = self.form.made.features(x)
 
-            def of_fold(e, k):
-                mine = (own == k)[:, None, None]
-                return jnp.where(mine, self._errors(phi, b, Y, k), e), None
+            def of_fold(e, fold):
+                k, w, beta = fold
+                fitted = matmul(phi, w) + f.fixed.fitted(b, beta)
+                found = Y[:, None] - fitted.reshape(len(Y), L, t)
+                return jnp.where((own == k)[:, None, None], found, e), None
 
-            start = jnp.zeros((len(Y), self.w.shape[1], Y.shape[1]), Y.dtype)
-            return jax.lax.scan(of_fold, start, numbers)[0]
+            e = jnp.zeros((len(Y), L, t), Y.dtype)
+            e, _ = jax.lax.scan(of_fold, e, (jnp.arange(count, dtype=jnp.int32), w, beta))
+            return fn(e, Y, Weights(v, len(Y), f.dtype).array)
 
-        return jnp.moveaxis(self._read(block, "map"), 1, 0)
-
-    def _read(self, block, how):
-        f, labels = self.solution.factor, self.solution.labels
-        rows = self.form.rows.read_by(self.form.made)
+        rows = self.form.rows
         columns = f.weights.values, f.fixed.rows, labels.Y, self.folds.numbers
-        hints = {"temporaries": 2 * self.w.shape[2]}
-        return getattr(rows, how)(block, *columns, **hints)
+        return (rows.map if stack else rows.sum)(block, *columns, temporaries=2 * w.shape[1])
 
 
 def _others(each: Float[Array, "k *r"]):

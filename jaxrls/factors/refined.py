@@ -50,18 +50,13 @@ class RefinedGram(CholeskyGram):
 
         def at(lam, one):
             at = self.at(one, lam)
-            r, R = at.residuals
-            return self.found(at, one), r, R, at.dof[None], at.distances[:, None]
+            return self.found(at, one), *at.residuals, at.dof[None], at.distances[:, None]
 
-        found, r, R, dof, distances = solution.per_target(lam[0], at)
+        (coef, beta), r, R, dof, distances = solution.per_target(lam[0], at)
         count = jnp.sum(jnp.isfinite(distances), axis=0)
         last = jnp.take_along_axis(distances, jnp.maximum(count - 1, 0)[None], axis=0)[0]
-        reason = jnp.where(last <= CLOSE, CONVERGED, ALL_STEPS)
-        run = Run(last, distances, jnp.max(count), reason)
-        coef, beta = (part[None] for part in found)
-        used = self.weights.used[:, None]
-        e = jnp.where(used, self.weights.unscale(r / jnp.where(used, R, 1)), 0)[None]
-        if groups is not None or self.weights.values is not None:
-            e = solution.residuals(lam, groups)
-        of_fixed = self.fixed.apart(beta)
-        return Outcome(Coefficients(coef, *of_fixed), e, self.weights.count - dof[None], None, run)
+        run = Run(last, distances, jnp.max(count), jnp.where(last <= CLOSE, CONVERGED, ALL_STEPS))
+        plain = groups is None and self.weights.values is None
+        e = (r / R)[None] if plain else solution.residuals(lam, groups)
+        found = Coefficients(coef[None], *self.fixed.apart(beta[None]))
+        return Outcome(found, e, self.weights.count - dof[None], None, run)

@@ -37,13 +37,6 @@ from jaxrls.rows.gram import gram
 from jaxrls.support.pytrees import pytree
 
 
-def holds_nothing(fn: Callable, *arguments) -> bool:
-    """Whether a function takes nothing that is being differentiated but its arguments, so that a
-    rule for its derivative may keep it.
-    """
-    return not jax.closure_convert(fn, *arguments)[1]
-
-
 def left_out_sum(
     made: Callable,
     total: Callable,
@@ -166,7 +159,7 @@ class Slopes:
 def left_out_slopes(solution: Solution, total: Callable, lam) -> tuple[Float[Array, ""], Slopes]:
     """The sum and its slopes, from one reading of the rows after that of the moments."""
     f: Any = solution.factor
-    seen = f.at(solution, lam)
+    seen = f.at(lam, solution.state)
     (r, t), dtype = seen.q.shape, f.dtype
 
     def block(x, v, counted, y, Y):
@@ -242,6 +235,7 @@ def _of_landmarks(solution: Solution, seen: Seen, total: Callable, step, cross, 
     middle = jax.vmap(lambda middle: solve((middle + mean)[:, None])[:, 0])(seen.middle)
     moved = replace(seen, R=solve(seen.R.T).T, q=solve(seen.q + cross), middle=middle)
     v = f.weights.array[f.indices]
-    found = f.landmarks(solution, moved, corner=corner)
-    e, _ = without_landmarks(*found, v[:, None])  # type: ignore[call-arg]
+    d, rho, alpha, fitted, remaining = f.landmarks(moved, corner)
+    residual = f.base_of_landmarks(solution) - fitted
+    e, _ = without_landmarks(d, rho, alpha, residual, remaining, v[:, None])
     return jnp.sum(total(e, Y, v))

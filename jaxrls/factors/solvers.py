@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array
 
 from jaxrls.factors.cholesky import CholeskyGram
 from jaxrls.factors.cholesky_features import solve_cholesky
@@ -16,14 +16,12 @@ from jaxrls.factors.spectrum import factor_svd, factor_symmetric, solve_covarian
 from jaxrls.kernels.inner import Linear
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
-from jaxrls.problem.fixed_effects import FixedEffects, LevelLabels, as_fixed_effects
+from jaxrls.problem.fixed_effects import FixedEffects, as_fixed_effects
 from jaxrls.problem.labels import Labels
-from jaxrls.problem.landmarks import Landmarks, as_landmarks, on_landmarks, without_trace
+from jaxrls.problem.landmarks import as_landmarks, on_landmarks, without_trace
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.gram import gram
-from jaxrls.rows.rows import Rows
-from jaxrls.rows.sparse import SparseMatrix, rows_to_fit
-from jaxrls.support.checks import Listed
+from jaxrls.rows.sparse import as_rows
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pytrees import pytree, static
 from jaxrls.support.target import platform
@@ -52,49 +50,24 @@ def choose_route(kernel: Kernel, n: int, d: int, dtype) -> str:
     return "covariance" if n >= 8 * r else "features"
 
 
-def lams_per_spectrum(n: int) -> int:
-    """How many values of λ take as long by a Cholesky factor each as the eigendecomposition of n
-    rows, on the default backend.
-    """
-    return max(
-        (
-            num
-            for rows, num in LAMS_PER_SPECTRUM.get(platform(), LAMS_PER_SPECTRUM["cpu"])
-            if rows <= n
-        ),
-        default=1,
-    )
-
-
-def is_primal(kernel: Kernel, n: int, d: int, dtype, landmarks) -> bool:
-    """Whether a Cholesky factor is one of features, or of landmarks, and not of K."""
-    explicit = kernel.num_features(d, dtype)
-    return landmarks is not None or explicit is not None and explicit < n
-
-
-def are_few(num: int, n: int) -> bool:
-    """Whether `num` values of λ take less time by a Cholesky factor each than by the
-    eigendecomposition of n rows.
-    """
-    return num <= lams_per_spectrum(n)
-
-
 def suits_cholesky(kernel: Kernel, n: int, num: int) -> bool:
-    """Whether a Cholesky factor for each of `num` λ does in place of K's spectrum: they are few,
-    and no doubt about K is left for it to settle.
+    """Whether a Cholesky factor for each of `num` λ takes less time than K's spectrum, and no doubt
+    about K is left for that to settle.
     """
-    return kernel.is_semidefinite() and are_few(num, n)
+    steps = LAMS_PER_SPECTRUM.get(platform(), LAMS_PER_SPECTRUM["cpu"])
+    most = max((few for rows, few in steps if rows <= n), default=1)
+    return num <= most and kernel.is_semidefinite()
 
 
 @on_any_mesh
 def factorize(
     kernel: Kernel,
-    X: Float[Array, "n d"] | Rows | SparseMatrix | Listed,
+    X: Any,
     *,
-    weights: Float[Array, " n"] | Listed | None = None,
+    weights=None,
     intercept: bool = True,
-    fixed_effects: Float[Array, "n q"] | LevelLabels | FixedEffects | Listed | None = None,
-    landmarks: Landmarks | Int[Array, " m"] | Float[Array, "m d"] | Listed | None = None,
+    fixed_effects=None,
+    landmarks=None,
     leave: bool = True,
     solver: Solver | None = None,
     block_size: int | None = None,
@@ -137,15 +110,16 @@ def factorize(
     ('gram', (4,))
     """
     check_kernel(kernel)
-    rows = rows_to_fit(kernel, X)
+    rows = as_rows(kernel, X)
+    rows.check(kernel)
     v = Weights.of_rows(weights, rows)
     fixed = as_fixed_effects(fixed_effects, intercept, v)
     if landmarks is not None:
         kernel, rows = on_landmarks(kernel, rows)
         landmarks = without_trace(as_landmarks(rows, landmarks))
     options: dict = {"landmarks": landmarks, "block_size": block_size, "leave": leave}
-    made = Spectral() if solver is None else solver
-    check_solver(made)
+    check_solver(solver)
+    made = solver or Spectral()
     return made.solve(kernel, rows, Labels.none(v, fixed), v, fixed, **options).factor
 
 
@@ -156,11 +130,20 @@ def check_kernel(kernel) -> None:
 
 
 def check_solver(solver) -> None:
-    """Raise unless it is one."""
-    if not isinstance(solver, Solver):
+    """Raise unless it is one, or None."""
+    if not isinstance(solver, Solver | None):
         raise ValueError(
             "solver must be None to choose, or Spectral(), Cholesky(), Refined() or Iterative(), "
             f"and is {solver!r}"
+        )
+
+
+def check_explicit(solver, kernel: Kernel, explicit: int | None) -> None:
+    """Raise for a solver of features that the kernel does not have."""
+    if explicit is None and getattr(solver, "of", None) in ("features", "covariance"):
+        raise ValueError(
+            f"{solver} needs explicit features, which {type(kernel).__name__} does not have: take "
+            "Spectral('gram')"
         )
 
 
@@ -233,11 +216,7 @@ class Spectral(Solver):
             options = {"training": (kernel, rows), "semidefinite": kernel.is_semidefinite()}
             factor = factor_symmetric(K, weights, fixed, expansion, lift=lift, **options)
             return factor.solve_labels(labels)
-        if explicit is None:
-            raise ValueError(
-                f"{self} needs explicit features, which {type(kernel).__name__} does not have: "
-                "take Spectral('gram')"
-            )
+        check_explicit(self, kernel, explicit)
         if of == "covariance":
             return solve_covariance(kernel, rows, *data)
         return factor_svd(kernel, rows, weights, fixed).solve_labels(labels)
@@ -255,11 +234,10 @@ class Cholesky(Solver):
 
     def solve(self, kernel, rows, labels, weights, fixed, *, landmarks, leave, block_size):
         """On features or landmarks, else on K."""
-        n, d = rows.shape
-        if is_primal(kernel, n, d, rows.dtype, landmarks):
+        if landmarks is not None or choose_route(kernel, *rows.shape, rows.dtype) != "gram":
             return solve_cholesky(kernel, rows, landmarks, labels, weights, fixed, block_size)
         K, expansion, lift = kernel_matrix(kernel, rows, fixed, block_size)
-        return CholeskyGram(K, weights, fixed, expansion, lift).solve_labels(labels)
+        return CholeskyGram(K, weights, fixed, expansion, lift, (kernel, rows)).solve_labels(labels)
 
 
 @pytree
@@ -280,4 +258,4 @@ class Refined(Solver):
         """On K of all rows."""
         check_no_landmarks(landmarks, self)
         K, expansion, lift = kernel_matrix(kernel, rows, fixed, block_size)
-        return RefinedGram(K, weights, fixed, expansion, lift).solve_labels(labels)
+        return RefinedGram(K, weights, fixed, expansion, lift, (kernel, rows)).solve_labels(labels)

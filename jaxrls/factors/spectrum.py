@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxrls.factors.contract import Factor, Report, Solution, lam_chunks, times
@@ -18,8 +17,7 @@ from jaxrls.factors.expansion import Expansion, Primal
 from jaxrls.factors.other_folds import PrimalForm
 from jaxrls.factors.spread import spectral_spread
 from jaxrls.kernels.inner import Linear
-from jaxrls.leave_out.constraints import slots
-from jaxrls.leave_out.view import Constraints, LowRank
+from jaxrls.leave_out.view import LowRank
 from jaxrls.leave_out.without import Planes
 from jaxrls.linalg.decompositions import clip, eigh, eigh_rounding, rounding, spectrum_of, svd
 from jaxrls.linalg.products import matmul, safe_sqrt, transposed_matmul
@@ -31,8 +29,6 @@ from jaxrls.rows.moments import Moments, moments, near_fit
 from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.support.pytrees import pytree, static
 
-REFERENCES = 4  # λ whose fits residuals are summed about: of a hundred λ over fifteen decades
-
 
 @pytree
 class Leaving:
@@ -41,14 +37,6 @@ class Leaving:
     indices: Int[Array, " m"]
     planes: Float[Array, "m r"]  # βₖ = planesₖ·w/√s up to a factor: of any length, which cancels
     left: Float[Array, "m r"]  # their rows of U/√v
-
-
-@pytree
-class Projected:
-    """Labels in the eigenbasis."""
-
-    z: Float[Array, "r t"]
-    base: Float[Array, "n t"] | None  # √v (y − mean), or of a square U what of it no fit reaches
 
 
 @pytree
@@ -64,19 +52,21 @@ class Spectrum(Factor):
     shares_work: ClassVar[bool] = True
     rows: Rows  # of U itself, or of the features that it is made of
     s: Float[Array, " r"]
-    rotation: Float[Array, "p r"] | None  # U = √v (rows − B origin) rotation; None where rows are U
-    origin: Any  # (q, p), what the fixed effects fit of features, None where K is given
-    basis: Float[Array, "c r"] | None  # None where the coefficients are dual: √v U
     across: Float[Array, "q r"]
-    solved: Float[Array, " r"] | None  # 0 in directions left out, where an eigenvalue is negative
-    leaving: Leaving | None
-    training: Any  # (kernel, rows) where U is kept, for what is asked of new rows
     weights: Weights
     fixed: FixedEffects
     expansion: Expansion
     said: Report
-    complete: bool = static()  # whether U is square
+    rotation: Float[Array, "p r"] | None = (
+        None  # U = √v (rows − B origin) rotation; None: rows are U
+    )
+    origin: Any = None  # (q, p), what the fixed effects fit of features, None where K is given
+    basis: Float[Array, "c r"] | None = None  # None where the coefficients are dual: √v U
+    solved: Float[Array, " r"] | None = None  # 0 in directions of K's negative eigenvalues
+    leaving: Leaving | None = None
+    complete: bool = static(default=False)  # whether U is square
     hidden: Bool[Array, " r"] | None = None  # where s is the level of rounding in place of 0
+    training: Any = None  # where U is kept
 
     @property
     def report(self):
@@ -108,9 +98,12 @@ class Spectrum(Factor):
 
     # U ---------------------------------------------------------------------------------------------
 
-    def features(self, x, b) -> Float[Array, "n p"]:
-        """What `rotation` makes U/√v of, for a block of rows."""
-        return x - self.fixed.fitted(b, self.origin) if self.fixed.count else x
+    def unrotated(self, x, v, b):
+        """What `rotation` makes U of, or U itself; without weights where v is None."""
+        if self.rotation is None:
+            return x
+        features = x - self.fixed.fitted(b, self.origin)
+        return features if v is None else safe_sqrt(v)[:, None] * features
 
     def left(self, x, v, b) -> Float[Array, "n r"]:
         """U of a block of rows, U/√v where v is None and U is made of features."""
@@ -120,43 +113,23 @@ class Spectrum(Factor):
     def left_vectors(self) -> Float[Array, "n r"]:
         """U, formed where it is not kept."""
         columns = self.weights.values, self.fixed.rows
-        return self.rows.map(lambda x, v, b: self.left(x, v, b), *columns, block_size=self.whole)
+        return self.rows.map(self.left, *columns, block_size=self.whole)
 
     def dual_basis(self) -> Float[Array, "n r"]:
         """√v U."""
         return self.weights.scale(self.left_vectors())
 
     def project(self, labels):
-        """z = Uᵀ√v y, and what of the labels no λ reaches."""
-        if self.rotation is None:
-            z = self.rows.sum(transposed_matmul, labels.scaled, block_size=self.whole)
-        else:
-            cross = lambda x, v, b, y: matmul(self.unrotated(x, v, b).T, y)
-            columns = self.weights.values, self.fixed.rows, labels.scaled
-            z = matmul(self.rotation.T, self.rows.sum(cross, *columns))
-        return self.projected(labels, z)
-
-    def projected(self, labels, z) -> Projected:
-        """From z."""
-        if not self.complete:
-            return Projected(z, labels.scaled)
-        if self.solved is None:
-            return Projected(z, None)
-        missed = z * (1 - self.solved)[:, None]
-        base = self.rows.map(lambda U: matmul(U, missed), block_size=self.whole)
-        return Projected(z - missed, base)
+        """z = Uᵀ√v y."""
+        cross = lambda x, v, b, y: transposed_matmul(self.unrotated(x, v, b), y)
+        columns = self.weights.values, self.fixed.rows, labels.scaled
+        z = self.rows.sum(cross, *columns, block_size=self.whole)
+        return z if self.rotation is None else matmul(self.rotation.T, z)
 
     def solve_moments(self, labels: Labels, sums: Moments) -> Solution:
         """`solve_labels` where the cross-moments were summed together with the moments."""
         z = matmul(self.rotation.T, sums.centred(self.fixed).cross)  # type: ignore[union-attr]
-        return Solution(self, labels, self.projected(labels, z))
-
-    def unrotated(self, x, v, b):
-        """What `rotation` makes U of, or U itself."""
-        if self.rotation is None:
-            return x
-        features = self.features(x, b)
-        return features if v is None else safe_sqrt(v)[:, None] * features
+        return Solution(self, labels, z)
 
     # at λ ------------------------------------------------------------------------------------------
 
@@ -168,56 +141,27 @@ class Spectrum(Factor):
 
     def coefficients(self, solution, lams):
         """basis (D ∘ z), O(c r t L); dual ones as √v λc̃/λ, the product that leave-one-out takes."""
-        z = solution.state.z[:, None]
-        solved = z / (self.s[:, None, None] + lams)
+        z = solution.state if self.solved is None else solution.state * self.solved[:, None]
+        solved = z[:, None] / (self.s[:, None, None] + lams)
         beta = solution.labels.start[:, None] - times(self.across, solved)
         if self.basis is None:
-            coef = self.weights.scale(times(self.left_vectors(), self.lost(lams) * z) / lams)
-            return jnp.moveaxis(coef, 1, 0), jnp.moveaxis(beta, 1, 0)
-        coef = times(self.basis, solved)
+            lost = times(self.left_vectors(), self.lost(lams) * z[:, None])
+            coef = self.weights.scale(lost / lams)
+        else:
+            coef = times(self.basis, solved)
         return jnp.moveaxis(coef, 1, 0), jnp.moveaxis(beta, 1, 0)
 
     def residual_norm(self, solution, lams):
-        """‖λc̃‖²."""
-        return self._about_the_fit(solution, lams)[1]
+        """Of a square U Σ(λDz)²."""
+        if not self.complete:
+            return super().residual_norm(solution, lams)
+        return jnp.sum((self.lost(lams) * solution.state[:, None]) ** 2, axis=0)
 
     def data_fit(self, solution, lams):
         """‖λc̃‖²/λ + ‖f‖²_H."""
-        (z, norm), s = self._about_the_fit(solution, lams), self.s[:, None, None]
-        return norm / lams + jnp.sum(s * (z / (s + lams)) ** 2, axis=0)
-
-    def _about_the_fit(self, solution, lams):
-        """z (r, L, t) and ‖λc̃‖² = ‖r‖² + ‖lost z‖² − ‖Uᵀr‖², where ‖√v y‖² − ‖z‖² would cancel: one
-        reading of the rows.
-
-        Here r are residuals of a fit at a λ not far below each: one far below would bring in that
-        U is orthogonal to eps·√(s_max/s) only.
-        """
-        lost, (z, base) = self.lost(lams), (solution.state.z, solution.state.base)
-        if self.complete:
-            missed = jnp.zeros((), self.dtype) if base is None else jnp.sum(base**2, axis=0)
-            return z[:, None], missed + jnp.sum((lost * z[:, None]) ** 2, axis=0)
-        points, nearest = _references(lams)
-        fitted = z[:, None] * (1 - self.lost(points))
-        turned = fitted if self.rotation is None else times(self.rotation, fitted)
-        cross, square = self.residual_sums(solution, turned)
-        step = cross if self.rotation is None else times(self.rotation.T, cross)
-        at = jnp.broadcast_to(nearest, (len(lams), square.shape[1]))
-        z, step = (jnp.take_along_axis(A, at[None], axis=1) for A in (fitted + step, step))
-        square = jnp.take_along_axis(square, at, axis=0)
-        norm = square + jnp.sum((lost * z - step) * (lost * z + step), axis=0)
-        return z, jnp.maximum(norm, 0)
-
-    def residual_sums(self, solution, coef: Float[Array, "p L t"]):
-        """Aᵀr (p, L, t) and ‖r‖² (L, t) of r = √v y − A·coef, A what `rotation` makes U of."""
-
-        def block(x, v, b, scaled):
-            A = self.unrotated(x, v, b)
-            r = scaled[:, None] - times(A, coef)
-            return times(A.T, r), jnp.sum(r**2, axis=0)
-
-        columns = self.weights.values, self.fixed.rows, solution.state.base
-        return self.rows.sum(block, *columns, block_size=self.whole)
+        s = self.s[:, None, None]
+        length = jnp.sum(s * (solution.state[:, None] / (s + lams)) ** 2, axis=0)
+        return self.residual_norm(solution, lams) / lams + length
 
     def logdet(self, solution, lams):
         """Σ log(s + λ), and log λ outside of U."""
@@ -240,11 +184,11 @@ class Spectrum(Factor):
 
     def sweep(self, solution, lams, fn, *columns, stack=False):
         """One pass over the rows, all λ inside: O(n r L (t + 1))."""
-        state, t = solution.state, solution.labels.Y.shape[1]
+        z, t = solution.state, solution.labels.Y.shape[1]
 
         def prepared(lams):
             lost = self.lost(lams)
-            return lost, lost * state.z[:, None]
+            return lost, lost * z[:, None]
 
         whole, rest = lam_chunks(lams, t)
         chunks = (
@@ -252,47 +196,46 @@ class Spectrum(Factor):
             None if rest is None else prepared(rest),
         )
 
-        def block(x, v, b, base, *columns):
+        def block(x, v, b, y, *columns):
             U = self.left(x, v, b)
-            if not self.complete:
-                counted = jnp.ones_like(U[:, 0]) if v is None else v
-                outside = 1 - jnp.sum(U * U, axis=1) - self.fixed.leverage(b, counted)
-                base = base - matmul(U, state.z)
+            outside: Any = None if self.complete else self._outside(U, v, b)
+            missed: Any = None if self.complete else (y - matmul(U, z))[:, None]
 
             def at(chunk):
                 lost, lost_z = chunk
                 r, R = times(U, lost_z), times(U * U, lost)
-                r = r if base is None else base[:, None] + r
-                out = fn(r, R if self.complete else outside[:, None, None] + R, v, *columns)
+                if not self.complete:
+                    r, R = missed + r, outside[:, None, None] + R
+                out = fn(r, R, v, *columns)
                 return jnp.moveaxis(out, 1, 0) if stack else out
 
             out = map_blocks(at, *chunks)
             return jnp.moveaxis(out, 0, 1) if stack else out
 
         read = self.rows.map if stack else self.rows.sum
-        columns = self.weights.values, self.fixed.rows, state.base, *columns
+        y = None if self.complete else solution.labels.scaled
+        columns = self.weights.values, self.fixed.rows, y, *columns
         return read(block, *columns, block_size=self.whole)
 
+    def _outside(self, U, v, b):
+        """The diagonal of I − HHᵀ − UUᵀ for a block of rows."""
+        counted = jnp.ones_like(U[:, 0]) if v is None else v
+        return 1 - jnp.sum(U * U, axis=1) - self.fixed.leverage(b, counted)
+
     def unseen(self, solution, lams):
-        """y − f, of all rows."""
+        """From the features, where U is made of them."""
         if self.rotation is None:
-            kernel, rows = self.training
-            coef, beta = self.coefficients(solution, lams)
-            moved = jnp.moveaxis(coef, 0, 1)
-            f = rows.stored.map(lambda x: times(self.expansion.design(kernel, x), moved))
-            fixed = jax.vmap(lambda beta: self.fixed.fitted(self.fixed.rows, beta))(beta)
-        else:
-            kept = (1 - self.lost(lams)) * solution.state.z[:, None]
-            block = lambda x, b: times(self.left(x, None, b), kept)
-            f, fixed = self.rows.map(block, self.fixed.rows), solution.labels.mean
-        return solution.labels.Y - jnp.moveaxis(f, 1, 0) - fixed
+            return super().unseen(solution, lams)
+        kept = (1 - self.lost(lams)) * solution.state[:, None]
+        f = self.rows.map(lambda x, b: times(self.left(x, None, b), kept), self.fixed.rows)
+        return solution.labels.Y - solution.labels.mean - jnp.moveaxis(f, 1, 0)
 
     def landmarks_out(self, solution, lams):
         """All λ by four products."""
         if self.leaving is None:
             return None
         W, u, indices = self.leaving.planes, self.leaving.left, self.leaving.indices
-        lost, z = self.lost(lams), solution.state.z[:, None]
+        lost, z = self.lost(lams), solution.state[:, None]
         kept = 1 - lost
         slope = jnp.sqrt(kept * lost)
         v = self.weights.array[indices]
@@ -316,42 +259,24 @@ class Spectrum(Factor):
 
     def view(self, solution, lam):
         """U diag(λD) Uᵀ, or I − HHᵀ − U diag(sD) Uᵀ."""
-        v, z, labels = self.weights.values, solution.state.z, solution.labels
-        lost, kept = lam / (self.s + lam), self.s / (self.s + lam)
-        used, unit = self.weights.used, self.weights.root_or_one
-        H = self.fixed.basis(self.fixed.rows, self.n) * unit[:, None]
-        constraints = None
-        if self.complete:
-            U = self.left_vectors()
-            residuals, diagonal = matmul(U, lost[:, None] * z), matmul(U * U, lost)
-            residuals = (
-                residuals if solution.state.base is None else solution.state.base + residuals
-            )
-            left = U * lost
-            if v is not None:
-                G = self.queries()
-                f = labels.mean + matmul(G / (self.s + lam), z)
-                left = jnp.where(used[:, None], left, -G / (self.s + lam))
-                residuals = jnp.where(used[:, None], residuals, labels.Y - f)
-        else:
-            u = self.rows.map(
-                lambda x, b: self.left(x, None, b), self.fixed.rows, block_size=self.whole
-            )
-            U = u if self.rotation is None else u * unit[:, None]
-            if self.rotation is None and v is not None:
-                U = jnp.where(
-                    used[:, None], U, self.queries() / jnp.where(self.s > 0, self.s, jnp.inf)
-                )
-            base = (labels.Y - labels.mean) * unit[:, None]
-            residuals = (base - matmul(U, z)) + matmul(U, lost[:, None] * z)
-            outside = 1 - jnp.sum(U * U, axis=1) - jnp.sum(H * H, axis=1)
-            diagonal, left = outside + matmul(U * U, lost), -U * kept
-            if self.leaving is not None:
-                planes = self.leaving.planes * jnp.sqrt(lost)
-                rows, along = U * jnp.sqrt(kept), jnp.sqrt(kept)[:, None] * z
-                constraints = Constraints(slots(self.leaving.indices, self.n), planes, rows, along)
-        diagonal = jnp.where(used, diagonal, 1)
-        return LowRank(residuals, diagonal, H, U, left, used, constraints, self.complete)
+        labels, fixed, weights = solution.labels, self.fixed, self.weights
+        z, lost, used = solution.state, lam / (self.s + lam), weights.used[:, None]
+        if self.rotation is not None:
+            root, out = jnp.sqrt(self.s / (self.s + lam)), self.leaving
+            u = self.rows.map(lambda x, b: self.left(x, None, b) * root, fixed.rows)
+            constraints = () if out is None else (out.planes * jnp.sqrt(lost), out.indices)
+            return LowRank.of_rows(u, root[:, None] * z, labels, weights, fixed, *constraints)
+        both = lambda r, R, v: jnp.concatenate([r, R], axis=2)
+        both = self.sweep(solution, lam.reshape(1, 1), both, stack=True)[:, 0]
+        r, R, U = both[:, :-1], both[:, -1], self.left_vectors()
+        left = U * (lost if self.complete else lost - 1)
+        if weights.values is not None:
+            G = self.queries() / (self.s + lam)
+            left = jnp.where(used, left, -G)
+            r = jnp.where(used, r, labels.Y - labels.mean - matmul(G, z))
+        R = jnp.where(weights.used, R, 1)
+        H = fixed.basis(fixed.rows, self.n) * weights.root_or_one[:, None]
+        return LowRank(r, R, H, U, left, weights.used, None, self.complete)
 
     def spread(self, lam):
         """By the basis."""
@@ -370,35 +295,31 @@ class Spectrum(Factor):
     def squares(self, solution, lam):
         """r, and the diagonals of H, R, H² and R² at one λ, H = I − R: what influence needs."""
         kept, lost = self.s / (self.s + lam), lam / (self.s + lam)
+        powers = jnp.stack([kept, lost, kept**2, lost**2], axis=1)
 
-        def block(x, v, b, base):
+        def block(x, v, b):
             U = self.left(x, v, b)
-            square = U * U
             h = self.fixed.leverage(b, jnp.ones_like(U[:, 0]) if v is None else v)
-            outside = jnp.zeros_like(h)
-            if not self.complete:
-                outside = jnp.maximum(1 - jnp.sum(square, axis=1) - h, 0)
-                base = base - matmul(U, solution.state.z)
-            r = matmul(U, lost[:, None] * solution.state.z)
-            r = r if base is None else base + r
-            fitted = matmul(square, kept) + h, matmul(square, kept**2) + h
-            left = matmul(square, lost) + outside, matmul(square, lost**2) + outside
-            return r, fitted[0], left[0], fitted[1], left[1]
+            outside = jnp.zeros_like(h) if self.complete else jnp.maximum(self._outside(U, v, b), 0)
+            return matmul(U * U, powers) + jnp.stack([h, outside, h, outside], axis=1)
 
-        columns = self.weights.values, self.fixed.rows, solution.state.base
-        return self.rows.map(block, *columns, block_size=self.whole)
+        columns = self.weights.values, self.fixed.rows
+        diagonals = self.rows.map(block, *columns, block_size=self.whole)
+        r = self.sweep(solution, lam.reshape(1, 1), lambda r, R, v: r, stack=True)[:, 0]
+        return r, *diagonals.T
 
     def training_gram(self) -> Float[Array, "n n"]:
         """K of the rows, made again."""
         kernel, rows = self.training
-        return rows.stored.map(lambda x: self.expansion.design(kernel, x))
+        return rows.map(lambda x: self.expansion.design(kernel, x))
 
     def queries(self) -> Float[Array, "n r"]:
         """G = design·basis − B across of the rows of X, as if they were new: f = mean + G (D ∘ z)."""
         kernel, rows = self.training
         basis = self.dual_basis() if self.basis is None else self.basis
-        G = rows.stored.map(lambda x: matmul(self.expansion.design(kernel, x), basis))
-        return G - self.fixed.fitted(self.fixed.rows, self.across)
+        G = rows.map(lambda x: matmul(self.expansion.design(kernel, x), basis))
+        G = G - self.fixed.fitted(self.fixed.rows, self.across)
+        return G if self.solved is None else G * self.solved
 
 
 class AsTheyAre:
@@ -408,16 +329,6 @@ class AsTheyAre:
     def features(X):
         """X."""
         return X
-
-
-def _references(lams: Float[Array, "L k"]):
-    """A few of λ, (R, k), evenly spread over their order, and which of them is next below each,
-    (L, k); no result depends on it but by rounding.
-    """
-    ordered = jnp.sort(jax.lax.stop_gradient(lams), axis=0)
-    points = ordered[np.arange(0, len(lams), -(-len(lams) // REFERENCES))]
-    nearest = jnp.sum(points[None] <= jax.lax.stop_gradient(lams)[:, None], axis=1) - 1
-    return points, nearest
 
 
 # how spectra are made ------------------------------------------------------------------------------
@@ -454,12 +365,8 @@ def factor_symmetric(
     return Spectrum(
         rows=DenseRows(U),
         s=s,
-        rotation=None,
-        origin=None,
-        basis=None,
         across=matmul(across, weights.scale(U)),
         solved=solved,
-        leaving=None,
         training=training,
         weights=weights,
         fixed=fixed,
@@ -483,12 +390,9 @@ def factor_svd(kernel, rows: Rows, weights: Weights, fixed: FixedEffects) -> Spe
     return Spectrum(
         rows=DenseRows(U),
         s=sigma**2,
-        rotation=None,
         origin=origin,
         basis=basis,
         across=matmul(origin, basis),
-        solved=None,
-        leaving=None,
         training=(kernel, rows),
         weights=weights,
         fixed=fixed,
@@ -542,14 +446,10 @@ def of_moments(
         origin=sums.origin,
         basis=basis,
         across=matmul(sums.origin, basis),
-        solved=None,
-        leaving=None,
-        training=None,
         weights=weights,
         fixed=fixed,
         expansion=Primal(),
         said=Report("covariance", 2 * eigh_rounding(len(s), s, constant), below),
-        complete=False,
     )
 
 

@@ -40,7 +40,8 @@ class Spread(ABC):
     """The posterior covariance at one λ: of rows with each other, or the variance of each.
 
     New rows are seen as u = design·half − b·middle; `effects` of methods is what fixed effects need
-    to know of them, None for an intercept.
+    to know of them, None for an intercept. On landmarks it comes with what they leave over of
+    k(x, x) where it is `corrected`.
     """
 
     expansion: Expansion
@@ -52,37 +53,51 @@ class Spread(ABC):
     def seen(self, kernel: Kernel, X, effects: Any = None) -> NewRows:
         """What `between` takes of rows: O(m c r), once for all others."""
         design = self.expansion.design(kernel, X)
-        b = self.fixed.dense(effects, len(design), design.dtype)
+        b = self.fixed.dense(effects, len(design))
         u = matmul(design, self.half) - matmul(b, self.middle)
         return NewRows(X, u, self.fixed.basis_of(b), self.own(kernel, X, design, b))
 
+    def variance(self, kernel: Kernel, X, effects: Any = None, corrected: bool = True):
+        """Of every row, (m,)."""
+        rows = self.seen(kernel, X, effects)
+        return self.between(kernel, rows, None, corrected)
+
+    def covariance(self, kernel: Kernel, X, effects: Any = None, corrected: bool = True):
+        """Of all rows with each other, (m, m)."""
+        rows = self.seen(kernel, X, effects)
+        return self.between(kernel, rows, rows, corrected)
+
+    def between(self, kernel: Kernel, one: NewRows, other: NewRows | None, corrected=False):
+        """Of rows with others, (m, k), or each with itself, (m,), where these are None."""
+        meet = _squares if other is None else lambda A, B: matmul(A, B.T)
+        other = other or one
+        k = _prior(kernel, one, other, meet)
+        found = self.told(k, one, other, meet, corrected)
+        return found + self.lam * meet(one.h, other.h)
+
+    @abstractmethod
     def own(self, kernel: Kernel, X, design, b) -> Any:
         """Their own part of k̃."""
-        return None
 
     @abstractmethod
-    def variance(
-        self, kernel: Kernel, X, effects: Any = None, corrected: bool = True
-    ) -> Float[Array, " m"]:
-        """Of every row; on landmarks with what they leave over of k(x, x), or without."""
+    def told(self, k: Any, one: NewRows, other: NewRows, meet: Any, corrected: bool) -> Any:
+        """All but λ h·h', of k() = k(x, x') and inner products by `meet`."""
 
-    @abstractmethod
-    def between(self, kernel: Kernel, one: NewRows, other: NewRows) -> Float[Array, "m k"]:
-        """Of rows with others; without what landmarks leave over."""
 
-    def covariance(self, kernel: Kernel, X, effects: Any = None, corrected: bool = True) -> Any:
-        """Of all rows with each other."""
-        rows = self.seen(kernel, X, effects)
-        return self.between(kernel, rows, rows)
+def _squares(A, B):
+    return jnp.sum(A * B, axis=1)
 
-    def constant(self, one: NewRows, other: NewRows):
-        """λ h·h'."""
-        return self.lam * matmul(one.h, other.h.T)
+
+def _prior(kernel: Kernel, one: NewRows, other: NewRows, meet) -> Any:
+    """k(x, x'), where it is asked for, and how to leave no variance below 0 by rounding."""
+    if meet is _squares:
+        return lambda less: jnp.maximum(kernel.diag(one.rows) - less, 0)
+    return lambda less: gram(kernel, one.rows, None if one is other else other.rows) - less
 
 
 @pytree
 class PrimalSpread(Spread):
-    """uuᵀ + λhhᵀ, and on landmarks k − φφᵀ with φ = design · whiten."""
+    """uuᵀ, and on landmarks k − φφᵀ with φ = design · whiten."""
 
     expansion: Expansion
     fixed: FixedEffects
@@ -91,31 +106,21 @@ class PrimalSpread(Spread):
     lam: Float[Array, ""]
     whiten: Float[Array, "c c"] | None = None
 
-    def variance(self, kernel, X, effects=None, corrected=True):
-        """Σ u²."""
-        rows = self.seen(kernel, X, effects)
-        found = jnp.sum(rows.u**2, axis=1) + self.lam * jnp.sum(rows.h**2, axis=1)
+    def own(self, kernel, X, design, b):
+        """φ."""
+        return None if self.whiten is None else matmul(design, self.whiten)
+
+    def told(self, k, one, other, meet, corrected):
+        """A sum of squares, with what landmarks leave over."""
+        found = meet(one.u, other.u)
         if self.whiten is None or not corrected:
             return found
-        phi = matmul(self.expansion.design(kernel, X), self.whiten)
-        return found + jnp.maximum(kernel.diag(X) - jnp.sum(phi**2, axis=1), 0)
-
-    def between(self, kernel, one, other):
-        """uuᵀ."""
-        return matmul(one.u, other.u.T) + self.constant(one, other)
-
-    def covariance(self, kernel, X, effects=None, corrected=True):
-        """uuᵀ."""
-        found = super().covariance(kernel, X, effects)
-        if self.whiten is None or not corrected:
-            return found
-        phi = matmul(self.expansion.design(kernel, X), self.whiten)
-        return found + gram(kernel, X) - matmul(phi, phi.T)
+        return found + k(meet(one.own, other.own))
 
 
 @pytree
 class DualSpread(Spread):
-    """k̃ − uuᵀ + λhhᵀ: k̃ from the kernel, or where features are explicit from ψ = φ − b·origin."""
+    """k̃ − uuᵀ: k̃ from the kernel, or where features are explicit from ψ = φ − b·origin."""
 
     expansion: Expansion
     fixed: FixedEffects
@@ -124,47 +129,25 @@ class DualSpread(Spread):
     lam: Float[Array, ""]
     share: Float[Array, "n q"] | None  # V B (BᵀVB)⁻¹, so that design·share is what B fits of k
     both: Float[Array, "q q"] | None  # what it fits of that
-    origin: Float[Array, "q p"] | None = None
-
-    @property
-    def explicit(self) -> bool:
-        """Whether k̃ is made of features, which are far from 0 or all there is."""
-        return self.origin is not None or getattr(self.expansion, "origin", None) is not None
-
-    def _origin(self, kernel):
-        """What the fixed effects fit of features."""
-        if self.origin is not None:
-            return self.origin
-        return matmul(self.share.T, kernel.features(self.expansion.points))  # type: ignore[union-attr]
+    origin: Float[Array, "q p"] | None = None  # what the fixed effects fit of features
 
     def own(self, kernel, X, design, b):
         """ψ, or what fixed effects fit of k(·, x), with b."""
-        if self.explicit:
-            return kernel.features(X) - matmul(b, self._origin(kernel))
+        origin = self.origin
+        if origin is None and getattr(self.expansion, "origin", None) is not None:
+            origin = matmul(self.share.T, kernel.features(self.expansion.points))  # type: ignore[union-attr]
+        if origin is not None:  # features are far from 0, or all there is
+            return kernel.features(X) - matmul(b, origin), None
         return matmul(design, self.share), b
 
-    def variance(self, kernel, X, effects=None, corrected=True):
-        """k̃(x, x) − |u|²."""
-        rows = self.seen(kernel, X, effects)
-        if self.explicit:
-            prior = jnp.sum(rows.own**2, axis=1)
-        else:
-            fit, b = rows.own
-            prior = kernel.diag(X) - 2 * jnp.sum(fit * b, axis=1)
-            prior = prior + jnp.sum(matmul(b, self.both) * b, axis=1)
-        spent = jnp.maximum(prior - jnp.sum(rows.u**2, axis=1), 0)
-        return spent + self.lam * jnp.sum(rows.h**2, axis=1)
-
-    def between(self, kernel, one, other):
-        """k̃ − uuᵀ."""
-        if self.explicit:
-            prior = matmul(one.own, other.own.T)
-        else:
-            (fit, b), (fits, c) = one.own, other.own
-            prior = gram(kernel, one.rows, None if one is other else other.rows)
-            prior = prior - matmul(b, fits.T) - matmul(fit, c.T)
-            prior = prior + matmul(matmul(b, self.both), c.T)
-        return prior - matmul(one.u, other.u.T) + self.constant(one, other)
+    def told(self, k, one, other, meet, corrected):
+        """k̃ less what labels tell."""
+        (fit, b), (fits, c) = one.own, other.own
+        spent = meet(one.u, other.u)
+        if b is None:
+            left = meet(fit, fits) - spent
+            return jnp.maximum(left, 0) if meet is _squares else left
+        return k(meet(b, fits) + meet(fit, c) - meet(matmul(b, self.both), c) + spent)
 
 
 def spectral_spread(f: Any, lam: Float[Array, ""]) -> Spread:
@@ -188,18 +171,10 @@ def spectral_spread(f: Any, lam: Float[Array, ""]) -> Spread:
     if c > r:
         half = f.basis * kept, f.across * kept
         return DualSpread(f.expansion, fixed, *half, lam, None, None, f.origin)
-    return features_spread(f, matmul(f.basis, f.basis.T), f.origin, lam)
-
-
-def features_spread(f: Any, second, origin, lam, whiten=None) -> Spread:
-    """That of features whose second moments, less the fit by the fixed effects, are given, φ =
-    design · `whiten`.
-    """
-    A = jnp.linalg.cholesky(second + lam * jnp.eye(second.shape[0], dtype=second.dtype))
+    second = matmul(f.basis, f.basis.T)  # of features, less their fit by the fixed effects
+    A = jnp.linalg.cholesky(second + lam * jnp.eye(c, dtype=f.dtype))
     half = jnp.sqrt(lam) * triangular_inverse(A).T
-    middle = matmul(origin, half)
-    half = half if whiten is None else matmul(whiten, half)
-    return PrimalSpread(f.expansion, f.fixed.lean(), half, middle, lam, whiten)
+    return PrimalSpread(f.expansion, fixed, half, matmul(f.origin, half), lam)
 
 
 def prior_of(f: Any, K) -> tuple[Any, Any]:

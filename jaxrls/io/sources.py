@@ -11,8 +11,7 @@ import numpy as np
 
 from jaxrls.io.tables import ENDINGS, Table, ending_of, open_table
 from jaxrls.rows.joint import JointRows
-from jaxrls.rows.sampled import SAMPLE
-from jaxrls.rows.streamed import Piece, StreamedRows
+from jaxrls.rows.streamed import SAMPLE, Piece, StreamedRows
 
 
 def stream(
@@ -29,7 +28,7 @@ def stream(
     header: bool = True,
     progress: bool = False,
     distributed: bool = False,
-) -> StreamedRows | JointRows:
+) -> StreamedRows:
     """Rows that need not fit into memory: files, or blocks from an iterable of the caller's, with
     labels and weights.
 

@@ -104,23 +104,23 @@ class PairConstraints:
         rho, alpha = matmul(found.rows, planes.T), matmul(planes, found.labels).T
         return cls(found.slots, last(rho), both(cosines, 0), both(sines, 1), last(alpha))
 
-    def added(self, i, j, listed: bool):
+    def added(self, i, j):
         """What comes to Rᵢᵢ, Rᵢⱼ, Rⱼⱼ, rᵢ and rⱼ: of the landmark of j, and of what that of i has
         beside it.
         """
         k, m = self.slot[i], self.slot[j]
-        own = jnp.take_along_axis(self.rho, self.slot[:, None], axis=1)[:, 0]
-        ik, jm = _facing(own[i], own[j], listed)
-        im, jk = _between(self.rho, i, m, listed), _between(self.rho.T, k, j, listed)
-        alpha_k, alpha_m = _facing(self.alpha[:, k], self.alpha[:, m], listed)
-        c, square = _between(self.cosines, k, m, listed), _between(self.sines, k, m, listed)
+        block = lambda A, i, j: A[i[:, None], j[None, :]]
+        ik, jm = self.rho[i, k][:, None], self.rho[j, m][None, :]
+        im, jk = block(self.rho, i, m), block(self.rho.T, k, j)
+        alpha_k, alpha_m = self.alpha[:, k][..., :, None], self.alpha[:, m][..., None, :]
+        c, square = block(self.cosines, k, m), block(self.sines, k, m)
         one, other, alpha = ik - c * im, jk - c * jm, (alpha_k - c * alpha_m) / square
-        block = (
+        entries = (
             im * im + one * one / square,
             im * jm + one * other / square,
             jm * jm + other * other / square,
         )
-        return (*block, im * alpha_m + one * alpha, jm * alpha_m + other * alpha)
+        return (*entries, im * alpha_m + one * alpha, jm * alpha_m + other * alpha)
 
 
 def sum_pairs(fn: Callable, view: View, pairs: Pairs | None, data: RowData) -> Any:
@@ -136,12 +136,16 @@ def sum_pairs(fn: Callable, view: View, pairs: Pairs | None, data: RowData) -> A
             for ends in panels(n)
         ]
         return jax.tree.map(lambda *parts: sum(parts), *parts)
-    if pairs.listed:
-        row_bytes = view.width * view.residuals.dtype.itemsize
-        size = default_block_size(pairs.first.shape[0], 2 * row_bytes)
-        run = lambda pair: _summed(fn, system, pair[0], pair[1], True, None)
-        return sum_rows(run, (pairs.first, pairs.second), size)
-    return _rectangle(fn, system, pairs.first, pairs.second, False)
+    if not pairs.listed:
+        return _rectangle(fn, system, pairs.first, pairs.second, False)
+    row_bytes = view.width * view.residuals.dtype.itemsize
+    size = default_block_size(pairs.first.shape[0], 2 * row_bytes)
+
+    def run(pairs):  # each a rectangle of its own
+        each = jax.vmap(lambda i, j: _summed(fn, system, i[None], j[None], None))(*pairs)
+        return jax.tree.map(lambda a: jnp.sum(a, axis=0), each)
+
+    return sum_rows(run, (pairs.first, pairs.second), size)
 
 
 def _rectangle(fn, system, first, second, below: bool):
@@ -151,28 +155,27 @@ def _rectangle(fn, system, first, second, below: bool):
 
     def block(i):
         mask = (jnp.greater if below else jnp.not_equal)(i[:, None], second[None, :])
-        return _summed(fn, system, i, second, False, mask)
+        return _summed(fn, system, i, second, mask)
 
     width = second.shape[0] * system[2].labels.dtype.itemsize
     return sum_rows(block, jnp.asarray(first), wide_block_size(first.shape[0], width))
 
 
-def _left_out(system, i, j, listed: bool, mask):
-    """Held-out residuals (t, a, b) of rows i and j, or (t, p) of pairs that are listed, finite
-    where `mask` says that there is no pair.
+def _left_out(system, i, j, mask):
+    """Held-out residuals (t, a, b) of rows i and of rows j, finite where `mask` says that there is
+    no pair.
     """
     view, landmarks, data = system
-    beside = view.listed(i, j) if listed else view.entries(i, j)
-    one, other = _facing(view.diagonal[i], view.diagonal[j], listed)
-    r, q = _facing(view.residuals.T[:, i], view.residuals.T[:, j], listed)
+    beside = view.entries(i, j)
+    one, other = _facing(view.diagonal, i, j)
+    r, q = _facing(view.residuals.T, i, j)
     if data.levels is not None:
-        H, G = data.levels[i], data.levels[j]
-        both = jnp.sum(H * G, axis=1) if listed else matmul(H, G.T)
-        own, others = _facing(jnp.sum(H * H, axis=1), jnp.sum(G * G, axis=1), listed)
+        both = matmul(data.levels[i], data.levels[j].T)
+        own, others = _facing(jnp.sum(data.levels**2, axis=1), i, j)
         one, other = one + jnp.where(both > 0, own, 0), other + jnp.where(both > 0, others, 0)
         beside = beside + both
     if landmarks is not None:
-        more = landmarks.added(i, j, listed)
+        more = landmarks.added(i, j)
         one, beside, other = one + more[0], beside + more[1], other + more[2]
         r, q = r + more[3], q + more[4]
     determinant = one * other - beside * beside
@@ -180,37 +183,31 @@ def _left_out(system, i, j, listed: bool, mask):
     e, f = (other * r - beside * q) * inverse, (one * q - beside * r) * inverse
     if data.inverse_root is None:
         return e, f
-    own, others = _facing(data.inverse_root[i], data.inverse_root[j], listed)
+    own, others = _facing(data.inverse_root, i, j)
     return own * e, others * f
 
 
-def _summed(fn, system, i, j, listed: bool, mask):
+def _summed(fn, system, i, j, mask):
     data = system[2]
-    residuals = _left_out(system, i, j, listed, mask)
-    labels = _facing(data.labels[:, i], data.labels[:, j], listed)
-    ones = jnp.ones((), data.labels.dtype)
-    weights = (
-        (ones, ones) if data.weights is None else _facing(data.weights[i], data.weights[j], listed)
-    )
-    own = [_facing(values[i], values[j], listed) for values in data.own]
-    one, other = (
-        Held(residuals[k], labels[k], weights[k], tuple(values[k] for values in own))
-        for k in range(2)
+    residuals = _left_out(system, i, j, mask)
+    ones = jnp.ones(data.labels.shape[1], data.labels.dtype)
+    weights = _facing(ones if data.weights is None else data.weights, i, j)
+    both = zip(
+        residuals,
+        _facing(data.labels, i, j),
+        weights,
+        zip(*(_facing(values, i, j) for values in data.own), strict=True) if data.own else [(), ()],
+        strict=True,
     )
 
     def total(values):
         values = jnp.broadcast_to(values, residuals[0].shape)
         values = values if mask is None else jnp.where(mask, values, 0)
-        return jnp.sum(values, axis=tuple(range(1, values.ndim)))
+        return jnp.sum(values, axis=(1, 2))
 
-    return jax.tree.map(total, fn(one, other))
-
-
-def _between(A, i, j, listed: bool):
-    """Entries of a matrix: of all of i with all of j, or pair by pair."""
-    return A[i, j] if listed else A[i][:, j]
+    return jax.tree.map(total, fn(*(Held(*of_row) for of_row in both)))
 
 
-def _facing(one, other, listed: bool):
+def _facing(values, i, j):
     """What belongs to rows i and to rows j, so that they broadcast to a block of pairs."""
-    return (one, other) if listed else (one[..., :, None], other[..., None, :])
+    return values[..., i][..., :, None], values[..., j][..., None, :]

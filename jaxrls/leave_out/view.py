@@ -10,10 +10,12 @@ eliminated first, it takes its direction out of every M.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxrls.leave_out.constraints import slots
 from jaxrls.linalg.products import matmul
 from jaxrls.support.pytrees import pytree, static
 
@@ -35,10 +37,6 @@ class View(ABC):
     def entries(self, i: Int[Array, " a"], j: Int[Array, " b"]) -> Float[Array, "a b"]:
         """R_ij of indices i with rows of the data j."""
 
-    @abstractmethod
-    def listed(self, i: Int[Array, " p"], j: Int[Array, " p"]) -> Float[Array, " p"]:
-        """R_ij pair by pair, i ≠ j."""
-
 
 @pytree
 class Constraints:
@@ -57,11 +55,25 @@ class LowRank(View):
     residuals: Float[Array, "n t"]
     diagonal: Float[Array, " n"]
     H: Float[Array, "n q"]
-    U: Float[Array, "n r"]
-    left: Float[Array, "n r"]  # −U kept, or where U is square U lost, and for queries −U kept too
+    U: Any  # (n, r), or what makes its rows as they are asked for
+    left: Any  # −U kept, or where U is square U lost, and for queries −U kept too
     used: Bool[Array, " n"]  # rows of the data
     constraints: Constraints | None
     complete: bool = static()  # whether U is square
+
+    @classmethod
+    def of_rows(cls, u, q, labels, weights, fixed, planes=None, indices=None) -> "LowRank":
+        """I − HHᵀ − UUᵀ with U = √v u of features u (n, r) at one λ, q = Mᵀỹ; `planes` are the
+        constraints of landmarks that are rows, whose numbers are `indices`.
+        """
+        unit = weights.root_or_one[:, None]
+        U, H = u * unit, fixed.basis(fixed.rows, weights.n) * unit
+        residuals = (labels.Y - labels.mean) * unit - matmul(U, q)
+        diagonal = 1 - jnp.sum(U * U, axis=1) - jnp.sum(H * H, axis=1)
+        diagonal, leaving = jnp.where(weights.used, diagonal, 1), None
+        if indices is not None:
+            leaving = Constraints(slots(jnp.asarray(indices), weights.n), planes, U, q)
+        return cls(residuals, diagonal, H, U, -U, weights.used, leaving, False)
 
     @property
     def width(self):
@@ -76,16 +88,11 @@ class LowRank(View):
         same = (i[:, None] == j[None, :]).astype(R.dtype)
         return R + whole[:, None] * same
 
-    def listed(self, i, j):
-        """Row by row."""
-        R = jnp.sum(self.left[i] * self.U[j], axis=1)
-        return R - self._beside(i)[1] * jnp.sum(self.H[i] * self.H[j], axis=1)
-
     def some(self, pick: Callable) -> "LowRank":
         """That of some of the rows, where those lie on several devices."""
         names = "residuals", "diagonal", "H", "U", "left"
         part = {name: pick(getattr(self, name)) for name in names}
-        part["used"] = pick(self.used.astype(self.U.dtype)) > 0
+        part["used"] = pick(self.used.astype(self.H.dtype)) > 0
         found = self.constraints
         if found is not None:
             found = replace(found, slots=pick(found.slots), rows=pick(found.rows))
@@ -93,7 +100,7 @@ class LowRank(View):
 
     def _beside(self, i):
         """Whether I is to be added for indices i, and HHᵀ to be taken off."""
-        used = self.used[i].astype(self.U.dtype)
+        used = self.used[i].astype(self.H.dtype)
         return (jnp.zeros_like(used), 1 - used) if self.complete else (used, jnp.ones_like(used))
 
 
@@ -114,8 +121,4 @@ class Dense(View):
 
     def entries(self, i, j):
         """Its entries."""
-        return self.matrix[i][:, j]
-
-    def listed(self, i, j):
-        """Its entries."""
-        return self.matrix[i, j]
+        return self.matrix[i[:, None], j[None, :]]

@@ -46,32 +46,20 @@ class Smoother:
     planes: Planes | None = None
 
     def without_rows(self, weights: Weights, lam, coef: Float[Array, "c t"], e) -> "WithoutRows":
-        """The fits without each row, from the coefficients of all and the residuals left out; rows
-        that bring a landmark first.
-        """
-        steps, information, used, order, planes = (
-            self.steps,
-            self.information,
-            weights.used,
-            None,
-            None,
-        )
+        """The fits without each row, from the coefficients of all and the residuals left out."""
+        steps, information, used, planes = self.steps, self.information, weights.used, None
         if self.planes is not None:
             R, D = self.planes.indices, self.planes.directions
-            m, n = len(R), weights.n
-            N = matmul(D, D[:m].T)
+            N = matmul(D, D[: len(R)].T)
             own = jnp.diagonal(N)
-            others = jnp.argsort(jnp.zeros(n, bool).at[R].set(True), stable=True)[: n - m]
-            order = jnp.concatenate([R, others.astype(R.dtype)])
-            moved = steps[jnp.arange(m), R] / own  # of βₖ by its own label
-            steps = steps.at[:, R].add(-N * moved)[:, order]
-            information = information.at[R].add(moved**2 * own)[order]
-            used, e = used[order], e[order]
-            planes = LeavingRows(N, own, coef[:m] / own[:, None])
+            moved = steps[jnp.arange(len(R)), R] / own  # of βₖ by its own label
+            steps = steps.at[:, R].add(-N * moved)
+            information = information.at[R].add(moved**2 * own)
+            planes = LeavingRows(R, N, own, coef[: len(R)] / own[:, None])
         e = jnp.where(used[:, None], e, 0)
         gaps = jnp.where(used[:, None], jnp.abs(e), jnp.inf)
         information = jnp.where(used, information, 1)
-        return WithoutRows(coef, gaps, steps, e, information, lam, planes, order)
+        return WithoutRows(coef, gaps, steps, e, information, lam, planes)
 
     def without_folds(self, weights: Weights, folds: Folds, coef, e) -> "WithoutFolds":
         """The fits without each fold."""
@@ -132,9 +120,7 @@ class Without(ABC):
         )
 
     def deviations(self) -> Float[Array, " n"]:
-        """σᵢ of every label, as the others tell it, in the order of the rows; infinite for one of
-        weight 0.
-        """
+        """σᵢ of every label, as the others tell it; infinite for one of weight 0."""
         raise ValueError(
             "loo_predictive is for rows left out one by one, and this fit left groups out: fit "
             "without groups="
@@ -143,8 +129,9 @@ class Without(ABC):
 
 @pytree
 class LeavingRows:
-    """What landmarks that leave add, for the first rows: f₋ᵢ(x) is less by design Nₖ βₖ/Nₖₖ."""
+    """What landmarks that leave add for their rows: f₋ᵢ(x) is less by design Nₖ βₖ/Nₖₖ."""
 
+    indices: Int[Array, "*k m"]
     steps: Float[Array, "*k c m"]
     own: Float[Array, "*k m"]
     left: Float[Array, "*k m t"]
@@ -162,36 +149,33 @@ class WithoutRows(Without):
     information: Float[Array, "*k n"]
     lam: Float[Array, "*k"]
     planes: LeavingRows | None = None
-    order: Int[Array, "*k n"] | None = None
-
-    def smoother(self, design) -> tuple[Float[Array, "b n"], Float[Array, "b m"] | None]:
-        """w(x), and what is multiplied by βₖ/Nₖₖ."""
-        along = None if self.planes is None else matmul(design, self.planes.steps)
-        return matmul(design, self.steps), along
 
     def each(self, design, fn):
-        w, along = self.smoother(design)
+        w, planes = matmul(design, self.steps), self.planes
+        along: Any = None if planes is None else matmul(design, planes.steps)
 
         def of_target(args):
             f, gaps, e, left = args
             found = f[:, None] - w * e
-            return fn(found if along is None else found - _padded(along * left, w), gaps)
+            if planes is not None:
+                found = found.at[:, planes.indices].add(-along * left)
+            return fn(found, gaps)
 
-        left = None if self.planes is None else self.planes.left.T
+        left = None if planes is None else planes.left.T
         columns = matmul(design, self.coef).T, self.gaps.T, self.residuals.T, left
         out = jax.lax.map(of_target, columns)
         return jax.tree.map(lambda a: jnp.moveaxis(a, 0, -1), out)
 
     def ratios(self, design, variance):
-        w, along = self.smoother(design)
-        known = variance[:, None] + self.lam
-        if along is not None:
-            known = known - _padded(along**2 / self.planes.own, w)  # type: ignore[union-attr]
+        w, planes = matmul(design, self.steps), self.planes
+        known = jnp.broadcast_to(variance[:, None] + self.lam, w.shape)
+        if planes is not None:
+            less = matmul(design, planes.steps) ** 2 / planes.own
+            known = known.at[:, planes.indices].add(-less)
         return jnp.sqrt(self.information * known + w**2)
 
     def deviations(self):
-        own = jnp.where(jnp.isinf(self.gaps[:, 0]), jnp.inf, 1 / jnp.sqrt(self.information))
-        return own if self.order is None else jnp.zeros_like(own).at[self.order].set(own)
+        return jnp.where(jnp.isinf(self.gaps[:, 0]), jnp.inf, 1 / jnp.sqrt(self.information))
 
 
 @pytree
@@ -211,8 +195,3 @@ class WithoutFolds(Without):
 
         out = jax.lax.map(of_target, (matmul(design, self.coef).T, self.gaps.T, self.steps))
         return jax.tree.map(lambda a: jnp.moveaxis(a, 0, -1), out)
-
-
-def _padded(first: Float[Array, "b m"], w: Float[Array, "b n"]) -> Float[Array, "b n"]:
-    """With columns of 0 for the rows that bring no landmark."""
-    return jnp.pad(first, ((0, 0), (0, w.shape[1] - first.shape[1])))

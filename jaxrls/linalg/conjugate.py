@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from jaxrls.support.pytrees import pytree
 
@@ -37,23 +37,6 @@ class Run:
     reason: Int[Array, " k"]
 
 
-@pytree
-class _State:
-    """One step of all columns, and the best solution of each so far."""
-
-    step: Int[Array, ""]
-    X: Float[Array, "n k"]
-    R: Float[Array, "n k"]
-    P: Float[Array, "n k"]
-    weight: Float[Array, " k"]  # rᵀ M r
-    best: Float[Array, "n k"]
-    smallest: Float[Array, " k"]
-    since: Int[Array, " k"]
-    going: Bool[Array, " k"]
-    reason: Int[Array, " k"]
-    history: Float[Array, "steps k"]
-
-
 def conjugate_gradients(
     apply: Callable,
     B: Float[Array, "n k"],
@@ -69,75 +52,47 @@ def conjugate_gradients(
     − A x‖ ≤ tol ‖b‖ by the recurrence, and 2 tol ‖b‖ by one more product in the end: rounding hides
     itself from a recurrence. **Cost** one product and one preconditioning a step. **Source**:
     Hestenes and Stiefel 1952; Golub and Van Loan 2013, algorithm 11.5.1."""
-    length = jnp.linalg.norm(B, axis=0)
-    unit = jnp.where(length > 0, length, 1)
-    Z = precondition(B)
-    zero, one = jnp.zeros(B.shape[1], int), jnp.ones(B.shape[1], bool)
-    history = jnp.full((steps, B.shape[1]), jnp.nan, B.dtype)
-    start = _State(
-        step=jnp.zeros((), int),
-        X=jnp.zeros_like(B),
-        R=B,
-        P=Z,
-        weight=jnp.sum(B * Z, axis=0),
-        best=jnp.zeros_like(B),
-        smallest=(length > 0).astype(B.dtype),
-        since=zero,
-        going=one & (length > 0),
-        reason=jnp.where(length > 0, ALL_STEPS, CONVERGED),
-        history=history,
+    length, k = jnp.linalg.norm(B, axis=0), B.shape[1]
+    unit, Z = jnp.where(length > 0, length, 1), precondition(B)
+    start = (
+        jnp.zeros((), int),  # number of steps
+        (jnp.zeros_like(B), B, Z, jnp.sum(B * Z, axis=0)),  # x, r, direction, rᵀMr
+        (jnp.zeros_like(B), length / unit, jnp.zeros(k, int)),  # the best x, its ‖r‖, its step
+        jnp.where(length > 0, ALL_STEPS, CONVERGED),  # why each stopped; ALL_STEPS while it goes on
+        jnp.full((steps, k), jnp.nan, B.dtype),
     )
 
     def unfinished(state):
-        return (state.step < steps) & jnp.any(state.going)
+        number, *_, reason, _ = state
+        return (number < steps) & jnp.any(reason == ALL_STEPS)
 
     def step(state):
-        product = apply(state.P)
-        curvature = jnp.sum(state.P * product, axis=0)
-        sound = (
-            (curvature > 0)
-            & (state.weight > 0)
-            & jnp.isfinite(curvature)
-            & jnp.isfinite(state.weight)
-        )
-        moving = state.going & sound
-        alpha = jnp.where(moving, state.weight / jnp.where(sound, curvature, 1), 0)
-        X, R = state.X + alpha * state.P, state.R - alpha * product
+        number, (X, R, P, weight), (best, smallest, since), reason, history = state
+        product, going = apply(P), reason == ALL_STEPS
+        curvature = jnp.sum(P * product, axis=0)
+        sound = (jnp.minimum(curvature, weight) > 0) & jnp.isfinite(curvature + weight)
+        moving = going & sound
+        alpha = jnp.where(moving, weight / jnp.where(sound, curvature, 1), 0)
+        X, R = X + alpha * P, R - alpha * product
         relative = jnp.linalg.norm(R, axis=0) / unit
-        better = moving & (relative < state.smallest)
-        best, smallest = (
-            jnp.where(better, X, state.best),
-            jnp.where(better, relative, state.smallest),
+        better = moving & (relative < smallest)
+        best, smallest, since = (
+            jnp.where(better, new, old)
+            for new, old in ((X, best), (relative, smallest), (number, since))
         )
-        since = jnp.where(better, 0, state.since + 1)
+        stalled = (number - since >= PATIENCE) | (relative > GROWTH * smallest)
+        now = jnp.select(
+            [~sound, relative <= tol, stalled], [INDEFINITE, CONVERGED, STALLED], ALL_STEPS
+        )
+        history = history.at[number].set(jnp.where(going, relative, jnp.nan))
         Z = precondition(R)
-        weight = jnp.sum(R * Z, axis=0)
-        beta = jnp.where(moving, weight / jnp.where(state.weight > 0, state.weight, 1), 0)
-        done = relative <= tol
-        stalled = ~done & ((since >= PATIENCE) | (relative > GROWTH * smallest))
-        reason = jnp.where(
-            state.going & ~sound,
-            INDEFINITE,
-            jnp.where(moving & done, CONVERGED, jnp.where(moving & stalled, STALLED, state.reason)),
-        )
-        history = state.history.at[state.step].set(jnp.where(state.going, relative, jnp.nan))
-        going = moving & ~done & ~stalled
-        return _State(
-            state.step + 1,
-            X,
-            R,
-            jnp.where(moving, Z + beta * state.P, state.P),
-            weight,
-            best,
-            smallest,
-            since,
-            going,
-            reason,
-            history,
-        )
+        new = jnp.sum(R * Z, axis=0)
+        P = jnp.where(moving, Z + new / jnp.where(weight > 0, weight, 1) * P, P)
+        following = (X, R, P, new), (best, smallest, since), jnp.where(going, now, reason)
+        return number + 1, *following, history
 
-    end = jax.lax.while_loop(unfinished, step, start)
-    left = jnp.linalg.norm(B - apply(end.best), axis=0) / unit
+    number, _, (best, *_), reason, history = jax.lax.while_loop(unfinished, step, start)
+    left = jnp.linalg.norm(B - apply(best), axis=0) / unit
     left = jnp.where(jnp.isfinite(left), left, 1)  # no more than at the beginning
-    reason = jnp.where((end.reason == CONVERGED) & ~(left <= 2 * tol), STALLED, end.reason)
-    return end.best, Run(left, end.history, end.step, reason)
+    reason = jnp.where((reason == CONVERGED) & ~(left <= 2 * tol), STALLED, reason)
+    return best, Run(left, history, number, reason)

@@ -5,8 +5,6 @@ A row is the odder the lower the score of its own label is by a fit without it. 
 label for a new row is the share of the rows, the new one among them, that are at least as odd, and
 a set of level 1 − α holds the labels of p > α."""
 
-import inspect
-from functools import partial
 from typing import Any
 
 import jax
@@ -17,8 +15,9 @@ from jaxtyping import Array, Float, Int
 from jaxrls.factors.spread import NewRows, Spread
 from jaxrls.models.fitted import Fit
 from jaxrls.models.model import Model
+from jaxrls.rows.compiled import compiled
 from jaxrls.rows.rows import Rows
-from jaxrls.rows.sparse import as_rows_in
+from jaxrls.rows.sparse import as_rows
 from jaxrls.support.checks import (
     Listed,
     as_array,
@@ -124,10 +123,9 @@ class ConformalLabels:
         dtype = self.model.coef.dtype
         wide = dtype == jnp.float64
         with scope(wide):
-            rows = as_rows_in(dtype, self.model.kernel, X)
+            rows = as_rows(self.model.kernel, X, dtype=dtype)
             scores = _each(jnp.asarray(self.model.predict(rows)))
-            run: Any = _p_values if rows.traceable else inspect.unwrap(_p_values)
-            out = run(self, rows, scores, block_size=block_size)
+            out = _p_values(self, rows, scores, block_size=block_size)
             return to_host(out) if wide and not isinstance(self.model.coef, jax.Array) else out
 
 
@@ -157,7 +155,7 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
     >>> (rls.conformal_labels(fit, X, codes).p_values([[1.5], [-3.0]]) > 0.25).tolist()
     [[False, True], [True, False]]
     """
-    sure = fit._sure()
+    sure = fit.of_kept("sure")
     dtype = fit.model.coef.dtype
     wide = dtype == jnp.float64
     with scope(wide):
@@ -183,7 +181,9 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
             )
         check_shares("label_weights", u, "label")
         residuals = 1 - _of_own_label(jnp.asarray(fit.model.predict(points)), codes)
-        variance = _variances(sure.spread, fit.model, as_rows_in(dtype, fit.model.kernel, points))
+        variance = _variances(
+            sure.spread, fit.model, as_rows(fit.model.kernel, points, dtype=dtype)
+        )
         beside = _beside(sure.spread, fit.model, points)
         own = jnp.argmax(_each(codes), axis=1)
         found = ConformalLabels(
@@ -231,9 +231,9 @@ def _of_own_label(scores, codes):
     ]
 
 
-@jax.jit
+@compiled
 def _variances(spread: Spread, model: Model, rows: Rows):
-    return rows.stored.map(
+    return rows.map(
         lambda x: spread.variance(model.kernel, x, corrected=False),
         temporaries=2 * spread.half.shape[1],
     )
@@ -244,7 +244,7 @@ def _beside(spread: Spread, model: Model, points):
     return spread.seen(model.kernel, points)
 
 
-@partial(jax.jit, static_argnames="block_size")
+@compiled
 def _p_values(labels: ConformalLabels, rows: Rows, scores, *, block_size: int | None):
     labels = jax.tree.map(jnp.asarray, labels)
     kernel, spread = labels.model.kernel, labels.spread

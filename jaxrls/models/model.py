@@ -1,7 +1,5 @@
 """What a fit leaves behind: a function that predicts."""
 
-import inspect
-from functools import partial
 from typing import Any
 
 import jax
@@ -11,9 +9,10 @@ from jaxtyping import Array, Float
 
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
-from jaxrls.problem.fixed_effects import FixedEffects, NoEffects
+from jaxrls.problem.fixed_effects import FixedEffects
+from jaxrls.rows.compiled import compiled
 from jaxrls.rows.gram import kernel_times
-from jaxrls.rows.sparse import as_rows_in
+from jaxrls.rows.sparse import as_rows
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.precision import scope, to_host
 from jaxrls.support.pytrees import pytree
@@ -56,7 +55,7 @@ class Model:
         wrong number of columns, NaN or infinity."""
         wide = self.coef.dtype == jnp.float64
         with scope(wide):
-            rows = as_rows_in(self.coef.dtype, self.kernel, X, jax.device_count())
+            rows = as_rows(self.kernel, X, dtype=self.coef.dtype, devices=jax.device_count())
             beside = self._beside(fixed_effects, rows.shape[0])
             out = (
                 self._predict(rows, block_size)
@@ -67,7 +66,7 @@ class Model:
 
     def new_effects(self, given: Any, m: int) -> tuple[FixedEffects, Any]:
         """The fixed effects, and what m new rows are of them, from what a caller gives."""
-        effects = NoEffects(self.coef.dtype) if self.effects is None else self.effects
+        effects = FixedEffects.none(self.coef.dtype) if self.effects is None else self.effects
         return effects, effects.new_rows(given, m, self.coef.dtype)
 
     def _beside(self, given: Any, m: int):
@@ -78,8 +77,7 @@ class Model:
     def _predict(self, rows, block_size):
         self.check_columns(rows.shape[1])
         rows.check(self.kernel, training=False)
-        run: Any = _evaluate if rows.traceable else inspect.unwrap(_evaluate)
-        return run(self, rows, block_size=block_size)
+        return _evaluate(self, rows, block_size=block_size)
 
     def check_columns(self, d: int) -> None:
         """Raise unless rows of d columns are what it was fitted on, as far as it knows."""
@@ -95,7 +93,7 @@ class Model:
             raise ValueError(f"X must have {expected} columns, {what}, and has {d}")
 
 
-@partial(jax.jit, static_argnames="block_size")
+@compiled
 def _evaluate(model: Model, rows, *, block_size):
     coef = jnp.asarray(model.coef)
     points = jax.tree.map(jnp.asarray, model.points)
@@ -117,8 +115,6 @@ def _evaluate(model: Model, rows, *, block_size):
         return matmul(design, coef)
 
     return (
-        rows.stored.map(
-            block, temporaries=0 if points is None else points.shape[0], block_size=block_size
-        )
+        rows.map(block, temporaries=0 if points is None else points.shape[0], block_size=block_size)
         + model.intercept
     )

@@ -1,22 +1,24 @@
 """What a fit of two-sided data leaves behind: a function of a row and a column."""
 
 from collections.abc import Callable
-from typing import Any, Literal, overload
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.factors.spread_of_sides import Half, SidesSpread, meet
+from jaxrls.factors.kronecker import SidesSpread
+from jaxrls.factors.solvers import check_kernel
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.models.posterior import Posterior, Scales, check_unsaid, deviation
+from jaxrls.linalg.products import matmul
+from jaxrls.models.posterior import Posterior, Sure, check_unsaid, deviation
 from jaxrls.rows.blocks import default_block_size, map_rows
-from jaxrls.rows.gram import gram, kernel_times
-from jaxrls.support.checks import as_floats, check_inputs, check_matrix, is_concrete
+from jaxrls.rows.gram import gram
+from jaxrls.support.checks import as_array, check_inputs, check_matrix, check_row_numbers
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pictures import plot_errors
-from jaxrls.support.precision import scope, to_host
+from jaxrls.support.precision import in_dtype_of
 from jaxrls.support.pytrees import pytree, static
 
 
@@ -42,33 +44,52 @@ class KroneckerModel:
         """Predictions for all pairs of a row of X1 and a row of X2: those of the fit itself for
         rows or columns that it knows.
 
-        **Arguments**: `pairs` (p, 2) are row numbers of X1 and of X2, where only some pairs are
-        asked for. **Shapes**: X1 (m₁, d₁) and X2 (m₂, d₂) give (m₁, m₂), or (p,). **Cost**
-        O(m₁n₁(d₁ + n₂) + m₂n₂(d₂ + m₁)), or of pairs p in the place of m₂ and 1 in that of m₁, in
-        blocks of rows of both kernel matrices. **Raises** `ValueError` for a wrong number of
-        columns, NaN or infinity, or pairs of rows that there are not."""
-        return self.at_rows(_evaluate, X1, X2, pairs)
+        Args:
+            X1: new rows (m₁, d₁) of side 1.
+            X2: new rows (m₂, d₂) of side 2.
+            pairs: row numbers (p, 2) of X1 and of X2, where only some pairs are asked for.
+
+        Returns:
+            (m₁, m₂), or (p,).
+
+        Raises:
+            ValueError: for a wrong number of columns, NaN or infinity, or pairs of rows that there
+                are not.
+
+        **Cost** O(m₁n₁(d₁ + n₂) + m₂n₂(d₂ + m₁)), or of pairs p in the place of m₂ and 1 in that of
+        m₁, in blocks of rows of both kernel matrices.
+        """
+        return self.at_rows(lambda *new: _predict(None, *new)[0], X1, X2, pairs)
 
     def at_rows(self, found: Callable, X1, X2, pairs) -> Any:
         """`found(model, X1, X2, pairs)` at rows that were checked, in the precision of the model,
         on the host where that is.
         """
-        wide = self.coef.dtype == jnp.float64
-        with scope(wide):
-            sides = (("X1", X1, self.kernel1, self.points1), ("X2", X2, self.kernel2, self.points2))
-            rows = [_new_rows(*side, self.coef.dtype) for side in sides]
-            pairs = None if pairs is None else _as_pairs(pairs, *map(len, rows))
-            out = found(self, *rows, pairs)
-            return to_host(out) if wide and not isinstance(self.coef, jax.Array) else out
+
+        def checked():
+            dtype, (d1, d2) = self.coef.dtype, (self.points1.shape[1], self.points2.shape[1])
+            one = as_side("X1", X1, self.kernel1, dtype, d1)
+            other = as_side("X2", X2, self.kernel2, dtype, d2)
+            named = None if pairs is None else _as_pairs(pairs, len(one), len(other))
+            return found(self, one, other, named)
+
+        return in_dtype_of(self.coef, checked)
 
 
-def _new_rows(name, X, kernel, points, dtype):
-    X = jnp.asarray(as_floats(name, X, dtype))
+def as_side(name: str, X, kernel: Kernel, dtype=None, columns: int | None = None) -> jax.Array:
+    """Rows of one side, checked with their kernel."""
+    check_kernel(kernel)
+    if not kernel.evaluable:
+        raise ValueError(
+            f"{name} stands for a matrix by {type(kernel).__name__}(): give matrices to "
+            "factor_kronecker"
+        )
+    X = as_array(name, X, dtype)
     check_matrix(name, X)
     check_inputs(name, X)
-    if X.shape[1] != points.shape[1]:
+    if columns not in (None, X.shape[1]):
         raise ValueError(
-            f"{name} must have {points.shape[1]} columns, those it was fitted on, and has {X.shape[1]}"
+            f"{name} must have {columns} columns, those it was fitted on, and has {X.shape[1]}"
         )
     kernel.check(X)
     return X
@@ -79,111 +100,56 @@ def _as_pairs(pairs, m1: int, m2: int):
     pairs = pairs if isinstance(pairs, jax.Array) else np.asarray(pairs)
     if pairs.ndim != 2 or pairs.shape[1] != 2 or not len(pairs):
         raise ValueError(
-            f"pairs must have shape (p, 2), a row of X1 and a row of X2 each, and has shape {pairs.shape}"
+            "pairs must have shape (p, 2), a row of X1 and a row of X2 each, and has shape "
+            f"{pairs.shape}"
         )
-    if not jnp.issubdtype(pairs.dtype, jnp.integer):
-        raise ValueError(f"pairs must be whole numbers, and have dtype {pairs.dtype}")
-    if is_concrete(pairs):
-        values = np.asarray(pairs)
-        wrong = ((values < 0) | (values >= (m1, m2))).any(axis=1)
-        if wrong.any():
-            k = int(np.argmax(wrong))
-            found = f"pair {k} is {values[k, 0]} and {values[k, 1]}"
-            raise ValueError(
-                f"pairs must be of rows 0 to {m1 - 1} of X1 and 0 to {m2 - 1} of X2, and {found}"
-            )
+    check_row_numbers(pairs[:, 0], m1)
+    check_row_numbers(pairs[:, 1], m2)
     return jnp.asarray(pairs)
 
 
-def _beside(fn: Callable, half: Any, X2, pairs, width: int):
-    """`fn(half, rows of X2, listed)` of what all rows of X1 have, with blocks of rows of X2 or pair
-    by pair; a row of X2 takes `width` numbers meanwhile.
+@jax.jit
+def _predict(spread: SidesSpread | None, model: KroneckerModel, X1, X2, pairs):
+    """Means, and with a spread variances of f + b: of all pairs, or of those that are named, in
+    blocks of rows of X2, or of pairs.
     """
-    size = X2.dtype.itemsize
-    if pairs is None:
-        row = len(jax.tree.leaves(half)[0]) + width
-        return map_rows(
-            lambda x: fn(half, x, False).T, X2, default_block_size(len(X2), row * size)
-        ).T
+    points1, points2, coef = map(jnp.asarray, (model.points1, model.points2, model.coef))
 
-    def block(pair):
-        return fn(jax.tree.map(lambda A: A[pair[:, 0]], half), X2[pair[:, 1]], True)
+    def first(x):
+        K = gram(model.kernel1, x, points1)
+        own = None if spread is None else spread.of_first(K, model.kernel1.diag(x))
+        return matmul(K, coef), own
 
-    return map_rows(block, pairs, default_block_size(len(pairs), 4 * width * size))
+    def second(x):
+        K = gram(model.kernel2, x, points2)
+        return K, None if spread is None else (model.kernel2.diag(x), matmul(K, spread.second))
 
+    def pair(one, other):
+        variance = None if spread is None else spread.variance(one[1], other[1])
+        return matmul(one[0], other[0]) + model.intercept, variance
 
-@jax.jit
-def _evaluate(model: KroneckerModel, X1, X2, pairs):
-    points = jnp.asarray(model.points2)
-    half = kernel_times(model.kernel1, X1, jnp.asarray(model.points1), jnp.asarray(model.coef))
-    return (
-        _beside(
-            lambda half, x, listed: meet(half, gram(model.kernel2, x, points), listed),
-            half,
-            X2,
-            pairs,
-            len(points),
-        )
-        + model.intercept
-    )
+    def table(x):
+        return jax.vmap(jax.vmap(pair, (0, None)), (None, 0))(halves, second(x))
 
+    def listed(rows):
+        one = jax.tree.map(lambda A: A[rows[:, 0]], halves)
+        return jax.vmap(pair)(one, second(X2[rows[:, 1]]))
 
-@jax.jit
-def _variances(spread: SidesSpread, model: KroneckerModel, X1, X2, pairs):
-    first, second = (jnp.asarray(points) for points in (model.points1, model.points2))
-
-    def side(x) -> Half:
-        return spread.half(gram(model.kernel1, x, first), model.kernel1.diag(x))
-
-    def both(half, x, listed):
-        return spread.variance(half, gram(model.kernel2, x, second), model.kernel2.diag(x), listed)
-
-    half = map_rows(side, X1, default_block_size(len(X1), 2 * len(first) * X1.dtype.itemsize))
-    return _beside(both, half, X2, pairs, 2 * len(second))
+    halves, bytes_of_row = first(X1), 16 * (4 * len(points2) + len(X1))
+    if pairs is not None:
+        return map_rows(listed, pairs, default_block_size(len(pairs), bytes_of_row))
+    found = map_rows(table, X2, default_block_size(len(X2), bytes_of_row))
+    return jax.tree.map(jnp.transpose, found)
 
 
 @jax.jit
 def _covariance(spread: SidesSpread, model: KroneckerModel, X1, X2, pairs):
-    sides = (
-        (model.kernel1, X1, model.points1, pairs[:, 0]),
-        (model.kernel2, X2, model.points2, pairs[:, 1]),
-    )
-    K1, K2 = (gram(kernel, X, jnp.asarray(points))[rows] for kernel, X, points, rows in sides)
-    one, other = (gram(kernel, X)[rows][:, rows] for kernel, X, _, rows in sides)
+    def side(kernel, X, points, rows):
+        return gram(kernel, X, jnp.asarray(points))[rows], gram(kernel, X)[rows][:, rows]
+
+    K1, one = side(model.kernel1, X1, model.points1, pairs[:, 0])
+    K2, other = side(model.kernel2, X2, model.points2, pairs[:, 1])
     return spread.covariance(K1, K2, one * other)
-
-
-@pytree
-class KroneckerSure(Scales):
-    """What a fit of two-sided data keeps to say how sure it is: λ, amplitudes, and the covariance
-    in units of the kernel, n₁² + n₂² + 2n₁n₂ numbers.
-    """
-
-    spread: SidesSpread
-
-    def label_std(self, model: KroneckerModel, X1, X2, pairs, scale) -> Any:
-        """Standard deviation of a new label, of all pairs or of those that are named."""
-
-        def found(*new):
-            return deviation(_variances(self.spread, *new) + self.lam, self.amplitude(scale))
-
-        return model.at_rows(found, X1, X2, pairs)
-
-    def posterior(self, model: KroneckerModel, X1, X2, pairs, scale) -> Posterior:
-        """Mean and covariance of pairs."""
-
-        def found(model, X1, X2, pairs):
-            if pairs is None:
-                pairs = jnp.stack(jnp.divmod(jnp.arange(len(X1) * len(X2)), len(X2)), axis=1)
-            new = model, X1, X2, pairs
-            return Posterior(
-                _evaluate(*new),
-                _covariance(self.spread, *new),
-                jnp.asarray(self.amplitude(scale)),
-                jnp.asarray(self.lam),
-            )
-
-        return model.at_rows(found, X1, X2, pairs)
 
 
 @pytree
@@ -212,22 +178,12 @@ class KroneckerFit:
     floor: Float[Array | np.ndarray, ""]
     indefinite: Float[Array | np.ndarray, ""]
     setting: str = static()
-    sure: KroneckerSure | None = None
+    sure: Sure | None = None
 
     @property
     def criterion(self) -> str:
         """What the errors are, in words."""
         return f"{self.setting} left out"
-
-    @overload
-    def predict(
-        self, X1, X2, *, pairs=..., return_std: Literal[False] = False, scale=...
-    ) -> Float[Array | np.ndarray, "..."]: ...
-
-    @overload
-    def predict(
-        self, X1, X2, *, pairs=..., return_std: Literal[True], scale=...
-    ) -> tuple[Float[Array | np.ndarray, "..."], Float[Array | np.ndarray, "..."]]: ...
 
     @on_any_mesh
     def predict(self, X1, X2, *, pairs=None, return_std: bool = False, scale="evidence") -> Any:
@@ -236,30 +192,44 @@ class KroneckerFit:
 
         With `return_std` a pair of them and the standard deviation of a new label of weight 1, that
         of the Gaussian process f ~ N(0, τ²k₁k₂) with noise of variance τ²λ and a flat prior on the
-        intercept: see `posterior`, whose `label_std` it is.
+        intercept: see `posterior`, whose `label_std` it is, shaped as the predictions.
 
-        **Shapes**: the standard deviation is shaped as the predictions. **Cost** beside them
-        O(m₁n₁(n₁ + n₂) + m₂n₂(n₂ + m₁)), p in the place of m₂ and 1 in that of m₁ as there.
-        **Raises** `ValueError` where `keep` was not asked for, or for `scale` without
-        `return_std`."""
+        **Cost** beside them O(m₁n₁(n₁ + n₂) + m₂n₂(n₂ + m₁)), p in the place of m₂ and 1 in that of
+        m₁ as there. **Raises** `ValueError` where `keep` was not asked for, or for `scale` without
+        `return_std`.
+        """
         if not return_std:
             check_unsaid(scale)
-        mean = self.model.predict(X1, X2, pairs=pairs)
-        return (
-            (mean, self._sure().label_std(self.model, X1, X2, pairs, scale)) if return_std else mean
-        )
+            return self.model.predict(X1, X2, pairs=pairs)
+        sure = self._sure()
+
+        def found(*new):
+            mean, variance = _predict(sure.spread, *new)
+            return mean, deviation(variance + sure.lam, sure.amplitude(scale))
+
+        return self.model.at_rows(found, X1, X2, pairs)
 
     @on_any_mesh
     def posterior(self, X1, X2, *, pairs=None, scale="evidence") -> Posterior:
         """Mean and covariance of f + b at pairs of a row of X1 and a row of X2, for the Gaussian
         process of which this fit is the mean.
 
-        **Arguments**: `pairs` (p, 2) row numbers of X1 and of X2, by default all, pair (i, j) in
-        row i·m₂ + j; `scale` as in `Fit.posterior`, where "loo" is of single entries, whatever the
-        fit left out. **Shapes**: see `Posterior`, of m = p or m₁m₂ rows. **Cost** O(p² n₁n₂);
-        memory p², p n₂ and that of the sides' kernel matrices. **Raises** `ValueError` where
-        `keep` was not asked for. **Source**: Rasmussen and Williams 2006, eqs. 2.26 and
-        2.42, with the inverse of K₁ ⊗ K₂ + λI from the spectra of both.
+        Args:
+            X1: new rows (m₁, d₁) of side 1.
+            X2: new rows (m₂, d₂) of side 2.
+            pairs: (p, 2) row numbers of X1 and of X2, by default all, pair (i, j) in row i·m₂ + j.
+            scale: as in `Fit.posterior`, where "loo" is of single entries, whatever the fit left
+                out.
+
+        Returns:
+            A `Posterior` of p or m₁m₂ rows.
+
+        Raises:
+            ValueError: where `keep` was not asked for.
+
+        **Cost** O(p² n₁n₂); memory p², p n₂ and that of the sides' kernel matrices. **Source**:
+        Rasmussen and Williams 2006, eqs. 2.26 and 2.42, with the inverse of K₁ ⊗ K₂ + λI from the
+        spectra of both.
 
         >>> import numpy as np, jaxrls as rls
         >>> x, z = np.linspace(0, 1, 12)[:, None], np.linspace(0, 1, 9)[:, None]
@@ -269,9 +239,18 @@ class KroneckerFit:
         >>> bool(far > 10 * near)
         True
         """
-        return self._sure().posterior(self.model, X1, X2, pairs, scale)
+        sure = self._sure()
 
-    def _sure(self) -> KroneckerSure:
+        def found(model, X1, X2, pairs):
+            if pairs is None:
+                pairs = jnp.indices((len(X1), len(X2))).reshape(2, -1).T
+            new = model, X1, X2, pairs
+            scales = jnp.asarray(sure.amplitude(scale)), jnp.asarray(sure.lam)
+            return Posterior(_predict(None, *new)[0], _covariance(sure.spread, *new), *scales)
+
+        return self.model.at_rows(found, X1, X2, pairs)
+
+    def _sure(self) -> Sure:
         if self.sure is None:
             raise ValueError(
                 "variances take more than the model keeps: fit_kronecker with keep=True"

@@ -3,7 +3,6 @@
 √v B = H T with HᵀH = I is all that a factor sees of them. An intercept is the column of ones.
 """
 
-from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import Any
 
@@ -19,92 +18,119 @@ from jaxrls.support.checks import as_array, as_floats, as_labels, check_finite, 
 from jaxrls.support.pytrees import pytree, static
 
 
-class FixedEffects(ABC):
-    """q columns B over n rows. `rows` is what a block of rows needs to know of itself, or None.
+@pytree
+class FixedEffects:
+    """q columns B over n rows: none, a constant, further columns, or both; `Levels` has one for each
+    group. T⁻¹ is upper triangular.
 
     Methods take `rows` of a block, so that blocks of streamed and sharded rows never need all.
     """
 
-    rows: Any
-    count: Any  # q
-    dtype: Any
+    rows: (
+        Any  # the columns (n, p) beside the constant, or None: what a block needs to know of itself
+    )
+    back: Float[Array, "q q"]  # T⁻¹
+    intercept: bool = static(default=False)
 
-    @abstractmethod
-    def fitted(self, rows: Any, A: Float[Array, "q p"]) -> Float[Array, "#b p"]:
-        """B A of a block of rows."""
+    @classmethod
+    def none(cls, dtype: Any) -> "FixedEffects":
+        """No column."""
+        return cls(None, jnp.zeros((0, 0), dtype))
 
-    @abstractmethod
-    def sums(self, rows: Any, v: Float[Array, " b"], A: Float[Array, "b p"]) -> Float[Array, "q p"]:
-        """Bᵀ diag(v) A, summed over a block of rows."""
+    @classmethod
+    def constant(cls, total: Float[Array, ""]) -> "FixedEffects":
+        """An intercept, over rows of Σv = `total`: H = √v/√Σv."""
+        return cls(None, jnp.reshape(1 / jnp.sqrt(total), (1, 1)), True)
 
-    @abstractmethod
-    def gram(self, rows: Any, v: Float[Array, " b"]) -> Float[Array, "q *q"]:
-        """Bᵀ diag(v) B of a block, as far as it is not 0 by itself."""
-
-    @abstractmethod
-    def solve(self, A: Float[Array, "q p"]) -> Float[Array, "q p"]:
-        """(Bᵀ V B)⁻¹ A."""
-
-    @abstractmethod
-    def basis_of(self, A: Float[Array, "n q"]) -> Float[Array, "n q"]:
-        """A T⁻¹."""
-
-    def basis(self, rows: Any, n: int) -> Float[Array, "n q"]:
-        """B T⁻¹ of n rows: √v times it is H. Known for rows of weight 0 too."""
-        return self.basis_of(self.dense(rows, n, self.dtype))
-
-    def rows_at(self, indices: Int[Array, " b"]) -> Any:
-        """`rows` of some of the rows."""
-        return None if self.rows is None else self.rows[indices]
-
-    def lean(self) -> "FixedEffects":
-        """The same without their rows, for models."""
-        return self if self.rows is None else replace(self, rows=self.rows[:0])  # type: ignore[type-var]
-
-    def joined(self, intercept, free) -> Float[Array, "q t"]:
-        """β of what `apart` took apart."""
-        return intercept[None][: self.count] if free is None else free
-
-    @abstractmethod
-    def new_rows(self, given: Any, m: int, dtype: Any) -> Any:
-        """`rows` of m new rows from what a caller gives for them, checked."""
-
-    def dense(self, rows: Any, m: int, dtype: Any) -> Float[Array, "m q"]:
-        """B of m rows."""
-        return jnp.broadcast_to(
-            self.fitted(rows, jnp.eye(self.count, dtype=dtype)), (m, self.count)
-        )
-
-    @abstractmethod
-    def from_gram(self, gram: Float[Array, "q *q"]) -> "FixedEffects":
-        """The same columns over other rows, whose Bᵀ V B is given."""
+    @classmethod
+    def columns(cls, B: Float[Array, "n p"], weights: Weights, intercept: bool) -> "FixedEffects":
+        """Columns, checked to be independent. T by two Cholesky factors, which take sums over rows
+        alone.
+        """
+        unit = jnp.eye(B.shape[1] + intercept, dtype=B.dtype)
+        length = jnp.linalg.norm(weights.scale(cls(B, unit, intercept).dense(B, weights.n)), axis=0)
+        made = cls(B, unit / jnp.where(length > 0, length, 1), intercept)
+        for step in range(2):
+            H = weights.scale(made.basis(B, weights.n))
+            gram = matmul(H.T, H)
+            if step == 0:
+                _check_independent(gram, intercept)
+            L = jnp.linalg.cholesky(gram)
+            back = jax.lax.linalg.triangular_solve(
+                L, made.back, left_side=False, lower=True, transpose_a=True
+            )
+            made = replace(made, back=back)
+        return made
 
     @property
-    @abstractmethod
-    def log_volume(self) -> Any:
-        """log |Bᵀ V B|."""
+    def count(self) -> int:
+        """q."""
+        return self.back.shape[0]
 
     @property
-    def one(self) -> Float[Array, " q"] | None:
-        """The coordinates of a constant in the columns, None where it is not among them."""
-        return None
+    def dtype(self) -> Any:
+        """That of T."""
+        return self.back.dtype
 
     @property
     def rank(self) -> Any:
         """The dimensions that B spans over the rows of positive weight."""
         return self.count
 
-    def apart(self, beta: Float[Array, "*L q t"]) -> tuple[Any, Any]:
-        """Intercept (…, t), 0 where there is none, and the other coefficients, or None."""
-        return beta.sum(axis=-2), None
+    @property
+    def one(self) -> Float[Array, " q"] | None:
+        """The coordinates of a constant in the columns, None where it is not among them."""
+        return jnp.eye(1, self.count, dtype=self.dtype)[0] if self.intercept else None
 
-    def rest(self, rows: Any, free: Float[Array, "p *t"]) -> Any:
-        """What all but the intercept add at some rows."""
-        return 0
+    # B, and products with it -------------------------------------------------------------------------
 
-    def levels_of_two(self, weights: Weights) -> Any:
-        """H of levels of two rows of positive weight, which leave with a pair; None if no levels."""
-        return None
+    def dense(self, rows: Any, m: int) -> Float[Array, "m q"]:
+        """B of m rows."""
+        ones = jnp.ones((m, int(self.intercept)), self.dtype)
+        return ones if rows is None else jnp.concatenate([ones, rows], axis=1)
+
+    def basis_of(self, b: Float[Array, "m q"]) -> Float[Array, "m q"]:
+        """b T⁻¹ of rows of B."""
+        return matmul(b, self.back)
+
+    def basis(self, rows: Any, m: int) -> Float[Array, "m q"]:
+        """B T⁻¹ of m rows: √v times it is H. Known for rows of weight 0 too."""
+        return self.basis_of(self.dense(rows, m))
+
+    def fitted(self, rows: Any, A: Float[Array, "q p"]) -> Float[Array, "#b p"]:
+        """B A of a block of rows, one row where it is the same for all."""
+        if rows is None:
+            return A if self.intercept else jnp.zeros((1, *A.shape[1:]), A.dtype)
+        found = matmul(rows, A[int(self.intercept) :])
+        return found + A[:1] if self.intercept else found
+
+    def sums(self, rows: Any, v: Float[Array, " b"], A: Float[Array, "b p"]) -> Float[Array, "q p"]:
+        """Bᵀ diag(v) A, summed over a block of rows."""
+        constant = matmul(v[None], A)[: int(self.intercept)]
+        if rows is None:
+            return constant
+        return jnp.concatenate([constant, matmul(rows.T, v[:, None] * A)])
+
+    def gram(self, rows: Any, v: Float[Array, " b"]) -> Float[Array, "q *q"]:
+        """Bᵀ diag(v) B of a block, as far as it is not 0 by itself."""
+        return self.sums(rows, v, self.dense(rows, len(v)))
+
+    def solve(self, A: Float[Array, "q p"]) -> Float[Array, "q p"]:
+        """(Bᵀ V B)⁻¹ A."""
+        return matmul(self.back, matmul(self.back.T, A))
+
+    def from_gram(self, gram: Float[Array, "q *q"]) -> "FixedEffects":
+        """The same columns over other rows, whose Bᵀ V B is given."""
+        if not self.count:
+            return self
+        L, eye = jnp.linalg.cholesky(gram), jnp.eye(self.count, dtype=gram.dtype)
+        back = jax.lax.linalg.triangular_solve(L, eye, left_side=True, lower=True).T
+        return replace(self.lean(), back=back)
+
+    @property
+    def log_volume(self) -> Any:
+        """log |Bᵀ V B|."""
+        return -2 * jnp.sum(jnp.log(jnp.abs(jnp.diagonal(self.back))))
 
     def leverage(self, rows: Any, v: Float[Array, " b"]) -> Float[Array, " b"]:
         """The diagonal of H Hᵀ for a block of rows."""
@@ -146,9 +172,58 @@ class FixedEffects(ABC):
         """(I − H Hᵀ) U."""
         if not self.count:
             return U
-        root = weights.root
-        across = self.solve(self.sums(self.rows, root, U))
-        return U - root[:, None] * self.fitted(self.rows, across)
+        across = self.solve(self.sums(self.rows, weights.root, U))
+        return U - weights.root[:, None] * self.fitted(self.rows, across)
+
+    # rows of B, and coefficients ---------------------------------------------------------------------
+
+    def rows_at(self, indices: Int[Array, " b"]) -> Any:
+        """`rows` of some of the rows."""
+        return None if self.rows is None else self.rows[indices]
+
+    def lean(self) -> "FixedEffects":
+        """The same without their rows, for models."""
+        return self if self.rows is None else replace(self, rows=self.rows[:0])
+
+    def new_rows(self, given: Any, m: int, dtype: Any) -> Any:
+        """`rows` of m new rows from what a caller gives for them, checked."""
+        if self.rows is None:
+            if given is not None:
+                raise ValueError(
+                    "fixed_effects= was given, and the model was fitted without: leave it out"
+                )
+            return None
+        width = self.rows.shape[1]
+        B = None if given is None else as_array("fixed_effects", given, dtype)
+        if B is None or B.shape != (m, width):
+            found = "is None" if B is None else f"has shape {B.shape}"
+            raise ValueError(
+                f"fixed_effects must be the columns ({m}, {width}) of the new rows, and {found}"
+            )
+        check_finite("fixed_effects", B)
+        return B
+
+    def apart(self, beta: Float[Array, "*L q t"]) -> tuple[Any, Any]:
+        """Intercept (…, t), 0 where there is none, and the other coefficients, or None."""
+        first = int(self.intercept)
+        return beta[..., :first, :].sum(axis=-2), None if self.rows is None else beta[
+            ..., first:, :
+        ]
+
+    def joined(self, intercept, free) -> Float[Array, "q t"]:
+        """β of what `apart` took apart."""
+        constant = intercept[None][: int(self.intercept)]
+        return constant if free is None else jnp.concatenate([constant, free])
+
+    def rest(self, rows: Any, free: Float[Array, "p *t"]) -> Any:
+        """What all but the intercept add at some rows."""
+        return 0 if rows is None else matmul(rows, free)
+
+    # rows that leave ---------------------------------------------------------------------------------
+
+    def levels_of_two(self, weights: Weights) -> Any:
+        """H of levels of two rows of positive weight, which leave with a pair; None if no levels."""
+        return None
 
     def check_rest(self, weights: Weights, folds: Folds | None) -> None:
         """Raise where a row, or a fold, leaves the columns dependent, if values are known."""
@@ -157,17 +232,24 @@ class FixedEffects(ABC):
         with jax.ensure_compile_time_eval():
             rest = self.has_rest(weights, folds)
             if not bool(jnp.all(rest)):
-                raise ValueError(self.no_rest(named(folds, int(jnp.argmin(rest)))))
+                raise ValueError(self._no_rest(named(folds, int(jnp.argmin(rest)))))
 
-    def no_rest(self, rows: str) -> str:
-        """Why there is no fit without some rows."""
+    def _no_rest(self, rows: str) -> str:
+        if self.rows is None:
+            return (
+                f"{rows} holds all of the weight: without it no row is left to fit an intercept to; "
+                "give other rows weight, or take intercept=False"
+            )
         return (
-            f"without {rows} the columns of fixed_effects are linearly dependent: drop these rows, "
-            "or a column, or choose λ by criterion=log_marginal_likelihood, which leaves none out"
+            f"without {rows} the columns of fixed_effects are linearly dependent: drop these rows, or a "
+            "column, or choose λ by criterion=log_marginal_likelihood, which leaves none out"
         )
 
     def has_rest(self, weights: Weights, folds: Folds | None) -> Any:
         """Whether B keeps its dimensions without each row, (n,), or each fold, (k,)."""
+        if self.rows is None:  # a constant does while any row of positive weight stays
+            used = weights.used.astype(int)
+            return jnp.sum(used) > (used if folds is None else folds.sums(used))
         least = 4 * weights.n**0.5 * float(jnp.finfo(weights.dtype).eps)
         H = weights.scale(self.basis(self.rows, weights.n))
         if folds is None:
@@ -182,243 +264,38 @@ class FixedEffects(ABC):
 
 
 @pytree
-class NoEffects(FixedEffects):
-    """No column."""
-
-    dtype: Any = static()
-    rows = None
-    count = 0
-    log_volume = 0.0
-
-    def fitted(self, rows, A):
-        """0."""
-        return jnp.zeros((1, *A.shape[1:]), A.dtype)
-
-    def sums(self, rows, v, A):
-        """No sum."""
-        return A[:0]
-
-    def gram(self, rows, v):
-        """No sum."""
-        return v[:0]
-
-    def solve(self, A):
-        """Nothing."""
-        return A
-
-    def basis_of(self, A):
-        """No column."""
-        return A
-
-    def new_rows(self, given, m, dtype):
-        """None."""
-        return _none_given(given)
-
-    def from_gram(self, gram):
-        """Itself."""
-        return self
-
-    def leverage(self, rows, v):
-        """0."""
-        return jnp.zeros_like(v)
-
-
-@pytree
-class Intercept(FixedEffects):
-    """The column of ones: H = √v/√Σv."""
-
-    total: Float[Array, ""]
-    rows = None
-    count = 1
-
-    def fitted(self, rows, A):
-        """A, the same for every row."""
-        return A
-
-    def sums(self, rows, v, A):
-        """Σ v a."""
-        return matmul(v[None], A)
-
-    def gram(self, rows, v):
-        """Σ v."""
-        return jnp.sum(v)[None]
-
-    def solve(self, A):
-        """A/Σv."""
-        return A / self.total
-
-    def basis_of(self, A):
-        """A/√Σv."""
-        return A / jnp.sqrt(self.total)
-
-    @property
-    def dtype(self):
-        """That of the sum."""
-        return self.total.dtype
-
-    def new_rows(self, given, m, dtype):
-        """None."""
-        return _none_given(given)
-
-    def from_gram(self, gram):
-        """Of another Σv."""
-        return Intercept(gram[0])
-
-    @property
-    def log_volume(self):
-        """log Σv."""
-        return jnp.log(self.total)
-
-    @property
-    def one(self):
-        """The column itself."""
-        return jnp.ones(1, self.total.dtype)
-
-    def leverage(self, rows, v):
-        """v/Σv."""
-        return v / self.total
-
-    def has_rest(self, weights, folds):
-        """Whether a row of positive weight stays."""
-        used = weights.used.astype(int)
-        return jnp.sum(used) > (used if folds is None else folds.sums(used))
-
-    def no_rest(self, rows):
-        """Why there is no fit without some rows."""
-        return (
-            f"{rows} holds all of the weight: without it no row is left to fit an intercept to; "
-            "give other rows weight, or take intercept=False"
-        )
-
-
-@pytree
-class Columns(FixedEffects):
-    """Columns (n, q) as they are given, with a column of ones before them for an intercept."""
-
-    rows: Float[Array, "n q"]
-    back: Float[Array, "q q"]  # T⁻¹
-    intercept: bool = static(default=False)
-
-    @classmethod
-    def of(cls, B: Float[Array, "n q"], weights: Weights, intercept: bool) -> "Columns":
-        """Checked to be independent. T by two Cholesky factors, which take sums over rows alone."""
-        B = jnp.concatenate([jnp.ones((weights.n, int(intercept)), B.dtype), B], axis=1)
-        length = jnp.linalg.norm(weights.scale(B), axis=0)
-        back = jnp.diag(1 / jnp.where(length > 0, length, 1))
-        sums = matmul(weights.scale(matmul(B, back)).T, weights.scale(matmul(B, back)))
-        _check_independent(sums, intercept)
-        for _ in range(2):
-            H = weights.scale(matmul(B, back))
-            L = jnp.linalg.cholesky(matmul(H.T, H))
-            back = jax.lax.linalg.triangular_solve(
-                L, back, left_side=False, lower=True, transpose_a=True
-            )
-        return cls(B, back, intercept)
-
-    @property
-    def count(self):
-        """Columns, the constant among them."""
-        return self.rows.shape[1]
-
-    @property
-    def one(self):
-        """The first column, where there is an intercept."""
-        return jnp.eye(self.count, dtype=self.back.dtype)[0] if self.intercept else None
-
-    def fitted(self, rows, A):
-        """B A."""
-        return matmul(rows, A)
-
-    def sums(self, rows, v, A):
-        """Bᵀ diag(v) A."""
-        return matmul(rows.T, v[:, None] * A)
-
-    def gram(self, rows, v):
-        """Bᵀ diag(v) B."""
-        return self.sums(rows, v, rows)
-
-    def solve(self, A):
-        """T⁻¹ T⁻ᵀ A."""
-        return matmul(self.back, matmul(self.back.T, A))
-
-    def basis_of(self, A):
-        """A T⁻¹."""
-        return matmul(A, self.back)
-
-    @property
-    def dtype(self):
-        """That of the columns."""
-        return self.back.dtype
-
-    def new_rows(self, given, m, dtype):
-        """The columns, with that of ones."""
-        width = self.count - int(self.intercept)
-        if given is None:
-            raise ValueError(
-                f"fixed_effects must be the columns ({m}, {width}) of the new rows, and is None"
-            )
-        B = as_array("fixed_effects", given, dtype)
-        if B.shape != (m, width):
-            raise ValueError(
-                f"fixed_effects must have shape ({m}, {width}), one row for each of X, and has shape {B.shape}"
-            )
-        check_finite("fixed_effects", B)
-        return jnp.concatenate([jnp.ones((m, int(self.intercept)), B.dtype), B], axis=1)
-
-    def apart(self, beta):
-        """The first is the intercept, if there is one; the others always."""
-        first = int(self.intercept)
-        intercept = beta[..., 0, :] if first else jnp.zeros_like(beta[..., 0, :])
-        return intercept, beta[..., first:, :]
-
-    def joined(self, intercept, free):
-        """The intercept first."""
-        return jnp.concatenate([intercept[None][: int(self.intercept)], free])
-
-    def rest(self, rows, free):
-        """Those columns times their coefficients."""
-        return matmul(rows[:, int(self.intercept) :], free)
-
-    def from_gram(self, gram):
-        """By a Cholesky factor of BᵀVB."""
-        L = jnp.linalg.cholesky(gram)
-        eye = jnp.eye(len(L), dtype=L.dtype)
-        back = jax.lax.linalg.triangular_solve(L, eye, left_side=True, lower=True).T
-        return Columns(self.rows[:0], back, self.intercept)
-
-    @property
-    def log_volume(self):
-        """log |BᵀVB|."""
-        return -2 * jnp.linalg.slogdet(self.back)[1]
-
-
-@pytree
 class Levels(FixedEffects):
-    """An intercept for each group of rows: one column for each level, 1 for its rows."""
+    """An intercept for each group of rows: one column for each level, 1 for its rows, so that T is
+    diagonal and B is never formed.
+    """
 
     rows: Int[Array, " n"]
-    mass: Float[Array, " q"]  # Σ v of each level
+    back: Float[Array, " q"]  # 1/√Σv of each level, 0 where it has no weight
     names: tuple = static(default=())
 
     @classmethod
     def of(cls, rows, names: tuple, weights: Weights) -> "Levels":
         """Of the number of each row's level."""
-        mass = jax.ops.segment_sum(weights.array, rows, len(names))
-        return cls(rows, mass, names)
-
-    @property
-    def count(self):
-        """Levels."""
-        return len(self.names)
+        sums = jax.ops.segment_sum(weights.array, rows, len(names))
+        return cls(rows, _inverse_root(sums), names=names)
 
     @property
     def rank(self):
         """Levels that have weight."""
-        return jnp.sum(self.mass > 0).astype(self.mass.dtype)
+        return jnp.sum(self.back > 0).astype(self.dtype)
 
     @property
-    def _inverse(self):
-        return jnp.where(self.mass > 0, 1 / jnp.where(self.mass > 0, self.mass, 1), 0)
+    def one(self):
+        """The sum of all levels."""
+        return jnp.ones_like(self.back)
+
+    def dense(self, rows, m):
+        """Indicators; 0 for rows of no level."""
+        return jax.nn.one_hot(rows, self.count, dtype=self.dtype)
+
+    def basis_of(self, b):
+        """b/√Σv."""
+        return b * self.back
 
     def fitted(self, rows, A):
         """The row of A of each row's level."""
@@ -434,16 +311,20 @@ class Levels(FixedEffects):
 
     def solve(self, A):
         """Means of sums."""
-        return self._inverse[:, None] * A
+        return self.back[:, None] ** 2 * A
 
-    def basis_of(self, A):
-        """A/√mass."""
-        return A * jnp.sqrt(self._inverse)
+    def from_gram(self, gram):
+        """Of other sums."""
+        return replace(self.lean(), back=_inverse_root(gram))
 
     @property
-    def dtype(self):
-        """That of the masses."""
-        return self.mass.dtype
+    def log_volume(self):
+        """Σ log Σv."""
+        return -2 * jnp.sum(jnp.log(jnp.where(self.back > 0, self.back, 1)))
+
+    def leverage(self, rows, v):
+        """v over the sum of the level."""
+        return v * self.back[rows] ** 2
 
     def new_rows(self, given, m, dtype):
         """The numbers of their levels."""
@@ -464,51 +345,31 @@ class Levels(FixedEffects):
             )
         return jnp.asarray([known[label] for label in labels.tolist()], jnp.int32)
 
-    def apart(self, beta):
-        """No intercept of its own: the levels."""
-        return jnp.zeros_like(beta[..., 0, :]), beta
-
     def rest(self, rows, free):
         """That of each row's level."""
-        return free.at[rows].get(mode="fill", fill_value=0)
+        return self.fitted(rows, free)
 
     def levels_of_two(self, weights):
         """From the numbers of rows."""
-        count = jax.ops.segment_sum(weights.used.astype(weights.dtype), self.rows, self.count)
+        count = self.gram(self.rows, weights.used.astype(weights.dtype))
         return weights.scale(self.basis(self.rows, weights.n)) * (count == 2).astype(weights.dtype)
-
-    def from_gram(self, gram):
-        """Of other masses."""
-        return Levels(self.rows[:0], gram, self.names)
-
-    @property
-    def log_volume(self):
-        """Σ log mass."""
-        return jnp.sum(jnp.log(jnp.where(self.mass > 0, self.mass, 1)))
-
-    @property
-    def one(self):
-        """The sum of all levels."""
-        return jnp.ones_like(self.mass)
-
-    def leverage(self, rows, v):
-        """v over the mass of the level."""
-        return v * self._inverse[rows]
 
     def has_rest(self, weights, folds):
         """Whether each row of positive weight has another in its level; folds take levels along."""
         if folds is not None:
             return jnp.ones(len(folds.inside), bool)
         used = weights.used
-        count = jax.ops.segment_sum(used.astype(weights.dtype), self.rows, self.count)
-        return ~used | (count[self.rows] > 1)
+        return ~used | (self.gram(self.rows, used.astype(weights.dtype))[self.rows] > 1)
 
-    def no_rest(self, rows):
-        """Why there is no fit without some rows."""
+    def _no_rest(self, rows):
         return (
             f"{rows} is the only one of its level in fixed_effects, which nothing else tells: leave "
             "it out of X, or choose λ by folds of whole levels"
         )
+
+
+def _inverse_root(sums: Float[Array, " q"]) -> Float[Array, " q"]:
+    return jnp.where(sums > 0, jax.lax.rsqrt(jnp.where(sums > 0, sums, 1)), 0)
 
 
 @pytree
@@ -555,7 +416,9 @@ def as_fixed_effects(
     if isinstance(given, FixedEffects):
         return given
     if given is None:
-        return Intercept(weights.total) if intercept else NoEffects(weights.dtype)
+        return (
+            FixedEffects.constant(weights.total) if intercept else FixedEffects.none(weights.dtype)
+        )
     n, place = weights.n, jnp.asarray if rows is None else rows.column
     if isinstance(given, LevelLabels):
         numbers = place(given.rows)
@@ -574,12 +437,7 @@ def as_fixed_effects(
     check_finite("fixed_effects", B)
     if B.shape[1] + intercept > n:
         raise ValueError(_dependent(B.shape[1] + intercept, intercept))
-    return Columns.of(B, weights, intercept)
-
-
-def _none_given(given: Any) -> None:
-    if given is not None:
-        raise ValueError("fixed_effects= was given, and the model was fitted without: leave it out")
+    return FixedEffects.columns(B, weights, intercept)
 
 
 def _check_independent(gram, intercept: bool) -> None:

@@ -40,7 +40,7 @@ class Labels:
         `FixedEffects.centre_both`.
         """
         origin = jnp.zeros(Y.shape[1], weights.dtype)
-        if weights.values is not None and fixed.one is not None:
+        if fixed.one is not None:
             origin = jnp.sum(jnp.where(weights.heaviest[:, None], Y, 0), axis=0)
         about = Y - origin
         start = fixed.fit(weights, about)

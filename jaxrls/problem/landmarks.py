@@ -1,6 +1,7 @@
 """Landmarks R: the rows of X, or the points, that the subset of regressors is built on."""
 
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -64,15 +65,10 @@ def as_landmarks(rows: Rows, landmarks) -> Landmarks:
     >>> as_landmarks(rls.DenseRows(jnp.array([[3.0], [4.0]])), [1]).points.tolist()
     [[4.0]]
     """
+    indices: Any
+    trace = None
     if isinstance(landmarks, Landmarks):
         indices, points, trace = landmarks.indices, landmarks.points, landmarks.trace_residual
-        if indices is not None and indices.shape != points.shape[:1]:
-            found = f"{indices.shape} and {points.shape}"
-            raise ValueError(
-                f"landmarks must have a row number for each point, or indices None, and have shapes {found}"
-            )
-        if indices is not None:
-            _check_once(indices)
         if indices is not None and not _same_rows(rows, indices, points):
             raise ValueError(
                 "landmarks were chosen from other rows than those of X: choose them from this X, or pass landmarks.points"
@@ -81,15 +77,10 @@ def as_landmarks(rows: Rows, landmarks) -> Landmarks:
         check_unmasked("landmarks", landmarks)
         landmarks = landmarks.toarray() if hasattr(landmarks, "tocsr") else landmarks
         values = landmarks if isinstance(landmarks, jax.Array) else np.asarray(landmarks)
-        if values.dtype == bool:
-            raise ValueError(
-                "landmarks must be row numbers or points, and are true or false: pass np.flatnonzero(landmarks)"
-            )
-        whole = jnp.issubdtype(values.dtype, jnp.integer)
-        indices, points = (
-            _rows_of(rows, values) if whole else (None, as_floats("landmarks", values, rows.dtype))
-        )
-        trace = None
+        if jnp.issubdtype(values.dtype, jnp.integer) and values.ndim == 1 and values.size:
+            indices, points = values, rows.take(values.astype(np.int32))
+        else:
+            indices, points = None, as_floats("landmarks", values, rows.dtype)
     if indices is None and isinstance(rows, NumberedRows):
         raise ValueError(
             "landmarks of a kernel matrix must be row numbers, and are points: name rows of it, or give a kernel and its inputs"
@@ -99,12 +90,10 @@ def as_landmarks(rows: Rows, landmarks) -> Landmarks:
             f"landmarks must be row numbers (m,) or points (m, {rows.shape[1]}), and have shape {points.shape}"
         )
     check_finite("landmarks", points)
+    if indices is not None:
+        indices = _once(indices)
     trace = None if trace is None else jnp.asarray(trace, rows.dtype)
-    return Landmarks(
-        None if indices is None else jnp.asarray(indices, jnp.int32),
-        jnp.asarray(points, rows.dtype),
-        trace,
-    )
+    return Landmarks(indices, jnp.asarray(points, rows.dtype), trace)
 
 
 def hidden_trace(m: int, trace: Float[Array, "*n"]) -> Float[Array, "*n"]:
@@ -146,35 +135,17 @@ def without_trace(chosen: Landmarks) -> Landmarks:
 
 def _same_rows(rows, indices, points) -> bool:
     """Whether these points are these rows of X, or may be where values are not known."""
+    if indices.shape != points.shape[:1] or points.shape[1] != rows.shape[1]:
+        return False
     if not is_concrete(rows, indices, points):
         return True
-    inside = np.asarray(indices).max() < rows.count and points.shape[1] == rows.shape[1]
     with jax.ensure_compile_time_eval():  # values that jit sees from outside
-        return bool(
-            inside and (rows.take(jnp.asarray(indices)) == jnp.asarray(points, rows.dtype)).all()
-        )
+        inside = int(jnp.max(indices)) < rows.count
+        return inside and bool(jnp.all(rows.take(indices) == jnp.asarray(points, rows.dtype)))
 
 
-def _rows_of(rows, indices):
-    n = rows.count
-    if indices.ndim != 1 or indices.size == 0:
-        raise ValueError(
-            f"landmarks given as row numbers must have shape (m,), and have shape {indices.shape}"
-        )
-    if is_concrete(indices):
-        low, high = np.asarray(indices).min(), np.asarray(indices).max()
-        if low < 0 or high >= n:
-            raise ValueError(
-                f"landmarks must be rows of X, 0 to {n - 1}, and include row {low if low < 0 else high}"
-            )
-        _check_once(indices)
-    return indices, rows.take(indices.astype(np.int32))
-
-
-def _check_once(indices) -> None:
-    if is_concrete(indices):
-        named, counts = np.unique(np.asarray(indices), return_counts=True)
-        if (counts > 1).any():  # a row that left would leave its double behind
-            raise ValueError(
-                f"landmarks name row {named[counts.argmax()]} of X {counts.max()} times: name each row once"
-            )
+def _once(indices) -> Int[Array, " m"]:
+    """Row numbers, each once: a row that left would leave its double behind."""
+    if is_concrete(indices) and len(np.unique(np.asarray(indices))) < len(indices):
+        raise ValueError("landmarks name a row of X more than once: name each row once")
+    return jnp.asarray(indices, jnp.int32)

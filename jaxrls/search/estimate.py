@@ -12,22 +12,21 @@ from jaxrls.factors.solvers import (
     SEARCHED,
     Cholesky,
     Refined,
-    Spectral,
+    check_explicit,
     check_kernel,
     check_solver,
     choose_route,
-    is_primal,
     suits_cholesky,
 )
 from jaxrls.kernels.inner import Linear
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import PANELS
-from jaxrls.rows.blocks import block_bytes, wide_block_size
+from jaxrls.rows.blocks import FEWEST_ROWS, block_bytes, wide_block_size
 from jaxrls.search.problem import Problem
 from jaxrls.support.checks import check_whole, in_words, why_too_large
 
-CALLS = ("fit", "factorize", "objective", "gradient", "path", "predict")
-DUAL = ("gram", "cholesky gram", "refined")
+CALLS = ("fit", "gradient", "predict")
+DUAL = ("gram", "cholesky gram", "refined")  # of K, where r = n
 WORDS = {
     "gram": "K, its eigenvectors and LAPACK's workspace",
     "cholesky gram": "K, its Cholesky factor and inverse",
@@ -66,46 +65,8 @@ class Estimate:
 
     def check(self) -> None:
         """Raise `ValueError` where the default device cannot do it."""
-        words = self.why_not()
-        if words:
+        if words := self.why_not():
             raise ValueError(words)
-
-
-@dataclass(frozen=True)
-class _Sizes:
-    """n rows, r features or landmarks, t targets, L values of λ, groups of b rows (1: none)."""
-
-    n: int
-    r: int
-    itemsize: int
-    t: int
-    L: int
-    b: int
-    single: bool  # one value at one λ
-    back: int  # 2 where derivatives hold everything twice, else 1
-    weighted: bool
-    keep: bool
-    pairs: bool
-    free: bool
-    made: bool  # whether explicit features are not the columns of X
-    probes: int
-
-    @property
-    def columns(self) -> int:
-        """λ × targets at once."""
-        return min(self.L * self.t, max(COLUMNS_AT_ONCE, self.t))
-
-    @property
-    def block(self) -> int:
-        """Numbers of a block of K."""
-        return min(self.n * self.r, max(block_bytes() // self.itemsize, 16 * self.r))
-
-    @property
-    def block_of_pairs(self) -> int:
-        """Numbers of rows of R in pairs with all; few rows have all PANELS of them at once."""
-        panel = max(1, self.n // PANELS)
-        size = wide_block_size(panel, self.n * self.itemsize)
-        return self.n * size * (PANELS + 1) // 2 if size >= panel else self.n * size
 
 
 def estimate(
@@ -127,9 +88,9 @@ def estimate(
 ) -> Estimate:
     """Bytes that a call on X of that shape holds, before it is made.
 
-    **Arguments**: `call` is `"fit"`, `"factorize"` with a sweep over λ, `"path"`, `"objective"` at
-    one λ, `"gradient"` for that with derivatives, as in a step of `tune`, or `"predict"`, for
-    `rows` rows by a model of n. `targets` are the columns of Y, `lams` how many λ (100 by default,
+    **Arguments**: `call` is `"fit"`, also for `factorize` with a sweep over λ, `"gradient"` for
+    `objective` with its derivatives, as in a step of `tune`, or `"predict"`, for `rows` rows by a
+    model of n. `targets` are the columns of Y, `lams` how many λ (100 by default,
     as the grid of `fit` has), `landmarks` how many, `groups` the rows of the largest that is left
     out, `pairs` whether rows are left out in pairs (with groups, in pairs of each), `weights`
     whether there are any, `fixed_effects` how many columns have no penalty; `solver` and
@@ -147,144 +108,85 @@ def estimate(
     ('gram', 'subset', True)
     """
     check_kernel(kernel)
-    if solver is not None:
-        check_solver(solver)
+    check_solver(solver)
     if call not in CALLS:
         raise ValueError(f"call must be one of {', '.join(map(repr, CALLS))}, and is {call!r}")
     n, d = shape
-    named = {
-        "rows of shape": n,
-        "columns of shape": d,
-        "targets": targets,
-        "lams": lams,
-        "landmarks": landmarks,
-        "groups": groups,
-        "rows": rows,
-        "fixed_effects": fixed_effects,
-    }
-    for name, value in named.items():
-        if value is not None:
-            check_whole(name, value, n if name in ("landmarks", "groups") else None)
-    dtype = jnp.dtype(dtype)
+    counts = {"rows of shape": n, "columns of shape": d, "targets": targets, "lams": lams}
+    counts |= {"landmarks": landmarks, "groups": groups, "fixed_effects": fixed_effects}
+    for name, count in counts.items():
+        if count is not None:
+            check_whole(name, count, n if name in ("landmarks", "groups") else None)
+    dtype, explicit = jnp.dtype(dtype), kernel.num_features(d, dtype)
     if dtype not in (jnp.float32, jnp.float64):
         raise ValueError(f"dtype must be float32 or float64, and is {dtype}")
-    explicit = kernel.num_features(d, dtype)
-    if getattr(solver, "of", None) in ("features", "covariance") and explicit is None:
-        raise ValueError(
-            f"{solver} needs explicit features, which {type(kernel).__name__} does not have: take "
-            "Spectral('gram')"
-        )
-    single, probes = call in ("objective", "gradient"), 0
+    check_explicit(solver, kernel, explicit)
+    probes, gradient = 0, call == "gradient"
     if isinstance(solver, Iterative):
         near, probes = solver.landmarks, solver.probes
         near = getattr(near, "points", near)
-        landmarks = len(near) if np.ndim(near) else near or min(n, 3000, int(10 * n**0.5))
-    taken = _route(kernel, n, d, dtype, landmarks, Cholesky() if single else solver, call, lams)
-    dual = taken in DUAL or taken == "covariance" and (explicit or 0) >= n
-    sizes = _Sizes(
-        n=n,
-        r=n if taken in DUAL else landmarks or explicit or n,
-        itemsize=dtype.itemsize,
-        t=targets,
-        L=1 if single else lams or (SEARCHED if taken == "cholesky gram" else 100),
-        b=groups or 1,
-        single=single,
-        back=2 if call == "gradient" else 1,
-        weighted=weights,
-        keep=keep and call == "fit",
-        pairs=pairs,
-        free=fixed_effects is not None,
-        made=not isinstance(kernel, Linear),
-        probes=probes,
-    )
-    numbers: int | float
+        landmarks = len(near) if np.ndim(near) else near or solver.enough(n)
+    few = landmarks is None and suits_cholesky(kernel, n, lams or SEARCHED)
+    route = _route(kernel, n, d, dtype, landmarks, Cholesky() if gradient else solver, few)
+    dual, made = route in DUAL, not isinstance(kernel, Linear)
+    r = n if dual else landmarks or explicit or n
+    L = 1 if gradient else lams or (SEARCHED if route == "cholesky gram" else 100)
+    t, twice = targets, 1 + gradient  # derivatives hold everything twice
+    columns = max(t, min(L * t, COLUMNS_AT_ONCE))
+    block = wide_block_size(n, 2 * r * dtype.itemsize) * (r + columns)
+    numbers = 4 * n * t
+    numbers += {
+        "gram": 4 * n**2 + 2 * n * columns,
+        "cholesky gram": (2 + twice) * n**2,
+        "refined": 7 * n**2,
+        "features": 4 * n * r + 2 * min(n, r) ** 2 + n * columns,
+        "covariance": 5 * min(n, r) ** 2 + 4 * block + 2 * n * r * (made or r >= n),
+        "subset": 8 * r**2 + 4 * block,
+        "cholesky features": twice * ((3 + 2 * L) * r**2 + 4 * block),
+        "cholesky landmarks": twice * ((7 + 2 * L) * r**2 + 4 * block),
+        "iterative": n * r + 16 * n * L * (t + probes),
+    }[route]
+    if route == "subset" and keeps_rows(n, r, dtype.itemsize):
+        numbers += n * r
+    numbers += n * r * (2 * keep + 2 * (weights if dual else twice * bool(fixed_effects)))
+    if groups:
+        numbers += 8 * twice * min(groups, r) ** 2 + n * r * twice * (2 + 4 * pairs)
+    elif pairs:  # of few rows all at once
+        at_once = FEWEST_ROWS if n > 2 * PANELS * FEWEST_ROWS else n // 2
+        numbers += 2 * n * r + (16 if gradient else 8 if landmarks else 3) * n * at_once
+    words = WORDS[route] + ", and blocks of pairs of rows" * pairs
+    if call == "fit" and landmarks:  # their choice comes before
+        numbers = max(numbers, 5 * n * landmarks // 4)
     if call == "predict":
-        rows = n if rows is None else rows
-        numbers = min(2 * sizes.block, rows * sizes.r) + 2 * rows * targets
-        words = "blocks of rows"
-    else:
-        numbers, words = (_dual if dual else _primal)(sizes, taken), WORDS[taken]
-        numbers += sizes.L * targets * sizes.r * (call == "path")
-    if landmarks and call == "fit":  # their choice comes before
-        numbers = max(numbers, 1.25 * n * landmarks)
-    if pairs:
-        words += ", and blocks of pairs of rows"
-    return Estimate(call, taken, int(numbers * dtype.itemsize), words, n)
+        rows = rows or n
+        block = max(block_bytes() // dtype.itemsize, 16 * r)
+        numbers, words = min(2 * block, rows * r) + 2 * rows * t, "blocks of rows"
+    return Estimate(call, route, numbers * dtype.itemsize, words, n)
 
 
-def _route(kernel, n, d, dtype, landmarks, solver, call, lams) -> str:
+def _route(kernel: Kernel, n: int, d: int, dtype, landmarks, solver, few: bool) -> str:
     """What is factored; "cholesky" with what of."""
     if isinstance(solver, Iterative | Refined):
         return type(solver).__name__.lower()
     chosen = choose_route(kernel, n, d, dtype)
-    plain = call == "fit" and solver is None and landmarks is None and chosen == "gram"
-    if isinstance(solver, Cholesky) or plain and suits_cholesky(kernel, n, lams or SEARCHED):
-        primal = is_primal(kernel, n, d, dtype, None)
-        return f"cholesky {'landmarks' if landmarks else 'features' if primal else 'gram'}"
-    of = solver.of if isinstance(solver, Spectral) else None
-    return "subset" if landmarks else of or chosen
-
-
-def _of_groups(s: _Sizes, route: str) -> int:
-    """Numbers of pairs of rows of a group, where it is not sums over the others that leave it
-    out, which take r² for each.
-    """
-    if route not in (*DUAL, "features") and s.b > s.r:
-        return 4 * s.r**2 * -(-s.n // s.b)
-    return 8 * s.back * s.b**2
-
-
-def _dual(s: _Sizes, route: str) -> int | float:
-    """Numbers of n × n matrices, and of those that leaving rows out adds."""
-    n2, each = s.n**2, route == "cholesky gram"
-    held: int | float = {
-        "cholesky gram": (2 if s.single else 3) * s.back * n2,
-        "refined": 7 * n2,
-    }.get(route, max(4 * n2, 3 * n2 + 2 * s.n * s.columns))
-    held += n2 * (s.weighted * (1 if each else 2) + 2 * s.keep)
-    if s.b > 1:
-        held += _of_groups(s, route) + s.back * (2 * each + 3 * s.pairs) * n2
-    elif s.pairs:
-        held += (0 if each else 2) * n2 + (16 if s.back > 1 else 2) * s.block_of_pairs
-    return held + 2 * s.block + (route == "covariance") * 2 * s.n * s.r
-
-
-def _primal(s: _Sizes, route: str) -> int | float:
-    """Numbers of n × r and r × r matrices and of blocks of rows."""
-    nr, r2, gradient, svd = s.n * s.r, s.r**2, s.back > 1, route == "features"
-    blocks = 4 * wide_block_size(s.n, 2 * s.r * s.itemsize) * (s.r + s.columns)
-    kept = s.free or keeps_rows(s.n, s.r, s.itemsize)
-    held: int | float = {
-        "features": 4 * nr + 2 * min(s.n, s.r) ** 2 + s.n * s.columns,
-        "covariance": 5 * r2 + blocks + 2 * nr * s.made,
-        "subset": kept * nr + 8 * r2 + blocks,
-        "cholesky features": s.back * ((3 + 2 * s.L) * r2 + blocks),
-        "cholesky landmarks": s.back * ((7 + 2 * s.L) * r2 + blocks),
-        "iterative": nr + 16 * s.n * s.L * (s.t + s.probes) + 2 * s.block,
-    }[route]
-    if s.free and not svd:
-        held += (2 if route == "subset" else 4) * s.back * nr
-    if s.b > 1:
-        rows_of_U = (not svd) * (6 if gradient else 1) * nr
-        held += _of_groups(s, route) + s.back * 4 * nr * s.pairs + rows_of_U
-    elif s.pairs:
-        times = 16 if gradient else 8 if route in ("subset", "cholesky landmarks") else 2
-        held += 2 * nr + times * s.block_of_pairs
-    held += s.keep * (3 * s.r * min(s.n, s.r) + (1 if s.b > 1 else 2) * nr)
-    return held + 4 * s.n * s.t
+    if isinstance(solver, Cholesky) or few and solver is None and chosen == "gram":
+        return (
+            f"cholesky {'landmarks' if landmarks else 'gram' if chosen == 'gram' else 'features'}"
+        )
+    return "subset" if landmarks else getattr(solver, "of", None) or chosen
 
 
 def of_problem(problem: Problem, **options) -> Estimate:
     """That of a fit to a problem; `options` of `estimate` go before what the problem says."""
-    groups, fixed = problem.criterion.groups, problem.fixed
+    groups, chosen = problem.criterion.groups, problem.landmarks
     said = {
         "targets": 1 if problem.Y.ndim == 1 else problem.Y.shape[1],
         "weights": problem.weights.values is not None,
-        "landmarks": None if problem.landmarks is None else len(problem.landmarks.points),
+        "landmarks": None if chosen is None else len(chosen.points),
         "groups": None if groups is None else groups.inside.shape[1],
         "dtype": problem.rows.dtype,
         "solver": problem.solver,
-        "fixed_effects": None if fixed.count < 2 else fixed.count,
+        "fixed_effects": problem.fixed.count if problem.fixed.count > 1 else None,
         "pairs": problem.criterion.in_pairs,
     }
-    return estimate(problem.kernel, problem.rows.shape, **{**said, **options})
+    return estimate(problem.kernel, problem.rows.shape, **said | options)

@@ -3,37 +3,32 @@ such.
 """
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from jaxrls.criteria.criterion import Criterion
 from jaxrls.criteria.left_out import loo
-from jaxrls.factors.solvers import factorize
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.problem.landmarks import Landmarks
-from jaxrls.search.grid import lambda_grid
+from jaxrls.search.grid import lam_vector, lambda_grid
 from jaxrls.search.problem import Problem
-from jaxrls.support.checks import Listed, as_array, check_lams
 from jaxrls.support.meshes import on_any_mesh
 
 
 @on_any_mesh
 def objective(
     kernel: Kernel,
-    X: Float[Array, "n d"] | Listed,
-    Y: Float[Array, "n *t"] | Listed,
-    lam: Float[Array, ""] | float,
+    X,
+    Y,
+    lam,
     *,
     criterion: Criterion | Callable | str = loo,
     groups=None,
-    weights: Float[Array, " n"] | Listed | None = None,
+    weights=None,
     intercept: bool = True,
-    fixed_effects: Any = None,
-    landmarks: Landmarks | Int[Array, " m"] | Float[Array, "m d"] | Listed | None = None,
+    fixed_effects=None,
+    landmarks=None,
     block_size: int | None = None,
 ) -> Float[Array, ""]:
     """A validation error at one λ, averaged over targets: differentiable to any order in every
@@ -75,19 +70,18 @@ def objective(
     True
     """
     named: dict = {"criterion": criterion, "groups": groups, "weights": weights}
-    named |= {"intercept": intercept, "fixed_effects": fixed_effects}
-    problem = Problem.of(kernel, X, Y, landmarks=landmarks, block_size=block_size, **named)
-    return problem.check().error(lam)
+    named |= {"intercept": intercept, "fixed_effects": fixed_effects, "block_size": block_size}
+    return Problem.of(kernel, X, Y, landmarks=landmarks, **named).error(lam)
 
 
 @on_any_mesh
 def best_lam(
     kernel: Kernel,
-    X: Float[Array, "n d"] | Listed,
-    Y: Float[Array, "n *t"] | Listed,
-    lams: Float[Array, " L"] | Listed | None = None,
+    X,
+    Y,
+    lams=None,
     *,
-    weights: Float[Array, " n"] | Listed | None = None,
+    weights=None,
     intercept: bool = True,
     criterion: Criterion = loo,
 ) -> Float[Array, ""]:
@@ -110,75 +104,46 @@ def best_lam(
     >>> jax.jit(jax.grad(rls.best_lam))(rls.Gaussian(0.5), X, y).width.shape
     ()
     """
-    X, Y = as_array("X", X), as_array("Y", Y)
-    weights = None if weights is None else as_array("weights", weights)
-    Problem.of(kernel, X, Y, weights=weights, intercept=intercept, criterion=criterion).check()
-    if lams is not None:
-        lams = as_array("lams", lams, X.dtype)
-        if lams.ndim != 1:
-            raise ValueError(
-                f"lams must have shape (L,), and has shape {lams.shape}: one λ is chosen, for all targets"
-            )
-        check_lams(lams)
-    return jnp.exp(_best_log_lam(criterion, intercept, kernel, X, Y, lams, weights))
+    problem = Problem.of(kernel, X, Y, weights=weights, intercept=intercept, criterion=criterion)
+    lams = None if lams is None else lam_vector(lams, problem.rows.dtype)
+    start, inside, found = _by_spectrum(*jax.lax.stop_gradient((problem, lams)))
 
-
-@partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _best_log_lam(criterion, intercept, kernel, X, Y, lams, weights):
-    factor = factorize(kernel, X, weights=weights, intercept=intercept)
-    lams = lambda_grid(factor) if lams is None else jnp.sort(lams)
-
-    def error(log_lam):
-        return jnp.mean(criterion(factor, Y, jnp.exp(log_lam)[None]))
-
-    grid = jnp.log(lams)
-    errors = criterion(factor, Y, lams)
-    best = lams[jnp.argmin(errors if errors.ndim == 1 else jnp.mean(errors, axis=1))]
-    # The neighbours among other λ: a grid may name one twice.
-    below, above = lams < best, lams > best
-    low, high = (
-        jnp.max(grid, initial=-jnp.inf, where=below),
-        jnp.min(grid, initial=jnp.inf, where=above),
-    )
-    inside, best = jnp.any(below) & jnp.any(above), jnp.log(best)
-    low, high = jnp.where(inside, low, best), jnp.where(inside, high, best)
-    slope, curvature = jax.grad(error), jax.grad(jax.grad(error))
-
-    def shrink(_, state):
-        # Newton's step where it stays inside the bracket, its middle where it does not: the bracket
-        # closes on a zero slope.
-        low, high, x = state
-        g, h = slope(x), curvature(x)
-        low, high = jnp.where(g < 0, x, low), jnp.where(g < 0, high, x)
-        step = x - g / jnp.where(h > 0, h, 1)
-        return (
-            low,
-            high,
-            jnp.where((h > 0) & (step > low) & (step < high), step, 0.5 * (low + high)),
+    def slope(log_lam):
+        return jnp.where(
+            inside, jax.grad(lambda at: problem.error(jnp.exp(at)))(log_lam), log_lam - start
         )
 
-    x = jax.lax.fori_loop(0, 60, shrink, (low, high, best))[2]
-    return jnp.where(inside, x, best)
+    def divide(change, slope):
+        """By the curvature; where that is not above 0, λ stands still."""
+        curvature = change(jnp.ones_like(slope))
+        return jnp.where(curvature > 0, slope / jnp.where(curvature > 0, curvature, 1), 0)
+
+    return jnp.exp(jax.lax.custom_root(slope, start, lambda slope, start: found, divide))
 
 
-@_best_log_lam.defjvp
-def _best_log_lam_jvp(criterion, intercept, primals, tangents):
-    kernel, X, Y, lams, weights = primals
-    log_lam = _best_log_lam(criterion, intercept, *primals)
+def _by_spectrum(problem: Problem, lams) -> tuple[Array, Array, Array]:
+    """The logarithm of the best λ of a grid, whether that is none of its ends, and that of the
+    lowest error between its neighbours, where the slope changes its sign.
+    """
+    solution = problem.solution()
+    lams = lambda_grid(solution.factor) if lams is None else jnp.sort(lams)
 
-    def slope(kernel, X, Y, weights, log_lam) -> Array:
-        return jax.grad(
-            lambda u: objective(
-                kernel, X, Y, jnp.exp(u), criterion=criterion, weights=weights, intercept=intercept
-            )
-        )(log_lam)
+    def mean(log_lams):
+        errors = problem.errors(solution, jnp.exp(log_lams))
+        return errors if errors.ndim == 1 else jnp.mean(errors, axis=1)
 
-    moving = (primals[0], X, Y, weights), (tangents[0], tangents[1], tangents[2], tangents[4])
-    _, cross = jax.jvp(lambda kernel, X, Y, weights: slope(kernel, X, Y, weights, log_lam), *moving)
-    curvature = jax.grad(lambda u: slope(kernel, X, Y, weights, u))(log_lam)
-    flat = jnp.abs(slope(kernel, X, Y, weights, log_lam)) > 1e-3 * jnp.abs(
-        curvature
-    )  # not stationary: an end of the grid
-    return log_lam, jnp.where(
-        flat | (curvature <= 0), 0, -cross / jnp.where(curvature > 0, curvature, 1)
-    )
+    grid = jnp.log(lams)
+    best = grid[jnp.argmin(mean(grid))]
+    # The neighbours among other λ: a grid may name one twice.
+    low = jnp.max(grid, initial=-jnp.inf, where=grid < best)
+    high = jnp.min(grid, initial=jnp.inf, where=grid > best)
+    inside = jnp.isfinite(low) & jnp.isfinite(high)
+    slope = jax.grad(lambda at: mean(at[None])[0])
+
+    def halve(_, ends):
+        middle = (ends[0] + ends[1]) / 2
+        falls = slope(middle) < 0
+        return jnp.where(falls, middle, ends[0]), jnp.where(falls, ends[1], middle)
+
+    ends = jnp.where(inside, low, best), jnp.where(inside, high, best)
+    return best, inside, sum(jax.lax.fori_loop(0, 60, halve, ends)) / 2

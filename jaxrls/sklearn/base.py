@@ -17,7 +17,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 import jaxrls as rls
 from jaxrls.criteria.named import as_criterion
 from jaxrls.io.named import CRITERIA, KERNELS, named_kernel
-from jaxrls.search.inspection import inspect_lam
+from jaxrls.search.conclude import inspect_lam
 from jaxrls.sklearn.scoring import Regressed, Swept, losses, scores
 from jaxrls.support.checks import check_unmasked
 

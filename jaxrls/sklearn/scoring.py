@@ -3,7 +3,6 @@ probabilities, by the library's sigmoid or scikit-learn's isotonic regression.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -15,9 +14,10 @@ from sklearn.metrics import get_scorer
 
 import jaxrls as rls
 from jaxrls.factors.contract import Solution
-from jaxrls.search.conclude import KEPT_ROWS, fit_at
+from jaxrls.search.conclude import fit_at
 from jaxrls.search.estimate import of_problem
-from jaxrls.search.kept import Kept
+from jaxrls.search.grid import Choice
+from jaxrls.search.kept import beside
 from jaxrls.search.plan import as_lams
 from jaxrls.search.problem import Problem
 from jaxrls.support.precision import scope, to_host
@@ -36,9 +36,9 @@ class Swept(NamedTuple):
     def of(cls, kernel, X, Y, lams, **options) -> "Swept":
         """Options as of `rls.fit`."""
         with scope(X.dtype == np.float64):
-            problem = Problem.of(kernel, X, Y, **options).check()
+            problem = Problem.of(kernel, X, Y, **options)
             given = as_lams(lams, problem)
-            of_problem(problem, call="factorize").check()
+            of_problem(problem, solver=problem.solver or rls.Spectral()).check()
             solution = _solved(problem)
             factor = solution.factor
             grid = _grid(factor) if isinstance(given, int) else factor.with_floor(given)
@@ -48,10 +48,9 @@ class Swept(NamedTuple):
     def fit(self, lam, keep: bool | None) -> rls.Fit:
         """That of λ, or of one for each target, from the same factor."""
         problem, solution = self.problem, self.solution
-        keeps = keep or keep is None and problem.rows.shape[0] <= KEPT_ROWS
         with scope(self.lams.dtype == np.float64):
-            kept = Kept.of(problem, solution, self.lams, np.ndim(lam) > 0, bool(keep))
-            return to_host(replace(fit_at(problem, solution, lam), kept=kept if keeps else None))
+            choice = Choice(problem.criterion, self.lams, per_target=np.ndim(lam) > 0)
+            return to_host(beside(fit_at(problem, solution, lam), problem, solution, choice, keep))
 
 
 @jax.jit

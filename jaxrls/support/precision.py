@@ -20,14 +20,9 @@ def is_wide(value) -> bool:
     """
     if isinstance(value, jax.Array):
         return False
-    dtype = getattr(
-        value, "host_dtype", getattr(value, "dtype", None)
-    )  # a source of rows says what it reads
-    return (
-        np.dtype(dtype).itemsize == 8
-        if isinstance(dtype, np.dtype) and dtype.kind == "f"
-        else not isinstance(dtype, np.dtype) or dtype.kind != "f"
-    )
+    # A source of rows says what it reads.
+    dtype = getattr(value, "host_dtype", getattr(value, "dtype", None))
+    return not isinstance(dtype, np.dtype) or dtype.kind != "f" or dtype.itemsize == 8
 
 
 def scope(wide: bool):
@@ -40,14 +35,16 @@ def to_host(tree):
     inside `jax.jit`, stays.
     """
 
-    def moved(leaf):
-        return (
-            np.asarray(leaf)
-            if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
-            else leaf
-        )
+    known = lambda leaf: isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
+    return jax.tree.map(lambda leaf: np.asarray(leaf) if known(leaf) else leaf, tree)
 
-    return jax.tree.map(moved, tree)
+
+def in_dtype_of(like, find: Callable):
+    """What is found in the precision of an array, as NumPy arrays where that is one in float64."""
+    wide = like.dtype == np.float64
+    with scope(wide):
+        found = find()
+        return to_host(found) if wide and not isinstance(like, jax.Array) else found
 
 
 def in_precision_of(argument: str) -> Callable[[Door], Door]:

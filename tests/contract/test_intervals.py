@@ -12,8 +12,8 @@ import jaxrls as rls
 from contract.cases import FACTORS, LAMS, PLANS, WEIGHTS, N, Y
 
 LAM = 0.2
-LACKING = {"iterative", "kronecker"}
-WITHOUT_VARIANCE = ("refined", "precomputed")
+LACKING = {"iterative"}
+WITHOUT_VARIANCE = ("refined", "precomputed", "kronecker")
 # Those of which each has a formula of its own; all else differs in where its rows live.
 OWN = (
     "gram",
@@ -32,7 +32,7 @@ GROUPS = PLANS["uneven"]
 
 def found(case, X, X_new, v, intercept, plan):
     """Predictions without each row and each group, scores of both, and ratios of standard
-    deviations, in the order of the rows.
+    deviations.
     """
     factor = case.make(X, v, intercept)
     solution, lams = factor.solve(array(Y)), array([LAM])
@@ -40,20 +40,19 @@ def found(case, X, X_new, v, intercept, plan):
     coef = [found.coef[0], fixed.joined(found.intercept[0], None)]
     coef = jax.numpy.concatenate(coef)
     smoother, design = factor.smoother(lams[0]), factor.expansion.design(case.kernel, X_new)
-    columns = fixed.dense(None, len(design), design.dtype)
+    columns = fixed.dense(None, len(design))
     design = jax.numpy.concatenate([design, columns], axis=1)
     rows = smoother.without_rows(factor.weights, lams[0], coef, solution.residuals(lams)[0])
     e = solution.residuals(lams, plan)[0]
     groups = smoother.without_folds(factor.weights, plan, coef, e)
     pair = lambda left_out, scores: (left_out, scores)
-    order = np.arange(N) if rows.order is None else jax.numpy.argsort(rows.order)
     left_out, scores = rows.each(design, pair)
     ratios = None
     if not any(case is FACTORS[name] for name in WITHOUT_VARIANCE):
         ratios = rows.ratios(
             design, factor.spread(lams[0]).variance(case.kernel, X_new, None, False)
-        )[:, order]
-    return left_out[:, order], scores[order], ratios, rows.deviations(), *groups.each(design, pair)
+        )
+    return left_out, scores, ratios, rows.deviations(), *groups.each(design, pair)
 
 
 def variance(Phi, Phi_new, prior, v, intercept):
@@ -117,7 +116,7 @@ def scores(e, v):
 @pytest.mark.parametrize(
     ("name", "weights", "intercept"),
     [(name, "zeros", True) for name in OWN]
-    + [("gram", "ones", False), ("features", "ones", False)],
+    + [("gram", "ones", False), ("features", "ones", False), ("kronecker", "ones", True)],
 )
 def test_fits_without_a_row_or_a_group_are_refits(name, weights, intercept):
     case, v = FACTORS[name], WEIGHTS[weights]

@@ -116,16 +116,17 @@ def _at(problem: Problem, solution: Solution, lam) -> Fit:
 def inspect_fit(fit: Fit, default_grid: bool) -> None:
     """Say what a user would want to know before trusting the numbers."""
     stopped = "" if fit.run is None else _stopped(fit.run, "Iterative" in fit.plan)
-    errors: Any = np.asarray(0 if fit.errors is None else fit.errors)
+    errors: Any = np.asarray(fit.model.coef if fit.errors is None else fit.errors)
     if not np.isfinite(errors).all():
         why = stopped or (
             "the factorization broke down; use float64 (NumPy float64 input), a larger smallest λ, "
             "or a smaller kernel width"
         )
+        what, which = f"the {fit.criterion} error", "λ"
+        if fit.errors is None:
+            what, which = "the model", "coefficients"
         count = int((~np.isfinite(errors)).sum())
-        raise ValueError(
-            f"the {fit.criterion} error is not finite at {count} of {errors.size} λ: {why}"
-        )
+        raise ValueError(f"{what} is not finite at {count} of {errors.size} {which}: {why}")
     floor, residuals = np.asarray(fit.floor), fit.loo_residuals
     rounding = 100 * float(np.finfo(floor.dtype).eps)
     if residuals is not None and float(fit.indefinite) > len(residuals) * rounding:

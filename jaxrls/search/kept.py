@@ -103,7 +103,7 @@ class Kept:
             raise ValueError(
                 "variances need k(x, x) of new rows, which a kernel matrix cannot tell: give a kernel"
             )
-        find = lambda: _sure(self.solution, jnp.asarray(fit.lam), fit.loo_residuals)
+        find = lambda: sure_at(self.solution, jnp.asarray(fit.lam), fit.loo_residuals)
         return self.made[0] or in_dtype_of(fit.model.coef, find)
 
     def jackknife(self, fit: Fit) -> Jackknife:
@@ -179,7 +179,8 @@ _summed_features = compiled(summed_features)
 
 
 @compiled
-def _sure(solution: Solution, lam, left_out) -> Sure:
+def sure_at(solution: Solution, lam, left_out) -> Sure:
+    """What variances at one λ take."""
     factor, drop, at = solution.factor, solution.labels.drop_axis, lam.reshape(1, 1)
     by_loo = None
     if left_out is not None:

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrls.inference.fitted import History
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.models.fitted import History
 from jaxrls.search.problem import Problem
 from jaxrls.support.progress import progress_bar
 from jaxrls.support.pytrees import pytree, static

@@ -136,7 +136,7 @@ def test_counts_of_wrong_labels_have_no_slope(data):
     for way in (rls.Cholesky(), rls.Refined()):
         with pytest.raises(
             ValueError,
-            match=f"criterion loo is a step, which has none.*which {re.escape(str(way))} does without",
+            match=f"criterion loo is a step, which has none; {re.escape(str(way))} has no spectrum",
         ):
             rls.fit(
                 GAUSSIAN,
@@ -183,7 +183,7 @@ def test_taken_by_itself_where_a_spectrum_takes_as_long_as_many_factors(data, mo
 
 def test_as_many_landmarks_as_it_takes(data):
     found = rls.fit(rls.Gaussian(3.0), *data[:2], lams="search", landmarks="auto")
-    assert "a search for λ" in found.plan and found.certificate
+    assert "a search for λ" in found.plan and "too few to save any" in found.plan
 
 
 @pytest.mark.filterwarnings("ignore:the chosen λ")

@@ -15,7 +15,7 @@ import jaxrls as rls
 from jaxrls.linalg.conjugate import ALL_STEPS, CONVERGED
 from jaxrls.linalg.inverses import solve_diag
 from jaxrls.linalg.refined import CLOSE, STEPS, inverse_root, refined_inverse, refined_solve_diag
-from jaxrls.search.inspection import inspect_fit as inspect
+from jaxrls.search.conclude import inspect_fit as inspect
 
 N, WIDTH = 90, 1.0
 EPS32, EPS64 = (float(np.finfo(dtype).eps) for dtype in (np.float32, np.float64))

@@ -163,6 +163,11 @@ class IterativeGram(Factor):
         return self.said
 
     @property
+    def tells_rows(self):
+        """With probes."""
+        return self.signs.shape[1] > 0
+
+    @property
     def own(self) -> Float[Array, " n"]:
         """The diagonal of K̃."""
         return self.weights.array * self.kernel.diag(self.rows.dense())
@@ -246,10 +251,10 @@ class IterativeGram(Factor):
 
     def probed(self, solution, lams) -> "SolvedColumns":
         """The same, where the diagonal is asked for."""
-        if not self.signs.shape[1]:
+        if not self.tells_rows:
             raise ValueError(
-                "probes=0 leaves no rows out: take probes=32, or choose λ by holdout(X, Y), rows "
-                "held out"
+                "probes=0 leaves no rows out: take probes=32, name one λ, or choose it by "
+                "holdout(X, Y), rows held out"
             )
         return self.at(solution, lams)
 

@@ -202,25 +202,25 @@ class Kronecker(OneByOne):
         return len(self.first.s), len(self.second.s)
 
     @property
-    def s(self) -> Float[Array, "n1 n2"]:
-        """The eigenvalues of K̃, not centred."""
+    def s(self):
+        """The eigenvalues of K̃, not centred, (n₁, n₂)."""
         return self.first.s[:, None] * self.second.s
 
     @property
-    def constant(self) -> Float[Array, "q n1 n2"]:
-        """The coordinates of √v, with an intercept."""
+    def constant(self):
+        """The coordinates of √v (q, n₁, n₂), q = 1 with an intercept."""
         return (self.first.constant[:, None] * self.second.constant)[None][: self.fixed.count]
 
     @property
-    def root(self) -> Float[Array, "1 n1 n2"]:
-        """√v."""
+    def root(self):
+        """√v, (1, n₁, n₂)."""
         return self.weights.root.reshape(1, *self.shape)
 
-    def tables(self, A: Float[Array, "n t"]) -> Float[Array, "t n1 n2"]:
-        """Vectors over the pairs as matrices."""
+    def tables(self, A):
+        """Vectors over the pairs (n, t) as matrices (t, n₁, n₂)."""
         return A.T.reshape(A.shape[1], *self.shape)
 
-    def flat(self, A: Float[Array, "t n1 n2"]) -> Float[Array, "n t"]:
+    def flat(self, A):
         """The reverse."""
         return A.reshape(len(A), self.n).T
 

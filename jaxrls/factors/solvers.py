@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array
 
 from jaxrls.factors.cholesky import CholeskyGram
 from jaxrls.factors.cholesky_features import solve_cholesky
@@ -16,13 +16,12 @@ from jaxrls.factors.spectrum import factor_svd, factor_symmetric, solve_covarian
 from jaxrls.kernels.inner import Linear
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
-from jaxrls.problem.fixed_effects import FixedEffects, LevelLabels, as_fixed_effects
+from jaxrls.problem.fixed_effects import FixedEffects, as_fixed_effects
 from jaxrls.problem.labels import Labels
-from jaxrls.problem.landmarks import Landmarks, as_landmarks, on_landmarks, without_trace
+from jaxrls.problem.landmarks import as_landmarks, on_landmarks, without_trace
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.gram import gram
 from jaxrls.rows.sparse import as_rows
-from jaxrls.support.checks import Listed
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pytrees import pytree, static
 from jaxrls.support.target import platform
@@ -65,10 +64,10 @@ def factorize(
     kernel: Kernel,
     X: Any,
     *,
-    weights: Float[Array, " n"] | Listed | None = None,
+    weights=None,
     intercept: bool = True,
-    fixed_effects: Float[Array, "n q"] | LevelLabels | FixedEffects | Listed | None = None,
-    landmarks: Landmarks | Int[Array, " m"] | Float[Array, "m d"] | Listed | None = None,
+    fixed_effects=None,
+    landmarks=None,
     leave: bool = True,
     solver: Solver | None = None,
     block_size: int | None = None,

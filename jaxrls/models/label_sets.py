@@ -155,7 +155,7 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
     >>> (rls.conformal_labels(fit, X, codes).p_values([[1.5], [-3.0]]) > 0.25).tolist()
     [[False, True], [True, False]]
     """
-    sure = fit._sure()
+    sure = fit.of_kept("sure")
     dtype = fit.model.coef.dtype
     wide = dtype == jnp.float64
     with scope(wide):

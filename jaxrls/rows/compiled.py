@@ -39,7 +39,7 @@ def compiled(fn: Function) -> Function:
     names = [one.name for one in given if one.kind is one.KEYWORD_ONLY]
     whole = jax.jit(fn, static_argnames=names)
 
-    @wraps(fn)
+    @wraps(whole)
     def run(*args, **options):
         found = jax.tree.leaves(args, is_leaf=_is_later)
         sources = [leaf for leaf in found if isinstance(leaf, Rows)]

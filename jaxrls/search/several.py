@@ -147,7 +147,7 @@ def fit_kernels(
     kernels = _checked(kernels)
     named = {"weights": weights, "intercept": intercept, "groups": groups}
     equal = weighted(kernels, [1 / len(kernels)] * len(kernels))
-    problem = Problem.of(equal, X, Y, landmarks=landmarks, **named).check()
+    problem = Problem.of(equal, X, Y, landmarks=landmarks, **named)
     if not problem.traceable:
         raise ValueError(
             "fit_kernels needs X in memory, which it reads many times, and X is "
@@ -254,7 +254,7 @@ def _descended(problem: Problem, kernels, best: _Best, *, steps: int) -> _Best:
 
         def value(log_shares):
             error = replace(own, kernel=weighted(kernels, jnp.exp(log_shares))).error(before.lam[0])
-            return jnp.log(jnp.maximum(error, jnp.finfo(error.dtype).tiny))
+            return own.criterion.to_search(error, len(y))
 
         def step(carry, _):
             at, state = carry

@@ -14,12 +14,12 @@ from jaxrls.factors.contract import Solution
 from jaxrls.factors.solvers import Cholesky
 from jaxrls.models.fitted import Fit, K
 from jaxrls.rows.sparse import is_sparse
-from jaxrls.search.conclude import KEPT_ROWS, certified, conclude
+from jaxrls.search.conclude import conclude
 from jaxrls.search.descent import Way, default_optimizer, descend
 from jaxrls.search.estimate import of_problem
 from jaxrls.search.few import begins_on_few, grown
-from jaxrls.search.grid import lam_vector
-from jaxrls.search.kept import Kept
+from jaxrls.search.grid import Choice, lam_vector
+from jaxrls.search.kept import beside
 from jaxrls.search.problem import Problem, resolve_landmarks
 from jaxrls.search.start import first_guess
 from jaxrls.support.checks import check_whole, is_concrete
@@ -110,7 +110,7 @@ def tune(
         )
     named: dict = {"criterion": criterion, "groups": groups, "weights": weights}
     named |= {"intercept": intercept, "fixed_effects": fixed_effects, "block_size": block_size}
-    problem = Problem.of(kernel, X, Y, **named).check()
+    problem = Problem.of(kernel, X, Y, **named)
     _check(problem, optimizer, start, starts, key, steps, tol)
     if landmarks is None:
         of_problem(replace(problem, solver=Cholesky()), call="gradient").check()
@@ -137,10 +137,9 @@ def tune(
     fit, solution = _made(problem, jnp.asarray(found.lam))
     history = found.history
     words = f"tuned in {len(history.errors) - 1} steps: {history.reason}"
-    small = problem.rows.shape[0] <= KEPT_ROWS if keep is None else keep
-    kept = Kept.of(problem, solution, fit.lams, False, bool(keep)) if small else None
     error = jnp.min(history.errors)
-    return replace(certified(fit), error=error, history=history, plan=words, kept=kept)
+    fit = replace(fit, error=error, history=history, plan=words)
+    return beside(fit, problem, solution, Choice(problem.criterion, fit.lams), keep)
 
 
 def _check(problem: Problem, optimizer, start, starts, key, steps, tol) -> None:
@@ -181,4 +180,5 @@ def _made(problem: Problem, lam) -> tuple[Fit, Solution]:
     """The fit and its solution; its error is what the search saw."""
     solution = problem.solution()
     none = jnp.full((1,), jnp.nan, lam.dtype)
-    return conclude(problem, solution, lam[None], none, lam, none[0]), solution
+    found = (lam[None], none), (lam, none[0])
+    return conclude(problem.kernel, solution, *found, problem.criterion), solution

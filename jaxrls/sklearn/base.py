@@ -12,7 +12,7 @@ from sklearn.model_selection import KFold, StratifiedKFold, check_cv
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 import jaxrls as rls
-from jaxrls.search.inspection import inspect_lam
+from jaxrls.search.conclude import inspect_lam
 from jaxrls.sklearn.names import CRITERIA, LOSSES, look_up, named_kernel
 from jaxrls.sklearn.scoring import Regressed, Swept, best, losses, scores, scores_by_target
 from jaxrls.support.checks import check_unmasked

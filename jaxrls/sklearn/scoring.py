@@ -1,6 +1,5 @@
 """λ by a scorer of scikit-learn's, on what is predicted for rows that are left out."""
 
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -12,9 +11,10 @@ from sklearn.metrics import get_scorer
 
 import jaxrls as rls
 from jaxrls.factors.contract import Solution
-from jaxrls.search.conclude import KEPT_ROWS, fit_at
+from jaxrls.search.conclude import fit_at
 from jaxrls.search.estimate import of_problem
-from jaxrls.search.kept import Kept
+from jaxrls.search.grid import Choice
+from jaxrls.search.kept import beside
 from jaxrls.search.problem import Problem
 from jaxrls.support.checks import as_array, check_lams
 from jaxrls.support.precision import scope, to_host
@@ -33,7 +33,7 @@ class Swept(NamedTuple):
     def of(cls, kernel, X, Y, lams, **options) -> "Swept":
         """Options as of `rls.fit`."""
         with scope(X.dtype == np.float64):
-            problem = Problem.of(kernel, X, Y, **options).check()
+            problem = Problem.of(kernel, X, Y, **options)
             given = (
                 None if isinstance(lams, int) else as_array("lams", np.atleast_1d(lams), X.dtype)
             )
@@ -52,10 +52,9 @@ class Swept(NamedTuple):
     def fit(self, lam, keep: bool | None) -> rls.Fit:
         """That of λ, or of one for each target, from the same factor."""
         problem, solution = self.problem, self.solution
-        keeps = keep or keep is None and problem.rows.shape[0] <= KEPT_ROWS
         with scope(self.lams.dtype == np.float64):
-            kept = Kept.of(problem, solution, self.lams, np.ndim(lam) > 0, bool(keep))
-            return to_host(replace(fit_at(problem, solution, lam), kept=kept if keeps else None))
+            choice = Choice(problem.criterion, self.lams, per_target=np.ndim(lam) > 0)
+            return to_host(beside(fit_at(problem, solution, lam), problem, solution, choice, keep))
 
 
 @jax.jit

@@ -39,6 +39,14 @@ def to_host(tree):
     return jax.tree.map(lambda leaf: np.asarray(leaf) if known(leaf) else leaf, tree)
 
 
+def in_dtype_of(like, find: Callable):
+    """What is found in the precision of an array, as NumPy arrays where that is one in float64."""
+    wide = like.dtype == np.float64
+    with scope(wide):
+        found = find()
+        return to_host(found) if wide and not isinstance(like, jax.Array) else found
+
+
 def in_precision_of(argument: str) -> Callable[[Door], Door]:
     """Run a door in the precision of one argument: float64 NumPy data in float64, handed back as
     NumPy arrays.

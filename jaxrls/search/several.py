@@ -254,7 +254,7 @@ def _descended(problem: Problem, kernels, best: _Best, *, steps: int) -> _Best:
 
         def value(log_shares):
             error = replace(own, kernel=weighted(kernels, jnp.exp(log_shares))).error(before.lam[0])
-            return jnp.log(jnp.maximum(error, jnp.finfo(error.dtype).tiny))
+            return own.criterion.to_search(error, len(y))
 
         def step(carry, _):
             at, state = carry

@@ -270,6 +270,11 @@ class Factor(ABC):
         """`solve` for labels that were checked already."""
         return Solution(self, labels, self.project(labels))
 
+    @property
+    def tells_rows(self) -> bool:
+        """Whether it tells what is left of rows left out."""
+        return True
+
     def dof(self, lams) -> Float[Array, "L 1"]:
         """Effective degrees of freedom at every λ."""
         return self.solve_labels(Labels.none(self.weights, self.fixed)).dof(lams)

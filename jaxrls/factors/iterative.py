@@ -163,6 +163,11 @@ class IterativeGram(Factor):
         return self.said
 
     @property
+    def tells_rows(self):
+        """With probes."""
+        return self.signs.shape[1] > 0
+
+    @property
     def own(self) -> Float[Array, " n"]:
         """The diagonal of K̃."""
         return self.weights.array * self.kernel.diag(self.rows.dense())
@@ -195,13 +200,13 @@ class IterativeGram(Factor):
         X, run = conjugate_gradients(apply, centred(B), near, tol=tol, steps=steps)
         return jnp.where(run.residuals <= USELESS, X, jnp.nan), run
 
-    def kept(self, lams: Float[Array, " k"]):
-        """λ, no smaller than landmarks can tell, and s/(s + λ) of each, (r, k)."""
+    def kept(self, lams):
+        """λ (k,), no smaller than landmarks can tell, and s/(s + λ) of each, (r, k)."""
         lams = jnp.maximum(lams, self.report.floor)
         return lams, self.s[:, None] / (self.s[:, None] + lams)
 
-    def near_inverse(self, lams: Float[Array, " k"], V: Float[Array, "n k"]) -> Float[Array, "n k"]:
-        """P̂ V = (I − HHᵀ − U diag(s/(s + λ)) Uᵀ) V/λ of the landmarks."""
+    def near_inverse(self, lams, V: Float[Array, "n k"]):
+        """P̂ V = (I − HHᵀ − U diag(s/(s + λ)) Uᵀ) V/λ of the landmarks, a λ for each column."""
         lams, kept = self.kept(lams)
         across = matmul(self.U, kept * transposed_matmul(self.U, V))
         return (self.fixed.project(self.weights, V) - across) / lams
@@ -246,10 +251,10 @@ class IterativeGram(Factor):
 
     def probed(self, solution, lams) -> "SolvedColumns":
         """The same, where the diagonal is asked for."""
-        if not self.signs.shape[1]:
+        if not self.tells_rows:
             raise ValueError(
-                "probes=0 leaves no rows out: take probes=32, or choose λ by holdout(X, Y), rows "
-                "held out"
+                "probes=0 leaves no rows out: take probes=32, name one λ, or choose it by "
+                "holdout(X, Y), rows held out"
             )
         return self.at(solution, lams)
 

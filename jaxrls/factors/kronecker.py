@@ -142,8 +142,8 @@ class SidesSpread:
     constant: Float[Array, "q n1 n2"]  # (w ∘ c)/√Σwc²
     slack: Float[Array, " q"]  # 1/√Σwc²
 
-    def of_first(self, K: Float[Array, "m n1"], own: Float[Array, " m"]):
-        """What variances take of new rows of side 1, whatever side 2 is, O(m n₁(n₁ + n₂)): k(a, a),
+    def of_first(self, K, own):
+        """What variances take of m new rows of side 1, whatever side 2 is, O(m n₁(n₁ + n₂)): k(a, a),
         and sums over i of p² w and of p (w ∘ c)/√Σwc².
         """
         p = matmul(K, self.first)
@@ -155,9 +155,9 @@ class SidesSpread:
         known = jnp.maximum(own1 * own2 - matmul(squares, q * q), 0)
         return known + jnp.sum((self.slack - matmul(constant, q)) ** 2)
 
-    def covariance(self, K1: Float[Array, "p n1"], K2: Float[Array, "p n2"], prior):
-        """Of pairs with each other, whose k₁k₂ is the `prior` (p, p): O(p² n₁n₂), one pair after
-        another.
+    def covariance(self, K1, K2, prior):
+        """Of pairs with each other, row by row of K1 (p, n₁) and K2 (p, n₂), whose k₁k₂ is the
+        `prior` (p, p): O(p² n₁n₂), one pair after another.
         """
         p, q = matmul(K1, self.first), matmul(K2, self.second)
 
@@ -202,25 +202,25 @@ class Kronecker(OneByOne):
         return len(self.first.s), len(self.second.s)
 
     @property
-    def s(self) -> Float[Array, "n1 n2"]:
-        """The eigenvalues of K̃, not centred."""
+    def s(self):
+        """The eigenvalues of K̃, not centred, (n₁, n₂)."""
         return self.first.s[:, None] * self.second.s
 
     @property
-    def constant(self) -> Float[Array, "q n1 n2"]:
-        """The coordinates of √v, with an intercept."""
+    def constant(self):
+        """The coordinates of √v (q, n₁, n₂), q = 1 with an intercept."""
         return (self.first.constant[:, None] * self.second.constant)[None][: self.fixed.count]
 
     @property
-    def root(self) -> Float[Array, "1 n1 n2"]:
-        """√v."""
+    def root(self):
+        """√v, (1, n₁, n₂)."""
         return self.weights.root.reshape(1, *self.shape)
 
-    def tables(self, A: Float[Array, "n t"]) -> Float[Array, "t n1 n2"]:
-        """Vectors over the pairs as matrices."""
+    def tables(self, A):
+        """Vectors over the pairs (n, t) as matrices (t, n₁, n₂)."""
         return A.T.reshape(A.shape[1], *self.shape)
 
-    def flat(self, A: Float[Array, "t n1 n2"]) -> Float[Array, "n t"]:
+    def flat(self, A):
         """The reverse."""
         return A.reshape(len(A), self.n).T
 

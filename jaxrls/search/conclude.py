@@ -13,11 +13,11 @@ import numpy as np
 from jaxrls.criteria.criterion import Criterion
 from jaxrls.factors.contract import Outcome, Solution
 from jaxrls.factors.solvers import Spectral
+from jaxrls.inference.fitted import Fit
+from jaxrls.inference.model import Model
+from jaxrls.inference.two_sided import KroneckerFit
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.conjugate import CONVERGED, REASONS, Run
-from jaxrls.models.fitted import Fit
-from jaxrls.models.model import Model
-from jaxrls.models.two_sided import KroneckerFit
 from jaxrls.problem.landmarks import ridge_effect
 from jaxrls.rows.compiled import compiled
 from jaxrls.rows.gram import gram
@@ -116,16 +116,17 @@ def _at(problem: Problem, solution: Solution, lam) -> Fit:
 def inspect_fit(fit: Fit, default_grid: bool) -> None:
     """Say what a user would want to know before trusting the numbers."""
     stopped = "" if fit.run is None else _stopped(fit.run, "Iterative" in fit.plan)
-    errors: Any = np.asarray(0 if fit.errors is None else fit.errors)
+    errors: Any = np.asarray(fit.model.coef if fit.errors is None else fit.errors)
     if not np.isfinite(errors).all():
         why = stopped or (
             "the factorization broke down; use float64 (NumPy float64 input), a larger smallest λ, "
             "or a smaller kernel width"
         )
+        what, which = f"the {fit.criterion} error", "λ"
+        if fit.errors is None:
+            what, which = "the model", "coefficients"
         count = int((~np.isfinite(errors)).sum())
-        raise ValueError(
-            f"the {fit.criterion} error is not finite at {count} of {errors.size} λ: {why}"
-        )
+        raise ValueError(f"{what} is not finite at {count} of {errors.size} {which}: {why}")
     floor, residuals = np.asarray(fit.floor), fit.loo_residuals
     rounding = 100 * float(np.finfo(floor.dtype).eps)
     if residuals is not None and float(fit.indefinite) > len(residuals) * rounding:

@@ -12,7 +12,7 @@ from jaxrls.criteria.criterion import Criterion
 from jaxrls.criteria.left_out import loo
 from jaxrls.factors.contract import Solution, Solver
 from jaxrls.factors.solvers import Cholesky, Refined
-from jaxrls.models.fitted import Fit, K
+from jaxrls.inference.fitted import Fit, K
 from jaxrls.rows.compiled import compiled
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import is_sparse

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.criteria.criterion import Criterion
+from jaxrls.criteria.holding_out import HoldOut
 from jaxrls.factors.contract import Factor, Solution
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.support.checks import as_array, check_lams, check_whole
@@ -90,6 +91,9 @@ class Choice:
         """All λ with their errors, and the chosen one with its own."""
         factor = solution.factor
         lams = lambda_grid(factor, self.num) if self.lams is None else factor.with_floor(self.lams)
+        known = factor.tells_rows or isinstance(self.criterion, HoldOut)
+        if len(lams) == 1 and not known:  # a λ that is given needs no error
+            return (lams, None), (lams[0], None)
         table = lams, self.criterion.errors(solution, lams, kernel)
         chosen = choose_lam(*table, self.per_target)
         if not self.conservative:

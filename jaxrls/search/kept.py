@@ -12,13 +12,13 @@ from jaxtyping import Array, Bool, Float
 
 from jaxrls.factors.contract import Solution
 from jaxrls.factors.summed import Gone, Summed, summed_features
+from jaxrls.inference.fitted import Fit
+from jaxrls.inference.intervals import Jackknife
+from jaxrls.inference.posterior import Sure, by_evidence
 from jaxrls.kernels.given import KernelValues
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.leave_out.without import Without
 from jaxrls.linalg.products import safe_sqrt
-from jaxrls.models.fitted import Fit
-from jaxrls.models.intervals import Jackknife
-from jaxrls.models.posterior import Sure, by_evidence
 from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.problem.folds import Folds
 from jaxrls.rows.compiled import compiled
@@ -103,7 +103,7 @@ class Kept:
             raise ValueError(
                 "variances need k(x, x) of new rows, which a kernel matrix cannot tell: give a kernel"
             )
-        find = lambda: _sure(self.solution, jnp.asarray(fit.lam), fit.loo_residuals)
+        find = lambda: sure_at(self.solution, jnp.asarray(fit.lam), fit.loo_residuals)
         return self.made[0] or in_dtype_of(fit.model.coef, find)
 
     def jackknife(self, fit: Fit) -> Jackknife:
@@ -179,7 +179,8 @@ _summed_features = compiled(summed_features)
 
 
 @compiled
-def _sure(solution: Solution, lam, left_out) -> Sure:
+def sure_at(solution: Solution, lam, left_out) -> Sure:
+    """What variances at one λ take."""
     factor, drop, at = solution.factor, solution.labels.drop_axis, lam.reshape(1, 1)
     by_loo = None
     if left_out is not None:

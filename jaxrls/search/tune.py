@@ -12,7 +12,7 @@ from jaxrls.criteria.criterion import Criterion
 from jaxrls.criteria.left_out import loo
 from jaxrls.factors.contract import Solution
 from jaxrls.factors.solvers import Cholesky
-from jaxrls.models.fitted import Fit, K
+from jaxrls.inference.fitted import Fit, K
 from jaxrls.rows.sparse import is_sparse
 from jaxrls.search.conclude import conclude
 from jaxrls.search.descent import Way, default_optimizer, descend

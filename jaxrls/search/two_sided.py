@@ -7,21 +7,18 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.criteria.criterion import as_grid
 from jaxrls.criteria.losses import check_loss, squared_error
 from jaxrls.criteria.two_sided import check_table
 from jaxrls.factors.kronecker import check_semidefinite, factor_kronecker, side_weights
-from jaxrls.factors.solvers import check_kernel
+from jaxrls.inference.two_sided import KroneckerFit, KroneckerModel, as_side
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.linalg.products import safe_sqrt
-from jaxrls.models.posterior import by_evidence
-from jaxrls.models.two_sided import KroneckerFit, KroneckerModel, KroneckerSure, as_side
 from jaxrls.rows.gram import gram
 from jaxrls.search.conclude import inspect_lam
 from jaxrls.search.grid import choose_lam, lambda_grid
+from jaxrls.search.kept import sure_at
 from jaxrls.support.checks import (
     as_array,
     check_lams,
@@ -95,13 +92,6 @@ def fit_kronecker(
     >>> float(fit.lam), fit.predict(np.array([[0.35]]), z).shape
     (0.01, (1, 9))
     """
-    for name, kernel in (("X1", kernel1), ("X2", kernel2)):
-        check_kernel(kernel)
-        if not kernel.evaluable:
-            raise ValueError(
-                f"{name} stands for a matrix by {type(kernel).__name__}(): give matrices to "
-                "factor_kronecker"
-            )
     X1 = as_side("X1", X1, kernel1)
     X2, Y = as_side("X2", X2, kernel2, X1.dtype), as_array("Y", Y, X1.dtype)
     n1, n2 = shape = len(X1), len(X2)
@@ -147,11 +137,7 @@ def _fit(sides, Y, weights, lams, *, num, setting, loss, intercept, keep) -> Kro
     errors = factor.errors(solution, loss, setting, lams)[:, 0]
     lam, error = choose_lam(lams, errors, per_target=False)
     coef, constant, _ = solution.coefficients(lam[None])
-    sure = None
-    if keep:  # vᵢ(yᵢ − f(xᵢ)) is λ times coefficient i
-        entries = factor.left_out(solution, "entries", lam).ravel()
-        by_loo = safe_sqrt(jnp.sum(entries * coef[0, :, 0]) / factor.weights.count)
-        sure = KroneckerSure(lam, by_evidence(solution, lam)[0], by_loo, factor.spread(lam))
+    sure = sure_at(solution, lam, solution.residuals(lam[None])) if keep else None
     return KroneckerFit(
         model=KroneckerModel(kernel1, X1, kernel2, X2, coef.reshape(Y.shape), constant[0, 0]),
         lams=lams,

@@ -9,15 +9,16 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.factors.kronecker import SidesSpread
+from jaxrls.factors.solvers import check_kernel
+from jaxrls.inference.posterior import Posterior, Sure, check_unsaid, deviation
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
-from jaxrls.models.posterior import Posterior, Scales, check_unsaid, deviation
 from jaxrls.rows.blocks import default_block_size, map_rows
 from jaxrls.rows.gram import gram
 from jaxrls.support.checks import as_array, check_inputs, check_matrix, check_row_numbers
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pictures import plot_errors
-from jaxrls.support.precision import scope, to_host
+from jaxrls.support.precision import in_dtype_of
 from jaxrls.support.pytrees import pytree, static
 
 
@@ -64,17 +65,25 @@ class KroneckerModel:
         """`found(model, X1, X2, pairs)` at rows that were checked, in the precision of the model,
         on the host where that is.
         """
-        wide = self.coef.dtype == jnp.float64
-        with scope(wide):
-            X1 = as_side("X1", X1, self.kernel1, self.coef.dtype, self.points1.shape[1])
-            X2 = as_side("X2", X2, self.kernel2, self.coef.dtype, self.points2.shape[1])
-            pairs = None if pairs is None else _as_pairs(pairs, len(X1), len(X2))
-            out = found(self, X1, X2, pairs)
-            return to_host(out) if wide and not isinstance(self.coef, jax.Array) else out
+
+        def checked():
+            dtype, (d1, d2) = self.coef.dtype, (self.points1.shape[1], self.points2.shape[1])
+            one = as_side("X1", X1, self.kernel1, dtype, d1)
+            other = as_side("X2", X2, self.kernel2, dtype, d2)
+            named = None if pairs is None else _as_pairs(pairs, len(one), len(other))
+            return found(self, one, other, named)
+
+        return in_dtype_of(self.coef, checked)
 
 
 def as_side(name: str, X, kernel: Kernel, dtype=None, columns: int | None = None) -> jax.Array:
-    """Rows of one side, checked."""
+    """Rows of one side, checked with their kernel."""
+    check_kernel(kernel)
+    if not kernel.evaluable:
+        raise ValueError(
+            f"{name} stands for a matrix by {type(kernel).__name__}(): give matrices to "
+            "factor_kronecker"
+        )
     X = as_array(name, X, dtype)
     check_matrix(name, X)
     check_inputs(name, X)
@@ -144,15 +153,6 @@ def _covariance(spread: SidesSpread, model: KroneckerModel, X1, X2, pairs):
 
 
 @pytree
-class KroneckerSure(Scales):
-    """What a fit of two-sided data keeps to say how sure it is: λ, amplitudes, and the covariance
-    in units of the kernel, n₁² + n₂² + 2n₁n₂ numbers.
-    """
-
-    spread: SidesSpread
-
-
-@pytree
 class KroneckerFit:
     """The result of `fit_kronecker`: the model at the chosen λ, and how it was chosen.
 
@@ -178,7 +178,7 @@ class KroneckerFit:
     floor: Float[Array | np.ndarray, ""]
     indefinite: Float[Array | np.ndarray, ""]
     setting: str = static()
-    sure: KroneckerSure | None = None
+    sure: Sure | None = None
 
     @property
     def criterion(self) -> str:
@@ -250,7 +250,7 @@ class KroneckerFit:
 
         return self.model.at_rows(found, X1, X2, pairs)
 
-    def _sure(self) -> KroneckerSure:
+    def _sure(self) -> Sure:
         if self.sure is None:
             raise ValueError(
                 "variances take more than the model keeps: fit_kronecker with keep=True"

@@ -85,12 +85,6 @@ def test_criteria(criterion):
     assert tuned.error < tuned.history.start_error and tuned.predict(X).shape == (40, 2)
 
 
-def test_any_optimiser():
-    X, y = problem()
-    tuned = rls.tune(rls.Gaussian(4.0), X, y, optimizer=optax.adam(0.1), steps=30)
-    assert tuned.error < tuned.history.start_error and tuned.history.reason == "all 30 steps used"
-
-
 def test_several_starts_from_the_data():
     X, y = problem()
     options = {"start": "data", "steps": 10}
@@ -114,11 +108,13 @@ def test_offset_of_zero_stays_and_parameters_of_functions_may_be_negative():
     assert tuned.predict(X[:3]).shape == (3,)
 
 
-def test_a_search_that_leaves_does_not_count_as_converged():
+def test_any_optimiser_and_a_search_that_leaves_does_not_count_as_converged():
     """Steps so large that the error no longer depends on anything: the gradient vanishes there,
     which is no minimum.
     """
     X, y = problem(n=20)
+    tuned = rls.tune(rls.Gaussian(1.0), X, y, optimizer=optax.adam(0.01), steps=5)
+    assert tuned.error < tuned.history.start_error and tuned.history.reason == "all 5 steps used"
     tuned = rls.tune(
         rls.Gaussian(1.0), X, y, optimizer=optax.sgd(1e4), start="kernel", steps=5, tol=2e-3
     )

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrls.inference.fitted import History
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.models.fitted import History
 from jaxrls.search.problem import Problem
 from jaxrls.support.progress import progress_bar
 from jaxrls.support.pytrees import pytree, static
@@ -40,13 +40,15 @@ def default_optimizer():
 
 def _units(kernel: Kernel) -> list[float | None]:
     """For every leaf in order the unit of its logarithm, or 0 where it is searched as it is, or
-    None, at a limit such as offset 0, where it is not.
+    None where it is not, as at a limit such as offset 0.
     """
     units: list[float | None] = []
     for f in fields(kernel):  # type: ignore[arg-type]
         value, positive = getattr(kernel, f.name), f.name in kernel.positive
         if isinstance(value, Kernel):
             units += _units(value)
+        elif f.name in kernel.still:
+            units += [None] * len(jax.tree.leaves(value))
         elif not f.metadata.get("static"):
             for leaf in jax.tree.leaves(value):
                 above = bool(np.all(np.asarray(leaf) > 0))
@@ -98,22 +100,14 @@ class Space:
 
 class Way(NamedTuple):
     """How a search goes, and when it ends: after `steps`, where ‖∇ log E‖∞ is below `tol`, or where
-    `patience` steps in a row gain less than `least` of it.
+    three steps in a row gain less than a twentieth of it; where the curvature is known from another
+    search, at the first that gains less than half.
     """
 
     optimizer: Any
     steps: int
     tol: float
     progress: bool
-    patience: int = 3
-    least: float = 0.05
-
-    def again(self) -> "Way":
-        """How another search goes on from there: where the optimiser is ours, and so knows the
-        curvature, to the first step that gains little.
-        """
-        ours = self.optimizer is default_optimizer()
-        return self._replace(patience=1, least=0.5) if ours else self
 
 
 class Point(NamedTuple):
@@ -241,19 +235,20 @@ def _step(point: Point, space: Space, problem: Problem, *, optimizer) -> Point:
 
 def _walk(point: Point, space: Space, problem: Problem, way: Way, learned=None) -> list[Point]:
     """All points from there downhill."""
+    patience, least = 3, 0.05
     if learned is not None and way.optimizer is default_optimizer():
-        point = point._replace(state=_carried(learned, point))
+        point, patience, least = point._replace(state=_carried(learned, point)), 1, 0.5
     else:
         point = point._replace(state=_init(point.params, optimizer=way.optimizer))
     seen, still = [point], 0
     with progress_bar(way.progress, way.steps, "tune", "step") as reached:
-        while len(seen) <= way.steps and seen[-1].norm > way.tol and still < way.patience:
+        while len(seen) <= way.steps and seen[-1].norm > way.tol and still < patience:
             point = _step(seen[-1], space, problem, optimizer=way.optimizer)
             if point.value is None or point.grad is None:
                 value, grad = _value_and_grad(point.params, space, problem)
                 point = point._replace(value=value, grad=grad)
             gain = float(seen[-1].value) - float(point.value)
-            still = still + 1 if abs(gain) <= way.least * way.tol else 0
+            still = still + 1 if abs(gain) <= least * way.tol else 0
             seen[-1] = seen[-1]._replace(state=None)  # which holds ten gradients
             seen.append(point)
             reached(len(seen) - 1)

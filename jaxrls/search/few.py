@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from jaxrls.models.fitted import Stage
+from jaxrls.inference.fitted import Stage
 from jaxrls.problem.landmarks import Landmarks, as_landmarks, without_trace
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.rows import DenseRows
@@ -25,10 +25,7 @@ def begins_on_few(problem: Problem, landmarks, grow: bool | None) -> bool:
     """Whether the search does not begin on all rows: with `grow` None only where a step on all is
     dear.
     """
-    n, m = (
-        problem.rows.count,
-        0 if landmarks is None or isinstance(landmarks, str) else _count(landmarks),
-    )
+    n, m = problem.rows.count, _count(landmarks)
     able = m and n > 2 * ROWS and problem.criterion.of_some_rows and problem.fixed.rows is None
     if grow and not able:
         raise ValueError(
@@ -41,6 +38,8 @@ def begins_on_few(problem: Problem, landmarks, grow: bool | None) -> bool:
 
 def _count(landmarks) -> int:
     """How many landmarks these are, or this is."""
+    if landmarks is None or isinstance(landmarks, str):
+        return 0
     shape = np.shape(landmarks.points if isinstance(landmarks, Landmarks) else landmarks)
     return shape[0] if shape else int(landmarks)
 
@@ -81,7 +80,7 @@ def grown(whole: Problem, landmarks, guesses: list, way: Way, tries: tuple) -> F
     some, _ = some_rows(whole, ROWS)
     first = replace(some, landmarks=chosen(guesses[-1][0], some, min(m, LANDMARKS)))
     found = descend(first, guesses, way, *tries)
-    stages, way = [Stage(len(some.Y), min(m, LANDMARKS), found.history)], way.again()
+    stages = [Stage(len(some.Y), min(m, LANDMARKS), found.history)]
 
     # All landmarks on some rows for each, where these are more than there were and few of all.
     more = ROWS_A_LANDMARK * m

@@ -5,9 +5,8 @@ With K̂ = K_TR K_RR⁻¹ K_RT, E = K − K̂ is positive semidefinite, and tr E
 leaves behind. Choosing a row makes one column of a partial Cholesky factor F, K̂ = FFᵀ; its
 residual diagonal diag E says which rows are worth choosing next."""
 
-from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +26,6 @@ from jaxrls.support.checks import as_array, check_matrix, check_whole, is_concre
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.precision import in_precision_of
 from jaxrls.support.progress import progress_bar
-from jaxrls.support.pytrees import pytree
 
 METHODS = ("rpcholesky", "uniform")
 
@@ -40,14 +38,13 @@ PROPOSALS_PER_PIVOT = 3
 GROWTH = 4
 
 
-@pytree
-class _State:
-    """A partial Cholesky factor K̂ = FFᵀ while it grows; columns of F past `count` are 0."""
+class _State(NamedTuple):
+    """A partial Cholesky factor K̂ = FFᵀ while it grows; columns of F past `total` are 0."""
 
     F: Float[Array, "n c"]
     residual: Float[Array, " n"]  # diag(K − FFᵀ)
     indices: Int[Array, " c"]
-    count: Int[Array, ""]
+    total: Int[Array, ""]
     key: PRNGKeyArray
 
 
@@ -93,33 +90,33 @@ def landmarks(
     ([0.0, 1.0], True)
     """
     drawn, rows, v = _candidates(kernel, X, weights)
-    kernel, rows = on_landmarks(kernel, rows)
-    X, n = rows, rows.shape[0]
-    known = is_concrete(kernel, X, v, key)
+    kernel, X = on_landmarks(kernel, rows)
+    known, n = is_concrete(kernel, X, v, key), X.shape[0]
     _check(kernel, X, num, tol, method, known)
     diag = X.map(kernel.diag, block_size=n)
-    target = jnp.asarray(tol or 0, X.dtype) * jnp.sum(v * diag)
+    data = kernel, X, v, diag, jnp.asarray(tol or 0, X.dtype) * jnp.sum(v * diag)
     limit = n if num is None else num
     capacity = min(limit, 2 * LARGEST_BLOCK) if known and tol is not None else limit
-    state = _State(
-        jnp.zeros((n, 0), X.dtype), diag, jnp.zeros(0, jnp.int32), jnp.zeros((), jnp.int32), key
-    )
-    with progress_bar(progress and known, limit, "landmarks", "row") as reached:
+    none = jnp.zeros((n, 0), X.dtype), diag, jnp.zeros(0, jnp.int32), jnp.zeros((), jnp.int32)
+    state, progress = _State(*none, key), progress and known
+    with progress_bar(progress, limit, "landmarks", "row") as reached:
         while True:
             stops = np.array([capacity])
-            if progress and known:  # back twenty times on the way, to move the bar
-                stops = np.linspace(int(state.count), capacity, 21, dtype=int)[1:]
+            if progress:  # back twenty times on the way, to move the bar
+                stops = np.linspace(int(state.total), capacity, 21, dtype=int)[1:]
             for stop in stops:
-                data = kernel, X, v, target, state, jnp.asarray(stop, jnp.int32)
-                state = _grow(*data, capacity=capacity, method=method)
-                if progress and known:  # without a bar nothing waits for the device
-                    reached(int(state.count))
-            if capacity == limit or int(state.count) < capacity:
+                stop = jnp.asarray(stop, jnp.int32)
+                state = _grow(*data, state, stop, capacity=capacity, method=method)
+                reached(int(state.total) if progress else 0)  # without a bar nothing waits
+            if capacity == limit or int(state.total) < capacity:
                 break
             capacity = min(limit, GROWTH * capacity)
-    indices = state.indices[: int(state.count) if known else capacity]
-    if not known:  # where the shape cannot follow
-        indices = _filled_up(indices, state.count, v)
+    indices = state.indices[: int(state.total) if known else capacity]
+    if not known:  # where the shape cannot follow: rows not chosen, of positive weight first
+        slot = jnp.arange(capacity, dtype=jnp.int32)
+        place = jnp.where(slot < state.total, indices, n)
+        rank = capacity + (v <= 0).astype(jnp.int32).at[place].set(slot - capacity, mode="drop")
+        indices = jnp.argsort(rank, stable=True)[:capacity].astype(jnp.int32)
     if drawn is not None:
         return Landmarks(jnp.asarray(drawn, jnp.int32)[indices], X.take(indices), None)
     left = jnp.sum(v * state.residual) + hidden_trace(capacity, jnp.sum(v * diag))
@@ -168,100 +165,77 @@ def _check(kernel, X, num, tol, method, known):
         )
 
 
-def _filled_up(indices, count, v):
-    """Beyond `count` rows that were not chosen, those of positive weight first."""
-    slot, n = jnp.arange(len(indices), dtype=jnp.int32), len(v)
-    chosen = jnp.zeros(n, bool).at[jnp.where(slot < count, indices, n)].set(True, mode="drop")
-    others = jnp.argsort(chosen | (v <= 0), stable=True).astype(jnp.int32)
-    return jnp.where(slot < count, indices, others[jnp.maximum(slot - count, 0)])
-
-
 @partial(jax.jit, static_argnames=("capacity", "method"))
-def _grow(kernel, X, v, target, state, stop, *, capacity, method):
+def _grow(kernel, X, v, diag, target, state, stop, *, capacity, method):
     """Rounds of proposals until there are `stop` landmarks, the trace is down to `target`, or no
     row is independent.
     """
-    floor = capacity * jnp.finfo(X.dtype).eps * X.map(kernel.diag, block_size=X.shape[0])
+    floor = capacity * jnp.finfo(X.dtype).eps * diag
     # Pivots per round: equal rounds, at least four of them.
     block = -(-capacity // max(min(4, capacity), -(-capacity // LARGEST_BLOCK)))
+    # Whole blocks of columns, and one to spare, as a round writes a whole block wherever it starts.
+    columns = (-(-capacity // block) + 1) * block
+    size = default_block_size(X.shape[0], columns * X.dtype.itemsize)
+    slot, eye = jnp.arange(block, dtype=jnp.int32), jnp.eye(block, dtype=X.dtype)
 
-    def score(residual, floor, v):
-        return jnp.where(residual > floor, v * residual if method == "rpcholesky" else v, 0)
+    def score(residual, rows=slice(None)):
+        weight = v[rows] * residual if method == "rpcholesky" else v[rows]
+        return jnp.where(residual > floor[rows], weight, 0)
 
     def unfinished(state):
-        few = (state.count < stop) & (jnp.sum(v * state.residual) > target)
-        return few & jnp.any(score(state.residual, floor, v) > 0)
+        few = (state.total < stop) & (jnp.sum(v * state.residual) > target)
+        return few & jnp.any(score(state.residual) > 0)
 
     def round_of(state):
-        return _round(kernel, X, v, floor, score, state, block, capacity)
+        """A block of pivots: proposals, those accepted, and their columns of F."""
+        F, residual, indices, total, key = state
+        key, draw, toss = jax.random.split(key, 3)
+        chances, proposals = score(residual), (PROPOSALS_PER_PIVOT * block,)
+        drawn = jax.random.choice(draw, len(v), proposals, p=chances / jnp.sum(chances))
+        H = gram(kernel, X.take(drawn)) - matmul(F[drawn], F[drawn].T)
+        bar = jax.random.uniform(toss, drawn.shape, X.dtype) * chances[drawn]
 
-    # Whole blocks of columns, and one to spare, as a round writes a whole block wherever it starts.
-    extra = (-(-capacity // block) + 1) * block - len(state.indices)
-    F, indices = jnp.pad(state.F, ((0, 0), (0, extra))), jnp.pad(state.indices, (0, extra))
-    return jax.lax.while_loop(unfinished, round_of, replace(state, F=F, indices=indices))
+        def propose(j, carry):
+            """Sequential Cholesky of H that passes over those not accepted: Lᵀ, one row over all
+            proposals per accepted one, which these are, and their count.
+            """
+            C, slots, count = carry
+            row = H[j] - matmul(C[:, j], C)
+            take = score(row[j], drawn[j]) > bar[j]
+            take &= count < jnp.minimum(block, capacity - total)
+            row = jnp.where(take, row / jnp.sqrt(jnp.where(take, row[j], 1)), 0)
+            # One not taken is written over by the next.
+            slots = slots.at[count].set(j, mode="drop")
+            return C.at[count].set(row), slots, count + take.astype(jnp.int32)
 
-
-def _round(kernel, X, v, floor, score, state, block, capacity):
-    """A block of pivots: proposals, those accepted, and their columns of F."""
-    key, draw, toss = jax.random.split(state.key, 3)
-    chances, proposals = score(state.residual, floor, v), (PROPOSALS_PER_PIVOT * block,)
-    drawn = jax.random.choice(draw, X.shape[0], proposals, p=chances / jnp.sum(chances))
-    H = gram(kernel, X.take(drawn)) - matmul(state.F[drawn], state.F[drawn].T)
-    bar = jax.random.uniform(toss, drawn.shape, X.dtype) * chances[drawn]
-
-    def accepts(h, j):
-        return score(h, floor[drawn[j]], v[drawn[j]]) > bar[j]
-
-    C, slots, count = _reject(H, accepts, block, jnp.minimum(block, capacity - state.count))
-    rows, used = drawn[slots], jnp.arange(block, dtype=jnp.int32) < count
-    eye = jnp.eye(block, dtype=X.dtype)
-    L = jnp.where(used[:, None] & used, jnp.tril(C[:, slots].T), eye)
-    inverse = jax.lax.linalg.triangular_solve(
-        L, jnp.where(used, eye, 0), left_side=True, lower=True
-    )
-    chosen, points = state.F[rows], X.take(rows)
-
-    def update(x, F, residual):
-        def subtract(i, K):  # only the columns of F in use, as many blocks of them as there are
-            part = partial(
-                jax.lax.dynamic_slice_in_dim, start_index=i * block, slice_size=block, axis=1
-            )
-            return K - matmul(part(F), part(chosen).T)
-
-        K = jax.lax.fori_loop(0, (state.count + block - 1) // block, subtract, kernel(x, points))
-        new = matmul(K, inverse.T)
-        return new, jnp.maximum(residual - jnp.sum(new * new, axis=1), 0)
-
-    size = default_block_size(X.shape[0], state.F.shape[1] * X.dtype.itemsize)
-    new, residual = X.map(update, state.F, state.residual, block_size=size)
-    # A chosen row is spanned exactly. Where rounding let no proposal through, drop the first, or
-    # the draw would never end.
-    spanned = jnp.where(used | (jnp.arange(block) == 0), rows, rows[0])
-    put = jax.lax.dynamic_update_slice_in_dim
-    F = put(state.F, new, state.count, axis=1)
-    indices = put(state.indices, rows.astype(jnp.int32), state.count, axis=0)
-    return _State(F, residual.at[spanned].set(0), indices, state.count + count, key)
-
-
-def _reject(H, accepts, size, limit):
-    """Sequential Cholesky of the proposals' residual kernel matrix H that passes over those not
-    accepted.
-
-    Returns Lᵀ, one row over all proposals per accepted one (`size` rows, 0 beyond their count),
-    which these are, and their count."""
-
-    def step(j, carry):
-        C, slots, count = carry
-        row = H[j] - matmul(C[:, j], C)
-        take = accepts(row[j], j) & (count < limit)
-        row = jnp.where(take, row / jnp.sqrt(jnp.where(take, row[j], 1)), 0)
-        # One not taken is written over by the next.
-        return (
-            C.at[count].set(row),
-            slots.at[count].set(j, mode="drop"),
-            count + take.astype(jnp.int32),
+        start = jnp.zeros((block + 1, len(H)), H.dtype), jnp.zeros(block, jnp.int32), jnp.int32(0)
+        C, slots, count = jax.lax.fori_loop(0, len(H), propose, start)
+        rows, used = drawn[slots], slot < count
+        L = jnp.where(used[:, None] & used, jnp.tril(C[:block, slots].T), eye)
+        inverse = jax.lax.linalg.triangular_solve(
+            L, jnp.where(used, eye, 0), left_side=True, lower=True
         )
+        chosen, points = F[rows], X.take(rows)
 
-    start = jnp.zeros((size + 1, len(H)), H.dtype), jnp.zeros(size, jnp.int32), jnp.int32(0)
-    C, slots, count = jax.lax.fori_loop(0, len(H), step, start)
-    return C[:size], slots, count
+        def update(x, F, residual):
+            def subtract(i, K):  # only the columns of F in use, as many blocks of them as there are
+                part = partial(
+                    jax.lax.dynamic_slice_in_dim, start_index=i * block, slice_size=block, axis=1
+                )
+                return K - matmul(part(F), part(chosen).T)
+
+            K = jax.lax.fori_loop(0, (total + block - 1) // block, subtract, kernel(x, points))
+            new = matmul(K, inverse.T)
+            return new, jnp.maximum(residual - jnp.sum(new * new, axis=1), 0)
+
+        new, residual = X.map(update, F, residual, block_size=size)
+        # A chosen row is spanned exactly. Where rounding let no proposal through, drop the first,
+        # or the draw would never end.
+        spanned = jnp.where(used | (slot == 0), rows, rows[0])
+        put = jax.lax.dynamic_update_slice_in_dim
+        F, indices = put(F, new, total, 1), put(indices, rows.astype(jnp.int32), total, 0)
+        return _State(F, residual.at[spanned].set(0), indices, total + count, key)
+
+    extra = columns - len(state.indices)
+    F, indices = jnp.pad(state.F, ((0, 0), (0, extra))), jnp.pad(state.indices, (0, extra))
+    return jax.lax.while_loop(unfinished, round_of, state._replace(F=F, indices=indices))

@@ -18,7 +18,7 @@ O(n p (t + 1)) for each feature. No 1/λ is formed.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -232,18 +232,6 @@ def _chosen(problem: Problem, points, lam, num: int):
     return indices[:most], errors[:most], before
 
 
-class _State(NamedTuple):
-    """B and A = QB, diag E, the features at the candidates, who was chosen, r and q."""
-
-    B: Float[Array, "n p"]
-    A: Float[Array, "n p"]
-    diag: Float[Array, " p"]
-    basis: Any  # (num, p), or None where candidates are orthogonal
-    chosen: Any
-    residuals: Float[Array, "n t"]
-    remaining: Float[Array, " n"]
-
-
 @partial(jax.jit, static_argnames="num")
 def _choose(problem: Problem, points, lam, *, num: int):
     """`num` of the columns of X, or of the points as landmarks, one after the other; the error
@@ -268,7 +256,7 @@ def _choose(problem: Problem, points, lam, *, num: int):
     floor, tie = CERTAIN * num**0.5 * eps, 4 * n**0.5 * eps
     size = default_block_size(n, 4 * p * labels.Y.shape[1] * dtype.itemsize)
 
-    def errors(state: _State, A, share, moves) -> Float[Array, "p t"]:
+    def errors(A, residuals, remaining, share, moves) -> Float[Array, "p t"]:
         """With each of the columns of A beside those chosen: infinite where rounding has taken 1 −
         leverage. Blocks of rows, which add.
         """
@@ -281,18 +269,19 @@ def _choose(problem: Problem, points, lam, *, num: int):
             lost = jnp.sum((remaining <= floor) & some.used[:, None], axis=0)
             return jax.vmap(total, in_axes=(2, None, None))(e, Y, some.array), lost
 
-        rows = A, state.residuals, state.remaining, weights.values, labels.Y
+        rows = A, residuals, remaining, weights.values, labels.Y
         found, lost = sum_rows(block, rows, size)
         return jnp.where((lost == 0)[:, None] & jnp.isfinite(found), found / weights.total, jnp.inf)
 
-    def step(state: _State, slot):
+    def step(state, slot):
+        """B and A = QB, diag E, features at the candidates (num, p), who was chosen, r and q."""
         B, A, diag, basis, chosen, residuals, remaining = state
         inner = jnp.sum(B * A, axis=0)
         alive = diag > jnp.maximum(floor * began, INDEPENDENT * jnp.max(diag))
         alive &= inner > floor * jnp.linalg.norm(B, axis=0) * lengths
         share = jnp.where(alive, 1 / jnp.where(alive, lam * diag + inner, 1), 0)
         moves = matmul(B.T, residuals) * share[:, None]
-        tried = errors(state, A, share, moves)
+        tried = errors(A, residuals, remaining, share, moves)
         able = ~chosen & (alive | ~jnp.any(alive & ~chosen))
         mean = jnp.where(able, jnp.mean(tried, axis=1), jnp.inf)
         least = jnp.min(mean)
@@ -309,13 +298,14 @@ def _choose(problem: Problem, points, lam, *, num: int):
             diag = jnp.maximum(diag - across**2 * inverse, 0).at[j].set(0)
         A = A - a[:, None] * (share[j] * (inner + lam * across))
         left = residuals - a[:, None] * moves[j], remaining - a * a * share[j]
-        state = _State(B, A, diag, basis, chosen.at[j].set(True), *left)
+        state = B, A, diag, basis, chosen.at[j].set(True), *left
         return state, (j, tried[j], alive[j])
 
     basis = None if points is None else jnp.zeros((num, p), dtype)
-    start = _State(B, B, began, basis, jnp.zeros(p, bool), labels.scaled, remaining)
-    nothing = jnp.zeros((n, 1), dtype), jnp.zeros(1, dtype), jnp.zeros_like(labels.Y[:1])
-    before = labels.drop_axis(errors(start, *nothing)[0])
+    left = labels.scaled, remaining
+    start = B, B, began, basis, jnp.zeros(p, bool), *left
+    nothing = jnp.zeros((n, 1), dtype), *left, jnp.zeros(1, dtype), jnp.zeros_like(labels.Y[:1])
+    before = labels.drop_axis(errors(*nothing)[0])
     _, (indices, found, real) = jax.lax.scan(step, start, jnp.arange(num))
     count = jnp.sum(real.astype(jnp.int32))
     return indices.astype(jnp.int32), labels.drop_axis(found), before, count

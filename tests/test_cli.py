@@ -269,7 +269,7 @@ REFUSED = {
     "predict train.csv new.csv": "train.csv was not written by jaxrls.save",
     "predict kernel new.csv": "holds a Linear, and no model or fit",
     "predict model no.csv": "no.csv",
-    "predict model labels.csv --out no/p.csv": "no folder",
+    "predict model labels.csv --out no/p.csv": "in a folder that exists",
     "predict model wide.npz": "has 3 columns, and the model was fitted on 2",
     "predict plain wide.npz": "X with 3 columns",
 }

@@ -147,10 +147,11 @@ def read_whole(args, source: str):
             )
     if not sum(len(piece.X) for piece in pieces):
         raise ValueError(f"{source} has no rows")
-    X, Y, v = (
+    columns: Any = (
         None if parts[0] is None else np.concatenate(parts)
         for parts in zip(*(piece[:3] for piece in pieces), strict=True)
     )
+    X, Y, v = columns
     texts = [np.concatenate(words) for words in zip(*found, strict=True)]
     check_column_of_weights(args, source, v)
     one_hot = len(args.one_hot)

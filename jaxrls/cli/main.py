@@ -107,7 +107,7 @@ def make_parser(prog: str = "python -m jaxrls") -> Parser:
         (add_fit, "fit", "fit a table, or rows that stream", FIT),
         (add_predict, "predict", "predict with a saved model", PREDICT),
     ):
-        options = {"help": summary, "description": about, "epilog": parser.epilog}
+        options: dict = {"help": summary, "description": about, "epilog": parser.epilog}
         command = commands.add_parser(name, **options)
         add(command.add_argument)
         option = command.add_argument_group("reading").add_argument

@@ -146,7 +146,7 @@ def _build(node, arrays: dict[str, np.ndarray]) -> Any:
             f"it holds a {node['class']}, which is not known: import the module that defines it "
             "first, or upgrade jaxrls"
         )
-    obj = object.__new__(cls)
+    obj: Any = object.__new__(cls)
     for f in fields(cls):
         if f.name in node["fields"] or f.default is MISSING:
             object.__setattr__(obj, f.name, _build(node["fields"].pop(f.name), arrays))

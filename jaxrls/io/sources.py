@@ -158,6 +158,7 @@ class Choice:
     def settled(self, file: Table) -> "Choice":
         """The same columns of other files: by name where this one has names, else by number."""
         columns = self.of(file)
+        target: Any
         inputs, one_hot, target, weights = (
             list(dict.fromkeys(file.names[j] for j in part)) for part in columns[:4]
         )

@@ -67,6 +67,8 @@ class RLSEstimator(BaseEstimator):
     by_fold: bool = False
     store_cv_results: bool | str = False
 
+    path_: Any  # the `Fit`
+    lam_: Any
     _parameter_constraints = {
         "kernel": [StrOptions(set(KERNELS)), rls.Kernel, callable],
         "width": [StrOptions({"median"}), Interval(Real, 0, None, closed="neither"), "array-like"],

@@ -117,5 +117,5 @@ def checksum(content: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> int:
     for name in sorted(arrays):
         array = arrays[name]
         found = zlib.crc32(f"{name} {array.dtype} {array.shape} ".encode(), found)
-        found = zlib.crc32(array.reshape(-1).view(np.uint8), found)
+        found = zlib.crc32(array.reshape(-1).view(np.uint8).data, found)
     return found

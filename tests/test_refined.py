@@ -177,22 +177,14 @@ def test_a_search_goes_below_what_float32_can_tell():
 @pytest.mark.any_precision
 def test_other_criteria_and_kernels():
     """Held-out rows and groups go to float64 with the rest; so does a matrix of one's own."""
-    lam, groups = 1e-6, np.arange(N) % 5
-    for options in ({"criterion": rls.holdout(X[:20] + 1, Y[:20])}, {"groups": groups}):
-        found = rls.fit(KERNEL, X, Y, weights=V, lams=[lam], **options, solver=rls.Refined())
-        options = {
-            name: tuple(A.astype(float) for A in value) if name == "validation" else value
-            for name, value in options.items()
-        }
-        exact = rls.fit(
-            KERNEL,
-            X.astype(float),
-            Y.astype(float),
-            weights=V.astype(float),
-            lams=[lam],
-            solver=rls.Cholesky(),
-            **options,
-        )
+    wide = [part.astype(float) for part in (X, Y)], {"weights": V.astype(float)}
+    for options in (
+        {"criterion": rls.holdout(X[:20] + 1, Y[:20])},
+        {"groups": np.arange(N) % 5},
+    ):
+        options["lams"] = [1e-6]
+        found = rls.fit(KERNEL, X, Y, weights=V, **options, solver=rls.Refined())
+        exact = rls.fit(KERNEL, *wide[0], **wide[1], **options, solver=rls.Cholesky())
         assert_close(found.error, exact.error, 1e-6, found.criterion)
         assert_close(found.loo_residuals, exact.loo_residuals, 1e-6, found.criterion)
         assert (np.asarray(found.run.reason) == CONVERGED).all()
@@ -217,21 +209,12 @@ def test_a_refined_fit_says_where_it_did_not_come_near():
 
 
 @pytest.mark.any_precision
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"landmarks": 10}, "is for K of all rows of a dense X, and landmarks= was given"),
-    ],
-)
-def test_what_cannot_be_refined_is_refused(given, message):
-    with pytest.raises(ValueError, match=message):
-        rls.fit(**{"kernel": KERNEL, "X": X, "Y": Y, **given}, solver=rls.Refined())
-
-
-@pytest.mark.any_precision
-def test_inside_jit_it_is_refused():
+def test_what_cannot_be_refined_is_refused():
+    options = {"lams": [1.0], "solver": rls.Refined()}
+    with pytest.raises(ValueError, match="is for K of all rows of a dense X, and landmarks= was"):
+        rls.fit(KERNEL, X, Y, landmarks=10, **options)
     with pytest.raises(ValueError, match="call fit outside of it"):
-        jax.jit(lambda y: rls.fit(KERNEL, X, y, lams=[1.0], solver=rls.Refined()).error)(Y)
+        jax.jit(lambda y: rls.fit(KERNEL, X, y, **options).error)(Y)
 
 
 def wide(A):

@@ -110,7 +110,7 @@ def test_blocks_of_rows_are_one(monkeypatch):
     found = fit()
     want = [found.predict(*new(), pairs=pairs, return_std=True) for pairs in (None, LISTED)]
     jax.clear_caches()
-    monkeypatch.setattr("jaxrls.models.two_sided.default_block_size", lambda n, row_bytes: 2)
+    monkeypatch.setattr("jaxrls.inference.two_sided.default_block_size", lambda n, row_bytes: 2)
     for got, other in zip(
         [found.predict(*new(), pairs=pairs, return_std=True) for pairs in (None, LISTED)],
         want,

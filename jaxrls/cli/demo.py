@@ -26,7 +26,7 @@ def run_demo(args) -> None:
     some = np.flatnonzero(~test)[::5]
     tuned: Any = rls.tune(fit.kernel, X[some], y[some], optimizer=optax.adam(0.1), steps=10)
     better, steps = rls.fit(tuned.kernel, X[~test], y[~test]), len(tuned.history.errors) - 1
-    widths = f"width {float(fit.kernel.width):.4g} -> {float(tuned.kernel.width):.4g}"
+    widths = f"width {float(np.asarray(fit.kernel.width)):.4g} -> {float(tuned.kernel.width):.4g}"
     along = f"along the gradient of the LOO error of {len(some)} rows"
     print()
     say("tuned", f"{widths} in {count(steps, 'step')} {along}")

@@ -200,13 +200,13 @@ class IterativeGram(Factor):
         X, run = conjugate_gradients(apply, centred(B), near, tol=tol, steps=steps)
         return jnp.where(run.residuals <= USELESS, X, jnp.nan), run
 
-    def kept(self, lams: Float[Array, " k"]):
-        """λ, no smaller than landmarks can tell, and s/(s + λ) of each, (r, k)."""
+    def kept(self, lams):
+        """λ (k,), no smaller than landmarks can tell, and s/(s + λ) of each, (r, k)."""
         lams = jnp.maximum(lams, self.report.floor)
         return lams, self.s[:, None] / (self.s[:, None] + lams)
 
-    def near_inverse(self, lams: Float[Array, " k"], V: Float[Array, "n k"]) -> Float[Array, "n k"]:
-        """P̂ V = (I − HHᵀ − U diag(s/(s + λ)) Uᵀ) V/λ of the landmarks."""
+    def near_inverse(self, lams, V: Float[Array, "n k"]):
+        """P̂ V = (I − HHᵀ − U diag(s/(s + λ)) Uᵀ) V/λ of the landmarks, a λ for each column."""
         lams, kept = self.kept(lams)
         across = matmul(self.U, kept * transposed_matmul(self.U, V))
         return (self.fixed.project(self.weights, V) - across) / lams

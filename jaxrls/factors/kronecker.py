@@ -142,8 +142,8 @@ class SidesSpread:
     constant: Float[Array, "q n1 n2"]  # (w ∘ c)/√Σwc²
     slack: Float[Array, " q"]  # 1/√Σwc²
 
-    def of_first(self, K: Float[Array, "m n1"], own: Float[Array, " m"]):
-        """What variances take of new rows of side 1, whatever side 2 is, O(m n₁(n₁ + n₂)): k(a, a),
+    def of_first(self, K, own):
+        """What variances take of m new rows of side 1, whatever side 2 is, O(m n₁(n₁ + n₂)): k(a, a),
         and sums over i of p² w and of p (w ∘ c)/√Σwc².
         """
         p = matmul(K, self.first)
@@ -155,9 +155,9 @@ class SidesSpread:
         known = jnp.maximum(own1 * own2 - matmul(squares, q * q), 0)
         return known + jnp.sum((self.slack - matmul(constant, q)) ** 2)
 
-    def covariance(self, K1: Float[Array, "p n1"], K2: Float[Array, "p n2"], prior):
-        """Of pairs with each other, whose k₁k₂ is the `prior` (p, p): O(p² n₁n₂), one pair after
-        another.
+    def covariance(self, K1, K2, prior):
+        """Of pairs with each other, row by row of K1 (p, n₁) and K2 (p, n₂), whose k₁k₂ is the
+        `prior` (p, p): O(p² n₁n₂), one pair after another.
         """
         p, q = matmul(K1, self.first), matmul(K2, self.second)
 

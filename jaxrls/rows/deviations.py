@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-CONSTANT = 1e-12  # of the largest entry: less than this is rounding
+CONSTANT = 1e-12  # of the mean: less than this is rounding
 
 
 class Deviations(NamedTuple):
@@ -19,7 +19,6 @@ class Deviations(NamedTuple):
     """
 
     total: Any = 0.0
-    largest: Any = 0.0
     means: Any = 0.0
     squares: Any = 0.0  # about the means
 
@@ -31,7 +30,7 @@ class Deviations(NamedTuple):
         if not shares.sum() > 0:
             return cls()
         means = np.average(X, axis=0, weights=shares)
-        return cls(shares.sum(), np.abs(X).max(axis=0), means, shares @ (X - means) ** 2)
+        return cls(shares.sum(), means, shares @ (X - means) ** 2)
 
     def join(self, other: "Deviations") -> "Deviations":
         """Those of both."""
@@ -39,19 +38,15 @@ class Deviations(NamedTuple):
             return self
         total, moved = self.total + other.total, other.means - self.means
         share = other.total / total
-        return Deviations(
-            total,
-            np.maximum(self.largest, other.largest),
-            self.means + moved * share,
-            self.squares + other.squares + moved**2 * (self.total * share),
-        )
+        squares = self.squares + other.squares + moved**2 * (self.total * share)
+        return Deviations(total, self.means + moved * share, squares)
 
     def known(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of every column; 1 for the deviation where a column is
         constant.
         """
         scales = np.sqrt(self.squares / (self.total or 1))
-        return self.means, np.where(scales > CONSTANT * self.largest, scales, 1.0)
+        return self.means, np.where(scales > CONSTANT * np.abs(self.means), scales, 1.0)
 
 
 def standardise(X, means, scales) -> np.ndarray:

@@ -131,12 +131,10 @@ class StreamedRows(Rows):
     def pieces(self) -> Iterator[Piece]:
         """What the source gives, as pieces."""
         for i, block in enumerate(self.source):
-            if isinstance(block, Piece):
-                yield block
-            elif isinstance(block, tuple | list) and len(block) in (1, 2, 3):
-                yield Piece(*block)._replace(place=f"block {i}")
-            else:
-                yield Piece(block, place=f"block {i}")
+            if not isinstance(block, Piece):
+                several = isinstance(block, tuple | list) and len(block) in (1, 2, 3)
+                block = Piece(*(block if several else [block]))._replace(place=f"block {i}")
+            yield block
 
     def blocks(self):
         """The rows as the source has them, standardised."""

@@ -13,11 +13,11 @@ import numpy as np
 from jaxrls.criteria.criterion import Criterion
 from jaxrls.factors.contract import Outcome, Solution
 from jaxrls.factors.solvers import Spectral
+from jaxrls.inference.fitted import Fit
+from jaxrls.inference.model import Model
+from jaxrls.inference.two_sided import KroneckerFit
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.conjugate import CONVERGED, REASONS, Run
-from jaxrls.models.fitted import Fit
-from jaxrls.models.model import Model
-from jaxrls.models.two_sided import KroneckerFit
 from jaxrls.problem.landmarks import ridge_effect
 from jaxrls.rows.compiled import compiled
 from jaxrls.rows.gram import gram

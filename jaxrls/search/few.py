@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from jaxrls.models.fitted import Stage
+from jaxrls.inference.fitted import Stage
 from jaxrls.problem.landmarks import Landmarks, as_landmarks, without_trace
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.rows import DenseRows

@@ -12,13 +12,13 @@ from jaxtyping import Array, Bool, Float
 
 from jaxrls.factors.contract import Solution
 from jaxrls.factors.summed import Gone, Summed, summed_features
+from jaxrls.inference.fitted import Fit
+from jaxrls.inference.intervals import Jackknife
+from jaxrls.inference.posterior import Sure, by_evidence
 from jaxrls.kernels.given import KernelValues
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.leave_out.without import Without
 from jaxrls.linalg.products import safe_sqrt
-from jaxrls.models.fitted import Fit
-from jaxrls.models.intervals import Jackknife
-from jaxrls.models.posterior import Sure, by_evidence
 from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.problem.folds import Folds
 from jaxrls.rows.compiled import compiled

@@ -13,9 +13,9 @@ from jaxtyping import Array, Float
 
 from jaxrls.factors.contract import Solution
 from jaxrls.factors.solvers import Spectral, check_kernel
+from jaxrls.inference.model import Model
+from jaxrls.inference.posterior import at_rows
 from jaxrls.kernels.kernel import Kernel, Scaled, Sum
-from jaxrls.models.model import Model
-from jaxrls.models.posterior import at_rows
 from jaxrls.rows.gram import kernel_times
 from jaxrls.search.descent import default_optimizer
 from jaxrls.search.grid import choose_lam, lam_vector, lambda_grid

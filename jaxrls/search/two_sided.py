@@ -13,8 +13,8 @@ from jaxrls.criteria.criterion import as_grid
 from jaxrls.criteria.losses import check_loss, squared_error
 from jaxrls.criteria.two_sided import check_table
 from jaxrls.factors.kronecker import check_semidefinite, factor_kronecker, side_weights
+from jaxrls.inference.two_sided import KroneckerFit, KroneckerModel, as_side
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.models.two_sided import KroneckerFit, KroneckerModel, as_side
 from jaxrls.rows.gram import gram
 from jaxrls.search.conclude import inspect_lam
 from jaxrls.search.grid import choose_lam, lambda_grid

@@ -272,7 +272,8 @@ class RLSEstimator(BaseEstimator):
         """The fitted attributes."""
         self.path_: Any = jax.tree.map(np.asarray, fit)
         fit = self.path_
-        self.kernel_, self.lam_ = fit.model.kernel, fit.lam[()]
+        self.kernel_ = fit.model.kernel
+        self.lam_: Any = fit.lam[()]
         self.intercept_ = fit.model.intercept[()]
         for name in NOT_ALWAYS:  # of an earlier fit
             self.__dict__.pop(name, None)

@@ -12,9 +12,9 @@ from jaxtyping import Array, Float, Int
 
 from jaxrls.factors.expansion import Expansion
 from jaxrls.factors.spread import Spread
+from jaxrls.inference.model import Model
+from jaxrls.inference.posterior import at_rows
 from jaxrls.leave_out.without import Without
-from jaxrls.models.model import Model
-from jaxrls.models.posterior import at_rows
 from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.rows.blocks import FEWEST_ROWS
 from jaxrls.rows.compiled import compiled

@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxrls.factors.spread import NewRows, Spread
-from jaxrls.models.fitted import Fit
-from jaxrls.models.model import Model
+from jaxrls.inference.fitted import Fit
+from jaxrls.inference.model import Model
 from jaxrls.rows.compiled import compiled
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import as_rows

@@ -9,9 +9,9 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxrls.factors.contract import Solution
+from jaxrls.inference.model import Model
 from jaxrls.linalg.decompositions import eigh
 from jaxrls.linalg.products import matmul, safe_sqrt
-from jaxrls.models.model import Model
 from jaxrls.rows.compiled import compiled
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import as_rows

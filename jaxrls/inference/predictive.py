@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxrls.inference.intervals import Jackknife
 from jaxrls.linalg.products import safe_sqrt
-from jaxrls.models.intervals import Jackknife
 from jaxrls.support.checks import as_floats, is_concrete
 from jaxrls.support.pictures import plot_coverage
 from jaxrls.support.precision import scope, to_host

@@ -234,7 +234,8 @@ class Cholesky(Solver):
 
     def solve(self, kernel, rows, labels, weights, fixed, *, landmarks, leave, block_size):
         """On features or landmarks, else on K."""
-        if landmarks is not None or choose_route(kernel, *rows.shape, rows.dtype) != "gram":
+        n, d = rows.shape
+        if landmarks is not None or choose_route(kernel, n, d, rows.dtype) != "gram":
             return solve_cholesky(kernel, rows, landmarks, labels, weights, fixed, block_size)
         K, expansion, lift = kernel_matrix(kernel, rows, fixed, block_size)
         return CholeskyGram(K, weights, fixed, expansion, lift, (kernel, rows)).solve_labels(labels)

@@ -39,7 +39,7 @@ class Kernel(ABC):
     What a search needs to know stands in class variables: `positive` names the fields that must be
     positive, and are searched by their logarithm; `length_scales` those in the units of X, one
     number or one per column, which can be guessed from distances between rows, and `metric` is the
-    distance that they divide, "euclidean" or "cityblock". `evaluable` is False for what is given as
+    distance that they divide, "euclidean" or "cityblock"; `still` those that stay as they are. `evaluable` is False for what is given as
     a matrix, and has no value at other points. `sparse` says that the methods of this very class
     take a `SparseBlock` for X, by products alone; those of other classes see its rows dense.
 
@@ -52,13 +52,14 @@ class Kernel(ABC):
     positive: ClassVar[tuple[str, ...]] = ()
     length_scales: ClassVar[tuple[str, ...]] = ()
     metric: ClassVar[str] = "euclidean"
+    still: ClassVar[tuple[str, ...]] = ()
     evaluable: ClassVar[bool] = True
     knows_diag: ClassVar[bool] = True  # whether it tells k(x, x) of new rows
     sparse: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options):
         super().__init_subclass__(**options)
-        for name in ("__call__", "diag", "features"):
+        for name in ("__call__", "diag", "features", "take"):
             if name in vars(cls) and not vars(cls).get("sparse", False):
                 setattr(cls, name, on_dense_rows(vars(cls)[name]))
 
@@ -266,8 +267,37 @@ class Scaled(Kernel):
         return safe_sqrt(parameter(self, "scale", X)) * self.kernel.features(X)
 
 
+class Through(Kernel):
+    """A kernel that sees what `take` makes of X."""
+
+    sparse = True
+    kernel: Kernel
+
+    @abstractmethod
+    def take(self, X: Rows) -> Rows:
+        """What the kernel sees of X."""
+
+    def __call__(self, X, Z):
+        return self.kernel(self.take(X), self.take(Z))
+
+    def diag(self, X):
+        return self.kernel.diag(self.take(X))
+
+    def check(self, X):
+        self.kernel.check(self.take(X))
+
+    def map_length_scales(self, fn, X):
+        return replace(self, kernel=self.kernel.map_length_scales(fn, self.take(X)))  # type: ignore[type-var]
+
+    def num_features(self, d, dtype):
+        return self.kernel.num_features(d, dtype)
+
+    def features(self, X):
+        return self.kernel.features(self.take(X))
+
+
 @pytree
-class On(Kernel):
+class On(Through):
     """A kernel that sees only some columns of X; sums of these make multiple-kernel learning and
     banded ridge.
 
@@ -289,20 +319,28 @@ class On(Kernel):
             raise ValueError(f"columns {outside} are not in X, which has {X.shape[1]} columns")
         return X[:, np.array(self.columns)]
 
-    def __call__(self, X, Z):
-        return self.kernel(self.take(X), self.take(Z))
-
-    def diag(self, X):
-        return self.kernel.diag(self.take(X))
-
-    def check(self, X):
-        self.kernel.check(self.take(X))
-
-    def map_length_scales(self, fn, X):
-        return replace(self, kernel=self.kernel.map_length_scales(fn, self.take(X)))
-
     def num_features(self, d, dtype):
         return self.kernel.num_features(len(self.columns), dtype)
 
-    def features(self, X):
-        return self.kernel.features(self.take(X))
+
+@pytree
+class Standardized(Through):
+    """A kernel that sees the columns of X less their `centre`, over their `scale`, (d,) both, which
+    no search moves.
+
+    `fit(…, standardize=True)` makes it.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> kernel = Standardized(rls.Linear(), jnp.array([1.0]), jnp.array([2.0]))
+    >>> kernel(jnp.array([[5.0]]), jnp.array([[3.0]])).tolist()
+    [[2.0]]
+    """
+
+    still = ("centre", "scale")
+    kernel: Kernel
+    centre: Float[Array, " d"]
+    scale: Float[Array, " d"]
+
+    def take(self, X):
+        """The columns about 0, of variance 1."""
+        return (X - self.centre) / self.scale

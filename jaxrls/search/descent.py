@@ -40,13 +40,15 @@ def default_optimizer():
 
 def _units(kernel: Kernel) -> list[float | None]:
     """For every leaf in order the unit of its logarithm, or 0 where it is searched as it is, or
-    None, at a limit such as offset 0, where it is not.
+    None where it is not, as at a limit such as offset 0.
     """
     units: list[float | None] = []
     for f in fields(kernel):  # type: ignore[arg-type]
         value, positive = getattr(kernel, f.name), f.name in kernel.positive
         if isinstance(value, Kernel):
             units += _units(value)
+        elif f.name in kernel.still:
+            units += [None] * len(jax.tree.leaves(value))
         elif not f.metadata.get("static"):
             for leaf in jax.tree.leaves(value):
                 above = bool(np.all(np.asarray(leaf) > 0))

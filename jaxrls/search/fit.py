@@ -33,7 +33,7 @@ NEAR = 5  # times the floor of a spectrum: from there on its errors are right to
 @on_any_mesh
 @in_precision_of("X")
 def fit(
-    kernel: K,
+    kernel: K | str,
     X,
     Y=None,
     *,
@@ -45,6 +45,7 @@ def fit(
     weights=None,
     intercept: bool = True,
     fixed_effects=None,
+    standardize: bool = False,
     landmarks=None,
     solver: Solver | None = None,
     keep: bool | None = None,
@@ -58,7 +59,8 @@ def fit(
     smallest error.
 
     Args:
-        kernel: a jaxrls kernel, such as `Gaussian(2.0)`.
+        kernel: a jaxrls kernel, such as `Gaussian(2.0)`; or "gaussian", "laplacian", "matern" (of
+            ν = 5/2), all with the median distance between rows as width, or "linear".
         X: rows (n, d), NumPy, JAX or sparse (SciPy, BCOO), or a source of rows such as a `stream`.
         Y: labels (n,) or (n, t); a source of rows may bring its own.
         lams: how many λ, on a grid from the spectrum; or λ (L,), where 0 is taken as `fit.floor`; or
@@ -76,6 +78,8 @@ def fit(
         fixed_effects: further columns (n, q) without penalty, or `levels(labels)`, an intercept for
             each group; `predict` takes those of new rows, and the model keeps their coefficients as
             `free`.
+        standardize: whether the kernel sees the columns of X about their mean and over their
+            standard deviation, which the model keeps in its kernel and applies to new rows.
         landmarks: for more rows than K can be factored for: how many to choose, or what
             `jaxrls.landmarks` chose, row numbers (m,), or points (m, d). A landmark leaves with its
             row. `"auto"` takes as many as keep the fit close to that of all rows.
@@ -111,6 +115,7 @@ def fit(
     """
     given: dict = {"criterion": criterion, "groups": groups, "weights": weights}
     given |= {"intercept": intercept, "fixed_effects": fixed_effects, "block_size": block_size}
+    given |= {"standardize": standardize}
     how: dict = {"per_target": per_target, "conservative": conservative, "keep": keep}
     counted = np.ndim(lams) == 0  # how many λ, or a search for one
     if isinstance(solver, Refined) and (counted and lams != "search" or not is_wide(X)):
@@ -118,7 +123,7 @@ def fit(
     auto = isinstance(landmarks, str) and landmarks == "auto"
     given |= {"landmarks": None if auto else landmarks, "solver": solver, "progress": progress}
     problem = Problem.of(kernel, X, Y, **given)
-    run = partial(_best, lams=lams, **how)
+    run: Callable[[Problem], Fit] = partial(_best, lams=lams, **how)
     found = grow(run, problem, progress) if auto else run(problem)
     if is_concrete(found.lam):
         inspect_fit(found, counted)
@@ -186,8 +191,8 @@ def _below(found: tuple[Fit, Any], plan: Plan) -> tuple[Fit, Any]:
         f"a grid down to {lams[first]:.3g}, {NEAR} times the precision of its spectrum, and below "
         f"it {below.words}"
     )
-    table = tuple(jnp.concatenate(parts) for parts in zip(below[:2], above, strict=True))
-    chosen = choose_lam(*table, per_target=False)
+    both, errors = (jnp.concatenate(parts) for parts in zip(below[:2], above, strict=True))
+    chosen, table = choose_lam(both, errors, per_target=False), (both, errors)
     return _told(problem, solution, table, chosen, words), solution
 
 
@@ -214,7 +219,8 @@ def _refined(kernel, X, Y, lams, landmarks, solver: Refined, options: dict) -> F
         raise ValueError(
             "Refined() computes in float64 whatever jax.jit was traced in: call fit outside of it"
         )
-    X, table = np.asarray(as_floats("X", X)), {}
+    X = np.asarray(as_floats("X", X))
+    table: dict = {}
     if np.ndim(lams) == 0 and lams != "search":
         narrow = options | {"keep": False}
         first: Fit = fit(kernel, X.astype(np.float32), Y, lams=lams, **narrow)

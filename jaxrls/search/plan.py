@@ -75,8 +75,8 @@ class Plan:
 
 def _dense(problem: Problem) -> bool:
     """Whether K of all rows in memory is factored."""
-    rows = problem.rows
-    route = choose_route(problem.kernel, *rows.shape, rows.dtype)
+    rows, (n, d) = problem.rows, problem.rows.shape
+    route = choose_route(problem.kernel, n, d, rows.dtype)
     return rows.in_memory and problem.landmarks is None and route == "gram"
 
 

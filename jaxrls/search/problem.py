@@ -3,6 +3,7 @@
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -17,7 +18,10 @@ from jaxrls.factors.contract import Solution, Solver
 from jaxrls.factors.iterative import Iterative
 from jaxrls.factors.slopes import left_out_sum
 from jaxrls.factors.solvers import Cholesky, Spectral, check_kernel, check_solver
-from jaxrls.kernels.kernel import Kernel
+from jaxrls.kernels.inner import Linear
+from jaxrls.kernels.kernel import Kernel, Standardized
+from jaxrls.kernels.stationary import Gaussian, Laplacian, Matern
+from jaxrls.linalg.products import safe_sqrt
 from jaxrls.problem.fixed_effects import FixedEffects, as_fixed_effects
 from jaxrls.problem.labels import Labels
 from jaxrls.problem.landmarks import (
@@ -28,9 +32,11 @@ from jaxrls.problem.landmarks import (
     without_trace,
 )
 from jaxrls.problem.weights import Weights
+from jaxrls.rows.compiled import compiled
 from jaxrls.rows.rows import Rows
-from jaxrls.rows.sparse import as_rows
+from jaxrls.rows.sparse import as_rows, is_sparse
 from jaxrls.search.landmarks import landmarks as choose_landmarks
+from jaxrls.search.start import start_from_data
 from jaxrls.support.checks import (
     as_floats,
     check_lams,
@@ -38,9 +44,18 @@ from jaxrls.support.checks import (
     check_ratio,
     check_targets,
     check_whole,
+    is_concrete,
     values_unknown,
 )
 from jaxrls.support.pytrees import pytree, static
+
+# Kernels by name, whose widths are then taken from the data.
+NAMED: dict = {
+    "gaussian": partial(Gaussian, 1.0),
+    "laplacian": partial(Laplacian, 1.0),
+    "matern": partial(Matern, 2.5, 1.0),
+    "linear": Linear,
+}
 
 
 @pytree
@@ -66,7 +81,7 @@ class Problem:
     @classmethod
     def of(
         cls,
-        kernel: Kernel,
+        kernel: Any,
         X,
         Y,
         *,
@@ -75,6 +90,7 @@ class Problem:
         weights=None,
         intercept: bool = True,
         fixed_effects=None,
+        standardize: bool = False,
         landmarks=None,
         solver: Solver | None = None,
         block_size: int | None = None,
@@ -84,6 +100,8 @@ class Problem:
         they are known. Parameters of the kernel take the dtype of the rows, so that a given and a
         tuned width share a program.
         """
+        named = isinstance(kernel, str) and kernel in NAMED
+        kernel = NAMED[kernel]() if named else kernel
         check_kernel(kernel)
         check_solver(solver)
         rows = as_rows(kernel, X)
@@ -98,10 +116,14 @@ class Problem:
         Y = rows.column(as_floats("Y", rows.labels if Y is None else Y, rows.dtype))
         check_targets("Y", Y, rows.shape[0])
         check_range("Y", Y)
-        criterion = as_criterion(criterion, groups).bind(Y, rows)
-        criterion.check(kernel)
         weights = Weights.of_rows(weights, rows)
         check_ratio(weights.values)
+        if standardize:
+            kernel = standardized(kernel, rows, weights)
+        if named:
+            kernel = _from_data(kernel, _used(rows, weights))
+        criterion = as_criterion(criterion, groups).bind(Y, rows)
+        criterion.check(kernel)
         landmarks = resolve_landmarks(kernel, rows, landmarks, weights, progress)
         if landmarks is not None:
             kernel.check(landmarks.points)
@@ -206,6 +228,38 @@ class Problem:
         loss = lambda kernel, x, y: total(kernel(x, x) + y, y, y[:, 0])
         with values_unknown(f"criterion {self.criterion.name}, or its loss,"):
             return not jax.closure_convert(loss, self.kernel, chosen.points[:1], labels)[1]
+
+
+def standardized(kernel: Kernel, rows: Rows, weights: Weights) -> Standardized:
+    """The kernel of the columns about their mean and over their standard deviation, 1 for columns
+    that are constant.
+    """
+    if not kernel.evaluable or is_sparse(rows):
+        found = "sparse rows, which would be dense" if kernel.evaluable else "a kernel matrix"
+        raise ValueError(f"standardize= is for columns of X, and X holds {found}: leave it out")
+    return Standardized(kernel, *_moments(rows, weights))
+
+
+@compiled
+def _moments(rows: Rows, weights: Weights):
+    """Mean and standard deviation of every column."""
+
+    def total(x, v):
+        return jnp.sum(x if v is None else v[:, None] * x, axis=0)
+
+    centre = rows.sum(total, weights.values) / weights.total
+    squares = rows.sum(lambda x, v: total((x - centre) ** 2, v), weights.values)
+    return centre, jnp.where(squares > 0, safe_sqrt(squares / weights.total), 1)
+
+
+def _used(rows: Rows, weights: Weights):
+    """Some rows, without those of weight 0 where values are known."""
+    drawn, some = rows.candidates()
+    v = weights.values if drawn is None else weights.some(drawn)
+    return some if v is None or not is_concrete(v) else some[np.asarray(v) > 0]
+
+
+_from_data = jax.jit(start_from_data)
 
 
 def resolve_landmarks(

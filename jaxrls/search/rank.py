@@ -67,7 +67,8 @@ def grow(solve: Callable, problem: Problem, progress: bool = False) -> Any:
             return fit
         wanted = 0.5 * TOLERANCE * float(np.min(fit.lam))
         chosen = landmarks(kernel, X, most, tol=min(wanted / mass, 0.5), **options)
-        if float(chosen.trace_residual) > wanted or len(chosen.points) <= m:
+        trace: Any = chosen.trace_residual
+        if float(trace) > wanted or len(chosen.points) <= m:
             break  # there are not that many, or no others
     m = len(chosen.points)
     if of_problem(problem).why_not():

@@ -4,6 +4,7 @@ on a sample of the rows.
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,6 @@ from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import safe_sqrt
 from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.search.grid import lambda_grid
-from jaxrls.search.problem import Problem
 from jaxrls.support.checks import check_inputs
 from jaxrls.support.meshes import on_any_mesh
 
@@ -92,7 +92,7 @@ def start_from_data(kernel: Kernel, X: Float[Array, "n d"] | Rows) -> Kernel:
     return kernel.map_length_scales(width, some)
 
 
-def first_guess(problem: Problem, start: str, lams, near: bool):
+def first_guess(problem: Any, start: str, lams, near: bool):
     """(kernel, best λ, precision of K on all rows) for the given kernel, and for the one that
     `start` suggests where that is another.
 
@@ -101,7 +101,7 @@ def first_guess(problem: Problem, start: str, lams, near: bool):
     larger one: errors have several minima, some of which few rows do not show."""
     kernel, (X, Y, weights) = problem.kernel, problem.sample()
     own = isinstance(problem.criterion, LeaveOneOut | HoldOut)
-    measured = LeaveOneOut(problem.criterion.loss) if own else loo  # type: ignore[attr-defined]
+    measured = LeaveOneOut(problem.criterion.loss) if own else loo
 
     def judged(kernel, most):
         """(error, kernel, best λ, precision of K on all rows) by a sample of so many."""

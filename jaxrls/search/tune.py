@@ -30,7 +30,7 @@ from jaxrls.support.precision import in_precision_of
 @on_any_mesh
 @in_precision_of("X")
 def tune(
-    kernel: K,
+    kernel: K | str,
     X,
     Y=None,
     *,
@@ -40,6 +40,7 @@ def tune(
     weights=None,
     intercept: bool = True,
     fixed_effects=None,
+    standardize: bool = False,
     landmarks=None,
     optimizer=None,
     steps: int = 50,
@@ -60,12 +61,13 @@ def tune(
     kₖ.on(columns)` the weights of several kernels (banded ridge).
 
     Args:
-        kernel: where the search begins.
+        kernel: where the search begins; or a name, as in `fit`.
         X: rows (n, d), dense.
         Y: labels (n,) or (n, t).
         lams: λ (L,) of which the best begins the search, by default a grid.
         criterion: as in `fit`; its loss needs a gradient.
-        groups: as in `fit`, and so `weights`, `intercept`, `fixed_effects`, `keep`, `block_size`.
+        groups: as in `fit`, and so `weights`, `intercept`, `fixed_effects`, `standardize`, `keep`,
+            `block_size`.
         landmarks: for more rows than K can be factored for: a number of them, chosen with the best
             kernel known at the start, or row numbers, or points; they stay.
         optimizer: any of optax's, by default L-BFGS.
@@ -110,12 +112,13 @@ def tune(
         )
     named: dict = {"criterion": criterion, "groups": groups, "weights": weights}
     named |= {"intercept": intercept, "fixed_effects": fixed_effects, "block_size": block_size}
+    named |= {"standardize": standardize}
     problem = Problem.of(kernel, X, Y, **named)
     _check(problem, optimizer, start, starts, key, steps, tol)
     if landmarks is None:
         of_problem(replace(problem, solver=Cholesky()), call="gradient").check()
     dtype = problem.rows.dtype
-    problem = replace(problem, kernel=jax.tree.map(lambda a: jnp.asarray(a, dtype), kernel))
+    problem = replace(problem, kernel=jax.tree.map(lambda a: jnp.asarray(a, dtype), problem.kernel))
     lams = None if lams is None else lam_vector(lams, dtype)
     guesses = first_guess(problem.with_constant(), start, lams, landmarks is None)
     _, lam, floor = guesses[0]

@@ -2,6 +2,7 @@
 the switch alone.
 """
 
+import difflib
 import functools
 import inspect
 from collections.abc import Callable
@@ -12,6 +13,18 @@ import jax
 import numpy as np
 
 Door = TypeVar("Door", bound=Callable)
+# What other libraries call the arguments, and what they are called here.
+ELSEWHERE = {
+    "alpha": "lams=[…]",
+    "alphas": "lams=",
+    "lam": "lams=[…]",
+    "num": "lams=, how many λ,",
+    "sample_weight": "weights=",
+    "gamma": "a kernel such as Gaussian.from_gamma(…)",
+    "cv": "groups=",
+    "scoring": "criterion=",
+    "fit_intercept": "intercept=",
+}
 
 
 def is_wide(value) -> bool:
@@ -47,6 +60,13 @@ def in_dtype_of(like, find: Callable):
         return to_host(found) if wide and not isinstance(like, jax.Array) else found
 
 
+def _unknown(door: str, name: str, known: list[str]) -> str:
+    """What is said of an argument that there is not."""
+    meant = difflib.get_close_matches(name, known, 1)
+    hint = ELSEWHERE.get(name) or (f"{meant[0]}=" if meant else "")
+    return f"{door} takes no {name}={f': did you mean {hint}?' if hint else ''}"
+
+
 def in_precision_of(argument: str) -> Callable[[Door], Door]:
     """Run a door in the precision of one argument: float64 NumPy data in float64, handed back as
     NumPy arrays.
@@ -57,6 +77,9 @@ def in_precision_of(argument: str) -> Callable[[Door], Door]:
 
         @functools.wraps(door)
         def wrapped(*args, **kwargs):
+            for name in kwargs:
+                if name not in signature.parameters:
+                    raise TypeError(_unknown(door.__name__, name, [*signature.parameters]))
             value = signature.bind(*args, **kwargs).arguments.get(argument)
             if jax.config.read("jax_enable_x64") or not is_wide(value):
                 return door(*args, **kwargs)

@@ -62,7 +62,8 @@ class Model:
             out = _evaluate(self, rows, block_size=block_size)
             if self.free is None:
                 return out
-            return out + self.effects.rest(effects, jnp.asarray(self.free))
+            rest = self.effects.rest  # type: ignore[union-attr]  # whose coefficients `free` are
+            return out + rest(effects, jnp.asarray(self.free))
 
         return in_dtype_of(self.coef, found)
 

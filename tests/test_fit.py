@@ -553,7 +553,7 @@ def test_a_problem_too_large_is_refused_before_the_work(monkeypatch):
         (
             "memory_bytes",
             lambda: 2**24,
-            "X has 1000 rows: factoring K takes about 33.6 MB, and this device has 16.8 MB: use landmarks=",
+            "X has 1000 rows: route 'gram' takes about 33.6 MB, and this device has 16.8 MB: use landmarks=",
         ),
     ):
         with monkeypatch.context() as patch:

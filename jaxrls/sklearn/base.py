@@ -110,6 +110,21 @@ class RLSEstimator(BaseEstimator):
         check_unmasked("sample_weight", sample_weight)
         return _check_sample_weight(sample_weight, X, dtype=X.dtype, ensure_non_negative=True)
 
+    def _keep(self, fit):
+        """The fitted attributes."""
+        self.path_: Any = jax.tree.map(np.asarray, fit)
+        fit = self.path_
+        self.kernel_ = fit.model.kernel
+        self.lam_: Any = fit.lam[()]
+        self.intercept_ = fit.model.intercept[()]
+        for name in NOT_ALWAYS:  # of an earlier fit
+            self.__dict__.pop(name, None)
+        if fit.model.points is None and not isinstance(self.kernel_, rls.Precomputed):
+            self.coef_ = fit.model.coef.T
+        else:
+            self.dual_coef_ = fit.model.coef
+        return self
+
     def _fit(self, X, y, Y, sample_weight, groups, fixed_effects=None):
         """Fit the targets Y, numbers or the codes of y."""
         Y, weights = np.asarray(Y, X.dtype), self._weights(X, y, sample_weight)
@@ -267,21 +282,6 @@ class RLSEstimator(BaseEstimator):
                 f"{(times > 1).sum()} rows out more often and {(times == 0).sum()} never"
             )
         return {"criterion": criterion, "groups": labels}
-
-    def _keep(self, fit):
-        """The fitted attributes."""
-        self.path_: Any = jax.tree.map(np.asarray, fit)
-        fit = self.path_
-        self.kernel_ = fit.model.kernel
-        self.lam_: Any = fit.lam[()]
-        self.intercept_ = fit.model.intercept[()]
-        for name in NOT_ALWAYS:  # of an earlier fit
-            self.__dict__.pop(name, None)
-        if fit.model.points is None and not isinstance(self.kernel_, rls.Precomputed):
-            self.coef_ = fit.model.coef.T
-        else:
-            self.dual_coef_ = fit.model.coef
-        return self
 
     def _scores(self, X, **options):
         check_is_fitted(self)

@@ -192,9 +192,9 @@ REFUSED = {
     "fit parts --landmarks 9 --one-hot a": "--one-hot is for tables that are read whole",
     "fit parts --landmarks 9 --missing median": "--missing median is for tables",
     "fit whole.csv --checkpoint c": "--checkpoint is for rows that stream",
-    "fit none/*.csv --kernel linear": "names no file",
+    "fit none/*.csv --kernel linear": "there is no file none/*.csv",
     "fit none.parquet": "there is no file none.parquet",
-    "fit whole.csv README.md --kernel linear": "README.md must end in",
+    "fit whole.csv notes.md --kernel linear": "there is no file notes.md",
     "fit parts --kernel linear --checkpoint no/c": "in a folder that exists",
 }
 

@@ -189,14 +189,10 @@ class Choice:
 
 
 def index_of(file: Table) -> list[int]:
-    """The unnamed first column in which pandas has counted the rows, if there is one."""
-    if file.names[0] or file.width == 1 or file.type_of(0):
+    """The first column, where it has no name: pandas' index."""
+    if file.names[0] or file.width == 1:
         return []
-    (column,), _ = next(file.batches([[0]], []), ([np.ones((1, 1))], []))
-    if (column[:, 0] != np.arange(len(column))).any():
-        return []
-    words = f"{file.path}: the first column has no name and counts the rows: it is left out"
-    warnings.warn(words, stacklevel=2)
+    warnings.warn(f"{file.path}: the first column has no name: it is left out", stacklevel=2)
     return [0]
 
 
@@ -266,18 +262,13 @@ def paths_of(named) -> tuple[str, ...]:
     """Every file that is meant by paths, patterns and folders, in order."""
     found: list[str] = []
     for path in map(os.fspath, named):
-        if os.path.isdir(path):
-            inside = glob.glob(os.path.join(glob.escape(path), "**"), recursive=True)
-            found += filter(ending_of, sorted(inside))
-        elif glob.has_magic(path) and not os.path.exists(path):
-            found += sorted(glob.glob(path))
-        else:
-            found.append(path)
-    if not found:
-        raise ValueError(f"source {named!r} names no file")
+        pattern = os.path.join(glob.escape(path), "**") if os.path.isdir(path) else path
+        inside = sorted(glob.glob(pattern, recursive=True))
+        more = [path] if os.path.isfile(path) else list(filter(ending_of, inside))
+        if not more:
+            raise FileNotFoundError(f"there is no file {path}")
+        found += more
     for path in found:
         if not ending_of(path):
             raise ValueError(f"{path} must end in {', '.join(ENDINGS)}")
-        if not os.path.exists(path):
-            raise FileNotFoundError(f"there is no file {path}")
     return tuple(found)

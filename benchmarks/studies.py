@@ -852,7 +852,7 @@ def moments(kind, folder, landmarks):
     """What a process of `stream` does: seconds until the rows are known, seconds of the moments and
     the leave-one-out errors of 100 λ, peak bytes, λ and error.
     """
-    from jaxrls.rows.staged import between_readings
+    from jaxrls.rows.compiled import compiled
 
     start = time.perf_counter()
     stream, kernel = rls.stream(f"{folder}/*.npy"), rls.Gaussian(2.0)
@@ -863,8 +863,7 @@ def moments(kind, folder, landmarks):
         rows = rls.DenseRows(jnp.asarray(np.concatenate([np.load(file)[:, :-1] for file in files])))
         problem = rls.Problem.of(kernel, rows, stream.labels, landmarks=problem.landmarks)
     lams = jnp.geomspace(1e-2, 1e4, 100, dtype=problem.rows.dtype)
-    errors = lambda problem: problem.errors(problem.solution(), lams)
-    run = jax.jit(errors) if problem.rows.traceable else between_readings(errors)  # as `fit` does
+    run = compiled(lambda problem: problem.errors(problem.solution(), lams))  # as `fit` does
     seconds, found = timed(lambda: np.asarray(run(problem)))
     return [known, seconds, peak(), float(lams[found.argmin()]), float(found.min())]
 

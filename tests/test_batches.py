@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 
 import jaxrls as rls
-from jaxrls.search import descent
-from jaxrls.search.space import Space
 
 IN_LINE = 200_000  # operations: jaxlib's own bound, below which a batch is done by the thread that asks for it
 CALL = re.compile(
@@ -54,11 +52,3 @@ def test_groups_are_left_out_in_batches_that_wait_for_nobody(options, size):
         )
 
     assert list(pooled(residuals, jnp.asarray(X), jnp.asarray(Y))) == []
-
-
-def test_several_starts_are_tuned_one_after_another():
-    problem = rls.Problem.of(rls.Gaussian(1.0), X, Y[:, 0])
-    kernel = rls.Gaussian(jnp.ones(()))
-    space = Space.around(kernel, np.asarray(0.1), np.asarray(1e-6))
-    params = jax.tree.map(lambda a: jnp.stack([jnp.asarray(a)] * 3), space.first())
-    assert list(pooled(lambda p: descent._value_and_grad(p, space, problem), params)) == []

@@ -71,6 +71,7 @@ def test_a_divisor_is_taken_where_there_is_one():
 
 def test_a_given_size():
     assert [check_block_size(size, 10) for size in (3, 30, np.int64(4))] == [3, 10, 4]
-    for wrong in (0, -1, 2.0, True, "4", None):
+    assert check_block_size(None, 10) is None
+    for wrong in (0, -1, 2.0, True, "4"):
         with pytest.raises(ValueError, match="block_size must be a whole number of at least 1"):
             check_block_size(wrong, 10)

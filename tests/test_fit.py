@@ -195,6 +195,64 @@ def test_input_of_every_kind():
         assert_close(fit.predict(x), expected.predict(X), 0, type(x).__name__)
 
 
+def test_columns_are_standardised_and_the_model_remembers_how(tmp_path):
+    """The fit to columns standardised by hand, by rows of positive weight: of arrays and streams,
+    after `save` and `update`; and so is a search.
+    """
+    (X, Y), new = data(), data(7, seed=1)[0]
+    X, new = (
+        np.c_[100 * part[:, :1], part[:, 1:] / 100 + 3, np.ones(len(part))] for part in (X, new)
+    )
+    v = np.where(np.arange(24) % 5 == 2, 0, np.linspace(0.5, 2, 24))
+    centre = np.average(X, axis=0, weights=v)
+    scale = np.sqrt(np.average((X - centre) ** 2, axis=0, weights=v))
+    by_hand = lambda A: (A - centre) / np.where(scale > 1e-10, scale, 1)
+    given = {"lams": LAMS, "weights": v, "criterion": rls.gcv}
+    for kernel in (KERNEL, rls.Linear()):
+        found = rls.fit(kernel, X, Y, standardize=True, keep=True, **given)
+        want = rls.fit(kernel, by_hand(X), Y, keep=True, **given)
+        assert found.lam == want.lam
+        assert_close(found.predict(new), want.predict(by_hand(new)), 1e-8, "predictions")
+        spread = (
+            found.predict(new, return_std=True)[1],
+            want.predict(by_hand(new), return_std=True)[1],
+        )
+        assert_close(*spread, 1e-6, "standard deviations")
+    rls.save(tmp_path / "fit.safetensors", found)
+    loaded = rls.load(tmp_path / "fit.safetensors")
+    assert_close(loaded.predict(new), found.predict(new), 1e-12, "loaded")
+    found, want = loaded.update(new, Y[:7]), want.update(by_hand(new), Y[:7])
+    assert_close(found.predict(X), want.predict(by_hand(X)), 1e-8, "updated")
+    stream = rls.stream([(X[:9], Y[:9], v[:9]), (X[9:], Y[9:], v[9:])])
+    found = rls.fit(rls.Linear(), stream, lams=LAMS, criterion=rls.gcv, standardize=True)
+    assert_close(found.kernel.scale, np.where(scale > 1e-10, scale, 1), 1e-10, "of a stream")
+    tuned = rls.tune(KERNEL, X, Y, standardize=True, steps=2)
+    assert (tuned.kernel.centre == X.mean(axis=0)).all() and tuned.kernel.kernel.width != WIDTH
+
+
+def test_kernels_by_name_are_as_wide_as_rows_are_apart():
+    X, Y = data()
+    for name, kernel in (("gaussian", rls.Gaussian(1.0)), ("laplacian", rls.Laplacian(1.0))):
+        wide = rls.start_from_data(kernel, jnp.asarray(X))
+        assert_close(rls.fit(name, X, Y, lams=LAMS).kernel.width, wide.width, 1e-6, name)
+    assert rls.fit("linear", X, Y, lams=LAMS).kernel == rls.Linear()
+    away, v = np.concatenate([X, 1e3 + X]), np.repeat([1.0, 0.0], 24)
+    found = rls.fit("matern", away, np.concatenate([Y, Y]), weights=v, lams=LAMS).kernel
+    assert_close(
+        found.width, rls.median_distance(jnp.asarray(X)), 1e-6, "rows of weight 0 were never there"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("alpha", "lams=[…]"), ("sample_weight", "weights="), ("weigths", "weights=")],
+)
+def test_arguments_by_other_names(name, hint):
+    for door in (rls.fit, rls.tune):
+        with pytest.raises(TypeError, match=re.escape(f"{name}=: did you mean {hint}?")):
+            door(KERNEL, *data(), **{name: 1.0})
+
+
 def test_factors_of_whole_numbers_are_those_of_the_same_numbers(unchecked):
     whole = np.arange(8, dtype=np.int32).reshape(4, 2)
     expected = rls.factorize(KERNEL, whole.astype(DTYPE))
@@ -341,8 +399,8 @@ def broken(array, value, index=(2, 1)):
 
 REFUSED = [
     (
-        {"kernel": "gaussian"},
-        "kernel must be a jaxrls kernel such as Gaussian(1.0), and is 'gaussian'",
+        {"kernel": "rbf"},
+        "kernel must be a jaxrls kernel such as Gaussian(1.0), and is 'rbf'",
     ),
     ({"X": Y0}, "X must have shape (n, d), and has shape (4,): use X[:, None] for a single column"),
     (
@@ -398,6 +456,10 @@ REFUSED = [
     (
         {"kernel": rls.Precomputed()},
         "X, as the precomputed kernel matrix, must be square, (n, n), and has shape (4, 2)",
+    ),
+    (
+        {"kernel": rls.Precomputed(), "X": np.eye(4), "standardize": True},
+        "standardize= is for columns of X, and X holds a kernel matrix",
     ),
     ({"solver": "dual"}, "solver must be None to choose, or Spectral(), Cholesky(), Refined()"),
     (
@@ -491,7 +553,7 @@ def test_a_problem_too_large_is_refused_before_the_work(monkeypatch):
         (
             "memory_bytes",
             lambda: 2**24,
-            "X has 1000 rows: factoring K takes about 48 MB, and this device has 16.8 MB: use landmarks=",
+            "X has 1000 rows: route 'gram' takes about 33.6 MB, and this device has 16.8 MB: use landmarks=",
         ),
     ):
         with monkeypatch.context() as patch:

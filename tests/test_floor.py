@@ -9,7 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from oracle import loo_residuals, refit
-from support import EPS, X64, array, assert_close, of_gram, of_landmarks, solver_of
+from support import (
+    EPS,
+    X64,
+    array,
+    assert_close,
+    factor_gram,
+    factorize,
+    gcv,
+    of_gram,
+    of_landmarks,
+    solver_of,
+)
 
 import jaxrls as rls
 from jaxrls.factors import landmark_spectrum
@@ -98,7 +109,7 @@ def test_above_the_floor_float32_says_what_float64_says_with_the_same_ridge(monk
     """
     times, case = np.array([1.0, 3, 10, 100, 1000]), (rls.Gaussian(1.5), np.arange(0, N, 3), None)
     got, _, lams = errors(case, jnp.float32, times=times)
-    ridge = float(rls.factorize(rls.Gaussian(np.float32(1.5)), X, landmarks=case[1]).report.ridge)
+    ridge = float(factorize(rls.Gaussian(np.float32(1.5)), X, landmarks=case[1]).report.ridge)
     assert ridge > 0
 
     def ridged(K):
@@ -111,15 +122,12 @@ def test_above_the_floor_float32_says_what_float64_says_with_the_same_ridge(monk
 
 def test_the_floor_on_landmarks_is_that_of_the_platform(monkeypatch):
     """Where an eigendecomposition is off by more, so is everything that is compared to it."""
-    rows, landmarks = X.astype(float), np.arange(0, N, 3)
-    floors = {}
-    for name in ("cpu", "gpu"):
+    landmarks = np.arange(0, N, 3)
+    for name, least in (("cpu", 2), ("gpu", 8)):
         monkeypatch.setattr(decompositions, "platform", lambda name=name: name)
-        factor = of_landmarks(rls.Gaussian(1.0), rows, landmarks)
-        floors[name] = float(factor.report.floor) / (
-            len(landmarks) ** 0.5 * EPS * float(factor.s.max())
-        )
-    assert floors["cpu"] >= 2 and floors["gpu"] >= 8
+        factor = jax.jit(lambda X: of_landmarks(rls.Gaussian(1.0), X, landmarks))(X.astype(float))
+        rounding = len(landmarks) ** 0.5 * EPS * float(factor.s.max())
+        assert float(factor.report.floor) >= least * rounding
 
 
 def steep(X):
@@ -232,12 +240,11 @@ def test_a_kernel_that_is_only_semidefinite_is_not_called_indefinite(name):
     kernel, _, route = CASES[name]
     twice = np.repeat(X[:80], 2, axis=0)
     for dtype in (jnp.float32, jnp.float64):
-        factor = rls.factorize(
+        spectrum = factorize(
             jax.tree.map(lambda a, dtype=dtype: jnp.asarray(a, dtype), kernel),
             jnp.asarray(twice, dtype),
             solver=solver_of(route),
-        )
-        spectrum = factor.spectrum()
+        ).spectrum()
         assert spectrum.solved is None or bool((spectrum.solved == 1).all())
         assert float(spectrum.report.indefinite) <= float(N**0.5 * jnp.finfo(dtype).eps)
 
@@ -247,7 +254,7 @@ def test_what_is_clearly_negative_is_left_out():
     Q = np.linalg.qr(np.random.default_rng(2).normal(size=(N, N)))[0]
     s = np.append(np.linspace(0.1, 1, N - 1), -10 * N**0.5 * EPS)
     K = (Q * s) @ Q.T
-    factor = of_gram(array((K + K.T) / 2), intercept=False)
+    factor = factor_gram(array((K + K.T) / 2), intercept=False)
     assert X64 and int(jnp.sum(factor.solved == 0)) == 1
 
 
@@ -262,10 +269,10 @@ def test_what_no_fit_can_reach_stays_with_its_own_target():
         np.array([0.1, 1.0]),
     )
     Y = rng.normal(size=(N, 2)) * [1, 5]
-    factor = of_gram(array((Q * s) @ Q.T), intercept=False)
+    factor = factor_gram(array((Q * s) @ Q.T), intercept=False)
     lost = lams[:, None] / (np.maximum(s, 0) + lams[:, None])
     norm = np.einsum("lr,rt->lt", lost**2, (Q.T @ Y) ** 2)
-    found = rls.gcv(factor, array(Y), array(lams))
+    found = gcv(factor, array(Y), array(lams))
     np.testing.assert_allclose(found, N * norm / lost.sum(axis=1)[:, None] ** 2, rtol=1e-12)
 
 
@@ -273,14 +280,18 @@ def test_fits_without_a_row_leave_out_what_no_fit_can_reach():
     """Of an indefinite K: all of them are those to labels of 1 for one row and 0 for all others."""
     rng = np.random.default_rng(3)
     Q = np.linalg.qr(rng.normal(size=(N, N)))[0]
+
+    def steps(K, intercept):
+        """Those of the smoother, and by as many fits."""
+        factor = of_gram(K, intercept=intercept)
+        fits = factor.solve(jnp.eye(N)).coefficients(jnp.array([0.3]))
+        want = jnp.concatenate([fits.coef[0], fits.intercept][: 1 + intercept])
+        return factor.smoother(jnp.asarray(0.3)).steps, want
+
+    K = array((Q * np.linspace(-1, 4, N)) @ Q.T)
     for intercept in (True, False):
-        factor = of_gram(array((Q * np.linspace(-1, 4, N)) @ Q.T), intercept=intercept)
-        smoother, fits = (
-            factor.smoother(jnp.asarray(0.3)),
-            factor.solve(jnp.eye(N)).coefficients(jnp.array([0.3])),
-        )
-        want = np.concatenate([fits.coef[0], fits.intercept][: 1 + intercept])
-        np.testing.assert_allclose(smoother.steps, want, atol=1e-12)
+        found, want = jax.jit(steps, static_argnums=1)(K, intercept)
+        np.testing.assert_allclose(found, want, atol=1e-12)
 
 
 def test_rounding_of_k_is_about_the_floor():
@@ -289,7 +300,7 @@ def test_rounding_of_k_is_about_the_floor():
     """
     for width in (0.5, 3.0, 30.0):
         K = rls.gram(rls.Gaussian(np.float32(width)), jnp.asarray(X))
-        factor = jax.jit(of_gram)(K)
+        factor = factor_gram(K)
         wide = np.asarray(K, float)
         wide = wide - wide.mean(0) - wide.mean(1)[:, None] + wide.mean()
         U, s = np.asarray(factor.left_vectors(), float), np.asarray(factor.s, float)
@@ -303,11 +314,9 @@ def test_eigenvalues_of_a_gpu_are_trusted_less(monkeypatch):
     K = rls.gram(rls.Gaussian(np.float32(2.0)), jnp.asarray(X))
 
     def floors():
-        spectrum, cholesky = (
-            of_gram(K),
-            rls.factorize(rls.Precomputed(), K, solver=rls.Cholesky()),
-        )
-        return np.array([float(spectrum.precision_floor()), float(cholesky.precision_floor())])
+        solvers = rls.Spectral("gram"), rls.Cholesky()
+        of = lambda K, solver: rls.factorize(rls.Precomputed(), K, solver=solver).precision_floor()
+        return np.array([float(jax.jit(of)(K, solver)) for solver in solvers])
 
     here = floors()
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
@@ -328,23 +337,28 @@ def test_a_lam_of_0_is_the_floor(name):
     kernel, points = rls.Gaussian(width), options.get("landmarks", x)
     k = lambda A, B: np.exp(-np.sum((A[:, None] - B[None]) ** 2, axis=-1) / (2 * width**2))
     Phi = np.linalg.solve(np.linalg.cholesky(k(points, points)), k(points, x)).T
-    factor = rls.factorize(kernel, x, **options)
+    factor = factorize(kernel, x, **options)
     floor = float(factor.precision_floor())
     w, b = refit(Phi, y[:, None], floor, None, True)
     e = loo_residuals(Phi, y[:, None], floor, None, True)[:, 0]
-    fit, path = rls.fit(kernel, x, y, lams=[0.0], **options), rls.path(factor, y, [0.0, 1.0])
+    fit = rls.fit(kernel, x, y, lams=[0.0], **options)
+
+    @jax.jit
+    def doors(factor, y, lam):
+        """What each says at λ."""
+        lams = jnp.array([lam])
+        found = rls.coef(factor, y, lam), rls.gcv(factor, y, lams), rls.effective_dof(factor, lams)
+        return rls.path(factor, y, jnp.array([lam, 1.0])), rls.loo_residuals(factor, y, lam), found
+
+    (path, left_out, found), (_, _, want) = doors(factor, y, 0.0), doors(factor, y, floor)
     assert fit.lam == fit.floor and abs(fit.floor / floor - 1) < 1e-6
     assert np.asarray(path.lams).tolist() == [floor, 1.0]
     assert_close(fit.predict(x), Phi @ w[:, 0] + b[0], 1e-6)
-    for found in (fit.loo_residuals, rls.loo_residuals(factor, y, 0.0)):
-        assert_close(found, e, 1e-6)
+    for residuals in (fit.loo_residuals, left_out):
+        assert_close(residuals, e, 1e-6)
     assert_close(path.loo[0], np.mean(e**2), 1e-6)
-    for got, want in (
-        (rls.coef(factor, y, 0.0), rls.coef(factor, y, floor)),
-        (path.coef[0], rls.coef(factor, y, floor).coef),
-        (rls.gcv(factor, y, [0.0]), rls.gcv(factor, y, [floor])),
-        (rls.effective_dof(factor, [0.0]), rls.effective_dof(factor, [floor])),
-    ):
-        jax.tree.map(partial(assert_close, tolerance=1e-12), got, want)
+    jax.tree.map(
+        partial(assert_close, tolerance=1e-12), (found, path.coef[0]), (want, want[0].coef)
+    )
     with pytest.raises(ValueError, match="lam must be positive, or 0 for the floor of the factor"):
         rls.coef(factor, y, -1.0)

@@ -275,7 +275,7 @@ def test_predictive_standard_deviations_are_those_of_residuals():
     used = np.flatnonzero(V > 0)
     assert_close(one.residuals[used], found.loo_residuals[used], TOLERANCE)
     assert_close(np.mean((one.residuals / one.std)[used] ** 2, axis=0), np.ones(2), TOLERANCE)
-    ratio = np.asarray(found._sure().evidence / found._sure().loo)
+    ratio = np.asarray(found.of_kept("sure").evidence / found.of_kept("sure").loo)
     assert_close(other.std[used], one.std[used] * ratio, TOLERANCE, "by the evidence")
     for part in (one.residuals, one.std, one.reached, one.crps):
         assert part.shape == (N, 2) and (np.isnan(part) == (V == 0)[:, None]).all()

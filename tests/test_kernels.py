@@ -436,7 +436,7 @@ MESSAGES = {
     ),
     "feature map": (
         lambda X: rls.FeatureMap(lambda X: X[0]).features(X),
-        "FeatureMap.fn must return shape (4, r), one row per row of X, and returned (3,)",
+        "FeatureMap.fn must return shape (4, r), and returned (3,)",
     ),
     "feature map, no function": (
         lambda X: rls.FeatureMap(3),
@@ -448,7 +448,7 @@ MESSAGES = {
     ),
     "function": (
         lambda X: rls.FunctionKernel(lambda X, Z: X)(X, X),
-        "FunctionKernel.fn must return shape (4, 4) and returned (4, 3)",
+        "FunctionKernel.fn must return shape (4, 4), and returned (4, 3)",
     ),
     "precomputed": (
         lambda X: rls.Precomputed().diag(X),

@@ -110,34 +110,17 @@ def test_drawn_as_one_row_at_a_time():
 
 
 def test_tolerance():
-    """As many landmarks as bring the trace below tol·tr K, and not many more."""
-    X, tol, choose = data(2000, 2), 1e-3, functools.partial(rls.landmarks, rls.Gaussian(0.5))
-    R = choose(X, tol=tol, key=jax.random.key(0))
-    assert float(R.trace_residual) <= tol * 2000
-    few = choose(X, R.points.shape[0] // 2, key=jax.random.key(0))
-    assert float(few.trace_residual) > tol * 2000
-
-
-def test_tolerance_beyond_the_first_capacity():
-    """A spectrum that hardly decays: the factor grows past its first 512 columns, and the trace
-    still holds.
+    """As many landmarks as bring the trace below tol·tr K, and not many more, also past the first
+    512 columns of the factor; or `num`, whichever comes first.
     """
-    X = data(1500, 8)
-    R = rls.landmarks(rls.Gaussian(0.8), X, tol=0.3, key=jax.random.key(0))
-    assert R.points.shape[0] > 512
-    assert float(R.trace_residual) <= 0.3 * 1500
-    assert (
-        abs(float(R.trace_residual) - left_out(rls.Gaussian(0.8), X, R.points)) <= 1e4 * EPS * 1500
-    )
-
-
-def test_num_and_tol_together():
-    """Whichever comes first."""
-    X = data(1000, 8)
-    few = rls.landmarks(GAUSSIAN, X, 30, tol=1e-3, key=jax.random.key(0))
-    assert few.points.shape[0] == 30 and float(few.trace_residual) > 1e-3 * 1000
-    enough = rls.landmarks(rls.Gaussian(20.0), X, 900, tol=0.05, key=jax.random.key(0))
-    assert enough.points.shape[0] < 900 and float(enough.trace_residual) <= 0.05 * 1000
+    X, kernel, tol = data(1500, 8), rls.Gaussian(0.8), 0.3
+    choose = functools.partial(rls.landmarks, kernel, X, key=jax.random.key(0))
+    R = choose(tol=tol)
+    assert len(R.points) > 512 and float(R.trace_residual) <= tol * 1500
+    assert abs(float(R.trace_residual) - left_out(kernel, X, R.points)) <= 1e4 * EPS * 1500
+    few, enough = choose(len(R.points) // 2, tol=tol), choose(1200, tol=tol)
+    assert len(few.points) == len(R.points) // 2 and float(few.trace_residual) > tol * 1500
+    assert len(enough.points) < 1200 and float(enough.trace_residual) <= tol * 1500
 
 
 def test_the_kernel_matrix_is_never_formed():
@@ -192,9 +175,9 @@ def test_landmarks_of_other_rows_are_refused(unchecked):
     X, key = data(10), jax.random.key(0)
     chosen = rls.landmarks(GAUSSIAN, X, 4, key=key)
     for rows, named, message in (
-        (X, [0, 10], "row 10"),
-        (X, [-1, 2], "row -1"),
-        (X, [2, 3, 2], "row 2 of X 2 times"),
+        (X, [0, 10], "include 10"),
+        (X, [-1, 2], "include -1"),
+        (X, [2, 3, 2], "more than once"),
         (X, [[0, 1]], "shape"),
         (X, np.zeros((2, 5)), "points"),
         (X + 1, chosen, "this X"),

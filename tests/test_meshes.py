@@ -55,10 +55,10 @@ def test_only_sums_go_between_devices(found):
     [
         (
             "K",
-            "K of all pairs needs rows in memory of one device, and X lies on 4: give landmarks=, .*route='iterative'",
+            "this needs all rows in one array, .* and X lies on 4 devices: give landmarks=",
         ),
-        ("iterative", "this needs a dense X on one device, and X lies on 4"),
-        ("features", "this needs a dense X, and X is MappedRows: leave route= out"),
+        ("iterative", "this needs all rows in one array"),
+        ("features", "this needs all rows in one array, .* and X lies on 4 devices"),
         (
             "columns",
             "X must have whole rows on every device, and its columns are split too, by NamedSharding",

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
-# All but the first: run with -m slow, and whenever the site is built.
-LONG = {path.stem for path in NOTEBOOKS} - {"quickstart"}
 LIMIT = 2**20
 TIMEOUT = 600  # for one cell, on a machine that does other things too
 
@@ -54,13 +52,8 @@ def test_stored_outputs(path, nbformat):
     )
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param(path, marks=[pytest.mark.slow] * (path.stem in LONG), id=path.stem)
-        for path in NOTEBOOKS
-    ],
-)
+@pytest.mark.slow  # and whenever the site is built
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # those of Jupyter's own packages
 def test_runs(path, nbformat, tmp_path, monkeypatch):
     nbclient = pytest.importorskip(

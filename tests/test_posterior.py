@@ -82,7 +82,7 @@ def test_estimators():
     )
     for rows in (slice(9), slice(9, None)):
         parts.partial_fit(X[rows], Y[rows, 0])
-    scale = float(model.path_._sure().evidence) ** 2
+    scale = float(model.path_.of_kept("sure").evidence) ** 2
     kernel = ConstantKernel(scale) * DotProduct(sigma_0=1e-30) + WhiteKernel(scale * LAM)
     theirs = (
         GaussianProcessRegressor(kernel, alpha=1e-300, optimizer=None)
@@ -102,7 +102,7 @@ def test_scales(route):
     """By the evidence where it is largest; by leave-one-out where held-out residuals are as large
     as refits say they are.
     """
-    found = fit(weights=V.astype(DTYPE), solver=solver_of(route))._sure()
+    found = fit(weights=V.astype(DTYPE), solver=solver_of(route)).of_kept("sure")
     K, squares = gaussian(X, X), []
 
     def process(rows):

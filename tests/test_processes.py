@@ -48,7 +48,7 @@ def said(processes):
 
 
 def test_rows_of_a_process_are_not_dense():
-    with pytest.raises(ValueError, match="lie with several processes"):
+    with pytest.raises(ValueError, match="lies with several processes"):
         rls.stream([(np.eye(2), [0.0, 1.0])], distributed=True).dense()
 
 

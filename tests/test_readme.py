@@ -89,7 +89,10 @@ def folder(tmp_path):
 
 
 # Pages that show what tests say too, and what takes longest: run with -m slow.
-LONG = "coming-from", "own", "two-sided", "ranking", "updates", "estimators", "streams", "large"
+LONG = (
+    *("coming-from", "own", "two-sided", "ranking", "updates", "estimators", "streams", "large"),
+    *("many-devices", "fixed-effects", "intervals"),
+)
 
 
 @pytest.mark.parametrize("long", [False, pytest.param(True, marks=pytest.mark.slow)])

@@ -15,7 +15,7 @@ import jaxrls as rls
 from jaxrls.linalg.conjugate import ALL_STEPS, CONVERGED
 from jaxrls.linalg.inverses import solve_diag
 from jaxrls.linalg.refined import CLOSE, STEPS, inverse_root, refined_inverse, refined_solve_diag
-from jaxrls.search.inspection import inspect_fit as inspect
+from jaxrls.search.conclude import inspect_fit as inspect
 
 N, WIDTH = 90, 1.0
 EPS32, EPS64 = (float(np.finfo(dtype).eps) for dtype in (np.float32, np.float64))
@@ -177,22 +177,14 @@ def test_a_search_goes_below_what_float32_can_tell():
 @pytest.mark.any_precision
 def test_other_criteria_and_kernels():
     """Held-out rows and groups go to float64 with the rest; so does a matrix of one's own."""
-    lam, groups = 1e-6, np.arange(N) % 5
-    for options in ({"criterion": rls.holdout(X[:20] + 1, Y[:20])}, {"groups": groups}):
-        found = rls.fit(KERNEL, X, Y, weights=V, lams=[lam], **options, solver=rls.Refined())
-        options = {
-            name: tuple(A.astype(float) for A in value) if name == "validation" else value
-            for name, value in options.items()
-        }
-        exact = rls.fit(
-            KERNEL,
-            X.astype(float),
-            Y.astype(float),
-            weights=V.astype(float),
-            lams=[lam],
-            solver=rls.Cholesky(),
-            **options,
-        )
+    wide = [part.astype(float) for part in (X, Y)], {"weights": V.astype(float)}
+    for options in (
+        {"criterion": rls.holdout(X[:20] + 1, Y[:20])},
+        {"groups": np.arange(N) % 5},
+    ):
+        options["lams"] = [1e-6]
+        found = rls.fit(KERNEL, X, Y, weights=V, **options, solver=rls.Refined())
+        exact = rls.fit(KERNEL, *wide[0], **wide[1], **options, solver=rls.Cholesky())
         assert_close(found.error, exact.error, 1e-6, found.criterion)
         assert_close(found.loo_residuals, exact.loo_residuals, 1e-6, found.criterion)
         assert (np.asarray(found.run.reason) == CONVERGED).all()
@@ -217,21 +209,12 @@ def test_a_refined_fit_says_where_it_did_not_come_near():
 
 
 @pytest.mark.any_precision
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"landmarks": 10}, "is for K of all rows of a dense X, and landmarks= was given"),
-    ],
-)
-def test_what_cannot_be_refined_is_refused(given, message):
-    with pytest.raises(ValueError, match=message):
-        rls.fit(**{"kernel": KERNEL, "X": X, "Y": Y, **given}, solver=rls.Refined())
-
-
-@pytest.mark.any_precision
-def test_inside_jit_it_is_refused():
+def test_what_cannot_be_refined_is_refused():
+    options = {"lams": [1.0], "solver": rls.Refined()}
+    with pytest.raises(ValueError, match="is for K of all rows of a dense X, and landmarks= was"):
+        rls.fit(KERNEL, X, Y, landmarks=10, **options)
     with pytest.raises(ValueError, match="call fit outside of it"):
-        jax.jit(lambda y: rls.fit(KERNEL, X, y, lams=[1.0], solver=rls.Refined()).error)(Y)
+        jax.jit(lambda y: rls.fit(KERNEL, X, y, **options).error)(Y)
 
 
 def wide(A):
@@ -246,14 +229,14 @@ def test_inverse_root(times):
     """
     lam = times * S_MAX * 1e-3
     exact = Fits(K[None], np.ones((1, N), LONG), np.array([lam], LONG), False)
-    found = INVERSE_ROOT(wide(K) + lam * jnp.eye(N))
-    inverse, tolerance = np.asarray(found.root.T @ found.root), 10 * N**0.5 * EPS64 * S_MAX / lam
+    root, found, distances = INVERSE_ROOT(wide(K) + lam * jnp.eye(N))
+    inverse, tolerance = np.asarray(root.T @ root), 10 * N**0.5 * EPS64 * S_MAX / lam
     assert_close(inverse, exact.P[0, 0], tolerance, "inverse")
     assert_close(np.diagonal(inverse), np.diagonal(exact.P[0, 0]), tolerance, "diagonal")
     logdet = 2 * float(np.sum(np.log(np.diagonal(exact.L[0, 0]))))
-    assert abs(float(found.logdet) - logdet) < N * tolerance
-    count = int(jnp.sum(jnp.isfinite(found.distances)))
-    assert count <= (2 if times >= 1e-6 else 3) and float(found.distances[count - 1]) <= CLOSE
+    assert abs(float(found) - logdet) < N * tolerance
+    count = int(jnp.sum(jnp.isfinite(distances)))
+    assert count <= (2 if times >= 1e-6 else 3) and float(distances[count - 1]) <= CLOSE
 
 
 @pytest.mark.float64
@@ -262,12 +245,8 @@ def test_an_indefinite_matrix_has_no_root(least):
     """NaN, as a Cholesky factor has it, whether float32 can see that or only float64."""
     Q = np.linalg.qr(RNG.normal(size=(30, 30)))[0]
     G = (Q * np.append(np.linspace(0.1, 1, 29), least)) @ Q.T
-    found = INVERSE_ROOT(jnp.asarray((G + G.T) / 2))
-    assert (
-        bool(jnp.isnan(found.root).all())
-        and bool(jnp.isnan(found.logdet))
-        and found.distances.shape == (STEPS,)
-    )
+    root, logdet, distances = INVERSE_ROOT(jnp.asarray((G + G.T) / 2))
+    assert bool(jnp.isnan(root).all()) and bool(jnp.isnan(logdet)) and distances.shape == (STEPS,)
 
 
 @pytest.mark.float64

@@ -3,10 +3,11 @@
 import re
 import warnings
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import solver_of
+from support import factorize, solver_of
 
 import jaxrls as rls
 from jaxrls.problem.landmarks import ridge_effect
@@ -42,7 +43,8 @@ def test_predictions_move_by_no_more_than_the_effect(route):
     smaller than the ridge's effect.
     """
     (X, y), v = data(0.02), np.random.default_rng(1).uniform(0.3, 2, N)
-    lam = 10 * float(heard(X, y)[0].floor)
+    kernel = rls.Gaussian(np.float32(3.0))
+    lam = 10 * float(factorize(kernel, X, landmarks=np.arange(160)).precision_floor())
     options = {"lams": [lam], "solver": solver_of(route)}
     narrow, said = heard(X, y, weights=v.astype(np.float32), **options)
     wide, more = heard(X.astype(float), y, weights=v, **options)
@@ -74,13 +76,14 @@ def test_the_formula():
     D = np.diag(np.diagonal(K))
     moved = np.linalg.solve(np.linalg.cholesky(K + ridge * D), D @ coef)
     want = (np.sqrt(1.25 * lams) * ridge * np.linalg.norm(moved, axis=0) / np.sqrt(v @ e**2)).max()
+    effect = jax.jit(ridge_effect)
     for unit in (1.0, 1e-24):  # of the kernel
         parts = (
             jnp.asarray(part, jnp.float32)
             for part in (unit * K, ridge, coef / unit, unit * lams, np.sqrt(v @ e**2))
         )
-        np.testing.assert_allclose(float(ridge_effect(*parts)), want, rtol=1e-5)
-    assert float(ridge_effect(jnp.eye(5), 0.0, jnp.zeros((5, 1)), jnp.ones(1), jnp.zeros(1))) == 0
+        np.testing.assert_allclose(float(effect(*parts)), want, rtol=1e-5)
+    assert float(effect(np.eye(5), 0.0, np.zeros((5, 1)), np.ones(1), np.zeros(1))) == 0
 
 
 @pytest.mark.any_precision
@@ -116,10 +119,7 @@ def test_rounding_that_asks_for_no_ridge_is_told_too():
     X[1:m:2] = X[:m:2] + np.array([0.003, 0.004], np.float32)
     y = np.sin(X.sum(axis=1)) + 0.02 * rng.normal(size=40)
     y[1:m:2] += 0.3
-    assert (
-        float(rls.factorize(rls.Gaussian(np.float32(1)), X, landmarks=np.arange(m)).report.ridge)
-        == 0
-    )
+    assert factorize(rls.Gaussian(np.float32(1)), X, landmarks=np.arange(m)).report.ridge == 0
     (narrow, said), (wide, more) = (
         heard(Z, y.astype(np.float32), 1.0, m, lams=[1e-2]) for Z in (X, X.astype(float))
     )
@@ -136,9 +136,8 @@ def test_landmarks_within_a_root_of_eps_are_one_to_the_kernel():
     """
     eps, m, root = float(np.finfo(np.float32).eps), 3, 4
     X = np.linspace(0, eps ** (1 / root), m)[:, None].astype(np.float32)
-    ridge = float(
-        rls.factorize(rls.Gaussian(np.float32(1)), X, landmarks=np.arange(m)).report.ridge
-    )
+    factor = factorize(rls.Gaussian(np.float32(1)), X, landmarks=np.arange(m))
+    ridge = float(factor.report.ridge)
     K = np.exp(-((X.astype(float) - X.T.astype(float)) ** 2) / 2)
     assert 0 < np.linalg.eigvalsh(K)[0] < max(ridge, 0.5 * m**0.5 * eps) / 4
 

@@ -170,9 +170,12 @@ def test_estimators_take_the_rule_of_one_standard_error_and_what_has_none_is_ref
     for options, message in (
         (
             {"criterion": rls.gcv},
-            "goes by the losses of rows left out, which criterion gcv has none",
+            "by the losses of rows left out: take criterion loo or kfold, not gcv",
         ),
-        ({"lams": "search"}, "takes the largest of several λ, and lams='search' finds the best"),
+        (
+            {"lams": "search"},
+            "takes the largest of several λ .*, and numbers as lams, not 'search'",
+        ),
         (
             {"conservative": -1},
             "must be a number of standard errors, 0 or more, or True for one, and",

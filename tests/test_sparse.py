@@ -1,31 +1,175 @@
-"""Sparse design matrices agree with their dense selves and never become dense whole."""
+"""Sparse rows agree with their dense selves and never become dense whole: K from products of what
+is stored, in fits, on landmarks and in predictions.
+"""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import scipy.sparse as sp
+from support import of_features
 
 import jaxrls as rls
 import jaxrls.rows.sparse as implementation
+from jaxrls.rows.sparse import sparse_rows
 
 DTYPE = np.float64 if jax.config.jax_enable_x64 else np.float32
-RTOL = 1e-9 if jax.config.jax_enable_x64 else 2e-3
+EPS = float(np.finfo(DTYPE).eps)
+RTOL = 1e-9 if np.float64 == DTYPE else 2e-3
+N, D = 40, 12
 
 
-def make(n, d, seed=0):
-    rng = np.random.default_rng(seed)
-    X = sp.random(n, d, density=0.15, random_state=rng, format="csr", dtype=DTYPE)
+def make(n=N, d=D, density=0.2):
+    rng = np.random.default_rng(0)
+    X = sp.random(n, d, density=density, random_state=rng, format="lil", dtype=DTYPE)
+    X[7] = X[3]
+    X[11] = 0  # a row of which nothing is stored
+    X = X.tocsr()
     dense = X.toarray()
-    return (
-        X,
-        dense,
-        (dense @ rng.normal(size=d) + 2 * rng.normal(size=n) + 2).astype(DTYPE),
-        rng.uniform(0.5, 2, n).astype(DTYPE),
+    return X, dense, (dense @ rng.normal(size=d) + rng.normal(size=n)).astype(DTYPE)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Blocks of 7 rows and a ragged one."""
+    monkeypatch.setattr(implementation, "BLOCK_NUMBERS", 7 * D)
+    monkeypatch.setattr(implementation, "FEWEST_ROWS", 1)
+
+
+def differences(dense, inverse):
+    """r² in extended precision."""
+    wide = dense.astype(np.longdouble) * np.asarray(inverse, np.longdouble)
+    return ((wide[:, None] - wide[None]) ** 2).sum(axis=2)
+
+
+def test_k_of_sparse_rows_is_right_to_rounding_whether_they_are_near_the_origin_or_far_from_it(
+    small_blocks,
+):
+    """Gaussian kernels with a width for each column, of rows whose squared lengths in widths are up
+    to 10 and up to 10⁵.
+    """
+    X, dense, _ = make()
+    rows, made = sparse_rows(X), jax.jit(lambda rows, kernel: rows.kernel_matrix(kernel))
+    for widths in (np.linspace(0.5, 2, D), np.linspace(0.005, 0.02, D)):
+        widths = widths.astype(DTYPE)
+        K, exact = (
+            made(rows, rls.Gaussian(jnp.asarray(widths))),
+            np.exp(-differences(dense, 1 / widths.astype(np.longdouble)) / 2),
+        )
+        assert np.abs(np.asarray(K) - exact).max() < 6 * (2 + D**0.5) * EPS * 17 * np.exp(-0.5)
+        assert (np.diagonal(K) == 1).all() and K[7, 3] == K[3, 7] == 1  # of equal rows exactly
+
+
+@pytest.mark.float64
+def test_sums_products_and_columns_of_kernels_are_those_of_dense_rows_and_of_scikit_learn(
+    small_blocks,
+):
+    """With a kernel that has no products of rows among them, which sees them dense."""
+    pairwise = pytest.importorskip("sklearn.metrics.pairwise")
+    X, dense, _ = make()
+    width, far = DTYPE(0.7), rls.Laplacian(DTYPE(1.0))
+    poly, gaussian = rls.Polynomial(2), rls.Gaussian(width)
+    kernels = (
+        poly,
+        rls.Matern(1.5, width) + DTYPE(0.5) * far * gaussian,
+        (rls.Linear() * gaussian).on([0, 3, -1]),
+    )
+    ours = jax.jit(lambda rows, kernels: [rows.kernel_matrix(kernel) for kernel in kernels])(
+        sparse_rows(X), kernels
+    )
+    for K, kernel in zip(ours, kernels, strict=True):
+        np.testing.assert_allclose(
+            K, rls.gram(kernel, jnp.asarray(dense)), rtol=100 * EPS, atol=100 * EPS
+        )
+    np.testing.assert_allclose(
+        ours[0], pairwise.polynomial_kernel(X, degree=2, gamma=1, coef0=1), rtol=100 * EPS
     )
 
 
+@pytest.mark.float64
+@pytest.mark.filterwarnings("ignore:the chosen λ")
+@pytest.mark.parametrize("landmarks", [None, [0, 5, 9, 20]], ids=["all rows", "landmarks"])
+def test_fits_and_predictions_of_sparse_rows_are_those_of_dense_ones(
+    small_blocks, tmp_path, landmarks
+):
+    """Dense and sparse rows to predict; saved and loaded."""
+    X, dense, y = make()
+    options = {"lams": np.geomspace(1e-2, 10, 5, dtype=DTYPE), "landmarks": landmarks}
+    ours, theirs = (rls.fit(rls.Gaussian(DTYPE(0.7)), rows, y, **options) for rows in (X, dense))
+    np.testing.assert_allclose(ours.errors, theirs.errors, rtol=1e4 * EPS)
+    rls.save(tmp_path / "model", ours)
+    want, again = theirs.predict(dense[:9]), rls.load(tmp_path / "model")
+    for new in (X[:9], dense[:9]):
+        np.testing.assert_allclose(again.predict(new), want, rtol=1e4 * EPS, atol=1e4 * EPS)
+
+
+@pytest.mark.float64
+def test_landmarks_of_sparse_rows_are_those_of_dense_ones(small_blocks):
+    X, dense, _ = make()
+    chosen, theirs = (
+        rls.landmarks(rls.Gaussian(DTYPE(0.7)), given, 6, key=jax.random.key(0))
+        for given in (X, dense)
+    )
+    assert chosen.indices.tolist() == theirs.indices.tolist()
+    np.testing.assert_array_equal(chosen.points, theirs.points)
+    np.testing.assert_allclose(chosen.trace_residual, theirs.trace_residual, rtol=1e3 * EPS)
+
+
+@pytest.mark.float64
+def test_k_of_sparse_rows_takes_no_dense_matrix():
+    """3,000 × 40,000 at some five entries a row would be 960 MB dense; K itself is 72 MB."""
+    n, d = 3_000, 40_000
+    rng = np.random.default_rng(0)
+    X = sp.csr_array(
+        (np.ones(5 * n), (np.repeat(np.arange(n), 5), rng.integers(0, d, 5 * n))), shape=(n, d)
+    )
+    compiled = (
+        jax.jit(lambda rows, kernel: rows.kernel_matrix(kernel))
+        .lower(sparse_rows(X), rls.Gaussian(jnp.array(1.0)))
+        .compile()
+    )
+    assert (
+        compiled.memory_analysis().temp_size_in_bytes
+        < 8 * (4 * n * n + 6 * 128 * d)
+        < 0.8 * 8 * n * d
+    )
+
+
+@pytest.mark.float64
+@pytest.mark.parametrize(
+    ("attempt", "words"),
+    [
+        (
+            lambda X, y: rls.fit(rls.Gaussian(DTYPE(1.0)).on([0, 0]), X, y),
+            r"columns of a sparse X must be named once each, and are \[0, 0\]",
+        ),
+        (lambda X, y: rls.fit(rls.ChiSquared(1.0), -abs(X), y), "ChiSquared is for X ≥ 0"),
+        (
+            lambda X, y: rls.fit(rls.ChiSquared(1.0), abs(X), y, lams=[1.0]).predict(-abs(X)),
+            "ChiSquared is for X ≥ 0",
+        ),
+        (
+            lambda X, y: rls.factorize(rls.Linear(), X, solver=rls.Spectral("gram")),
+            "needs all rows in one array, as K of all pairs does, and X is sparse",
+        ),
+        (
+            lambda X, y: rls.fit(rls.Precomputed(), X @ X.T, y),
+            "and X is sparse",
+        ),
+        (
+            lambda X, y: of_features(sparse_rows(X)),
+            "needs all rows in one array, .* and X is sparse",
+        ),
+    ],
+)
+def test_what_sparse_rows_cannot_do_is_said(attempt, words):
+    X, _, y = make()
+    with pytest.raises(ValueError, match=words):
+        attempt(X, y)
+
+
 def test_rows_held_out_and_predicted():
-    X, dense, y, _ = make(60, 12)
+    X, dense, y = make(60)
     held = rls.fit(rls.Linear(), X[:40], y[:40], criterion=rls.holdout(X[40:], y[40:]))
     np.testing.assert_allclose(held.predict(X), held.predict(dense), rtol=RTOL, atol=RTOL)
     error = np.mean((y[40:] - held.predict(dense[40:])) ** 2)
@@ -36,7 +180,8 @@ def test_other_kernels_with_explicit_features():
     """A multiple of the linear kernel on some columns, and a sum with the features of its squares:
     blocks become dense, and their features of the blocks.
     """
-    X, dense, y, v = make(60, 12)
+    X, dense, y = make(60)
+    v = np.linspace(0.5, 2, 60, dtype=DTYPE)
     squares = rls.FeatureMap(lambda X: X * X)
     for kernel in (rls.Linear() + squares, DTYPE(0.5) * rls.Linear().on([0, 3, 5])):
         ours = rls.fit(kernel, X, y, weights=v)
@@ -51,7 +196,7 @@ def test_never_dense():
     stay below a tenth of it.
     """
     n, d = 100_000, 400
-    X = implementation.sparse_rows(
+    X = sparse_rows(
         sp.csr_array((np.ones(n, DTYPE), (np.arange(n), np.arange(n) % d)), shape=(n, d))
     )
     y = jnp.ones(n, DTYPE)

@@ -102,9 +102,6 @@ def test_a_metric_that_is_not_known_is_told():
         rls.start_from_data(Odd(1.0), jnp.asarray(rows()))
 
 
-# the way down
-
-
 # the first guess
 
 
@@ -151,10 +148,6 @@ def test_a_kernel_matrix_is_judged_whole(monkeypatch):
 # the sample
 
 
-def order(n, seed=0):
-    return np.random.default_rng(seed).permutation(n)
-
-
 def test_rows_are_drawn_in_proportion_to_their_weights():
     """Chances and sums: over many orders, a row's count is its weight's share, whether it is drawn
     often or always.
@@ -162,7 +155,7 @@ def test_rows_are_drawn_in_proportion_to_their_weights():
     weights = np.r_[np.full(60, 1.0), np.full(30, 4.0), [100.0, 200.0]].astype(DTYPE)
     times, sums, trials = np.zeros(92), np.zeros(92), 2000
     for seed in range(trials):
-        kept, counted = start.sample(order(92, seed), weights, 20)
+        kept, counted = start.sample(92, weights, 20, seed)
         assert len(set(kept.tolist())) == 20 and (np.diff(kept) > 0).all()
         assert_close(counted.mean(), weights.mean(), 20 * EPS)
         times[kept] += 1 / trials

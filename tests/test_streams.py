@@ -12,9 +12,8 @@ import pytest
 from support import DTYPE, EPS, assert_close
 
 import jaxrls as rls
-from jaxrls.io.writers import writing
-from jaxrls.rows.streamed import Piece
-from jaxrls.support.ahead import ahead
+from jaxrls.io.tables import writing
+from jaxrls.rows.streamed import Piece, ahead
 
 N, D = 90, 3
 LAMS = [1e-2, 1e-1, 1.0]
@@ -309,7 +308,7 @@ def test_what_a_stream_cannot_do_is_said():
         ),
         (
             lambda: rls.fit(KERNEL, labelled, lams=[0.1], solver=rls.Iterative(10)),
-            "all rows at once, and X is a stream",
+            "needs all rows in one array, .* X is a stream",
         ),
         *(
             (

@@ -85,12 +85,6 @@ def test_criteria(criterion):
     assert tuned.error < tuned.history.start_error and tuned.predict(X).shape == (40, 2)
 
 
-def test_any_optimiser():
-    X, y = problem()
-    tuned = rls.tune(rls.Gaussian(4.0), X, y, optimizer=optax.adam(0.1), steps=30)
-    assert tuned.error < tuned.history.start_error and tuned.history.reason == "all 30 steps used"
-
-
 def test_several_starts_from_the_data():
     X, y = problem()
     options = {"start": "data", "steps": 10}
@@ -114,11 +108,13 @@ def test_offset_of_zero_stays_and_parameters_of_functions_may_be_negative():
     assert tuned.predict(X[:3]).shape == (3,)
 
 
-def test_a_search_that_leaves_does_not_count_as_converged():
+def test_any_optimiser_and_a_search_that_leaves_does_not_count_as_converged():
     """Steps so large that the error no longer depends on anything: the gradient vanishes there,
     which is no minimum.
     """
     X, y = problem(n=20)
+    tuned = rls.tune(rls.Gaussian(1.0), X, y, optimizer=optax.adam(0.01), steps=5)
+    assert tuned.error < tuned.history.start_error and tuned.history.reason == "all 5 steps used"
     tuned = rls.tune(
         rls.Gaussian(1.0), X, y, optimizer=optax.sgd(1e4), start="kernel", steps=5, tol=2e-3
     )
@@ -161,20 +157,20 @@ def test_progress(capsys):
         ),
         (
             {"starts": 2, "key": 0},
-            r"key must be a JAX random key such as jax.random.key\(0\), and is 0",
+            r"pass key=jax\.random\.key\(0\), and key is 0",
         ),
         (
             {"landmarks": 21},
             "landmarks, as their number, must be a whole number of at least 1 and at most 20, and is 21",
         ),
-        ({"landmarks": np.arange(20) < 3}, r"pass np.flatnonzero\(landmarks\)"),
+        ({"landmarks": np.arange(20) < 3}, r"landmarks must be row numbers \(m,\)"),
         ({"starts": 2}, r"pass key=jax\.random\.key\(0\)"),
         ({"start": "middle"}, "start must be 'screen', 'kernel' or 'data', and is 'middle'"),
         ({"lams": [-1.0]}, "lams must be positive"),
-        ({"lams": 1.0}, r"lams must have shape \(L,\), of which the best begins the search"),
+        ({"lams": 1.0}, r"lams must have shape \(L,\), and has shape \(\)"),
         ({"tol": 0}, "tol must be a number above 0"),
         ({"landmarks": "auto"}, "landmarks must be a number"),
-        ({"landmarks": [20]}, "include row 20"),
+        ({"landmarks": [20]}, "include 20"),
         ({"criterion": "aic"}, "criterion must be one of"),
         ({"weights": np.eye(20)[0].astype(DTYPE)}, "row 0 holds all of the weight"),
         ({"criterion": rls.LeaveOneOut(rls.zero_one_loss)}, "zero_one_loss has derivative 0"),

@@ -123,7 +123,7 @@ def test_nothing_stays_that_is_no_longer_true(unchecked):
     first = fit("points", "first", lams=[0.1, LAM, 1.0])
     before = first.predict(X_NEW.astype(DTYPE)), first.error
     found = first.update(*some("rest")[:2])
-    assert found.lam == first.lam and found.certificate == "" != first.certificate
+    assert found.lam == first.lam and found.certificate != first.certificate
     assert (found.lams, found.errors, found.error, found.loo_residuals) == (None,) * 4
     for plot, what in (
         (found.plot, "errors over λ"),

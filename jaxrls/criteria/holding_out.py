@@ -11,6 +11,7 @@ from jaxrls.criteria.losses import check_loss, is_smooth, squared_error
 from jaxrls.factors.contract import as_columns
 from jaxrls.kernels.inner import Linear
 from jaxrls.linalg.products import matmul
+from jaxrls.linalg.sparse import made_dense
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import as_rows
@@ -82,7 +83,7 @@ class HoldOut(Positive):
 
         def block(x, v, y):
             x = x.astype(factor.dtype)
-            phi = x if kernel is None else factor.expansion.design(kernel, x)
+            phi = made_dense(x) if kernel is None else factor.expansion.design(kernel, x)
             v = weights.block(v, x.shape[0]).array
             if phi.shape[1] != coef.shape[1]:
                 raise ValueError(
@@ -98,8 +99,7 @@ class HoldOut(Positive):
             size = min(count, max(1, 256 // labels.shape[1]))
             return jax.lax.map(at, (coef, intercept), batch_size=size)
 
-        stored = rows if kernel is None else rows.stored
-        return stored.sum(block, weights.values, labels) / weights.total
+        return rows.sum(block, weights.values, labels) / weights.total
 
 
 def holdout(X, Y, *, weights=None, loss: Callable = squared_error) -> HoldOut:

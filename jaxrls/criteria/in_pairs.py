@@ -2,7 +2,6 @@
 search of λ for ranking wants it.
 """
 
-import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -20,9 +19,10 @@ from jaxrls.factors.contract import Factor, Solution, as_columns
 from jaxrls.leave_out.pairs import Held, Pairs
 from jaxrls.problem.folds import NUMBERS_AT_ONCE, Folds, as_folds, folds, over_folds
 from jaxrls.problem.weights import Weights
+from jaxrls.rows.compiled import compiled
 from jaxrls.support.checks import as_array, check_finite, check_row_numbers, is_concrete
 from jaxrls.support.meshes import seen
-from jaxrls.support.pytrees import arrays_alone, pytree, static
+from jaxrls.support.pytrees import pytree, static
 
 
 @pytree
@@ -101,8 +101,7 @@ class PairsOut(Positive):
         """From the 2×2 blocks of what is left out, at one λ after another."""
         del kernel
         check_pairs_rest(solution.factor)
-        run: Any = _wrong if arrays_alone(solution) else inspect.unwrap(_wrong)
-        return run(self, solution, lams)
+        return _wrong(self, solution, lams)
 
 
 def check_pairs_rest(factor: Factor) -> None:
@@ -186,7 +185,7 @@ class QueriesOut(Positive):
         return jax.lax.map(at, as_columns(lams))
 
 
-@jax.jit
+@compiled
 def _wrong(criterion: PairsOut, solution: Solution, lams) -> Float[Array, "L t"]:
     n, events = solution.factor.n, criterion.events
     own = (

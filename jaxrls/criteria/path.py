@@ -43,7 +43,7 @@ class Pair(NamedTuple):
     intercept: Any
 
 
-def _one_lam(factor: Factor, Y, lam) -> Float[Array, "1 k"]:
+def one_lam(factor: Factor, Y, lam) -> Float[Array, "1 k"]:
     """One λ, or one per target, as a grid of one."""
     lam = as_array("lam", lam, factor.dtype)
     if lam.shape != () and (jnp.ndim(Y) != 2 or lam.shape != (Y.shape[1],)):
@@ -105,7 +105,7 @@ def coef(
     """
     Y = as_array("Y", Y, factor.dtype)
     solution = factor.solve(Y)
-    found = solution.coefficients(_one_lam(factor, Y, lam))
+    found = solution.coefficients(one_lam(factor, Y, lam))
     found = jax.tree.map(lambda part: solution.labels.drop_axis(part[0]), found)
     return Pair(*found[:2]) if found.free is None else found
 
@@ -136,7 +136,7 @@ def loo_residuals(
         factor.solve(Y),
         None if groups is None else as_folds(groups, factor.n),
     )
-    return solution.labels.drop_axis(solution.residuals(_one_lam(factor, Y, lam), plan)[0])
+    return solution.labels.drop_axis(solution.residuals(one_lam(factor, Y, lam), plan)[0])
 
 
 @on_any_mesh

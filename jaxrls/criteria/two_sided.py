@@ -1,17 +1,15 @@
 """Errors of two-sided data: entries, whole rows, whole columns, or of an entry both left out."""
 
 from collections.abc import Callable
-from functools import partial
 
-import jax
 from jaxtyping import Array, Float
 
 from jaxrls.criteria.criterion import as_grid
-from jaxrls.criteria.left_out import LeaveOneOut
 from jaxrls.criteria.losses import check_loss, squared_error
+from jaxrls.criteria.path import one_lam
 from jaxrls.factors.contract import Factor
 from jaxrls.factors.kronecker import SETTINGS
-from jaxrls.support.checks import Listed, as_array, check_lams
+from jaxrls.support.checks import Listed, as_array
 from jaxrls.support.meshes import on_any_mesh
 
 
@@ -40,7 +38,7 @@ def kronecker_left_out(
     new rows and columns: validate what will be predicted. **Source**: the settings and the first
     three, Stock, Pahikkala, Airola, De Baets and Waegeman 2018, "A comparative study of pairwise
     learning methods based on kernel ridge regression"; with an intercept, and for both, derived in
-    `factors/kronecker.py` and `factors/sides.py`.
+    `factors/kronecker.py`.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> K1, K2 = jnp.eye(2) + 1, jnp.eye(3)
@@ -49,8 +47,8 @@ def kronecker_left_out(
     [2.074]
     """
     check_loss(loss)
-    solution = _solved(factor, Y, setting)
-    return sum_left_out(solution, as_grid(lams, None, factor), setting=setting, loss=loss)
+    sides, solution = _solved(factor, Y, setting)
+    return sides.errors(solution, loss, setting, as_grid(lams, solution.labels.given, factor))[:, 0]
 
 
 @on_any_mesh
@@ -71,27 +69,8 @@ def kronecker_residuals(
     >>> rls.kronecker_residuals(factor, jnp.ones((2, 2)), 1.0, "both").round(3).tolist()
     [[1.0, 1.0], [1.0, 1.0]]
     """
-    solution = _solved(factor, Y, setting)
-    lam = as_array("lam", lam, factor.dtype)
-    if lam.shape != ():
-        raise ValueError(
-            f"lam must be one number, and has shape {lam.shape}: kronecker_left_out takes several"
-        )
-    check_lams(lam, "lam", zero=True)
-    return _residuals(solution, factor.with_floor(lam), setting=setting)
-
-
-@partial(jax.jit, static_argnames=("setting", "loss"))
-def sum_left_out(solution, lams, *, setting: str, loss: Callable) -> Float[Array, " L"]:
-    """The error at every λ, of a solution that was checked."""
-    of_setting = solution.factor.sum_left_out
-    sums = of_setting(solution, LeaveOneOut(loss).total, setting, lams)
-    return sums[:, 0] / solution.factor.weights.total
-
-
-@partial(jax.jit, static_argnames="setting")
-def _residuals(solution, lam, *, setting: str):
-    return solution.factor.setting_left_out(solution, setting, lam)[0]
+    sides, solution = _solved(factor, Y, setting)
+    return sides.left_out(solution, setting, one_lam(factor, solution.labels.given, lam)[0, 0])[0]
 
 
 def check_table(Y, setting: str, shape: tuple[int, int], intercept: bool) -> None:
@@ -118,7 +97,7 @@ def check_table(Y, setting: str, shape: tuple[int, int], intercept: bool) -> Non
 
 
 def _solved(factor, Y, setting):
-    """The solution with a matrix of labels, checked."""
+    """The factor of two sides, and the solution with a matrix of labels, checked."""
     sides, Y = factor.sides(), as_array("Y", Y, factor.dtype)
     check_table(Y, setting, sides.shape, sides.intercept)
-    return sides.solve(Y.reshape(-1))
+    return sides, sides.solve(Y.reshape(-1))

@@ -6,6 +6,8 @@ from jaxrls.factors.contract import Factor
 from jaxrls.problem.landmarks import Landmarks
 from jaxrls.support.checks import is_concrete
 
+TOLERANCE = 0.1  # of coefficients, in what is certified of landmarks
+
 
 def certified_lam(source: Factor | Landmarks, tol: float | Float[Array, ""]) -> Float[Array, ""]:
     """The λ from which on the low-rank path is within `tol` of that of the whole kernel matrix.
@@ -34,7 +36,7 @@ def certified_lam(source: Factor | Landmarks, tol: float | Float[Array, ""]) -> 
     return source.trace_residual / tol
 
 
-def certificate(source: Factor | Landmarks, tol: float = 0.1) -> str:
+def certificate(source: Factor | Landmarks, tol: float = TOLERANCE) -> str:
     """`certified_lam` in words, for a reader: λ = tr(K − K̂)/tol.
 
     **Shapes**: one landmark set or factor gives one sentence. **Cost** none. **Raises** and

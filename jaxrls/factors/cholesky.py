@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.factors.contract import Factor, Report, one_by_one
+from jaxrls.factors.contract import AtLam, OneByOne, Report
 from jaxrls.factors.expansion import Expansion
 from jaxrls.factors.spread import matrix_spread
 from jaxrls.leave_out.view import Dense
@@ -24,7 +24,7 @@ from jaxrls.support.pytrees import pytree
 
 
 @pytree
-class CholeskyGram(Factor):
+class CholeskyGram(OneByOne):
     """K̃ + λI = LLᵀ: the dual route at one λ after another. About n³ flops each, and 1.9n³ more for
     a gradient.
 
@@ -94,15 +94,8 @@ class CholeskyGram(Factor):
         unit = power_of_two(lam)
         return self.weights.scale_both(self.K) / unit, lam / unit
 
-    def _each(self, solution, lams, fn):
-        return solution.at_each(lams, lambda lam, one: fn(self.at(one, lam), one))
-
-    def coefficients(self, solution, lams):
-        """c = √v c̃, and β of the labels less f."""
-        return self._each(solution, lams, self.found)
-
     def found(self, at, one):
-        """The same at one λ."""
+        """c = √v c̃, and β of the labels less f."""
         coef = self.weights.scale(at.dual / at.unit)
         if not self.fixed.count:
             return coef, at.step
@@ -113,27 +106,12 @@ class CholeskyGram(Factor):
             beta = beta - self.fixed.one[:, None] * matmul(self.lift, coef)  # type: ignore[index]
         return coef, beta
 
-    def data_fit(self, solution, lams):
-        """ỹᵀ c̃."""
-        of = lambda at, one: jnp.sum(one.state * at.dual, axis=0) / at.unit
-        return self._each(solution, lams, of)
-
-    def logdet(self, solution, lams):
-        """log |G|."""
-        return self._each(solution, lams, lambda at, _: at.logdet[None])
-
-    def residual_dof(self, solution, lams):
-        """λ tr P̃."""
-        return self._each(solution, lams, lambda at, _: at.dof[None])
-
-    def sweep(self, solution, lams, fn, *columns, stack=False):
-        """λc̃ and λ diag P̃, all rows at one λ after the other."""
-
-        def at(lam):
-            r, R = solution.per_target(lam, lambda lam, one: self.at(one, lam).residuals)
-            return fn(r[:, None], R[:, None], self.weights.values, *columns)
-
-        return one_by_one(at, lams, stack)
+    def at_lam(self, lam, one):
+        """From c̃, diag P̃ and log |G|."""
+        at = self.at(one, lam)
+        (coef, beta), (r, R) = self.found(at, one), at.residuals
+        fit, norm = jnp.sum(one.state * at.dual, axis=0) / at.unit, jnp.sum(r * r, axis=0)
+        return AtLam(coef, beta, r, R, norm, fit, at.logdet[None], at.dof[None])
 
     def view(self, solution, lam):
         """λP̃, and for queries the rows of what makes f of √v y."""

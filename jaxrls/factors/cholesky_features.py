@@ -74,7 +74,7 @@ class CholeskyFeatures(Factor):
         return Report("cholesky", floor, jnp.zeros((), self.dtype), self.left_over, self.ridge)
 
     @property
-    def training(self):  # type: ignore[override]
+    def training(self):
         """Kernel and rows."""
         return self.map.kernel, self.rows
 
@@ -277,7 +277,7 @@ def solve_cholesky(
         rows, made, fixed, labels.Y, weights.values, label_origin=labels.start, **options
     ).centred(fixed)
     factor = CholeskyFeatures(
-        rows=rows.stored,
+        rows=rows,
         map=made,
         second=sums.second,
         origin=sums.origin,

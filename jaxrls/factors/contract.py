@@ -180,14 +180,14 @@ class Factor(ABC):
 
     def unseen(self, solution: "Solution", lams) -> Float[Array, "L n t"]:
         """y − f of all rows as `predict` has them, which is what rows of weight 0 are held to."""
-        (kernel, rows), fixed = self.training, self.fixed  # type: ignore[misc]
+        (kernel, rows), fixed = self.training, self.fixed
         coef, beta = (jnp.moveaxis(part, 0, 1) for part in self.coefficients(solution, lams))
 
         def block(x, b, Y):
             of_fixed = jax.vmap(lambda beta: fixed.fitted(b, beta), 1, 1)(beta)
             return Y[:, None] - times(self.expansion.design(kernel, x), coef) - of_fixed
 
-        e = rows.stored.map(block, fixed.rows, solution.labels.Y)
+        e = rows.map(block, fixed.rows, solution.labels.Y)
         return jnp.moveaxis(e, 1, 0)
 
     def rows_out(self, solution: "Solution", fn: Callable, lams) -> Any:
@@ -270,6 +270,11 @@ class Factor(ABC):
         """`solve` for labels that were checked already."""
         return Solution(self, labels, self.project(labels))
 
+    @property
+    def tells_rows(self) -> bool:
+        """Whether it tells what is left of rows left out."""
+        return True
+
     def dof(self, lams) -> Float[Array, "L 1"]:
         """Effective degrees of freedom at every λ."""
         return self.solve_labels(Labels.none(self.weights, self.fixed)).dof(lams)
@@ -327,6 +332,59 @@ class Factor(ABC):
     def residual_dimensions(self) -> Float[Array, ""]:
         """The number of rows of positive weight, less one for each fixed effect."""
         return self.weights.count - self.fixed.rank
+
+
+class AtLam(NamedTuple):
+    """What a factor with labels has at one λ: of what is not asked for, nothing is computed."""
+
+    coef: Any  # (c, t)
+    beta: Any  # (q, t)
+    r: Any  # (n, t)
+    R: Any  # its diagonal, (n, 1)
+    norm: Any  # Σ r², (t,)
+    fit: Any  # ỹᵀ P̃ ỹ, (t,)
+    logdet: Any  # (1,)
+    dof: Any  # tr R, (1,)
+
+
+class OneByOne(Factor):
+    """A factor that takes one λ after the other."""
+
+    @abstractmethod
+    def at_lam(self, lam, one: "Solution") -> AtLam:
+        """All that there is at one λ, for all targets of a solution."""
+
+    def _each(self, solution, lams, fn):
+        return solution.at_each(lams, lambda lam, one: fn(self.at_lam(lam, one)))
+
+    def coefficients(self, solution, lams):
+        """One by one."""
+        return self._each(solution, lams, lambda at: (at.coef, at.beta))
+
+    def residual_norm(self, solution, lams):
+        """One by one."""
+        return self._each(solution, lams, lambda at: at.norm)
+
+    def data_fit(self, solution, lams):
+        """One by one."""
+        return self._each(solution, lams, lambda at: at.fit)
+
+    def logdet(self, solution, lams):
+        """One by one."""
+        return self._each(solution, lams, lambda at: at.logdet)
+
+    def residual_dof(self, solution, lams):
+        """One by one."""
+        return self._each(solution, lams, lambda at: at.dof)
+
+    def sweep(self, solution, lams, fn, *columns, stack=False):
+        """All rows at one λ after the other."""
+
+        def at(lam):
+            r, R = solution.per_target(lam, lambda lam, one: self.at_lam(lam, one)[2:4])
+            return fn(r[:, None], R[:, None], self.weights.values, *columns)
+
+        return one_by_one(at, lams, stack)
 
 
 @pytree

@@ -15,7 +15,6 @@ class OfLandmarks:
     kernel: Kernel
     points: Float[Array, "m d"]
     back: Float[Array, "m m"]
-    reads_stored = True
 
     def raw(self, X):
         """ψ."""
@@ -42,7 +41,6 @@ class Explicit:
     """ψ = φ, the kernel's explicit features."""
 
     kernel: Kernel
-    reads_stored = True
 
     def raw(self, X):
         """ψ."""

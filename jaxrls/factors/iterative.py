@@ -32,6 +32,7 @@ from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.problem.labels import Labels
 from jaxrls.problem.landmarks import as_landmarks, without_trace
 from jaxrls.problem.weights import Weights
+from jaxrls.rows.blocks import default_block_size, map_rows
 from jaxrls.rows.gram import kernel_times
 from jaxrls.rows.rows import Rows
 from jaxrls.support.checks import check_whole
@@ -109,9 +110,11 @@ class Iterative(Solver):
         data = Labels.none(weights, fixed), weights, fixed
         options: dict = {"drop": False, "block_size": block_size}
         near: Any = solve_subset(kernel, rows, chosen, *data, **options).factor
-        begun = near.left_vectors(), near.s, near.report
-        parts = Dual(rows.dense()), *begun, self.signs(rows.shape[0], rows.dtype)
-        factor = IterativeGram(kernel, rows, weights, fixed, *parts, self, block_size)
+        said = Report("iterative", near.report.floor, jnp.zeros((), rows.dtype))
+        begun = near.left_vectors(), near.s, said, near.trace_residual
+        signs = self.signs(rows.shape[0], rows.dtype)  # 0 for rows of weight 0, which are alone
+        own = jnp.where(weights.used[:, None], signs, 0), self, block_size
+        factor = IterativeGram(kernel, rows, weights, fixed, Dual(rows.dense()), *begun, *own)
         return factor.solve_labels(labels)
 
     def enough(self, n: int) -> int:
@@ -148,15 +151,21 @@ class IterativeGram(Factor):
     expansion: Expansion
     U: Float[Array, "n r"]  # of the fit on landmarks: what K is divided by, and compared with
     s: Float[Array, " r"]
-    near: Report  # its own
+    said: Report
+    left_over: Float[Array, ""]  # of the trace of K̃, by landmarks
     signs: Float[Array, "n p"]
     iteration: Iterative
     block_size: int | None = static()
 
     @property
     def report(self):
-        """That of the landmarks, but for what they leave out: nothing is."""
-        return Report("iterative", self.near.floor, jnp.zeros((), self.dtype))
+        """With the floor of the fit on landmarks."""
+        return self.said
+
+    @property
+    def tells_rows(self):
+        """With probes."""
+        return self.signs.shape[1] > 0
 
     @property
     def own(self) -> Float[Array, " n"]:
@@ -171,15 +180,12 @@ class IterativeGram(Factor):
         """√v (y − mean): the work begins with λ."""
         return labels.scaled
 
-    def times_kernel(self, V: Float[Array, "n *k"]) -> Float[Array, "n *k"]:
+    def times_kernel(self, V: Float[Array, "n *k"]):
         """K V, entries and products in the dtype asked for."""
         dtype = self.iteration.dtype or self.dtype
-        cast = lambda leaf: jnp.asarray(leaf, dtype)
-        kernel, X, flat = jax.tree.map(
-            cast, (self.kernel, self.rows.dense(), V.reshape(self.n, -1))
-        )
-        found = kernel_times(kernel, X, X, flat, self.block_size)
-        return found.astype(self.dtype).reshape(V.shape)
+        data = self.kernel, self.rows.dense(), V.reshape(self.n, -1)
+        kernel, X, flat = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), data)
+        return kernel_times(kernel, X, X, flat, self.block_size).astype(self.dtype).reshape(V.shape)
 
     def solve_columns(self, lams: Float[Array, " k"], B: Float[Array, "n k"]):
         """P̃ B with a λ for each column, NaN where that is useless, and how it went."""
@@ -194,72 +200,79 @@ class IterativeGram(Factor):
         X, run = conjugate_gradients(apply, centred(B), near, tol=tol, steps=steps)
         return jnp.where(run.residuals <= USELESS, X, jnp.nan), run
 
-    def near_inverse(self, lams: Float[Array, " k"], V: Float[Array, "n k"]) -> Float[Array, "n k"]:
-        """P̂ V = (I − HHᵀ − U diag(s/(s + λ)) Uᵀ) V/λ of the landmarks, λ no smaller than they can
-        tell.
-        """
-        lams = jnp.maximum(lams, self.near.floor)
-        kept = self.s[:, None] / (self.s[:, None] + lams) * transposed_matmul(self.U, V)
-        return (self.fixed.project(self.weights, V) - matmul(self.U, kept)) / lams
+    def kept(self, lams):
+        """λ (k,), no smaller than landmarks can tell, and s/(s + λ) of each, (r, k)."""
+        lams = jnp.maximum(lams, self.report.floor)
+        return lams, self.s[:, None] / (self.s[:, None] + lams)
 
-    def near_diagonal(self, lams: Float[Array, " k"], left: Float[Array, "n 1"]):
-        """Its diagonal, from that of I − HHᵀ."""
-        lams = jnp.maximum(lams, self.near.floor)
-        kept = self.s[:, None] / (self.s[:, None] + lams)
-        return (left - matmul(self.U * self.U, kept)) / lams
+    def near_inverse(self, lams, V: Float[Array, "n k"]):
+        """P̂ V = (I − HHᵀ − U diag(s/(s + λ)) Uᵀ) V/λ of the landmarks, a λ for each column."""
+        lams, kept = self.kept(lams)
+        across = matmul(self.U, kept * transposed_matmul(self.U, V))
+        return (self.fixed.project(self.weights, V) - across) / lams
 
     def at(self, solution, lams, probes: bool = True) -> "SolvedColumns":
         """Everything at λ (L, k) by one iteration: columns of labels for every λ, then of signs."""
         (L, k), (n, t) = lams.shape, solution.state.shape
         p = self.signs.shape[1] if probes else 0
-        signs = jnp.tile(self.signs[:, :p], (1, L * k))
-        of_labels, of_signs = jnp.broadcast_to(lams, (L, t)).ravel(), jnp.repeat(lams, p)
-        columns = jnp.concatenate([jnp.tile(solution.state, (1, L)), signs], axis=1)
-        X, run = self.solve_columns(jnp.concatenate([of_labels, of_signs]), columns)
-        dual = X[:, : L * t].reshape(n, L, t)
+        labels, signs = jnp.tile(solution.state, (1, L)), jnp.tile(self.signs[:, :p], (1, L * k))
+        of_labels, lam = jnp.broadcast_to(lams, (L, t)).ravel(), jnp.repeat(lams, p)
+        columns = jnp.concatenate([labels, signs], axis=1)
+        X, run = self.solve_columns(jnp.concatenate([of_labels, lam]), columns)
+        dual, solved = X[:, : L * t].reshape(n, L, t), X[:, L * t :]
         if not p:
             return SolvedColumns(dual, run)
         # P̂ is nearer to P̃ by what landmarks leave out, and its diagonal seldom far below.
-        beside = self.near.trace_residual / self.weights.count  # type: ignore[operator]
-        difference = X[:, L * t :] - self.near_inverse(of_signs + beside, signs)
-        probed = (of_signs * signs * difference).reshape(n, L, k, p)
+        beside = self.left_over / self.weights.count
+        probed = lam * signs * (solved - self.near_inverse(lam + beside, signs))
+        probed = probed.reshape(n, L, k, p)
         h = self.fixed.leverage(self.fixed.rows, self.weights.array)
         left, flat = (1 - h)[:, None], lams.ravel()
-        estimate = (flat * self.near_diagonal(flat + beside, left)).reshape(n, L, k)
+        near, kept = self.kept(flat + beside)
+        square = map_rows(
+            lambda U: matmul(U * U, kept), self.U, default_block_size(n, 8 * len(self.s))
+        )
+        estimate = (flat / near * (left - square)).reshape(n, L, k)
         # A bound of λ diag P̃ from below, by |a|⁴ ≤ (aᵀGa)(aᵀP̃a) for a what is left of a unit
         # vector without the fixed effects, where √aᵀK̃a ≤ √K̃ᵢᵢ + √(hᵢ tr K̃).
         far = (jnp.sqrt(self.own) + jnp.sqrt(h * self.trace()))[:, None] ** 2
         least = (left**2 * flat / (left * flat + far)).reshape(n, L, k)
-        used = self.weights.used[:, None, None]
-        remaining = jnp.clip(estimate + jnp.mean(probed, axis=-1), least, 1)
+        R = jnp.clip(estimate + jnp.mean(probed, axis=-1), least, 1)
         variance = jnp.var(probed, axis=-1, ddof=1) / p * int(p < n)
-        hidden = jnp.sum(used & (variance > remaining**2 / 4), axis=0, dtype=self.dtype)
-        told = used & (hidden <= HIDDEN * self.weights.count)
-        remaining, variance = jnp.where(used, remaining, 1), jnp.where(told, variance, 0)
-        return SolvedColumns(dual, run, remaining, variance, probed)
+        hidden = jnp.sum(variance > R**2 / 4, axis=0, dtype=self.dtype)
+        variance = jnp.where(hidden <= HIDDEN * self.weights.count, variance, 0)
+        second = R**2 + variance
+        e = self.weights.unscale(lams * dual * R / second)
+        slope = (variance - R**2) / (second * R)
+        changes = (e * slope)[..., None] * probed * int(p < n) / p**0.5
+        spread = e * jnp.sqrt(variance / second)
+        dof = jnp.sum(jnp.where(self.weights.used[:, None, None], 1 - R, 0), axis=0)
+        return SolvedColumns(dual, run, dof, e, spread, changes)
 
-    def check_probes(self) -> None:
-        """Raise where no diagonal was estimated."""
-        if not self.signs.shape[1]:
+    def probed(self, solution, lams) -> "SolvedColumns":
+        """The same, where the diagonal is asked for."""
+        if not self.tells_rows:
             raise ValueError(
-                "probes=0 leaves no rows out: take probes=32, or choose λ by holdout(X, Y), rows "
-                "held out"
+                "probes=0 leaves no rows out: take probes=32, name one λ, or choose it by "
+                "holdout(X, Y), rows held out"
             )
+        return self.at(solution, lams)
 
-    def dual(self, solution, lams) -> Float[Array, "n L t"]:
-        """c̃ alone."""
+    def dual(self, solution, lams):
+        """c̃ alone, (n, L, t)."""
         return self.at(solution, lams, probes=False).dual
 
     def coefficients(self, solution, lams):
         """c = √v c̃, and β of y − Kc."""
-        return self._coefficients(solution, self.dual(solution, lams))
+        return self._found(solution, self.dual(solution, lams))[:2]
 
-    def _coefficients(self, solution, dual):
+    def _found(self, solution, dual):
+        """The same, and Kc, all of them with λ leading."""
         coef = self.weights.scale(dual)
-        n, L, t = coef.shape
-        beta = self.fixed.fit(self.weights, self.times_kernel(coef).reshape(n, L * t))
-        beta = jnp.moveaxis(beta.reshape(len(beta), L, t), 1, 0)
-        return jnp.moveaxis(coef, 1, 0), solution.labels.start - beta
+        (n, L, t), fitted = coef.shape, self.times_kernel(coef)
+        beta = self.fixed.fit(self.weights, fitted.reshape(n, L * t))
+        beta = solution.labels.start[:, None] - beta.reshape(self.fixed.count, L, t)
+        return coef.swapaxes(0, 1), beta.swapaxes(0, 1), fitted.swapaxes(0, 1)
 
     def residual_norm(self, solution, lams):
         """‖λ c̃‖²."""
@@ -271,80 +284,65 @@ class IterativeGram(Factor):
 
     def residual_dof(self, solution, lams):
         """Σ λP̃ᵢᵢ, estimated."""
-        self.check_probes()
-        return self.weights.count - self.outcome(solution, lams, None, None).dof
+        return self.weights.count - self.probed(solution, lams).dof
 
     def rows_out(self, solution, fn, lams):
         """Σ `fn` over rows left out."""
-        self.check_probes()
-        return self._sums(solution, lams, self.at(solution, lams), fn)[0]
-
-    def _left_out(self, lams, at, remaining):
-        """e = λc̃/(λ diag P̃ √v), without the bias that the variance of diag P̃ would give it."""
-        return self.weights.unscale(lams * at.dual * remaining / (remaining**2 + at.variance))
-
-    def _sums(self, solution, lams, at, fn):
-        """Σ `fn` over rows left out, without the bias that the variance of residuals would give a
-        curved loss; and its standard error: how much it varies with the random signs, to first
-        order, over their number.
-        """
-        n, p = self.signs.shape
-        over_lams = jax.vmap(fn, in_axes=(1, None, None))
-        total = lambda e: over_lams(e, solution.labels.Y, self.weights.array)
-        left_out = partial(self._left_out, lams, at)
-        e, R = left_out(at.remaining), at.remaining
-        spread = e * jnp.sqrt(at.variance / (R**2 + at.variance))
-        slope = lambda e: jax.jvp(total, (e,), (spread,))
-        (value, _), (_, curvature) = jax.jvp(slope, (e,), (spread,))
-        along = lambda change: jax.jvp(lambda R: total(left_out(R)), (R,), (change,))[1]
-        each = jax.vmap(along, in_axes=3)(at.probed)
-        error = lambda a: jnp.std(a, axis=0, ddof=1) * int(p < n) / p**0.5
-        return jax.tree.map(lambda a, b: a - b / 2, value, curvature), jax.tree.map(error, each)
+        return _sums(solution, self.probed(solution, lams), fn)[0]
 
     def row_residuals(self, solution, lams):
         """Held-out residuals of every row."""
-        self.check_probes()
-        return self.outcome(solution, lams, None, None).residuals
+        return self._outcome(solution, self.probed(solution, lams), None).residuals
 
     def outcome(self, solution, lam, groups, fn):
         """All from one iteration; what takes probes is None without."""
         if groups is not None:
             self.view(solution, lam[0, 0])
-        at = self.at(solution, lam)
-        coef, beta = self._coefficients(solution, at.dual)
+        return self._outcome(solution, self.at(solution, lam), fn)
+
+    def _outcome(self, solution, at, fn):
+        coef, beta, fitted = self._found(solution, at.dual)
         coefficients = Coefficients(coef, *self.fixed.apart(beta))
-        if at.remaining is None:
+        if at.e is None:
             return Outcome(coefficients, None, None, None, at.run)
-        e = jnp.moveaxis(self._left_out(lam, at, at.remaining), 1, 0)
+        e = at.e.swapaxes(0, 1)
         if self.weights.values is not None:
-            fitted = jnp.moveaxis(self.times_kernel(self.weights.scale(at.dual)), 1, 0)
             fitted = fitted + jax.vmap(partial(self.fixed.fitted, self.fixed.rows))(beta)
             e = jnp.where(self.weights.used[:, None], e, solution.labels.Y - fitted)
-        error = None if fn is None else self._sums(solution, lam, at, fn)[1]
-        dof = self.n - jnp.sum(at.remaining, axis=0)
-        return Outcome(coefficients, e, dof, error, at.run)
+        error = None if fn is None else _sums(solution, at, fn)[1]
+        return Outcome(coefficients, e, at.dof, error, at.run)
 
-    def logdet(self, solution, lams):
-        """Not by products."""
-        raise ValueError(self._lacks("has no determinant, which the evidence takes"))
+    def _refuse(self, *asked, **how):
+        """What takes entries of an inverse; `rows_out` knows the variance of its diagonal."""
+        what = "knows no determinant, no leverage exactly, and tells no intervals"
+        raise ValueError(self._lacks(what))
 
-    def sweep(self, solution, lams, fn, *columns, stack=False):
-        """Not by estimates: `rows_out` knows their variance."""
-        raise ValueError(self._lacks("estimates leverages, which this needs"))
-
-    def smoother(self, lam):
-        """Not by products."""
-        raise ValueError(self._lacks("tells no intervals"))
+    logdet = sweep = smoother = _refuse
 
 
 @pytree
 class SolvedColumns:
-    """c̃ at every λ and how the iteration went; with probes the estimate of λ diag P̃, with its
-    variance and what every probe says.
+    """c̃ at every λ and how the iteration went. With probes degrees of freedom, e = λc̃/(λ diag P̃ √v)
+    without the bias that the variance of the estimate of λ diag P̃ would give it, its standard
+    deviation by that, and to first order by what every probe says.
     """
 
     dual: Float[Array, "n L t"]
     run: Run
-    remaining: Float[Array, "n L k"] | None = None
-    variance: Float[Array, "n L k"] | None = None
-    probed: Float[Array, "n L k p"] | None = None
+    dof: Any = None  # (L, k)
+    e: Any = None  # (n, L, t)
+    spread: Any = None
+    changes: Any = None  # (n, L, t, p)
+
+
+def _sums(solution, at: SolvedColumns, fn):
+    """Σ `fn` over rows left out, without the bias that the variance of residuals would give a
+    curved loss; and its standard error, by how much it varies with the random signs.
+    """
+    over_lams = jax.vmap(fn, in_axes=(1, None, None))
+    total = lambda e: over_lams(e, solution.labels.Y, solution.factor.weights.array)
+    along = lambda change: lambda e: jax.jvp(total, (e,), (change,))[1]
+    curvature = jax.jvp(along(at.spread), (at.e,), (at.spread,))[1]
+    each = jax.vmap(lambda change: along(change)(at.e), in_axes=3)(at.changes)
+    error = jax.tree.map(lambda a: jnp.std(a, axis=0, ddof=1), each)
+    return jax.tree.map(lambda a, b: a - b / 2, total(at.e), curvature), error

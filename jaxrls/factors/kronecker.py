@@ -24,21 +24,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.factors.contract import Factor, Report, one_by_one
+from jaxrls.factors.contract import AtLam, OneByOne, Report
 from jaxrls.factors.expansion import Dual, Expansion
-from jaxrls.factors.sides import (
-    PairRows,
-    Side,
-    SidesSpread,
-    level,
-    moments,
-    squares,
-    total,
-    turned,
-    without_constant,
-)
 from jaxrls.leave_out.view import LowRank
-from jaxrls.linalg.decompositions import clip, eigh
+from jaxrls.linalg.decompositions import clip, eigh, rounding
 from jaxrls.linalg.products import matmul
 from jaxrls.problem.fixed_effects import FixedEffects, as_fixed_effects
 from jaxrls.problem.weights import Weights
@@ -52,7 +41,135 @@ SETTINGS = ("entries", "rows", "columns", "both")
 
 
 @pytree
-class Kronecker(Factor):
+class Side:
+    """One side: √v K √v = U diag(s) Uᵀ, and its weights."""
+
+    U: Float[Array, "n n"]
+    s: Float[Array, " n"]
+    weights: Weights
+
+    @property
+    def basis(self):
+        """√v U."""
+        return self.weights.scale(self.U)
+
+    @property
+    def constant(self):
+        """Uᵀ√v."""
+        return matmul(self.weights.root, self.U)
+
+
+# Matrices of all pairs (t, a, b), a row and a column each; in a stack of labels and the constant
+# the q constants, 1 or 0, come last.
+
+
+def turned(left, right, A):
+    """left A rightᵀ of every target; None stands for the identity."""
+    A = A if left is None else matmul(left, A)
+    return A if right is None else matmul(A, right.T)
+
+
+def total(A):
+    """Σ over all pairs."""
+    return jnp.sum(A, axis=(-2, -1))
+
+
+def moments(A, B, q: int, axis=(-2, -1)):
+    """M (q, t + q, 1, 1): sums over pairs, or an axis, of products of the constants of A with B."""
+    return jnp.sum(A[len(A) - q :, None] * B, axis=axis, keepdims=True)
+
+
+def level(M):
+    """b (q, t, 1, 1), what an intercept is beside the mean of labels."""
+    return M[:, : M.shape[1] - len(M)] / M[:, -1:]
+
+
+def without_constant(A, M):
+    """Of a stack the labels, less b times the constant."""
+    t = len(A) - len(M)
+    return A[:t] - jnp.sum(A[t:, None] * level(M), axis=0)
+
+
+def without(U, V, lost, Z, q: int, axis):
+    """Without what lies along an axis together, in the bases U and V: e⁰ of a stack, M, and the
+    diagonal of R⁰.
+    """
+    left, right = (None if side is None else side * side for side in (U, V))
+    r, own = turned(U, V, lost * Z), turned(left, right, lost)
+    return r / own, moments(lost * Z, Z, q) - moments(r, r / own, q, axis), own
+
+
+@pytree
+class PairRows:
+    """Rows of U₁ ⊗ U₂, with further columns after them, times a scale: made as they are asked
+    for.
+    """
+
+    first: Float[Array, "n1 n1"]
+    second: Float[Array, "n2 n2"]
+    further: Float[Array, "n q"]
+    scale: Float[Array, " nq"]
+
+    @property
+    def shape(self):
+        """That of all rows."""
+        return len(self.further), len(self.scale)
+
+    def __getitem__(self, i):
+        one, other = self.first[i // len(self.second)], self.second[i % len(self.second)]
+        U = (one[:, :, None] * other[:, None]).reshape(len(i), len(self.further))
+        return jnp.concatenate([U, self.further[i]], axis=1) * self.scale
+
+
+@pytree
+class SidesSpread:
+    """The posterior covariance of pairs of new rows at one λ, which are known by k(x, xᵢ), a matrix
+    for each side, and k(x, x).
+
+    With p = U₁ᵀ√v₁ k₁(X₁, a), q = U₂ᵀ√v₂ k₂(X₂, b), w = 1/(s₁s₂ᵀ + λ) and c the coordinates of √v,
+    of which a flat prior on an intercept makes the last term,
+
+        cov[f(a, b), f(a', b')] = k₁(a, a') k₂(b, b') − Σᵢⱼ pᵢp'ᵢ wᵢⱼ qⱼq'ⱼ + dd',
+        d = (1 − Σᵢⱼ pᵢ wᵢⱼ cᵢⱼ qⱼ)/√(Σᵢⱼ wᵢⱼ cᵢⱼ²).
+
+    Of a table of all new rows with all new columns the variances are two products of matrices, and
+    no pair has more than its own number.
+    """
+
+    first: Float[Array, "n1 n1"]  # √v₁U₁
+    second: Float[Array, "n2 n2"]
+    inverse: Float[Array, "n1 n2"]  # w
+    constant: Float[Array, "q n1 n2"]  # (w ∘ c)/√Σwc²
+    slack: Float[Array, " q"]  # 1/√Σwc²
+
+    def of_first(self, K, own):
+        """What variances take of m new rows of side 1, whatever side 2 is, O(m n₁(n₁ + n₂)): k(a, a),
+        and sums over i of p² w and of p (w ∘ c)/√Σwc².
+        """
+        p = matmul(K, self.first)
+        return own, matmul(p * p, self.inverse), jnp.swapaxes(matmul(p, self.constant), 0, 1)
+
+    def variance(self, one, other):
+        """Of one pair, from `of_first` of its row of side 1, and k(b, b) and q of that of side 2."""
+        (own1, squares, constant), (own2, q) = one, other
+        known = jnp.maximum(own1 * own2 - matmul(squares, q * q), 0)
+        return known + jnp.sum((self.slack - matmul(constant, q)) ** 2)
+
+    def covariance(self, K1, K2, prior):
+        """Of pairs with each other, row by row of K1 (p, n₁) and K2 (p, n₂), whose k₁k₂ is the
+        `prior` (p, p): O(p² n₁n₂), one pair after another.
+        """
+        p, q = matmul(K1, self.first), matmul(K2, self.second)
+
+        def told(pair):
+            return jnp.sum(matmul(p, pair[0][:, None] * self.inverse * pair[1]) * q, axis=1)
+
+        slack = self.slack[:, None] - jnp.sum(matmul(p, self.constant) * q, axis=2)
+        return prior - jax.lax.map(told, (p, q)) + matmul(slack.T, slack)
+
+
+@pytree
+class Kronecker(OneByOne):
     """√v (K₁ ⊗ K₂) √v by the spectra of its two sides; pair (i, j) is row i·n₂ + j, so that labels
     are Y.ravel().
 
@@ -75,24 +192,41 @@ class Kronecker(Factor):
         """As it was made."""
         return self.said
 
+    def sides(self):
+        """Itself."""
+        return self
+
     @property
     def shape(self) -> tuple[int, int]:
         """How many rows and columns labels have."""
         return len(self.first.s), len(self.second.s)
 
     @property
-    def s(self) -> Float[Array, "n1 n2"]:
-        """The eigenvalues of K̃, not centred."""
+    def s(self):
+        """The eigenvalues of K̃, not centred, (n₁, n₂)."""
         return self.first.s[:, None] * self.second.s
 
     @property
-    def constant(self) -> Float[Array, "q n1 n2"]:
-        """The coordinates of √v, q = 1 of them with an intercept."""
+    def constant(self):
+        """The coordinates of √v (q, n₁, n₂), q = 1 with an intercept."""
         return (self.first.constant[:, None] * self.second.constant)[None][: self.fixed.count]
 
-    def sides(self):
-        """Itself."""
-        return self
+    @property
+    def root(self):
+        """√v, (1, n₁, n₂)."""
+        return self.weights.root.reshape(1, *self.shape)
+
+    def tables(self, A):
+        """Vectors over the pairs (n, t) as matrices (t, n₁, n₂)."""
+        return A.T.reshape(A.shape[1], *self.shape)
+
+    def flat(self, A):
+        """The reverse."""
+        return A.reshape(len(A), self.n).T
+
+    def turned(self, A):
+        """U₁AU₂ᵀ as vectors over the pairs: O(n₁n₂(n₁ + n₂)t)."""
+        return self.flat(turned(self.first.U, self.second.U, A))
 
     def trace(self):
         """Σ s, less what the constant has of it."""
@@ -102,94 +236,36 @@ class Kronecker(Factor):
         """Of those of the two sides' products."""
         return jnp.min(jnp.where(self.s > self.precision_floor(), self.s, jnp.max(self.s)))
 
-    @property
-    def root(self) -> Float[Array, "1 n1 n2"]:
-        """√v."""
-        return self.weights.root.reshape(1, *self.shape)
-
-    def tables(self, A: Float[Array, "n t"]) -> Float[Array, "t n1 n2"]:
-        """Vectors over the pairs as matrices."""
-        return A.T.reshape(A.shape[1], *self.shape)
-
-    def flat(self, A: Float[Array, "t n1 n2"]) -> Float[Array, "n t"]:
-        """The reverse."""
-        return A.reshape(len(A), self.n).T
-
     def project(self, labels):
-        """z = U₁ᵀ√v(Y − ȳ)U₂: O(n₁n₂(n₁ + n₂)t)."""
+        """z = U₁ᵀ√v(Y − ȳ)U₂."""
         return self.flat(turned(self.first.U.T, self.second.U.T, self.tables(labels.scaled)))
 
-    def lost(self, lam) -> Float[Array, "n1 n2"]:
-        """λ/(s + λ)."""
-        return lam / (self.s + lam)
-
-    def with_constant(self, solution) -> Float[Array, "tq n1 n2"]:
+    def with_constant(self, solution):
         """z, and after it c."""
         return jnp.concatenate([self.tables(solution.state), self.constant])
 
     def at(self, lam, one):
-        """λ, lost, ζ, M over all, and c/√M[1]."""
-        lost, Z = self.lost(lam), self.with_constant(one)
+        """lost, ζ, M over all, and c/√M[1]."""
+        lost, Z = lam / (self.s + lam), self.with_constant(one)
         M = moments(lost * Z, Z, self.fixed.count)
-        return lam, lost, without_constant(Z, M), M, self.constant / jnp.sqrt(M[:, -1])
+        return lost, without_constant(Z, M), M, self.constant / jnp.sqrt(M[:, -1])
 
-    def _each(self, solution, lams, fn):
-        return solution.at_each(lams, lambda lam, one: fn(*self.at(lam, one)))
-
-    def turned(self, A) -> Float[Array, "n t"]:
-        """U₁AU₂ᵀ as vectors over the pairs."""
-        return self.flat(turned(self.first.U, self.second.U, A))
-
-    def coefficients(self, solution, lams):
-        """√v U₁(ζ/(s + λ))U₂ᵀ."""
-
-        def at(lam, lost, zeta, M, unit):
-            return self.weights.scale(self.turned(lost * zeta / lam)), level(M)[:, :, 0, 0]
-
-        coef, b = self._each(solution, lams, at)
-        return coef, solution.labels.start + b
-
-    def residual_norm(self, solution, lams):
-        """‖lost ∘ ζ‖²."""
-        return self._each(solution, lams, lambda lam, lost, zeta, *_: total((lost * zeta) ** 2))
-
-    def data_fit(self, solution, lams):
-        """Σ ζ²/(s + λ)."""
-        return self._each(solution, lams, lambda lam, lost, zeta, *_: total(lost * zeta**2) / lam)
-
-    def logdet(self, solution, lams):
-        """Σ log(s + λ), and of the constant log hᵀ(K̃ + λI)⁻¹h."""
-
-        def at(lam, lost, zeta, M, unit):
-            of_constant = jnp.sum(jnp.log(M[:, -1] / lam / self.weights.total))
-            return (total(jnp.log(self.s + lam)) + of_constant)[None]
-
-        return self._each(solution, lams, at)
-
-    def residual_dof(self, solution, lams):
-        """Σ lost, less what the constant had of it."""
-
-        def at(lam, lost, zeta, M, unit):
-            return (total(lost) - jnp.sum((lost * unit) ** 2))[None]
-
-        return self._each(solution, lams, at)
-
-    def _residuals(self, lam, lost, zeta, M, unit):
-        """r, the diagonal of R, w, and lost."""
-        w = self.turned(lost * unit)
-        R = turned(squares(self.first.U), squares(self.second.U), lost).reshape(-1, 1)
-        R = R - jnp.sum(w * w, axis=1, keepdims=True)
-        return self.turned(lost * zeta), R, w, lost
-
-    def sweep(self, solution, lams, fn, *columns, stack=False):
-        """All entries at one λ after the other."""
-        of_target = lambda lam, one: self._residuals(*self.at(lam, one))[:2]
-
-        def at(lam):
-            r, R = solution.per_target(lam, of_target)
-            return fn(r[:, None], R[:, None], self.weights.values, *columns)
-
-        return one_by_one(at, lams, stack)
+    def at_lam(self, lam, one):
+        """From the coordinates."""
+        lost, zeta, M, unit = self.at(lam, one)
+        r, w = self.turned(lost * zeta), self.turned(lost * unit)
+        R = turned(self.first.U**2, self.second.U**2, lost).reshape(-1, 1)
+        of_constant = jnp.sum(jnp.log(M[:, -1] / lam / self.weights.total))
+        return AtLam(
+            coef=self.weights.scale(r / lam),
+            beta=one.labels.start + level(M)[:, :, 0, 0],
+            r=r,
+            R=R - jnp.sum(w * w, axis=1, keepdims=True),
+            norm=total((lost * zeta) ** 2),
+            fit=total(lost * zeta**2) / lam,
+            logdet=(total(jnp.log(self.s + lam)) + of_constant)[None],
+            dof=(total(lost) - jnp.sum((lost * unit) ** 2))[None],
+        )
 
     def unseen(self, solution, lams):
         """y − f of all pairs: no weight is 0."""
@@ -197,32 +273,32 @@ class Kronecker(Factor):
 
     def view(self, solution, lam):
         """U diag(lost) Uᵀ − wwᵀ."""
-        r, R, w, lost = self._residuals(*self.at(lam, solution))
+        at, (lost, _, _, unit) = self.at_lam(lam, solution), self.at(lam, solution)
+        w = self.turned(lost * unit)
         scale = jnp.append(lost, -jnp.ones_like(w[0]))
         rows = partial(PairRows, self.first.U, self.second.U, w)
         both = rows(jnp.ones_like(scale)), rows(scale)
         H = self.weights.scale(self.fixed.basis(None, self.n))
-        return LowRank(r, R[:, 0], H, *both, self.weights.used, None, True)
+        return LowRank(at.r, at.R[:, 0], H, *both, self.weights.used, None, True)
 
     def spread(self, lam):
         """Of pairs of new rows, as a `SidesSpread`."""
-        one, other = (side.weights.scale(side.U) for side in (self.first, self.second))
         w = 1 / (self.s + lam)
         slack = 1 / jnp.sqrt(total(w * self.constant**2))
-        return SidesSpread(one, other, w, w * self.constant * slack[:, None, None], slack)
+        constant = w * self.constant * slack[:, None, None]
+        return SidesSpread(self.first.basis, self.second.basis, w, constant, slack)
 
-    def smoother(self, lam):
-        """Not of new rows alone."""
-        raise ValueError(self._lacks("tells no intervals"))
-
-    def sum_left_out(self, solution, fn: Callable, setting: str, lams: Float[Array, " L"]) -> Any:
-        """`Solution.left_out` of what a setting leaves out."""
-        each = lambda e: fn(self.flat(e), solution.labels.Y, self.weights.array)
+    @partial(jax.jit, static_argnames=("loss", "setting"))
+    def errors(self, solution, loss: Callable, setting: str, lams: Float[Array, " L"]):
+        """Σ v loss / Σ v of what a setting leaves out, (L, t), with a loss as `LeaveOneOut` has."""
+        Y, v = solution.labels.Y, self.weights.array[:, None]
+        mean = lambda e: jnp.sum(v * loss(self.flat(e), Y), axis=0) / self.weights.total
         if setting == "both":
-            return jax.lax.map(each, self.both_left_out(solution, lams))
-        return jax.lax.map(lambda lam: each(self.setting_left_out(solution, setting, lam)), lams)
+            return jax.lax.map(mean, self.both_left_out(solution, lams))
+        return jax.lax.map(lambda lam: mean(self.left_out(solution, setting, lam)), lams)
 
-    def setting_left_out(self, solution, setting: str, lam) -> Float[Array, "t n1 n2"]:
+    @partial(jax.jit, static_argnames="setting")
+    def left_out(self, solution, setting: str, lam) -> Float[Array, "t n1 n2"]:
         """Held-out residuals at one λ: e⁰ = r/q of entries; of whole rows or columns the same in the
         basis of the other side, in which they come apart; O(n₁n₂(n₁ + n₂)t).
         """
@@ -230,13 +306,11 @@ class Kronecker(Factor):
             return self.both_left_out(solution, lam[None])[0]
         U = None if setting == "columns" else self.first.U
         V = None if setting == "rows" else self.second.U
-        inside: Any = {"entries": (), "rows": -1, "columns": -2}[setting]
-        lost, Z, q = self.lost(lam), self.with_constant(solution), self.fixed.count
-        r = turned(U, V, lost * Z)
-        e = r / turned(squares(U), squares(V), lost)
-        e = without_constant(e, moments(lost * Z, Z, q) - moments(r, e, q, inside))
+        inside = {"entries": (), "rows": -1, "columns": -2}[setting]
+        lost, Z = lam / (self.s + lam), self.with_constant(solution)
+        e, M, _ = without(U, V, lost, Z, self.fixed.count, inside)
         first, second = self.first.U if U is None else None, self.second.U if V is None else None
-        return turned(first, second, e) / self.root
+        return turned(first, second, without_constant(e, M)) / self.root
 
     def both_left_out(self, solution, lams: Float[Array, " L"]) -> Float[Array, "L t n1 n2"]:
         """Held-out residuals of every entry without its row and its column, by a spectrum of side 1
@@ -247,31 +321,30 @@ class Kronecker(Factor):
         σₐ(g − yh)/q, with g, h and q from w = s₂/(σₐs₂ + λ) and lost; and what the row makes of
         direction a is k₁ᵀVₐ/σₐ, so that no σ is divided by.
         """
-        q, (one, other) = self.fixed.count, (self.first, self.second)
+        q, one, other = self.fixed.count, self.first, self.second
         labels = jnp.concatenate([self.tables(solution.labels.scaled), self.root[:q]])
         swapped = self.shape[0] > self.shape[1]
         if swapped:
             one, other, labels = other, one, labels.swapaxes(1, 2)
-        U, s, U2, s2 = one.U, one.s, other.U, other.s
+        U, s2 = other.U, other.s
+        gone = partial(jnp.delete, assume_unique_indices=True)
 
         def row(i):
-            kept = jnp.arange(len(s) - 1)
-            kept = jnp.where(kept < i, kept, kept + 1)
-            sigma, V = eigh(matmul(U[kept] * s, U[kept].T))
-            sigma, k = clip(sigma)[0][:, None], matmul(U[i] * s, matmul(U[kept].T, V))
-            y = matmul(V.T, labels[:, kept])
-            Z = matmul(y, U2)
+            rest = gone(one.U, i[None], axis=0)
+            sigma, V = eigh(matmul(rest * one.s, rest.T))
+            sigma, k = clip(sigma)[0][:, None], matmul(one.U[i] * one.s, matmul(rest.T, V))
+            y = matmul(V.T, gone(labels, i[None], axis=1))
+            Z = matmul(y, U)
 
             def at(lam):
                 lost, w = lam / (sigma * s2 + lam), s2 / (sigma * s2 + lam)
-                r, own = matmul(lost * Z, U2.T), matmul(lost, squares(U2).T)
-                f = (matmul(w * Z, U2.T) - y * matmul(w, squares(U2).T)) / own
-                M = moments(lost * Z, Z, q) - moments(r, r / own, q, -2)
+                _, M, own = without(None, U, lost, Z, q, -2)
+                f = (turned(None, U, w * Z) - y * turned(None, U * U, w)) / own
                 return without_constant(labels[:, i, None] - matmul(k, f)[:, None], M)[:, 0]
 
             return jax.lax.map(at, lams)
 
-        e = jax.lax.map(row, jnp.arange(len(s)))
+        e = jax.lax.map(row, jnp.arange(len(one.s)))
         return jnp.moveaxis(e, 0, 3 if swapped else 2) / self.root
 
 
@@ -319,21 +392,24 @@ def factor_kronecker(
     """
     K1 = as_array("K1", K1)
     K2 = as_array("K2", K2, K1.dtype)
-    both, sides, lowest = side_weights(weights, (len(K1), len(K2)), K1.dtype), [], []
-    for name, K, v in zip(("K1", "K2"), (K1, K2), both, strict=True):
-        check_symmetric(name, K)
-        s, U = eigh(v.scale_both(K))
-        s, below = clip(s)
-        check_semidefinite(name, below, v.n)
-        sides.append(Side(U, s, v))
-        lowest.append(below)
-    (v1, n1), (v2, n2) = ((v.array, v.n) for v in both)
-    v = Weights(None if weights is None else jnp.outer(v1, v2).ravel(), n1 * n2, K1.dtype)
-    eps = float(jnp.finfo(K1.dtype).eps) * (n1**0.5 + n2**0.5)
-    first, second = sides
-    floor = eps * jnp.max(first.s) * jnp.max(second.s)
-    said = Report("kronecker", floor, jnp.maximum(*lowest))
+    v1, v2 = side_weights(weights, (len(K1), len(K2)), K1.dtype)
+    (first, below1), (second, below2) = _side("K1", K1, v1), _side("K2", K2, v2)
+    products = None if weights is None else jnp.outer(v1.array, v2.array).ravel()
+    v = Weights(products, v1.n * v2.n, K1.dtype)
+    floor = rounding(v1.n, first.s) * jnp.max(second.s) + rounding(v2.n, second.s) * jnp.max(
+        first.s
+    )
+    said = Report("kronecker", floor, jnp.maximum(below1, below2))
     return Kronecker(first, second, v, as_fixed_effects(None, intercept, v), Dual(None), said)
+
+
+def _side(name: str, K, v: Weights) -> tuple[Side, Any]:
+    """One side, and how far its eigenvalues go below 0."""
+    check_symmetric(name, K)
+    s, U = eigh(v.scale_both(K))
+    s, below = clip(s)
+    check_semidefinite(name, below, v.n)
+    return Side(U, s, v), below
 
 
 def side_weights(weights, shape: tuple[int, int], dtype) -> tuple[Weights, Weights]:

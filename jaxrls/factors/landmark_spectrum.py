@@ -57,7 +57,6 @@ class Lift:
     across: Float[Array, "q p"]  # Mᵀ
     rest: Float[Array, "p p"]  # L₂⁻ᵀ
     is_whole: Bool[Array, ""]  # whether B is Φ
-    reads_stored = True
 
     @property
     def tail(self) -> Float[Array, "p p"]:
@@ -98,7 +97,7 @@ def solve_subset(
     corner = lift.features(lift.points)
     m = corner.shape[1]
     if rows.traceable and keeps_rows(rows.shape[0] // rows.parts, m, corner.dtype.itemsize):
-        kept = rows.stored.map(lift.features, temporaries=m, block_size=block_size)
+        kept = rows.map(lift.features, temporaries=m, block_size=block_size)
     of_lift = rows.through(lift) if kept is None else rows.like(kept)
     if fixed.count == 1 and fixed.rows is None and (kept is None or weights.values is None):
         origin: Any = jnp.mean(corner, axis=0)[None]
@@ -226,14 +225,11 @@ class Dictionary:
             origin=origin,
             basis=W * jnp.sqrt(s),
             across=matmul(origin, V * jnp.sqrt(s)),
-            solved=None,
             leaving=leaving,
-            training=None,
             weights=weights,
             fixed=fixed,
             expansion=OnLandmarks(lift.points[given]),
             said=Report("subset", floor, jnp.zeros_like(below), sums.trace, self.ridge),
-            complete=False,
             hidden=hidden,
         )
 

@@ -103,9 +103,9 @@ class OtherFolds(NamedTuple):
             e, _ = jax.lax.scan(of_fold, e, (jnp.arange(count, dtype=jnp.int32), w, beta))
             return fn(e, Y, Weights(v, len(Y), f.dtype).array)
 
-        read = rows.read_by(self.form.made)
+        rows = self.form.rows
         columns = f.weights.values, f.fixed.rows, labels.Y, self.folds.numbers
-        return (read.map if stack else read.sum)(block, *columns, temporaries=2 * w.shape[1])
+        return (rows.map if stack else rows.sum)(block, *columns, temporaries=2 * w.shape[1])
 
 
 def _others(each: Float[Array, "k *r"]):

@@ -37,13 +37,6 @@ from jaxrls.rows.gram import gram
 from jaxrls.support.pytrees import pytree
 
 
-def holds_nothing(fn: Callable, *arguments) -> bool:
-    """Whether a function takes nothing that is being differentiated but its arguments, so that a
-    rule for its derivative may keep it.
-    """
-    return not jax.closure_convert(fn, *arguments)[1]
-
-
 def left_out_sum(
     made: Callable,
     total: Callable,

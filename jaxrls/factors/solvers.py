@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array
 
 from jaxrls.factors.cholesky import CholeskyGram
 from jaxrls.factors.cholesky_features import solve_cholesky
@@ -16,14 +16,12 @@ from jaxrls.factors.spectrum import factor_svd, factor_symmetric, solve_covarian
 from jaxrls.kernels.inner import Linear
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
-from jaxrls.problem.fixed_effects import FixedEffects, LevelLabels, as_fixed_effects
+from jaxrls.problem.fixed_effects import FixedEffects, as_fixed_effects
 from jaxrls.problem.labels import Labels
-from jaxrls.problem.landmarks import Landmarks, as_landmarks, on_landmarks, without_trace
+from jaxrls.problem.landmarks import as_landmarks, on_landmarks, without_trace
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.gram import gram
-from jaxrls.rows.rows import Rows
-from jaxrls.rows.sparse import SparseMatrix, rows_to_fit
-from jaxrls.support.checks import Listed
+from jaxrls.rows.sparse import as_rows
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pytrees import pytree, static
 from jaxrls.support.target import platform
@@ -64,12 +62,12 @@ def suits_cholesky(kernel: Kernel, n: int, num: int) -> bool:
 @on_any_mesh
 def factorize(
     kernel: Kernel,
-    X: Float[Array, "n d"] | Rows | SparseMatrix | Listed,
+    X: Any,
     *,
-    weights: Float[Array, " n"] | Listed | None = None,
+    weights=None,
     intercept: bool = True,
-    fixed_effects: Float[Array, "n q"] | LevelLabels | FixedEffects | Listed | None = None,
-    landmarks: Landmarks | Int[Array, " m"] | Float[Array, "m d"] | Listed | None = None,
+    fixed_effects=None,
+    landmarks=None,
     leave: bool = True,
     solver: Solver | None = None,
     block_size: int | None = None,
@@ -112,7 +110,8 @@ def factorize(
     ('gram', (4,))
     """
     check_kernel(kernel)
-    rows = rows_to_fit(kernel, X)
+    rows = as_rows(kernel, X)
+    rows.check(kernel)
     v = Weights.of_rows(weights, rows)
     fixed = as_fixed_effects(fixed_effects, intercept, v)
     if landmarks is not None:
@@ -235,7 +234,8 @@ class Cholesky(Solver):
 
     def solve(self, kernel, rows, labels, weights, fixed, *, landmarks, leave, block_size):
         """On features or landmarks, else on K."""
-        if landmarks is not None or choose_route(kernel, *rows.shape, rows.dtype) != "gram":
+        n, d = rows.shape
+        if landmarks is not None or choose_route(kernel, n, d, rows.dtype) != "gram":
             return solve_cholesky(kernel, rows, landmarks, labels, weights, fixed, block_size)
         K, expansion, lift = kernel_matrix(kernel, rows, fixed, block_size)
         return CholeskyGram(K, weights, fixed, expansion, lift, (kernel, rows)).solve_labels(labels)

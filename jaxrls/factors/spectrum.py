@@ -40,14 +40,6 @@ class Leaving:
 
 
 @pytree
-class Projected:
-    """Labels in the eigenbasis."""
-
-    z: Float[Array, "r t"]
-    base: Float[Array, "n t"] | None  # √v (y − mean), or of a square U what of it no fit reaches
-
-
-@pytree
 class Spectrum(Factor):
     """The eigendecomposition behind one kernel and one X. U is kept, or made of rows of features
     block by block.
@@ -60,17 +52,19 @@ class Spectrum(Factor):
     shares_work: ClassVar[bool] = True
     rows: Rows  # of U itself, or of the features that it is made of
     s: Float[Array, " r"]
-    rotation: Float[Array, "p r"] | None  # U = √v (rows − B origin) rotation; None where rows are U
-    origin: Any  # (q, p), what the fixed effects fit of features, None where K is given
-    basis: Float[Array, "c r"] | None  # None where the coefficients are dual: √v U
     across: Float[Array, "q r"]
-    solved: Float[Array, " r"] | None  # 0 in directions left out, where an eigenvalue is negative
-    leaving: Leaving | None
     weights: Weights
     fixed: FixedEffects
     expansion: Expansion
     said: Report
-    complete: bool = static()  # whether U is square
+    rotation: Float[Array, "p r"] | None = (
+        None  # U = √v (rows − B origin) rotation; None: rows are U
+    )
+    origin: Any = None  # (q, p), what the fixed effects fit of features, None where K is given
+    basis: Float[Array, "c r"] | None = None  # None where the coefficients are dual: √v U
+    solved: Float[Array, " r"] | None = None  # 0 in directions of K's negative eigenvalues
+    leaving: Leaving | None = None
+    complete: bool = static(default=False)  # whether U is square
     hidden: Bool[Array, " r"] | None = None  # where s is the level of rounding in place of 0
     training: Any = None  # where U is kept
 
@@ -104,9 +98,12 @@ class Spectrum(Factor):
 
     # U ---------------------------------------------------------------------------------------------
 
-    def features(self, x, b) -> Float[Array, "n p"]:
-        """What `rotation` makes U/√v of, for a block of rows."""
-        return x - self.fixed.fitted(b, self.origin) if self.fixed.count else x
+    def unrotated(self, x, v, b):
+        """What `rotation` makes U of, or U itself; without weights where v is None."""
+        if self.rotation is None:
+            return x
+        features = x - self.fixed.fitted(b, self.origin)
+        return features if v is None else safe_sqrt(v)[:, None] * features
 
     def left(self, x, v, b) -> Float[Array, "n r"]:
         """U of a block of rows, U/√v where v is None and U is made of features."""
@@ -116,43 +113,23 @@ class Spectrum(Factor):
     def left_vectors(self) -> Float[Array, "n r"]:
         """U, formed where it is not kept."""
         columns = self.weights.values, self.fixed.rows
-        return self.rows.map(lambda x, v, b: self.left(x, v, b), *columns, block_size=self.whole)
+        return self.rows.map(self.left, *columns, block_size=self.whole)
 
     def dual_basis(self) -> Float[Array, "n r"]:
         """√v U."""
         return self.weights.scale(self.left_vectors())
 
     def project(self, labels):
-        """z = Uᵀ√v y, and what of the labels no λ reaches."""
-        if self.rotation is None:
-            z = self.rows.sum(transposed_matmul, labels.scaled, block_size=self.whole)
-        else:
-            cross = lambda x, v, b, y: matmul(self.unrotated(x, v, b).T, y)
-            columns = self.weights.values, self.fixed.rows, labels.scaled
-            z = matmul(self.rotation.T, self.rows.sum(cross, *columns))
-        return self.projected(labels, z)
-
-    def projected(self, labels, z) -> Projected:
-        """From z."""
-        if not self.complete:
-            return Projected(z, labels.scaled)
-        if self.solved is None:
-            return Projected(z, None)
-        missed = z * (1 - self.solved)[:, None]
-        base = self.rows.map(lambda U: matmul(U, missed), block_size=self.whole)
-        return Projected(z - missed, base)
+        """z = Uᵀ√v y."""
+        cross = lambda x, v, b, y: transposed_matmul(self.unrotated(x, v, b), y)
+        columns = self.weights.values, self.fixed.rows, labels.scaled
+        z = self.rows.sum(cross, *columns, block_size=self.whole)
+        return z if self.rotation is None else matmul(self.rotation.T, z)
 
     def solve_moments(self, labels: Labels, sums: Moments) -> Solution:
         """`solve_labels` where the cross-moments were summed together with the moments."""
         z = matmul(self.rotation.T, sums.centred(self.fixed).cross)  # type: ignore[union-attr]
-        return Solution(self, labels, self.projected(labels, z))
-
-    def unrotated(self, x, v, b):
-        """What `rotation` makes U of, or U itself."""
-        if self.rotation is None:
-            return x
-        features = self.features(x, b)
-        return features if v is None else safe_sqrt(v)[:, None] * features
+        return Solution(self, labels, z)
 
     # at λ ------------------------------------------------------------------------------------------
 
@@ -164,27 +141,26 @@ class Spectrum(Factor):
 
     def coefficients(self, solution, lams):
         """basis (D ∘ z), O(c r t L); dual ones as √v λc̃/λ, the product that leave-one-out takes."""
-        z = solution.state.z[:, None]
-        solved = z / (self.s[:, None, None] + lams)
+        z = solution.state if self.solved is None else solution.state * self.solved[:, None]
+        solved = z[:, None] / (self.s[:, None, None] + lams)
         beta = solution.labels.start[:, None] - times(self.across, solved)
         if self.basis is None:
-            coef = self.weights.scale(times(self.left_vectors(), self.lost(lams) * z) / lams)
-            return jnp.moveaxis(coef, 1, 0), jnp.moveaxis(beta, 1, 0)
-        coef = times(self.basis, solved)
+            lost = times(self.left_vectors(), self.lost(lams) * z[:, None])
+            coef = self.weights.scale(lost / lams)
+        else:
+            coef = times(self.basis, solved)
         return jnp.moveaxis(coef, 1, 0), jnp.moveaxis(beta, 1, 0)
 
     def residual_norm(self, solution, lams):
-        """‖λc̃‖², from the residuals of all rows: nothing cancels."""
-        lost, state = self.lost(lams), solution.state
-        if self.complete:
-            missed = 0.0 if state.base is None else jnp.sum(state.base**2, axis=0)
-            return missed + jnp.sum((lost * state.z[:, None]) ** 2, axis=0)
-        return self.sweep(solution, lams, lambda r, R, v: jnp.sum(r * r, axis=0))
+        """Of a square U Σ(λDz)²."""
+        if not self.complete:
+            return super().residual_norm(solution, lams)
+        return jnp.sum((self.lost(lams) * solution.state[:, None]) ** 2, axis=0)
 
     def data_fit(self, solution, lams):
         """‖λc̃‖²/λ + ‖f‖²_H."""
         s = self.s[:, None, None]
-        length = jnp.sum(s * (solution.state.z[:, None] / (s + lams)) ** 2, axis=0)
+        length = jnp.sum(s * (solution.state[:, None] / (s + lams)) ** 2, axis=0)
         return self.residual_norm(solution, lams) / lams + length
 
     def logdet(self, solution, lams):
@@ -208,11 +184,11 @@ class Spectrum(Factor):
 
     def sweep(self, solution, lams, fn, *columns, stack=False):
         """One pass over the rows, all λ inside: O(n r L (t + 1))."""
-        state, t = solution.state, solution.labels.Y.shape[1]
+        z, t = solution.state, solution.labels.Y.shape[1]
 
         def prepared(lams):
             lost = self.lost(lams)
-            return lost, lost * state.z[:, None]
+            return lost, lost * z[:, None]
 
         whole, rest = lam_chunks(lams, t)
         chunks = (
@@ -220,32 +196,37 @@ class Spectrum(Factor):
             None if rest is None else prepared(rest),
         )
 
-        def block(x, v, b, base, *columns):
+        def block(x, v, b, y, *columns):
             U = self.left(x, v, b)
-            if not self.complete:
-                counted = jnp.ones_like(U[:, 0]) if v is None else v
-                outside = 1 - jnp.sum(U * U, axis=1) - self.fixed.leverage(b, counted)
-                base = base - matmul(U, state.z)
+            outside: Any = None if self.complete else self._outside(U, v, b)
+            missed: Any = None if self.complete else (y - matmul(U, z))[:, None]
 
             def at(chunk):
                 lost, lost_z = chunk
                 r, R = times(U, lost_z), times(U * U, lost)
-                r = r if base is None else base[:, None] + r
-                out = fn(r, R if self.complete else outside[:, None, None] + R, v, *columns)
+                if not self.complete:
+                    r, R = missed + r, outside[:, None, None] + R
+                out = fn(r, R, v, *columns)
                 return jnp.moveaxis(out, 1, 0) if stack else out
 
             out = map_blocks(at, *chunks)
             return jnp.moveaxis(out, 0, 1) if stack else out
 
         read = self.rows.map if stack else self.rows.sum
-        columns = self.weights.values, self.fixed.rows, state.base, *columns
+        y = None if self.complete else solution.labels.scaled
+        columns = self.weights.values, self.fixed.rows, y, *columns
         return read(block, *columns, block_size=self.whole)
+
+    def _outside(self, U, v, b):
+        """The diagonal of I − HHᵀ − UUᵀ for a block of rows."""
+        counted = jnp.ones_like(U[:, 0]) if v is None else v
+        return 1 - jnp.sum(U * U, axis=1) - self.fixed.leverage(b, counted)
 
     def unseen(self, solution, lams):
         """From the features, where U is made of them."""
         if self.rotation is None:
             return super().unseen(solution, lams)
-        kept = (1 - self.lost(lams)) * solution.state.z[:, None]
+        kept = (1 - self.lost(lams)) * solution.state[:, None]
         f = self.rows.map(lambda x, b: times(self.left(x, None, b), kept), self.fixed.rows)
         return solution.labels.Y - solution.labels.mean - jnp.moveaxis(f, 1, 0)
 
@@ -254,7 +235,7 @@ class Spectrum(Factor):
         if self.leaving is None:
             return None
         W, u, indices = self.leaving.planes, self.leaving.left, self.leaving.indices
-        lost, z = self.lost(lams), solution.state.z[:, None]
+        lost, z = self.lost(lams), solution.state[:, None]
         kept = 1 - lost
         slope = jnp.sqrt(kept * lost)
         v = self.weights.array[indices]
@@ -278,20 +259,13 @@ class Spectrum(Factor):
 
     def view(self, solution, lam):
         """U diag(λD) Uᵀ, or I − HHᵀ − U diag(sD) Uᵀ."""
-        lost, labels, fixed, weights = (
-            lam / (self.s + lam),
-            solution.labels,
-            self.fixed,
-            self.weights,
-        )
-        z, used = solution.state.z, weights.used[:, None]
+        labels, fixed, weights = solution.labels, self.fixed, self.weights
+        z, lost, used = solution.state, lam / (self.s + lam), weights.used[:, None]
         if self.rotation is not None:
-            root = jnp.sqrt(self.s / (self.s + lam))
+            root, out = jnp.sqrt(self.s / (self.s + lam)), self.leaving
             u = self.rows.map(lambda x, b: self.left(x, None, b) * root, fixed.rows)
-            of: Any = u, root[:, None] * z, labels, weights, fixed
-            if self.leaving is None:
-                return LowRank.of_rows(*of)
-            return LowRank.of_rows(*of, self.leaving.planes * jnp.sqrt(lost), self.leaving.indices)
+            constraints = () if out is None else (out.planes * jnp.sqrt(lost), out.indices)
+            return LowRank.of_rows(u, root[:, None] * z, labels, weights, fixed, *constraints)
         both = lambda r, R, v: jnp.concatenate([r, R], axis=2)
         both = self.sweep(solution, lam.reshape(1, 1), both, stack=True)[:, 0]
         r, R, U = both[:, :-1], both[:, -1], self.left_vectors()
@@ -321,35 +295,31 @@ class Spectrum(Factor):
     def squares(self, solution, lam):
         """r, and the diagonals of H, R, H² and R² at one λ, H = I − R: what influence needs."""
         kept, lost = self.s / (self.s + lam), lam / (self.s + lam)
+        powers = jnp.stack([kept, lost, kept**2, lost**2], axis=1)
 
-        def block(x, v, b, base):
+        def block(x, v, b):
             U = self.left(x, v, b)
-            square = U * U
             h = self.fixed.leverage(b, jnp.ones_like(U[:, 0]) if v is None else v)
-            outside = jnp.zeros_like(h)
-            if not self.complete:
-                outside = jnp.maximum(1 - jnp.sum(square, axis=1) - h, 0)
-                base = base - matmul(U, solution.state.z)
-            r = matmul(U, lost[:, None] * solution.state.z)
-            r = r if base is None else base + r
-            fitted = matmul(square, kept) + h, matmul(square, kept**2) + h
-            left = matmul(square, lost) + outside, matmul(square, lost**2) + outside
-            return r, fitted[0], left[0], fitted[1], left[1]
+            outside = jnp.zeros_like(h) if self.complete else jnp.maximum(self._outside(U, v, b), 0)
+            return matmul(U * U, powers) + jnp.stack([h, outside, h, outside], axis=1)
 
-        columns = self.weights.values, self.fixed.rows, solution.state.base
-        return self.rows.map(block, *columns, block_size=self.whole)
+        columns = self.weights.values, self.fixed.rows
+        diagonals = self.rows.map(block, *columns, block_size=self.whole)
+        r = self.sweep(solution, lam.reshape(1, 1), lambda r, R, v: r, stack=True)[:, 0]
+        return r, *diagonals.T
 
     def training_gram(self) -> Float[Array, "n n"]:
         """K of the rows, made again."""
         kernel, rows = self.training
-        return rows.stored.map(lambda x: self.expansion.design(kernel, x))
+        return rows.map(lambda x: self.expansion.design(kernel, x))
 
     def queries(self) -> Float[Array, "n r"]:
         """G = design·basis − B across of the rows of X, as if they were new: f = mean + G (D ∘ z)."""
         kernel, rows = self.training
         basis = self.dual_basis() if self.basis is None else self.basis
-        G = rows.stored.map(lambda x: matmul(self.expansion.design(kernel, x), basis))
-        return G - self.fixed.fitted(self.fixed.rows, self.across)
+        G = rows.map(lambda x: matmul(self.expansion.design(kernel, x), basis))
+        G = G - self.fixed.fitted(self.fixed.rows, self.across)
+        return G if self.solved is None else G * self.solved
 
 
 class AsTheyAre:
@@ -395,12 +365,8 @@ def factor_symmetric(
     return Spectrum(
         rows=DenseRows(U),
         s=s,
-        rotation=None,
-        origin=None,
-        basis=None,
         across=matmul(across, weights.scale(U)),
         solved=solved,
-        leaving=None,
         training=training,
         weights=weights,
         fixed=fixed,
@@ -424,12 +390,9 @@ def factor_svd(kernel, rows: Rows, weights: Weights, fixed: FixedEffects) -> Spe
     return Spectrum(
         rows=DenseRows(U),
         s=sigma**2,
-        rotation=None,
         origin=origin,
         basis=basis,
         across=matmul(origin, basis),
-        solved=None,
-        leaving=None,
         training=(kernel, rows),
         weights=weights,
         fixed=fixed,
@@ -483,14 +446,10 @@ def of_moments(
         origin=sums.origin,
         basis=basis,
         across=matmul(sums.origin, basis),
-        solved=None,
-        leaving=None,
-        training=None,
         weights=weights,
         fixed=fixed,
         expansion=Primal(),
         said=Report("covariance", 2 * eigh_rounding(len(s), s, constant), below),
-        complete=False,
     )
 
 

@@ -15,7 +15,6 @@ from jaxtyping import Array, Bool, Float
 
 from jaxrls.factors.contract import Solution, times
 from jaxrls.factors.spectrum import (
-    Projected,
     Spectrum,
     feature_moments,
     of_moments,
@@ -64,7 +63,8 @@ class SummedSpectrum(Spectrum):
 
     def residual_norm(self, solution, lams):
         """By a quadratic form of the moments: a difference, right to the squares of labels."""
-        coef = times(self.rotation, (1 - self.lost(lams)) * solution.state.z[:, None])
+        rotation: Any = self.rotation
+        coef = times(rotation, (1 - self.lost(lams)) * solution.state[:, None])
         both = 2 * self.sums.cross[:, None] - times(self.sums.second, coef)
         return jnp.maximum(self.sums.square - jnp.sum(coef * both, axis=0), 0)
 
@@ -82,10 +82,6 @@ class PlainFeatures:
             raise ValueError(
                 f"X must have the columns that were fitted, and has {d}, which gives {found} features in place of {r}"
             )
-
-    def rounding(self) -> Float[Array, ""]:
-        """None: φ of a row is the same in every block."""
-        return jnp.zeros(())
 
     def moments(self, rows: Rows, fixed: FixedEffects, Y, v, **options) -> Moments:
         """The moments of φ."""
@@ -139,7 +135,7 @@ class Summed:
         none = jnp.zeros((0, t), dtype)
         labels = Labels(none, centred.label_origin, none[:1], none, flat)
         z = matmul(made.rotation.T, centred.cross)
-        return Solution(SummedSpectrum(**named, sums=centred), labels, Projected(z, None))
+        return Solution(SummedSpectrum(**named, sums=centred), labels, z)
 
     def lost(self, lam) -> Float[Array, ""]:
         """By how much rounding is larger than that of a fit to the rows that are left, at the
@@ -173,10 +169,9 @@ class Summed:
         corner = jnp.block([[gram, m.first], [m.first.T, m.second]])
         beside = jnp.concatenate([m.label, m.cross]) * units[:, None]
         beside = beside / jnp.sqrt(jnp.where(squares > 0, squares, 1))
+        # Half of the digits: rows that go differ by rounding from what they were when they came.
         eps, k = float(jnp.finfo(m.second.dtype).eps), len(units)
-        # What rows that go differ by from what they were when they came has signs, that even out.
-        again = self.of.rounding() * jnp.sqrt(weight / jnp.maximum(m.count, 1)) * units[len(gram) :]
-        tolerance = 4 * k * eps + 2 * k**0.5 * jnp.max(again)
+        tolerance = eps**0.5
         eye = tolerance * jnp.eye(k, dtype=corner.dtype)
         L = jnp.linalg.cholesky(units[:, None] * corner * units + eye)
         half = jax.lax.linalg.triangular_solve(L, beside, left_side=True, lower=True)

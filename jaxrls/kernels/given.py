@@ -12,20 +12,34 @@ from jaxrls.support.checks import values_unknown
 from jaxrls.support.pytrees import pytree, static
 
 
-def _check_function(kernel: Kernel, fn) -> None:
-    if not callable(fn):
-        raise ValueError(f"{type(kernel).__name__}.fn must be a function, and is {fn!r}")
+class _OfFunction(Kernel):
+    """A kernel by a function of the caller's, `fn(*matrices)` or `fn(params, *matrices)`."""
 
+    fn: Callable
+    params: Any
 
-def _check_real(kernel: Kernel, values) -> None:
-    if jnp.issubdtype(values.dtype, jnp.complexfloating):
-        raise ValueError(
-            f"{type(kernel).__name__}.fn must return real numbers, and returned {values.dtype}: return its real part"
-        )
+    def __post_init__(self):
+        if not callable(self.fn):
+            raise ValueError(f"{type(self).__name__}.fn must be a function, and is {self.fn!r}")
+
+    def _values(self, *matrices, columns: int | None = None):
+        """What it gives: a row for each of the first matrix, and so many columns."""
+        name, n = f"{type(self).__name__}.fn", matrices[0].shape[0]
+        with values_unknown(name):
+            found = self.fn(*matrices) if self.params is None else self.fn(self.params, *matrices)
+        if found.shape[:1] != (n,) or found.ndim != 2 or columns not in (None, found.shape[1]):
+            raise ValueError(
+                f"{name} must return shape ({n}, {columns or 'r'}), and returned {found.shape}"
+            )
+        if jnp.issubdtype(found.dtype, jnp.complexfloating):
+            raise ValueError(
+                f"{name} must return real numbers, and returned {found.dtype}: return its real part"
+            )
+        return found
 
 
 @pytree
-class FeatureMap(Kernel):
+class FeatureMap(_OfFunction):
     """The kernel of an explicit basis expansion, k(x, z) = ⟨φ(x), φ(z)⟩.
 
     `fn(X) -> (n, r)`, or `fn(params, X) -> (n, r)` where `params` (any pytree, differentiable) is
@@ -42,18 +56,8 @@ class FeatureMap(Kernel):
     fn: Callable = static()
     params: Any = None
 
-    def __post_init__(self):
-        _check_function(self, self.fn)
-
     def features(self, X):
-        with values_unknown("FeatureMap.fn"):
-            features = self.fn(X) if self.params is None else self.fn(self.params, X)
-        if features.ndim != 2 or features.shape[0] != X.shape[0]:
-            raise ValueError(
-                f"FeatureMap.fn must return shape ({X.shape[0]}, r), one row per row of X, and returned {features.shape}"
-            )
-        _check_real(self, features)
-        return features
+        return self._values(X)
 
     def num_features(self, d, dtype):
         return jax.eval_shape(self.features, jax.ShapeDtypeStruct((1, d), dtype)).shape[1]
@@ -66,7 +70,7 @@ class FeatureMap(Kernel):
 
 
 @pytree
-class FunctionKernel(Kernel):
+class FunctionKernel(_OfFunction):
     """Any kernel given as a function on matrices: `fn(X, Z) -> (n, m)`, or `fn(params, X, Z)` where
     `params` is given.
 
@@ -82,18 +86,8 @@ class FunctionKernel(Kernel):
     fn: Callable = static()
     params: Any = None
 
-    def __post_init__(self):
-        _check_function(self, self.fn)
-
     def __call__(self, X, Z):
-        with values_unknown("FunctionKernel.fn"):
-            K = self.fn(X, Z) if self.params is None else self.fn(self.params, X, Z)
-        if K.shape != (X.shape[0], Z.shape[0]):
-            raise ValueError(
-                f"FunctionKernel.fn must return shape {(X.shape[0], Z.shape[0])} and returned {K.shape}"
-            )
-        _check_real(self, K)
-        return K
+        return self._values(X, Z, columns=Z.shape[0])
 
     def diag(self, X):
         return jax.vmap(lambda x: self(x[None], x[None])[0, 0])(X)

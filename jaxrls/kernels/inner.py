@@ -3,13 +3,15 @@ explicit features, and `Sobolev`.
 """
 
 import math
+from functools import reduce
+from itertools import combinations_with_replacement
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 from jaxtyping import ArrayLike as Scalars
 
-from jaxrls.kernels.kernel import Kernel, Rows, parameter
+from jaxrls.kernels.kernel import Kernel, Rows, check_not_negative, parameter
 from jaxrls.linalg.products import matmul, safe_sqrt
 from jaxrls.linalg.sparse import inner_products, made_dense, squared_lengths
 from jaxrls.support.checks import is_concrete
@@ -167,10 +169,7 @@ class Sobolev(Kernel):
 
     def check(self, X):
         self._check_columns(X)
-        if is_concrete(X) and np.asarray(X).min() < 0:
-            raise ValueError(
-                f"Sobolev lives on [0, ∞), and the smallest input is {np.asarray(X).min()}: shift the column so that it starts at 0"
-            )
+        check_not_negative("Sobolev lives on [0, ∞)", X, "shift the column so that it starts at 0")
 
     @staticmethod
     def _check_columns(X):
@@ -200,27 +199,15 @@ def polynomial_features(X: Rows, degree: int, offset: float = 1.0) -> Float[Arra
         raise ValueError(
             f"polynomial_features needs degree ≥ 1 and offset ≥ 0, and got {degree} and {offset}"
         )
-    columns = []
-    for monomial, values in _monomials(X, degree):
-        free = degree - len(monomial)
-        if offset == 0 and free:
-            continue
-        repeats = (*(monomial.count(j) for j in set(monomial)), free)
-        count = math.factorial(degree) // math.prod(map(math.factorial, repeats))
-        columns.append(math.sqrt(count * offset**free) * values)
-    return jnp.stack(columns, axis=1)
-
-
-def _monomials(X, degree: int):
-    """Every product of at most `degree` columns, with their sorted numbers, by degree: one
-    multiplication each.
-    """
-    level: list[tuple[tuple[int, ...], Array]] = [((), jnp.ones(X.shape[0], X.dtype))]
-    yield from level
-    for _ in range(degree):
-        level = [
-            ((*p, j), values * X[:, j])
-            for p, values in level
-            for j in range(p[-1] if p else 0, X.shape[1])
-        ]
-        yield from level
+    # Those of just that degree in one column more, of ones, which is column 0 of the monomials.
+    least = 0 if offset else 1
+    monomials = list(combinations_with_replacement(range(least, X.shape[1] + 1), degree))
+    scales = []
+    for monomial in monomials:
+        repeats = (math.factorial(monomial.count(j)) for j in set(monomial))
+        count = math.factorial(degree) // math.prod(repeats)
+        scales.append(math.sqrt(count * offset ** monomial.count(0)))
+    ones = jnp.ones((X.shape[0], 1), X.dtype)
+    wide = jnp.concatenate([ones, X], axis=1)
+    factors = (wide[:, np.array(columns)] for columns in zip(*monomials, strict=True))
+    return jnp.asarray(scales, X.dtype) * reduce(jnp.multiply, factors)

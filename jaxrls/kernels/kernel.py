@@ -6,6 +6,7 @@ hyperparameter that `jax.grad` can see; what cannot be differentiated (a degree,
 static. Parameters take the dtype of the data. Values are checked by the one-call doors (`fit`,
 `tune`), through `check`: inside `jax.jit` only shapes can be."""
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
@@ -20,6 +21,7 @@ from jaxtyping import ArrayLike as Scalars
 from jaxrls.linalg.products import safe_sqrt
 from jaxrls.linalg.sparse import on_dense_rows
 from jaxrls.support.checks import check_real, is_concrete
+from jaxrls.support.meshes import seen
 from jaxrls.support.pytrees import pytree, static
 
 Rows = Float[Array, "n d"]
@@ -37,7 +39,7 @@ class Kernel(ABC):
     What a search needs to know stands in class variables: `positive` names the fields that must be
     positive, and are searched by their logarithm; `length_scales` those in the units of X, one
     number or one per column, which can be guessed from distances between rows, and `metric` is the
-    distance that they divide, "euclidean" or "cityblock". `evaluable` is False for what is given as
+    distance that they divide, "euclidean" or "cityblock"; `still` those that stay as they are. `evaluable` is False for what is given as
     a matrix, and has no value at other points. `sparse` says that the methods of this very class
     take a `SparseBlock` for X, by products alone; those of other classes see its rows dense.
 
@@ -50,14 +52,14 @@ class Kernel(ABC):
     positive: ClassVar[tuple[str, ...]] = ()
     length_scales: ClassVar[tuple[str, ...]] = ()
     metric: ClassVar[str] = "euclidean"
+    still: ClassVar[tuple[str, ...]] = ()
     evaluable: ClassVar[bool] = True
     knows_diag: ClassVar[bool] = True  # whether it tells k(x, x) of new rows
     sparse: ClassVar[bool] = False
-    reads_stored: ClassVar[bool] = True
 
     def __init_subclass__(cls, **options):
         super().__init_subclass__(**options)
-        for name in ("__call__", "diag", "features"):
+        for name in ("__call__", "diag", "features", "take"):
             if name in vars(cls) and not vars(cls).get("sparse", False):
                 setattr(cls, name, on_dense_rows(vars(cls)[name]))
 
@@ -89,15 +91,13 @@ class Kernel(ABC):
         are known.
         """
         for name in self.positive:
-            value = getattr(self, name)
-            check_real(f"{type(self).__name__}.{name}", value)
-            if (
-                is_concrete(value)
-                and not (np.isfinite(np.asarray(value)) & (np.asarray(value) > 0)).all()
-            ):
-                raise ValueError(
-                    f"{type(self).__name__}.{name} must be positive and finite, and is {np.asarray(value)}"
-                )
+            what, value = f"{type(self).__name__}.{name}", getattr(self, name)
+            check_real(what, value)
+            if not is_concrete(value):
+                continue
+            value = np.asarray(value)
+            if not (np.isfinite(value) & (value > 0)).all():
+                raise ValueError(f"{what} must be positive and finite, and is {value}")
         for child in self._parts().values():
             child.check(X)
 
@@ -129,15 +129,13 @@ class Kernel(ABC):
 
     def on(self, columns: int | Sequence[int]) -> "Kernel":
         """The same kernel, seeing only some columns of X."""
-        indices = (columns,) if isinstance(columns, int | np.integer) else tuple(columns)
-        if not indices or not all(
-            isinstance(c, int | np.integer) and not isinstance(c, bool) for c in indices
-        ):
+        indices = np.atleast_1d(columns)
+        if indices.ndim > 1 or not indices.size or indices.dtype.kind not in "iu":
             raise ValueError(
                 f"columns must be one index or several, such as 0, [0, 2] or range(3), and is {columns!r}"
             )
         _check_evaluable(self)
-        return On(self, tuple(int(c) for c in indices))
+        return On(self, tuple(indices.tolist()))
 
     def __add__(self, other) -> "Kernel":
         if not isinstance(other, Kernel):
@@ -171,6 +169,12 @@ def _is_scalar(value) -> bool:
     return isinstance(value, int | float | np.number) or getattr(value, "shape", None) == ()
 
 
+def check_not_negative(what: str, X, then: str) -> None:
+    """Raise for inputs below 0, where values are known."""
+    if is_concrete(X) and (low := seen(lambda xp, X: xp.min(X), X)) < 0:
+        raise ValueError(f"{what}, and the smallest input is {low}: {then}")
+
+
 def parameter(kernel: Kernel, name: str, X, per_column: bool = False):
     """A parameter in the dtype of the data: one number, or where so many are meant one per column.
     Other shapes would broadcast along rows.
@@ -184,8 +188,23 @@ def parameter(kernel: Kernel, name: str, X, per_column: bool = False):
     return value
 
 
+class _Pair(Kernel):
+    """Two kernels, whose values are put together."""
+
+    sparse = True
+    left: Kernel
+    right: Kernel
+    joined: ClassVar[Callable]
+
+    def __call__(self, X, Z):
+        return self.joined(self.left(X, Z), self.right(X, Z))
+
+    def diag(self, X):
+        return self.joined(self.left.diag(X), self.right.diag(X))
+
+
 @pytree
-class Sum(Kernel):
+class Sum(_Pair):
     """k₁ + k₂: the space of functions f₁ + f₂. Where both have explicit features, so does the sum:
     side by side.
 
@@ -195,14 +214,9 @@ class Sum(Kernel):
     """
 
     sparse = True
+    joined = staticmethod(operator.add)
     left: Kernel
     right: Kernel
-
-    def __call__(self, X, Z):
-        return self.left(X, Z) + self.right(X, Z)
-
-    def diag(self, X):
-        return self.left.diag(X) + self.right.diag(X)
 
     def num_features(self, d, dtype):
         left, right = self.left.num_features(d, dtype), self.right.num_features(d, dtype)
@@ -213,7 +227,7 @@ class Sum(Kernel):
 
 
 @pytree
-class Product(Kernel):
+class Product(_Pair):
     """k₁ k₂, entry by entry (Schur): the tensor product of the two spaces.
 
     >>> import jax.numpy as jnp, jaxrls as rls
@@ -221,15 +235,9 @@ class Product(Kernel):
     [[2.0]]
     """
 
-    sparse = True
+    joined = staticmethod(operator.mul)
     left: Kernel
     right: Kernel
-
-    def __call__(self, X, Z):
-        return self.left(X, Z) * self.right(X, Z)
-
-    def diag(self, X):
-        return self.left.diag(X) * self.right.diag(X)
 
 
 @pytree
@@ -259,8 +267,37 @@ class Scaled(Kernel):
         return safe_sqrt(parameter(self, "scale", X)) * self.kernel.features(X)
 
 
+class Through(Kernel):
+    """A kernel that sees what `take` makes of X."""
+
+    sparse = True
+    kernel: Kernel
+
+    @abstractmethod
+    def take(self, X: Rows) -> Rows:
+        """What the kernel sees of X."""
+
+    def __call__(self, X, Z):
+        return self.kernel(self.take(X), self.take(Z))
+
+    def diag(self, X):
+        return self.kernel.diag(self.take(X))
+
+    def check(self, X):
+        self.kernel.check(self.take(X))
+
+    def map_length_scales(self, fn, X):
+        return replace(self, kernel=self.kernel.map_length_scales(fn, self.take(X)))  # type: ignore[type-var]
+
+    def num_features(self, d, dtype):
+        return self.kernel.num_features(d, dtype)
+
+    def features(self, X):
+        return self.kernel.features(self.take(X))
+
+
 @pytree
-class On(Kernel):
+class On(Through):
     """A kernel that sees only some columns of X; sums of these make multiple-kernel learning and
     banded ridge.
 
@@ -282,20 +319,28 @@ class On(Kernel):
             raise ValueError(f"columns {outside} are not in X, which has {X.shape[1]} columns")
         return X[:, np.array(self.columns)]
 
-    def __call__(self, X, Z):
-        return self.kernel(self.take(X), self.take(Z))
-
-    def diag(self, X):
-        return self.kernel.diag(self.take(X))
-
-    def check(self, X):
-        self.kernel.check(self.take(X))
-
-    def map_length_scales(self, fn, X):
-        return replace(self, kernel=self.kernel.map_length_scales(fn, self.take(X)))
-
     def num_features(self, d, dtype):
         return self.kernel.num_features(len(self.columns), dtype)
 
-    def features(self, X):
-        return self.kernel.features(self.take(X))
+
+@pytree
+class Standardized(Through):
+    """A kernel that sees the columns of X less their `centre`, over their `scale`, (d,) both, which
+    no search moves.
+
+    `fit(…, standardize=True)` makes it.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> kernel = Standardized(rls.Linear(), jnp.array([1.0]), jnp.array([2.0]))
+    >>> kernel(jnp.array([[5.0]]), jnp.array([[3.0]])).tolist()
+    [[2.0]]
+    """
+
+    still = ("centre", "scale")
+    kernel: Kernel
+    centre: Float[Array, " d"]
+    scale: Float[Array, " d"]
+
+    def take(self, X):
+        """The columns about 0, of variance 1."""
+        return (X - self.centre) / self.scale

@@ -3,6 +3,7 @@
 """
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import ClassVar
 
@@ -14,12 +15,10 @@ from jaxtyping import ArrayLike as Scalars
 from jaxrls.kernels.distances import (
     chi_squared_distances,
     city_block_distances,
-    distances_squared,
     squared_distances,
 )
-from jaxrls.kernels.kernel import Kernel, parameter
+from jaxrls.kernels.kernel import Kernel, check_not_negative, parameter
 from jaxrls.linalg.products import safe_sqrt
-from jaxrls.support.checks import is_concrete
 from jaxrls.support.pytrees import pytree, static
 
 
@@ -29,18 +28,21 @@ def _inverse(kernel: Kernel, X):
 
 
 class _Stationary(Kernel):
-    """k(x, z) = profile(‖x − z‖² / width²), with profile(0) = 1."""
+    """k(x, z) = profile(distance in widths), with profile(0) = 1."""
 
     positive: ClassVar[tuple[str, ...]] = ("width",)
     length_scales: ClassVar[tuple[str, ...]] = ("width",)
     sparse: ClassVar[bool] = True
+    distances: ClassVar[Callable] = staticmethod(squared_distances)
     width: Scalars
 
-    def _profile(self, squared):
-        raise TypeError(f"{type(self).__name__} must define _profile")
+    decay: ClassVar[float] = 0.5
+
+    def _profile(self, distances):
+        return jnp.exp(-self.decay * distances)
 
     def __call__(self, X, Z):
-        return self._profile(distances_squared(X, Z, _inverse(self, X)))
+        return self._profile(self.distances(X, Z, _inverse(self, X)))
 
     def diag(self, X):
         return jnp.ones(X.shape[0], X.dtype)
@@ -70,9 +72,6 @@ class Gaussian(_Stationary):
         1.0
         """
         return cls(1 / (2 * gamma) ** 0.5)
-
-    def _profile(self, squared):
-        return jnp.exp(-0.5 * squared)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -188,7 +187,7 @@ class Periodic(_Stationary):
             angle = 2 * math.pi * (turns + (around - jax.lax.stop_gradient(around)))
             return jnp.concatenate([jnp.cos(angle), jnp.sin(angle)], axis=1)
 
-        return jnp.exp(-0.5 * squared_distances(circle(X), circle(Z), inverse))
+        return self._profile(squared_distances(circle(X), circle(Z), inverse))
 
 
 @pytree
@@ -207,10 +206,9 @@ class Laplacian(_Stationary):
     """
 
     metric = "cityblock"
+    distances = staticmethod(city_block_distances)
+    decay = 1.0
     width: Scalars
-
-    def __call__(self, X, Z):
-        return jnp.exp(-city_block_distances(X, Z, _inverse(self, X)))
 
 
 @pytree
@@ -229,6 +227,8 @@ class ChiSquared(_Stationary):
     """
 
     metric = "cityblock"
+    distances = staticmethod(chi_squared_distances)
+    decay = 1.0
     width: Scalars
 
     @classmethod
@@ -240,12 +240,6 @@ class ChiSquared(_Stationary):
         """
         return cls(1 / gamma)
 
-    def __call__(self, X, Z):
-        return jnp.exp(-chi_squared_distances(X, Z, _inverse(self, X)))
-
     def check(self, X):
         super().check(X)
-        if is_concrete(X) and np.asarray(X).min() < 0:
-            raise ValueError(
-                f"ChiSquared is for X ≥ 0, such as counts, and the smallest input is {np.asarray(X).min()}: leave X uncentred"
-            )
+        check_not_negative("ChiSquared is for X ≥ 0, such as counts", X, "leave X uncentred")

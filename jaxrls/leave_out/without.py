@@ -151,16 +151,15 @@ class WithoutRows(Without):
     planes: LeavingRows | None = None
 
     def each(self, design, fn):
-        w, along, planes = matmul(design, self.steps), None, self.planes
-        if planes is not None:
-            along = matmul(design, planes.steps)
+        w, planes = matmul(design, self.steps), self.planes
+        along: Any = None if planes is None else matmul(design, planes.steps)
 
         def of_target(args):
             f, gaps, e, left = args
             found = f[:, None] - w * e
-            return fn(
-                found if planes is None else found.at[:, planes.indices].add(-along * left), gaps
-            )
+            if planes is not None:
+                found = found.at[:, planes.indices].add(-along * left)
+            return fn(found, gaps)
 
         left = None if planes is None else planes.left.T
         columns = matmul(design, self.coef).T, self.gaps.T, self.residuals.T, left

@@ -12,25 +12,16 @@ from jaxtyping import Array, Float
 
 from jaxrls.linalg.inverses import rule_of_inverse, rule_of_solve_diag, triangular_inverse
 from jaxrls.linalg.products import matmul
-from jaxrls.support.pytrees import pytree
 
 # Steps at most. The distance from the identity, ‖·‖ by all entries, that leaves the polynomial
 # 2e-11; where it stays above the second nothing is right.
 STEPS, CLOSE, USELESS = 6, 3e-3, 0.1
 
 
-@pytree
-class Rooted:
-    """B with BᵀB = G⁻¹ and log |G|, and ‖W G Wᵀ − I‖ after every step, NaN after the last."""
-
-    root: Float[Array, "n n"]
-    logdet: Float[Array, ""]
-    distances: Float[Array, " steps"]
-
-
-def inverse_root(G: Float[Array, "n n"]) -> Rooted:
-    """B with B G Bᵀ = I of a symmetric positive definite G; NaN where steps do not bring it there,
-    as G is not positive definite to its rounding.
+def inverse_root(G: Float[Array, "n n"]) -> tuple[Array, Array, Array]:
+    """B with B G Bᵀ = I of a symmetric positive definite G, log |G|, and ‖W G Wᵀ − I‖ after every
+    step, NaN after the last; NaN where steps do not bring it there, as G is not positive definite
+    to its rounding.
 
     **Cost** a Cholesky factor and its inverse in float32 and three products a step, but two in the
     first, and three at the end: 16n³ flops in the dtype of G where two steps do. **Source**: Rump
@@ -38,32 +29,30 @@ def inverse_root(G: Float[Array, "n n"]) -> Rooted:
     "Accurate and robust inverse Cholesky factorization"."""
     eye = jnp.eye(len(G), dtype=G.dtype)
 
-    def step(number, F, logdet, distances):
-        """W F Wᵀ with a W that brings it near I, and that W."""
+    def step(state):
+        """F to WFWᵀ with a W that brings it near I; in the first one W is B."""
+        number, logdet, distances, F, *B = state
         W = _narrow_root(F)
         F = matmul(matmul(W, F), W.T)
         F = (F + F.T) / 2
+        logdet = logdet - 2 * jnp.sum(jnp.log(jnp.diagonal(W)))
         distances = distances.at[number].set(jnp.linalg.norm(F - eye))
-        return W, number + 1, F, logdet - 2 * jnp.sum(jnp.log(jnp.diagonal(W))), distances
+        return number + 1, logdet, distances, F, matmul(W, B[0]) if B else W
 
     def unfinished(state):
-        number, *_, distances = state[1:]
+        number, _, distances, *_ = state
         return (distances[number - 1] > CLOSE) & (number < STEPS)
 
-    def further(state):
-        W, *others = step(*state[1:])
-        return matmul(W, state[0]), *others
-
     distances = jnp.full(STEPS, jnp.nan, G.dtype)
-    first = step(jnp.zeros((), int), G, jnp.zeros((), G.dtype), distances)
-    B, number, F, logdet, distances = jax.lax.while_loop(unfinished, further, first)
+    first = step((jnp.zeros((), int), jnp.zeros((), G.dtype), distances, G))
+    number, logdet, distances, F, B = jax.lax.while_loop(unfinished, step, first)
     rest = F - eye  # (I + rest)^(-1/2) is I − rest/2 + 3 rest²/8 − 5 rest³/16, to its fourth power
     square = matmul(rest, rest)
     B = B - matmul(rest / 2 - 0.375 * square + 0.3125 * matmul(rest, square), B)
     series = rest * square / 3 - rest * rest / 2 - square * square / 4
     logdet = logdet + jnp.trace(rest) + jnp.sum(series)
     sound = distances[number - 1] <= USELESS
-    return Rooted(jnp.where(sound, B, jnp.nan), jnp.where(sound, logdet, jnp.nan), distances)
+    return jnp.where(sound, B, jnp.nan), jnp.where(sound, logdet, jnp.nan), distances
 
 
 def _narrow_root(F):
@@ -81,7 +70,7 @@ def _narrow_root(F):
 @jax.custom_jvp
 def refined_inverse(G: Float[Array, "n n"]) -> Float[Array, "n n"]:
     """`inverse` by `inverse_root`."""
-    B = inverse_root(G).root
+    B = inverse_root(G)[0]
     return matmul(B.T, B)
 
 
@@ -90,9 +79,8 @@ def refined_solve_diag(
     K: Float[Array, "n n"], shift: Float[Array, ""], B: Float[Array, "n k"]
 ) -> tuple[Float[Array, "n k"], Float[Array, " n"], Float[Array, ""], Float[Array, " steps"]]:
     """`solve_diag` by `inverse_root`, and the distances of its steps."""
-    rooted = inverse_root(K + shift * jnp.eye(K.shape[0], dtype=K.dtype))
-    R = rooted.root
-    return matmul(R.T, matmul(R, B)), jnp.sum(R * R, axis=0), rooted.logdet, rooted.distances
+    R, logdet, distances = inverse_root(K + shift * jnp.eye(len(K), dtype=K.dtype))
+    return matmul(R.T, matmul(R, B)), jnp.sum(R * R, axis=0), logdet, distances
 
 
 refined_inverse.defjvp(rule_of_inverse(refined_inverse))

@@ -3,6 +3,7 @@ stored entries for each of those.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import wraps
 from typing import Any
 
@@ -42,7 +43,7 @@ class SparseBlock:
 
     def astype(self, dtype) -> "SparseBlock":
         """The same rows in another dtype."""
-        return SparseBlock(self.values.astype(dtype), self.columns, self.row, self.shape)
+        return replace(self, values=self.values.astype(dtype))
 
     def __getitem__(self, key) -> "SparseBlock":
         """All rows, of some columns, each named once: X[:, columns]."""
@@ -55,28 +56,25 @@ class SparseBlock:
         place = np.full(self.shape[1], -1, np.int32)
         place[named] = np.arange(len(named))
         columns = jnp.asarray(place)[self.columns]
-        return SparseBlock(
-            jnp.where(columns < 0, 0, self.values),
-            jnp.maximum(columns, 0),
-            self.row,
-            (self.shape[0], len(named)),
-        )
+        values = jnp.where(columns < 0, 0, self.values)
+        return SparseBlock(values, jnp.maximum(columns, 0), self.row, (self.shape[0], len(named)))
 
     def times(self, scale: Float[Array, " d"]) -> "SparseBlock":
         """Every column multiplied by a number."""
-        return SparseBlock(self.values * scale[self.columns], self.columns, self.row, self.shape)
+        return replace(self, values=self.values * scale[self.columns])
 
     def dense(self) -> Float[Array, "b d"]:
         """The same rows in one array."""
-        return (
-            jnp.zeros(self.shape, self.dtype).at[self.row[:, None], self.columns].add(self.values)
-        )
+        rows = jnp.zeros(self.shape, self.dtype)
+        return rows.at[self.row[:, None], self.columns].add(self.values)
+
+    def _by_row(self, runs: Float[Array, "s *m"]) -> Float[Array, "b *m"]:
+        """Sums over the runs of every row."""
+        return jnp.zeros((self.shape[0], *runs.shape[1:]), self.dtype).at[self.row].add(runs)
 
     def squared_lengths(self) -> Float[Array, " b"]:
         """‖x‖², each entry being stored once."""
-        return (
-            jnp.zeros(self.shape[0], self.dtype).at[self.row].add(jnp.sum(self.values**2, axis=1))
-        )
+        return self._by_row(jnp.sum(self.values**2, axis=1))
 
     def inner(self, Z: Float[Array, "m d"]) -> Float[Array, "b m"]:
         """⟨x, z⟩, O(stored entries · m): one entry of every run at a time, so that what is gathered
@@ -90,8 +88,7 @@ class SparseBlock:
             return total + value[:, None] * across[column], None
 
         runs = jnp.zeros((len(self.row), Z.shape[0]), self.dtype)
-        runs = jax.lax.scan(add, runs, (self.values.T, self.columns.T))[0]
-        return jnp.zeros((self.shape[0], Z.shape[0]), self.dtype).at[self.row].add(runs)
+        return self._by_row(jax.lax.scan(add, runs, (self.values.T, self.columns.T))[0])
 
 
 def inner_products(X: Any, Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
@@ -114,10 +111,6 @@ def on_dense_rows(method: Callable) -> Callable:
 
     @wraps(method)
     def run(self, *rows, **named):
-        return method(
-            self,
-            *map(made_dense, rows),
-            **{name: made_dense(value) for name, value in named.items()},
-        )
+        return method(self, *map(made_dense, rows), **named)
 
     return run

@@ -1,6 +1,7 @@
 """Landmarks R: the rows of X, or the points, that the subset of regressors is built on."""
 
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -64,6 +65,7 @@ def as_landmarks(rows: Rows, landmarks) -> Landmarks:
     >>> as_landmarks(rls.DenseRows(jnp.array([[3.0], [4.0]])), [1]).points.tolist()
     [[4.0]]
     """
+    indices: Any
     trace = None
     if isinstance(landmarks, Landmarks):
         indices, points, trace = landmarks.indices, landmarks.points, landmarks.trace_residual

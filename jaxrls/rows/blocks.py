@@ -1,6 +1,7 @@
 """Work on blocks of rows: one map and one sum, so that temporaries stay within a block."""
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -25,10 +26,8 @@ def default_block_size(n: int, row_bytes: int, most: int | None = None) -> int:
     ragged block is left; `most` bytes a block.
     """
     blocks = -(-n // max(16, (most or block_bytes()) // max(1, row_bytes)))
-    for count in range(blocks, min(2 * blocks, n) + 1):
-        if n % count == 0:
-            return n // count
-    return -(-n // blocks)
+    counts = range(blocks, min(2 * blocks, n) + 1)
+    return next((n // count for count in counts if n % count == 0), -(-n // blocks))
 
 
 def wide_block_size(n: int, row_bytes: int) -> int:
@@ -37,15 +36,16 @@ def wide_block_size(n: int, row_bytes: int) -> int:
     """
     least = min(n, FEWEST_ROWS)
     size = default_block_size(n, row_bytes)
-    return (
-        size
-        if size >= least
-        else next((rows for rows in range(least, 2 * least) if n % rows == 0), least)
-    )
+    sizes = range(least, 2 * least)
+    return size if size >= least else next((rows for rows in sizes if n % rows == 0), least)
 
 
-def check_block_size(block_size, n: int) -> int:
-    """`block_size` as given, cut to `n`; raises unless it is a whole number of at least 1."""
+def check_block_size(block_size, n: int) -> int | None:
+    """`block_size` as given, cut to `n`, None where it is not; raises unless it is a whole number
+    of at least 1.
+    """
+    if block_size is None:
+        return None
     check_whole("block_size", block_size)
     return min(int(block_size), n)
 
@@ -54,13 +54,9 @@ def split(arrays, block: int):
     """Arrays (n, …) as whole blocks (k, block, …) and the ragged rest, or None for either where
     there is none.
     """
-    n = jax.tree.leaves(arrays)[0].shape[0]
-    k, ragged = divmod(n, block)
-    whole = (
-        jax.tree.map(lambda a: a[: k * block].reshape(k, block, *a.shape[1:]), arrays)
-        if k
-        else None
-    )
+    k, ragged = divmod(jax.tree.leaves(arrays)[0].shape[0], block)
+    cut = lambda a: a[: k * block].reshape(k, block, *a.shape[1:])
+    whole = jax.tree.map(cut, arrays) if k else None
     return whole, jax.tree.map(lambda a: a[k * block :], arrays) if ragged else None
 
 
@@ -71,11 +67,13 @@ def map_blocks(fn: Callable, whole, rest):
     last = None if rest is None else fn(rest)
     if whole is None:
         return last
-    out = jax.lax.map(jax.checkpoint(fn), whole)
-    out = jax.tree.map(
-        lambda a: a.reshape(a.shape[0] * a.shape[1], *a.shape[2:]), out
-    )  # -1 would fail without columns
+    out = jax.tree.map(joined, jax.lax.map(jax.checkpoint(fn), whole))
     return out if rest is None else jax.tree.map(lambda a, b: jnp.concatenate([a, b]), out, last)
+
+
+def joined(a):
+    """Blocks (k, block, …) as rows, also where there are no columns."""
+    return a.reshape(a.shape[0] * a.shape[1], *a.shape[2:])
 
 
 def sum_blocks(fn: Callable, whole, rest):
@@ -86,15 +84,12 @@ def sum_blocks(fn: Callable, whole, rest):
         return fn(rest)
     each = jax.checkpoint(fn)
     if rest is None:
-        shapes = jax.eval_shape(
-            each, jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), whole)
-        )
+        shapes = jax.eval_shape(lambda whole: each(jax.tree.map(lambda a: a[0], whole)), whole)
         start = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
     else:
         start = fn(rest)
-    return jax.lax.scan(
-        lambda total, parts: (jax.tree.map(jnp.add, total, each(parts)), None), start, whole
-    )[0]
+    add = lambda total, parts: (jax.tree.map(jnp.add, total, each(parts)), None)
+    return jax.lax.scan(add, start, whole)[0]
 
 
 def in_parts(run: Callable, arrays, parts: int, place: Callable):
@@ -115,29 +110,23 @@ def in_parts(run: Callable, arrays, parts: int, place: Callable):
     return jax.jit(lambda arrays: place(side_by_side(place(arrays))))(arrays)
 
 
-def map_rows(
-    fn: Callable, arrays, block_size: int, parts: int = 1, place: Callable = lambda arrays: arrays
-):
-    """`fn` on blocks of rows of a pytree of arrays (n, …), or of each of their `parts`, the results
-    stacked back to (n, …).
-    """
-    n = jax.tree.leaves(arrays)[0].shape[0]
-    if parts > 1:
-        out = in_parts(lambda part: map_rows(fn, part, block_size), arrays, parts, place)
-        return jax.tree.map(lambda a: a.reshape(n, *a.shape[2:]), out)
-    return fn(arrays) if block_size >= n else map_blocks(fn, *split(arrays, block_size))
+# By kind: what is done with blocks, and with what the parts have made.
+KINDS = {"sum": (sum_blocks, lambda a: jnp.sum(a, axis=0)), "map": (map_blocks, joined)}
 
 
-def sum_rows(
-    fn: Callable, arrays, block_size: int, parts: int = 1, place: Callable = lambda arrays: arrays
+def over_rows(
+    kind: str, fn: Callable, arrays, block_size: int, parts: int = 1, place=lambda arrays: arrays
 ):
-    """The sum of `fn` over blocks of rows of a pytree of arrays (n, …), or of each of their
-    `parts`, whose sums are added at the end.
+    """A "sum" or a "map" of `fn` over blocks of rows of a pytree of arrays (n, …), or of each of
+    their `parts`, whose sums are added at the end, and whose results are stacked.
     """
-    n = jax.tree.leaves(arrays)[0].shape[0]
+    over_blocks, together = KINDS[kind]
     if parts > 1:
-        return jax.tree.map(
-            lambda a: jnp.sum(a, axis=0),
-            in_parts(lambda part: sum_rows(fn, part, block_size), arrays, parts, place),
-        )
-    return fn(arrays) if block_size >= n else sum_blocks(fn, *split(arrays, block_size))
+        one = lambda part: over_rows(kind, fn, part, block_size)
+        return jax.tree.map(together, in_parts(one, arrays, parts, place))
+    if block_size >= jax.tree.leaves(arrays)[0].shape[0]:
+        return fn(arrays)
+    return over_blocks(fn, *split(arrays, block_size))
+
+
+map_rows, sum_rows = partial(over_rows, "map"), partial(over_rows, "sum")

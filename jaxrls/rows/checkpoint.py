@@ -21,28 +21,25 @@ class Checkpoint:
     """
 
     def __init__(self, path: str | os.PathLike):
-        self.path, self.found, self.used = os.fspath(path), {}, {}  # type: ignore[var-annotated]
-        if os.path.exists(self.path):
-            self.found = read(self.path)
+        self.path, self.used = os.fspath(path), set[str]()
+        self.sums: dict[str, Any] = read(self.path) if os.path.exists(self.path) else {}
 
     def find(self, key: str) -> tuple[int, list[np.ndarray]] | None:
         """Rows and leaves of a sum that was begun before, which from now on is written with the
         others.
         """
-        if key in self.found:
-            self.used[key] = self.found.pop(key)
-        return self.used.get(key)
+        self.used.add(key)
+        return self.sums.get(key)
 
     def keep(self, key: str, rows: int, total: Any) -> None:
         """Write the sum of so many rows, whole or not at all."""
-        self.used[key] = rows, [np.asarray(leaf) for leaf in jax.tree.leaves(total)]
-        arrays = {
-            f"{key}/{i}": leaf
-            for key, (_, leaves) in self.used.items()
-            for i, leaf in enumerate(leaves)
-        }
-        sums = {key: [rows, len(leaves)] for key, (rows, leaves) in self.used.items()}
-        write_arrays(self.path, arrays, {"sums": sums})
+        self.sums[key] = rows, [np.asarray(leaf) for leaf in jax.tree.leaves(total)]
+        arrays, counts = {}, {}
+        for name in sorted(self.used & self.sums.keys()):
+            count, leaves = self.sums[name]
+            arrays.update({f"{name}/{i}": leaf for i, leaf in enumerate(leaves)})
+            counts[name] = count, len(leaves)
+        write_arrays(self.path, arrays, {"sums": counts})
 
 
 def read(path: str) -> dict[str, tuple[int, list[np.ndarray]]]:
@@ -64,6 +61,5 @@ def key_of(first: Any, columns: Any, checksum: int) -> str:
     found = hashlib.sha256(str((checksum, jax.tree.structure(first))).encode())
     for leaf in jax.tree.leaves((first, columns)):
         array = np.ascontiguousarray(leaf)
-        found.update(f"{array.dtype} {array.shape} ".encode())
-        found.update(array.tobytes())
+        found.update(f"{array.dtype} {array.shape} ".encode() + array.tobytes())
     return found.hexdigest()[:32]

@@ -1,59 +1,52 @@
 """Columns to mean 0 and standard deviation 1."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-CONSTANT = 1e-12  # of the largest entry: less than this is rounding
+CONSTANT = 1e-12  # of the mean: less than this is rounding
 
 
-class Deviations:
+class Deviations(NamedTuple):
     """Means and standard deviations of columns, weighted, from one block of rows after the other,
     in float64.
 
     >>> import numpy as np
-    >>> found = Deviations()
-    >>> found.add(np.array([[1.0], [2.0]]))
-    >>> found.add(np.array([[3.0]]), np.array([2.0]))
-    >>> means, scales = found.known()
+    >>> first, second = np.array([[1.0], [2.0]]), np.array([[3.0]])
+    >>> means, scales = Deviations.of(first).join(Deviations.of(second, np.array([2.0]))).known()
     >>> float(means[0]), round(float(scales[0]), 3)
     (2.25, 0.829)
     """
 
-    def __init__(self):
-        self.total: Any = 0.0
-        self.largest, self.means = np.zeros(()), np.zeros(())
-        self.squares = np.zeros(())  # about the means
+    total: Any = 0.0
+    means: Any = 0.0
+    squares: Any = 0.0  # about the means
 
-    def add(self, X, weights=None) -> None:
-        """Take in rows (b, d) and their weights (b,), all 1 where there are none."""
-        if not len(X):
-            return
-        block, X = Deviations(), np.asarray(X, np.float64)
+    @classmethod
+    def of(cls, X, weights=None) -> "Deviations":
+        """Those of rows (b, d) with weights (b,), all 1 where there are none."""
+        X = np.asarray(X, np.float64)
         shares = np.ones(len(X)) if weights is None else np.asarray(weights, np.float64)
-        block.total, block.largest = shares.sum(), np.abs(X).max(axis=0)
-        if block.total > 0:
-            block.means = np.average(X, axis=0, weights=shares)
-            block.squares = shares @ (X - block.means) ** 2
-        self.join(block)
+        if not shares.sum() > 0:
+            return cls()
+        means = np.average(X, axis=0, weights=shares)
+        return cls(shares.sum(), means, shares @ (X - means) ** 2)
 
-    def join(self, other: "Deviations") -> None:
-        """Take in what another has of other rows."""
+    def join(self, other: "Deviations") -> "Deviations":
+        """Those of both."""
         if not other.total > 0:
-            return
-        before, moved = self.total, other.means - self.means
-        self.total = before + other.total
-        share = other.total / self.total
-        self.largest = np.maximum(self.largest, other.largest)
-        self.squares = self.squares + other.squares + moved**2 * (before * share)
-        self.means = self.means + moved * share
+            return self
+        total, moved = self.total + other.total, other.means - self.means
+        share = other.total / total
+        squares = self.squares + other.squares + moved**2 * (self.total * share)
+        return Deviations(total, self.means + moved * share, squares)
 
     def known(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of every column; 1 for the deviation where a column is
         constant.
         """
         scales = np.sqrt(self.squares / (self.total or 1))
-        return self.means, np.where(scales > CONSTANT * self.largest, scales, 1.0)
+        return self.means, np.where(scales > CONSTANT * np.abs(self.means), scales, 1.0)
 
 
 def standardise(X, means, scales) -> np.ndarray:

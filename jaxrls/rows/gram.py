@@ -14,16 +14,14 @@ from jaxrls.support.meshes import on_any_mesh, parts_of
 
 
 def _rows(X, Z, block_size, parts=1):
-    n = X.shape[0] // parts
-    if block_size is not None:
-        return check_block_size(block_size, n)
-    return default_block_size(n, Z.shape[0] * X.dtype.itemsize)
+    n, row = X.shape[0] // parts, Z.shape[0] * X.dtype.itemsize
+    return check_block_size(block_size, n) or default_block_size(n, row)
 
 
 def gram(
     kernel: Kernel,
-    X: Float[Array, "n d"] | Any,
-    Z: Float[Array, "m d"] | Any = None,
+    X: Any,
+    Z: Any = None,
     *,
     block_size: int | None = None,
 ) -> Float[Array, "n m"]:
@@ -43,16 +41,21 @@ def gram(
     _check_pair(kernel, X, Z)
     if not kernel.evaluable:
         return X
-    if Z is not None and _is_sparse(X, Z):
-        return _of_sparse(kernel, X, Z)
+    if hasattr(Z, "over"):  # sparse rows: one side is read as it is stored, the other made dense
+        if hasattr(X, "over"):
+            return Z.map(lambda z: gram(kernel, X, z.dense()).T).T
+        return Z.map(lambda z: kernel(z, made_dense(X))).T
+    if hasattr(X, "over"):
+        return X.map(lambda x: kernel(x, Z))
+    if isinstance(X, SparseBlock):
+        return kernel(X, Z)  # type: ignore[arg-type]
     if Z is not None:
         return map_rows(lambda rows: kernel(rows, Z), X, _rows(X, Z, block_size))
 
     def block(args):
         rows, number, diagonal = args
-        return jnp.where(
-            number[:, None] == jnp.arange(X.shape[0]), diagonal[:, None], kernel(rows, X)
-        )
+        same = number[:, None] == jnp.arange(X.shape[0])
+        return jnp.where(same, diagonal[:, None], kernel(rows, X))
 
     return map_rows(block, (X, jnp.arange(X.shape[0]), kernel.diag(X)), _rows(X, X, block_size))
 
@@ -60,18 +63,15 @@ def gram(
 def kernel_times(kernel: Kernel, X, Z, V, block_size: int | None = None, parts: int = 1):
     """K·V of rows in one array, or in parts of it."""
     _check_pair(kernel, X, Z)
-    columns = X.shape[1] if not kernel.evaluable else Z.shape[0]
+    columns = Z.shape[0] if kernel.evaluable else X.shape[1]
     if V.shape[0] != columns:
         raise ValueError(
             f"V must have {columns} rows, one per column of K, and has shape {V.shape}"
         )
-    if hasattr(Z, "stored"):
-        return Z.stored.sum(lambda z, v: matmul(kernel(z, made_dense(X)).T, v), V)
-    if _is_sparse(X):
-        return matmul(_of_sparse(kernel, X, Z), V)
-    return map_rows(
-        lambda rows: matmul(kernel(rows, Z), V), X, _rows(X, Z, block_size, parts), parts
-    )
+    times = lambda rows: matmul(gram(kernel, rows, Z), V)
+    if isinstance(X, SparseBlock):
+        return times(X)
+    return map_rows(times, X, _rows(X, Z, block_size, parts), parts)
 
 
 @on_any_mesh
@@ -98,24 +98,6 @@ def gram_matmul(
     [3.0, 6.0]
     """
     return kernel_times(kernel, X, Z, V, block_size, parts_of(X, jax.device_count()))
-
-
-def _is_sparse(*matrices) -> bool:
-    return any(isinstance(matrix, SparseBlock) or hasattr(matrix, "stored") for matrix in matrices)
-
-
-def _of_sparse(kernel: Kernel, X: Any, Z: Any):
-    """K of sparse rows, a block or blocks of them, on either side or on both: one side is read as
-    it is stored, and the other made dense.
-    """
-    if hasattr(Z, "stored"):
-        whole = hasattr(X, "stored")
-        return Z.stored.map(
-            (lambda z: _of_sparse(kernel, X, z.dense()).T)
-            if whole
-            else lambda z: kernel(z, made_dense(X))
-        ).T
-    return X.stored.map(lambda x: kernel(x, Z)) if hasattr(X, "stored") else kernel(X, Z)
 
 
 def _check_pair(kernel, X, Z):

@@ -16,7 +16,7 @@ from jaxrls.linalg.products import from_panels, gram_panels, matmul, safe_sqrt
 from jaxrls.rows.rows import Rows
 from jaxrls.support.pytrees import pytree
 
-SAMPLE = 512  # rows whose mean is near enough to that of all
+SOME = 512  # rows whose mean is near enough to that of all
 
 
 @pytree
@@ -56,8 +56,8 @@ class Moments:
         return self._with(other, -1)
 
     def _with(self, other, sign):
-        sums = {name: getattr(self, name) + sign * getattr(other, name) for name in SUMS}
-        return replace(self, **sums)
+        sums = jax.tree.map(lambda a, b: a + sign * b, self, other)
+        return replace(sums, origin=self.origin, label_origin=self.label_origin)
 
     def taken(self, fixed: Any) -> Any:
         """‖Tᵀ(fit − origin)‖²: what of the second moments `centred` takes off, whose rounding
@@ -78,20 +78,6 @@ class Moments:
             origin=self.origin + share,
             label_origin=self.label_origin + shift,
         )
-
-
-SUMS = [
-    "weight",
-    "count",
-    "log_weight",
-    "gram",
-    "first",
-    "second",
-    "trace",
-    "label",
-    "cross",
-    "square",
-]
 
 
 def moments(
@@ -135,54 +121,42 @@ def moments(
     >>> float((first + second).weight), (first + second).second.tolist()
     (3.0, [[14.0]])
     """
-    n, q, dtype = rows.shape[0], fixed.count, rows.dtype
+    (n, d), q, dtype = rows.shape, fixed.count, rows.dtype
     Y = jnp.zeros((n, 0), dtype) if Y is None else Y
     label_origin = jnp.zeros((q, Y.shape[1]), dtype) if label_origin is None else label_origin
-    read = rows.read_by(features)
     if origin is None:
-        r = jax.eval_shape(
-            features.features, jax.ShapeDtypeStruct((1, rows.shape[1]), dtype)
-        ).shape[1]
-        origin = jnp.zeros((q, r), dtype)
+        one = jax.eval_shape(features.features, jax.ShapeDtypeStruct((1, d), dtype))
+        origin = jnp.zeros((q, one.shape[1]), dtype)
 
     def block(x, raw, v, b, y):
         raw = features.features(x) if raw is None else raw
-        phi, y = (
-            (raw, y)
-            if not q
-            else (raw - fixed.fitted(b, origin), y - fixed.fitted(b, label_origin))
-        )
-        half, light = (phi, y) if v is None else (safe_sqrt(v)[:, None] * phi, v[:, None] * y)
+        phi, u = raw, _shares(v, x)
+        if q:
+            phi, y = raw - fixed.fitted(b, origin), y - fixed.fitted(b, label_origin)
+        half, light = phi if v is None else safe_sqrt(v)[:, None] * phi, u[:, None] * y
         diag = features.diag(x) if left_over is None else left_over(x, raw)
-        trace = jnp.sum(diag) if v is None else jnp.sum(v * diag)
-        u = jnp.ones(len(y), dtype) if v is None else v
-        of_fixed = fixed.gram(b, u), fixed.sums(b, u, phi), fixed.sums(b, u, y)
-        return (
-            *_weighed(v, x),
-            *of_fixed,
-            gram_panels(half),
-            trace,
-            matmul(phi.T, light),
-            jnp.sum(light * y, axis=0),
-        )
+        return {
+            "weight": jnp.sum(u),
+            "count": jnp.sum(u > 0).astype(dtype),
+            "log_weight": jnp.sum(jnp.log(jnp.where(u > 0, u, 1))),
+            "gram": fixed.gram(b, u),
+            "first": fixed.sums(b, u, phi),
+            "second": gram_panels(half),
+            "trace": jnp.sum(u * diag),
+            "label": fixed.sums(b, u, y),
+            "cross": matmul(phi.T, light),
+            "square": jnp.sum(light * y, axis=0),
+        }
 
     hints: dict = {"temporaries": origin.shape[1], "block_size": block_size}
-    sums = read.sum(block, kept, weights, fixed.rows, Y, **hints)
-    weight, count, log_weight, gram, first, label, second, trace, cross, square = sums
-    made = weight, count, log_weight, gram, first, from_panels(second), trace, label, cross, square
-    return Moments(*made, origin, label_origin)
+    sums = rows.sum(block, kept, weights, fixed.rows, Y, **hints)
+    sums["second"] = from_panels(sums["second"])
+    return Moments(**sums, origin=origin, label_origin=label_origin)
 
 
-def _weighed(v, x):
-    """Σv, the number of rows where v > 0, and Σ log v over those."""
-    if v is None:
-        n = jnp.asarray(x.shape[0], x.dtype)
-        return n, n, jnp.zeros_like(n)
-    return (
-        jnp.sum(v),
-        jnp.sum(v > 0).astype(v.dtype),
-        jnp.sum(jnp.log(jnp.where(v > 0, v, 1))),
-    )
+def _shares(v, x):
+    """Weights of a block of rows."""
+    return jnp.ones(x.shape[0], x.dtype) if v is None else v
 
 
 def near_fit(rows: Rows, features: Any, fixed: Any, weights=None) -> Float[Array, "q r"] | None:
@@ -192,11 +166,6 @@ def near_fit(rows: Rows, features: Any, fixed: Any, weights=None) -> Float[Array
     if not fixed.count:
         return None
     if fixed.count == 1 and fixed.rows is None and (weights is None or not rows.traceable):
-        return jnp.mean(features.features(rows.some(SAMPLE)), axis=0)[None]
-
-    def block(x, v, b):
-        return fixed.sums(
-            b, jnp.ones(x.shape[0], x.dtype) if v is None else v, features.features(x)
-        )
-
+        return jnp.mean(features.features(rows.some(SOME)), axis=0)[None]
+    block = lambda x, v, b: fixed.sums(b, _shares(v, x), features.features(x))
     return fixed.solve(rows.sum(block, weights, fixed.rows))

@@ -6,7 +6,6 @@ side by side: a loop over blocks of every part at once, in which nothing goes fr
 another, and the sum of the parts at its end. So the compiler leaves rows where they are: it makes
 one all-reduce of the sums, and no more."""
 
-import math
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -18,18 +17,18 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
 from jaxrls.rows.blocks import in_parts
-from jaxrls.rows.rows import NO_PAIRS, DenseRows
-from jaxrls.rows.sampled import SAMPLE
+from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.support.checks import (
     Listed,
     as_floats,
     check_matrix,
-    check_squares,
     check_targets,
     check_weights,
 )
 from jaxrls.support.meshes import auto, parts_of
 from jaxrls.support.pytrees import pytree, static
+
+SAMPLE = 10_000  # rows that landmarks are chosen from
 
 
 @pytree
@@ -67,40 +66,21 @@ class ShardedRows(DenseRows):
             X, parts_of(X), sharding, X.shape[0] if count is None else count, labels, weights
         )
 
-    def check(self, kernel, name="X", *, training=True):
-        """As `DenseRows.check`, of numbers by a count on the devices, of the kernel's domain by
-        some of the rows.
-        """
-        del training
-        finite = (
-            self.X if isinstance(self.X, jax.core.Tracer) else int(jnp.sum(~jnp.isfinite(self.X)))
-        )
-        if isinstance(finite, int) and finite:
-            raise ValueError(
-                f"{name} holds {finite} values that are NaN or infinite: drop those rows or fill them in first"
-            )
-        check_squares(name, self.X)
-        kernel.check(self.candidates()[1])
-
-    def _placed(self, arrays):
-        """Columns (n, …), or what has a row for each part, where the rows are."""
-        return (
-            arrays
-            if self.sharding is None
-            else jax.lax.with_sharding_constraint(arrays, self.sharding)
-        )
+    def _placed(self, arrays, whole=False):
+        if self.sharding is None:
+            return arrays
+        place = NamedSharding(self.sharding.mesh, P()) if whole else self.sharding
+        return jax.lax.with_sharding_constraint(arrays, place)
 
     def column(self, values):
         """As an array that lies as the rows do, those of padding 0."""
-        missing = self.shape[0] - len(values)
+        n, missing = self.shape[0], self.shape[0] - len(values)
         if missing and len(values) == self.count:
-            xp = jnp if isinstance(values, jax.Array) else np
-            values = xp.concatenate([values, xp.zeros((missing, *values.shape[1:]), values.dtype)])
-        return (
-            jnp.asarray(values)
-            if self.sharding is None or len(values) != self.shape[0]
-            else jax.device_put(values, self.sharding)
-        )
+            pad = jnp.pad if isinstance(values, jax.Array) else np.pad
+            values = pad(values, [(0, missing), *[(0, 0)] * (values.ndim - 1)])
+        if self.sharding is None or len(values) != n:
+            return jnp.asarray(values)
+        return jax.device_put(values, self.sharding)
 
     def like(self, values):
         """Other numbers of the same rows, on the same devices."""
@@ -108,57 +88,31 @@ class ShardedRows(DenseRows):
 
     def candidates(self):
         """Some rows by chance, the same ones every time, and their numbers."""
-        drawn = np.sort(
-            np.random.default_rng(0).choice(self.count, min(self.count, SAMPLE), replace=False)
-        )
-        return drawn, self._whole(self.X[drawn])
-
-    def some(self, num):
-        """Rows spread evenly over all."""
-        return self._whole(super().some(num))
-
-    def take(self, indices):
-        """The rows of these numbers, 0 to n − 1, on every device."""
-        return self._whole(super().take(indices))
+        random = np.random.default_rng(0)
+        drawn = np.sort(random.choice(self.count, min(self.count, SAMPLE), replace=False))
+        return drawn, self.take(drawn)
 
     def pick(self, columns, numbers):
         """As a sum over parts, in which all but one add 0."""
         size = self.shape[0] // self.parts
-        first = jnp.arange(self.parts, dtype=numbers.dtype) * size
+        firsts = jnp.arange(self.parts, dtype=numbers.dtype) * size
 
-        def part(first, columns):
-            here = (numbers >= first[0]) & (numbers < first[0] + size)
+        def part(args):
+            first, columns = args
             local = jnp.clip(numbers - first[0], 0, size - 1)
-            mask = lambda a: here.reshape(-1, *[1] * (a.ndim - 1))
-            pick = lambda a: jnp.where(mask(a), a[local], jnp.zeros((), a.dtype))
+            here = local == numbers - first[0]
+            pick = lambda a: jax.vmap(jnp.where)(here, a[local], jnp.zeros_like(a[local]))
             return jax.tree.map(pick, columns)
 
-        own = in_parts(lambda args: part(*args), (first, columns), self.parts, self._placed)
+        own = in_parts(part, (firsts, columns), self.parts, self._placed)
         return jax.tree.map(lambda a: jnp.sum(a, axis=0, dtype=a.dtype), own)
 
-    def _whole(self, array):
-        """A few rows on every device."""
-        return (
-            array
-            if self.sharding is None
-            else jax.lax.with_sharding_constraint(array, NamedSharding(self.sharding.mesh, P()))
-        )
+    @property
+    def lies(self):
+        """On how many devices."""
+        return f"lies on {self.parts} devices"
 
-    def dense(self):
-        """Not on one device."""
-        raise ValueError(
-            f"this needs a dense X on one device, and X lies on {self.parts}: give landmarks= as a number, row numbers or points, without route=, or "
-            "an X on one device, for which there is route='iterative'"
-        )
-
-    def features(self, kernel):
-        """Made block by block."""
-        return self.through(kernel)
-
-    def kernel_matrix(self, kernel, block_size=None):
-        """Not on one device."""
-        del kernel, block_size
-        raise ValueError(NO_PAIRS.format(parts=self.parts))
+    dense = Rows.dense
 
 
 def shard(
@@ -192,9 +146,10 @@ def shard(
     """
     array: Any = as_floats("X", X)
     check_matrix("X", array)
-    (n, _), dtype = array.shape, array.dtype
+    n, dtype = len(array), array.dtype
     sharding = _sharding(array, mesh, axis)
-    missing = -n % _size(sharding)
+    devices = sharding.mesh.size
+    missing = -n % (devices // sharding.shard_shape((devices,))[0])
     labels: Any = None if Y is None else as_floats("Y", Y, dtype)
     if labels is not None:
         check_targets("Y", labels, n)
@@ -204,16 +159,15 @@ def shard(
     if given is not None:
         check_weights(given, n)
 
-    def put(part, mode):
+    def put(part, mode="constant"):
         if part is None:
             return None
-        pad = np.pad if isinstance(part, np.ndarray) else jnp.pad
-        padded = (
-            pad(part, [(0, missing)] + [(0, 0)] * (part.ndim - 1), mode=mode) if missing else part
-        )
-        return jax.device_put(padded, sharding)
+        if missing:
+            pad = np.pad if isinstance(part, np.ndarray) else jnp.pad
+            part = pad(part, [(0, missing), *[(0, 0)] * (part.ndim - 1)], mode=mode)
+        return jax.device_put(part, sharding)
 
-    return ShardedRows.of(put(array, "edge"), put(labels, "constant"), put(given, "constant"), n)
+    return ShardedRows.of(put(array, "edge"), put(labels), put(given), n)
 
 
 def _sharding(X, mesh, axis) -> NamedSharding:
@@ -226,11 +180,3 @@ def _sharding(X, mesh, axis) -> NamedSharding:
             "mesh= is needed, as X does not lie on one: jax.make_mesh((jax.device_count(),), ('rows',)) has all devices"
         )
     return NamedSharding(found.mesh, P(found.spec[0]))
-
-
-def _size(sharding: NamedSharding) -> int:
-    """Over how many devices the rows go."""
-    axis = sharding.spec[0]
-    return math.prod(
-        sharding.mesh.shape[name] for name in (axis if isinstance(axis, tuple) else (axis,))
-    )

@@ -3,7 +3,8 @@ never does.
 """
 
 from dataclasses import replace
-from typing import Protocol, runtime_checkable
+from functools import partial
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ import numpy as np
 
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.sparse import SparseBlock
-from jaxrls.rows.blocks import map_blocks, split, sum_blocks
+from jaxrls.rows.blocks import KINDS, split
 from jaxrls.rows.gram import gram
 from jaxrls.rows.rows import DenseRows, GramRows, Rows
 from jaxrls.rows.sharded import ShardedRows
@@ -26,27 +27,6 @@ from jaxrls.support.checks import (
 from jaxrls.support.meshes import parts_of
 from jaxrls.support.pytrees import pytree, static
 
-
-@runtime_checkable
-class SparseMatrix(Protocol):
-    """What SciPy's sparse matrices and arrays and JAX's BCOO and BCSR have in common."""
-
-    @property
-    def shape(self):
-        """(n, d)."""
-
-    @property
-    def ndim(self):
-        """2."""
-
-    @property
-    def dtype(self):
-        """That of the entries."""
-
-    def todense(self):
-        """The same matrix, dense."""
-
-
 # Numbers in one dense block: it should stay in cache on CPUs and still be a matrix worth
 # multiplying, which few rows are not, up to MOST_NUMBERS.
 BLOCK_NUMBERS, MOST_NUMBERS, FEWEST_ROWS = 2**20, 2**24, 128
@@ -57,19 +37,14 @@ class SparseRows(Rows):
     """A sparse matrix (n, d) as blocks of `block` rows, padded to equally many runs of entries, and
     a ragged last block.
 
-    Each block becomes dense when it is read, so that the whole never does; kernels of products and
-    distances read it as it is stored."""
+    Each block is read as it is stored, or made dense, so that the whole never is."""
 
+    traceable: ClassVar[bool] = True
+    lies = "is sparse"
     whole: SparseBlock | None  # of k blocks: values and columns (k, s, w), row (k, s)
     rest: SparseBlock | None  # the last block, or None
-    size: tuple[int, int] = static()
+    shape: tuple[int, int] = static()
     block: int = static()
-    as_stored: bool = static(default=False)
-
-    @property
-    def shape(self):
-        """(n, d)."""
-        return self.size
 
     @property
     def dtype(self):
@@ -79,36 +54,24 @@ class SparseRows(Rows):
     @property
     def points(self):
         """All rows, as they are stored."""
-        return self.stored
-
-    @property
-    def stored(self):
-        """The same rows, whose blocks are given on sparse."""
-        return replace(self, as_stored=True)
+        return self
 
     def astype(self, dtype) -> "SparseRows":
         """The same matrix in another dtype."""
-        whole, rest = (
-            None if part is None else part.astype(dtype) for part in (self.whole, self.rest)
-        )
-        return replace(self, whole=whole, rest=rest)
+        as_type = lambda part: None if part is None else part.astype(dtype)
+        return replace(self, whole=as_type(self.whole), rest=as_type(self.rest))
 
     def check(self, kernel, name="X", *, training=True):
         """Raise for parameters that do not suit, and for some of the rows, outside of the kernel's
         domain; entries were looked at when they came.
         """
-        del name, training
         kernel.check(self.some(self.block))
 
-    def sum(self, fn, *columns, temporaries=0, block_size=None):
-        """As `Rows.sum`, in one compiled loop over its own blocks."""
-        del temporaries, block_size
-        return sum_blocks(self._on_blocks(fn), *self._blocks(columns))
-
-    def map(self, fn, *columns, temporaries=0, block_size=None):
-        """As `Rows.map`, in one compiled loop over its own blocks."""
-        del temporaries, block_size
-        return map_blocks(self._on_blocks(fn), *self._blocks(columns))
+    def over(self, kind, fn, columns, **hints):
+        """As `Rows.over`, in one compiled loop over its own blocks, which are `SparseBlock`s."""
+        whole, rest = split((jnp.arange(self.shape[0]), *columns), self.block)
+        each = lambda parts: fn(parts[0], *parts[1][1:])
+        return KINDS[kind][0](each, whole and (self.whole, whole), rest and (self.rest, rest))
 
     def some(self, num):
         """The first rows."""
@@ -117,63 +80,31 @@ class SparseRows(Rows):
 
     def take(self, indices):
         """The rows of these numbers, 0 to n − 1, dense."""
-        check_row_numbers(indices, self.size[0])
-        place = (
-            jnp.full(self.size[0], len(indices), jnp.int32)
-            .at[indices]
-            .set(jnp.arange(len(indices), dtype=jnp.int32))
-        )
-
-        rows, start = (
-            jnp.zeros((len(indices) + 1, self.size[1]), self.dtype),
-            0,
-        )  # one more, for those that are not taken
+        n, d = self.shape
+        check_row_numbers(indices, n)
+        count, start = len(indices), 0
+        numbers = partial(jnp.arange, dtype=jnp.int32)
+        place = jnp.full(n, count, jnp.int32).at[indices].set(numbers(count))
+        rows = jnp.zeros((count + 1, d), self.dtype)  # the last one of all that are not taken
         for part in (self.whole, self.rest):
             if part is not None:
-                blocks = part.row.reshape(-1, part.row.shape[-1])
-                number = (
-                    blocks
-                    + (start + self.block * jnp.arange(len(blocks), dtype=jnp.int32))[:, None]
-                )
-                rows = rows.at[place[number.reshape(part.row.shape)][..., None], part.columns].add(
-                    part.values
-                )
-                start += self.block * len(blocks)
+                row = part.row.reshape(-1, part.row.shape[-1])
+                row = place[start + row + self.block * numbers(len(row))[:, None]]
+                row = row.reshape(part.row.shape)[..., None]
+                rows = rows.at[row, part.columns].add(part.values)
+            start = n - n % self.block
         return rows[place[indices]]  # a row that is named twice is read once
 
     def candidates(self):
         """All rows, sparse."""
         return None, self
 
-    def dense(self):
-        """Refused: the rows are sparse for a reason."""
-        raise ValueError(
-            "this needs a dense X: pass X.toarray(), leave route= out, or give landmarks as points"
-        )
-
     def kernel_matrix(self, kernel, block_size=None):
         """K, the diagonal exact, from blocks of sparse rows with blocks of dense ones."""
-        del block_size
-        if not kernel.evaluable or kernel.num_features(self.size[1], self.dtype) is not None:
-            raise ValueError(
-                f"K of all pairs needs rows in memory where the kernel is {type(kernel).__name__}: leave route= out, or pass X.toarray()"
-            )
-        K = gram(kernel, self, self.stored)
-        each = jnp.arange(self.size[0])
-        return K.at[each, each].set(self.stored.map(kernel.diag))
-
-    def _blocks(self, columns):
-        whole, rest = split((jnp.arange(self.size[0]), *columns), self.block)
-        return (None if whole is None else (self.whole, whole)), (
-            None if rest is None else (self.rest, rest)
-        )
-
-    def _on_blocks(self, fn):
-        def on_block(parts):
-            block, (_, *columns) = parts
-            return fn(block if self.as_stored else block.dense(), *columns)
-
-        return on_block
+        if not kernel.evaluable or kernel.num_features(self.shape[1], self.dtype) is not None:
+            return self.dense()
+        each = jnp.arange(self.shape[0])
+        return gram(kernel, self, self).at[each, each].set(self.map(kernel.diag))
 
 
 def is_sparse(X) -> bool:
@@ -185,107 +116,70 @@ def sparse_rows(X, dtype=None, name: str = "X") -> SparseRows:
     """A SciPy sparse or JAX BCOO matrix as `SparseRows`, on the host, O(nnz)."""
     if isinstance(X, SparseRows):
         return X if dtype is None else X.astype(dtype)
-    data, row, column = _coordinates(X)
-    (n, d), data = X.shape, as_floats(name, data, dtype)
+    from scipy.sparse import csr_array  # JAX brings it; whoever has no sparse X need not wait
+
+    (n, d), (data, *places) = X.shape, _coordinates(X)
     if n == 0 or d == 0:
         raise ValueError(
             f"{name} is empty, with shape {X.shape}: give at least one row and one column"
         )
+    data = as_floats(name, data, dtype)
     if not np.isfinite(data).all():
         raise ValueError(
             f"{name} holds {int((~np.isfinite(data)).sum())} stored values that are NaN or infinite: drop those rows or fill them in first"
         )
-    check_squares(name, data, column)
+    check_squares(name, data, places[1])
+    X = csr_array((data, tuple(places)), shape=(n, d))  # entries by row, named once each
     block = max(1, min(n, max(BLOCK_NUMBERS // d, min(FEWEST_ROWS, MOST_NUMBERS // d))))
-    data, row, column = _once_each(data, row, column)
-    width = max(
-        1, -(-len(data) // n)
-    )  # of a run: as a row has in the mean, so that at most half of what is stored is filling
-    starts = np.searchsorted(row, np.arange(0, n + block, block).clip(max=n))
-    cut = [
-        _runs(data[a:b], row[a:b] - i * block, column[a:b], width)
-        for i, (a, b) in enumerate(zip(starts, starts[1:], strict=False))
-    ]
-    k = n // block
-    most = max((len(values) for values, _, _ in cut[:k]), default=0)
-    whole = [
-        np.stack([np.pad(a, [(0, most - len(a))] + [(0, 0)] * (a.ndim - 1)) for a in parts])
-        for parts in zip(*cut[:k], strict=True)
-    ]
-    blocks = _block(whole, (block, d)) if k else None
-    rest = _block(cut[k], (n - k * block, d)) if k * block < n else None
-    return SparseRows(blocks, rest, (n, d), block)
+    # Runs are as long as what a row has in the mean, so that at most half of what is stored is
+    # filling; the first run of every row, and of every block, is counted among all.
+    width, counts = max(1, -(-X.nnz // n)), np.diff(X.indptr)
+    runs = np.cumsum(np.append(0, -(-counts // width)))
+    begins = runs[np.arange(0, n + block, block).clip(max=n)]
+    row = np.repeat(np.arange(n), counts)
+    run, within = np.divmod(np.arange(X.nnz) - X.indptr[row], width)
+    at = row // block, runs[row] - begins[row // block] + run, within
+    shape = len(begins) - 1, max(1, np.diff(begins).max()), width
+    values, columns = np.zeros(shape, data.dtype), np.zeros(shape, np.int32)
+    rows = np.zeros(shape[:2], np.int32)
+    values[at], columns[at], rows[at[:2]] = X.data, X.indices, row % block
 
+    def blocks(which, count):
+        parts = [jnp.asarray(part[which]) for part in (values, columns, rows)]
+        return SparseBlock(parts[0], parts[1], parts[2], (count, d))
 
-def _block(parts, shape) -> SparseBlock:
-    values, columns, row = map(jnp.asarray, parts)
-    return SparseBlock(values, columns, row, shape)
-
-
-def _once_each(data, row, column):
-    """Entries by row and column, those stored more than once added up."""
-    order = np.lexsort((column, row))
-    data, row, column = data[order], row[order], column[order]
-    first = np.flatnonzero(np.diff(row, prepend=-1) | np.diff(column, prepend=-1))
-    return np.add.reduceat(data, first) if len(first) else data, row[first], column[first]
-
-
-def _runs(data, row, column, width: int):
-    """Entries as runs of `width` of the same row: values, columns and row, at least one."""
-    begins = np.searchsorted(row, row)  # where the row of each entry begins
-    within = np.arange(len(row)) - begins
-    starts = np.flatnonzero(within % width == 0)
-    run = np.searchsorted(starts, np.arange(len(row)), side="right") - 1
-    values, columns = (
-        np.zeros((max(1, len(starts)), width), data.dtype),
-        np.zeros((max(1, len(starts)), width), np.int32),
-    )
-    values[run, within % width], columns[run, within % width] = data, column
-    return values, columns, row[starts].astype(np.int32) if len(starts) else np.zeros(1, np.int32)
+    k, ragged = divmod(n, block)
+    whole, rest = blocks(slice(k), block) if k else None, blocks(k, ragged) if ragged else None
+    return SparseRows(whole, rest, (n, d), block)
 
 
 def _coordinates(X):
+    """Entries with their rows and columns, as they are stored."""
     if not is_concrete(X):
         raise ValueError("a sparse X must be given outside jax.jit: its blocks are cut on the host")
     if hasattr(X, "tocsr"):
         X = X.tocoo()
-        return X.data, X.row.astype(np.int32), X.col.astype(np.int32)
+        return X.data, X.row, X.col
     if type(X).__name__ == "BCSR":
         X = X.to_bcoo()
     if X.n_batch or X.n_dense:
         raise ValueError("a BCOO matrix X must have no batch and no dense dimensions")
     indices, data = np.asarray(X.indices), np.asarray(X.data)
     stored = (indices < np.array(X.shape)).all(axis=1)  # BCOO pads with indices out of bounds
-    return data[stored], indices[stored, 0].astype(np.int32), indices[stored, 1].astype(np.int32)
+    return data[stored], *indices[stored].T
 
 
-def as_rows_in(dtype, kernel: Kernel, X, devices: int = 1) -> Rows:
-    """The same in a dtype, that of a model; a source of rows as it is."""
-    if is_sparse(X):
-        X = sparse_rows(X, dtype)
-    elif not isinstance(X, Rows):
-        X = as_array("X", X, dtype)
-    return as_rows(kernel, X, devices=devices)
-
-
-def rows_to_fit(kernel: Kernel, X, name: str = "X") -> Rows:
-    """X at the door, whose values a factor can be made of."""
-    rows = as_rows(kernel, X, name)
-    rows.check(kernel, name)
-    return rows
-
-
-def as_rows(kernel: Kernel, X, name: str = "X", devices: int = 1) -> Rows:
+def as_rows(kernel: Kernel, X, name: str = "X", *, dtype=None, devices: int = 1) -> Rows:
     """X at the door: an array of inputs, on one device or on many, or of kernel values where the
-    kernel is a matrix; a sparse matrix; a source of rows.
+    kernel is a matrix; a sparse matrix; a source of rows as it is. Others in a dtype, as of a model.
 
     `devices` over which an array may lie where that cannot be seen, inside of `jax.jit` without a
     mesh that is set."""
+    if is_sparse(X):
+        return sparse_rows(X, dtype, name)
     if isinstance(X, Rows):
         return X
-    if is_sparse(X):
-        return sparse_rows(X, name=name)
-    X = as_array(name, X)
+    X = as_array(name, X, dtype)
     check_matrix(name, X)
     parts = parts_of(X, devices)
     if parts > 1 and is_concrete(X):

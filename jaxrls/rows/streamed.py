@@ -8,25 +8,23 @@ which the sum of `DenseRows` is compiled, while a thread reads the next."""
 
 import os
 import zlib
+from collections import deque
 from collections.abc import Iterable, Iterator
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import Partial
 
-from jaxrls.rows.blocks import default_block_size
 from jaxrls.rows.checkpoint import Checkpoint, key_of
 from jaxrls.rows.deviations import Deviations, standardise
-from jaxrls.rows.rows import DenseRows, added
-from jaxrls.rows.sampled import SAMPLE, SampledRows
-from jaxrls.support.ahead import ahead
+from jaxrls.rows.rows import DenseRows, Rows, added
 from jaxrls.support.checks import check_squares, check_whole
 from jaxrls.support.progress import progress_bar
 
-BLOCK_BYTES = 32 * 2**20
+SAMPLE = 10_000  # rows
+END = object()
 
 
 class Piece(NamedTuple):
@@ -40,29 +38,21 @@ class Piece(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What the first reading leaves."""
+    """What the first reading leaves: `drawn` are the row numbers of the sample, ascending, and
+    `tickets` what they were drawn by.
+    """
 
-    shape: tuple[int, int]
+    n: Any
     labels: Any
     weights: Any
-    means: Any
-    scales: Any
-    checksum: int
-    drawn: Any  # row numbers of the sample, ascending
+    drawn: Any
     sample: Any
-    tickets: Any  # what they were drawn by
+    tickets: Any
     deviations: Deviations
+    checksum: Any
 
 
-@partial(jax.jit, static_argnames=("temporaries", "block_size"))
-def _mapped(fn: Partial, x, *parts, temporaries: int, block_size: int | None):
-    """One program for every function and size of blocks; what a function is bound to by `Partial`
-    is data, and new such data find it ready.
-    """
-    return DenseRows(x).map(fn, *parts, temporaries=temporaries, block_size=block_size)
-
-
-class StreamedRows(SampledRows):
+class StreamedRows(Rows):
     """Rows from a source that can be iterated again and again, as (X, Y[, weights]) in blocks: see
     `stream`.
 
@@ -71,6 +61,9 @@ class StreamedRows(SampledRows):
     >>> rows.shape, rows.labels.tolist()
     ((4, 2), [0.0, 1.0, 0.0, 2.0])
     """
+
+    lies = "is a stream"
+    near: Any = None  # the size of the sample
 
     def __init__(
         self,
@@ -95,74 +88,76 @@ class StreamedRows(SampledRows):
             for piece in self.pieces():
                 survey.add(piece)
                 reached(survey.n)
-        self.known = survey.known()
-        self.means, self.scales = (
-            (self.known.means, self.known.scales)
-            if standardize is True
-            else pair_of(standardize, self.shape[1])
-        )
+        self._know(survey.known(), standardize)
 
-    @property
-    def shape(self):
-        """(n, d)."""
-        return self.known.shape
-
-    @property
-    def host_dtype(self):
-        """float32 where every block was, else float64."""
-        return self.known.sample.dtype
+    def _know(self, known: Known, standardize: Any) -> None:
+        """Take in what the first reading left, and standardise by means and deviations as they were
+        found, as they are given, or not at all.
+        """
+        self.known, self.drawn = known, known.drawn
+        self.shape = _, d = int(known.n), known.sample.shape[1]
+        self.labels, self.row_weights, self.near = known.labels, known.weights, len(known.drawn)
+        self.host_dtype = known.sample.dtype  # float32 where every block was, else float64
+        self.means: Any = None
+        self.scales: Any = None
+        if standardize is False or standardize is None:
+            return
+        pair = known.deviations.known() if standardize is True else standardize
+        try:
+            self.means, self.scales = (np.asarray(part, np.float64) for part in pair)
+            good = self.means.shape == self.scales.shape == (d,) and (self.scales > 0).all()
+        except (TypeError, ValueError):
+            good = False
+        if not good or not np.isfinite(self.means).all():
+            raise ValueError(
+                f"standardize must be True, False or a pair (means, deviations above 0), each ({d},), and is {standardize!r}"
+            )
 
     @property
     def dtype(self):
-        """The same, or what JAX has in its place."""
+        """float32 where every block was, else float64, or what JAX has in its place."""
         return jax.dtypes.canonicalize_dtype(self.host_dtype)
 
     @property
-    def labels(self):
-        """Those of all rows, (n,) or (n, t), None where the source has none."""
-        return self.known.labels
+    def sample(self):
+        """Some rows drawn by chance, on the host, standardised."""
+        return self.standardized(self.known.sample)
 
-    @property
-    def row_weights(self):
-        """Those of all rows, (n,), None where the source has none."""
-        return self.known.weights
+    def standardized(self, X):
+        """Rows of the source as they are given on."""
+        X = np.asarray(X, self.host_dtype)
+        return X if self.means is None else standardise(X, self.means, self.scales)
 
-    def pieces(self):
+    def pieces(self) -> Iterator[Piece]:
         """What the source gives, as pieces."""
-        return pieces(self.source)
-
-    @property
-    def block_sizes(self):
-        """That of all blocks, and that of the rest where there is one."""
-        n, d = self.shape
-        size = min(
-            n, self.block_size or default_block_size(n, d * self.host_dtype.itemsize, BLOCK_BYTES)
-        )
-        return (size, n % size) if n % size else (size,)
+        for i, block in enumerate(self.source):
+            if not isinstance(block, Piece):
+                several = isinstance(block, tuple | list) and len(block) in (1, 2, 3)
+                block = Piece(*(block if several else [block]))._replace(place=f"block {i}")
+            yield block
 
     def blocks(self):
-        """The rows in blocks of equal size and a rest, the next one read while the last one is
-        worked on.
-        """
-        for X in ahead(
-            in_blocks(
-                (self.standardized(piece.X) for piece in pieces(self.source)), self.block_sizes[0]
-            )
-        ):
-            yield jnp.asarray(X)
+        """The rows as the source has them, standardised."""
+        return (self.standardized(piece.X) for piece in StreamedRows.pieces(self))
 
-    def sum(self, fn, *columns, temporaries=0, block_size=None):
-        """As `Rows.sum`, compiled for a block."""
-        hints = {"temporaries": temporaries, "block_size": block_size}
-        run = jax.jit(lambda x, *parts: DenseRows(x).sum(fn, *parts, **hints))
-        return (
-            super().sum(run, *columns)
-            if self.checkpoint is None
-            else self._resumed(run, columns, self.checkpoint)
-        )
+    def _equal_blocks(self):
+        """The next one read while the last one is worked on."""
+        with self._watched(self.shape[0]) as reached:
+            done = 0
+            for x in ahead(super()._equal_blocks()):
+                yield x
+                done += len(x)
+                reached(done)
 
-    def _resumed(self, run, columns, checkpoint: Checkpoint):
-        """The sum, from where the checkpoint has it: blocks before that are passed over."""
+    def _watched(self, total: int | None):
+        """A bar for one reading."""
+        self.readings += 1
+        return progress_bar(self.progress, total, f"reading {self.readings}", "row")
+
+    def reading(self, kind, run, columns):
+        """As `Rows.reading`; a sum from where the checkpoint has it: blocks before are passed over."""
+        if self.checkpoint is None or kind == "map":
+            return super().reading(kind, run, columns)
         key, done, total, start = "", 0, None, 0
 
         def once(x, *parts):
@@ -176,56 +171,26 @@ class StreamedRows(SampledRows):
             total = out if total is None else added(total, out)
             if not key:
                 key = key_of(out, columns, self.known.checksum)
-                if (before := checkpoint.find(key)) is not None:
+                if (before := self.checkpoint.find(key)) is not None:
                     done, leaves = before
                     total = jax.tree.unflatten(jax.tree.structure(out), map(jnp.asarray, leaves))
                     continue
-            checkpoint.keep(key, start, total)
+            self.checkpoint.keep(key, start, total)
         return total
 
-    def map(self, fn, *columns, temporaries=0, block_size=None):
-        """As `Rows.map`, compiled for a block."""
-        fn, hints = (
-            fn if isinstance(fn, Partial) else Partial(fn),
-            {"temporaries": temporaries, "block_size": block_size},
-        )
-        return super().map(lambda x, *parts: _mapped(fn, x, *parts, **hints), *columns)
+    def check(self, kernel, name="X", *, training=True):
+        """Raise for rows outside of the kernel's domain, as far as the sample has them; numbers
+        were looked at when they were read.
+        """
+        kernel.check(self.candidates()[1])
 
-    def _each(self, fn, columns):
-        done = 0
+    def candidates(self):
+        """The sample, by row number."""
+        return self.drawn, jnp.asarray(self.sample)
 
-        def counted(x, *parts):
-            nonlocal done
-            done += len(x)
-            return fn(x, *parts)
-
-        with self._watched(self.shape[0]) as reached:
-            for out in super()._each(counted, columns):
-                yield jax.block_until_ready(
-                    out
-                )  # else all blocks would be read before the first is done
-                reached(done)
-
-    def _watched(self, total: int | None):
-        """A bar for one reading."""
-        self.readings += 1
-        return progress_bar(self.progress, total, f"reading {self.readings}", "row")
-
-    @property
-    def drawn(self):
-        """Row numbers of the sample."""
-        return self.known.drawn
-
-    @property
-    def sample(self):
-        """Standardised."""
-        return self.standardized(self.known.sample)
-
-    def dense(self):
-        """Not at once."""
-        raise ValueError(
-            "this needs all rows at once, and X is a stream: give landmarks= as a number or row numbers, without route=, or some rows as an array"
-        )
+    def some(self, num):
+        """Rows of the sample, spread evenly."""
+        return DenseRows(self.candidates()[1]).some(num)
 
     def take(self, indices):
         """The rows of these numbers: from the sample, or by reading all."""
@@ -233,63 +198,22 @@ class StreamedRows(SampledRows):
         places = np.searchsorted(self.drawn, indices).clip(max=len(self.drawn) - 1)
         if (self.drawn[places] == indices).all():
             return self.candidates()[1][places]
-        found, start = np.empty((len(indices), self.shape[1]), self.host_dtype), 0
-        for piece in pieces(self.source):
-            here = (start <= indices) & (indices < start + len(piece.X))
-            found[here] = self.standardized(piece.X[indices[here] - start])
-            start += len(piece.X)
-        return jnp.asarray(found)
-
-    def standardized(self, X):
-        """Rows of the source as they are given on."""
-        X = np.asarray(X, self.host_dtype)
-        return X if self.means is None else standardise(X, self.means, self.scales)
+        return super().take(indices)
 
 
-def pair_of(standardize: Any, d: int) -> tuple[Any, Any]:
-    """Means and deviations as given, None for both where there are to be none."""
-    if standardize is False or standardize is None:
-        return None, None
-    try:
-        means, scales = (np.asarray(part, np.float64) for part in standardize)
-    except (TypeError, ValueError):
-        means = scales = np.zeros(0)
-    if (
-        means.shape != (d,)
-        or scales.shape != (d,)
-        or not (scales > 0).all()
-        or not np.isfinite(means).all()
-    ):
-        raise ValueError(
-            f"standardize must be True, False or a pair (means, deviations above 0), each ({d},), and is {standardize!r}"
-        )
-    return means, scales
+def ahead(items: Iterable, depth: int = 2) -> Iterator:
+    """The same items in the same order, up to `depth` of them made before they are asked for; an
+    error is raised where its item would come.
 
-
-def pieces(source: Iterable) -> Iterator[Piece]:
-    """What a source gives, as pieces."""
-    for i, block in enumerate(source):
-        if isinstance(block, Piece):
-            yield block
-        elif isinstance(block, tuple | list) and len(block) in (1, 2, 3):
-            yield Piece(*block)._replace(place=f"block {i}")
-        else:
-            yield Piece(block, place=f"block {i}")
-
-
-def in_blocks(arrays: Iterable, size: int) -> Iterator[np.ndarray]:
-    """The same rows in arrays of `size` rows, the last one excepted."""
-    held: list = []
-    missing = size
-    for X in arrays:
-        while len(X):
-            held.append(X[:missing])
-            X, missing = X[missing:], missing - len(held[-1])
-            if not missing:
-                yield np.concatenate(held)
-                held, missing = [], size
-    if held:
-        yield np.concatenate(held)
+    >>> list(ahead(range(3)))
+    [0, 1, 2]
+    """
+    source = iter(items)
+    with ThreadPoolExecutor(1) as thread:
+        made = deque(thread.submit(next, source, END) for _ in range(depth))
+        while (item := made.popleft().result()) is not END:
+            made.append(thread.submit(next, source, END))
+            yield item
 
 
 class Survey:
@@ -300,86 +224,71 @@ class Survey:
         self.shapes: Any = None
         self.labels: list[Any] = []
         self.weights: list[Any] = []
-        self.tickets, self.drawn = np.empty(0), np.empty(0, np.int64)
-        self.sample: Any = None
+        self.drawn: Any = None
         self.deviations = Deviations()
 
     def add(self, piece: Piece) -> None:
         """**Raises** `ValueError` that names the place of a number that is not finite, or of a
         block unlike those before it.
         """
-        X, Y, v = (
-            as_numbers(piece, name, part)
-            for name, part in (("X", piece.X), ("Y", piece.Y), ("weights", piece.weights))
-        )
+        parts = {"X": piece.X, "Y": piece.Y, "weights": piece.weights}
+        given: dict[str, Any] = {
+            k: as_numbers(piece, k, part) for k, part in parts.items() if part is not None
+        }
+        X, Y, v = given["X"], given.get("Y"), given.get("weights")
         check_squares(f"{piece.place}: X", X)
-        shapes = X.shape[1:], *(None if part is None else part.shape[1:] for part in (Y, v))
-        if (
-            X.ndim != 2
-            or v is not None
-            and v.ndim != 1
-            or any(part is not None and part.shape[:1] != X.shape[:1] for part in (Y, v))
-        ):
+        found = ", ".join(f"{name} {part.shape}" for name, part in given.items())
+        same = all(part.shape[:1] == X.shape[:1] for part in given.values())
+        if X.ndim != 2 or v is not None and v.ndim != 1 or not same:
             raise ValueError(
-                f"{piece.place}: a block must be X (b, d), Y (b,) or (b, t) and weights (b,), and has {shapes_of(X, Y, v)}"
+                f"{piece.place}: a block must be X (b, d), Y (b,) or (b, t) and weights (b,), and has {found}"
             )
         if v is not None and (v < 0).any():
+            row = int((v < 0).argmax())
             raise ValueError(
-                f"{piece.place}: weights must not be negative, and is {v[v < 0][0]} at row {piece.first + int((v < 0).argmax())}"
+                f"{piece.place}: weights must not be negative, and is {v[row]} at row {piece.first + row}"
             )
+        shapes = {name: part.shape[1:] for name, part in given.items()}
         if self.shapes not in (None, shapes):
             raise ValueError(
-                f"{piece.place} has {shapes_of(X, Y, v)}, which does not go on what came before it: d, t and what there is must be the same"
+                f"{piece.place} has {found}, which does not go on what came before it: d, t and what there is must be the same"
             )
         self.shapes = shapes
         self.labels.append(Y)
         self.weights.append(v)
-        self.deviations.add(X, v)
-        self._draw(X)
+        self.deviations = self.deviations.join(Deviations.of(X, v))
+        new = np.arange(self.n, self.n + len(X)), X, self.rng.random(len(X))
+        self.drawn = drawn_of([new] if self.drawn is None else [self.drawn, new], self.most)
         self.checksum = zlib.crc32(np.ascontiguousarray(X).data, self.checksum)
         self.n += len(X)
-
-    def _draw(self, X):
-        """Keep the rows with the smallest of numbers drawn one a row: every row has the same
-        chance, however they come.
-        """
-        tickets = np.concatenate([self.tickets, self.rng.random(len(X))])
-        numbers = np.concatenate([self.drawn, np.arange(self.n, self.n + len(X))])
-        kept = np.sort(np.argsort(tickets, kind="stable")[: self.most])
-        old = 0 if self.sample is None else len(self.sample)
-        new = X[kept[kept >= old] - old]
-        self.sample = (
-            new if self.sample is None else np.concatenate([self.sample[kept[kept < old]], new])
-        )
-        self.tickets, self.drawn = tickets[kept], numbers[kept]
 
     def known(self) -> Known:
         """All of it; raises where there was nothing."""
         if not self.n:
             raise ValueError("the source has no rows")
-        labels, weights = (
-            None if parts[0] is None else np.concatenate(parts)
-            for parts in (self.labels, self.weights)
-        )
-        return Known(
-            (self.n, self.sample.shape[1]),
-            labels,
-            weights,
-            *self.deviations.known(),
-            self.checksum,
-            self.drawn,
-            self.sample,
-            self.tickets,
-            self.deviations,
-        )
+        given: Any = map(together, (self.labels, self.weights))
+        found: Any = (*given, *self.drawn, self.deviations, self.checksum)
+        return Known(self.n, *found)
+
+
+def together(parts: list) -> Any:
+    """One array of several, None where they are."""
+    return None if parts[0] is None else np.concatenate(parts)
+
+
+def drawn_of(parts: list, most: int) -> tuple:
+    """Numbers, rows and tickets of the rows with the smallest tickets, numbers drawn one a row:
+    every row has the same chance, however they come.
+    """
+    whole = [np.concatenate(part) for part in zip(*parts, strict=True)]
+    kept = np.sort(np.argsort(whole[2], kind="stable")[:most])
+    return tuple(part[kept] for part in whole)
 
 
 def as_numbers(piece: Piece, name: str, part) -> Any:
-    """float32 as it is and all other numbers as float64, None as it is; raises for what is no
-    number, or not finite.
+    """float32 as it is and all other numbers as float64; raises for what is no number, or not
+    finite.
     """
-    if part is None:
-        return None
     part = np.asarray(part)
     if part.dtype.kind not in "fiub":
         raise ValueError(f"{piece.place}: {name} must hold numbers, and has dtype {part.dtype}")
@@ -392,12 +301,3 @@ def as_numbers(piece: Piece, name: str, part) -> Any:
             f"{piece.place}: {name} is {part[tuple(bad[0])]} at row {piece.first + row}{where}: fill it in, or drop the row"
         )
     return part
-
-
-def shapes_of(X, Y, v) -> str:
-    """In words."""
-    return ", ".join(
-        f"{name} {part.shape}"
-        for name, part in (("X", X), ("Y", Y), ("weights", v))
-        if part is not None
-    )

@@ -141,11 +141,13 @@ def estimate(
         "refined": 7 * n**2,
         "features": 4 * n * r + 2 * min(n, r) ** 2 + n * columns,
         "covariance": 5 * min(n, r) ** 2 + 4 * block + 2 * n * r * (made or r >= n),
-        "subset": 8 * r**2 + 4 * block + n * r * keeps_rows(n, r, dtype.itemsize),
+        "subset": 8 * r**2 + 4 * block,
         "cholesky features": twice * ((3 + 2 * L) * r**2 + 4 * block),
         "cholesky landmarks": twice * ((7 + 2 * L) * r**2 + 4 * block),
         "iterative": n * r + 16 * n * L * (t + probes),
     }[route]
+    if route == "subset" and keeps_rows(n, r, dtype.itemsize):
+        numbers += n * r
     numbers += n * r * (2 * keep + 2 * (weights if dual else twice * bool(fixed_effects)))
     if groups:
         numbers += 8 * twice * min(groups, r) ** 2 + n * r * twice * (2 + 4 * pairs)

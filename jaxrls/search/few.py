@@ -2,13 +2,11 @@
 steps are far from the end.
 """
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
-from jaxrls.kernels.kernel import Kernel
-from jaxrls.models.fitted import Stage
+from jaxrls.inference.fitted import Stage
 from jaxrls.problem.landmarks import Landmarks, as_landmarks, without_trace
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.rows import DenseRows
@@ -23,72 +21,35 @@ ROWS_A_LANDMARK = 16  # on as many the landmarks' own best kernel is near that o
 DEAR = 1e9  # rows times landmarks²: below it all steps together take less than the compilation of a second program
 
 
-@dataclass(frozen=True)
-class Few:
-    """A problem on some of the rows and how many landmarks to choose from them, beside what was
-    asked for: the whole problem, and the landmarks of it.
+def begins_on_few(problem: Problem, landmarks, grow: bool | None) -> bool:
+    """Whether the search does not begin on all rows: with `grow` None only where a step on all is
+    dear.
     """
-
-    problem: Problem
-    landmarks: int
-    whole: Problem
-    asked: Any
-
-    @property
-    def sizes(self) -> tuple[int, int]:
-        """How many rows and landmarks."""
-        return len(self.problem.Y), self.landmarks
-
-    @property
-    def more(self) -> int | None:
-        """So many rows for all of the landmarks, None where these are no more than there were, or
-        no small part of all.
-        """
-        rows = ROWS_A_LANDMARK * _count(self.asked)
-        return rows if len(self.problem.Y) < rows <= len(self.whole.Y) / 3 else None
-
-    def with_landmarks(self, kernel: Kernel, progress: bool) -> Problem:
-        """The problem with landmarks chosen by that kernel."""
-        some = self.problem
-        return replace(
-            some,
-            landmarks=resolve_landmarks(
-                kernel, some.rows, min(self.landmarks, len(some.Y)), some.weights, progress
-            ),
+    n, m = problem.rows.count, _count(landmarks)
+    able = m and n > 2 * ROWS and problem.criterion.of_some_rows and problem.fixed.rows is None
+    if grow and not able:
+        raise ValueError(
+            f"grow=True begins on {ROWS} of the rows, and needs landmarks, more than {2 * ROWS} "
+            "rows, a criterion that holds nothing of single rows, such as groups, and no "
+            "fixed_effects=: leave it out"
         )
+    return bool(able and grow is not False and (grow or n * m**2 >= DEAR))
 
 
 def _count(landmarks) -> int:
     """How many landmarks these are, or this is."""
-    of = np.shape(landmarks.points if hasattr(landmarks, "points") else landmarks)
-    return int(landmarks) if of == () else of[0]
-
-
-def few_rows(problem: Problem, landmarks, grow: bool | None) -> Few | None:
-    """The problem to begin with, the same rows every time, or None where the search begins on all.
-
-    With `grow` None only where a step on all is dear. Its rows are drawn by chance in proportion to
-    their weights."""
-    m = 0 if landmarks is None or isinstance(landmarks, str) else _count(landmarks)
-    n, criterion = problem.rows.count, problem.criterion
-    able = bool(m) and n > 2 * ROWS and criterion.of_some_rows and problem.fixed.rows is None
-    if grow and not able:
-        raise ValueError(
-            f"grow=True begins on {ROWS} of the rows, and needs landmarks, more than {2 * ROWS} rows, a criterion that holds nothing of single rows, "
-            "such as groups, and no fixed_effects=: leave it out"
-        )
-    if grow is False or not able or not grow and n * m**2 < DEAR:
-        return None
-    if not np.ndim(landmarks) and not hasattr(landmarks, "points"):
-        check_whole("landmarks, as their number,", landmarks, problem.rows.candidates()[1].shape[0])
-    return Few(some_rows(problem, ROWS)[0], min(m, LANDMARKS), problem, landmarks)
+    if landmarks is None or isinstance(landmarks, str):
+        return 0
+    shape = np.shape(landmarks.points if isinstance(landmarks, Landmarks) else landmarks)
+    return shape[0] if shape else int(landmarks)
 
 
 def some_rows(problem: Problem, count: int) -> tuple[Problem, np.ndarray]:
-    """The problem on so many of the rows, and their numbers."""
+    """The problem on so many of the rows, drawn by chance in proportion to their weights, the same
+    ones every time, and their numbers.
+    """
     X, Y, v = problem.sample()
-    used = np.arange(len(X)) if v is None else np.flatnonzero(np.asarray(v) > 0)
-    rows, counted = sample(np.random.default_rng(0).permutation(used), v, count)
+    rows, counted = sample(len(X), v, count)
     drawn, _ = problem.rows.candidates()
     if len(rows) < len(X):  # or no copy of them all is made
         X, Y = X[rows], Y[rows]
@@ -98,62 +59,47 @@ def some_rows(problem: Problem, count: int) -> tuple[Problem, np.ndarray]:
     return some, rows if drawn is None else np.asarray(drawn)[rows]
 
 
-def grown(few: Few, guesses: list, way: Way, tries: tuple) -> Found:
+def grown(whole: Problem, landmarks, guesses: list, way: Way, tries: tuple) -> Found:
     """A search on few rows, then on the landmarks of the end and some rows for each, and on all
     rows from there; its history tells what went before that.
     """
-    found = descend(few.with_landmarks(guesses[-1][0], way.progress), guesses, way, *tries)
-    stages, way = [Stage(*few.sizes, found.history)], way.again()
-    some, numbers = some_rows(few.whole, few.more or len(few.whole.Y))
-    there = _there(few, found)
-    points, problem = _on_the_best(
-        there, few.whole, _sets(found.kernel, few, some, numbers, way.progress)
-    )
-    if few.more:
-        found = descend(
-            replace(some, landmarks=Landmarks(None, points, None)),
-            [there],
-            way,
-            learned=found.learned,
-        )
-        stages.append(Stage(len(numbers), len(points), found.history))
-        there = _there(few, found)
-    found = descend(problem, [there], way, given=guesses[0], learned=found.learned)
+
+    def chosen(kernel, some, count):
+        count = min(count, len(some.Y))
+        return resolve_landmarks(kernel, some.rows, count, some.weights, way.progress)
+
+    def ended(found):
+        """Where a search ended, as a guess on all rows."""
+        there = replace(whole, kernel=found.kernel)
+        return first_guess(there, "kernel", found.lam[None], False)[0]
+
+    n, m = len(whole.Y), _count(landmarks)
+    given = not isinstance(landmarks, int | np.integer)
+    if not given:
+        check_whole("landmarks, as their number,", m, whole.rows.candidates()[1].shape[0])
+    some, _ = some_rows(whole, ROWS)
+    first = replace(some, landmarks=chosen(guesses[-1][0], some, min(m, LANDMARKS)))
+    found = descend(first, guesses, way, *tries)
+    stages = [Stage(len(some.Y), min(m, LANDMARKS), found.history)]
+
+    # All landmarks on some rows for each, where these are more than there were and few of all.
+    more = ROWS_A_LANDMARK * m
+    more = more if len(some.Y) < more <= n / 3 else n
+    (some, numbers), there = some_rows(whole, more), ended(found)
+    if given:
+        sets = [as_landmarks(whole.rows, landmarks)]
+    else:  # as many by chance do better at times
+        rows = np.asarray(chosen(found.kernel, some, m).indices)
+        others, _ = sample(len(numbers), some.weights.values, len(rows), seed=1)
+        sets = [as_landmarks(whole.rows, numbers[each]) for each in (rows, others)]
+    if not given:
+        sets.sort(key=lambda each: value_at(there, replace(whole, landmarks=without_trace(each))))
+    best = without_trace(sets[0])
+    if more < n:
+        few = replace(some, landmarks=replace(best, indices=None))
+        found = descend(few, [there], way, learned=found.learned)
+        stages.append(Stage(len(numbers), len(best.points), found.history))
+        there = ended(found)
+    last = replace(whole, landmarks=best)
+    found = descend(last, [there], way, given=guesses[0], learned=found.learned)
     return found._replace(history=replace(found.history, stages=tuple(stages)))
-
-
-def _there(few: Few, found: Found) -> tuple:
-    """Where another search ended, as a guess on all rows."""
-    return first_guess(replace(few.whole, kernel=found.kernel), "kernel", found.lam[None], False)[0]
-
-
-def _sets(kernel: Kernel, few: Few, some: Problem, numbers, progress: bool) -> list[Landmarks]:
-    """Those that were given; or of some rows as many as were asked for, chosen for the kernel, and
-    as many by chance, which do better at times.
-    """
-    rows, weights = few.whole.rows, some.weights
-    if not isinstance(few.asked, int | np.integer):
-        return [as_landmarks(rows, few.asked)]
-    chosen: Any = resolve_landmarks(
-        kernel, some.rows, min(few.asked, len(numbers)), weights, progress
-    )
-    used = (
-        np.arange(len(numbers))
-        if weights.values is None
-        else np.flatnonzero(np.asarray(weights.values) > 0)
-    )
-    others = np.sort(np.random.default_rng(1).permutation(used)[: len(chosen.points)])
-    return [as_landmarks(rows, numbers[np.asarray(each)]) for each in (chosen.indices, others)]
-
-
-def _on_the_best(guess, problem: Problem, sets: list[Landmarks]) -> tuple[Any, Problem]:
-    """Those of the landmarks where the error is smallest, and the problem on them."""
-    best = (
-        sets[0]
-        if len(sets) == 1
-        else min(
-            sets,
-            key=lambda chosen: value_at(guess, replace(problem, landmarks=without_trace(chosen))),
-        )
-    )
-    return best.points, replace(problem, landmarks=without_trace(best))

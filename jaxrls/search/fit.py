@@ -5,7 +5,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -13,20 +12,20 @@ from jaxrls.criteria.criterion import Criterion
 from jaxrls.criteria.left_out import loo
 from jaxrls.factors.contract import Solution, Solver
 from jaxrls.factors.solvers import Cholesky, Refined
-from jaxrls.models.fitted import Fit, K
-from jaxrls.rows.staged import between_readings
-from jaxrls.search.conclude import KEPT_ROWS, certified, conclude, concluded, solver_name
-from jaxrls.search.conservative import check_conservative, choose
-from jaxrls.search.grid import choose_lam, lambda_grid
-from jaxrls.search.inspection import inspect_fit
-from jaxrls.search.kept import Kept
+from jaxrls.inference.fitted import Fit, K
+from jaxrls.rows.compiled import compiled
+from jaxrls.rows.rows import Rows
+from jaxrls.rows.sparse import is_sparse
+from jaxrls.search.conclude import conclude_grid, concluded, inspect_fit, solver_name
+from jaxrls.search.grid import choose_lam
+from jaxrls.search.kept import beside, keeps
 from jaxrls.search.lam_search import search, search_below
-from jaxrls.search.plan import Plan, as_lams
-from jaxrls.search.problem import Problem, check_refinable
+from jaxrls.search.plan import Plan
+from jaxrls.search.problem import Problem
 from jaxrls.search.rank import grow
-from jaxrls.support.checks import is_concrete
+from jaxrls.support.checks import as_floats, is_concrete
 from jaxrls.support.meshes import on_any_mesh
-from jaxrls.support.precision import in_precision_of, scope, to_host
+from jaxrls.support.precision import in_precision_of, is_wide
 
 NEAR = 5  # times the floor of a spectrum: from there on its errors are right to 1 %
 
@@ -34,7 +33,7 @@ NEAR = 5  # times the floor of a spectrum: from there on its errors are right to
 @on_any_mesh
 @in_precision_of("X")
 def fit(
-    kernel: K,
+    kernel: K | str,
     X,
     Y=None,
     *,
@@ -46,6 +45,7 @@ def fit(
     weights=None,
     intercept: bool = True,
     fixed_effects=None,
+    standardize: bool = False,
     landmarks=None,
     solver: Solver | None = None,
     keep: bool | None = None,
@@ -59,7 +59,8 @@ def fit(
     smallest error.
 
     Args:
-        kernel: a jaxrls kernel, such as `Gaussian(2.0)`.
+        kernel: a jaxrls kernel, such as `Gaussian(2.0)`; or "gaussian", "laplacian", "matern" (of
+            ν = 5/2), all with the median distance between rows as width, or "linear".
         X: rows (n, d), NumPy, JAX or sparse (SciPy, BCOO), or a source of rows such as a `stream`.
         Y: labels (n,) or (n, t); a source of rows may bring its own.
         lams: how many λ, on a grid from the spectrum; or λ (L,), where 0 is taken as `fit.floor`; or
@@ -77,6 +78,8 @@ def fit(
         fixed_effects: further columns (n, q) without penalty, or `levels(labels)`, an intercept for
             each group; `predict` takes those of new rows, and the model keeps their coefficients as
             `free`.
+        standardize: whether the kernel sees the columns of X about their mean and over their
+            standard deviation, which the model keeps in its kernel and applies to new rows.
         landmarks: for more rows than K can be factored for: how many to choose, or what
             `jaxrls.landmarks` chose, row numbers (m,), or points (m, d). A landmark leaves with its
             row. `"auto"` takes as many as keep the fit close to that of all rows.
@@ -110,93 +113,75 @@ def fit(
     >>> float(fit.lam), bool(fit.error < 1e-2)
     (0.01, True)
     """
+    given: dict = {"criterion": criterion, "groups": groups, "weights": weights}
+    given |= {"intercept": intercept, "fixed_effects": fixed_effects, "block_size": block_size}
+    given |= {"standardize": standardize}
+    how: dict = {"per_target": per_target, "conservative": conservative, "keep": keep}
+    counted = np.ndim(lams) == 0  # how many λ, or a search for one
+    if isinstance(solver, Refined) and (counted and lams != "search" or not is_wide(X)):
+        return _refined(kernel, X, Y, lams, landmarks, solver, given | how)
     auto = isinstance(landmarks, str) and landmarks == "auto"
-    raw = Problem.of(
-        kernel,
-        X,
-        Y,
-        criterion=criterion,
-        groups=groups,
-        weights=weights,
-        intercept=intercept,
-        fixed_effects=fixed_effects,
-        landmarks=None if auto else landmarks,
-        solver=solver,
-        block_size=block_size,
-        progress=progress,
-    )
-    check_conservative(conservative, raw.criterion, lams)
-    raw = replace(raw, conservative=float(conservative))
-    problem = raw.check()
-    given, lams = lams, as_lams(lams, problem)
-    run = partial(best, lams=lams, per_target=per_target or np.ndim(lams) == 2, keep=keep)
-    if isinstance(solver, Refined):
-        return _refined(raw, run, given)
-    if auto:
-        if solver is not None:
-            raise ValueError(f"landmarks='auto' chooses the solver too: leave solver={solver} out")
-        result, words = grow(run, problem, progress)
-        result = replace(result, certificate=words)
-    else:
-        result = certified(run(problem))
-    if is_concrete(result.lam):
-        inspect_fit(result, isinstance(lams, int | str))
-    return result
+    given |= {"landmarks": None if auto else landmarks, "solver": solver, "progress": progress}
+    problem = Problem.of(kernel, X, Y, **given)
+    run: Callable[[Problem], Fit] = partial(_best, lams=lams, **how)
+    found = grow(run, problem, progress) if auto else run(problem)
+    if is_concrete(found.lam):
+        inspect_fit(found, counted)
+    return found
 
 
-def best(problem: Problem, *, lams, per_target: bool, keep: bool | None = False) -> Fit:
+def _best(problem: Problem, *, lams, per_target: bool, conservative, keep: bool | None) -> Fit:
     """The fit with the best λ: by a grid, or by a search."""
-    plan = Plan.of(problem, lams, per_target)
-    plan.check()
-    known = is_concrete(problem.weights, problem.Y)
-    small = known and problem.rows.shape[0] <= KEPT_ROWS
-    keeps = small if keep is None else keep
-    found, solution = _searched(plan) if plan.searches else _on_grid(plan, keeps)
-    if not keeps:
+    plan = Plan.of(problem, lams, per_target, conservative)
+    found, solution = _searched(plan) if plan.searches else _on_grid(plan, keeps(problem, keep))
+    choice = None if plan.searches else plan.choice
+    return beside(found, plan.problem, solution, choice, keep)
+
+
+def _on_grid(plan: Plan, kept: bool) -> tuple[Fit, Any]:
+    """The fit with the best λ of a grid, and where its solver ends by another one."""
+    found = _fit(plan, keeps=kept)
+    if not plan.goes_on:
         return found
-    kept = Kept.of(plan.problem, solution, lams, per_target, bool(keep))
-    return replace(found, kept=kept)
+    if plan.choice.lams is None:
+        return _below(found, plan)
+    if np.isfinite(found[0].errors).all():
+        return found
+    return _fit(replace(plan, problem=replace(plan.problem, solver=None)), keeps=kept)
 
 
-def _on_grid(plan: Plan, keeps: bool) -> tuple[Fit, Any]:
-    """The fit with the best λ of a grid, gone on with below the floor of a spectrum."""
-    jitted = _jitted(plan.problem)
-    found = jitted(_fit)(plan, keeps=keeps)
-    if plan.falls_back and not np.isfinite(found[0].errors).all():  # a spectrum can tell more
-        spectral = replace(plan, problem=replace(plan.problem, solver=None))
-        found = jitted(_fit)(spectral, keeps=keeps)
-    return _below(found, plan) if plan.goes_below else found
-
-
-def _jitted(problem: Problem) -> Any:
-    """How a step is run: compiled, or between readings of rows on the host."""
-    return (lambda fn: fn) if problem.traceable else between_readings
+@compiled
+def _fit(plan: Plan, *, keeps: bool) -> tuple[Fit, Solution | None]:
+    """The fit with the best λ of a grid, and the solution where it is kept."""
+    solution = plan.problem.solution()
+    found = plan.choice.of(solution, plan.problem.kernel)
+    return conclude_grid(plan.problem, solution, *found), solution if keeps else None
 
 
 def _searched(plan: Plan) -> tuple[Fit, Solution]:
     """The fit with the best λ of a search, which looks at values."""
-    problem, jitted = plan.problem, _jitted(plan.problem)
+    problem = plan.problem
     if not is_concrete(problem):
         raise ValueError(
             "lams='search' looks at values, which have none inside jax.jit: give numbers, or call "
             "fit outside"
         )
-    solution = jitted(_solved)(problem)
-    found = search(problem, solution, plan.per_target)
-    made = jitted(concluded)(problem, solution, *found[:4])
-    return replace(made, plan=f"{solver_name(problem)}, a search for λ: {found.words}"), solution
+    solution = _solved(problem)
+    found = search(problem, solution, plan.choice.per_target)
+    words = f"a search for λ: {found.words}"
+    return _told(problem, solution, found[:2], found[2:4], words), solution
 
 
 def _below(found: tuple[Fit, Any], plan: Plan) -> tuple[Fit, Any]:
     """The fit with a grid that ends at the floor of the spectrum, gone on with by Cholesky factors
     where its λ is near: their floor is lower.
     """
-    fit, jitted = found[0], _jitted(plan.problem)
+    fit = found[0]
     floor, lams = float(fit.floor), np.asarray(fit.lams)
-    if not (len(lams) > 1 and lams[0] <= 1.01 * floor and float(fit.lam) < NEAR * floor):
+    if lams[0] > 1.01 * floor or float(fit.lam) >= NEAR * floor:
         return found
     problem = replace(plan.problem, solver=Cholesky())
-    solution = jitted(_solved)(problem)
+    solution = _solved(problem)
     if not float(solution.factor.precision_floor()) < floor:
         return found
     first = int(np.searchsorted(lams, NEAR * floor))
@@ -206,45 +191,39 @@ def _below(found: tuple[Fit, Any], plan: Plan) -> tuple[Fit, Any]:
         f"a grid down to {lams[first]:.3g}, {NEAR} times the precision of its spectrum, and below "
         f"it {below.words}"
     )
-    table = jnp.concatenate([below.lams, above[0]]), jnp.concatenate([below.errors, above[1]])
-    chosen = choose_lam(*table, per_target=False)
-    made = jitted(concluded)(problem, solution, *table, *chosen)
-    return replace(made, plan=f"{solver_name(problem)}, {words}"), solution
+    both, errors = (jnp.concatenate(parts) for parts in zip(below[:2], above, strict=True))
+    chosen, table = choose_lam(both, errors, per_target=False), (both, errors)
+    return _told(problem, solution, table, chosen, words), solution
 
 
-@partial(jax.jit, static_argnames="keeps")
-def _fit(plan: Plan, *, keeps: bool) -> tuple[Fit, Solution | None]:
-    """The fit with the best λ of a grid."""
-    problem, lams = plan.problem, plan.lams
-    solution = problem.solution()
-    factor = solution.factor
-    lams = lambda_grid(factor, plan.num) if lams is None else factor.with_floor(lams)
-    errors = problem.errors(solution, lams)
-    chosen = choose(problem, solution, lams, errors, plan.per_target)
-    fit = conclude(problem, solution, lams, errors, *chosen)
-    return fit, solution if keeps else None
+_solved = compiled(Problem.solution)
 
 
-@jax.jit
-def _solved(problem: Problem) -> Solution:
-    return problem.solution()
+def _told(problem: Problem, solution: Solution, table, chosen, words: str) -> Fit:
+    """The fit, and how λ was looked for."""
+    fit = concluded(problem.kernel, solution, tuple(table), tuple(chosen), problem.criterion)
+    return replace(fit, plan=f"{solver_name(problem)}, {words}")
 
 
-def _refined(raw: Problem, run: partial, lams) -> Fit:
+def _refined(kernel, X, Y, lams, landmarks, solver: Refined, options: dict) -> Fit:
     """The fit by `Refined`, in float64 whatever the dtype of X: at the λ chosen in float32, or at
     those that are named or searched.
     """
-    check_refinable(raw)
-    table = {}
-    if isinstance(run.keywords["lams"], int):
-        plain = replace(raw, solver=None).astype(jnp.float32).check()
-        first = run(plain, keep=False)
+    if landmarks is not None or isinstance(X, Rows) or is_sparse(X):
+        found = "landmarks=" if landmarks is not None else type(X).__name__
+        raise ValueError(
+            f"Refined() is for K of all rows of a dense X, and {found} was given: leave it out, or "
+            "give float64 NumPy data"
+        )
+    if not is_concrete(X, Y):
+        raise ValueError(
+            "Refined() computes in float64 whatever jax.jit was traced in: call fit outside of it"
+        )
+    X = np.asarray(as_floats("X", X))
+    table: dict = {}
+    if np.ndim(lams) == 0 and lams != "search":
+        narrow = options | {"keep": False}
+        first: Fit = fit(kernel, X.astype(np.float32), Y, lams=lams, **narrow)
         table, lams = {"lams": first.lams, "errors": first.errors}, np.asarray(first.lam)[None]
-    elif not isinstance(lams, str):
-        lams = np.asarray(lams, np.float64)
-    everywhere = jax.config.read("jax_enable_x64")
-    with scope(True):
-        named = lams if isinstance(lams, str) else jnp.asarray(lams, jnp.float64)
-        result = replace(run(raw.astype(jnp.float64).check(), lams=named), **table)
-        inspect_fit(result, isinstance(lams, str))
-        return result if everywhere else to_host(result)
+    wide: Fit = fit(kernel, X.astype(np.float64), Y, lams=lams, solver=solver, **options)
+    return replace(wide, **table)

@@ -1,13 +1,21 @@
-"""The λ that span all fits a factor can tell apart: their ends, and a grid between."""
+"""The λ that span all fits a factor can tell apart, their ends and a grid between; and the best of
+them by their errors.
+"""
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.factors.contract import Factor
-from jaxrls.support.checks import check_whole
+from jaxrls.criteria.criterion import Criterion
+from jaxrls.criteria.holding_out import HoldOut
+from jaxrls.factors.contract import Factor, Solution
+from jaxrls.kernels.kernel import Kernel
+from jaxrls.support.checks import as_array, check_lams, check_whole
 from jaxrls.support.meshes import on_any_mesh
+from jaxrls.support.pytrees import pytree, static
 
 
 @on_any_mesh
@@ -35,11 +43,18 @@ def lambda_range(factor: Factor, low=0.0) -> tuple[Float[Array, ""], Float[Array
     """The ends of that grid: the precision of the factor, or `low` where that is larger, and 10·Σs,
     which takes no spectrum.
     """
-    tiny = (
-        2 * jnp.finfo(factor.dtype).tiny
-    )  # twice, as what exp and log round must not fall out of the range
+    tiny = 2 * jnp.finfo(factor.dtype).tiny  # twice: exp and log round, and must stay in range
     low = jnp.maximum(jnp.maximum(factor.precision_floor(), low), tiny)
     return low, jnp.maximum(10 * factor.trace(), 10 * low)
+
+
+def lam_vector(lams, dtype) -> Float[Array, " L"]:
+    """λ (L,) as given, of which one is chosen, checked."""
+    lams = as_array("lams", lams, dtype)
+    if lams.ndim != 1:
+        raise ValueError(f"lams must have shape (L,), and has shape {lams.shape}")
+    check_lams(lams)
+    return lams
 
 
 def choose_lam(lams, errors, per_target: bool, within: Any = None):
@@ -58,3 +73,49 @@ def choose_lam(lams, errors, per_target: bool, within: Any = None):
         return jnp.max(jnp.where(errors <= smallest, each, 0), axis=0), smallest
     lam = jnp.max(jnp.where(errors <= smallest + within, each, 0), axis=0)
     return lam, jnp.min(jnp.where(each == lam, errors, jnp.inf), axis=0)
+
+
+@pytree
+class Choice:
+    """By what λ is chosen, and of which: those named, or `num` of a grid; the largest whose error
+    is within so many `conservative` standard errors of the smallest.
+    """
+
+    criterion: Criterion
+    lams: Float[Array | np.ndarray, "L *#t"] | None
+    num: int = static(default=100)
+    per_target: bool = static(default=False)
+    conservative: float = static(default=0.0)
+
+    def of(self, solution: Solution, kernel: Kernel) -> tuple[tuple, tuple]:
+        """All λ with their errors, and the chosen one with its own."""
+        factor = solution.factor
+        lams = lambda_grid(factor, self.num) if self.lams is None else factor.with_floor(self.lams)
+        known = factor.tells_rows or isinstance(self.criterion, HoldOut)
+        if len(lams) == 1 and not known:  # a λ that is given needs no error
+            return (lams, None), (lams[0], None)
+        table = lams, self.criterion.errors(solution, lams, kernel)
+        chosen = choose_lam(*table, self.per_target)
+        if not self.conservative:
+            return table, chosen
+        within = self.conservative * standard_error(self.criterion, solution, chosen[0])
+        return table, choose_lam(*table, self.per_target, within)
+
+
+def standard_error(criterion: Criterion, solution: Solution, lam) -> Float[Array, "*t"]:
+    """√(Σ V_g² (m_g − m)² · G/(G − 1)) / ΣV: of the mean m of G losses m_g, of rows or of groups,
+    of weights V_g; at one λ for all targets of their mean.
+    """
+    groups = criterion.groups
+    left_out = solution.residuals(lam.reshape(1, -1), groups)[0]
+    losses = criterion.loss(left_out, solution.labels.Y)  # type: ignore[attr-defined]
+    losses = losses if lam.ndim else jnp.mean(losses, axis=1, keepdims=True)
+    v = solution.factor.weights.array[:, None]
+    sums, mass = v * losses, v
+    if groups is not None:
+        of_groups = groups.numbers, len(groups.inside)
+        sums, mass = (jax.ops.segment_sum(part, *of_groups) for part in (sums, mass))
+    total, count = jnp.sum(mass), jnp.sum(mass > 0).astype(v.dtype)
+    away = sums - mass * (jnp.sum(sums, axis=0) / total)
+    found = jnp.sqrt(jnp.sum(away**2, axis=0) * count / jnp.maximum(count - 1, 1)) / total
+    return found if lam.ndim else found[0]

@@ -5,8 +5,8 @@ With K̂ = K_TR K_RR⁻¹ K_RT, E = K − K̂ is positive semidefinite, and tr E
 leaves behind. Choosing a row makes one column of a partial Cholesky factor F, K̂ = FFᵀ; its
 residual diagonal diag E says which rows are worth choosing next."""
 
-from dataclasses import replace
 from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,16 +16,16 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from jaxrls.factors.solvers import check_kernel
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
-from jaxrls.problem.landmarks import Landmarks, check_evaluable, hidden_trace, on_landmarks
+from jaxrls.problem.landmarks import Landmarks, hidden_trace, on_landmarks
+from jaxrls.problem.weights import Weights
 from jaxrls.rows.blocks import default_block_size
 from jaxrls.rows.gram import gram
 from jaxrls.rows.rows import DenseRows, GramRows, Rows
 from jaxrls.rows.sparse import is_sparse, sparse_rows
-from jaxrls.support.checks import as_array, check_matrix, check_weights, check_whole, is_concrete
+from jaxrls.support.checks import as_array, check_matrix, check_whole, is_concrete
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.precision import in_precision_of
 from jaxrls.support.progress import progress_bar
-from jaxrls.support.pytrees import pytree
 
 METHODS = ("rpcholesky", "uniform")
 
@@ -38,14 +38,13 @@ PROPOSALS_PER_PIVOT = 3
 GROWTH = 4
 
 
-@pytree
-class _State:
-    """A partial Cholesky factor K̂ = FFᵀ while it grows; columns of F past `count` are 0."""
+class _State(NamedTuple):
+    """A partial Cholesky factor K̂ = FFᵀ while it grows; columns of F past `total` are 0."""
 
     F: Float[Array, "n c"]
     residual: Float[Array, " n"]  # diag(K − FFᵀ)
     indices: Int[Array, " c"]
-    count: Int[Array, ""]
+    total: Int[Array, ""]
     key: PRNGKeyArray
 
 
@@ -90,85 +89,69 @@ def landmarks(
     >>> sorted(R.points[:, 0].tolist()), float(R.trace_residual) < 1e-6
     ([0.0, 1.0], True)
     """
-    check_kernel(kernel)
-    drawn, rows, weights = _candidates(kernel, X, weights)
-    kernel, rows = on_landmarks(kernel, rows)
-    X = rows.stored
-    v = jnp.ones(X.shape[0], X.dtype) if weights is None else as_array("weights", weights, X.dtype)
-    check_weights(v, X.shape[0])
-    known = is_concrete(kernel, X, v, key)
-    progress = progress and known
+    drawn, rows, v = _candidates(kernel, X, weights)
+    kernel, X = on_landmarks(kernel, rows)
+    known, n = is_concrete(kernel, X, v, key), X.shape[0]
     _check(kernel, X, num, tol, method, known)
-    diag = X.map(kernel.diag, block_size=X.shape[0])
-    target = jnp.asarray(0 if tol is None else tol, X.dtype) * jnp.sum(v * diag)
-    limit = X.shape[0] if num is None else num
+    diag = X.map(kernel.diag, block_size=n)
+    data = kernel, X, v, diag, jnp.asarray(tol or 0, X.dtype) * jnp.sum(v * diag)
+    limit = n if num is None else num
     capacity = min(limit, 2 * LARGEST_BLOCK) if known and tol is not None else limit
-    state = _start(diag, key)
+    none = jnp.zeros((n, 0), X.dtype), diag, jnp.zeros(0, jnp.int32), jnp.zeros((), jnp.int32)
+    state, progress = _State(*none, key), progress and known
     with progress_bar(progress, limit, "landmarks", "row") as reached:
         while True:
-            for stop in _stops(state, capacity, progress):
-                state = _grow(
-                    kernel,
-                    X,
-                    v,
-                    target,
-                    state,
-                    jnp.asarray(stop, jnp.int32),
-                    capacity=capacity,
-                    method=method,
-                )
-                reached(
-                    int(state.count) if progress else 0
-                )  # without a bar nothing waits for the device
-            if (
-                capacity == limit
-                or int(state.count) < capacity
-                or bool(jnp.sum(v * state.residual) <= target)
-            ):
+            stops = np.array([capacity])
+            if progress:  # back twenty times on the way, to move the bar
+                stops = np.linspace(int(state.total), capacity, 21, dtype=int)[1:]
+            for stop in stops:
+                stop = jnp.asarray(stop, jnp.int32)
+                state = _grow(*data, state, stop, capacity=capacity, method=method)
+                reached(int(state.total) if progress else 0)  # without a bar nothing waits
+            if capacity == limit or int(state.total) < capacity:
                 break
             capacity = min(limit, GROWTH * capacity)
-    chosen = _finish(X, v, diag, state, capacity)
-    return (
-        chosen
-        if drawn is None
-        else Landmarks(jnp.asarray(drawn, jnp.int32)[chosen.indices], chosen.points, None)
-    )
+    indices = state.indices[: int(state.total) if known else capacity]
+    if not known:  # where the shape cannot follow: rows not chosen, of positive weight first
+        slot = jnp.arange(capacity, dtype=jnp.int32)
+        place = jnp.where(slot < state.total, indices, n)
+        rank = capacity + (v <= 0).astype(jnp.int32).at[place].set(slot - capacity, mode="drop")
+        indices = jnp.argsort(rank, stable=True)[:capacity].astype(jnp.int32)
+    if drawn is not None:
+        return Landmarks(jnp.asarray(drawn, jnp.int32)[indices], X.take(indices), None)
+    left = jnp.sum(v * state.residual) + hidden_trace(capacity, jnp.sum(v * diag))
+    return Landmarks(indices, X.take(indices), left)
 
 
-def _candidates(kernel, X, weights):
-    """The rows to choose from as an array, their numbers where they are not all, and their
-    weights.
+def _candidates(kernel, X, weights) -> tuple[Any, Rows, Float[Array, " n"]]:
+    """The rows to choose from, in one array unless they are sparse, their numbers where they are
+    not all, and their weights.
     """
-    if not isinstance(X, Rows):
-        return None, as_candidates(kernel, X), weights
-    n, weights = X.shape[0], X.row_weights if weights is None else weights
-    drawn, some = X.candidates()
-    if drawn is None or weights is None:
-        return drawn, as_candidates(kernel, some), weights
-    weights = as_array("weights", weights, some.dtype)
-    check_weights(weights, n)
-    return drawn, as_candidates(kernel, some), weights[drawn]
-
-
-def as_candidates(kernel, X) -> Rows:
-    """Rows, in one array unless they are sparse."""
+    check_kernel(kernel)
+    drawn = None
+    if isinstance(X, Rows):
+        given = Weights.of_rows(weights, X)
+        drawn, X = X.candidates()
+        weights = given.values if drawn is None else given.some(drawn)
     if is_sparse(X):
-        return sparse_rows(X)
-    X = as_array("X", X)
-    check_matrix("X", X)
-    return DenseRows(X) if kernel.evaluable else GramRows(X)
+        rows: Rows = sparse_rows(X)
+    elif isinstance(X, Rows):
+        rows = X
+    else:
+        X = as_array("X", X)
+        check_matrix("X", X)
+        rows = DenseRows(X) if kernel.evaluable else GramRows(X)
+    return drawn, rows, Weights.of(weights, rows.shape[0], rows.dtype).array
 
 
 def _check(kernel, X, num, tol, method, known):
-    check_evaluable(kernel)
     X.check(kernel)
     if method not in METHODS:
-        raise ValueError(
-            f"method must be one of {', '.join(map(repr, METHODS))}, and is {method!r}"
-        )
+        raise ValueError(f"method must be one of {METHODS}, and is {method!r}")
     if num is None and tol is None:
         raise ValueError(
-            "landmarks needs num=, how many, or tol=, the part of tr K that may stay out: give one of them"
+            "landmarks needs num=, how many, or tol=, the part of tr K that may stay out: give one "
+            "of them"
         )
     if num is not None:
         check_whole("num", num, X.shape[0])
@@ -178,146 +161,81 @@ def _check(kernel, X, num, tol, method, known):
         )
     if num is None and not known:
         raise ValueError(
-            "inside jax.jit the number of landmarks must be known: give num=, or choose the landmarks outside"
+            "inside jax.jit the number of landmarks must be known: give num=, or choose outside"
         )
-
-
-def _start(diag, key):
-    n, dtype = diag.shape[0], diag.dtype
-    return _State(
-        jnp.zeros((n, 0), dtype), diag, jnp.zeros(0, jnp.int32), jnp.zeros((), jnp.int32), key
-    )
-
-
-def _enlarge(state, columns):
-    extra = columns - state.indices.shape[0]
-    return replace(
-        state, F=jnp.pad(state.F, ((0, 0), (0, extra))), indices=jnp.pad(state.indices, (0, extra))
-    )
-
-
-def _block(capacity):
-    """Pivots per round: equal rounds, at least four of them."""
-    return -(-capacity // max(min(4, capacity), -(-capacity // LARGEST_BLOCK)))
-
-
-def _stops(state, capacity, progress):
-    """Where `_grow` comes back: at the end, or with a bar to move twenty times on the way."""
-    return np.linspace(int(state.count), capacity, 21, dtype=int)[1:] if progress else [capacity]
 
 
 @partial(jax.jit, static_argnames=("capacity", "method"))
-def _grow(kernel, X, v, target, state, stop, *, capacity, method):
+def _grow(kernel, X, v, diag, target, state, stop, *, capacity, method):
     """Rounds of proposals until there are `stop` landmarks, the trace is down to `target`, or no
     row is independent.
     """
-    floor = capacity * jnp.finfo(X.dtype).eps * X.map(kernel.diag, block_size=X.shape[0])
+    floor = capacity * jnp.finfo(X.dtype).eps * diag
+    # Pivots per round: equal rounds, at least four of them.
+    block = -(-capacity // max(min(4, capacity), -(-capacity // LARGEST_BLOCK)))
+    # Whole blocks of columns, and one to spare, as a round writes a whole block wherever it starts.
+    columns = (-(-capacity // block) + 1) * block
+    size = default_block_size(X.shape[0], columns * X.dtype.itemsize)
+    slot, eye = jnp.arange(block, dtype=jnp.int32), jnp.eye(block, dtype=X.dtype)
 
-    def score(residual, floor, v):
-        return jnp.where(residual > floor, v * residual if method == "rpcholesky" else v, 0)
+    def score(residual, rows=slice(None)):
+        weight = v[rows] * residual if method == "rpcholesky" else v[rows]
+        return jnp.where(residual > floor[rows], weight, 0)
 
     def unfinished(state):
-        within = (state.count < jnp.minimum(stop, capacity)) & (
-            jnp.sum(v * state.residual) > target
+        few = (state.total < stop) & (jnp.sum(v * state.residual) > target)
+        return few & jnp.any(score(state.residual) > 0)
+
+    def round_of(state):
+        """A block of pivots: proposals, those accepted, and their columns of F."""
+        F, residual, indices, total, key = state
+        key, draw, toss = jax.random.split(key, 3)
+        chances, proposals = score(residual), (PROPOSALS_PER_PIVOT * block,)
+        drawn = jax.random.choice(draw, len(v), proposals, p=chances / jnp.sum(chances))
+        H = gram(kernel, X.take(drawn)) - matmul(F[drawn], F[drawn].T)
+        bar = jax.random.uniform(toss, drawn.shape, X.dtype) * chances[drawn]
+
+        def propose(j, carry):
+            """Sequential Cholesky of H that passes over those not accepted: Lᵀ, one row over all
+            proposals per accepted one, which these are, and their count.
+            """
+            C, slots, count = carry
+            row = H[j] - matmul(C[:, j], C)
+            take = score(row[j], drawn[j]) > bar[j]
+            take &= count < jnp.minimum(block, capacity - total)
+            row = jnp.where(take, row / jnp.sqrt(jnp.where(take, row[j], 1)), 0)
+            # One not taken is written over by the next.
+            slots = slots.at[count].set(j, mode="drop")
+            return C.at[count].set(row), slots, count + take.astype(jnp.int32)
+
+        start = jnp.zeros((block + 1, len(H)), H.dtype), jnp.zeros(block, jnp.int32), jnp.int32(0)
+        C, slots, count = jax.lax.fori_loop(0, len(H), propose, start)
+        rows, used = drawn[slots], slot < count
+        L = jnp.where(used[:, None] & used, jnp.tril(C[:block, slots].T), eye)
+        inverse = jax.lax.linalg.triangular_solve(
+            L, jnp.where(used, eye, 0), left_side=True, lower=True
         )
-        return within & jnp.any(score(state.residual, floor, v) > 0)
+        chosen, points = F[rows], X.take(rows)
 
-    # Whole blocks of columns, and one to spare, as a round writes a whole block wherever it starts.
-    block = _block(capacity)
-    state = _enlarge(state, (-(-capacity // block) + 1) * block)
-    return jax.lax.while_loop(
-        unfinished, lambda state: _round(kernel, X, v, floor, score, state, capacity), state
-    )
+        def update(x, F, residual):
+            def subtract(i, K):  # only the columns of F in use, as many blocks of them as there are
+                part = partial(
+                    jax.lax.dynamic_slice_in_dim, start_index=i * block, slice_size=block, axis=1
+                )
+                return K - matmul(part(F), part(chosen).T)
 
+            K = jax.lax.fori_loop(0, (total + block - 1) // block, subtract, kernel(x, points))
+            new = matmul(K, inverse.T)
+            return new, jnp.maximum(residual - jnp.sum(new * new, axis=1), 0)
 
-def _round(kernel, X, v, floor, score, state, capacity):
-    block = _block(capacity)
-    key, draw, toss = jax.random.split(state.key, 3)
-    chances = score(state.residual, floor, v)
-    drawn = jax.random.choice(
-        draw, X.shape[0], (PROPOSALS_PER_PIVOT * block,), p=chances / jnp.sum(chances)
-    )
-    H = gram(kernel, X.take(drawn)) - matmul(state.F[drawn], state.F[drawn].T)
-    bar = jax.random.uniform(toss, drawn.shape, X.dtype) * chances[drawn]
-    C, slots, count = _reject(
-        H,
-        lambda h, j: score(h, floor[drawn[j]], v[drawn[j]]) > bar[j],
-        block,
-        jnp.minimum(block, capacity - state.count),
-    )
-    rows, used = drawn[slots], jnp.arange(block, dtype=jnp.int32) < count
-    L = jnp.where(used[:, None] & used, jnp.tril(C[:, slots].T), jnp.eye(block, dtype=X.dtype))
-    inverse = jax.lax.linalg.triangular_solve(
-        L, jnp.diag(used.astype(X.dtype)), left_side=True, lower=True
-    )
-    chosen, points = state.F[rows], X.take(rows)
+        new, residual = X.map(update, F, residual, block_size=size)
+        # A chosen row is spanned exactly. Where rounding let no proposal through, drop the first,
+        # or the draw would never end.
+        spanned = jnp.where(used | (slot == 0), rows, rows[0])
+        put = jax.lax.dynamic_update_slice_in_dim
+        F, indices = put(F, new, total, 1), put(indices, rows.astype(jnp.int32), total, 0)
+        return _State(F, residual.at[spanned].set(0), indices, total + count, key)
 
-    def update(x, F, residual):
-
-        def subtract(i, K):  # only the columns of F in use, as many blocks of them as there are
-            part = partial(
-                jax.lax.dynamic_slice_in_dim, start_index=i * block, slice_size=block, axis=1
-            )
-            return K - matmul(part(F), part(chosen).T)
-
-        K = jax.lax.fori_loop(0, (state.count + block - 1) // block, subtract, kernel(x, points))
-        new = matmul(K, inverse.T)
-        return new, jnp.maximum(residual - jnp.sum(new * new, axis=1), 0)
-
-    size = default_block_size(X.shape[0], state.F.shape[1] * X.dtype.itemsize)
-    new, residual = X.map(update, state.F, state.residual, block_size=size)
-    # A chosen row is spanned exactly. Where rounding let no proposal through, drop the first, or
-    # the draw would never end.
-    spanned = jnp.where(used | (jnp.arange(block) == 0), rows, rows[0])
-    F = jax.lax.dynamic_update_slice(state.F, new, (jnp.zeros_like(state.count), state.count))
-    indices = jax.lax.dynamic_update_slice(state.indices, rows.astype(jnp.int32), (state.count,))
-    return _State(F, residual.at[spanned].set(0), indices, state.count + count, key)
-
-
-def _reject(H, accepts, size, limit):
-    """Sequential Cholesky of the proposals' residual kernel matrix H that passes over those not
-    accepted.
-
-    Returns Lᵀ, one row over all proposals per accepted one (`size` rows, 0 beyond their count),
-    which these are, and their count."""
-
-    def step(j, carry):
-        C, slots, count = carry
-        row = H[j] - matmul(C[:, j], C)
-        take = accepts(row[j], j) & (count < limit)
-        row = jnp.where(take, row / jnp.sqrt(jnp.where(take, row[j], 1)), 0)
-        C = jax.lax.dynamic_update_slice(
-            C, row[None], (count, jnp.zeros_like(count))
-        )  # one not taken is written over by the next
-        return C, slots.at[count].set(j, mode="drop"), count + take.astype(jnp.int32)
-
-    start = (
-        jnp.zeros((size + 1, H.shape[0]), H.dtype),
-        jnp.zeros(size, jnp.int32),
-        jnp.zeros((), jnp.int32),
-    )
-    C, slots, count = jax.lax.fori_loop(0, H.shape[0], step, start)
-    return C[:size], slots, count
-
-
-def _finish(X, v, diag, state, capacity):
-    """The landmarks, cut to how many there are; where that is not known, filled up with rows that
-    were not chosen.
-    """
-    indices, count = state.indices[:capacity], state.count
-    if is_concrete(count):
-        indices = indices[: int(count)]
-    else:
-        slot = jnp.arange(capacity, dtype=jnp.int32)
-        chosen = (
-            jnp.zeros(X.shape[0], bool)
-            .at[jnp.where(slot < count, indices, X.shape[0])]
-            .set(True, mode="drop")
-        )
-        others = jnp.argsort(chosen | (v <= 0), stable=True).astype(jnp.int32)
-        indices = jnp.where(slot < count, indices, others[jnp.maximum(slot - count, 0)])
-    return Landmarks(
-        indices,
-        X.take(indices),
-        jnp.sum(v * state.residual) + hidden_trace(capacity, jnp.sum(v * diag)),
-    )
+    extra = columns - len(state.indices)
+    F, indices = jnp.pad(state.F, ((0, 0), (0, extra))), jnp.pad(state.indices, (0, extra))
+    return jax.lax.while_loop(unfinished, round_of, state._replace(F=F, indices=indices))

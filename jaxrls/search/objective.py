@@ -3,35 +3,32 @@ such.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from jaxrls.criteria.criterion import Criterion
 from jaxrls.criteria.left_out import loo
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.problem.landmarks import Landmarks
-from jaxrls.search.grid import lambda_grid
+from jaxrls.search.grid import lam_vector, lambda_grid
 from jaxrls.search.problem import Problem
-from jaxrls.support.checks import Listed, as_array, check_lams
 from jaxrls.support.meshes import on_any_mesh
 
 
 @on_any_mesh
 def objective(
     kernel: Kernel,
-    X: Float[Array, "n d"] | Listed,
-    Y: Float[Array, "n *t"] | Listed,
-    lam: Float[Array, ""] | float,
+    X,
+    Y,
+    lam,
     *,
     criterion: Criterion | Callable | str = loo,
     groups=None,
-    weights: Float[Array, " n"] | Listed | None = None,
+    weights=None,
     intercept: bool = True,
-    fixed_effects: Any = None,
-    landmarks: Landmarks | Int[Array, " m"] | Float[Array, "m d"] | Listed | None = None,
+    fixed_effects=None,
+    landmarks=None,
     block_size: int | None = None,
 ) -> Float[Array, ""]:
     """A validation error at one λ, averaged over targets: differentiable to any order in every
@@ -73,19 +70,18 @@ def objective(
     True
     """
     named: dict = {"criterion": criterion, "groups": groups, "weights": weights}
-    named |= {"intercept": intercept, "fixed_effects": fixed_effects}
-    problem = Problem.of(kernel, X, Y, landmarks=landmarks, block_size=block_size, **named)
-    return problem.check().error(lam)
+    named |= {"intercept": intercept, "fixed_effects": fixed_effects, "block_size": block_size}
+    return Problem.of(kernel, X, Y, landmarks=landmarks, **named).error(lam)
 
 
 @on_any_mesh
 def best_lam(
     kernel: Kernel,
-    X: Float[Array, "n d"] | Listed,
-    Y: Float[Array, "n *t"] | Listed,
-    lams: Float[Array, " L"] | Listed | None = None,
+    X,
+    Y,
+    lams=None,
     *,
-    weights: Float[Array, " n"] | Listed | None = None,
+    weights=None,
     intercept: bool = True,
     criterion: Criterion = loo,
 ) -> Float[Array, ""]:
@@ -109,15 +105,7 @@ def best_lam(
     ()
     """
     problem = Problem.of(kernel, X, Y, weights=weights, intercept=intercept, criterion=criterion)
-    problem = problem.check()
-    if lams is not None:
-        lams = as_array("lams", lams, problem.rows.dtype)
-        if lams.ndim != 1:
-            raise ValueError(
-                f"lams must have shape (L,), and has shape {lams.shape}: one λ is chosen, for all "
-                "targets"
-            )
-        check_lams(lams)
+    lams = None if lams is None else lam_vector(lams, problem.rows.dtype)
     start, inside, found = _by_spectrum(*jax.lax.stop_gradient((problem, lams)))
 
     def slope(log_lam):

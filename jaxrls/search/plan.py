@@ -7,16 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.factors.iterative import Iterative
-from jaxrls.factors.solvers import (
-    SEARCHED,
-    Cholesky,
-    Refined,
-    Spectral,
-    choose_route,
-    suits_cholesky,
-)
+from jaxrls.factors.solvers import SEARCHED, Cholesky, Spectral, choose_route, suits_cholesky
 from jaxrls.rows.sparse import is_sparse
 from jaxrls.search.estimate import of_problem
+from jaxrls.search.grid import Choice
 from jaxrls.search.problem import Problem
 from jaxrls.support.checks import as_array, check_lams, is_concrete
 from jaxrls.support.pytrees import pytree, static
@@ -26,78 +20,87 @@ GRID = 100  # values of λ, where a search is asked for that has no slopes to fo
 
 @pytree
 class Plan:
-    """A problem with its solver, and the λ to look at: an array, or None for `num` of a grid.
+    """A problem with its solver, and how λ is chosen.
 
-    `searches` for the best λ without a grid; `falls_back` on a spectrum where Cholesky factors of a
-    few λ break down; `goes_below` the floor of the spectrum by Cholesky factors.
+    `searches` for the best λ without a grid; `goes_on` where its solver ends by another one: by a
+    spectrum where Cholesky factors of named λ break down, by those below the floor of a spectrum.
     """
 
     problem: Problem
-    lams: Any
-    num: int = static(default=GRID)
-    per_target: bool = static(default=False)
+    choice: Choice
     searches: bool = static(default=False)
-    falls_back: bool = static(default=False)
-    goes_below: bool = static(default=False)
+    goes_on: bool = static(default=False)
 
     @classmethod
-    def of(cls, problem: Problem, lams, per_target: bool) -> "Plan":
+    def of(cls, problem: Problem, lams, per_target=False, conservative: Any = 0.0) -> "Plan":
         """The cheapest way of those that are right, unless a solver is named."""
-        rows, smooth = problem.rows, problem.criterion.smooth
-        solver, search = problem.solver, isinstance(lams, str)
-        if search and not (problem.traceable and smooth):
+        criterion, solver, kernel = problem.criterion, problem.solver, problem.kernel
+        lams, n = as_lams(lams, problem), problem.rows.shape[0]
+        _check_conservative(conservative, criterion, lams)
+        search, has_spectrum = isinstance(lams, str), solver is None or solver.has_spectrum
+        if search and not (problem.traceable and criterion.smooth):
             # Without slopes a search may miss the best; and a grid takes fewer readings.
-            if isinstance(solver, Cholesky | Refined) and not smooth:
-                raise ValueError(_no_slopes(problem.criterion.name, solver))
-            if not (isinstance(solver, Iterative) or solver and not problem.traceable):
+            if has_spectrum:
                 lams, search = GRID, False
-        default = isinstance(lams, int) and not search
-        if default and solver is not None and not solver.has_spectrum:
+            elif not criterion.smooth and not isinstance(solver, Iterative):
+                raise ValueError(
+                    f"lams='search' follows slopes, and criterion {criterion.name} is a step, which "
+                    f"has none; {solver} has no spectrum for a grid: give lams=, numbers, or leave "
+                    "solver= out"
+                )
+        default = isinstance(lams, int)
+        if default and not has_spectrum:
             raise ValueError(
-                f"{solver} has no spectrum to make a grid of λ from: give lams=, numbers or 'search'"
+                f"{solver} has no spectrum to make a grid of λ from: give lams=, numbers or "
+                "'search'"
             )
-        num = lams if default else 1 if search else len(lams)
-        plain = is_concrete(rows) and rows.in_memory and solver is None and not per_target
-        may_search = smooth and not problem.conservative
-        count = SEARCHED if default else 1 if search else num
-        few = plain and (not default or may_search) and _suits(problem, lams, count)
-        search = search or default and few
-        below = default and plain and not problem.conservative and _suits(problem, lams, 1)
-        made = replace(problem, solver=Cholesky() if few else solver or Spectral())
-        flags = {"searches": search, "falls_back": few and not search}
-        given = None if default or search else lams
-        return cls(made, given, num, per_target, **flags, goes_below=below and not search)
-
-    def check(self) -> None:
-        """Raise for what the default device cannot hold."""
-        problem, rows = self.problem, self.problem.rows
-        if not is_concrete(rows):
-            return
-        explicit = problem.kernel.num_features(rows.shape[1], rows.dtype)
-        if rows.in_memory or is_sparse(rows) and explicit is None:
-            of_problem(problem, lams=1 if self.searches else self.num).check()
+        choice = Choice(
+            criterion,
+            None if default or search else lams,
+            lams if default else 1 if search else len(lams),
+            per_target or np.ndim(lams) == 2,
+            float(conservative),
+        )
+        # Whether Cholesky factors may answer too: of all of K, without a doubt about it.
+        either = solver is None and not choice.per_target and is_concrete(problem, choice)
+        either = either and criterion.any_factor and _dense(problem) and kernel.is_semidefinite()
+        follows = not default or criterion.smooth and not conservative
+        few = either and follows and suits_cholesky(kernel, n, SEARCHED if default else choice.num)
+        searches = search or default and few
+        goes_on = either and not searches and (few or default and not conservative)
+        problem = replace(problem, solver=Cholesky() if few else solver or Spectral())
+        _check_memory(problem, choice.num)
+        return cls(problem, choice, searches, goes_on)
 
 
-def _no_slopes(name: str, solver) -> str:
-    return (
-        f"lams='search' follows slopes, and criterion {name} is a step, which has none; the grid in "
-        f"its place needs a spectrum, which {solver} does without: give lams=, numbers, or leave "
-        "solver= out"
-    )
+def _dense(problem: Problem) -> bool:
+    """Whether K of all rows in memory is factored."""
+    rows, (n, d) = problem.rows, problem.rows.shape
+    route = choose_route(problem.kernel, n, d, rows.dtype)
+    return rows.in_memory and problem.landmarks is None and route == "gram"
 
 
-def _suits(problem: Problem, lams, count: int) -> bool:
-    """Whether a Cholesky factor for each of `count` λ does: any factor suits the criterion, and no
-    doubt about K that its spectrum would settle.
-    """
-    kernel, rows = problem.kernel, problem.rows
-    dense = problem.landmarks is None and choose_route(kernel, *rows.shape, rows.dtype) == "gram"
-    return (
-        dense
-        and is_concrete(problem, lams)
-        and problem.criterion.any_factor
-        and suits_cholesky(kernel, rows.shape[0], count)
-    )
+def _check_memory(problem: Problem, num: int) -> None:
+    """Raise for what the default device cannot hold."""
+    rows = problem.rows
+    explicit = problem.kernel.num_features(rows.shape[1], rows.dtype)
+    if is_concrete(rows) and (rows.in_memory or is_sparse(rows) and explicit is None):
+        of_problem(problem, lams=num).check()
+
+
+def _check_conservative(conservative, criterion, lams) -> None:
+    """Raise for what is no number of standard errors, and for what has none."""
+    number = isinstance(conservative, bool | int | float | np.number)
+    if not number or not 0 <= conservative < np.inf:
+        raise ValueError(
+            "conservative must be a number of standard errors, 0 or more, or True for one, and is "
+            f"{conservative!r}"
+        )
+    if conservative and (isinstance(lams, str) or not criterion.of_losses):
+        raise ValueError(
+            "conservative= takes the largest of several λ by the losses of rows left out: take "
+            f"criterion loo or kfold, not {criterion.name}, and numbers as lams, not 'search'"
+        )
 
 
 def as_lams(lams, problem: Problem):

@@ -3,6 +3,7 @@
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,12 +14,14 @@ from jaxtyping import Array, Float
 from jaxrls.criteria.criterion import Criterion
 from jaxrls.criteria.left_out import loo
 from jaxrls.criteria.named import as_criterion
-from jaxrls.factors.contract import Coefficients, Solution, Solver
+from jaxrls.factors.contract import Solution, Solver
 from jaxrls.factors.iterative import Iterative
-from jaxrls.factors.slopes import holds_nothing, left_out_sum
+from jaxrls.factors.slopes import left_out_sum
 from jaxrls.factors.solvers import Cholesky, Spectral, check_kernel, check_solver
-from jaxrls.kernels.kernel import Kernel
-from jaxrls.models.model import Model
+from jaxrls.kernels.inner import Linear
+from jaxrls.kernels.kernel import Kernel, Standardized
+from jaxrls.kernels.stationary import Gaussian, Laplacian, Matern
+from jaxrls.linalg.products import safe_sqrt
 from jaxrls.problem.fixed_effects import FixedEffects, as_fixed_effects
 from jaxrls.problem.labels import Labels
 from jaxrls.problem.landmarks import (
@@ -29,9 +32,11 @@ from jaxrls.problem.landmarks import (
     without_trace,
 )
 from jaxrls.problem.weights import Weights
+from jaxrls.rows.compiled import compiled
 from jaxrls.rows.rows import Rows
-from jaxrls.rows.sparse import as_rows
+from jaxrls.rows.sparse import as_rows, is_sparse
 from jaxrls.search.landmarks import landmarks as choose_landmarks
+from jaxrls.search.start import start_from_data
 from jaxrls.support.checks import (
     as_floats,
     check_lams,
@@ -44,7 +49,13 @@ from jaxrls.support.checks import (
 )
 from jaxrls.support.pytrees import pytree, static
 
-ARRAYS = (jax.Array, np.ndarray, np.generic)
+# Kernels by name, whose widths are then taken from the data.
+NAMED: dict = {
+    "gaussian": partial(Gaussian, 1.0),
+    "laplacian": partial(Laplacian, 1.0),
+    "matern": partial(Matern, 2.5, 1.0),
+    "linear": Linear,
+}
 
 
 @pytree
@@ -66,12 +77,11 @@ class Problem:
     fixed: FixedEffects
     block_size: int | None = static()
     solver: Solver | None = None
-    conservative: float = static(default=0.0)  # standard errors above the smallest error
 
     @classmethod
     def of(
         cls,
-        kernel: Kernel,
+        kernel: Any,
         X,
         Y,
         *,
@@ -80,76 +90,63 @@ class Problem:
         weights=None,
         intercept: bool = True,
         fixed_effects=None,
+        standardize: bool = False,
         landmarks=None,
         solver: Solver | None = None,
         block_size: int | None = None,
         progress: bool = False,
     ) -> "Problem":
-        """A problem from what a caller gives, shapes checked; arguments as in `fit`."""
+        """A problem from what a caller gives, as in `fit`, checked: shapes everywhere, values where
+        they are known. Parameters of the kernel take the dtype of the rows, so that a given and a
+        tuned width share a program.
+        """
+        named = isinstance(kernel, str) and kernel in NAMED
+        kernel = NAMED[kernel]() if named else kernel
         check_kernel(kernel)
-        rows = as_rows(kernel, X)
         check_solver(solver)
+        rows = as_rows(kernel, X)
         if landmarks is not None or isinstance(solver, Iterative):
             kernel, rows = on_landmarks(kernel, rows)
-        Y = rows.column(as_floats("Y", labels_of(rows, Y), rows.dtype))
+        rows.check(kernel)
+        if Y is None and rows.labels is None:
+            raise ValueError(
+                f"Y must be labels, one for each of the {rows.shape[0]} rows of X, which brings "
+                "none of its own"
+            )
+        Y = rows.column(as_floats("Y", rows.labels if Y is None else Y, rows.dtype))
         check_targets("Y", Y, rows.shape[0])
-        measured = as_criterion(criterion, groups).bind(Y, rows)
+        check_range("Y", Y)
         weights = Weights.of_rows(weights, rows)
-        chosen = resolve_landmarks(kernel, rows, landmarks, weights, progress)
+        check_ratio(weights.values)
+        if standardize:
+            kernel = standardized(kernel, rows, weights)
+        if named:
+            kernel = _from_data(kernel, _used(rows, weights))
+        criterion = as_criterion(criterion, groups).bind(Y, rows)
+        criterion.check(kernel)
+        landmarks = resolve_landmarks(kernel, rows, landmarks, weights, progress)
+        if landmarks is not None:
+            kernel.check(landmarks.points)
         if isinstance(solver, Iterative):
             near = solver.enough(rows.count) if solver.landmarks is None else solver.landmarks
             near = resolve_landmarks(kernel, rows, near, weights, progress)
             solver = replace(solver, landmarks=near)
         fixed = as_fixed_effects(fixed_effects, intercept, weights, rows)
-        return cls(kernel, rows, Y, weights, measured, chosen, fixed, block_size, solver)
+        if not criterion.keeps_all_rows:
+            fixed.check_rest(weights, criterion.groups)
+        criterion.check_rows(Y, weights, rows.count)
+
+        def cast(leaf):
+            floating = jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+            return jnp.asarray(leaf, rows.dtype) if floating else leaf
+
+        kernel = jax.tree.map(cast, kernel)
+        return cls(kernel, rows, Y, weights, criterion, landmarks, fixed, block_size, solver)
 
     @property
     def intercept(self) -> bool:
         """Whether a constant is fitted without penalty."""
         return self.fixed.one is not None
-
-    def check(self) -> "Problem":
-        """Itself, after every check that needs values, with Python floats in the kernel as arrays:
-        a given and a tuned width share a program.
-        """
-        Y, v = self.Y, self.weights.values
-        self.rows.check(self.kernel)
-        self.criterion.check(self.kernel)
-        if self.landmarks is not None:
-            self.kernel.check(self.landmarks.points)
-        check_range("Y", Y)
-        check_ratio(v)
-        if not self.criterion.keeps_all_rows:
-            self.fixed.check_rest(self.weights, self.criterion.groups)
-        self.criterion.check_rows(Y, self.weights, self.rows.count)
-        dtype = self.rows.dtype
-        return replace(
-            self,
-            kernel=jax.tree.map(
-                lambda leaf: jnp.asarray(leaf, dtype) if isinstance(leaf, float) else leaf,
-                self.kernel,
-            ),
-        )
-
-    def astype(self, dtype) -> "Problem":
-        """The same problem with every array of numbers in another dtype; Python numbers in the
-        kernel stay.
-        """
-
-        def cast(leaf):
-            if isinstance(leaf, Weights):
-                return Weights.of(
-                    None if leaf.values is None else leaf.values.astype(dtype), leaf.n, dtype
-                )
-            return (
-                jnp.asarray(leaf, dtype)
-                if isinstance(leaf, ARRAYS) and jnp.issubdtype(leaf.dtype, jnp.floating)
-                else leaf
-            )
-
-        made = jax.tree.map(cast, self, is_leaf=lambda leaf: isinstance(leaf, Weights))
-        fixed = made.fixed.from_gram(made.fixed.gram(made.fixed.rows, made.weights.array))
-        return replace(made, fixed=replace(fixed, rows=made.fixed.rows))  # T in the other dtype too
 
     def with_constant(self) -> "Problem":
         """With a constant in place of other fixed effects, and labels less what those fit of them:
@@ -166,11 +163,9 @@ class Problem:
         one device.
         """
         drawn, X = self.rows.candidates()
-        return (
-            (X, self.Y, self.weights.values)
-            if drawn is None
-            else (X, self.Y[drawn], self.weights.some(drawn))
-        )
+        if drawn is None:
+            return X, self.Y, self.weights.values
+        return X, self.Y[drawn], self.weights.some(drawn)
 
     @property
     def traceable(self) -> bool:
@@ -197,70 +192,74 @@ class Problem:
         error = self.mean_error(jnp.asarray(lam))
         if not self.intercept or self.weights.values is None:
             return error
-        return jnp.where(
-            self.weights.count > 1, error, jnp.nan
-        )  # what `check` refuses where values are known
+        enough = self.weights.count > 1  # what is refused where values are known
+        return jnp.where(enough, error, jnp.nan)
 
     def mean_error(self, lam) -> Float[Array, ""]:
-        """The criterion at one λ, averaged over targets; on landmarks with the
-        derivative of what is left out in closed form.
+        """The criterion at one λ, averaged over targets; on landmarks with the derivative of what
+        is left out in closed form.
         """
-        total, chosen = self.criterion.total, self.landmarks
-        # On several devices that form moves blocks of rows between them; the derivative of every
-        # step does not.
-        if (
-            chosen is None
-            or total is None
-            or self.fixed.rows is not None
-            or not self.rows.traceable
-            or self.rows.parts > 1
-            or self._captures()
-        ):
+        if not self._has_slopes():
             return jnp.mean(self.errors(self.solution(Cholesky()), lam[None]))
+        kernel, chosen = jax.tree.map(jnp.asarray, (self.kernel, self.landmarks))
+        still = jax.lax.stop_gradient((kernel, chosen))
+        rest = replace(self, kernel=still[0], landmarks=still[1])
 
         def made(kernel, points, rest):
-            return replace(
-                rest, kernel=kernel, landmarks=replace(rest.landmarks, points=points)
-            ).solution(Cholesky())
+            landmarks = replace(rest.landmarks, points=points)
+            return replace(rest, kernel=kernel, landmarks=landmarks).solution(Cholesky())
 
-        kernel, points = jax.tree.map(jnp.asarray, (self.kernel, chosen.points))
-        rest = replace(
-            self,
-            kernel=jax.lax.stop_gradient(kernel),
-            landmarks=replace(chosen, points=jax.lax.stop_gradient(points)),
-        )
-        return (
-            left_out_sum(made, total, kernel, points, lam, rest)
-            / self.weights.total
-            / self.Y[0].size
-        )
+        total: Any = self.criterion.total
+        total = left_out_sum(made, total, kernel, chosen.points, lam, rest)
+        return total / self.weights.total / self.Y[0].size
 
-    def _captures(self) -> bool:
-        """Whether the loss or the kernel is a function that holds what a caller differentiates."""
-        Y, points = self.Y.reshape(len(self.Y), -1)[:1], self.landmarks.points[:1]  # type: ignore[union-attr]
+    def _has_slopes(self) -> bool:
+        """Whether `left_out_sum` has the derivatives: of losses on landmarks, unless the loss or
+        the kernel is a function that holds what a caller differentiates.
+
+        On several devices it moves blocks of rows between them; the derivative of every step does
+        not."""
+        total, chosen = self.criterion.total, self.landmarks
+        if chosen is None or total is None or self.fixed.rows is not None:
+            return False
+        if not self.rows.traceable or self.rows.parts > 1:
+            return False
+        labels = self.Y.reshape(len(self.Y), -1)[:1]
+        loss = lambda kernel, x, y: total(kernel(x, x) + y, y, y[:, 0])
         with values_unknown(f"criterion {self.criterion.name}, or its loss,"):
-            pure = holds_nothing(self.criterion.total, Y, Y, Y[:, 0])  # type: ignore[arg-type]
-        return not (pure and holds_nothing(lambda kernel, x: kernel(x, x), self.kernel, points))
-
-    def model(self, solution: Solution, found: Coefficients) -> Model:
-        """The smallest model of coefficients at one λ."""
-        points, coef = solution.factor.expansion.compact(self.kernel, found.coef)
-        effects = None if found.free is None else self.fixed.lean()
-        return Model(self.kernel, points, coef, found.intercept, found.free, effects)
+            return not jax.closure_convert(loss, self.kernel, chosen.points[:1], labels)[1]
 
 
-def check_refinable(problem: Problem) -> None:
-    """Raise for a problem that `Refined` has no way with."""
-    if problem.landmarks is not None or not problem.rows.in_memory:
-        found = "landmarks=" if problem.landmarks is not None else type(problem.rows).__name__
-        raise ValueError(
-            f"Refined() is for K of all rows of a dense X, and {found} was given: leave it out, or "
-            "give float64 NumPy data"
-        )
-    if not is_concrete(problem):
-        raise ValueError(
-            "Refined() computes in float64 whatever jax.jit was traced in: call fit outside of it"
-        )
+def standardized(kernel: Kernel, rows: Rows, weights: Weights) -> Standardized:
+    """The kernel of the columns about their mean and over their standard deviation, 1 for columns
+    that are constant.
+    """
+    if not kernel.evaluable or is_sparse(rows):
+        found = "sparse rows, which would be dense" if kernel.evaluable else "a kernel matrix"
+        raise ValueError(f"standardize= is for columns of X, and X holds {found}: leave it out")
+    return Standardized(kernel, *_moments(rows, weights))
+
+
+@compiled
+def _moments(rows: Rows, weights: Weights):
+    """Mean and standard deviation of every column."""
+
+    def total(x, v):
+        return jnp.sum(x if v is None else v[:, None] * x, axis=0)
+
+    centre = rows.sum(total, weights.values) / weights.total
+    squares = rows.sum(lambda x, v: total((x - centre) ** 2, v), weights.values)
+    return centre, jnp.where(squares > 0, safe_sqrt(squares / weights.total), 1)
+
+
+def _used(rows: Rows, weights: Weights):
+    """Some rows, without those of weight 0 where values are known."""
+    drawn, some = rows.candidates()
+    v = weights.values if drawn is None else weights.some(drawn)
+    return some if v is None or not is_concrete(v) else some[np.asarray(v) > 0]
+
+
+_from_data = jax.jit(start_from_data)
 
 
 def resolve_landmarks(
@@ -269,31 +268,16 @@ def resolve_landmarks(
     """`Landmarks` of what was given, checked where values are known; of a number, so many rows, the
     same ones every time.
     """
-    if isinstance(landmarks, str):
-        raise ValueError(
-            "landmarks must be a number, row numbers, points or what jaxrls.landmarks chose, or in fit "
-            f"'auto', and is {landmarks!r}"
-        )
     if landmarks is None:
         return None
+    if isinstance(landmarks, str):
+        raise ValueError(
+            "landmarks must be a number, row numbers, points or what jaxrls.landmarks chose, or in "
+            f"fit 'auto', and is {landmarks!r}"
+        )
     check_evaluable(kernel)
     if not isinstance(landmarks, int | np.integer) or isinstance(landmarks, bool):
         return without_trace(as_landmarks(rows, landmarks))
     check_whole("landmarks, as their number,", landmarks, rows.candidates()[1].shape[0])
-    return choose_landmarks(
-        kernel,
-        rows,
-        int(landmarks),
-        key=jax.random.key(0),
-        weights=weights.values,
-        progress=progress,
-    )
-
-
-def labels_of(rows: Rows, Y) -> Any:
-    """Labels as given, or those that the rows bring."""
-    if Y is None and rows.labels is None:
-        raise ValueError(
-            f"Y must be labels, one for each of the {rows.shape[0]} rows of X, which brings none of its own"
-        )
-    return rows.labels if Y is None else Y
+    options: dict = {"weights": weights.values, "progress": progress}
+    return choose_landmarks(kernel, rows, int(landmarks), key=jax.random.key(0), **options)

@@ -5,17 +5,16 @@ rows.
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrls.factors.certificate import TOLERANCE
 from jaxrls.factors.solvers import choose_route
 from jaxrls.problem.landmarks import check_evaluable
 from jaxrls.rows.sparse import is_sparse
-from jaxrls.search.conclude import TOLERANCE
 from jaxrls.search.estimate import of_problem
 from jaxrls.search.landmarks import landmarks
 from jaxrls.search.problem import Problem
@@ -24,58 +23,55 @@ from jaxrls.support.checks import is_concrete
 FEWEST = 256
 
 
-def grow(solve: Callable, problem: Problem, progress: bool = False):
+def grow(solve: Callable, problem: Problem, progress: bool = False) -> Any:
     """`solve(problem)` on as few landmarks as the certificate allows, or on none where they would
-    not be few; and why, in words.
+    not be few; `plan` says why.
 
-    They suffice where tr(K − K̂) ≤ TOLERANCE·λ at the (smallest) chosen λ: see `certified_lam`. A first
-    few give a first λ, and so how small the trace has to be; their number follows from that, and so
-    on until it holds. Beyond n/2 of them all rows cost no more, and beyond the memory of the device
-    there are none."""
-    kernel, rows, weights, tol = problem.kernel, problem.rows, problem.weights, TOLERANCE
+    They suffice where tr(K − K̂) ≤ TOLERANCE·λ at the (smallest) chosen λ: see `certified_lam`. A
+    first few give a first λ, and so how small the trace has to be; their number follows from that,
+    and so on until it holds. Beyond n/2 of them all rows cost no more, and beyond the memory of the
+    device there are none."""
+    kernel, rows, weights, n = problem.kernel, problem.rows, problem.weights, problem.rows.shape[0]
+    if problem.solver is not None:
+        raise ValueError(
+            f"landmarks='auto' chooses the solver too: leave solver={problem.solver} out"
+        )
     if not is_concrete(rows):
         raise ValueError(
-            "landmarks='auto' looks at values, which have none inside jax.jit: give a number, or call fit outside"
+            "landmarks='auto' looks at values, which have none inside jax.jit: give a number, or "
+            "call fit outside"
         )
-    if choose_route(kernel, *rows.shape, rows.dtype) != "gram":
-        return solve(problem), "no landmarks: the kernel's own features are fewer than the rows"
+
+    def solved(chosen, words: str) -> Any:
+        fit = solve(replace(problem, landmarks=chosen))
+        ratio = 0.0 if chosen is None else float(fit.trace_residual) / float(np.min(fit.lam))
+        said = "" if chosen is None else f", tr(K − K̂)/λ = {ratio:.2g}"
+        return replace(fit, plan=f"{fit.plan}; {words}{said}"), ratio
+
+    if choose_route(kernel, n, rows.shape[1], rows.dtype) != "gram":
+        return solved(None, "no landmarks: the kernel's own features are fewer than the rows")[0]
     check_evaluable(kernel)
-    X = rows if is_sparse(rows) else rows.dense()
-    n, most = X.shape[0], _most(problem)
+    # As many as are worth their while, or as there is memory for their choice and the fit on them.
+    too_many = lambda m: bool(of_problem(problem, landmarks=m).why_not())
+    most = bisect_left(range(1, n // 2 + 1), True, key=too_many)
     if most < FEWEST:
-        return solve(problem), f"all {n} rows: too few to save any"
-    choose: Callable[..., Any] = partial(
-        landmarks, kernel, X, key=jax.random.key(0), weights=weights.values, progress=progress
-    )
-    chosen = choose(FEWEST)
+        return solved(None, f"all {n} rows: too few to save any")[0]
+    X = rows if is_sparse(rows) else rows.dense()
+    options: dict = {"key": jax.random.key(0), "weights": weights.values, "progress": progress}
+    mass = float(jnp.sum(weights.array * rows.map(kernel.diag)))
+    chosen = landmarks(kernel, X, FEWEST, **options)
     while True:
-        result, m = solve(replace(problem, landmarks=chosen)), len(chosen.points)
-        lam = float(np.min(result.lam))
-        ratio = float(result.trace_residual) / lam
-        words = f"{m} landmarks of {n} rows, tr(K − K̂)/λ = {ratio:.2g}"
-        if ratio <= tol:
-            return result, f"{words}: they change the coefficients by at most {100 * tol:g}%"
-        wanted = 0.5 * tol * lam
-        share = min(wanted / float(jnp.sum(weights.array * rows.stored.map(kernel.diag))), 0.5)
-        chosen = choose(most, tol=share)
-        if float(chosen.trace_residual) > wanted or len(chosen.points) <= m:
+        m = len(chosen.points)
+        fit, ratio = solved(chosen, f"{m} landmarks of {n} rows")
+        if ratio <= TOLERANCE:
+            return fit
+        wanted = 0.5 * TOLERANCE * float(np.min(fit.lam))
+        chosen = landmarks(kernel, X, most, tol=min(wanted / mass, 0.5), **options)
+        trace: Any = chosen.trace_residual
+        if float(trace) > wanted or len(chosen.points) <= m:
             break  # there are not that many, or no others
+    m = len(chosen.points)
     if of_problem(problem).why_not():
-        result = solve(replace(problem, landmarks=chosen))
-        ratio = float(result.trace_residual) / float(np.min(result.lam))
-        return (
-            result,
-            f"{len(chosen.points)} landmarks of {n} rows, where memory ends: tr(K − K̂)/λ = {ratio:.2g} is above {tol:g}",
-        )
-    return (
-        solve(problem),
-        f"all {n} rows: {len(chosen.points)} landmarks would not do, and more cost as much or are not there",
-    )
-
-
-def _most(problem: Problem) -> int:
-    """As many as are worth their while, or as there is memory for their choice and the fit on
-    them.
-    """
-    count = range(1, problem.rows.shape[0] // 2 + 1)
-    return bisect_left(count, True, key=lambda m: bool(of_problem(problem, landmarks=m).why_not()))
+        return solved(chosen, f"{m} landmarks of {n} rows, where memory ends")[0]
+    words = f"all {n} rows: {m} landmarks would not do, and more cost as much or are not there"
+    return solved(None, words)[0]

@@ -1,22 +1,26 @@
 """Several kernels, with weights for every target: random search over the simplex, and the gradient
-from there.
+from there; predictions and scores split by kernel.
 """
 
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxrls.factors.contract import Solution
 from jaxrls.factors.solvers import Spectral, check_kernel
-from jaxrls.kernels.kernel import Kernel
-from jaxrls.models.several import KernelsFit, weighted
+from jaxrls.inference.model import Model
+from jaxrls.inference.posterior import at_rows
+from jaxrls.kernels.kernel import Kernel, Scaled, Sum
+from jaxrls.rows.gram import kernel_times
 from jaxrls.search.descent import default_optimizer
-from jaxrls.search.grid import choose_lam, lambda_grid
+from jaxrls.search.grid import choose_lam, lam_vector, lambda_grid
 from jaxrls.search.problem import Problem
-from jaxrls.support.checks import as_array, as_floats, check_lams, check_whole, is_concrete
+from jaxrls.support.checks import as_array, as_floats, check_whole, is_concrete
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.precision import in_precision_of
 from jaxrls.support.pytrees import pytree
@@ -25,14 +29,75 @@ CONCENTRATIONS = (0.1, 1.0)  # of Dirichlet draws, by turns: near a few of the k
 
 
 @pytree
-class _Best:
+class KernelsFit:
+    """The result of `fit_kernels`: f_t(x) = Σₖ shares_kt Σⱼ k(x, pointsⱼ) coef_jt + intercept_t,
+    and how it was chosen.
+
+    `shares` (K, t) are the weights of the kernels for every target, `lam` and `error` (t,) its λ
+    and error. Targets stay columns, also where there is one.
+
+    >>> import jax, numpy as np, jaxrls as rls
+    >>> X = np.random.default_rng(0).normal(size=(30, 2))
+    >>> fit = rls.fit_kernels([rls.Linear().on(0), rls.Linear().on(1)], X, X, num=4, key=jax.random.key(0))
+    >>> fit.predict(X).shape, fit.predict_split(X).shape, fit.shares.argmax(axis=0).tolist()
+    ((30, 2), (2, 30, 2), [0, 1])
+    """
+
+    kernels: tuple[Kernel, ...]
+    points: Any  # (q, d), or sparse rows
+    coef: Float[Array | np.ndarray, "q t"]
+    intercept: Float[Array | np.ndarray, " t"]
+    shares: Float[Array | np.ndarray, "k t"]
+    lam: Float[Array | np.ndarray, " t"]
+    error: Float[Array | np.ndarray, " t"]
+
+    def kernel(self, target: int) -> Kernel:
+        """That of one target, as one kernel, such as `tune` goes on from."""
+        return weighted(self.kernels, self.shares[:, target])
+
+    @on_any_mesh
+    def predict_split(
+        self, X, *, block_size: int | None = None
+    ) -> Float[Array | np.ndarray, "k m t"]:
+        """What each kernel adds to the predictions for the rows of X, without the intercept.
+
+        **Shapes**: X (m, d) gives (K, m, t). **Cost** O(m q (d + t)) for each kernel. **Raises** as
+        `Model.predict`."""
+        model = Model(self.kernels[0], self.points, self.coef, self.intercept)
+        model.check_columns(X.shape[1])
+        return at_rows(model, X, partial(_split, self, block_size=block_size))
+
+    def predict(self, X, *, block_size: int | None = None) -> Float[Array | np.ndarray, "m t"]:
+        """Predictions (m, t) for the rows of X: the sum of `predict_split`, and the intercept."""
+        return self.predict_split(X, block_size=block_size).sum(axis=0) + self.intercept
+
+    def score_split(self, X, Y) -> Float[Array | np.ndarray, "k t"]:
+        """R² split by kernel, by the product measure: Σᵢ f_k(xᵢ) (2(yᵢ − b) − f(xᵢ)) / Σᵢ (yᵢ − ȳ)²
+        with f = Σₖ f_k.
+
+        Over kernels it adds up to R² + n(ȳ − b)²/Σ(yᵢ − ȳ)², which is R² where the intercept is the
+        mean of Y. **Shapes**: X (m, d), Y (m, t) give (K, t). **Cost** as `predict_split`.
+        **Raises** `ValueError` for another number of columns. **Source**: Pratt 1987; as himalaya's
+        `r2_score_split`."""
+        split = self.predict_split(X)
+        Y = np.asarray(Y, split.dtype) if isinstance(split, np.ndarray) else as_array("Y", Y)
+        if Y.shape != split.shape[1:]:
+            raise ValueError(
+                f"Y must have shape {split.shape[1:]}, a row for each of X and a column for each "
+                f"target, and has shape {Y.shape}"
+            )
+        shares = split * (2 * (Y - self.intercept) - split.sum(axis=0))
+        return shares.sum(axis=1) / ((Y - Y.mean(axis=0)) ** 2).sum(axis=0)
+
+
+class _Best(NamedTuple):
     """For every target, the best so far."""
 
-    error: Float[Array, "*t"]
-    lam: Float[Array, "*t"]
-    shares: Float[Array, "k *t"]
-    coef: Float[Array, "q *t"]
-    intercept: Float[Array, "*t"]
+    error: Float[Array, " t"]
+    lam: Float[Array, " t"]
+    shares: Float[Array, "k t"]
+    coef: Float[Array, "q t"]
+    intercept: Float[Array, " t"]
 
 
 @on_any_mesh
@@ -82,19 +147,14 @@ def fit_kernels(
     kernels = _checked(kernels)
     named = {"weights": weights, "intercept": intercept, "groups": groups}
     equal = weighted(kernels, [1 / len(kernels)] * len(kernels))
-    problem = Problem.of(equal, X, Y, landmarks=landmarks, **named).check()
+    problem = Problem.of(equal, X, Y, landmarks=landmarks, **named)
     if not problem.traceable:
         raise ValueError(
-            f"fit_kernels needs X in memory, which it reads many times, and X is {type(problem.rows).__name__}: read it whole, or some of it"
+            "fit_kernels needs X in memory, which it reads many times, and X is "
+            f"{type(problem.rows).__name__}: read it whole, or some of it"
         )
     tried = _shares(len(kernels), num, shares, key, problem.rows.dtype)
-    if lams is not None:
-        lams = jnp.atleast_1d(as_array("lams", lams, problem.rows.dtype))
-        if lams.ndim != 1:
-            raise ValueError(
-                f"lams must have shape (L,), from which every target chooses, and has shape {lams.shape}"
-            )
-        check_lams(lams)
+    lams = None if lams is None else lam_vector(jnp.atleast_1d(lams), problem.rows.dtype)
     best, points = _search(problem, kernels, tried, lams)
     if steps:
         check_whole("steps", steps)
@@ -104,18 +164,19 @@ def fit_kernels(
 
 
 def _checked(kernels) -> tuple[Kernel, ...]:
-    kernels = tuple(kernels) if isinstance(kernels, list | tuple) else ()
-    if len(kernels) < 2:
+    if not isinstance(kernels, list | tuple) or len(kernels) < 2:
         raise ValueError(
-            "kernels must be a list of two kernels or more: with one, fit(kernel, X, Y, per_target=True)"
+            "kernels must be a list of two kernels or more: with one, fit(kernel, X, Y, "
+            "per_target=True)"
         )
     for kernel in kernels:
         check_kernel(kernel)
         if not kernel.evaluable:
             raise ValueError(
-                "kernels must be functions of rows, and one stands for a matrix: FunctionKernel reads it by row numbers as X"
+                "kernels must be functions of rows, and one stands for a matrix: FunctionKernel "
+                "reads it by row numbers as X"
             )
-    return kernels
+    return tuple(kernels)
 
 
 def _shares(count: int, num, given, key, dtype) -> Float[Array, "s k"]:
@@ -124,62 +185,58 @@ def _shares(count: int, num, given, key, dtype) -> Float[Array, "s k"]:
         shares = jnp.asarray(as_floats("shares", given, dtype))
         if shares.ndim != 2 or shares.shape[1] != count or len(shares) == 0:
             raise ValueError(
-                f"shares must have shape (S, {count}), a column for each kernel, and has shape {shares.shape}"
+                f"shares must have shape (S, {count}), a column for each kernel, and has shape "
+                f"{shares.shape}"
             )
-        if is_concrete(shares) and not (
-            (np.asarray(shares) >= 0).all() and (np.asarray(shares).sum(axis=1) > 0).all()
-        ):
-            raise ValueError(
-                "shares must be 0 or more, and not all 0 in a row: they are weights of kernels"
-            )
-        return shares / jnp.sum(shares, axis=1, keepdims=True)
+        sums = jnp.sum(shares, axis=1, keepdims=True)
+        if is_concrete(shares) and not (bool((shares >= 0).all()) and bool((sums > 0).all())):
+            raise ValueError("shares must be 0 or more, and not all 0 in a row")
+        return shares / sums
     check_whole("num", num)
     if key is None:
         raise ValueError(
             "fit_kernels draws weights at random: give key=jax.random.key(0), or shares= to try"
         )
     alpha = jnp.asarray(CONCENTRATIONS, dtype)[jnp.arange(num - 1) % len(CONCENTRATIONS)]
-    drawn = jax.random.dirichlet(
-        key, jnp.broadcast_to(alpha[:, None], (num - 1, count)), dtype=dtype
-    )
-    return jnp.concatenate([jnp.full((1, count), 1 / count, dtype), drawn])
+    alpha = jnp.broadcast_to(alpha[:, None], (num - 1, count))
+    equal = jnp.full((1, count), 1 / count, dtype)
+    return jnp.concatenate([equal, jax.random.dirichlet(key, alpha, dtype=dtype)])
 
 
-def _at(problem: Problem, kernels, shares):
-    """The problem with its kernels so weighted, solved with coefficients of rows or landmarks."""
-    made = replace(problem, kernel=weighted(kernels, shares))
-    return made, made.solution(Spectral("gram") if problem.landmarks is None else None)
+def _solution(problem: Problem, kernels, shares) -> Solution:
+    """Of the kernels so weighted, with coefficients of rows or landmarks."""
+    solver = Spectral("gram") if problem.landmarks is None else None
+    return replace(problem, kernel=weighted(kernels, shares)).solution(solver)
+
+
+def _judged(problem: Problem, kernels, shares, lams) -> _Best:
+    """The best λ for every target with kernels so weighted."""
+    solution = _solution(problem, kernels, shares)
+    errors = problem.errors(solution, lams).reshape(len(lams), -1)
+    lam, error = choose_lam(lams, errors, per_target=True)
+    lam = jnp.broadcast_to(lam, error.shape)
+    found = solution.coefficients(lam[None])
+    each = jnp.broadcast_to(shares[:, None], (len(shares), len(error)))
+    return _Best(error, lam, each, found.coef[0], found.intercept[0])
+
+
+def _better(old: _Best, new: _Best) -> _Best:
+    wins = (new.error < old.error) | jnp.isnan(old.error)
+    return jax.tree.map(lambda old, new: jnp.where(wins, new, old), old, new)
 
 
 @jax.jit
 def _search(problem: Problem, kernels, tried, lams):
     """The best of all for every target, and what its coefficients multiply."""
     if lams is None:
-        lams = lambda_grid(_at(problem, kernels, tried[0])[1].factor)
-    t = 1 if problem.Y.ndim == 1 else problem.Y.shape[1]
+        lams = lambda_grid(_solution(problem, kernels, tried[0]).factor)
 
-    def judged(shares):
-        made, solution = _at(problem, kernels, shares)
-        lam, error = choose_lam(
-            lams, made.errors(solution, lams).reshape(len(lams), t), per_target=True
-        )
-        found = solution.coefficients(lam[None])
-        return _Best(
-            error,
-            lam,
-            jnp.broadcast_to(shares[:, None], (len(shares), t)),
-            found.coef[0],
-            found.intercept[0],
-        )
+    def step(best, shares):
+        return _better(best, _judged(problem, kernels, shares, lams)), None
 
-    def better(best, shares):
-        new = judged(shares)
-        wins = (new.error < best.error) | jnp.isnan(best.error)
-        return jax.tree.map(lambda old, new: jnp.where(wins, new, old), best, new), None
-
-    best, _ = jax.lax.scan(better, judged(tried[0]), tried[1:])
-    of = problem.rows if problem.landmarks is None else problem.landmarks
-    return best, of.points  # type: ignore[union-attr]
+    best, _ = jax.lax.scan(step, _judged(problem, kernels, tried[0], lams), tried[1:])
+    of: Any = problem.rows if problem.landmarks is None else problem.landmarks
+    return best, of.points
 
 
 @partial(jax.jit, static_argnames="steps")
@@ -196,35 +253,41 @@ def _descended(problem: Problem, kernels, best: _Best, *, steps: int) -> _Best:
         own = replace(problem, Y=y)
 
         def value(log_shares):
-            error = replace(own, kernel=weighted(kernels, jnp.exp(log_shares))).error(before.lam)
-            return jnp.log(jnp.maximum(error, jnp.finfo(error.dtype).tiny))
+            error = replace(own, kernel=weighted(kernels, jnp.exp(log_shares))).error(before.lam[0])
+            return own.criterion.to_search(error, len(y))
 
         def step(carry, _):
             at, state = carry
             error, slope = optax.value_and_grad_from_state(value)(at, state=state)
-            update, state = optimizer.update(
-                slope, state, at, value=error, grad=slope, value_fn=value
-            )
+            look = {"value": error, "grad": slope, "value_fn": value}
+            update, state = optimizer.update(slope, state, at, **look)
             return (at + update, state), None
 
-        start = jnp.log(jnp.maximum(before.shares, least))
+        start = jnp.log(jnp.maximum(before.shares[:, 0], least))
         (end, _), _ = jax.lax.scan(step, (start, optimizer.init(start)), length=steps)
         total = jnp.sum(jnp.exp(end))
-        shares, lam = jnp.exp(end) / total, before.lam / total
-        made, solution = _at(own, kernels, shares)
-        found = solution.coefficients(lam[None])
-        new = _Best(
-            made.errors(solution, lam[None])[0],
-            lam,
-            shares,
-            found.coef[0, :, 0],
-            found.intercept[0, 0],
-        )
-        wins = new.error < before.error  # and not where it is NaN
-        return jax.tree.map(lambda old, new: jnp.where(wins, new, old), before, new)
+        return _better(before, _judged(own, kernels, jnp.exp(end) / total, before.lam / total))
 
-    each = (
-        problem.Y.reshape(len(problem.Y), -1).T,
-        jax.tree.map(lambda a: jnp.moveaxis(a, -1, 0), best),
-    )
-    return jax.tree.map(lambda a: jnp.moveaxis(a, 0, -1), jax.lax.map(of_target, each))
+    # Targets one after another: their axis goes first, and each keeps one of length 1.
+    apart = jax.tree.map(lambda a: jnp.moveaxis(a, -1, 0)[..., None], best)
+    each = problem.Y.reshape(len(problem.Y), -1).T, apart
+    return jax.tree.map(lambda a: jnp.moveaxis(a[..., 0], 0, -1), jax.lax.map(of_target, each))
+
+
+def weighted(kernels: tuple[Kernel, ...], shares) -> Kernel:
+    """Σₖ sharesₖ k."""
+    parts: Any = map(Scaled, shares, kernels)
+    return reduce(Sum, parts)
+
+
+@partial(jax.jit, static_argnames="block_size")
+def _split(fit: KernelsFit, rows, *, block_size):
+    fit = jax.tree.map(jnp.asarray, fit)
+
+    def block(x):
+        each = zip(fit.kernels, fit.shares, strict=True)
+        parts = [kernel_times(kernel, x, fit.points, fit.coef * share) for kernel, share in each]
+        return jnp.stack(parts, axis=1)
+
+    parts = rows.map(block, temporaries=len(fit.coef), block_size=block_size)
+    return jnp.moveaxis(parts, 1, 0)

@@ -12,16 +12,17 @@ from jaxrls.criteria.criterion import Criterion
 from jaxrls.criteria.left_out import loo
 from jaxrls.factors.contract import Solution
 from jaxrls.factors.solvers import Cholesky
-from jaxrls.models.fitted import Fit, K
+from jaxrls.inference.fitted import Fit, K
 from jaxrls.rows.sparse import is_sparse
-from jaxrls.search.conclude import KEPT_ROWS, certified, conclude
-from jaxrls.search.descent import Found, Way, default_optimizer, descend
+from jaxrls.search.conclude import conclude
+from jaxrls.search.descent import Way, default_optimizer, descend
 from jaxrls.search.estimate import of_problem
-from jaxrls.search.few import few_rows, grown
-from jaxrls.search.kept import Kept
+from jaxrls.search.few import begins_on_few, grown
+from jaxrls.search.grid import Choice, lam_vector
+from jaxrls.search.kept import beside
 from jaxrls.search.problem import Problem, resolve_landmarks
 from jaxrls.search.start import first_guess
-from jaxrls.support.checks import as_array, check_lams, check_whole, is_concrete
+from jaxrls.support.checks import check_whole, is_concrete
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.precision import in_precision_of
 
@@ -29,7 +30,7 @@ from jaxrls.support.precision import in_precision_of
 @on_any_mesh
 @in_precision_of("X")
 def tune(
-    kernel: K,
+    kernel: K | str,
     X,
     Y=None,
     *,
@@ -39,6 +40,7 @@ def tune(
     weights=None,
     intercept: bool = True,
     fixed_effects=None,
+    standardize: bool = False,
     landmarks=None,
     optimizer=None,
     steps: int = 50,
@@ -59,12 +61,13 @@ def tune(
     kₖ.on(columns)` the weights of several kernels (banded ridge).
 
     Args:
-        kernel: where the search begins.
+        kernel: where the search begins; or a name, as in `fit`.
         X: rows (n, d), dense.
         Y: labels (n,) or (n, t).
         lams: λ (L,) of which the best begins the search, by default a grid.
         criterion: as in `fit`; its loss needs a gradient.
-        groups: as in `fit`, and so `weights`, `intercept`, `fixed_effects`, `keep`, `block_size`.
+        groups: as in `fit`, and so `weights`, `intercept`, `fixed_effects`, `standardize`, `keep`,
+            `block_size`.
         landmarks: for more rows than K can be factored for: a number of them, chosen with the best
             kernel known at the start, or row numbers, or points; they stay.
         optimizer: any of optax's, by default L-BFGS.
@@ -109,7 +112,41 @@ def tune(
         )
     named: dict = {"criterion": criterion, "groups": groups, "weights": weights}
     named |= {"intercept": intercept, "fixed_effects": fixed_effects, "block_size": block_size}
-    problem = Problem.of(kernel, X, Y, **named).check()
+    named |= {"standardize": standardize}
+    problem = Problem.of(kernel, X, Y, **named)
+    _check(problem, optimizer, start, starts, key, steps, tol)
+    if landmarks is None:
+        of_problem(replace(problem, solver=Cholesky()), call="gradient").check()
+    dtype = problem.rows.dtype
+    problem = replace(problem, kernel=jax.tree.map(lambda a: jnp.asarray(a, dtype), problem.kernel))
+    lams = None if lams is None else lam_vector(lams, dtype)
+    guesses = first_guess(problem.with_constant(), start, lams, landmarks is None)
+    _, lam, floor = guesses[0]
+    if lams is not None and lam < floor:
+        warnings.warn(
+            f"lams={lam:.3g} is below the precision of the kernel matrix, {floor:.3g}: the search "
+            "starts above it",
+            UserWarning,
+            stacklevel=4,
+        )
+    way = Way(optimizer or default_optimizer(), steps, tol, progress)
+    if begins_on_few(problem, landmarks, grow):
+        found = grown(problem, landmarks, guesses, way, (starts, key))
+    else:
+        of = guesses[-1][0], problem.rows, landmarks, problem.weights, progress
+        chosen = replace(problem, landmarks=resolve_landmarks(*of))
+        found = descend(chosen, guesses, way, starts, key)
+    problem = replace(found.problem, kernel=found.kernel, solver=Cholesky())
+    fit, solution = _made(problem, jnp.asarray(found.lam))
+    history = found.history
+    words = f"tuned in {len(history.errors) - 1} steps: {history.reason}"
+    error = jnp.min(history.errors)
+    fit = replace(fit, error=error, history=history, plan=words)
+    return beside(fit, problem, solution, Choice(problem.criterion, fit.lams), keep)
+
+
+def _check(problem: Problem, optimizer, start, starts, key, steps, tol) -> None:
+    """Raise for what cannot be searched."""
     if not problem.traceable:
         raise ValueError(
             "tune needs X, and rows held out, in memory, and was given a stream: take some rows of it"
@@ -120,33 +157,6 @@ def tune(
             f"{name} has derivative 0 everywhere and cannot be tuned by gradient: tune with "
             "squared_error"
         )
-    _check_options(problem, optimizer, steps, start, starts, key, landmarks)
-    if not (isinstance(tol, int | float | np.number) and tol > 0):
-        raise ValueError(f"tol must be a number above 0, and is {tol!r}")
-    dtype = problem.rows.dtype
-    kernel = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), kernel)
-    problem = replace(problem, kernel=kernel)
-    lams = _first_lams(lams, dtype)
-    guesses = first_guess(problem.with_constant(), start, lams, landmarks is None)
-    if lams is not None and float(guesses[0][1]) < float(guesses[0][2]):
-        warnings.warn(
-            f"lams={float(guesses[0][1]):.3g} is below the precision of the kernel matrix, "
-            f"{float(guesses[0][2]):.3g}: the search starts above it",
-            UserWarning,
-            stacklevel=4,
-        )
-    way = Way(optimizer or default_optimizer(), steps, tol, progress)
-    few = few_rows(problem, landmarks, grow)
-    if few is not None:
-        found = grown(few, guesses, way, (starts, key))
-    else:
-        of = guesses[-1][0], problem.rows, landmarks, problem.weights, progress
-        chosen = replace(problem, landmarks=resolve_landmarks(*of))
-        found = descend(chosen, guesses, way, starts, key)
-    return _fitted(found, keep)
-
-
-def _check_options(problem, optimizer, steps, start, starts, key, landmarks):
     if not is_concrete(problem):
         raise ValueError(
             "tune runs its own loop and cannot be called inside jax.jit or vmap: use objective "
@@ -154,43 +164,18 @@ def _check_options(problem, optimizer, steps, start, starts, key, landmarks):
         )
     check_whole("steps", steps)
     check_whole("starts", starts)
-    if optimizer is not None and not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
+    if optimizer is not None and not hasattr(optimizer, "update"):
         raise ValueError(
             f"optimizer must be one of optax's, such as optax.adam(0.1), and is {optimizer!r}"
         )
     if start not in ("screen", "kernel", "data"):
         raise ValueError(f"start must be 'screen', 'kernel' or 'data', and is {start!r}")
-    if starts > 1 and key is None:
-        raise ValueError("starts > 1 draws random starts: pass key=jax.random.key(0)")
-    if key is not None and not isinstance(key, jax.Array):
-        raise ValueError(f"key must be a JAX random key such as jax.random.key(0), and is {key!r}")
-    if landmarks is None:
-        of_problem(replace(problem, solver=Cholesky()), call="gradient").check()
-
-
-def _first_lams(lams, dtype):
-    """λ to begin from, as an array, or None."""
-    if lams is None:
-        return None
-    lams = as_array("lams", lams, dtype)
-    if lams.ndim != 1:
+    if starts > 1 and not isinstance(key, jax.Array):
         raise ValueError(
-            f"lams must have shape (L,), of which the best begins the search, and has {lams.shape}"
+            f"starts > 1 draws random starts: pass key=jax.random.key(0), and key is {key!r}"
         )
-    check_lams(lams)
-    return lams
-
-
-def _fitted(found: Found, keep: bool | None) -> Fit:
-    """The fit at the best kernel and λ."""
-    problem = replace(found.problem, kernel=found.kernel, solver=Cholesky())
-    fit, solution = _made(problem, jnp.asarray(found.lam))
-    history = found.history
-    words = f"tuned in {len(history.errors) - 1} steps: {history.reason}"
-    error = jnp.min(history.errors)
-    small = problem.rows.shape[0] <= KEPT_ROWS if keep is None else keep
-    kept = Kept.of(problem, solution, fit.lams, False, bool(keep)) if small else None
-    return replace(certified(fit), error=error, history=history, plan=words, kept=kept)
+    if not (isinstance(tol, int | float | np.number) and tol > 0):
+        raise ValueError(f"tol must be a number above 0, and is {tol!r}")
 
 
 @jax.jit
@@ -198,4 +183,5 @@ def _made(problem: Problem, lam) -> tuple[Fit, Solution]:
     """The fit and its solution; its error is what the search saw."""
     solution = problem.solution()
     none = jnp.full((1,), jnp.nan, lam.dtype)
-    return conclude(problem, solution, lam[None], none, lam, none[0]), solution
+    found = (lam[None], none), (lam, none[0])
+    return conclude(problem.kernel, solution, *found, problem.criterion), solution

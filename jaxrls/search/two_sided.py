@@ -7,20 +7,18 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from jaxrls.criteria.criterion import as_grid
 from jaxrls.criteria.losses import check_loss, squared_error
-from jaxrls.criteria.two_sided import check_table, sum_left_out
+from jaxrls.criteria.two_sided import check_table
 from jaxrls.factors.kronecker import check_semidefinite, factor_kronecker, side_weights
-from jaxrls.factors.solvers import check_kernel
+from jaxrls.inference.two_sided import KroneckerFit, KroneckerModel, as_side
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.linalg.products import safe_sqrt
-from jaxrls.models.posterior import by_evidence
-from jaxrls.models.two_sided import KroneckerFit, KroneckerModel, KroneckerSure, as_side
 from jaxrls.rows.gram import gram
+from jaxrls.search.conclude import inspect_lam
 from jaxrls.search.grid import choose_lam, lambda_grid
-from jaxrls.search.inspection import inspect_lam
+from jaxrls.search.kept import sure_at
 from jaxrls.support.checks import (
     as_array,
     check_lams,
@@ -94,28 +92,19 @@ def fit_kronecker(
     >>> float(fit.lam), fit.predict(np.array([[0.35]]), z).shape
     (0.01, (1, 9))
     """
-    for name, kernel in (("X1", kernel1), ("X2", kernel2)):
-        check_kernel(kernel)
-        if not kernel.evaluable:
-            raise ValueError(
-                f"{name} stands for a matrix by {type(kernel).__name__}(): give matrices to "
-                "factor_kronecker"
-            )
     X1 = as_side("X1", X1, kernel1)
     X2, Y = as_side("X2", X2, kernel2, X1.dtype), as_array("Y", Y, X1.dtype)
     n1, n2 = shape = len(X1), len(X2)
     check_table(Y, setting, shape, intercept)
     check_loss(loss)
     check_range("Y", Y)
-    count = lams
-    if np.ndim(lams) == 0:
+    grid, count = np.ndim(lams) == 0, np.size(lams)
+    if grid:
         check_whole("lams, as their number,", lams)
+        count, lams = lams, None
     else:
         lams = as_array("lams", lams, X1.dtype)
-        if lams.ndim > 1:
-            raise ValueError(f"lams must have shape (L,), and has shape {lams.shape}")
         check_lams(lams, zero=True)
-        count = len(lams)
     if weights is not None:
         weights = side_weights(weights, shape, X1.dtype)
         for v in weights:
@@ -125,10 +114,8 @@ def fit_kronecker(
     why = why_too_large(max(shape), "gram", needed * X1.dtype.itemsize)
     if why:
         raise ValueError(f"of the sides {why}")
-    grid = np.ndim(lams) == 0
-    options: dict = {"num": count, "setting": setting, "loss": loss, "intercept": intercept}
-    sides = kernel1, X1, kernel2, X2
-    fit = _fit(sides, Y, weights, None if grid else lams, keep=keep, **options)
+    options: dict = {"setting": setting, "loss": loss, "intercept": intercept, "keep": keep}
+    fit = _fit((kernel1, X1, kernel2, X2), Y, weights, lams, num=count, **options)
     if is_concrete(fit):
         if not np.isfinite(np.asarray(fit.errors)).all():
             raise ValueError(
@@ -146,22 +133,18 @@ def _fit(sides, Y, weights, lams, *, num, setting, loss, intercept, keep) -> Kro
     options: dict = {"weights": weights, "intercept": intercept}
     factor = factor_kronecker(gram(kernel1, X1), gram(kernel2, X2), **options)
     solution = factor.solve(Y.ravel())
-    lams = lambda_grid(factor, num) if lams is None else factor.with_floor(lams)
-    errors = sum_left_out(solution, lams, setting=setting, loss=loss)
+    lams = lambda_grid(factor, num) if lams is None else as_grid(lams, Y.ravel(), factor)
+    errors = factor.errors(solution, loss, setting, lams)[:, 0]
     lam, error = choose_lam(lams, errors, per_target=False)
     coef, constant, _ = solution.coefficients(lam[None])
-    sure = None
-    if keep:  # vᵢ(yᵢ − f(xᵢ)) is λ times coefficient i
-        entries = factor.setting_left_out(solution, "entries", lam).ravel()
-        by_loo = safe_sqrt(jnp.sum(entries * coef[0, :, 0]) / factor.weights.count)
-        sure = KroneckerSure(lam, by_evidence(solution, lam)[0], by_loo, factor.spread(lam))
+    sure = sure_at(solution, lam, solution.residuals(lam[None])) if keep else None
     return KroneckerFit(
         model=KroneckerModel(kernel1, X1, kernel2, X2, coef.reshape(Y.shape), constant[0, 0]),
         lams=lams,
         errors=errors,
         lam=lam,
         error=error,
-        left_out=factor.setting_left_out(solution, setting, lam)[0],
+        left_out=factor.left_out(solution, setting, lam)[0],
         dof=solution.dof(lam[None])[0, 0],
         floor=factor.report.floor,
         indefinite=factor.report.indefinite,

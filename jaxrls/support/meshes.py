@@ -8,13 +8,12 @@ types of what comes in, and put them back on what goes out."""
 import functools
 import math
 from collections.abc import Callable
-from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 Door = TypeVar("Door", bound=Callable)
@@ -42,27 +41,11 @@ def seen(ask: Callable, value):
         return np.asarray(ask(jnp, value) if spread else ask(np, np.asarray(value)))
 
 
-def auto(mesh: Mesh) -> Mesh:
-    """The same mesh with all axes left to the compiler."""
+def auto(mesh: Any) -> Any:
+    """The same mesh, of devices or abstract, with all axes left to the compiler."""
+    if isinstance(mesh, AbstractMesh):
+        return mesh.update_axis_types(dict.fromkeys(mesh.axis_names, AxisType.Auto))
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
-
-
-class Split(NamedTuple):
-    """Rows under Explicit axes: the mesh, concrete where they are, how many rows, and the names of
-    the axes that they are split over.
-    """
-
-    mesh: Any
-    n: int
-    axis: Any
-
-    def spec(self, leaf) -> P:
-        """What has n rows is split as they are, and all else is whole on every device."""
-        return (
-            P(self.axis if leaf.shape[:1] == (self.n,) else None, *[None] * (leaf.ndim - 1))
-            if leaf.ndim
-            else P()
-        )
 
 
 def on_any_mesh(door: Door) -> Door:
@@ -72,14 +55,10 @@ def on_any_mesh(door: Door) -> Door:
 
     @functools.wraps(door)
     def wrapped(*args, **kwargs):
-        split = _split(args, kwargs)
-        if split is None:
+        found = [leaf for leaf in jax.tree.leaves((args, kwargs)) if _is_explicit(leaf)]
+        if not found:
             return door(*args, **kwargs)
-        into, enter, back = (
-            _traced(split)
-            if isinstance(split.mesh, jax.sharding.AbstractMesh)
-            else _concrete(split)
-        )
+        into, enter, back = _between(found)
         with enter():
             out = door(*_arrays(into, args), **_arrays(into, kwargs))
         return _arrays(back, out)
@@ -87,63 +66,36 @@ def on_any_mesh(door: Door) -> Door:
     return wrapped  # type: ignore[return-value]
 
 
-def _split(*trees) -> Split | None:
-    """The rows under Explicit axes among all arrays, those whose first axis is split before others;
-    None where there are no such axes.
+def _is_explicit(leaf) -> bool:
+    return isinstance(leaf, jax.Array) and bool(jax.typeof(leaf).sharding.mesh.explicit_axes)
+
+
+def _between(found: list):
+    """How arrays come in, under which mesh the door runs, and how results go out: those with as
+    many rows as the first array that is split are split as it is, all else is whole on every device.
     """
-    found = [
-        leaf
-        for leaf in jax.tree.leaves(trees)
-        if isinstance(leaf, jax.Array) and jax.typeof(leaf).sharding.mesh.explicit_axes
-    ]
-    if not found:
-        return None
     rows = max(found, key=lambda leaf: any(jax.typeof(leaf).sharding.spec[:1]))
-    typed, traced = (
-        jax.typeof(rows).sharding,
-        any(isinstance(leaf, jax.core.Tracer) for leaf in found),
-    )
-    mesh: Any = typed.mesh if traced else rows.sharding.mesh  # type: ignore[attr-defined]
-    return Split(mesh, rows.shape[0] if rows.ndim else 0, (*typed.spec, None)[0])
-
-
-def _concrete(split: Split):
-    """How arrays with values change their mesh: nothing is moved."""
-    inside = auto(split.mesh)
+    traced = any(isinstance(leaf, jax.core.Tracer) for leaf in found)  # inside of `jax.jit`
+    mesh = (jax.typeof(rows) if traced else rows).sharding.mesh
+    axis, inside = (*jax.typeof(rows).sharding.spec, None)[0], auto(mesh)
 
     def into(leaf):
-        named = isinstance(leaf.sharding, NamedSharding) and not isinstance(leaf, jax.core.Tracer)
-        return (
-            jax.device_put(leaf, NamedSharding(inside, leaf.sharding.spec))
-            if named and leaf.sharding.mesh == split.mesh
-            else leaf
-        )
+        if traced:
+            return (
+                jax.sharding.reshard(leaf, P(*[None] * leaf.ndim)) if _is_explicit(leaf) else leaf
+            )
+        place = None if isinstance(leaf, jax.core.Tracer) else leaf.sharding
+        if not isinstance(place, NamedSharding) or place.mesh != mesh:
+            return leaf
+        return jax.device_put(leaf, NamedSharding(inside, place.spec))
 
-    return (
-        into,
-        lambda: jax.set_mesh(inside),
-        lambda leaf: jax.device_put(leaf, NamedSharding(split.mesh, split.spec(leaf))),
-    )
+    def back(leaf):
+        along = [axis if leaf.shape[:1] == rows.shape[:1] else None, *[None] * (leaf.ndim - 1)]
+        place = NamedSharding(mesh, P(*along[: leaf.ndim]))
+        return (jax.sharding.reshard if traced else jax.device_put)(leaf, place)
 
-
-def _traced(split: Split):
-    """How arrays inside `jax.jit` change their types."""
-    inside = split.mesh.update_axis_types(dict.fromkeys(split.mesh.axis_names, AxisType.Auto))
-
-    def into(leaf):
-        typed = jax.typeof(leaf).sharding.mesh.explicit_axes
-        return jax.sharding.reshard(leaf, P(*[None] * leaf.ndim)) if typed else leaf
-
-    @contextmanager
-    def enter():
-        with jax.sharding.use_abstract_mesh(inside):
-            yield
-
-    return (
-        into,
-        enter,
-        lambda leaf: jax.sharding.reshard(leaf, NamedSharding(split.mesh, split.spec(leaf))),
-    )
+    enter = jax.sharding.use_abstract_mesh if traced else jax.set_mesh
+    return into, lambda: enter(inside), back
 
 
 def _arrays(change: Callable, tree):

@@ -2,6 +2,7 @@
 the switch alone.
 """
 
+import difflib
 import functools
 import inspect
 from collections.abc import Callable
@@ -12,6 +13,18 @@ import jax
 import numpy as np
 
 Door = TypeVar("Door", bound=Callable)
+# What other libraries call the arguments, and what they are called here.
+ELSEWHERE = {
+    "alpha": "lams=[…]",
+    "alphas": "lams=",
+    "lam": "lams=[…]",
+    "num": "lams=, how many λ,",
+    "sample_weight": "weights=",
+    "gamma": "a kernel such as Gaussian.from_gamma(…)",
+    "cv": "groups=",
+    "scoring": "criterion=",
+    "fit_intercept": "intercept=",
+}
 
 
 def is_wide(value) -> bool:
@@ -20,14 +33,9 @@ def is_wide(value) -> bool:
     """
     if isinstance(value, jax.Array):
         return False
-    dtype = getattr(
-        value, "host_dtype", getattr(value, "dtype", None)
-    )  # a source of rows says what it reads
-    return (
-        np.dtype(dtype).itemsize == 8
-        if isinstance(dtype, np.dtype) and dtype.kind == "f"
-        else not isinstance(dtype, np.dtype) or dtype.kind != "f"
-    )
+    # A source of rows says what it reads.
+    dtype = getattr(value, "host_dtype", getattr(value, "dtype", None))
+    return not isinstance(dtype, np.dtype) or dtype.kind != "f" or dtype.itemsize == 8
 
 
 def scope(wide: bool):
@@ -40,14 +48,23 @@ def to_host(tree):
     inside `jax.jit`, stays.
     """
 
-    def moved(leaf):
-        return (
-            np.asarray(leaf)
-            if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
-            else leaf
-        )
+    known = lambda leaf: isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
+    return jax.tree.map(lambda leaf: np.asarray(leaf) if known(leaf) else leaf, tree)
 
-    return jax.tree.map(moved, tree)
+
+def in_dtype_of(like, find: Callable):
+    """What is found in the precision of an array, as NumPy arrays where that is one in float64."""
+    wide = like.dtype == np.float64
+    with scope(wide):
+        found = find()
+        return to_host(found) if wide and not isinstance(like, jax.Array) else found
+
+
+def _unknown(door: str, name: str, known: list[str]) -> str:
+    """What is said of an argument that there is not."""
+    meant = difflib.get_close_matches(name, known, 1)
+    hint = ELSEWHERE.get(name) or (f"{meant[0]}=" if meant else "")
+    return f"{door} takes no {name}={f': did you mean {hint}?' if hint else ''}"
 
 
 def in_precision_of(argument: str) -> Callable[[Door], Door]:
@@ -60,6 +77,9 @@ def in_precision_of(argument: str) -> Callable[[Door], Door]:
 
         @functools.wraps(door)
         def wrapped(*args, **kwargs):
+            for name in kwargs:
+                if name not in signature.parameters:
+                    raise TypeError(_unknown(door.__name__, name, [*signature.parameters]))
             value = signature.bind(*args, **kwargs).arguments.get(argument)
             if jax.config.read("jax_enable_x64") or not is_wide(value):
                 return door(*args, **kwargs)

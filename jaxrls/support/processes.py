@@ -7,16 +7,18 @@ One that was killed takes its connections with it, which the others see; one tha
 more heartbeats, after which `jax.distributed` ends the others: `heartbeat_timeout_seconds` says how
 soon."""
 
-import io
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from safetensors.numpy import load, save
 
 GOES_ON, DONE, FAILED = 0, 1, 2
 WORDS = 400  # bytes of what went wrong
@@ -65,35 +67,30 @@ def add_up(tree: Any) -> Any:
         return tree
     firsts = {device.process_index: device for device in reversed(jax.devices())}
     mesh = Mesh(np.array([firsts[i] for i in range(len(firsts))]), ("processes",))
-    here, everywhere = NamedSharding(mesh, P("processes")), NamedSharding(mesh, P())
-    total = jax.jit(
-        lambda leaves: [leaf.sum(axis=0, dtype=leaf.dtype) for leaf in leaves],
-        out_shardings=everywhere,
-    )
-    leaves, structure = jax.tree.flatten(tree)
-    shapes = [(len(firsts), *np.shape(leaf)) for leaf in leaves]
-    parts = [
-        jax.make_array_from_single_device_arrays(
-            shape, here, [jax.device_put(leaf, mesh.local_devices[0])[None]]
-        )
-        for shape, leaf in zip(shapes, leaves, strict=True)
-    ]
+    own = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], tree)
     with _connected():
-        return jax.tree.unflatten(
-            structure, [leaf.addressable_data(0) for leaf in jax.block_until_ready(total(parts))]
-        )
+        spread = multihost_utils.host_local_array_to_global_array(own, mesh, P("processes"))
+        total = jax.block_until_ready(_total(spread, everywhere=NamedSharding(mesh, P())))
+        return multihost_utils.global_array_to_host_local_array(total, mesh, P())
 
 
-def tell_all(arrays: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
-    """The arrays of every process, of any shape and dtype, on the host."""
-    file = io.BytesIO()
-    np.savez(file, **arrays)  # type: ignore[arg-type]
-    own = np.frombuffer(file.getvalue(), np.uint8)
+@partial(jax.jit, static_argnames="everywhere")
+def _total(spread: Any, *, everywhere: NamedSharding) -> Any:
+    sums = jax.tree.map(lambda leaf: leaf.sum(axis=0, dtype=leaf.dtype), spread)
+    return jax.lax.with_sharding_constraint(sums, everywhere)
+
+
+def tell_all(tree: Any) -> list:
+    """The pytree of NumPy arrays of every process, all of one structure, on the host; shapes and
+    dtypes may be any.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    own = np.frombuffer(save({str(i): np.asarray(leaf) for i, leaf in enumerate(leaves)}), np.uint8)
     sizes = _gathered(np.array([len(own)], np.int64).view(np.uint8)).view(np.int64)[:, 0]
-    padded = np.concatenate([own, np.zeros(sizes.max() - len(own), np.uint8)])
-    told = zip(_gathered(padded), sizes, strict=True)
+    told = _gathered(np.pad(own, (0, sizes.max() - len(own))))
+    found = [load(one[:size].tobytes()) for one, size in zip(told, sizes, strict=True)]
     return [
-        dict(np.load(io.BytesIO(one[:size].tobytes()), allow_pickle=False)) for one, size in told
+        jax.tree.unflatten(structure, [one[str(i)] for i in range(len(leaves))]) for one in found
     ]
 
 
@@ -103,18 +100,16 @@ def _meet(state: int, words: str = "") -> np.ndarray:
     said = _gathered(np.frombuffer(bytes([state]) + text + bytes(WORDS - len(text)), np.uint8))
     failed = np.flatnonzero(said[:, 0] == FAILED)
     if len(failed) and state != FAILED:
-        raise OtherFailed(
-            f"process {failed[0]} failed: {said[failed[0], 1:].tobytes().rstrip(bytes(1)).decode(errors='replace')}"
-        )
+        found = said[failed[0], 1:].tobytes().rstrip(bytes(1)).decode(errors="replace")
+        raise OtherFailed(f"process {failed[0]} failed: {found}")
     return said[:, 0]
 
 
 def _gathered(own: np.ndarray) -> np.ndarray:
     """Arrays of one shape of all processes, stacked."""
     with _connected():
-        return np.asarray(multihost_utils.process_allgather(own)).reshape(
-            jax.process_count(), *own.shape
-        )
+        every = np.asarray(multihost_utils.process_allgather(own))
+    return every.reshape(jax.process_count(), *own.shape)
 
 
 @contextmanager

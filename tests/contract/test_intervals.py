@@ -12,8 +12,8 @@ import jaxrls as rls
 from contract.cases import FACTORS, LAMS, PLANS, WEIGHTS, N, Y
 
 LAM = 0.2
-LACKING = {"iterative", "kronecker"}
-WITHOUT_VARIANCE = ("refined", "precomputed")
+LACKING = {"iterative"}
+WITHOUT_VARIANCE = ("refined", "precomputed", "kronecker")
 # Those of which each has a formula of its own; all else differs in where its rows live.
 OWN = (
     "gram",
@@ -116,7 +116,7 @@ def scores(e, v):
 @pytest.mark.parametrize(
     ("name", "weights", "intercept"),
     [(name, "zeros", True) for name in OWN]
-    + [("gram", "ones", False), ("features", "ones", False)],
+    + [("gram", "ones", False), ("features", "ones", False), ("kronecker", "ones", True)],
 )
 def test_fits_without_a_row_or_a_group_are_refits(name, weights, intercept):
     case, v = FACTORS[name], WEIGHTS[weights]

@@ -1,7 +1,5 @@
 """What a fit leaves behind: a function that predicts."""
 
-import inspect
-from functools import partial
 from typing import Any
 
 import jax
@@ -12,10 +10,11 @@ from jaxtyping import Array, Float
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
 from jaxrls.problem.fixed_effects import FixedEffects
+from jaxrls.rows.compiled import compiled
 from jaxrls.rows.gram import kernel_times
-from jaxrls.rows.sparse import as_rows_in
+from jaxrls.rows.sparse import as_rows
 from jaxrls.support.meshes import on_any_mesh
-from jaxrls.support.precision import scope, to_host
+from jaxrls.support.precision import in_dtype_of
 from jaxrls.support.pytrees import pytree
 
 
@@ -49,37 +48,30 @@ class Model:
     ) -> Float[Array | np.ndarray, "m *t"]:
         """Predictions for the rows of X, dense, sparse or a source of `Rows`, in blocks of rows.
 
-        **Arguments**: `fixed_effects` of the new rows, columns (m, p) or labels of levels (m,), where
-        it was fitted with such; without the
-        latter predictions are scores, up to a constant for each group. **Shapes**: X (m, d) gives (m,) or (m, t), in the dtype of the model. **Cost** O(m q
-        (d + t)), or O(m r t) on features; memory of a block of rows. **Raises** `ValueError` for a
+        **Arguments**: `fixed_effects` of the new rows, columns (m, p) or labels of levels (m,),
+        where it was fitted with such; without the latter predictions are scores, up to a constant
+        for each group. **Shapes**: X (m, d) gives (m,) or (m, t), in the dtype of the model.
+        **Cost** O(m q (d + t)), or O(m r t) on features; memory of a block of rows. **Raises** `ValueError` for a
         wrong number of columns, NaN or infinity."""
-        wide = self.coef.dtype == jnp.float64
-        with scope(wide):
-            rows = as_rows_in(self.coef.dtype, self.kernel, X, jax.device_count())
-            beside = self._beside(fixed_effects, rows.shape[0])
-            out = (
-                self._predict(rows, block_size)
-                if beside is None
-                else self._predict(rows, block_size) + beside
-            )
-            return to_host(out) if wide and not isinstance(self.coef, jax.Array) else out
 
-    def new_effects(self, given: Any, m: int) -> tuple[FixedEffects, Any]:
-        """The fixed effects, and what m new rows are of them, from what a caller gives."""
-        effects = FixedEffects.none(self.coef.dtype) if self.effects is None else self.effects
-        return effects, effects.new_rows(given, m, self.coef.dtype)
+        def found():
+            rows = as_rows(self.kernel, X, dtype=self.coef.dtype, devices=jax.device_count())
+            effects = self.new_effects(fixed_effects, rows.shape[0])
+            self.check_columns(rows.shape[1])
+            rows.check(self.kernel, training=False)
+            out = _evaluate(self, rows, block_size=block_size)
+            if self.free is None:
+                return out
+            rest = self.effects.rest  # type: ignore[union-attr]  # whose coefficients `free` are
+            return out + rest(effects, jnp.asarray(self.free))
 
-    def _beside(self, given: Any, m: int):
-        """What fixed effects other than the intercept add, None where there are none."""
-        effects, rows = self.new_effects(given, m)
-        return None if self.free is None else effects.rest(rows, jnp.asarray(self.free))
+        return in_dtype_of(self.coef, found)
 
-    def _predict(self, rows, block_size):
-        self.check_columns(rows.shape[1])
-        rows.check(self.kernel, training=False)
-        run: Any = _evaluate if rows.traceable else inspect.unwrap(_evaluate)
-        return run(self, rows, block_size=block_size)
+    def new_effects(self, given: Any, m: int) -> Any:
+        """What m new rows are of the fixed effects, from what a caller gives."""
+        dtype = self.coef.dtype
+        effects = FixedEffects.none(dtype) if self.effects is None else self.effects
+        return effects.new_rows(given, m, dtype)
 
     def check_columns(self, d: int) -> None:
         """Raise unless rows of d columns are what it was fitted on, as far as it knows."""
@@ -95,7 +87,7 @@ class Model:
             raise ValueError(f"X must have {expected} columns, {what}, and has {d}")
 
 
-@partial(jax.jit, static_argnames="block_size")
+@compiled
 def _evaluate(model: Model, rows, *, block_size):
     coef = jnp.asarray(model.coef)
     points = jax.tree.map(jnp.asarray, model.points)
@@ -117,8 +109,6 @@ def _evaluate(model: Model, rows, *, block_size):
         return matmul(design, coef)
 
     return (
-        rows.stored.map(
-            block, temporaries=0 if points is None else points.shape[0], block_size=block_size
-        )
+        rows.map(block, temporaries=0 if points is None else points.shape[0], block_size=block_size)
         + model.intercept
     )

@@ -9,9 +9,9 @@ from jaxtyping import Array, Float
 
 from jaxrls.factors.contract import Factor
 from jaxrls.factors.expansion import Dual
+from jaxrls.inference.model import Model
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import safe_sqrt
-from jaxrls.models.model import Model
 from jaxrls.support.checks import Listed, as_array, check_lams, check_whole
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pytrees import pytree

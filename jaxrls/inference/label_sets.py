@@ -5,8 +5,6 @@ A row is the odder the lower the score of its own label is by a fit without it. 
 label for a new row is the share of the rows, the new one among them, that are at least as odd, and
 a set of level 1 − α holds the labels of p > α."""
 
-import inspect
-from functools import partial
 from typing import Any
 
 import jax
@@ -15,10 +13,13 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxrls.factors.spread import NewRows, Spread
-from jaxrls.models.fitted import Fit
-from jaxrls.models.model import Model
+from jaxrls.inference.fitted import Fit
+from jaxrls.inference.model import Model
+from jaxrls.inference.posterior import at_rows
+from jaxrls.problem.weights import Weights
+from jaxrls.rows.compiled import compiled
 from jaxrls.rows.rows import Rows
-from jaxrls.rows.sparse import as_rows_in
+from jaxrls.rows.sparse import as_rows
 from jaxrls.support.checks import (
     Listed,
     as_array,
@@ -26,11 +27,10 @@ from jaxrls.support.checks import (
     check_matrix,
     check_shares,
     check_targets,
-    check_weights,
     is_concrete,
 )
 from jaxrls.support.meshes import on_any_mesh, seen
-from jaxrls.support.precision import in_precision_of, scope, to_host
+from jaxrls.support.precision import in_dtype_of, in_precision_of
 from jaxrls.support.pytrees import pytree
 
 
@@ -64,10 +64,8 @@ def label_p_values(
     [[5.0, 1.0], [1.0, 3.0]]
     """
     left_out = as_array("left_out", left_out)
-    codes, scores = (
-        as_array("codes", codes, left_out.dtype),
-        as_array("scores", scores, left_out.dtype),
-    )
+    codes = as_array("codes", codes, left_out.dtype)
+    scores = as_array("scores", scores, left_out.dtype)
     check_targets("left_out", left_out)
     check_targets("scores", scores)
     for name, value, wanted in (
@@ -81,12 +79,7 @@ def label_p_values(
     check_finite("left_out", left_out)
     check_finite("scores", scores)
     _check_codes(codes)
-    v = (
-        jnp.ones(len(left_out), left_out.dtype)
-        if weights is None
-        else as_array("weights", weights, left_out.dtype)
-    )
-    check_weights(v, len(left_out))
+    v = Weights.of(weights, len(left_out), left_out.dtype).array
     own = _of_own_label(left_out, codes)
     order = jnp.argsort(own)
     above = jnp.concatenate([jnp.zeros(1, v.dtype), jnp.cumsum(v[order])])
@@ -121,14 +114,12 @@ class ConformalLabels:
 
         **Cost** O(n (r + d)) a row, as products of matrices, and O(n T), in blocks of rows.
         **Raises** as `Model.predict`."""
-        dtype = self.model.coef.dtype
-        wide = dtype == jnp.float64
-        with scope(wide):
-            rows = as_rows_in(dtype, self.model.kernel, X)
+
+        def found(rows):
             scores = _each(jnp.asarray(self.model.predict(rows)))
-            run: Any = _p_values if rows.traceable else inspect.unwrap(_p_values)
-            out = run(self, rows, scores, block_size=block_size)
-            return to_host(out) if wide and not isinstance(self.model.coef, jax.Array) else out
+            return _p_values(self, rows, scores, block_size=block_size)
+
+        return at_rows(self.model, X, found)
 
 
 def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> ConformalLabels:
@@ -157,39 +148,35 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
     >>> (rls.conformal_labels(fit, X, codes).p_values([[1.5], [-3.0]]) > 0.25).tolist()
     [[False, True], [True, False]]
     """
-    sure = fit._sure()
-    dtype = fit.model.coef.dtype
-    wide = dtype == jnp.float64
-    with scope(wide):
-        points, codes = as_array("X", X, dtype), as_array("codes", codes, dtype)
+    sure = fit.of_kept("sure")
+    model, dtype = fit.model, fit.model.coef.dtype
+
+    def found():
+        points, given = as_array("X", X, dtype), as_array("codes", codes, dtype)
         check_matrix("X", points)
         n = len(points)
-        if codes.shape != (n, *fit.model.coef.shape[1:]):
+        if given.shape != (n, *model.coef.shape[1:]):
             raise ValueError(
-                f"codes must be those that were fitted, {(n, *fit.model.coef.shape[1:])}, and have shape {codes.shape}"
+                f"codes must be those that were fitted, {(n, *model.coef.shape[1:])}, and have "
+                f"shape {given.shape}"
             )
-        _check_codes(codes)
-        v = jnp.ones(n, dtype) if weights is None else as_array("weights", weights, dtype)
-        check_weights(v, n)
-        count = _each(codes).shape[1]
-        u = (
-            jnp.ones(count, dtype)
-            if label_weights is None
-            else as_array("label_weights", label_weights, dtype)
-        )
-        if u.shape != (count,):
+        _check_codes(given)
+        v = Weights.of(weights, n, dtype).array
+        each = _each(given)
+        u = jnp.ones_like(each[0]) if label_weights is None else label_weights
+        u = as_array("label_weights", u, dtype)
+        if u.shape != each[0].shape:
             raise ValueError(
-                f"label_weights must have shape ({count},), one for each label, and has shape {u.shape}"
+                f"label_weights must have shape {each[0].shape}, one for each label, and has shape "
+                f"{u.shape}"
             )
         check_shares("label_weights", u, "label")
-        residuals = 1 - _of_own_label(jnp.asarray(fit.model.predict(points)), codes)
-        variance = _variances(sure.spread, fit.model, as_rows_in(dtype, fit.model.kernel, points))
-        beside = _beside(sure.spread, fit.model, points)
-        own = jnp.argmax(_each(codes), axis=1)
-        found = ConformalLabels(
-            fit.model, sure.spread, sure.lam, beside, own, residuals, variance, v, u
-        )
-        return to_host(found) if wide and not isinstance(fit.model.coef, jax.Array) else found
+        residuals = 1 - _of_own_label(jnp.asarray(model.predict(points)), given)
+        variance = _variances(sure.spread, model, as_rows(model.kernel, points, dtype=dtype))
+        beside, own = _beside(sure.spread, model, points), jnp.argmax(each, axis=1)
+        return ConformalLabels(model, sure.spread, sure.lam, beside, own, residuals, variance, v, u)
+
+    return in_dtype_of(model.coef, found)
 
 
 def _check_codes(codes) -> None:
@@ -231,9 +218,9 @@ def _of_own_label(scores, codes):
     ]
 
 
-@jax.jit
+@compiled
 def _variances(spread: Spread, model: Model, rows: Rows):
-    return rows.stored.map(
+    return rows.map(
         lambda x: spread.variance(model.kernel, x, corrected=False),
         temporaries=2 * spread.half.shape[1],
     )
@@ -244,7 +231,7 @@ def _beside(spread: Spread, model: Model, points):
     return spread.seen(model.kernel, points)
 
 
-@partial(jax.jit, static_argnames="block_size")
+@compiled
 def _p_values(labels: ConformalLabels, rows: Rows, scores, *, block_size: int | None):
     labels = jax.tree.map(jnp.asarray, labels)
     kernel, spread = labels.model.kernel, labels.spread

@@ -1,22 +1,23 @@
 """What `fit` and `tune` return: a model, how it was chosen, and pictures of both."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Generic, Literal, TypeVar, overload
 
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxrls.factors.certificate import TOLERANCE, certificate_words
+from jaxrls.inference.model import Model
+from jaxrls.inference.posterior import Posterior, check_unsaid
+from jaxrls.inference.predictive import Predictive, predictive
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.conjugate import Run
-from jaxrls.models.model import Model
-from jaxrls.models.posterior import Posterior, check_unsaid
-from jaxrls.models.predictive import Predictive, predictive
 from jaxrls.support.checks import is_concrete
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pictures import plot_errors, plot_function, plot_left_out, plot_search
 from jaxrls.support.pytrees import pytree, static
 
+Numbers = Array | np.ndarray
 K = TypeVar("K", bound=Kernel)  # what was fitted or tuned comes back as what it was
 
 
@@ -38,7 +39,7 @@ class History:
     gradient_norms: Float[Array, " S"]
     lams: Float[Array, " S"]
     kernels: Any  # every leaf with a leading axis S
-    start_error: Float[Array | np.ndarray, ""] | None = None
+    start_error: Float[Numbers, ""] | None = None
     converged: bool = static(default=False)
     reason: str = static(default="")
     stages: "tuple[Stage, ...]" = ()
@@ -73,26 +74,25 @@ class Fit(Generic[K]):
     # `| Any` in the place of `| None`, which they are after some updates: whoever never updates
     # should not have to rule that out at every use.
     model: Model  # what predicts
-    lams: Float[Array | np.ndarray, "L *#t"] | Any  # all λ that were looked at, ascending
-    errors: Float[Array | np.ndarray, "L *t"] | Any  # the criterion there, smaller better
-    lam: Float[Array | np.ndarray, "*#t"]  # the chosen λ, shared or one for each target
-    error: Float[Array | np.ndarray, "*#t"] | Any  # the criterion there, averaged over targets
-    loo_residuals: Float[Array | np.ndarray, "n *t"] | Any  # left out as the criterion does
-    dof: Float[Array | np.ndarray, "*#t"] | Any  # effective degrees of freedom
-    floor: Float[Array | np.ndarray, ""]  # the λ below which rounding rules
-    indefinite: Float[Array | np.ndarray, ""]  # most negative eigenvalue of K over the largest
+    lams: Float[Numbers, "L *#t"] | Any  # all λ that were looked at, ascending
+    errors: Float[Numbers, "L *t"] | Any  # the criterion there, smaller better
+    lam: Float[Numbers, "*#t"]  # the chosen λ, shared or one for each target
+    error: Float[Numbers, "*#t"] | Any  # the criterion there, averaged over targets
+    loo_residuals: Float[Numbers, "n *t"] | Any  # left out as the criterion does
+    dof: Float[Numbers, "*#t"] | Any  # effective degrees of freedom
+    floor: Float[Numbers, ""]  # the λ below which rounding rules
+    indefinite: Float[Numbers, ""]  # most negative eigenvalue of K over the largest
     route: str = static()  # what was factored
     criterion: str = static()
     plan: str = static(default="")  # solver, and how λ were looked at, in words
-    trace_residual: Float[Array | np.ndarray, ""] | None = None  # tr √v(K − K̂)√v, of landmarks
-    certificate: str = static(default="")  # how close landmarks keep the fit to that of all of K
+    trace_residual: Float[Numbers, ""] | None = None  # tr √v(K − K̂)√v, of landmarks
     num_landmarks: int = static(default=0)
     # How an iteration, or a refinement, went, and how sure the error is that it estimates.
     run: Run | None = None
-    loo_standard_error: Float[Array | np.ndarray, "*#t"] | None = None
+    loo_standard_error: Float[Numbers, "*#t"] | None = None
     # A bound on how far rounding of nearly dependent landmarks moved the fit, as a share of what is
     # left out: above 1 % `fit` warns. What landmarks would tell by smaller differences is lost.
-    ridge_effect: Float[Array | np.ndarray, ""] | None = None
+    ridge_effect: Float[Numbers, ""] | None = None
     history: History | None = None  # of `tune`
     kept: Any = None  # the solution, see `keep=` of `fit`
 
@@ -101,28 +101,32 @@ class Fit(Generic[K]):
         if not is_concrete(*values) or np.ndim(self.dof) > 1:
             return f"Fit(kernel={self.model.kernel}, criterion={self.criterion!r})"
         lam, error, dof = (None if v is None else float(np.mean(v)) for v in values)
-        params = "" if dof is None else f", {dof:.1f} degrees of freedom"
+        freedom = "" if dof is None else f", {dof:.1f} degrees of freedom"
         of = "" if self.lams is None else f" of {len(self.lams)}"
         left = "" if self.loo_residuals is None else f" on {len(self.loo_residuals)} rows"
         told = "" if error is None else f", {self.criterion} error {error:.3g}"
-        return f"{type(self.model.kernel).__name__}{left}: λ = {lam:.3g}{of}{told}{params}\n{self.plan}"
+        name = type(self.model.kernel).__name__
+        return f"{name}{left}: λ = {lam:.3g}{of}{told}{freedom}\n{self.plan}"
 
     @property
     def kernel(self) -> K:
         """That of the model."""
         return self.model.kernel  # type: ignore[return-value]
 
-    def plot_left_out(self, Y, ax=None):
-        """The labels Y that were fitted against their predictions with the row, or its group, left
-        out.
+    @property
+    def certificate(self) -> str:
+        """How close landmarks keep the fit to that of all of K, in words; empty where there are
+        none, or values are not known.
         """
-        return plot_left_out(self, Y, ax)
+        if self.trace_residual is None or not is_concrete(self.lam):
+            return ""
+        trace, chosen = float(self.trace_residual), float(np.min(self.lam))
+        words = certificate_words(trace, self.num_landmarks, TOLERANCE)
+        among = "" if chosen >= trace / TOLERANCE else "not "
+        return f"{words}; the chosen λ = {chosen:.3g} is {among}among them"
 
-    def plot_function(self, X, Y, ax=None, level=None):
-        """The fitted function of a single input, with the data, and where a level is named the band
-        of its `intervals`.
-        """
-        return plot_function(self, X, Y, ax, level)
+    plot_left_out = plot_left_out
+    plot_function = plot_function
 
     def plot(self, ax=None):
         """The criterion over λ with the chosen one, on Matplotlib axes, which it returns; of a fit by
@@ -147,22 +151,24 @@ class Fit(Generic[K]):
 
     def for_file(self) -> "Fit":
         """What `save` writes: with the solution where `keep=True` asked for it."""
-        kept = self.kept.for_file(self) if self.kept is not None and self.kept.saved else None
-        return replace(self, kept=kept)
+        saved = self.kept is not None and self.kept.saved
+        return replace(self, kept=self.kept.for_file(self) if saved else None)
 
     def _kept(self):
         if self.kept is None:
             raise ValueError("this fit kept no solution, from which that comes: fit with keep=True")
         return self.kept
 
-    def _once(self, name: str, make: Callable) -> Any:
-        """What is made of the solution, once for this object where its values are known."""
-        if name not in vars(self):
-            made = make(self)
+    def of_kept(self, name: str) -> Any:
+        """What is made of the solution, once for this object where its values are known: "summed",
+        "sure" or "jackknife".
+        """
+        if f"_{name}" not in vars(self):
+            made = getattr(self._kept(), name)(self)
             if not is_concrete(made):
                 return made
-            vars(self)[name] = made
-        return vars(self)[name]
+            vars(self)[f"_{name}"] = made
+        return vars(self)[f"_{name}"]
 
     @overload
     def predict(
@@ -174,7 +180,7 @@ class Fit(Generic[K]):
         corrected: bool = ...,
         fixed_effects=...,
         block_size: int | None = ...,
-    ) -> Float[Array | np.ndarray, "m *t"]: ...
+    ) -> Float[Numbers, "m *t"]: ...
 
     @overload
     def predict(
@@ -186,7 +192,7 @@ class Fit(Generic[K]):
         corrected: bool = ...,
         fixed_effects=...,
         block_size: int | None = ...,
-    ) -> tuple[Float[Array | np.ndarray, "m *t"], Float[Array | np.ndarray, "m *t"]]: ...
+    ) -> tuple[Float[Numbers, "m *t"], Float[Numbers, "m *t"]]: ...
 
     @on_any_mesh
     def predict(
@@ -211,14 +217,10 @@ class Fit(Generic[K]):
         if not return_std:
             check_unsaid(scale, corrected)
         mean = self.model.predict(X, fixed_effects=fixed_effects, block_size=block_size)
-        return (
-            (
-                mean,
-                self._sure().label_std(self.model, X, fixed_effects, scale, corrected, block_size),
-            )
-            if return_std
-            else mean
-        )
+        if not return_std:
+            return mean
+        options = scale, corrected, block_size
+        return mean, self.of_kept("sure").label_std(self.model, X, fixed_effects, *options)
 
     @on_any_mesh
     def posterior(
@@ -246,22 +248,19 @@ class Fit(Generic[K]):
         >>> bool(far > 10 * near)
         True
         """
-        return self._sure().posterior(self.model, X, fixed_effects, scale, corrected)
-
-    def _sure(self):
-        return self._once("_variances", lambda fit: fit._kept().sure(fit))
+        return self.of_kept("sure").posterior(self.model, X, fixed_effects, scale, corrected)
 
     @on_any_mesh
     def intervals(
         self,
         X,
-        level: float | np.floating | Float[Array | np.ndarray, ""] = 0.9,
+        level: float | np.floating | Float[Numbers, ""] = 0.9,
         *,
         method: str | None = None,
         studentised: bool = False,
         fixed_effects=None,
         block_size: int | None = None,
-    ) -> tuple[Float[Array | np.ndarray, "m *t"], Float[Array | np.ndarray, "m *t"]]:
+    ) -> tuple[Float[Numbers, "m *t"], Float[Numbers, "m *t"]]:
         """Lower and upper ends of intervals for new labels, by the jackknife+ or CV+: every fit
         that leaves a row, or its group, out, and its residual there.
 
@@ -296,9 +295,9 @@ class Fit(Generic[K]):
         >>> bool(abs(np.mean((lower <= y[100:]) & (y[100:] <= upper)) - 0.9) < 0.05)
         True
         """
-        kept = self._jackknife()
+        kept = self.of_kept("jackknife")
         kept.check(method)
-        spread = self._sure().spread if studentised else None
+        spread = self.of_kept("sure").spread if studentised else None
         return kept.intervals(self.model, X, fixed_effects, spread, level, block_size)
 
     @on_any_mesh
@@ -323,15 +322,9 @@ class Fit(Generic[K]):
         >>> bool(np.abs(np.subtract(fit.loo_predictive().coverage([0.5, 0.9]), [0.5, 0.9])).max() < 0.05)
         True
         """
-        kept = self._jackknife()
-        return predictive(
-            kept,
-            self.loo_residuals,
-            None if isinstance(scale, str) and scale == "loo" else self._sure().amplitude(scale),
-        )
-
-    def _jackknife(self):
-        return self._once("_intervals", lambda fit: fit._kept().jackknife(fit))
+        by_loo = isinstance(scale, str) and scale == "loo"
+        amplitude = None if by_loo else self.of_kept("sure").amplitude(scale)
+        return predictive(self.of_kept("jackknife"), self.loo_residuals, amplitude)
 
     @on_any_mesh
     def update(
@@ -343,7 +336,7 @@ class Fit(Generic[K]):
         λ is chosen anew where it was by GCV or the evidence, over the λ that were named or the grid
         that all rows have; these need moments alone. Else it stays, also where it was searched for,
         and as leave-one-out needs the rows that are gone, `error`, `errors`, `lams` and
-        `loo_residuals` are None, as is `certificate` empty. Residuals, in GCV and the evidence, are
+        `loo_residuals` are None. Residuals, in GCV and the evidence, are
         a difference of squares of labels: right to about eps of those.
 
         **Arguments**: as in `fit`; Y with as many columns as before; X dense, sparse or a source of
@@ -359,7 +352,7 @@ class Fit(Generic[K]):
         >>> bool(abs(fit.update(X[20:], 2 * X[20:, 0]).model.coef - all_rows.model.coef) < 1e-12)
         True
         """
-        return self._with(X, Y, weights, fixed_effects, block_size, 1)
+        return self._kept().changed(self, X, Y, weights, fixed_effects, block_size, 1)
 
     @on_any_mesh
     def forget(
@@ -380,8 +373,4 @@ class Fit(Generic[K]):
         >>> bool(abs(fit.forget(X[20:], 2 * X[20:, 0]).model.coef - some.model.coef) < 1e-12)
         True
         """
-        return self._with(X, Y, weights, fixed_effects, block_size, -1)
-
-    def _with(self, X, Y, weights, fixed_effects, block_size, sign):
-        options = X, Y, weights, fixed_effects
-        return self._kept().changed(self, *options, block_size=block_size, sign=sign)
+        return self._kept().changed(self, X, Y, weights, fixed_effects, block_size, -1)

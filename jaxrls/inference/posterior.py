@@ -1,6 +1,5 @@
 """Standard deviations, covariances and samples of the Gaussian process whose mean a fit is."""
 
-import inspect
 from functools import partial
 from typing import Any
 
@@ -10,14 +9,14 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxrls.factors.contract import Solution
-from jaxrls.factors.spread import Spread
+from jaxrls.inference.model import Model
 from jaxrls.linalg.decompositions import eigh
 from jaxrls.linalg.products import matmul, safe_sqrt
-from jaxrls.models.model import Model
+from jaxrls.rows.compiled import compiled
 from jaxrls.rows.rows import Rows
-from jaxrls.rows.sparse import as_rows_in
+from jaxrls.rows.sparse import as_rows
 from jaxrls.support.checks import check_whole
-from jaxrls.support.precision import scope, to_host
+from jaxrls.support.precision import in_dtype_of
 from jaxrls.support.pytrees import pytree
 
 
@@ -53,10 +52,7 @@ class Posterior:
     def sample(self, key: PRNGKeyArray, num: int) -> Float[Array | np.ndarray, "num m *t"]:
         """Functions drawn at all rows jointly, for every target by itself: O(m³ + num m² t)."""
         check_whole("num", num)
-        wide = self.mean.dtype == jnp.float64
-        with scope(wide):
-            drawn = _drawn(self, key, num=num)
-            return to_host(drawn) if wide and not isinstance(self.mean, jax.Array) else drawn
+        return in_dtype_of(self.mean, lambda: _drawn(self, key, num=num))
 
 
 def check_unsaid(scale, corrected: bool = True) -> None:
@@ -122,16 +118,15 @@ class Sure(Scales):
     kernel.
     """
 
-    spread: Spread
+    spread: Any
 
     def label_std(self, model: Model, X, given, scale, corrected: bool, block_size) -> Any:
         """Standard deviation of a new label, in blocks of rows."""
 
         def found(rows):
-            run: Any = _variances if rows.traceable else inspect.unwrap(_variances)
-            effects = model.new_effects(given, rows.shape[0])[1]
+            effects = model.new_effects(given, rows.shape[0])
             options: dict = {"corrected": corrected, "block_size": block_size}
-            variance = run(self, model, rows, effects, **options)
+            variance = _variances(self, model, rows, effects, **options)
             return deviation(variance + self.lam, self.amplitude(scale))
 
         return at_rows(model, X, found)
@@ -141,7 +136,7 @@ class Sure(Scales):
 
         def found(rows):
             mean = jnp.asarray(model.predict(rows, fixed_effects=given))
-            effects = model.new_effects(given, rows.shape[0])[1]
+            effects = model.new_effects(given, rows.shape[0])
             covariance = _covariance(self, model, rows.dense(), effects, corrected=corrected)
             return Posterior(
                 mean, covariance, jnp.asarray(self.amplitude(scale)), jnp.asarray(self.lam)
@@ -152,22 +147,22 @@ class Sure(Scales):
 
 def at_rows(model: Model, X, found) -> Any:
     """What is found at rows, in the precision of the model, on the host where that is."""
-    dtype = model.coef.dtype
-    wide = dtype == jnp.float64
-    with scope(wide):
-        rows = as_rows_in(dtype, model.kernel, X)
+
+    def checked():
+        rows = as_rows(model.kernel, X, dtype=model.coef.dtype)
         rows.check(model.kernel, training=False)
-        out = found(rows)
-        return to_host(out) if wide and not isinstance(model.coef, jax.Array) else out
+        return found(rows)
+
+    return in_dtype_of(model.coef, checked)
 
 
-@partial(jax.jit, static_argnames=("corrected", "block_size"))
+@compiled
 def _variances(sure: Sure, model: Model, rows: Rows, effects, *, corrected: bool, block_size):
     def block(x, effects):
         return sure.spread.variance(model.kernel, x, effects, corrected)
 
     hints: dict = {"temporaries": 2 * sure.spread.half.shape[1], "block_size": block_size}
-    return rows.stored.map(block, effects, **hints)
+    return rows.map(block, effects, **hints)
 
 
 @partial(jax.jit, static_argnames="corrected")

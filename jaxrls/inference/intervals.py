@@ -2,23 +2,22 @@
 fit that leaves a row, or a group, out.
 """
 
-import inspect
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import Partial
 from jaxtyping import Array, Float, Int
 
 from jaxrls.factors.expansion import Expansion
 from jaxrls.factors.spread import Spread
+from jaxrls.inference.model import Model
+from jaxrls.inference.posterior import at_rows
 from jaxrls.leave_out.without import Without
-from jaxrls.models.model import Model
-from jaxrls.models.posterior import at_rows
 from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.rows.blocks import FEWEST_ROWS
+from jaxrls.rows.compiled import compiled
 from jaxrls.rows.rows import Rows
 from jaxrls.support.checks import is_concrete
 from jaxrls.support.pytrees import pytree, static
@@ -74,10 +73,9 @@ class Jackknife:
 
         def found(rows):
             model.check_columns(rows.shape[1])
-            run: Any = _intervals if rows.traceable else inspect.unwrap(_intervals)
-            effects = model.new_effects(given, rows.shape[0])[1]
+            effects = model.new_effects(given, rows.shape[0])
             options = spread, rows, effects, self.rank(level)
-            ends = run(self, model, *options, block_size=block_size)
+            ends = _intervals(self, model, *options, block_size=block_size)
             return tuple(end[:, 0] if self.flat else end for end in ends)
 
         return at_rows(model, X, found)
@@ -97,7 +95,7 @@ def check_level(level) -> None:
         raise ValueError(f"level must be a number between 0 and 1, such as 0.9, and is {level!r}")
 
 
-@partial(jax.jit, static_argnames="block_size")
+@compiled
 def _intervals(
     jackknife: Jackknife,
     model: Model,
@@ -112,11 +110,10 @@ def _intervals(
     if block_size is None and n * FEWEST_ROWS > AT_ONCE:
         block_size = max(1, AT_ONCE // n)
 
-    block = Partial(_at_rows, jackknife, model, spread, rank)
-    return rows.stored.map(block, effects, temporaries=4 * n, block_size=block_size)
+    block = partial(_at_rows, jackknife, model, spread, rank)
+    return rows.map(block, effects, temporaries=4 * n, block_size=block_size)
 
 
-@jax.jit
 def _at_rows(jackknife: Jackknife, model: Model, spread: Spread | None, rank, x, effects):
     """Both ends at some rows."""
     design = jackknife.expansion.design(model.kernel, x)

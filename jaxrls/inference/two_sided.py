@@ -8,16 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.factors.sides import SidesSpread
+from jaxrls.factors.kronecker import SidesSpread
+from jaxrls.factors.solvers import check_kernel
+from jaxrls.inference.posterior import Posterior, Sure, check_unsaid, deviation
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
-from jaxrls.models.posterior import Posterior, Scales, check_unsaid, deviation
 from jaxrls.rows.blocks import default_block_size, map_rows
 from jaxrls.rows.gram import gram
-from jaxrls.support.checks import as_array, check_inputs, check_matrix, is_concrete
+from jaxrls.support.checks import as_array, check_inputs, check_matrix, check_row_numbers
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pictures import plot_errors
-from jaxrls.support.precision import scope, to_host
+from jaxrls.support.precision import in_dtype_of
 from jaxrls.support.pytrees import pytree, static
 
 
@@ -64,17 +65,25 @@ class KroneckerModel:
         """`found(model, X1, X2, pairs)` at rows that were checked, in the precision of the model,
         on the host where that is.
         """
-        wide = self.coef.dtype == jnp.float64
-        with scope(wide):
-            X1 = as_side("X1", X1, self.kernel1, self.coef.dtype, self.points1.shape[1])
-            X2 = as_side("X2", X2, self.kernel2, self.coef.dtype, self.points2.shape[1])
-            pairs = None if pairs is None else _as_pairs(pairs, len(X1), len(X2))
-            out = found(self, X1, X2, pairs)
-            return to_host(out) if wide and not isinstance(self.coef, jax.Array) else out
+
+        def checked():
+            dtype, (d1, d2) = self.coef.dtype, (self.points1.shape[1], self.points2.shape[1])
+            one = as_side("X1", X1, self.kernel1, dtype, d1)
+            other = as_side("X2", X2, self.kernel2, dtype, d2)
+            named = None if pairs is None else _as_pairs(pairs, len(one), len(other))
+            return found(self, one, other, named)
+
+        return in_dtype_of(self.coef, checked)
 
 
 def as_side(name: str, X, kernel: Kernel, dtype=None, columns: int | None = None) -> jax.Array:
-    """Rows of one side, checked."""
+    """Rows of one side, checked with their kernel."""
+    check_kernel(kernel)
+    if not kernel.evaluable:
+        raise ValueError(
+            f"{name} stands for a matrix by {type(kernel).__name__}(): give matrices to "
+            "factor_kronecker"
+        )
     X = as_array(name, X, dtype)
     check_matrix(name, X)
     check_inputs(name, X)
@@ -89,19 +98,13 @@ def as_side(name: str, X, kernel: Kernel, dtype=None, columns: int | None = None
 def _as_pairs(pairs, m1: int, m2: int):
     """Pairs as row numbers of X1 and X2, checked where values are known."""
     pairs = pairs if isinstance(pairs, jax.Array) else np.asarray(pairs)
-    whole = jnp.issubdtype(pairs.dtype, jnp.integer)
-    if not whole or pairs.ndim != 2 or pairs.shape[1] != 2 or not len(pairs):
+    if pairs.ndim != 2 or pairs.shape[1] != 2 or not len(pairs):
         raise ValueError(
-            "pairs must be whole numbers (p, 2), a row of X1 and a row of X2 each, and have shape "
-            f"{pairs.shape} and dtype {pairs.dtype}"
+            "pairs must have shape (p, 2), a row of X1 and a row of X2 each, and has shape "
+            f"{pairs.shape}"
         )
-    if is_concrete(pairs):
-        values = np.asarray(pairs)
-        if (values < 0).any() or (values >= (m1, m2)).any():
-            raise ValueError(
-                f"pairs must be of rows 0 to {m1 - 1} of X1 and 0 to {m2 - 1} of X2, and go from "
-                f"{values.min(axis=0)} to {values.max(axis=0)}"
-            )
+    check_row_numbers(pairs[:, 0], m1)
+    check_row_numbers(pairs[:, 1], m2)
     return jnp.asarray(pairs)
 
 
@@ -125,23 +128,18 @@ def _predict(spread: SidesSpread | None, model: KroneckerModel, X1, X2, pairs):
         variance = None if spread is None else spread.variance(one[1], other[1])
         return matmul(one[0], other[0]) + model.intercept, variance
 
-    halves = _in_blocks(first, X1, 2 * sum(coef.shape))
-    if pairs is None:
-        every = jax.vmap(jax.vmap(pair, (0, None)), (None, 0))
-        width = 2 * (len(X1) + len(points2))
-        found = _in_blocks(lambda x: every(halves, second(x)), X2, width)
-        return jax.tree.map(jnp.transpose, found)
+    def table(x):
+        return jax.vmap(jax.vmap(pair, (0, None)), (None, 0))(halves, second(x))
 
-    def block(rows):
+    def listed(rows):
         one = jax.tree.map(lambda A: A[rows[:, 0]], halves)
         return jax.vmap(pair)(one, second(X2[rows[:, 1]]))
 
-    return _in_blocks(block, pairs, 8 * len(points2))
-
-
-def _in_blocks(fn: Callable, rows, width: int):
-    """`fn` on blocks of rows, each of which takes so many numbers."""
-    return map_rows(fn, rows, default_block_size(len(rows), 8 * width))
+    halves, bytes_of_row = first(X1), 16 * (4 * len(points2) + len(X1))
+    if pairs is not None:
+        return map_rows(listed, pairs, default_block_size(len(pairs), bytes_of_row))
+    found = map_rows(table, X2, default_block_size(len(X2), bytes_of_row))
+    return jax.tree.map(jnp.transpose, found)
 
 
 @jax.jit
@@ -152,15 +150,6 @@ def _covariance(spread: SidesSpread, model: KroneckerModel, X1, X2, pairs):
     K1, one = side(model.kernel1, X1, model.points1, pairs[:, 0])
     K2, other = side(model.kernel2, X2, model.points2, pairs[:, 1])
     return spread.covariance(K1, K2, one * other)
-
-
-@pytree
-class KroneckerSure(Scales):
-    """What a fit of two-sided data keeps to say how sure it is: λ, amplitudes, and the covariance
-    in units of the kernel, n₁² + n₂² + 2n₁n₂ numbers.
-    """
-
-    spread: SidesSpread
 
 
 @pytree
@@ -189,7 +178,7 @@ class KroneckerFit:
     floor: Float[Array | np.ndarray, ""]
     indefinite: Float[Array | np.ndarray, ""]
     setting: str = static()
-    sure: KroneckerSure | None = None
+    sure: Sure | None = None
 
     @property
     def criterion(self) -> str:
@@ -254,14 +243,14 @@ class KroneckerFit:
 
         def found(model, X1, X2, pairs):
             if pairs is None:
-                pairs = jnp.stack(jnp.divmod(jnp.arange(len(X1) * len(X2)), len(X2)), axis=1)
+                pairs = jnp.indices((len(X1), len(X2))).reshape(2, -1).T
             new = model, X1, X2, pairs
             scales = jnp.asarray(sure.amplitude(scale)), jnp.asarray(sure.lam)
             return Posterior(_predict(None, *new)[0], _covariance(sure.spread, *new), *scales)
 
         return self.model.at_rows(found, X1, X2, pairs)
 
-    def _sure(self) -> KroneckerSure:
+    def _sure(self) -> Sure:
         if self.sure is None:
             raise ValueError(
                 "variances take more than the model keeps: fit_kronecker with keep=True"

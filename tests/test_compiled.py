@@ -1,0 +1,109 @@
+"""Functions of rows that only the host reads: few programs, none the second time, and the numbers
+of rows in memory.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import DTYPE, EPS, assert_close
+
+import jaxrls as rls
+from jaxrls.rows.compiled import compiled
+
+N, D = 50, 3
+COMPILED: list[str] = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, duration, **_: COMPILED.append(event) if "backend_compile" in event else None
+)
+quiet = pytest.mark.filterwarnings("ignore:the chosen")
+
+
+def blocks(seed=0, n=N):
+    X = np.random.default_rng(seed).normal(size=(n, D)).astype(DTYPE)
+    return X, rls.stream([(part,) for part in np.split(X, [20, 40])], block_size=20)
+
+
+class Counted(rls.Rows):
+    """Rows of a user's, in blocks of any size."""
+
+    def __init__(self, X):
+        self.X, self.shape, self.dtype = X, X.shape, X.dtype
+
+    def blocks(self):
+        yield from np.split(self.X, [7, 30])
+
+
+KINDS = {
+    "landmarks": (rls.Gaussian(1.5), {"landmarks": 7, "keep": True}),
+    "features": (rls.Linear(), {"per_target": True, "criterion": "gcv"}),
+}
+
+
+@quiet
+@pytest.mark.parametrize("source", ["stream", "rows of a user's"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fit_to_new_rows_of_the_same_shape_compiles_nothing(kind, source):
+    """Nor does what is asked of it; and it has read the new rows."""
+    kernel, options = KINDS[kind]
+    for seed in (1, 2):
+        X, rows = blocks(seed)
+        rows = rows if source == "stream" else Counted(X)
+        y = np.stack([np.sin(X[:, 0]), X[:, 1]], axis=1)
+        options |= {"landmarks": X[:7]} if "landmarks" in options else {}
+        COMPILED.clear()
+        fit = rls.fit(kernel, rows, y, lams=[0.1, 1.0], **options)
+        found = fit.errors, fit.predict(rows)
+        found += fit.intervals(rows, 0.9) if "keep" in options else ()
+        assert seed == 1 or not COMPILED
+    want = rls.fit(kernel, X, y, lams=[0.1, 1.0], **options)
+    expected = want.errors, want.predict(X)
+    expected += want.intervals(X, 0.9) if "keep" in options else ()
+    for got, value in zip(found, expected, strict=True):
+        assert_close(got, value, 1e4 * N * EPS)
+
+
+@pytest.mark.float64
+@quiet
+def test_a_reading_inside_of_a_transformation_is_done_outside_of_any_program():
+    X, rows = blocks(3)
+
+    @rls.pytree
+    class Inside(rls.Criterion):
+        name = "inside"
+
+        def values(self, solution, lams, kernel):
+            return jax.jit(lambda lams: jnp.mean(solution.residuals(lams) ** 2, axis=1))(lams)
+
+    y, lams = np.sin(X[:, 0]), np.array([0.1, 1.0], DTYPE)
+    options = {"criterion": Inside(), "lams": lams, "landmarks": X[:7]}
+    got, want = (rls.fit(rls.Gaussian(1.5), source, y, **options).errors for source in (rows, X))
+    assert_close(got, want, 200 * N * EPS / 0.1)
+
+
+def test_results_may_be_rows_and_those_that_were_given():
+    _, one = blocks()
+    _, other = blocks(1)
+    both = compiled(lambda first, second: (second.through(rls.Linear()), first, first.some(3)))
+    for given in ((one, other), (other, one)):
+        mapped, first, some = both(*given)
+        assert mapped.source is given[1] and first is given[0]
+        np.testing.assert_array_equal(some, given[0].some(3))
+
+
+def test_errors_of_what_rows_on_the_host_lack_name_them():
+    for ask in (lambda rows: rows.dense(), lambda rows: rows.kernel_matrix(rls.Gaussian(1.0))):
+        for rows, words in ((blocks()[1], "X is a stream"), (Counted(np.eye(2)), "X is Counted")):
+            with pytest.raises(ValueError, match=words):
+                compiled(ask)(rows)
+
+
+@quiet
+def test_a_fit_takes_some_forty_programs():
+    """It was 259, of which some are now those of the landmarks' choice, and of units and numbers in
+    the report.
+    """
+    X, rows = blocks(2, N + 1)
+    COMPILED.clear()
+    rls.fit(rls.Gaussian(1.7), rows, np.sin(X[:, 0]), lams=[0.1, 1.0], landmarks=8)
+    assert 0 < len(COMPILED) <= 60

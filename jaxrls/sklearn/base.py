@@ -67,8 +67,6 @@ class RLSEstimator(BaseEstimator):
     by_fold: bool = False
     store_cv_results: bool | str = False
 
-    path_: Any  # the `Fit`
-    lam_: Any
     _parameter_constraints = {
         "kernel": [StrOptions(set(KERNELS)), rls.Kernel, callable],
         "width": [StrOptions({"median"}), Interval(Real, 0, None, closed="neither"), "array-like"],
@@ -127,7 +125,7 @@ class RLSEstimator(BaseEstimator):
             self._keep(swept.fit(scored["lam"], self.keep))
             errors, error = (scored[name].astype(X.dtype) for name in ("errors", "error"))
             self.best_score_ = -scored["error"]
-            self.path_ = replace(self.path_, lams=swept.lams, errors=errors, error=error)
+            self.path_: Any = replace(self.path_, lams=swept.lams, errors=errors, error=error)
             inspect_lam(self.path_, isinstance(lams, int))
         else:
             self._keep(self._fitted(kernel, X, Y, lams, options))

@@ -195,7 +195,7 @@ REFUSED = {
     "fit none/*.csv --kernel linear": "names no file",
     "fit none.parquet": "there is no file none.parquet",
     "fit whole.csv README.md --kernel linear": "README.md must end in",
-    "fit parts --kernel linear --checkpoint no/c": "no folder",
+    "fit parts --kernel linear --checkpoint no/c": "in a folder that exists",
 }
 
 

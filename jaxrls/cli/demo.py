@@ -17,7 +17,7 @@ def run_demo(args) -> None:
     say("data", f"NASA airfoil self-noise: sound in decibels from {', '.join(names)}")
     say("rows", f"{(~test).sum()} to fit, {test.sum()} put aside")
     start = time.perf_counter()
-    fit = rls.fit(rls.Gaussian(4.0), X[~test], y[~test])
+    fit: Any = rls.fit(rls.Gaussian(4.0), X[~test], y[~test])
     report(fit, y[~test], None, None)
     say("time", f"{time.perf_counter() - start:.1f} s, compilation included")
     start = time.perf_counter()

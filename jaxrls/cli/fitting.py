@@ -147,11 +147,11 @@ def read_whole(args, source: str):
             )
     if not sum(len(piece.X) for piece in pieces):
         raise ValueError(f"{source} has no rows")
-    columns: Any = (
+    joined: Any = (
         None if parts[0] is None else np.concatenate(parts)
         for parts in zip(*(piece[:3] for piece in pieces), strict=True)
     )
-    X, Y, v = columns
+    X, Y, v = joined
     texts = [np.concatenate(words) for words in zip(*found, strict=True)]
     check_column_of_weights(args, source, v)
     one_hot = len(args.one_hot)
@@ -164,8 +164,7 @@ def read_whole(args, source: str):
     X = inputs_of(source, X, texts, known)
     if args.standardize:
         check_squares("X", X)
-        spread = Deviations.of(X, v)
-        means, scales = spread.known()
+        means, scales = Deviations.of(X, v).known()
         known |= {"means": means.tolist(), "scales": scales.tolist()}
         X = standardise(X, means, scales)
     if Y is None:

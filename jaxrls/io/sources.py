@@ -158,15 +158,14 @@ class Choice:
     def settled(self, file: Table) -> "Choice":
         """The same columns of other files: by name where this one has names, else by number."""
         columns = self.of(file)
-        target: Any
         inputs, one_hot, target, weights = (
             list(dict.fromkeys(file.names[j] for j in part)) for part in columns[:4]
         )
-        if not isinstance(self.target, list | tuple):
-            target = target[0] if target else False
+        several = isinstance(self.target, list | tuple)
+        found: Any = target if several or not target else target[0]
         width = None if file.named else file.width
         labels, inputs = columns.labels, [*inputs, *one_hot]
-        return Choice(target, weights, inputs, (), one_hot, self.groups, labels, width)
+        return Choice(found or False, weights, inputs, (), one_hot, self.groups, labels, width)
 
     def of_inputs(self, file: Table) -> Columns:
         """The same inputs of a file to predict, and the target as text where it has it.

@@ -67,8 +67,6 @@ class RLSEstimator(BaseEstimator):
     by_fold: bool = False
     store_cv_results: bool | str = False
 
-    path_: Any  # the `Fit`
-    lam_: Any
     _parameter_constraints = {
         "kernel": [StrOptions(set(KERNELS)), rls.Kernel, callable],
         "width": [StrOptions({"median"}), Interval(Real, 0, None, closed="neither"), "array-like"],
@@ -112,6 +110,21 @@ class RLSEstimator(BaseEstimator):
         check_unmasked("sample_weight", sample_weight)
         return _check_sample_weight(sample_weight, X, dtype=X.dtype, ensure_non_negative=True)
 
+    def _keep(self, fit):
+        """The fitted attributes."""
+        self.path_: Any = jax.tree.map(np.asarray, fit)
+        fit = self.path_
+        self.kernel_ = fit.model.kernel
+        self.lam_: Any = fit.lam[()]
+        self.intercept_ = fit.model.intercept[()]
+        for name in NOT_ALWAYS:  # of an earlier fit
+            self.__dict__.pop(name, None)
+        if fit.model.points is None and not isinstance(self.kernel_, rls.Precomputed):
+            self.coef_ = fit.model.coef.T
+        else:
+            self.dual_coef_ = fit.model.coef
+        return self
+
     def _fit(self, X, y, Y, sample_weight, groups, fixed_effects=None):
         """Fit the targets Y, numbers or the codes of y."""
         Y, weights = np.asarray(Y, X.dtype), self._weights(X, y, sample_weight)
@@ -127,7 +140,7 @@ class RLSEstimator(BaseEstimator):
             self._keep(swept.fit(scored["lam"], self.keep))
             errors, error = (scored[name].astype(X.dtype) for name in ("errors", "error"))
             self.best_score_ = -scored["error"]
-            self.path_ = replace(self.path_, lams=swept.lams, errors=errors, error=error)
+            self.path_: Any = replace(self.path_, lams=swept.lams, errors=errors, error=error)
             inspect_lam(self.path_, isinstance(lams, int))
         else:
             self._keep(self._fitted(kernel, X, Y, lams, options))
@@ -269,19 +282,6 @@ class RLSEstimator(BaseEstimator):
                 f"{(times > 1).sum()} rows out more often and {(times == 0).sum()} never"
             )
         return {"criterion": criterion, "groups": labels}
-
-    def _keep(self, fit):
-        """The fitted attributes."""
-        fit = self.path_ = jax.tree.map(np.asarray, fit)
-        self.kernel_, self.lam_ = fit.model.kernel, fit.lam[()]
-        self.intercept_ = fit.model.intercept[()]
-        for name in NOT_ALWAYS:  # of an earlier fit
-            self.__dict__.pop(name, None)
-        if fit.model.points is None and not isinstance(self.kernel_, rls.Precomputed):
-            self.coef_ = fit.model.coef.T
-        else:
-            self.dual_coef_ = fit.model.coef
-        return self
 
     def _scores(self, X, **options):
         check_is_fitted(self)

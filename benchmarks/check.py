@@ -4,7 +4,7 @@ minutes.
 python benchmarks/check.py [--rounds 2]
 
 Ours against the floor, medians of interleaved rounds, and against peers, which run once; those that
-are not installed are named, and those that take minutes are left to run.py. goals.py has the
+are not installed are named, and those that take minutes are left to run.py. report.py has the
 numbers. Ratios hold on any machine as far as they hold at all; run it when nothing else runs. Exits
 with 1 where one is missed."""
 
@@ -12,10 +12,9 @@ import argparse
 import sys
 
 import jax
-from goals import GOALS, PROMISED_INSTEAD
-from report import rows
+from common import timed
+from report import GOALS, PROMISED_INSTEAD, rows
 from run import measure
-from timing import timed
 
 
 def main():

@@ -1,19 +1,22 @@
-"""Compile every public computation that is one program for a GPU or a TPU that is not here, and say
-what it will need there.
+"""Compile what the package computes for GPUs or TPUs that are not here, and say what it will need
+there: every public computation that is one program on one device (computations.py), or with
+--devices those of 10⁹ rows on many.
 
     python benchmarks/compile.py --for h100|v5e [--only path ...] [--sizes 1000 4000] [--out FOLDER]
-    [--here]
+    python benchmarks/compile.py --for h100 --devices 8 64 [--rows 1000000000] [--landmarks 4000]
 
 needs the extra `compile` (`pip install 'jaxrls[compile]'`), which holds the compilers and no
-device. For each computation (computations.py) it prints the time to compile, memory beyond
-arguments and results in units of the matrix it works on, calls into libraries and products below
-full precision. It proves that programs compile and fit, and no speed. Where the device is at hand,
-`--here` compiles for it, runs what was compiled on drawn numbers, and says the milliseconds beside
-(median of five), and whether what was foretold of memory and calls was true."""
+device. It prints the time to compile, memory beyond arguments and results in units of the matrix
+worked on, calls into libraries and products below full precision; of many devices the memory of
+each, which collectives there are and how many bytes the largest moves, and the time that links at
+their peak rate would take. It proves that programs compile and fit, and no speed. Where the device
+is at hand, `--here` compiles for it, runs what was compiled on drawn numbers, and says the
+milliseconds beside (median of five). A report in --out is added to."""
 
 import argparse
 import importlib.util
 import json
+import math
 import os
 import re
 import statistics
@@ -27,8 +30,19 @@ H100 = """gpu_device_info { threads_per_block_limit: 1024 threads_per_warp: 32 s
  platform_name: "CUDA" dnn_version_info { major: 9 minor: 7 } runtime_version { major: 12 minor: 8 patch: 0 }
  device_description_str: "NVIDIA H100 80GB HBM3" """
 SIZES = {"h100": (1000, 4000, 10_000), "v5e": (256, 1024)}
-QUICK = 256  # rows up to which the TPU's library has an eigendecomposition of its own, and the program compiles in seconds
+QUICK = 256  # rows up to which a TPU's library has an eigendecomposition that compiles in seconds
 NEEDED = {"h100": ("nvidia.cuda_nvcc", "jax_cuda12_plugin"), "v5e": ("libtpu",)}
+# Bytes a second that a device sends: NVLink among eight H100, a network card of 400 Gbit/s for each
+# of more, four links of a v5e.
+LINKS = {"h100": lambda devices: 450e9 if devices <= 8 else 50e9, "v5e": lambda devices: 200e9}
+SHAPE = re.compile(r"\b(pred|[a-z]+(\d+))\[([\d,]*)\]")
+COLLECTIVE = re.compile(
+    r"= (.*?) (all-gather|all-reduce|all-to-all|ragged-all-to-all|collective-permute|reduce-scatter|collective-broadcast)(-start)?\("
+)
+PRODUCT = re.compile(
+    r' f(16|32|64)\[[^=]*\b(dot|convolution)\(|custom_call_target="__cublas\$(lt\$matmul|gemm)'
+)
+OUR_OWN = "Sharding", "X64", "AllocateBuffer", "__cub"  # no calls into libraries
 
 
 def prepare(target: str, devices: int = 4) -> None:
@@ -52,17 +66,6 @@ def prepare(target: str, devices: int = 4) -> None:
         }
 
 
-def prepare_here(target: str) -> None:
-    """Raise unless JAX has such a device."""
-    import jax
-
-    kind = jax.devices()[0].device_kind
-    if target not in kind.lower().replace(" ", "").replace("v5lite", "v5e"):
-        raise SystemExit(
-            f"--here needs a device for {target}, and JAX's first is {kind}: leave it out"
-        )
-
-
 def _installed(name):
     try:
         return importlib.util.find_spec(name) is not None
@@ -70,100 +73,181 @@ def _installed(name):
         return False
 
 
-def device(target: str):
-    """One device of the kind, which is not here."""
+def devices_of(target: str, count: int = 1):
+    """So many devices of the kind, none of which is here."""
     from jax.experimental.topologies import get_topology_desc
 
     if target == "h100":
-        return get_topology_desc(
-            platform="cuda", topology_name="h100", target_config=H100, topology="1x1x1"
-        ).devices[0]
-    return get_topology_desc(platform="tpu", topology_name="v5e:2x2").devices[0]
+        shape = f"{-(-count // 8)}x{min(count, 8)}x1"
+        options = {"platform": "cuda", "topology_name": "h100", "target_config": H100}
+        return get_topology_desc(**options, topology=shape).devices
+    side = max(2, round(count**0.5))
+    name = f"v5e:{side}x{max(2, count // side)}"
+    return get_topology_desc(platform="tpu", topology_name=name).devices
+
+
+def devices_here(target: str):
+    """JAX's own, if they are such."""
+    import jax
+
+    kind = jax.devices()[0].device_kind
+    if target not in kind.lower().replace(" ", "").replace("v5lite", "v5e"):
+        raise SystemExit(
+            f"--here needs a device for {target}, and JAX's first is {kind}: leave it out"
+        )
+    return jax.devices()
 
 
 def seconds_of(program, arguments) -> float:
     """Median of five runs after one, on drawn numbers."""
     import jax
     import numpy as np
+    from common import timed
 
-    rng, seconds = np.random.default_rng(0), []
-    drawn = jax.tree.map(
-        lambda one: jax.device_put(
-            np.asarray(rng.uniform(1, 2, one.shape), one.dtype), one.sharding
-        ),
-        arguments,
-    )
-    for _ in range(6):
+    rng = np.random.default_rng(0)
+    draw = lambda one: np.asarray(rng.uniform(1, 2, one.shape), one.dtype)
+    drawn = jax.tree.map(lambda one: jax.device_put(draw(one), one.sharding), arguments)
+    return statistics.median([timed(lambda: program(*drawn))[0] for _ in range(6)][1:])
+
+
+def built(fn, arguments, target, where, wide=False):
+    """The program, seconds, memory and text."""
+    import jax
+
+    platforms = {"h100": "cuda", "v5e": "tpu"}
+    with jax.default_device(where), jax.enable_x64(wide):
         start = time.perf_counter()
-        jax.block_until_ready(program(*drawn))
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds[1:])
+        lowered = jax.jit(fn).trace(*arguments).lower(lowering_platforms=(platforms[target],))
+        program = lowered.compile()
+        seconds = time.perf_counter() - start
+    return program, round(seconds, 1), program.memory_analysis(), program.as_text()
 
 
 def compiled(name, n, target, here=False) -> dict:
-    """One line of the report."""
+    """One line of the report on one device."""
     import jax
     from computations import IN_FLOAT64, computations
     from jax.sharding import SingleDeviceSharding
 
-    where = jax.devices()[0] if here else device(target)
-    one = computations()[name]
-    fn, matrix = one.fn, one.matrix
+    where, one = (devices_here if here else devices_of)(target)[0], computations()[name]
+    place = SingleDeviceSharding(where)
     arguments = jax.tree.map(
-        lambda part: jax.ShapeDtypeStruct(
-            part.shape, part.dtype, sharding=SingleDeviceSharding(where)
-        ),
-        one.arguments(n),
+        lambda part: jax.ShapeDtypeStruct(part.shape, part.dtype, sharding=place), one.arguments(n)
     )
-    with jax.default_device(where), jax.enable_x64(name == IN_FLOAT64):
-        start = time.perf_counter()
-        program = (
-            jax.jit(fn)
-            .trace(*arguments)
-            .lower(lowering_platforms=("cuda" if target == "h100" else "tpu",))
-            .compile()
-        )
-        seconds = time.perf_counter() - start
-    memory, text = program.memory_analysis(), program.as_text()
+    wide = name == IN_FLOAT64
+    program, seconds, memory, text = built(one.fn, arguments, target, where, wide)
     calls = set(re.findall(r'custom_call_target="([^"]+)"', text))
     measured = {"milliseconds": round(1e3 * seconds_of(program, arguments), 3)} if here else {}
     return {
         "computation": name,
         "n": n,
-        "compile_seconds": round(seconds, 1),
-        "beyond": round(memory.temp_size_in_bytes / 4 / matrix(n), 2),
+        "compile_seconds": seconds,
+        "beyond": round(memory.temp_size_in_bytes / 4 / one.matrix(n), 2),
         "mebibytes": round(memory.temp_size_in_bytes / 2**20, 1),
-        "calls": sorted(
-            call
-            for call in calls
-            if not call.startswith(("Sharding", "X64", "AllocateBuffer", "__cub"))
-        ),
+        "calls": sorted(call for call in calls if not call.startswith(OUR_OWN)),
         "below_full_precision": below_full(text),
         **measured,
     }
+
+
+def scaled(name, target, count, n, m) -> dict:
+    """One line of the report on many devices, rows in equal parts."""
+    import jax
+    import numpy as np
+    from computations import COLUMNS_OF_MANY, on_many
+    from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+    import jaxrls as rls
+
+    if n % count:
+        raise SystemExit(f"--rows must be a multiple of {count}, the number of devices: {n}")
+    places = np.array(devices_of(target, count))
+    mesh = Mesh(places, ("rows",), axis_types=(AxisType.Auto,))
+    split, whole = (NamedSharding(mesh, PartitionSpec(*axis)) for axis in (("rows",), ()))
+    shaped = lambda *shape, at=split: jax.ShapeDtypeStruct(shape, "float32", sharding=at)
+    rows = rls.ShardedRows(shaped(n, COLUMNS_OF_MANY), count, split, n)
+    arguments = rows, shaped(n), shaped(m, COLUMNS_OF_MANY, at=whole)
+    _, seconds, memory, text = built(on_many()[name], arguments, target, places[0])
+    moved = collectives(text)
+    at_end = sum(one["bytes"] for one in moved if not one["in_loop"])
+    return {
+        "computation": name,
+        "target": target,
+        "devices": count,
+        "rows": n,
+        "landmarks": m,
+        "compile_seconds": seconds,
+        "argument_bytes": memory.argument_size_in_bytes,
+        "beside_bytes": memory.temp_size_in_bytes,
+        "collectives": moved,
+        "below_full_precision": below_full(text),
+        "sending_seconds": 2 * at_end / LINKS[target](count),  # a ring sends all twice, nearly
+    }
+
+
+def collectives(text: str) -> list[dict]:
+    """Those of a compiled program: kind, bytes of the result, and whether it is made again and
+    again in a loop.
+    """
+    found, entry = [], False
+    for line in text.splitlines():
+        if re.match(r"(ENTRY )?%\S+ \(", line):
+            entry = line.startswith("ENTRY")
+        if moved := COLLECTIVE.search(line):
+            sizes = [
+                math.prod(map(int, filter(None, shape.split(",")))) * (int(bits or 8) // 8)
+                for _, bits, shape in SHAPE.findall(moved[1])
+            ]
+            found.append({"kind": moved[2], "bytes": sum(sizes), "in_loop": not entry})
+    return found
 
 
 def below_full(text: str) -> int:
     """Products in a compiled program that are made at less than float32's full precision; cuBLAS
     solves triangular systems in full.
     """
-    made = re.compile(
-        r' f(16|32|64)\[[^=]*\b(dot|convolution)\(|custom_call_target="__cublas\$(lt\$matmul|gemm)'
-    )
-    products = [line for line in text.splitlines() if made.search(line)]
+    products = [line for line in text.splitlines() if PRODUCT.search(line)]
     return sum(not re.search(r"highest", line, re.IGNORECASE) for line in products)
 
 
 def table(lines: list[dict]) -> str:
-    """The report as Markdown."""
-    here = all("milliseconds" in one for one in lines)
-    head = "| computation | n | compile, s | memory beyond, × matrix | MiB | library calls | below full precision |"
-    rows = [
-        f"| {one['computation']} | {one['n']} | {one['compile_seconds']} | {one['beyond']} | {one['mebibytes']} | {', '.join(one['calls']) or '–'} "
-        f"| {one['below_full_precision']} |" + (f" {one['milliseconds']:.3g} |" if here else "")
-        for one in lines
-    ]
-    return "\n".join([head + " measured, ms |" * here, "|" + "---|" * (7 + here), *rows])
+    """A report as Markdown, of one device or of many."""
+    if "devices" in lines[0]:
+        names = (
+            *("computation", "devices", "rows", "landmarks", "compile, s", "GB of arguments, each"),
+            *("GB beside, each", "collectives", "the largest, MB", "in loops, B"),
+            "between devices, s",
+        )
+        rows = map(_row_of_many, lines)
+    else:
+        here = all("milliseconds" in one for one in lines)
+        names = (
+            *("computation", "n", "compile, s", "memory beyond, × matrix", "MiB"),
+            *("library calls", "below full precision", *["measured, ms"] * here),
+        )
+        rows = (
+            (
+                *(one["computation"], one["n"], one["compile_seconds"], one["beyond"]),
+                *(one["mebibytes"], ", ".join(one["calls"]) or "–", one["below_full_precision"]),
+                *[f"{one['milliseconds']:.3g}" for _ in range(here)],
+            )
+            for one in lines
+        )
+    shown = [f"| {' | '.join(map(str, row))} |" for row in (names, *rows)]
+    return "\n".join([shown[0], "|" + "---|" * len(names), *shown[1:]])
+
+
+def _row_of_many(one):
+    moved = one["collectives"]
+    of_kind = lambda kind: sum(part["kind"] == kind for part in moved)
+    kinds = ", ".join(f"{of_kind(kind)} {kind}" for kind in sorted({p["kind"] for p in moved}))
+    largest = max((part["bytes"] for part in moved), default=0)
+    yield from (one["computation"], f"{one['devices']} {one['target']}", f"{one['rows']:.0e}")
+    yield from (one["landmarks"], one["compile_seconds"])
+    yield from (f"{one[part] / 1e9:.3g}" for part in ("argument_bytes", "beside_bytes"))
+    yield from (kinds, f"{largest / 1e6:.3g}")
+    yield max((part["bytes"] for part in moved if part["in_loop"]), default=0)
+    yield f"{one['sending_seconds']:.2g}"
 
 
 def wanted(target: str, only, sizes, slow: bool) -> list[tuple[str, int]]:
@@ -183,45 +267,60 @@ def wanted(target: str, only, sizes, slow: bool) -> list[tuple[str, int]]:
 
 
 def merged(old: list[dict], new: list[dict]) -> list[dict]:
-    """Lines of a report with new ones, which take the place of those of the same computation and n:
-    computations as they first came, by n.
+    """Lines of a report with new ones, which take the place of those of the same computation at the
+    same size: computations as they first came, by n.
     """
-    lines = {(one["computation"], one["n"]): one for one in (*old, *new)}
-    names = list(dict.fromkeys(name for name, _ in lines))
-    return [lines[key] for key in sorted(lines, key=lambda key: (names.index(key[0]), key[1]))]
+    sizes = "target", "devices", "rows", "landmarks", "n"
+    key = lambda one: (one["computation"], *(one.get(size, 0) for size in sizes))
+    lines = {key(one): one for one in (*old, *new)}
+    if "devices" in new[0]:
+        return [*lines.values()]
+    names = list(dict.fromkeys(name for name, *_ in lines))
+    return [lines[key] for key in sorted(lines, key=lambda key: (names.index(key[0]), key[1:]))]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--for", dest="target", choices=SIZES, required=True)
-    parser.add_argument("--only", nargs="*", help="names of computations, or parts of them")
-    parser.add_argument("--sizes", nargs="*", type=int)
-    parser.add_argument(
-        "--slow",
-        action="store_true",
-        help="also what takes minutes to compile for a TPU: eigendecompositions of more than 256 rows",
-    )
-    parser.add_argument(
-        "--here", action="store_true", help="the device is at hand: compile for it, and run"
-    )
-    parser.add_argument(
-        "--out", help="folder of the report, as Markdown and JSON, which is added to"
-    )
+    add = parser.add_argument
+    add("--for", dest="target", choices=SIZES, required=True)
+    add("--only", nargs="*", help="names of computations, or parts of them")
+    add("--sizes", nargs="*", type=int, help="rows, on one device")
+    add("--slow", action="store_true", help="TPU: also eigendecompositions of over 256 rows")
+    add("--here", action="store_true", help="the device is at hand: compile for it, and run")
+    add("--devices", nargs="+", type=int, help="for so many, with rows in equal parts")
+    add("--rows", type=int, default=10**9, help="of --devices")
+    add("--landmarks", type=int, default=4000, help="of --devices")
+    add("--out", type=Path, help="folder of the report, as Markdown and JSON, which is added to")
     args = parser.parse_args()
-    prepare_here(args.target) if args.here else prepare(args.target)
+    if not args.here:
+        prepare(args.target, max(args.devices or [4]))
+    if args.devices:
+        from computations import on_many
+
+        stem = "scale"
+        names = [
+            name
+            for name in on_many(args.target)
+            if not args.only or any(part in name for part in args.only)
+        ]
+        cases = ((name, args.target, count) for name in names for count in args.devices)
+        found = (scaled(*case, args.rows, args.landmarks) for case in cases)
+    else:
+        stem = f"{'run' if args.here else 'compile'}_{args.target}"
+        asked = wanted(args.target, args.only, args.sizes, args.slow)
+        found = (compiled(name, n, args.target, args.here) for name, n in asked)
     lines = []
-    for name, n in wanted(args.target, args.only, args.sizes, args.slow):
-        lines.append(compiled(name, n, args.target, args.here))
-        print(json.dumps(lines[-1], ensure_ascii=False), flush=True)
+    for one in found:
+        lines.append(one)
+        print(json.dumps(one, ensure_ascii=False), flush=True)
     print(table(lines))
     if args.out:
-        stem = Path(args.out) / f"{'run' if args.here else 'compile'}_{args.target}"
-        kept = stem.with_suffix(".json")
+        kept, shown = args.out / f"{stem}.json", args.out / f"{stem}.md"
         lines = merged(json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else [], lines)
         kept.write_text(json.dumps(lines, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        stem.with_suffix(".md").write_text(table(lines) + "\n", encoding="utf-8")
+        shown.write_text(table(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

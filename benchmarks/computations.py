@@ -191,3 +191,30 @@ def computations() -> dict[str, Computation]:
             two_sided, lambda n: (shape(n, n), shape(SIDE, SIDE), shape(n, SIDE)), square, SLOW
         ),
     }
+
+
+COLUMNS_OF_MANY = 10
+
+
+def on_many(target: str = "h100") -> dict[str, Callable]:
+    """Functions of rows, labels and points, that are compiled for many devices of a kind."""
+
+    def moments(rows, y, points):
+        solution = rls.Problem.of(GAUSSIAN, rows, y, landmarks=points).solution("cholesky")
+        return solution.factor.second, solution.cross
+
+    def one(rows, y, points):
+        factor = rls.factorize(GAUSSIAN, rows, landmarks=points, solver=rls.Cholesky())
+        return rls.loo(factor, y, lams()[:1])
+
+    def slopes(rows, y, points):
+        return jax.value_and_grad(objective, (0, 3))(jnp.float32(1.0), rows, y, points)
+
+    # An eigendecomposition takes minutes to compile for TPUs.
+    grid = {} if target == "v5e" else {"moments and leave-one-out at 100 λ": subset}
+    return {
+        "moments": moments,
+        "moments and leave-one-out at one λ": one,
+        **grid,
+        "leave-one-out at one λ and its slopes": slopes,
+    }

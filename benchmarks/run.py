@@ -23,7 +23,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 import report as reports
-import threads  # noqa: F401
 
 NOT_ON_GPU = ("cold", "datasets")
 PACKAGES = (
@@ -41,7 +40,7 @@ PACKAGES = (
 
 def measure(work, case, rounds) -> dict:
     """One case, timed and judged, as plain data."""
-    from timing import interleaved
+    from common import interleaved
 
     kinds = {"jaxrls": ("ours", case.ours)}
     kinds |= {f"jaxrls, {name}": ("variant", one) for name, one in case.variants.items()}

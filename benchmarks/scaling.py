@@ -1,30 +1,47 @@
 """How time and memory grow with n, m, t and L: exponents fitted to measurements, as a table and a
-picture.
+picture; and what calls hold in memory beside what `jaxrls.estimate` says before.
 
     python benchmarks/scaling.py [--out DIR] [--quick]
+    python benchmarks/scaling.py --estimate [gram predict ...]       # three minutes
 
 Each line varies one size and keeps the others; its exponent is the slope of log time, or log
 memory, over the log of the size (least squares over all sizes but the smallest). Memory is what XLA
-plans for temporaries and results. Writes scaling.json, scaling.md and scaling.png into --out."""
+plans for temporaries and results. Writes scaling.json, scaling.md and scaling.png into --out.
+
+For --estimate every call is made in a process of its own, twice, and measured the second time, so
+that programs are compiled and threads have their buffers: the highest resident set during the call
+less that before it, which Linux tells. Exits with 1 where a ratio is not within 2 either way."""
 
 import argparse
+import gc
 import json
+import sys
+import time
 from functools import partial
 from pathlib import Path
 
+from common import head, in_a_process, interleaved, line, say, slope
+
+# isort: split
 import jax
 import jax.numpy as jnp
 import numpy as np
-from timing import interleaved
 
 import jaxrls as rls
 
 KERNEL = rls.Gaussian(4.0)
+LINEAR = 0.5 * rls.Linear()
+PAIRS = rls.PairsOut(loss=rls.squared_error)
 
 
-def data(n, t=1):
+def data(n, d=8):
     rng = np.random.default_rng(0)
-    return jnp.asarray(rng.normal(size=(n, 8))), jnp.asarray(rng.normal(size=(n, t)))
+    X = rng.normal(size=(n, d))
+    return jnp.asarray(X), jnp.asarray(np.sin(X[:, 0]) + 0.1 * rng.normal(size=n))
+
+
+# exponents
+# ------------------------------------------------------------------------------------------------
 
 
 def grid(count):
@@ -33,39 +50,34 @@ def grid(count):
 
 def whole_path(n):
     """Coefficients and leave-one-out error for 100 λ, all of K."""
-    return lambda X, Y, lams: rls.path(rls.factorize(KERNEL, X, intercept=False), Y, lams), (
-        *data(n),
-        grid(100),
-    )
+    run = lambda X, Y, lams: rls.path(rls.factorize(KERNEL, X, intercept=False), Y, lams)
+    return run, (*data(n), grid(100))
 
 
-def more_lams(count):
+def more_lams(count, t=1):
     """Leave-one-out error over L λ, n = 1000, the factor given."""
-    X, Y = data(1000)
-    return rls.loo, (rls.factorize(KERNEL, X, intercept=False), Y, grid(count))
+    X, y = data(1000)
+    factor = rls.factorize(KERNEL, X, intercept=False)
+    return rls.loo, (factor, y[:, None] * jnp.arange(1.0, t + 1), grid(count))
 
 
 def more_targets(t):
     """Leave-one-out error of t targets over 20 λ, n = 1000, the factor given."""
-    X, Y = data(1000, t)
-    return rls.loo, (rls.factorize(KERNEL, X, intercept=False), Y, grid(20))
+    return more_lams(20, t)
 
 
-def subset(n, m):
-    X, Y = data(n)
-    return lambda X, Y, R, lams: rls.path(
-        rls.factorize(KERNEL, X, landmarks=R, intercept=False), Y, lams
-    ), (X, Y, jnp.arange(m), grid(100))
-
-
-def more_landmarks(m):
+def more_landmarks(m, n=20_000):
     """Coefficients and leave-one-out error for 100 λ on m landmarks, n = 20,000."""
-    return subset(20_000, m)
+
+    def run(X, Y, chosen, lams):
+        return rls.path(rls.factorize(KERNEL, X, landmarks=chosen, intercept=False), Y, lams)
+
+    return run, (*data(n), jnp.arange(m), grid(100))
 
 
 def more_rows(n):
     """The same on 500 landmarks, n rows."""
-    return subset(n, 500)
+    return more_landmarks(500, n)
 
 
 # size: the work, the sizes, and the exponent that the count of operations gives
@@ -78,39 +90,42 @@ LINES = {
 }
 
 
-def measure(work, sizes, rounds) -> tuple[list[float], list[int]]:
-    """Seconds, medians, and bytes at every size."""
+def exponent(sizes, values) -> float:
+    """The slope over all but the smallest size."""
+    return slope(sizes[1:], values[1:])
+
+
+def measure(work, sizes, rounds, order) -> dict:
+    """Seconds, medians, and bytes at every size, and their exponents."""
     runs, memory = {}, []
     for size in sizes:
         fn, args = work(size)
         compiled = jax.jit(fn).lower(*args).compile()
         plan = compiled.memory_analysis()
         memory.append(plan.temp_size_in_bytes + plan.output_size_in_bytes)
-        runs[str(size)] = partial(compiled, *args)
+        runs[size] = partial(compiled, *args)
     timings, *_ = interleaved(runs, rounds)
-    return [timings[str(size)].median for size in sizes], memory
-
-
-def exponent(sizes, values) -> float:
-    """The slope over all but the smallest size."""
-    return float(np.polyfit(np.log(sizes[1:]), np.log(values[1:]), 1)[0])
+    seconds = [timings[size].median for size in sizes]
+    return {
+        "what": work.__doc__,
+        "sizes": sizes,
+        "seconds": seconds,
+        "bytes": memory,
+        "exponent of seconds": exponent(sizes, seconds),
+        "exponent of bytes": exponent(sizes, memory),
+        "operations": order,
+    }
 
 
 def markdown(report) -> str:
     """Sizes, seconds and exponents as a table."""
-    lines = [
-        "| in | what | sizes | seconds | exponent of time | of memory | operations |",
-        "|---" * 7 + "|",
-    ]
-    for name, line in report.items():
-        slopes = f"{line['exponent of seconds']:.2f} | {line['exponent of bytes']:.2f}"
-        sizes, took = (
-            ", ".join(map(str, line["sizes"])),
-            ", ".join(f"{s:.3g}" for s in line["seconds"]),
-        )
-        lines.append(
-            f"| {name} | {line['what']} | {sizes} | {took} | {slopes} | {line['operations']} |"
-        )
+    lines = ["| in | what | sizes | seconds | exponent of time | of memory | operations |"]
+    lines += ["|---" * 7 + "|"]
+    for name, one in report.items():
+        sizes = ", ".join(map(str, one["sizes"]))
+        took = ", ".join(f"{seconds:.3g}" for seconds in one["seconds"])
+        slopes = (f"{one[f'exponent of {what}']:.2f}" for what in ("seconds", "bytes"))
+        lines.append(line(name, one["what"], sizes, took, *slopes, one["operations"]))
     return "\n".join(lines)
 
 
@@ -122,61 +137,154 @@ def picture(report, file) -> None:
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(1, 2, figsize=(9, 5), layout="constrained", sharex=True)
-    for name, line in report.items():
-        for ax, what in zip(axes, ("seconds", "bytes"), strict=True):
-            values = np.array(line[what]) / line[what][0]
-            ax.plot(
-                np.array(line["sizes"]) / line["sizes"][0],
-                values,
-                "o-",
-                label=f"{name}: {line[f'exponent of {what}']:.2f}",
-            )
-    for ax, what in zip(axes, ("time", "memory"), strict=True):
-        ax.set(
-            xscale="log",
-            yscale="log",
-            xlabel="size, as a multiple of the smallest",
-            ylabel=f"{what}, as a multiple of the smallest size's",
-        )
+    for ax, what, name in zip(axes, ("seconds", "bytes"), ("time", "memory"), strict=True):
+        for size, one in report.items():
+            label = f"{size}: {one[f'exponent of {what}']:.2f}"
+            sizes, values = (np.array(one[key]) / one[key][0] for key in ("sizes", what))
+            ax.plot(sizes, values, "o-", label=label)
+        shown = f"{name}, as a multiple of the smallest size's"
+        ax.set(xscale="log", yscale="log", ylabel=shown)
+        ax.set_xlabel("size, as a multiple of the smallest")
         ax.legend(title="exponent in", loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2)
     figure.savefig(file, dpi=90)
+
+
+# memory beside what is estimated
+# ------------------------------------------------------------------------------------------------
+
+
+def fitted(kernel, n, d=5, *, called=None, pairs=False, keep=False, **options):
+    """A fit, and what is estimated of it: options of both, and those of the call alone. What is kept
+    is asked for intervals, which make the most of it.
+    """
+
+    def prepare():
+        X, Y = data(n, d)
+
+        def run():
+            fit = rls.fit(kernel, X, Y, keep=keep, **options | (called or {}))
+            return (fit, fit.intervals(X[:2])) if keep else fit
+
+        return run
+
+    return prepare, rls.estimate(kernel, (n, d), pairs=pairs, keep=keep, **options)
+
+
+def gradient(kernel, n, d=5, *, criterion=rls.loo, landmarks=None, **options):
+    """A value with its derivatives."""
+
+    def prepare():
+        chosen = None if landmarks is None else jnp.arange(landmarks)
+        value = partial(rls.objective, criterion=criterion, landmarks=chosen)
+        return partial(jax.jit(jax.value_and_grad(value)), kernel, *data(n, d), 0.1)
+
+    return prepare, rls.estimate(kernel, (n, d), landmarks=landmarks, call="gradient", **options)
+
+
+def predict(n, new):
+    def prepare():
+        return partial(rls.fit(KERNEL, *data(n, 5), lams=[1.0]).predict, data(new, 5)[0])
+
+    return prepare, rls.estimate(KERNEL, (n, 5), call="predict", rows=new)
+
+
+def in_groups(n, b):
+    """Options for groups of b rows."""
+    return {"groups": b, "called": {"groups": np.arange(n) // b}}
+
+
+AT_TWO = {"lams": 2, "called": {"lams": [0.1, 1.0]}}
+
+# What makes data and hands back the call, and what is estimated of it, of which no array is made.
+ROWS = {
+    "gram": lambda: fitted(KERNEL, 2000),
+    "gram, weights": lambda: fitted(
+        KERNEL, 2000, weights=True, called={"weights": np.linspace(0.5, 2, 2000)}
+    ),
+    "gram, groups": lambda: fitted(KERNEL, 2000, **in_groups(2000, 400)),
+    "gram, pairs": lambda: fitted(
+        KERNEL, 2000, pairs=True, called={"criterion": rls.pairwise_ranking_error}
+    ),
+    "gram, intervals": lambda: fitted(KERNEL, 2000, keep=True),
+    "cholesky gram": lambda: fitted(KERNEL, 2000, **AT_TWO),
+    "refined": lambda: fitted(KERNEL, 2000, solver=rls.Refined(), **AT_TWO),
+    "features": lambda: fitted(LINEAR, 3000, 600),
+    "covariance": lambda: fitted(LINEAR, 20_000, 1000),
+    "subset": lambda: fitted(KERNEL, 20_000, landmarks=500),
+    "subset, groups": lambda: fitted(KERNEL, 10_000, landmarks=300, **in_groups(10_000, 2000)),
+    "cholesky features": lambda: fitted(LINEAR, 20_000, 1000, solver=rls.Cholesky(), **AT_TWO),
+    "iterative": lambda: fitted(
+        KERNEL, 10_000, lams=1, solver=rls.Iterative(200), called={"lams": [1.0]}
+    ),
+    "gradient": lambda: gradient(KERNEL, 2000),
+    "gradient, pairs": lambda: gradient(KERNEL, 2000, criterion=PAIRS, pairs=True),
+    "gradient, features": lambda: gradient(LINEAR, 20_000, 1000),
+    "gradient, landmarks": lambda: gradient(KERNEL, 20_000, landmarks=1000),
+    "predict": lambda: predict(4000, 400_000),
+}
+
+
+def status(name) -> int:
+    """Bytes that the system says of this process."""
+    text = Path("/proc/self/status").read_text(encoding="ascii")
+    return 1024 * int(text.split(f"{name}:")[1].split()[0])
+
+
+def held_in(name) -> dict:
+    """Measured and estimated bytes of a row of ROWS, here and now."""
+    jax.config.update("jax_enable_x64", True)
+    prepare, said = ROWS[name]()
+    run = prepare()
+    jax.block_until_ready(jax.tree.leaves(run()))
+    gc.collect()
+    held = [0, 0, status("VmRSS")]
+    while len(set(held[-3:])) > 1 and len(held) < 100:  # arrays are given back by another thread
+        time.sleep(0.3)
+        held.append(status("VmRSS"))
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    before, out = status("VmRSS"), run()
+    jax.block_until_ready(jax.tree.leaves(out))
+    most = status("VmHWM") - before
+    return {"measured": most, "estimated": said.bytes, "words": said.words}
+
+
+def beside_estimates(names) -> bool:
+    """A line for every call, and whether one was missed.
+
+    glibc learns to keep arrays of up to 32 MiB once they are freed, and calls take them again: a
+    threshold of its own keeps it from learning."""
+    say(head("call", "measured", "estimated", "ratio", "for"))
+    missed = False
+    for name in names:
+        row = in_a_process(held_in, name, MALLOC_MMAP_THRESHOLD_=str(2**17))
+        ratio = row["measured"] / row["estimated"]
+        missed |= not 1 / 2 <= ratio <= 2
+        sizes = (f"{row[part] / 1e6:,.0f} MB" for part in ("measured", "estimated"))
+        say(line(name, *sizes, f"{ratio:.2f}", row["words"]))
+    return missed
 
 
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("benchmark-report"),
-        help="folder of scaling.json, scaling.md and scaling.png",
-    )
+    parser.add_argument("--out", type=Path, default=Path("benchmark-report"), help="a folder")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument(
-        "--quick", action="store_true", help="a tenth of the sizes, to see that it runs"
-    )
+    parser.add_argument("--quick", action="store_true", help="a tenth of the sizes: does it run?")
+    parser.add_argument("--estimate", nargs="*", metavar="CALL", help=", ".join(ROWS))
     args = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
+    if args.estimate is not None:
+        sys.exit(beside_estimates(args.estimate or ROWS))
     args.out.mkdir(parents=True, exist_ok=True)
     report = {}
     for name, (work, sizes, order) in LINES.items():
-        sizes = [size // 10 for size in sizes] if args.quick else list(sizes)
-        seconds, memory = measure(work, sizes, args.rounds)
-        report[name] = {
-            "what": (work.__doc__ or "").strip(),
-            "sizes": sizes,
-            "seconds": seconds,
-            "bytes": memory,
-            "exponent of seconds": exponent(sizes, seconds),
-            "exponent of bytes": exponent(sizes, memory),
-            "operations": order,
-        }
-        print(f"{name}: {report[name]['exponent of seconds']:.2f}", flush=True)
-    print(markdown(report))
-    (args.out / "scaling.json").write_text(
-        json.dumps(report, indent=1, ensure_ascii=False), encoding="utf-8"
-    )
+        sizes = [size // 10 if args.quick else size for size in sizes]
+        report[name] = measure(work, sizes, args.rounds, order)
+        say(f"{name}: {report[name]['exponent of seconds']:.2f}")
+    say(markdown(report))
+    text = json.dumps(report, indent=1, ensure_ascii=False)
+    (args.out / "scaling.json").write_text(text, encoding="utf-8")
     (args.out / "scaling.md").write_text(markdown(report) + "\n", encoding="utf-8")
     picture(report, args.out / "scaling.png")
 

@@ -67,7 +67,7 @@ def test_the_readme_shows_the_report_that_is_kept():
 
 def test_what_fails_is_a_result_and_the_others_go_on():
     timing, suite, reports, peers, works = map(
-        importlib.import_module, ("timing", "run", "report", "peers", "works")
+        importlib.import_module, ("common", "run", "report", "peers", "works")
     )
     timings, results, failures = timing.interleaved(
         {"good": lambda: 3, "bad": lambda: [][0]}, rounds=2
@@ -101,12 +101,12 @@ def test_exponents():
 
 
 def test_coverage_is_judged():
-    intervals = importlib.import_module("intervals")
+    studies = importlib.import_module("studies")
     for covers, way, want in (
         ([0.75, 0.81, 0.81], "split", [False, True, True]),
         ([0.61, 0.62, 0.63], "cv+", [False, False, True]),
     ):
-        found = intervals.verdicts(np.array(covers), 0.8, way)[2:]
+        found = studies.verdicts(np.array(covers), 0.8, way)[2:]
         assert [bool(part) for part in found] == want
 
 

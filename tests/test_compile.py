@@ -16,7 +16,7 @@ from jaxrls.support.target import platform
 pytestmark = pytest.mark.any_precision
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmarks"))
-compiling, scale = (importlib.import_module(name) for name in ("compile", "scale"))
+compiling = importlib.import_module("compile")
 
 
 def test_blocks_are_cut_for_the_device_that_a_program_is_for(monkeypatch):
@@ -80,7 +80,7 @@ ENTRY %main.2_spmd (param.1: f32[125000000,10]) -> f32[4000,4000] {
 
 
 def test_collectives_are_read_from_a_program_with_their_bytes():
-    found = [tuple(one.values()) for one in scale.collectives(PROGRAM)]
+    found = [tuple(one.values()) for one in compiling.collectives(PROGRAM)]
     assert found == [
         ("all-reduce", 1, True),
         ("all-reduce", 4 * 4_000_000 + 8, False),
@@ -94,8 +94,8 @@ def test_the_report_on_many_devices_is_what_is_kept_and_moves_sums_only():
     """
     folder = ROOT / "benchmarks" / "report"
     lines = json.loads((folder / "scale.json").read_text(encoding="utf-8"))
-    assert (folder / "scale.md").read_text(encoding="utf-8") == scale.table(lines) + "\n"
-    assert scale.merged(lines, lines[:1]) == lines
+    assert (folder / "scale.md").read_text(encoding="utf-8") == compiling.table(lines) + "\n"
+    assert compiling.merged(lines, lines[:1]) == lines
     for one in lines:
         assert one["below_full_precision"] == 0
         most = 8 * one["landmarks"] * (one["landmarks"] + 20)

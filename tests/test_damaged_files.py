@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import jaxrls as rls
 from jaxrls.io.sources import Choice, open_files
-from jaxrls.io.writers import writing
+from jaxrls.io.tables import writing
 
 pytestmark = pytest.mark.any_precision
 EXAMPLES = int(os.environ.get("JAXRLS_EXAMPLES", "300"))

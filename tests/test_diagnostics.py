@@ -23,6 +23,13 @@ def data(n=18, d=4, t=2):
     return X, wide(rng.normal(size=(n, t)) + 3), wide(rng.uniform(0.3, 2.0, size=n))
 
 
+def factor_of(route, X, v):
+    """The factor of a linear kernel; landmarks are as many as it has dimensions."""
+    landmarks = array(X[:4]) if route == "subset" else None
+    options = {"weights": array(v), "landmarks": landmarks, "solver": solver_of(route)}
+    return support.factorize(rls.Linear(), array(X), intercept=True, **options)
+
+
 def brute_force(Phi, Y, v):
     """Leverage, noise, standardised residuals and Cook's distances from the hat matrix of refits,
     and from fits without each row.
@@ -57,14 +64,7 @@ def test_influence_against_refits(route):
     """
     X, Y, v = data()
     v = np.where(np.arange(len(v)) % 5 == 4, 0, v)
-    if route == "subset":
-        factor = support.factor_subset(
-            rls.Linear(), array(X), array(X[:4]), weights=array(v), intercept=True
-        )
-    else:
-        factor = support.factorize(
-            rls.Linear(), array(X), solver=solver_of(route), weights=array(v), intercept=True
-        )
+    factor = factor_of(route, X, v)
     found = influence(factor, array(Y), LAM)
     want = brute_force(X, Y, v)
     condition = float(np.linalg.norm(X, 2)) ** 2 / LAM
@@ -104,14 +104,7 @@ def test_eigenfunctions_are_orthonormal_and_expand_the_kernel(route):
     """
     X, _, v = data()
     kernel, new = rls.Linear(), wide(np.random.default_rng(9).normal(size=(5, 4)))
-    if route == "subset":
-        factor = support.factor_subset(
-            kernel, array(X), array(X[:4]), weights=array(v), intercept=True
-        )
-    else:
-        factor = support.factorize(
-            kernel, array(X), solver=solver_of(route), weights=array(v), intercept=True
-        )
+    factor = factor_of(route, X, v)
     values, functions = eigenfunctions(factor, kernel, array(X), num=4)
     at_rows, at_new = (np.asarray(functions.predict(array(A)), np.float64) for A in (X, new))
     share, mean = v / v.sum(), v @ X / v.sum()

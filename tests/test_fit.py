@@ -432,7 +432,7 @@ REFUSED = [
     ({"Y": list("abcd")}, "Y must hold real numbers, and could not be read as such"),
     ({"weights": [1.0]}, "weights must have shape (4,), one per row of X, and has shape (1,)"),
     ({"weights": [1, 1, -1, 1]}, "weights must not be negative, and the smallest is -1.0"),
-    ({"weights": [0, 0, 0, 0]}, "weights are all zero, so that no row is left to fit"),
+    ({"weights": [0, 0, 0, 0]}, "weights are all zero: give some row a positive weight"),
     (
         {"lams": [1.0, -1.0]},
         "lams must be positive, or 0 for the floor of the factor, and the smallest is -1.0",
@@ -553,7 +553,7 @@ def test_a_problem_too_large_is_refused_before_the_work(monkeypatch):
         (
             "memory_bytes",
             lambda: 2**24,
-            "X has 1000 rows: factoring K takes about 33.6 MB, and this device has 16.8 MB: use landmarks=",
+            "X has 1000 rows: route 'gram' takes about 33.6 MB, and this device has 16.8 MB: use landmarks=",
         ),
     ):
         with monkeypatch.context() as patch:

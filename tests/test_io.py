@@ -58,10 +58,14 @@ KERNELS = [
     rls.Linear(),
     rls.Gaussian(2),
     rls.Gaussian(np.array([1.0, np.pi])),
-    rls.Gaussian(jnp.array([1.0, 2.0], jnp.bfloat16)),
     rls.Matern(1.5, np.float16(2.0)),
     0.5 * rls.Gaussian(1e-300) + rls.Linear() * rls.Matern(2.5, 5e-324).on([0, -1]),
-    Own(np.zeros((0, 3)), 3, (rls.Linear(), 1.0, [True, "text", 2j * np.ones(2)]), np.arange(3)),
+    Own(
+        np.zeros((0, 3)),
+        3,
+        (rls.Linear(), 1.0, [True, "text", np.ones(2, np.float16)]),
+        np.arange(3),
+    ),
     rls.Landmarks(jnp.arange(4), jnp.ones((4, 2), jnp.float32), None),
 ]
 
@@ -140,27 +144,20 @@ def deep(depth):
     return nest
 
 
-def scaled(depth):
-    kernel = rls.Linear()
-    for _ in range(depth):
-        kernel = pytrees.REGISTRY["Scaled"](1.0, kernel)
-    return kernel
-
-
 REFUSED = [
-    (2.0 * Undecorated(1.0), None, "only the library's own classes"),
+    (2.0 * Undecorated(1.0), None, "of type Undecorated, which no file holds"),
     (3, None, "save takes"),
     (Own(range(3)), None, "width is of type range"),
     (Own({"a": 1.0}), None, "width is of type dict"),
     (Own(np.array(["a"])), None, "width is an array of dtype <U1"),
-    (Own(jax.random.key(0)), None, "width is an array of dtype key"),
-    (rls.Linear() + rls.FunctionKernel(lambda X, Z: X @ Z.T), None, "holds a Python function"),
-    (Own(jnp.cos), None, "holds a Python function"),
-    (scaled(2000), None, "the object to save"),
+    (Own(1j * np.ones(2)), None, "width is an array of dtype complex128"),
+    (Own(jnp.ones(2, jnp.bfloat16)), None, "width is an array of dtype bfloat16"),
+    (Own(jax.random.key(0)), None, "width is"),
+    (rls.Linear() + rls.FunctionKernel(lambda X, Z: X @ Z.T), None, "Python functions"),
+    (Own(jnp.cos), None, "Python functions"),
     (rls.Linear(), {"a": np.ones(3)}, "extra must hold"),
     (rls.Linear(), ["a"], "extra must be a dictionary"),
     (rls.Linear(), {"a": deep(5000)}, "extra must hold"),
-    (rls.Linear(), {"a": 10**5000}, "extra must hold"),
     (rls.Linear(), {"a": "a" * 60_000_000}, "would have a header of"),
 ]
 
@@ -195,7 +192,7 @@ def test_classes_are_those_that_are_known(tmp_path):
     old, new = define()(1.0), define()(1.0)
     rls.save(tmp_path / "k", new)
     assert rls.load(tmp_path / "k") == new
-    words = "of type Again: .*defined again since must make the object anew"
+    words = "of type Again, which no file holds: .* as they are defined now"
     with pytest.raises(ValueError, match=words):
         rls.save(tmp_path / "k", old)
 
@@ -205,7 +202,7 @@ def test_an_old_file_is_replaced_whole(tmp_path):
     path.write_text("old")
     path.chmod(0o640)
     link.symlink_to(path)
-    with pytest.raises(ValueError, match="Python function"):
+    with pytest.raises(ValueError, match="Python functions"):
         rls.save(path, rls.FeatureMap(jnp.cos))
     assert path.read_text() == "old"
     rls.save(str(link), rls.Linear())
@@ -217,9 +214,11 @@ def test_an_old_file_is_replaced_whole(tmp_path):
         with pytest.raises(OSError, match="disk full"):
             rls.save(path, rls.Gaussian(1.0))
     assert rls.load(path) == rls.Linear() and sorted(os.listdir(tmp_path)) == ["link", "model"]
-    for place, words in ((tmp_path, "not an ordinary file"), (tmp_path / "no" / "k", "no folder")):
-        with pytest.raises(ValueError, match=words):
+    for place in (tmp_path, tmp_path / "no" / "k"):
+        with pytest.raises(ValueError, match="not an ordinary file in a folder that exists"):
             rls.save(place, rls.Linear())
+    with pytest.raises(TypeError):
+        rls.load(3)  # which would close whatever has this number
 
 
 def rewrite(path, change):
@@ -240,7 +239,7 @@ WRONG = [
     lambda h: h.update(tree={"class": "FunctionKernel", "fields": {"fn": "os.system"}}),
     lambda h: h["tree"].update(fields=[1]),
     lambda h: h.update(tree=3),
-    lambda h: h.update(extra=[]),
+    lambda h: h.update(extra=3),
     lambda h: h.pop("tree"),
     tree(more=1),
     tree(width={"array": "absent"}),
@@ -265,8 +264,8 @@ FOREIGN = {
     "JSON|header": lambda path: path.write_text("hello world, " * 9),
     "no 'jaxrls'": lambda path: save_file({"a": np.ones(3)}, path),
     "no 'version'": foreign,
-    "format is 2, and this jaxrls reads 1: upgrade it": lambda path: foreign(path, version=2),
-    "checksum": lambda path: foreign(path, version=1, checksum=0, header={}, types={}),
+    "format is 2, and this jaxrls reads 1": lambda path: foreign(path, version=2),
+    "checksum": lambda path: foreign(path, version=1, checksum=0, header={}),
     "indices must be": lambda path: save_file({}, path, {"jaxrls": "[1]"}),
     "recursion|nested": lambda path: save_file({}, path, {"jaxrls": "[" * 10**5}),
 }

@@ -288,7 +288,7 @@ FIT = {
     "the kernel matrix of a side must be positive semidefinite": {
         "kernel2": rls.FunctionKernel(lambda X, Z: 0.5 - X @ Z.T)
     },
-    "of the sides X has 5 rows: factoring K takes about .*, and this device has 100 B": {
+    "of the sides X has 5 rows: route 'gram' takes about .*, and this device has 100 B": {
         "memory": 100
     },
 }

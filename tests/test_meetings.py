@@ -64,15 +64,6 @@ def test_powers_that_a_factor_lacks_are_named(data):
             ask(point)
 
 
-@pytest.mark.parametrize(
-    "combine",
-    [lambda K: K + rls.Linear(), lambda K: rls.Linear() * K, lambda K: 2.0 * K, lambda K: K.on(0)],
-)
-def test_a_kernel_matrix_has_no_algebra(combine):
-    with pytest.raises(ValueError, match="Precomputed"):
-        combine(rls.Precomputed())
-
-
 @pytest.mark.parametrize("given", [np.asarray, np.ndarray.tolist], ids=["arrays", "lists"])
 def test_lists_and_numpy_arrays_are_taken_wherever_jax_arrays_are(data, given):
     """What is returned, without a program that computes it."""

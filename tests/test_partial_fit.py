@@ -88,7 +88,7 @@ def test_after_fit_it_begins_anew_and_says_so():
 def test_there_is_none_beside_what_takes_rows():
     """So that `hasattr` says so, as scikit-learn's checks and pipelines ask."""
     assert hasattr(RLSRegressor(), "partial_fit")
-    why = "partial_fit chooses λ by GCV, from moments alone: leave criterion=, loss= and cv= out"
+    why = "partial_fit chooses λ by GCV, from moments alone: leave criterion=, loss=, cv="
     beside = {"cv": 5, "loss": "absolute_error", "scoring": "r2", "store_cv_results": True}
     for option in beside.items():
         assert not hasattr(RLSClassifier(**dict([option])), "partial_fit")

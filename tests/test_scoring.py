@@ -12,7 +12,7 @@ pytest.importorskip(
 
 from sklearn.kernel_ridge import KernelRidge  # noqa: E402
 from sklearn.linear_model import Ridge, RidgeClassifier, RidgeClassifierCV, RidgeCV  # noqa: E402
-from sklearn.metrics import make_scorer, mean_pinball_loss  # noqa: E402
+from sklearn.metrics import get_scorer, make_scorer, mean_pinball_loss  # noqa: E402
 from sklearn.model_selection import (
     GridSearchCV,
     GroupKFold,
@@ -24,6 +24,7 @@ from sklearn.model_selection import (
 
 import jaxrls as rls  # noqa: E402
 from jaxrls.sklearn import RLSClassifier, RLSRegressor  # noqa: E402
+from jaxrls.sklearn.scoring import probabilities  # noqa: E402
 
 pytestmark = [
     pytest.mark.any_precision,  # estimators compute in float64 where the switch is off
@@ -88,6 +89,24 @@ def test_a_scorer_of_classes_is_that_of_ridge_classifier_cv():
     assert several.best_score_ == -several.path_.errors.min()
 
 
+@pytest.mark.parametrize("probability", [None, "sigmoid", "isotonic"])
+def test_scorers_of_probabilities_are_given_calibrated_ones(probability):
+    """Those that `predict_proba` makes of scores of rows left out, at every λ."""
+    for scoring in ("neg_log_loss", "roc_auc_ovr", "neg_brier_score"):
+        names = NAMES == "red" if scoring == "neg_brier_score" else NAMES
+        options = {"kernel": "linear", "probability": probability}
+        model = RLSClassifier(lams=ALPHAS, scoring=scoring, **options).fit(X, names, V)
+        plain = RLSClassifier(lams=model.lam_, **options).fit(X, names, V)
+        if probability is None:
+            continue
+        p = probabilities(plain.calibration_, plain.loo_predictions_, False)
+        score = get_scorer(scoring)._score_func
+        p = p[:, 1] if scoring == "neg_brier_score" else p
+        more = {"multi_class": "ovr"} if scoring == "roc_auc_ovr" else {}
+        want = score(names, p, sample_weight=V, **more)
+        assert_close(abs(model.best_score_), want, TOLERANCE, scoring)
+
+
 @pytest.mark.parametrize(
     ("theirs", "ours", "cv", "scoring", "target", "groups"),
     [
@@ -143,19 +162,13 @@ def test_weights_weigh_scores_as_in_ridge_cv():
     ("options", "message"),
     [
         ({"scoring": "r3"}, "'r3'"),
-        (
-            {"scoring": "r2", "loss": "absolute_error"},
-            "scoring= and loss= both say what λ is chosen by",
-        ),
+        ({"scoring": "r2", "loss": "absolute_error"}, "scoring='r2' chooses λ by scores"),
         ({"scoring": "r2", "by_fold": True}, "by_fold=True needs folds: give cv= or groups="),
         (
             {"scoring": "r2", "lams": "search"},
             "scoring= and store_cv_results= take .* neither lams='search'",
         ),
-        (
-            {"store_cv_results": "losses"},
-            "store_cv_results must be True, False or 'predictions', and is 'losses'",
-        ),
+        ({"store_cv_results": "losses"}, "'store_cv_results' parameter .* Got 'losses'"),
         (
             {"scoring": "r2", "criterion": "gcv"},
             "scoring= and store_cv_results= take criterion='loo' or 'kfold'",
@@ -173,7 +186,7 @@ def test_a_score_that_is_no_number_chooses_nothing():
     X, y = np.random.default_rng(0).normal(size=(20, 2)), np.repeat([0, 1], 10)
     with pytest.raises(
         ValueError,
-        match="the score of scoring='roc_auc' is not a number at 3 of 3 λ in some fold: make folds in which",
+        match="the score of scoring='roc_auc' is not a number at 3 of 3 λ: take folds in which",
     ):
         RLSClassifier("linear", lams=[0.1, 1.0, 10.0], scoring="roc_auc", by_fold=True).fit(
             X, y, groups=y

@@ -35,7 +35,8 @@ from sklearn.pipeline import make_pipeline  # noqa: E402
 from sklearn.preprocessing import StandardScaler  # noqa: E402
 from sklearn.utils.estimator_checks import parametrize_with_checks  # noqa: E402
 
-from jaxrls.sklearn import KERNELS, RADIAL, RLSClassifier, RLSRegressor  # noqa: E402
+from jaxrls.io.named import KERNELS, RADIAL  # noqa: E402
+from jaxrls.sklearn import RLSClassifier, RLSRegressor  # noqa: E402
 
 TOLERANCE = 1e-9
 ALPHAS = np.logspace(-2, 3, 11)
@@ -233,6 +234,15 @@ def test_folds_are_those_of_scikit_learn():
     assert_close(own, theirs, TOLERANCE, "stratified")
 
 
+def test_fixed_effects_are_those_of_fit():
+    levels = rls.levels(GROUPS)
+    model = RLSRegressor("linear", lams=1.0).fit(X, y, V, fixed_effects=levels)
+    direct = rls.fit(rls.Linear(), X, y, weights=V, lams=[1.0], fixed_effects=levels)
+    assert_close(
+        model.predict(X, fixed_effects=GROUPS), direct.predict(X, fixed_effects=GROUPS), TOLERANCE
+    )
+
+
 def test_an_integer_weight_is_that_many_rows():
     """Width, λ and predictions; 0 is a row that was never there."""
     counts = np.random.default_rng(0).integers(0, 4, len(y))
@@ -336,45 +346,20 @@ def test_a_lam_at_the_edge_of_its_grid_warns():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"kernel": "cubic"},
-            "kernel must be one of 'linear', 'polynomial', 'poly', 'gaussian', .*, a jaxrls kernel, or a function of two matrices, and is 'cubic'",
-        ),
-        (
-            {"kernel": rls.Gaussian},
-            "kernel must be one of .*, a jaxrls kernel, or a function of two matrices, and is <class",
-        ),
-        (
-            {"kernel": "polynomial", "degree": 1.5},
-            "Polynomial.degree must be a whole number of at least 1, and is 1.5",
-        ),
-        (
-            {"width": "mean"},
-            "width must be a positive number, one for each column of X, or 'median', and is 'mean'",
-        ),
-        ({"width": -1.0}, "Gaussian.width must be positive and finite, and is -1.0"),
-        (
-            {"width": [1.0, 2.0]},
-            r"Gaussian.width must be one number or one per column, shape \(6,\), and has shape \(2,\)",
-        ),
+        ({"kernel": "cubic"}, "'kernel' parameter of RLSRegressor must be .* Got 'cubic'"),
+        ({"kernel": rls.Gaussian}, "kernel must be an object, and is the class Gaussian"),
+        ({"kernel": "poly", "degree": 1.5}, "'degree' parameter .* Got 1.5"),
+        ({"width": "mean"}, "'width' parameter .* Got 'mean'"),
+        ({"width": -1.0}, "'width' parameter .* Got -1.0"),
+        ({"width": [-1.0] * 6}, "Gaussian.width must be positive"),
+        ({"width": [1.0, 2.0]}, r"Gaussian.width must be one number or one per column, .*\(2,\)"),
+        ({"fit_intercept": "no"}, "'fit_intercept' parameter .* Got 'no'"),
         ({"lams": "best"}, "lams must be how many λ, .*, or 'search'"),
-        (
-            {"lams": [-1.0, 1.0]},
-            "lams must be positive, or 0 for the floor of the factor, and the smallest is -1.0",
-        ),
-        (
-            {"criterion": "aic"},
-            "criterion must be one of 'kfold', 'loo', 'gcv', .*, or a function of that kind, and is 'aic'",
-        ),
-        (
-            {"loss": "hinge"},
-            "loss must be one of 'squared_error', .*'zero_one_loss', or a function of that kind, and is 'hinge'",
-        ),
-        (
-            {"loss": "absolute_error", "criterion": "gcv"},
-            "loss= is what criterion='loo' or 'kfold' averages",
-        ),
-        ({"cv": 5, "criterion": "gcv"}, "cv= does not go with criterion='gcv'"),
+        ({"lams": [-1.0, 1.0]}, "lams must be positive, .*, and the smallest is -1.0"),
+        ({"criterion": "aic"}, "'criterion' parameter .* Got 'aic'"),
+        ({"loss": "hinge"}, "'loss' parameter .* Got 'hinge'"),
+        ({"loss": "absolute_error", "criterion": "gcv"}, "cv= and loss= are for criterion='loo'"),
+        ({"cv": 5, "criterion": "gcv"}, "cv= and loss= are for .*, and it is 'gcv'"),
         (
             {"cv": RepeatedKFold(n_splits=2, n_repeats=2)},
             "cv= must leave every row out once, .* leaves 40 rows out more often and 0 never",

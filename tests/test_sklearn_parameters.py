@@ -71,8 +71,6 @@ def test_kernels_by_scikit_learns_names():
         RLSRegressor("chi2", lams=0.5).fit(X, Y)
     theirs, ours = kernel_ridge(kernel="poly", degree=2, gamma=1.0), regressor(kernel=squared)
     assert_close(ours.predict(NEW), theirs.predict(NEW), TOLERANCE, "a function")
-    with pytest.raises(ValueError, match="or a function of two matrices, and is <class"):
-        regressor(kernel=rls.Gaussian)
 
 
 def squared(X, Z):
@@ -96,31 +94,12 @@ def test_gamma_of_columns_without_spread_is_that_of_equal_ones():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"gamma": -1.0}, "gamma must be a positive number, 'auto', 'scale' or None, and is -1.0"),
-        (
-            {"gamma": "median"},
-            "gamma must be a positive number, 'auto', 'scale' or None, and is 'median'",
-        ),
-        (
-            {"gamma": 1.0, "width": 2.0},
-            "gamma and width both say how wide the kernel is, 1.0 and 2.0: leave one of them out",
-        ),
-        (
-            {"gamma": 1.0, "kernel": "matern32"},
-            "gamma is for the kernels 'gaussian', .*'poly': 'matern32' has width=",
-        ),
-        (
-            {"coef0": -1, "kernel": "poly"},
-            "coef0 must be a number that is not negative, .*, and is -1",
-        ),
-        (
-            {"lams": ["0.1", "1"]},
-            "lams must hold real numbers, and could not be read as such: it holds text",
-        ),
-        (
-            {"lams": np.array(["0.1"], object)},
-            "lams must hold real numbers, and could not be read as such: it holds text",
-        ),
+        ({"gamma": -1.0}, "'gamma' parameter .* Got -1.0"),
+        ({"gamma": "median"}, "'gamma' parameter .* Got 'median'"),
+        ({"gamma": 1.0, "width": 2.0}, "gamma takes the place of width .* leave one of them out"),
+        ({"gamma": 1.0, "kernel": "matern32"}, "in gaussian, .*poly, and kernel is 'matern32'"),
+        ({"coef0": -1, "kernel": "poly"}, "'coef0' parameter .* Got -1"),
+        ({"lams": ["0.1", "1"]}, "lams must hold real numbers"),
         ({"lams": "0.1"}, "lams must be how many λ, .* or 'search', and is '0.1'"),
         (
             {"lams": [[1.0, 2.0]]},
@@ -258,7 +237,7 @@ def test_several_labels_by_folds_and_in_parts():
 @pytest.mark.parametrize(
     ("labels", "options", "message"),
     [
-        (2 * LABELS - 1, {}, "y as an indicator matrix must hold 0 and 1, and holds -1"),
+        (2 * LABELS - 1, {}, "y as an indicator matrix must hold 0 and 1"),
         (LABELS, {"loss": "zero_one_loss"}, "loss='zero_one_loss' compares columns"),
         (
             np.c_[LABELS, [2] * N],

@@ -12,7 +12,7 @@ import pytest
 from support import DTYPE, EPS, assert_close
 
 import jaxrls as rls
-from jaxrls.io.writers import writing
+from jaxrls.io.tables import writing
 from jaxrls.rows.streamed import Piece, ahead
 
 N, D = 90, 3

@@ -58,13 +58,14 @@ def kernel(p):
 
 
 @functools.partial(jax.jit, static_argnames="route")  # traced once for all that is asked of it
-def factor(p, route=None):
+def factor(p, route=None, landmarks=None):
     explicit = route in ("features", "covariance")
     return rls.factorize(
         rls.Linear() if explicit else kernel(p),
         p.X,
         weights=p.weights,
         intercept=True,
+        landmarks=landmarks,
         solver=solver_of(route),
     )
 
@@ -103,7 +104,8 @@ def sides(p):
     return rls.factor_kronecker(kernel(p)(p.new, p.new), rls.Gaussian(1.5)(p.X[:3], p.X[:3]))
 
 
-ITERATION = rls.Iterative(jnp.arange(4), tol=10 * EPS)
+CHOSEN = jnp.arange(4)
+ITERATION = rls.Iterative(CHOSEN, tol=10 * EPS)
 # Each group is one program: what its members share is traced and compiled once.
 COMPUTATIONS: dict = {
     "kernels and landmarks": {
@@ -139,18 +141,10 @@ COMPUTATIONS: dict = {
             p.Y,
             p.lams,
         ),
-        "factorize, landmarks": lambda p: rls.loo(
-            rls.factorize(rls.Gaussian(1.5), p.X, landmarks=jnp.arange(4), weights=p.weights),
-            p.Y,
-            p.lams,
-        ),
+        "factorize, landmarks": lambda p: rls.loo(factor(p, None, CHOSEN), p.Y, p.lams),
         "factorize, cholesky": lambda p: rls.loo(factor(p, "cholesky"), p.Y, p.lams),
         "factorize, cholesky on landmarks": lambda p: rls.loo(
-            rls.factorize(
-                kernel(p), p.X, weights=p.weights, landmarks=jnp.arange(4), solver=rls.Cholesky()
-            ),
-            p.Y,
-            p.lams,
+            factor(p, "cholesky", CHOSEN), p.Y, p.lams
         ),
         "moments": lambda p: rls.moments(
             rls.DenseRows(p.X), rls.Linear(), FixedEffects.constant(p.weights.sum()), p.Y, p.weights
@@ -416,40 +410,6 @@ def test_eigenvectors_refuse_to_be_differentiated(route):
 # ---------------------------------------------------------------------------------------------------
 
 
-def traced_once(f):
-    """f under jit, where a second trace is an error."""
-    chex.clear_trace_counter()
-    return jax.jit(chex.assert_max_traces(f, n=1))
-
-
-def test_new_values_do_not_compile_again():
-    """New λ, labels, weights, widths, scales and points of the same shapes run the same program."""
-    p, q = data(seed=0), data(seed=1)
-
-    def study(kernel, p):
-        f = rls.factorize(kernel, p.X, weights=p.weights, intercept=True)
-        criteria = [
-            criterion(f, p.Y, p.lams)
-            for criterion in (rls.loo, rls.gcv, rls.log_marginal_likelihood)
-        ]
-        return (
-            rls.path(f, p.Y, p.lams),
-            criteria,
-            rls.coef(f, p.Y, p.lams[0]),
-            rls.loo_residuals(f, p.Y, p.lams[0]),
-            rls.lambda_grid(f, 5),
-        )
-
-    study = traced_once(study)
-    outcomes = [
-        study(0.5 * rls.Gaussian(1.5) + rls.Linear(), p),
-        study(0.7 * rls.Gaussian(2.5) + rls.Linear(), p),
-        study(0.5 * rls.Gaussian(1.5) + rls.Linear(), q),
-        study(0.5 * rls.Gaussian(1.5) + rls.Linear(), p._replace(lams=2 * p.lams)),
-    ]
-    assert len({float(outcome[1][0][0, 0]) for outcome in outcomes}) == 4
-
-
 def test_fit_compiles_once_per_shape(monkeypatch):
     """The one call: new data, λ, weights, widths and groups of the same shapes find the program
     ready.
@@ -463,37 +423,14 @@ def test_fit_compiles_once_per_shape(monkeypatch):
         """A criterion whose best λ is not at an end, which would warn."""
         return rls.loo(factor, Y, lams) + 100 * jnp.abs(jnp.log(lams / lams[1]))[:, None]
 
-    first = rls.fit(
-        rls.Gaussian(1.5),
-        p.X,
-        p.Y,
-        lams=p.lams,
-        weights=p.weights,
-        criterion=middle,
-        per_target=True,
-    )
-    second = rls.fit(
-        rls.Gaussian(2.5),
-        q.X,
-        q.Y,
-        lams=2 * q.lams,
-        weights=q.weights,
-        criterion=middle,
-        per_target=True,
-    )
-    assert not jnp.allclose(first.errors, second.errors)
-    with pytest.raises(
-        AssertionError, match="traced > 1 times"
-    ):  # so that the test can fail: another shape does compile again
-        rls.fit(
-            rls.Gaussian(1.5),
-            p.X[:, :2],
-            p.Y,
-            lams=p.lams,
-            weights=p.weights,
-            criterion=middle,
-            per_target=True,
-        )
+    def fit(width, p, times, columns=3):
+        options = {"lams": times * p.lams, "weights": p.weights, "criterion": middle}
+        return rls.fit(rls.Gaussian(width), p.X[:, :columns], p.Y, per_target=True, **options)
+
+    assert not jnp.allclose(fit(1.5, p, 1).errors, fit(2.5, q, 2).errors)
+    # So that the test can fail: another shape does compile again.
+    with pytest.raises(AssertionError, match="traced > 1 times"):
+        fit(1.5, p, 1, columns=2)
 
 
 def test_equal_kernels_are_one_program():

@@ -64,7 +64,6 @@ def refused(call, message):
 
 MASKED = {
     "X": lambda: rls.fit(KERNEL, masked(X), Y, lams=LAMS),
-    "X, one number": lambda: rls.fit(KERNEL, [[np.ma.masked], [1.0], [2.0]], Y[:3], lams=LAMS),
     "Y": lambda: rls.fit(KERNEL, X, masked(Y), lams=LAMS),
     "weights": lambda: rls.fit(KERNEL, X, Y, weights=masked(np.ones(N)), lams=LAMS),
     "groups": lambda: rls.fit(KERNEL, X, Y, groups=masked(PLAIN), lams=LAMS),

@@ -146,7 +146,7 @@ def first(thing) -> str:
 def command_line() -> str:
     """All help texts, as they are printed."""
     sys.path.insert(0, str(ROOT))
-    from jaxrls.cli.parser import make_parser
+    from jaxrls.cli.main import make_parser
 
     out = []
     for arguments in ([], ["fit"], ["predict"]):

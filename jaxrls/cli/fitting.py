@@ -1,147 +1,107 @@
-"""`fit`: a table read, fitted, reported and saved."""
+"""`fit`: a table, or rows that stream, read, fitted, reported and saved."""
 
 import os
 import time
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
 import jaxrls as rls
-from jaxrls.cli.reading import in_line, read_data
-from jaxrls.cli.report import TITLES, at_terminal, count, in_classes, report, say
+from jaxrls.cli.report import at_terminal, count, report, say
+from jaxrls.io.named import CRITERIA, named_kernel
+from jaxrls.io.sources import Choice, Files, open_files, paths_of
+from jaxrls.rows.deviations import Deviations, standardise
+from jaxrls.support.checks import check_squares, check_weights, in_words, memory_bytes
 
-# kernels of a width
-RADIAL: dict[str, Callable] = {
-    "gaussian": rls.Gaussian,
-    "laplacian": rls.Laplacian,
-    "matern12": lambda width: rls.Matern(0.5, width),
-    "matern32": lambda width: rls.Matern(1.5, width),
-    "matern52": lambda width: rls.Matern(2.5, width),
-    "rational-quadratic": rls.RationalQuadratic,
-    "chi2": rls.ChiSquared,
-}
-PLAIN: dict[str, Callable] = {"linear": rls.Linear, "cosine": rls.Cosine}  # of explicit features
-KERNELS = (*RADIAL, "polynomial", *PLAIN)
-CRITERIA = {
-    **{"loo": rls.loo, "gcv": rls.gcv, "kfold": rls.loo, "auc": rls.pairwise_ranking_error},
-    **{"evidence": rls.log_marginal_likelihood, "predictive": rls.log_predictive_density},
-}
+COPIES = 5  # of a table's numbers while it is read, standardised and fitted
 LANDMARKS_TO_TUNE = 500
-PICTURES = (".png", ".pdf", ".svg")
+ROWS_FOR_WIDTH = 10_000
 
 
 def run_fit(args) -> None:
     """Read, fit, report, save."""
     check_outputs(args.out, args.plot)
-    data = read_data(args)
-    n, Y, weights = data.X.shape[0], data.Y, data.weights
-    drawn, sample = data.sample()
-    kernel, words = make_kernel(args.kernel, args.width, args.degree, sample, args.standardize)
-    criterion, groups = make_criterion(args, data, n)
-    if args.intervals and data.classes is not None:
+    files = " ".join(args.data)
+    X, Y, v, groups, known = (read_stream if args.stream else read_whole)(args, files)
+    n, classes, target = X.shape[0], known["classes"], known["layout"]["target"]
+    drawn, sample = (X.drawn, X.sample) if args.stream else (slice(None), X)
+    if classes is not None and (args.intervals or args.rank):
         raise ValueError(
-            "--intervals are for numbers, and the target holds labels: leave --intervals out"
+            f"--intervals and --rank take numbers, and {target} has labels: number them, or leave "
+            "these out"
         )
-    if args.landmarks != "auto" and args.landmarks is not None and args.landmarks > len(sample):
-        raise ValueError(
-            f"--landmarks must be at most {len(sample)}, the rows{drawn_of(sample, n)} of {in_line(args)}, and is {args.landmarks}"
-        )
+    thin = sample[:: -(-len(sample) // ROWS_FOR_WIDTH)]
+    width = "median" if args.width is None else args.width
+    kernel: Any = named_kernel(args.kernel, thin, width=width, degree=args.degree)
+    told = "" if classes is None else f" ({len(classes)} classes: {', '.join(classes[:5])})"
+    rows, inputs = count(n, "row"), count(X.shape[1], "input")
+    say("data", f"{files}{', streamed' * args.stream}: {rows}, {inputs}, target {target}{told}")
+    say("kernel", f"{args.kernel}{numbers_of(kernel)}")
 
-    rows, inputs = count(n, "row"), count(data.X.shape[1], "input")
-    say(
-        "data",
-        f"{data.source}: {rows}, {inputs}, target {data.layout['target']}{in_classes(data.classes)}",
-    )
-    say("kernel", words)
+    name = args.criterion or ("kfold" if groups is not None else "pairs" if args.rank else "loo")
+    if name == "kfold" and groups is None:
+        groups = np.random.default_rng(0).permutation(n) % min(args.folds, n)
     start = time.perf_counter()
+    options: dict = {"intercept": args.intercept, "progress": at_terminal()}
     if args.tune:
-        few = (
-            LANDMARKS_TO_TUNE
-            if args.landmarks == "auto" and n > 4 * LANDMARKS_TO_TUNE
-            else args.landmarks
-        )
-        options = {
-            "weights": None if weights is None else weights[drawn],
-            "landmarks": None if few == "auto" else few,
-        }
-        grouped = None if groups is None else groups[drawn]
-        kernel = tune_kernel(
-            kernel,
-            sample,
-            Y[drawn],
-            criterion,
-            {"groups": grouped, "intercept": args.intercept, **options},
-            n,
-        )
-    fixed = None
-    if args.rank:
-        criterion, groups, fixed = ranking(criterion, groups)
-    elif data.classes is not None and criterion == rls.loo:
-        criterion = rls.LeaveOneOut(rls.zero_one_loss)
-    fit = rls.fit(
-        kernel,
-        data.X,
-        Y,
-        lams=args.lams or args.num_lams or 100,
-        criterion=criterion,
-        groups=groups,
-        landmarks=args.landmarks,
-        weights=weights,
-        intercept=args.intercept,
-        progress=at_terminal(),
-        fixed_effects=fixed,
-        keep=args.intervals,
-    )
-    seconds = time.perf_counter() - start
-    report(fit, Y, data.classes, weights, scores=args.rank)
-    say("time", f"{seconds:.1f} s, compilation included")
+        few = args.landmarks
+        if few == "auto":
+            few = LANDMARKS_TO_TUNE if n > 4 * LANDMARKS_TO_TUNE else None
+        some = {"weights": v, "groups": groups}
+        some = {key: part if part is None else part[drawn] for key, part in some.items()}
+        options |= {"criterion": CRITERIA[name], "landmarks": few}
+        tuned: Any = rls.tune(kernel, sample, Y[drawn], **options, **some, keep=False)
+        steps, kernel = count(len(tuned.history.errors) - 1, "step"), tuned.kernel
+        errors = f"{float(tuned.history.start_error):.4g} -> {float(tuned.error):.4g}"
+        say("tuned", f"{args.kernel}{numbers_of(kernel)}")
+        say("", f"{tuned.criterion} error {errors} in {steps}: {tuned.history.reason}")
+    options |= chosen(args, name, classes, groups)
+    options |= {"lams": args.lams, "landmarks": args.landmarks, "keep": args.intervals}
+    fit = rls.fit(kernel, X, Y, weights=v, **options)
+    report(fit, Y, classes, v, scores=args.rank)
+    say("time", f"{time.perf_counter() - start:.1f} s, compilation included")
     if args.out:
-        classes = None if data.classes is None else data.classes.tolist()
-        layout = (
-            data.layout | {"target": False} if args.rank else data.layout
-        )  # which scores are not in the units of
-        extra = {
-            "layout": layout,
-            "means": data.means.tolist(),
-            "scales": data.scales.tolist(),
-            "classes": classes,
-        }
-        rls.save(args.out, fit, extra=extra)
+        if args.rank:  # scores are not in the units of the target
+            known["layout"]["target"] = False
+        rls.save(args.out, fit, extra={"table": known})
         say("saved", args.out)
     if args.plot:
         fit.plot().figure.savefig(args.plot, dpi=150)
         say("drawn", args.plot)
 
 
-def ranking(criterion, groups):
-    """Criterion, groups and fixed effects of a fit of order: pairs of all rows, or a constant for
-    each group, and pairs within them, or whole groups, left out.
+def chosen(args, name: str, classes, groups):
+    """Criterion, groups and fixed effects: of order pairs of all rows, or within groups, which
+    `--rank` gives a constant each, or whole groups left out.
     """
-    if groups is None:
-        return rls.pairwise_ranking_error if criterion == rls.loo else criterion, None, None
-    pairs = criterion == rls.pairwise_ranking_error
-    made = rls.PairsOut(within=groups) if pairs else rls.QueriesOut(groups)
-    return made, None, rls.levels(groups)
+    criterion = CRITERIA[name]
+    if name == "pairs" and classes is not None and len(classes) > 2:
+        raise ValueError(
+            f"--criterion pairs takes numbers or two classes to order, not {len(classes)}"
+        )
+    if groups is not None and (args.rank or name == "pairs"):
+        fixed = rls.levels(groups) if args.rank else None
+        made = rls.QueriesOut(groups) if name == "kfold" else rls.PairsOut(within=groups)
+        return {"criterion": made, "fixed_effects": fixed}
+    if classes is not None and criterion == rls.loo:
+        criterion = rls.LeaveOneOut(rls.zero_one_loss)
+    return {"criterion": criterion, "groups": groups}
 
 
-def drawn_of(sample, n: int) -> str:
-    """Whether these are all rows."""
-    return "" if len(sample) == n else " drawn by chance"
+def numbers_of(kernel) -> str:
+    """Its parameters by name, in words."""
+    leaves = jax.tree_util.tree_flatten_with_path(kernel)[0]
+    each = (f"{jax.tree_util.keystr(path).strip('.')} {float(leaf):.4g}" for path, leaf in leaves)
+    return "".join(f", {words}" for words in each)
 
 
 def check_outputs(out, plot) -> None:
     """Raise before the work starts where its results could not be written."""
-    for path in filter(None, (out, plot)):
-        folder = os.path.dirname(os.path.abspath(path))
-        if not os.path.isdir(folder):
-            raise ValueError(f"{path} cannot be written: there is no folder {folder}")
+    folder = os.path.dirname(os.path.abspath(out or ""))
+    if not os.path.isdir(folder):
+        raise ValueError(f"{out} cannot be written: there is no folder {folder}")
     if plot:
-        if os.path.splitext(plot)[1] not in PICTURES:
-            raise ValueError(
-                f"--plot takes a file that ends in {', '.join(PICTURES)}, and got {plot}"
-            )
         try:
             import matplotlib
         except ImportError:
@@ -149,68 +109,110 @@ def check_outputs(out, plot) -> None:
         matplotlib.use("agg")
 
 
-def make_kernel(name, width, degree, X, standardized) -> tuple[rls.Kernel, str]:
-    """The kernel, and what to say of it."""
-    if name in PLAIN:
-        return PLAIN[name](), name
-    if name == "polynomial":
-        degree = degree or 2
-        return rls.Polynomial(degree), f"{name}, degree {degree}"
-    if width is not None:
-        return RADIAL[name](width), f"{name}, width {width:.4g}"
-    kernel = from_data(RADIAL[name](1.0), X)
-    rows = "standardised rows" if standardized else "rows"
-    return kernel, f"{name}, width {float(kernel.width):.4g} (the median distance between {rows})"  # type: ignore[attr-defined]
+# reading
+# --------------------------------------------------------------------------------------------------
 
 
-def from_data(kernel, X) -> rls.Kernel:
-    """The kernel with the median distance for its width."""
-    with jax.enable_x64(X.dtype == np.float64):
-        return jax.tree.map(float, jax.jit(rls.start_from_data)(kernel, X))
+def opened(args, labels) -> Files:
+    """The files, by their first."""
+    special = args.columns, args.drop, args.one_hot, args.groups
+    choice = Choice(args.target, args.weights, *special, labels)
+    return open_files(paths_of(args.data), choice, args.header, args.missing)
 
 
-def tune_kernel(kernel, X, Y, criterion, options, n: int) -> rls.Kernel:
-    """The kernel with its parameters tuned by gradient on the rows, or the sample of them, that
-    there are in memory; before and after in words.
-    """
-    tuned = rls.tune(kernel, X, Y, criterion=criterion, progress=at_terminal(), **options)
-    on = "" if len(X) == n else f" on {len(X)} rows{drawn_of(X, n)}"
-    history: Any = tuned.history
-    steps = len(history.errors) - 1
-    say(
-        "tuned",
-        f"{TITLES[tuned.criterion]} {float(history.start_error):.4g} -> {float(tuned.error):.4g} in "
-        f"{count(steps, 'step')}{on}: {history.reason}",
+def read_stream(args, source: str):
+    """Files as rows that stream."""
+    options = {"checkpoint": args.checkpoint, "progress": at_terminal()}
+    files = opened(args, False)
+    rows = rls.stream(files, standardize=args.standardize, **options)
+    check_column_of_weights(args, source, rows.row_weights)
+    known = known_of(files, rows.shape[1])
+    if args.standardize:
+        known |= {"means": rows.means.tolist(), "scales": rows.scales.tolist()}
+    return rows, rows.labels, rows.row_weights, None, known
+
+
+def read_whole(args, source: str):
+    """One file as a table."""
+    files = opened(args, args.classify or None)
+    pieces, found, held, limit = [], [], 0.0, memory_bytes()
+    for piece, words in files.parts():
+        pieces.append(piece)
+        found.append(words)
+        held += COPIES * piece.X.nbytes
+        if limit is not None and held > limit:
+            raise ValueError(
+                f"{source} takes more than {in_words(held)} as a table, and this device has "
+                f"{in_words(limit)}: read it in blocks with --stream"
+            )
+    if not sum(len(piece.X) for piece in pieces):
+        raise ValueError(f"{source} has no rows")
+    joined: Any = (
+        None if parts[0] is None else np.concatenate(parts)
+        for parts in zip(*(piece[:3] for piece in pieces), strict=True)
     )
-    names = [
-        jax.tree_util.keystr(path).lstrip(".")
-        for path, _ in jax.tree_util.tree_flatten_with_path(kernel)[0]
-    ]
-    for name, before, after in zip(
-        names, jax.tree.leaves(kernel), jax.tree.leaves(tuned.kernel), strict=True
-    ):
-        say("", f"{name} {float(before):.4g} -> {float(after):.4g}")
-    say(
-        "",
-        f"lambda -> {float(tuned.lam):.4g}; what follows takes the best of a grid, which passes near it",
-    )
-    return tuned.kernel
+    X, Y, v = joined
+    texts = [np.concatenate(words) for words in zip(*found, strict=True)]
+    check_column_of_weights(args, source, v)
+    one_hot = len(args.one_hot)
+    known = known_of(files, X.shape[1])
+    known["categories"] = [np.unique(words).tolist() for words in texts[:one_hot]]
+    if args.missing == "median":
+        if (absent := np.isnan(X).all(axis=0)).any():
+            raise ValueError(f"{source}: input {absent.argmax()} has no numbers: --drop it")
+        known["medians"] = np.nanmedian(X, axis=0).tolist()
+    X = inputs_of(source, X, texts, known)
+    if args.standardize:
+        check_squares("X", X)
+        means, scales = Deviations.of(X, v).known()
+        known |= {"means": means.tolist(), "scales": scales.tolist()}
+        X = standardise(X, means, scales)
+    if Y is None:
+        Y, classes = rls.encode(texts[-1])
+        known["classes"] = classes.tolist()
+        if len(classes) > max(2, len(Y) // 2):
+            raise ValueError(
+                f"target {known['layout']['target']} has {len(classes)} different labels in "
+                f"{len(Y)} rows: name the right column with --target"
+            )
+    return X, Y, v, None if args.groups is None else texts[one_hot], known
 
 
-def make_criterion(args, data, n: int):
-    """The criterion, and the group labels it needs: those of a column, or folds drawn by chance
-    from a fixed seed.
+def known_of(files: Files, d: int) -> dict[str, Any]:
+    """What a model must know of the columns, in plain data."""
+    layout = {
+        name: getattr(files.choice, name) for name in ("inputs", "one_hot", "target", "width")
+    }
+    return KNOWN | {"layout": layout}
+
+
+# Of a model that was not fitted to files.
+KNOWN: dict[str, Any] = dict.fromkeys(("medians", "means", "scales", "classes"))
+KNOWN |= {"layout": {}, "categories": []}
+
+
+def check_column_of_weights(args, source: str, weights) -> None:
+    """Raise where the column of weights holds none."""
+    try:
+        if weights is not None:
+            check_weights(weights, len(weights))
+    except ValueError as error:
+        raise ValueError(f"{source}: column {args.weights}: {error}") from None
+
+
+def inputs_of(source: str, X, texts, known: dict[str, Any]) -> np.ndarray:
+    """Numbers with medians where they are missing, and an indicator of every category of columns of
+    text.
     """
-    groups = data.groups
-    if args.criterion == "auc" and data.classes is not None and len(data.classes) > 2:
-        raise ValueError(
-            f"--criterion auc takes numbers or two classes to order, and {data.layout['target']} has {len(data.classes)}"
-        )
-    if args.rank and data.classes is not None:
-        raise ValueError(
-            f"--rank takes numbers to order, and {data.layout['target']} has labels: number them in their order"
-        )
-    name = args.criterion or ("loo" if groups is None else "kfold")
-    if name == "kfold" and groups is None:
-        groups = np.random.default_rng(0).permutation(n) % min(args.folds, n)
-    return CRITERIA[name], groups
+    X = X if X.dtype == np.float32 else X.astype(np.float64)
+    if known["medians"]:
+        X = np.where(np.isnan(X), np.array(known["medians"], X.dtype), X)
+    parts = [X]
+    for categories, words in zip(known["categories"], texts, strict=False):
+        if new := sorted({*words.tolist()} - {*categories}):
+            raise ValueError(
+                f"{source} has a category {new[0]!r} that the model has not seen: its categories "
+                f"are {', '.join(categories[:20])}"
+            )
+        parts.append((words[:, None] == np.array(categories)).astype(X.dtype))
+    return np.hstack(parts)

@@ -1,122 +1,109 @@
 """`predict`: the rows of a table predicted by a saved model."""
 
 import sys
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 import jaxrls as rls
-from jaxrls.cli.reading import inputs_of
-from jaxrls.cli.report import Verdict, at_terminal, count
+from jaxrls.cli.fitting import KNOWN, inputs_of
+from jaxrls.cli.report import at_terminal, count
 from jaxrls.io.sources import Choice, Files, paths_of
-from jaxrls.io.writers import csv_lines, writing
+from jaxrls.io.tables import rows_to, writing
 from jaxrls.rows.deviations import standardise
 from jaxrls.support.progress import progress_bar
-
-# What a model that was not fitted to files knows of their columns.
-EMPTY = dict.fromkeys(("inputs", "target", "width", "medians")) | {"one_hot": [], "categories": []}
 
 
 def run_predict(args) -> None:
     """Load, read, predict, write, and say the error where the files have the target."""
     found, extra = rls.load(args.model, with_extra=True)
     model: Any = found
+    known = KNOWN | extra.get("table", {})
+    classes, means = known["classes"], known["means"]
     if not isinstance(found, rls.Fit | rls.Model):
-        raise ValueError(
-            f"{args.model} holds a {type(found).__name__}, and predict needs a model or a fit"
-        )
-    layout, means, scales, classes = read_extra(args.model, extra)
+        raise ValueError(f"{args.model} holds a {type(found).__name__}, and no model or fit")
     if args.interval is not None and (classes or getattr(model, "kept", None) is None):
-        what = (
-            "predicts classes, and intervals are for numbers"
-            if classes
-            else "keeps nothing to make intervals of: fit it with --intervals"
-        )
-        raise ValueError(f"{args.model} {what}")
+        raise ValueError(f"{args.model} has no intervals: fit numbers with --intervals")
+    choice, missing = Choice(**known["layout"]), "median" if known["medians"] else None
+    files = Files(paths_of(args.data), choice, args.header, missing, predict=True)
     verdict, rows = Verdict(classes), 0
     with (
-        writing(args.out) if args.out else csv_lines("stdout", sys.stdout.buffer) as write,
+        writing(args.out) if args.out else rows_to(sys.stdout.buffer) as write,
         progress_bar(at_terminal(), None, "predict", "row") as reached,
     ):
-        for source, X, y in blocks_of(args, layout):
+        for piece, texts in files.parts():
+            n = len(piece.X)
+            if not n:
+                continue
+            X = inputs_of(piece.place, piece.X, texts, known)
             if means is not None:
-                if X.shape[1] != len(means):
-                    raise ValueError(
-                        f"{source} has {count(X.shape[1], 'column')} of inputs, and the model was fitted on {len(means)}"
-                    )
-                X = standardise(X, means, scales)
-            padded = in_few_sizes(X)
-            scores = asked(args.model, model.predict, padded)
-            columns = name_columns(scores[: len(X)], "prediction", classes)
+                X = standardise(X, np.array(means), np.array(known["scales"]))
+            # The last row again up to a power of two of them: each number of rows is a program.
+            X = X[np.minimum(np.arange(2 ** (n - 1).bit_length()), n - 1)]
+            scores = model.predict(X)[:n]
+            columns = name_columns(scores, "prediction")
+            if classes:
+                columns = {"prediction": rls.decode(scores, classes)}
+                columns |= name_columns(scores, "score", classes)
             if args.interval is not None:
-                ends = asked(args.model, model.intervals, padded, args.interval)
+                ends = model.intervals(X, args.interval)
                 for name, end in zip(("lower", "upper"), ends, strict=True):
-                    columns |= name_columns(end[: len(X)], name)
+                    columns |= name_columns(end[:n], name)
             write(columns)
-            if "prediction" in columns:
-                verdict.add(columns, y)
-            rows += len(X)
+            verdict.add(columns, texts[len(choice.one_hot) :])
+            rows += n
             reached(rows)
-    for line in (
-        f"{count(rows, 'prediction')} written to {args.out}" if args.out else None,
-        verdict.words(),
-    ):
-        if line:
-            print(line, file=sys.stdout if args.out else sys.stderr)
+    told = [f"{count(rows, 'prediction')} written to {args.out}"] if args.out else []
+    for line in told + verdict.words():
+        print(line, file=sys.stdout if args.out else sys.stderr)
 
 
-def blocks_of(args, layout) -> Iterator[tuple[str, np.ndarray, np.ndarray | None]]:
-    """Where they stand, inputs and the target, as they are read."""
-    choice = Choice(**{name: layout[name] for name in ("inputs", "one_hot", "target", "width")})
-    missing = "median" if layout["medians"] else None
-    for piece, texts in Files(paths_of(args.data), choice, args.header, missing, True).parts():
-        if len(piece.X):
-            X = inputs_of(piece.place, piece.X, texts, layout)
-            yield piece.place, X, texts[-1] if len(texts) > len(choice.one_hot) else None
+def name_columns(values, name: str, labels=None) -> dict[str, np.ndarray]:
+    """The columns of a matrix by the names they are written under."""
+    values = np.asarray(values)
+    if values.ndim == 1:
+        return {name: values}
+    labels = labels or range(values.shape[1])
+    return {f"{name}_{label}": column for label, column in zip(labels, values.T, strict=True)}
 
 
-def in_few_sizes(X) -> np.ndarray:
-    """The rows, and the last one again up to a power of two of them: each number of rows is a
-    program of its own.
+class Verdict:
+    """The error of predictions, from one block of rows after the other, on a target that may have
+    gaps, which are NaN.
     """
-    return X[np.minimum(np.arange(2 ** (len(X) - 1).bit_length()), len(X) - 1)]
 
+    def __init__(self, classes):
+        self.classes, self.rows, self.wrong, self.inside = classes, 0, 0.0, None
 
-def read_extra(path, extra):
-    """Layout, means, scales and classes that `fit` has saved, or what stands for none."""
-    means, scales = (extra.get(name) for name in ("means", "scales"))
-    try:
-        layout = EMPTY | (extra.get("layout") or {})
-        if means is not None or scales is not None:
-            means, scales = (np.array(part, np.float64) for part in (means, scales))
-            if means.ndim != 1 or means.shape != scales.shape or not (scales > 0).all():
-                raise ValueError("not one of each for every column")
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"{path}: layout, means and scales in its extra are not those that fit writes: {error}: give them other names"
-        ) from None
-    return layout, means, scales, extra.get("classes")
+    def add(self, columns, target) -> None:
+        """Take in the predictions of some rows, with their intervals where there are some, and
+        their target as text where it is there.
+        """
+        if not target or "prediction" not in columns:
+            return
+        prediction, y = columns["prediction"], target[0]
+        self.rows += len(y)
+        if self.classes:
+            self.wrong += np.sum(prediction != y.astype(str))
+            return
+        try:
+            label = np.where(y == "", "nan", y).astype(np.float64)
+        except ValueError:
+            label = np.full(len(y), np.nan)
+        self.wrong += np.sum((label - prediction) ** 2)
+        if "lower" in columns:
+            inside = (columns["lower"] <= label) & (label <= columns["upper"])
+            self.inside = (self.inside or 0) + inside.sum()
 
-
-def asked(path, ask: Callable, *arguments) -> np.ndarray:
-    """What a model answers, or what is wrong with the rows."""
-    try:
-        return np.asarray(ask(*arguments))
-    except ValueError as error:
-        raise ValueError(f"{path} cannot predict these rows: {error}") from error
-
-
-def name_columns(scores, name: str, classes=None) -> dict[str, np.ndarray]:
-    """Predictions by the names they are written under."""
-    if not classes:
-        return (
-            {name: scores}
-            if scores.ndim == 1
-            else {f"{name}_{j}": column for j, column in enumerate(scores.T)}
-        )
-    names = ["score"] if scores.ndim == 1 else [f"score_{name}" for name in classes]
-    return {
-        "prediction": rls.decode(scores, classes),
-        **dict(zip(names, np.atleast_2d(scores.T), strict=True)),
-    }
+    def words(self) -> list[str]:
+        """All that they come to; nothing where there was no target."""
+        if not self.rows:
+            return []
+        share = self.wrong / self.rows
+        if self.classes:
+            return [f"{100 * share:.3g} % of labels wrong"]
+        if np.isnan(share):
+            return ["no error on the target: it has values that are missing or not numbers"]
+        inside = self.inside
+        held = "" if inside is None else f", {100 * inside / self.rows:.3g} % inside the intervals"
+        return [f"RMSE {np.sqrt(share):.4g} in units of the target{held}"]

@@ -27,10 +27,9 @@ def keep_programs(args) -> None:
     """Keep compiled programs unless told not to, where JAX was not told another place, and where
     there is one to write to.
     """
-    if not args.cache or jax.config.jax_compilation_cache_dir is not None:  # type: ignore[attr-defined]
-        return
     folder = cache_folder()
-    if not os.path.isabs(folder):  # nobody knows whose home this is
+    told = jax.config.jax_compilation_cache_dir is not None  # type: ignore[attr-defined]
+    if not args.cache or told or not os.path.isabs(folder):  # nobody knows whose home this is
         return
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -44,16 +43,9 @@ def keep_programs(args) -> None:
 
 def forget_oldest(folder: str, most: int = MOST_BYTES) -> None:
     """Remove the files that were made first, until the rest take no more than `most` bytes."""
-    with os.scandir(folder) as entries:
-        files = sorted(
-            (entry.stat().st_mtime, entry.stat().st_size, entry.path)
-            for entry in entries
-            if entry.is_file()
-        )
-    excess = sum(size for _, size, _ in files) - most
-    for _, size, path in files:
-        if excess <= 0:
-            break
-        with contextlib.suppress(OSError):  # another process was first
-            os.remove(path)
-        excess -= size
+    files = [entry for entry in os.scandir(folder) if entry.is_file()]
+    for entry in sorted(files, key=lambda entry: entry.stat().st_mtime, reverse=True):
+        most -= entry.stat().st_size
+        if most < 0:
+            with contextlib.suppress(OSError):  # another process was first
+                os.remove(entry)

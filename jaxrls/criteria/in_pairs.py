@@ -145,11 +145,8 @@ class QueriesOut(Positive):
         if not is_concrete(Y, weights, self.groups):
             return
         check_finite("Y", Y)
-        Y, used, numbers = (
-            np.asarray(Y).reshape(len(Y), -1),
-            weighing(weights, len(Y)),
-            np.asarray(self.groups.numbers),
-        )
+        Y, used = np.asarray(Y).reshape(len(Y), -1), weighing(weights, len(Y))
+        numbers = np.asarray(self.groups.numbers)
         ends = np.full((2, len(Y), Y.shape[1]), -np.inf)  # of each query, the largest −y and y
         for end, values in zip(ends, (-Y, Y), strict=True):
             np.maximum.at(end, numbers[used], values[used])
@@ -188,11 +185,10 @@ class QueriesOut(Positive):
 @compiled
 def _wrong(criterion: PairsOut, solution: Solution, lams) -> Float[Array, "L t"]:
     n, events = solution.factor.n, criterion.events
-    own = (
-        () if events is None else (jnp.pad(events, (0, n - len(events))),)
-    )  # rows of padding, which weigh nothing, have none
-    sums = solution.pairs_left_out(partial(_ordered, criterion.loss), lams, criterion.pairs, own)
-    wrong, all_of = sums
+    # Rows of padding, which weigh nothing, have no events.
+    own = () if events is None else (jnp.pad(events, (0, n - len(events))),)
+    ordered = partial(_ordered, criterion.loss)
+    wrong, all_of = solution.pairs_left_out(ordered, lams, criterion.pairs, own)
     return wrong / all_of
 
 
@@ -242,13 +238,10 @@ def check_order(Y, weights: Weights, pairs: Pairs | None, events=None) -> None:
     Y = np.asarray(Y).reshape(n, -1)
     used = weighing(weights, n)
     timed = used if events is None else used & np.pad(np.asarray(events) > 0, (0, n - len(events)))
+    first = second = np.arange(n)
     if pairs is not None:
-        check_row_numbers(np.concatenate([pairs.first, pairs.second]), n)
-    first, second = (
-        (np.arange(n),) * 2
-        if pairs is None
-        else (np.asarray(pairs.first), np.asarray(pairs.second))
-    )
+        first, second = np.asarray(pairs.first), np.asarray(pairs.second)
+        check_row_numbers(np.concatenate([first, second]), n)
 
     def below(one, other):
         if pairs is not None and pairs.listed:

@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from jaxrls.criteria.criterion import Positive
-from jaxrls.criteria.losses import is_smooth, squared_error
+from jaxrls.criteria.losses import check_loss, is_smooth, squared_error
 from jaxrls.problem.folds import Folds, as_folds, folds
 from jaxrls.support.pytrees import pytree, static
 
@@ -42,10 +42,7 @@ class LeaveOneOut(Positive):
     of_losses = True
 
     def __post_init__(self):
-        if not callable(self.loss):
-            raise ValueError(
-                f"loss must be a function (residuals, labels) -> losses, and is {self.loss!r}"
-            )
+        check_loss(self.loss)
         if self.groups is not None and not isinstance(self.groups, Folds):
             object.__setattr__(self, "groups", folds(self.groups))
 

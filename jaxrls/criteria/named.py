@@ -1,5 +1,6 @@
 """Which criterion: from what a caller gives to a `Criterion`."""
 
+import inspect
 from dataclasses import replace
 
 from jaxrls.criteria.criterion import Criterion, Given
@@ -33,9 +34,7 @@ def as_criterion(criterion, groups=None) -> Criterion:
     if criterion in (kfold, holdout):
         data = "kfold(groups)" if criterion is kfold else "holdout(X, Y)"
         raise ValueError(f"criterion={criterion.__name__} lacks its data: give criterion={data}")
-    inner = criterion
-    while hasattr(inner, "__wrapped__") or hasattr(inner, "func"):
-        inner = getattr(inner, "__wrapped__", None) or inner.func
+    inner = inspect.unwrap(getattr(criterion, "func", criterion))
     if inner is not criterion and isinstance(inner, Criterion):
         raise ValueError(f"criterion must be {inner.name} itself, and is a function around it")
     if not isinstance(criterion, Criterion):

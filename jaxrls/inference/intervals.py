@@ -73,7 +73,7 @@ class Jackknife:
 
         def found(rows):
             model.check_columns(rows.shape[1])
-            effects = model.new_effects(given, rows.shape[0])[1]
+            effects = model.new_effects(given, rows.shape[0])
             options = spread, rows, effects, self.rank(level)
             ends = _intervals(self, model, *options, block_size=block_size)
             return tuple(end[:, 0] if self.flat else end for end in ends)

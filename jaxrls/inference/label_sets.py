@@ -15,6 +15,8 @@ from jaxtyping import Array, Float, Int
 from jaxrls.factors.spread import NewRows, Spread
 from jaxrls.inference.fitted import Fit
 from jaxrls.inference.model import Model
+from jaxrls.inference.posterior import at_rows
+from jaxrls.problem.weights import Weights
 from jaxrls.rows.compiled import compiled
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import as_rows
@@ -25,11 +27,10 @@ from jaxrls.support.checks import (
     check_matrix,
     check_shares,
     check_targets,
-    check_weights,
     is_concrete,
 )
 from jaxrls.support.meshes import on_any_mesh, seen
-from jaxrls.support.precision import in_precision_of, scope, to_host
+from jaxrls.support.precision import in_dtype_of, in_precision_of
 from jaxrls.support.pytrees import pytree
 
 
@@ -63,10 +64,8 @@ def label_p_values(
     [[5.0, 1.0], [1.0, 3.0]]
     """
     left_out = as_array("left_out", left_out)
-    codes, scores = (
-        as_array("codes", codes, left_out.dtype),
-        as_array("scores", scores, left_out.dtype),
-    )
+    codes = as_array("codes", codes, left_out.dtype)
+    scores = as_array("scores", scores, left_out.dtype)
     check_targets("left_out", left_out)
     check_targets("scores", scores)
     for name, value, wanted in (
@@ -80,12 +79,7 @@ def label_p_values(
     check_finite("left_out", left_out)
     check_finite("scores", scores)
     _check_codes(codes)
-    v = (
-        jnp.ones(len(left_out), left_out.dtype)
-        if weights is None
-        else as_array("weights", weights, left_out.dtype)
-    )
-    check_weights(v, len(left_out))
+    v = Weights.of(weights, len(left_out), left_out.dtype).array
     own = _of_own_label(left_out, codes)
     order = jnp.argsort(own)
     above = jnp.concatenate([jnp.zeros(1, v.dtype), jnp.cumsum(v[order])])
@@ -120,13 +114,12 @@ class ConformalLabels:
 
         **Cost** O(n (r + d)) a row, as products of matrices, and O(n T), in blocks of rows.
         **Raises** as `Model.predict`."""
-        dtype = self.model.coef.dtype
-        wide = dtype == jnp.float64
-        with scope(wide):
-            rows = as_rows(self.model.kernel, X, dtype=dtype)
+
+        def found(rows):
             scores = _each(jnp.asarray(self.model.predict(rows)))
-            out = _p_values(self, rows, scores, block_size=block_size)
-            return to_host(out) if wide and not isinstance(self.model.coef, jax.Array) else out
+            return _p_values(self, rows, scores, block_size=block_size)
+
+        return at_rows(self.model, X, found)
 
 
 def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> ConformalLabels:
@@ -156,40 +149,34 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
     [[False, True], [True, False]]
     """
     sure = fit.of_kept("sure")
-    dtype = fit.model.coef.dtype
-    wide = dtype == jnp.float64
-    with scope(wide):
-        points, codes = as_array("X", X, dtype), as_array("codes", codes, dtype)
+    model, dtype = fit.model, fit.model.coef.dtype
+
+    def found():
+        points, given = as_array("X", X, dtype), as_array("codes", codes, dtype)
         check_matrix("X", points)
         n = len(points)
-        if codes.shape != (n, *fit.model.coef.shape[1:]):
+        if given.shape != (n, *model.coef.shape[1:]):
             raise ValueError(
-                f"codes must be those that were fitted, {(n, *fit.model.coef.shape[1:])}, and have shape {codes.shape}"
+                f"codes must be those that were fitted, {(n, *model.coef.shape[1:])}, and have "
+                f"shape {given.shape}"
             )
-        _check_codes(codes)
-        v = jnp.ones(n, dtype) if weights is None else as_array("weights", weights, dtype)
-        check_weights(v, n)
-        count = _each(codes).shape[1]
-        u = (
-            jnp.ones(count, dtype)
-            if label_weights is None
-            else as_array("label_weights", label_weights, dtype)
-        )
-        if u.shape != (count,):
+        _check_codes(given)
+        v = Weights.of(weights, n, dtype).array
+        each = _each(given)
+        u = jnp.ones_like(each[0]) if label_weights is None else label_weights
+        u = as_array("label_weights", u, dtype)
+        if u.shape != each[0].shape:
             raise ValueError(
-                f"label_weights must have shape ({count},), one for each label, and has shape {u.shape}"
+                f"label_weights must have shape {each[0].shape}, one for each label, and has shape "
+                f"{u.shape}"
             )
         check_shares("label_weights", u, "label")
-        residuals = 1 - _of_own_label(jnp.asarray(fit.model.predict(points)), codes)
-        variance = _variances(
-            sure.spread, fit.model, as_rows(fit.model.kernel, points, dtype=dtype)
-        )
-        beside = _beside(sure.spread, fit.model, points)
-        own = jnp.argmax(_each(codes), axis=1)
-        found = ConformalLabels(
-            fit.model, sure.spread, sure.lam, beside, own, residuals, variance, v, u
-        )
-        return to_host(found) if wide and not isinstance(fit.model.coef, jax.Array) else found
+        residuals = 1 - _of_own_label(jnp.asarray(model.predict(points)), given)
+        variance = _variances(sure.spread, model, as_rows(model.kernel, points, dtype=dtype))
+        beside, own = _beside(sure.spread, model, points), jnp.argmax(each, axis=1)
+        return ConformalLabels(model, sure.spread, sure.lam, beside, own, residuals, variance, v, u)
+
+    return in_dtype_of(model.coef, found)
 
 
 def _check_codes(codes) -> None:

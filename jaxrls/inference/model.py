@@ -14,7 +14,7 @@ from jaxrls.rows.compiled import compiled
 from jaxrls.rows.gram import kernel_times
 from jaxrls.rows.sparse import as_rows
 from jaxrls.support.meshes import on_any_mesh
-from jaxrls.support.precision import scope, to_host
+from jaxrls.support.precision import in_dtype_of
 from jaxrls.support.pytrees import pytree
 
 
@@ -48,36 +48,30 @@ class Model:
     ) -> Float[Array | np.ndarray, "m *t"]:
         """Predictions for the rows of X, dense, sparse or a source of `Rows`, in blocks of rows.
 
-        **Arguments**: `fixed_effects` of the new rows, columns (m, p) or labels of levels (m,), where
-        it was fitted with such; without the
-        latter predictions are scores, up to a constant for each group. **Shapes**: X (m, d) gives (m,) or (m, t), in the dtype of the model. **Cost** O(m q
-        (d + t)), or O(m r t) on features; memory of a block of rows. **Raises** `ValueError` for a
+        **Arguments**: `fixed_effects` of the new rows, columns (m, p) or labels of levels (m,),
+        where it was fitted with such; without the latter predictions are scores, up to a constant
+        for each group. **Shapes**: X (m, d) gives (m,) or (m, t), in the dtype of the model.
+        **Cost** O(m q (d + t)), or O(m r t) on features; memory of a block of rows. **Raises** `ValueError` for a
         wrong number of columns, NaN or infinity."""
-        wide = self.coef.dtype == jnp.float64
-        with scope(wide):
+
+        def found():
             rows = as_rows(self.kernel, X, dtype=self.coef.dtype, devices=jax.device_count())
-            beside = self._beside(fixed_effects, rows.shape[0])
-            out = (
-                self._predict(rows, block_size)
-                if beside is None
-                else self._predict(rows, block_size) + beside
-            )
-            return to_host(out) if wide and not isinstance(self.coef, jax.Array) else out
+            effects = self.new_effects(fixed_effects, rows.shape[0])
+            self.check_columns(rows.shape[1])
+            rows.check(self.kernel, training=False)
+            out = _evaluate(self, rows, block_size=block_size)
+            if self.free is None:
+                return out
+            rest = self.effects.rest  # type: ignore[union-attr]  # whose coefficients `free` are
+            return out + rest(effects, jnp.asarray(self.free))
 
-    def new_effects(self, given: Any, m: int) -> tuple[FixedEffects, Any]:
-        """The fixed effects, and what m new rows are of them, from what a caller gives."""
-        effects = FixedEffects.none(self.coef.dtype) if self.effects is None else self.effects
-        return effects, effects.new_rows(given, m, self.coef.dtype)
+        return in_dtype_of(self.coef, found)
 
-    def _beside(self, given: Any, m: int):
-        """What fixed effects other than the intercept add, None where there are none."""
-        effects, rows = self.new_effects(given, m)
-        return None if self.free is None else effects.rest(rows, jnp.asarray(self.free))
-
-    def _predict(self, rows, block_size):
-        self.check_columns(rows.shape[1])
-        rows.check(self.kernel, training=False)
-        return _evaluate(self, rows, block_size=block_size)
+    def new_effects(self, given: Any, m: int) -> Any:
+        """What m new rows are of the fixed effects, from what a caller gives."""
+        dtype = self.coef.dtype
+        effects = FixedEffects.none(dtype) if self.effects is None else self.effects
+        return effects.new_rows(given, m, dtype)
 
     def check_columns(self, d: int) -> None:
         """Raise unless rows of d columns are what it was fitted on, as far as it knows."""

@@ -16,7 +16,7 @@ from jaxrls.rows.compiled import compiled
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import as_rows
 from jaxrls.support.checks import check_whole
-from jaxrls.support.precision import scope, to_host
+from jaxrls.support.precision import in_dtype_of
 from jaxrls.support.pytrees import pytree
 
 
@@ -52,10 +52,7 @@ class Posterior:
     def sample(self, key: PRNGKeyArray, num: int) -> Float[Array | np.ndarray, "num m *t"]:
         """Functions drawn at all rows jointly, for every target by itself: O(m³ + num m² t)."""
         check_whole("num", num)
-        wide = self.mean.dtype == jnp.float64
-        with scope(wide):
-            drawn = _drawn(self, key, num=num)
-            return to_host(drawn) if wide and not isinstance(self.mean, jax.Array) else drawn
+        return in_dtype_of(self.mean, lambda: _drawn(self, key, num=num))
 
 
 def check_unsaid(scale, corrected: bool = True) -> None:
@@ -127,7 +124,7 @@ class Sure(Scales):
         """Standard deviation of a new label, in blocks of rows."""
 
         def found(rows):
-            effects = model.new_effects(given, rows.shape[0])[1]
+            effects = model.new_effects(given, rows.shape[0])
             options: dict = {"corrected": corrected, "block_size": block_size}
             variance = _variances(self, model, rows, effects, **options)
             return deviation(variance + self.lam, self.amplitude(scale))
@@ -139,7 +136,7 @@ class Sure(Scales):
 
         def found(rows):
             mean = jnp.asarray(model.predict(rows, fixed_effects=given))
-            effects = model.new_effects(given, rows.shape[0])[1]
+            effects = model.new_effects(given, rows.shape[0])
             covariance = _covariance(self, model, rows.dense(), effects, corrected=corrected)
             return Posterior(
                 mean, covariance, jnp.asarray(self.amplitude(scale)), jnp.asarray(self.lam)
@@ -150,13 +147,13 @@ class Sure(Scales):
 
 def at_rows(model: Model, X, found) -> Any:
     """What is found at rows, in the precision of the model, on the host where that is."""
-    dtype = model.coef.dtype
-    wide = dtype == jnp.float64
-    with scope(wide):
-        rows = as_rows(model.kernel, X, dtype=dtype)
+
+    def checked():
+        rows = as_rows(model.kernel, X, dtype=model.coef.dtype)
         rows.check(model.kernel, training=False)
-        out = found(rows)
-        return to_host(out) if wide and not isinstance(model.coef, jax.Array) else out
+        return found(rows)
+
+    return in_dtype_of(model.coef, checked)
 
 
 @compiled

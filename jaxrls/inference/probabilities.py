@@ -12,16 +12,16 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.linalg.products import power_of_two, safe_sqrt
+from jaxrls.problem.weights import Weights
 from jaxrls.support.checks import (
     Listed,
     as_array,
     as_floats,
     check_finite,
     check_targets,
-    check_weights,
 )
 from jaxrls.support.meshes import on_any_mesh
-from jaxrls.support.precision import in_precision_of, scope, to_host
+from jaxrls.support.precision import in_dtype_of, in_precision_of
 from jaxrls.support.pytrees import pytree
 
 MOST_STEPS = 200
@@ -42,12 +42,12 @@ class Sigmoid:
 
     def __call__(self, scores: Float[Array, "m *t"] | Listed) -> Float[Array | np.ndarray, "m *t"]:
         """Probabilities of +1, shaped as the scores, in the precision of the slope."""
-        wide = self.slope.dtype == jnp.float64
-        with scope(wide):
-            out = jax.nn.sigmoid(
-                as_array("scores", scores, self.slope.dtype) * self.slope + self.offset
-            )
-            return to_host(out) if wide and not isinstance(self.slope, jax.Array) else out
+
+        def found():
+            given = as_array("scores", scores, self.slope.dtype)
+            return jax.nn.sigmoid(given * self.slope + self.offset)
+
+        return in_dtype_of(self.slope, found)
 
 
 @on_any_mesh
@@ -85,12 +85,7 @@ def fit_sigmoid(
         raise ValueError(
             f"codes must have shape {scores.shape}, as scores do, and have shape {codes.shape}"
         )
-    v = (
-        jnp.ones(len(scores), scores.dtype)
-        if weights is None
-        else as_array("weights", weights, scores.dtype)
-    )
-    check_weights(v, len(scores))
+    v = Weights.of(weights, len(scores), scores.dtype).array
     check_finite("scores", scores)
     check_finite("codes", codes)
     each = _fit_columns(scores.reshape(len(scores), -1), codes.reshape(len(scores), -1), v)

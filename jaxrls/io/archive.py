@@ -8,13 +8,12 @@ classes that `pytree` has registered, and imports none.
 
 import json
 import os
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, fields
 from typing import Any
 
-import jax
 import numpy as np
 
-from jaxrls.support.files import Damaged, read_arrays, write_arrays
+from jaxrls.support.files import read_arrays, write_arrays
 from jaxrls.support.pytrees import REGISTRY, is_registered, name_in_files
 
 
@@ -45,33 +44,18 @@ def save(path: str | os.PathLike, obj: Any, *, extra: dict[str, Any] | None = No
     Sum(left=Scaled(scale=0.5, kernel=Gaussian(width=2.0)), right=Linear())
     """
     arrays: dict[str, np.ndarray] = {}
-    obj = obj.for_file() if hasattr(obj, "for_file") else obj
-    if extra is not None and not isinstance(extra, dict):
-        raise ValueError(
-            f"extra must be a dictionary, as load gives it back, and is a {type(extra).__name__}: put it under a name"
-        )
-    try:
-        tree = _describe(obj, "", arrays)
-    except RecursionError:
-        raise ValueError(
-            "the object to save lies too deep in itself: build it of fewer parts"
-        ) from None
+    tree = _describe(obj.for_file() if hasattr(obj, "for_file") else obj, "", arrays)
     if not isinstance(tree, dict) or "class" not in tree:
-        raise ValueError(
-            f"save takes a kernel, a model or a result of jaxrls, and got {type(obj).__name__}"
-        )
-    header = {"tree": tree, "extra": extra or {}}
+        raise ValueError(f"save takes a kernel, a model or a result, and got {type(obj).__name__}")
+    if not isinstance(extra or {}, dict):
+        raise ValueError(f"extra must be a dictionary, and is a {type(extra).__name__}")
     try:
-        json.loads(json.dumps(header))
+        json.dumps(extra)
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(
             f"extra must hold only what JSON can (text, numbers, lists, dictionaries): {error}"
         ) from None
-    try:
-        _build(tree, arrays)
-    except Exception as error:  # the check of a class of one's own may raise anything
-        raise ValueError(f"the object to save could not be loaded again: {error}") from None
-    write_arrays(path, arrays, header)
+    write_arrays(path, arrays, {"tree": tree, "extra": extra or {}})
 
 
 def load(path: str | os.PathLike, *, with_extra: bool = False) -> Any:
@@ -103,9 +87,9 @@ def load(path: str | os.PathLike, *, with_extra: bool = False) -> Any:
     """
     try:
         arrays, header = read_arrays(path)
-        obj, extra = _build(header["tree"], arrays), header["extra"]
-        if not is_registered(type(obj)) or not isinstance(extra, dict):
-            raise Damaged("no object of the library")
+        obj, extra = _build(header["tree"], arrays), dict(header["extra"])
+        if not is_registered(type(obj)):
+            raise ValueError("no object of the library")
     except OSError:
         raise
     except Exception as error:  # the check of a class of one's own may raise anything
@@ -116,92 +100,57 @@ def load(path: str | os.PathLike, *, with_extra: bool = False) -> Any:
     return (obj, extra) if with_extra else obj
 
 
-# writing
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def _describe(value, place: str, arrays: dict[str, np.ndarray]):
+def _describe(value, place: str, arrays: dict[str, np.ndarray]) -> Any:
     """`value` as JSON, with its arrays put into `arrays` under their places."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, np.dtype):
         return {"dtype": value.name}
     if type(value) in (tuple, list):
-        return {
-            type(value).__name__: [
-                _describe(item, f"{place}.{i}", arrays) for i, item in enumerate(value)
-            ]
-        }
-    if isinstance(value, jax.Array | np.ndarray | np.generic):
-        dtype = value.dtype
-        keys = jax.dtypes.issubdtype(dtype, jax.dtypes.extended)
-        if keys or dtype.kind not in "biufcV" or dtype.names is not None:
-            raise ValueError(
-                f"{place} is an array of dtype {dtype}, and only arrays of numbers can be saved"
-            )
-        arrays[place] = np.asarray(value)
-        return {"array": place}
-    if is_registered(type(value)):
-        return {
-            "class": name_in_files(type(value)),
-            "fields": _describe_fields(value, place + "." if place else "", arrays),
-        }
-    raise ValueError(
-        f"{place or 'the object to save'} is of type {type(value).__name__}: only the library's own classes, those under jaxrls.pytree, arrays of numbers, "
-        "numbers and text can be saved; a class that has been defined again since must make the object anew"
-    )
-
-
-def _describe_fields(obj, prefix: str, arrays) -> dict[str, Any]:
+        items = [_describe(item, f"{place}.{i}", arrays) for i, item in enumerate(value)]
+        return {type(value).__name__: items}
+    if not is_registered(type(value)):
+        if isinstance(getattr(value, "dtype", None), np.dtype):
+            arrays[place] = np.asarray(value)
+            return {"array": place}
+        raise ValueError(
+            f"{place or 'the object to save'} is of type {type(value).__name__}, which no file "
+            "holds: only arrays, numbers, text and classes under jaxrls.pytree, as they are defined "
+            "now; of Python functions rebuild the kernel in code"
+        )
     described = {}
-    for f in fields(obj):
-        value = getattr(obj, f.name)
-        if callable(value) and not is_dataclass(value):
-            raise ValueError(
-                f"{type(obj).__name__} holds a Python function, which a file without pickle cannot carry: save its arrays with numpy.savez "
-                "and rebuild it in code, or fit Linear() to the features (Precomputed() to the kernel matrix) and save that"
-            )
-        if f.metadata.get("static") and isinstance(value, np.generic):
-            value = value.item()  # an array would come back, which is not hashable
-        described[f.name] = _describe(value, prefix + f.name, arrays)
-    return described
+    for f in fields(value):
+        part = getattr(value, f.name)
+        if f.metadata.get("static") and isinstance(part, np.generic):
+            part = part.item()  # an array would come back, which is not hashable
+        described[f.name] = _describe(part, f"{place}.{f.name}".lstrip("."), arrays)
+    return {"class": name_in_files(type(value)), "fields": described}
 
 
-# reading
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def _build(node, arrays: dict[str, np.ndarray]):
-    """The inverse of `_describe`."""
+def _build(node, arrays: dict[str, np.ndarray]) -> Any:
+    """The inverse of `_describe`: of a class by its fields, as JAX rebuilds a pytree, past
+    `__init__`, which may ask for JAX arrays, but with its checks of values.
+    """
     if not isinstance(node, dict):
         return node
-    for sequence in (tuple, list):
-        if sequence.__name__ in node:
-            return sequence(_build(item, arrays) for item in node[sequence.__name__])
     if "dtype" in node:
         return np.dtype(node["dtype"])
     if "array" in node:
         return arrays[node["array"]]
-    name = node["class"]
-    if name not in REGISTRY:
-        what = "import the module that defines it first" if "." in name else "upgrade jaxrls"
-        raise ValueError(f"it holds an object of class {name}, which is not known: {what}")
-    return _make(
-        REGISTRY[name], {field: _build(value, arrays) for field, value in node["fields"].items()}
-    )
-
-
-def _make(cls, values: dict[str, Any]):
-    """An object by its fields, as JAX rebuilds a pytree: past `__init__`, which may ask for JAX
-    arrays, but with its checks of values.
-    """
-    required = {f.name for f in fields(cls) if f.default is MISSING}
-    if not required <= set(values) <= {f.name for f in fields(cls)}:
+    for sequence in (tuple, list):
+        if sequence.__name__ in node:
+            return sequence(_build(item, arrays) for item in node[sequence.__name__])
+    cls = REGISTRY.get(node["class"])
+    if cls is None:
         raise ValueError(
-            f"{cls.__name__} has fields {', '.join(f.name for f in fields(cls))}, and the file has {', '.join(values)}"
+            f"it holds a {node['class']}, which is not known: import the module that defines it "
+            "first, or upgrade jaxrls"
         )
-    obj = object.__new__(cls)
-    for name, value in values.items():
-        object.__setattr__(obj, name, value)
+    obj: Any = object.__new__(cls)
+    for f in fields(cls):
+        if f.name in node["fields"] or f.default is MISSING:
+            object.__setattr__(obj, f.name, _build(node["fields"].pop(f.name), arrays))
+    if node["fields"]:
+        raise ValueError(f"{cls.__name__} has no {', '.join(node['fields'])}")
     getattr(obj, "__post_init__", lambda: None)()
     return obj

@@ -4,12 +4,12 @@ import glob
 import os
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrls.io.tables import ENDINGS, Table, ending_of, name_of, open_table
+from jaxrls.io.tables import ENDINGS, Table, ending_of, open_table
 from jaxrls.rows.joint import JointRows
 from jaxrls.rows.streamed import SAMPLE, Piece, StreamedRows
 
@@ -122,57 +122,50 @@ class Choice:
 
         def find(names, what):
             names = names if isinstance(names, list | tuple) else [names]
-            names = [name for name in names if name is not None and name is not False]
-            return [j for name in names for j in file.find(name, what)]
+            given = (name for name in names if name is not None and name is not False)
+            return [j for name in given for j in file.find(name, what)]
 
         if self.width not in (None, file.width):
             raise ValueError(
-                f"{file.path} has {file.width} columns, and the file before it has {self.width}, neither of them by names that both have"
+                f"{file.path} has {file.width} columns, and the file before it has {self.width}"
             )
         weights, groups = find(self.weights, "weights"), find(self.groups, "groups")
         dropped = find(self.drop, "columns to drop")
         if self.inputs is None:
             dropped += index_of(file)
         free = [j for j in range(file.width) if j not in {*weights, *groups, *dropped}]
-        default = "y" if file.is_archive else free[-1:]
-        targets = find(default if self.target is None else self.target, "target")
+        last = "y" if file.path.endswith(".npz") else free[-1:]
+        targets = find(last if self.target is None else self.target, "target")
         inputs = find(self.inputs, "inputs") or [j for j in free if j not in targets]
         special = [*targets, *weights, *groups, *dropped]
         if not inputs or len({*inputs, *special}) < len(inputs) + len(special):
             raise ValueError(
-                f"{file.path}: inputs, target, weights and groups must be different columns, and one at least is for inputs (are they separated by commas?)"
+                f"{file.path}: inputs, target, weights and groups must be different columns, and "
+                "one at least is for inputs (are they separated by commas?)"
             )
         one_hot = [j for j in find(self.one_hot, "inputs") if j in inputs]
         labels = any(map(file.type_of, targets)) if self.labels is None else self.labels
         numbers = [j for j in inputs if j not in one_hot]
         for j in (*numbers, *weights, *([] if labels else targets)):
             if kind := file.type_of(j):
-                name = name_of(file, j)
+                name = file.names[j]
                 raise ValueError(
-                    f"{file.path}: column {name} holds {kind}, and not numbers: code it as numbers, leave it out "
-                    f"(--drop {name}), or make indicators of it (--one-hot {name})"
+                    f"{file.path}: column {name} holds {kind}, and not numbers: code it as numbers, "
+                    f"leave it out (--drop {name}), or make indicators of it (--one-hot {name})"
                 )
         return Columns(numbers, one_hot, targets, weights, groups, labels)
 
     def settled(self, file: Table) -> "Choice":
         """The same columns of other files: by name where this one has names, else by number."""
-        columns, names = self.of(file), file.names or range(file.width)
-        inputs, one_hot = ([names[j] for j in part] for part in columns[:2])
-        width = None if file.names else file.width
-        kept = replace(
-            self,
-            inputs=[*inputs, *one_hot],
-            drop=(),
-            one_hot=one_hot,
-            labels=columns.labels,
-            width=width,
+        columns = self.of(file)
+        inputs, one_hot, target, weights = (
+            list(dict.fromkeys(file.names[j] for j in part)) for part in columns[:4]
         )
-        if file.is_archive:
-            return replace(kept, target="y" if self.target is None else self.target)
-        targets, weights = ([names[j] for j in part] for part in columns[2:4])
         several = isinstance(self.target, list | tuple)
-        target = targets if several else targets[0] if targets else False
-        return replace(kept, target=target, weights=weights)
+        found: Any = target if several or not target else target[0]
+        width = None if file.named else file.width
+        labels, inputs = columns.labels, [*inputs, *one_hot]
+        return Choice(found or False, weights, inputs, (), one_hot, self.groups, labels, width)
 
     def of_inputs(self, file: Table) -> Columns:
         """The same inputs of a file to predict, and the target as text where it has it.
@@ -180,32 +173,26 @@ class Choice:
         By name where both have names, else by number in a file as wide as that one; any other holds
         inputs alone."""
         inputs, one_hot, target = self.inputs, self.one_hot, self.target
-        by_number = file.width == self.width
-        if inputs and not by_number and not (file.names and isinstance(inputs[0], str)):
+        by_name = file.named and self.width is None
+        if inputs and not by_name and file.width != self.width:
             if file.width != len(inputs):
                 raise ValueError(
-                    f"{file.path} has {file.width} columns, and the model was fitted on {len(inputs)}"
+                    f"{file.path} has {file.width} columns, and the model was fitted on "
+                    f"{len(inputs)}"
                 )
-            inputs = list(range(file.width))
+            inputs = file.names[: file.width]
             one_hot = inputs[len(inputs) - len(one_hot) :]
-        held = file.arrays if file.is_archive else file.names or ()
-        if not (by_number and isinstance(target, int)):
-            target = "y" if target is None and file.is_archive else target
-            target = target if target in held else False
+        target = "y" if target is None else target
+        if target not in file.names and file.width != self.width:
+            target = False
         return Choice(target, None, inputs, (), one_hot, labels=True).of(file)
 
 
 def index_of(file: Table) -> list[int]:
-    """The unnamed first column in which pandas has counted the rows, if there is one."""
-    if not file.names or file.names[0] or file.width == 1 or file.type_of(0):
+    """The first column, where it has no name: pandas' index."""
+    if file.names[0] or file.width == 1:
         return []
-    (column,), _ = next(file.batches([[0]], []), ([np.ones((1, 1))], []))
-    if (column[:, 0] != np.arange(len(column))).any():
-        return []
-    warnings.warn(
-        f"{file.path}: the first column has no name and counts the rows: it is left out",
-        stacklevel=2,
-    )
+    warnings.warn(f"{file.path}: the first column has no name: it is left out", stacklevel=2)
     return [0]
 
 
@@ -235,16 +222,10 @@ class Files:
             checked = [*numbers, *([j] for j in (one_hot if self.predict else texts))]
             for values, words in file.batches(numbers, texts):
                 used = self._usable(file, first, checked, [*values, *words])
-                X, Y, v = (
-                    part[used] if wanted else None
-                    for part, wanted in zip(values, numbers, strict=True)
-                )
-                if (
-                    Y is not None
-                    and Y.shape[1] == 1
-                    and not isinstance(self.choice.target, list | tuple)
-                ):
-                    Y = Y[:, 0]
+                X, Y, v = (part[used] if part.size else None for part in values)
+                if Y is not None and not isinstance(self.choice.target, list | tuple):
+                    Y = Y[:, 0] if Y.shape[1] == 1 else Y
+                X = values[0][used]
                 piece = Piece(X, Y, None if v is None else v[:, 0], path, first)
                 yield piece, [word[used] for word in words]
                 first += len(values[0])
@@ -254,17 +235,18 @@ class Files:
         used = np.ones(len(parts[0]), bool)
         for i, (numbers, values) in enumerate(zip(columns, parts, strict=False)):
             values = values.reshape(len(used), len(numbers))
-            missing = values == "" if values.dtype.kind == "U" else np.isnan(values)
+            text = values.dtype.kind == "U"
+            missing = values == "" if text else np.isnan(values)
+            bad = missing if text else ~np.isfinite(values)
             if self.missing == "drop":
                 used &= ~missing.any(axis=1)
-            bad = missing if values.dtype.kind == "U" else ~np.isfinite(values)
             if self.missing == "drop" or self.missing == "median" and i == 0:
                 bad = bad & ~missing
             for row, j in np.argwhere(bad)[:1]:
                 what = "is missing" if missing[row, j] else f"is {values[row, j]}"
                 raise ValueError(
-                    f"{file.path}: row {first + row}, column {name_of(file, numbers[j])}: the value {what}: "
-                    "fill it in or drop the row (fit --missing drop or median does)"
+                    f"{file.path}: row {first + row}, column {file.names[numbers[j]]}: the value "
+                    f"{what}: fill it in or drop the row (fit --missing drop or median does)"
                 )
         return slice(None) if used.all() else used
 
@@ -280,18 +262,13 @@ def paths_of(named) -> tuple[str, ...]:
     """Every file that is meant by paths, patterns and folders, in order."""
     found: list[str] = []
     for path in map(os.fspath, named):
-        if os.path.isdir(path):
-            inside = glob.glob(os.path.join(glob.escape(path), "**"), recursive=True)
-            found += filter(ending_of, sorted(inside))
-        elif glob.has_magic(path) and not os.path.exists(path):
-            found += sorted(glob.glob(path))
-        else:
-            found.append(path)
-    if not found:
-        raise ValueError(f"source {named!r} names no file")
+        pattern = os.path.join(glob.escape(path), "**") if os.path.isdir(path) else path
+        inside = sorted(glob.glob(pattern, recursive=True))
+        more = [path] if os.path.isfile(path) else list(filter(ending_of, inside))
+        if not more:
+            raise FileNotFoundError(f"there is no file {path}")
+        found += more
     for path in found:
         if not ending_of(path):
             raise ValueError(f"{path} must end in {', '.join(ENDINGS)}")
-        if not os.path.exists(path):
-            raise FileNotFoundError(f"there is no file {path}")
     return tuple(found)

@@ -98,7 +98,7 @@ def estimate(
     that of X. **Returns** an
     `Estimate`, whose text says route, bytes and matrices: the leading terms of the largest ones,
     beside X and Y, within a factor of 2 of what is measured on a CPU for n ≥ 2000
-    (`benchmarks/memory.py`), compiled programs (50 to 80 MB) left out. **Cost** none: no array is
+    (`benchmarks/scaling.py --estimate`), compiled programs (50 to 80 MB) left out. **Cost** none: no array is
     made. **Raises** `ValueError` for a call, route or dtype that there is not, or a number that is
     not whole or below 1. **Source**: the sizes of the matrices that each route holds.
 

@@ -12,8 +12,6 @@ except ImportError as error:
     ) from error
 
 from jaxrls.sklearn.classifier import RLSClassifier as RLSClassifier
-from jaxrls.sklearn.names import KERNELS as KERNELS
-from jaxrls.sklearn.names import RADIAL as RADIAL
 from jaxrls.sklearn.regressor import RLSRegressor as RLSRegressor
 
 __all__ = ["RLSClassifier", "RLSRegressor"]

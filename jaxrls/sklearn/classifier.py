@@ -2,12 +2,14 @@
 once.
 """
 
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 import scipy.sparse
 from sklearn.base import ClassifierMixin
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.class_weight import compute_class_weight, compute_sample_weight
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
@@ -15,11 +17,12 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 import jaxrls as rls
 from jaxrls.sklearn.base import RLSEstimator, adds_rows
-from jaxrls.sklearn.calibration import CALIBRATIONS, Conformal, jackknife, probabilities
-from jaxrls.sklearn.names import look_up
-from jaxrls.sklearn.scoring import Classified
+from jaxrls.sklearn.scoring import CALIBRATIONS, Classified, probabilities
+
+NO_ROWS = "needs scores of rows left out, of which partial_fit has none: use fit"
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class RLSClassifier(ClassifierMixin, RLSEstimator):
     """Regularized least-squares classification: regression on ±1 codes, one column for each class,
     the largest score wins.
@@ -76,54 +79,12 @@ scoring, by_fold, store_cv_results
     True
     """
 
-    def __init__(
-        self,
-        kernel="gaussian",
-        *,
-        width="median",
-        gamma=None,
-        degree=3,
-        coef0=1,
-        lams="auto",
-        criterion="loo",
-        loss="squared_error",
-        per_target=False,
-        conservative=0.0,
-        tune=False,
-        landmarks=None,
-        fit_intercept=True,
-        cv=None,
-        random_state=None,
-        keep=None,
-        scoring=None,
-        by_fold=False,
-        store_cv_results=False,
-        class_weight=None,
-        probability=None,
-    ):
-        super().__init__(
-            kernel,
-            width=width,
-            gamma=gamma,
-            degree=degree,
-            coef0=coef0,
-            lams=lams,
-            criterion=criterion,
-            loss=loss,
-            per_target=per_target,
-            conservative=conservative,
-            tune=tune,
-            landmarks=landmarks,
-            fit_intercept=fit_intercept,
-            cv=cv,
-            random_state=random_state,
-            keep=keep,
-            scoring=scoring,
-            by_fold=by_fold,
-            store_cv_results=store_cv_results,
-        )
-        self.class_weight = class_weight
-        self.probability = probability
+    class_weight: Any = None
+    probability: str | None = None
+
+    _parameter_constraints = RLSEstimator._parameter_constraints | {
+        "probability": [StrOptions(set(CALIBRATIONS)), None]
+    }
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -142,13 +103,10 @@ scoring, by_fold, store_cv_results
         self._fit(X, y, codes, sample_weight, groups)
         given = codes.astype(X.dtype), super()._weights(X, y, sample_weight)
         if self.probability is not None:
-            self.calibration_ = look_up("probability", self.probability, CALIBRATIONS)(
-                self.loo_predictions_, *given
-            )
+            self.calibration_ = CALIBRATIONS[self.probability](self.loo_predictions_, *given)
+        conformal = self.path_.kept is not None and groups is None
         if not self.multilabel_:
-            self._by_jackknife = partial(jackknife, self.loo_predictions_, *given)
-        if self.path_.kept is not None and not self.multilabel_ and groups is None:
-            self._by_conformal = Conformal(self.path_, X, *given, self._of_classes(y))
+            self._rows = (X if conformal else None, *given, self._of_classes(y))
         return self
 
     @available_if(adds_rows)
@@ -160,22 +118,16 @@ scoring, by_fold, store_cv_results
         X, y = self._labelled(X, y, reset=first, ensure_min_samples=1 + first)
         if isinstance(self.class_weight, str):
             raise ValueError(
-                f"class_weight={self.class_weight!r} depends on rows to come: give partial_fit a dict, as compute_class_weight makes it"
+                f"class_weight={self.class_weight!r} depends on rows to come: give a dict of weights"
             )
         if not first and (y.ndim == 2) != self.multilabel_:
             wanted = "an indicator matrix" if self.multilabel_ else "labels (n,)"
-            raise ValueError(
-                f"y must be {wanted} as in the first call to partial_fit, and has shape {y.shape}"
-            )
-        if classes is None and y.ndim == 1 and not hasattr(self, "classes_"):
-            raise ValueError(
-                "classes must be passed on the first call to partial_fit: all labels that will come"
-            )
+            raise ValueError(f"y must be {wanted} as in the first call to partial_fit")
         known: Any = getattr(self, "classes_", None) if classes is None else np.unique(classes)
+        if known is None and y.ndim == 1:
+            raise ValueError("classes must be passed on the first call to partial_fit")
         if not first and known.tolist() != self.classes_.tolist():
-            raise ValueError(
-                f"classes must be those of the first call to partial_fit, {self.classes_.tolist()}, and are {known.tolist()}"
-            )
+            raise ValueError("classes must be those of the first call to partial_fit")
         codes, known = self._coded(y, known)
         self._partial_fit(X, y, codes, sample_weight, first)
         self.classes_, self.multilabel_ = known, y.ndim == 2
@@ -183,12 +135,11 @@ scoring, by_fold, store_cv_results
 
     def _labelled(self, X, y, **options):
         """Rows and labels (n,), or an indicator matrix (n, t)."""
-        X, y = self._validate(X, y, multi_output=True, **options)
+        X, y = self._checked(X, y, multi_output=True, **options)
         check_classification_targets(y)
-        kind = type_of_target(y)
-        if kind.endswith("multioutput"):
+        if (kind := type_of_target(y)).endswith("multioutput"):
             raise ValueError(
-                f"y must be labels (n,), or an indicator matrix of 0 and 1, and is of type {kind!r}: fit one classifier for each column"
+                f"y must be labels (n,), or an indicator matrix of 0 and 1, and is of type {kind!r}"
             )
         if kind.startswith("multilabel"):
             return X, y.toarray() if scipy.sparse.issparse(y) else y
@@ -199,12 +150,11 @@ scoring, by_fold, store_cv_results
         if y.ndim == 1:
             return rls.encode(y, classes)
         if not np.isin(y, (0, 1)).all():
+            raise ValueError("y as an indicator matrix must hold 0 and 1")
+        if self._loss is rls.zero_one_loss:
             raise ValueError(
-                f"y as an indicator matrix must hold 0 and 1, and holds {np.setdiff1d(y, (0, 1))[0]}"
-            )
-        if self.loss == "zero_one_loss" or self.loss is rls.zero_one_loss:
-            raise ValueError(
-                "loss='zero_one_loss' compares columns, and those of an indicator matrix do not compete: take another loss"
+                "loss='zero_one_loss' compares columns, and those of an indicator matrix do not "
+                "compete: take another loss"
             )
         return 2.0 * y - 1, np.arange(y.shape[1])
 
@@ -216,16 +166,15 @@ scoring, by_fold, store_cv_results
         of_classes = compute_sample_weight(self.class_weight, y).astype(X.dtype)
         return of_classes if rows is None else rows * of_classes
 
-    def _for_scorers(self):
-        return Classified(self.classes_, self.multilabel_)
+    def _for_scorers(self, Y, weights):
+        make = CALIBRATIONS[self.probability or "sigmoid"]
+        each = lambda held: lambda: make(held, Y, weights)
+        return lambda held: Classified(self.classes_, self.multilabel_, each(held))
 
     def _of_classes(self, y):
         """The weight of each class, None where there are none."""
-        return (
-            None
-            if self.class_weight is None
-            else compute_class_weight(self.class_weight, classes=self.classes_, y=y)
-        )
+        weight = self.class_weight
+        return weight and compute_class_weight(weight, classes=self.classes_, y=y)
 
     def decision_function(self, X):
         """Scores (m,) for two classes, positive for `classes_[1]`, or (m, n_classes)."""
@@ -245,9 +194,7 @@ scoring, by_fold, store_cv_results
         """
         scores = self._scores(X)
         if not hasattr(self, "calibration_"):
-            raise ValueError(
-                "predict_proba needs scores of rows left out, of which partial_fit has none: use fit, or probability=None"
-            )
+            raise ValueError(f"predict_proba {NO_ROWS}")
         return probabilities(self.calibration_, scores, self.multilabel_)
 
     def predict_set(self, X, level=0.9, *, method="conformal"):
@@ -266,17 +213,21 @@ scoring, by_fold, store_cv_results
         if method not in ("conformal", "jackknife"):
             raise ValueError(f"method must be 'conformal' or 'jackknife', and is {method!r}")
         if self.multilabel_:
-            raise ValueError(
-                "predict_set is for one label a row, and y was an indicator matrix: fit one classifier for each column"
-            )
-        if not hasattr(self, "_by_jackknife"):
-            raise ValueError(
-                "predict_set needs scores of rows left out, of which partial_fit has none: use fit"
-            )
+            raise ValueError("predict_set is for one label a row, and y was an indicator matrix")
+        if not hasattr(self, "_rows"):
+            raise ValueError(f"predict_set {NO_ROWS}")
+        rows, codes, weights, of_classes = self._rows
         if method == "jackknife":
-            return self._by_jackknife(self._scores(X)) > 1 - level
-        if not hasattr(self, "_by_conformal"):
+            scores = self._scores(X)
+            p = rls.label_p_values(self.loo_predictions_, codes, scores, weights)
+            return np.asarray(p) > 1 - level
+        if rows is None:
             raise ValueError(
-                "method='conformal' takes keep=True and a fit without groups, which are not exchangeable: or use method='jackknife'"
+                "method='conformal' takes keep=True and a fit without groups, which are not "
+                "exchangeable: or use method='jackknife'"
             )
-        return self._by_conformal(self._validate(X, reset=False)) > 1 - level
+        if not hasattr(self, "_conformal"):
+            rows = rows.toarray() if scipy.sparse.issparse(rows) else rows
+            made = rls.conformal_labels(self.path_, rows, codes, weights, of_classes)
+            self._conformal = jax.tree.map(np.asarray, made)
+        return self._conformal.p_values(self._checked(X, reset=False)) > 1 - level

@@ -35,9 +35,9 @@ class RLSRegressor(RegressorMixin, MultiOutputMixin, RLSEstimator):
         λ to choose from; "auto" is 100 of them from the spectrum, "search" finds the best between
         those, and one number is no choice. An array (L, n_targets) has λ for each column of y by
         itself, of which each takes the best: of one row, a given λ for each.
-    criterion : "loo", "kfold", "gcv", "log_marginal_likelihood" or "log_predictive_density",
-    default="loo"
-        What λ is chosen by.
+    criterion : "loo", "kfold", "gcv", "evidence", "log_predictive_density", "pairs", Criterion or \
+callable, default="loo"
+        What λ is chosen by, as in `jaxrls.fit`.
     loss : "squared_error", "absolute_error", "zero_one_loss" or callable, default="squared_error"
         What "loo" and "kfold" average over held-out rows.
     per_target : bool, default=False
@@ -117,12 +117,13 @@ class RLSRegressor(RegressorMixin, MultiOutputMixin, RLSEstimator):
     True
     """
 
-    def fit(self, X, y, sample_weight=None, groups=None):
+    def fit(self, X, y, sample_weight=None, groups=None, fixed_effects=None):
         """Fit to X (n, d) and y (n,) or (n, t), weighted by `sample_weight` (n,); rows of equal
-        `groups` (n,) are left out together.
+        `groups` (n,) are left out together, and `fixed_effects`, columns (n, q) or
+        `jaxrls.levels(labels)`, are not penalised.
         """
-        X, y = self._validate(X, y, multi_output=True, y_numeric=True, ensure_min_samples=2)
-        return self._fit(X, y, y, sample_weight, groups)
+        X, y = self._checked(X, y, multi_output=True, y_numeric=True, ensure_min_samples=2)
+        return self._fit(X, y, y, sample_weight, groups, fixed_effects)
 
     @available_if(adds_rows)
     def partial_fit(self, X, y, sample_weight=None):
@@ -133,14 +134,13 @@ class RLSRegressor(RegressorMixin, MultiOutputMixin, RLSEstimator):
         GCV, which needs sums over rows only, from `lams`; "search" finds it in the first. There are
         no `loo_error_` and `loo_predictions_`, which need the rows. `path_.forget(X, y)` gives rows
         up."""
-        first = self._begins()
-        X, y = self._validate(
-            X, y, multi_output=True, y_numeric=True, reset=first, ensure_min_samples=1 + first
-        )
-        return self._partial_fit(X, y, y, sample_weight, first)
+        options = {"multi_output": True, "y_numeric": True, "reset": self._begins()}
+        X, y = self._checked(X, y, ensure_min_samples=1 + options["reset"], **options)
+        return self._partial_fit(X, y, y, sample_weight, options["reset"])
 
-    def predict(self, X, return_std=False):
+    def predict(self, X, return_std=False, fixed_effects=None):
         """Predictions (m,) or (m, t) for the rows of X, in O(m n d); with `return_std` also how far
-        new labels lie from them: see `Fit.posterior`.
+        new labels lie from them: see `Fit.posterior`. Of a fit with `fixed_effects` those of the
+        rows of X are needed too.
         """
-        return self._scores(X, return_std)
+        return self._scores(X, return_std=return_std, fixed_effects=fixed_effects)

@@ -1,12 +1,15 @@
-"""λ by a scorer of scikit-learn's, on what is predicted for rows that are left out."""
+"""What is made of predictions of rows left out: λ by a scorer of scikit-learn's, and
+probabilities, by the library's sigmoid or scikit-learn's isotonic regression.
+"""
 
-from functools import partial
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.isotonic import IsotonicRegression
 from sklearn.metrics import get_scorer
 
 import jaxrls as rls
@@ -15,8 +18,8 @@ from jaxrls.search.conclude import fit_at
 from jaxrls.search.estimate import of_problem
 from jaxrls.search.grid import Choice
 from jaxrls.search.kept import beside
+from jaxrls.search.plan import as_lams
 from jaxrls.search.problem import Problem
-from jaxrls.support.checks import as_array, check_lams
 from jaxrls.support.precision import scope, to_host
 
 
@@ -34,20 +37,13 @@ class Swept(NamedTuple):
         """Options as of `rls.fit`."""
         with scope(X.dtype == np.float64):
             problem = Problem.of(kernel, X, Y, **options)
-            given = (
-                None if isinstance(lams, int) else as_array("lams", np.atleast_1d(lams), X.dtype)
-            )
-            if given is not None:
-                check_lams(given, zero=True)
+            given = as_lams(lams, problem)
             of_problem(problem, solver=problem.solver or rls.Spectral()).check()
-            solution = jax.block_until_ready(_solved(problem))
+            solution = _solved(problem)
             factor = solution.factor
-            lams = np.asarray(_grid(factor) if given is None else factor.with_floor(given))
-            each = [
-                np.asarray(_left_out(solution, problem.criterion.groups, lam))
-                for lam in jnp.asarray(lams)
-            ]
-            return cls(problem, solution, lams, Y - np.stack(each))
+            grid = _grid(factor) if isinstance(given, int) else factor.with_floor(given)
+            each = [np.asarray(_left_out(solution, problem.criterion.groups, lam)) for lam in grid]
+            return cls(problem, solution, np.asarray(grid), Y - np.stack(each))
 
     def fit(self, lam, keep: bool | None) -> rls.Fit:
         """That of λ, or of one for each target, from the same factor."""
@@ -74,9 +70,8 @@ def _left_out(solution, groups, lam):
 def losses(loss, residuals, Y):
     """Those of every row and target."""
     with scope(Y.dtype == np.float64):
-        return np.asarray(
-            loss(*(jnp.asarray(part.reshape(len(Y), -1)) for part in (residuals, Y)))
-        ).reshape(Y.shape)
+        both = (jnp.asarray(part.reshape(len(Y), -1)) for part in (residuals, Y))
+        return np.asarray(loss(*both)).reshape(Y.shape)
 
 
 class Regressed(RegressorMixin, BaseEstimator):
@@ -89,9 +84,8 @@ class Regressed(RegressorMixin, BaseEstimator):
 class Classified(ClassifierMixin, BaseEstimator):
     """The same, of scores of classes, or of several labels at once."""
 
-    def __init__(self, classes, several):
-        self.classes_ = classes
-        self.several = several
+    def __init__(self, classes, several, calibrated):
+        self.classes_, self.several, self.calibrated = classes, several, calibrated
 
     def decision_function(self, scores):
         return scores
@@ -99,43 +93,57 @@ class Classified(ClassifierMixin, BaseEstimator):
     def predict(self, scores):
         return (scores > 0).astype(int) if self.several else rls.decode(scores, self.classes_)
 
+    def predict_proba(self, scores):
+        """By a sigmoid, or a step function, fitted on what is scored."""
+        return probabilities(self.calibrated(), scores, self.several)
 
-def scores(scoring, estimator, predictions, y, weights, folds):
+
+def scores(scoring, of, predictions, y, weights, folds):
     """The score at every λ (L,): of all rows at once, or the mean of those of folds where there
-    are.
+    are; `of` makes an estimator of the predictions of all rows.
     """
-    scorer, parts = (
-        get_scorer(scoring),
-        [slice(None)] if folds is None else [folds == fold for fold in np.unique(folds)],
-    )
+    scorer = get_scorer(scoring)
+    parts = [slice(None)] if folds is None else [folds == fold for fold in np.unique(folds)]
 
     def score(held, part):
-        return scorer(
-            estimator,
-            held[part],
-            y[part],
-            **({} if weights is None else {"sample_weight": weights[part]}),
-        )
+        weighted = {} if weights is None else {"sample_weight": weights[part]}
+        return scorer(of(held), held[part], y[part], **weighted)
 
     found = np.array([np.mean([score(held, part) for part in parts]) for held in predictions])
     if not np.isfinite(found).all():
-        where = (
-            ""
-            if folds is None
-            else " in some fold: make folds in which it is defined, or leave by_fold= out"
-        )
         raise ValueError(
-            f"the score of scoring={scoring!r} is not a number at {int((~np.isfinite(found)).sum())} of {len(found)} λ{where}"
+            f"the score of scoring={scoring!r} is not a number at {(~np.isfinite(found)).sum()} of "
+            f"{len(found)} λ: take folds in which it is defined, or leave by_fold= out"
         )
     return found
 
 
-def best(lams, scores):
-    """The place of the largest score, of equal ones that of the largest λ."""
-    return max(range(len(lams)), key=lambda i: (scores[i], lams[i]))
+class Isotonic:
+    """A rising step function for each column of scores, with lines between, constant beyond the
+    scores that it was made of.
+    """
+
+    def __init__(self, scores, codes, weights):
+        columns = zip(*(part.reshape(len(part), -1).T for part in (scores, codes)), strict=True)
+        self.columns = [
+            IsotonicRegression(out_of_bounds="clip").fit(s, c > 0, sample_weight=weights)
+            for s, c in columns
+        ]
+
+    def __call__(self, scores):
+        each = zip(self.columns, scores.reshape(len(scores), -1).T, strict=True)
+        return np.stack([column.predict(s) for column, s in each], axis=1).reshape(scores.shape)
 
 
-def scores_by_target(scoring, predictions, y, weights, folds):
-    """Those of each target by itself, (L, t)."""
-    score = partial(scores, scoring, Regressed(), weights=weights, folds=folds)
-    return np.stack([score(predictions[:, :, t], y[:, t]) for t in range(y.shape[1])], axis=1)
+def sigmoid(scores, codes, weights):
+    """That of `rls.fit_sigmoid`."""
+    return jax.tree.map(np.asarray, rls.fit_sigmoid(scores, codes, weights))
+
+
+CALIBRATIONS: dict[str, Callable] = {"sigmoid": sigmoid, "isotonic": Isotonic}
+
+
+def probabilities(calibrated, scores, several: bool):
+    """Of all classes (m, T), or of every label by itself."""
+    each = np.asarray(calibrated(scores))
+    return each if several else rls.class_probabilities(each)

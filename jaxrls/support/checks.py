@@ -48,20 +48,14 @@ def values_unknown(what: str) -> Iterator[None]:
 
 
 def check_unmasked(name: str, value) -> None:
-    """Raise for a masked array, or a list of such, with masked values: what lies under a mask must
-    not be taken for data.
+    """Raise for a masked array with masked values: what lies under a mask must not be taken for
+    data.
     """
-    masked = _count_masked(value)
-    if masked:
+    if masked := int(np.ma.getmaskarray(value).sum()) if np.ma.isMaskedArray(value) else 0:
         raise ValueError(
-            f"{name} is a masked array with {masked} masked value{'s' * (masked > 1)}: fill in what is masked first, as with .filled(...), or drop it"
+            f"{name} is a masked array with {masked} masked value{'s' * (masked > 1)}: fill in "
+            "what is masked first, as with .filled(...), or drop it"
         )
-
-
-def _count_masked(value) -> int:
-    if isinstance(value, np.ma.MaskedArray):
-        return int(np.ma.getmaskarray(value).sum())
-    return sum(map(_count_masked, value)) if isinstance(value, list | tuple) else 0
 
 
 def as_floats(name: str, value, dtype=None):
@@ -72,16 +66,8 @@ def as_floats(name: str, value, dtype=None):
         check_unmasked(name, value)
         try:
             value = np.asarray(value)
-            if (
-                value.dtype.kind in "SUT"
-                or value.dtype.kind == "O"
-                and any(isinstance(part, str | bytes) for part in value.flat)
-            ):
-                raise ValueError(
-                    "it holds text, of which .astype(float) makes numbers where it spells some"
-                )
-            if value.dtype.kind in "mM" and np.isnat(value).any():
-                raise ValueError("NaT has no value")
+            if value.dtype.kind not in "biufcVO":
+                raise ValueError(f"it holds text or dates, of dtype {value.dtype}")
             value = value if value.dtype.kind in "fc" else value.astype(np.float64)
         except (TypeError, ValueError) as error:
             raise ValueError(
@@ -89,13 +75,15 @@ def as_floats(name: str, value, dtype=None):
             ) from None
     if jnp.issubdtype(value.dtype, jnp.complexfloating):
         raise ValueError(
-            f"{name} must be real, and has dtype {value.dtype}: split it into real and imaginary parts"
+            f"{name} must be real, and has dtype {value.dtype}: split it into real and imaginary "
+            "parts"
         )
     if not jnp.issubdtype(value.dtype, jnp.floating):
         value = value.astype(jnp.result_type(float))
     if value.dtype not in (np.float32, np.float64):
         raise ValueError(
-            f"{name} has dtype {value.dtype}, in which no eigendecomposition is at hand: convert it to float32 or float64"
+            f"{name} has dtype {value.dtype}, in which no eigendecomposition is at hand: convert it "
+            "to float32 or float64"
         )
     return value if dtype is None or value.dtype == dtype else value.astype(dtype)
 
@@ -105,25 +93,22 @@ def as_array(name: str, value, dtype=None) -> jax.Array:
     return jnp.asarray(as_floats(name, value, dtype))
 
 
+def _ends(value) -> Any:
+    """The smallest value and the largest."""
+    return seen(lambda xp, values: xp.stack([values.min(), values.max()]), value)
+
+
 def check_finite(name: str, value) -> None:
     """Raise where `value` holds NaN or infinity (concrete arrays only)."""
-    if not is_concrete(value) or not isinstance(
-        value, np.ndarray | jax.Array
-    ):  # sparse rows are checked where they are read
+    # Sparse rows are checked where they are read.
+    if not is_concrete(value) or not isinstance(value, np.ndarray | jax.Array):
         return
-    if seen(lambda xp, value: xp.isfinite(value).all(), value):
-        return
-    count, first = (
-        int(seen(ask, value))
-        for ask in (
-            lambda xp, value: (~xp.isfinite(value)).sum(),
-            lambda xp, value: (~xp.isfinite(value)).argmax(),
+    if not seen(lambda xp, value: xp.isfinite(value).all(), value):
+        bad = np.argwhere(~np.isfinite(np.asarray(value)))
+        raise ValueError(
+            f"{name} holds {len(bad)} values that are NaN or infinite, the first at index "
+            f"{tuple(bad[0].tolist())}: drop those rows or fill them in first"
         )
-    )
-    where = tuple(map(int, np.unravel_index(first, value.shape)))
-    raise ValueError(
-        f"{name} holds {count} values that are NaN or infinite, the first at index {where}: drop those rows or fill them in first"
-    )
 
 
 def check_range(name: str, Y) -> None:
@@ -133,12 +118,13 @@ def check_range(name: str, Y) -> None:
     check_finite(name, Y)
     if not is_concrete(Y) or not Y.size:
         return
-    limits, most = np.finfo(Y.dtype), seen(lambda xp, Y: xp.abs(Y).max(), Y)[()]
+    limits, most = np.finfo(Y.dtype), max(map(abs, _ends(Y)))
     small = 0 < most < float(limits.tiny) ** 0.5 / float(limits.eps)
     if small or most > (float(limits.max) / len(Y)) ** 0.5:
         leave, change = ("underflow", "multiply") if small else ("overflow", "divide")
         raise ValueError(
-            f"{name} holds {most:.3g} at most, and squares {leave} {Y.dtype}: {change} {name} by a scale"
+            f"{name} holds {most:.3g} at most, and squares {leave} {Y.dtype}: {change} {name} by a "
+            "scale"
         )
 
 
@@ -148,14 +134,14 @@ def check_squares(name: str, X, columns=None) -> None:
     """
     if not is_concrete(X) or not X.size:
         return
-    low, high = seen(lambda xp, X: xp.stack([X.min(), X.max()]), X)
-    if max(-low, high) <= (float(np.finfo(X.dtype).max) / X.size) ** 0.5:
-        return
-    place = int(seen(lambda xp, X: xp.abs(X).argmax(), X))
-    column = place % X.shape[1] if columns is None else columns[place]
-    raise ValueError(
-        f"{name} holds {max(-low, high):.3g} in column {column}, and sums of squares overflow {X.dtype}: divide the column by a scale"
-    )
+    most = max(map(abs, _ends(X)))
+    if most > (float(np.finfo(X.dtype).max) / X.size) ** 0.5:
+        place = int(np.abs(X).argmax())
+        column = place % X.shape[1] if columns is None else columns[place]
+        raise ValueError(
+            f"{name} holds {most:.3g} in column {column}, and sums of squares overflow {X.dtype}: "
+            "divide the column by a scale"
+        )
 
 
 def check_inputs(name: str, X) -> None:
@@ -183,13 +169,11 @@ def check_matrix(name: str, X) -> None:
 
 def check_targets(name: str, Y, n: int | None = None) -> None:
     """Raise unless `Y` has shape (n,) or (n, t), with any number of rows where `n` is not named."""
-    if n is None and (Y.ndim not in (1, 2) or 0 in Y.shape):
+    if Y.ndim not in (1, 2) or 0 in Y.shape or n not in (None, Y.shape[0]):
+        rows = "n" if n is None else n
         raise ValueError(
-            f"{name} must have shape (n,) or (n, t), with at least one row and one column, and has shape {Y.shape}"
-        )
-    if n is not None and (Y.ndim not in (1, 2) or Y.shape[0] != n or 0 in Y.shape):
-        raise ValueError(
-            f"{name} must have shape ({n},) or ({n}, t), one row per row of X, and has shape {Y.shape}"
+            f"{name} must have shape ({rows},) or ({rows}, t), one row per row of X, and has shape "
+            f"{Y.shape}"
         )
 
 
@@ -210,11 +194,14 @@ def check_ratio(weights) -> None:
     """
     if weights is None or not is_concrete(weights):
         return
-    ask = lambda xp, v: xp.stack([xp.where(v > 0, v, xp.inf).min(), v.max()])
-    (least, most), limit = seen(ask, weights), MOST_RATIO[str(weights.dtype)]
+    least, most = _ends(weights)
+    if least == 0:
+        least = seen(lambda xp, v: xp.where(v > 0, v, xp.inf).min(), weights)
+    limit = MOST_RATIO[str(weights.dtype)]
     if most > limit * least:
         raise ValueError(
-            f"weights above 0 go from {least:.3g} to {most:.3g}, and {weights.dtype} takes a ratio of {limit:.0e}: raise the smallest, or make them 0"
+            f"weights above 0 go from {least:.3g} to {most:.3g}, and {weights.dtype} takes a ratio "
+            f"of {limit:.0e}: raise the smallest, or make them 0"
         )
 
 
@@ -225,29 +212,23 @@ def check_shares(name: str, weights, of: str) -> None:
     if not is_concrete(weights):
         return
     check_finite(name, weights)
-    least, most = seen(lambda xp, values: xp.stack([values.min(), values.max()]), weights)
+    least, most = _ends(weights)
     if least < 0:
         raise ValueError(
             f"{name} must not be negative, and the smallest is {least}: 0 takes a {of} out"
         )
-    if not most > 0:
-        raise ValueError(
-            f"{name} are all zero, so that no {of} is left to fit: give some {of} a positive weight"
-        )
+    if most == 0:
+        raise ValueError(f"{name} are all zero: give some {of} a positive weight")
 
 
 def check_real(name: str, value) -> None:
     """Raise unless `value` is a real number or an array of them, as a kernel's parameters are."""
-    for part in jax.tree.leaves(
-        value, is_leaf=lambda part: part is None
-    ):  # a list may hold values that jit does not know
+    for part in jax.tree.leaves(value, is_leaf=lambda part: part is None):
         check_unmasked(name, part)
         dtype = part.dtype if isinstance(part, jax.Array) else np.asarray(part).dtype
         if jnp.issubdtype(dtype, jnp.complexfloating):
-            raise ValueError(
-                f"{name} must be real, and has dtype {dtype}: give its absolute value, or its real part"
-            )
-        if not any(jnp.issubdtype(dtype, kind) for kind in (jnp.bool_, jnp.integer, jnp.floating)):
+            raise ValueError(f"{name} must be real, and has dtype {dtype}")
+        if not any(jnp.issubdtype(dtype, kind) for kind in (jnp.bool_, jnp.number)):
             raise ValueError(
                 f"{name} must be a real number, or an array of them, and holds {part!r}"
             )
@@ -263,15 +244,16 @@ def as_labels(name: str, values) -> np.ndarray:
         raise ValueError(
             f"{name} must have shape (n,), one label per row, and has shape {labels.shape}"
         )
-    listed = (
-        isinstance(values, list | tuple) and labels.dtype.kind in "US"
-    )  # NumPy has made texts of what was none
-    missing = _missing(np.array(values, object) if listed else labels)
+    if labels.dtype.kind in "biufcmM":
+        missing = labels != labels
+    else:  # what NumPy makes of NaN, NaT and pandas.NA as texts, and empty ones
+        none = ("", "b''", "nan", "NaT", "<NA>")
+        missing = np.array([label is None or str(label) in none for label in labels.tolist()])
     if missing.any():
-        first = int(np.argmax(missing))
         raise ValueError(
-            f"{name} must have none missing, and holds {int(missing.sum())} that are NaN, NaT, None or empty, the first at index {first}: "
-            "drop those rows, or give them a label of their own"
+            f"{name} must have none missing, and holds {missing.sum()} that are NaN, NaT, None or "
+            f"empty, the first at index {missing.argmax()}: drop those rows, or give them a label "
+            "of their own"
         )
     try:
         np.unique(labels)
@@ -280,63 +262,33 @@ def as_labels(name: str, values) -> np.ndarray:
     return labels
 
 
-def _missing(labels: np.ndarray) -> np.ndarray:
-    """Which labels stand for none: NaN, NaT, None, pandas.NA, and in texts what NumPy makes of
-    these, and empty ones.
-    """
-    kind = labels.dtype.kind
-    if kind in "fc":
-        return np.isnan(labels)
-    if kind in "mM":
-        return np.isnat(labels)
-    return (
-        np.array([_is_missing(label) for label in labels.tolist()])
-        if kind in "OTUS"
-        else np.zeros(len(labels), bool)
-    )
-
-
-def _is_missing(label) -> bool:
-    if label is None or isinstance(label, str | bytes):
-        return label in (None, "", b"", "nan", "NaT", "<NA>")
-    try:
-        return bool(label != label)
-    except (TypeError, ValueError):  # pandas.NA is neither equal to itself nor not
-        return True
-
-
 def check_row_numbers(numbers, n: int) -> None:
     """Raise unless `numbers` (m,) are whole numbers from 0 to n − 1 (values where they are
     known).
     """
     if not jnp.issubdtype(numbers.dtype, jnp.integer) or numbers.ndim != 1:
         raise ValueError(
-            f"row numbers must be whole numbers (m,), and have dtype {numbers.dtype} and shape {numbers.shape}"
+            f"row numbers must be whole numbers (m,), and have dtype {numbers.dtype} and shape "
+            f"{numbers.shape}"
         )
-    if not is_concrete(numbers) or not numbers.size:
-        return
-    low, high = np.asarray(numbers).min(), np.asarray(numbers).max()
-    if low < 0 or high >= n:
-        wrong, hint = (low, ": negative ones do not count from the end") if low < 0 else (high, "")
-        raise ValueError(f"row numbers must be rows of X, 0 to {n - 1}, and include {wrong}{hint}")
+    if is_concrete(numbers) and numbers.size:
+        low, high = _ends(numbers)
+        if low < 0 or high >= n:
+            wrong = f"{low}: negative ones do not count from the end" if low < 0 else high
+            raise ValueError(f"row numbers must be rows of X, 0 to {n - 1}, and include {wrong}")
 
 
 def check_whole(name: str, value, most: int | None = None) -> None:
     """Raise unless `value` is a whole number of at least 1, and at most `most`."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | np.integer)
-        or value < 1
-        or (most is not None and value > most)
-    ):
-        raise ValueError(
-            f"{name} must be a whole number of at least 1{'' if most is None else f' and at most {most}'}, and is {value!r}"
-        )
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or value < 1 or most is not None and value > most:
+        up = "" if most is None else f" and at most {most}"
+        raise ValueError(f"{name} must be a whole number of at least 1{up}, and is {value!r}")
 
 
 def check_lams(lams, name: str = "lams", *, zero: bool = False) -> None:
     """Raise unless every λ is finite and positive, or 0 where that stands for a factor's floor
-    (where values are known).
+    (concrete values only).
     """
     if lams.size == 0:
         raise ValueError(
@@ -346,9 +298,10 @@ def check_lams(lams, name: str = "lams", *, zero: bool = False) -> None:
         return
     values = np.asarray(lams)
     check_finite(name, values)
-    if (values < 0).any() or not zero and (values == 0).any():
+    least = values.min()
+    if least < 0 or least == 0 and not zero:
         floor = ", or 0 for the floor of the factor" if zero else ""
-        raise ValueError(f"{name} must be positive{floor}, and the smallest is {values.min()}")
+        raise ValueError(f"{name} must be positive{floor}, and the smallest is {least}")
 
 
 def check_symmetric(name: str, K) -> None:
@@ -357,14 +310,13 @@ def check_symmetric(name: str, K) -> None:
         raise ValueError(f"{name} must be square, (n, n), and has shape {K.shape}")
     if not is_concrete(K):
         return
+    check_finite(name, K)
     values = np.asarray(K)
-    if not np.isfinite(scale := np.abs(values).max()):
-        check_finite(name, K)
-    if (gap := np.abs(values - values.T).max()) > 100 * np.finfo(
-        values.dtype
-    ).eps * scale * np.sqrt(len(values)):
+    gap, most = np.abs(values - values.T).max(), np.abs(values).max()
+    if gap > 100 * np.finfo(values.dtype).eps * most * len(values) ** 0.5:
         raise ValueError(
-            f"{name} is not symmetric: entries differ from their mirror image by up to {gap:.2g}: use (K + K.T) / 2 if that is meant"
+            f"{name} is not symmetric: entries differ from their mirror image by up to {gap:.2g}: "
+            "use (K + K.T) / 2 if that is meant"
         )
 
 
@@ -390,11 +342,10 @@ def why_too_large(n: int, route: str, needed: int) -> str:
     if limit is None or needed <= limit:
         return ""
     remedy = "use fewer of them" if "landmarks" in route or route == "subset" else remedy
-    what = {
-        "gram": "factoring K",
-        "cholesky gram": "factoring K + λI",
-    }.get(route, f"route {route!r}")
-    return f"X has {n} rows: {what} takes about {in_words(needed)}, and this device has {in_words(limit)}: {remedy}"
+    return (
+        f"X has {n} rows: route {route!r} takes about {in_words(needed)}, and this device has "
+        f"{in_words(limit)}: {remedy}"
+    )
 
 
 def in_words(number: int | float, unit: str = "B") -> str:

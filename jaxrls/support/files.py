@@ -5,13 +5,13 @@ when it is read.
 import json
 import os
 import secrets
+import shutil
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import save_file
@@ -19,9 +19,7 @@ from safetensors.numpy import save_file
 KEY = "jaxrls"  # of the header in the file's metadata
 VERSION = 1  # of the format
 MOST = 50 * 2**20  # bytes of a header: safetensors reads none above 100 MB
-# Arrays of other types are written as their bytes.
-NATIVE = {f"{kind}{size}" for kind in ("int", "uint") for size in (8, 16, 32, 64)}
-NATIVE |= {"bool", "float16", "float32", "float64"}
+TYPES = "biuf"  # of arrays, by NumPy's letters
 
 
 class Damaged(ValueError):
@@ -43,22 +41,19 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
     ['a.txt']
     """
     target = Path(os.path.realpath(path))
-    if target.exists() and not target.is_file():
-        raise ValueError(f"{path} is not an ordinary file, so that it cannot be replaced by one")
-    if not target.parent.is_dir():
-        raise ValueError(f"{path}: there is no folder {target.parent}")
+    if target.exists() and not target.is_file() or not target.parent.is_dir():
+        raise ValueError(f"{path} is not an ordinary file in a folder that exists")
     temporary = target.parent / f".jaxrls-{secrets.token_hex(8)}"
     try:
         temporary.touch(exist_ok=False)
-        mode = (target if target.exists() else temporary).stat().st_mode
         yield temporary
-        temporary.chmod(mode)
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
+        if target.exists():
+            shutil.copymode(target, temporary)
         os.replace(temporary, target)
-    except BaseException:
+    finally:
         temporary.unlink(missing_ok=True)
-        raise
 
 
 def write_arrays(
@@ -68,25 +63,19 @@ def write_arrays(
 
     Args:
         path: where, replaced whole or not at all.
-        arrays: numbers of any type; an array in Fortran order comes back in C order.
+        arrays: numbers; an array in Fortran order comes back in C order.
         header: its entries stand in the file's metadata, as JSON under "jaxrls", beside the
-            version of the format, the types that safetensors lacks and a checksum of all.
+            version of the format and a checksum of all.
 
     Raises:
-        ValueError: for a header above 50 MiB.
+        ValueError: for a header above 50 MiB, and arrays of what is no real number.
     """
-    arrays = {
-        name: np.asarray(array, array.dtype.newbyteorder("="), order="C")
-        for name, array in arrays.items()
-    }
-    other = {
-        name: [array.dtype.name, list(array.shape)]
-        for name, array in arrays.items()
-        if array.dtype.name not in NATIVE
-    }
-    arrays |= {name: arrays[name].reshape(-1).view(np.uint8) for name in other}
-    content = {"header": header, "types": other}
-    text = json.dumps({"version": VERSION, "checksum": checksum(content, arrays), **content})
+    arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    for name, array in arrays.items():
+        if array.dtype.kind not in TYPES or array.dtype.itemsize > 8:
+            raise ValueError(f"{name} is an array of dtype {array.dtype}, and only real ones fit")
+    content = {"version": VERSION, "header": header}
+    text = json.dumps({"checksum": checksum(content, arrays), **content})
     if len(text) > MOST:
         raise ValueError(f"{path} would have a header of {len(text)} bytes, above {MOST}")
     with replacing(path) as temporary:
@@ -103,35 +92,30 @@ def read_arrays(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[st
         OSError: where the file cannot be opened.
         Damaged: for one that is truncated, changed, of another program or of a later version.
     """
+    path = os.fspath(path)
     with open(path, "rb"):
         pass
     try:
-        with safe_open(os.fspath(path), "np") as file:
+        with safe_open(path, "np") as file:
             found = json.loads((file.metadata() or {})[KEY])
             if found["version"] > VERSION:
-                raise Damaged(
-                    f"its format is {found['version']}, and this jaxrls reads {VERSION}: upgrade it"
+                raise ValueError(
+                    f"its format is {found['version']}, and this jaxrls reads {VERSION}"
                 )
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        content = {name: found[name] for name in ("header", "types")}
-        if found["checksum"] != checksum(content, arrays):
-            raise Damaged("its checksum is wrong")
-        for name, (dtype, shape) in content["types"].items():
-            arrays[name] = arrays[name].view(jnp.dtype(dtype)).reshape(shape)
-        return arrays, content["header"]
-    except Damaged:
-        raise
-    except KeyError as error:
-        raise Damaged(f"it has no {error}") from None
+        if found.pop("checksum") != checksum(found, arrays):
+            raise ValueError("its checksum is wrong")
+        return arrays, found["header"]
     except Exception as error:  # safetensors, JSON and NumPy raise a dozen kinds
-        raise Damaged(" ".join(str(error).split())) from None
+        words = " ".join(str(error).split())
+        raise Damaged(f"it has no {words}" if isinstance(error, KeyError) else words) from None
 
 
 def checksum(content: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> int:
     """CRC-32 of the JSON text and of the arrays' names, types, shapes and bytes."""
     found = zlib.crc32(json.dumps(content).encode())
     for name in sorted(arrays):
-        array = np.ascontiguousarray(arrays[name])
-        found = zlib.crc32(f"{name} {array.dtype} {arrays[name].shape} ".encode(), found)
+        array = arrays[name]
+        found = zlib.crc32(f"{name} {array.dtype} {array.shape} ".encode(), found)
         found = zlib.crc32(array.reshape(-1).view(np.uint8).data, found)
     return found

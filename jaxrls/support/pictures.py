@@ -16,7 +16,12 @@ ORDERED = {
     "pairwise_ranking_error": "AUC (concordance), pairs left out",
     "query_ranking_error": "AUC (concordance), queries left out",
 }
-MOST_LINES = 8
+
+
+def title(criterion: str) -> str:
+    """What a criterion is called where it is shown; of likelihoods less is shown than they are."""
+    sign = "− " * criterion.startswith("log_")
+    return (TITLES | ORDERED).get(criterion, sign + criterion.replace("_", " "))
 
 
 def _new_axes(rows=1):
@@ -25,166 +30,100 @@ def _new_axes(rows=1):
         import matplotlib.pyplot as plt
     except ImportError:
         raise ImportError("plots need matplotlib: pip install 'jaxrls[plot]'") from None
-    return plt.subplots(
-        rows, 1, sharex=True, figsize=(6.4, 3.2 + 0.8 * rows), layout="constrained"
-    )[1]
+    size = (6.4, 3.2 + 0.8 * rows)
+    return plt.subplots(rows, 1, sharex=True, figsize=size, layout="constrained")[1]
 
 
-def _host(values):
-    return np.asarray(values, np.float64)
+def _needed(values, what: str):
+    if values is None:
+        raise ValueError(f"there are no {what} to plot: the rows have changed since the fit")
+    return np.asarray(values)
+
+
+def _finished(ax, **words):
+    ax.set(**words)
+    ax.legend(fontsize="small")
+    return ax
 
 
 def plot_errors(fit, ax=None):
-    """The criterion, or AUC, over λ, one line per target up to eight or their mean, and the chosen
-    λ with its effective degrees of freedom.
+    """The criterion, or AUC, over λ, one line for each target that has its own λ or their mean, and
+    the chosen λ with its effective degrees of freedom.
     """
-    if fit.errors is None:
-        raise ValueError(
-            "there are no errors over λ to plot: the rows were changed, and only moments of them are kept"
-        )
-    ax = _new_axes() if ax is None else ax
-    order = np.argsort(_host(fit.lams))
-    lams, errors = _host(fit.lams)[order], _host(fit.errors)[order].reshape(len(order), -1)
-    if errors.shape[1] > MOST_LINES or np.ndim(fit.lam) == 0:
-        errors = errors.mean(axis=1, keepdims=True)
-    chosen, reached, dof = (np.atleast_1d(_host(a)) for a in (fit.lam, fit.error, fit.dof))
-    word = "error"
+    errors = _needed(fit.errors, "errors over λ")
+    ax, lams = _new_axes() if ax is None else ax, np.asarray(fit.lams)
+    if np.ndim(fit.lam) == 0:
+        errors = errors.reshape(len(lams), -1).mean(axis=1)
+    order = np.argsort(lams.reshape(len(lams), -1)[:, 0])
+    reached, word, scale = fit.error, "error", "log"
     if fit.criterion in ORDERED:
         errors, reached, word = 1 - errors, 1 - reached, "AUC"
-    for j, line in enumerate(errors.T):
-        (drawn,) = ax.plot(lams, line, label=f"target {j}" if errors.shape[1] > 1 else None)
-        if len(chosen) == errors.shape[1]:
-            what = f"λ = {chosen[j]:.3g}, {word} {reached[j]:.3g}, {dof[j]:.3g} degrees of freedom"
-            ax.plot(chosen[j], reached[j], "o", color=drawn.get_color(), label=what)
-    if len(chosen) != errors.shape[1]:
-        label = f"λ of each of {len(chosen)} targets"
-        ax.plot(
-            chosen,
-            np.full(len(chosen), 0.03),
-            "|",
-            color="C1",
-            transform=ax.get_xaxis_transform(),
-            label=label,
-        )
-    ax.set(
-        xscale="log",
-        xlabel="λ",
-        ylabel=(TITLES | ORDERED).get(fit.criterion, fit.criterion.replace("_", " ")),
-    )
-    if (errors > 0).all() and fit.criterion not in ORDERED:
-        ax.set_yscale("log")
-    if fit.criterion.startswith("log_"):
-        ax.set_ylabel(f"− {fit.criterion.replace('_', ' ')}")
-    if ax.get_legend_handles_labels()[1]:
-        ax.legend(fontsize="small")
-    return ax
+    if word == "AUC" or errors.min() <= 0:
+        scale = "linear"
+    ax.plot(lams[order], errors[order])
+    told = f"λ of each of {np.size(fit.lam)} targets"
+    if np.ndim(fit.lam) == 0:
+        told = f"λ = {fit.lam:.3g}, {word} {reached:.3g}, {fit.dof:.3g} degrees of freedom"
+    ax.plot(fit.lam, reached, "o", label=told)
+    return _finished(ax, xscale="log", yscale=scale, xlabel="λ", ylabel=title(fit.criterion))
 
 
 def plot_left_out(fit, Y, ax=None):
     """Every label against its prediction by a fit to all other rows, and the line where they
     agree.
     """
-    if fit.loo_residuals is None:
-        raise ValueError(
-            "there are no residuals of rows left out to plot: the rows were changed, and only moments of them are kept"
-        )
-    ax = _new_axes() if ax is None else ax
-    Y, residuals = _host(Y), _host(fit.loo_residuals)
+    residuals, Y = _needed(fit.loo_residuals, "residuals of rows left out"), np.asarray(Y)
     if Y.shape != residuals.shape:
         raise ValueError(
-            f"Y must be the labels that were fitted, of shape {residuals.shape}, and has shape {Y.shape}"
+            f"Y must be the labels that were fitted, of shape {residuals.shape}, and has shape "
+            f"{Y.shape}"
         )
-    Y, residuals = Y.reshape(len(Y), -1), residuals.reshape(len(Y), -1)
-    for j in range(min(Y.shape[1], MOST_LINES)):
-        label = f"target {j}, " if Y.shape[1] > 1 else ""
-        rmse = np.sqrt(np.mean(residuals[:, j] ** 2))
-        ax.plot(
-            Y[:, j] - residuals[:, j],
-            Y[:, j],
-            ".",
-            alpha=0.5,
-            markersize=4,
-            label=f"{label}root mean square {rmse:.3g}",
-        )
-    ends = [Y.min(), Y.max()]
-    ax.plot(ends, ends, color="0.3", linewidth=1)
-    ax.set(xlabel="predicted, the row left out", ylabel="label")
-    ax.legend(fontsize="small")
-    return ax
+    ax, rmse = _new_axes() if ax is None else ax, np.sqrt(np.mean(residuals**2, axis=0))
+    label = f"root mean square {rmse.round(4)}"
+    ax.plot((Y - residuals).reshape(-1), Y.reshape(-1), ".", alpha=0.5, markersize=4, label=label)
+    ax.axline((Y.min(), Y.min()), slope=1, color="0.3", linewidth=1)
+    return _finished(ax, xlabel="predicted, the row left out", ylabel="label")
 
 
 def plot_function(fit, X, Y, ax=None, level=None):
     """The fitted function of one input, with the data, and the band of its intervals at a level."""
-    X, Y = _host(X), _host(Y)
+    X = np.asarray(X)
     if X.ndim != 2 or X.shape[1] != 1:
-        raise ValueError(
-            f"X must have one column to be drawn as a function of it, and has shape {X.shape}"
-        )
-    ax = _new_axes() if ax is None else ax
-    margin = 0.03 * np.ptp(X)
-    grid = np.linspace(X.min() - margin, X.max() + margin, 400)[:, None]
+        raise ValueError(f"X must have one column to be drawn over, and has shape {X.shape}")
+    ax, margin = _new_axes() if ax is None else ax, 0.03 * np.ptp(X)
+    grid = np.linspace(X.min() - margin, X.max() + margin, 400).astype(fit.model.coef.dtype)
     ax.plot(X[:, 0], Y, ".", color="0.5", label="data")
-    points = grid.astype(fit.model.coef.dtype)
-    lines = ax.plot(grid[:, 0], _host(fit.predict(points)), label="fit" if Y.ndim == 1 else None)
+    lines = ax.plot(grid, fit.predict(grid[:, None]), label="fit")
     if level is not None:
-        lower, upper = (_host(end).reshape(len(grid), -1) for end in fit.intervals(points, level))
-        for j, line in enumerate(lines):
-            label = f"{100 * level:.3g} % of labels" if j == 0 else None
-            ax.fill_between(
-                grid[:, 0],
-                lower[:, j],
-                upper[:, j],
-                color=line.get_color(),
-                alpha=0.2,
-                linewidth=0,
-                label=label,
-            )
-    ax.set(xlabel="x", ylabel="y")
-    ax.legend(fontsize="small")
-    return ax
+        ends = [np.reshape(end, (len(grid), -1)) for end in fit.intervals(grid[:, None], level)]
+        for line, lower, upper in zip(lines, ends[0].T, ends[1].T, strict=True):
+            words = f"{100 * level:.3g} % of labels"
+            ax.fill_between(grid, lower, upper, color=line.get_color(), alpha=0.2, label=words)
+    return _finished(ax, xlabel="x", ylabel="y")
 
 
 def plot_coverage(predictive, ax=None):
-    """The share of labels within their interval against its level, one line per target up to eight,
-    and the line where they agree.
+    """The share of labels within their interval against its level, one line for each target, and
+    the line where they agree.
     """
-    ax = _new_axes() if ax is None else ax
-    levels = np.linspace(0, 1, 101)
-    shares, scores = (
-        _host(predictive.coverage(levels)).reshape(len(levels), -1),
-        np.nanmean(_host(predictive.crps), axis=0).reshape(-1),
-    )
-    for j, (share, score) in enumerate(zip(shares.T[:MOST_LINES], scores, strict=False)):
-        label = f"target {j}, " if shares.shape[1] > 1 else ""
-        ax.plot(levels, share, label=f"{label}continuous ranked probability score {score:.3g}")
-    ax.plot([0, 1], [0, 1], color="0.3", linewidth=1)
-    ax.set(xlabel="level", ylabel="share of labels inside", aspect="equal")
-    ax.legend(fontsize="small")
-    return ax
+    ax, levels = _new_axes() if ax is None else ax, np.linspace(0, 1, 101)
+    score = np.nanmean(np.asarray(predictive.crps), axis=0)
+    label = f"continuous ranked probability score {score.round(4)}"
+    ax.plot(levels, predictive.coverage(levels), label=label)
+    ax.axline((0, 0), slope=1, color="0.3", linewidth=1)
+    return _finished(ax, xlabel="level", ylabel="share of labels inside", aspect="equal")
 
 
 def plot_search(fit, axes=None):
     """Error and gradient norm at every step of the search, below each other; takes and returns two
     axes.
     """
-    axes = _new_axes(2) if axes is None else axes
-    above, below = axes
-    history, steps = fit.history, np.arange(len(fit.history.errors))
-    errors = _host(history.errors)
-    best = int(np.argmin(errors))
-    above.plot(steps, errors, ".-")
-    above.plot(
-        best,
-        errors[best],
-        "o",
-        color="C1",
-        label=f"error {errors[best]:.4g} at λ = {float(fit.lam):.3g}: {history.reason}",
-    )
-    above.set(ylabel="error")
-    above.legend(fontsize="small")
-    below.plot(steps, _host(history.gradient_norms), ".-")
+    axes, history = _new_axes(2) if axes is None else axes, fit.history
+    (above, below), errors = axes, np.asarray(history.errors)
+    above.plot(errors, ".-")
+    label = f"error {errors.min():.4g} at λ = {fit.lam:.3g}: {history.reason}"
+    above.plot(np.argmin(errors), errors.min(), "o", label=label)
+    _finished(above, ylabel="error", yscale="log" if errors.min() > 0 else "linear")
+    below.plot(history.gradient_norms, ".-")
     below.set(xlabel="step", ylabel="largest slope", yscale="log")
-    below.xaxis.get_major_locator().set_params(integer=True)
-    if (errors > 0).all() and errors.max() > 3 * errors.min():
-        above.set_yscale("log")
     return axes

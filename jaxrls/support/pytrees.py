@@ -44,11 +44,11 @@ def pytree(cls):
     module has been imported, loaded like those of the library.
 
     Two objects are equal where type, static fields and the values of all leaves are: 2.0 equals an
-    array of it, and NaN equals NaN, so that an object equals its copy. Equal objects have equal
-    hashes.
+    array of it, and NaN equals NaN, so that an object equals its copy. Hashes go by type, static
+    fields and shapes.
 
-    **Cost** none; that of reading every leaf, to compare and to hash. **Raises** `TypeError` for
-    `==` and `hash` inside `jax.jit`, where values are not known. **Source**: JAX's
+    **Cost** none; that of reading every leaf, to compare. **Raises** `TypeError` for `==` inside
+    `jax.jit`, where values are not known. **Source**: JAX's
     `register_dataclass`.
 
     >>> import jax.numpy as jnp, jaxrls as rls
@@ -69,11 +69,8 @@ def pytree(cls):
     if "__eq__" not in vars(cls):
         cls.__eq__, cls.__hash__ = _equal, _hash
     cls = dataclass(frozen=True, eq=False)(cls)
-    data, meta = (
-        [f.name for f in fields(cls) if bool(f.metadata.get("static")) is static]
-        for static in (False, True)
-    )
-    keys = [jax.tree_util.GetAttrKey(name) for name in data]
+    meta = [f.name for f in fields(cls) if f.metadata.get("static")]
+    data = [f.name for f in fields(cls) if f.name not in meta]
 
     def flatten(tree):
         return [getattr(tree, name) for name in data], tuple(getattr(tree, name) for name in meta)
@@ -82,13 +79,12 @@ def pytree(cls):
         # Past __init__: JAX also rebuilds trees around batches and placeholders, which no check of
         # a field would pass.
         tree = object.__new__(cls)
-        for names, values in ((data, children), (meta, aux)):
-            for name, value in zip(names, values, strict=True):
-                object.__setattr__(tree, name, value)
+        vars(tree).update(zip(data, children, strict=True), **dict(zip(meta, aux, strict=True)))
         return tree
 
     def flatten_with_keys(tree):
         children, aux = flatten(tree)
+        keys = map(jax.tree_util.GetAttrKey, data)
         return list(zip(keys, children, strict=True)), aux
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
@@ -104,11 +100,8 @@ def name_in_files(cls: type) -> str:
     """What a file calls a class: the library's own by their plain name, wherever they have moved
     since; others with their module.
     """
-    return (
-        cls.__name__
-        if cls.__module__.partition(".")[0] == LIBRARY
-        else f"{cls.__module__}.{cls.__qualname__}"
-    )
+    own = cls.__module__.partition(".")[0] == LIBRARY
+    return cls.__name__ if own else f"{cls.__module__}.{cls.__qualname__}"
 
 
 def is_registered(cls: type) -> bool:
@@ -118,14 +111,12 @@ def is_registered(cls: type) -> bool:
 
 def _register(cls: type) -> None:
     name = name_in_files(cls)
-    if name == cls.__name__ and name.startswith("_"):
-        return  # a helper of the library's own, which no file holds
-    known = REGISTRY.setdefault(name, cls)
-    if known.__module__ != cls.__module__:
-        raise TypeError(
-            f"{cls.__module__} and {known.__module__} both define {name}, which a file could not tell apart: rename one"
-        )
-    REGISTRY[name] = cls  # a class defined again, as in a notebook, takes the place of the old one
+    if name != cls.__name__ or not name.startswith(
+        "_"
+    ):  # a helper of the library's own, which no file holds
+        if REGISTRY.get(name, cls).__module__ != cls.__module__:
+            raise TypeError(f"two modules define {name}, which a file could not tell apart")
+        REGISTRY[name] = cls  # a class defined again, as in a notebook, takes the old one's place
 
 
 # equality
@@ -136,60 +127,29 @@ def _equal(self, other):
     if type(self) is not type(other):
         return NotImplemented
     (leaves, structure), (others, shape) = jax.tree.flatten(self), jax.tree.flatten(other)
-    if not bool(structure == shape):  # type: ignore[operator]
-        return False
-    _check_known(self, [*leaves, *others])
-    return all(map(_same, leaves, others))
+    return bool(structure == shape) and all(map(_same, leaves, others))  # type: ignore[operator]
 
 
 def _hash(self) -> int:
     leaves, structure = jax.tree.flatten(self)
-    _check_known(self, leaves)
-    return hash((type(self), structure, *map(_hash_leaf, leaves)))
-
-
-def _check_known(tree, leaves) -> None:
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
-        raise TypeError(
-            f"== and hash of {type(tree).__name__} go by its values, which are not known inside jax.jit, jax.grad or jax.vmap: "
-            "compare outside, or compare the static fields alone"
-        )
+    return hash((type(self), structure, *map(np.shape, leaves)))
 
 
 def _same(a, b) -> bool:
-    x, y = _numbers(a), _numbers(b)
-    if x is None or y is None:
-        return x is y and bool(a is b or a == b)
-    return x.shape == y.shape and np.array_equal(x, y, equal_nan=True)
+    a, b = (jax.random.key_data(leaf) if _is_key(leaf) else leaf for leaf in (a, b))
+    if np.shape(a) != np.shape(b):
+        return False
+    a, b = np.asarray(a), np.asarray(b)
+    return bool(((a == b) | (a != a) & (b != b)).all())  # NaN equals NaN
 
 
-def _hash_leaf(leaf) -> int:
-    numbers = _numbers(leaf)
-    if numbers is None:
-        return hash(leaf)
-    values = (
-        numbers.real.astype(np.float64) + 0.0
-    )  # one dtype, and no −0: equal values have equal bytes
-    return hash((values.shape, np.where(np.isnan(values), np.nan, values).tobytes()))
-
-
-def _numbers(leaf) -> np.ndarray | None:
-    """A leaf's values, or None where it is not made of numbers."""
-    if not isinstance(leaf, jax.Array | np.ndarray | np.generic | bool | int | float | complex):
-        return None
-    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        leaf = jax.random.key_data(leaf)
-    array = np.asarray(leaf)
-    if array.dtype.kind == "V" and array.dtype.names is None:  # bfloat16 and its kin
-        array = array.astype(np.float64)
-    return array if array.dtype.kind in "biufc" else None
+def _is_key(leaf) -> bool:
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def arrays_alone(tree) -> bool:
     """Whether all leaves are arrays or numbers, which `jax.jit` takes, and none are rows that only
     the host reads.
     """
-    return all(
-        isinstance(leaf, jax.Array | np.ndarray | np.generic | float | int)
-        for leaf in jax.tree.leaves(tree)
-    )
+    kinds = jax.Array | np.ndarray | np.generic | float | int
+    return all(isinstance(leaf, kinds) for leaf in jax.tree.leaves(tree))

@@ -1,0 +1,95 @@
+"""Kernels and criteria by name, as the estimators and the command line take them."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse
+
+from jaxrls.criteria.left_out import loo
+from jaxrls.criteria.named import NAMED
+from jaxrls.kernels.given import Precomputed
+from jaxrls.kernels.inner import Cosine, Linear, Polynomial
+from jaxrls.kernels.kernel import Kernel
+from jaxrls.kernels.stationary import ChiSquared, Gaussian, Laplacian, Matern, RationalQuadratic
+from jaxrls.search.start import MEDIAN_ROWS, start_from_data
+from jaxrls.support.checks import as_floats
+from jaxrls.support.precision import scope
+
+# Kernels of a width.
+RADIAL: dict[str, Callable] = {
+    "gaussian": Gaussian,
+    "rbf": Gaussian,
+    "laplacian": Laplacian,
+    "matern12": partial(Matern, 0.5),
+    "matern32": partial(Matern, 1.5),
+    "matern52": partial(Matern, 2.5),
+    "rational_quadratic": RationalQuadratic,
+    "chi2": ChiSquared,
+}
+# Those of γ in place of a width: exp(−γ‖x − z‖²), or of the city-block distance.
+BY_GAMMA: dict[str, Callable] = {
+    "gaussian": Gaussian.from_gamma,
+    "rbf": Gaussian.from_gamma,
+    "laplacian": lambda gamma: Laplacian(1 / gamma),
+    "chi2": ChiSquared.from_gamma,
+}
+POLYNOMIAL = ("polynomial", "poly")
+PLAIN: dict[str, Callable] = {"linear": Linear, "cosine": Cosine, "precomputed": Precomputed}
+KERNELS = ("linear", *POLYNOMIAL, *RADIAL, "cosine", "precomputed")
+CRITERIA = {**NAMED, "kfold": loo}  # by groups, which the doors draw or are given
+
+
+def named_kernel(
+    name: str, X, *, width: Any = "median", gamma=None, degree: int = 3, coef0: float = 1.0
+) -> Kernel:
+    """The kernel of a name and its numbers, with scikit-learn's meaning of γ, degree and coef0.
+
+    Args:
+        name: one of `KERNELS`.
+        X: rows (n, d), dense or sparse, which "median", "auto" and "scale" go by.
+        width: a number, one for each column, or "median", the median distance between rows that
+            differ: one of weight 2 is two equal rows.
+        gamma: a number in place of a width; "auto" is 1/d, "scale" 1/(d · variance of all of X).
+        degree: of "polynomial", (γ⟨x, z⟩ + coef0)^degree, where γ is 1 by default.
+        coef0: of "polynomial".
+    """
+    if isinstance(gamma, str):
+        gamma = 1 / (X.shape[1] * (_variance(X) if gamma == "scale" else 1.0))
+    if name in POLYNOMIAL:
+        gamma = 1.0 if gamma is None else float(gamma)
+        kernel = Polynomial(degree, coef0 / gamma)
+        return kernel if gamma == 1 else gamma**degree * kernel
+    if name in PLAIN:
+        return PLAIN[name]()
+    median = isinstance(width, str)
+    if gamma is None:
+        given = _median(RADIAL[name], X) if median else as_floats("width", width, X.dtype)
+        return RADIAL[name](np.asarray(given))
+    if name not in BY_GAMMA or not median:
+        known = ", ".join((*BY_GAMMA, *POLYNOMIAL))
+        raise ValueError(
+            f"gamma takes the place of width in {known}, and kernel is {name!r}, width {width!r}: "
+            "leave one of them out"
+        )
+    return BY_GAMMA[name](float(gamma))
+
+
+def _median(make: Callable, X):
+    if scipy.sparse.issparse(X):
+        rows = np.linspace(0, X.shape[0] - 1, min(X.shape[0], MEDIAN_ROWS)).astype(int)
+        X = X[np.unique(rows)].toarray()
+    with scope(X.dtype == np.float64):
+        return _start(make(1.0), jnp.asarray(np.unique(X, axis=0))).width
+
+
+_start: Any = jax.jit(start_from_data)
+
+
+def _variance(X) -> float:
+    """That of all of X, or 1 where it is 0."""
+    sparse = scipy.sparse.issparse(X)
+    return float(X.power(2).mean() - X.mean() ** 2 if sparse else np.var(X)) or 1.0

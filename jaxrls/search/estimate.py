@@ -143,7 +143,7 @@ def estimate(
         "covariance": 5 * min(n, r) ** 2 + 4 * block + 2 * n * r * (made or r >= n),
         "subset": 8 * r**2 + 4 * block,
         "cholesky features": twice * ((3 + 2 * L) * r**2 + 4 * block),
-        "cholesky landmarks": twice * ((7 + 2 * L) * r**2 + 4 * block),
+        "cholesky landmarks": twice * ((9 + 2 * L) * r**2 + 6 * block),
         "iterative": n * r + 16 * n * L * (t + probes),
     }[route]
     if route == "subset" and keeps_rows(n, r, dtype.itemsize):

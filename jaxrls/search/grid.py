@@ -57,11 +57,11 @@ def lam_vector(lams, dtype) -> Float[Array, " L"]:
     return lams
 
 
-def choose_lam(lams, errors, per_target: bool, within: Any = None):
+def choose_lam(lams, errors, per_target: bool, within: Any = 0):
     """The λ of the smallest error, the larger of equals: shared, by the mean over targets, or one
     per target, of its own where `lams` is (L, t).
 
-    The largest λ whose error is no more than `within` above the smallest, where that is given.
+    The largest λ whose error is no more than `within` above the smallest.
     """
     if errors.ndim == 2 and not per_target:
         errors = jnp.mean(errors, axis=1)
@@ -69,10 +69,8 @@ def choose_lam(lams, errors, per_target: bool, within: Any = None):
         return jnp.broadcast_to(lams[0], errors.shape[1:]), errors[0]
     smallest = jnp.min(errors, axis=0)
     each = lams if lams.ndim == errors.ndim else lams[:, None]
-    if within is None:
-        return jnp.max(jnp.where(errors <= smallest, each, 0), axis=0), smallest
     lam = jnp.max(jnp.where(errors <= smallest + within, each, 0), axis=0)
-    return lam, jnp.min(jnp.where(each == lam, errors, jnp.inf), axis=0)
+    return lam, jnp.max(jnp.where(each == lam, errors, smallest), axis=0)
 
 
 @pytree

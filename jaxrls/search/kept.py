@@ -58,13 +58,6 @@ class Kept:
     # What was made of rows that only the host reads, before `save` let go of them.
     made: tuple[Sure | None, Jackknife | None] = (None, None)
 
-    @classmethod
-    def of(cls, problem: Problem, solution: Solution, choice: Choice | None, saved: bool) -> "Kept":
-        """Beside a fit to a problem."""
-        criterion = problem.criterion
-        choice = choice if criterion.of_sums else None
-        return cls(problem, solution, criterion.groups, choice, saved)
-
     def for_file(self, fit: Fit) -> "Kept":
         """What `save` writes: all but the problem, and rows that only the host reads, of which it
         is what variances and intervals take.
@@ -167,7 +160,9 @@ def beside(fit: Fit, problem: Problem, solution, choice: Choice | None, keep: bo
     """The fit with its solution, where it keeps that."""
     if not keeps(problem, keep):
         return fit
-    return replace(fit, kept=Kept.of(problem, solution, choice, bool(keep)))
+    choice = choice if problem.criterion.of_sums else None
+    kept = Kept(problem, solution, problem.criterion.groups, choice, bool(keep))
+    return replace(fit, kept=kept)
 
 
 def _features(problem: Problem) -> int | None:

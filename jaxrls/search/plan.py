@@ -69,7 +69,10 @@ class Plan:
         searches = search or default and few
         goes_on = either and not searches and (few or default and not conservative)
         problem = replace(problem, solver=Cholesky() if few else solver or Spectral())
-        _check_memory(problem, choice.num)
+        explicit = kernel.num_features(problem.rows.shape[1], problem.rows.dtype)
+        held = problem.rows.in_memory or is_sparse(problem.rows) and explicit is None
+        if held and is_concrete(problem.rows):
+            of_problem(problem, lams=choice.num).check()
         return cls(problem, choice, searches, goes_on)
 
 
@@ -78,14 +81,6 @@ def _dense(problem: Problem) -> bool:
     rows, (n, d) = problem.rows, problem.rows.shape
     route = choose_route(problem.kernel, n, d, rows.dtype)
     return rows.in_memory and problem.landmarks is None and route == "gram"
-
-
-def _check_memory(problem: Problem, num: int) -> None:
-    """Raise for what the default device cannot hold."""
-    rows = problem.rows
-    explicit = problem.kernel.num_features(rows.shape[1], rows.dtype)
-    if is_concrete(rows) and (rows.in_memory or is_sparse(rows) and explicit is None):
-        of_problem(problem, lams=num).check()
 
 
 def _check_conservative(conservative, criterion, lams) -> None:

@@ -140,7 +140,7 @@ class RLSEstimator(BaseEstimator):
             self._keep(swept.fit(scored["lam"], self.keep))
             errors, error = (scored[name].astype(X.dtype) for name in ("errors", "error"))
             self.best_score_ = -scored["error"]
-            self.path_: Any = replace(self.path_, lams=swept.lams, errors=errors, error=error)
+            self.path_ = replace(self.path_, lams=swept.lams, errors=errors, error=error)
             inspect_lam(self.path_, isinstance(lams, int))
         else:
             self._keep(self._fitted(kernel, X, Y, lams, options))

@@ -227,7 +227,7 @@ class Moved(Case):
         ]
         named: dict = {**self.options, "intercept": intercept}
         problem = rls.Problem.of(self.kernel, *first[:2], weights=first[2], **named)
-        summed = Kept.of(problem, problem.solution(), None, True).summed()
+        summed = Kept(problem, problem.solution(), None, None).summed()
         for sign, (x, y, v) in ((1, part(slice(9, None))), (-1, other)):
             rows = rls.DenseRows(x)
             summed = summed.changed(

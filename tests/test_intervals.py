@@ -325,7 +325,7 @@ def test_pictures():
     ax = predictive.plot()
     drawn, want = ax.lines[0].get_ydata()[[30, 90]], predictive.coverage([0.3, 0.9])[:, 0]
     np.testing.assert_allclose(drawn, want)
-    assert "target 1, continuous ranked probability score" in texts(ax) and len(ax.lines) == 3
+    assert "continuous ranked probability score" in texts(ax) and len(ax.lines) == 3
     mpl.pyplot.close("all")
 
 
@@ -339,7 +339,7 @@ def test_command_line(tmp_path, capsys):
     np.savetxt(table, np.c_[X, Y[:, 0]], delimiter=",", header="a,b,y", comments="")
     assert main(["fit", table, "--lams", "0.2", "--intervals", "--out", model]) == 0
     assert main(["predict", model, table, "--interval", "0.8", "--out", out]) == 0
-    assert "% inside their intervals" in capsys.readouterr().out
+    assert "% inside the intervals" in capsys.readouterr().out
     found = np.loadtxt(out, delimiter=",", skiprows=1)
     standard = (X - X.mean(axis=0)) / X.std(axis=0)
     want = rls.load(model)
@@ -349,7 +349,7 @@ def test_command_line(tmp_path, capsys):
         rtol=1e-9,
     )
     with open(out, encoding="utf-8") as file:
-        assert file.readline().strip() == "prediction,lower,upper"
+        assert file.readline().strip() == '"prediction","lower","upper"'
 
 
 @pytest.mark.any_precision
@@ -361,8 +361,8 @@ def test_what_the_command_line_refuses(tmp_path, capsys):
     np.savetxt(table, np.c_[X, Y[:, 0]], **named)
     np.savetxt(labels, np.c_[X.astype(str), np.where(Y[:, 0] > 0, "a", "b")], fmt="%s", **named)
     rls.save(model, rls.fit(GAUSSIAN, X, Y[:, 0], lams=[LAM]))
-    without = "keeps nothing to make intervals of: fit it with --intervals"
-    of_labels = "--intervals are for numbers, and the target holds labels"
+    without = "has no intervals: fit numbers with --intervals"
+    of_labels = "--intervals and --rank take numbers, and y has labels"
     assert main(["predict", model, table, "--interval", "0.8"]) == 2
     assert without in capsys.readouterr().err
     assert main(["fit", labels, "--intervals"]) == 2

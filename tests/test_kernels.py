@@ -18,6 +18,7 @@ from support import DTYPE, EPS, array, assert_close, differences, wide
 
 import jaxrls as rls
 from jaxrls.kernels.given import KernelValues
+from jaxrls.kernels.kernel import Standardized
 from jaxrls.support.pytrees import is_registered
 
 WIDTHS = np.array([0.8, 1.5, 2.5])
@@ -65,6 +66,11 @@ CASES = {
     ),
     "gaussian, a width per column": Case(
         rls.Gaussian(array(WIDTHS)), lambda x, z: math.exp(-(distance(x, z, WIDTHS) ** 2) / 2), True
+    ),
+    "gaussian of columns at their centre and scale": Case(
+        Standardized(rls.Gaussian(1.25), array(np.array([0.5, -1.0, 2.0])), array(WIDTHS)),
+        lambda x, z: math.exp(-(distance(x, z, 1.25 * WIDTHS) ** 2) / 2),
+        True,
     ),
     "laplacian": Case(
         rls.Laplacian(1.75), lambda x, z: math.exp(-np.abs(x - z).sum() / 1.75), True, None
@@ -484,8 +490,8 @@ def test_parameters_of_other_shapes_are_refused(case, unchecked):
         owner = functools.reduce(
             lambda kernel, key: getattr(kernel, key.name), place[:-1], case.kernel
         )
-        if isinstance(owner, rls.FeatureMap | rls.FunctionKernel):
-            continue  # whose parameters are what the caller's function takes
+        if isinstance(owner, rls.FeatureMap | rls.FunctionKernel | Standardized):
+            continue  # whose parameters are what the caller's function takes, or made by fit
         name = place[-1].name
         message = rf"^{type(owner).__name__}\.{name} must be one number{' or one per column' if name in PER_COLUMN else ''}, .*has shape"
         for shape in shapes_refused(name, n, case.columns):

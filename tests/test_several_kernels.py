@@ -183,5 +183,7 @@ def test_estimators_take_the_rule_of_one_standard_error_and_what_has_none_is_ref
     ):
         with pytest.raises(ValueError, match=message):
             rls.fit(rls.Gaussian(1.0), X, Y, **{"conservative": 1.0, **options})
-    with pytest.raises(ValueError, match="conservative= goes by the losses that loss= names, and"):
+    with pytest.raises(
+        ValueError, match="scoring='r2' chooses λ by scores, and conservative= and loss= by losses"
+    ):
         sklearn.RLSRegressor(conservative=1.0, scoring="r2").fit(X, Y)

@@ -129,7 +129,7 @@ def test_nothing_stays_that_is_no_longer_true(unchecked):
         (found.plot, "errors over λ"),
         (lambda: found.plot_left_out(Y), "residuals of rows left out"),
     ):
-        with pytest.raises(ValueError, match=f"there are no {what} to plot: the rows were changed"):
+        with pytest.raises(ValueError, match=f"there are no {what} to plot: the rows have changed"):
             plot()
     assert (first.predict(X_NEW.astype(DTYPE)) == before[0]).all() and first.error == before[1]
 

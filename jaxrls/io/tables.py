@@ -98,7 +98,7 @@ class ArrowTable(Table):
             self.format = self.arrow.dataset.CsvFileFormat(read_options=how, convert_options=nulls)
         with reading(path):
             self.schema = self._open(None).schema
-        self.fields = list(self.schema.names)
+            self.fields = list(self.schema.names)  # which may be no text
         self.width, self.named = len(self.fields), header or not self.is_text
         self.names = self.fields if self.named else list(map(str, range(self.width)))
         with suppress(ValueError):

@@ -87,8 +87,22 @@ def public():
     }
 
 
-# Tokens of code at most, in thousands, docstrings and comments apart: what a folder may weigh.
-BUDGET = {"factors": 30.0}
+# Tokens of code at most, in thousands, docstrings and comments apart: lower them where there is room.
+BUDGET = {
+    "support": 6.6,
+    "linalg": 4.8,
+    "kernels": 5.2,
+    "rows": 12.5,
+    "problem": 6.5,
+    "leave_out": 5.5,
+    "factors": 29.3,
+    "criteria": 6.4,
+    "inference": 10.2,
+    "search": 26.0,
+    "io": 5.3,
+    "sklearn": 5.2,
+    "cli": 5.2,
+}
 COUNTED = {tokenize.NAME, tokenize.OP, tokenize.NUMBER, tokenize.STRING}
 
 

@@ -112,7 +112,6 @@ class Kept:
 
     def summed(self, fit: Fit | None = None) -> Summed:
         """Moments of the rows."""
-        del fit
         problem, solution = self.problem, self.solution
         if solution.summed is not None:
             return solution.summed
@@ -122,7 +121,8 @@ class Kept:
                 "rows: fit with landmarks= to update it, or fit to all rows anew"
             )
         data = problem.rows, solution.labels, problem.weights, problem.fixed
-        return _summed_features(problem.kernel, *data)
+        find = lambda: _summed_features(problem.kernel, *data)
+        return find() if fit is None else in_dtype_of(fit.model.coef, find)
 
     def changed(
         self, fit: Fit, X, Y, weights, fixed_effects, block_size: int | None, sign: int

@@ -325,7 +325,7 @@ def test_pictures():
     ax = predictive.plot()
     drawn, want = ax.lines[0].get_ydata()[[30, 90]], predictive.coverage([0.3, 0.9])[:, 0]
     np.testing.assert_allclose(drawn, want)
-    assert "continuous ranked probability score" in texts(ax) and len(ax.lines) == 3
+    assert "target 1, continuous ranked probability score" in texts(ax) and len(ax.lines) == 3
     mpl.pyplot.close("all")
 
 

@@ -107,9 +107,12 @@ def plot_coverage(predictive, ax=None):
     the line where they agree.
     """
     ax, levels = _new_axes() if ax is None else ax, np.linspace(0, 1, 101)
-    score = np.nanmean(np.asarray(predictive.crps), axis=0)
-    label = f"continuous ranked probability score {score.round(4)}"
-    ax.plot(levels, predictive.coverage(levels), label=label)
+    scores = np.nanmean(np.asarray(predictive.crps), axis=0).reshape(-1)
+    words = [f"continuous ranked probability score {score:.3g}" for score in scores]
+    if len(words) > 1:
+        words = [f"target {j}, {told}" for j, told in enumerate(words)]
+    shares = np.asarray(predictive.coverage(levels)).reshape(len(levels), -1)
+    ax.plot(levels, shares, label=words)
     ax.axline((0, 0), slope=1, color="0.3", linewidth=1)
     return _finished(ax, xlabel="level", ylabel="share of labels inside", aspect="equal")
 

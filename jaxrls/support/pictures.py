@@ -46,6 +46,11 @@ def _finished(ax, **words):
     return ax
 
 
+def _by_target(words: list[str]) -> list[str]:
+    """What is said of every target, with its number where there are several."""
+    return [f"target {j}, {told}" for j, told in enumerate(words)] if len(words) > 1 else words
+
+
 def plot_errors(fit, ax=None):
     """The criterion, or AUC, over λ, one line for each target that has its own λ or their mean, and
     the chosen λ with its effective degrees of freedom.
@@ -78,9 +83,11 @@ def plot_left_out(fit, Y, ax=None):
             f"Y must be the labels that were fitted, of shape {residuals.shape}, and has shape "
             f"{Y.shape}"
         )
-    ax, rmse = _new_axes() if ax is None else ax, np.sqrt(np.mean(residuals**2, axis=0))
-    label = f"root mean square {rmse.round(4)}"
-    ax.plot((Y - residuals).reshape(-1), Y.reshape(-1), ".", alpha=0.5, markersize=4, label=label)
+    ax, n = _new_axes() if ax is None else ax, len(Y)
+    rmse = np.sqrt(np.mean(residuals**2, axis=0)).reshape(-1)
+    words = _by_target([f"root mean square {one:.4g}" for one in rmse])
+    points = (Y - residuals).reshape(n, -1), Y.reshape(n, -1)
+    ax.plot(*points, ".", alpha=0.5, markersize=4, label=words)
     ax.axline((Y.min(), Y.min()), slope=1, color="0.3", linewidth=1)
     return _finished(ax, xlabel="predicted, the row left out", ylabel="label")
 
@@ -108,9 +115,7 @@ def plot_coverage(predictive, ax=None):
     """
     ax, levels = _new_axes() if ax is None else ax, np.linspace(0, 1, 101)
     scores = np.nanmean(np.asarray(predictive.crps), axis=0).reshape(-1)
-    words = [f"continuous ranked probability score {score:.3g}" for score in scores]
-    if len(words) > 1:
-        words = [f"target {j}, {told}" for j, told in enumerate(words)]
+    words = _by_target([f"continuous ranked probability score {score:.3g}" for score in scores])
     shares = np.asarray(predictive.coverage(levels)).reshape(len(levels), -1)
     ax.plot(levels, shares, label=words)
     ax.axline((0, 0), slope=1, color="0.3", linewidth=1)

@@ -1,5 +1,6 @@
 """What a fit leaves behind: a function that predicts."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -54,18 +55,28 @@ class Model:
         **Cost** O(m q (d + t)), or O(m r t) on features; memory of a block of rows. **Raises** `ValueError` for a
         wrong number of columns, NaN or infinity."""
 
-        def found():
-            rows = as_rows(self.kernel, X, dtype=self.coef.dtype, devices=jax.device_count())
+        def found(rows):
             effects = self.new_effects(fixed_effects, rows.shape[0])
-            self.check_columns(rows.shape[1])
-            rows.check(self.kernel, training=False)
             out = _evaluate(self, rows, block_size=block_size)
             if self.free is None:
                 return out
             rest = self.effects.rest  # type: ignore[union-attr]  # whose coefficients `free` are
             return out + rest(effects, jnp.asarray(self.free))
 
-        return in_dtype_of(self.coef, found)
+        return self.at_rows(X, found)
+
+    def at_rows(self, X, found: Callable) -> Any:
+        """`found(rows)` at rows that were checked, in the precision of the model, on the host where
+        that is.
+        """
+
+        def checked():
+            rows = as_rows(self.kernel, X, dtype=self.coef.dtype, devices=jax.device_count())
+            self.check_columns(rows.shape[1])
+            rows.check(self.kernel, training=False)
+            return found(rows)
+
+        return in_dtype_of(self.coef, checked)
 
     def new_effects(self, given: Any, m: int) -> Any:
         """What m new rows are of the fixed effects, from what a caller gives."""

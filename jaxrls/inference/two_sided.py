@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from jaxrls.factors.kronecker import SidesSpread
 from jaxrls.factors.solvers import check_kernel
-from jaxrls.inference.posterior import Posterior, Sure, check_unsaid, deviation
+from jaxrls.inference.posterior import GaussianProcess, Posterior, check_unsaid, deviation
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
 from jaxrls.rows.blocks import default_block_size, map_rows
@@ -158,7 +158,7 @@ class KroneckerFit:
 
     `errors` (L,) over `lams` is the error of what `setting` leaves out, `lam` and `error` those
     chosen; `left_out` (n₁, n₂) are labels less held-out predictions there, `dof` the effective
-    degrees of freedom, and `floor` the λ below which rounding rules; `sure` is what `posterior`
+    degrees of freedom, and `floor` the λ below which rounding rules; `process` is what `posterior`
     takes, None where it was not asked for.
 
     >>> import numpy as np, jaxrls as rls
@@ -178,7 +178,7 @@ class KroneckerFit:
     floor: Float[Array | np.ndarray, ""]
     indefinite: Float[Array | np.ndarray, ""]
     setting: str = static()
-    sure: Sure | None = None
+    process: GaussianProcess | None = None
 
     @property
     def criterion(self) -> str:
@@ -201,11 +201,11 @@ class KroneckerFit:
         if not return_std:
             check_unsaid(scale)
             return self.model.predict(X1, X2, pairs=pairs)
-        sure = self._sure()
+        process = self._process()
 
         def found(*new):
-            mean, variance = _predict(sure.spread, *new)
-            return mean, deviation(variance + sure.lam, sure.amplitude(scale))
+            mean, variance = _predict(process.spread, *new)
+            return mean, deviation(variance + process.lam, process.amplitude(scale))
 
         return self.model.at_rows(found, X1, X2, pairs)
 
@@ -239,23 +239,23 @@ class KroneckerFit:
         >>> bool(far > 10 * near)
         True
         """
-        sure = self._sure()
+        process = self._process()
 
         def found(model, X1, X2, pairs):
             if pairs is None:
                 pairs = jnp.indices((len(X1), len(X2))).reshape(2, -1).T
             new = model, X1, X2, pairs
-            scales = jnp.asarray(sure.amplitude(scale)), jnp.asarray(sure.lam)
-            return Posterior(_predict(None, *new)[0], _covariance(sure.spread, *new), *scales)
+            covariance = _covariance(process.spread, *new)
+            return process.posterior_of(_predict(None, *new)[0], covariance, scale)
 
         return self.model.at_rows(found, X1, X2, pairs)
 
-    def _sure(self) -> Sure:
-        if self.sure is None:
+    def _process(self) -> GaussianProcess:
+        if self.process is None:
             raise ValueError(
                 "variances take more than the model keeps: fit_kronecker with keep=True"
             )
-        return self.sure
+        return self.process
 
     def plot(self, ax=None):
         """The error over λ with the chosen one, on Matplotlib axes, which it returns."""

@@ -18,7 +18,7 @@ from jaxrls.problem.folds import as_folds
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.rows import Rows
 from jaxrls.support.checks import Listed, as_array, check_lams, values_unknown
-from jaxrls.support.meshes import on_any_mesh
+from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree, static
 
 
@@ -57,7 +57,7 @@ class Criterion(ABC):
     traceable: bool = True  # whether its data can go into `jax.jit`
     groups: Any = None  # `Folds` of rows that it leaves out together
 
-    @on_any_mesh
+    @door()
     def __call__(
         self,
         factor: Factor,

@@ -16,7 +16,7 @@ from jaxrls.factors.contract import Factor
 from jaxrls.factors.kronecker import SETTINGS
 from jaxrls.problem.folds import Folds, as_folds
 from jaxrls.support.checks import Listed, as_array
-from jaxrls.support.meshes import on_any_mesh
+from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree
 
 
@@ -52,7 +52,7 @@ def one_lam(factor: Factor, Y, lam) -> Float[Array, "1 *k"]:
     return as_grid(lam[None], Y, factor, "lam")
 
 
-@on_any_mesh
+@door()
 def path(
     factor: Factor,
     Y: Float[Array, "n *t"] | Listed,
@@ -82,7 +82,7 @@ def path(
     return Path(lams, found.coef, found.intercept, error, found.free)
 
 
-@on_any_mesh
+@door()
 def coef(
     factor: Factor, Y: Float[Array, "n *t"] | Listed, lam: Float[Array, "*#t"] | float | Listed
 ) -> tuple[Any, ...]:
@@ -108,7 +108,7 @@ def coef(
     return found[:2] if found.free is None else found
 
 
-@on_any_mesh
+@door()
 def loo_residuals(
     factor: Factor,
     Y: Float[Array, "n *t"] | Listed,
@@ -134,7 +134,7 @@ def loo_residuals(
     return solution.labels.drop_axis(solution.residuals(one_lam(factor, Y, lam), plan)[0])
 
 
-@on_any_mesh
+@door()
 def effective_dof(factor: Factor, lams: Float[Array, " L"] | Listed) -> Float[Array, " L"]:
     """Effective degrees of freedom of the fit at every λ: how many parameters it amounts to.
 
@@ -150,7 +150,7 @@ def effective_dof(factor: Factor, lams: Float[Array, " L"] | Listed) -> Float[Ar
     return factor.dof(as_grid(lams, (), factor))[:, 0]
 
 
-@on_any_mesh
+@door()
 def kronecker_left_out(
     factor: Factor,
     Y: Float[Array, "n1 n2"] | Listed,
@@ -188,7 +188,7 @@ def kronecker_left_out(
     return sides.errors(solution, loss, setting, as_grid(lams, solution.labels.given, factor))[:, 0]
 
 
-@on_any_mesh
+@door()
 def kronecker_residuals(
     factor: Factor,
     Y: Float[Array, "n1 n2"] | Listed,

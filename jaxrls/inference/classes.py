@@ -32,9 +32,9 @@ from jaxrls.support.checks import (
     check_targets,
     check_unmasked,
     is_concrete,
+    value_of,
 )
-from jaxrls.support.meshes import on_any_mesh, seen
-from jaxrls.support.precision import in_dtype_of, in_precision_of
+from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree
 
 MOST_STEPS = 200  # of Newton's method, which takes some ten
@@ -133,18 +133,15 @@ class Sigmoid:
     slope: Float[Array | np.ndarray, "*t"]
     offset: Float[Array | np.ndarray, "*t"]
 
+    @door("self.slope")
     def __call__(self, scores: Float[Array, "m *t"] | Listed) -> Float[Array | np.ndarray, "m *t"]:
         """Probabilities of +1, shaped as the scores, in the precision of the slope."""
 
-        def found():
-            given = as_array("scores", scores, self.slope.dtype)
-            return jax.nn.sigmoid(given * self.slope + self.offset)
-
-        return in_dtype_of(self.slope, found)
+        given = as_array("scores", scores, self.slope.dtype)
+        return jax.nn.sigmoid(given * self.slope + self.offset)
 
 
-@on_any_mesh
-@in_precision_of("scores")
+@door("scores")
 def fit_sigmoid(
     scores: Float[Array, "n *t"] | Listed,
     codes: Float[Array, "n *t"] | Listed,
@@ -171,9 +168,9 @@ def fit_sigmoid(
     >>> [round(float(p), 2) for p in sigmoid(jnp.array([-1.0, 0.0, 1.0]))]
     [0.35, 0.5, 0.65]
     """
-    scores, codes, v = _scored("scores", scores, codes, weights)
-    each = _fit_columns(scores.reshape(len(scores), -1), codes.reshape(len(scores), -1), v)
-    return Sigmoid(*(part.reshape(scores.shape[1:]) for part in each))
+    s, c, v = _scored("scores", scores, codes, weights)
+    each = _fit_columns(s.reshape(len(s), -1), c.reshape(len(s), -1), v)
+    return Sigmoid(*(part.reshape(s.shape[1:]) for part in each))
 
 
 def class_probabilities(each: Float[Array, "m *t"] | Listed) -> Any:
@@ -262,8 +259,7 @@ def _step(data, at):
 # --------------------------------------------------------------------------------------------------
 
 
-@on_any_mesh
-@in_precision_of("left_out")
+@door("left_out")
 def label_p_values(
     left_out: Float[Array, "n *T"] | Listed,
     codes: Float[Array, "n *T"] | Listed,
@@ -291,21 +287,20 @@ def label_p_values(
     >>> (5 * rls.label_p_values(left_out, codes, jnp.array([-2.0, 0.7]))).round().tolist()  # of the labels −1 and +1
     [[5.0, 1.0], [1.0, 3.0]]
     """
-    left_out, codes, v = _scored("left_out", left_out, codes, weights)
-    scores = as_array("scores", scores, left_out.dtype)
-    check_targets("scores", scores)
-    wanted = len(scores), *left_out.shape[1:]
-    if scores.shape != wanted:
+    s, c, v = _scored("left_out", left_out, codes, weights)
+    new = as_array("scores", scores, s.dtype)
+    check_targets("scores", new)
+    if new.shape[1:] != s.shape[1:]:
         raise ValueError(
-            f"scores must have shape {wanted}, as left_out has shape {left_out.shape}, and has "
-            f"shape {scores.shape}"
+            f"scores must have shape {(len(new), *s.shape[1:])}, as left_out has shape {s.shape}, "
+            f"and has shape {new.shape}"
         )
-    check_finite("scores", scores)
-    _check_codes(codes)
-    own = _of_own_label(left_out, codes)
+    check_finite("scores", new)
+    _check_codes(c)
+    own = _of_own_label(s, c)
     order = jnp.argsort(own)
     above = jnp.concatenate([jnp.zeros(1, v.dtype), jnp.cumsum(v[order])])
-    return (1 + above[jnp.searchsorted(own[order], _each(scores), side="right")]) / (1 + above[-1])
+    return (1 + above[jnp.searchsorted(own[order], _each(new), side="right")]) / (1 + above[-1])
 
 
 @pytree
@@ -329,6 +324,7 @@ class ConformalLabels:
     weights: Float[Array | np.ndarray, " n"]
     label_weights: Float[Array | np.ndarray, " T"]
 
+    @door("self.model.coef")
     def p_values(self, X, *, block_size: int | None = None) -> Any:
         """The p-value of every label for the rows of X (m, d), dense or a source of `Rows`: (m, T),
         T = 2 for a single column of codes.
@@ -336,13 +332,12 @@ class ConformalLabels:
         **Cost** O(n (r + d)) a row, as products of matrices, and O(n T), in blocks of rows.
         **Raises** as `Model.predict`."""
 
-        def found(rows):
-            scores = _each(jnp.asarray(self.model.predict(rows)))
-            return _p_values(self, rows, scores, block_size=block_size)
-
-        return self.model.at_rows(X, found)
+        rows = self.model.read(X)
+        scores = _each(jnp.asarray(self.model.predict(rows)))
+        return _p_values(self, rows, scores, block_size=block_size)
 
 
+@door("fit.model.coef")
 def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> ConformalLabels:
     """p-values of labels by full conformal prediction with rows left out, exact in closed form: a
     new row of each label in turn is taken in.
@@ -370,32 +365,28 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
     [[False, True], [True, False]]
     """
     process, model = fit.of_kept("process"), fit.model
-
-    def found(rows):
-        points, n, dtype = rows.dense(), rows.shape[0], rows.dtype
-        given = as_array("codes", codes, dtype)
-        if given.shape != (n, *model.coef.shape[1:]):
-            raise ValueError(
-                f"codes must be those that were fitted, {(n, *model.coef.shape[1:])}, and have "
-                f"shape {given.shape}"
-            )
-        _check_codes(given)
-        v, own = Weights.of(weights, n, dtype).array, jnp.argmax(_each(given), axis=1)
-        count = _each(given).shape[1]
-        u = np.ones(count) if label_weights is None else label_weights
-        u = as_array("label_weights", u, dtype)
-        if u.shape != (count,):
-            raise ValueError(
-                f"label_weights must have shape ({count},), one for each label, and has shape "
-                f"{u.shape}"
-            )
-        check_shares("label_weights", u, "label")
-        residuals = 1 - _of_own_label(jnp.asarray(model.predict(points)), given)
-        variance = process.variances(model.kernel, rows, None, corrected=False)
-        beside = _beside(process, model.kernel, points)
-        return ConformalLabels(model, process, beside, own, residuals, variance, v, u)
-
-    return model.at_rows(X, found)
+    rows = model.read(X)
+    points, n, dtype = rows.dense(), rows.shape[0], rows.dtype
+    given = as_array("codes", codes, dtype)
+    if given.shape != (n, *model.coef.shape[1:]):
+        raise ValueError(
+            f"codes must be those that were fitted, {(n, *model.coef.shape[1:])}, and have "
+            f"shape {given.shape}"
+        )
+    _check_codes(given)
+    v, own = Weights.of(weights, n, dtype).array, jnp.argmax(_each(given), axis=1)
+    count = _each(given).shape[1]
+    u = np.ones(count) if label_weights is None else label_weights
+    u = as_array("label_weights", u, dtype)
+    if u.shape != (count,):
+        raise ValueError(
+            f"label_weights must have shape ({count},), one for each label, and has shape {u.shape}"
+        )
+    check_shares("label_weights", u, "label")
+    residuals = 1 - _of_own_label(jnp.asarray(model.predict(points)), given)
+    variance = process.variances(model.kernel, rows, None, corrected=False)
+    beside = _beside(process, model.kernel, points)
+    return ConformalLabels(model, process, beside, own, residuals, variance, v, u)
 
 
 def _check_codes(codes) -> None:
@@ -410,7 +401,7 @@ def _check_codes(codes) -> None:
         several = codes.shape[1] > 1
         return (xp.abs(codes) != 1).any(axis=1) | several & ((codes > 0).sum(axis=1) != 1)
 
-    found = seen(wrong, codes)
+    found = value_of(wrong, codes)
     if found.any():
         raise ValueError(
             "codes must be ±1, of several columns with one +1 a row, and those of row "

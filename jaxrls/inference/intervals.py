@@ -21,7 +21,6 @@ from jaxrls.rows.compiled import compiled
 from jaxrls.rows.rows import Rows
 from jaxrls.support.checks import as_floats, is_concrete
 from jaxrls.support.pictures import plot_coverage
-from jaxrls.support.precision import in_dtype_of
 from jaxrls.support.pytrees import pytree, static
 
 # Numbers of one kind, (new rows, rows), in a block: fewer new rows than blocks have elsewhere,
@@ -111,19 +110,11 @@ class Jackknife:
     ) -> Any:
         """Both ends; their width follows x where the spread is given."""
 
-        def found(rows):
-            effects = model.new_effects(given, rows.shape[0])
-            options = spread, rows, effects, self.rank(level)
-            ends = _intervals(self, model, *options, block_size=block_size)
-            return tuple(end[:, 0] if self.flat else end for end in ends)
-
-        return model.at_rows(X, found)
-
-    def predictive(self, residuals, amplitude) -> Predictive:
-        """From residuals left out, at an amplitude, or at that by which they are as large on
-        average as they are held to be.
-        """
-        return in_dtype_of(residuals, lambda: _predictive(self, residuals, amplitude))
+        rows = model.read(X)
+        effects = model.new_effects(given, rows.shape[0])
+        options = spread, rows, effects, self.rank(level)
+        ends = _intervals(self, model, *options, block_size=block_size)
+        return tuple(end[:, 0] if self.flat else end for end in ends)
 
     def each(self, fn) -> Any:
         """`fn(fits)` with results (…, t)."""
@@ -183,7 +174,10 @@ def _ends(ratios, rank, count, left_out: Float[Array, "b n"], gaps: Float[Array,
 
 
 @jax.jit
-def _predictive(jackknife: Jackknife, residuals, amplitude) -> Predictive:
+def predictive(jackknife: Jackknife, residuals, amplitude) -> Predictive:
+    """From residuals left out, at an amplitude, or at that by which they are as large on average as
+    they are held to be.
+    """
     own = jackknife.each(lambda fits: fits.deviations()[:, None])
     e = jnp.asarray(residuals).reshape(len(own), -1)
     tau = amplitude

@@ -15,7 +15,7 @@ from jaxrls.linalg.products import matmul, safe_sqrt
 from jaxrls.rows.compiled import compiled
 from jaxrls.rows.rows import Rows
 from jaxrls.support.checks import check_whole
-from jaxrls.support.precision import in_dtype_of
+from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree
 
 
@@ -48,10 +48,11 @@ class Posterior:
         """Standard deviation of a new label of weight 1, shaped as the mean."""
         return deviation(self.covariance.diagonal() + self.noise, self.amplitude)
 
+    @door("self.mean")
     def sample(self, key: PRNGKeyArray, num: int) -> Float[Array | np.ndarray, "num m *t"]:
         """Functions drawn at all rows jointly, for every target by itself: O(m³ + num m² t)."""
         check_whole("num", num)
-        return in_dtype_of(self.mean, lambda: _drawn(self, key, num=num))
+        return _drawn(self, key, num=num)
 
 
 def check_unsaid(scale, corrected: bool = True) -> None:
@@ -116,24 +117,20 @@ class GaussianProcess:
     def label_std(self, model: Model, X, given, scale, corrected: bool, block_size) -> Any:
         """Standard deviation of a new label, in blocks of rows."""
 
-        def found(rows):
-            effects = model.new_effects(given, rows.shape[0])
-            options: dict = {"corrected": corrected, "block_size": block_size}
-            variance = self.variances(model.kernel, rows, effects, **options)
-            return deviation(variance + self.lam, self.amplitude(scale))
-
-        return model.at_rows(X, found)
+        rows = model.read(X)
+        effects = model.new_effects(given, rows.shape[0])
+        options: dict = {"corrected": corrected, "block_size": block_size}
+        variance = self.variances(model.kernel, rows, effects, **options)
+        return deviation(variance + self.lam, self.amplitude(scale))
 
     def posterior(self, model: Model, X, given, scale, corrected: bool) -> Posterior:
         """Mean and covariance."""
 
-        def found(rows):
-            mean = model.predict(rows, fixed_effects=given)
-            effects = model.new_effects(given, rows.shape[0])
-            covariance = _covariance(self.spread, model.kernel, rows.dense(), effects, corrected)
-            return self.posterior_of(mean, covariance, scale)
-
-        return model.at_rows(X, found)
+        rows = model.read(X)
+        mean = model.predict(rows, fixed_effects=given)
+        effects = model.new_effects(given, rows.shape[0])
+        covariance = _covariance(self.spread, model.kernel, rows.dense(), effects, corrected)
+        return self.posterior_of(mean, covariance, scale)
 
     def posterior_of(self, mean, covariance, scale) -> Posterior:
         """Of a mean and a covariance in units of the kernel."""

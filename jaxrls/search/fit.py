@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -24,14 +25,12 @@ from jaxrls.search.plan import Plan
 from jaxrls.search.problem import Problem
 from jaxrls.search.rank import grow
 from jaxrls.support.checks import as_floats, is_concrete
-from jaxrls.support.meshes import on_any_mesh
-from jaxrls.support.precision import in_precision_of, is_wide
+from jaxrls.support.door import door, is_wide
 
 NEAR = 5  # times the floor of a spectrum: from there on its errors are right to 1 %
 
 
-@on_any_mesh
-@in_precision_of("X")
+@door("X")
 def fit(
     kernel: K | str,
     X,
@@ -118,7 +117,8 @@ def fit(
     given |= {"standardize": standardize}
     how: dict = {"per_target": per_target, "conservative": conservative, "keep": keep}
     counted = np.ndim(lams) == 0  # how many λ, or a search for one
-    if isinstance(solver, Refined) and (counted and lams != "search" or not is_wide(X)):
+    wide = is_wide(X) and not isinstance(X, jax.Array)
+    if isinstance(solver, Refined) and (counted and lams != "search" or not wide):
         return _refined(kernel, X, Y, lams, landmarks, solver, given | how)
     auto = isinstance(landmarks, str) and landmarks == "auto"
     given |= {"landmarks": None if auto else landmarks, "solver": solver, "progress": progress}

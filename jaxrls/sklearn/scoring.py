@@ -50,7 +50,7 @@ class Swept(NamedTuple):
         problem, solution = self.problem, self.solution
         with scope(self.lams.dtype == np.float64):
             choice = Choice(problem.criterion, self.lams, per_target=np.ndim(lam) > 0)
-            return to_host(beside(fit_at(problem, solution, lam), problem, solution, choice, keep))
+            return to_host(beside(fit_at(problem, solution, lam), solution, problem, choice, keep))
 
 
 @jax.jit

@@ -89,7 +89,7 @@ def public():
 
 # Tokens of code at most, in thousands, docstrings and comments apart: lower them where there is room.
 BUDGET = {
-    "support": 6.7,
+    "support": 6.6,
     "linalg": 4.8,
     "kernels": 5.2,
     "rows": 12.5,
@@ -97,10 +97,10 @@ BUDGET = {
     "leave_out": 5.5,
     "factors": 29.3,
     "criteria": 6.4,
-    "inference": 10.2,
-    "search": 26.0,
+    "inference": 10.1,
+    "search": 25.8,
     "io": 5.3,
-    "sklearn": 5.2,
+    "sklearn": 4.9,
     "cli": 5.2,
 }
 COUNTED = {tokenize.NAME, tokenize.OP, tokenize.NUMBER, tokenize.STRING}

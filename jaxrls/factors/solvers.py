@@ -22,7 +22,7 @@ from jaxrls.problem.landmarks import as_landmarks, on_landmarks, without_trace
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.gram import gram
 from jaxrls.rows.sparse import as_rows
-from jaxrls.support.meshes import on_any_mesh
+from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree, static
 from jaxrls.support.target import platform
 
@@ -59,7 +59,7 @@ def suits_cholesky(kernel: Kernel, n: int, num: int) -> bool:
     return num <= most and kernel.is_semidefinite()
 
 
-@on_any_mesh
+@door()
 def factorize(
     kernel: Kernel,
     X: Any,

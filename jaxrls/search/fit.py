@@ -27,14 +27,12 @@ from jaxrls.search.landmarks import landmarks as choose_landmarks
 from jaxrls.search.plan import Plan
 from jaxrls.search.problem import Problem
 from jaxrls.support.checks import as_floats, is_concrete
-from jaxrls.support.meshes import on_any_mesh
-from jaxrls.support.precision import in_precision_of, is_wide
+from jaxrls.support.door import door, is_wide
 
 FEWEST = 256  # landmarks that "auto" begins with
 
 
-@on_any_mesh
-@in_precision_of("X")
+@door("X")
 def fit(
     kernel: K | str,
     X,

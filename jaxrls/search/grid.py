@@ -14,11 +14,11 @@ from jaxrls.criteria.holding_out import HoldOut
 from jaxrls.factors.contract import Factor, Solution
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.support.checks import as_array, check_lams, check_whole
-from jaxrls.support.meshes import on_any_mesh
+from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree, static
 
 
-@on_any_mesh
+@door()
 def lambda_grid(factor: Factor, num: int = 100) -> Float[Array, " num"]:
     """A geometric grid of λ that spans all fits the factor can tell apart, ascending.
 

@@ -21,7 +21,7 @@ from jaxrls.rows.checkpoint import Checkpoint, key_of
 from jaxrls.rows.deviations import Deviations, standardise
 from jaxrls.rows.rows import DenseRows, Rows, added
 from jaxrls.support.checks import check_squares, check_whole
-from jaxrls.support.progress import progress_bar
+from jaxrls.support.pictures import progress_bar
 
 SAMPLE = 10_000  # rows
 END = object()

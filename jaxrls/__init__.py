@@ -60,10 +60,10 @@ from jaxrls.inference.probabilities import class_probabilities as class_probabil
 from jaxrls.inference.probabilities import fit_sigmoid as fit_sigmoid
 from jaxrls.inference.two_sided import KroneckerFit as KroneckerFit
 from jaxrls.inference.two_sided import KroneckerModel as KroneckerModel
-from jaxrls.io.airfoil import airfoil as airfoil
 from jaxrls.io.archive import load as load
 from jaxrls.io.archive import save as save
 from jaxrls.io.sources import stream as stream
+from jaxrls.io.tables import airfoil as airfoil
 from jaxrls.kernels.given import FeatureMap as FeatureMap
 from jaxrls.kernels.given import FunctionKernel as FunctionKernel
 from jaxrls.kernels.given import Precomputed as Precomputed

@@ -247,8 +247,7 @@ class Refined(Solver):
     tell, in about 16n³ operations for each.
 
     `fit` with it gives coefficients, left-out residuals and error in float64 whatever the dtype of
-    X, at the λ chosen in that dtype, or at those that `lams` names or searches; `fit.run` says how
-    near to the identity every step came.
+    X, at λ that `lams` names or searches; `fit.run` says how near to the identity every step came.
 
     >>> import jaxrls as rls
     >>> rls.factorize(rls.Gaussian(1.0), [[1.0], [2.0]], solver=rls.Refined()).route

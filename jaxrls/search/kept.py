@@ -151,7 +151,7 @@ class Kept:
         return found
 
 
-def beside(fit: Fit, problem: Problem, solution, choice: Choice | None, keep: bool | None) -> Fit:
+def beside(fit: Fit, solution, problem: Problem, choice: Choice | None, keep: bool | None) -> Fit:
     """The fit with its solution, where it keeps that."""
     if not keeps(problem, keep):
         return fit

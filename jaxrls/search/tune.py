@@ -140,7 +140,7 @@ def tune(
     words = f"tuned in {len(history.errors) - 1} steps: {history.reason}"
     error = jnp.min(history.errors)
     fit = replace(fit, error=error, history=history, plan=words)
-    return beside(fit, problem, solution, Choice(problem.criterion, fit.lams), keep)
+    return beside(fit, solution, problem, Choice(problem.criterion, fit.lams), keep)
 
 
 def _check(problem: Problem, optimizer, start, starts, key, steps, tol) -> None:

@@ -15,12 +15,12 @@ from jaxrls.support.pictures import progress_bar
 
 def run_predict(args) -> None:
     """Load, read, predict, write, and say the error where the files have the target."""
-    model: Any
-    model, extra = rls.load(args.model, with_extra=True)
+    loaded, extra = rls.load(args.model, with_extra=True)
+    model: Any = loaded
     known = KNOWN | extra.get("table", {})
     classes = known["classes"]
-    if not isinstance(model, rls.Fit | rls.Model):
-        raise ValueError(f"{args.model} holds a {type(model).__name__}, and no model or fit")
+    if not isinstance(loaded, rls.Fit | rls.Model):
+        raise ValueError(f"{args.model} holds a {type(loaded).__name__}, and no model or fit")
     if args.interval is not None and (classes or getattr(model, "kept", None) is None):
         raise ValueError(f"{args.model} has no intervals: fit numbers with --intervals")
     choice, missing = Choice(**known["layout"]), "median" if known["medians"] else None
@@ -54,7 +54,7 @@ def run_predict(args) -> None:
             rows += n
             reached(rows)
     told = [f"{count(rows, 'prediction')} written to {args.out}"] if args.out else []
-    for line in told + verdict(*found, classes, args.interval is not None):
+    for line in told + verdict(found, classes, args.interval is not None):
         print(line, file=sys.stdout if args.out else sys.stderr)
 
 
@@ -83,8 +83,9 @@ def judged(columns, target, classes) -> tuple:
     return n, np.sum((label - prediction) ** 2), inside
 
 
-def verdict(rows, wrong, inside, classes, intervals: bool) -> list[str]:
+def verdict(found, classes, intervals: bool) -> list[str]:
     """All that they come to; nothing where there was no target."""
+    rows, wrong, inside = found
     if not rows:
         return []
     if classes:

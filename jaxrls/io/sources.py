@@ -151,10 +151,10 @@ class Choice:
         """The same columns of other files: by name where this one has names, else by number."""
         found = self.of(file)
         name = lambda columns: list(dict.fromkeys(file.names[j] for j in columns))
-        several, target = isinstance(self.target, list | tuple), name(found.target) or False
+        several, target = isinstance(self.target, list | tuple), name(found.target)
         return replace(
             self,
-            target=target if several or not target else target[0],
+            target=(target if several else target[0]) if target else False,
             weights=name(found.weights),
             inputs=name([*found.inputs, *found.one_hot]),
             drop=(),

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -17,7 +18,7 @@ from jaxrls.rows.compiled import compiled
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import is_sparse
 from jaxrls.search.conclude import conclude_grid, concluded, inspect_fit, solver_name
-from jaxrls.search.grid import choose_lam
+from jaxrls.search.grid import Choice, choose_lam
 from jaxrls.search.kept import beside, keeps
 from jaxrls.search.lam_search import search, search_below
 from jaxrls.search.plan import Plan
@@ -140,22 +141,28 @@ def _best(problem: Problem, *, lams, per_target: bool, conservative, keep: bool 
 
 def _on_grid(plan: Plan, kept: bool) -> tuple[Fit, Any]:
     """The fit with the best λ of a grid, and where its solver ends by another one."""
-    found = _fit(plan, keeps=kept)
+    fitted = _in_one if plan.problem.traceable else _fit
+    found = fitted(plan, keeps=kept)
     if not plan.goes_on:
         return found
     if plan.choice.lams is None:
         return _below(found, plan)
     if np.isfinite(found[0].errors).all():
         return found
-    return _fit(replace(plan, problem=replace(plan.problem, solver=None)), keeps=kept)
+    return fitted(replace(plan, problem=replace(plan.problem, solver=None)), keeps=kept)
 
 
-@compiled
+_solved, _chosen = compiled(Problem.solution), compiled(Choice.of)
+
+
 def _fit(plan: Plan, *, keeps: bool) -> tuple[Fit, Solution | None]:
     """The fit with the best λ of a grid, and the solution where it is kept."""
-    solution = plan.problem.solution()
-    found = plan.choice.of(solution, plan.problem.kernel)
+    solution = _solved(plan.problem)
+    found = _chosen(plan.choice, solution, plan.problem.kernel)
     return conclude_grid(plan.problem, solution, *found), solution if keeps else None
+
+
+_in_one = jax.jit(_fit, static_argnames="keeps")  # of rows that can go into a program
 
 
 def _searched(plan: Plan) -> tuple[Fit, Solution]:
@@ -194,9 +201,6 @@ def _below(found: tuple[Fit, Any], plan: Plan) -> tuple[Fit, Any]:
     both, errors = (jnp.concatenate(parts) for parts in zip(below[:2], above, strict=True))
     chosen, table = choose_lam(both, errors, per_target=False), (both, errors)
     return _told(problem, solution, table, chosen, words), solution
-
-
-_solved = compiled(Problem.solution)
 
 
 def _told(problem: Problem, solution: Solution, table, chosen, words: str) -> Fit:

@@ -30,7 +30,7 @@ FLOORS = {
     "factors": 6,
     "criteria": 7,
     "inference": 7,
-    "search": 8,
+    "search": 24.6,
 }
 # What faces the outside world: a door may import anything but another door, and nothing imports a
 # door but the package's front page. Files are for every door, and `__main__` is the handle of the
@@ -89,18 +89,18 @@ def public():
 
 # Tokens of code at most, in thousands, docstrings and comments apart: lower them where there is room.
 BUDGET = {
-    "support": 6.7,
+    "support": 6.6,
     "linalg": 4.8,
     "kernels": 5.2,
-    "rows": 12.5,
+    "rows": 11.9,
     "problem": 6.5,
     "leave_out": 5.5,
     "factors": 29.3,
     "criteria": 6.4,
-    "inference": 10.2,
-    "search": 26.0,
+    "inference": 10.1,
+    "search": 24.6,
     "io": 5.3,
-    "sklearn": 5.2,
+    "sklearn": 4.9,
     "cli": 5.2,
 }
 COUNTED = {tokenize.NAME, tokenize.OP, tokenize.NUMBER, tokenize.STRING}

@@ -15,7 +15,7 @@ from jaxrls.kernels.kernel import Kernel
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.rows import Rows
 from jaxrls.support.checks import Listed, as_array, check_lams, values_unknown
-from jaxrls.support.meshes import on_any_mesh
+from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree, static
 
 
@@ -55,7 +55,7 @@ class Criterion(ABC):
     in_pairs: ClassVar[bool] = False  # whether rows are left out in pairs
     groups: Any = None  # `Folds` of rows that it leaves out together
 
-    @on_any_mesh
+    @door()
     def __call__(
         self,
         factor: Factor,

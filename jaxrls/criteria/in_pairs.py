@@ -20,8 +20,7 @@ from jaxrls.leave_out.pairs import Held, Pairs
 from jaxrls.problem.folds import NUMBERS_AT_ONCE, Folds, as_folds, folds, over_folds
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.compiled import compiled
-from jaxrls.support.checks import as_array, check_finite, check_row_numbers, is_concrete
-from jaxrls.support.meshes import seen
+from jaxrls.support.checks import as_array, check_finite, check_row_numbers, is_concrete, value_of
 from jaxrls.support.pytrees import pytree, static
 
 
@@ -109,7 +108,7 @@ def check_pairs_rest(factor: Factor) -> None:
     if not factor.intercept or not is_concrete(factor.weights):
         return
     v = factor.weights.values
-    used = factor.n if v is None else int(seen(lambda xp, v: xp.count_nonzero(v > 0), v))
+    used = factor.n if v is None else int(value_of(lambda xp, v: xp.count_nonzero(v > 0), v))
     if used < 3:
         raise ValueError(
             f"X has {used} row{'s' * (used != 1)} of positive weight: leaving two out with an "

@@ -11,7 +11,7 @@ from jaxrls.criteria.left_out import loo
 from jaxrls.factors.contract import Factor
 from jaxrls.problem.folds import Folds, as_folds
 from jaxrls.support.checks import Listed, as_array, check_lams
-from jaxrls.support.meshes import on_any_mesh
+from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree
 
 
@@ -54,7 +54,7 @@ def one_lam(factor: Factor, Y, lam) -> Float[Array, "1 k"]:
     return factor.with_floor(lam).reshape(1, -1)
 
 
-@on_any_mesh
+@door()
 def path(
     factor: Factor,
     Y: Float[Array, "n *t"] | Listed,
@@ -84,7 +84,7 @@ def path(
     return Path(lams, found.coef, found.intercept, error, found.free)
 
 
-@on_any_mesh
+@door()
 def coef(
     factor: Factor, Y: Float[Array, "n *t"] | Listed, lam: Float[Array, "*#t"] | float | Listed
 ) -> tuple[Any, ...]:
@@ -110,7 +110,7 @@ def coef(
     return Pair(*found[:2]) if found.free is None else found
 
 
-@on_any_mesh
+@door()
 def loo_residuals(
     factor: Factor,
     Y: Float[Array, "n *t"] | Listed,
@@ -139,7 +139,7 @@ def loo_residuals(
     return solution.labels.drop_axis(solution.residuals(one_lam(factor, Y, lam), plan)[0])
 
 
-@on_any_mesh
+@door()
 def effective_dof(factor: Factor, lams: Float[Array, " L"] | Listed) -> Float[Array, " L"]:
     """Effective degrees of freedom of the fit at every λ: how many parameters it amounts to.
 

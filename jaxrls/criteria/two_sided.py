@@ -10,10 +10,10 @@ from jaxrls.criteria.path import one_lam
 from jaxrls.factors.contract import Factor
 from jaxrls.factors.kronecker import SETTINGS
 from jaxrls.support.checks import Listed, as_array
-from jaxrls.support.meshes import on_any_mesh
+from jaxrls.support.door import door
 
 
-@on_any_mesh
+@door()
 def kronecker_left_out(
     factor: Factor,
     Y: Float[Array, "n1 n2"] | Listed,
@@ -51,7 +51,7 @@ def kronecker_left_out(
     return sides.errors(solution, loss, setting, as_grid(lams, solution.labels.given, factor))[:, 0]
 
 
-@on_any_mesh
+@door()
 def kronecker_residuals(
     factor: Factor,
     Y: Float[Array, "n1 n2"] | Listed,

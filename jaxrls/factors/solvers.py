@@ -22,7 +22,7 @@ from jaxrls.problem.landmarks import as_landmarks, on_landmarks, without_trace
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.gram import gram
 from jaxrls.rows.sparse import as_rows
-from jaxrls.support.meshes import on_any_mesh
+from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree, static
 from jaxrls.support.target import platform
 
@@ -59,7 +59,7 @@ def suits_cholesky(kernel: Kernel, n: int, num: int) -> bool:
     return num <= most and kernel.is_semidefinite()
 
 
-@on_any_mesh
+@door()
 def factorize(
     kernel: Kernel,
     X: Any,
@@ -247,8 +247,7 @@ class Refined(Solver):
     tell, in about 16n³ operations for each.
 
     `fit` with it gives coefficients, left-out residuals and error in float64 whatever the dtype of
-    X, at the λ chosen in that dtype, or at those that `lams` names or searches; `fit.run` says how
-    near to the identity every step came.
+    X, at λ that `lams` names or searches; `fit.run` says how near to the identity every step came.
 
     >>> import jaxrls as rls
     >>> rls.factorize(rls.Gaussian(1.0), [[1.0], [2.0]], solver=rls.Refined()).route

@@ -28,14 +28,13 @@ from jaxrls.support.checks import (
     check_shares,
     check_targets,
     is_concrete,
+    value_of,
 )
-from jaxrls.support.meshes import on_any_mesh, seen
-from jaxrls.support.precision import in_dtype_of, in_precision_of
+from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree
 
 
-@on_any_mesh
-@in_precision_of("left_out")
+@door("left_out")
 def label_p_values(
     left_out: Float[Array, "n *T"] | Listed,
     codes: Float[Array, "n *T"] | Listed,
@@ -108,6 +107,7 @@ class ConformalLabels:
     weights: Float[Array | np.ndarray, " n"]
     label_weights: Float[Array | np.ndarray, " T"]
 
+    @door("self.model.coef")
     def p_values(self, X, *, block_size: int | None = None) -> Any:
         """The p-value of every label for the rows of X (m, d), dense or a source of `Rows`: (m, T),
         T = 2 for a single column of codes.
@@ -122,6 +122,7 @@ class ConformalLabels:
         return at_rows(self.model, X, found)
 
 
+@door("fit.model.coef")
 def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> ConformalLabels:
     """p-values of labels by full conformal prediction with rows left out, exact in closed form: a
     new row of each label in turn is taken in.
@@ -151,32 +152,29 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
     sure = fit.of_kept("sure")
     model, dtype = fit.model, fit.model.coef.dtype
 
-    def found():
-        points, given = as_array("X", X, dtype), as_array("codes", codes, dtype)
-        check_matrix("X", points)
-        n = len(points)
-        if given.shape != (n, *model.coef.shape[1:]):
-            raise ValueError(
-                f"codes must be those that were fitted, {(n, *model.coef.shape[1:])}, and have "
-                f"shape {given.shape}"
-            )
-        _check_codes(given)
-        v = Weights.of(weights, n, dtype).array
-        each = _each(given)
-        u = jnp.ones_like(each[0]) if label_weights is None else label_weights
-        u = as_array("label_weights", u, dtype)
-        if u.shape != each[0].shape:
-            raise ValueError(
-                f"label_weights must have shape {each[0].shape}, one for each label, and has shape "
-                f"{u.shape}"
-            )
-        check_shares("label_weights", u, "label")
-        residuals = 1 - _of_own_label(jnp.asarray(model.predict(points)), given)
-        variance = _variances(sure.spread, model, as_rows(model.kernel, points, dtype=dtype))
-        beside, own = _beside(sure.spread, model, points), jnp.argmax(each, axis=1)
-        return ConformalLabels(model, sure.spread, sure.lam, beside, own, residuals, variance, v, u)
-
-    return in_dtype_of(model.coef, found)
+    points, given = as_array("X", X, dtype), as_array("codes", codes, dtype)
+    check_matrix("X", points)
+    n = len(points)
+    if given.shape != (n, *model.coef.shape[1:]):
+        raise ValueError(
+            f"codes must be those that were fitted, {(n, *model.coef.shape[1:])}, and have "
+            f"shape {given.shape}"
+        )
+    _check_codes(given)
+    v = Weights.of(weights, n, dtype).array
+    each = _each(given)
+    u = jnp.ones_like(each[0]) if label_weights is None else label_weights
+    u = as_array("label_weights", u, dtype)
+    if u.shape != each[0].shape:
+        raise ValueError(
+            f"label_weights must have shape {each[0].shape}, one for each label, and has shape "
+            f"{u.shape}"
+        )
+    check_shares("label_weights", u, "label")
+    residuals = 1 - _of_own_label(jnp.asarray(model.predict(points)), given)
+    variance = _variances(sure.spread, model, as_rows(model.kernel, points, dtype=dtype))
+    beside, own = _beside(sure.spread, model, points), jnp.argmax(each, axis=1)
+    return ConformalLabels(model, sure.spread, sure.lam, beside, own, residuals, variance, v, u)
 
 
 def _check_codes(codes) -> None:
@@ -193,10 +191,10 @@ def _check_codes(codes) -> None:
             ((columns > 0).sum(axis=1) != 1) & (columns.shape[1] > 1)
         )
 
-    found = seen(wrong, codes)
+    found = value_of(wrong, codes)
     if found.any():
         row = int(found.argmax())
-        held = seen(lambda xp, codes: codes[row].reshape(-1), codes).tolist()
+        held = value_of(lambda xp, codes: codes[row].reshape(-1), codes).tolist()
         raise ValueError(
             f"codes must be ±1, of several columns with one +1 a row, and row {row} holds {held}: use encode(labels)"
         )

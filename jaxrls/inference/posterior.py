@@ -16,7 +16,7 @@ from jaxrls.rows.compiled import compiled
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import as_rows
 from jaxrls.support.checks import check_whole
-from jaxrls.support.precision import in_dtype_of
+from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree
 
 
@@ -49,10 +49,11 @@ class Posterior:
         """Standard deviation of a new label of weight 1, shaped as the mean."""
         return deviation(self.covariance.diagonal() + self.noise, self.amplitude)
 
+    @door("self.mean")
     def sample(self, key: PRNGKeyArray, num: int) -> Float[Array | np.ndarray, "num m *t"]:
         """Functions drawn at all rows jointly, for every target by itself: O(m³ + num m² t)."""
         check_whole("num", num)
-        return in_dtype_of(self.mean, lambda: _drawn(self, key, num=num))
+        return _drawn(self, key, num=num)
 
 
 def check_unsaid(scale, corrected: bool = True) -> None:
@@ -146,14 +147,11 @@ class Sure(Scales):
 
 
 def at_rows(model: Model, X, found) -> Any:
-    """What is found at rows, in the precision of the model, on the host where that is."""
+    """What is found at rows that were checked."""
 
-    def checked():
-        rows = as_rows(model.kernel, X, dtype=model.coef.dtype)
-        rows.check(model.kernel, training=False)
-        return found(rows)
-
-    return in_dtype_of(model.coef, checked)
+    rows = as_rows(model.kernel, X, dtype=model.coef.dtype)
+    rows.check(model.kernel, training=False)
+    return found(rows)
 
 
 @compiled

@@ -11,7 +11,6 @@ from jaxrls.inference.intervals import Jackknife
 from jaxrls.linalg.products import safe_sqrt
 from jaxrls.support.checks import as_floats, is_concrete
 from jaxrls.support.pictures import plot_coverage
-from jaxrls.support.precision import in_dtype_of
 from jaxrls.support.pytrees import pytree
 
 
@@ -61,7 +60,7 @@ def predictive(jackknife: Jackknife, residuals, amplitude) -> Predictive:
     """From residuals left out, at an amplitude, or at that by which they are as large on average as
     they are held to be.
     """
-    return in_dtype_of(residuals, lambda: _predictive(jackknife, residuals, amplitude))
+    return _predictive(jackknife, residuals, amplitude)
 
 
 @jax.jit

@@ -20,8 +20,7 @@ from jaxrls.support.checks import (
     check_finite,
     check_targets,
 )
-from jaxrls.support.meshes import on_any_mesh
-from jaxrls.support.precision import in_dtype_of, in_precision_of
+from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree
 
 MOST_STEPS = 200
@@ -40,18 +39,15 @@ class Sigmoid:
     slope: Float[Array | np.ndarray, "*t"]
     offset: Float[Array | np.ndarray, "*t"]
 
+    @door("self.slope")
     def __call__(self, scores: Float[Array, "m *t"] | Listed) -> Float[Array | np.ndarray, "m *t"]:
         """Probabilities of +1, shaped as the scores, in the precision of the slope."""
 
-        def found():
-            given = as_array("scores", scores, self.slope.dtype)
-            return jax.nn.sigmoid(given * self.slope + self.offset)
-
-        return in_dtype_of(self.slope, found)
+        given = as_array("scores", scores, self.slope.dtype)
+        return jax.nn.sigmoid(given * self.slope + self.offset)
 
 
-@on_any_mesh
-@in_precision_of("scores")
+@door("scores")
 def fit_sigmoid(
     scores: Float[Array, "n *t"] | Listed,
     codes: Float[Array, "n *t"] | Listed,

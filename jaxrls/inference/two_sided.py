@@ -16,9 +16,8 @@ from jaxrls.linalg.products import matmul
 from jaxrls.rows.blocks import default_block_size, map_rows
 from jaxrls.rows.gram import gram
 from jaxrls.support.checks import as_array, check_inputs, check_matrix, check_row_numbers
-from jaxrls.support.meshes import on_any_mesh
+from jaxrls.support.door import door
 from jaxrls.support.pictures import plot_errors
-from jaxrls.support.precision import in_dtype_of
 from jaxrls.support.pytrees import pytree, static
 
 
@@ -39,7 +38,7 @@ class KroneckerModel:
     coef: Float[Array | np.ndarray, "n1 n2"]
     intercept: Float[Array | np.ndarray, ""]
 
-    @on_any_mesh
+    @door("self.coef")
     def predict(self, X1, X2, *, pairs=None) -> Float[Array | np.ndarray, "..."]:
         """Predictions for all pairs of a row of X1 and a row of X2: those of the fit itself for
         rows or columns that it knows.
@@ -62,18 +61,13 @@ class KroneckerModel:
         return self.at_rows(lambda *new: _predict(None, *new)[0], X1, X2, pairs)
 
     def at_rows(self, found: Callable, X1, X2, pairs) -> Any:
-        """`found(model, X1, X2, pairs)` at rows that were checked, in the precision of the model,
-        on the host where that is.
-        """
+        """`found(model, X1, X2, pairs)` at rows that were checked."""
 
-        def checked():
-            dtype, (d1, d2) = self.coef.dtype, (self.points1.shape[1], self.points2.shape[1])
-            one = as_side("X1", X1, self.kernel1, dtype, d1)
-            other = as_side("X2", X2, self.kernel2, dtype, d2)
-            named = None if pairs is None else _as_pairs(pairs, len(one), len(other))
-            return found(self, one, other, named)
-
-        return in_dtype_of(self.coef, checked)
+        dtype, (d1, d2) = self.coef.dtype, (self.points1.shape[1], self.points2.shape[1])
+        one = as_side("X1", X1, self.kernel1, dtype, d1)
+        other = as_side("X2", X2, self.kernel2, dtype, d2)
+        named = None if pairs is None else _as_pairs(pairs, len(one), len(other))
+        return found(self, one, other, named)
 
 
 def as_side(name: str, X, kernel: Kernel, dtype=None, columns: int | None = None) -> jax.Array:
@@ -185,7 +179,7 @@ class KroneckerFit:
         """What the errors are, in words."""
         return f"{self.setting} left out"
 
-    @on_any_mesh
+    @door("self.model.coef")
     def predict(self, X1, X2, *, pairs=None, return_std: bool = False, scale="evidence") -> Any:
         """Predictions for all pairs of a row of X1 and a row of X2, or those named: see
         `KroneckerModel.predict`.
@@ -209,7 +203,7 @@ class KroneckerFit:
 
         return self.model.at_rows(found, X1, X2, pairs)
 
-    @on_any_mesh
+    @door("self.model.coef")
     def posterior(self, X1, X2, *, pairs=None, scale="evidence") -> Posterior:
         """Mean and covariance of f + b at pairs of a row of X1 and a row of X2, for the Gaussian
         process of which this fit is the mean.

@@ -17,7 +17,7 @@ from jaxrls.kernels.kernel import Kernel
 from jaxrls.kernels.stationary import ChiSquared, Gaussian, Laplacian, Matern, RationalQuadratic
 from jaxrls.search.start import MEDIAN_ROWS, start_from_data
 from jaxrls.support.checks import as_floats
-from jaxrls.support.precision import scope
+from jaxrls.support.door import door
 
 # Kernels of a width.
 RADIAL: dict[str, Callable] = {
@@ -78,12 +78,12 @@ def named_kernel(
     return BY_GAMMA[name](float(gamma))
 
 
+@door("X")
 def _median(make: Callable, X):
     if scipy.sparse.issparse(X):
         rows = np.linspace(0, X.shape[0] - 1, min(X.shape[0], MEDIAN_ROWS)).astype(int)
         X = X[np.unique(rows)].toarray()
-    with scope(X.dtype == np.float64):
-        return _start(make(1.0), jnp.asarray(np.unique(X, axis=0))).width
+    return _start(make(1.0), jnp.asarray(np.unique(X, axis=0))).width
 
 
 _start: Any = jax.jit(start_from_data)

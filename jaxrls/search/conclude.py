@@ -120,7 +120,7 @@ def inspect_fit(fit: Fit, default_grid: bool) -> None:
     if not np.isfinite(errors).all():
         why = stopped or (
             "the factorization broke down; use float64 (NumPy float64 input), a larger smallest λ, "
-            "or a smaller kernel width"
+            "a smaller kernel width, or solver=Spectral()"
         )
         what, which = f"the {fit.criterion} error", "λ"
         if fit.errors is None:

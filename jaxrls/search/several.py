@@ -21,8 +21,7 @@ from jaxrls.search.descent import default_optimizer
 from jaxrls.search.grid import choose_lam, lam_vector, lambda_grid
 from jaxrls.search.problem import Problem
 from jaxrls.support.checks import as_array, as_floats, check_whole, is_concrete
-from jaxrls.support.meshes import on_any_mesh
-from jaxrls.support.precision import in_precision_of
+from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree
 
 CONCENTRATIONS = (0.1, 1.0)  # of Dirichlet draws, by turns: near a few of the kernels, and anywhere
@@ -55,7 +54,7 @@ class KernelsFit:
         """That of one target, as one kernel, such as `tune` goes on from."""
         return weighted(self.kernels, self.shares[:, target])
 
-    @on_any_mesh
+    @door("self.coef")
     def predict_split(
         self, X, *, block_size: int | None = None
     ) -> Float[Array | np.ndarray, "k m t"]:
@@ -100,8 +99,7 @@ class _Best(NamedTuple):
     intercept: Float[Array, " t"]
 
 
-@on_any_mesh
-@in_precision_of("X")
+@door("X")
 def fit_kernels(
     kernels,
     X,

@@ -28,12 +28,10 @@ from jaxrls.support.checks import (
     is_concrete,
     why_too_large,
 )
-from jaxrls.support.meshes import on_any_mesh
-from jaxrls.support.precision import in_precision_of
+from jaxrls.support.door import door
 
 
-@on_any_mesh
-@in_precision_of("X1")
+@door("X1")
 def fit_kronecker(
     kernel1: Kernel,
     X1,

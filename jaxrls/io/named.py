@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
 
-from jaxrls.criteria.left_out import loo
-from jaxrls.criteria.named import NAMED
+from jaxrls.criteria.standard import NAMED, loo
 from jaxrls.kernels.given import Precomputed
 from jaxrls.kernels.inner import Cosine, Linear, Polynomial
 from jaxrls.kernels.kernel import Kernel

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.criteria.criterion import Criterion
-from jaxrls.criteria.left_out import loo
+from jaxrls.criteria.standard import loo
 from jaxrls.factors.certificate import TOLERANCE
 from jaxrls.factors.contract import Solution, Solver
 from jaxrls.factors.solvers import Refined, choose_route

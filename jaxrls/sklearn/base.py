@@ -15,7 +15,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 import jaxrls as rls
-from jaxrls.criteria.named import as_criterion
+from jaxrls.criteria.standard import as_criterion
 from jaxrls.io.named import CRITERIA, KERNELS, named_kernel
 from jaxrls.search.conclude import inspect_lam
 from jaxrls.search.kept import KEPT_ROWS

@@ -92,7 +92,7 @@ BUDGET = {
     "support": 6.6,
     "linalg": 4.8,
     "kernels": 5.2,
-    "rows": 12.5,
+    "rows": 11.9,
     "problem": 6.5,
     "leave_out": 5.5,
     "factors": 29.3,

@@ -371,8 +371,8 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
         )
     check_shares("label_weights", u, "label")
     residuals = 1 - _of_own_label(jnp.asarray(model.predict(points)), given)
-    beside = _with_variance(process.spread, model.kernel, points)
-    return ConformalLabels(model, process, *beside, own, residuals, v, u)
+    beside, variance = _with_variance(process.spread, model.kernel, points)
+    return ConformalLabels(model, process, beside, variance, own, residuals, v, u)
 
 
 def _check_codes(codes) -> None:

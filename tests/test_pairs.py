@@ -14,6 +14,7 @@ from oracle import refit
 from support import EPS, array, assert_close, assert_derivatives, wide
 
 import jaxrls as rls
+from jaxrls import extend
 from jaxrls.leave_out import pairs as in_pairs
 
 pytestmark = pytest.mark.float64
@@ -83,7 +84,7 @@ def test_pairs_by_name(factor):
     assert_close(found, by_refits(Y[:, 0], LAMS, pairs=pairs), 1e-12)
     groups = np.arange(N) % 4
     within = [(i, j) for i, j in combinations(range(N), 2) if groups[i] == groups[j]]
-    problem = rls.Problem.of(
+    problem = extend.Problem.of(
         CASE.kernel, CASE.X, array(Y[:, 0]), criterion=rls.PairsOut(within=groups)
     )
     assert_close(

@@ -28,8 +28,6 @@ from jaxrls.criteria.whole import GCV as GCV
 from jaxrls.criteria.whole import Evidence as Evidence
 from jaxrls.criteria.whole import gcv as gcv
 from jaxrls.criteria.whole import log_marginal_likelihood as log_marginal_likelihood
-from jaxrls.factors.certificate import certificate as certificate
-from jaxrls.factors.certificate import certified_lam as certified_lam
 from jaxrls.factors.contract import Factor as Factor
 from jaxrls.factors.contract import Report as Report
 from jaxrls.factors.contract import Solution as Solution
@@ -84,6 +82,8 @@ from jaxrls.problem.fixed_effects import levels as levels
 from jaxrls.problem.folds import Folds as Folds
 from jaxrls.problem.folds import folds as folds
 from jaxrls.problem.landmarks import Landmarks as Landmarks
+from jaxrls.problem.landmarks import certificate as certificate
+from jaxrls.problem.landmarks import certified_lam as certified_lam
 from jaxrls.problem.weights import Weights as Weights
 from jaxrls.rows.gram import gram as gram
 from jaxrls.rows.gram import gram_matmul as gram_matmul

@@ -7,15 +7,14 @@ M of the one matrix, and labels as q = A⁻¹Φᵀ√v y. Coefficients are Rq, �
 """
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxrls.factors.contract import Factor, Report, Solution
-from jaxrls.factors.expansion import Expansion, OnLandmarks, Primal
-from jaxrls.factors.feature_maps import Explicit, OfLandmarks
+from jaxrls.factors.contract import AtLam, OneByOne, Report, Solution
+from jaxrls.factors.expansion import AtPoints, Expansion, Features, Primal
 from jaxrls.factors.landmark_spectrum import left_over, lengths
 from jaxrls.factors.other_folds import PrimalForm
 from jaxrls.factors.spread import PrimalSpread
@@ -37,7 +36,7 @@ from jaxrls.support.pytrees import pytree, static
 
 
 @pytree
-class CholeskyFeatures(Factor):
+class CholeskyFeatures(OneByOne):
     """ΦᵀΦ + λI = AAᵀ for each λ, from moments: O(n r²) for those, in row blocks.
 
     >>> import jax.numpy as jnp, jaxrls as rls
@@ -47,7 +46,7 @@ class CholeskyFeatures(Factor):
     """
 
     rows: Rows
-    map: Any  # OfLandmarks or Explicit
+    map: Features
     second: Float[Array, "r r"]  # Φᵀ Φ, weighted, less the fit by the fixed effects
     origin: Float[Array, "q r"]  # that fit of φ
     left_over: Float[Array, ""] | None  # tr √v(K − K̂)√v on landmarks
@@ -55,8 +54,8 @@ class CholeskyFeatures(Factor):
     weights: Weights
     fixed: FixedEffects
     expansion: Expansion
-    indices: Int[Array, " m"] | None  # of the landmarks that leave with their row
     block_size: int | None = static()
+    indices: Int[Array, " m"] | None = None  # of the landmarks that leave with their row
 
     @property
     def report(self):
@@ -104,8 +103,7 @@ class CholeskyFeatures(Factor):
 
     def at(self, lam, state) -> "Seen":
         """How rows and labels are seen at one λ."""
-        r = self.second.shape[0]
-        A = jnp.linalg.cholesky(self.second + lam * jnp.eye(r, dtype=self.dtype))
+        A = jnp.linalg.cholesky(self.second + lam * jnp.eye(len(self.second), dtype=self.dtype))
         shrink = triangular_inverse(A)
         R = shrink.T if self.map.back is None else matmul(shrink, self.map.back.T).T
         return Seen(R, matmul(self.origin, shrink.T), matmul(shrink, state), shrink, lam)
@@ -128,39 +126,18 @@ class CholeskyFeatures(Factor):
 
         return jax.tree.map(joined, jax.lax.map(fn, seen))
 
-    def coefficients(self, solution, lams):
-        """Rq, and β = start − fit·w."""
-
-        def at(lam, one):
-            seen = self.at(lam, one.state)
-            return matmul(seen.R, seen.q), one.labels.start - matmul(seen.middle, seen.q)
-
-        return solution.at_each(lams, at)
+    def at_lam(self, lam, one):
+        """From moments: all but what belongs to rows, and ‖w‖² of w = A⁻ᵀq in place of the fit."""
+        seen, missing = self.at(lam, one.state), self.residual_dimensions() - len(self.second)
+        logs = missing * jnp.log(lam) - 2 * jnp.sum(jnp.log(jnp.diagonal(seen.shrink)))
+        dof = missing + lam * jnp.sum(seen.shrink**2)
+        coef, beta = matmul(seen.R, seen.q), one.labels.start - matmul(seen.middle, seen.q)
+        length = jnp.sum(matmul(seen.shrink.T, seen.q) ** 2, axis=0)
+        return AtLam(coef, beta, None, None, length, logs[None], dof[None])
 
     def data_fit(self, solution, lams):
-        """(‖√v (y − ŷ)‖² + λ‖w‖²)/λ with w = A⁻ᵀq."""
-
-        def length(lam, one):
-            seen = self.at(lam, one.state)
-            return jnp.sum(matmul(seen.shrink.T, seen.q) ** 2, axis=0)
-
-        return self.residual_norm(solution, lams) / lams + solution.at_each(lams, length)
-
-    def logdet(self, solution, lams):
-        """log |ΦᵀΦ + λI|, and log λ outside."""
-        missing = self.residual_dimensions() - self.second.shape[0]
-
-        def at(lam, one):
-            inside = -2 * jnp.sum(jnp.log(jnp.diagonal(self.at(lam, one.state).shrink)))
-            return (inside + missing * jnp.log(lam))[None]
-
-        return solution.at_each(lams, at)
-
-    def residual_dof(self, solution, lams):
-        """n − r + λ tr (ΦᵀΦ + λI)⁻¹."""
-        missing = self.residual_dimensions() - self.second.shape[0]
-        of = lambda lam, one: (missing + lam * jnp.sum(self.at(lam, one.state).shrink ** 2))[None]
-        return solution.at_each(lams, of)
+        """(‖√v (y − ŷ)‖² + λ‖w‖²)/λ."""
+        return self.residual_norm(solution, lams) / lams + super().data_fit(solution, lams)
 
     def seen(self, x, b, seen: "Seen") -> Float[Array, "n r"]:
         """u of a block of rows."""
@@ -189,23 +166,12 @@ class CholeskyFeatures(Factor):
 
     def landmarks_out(self, solution, lams):
         """At one λ after the other."""
-        if self.indices is None:
-            return None
-        seen, base = self._at_all(solution, lams), self.base_of_landmarks(solution)
-        found = self._of_each(self.landmarks, seen, lams)
-        d, rho, alpha, f, remaining = (jnp.moveaxis(part, 0, 1) for part in found)
-        v = self.weights.array[self.indices][:, None, None]
-        return self.indices, d, rho, alpha, base[:, None] - f, remaining, v
-
-    def base_of_landmarks(self, solution) -> Float[Array, "m t"]:
-        """Labels of landmarks less what fixed effects alone fit."""
-        labels = solution.labels
-        return (labels.Y - labels.mean)[jnp.asarray(self.indices)]
+        found = self._of_each(self.landmarks, self._at_all(solution, lams), lams)
+        return tuple(jnp.moveaxis(part, 0, 1) for part in found)
 
     def landmarks(self, seen: "Seen", corner=None):
         """d, ρ, α, u·q and R of landmarks, from k(points, points) where that is known."""
-        indices = jnp.asarray(self.indices)
-        b, v = self.fixed.rows_at(indices), self.weights.array[indices]
+        b, v = self.fixed.rows_at(self.indices), self.weights.array[self.indices]
         corner = self.map.raw(self.map.points) if corner is None else corner
         u, W = tall_matmul(corner, seen.R) - self.fixed.fitted(b, seen.middle), seen.planes
         remaining = 1 - v * jnp.sum(u * u, axis=1) - self.fixed.leverage(b, v)
@@ -223,13 +189,13 @@ class CholeskyFeatures(Factor):
         if self.indices is None:
             return None
         spread = self.spread(lam)
-        return Planes(jnp.asarray(self.indices), jnp.concatenate([spread.half, -spread.middle]))
+        return Planes(self.indices, jnp.concatenate([spread.half, -spread.middle]))
 
     def primal_form(self):
         """φ = L⁻¹ψ, less its fit by the fixed effects."""
-        turn = jnp.eye(self.second.shape[0], dtype=self.dtype)
-        indices = None if self.indices is None else jnp.asarray(self.indices)
-        return PrimalForm(self.rows, self.map, turn, self.origin, indices, self.map.back, True)
+        turn = jnp.eye(len(self.second), dtype=self.dtype)
+        planes = None if self.indices is None else self.map.back
+        return PrimalForm(self.rows, self.map, turn, self.origin, planes, True)
 
     def view(self, solution, lam):
         """I − HHᵀ − UUᵀ with U = √v u."""
@@ -239,8 +205,7 @@ class CholeskyFeatures(Factor):
         return LowRank.of_rows(*of, seen.planes, self.indices)
 
 
-@pytree
-class Seen:
+class Seen(NamedTuple):
     """How rows and labels are seen at one λ."""
 
     R: Float[Array, "r r"]
@@ -286,7 +251,9 @@ def solve_cholesky(
         weights=weights,
         fixed=fixed,
         expansion=expansion,
-        indices=None if chosen is None else chosen.indices,
+        indices=None
+        if made.points is None or chosen.indices is None
+        else jnp.asarray(chosen.indices),
         block_size=block_size,
     )
     return Solution(factor, labels, sums.cross)
@@ -297,7 +264,7 @@ def map_of(kernel: Kernel, chosen: Landmarks | None) -> tuple[Any, Expansion, An
     Cholesky factor.
     """
     if chosen is None:
-        return Explicit(kernel), Primal(), None
+        return Features(kernel), Primal(), None
     L, ridge = ridged_cholesky(gram(kernel, chosen.points))
-    made = OfLandmarks(kernel, chosen.points, triangular_inverse(L).T)
-    return made, OnLandmarks(chosen.points), ridge
+    made = Features(kernel, chosen.points, triangular_inverse(L).T)
+    return made, AtPoints(chosen.points), ridge

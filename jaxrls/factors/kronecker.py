@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.factors.contract import AtLam, OneByOne, Report
-from jaxrls.factors.expansion import Dual, Expansion
+from jaxrls.factors.expansion import AtPoints, Expansion
 from jaxrls.leave_out.view import LowRank
 from jaxrls.linalg.decompositions import clip, eigh, rounding
 from jaxrls.linalg.products import matmul
@@ -185,12 +185,7 @@ class Kronecker(OneByOne):
     weights: Weights
     fixed: FixedEffects
     expansion: Expansion
-    said: Report
-
-    @property
-    def report(self):
-        """As it was made."""
-        return self.said
+    report: Report
 
     def sides(self):
         """Itself."""
@@ -261,7 +256,6 @@ class Kronecker(OneByOne):
             beta=one.labels.start + level(M)[:, :, 0, 0],
             r=r,
             R=R - jnp.sum(w * w, axis=1, keepdims=True),
-            norm=total((lost * zeta) ** 2),
             fit=total(lost * zeta**2) / lam,
             logdet=(total(jnp.log(self.s + lam)) + of_constant)[None],
             dof=(total(lost) - jnp.sum((lost * unit) ** 2))[None],
@@ -399,8 +393,9 @@ def factor_kronecker(
     floor = rounding(v1.n, first.s) * jnp.max(second.s) + rounding(v2.n, second.s) * jnp.max(
         first.s
     )
-    said = Report("kronecker", floor, jnp.maximum(below1, below2))
-    return Kronecker(first, second, v, as_fixed_effects(None, intercept, v), Dual(None), said)
+    report = Report("kronecker", floor, jnp.maximum(below1, below2))
+    fixed = as_fixed_effects(None, intercept, v)
+    return Kronecker(first, second, v, fixed, AtPoints(None), report)
 
 
 def _side(name: str, K, v: Weights) -> tuple[Side, Any]:

@@ -22,9 +22,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxrls.factors.contract import Report, Solution
-from jaxrls.factors.expansion import OnLandmarks
-from jaxrls.factors.spectrum import AsTheyAre, Leaving, Spectrum
+from jaxrls.factors.expansion import AtPoints
+from jaxrls.factors.spectrum import Leaving, Spectrum
 from jaxrls.factors.summed import Summed
+from jaxrls.kernels.inner import Linear
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.decompositions import eigh_rounding, spectrum_of
 from jaxrls.linalg.inverses import triangular_inverse
@@ -102,7 +103,7 @@ def solve_subset(
     if fixed.count == 1 and fixed.rows is None and (kept is None or weights.values is None):
         origin: Any = jnp.mean(corner, axis=0)[None]
     else:
-        origin = near_fit(of_lift, AsTheyAre(), fixed, weights.values)
+        origin = near_fit(of_lift, Linear(), fixed, weights.values)
     options: dict = {
         "kept": kept,
         "block_size": block_size,
@@ -228,8 +229,8 @@ class Dictionary:
             leaving=leaving,
             weights=weights,
             fixed=fixed,
-            expansion=OnLandmarks(lift.points[given]),
-            said=Report("subset", floor, jnp.zeros_like(below), sums.trace, self.ridge),
+            expansion=AtPoints(lift.points[given]),
+            report=Report("subset", floor, jnp.zeros_like(below), sums.trace, self.ridge),
             hidden=hidden,
         )
 

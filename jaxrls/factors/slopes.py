@@ -13,7 +13,6 @@ factor is taken, nor of L⁻ᵀ, for which the rows would be multiplied twice mo
 differentiated in its turn for derivatives of higher order."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,7 +24,7 @@ from jaxtyping import Array, Float
 from jaxrls.factors.cholesky_features import Seen
 from jaxrls.factors.contract import Solution
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.leave_out.constraints import without_landmarks
+from jaxrls.leave_out.view import without_landmarks
 from jaxrls.linalg.products import (
     from_panels,
     gram_panels,
@@ -233,9 +232,9 @@ def _of_landmarks(solution: Solution, seen: Seen, total: Callable, step, cross, 
     A = jnp.linalg.cholesky(jnp.eye(len(step), dtype=step.dtype) + step)
     solve = partial(jax.lax.linalg.triangular_solve, A, left_side=True, lower=True)
     middle = jax.vmap(lambda middle: solve((middle + mean)[:, None])[:, 0])(seen.middle)
-    moved = replace(seen, R=solve(seen.R.T).T, q=solve(seen.q + cross), middle=middle)
+    moved = seen._replace(R=solve(seen.R.T).T, q=solve(seen.q + cross), middle=middle)
     v = f.weights.array[f.indices]
     d, rho, alpha, fitted, remaining = f.landmarks(moved, corner)
-    residual = f.base_of_landmarks(solution) - fitted
+    residual = (solution.labels.Y - solution.labels.mean)[f.indices] - fitted
     e, _ = without_landmarks(d, rho, alpha, residual, remaining, v[:, None])
     return jnp.sum(total(e, Y, v))

@@ -6,12 +6,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxrls.factors.cholesky import CholeskyGram
+from jaxrls.factors.cholesky import CholeskyGram, RefinedGram
 from jaxrls.factors.cholesky_features import solve_cholesky
 from jaxrls.factors.contract import Factor, Solver
-from jaxrls.factors.expansion import Dual, Expansion, Primal
+from jaxrls.factors.expansion import AtPoints, Expansion, Primal
 from jaxrls.factors.landmark_spectrum import solve_subset
-from jaxrls.factors.refined import RefinedGram
 from jaxrls.factors.spectrum import factor_svd, factor_symmetric, solve_covariance
 from jaxrls.kernels.inner import Linear
 from jaxrls.kernels.kernel import Kernel
@@ -168,12 +167,12 @@ def kernel_matrix(
         return rows.kernel_matrix(kernel, block_size), Primal(), None
     explicit = kernel.num_features(rows.shape[1], rows.dtype) is not None
     if fixed.one is None or not rows.in_memory or not explicit:
-        return rows.kernel_matrix(kernel, block_size), Dual(rows.points), None
+        return rows.kernel_matrix(kernel, block_size), AtPoints(rows.points), None
     features = rows.features(kernel)
     origin = jax.lax.stop_gradient(jnp.mean(features.some(512), axis=0))
     about = features.dense() - origin
     K = gram(Linear(), about, block_size=block_size)
-    return K, Dual(rows.points, origin), matmul(about, origin)
+    return K, AtPoints(rows.points, origin), matmul(about, origin)
 
 
 @pytree

@@ -15,11 +15,12 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxrls.factors.contract import Factor, Report, Solution, lam_chunks, times
 from jaxrls.factors.expansion import Expansion, Primal
 from jaxrls.factors.other_folds import PrimalForm
-from jaxrls.factors.spread import spectral_spread
+from jaxrls.factors.spread import DualSpread, PrimalSpread, Spread
 from jaxrls.kernels.inner import Linear
 from jaxrls.leave_out.view import LowRank
 from jaxrls.leave_out.without import Planes
 from jaxrls.linalg.decompositions import clip, eigh, eigh_rounding, rounding, spectrum_of, svd
+from jaxrls.linalg.inverses import triangular_inverse
 from jaxrls.linalg.products import matmul, safe_sqrt, transposed_matmul
 from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.problem.labels import Labels
@@ -56,10 +57,9 @@ class Spectrum(Factor):
     weights: Weights
     fixed: FixedEffects
     expansion: Expansion
-    said: Report
-    rotation: Float[Array, "p r"] | None = (
-        None  # U = √v (rows − B origin) rotation; None: rows are U
-    )
+    report: Report
+    # U = √v (rows − B origin) rotation; None: rows are U
+    rotation: Float[Array, "p r"] | None = None
     origin: Any = None  # (q, p), what the fixed effects fit of features, None where K is given
     basis: Float[Array, "c r"] | None = None  # None where the coefficients are dual: √v U
     solved: Float[Array, " r"] | None = None  # 0 in directions of K's negative eigenvalues
@@ -69,9 +69,9 @@ class Spectrum(Factor):
     training: Any = None  # where U is kept
 
     @property
-    def report(self):
-        """As it was made."""
-        return self.said
+    def indices(self):
+        """Of landmarks that leave."""
+        return None if self.leaving is None else self.leaving.indices
 
     @property
     def parts(self):
@@ -232,30 +232,21 @@ class Spectrum(Factor):
 
     def landmarks_out(self, solution, lams):
         """All λ by four products."""
-        if self.leaving is None:
-            return None
-        W, u, indices = self.leaving.planes, self.leaving.left, self.leaving.indices
+        W, u, v = self.leaving.planes, self.leaving.left, self.weights.array[self.indices]
         lost, z = self.lost(lams), solution.state[:, None]
-        kept = 1 - lost
-        slope = jnp.sqrt(kept * lost)
-        v = self.weights.array[indices]
-        h = self.fixed.leverage(self.fixed.rows_at(indices), v)
-        mean = jnp.broadcast_to(solution.labels.mean, solution.labels.Y.shape)
-        residual = (solution.labels.Y - mean)[indices][:, None] - times(u, kept * z)
-        v = v[:, None, None]
-        outside = 1 - v * jnp.sum(u * u, axis=1)[:, None, None] - h[:, None, None]
-        remaining = outside + v * times(u * u, lost)
+        slope = jnp.sqrt((1 - lost) * lost)
+        outside = self._outside(jnp.sqrt(v)[:, None] * u, v, self.fixed.rows_at(self.indices))
+        remaining = outside[:, None, None] + v[:, None, None] * times(u * u, lost)
         d, rho, alpha = times(W * W, lost), times(W * u, slope), times(W, slope * z)
-        return indices, d, rho, alpha, residual, remaining, v
+        return d, rho, alpha, times(u, (1 - lost) * z), remaining
 
     def primal_form(self):
         """φ = (rows − B origin) V, where U is made of rows."""
         if self.rotation is None:
             return None
         turn = self.rotation * jnp.sqrt(self.s)
-        own = self.leaving
-        indices, planes = (None, None) if own is None else (own.indices, own.planes)
-        return PrimalForm(self.rows, AsTheyAre(), turn, self.origin, indices, planes, False)
+        planes = None if self.leaving is None else self.leaving.planes
+        return PrimalForm(self.rows, Linear(), turn, self.origin, planes, False)
 
     def view(self, solution, lam):
         """U diag(λD) Uᵀ, or I − HHᵀ − U diag(sD) Uᵀ."""
@@ -278,9 +269,28 @@ class Spectrum(Factor):
         H = fixed.basis(fixed.rows, self.n) * weights.root_or_one[:, None]
         return LowRank(r, R, H, U, left, weights.used, None, self.complete)
 
-    def spread(self, lam):
-        """By the basis."""
-        return spectral_spread(self, lam)
+    def spread(self, lam) -> Spread:
+        """Dual, on landmarks, or on features: by the Cholesky factor of their covariance, or of few
+        rows by the basis.
+        """
+        of, kept = (self.expansion, self.fixed.lean()), 1 / jnp.sqrt(self.s + lam)
+        if self.solved is not None:
+            kept = kept * self.solved
+        if self.basis is None:
+            half, middle = self.dual_basis() * kept, self.across * kept
+            return DualSpread.of_matrix(self, lam, half, middle, self.training_gram())
+        if self.report.trace_residual is not None:  # of what is hidden the prior is left
+            root = jnp.sqrt(self.s)
+            scale = jnp.sqrt(lam / (self.seen + lam)) / root
+            half = self.basis * scale, self.across * scale
+            return PrimalSpread(*of, *half, lam, self.basis / root)
+        c, r = self.basis.shape
+        if c > r:
+            return DualSpread(*of, self.basis * kept, self.across * kept, lam, origin=self.origin)
+        second = matmul(self.basis, self.basis.T)  # of features, less their fit by fixed effects
+        A = jnp.linalg.cholesky(second + lam * jnp.eye(c, dtype=self.dtype))
+        half = jnp.sqrt(lam) * triangular_inverse(A).T
+        return PrimalSpread(*of, half, matmul(self.origin, half), lam)
 
     def planes(self, lam):
         """The coefficients that leave, in the coordinates of the posterior; what is hidden counts as
@@ -320,15 +330,6 @@ class Spectrum(Factor):
         G = rows.map(lambda x: matmul(self.expansion.design(kernel, x), basis))
         G = G - self.fixed.fitted(self.fixed.rows, self.across)
         return G if self.solved is None else G * self.solved
-
-
-class AsTheyAre:
-    """Rows that are features."""
-
-    @staticmethod
-    def features(X):
-        """X."""
-        return X
 
 
 # how spectra are made ------------------------------------------------------------------------------
@@ -371,7 +372,7 @@ def factor_symmetric(
         weights=weights,
         fixed=fixed,
         expansion=expansion,
-        said=Report("gram", floor, below),
+        report=Report("gram", floor, below),
         complete=True,
     )
 
@@ -397,7 +398,7 @@ def factor_svd(kernel, rows: Rows, weights: Weights, fixed: FixedEffects) -> Spe
         weights=weights,
         fixed=fixed,
         expansion=Primal(),
-        said=Report("features", floor, jnp.zeros((), Phi.dtype)),
+        report=Report("features", floor, jnp.zeros((), Phi.dtype)),
         complete=complete,
     )
 
@@ -449,7 +450,7 @@ def of_moments(
         weights=weights,
         fixed=fixed,
         expansion=Primal(),
-        said=Report("covariance", 2 * eigh_rounding(len(s), s, constant), below),
+        report=Report("covariance", 2 * eigh_rounding(len(s), s, constant), below),
     )
 
 
@@ -466,9 +467,7 @@ def _factor_outer(kernel, rows: Rows, features: Rows, weights: Weights, fixed) -
     across = dual.across
     if fixed.one is not None:
         across = across + fixed.one[:, None] * matmul(origin, basis)
-    floor = jnp.maximum(dual.said.floor, eigh_rounding(max(features.shape), dual.s))
-    said = Report("covariance", floor, dual.said.indefinite)
-    training = kernel, rows
-    return replace(
-        dual, basis=basis, origin=fit, across=across, solved=None, training=training, said=said
-    )
+    floor = jnp.maximum(dual.report.floor, eigh_rounding(max(features.shape), dual.s))
+    report = Report("covariance", floor, dual.report.indefinite)
+    own: dict = {"basis": basis, "origin": fit, "across": across, "training": (kernel, rows)}
+    return replace(dual, report=report, **own)

@@ -4,8 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxrls.leave_out.constraints import orthonormal, slots_of
-from jaxrls.leave_out.view import LowRank, View
+from jaxrls.leave_out.view import LowRank, View, orthonormal, slots_of
 from jaxrls.linalg.products import matmul
 from jaxrls.problem.folds import folds_together, over_folds
 from jaxrls.problem.weights import Weights

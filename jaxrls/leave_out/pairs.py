@@ -13,8 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxrls.leave_out.constraints import angles
-from jaxrls.leave_out.view import Constraints, View
+from jaxrls.leave_out.view import Constraints, View, angles
 from jaxrls.linalg.products import matmul, panels
 from jaxrls.rows.blocks import default_block_size, sum_rows, wide_block_size
 from jaxrls.support.checks import check_row_numbers, is_concrete

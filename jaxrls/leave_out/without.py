@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxrls.leave_out.constraints import orthonormal, slots
+from jaxrls.leave_out.view import orthonormal, slots
 from jaxrls.linalg.products import matmul
 from jaxrls.problem.folds import Folds
 from jaxrls.problem.weights import Weights

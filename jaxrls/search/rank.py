@@ -11,9 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.factors.certificate import TOLERANCE
 from jaxrls.factors.solvers import choose_route
-from jaxrls.problem.landmarks import check_evaluable
+from jaxrls.problem.landmarks import TOLERANCE, check_evaluable
 from jaxrls.rows.sparse import is_sparse
 from jaxrls.search.estimate import of_problem
 from jaxrls.search.landmarks import landmarks

@@ -391,13 +391,7 @@ class Solution:
 
     def columns(self, lams) -> Float[Array, "L k"]:
         """λ as columns, checked against the targets."""
-        lams, t = as_columns(lams), self.labels.Y.shape[1]
-        if lams.shape[1] not in (1, t):
-            raise ValueError(
-                f"lams must have shape (L,), or (L, {t}) with a λ for each target, and has shape "
-                f"{lams.shape}"
-            )
-        return lams
+        return as_columns(lams, self.labels.Y.shape[1])
 
     def target(self, j: Any) -> "Solution":
         """That of one of the targets."""
@@ -507,7 +501,7 @@ class Solution:
                 e = jnp.where(f.weights.used[:, None], e, f.unseen(self, lams))
             if f.indices is not None:
                 e = e.at[:, f.indices].set(jnp.moveaxis(self._landmarks_out(lams)[0], 1, 0))
-        if not self._may_lack_rest():
+        if not f.fixed.count:
             return e
         rest = f.fixed.has_rest(f.weights, groups)
         rest = rest if groups is None else rest[groups.numbers]
@@ -567,17 +561,12 @@ class Solution:
             return made
         return Outcome(self.coefficients(lam), self.residuals(lam, groups), self.dof(lam))
 
-    def _may_lack_rest(self) -> bool:
-        f = self.factor
-        return bool(f.fixed.count) and (
-            f.fixed.count > 1 or f.weights.values is not None or f.n == 1
-        )
-
     def with_rest(self, total, groups: Folds | None = None):
         """`total`, or NaN where the fixed effects cannot be fitted without a row, or a group."""
-        if not self._may_lack_rest():
+        f = self.factor
+        if not f.fixed.count:
             return total
-        defined = jnp.all(self.factor.fixed.has_rest(self.factor.weights, groups))
+        defined = jnp.all(f.fixed.has_rest(f.weights, groups))
         return jax.tree.map(lambda a: jnp.where(defined, a, jnp.full_like(a, jnp.nan)), total)
 
 
@@ -591,13 +580,13 @@ def held_out(r, R, v):
     return jnp.where(used, r / (R * root), 0), R
 
 
-def as_columns(lams) -> Float[Array, "L k"]:
+def as_columns(lams, t: int | None = None) -> Float[Array, "L k"]:
     """λ (L,) as one column for all targets, (L, 1); one λ per target, (L, t), as it is."""
     lams = jnp.asarray(lams)
-    if lams.ndim not in (1, 2):
+    if lams.ndim not in (1, 2) or lams.ndim == 2 and t and lams.shape[1] not in (1, t):
         raise ValueError(
-            f"lams must have shape (L,), or (L, t) with a λ for each target, and has shape "
-            f"{lams.shape}"
+            f"lams must have shape (L,), or (L, {t or 't'}) with a λ for each target, and has "
+            f"shape {lams.shape}"
         )
     return lams[:, None] if lams.ndim == 1 else lams
 

@@ -108,7 +108,7 @@ class Iterative(Solver):
             )
         chosen = without_trace(as_landmarks(rows, self.landmarks))
         data = Labels.none(weights, fixed), weights, fixed
-        options: dict = {"drop": False, "block_size": block_size}
+        options: dict = {"leave": False, "block_size": block_size}
         near: Any = solve_subset(kernel, rows, chosen, *data, **options).factor
         report = Report("iterative", near.report.floor, jnp.zeros((), rows.dtype))
         begun = near.left_vectors(), near.s, report, near.trace_residual

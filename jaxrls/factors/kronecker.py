@@ -26,7 +26,7 @@ from jaxtyping import Array, Float
 
 from jaxrls.factors.contract import AtLam, OneByOne, Report
 from jaxrls.factors.expansion import AtPoints, Expansion
-from jaxrls.leave_out.view import LowRank
+from jaxrls.leave_out.view import View
 from jaxrls.linalg.decompositions import clip, eigh, rounding
 from jaxrls.linalg.products import matmul
 from jaxrls.problem.fixed_effects import FixedEffects, as_fixed_effects
@@ -100,25 +100,28 @@ def without(U, V, lost, Z, q: int, axis):
 
 
 @pytree
-class PairRows:
-    """Rows of U₁ ⊗ U₂, with further columns after them, times a scale: made as they are asked
-    for.
-    """
+class SidesView(View):
+    """R = (U₁ ⊗ U₂) diag(lost) (U₁ ⊗ U₂)ᵀ − wwᵀ, whose rows are made as they are asked for."""
 
     first: Float[Array, "n1 n1"]
     second: Float[Array, "n2 n2"]
-    further: Float[Array, "n q"]
-    scale: Float[Array, " nq"]
+    lost: Float[Array, "n1 n2"]
+    w: Float[Array, "n q"]
 
     @property
-    def shape(self):
-        """That of all rows."""
-        return len(self.further), len(self.scale)
+    def width(self):
+        """That of U₁ ⊗ U₂."""
+        return self.lost.size
 
-    def __getitem__(self, i):
-        one, other = self.first[i // len(self.second)], self.second[i % len(self.second)]
-        U = (one[:, :, None] * other[:, None]).reshape(len(i), len(self.further))
-        return jnp.concatenate([U, self.further[i]], axis=1) * self.scale
+    def entries(self, i, j):
+        """By one product."""
+        one, other = (
+            self.first[k // len(self.second)][:, :, None]
+            * self.second[k % len(self.second)][:, None]
+            for k in (i, j)
+        )
+        R = matmul((one * self.lost).reshape(len(i), -1), other.reshape(len(j), -1).T)
+        return R - matmul(self.w[i], self.w[j].T)
 
 
 @pytree
@@ -268,12 +271,8 @@ class Kronecker(OneByOne):
     def view(self, solution, lam):
         """U diag(lost) Uᵀ − wwᵀ."""
         at, (lost, _, _, unit) = self.at_lam(lam, solution), self.at(lam, solution)
-        w = self.turned(lost * unit)
-        scale = jnp.append(lost, -jnp.ones_like(w[0]))
-        rows = partial(PairRows, self.first.U, self.second.U, w)
-        both = rows(jnp.ones_like(scale)), rows(scale)
-        H = self.weights.scale(self.fixed.basis(None, self.n))
-        return LowRank(at.r, at.R[:, 0], H, *both, self.weights.used, None, True)
+        H, sides = self.weights.scale(self.fixed.basis(None, self.n)), (self.first.U, self.second.U)
+        return SidesView(at.r, at.R[:, 0], H, *sides, lost, self.turned(lost * unit))
 
     def spread(self, lam):
         """Of pairs of new rows, as a `SidesSpread`."""

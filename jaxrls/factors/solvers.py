@@ -203,7 +203,7 @@ class Spectral(Solver):
         if landmarks is not None:
             if self.of is not None:
                 check_no_landmarks(landmarks, self)
-            options: dict = {"drop": leave, "block_size": block_size}
+            options: dict = {"leave": leave, "block_size": block_size}
             return solve_subset(kernel, rows, landmarks, *data, **options)
         n, d = rows.shape
         explicit, of = kernel.num_features(d, rows.dtype), self.of

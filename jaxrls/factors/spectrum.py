@@ -67,6 +67,7 @@ class Spectrum(Factor):
     complete: bool = static(default=False)  # whether U is square
     hidden: Bool[Array, " r"] | None = None  # where s is the level of rounding in place of 0
     training: Any = None  # where U is kept
+    sums: Any = None  # `Moments`, centred, where the rows are gone
 
     @property
     def indices(self):
@@ -152,7 +153,13 @@ class Spectrum(Factor):
         return jnp.moveaxis(coef, 1, 0), jnp.moveaxis(beta, 1, 0)
 
     def residual_norm(self, solution, lams):
-        """Of a square U Σ(λDz)²."""
+        """Of a square U Σ(λDz)²; of rows that are gone a quadratic form of the moments, which is a
+        difference, right to the squares of labels.
+        """
+        if self.sums is not None:
+            coef = times(self.rotation, (1 - self.lost(lams)) * solution.state[:, None])
+            both = 2 * self.sums.cross[:, None] - times(self.sums.second, coef)
+            return jnp.maximum(self.sums.square - jnp.sum(coef * both, axis=0), 0)
         if not self.complete:
             return super().residual_norm(solution, lams)
         return jnp.sum((self.lost(lams) * solution.state[:, None]) ** 2, axis=0)
@@ -267,7 +274,7 @@ class Spectrum(Factor):
             r = jnp.where(used, r, labels.Y - labels.mean - matmul(G, z))
         R = jnp.where(weights.used, R, 1)
         H = fixed.basis(fixed.rows, self.n) * weights.root_or_one[:, None]
-        return LowRank(r, R, H, U, left, weights.used, None, self.complete)
+        return LowRank(r, R, H, U, left, weights.used, complete=self.complete)
 
     def spread(self, lam) -> Spread:
         """Dual, on landmarks, or on features: by the Cholesky factor of their covariance, or of few

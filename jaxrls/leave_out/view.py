@@ -10,7 +10,7 @@ eliminated first, it takes its direction out of every M.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -18,24 +18,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxrls.linalg.products import matmul
 from jaxrls.support.pytrees import pytree, static
-
-
-class View(ABC):
-    """R and r at one λ for all targets."""
-
-    residuals: Float[Array, "n t"]  # r
-    diagonal: Float[Array, " n"]  # of R, as it is without cancellation; 1 for queries
-    H: Float[Array, "n q"]  # the fixed effects' part of M
-    constraints: "Constraints | None"
-
-    @property
-    @abstractmethod
-    def width(self) -> int:
-        """How many numbers of a row an entry is made of."""
-
-    @abstractmethod
-    def entries(self, i: Int[Array, " a"], j: Int[Array, " b"]) -> Float[Array, "a b"]:
-        """R_ij of indices i with rows of the data j."""
 
 
 @pytree
@@ -49,17 +31,34 @@ class Constraints:
 
 
 @pytree
+class View(ABC):
+    """R and r at one λ for all targets."""
+
+    residuals: Float[Array, "n t"]  # r
+    diagonal: Float[Array, " n"]  # of R, as it is without cancellation; 1 for queries
+    H: Float[Array, "n q"]  # the fixed effects' part of M
+
+    constraints: ClassVar[Constraints | None] = None
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """How many numbers of a row an entry is made of."""
+
+    @abstractmethod
+    def entries(self, i: Int[Array, " a"], j: Int[Array, " b"]) -> Float[Array, "a b"]:
+        """R_ij of indices i with rows of the data j."""
+
+
+@pytree
 class LowRank(View):
     """R of left vectors U: I − HHᵀ − U diag(kept) Uᵀ, or U diag(lost) Uᵀ where U is square."""
 
-    residuals: Float[Array, "n t"]
-    diagonal: Float[Array, " n"]
-    H: Float[Array, "n q"]
-    U: Any  # (n, r), or what makes its rows as they are asked for
-    left: Any  # −U kept, or where U is square U lost, and for queries −U kept too
+    U: Float[Array, "n r"]
+    left: Float[Array, "n r"]  # −U kept, or where U is square U lost, and for queries −U kept too
     used: Bool[Array, " n"]  # rows of the data
-    constraints: Constraints | None
-    complete: bool = static()  # whether U is square
+    constraints: Constraints | None = None  # type: ignore[misc]
+    complete: bool = static(default=False)  # whether U is square
 
     @classmethod
     def of_rows(cls, u, q, labels, weights, fixed, planes=None, indices=None) -> "LowRank":
@@ -72,8 +71,8 @@ class LowRank(View):
         diagonal = 1 - jnp.sum(U * U, axis=1) - jnp.sum(H * H, axis=1)
         diagonal, leaving = jnp.where(weights.used, diagonal, 1), None
         if indices is not None:
-            leaving = Constraints(slots(jnp.asarray(indices), weights.n), planes, U, q)
-        return cls(residuals, diagonal, H, U, -U, weights.used, leaving, False)
+            leaving = Constraints(slots(indices, weights.n), planes, U, q)
+        return cls(residuals, diagonal, H, U, -U, weights.used, leaving)
 
     @property
     def width(self):
@@ -81,12 +80,12 @@ class LowRank(View):
         return self.U.shape[1]
 
     def entries(self, i, j):
-        """By one product."""
-        R = matmul(self.left[i], self.U[j].T)
-        whole, beside = self._beside(i)
-        R = R - beside[:, None] * matmul(self.H[i], self.H[j].T)
-        same = (i[:, None] == j[None, :]).astype(R.dtype)
-        return R + whole[:, None] * same
+        """By one product; I and HHᵀ are in it where U is square, but for HHᵀ of queries."""
+        R, HH = matmul(self.left[i], self.U[j].T), matmul(self.H[i], self.H[j].T)
+        data = self.used[i][:, None].astype(R.dtype)
+        if self.complete:
+            return R - (1 - data) * HH
+        return R - HH + data * (i[:, None] == j[None, :])
 
     def some(self, pick: Callable) -> "LowRank":
         """That of some of the rows, where those lie on several devices."""
@@ -98,21 +97,12 @@ class LowRank(View):
             found = replace(found, slots=pick(found.slots), rows=pick(found.rows))
         return replace(self, constraints=found, **part)
 
-    def _beside(self, i):
-        """Whether I is to be added for indices i, and HHᵀ to be taken off."""
-        used = self.used[i].astype(self.H.dtype)
-        return (jnp.zeros_like(used), 1 - used) if self.complete else (used, jnp.ones_like(used))
-
 
 @pytree
 class Dense(View):
     """R as a matrix, with rows of queries in it."""
 
-    residuals: Float[Array, "n t"]
-    diagonal: Float[Array, " n"]
-    H: Float[Array, "n q"]
     matrix: Float[Array, "n n"]
-    constraints: None = None
 
     @property
     def width(self):

@@ -7,10 +7,11 @@ M of the one matrix, and labels as q = A⁻¹Φᵀ√v y. Coefficients are Rq, �
 """
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxrls.factors.contract import AtLam, OneByOne, Report, Solution
@@ -19,11 +20,18 @@ from jaxrls.factors.landmark_spectrum import left_over, lengths
 from jaxrls.factors.other_folds import PrimalForm
 from jaxrls.factors.spread import PrimalSpread
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.leave_out.view import LowRank
-from jaxrls.leave_out.without import Planes
+from jaxrls.leave_out.view import LowRank, without_landmarks
 from jaxrls.linalg.decompositions import rounding
 from jaxrls.linalg.inverses import triangular_inverse
-from jaxrls.linalg.products import matmul, power_of_two, safe_sqrt, tall_matmul
+from jaxrls.linalg.products import (
+    from_panels,
+    gram_panels,
+    matmul,
+    power_of_two,
+    safe_sqrt,
+    tall_matmul,
+    transposed_matmul,
+)
 from jaxrls.linalg.ridge import ridged_cholesky
 from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.problem.labels import Labels
@@ -184,13 +192,6 @@ class CholeskyFeatures(OneByOne):
         of = self.expansion, self.fixed.lean(), root * seen.R, root * seen.middle, lam
         return PrimalSpread(*of, self.map.back)
 
-    def planes(self, lam):
-        """The coefficients that leave, in the coordinates of the posterior."""
-        if self.indices is None:
-            return None
-        spread = self.spread(lam)
-        return Planes(self.indices, jnp.concatenate([spread.half, -spread.middle]))
-
     def primal_form(self):
         """φ = L⁻¹ψ, less its fit by the fixed effects."""
         turn = jnp.eye(len(self.second), dtype=self.dtype)
@@ -230,17 +231,18 @@ def solve_cholesky(
     block_size: int | None = None,
 ) -> Solution:
     """The solution on explicit features, or on landmarks, from one reading of the rows."""
-    made, expansion, ridge = map_of(kernel, chosen)
-    if chosen is None or not (fixed.count == 1 and fixed.rows is None):
-        origin = near_fit(rows, made, fixed, weights.values)
-        origin = None if origin is None else jax.lax.stop_gradient(origin)
+    made, expansion, ridge, part, indices = Features(kernel), Primal(), None, None, None
+    if chosen is not None:
+        points, indices, part = chosen.points, chosen.indices, partial(left_over, kernel)
+        L, ridge = ridged_cholesky(gram(kernel, points))
+        made, expansion = Features(kernel, points, triangular_inverse(L).T), AtPoints(points)
+    if chosen is not None and fixed.count == 1 and fixed.rows is None:
+        origin = jnp.mean(made.features(points), axis=0)[None]
     else:
-        origin = jnp.mean(made.features(chosen.points), axis=0)[None]
-    part = None if chosen is None else partial(left_over, kernel)
+        origin = jax.lax.stop_gradient(near_fit(rows, made, fixed, weights.values))
     options: dict = {"left_over": part, "block_size": block_size, "origin": origin}
-    sums = moments(
-        rows, made, fixed, labels.Y, weights.values, label_origin=labels.start, **options
-    ).centred(fixed)
+    data = rows, made, fixed, labels.Y, weights.values
+    sums = moments(*data, label_origin=labels.start, **options).centred(fixed)
     factor = CholeskyFeatures(
         rows=rows,
         map=made,
@@ -251,20 +253,154 @@ def solve_cholesky(
         weights=weights,
         fixed=fixed,
         expansion=expansion,
-        indices=None
-        if made.points is None or chosen.indices is None
-        else jnp.asarray(chosen.indices),
         block_size=block_size,
+        indices=None if indices is None else jnp.asarray(indices),
     )
     return Solution(factor, labels, sums.cross)
 
 
-def map_of(kernel: Kernel, chosen: Landmarks | None) -> tuple[Any, Expansion, Any]:
-    """What is made of a row, what its coefficients multiply, and the ridge of the landmarks'
-    Cholesky factor.
+# the slope of what is left out, in closed form ---------------------------------------------------
+
+
+def left_out_sum(
+    made: Callable,
+    total: Callable,
+    kernel: Kernel,
+    points: Float[Array, "m d"],
+    lam: Float[Array, ""],
+    rest: Any,
+):
+    """Σ over targets of `total` of what a solution leaves out at one λ, `made(kernel, points,
+    rest)` on landmarks: slopes in closed form but in `rest`.
     """
-    if chosen is None:
-        return Features(kernel), Primal(), None
-    L, ridge = ridged_cholesky(gram(kernel, chosen.points))
-    made = Features(kernel, chosen.points, triangular_inverse(L).T)
-    return made, AtPoints(chosen.points), ridge
+
+    def plain(kernel, points, lam, rest):
+        return jnp.sum(made(kernel, points, rest).left_out(total, lam[None], None))
+
+    error = jax.custom_jvp(plain)
+
+    @partial(error.defjvp, symbolic_zeros=True)
+    def rule(primals, tangents):
+        kernel, points, lam, rest = primals
+        value, of_lam, along = left_out_slopes(made(kernel, points, rest), total, lam)
+        change = jnp.zeros_like(value)
+        if _moves(tangents[2]):
+            change = change + of_lam * tangents[2]
+        if _moves(tangents[:2]):
+            change = change + along(primals[:2], _changes(primals[:2], tangents[:2]))
+        if _moves(tangents[3]):
+            of_rest = partial(plain, kernel, points, lam)
+            change = change + jax.jvp(of_rest, (rest,), (_changes(rest, tangents[3]),))[1]
+        return value, change
+
+    return error(kernel, points, lam, jax.tree.map(jnp.asarray, rest))
+
+
+def _still(change) -> bool:
+    """Whether nothing that is being differentiated reaches an argument."""
+    return isinstance(change, jax.custom_derivatives.SymbolicZero)
+
+
+def _moves(changes) -> bool:
+    return not all(map(_still, jax.tree.leaves(changes)))
+
+
+def _changes(primals, changes):
+    """Changes as arrays, of zeros where there are none."""
+
+    def filled(primal, change):
+        if not _still(change):
+            return change
+        if jnp.issubdtype(primal.dtype, jnp.inexact):
+            return jnp.zeros_like(primal)
+        return np.zeros(primal.shape, jax.dtypes.float0)
+
+    return jax.tree.map(filled, primals, changes)
+
+
+def left_out_slopes(solution: Solution, total: Callable, lam) -> tuple[Any, Any, Callable]:
+    """The sum at λ, from one reading of the rows after that of the moments, its slope in λ, and, by
+    one more reading, along a change of the kernel and the points.
+
+    With C = k(X, points), D = C − mean, S = Dᵀ diag(v) D + λK and M = S⁻¹ = RRᵀ, a row's error is a
+    function of rᵢ = Dᵢβ and sᵢ = DᵢMDᵢᵀ, which are uᵢq and |uᵢ|² of u = DR. With g and a its
+    derivatives in those, z = Uᵀg and w = Uᵀ diag(a) U, the cotangents are
+
+        of S:  R t Rᵀ,  t = −w − ½(zqᵀ + qzᵀ),     of Dᵢ:  R (2aᵢuᵢ + qgᵢ + vᵢ(2tuᵢ + z(yᵢ − ȳ))),
+        of K:  λ R t Rᵀ,
+
+    and what landmarks that leave with their row add to t, z and the mean's. No derivative of a
+    Cholesky factor is taken, nor of L⁻ᵀ, for which the rows would be multiplied twice more. The
+    formula is differentiated in its turn for derivatives of higher order.
+    """
+    f: Any = solution.factor
+    seen, labels = f.at(lam, solution.state), solution.labels
+    counted = f.weights if f.indices is None else f.weights.without(f.indices)
+    columns = f.weights.values, counted.values, labels.scaled, labels.Y
+    R, q, middle = seen.R, seen.q, seen.middle
+
+    def of_rows(u, v, counted, y, Y):
+        """The sum over a block of rows, and its derivatives in r and s."""
+        weights, counted = f.weights.block(v, len(u)), f.weights.block(counted, len(u))
+        fitted = f.fixed.leverage(None, weights.array)
+
+        def error(r, s):
+            remaining = jnp.where(counted.used, 1 - weights.array * s - fitted, 1)
+            e = weights.unscale((y - weights.scale(r)) / remaining[:, None])
+            return jnp.sum(total(jnp.where(counted.used[:, None], e, 0), Y, counted.array))
+
+        return jax.value_and_grad(error, (0, 1))(matmul(u, q), jnp.sum(u * u, axis=1))
+
+    def block(x, *columns):
+        u = f.seen(x, None, seen)
+        value, (g, a) = of_rows(u, *columns)
+        sums = transposed_matmul(u, g), matmul(a, u), jnp.sum(g, axis=0)
+        return value, gram_panels(a[:, None] * u, u), *sums
+
+    value, panels, z, by_a, g = f.rows.sum(block, *columns, **f.hints)
+    spent = matmul(z, q.T)
+    t, mean = -from_panels(panels) - (spent + spent.T) / 2, -(2 * by_a + matmul(q, g))
+    corner = jnp.zeros_like(t)  # the cotangent of k(points, points) in the rows of landmarks
+    if f.indices is not None:
+        nothing = jnp.zeros_like(t), jnp.zeros_like(z), jnp.zeros_like(mean)
+        of_landmarks = partial(_of_landmarks, solution, seen, total)
+        own, pull = jax.vjp(of_landmarks, *nothing, f.map.raw(f.map.points))
+        by_t, by_z, by_mean, corner = pull(jnp.ones_like(own))
+        value, t = value + own, t + (by_t + by_t.T) / 2
+        z, mean = z + by_z, mean + by_mean
+    constant = mean / f.weights.total * int(f.intercept)
+
+    def along(at, change):
+        moved = lambda fn: jax.jvp(fn, at, change)
+
+        def block(x, v, counted, y, Y):
+            psi, dpsi = moved(lambda kernel, points: kernel(x, points))
+            u = tall_matmul(psi, R) - f.fixed.fitted(None, middle)
+            _, (g, a) = of_rows(u, v, counted, y, Y)
+            by_sums = 2 * matmul(u, t) + matmul(Y - labels.mean, z.T) + constant
+            by_sums = by_sums if v is None else v[:, None] * by_sums
+            return jnp.sum(matmul(2 * a[:, None] * u + matmul(g, q.T) + by_sums, R.T) * dpsi)
+
+        i, ridge = jnp.arange(len(R)), jnp.zeros_like(lam) if f.ridge is None else f.ridge
+        dK = moved(lambda kernel, points: gram(kernel, points))[1].at[i, i].multiply(1 + ridge)
+        penalty = lam * matmul(matmul(R, t), R.T) * dK
+        corners = corner * moved(lambda kernel, points: kernel(points, points))[1]
+        return f.rows.sum(block, *columns, **f.hints) + jnp.sum(penalty + corners)
+
+    return value, jnp.sum(t * matmul(seen.shrink, seen.shrink.T)), along
+
+
+def _of_landmarks(solution: Solution, seen: Seen, total: Callable, step, cross, mean, corner):
+    """The sum over rows that are landmarks, where S, Dᵀ diag(v) y, the mean and k(points, points)
+    change, the first three in the coordinates of u.
+    """
+    f: Any = solution.factor
+    A = jnp.linalg.cholesky(jnp.eye(len(step), dtype=step.dtype) + step)
+    solve = partial(jax.lax.linalg.triangular_solve, A, left_side=True, lower=True)
+    middle = solve((seen.middle + mean).T).T
+    moved = seen._replace(R=solve(seen.R.T).T, q=solve(seen.q + cross), middle=middle)
+    Y, v = solution.labels.Y[f.indices], f.weights.array[f.indices]
+    *products, fitted, remaining = f.landmarks(moved, corner)
+    residual = (solution.labels.Y - solution.labels.mean)[f.indices] - fitted
+    e, _ = without_landmarks(*products, residual, remaining, v[:, None])
+    return jnp.sum(total(e, Y, v))

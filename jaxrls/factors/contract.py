@@ -195,8 +195,13 @@ class Factor(ABC):
         raise ValueError(self._lacks("tells no variances"))
 
     def planes(self, lam: Float[Array, ""]) -> Planes | None:
-        """The coefficients of landmarks that leave with their row, None where none leave."""
-        return None
+        """The coefficients of landmarks that leave with their row, in the coordinates of the
+        posterior; None where none leave.
+        """
+        if self.indices is None:
+            return None
+        spread = self.spread(lam)
+        return Planes(self.indices, jnp.concatenate([spread.half, -spread.middle]))
 
     def smoother(self, lam: Float[Array, ""]) -> Smoother:
         """Coefficients and fixed effects at one λ as sums over labels: the fits to labels of 1 for

@@ -64,9 +64,8 @@ class Side:
 
 
 def turned(left, right, A):
-    """left A rightᵀ of every target; None stands for the identity."""
-    A = A if left is None else matmul(left, A)
-    return A if right is None else matmul(A, right.T)
+    """left A rightᵀ of every target."""
+    return matmul(matmul(left, A), right.T)
 
 
 def total(A):
@@ -74,7 +73,7 @@ def total(A):
     return jnp.sum(A, axis=(-2, -1))
 
 
-def moments(A, B, q: int, axis=(-2, -1)):
+def moments(A, B, q: int, axis: Any = (-2, -1)):
     """M (q, t + q, 1, 1): sums over pairs, or an axis, of products of the constants of A with B."""
     return jnp.sum(A[len(A) - q :, None] * B, axis=axis, keepdims=True)
 
@@ -90,13 +89,12 @@ def without_constant(A, M):
     return A[:t] - jnp.sum(A[t:, None] * level(M), axis=0)
 
 
-def without(U, V, lost, Z, q: int, axis):
-    """Without what lies along an axis together, in the bases U and V: e⁰ of a stack, M, and the
-    diagonal of R⁰.
+def without_rows(U, lost, Z, q: int):
+    """Without whole rows, whose entries come apart in the basis of the other side: e⁰ of a stack,
+    M, and the diagonal of R⁰.
     """
-    left, right = (None if side is None else side * side for side in (U, V))
-    r, own = turned(U, V, lost * Z), turned(left, right, lost)
-    return r / own, moments(lost * Z, Z, q) - moments(r, r / own, q, axis), own
+    r, own = matmul(U, lost * Z), matmul(U * U, lost)
+    return r / own, moments(lost * Z, Z, q) - moments(r, r / own, q, -1), own
 
 
 @pytree
@@ -292,18 +290,18 @@ class Kronecker(OneByOne):
 
     @partial(jax.jit, static_argnames="setting")
     def left_out(self, solution, setting: str, lam) -> Float[Array, "t n1 n2"]:
-        """Held-out residuals at one λ: e⁰ = r/q of entries; of whole rows or columns the same in the
-        basis of the other side, in which they come apart; O(n₁n₂(n₁ + n₂)t).
-        """
+        """Held-out residuals at one λ, O(n₁n₂(n₁ + n₂)t)."""
+        if setting == "entries":
+            return self.tables(solution.residuals(lam[None])[0])
         if setting == "both":
             return self.both_left_out(solution, lam[None])[0]
-        U = None if setting == "columns" else self.first.U
-        V = None if setting == "rows" else self.second.U
-        inside = {"entries": (), "rows": -1, "columns": -2}[setting]
-        lost, Z = lam / (self.s + lam), self.with_constant(solution)
-        e, M, _ = without(U, V, lost, Z, self.fixed.count, inside)
-        first, second = self.first.U if U is None else None, self.second.U if V is None else None
-        return turned(first, second, without_constant(e, M)) / self.root
+        U, other, Z = self.first.U, self.second.U, self.with_constant(solution)
+        lost, swapped = lam / (self.s + lam), setting == "columns"
+        if swapped:
+            U, other, lost, Z = other, U, lost.T, Z.swapaxes(1, 2)
+        e, M, _ = without_rows(U, lost, Z, self.fixed.count)
+        e = without_constant(matmul(e, other.T), M)
+        return (e.swapaxes(1, 2) if swapped else e) / self.root
 
     def both_left_out(self, solution, lams: Float[Array, " L"]) -> Float[Array, "L t n1 n2"]:
         """Held-out residuals of every entry without its row and its column, by a spectrum of side 1
@@ -318,22 +316,24 @@ class Kronecker(OneByOne):
         labels = jnp.concatenate([self.tables(solution.labels.scaled), self.root[:q]])
         swapped = self.shape[0] > self.shape[1]
         if swapped:
-            one, other, labels = other, one, labels.swapaxes(1, 2)
-        U, s2 = other.U, other.s
+            one, other = other, one
+        else:
+            labels = labels.swapaxes(1, 2)
+        U, s2 = other.U, other.s[:, None]
         gone = partial(jnp.delete, assume_unique_indices=True)
 
         def row(i):
             rest = gone(one.U, i[None], axis=0)
             sigma, V = eigh(matmul(rest * one.s, rest.T))
-            sigma, k = clip(sigma)[0][:, None], matmul(one.U[i] * one.s, matmul(rest.T, V))
-            y = matmul(V.T, gone(labels, i[None], axis=1))
-            Z = matmul(y, U)
+            sigma, k = clip(sigma)[0], matmul(one.U[i] * one.s, matmul(rest.T, V))
+            y = matmul(gone(labels, i[None], axis=2), V)
+            Z = matmul(U.T, y)
 
             def at(lam):
-                lost, w = lam / (sigma * s2 + lam), s2 / (sigma * s2 + lam)
-                _, M, own = without(None, U, lost, Z, q, -2)
-                f = (turned(None, U, w * Z) - y * turned(None, U * U, w)) / own
-                return without_constant(labels[:, i, None] - matmul(k, f)[:, None], M)[:, 0]
+                lost, w = lam / (s2 * sigma + lam), s2 / (s2 * sigma + lam)
+                _, M, own = without_rows(U, lost, Z, q)
+                f = (matmul(U, w * Z) - y * matmul(U * U, w)) / own
+                return without_constant((labels[:, :, i] - matmul(f, k))[..., None], M)[..., 0]
 
             return jax.lax.map(at, lams)
 

@@ -151,20 +151,11 @@ class Dictionary:
             indices, corner = leaving
             own = corner[given] - fixed.fitted(fixed.rows_at(indices), origin)
             leaving = Leaving(indices, W / lengths(W), matmul(own, V / root))
-        return Spectrum(
-            rows=rows,
-            s=s,
-            rotation=V / root,
-            origin=origin,
-            basis=W * root,
-            across=matmul(origin, V * root),
-            leaving=leaving,
-            weights=weights,
-            fixed=fixed,
-            expansion=AtPoints(self.points[given]),
-            report=Report("subset", floor, jnp.zeros_like(below), sums.trace, self.ridge),
-            hidden=hidden,
-        )
+        report = Report("subset", floor, jnp.zeros_like(below), sums.trace, self.ridge)
+        across, expansion = matmul(origin, V * root), AtPoints(self.points[given])
+        made = rows, s, across, weights, fixed, expansion, report
+        options: dict = {"rotation": V / root, "origin": origin, "basis": W * root}
+        return Spectrum(*made, leaving=leaving, hidden=hidden, **options)
 
 
 def solve_subset(

@@ -2,8 +2,6 @@
 
 from typing import Any, ClassVar
 
-import jax
-import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxrls.factors.cholesky import CholeskyGram, RefinedGram
@@ -11,15 +9,12 @@ from jaxrls.factors.cholesky_features import solve_cholesky
 from jaxrls.factors.contract import Factor, Solver
 from jaxrls.factors.expansion import AtPoints, Expansion, Primal
 from jaxrls.factors.landmark_spectrum import solve_subset
-from jaxrls.factors.spectrum import factor_svd, factor_symmetric, solve_covariance
-from jaxrls.kernels.inner import Linear
+from jaxrls.factors.spectrum import factor_svd, factor_symmetric, products, solve_covariance
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.linalg.products import matmul
 from jaxrls.problem.fixed_effects import FixedEffects, as_fixed_effects
 from jaxrls.problem.labels import Labels
 from jaxrls.problem.landmarks import as_landmarks, on_landmarks, without_trace
 from jaxrls.problem.weights import Weights
-from jaxrls.rows.gram import gram
 from jaxrls.rows.sparse import as_rows
 from jaxrls.support.meshes import on_any_mesh
 from jaxrls.support.pytrees import pytree, static
@@ -158,21 +153,16 @@ def check_no_landmarks(landmarks, solver: Solver) -> None:
 def kernel_matrix(
     kernel: Kernel, rows: Any, fixed: FixedEffects, block_size: int | None
 ) -> tuple[Array, Expansion, Array | None]:
-    """K, what its coefficients multiply, and what to add to every row of K for that. A matrix is linear in the rows k(new, training).
-
-    With an intercept only distances between features count: of features far from 0, K about their
-    mean keeps what K would round off.
+    """K, what its coefficients multiply, and what to add to every row of K for that. A matrix is
+    linear in the rows k(new, training).
     """
     if not kernel.evaluable:
         return rows.kernel_matrix(kernel, block_size), Primal(), None
     explicit = kernel.num_features(rows.shape[1], rows.dtype) is not None
     if fixed.one is None or not rows.in_memory or not explicit:
         return rows.kernel_matrix(kernel, block_size), AtPoints(rows.points), None
-    features = rows.features(kernel)
-    origin = jax.lax.stop_gradient(jnp.mean(features.some(512), axis=0))
-    about = features.dense() - origin
-    K = gram(Linear(), about, block_size=block_size)
-    return K, AtPoints(rows.points, origin), matmul(about, origin)
+    K, origin, lift = products(rows.features(kernel), fixed)
+    return K, AtPoints(rows.points, origin), lift
 
 
 @pytree

@@ -18,7 +18,6 @@ from jaxrls.factors.other_folds import PrimalForm
 from jaxrls.factors.spread import DualSpread, PrimalSpread, Spread
 from jaxrls.kernels.inner import Linear
 from jaxrls.leave_out.view import LowRank
-from jaxrls.leave_out.without import Planes
 from jaxrls.linalg.decompositions import clip, eigh, eigh_rounding, rounding, spectrum_of, svd
 from jaxrls.linalg.inverses import triangular_inverse
 from jaxrls.linalg.products import matmul, safe_sqrt, transposed_matmul
@@ -29,6 +28,15 @@ from jaxrls.rows.blocks import map_blocks
 from jaxrls.rows.moments import Moments, moments, near_fit
 from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.support.pytrees import pytree, static
+
+
+@pytree
+class Whole(DenseRows):
+    """Rows that are read at once, which is one large product."""
+
+    def over(self, kind, fn, columns, **hints):
+        """No block but all."""
+        return fn(self.X, *columns)
 
 
 @pytree
@@ -79,11 +87,6 @@ class Spectrum(Factor):
         """Those of the rows."""
         return self.rows.parts
 
-    @property
-    def whole(self) -> int | None:
-        """The block size where U is kept: all rows at once, which is one large product."""
-        return self.n if self.rotation is None else None
-
     def spectrum(self):
         """Itself."""
         return self
@@ -114,7 +117,7 @@ class Spectrum(Factor):
     def left_vectors(self) -> Float[Array, "n r"]:
         """U, formed where it is not kept."""
         columns = self.weights.values, self.fixed.rows
-        return self.rows.map(self.left, *columns, block_size=self.whole)
+        return self.rows.map(self.left, *columns)
 
     def dual_basis(self) -> Float[Array, "n r"]:
         """√v U."""
@@ -124,7 +127,7 @@ class Spectrum(Factor):
         """z = Uᵀ√v y."""
         cross = lambda x, v, b, y: transposed_matmul(self.unrotated(x, v, b), y)
         columns = self.weights.values, self.fixed.rows, labels.scaled
-        z = self.rows.sum(cross, *columns, block_size=self.whole)
+        z = self.rows.sum(cross, *columns)
         return z if self.rotation is None else matmul(self.rotation.T, z)
 
     def solve_moments(self, labels: Labels, sums: Moments) -> Solution:
@@ -184,33 +187,23 @@ class Spectrum(Factor):
         """
         if self.complete:
             share = lambda U, used: jnp.sum(jnp.where(used[:, None], U * U, 0), axis=0)
-            share = self.rows.sum(share, self.weights.used, block_size=self.whole)
+            share = self.rows.sum(share, self.weights.used)
             return jnp.sum(share[:, None, None] * inside, axis=0)
         missing = self.residual_dimensions() - self.s.shape[0]
         return jnp.sum(inside, axis=0) + missing * outside
 
     def sweep(self, solution, lams, fn, *columns, stack=False):
         """One pass over the rows, all λ inside: O(n r L (t + 1))."""
-        z, t = solution.state, solution.labels.Y.shape[1]
-
-        def prepared(lams):
-            lost = self.lost(lams)
-            return lost, lost * z[:, None]
-
-        whole, rest = lam_chunks(lams, t)
-        chunks = (
-            None if whole is None else jax.vmap(prepared)(whole),
-            None if rest is None else prepared(rest),
-        )
+        z, chunks = solution.state, lam_chunks(lams, solution.labels.Y.shape[1])
 
         def block(x, v, b, y, *columns):
             U = self.left(x, v, b)
             outside: Any = None if self.complete else self._outside(U, v, b)
             missed: Any = None if self.complete else (y - matmul(U, z))[:, None]
 
-            def at(chunk):
-                lost, lost_z = chunk
-                r, R = times(U, lost_z), times(U * U, lost)
+            def at(lams):
+                lost = self.lost(lams)
+                r, R = times(U, lost * z[:, None]), times(U * U, lost)
                 if not self.complete:
                     r, R = missed + r, outside[:, None, None] + R
                 out = fn(r, R, v, *columns)
@@ -222,7 +215,7 @@ class Spectrum(Factor):
         read = self.rows.map if stack else self.rows.sum
         y = None if self.complete else solution.labels.scaled
         columns = self.weights.values, self.fixed.rows, y, *columns
-        return read(block, *columns, block_size=self.whole)
+        return read(block, *columns)
 
     def _outside(self, U, v, b):
         """The diagonal of I − HHᵀ − UUᵀ for a block of rows."""
@@ -233,9 +226,7 @@ class Spectrum(Factor):
         """From the features, where U is made of them."""
         if self.rotation is None:
             return super().unseen(solution, lams)
-        kept = (1 - self.lost(lams)) * solution.state[:, None]
-        f = self.rows.map(lambda x, b: times(self.left(x, None, b), kept), self.fixed.rows)
-        return solution.labels.Y - solution.labels.mean - jnp.moveaxis(f, 1, 0)
+        return solution.at_each(lams, lambda lam, one: self.view(one, lam).residuals)
 
     def landmarks_out(self, solution, lams):
         """All λ by four products."""
@@ -286,9 +277,9 @@ class Spectrum(Factor):
         if self.basis is None:
             half, middle = self.dual_basis() * kept, self.across * kept
             return DualSpread.of_matrix(self, lam, half, middle, self.training_gram())
-        if self.report.trace_residual is not None:  # of what is hidden the prior is left
+        if self.report.trace_residual is not None:
             root = jnp.sqrt(self.s)
-            scale = jnp.sqrt(lam / (self.seen + lam)) / root
+            scale = jnp.sqrt(lam / (self.s + lam)) / root
             half = self.basis * scale, self.across * scale
             return PrimalSpread(*of, *half, lam, self.basis / root)
         c, r = self.basis.shape
@@ -298,16 +289,6 @@ class Spectrum(Factor):
         A = jnp.linalg.cholesky(second + lam * jnp.eye(c, dtype=self.dtype))
         half = jnp.sqrt(lam) * triangular_inverse(A).T
         return PrimalSpread(*of, half, matmul(self.origin, half), lam)
-
-    def planes(self, lam):
-        """The coefficients that leave, in the coordinates of the posterior; what is hidden counts as
-        it does in `coefficients`, not as in `spread`, so that f without a row fits its residual.
-        """
-        if self.leaving is None:
-            return None
-        scale: Any = jnp.sqrt(lam / (self.s + lam)) / jnp.sqrt(self.s)
-        directions = jnp.concatenate([scale * self.basis, -scale * self.across])
-        return Planes(self.leaving.indices, directions)
 
     def squares(self, solution, lam):
         """r, and the diagonals of H, R, H² and R² at one λ, H = I − R: what influence needs."""
@@ -321,7 +302,7 @@ class Spectrum(Factor):
             return matmul(U * U, powers) + jnp.stack([h, outside, h, outside], axis=1)
 
         columns = self.weights.values, self.fixed.rows
-        diagonals = self.rows.map(block, *columns, block_size=self.whole)
+        diagonals = self.rows.map(block, *columns)
         r = self.sweep(solution, lam.reshape(1, 1), lambda r, R, v: r, stack=True)[:, 0]
         return r, *diagonals.T
 
@@ -370,18 +351,9 @@ def factor_symmetric(
     floor = eigh_rounding(n, s, constant)
     solved = None if semidefinite else jnp.where(s < -floor, 0, 1).astype(dtype)
     s, below = clip(s, constant)
-    return Spectrum(
-        rows=DenseRows(U),
-        s=s,
-        across=matmul(across, weights.scale(U)),
-        solved=solved,
-        training=training,
-        weights=weights,
-        fixed=fixed,
-        expansion=expansion,
-        report=Report("gram", floor, below),
-        complete=True,
-    )
+    across, report = matmul(across, weights.scale(U)), Report("gram", floor, below)
+    made = Whole(U), s, across, weights, fixed, expansion, report
+    return Spectrum(*made, solved=solved, training=training, complete=True)
 
 
 def factor_svd(kernel, rows: Rows, weights: Weights, fixed: FixedEffects) -> Spectrum:
@@ -395,19 +367,10 @@ def factor_svd(kernel, rows: Rows, weights: Weights, fixed: FixedEffects) -> Spe
     U = fixed.project(weights, U)
     basis = Vt.T * sigma
     floor = (20 * rounding(len(sigma), sigma)) ** 2  # σ is rounded, not its square: 5 % of √λ
-    return Spectrum(
-        rows=DenseRows(U),
-        s=sigma**2,
-        origin=origin,
-        basis=basis,
-        across=matmul(origin, basis),
-        training=(kernel, rows),
-        weights=weights,
-        fixed=fixed,
-        expansion=Primal(),
-        report=Report("features", floor, jnp.zeros((), Phi.dtype)),
-        complete=complete,
-    )
+    report = Report("features", floor, jnp.zeros((), Phi.dtype))
+    made = Whole(U), sigma**2, matmul(origin, basis), weights, fixed, Primal(), report
+    options: dict = {"origin": origin, "basis": basis, "training": (kernel, rows)}
+    return Spectrum(*made, complete=complete, **options)
 
 
 def solve_covariance(kernel, rows: Rows, labels: Labels, weights: Weights, fixed) -> Solution:
@@ -426,15 +389,8 @@ def solve_covariance(kernel, rows: Rows, labels: Labels, weights: Weights, fixed
 def feature_moments(features: Rows, labels: Labels, weights: Weights, fixed) -> Moments:
     """Those of explicit features, about a point near what the fixed effects fit of them."""
     origin = near_fit(features, Linear(), fixed, weights.values)
-    return moments(
-        features,
-        Linear(),
-        fixed,
-        labels.Y,
-        weights.values,
-        origin=origin,
-        label_origin=labels.start,
-    )
+    data = features, Linear(), fixed, labels.Y, weights.values
+    return moments(*data, origin=origin, label_origin=labels.start)
 
 
 def of_moments(
@@ -446,35 +402,36 @@ def of_moments(
     constant = jnp.maximum(sums.taken(fixed), jnp.max(jnp.asarray(before, rows.dtype)))
     sums = sums.centred(fixed)
     s, V, inverse_sigma, below = spectrum_of(sums.second, constant)
-    basis = V * jnp.sqrt(s)
-    return Spectrum(
-        rows=rows,
-        s=s,
-        rotation=V * inverse_sigma,
-        origin=sums.origin,
-        basis=basis,
-        across=matmul(sums.origin, basis),
-        weights=weights,
-        fixed=fixed,
-        expansion=Primal(),
-        report=Report("covariance", 2 * eigh_rounding(len(s), s, constant), below),
+    basis, report = (
+        V * jnp.sqrt(s),
+        Report("covariance", 2 * eigh_rounding(len(s), s, constant), below),
     )
+    made = rows, s, matmul(sums.origin, basis), weights, fixed, Primal(), report
+    return Spectrum(*made, rotation=V * inverse_sigma, origin=sums.origin, basis=basis)
+
+
+def products(features: Rows, fixed: FixedEffects) -> tuple[Any, Any, Any]:
+    """K = ΦΦᵀ of features about an origin, that origin, and what to add to every row of K for the
+    kernel of new rows with these: with an intercept only distances count, and of features far from
+    0 K about their mean keeps what K would round off.
+    """
+    if fixed.one is None:
+        origin = jnp.zeros(features.shape[1], features.dtype)
+        return features.products(origin), origin, None
+    origin = jax.lax.stop_gradient(jnp.mean(features.some(512), axis=0))
+    lift = features.map(lambda phi: matmul(phi - origin, origin))
+    return features.products(origin), origin, lift
 
 
 def _factor_outer(kernel, rows: Rows, features: Rows, weights: Weights, fixed) -> Spectrum:
     """K = ΦΦᵀ in place of ΦᵀΦ, its dual coefficients turned into w = Φᵀ√v U (D ∘ z)."""
-    origin = jnp.zeros(features.shape[1], features.dtype)
-    if fixed.one is not None:
-        origin = jnp.mean(features.some(512), axis=0)
+    K, origin, lift = products(features, fixed)
     fit = near_fit(features, Linear(), fixed, weights.array)
-    fit = jnp.zeros((0, len(origin)), origin.dtype) if fit is None else fit
-    dual = factor_symmetric(features.products(origin), weights, fixed, Primal(), semidefinite=True)
-    turn = lambda phi, scaled: transposed_matmul(scaled, phi - origin).T
+    fit = origin[None][:0] if fit is None else fit
+    options: dict = {"training": (kernel, rows), "semidefinite": True, "lift": lift}
+    dual = factor_symmetric(K, weights, fixed, Primal(), **options)
+    turn = lambda phi, scaled: transposed_matmul(phi - origin, scaled)
     basis = features.sum(turn, dual.dual_basis())
-    across = dual.across
-    if fixed.one is not None:
-        across = across + fixed.one[:, None] * matmul(origin, basis)
     floor = jnp.maximum(dual.report.floor, eigh_rounding(max(features.shape), dual.s))
     report = Report("covariance", floor, dual.report.indefinite)
-    own: dict = {"basis": basis, "origin": fit, "across": across, "training": (kernel, rows)}
-    return replace(dual, report=report, **own)
+    return replace(dual, basis=basis, origin=fit, report=report)

@@ -10,7 +10,6 @@ eliminated first, it takes its direction out of every M.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -37,8 +36,7 @@ class View(ABC):
     residuals: Float[Array, "n t"]  # r
     diagonal: Float[Array, " n"]  # of R, as it is without cancellation; 1 for queries
     H: Float[Array, "n q"]  # the fixed effects' part of M
-
-    constraints: ClassVar[Constraints | None] = None
+    constraints = None  # a field where landmarks leave
 
     @property
     @abstractmethod
@@ -57,7 +55,7 @@ class LowRank(View):
     U: Float[Array, "n r"]
     left: Float[Array, "n r"]  # −U kept, or where U is square U lost, and for queries −U kept too
     used: Bool[Array, " n"]  # rows of the data
-    constraints: Constraints | None = None  # type: ignore[misc]
+    constraints: Constraints | None = None  # type: ignore[assignment]
     complete: bool = static(default=False)  # whether U is square
 
     @classmethod
@@ -82,10 +80,10 @@ class LowRank(View):
     def entries(self, i, j):
         """By one product; I and HHᵀ are in it where U is square, but for HHᵀ of queries."""
         R, HH = matmul(self.left[i], self.U[j].T), matmul(self.H[i], self.H[j].T)
-        data = self.used[i][:, None].astype(R.dtype)
+        used = self.used[i][:, None]
         if self.complete:
-            return R - (1 - data) * HH
-        return R - HH + data * (i[:, None] == j[None, :])
+            return R - jnp.where(used, 0, HH)
+        return R - HH + (used & (i[:, None] == j)).astype(R.dtype)
 
     def some(self, pick: Callable) -> "LowRank":
         """That of some of the rows, where those lie on several devices."""

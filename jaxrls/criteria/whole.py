@@ -30,8 +30,6 @@ class GCV(Positive):
         none, as nothing is left without it.
         """
         del kernel
-        factor = solution.factor
-        factor.fixed.check_rest(factor.weights, None)
         weights = solution.factor.weights
         share = solution.residual_dof(lams) / weights.count
         return solution.with_rest(solution.residual_norm(lams) / weights.total / share**2)

@@ -6,13 +6,14 @@ weighted Φ less its fit by the fixed effects, and R = L⁻ᵀA⁻ᵀ: a row is 
 M of the one matrix, and labels as q = A⁻¹Φᵀ√v y. Coefficients are Rq, ŷ = u·q, leverage v|u|².
 """
 
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from jaxrls.factors.contract import AtLam, OneByOne, Report, Solution
 from jaxrls.factors.expansion import AtPoints, Expansion, Features, Primal
@@ -63,7 +64,7 @@ class CholeskyFeatures(OneByOne):
     fixed: FixedEffects
     expansion: Expansion
     block_size: int | None = static()
-    indices: Int[Array, " m"] | None = None  # of the landmarks that leave with their row
+    indices: Any = None  # (m,), of the landmarks that leave with their row
 
     @property
     def report(self):
@@ -114,7 +115,7 @@ class CholeskyFeatures(OneByOne):
         A = jnp.linalg.cholesky(self.second + lam * jnp.eye(len(self.second), dtype=self.dtype))
         shrink = triangular_inverse(A)
         R = shrink.T if self.map.back is None else matmul(shrink, self.map.back.T).T
-        return Seen(R, matmul(self.origin, shrink.T), matmul(shrink, state), shrink, lam)
+        return Seen(R, matmul(self.origin, shrink.T), matmul(shrink, state), shrink)
 
     def _at_all(self, solution, lams) -> "Seen":
         """The same one λ after the other, and where each target has its own, one target after the
@@ -126,11 +127,11 @@ class CholeskyFeatures(OneByOne):
         return jax.lax.map(lambda args: self.at(*args), columns)
 
     def _of_each(self, fn, seen, lams):
-        """`fn(seen)` of all of them, (…, t/k) each, as (L, …, t)."""
+        """`fn(seen)` of all of them, (b, t/k) each, as (b, L, t)."""
 
         def joined(a):
-            a = jnp.moveaxis(a.reshape(*lams.shape, *a.shape[1:]), 1, -2)
-            return a.reshape(*a.shape[:-2], a.shape[-2] * a.shape[-1])
+            a = jnp.moveaxis(a, 0, 1)
+            return a.reshape(len(a), len(lams), lams.shape[1] * a.shape[2])
 
         return jax.tree.map(joined, jax.lax.map(fn, seen))
 
@@ -147,9 +148,9 @@ class CholeskyFeatures(OneByOne):
         """(‖√v (y − ŷ)‖² + λ‖w‖²)/λ."""
         return self.residual_norm(solution, lams) / lams + super().data_fit(solution, lams)
 
-    def seen(self, x, b, seen: "Seen") -> Float[Array, "n r"]:
-        """u of a block of rows."""
-        return tall_matmul(self.map.raw(x), seen.R) - self.fixed.fitted(b, seen.middle)
+    def seen(self, psi, b, seen: "Seen") -> Float[Array, "n r"]:
+        """u of a block of rows, from their ψ."""
+        return tall_matmul(psi, seen.R) - self.fixed.fitted(b, seen.middle)
 
     def sweep(self, solution, lams, fn, *columns, stack=False):
         """One pass over the rows with all λ inside: O(n r² L)."""
@@ -161,10 +162,10 @@ class CholeskyFeatures(OneByOne):
             h = self.fixed.leverage(b, counted)
 
             def at(seen):
-                u = tall_matmul(psi, seen.R) - self.fixed.fitted(b, seen.middle)
+                u = self.seen(psi, b, seen)
                 return matmul(u, seen.q), (1 - counted * jnp.sum(u * u, axis=1) - h)[:, None]
 
-            f, R = (jnp.moveaxis(part, 0, 1) for part in self._of_each(at, seen, lams))
+            f, R = self._of_each(at, seen, lams)
             f = f if v is None else safe_sqrt(v)[:, None, None] * f
             return fn(y[:, None] - f, R, v, *columns)
 
@@ -174,14 +175,13 @@ class CholeskyFeatures(OneByOne):
 
     def landmarks_out(self, solution, lams):
         """At one λ after the other."""
-        found = self._of_each(self.landmarks, self._at_all(solution, lams), lams)
-        return tuple(jnp.moveaxis(part, 0, 1) for part in found)
+        return self._of_each(self.landmarks, self._at_all(solution, lams), lams)
 
     def landmarks(self, seen: "Seen", corner=None):
         """d, ρ, α, u·q and R of landmarks, from k(points, points) where that is known."""
         b, v = self.fixed.rows_at(self.indices), self.weights.array[self.indices]
         corner = self.map.raw(self.map.points) if corner is None else corner
-        u, W = tall_matmul(corner, seen.R) - self.fixed.fitted(b, seen.middle), seen.planes
+        u, W = self.seen(corner, b, seen), seen.planes
         remaining = 1 - v * jnp.sum(u * u, axis=1) - self.fixed.leverage(b, v)
         d, rho = jnp.sum(W * W, axis=1), jnp.sum(W * u, axis=1)
         return d[:, None], rho[:, None], matmul(W, seen.q), matmul(u, seen.q), remaining[:, None]
@@ -201,7 +201,9 @@ class CholeskyFeatures(OneByOne):
     def view(self, solution, lam):
         """I − HHᵀ − UUᵀ with U = √v u."""
         seen = self.at(lam, solution.state)
-        u = self.rows.map(lambda x, b: self.seen(x, b, seen), self.fixed.rows, **self.hints)
+        u = self.rows.map(
+            lambda x, b: self.seen(self.map.raw(x), b, seen), self.fixed.rows, **self.hints
+        )
         of = u, seen.q, solution.labels, self.weights, self.fixed
         return LowRank.of_rows(*of, seen.planes, self.indices)
 
@@ -213,7 +215,6 @@ class Seen(NamedTuple):
     middle: Float[Array, "q r"]  # u of what the fixed effects fit
     q: Float[Array, "r t"]
     shrink: Float[Array, "r r"]  # A⁻¹
-    lam: Float[Array, ""]
 
     @property
     def planes(self) -> Float[Array, "r r"]:
@@ -231,13 +232,14 @@ def solve_cholesky(
     block_size: int | None = None,
 ) -> Solution:
     """The solution on explicit features, or on landmarks, from one reading of the rows."""
-    made, expansion, ridge, part, indices = Features(kernel), Primal(), None, None, None
+    made, ridge, part, indices = Features(kernel), None, None, None
+    expansion: Expansion = Primal()
     if chosen is not None:
         points, indices, part = chosen.points, chosen.indices, partial(left_over, kernel)
         L, ridge = ridged_cholesky(gram(kernel, points))
         made, expansion = Features(kernel, points, triangular_inverse(L).T), AtPoints(points)
     if chosen is not None and fixed.count == 1 and fixed.rows is None:
-        origin = jnp.mean(made.features(points), axis=0)[None]
+        origin: Any = jnp.mean(made.features(points), axis=0)[None]
     else:
         origin = jax.lax.stop_gradient(near_fit(rows, made, fixed, weights.values))
     options: dict = {"left_over": part, "block_size": block_size, "origin": origin}
@@ -337,7 +339,7 @@ def left_out_slopes(solution: Solution, total: Callable, lam) -> tuple[Any, Any,
     seen, labels = f.at(lam, solution.state), solution.labels
     counted = f.weights if f.indices is None else f.weights.without(f.indices)
     columns = f.weights.values, counted.values, labels.scaled, labels.Y
-    R, q, middle = seen.R, seen.q, seen.middle
+    R, q = seen.R, seen.q
 
     def of_rows(u, v, counted, y, Y):
         """The sum over a block of rows, and its derivatives in r and s."""
@@ -352,7 +354,7 @@ def left_out_slopes(solution: Solution, total: Callable, lam) -> tuple[Any, Any,
         return jax.value_and_grad(error, (0, 1))(matmul(u, q), jnp.sum(u * u, axis=1))
 
     def block(x, *columns):
-        u = f.seen(x, None, seen)
+        u = f.seen(f.map.raw(x), None, seen)
         value, (g, a) = of_rows(u, *columns)
         sums = transposed_matmul(u, g), matmul(a, u), jnp.sum(g, axis=0)
         return value, gram_panels(a[:, None] * u, u), *sums
@@ -375,7 +377,7 @@ def left_out_slopes(solution: Solution, total: Callable, lam) -> tuple[Any, Any,
 
         def block(x, v, counted, y, Y):
             psi, dpsi = moved(lambda kernel, points: kernel(x, points))
-            u = tall_matmul(psi, R) - f.fixed.fitted(None, middle)
+            u = f.seen(psi, None, seen)
             _, (g, a) = of_rows(u, v, counted, y, Y)
             by_sums = 2 * matmul(u, t) + matmul(Y - labels.mean, z.T) + constant
             by_sums = by_sums if v is None else v[:, None] * by_sums
@@ -400,7 +402,7 @@ def _of_landmarks(solution: Solution, seen: Seen, total: Callable, step, cross, 
     middle = solve((seen.middle + mean).T).T
     moved = seen._replace(R=solve(seen.R.T).T, q=solve(seen.q + cross), middle=middle)
     Y, v = solution.labels.Y[f.indices], f.weights.array[f.indices]
-    *products, fitted, remaining = f.landmarks(moved, corner)
+    d, rho, alpha, fitted, remaining = f.landmarks(moved, corner)
     residual = (solution.labels.Y - solution.labels.mean)[f.indices] - fitted
-    e, _ = without_landmarks(*products, residual, remaining, v[:, None])
+    e, _ = without_landmarks(d, rho, alpha, residual, remaining, v[:, None])
     return jnp.sum(total(e, Y, v))

@@ -210,9 +210,12 @@ class Factor(ABC):
         eye, lams = jnp.eye(self.n, dtype=self.dtype), lam.reshape(1, 1)
         solution = self.solve_labels(Labels.columns(eye, self.weights, self.fixed, False))
         steps = jnp.concatenate([part[0] for part in self.coefficients(solution, lams)])
+        return Smoother(steps, self.weights.array * self.remaining(lam) / lam, self.planes(lam))
+
+    def remaining(self, lam: Float[Array, ""]) -> Float[Array, " n"]:
+        """The diagonal of R at one λ."""
         none = self.solve_labels(Labels.none(self.weights, self.fixed))
-        R = self.sweep(none, lams, lambda r, R, v: R, stack=True)[:, 0, 0]
-        return Smoother(steps, self.weights.array * R / lam, self.planes(lam))
+        return self.sweep(none, lam.reshape(1, 1), lambda r, R, v: R, stack=True)[:, 0, 0]
 
     def sides(self) -> Any:
         """The factor as one of two-sided data."""
@@ -456,7 +459,6 @@ class Solution:
         lams = self.columns(lams)
         if groups is None:
             return self.estimated(lams, fn).total
-        self.factor.fixed.check_rest(self.factor.weights, groups)
         each = jax.vmap(fn, in_axes=(1, None, None))
         return self.with_rest(self.factor.sweep_folds(self, each, lams, groups), groups)
 
@@ -468,7 +470,6 @@ class Solution:
         others; of a landmark that leaves with its row, in the fit without it.
         """
         lams, f = self.columns(lams), self.factor
-        f.fixed.check_rest(f.weights, None)
         each = jax.vmap(fn, in_axes=(1, 1, None, None))
         counted = f.weights if f.indices is None else f.weights.without(f.indices)
 
@@ -515,10 +516,10 @@ class Solution:
     def _landmarks_out(self, lams):
         """Held-out residuals and 1 − leverage of rows that are landmarks, and leave as such."""
         f, labels = self.factor, self.labels
-        *products, fitted, remaining = f.landmarks_out(self, lams)
+        d, rho, alpha, fitted, remaining = f.landmarks_out(self, lams)
         residual = (labels.Y - labels.mean)[f.indices][:, None] - fitted
         v = f.weights.array[f.indices][:, None, None]
-        return without_landmarks(*products, residual, remaining, v)
+        return without_landmarks(d, rho, alpha, residual, remaining, v)
 
     def estimated(self, lams, fn: Callable | None = None) -> Outcome:
         """What a factor that is not exact says of single rows left out."""
@@ -546,9 +547,10 @@ class Solution:
         """
         f = self.factor
         weights, levels = f.weights, f.fixed.levels_of_two(f.weights)
+        inverse_root = weights.unscale(jnp.ones_like(weights.array))
 
         def at(lam, one):
-            data = RowData(one.labels.Y.T, weights.values, weights.inverse_root, own, levels)
+            data = RowData(one.labels.Y.T, weights.array, own, inverse_root, levels)
             return sum_pairs(fn, f.view(one, lam), pairs, data)
 
         total = self.at_each(self.columns(lams), at)
@@ -567,10 +569,13 @@ class Solution:
         return Outcome(self.coefficients(lam), self.residuals(lam, groups), self.dof(lam))
 
     def with_rest(self, total, groups: Folds | None = None):
-        """`total`, or NaN where the fixed effects cannot be fitted without a row, or a group."""
+        """`total`; where the fixed effects cannot be fitted without a row, or a group, an error, or
+        inside `jax.jit` NaN.
+        """
         f = self.factor
         if not f.fixed.count:
             return total
+        f.fixed.check_rest(f.weights, groups)
         defined = jnp.all(f.fixed.has_rest(f.weights, groups))
         return jax.tree.map(lambda a: jnp.where(defined, a, jnp.full_like(a, jnp.nan)), total)
 
@@ -596,21 +601,12 @@ def as_columns(lams, t: int | None = None) -> Float[Array, "L k"]:
     return lams[:, None] if lams.ndim == 1 else lams
 
 
-def over_lams(fn: Callable, lams: Any, columns: int):
-    """`fn` of all λ, (L, k), or of what has an entry for each; results have a leading axis L: in
-    chunks with so many matrix `columns` for each in flight.
+def over_lams(fn: Callable, lams: Float[Array, "L k"], columns: int):
+    """`fn` of all λ, results with a leading axis L: in equal chunks with so many matrix `columns`
+    for each λ in flight.
     """
-    return map_blocks(fn, *lam_chunks(lams, columns))
-
-
-def lam_chunks(lams: Any, columns: int):
-    """λ as equal chunks (chunks, size, k) and the rest (size, k), either None where there is
-    none: see `over_lams`.
-    """
-    count = jax.tree.leaves(lams)[0].shape[0]
-    chunks = -(-count // max(1, COLUMNS_AT_ONCE // max(1, columns)))
-    whole, rest = split(lams, -(-count // chunks))
-    return (None, jax.tree.map(lambda a: a[0], whole)) if chunks == 1 else (whole, rest)
+    chunks = -(-len(lams) // max(1, COLUMNS_AT_ONCE // max(1, columns)))
+    return fn(lams) if chunks == 1 else map_blocks(fn, *split(lams, -(-len(lams) // chunks)))
 
 
 def one_by_one(fn: Callable, lams: Float[Array, "L k"], stack: bool) -> Any:

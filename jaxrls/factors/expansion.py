@@ -83,7 +83,7 @@ class Features:
 
     kernel: Kernel
     points: Float[Array, "m d"] | None = None
-    back: Float[Array, "m m"] | None = None
+    back: Any = None  # (m, m)
 
     def raw(self, X):
         """ψ."""

@@ -250,9 +250,9 @@ class IterativeGram(Factor):
 
     def coefficients(self, solution, lams):
         """c = √v c̃, and β of y − Kc."""
-        return self._found(solution, self.dual(solution, lams))[:2]
+        return self.found(solution, self.dual(solution, lams))[:2]
 
-    def _found(self, solution, dual):
+    def found(self, solution, dual):
         """The same, and Kc, all of them with λ leading."""
         coef = self.weights.scale(dual)
         (n, L, t), fitted = coef.shape, self.times_kernel(coef)
@@ -277,7 +277,7 @@ class IterativeGram(Factor):
         if groups is not None:
             self.view(solution, lams[0, 0])
         at = self.at(solution, lams)
-        coef, beta, fitted = self._found(solution, at.dual)
+        coef, beta, fitted = self.found(solution, at.dual)
         coefficients = Coefficients(coef, *self.fixed.apart(beta))
         if at.e is None:
             return Outcome(coefficients, None, None, run=at.run)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxrls.factors.contract import Factor, Report, Solution, lam_chunks, times
+from jaxrls.factors.contract import Factor, Report, Solution, over_lams, times
 from jaxrls.factors.expansion import Expansion, Primal
 from jaxrls.factors.other_folds import PrimalForm
 from jaxrls.factors.spread import DualSpread, PrimalSpread, Spread
@@ -24,7 +24,6 @@ from jaxrls.linalg.products import matmul, safe_sqrt, transposed_matmul
 from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.problem.labels import Labels
 from jaxrls.problem.weights import Weights
-from jaxrls.rows.blocks import map_blocks
 from jaxrls.rows.moments import Moments, moments, near_fit
 from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.support.pytrees import pytree, static
@@ -34,7 +33,7 @@ from jaxrls.support.pytrees import pytree, static
 class Whole(DenseRows):
     """Rows that are read at once, which is one large product."""
 
-    def over(self, kind, fn, columns, **hints):
+    def over(self, kind, fn, columns, temporaries=0, block_size=None, **hints):
         """No block but all."""
         return fn(self.X, *columns)
 
@@ -67,11 +66,11 @@ class Spectrum(Factor):
     expansion: Expansion
     report: Report
     # U = √v (rows − B origin) rotation; None: rows are U
-    rotation: Float[Array, "p r"] | None = None
+    rotation: Any = None  # (p, r)
     origin: Any = None  # (q, p), what the fixed effects fit of features, None where K is given
     basis: Float[Array, "c r"] | None = None  # None where the coefficients are dual: √v U
     solved: Float[Array, " r"] | None = None  # 0 in directions of K's negative eigenvalues
-    leaving: Leaving | None = None
+    leaving: Any = None  # `Leaving`
     complete: bool = static(default=False)  # whether U is square
     hidden: Bool[Array, " r"] | None = None  # where s is the level of rounding in place of 0
     training: Any = None  # where U is kept
@@ -132,7 +131,7 @@ class Spectrum(Factor):
 
     def solve_moments(self, labels: Labels, sums: Moments) -> Solution:
         """`solve_labels` where the cross-moments were summed together with the moments."""
-        z = matmul(self.rotation.T, sums.centred(self.fixed).cross)  # type: ignore[union-attr]
+        z = matmul(self.rotation.T, sums.centred(self.fixed).cross)
         return Solution(self, labels, z)
 
     # at λ ------------------------------------------------------------------------------------------
@@ -194,7 +193,7 @@ class Spectrum(Factor):
 
     def sweep(self, solution, lams, fn, *columns, stack=False):
         """One pass over the rows, all λ inside: O(n r L (t + 1))."""
-        z, chunks = solution.state, lam_chunks(lams, solution.labels.Y.shape[1])
+        z, t = solution.state, solution.labels.Y.shape[1]
 
         def block(x, v, b, y, *columns):
             U = self.left(x, v, b)
@@ -209,7 +208,7 @@ class Spectrum(Factor):
                 out = fn(r, R, v, *columns)
                 return jnp.moveaxis(out, 1, 0) if stack else out
 
-            out = map_blocks(at, *chunks)
+            out = over_lams(at, lams, t)
             return jnp.moveaxis(out, 0, 1) if stack else out
 
         read = self.rows.map if stack else self.rows.sum
@@ -255,15 +254,13 @@ class Spectrum(Factor):
             u = self.rows.map(lambda x, b: self.left(x, None, b) * root, fixed.rows)
             constraints = () if out is None else (out.planes * jnp.sqrt(lost), out.indices)
             return LowRank.of_rows(u, root[:, None] * z, labels, weights, fixed, *constraints)
-        both = lambda r, R, v: jnp.concatenate([r, R], axis=2)
-        both = self.sweep(solution, lam.reshape(1, 1), both, stack=True)[:, 0]
-        r, R, U = both[:, :-1], both[:, -1], self.left_vectors()
+        r, U = solution.training_residuals(lam[None])[0], self.left_vectors()
         left = U * (lost if self.complete else lost - 1)
         if weights.values is not None:
             G = self.queries() / (self.s + lam)
             left = jnp.where(used, left, -G)
             r = jnp.where(used, r, labels.Y - labels.mean - matmul(G, z))
-        R = jnp.where(weights.used, R, 1)
+        R = jnp.where(weights.used, self.remaining(lam), 1)
         H = fixed.basis(fixed.rows, self.n) * weights.root_or_one[:, None]
         return LowRank(r, R, H, U, left, weights.used, complete=self.complete)
 
@@ -279,9 +276,8 @@ class Spectrum(Factor):
             return DualSpread.of_matrix(self, lam, half, middle, self.training_gram())
         if self.report.trace_residual is not None:
             root = jnp.sqrt(self.s)
-            scale = jnp.sqrt(lam / (self.s + lam)) / root
-            half = self.basis * scale, self.across * scale
-            return PrimalSpread(*of, *half, lam, self.basis / root)
+            scale, whiten = jnp.sqrt(lam / (self.s + lam)) / root, self.basis / root
+            return PrimalSpread(*of, self.basis * scale, self.across * scale, lam, whiten)
         c, r = self.basis.shape
         if c > r:
             return DualSpread(*of, self.basis * kept, self.across * kept, lam, origin=self.origin)
@@ -303,8 +299,7 @@ class Spectrum(Factor):
 
         columns = self.weights.values, self.fixed.rows
         diagonals = self.rows.map(block, *columns)
-        r = self.sweep(solution, lam.reshape(1, 1), lambda r, R, v: r, stack=True)[:, 0]
-        return r, *diagonals.T
+        return solution.training_residuals(lam[None])[0], *diagonals.T
 
     def training_gram(self) -> Float[Array, "n n"]:
         """K of the rows, made again."""

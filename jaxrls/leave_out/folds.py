@@ -59,10 +59,11 @@ def _fold(view: View, weights: Weights, rows, mask):
     H = view.H[rows] * levels_inside(inside)
     R = R + matmul(H, H.T)
     if view.constraints is not None:
-        slot, has = slots_of(view.constraints, rows, mask)
-        Q = orthonormal(view.constraints.planes[slot], has)
-        along = matmul(view.constraints.rows[rows], Q.T)
-        R, r = R + matmul(along, along.T), r + matmul(along, matmul(Q, view.constraints.labels))
+        out = view.constraints
+        slot, has = slots_of(out.slots[rows], len(out.planes), mask)
+        Q = orthonormal(out.planes[slot], has)
+        along = matmul(out.rows[rows], Q.T)
+        R, r = R + matmul(along, along.T), r + matmul(along, matmul(Q, out.labels))
     block = R * used[:, None] * used[None, :] + jnp.diag(1 - used)
     root = jnp.linalg.cholesky(block)
     x = jax.scipy.linalg.cho_solve((root, True), r * used[:, None])

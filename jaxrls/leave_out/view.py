@@ -121,9 +121,8 @@ def slots(indices: Int[Array, " m"], n: int) -> Int[Array, " n"]:
     return jnp.full(n, m).at[indices].set(jnp.arange(m))
 
 
-def slots_of(constraints, rows: Int[Array, " b"], mask: Float[Array, " b"]):
-    """For some rows the number of a landmark, and its mask: 0 where the row is none."""
-    slot, m = constraints.slots[rows], constraints.planes.shape[0]
+def slots_of(slot: Int[Array, " b"], m: int, mask: Float[Array, " b"]):
+    """Of `slots` of some rows numbers of landmarks, and their mask: 0 where a row is none."""
     return jnp.minimum(slot, m - 1), jnp.where(slot < m, mask, 0)
 
 

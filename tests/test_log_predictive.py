@@ -7,6 +7,7 @@ import pytest
 from support import array, assert_close, wide
 
 import jaxrls as rls
+from jaxrls import extend
 
 LAMS = wide(np.geomspace(0.02, 2.0, 8))
 N = 16
@@ -84,7 +85,7 @@ def test_scale_by_what_is_left_out_is_that_of_predicted_deviations():
     logarithm alone, and choose the same λ.
     """
     fit = rls.fit(KERNEL, X, Y[:, 0], lams=[0.1], keep=True)
-    tau = float(fit.of_kept("sure").amplitude("loo")) ** 2
+    tau = float(fit.of_kept("process").amplitude("loo")) ** 2
     factor = rls.factorize(KERNEL, X)
     given, chosen = (rls.LogPredictive(scale)(factor, Y[:, 0], [0.1])[0] for scale in (tau, "loo"))
     assert_close(given, chosen, 1e-10)
@@ -137,7 +138,7 @@ def median_error(factor, Y, lams):
     return np.median(np.abs(np.stack([rls.loo_residuals(factor, Y, lam) for lam in lams])), axis=1)
 
 
-@rls.pytree
+@extend.pytree
 class Worst(rls.Criterion):
     """With a choice."""
 

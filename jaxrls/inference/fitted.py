@@ -1,19 +1,20 @@
 """What `fit` and `tune` return: a model, how it was chosen, and pictures of both."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, Generic, Literal, TypeVar, overload
 
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxrls.inference.intervals import Predictive, intervals, predictive
 from jaxrls.inference.model import Model
-from jaxrls.inference.posterior import Posterior, check_unsaid
-from jaxrls.inference.predictive import Predictive, predictive
+from jaxrls.inference.posterior import Posterior, check_unsaid, covariance, variances
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.conjugate import Run
 from jaxrls.problem.landmarks import TOLERANCE, certificate_words
 from jaxrls.support.checks import is_concrete
-from jaxrls.support.meshes import on_any_mesh
+from jaxrls.support.door import door
 from jaxrls.support.pictures import plot_errors, plot_function, plot_left_out, plot_search
 from jaxrls.support.pytrees import pytree, static
 
@@ -138,11 +139,11 @@ class Fit(Generic[K]):
         """R² of predictions for the rows of X: 1 − Σ v (y − f)² / Σ v (y − ȳ)², averaged over
         targets.
         """
-        Y, v = np.asarray(Y), np.ones(len(Y)) if weights is None else np.asarray(weights)
-        left = np.asarray(self.predict(X)) - Y
-        away = Y - np.average(Y, axis=0, weights=v)
-        return np.mean(1 - np.tensordot(v, left**2, 1) / np.tensordot(v, away**2, 1))
+        mean, Y = partial(np.average, axis=0, weights=weights), np.asarray(Y)
+        left = mean((np.asarray(self.predict(X)) - Y) ** 2)
+        return np.mean(1 - left / mean((Y - mean(Y)) ** 2))
 
+    @door("self.model.coef")
     def at(self, lam) -> "Fit":
         """The fit at another λ, or at one for each target: from the solution that is kept, O(n r)
         where that is a spectrum. Not after `update` and `load`, which have no data.
@@ -159,9 +160,10 @@ class Fit(Generic[K]):
             raise ValueError("this fit kept no solution, from which that comes: fit with keep=True")
         return self.kept
 
+    @door("self.model.coef")
     def of_kept(self, name: str) -> Any:
         """What is made of the solution, once for this object where its values are known: "summed",
-        "sure" or "jackknife".
+        "process" or "jackknife".
         """
         if f"_{name}" not in vars(self):
             made = getattr(self._kept(), name)(self)
@@ -194,7 +196,7 @@ class Fit(Generic[K]):
         block_size: int | None = ...,
     ) -> tuple[Float[Numbers, "m *t"], Float[Numbers, "m *t"]]: ...
 
-    @on_any_mesh
+    @door("self.model.coef")
     def predict(
         self,
         X,
@@ -219,10 +221,12 @@ class Fit(Generic[K]):
         mean = self.model.predict(X, fixed_effects=fixed_effects, block_size=block_size)
         if not return_std:
             return mean
-        options = scale, corrected, block_size
-        return mean, self.of_kept("sure").label_std(self.model, X, fixed_effects, *options)
+        process = self.of_kept("process")
+        data = process.spread, self.kernel, *self.model.read(X, fixed_effects)
+        found = variances(*data, corrected=corrected, block_size=block_size)
+        return mean, process.label_std(found, scale)
 
-    @on_any_mesh
+    @door("self.model.coef")
     def posterior(
         self, X, *, scale="evidence", corrected: bool = True, fixed_effects=None
     ) -> Posterior:
@@ -248,9 +252,13 @@ class Fit(Generic[K]):
         >>> bool(far > 10 * near)
         True
         """
-        return self.of_kept("sure").posterior(self.model, X, fixed_effects, scale, corrected)
+        process = self.of_kept("process")
+        rows, effects = self.model.read(X, fixed_effects)
+        mean = self.model.predict(rows, fixed_effects=fixed_effects)
+        found = covariance(process.spread, self.kernel, rows.dense(), effects, corrected)
+        return process.posterior(mean, found, scale)
 
-    @on_any_mesh
+    @door("self.model.coef")
     def intervals(
         self,
         X,
@@ -295,12 +303,13 @@ class Fit(Generic[K]):
         >>> bool(abs(np.mean((lower <= y[100:]) & (y[100:] <= upper)) - 0.9) < 0.05)
         True
         """
-        kept = self.of_kept("jackknife")
-        kept.check(method)
-        spread = self.of_kept("sure").spread if studentised else None
-        return kept.intervals(self.model, X, fixed_effects, spread, level, block_size)
+        jackknife = self.of_kept("jackknife")
+        jackknife.check(method)
+        spread = self.of_kept("process").spread if studentised else None
+        data = self.kernel, spread, *self.model.read(X, fixed_effects), jackknife.rank(level)
+        return intervals(jackknife, *data, block_size=block_size)
 
-    @on_any_mesh
+    @door("self.model.coef")
     def loo_predictive(self, *, scale="loo") -> Predictive:
         """Every label as the other rows tell it, Gaussian: whether standard deviations are right at
         any level, from what is left out alone.
@@ -323,10 +332,10 @@ class Fit(Generic[K]):
         True
         """
         by_loo = isinstance(scale, str) and scale == "loo"
-        amplitude = None if by_loo else self.of_kept("sure").amplitude(scale)
+        amplitude = None if by_loo else self.of_kept("process").amplitude(scale)
         return predictive(self.of_kept("jackknife"), self.loo_residuals, amplitude)
 
-    @on_any_mesh
+    @door("self.model.coef")
     def update(
         self, X, Y=None, *, weights=None, fixed_effects=None, block_size: int | None = None
     ) -> "Fit":
@@ -354,7 +363,7 @@ class Fit(Generic[K]):
         """
         return self._kept().changed(self, X, Y, weights, fixed_effects, block_size, 1)
 
-    @on_any_mesh
+    @door("self.model.coef")
     def forget(
         self, X, Y=None, *, weights=None, fixed_effects=None, block_size: int | None = None
     ) -> "Fit":

@@ -13,7 +13,7 @@ from jaxrls.inference.model import Model
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import safe_sqrt
 from jaxrls.support.checks import Listed, as_array, check_lams, check_whole
-from jaxrls.support.meshes import on_any_mesh
+from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree
 
 
@@ -37,7 +37,7 @@ class Influence:
     dof: Float[Array, ""]
 
 
-@on_any_mesh
+@door()
 def influence(
     factor: Factor, Y: Float[Array, "n *t"] | Listed, lam: Float[Array, "..."] | float
 ) -> Influence:
@@ -74,18 +74,17 @@ def influence(
     spectrum, used = factor.spectrum(), factor.weights.used
     solution = spectrum.solve(Y)
     r, leverage, remaining, moving, left = spectrum.squares(solution, lam)
+
+    def ratio(A, scale):
+        known = (used & (scale > 0))[:, None]  # else 0
+        return jnp.where(known, A / jnp.where(known, scale[:, None], 1), 0)
+
     dof = jnp.sum(leverage)
     noise = safe_sqrt(jnp.sum(r * r, axis=0) / jnp.sum(jnp.where(used, left, 0)))
-    standardised = _over(r / noise, jnp.where(used, safe_sqrt(left), 0))
-    moved = _over(r / noise * safe_sqrt(moving)[:, None], jnp.where(used, remaining, 0)) ** 2 / dof
+    standardised = ratio(r / noise, safe_sqrt(left))
+    moved = ratio(r / noise * safe_sqrt(moving)[:, None], remaining) ** 2 / dof
     drop = solution.labels.drop_axis
     return Influence(leverage, drop(standardised), drop(moved), drop(noise), dof)
-
-
-def _over(A, scale):
-    """A/scale, row by row, and 0 where the scale is 0."""
-    used = (scale > 0)[:, None]
-    return jnp.where(used, A / jnp.where(used, scale[:, None], 1), 0)
 
 
 class Eigenfunctions(NamedTuple):

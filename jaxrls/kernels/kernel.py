@@ -20,8 +20,7 @@ from jaxtyping import ArrayLike as Scalars
 
 from jaxrls.linalg.products import safe_sqrt
 from jaxrls.linalg.sparse import on_dense_rows
-from jaxrls.support.checks import check_real, is_concrete
-from jaxrls.support.meshes import seen
+from jaxrls.support.checks import check_real, is_concrete, value_of
 from jaxrls.support.pytrees import pytree, static
 
 Rows = Float[Array, "n d"]
@@ -31,7 +30,7 @@ Gram = Float[Array, "n m"]
 class Kernel(ABC):
     """A positive semidefinite function k(x, z), as matrices: the base of all kernels.
 
-    A subclass stands under `@jaxrls.pytree` and defines `__call__(X, Z) -> (n, m)` and `diag(X) ->
+    A subclass stands under `@jaxrls.extend.pytree` and defines `__call__(X, Z) -> (n, m)` and `diag(X) ->
     (n,)`. One whose feature map is explicit and finite, k(x, z) = ⟨φ(x), φ(z)⟩, also defines
     `num_features` and `features`, and takes the cheaper linear routes. Sums, products and positive
     multiples of kernels are kernels: `k1 + k2`, `k1 * k2`, `a * k`, `k.on(columns)`.
@@ -119,7 +118,7 @@ class Kernel(ABC):
         """The fields that are kernels."""
         if jax.tree_util.all_leaves([self]):
             raise TypeError(
-                f"{type(self).__name__} is no pytree: put @jaxrls.pytree above its class"
+                f"{type(self).__name__} is no pytree: put @jaxrls.extend.pytree above its class"
             )
         return {
             f.name: value
@@ -171,7 +170,7 @@ def _is_scalar(value) -> bool:
 
 def check_not_negative(what: str, X, then: str) -> None:
     """Raise for inputs below 0, where values are known."""
-    if is_concrete(X) and (low := seen(lambda xp, X: xp.min(X), X)) < 0:
+    if is_concrete(X) and (low := value_of(lambda xp, X: xp.min(X), X)) < 0:
         raise ValueError(f"{what}, and the smallest input is {low}: {then}")
 
 
@@ -338,8 +337,8 @@ class Standardized(Through):
 
     still = ("centre", "scale")
     kernel: Kernel
-    centre: Float[Array, " d"]
-    scale: Float[Array, " d"]
+    centre: Float[Array | np.ndarray, " d"]
+    scale: Float[Array | np.ndarray, " d"]
 
     def take(self, X):
         """The columns about 0, of variance 1."""

@@ -63,8 +63,9 @@ def as_landmarks(rows: Rows, landmarks) -> Landmarks:
     **Raises** `ValueError` for masked ones, rows that X does not have or that are named twice,
     points of another width than X, or `Landmarks` chosen from another X.
 
+    >>> from jaxrls import extend
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> as_landmarks(rls.DenseRows(jnp.array([[3.0], [4.0]])), [1]).points.tolist()
+    >>> as_landmarks(extend.DenseRows(jnp.array([[3.0], [4.0]])), [1]).points.tolist()
     [[4.0]]
     """
     indices: Any
@@ -166,7 +167,8 @@ def certified_lam(source: Any, tol: float | Float[Array, ""]) -> Float[Array, ""
     **Cost** none. **Source**: the resolvent identity; ‖E‖ ≤ tr E.
 
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> float(certified_lam(rls.Landmarks(None, jnp.ones((1, 1)), jnp.array(0.5)), 0.25))
+    >>> from jaxrls import extend
+    >>> float(certified_lam(extend.Landmarks(None, jnp.ones((1, 1)), jnp.array(0.5)), 0.25))
     2.0
     """
     if source.trace_residual is None:
@@ -189,7 +191,8 @@ def certificate(source: Any, tol: float = TOLERANCE) -> str:
     **Source** as `certified_lam`.
 
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> words = certificate(rls.Landmarks(None, jnp.ones((1, 1)), jnp.array(0.5)), 0.25)
+    >>> from jaxrls import extend
+    >>> words = certificate(extend.Landmarks(None, jnp.ones((1, 1)), jnp.array(0.5)), 0.25)
     >>> words.partition(",")[0]
     'from λ = 2 on'
     """

@@ -12,8 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.criteria.criterion import Criterion
-from jaxrls.criteria.left_out import loo
-from jaxrls.criteria.named import as_criterion
+from jaxrls.criteria.standard import as_criterion, loo
 from jaxrls.factors.cholesky_features import left_out_sum
 from jaxrls.factors.contract import Solution, Solver
 from jaxrls.factors.iterative import Iterative
@@ -62,8 +61,9 @@ NAMED: dict = {
 class Problem:
     """All that a fit is made of but λ.
 
+    >>> from jaxrls import extend
     >>> import numpy as np, jaxrls as rls
-    >>> problem = rls.Problem.of(rls.Gaussian(1.0), np.eye(3, dtype=np.float32), [0.0, 1.0, 2.0])
+    >>> problem = extend.Problem.of(rls.Gaussian(1.0), np.eye(3, dtype=np.float32), [0.0, 1.0, 2.0])
     >>> problem.criterion.name, problem.solution().factor.route
     ('loo', 'gram')
     """

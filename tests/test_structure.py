@@ -30,7 +30,7 @@ FLOORS = {
     "factors": 6,
     "criteria": 7,
     "inference": 7,
-    "search": 24.6,
+    "search": 23.4,
 }
 # What faces the outside world: a door may import anything but another door, and nothing imports a
 # door but the package's front page. Files are for every door, and `__main__` is the handle of the
@@ -98,7 +98,7 @@ BUDGET = {
     "factors": 29.3,
     "criteria": 6.4,
     "inference": 10.1,
-    "search": 24.6,
+    "search": 23.4,
     "io": 5.3,
     "sklearn": 4.9,
     "cli": 5.2,

@@ -7,9 +7,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.factors.certificate import TOLERANCE, certificate_words
+from jaxrls.inference.intervals import Predictive, predictive
 from jaxrls.inference.model import Model
 from jaxrls.inference.posterior import Posterior, check_unsaid
-from jaxrls.inference.predictive import Predictive, predictive
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.conjugate import Run
 from jaxrls.support.checks import is_concrete
@@ -163,7 +163,7 @@ class Fit(Generic[K]):
     @door("self.model.coef")
     def of_kept(self, name: str) -> Any:
         """What is made of the solution, once for this object where its values are known: "summed",
-        "sure" or "jackknife".
+        "process" or "jackknife".
         """
         if f"_{name}" not in vars(self):
             made = getattr(self._kept(), name)(self)
@@ -222,7 +222,7 @@ class Fit(Generic[K]):
         if not return_std:
             return mean
         options = scale, corrected, block_size
-        return mean, self.of_kept("sure").label_std(self.model, X, fixed_effects, *options)
+        return mean, self.of_kept("process").label_std(self.model, X, fixed_effects, *options)
 
     @door("self.model.coef")
     def posterior(
@@ -250,7 +250,7 @@ class Fit(Generic[K]):
         >>> bool(far > 10 * near)
         True
         """
-        return self.of_kept("sure").posterior(self.model, X, fixed_effects, scale, corrected)
+        return self.of_kept("process").posterior(self.model, X, fixed_effects, scale, corrected)
 
     @door("self.model.coef")
     def intervals(
@@ -299,7 +299,7 @@ class Fit(Generic[K]):
         """
         kept = self.of_kept("jackknife")
         kept.check(method)
-        spread = self.of_kept("sure").spread if studentised else None
+        spread = self.of_kept("process").spread if studentised else None
         return kept.intervals(self.model, X, fixed_effects, spread, level, block_size)
 
     @door("self.model.coef")
@@ -325,7 +325,7 @@ class Fit(Generic[K]):
         True
         """
         by_loo = isinstance(scale, str) and scale == "loo"
-        amplitude = None if by_loo else self.of_kept("sure").amplitude(scale)
+        amplitude = None if by_loo else self.of_kept("process").amplitude(scale)
         return predictive(self.of_kept("jackknife"), self.loo_residuals, amplitude)
 
     @door("self.model.coef")

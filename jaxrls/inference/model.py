@@ -12,6 +12,7 @@ from jaxrls.linalg.products import matmul
 from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.rows.compiled import compiled
 from jaxrls.rows.gram import kernel_times
+from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import as_rows
 from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree
@@ -53,15 +54,20 @@ class Model:
         **Cost** O(m q (d + t)), or O(m r t) on features; memory of a block of rows. **Raises** `ValueError` for a
         wrong number of columns, NaN or infinity."""
 
-        rows = as_rows(self.kernel, X, dtype=self.coef.dtype, devices=jax.device_count())
+        rows = self.read(X)
         effects = self.new_effects(fixed_effects, rows.shape[0])
-        self.check_columns(rows.shape[1])
-        rows.check(self.kernel, training=False)
         out = _evaluate(self, rows, block_size=block_size)
         if self.free is None:
             return out
         rest = self.effects.rest  # type: ignore[union-attr]  # whose coefficients `free` are
         return out + rest(effects, jnp.asarray(self.free))
+
+    def read(self, X) -> Rows:
+        """The rows of X, checked."""
+        rows = as_rows(self.kernel, X, dtype=self.coef.dtype, devices=jax.device_count())
+        self.check_columns(rows.shape[1])
+        rows.check(self.kernel, training=False)
+        return rows
 
     def new_effects(self, given: Any, m: int) -> Any:
         """What m new rows are of the fixed effects, from what a caller gives."""

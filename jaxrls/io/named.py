@@ -1,4 +1,4 @@
-"""Kernels and criteria by name, as the estimators and the command line take them."""
+"""Kernels and criteria by name, and landmarks, as the estimators and the command line take them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
 
-from jaxrls.criteria.left_out import loo
-from jaxrls.criteria.named import NAMED
+from jaxrls.criteria.standard import NAMED, loo
 from jaxrls.kernels.given import Precomputed
 from jaxrls.kernels.inner import Cosine, Linear, Polynomial
 from jaxrls.kernels.kernel import Kernel
@@ -19,6 +18,7 @@ from jaxrls.search.start import MEDIAN_ROWS, start_from_data
 from jaxrls.support.checks import as_floats
 from jaxrls.support.door import door
 
+LANDMARKS_TO_TUNE = 500
 # Kernels of a width.
 RADIAL: dict[str, Callable] = {
     "gaussian": Gaussian,
@@ -87,6 +87,13 @@ def _median(make: Callable, X):
 
 
 _start: Any = jax.jit(start_from_data)
+
+
+def landmarks_to_tune(given: Any, n: int) -> Any:
+    """The landmarks on which a kernel is tuned for a fit to n rows: "auto" depends on a kernel."""
+    if not isinstance(given, str):
+        return given
+    return LANDMARKS_TO_TUNE if n > 4 * LANDMARKS_TO_TUNE else None
 
 
 def _variance(X) -> float:

@@ -337,8 +337,8 @@ class Standardized(Through):
 
     still = ("centre", "scale")
     kernel: Kernel
-    centre: Float[Array, " d"]
-    scale: Float[Array, " d"]
+    centre: Float[Array | np.ndarray, " d"]
+    scale: Float[Array | np.ndarray, " d"]
 
     def take(self, X):
         """The columns about 0, of variance 1."""

@@ -90,7 +90,7 @@ def conclude_grid(problem: Problem, solution: Solution, table: tuple, chosen: tu
     shared = len(table[0]) > 1 and solution.factor.shares_work
     words = f"{len(table[0])} λ{' from one factorization' * shared}"
     plan = f"{solver_name(problem)} ({solution.factor.route}), {words}"
-    return conclude(problem.kernel, solution, table, chosen, problem.criterion, plan=plan)
+    return concluded(problem.kernel, solution, table, chosen, problem.criterion, plan=plan)
 
 
 def fit_at(problem: Problem, solution: Solution, lam) -> Fit:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.criteria.criterion import Criterion
-from jaxrls.criteria.left_out import loo
+from jaxrls.criteria.standard import loo
 from jaxrls.factors.certificate import TOLERANCE
 from jaxrls.factors.contract import Solution, Solver
 from jaxrls.factors.solvers import Refined, choose_route
@@ -21,6 +21,7 @@ from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import is_sparse
 from jaxrls.search.conclude import conclude_grid, concluded, inspect_fit
 from jaxrls.search.estimate import of_problem
+from jaxrls.search.grid import Choice
 from jaxrls.search.kept import beside, keeps
 from jaxrls.search.lam_search import search
 from jaxrls.search.landmarks import landmarks as choose_landmarks
@@ -134,16 +135,22 @@ def _best(problem: Problem, *, lams, per_target: bool, conservative, keep: bool 
     plan = Plan.of(problem, lams, per_target, conservative)
     if plan.searches:
         return beside(*_searched(plan), plan.problem, None, keep)
-    found = _on_grid(plan, keeps=keeps(problem, keep))
+    on_grid = _on_grid_at_once if plan.problem.traceable else _on_grid
+    found = on_grid(plan, keeps=keeps(problem, keep))
     return beside(*found, plan.problem, plan.choice, keep)
 
 
-@compiled
+_solved, _chosen = compiled(Problem.solution), compiled(Choice.of)
+
+
 def _on_grid(plan: Plan, *, keeps: bool) -> tuple[Fit, Solution | None]:
     """The fit with the best λ of a grid, and the solution where it is kept."""
-    solution = plan.problem.solution()
-    found = plan.choice.of(solution, plan.problem.kernel)
+    solution = _solved(plan.problem)
+    found = _chosen(plan.choice, solution, plan.problem.kernel)
     return conclude_grid(plan.problem, solution, *found), solution if keeps else None
+
+
+_on_grid_at_once = jax.jit(_on_grid, static_argnames="keeps")  # where all rows go into a program
 
 
 def _searched(plan: Plan) -> tuple[Fit, Solution]:
@@ -159,9 +166,6 @@ def _searched(plan: Plan) -> tuple[Fit, Solution]:
     found = concluded(problem.kernel, solution, table, chosen, problem.criterion)
     plan_words = f"{type(problem.solver).__name__}, a search for λ: {words}"
     return replace(found, plan=plan_words), solution
-
-
-_solved = compiled(Problem.solution)
 
 
 def _widened(X) -> np.ndarray:

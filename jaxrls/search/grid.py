@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.criteria.criterion import Criterion
-from jaxrls.criteria.holding_out import HoldOut
+from jaxrls.criteria.standard import HoldOut
 from jaxrls.factors.contract import Factor, Solution
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.support.checks import as_array, check_lams, check_whole

@@ -14,11 +14,10 @@ from jaxrls.factors.contract import Solution
 from jaxrls.factors.summed import Gone, Summed, summed_features
 from jaxrls.inference.fitted import Fit
 from jaxrls.inference.intervals import Jackknife
-from jaxrls.inference.posterior import Sure, by_evidence
+from jaxrls.inference.posterior import GaussianProcess, process_at
 from jaxrls.kernels.given import KernelValues
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.leave_out.without import Without
-from jaxrls.linalg.products import safe_sqrt
 from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.problem.folds import Folds
 from jaxrls.rows.compiled import compiled
@@ -55,7 +54,7 @@ class Kept:
     choice: Choice | None
     saved: bool = static(default=True)  # whether `save` writes it
     # What was made of rows that only the host reads, before `save` let go of them.
-    made: tuple[Sure | None, Jackknife | None] = (None, None)
+    made: tuple[GaussianProcess | None, Jackknife | None] = (None, None)
 
     def for_file(self, fit: Fit) -> "Kept":
         """What `save` writes: all but the problem, and rows that only the host reads, of which it
@@ -66,7 +65,7 @@ class Kept:
             solution = replace(solution, summed=fit.of_kept("summed"))
         if not arrays_alone(solution):
             known = fit.model.kernel.knows_diag and not np.ndim(fit.lam)
-            made = fit.of_kept("sure") if known else None, fit.of_kept("jackknife")
+            made = fit.of_kept("process") if known else None, fit.of_kept("jackknife")
             factor = replace(solution.factor, rows=Gone(solution.factor.dtype))  # type: ignore[type-var]
             solution = replace(solution, factor=factor)
         return replace(self, problem=None, solution=solution, made=made)
@@ -87,7 +86,7 @@ class Kept:
         check_lams(lam, "lam")
         return replace(fit_at(problem, self.solution, lam), kept=self)
 
-    def sure(self, fit: Fit) -> Sure:
+    def process(self, fit: Fit) -> GaussianProcess:
         """What variances at the fit's λ take."""
         if np.ndim(fit.lam):
             raise ValueError("variances are for one λ, and this fit chose one for each target")
@@ -95,7 +94,7 @@ class Kept:
             raise ValueError(
                 "variances need k(x, x) of new rows, which a kernel matrix cannot tell: give a kernel"
             )
-        return self.made[0] or sure_at(self.solution, jnp.asarray(fit.lam), fit.loo_residuals)
+        return self.made[0] or process_at(self.solution, jnp.asarray(fit.lam), fit.loo_residuals)
 
     def jackknife(self, fit: Fit) -> Jackknife:
         """What intervals take: every fit at these λ that leaves a row, or a group, out."""
@@ -166,18 +165,6 @@ def _features(problem: Problem) -> int | None:
 
 
 _summed_features = compiled(summed_features)
-
-
-@compiled
-def sure_at(solution: Solution, lam, left_out) -> Sure:
-    """What variances at one λ take."""
-    factor, drop, at = solution.factor, solution.labels.drop_axis, lam.reshape(1, 1)
-    by_loo = None
-    if left_out is not None:
-        r, e = solution.training_residuals(at)[0], jnp.asarray(left_out).reshape(factor.n, -1)
-        squares = jnp.sum(factor.weights.scale(e) * r, axis=0) / lam / factor.weights.count
-        by_loo = drop(safe_sqrt(squares))
-    return Sure(lam, drop(by_evidence(solution, lam)), by_loo, factor.spread(lam))
 
 
 @compiled

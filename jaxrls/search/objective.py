@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.criteria.criterion import Criterion
-from jaxrls.criteria.left_out import loo
+from jaxrls.criteria.standard import loo
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.search.grid import lam_vector, lambda_grid
 from jaxrls.search.problem import Problem

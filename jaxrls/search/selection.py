@@ -25,8 +25,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxrls.criteria.left_out import LeaveOneOut
 from jaxrls.criteria.losses import squared_error
+from jaxrls.criteria.standard import LeaveOneOut
 from jaxrls.kernels.inner import Linear
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul

@@ -14,7 +14,6 @@ from jaxtyping import Array, Float
 from jaxrls.factors.contract import Solution
 from jaxrls.factors.solvers import Spectral, check_kernel
 from jaxrls.inference.model import Model
-from jaxrls.inference.posterior import at_rows
 from jaxrls.kernels.kernel import Kernel, Scaled, Sum
 from jaxrls.rows.gram import kernel_times
 from jaxrls.search.descent import default_optimizer
@@ -63,8 +62,7 @@ class KernelsFit:
         **Shapes**: X (m, d) gives (K, m, t). **Cost** O(m q (d + t)) for each kernel. **Raises** as
         `Model.predict`."""
         model = Model(self.kernels[0], self.points, self.coef, self.intercept)
-        model.check_columns(X.shape[1])
-        return at_rows(model, X, partial(_split, self, block_size=block_size))
+        return _split(self, model.read(X), block_size=block_size)
 
     def predict(self, X, *, block_size: int | None = None) -> Float[Array | np.ndarray, "m t"]:
         """Predictions (m, t) for the rows of X: the sum of `predict_split`, and the intercept."""

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.criteria.holding_out import HoldOut
-from jaxrls.criteria.left_out import LeaveOneOut, loo
+from jaxrls.criteria.standard import HoldOut, LeaveOneOut, loo
 from jaxrls.kernels.distances import city_block_distances, squared_distances
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import safe_sqrt

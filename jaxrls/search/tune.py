@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.criteria.criterion import Criterion
-from jaxrls.criteria.left_out import loo
+from jaxrls.criteria.standard import loo
 from jaxrls.factors.contract import Solution
 from jaxrls.factors.solvers import Cholesky
 from jaxrls.inference.fitted import Fit, K, Stage

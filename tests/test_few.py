@@ -8,6 +8,7 @@ import pytest
 from support import DTYPE, assert_close, assert_derivatives
 
 import jaxrls as rls
+from jaxrls import extend
 from jaxrls.search import tune as few
 
 
@@ -54,7 +55,7 @@ def test_between_few_rows_and_all_come_some_for_each_landmark(monkeypatch):
     (X, y), kernel = problem(), rls.Gaussian(np.ones(2, DTYPE))
     found = rls.tune(kernel, X, y, landmarks=16, steps=4)
     assert [(stage.rows, stage.landmarks) for stage in found.history.stages] == [(40, 8), (48, 16)]
-    _, numbers = rls.Problem.of(kernel, X, y).some(48)
+    _, numbers = extend.Problem.of(kernel, X, y).some(48)
     points = {tuple(point) for point in X[numbers].tolist()}
     assert {tuple(point) for point in np.asarray(found.model.points).tolist()} <= points
     found = rls.tune(kernel, X, y, landmarks=jnp.asarray(X[::10]), steps=4)
@@ -125,12 +126,12 @@ def test_a_search_that_was_over_is_no_worse_than_its_start():
 
 def test_where_a_search_begins():
     X, y = problem()
-    made = rls.Problem.of(rls.Gaussian(1.0), X, y)
+    made = extend.Problem.of(rls.Gaussian(1.0), X, y)
     few_of = lambda landmarks, grow: few.begins_on_few(made, landmarks, grow)
     assert not few_of(15, None) and few_of(15, True) and few_of(jnp.asarray(X[:16]), None)
     assert not few_of(np.arange(16), False) and not few_of(None, None)
 
-    @rls.pytree
+    @extend.pytree
     class Weighed(rls.Criterion):
         shares: jax.Array
         name = "weighed"
@@ -145,7 +146,7 @@ def test_where_a_search_begins():
         pairs,
         groups,
     ):  # hold something of single rows
-        in_groups = rls.Problem.of(rls.Gaussian(1.0), X, y, criterion=criterion)
+        in_groups = extend.Problem.of(rls.Gaussian(1.0), X, y, criterion=criterion)
         assert not few.begins_on_few(in_groups, 16, None)
     for problem_, landmarks in ((in_groups, 16), (made, None)):
         with pytest.raises(

@@ -133,10 +133,11 @@ def _best(problem: Problem, *, lams, per_target: bool, conservative, keep: bool 
     """The fit with the best λ: by a grid, or by a search."""
     plan = Plan.of(problem, lams, per_target, conservative)
     if plan.searches:
-        return beside(*_searched(plan), plan.problem, None, keep)
+        found, solved = _searched(plan)
+        return beside(found, solved, plan.problem, None, keep)
     on_grid = _on_grid_at_once if plan.problem.traceable else _on_grid
-    found = on_grid(plan, keeps=keeps(problem, keep))
-    return beside(*found, plan.problem, plan.choice, keep)
+    found, kept = on_grid(plan, keeps=keeps(problem, keep))
+    return beside(found, kept, plan.problem, plan.choice, keep)
 
 
 _solved, _chosen = compiled(Problem.solution), compiled(Choice.of)

@@ -21,6 +21,7 @@ from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.search.grid import lambda_grid
 from jaxrls.support.checks import check_inputs
 from jaxrls.support.meshes import on_any_mesh
+from jaxrls.support.precision import in_precision_of
 
 SCREEN_ROWS = 300
 SCREEN_FACTORS = [1 / 16, 1 / 4, 1 / 2, 2.0, 4.0, 16.0]
@@ -33,6 +34,7 @@ MEDIAN_ROWS = 1000
 ORDERS = {"euclidean": 2, "cityblock": 1}
 
 
+@in_precision_of("X")
 @on_any_mesh
 def median_distance(
     X: Float[Array, "n d"] | Rows, *, order: int = 2, rows: int = MEDIAN_ROWS
@@ -59,6 +61,7 @@ def median_distance(
     return jnp.where(jnp.isfinite(median), median, 1.0)
 
 
+@in_precision_of("X")
 @on_any_mesh
 def start_from_data(kernel: Kernel, X: Float[Array, "n d"] | Rows) -> Kernel:
     """The same kernel with every length scale (`Kernel.length_scales`) set to the median distance

@@ -163,3 +163,15 @@ def test_troubleshooting_quotes_what_is_said():
     ]
     assert len(quoted) == 10
     assert [one for one in quoted if not any(one in part for part in parts)] == []
+
+
+def test_code_fits_its_column():
+    """88 columns are what a page shows without a bar."""
+    lines = [
+        (page, line)
+        for page, text in PAGES.items()
+        for language in ("python", "py")
+        for block in blocks(language, text)
+        for line in block.splitlines()
+    ]
+    assert [found for found in lines if len(found[1]) > 88] == []

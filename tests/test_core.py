@@ -298,7 +298,7 @@ MESSAGES = {
     ),
     "holdout rows": (
         lambda: rls.holdout(jnp.ones((2, 3)), jnp.ones(4))(factor(), jnp.ones(3), jnp.ones(1)),
-        "Y of holdout must have shape (2,) or (2, t), one row per row of X, and has shape (4,)",
+        "Y of holdout must have shape (2,), as its X and Y do, and has shape (4,)",
     ),
     "holdout weights": (
         lambda: rls.holdout(jnp.ones((2, 3)), jnp.ones(2), weights=jnp.ones(3))(

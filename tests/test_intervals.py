@@ -216,13 +216,13 @@ LEVEL = "level must be a number between 0 and 1, such as 0.9, and is "
         (
             {},
             {"method": "bootstrap"},
-            "method must be one of 'jackknife.', 'cv.' or None .* 'bootstrap'",
+            "method must be 'jackknife.' or None .* and is 'bootstrap'",
         ),
-        ({}, {"method": "cv+"}, "left single rows out: leave method= out, or fit with groups="),
+        ({}, {"method": "cv+"}, "and is 'cv.': 'cv.' takes a fit with groups="),
         (
             {"groups": GROUPS},
             {"method": "jackknife+"},
-            "left groups out: leave method= out, or fit without groups=",
+            "and is 'jackknife.': .* and 'jackknife.' one without",
         ),
         (
             {"groups": GROUPS, "keep": True},
@@ -275,7 +275,7 @@ def test_predictive_standard_deviations_are_those_of_residuals():
     used = np.flatnonzero(V > 0)
     assert_close(one.residuals[used], found.loo_residuals[used], TOLERANCE)
     assert_close(np.mean((one.residuals / one.std)[used] ** 2, axis=0), np.ones(2), TOLERANCE)
-    ratio = np.asarray(found.of_kept("sure").evidence / found.of_kept("sure").loo)
+    ratio = np.asarray(found.of_kept("process").evidence / found.of_kept("process").loo)
     assert_close(other.std[used], one.std[used] * ratio, TOLERANCE, "by the evidence")
     for part in (one.residuals, one.std, one.reached, one.crps):
         assert part.shape == (N, 2) and (np.isnan(part) == (V == 0)[:, None]).all()

@@ -2,8 +2,6 @@
 and the model that belongs to it.
 """
 
-import re
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +10,7 @@ from support import X64, array, solver_of
 
 import jaxrls as rls
 from jaxrls.factors import solvers
-from jaxrls.search import line
+from jaxrls.search.lam_search import COARSE, GAIN, MOST, next_place
 
 GAUSSIAN = rls.Gaussian(0.3)
 # A search promises errors within 1e-5; in float32 an error at one λ is itself known to so much of
@@ -44,7 +42,7 @@ def searched(kernel, X, y, **options):
             for name, value in options.items()
         },
     )
-    assert len(found.lams) == len(found.errors) <= line.MOST
+    assert len(found.lams) == len(found.errors) <= MOST
     assert (
         np.diff(np.asarray(found.lams), axis=0)
         >= (0 if found.lams.ndim == 2 else 1e-9 * np.asarray(found.lams)[:-1])
@@ -120,54 +118,16 @@ def test_a_lam_for_each_target(data, route):
 
 
 def test_counts_of_wrong_labels_have_no_slope(data):
-    """Steps take the grid, and say so where there is no spectrum for one."""
+    """Steps take the grid, or the values alone where there is no spectrum for one."""
     X, Y, _ = data
-    found, grid = (
-        rls.fit(
-            GAUSSIAN, X, np.sign(Y[:, 1]), lams=lams, criterion=rls.LeaveOneOut(rls.zero_one_loss)
-        )
-        for lams in ("search", None)
+    options = {"criterion": rls.LeaveOneOut(rls.zero_one_loss)}
+    found, grid, values = (
+        rls.fit(GAUSSIAN, X, np.sign(Y[:, 1]), lams=lams, solver=solver, **options)
+        for lams, solver in (("search", None), (None, None), ("search", rls.Cholesky()))
     )
-    assert (
-        float(found.lam) == float(grid.lam)
-        and float(found.error) == float(grid.error)
-        and "search" not in found.plan
-    )
-    for way in (rls.Cholesky(), rls.Refined()):
-        with pytest.raises(
-            ValueError,
-            match=f"criterion loo is a step, which has none; {re.escape(str(way))} has no spectrum",
-        ):
-            rls.fit(
-                GAUSSIAN,
-                X,
-                np.sign(Y[:, 1]),
-                lams="search",
-                solver=way,
-                criterion=rls.LeaveOneOut(rls.zero_one_loss),
-            )
-
-
-@pytest.mark.float64
-def test_two_valleys_as_deep_are_both_named():
-    """A criterion made for it, with valleys at log λ = −20 and −3."""
-
-    @rls.pytree
-    class Valleys(rls.Criterion):
-        name = "two valleys"
-
-        def values(self, solution, lams, kernel):
-            x = jnp.log(jnp.asarray(lams).reshape(-1, 1))
-            return (
-                1
-                + jnp.minimum((x + 20) ** 2 + 0.005, (x + 3) ** 2) / (1 + jnp.abs(x))
-                + 0 * solution.labels.mean
-            )
-
-    X = np.linspace(0, 1, 12)[:, None]
-    found = rls.fit(rls.Gaussian(0.3), X, np.sin(9 * X[:, 0]), lams="search", criterion=Valleys())
-    said = re.search(r"λ = (\S+) and (\S+) are as good, within 1 %", found.plan)
-    np.testing.assert_allclose(np.log([float(lam) for lam in said.groups()]), [-20, -3], atol=0.1)
+    assert float(found.lam) == float(grid.lam) and float(found.error) == float(grid.error)
+    assert "search" not in found.plan and "search" in values.plan
+    assert float(values.error) == np.min(values.errors)
 
 
 def test_taken_by_itself_where_a_spectrum_takes_as_long_as_many_factors(data, monkeypatch):
@@ -207,3 +167,80 @@ def test_messages(data):
         rls.fit(GAUSSIAN, X, Y, lams="find")
     with pytest.raises(ValueError, match="inside jax.jit"):
         jax.jit(lambda X: rls.fit(GAUSSIAN, X, Y, lams="search").error)(jnp.asarray(X))
+
+
+# the search along a line, on functions whose valleys are known, against a fine grid
+# --------------------------------------------------------------------------------------------------
+
+
+def run(function, low=-30.0, high=8.0, slopes=True):
+    """All places that a search sees of a function that gives value and slope, with the values."""
+    seen = []
+    for look in range(MOST):
+        if look < len(COARSE):
+            place = low + (high - low) * COARSE[look]
+        elif (place := next_place(*np.array(seen).T, low, high)) is None:
+            break
+        assert low <= place <= high and place not in [at for at, *_ in seen]
+        value, slope = function(place)
+        seen.append((place, value, slope if slopes else np.nan))
+    return np.array(seen).T[:2]
+
+
+def valley(centre, depth=0.0, steep=1.0):
+    """log cosh: a line far from its centre, a parabola near it."""
+    return lambda x: (
+        depth + np.logaddexp(steep * (x - centre), steep * (centre - x)) - np.log(2),
+        steep * np.tanh(steep * (x - centre)),
+    )
+
+
+def wall(centre):
+    """An evidence: exponential on one side."""
+    return lambda x: (np.exp(-(x - centre)) + 0.5 * (x - centre), 0.5 - np.exp(-(x - centre)))
+
+
+def lower(*functions):
+    """The lower of several, smoothly."""
+
+    def value(x):
+        values, slopes = np.array([f(x) for f in functions]).T
+        share = np.exp(-8 * (values - values.min()))
+        return values.min() - np.log(share.sum()) / 8, (share * slopes).sum() / share.sum()
+
+    return value
+
+
+@pytest.mark.any_precision
+@pytest.mark.parametrize("slopes", [True, False], ids=["slopes", "values"])
+@pytest.mark.parametrize("centre", [-29.5, -20.3, -8.1, 0.2, 5.7])
+@pytest.mark.parametrize(
+    "make", [valley, wall, lambda c: valley(c, steep=0.2)], ids=["valley", "wall", "flat"]
+)
+def test_finds_what_a_hundred_points_find(make, centre, slopes):
+    function = make(centre)
+    _, values = run(function, slopes=slopes)
+    grid = min(function(x)[0] for x in np.linspace(-30, 8, 100))
+    assert min(values) <= grid + (GAIN if slopes else 0.1)
+
+
+@pytest.mark.any_precision
+def test_stops_at_a_cliff():
+    """Factors that break down are not finite; nothing beyond them is looked at again."""
+    places, values = run(lambda x: (0.1 * x, 0.1) if x > -11.3 else (np.nan, np.nan))
+    lowest = places[np.isfinite(values)].min()
+    assert -11.3 < lowest < -11.3 + 3 and (places < -11.3).sum() <= 5
+    assert len(run(lambda x: (np.nan, np.nan))[0]) == len(COARSE)
+
+
+@pytest.mark.any_precision
+def test_of_equal_values_the_end_of_the_line_is_among_those_seen():
+    """As a grid takes the largest of equals."""
+    assert max(run(lambda x: (0.0, 0.0))[0]) == 8.0
+
+
+@pytest.mark.any_precision
+def test_looks_where_another_valley_may_hide():
+    """A narrow one that values and slopes on both sides of it do not tell of."""
+    places, values = run(lower(valley(-10.0, 0.08, steep=0.1), valley(-16.0, -0.2)))
+    assert abs(places[np.argmin(values)] + 16) < 0.5

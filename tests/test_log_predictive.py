@@ -84,7 +84,7 @@ def test_scale_by_what_is_left_out_is_that_of_predicted_deviations():
     logarithm alone, and choose the same λ.
     """
     fit = rls.fit(KERNEL, X, Y[:, 0], lams=[0.1], keep=True)
-    tau = float(fit.of_kept("sure").amplitude("loo")) ** 2
+    tau = float(fit.of_kept("process").amplitude("loo")) ** 2
     factor = rls.factorize(KERNEL, X)
     given, chosen = (rls.LogPredictive(scale)(factor, Y[:, 0], [0.1])[0] for scale in (tau, "loo"))
     assert_close(given, chosen, 1e-10)

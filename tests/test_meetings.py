@@ -113,7 +113,7 @@ def test_tuned_offers_what_fit_offers(data):
         "kept",
         "update",
         "forget",
-        "sure",
+        "process",
         "posterior",
         "jackknife",
         "intervals",

@@ -7,14 +7,12 @@ All of it runs in one process of four devices, `on_meshes.py`, which prints what
 import re
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 from support import array, on_four_devices
 
 import jaxrls as rls
-from jaxrls.support.meshes import on_any_mesh
 
 pytestmark = pytest.mark.any_precision
 
@@ -97,21 +95,3 @@ def test_rows_on_a_mesh_of_one_device(mesh, rng):
     assert (rows.shape, rows.count, rows.parts, rows.row_weights) == ((9, 2), 9, 1, None)
     np.testing.assert_array_equal(rows.labels, array(y))
     assert rls.shard(rows.X).sharding.spec == P("rows")
-
-
-def test_a_door_takes_explicit_axes_off_and_puts_them_back(mesh):
-    """Where what goes in has them; else nothing is touched."""
-    inside = []
-
-    @on_any_mesh
-    def door(tree, name):
-        inside.append(jax.typeof(tree["X"]).sharding.mesh.explicit_axes)
-        return tree["X"] * 2, name
-
-    X = jax.device_put(jnp.ones((4, 2)), jax.sharding.NamedSharding(mesh, P("rows")))
-    for given, run in ((X, door), (X, jax.jit(door, static_argnums=1)), (jnp.ones((4, 2)), door)):
-        twice, _ = run({"X": given}, 1)
-        assert (np.asarray(twice) == 2).all()
-        assert given is not X or twice.sharding.is_equivalent_to(X.sharding, 2)
-        assert given is not X or twice.sharding.mesh.axis_types == mesh.axis_types
-    assert inside == [(), (), ()]

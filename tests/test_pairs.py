@@ -192,7 +192,7 @@ NOT_ORDERED = [
     ({"pairs": [[0, 1]], "events": [0.0, 1, 1, 1, 1, 1]}, NONE_KNOWN),
     ({"weights": [1.0, 0, 1, 0, 0, 1]}, "no pair of rows of positive weight whose order is known"),
     ({"weights": [1.0, 1, 0, 0, 0, 0]}, "X has 2 rows of positive weight: leaving two out with an"),
-    ({"events": [1.0]}, r"events must have shape \(6,\)"),
+    ({"events": [1.0]}, r"events must be 1 .* of shape \(6,\), and has shape \(1,\)"),
     ({"pairs": [0, 1]}, r"pairs must have shape \(p, 2\)"),
     ({"pairs": [[0, 1], [3, 3]]}, "pair 1 is row 3 twice"),
     ({"pairs": [[0, 6]]}, "row numbers must be rows of X, 0 to 5"),
@@ -243,7 +243,7 @@ def test_pairs_that_are_not_of_the_rows_of_a_fit_are_told(unchecked):
     for criterion, weights, words in (
         (rls.pairwise_ranking_error, alone, no_pair + " whose order is known"),
         (rls.PairsOut(), alone, no_pair + " whose order is known"),
-        (rls.PairsOut(events=np.ones(9)), None, r"shape \(6,\).*and has \(9,\)"),
+        (rls.PairsOut(events=np.ones(9)), None, r"shape \(6,\), and has shape \(9,\)"),
         (rls.PairsOut(events=array(2 * np.ones(6))), None, "events must be 1 .* and include 2"),
         (rls.PairsOut(pairs=np.array([[0, 1], [0, 8]])), None, no_row + ", and include 8"),
     ):

@@ -82,7 +82,7 @@ def test_estimators():
     )
     for rows in (slice(9), slice(9, None)):
         parts.partial_fit(X[rows], Y[rows, 0])
-    scale = float(model.path_.of_kept("sure").evidence) ** 2
+    scale = float(model.path_.of_kept("process").evidence) ** 2
     kernel = ConstantKernel(scale) * DotProduct(sigma_0=1e-30) + WhiteKernel(scale * LAM)
     theirs = (
         GaussianProcessRegressor(kernel, alpha=1e-300, optimizer=None)
@@ -102,7 +102,7 @@ def test_scales(route):
     """By the evidence where it is largest; by leave-one-out where held-out residuals are as large
     as refits say they are.
     """
-    found = fit(weights=V.astype(DTYPE), solver=solver_of(route)).of_kept("sure")
+    found = fit(weights=V.astype(DTYPE), solver=solver_of(route)).of_kept("process")
     K, squares = gaussian(X, X), []
 
     def process(rows):
@@ -230,7 +230,7 @@ SCALE = "scale must be 'evidence', 'loo' or a positive number, .* is "
 @pytest.mark.parametrize(
     ("named", "message"),
     [
-        ({"scale": "median"}, "a positive number, and is 'median'"),
+        ({"scale": "median"}, SCALE + "'median'"),
         ({"scale": -1}, SCALE + "-1"),
         ({"scale": 0.0}, SCALE + "0.0"),
         ({"X": FRESH[:, :1]}, "X must have 2 columns, the columns it was fitted on, and has 1"),

@@ -13,7 +13,7 @@ import scipy.sparse
 from support import DTYPE, array
 
 import jaxrls as rls
-from jaxrls.search import rank
+from jaxrls.search import fit as search
 
 TOL = 0.1
 N = 1200
@@ -80,12 +80,12 @@ def test_how_the_landmarks_are_chosen(monkeypatch):
         asked.update(options, num=num)
         raise InterruptedError
 
-    monkeypatch.setattr(rank, "landmarks", caught)
+    monkeypatch.setattr(search, "choose_landmarks", caught)
     for progress in (False, True):
         with pytest.raises(InterruptedError):
             rls.fit(rls.Gaussian(1.0), X, y, weights=weights, landmarks="auto", progress=progress)
         assert (
-            asked["num"] == rank.FEWEST
+            asked["num"] == search.FEWEST
             and asked["progress"] is progress
             and (asked["weights"] == weights).all()
         )
@@ -118,15 +118,15 @@ def test_errors(options, message):
         jax.jit(lambda X: rls.fit(**named | {"X": X}).error)(array(X))
 
 
-# how many, and in which words: `grow` with a solution that names its λ
-# -----------------------------------------------------------
+# how many, and in which words, with a solution that names its λ
+# --------------------------------------------------------------------------------------------------
 
 FEW, HALF = 16, 100
 
 
 @dataclass(frozen=True)
 class Fit:
-    """As far as `grow` looks at one."""
+    """As far as is looked at."""
 
     lam: np.ndarray
     trace_residual: float | None
@@ -140,9 +140,9 @@ class Named:
 
     def __init__(self, monkeypatch, *lams):
         self.lams, self.asked, self.solved = list(lams), [], []
-        self.choose = rank.landmarks
-        monkeypatch.setattr(rank, "landmarks", self.chosen)
-        monkeypatch.setattr(rank, "FEWEST", FEW)
+        self.choose = search.choose_landmarks
+        monkeypatch.setattr(search, "choose_landmarks", self.chosen)
+        monkeypatch.setattr(search, "FEWEST", FEW)
 
     def chosen(self, kernel, X, num, **options):
         self.asked.append((num, options.get("tol")))
@@ -159,7 +159,7 @@ class Named:
 def grown(solve, width):
     X, y = (part[: 2 * HALF] for part in data())
     problem = rls.Problem.of(rls.Gaussian(width), X, y, weights=np.full(2 * HALF, 2.0, DTYPE))
-    result = rank.grow(solve, problem)
+    result = search._on_enough_landmarks(solve, problem, False)
     words = result.plan.removeprefix("a fit; ")
     return words, lambda lam: f"tr(K − K̂)/λ = {float(result.trace_residual) / lam:.2g}"
 
@@ -195,7 +195,7 @@ def test_the_end_of_memory_in_words(monkeypatch):
     """All that there is room for, by the smallest λ."""
     solve = Named(monkeypatch, 0.1, [0.3, 0.1])
     monkeypatch.setattr(
-        rank,
+        search,
         "of_problem",
         lambda problem, landmarks=0: SimpleNamespace(why_not=lambda: not 0 < landmarks <= 40),
     )

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.sparse
 from extended import LONG, Fits
 from support import assert_close
 
@@ -132,33 +133,6 @@ def test_every_lam_that_is_named_is_refined(floor):
 
 
 @pytest.mark.any_precision
-def test_lam_is_chosen_in_float32_and_refined():
-    """The table of float32 stays as it was; the rest is of float64 at its λ."""
-    plain, fit = (
-        rls.fit(KERNEL, X, Y, lams=20, per_target=True, solver=solver)
-        for solver in (None, rls.Refined())
-    )
-    np.testing.assert_array_equal(fit.errors, plain.errors)
-    np.testing.assert_array_equal(fit.lam, np.asarray(plain.lam))
-    coef, level, left_out, _ = truth(np.asarray(plain.lam, float).reshape(-1), None, True)
-    coef, level, left_out = (
-        np.stack([A[0, ..., 0], A[1, ..., 1]], axis=-1) for A in (coef, level, left_out)
-    )
-    assert (
-        off(fit.model.coef, coef) < 1e-9
-        and off(fit.model.intercept, level) < 1e-9
-        and off(fit.loo_residuals, left_out) < 1e-9
-    )
-    error = np.mean(left_out.astype(float) ** 2, axis=0)
-    assert_close(fit.error, error, 1e-9, "error")
-    assert (
-        fit.criterion == "loo"
-        and fit.route == "refined"
-        and float(fit.floor) < 1e-6 * float(plain.floor)
-    )
-
-
-@pytest.mark.any_precision
 @pytest.mark.filterwarnings(EDGE)
 def test_a_search_goes_below_what_float32_can_tell():
     """Labels without noise: the best λ is below float32's floor, and the search finds it."""
@@ -211,10 +185,14 @@ def test_a_refined_fit_says_where_it_did_not_come_near():
 @pytest.mark.any_precision
 def test_what_cannot_be_refined_is_refused():
     options = {"lams": [1.0], "solver": rls.Refined()}
-    with pytest.raises(ValueError, match="is for K of all rows of a dense X, and landmarks= was"):
+    with pytest.raises(ValueError, match="landmarks= fits on landmarks in place of all rows, and "):
         rls.fit(KERNEL, X, Y, landmarks=10, **options)
-    with pytest.raises(ValueError, match="call fit outside of it"):
-        jax.jit(lambda y: rls.fit(KERNEL, X, y, **options).error)(Y)
+    with pytest.raises(ValueError, match="call fit outside of jax.jit"):
+        jax.jit(lambda X: rls.fit(KERNEL, X, Y, **options).error)(X)
+    with pytest.raises(ValueError, match="dense X of known values, and X is csr_array"):
+        rls.fit(KERNEL, scipy.sparse.csr_array(X), Y, **options)
+    with pytest.raises(ValueError, match=r"Refined\(\) has no spectrum to make a grid of λ from"):
+        rls.fit(KERNEL, X, Y, solver=rls.Refined())
 
 
 def wide(A):

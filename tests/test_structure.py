@@ -30,7 +30,7 @@ FLOORS = {
     "factors": 6,
     "criteria": 7,
     "inference": 7,
-    "search": 8,
+    "search": 24.6,
 }
 # What faces the outside world: a door may import anything but another door, and nothing imports a
 # door but the package's front page. Files are for every door, and `__main__` is the handle of the
@@ -89,19 +89,19 @@ def public():
 
 # Tokens of code at most, in thousands, docstrings and comments apart: lower them where there is room.
 BUDGET = {
-    "support": 6.7,
+    "support": 6.6,
     "linalg": 4.8,
     "kernels": 5.2,
-    "rows": 12.5,
+    "rows": 11.9,
     "problem": 6.5,
     "leave_out": 5.5,
     "factors": 29.3,
-    "criteria": 6.4,
-    "inference": 10.2,
-    "search": 26.0,
-    "io": 5.3,
-    "sklearn": 5.2,
-    "cli": 5.2,
+    "criteria": 5.6,
+    "inference": 9.6,
+    "search": 24.6,
+    "io": 5.1,
+    "sklearn": 4.9,
+    "cli": 4.6,
 }
 COUNTED = {tokenize.NAME, tokenize.OP, tokenize.NUMBER, tokenize.STRING}
 

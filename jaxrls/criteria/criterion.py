@@ -4,18 +4,21 @@ searched.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxrls.criteria.losses import check_loss, is_smooth, squared_error
 from jaxrls.factors.contract import Factor, Solution
 from jaxrls.kernels.kernel import Kernel
+from jaxrls.problem.folds import as_folds
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.rows import Rows
 from jaxrls.support.checks import Listed, as_array, check_lams, values_unknown
-from jaxrls.support.meshes import on_any_mesh
+from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree, static
 
 
@@ -40,22 +43,21 @@ class Criterion(ABC):
 
     name: str
     larger_is_better: ClassVar[bool] = False
-    any_factor: ClassVar[bool] = True  # whether it asks for nothing but the contract
-    of_sums: ClassVar[bool] = False  # whether it does without the rows, by sums over the whole fit
-    keeps_all_rows: ClassVar[bool] = (
-        False  # whether it is defined where some row cannot be left out
-    )
-    of_some_rows: bool = (
-        False  # whether it means the same of some of the rows, of which it holds nothing
-    )
-    traceable: bool = True  # whether its data can go into `jax.jit`
-    of_losses: ClassVar[bool] = (
-        False  # whether it is the mean of its `loss` over rows left out, alone or in groups
-    )
+    # Whether it asks for nothing but the contract.
+    any_factor: ClassVar[bool] = True
+    # Whether it does without the rows, by sums over the whole fit.
+    of_sums: ClassVar[bool] = False
+    # Whether it is defined where some row cannot be left out.
+    keeps_all_rows: ClassVar[bool] = False
+    # Whether it is the mean of its `loss` over rows left out, alone or in groups.
+    of_losses: ClassVar[bool] = False
     in_pairs: ClassVar[bool] = False  # whether rows are left out in pairs
+    # Whether it means the same of some of the rows, of which it holds nothing.
+    of_some_rows: bool = False
+    traceable: bool = True  # whether its data can go into `jax.jit`
     groups: Any = None  # `Folds` of rows that it leaves out together
 
-    @on_any_mesh
+    @door()
     def __call__(
         self,
         factor: Factor,
@@ -91,8 +93,10 @@ class Criterion(ABC):
 
     def bind(self, Y, rows: Rows | None = None) -> "Criterion":
         """The same for labels and rows to fit: what it holds is read and checked beside them."""
-        del Y, rows
-        return self
+        if self.groups is None:
+            return self
+        count = None if rows is None else rows.count
+        return replace(self, groups=as_folds(self.groups, len(Y), count))  # type: ignore[type-var]
 
     def errors(self, solution: Solution, lams, kernel: Kernel | None) -> Float[Array, "L *t"]:
         """The same, smaller better, without the t axis where the labels came without it."""
@@ -134,7 +138,17 @@ class Criterion(ABC):
 
 
 class Positive(Criterion):
-    """An error that cannot be negative, searched by its logarithm."""
+    """An error that cannot be negative, by default of squares, searched by its logarithm."""
+
+    loss: Callable = squared_error
+
+    def __post_init__(self):
+        check_loss(self.loss)
+
+    @property
+    def smooth(self):
+        """Whether the loss has a gradient."""
+        return is_smooth(self.loss)
 
     def to_search(self, error, n):
         """log error."""
@@ -175,13 +189,13 @@ class Given(Criterion):
         return values.reshape(len(lams), -1)
 
 
-def as_grid(lams, Y, factor: Factor) -> Float[Array, "L *k"]:
+def as_grid(lams, Y, factor: Factor, name: str = "lams") -> Float[Array, "L *k"]:
     """λ as a vector, or one for every target, in the factor's dtype, checked; 0 is its floor."""
     lams = as_array("lams", lams, factor.dtype)
-    per_target = lams.ndim == 2 and jnp.ndim(Y) == 2 and lams.shape[1] == Y.shape[1]
-    if lams.ndim != 1 and not per_target:
+    if lams.ndim == 0 or lams.shape[1:] not in ((), np.shape(Y)[1:]):
         raise ValueError(
-            f"lams must have shape (L,), or (L, t) with a λ for each target, and has shape {lams.shape}: use coef and loo_residuals for one λ"
+            "lams must have shape (L,), or (L, t) with a λ for each target, and has shape "
+            f"{lams.shape}: use coef and loo_residuals for one λ"
         )
-    check_lams(lams, zero=True)
+    check_lams(lams, name, zero=True)
     return factor.with_floor(lams)

@@ -32,7 +32,7 @@ from jaxrls.linalg.products import matmul
 from jaxrls.problem.fixed_effects import FixedEffects, as_fixed_effects
 from jaxrls.problem.weights import Weights
 from jaxrls.support.checks import Listed, as_array, check_symmetric, is_concrete
-from jaxrls.support.meshes import on_any_mesh
+from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree
 
 # What is left out together: entries alone, whole rows, whole columns, or of an entry its row and
@@ -348,7 +348,7 @@ class Kronecker(OneByOne):
         return jnp.moveaxis(e, 0, 3 if swapped else 2) / self.root
 
 
-@on_any_mesh
+@door()
 def factor_kronecker(
     K1: Float[Array, "n1 n1"] | Listed,
     K2: Float[Array, "n2 n2"] | Listed,

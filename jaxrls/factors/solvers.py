@@ -22,9 +22,9 @@ from jaxrls.problem.landmarks import as_landmarks, on_landmarks, without_trace
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.gram import gram
 from jaxrls.rows.sparse import as_rows
-from jaxrls.support.meshes import on_any_mesh
+from jaxrls.support.checks import platform
+from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree, static
-from jaxrls.support.target import platform
 
 # How many λ take as long by a Cholesky factor and inverse each as one eigendecomposition, from so
 # many rows on. On CPUs 2 to 6 at n = 1000, 3 to 4 at 2000 and 5 to 6 at 4000, the fewer in float32;
@@ -59,7 +59,7 @@ def suits_cholesky(kernel: Kernel, n: int, num: int) -> bool:
     return num <= most and kernel.is_semidefinite()
 
 
-@on_any_mesh
+@door()
 def factorize(
     kernel: Kernel,
     X: Any,
@@ -247,8 +247,7 @@ class Refined(Solver):
     tell, in about 16n³ operations for each.
 
     `fit` with it gives coefficients, left-out residuals and error in float64 whatever the dtype of
-    X, at the λ chosen in that dtype, or at those that `lams` names or searches; `fit.run` says how
-    near to the identity every step came.
+    X, at λ that `lams` names or searches; `fit.run` says how near to the identity every step came.
 
     >>> import jaxrls as rls
     >>> rls.factorize(rls.Gaussian(1.0), [[1.0], [2.0]], solver=rls.Refined()).route

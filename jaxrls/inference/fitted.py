@@ -7,13 +7,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.factors.certificate import TOLERANCE, certificate_words
+from jaxrls.inference.intervals import Predictive, predictive
 from jaxrls.inference.model import Model
 from jaxrls.inference.posterior import Posterior, check_unsaid
-from jaxrls.inference.predictive import Predictive, predictive
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.conjugate import Run
 from jaxrls.support.checks import is_concrete
-from jaxrls.support.meshes import on_any_mesh
+from jaxrls.support.door import door
 from jaxrls.support.pictures import plot_errors, plot_function, plot_left_out, plot_search
 from jaxrls.support.pytrees import pytree, static
 
@@ -143,6 +143,7 @@ class Fit(Generic[K]):
         away = Y - np.average(Y, axis=0, weights=v)
         return np.mean(1 - np.tensordot(v, left**2, 1) / np.tensordot(v, away**2, 1))
 
+    @door("self.model.coef")
     def at(self, lam) -> "Fit":
         """The fit at another λ, or at one for each target: from the solution that is kept, O(n r)
         where that is a spectrum. Not after `update` and `load`, which have no data.
@@ -159,9 +160,10 @@ class Fit(Generic[K]):
             raise ValueError("this fit kept no solution, from which that comes: fit with keep=True")
         return self.kept
 
+    @door("self.model.coef")
     def of_kept(self, name: str) -> Any:
         """What is made of the solution, once for this object where its values are known: "summed",
-        "sure" or "jackknife".
+        "process" or "jackknife".
         """
         if f"_{name}" not in vars(self):
             made = getattr(self._kept(), name)(self)
@@ -194,7 +196,7 @@ class Fit(Generic[K]):
         block_size: int | None = ...,
     ) -> tuple[Float[Numbers, "m *t"], Float[Numbers, "m *t"]]: ...
 
-    @on_any_mesh
+    @door("self.model.coef")
     def predict(
         self,
         X,
@@ -220,9 +222,9 @@ class Fit(Generic[K]):
         if not return_std:
             return mean
         options = scale, corrected, block_size
-        return mean, self.of_kept("sure").label_std(self.model, X, fixed_effects, *options)
+        return mean, self.of_kept("process").label_std(self.model, X, fixed_effects, *options)
 
-    @on_any_mesh
+    @door("self.model.coef")
     def posterior(
         self, X, *, scale="evidence", corrected: bool = True, fixed_effects=None
     ) -> Posterior:
@@ -248,9 +250,9 @@ class Fit(Generic[K]):
         >>> bool(far > 10 * near)
         True
         """
-        return self.of_kept("sure").posterior(self.model, X, fixed_effects, scale, corrected)
+        return self.of_kept("process").posterior(self.model, X, fixed_effects, scale, corrected)
 
-    @on_any_mesh
+    @door("self.model.coef")
     def intervals(
         self,
         X,
@@ -297,10 +299,10 @@ class Fit(Generic[K]):
         """
         kept = self.of_kept("jackknife")
         kept.check(method)
-        spread = self.of_kept("sure").spread if studentised else None
+        spread = self.of_kept("process").spread if studentised else None
         return kept.intervals(self.model, X, fixed_effects, spread, level, block_size)
 
-    @on_any_mesh
+    @door("self.model.coef")
     def loo_predictive(self, *, scale="loo") -> Predictive:
         """Every label as the other rows tell it, Gaussian: whether standard deviations are right at
         any level, from what is left out alone.
@@ -323,10 +325,10 @@ class Fit(Generic[K]):
         True
         """
         by_loo = isinstance(scale, str) and scale == "loo"
-        amplitude = None if by_loo else self.of_kept("sure").amplitude(scale)
+        amplitude = None if by_loo else self.of_kept("process").amplitude(scale)
         return predictive(self.of_kept("jackknife"), self.loo_residuals, amplitude)
 
-    @on_any_mesh
+    @door("self.model.coef")
     def update(
         self, X, Y=None, *, weights=None, fixed_effects=None, block_size: int | None = None
     ) -> "Fit":
@@ -354,7 +356,7 @@ class Fit(Generic[K]):
         """
         return self._kept().changed(self, X, Y, weights, fixed_effects, block_size, 1)
 
-    @on_any_mesh
+    @door("self.model.coef")
     def forget(
         self, X, Y=None, *, weights=None, fixed_effects=None, block_size: int | None = None
     ) -> "Fit":

@@ -13,7 +13,7 @@ from jaxrls.inference.model import Model
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import safe_sqrt
 from jaxrls.support.checks import Listed, as_array, check_lams, check_whole
-from jaxrls.support.meshes import on_any_mesh
+from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree
 
 
@@ -37,7 +37,7 @@ class Influence:
     dof: Float[Array, ""]
 
 
-@on_any_mesh
+@door()
 def influence(
     factor: Factor, Y: Float[Array, "n *t"] | Listed, lam: Float[Array, "..."] | float
 ) -> Influence:

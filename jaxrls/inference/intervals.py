@@ -1,5 +1,5 @@
-"""Intervals that hold a new label with a given probability whatever its distribution, from every
-fit that leaves a row, or a group, out.
+"""Every fit that leaves a row, or a fold, out: intervals that hold a new label with a given
+probability whatever its distribution, and every label beside what the others tell of it.
 """
 
 from functools import partial
@@ -13,19 +13,59 @@ from jaxtyping import Array, Float, Int
 from jaxrls.factors.expansion import Expansion
 from jaxrls.factors.spread import Spread
 from jaxrls.inference.model import Model
-from jaxrls.inference.posterior import at_rows
 from jaxrls.leave_out.without import Without
+from jaxrls.linalg.products import safe_sqrt
 from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.rows.blocks import FEWEST_ROWS
 from jaxrls.rows.compiled import compiled
 from jaxrls.rows.rows import Rows
-from jaxrls.support.checks import is_concrete
+from jaxrls.support.checks import as_floats, is_concrete
+from jaxrls.support.pictures import plot_coverage
 from jaxrls.support.pytrees import pytree, static
 
 # Numbers of one kind, (new rows, rows), in a block: fewer new rows than blocks have elsewhere,
 # where there are very many rows.
 AT_ONCE = 2**24
-METHODS = ("jackknife+", "cv+")
+
+
+@pytree
+class Predictive:
+    """Every label as the other rows tell it, N(yᵢ − eᵢ, std²): (n,) or (n, t), NaN for rows of
+    weight 0.
+
+    `reached` is the level of the central interval that just reaches the label, uniform on (0, 1)
+    where the standard deviations are right; `crps` the continuous ranked probability score in units
+    of the labels, less being better: what |eᵢ| is of a prediction without any deviation.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> found = rls.Predictive(jnp.array([0.5, -2.0]), jnp.array([1.0, 1.0]), jnp.array([0.38, 0.95]), jnp.array([0.33, 1.45]))
+    >>> found.coverage([0.5, 0.9]).tolist()
+    [0.5, 0.5]
+    """
+
+    residuals: Float[Array | np.ndarray, "n *t"]
+    std: Float[Array | np.ndarray, "n *t"]
+    reached: Float[Array | np.ndarray, "n *t"]
+    crps: Float[Array | np.ndarray, "n *t"]
+
+    def coverage(self, levels) -> Float[Array | np.ndarray, "L *t"]:
+        """The share of labels within their central interval of each level: the level itself where
+        the standard deviations are right.
+        """
+        xp: Any = jnp if isinstance(self.reached, jax.Array) else np
+        levels = as_floats("levels", levels)
+        if is_concrete(levels) and not ((levels >= 0) & (levels <= 1)).all():
+            raise ValueError(
+                f"levels must be numbers between 0 and 1, such as 0.9, and are {levels.tolist()}"
+            )
+        levels = xp.asarray(levels, self.reached.dtype).reshape(-1, *[1] * self.reached.ndim)
+        counts = xp.sum(self.reached <= levels, axis=1), xp.sum(~xp.isnan(self.reached), axis=0)
+        inside, known = (count.astype(self.reached.dtype) for count in counts)
+        return inside / known
+
+    def plot(self, ax=None):
+        """Coverage against level, on Matplotlib axes, which it returns."""
+        return plot_coverage(self, ax)
 
 
 @pytree
@@ -42,57 +82,45 @@ class Jackknife:
     stacked: bool = static(default=False)
 
     def check(self, method: str | None) -> None:
-        """Raise for a method that there is not, or that this fit does not leave rows out for."""
+        """Raise for a method that this fit does not leave rows out for."""
         own = self.fits.method
-        if method not in (None, *METHODS):
-            raise ValueError(
-                f"method must be one of {', '.join(map(repr, METHODS))} or None for what the fit left out, and is {method!r}"
-            )
         if method not in (None, own):
-            left = "single rows" if own == "jackknife+" else "groups"
-            needed = "without groups=" if own == "cv+" else "with groups=, or criterion=kfold"
             raise ValueError(
-                f"method={method!r} is not that of this fit, which left {left} out: leave method= out, or fit {needed}"
+                f"method must be {own!r} or None for a fit that left out what this one did, and is "
+                f"{method!r}: 'cv+' takes a fit with groups=, and 'jackknife+' one without"
             )
 
     def rank(self, level) -> Int[Array, ""]:
         """⌈level (n + 1)⌉, of the level that was rounded to the one given, in its dtype."""
-        known = is_concrete(level, self.count)
-        xp: Any = np if known else jnp
-        level = xp.asarray(level)
-        dtype = np.float64 if known else self.count.dtype
-        slack = 4 * max(float(jnp.finfo(part).eps) for part in (level.dtype, dtype))
-        wide = level.astype(dtype) * (xp.asarray(self.count, dtype) + 1)
+        given = level if hasattr(level, "dtype") else np.asarray(level)
+        number = given.ndim == 0 and jnp.issubdtype(given.dtype, jnp.floating)
+        if not number or is_concrete(level) and not 0 < float(level) < 1:
+            raise ValueError(
+                f"level must be a number between 0 and 1, such as 0.9, and is {level!r}"
+            )
+        xp: Any = np if is_concrete(level, self.count) else jnp
+        given = xp.asarray(given)
+        dtype = np.promote_types(given.dtype, self.count.dtype)
+        slack = 4 * float(jnp.finfo(given.dtype).eps)
+        wide = given.astype(dtype) * (xp.asarray(self.count, dtype) + 1)
         return jnp.asarray(xp.ceil(wide * (1 - slack)), jnp.int32)
 
     def intervals(
         self, model: Model, X, given, spread: Spread | None, level, block_size: int | None
     ) -> Any:
         """Both ends; their width follows x where the spread is given."""
-        check_level(level)
 
-        def found(rows):
-            model.check_columns(rows.shape[1])
-            effects = model.new_effects(given, rows.shape[0])
-            options = spread, rows, effects, self.rank(level)
-            ends = _intervals(self, model, *options, block_size=block_size)
-            return tuple(end[:, 0] if self.flat else end for end in ends)
-
-        return at_rows(model, X, found)
+        rows = model.read(X)
+        effects = model.new_effects(given, rows.shape[0])
+        options = spread, rows, effects, self.rank(level)
+        ends = _intervals(self, model, *options, block_size=block_size)
+        return tuple(end[:, 0] if self.flat else end for end in ends)
 
     def each(self, fn) -> Any:
         """`fn(fits)` with results (…, t)."""
         if not self.stacked:
             return fn(self.fits)
         return jax.tree.map(lambda a: jnp.moveaxis(a[..., 0], 0, -1), jax.lax.map(fn, self.fits))
-
-
-def check_level(level) -> None:
-    """Raise unless it is a probability, where its value is known."""
-    given = level if hasattr(level, "dtype") else np.asarray(level)
-    number = given.ndim == 0 and jnp.issubdtype(given.dtype, jnp.floating)
-    if not number or is_concrete(level) and not 0 < float(level) < 1:
-        raise ValueError(f"level must be a number between 0 and 1, such as 0.9, and is {level!r}")
 
 
 @compiled
@@ -143,3 +171,22 @@ def _ends(ratios, rank, count, left_out: Float[Array, "b n"], gaps: Float[Array,
         return sign * jnp.where(defined, found, jnp.inf)
 
     return end(-1), end(1)
+
+
+@jax.jit
+def predictive(jackknife: Jackknife, residuals, amplitude) -> Predictive:
+    """From residuals left out, at an amplitude, or at that by which they are as large on average as
+    they are held to be.
+    """
+    own = jackknife.each(lambda fits: fits.deviations()[:, None])
+    e = jnp.asarray(residuals).reshape(len(own), -1)
+    tau = amplitude
+    if tau is None:
+        tau = safe_sqrt(jnp.sum((e / own) ** 2, axis=0) / jackknife.count)
+    std = jnp.where(jnp.isinf(own), jnp.nan, tau * own)
+    z = e / jnp.where(std == 0, 1, std)  # without deviation nothing is left to be told either
+    inside = jax.scipy.special.erf(jnp.abs(z) / 2**0.5)
+    density = jnp.exp(-(z**2) / 2) / (2 * jnp.pi) ** 0.5
+    crps = std * (jnp.abs(z) * inside + 2 * density - 1 / jnp.pi**0.5)
+    parts = jnp.where(jnp.isnan(std), jnp.nan, e), std, inside, crps
+    return Predictive(*(part.reshape(residuals.shape) for part in parts))

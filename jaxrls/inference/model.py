@@ -12,9 +12,9 @@ from jaxrls.linalg.products import matmul
 from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.rows.compiled import compiled
 from jaxrls.rows.gram import kernel_times
+from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import as_rows
-from jaxrls.support.meshes import on_any_mesh
-from jaxrls.support.precision import in_dtype_of
+from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree
 
 
@@ -42,7 +42,7 @@ class Model:
     free: Float[Array | np.ndarray, "p *t"] | None = None
     effects: FixedEffects | None = None  # what `free` are the coefficients of, without their rows
 
-    @on_any_mesh
+    @door("self.coef")
     def predict(
         self, X, *, fixed_effects=None, block_size: int | None = None
     ) -> Float[Array | np.ndarray, "m *t"]:
@@ -54,18 +54,20 @@ class Model:
         **Cost** O(m q (d + t)), or O(m r t) on features; memory of a block of rows. **Raises** `ValueError` for a
         wrong number of columns, NaN or infinity."""
 
-        def found():
-            rows = as_rows(self.kernel, X, dtype=self.coef.dtype, devices=jax.device_count())
-            effects = self.new_effects(fixed_effects, rows.shape[0])
-            self.check_columns(rows.shape[1])
-            rows.check(self.kernel, training=False)
-            out = _evaluate(self, rows, block_size=block_size)
-            if self.free is None:
-                return out
-            rest = self.effects.rest  # type: ignore[union-attr]  # whose coefficients `free` are
-            return out + rest(effects, jnp.asarray(self.free))
+        rows = self.read(X)
+        effects = self.new_effects(fixed_effects, rows.shape[0])
+        out = _evaluate(self, rows, block_size=block_size)
+        if self.free is None:
+            return out
+        rest = self.effects.rest  # type: ignore[union-attr]  # whose coefficients `free` are
+        return out + rest(effects, jnp.asarray(self.free))
 
-        return in_dtype_of(self.coef, found)
+    def read(self, X) -> Rows:
+        """The rows of X, checked."""
+        rows = as_rows(self.kernel, X, dtype=self.coef.dtype, devices=jax.device_count())
+        self.check_columns(rows.shape[1])
+        rows.check(self.kernel, training=False)
+        return rows
 
     def new_effects(self, given: Any, m: int) -> Any:
         """What m new rows are of the fixed effects, from what a caller gives."""

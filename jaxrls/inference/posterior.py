@@ -1,4 +1,4 @@
-"""Standard deviations, covariances and samples of the Gaussian process whose mean a fit is."""
+"""The Gaussian process whose mean a fit is: standard deviations, covariances and samples."""
 
 from functools import partial
 from typing import Any
@@ -14,9 +14,8 @@ from jaxrls.linalg.decompositions import eigh
 from jaxrls.linalg.products import matmul, safe_sqrt
 from jaxrls.rows.compiled import compiled
 from jaxrls.rows.rows import Rows
-from jaxrls.rows.sparse import as_rows
 from jaxrls.support.checks import check_whole
-from jaxrls.support.precision import in_dtype_of
+from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree
 
 
@@ -49,17 +48,19 @@ class Posterior:
         """Standard deviation of a new label of weight 1, shaped as the mean."""
         return deviation(self.covariance.diagonal() + self.noise, self.amplitude)
 
+    @door("self.mean")
     def sample(self, key: PRNGKeyArray, num: int) -> Float[Array | np.ndarray, "num m *t"]:
         """Functions drawn at all rows jointly, for every target by itself: O(m³ + num m² t)."""
         check_whole("num", num)
-        return in_dtype_of(self.mean, lambda: _drawn(self, key, num=num))
+        return _drawn(self, key, num=num)
 
 
 def check_unsaid(scale, corrected: bool = True) -> None:
     """Raise where it is said how standard deviations are made, and none are asked for."""
     if not (isinstance(scale, str) and scale == "evidence" and corrected):
         raise ValueError(
-            "scale= and corrected= say how standard deviations are made: pass return_std=True, or leave them out"
+            "scale= and corrected= say how standard deviations are made: pass return_std=True, or "
+            "leave them out"
         )
 
 
@@ -79,99 +80,88 @@ def _drawn(posterior: Posterior, key, *, num: int):
 
 
 @pytree
-class Scales:
-    """λ, and the amplitudes that standard deviations are multiplied by, as the evidence tells them
-    and what is left out.
+class GaussianProcess:
+    """λ, the amplitudes τ by the evidence and by what is left out, None where that is not known, and
+    the posterior covariance in units of the kernel.
     """
 
     lam: Float[Array | np.ndarray, ""]
     evidence: Float[Array | np.ndarray, "*t"]
     loo: Float[Array | np.ndarray, "*t"] | None
+    spread: Any
 
     def amplitude(self, scale) -> Any:
         """τ by the name of what tells it, or of the number τ²."""
-        if isinstance(scale, str) and scale not in ("evidence", "loo"):
+        if isinstance(scale, str) and scale == "evidence":
+            return self.evidence
+        if isinstance(scale, str) and scale == "loo":
+            if self.loo is None:
+                raise ValueError(
+                    "scale='loo' needs the rows, which were changed since the fit: use "
+                    "scale='evidence'"
+                )
+            return self.loo
+        value = np.asarray(0 if isinstance(scale, bool | str) else scale, self.evidence.dtype)
+        if value.shape not in ((), self.evidence.shape) or not (value > 0).all():
             raise ValueError(
-                f"scale must be 'evidence', 'loo' or a positive number, and is {scale!r}"
-            )
-        if scale == "loo" and self.loo is None:
-            raise ValueError(
-                "scale='loo' needs the rows, which were changed since the fit: use scale='evidence'"
-            )
-        if isinstance(scale, str):
-            return self.evidence if scale == "evidence" else self.loo
-        value = np.asarray(scale, self.evidence.dtype)
-        if (
-            isinstance(scale, bool)
-            or value.shape not in ((), self.evidence.shape)
-            or not (value > 0).all()
-        ):
-            raise ValueError(
-                f"scale must be 'evidence', 'loo' or a positive number, or one for each target, and is {scale!r}"
+                "scale must be 'evidence', 'loo' or a positive number, or one for each target, and "
+                f"is {scale!r}"
             )
         return jnp.broadcast_to(jnp.sqrt(value), self.evidence.shape)
 
-
-@pytree
-class Sure(Scales):
-    """What a fit keeps to say how sure it is: λ, amplitudes, and the covariance in units of the
-    kernel.
-    """
-
-    spread: Any
+    def variances(self, kernel, rows: Rows, effects, *, corrected: bool, block_size=None):
+        """Of f + b at rows, in blocks of them."""
+        options: dict = {"corrected": corrected, "block_size": block_size}
+        return _variances(self.spread, kernel, rows, effects, **options)
 
     def label_std(self, model: Model, X, given, scale, corrected: bool, block_size) -> Any:
         """Standard deviation of a new label, in blocks of rows."""
 
-        def found(rows):
-            effects = model.new_effects(given, rows.shape[0])
-            options: dict = {"corrected": corrected, "block_size": block_size}
-            variance = _variances(self, model, rows, effects, **options)
-            return deviation(variance + self.lam, self.amplitude(scale))
-
-        return at_rows(model, X, found)
+        rows = model.read(X)
+        effects = model.new_effects(given, rows.shape[0])
+        options: dict = {"corrected": corrected, "block_size": block_size}
+        variance = self.variances(model.kernel, rows, effects, **options)
+        return deviation(variance + self.lam, self.amplitude(scale))
 
     def posterior(self, model: Model, X, given, scale, corrected: bool) -> Posterior:
         """Mean and covariance."""
 
-        def found(rows):
-            mean = jnp.asarray(model.predict(rows, fixed_effects=given))
-            effects = model.new_effects(given, rows.shape[0])
-            covariance = _covariance(self, model, rows.dense(), effects, corrected=corrected)
-            return Posterior(
-                mean, covariance, jnp.asarray(self.amplitude(scale)), jnp.asarray(self.lam)
-            )
+        rows = model.read(X)
+        mean = model.predict(rows, fixed_effects=given)
+        effects = model.new_effects(given, rows.shape[0])
+        covariance = _covariance(self.spread, model.kernel, rows.dense(), effects, corrected)
+        return self.posterior_of(mean, covariance, scale)
 
-        return at_rows(model, X, found)
-
-
-def at_rows(model: Model, X, found) -> Any:
-    """What is found at rows, in the precision of the model, on the host where that is."""
-
-    def checked():
-        rows = as_rows(model.kernel, X, dtype=model.coef.dtype)
-        rows.check(model.kernel, training=False)
-        return found(rows)
-
-    return in_dtype_of(model.coef, checked)
+    def posterior_of(self, mean, covariance, scale) -> Posterior:
+        """Of a mean and a covariance in units of the kernel."""
+        parts = mean, covariance, self.amplitude(scale), self.lam
+        return Posterior(*map(jnp.asarray, parts))
 
 
 @compiled
-def _variances(sure: Sure, model: Model, rows: Rows, effects, *, corrected: bool, block_size):
+def _variances(spread, kernel, rows: Rows, effects, *, corrected: bool, block_size):
     def block(x, effects):
-        return sure.spread.variance(model.kernel, x, effects, corrected)
+        return spread.variance(kernel, x, effects, corrected)
 
-    hints: dict = {"temporaries": 2 * sure.spread.half.shape[1], "block_size": block_size}
+    hints: dict = {"temporaries": 2 * spread.half.shape[1], "block_size": block_size}
     return rows.map(block, effects, **hints)
 
 
 @partial(jax.jit, static_argnames="corrected")
-def _covariance(sure: Sure, model: Model, X, effects, *, corrected: bool):
-    return sure.spread.covariance(model.kernel, X, effects, corrected)
+def _covariance(spread, kernel, X, effects, corrected: bool):
+    return spread.covariance(kernel, X, effects, corrected)
 
 
-def by_evidence(solution: Solution, lam) -> Float[Array, " t"]:
-    """τ where the evidence is largest: √(√vyᵀ(K̃ + λI)⁻¹√vy/n), n less one for the intercept."""
-    return safe_sqrt(
-        solution.data_fit(lam.reshape(1, 1))[0] / solution.factor.residual_dimensions()
-    )
+@compiled
+def process_at(solution: Solution, lam, left_out) -> GaussianProcess:
+    """That of a solution at one λ: τ² = ỹᵀP̃ỹ/(n − q) where the evidence is largest, and by residuals
+    left out Σ vᵢ eᵢ (yᵢ − f(xᵢ))/nλ.
+    """
+    factor, drop, at = solution.factor, solution.labels.drop_axis, lam.reshape(1, 1)
+    by_evidence = safe_sqrt(solution.data_fit(at)[0] / factor.residual_dimensions())
+    by_loo = None
+    if left_out is not None:
+        r, e = solution.training_residuals(at)[0], jnp.asarray(left_out).reshape(factor.n, -1)
+        squares = jnp.sum(factor.weights.scale(e) * r, axis=0) / lam / factor.weights.count
+        by_loo = drop(safe_sqrt(squares))
+    return GaussianProcess(lam, drop(by_evidence), by_loo, factor.spread(lam))

@@ -1,6 +1,5 @@
 """What a fit of two-sided data leaves behind: a function of a row and a column."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,15 +9,14 @@ from jaxtyping import Array, Float
 
 from jaxrls.factors.kronecker import SidesSpread
 from jaxrls.factors.solvers import check_kernel
-from jaxrls.inference.posterior import Posterior, Sure, check_unsaid, deviation
+from jaxrls.inference.posterior import GaussianProcess, Posterior, check_unsaid, deviation
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
 from jaxrls.rows.blocks import default_block_size, map_rows
 from jaxrls.rows.gram import gram
 from jaxrls.support.checks import as_array, check_inputs, check_matrix, check_row_numbers
-from jaxrls.support.meshes import on_any_mesh
+from jaxrls.support.door import door
 from jaxrls.support.pictures import plot_errors
-from jaxrls.support.precision import in_dtype_of
 from jaxrls.support.pytrees import pytree, static
 
 
@@ -39,7 +37,7 @@ class KroneckerModel:
     coef: Float[Array | np.ndarray, "n1 n2"]
     intercept: Float[Array | np.ndarray, ""]
 
-    @on_any_mesh
+    @door("self.coef")
     def predict(self, X1, X2, *, pairs=None) -> Float[Array | np.ndarray, "..."]:
         """Predictions for all pairs of a row of X1 and a row of X2: those of the fit itself for
         rows or columns that it knows.
@@ -59,21 +57,23 @@ class KroneckerModel:
         **Cost** O(m₁n₁(d₁ + n₂) + m₂n₂(d₂ + m₁)), or of pairs p in the place of m₂ and 1 in that of
         m₁, in blocks of rows of both kernel matrices.
         """
-        return self.at_rows(lambda *new: _predict(None, *new)[0], X1, X2, pairs)
+        return _predict(None, self, *self.read(X1, X2, pairs))[0]
 
-    def at_rows(self, found: Callable, X1, X2, pairs) -> Any:
-        """`found(model, X1, X2, pairs)` at rows that were checked, in the precision of the model,
-        on the host where that is.
-        """
-
-        def checked():
-            dtype, (d1, d2) = self.coef.dtype, (self.points1.shape[1], self.points2.shape[1])
-            one = as_side("X1", X1, self.kernel1, dtype, d1)
-            other = as_side("X2", X2, self.kernel2, dtype, d2)
-            named = None if pairs is None else _as_pairs(pairs, len(one), len(other))
-            return found(self, one, other, named)
-
-        return in_dtype_of(self.coef, checked)
+    def read(self, X1, X2, pairs) -> tuple[Any, Any, Any]:
+        """New rows of both sides, and which pairs of them, checked."""
+        X1 = as_side("X1", X1, self.kernel1, self.coef.dtype, self.points1.shape[1])
+        X2 = as_side("X2", X2, self.kernel2, self.coef.dtype, self.points2.shape[1])
+        if pairs is None:
+            return X1, X2, None
+        pairs = pairs if isinstance(pairs, jax.Array) else np.asarray(pairs)
+        if pairs.ndim != 2 or pairs.shape[1] != 2 or not len(pairs):
+            raise ValueError(
+                "pairs must have shape (p, 2), a row of X1 and a row of X2 each, and has shape "
+                f"{pairs.shape}"
+            )
+        check_row_numbers(pairs[:, 0], len(X1))
+        check_row_numbers(pairs[:, 1], len(X2))
+        return X1, X2, jnp.asarray(pairs)
 
 
 def as_side(name: str, X, kernel: Kernel, dtype=None, columns: int | None = None) -> jax.Array:
@@ -93,19 +93,6 @@ def as_side(name: str, X, kernel: Kernel, dtype=None, columns: int | None = None
         )
     kernel.check(X)
     return X
-
-
-def _as_pairs(pairs, m1: int, m2: int):
-    """Pairs as row numbers of X1 and X2, checked where values are known."""
-    pairs = pairs if isinstance(pairs, jax.Array) else np.asarray(pairs)
-    if pairs.ndim != 2 or pairs.shape[1] != 2 or not len(pairs):
-        raise ValueError(
-            "pairs must have shape (p, 2), a row of X1 and a row of X2 each, and has shape "
-            f"{pairs.shape}"
-        )
-    check_row_numbers(pairs[:, 0], m1)
-    check_row_numbers(pairs[:, 1], m2)
-    return jnp.asarray(pairs)
 
 
 @jax.jit
@@ -158,7 +145,7 @@ class KroneckerFit:
 
     `errors` (L,) over `lams` is the error of what `setting` leaves out, `lam` and `error` those
     chosen; `left_out` (n₁, n₂) are labels less held-out predictions there, `dof` the effective
-    degrees of freedom, and `floor` the λ below which rounding rules; `sure` is what `posterior`
+    degrees of freedom, and `floor` the λ below which rounding rules; `process` is what `posterior`
     takes, None where it was not asked for.
 
     >>> import numpy as np, jaxrls as rls
@@ -178,14 +165,14 @@ class KroneckerFit:
     floor: Float[Array | np.ndarray, ""]
     indefinite: Float[Array | np.ndarray, ""]
     setting: str = static()
-    sure: Sure | None = None
+    process: GaussianProcess | None = None
 
     @property
     def criterion(self) -> str:
         """What the errors are, in words."""
         return f"{self.setting} left out"
 
-    @on_any_mesh
+    @door("self.model.coef")
     def predict(self, X1, X2, *, pairs=None, return_std: bool = False, scale="evidence") -> Any:
         """Predictions for all pairs of a row of X1 and a row of X2, or those named: see
         `KroneckerModel.predict`.
@@ -201,15 +188,11 @@ class KroneckerFit:
         if not return_std:
             check_unsaid(scale)
             return self.model.predict(X1, X2, pairs=pairs)
-        sure = self._sure()
+        process, rows = self._process(), self.model.read(X1, X2, pairs)
+        mean, variance = _predict(process.spread, self.model, *rows)
+        return mean, deviation(variance + process.lam, process.amplitude(scale))
 
-        def found(*new):
-            mean, variance = _predict(sure.spread, *new)
-            return mean, deviation(variance + sure.lam, sure.amplitude(scale))
-
-        return self.model.at_rows(found, X1, X2, pairs)
-
-    @on_any_mesh
+    @door("self.model.coef")
     def posterior(self, X1, X2, *, pairs=None, scale="evidence") -> Posterior:
         """Mean and covariance of f + b at pairs of a row of X1 and a row of X2, for the Gaussian
         process of which this fit is the mean.
@@ -239,23 +222,19 @@ class KroneckerFit:
         >>> bool(far > 10 * near)
         True
         """
-        sure = self._sure()
+        process, (X1, X2, pairs) = self._process(), self.model.read(X1, X2, pairs)
+        if pairs is None:
+            pairs = jnp.indices((len(X1), len(X2))).reshape(2, -1).T
+        new = self.model, X1, X2, pairs
+        covariance = _covariance(process.spread, *new)
+        return process.posterior_of(_predict(None, *new)[0], covariance, scale)
 
-        def found(model, X1, X2, pairs):
-            if pairs is None:
-                pairs = jnp.indices((len(X1), len(X2))).reshape(2, -1).T
-            new = model, X1, X2, pairs
-            scales = jnp.asarray(sure.amplitude(scale)), jnp.asarray(sure.lam)
-            return Posterior(_predict(None, *new)[0], _covariance(sure.spread, *new), *scales)
-
-        return self.model.at_rows(found, X1, X2, pairs)
-
-    def _sure(self) -> Sure:
-        if self.sure is None:
+    def _process(self) -> GaussianProcess:
+        if self.process is None:
             raise ValueError(
                 "variances take more than the model keeps: fit_kronecker with keep=True"
             )
-        return self.sure
+        return self.process
 
     def plot(self, ax=None):
         """The error over λ with the chosen one, on Matplotlib axes, which it returns."""

@@ -1,4 +1,4 @@
-"""Kernels and criteria by name, as the estimators and the command line take them."""
+"""Kernels and criteria by name, and landmarks, as the estimators and the command line take them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,16 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
 
-from jaxrls.criteria.left_out import loo
-from jaxrls.criteria.named import NAMED
+from jaxrls.criteria.standard import NAMED, loo
 from jaxrls.kernels.given import Precomputed
 from jaxrls.kernels.inner import Cosine, Linear, Polynomial
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.kernels.stationary import ChiSquared, Gaussian, Laplacian, Matern, RationalQuadratic
 from jaxrls.search.start import MEDIAN_ROWS, start_from_data
 from jaxrls.support.checks import as_floats
-from jaxrls.support.precision import scope
+from jaxrls.support.door import door
 
+LANDMARKS_TO_TUNE = 500
 # Kernels of a width.
 RADIAL: dict[str, Callable] = {
     "gaussian": Gaussian,
@@ -78,15 +78,22 @@ def named_kernel(
     return BY_GAMMA[name](float(gamma))
 
 
+@door("X")
 def _median(make: Callable, X):
     if scipy.sparse.issparse(X):
         rows = np.linspace(0, X.shape[0] - 1, min(X.shape[0], MEDIAN_ROWS)).astype(int)
         X = X[np.unique(rows)].toarray()
-    with scope(X.dtype == np.float64):
-        return _start(make(1.0), jnp.asarray(np.unique(X, axis=0))).width
+    return _start(make(1.0), jnp.asarray(np.unique(X, axis=0))).width
 
 
 _start: Any = jax.jit(start_from_data)
+
+
+def landmarks_to_tune(given: Any, n: int) -> Any:
+    """The landmarks on which a kernel is tuned for a fit to n rows: "auto" depends on a kernel."""
+    if not isinstance(given, str):
+        return given
+    return LANDMARKS_TO_TUNE if n > 4 * LANDMARKS_TO_TUNE else None
 
 
 def _variance(X) -> float:

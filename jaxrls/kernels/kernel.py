@@ -20,8 +20,7 @@ from jaxtyping import ArrayLike as Scalars
 
 from jaxrls.linalg.products import safe_sqrt
 from jaxrls.linalg.sparse import on_dense_rows
-from jaxrls.support.checks import check_real, is_concrete
-from jaxrls.support.meshes import seen
+from jaxrls.support.checks import check_real, is_concrete, value_of
 from jaxrls.support.pytrees import pytree, static
 
 Rows = Float[Array, "n d"]
@@ -171,7 +170,7 @@ def _is_scalar(value) -> bool:
 
 def check_not_negative(what: str, X, then: str) -> None:
     """Raise for inputs below 0, where values are known."""
-    if is_concrete(X) and (low := seen(lambda xp, X: xp.min(X), X)) < 0:
+    if is_concrete(X) and (low := value_of(lambda xp, X: xp.min(X), X)) < 0:
         raise ValueError(f"{what}, and the smallest input is {low}: {then}")
 
 
@@ -338,8 +337,8 @@ class Standardized(Through):
 
     still = ("centre", "scale")
     kernel: Kernel
-    centre: Float[Array, " d"]
-    scale: Float[Array, " d"]
+    centre: Float[Array | np.ndarray, " d"]
+    scale: Float[Array | np.ndarray, " d"]
 
     def take(self, X):
         """The columns about 0, of variance 1."""

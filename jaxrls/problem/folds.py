@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxrls.support.checks import as_labels, is_concrete
+from jaxrls.support.checks import as_labels, is_concrete, platform
 from jaxrls.support.pytrees import pytree
-from jaxrls.support.target import platform
 
 # Numbers of whole folds that are handled together.
 NUMBERS_AT_ONCE = 2**17
@@ -48,7 +47,7 @@ def folds(groups) -> Folds:
     """Read group labels into `Folds`: on the host, before `jax.jit`.
 
     Args:
-        groups: (n,) labels of any kind; rows of equal label are left out together.
+        groups: (n,) labels of any kind; rows of equal label are left out together. `Folds` stay.
 
     Returns:
         The folds, which `kfold` and `fit(groups=…)` take in place of the labels.
@@ -61,6 +60,8 @@ def folds(groups) -> Folds:
     >>> folds([0, 1, 0]).inside.tolist()
     [[0, 2], [1, 1]]
     """
+    if isinstance(groups, Folds):
+        return groups
     if not is_concrete(groups):
         raise ValueError(
             "groups has no values inside jax.jit: call jaxrls.folds(groups) outside, and pass its "
@@ -86,7 +87,7 @@ def as_folds(groups, n: int, count: int | None = None) -> Folds:
     """Labels, or what `folds` made of them, of n rows; where they are of the first `count`, others
     are padding, whose weight is 0, and in the group of the last.
     """
-    made = groups if isinstance(groups, Folds) else folds(groups)
+    made = folds(groups)
     if made.rows == count and made.rows < n and is_concrete(made):
         made = folds(np.pad(np.asarray(made.numbers), (0, n - made.rows), "edge"))
     if made.rows != n:

@@ -10,7 +10,7 @@ from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
 from jaxrls.linalg.sparse import SparseBlock, made_dense
 from jaxrls.rows.blocks import check_block_size, default_block_size, map_rows
-from jaxrls.support.meshes import on_any_mesh, parts_of
+from jaxrls.support.door import door, parts_of
 
 
 def _rows(X, Z, block_size, parts=1):
@@ -74,7 +74,7 @@ def kernel_times(kernel: Kernel, X, Z, V, block_size: int | None = None, parts: 
     return map_rows(times, X, _rows(X, Z, block_size, parts), parts)
 
 
-@on_any_mesh
+@door()
 def gram_matmul(
     kernel: Kernel,
     X: Float[Array, "n d"],

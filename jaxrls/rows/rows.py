@@ -97,13 +97,14 @@ class Rows:
         return jax.tree.map(lambda *parts: jnp.concatenate(parts), *found)
 
     def _each(self, run, columns):
-        start = 0
+        start, before = 0, None
         for x in self._equal_blocks():
             rows = slice(start, start + len(x))
             parts = jax.tree.map(lambda a: a[rows], columns)  # noqa: B023
-            # Else all blocks would be read before the first is done.
-            yield jax.block_until_ready(run(jnp.asarray(x, self.dtype), *parts))
-            start = rows.stop
+            out = run(jnp.asarray(x, self.dtype), *parts)
+            jax.block_until_ready(before)  # else all blocks would be read before the first is done
+            yield out
+            start, before = rows.stop, out
 
     @property
     def block_sizes(self) -> tuple[int, ...]:
@@ -134,11 +135,6 @@ class Rows:
     def check(self, kernel: Kernel, name: str = "X", *, training: bool = True) -> None:
         """Raise for values that cannot be fitted, or predicted, where they are known."""
         del kernel, name, training
-
-    @property
-    def near(self) -> int:
-        """The number of rows that `some` gives at most."""
-        return self.block_sizes[0]
 
     def some(self, num: int) -> Float[Array, "k d"]:
         """At most `num` rows, to find an origin near their mean."""

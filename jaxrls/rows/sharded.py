@@ -25,7 +25,7 @@ from jaxrls.support.checks import (
     check_targets,
     check_weights,
 )
-from jaxrls.support.meshes import auto, parts_of
+from jaxrls.support.door import auto, parts_of
 from jaxrls.support.pytrees import pytree, static
 
 SAMPLE = 10_000  # rows that landmarks are chosen from

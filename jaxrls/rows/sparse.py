@@ -24,7 +24,7 @@ from jaxrls.support.checks import (
     check_squares,
     is_concrete,
 )
-from jaxrls.support.meshes import parts_of
+from jaxrls.support.door import parts_of
 from jaxrls.support.pytrees import pytree, static
 
 # Numbers in one dense block: it should stay in cache on CPUs and still be a matrix worth

@@ -21,7 +21,7 @@ from jaxrls.rows.checkpoint import Checkpoint, key_of
 from jaxrls.rows.deviations import Deviations, standardise
 from jaxrls.rows.rows import DenseRows, Rows, added
 from jaxrls.support.checks import check_squares, check_whole
-from jaxrls.support.progress import progress_bar
+from jaxrls.support.pictures import progress_bar
 
 SAMPLE = 10_000  # rows
 END = object()
@@ -63,7 +63,6 @@ class StreamedRows(Rows):
     """
 
     lies = "is a stream"
-    near: Any = None  # the size of the sample
 
     def __init__(
         self,
@@ -96,7 +95,7 @@ class StreamedRows(Rows):
         """
         self.known, self.drawn = known, known.drawn
         self.shape = _, d = int(known.n), known.sample.shape[1]
-        self.labels, self.row_weights, self.near = known.labels, known.weights, len(known.drawn)
+        self.labels, self.row_weights = known.labels, known.weights
         self.host_dtype = known.sample.dtype  # float32 where every block was, else float64
         self.means: Any = None
         self.scales: Any = None

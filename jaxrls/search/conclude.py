@@ -90,7 +90,7 @@ def conclude_grid(problem: Problem, solution: Solution, table: tuple, chosen: tu
     shared = len(table[0]) > 1 and solution.factor.shares_work
     words = f"{len(table[0])} λ{' from one factorization' * shared}"
     plan = f"{solver_name(problem)} ({solution.factor.route}), {words}"
-    return conclude(problem.kernel, solution, table, chosen, problem.criterion, plan=plan)
+    return concluded(problem.kernel, solution, table, chosen, problem.criterion, plan=plan)
 
 
 def fit_at(problem: Problem, solution: Solution, lam) -> Fit:
@@ -120,7 +120,7 @@ def inspect_fit(fit: Fit, default_grid: bool) -> None:
     if not np.isfinite(errors).all():
         why = stopped or (
             "the factorization broke down; use float64 (NumPy float64 input), a larger smallest λ, "
-            "or a smaller kernel width"
+            "a smaller kernel width, or solver=Spectral()"
         )
         what, which = f"the {fit.criterion} error", "λ"
         if fit.errors is None:

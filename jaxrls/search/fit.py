@@ -1,37 +1,39 @@
 """The one call: factor, sweep λ, choose, and leave a model."""
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.criteria.criterion import Criterion
-from jaxrls.criteria.left_out import loo
+from jaxrls.criteria.standard import loo
+from jaxrls.factors.certificate import TOLERANCE
 from jaxrls.factors.contract import Solution, Solver
-from jaxrls.factors.solvers import Cholesky, Refined
+from jaxrls.factors.solvers import Refined, choose_route
 from jaxrls.inference.fitted import Fit, K
+from jaxrls.problem.landmarks import check_evaluable
 from jaxrls.rows.compiled import compiled
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import is_sparse
-from jaxrls.search.conclude import conclude_grid, concluded, inspect_fit, solver_name
-from jaxrls.search.grid import choose_lam
+from jaxrls.search.conclude import conclude_grid, concluded, inspect_fit
+from jaxrls.search.estimate import of_problem
+from jaxrls.search.grid import Choice
 from jaxrls.search.kept import beside, keeps
-from jaxrls.search.lam_search import search, search_below
+from jaxrls.search.lam_search import search
+from jaxrls.search.landmarks import landmarks as choose_landmarks
 from jaxrls.search.plan import Plan
 from jaxrls.search.problem import Problem
-from jaxrls.search.rank import grow
 from jaxrls.support.checks import as_floats, is_concrete
-from jaxrls.support.meshes import on_any_mesh
-from jaxrls.support.precision import in_precision_of, is_wide
+from jaxrls.support.door import door, is_wide
 
-NEAR = 5  # times the floor of a spectrum: from there on its errors are right to 1 %
+FEWEST = 256  # landmarks that "auto" begins with
 
 
-@on_any_mesh
-@in_precision_of("X")
+@door("X")
 def fit(
     kernel: K | str,
     X,
@@ -115,51 +117,44 @@ def fit(
     """
     given: dict = {"criterion": criterion, "groups": groups, "weights": weights}
     given |= {"intercept": intercept, "fixed_effects": fixed_effects, "block_size": block_size}
-    given |= {"standardize": standardize}
-    how: dict = {"per_target": per_target, "conservative": conservative, "keep": keep}
-    counted = np.ndim(lams) == 0  # how many λ, or a search for one
-    if isinstance(solver, Refined) and (counted and lams != "search" or not is_wide(X)):
-        return _refined(kernel, X, Y, lams, landmarks, solver, given | how)
+    given |= {"standardize": standardize, "solver": solver, "progress": progress}
+    how: dict = {"lams": lams, "per_target": per_target, "conservative": conservative, "keep": keep}
+    if isinstance(solver, Refined) and not is_wide(X):  # in float64 whatever the dtype of X
+        return fit(kernel, _widened(X), Y, landmarks=landmarks, **given, **how)
     auto = isinstance(landmarks, str) and landmarks == "auto"
-    given |= {"landmarks": None if auto else landmarks, "solver": solver, "progress": progress}
-    problem = Problem.of(kernel, X, Y, **given)
-    run: Callable[[Problem], Fit] = partial(_best, lams=lams, **how)
-    found = grow(run, problem, progress) if auto else run(problem)
+    problem = Problem.of(kernel, X, Y, landmarks=None if auto else landmarks, **given)
+    run: Callable[[Problem], Fit] = lambda problem: _best(problem, **how)
+    found = _on_enough_landmarks(run, problem, progress) if auto else run(problem)
     if is_concrete(found.lam):
-        inspect_fit(found, counted)
+        inspect_fit(found, np.ndim(lams) == 0)
     return found
 
 
 def _best(problem: Problem, *, lams, per_target: bool, conservative, keep: bool | None) -> Fit:
     """The fit with the best λ: by a grid, or by a search."""
     plan = Plan.of(problem, lams, per_target, conservative)
-    found, solution = _searched(plan) if plan.searches else _on_grid(plan, keeps(problem, keep))
-    choice = None if plan.searches else plan.choice
-    return beside(found, plan.problem, solution, choice, keep)
+    if plan.searches:
+        return beside(*_searched(plan), plan.problem, None, keep)
+    on_grid = _on_grid_at_once if plan.problem.traceable else _on_grid
+    found = on_grid(plan, keeps=keeps(problem, keep))
+    return beside(*found, plan.problem, plan.choice, keep)
 
 
-def _on_grid(plan: Plan, kept: bool) -> tuple[Fit, Any]:
-    """The fit with the best λ of a grid, and where its solver ends by another one."""
-    found = _fit(plan, keeps=kept)
-    if not plan.goes_on:
-        return found
-    if plan.choice.lams is None:
-        return _below(found, plan)
-    if np.isfinite(found[0].errors).all():
-        return found
-    return _fit(replace(plan, problem=replace(plan.problem, solver=None)), keeps=kept)
+_solved, _chosen = compiled(Problem.solution), compiled(Choice.of)
 
 
-@compiled
-def _fit(plan: Plan, *, keeps: bool) -> tuple[Fit, Solution | None]:
+def _on_grid(plan: Plan, *, keeps: bool) -> tuple[Fit, Solution | None]:
     """The fit with the best λ of a grid, and the solution where it is kept."""
-    solution = plan.problem.solution()
-    found = plan.choice.of(solution, plan.problem.kernel)
+    solution = _solved(plan.problem)
+    found = _chosen(plan.choice, solution, plan.problem.kernel)
     return conclude_grid(plan.problem, solution, *found), solution if keeps else None
 
 
+_on_grid_at_once = jax.jit(_on_grid, static_argnames="keeps")  # where all rows go into a program
+
+
 def _searched(plan: Plan) -> tuple[Fit, Solution]:
-    """The fit with the best λ of a search, which looks at values."""
+    """The fit with the best λ of a search, which looks at values, and the solution."""
     problem = plan.problem
     if not is_concrete(problem):
         raise ValueError(
@@ -167,63 +162,69 @@ def _searched(plan: Plan) -> tuple[Fit, Solution]:
             "fit outside"
         )
     solution = _solved(problem)
-    found = search(problem, solution, plan.choice.per_target)
-    words = f"a search for λ: {found.words}"
-    return _told(problem, solution, found[:2], found[2:4], words), solution
+    table, chosen, words = search(problem, solution, plan.choice.per_target)
+    found = concluded(problem.kernel, solution, table, chosen, problem.criterion)
+    plan_words = f"{type(problem.solver).__name__}, a search for λ: {words}"
+    return replace(found, plan=plan_words), solution
 
 
-def _below(found: tuple[Fit, Any], plan: Plan) -> tuple[Fit, Any]:
-    """The fit with a grid that ends at the floor of the spectrum, gone on with by Cholesky factors
-    where its λ is near: their floor is lower.
-    """
-    fit = found[0]
-    floor, lams = float(fit.floor), np.asarray(fit.lams)
-    if lams[0] > 1.01 * floor or float(fit.lam) >= NEAR * floor:
-        return found
-    problem = replace(plan.problem, solver=Cholesky())
-    solution = _solved(problem)
-    if not float(solution.factor.precision_floor()) < floor:
-        return found
-    first = int(np.searchsorted(lams, NEAR * floor))
-    above = jnp.asarray(fit.lams)[first:], jnp.asarray(fit.errors)[first:]
-    below = search_below(problem, solution, *(part[:2] for part in above))
-    words = (
-        f"a grid down to {lams[first]:.3g}, {NEAR} times the precision of its spectrum, and below "
-        f"it {below.words}"
-    )
-    both, errors = (jnp.concatenate(parts) for parts in zip(below[:2], above, strict=True))
-    chosen, table = choose_lam(both, errors, per_target=False), (both, errors)
-    return _told(problem, solution, table, chosen, words), solution
-
-
-_solved = compiled(Problem.solution)
-
-
-def _told(problem: Problem, solution: Solution, table, chosen, words: str) -> Fit:
-    """The fit, and how λ was looked for."""
-    fit = concluded(problem.kernel, solution, tuple(table), tuple(chosen), problem.criterion)
-    return replace(fit, plan=f"{solver_name(problem)}, {words}")
-
-
-def _refined(kernel, X, Y, lams, landmarks, solver: Refined, options: dict) -> Fit:
-    """The fit by `Refined`, in float64 whatever the dtype of X: at the λ chosen in float32, or at
-    those that are named or searched.
-    """
-    if landmarks is not None or isinstance(X, Rows) or is_sparse(X):
-        found = "landmarks=" if landmarks is not None else type(X).__name__
+def _widened(X) -> np.ndarray:
+    """Rows in float64, for `Refined`."""
+    if isinstance(X, Rows) or is_sparse(X) or not is_concrete(X):
         raise ValueError(
-            f"Refined() is for K of all rows of a dense X, and {found} was given: leave it out, or "
-            "give float64 NumPy data"
+            f"Refined() computes in float64 from a dense X of known values, and X is "
+            f"{type(X).__name__}: call fit outside of jax.jit, or give float64 NumPy data"
         )
-    if not is_concrete(X, Y):
+    return np.asarray(as_floats("X", X), np.float64)
+
+
+def _on_enough_landmarks(run: Callable, problem: Problem, progress: bool) -> Any:
+    """The fit on as few landmarks as the certificate allows, or on none where they would not be
+    few; `plan` says why.
+
+    They suffice where tr(K − K̂) ≤ TOLERANCE·λ at the (smallest) chosen λ: see `certified_lam`. A
+    first few give a first λ, and so how small the trace has to be; their number follows from that,
+    and so on until it holds. Beyond n/2 of them all rows cost no more, and beyond the memory of the
+    device there are none."""
+    kernel, rows, weights, n = problem.kernel, problem.rows, problem.weights, problem.rows.shape[0]
+    if problem.solver is not None:
         raise ValueError(
-            "Refined() computes in float64 whatever jax.jit was traced in: call fit outside of it"
+            f"landmarks='auto' chooses the solver too: leave solver={problem.solver} out"
         )
-    X = np.asarray(as_floats("X", X))
-    table: dict = {}
-    if np.ndim(lams) == 0 and lams != "search":
-        narrow = options | {"keep": False}
-        first: Fit = fit(kernel, X.astype(np.float32), Y, lams=lams, **narrow)
-        table, lams = {"lams": first.lams, "errors": first.errors}, np.asarray(first.lam)[None]
-    wide: Fit = fit(kernel, X.astype(np.float64), Y, lams=lams, solver=solver, **options)
-    return replace(wide, **table)
+    if not is_concrete(rows):
+        raise ValueError(
+            "landmarks='auto' looks at values, which have none inside jax.jit: give a number, or "
+            "call fit outside"
+        )
+
+    def solved(chosen, words: str) -> Any:
+        found = run(replace(problem, landmarks=chosen))
+        return replace(found, plan=f"{found.plan}; {words}")
+
+    if choose_route(kernel, n, rows.shape[1], rows.dtype) != "gram":
+        return solved(None, "no landmarks: the kernel's own features are fewer than the rows")
+    check_evaluable(kernel)
+    # As many as are worth their while, or as there is memory for their choice and the fit on them.
+    too_many = lambda m: bool(of_problem(problem, landmarks=m).why_not())
+    most = bisect_left(range(1, n // 2 + 1), True, key=too_many)
+    if most < FEWEST:
+        return solved(None, f"all {n} rows: too few to save any")
+    X = rows if is_sparse(rows) else rows.dense()
+    options: dict = {"key": jax.random.key(0), "weights": weights.values, "progress": progress}
+    mass = float(jnp.sum(weights.array * rows.map(kernel.diag)))
+    last = False
+    chosen: Any = choose_landmarks(kernel, X, FEWEST, **options)
+    while True:
+        m = len(chosen.points)
+        found = solved(chosen, f"{m} landmarks of {n} rows{', where memory ends' * last}")
+        lam, trace = float(np.min(found.lam)), float(found.trace_residual)
+        if last or trace <= TOLERANCE * lam:
+            return replace(found, plan=f"{found.plan}, tr(K − K̂)/λ = {trace / lam:.2g}")
+        wanted = 0.5 * TOLERANCE * lam
+        chosen = choose_landmarks(kernel, X, most, tol=min(wanted / mass, 0.5), **options)
+        # There may not be that many, or no others.
+        last = float(chosen.trace_residual) > wanted or len(chosen.points) <= m
+        if last and not of_problem(problem).why_not():
+            m = len(chosen.points)
+            words = f"{m} landmarks would not do, and more cost as much or are not there"
+            return solved(None, f"all {n} rows: {words}")

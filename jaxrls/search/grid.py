@@ -10,15 +10,15 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.criteria.criterion import Criterion
-from jaxrls.criteria.holding_out import HoldOut
+from jaxrls.criteria.standard import HoldOut
 from jaxrls.factors.contract import Factor, Solution
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.support.checks import as_array, check_lams, check_whole
-from jaxrls.support.meshes import on_any_mesh
+from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree, static
 
 
-@on_any_mesh
+@door()
 def lambda_grid(factor: Factor, num: int = 100) -> Float[Array, " num"]:
     """A geometric grid of λ that spans all fits the factor can tell apart, ascending.
 
@@ -104,16 +104,15 @@ def standard_error(criterion: Criterion, solution: Solution, lam) -> Float[Array
     """√(Σ V_g² (m_g − m)² · G/(G − 1)) / ΣV: of the mean m of G losses m_g, of rows or of groups,
     of weights V_g; at one λ for all targets of their mean.
     """
-    groups = criterion.groups
+    groups, weights = criterion.groups, solution.factor.weights
     left_out = solution.residuals(lam.reshape(1, -1), groups)[0]
     losses = criterion.loss(left_out, solution.labels.Y)  # type: ignore[attr-defined]
     losses = losses if lam.ndim else jnp.mean(losses, axis=1, keepdims=True)
-    v = solution.factor.weights.array[:, None]
-    sums, mass = v * losses, v
+    v = weights.array[:, None]
+    away, count = v * (losses - jnp.sum(v * losses, axis=0) / weights.total), weights.count
     if groups is not None:
         of_groups = groups.numbers, len(groups.inside)
-        sums, mass = (jax.ops.segment_sum(part, *of_groups) for part in (sums, mass))
-    total, count = jnp.sum(mass), jnp.sum(mass > 0).astype(v.dtype)
-    away = sums - mass * (jnp.sum(sums, axis=0) / total)
-    found = jnp.sqrt(jnp.sum(away**2, axis=0) * count / jnp.maximum(count - 1, 1)) / total
+        away, mass = (jax.ops.segment_sum(part, *of_groups) for part in (away, v))
+        count = jnp.sum(mass > 0)
+    found = jnp.sqrt(jnp.sum(away**2, axis=0) * count / jnp.maximum(count - 1, 1)) / weights.total
     return found if lam.ndim else found[0]

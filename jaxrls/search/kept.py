@@ -14,11 +14,10 @@ from jaxrls.factors.contract import Solution
 from jaxrls.factors.summed import Gone, Summed, summed_features
 from jaxrls.inference.fitted import Fit
 from jaxrls.inference.intervals import Jackknife
-from jaxrls.inference.posterior import Sure, by_evidence
+from jaxrls.inference.posterior import GaussianProcess, process_at
 from jaxrls.kernels.given import KernelValues
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.leave_out.without import Without
-from jaxrls.linalg.products import safe_sqrt
 from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.problem.folds import Folds
 from jaxrls.rows.compiled import compiled
@@ -28,7 +27,6 @@ from jaxrls.search.conclude import conclude, fit_at, inspect_fit, warn
 from jaxrls.search.grid import Choice
 from jaxrls.search.problem import Problem
 from jaxrls.support.checks import check_lams, is_concrete
-from jaxrls.support.precision import in_dtype_of
 from jaxrls.support.pytrees import arrays_alone, pytree, static
 
 KEPT_ROWS = 2000  # a fit to no more of them keeps its solution unless told otherwise
@@ -56,7 +54,7 @@ class Kept:
     choice: Choice | None
     saved: bool = static(default=True)  # whether `save` writes it
     # What was made of rows that only the host reads, before `save` let go of them.
-    made: tuple[Sure | None, Jackknife | None] = (None, None)
+    made: tuple[GaussianProcess | None, Jackknife | None] = (None, None)
 
     def for_file(self, fit: Fit) -> "Kept":
         """What `save` writes: all but the problem, and rows that only the host reads, of which it
@@ -67,7 +65,7 @@ class Kept:
             solution = replace(solution, summed=fit.of_kept("summed"))
         if not arrays_alone(solution):
             known = fit.model.kernel.knows_diag and not np.ndim(fit.lam)
-            made = fit.of_kept("sure") if known else None, fit.of_kept("jackknife")
+            made = fit.of_kept("process") if known else None, fit.of_kept("jackknife")
             factor = replace(solution.factor, rows=Gone(solution.factor.dtype))  # type: ignore[type-var]
             solution = replace(solution, factor=factor)
         return replace(self, problem=None, solution=solution, made=made)
@@ -86,9 +84,9 @@ class Kept:
                 f"lam must be one number, or one for each target, and has shape {lam.shape}"
             )
         check_lams(lam, "lam")
-        return replace(in_dtype_of(coef, lambda: fit_at(problem, self.solution, lam)), kept=self)
+        return replace(fit_at(problem, self.solution, lam), kept=self)
 
-    def sure(self, fit: Fit) -> Sure:
+    def process(self, fit: Fit) -> GaussianProcess:
         """What variances at the fit's λ take."""
         if np.ndim(fit.lam):
             raise ValueError("variances are for one λ, and this fit chose one for each target")
@@ -96,8 +94,7 @@ class Kept:
             raise ValueError(
                 "variances need k(x, x) of new rows, which a kernel matrix cannot tell: give a kernel"
             )
-        find = lambda: sure_at(self.solution, jnp.asarray(fit.lam), fit.loo_residuals)
-        return self.made[0] or in_dtype_of(fit.model.coef, find)
+        return self.made[0] or process_at(self.solution, jnp.asarray(fit.lam), fit.loo_residuals)
 
     def jackknife(self, fit: Fit) -> Jackknife:
         """What intervals take: every fit at these λ that leaves a row, or a group, out."""
@@ -107,11 +104,12 @@ class Kept:
                 "rows anew"
             )
         given = self.solution, self.groups
-        find = lambda: _jackknife(*given, *map(jnp.asarray, (fit.lam, fit.loo_residuals)))
-        return self.made[1] or in_dtype_of(fit.model.coef, find)
+        chosen = map(jnp.asarray, (fit.lam, fit.loo_residuals))
+        return self.made[1] or _jackknife(*given, *chosen)
 
     def summed(self, fit: Fit | None = None) -> Summed:
         """Moments of the rows."""
+        del fit
         problem, solution = self.problem, self.solution
         if solution.summed is not None:
             return solution.summed
@@ -121,8 +119,7 @@ class Kept:
                 "rows: fit with landmarks= to update it, or fit to all rows anew"
             )
         data = problem.rows, solution.labels, problem.weights, problem.fixed
-        find = lambda: _summed_features(problem.kernel, *data)
-        return find() if fit is None else in_dtype_of(fit.model.coef, find)
+        return _summed_features(problem.kernel, *data)
 
     def changed(
         self, fit: Fit, X, Y, weights, fixed_effects, block_size: int | None, sign: int
@@ -130,33 +127,30 @@ class Kept:
         """The fit with further rows, or for a negative `sign` without some."""
         kernel, dtype = fit.model.kernel, fit.model.coef.dtype
 
-        def find():
-            summed, flat = fit.of_kept("summed"), fit.model.coef.ndim == 1
-            new, fixed = _read(summed, flat, X, Y, weights, dtype), summed.fixed
-            given = fixed.new_rows(fixed_effects, new.rows.shape[0], dtype)
-            if given is not None:
-                fixed = replace(fixed, rows=new.rows.column(given))
-            more = _moments(summed, fixed, new, block_size=block_size)
-            data = kernel, summed, more, self.choice, jnp.asarray(fit.lam)
-            found, solution, possible, lost = _changed(*data, sign=sign, flat=flat)
-            known = is_concrete(found)
-            if known and sign < 0 and not possible:
-                raise ValueError(
-                    "X and Y cannot be given up: what they leave is no sum of rows, as they hold "
-                    "all of the weight, or were not among the rows that were fitted, with these "
-                    "labels and weights"
-                )
-            kept = Kept(None, solution, None, self.choice, self.saved)
-            found = replace(found, criterion=fit.criterion, kept=kept)
-            if known:
-                _inspect_digits(float(lost), dtype)
-                inspect_fit(found, self.choice is not None and self.choice.lams is None)
-            return found
-
-        return in_dtype_of(fit.model.coef, find)
+        summed, flat = fit.of_kept("summed"), fit.model.coef.ndim == 1
+        new, fixed = _read(summed, flat, X, Y, weights, dtype), summed.fixed
+        given = fixed.new_rows(fixed_effects, new.rows.shape[0], dtype)
+        if given is not None:
+            fixed = replace(fixed, rows=new.rows.column(given))
+        more = _moments(summed, fixed, new, block_size=block_size)
+        data = kernel, summed, more, self.choice, jnp.asarray(fit.lam)
+        found, solution, possible, lost = _changed(*data, sign=sign, flat=flat)
+        known = is_concrete(found)
+        if known and sign < 0 and not possible:
+            raise ValueError(
+                "X and Y cannot be given up: what they leave is no sum of rows, as they hold "
+                "all of the weight, or were not among the rows that were fitted, with these "
+                "labels and weights"
+            )
+        kept = Kept(None, solution, None, self.choice, self.saved)
+        found = replace(found, criterion=fit.criterion, kept=kept)
+        if known:
+            _inspect_digits(float(lost), dtype)
+            inspect_fit(found, self.choice is not None and self.choice.lams is None)
+        return found
 
 
-def beside(fit: Fit, problem: Problem, solution, choice: Choice | None, keep: bool | None) -> Fit:
+def beside(fit: Fit, solution, problem: Problem, choice: Choice | None, keep: bool | None) -> Fit:
     """The fit with its solution, where it keeps that."""
     if not keeps(problem, keep):
         return fit
@@ -171,18 +165,6 @@ def _features(problem: Problem) -> int | None:
 
 
 _summed_features = compiled(summed_features)
-
-
-@compiled
-def sure_at(solution: Solution, lam, left_out) -> Sure:
-    """What variances at one λ take."""
-    factor, drop, at = solution.factor, solution.labels.drop_axis, lam.reshape(1, 1)
-    by_loo = None
-    if left_out is not None:
-        r, e = solution.training_residuals(at)[0], jnp.asarray(left_out).reshape(factor.n, -1)
-        squares = jnp.sum(factor.weights.scale(e) * r, axis=0) / lam / factor.weights.count
-        by_loo = drop(safe_sqrt(squares))
-    return Sure(lam, drop(by_evidence(solution, lam)), by_loo, factor.spread(lam))
 
 
 @compiled

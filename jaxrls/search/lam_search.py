@@ -1,11 +1,8 @@
 """The best λ of a solution without a grid: value and slope of its criterion at about ten λ, each
-where the last ones point to.
+where the piecewise cubic through the last ones is lowest.
 
 Where every λ takes a Cholesky factor of its own that is all it takes, beside one more for the
 model. Of a spectrum it is a finer answer than a grid's."""
-
-from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,77 +10,84 @@ import numpy as np
 
 from jaxrls.factors.contract import Solution
 from jaxrls.search.grid import choose_lam, lambda_range
-from jaxrls.search.line import COARSE, MOST, next_place, valleys
 from jaxrls.search.problem import Problem
 
-
-class Found(NamedTuple):
-    """All λ that were looked at, ascending, the errors there, and the best λ with its error; one of
-    each per target where those are chosen so.
-    """
-
-    lams: jax.Array
-    errors: jax.Array
-    lam: jax.Array
-    error: jax.Array
-    words: str
+# Points before any is chosen, as shares of the line of log λ: closer where λ mostly is.
+COARSE = (0.1, 0.3, 0.44, 0.58, 0.72, 0.88)
+MOST = 11  # points in all
+GAIN = 1e-5  # the least promised decrease that is worth a point
+WIDE = 1.5  # in a gap so wide no cubic is trusted near an end
+LOW = 0.1  # and one with an end so low may hide a valley
 
 
-def search(problem: Problem, solution: Solution, per_target: bool) -> Found:
-    """The λ of the smallest error, shared by all targets or one for each, which are searched side
-    by side.
+def search(problem: Problem, solution: Solution, per_target: bool) -> tuple[tuple, tuple, str]:
+    """All λ that were looked at, ascending, with their errors; the best λ with its error, one of
+    each per target where those are chosen so, searched side by side; and what it took, in words.
     """
     low, high = (float(np.log(end)) for end in lambda_range(solution.factor))
-    seen: list[dict] = [{}]
-    if per_target and problem.Y.ndim == 2:
-        seen = [{} for _ in range(problem.Y.shape[1])]
-    first = [low + (high - low) * share for share in COARSE]
-    return _follow(problem, solution, seen, low, high, first, MOST)
-
-
-def search_below(problem: Problem, solution: Solution, lams, errors) -> Found:
-    """The λ of the smallest error below a grid, the lowest λ of which are given, ascending, with
-    the errors there; the grid's are not in the table.
-    """
-    places = np.log(np.asarray(lams, np.float64)).tolist()
-    low = float(np.log(lambda_range(solution.factor)[0]))
-    errors = jnp.mean(errors.reshape(len(places), -1), axis=1)
-    values = np.asarray(problem.criterion.to_search(errors, len(problem.Y)))
-    known = {place: (value, np.nan) for place, value in zip(places, values, strict=True)}
-    return _follow(problem, solution, [known], low, places[-1], [low], MOST - len(COARSE))
-
-
-def _follow(
-    problem: Problem, solution: Solution, seen: list[dict], low, high, first, most
-) -> Found:
-    """All searches side by side until the last ends: at the `first` places, and at `most` in all."""
-    probe = _probe if problem.traceable else partial(_look, slopes=False)
-    at, looked, dtype = [], [], solution.factor.dtype
-    for look in range(most):
-        if look < len(first):
-            at = [first[look]] * len(seen)
+    count = problem.Y.shape[1] if per_target and problem.Y.ndim == 2 else 1
+    look, dtype = _probe if problem.traceable else _look, solution.factor.dtype
+    looks: list[tuple] = []  # errors, places, and each search's values and slopes
+    for number in range(MOST):
+        if number < len(COARSE):
+            at = np.full(count, low + (high - low) * COARSE[number])
         else:
-            wanted = [next_place(one, low, high, most - look) for one in seen]
-            if all(place is None for place in wanted):
+            x, f, g = (np.stack(part, axis=1) for part in list(zip(*looks, strict=True))[1:])
+            places = [next_place(x[j], f[j], g[j], low, high) for j in range(count)]
+            if all(place is None for place in places):
                 break
-            at = [old if new is None else new for old, new in zip(at, wanted, strict=True)]
-        found = jax.device_get(probe(problem, solution, jnp.asarray(at, dtype)))
-        looked.append(found[:2])
-        for one, place, value, slope in zip(seen, at, *found[2:], strict=True):
-            one[place] = float(value), float(slope)
-    lams, errors = (np.stack(part) for part in zip(*looked, strict=True))
-    return _chosen(lams, errors, _words(solution, len(looked), seen))
+            at = np.array(
+                [old if new is None else new for old, new in zip(at, places, strict=True)]
+            )
+        errors, *own = jax.device_get(look(problem, solution, jnp.asarray(at, dtype)))
+        looks.append((errors, at, *own))
+    errors, lams = (np.stack(part) for part in list(zip(*looks, strict=True))[:2])
+    return *_table(errors, np.exp(lams).astype(dtype)), _words(solution.factor, len(looks), count)
 
 
-@jax.jit
-def _probe(problem, solution, log_lams):
-    slopes = problem.criterion.smooth and solution.factor.exact
-    return _look(problem, solution, log_lams, slopes=slopes)
+def next_place(at, values, slopes, low: float, high: float) -> float | None:
+    """The place between `low` and `high` that promises most, or None where none is worth a look.
+
+    It is log(1 + value − smallest) that is interpolated: errors and evidence grow exponentially in
+    log λ on one side, where that is a line. A slope that is NaN is taken from the neighbours; a
+    value that is not finite is a cliff, beyond which nothing is looked at."""
+    at, first = np.unique(at, return_index=True)
+    values, slopes = values[first].astype(np.float64), slopes[first]
+    finite = np.isfinite(values)
+    if finite.sum() < 2:
+        return None
+    x, values, slopes, cliffs = at[finite], values[finite], slopes[finite], at[~finite]
+    best = len(x) - 1 - int(np.argmin(values[::-1]))  # the last of equals
+    above = values - values[best]
+    f = np.log1p(above)
+    g = np.where(np.isfinite(slopes), slopes / (1 + above), np.gradient(f, x))
+    for end, falls, limit in ((0, g[0] > 0, low), (len(x) - 1, g[-1] <= 0, high)):
+        if best == end and falls:  # half way to a cliff, or to the end of the line
+            beyond = cliffs[(cliffs < x[0]) if end == 0 else (cliffs > x[-1])]
+            place = (x[end] + beyond[np.argmin(abs(beyond - x[end]))]) / 2 if len(beyond) else limit
+            if abs(place - x[end]) > WIDE / 2:
+                return float(place)
+
+    gaps = np.diff(x)
+    rise, a, b = np.diff(f), g[:-1] * gaps, g[1:] * gaps
+    second, third = 3 * rise - 2 * a - b, a + b - 2 * rise
+    with np.errstate(all="ignore"):
+        t = -a / (second + np.sqrt(second**2 - 3 * third * a))  # slope 0, in units of the gap
+    inside = (t > 0) & (t < 1)
+    t = np.where(inside, t, 0.5)
+    promises = np.where(inside, f[:-1] + t * (a + t * (second + t * third)), np.inf)
+    j = int(np.argmin(promises))
+    margin = 0.3 if gaps[j] > WIDE else 0.1
+    if not promises[j] < -GAIN:
+        hides = (gaps > WIDE) & (np.minimum(f[:-1], f[1:]) < LOW)
+        if not hides.any():
+            return None
+        j, margin = int(np.argmax(np.where(hides, gaps, 0))), 0.5
+    return float(x[j] + gaps[j] * np.clip(t[j], margin, 1 - margin))
 
 
-def _look(problem: Problem, solution: Solution, log_lams, *, slopes: bool):
-    """λ, the errors there, and each search's own value and slope, NaN where there is none."""
-    lams = jnp.exp(log_lams)
+def _look(problem: Problem, solution: Solution, log_lams, *, slopes: bool = False):
+    """The errors at λ, and each search's own value and slope, NaN where there is none."""
 
     def value(log_lams):
         at = jnp.exp(log_lams)
@@ -93,38 +97,37 @@ def _look(problem: Problem, solution: Solution, log_lams, *, slopes: bool):
 
     if slopes:
         own, slope, errors = jax.jvp(value, (log_lams,), (jnp.ones_like(log_lams),), has_aux=True)
-        return lams, errors, own, slope
+        return errors, own, slope
     own, errors = value(log_lams)
-    return lams, errors, own, jnp.full_like(own, jnp.nan)
+    return errors, own, jnp.full_like(own, jnp.nan)
 
 
-def _chosen(lams, errors, words: str) -> Found:
-    """The table of all that was seen, ascending, without λ at which the factor broke down unless it
-    did at all; and its smallest error.
+@jax.jit
+def _probe(problem, solution, log_lams):
+    slopes = problem.criterion.smooth and solution.factor.exact
+    return _look(problem, solution, log_lams, slopes=slopes)
+
+
+def _table(errors, lams) -> tuple[tuple, tuple]:
+    """All that was seen, ascending, without λ at which the factor broke down unless it did at all;
+    and the λ of the smallest error with that.
     """
     each = lams.shape[1:] == errors.shape[1:]  # a λ for each target, or for the only one
     own = errors if each else errors.reshape(len(errors), -1).mean(axis=1, keepdims=True)
     defined = np.isfinite(own).all(axis=1)
     keep = defined if defined.any() else ~defined
-    order = np.argsort(lams[keep], axis=0)
-    lams = np.take_along_axis(lams[keep], order, axis=0)
-    lams = lams if each else lams[:, 0]
-    errors = np.take_along_axis(errors[keep], order, axis=0) if each else errors[keep][order[:, 0]]
-    lams, errors = jnp.asarray(lams), jnp.asarray(errors)
-    lam, error = choose_lam(lams, errors, per_target=each)
-    return Found(lams, errors, lam, error, words)
+    lams, errors = lams[keep], errors[keep]
+    order = np.argsort(lams, axis=0)
+    errors = np.take_along_axis(errors, order, axis=0) if each else errors[order[:, 0]]
+    lams = np.take_along_axis(lams, order, axis=0)
+    table = jnp.asarray(lams if each else lams[:, 0]), jnp.asarray(errors)
+    return table, choose_lam(*table, per_target=each)
 
 
-def _words(solution: Solution, count: int, seen: list[dict]) -> str:
-    """How many λ it took, and where there is no telling which of two valleys is the deeper."""
-    if not solution.factor.exact:
-        made = f"{count} iterations and one for the model"
-    elif solution.factor.shares_work:
-        made = f"{count} values of λ, from one factorization"
-    else:
-        factors, last = count * len(seen), len(seen) if len(seen) > 1 else "one"
-        made = f"{factors} Cholesky factor{'s' * (factors > 1)} and {last} for the model"
-    equal = [f"{np.exp(place):.3g}" for place in valleys(seen[0])]
-    if len(seen) > 1 or len(equal) == 1:
-        return made
-    return f"{made}; λ = {' and '.join(equal)} are as good, within 1 %"
+def _words(factor, looks: int, count: int) -> str:
+    """How many λ it took."""
+    if not factor.exact:
+        return f"{looks} iterations and one for the model"
+    if factor.shares_work:
+        return f"{looks} values of λ, from one factorization"
+    return f"{looks * count} Cholesky factors and {count if count > 1 else 'one'} for the model"

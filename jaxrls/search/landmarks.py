@@ -23,9 +23,8 @@ from jaxrls.rows.gram import gram
 from jaxrls.rows.rows import DenseRows, GramRows, Rows
 from jaxrls.rows.sparse import is_sparse, sparse_rows
 from jaxrls.support.checks import as_array, check_matrix, check_whole, is_concrete
-from jaxrls.support.meshes import on_any_mesh
-from jaxrls.support.precision import in_precision_of
-from jaxrls.support.progress import progress_bar
+from jaxrls.support.door import door
+from jaxrls.support.pictures import progress_bar
 
 METHODS = ("rpcholesky", "uniform")
 
@@ -48,8 +47,7 @@ class _State(NamedTuple):
     key: PRNGKeyArray
 
 
-@on_any_mesh
-@in_precision_of("X")
+@door("X")
 def landmarks(
     kernel: Kernel,
     X,

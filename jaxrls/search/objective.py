@@ -9,14 +9,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.criteria.criterion import Criterion
-from jaxrls.criteria.left_out import loo
+from jaxrls.criteria.standard import loo
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.search.grid import lam_vector, lambda_grid
 from jaxrls.search.problem import Problem
-from jaxrls.support.meshes import on_any_mesh
+from jaxrls.support.door import door
 
 
-@on_any_mesh
+@door()
 def objective(
     kernel: Kernel,
     X,
@@ -74,7 +74,7 @@ def objective(
     return Problem.of(kernel, X, Y, landmarks=landmarks, **named).error(lam)
 
 
-@on_any_mesh
+@door()
 def best_lam(
     kernel: Kernel,
     X,

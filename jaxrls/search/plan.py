@@ -6,7 +6,6 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.factors.iterative import Iterative
 from jaxrls.factors.solvers import SEARCHED, Cholesky, Spectral, choose_route, suits_cholesky
 from jaxrls.rows.sparse import is_sparse
 from jaxrls.search.estimate import of_problem
@@ -20,67 +19,43 @@ GRID = 100  # values of λ, where a search is asked for that has no slopes to fo
 
 @pytree
 class Plan:
-    """A problem with its solver, and how λ is chosen.
-
-    `searches` for the best λ without a grid; `goes_on` where its solver ends by another one: by a
-    spectrum where Cholesky factors of named λ break down, by those below the floor of a spectrum.
-    """
+    """A problem with its solver, and how λ is chosen; `searches` for the best λ without a grid."""
 
     problem: Problem
     choice: Choice
     searches: bool = static(default=False)
-    goes_on: bool = static(default=False)
 
     @classmethod
     def of(cls, problem: Problem, lams, per_target=False, conservative: Any = 0.0) -> "Plan":
         """The cheapest way of those that are right, unless a solver is named."""
-        criterion, solver, kernel = problem.criterion, problem.solver, problem.kernel
-        lams, n = as_lams(lams, problem), problem.rows.shape[0]
+        criterion, solver = problem.criterion, problem.solver
+        kernel, rows, (n, d) = problem.kernel, problem.rows, problem.rows.shape
+        lams, has_spectrum = as_lams(lams, problem), solver is None or solver.has_spectrum
         _check_conservative(conservative, criterion, lams)
-        search, has_spectrum = isinstance(lams, str), solver is None or solver.has_spectrum
-        if search and not (problem.traceable and criterion.smooth):
+        if isinstance(lams, str) and has_spectrum:
             # Without slopes a search may miss the best; and a grid takes fewer readings.
-            if has_spectrum:
-                lams, search = GRID, False
-            elif not criterion.smooth and not isinstance(solver, Iterative):
-                raise ValueError(
-                    f"lams='search' follows slopes, and criterion {criterion.name} is a step, which "
-                    f"has none; {solver} has no spectrum for a grid: give lams=, numbers, or leave "
-                    "solver= out"
-                )
-        default = isinstance(lams, int)
-        if default and not has_spectrum:
+            lams = lams if problem.traceable and criterion.smooth else GRID
+        search, counted = isinstance(lams, str), isinstance(lams, int)
+        if counted and not has_spectrum:
             raise ValueError(
                 f"{solver} has no spectrum to make a grid of λ from: give lams=, numbers or "
                 "'search'"
             )
-        choice = Choice(
-            criterion,
-            None if default or search else lams,
-            lams if default else 1 if search else len(lams),
-            per_target or np.ndim(lams) == 2,
-            float(conservative),
-        )
-        # Whether Cholesky factors may answer too: of all of K, without a doubt about it.
-        either = solver is None and not choice.per_target and is_concrete(problem, choice)
-        either = either and criterion.any_factor and _dense(problem) and kernel.is_semidefinite()
-        follows = not default or criterion.smooth and not conservative
-        few = either and follows and suits_cholesky(kernel, n, SEARCHED if default else choice.num)
-        searches = search or default and few
-        goes_on = either and not searches and (few or default and not conservative)
+        named, num = (None, 1) if search else (None, lams) if counted else (lams, len(lams))
+        per_target = per_target or np.ndim(lams) == 2
+        choice = Choice(criterion, named, num, per_target, float(conservative))
+        # Cholesky factors may answer too where they are of all of K, and no doubt about it is left.
+        route = choose_route(kernel, n, d, rows.dtype)
+        whole = rows.in_memory and problem.landmarks is None and route == "gram"
+        either = whole and solver is None and criterion.any_factor and not per_target
+        either = either and (not counted or criterion.smooth and not conservative)
+        each = SEARCHED if counted else num
+        few = either and is_concrete(problem) and suits_cholesky(kernel, n, each)
         problem = replace(problem, solver=Cholesky() if few else solver or Spectral())
-        explicit = kernel.num_features(problem.rows.shape[1], problem.rows.dtype)
-        held = problem.rows.in_memory or is_sparse(problem.rows) and explicit is None
-        if held and is_concrete(problem.rows):
-            of_problem(problem, lams=choice.num).check()
-        return cls(problem, choice, searches, goes_on)
-
-
-def _dense(problem: Problem) -> bool:
-    """Whether K of all rows in memory is factored."""
-    rows, (n, d) = problem.rows, problem.rows.shape
-    route = choose_route(problem.kernel, n, d, rows.dtype)
-    return rows.in_memory and problem.landmarks is None and route == "gram"
+        explicit = kernel.num_features(d, rows.dtype)
+        if is_concrete(rows) and (rows.in_memory or is_sparse(rows) and explicit is None):
+            of_problem(problem, lams=num).check()
+        return cls(problem, choice, search or counted and few)
 
 
 def _check_conservative(conservative, criterion, lams) -> None:

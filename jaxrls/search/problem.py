@@ -12,8 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.criteria.criterion import Criterion
-from jaxrls.criteria.left_out import loo
-from jaxrls.criteria.named import as_criterion
+from jaxrls.criteria.standard import as_criterion, loo
 from jaxrls.factors.contract import Solution, Solver
 from jaxrls.factors.iterative import Iterative
 from jaxrls.factors.slopes import left_out_sum

@@ -25,8 +25,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxrls.criteria.left_out import LeaveOneOut
 from jaxrls.criteria.losses import squared_error
+from jaxrls.criteria.standard import LeaveOneOut
 from jaxrls.kernels.inner import Linear
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
@@ -43,8 +43,7 @@ from jaxrls.support.checks import (
     is_concrete,
     memory_bytes,
 )
-from jaxrls.support.meshes import on_any_mesh
-from jaxrls.support.precision import in_precision_of
+from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree
 
 # Of the largest Eⱼⱼ that is left, what a candidate must have. Each that joins multiplies rounding
@@ -108,8 +107,7 @@ class LandmarkSelection:
     error_without: Float[Array | np.ndarray, "*t"]
 
 
-@on_any_mesh
-@in_precision_of("X")
+@door("X")
 def select_columns(
     X, Y, num: int, lam, *, weights=None, intercept: bool = True, loss: Callable = squared_error
 ) -> Selection:
@@ -149,8 +147,7 @@ def select_columns(
     return Selection(*_chosen(problem, None, lam, num))
 
 
-@on_any_mesh
-@in_precision_of("X")
+@door("X")
 def select_landmarks(
     kernel: Kernel,
     X,

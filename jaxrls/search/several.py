@@ -14,15 +14,13 @@ from jaxtyping import Array, Float
 from jaxrls.factors.contract import Solution
 from jaxrls.factors.solvers import Spectral, check_kernel
 from jaxrls.inference.model import Model
-from jaxrls.inference.posterior import at_rows
 from jaxrls.kernels.kernel import Kernel, Scaled, Sum
 from jaxrls.rows.gram import kernel_times
 from jaxrls.search.descent import default_optimizer
 from jaxrls.search.grid import choose_lam, lam_vector, lambda_grid
 from jaxrls.search.problem import Problem
 from jaxrls.support.checks import as_array, as_floats, check_whole, is_concrete
-from jaxrls.support.meshes import on_any_mesh
-from jaxrls.support.precision import in_precision_of
+from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree
 
 CONCENTRATIONS = (0.1, 1.0)  # of Dirichlet draws, by turns: near a few of the kernels, and anywhere
@@ -55,7 +53,7 @@ class KernelsFit:
         """That of one target, as one kernel, such as `tune` goes on from."""
         return weighted(self.kernels, self.shares[:, target])
 
-    @on_any_mesh
+    @door("self.coef")
     def predict_split(
         self, X, *, block_size: int | None = None
     ) -> Float[Array | np.ndarray, "k m t"]:
@@ -64,8 +62,7 @@ class KernelsFit:
         **Shapes**: X (m, d) gives (K, m, t). **Cost** O(m q (d + t)) for each kernel. **Raises** as
         `Model.predict`."""
         model = Model(self.kernels[0], self.points, self.coef, self.intercept)
-        model.check_columns(X.shape[1])
-        return at_rows(model, X, partial(_split, self, block_size=block_size))
+        return _split(self, model.read(X), block_size=block_size)
 
     def predict(self, X, *, block_size: int | None = None) -> Float[Array | np.ndarray, "m t"]:
         """Predictions (m, t) for the rows of X: the sum of `predict_split`, and the intercept."""
@@ -100,8 +97,7 @@ class _Best(NamedTuple):
     intercept: Float[Array, " t"]
 
 
-@on_any_mesh
-@in_precision_of("X")
+@door("X")
 def fit_kernels(
     kernels,
     X,

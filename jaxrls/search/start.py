@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.criteria.holding_out import HoldOut
-from jaxrls.criteria.left_out import LeaveOneOut, loo
+from jaxrls.criteria.standard import HoldOut, LeaveOneOut, loo
 from jaxrls.factors.solvers import factorize
 from jaxrls.kernels.distances import city_block_distances, squared_distances
 from jaxrls.kernels.kernel import Kernel
@@ -20,8 +19,7 @@ from jaxrls.linalg.products import safe_sqrt
 from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.search.grid import lambda_grid
 from jaxrls.support.checks import check_inputs
-from jaxrls.support.meshes import on_any_mesh
-from jaxrls.support.precision import in_precision_of
+from jaxrls.support.door import door
 
 SCREEN_ROWS = 300
 SCREEN_FACTORS = [1 / 16, 1 / 4, 1 / 2, 2.0, 4.0, 16.0]
@@ -34,8 +32,7 @@ MEDIAN_ROWS = 1000
 ORDERS = {"euclidean": 2, "cityblock": 1}
 
 
-@in_precision_of("X")
-@on_any_mesh
+@door()
 def median_distance(
     X: Float[Array, "n d"] | Rows, *, order: int = 2, rows: int = MEDIAN_ROWS
 ) -> Float[Array, ""]:
@@ -61,8 +58,7 @@ def median_distance(
     return jnp.where(jnp.isfinite(median), median, 1.0)
 
 
-@in_precision_of("X")
-@on_any_mesh
+@door()
 def start_from_data(kernel: Kernel, X: Float[Array, "n d"] | Rows) -> Kernel:
     """The same kernel with every length scale (`Kernel.length_scales`) set to the median distance
     between the rows it sees.

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.criteria.criterion import Criterion
-from jaxrls.criteria.left_out import loo
+from jaxrls.criteria.standard import loo
 from jaxrls.factors.contract import Solution
 from jaxrls.factors.solvers import Cholesky
 from jaxrls.inference.fitted import Fit, K
@@ -23,12 +23,10 @@ from jaxrls.search.kept import beside
 from jaxrls.search.problem import Problem, resolve_landmarks
 from jaxrls.search.start import first_guess
 from jaxrls.support.checks import check_whole, is_concrete
-from jaxrls.support.meshes import on_any_mesh
-from jaxrls.support.precision import in_precision_of
+from jaxrls.support.door import door
 
 
-@on_any_mesh
-@in_precision_of("X")
+@door("X")
 def tune(
     kernel: K | str,
     X,
@@ -142,7 +140,7 @@ def tune(
     words = f"tuned in {len(history.errors) - 1} steps: {history.reason}"
     error = jnp.min(history.errors)
     fit = replace(fit, error=error, history=history, plan=words)
-    return beside(fit, problem, solution, Choice(problem.criterion, fit.lams), keep)
+    return beside(fit, solution, problem, Choice(problem.criterion, fit.lams), keep)
 
 
 def _check(problem: Problem, optimizer, start, starts, key, steps, tol) -> None:

@@ -11,14 +11,14 @@ import numpy as np
 
 from jaxrls.criteria.criterion import as_grid
 from jaxrls.criteria.losses import check_loss, squared_error
-from jaxrls.criteria.two_sided import check_table
+from jaxrls.criteria.path import check_table
 from jaxrls.factors.kronecker import check_semidefinite, factor_kronecker, side_weights
+from jaxrls.inference.posterior import process_at
 from jaxrls.inference.two_sided import KroneckerFit, KroneckerModel, as_side
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.rows.gram import gram
 from jaxrls.search.conclude import inspect_lam
 from jaxrls.search.grid import choose_lam, lambda_grid
-from jaxrls.search.kept import sure_at
 from jaxrls.support.checks import (
     as_array,
     check_lams,
@@ -28,12 +28,10 @@ from jaxrls.support.checks import (
     is_concrete,
     why_too_large,
 )
-from jaxrls.support.meshes import on_any_mesh
-from jaxrls.support.precision import in_precision_of
+from jaxrls.support.door import door
 
 
-@on_any_mesh
-@in_precision_of("X1")
+@door("X1")
 def fit_kronecker(
     kernel1: Kernel,
     X1,
@@ -137,7 +135,7 @@ def _fit(sides, Y, weights, lams, *, num, setting, loss, intercept, keep) -> Kro
     errors = factor.errors(solution, loss, setting, lams)[:, 0]
     lam, error = choose_lam(lams, errors, per_target=False)
     coef, constant, _ = solution.coefficients(lam[None])
-    sure = sure_at(solution, lam, solution.residuals(lam[None])) if keep else None
+    process = process_at(solution, lam, solution.residuals(lam[None])) if keep else None
     return KroneckerFit(
         model=KroneckerModel(kernel1, X1, kernel2, X2, coef.reshape(Y.shape), constant[0, 0]),
         lams=lams,
@@ -149,5 +147,5 @@ def _fit(sides, Y, weights, lams, *, num, setting, loss, intercept, keep) -> Kro
         floor=factor.report.floor,
         indefinite=factor.report.indefinite,
         setting=setting,
-        sure=sure,
+        process=process,
     )

@@ -15,13 +15,13 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 import jaxrls as rls
-from jaxrls.criteria.named import as_criterion
-from jaxrls.io.named import CRITERIA, KERNELS, named_kernel
+from jaxrls.criteria.standard import as_criterion
+from jaxrls.io.named import CRITERIA, KERNELS, landmarks_to_tune, named_kernel
 from jaxrls.search.conclude import inspect_lam
-from jaxrls.sklearn.scoring import Regressed, Swept, losses, scores
+from jaxrls.search.kept import KEPT_ROWS
+from jaxrls.sklearn.scoring import Regressed, left_out, losses, scores
 from jaxrls.support.checks import check_unmasked
 
-LANDMARKS_TO_TUNE = 500
 MOST_LANDMARKS = 500  # of the first rows of `partial_fit`, where no number is given
 LOSSES = {f.__name__: f for f in (rls.squared_error, rls.absolute_error, rls.zero_one_loss)}
 # What only some fits leave behind.
@@ -132,27 +132,27 @@ class RLSEstimator(BaseEstimator):
         options |= {"fixed_effects": fixed_effects, **self._criterion(X, y, groups)}
         kernel, lams = self._tuned(X, Y, options), self._lams()
         options["landmarks"] = self.landmarks
-        if self.scoring is not None:
-            self._check_scoring(options)
-            swept = self._swept(kernel, X, Y, lams, options)
-            of_rows = RLSEstimator._weights(self, X, y, sample_weight)  # without those of classes
-            scored = self._scored(swept, y, Y, of_rows, options["groups"])
-            self._keep(swept.fit(scored["lam"], self.keep))
-            errors, error = (scored[name].astype(X.dtype) for name in ("errors", "error"))
-            self.best_score_ = -scored["error"]
-            self.path_ = replace(self.path_, lams=swept.lams, errors=errors, error=error)
-            inspect_lam(self.path_, isinstance(lams, int))
+        looks = self.scoring is not None or self.store_cv_results
+        if not looks:
+            fit = self._fitted(kernel, X, Y, lams, options)
         else:
-            self._keep(self._fitted(kernel, X, Y, lams, options))
-            if self.store_cv_results:
-                swept = self._swept(kernel, X, Y, self.path_.lams, options)
+            fit, held = self._swept(kernel, X, Y, lams, options)
+        if self.scoring is not None:
+            of_rows = RLSEstimator._weights(self, X, y, sample_weight)  # without those of classes
+            scored = self._scored(fit.lams, held, y, Y, of_rows, options["groups"])
+            errors, error = (scored[name].astype(X.dtype) for name in ("errors", "error"))
+            fit = replace(fit.at(scored["lam"]), lams=fit.lams, errors=errors, error=error)
+            inspect_lam(fit, isinstance(lams, int))
+        kept = X.shape[0] <= KEPT_ROWS if self.keep is None else self.keep
+        self._keep(fit if kept else replace(fit, kept=None))
+        if self.scoring is not None:
+            self.best_score_ = -scored["error"]
         self.loo_predictions_ = Y - self.path_.loo_residuals
         self.loo_error_ = self.path_.error[()]
         if self.scoring is not None or self.path_.criterion != "loo":
             errors = np.average(self.path_.loo_residuals**2, axis=0, weights=weights)
             self.loo_error_ = errors if np.ndim(self.lam_) else errors.mean()
         if self.store_cv_results:  # what was left out at every λ, which come last
-            held = swept.held
             if self.scoring is None and self.store_cv_results != "predictions":
                 held = np.stack([losses(self._loss, Y - each, Y) for each in held])
             self.cv_results_ = np.moveaxis(held, 0, -1)
@@ -180,27 +180,32 @@ class RLSEstimator(BaseEstimator):
             kernel = rls.FunctionKernel(kernel)
         if not (self.tune and jax.tree.leaves(kernel)):
             return kernel
-        few, criterion = self.landmarks, options["criterion"]
-        if isinstance(few, str):  # "auto" depends on a kernel
-            few = LANDMARKS_TO_TUNE if X.shape[0] > 4 * LANDMARKS_TO_TUNE else None
+        options = options | {"landmarks": landmarks_to_tune(self.landmarks, len(Y)), "keep": False}
         if self._loss is rls.zero_one_loss:
-            criterion = rls.loo
-        options = options | {"criterion": criterion, "landmarks": few, "keep": False}
+            options["criterion"] = rls.loo
         return rls.tune(kernel, X, Y, **options).kernel
 
     def _fitted(self, kernel, X, Y, lams, options):
         said = {name: getattr(self, name) for name in ("per_target", "conservative", "keep")}
         return rls.fit(kernel, X, Y, lams=lams, **said | options)
 
-    def _swept(self, kernel, X, Y, lams, options) -> Swept:
-        """Predictions of rows left out at every λ, by `loo` or `kfold`."""
+    def _swept(self, kernel, X, Y, lams, options):
+        """A fit that keeps its solution, and what it predicts at every λ for rows left out."""
         named = isinstance(self.landmarks, str) or isinstance(lams, str)
         if named or not isinstance(options["criterion"], rls.LeaveOneOut):
             raise ValueError(
                 "scoring= and store_cv_results= take criterion='loo' or 'kfold', and neither "
                 "lams='search' nor landmarks='auto'"
             )
-        return Swept.of(kernel, X, Y, lams, **options)
+        options = options | {"keep": self.keep or X.shape[0] > KEPT_ROWS or None}
+        if self.scoring is None:
+            fit = self._fitted(kernel, X, Y, lams, options)
+        else:
+            self._check_scoring(options)
+            with warnings.catch_warnings():  # of a λ that is not the one that scores choose
+                warnings.simplefilter("ignore", UserWarning)
+                fit = self._fitted(kernel, X, Y, lams, options | {"solver": rls.Spectral()})
+        return fit, Y - np.asarray(left_out(fit))
 
     def _check_scoring(self, options):
         """Raise where something else says what λ is chosen by."""
@@ -212,11 +217,11 @@ class RLSEstimator(BaseEstimator):
         if self.by_fold and options["groups"] is None:
             raise ValueError("by_fold=True needs folds: give cv= or groups=")
 
-    def _scored(self, swept: Swept, y, Y, of_rows, groups):
+    def _scored(self, lams, held, y, Y, of_rows, groups):
         """λ by a scorer, and its errors, the scores negated; of several targets that each have a
         λ, by themselves.
         """
-        lams, held, folds = swept.lams, swept.held, np.asarray(groups) if self.by_fold else None
+        lams, folds = np.asarray(lams), np.asarray(groups) if self.by_fold else None
         each = Y.ndim == 2 and (self.per_target or lams.ndim == 2)
         if each and is_classifier(self):
             raise ValueError("scoring= chooses one λ for all classes: leave per_target= out")

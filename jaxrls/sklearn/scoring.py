@@ -3,7 +3,7 @@ probabilities, by the library's sigmoid or scikit-learn's isotonic regression.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,65 +13,28 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.metrics import get_scorer
 
 import jaxrls as rls
-from jaxrls.factors.contract import Solution
-from jaxrls.search.conclude import fit_at
-from jaxrls.search.estimate import of_problem
-from jaxrls.search.grid import Choice
-from jaxrls.search.kept import beside
-from jaxrls.search.plan import as_lams
-from jaxrls.search.problem import Problem
-from jaxrls.support.precision import scope, to_host
+from jaxrls.support.door import door
 
 
-class Swept(NamedTuple):
-    """A problem that was factored once, and what all of it takes: λ, or the grid from the spectrum,
-    and predictions (L, n) or (L, n, t) of each row by fits without it, or its group."""
-
-    problem: Problem
-    solution: Solution
-    lams: np.ndarray
-    held: np.ndarray
-
-    @classmethod
-    def of(cls, kernel, X, Y, lams, **options) -> "Swept":
-        """Options as of `rls.fit`."""
-        with scope(X.dtype == np.float64):
-            problem = Problem.of(kernel, X, Y, **options)
-            given = as_lams(lams, problem)
-            of_problem(problem, solver=problem.solver or rls.Spectral()).check()
-            solution = _solved(problem)
-            factor = solution.factor
-            grid = _grid(factor) if isinstance(given, int) else factor.with_floor(given)
-            each = [np.asarray(_left_out(solution, problem.criterion.groups, lam)) for lam in grid]
-            return cls(problem, solution, np.asarray(grid), Y - np.stack(each))
-
-    def fit(self, lam, keep: bool | None) -> rls.Fit:
-        """That of λ, or of one for each target, from the same factor."""
-        problem, solution = self.problem, self.solution
-        with scope(self.lams.dtype == np.float64):
-            choice = Choice(problem.criterion, self.lams, per_target=np.ndim(lam) > 0)
-            return to_host(beside(fit_at(problem, solution, lam), problem, solution, choice, keep))
+@door("fit.model.coef")
+def left_out(fit: rls.Fit):
+    """Residuals (L, n) or (L, n, t) of each row by fits without it, or its group, at every λ."""
+    kept: Any = fit.kept
+    return _left_out(kept.solution, kept.groups, jnp.asarray(fit.lams))
 
 
 @jax.jit
-def _solved(problem):
-    return problem.solution()
+def _left_out(solution, groups, lams):
+    """One λ after the other, as what is left out of all at once may not fit."""
+    drop = solution.labels.drop_axis
+    return jax.lax.map(lambda lam: drop(solution.residuals(lam.reshape(1, -1), groups))[0], lams)
 
 
-_grid = jax.jit(rls.lambda_grid)
-
-
-@jax.jit
-def _left_out(solution, groups, lam):
-    """One λ at a time, as what is left out of all at once may not fit."""
-    return solution.labels.drop_axis(solution.residuals(lam.reshape(1, -1), groups))[0]
-
-
+@door("Y")
 def losses(loss, residuals, Y):
     """Those of every row and target."""
-    with scope(Y.dtype == np.float64):
-        both = (jnp.asarray(part.reshape(len(Y), -1)) for part in (residuals, Y))
-        return np.asarray(loss(*both)).reshape(Y.shape)
+    both = (jnp.asarray(part.reshape(len(Y), -1)) for part in (residuals, Y))
+    return np.asarray(loss(*both)).reshape(Y.shape)
 
 
 class Regressed(RegressorMixin, BaseEstimator):

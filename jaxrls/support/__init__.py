@@ -1,1 +1,1 @@
-"""Errors worded for the caller, dtypes, pytrees, whole files, bars, pictures."""
+"""Errors worded for the caller, the door, pytrees, whole files, bars, pictures."""

@@ -4,16 +4,13 @@ Shapes and dtypes are checked everywhere, values only where they are known: insi
 array has no values yet."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-
-from jaxrls.support.meshes import seen
-from jaxrls.support.target import platform
 
 # What stands for an array wherever JAX arrays are taken.
 Listed = np.ndarray | Sequence[Any]
@@ -45,6 +42,15 @@ def values_unknown(what: str) -> Iterator[None]:
             f"{what} asks for the values of arrays, as NumPy, float() and if do, and inside of a compiled program they are not known: write it with "
             "jax.numpy, and where it chooses, with jax.numpy.where"
         ) from error
+
+
+def value_of(ask: Callable, value):
+    """`ask(numpy, value)` on the host, or, of an array over several devices, `ask(jax.numpy,
+    value)`, so that no row leaves its device.
+    """
+    spread = isinstance(value, jax.Array) and len(value.sharding.device_set) > 1
+    with jax.ensure_compile_time_eval():  # also where jit sees these values from outside
+        return np.asarray(ask(jnp, value) if spread else ask(np, np.asarray(value)))
 
 
 def check_unmasked(name: str, value) -> None:
@@ -95,7 +101,7 @@ def as_array(name: str, value, dtype=None) -> jax.Array:
 
 def _ends(value) -> Any:
     """The smallest value and the largest."""
-    return seen(lambda xp, values: xp.stack([values.min(), values.max()]), value)
+    return value_of(lambda xp, values: xp.stack([values.min(), values.max()]), value)
 
 
 def check_finite(name: str, value) -> None:
@@ -103,7 +109,7 @@ def check_finite(name: str, value) -> None:
     # Sparse rows are checked where they are read.
     if not is_concrete(value) or not isinstance(value, np.ndarray | jax.Array):
         return
-    if not seen(lambda xp, value: xp.isfinite(value).all(), value):
+    if not value_of(lambda xp, value: xp.isfinite(value).all(), value):
         bad = np.argwhere(~np.isfinite(np.asarray(value)))
         raise ValueError(
             f"{name} holds {len(bad)} values that are NaN or infinite, the first at index "
@@ -196,7 +202,7 @@ def check_ratio(weights) -> None:
         return
     least, most = _ends(weights)
     if least == 0:
-        least = seen(lambda xp, v: xp.where(v > 0, v, xp.inf).min(), weights)
+        least = value_of(lambda xp, v: xp.where(v > 0, v, xp.inf).min(), weights)
     limit = MOST_RATIO[str(weights.dtype)]
     if most > limit * least:
         raise ValueError(
@@ -318,6 +324,17 @@ def check_symmetric(name: str, K) -> None:
             f"{name} is not symmetric: entries differ from their mirror image by up to {gap:.2g}: "
             "use (K + K.T) / 2 if that is meant"
         )
+
+
+def platform() -> str:
+    """The platform of `jax.default_device` where that is set, for a device that may not even be
+    here, else of the default backend.
+    """
+    device = jax.config.jax_default_device  # type: ignore[attr-defined] # part of what `jax.jit` keys its programs by
+    if device is None:
+        return jax.default_backend()
+    name = device if isinstance(device, str) else device.platform
+    return {"cuda": "gpu", "rocm": "gpu"}.get(name, name)
 
 
 def memory_bytes() -> int | None:

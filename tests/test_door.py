@@ -1,5 +1,5 @@
-"""The doors compute in the precision of their data: what counts as float64, the scope, and the
-switch that nobody may leave changed.
+"""The door: what counts as float64, the precision inside, the switch that nobody may leave changed,
+and meshes of Explicit axes.
 """
 
 import jax
@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+from jax.sharding import PartitionSpec as P
 
-from jaxrls.support.precision import in_precision_of, is_wide
+from jaxrls.support.door import door, is_wide
 
 pytestmark = pytest.mark.any_precision  # each test sets the switch itself
 
@@ -42,8 +43,8 @@ def test_what_numpy_reads_as_float64_is_wide(value, wide):
     assert is_wide(value) is wide
 
 
-@in_precision_of("X")
-def door(scale, X, *, shift=0.0):
+@door("X")
+def scaled(scale, X, *, shift=0.0):
     """The documentation stays."""
     return {"sum": jnp.sum(jnp.asarray(X)) * scale + shift, "given": X}
 
@@ -53,7 +54,11 @@ THIRD = np.full(3, 1 / 3)
 
 @pytest.mark.parametrize(
     "call",
-    [lambda X: door(1.0, X), lambda X: door(scale=1.0, X=X), lambda X: door(1.0, X=X, shift=0.0)],
+    [
+        lambda X: scaled(1.0, X),
+        lambda X: scaled(scale=1.0, X=X),
+        lambda X: scaled(1.0, X=X, shift=0.0),
+    ],
 )
 def test_float64_in_float64_out(call):
     """By position and by keyword, as NumPy arrays, to float64's precision."""
@@ -68,7 +73,7 @@ def test_float64_in_float64_out(call):
 
 def test_float32_and_jax_arrays_stay():
     for X in (THIRD.astype(np.float32), jnp.asarray(THIRD)):
-        found = door(1.0, X)
+        found = scaled(1.0, X)
         assert (
             isinstance(found["sum"], jax.Array)
             and found["sum"].dtype == np.float32
@@ -80,10 +85,10 @@ def test_a_door_within_a_door():
     """The inner one finds the scope of the outer one, and hands over JAX arrays."""
     seen = []
 
-    @in_precision_of("data")
+    @door("data")
     def outer(data):
-        seen.append(door(1.0, data)["sum"])
-        seen.append(door(1.0, jnp.asarray(data, jnp.float32))["sum"])
+        seen.append(scaled(1.0, data)["sum"])
+        seen.append(scaled(1.0, jnp.asarray(data, jnp.float32))["sum"])
         return seen[0] + 1
 
     found = outer(THIRD)
@@ -98,7 +103,7 @@ def test_a_door_within_a_door():
 
 @pytest.mark.parametrize("switch", [False, True])
 def test_after_an_exception_the_switch_is_as_it_was(switch):
-    @in_precision_of("X")
+    @door("X")
     def fails(X):
         assert jax.config.jax_enable_x64
         raise RuntimeError("inside")
@@ -112,9 +117,9 @@ def test_after_an_exception_the_switch_is_as_it_was(switch):
 def test_an_argument_that_is_missing_or_unknown():
     """The door's own TypeError, before anything is done."""
     for call in (
-        lambda: door(1.0),
-        lambda: door(1.0, THIRD, 2.0),
-        lambda: door(1.0, THIRD, offset=1),
+        lambda: scaled(1.0),
+        lambda: scaled(1.0, THIRD, 2.0),
+        lambda: scaled(1.0, THIRD, offset=1),
     ):
         with pytest.raises(TypeError):
             call()
@@ -123,5 +128,27 @@ def test_an_argument_that_is_missing_or_unknown():
 
 def test_inside_jit():
     """A traced array is a JAX array: it keeps its dtype."""
-    found = jax.jit(lambda X: door(1.0, X)["sum"])(jnp.asarray(THIRD, jnp.float32))
+    found = jax.jit(lambda X: scaled(1.0, X)["sum"])(jnp.asarray(THIRD, jnp.float32))
     assert found.dtype == np.float32
+
+
+def test_a_door_takes_explicit_axes_off_and_puts_them_back():
+    """Where what goes in has them; else nothing is touched."""
+    mesh, inside = jax.make_mesh((1,), ("rows",)), []
+
+    @door()
+    def doubled(tree, name):
+        inside.append(jax.typeof(tree["X"]).sharding.mesh.explicit_axes)
+        return tree["X"] * 2, name
+
+    X = jax.device_put(jnp.ones((4, 2)), jax.sharding.NamedSharding(mesh, P("rows")))
+    for given, run in (
+        (X, doubled),
+        (X, jax.jit(doubled, static_argnums=1)),
+        (jnp.ones((4, 2)), doubled),
+    ):
+        twice, _ = run({"X": given}, 1)
+        assert (np.asarray(twice) == 2).all()
+        assert given is not X or twice.sharding.is_equivalent_to(X.sharding, 2)
+        assert given is not X or twice.sharding.mesh.axis_types == mesh.axis_types
+    assert inside == [(), (), ()]

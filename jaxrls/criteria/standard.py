@@ -1,0 +1,383 @@
+"""The standard criteria and their names: rows left out or held out, alone or in groups, and what
+comes of sums over the whole fit.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrls.criteria.criterion import Criterion, Given, Positive
+from jaxrls.criteria.in_pairs import pairwise_ranking_error
+from jaxrls.criteria.losses import squared_error
+from jaxrls.factors.contract import as_columns
+from jaxrls.kernels.inner import Linear
+from jaxrls.linalg.products import matmul
+from jaxrls.linalg.sparse import made_dense
+from jaxrls.problem.folds import folds
+from jaxrls.problem.weights import Weights
+from jaxrls.rows.rows import Rows
+from jaxrls.rows.sparse import as_rows
+from jaxrls.support.checks import as_floats, check_finite
+from jaxrls.support.pytrees import pytree, static
+
+
+@pytree
+class LeaveOneOut(Positive):
+    """Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ, exact, with every row, or every group of rows, left out in turn.
+
+    One by one e = c/p, c = P̃y, p = diag P̃, P̃ the inverse of K̃ + λI; of a group e_B = [P̃_BB]⁻¹c_B.
+    Called, `criterion(factor, Y, lams)`, it gives the error at every λ; in `fit(criterion=…)` it is
+    what λ is chosen by. `loo` is the one of squared errors, `kfold(groups)` that of groups.
+
+    Args:
+        loss: what is averaged: `squared_error`, `absolute_error`, `zero_one_loss`, or any function
+            (residuals (n, t), labels (n, t)) -> (n, t).
+        groups: labels (n,) of rows that are left out together, or what `folds` made of them.
+
+    **Cost** O(n r L (t + 1)); for k groups of b rows the smaller of O(k L b² (r + b)) and
+    O(k n r (r + L t)). **Fails**: without groups too optimistic where rows come in groups.
+    **Source**: Rifkin (lecture), "LOOE derivation, VII"; Pahikkala, Boberg and Salakoski 2006,
+    theorem 1.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False)
+    >>> rls.LeaveOneOut(rls.absolute_error)(factor, jnp.array([1.0, 3.0]), [1.0]).tolist()
+    [2.0]
+    """
+
+    loss: Callable = static(default=squared_error)
+    groups: Any = None  # `Folds`, which labels are made
+    of_losses = True
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.groups is not None:
+            object.__setattr__(self, "groups", folds(self.groups))
+
+    @property
+    def name(self):  # type: ignore[override]
+        """By what is left out."""
+        return "loo" if self.groups is None else "kfold"
+
+    @property
+    def of_some_rows(self):  # type: ignore[override]
+        """Unless groups of all rows are named."""
+        return self.groups is None
+
+    @property
+    def total(self):
+        """The loss of every row, times its weight."""
+        return None if self.groups is not None else partial(_total, self.loss)
+
+    def values(self, solution, lams, kernel):
+        """One pass over the rows."""
+        del kernel
+        sums = solution.left_out(partial(_total, self.loss), lams, self.groups)
+        return sums / solution.factor.weights.total
+
+
+def _total(loss, residuals, labels, weights):
+    return jnp.sum(weights[:, None] * loss(residuals, labels), axis=0)
+
+
+def kfold(groups, loss: Callable = squared_error) -> LeaveOneOut:
+    """Exact k-fold or leave-one-group-out error, pooled over rows: `LeaveOneOut` of groups.
+
+    Args:
+        groups: labels (n,) of any kind; inside `jax.jit` what `folds(groups)` made outside of it.
+        loss: as in `LeaveOneOut`.
+
+    Returns:
+        A criterion.
+
+    Raises:
+        ValueError: for fewer than two groups.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(4), intercept=False)
+    >>> rls.kfold([0, 0, 1, 1])(factor, jnp.array([1.0, 1.0, 2.0, 2.0]), [1.0]).round(4).tolist()
+    [2.5]
+    """
+    return LeaveOneOut(loss, groups)
+
+
+@pytree
+class LogPredictive(Criterion):
+    """Leave-one-out log predictive density: the mean of log p(yᵢ | all other labels), larger is
+    better.
+
+    −½ (log 2πτσᵢ² + eᵢ²/(τσᵢ²)) averaged over rows, with e = c/p and σᵢ² = 1/pᵢ, p = diag (K +
+    λV⁻¹)⁻¹, V the weights. As in `log_marginal_likelihood`, y ~ N(0, τ(K + λV⁻¹)), with a flat
+    prior on an intercept. It judges variances too, which `loo` does not, and asks less of the
+    kernel than the evidence does: each label is predicted from all others, whatever the prior says
+    of them together. In nats for each row of positive weight; the cost of `loo`.
+
+    Args:
+        scale: τ, by default 1: the noise variance is λ and the kernel is the prior covariance, as it
+            stands. With `"loo"` τ is the mean of e²/σ², at which the density is largest, for every λ
+            and target: the choice then depends on the labels' unit and the kernel's size through
+            their ratio to λ alone.
+
+    **Raises** for the iterative route, which knows no leverage exactly. **Fails**: on landmarks the
+    prior is that of the model, k̂, which is sure of itself far from them. **Source**: Rasmussen and
+    Williams 2006, eq. 5.10 to 5.12; Sundararajan and Keerthi 2001.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False)
+    >>> round(float(rls.log_predictive_density(factor, jnp.array([0.0, 0.0]), [1.0])[0]), 4)
+    -1.2655
+    """
+
+    scale: Any = static(default=1.0)
+    name = "log_predictive_density"
+    larger_is_better = of_some_rows = True
+
+    def __post_init__(self):
+        other = self.scale != "loo"
+        if other and (isinstance(self.scale, bool | str) or not 0 < self.scale < np.inf):
+            raise ValueError(
+                "scale must be a positive number, by which the kernel is multiplied, or 'loo', and "
+                f"is {self.scale!r}"
+            )
+
+    def values(self, solution, lams, kernel):
+        """One pass over the rows: with 1/σᵢ² = vᵢ(1 − hᵢ)/λ, the means of its logarithm and of
+        eᵢ²/σᵢ².
+        """
+        del kernel
+        count, columns = solution.factor.weights.count, as_columns(lams)
+        logs, squares = solution.rows_and_leverages(_log_density, lams)
+        squares = squares / count / columns
+        scale = self.scale
+        if scale == "loo":
+            scale = jnp.maximum(squares, jnp.finfo(squares.dtype).tiny)
+        return 0.5 * (
+            logs / count - jnp.log(columns) - jnp.log(2 * np.pi * scale) - squares / scale
+        )
+
+
+def _log_density(residuals, remaining, labels, weights):
+    """Σ log v(1 − h) and Σ v(1 − h) e² over rows of positive weight."""
+    del labels
+    v = weights[:, None]
+    information = jnp.where(v > 0, jnp.maximum(v * remaining, jnp.finfo(v.dtype).tiny), 1)
+    squares = jnp.where(v > 0, information * residuals**2, 0)
+    return jnp.sum(jnp.log(information), axis=0), jnp.sum(squares, axis=0)
+
+
+@pytree
+class GCV(Positive):
+    """Generalised cross-validation: leave-one-out with every leverage replaced by their mean.
+
+    GCV(λ) = (Σ vᵢ rᵢ² / Σ vᵢ) / (1 − df(λ)/n)², with r the training residuals and n the number of
+    rows of positive weight. Unlike LOO it does not depend on the basis the data are written in.
+    In squared units of Y; O(r L t). **Fails**: where squares of labels leave the range of the dtype,
+    as `squared_error` says. **Source**: Golub, Heath and Wahba 1979, eq. 1.4.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> rls.gcv(rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False), jnp.array([1.0, 3.0]), [1.0]).tolist()
+    [5.0]
+    """
+
+    name = "gcv"
+    of_sums = of_some_rows = True
+
+    def values(self, solution, lams, kernel):
+        """From the residual norm and its degrees of freedom, of which one row with an intercept has
+        none, as nothing is left without it.
+        """
+        del kernel
+        factor, weights = solution.factor, solution.factor.weights
+        factor.fixed.check_rest(weights, None)
+        share = solution.residual_dof(lams) / weights.count
+        return solution.with_rest(solution.residual_norm(lams) / weights.total / share**2)
+
+
+@pytree
+class Evidence(Criterion):
+    """Log evidence of the Gaussian process y ~ N(0, K + λ V⁻¹), V the weights: larger is better.
+
+    −½ yᵀG⁻¹y − ½ log |G| − (n/2) log 2π. With an intercept, the restricted likelihood under a flat
+    prior on it. The noise level is λ and the signal's scale is the kernel's: unlike LOO, the choice
+    depends on both. In nats; O(r L t). **Source**: Rasmussen and Williams 2006, eq. 2.30; with
+    intercept, Patterson and Thompson 1971.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(1), intercept=False)
+    >>> round(float(rls.log_marginal_likelihood(factor, jnp.array([0.0]), [1.0])[0]), 4)
+    -1.2655
+    """
+
+    name = "log_marginal_likelihood"
+    larger_is_better = True
+    of_sums = of_some_rows = True
+    keeps_all_rows = True
+
+    def values(self, solution, lams, kernel):
+        """−½ (data fit + log determinant + constants)."""
+        del kernel
+        factor = solution.factor
+        constant = factor.weights.log_product - factor.residual_dimensions() * jnp.log(2 * jnp.pi)
+        return 0.5 * (
+            constant - factor.fixed.log_volume - solution.data_fit(lams) - solution.logdet(lams)
+        )
+
+    def to_search(self, error, n):
+        """Per row."""
+        return error / n
+
+    def from_search(self, value, n):
+        """Of all rows."""
+        return value * n
+
+
+@pytree
+class HoldOut(Positive):
+    """Σⱼ vⱼ loss(yⱼ − f(xⱼ), yⱼ) / Σⱼ vⱼ over rows held out: what `holdout` makes.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> rls.HoldOut(jnp.ones((2, 1)), jnp.array([1.0, 2.0])).name
+    'holdout'
+    """
+
+    X: Any  # as it was given, `Rows` once it is bound
+    Y: Any
+    weights: Any = None
+    loss: Callable = static(default=squared_error)
+    name = "holdout"
+    of_some_rows = True
+
+    def bind(self, Y, rows=None):
+        """Rows, labels and weights, as many columns and targets as those that are fitted."""
+        held = as_rows(Linear(), self.X, "X of holdout")
+        labels = held.column(as_floats("Y of holdout", self.Y))
+        wanted = (held.shape[0], *Y.shape[1:])
+        if labels.shape != wanted:
+            raise ValueError(
+                f"Y of holdout must have shape {wanted}, as its X and Y do, and has shape "
+                f"{labels.shape}"
+            )
+        check_finite("Y of holdout", labels)
+        if rows is not None and held.shape[1] != rows.shape[1]:
+            raise ValueError(
+                f"X of holdout must have the {rows.shape[1]} columns of X, and has {held.shape[1]}"
+            )
+        return replace(self, X=held, Y=labels, weights=Weights.of_rows(self.weights, held))
+
+    def check(self, kernel):
+        """Held-out rows inside of the kernel's domain."""
+        self.X.check(kernel, "X of holdout", training=False)
+
+    @property
+    def traceable(self):  # type: ignore[override]
+        """That of the rows."""
+        return not isinstance(self.X, Rows) or self.X.traceable
+
+    def values(self, solution, lams, kernel):
+        """One pass over the held-out rows, in the precision of the factor whatever theirs is;
+        without a kernel these are what multiplies the coefficients.
+        """
+        factor, rows = solution.factor, self.X
+        if factor.fixed.rows is not None:
+            raise ValueError(
+                "fixed_effects= goes with rows that are left out, and rows were held out, whose "
+                "columns are not known: use loo or kfold"
+            )
+        labels = self.Y.reshape(rows.shape[0], -1).astype(factor.dtype)
+        weights = Weights.of(self.weights.values, rows.shape[0], factor.dtype)
+        coef, intercept, _ = solution.coefficients(lams)
+
+        def block(x, v, y):
+            x = x.astype(factor.dtype)
+            phi = made_dense(x) if kernel is None else factor.expansion.design(kernel, x)
+            if phi.shape[1] != coef.shape[1]:
+                raise ValueError(
+                    f"X of holdout must have {coef.shape[1]} columns, one for each coefficient, "
+                    f"where no kernel is given, and has {phi.shape[1]}"
+                )
+            v = weights.block(v, x.shape[0]).array
+
+            def at(args):
+                coef, intercept = args
+                return matmul(v, self.loss(y - matmul(phi, coef) - intercept, y))
+
+            size = max(1, 256 // labels.shape[1])  # so many λ in one product
+            return jax.lax.map(at, (coef, intercept), batch_size=min(len(coef), size))
+
+        return rows.sum(block, weights.values, labels) / weights.total
+
+
+def holdout(X, Y, *, weights=None, loss: Callable = squared_error) -> HoldOut:
+    """The error on held-out rows, Σⱼ vⱼ loss(yⱼ − f_λ(xⱼ), yⱼ) / Σⱼ vⱼ, as a criterion.
+
+    Args:
+        X: rows (m, d) with the columns of those that are fitted. Where it is called with a factor
+            and no kernel, what multiplies the coefficients, (m, q): `gram(kernel, X, factor.points)`,
+            or explicit features.
+        Y: their labels, (m,) or (m, t).
+        weights: (m,), 0 or more. Default 1.
+        loss: as in `LeaveOneOut`.
+
+    Returns:
+        A criterion: `fit(…, criterion=holdout(X, Y))`, `holdout(X, Y)(factor, Y, lams, kernel)`.
+
+    **Cost** O((n + m) q L t). **Source**: Rifkin (lecture), "Types of Validation".
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> X, X_new = jnp.array([[1.0], [2.0]]), jnp.array([[3.0]])
+    >>> factor = rls.factorize(rls.Linear(), X, intercept=False)
+    >>> held = rls.holdout(X_new, jnp.array([6.0]))
+    >>> held(factor, jnp.array([2.0, 4.0]), [5.0], rls.Linear()).round(4).tolist()
+    [9.0]
+    """
+    return HoldOut(X, Y, weights, loss)
+
+
+loo = LeaveOneOut()
+log_predictive_density = LogPredictive()
+gcv = GCV()
+log_marginal_likelihood = Evidence()
+NAMED: dict[str, Criterion] = {
+    "loo": loo,
+    "gcv": gcv,
+    "evidence": log_marginal_likelihood,
+    "log_predictive_density": log_predictive_density,
+    "pairs": pairwise_ranking_error,
+}
+
+
+def as_criterion(criterion, groups=None) -> Criterion:
+    """The criterion by name, as a function, or itself; of single rows with the groups that are to
+    be left out in their place.
+    """
+    if isinstance(criterion, str) and criterion in NAMED:
+        criterion = NAMED[criterion]
+    if isinstance(criterion, str | type) or not callable(criterion):
+        raise ValueError(
+            f"criterion must be one of {', '.join(map(repr, NAMED))}, kfold(groups), "
+            f"holdout(X, Y), a jaxrls.Criterion or a function of (factor, Y, lams), and is "
+            f"{criterion!r}"
+        )
+    if criterion in (kfold, holdout):
+        data = "kfold(groups)" if criterion is kfold else "holdout(X, Y)"
+        raise ValueError(f"criterion={criterion.__name__} lacks its data: give criterion={data}")
+    inner = inspect.unwrap(getattr(criterion, "func", criterion))
+    if inner is not criterion and isinstance(inner, Criterion):
+        raise ValueError(f"criterion must be {inner.name} itself, and is a function around it")
+    if not isinstance(criterion, Criterion):
+        criterion = Given(criterion)
+    if groups is None:
+        return criterion
+    if not isinstance(criterion, LeaveOneOut) or criterion.groups is not None:
+        raise ValueError(
+            f"groups= leaves groups out in place of single rows, and criterion is "
+            f"{criterion.name}: leave one of them out, or give kfold(groups) or "
+            "PairsOut(within=groups)"
+        )
+    return replace(criterion, groups=groups)

@@ -1,0 +1,452 @@
+"""Classes: labels as ±1 codes, and what scores of rows left out tell of new ones, which they are like
+and cost no rows to hold out: probabilities, and sets of labels that hold the true one as often as is
+asked for.
+
+A row is the odder the lower its own label scores by a fit without it. The p-value of a label for a
+new row is the share of rows, the new one among them, at least as odd; a set has the labels of p > α.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxrls.factors.spread import NewRows
+from jaxrls.inference.fitted import Fit
+from jaxrls.inference.model import Model
+from jaxrls.inference.posterior import GaussianProcess
+from jaxrls.linalg.products import safe_sqrt
+from jaxrls.problem.weights import Weights
+from jaxrls.rows.compiled import compiled
+from jaxrls.rows.rows import Rows
+from jaxrls.support.checks import (
+    Listed,
+    as_array,
+    as_floats,
+    as_labels,
+    check_finite,
+    check_range,
+    check_shares,
+    check_targets,
+    check_unmasked,
+    is_concrete,
+    value_of,
+)
+from jaxrls.support.door import door
+from jaxrls.support.pytrees import pytree
+
+MOST_STEPS = 200  # of Newton's method, which takes some ten
+
+# labels as codes
+# --------------------------------------------------------------------------------------------------
+
+
+def encode(labels, classes=None) -> tuple[np.ndarray, np.ndarray]:
+    """Code class labels as ±1 targets: one column per class, a single column for two classes.
+
+    Y_ij = 1 where sample i has class j, else −1. Two classes need one column only, +1 for
+    `classes[1]`, as the other would be its negative. Regression on these codes is regularised
+    least-squares classification (RLSC).
+
+    **Arguments**: `labels`, `(n,)`, numbers or strings; `classes`, by default those among them,
+    where some may not be. **Returns** `(Y, classes)`: Y `(n,)` or `(n, T)` float64, classes `(T,)`
+    sorted. **Raises** `ValueError` for labels that are not one-dimensional, are missing (NaN, None,
+    NaT, masked, empty), hold a single class, or one that is not among `classes`. **Cost** O(n log
+    n), on the host. **Source**: R. Rifkin, *Everything Old Is New Again*, PhD thesis, MIT 2002, ch.
+    3.
+
+    >>> Y, classes = encode(["cat", "dog", "cat"])
+    >>> Y.tolist(), classes.tolist()
+    ([-1.0, 1.0, -1.0], ['cat', 'dog'])
+    """
+    labels = as_labels("labels", labels)
+    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        raise ValueError("labels hold infinity, which is no class: drop those rows first")
+    classes = np.unique(labels if classes is None else as_labels("classes", classes))
+    index = np.searchsorted(classes, labels).clip(max=len(classes) - 1)
+    if (classes[index] != labels).any():
+        found = labels[classes[index] != labels][0]
+        raise ValueError(
+            f"labels must be among classes, {classes.tolist()}, and one is {found!r}: name all classes that there are"
+        )
+    if len(classes) < 2:
+        raise ValueError(
+            f"labels hold one class only, {classes.tolist()[0]!r}: classification needs at least two"
+        )
+    codes = np.where(index[:, None] == np.arange(len(classes)), 1.0, -1.0)
+    return (codes[:, 1] if len(classes) == 2 else codes), classes
+
+
+def decode(scores, classes) -> np.ndarray:
+    """The most confident class of each row: the inverse of `encode` on predicted scores.
+
+    **Arguments**: `scores`, `(n,)` or `(n, 1)` for two classes, `(n, T)` otherwise; `classes`
+    `(T,)`. **Returns** labels `(n,)`. **Raises** `ValueError` where the number of columns does not
+    fit `classes`. **Cost** O(nT), on the host. **Source**: Rifkin 2002, ch. 3.
+
+    >>> decode([[-0.2, 0.1, -1.0], [0.9, -1.0, -1.0]], ["a", "b", "c"]).tolist()
+    ['b', 'a']
+    """
+    check_unmasked("scores", scores)
+    scores, classes = np.asarray(scores), np.asarray(classes)
+    columns = 1 if scores.ndim == 1 else scores.shape[1]
+    expected = 1 if len(classes) == 2 else len(classes)
+    if columns != expected:
+        raise ValueError(
+            f"scores have {columns} columns, and {len(classes)} classes need {expected}"
+        )
+    if expected == 1:
+        return classes[(scores.reshape(-1) > 0).astype(int)]
+    return classes[np.argmax(scores, axis=1)]
+
+
+def _scored(name: str, scores, codes, weights):
+    """Scores and codes of rows, and their weights, checked."""
+    scores = as_array(name, scores)
+    codes = as_array("codes", codes, scores.dtype)
+    check_targets(name, scores)
+    if codes.shape != scores.shape:
+        raise ValueError(
+            f"codes must have shape {scores.shape}, as {name} has, and has shape {codes.shape}"
+        )
+    check_range(name, scores)
+    check_finite("codes", codes)
+    return scores, codes, Weights.of(weights, len(scores), scores.dtype).array
+
+
+# probabilities
+# --------------------------------------------------------------------------------------------------
+
+
+@pytree
+class Sigmoid:
+    """P(+1 | score) = 1 / (1 + exp(−slope · score − offset)), slope and offset (), or (t,) for as
+    many columns of scores.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> rls.Sigmoid(jnp.array(2.0), jnp.array(0.0))(jnp.array([0.0])).tolist()
+    [0.5]
+    """
+
+    slope: Float[Array | np.ndarray, "*t"]
+    offset: Float[Array | np.ndarray, "*t"]
+
+    @door("self.slope")
+    def __call__(self, scores: Float[Array, "m *t"] | Listed) -> Float[Array | np.ndarray, "m *t"]:
+        """Probabilities of +1, shaped as the scores, in the precision of the slope."""
+
+        given = as_array("scores", scores, self.slope.dtype)
+        return jax.nn.sigmoid(given * self.slope + self.offset)
+
+
+@door("scores")
+def fit_sigmoid(
+    scores: Float[Array, "n *t"] | Listed,
+    codes: Float[Array, "n *t"] | Listed,
+    weights: Float[Array, " n"] | Listed | None = None,
+) -> Sigmoid:
+    """The sigmoid that makes probabilities of scores, by maximum likelihood on held-out ones:
+    Platt's scaling, a column by itself.
+
+    minimise −Σ vᵢ (tᵢ log pᵢ + (1 − tᵢ) log(1 − pᵢ)) over slope ≥ 0 and offset, with pᵢ = 1/(1 +
+    exp(−slope · sᵢ − offset)) and the targets t = (N₊ + 1)/(N₊ + 2) of codes +1 and 1/(N₋ + 2) of
+    −1, N the sums of weights of each, so that no slope is infinite. A slope below 0 would be what
+    leaving out does to scores that say nothing: without a row of a class its mean is lower. All
+    rows then have the share of +1.
+
+    **Arguments**: `scores` of rows that were left out, such as `Y − fit.loo_residuals`; `codes` ±1
+    as of `encode`. **Shapes**: (n,) or (n, t), and `weights` (n,); see `Sigmoid`. **Cost** O(n t) a
+    step of Newton's, of which some ten are taken; differentiable once. **Raises** `ValueError` for
+    shapes that do not fit, and for NaN or infinity. **Fails**: where scores are those of the fit
+    itself, which are larger than those of new rows. **Source**: J. Platt 2000, *Probabilities for
+    SV machines*; Lin, Lin and Weng 2007; the length of steps: Sun and Tran-Dinh 2019, §3, at ν = 2.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> sigmoid = rls.fit_sigmoid(jnp.array([-2.0, -1.0, 0.5, -0.5, 1.0, 2.0]), jnp.array([-1.0, -1.0, -1.0, 1.0, 1.0, 1.0]))
+    >>> [round(float(p), 2) for p in sigmoid(jnp.array([-1.0, 0.0, 1.0]))]
+    [0.35, 0.5, 0.65]
+    """
+    s, c, v = _scored("scores", scores, codes, weights)
+    each = _fit_columns(s.reshape(len(s), -1), c.reshape(len(s), -1), v)
+    return Sigmoid(*(part.reshape(s.shape[1:]) for part in each))
+
+
+def class_probabilities(each: Float[Array, "m *t"] | Listed) -> Any:
+    """Probabilities of all classes from those of each against the rest, which need not add up:
+    divided by their sum.
+
+    (1 − p, p) for a single column, of two classes; else pⱼ / Σ p, and 1/T for all where every one
+    is 0.
+
+    **Shapes**: (m,) and (m, 1) give (m, 2), (m, T) gives (m, T). **Cost** O(m T). **Raises**
+    `ValueError` for other shapes, and for NaN or infinity. **Source**: Zadrozny and Elkan 2002, §5.
+
+    >>> import numpy as np, jaxrls as rls
+    >>> rls.class_probabilities(np.array([[0.5, 0.25, 0.25], [0.0, 0.0, 0.0]])).round(2).tolist()
+    [[0.5, 0.25, 0.25], [0.33, 0.33, 0.33]]
+    """
+    xp: Any = jnp if isinstance(each, jax.Array) else np
+    p = as_floats("each", each)
+    check_targets("each", p)
+    check_finite("each", p)
+    if p.ndim == 1 or p.shape[1] == 1:
+        return xp.stack([1 - p.reshape(-1), p.reshape(-1)], axis=1)
+    total = xp.sum(p, axis=1, keepdims=True)
+    none = total == 0  # NaN, which jit does not know, is not
+    return xp.where(none, 1 / p.shape[1], p / xp.where(none, 1, total))
+
+
+@jax.jit
+def _fit_columns(scores, codes, v):
+    return jax.vmap(_fit_column, in_axes=(1, 1, None))(scores, codes, v)
+
+
+def _fit_column(scores, codes, v):
+    """Slope and offset of one column: Newton's method in standardised scores, a last step of which
+    carries the derivatives.
+    """
+    total = jnp.sum(v)
+    centre = jnp.sum(v * scores) / total
+    spread = safe_sqrt(jnp.sum(v * (scores - centre) ** 2) / total)
+    flat = spread <= 10 * jnp.finfo(scores.dtype).eps * jnp.abs(centre)
+    spread = jnp.where(flat, 1, spread)
+    positive, negative = (jnp.sum(jnp.where(part, v, 0)) for part in (codes > 0, codes <= 0))
+    targets = jnp.where(codes > 0, (positive + 1) / (positive + 2), 1 / (negative + 2))
+    share = jax.scipy.special.logit(jnp.sum(v * targets) / total)
+    start = jnp.stack([jnp.zeros_like(share), share])
+    data = jnp.where(flat, 0, (scores - centre) / spread), targets, v
+    found = _newton(*jax.lax.stop_gradient((data, start)))
+    found = found - _step(data, found)[0]
+    slope, offset = jnp.where(found[0] < 0, start, found)
+    return slope / spread, offset - slope / spread * centre
+
+
+def _newton(data, start):
+    """Where the steps have become short: damped by log(1 + r)/r with r the most that a score's
+    logit would change, they lead down from everywhere.
+    """
+    limits = jnp.finfo(start.dtype)
+
+    def more(state):
+        return (state[0] < MOST_STEPS) & (state[1] > limits.eps**0.5)
+
+    def go(state):
+        step, r = _step(data, state[2])
+        return state[0] + 1, r, state[2] - step * jnp.log1p(r) / jnp.maximum(r, limits.tiny)
+
+    return jax.lax.while_loop(more, go, (0, jnp.full_like(start[0], jnp.inf), start))[2]
+
+
+def _step(data, at):
+    """H⁻¹g in slope and offset, in scores about their mean by the weights of H; and the most that
+    it changes a logit.
+    """
+    z, targets, v = data
+    p = jax.nn.sigmoid(at[0] * z + at[1])
+    w, u, tiny = v * p * (1 - p), v * (p - targets), jnp.finfo(z.dtype).tiny
+    curvature = jnp.maximum(jnp.sum(w), tiny)
+    middle = jnp.sum(w * z) / curvature
+    about = z - middle
+    down = jnp.sum(u * about) / jnp.maximum(jnp.sum(w * about**2), tiny)
+    across = jnp.sum(u) / curvature - middle * down
+    change = jnp.max(jnp.where(v > 0, jnp.abs(down * z + across), 0))
+    return jnp.stack([down, across]), change
+
+
+# sets of labels
+# --------------------------------------------------------------------------------------------------
+
+
+@door("left_out")
+def label_p_values(
+    left_out: Float[Array, "n *T"] | Listed,
+    codes: Float[Array, "n *T"] | Listed,
+    scores: Float[Array, "m *T"] | Listed,
+    weights: Float[Array, " n"] | Listed | None = None,
+) -> Float[Array | np.ndarray, "m _"]:
+    """The p-value of every label for new rows, by the jackknife: scores of rows left out beside
+    those of new rows by the fit to all.
+
+    p = (1 + Σ vᵢ [s₋ᵢ(own label) ≤ s(label)]) / (1 + Σ vᵢ): the share of rows whose own label
+    scores no higher without them.
+
+    **Arguments**: `left_out` scores such as `Y − fit.loo_residuals`, of rows or of groups left out,
+    `codes` ±1 as of `encode`, `scores` of new rows. **Shapes**: (n,), (n,) and (m,), or a column of
+    each, for two classes, or (n, T), (n, T) and (m, T), give (m, 2) or (m, T); weights (n,).
+    **Cost** O((n + m T) log n). **Raises** `ValueError` for shapes that do not fit, for NaN or
+    infinity, and for codes that are not ±1 with one +1 a row. **Fails**: there is no guarantee for
+    any number of rows, as the fit to all and those without a row differ; where the fit is stable,
+    which a large λ makes it, sets of p > α hold the true label in a share of 1 − α as n grows.
+    `conformal_labels` has the guarantee. **Source**: Barber, Candès, Ramdas and Tibshirani 2021, §1
+    and §5; Steinberger and Leeb 2023.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> left_out, codes = jnp.array([-1.0, -0.5, 0.5, 1.0]), jnp.array([-1.0, -1.0, 1.0, 1.0])
+    >>> (5 * rls.label_p_values(left_out, codes, jnp.array([-2.0, 0.7]))).round().tolist()  # of the labels −1 and +1
+    [[5.0, 1.0], [1.0, 3.0]]
+    """
+    s, c, v = _scored("left_out", left_out, codes, weights)
+    new = as_array("scores", scores, s.dtype)
+    check_targets("scores", new)
+    if new.shape[1:] != s.shape[1:]:
+        raise ValueError(
+            f"scores must have shape {(len(new), *s.shape[1:])}, as left_out has shape {s.shape}, "
+            f"and has shape {new.shape}"
+        )
+    check_finite("scores", new)
+    _check_codes(c)
+    own = _of_own_label(s, c)
+    order = jnp.argsort(own)
+    above = jnp.concatenate([jnp.zeros(1, v.dtype), jnp.cumsum(v[order])])
+    return (1 + above[jnp.searchsorted(own[order], _each(new), side="right")]) / (1 + above[-1])
+
+
+@pytree
+class ConformalLabels:
+    """What p-values of labels take that hold for any number of rows: see `conformal_labels`, which
+    makes it.
+
+    >>> import numpy as np, jaxrls as rls
+    >>> X, codes = np.array([[-2.0], [-1.0], [1.0], [2.0]]), np.array([-1.0, -1.0, 1.0, 1.0])
+    >>> fit = rls.fit(rls.Linear(), X, codes, lams=[0.5])
+    >>> rls.conformal_labels(fit, X, codes).p_values([[1.5]]).tolist()
+    [[0.2, 0.6]]
+    """
+
+    model: Model
+    process: GaussianProcess
+    rows: NewRows  # what covariances with them take, made once
+    own: Int[Array | np.ndarray, " n"]  # the number of each row's label
+    residuals: Float[Array | np.ndarray, " n"]  # of its code, 1, by the fit to all rows
+    variance: Float[Array | np.ndarray, " n"]
+    weights: Float[Array | np.ndarray, " n"]
+    label_weights: Float[Array | np.ndarray, " T"]
+
+    @door("self.model.coef")
+    def p_values(self, X, *, block_size: int | None = None) -> Any:
+        """The p-value of every label for the rows of X (m, d), dense or a source of `Rows`: (m, T),
+        T = 2 for a single column of codes.
+
+        **Cost** O(n (r + d)) a row, as products of matrices, and O(n T), in blocks of rows.
+        **Raises** as `Model.predict`."""
+
+        rows = self.model.read(X)
+        scores = _each(jnp.asarray(self.model.predict(rows)))
+        return _p_values(self, rows, scores, block_size=block_size)
+
+
+@door("fit.model.coef")
+def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> ConformalLabels:
+    """p-values of labels by full conformal prediction with rows left out, exact in closed form: a
+    new row of each label in turn is taken in.
+
+    For the label y of x the fit to all rows and (x, y) is that to all with, at row i, f(xᵢ) + gᵢ
+    (code − f(x)), gᵢ = c(xᵢ, x)/(c(x, x) + λ), where c is the posterior covariance of f + b;
+    without row i its residual is divided by 1 − vᵢ (c(xᵢ, xᵢ) − gᵢ c(xᵢ, x))/λ. No row is fitted
+    again.
+
+    **Guarantee**: for exchangeable rows, and a kernel, λ and landmarks that were not chosen by
+    them, sets of p > α hold the true label with probability 1 − α or more, whatever n and the
+    distribution are: over draws of all rows, not for each x. A λ that was chosen by the same rows,
+    one number of all, is outside of it, and so are rows of weights that differ. **Arguments**:
+    `fit` with its solution kept, its X (n, d), dense, `codes` ±1 (n,) or (n, T) as of `encode`,
+    and `weights`, without those of labels: `label_weights` (T,) ≥ 0 multiply them, and are what a
+    new row of each label weighs. **Cost** O(n² r) once, and n·r numbers that are kept. **Raises**
+    `ValueError` where no solution was kept, for shapes that do not fit, for codes that are not ±1
+    with one +1 a row, and for weights that are negative or not finite. **Source**: Vovk, Gammerman
+    and Shafer 2005, ch. 2, with the deleted residuals of their ridge regression confidence machine.
+
+    >>> import numpy as np, jaxrls as rls
+    >>> X, codes = np.array([[-2.0], [-1.0], [1.0], [2.0]]), np.array([-1.0, -1.0, 1.0, 1.0])
+    >>> fit = rls.fit(rls.Linear(), X, codes, lams=[0.5])
+    >>> (rls.conformal_labels(fit, X, codes).p_values([[1.5], [-3.0]]) > 0.25).tolist()
+    [[False, True], [True, False]]
+    """
+    process, model = fit.of_kept("process"), fit.model
+    rows = model.read(X)
+    points, n, dtype = rows.dense(), rows.shape[0], rows.dtype
+    given = as_array("codes", codes, dtype)
+    if given.shape != (n, *model.coef.shape[1:]):
+        raise ValueError(
+            f"codes must be those that were fitted, {(n, *model.coef.shape[1:])}, and have "
+            f"shape {given.shape}"
+        )
+    _check_codes(given)
+    v, own = Weights.of(weights, n, dtype).array, jnp.argmax(_each(given), axis=1)
+    count = _each(given).shape[1]
+    u = np.ones(count) if label_weights is None else label_weights
+    u = as_array("label_weights", u, dtype)
+    if u.shape != (count,):
+        raise ValueError(
+            f"label_weights must have shape ({count},), one for each label, and has shape {u.shape}"
+        )
+    check_shares("label_weights", u, "label")
+    residuals = 1 - _of_own_label(jnp.asarray(model.predict(points)), given)
+    variance = process.variances(model.kernel, rows, None, corrected=False)
+    beside = _beside(process, model.kernel, points)
+    return ConformalLabels(model, process, beside, own, residuals, variance, v, u)
+
+
+def _check_codes(codes) -> None:
+    """Raise unless, where values are known, codes are ±1, and of several columns one is +1 in each
+    row.
+    """
+    if not is_concrete(codes):
+        return
+
+    def wrong(xp, codes):
+        codes = codes.reshape(len(codes), -1)
+        several = codes.shape[1] > 1
+        return (xp.abs(codes) != 1).any(axis=1) | several & ((codes > 0).sum(axis=1) != 1)
+
+    found = value_of(wrong, codes)
+    if found.any():
+        raise ValueError(
+            "codes must be ±1, of several columns with one +1 a row, and those of row "
+            f"{found.argmax()} are not: use encode(labels)"
+        )
+
+
+def _each(scores):
+    """A column for each label: of two, for whom one is given, −s and s."""
+    if scores.ndim == 2 and scores.shape[1] > 1:
+        return scores
+    return jnp.stack([-scores.reshape(-1), scores.reshape(-1)], axis=1)
+
+
+def _of_own_label(scores, codes):
+    """The score of the label that each row has."""
+    return jnp.sum(jnp.where(_each(codes) > 0, _each(scores), 0), axis=1)
+
+
+@jax.jit
+def _beside(process: GaussianProcess, kernel, points) -> NewRows:
+    return process.spread.seen(kernel, points)
+
+
+@compiled
+def _p_values(labels: ConformalLabels, rows: Rows, scores, *, block_size: int | None):
+    labels = jax.tree.map(jnp.asarray, labels)
+    kernel, spread, lam = labels.model.kernel, labels.process.spread, labels.process.lam
+    v, own, u = labels.weights, labels.own, labels.label_weights
+    least = float(jnp.finfo(v.dtype).eps)
+    tie = least**0.75  # two formulas: a row that is like the new one is as odd but for rounding
+
+    def block(x, scores):
+        c = spread.between(kernel, spread.seen(kernel, x), labels.rows)
+        variance = spread.variance(kernel, x, corrected=False)
+
+        def of_label(label):
+            g = c / (variance + lam / u[label])[:, None]
+            rest = 1 - v * u[own] / lam * (labels.variance - g * c)
+            moved = g * (jnp.where(own == label, 1, -1) - scores[:, own])
+            error = (labels.residuals - moved) / jnp.maximum(rest, least)
+            new = 1 - jnp.take(scores, label, axis=1)[:, None]
+            as_odd = error >= new - tie * (1 + jnp.abs(new))
+            return (1 + jnp.sum(jnp.where(as_odd, v, 0), axis=1)) / (1 + jnp.sum(v))
+
+        return jax.lax.map(of_label, jnp.arange(scores.shape[1])).T
+
+    return rows.map(block, scores, temporaries=6 * len(v), block_size=block_size)

@@ -1,0 +1,152 @@
+"""One door for every public call, and the only place that enters a precision, takes arrays off a
+mesh of Explicit axes, or hands NumPy arrays back.
+
+Inside, axes are left to the compiler (`AxisType.Auto`), which keeps rows where they are: under
+Explicit ones every operation would have to say what becomes of them."""
+
+import difflib
+import functools
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+Call = TypeVar("Call", bound=Callable)
+# What other libraries call the arguments, and what they are called here.
+ELSEWHERE = {
+    "alpha": "lams=[…]",
+    "alphas": "lams=",
+    "lam": "lams=[…]",
+    "num": "lams=, how many λ,",
+    "sample_weight": "weights=",
+    "gamma": "a kernel such as Gaussian.from_gamma(…)",
+    "cv": "groups=",
+    "scoring": "criterion=",
+    "fit_intercept": "intercept=",
+}
+
+
+def door(argument: str = "") -> Callable[[Call], Call]:
+    """A public call: float64 is computed in float64, whatever JAX's global switch says, and NumPy
+    comes back as NumPy.
+
+    `argument` names what tells the precision: data such as "X", of which NumPy arrays come back
+    where the switch is off, or an array of what was fitted, as "self.coef", whose kind all results
+    have. Without one all arrays are JAX's, and computed as they are. On a mesh of Explicit axes
+    results are split as the rows are.
+    """
+    name, *path = argument.split(".")
+
+    def decorate(call: Call) -> Call:
+        signature = inspect.signature(call)
+
+        @functools.wraps(call)
+        def wrapped(*args, **kwargs):
+            for given in kwargs:
+                if given not in signature.parameters:
+                    raise TypeError(_unknown(call.__name__, given, [*signature.parameters]))
+            if not name:
+                return _on_auto_axes(call, args, kwargs)
+            like = signature.bind(*args, **kwargs).arguments.get(name)
+            for part in path:
+                like = getattr(like, part)
+            on = jax.config.read("jax_enable_x64")
+            if not is_wide(like) or on and not path:
+                return _on_auto_axes(call, args, kwargs)
+            with jax.enable_x64(True):
+                found = _on_auto_axes(call, args, kwargs)
+                return found if isinstance(like, jax.Array) else _to_host(found)
+
+        return wrapped  # type: ignore[return-value]
+
+    return decorate
+
+
+def is_wide(value) -> bool:
+    """Whether an array is float64, or data of the host once NumPy reads it."""
+    # A source of rows says what it reads.
+    dtype = getattr(value, "host_dtype", getattr(value, "dtype", None))
+    if isinstance(value, jax.Array):
+        return dtype == np.float64
+    return not isinstance(dtype, np.dtype) or dtype.kind != "f" or dtype.itemsize == 8
+
+
+def _unknown(call: str, name: str, known: list[str]) -> str:
+    """What is said of an argument that there is not."""
+    meant = difflib.get_close_matches(name, known, 1)
+    hint = ELSEWHERE.get(name) or (f"{meant[0]}=" if meant else "")
+    return f"{call} takes no {name}={f': did you mean {hint}?' if hint else ''}"
+
+
+def _to_host(tree):
+    """Arrays as NumPy's; those that have no values yet, inside `jax.jit`, stay."""
+    known = lambda leaf: not isinstance(leaf, jax.core.Tracer)
+    return _arrays(lambda leaf: np.asarray(leaf) if known(leaf) else leaf, tree)
+
+
+def _arrays(change: Callable, tree):
+    """A tree with its JAX arrays changed."""
+    return jax.tree.map(lambda leaf: change(leaf) if isinstance(leaf, jax.Array) else leaf, tree)
+
+
+# several devices
+# --------------------------------------------------------------------------------------------------
+
+
+def parts_of(X, devices: int = 1) -> int:
+    """In how many equal parts the rows of an array lie; of one whose values are not known, may lie:
+    on a mesh that is set, else on so many devices.
+    """
+    if isinstance(X, jax.core.Tracer):
+        mesh = jax.sharding.get_abstract_mesh()
+        if not mesh.empty:
+            devices = math.prod(mesh.shape[axis] for axis in mesh.auto_axes)
+        return math.gcd(X.shape[0], devices)
+    return X.shape[0] // X.sharding.shard_shape(X.shape)[0] if isinstance(X, jax.Array) else 1
+
+
+def auto(mesh: Any) -> Any:
+    """The same mesh, of devices or abstract, with all axes left to the compiler."""
+    if isinstance(mesh, AbstractMesh):
+        return mesh.update_axis_types(dict.fromkeys(mesh.axis_names, AxisType.Auto))
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
+
+
+def _is_explicit(leaf) -> bool:
+    return isinstance(leaf, jax.Array) and bool(jax.typeof(leaf).sharding.mesh.explicit_axes)
+
+
+def _on_auto_axes(call: Callable, args: tuple, kwargs: dict) -> Any:
+    """What is called, with arrays under Auto axes; results with as many rows as the first array
+    that is split are split as it is, all else is whole on every device.
+    """
+    found = [leaf for leaf in jax.tree.leaves((args, kwargs)) if _is_explicit(leaf)]
+    if not found:
+        return call(*args, **kwargs)
+    rows = max(found, key=lambda leaf: any(jax.typeof(leaf).sharding.spec[:1]))
+    traced = any(isinstance(leaf, jax.core.Tracer) for leaf in found)  # inside of `jax.jit`
+    mesh = (jax.typeof(rows) if traced else rows).sharding.mesh
+    axis, inside = (*jax.typeof(rows).sharding.spec, None)[0], auto(mesh)
+
+    def into(leaf):
+        if traced:
+            whole = P(*[None] * leaf.ndim)
+            return jax.sharding.reshard(leaf, whole) if _is_explicit(leaf) else leaf
+        place = None if isinstance(leaf, jax.core.Tracer) else leaf.sharding
+        if not isinstance(place, NamedSharding) or place.mesh != mesh:
+            return leaf
+        return jax.device_put(leaf, NamedSharding(inside, place.spec))
+
+    def back(leaf):
+        along = [axis if leaf.shape[:1] == rows.shape[:1] else None, *[None] * (leaf.ndim - 1)]
+        place = NamedSharding(mesh, P(*along[: leaf.ndim]))
+        return (jax.sharding.reshard if traced else jax.device_put)(leaf, place)
+
+    with (jax.sharding.use_abstract_mesh if traced else jax.set_mesh)(inside):
+        found = call(*_arrays(into, args), **_arrays(into, kwargs))
+    return _arrays(back, found)

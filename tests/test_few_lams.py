@@ -8,6 +8,7 @@ import pytest
 from support import array, assert_close
 
 import jaxrls as rls
+from jaxrls import extend
 from jaxrls.factors import solvers
 from jaxrls.search import fit as search
 from jaxrls.search.plan import Plan
@@ -35,13 +36,13 @@ def rows_are_many(monkeypatch):
 @pytest.fixture
 def spectra(monkeypatch):
     """How often the spectrum was asked."""
-    calls, fit = [], search._on_grid
+    calls, fit = [], search._on_grid_at_once
 
     def counted(plan, **options):
         calls.extend([1] * (not isinstance(plan.problem.solver, rls.Cholesky)))
         return fit(plan, **options)
 
-    monkeypatch.setattr(search, "_on_grid", counted)
+    monkeypatch.setattr(search, "_on_grid_at_once", counted)
     return calls
 
 
@@ -112,12 +113,12 @@ def test_when_the_spectrum_is_taken(spectra):
 
 def test_one_program_and_no_spectrum():
     X, Y = data()
-    program = search._on_grid.__wrapped__
+    program = search._on_grid_at_once
     before = program._cache_size()
     for lam in (0.1, 1.0, 10.0):
         rls.fit(rls.Gaussian(1.0 + lam), X, Y, lams=[lam])
     assert program._cache_size() <= before + 1
-    problem = rls.Problem.of(KERNEL, array(X), array(Y), solver=rls.Cholesky())
+    problem = extend.Problem.of(KERNEL, array(X), array(Y), solver=rls.Cholesky())
     plan = Plan.of(problem, array(LAMS))
     lowered = program.lower(plan, keeps=False).as_text()
     assert "potrf" in lowered and "syevd" not in lowered

@@ -352,8 +352,6 @@ def test_a_lam_of_0_is_the_floor(name):
     for residuals in (fit.loo_residuals, left_out):
         assert_close(residuals, e, 1e-6)
     assert_close(path.loo[0], np.mean(e**2), 1e-6)
-    jax.tree.map(
-        partial(assert_close, tolerance=1e-12), (found, path.coef[0]), (want, want[0][0])
-    )
+    jax.tree.map(partial(assert_close, tolerance=1e-12), (found, path.coef[0]), (want, want[0][0]))
     with pytest.raises(ValueError, match="lam must be positive, or 0 for the floor of the factor"):
         rls.coef(factor, y, -1.0)

@@ -11,11 +11,10 @@ import numpy as np
 
 from jaxrls.criteria.criterion import Criterion
 from jaxrls.criteria.standard import loo
-from jaxrls.factors.certificate import TOLERANCE
 from jaxrls.factors.contract import Solution, Solver
 from jaxrls.factors.solvers import Refined, choose_route
 from jaxrls.inference.fitted import Fit, K
-from jaxrls.problem.landmarks import check_evaluable
+from jaxrls.problem.landmarks import TOLERANCE, check_evaluable
 from jaxrls.rows.compiled import compiled
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import is_sparse

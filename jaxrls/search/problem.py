@@ -13,9 +13,9 @@ from jaxtyping import Array, Float
 
 from jaxrls.criteria.criterion import Criterion
 from jaxrls.criteria.standard import as_criterion, loo
+from jaxrls.factors.cholesky_features import left_out_sum
 from jaxrls.factors.contract import Solution, Solver
 from jaxrls.factors.iterative import Iterative
-from jaxrls.factors.slopes import left_out_sum
 from jaxrls.factors.solvers import Cholesky, Spectral, check_kernel, check_solver
 from jaxrls.kernels.inner import Linear
 from jaxrls.kernels.kernel import Kernel, Standardized

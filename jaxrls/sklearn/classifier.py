@@ -178,13 +178,13 @@ scoring, by_fold, store_cv_results
 
     def decision_function(self, X):
         """Scores (m,) for two classes, positive for `classes_[1]`, or (m, n_classes)."""
-        return self._scores(X)
+        return self._of_path("predict", X)
 
     def predict(self, X):
         """The label of the largest score (m,) for the rows of X, in O(m n d); for an indicator
         matrix (m, t), 1 where a score is positive.
         """
-        scores = self._scores(X)
+        scores = self._of_path("predict", X)
         return (scores > 0).astype(int) if self.multilabel_ else rls.decode(scores, self.classes_)
 
     @available_if(lambda self: self.probability is not None)
@@ -192,7 +192,7 @@ scoring, by_fold, store_cv_results
         """Probabilities (m, n_classes), which add up to 1; for an indicator matrix those of each
         label by itself (m, t).
         """
-        scores = self._scores(X)
+        scores = self._of_path("predict", X)
         if not hasattr(self, "calibration_"):
             raise ValueError(f"predict_proba {NO_ROWS}")
         return probabilities(self.calibration_, scores, self.multilabel_)
@@ -218,7 +218,7 @@ scoring, by_fold, store_cv_results
             raise ValueError(f"predict_set {NO_ROWS}")
         rows, codes, weights, of_classes = self._rows
         if method == "jackknife":
-            scores = self._scores(X)
+            scores = self._of_path("predict", X)
             p = rls.label_p_values(self.loo_predictions_, codes, scores, weights)
             return np.asarray(p) > 1 - level
         if rows is None:

@@ -143,4 +143,11 @@ callable, default="loo"
         new labels lie from them: see `Fit.posterior`. Of a fit with `fixed_effects` those of the
         rows of X are needed too.
         """
-        return self._scores(X, return_std=return_std, fixed_effects=fixed_effects)
+        return self._of_path("predict", X, return_std=return_std, fixed_effects=fixed_effects)
+
+    def predict_interval(self, X, level=0.9, studentised=False, fixed_effects=None):
+        """Ends (lower, upper) of intervals that hold a new label with probability `level`, by the
+        jackknife+, or CV+ where groups or folds were left out: see `Fit.intervals`.
+        """
+        options = {"studentised": studentised, "fixed_effects": fixed_effects}
+        return self._of_path("intervals", X, level, **options)

@@ -1,8 +1,8 @@
 """λ without a spectrum: a Cholesky factor of K̃ + λI for every λ, differentiable in everything.
 
-R = λP̃ with P̃ the inverse from which the fixed effects are projected out. Leave-one-out, GCV, k-fold,
-hold-out and the evidence have exact derivatives, to any order, in kernel parameters, λ, X, Y and
-weights, wherever eigenvalues repeat or vanish.
+R = λP̃ with P̃ the inverse from which the fixed effects are projected out. Leave-one-out, GCV,
+k-fold, hold-out and the evidence have exact derivatives, to any order, in kernel parameters, λ, X,
+Y and weights, wherever eigenvalues repeat or vanish.
 """
 
 from typing import Any, ClassVar
@@ -144,8 +144,8 @@ class CholeskyGram(OneByOne):
 
 @pytree
 class RefinedGram(CholeskyGram):
-    """λ below what float32 can tell, from decompositions in float32: (K̃ + λI)⁻¹ in the precision of
-    products, at one λ after another, about 16n³ flops each in products, and n³ in float32.
+    """λ below what float32 can tell, from decompositions in float32: (K̃ + λI)⁻¹ in the precision
+    of products, at one λ after another, about 16n³ flops each in products, and n³ in float32.
 
     Rows, K and vectors are in the dtype of X, which is to be float64.
 

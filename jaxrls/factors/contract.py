@@ -228,8 +228,8 @@ class Factor(ABC):
     def sweep_folds(
         self, solution: "Solution", fn: Callable, lams, folds: Folds, *, stack: bool = False
     ) -> Any:
-        """`fn(e (b, L, t), labels, weights)` of held-out residuals of folds, summed over rows with λ
-        leading, or stacked: by fits to the other folds where folds are larger than features are
+        """`fn(e (b, L, t), labels, weights)` of held-out residuals of folds, summed over rows with
+        λ leading, or stacked: by fits to the other folds where folds are larger than features are
         many, else in closed form at one λ after the other.
         """
         form = self.primal_form()
@@ -395,7 +395,7 @@ class Solution:
     state: Any  # what the factor makes of the labels
     summed: Any = None  # the moments that it is made of, where it is
 
-    # λ and targets ---------------------------------------------------------------------------------
+    # λ and targets --------------------------------------------------------------------------------
 
     def columns(self, lams) -> Float[Array, "L k"]:
         """λ as columns, checked against the targets."""
@@ -417,7 +417,7 @@ class Solution:
         """`per_target` at every λ, one after the other."""
         return jax.lax.map(lambda lam: self.per_target(lam, fn), lams)
 
-    # sums over the fit -----------------------------------------------------------------------------
+    # sums over the fit ----------------------------------------------------------------------------
 
     def coefficients(self, lams) -> Coefficients:
         """Coefficients (L, c, t), intercept (L, t) and other fixed effects (L, p, t) or None."""
@@ -444,7 +444,7 @@ class Solution:
         """Σ leverage: the effective degrees of freedom, those of fixed effects included."""
         return self.factor.weights.count - self.residual_dof(lams)
 
-    # rows left out ---------------------------------------------------------------------------------
+    # rows left out --------------------------------------------------------------------------------
 
     def left_out(self, fn: Callable, lams, groups: Folds | None = None) -> Any:
         """Σ over rows of `fn(residuals (b, t), labels (b, t), weights (b,))` for every λ, each row,

@@ -144,8 +144,8 @@ class SidesSpread:
     slack: Float[Array, " q"]  # 1/√Σwc²
 
     def of_first(self, K, own):
-        """What variances take of m new rows of side 1, whatever side 2 is, O(m n₁(n₁ + n₂)): k(a, a),
-        and sums over i of p² w and of p (w ∘ c)/√Σwc².
+        """What variances take of m new rows of side 1, whatever side 2 is, O(m n₁(n₁ + n₂)): k(a,
+        a), and sums over i of p² w and of p (w ∘ c)/√Σwc².
         """
         p = matmul(K, self.first)
         return own, matmul(p * p, self.inverse), jnp.swapaxes(matmul(p, self.constant), 0, 1)

@@ -30,7 +30,8 @@ LAMS_PER_SPECTRUM = {
     "gpu": ((1000, 8), (2000, 9), (4000, 17), (8000, 18)),
     "tpu": ((1, 100),),
 }
-SEARCHED = 20  # what a search for the best λ counts for: some ten λ, each with its slope, which doubles the work
+# What a search for the best λ counts for: some ten λ, each with its slope, which doubles the work.
+SEARCHED = 20
 
 
 def choose_route(kernel: Kernel, n: int, d: int, dtype) -> str:
@@ -145,7 +146,7 @@ def check_no_landmarks(landmarks, solver: Solver) -> None:
     """Raise for landmarks beside a solver of all of K."""
     if landmarks is not None:
         raise ValueError(
-            f"landmarks= fits on landmarks in place of all rows, and {solver} is for K of all rows: "
+            f"landmarks= fits on landmarks in place of all rows, and {solver} is for all of K: "
             "leave one of them out"
         )
 
@@ -184,7 +185,8 @@ class Spectral(Solver):
     def __post_init__(self):
         if self.of not in (None, "gram", "features", "covariance"):
             raise ValueError(
-                f"of must be 'gram', 'features' or 'covariance', or None to choose, and is {self.of!r}"
+                "of must be 'gram', 'features' or 'covariance', or None to choose, and is "
+                f"{self.of!r}"
             )
 
     def solve(self, kernel, rows, labels, weights, fixed, *, landmarks, leave, block_size):

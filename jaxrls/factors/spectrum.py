@@ -99,7 +99,7 @@ class Spectrum(Factor):
         """Σ s."""
         return jnp.sum(self.seen)
 
-    # U ---------------------------------------------------------------------------------------------
+    # U --------------------------------------------------------------------------------------------
 
     def unrotated(self, x, v, b):
         """What `rotation` makes U of, or U itself; without weights where v is None."""
@@ -134,7 +134,7 @@ class Spectrum(Factor):
         z = matmul(self.rotation.T, sums.centred(self.fixed).cross)
         return Solution(self, labels, z)
 
-    # at λ ------------------------------------------------------------------------------------------
+    # at λ -----------------------------------------------------------------------------------------
 
     def lost(self, lams) -> Float[Array, "r L k"]:
         """λ/(s + λ). Made with λ first: XLA's product for CPUs would otherwise take the divisions
@@ -315,7 +315,7 @@ class Spectrum(Factor):
         return G if self.solved is None else G * self.solved
 
 
-# how spectra are made ------------------------------------------------------------------------------
+# how spectra are made -----------------------------------------------------------------------------
 
 
 def factor_symmetric(
@@ -332,8 +332,8 @@ def factor_symmetric(
 
     U is projected on the complement of the fixed effects once more, which keeps them exact for λ
     down to the precision of K. Eigenvalues below 0 are set to 0; directions in which they are so by
-    more than rounding get no coefficients either. The expansion's kernel is K + 1·lift, where that is
-    given. Source: Rifkin (lecture), "Varying λ".
+    more than rounding get no coefficients either. The expansion's kernel is K + 1·lift, where that
+    is given. Source: Rifkin (lecture), "Varying λ".
     """
     n, dtype = K.shape[0], K.dtype
     K, across, taken = fixed.centre_both(weights, K)

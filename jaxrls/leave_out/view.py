@@ -1,9 +1,9 @@
 """One matrix: R = D − MMᵀ and r, of which everything that is left out is a solve with a block.
 
 An index is a row of the data, with M_i = √v [A⁻¹φᵢ, T⁻ᵀbᵢ] and D = 1, or a query, a row of weight
-0, with M_z = [A⁻¹φ_z, T⁻ᵀb_z] and D = 0. r is √v (y − f) of a row and y − f of a query. Without a set
-S of rows, x = R_SS⁻¹ r_S, the held-out residuals are x/√v and those of queries r_z − R_zS x.
-A landmark k that leaves with its row is the constraint βₖ = 0, M_k = [−A⁻¹L⁻¹eₖ, 0] with D = 0:
+0, with M_z = [A⁻¹φ_z, T⁻ᵀb_z] and D = 0. r is √v (y − f) of a row and y − f of a query. Without a
+set S of rows, x = R_SS⁻¹ r_S, the held-out residuals are x/√v and those of queries r_z − R_zS x. A
+landmark k that leaves with its row is the constraint βₖ = 0, M_k = [−A⁻¹L⁻¹eₖ, 0] with D = 0:
 eliminated first, it takes its direction out of every M.
 """
 

@@ -13,7 +13,7 @@ from jaxrls.factors.spectrum import factor_svd, factor_symmetric, products, solv
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.problem.fixed_effects import FixedEffects, as_fixed_effects
 from jaxrls.problem.labels import Labels
-from jaxrls.problem.landmarks import as_landmarks, on_landmarks, without_trace
+from jaxrls.problem.landmarks import as_landmarks, check_kernel, on_landmarks, without_trace
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.sparse import as_rows
 from jaxrls.support.checks import platform
@@ -116,12 +116,6 @@ def factorize(
     check_solver(solver)
     made = solver or Spectral()
     return made.solve(kernel, rows, Labels.none(v, fixed), v, fixed, **options).factor
-
-
-def check_kernel(kernel) -> None:
-    """Raise unless it is one."""
-    if not isinstance(kernel, Kernel):
-        raise ValueError(f"kernel must be a jaxrls kernel such as Gaussian(1.0), and is {kernel!r}")
 
 
 def check_solver(solver) -> None:

@@ -273,7 +273,7 @@ class Spectrum(Factor):
             kept = kept * self.solved
         if self.basis is None:
             half, middle = self.dual_basis() * kept, self.across * kept
-            return DualSpread.of_matrix(self, lam, half, middle, self.training_gram())
+            return DualSpread.of_matrix(self, lam, half, middle, self.training_design())
         if self.report.trace_residual is not None:
             root = jnp.sqrt(self.s)
             scale, whiten = jnp.sqrt(lam / (self.s + lam)) / root, self.basis / root
@@ -301,16 +301,15 @@ class Spectrum(Factor):
         diagonals = self.rows.map(block, *columns)
         return solution.training_residuals(lam[None])[0], *diagonals.T
 
-    def training_gram(self) -> Float[Array, "n n"]:
-        """K of the rows, made again."""
+    def training_design(self) -> Float[Array, "n c"]:
+        """What multiplies coefficients, K or features of the rows, made again."""
         kernel, rows = self.training
         return rows.map(lambda x: self.expansion.design(kernel, x))
 
     def queries(self) -> Float[Array, "n r"]:
         """G = design·basis − B across of the rows of X, as if they were new: f = mean + G (D ∘ z)."""
-        kernel, rows = self.training
         basis = self.dual_basis() if self.basis is None else self.basis
-        G = rows.map(lambda x: matmul(self.expansion.design(kernel, x), basis))
+        G = matmul(self.training_design(), basis)
         G = G - self.fixed.fitted(self.fixed.rows, self.across)
         return G if self.solved is None else G * self.solved
 

@@ -36,10 +36,15 @@ class Landmarks:
     trace_residual: Float[Array, ""] | None
 
 
-def check_evaluable(kernel) -> None:
-    """Raise unless `kernel` is a kernel that can be evaluated at any points."""
+def check_kernel(kernel) -> None:
+    """Raise unless it is one."""
     if not isinstance(kernel, Kernel):
         raise ValueError(f"kernel must be a jaxrls kernel such as Gaussian(1.0), and is {kernel!r}")
+
+
+def check_evaluable(kernel) -> None:
+    """Raise unless `kernel` is a kernel that can be evaluated at any points."""
+    check_kernel(kernel)
     if not kernel.evaluable:
         raise ValueError(
             f"landmarks need a kernel that can be evaluated, and {type(kernel).__name__}() cannot: "

@@ -103,10 +103,6 @@ class CholeskyGram(DualOneByOne):
         whole = jnp.sum(self.weights.array * jnp.diagonal(self.K))
         return whole - jnp.sum(H * scale(matmul(self.K, scale(H))))
 
-    def project(self, labels):
-        """√v (y − mean): the work begins with λ."""
-        return labels.scaled
-
     def solved(self, lam, one):
         """By the Cholesky factor."""
         B = jnp.concatenate([one.labels.scaled, self.H], axis=1)

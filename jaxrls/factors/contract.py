@@ -31,7 +31,6 @@ from jaxrls.support.pytrees import pytree, static
 # λ × targets in one matrix product: enough columns to run at its full rate, few enough that n times
 # as many fit beside U.
 COLUMNS_AT_ONCE = 1024
-PROBES = 32  # random signs, where a diagonal is estimated
 
 
 @pytree
@@ -134,9 +133,11 @@ class Factor(ABC):
     def trace(self) -> Float[Array, ""]:
         """The sum of the eigenvalues of K̃, less what fixed effects take."""
 
-    @abstractmethod
     def project(self, labels: Labels) -> Any:
-        """What labels come down to: a pytree of arrays whose last axis is that of targets."""
+        """What labels come down to, an array whose last axis is that of targets: √v (y − mean)
+        where the work begins with λ.
+        """
+        return labels.scaled
 
     @abstractmethod
     def coefficients(self, solution: "Solution", lams) -> tuple[Any, Any]:
@@ -152,7 +153,7 @@ class Factor(ABC):
 
     @abstractmethod
     def logdet(self, solution: "Solution", lams) -> Float[Array, "L k"]:
-        """log of the product of the eigenvalues of K̃ + λI, over the dimensions the fit lives in."""
+        """log of the product of eigenvalues of K̃ + λI, over the dimensions the fit lives in."""
 
     @abstractmethod
     def residual_dof(self, solution: "Solution", lams) -> Float[Array, "L k"]:

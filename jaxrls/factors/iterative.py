@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxrls.factors.contract import PROBES, Coefficients, Factor, Outcome, Report, Solver
+from jaxrls.factors.contract import Coefficients, Factor, Outcome, Report, Solver
 from jaxrls.factors.expansion import AtPoints, Expansion
 from jaxrls.factors.landmark_spectrum import solve_subset
 from jaxrls.factors.solvers import check_no_landmarks
@@ -75,7 +75,7 @@ class Iterative(Solver):
     landmarks: Any = None
     tol: float = static(default=1e-4)
     steps: int = static(default=200)
-    probes: int = static(default=PROBES)
+    probes: int = static(default=32)
     dtype: Any = static(default=None)
     key: PRNGKeyArray | None = None
 
@@ -170,10 +170,6 @@ class IterativeGram(Factor):
     def trace(self):
         """Σ vᵢ Kᵢᵢ, an upper bound."""
         return jnp.sum(self.own)
-
-    def project(self, labels):
-        """√v (y − mean): the work begins with λ."""
-        return labels.scaled
 
     def times_kernel(self, V: Float[Array, "n *k"]):
         """K V, entries and products in the dtype asked for."""
@@ -289,7 +285,7 @@ class IterativeGram(Factor):
         return Outcome(coefficients, e, at.dof, total, error, at.run)
 
     def _refuse(self, *asked, **how):
-        """What takes entries of an inverse, of which `outcome` knows the variance of its diagonal."""
+        """What takes entries of an inverse; `outcome` knows the variance of its diagonal."""
         what = "knows no determinant, no leverage exactly, and tells no intervals"
         raise ValueError(self._lacks(what))
 

@@ -152,7 +152,7 @@ class SidesSpread:
         return own, matmul(p * p, self.inverse), jnp.swapaxes(matmul(p, self.constant), 0, 1)
 
     def variance(self, one, other):
-        """Of one pair, from `of_first` of its row of side 1, and k(b, b) and q of that of side 2."""
+        """Of one pair, from `of_first` of its row of side 1, and k(b, b) and q of side 2."""
         (own1, squares, constant), (own2, q) = one, other
         known = jnp.maximum(own1 * own2 - matmul(squares, q * q), 0)
         return known + jnp.sum((self.slack - matmul(constant, q)) ** 2)

@@ -118,9 +118,10 @@ class Spectrum(Factor):
         columns = self.weights.values, self.fixed.rows
         return self.rows.map(self.left, *columns)
 
-    def dual_basis(self) -> Float[Array, "n r"]:
-        """√v U."""
-        return self.weights.scale(self.left_vectors())
+    @property
+    def directions(self) -> Float[Array, "c r"]:
+        """The coefficients of every direction: the basis, or √v U where they are dual."""
+        return self.weights.scale(self.left_vectors()) if self.basis is None else self.basis
 
     def project(self, labels):
         """z = Uᵀ√v y."""
@@ -143,15 +144,11 @@ class Spectrum(Factor):
         return jnp.moveaxis(lams[:, None] / (self.s[:, None] + lams[:, None]), 1, 0)
 
     def coefficients(self, solution, lams):
-        """basis (D ∘ z), O(c r t L); dual ones as √v λc̃/λ, the product that leave-one-out takes."""
+        """basis (D ∘ z), O(c r t L)."""
         z = solution.state if self.solved is None else solution.state * self.solved[:, None]
         solved = z[:, None] / (self.s[:, None, None] + lams)
         beta = solution.labels.start[:, None] - times(self.across, solved)
-        if self.basis is None:
-            lost = times(self.left_vectors(), self.lost(lams) * z[:, None])
-            coef = self.weights.scale(lost / lams)
-        else:
-            coef = times(self.basis, solved)
+        coef = times(self.directions, solved)
         return jnp.moveaxis(coef, 1, 0), jnp.moveaxis(beta, 1, 0)
 
     def residual_norm(self, solution, lams):
@@ -272,7 +269,7 @@ class Spectrum(Factor):
         if self.solved is not None:
             kept = kept * self.solved
         if self.basis is None:
-            half, middle = self.dual_basis() * kept, self.across * kept
+            half, middle = self.directions * kept, self.across * kept
             return DualSpread.of_matrix(self, lam, half, middle, self.training_design())
         if self.report.trace_residual is not None:
             root = jnp.sqrt(self.s)
@@ -307,9 +304,8 @@ class Spectrum(Factor):
         return rows.map(lambda x: self.expansion.design(kernel, x))
 
     def queries(self) -> Float[Array, "n r"]:
-        """G = design·basis − B across of the rows of X, as if they were new: f = mean + G (D ∘ z)."""
-        basis = self.dual_basis() if self.basis is None else self.basis
-        G = matmul(self.training_design(), basis)
+        """G = design·basis − B across of the rows of X as new ones: f = mean + G (D ∘ z)."""
+        G = matmul(self.training_design(), self.directions)
         G = G - self.fixed.fitted(self.fixed.rows, self.across)
         return G if self.solved is None else G * self.solved
 
@@ -425,7 +421,7 @@ def _factor_outer(kernel, rows: Rows, features: Rows, weights: Weights, fixed) -
     options: dict = {"training": (kernel, rows), "semidefinite": True, "lift": lift}
     dual = factor_symmetric(K, weights, fixed, Primal(), **options)
     turn = lambda phi, scaled: transposed_matmul(phi - origin, scaled)
-    basis = features.sum(turn, dual.dual_basis())
+    basis = features.sum(turn, dual.directions)
     floor = jnp.maximum(dual.report.floor, eigh_rounding(max(features.shape), dual.s))
     report = Report("covariance", floor, dual.report.indefinite)
     return replace(dual, basis=basis, origin=fit, report=report)

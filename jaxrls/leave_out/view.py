@@ -153,26 +153,6 @@ def orthonormal(W: Float[Array, "b r"], inside: Float[Array, " b"]) -> Float[Arr
     return _under(_root(matmul(W, W.T), inside), W)
 
 
-def angles(W: Float[Array, "m r"]) -> tuple[Float[Array, "m m"], Float[Array, "m m"]]:
-    """Cosines between rows of length 1, and squares of sines, 1 for a row with itself: by
-    differences of rows where any are nearly parallel.
-    """
-    cosines, itself = matmul(W, W.T), jnp.eye(len(W), dtype=bool)
-    eps = float(jnp.finfo(W.dtype).eps)
-
-    def by_differences(cosines):
-        def of_row(args):
-            w, sign = args
-            return jnp.sum((W - sign[:, None] * w) ** 2, axis=1)
-
-        square = jax.lax.map(of_row, (W, jnp.where(cosines < 0, -1.0, 1.0).astype(W.dtype)))
-        return square * (1 - square / 4)
-
-    near = jnp.any(~itself & (cosines**2 > 1 - eps**0.5))
-    sines = jax.lax.cond(near, by_differences, lambda cosines: 1 - cosines**2, cosines)
-    return cosines, jnp.where(itself, 1, jnp.maximum(sines, eps**2))
-
-
 def without_landmarks(d, rho, alpha, residual, remaining, v):
     """Held-out residuals of rows that are landmarks, and 1 − leverage without them.
 

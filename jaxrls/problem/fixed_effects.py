@@ -134,7 +134,7 @@ class FixedEffects:
         return v * jnp.sum(self.basis(rows, len(v)) ** 2, axis=1)
 
     def fit(self, weights: Weights, A: Float[Array, "n p"]) -> Float[Array, "q p"]:
-        """(Bᵀ V B)⁻¹ Bᵀ V A, refined once: rounding of the first solve grows with what is fitted."""
+        """(Bᵀ V B)⁻¹ Bᵀ V A, refined once: rounding of one solve grows with what is fitted."""
         v = weights.array
         first = self.solve(self.sums(self.rows, v, A))
         return first + self.solve(self.sums(self.rows, v, A - self.fitted(self.rows, first)))
@@ -219,7 +219,7 @@ class FixedEffects:
     # rows that leave ------------------------------------------------------------------------------
 
     def levels_of_two(self, weights: Weights) -> Any:
-        """H of levels of two rows of positive weight, which leave with a pair; None if no levels."""
+        """H of levels of two rows of positive weight, which leave with a pair; None of columns."""
         return None
 
     def check_rest(self, weights: Weights, folds: Folds | None) -> None:

@@ -11,7 +11,7 @@ import jaxrls as rls
 from jaxrls.cli.report import at_terminal, count, report, say
 from jaxrls.io.named import CRITERIA, named_kernel
 from jaxrls.io.sources import Choice, Files, open_files, paths_of
-from jaxrls.rows.deviations import Deviations, standardise
+from jaxrls.rows.streamed import Deviations, standardise
 from jaxrls.support.checks import check_squares, check_weights, in_words, memory_bytes
 
 COPIES = 5  # of a table's numbers while it is read, standardised and fitted

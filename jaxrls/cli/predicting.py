@@ -10,7 +10,7 @@ from jaxrls.cli.fitting import KNOWN, inputs_of
 from jaxrls.cli.report import at_terminal, count
 from jaxrls.io.sources import Choice, Files, paths_of
 from jaxrls.io.tables import rows_to, writing
-from jaxrls.rows.deviations import standardise
+from jaxrls.rows.streamed import standardise
 from jaxrls.support.progress import progress_bar
 
 

@@ -22,10 +22,9 @@ from jaxrls.factors.spread import PrimalSpread
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.leave_out.view import LowRank
 from jaxrls.leave_out.without import Planes
-from jaxrls.linalg.decompositions import rounding
+from jaxrls.linalg.decompositions import ridged_cholesky, rounding
 from jaxrls.linalg.inverses import triangular_inverse
 from jaxrls.linalg.products import matmul, power_of_two, safe_sqrt, tall_matmul
-from jaxrls.linalg.ridge import ridged_cholesky
 from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.problem.labels import Labels
 from jaxrls.problem.landmarks import Landmarks

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxrls.factors.cholesky import CholeskyGram
 from jaxrls.factors.contract import Coefficients, Outcome, Report
 from jaxrls.linalg.conjugate import ALL_STEPS, CONVERGED, Run
-from jaxrls.linalg.refined import CLOSE, refined_inverse, refined_solve_diag
+from jaxrls.linalg.inverses import CLOSE, refined_inverse, refined_solve_diag
 from jaxrls.support.pytrees import pytree
 
 

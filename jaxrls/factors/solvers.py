@@ -165,10 +165,12 @@ def kernel_matrix(
     mean keeps what K would round off.
     """
     if not kernel.evaluable:
-        return rows.kernel_matrix(kernel, block_size), Primal(), None
+        return gram(kernel, rows, block_size=block_size), Primal(), None
     explicit = kernel.num_features(rows.shape[1], rows.dtype) is not None
-    if fixed.one is None or not rows.in_memory or not explicit:
-        return rows.kernel_matrix(kernel, block_size), Dual(rows.points), None
+    if explicit and not rows.in_memory:
+        rows.dense()  # raises: coefficients of features need all rows at once
+    if fixed.one is None or not explicit:
+        return gram(kernel, rows, block_size=block_size), Dual(rows.points), None
     features = rows.features(kernel)
     origin = jax.lax.stop_gradient(jnp.mean(features.some(512), axis=0))
     about = features.dense() - origin

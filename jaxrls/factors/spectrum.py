@@ -17,6 +17,7 @@ from jaxrls.factors.expansion import Expansion, Primal
 from jaxrls.factors.other_folds import PrimalForm
 from jaxrls.factors.spread import spectral_spread
 from jaxrls.kernels.inner import Linear
+from jaxrls.kernels.kernel import Standardized
 from jaxrls.leave_out.view import LowRank
 from jaxrls.leave_out.without import Planes
 from jaxrls.linalg.decompositions import clip, eigh, eigh_rounding, rounding, spectrum_of, svd
@@ -25,6 +26,7 @@ from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.problem.labels import Labels
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.blocks import map_blocks
+from jaxrls.rows.gram import gram
 from jaxrls.rows.moments import Moments, moments, near_fit
 from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.support.pytrees import pytree, static
@@ -460,7 +462,9 @@ def _factor_outer(kernel, rows: Rows, features: Rows, weights: Weights, fixed) -
         origin = jnp.mean(features.some(512), axis=0)
     fit = near_fit(features, Linear(), fixed, weights.array)
     fit = jnp.zeros((0, len(origin)), origin.dtype) if fit is None else fit
-    dual = factor_symmetric(features.products(origin), weights, fixed, Primal(), semidefinite=True)
+    about = Standardized(Linear(), origin, jnp.ones_like(origin))
+    K = gram(about, features, features)
+    dual = factor_symmetric(K, weights, fixed, Primal(), semidefinite=True)
     turn = lambda phi, scaled: transposed_matmul(scaled, phi - origin).T
     basis = features.sum(turn, dual.dual_basis())
     across = dual.across

@@ -92,25 +92,17 @@ class Model:
 @compiled
 def _evaluate(model: Model, rows, *, block_size):
     coef = jnp.asarray(model.coef)
-    points = jax.tree.map(jnp.asarray, model.points)
-    if points is not None and rows.in_memory:
-        return (
-            kernel_times(model.kernel, rows.dense(), points, coef, block_size, rows.parts)
-            + model.intercept
-        )
+    if model.points is not None:
+        points = jax.tree.map(jnp.asarray, model.points)
+        return kernel_times(model.kernel, rows, points, coef, block_size) + model.intercept
 
     def block(x):
-        x = x.astype(coef.dtype)
-        if points is not None:
-            return kernel_times(model.kernel, x, points, coef)
-        design = model.kernel.features(x)
+        design = model.kernel.features(x.astype(coef.dtype))
         if design.shape[1] != coef.shape[0]:
             raise ValueError(
-                f"X with {x.shape[1]} columns gives {design.shape[1]} features, and the model was fitted on {coef.shape[0]}"
+                f"X with {x.shape[1]} columns gives {design.shape[1]} features, and the model was "
+                f"fitted on {coef.shape[0]}"
             )
         return matmul(design, coef)
 
-    return (
-        rows.map(block, temporaries=0 if points is None else points.shape[0], block_size=block_size)
-        + model.intercept
-    )
+    return rows.map(block, block_size=block_size) + model.intercept

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 import jaxrls as rls
+from jaxrls import extend
 from jaxrls.search.lam_search import _probe
 from jaxrls.search.problem import Problem
 
@@ -50,7 +51,7 @@ def at_width(n: int):
 def in_folds(n: int):
     """X, y and a plan of equal folds."""
     inside = FOLDS, n // FOLDS
-    return *rows(n), rls.Folds(
+    return *rows(n), extend.Folds(
         shape(*inside, dtype="int32"), shape(*inside), shape(n, dtype="int32")
     )
 
@@ -200,7 +201,7 @@ def on_many(target: str = "h100") -> dict[str, Callable]:
     """Functions of rows, labels and points, that are compiled for many devices of a kind."""
 
     def moments(rows, y, points):
-        solution = rls.Problem.of(GAUSSIAN, rows, y, landmarks=points).solution("cholesky")
+        solution = extend.Problem.of(GAUSSIAN, rows, y, landmarks=points).solution("cholesky")
         return solution.factor.second, solution.cross
 
     def one(rows, y, points):

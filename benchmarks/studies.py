@@ -28,6 +28,7 @@ import numpy as np
 import peers
 
 import jaxrls as rls
+from jaxrls import extend
 
 SETS = ("airfoil", "concrete", "energy", "elevators", "kin40k", "protein")
 
@@ -856,12 +857,14 @@ def moments(kind, folder, landmarks):
 
     start = time.perf_counter()
     stream, kernel = rls.stream(f"{folder}/*.npy"), rls.Gaussian(2.0)
-    problem = rls.Problem.of(kernel, stream, None, landmarks=landmarks)
+    problem = extend.Problem.of(kernel, stream, None, landmarks=landmarks)
     known = time.perf_counter() - start
     if kind == "memory":
         files = sorted(Path(folder).glob("*.npy"))
-        rows = rls.DenseRows(jnp.asarray(np.concatenate([np.load(file)[:, :-1] for file in files])))
-        problem = rls.Problem.of(kernel, rows, stream.labels, landmarks=problem.landmarks)
+        rows = extend.DenseRows(
+            jnp.asarray(np.concatenate([np.load(file)[:, :-1] for file in files]))
+        )
+        problem = extend.Problem.of(kernel, rows, stream.labels, landmarks=problem.landmarks)
     lams = jnp.geomspace(1e-2, 1e4, 100, dtype=problem.rows.dtype)
     run = compiled(lambda problem: problem.errors(problem.solution(), lams))  # as `fit` does
     seconds, found = timed(lambda: np.asarray(run(problem)))

@@ -2,115 +2,178 @@
 leave-one-out error.
 """
 
-from jaxrls.criteria.criterion import Criterion as Criterion
-from jaxrls.criteria.in_pairs import PairsOut as PairsOut
-from jaxrls.criteria.in_pairs import QueriesOut as QueriesOut
-from jaxrls.criteria.in_pairs import pairwise_ranking_error as pairwise_ranking_error
-from jaxrls.criteria.losses import absolute_error as absolute_error
-from jaxrls.criteria.losses import misordered as misordered
-from jaxrls.criteria.losses import squared_error as squared_error
-from jaxrls.criteria.losses import zero_one_loss as zero_one_loss
-from jaxrls.criteria.path import Path as Path
-from jaxrls.criteria.path import coef as coef
-from jaxrls.criteria.path import effective_dof as effective_dof
-from jaxrls.criteria.path import kronecker_left_out as kronecker_left_out
-from jaxrls.criteria.path import kronecker_residuals as kronecker_residuals
-from jaxrls.criteria.path import loo_residuals as loo_residuals
-from jaxrls.criteria.path import path as path
-from jaxrls.criteria.standard import GCV as GCV
-from jaxrls.criteria.standard import Evidence as Evidence
-from jaxrls.criteria.standard import HoldOut as HoldOut
-from jaxrls.criteria.standard import LeaveOneOut as LeaveOneOut
-from jaxrls.criteria.standard import LogPredictive as LogPredictive
-from jaxrls.criteria.standard import gcv as gcv
-from jaxrls.criteria.standard import holdout as holdout
-from jaxrls.criteria.standard import kfold as kfold
-from jaxrls.criteria.standard import log_marginal_likelihood as log_marginal_likelihood
-from jaxrls.criteria.standard import log_predictive_density as log_predictive_density
-from jaxrls.criteria.standard import loo as loo
-from jaxrls.factors.certificate import certificate as certificate
-from jaxrls.factors.certificate import certified_lam as certified_lam
-from jaxrls.factors.contract import Factor as Factor
-from jaxrls.factors.contract import Report as Report
-from jaxrls.factors.contract import Solution as Solution
-from jaxrls.factors.contract import Solver as Solver
-from jaxrls.factors.iterative import Iterative as Iterative
-from jaxrls.factors.kronecker import Kronecker as Kronecker
-from jaxrls.factors.kronecker import factor_kronecker as factor_kronecker
-from jaxrls.factors.solvers import Cholesky as Cholesky
-from jaxrls.factors.solvers import Refined as Refined
-from jaxrls.factors.solvers import Spectral as Spectral
-from jaxrls.factors.solvers import factorize as factorize
-from jaxrls.factors.spectrum import Spectrum as Spectrum
-from jaxrls.inference.classes import ConformalLabels as ConformalLabels
-from jaxrls.inference.classes import Sigmoid as Sigmoid
-from jaxrls.inference.classes import class_probabilities as class_probabilities
-from jaxrls.inference.classes import conformal_labels as conformal_labels
-from jaxrls.inference.classes import decode as decode
-from jaxrls.inference.classes import encode as encode
-from jaxrls.inference.classes import fit_sigmoid as fit_sigmoid
-from jaxrls.inference.classes import label_p_values as label_p_values
-from jaxrls.inference.fitted import Fit as Fit
-from jaxrls.inference.fitted import History as History
-from jaxrls.inference.influence import Influence as Influence
-from jaxrls.inference.influence import eigenfunctions as eigenfunctions
-from jaxrls.inference.influence import influence as influence
-from jaxrls.inference.intervals import Predictive as Predictive
-from jaxrls.inference.model import Model as Model
-from jaxrls.inference.posterior import Posterior as Posterior
-from jaxrls.inference.two_sided import KroneckerFit as KroneckerFit
-from jaxrls.inference.two_sided import KroneckerModel as KroneckerModel
-from jaxrls.io.airfoil import airfoil as airfoil
-from jaxrls.io.archive import load as load
-from jaxrls.io.archive import save as save
-from jaxrls.io.sources import stream as stream
-from jaxrls.kernels.given import FeatureMap as FeatureMap
-from jaxrls.kernels.given import FunctionKernel as FunctionKernel
-from jaxrls.kernels.given import Precomputed as Precomputed
-from jaxrls.kernels.inner import Constant as Constant
-from jaxrls.kernels.inner import Cosine as Cosine
-from jaxrls.kernels.inner import Linear as Linear
-from jaxrls.kernels.inner import Polynomial as Polynomial
-from jaxrls.kernels.inner import Sobolev as Sobolev
-from jaxrls.kernels.inner import polynomial_features as polynomial_features
-from jaxrls.kernels.kernel import Kernel as Kernel
-from jaxrls.kernels.stationary import ChiSquared as ChiSquared
-from jaxrls.kernels.stationary import Gaussian as Gaussian
-from jaxrls.kernels.stationary import Laplacian as Laplacian
-from jaxrls.kernels.stationary import Matern as Matern
-from jaxrls.kernels.stationary import Periodic as Periodic
-from jaxrls.kernels.stationary import RationalQuadratic as RationalQuadratic
-from jaxrls.problem.fixed_effects import levels as levels
-from jaxrls.problem.folds import Folds as Folds
-from jaxrls.problem.folds import folds as folds
-from jaxrls.problem.landmarks import Landmarks as Landmarks
-from jaxrls.problem.weights import Weights as Weights
-from jaxrls.rows.gram import gram as gram
-from jaxrls.rows.gram import gram_matmul as gram_matmul
-from jaxrls.rows.moments import Moments as Moments
-from jaxrls.rows.moments import moments as moments
-from jaxrls.rows.rows import DenseRows as DenseRows
-from jaxrls.rows.rows import Rows as Rows
-from jaxrls.rows.sharded import ShardedRows as ShardedRows
-from jaxrls.rows.sharded import shard as shard
-from jaxrls.search.estimate import Estimate as Estimate
-from jaxrls.search.estimate import estimate as estimate
-from jaxrls.search.fit import fit as fit
-from jaxrls.search.grid import lambda_grid as lambda_grid
-from jaxrls.search.landmarks import landmarks as landmarks
-from jaxrls.search.objective import best_lam as best_lam
-from jaxrls.search.objective import objective as objective
-from jaxrls.search.problem import Problem as Problem
-from jaxrls.search.selection import LandmarkSelection as LandmarkSelection
-from jaxrls.search.selection import Selection as Selection
-from jaxrls.search.selection import select_columns as select_columns
-from jaxrls.search.selection import select_landmarks as select_landmarks
-from jaxrls.search.several import KernelsFit as KernelsFit
-from jaxrls.search.several import fit_kernels as fit_kernels
-from jaxrls.search.start import median_distance as median_distance
-from jaxrls.search.start import start_from_data as start_from_data
-from jaxrls.search.tune import tune as tune
-from jaxrls.search.two_sided import fit_kronecker as fit_kronecker
-from jaxrls.support.pytrees import pytree as pytree
-from jaxrls.support.pytrees import static as static
-from jaxrls.support.version import __version__ as __version__
+from jaxrls.criteria.criterion import Criterion
+from jaxrls.criteria.in_pairs import PairsOut, QueriesOut, pairwise_ranking_error
+from jaxrls.criteria.losses import absolute_error, misordered, squared_error, zero_one_loss
+from jaxrls.criteria.path import (
+    Path,
+    coef,
+    effective_dof,
+    kronecker_left_out,
+    kronecker_residuals,
+    loo_residuals,
+    path,
+)
+from jaxrls.criteria.standard import (
+    GCV,
+    Evidence,
+    HoldOut,
+    LeaveOneOut,
+    LogPredictive,
+    gcv,
+    holdout,
+    kfold,
+    log_marginal_likelihood,
+    log_predictive_density,
+    loo,
+)
+from jaxrls.factors.certificate import certificate, certified_lam
+from jaxrls.factors.iterative import Iterative
+from jaxrls.factors.kronecker import factor_kronecker
+from jaxrls.factors.solvers import Cholesky, Refined, Spectral, factorize
+from jaxrls.inference.classes import (
+    ConformalLabels,
+    Sigmoid,
+    class_probabilities,
+    conformal_labels,
+    decode,
+    encode,
+    fit_sigmoid,
+    label_p_values,
+)
+from jaxrls.inference.fitted import Fit, History
+from jaxrls.inference.influence import Influence, eigenfunctions, influence
+from jaxrls.inference.intervals import Predictive
+from jaxrls.inference.model import Model
+from jaxrls.inference.posterior import Posterior
+from jaxrls.inference.two_sided import KroneckerFit, KroneckerModel
+from jaxrls.io.archive import load, save
+from jaxrls.io.sources import stream
+from jaxrls.io.tables import airfoil
+from jaxrls.kernels.given import FeatureMap, FunctionKernel, Precomputed
+from jaxrls.kernels.inner import Constant, Cosine, Linear, Polynomial, Sobolev, polynomial_features
+from jaxrls.kernels.kernel import Kernel
+from jaxrls.kernels.stationary import (
+    ChiSquared,
+    Gaussian,
+    Laplacian,
+    Matern,
+    Periodic,
+    RationalQuadratic,
+)
+from jaxrls.problem.fixed_effects import levels
+from jaxrls.problem.folds import folds
+from jaxrls.rows.gram import gram, gram_matmul
+from jaxrls.rows.sharded import shard
+from jaxrls.search.estimate import Estimate, estimate
+from jaxrls.search.fit import fit
+from jaxrls.search.grid import lambda_grid
+from jaxrls.search.landmarks import landmarks
+from jaxrls.search.objective import best_lam, objective
+from jaxrls.search.selection import LandmarkSelection, Selection, select_columns, select_landmarks
+from jaxrls.search.several import KernelsFit, fit_kernels
+from jaxrls.search.start import median_distance, start_from_data
+from jaxrls.search.tune import tune
+from jaxrls.search.two_sided import fit_kronecker
+
+__version__ = "0.1.0"
+__all__ = [
+    "ChiSquared",
+    "Cholesky",
+    "ConformalLabels",
+    "Constant",
+    "Cosine",
+    "Criterion",
+    "Estimate",
+    "Evidence",
+    "FeatureMap",
+    "Fit",
+    "FunctionKernel",
+    "GCV",
+    "Gaussian",
+    "History",
+    "HoldOut",
+    "Influence",
+    "Iterative",
+    "Kernel",
+    "KernelsFit",
+    "KroneckerFit",
+    "KroneckerModel",
+    "LandmarkSelection",
+    "Laplacian",
+    "LeaveOneOut",
+    "Linear",
+    "LogPredictive",
+    "Matern",
+    "Model",
+    "PairsOut",
+    "Path",
+    "Periodic",
+    "Polynomial",
+    "Posterior",
+    "Precomputed",
+    "Predictive",
+    "QueriesOut",
+    "RationalQuadratic",
+    "Refined",
+    "Selection",
+    "Sigmoid",
+    "Sobolev",
+    "Spectral",
+    "absolute_error",
+    "airfoil",
+    "best_lam",
+    "certificate",
+    "certified_lam",
+    "class_probabilities",
+    "coef",
+    "conformal_labels",
+    "decode",
+    "effective_dof",
+    "eigenfunctions",
+    "encode",
+    "estimate",
+    "factor_kronecker",
+    "factorize",
+    "fit",
+    "fit_kernels",
+    "fit_kronecker",
+    "fit_sigmoid",
+    "folds",
+    "gcv",
+    "gram",
+    "gram_matmul",
+    "holdout",
+    "influence",
+    "kfold",
+    "kronecker_left_out",
+    "kronecker_residuals",
+    "label_p_values",
+    "lambda_grid",
+    "landmarks",
+    "levels",
+    "load",
+    "log_marginal_likelihood",
+    "log_predictive_density",
+    "loo",
+    "loo_residuals",
+    "median_distance",
+    "misordered",
+    "objective",
+    "pairwise_ranking_error",
+    "path",
+    "polynomial_features",
+    "save",
+    "select_columns",
+    "select_landmarks",
+    "shard",
+    "squared_error",
+    "start_from_data",
+    "stream",
+    "tune",
+    "zero_one_loss",
+]
+
+
+def __dir__():
+    return sorted([*__all__, "__all__", "__doc__", "__version__"])

@@ -6,7 +6,6 @@ import os
 import sys
 
 from jaxrls.cli.main import main
-from jaxrls.cli.programs import keep_programs
 
 
 def run(prog: str = "jaxrls") -> int:
@@ -21,7 +20,7 @@ def run(prog: str = "jaxrls") -> int:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
-        code = main(prog=prog, prepare=keep_programs)
+        code = main(prog=prog, keep=True)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader, such as `head`, has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

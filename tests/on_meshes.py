@@ -16,6 +16,7 @@ from oracle import group_residuals
 from support import solver_of
 
 import jaxrls as rls
+from jaxrls import extend
 from jaxrls.search import few
 
 ALL = sys.argv[1:] == ["all"]
@@ -291,7 +292,7 @@ def programs():
         return rls.gram_matmul(KERNEL, x, points, jnp.ones(m))
 
     def on_rows(fn, *groups):
-        rows, plan = rls.ShardedRows(x, 4, auto, n), [rls.folds(labels) for labels in groups]
+        rows, plan = extend.ShardedRows(x, 4, auto, n), [rls.folds(labels) for labels in groups]
         return collectives(jax.jit(fn).lower(rows, *rest, *plan).compile().as_text())
 
     tens, far = np.arange(n) % 10, np.arange(n) % (n // 8)

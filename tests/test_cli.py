@@ -13,8 +13,7 @@ from pyarrow import csv
 
 import jaxrls as rls
 from jaxrls.__main__ import main
-from jaxrls.cli import programs
-from jaxrls.cli.main import make_parser
+from jaxrls.cli import main as command
 from jaxrls.io.named import KERNELS, named_kernel
 
 pytestmark = pytest.mark.any_precision  # float64, whatever the switch says
@@ -91,7 +90,7 @@ def test_fit_says_what_the_library_computes(folder, capsys):
     out = run(capsys, "fit", "train.csv", "--out", "m")
     X, y = standard(read("train.csv")[:, :2]), read("train.csv")[:, 2]
     width = named_kernel("gaussian", X).width
-    fit = rls.fit(rls.Gaussian(width), X, y)
+    fit = rls.fit(rls.Gaussian(width), read("train.csv")[:, :2], y, standardize=True)
     assert "train.csv: 40 rows, 2 inputs, target y\n" in out
     assert f"gaussian, width {width:.4g}\n" in out and f"\n{fit}\n" in out
     rmse = np.sqrt(np.mean(fit.loo_residuals**2))
@@ -220,7 +219,7 @@ def test_tune(folder, capsys):
     before, after = re.search(r"loo error (\S+) -> (\S+) in \d+ step", out).groups()
     assert float(after) < float(before)
     width = float(re.search(r"tuned .*width (\S+)", out).group(1))
-    assert rls.load("m").model.kernel.width == pytest.approx(width, rel=1e-3)
+    assert rls.load("m").model.kernel.kernel.width == pytest.approx(width, rel=1e-3)
 
 
 def test_ranks_within_groups_are_those_of_fit(folder, capsys):
@@ -234,8 +233,7 @@ def test_ranks_within_groups_are_those_of_fit(folder, capsys):
     assert "AUC" in out and "left out  " not in out
     said, found = predict(capsys, "more.csv")
     assert "RMSE" not in said
-    X = standard(read("more.csv")[:, :2])
-    want = fit.predict(X)
+    want = fit.predict(read("more.csv")[:, :2])
     np.testing.assert_allclose(found["prediction"].to_numpy(), want, rtol=1e-9, atol=1e-9)
     Path("two.csv").write_text(Path("labels.csv").read_text().replace("mid", "low"))
     out = run(capsys, "fit", "two.csv", "--criterion", "pairs", "--lams", "5")
@@ -258,7 +256,7 @@ REFUSED = {
     "fit labels.csv --target a": "column kind holds string values",
     "fit train.csv --out no/m": "no folder",
     "fit train.csv --out .": "not an ordinary file",
-    "fit zero.csv --weights w --target y": "column w: weights are all zero",
+    "fit zero.csv --weights w --target y": "weights are all zero",
     "fit labels.csv --criterion pairs": "takes numbers or two classes to order, not 3",
     "fit labels.csv --rank": "--rank take numbers, and kind has labels",
     "fit train.csv --width 0": "Gaussian.width must be positive",
@@ -297,13 +295,13 @@ def test_warnings_and_too_little_memory_are_told_in_a_line(folder, capsys):
     err = capsys.readouterr().err
     assert err.startswith("jaxrls: warning: the chosen") and err.count("\n") == 1
 
-    def full(args, source):
+    def full(files, source):
         raise MemoryError("Unable to allocate 9 TiB")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("jaxrls.cli.fitting.memory_bytes", lambda: 1000)
         assert "read it in blocks with --stream" in fails(capsys, "fit", "train.csv")
-        patch.setattr("jaxrls.cli.fitting.read_whole", full)
+        patch.setattr("jaxrls.cli.fitting.joined", full)
         assert "out of memory: Unable to allocate 9 TiB" in fails(capsys, "fit", "train.csv")
 
 
@@ -362,21 +360,22 @@ def test_predictions_are_printed_and_the_reader_may_leave(folder, capsys):
 
 def test_programs_are_kept_in_the_cache_folder_unless_told_not_to(tmp_path, monkeypatch):
     kept: dict = {}
-    monkeypatch.setattr(programs.jax.config, "update", kept.__setitem__)
+    monkeypatch.setattr(command.jax.config, "update", kept.__setitem__)
+    monkeypatch.setattr("jaxrls.cli.main.run_fit", lambda args: None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    parse = make_parser().parse_args
-    elsewhere = programs.jax.config.jax_compilation_cache_dir is not None
-    for argv in (["--no-cache"], ["fit", "x.csv", "--no-cache"]):
-        programs.keep_programs(parse(argv))
+    elsewhere = command.jax.config.jax_compilation_cache_dir is not None
+    for argv in (["--no-cache", "fit", "x.csv"], ["fit", "x.csv", "--no-cache"]):
+        main(argv, keep=True)
+    main(["fit", "x.csv"])
     assert not kept and not (tmp_path / "cache").exists()
-    programs.keep_programs(parse(["fit", "x.csv"]))
-    want = None if elsewhere else programs.cache_folder()
+    main(["fit", "x.csv"], keep=True)
+    want = None if elsewhere else command.cache_folder()
     assert kept.get("jax_compilation_cache_dir") == want
-    assert programs.cache_folder().startswith(str(tmp_path / "cache" / "jaxrls"))
+    assert command.cache_folder().startswith(str(tmp_path / "cache" / "jaxrls"))
     monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
-    assert programs.cache_folder().startswith(os.path.expanduser("~/.cache/jaxrls"))
+    assert command.cache_folder().startswith(os.path.expanduser("~/.cache/jaxrls"))
     for age, name in enumerate(("new", "middle", "old")):
         (tmp_path / name).write_bytes(bytes(10))
         os.utime(tmp_path / name, (1000 - age, 1000 - age))
-    programs.forget_oldest(str(tmp_path), 15)
+    command.forget_oldest(str(tmp_path), 15)
     assert os.listdir(tmp_path) == ["new"]

@@ -11,7 +11,7 @@ import jax
 import pytest
 
 from jaxrls.rows.blocks import ACCELERATOR_BLOCK_BYTES, CPU_BLOCK_BYTES, default_block_size
-from jaxrls.support.target import platform
+from jaxrls.support.checks import platform
 
 pytestmark = pytest.mark.any_precision
 ROOT = Path(__file__).parents[1]

@@ -9,6 +9,7 @@ import pytest
 from support import DTYPE, EPS, assert_close
 
 import jaxrls as rls
+from jaxrls import extend
 from jaxrls.rows.compiled import compiled
 
 N, D = 50, 3
@@ -24,7 +25,7 @@ def blocks(seed=0, n=N):
     return X, rls.stream([(part,) for part in np.split(X, [20, 40])], block_size=20)
 
 
-class Counted(rls.Rows):
+class Counted(extend.Rows):
     """Rows of a user's, in blocks of any size."""
 
     def __init__(self, X):
@@ -68,7 +69,7 @@ def test_a_fit_to_new_rows_of_the_same_shape_compiles_nothing(kind, source):
 def test_a_reading_inside_of_a_transformation_is_done_outside_of_any_program():
     X, rows = blocks(3)
 
-    @rls.pytree
+    @extend.pytree
     class Inside(rls.Criterion):
         name = "inside"
 

@@ -8,6 +8,7 @@ import pytest
 from support import DTYPE, assert_close, assert_derivatives
 
 import jaxrls as rls
+from jaxrls import extend
 from jaxrls.search import few
 
 
@@ -131,7 +132,7 @@ def test_a_search_that_was_over_is_no_worse_than_its_start():
 def test_the_rows_to_begin_with_are_drawn_by_weight_and_the_same_every_time():
     X, y = problem()
     v = np.where(np.arange(160) < 100, 1.0, 0.0)
-    made = rls.Problem.of(rls.Gaussian(1.0), X, y, weights=v)
+    made = extend.Problem.of(rls.Gaussian(1.0), X, y, weights=v)
     (first, numbers), (_, again) = (few.some_rows(made, 60) for _ in range(2))
     assert len(set(numbers.tolist())) == 60 and max(numbers) < 100 and (numbers == again).all()
     assert (X[numbers] == first.rows.X).all() and (y[numbers] == first.Y).all()
@@ -139,12 +140,12 @@ def test_the_rows_to_begin_with_are_drawn_by_weight_and_the_same_every_time():
 
 def test_where_a_search_begins():
     X, y = problem()
-    made = rls.Problem.of(rls.Gaussian(1.0), X, y)
+    made = extend.Problem.of(rls.Gaussian(1.0), X, y)
     few_of = lambda landmarks, grow: few.begins_on_few(made, landmarks, grow)
     assert not few_of(15, None) and few_of(15, True) and few_of(jnp.asarray(X[:16]), None)
     assert not few_of(np.arange(16), False) and not few_of(None, None)
 
-    @rls.pytree
+    @extend.pytree
     class Weighed(rls.Criterion):
         shares: jax.Array
         name = "weighed"
@@ -159,7 +160,7 @@ def test_where_a_search_begins():
         pairs,
         groups,
     ):  # hold something of single rows
-        in_groups = rls.Problem.of(rls.Gaussian(1.0), X, y, criterion=criterion)
+        in_groups = extend.Problem.of(rls.Gaussian(1.0), X, y, criterion=criterion)
         assert not few.begins_on_few(in_groups, 16, None)
     for problem_, landmarks in ((in_groups, 16), (made, None)):
         with pytest.raises(

@@ -8,6 +8,7 @@ import pytest
 from support import array, assert_close
 
 import jaxrls as rls
+from jaxrls import extend
 from jaxrls.factors import solvers
 from jaxrls.search import fit as search
 from jaxrls.search.plan import Plan
@@ -117,7 +118,7 @@ def test_one_program_and_no_spectrum():
     for lam in (0.1, 1.0, 10.0):
         rls.fit(rls.Gaussian(1.0 + lam), X, Y, lams=[lam])
     assert program._cache_size() <= before + 1
-    problem = rls.Problem.of(KERNEL, array(X), array(Y), solver=rls.Cholesky())
+    problem = extend.Problem.of(KERNEL, array(X), array(Y), solver=rls.Cholesky())
     plan = Plan.of(problem, array(LAMS))
     lowered = program.lower(plan, keeps=False).as_text()
     assert "potrf" in lowered and "syevd" not in lowered

@@ -12,6 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import jaxrls as rls
+from jaxrls import extend
 from jaxrls.support import files, pytrees
 
 pytestmark = pytest.mark.any_precision  # files of both, whatever the switch says
@@ -34,12 +35,12 @@ def problem(t=None, dtype=np.float64):
     return X, (Y[:, 0] if t is None else Y).astype(dtype)
 
 
-@rls.pytree
+@extend.pytree
 class Own(rls.Kernel):
     """A kernel of a user's, with every kind of field, some named like arguments of others."""
 
     width: object
-    power: int = rls.static(default=2)
+    power: int = extend.static(default=2)
     header: tuple = ()
     file: object = None
 
@@ -66,7 +67,7 @@ KERNELS = [
         (rls.Linear(), 1.0, [True, "text", np.ones(2, np.float16)]),
         np.arange(3),
     ),
-    rls.Landmarks(jnp.arange(4), jnp.ones((4, 2), jnp.float32), None),
+    extend.Landmarks(jnp.arange(4), jnp.ones((4, 2), jnp.float32), None),
 ]
 
 
@@ -185,7 +186,7 @@ def test_classes_are_those_that_are_known(tmp_path):
             rls.load(tmp_path / "k")
 
     def define():
-        return rls.pytree(
+        return extend.pytree(
             type("Again", (), {"__module__": __name__, "__annotations__": {"value": float}})
         )
 

@@ -17,6 +17,7 @@ from jax.flatten_util import ravel_pytree
 from support import DTYPE, EPS, array, assert_close, differences, wide
 
 import jaxrls as rls
+from jaxrls import extend
 from jaxrls.kernels.given import KernelValues
 from jaxrls.kernels.kernel import Standardized
 from jaxrls.support.pytrees import is_registered
@@ -511,7 +512,7 @@ def test_messages(call, message, unchecked):
         call(jnp.ones((4, 3), DTYPE))
 
 
-@rls.pytree
+@extend.pytree
 class Wave(rls.Kernel):
     """A kernel of a user's: cos((x − z) / width), whose parameter is a length."""
 
@@ -525,7 +526,7 @@ class Wave(rls.Kernel):
         return jnp.ones(X.shape[0], X.dtype)
 
 
-@rls.pytree
+@extend.pytree
 class Drift(rls.Kernel):
     """A kernel of a user's with two lengths, and a part."""
 
@@ -561,7 +562,7 @@ def test_what_a_kernel_must_define():
     must stand under.
     """
 
-    @rls.pytree
+    @extend.pytree
     class Half(rls.Kernel):
         def diag(self, X):
             return X[:, 0]
@@ -583,7 +584,7 @@ def test_what_a_kernel_must_define():
     for kernel in (Undecorated(), Wider(1.0)):
         with pytest.raises(
             TypeError,
-            match=f"{type(kernel).__name__} is no pytree: put @jaxrls.pytree above its class",
+            match=f"{type(kernel).__name__} is no pytree: put @jaxrls.extend.pytree above its class",
         ):
             kernel.check(array(np.ones((2, 2))))
 

@@ -12,6 +12,7 @@ import pytest
 from support import DTYPE, EPS, array, assert_close, landmarks
 
 import jaxrls as rls
+from jaxrls import extend
 from jaxrls.problem import landmarks as given
 from jaxrls.search.landmarks import METHODS
 
@@ -20,7 +21,7 @@ GAUSSIAN = rls.Gaussian(1.5)
 
 def as_landmarks(X, landmarks):
     """Landmarks for the rows of an array."""
-    return given.as_landmarks(rls.DenseRows(X), landmarks)
+    return given.as_landmarks(extend.DenseRows(X), landmarks)
 
 
 def data(n=200, d=3, seed=0):

@@ -7,6 +7,7 @@ import pytest
 from support import array, assert_close, wide
 
 import jaxrls as rls
+from jaxrls import extend
 
 LAMS = wide(np.geomspace(0.02, 2.0, 8))
 N = 16
@@ -137,7 +138,7 @@ def median_error(factor, Y, lams):
     return np.median(np.abs(np.stack([rls.loo_residuals(factor, Y, lam) for lam in lams])), axis=1)
 
 
-@rls.pytree
+@extend.pytree
 class Worst(rls.Criterion):
     """With a choice."""
 

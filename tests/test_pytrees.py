@@ -8,16 +8,17 @@ import numpy as np
 import pytest
 
 import jaxrls as rls
+from jaxrls import extend
 from jaxrls.support import pytrees
 
 pytestmark = pytest.mark.any_precision  # values of both dtypes, whatever the switch says
 
 
-@rls.pytree
+@extend.pytree
 class Pair:
     first: object
     second: object = None
-    name: str = rls.static(default="")
+    name: str = extend.static(default="")
 
 
 EQUAL = {
@@ -96,7 +97,7 @@ def test_structures_compare_static_fields_alone():
 
 
 def test_equality_of_ones_own_is_kept():
-    @rls.pytree
+    @extend.pytree
     class Anything:
         value: float
 
@@ -119,7 +120,9 @@ def test_the_list_of_classes():
 
 @pytest.mark.parametrize("module", ["__main__", "_private", "jaxrls_of_mine"])
 def test_classes_of_scripts_and_of_private_modules_are_in_the_list(module):
-    cls = rls.pytree(type("_Mine", (), {"__module__": module, "__annotations__": {"width": float}}))
+    cls = extend.pytree(
+        type("_Mine", (), {"__module__": module, "__annotations__": {"width": float}})
+    )
     assert pytrees.REGISTRY[f"{module}._Mine"] is cls
 
 
@@ -127,5 +130,5 @@ def test_two_classes_of_the_library_have_two_names():
     own = {"__module__": "jaxrls.other", "__annotations__": {"width": float}}
     words = "two modules define Gaussian"
     with pytest.raises(TypeError, match=words):
-        rls.pytree(type("Gaussian", (), own))
+        extend.pytree(type("Gaussian", (), own))
     assert pytrees.REGISTRY["Gaussian"] is rls.Gaussian

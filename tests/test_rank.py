@@ -13,6 +13,7 @@ import scipy.sparse
 from support import DTYPE, array
 
 import jaxrls as rls
+from jaxrls import extend
 from jaxrls.search import fit as search
 
 TOL = 0.1
@@ -158,7 +159,7 @@ class Named:
 
 def grown(solve, width):
     X, y = (part[: 2 * HALF] for part in data())
-    problem = rls.Problem.of(rls.Gaussian(width), X, y, weights=np.full(2 * HALF, 2.0, DTYPE))
+    problem = extend.Problem.of(rls.Gaussian(width), X, y, weights=np.full(2 * HALF, 2.0, DTYPE))
     result = search._on_enough_landmarks(solve, problem, False)
     words = result.plan.removeprefix("a fit; ")
     return words, lambda lam: f"tr(K − K̂)/λ = {float(result.trace_residual) / lam:.2g}"

@@ -11,6 +11,7 @@ from jax.experimental import sparse as jax_sparse
 from support import DTYPE, EPS, array, assert_close, wide
 
 import jaxrls as rls
+from jaxrls import extend
 from jaxrls.linalg.sparse import made_dense
 from jaxrls.rows import sparse
 from jaxrls.rows.rows import GramRows, MappedRows
@@ -26,7 +27,7 @@ PAIR = {"a": wide(np.random.default_rng(3).normal(size=(N, 2))), "none": None}
 SQUARES = rls.FeatureMap(lambda X: jnp.concatenate([X, X * X], axis=1))
 
 
-class Slabs(rls.Rows):
+class Slabs(extend.Rows):
     """A user's source: blocks of these numbers of rows, made on the host."""
 
     traceable = False
@@ -64,15 +65,15 @@ def bcoo():
 
 csr = scipy.sparse.csr_array(X.astype(DTYPE))
 SOURCES = {
-    "dense": rls.DenseRows(array(X)),
+    "dense": extend.DenseRows(array(X)),
     "gram": GramRows(array(X)),
     "sparse": sparse_rows(csr),
     "sparse in blocks": small_blocks(csr),
     "sparse matrix of JAX": small_blocks(bcoo()),
-    "mapped": MappedRows(rls.DenseRows(array(X)), SQUARES),
+    "mapped": MappedRows(extend.DenseRows(array(X)), SQUARES),
     "mapped sparse": small_blocks(csr).through(SQUARES),
-    "in parts": rls.DenseRows(array(X), N),
-    "on devices": rls.ShardedRows(array(X), N, count=N),
+    "in parts": extend.DenseRows(array(X), N),
+    "on devices": extend.ShardedRows(array(X), N, count=N),
     "user's": Slabs(X),
     "user's in one block": Slabs(X, (N,)),
     "user's mapped": Slabs(X).through(SQUARES),
@@ -211,7 +212,7 @@ def test_every_format_is_the_same_matrix(form):
     assert_close(small_blocks(given).map(made_dense), X, TOLERANCE)
 
 
-class Nothing(rls.Rows):
+class Nothing(extend.Rows):
     """A source that says nothing of itself but its size."""
 
     shape, dtype = (2, 1), np.dtype(DTYPE)
@@ -256,7 +257,7 @@ REFUSED = [
         "Slabs says that it has",
     ),
     (
-        lambda: rls.DenseRows(array(X).at[3, 1].set(jnp.nan)).check(rls.Linear()),
+        lambda: extend.DenseRows(array(X).at[3, 1].set(jnp.nan)).check(rls.Linear()),
         "X holds 1 values that are NaN or infinite, the first at index",
     ),
     (

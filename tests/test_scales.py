@@ -26,6 +26,7 @@ from support import (
 )
 
 import jaxrls as rls
+from jaxrls import extend
 
 ROUTES = ("gram", "features", "covariance", "cholesky")
 GAUSSIAN_ROUTES = ("gram", "cholesky")
@@ -168,7 +169,7 @@ def test_a_weight_below_eps_of_the_largest_is_0():
     want = refitted(Phi, y[:, None].astype(float), wide(0.1), none, True)
     fit = rls.fit(rls.Gaussian(1.0), X, y, lams=[0.1], weights=v)
     assert_close(fit.loo_residuals, want[:, 0], 1e4 * EPS)
-    assert np.array_equal(rls.Weights.of(v, 20, DTYPE).array, none)
+    assert np.array_equal(extend.Weights.of(v, 20, DTYPE).array, none)
 
 
 @pytest.mark.float64

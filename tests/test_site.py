@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import jaxrls as rls
+from jaxrls import extend
 
 pytestmark = pytest.mark.any_precision  # texts
 ROOT = Path(__file__).parents[1]
@@ -24,14 +25,8 @@ def public():
     """Every name of the package that is no module, and the estimators."""
     import jaxrls.sklearn
 
-    here = [
-        name
-        for name, value in vars(rls).items()
-        if name[0] != "_" and getattr(value, "__module__", "").startswith("jaxrls.")
-    ]
-    return [f"jaxrls.{name}" for name in here] + [
-        f"jaxrls.sklearn.{name}" for name in jaxrls.sklearn.__all__
-    ]
+    pages = rls, extend, jaxrls.sklearn
+    return [f"{page.__name__}.{name}" for page in pages for name in page.__all__]
 
 
 def anchors(text):

@@ -11,6 +11,7 @@ import pytest
 from support import DTYPE, EPS, array, assert_close
 
 import jaxrls as rls
+from jaxrls import extend
 from jaxrls.search import start
 
 
@@ -18,7 +19,7 @@ def rows(n=40, d=3, seed=0):
     return np.random.default_rng(seed).normal(size=(n, d)).astype(DTYPE)
 
 
-@rls.pytree
+@extend.pytree
 class Own(rls.Kernel):
     """A user's kernel: a Laplacian under another name, which declares what a search needs to
     know.
@@ -35,14 +36,14 @@ class Own(rls.Kernel):
         return jnp.ones(X.shape[0], X.dtype)
 
 
-@rls.pytree
+@extend.pytree
 class Hidden(Own):
     """The same without the declarations: nothing is known of its parameter."""
 
     positive = length_scales = ()
 
 
-@rls.pytree
+@extend.pytree
 class Odd(Own):
     metric = "angle"
 
@@ -107,7 +108,7 @@ def test_a_metric_that_is_not_known_is_told():
 
 def guess(kernel, X, Y, weights=None, how="screen", near=False):
     weights = None if weights is None else jnp.asarray(weights)
-    problem = rls.Problem.of(kernel, jnp.asarray(X), jnp.asarray(Y), weights=weights)
+    problem = extend.Problem.of(kernel, jnp.asarray(X), jnp.asarray(Y), weights=weights)
     return start.first_guess(problem, how, None, near)
 
 

@@ -12,6 +12,7 @@ import pytest
 from support import DTYPE, EPS, assert_close
 
 import jaxrls as rls
+from jaxrls import extend
 from jaxrls.io.tables import writing
 from jaxrls.rows.streamed import Piece, ahead
 
@@ -85,7 +86,7 @@ def test_some_pairs_are_left_out_as_of_the_same_rows_in_memory():
 def test_rows_are_read_twice_for_all_errors_and_once_more_for_the_residuals_of_a_fit():
     X, Y, _ = problem()
     blocks = Blocks(X, Y)
-    problem_of = rls.Problem.of(KERNEL, rls.stream(blocks), None, landmarks=10)
+    problem_of = extend.Problem.of(KERNEL, rls.stream(blocks), None, landmarks=10)
     assert blocks.readings == 1
     problem_of.errors(problem_of.solution(), np.geomspace(1e-3, 10, 50).astype(DTYPE))
     assert blocks.readings == 3
@@ -132,7 +133,7 @@ def test_widths_come_from_a_streams_sample_as_from_an_array():
     X = jax.numpy.asarray(X * np.array([1, 10, 100], DTYPE))
     kernel = rls.Gaussian(np.ones(D, DTYPE)) + rls.Laplacian(1.0).on([0, 2])
     want = rls.median_distance(X, order=1, rows=40), rls.start_from_data(kernel, X)
-    for source in (rls.stream(Blocks(np.asarray(X), Y)), rls.DenseRows(X)):
+    for source in (rls.stream(Blocks(np.asarray(X), Y)), extend.DenseRows(X)):
         found = rls.median_distance(source, order=1, rows=40), rls.start_from_data(kernel, source)
         assert jax.tree.all(jax.tree.map(lambda a, b: (a == b).all(), found, want))
     part = rls.stream(Blocks(np.asarray(X), Y), sample=20)
@@ -297,7 +298,7 @@ def test_what_a_stream_cannot_do_is_said():
         (lambda: rls.fit(KERNEL, source, landmarks=10), "Y must be labels"),
         (lambda: rls.fit(KERNEL, X), "Y must be labels"),
         (
-            lambda: rls.Problem.of(KERNEL, rls.stream(Blocks(X), sample=30), Y, landmarks=31),
+            lambda: extend.Problem.of(KERNEL, rls.stream(Blocks(X), sample=30), Y, landmarks=31),
             r"landmarks.*30",
         ),
         (lambda: changing.sum(lambda x: x.sum()), "rows"),

@@ -22,6 +22,7 @@ from support import (
 )
 
 import jaxrls as rls
+from jaxrls import extend
 
 WIDTH = 1.5
 GAUSSIAN = rls.Gaussian(WIDTH)
@@ -246,8 +247,8 @@ def test_factorize_takes_landmarks():
             "weights",
         ),
         (lambda X: of_landmarks(GAUSSIAN, X, np.arange(3), block_size=0), "block_size"),
-        (lambda X: rls.certified_lam(rls.Landmarks(None, X, None), 0.1), "factor"),
-        (lambda X: rls.certified_lam(rls.Landmarks(None, X, jnp.ones(())), -0.1), "positive"),
+        (lambda X: rls.certified_lam(extend.Landmarks(None, X, None), 0.1), "factor"),
+        (lambda X: rls.certified_lam(extend.Landmarks(None, X, jnp.ones(())), -0.1), "positive"),
     ],
 )
 def test_errors_say_what_to_do(call, message, unchecked):

@@ -21,6 +21,7 @@ from support import (
 )
 
 import jaxrls as rls
+from jaxrls import extend
 from jaxrls.linalg.decompositions import SpectralDerivativeError
 from jaxrls.problem.fixed_effects import FixedEffects
 
@@ -146,8 +147,12 @@ COMPUTATIONS: dict = {
         "factorize, cholesky on landmarks": lambda p: rls.loo(
             factor(p, "cholesky", CHOSEN), p.Y, p.lams
         ),
-        "moments": lambda p: rls.moments(
-            rls.DenseRows(p.X), rls.Linear(), FixedEffects.constant(p.weights.sum()), p.Y, p.weights
+        "moments": lambda p: extend.moments(
+            extend.DenseRows(p.X),
+            rls.Linear(),
+            FixedEffects.constant(p.weights.sum()),
+            p.Y,
+            p.weights,
         ),
     },
     "functions of a factor": {

@@ -25,6 +25,7 @@ from support import (
 )
 
 import jaxrls as rls
+from jaxrls import extend
 from jaxrls.kernels.kernel import Scaled
 from jaxrls.sklearn import RLSRegressor
 
@@ -465,7 +466,7 @@ def test_no_numbers_are_no_landmarks(unchecked):
 def test_landmarks_made_by_hand_are_rows(indices, message, unchecked):
     indices = jnp.asarray(indices)
     points = X[np.asarray(indices, int)] if len(indices) == 2 else X[[1, 1]]
-    made = rls.Landmarks(indices, jnp.asarray(points), None)
+    made = extend.Landmarks(indices, jnp.asarray(points), None)
     for call in (
         lambda: rls.fit(KERNEL, X, Y, landmarks=made, lams=LAMS),
         lambda: rls.objective(KERNEL, X, Y, 0.1, landmarks=made),

@@ -13,7 +13,7 @@ import scipy.sparse
 from support import DTYPE, X64, assert_close
 
 import jaxrls as rls
-from jaxrls.support.progress import progress_bar
+from jaxrls.support.pictures import progress_bar
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import griffe
 
 WORDS = "Shapes|Arguments|Returns|Cost|Raises|Warns|Fails|Source"
 SECTIONS = {"Args:": "**Arguments**:", "Returns:": "**Returns**", "Raises:": "**Raises**"}
-PYTREE = {"pytree", "jaxrls.pytree", "jaxrls.support.pytrees.pytree"}
+PYTREE = {"pytree", "jaxrls.extend.pytree", "jaxrls.support.pytrees.pytree"}
 
 
 class Docstrings(griffe.Extension):

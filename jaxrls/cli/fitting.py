@@ -9,13 +9,13 @@ import numpy as np
 
 import jaxrls as rls
 from jaxrls.cli.report import at_terminal, count, report, say
-from jaxrls.io.named import CRITERIA, named_kernel
-from jaxrls.io.sources import Choice, Files, open_files, paths_of
+from jaxrls.io.named import CRITERIA, landmarks_to_tune, named_kernel
+from jaxrls.io.sources import Choice, open_files, paths_of
+from jaxrls.kernels.kernel import Standardized
 from jaxrls.rows.streamed import Deviations, standardise
 from jaxrls.support.checks import check_squares, check_weights, in_words, memory_bytes
 
 COPIES = 5  # of a table's numbers while it is read, standardised and fitted
-LANDMARKS_TO_TUNE = 500
 ROWS_FOR_WIDTH = 10_000
 
 
@@ -23,7 +23,9 @@ def run_fit(args) -> None:
     """Read, fit, report, save."""
     check_outputs(args.out, args.plot)
     files = " ".join(args.data)
-    X, Y, v, groups, known = (read_stream if args.stream else read_whole)(args, files)
+    X, Y, v, groups, known = read(args, files)
+    if v is not None:
+        check_weights(v, len(v))
     n, classes, target = X.shape[0], known["classes"], known["layout"]["target"]
     drawn, sample = (X.drawn, X.sample) if args.stream else (slice(None), X)
     if classes is not None and (args.intervals or args.rank):
@@ -32,12 +34,18 @@ def run_fit(args) -> None:
             "these out"
         )
     thin = sample[:: -(-len(sample) // ROWS_FOR_WIDTH)]
+    if args.standardize:
+        deviations = X.known.deviations if args.stream else Deviations.of(X, v)
+        centre, scale = deviations.known()
+        thin = standardise(thin, centre, scale)
     width = "median" if args.width is None else args.width
     kernel: Any = named_kernel(args.kernel, thin, width=width, degree=args.degree)
     told = "" if classes is None else f" ({len(classes)} classes: {', '.join(classes[:5])})"
     rows, inputs = count(n, "row"), count(X.shape[1], "input")
     say("data", f"{files}{', streamed' * args.stream}: {rows}, {inputs}, target {target}{told}")
     say("kernel", f"{args.kernel}{numbers_of(kernel)}")
+    if args.standardize:
+        kernel = Standardized(kernel, centre, scale)
 
     name = args.criterion or ("kfold" if groups is not None else "pairs" if args.rank else "loo")
     if name == "kfold" and groups is None:
@@ -45,12 +53,9 @@ def run_fit(args) -> None:
     start = time.perf_counter()
     options: dict = {"intercept": args.intercept, "progress": at_terminal()}
     if args.tune:
-        few = args.landmarks
-        if few == "auto":
-            few = LANDMARKS_TO_TUNE if n > 4 * LANDMARKS_TO_TUNE else None
         some = {"weights": v, "groups": groups}
         some = {key: part if part is None else part[drawn] for key, part in some.items()}
-        options |= {"criterion": CRITERIA[name], "landmarks": few}
+        some |= {"criterion": CRITERIA[name], "landmarks": landmarks_to_tune(args.landmarks, n)}
         tuned: Any = rls.tune(kernel, sample, Y[drawn], **options, **some, keep=False)
         steps, kernel = count(len(tuned.history.errors) - 1, "step"), tuned.kernel
         errors = f"{float(tuned.history.start_error):.4g} -> {float(tuned.error):.4g}"
@@ -92,8 +97,8 @@ def chosen(args, name: str, classes, groups):
 def numbers_of(kernel) -> str:
     """Its parameters by name, in words."""
     leaves = jax.tree_util.tree_flatten_with_path(kernel)[0]
-    each = (f"{jax.tree_util.keystr(path).strip('.')} {float(leaf):.4g}" for path, leaf in leaves)
-    return "".join(f", {words}" for words in each)
+    named = [(jax.tree_util.keystr(path).split(".")[-1], leaf) for path, leaf in leaves]
+    return "".join(f", {name} {float(leaf):.4g}" for name, leaf in named if not np.ndim(leaf))
 
 
 def check_outputs(out, plot) -> None:
@@ -112,92 +117,61 @@ def check_outputs(out, plot) -> None:
 # reading
 # --------------------------------------------------------------------------------------------------
 
+# What a model must know of the columns, in plain data; of one that was not fitted to files.
+KNOWN: dict[str, Any] = {"medians": None, "classes": None, "layout": {}, "categories": []}
 
-def opened(args, labels) -> Files:
-    """The files, by their first."""
+
+def read(args, source: str):
+    """Rows, labels, weights, groups, and what a model must know of the columns: of one table, or of
+    files that stream.
+    """
     special = args.columns, args.drop, args.one_hot, args.groups
-    choice = Choice(args.target, args.weights, *special, labels)
-    return open_files(paths_of(args.data), choice, args.header, args.missing)
-
-
-def read_stream(args, source: str):
-    """Files as rows that stream."""
-    options = {"checkpoint": args.checkpoint, "progress": at_terminal()}
-    files = opened(args, False)
-    rows = rls.stream(files, standardize=args.standardize, **options)
-    check_column_of_weights(args, source, rows.row_weights)
-    known = known_of(files, rows.shape[1])
-    if args.standardize:
-        known |= {"means": rows.means.tolist(), "scales": rows.scales.tolist()}
-    return rows, rows.labels, rows.row_weights, None, known
-
-
-def read_whole(args, source: str):
-    """One file as a table."""
-    files = opened(args, args.classify or None)
-    pieces, found, held, limit = [], [], 0.0, memory_bytes()
-    for piece, words in files.parts():
-        pieces.append(piece)
-        found.append(words)
-        held += COPIES * piece.X.nbytes
-        if limit is not None and held > limit:
-            raise ValueError(
-                f"{source} takes more than {in_words(held)} as a table, and this device has "
-                f"{in_words(limit)}: read it in blocks with --stream"
-            )
-    if not sum(len(piece.X) for piece in pieces):
-        raise ValueError(f"{source} has no rows")
-    joined: Any = (
-        None if parts[0] is None else np.concatenate(parts)
-        for parts in zip(*(piece[:3] for piece in pieces), strict=True)
+    choice = Choice(
+        args.target, args.weights, *special, not args.stream and (args.classify or None)
     )
-    X, Y, v = joined
-    texts = [np.concatenate(words) for words in zip(*found, strict=True)]
-    check_column_of_weights(args, source, v)
-    one_hot = len(args.one_hot)
-    known = known_of(files, X.shape[1])
-    known["categories"] = [np.unique(words).tolist() for words in texts[:one_hot]]
+    files = open_files(paths_of(args.data), choice, args.header, args.missing)
+    kept = ("inputs", "one_hot", "target", "width")
+    known = KNOWN | {"layout": {name: getattr(files.choice, name) for name in kept}}
+    if args.stream:
+        rows = rls.stream(files, checkpoint=args.checkpoint, progress=at_terminal())
+        return rows, rows.labels, rows.row_weights, None, known
+    X, Y, v, texts = joined(files, source)
+    categories, rest = texts[: len(args.one_hot)], texts[len(args.one_hot) :]
+    known["categories"] = [np.unique(words).tolist() for words in categories]
     if args.missing == "median":
         if (absent := np.isnan(X).all(axis=0)).any():
             raise ValueError(f"{source}: input {absent.argmax()} has no numbers: --drop it")
         known["medians"] = np.nanmedian(X, axis=0).tolist()
     X = inputs_of(source, X, texts, known)
-    if args.standardize:
-        check_squares("X", X)
-        means, scales = Deviations.of(X, v).known()
-        known |= {"means": means.tolist(), "scales": scales.tolist()}
-        X = standardise(X, means, scales)
+    check_squares("X", X)
     if Y is None:
-        Y, classes = rls.encode(texts[-1])
+        Y, classes = rls.encode(rest[-1])
         known["classes"] = classes.tolist()
         if len(classes) > max(2, len(Y) // 2):
             raise ValueError(
                 f"target {known['layout']['target']} has {len(classes)} different labels in "
                 f"{len(Y)} rows: name the right column with --target"
             )
-    return X, Y, v, None if args.groups is None else texts[one_hot], known
+    return X, Y, v, None if args.groups is None else rest[0], known
 
 
-def known_of(files: Files, d: int) -> dict[str, Any]:
-    """What a model must know of the columns, in plain data."""
-    layout = {
-        name: getattr(files.choice, name) for name in ("inputs", "one_hot", "target", "width")
-    }
-    return KNOWN | {"layout": layout}
-
-
-# Of a model that was not fitted to files.
-KNOWN: dict[str, Any] = dict.fromkeys(("medians", "means", "scales", "classes"))
-KNOWN |= {"layout": {}, "categories": []}
-
-
-def check_column_of_weights(args, source: str, weights) -> None:
-    """Raise where the column of weights holds none."""
-    try:
-        if weights is not None:
-            check_weights(weights, len(weights))
-    except ValueError as error:
-        raise ValueError(f"{source}: column {args.weights}: {error}") from None
+def joined(files, source: str):
+    """Inputs, target and weights of all rows, and columns of text."""
+    parts: list = []
+    held, limit = 0.0, memory_bytes()
+    for piece, texts in files.parts():
+        parts.append((*piece[:3], *texts))
+        held += COPIES * piece.X.nbytes
+        if limit is not None and held > limit:
+            raise ValueError(
+                f"{source} takes more than {in_words(held)} as a table, and this device has "
+                f"{in_words(limit)}: read it in blocks with --stream"
+            )
+    if not sum(len(part[0]) for part in parts):
+        raise ValueError(f"{source} has no rows")
+    whole = (None if part[0] is None else np.concatenate(part) for part in zip(*parts, strict=True))
+    X, Y, v, *texts = whole
+    return X, Y, v, texts
 
 
 def inputs_of(source: str, X, texts, known: dict[str, Any]) -> np.ndarray:

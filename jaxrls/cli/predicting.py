@@ -10,23 +10,22 @@ from jaxrls.cli.fitting import KNOWN, inputs_of
 from jaxrls.cli.report import at_terminal, count
 from jaxrls.io.sources import Choice, Files, paths_of
 from jaxrls.io.tables import rows_to, writing
-from jaxrls.rows.streamed import standardise
-from jaxrls.support.progress import progress_bar
+from jaxrls.support.pictures import progress_bar
 
 
 def run_predict(args) -> None:
     """Load, read, predict, write, and say the error where the files have the target."""
-    found, extra = rls.load(args.model, with_extra=True)
-    model: Any = found
+    loaded, extra = rls.load(args.model, with_extra=True)
+    model: Any = loaded
     known = KNOWN | extra.get("table", {})
-    classes, means = known["classes"], known["means"]
-    if not isinstance(found, rls.Fit | rls.Model):
-        raise ValueError(f"{args.model} holds a {type(found).__name__}, and no model or fit")
+    classes = known["classes"]
+    if not isinstance(loaded, rls.Fit | rls.Model):
+        raise ValueError(f"{args.model} holds a {type(loaded).__name__}, and no model or fit")
     if args.interval is not None and (classes or getattr(model, "kept", None) is None):
         raise ValueError(f"{args.model} has no intervals: fit numbers with --intervals")
     choice, missing = Choice(**known["layout"]), "median" if known["medians"] else None
     files = Files(paths_of(args.data), choice, args.header, missing, predict=True)
-    verdict, rows = Verdict(classes), 0
+    found, rows = np.zeros(3), 0
     with (
         writing(args.out) if args.out else rows_to(sys.stdout.buffer) as write,
         progress_bar(at_terminal(), None, "predict", "row") as reached,
@@ -36,8 +35,6 @@ def run_predict(args) -> None:
             if not n:
                 continue
             X = inputs_of(piece.place, piece.X, texts, known)
-            if means is not None:
-                X = standardise(X, np.array(means), np.array(known["scales"]))
             # The last row again up to a power of two of them: each number of rows is a program.
             X = X[np.minimum(np.arange(2 ** (n - 1).bit_length()), n - 1)]
             scores = model.predict(X)[:n]
@@ -46,15 +43,18 @@ def run_predict(args) -> None:
                 columns = {"prediction": rls.decode(scores, classes)}
                 columns |= name_columns(scores, "score", classes)
             if args.interval is not None:
-                ends = model.intervals(X, args.interval)
-                for name, end in zip(("lower", "upper"), ends, strict=True):
+                for name, end in zip(
+                    ("lower", "upper"), model.intervals(X, args.interval), strict=True
+                ):
                     columns |= name_columns(end[:n], name)
             write(columns)
-            verdict.add(columns, texts[len(choice.one_hot) :])
+            target = texts[len(choice.one_hot) :]
+            if target and "prediction" in columns:
+                found += judged(columns, target[0], classes)
             rows += n
             reached(rows)
     told = [f"{count(rows, 'prediction')} written to {args.out}"] if args.out else []
-    for line in told + verdict.words():
+    for line in told + verdict(found, classes, args.interval is not None):
         print(line, file=sys.stdout if args.out else sys.stderr)
 
 
@@ -67,43 +67,30 @@ def name_columns(values, name: str, labels=None) -> dict[str, np.ndarray]:
     return {f"{name}_{label}": column for label, column in zip(labels, values.T, strict=True)}
 
 
-class Verdict:
-    """The error of predictions, from one block of rows after the other, on a target that may have
-    gaps, which are NaN.
+def judged(columns, target, classes) -> tuple:
+    """How many rows there are, how many labels are wrong, or the sum of squared errors, NaN where
+    the target, as text, has gaps, and how many are inside of their intervals.
     """
+    n, prediction, inside = len(target), columns["prediction"], 0
+    if classes:
+        return n, np.sum(prediction != target.astype(str)), inside
+    try:
+        label = np.where(target == "", "nan", target).astype(np.float64)
+    except ValueError:
+        label = np.full(n, np.nan)
+    if "lower" in columns:
+        inside = ((columns["lower"] <= label) & (label <= columns["upper"])).sum()
+    return n, np.sum((label - prediction) ** 2), inside
 
-    def __init__(self, classes):
-        self.classes, self.rows, self.wrong, self.inside = classes, 0, 0.0, None
 
-    def add(self, columns, target) -> None:
-        """Take in the predictions of some rows, with their intervals where there are some, and
-        their target as text where it is there.
-        """
-        if not target or "prediction" not in columns:
-            return
-        prediction, y = columns["prediction"], target[0]
-        self.rows += len(y)
-        if self.classes:
-            self.wrong += np.sum(prediction != y.astype(str))
-            return
-        try:
-            label = np.where(y == "", "nan", y).astype(np.float64)
-        except ValueError:
-            label = np.full(len(y), np.nan)
-        self.wrong += np.sum((label - prediction) ** 2)
-        if "lower" in columns:
-            inside = (columns["lower"] <= label) & (label <= columns["upper"])
-            self.inside = (self.inside or 0) + inside.sum()
-
-    def words(self) -> list[str]:
-        """All that they come to; nothing where there was no target."""
-        if not self.rows:
-            return []
-        share = self.wrong / self.rows
-        if self.classes:
-            return [f"{100 * share:.3g} % of labels wrong"]
-        if np.isnan(share):
-            return ["no error on the target: it has values that are missing or not numbers"]
-        inside = self.inside
-        held = "" if inside is None else f", {100 * inside / self.rows:.3g} % inside the intervals"
-        return [f"RMSE {np.sqrt(share):.4g} in units of the target{held}"]
+def verdict(found, classes, intervals: bool) -> list[str]:
+    """All that they come to; nothing where there was no target."""
+    rows, wrong, inside = found
+    if not rows:
+        return []
+    if classes:
+        return [f"{100 * wrong / rows:.3g} % of labels wrong"]
+    if np.isnan(wrong):
+        return ["no error on the target: it has values that are missing or not numbers"]
+    held = f", {100 * inside / rows:.3g} % inside the intervals" * intervals
+    return [f"RMSE {np.sqrt(wrong / rows):.4g} in units of the target{held}"]

@@ -1,7 +1,9 @@
-"""What is printed."""
+"""What is printed: the report of a fit, and without a command a demo."""
 
 import sys
+import time
 from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 
@@ -56,3 +58,31 @@ def report(fit, Y, classes, weights, scores: bool = False) -> None:
         say("left out", f"RMSE {rms(left, weights):.4g}, of a standard deviation of {scale:.4g}")
     if fit.certificate:
         say("landmarks", fit.certificate)
+
+
+def run_demo(args) -> None:
+    """A fit of the embedded data before and after tuning, judged on rows that it has not seen."""
+    X, y, names = rls.airfoil()
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    test = np.arange(len(X)) % 5 == 0
+    say("data", f"NASA airfoil self-noise: sound in decibels from {', '.join(names)}")
+    say("rows", f"{(~test).sum()} to fit, {test.sum()} put aside")
+    start = time.perf_counter()
+    fit: Any = rls.fit(rls.Gaussian(4.0), X[~test], y[~test])
+    report(fit, y[~test], None, None)
+    say("time", f"{time.perf_counter() - start:.1f} s, compilation included")
+    start = time.perf_counter()
+    import optax  # Adam: many cheap steps, and no line search to compile
+
+    some = np.flatnonzero(~test)[::5]
+    tuned: Any = rls.tune(fit.kernel, X[some], y[some], optimizer=optax.adam(0.1), steps=10)
+    better, steps = rls.fit(tuned.kernel, X[~test], y[~test]), len(tuned.history.errors) - 1
+    widths = f"width {float(np.asarray(fit.kernel.width)):.4g} -> {float(tuned.kernel.width):.4g}"
+    along = f"along the gradient of the LOO error of {len(some)} rows"
+    print()
+    say("tuned", f"{widths} in {count(steps, 'step')} {along}")
+    say("LOO error", f"{float(fit.error):.4g} -> {float(better.error):.4g}")
+    say("time", f"{time.perf_counter() - start:.1f} s, compilation included")
+    before, after = (rms(y[test] - model.predict(X[test])) for model in (fit, better))
+    say("check", f"RMSE on the {test.sum()} rows put aside: {before:.4g} -> {after:.4g}")
+    print(f"\nYour own data: {args.prog} fit --help")

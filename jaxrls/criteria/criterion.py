@@ -23,14 +23,15 @@ from jaxrls.support.pytrees import pytree, static
 
 
 class Criterion(ABC):
-    """A validation error over λ: what to inherit from, under `jaxrls.pytree`, for one of one's own.
+    """A validation error over λ: what to inherit from, under `jaxrls.extend.pytree`, for one of one's own.
 
     `values(solution, lams, kernel)` sees a factor with labels through the methods of `Solution` and
     gives (L, t); fields hold its data. `larger_is_better` says which way it is searched, `smooth`
     whether it has a gradient, `groups` which rows it leaves out together.
 
+    >>> from jaxrls import extend
     >>> import jax, jax.numpy as jnp, numpy as np, jaxrls as rls
-    >>> @rls.pytree
+    >>> @extend.pytree
     ... class WorstRow(rls.Criterion):
     ...     name = "worst row left out"
     ...     def values(self, solution, lams, kernel):

@@ -21,8 +21,9 @@ def certified_lam(source: Factor | Landmarks, tol: float | Float[Array, ""]) -> 
     **Raises** `ValueError` for landmarks without a trace residual, or a `tol` that is not positive.
     **Cost** none. **Source**: the resolvent identity; ‖E‖ ≤ tr E.
 
+    >>> from jaxrls import extend
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> float(certified_lam(rls.Landmarks(None, jnp.ones((1, 1)), jnp.array(0.5)), 0.25))
+    >>> float(certified_lam(extend.Landmarks(None, jnp.ones((1, 1)), jnp.array(0.5)), 0.25))
     2.0
     """
     if source.trace_residual is None:
@@ -42,8 +43,9 @@ def certificate(source: Factor | Landmarks, tol: float = TOLERANCE) -> str:
     **Shapes**: one landmark set or factor gives one sentence. **Cost** none. **Raises** and
     **Source** as `certified_lam`.
 
+    >>> from jaxrls import extend
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> words = certificate(rls.Landmarks(None, jnp.ones((1, 1)), jnp.array(0.5)), 0.25)
+    >>> words = certificate(extend.Landmarks(None, jnp.ones((1, 1)), jnp.array(0.5)), 0.25)
     >>> words.partition(",")[0]
     'from λ = 2 on'
     """

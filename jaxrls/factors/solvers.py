@@ -22,9 +22,9 @@ from jaxrls.problem.landmarks import as_landmarks, on_landmarks, without_trace
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.gram import gram
 from jaxrls.rows.sparse import as_rows
+from jaxrls.support.checks import platform
 from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree, static
-from jaxrls.support.target import platform
 
 # How many λ take as long by a Cholesky factor and inverse each as one eigendecomposition, from so
 # many rows on. On CPUs 2 to 6 at n = 1000, 3 to 4 at 2000 and 5 to 6 at 4000, the fewer in float32;

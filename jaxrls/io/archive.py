@@ -21,7 +21,7 @@ def save(path: str | os.PathLike, obj: Any, *, extra: dict[str, Any] | None = No
     """Save a kernel, a model or any result (fit, path, landmarks), bit for bit, as
     `.safetensors`.
 
-    Kernels of one's own are saved too, if their class stands under `jaxrls.pytree`: in a module,
+    Kernels of one's own are saved too, if their class stands under `jaxrls.extend.pytree`: in a module,
     which who loads them can import, rather than in a script. Other programs read the arrays with
     `safetensors.numpy.load_file(path)["model.coef"]`.
 
@@ -115,7 +115,7 @@ def _describe(value, place: str, arrays: dict[str, np.ndarray]) -> Any:
             return {"array": place}
         raise ValueError(
             f"{place or 'the object to save'} is of type {type(value).__name__}, which no file "
-            "holds: only arrays, numbers, text and classes under jaxrls.pytree, as they are defined "
+            "holds: only arrays, numbers, text and classes under jaxrls.extend.pytree, as they are defined "
             "now; of Python functions rebuild the kernel in code"
         )
     described = {}

@@ -1,4 +1,4 @@
-"""Kernels and criteria by name, as the estimators and the command line take them."""
+"""Kernels and criteria by name, and landmarks, as the estimators and the command line take them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -18,6 +18,7 @@ from jaxrls.search.start import MEDIAN_ROWS, start_from_data
 from jaxrls.support.checks import as_floats
 from jaxrls.support.door import door
 
+LANDMARKS_TO_TUNE = 500
 # Kernels of a width.
 RADIAL: dict[str, Callable] = {
     "gaussian": Gaussian,
@@ -86,6 +87,13 @@ def _median(make: Callable, X):
 
 
 _start: Any = jax.jit(start_from_data)
+
+
+def landmarks_to_tune(given: Any, n: int) -> Any:
+    """The landmarks on which a kernel is tuned for a fit to n rows: "auto" depends on a kernel."""
+    if not isinstance(given, str):
+        return given
+    return LANDMARKS_TO_TUNE if n > 4 * LANDMARKS_TO_TUNE else None
 
 
 def _variance(X) -> float:

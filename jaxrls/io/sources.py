@@ -4,8 +4,8 @@ import glob
 import os
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -91,34 +91,23 @@ def stream(
     return kind(blocks, standardize=standardize, sample=sample, seed=seed, **options)
 
 
-class Columns(NamedTuple):
-    """Columns of one file by number: `one_hot` inputs, groups and, where they are `labels`, targets
-    are read as text, all others as numbers.
-    """
-
-    inputs: list[int]
-    one_hot: list[int]
-    targets: list[int]
-    weights: list[int]
-    groups: list[int]
-    labels: bool
-
-
 @dataclass(frozen=True)
 class Choice:
-    """Which columns are what, by name or number: plain data, which a model file keeps."""
+    """Which columns are what, by name or number: plain data, which a model file keeps; or, of one
+    file, lists of numbers.
+    """
 
     target: Any = None
     weights: Any = None
     inputs: Any = None
     drop: Any = ()
-    one_hot: Any = ()
+    one_hot: Any = ()  # inputs that are read as text
     groups: Any = None
     labels: bool | None = False  # whether targets are text; None leaves it to the file
     width: int | None = None  # of all files, where columns have no names
 
-    def of(self, file: Table) -> Columns:
-        """The columns of a file, of which no two have one part."""
+    def of(self, file: Table) -> "Choice":
+        """The numbers of the columns of a file, of which no two have one part."""
 
         def find(names, what):
             names = names if isinstance(names, list | tuple) else [names]
@@ -131,50 +120,56 @@ class Choice:
             )
         weights, groups = find(self.weights, "weights"), find(self.groups, "groups")
         dropped = find(self.drop, "columns to drop")
-        if self.inputs is None:
-            dropped += index_of(file)
-        free = [j for j in range(file.width) if j not in {*weights, *groups, *dropped}]
+        if self.inputs is None and file.width > 1 and not file.names[0]:  # pandas' index
+            dropped += [0]
+            words = f"{file.path}: the first column has no name: it is left out"
+            warnings.warn(words, stacklevel=2)
+        special = [*weights, *groups, *dropped]
+        free = [j for j in range(file.width) if j not in special]
         last = "y" if file.path.endswith(".npz") else free[-1:]
         targets = find(last if self.target is None else self.target, "target")
+        special += targets
         inputs = find(self.inputs, "inputs") or [j for j in free if j not in targets]
-        special = [*targets, *weights, *groups, *dropped]
         if not inputs or len({*inputs, *special}) < len(inputs) + len(special):
             raise ValueError(
                 f"{file.path}: inputs, target, weights and groups must be different columns, and "
                 "one at least is for inputs (are they separated by commas?)"
             )
         one_hot = [j for j in find(self.one_hot, "inputs") if j in inputs]
-        labels = any(map(file.type_of, targets)) if self.labels is None else self.labels
+        labels = any(file.kinds[j] for j in targets) if self.labels is None else self.labels
         numbers = [j for j in inputs if j not in one_hot]
         for j in (*numbers, *weights, *([] if labels else targets)):
-            if kind := file.type_of(j):
+            if kind := file.kinds[j]:
                 name = file.names[j]
                 raise ValueError(
                     f"{file.path}: column {name} holds {kind}, and not numbers: code it as numbers, "
                     f"leave it out (--drop {name}), or make indicators of it (--one-hot {name})"
                 )
-        return Columns(numbers, one_hot, targets, weights, groups, labels)
+        return Choice(targets, weights, numbers, dropped, one_hot, groups, labels)
 
     def settled(self, file: Table) -> "Choice":
         """The same columns of other files: by name where this one has names, else by number."""
-        columns = self.of(file)
-        inputs, one_hot, target, weights = (
-            list(dict.fromkeys(file.names[j] for j in part)) for part in columns[:4]
+        found = self.of(file)
+        name = lambda columns: list(dict.fromkeys(file.names[j] for j in columns))
+        several, target = isinstance(self.target, list | tuple), name(found.target)
+        return replace(
+            self,
+            target=(target if several else target[0]) if target else False,
+            weights=name(found.weights),
+            inputs=name([*found.inputs, *found.one_hot]),
+            drop=(),
+            one_hot=name(found.one_hot),
+            labels=found.labels,
+            width=None if file.named else file.width,
         )
-        several = isinstance(self.target, list | tuple)
-        found: Any = target if several or not target else target[0]
-        width = None if file.named else file.width
-        labels, inputs = columns.labels, [*inputs, *one_hot]
-        return Choice(found or False, weights, inputs, (), one_hot, self.groups, labels, width)
 
-    def of_inputs(self, file: Table) -> Columns:
+    def of_inputs(self, file: Table) -> "Choice":
         """The same inputs of a file to predict, and the target as text where it has it.
 
         By name where both have names, else by number in a file as wide as that one; any other holds
         inputs alone."""
-        inputs, one_hot, target = self.inputs, self.one_hot, self.target
-        by_name = file.named and self.width is None
-        if inputs and not by_name and file.width != self.width:
+        inputs, one_hot, same = self.inputs, self.one_hot, file.width == self.width
+        if inputs and not same and not (file.named and self.width is None):
             if file.width != len(inputs):
                 raise ValueError(
                     f"{file.path} has {file.width} columns, and the model was fitted on "
@@ -182,18 +177,9 @@ class Choice:
                 )
             inputs = file.names[: file.width]
             one_hot = inputs[len(inputs) - len(one_hot) :]
-        target = "y" if target is None else target
-        if target not in file.names and file.width != self.width:
-            target = False
+        target = "y" if self.target is None else self.target
+        target = target if same or target in file.names else False
         return Choice(target, None, inputs, (), one_hot, labels=True).of(file)
-
-
-def index_of(file: Table) -> list[int]:
-    """The first column, where it has no name: pandas' index."""
-    if file.names[0] or file.width == 1:
-        return []
-    warnings.warn(f"{file.path}: the first column has no name: it is left out", stacklevel=2)
-    return [0]
 
 
 @dataclass(frozen=True)
@@ -215,19 +201,17 @@ class Files:
         """All rows, and with them one-hot columns, groups and labels as text."""
         for path in self.paths:
             file, first = open_table(path, self.header), 1
-            columns = (self.choice.of_inputs if self.predict else self.choice.of)(file)
-            inputs, one_hot, targets, weights, groups, labels = columns
-            numbers = [inputs, [] if labels else targets, weights]
-            texts = [*one_hot, *groups, *(targets if labels else [])]
-            checked = [*numbers, *([j] for j in (one_hot if self.predict else texts))]
+            found = (self.choice.of_inputs if self.predict else self.choice.of)(file)
+            numbers = [found.inputs, [] if found.labels else found.target, found.weights]
+            texts = [*found.one_hot, *found.groups, *(found.target if found.labels else [])]
+            checked = [*numbers, *([j] for j in (found.one_hot if self.predict else texts))]
             for values, words in file.batches(numbers, texts):
                 used = self._usable(file, first, checked, [*values, *words])
-                X, Y, v = (part[used] if part.size else None for part in values)
-                if Y is not None and not isinstance(self.choice.target, list | tuple):
-                    Y = Y[:, 0] if Y.shape[1] == 1 else Y
-                X = values[0][used]
-                piece = Piece(X, Y, None if v is None else v[:, 0], path, first)
-                yield piece, [word[used] for word in words]
+                X, Y, v = (part[used] for part in values)
+                several = Y.shape[1] > 1 or isinstance(self.choice.target, list | tuple)
+                Y = (Y if several else Y[:, 0]) if Y.shape[1] else None
+                v = v[:, 0] if v.shape[1] else None
+                yield Piece(X, Y, v, path, first), [word[used] for word in words]
                 first += len(values[0])
 
     def _usable(self, file: Table, first: int, columns, parts) -> Any:

@@ -1,11 +1,14 @@
 """Files of rows and columns, read and written in batches: CSV, Parquet and Arrow by pyarrow, `.npy`
-and `.npz` by NumPy.
+and `.npz` by NumPy; and the small table that the package carries.
 """
 
+import gzip
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -48,13 +51,20 @@ def reading(path: str) -> Iterator[None]:
         raise ValueError(f"{path} cannot be read: {cause}") from None
 
 
+@dataclass(frozen=True)
 class Table:
-    """Columns by name, and those of a file without names by their number, as text."""
+    """Columns by name, and those of a file without names by their number, as text.
+
+    `kinds` say what columns hold in place of numbers, None where they hold these; `read(columns,
+    texts)` gives some columns, so many rows at once, those of `texts` as text.
+    """
 
     path: str
     names: list[str]
-    named = False
+    kinds: list[str | None]
+    read: Callable[[list[int], list[int]], Iterator[dict[int, np.ndarray]]]
     width: int  # columns that are inputs unless something else is said
+    named: bool = False
 
     def find(self, name, what: str) -> list[int]:
         """All columns of a name, or else the one of a number."""
@@ -68,14 +78,6 @@ class Table:
             )
         return found
 
-    def type_of(self, column: int) -> str | None:
-        """What a column holds in place of numbers."""
-        raise NotImplementedError
-
-    def read(self, columns: list[int], texts: list[int]) -> Iterator[dict[int, np.ndarray]]:
-        """So many rows of some columns at once, some of them as text."""
-        raise NotImplementedError
-
     def batches(self, numbers: list[list[int]], texts: list[int]) -> Iterator[Batch]:
         """So many rows at once."""
         used = sorted({j for part in (*numbers, texts) for j in part})
@@ -83,104 +85,6 @@ class Table:
             none = np.empty((len(found[used[0]]), 0))
             parts = [np.column_stack([found[j] for j in p]) if p else none for p in numbers]
             yield parts, [found[j] for j in texts]
-
-
-class ArrowTable(Table):
-    """A table that pyarrow reads."""
-
-    def __init__(self, path: str, header: bool):
-        self.path, self.format, self.arrow = path, FORMATS[ending_of(path)], arrow_for(path)
-        self.is_text = self.format == "csv"
-        if self.is_text:
-            csv = self.arrow.csv
-            how = csv.ReadOptions(block_size=LOOKED_AT, autogenerate_column_names=not header)
-            nulls = csv.ConvertOptions(strings_can_be_null=True)
-            self.format = self.arrow.dataset.CsvFileFormat(read_options=how, convert_options=nulls)
-        with reading(path):
-            self.schema = self._open(None).schema
-            self.fields = list(self.schema.names)  # which may be no text
-        self.width, self.named = len(self.fields), header or not self.is_text
-        self.names = self.fields if self.named else list(map(str, range(self.width)))
-        with suppress(ValueError):
-            if self.is_text and header and list(map(float, self.names)):
-                warnings.warn(
-                    f"{path}: the first line holds numbers, which are taken for the names of "
-                    "columns: if they are data, say --no-header (header=False)",
-                    stacklevel=2,
-                )
-
-    def _open(self, schema):
-        local = self.arrow.fs.LocalFileSystem()
-        options = {"format": self.format, "schema": schema, "filesystem": local}
-        return self.arrow.dataset.dataset(os.path.abspath(self.path), **options)
-
-    def type_of(self, column):
-        """Truth values and nothing but gaps are numbers."""
-        kind, types = self.schema.types[column], self.arrow.types
-        numbers = "integer", "floating", "decimal", "boolean", "null"
-        found = any(getattr(types, f"is_{name}")(kind) for name in numbers)
-        return None if found else f"{kind} values"
-
-    def read(self, columns, texts):
-        """Columns of CSV that begin with whole numbers may hold fractions."""
-        kinds = list(self.schema.types)
-        for j in columns if self.is_text else ():
-            if j in texts:
-                kinds[j] = self.arrow.string()
-            elif not self.arrow.types.is_boolean(kinds[j]):
-                kinds[j] = self.arrow.float64()
-        with reading(self.path):
-            source = self._open(self.arrow.schema(list(zip(self.fields, kinds, strict=True))))
-            options = {"columns": [self.fields[j] for j in columns], "batch_size": AT_ONCE}
-            for batch in source.scanner(batch_readahead=2, **options).to_batches():
-                yield {j: self._values(batch.column(i), j in texts) for i, j in enumerate(columns)}
-
-    def _values(self, column, text: bool) -> np.ndarray:
-        if text:
-            return np.array(column.cast(self.arrow.string()).fill_null("").to_pylist(), str)
-        if column.type != self.arrow.float32():
-            column = column.cast(self.arrow.float64(), safe=False)
-        return column.to_numpy(zero_copy_only=False)
-
-
-class ArrayTable(Table):
-    """The matrix of a `.npy` file, or X of a `.npz` archive, with the columns of its other arrays
-    of as many rows under their names.
-    """
-
-    def __init__(self, path: str):
-        self.path, arrays = path, {}
-        with reading(path):
-            if path.endswith(".npy"):
-                arrays["X"] = np.load(path, mmap_mode="r")
-            else:
-                with open(path, "rb") as opened, np.load(opened) as archive:
-                    arrays = dict(archive)
-            X = arrays.pop("X", np.empty(()))
-            if X.ndim != 2:
-                raise ValueError(f"X must be a matrix, and has shape {X.shape}")
-        self.width, self.columns = X.shape[1], list(X.T)
-        self.names = list(map(str, range(self.width)))
-        for name, array in arrays.items():
-            if array.ndim in (1, 2) and len(array) == len(X):
-                more = list(array.reshape(len(X), -1).T)
-                self.columns += more
-                self.names += [name] * len(more)
-
-    def type_of(self, column):
-        """By the dtype of the array."""
-        dtype = self.columns[column].dtype
-        return None if dtype.kind in "fiub" else f"values of dtype {dtype}"
-
-    def read(self, columns, texts):
-        """As many rows as caches hold."""
-        n, step = len(self.columns[0]), max(1, min(AT_ONCE, 2**20 // self.width))
-        for first in range(0, n, step):
-            found = {j: self.columns[j][first : first + step] for j in columns}
-            for j in texts:  # NaN and NaT are missing
-                with reading(self.path):
-                    found[j] = np.where(found[j] == found[j], found[j].astype(str), "")
-            yield found
 
 
 def open_table(path: str, header: bool = True) -> Table:
@@ -192,7 +96,98 @@ def open_table(path: str, header: bool = True) -> Table:
     """
     with open(path, "rb"):
         pass
-    return ArrowTable(path, header) if ending_of(path) in FORMATS else ArrayTable(path)
+    return _arrow_table(path, header) if ending_of(path) in FORMATS else _array_table(path)
+
+
+def _arrow_table(path: str, header: bool) -> Table:
+    """What pyarrow reads."""
+    arrow, kind = arrow_for(path), FORMATS[ending_of(path)]
+    types, csv, is_text = arrow.types, arrow.csv, kind == "csv"
+    if is_text:
+        how = csv.ReadOptions(block_size=LOOKED_AT, autogenerate_column_names=not header)
+        nulls = csv.ConvertOptions(strings_can_be_null=True)
+        kind = arrow.dataset.CsvFileFormat(read_options=how, convert_options=nulls)
+
+    def source(schema=None):
+        local = arrow.fs.LocalFileSystem()
+        options = {"format": kind, "schema": schema, "filesystem": local}
+        return arrow.dataset.dataset(os.path.abspath(path), **options)
+
+    with reading(path):
+        schema = source().schema
+    fields = list(schema.names)  # which may be no text
+    named = header or not is_text
+    names = fields if named else list(map(str, range(len(fields))))
+    with suppress(ValueError):
+        if is_text and header and list(map(float, names)):
+            warnings.warn(
+                f"{path}: the first line holds numbers, which are taken for the names of columns: "
+                "if they are data, say --no-header (header=False)",
+                stacklevel=2,
+            )
+
+    def read(columns, texts):
+        found = list(schema.types)
+        for j in columns if is_text else ():  # what begins with whole numbers may hold fractions
+            if j in texts:
+                found[j] = arrow.string()
+            elif not types.is_boolean(found[j]):
+                found[j] = arrow.float64()
+
+        def values(column, text: bool):
+            if text:
+                return np.array(column.cast(arrow.string()).fill_null("").to_pylist(), str)
+            if column.type != arrow.float32():
+                column = column.cast(arrow.float64(), safe=False)
+            return column.to_numpy(zero_copy_only=False)
+
+        with reading(path):
+            opened = source(arrow.schema(list(zip(fields, found, strict=True))))
+            options = {"columns": [fields[j] for j in columns], "batch_size": AT_ONCE}
+            for batch in opened.scanner(batch_readahead=2, **options).to_batches():
+                yield {j: values(batch.column(i), j in texts) for i, j in enumerate(columns)}
+
+    # Truth values and nothing but gaps are numbers.
+    numbers = "integer", "floating", "decimal", "boolean", "null"
+    is_number = lambda kind: any(getattr(types, f"is_{name}")(kind) for name in numbers)
+    kinds = [None if is_number(kind) else f"{kind} values" for kind in schema.types]
+    return Table(path, names, kinds, read, len(names), named)
+
+
+def _array_table(path: str) -> Table:
+    """The matrix of a `.npy` file, or X of a `.npz` archive, with the columns of its other arrays
+    of as many rows under their names.
+    """
+    arrays = {}
+    with reading(path):
+        if path.endswith(".npy"):
+            arrays["X"] = np.load(path, mmap_mode="r")
+        else:
+            with open(path, "rb") as opened, np.load(opened) as archive:
+                arrays = dict(archive)
+        X = arrays.pop("X", np.empty(()))
+        if X.ndim != 2:
+            raise ValueError(f"X must be a matrix, and has shape {X.shape}")
+    n, width = X.shape
+    columns, names = list(X.T), list(map(str, range(width)))
+    for name, array in arrays.items():
+        if array.ndim in (1, 2) and len(array) == n:
+            more = list(array.reshape(n, -1).T)
+            columns += more
+            names += [name] * len(more)
+
+    def read(numbers, texts):
+        step = max(1, min(AT_ONCE, 2**20 // width))  # as many rows as caches hold
+        for first in range(0, n, step):
+            found = {j: columns[j][first : first + step] for j in numbers}
+            for j in texts:  # NaN and NaT are missing
+                with reading(path):
+                    found[j] = np.where(found[j] == found[j], found[j].astype(str), "")
+            yield found
+
+    dtypes = [column.dtype for column in columns]
+    kinds = [None if d.kind in "fiub" else f"values of dtype {d}" for d in dtypes]
+    return Table(path, names, kinds, read, width)
 
 
 # writing
@@ -248,3 +243,32 @@ def numbers_to(file: Any, ending: str) -> Iterator[Writer]:
     yield write
     values = np.concatenate(blocks or [np.empty((0, 1))]).astype(np.float64)
     np.save(file, values[:, 0] if values.shape[1] == 1 else values)
+
+
+# the embedded data
+# --------------------------------------------------------------------------------------------------
+
+
+def airfoil() -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+    """NASA airfoil self-noise: the sound pressure level of an aerofoil in a wind tunnel, from five
+    settings.
+
+    1503 measurements, in shuffled order, each column centred by its mean: standardise X before a
+    radial kernel.
+
+    **Returns** `(X, y, names)`: X (1503, 5) and y (1503,) float64 in the units that their names end
+    with, y in decibels; `names` of the five columns of X. **Cost** one small file. **Raises**
+    nothing. **Source**: Brooks, Pope and Marcolini 1989, NASA RP 1218; from the UCI Machine
+    Learning Repository, CC BY 4.0; `jaxrls/data/README.md` has the details.
+
+    >>> X, y, names = airfoil()
+    >>> X.shape, y.shape, names[0]
+    ((1503, 5), (1503,), 'frequency_Hz')
+    """
+    with (
+        (files("jaxrls") / "data" / "airfoil.csv.gz").open("rb") as raw,
+        gzip.open(raw, "rt", encoding="utf-8") as text,
+    ):
+        names = text.readline().strip().split(",")
+        values = np.loadtxt(text, delimiter=",")
+    return values[:, :-1], values[:, -1], tuple(names[:-1])

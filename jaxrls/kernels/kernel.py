@@ -30,7 +30,7 @@ Gram = Float[Array, "n m"]
 class Kernel(ABC):
     """A positive semidefinite function k(x, z), as matrices: the base of all kernels.
 
-    A subclass stands under `@jaxrls.pytree` and defines `__call__(X, Z) -> (n, m)` and `diag(X) ->
+    A subclass stands under `@jaxrls.extend.pytree` and defines `__call__(X, Z) -> (n, m)` and `diag(X) ->
     (n,)`. One whose feature map is explicit and finite, k(x, z) = ⟨φ(x), φ(z)⟩, also defines
     `num_features` and `features`, and takes the cheaper linear routes. Sums, products and positive
     multiples of kernels are kernels: `k1 + k2`, `k1 * k2`, `a * k`, `k.on(columns)`.
@@ -118,7 +118,7 @@ class Kernel(ABC):
         """The fields that are kernels."""
         if jax.tree_util.all_leaves([self]):
             raise TypeError(
-                f"{type(self).__name__} is no pytree: put @jaxrls.pytree above its class"
+                f"{type(self).__name__} is no pytree: put @jaxrls.extend.pytree above its class"
             )
         return {
             f.name: value
@@ -337,8 +337,8 @@ class Standardized(Through):
 
     still = ("centre", "scale")
     kernel: Kernel
-    centre: Float[Array, " d"]
-    scale: Float[Array, " d"]
+    centre: Float[Array | np.ndarray, " d"]
+    scale: Float[Array | np.ndarray, " d"]
 
     def take(self, X):
         """The columns about 0, of variance 1."""

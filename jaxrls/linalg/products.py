@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.support.target import platform
+from jaxrls.support.checks import platform
 
 HIGHEST = jax.lax.Precision.HIGHEST
 

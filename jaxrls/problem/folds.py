@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxrls.support.checks import as_labels, is_concrete
+from jaxrls.support.checks import as_labels, is_concrete, platform
 from jaxrls.support.pytrees import pytree
-from jaxrls.support.target import platform
 
 # Numbers of whole folds that are handled together.
 NUMBERS_AT_ONCE = 2**17

@@ -61,8 +61,9 @@ def as_landmarks(rows: Rows, landmarks) -> Landmarks:
     **Raises** `ValueError` for masked ones, rows that X does not have or that are named twice,
     points of another width than X, or `Landmarks` chosen from another X.
 
+    >>> from jaxrls import extend
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> as_landmarks(rls.DenseRows(jnp.array([[3.0], [4.0]])), [1]).points.tolist()
+    >>> as_landmarks(extend.DenseRows(jnp.array([[3.0], [4.0]])), [1]).points.tolist()
     [[4.0]]
     """
     indices: Any

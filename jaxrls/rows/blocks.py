@@ -6,8 +6,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from jaxrls.support.checks import check_whole
-from jaxrls.support.target import platform
+from jaxrls.support.checks import check_whole, platform
 
 # Bytes of one block's temporaries: on CPUs what stays in cache, on accelerators what keeps the
 # device busy.

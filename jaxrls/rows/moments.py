@@ -28,10 +28,11 @@ class Moments:
     v > 0 and `log_weight` the sum of log v over those. Moments from the same origins add and
     subtract.
 
+    >>> from jaxrls import extend
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> from jaxrls.problem.fixed_effects import FixedEffects
     >>> X, y = jnp.array([[1.0], [2.0], [3.0]]), jnp.array([[1.0], [2.0], [3.0]])
-    >>> sums = rls.moments(rls.DenseRows(X), rls.Linear(), FixedEffects.none(X.dtype), y)
+    >>> sums = extend.moments(extend.DenseRows(X), rls.Linear(), FixedEffects.none(X.dtype), y)
     >>> float(sums.weight), sums.second.tolist(), sums.cross.tolist()
     (3.0, [[14.0]], [[14.0]])
     """
@@ -114,10 +115,11 @@ def moments(
     **Raises** nothing. **Cost** O(n r (r + t)), memory of a block. **Source**: Rifkin (lecture),
     "direct approach".
 
+    >>> from jaxrls import extend
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> from jaxrls.problem.fixed_effects import FixedEffects
-    >>> rows = [rls.DenseRows(jnp.array(part)) for part in ([[1.0], [2.0]], [[3.0]])]
-    >>> first, second = (rls.moments(x, rls.Linear(), FixedEffects.none(x.dtype)) for x in rows)
+    >>> rows = [extend.DenseRows(jnp.array(part)) for part in ([[1.0], [2.0]], [[3.0]])]
+    >>> first, second = (extend.moments(x, rls.Linear(), FixedEffects.none(x.dtype)) for x in rows)
     >>> float((first + second).weight), (first + second).second.tolist()
     (3.0, [[14.0]])
     """

@@ -51,8 +51,9 @@ class Rows:
     which stacks its results; `columns` are arrays (n, …), pytrees of such or None, cut like the
     rows. `temporaries`, the numbers that `fn` makes for each row, and `block_size` are hints.
 
+    >>> from jaxrls import extend
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> class Counted(rls.Rows):
+    >>> class Counted(extend.Rows):
     ...     shape, dtype = (4, 1), jnp.zeros(()).dtype
     ...     def blocks(self):
     ...         yield jnp.array([[0.0], [1.0]])
@@ -223,8 +224,9 @@ def in_blocks(arrays: Iterable, size: int) -> Iterator:
 class DenseRows(Rows):
     """Rows in one array.
 
+    >>> from jaxrls import extend
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> float(rls.DenseRows(jnp.ones((5, 2))).sum(lambda block, v: jnp.sum(v * block[:, 0]), jnp.arange(5.0), block_size=2))
+    >>> float(extend.DenseRows(jnp.ones((5, 2))).sum(lambda block, v: jnp.sum(v * block[:, 0]), jnp.arange(5.0), block_size=2))
     10.0
     """
 

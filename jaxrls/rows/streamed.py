@@ -20,7 +20,7 @@ import numpy as np
 from jaxrls.rows.rows import DenseRows, Rows, added
 from jaxrls.support.checks import check_squares, check_whole
 from jaxrls.support.files import Damaged, read_arrays, write_arrays
-from jaxrls.support.progress import progress_bar
+from jaxrls.support.pictures import progress_bar
 
 SAMPLE = 10_000  # rows
 CONSTANT = 1e-12  # of the mean: a deviation below this is rounding

@@ -11,7 +11,7 @@ import numpy as np
 from jaxrls.inference.fitted import History
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.search.problem import Problem
-from jaxrls.support.progress import progress_bar
+from jaxrls.support.pictures import progress_bar
 from jaxrls.support.pytrees import pytree, static
 
 # A logarithm may move by so many of its units from the start, a factor of e^16 ≈ 9·10⁶ either way:

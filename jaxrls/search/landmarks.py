@@ -24,7 +24,7 @@ from jaxrls.rows.rows import DenseRows, GramRows, Rows
 from jaxrls.rows.sparse import is_sparse, sparse_rows
 from jaxrls.support.checks import as_array, check_matrix, check_whole, is_concrete
 from jaxrls.support.door import door
-from jaxrls.support.progress import progress_bar
+from jaxrls.support.pictures import progress_bar
 
 METHODS = ("rpcholesky", "uniform")
 

@@ -61,8 +61,9 @@ NAMED: dict = {
 class Problem:
     """All that a fit is made of but λ.
 
+    >>> from jaxrls import extend
     >>> import numpy as np, jaxrls as rls
-    >>> problem = rls.Problem.of(rls.Gaussian(1.0), np.eye(3, dtype=np.float32), [0.0, 1.0, 2.0])
+    >>> problem = extend.Problem.of(rls.Gaussian(1.0), np.eye(3, dtype=np.float32), [0.0, 1.0, 2.0])
     >>> problem.criterion.name, problem.solution().factor.route
     ('loo', 'gram')
     """

@@ -16,13 +16,12 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 import jaxrls as rls
 from jaxrls.criteria.standard import as_criterion
-from jaxrls.io.named import CRITERIA, KERNELS, named_kernel
+from jaxrls.io.named import CRITERIA, KERNELS, landmarks_to_tune, named_kernel
 from jaxrls.search.conclude import inspect_lam
 from jaxrls.search.kept import KEPT_ROWS
 from jaxrls.sklearn.scoring import Regressed, left_out, losses, scores
 from jaxrls.support.checks import check_unmasked
 
-LANDMARKS_TO_TUNE = 500
 MOST_LANDMARKS = 500  # of the first rows of `partial_fit`, where no number is given
 LOSSES = {f.__name__: f for f in (rls.squared_error, rls.absolute_error, rls.zero_one_loss)}
 # What only some fits leave behind.
@@ -181,12 +180,9 @@ class RLSEstimator(BaseEstimator):
             kernel = rls.FunctionKernel(kernel)
         if not (self.tune and jax.tree.leaves(kernel)):
             return kernel
-        few, criterion = self.landmarks, options["criterion"]
-        if isinstance(few, str):  # "auto" depends on a kernel
-            few = LANDMARKS_TO_TUNE if X.shape[0] > 4 * LANDMARKS_TO_TUNE else None
+        options = options | {"landmarks": landmarks_to_tune(self.landmarks, len(Y)), "keep": False}
         if self._loss is rls.zero_one_loss:
-            criterion = rls.loo
-        options = options | {"criterion": criterion, "landmarks": few, "keep": False}
+            options["criterion"] = rls.loo
         return rls.tune(kernel, X, Y, **options).kernel
 
     def _fitted(self, kernel, X, Y, lams, options):

@@ -12,8 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.support.target import platform
-
 # What stands for an array wherever JAX arrays are taken.
 Listed = np.ndarray | Sequence[Any]
 # LAPACK's 32-bit interface counts the workspace of `syevd`, 2n² + 6n + 1 numbers, in a signed
@@ -326,6 +324,17 @@ def check_symmetric(name: str, K) -> None:
             f"{name} is not symmetric: entries differ from their mirror image by up to {gap:.2g}: "
             "use (K + K.T) / 2 if that is meant"
         )
+
+
+def platform() -> str:
+    """The platform of `jax.default_device` where that is set, for a device that may not even be
+    here, else of the default backend.
+    """
+    device = jax.config.jax_default_device  # type: ignore[attr-defined] # part of what `jax.jit` keys its programs by
+    if device is None:
+        return jax.default_backend()
+    name = device if isinstance(device, str) else device.platform
+    return {"cuda": "gpu", "rocm": "gpu"}.get(name, name)
 
 
 def memory_bytes() -> int | None:

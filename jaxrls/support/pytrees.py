@@ -23,11 +23,12 @@ def static(**options) -> Any:
     **Arguments**: those of `dataclasses.field`, such as `default`. **Cost** none. **Raises**
     `TypeError` for other arguments. **Source**: `meta_fields` of JAX's `register_dataclass`.
 
+    >>> from jaxrls import extend
     >>> import jax, jaxrls as rls
-    >>> @rls.pytree
+    >>> @extend.pytree
     ... class Power:
     ...     base: float
-    ...     degree: int = rls.static(default=2)
+    ...     degree: int = extend.static(default=2)
     >>> jax.tree.leaves(Power(3.0))
     [3.0]
     """
@@ -51,8 +52,9 @@ def pytree(cls):
     `jax.jit`, where values are not known. **Source**: JAX's
     `register_dataclass`.
 
+    >>> from jaxrls import extend
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> @rls.pytree
+    >>> @extend.pytree
     ... class Wave(rls.Kernel):
     ...     positive = length_scales = ("width",)   # what may be searched by its logarithm; what has the units of X
     ...     width: float

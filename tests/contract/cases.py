@@ -13,6 +13,7 @@ from support import EPS, array, wide
 
 import jaxrls as rls
 from contract import oracle
+from jaxrls import extend
 from jaxrls.factors.cholesky import CholeskyGram
 from jaxrls.factors.cholesky_features import CholeskyFeatures
 from jaxrls.factors.expansion import Dual
@@ -61,7 +62,7 @@ def linear(scale=1.0):
     return lambda X, Z: scale * X @ Z.T
 
 
-class HostRows(rls.Rows):
+class HostRows(extend.Rows):
     """Rows made on the host in blocks of uneven size, as a user would write it; counts readings and
     blocks.
     """
@@ -125,7 +126,7 @@ class Case:
         if self.maker is not None:
             return self.make(X, weights, intercept).solve(Y)
         named = {"weights": weights, "intercept": intercept, **self.options}
-        return rls.Problem.of(self.kernel, X, Y, **named).solution()
+        return extend.Problem.of(self.kernel, X, Y, **named).solution()
 
     def tolerance(self):
         """4 n eps (1 + s_max/λ_min), s_max the largest eigenvalue of K: what a solution may be off
@@ -218,7 +219,7 @@ class Moved(Case):
 
     def solution(self, X, Y, weights, intercept):
         """With the rows and labels in between not those of the problem, and given up again."""
-        weights = None if weights is None else rls.Weights.of(weights, N, X.dtype)
+        weights = None if weights is None else extend.Weights.of(weights, N, X.dtype)
         part = lambda rows: (X[rows], Y[rows], None if weights is None else weights.values[rows])
         other = (1 - X[:4], 2 - Y[:4], None if weights is None else weights.values[:4] + 1)
         first = [
@@ -226,12 +227,13 @@ class Moved(Case):
             for both in zip(part(slice(9)), other, strict=True)
         ]
         named: dict = {**self.options, "intercept": intercept}
-        problem = rls.Problem.of(self.kernel, *first[:2], weights=first[2], **named)
+        problem = extend.Problem.of(self.kernel, *first[:2], weights=first[2], **named)
         summed = Kept(problem, problem.solution(), None, None).summed()
         for sign, (x, y, v) in ((1, part(slice(9, None))), (-1, other)):
-            rows = rls.DenseRows(x)
+            rows = extend.DenseRows(x)
             summed = summed.changed(
-                summed.moments_of(rows, summed.fixed, y, rls.Weights.of(v, len(x), x.dtype)), sign
+                summed.moments_of(rows, summed.fixed, y, extend.Weights.of(v, len(x), x.dtype)),
+                sign,
             )
         return summed.solution(False)
 
@@ -254,7 +256,7 @@ def sparse(X):
 
 def sharded(X):
     """As if half of the rows lay on another device."""
-    return rls.ShardedRows(array(X), 2, count=len(X))
+    return extend.ShardedRows(array(X), 2, count=len(X))
 
 
 def streamed(X):

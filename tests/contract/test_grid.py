@@ -24,6 +24,7 @@ from contract.cases import (
     Y,
 )
 from contract.oracle import LOSSES, Truth
+from jaxrls import extend
 from jaxrls.criteria.criterion import Given
 from jaxrls.factors.contract import Solution
 
@@ -306,7 +307,7 @@ def test_every_factor_has_a_row():
             )
             assert type(solution) is Solution and isinstance(solution.factor, case.cls)
             found.add(type(solution.factor))
-    assert concrete(rls.Factor) == found
+    assert concrete(extend.Factor) == found
 
 
 def test_every_criterion_has_a_column():

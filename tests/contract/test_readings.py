@@ -10,6 +10,7 @@ from support import array
 
 import jaxrls as rls
 from contract.cases import FACTORS, NEW, Y_NEW, HostRows, N, Y
+from jaxrls import extend
 from jaxrls.problem.fixed_effects import as_fixed_effects
 from jaxrls.problem.labels import Labels
 from jaxrls.problem.weights import Weights
@@ -39,7 +40,7 @@ def labelled(name):
     options = {"landmarks": None, "leave": True, "block_size": None, **case.options}
     solver = options.pop("solver", rls.Spectral())
     if options["landmarks"] is not None:
-        options["landmarks"] = rls.Landmarks(None, options["landmarks"], None)
+        options["landmarks"] = extend.Landmarks(None, options["landmarks"], None)
     return case.X, *counted(
         case.X, lambda: solver.solve(case.kernel, case.X, labels, weights, fixed, **options)
     )

@@ -9,6 +9,7 @@ from support import array, assert_close, wide
 
 import jaxrls as rls
 from contract.cases import FACTORS, LAMS, LANDMARKS, WEIGHTS, gaussian, linear
+from jaxrls import extend
 
 LAM = 0.2
 LACKING = {"refined", "iterative"}
@@ -27,7 +28,7 @@ def through(points):
 
 def dense(rows):
     """Rows of any kind as a matrix."""
-    if isinstance(rows, rls.Rows):
+    if isinstance(rows, extend.Rows):
         return wide(np.asarray(rows.map(lambda block: block)))
     return wide(np.asarray(rows))
 

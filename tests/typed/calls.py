@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxrls as rls
+from jaxrls import extend
 
 Numbers = (
     jax.Array | np.ndarray[Any, np.dtype[Any]]
@@ -60,7 +61,7 @@ def searches() -> float:
 
 def pieces(kernel: rls.Kernel, X: jax.Array, y: jax.Array) -> jax.Array:
     factor = rls.factorize(kernel, X)
-    assert_type(factor, rls.Factor)
+    assert_type(factor, extend.Factor)
     lams = rls.lambda_grid(factor, 20)
     assert_type(lams, jax.Array)
     path = rls.path(factor, y, lams)
@@ -94,7 +95,7 @@ def others(X: jax.Array, Y: jax.Array) -> None:
     assert_type(rls.load("fit.safetensors"), Any)
 
 
-@rls.pytree
+@extend.pytree
 class Cosine(rls.Kernel):
     """A kernel of one's own."""
 

@@ -31,7 +31,8 @@ class Model:
     t). **Source**: the representer theorem, Rifkin (lecture), "Applying the Representer".
 
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> rls.Model(rls.Linear(), None, jnp.array([2.0]), jnp.array(1.0)).predict(jnp.array([[3.0]])).tolist()
+    >>> model = rls.Model(rls.Linear(), None, jnp.array([2.0]), jnp.array(1.0))
+    >>> model.predict(jnp.array([[3.0]])).tolist()
     [7.0]
     """
 
@@ -51,8 +52,8 @@ class Model:
         **Arguments**: `fixed_effects` of the new rows, columns (m, p) or labels of levels (m,),
         where it was fitted with such; without the latter predictions are scores, up to a constant
         for each group. **Shapes**: X (m, d) gives (m,) or (m, t), in the dtype of the model.
-        **Cost** O(m q (d + t)), or O(m r t) on features; memory of a block of rows. **Raises** `ValueError` for a
-        wrong number of columns, NaN or infinity."""
+        **Cost** O(m q (d + t)), or O(m r t) on features; memory of a block of rows. **Raises**
+        `ValueError` for a wrong number of columns, NaN or infinity."""
 
         rows, effects = self.read(X, fixed_effects)
         out = _evaluate(self, rows, block_size=block_size)
@@ -84,7 +85,7 @@ class Model:
 
 
 @compiled
-def _evaluate(model: Model, rows, *, block_size):
+def _evaluate(model: Model, rows: Rows, *, block_size):
     coef = jnp.asarray(model.coef)
     if model.points is not None:
         points = jax.tree.map(jnp.asarray, model.points)

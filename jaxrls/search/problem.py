@@ -198,21 +198,14 @@ class Problem:
         return self.criterion.errors(solution, lams, self.kernel)
 
     def error(self, lam) -> Float[Array, ""]:
-        """The criterion at one λ, averaged over targets: differentiable in everything."""
+        """The criterion at one λ, averaged over targets: differentiable in everything; on landmarks
+        with the derivative of what is left out in closed form.
+        """
         lam = as_floats("lam", lam, self.rows.dtype)
         if lam.shape != ():
             raise ValueError(f"lam must be one number, and has shape {lam.shape}")
         check_lams(lam, "lam")
-        error = self.mean_error(jnp.asarray(lam))
-        if not self.intercept or self.weights.values is None:
-            return error
-        enough = self.weights.count > 1  # what is refused where values are known
-        return jnp.where(enough, error, jnp.nan)
-
-    def mean_error(self, lam) -> Float[Array, ""]:
-        """The criterion at one λ, averaged over targets; on landmarks with the derivative of what
-        is left out in closed form.
-        """
+        lam = jnp.asarray(lam)
         if not self._has_slopes():
             return jnp.mean(self.errors(self.solution(Cholesky()), lam[None]))
         kernel, chosen = jax.tree.map(jnp.asarray, (self.kernel, self.landmarks))

@@ -244,7 +244,7 @@ def test_errors_of_the_factor_name_the_argument(named, message, unchecked):
 def test_errors_of_settings_name_the_argument(unchecked):
     factor, Y = rls.factor_kronecker(jnp.eye(1), jnp.eye(3)), jnp.ones((1, 3))
     single = rls.factor_kronecker(jnp.eye(1), jnp.eye(1))
-    only = "leaves out every row, and Y has one only"
+    only = "leaves rows out, and Y has one only"
     for call, message in (
         (
             lambda: rls.kronecker_left_out(factor, Y, [1.0], "pairs"),

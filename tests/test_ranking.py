@@ -107,7 +107,7 @@ def test_what_has_no_order_is_refused(unchecked):
         (lambda: rls.QueriesOut(np.arange(N)), "no two rows of the same label"),
         (
             lambda: rls.fit(GAUSSIAN, X, np.ones(N), criterion=rls.PairsOut(), lams=[1.0]),
-            "no pair of rows whose order is known",
+            "no pair of rows of positive weight whose order is known",
         ),
     ):
         with pytest.raises(ValueError, match=words):

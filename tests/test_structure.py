@@ -95,7 +95,7 @@ BUDGET = {
     "leave_out": 5.5,
     "factors": 29.3,
     "criteria": 5.6,
-    "inference": 9.6,
+    "inference": 9.2,
     "search": 24.6,
     "io": 5.1,
     "sklearn": 4.9,

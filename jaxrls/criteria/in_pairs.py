@@ -222,16 +222,12 @@ def check_order(Y, weights: Weights, pairs: Pairs | None, events=None) -> None:
         known = ((low[one] < high[other]) | (low[other] < high[one])).any(axis=0)
     else:
         known = low.min(axis=0) < high.max(axis=0)
-    if known.all():
-        return
-    weighing = "" if used.all() else " of positive weight"
-    where = "" if len(known) == 1 else f" in column {int(np.argmin(known))}"
-    raise ValueError(
-        f"Y has no pair of rows{weighing} whose order is known{where}, so that none can be right "
-        "or wrong: give labels that differ"
-        + ", or weight to more rows" * bool(weighing)
-        + ", or events before the largest time" * (events is not None)
-    )
+    if not known.all():
+        raise ValueError(
+            "Y has no pair of rows of positive weight whose order is known, in some column, so that "
+            "none can be right or wrong: give labels that differ, weight to more rows, or events "
+            "before the largest time"
+        )
 
 
 def within(groups: Folds) -> Pairs:

@@ -221,11 +221,11 @@ def check_table(Y, setting: str, shape: tuple[int, int], intercept: bool) -> Non
         )
     if setting not in SETTINGS:
         raise ValueError(f"setting must be one of {', '.join(SETTINGS)}, and is {setting!r}")
-    for n, name, one in zip(shape, ("rows", "columns"), ("row", "column"), strict=True):
+    for n, name in zip(shape, ("rows", "columns"), strict=True):
         if setting in (name, "both") and n < 2:
             raise ValueError(
-                f"setting={setting!r} leaves out every {one}, and Y has one only: nothing would be "
-                "left to fit"
+                f"setting={setting!r} leaves {name} out, and Y has one only: nothing would be left "
+                "to fit"
             )
     if intercept and shape == (1, 1):
         raise ValueError(

@@ -17,7 +17,7 @@ from jaxrls.factors.spread import NewRows
 from jaxrls.inference.fitted import Fit
 from jaxrls.inference.model import Model
 from jaxrls.inference.posterior import GaussianProcess
-from jaxrls.linalg.products import safe_sqrt
+from jaxrls.linalg.products import matmul, safe_sqrt
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.compiled import compiled
 from jaxrls.rows.rows import Rows
@@ -62,8 +62,6 @@ def encode(labels, classes=None) -> tuple[np.ndarray, np.ndarray]:
     ([-1.0, 1.0, -1.0], ['cat', 'dog'])
     """
     labels = as_labels("labels", labels)
-    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
-        raise ValueError("labels hold infinity, which is no class: drop those rows first")
     classes = np.unique(labels if classes is None else as_labels("classes", classes))
     index = np.searchsorted(classes, labels).clip(max=len(classes) - 1)
     if (classes[index] != labels).any():
@@ -90,16 +88,14 @@ def decode(scores, classes) -> np.ndarray:
     ['b', 'a']
     """
     check_unmasked("scores", scores)
-    scores, classes = np.asarray(scores), np.asarray(classes)
-    columns = 1 if scores.ndim == 1 else scores.shape[1]
-    expected = 1 if len(classes) == 2 else len(classes)
+    scores, classes = np.asarray(scores).reshape(len(scores), -1), np.asarray(classes)
+    columns, expected = scores.shape[1], 1 if len(classes) == 2 else len(classes)
     if columns != expected:
         raise ValueError(
             f"scores have {columns} columns, and {len(classes)} classes need {expected}"
         )
-    if expected == 1:
-        return classes[(scores.reshape(-1) > 0).astype(int)]
-    return classes[np.argmax(scores, axis=1)]
+    best = scores[:, 0] > 0 if expected == 1 else np.argmax(scores, axis=1)
+    return classes[best.astype(int)]
 
 
 def _scored(name: str, scores, codes, weights):
@@ -193,9 +189,8 @@ def class_probabilities(each: Float[Array, "m *t"] | Listed) -> Any:
     check_finite("each", p)
     if p.ndim == 1 or p.shape[1] == 1:
         return xp.stack([1 - p.reshape(-1), p.reshape(-1)], axis=1)
-    total = xp.sum(p, axis=1, keepdims=True)
-    none = total == 0  # NaN, which jit does not know, is not
-    return xp.where(none, 1 / p.shape[1], p / xp.where(none, 1, total))
+    p = p + xp.finfo(p.dtype).tiny  # equal ones where all are 0
+    return p / xp.sum(p, axis=1, keepdims=True)
 
 
 @jax.jit
@@ -240,19 +235,13 @@ def _newton(data, start):
 
 
 def _step(data, at):
-    """H⁻¹g in slope and offset, in scores about their mean by the weights of H; and the most that
-    it changes a logit.
-    """
+    """H⁻¹g in slope and offset, and the most that it changes a logit."""
     z, targets, v = data
-    p = jax.nn.sigmoid(at[0] * z + at[1])
-    w, u, tiny = v * p * (1 - p), v * (p - targets), jnp.finfo(z.dtype).tiny
-    curvature = jnp.maximum(jnp.sum(w), tiny)
-    middle = jnp.sum(w * z) / curvature
-    about = z - middle
-    down = jnp.sum(u * about) / jnp.maximum(jnp.sum(w * about**2), tiny)
-    across = jnp.sum(u) / curvature - middle * down
-    change = jnp.max(jnp.where(v > 0, jnp.abs(down * z + across), 0))
-    return jnp.stack([down, across]), change
+    A, tiny = jnp.stack([z, jnp.ones_like(z)]), jnp.finfo(z.dtype).tiny
+    p = jax.nn.sigmoid(matmul(at, A))
+    H = matmul(A * (v * p * (1 - p)), A.T) + tiny * jnp.eye(2, dtype=z.dtype)
+    step = jnp.linalg.solve(H, matmul(A, v * (p - targets)))
+    return step, jnp.max(jnp.where(v > 0, jnp.abs(matmul(step, A)), 0))
 
 
 # sets of labels
@@ -318,9 +307,9 @@ class ConformalLabels:
     model: Model
     process: GaussianProcess
     rows: NewRows  # what covariances with them take, made once
+    variance: Float[Array | np.ndarray, " n"]
     own: Int[Array | np.ndarray, " n"]  # the number of each row's label
     residuals: Float[Array | np.ndarray, " n"]  # of its code, 1, by the fit to all rows
-    variance: Float[Array | np.ndarray, " n"]
     weights: Float[Array | np.ndarray, " n"]
     label_weights: Float[Array | np.ndarray, " T"]
 
@@ -331,8 +320,7 @@ class ConformalLabels:
 
         **Cost** O(n (r + d)) a row, as products of matrices, and O(n T), in blocks of rows.
         **Raises** as `Model.predict`."""
-
-        rows = self.model.read(X)
+        rows, _ = self.model.read(X)
         scores = _each(jnp.asarray(self.model.predict(rows)))
         return _p_values(self, rows, scores, block_size=block_size)
 
@@ -365,28 +353,26 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
     [[False, True], [True, False]]
     """
     process, model = fit.of_kept("process"), fit.model
-    rows = model.read(X)
-    points, n, dtype = rows.dense(), rows.shape[0], rows.dtype
-    given = as_array("codes", codes, dtype)
-    if given.shape != (n, *model.coef.shape[1:]):
+    points = model.read(X)[0].dense()
+    n, dtype = len(points), points.dtype
+    given, wanted = as_array("codes", codes, dtype), (n, *model.coef.shape[1:])
+    if given.shape != wanted:
         raise ValueError(
-            f"codes must be those that were fitted, {(n, *model.coef.shape[1:])}, and have "
-            f"shape {given.shape}"
+            f"codes must be those that were fitted, {wanted}, and have shape {given.shape}"
         )
     _check_codes(given)
     v, own = Weights.of(weights, n, dtype).array, jnp.argmax(_each(given), axis=1)
-    count = _each(given).shape[1]
-    u = np.ones(count) if label_weights is None else label_weights
-    u = as_array("label_weights", u, dtype)
-    if u.shape != (count,):
+    ones = jnp.ones_like(_each(given)[0])
+    u = ones if label_weights is None else as_array("label_weights", label_weights, dtype)
+    if u.shape != ones.shape:
         raise ValueError(
-            f"label_weights must have shape ({count},), one for each label, and has shape {u.shape}"
+            f"label_weights must have shape {ones.shape}, one for each label, and has shape "
+            f"{u.shape}"
         )
     check_shares("label_weights", u, "label")
     residuals = 1 - _of_own_label(jnp.asarray(model.predict(points)), given)
-    variance = process.variances(model.kernel, rows, None, corrected=False)
-    beside = _beside(process, model.kernel, points)
-    return ConformalLabels(model, process, beside, own, residuals, variance, v, u)
+    beside, variance = _with_variance(process.spread, model.kernel, points)
+    return ConformalLabels(model, process, beside, variance, own, residuals, v, u)
 
 
 def _check_codes(codes) -> None:
@@ -422,8 +408,9 @@ def _of_own_label(scores, codes):
 
 
 @jax.jit
-def _beside(process: GaussianProcess, kernel, points) -> NewRows:
-    return process.spread.seen(kernel, points)
+def _with_variance(spread, kernel, points):
+    rows = spread.seen(kernel, points)
+    return rows, spread.between(kernel, rows, None)
 
 
 @compiled

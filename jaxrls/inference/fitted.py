@@ -1,15 +1,16 @@
 """What `fit` and `tune` return: a model, how it was chosen, and pictures of both."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, Generic, Literal, TypeVar, overload
 
 import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.factors.certificate import TOLERANCE, certificate_words
-from jaxrls.inference.intervals import Predictive, predictive
+from jaxrls.inference.intervals import Predictive, intervals, predictive
 from jaxrls.inference.model import Model
-from jaxrls.inference.posterior import Posterior, check_unsaid
+from jaxrls.inference.posterior import Posterior, check_unsaid, covariance, variances
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.conjugate import Run
 from jaxrls.support.checks import is_concrete
@@ -138,10 +139,9 @@ class Fit(Generic[K]):
         """R² of predictions for the rows of X: 1 − Σ v (y − f)² / Σ v (y − ȳ)², averaged over
         targets.
         """
-        Y, v = np.asarray(Y), np.ones(len(Y)) if weights is None else np.asarray(weights)
-        left = np.asarray(self.predict(X)) - Y
-        away = Y - np.average(Y, axis=0, weights=v)
-        return np.mean(1 - np.tensordot(v, left**2, 1) / np.tensordot(v, away**2, 1))
+        mean, Y = partial(np.average, axis=0, weights=weights), np.asarray(Y)
+        left = mean((np.asarray(self.predict(X)) - Y) ** 2)
+        return np.mean(1 - left / mean((Y - mean(Y)) ** 2))
 
     @door("self.model.coef")
     def at(self, lam) -> "Fit":
@@ -221,8 +221,10 @@ class Fit(Generic[K]):
         mean = self.model.predict(X, fixed_effects=fixed_effects, block_size=block_size)
         if not return_std:
             return mean
-        options = scale, corrected, block_size
-        return mean, self.of_kept("process").label_std(self.model, X, fixed_effects, *options)
+        process = self.of_kept("process")
+        data = process.spread, self.kernel, *self.model.read(X, fixed_effects)
+        found = variances(*data, corrected=corrected, block_size=block_size)
+        return mean, process.label_std(found, scale)
 
     @door("self.model.coef")
     def posterior(
@@ -250,7 +252,11 @@ class Fit(Generic[K]):
         >>> bool(far > 10 * near)
         True
         """
-        return self.of_kept("process").posterior(self.model, X, fixed_effects, scale, corrected)
+        process = self.of_kept("process")
+        rows, effects = self.model.read(X, fixed_effects)
+        mean = self.model.predict(rows, fixed_effects=fixed_effects)
+        found = covariance(process.spread, self.kernel, rows.dense(), effects, corrected)
+        return process.posterior(mean, found, scale)
 
     @door("self.model.coef")
     def intervals(
@@ -297,10 +303,11 @@ class Fit(Generic[K]):
         >>> bool(abs(np.mean((lower <= y[100:]) & (y[100:] <= upper)) - 0.9) < 0.05)
         True
         """
-        kept = self.of_kept("jackknife")
-        kept.check(method)
+        jackknife = self.of_kept("jackknife")
+        jackknife.check(method)
         spread = self.of_kept("process").spread if studentised else None
-        return kept.intervals(self.model, X, fixed_effects, spread, level, block_size)
+        data = self.kernel, spread, *self.model.read(X, fixed_effects), jackknife.rank(level)
+        return intervals(jackknife, *data, block_size=block_size)
 
     @door("self.model.coef")
     def loo_predictive(self, *, scale="loo") -> Predictive:

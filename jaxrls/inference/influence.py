@@ -74,18 +74,17 @@ def influence(
     spectrum, used = factor.spectrum(), factor.weights.used
     solution = spectrum.solve(Y)
     r, leverage, remaining, moving, left = spectrum.squares(solution, lam)
+
+    def ratio(A, scale):
+        known = (used & (scale > 0))[:, None]  # else 0
+        return jnp.where(known, A / jnp.where(known, scale[:, None], 1), 0)
+
     dof = jnp.sum(leverage)
     noise = safe_sqrt(jnp.sum(r * r, axis=0) / jnp.sum(jnp.where(used, left, 0)))
-    standardised = _over(r / noise, jnp.where(used, safe_sqrt(left), 0))
-    moved = _over(r / noise * safe_sqrt(moving)[:, None], jnp.where(used, remaining, 0)) ** 2 / dof
+    standardised = ratio(r / noise, safe_sqrt(left))
+    moved = ratio(r / noise * safe_sqrt(moving)[:, None], remaining) ** 2 / dof
     drop = solution.labels.drop_axis
     return Influence(leverage, drop(standardised), drop(moved), drop(noise), dof)
-
-
-def _over(A, scale):
-    """A/scale, row by row, and 0 where the scale is 0."""
-    used = (scale > 0)[:, None]
-    return jnp.where(used, A / jnp.where(used, scale[:, None], 1), 0)
 
 
 class Eigenfunctions(NamedTuple):

@@ -11,8 +11,6 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxrls.factors.expansion import Expansion
-from jaxrls.factors.spread import Spread
-from jaxrls.inference.model import Model
 from jaxrls.leave_out.without import Without
 from jaxrls.linalg.products import safe_sqrt
 from jaxrls.problem.fixed_effects import FixedEffects
@@ -53,19 +51,26 @@ class Predictive:
         the standard deviations are right.
         """
         xp: Any = jnp if isinstance(self.reached, jax.Array) else np
-        levels = as_floats("levels", levels)
-        if is_concrete(levels) and not ((levels >= 0) & (levels <= 1)).all():
-            raise ValueError(
-                f"levels must be numbers between 0 and 1, such as 0.9, and are {levels.tolist()}"
-            )
-        levels = xp.asarray(levels, self.reached.dtype).reshape(-1, *[1] * self.reached.ndim)
-        counts = xp.sum(self.reached <= levels, axis=1), xp.sum(~xp.isnan(self.reached), axis=0)
+        levels = xp.asarray(as_levels("levels", levels, 1), self.reached.dtype)
+        inside = self.reached <= levels.reshape(-1, *[1] * self.reached.ndim)
+        counts = inside.sum(axis=1), (~xp.isnan(self.reached)).sum(axis=0)
         inside, known = (count.astype(self.reached.dtype) for count in counts)
         return inside / known
 
     def plot(self, ax=None):
         """Coverage against level, on Matplotlib axes, which it returns."""
         return plot_coverage(self, ax)
+
+
+def as_levels(name: str, levels, most: int) -> Any:
+    """Probabilities of so many dimensions at most, checked where values are known."""
+    levels = as_floats(name, levels)
+    possible = not is_concrete(levels) or ((levels >= 0) & (levels <= 1)).all()
+    if levels.ndim > most or not possible:
+        raise ValueError(
+            f"{name} must be between 0 and 1, such as 0.9, and holds {levels.tolist()}"
+        )
+    return levels
 
 
 @pytree
@@ -92,29 +97,12 @@ class Jackknife:
 
     def rank(self, level) -> Int[Array, ""]:
         """⌈level (n + 1)⌉, of the level that was rounded to the one given, in its dtype."""
-        given = level if hasattr(level, "dtype") else np.asarray(level)
-        number = given.ndim == 0 and jnp.issubdtype(given.dtype, jnp.floating)
-        if not number or is_concrete(level) and not 0 < float(level) < 1:
-            raise ValueError(
-                f"level must be a number between 0 and 1, such as 0.9, and is {level!r}"
-            )
         xp: Any = np if is_concrete(level, self.count) else jnp
-        given = xp.asarray(given)
-        dtype = np.promote_types(given.dtype, self.count.dtype)
-        slack = 4 * float(jnp.finfo(given.dtype).eps)
-        wide = given.astype(dtype) * (xp.asarray(self.count, dtype) + 1)
-        return jnp.asarray(xp.ceil(wide * (1 - slack)), jnp.int32)
-
-    def intervals(
-        self, model: Model, X, given, spread: Spread | None, level, block_size: int | None
-    ) -> Any:
-        """Both ends; their width follows x where the spread is given."""
-
-        rows = model.read(X)
-        effects = model.new_effects(given, rows.shape[0])
-        options = spread, rows, effects, self.rank(level)
-        ends = _intervals(self, model, *options, block_size=block_size)
-        return tuple(end[:, 0] if self.flat else end for end in ends)
+        level = xp.asarray(as_levels("level", level, 0))
+        dtype = np.promote_types(level.dtype, self.count.dtype)
+        slack = 4 * float(jnp.finfo(level.dtype).eps)
+        wide = level.astype(dtype) * (xp.asarray(self.count, dtype) + 1)
+        return jnp.maximum(1, jnp.asarray(xp.ceil(wide * (1 - slack)), jnp.int32))
 
     def each(self, fn) -> Any:
         """`fn(fits)` with results (…, t)."""
@@ -124,38 +112,28 @@ class Jackknife:
 
 
 @compiled
-def _intervals(
-    jackknife: Jackknife,
-    model: Model,
-    spread: Spread | None,
-    rows: Rows,
-    effects,
-    rank,
-    *,
-    block_size: int | None,
-):
+def intervals(jackknife: Jackknife, kernel, spread, rows: Rows, effects, rank, *, block_size):
+    """Both ends at rows; their width follows x where the spread is given."""
     n = jackknife.fits.gaps.shape[-2]
     if block_size is None and n * FEWEST_ROWS > AT_ONCE:
         block_size = max(1, AT_ONCE // n)
 
-    block = partial(_at_rows, jackknife, model, spread, rank)
-    return rows.map(block, effects, temporaries=4 * n, block_size=block_size)
+    def block(x, effects):
+        design = jackknife.expansion.design(kernel, x)
+        columns = jackknife.fixed.dense(effects, len(design))
+        design = jnp.concatenate([design, columns], axis=1)
 
+        def of(fits):
+            ratios = None
+            if spread is not None:
+                variance = spread.variance(kernel, x, effects, corrected=False)
+                ratios = fits.ratios(design, variance)
+            return fits.each(design, partial(_ends, ratios, rank, jackknife.count))
 
-def _at_rows(jackknife: Jackknife, model: Model, spread: Spread | None, rank, x, effects):
-    """Both ends at some rows."""
-    design = jackknife.expansion.design(model.kernel, x)
-    columns = jackknife.fixed.dense(effects, len(design))
-    design = jnp.concatenate([design, columns], axis=1)
-    variance = None
-    if spread is not None:
-        variance = spread.variance(model.kernel, x, effects, corrected=False)
+        return jackknife.each(of)
 
-    def of(fits):
-        ratios = None if variance is None else fits.ratios(design, variance)
-        return fits.each(design, partial(_ends, ratios, rank, jackknife.count))
-
-    return jackknife.each(of)
+    ends = rows.map(block, effects, temporaries=4 * n, block_size=block_size)
+    return tuple(end[:, 0] if jackknife.flat else end for end in ends)
 
 
 def _ends(ratios, rank, count, left_out: Float[Array, "b n"], gaps: Float[Array, " n"]):

@@ -54,26 +54,20 @@ class Model:
         **Cost** O(m q (d + t)), or O(m r t) on features; memory of a block of rows. **Raises** `ValueError` for a
         wrong number of columns, NaN or infinity."""
 
-        rows = self.read(X)
-        effects = self.new_effects(fixed_effects, rows.shape[0])
+        rows, effects = self.read(X, fixed_effects)
         out = _evaluate(self, rows, block_size=block_size)
         if self.free is None:
             return out
         rest = self.effects.rest  # type: ignore[union-attr]  # whose coefficients `free` are
         return out + rest(effects, jnp.asarray(self.free))
 
-    def read(self, X) -> Rows:
-        """The rows of X, checked."""
+    def read(self, X, fixed_effects=None) -> tuple[Rows, Any]:
+        """The rows of X, and what they are of the fixed effects, checked."""
         rows = as_rows(self.kernel, X, dtype=self.coef.dtype, devices=jax.device_count())
         self.check_columns(rows.shape[1])
         rows.check(self.kernel, training=False)
-        return rows
-
-    def new_effects(self, given: Any, m: int) -> Any:
-        """What m new rows are of the fixed effects, from what a caller gives."""
-        dtype = self.coef.dtype
-        effects = FixedEffects.none(dtype) if self.effects is None else self.effects
-        return effects.new_rows(given, m, dtype)
+        effects = self.effects or FixedEffects.none(self.coef.dtype)
+        return rows, effects.new_rows(fixed_effects, rows.shape[0], self.coef.dtype)
 
     def check_columns(self, d: int) -> None:
         """Raise unless rows of d columns are what it was fitted on, as far as it knows."""

@@ -9,7 +9,6 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxrls.factors.contract import Solution
-from jaxrls.inference.model import Model
 from jaxrls.linalg.decompositions import eigh
 from jaxrls.linalg.products import matmul, safe_sqrt
 from jaxrls.rows.compiled import compiled
@@ -92,15 +91,14 @@ class GaussianProcess:
 
     def amplitude(self, scale) -> Any:
         """τ by the name of what tells it, or of the number τ²."""
-        if isinstance(scale, str) and scale == "evidence":
-            return self.evidence
-        if isinstance(scale, str) and scale == "loo":
-            if self.loo is None:
+        named = {"evidence": self.evidence, "loo": self.loo}
+        if isinstance(scale, str) and scale in named:
+            if named[scale] is None:
                 raise ValueError(
                     "scale='loo' needs the rows, which were changed since the fit: use "
                     "scale='evidence'"
                 )
-            return self.loo
+            return named[scale]
         value = np.asarray(0 if isinstance(scale, bool | str) else scale, self.evidence.dtype)
         if value.shape not in ((), self.evidence.shape) or not (value > 0).all():
             raise ValueError(
@@ -109,37 +107,20 @@ class GaussianProcess:
             )
         return jnp.broadcast_to(jnp.sqrt(value), self.evidence.shape)
 
-    def variances(self, kernel, rows: Rows, effects, *, corrected: bool, block_size=None):
-        """Of f + b at rows, in blocks of them."""
-        options: dict = {"corrected": corrected, "block_size": block_size}
-        return _variances(self.spread, kernel, rows, effects, **options)
-
-    def label_std(self, model: Model, X, given, scale, corrected: bool, block_size) -> Any:
-        """Standard deviation of a new label, in blocks of rows."""
-
-        rows = model.read(X)
-        effects = model.new_effects(given, rows.shape[0])
-        options: dict = {"corrected": corrected, "block_size": block_size}
-        variance = self.variances(model.kernel, rows, effects, **options)
+    def label_std(self, variance, scale) -> Any:
+        """Standard deviation of a new label, from the variance of f + b in units of the kernel."""
         return deviation(variance + self.lam, self.amplitude(scale))
 
-    def posterior(self, model: Model, X, given, scale, corrected: bool) -> Posterior:
-        """Mean and covariance."""
-
-        rows = model.read(X)
-        mean = model.predict(rows, fixed_effects=given)
-        effects = model.new_effects(given, rows.shape[0])
-        covariance = _covariance(self.spread, model.kernel, rows.dense(), effects, corrected)
-        return self.posterior_of(mean, covariance, scale)
-
-    def posterior_of(self, mean, covariance, scale) -> Posterior:
-        """Of a mean and a covariance in units of the kernel."""
+    def posterior(self, mean, covariance, scale) -> Posterior:
+        """Of a mean, and a covariance in units of the kernel."""
         parts = mean, covariance, self.amplitude(scale), self.lam
         return Posterior(*map(jnp.asarray, parts))
 
 
 @compiled
-def _variances(spread, kernel, rows: Rows, effects, *, corrected: bool, block_size):
+def variances(spread, kernel, rows: Rows, effects, *, corrected: bool, block_size):
+    """Of f + b at rows, in blocks of them."""
+
     def block(x, effects):
         return spread.variance(kernel, x, effects, corrected)
 
@@ -148,7 +129,8 @@ def _variances(spread, kernel, rows: Rows, effects, *, corrected: bool, block_si
 
 
 @partial(jax.jit, static_argnames="corrected")
-def _covariance(spread, kernel, X, effects, corrected: bool):
+def covariance(spread, kernel, X, effects, corrected: bool):
+    """Of f + b at all rows of X with each other."""
     return spread.covariance(kernel, X, effects, corrected)
 
 

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from jaxrls.factors.kronecker import SidesSpread
 from jaxrls.factors.solvers import check_kernel
-from jaxrls.inference.posterior import GaussianProcess, Posterior, check_unsaid, deviation
+from jaxrls.inference.posterior import GaussianProcess, Posterior, check_unsaid
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
 from jaxrls.rows.blocks import default_block_size, map_rows
@@ -66,7 +66,7 @@ class KroneckerModel:
         if pairs is None:
             return X1, X2, None
         pairs = pairs if isinstance(pairs, jax.Array) else np.asarray(pairs)
-        if pairs.ndim != 2 or pairs.shape[1] != 2 or not len(pairs):
+        if pairs.shape[1:] != (2,) or not len(pairs):
             raise ValueError(
                 "pairs must have shape (p, 2), a row of X1 and a row of X2 each, and has shape "
                 f"{pairs.shape}"
@@ -190,7 +190,7 @@ class KroneckerFit:
             return self.model.predict(X1, X2, pairs=pairs)
         process, rows = self._process(), self.model.read(X1, X2, pairs)
         mean, variance = _predict(process.spread, self.model, *rows)
-        return mean, deviation(variance + process.lam, process.amplitude(scale))
+        return mean, process.label_std(variance, scale)
 
     @door("self.model.coef")
     def posterior(self, X1, X2, *, pairs=None, scale="evidence") -> Posterior:
@@ -227,7 +227,7 @@ class KroneckerFit:
             pairs = jnp.indices((len(X1), len(X2))).reshape(2, -1).T
         new = self.model, X1, X2, pairs
         covariance = _covariance(process.spread, *new)
-        return process.posterior_of(_predict(None, *new)[0], covariance, scale)
+        return process.posterior(_predict(None, *new)[0], covariance, scale)
 
     def _process(self) -> GaussianProcess:
         if self.process is None:

@@ -62,7 +62,7 @@ class KernelsFit:
         **Shapes**: X (m, d) gives (K, m, t). **Cost** O(m q (d + t)) for each kernel. **Raises** as
         `Model.predict`."""
         model = Model(self.kernels[0], self.points, self.coef, self.intercept)
-        return _split(self, model.read(X), block_size=block_size)
+        return _split(self, model.read(X)[0], block_size=block_size)
 
     def predict(self, X, *, block_size: int | None = None) -> Float[Array | np.ndarray, "m t"]:
         """Predictions (m, t) for the rows of X: the sum of `predict_split`, and the intercept."""

@@ -19,9 +19,9 @@ from jaxrls.rows.sharded import ShardedRows
 from jaxrls.support.checks import (
     as_array,
     as_floats,
+    check_inputs,
     check_matrix,
     check_row_numbers,
-    check_squares,
     is_concrete,
 )
 from jaxrls.support.door import parts_of
@@ -128,7 +128,7 @@ def sparse_rows(X, dtype=None, name: str = "X") -> SparseRows:
         raise ValueError(
             f"{name} holds {int((~np.isfinite(data)).sum())} stored values that are NaN or infinite: drop those rows or fill them in first"
         )
-    check_squares(name, data, places[1])
+    check_inputs(name, data, places[1])
     X = csr_array((data, tuple(places)), shape=(n, d))  # entries by row, named once each
     block = max(1, min(n, max(BLOCK_NUMBERS // d, min(FEWEST_ROWS, MOST_NUMBERS // d))))
     # Runs are as long as what a row has in the mean, so that at most half of what is stored is

@@ -20,7 +20,7 @@ import numpy as np
 from jaxrls.rows.checkpoint import Checkpoint, key_of
 from jaxrls.rows.deviations import Deviations, standardise
 from jaxrls.rows.rows import DenseRows, Rows, added
-from jaxrls.support.checks import check_squares, check_whole
+from jaxrls.support.checks import check_inputs, check_whole
 from jaxrls.support.pictures import progress_bar
 
 SAMPLE = 10_000  # rows
@@ -235,7 +235,7 @@ class Survey:
             k: as_numbers(piece, k, part) for k, part in parts.items() if part is not None
         }
         X, Y, v = given["X"], given.get("Y"), given.get("weights")
-        check_squares(f"{piece.place}: X", X)
+        check_inputs(f"{piece.place}: X", X)
         found = ", ".join(f"{name} {part.shape}" for name, part in given.items())
         same = all(part.shape[:1] == X.shape[:1] for part in given.values())
         if X.ndim != 2 or v is not None and v.ndim != 1 or not same:

@@ -21,8 +21,8 @@ from jaxrls.search.conclude import inspect_lam
 from jaxrls.search.grid import choose_lam, lambda_grid
 from jaxrls.support.checks import (
     as_array,
+    check_labels,
     check_lams,
-    check_range,
     check_ratio,
     check_whole,
     is_concrete,
@@ -95,7 +95,7 @@ def fit_kronecker(
     n1, n2 = shape = len(X1), len(X2)
     check_table(Y, setting, shape, intercept)
     check_loss(loss)
-    check_range("Y", Y)
+    check_labels("Y", Y)
     grid, count = np.ndim(lams) == 0, np.size(lams)
     if grid:
         check_whole("lams, as their number,", lams)

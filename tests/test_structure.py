@@ -87,7 +87,7 @@ def public():
 
 # Tokens of code at most, in thousands, docstrings and comments apart: lower them where there is room.
 BUDGET = {
-    "support": 6.6,
+    "support": 6.4,
     "linalg": 4.8,
     "kernels": 5.2,
     "rows": 11.9,

@@ -39,8 +39,9 @@ def values_unknown(what: str) -> Iterator[None]:
         jax.errors.ConcretizationTypeError,
     ) as error:
         raise TypeError(
-            f"{what} asks for the values of arrays, as NumPy, float() and if do, and inside of a compiled program they are not known: write it with "
-            "jax.numpy, and where it chooses, with jax.numpy.where"
+            f"{what} asks for the values of arrays, as NumPy, float() and if do, and inside of a "
+            "compiled program they are not known: write it with jax.numpy, and where it chooses, "
+            "with jax.numpy.where"
         ) from error
 
 
@@ -88,8 +89,8 @@ def as_floats(name: str, value, dtype=None):
         value = value.astype(jnp.result_type(float))
     if value.dtype not in (np.float32, np.float64):
         raise ValueError(
-            f"{name} has dtype {value.dtype}, in which no eigendecomposition is at hand: convert it "
-            "to float32 or float64"
+            f"{name} has dtype {value.dtype}, in which no eigendecomposition is at hand: convert "
+            "it to float32 or float64"
         )
     return value if dtype is None or value.dtype == dtype else value.astype(dtype)
 
@@ -173,8 +174,8 @@ def check_targets(name: str, Y, n: int | None = None) -> None:
 
 
 def check_weights(weights, n: int, name: str = "weights", of: str = "row") -> None:
-    """Raise unless `weights` of rows, or of labels, have shape (n,) and, where values are known, are
-    finite, non-negative and not all zero.
+    """Raise unless `weights` of rows, or of labels, have shape (n,) and, where values are known,
+    are finite, non-negative and not all zero.
     """
     if weights.shape != (n,):
         raise ValueError(
@@ -312,7 +313,8 @@ def platform() -> str:
     """The platform of `jax.default_device` where that is set, for a device that may not even be
     here, else of the default backend.
     """
-    device = jax.config.jax_default_device  # type: ignore[attr-defined] # part of what `jax.jit` keys its programs by
+    # Part of what `jax.jit` keys its programs by.
+    device = jax.config.jax_default_device  # type: ignore[attr-defined]
     if device is None:
         return jax.default_backend()
     name = device if isinstance(device, str) else device.platform
@@ -336,7 +338,10 @@ def why_too_large(n: int, route: str, needed: int) -> str:
     """
     remedy = "use landmarks= (the subset of regressors), explicit features, or fewer rows"
     if route in ("gram", "cholesky gram") and n > LARGEST_CPU_EIGH and platform() == "cpu":
-        return f"X has {n} rows, and LAPACK's 32-bit interface cannot factor more than {LARGEST_CPU_EIGH}: {remedy}"
+        return (
+            f"X has {n} rows, and LAPACK's 32-bit interface cannot factor more than "
+            f"{LARGEST_CPU_EIGH}: {remedy}"
+        )
     limit = memory_bytes()
     if limit is None or needed <= limit:
         return ""

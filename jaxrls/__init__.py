@@ -27,7 +27,6 @@ from jaxrls.criteria.standard import (
     log_predictive_density,
     loo,
 )
-from jaxrls.factors.certificate import certificate, certified_lam
 from jaxrls.factors.iterative import Iterative
 from jaxrls.factors.kronecker import factor_kronecker
 from jaxrls.factors.solvers import Cholesky, Refined, Spectral, factorize
@@ -63,6 +62,7 @@ from jaxrls.kernels.stationary import (
 )
 from jaxrls.problem.fixed_effects import levels
 from jaxrls.problem.folds import folds
+from jaxrls.problem.landmarks import certificate, certified_lam
 from jaxrls.rows.gram import gram, gram_matmul
 from jaxrls.rows.sharded import shard
 from jaxrls.search.estimate import Estimate, estimate

@@ -17,7 +17,7 @@ from support import solver_of
 
 import jaxrls as rls
 from jaxrls import extend
-from jaxrls.search import few
+from jaxrls.search import tune
 
 ALL = sys.argv[1:] == ["all"]
 N, D, M, T = 48, 3, 6, 2
@@ -85,7 +85,7 @@ def effects(fixed, landmarks, X, y, v):
 
 def grown(X, y):
     """Begun on few rows, of which some are for each landmark."""
-    few.ROWS, few.LANDMARKS, few.ROWS_A_LANDMARK = 10, 4, 2
+    tune.ROWS, tune.LANDMARKS, tune.ROWS_A_LANDMARK = 10, 4, 2
     found = rls.tune(KERNEL, X, y[:, 0], landmarks=M, steps=2, start="kernel", grow=True)
     assert [stage.rows for stage in found.history.stages] == [10, 2 * M]
     return found.error, found.kernel.width, found.model.points, found.loo_residuals

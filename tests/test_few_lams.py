@@ -36,13 +36,13 @@ def rows_are_many(monkeypatch):
 @pytest.fixture
 def spectra(monkeypatch):
     """How often the spectrum was asked."""
-    calls, fit = [], search._on_grid
+    calls, fit = [], search._on_grid_at_once
 
     def counted(plan, **options):
         calls.extend([1] * (not isinstance(plan.problem.solver, rls.Cholesky)))
         return fit(plan, **options)
 
-    monkeypatch.setattr(search, "_on_grid", counted)
+    monkeypatch.setattr(search, "_on_grid_at_once", counted)
     return calls
 
 
@@ -113,7 +113,7 @@ def test_when_the_spectrum_is_taken(spectra):
 
 def test_one_program_and_no_spectrum():
     X, Y = data()
-    program = search._on_grid.__wrapped__
+    program = search._on_grid_at_once
     before = program._cache_size()
     for lam in (0.1, 1.0, 10.0):
         rls.fit(rls.Gaussian(1.0 + lam), X, Y, lams=[lam])

@@ -150,25 +150,20 @@ def test_a_kernel_matrix_is_judged_whole(monkeypatch):
 
 
 def test_rows_are_drawn_in_proportion_to_their_weights():
-    """Chances and sums: over many orders, a row's count is its weight's share, whether it is drawn
-    often or always.
-    """
-    weights = np.r_[np.full(60, 1.0), np.full(30, 4.0), [100.0, 200.0]].astype(DTYPE)
-    times, sums, trials = np.zeros(92), np.zeros(92), 2000
-    for seed in range(trials):
-        kept, counted = start.sample(92, weights, 20, seed)
-        assert len(set(kept.tolist())) == 20 and (np.diff(kept) > 0).all()
-        assert_close(counted.mean(), weights.mean(), 20 * EPS)
-        times[kept] += 1 / trials
-        sums[kept] += counted / counted.sum() / trials
-    # 18 draws among rows of weight 60 + 120 in all: chances 0.1 and 0.4, and 1 for the heavy rows
-    assert_close([times[:60].mean(), times[60:90].mean(), *times[90:]], [0.1, 0.4, 1, 1], 0.01)
-    share = weights / weights.sum()
-    assert_close(
-        [sums[:60].sum(), sums[60:90].sum(), *sums[90:]],
-        [share[:60].sum(), share[60:90].sum(), *share[90:]],
-        0.01,
-    )
+    """A row counts for its share of all weight, whether it is drawn once or often."""
+    weights = np.r_[np.full(6000, 1.0), np.full(3000, 4.0), [9000.0, 18000.0]].astype(DTYPE)
+    X = rows(len(weights), 1)
+    problem = extend.Problem.of(rls.Gaussian(array(1.0)), X, X[:, 0], weights=weights)
+    some, numbers = problem.some(3000)
+    assert len(set(numbers.tolist())) == len(some.Y) and (np.diff(numbers) > 0).all()
+    assert np.array_equal(some.Y, X[numbers, 0]) and (numbers[-2:] == [9000, 9001]).all()
+    counted = np.asarray(some.weights.values)
+    parts = [counted[numbers < 6000].sum(), counted[(numbers >= 6000) & (numbers < 9000)].sum()]
+    share = np.array([*parts, *counted[-2:]]) / counted.sum()
+    assert_close(share, np.array([6, 12, 9, 18]) / 45, 0.03)
+    assert_close(counted.sum() / 3000, weights.mean(), 20 * EPS)
+    every, numbers = problem.some(9002)
+    assert len(every.Y) == 9002 and (every.weights.values == weights).all()
 
 
 def test_the_first_guess_sees_the_rows_that_weigh(monkeypatch):
@@ -180,13 +175,9 @@ def test_the_first_guess_sees_the_rows_that_weigh(monkeypatch):
     monkeypatch.setattr(
         start,
         "_judge",
-        lambda kernel, X, *rest, **options: seen.append(X) or judge(kernel, X, *rest, **options),
+        lambda problem, *rest: seen.append(np.asarray(problem.rows.X)) or judge(problem, *rest),
     )
     X = np.arange(2000.0, dtype=DTYPE)[:, None] / 100
     weights = np.where(np.arange(2000) % 100 == 0, 1.0, 1e-6).astype(DTYPE)
-    weights[1::2] = 0
     guess(rls.Gaussian(array(1.0)), X, np.sin(X[:, 0]), weights)
-    assert set(X[::100, 0].tolist()) <= set(seen[0][:, 0].tolist())
-    assert len(seen[0]) == start.SCREEN_ROWS and not set(X[1::2, 0].tolist()) & set(
-        seen[0][:, 0].tolist()
-    )
+    assert set(seen[0][:, 0].tolist()) == set(X[::100, 0].tolist())

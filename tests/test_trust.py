@@ -400,7 +400,7 @@ def test_a_grid_of_the_wrong_shape_is_refused(unchecked):
     )
     refused(
         lambda: solution.coefficients(0.1),
-        "lams must have shape (L,), or (L, t) with a λ for each target, and has shape ()",
+        "lams must have shape (L,), or (L, 3) with a λ for each target, and has shape ()",
     )
 
 

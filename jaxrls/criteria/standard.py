@@ -193,8 +193,7 @@ class GCV(Positive):
         none, as nothing is left without it.
         """
         del kernel
-        factor, weights = solution.factor, solution.factor.weights
-        factor.fixed.check_rest(weights, None)
+        weights = solution.factor.weights
         share = solution.residual_dof(lams) / weights.count
         return solution.with_rest(solution.residual_norm(lams) / weights.total / share**2)
 

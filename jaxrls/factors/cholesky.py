@@ -5,19 +5,21 @@ hold-out and the evidence have exact derivatives, to any order, in kernel parame
 weights, wherever eigenvalues repeat or vanish.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.factors.contract import AtLam, OneByOne, Report
+from jaxrls.factors.contract import AtLam, Coefficients, OneByOne, Outcome, Report
 from jaxrls.factors.expansion import Expansion
-from jaxrls.factors.spread import matrix_spread
+from jaxrls.factors.spread import DualSpread
 from jaxrls.leave_out.view import Dense
+from jaxrls.linalg.conjugate import ALL_STEPS, CONVERGED, Run
 from jaxrls.linalg.decompositions import rounding
 from jaxrls.linalg.inverses import inverse, solve_diag, triangular_inverse
 from jaxrls.linalg.products import matmul, power_of_two
+from jaxrls.linalg.refined import CLOSE, refined_inverse, refined_solve_diag
 from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.problem.weights import Weights
 from jaxrls.support.pytrees import pytree
@@ -34,6 +36,7 @@ class CholeskyGram(OneByOne):
     (2,)
     """
 
+    name: ClassVar[str] = "cholesky"
     K: Float[Array, "n n"]
     weights: Weights
     fixed: FixedEffects
@@ -45,7 +48,7 @@ class CholeskyGram(OneByOne):
     def report(self):
         """The floor by the diagonal: a Cholesky factor is rounded entry by entry."""
         largest = jnp.max(jnp.diagonal(self.weights.scale_both(jax.lax.stop_gradient(self.K))))
-        return Report("cholesky", 6 * rounding(self.n, largest[None]), jnp.zeros((), self.dtype))
+        return Report(self.name, 6 * rounding(self.n, largest[None]), jnp.zeros((), self.dtype))
 
     @property
     def H(self) -> Float[Array, "n q"]:
@@ -62,22 +65,32 @@ class CholeskyGram(OneByOne):
         """√v (y − mean): the work begins with λ."""
         return labels.scaled
 
-    def at(self, solution, lam) -> "Solved":
-        """c̃ = G⁻¹ỹ − US⁻¹Uᵀỹ with U = G⁻¹H and S = HᵀU, likewise diagonal and log determinant."""
-        scaled, H = solution.state, self.H
-        t, unit, dimensions = scaled.shape[1], power_of_two(lam), self.n - self.fixed.rank
-        zeros = dimensions - self.residual_dimensions()
-        removed = zeros * jnp.log(lam) - dimensions * jnp.log(unit)
+    def at_lam(self, lam, one):
+        """c̃ = G⁻¹ỹ − US⁻¹Uᵀỹ with U = G⁻¹H and S = HᵀU, likewise diag P̃ and log |G|.
+
+        In units of a power of two near λ: squares of G⁻¹, which derivatives hold, would leave the
+        range of float32 for kernels of small numbers.
+        """
+        scaled, H, fixed = one.state, self.H, self.fixed
+        t, unit, beta = scaled.shape[1], power_of_two(lam), one.labels.start
         X, diagonal, logdet, steps = self.solve_diag(lam, jnp.concatenate([scaled, H], axis=1))
-        dual, step = X[:, :t], jnp.zeros((0, t), scaled.dtype)
+        dual = X[:, :t]
         if H.shape[1]:
             half, root = _whitened(X[:, t:], H)
             share = matmul(half.T, scaled)
             dual, diagonal = dual - matmul(half, share), diagonal - jnp.sum(half * half, axis=1)
-            step = matmul(root.T, share)
             logdet = logdet - 2 * jnp.sum(jnp.log(jnp.diagonal(root)))
-        dof = lam / unit * jnp.sum(diagonal) - zeros
-        return Solved(dual, diagonal, lam / unit, unit, logdet - removed, step, dof, steps)
+            step = matmul(H, matmul(root.T, share))
+            beta = beta + fixed.solve(fixed.sums(fixed.rows, self.weights.root, step))
+        coef, shift = self.weights.scale(dual / unit), lam / unit
+        if self.lift is not None:
+            beta = beta - fixed.one[:, None] * matmul(self.lift, coef)  # type: ignore[index]
+        dimensions = self.n - fixed.rank
+        zeros = dimensions - self.residual_dimensions()
+        logdet = logdet - (zeros * jnp.log(lam) - dimensions * jnp.log(unit))
+        r, R = shift * dual, (shift * diagonal)[:, None]
+        fit, dof = jnp.sum(scaled * dual, axis=0) / unit, shift * jnp.sum(diagonal) - zeros
+        return AtLam(coef, beta, r, R, fit, logdet[None], dof[None], steps[:, None])
 
     def solve_diag(self, lam, B):
         """G⁻¹B, diag G⁻¹ and log |G| in units near λ; and how it came there, where that takes
@@ -94,48 +107,30 @@ class CholeskyGram(OneByOne):
         unit = power_of_two(lam)
         return self.weights.scale_both(self.K) / unit, lam / unit
 
-    def found(self, at, one):
-        """c = √v c̃, and β of the labels less f."""
-        coef = self.weights.scale(at.dual / at.unit)
-        if not self.fixed.count:
-            return coef, at.step
-        root = self.weights.root
-        back = self.fixed.solve(self.fixed.sums(self.fixed.rows, root, matmul(self.H, at.step)))
-        beta = one.labels.start + back
-        if self.lift is not None:
-            beta = beta - self.fixed.one[:, None] * matmul(self.lift, coef)  # type: ignore[index]
-        return coef, beta
-
-    def at_lam(self, lam, one):
-        """From c̃, diag P̃ and log |G|."""
-        at = self.at(one, lam)
-        (coef, beta), (r, R) = self.found(at, one), at.residuals
-        fit, norm = jnp.sum(one.state * at.dual, axis=0) / at.unit, jnp.sum(r * r, axis=0)
-        return AtLam(coef, beta, r, R, norm, fit, at.logdet[None], at.dof[None])
-
     def view(self, solution, lam):
         """λP̃, and for queries the rows of what makes f of √v y."""
-        at, weights, H = self.at(solution, lam), self.weights, self.H
-        P = self.projected_inverse(lam)
-        R, (residuals, diagonal) = at.lam * P, at.residuals
-        diagonal = diagonal[:, 0]
+        at, weights, H = self.at_lam(lam, solution), self.weights, self.H
+        P, unit = self.projected_inverse(lam), power_of_two(lam)
+        R, residuals, diagonal = lam / unit * P, at.r, at.R[:, 0]
         if weights.values is not None:
-            used, unit = weights.used, weights.root_or_one
-            A = matmul(self.K * weights.root, P / at.unit)
-            level = self.fixed.basis(self.fixed.rows, self.n)
+            used, level = weights.used, self.fixed.basis(self.fixed.rows, self.n)
+            A = matmul(self.K * weights.root, P / unit)
             smoother = A + matmul(level, H.T - matmul(H.T, weights.scale(A)))
-            unseen = self.unseen(solution, lam.reshape(1, 1))[0]
             R = jnp.where(used[:, None], R, -smoother)
-            residuals, diagonal = (
-                jnp.where(used[:, None], residuals, unseen),
-                jnp.where(used, diagonal, 1),
-            )
-            H = jnp.where(used[:, None], H, level * unit[:, None])
+            unseen = self.unseen(solution, lam.reshape(1, 1))[0]
+            residuals = jnp.where(used[:, None], residuals, unseen)
+            diagonal, H = jnp.where(used, diagonal, 1), level * weights.root_or_one[:, None]
         return Dense(residuals, diagonal, H, R)
 
     def spread(self, lam):
         """By one more Cholesky factor."""
-        return matrix_spread(self, lam)
+        K, across, _ = self.fixed.centre_both(self.weights, self.K)
+        if self.lift is not None:
+            across = across + self.fixed.one[:, None] * self.lift  # type: ignore[index]
+        G = self.weights.scale_both(K) + lam * jnp.eye(self.n, dtype=self.dtype)
+        half = triangular_inverse(jnp.linalg.cholesky(G)).T
+        half = self.weights.scale(self.fixed.project(self.weights, half))
+        return DualSpread.of_matrix(self, lam, half, matmul(across, half), self.K)
 
     def projected_inverse(self, lam) -> Float[Array, "n n"]:
         """P̃ in units near λ."""
@@ -148,26 +143,44 @@ class CholeskyGram(OneByOne):
 
 
 @pytree
-class Solved:
-    """(G/unit)⁻¹ applied to the labels at one λ, the fixed effects projected out.
+class RefinedGram(CholeskyGram):
+    """λ below what float32 can tell, from decompositions in float32: (K̃ + λI)⁻¹ in the precision of
+    products, at one λ after another, about 16n³ flops each in products, and n³ in float32.
 
-    The unit is a power of two near λ: squares of G⁻¹, which derivatives hold, would leave the range
-    of float32 for kernels of small numbers.
+    Rows, K and vectors are in the dtype of X, which is to be float64.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> factor = rls.factorize(rls.Gaussian(1.0), jnp.eye(3), solver=rls.Refined())
+    >>> rls.loo(factor, jnp.arange(3.0), jnp.array([0.1, 1.0])).shape
+    (2,)
     """
 
-    dual: Float[Array, "n t"]  # c̃ · unit
-    diagonal: Float[Array, " n"]  # of P̃ · unit
-    lam: Float[Array, ""]  # λ/unit
-    unit: Float[Array, ""]
-    logdet: Float[Array, ""]
-    step: Float[Array, "q t"]  # from the labels' mean to β, in the coordinates of H
-    dof: Float[Array, ""]
-    distances: Float[Array, " steps"]
+    name: ClassVar[str] = "refined"
 
-    @property
-    def residuals(self) -> tuple[Any, Any]:
-        """r and the diagonal of R."""
-        return self.lam * self.dual, (self.lam * self.diagonal)[:, None]
+    def spread(self, lam):
+        """Not by a factor in float32."""
+        raise ValueError(self._lacks("tells no variances"))
+
+    def solve_diag(self, lam, B):
+        """By `inverse_root`."""
+        return refined_solve_diag(*self._system(lam), B)
+
+    def inverse(self, G):
+        """By `inverse_root`."""
+        return refined_inverse(G)
+
+    def outcome(self, solution, lams, groups, fn):
+        """All from one inverse, and how it was come by: `residuals` of the run are distances from
+        the identity.
+        """
+        at = solution.per_target(lams[0], self.at_lam)
+        count = jnp.sum(jnp.isfinite(at.steps), axis=0)
+        last = jnp.take_along_axis(at.steps, jnp.maximum(count - 1, 0)[None], axis=0)[0]
+        run = Run(last, at.steps, jnp.max(count), jnp.where(last <= CLOSE, CONVERGED, ALL_STEPS))
+        plain = groups is None and self.weights.values is None
+        e = (at.r / at.R)[None] if plain else solution.residuals(lams, groups)
+        found = Coefficients(at.coef[None], *self.fixed.apart(at.beta[None]))
+        return Outcome(found, e, self.weights.count - at.dof[None], run=run)
 
 
 def _whitened(U: Float[Array, "n q"], H: Float[Array, "n q"]):

@@ -6,25 +6,33 @@ weighted Φ less its fit by the fixed effects, and R = L⁻ᵀA⁻ᵀ: a row is 
 M of the one matrix, and labels as q = A⁻¹Φᵀ√v y. Coefficients are Rq, ŷ = u·q, leverage v|u|².
 """
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+import numpy as np
+from jaxtyping import Array, Float
 
-from jaxrls.factors.contract import Factor, Report, Solution
-from jaxrls.factors.expansion import Expansion, OnLandmarks, Primal
-from jaxrls.factors.feature_maps import Explicit, OfLandmarks
+from jaxrls.factors.contract import AtLam, OneByOne, Report, Solution
+from jaxrls.factors.expansion import AtPoints, Expansion, Features, Primal
 from jaxrls.factors.landmark_spectrum import left_over, lengths
 from jaxrls.factors.other_folds import PrimalForm
 from jaxrls.factors.spread import PrimalSpread
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.leave_out.view import LowRank
-from jaxrls.leave_out.without import Planes
+from jaxrls.leave_out.view import LowRank, without_landmarks
 from jaxrls.linalg.decompositions import rounding
 from jaxrls.linalg.inverses import triangular_inverse
-from jaxrls.linalg.products import matmul, power_of_two, safe_sqrt, tall_matmul
+from jaxrls.linalg.products import (
+    from_panels,
+    gram_panels,
+    matmul,
+    power_of_two,
+    safe_sqrt,
+    tall_matmul,
+    transposed_matmul,
+)
 from jaxrls.linalg.ridge import ridged_cholesky
 from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.problem.labels import Labels
@@ -37,7 +45,7 @@ from jaxrls.support.pytrees import pytree, static
 
 
 @pytree
-class CholeskyFeatures(Factor):
+class CholeskyFeatures(OneByOne):
     """ΦᵀΦ + λI = AAᵀ for each λ, from moments: O(n r²) for those, in row blocks.
 
     >>> import jax.numpy as jnp, jaxrls as rls
@@ -47,7 +55,7 @@ class CholeskyFeatures(Factor):
     """
 
     rows: Rows
-    map: Any  # OfLandmarks or Explicit
+    map: Features
     second: Float[Array, "r r"]  # Φᵀ Φ, weighted, less the fit by the fixed effects
     origin: Float[Array, "q r"]  # that fit of φ
     left_over: Float[Array, ""] | None  # tr √v(K − K̂)√v on landmarks
@@ -55,8 +63,8 @@ class CholeskyFeatures(Factor):
     weights: Weights
     fixed: FixedEffects
     expansion: Expansion
-    indices: Int[Array, " m"] | None  # of the landmarks that leave with their row
     block_size: int | None = static()
+    indices: Any = None  # (m,), of the landmarks that leave with their row
 
     @property
     def report(self):
@@ -104,11 +112,10 @@ class CholeskyFeatures(Factor):
 
     def at(self, lam, state) -> "Seen":
         """How rows and labels are seen at one λ."""
-        r = self.second.shape[0]
-        A = jnp.linalg.cholesky(self.second + lam * jnp.eye(r, dtype=self.dtype))
+        A = jnp.linalg.cholesky(self.second + lam * jnp.eye(len(self.second), dtype=self.dtype))
         shrink = triangular_inverse(A)
         R = shrink.T if self.map.back is None else matmul(shrink, self.map.back.T).T
-        return Seen(R, matmul(self.origin, shrink.T), matmul(shrink, state), shrink, lam)
+        return Seen(R, matmul(self.origin, shrink.T), matmul(shrink, state), shrink)
 
     def _at_all(self, solution, lams) -> "Seen":
         """The same one λ after the other, and where each target has its own, one target after the
@@ -120,51 +127,30 @@ class CholeskyFeatures(Factor):
         return jax.lax.map(lambda args: self.at(*args), columns)
 
     def _of_each(self, fn, seen, lams):
-        """`fn(seen)` of all of them, (…, t/k) each, as (L, …, t)."""
+        """`fn(seen)` of all of them, (b, t/k) each, as (b, L, t)."""
 
         def joined(a):
-            a = jnp.moveaxis(a.reshape(*lams.shape, *a.shape[1:]), 1, -2)
-            return a.reshape(*a.shape[:-2], a.shape[-2] * a.shape[-1])
+            a = jnp.moveaxis(a, 0, 1)
+            return a.reshape(len(a), len(lams), lams.shape[1] * a.shape[2])
 
         return jax.tree.map(joined, jax.lax.map(fn, seen))
 
-    def coefficients(self, solution, lams):
-        """Rq, and β = start − fit·w."""
-
-        def at(lam, one):
-            seen = self.at(lam, one.state)
-            return matmul(seen.R, seen.q), one.labels.start - matmul(seen.middle, seen.q)
-
-        return solution.at_each(lams, at)
+    def at_lam(self, lam, one):
+        """From moments: all but what belongs to rows, and ‖w‖² of w = A⁻ᵀq in place of the fit."""
+        seen, missing = self.at(lam, one.state), self.residual_dimensions() - len(self.second)
+        logs = missing * jnp.log(lam) - 2 * jnp.sum(jnp.log(jnp.diagonal(seen.shrink)))
+        dof = missing + lam * jnp.sum(seen.shrink**2)
+        coef, beta = matmul(seen.R, seen.q), one.labels.start - matmul(seen.middle, seen.q)
+        length = jnp.sum(matmul(seen.shrink.T, seen.q) ** 2, axis=0)
+        return AtLam(coef, beta, None, None, length, logs[None], dof[None])
 
     def data_fit(self, solution, lams):
-        """(‖√v (y − ŷ)‖² + λ‖w‖²)/λ with w = A⁻ᵀq."""
+        """(‖√v (y − ŷ)‖² + λ‖w‖²)/λ."""
+        return self.residual_norm(solution, lams) / lams + super().data_fit(solution, lams)
 
-        def length(lam, one):
-            seen = self.at(lam, one.state)
-            return jnp.sum(matmul(seen.shrink.T, seen.q) ** 2, axis=0)
-
-        return self.residual_norm(solution, lams) / lams + solution.at_each(lams, length)
-
-    def logdet(self, solution, lams):
-        """log |ΦᵀΦ + λI|, and log λ outside."""
-        missing = self.residual_dimensions() - self.second.shape[0]
-
-        def at(lam, one):
-            inside = -2 * jnp.sum(jnp.log(jnp.diagonal(self.at(lam, one.state).shrink)))
-            return (inside + missing * jnp.log(lam))[None]
-
-        return solution.at_each(lams, at)
-
-    def residual_dof(self, solution, lams):
-        """n − r + λ tr (ΦᵀΦ + λI)⁻¹."""
-        missing = self.residual_dimensions() - self.second.shape[0]
-        of = lambda lam, one: (missing + lam * jnp.sum(self.at(lam, one.state).shrink ** 2))[None]
-        return solution.at_each(lams, of)
-
-    def seen(self, x, b, seen: "Seen") -> Float[Array, "n r"]:
-        """u of a block of rows."""
-        return tall_matmul(self.map.raw(x), seen.R) - self.fixed.fitted(b, seen.middle)
+    def seen(self, psi, b, seen: "Seen") -> Float[Array, "n r"]:
+        """u of a block of rows, from their ψ."""
+        return tall_matmul(psi, seen.R) - self.fixed.fitted(b, seen.middle)
 
     def sweep(self, solution, lams, fn, *columns, stack=False):
         """One pass over the rows with all λ inside: O(n r² L)."""
@@ -176,10 +162,10 @@ class CholeskyFeatures(Factor):
             h = self.fixed.leverage(b, counted)
 
             def at(seen):
-                u = tall_matmul(psi, seen.R) - self.fixed.fitted(b, seen.middle)
+                u = self.seen(psi, b, seen)
                 return matmul(u, seen.q), (1 - counted * jnp.sum(u * u, axis=1) - h)[:, None]
 
-            f, R = (jnp.moveaxis(part, 0, 1) for part in self._of_each(at, seen, lams))
+            f, R = self._of_each(at, seen, lams)
             f = f if v is None else safe_sqrt(v)[:, None, None] * f
             return fn(y[:, None] - f, R, v, *columns)
 
@@ -189,25 +175,13 @@ class CholeskyFeatures(Factor):
 
     def landmarks_out(self, solution, lams):
         """At one λ after the other."""
-        if self.indices is None:
-            return None
-        seen, base = self._at_all(solution, lams), self.base_of_landmarks(solution)
-        found = self._of_each(self.landmarks, seen, lams)
-        d, rho, alpha, f, remaining = (jnp.moveaxis(part, 0, 1) for part in found)
-        v = self.weights.array[self.indices][:, None, None]
-        return self.indices, d, rho, alpha, base[:, None] - f, remaining, v
-
-    def base_of_landmarks(self, solution) -> Float[Array, "m t"]:
-        """Labels of landmarks less what fixed effects alone fit."""
-        labels = solution.labels
-        return (labels.Y - labels.mean)[jnp.asarray(self.indices)]
+        return self._of_each(self.landmarks, self._at_all(solution, lams), lams)
 
     def landmarks(self, seen: "Seen", corner=None):
         """d, ρ, α, u·q and R of landmarks, from k(points, points) where that is known."""
-        indices = jnp.asarray(self.indices)
-        b, v = self.fixed.rows_at(indices), self.weights.array[indices]
+        b, v = self.fixed.rows_at(self.indices), self.weights.array[self.indices]
         corner = self.map.raw(self.map.points) if corner is None else corner
-        u, W = tall_matmul(corner, seen.R) - self.fixed.fitted(b, seen.middle), seen.planes
+        u, W = self.seen(corner, b, seen), seen.planes
         remaining = 1 - v * jnp.sum(u * u, axis=1) - self.fixed.leverage(b, v)
         d, rho = jnp.sum(W * W, axis=1), jnp.sum(W * u, axis=1)
         return d[:, None], rho[:, None], matmul(W, seen.q), matmul(u, seen.q), remaining[:, None]
@@ -218,36 +192,29 @@ class CholeskyFeatures(Factor):
         of = self.expansion, self.fixed.lean(), root * seen.R, root * seen.middle, lam
         return PrimalSpread(*of, self.map.back)
 
-    def planes(self, lam):
-        """The coefficients that leave, in the coordinates of the posterior."""
-        if self.indices is None:
-            return None
-        spread = self.spread(lam)
-        return Planes(jnp.asarray(self.indices), jnp.concatenate([spread.half, -spread.middle]))
-
     def primal_form(self):
         """φ = L⁻¹ψ, less its fit by the fixed effects."""
-        turn = jnp.eye(self.second.shape[0], dtype=self.dtype)
-        indices = None if self.indices is None else jnp.asarray(self.indices)
-        return PrimalForm(self.rows, self.map, turn, self.origin, indices, self.map.back, True)
+        turn = jnp.eye(len(self.second), dtype=self.dtype)
+        planes = None if self.indices is None else self.map.back
+        return PrimalForm(self.rows, self.map, turn, self.origin, planes, True)
 
     def view(self, solution, lam):
         """I − HHᵀ − UUᵀ with U = √v u."""
         seen = self.at(lam, solution.state)
-        u = self.rows.map(lambda x, b: self.seen(x, b, seen), self.fixed.rows, **self.hints)
+        u = self.rows.map(
+            lambda x, b: self.seen(self.map.raw(x), b, seen), self.fixed.rows, **self.hints
+        )
         of = u, seen.q, solution.labels, self.weights, self.fixed
         return LowRank.of_rows(*of, seen.planes, self.indices)
 
 
-@pytree
-class Seen:
+class Seen(NamedTuple):
     """How rows and labels are seen at one λ."""
 
     R: Float[Array, "r r"]
     middle: Float[Array, "q r"]  # u of what the fixed effects fit
     q: Float[Array, "r t"]
     shrink: Float[Array, "r r"]  # A⁻¹
-    lam: Float[Array, ""]
 
     @property
     def planes(self) -> Float[Array, "r r"]:
@@ -265,17 +232,19 @@ def solve_cholesky(
     block_size: int | None = None,
 ) -> Solution:
     """The solution on explicit features, or on landmarks, from one reading of the rows."""
-    made, expansion, ridge = map_of(kernel, chosen)
-    if chosen is None or not (fixed.count == 1 and fixed.rows is None):
-        origin = near_fit(rows, made, fixed, weights.values)
-        origin = None if origin is None else jax.lax.stop_gradient(origin)
+    made, ridge, part, indices = Features(kernel), None, None, None
+    expansion: Expansion = Primal()
+    if chosen is not None:
+        points, indices, part = chosen.points, chosen.indices, partial(left_over, kernel)
+        L, ridge = ridged_cholesky(gram(kernel, points))
+        made, expansion = Features(kernel, points, triangular_inverse(L).T), AtPoints(points)
+    if chosen is not None and fixed.count == 1 and fixed.rows is None:
+        origin: Any = jnp.mean(made.features(points), axis=0)[None]
     else:
-        origin = jnp.mean(made.features(chosen.points), axis=0)[None]
-    part = None if chosen is None else partial(left_over, kernel)
+        origin = jax.lax.stop_gradient(near_fit(rows, made, fixed, weights.values))
     options: dict = {"left_over": part, "block_size": block_size, "origin": origin}
-    sums = moments(
-        rows, made, fixed, labels.Y, weights.values, label_origin=labels.start, **options
-    ).centred(fixed)
+    data = rows, made, fixed, labels.Y, weights.values
+    sums = moments(*data, label_origin=labels.start, **options).centred(fixed)
     factor = CholeskyFeatures(
         rows=rows,
         map=made,
@@ -286,18 +255,154 @@ def solve_cholesky(
         weights=weights,
         fixed=fixed,
         expansion=expansion,
-        indices=None if chosen is None else chosen.indices,
         block_size=block_size,
+        indices=None if indices is None else jnp.asarray(indices),
     )
     return Solution(factor, labels, sums.cross)
 
 
-def map_of(kernel: Kernel, chosen: Landmarks | None) -> tuple[Any, Expansion, Any]:
-    """What is made of a row, what its coefficients multiply, and the ridge of the landmarks'
-    Cholesky factor.
+# the slope of what is left out, in closed form ---------------------------------------------------
+
+
+def left_out_sum(
+    made: Callable,
+    total: Callable,
+    kernel: Kernel,
+    points: Float[Array, "m d"],
+    lam: Float[Array, ""],
+    rest: Any,
+):
+    """Σ over targets of `total` of what a solution leaves out at one λ, `made(kernel, points,
+    rest)` on landmarks: slopes in closed form but in `rest`.
     """
-    if chosen is None:
-        return Explicit(kernel), Primal(), None
-    L, ridge = ridged_cholesky(gram(kernel, chosen.points))
-    made = OfLandmarks(kernel, chosen.points, triangular_inverse(L).T)
-    return made, OnLandmarks(chosen.points), ridge
+
+    def plain(kernel, points, lam, rest):
+        return jnp.sum(made(kernel, points, rest).left_out(total, lam[None], None))
+
+    error = jax.custom_jvp(plain)
+
+    @partial(error.defjvp, symbolic_zeros=True)
+    def rule(primals, tangents):
+        kernel, points, lam, rest = primals
+        value, of_lam, along = left_out_slopes(made(kernel, points, rest), total, lam)
+        change = jnp.zeros_like(value)
+        if _moves(tangents[2]):
+            change = change + of_lam * tangents[2]
+        if _moves(tangents[:2]):
+            change = change + along(primals[:2], _changes(primals[:2], tangents[:2]))
+        if _moves(tangents[3]):
+            of_rest = partial(plain, kernel, points, lam)
+            change = change + jax.jvp(of_rest, (rest,), (_changes(rest, tangents[3]),))[1]
+        return value, change
+
+    return error(kernel, points, lam, jax.tree.map(jnp.asarray, rest))
+
+
+def _still(change) -> bool:
+    """Whether nothing that is being differentiated reaches an argument."""
+    return isinstance(change, jax.custom_derivatives.SymbolicZero)
+
+
+def _moves(changes) -> bool:
+    return not all(map(_still, jax.tree.leaves(changes)))
+
+
+def _changes(primals, changes):
+    """Changes as arrays, of zeros where there are none."""
+
+    def filled(primal, change):
+        if not _still(change):
+            return change
+        if jnp.issubdtype(primal.dtype, jnp.inexact):
+            return jnp.zeros_like(primal)
+        return np.zeros(primal.shape, jax.dtypes.float0)
+
+    return jax.tree.map(filled, primals, changes)
+
+
+def left_out_slopes(solution: Solution, total: Callable, lam) -> tuple[Any, Any, Callable]:
+    """The sum at λ, from one reading of the rows after that of the moments, its slope in λ, and, by
+    one more reading, along a change of the kernel and the points.
+
+    With C = k(X, points), D = C − mean, S = Dᵀ diag(v) D + λK and M = S⁻¹ = RRᵀ, a row's error is a
+    function of rᵢ = Dᵢβ and sᵢ = DᵢMDᵢᵀ, which are uᵢq and |uᵢ|² of u = DR. With g and a its
+    derivatives in those, z = Uᵀg and w = Uᵀ diag(a) U, the cotangents are
+
+        of S:  R t Rᵀ,  t = −w − ½(zqᵀ + qzᵀ),     of Dᵢ:  R (2aᵢuᵢ + qgᵢ + vᵢ(2tuᵢ + z(yᵢ − ȳ))),
+        of K:  λ R t Rᵀ,
+
+    and what landmarks that leave with their row add to t, z and the mean's. No derivative of a
+    Cholesky factor is taken, nor of L⁻ᵀ, for which the rows would be multiplied twice more. The
+    formula is differentiated in its turn for derivatives of higher order.
+    """
+    f: Any = solution.factor
+    seen, labels = f.at(lam, solution.state), solution.labels
+    counted = f.weights if f.indices is None else f.weights.without(f.indices)
+    columns = f.weights.values, counted.values, labels.scaled, labels.Y
+    R, q = seen.R, seen.q
+
+    def of_rows(u, v, counted, y, Y):
+        """The sum over a block of rows, and its derivatives in r and s."""
+        weights, counted = f.weights.block(v, len(u)), f.weights.block(counted, len(u))
+        fitted = f.fixed.leverage(None, weights.array)
+
+        def error(r, s):
+            remaining = jnp.where(counted.used, 1 - weights.array * s - fitted, 1)
+            e = weights.unscale((y - weights.scale(r)) / remaining[:, None])
+            return jnp.sum(total(jnp.where(counted.used[:, None], e, 0), Y, counted.array))
+
+        return jax.value_and_grad(error, (0, 1))(matmul(u, q), jnp.sum(u * u, axis=1))
+
+    def block(x, *columns):
+        u = f.seen(f.map.raw(x), None, seen)
+        value, (g, a) = of_rows(u, *columns)
+        sums = transposed_matmul(u, g), matmul(a, u), jnp.sum(g, axis=0)
+        return value, gram_panels(a[:, None] * u, u), *sums
+
+    value, panels, z, by_a, g = f.rows.sum(block, *columns, **f.hints)
+    spent = matmul(z, q.T)
+    t, mean = -from_panels(panels) - (spent + spent.T) / 2, -(2 * by_a + matmul(q, g))
+    corner = jnp.zeros_like(t)  # the cotangent of k(points, points) in the rows of landmarks
+    if f.indices is not None:
+        nothing = jnp.zeros_like(t), jnp.zeros_like(z), jnp.zeros_like(mean)
+        of_landmarks = partial(_of_landmarks, solution, seen, total)
+        own, pull = jax.vjp(of_landmarks, *nothing, f.map.raw(f.map.points))
+        by_t, by_z, by_mean, corner = pull(jnp.ones_like(own))
+        value, t = value + own, t + (by_t + by_t.T) / 2
+        z, mean = z + by_z, mean + by_mean
+    constant = mean / f.weights.total * int(f.intercept)
+
+    def along(at, change):
+        moved = lambda fn: jax.jvp(fn, at, change)
+
+        def block(x, v, counted, y, Y):
+            psi, dpsi = moved(lambda kernel, points: kernel(x, points))
+            u = f.seen(psi, None, seen)
+            _, (g, a) = of_rows(u, v, counted, y, Y)
+            by_sums = 2 * matmul(u, t) + matmul(Y - labels.mean, z.T) + constant
+            by_sums = by_sums if v is None else v[:, None] * by_sums
+            return jnp.sum(matmul(2 * a[:, None] * u + matmul(g, q.T) + by_sums, R.T) * dpsi)
+
+        i, ridge = jnp.arange(len(R)), jnp.zeros_like(lam) if f.ridge is None else f.ridge
+        dK = moved(lambda kernel, points: gram(kernel, points))[1].at[i, i].multiply(1 + ridge)
+        penalty = lam * matmul(matmul(R, t), R.T) * dK
+        corners = corner * moved(lambda kernel, points: kernel(points, points))[1]
+        return f.rows.sum(block, *columns, **f.hints) + jnp.sum(penalty + corners)
+
+    return value, jnp.sum(t * matmul(seen.shrink, seen.shrink.T)), along
+
+
+def _of_landmarks(solution: Solution, seen: Seen, total: Callable, step, cross, mean, corner):
+    """The sum over rows that are landmarks, where S, Dᵀ diag(v) y, the mean and k(points, points)
+    change, the first three in the coordinates of u.
+    """
+    f: Any = solution.factor
+    A = jnp.linalg.cholesky(jnp.eye(len(step), dtype=step.dtype) + step)
+    solve = partial(jax.lax.linalg.triangular_solve, A, left_side=True, lower=True)
+    middle = solve((seen.middle + mean).T).T
+    moved = seen._replace(R=solve(seen.R.T).T, q=solve(seen.q + cross), middle=middle)
+    Y, v = solution.labels.Y[f.indices], f.weights.array[f.indices]
+    d, rho, alpha, fitted, remaining = f.landmarks(moved, corner)
+    residual = (solution.labels.Y - solution.labels.mean)[f.indices] - fitted
+    e, _ = without_landmarks(d, rho, alpha, residual, remaining, v[:, None])
+    return jnp.sum(total(e, Y, v))

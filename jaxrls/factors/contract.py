@@ -14,11 +14,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.factors.expansion import Expansion
-from jaxrls.factors.other_folds import OtherFolds, PrimalForm
-from jaxrls.leave_out.constraints import without_landmarks
+from jaxrls.factors.other_folds import PrimalForm, sweep_other_folds
+from jaxrls.factors.spread import Spread
 from jaxrls.leave_out.folds import fold_residuals, folds_in_chunks
 from jaxrls.leave_out.pairs import Pairs, RowData, sum_pairs
-from jaxrls.leave_out.view import View
+from jaxrls.leave_out.view import View, without_landmarks
 from jaxrls.leave_out.without import Planes, Smoother
 from jaxrls.linalg.products import matmul
 from jaxrls.problem.fixed_effects import FixedEffects
@@ -65,13 +65,14 @@ class Coefficients(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """All that a fit at one λ, or one per target, leaves; `error` is the standard error of a sum
-    over rows left out, and `run` how an iteration went.
+    """All that a fit at λ leaves. Where rows left out are an estimate, `total` is a sum over them
+    without bias, and `error` its standard error; `run` is how an iteration went.
     """
 
     coefficients: Coefficients
     residuals: Any
     dof: Any
+    total: Any = None
     error: Any = None
     run: Any = None
 
@@ -123,16 +124,11 @@ class Factor(ABC):
     fixed: FixedEffects
     expansion: Expansion
     rows: Any
+    report: Any  # a `Report`
     training: Any = None  # (kernel, rows), for what is asked of the rows as new ones
+    indices: Any = None  # numbers of the rows that are landmarks and leave with them
     shares_work: ClassVar[bool] = False  # whether several λ take hardly more than one
-    exact: ClassVar[bool] = (
-        True  # whether it is no estimate, so that slopes in λ are to be followed
-    )
-
-    @property
-    @abstractmethod
-    def report(self) -> Report:
-        """Route, precision floor, indefiniteness, what landmarks leave out."""
+    exact: ClassVar[bool] = True  # whether it is no estimate, so that λ may follow slopes
 
     @abstractmethod
     def trace(self) -> Float[Array, ""]:
@@ -173,10 +169,10 @@ class Factor(ABC):
         raise ValueError(self._lacks("leaves no groups or pairs of rows out"))
 
     def landmarks_out(self, solution: "Solution", lams) -> Any:
-        """What landmarks that leave with their rows take: numbers of these rows, then d, ρ, α, y − f
-        and R as `without_landmarks` has them. None where none leave.
+        """d, ρ, α, the fit beside fixed effects and R, as `without_landmarks` has them, of the
+        landmarks that leave with their rows, (m, L, …).
         """
-        return None
+        raise ValueError(self._lacks("has no landmarks"))
 
     def unseen(self, solution: "Solution", lams) -> Float[Array, "L n t"]:
         """y − f of all rows as `predict` has them, which is what rows of weight 0 are held to."""
@@ -190,25 +186,22 @@ class Factor(ABC):
         e = rows.map(block, fixed.rows, solution.labels.Y)
         return jnp.moveaxis(e, 1, 0)
 
-    def rows_out(self, solution: "Solution", fn: Callable, lams) -> Any:
-        """`Solution.left_out` of single rows where they are estimates; else None."""
-        return None
-
-    def row_residuals(self, solution: "Solution", lams) -> Any:
-        """`Solution.residuals` of single rows where they take other ways; else None."""
-        return None
-
     def spectrum(self) -> Any:
         """The factor as one with eigenvalues and left vectors."""
         raise ValueError(self._lacks("has no spectrum"))
 
-    def spread(self, lam: Float[Array, ""]) -> Any:
+    def spread(self, lam: Float[Array, ""]) -> Spread:
         """The posterior covariance at one λ."""
         raise ValueError(self._lacks("tells no variances"))
 
     def planes(self, lam: Float[Array, ""]) -> Planes | None:
-        """The coefficients of landmarks that leave with their row, None where none leave."""
-        return None
+        """The coefficients of landmarks that leave with their row, in the coordinates of the
+        posterior; None where none leave.
+        """
+        if self.indices is None:
+            return None
+        spread = self.spread(lam)
+        return Planes(self.indices, jnp.concatenate([spread.half, -spread.middle]))
 
     def smoother(self, lam: Float[Array, ""]) -> Smoother:
         """Coefficients and fixed effects at one λ as sums over labels: the fits to labels of 1 for
@@ -217,16 +210,19 @@ class Factor(ABC):
         eye, lams = jnp.eye(self.n, dtype=self.dtype), lam.reshape(1, 1)
         solution = self.solve_labels(Labels.columns(eye, self.weights, self.fixed, False))
         steps = jnp.concatenate([part[0] for part in self.coefficients(solution, lams)])
+        return Smoother(steps, self.weights.array * self.remaining(lam) / lam, self.planes(lam))
+
+    def remaining(self, lam: Float[Array, ""]) -> Float[Array, " n"]:
+        """The diagonal of R at one λ."""
         none = self.solve_labels(Labels.none(self.weights, self.fixed))
-        R = self.sweep(none, lams, lambda r, R, v: R, stack=True)[:, 0, 0]
-        return Smoother(steps, self.weights.array * R / lam, self.planes(lam))
+        return self.sweep(none, lam.reshape(1, 1), lambda r, R, v: R, stack=True)[:, 0, 0]
 
     def sides(self) -> Any:
         """The factor as one of two-sided data."""
         raise ValueError(f"a factor by route {self.route!r} has one side: take factor_kronecker")
 
-    def outcome(self, solution: "Solution", lam, groups: Folds | None, fn: Callable | None) -> Any:
-        """`Solution.outcome` where that takes less than its parts; else None."""
+    def outcome(self, solution: "Solution", lams, groups: Folds | None, fn: Callable | None) -> Any:
+        """`Solution.outcome` where that is an estimate, or takes less than its parts; else None."""
         return None
 
     def sweep_folds(
@@ -238,7 +234,7 @@ class Factor(ABC):
         """
         form = self.primal_form()
         if form is not None and folds.inside.shape[1] > form.turn.shape[1]:
-            return OtherFolds.of(form, solution, folds, lams).sweep(fn, stack)
+            return sweep_other_folds(form, solution, fn, lams, folds, stack)
         rows, mask = folds.inside.reshape(-1), folds.inside_mask.astype(self.dtype)
 
         def held(lam, one):
@@ -341,10 +337,10 @@ class AtLam(NamedTuple):
     beta: Any  # (q, t)
     r: Any  # (n, t)
     R: Any  # its diagonal, (n, 1)
-    norm: Any  # Σ r², (t,)
     fit: Any  # ỹᵀ P̃ ỹ, (t,)
     logdet: Any  # (1,)
     dof: Any  # tr R, (1,)
+    steps: Any = None  # (steps, 1), how near to its solution every step of an iteration came
 
 
 class OneByOne(Factor):
@@ -360,10 +356,6 @@ class OneByOne(Factor):
     def coefficients(self, solution, lams):
         """One by one."""
         return self._each(solution, lams, lambda at: (at.coef, at.beta))
-
-    def residual_norm(self, solution, lams):
-        """One by one."""
-        return self._each(solution, lams, lambda at: at.norm)
 
     def data_fit(self, solution, lams):
         """One by one."""
@@ -407,13 +399,7 @@ class Solution:
 
     def columns(self, lams) -> Float[Array, "L k"]:
         """λ as columns, checked against the targets."""
-        lams, t = as_columns(lams), self.labels.Y.shape[1]
-        if lams.shape[1] not in (1, t):
-            raise ValueError(
-                f"lams must have shape (L,), or (L, {t}) with a λ for each target, and has shape "
-                f"{lams.shape}"
-            )
-        return lams
+        return as_columns(lams, self.labels.Y.shape[1])
 
     def target(self, j: Any) -> "Solution":
         """That of one of the targets."""
@@ -468,13 +454,11 @@ class Solution:
         results have a leading axis L. Where the fixed effects cannot be fitted without a row or
         group: an error, or NaN inside `jax.jit`.
         """
-        if groups is None:
-            made = self.factor.rows_out(self, fn, self.columns(lams))
-            if made is not None:
-                return made
+        if groups is None and self.factor.exact:
             return self.rows_and_leverages(lambda e, _, Y, v: fn(e, Y, v), lams)
         lams = self.columns(lams)
-        self.factor.fixed.check_rest(self.factor.weights, groups)
+        if groups is None:
+            return self.estimated(lams, fn).total
         each = jax.vmap(fn, in_axes=(1, None, None))
         return self.with_rest(self.factor.sweep_folds(self, each, lams, groups), groups)
 
@@ -486,26 +470,20 @@ class Solution:
         others; of a landmark that leaves with its row, in the fit without it.
         """
         lams, f = self.columns(lams), self.factor
-        f.fixed.check_rest(f.weights, None)
-        found = f.landmarks_out(self, lams[:1])
-        counted = f.weights.values
-        if found is not None:
-            counted = f.weights.array.at[found[0]].set(0)
+        each = jax.vmap(fn, in_axes=(1, 1, None, None))
+        counted = f.weights if f.indices is None else f.weights.without(f.indices)
 
         def block(r, R, v, counted, Y):
-            own = Weights(counted, len(Y), f.dtype)
+            own = f.weights.block(counted, len(Y))
             e, remaining = held_out(r, R, v)
             if counted is not None:
                 e = jnp.where(own.used[:, None, None], e, 0)
-            return jax.vmap(fn, in_axes=(1, 1, None, None))(e, remaining, Y, own.array)
+            return each(e, remaining, Y, own.array)
 
-        total = f.sweep(self, lams, block, counted, self.labels.Y)
-        if found is not None:
-            Y, v = self.labels.Y[found[0]], f.weights.array[found[0]]
-
-            def landmarks(lams):
-                e, remaining = without_landmarks(*f.landmarks_out(self, lams)[1:])
-                return jax.vmap(fn, in_axes=(1, 1, None, None))(e, remaining, Y, v)
+        total = f.sweep(self, lams, block, counted.values, self.labels.Y)
+        if f.indices is not None:
+            Y, v = self.labels.Y[f.indices], f.weights.array[f.indices]
+            landmarks = lambda lams: each(*self._landmarks_out(lams), Y, v)
 
             more = over_lams(landmarks, lams, Y.shape[1] if f.shares_work else COLUMNS_AT_ONCE)
             total = jax.tree.map(jnp.add, total, more)
@@ -520,22 +498,37 @@ class Solution:
         if groups is not None:
             e = f.sweep_folds(self, lambda e, Y, v: e, lams, groups, stack=True)
             e = jnp.moveaxis(e, 1, 0)
-        elif (made := f.row_residuals(self, lams)) is not None:
-            return made
+        elif not f.exact:
+            return self.estimated(lams).residuals
         else:
             e = f.sweep(self, lams, lambda r, R, v: held_out(r, R, v)[0], stack=True)
             e = jnp.moveaxis(e, 1, 0)
             if f.weights.values is not None:
                 e = jnp.where(f.weights.used[:, None], e, f.unseen(self, lams))
-            found = f.landmarks_out(self, lams)
-            if found is not None:
-                own = jnp.moveaxis(without_landmarks(*found[1:])[0], 1, 0)
-                e = e.at[:, found[0]].set(own)
-        if not self._may_lack_rest():
+            if f.indices is not None:
+                e = e.at[:, f.indices].set(jnp.moveaxis(self._landmarks_out(lams)[0], 1, 0))
+        if not f.fixed.count:
             return e
         rest = f.fixed.has_rest(f.weights, groups)
         rest = rest if groups is None else rest[groups.numbers]
         return jnp.where(rest[:, None], e, jnp.nan)
+
+    def _landmarks_out(self, lams):
+        """Held-out residuals and 1 − leverage of rows that are landmarks, and leave as such."""
+        f, labels = self.factor, self.labels
+        d, rho, alpha, fitted, remaining = f.landmarks_out(self, lams)
+        residual = (labels.Y - labels.mean)[f.indices][:, None] - fitted
+        v = f.weights.array[f.indices][:, None, None]
+        return without_landmarks(d, rho, alpha, residual, remaining, v)
+
+    def estimated(self, lams, fn: Callable | None = None) -> Outcome:
+        """What a factor that is not exact says of single rows left out."""
+        if not self.factor.tells_rows:
+            raise ValueError(
+                "probes=0 leaves no rows out: take probes=32, name one λ, or choose it by "
+                "holdout(X, Y), rows held out"
+            )
+        return self.factor.outcome(self, lams, None, fn)
 
     def training_residuals(self, lams) -> Float[Array, "L n t"]:
         """√v (y − f) of every row."""
@@ -554,9 +547,10 @@ class Solution:
         """
         f = self.factor
         weights, levels = f.weights, f.fixed.levels_of_two(f.weights)
+        inverse_root = weights.unscale(jnp.ones_like(weights.array))
 
         def at(lam, one):
-            data = RowData(one.labels.Y.T, weights.values, weights.inverse_root, own, levels)
+            data = RowData(one.labels.Y.T, weights.array, own, inverse_root, levels)
             return sum_pairs(fn, f.view(one, lam), pairs, data)
 
         total = self.at_each(self.columns(lams), at)
@@ -574,17 +568,15 @@ class Solution:
             return made
         return Outcome(self.coefficients(lam), self.residuals(lam, groups), self.dof(lam))
 
-    def _may_lack_rest(self) -> bool:
-        f = self.factor
-        return bool(f.fixed.count) and (
-            f.fixed.count > 1 or f.weights.values is not None or f.n == 1
-        )
-
     def with_rest(self, total, groups: Folds | None = None):
-        """`total`, or NaN where the fixed effects cannot be fitted without a row, or a group."""
-        if not self._may_lack_rest():
+        """`total`; where the fixed effects cannot be fitted without a row, or a group, an error, or
+        inside `jax.jit` NaN.
+        """
+        f = self.factor
+        if not f.fixed.count:
             return total
-        defined = jnp.all(self.factor.fixed.has_rest(self.factor.weights, groups))
+        f.fixed.check_rest(f.weights, groups)
+        defined = jnp.all(f.fixed.has_rest(f.weights, groups))
         return jax.tree.map(lambda a: jnp.where(defined, a, jnp.full_like(a, jnp.nan)), total)
 
 
@@ -598,32 +590,23 @@ def held_out(r, R, v):
     return jnp.where(used, r / (R * root), 0), R
 
 
-def as_columns(lams) -> Float[Array, "L k"]:
+def as_columns(lams, t: int | None = None) -> Float[Array, "L k"]:
     """λ (L,) as one column for all targets, (L, 1); one λ per target, (L, t), as it is."""
     lams = jnp.asarray(lams)
-    if lams.ndim not in (1, 2):
+    if lams.ndim not in (1, 2) or lams.ndim == 2 and t and lams.shape[1] not in (1, t):
         raise ValueError(
-            f"lams must have shape (L,), or (L, t) with a λ for each target, and has shape "
-            f"{lams.shape}"
+            f"lams must have shape (L,), or (L, {t or 't'}) with a λ for each target, and has "
+            f"shape {lams.shape}"
         )
     return lams[:, None] if lams.ndim == 1 else lams
 
 
-def over_lams(fn: Callable, lams: Any, columns: int):
-    """`fn` of all λ, (L, k), or of what has an entry for each; results have a leading axis L: in
-    chunks with so many matrix `columns` for each in flight.
+def over_lams(fn: Callable, lams: Float[Array, "L k"], columns: int):
+    """`fn` of all λ, results with a leading axis L: in equal chunks with so many matrix `columns`
+    for each λ in flight.
     """
-    return map_blocks(fn, *lam_chunks(lams, columns))
-
-
-def lam_chunks(lams: Any, columns: int):
-    """λ as equal chunks (chunks, size, k) and the rest (size, k), either None where there is
-    none: see `over_lams`.
-    """
-    count = jax.tree.leaves(lams)[0].shape[0]
-    chunks = -(-count // max(1, COLUMNS_AT_ONCE // max(1, columns)))
-    whole, rest = split(lams, -(-count // chunks))
-    return (None, jax.tree.map(lambda a: a[0], whole)) if chunks == 1 else (whole, rest)
+    chunks = -(-len(lams) // max(1, COLUMNS_AT_ONCE // max(1, columns)))
+    return fn(lams) if chunks == 1 else map_blocks(fn, *split(lams, -(-len(lams) // chunks)))
 
 
 def one_by_one(fn: Callable, lams: Float[Array, "L k"], stack: bool) -> Any:

@@ -1,14 +1,15 @@
-"""What coefficients multiply: kernel functions at all rows, explicit features, or kernel functions
-at landmarks.
+"""What coefficients multiply, f(x) = design(x) · coefficients: kernel functions at all rows or at
+landmarks, or explicit features; and the features that the penalty measures.
 """
 
 from abc import ABC, abstractmethod
 from typing import Any
 
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.linalg.products import matmul
+from jaxrls.linalg.products import matmul, tall_matmul
 from jaxrls.rows.gram import gram
 from jaxrls.support.pytrees import pytree
 
@@ -17,6 +18,7 @@ class Expansion(ABC):
     """f(x) = design(x) · coefficients."""
 
     points: Any = None  # the rows or landmarks of the coefficients, None for explicit features
+    origin: Any = None
 
     @abstractmethod
     def design(self, kernel: Kernel, X: Any) -> Float[Array, "m c"]:
@@ -30,8 +32,8 @@ class Expansion(ABC):
 
 
 @pytree
-class Dual(Expansion):
-    """Σᵢ k(x, xᵢ) cᵢ over all rows; `points` is None where only K is known.
+class AtPoints(Expansion):
+    """Σᵢ k(x, pointsᵢ) cᵢ over all rows, or landmarks; `points` is None where only K is known.
 
     Where a constant without penalty makes Σᵢ cᵢ = 0 and there are explicit features, from their
     `origin`: Σᵢ ⟨φ(x), φ(xᵢ) − origin⟩ cᵢ, the same with less rounding.
@@ -74,15 +76,30 @@ class Primal(Expansion):
 
 
 @pytree
-class OnLandmarks(Expansion):
-    """Σₖ k(x, pointsₖ) βₖ over landmarks."""
+class Features:
+    """What rows are seen through: ψ(x), which coefficients multiply, and φ = ψ·back, whose length
+    the penalty measures. On landmarks ψ = k(x, points), else explicit features, ψ = φ.
+    """
 
-    points: Float[Array, "m d"]
+    kernel: Kernel
+    points: Float[Array, "m d"] | None = None
+    back: Any = None  # (m, m)
 
-    def design(self, kernel, X):
-        """k(x, pointsₖ)."""
-        return gram(kernel, X, self.points)
+    def raw(self, X):
+        """ψ."""
+        return self.kernel.features(X) if self.points is None else self.kernel(X, self.points)
 
-    def compact(self, kernel, coef):
-        """w = Φᵀβ where the kernel has explicit features."""
-        return Dual(self.points).compact(kernel, coef)
+    def features(self, X):
+        """φ."""
+        return self.raw(X) if self.back is None else tall_matmul(self.raw(X), self.back)
+
+    def diag(self, X):
+        """k(x, x)."""
+        return self.kernel.diag(X)
+
+    @property
+    def amplified(self) -> Float[Array, ""]:
+        """‖√D back‖, D the diagonal of K_RR: by how much rounding of ψ, relative to √(k(x, x)
+        k(point, point)), moves φ, relative to √k(x, x).
+        """
+        return jnp.linalg.norm(jnp.sqrt(self.diag(self.points))[:, None] * self.back)

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxrls.factors.contract import PROBES, Coefficients, Factor, Outcome, Report, Solver
-from jaxrls.factors.expansion import Dual, Expansion
+from jaxrls.factors.expansion import AtPoints, Expansion
 from jaxrls.factors.landmark_spectrum import solve_subset
 from jaxrls.factors.solvers import check_no_landmarks
 from jaxrls.kernels.kernel import Kernel
@@ -108,13 +108,13 @@ class Iterative(Solver):
             )
         chosen = without_trace(as_landmarks(rows, self.landmarks))
         data = Labels.none(weights, fixed), weights, fixed
-        options: dict = {"drop": False, "block_size": block_size}
+        options: dict = {"leave": False, "block_size": block_size}
         near: Any = solve_subset(kernel, rows, chosen, *data, **options).factor
-        said = Report("iterative", near.report.floor, jnp.zeros((), rows.dtype))
-        begun = near.left_vectors(), near.s, said, near.trace_residual
+        report = Report("iterative", near.report.floor, jnp.zeros((), rows.dtype))
+        begun = near.left_vectors(), near.s, report, near.trace_residual
         signs = self.signs(rows.shape[0], rows.dtype)  # 0 for rows of weight 0, which are alone
         own = jnp.where(weights.used[:, None], signs, 0), self, block_size
-        factor = IterativeGram(kernel, rows, weights, fixed, Dual(rows.dense()), *begun, *own)
+        factor = IterativeGram(kernel, rows, weights, fixed, AtPoints(rows.dense()), *begun, *own)
         return factor.solve_labels(labels)
 
     def enough(self, n: int) -> int:
@@ -151,16 +151,11 @@ class IterativeGram(Factor):
     expansion: Expansion
     U: Float[Array, "n r"]  # of the fit on landmarks: what K is divided by, and compared with
     s: Float[Array, " r"]
-    said: Report
+    report: Report
     left_over: Float[Array, ""]  # of the trace of K̃, by landmarks
     signs: Float[Array, "n p"]
     iteration: Iterative
     block_size: int | None = static()
-
-    @property
-    def report(self):
-        """With the floor of the fit on landmarks."""
-        return self.said
 
     @property
     def tells_rows(self):
@@ -249,24 +244,15 @@ class IterativeGram(Factor):
         dof = jnp.sum(jnp.where(self.weights.used[:, None, None], 1 - R, 0), axis=0)
         return SolvedColumns(dual, run, dof, e, spread, changes)
 
-    def probed(self, solution, lams) -> "SolvedColumns":
-        """The same, where the diagonal is asked for."""
-        if not self.tells_rows:
-            raise ValueError(
-                "probes=0 leaves no rows out: take probes=32, name one λ, or choose it by "
-                "holdout(X, Y), rows held out"
-            )
-        return self.at(solution, lams)
-
     def dual(self, solution, lams):
         """c̃ alone, (n, L, t)."""
         return self.at(solution, lams, probes=False).dual
 
     def coefficients(self, solution, lams):
         """c = √v c̃, and β of y − Kc."""
-        return self._found(solution, self.dual(solution, lams))[:2]
+        return self.found(solution, self.dual(solution, lams))[:2]
 
-    def _found(self, solution, dual):
+    def found(self, solution, dual):
         """The same, and Kc, all of them with λ leading."""
         coef = self.weights.scale(dual)
         (n, L, t), fitted = coef.shape, self.times_kernel(coef)
@@ -284,36 +270,26 @@ class IterativeGram(Factor):
 
     def residual_dof(self, solution, lams):
         """Σ λP̃ᵢᵢ, estimated."""
-        return self.weights.count - self.probed(solution, lams).dof
+        return self.weights.count - solution.estimated(lams).dof
 
-    def rows_out(self, solution, fn, lams):
-        """Σ `fn` over rows left out."""
-        return _sums(solution, self.probed(solution, lams), fn)[0]
-
-    def row_residuals(self, solution, lams):
-        """Held-out residuals of every row."""
-        return self._outcome(solution, self.probed(solution, lams), None).residuals
-
-    def outcome(self, solution, lam, groups, fn):
+    def outcome(self, solution, lams, groups, fn):
         """All from one iteration; what takes probes is None without."""
         if groups is not None:
-            self.view(solution, lam[0, 0])
-        return self._outcome(solution, self.at(solution, lam), fn)
-
-    def _outcome(self, solution, at, fn):
-        coef, beta, fitted = self._found(solution, at.dual)
+            self.view(solution, lams[0, 0])
+        at = self.at(solution, lams)
+        coef, beta, fitted = self.found(solution, at.dual)
         coefficients = Coefficients(coef, *self.fixed.apart(beta))
         if at.e is None:
-            return Outcome(coefficients, None, None, None, at.run)
+            return Outcome(coefficients, None, None, run=at.run)
         e = at.e.swapaxes(0, 1)
         if self.weights.values is not None:
             fitted = fitted + jax.vmap(partial(self.fixed.fitted, self.fixed.rows))(beta)
             e = jnp.where(self.weights.used[:, None], e, solution.labels.Y - fitted)
-        error = None if fn is None else _sums(solution, at, fn)[1]
-        return Outcome(coefficients, e, at.dof, error, at.run)
+        total, error = (None, None) if fn is None else _sums(solution, at, fn)
+        return Outcome(coefficients, e, at.dof, total, error, at.run)
 
     def _refuse(self, *asked, **how):
-        """What takes entries of an inverse; `rows_out` knows the variance of its diagonal."""
+        """What takes entries of an inverse, of which `outcome` knows the variance of its diagonal."""
         what = "knows no determinant, no leverage exactly, and tells no intervals"
         raise ValueError(self._lacks(what))
 

@@ -25,8 +25,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.factors.contract import AtLam, OneByOne, Report
-from jaxrls.factors.expansion import Dual, Expansion
-from jaxrls.leave_out.view import LowRank
+from jaxrls.factors.expansion import AtPoints, Expansion
+from jaxrls.leave_out.view import View
 from jaxrls.linalg.decompositions import clip, eigh, rounding
 from jaxrls.linalg.products import matmul
 from jaxrls.problem.fixed_effects import FixedEffects, as_fixed_effects
@@ -64,9 +64,8 @@ class Side:
 
 
 def turned(left, right, A):
-    """left A rightᵀ of every target; None stands for the identity."""
-    A = A if left is None else matmul(left, A)
-    return A if right is None else matmul(A, right.T)
+    """left A rightᵀ of every target."""
+    return matmul(matmul(left, A), right.T)
 
 
 def total(A):
@@ -74,7 +73,7 @@ def total(A):
     return jnp.sum(A, axis=(-2, -1))
 
 
-def moments(A, B, q: int, axis=(-2, -1)):
+def moments(A, B, q: int, axis: Any = (-2, -1)):
     """M (q, t + q, 1, 1): sums over pairs, or an axis, of products of the constants of A with B."""
     return jnp.sum(A[len(A) - q :, None] * B, axis=axis, keepdims=True)
 
@@ -90,35 +89,37 @@ def without_constant(A, M):
     return A[:t] - jnp.sum(A[t:, None] * level(M), axis=0)
 
 
-def without(U, V, lost, Z, q: int, axis):
-    """Without what lies along an axis together, in the bases U and V: e⁰ of a stack, M, and the
-    diagonal of R⁰.
+def without_rows(U, lost, Z, q: int):
+    """Without whole rows, whose entries come apart in the basis of the other side: e⁰ of a stack,
+    M, and the diagonal of R⁰.
     """
-    left, right = (None if side is None else side * side for side in (U, V))
-    r, own = turned(U, V, lost * Z), turned(left, right, lost)
-    return r / own, moments(lost * Z, Z, q) - moments(r, r / own, q, axis), own
+    r, own = matmul(U, lost * Z), matmul(U * U, lost)
+    return r / own, moments(lost * Z, Z, q) - moments(r, r / own, q, -1), own
 
 
 @pytree
-class PairRows:
-    """Rows of U₁ ⊗ U₂, with further columns after them, times a scale: made as they are asked
-    for.
-    """
+class SidesView(View):
+    """R = (U₁ ⊗ U₂) diag(lost) (U₁ ⊗ U₂)ᵀ − wwᵀ, whose rows are made as they are asked for."""
 
     first: Float[Array, "n1 n1"]
     second: Float[Array, "n2 n2"]
-    further: Float[Array, "n q"]
-    scale: Float[Array, " nq"]
+    lost: Float[Array, "n1 n2"]
+    w: Float[Array, "n q"]
 
     @property
-    def shape(self):
-        """That of all rows."""
-        return len(self.further), len(self.scale)
+    def width(self):
+        """That of U₁ ⊗ U₂."""
+        return self.lost.size
 
-    def __getitem__(self, i):
-        one, other = self.first[i // len(self.second)], self.second[i % len(self.second)]
-        U = (one[:, :, None] * other[:, None]).reshape(len(i), len(self.further))
-        return jnp.concatenate([U, self.further[i]], axis=1) * self.scale
+    def entries(self, i, j):
+        """By one product."""
+        one, other = (
+            self.first[k // len(self.second)][:, :, None]
+            * self.second[k % len(self.second)][:, None]
+            for k in (i, j)
+        )
+        R = matmul((one * self.lost).reshape(len(i), -1), other.reshape(len(j), -1).T)
+        return R - matmul(self.w[i], self.w[j].T)
 
 
 @pytree
@@ -185,12 +186,7 @@ class Kronecker(OneByOne):
     weights: Weights
     fixed: FixedEffects
     expansion: Expansion
-    said: Report
-
-    @property
-    def report(self):
-        """As it was made."""
-        return self.said
+    report: Report
 
     def sides(self):
         """Itself."""
@@ -261,7 +257,6 @@ class Kronecker(OneByOne):
             beta=one.labels.start + level(M)[:, :, 0, 0],
             r=r,
             R=R - jnp.sum(w * w, axis=1, keepdims=True),
-            norm=total((lost * zeta) ** 2),
             fit=total(lost * zeta**2) / lam,
             logdet=(total(jnp.log(self.s + lam)) + of_constant)[None],
             dof=(total(lost) - jnp.sum((lost * unit) ** 2))[None],
@@ -274,12 +269,8 @@ class Kronecker(OneByOne):
     def view(self, solution, lam):
         """U diag(lost) Uᵀ − wwᵀ."""
         at, (lost, _, _, unit) = self.at_lam(lam, solution), self.at(lam, solution)
-        w = self.turned(lost * unit)
-        scale = jnp.append(lost, -jnp.ones_like(w[0]))
-        rows = partial(PairRows, self.first.U, self.second.U, w)
-        both = rows(jnp.ones_like(scale)), rows(scale)
-        H = self.weights.scale(self.fixed.basis(None, self.n))
-        return LowRank(at.r, at.R[:, 0], H, *both, self.weights.used, None, True)
+        H, sides = self.weights.scale(self.fixed.basis(None, self.n)), (self.first.U, self.second.U)
+        return SidesView(at.r, at.R[:, 0], H, *sides, lost, self.turned(lost * unit))
 
     def spread(self, lam):
         """Of pairs of new rows, as a `SidesSpread`."""
@@ -299,18 +290,18 @@ class Kronecker(OneByOne):
 
     @partial(jax.jit, static_argnames="setting")
     def left_out(self, solution, setting: str, lam) -> Float[Array, "t n1 n2"]:
-        """Held-out residuals at one λ: e⁰ = r/q of entries; of whole rows or columns the same in the
-        basis of the other side, in which they come apart; O(n₁n₂(n₁ + n₂)t).
-        """
+        """Held-out residuals at one λ, O(n₁n₂(n₁ + n₂)t)."""
+        if setting == "entries":
+            return self.tables(solution.residuals(lam[None])[0])
         if setting == "both":
             return self.both_left_out(solution, lam[None])[0]
-        U = None if setting == "columns" else self.first.U
-        V = None if setting == "rows" else self.second.U
-        inside = {"entries": (), "rows": -1, "columns": -2}[setting]
-        lost, Z = lam / (self.s + lam), self.with_constant(solution)
-        e, M, _ = without(U, V, lost, Z, self.fixed.count, inside)
-        first, second = self.first.U if U is None else None, self.second.U if V is None else None
-        return turned(first, second, without_constant(e, M)) / self.root
+        U, other, Z = self.first.U, self.second.U, self.with_constant(solution)
+        lost, swapped = lam / (self.s + lam), setting == "columns"
+        if swapped:
+            U, other, lost, Z = other, U, lost.T, Z.swapaxes(1, 2)
+        e, M, _ = without_rows(U, lost, Z, self.fixed.count)
+        e = without_constant(matmul(e, other.T), M)
+        return (e.swapaxes(1, 2) if swapped else e) / self.root
 
     def both_left_out(self, solution, lams: Float[Array, " L"]) -> Float[Array, "L t n1 n2"]:
         """Held-out residuals of every entry without its row and its column, by a spectrum of side 1
@@ -325,22 +316,24 @@ class Kronecker(OneByOne):
         labels = jnp.concatenate([self.tables(solution.labels.scaled), self.root[:q]])
         swapped = self.shape[0] > self.shape[1]
         if swapped:
-            one, other, labels = other, one, labels.swapaxes(1, 2)
-        U, s2 = other.U, other.s
+            one, other = other, one
+        else:
+            labels = labels.swapaxes(1, 2)
+        U, s2 = other.U, other.s[:, None]
         gone = partial(jnp.delete, assume_unique_indices=True)
 
         def row(i):
             rest = gone(one.U, i[None], axis=0)
             sigma, V = eigh(matmul(rest * one.s, rest.T))
-            sigma, k = clip(sigma)[0][:, None], matmul(one.U[i] * one.s, matmul(rest.T, V))
-            y = matmul(V.T, gone(labels, i[None], axis=1))
-            Z = matmul(y, U)
+            sigma, k = clip(sigma)[0], matmul(one.U[i] * one.s, matmul(rest.T, V))
+            y = matmul(gone(labels, i[None], axis=2), V)
+            Z = matmul(U.T, y)
 
             def at(lam):
-                lost, w = lam / (sigma * s2 + lam), s2 / (sigma * s2 + lam)
-                _, M, own = without(None, U, lost, Z, q, -2)
-                f = (turned(None, U, w * Z) - y * turned(None, U * U, w)) / own
-                return without_constant(labels[:, i, None] - matmul(k, f)[:, None], M)[:, 0]
+                lost, w = lam / (s2 * sigma + lam), s2 / (s2 * sigma + lam)
+                _, M, own = without_rows(U, lost, Z, q)
+                f = (matmul(U, w * Z) - y * matmul(U * U, w)) / own
+                return without_constant((labels[:, :, i] - matmul(f, k))[..., None], M)[..., 0]
 
             return jax.lax.map(at, lams)
 
@@ -399,8 +392,9 @@ def factor_kronecker(
     floor = rounding(v1.n, first.s) * jnp.max(second.s) + rounding(v2.n, second.s) * jnp.max(
         first.s
     )
-    said = Report("kronecker", floor, jnp.maximum(below1, below2))
-    return Kronecker(first, second, v, as_fixed_effects(None, intercept, v), Dual(None), said)
+    report = Report("kronecker", floor, jnp.maximum(below1, below2))
+    fixed = as_fixed_effects(None, intercept, v)
+    return Kronecker(first, second, v, fixed, AtPoints(None), report)
 
 
 def _side(name: str, K, v: Weights) -> tuple[Side, Any]:

@@ -22,9 +22,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxrls.factors.contract import Report, Solution
-from jaxrls.factors.expansion import OnLandmarks
-from jaxrls.factors.spectrum import AsTheyAre, Leaving, Spectrum
+from jaxrls.factors.expansion import AtPoints
+from jaxrls.factors.spectrum import Leaving, Spectrum
 from jaxrls.factors.summed import Summed
+from jaxrls.kernels.inner import Linear
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.decompositions import eigh_rounding, spectrum_of
 from jaxrls.linalg.inverses import triangular_inverse
@@ -46,9 +47,9 @@ NOISES = 16
 
 
 @pytree
-class Lift:
-    """Rows of X to rows of B: the kernel with the landmarks, the large directions of K_RR taken
-    out.
+class Dictionary:
+    """Landmarks as features: rows of X to rows of B, the kernel with the landmarks, the large
+    directions of K_RR taken out; Φ = B diag(I, tail).
     """
 
     kernel: Kernel
@@ -57,79 +58,6 @@ class Lift:
     across: Float[Array, "q p"]  # Mᵀ
     rest: Float[Array, "p p"]  # L₂⁻ᵀ
     is_whole: Bool[Array, ""]  # whether B is Φ
-
-    @property
-    def tail(self) -> Float[Array, "p p"]:
-        """What is left to make Φ of B, diag(I, tail)."""
-        return jnp.where(self.is_whole, jnp.eye(len(self.rest), dtype=self.rest.dtype), self.rest)
-
-    def features(self, X: Any) -> Float[Array, "n m"]:
-        """B, a row for each row of X."""
-        K, q = self.kernel(X, self.points), self.lead.shape[0]
-        first = matmul(K[:, :q], self.lead)
-        left = K[:, q:] - matmul(first, self.across)
-        whole = lambda A: matmul(A, self.rest)
-        return jnp.concatenate(
-            [first, jax.lax.cond(self.is_whole, whole, lambda A: A, left)], axis=1
-        )
-
-    def diag(self, X: Any) -> Float[Array, " n"]:
-        """k(x, x)."""
-        return self.kernel.diag(X)
-
-
-def solve_subset(
-    kernel: Kernel,
-    rows: Rows,
-    chosen: Landmarks,
-    labels: Labels,
-    weights: Weights,
-    fixed: FixedEffects,
-    *,
-    drop: bool = True,
-    block_size: int | None = None,
-) -> Solution:
-    """The solution on landmarks, from one reading of the rows; a trace that they carry must be of
-    these rows and weights. With `drop` a landmark that is a row leaves the dictionary with it.
-    """
-    dictionary = Dictionary.of(kernel, chosen.points)
-    lift, kept = dictionary.lift, None
-    corner = lift.features(lift.points)
-    m = corner.shape[1]
-    if rows.traceable and keeps_rows(rows.shape[0] // rows.parts, m, corner.dtype.itemsize):
-        kept = rows.map(lift.features, temporaries=m, block_size=block_size)
-    of_lift = rows.through(lift) if kept is None else rows.like(kept)
-    if fixed.count == 1 and fixed.rows is None and (kept is None or weights.values is None):
-        origin: Any = jnp.mean(corner, axis=0)[None]
-    else:
-        origin = near_fit(of_lift, AsTheyAre(), fixed, weights.values)
-    options: dict = {
-        "kept": kept,
-        "block_size": block_size,
-        "traced": chosen.trace_residual is None,
-    }
-    sums = dictionary.moments(
-        rows, fixed, labels.Y, weights.values, origin=origin, label_origin=labels.start, **options
-    )
-    if chosen.trace_residual is not None:
-        sums = replace(sums, trace=jnp.asarray(chosen.trace_residual, rows.dtype))
-    leaving = (chosen.indices, corner) if drop and chosen.indices is not None else None
-    factor = dictionary.spectrum(of_lift, sums, weights, fixed, leaving)
-    solution = factor.solve_moments(labels, sums)
-    return replace(solution, summed=Summed.of_fit(dictionary, sums, fixed))
-
-
-def keeps_rows(n: int, m: int, itemsize: int) -> bool:
-    """Whether n × m numbers fit into a quarter of the device's memory."""
-    limit = memory_bytes()
-    return limit is None or n * m * itemsize <= limit / 4
-
-
-@pytree
-class Dictionary:
-    """Landmarks as features: B of a row of X by the lift, and Φ = B diag(I, tail)."""
-
-    lift: Lift
     ridge: Float[Array, ""]
 
     @classmethod
@@ -142,42 +70,48 @@ class Dictionary:
         scale = jnp.max(jnp.diagonal(L), initial=0) ** 2
         pivots = jnp.max(jnp.diagonal(rest) ** 2, initial=0) * scale
         is_whole = pivots > jnp.finfo(rest.dtype).eps ** -0.5
-        return cls(Lift(kernel, points, lead, L[q:, :q].T, rest, is_whole), ridge)
+        return cls(kernel, points, lead, L[q:, :q].T, rest, is_whole, ridge)
 
     @property
-    def kernel(self) -> Kernel:
-        """That of the lift."""
-        return self.lift.kernel
+    def tail(self) -> Float[Array, "p p"]:
+        """What is left to make Φ of B."""
+        return jnp.where(self.is_whole, jnp.eye(len(self.rest), dtype=self.rest.dtype), self.rest)
+
+    def features(self, X: Any) -> Float[Array, "n m"]:
+        """B, a row for each row of X."""
+        K, q = self.kernel(X, self.points), self.lead.shape[0]
+        first = matmul(K[:, :q], self.lead)
+        left = K[:, q:] - matmul(first, self.across)
+        whole = lambda A: matmul(A, self.rest)
+        left = jax.lax.cond(self.is_whole, whole, lambda A: A, left)
+        return jnp.concatenate([first, left], axis=1)
+
+    def diag(self, X: Any) -> Float[Array, " n"]:
+        """k(x, x)."""
+        return self.kernel.diag(X)
+
+    def left_over(self, x, b) -> Float[Array, " n"]:
+        """What landmarks leave of k(x, x), from B of the same rows."""
+        phi = jax.lax.cond(self.is_whole, lambda b: b, lambda b: tailed(b, self.rest), b)
+        return left_over(self.kernel, x, phi)
 
     def check_width(self, d: int, r: int) -> None:
         """Raise unless rows have the columns that landmarks have."""
         del r
-        if d != self.lift.points.shape[1]:
+        if d != self.points.shape[1]:
             raise ValueError(
-                f"X must have {self.lift.points.shape[1]} columns, as the landmarks do, and has {d}"
+                f"X must have {self.points.shape[1]} columns, as the landmarks do, and has {d}"
             )
 
     def rounding(self) -> Float[Array, " r"]:
         """How far B of a row may be off: what L⁻¹ makes of the rounding of the kernel, which
         depends on how rows are cut into blocks.
         """
-        lift = self.lift
-        lead = jnp.linalg.norm(lift.lead, axis=0)
-        rest = 1 + jnp.sqrt(matmul(lead**2, lift.across**2))
-        rest = jnp.where(lift.is_whole, jnp.sqrt(matmul(rest**2, lift.rest**2)), rest)
+        lead = jnp.linalg.norm(self.lead, axis=0)
+        rest = 1 + jnp.sqrt(matmul(lead**2, self.across**2))
+        rest = jnp.where(self.is_whole, jnp.sqrt(matmul(rest**2, self.rest**2)), rest)
         eps = float(jnp.finfo(lead.dtype).eps)
-        return eps * jnp.max(self.kernel.diag(lift.points)) * jnp.concatenate([lead, rest])
-
-    def moments(self, rows: Rows, fixed, Y, v, *, traced: bool = True, **options) -> Moments:
-        """The moments of B; their trace, where it is asked for, sums what landmarks leave over."""
-        left = self.left_over if traced else None
-        return moments(rows, self.lift, fixed, Y, v, left_over=left, **options)
-
-    def left_over(self, x, b) -> Float[Array, " n"]:
-        """What landmarks leave of k(x, x), from B of the same rows."""
-        whole, rest = self.lift.is_whole, self.lift.rest
-        phi = jax.lax.cond(whole, lambda b: b, lambda b: tailed(b, rest), b)
-        return left_over(self.kernel, x, phi)
+        return eps * jnp.max(self.diag(self.points)) * jnp.concatenate([lead, rest])
 
     def spectrum(
         self,
@@ -185,24 +119,23 @@ class Dictionary:
         sums: Moments,
         weights: Weights,
         fixed: FixedEffects,
-        leaving=None,
         before=0.0,
+        leaving=None,
     ) -> Spectrum:
         """That of moments of B; rows are B again. `leaving` are the numbers of landmarks that leave
         with their row, and their rows of B.
 
         Rounding is that of sums whose diagonal was `before`, where that is larger.
         """
-        lift, tail, sums = self.lift, self.lift.tail, sums.centred(fixed)
-        given, origin = np.argsort(lead_order(lift.points.shape[0])), sums.origin
+        tail, q, sums = self.tail, self.lead.shape[0], sums.centred(fixed)
+        given, origin = np.argsort(lead_order(len(self.points))), sums.origin
         s, V, _, below = spectrum_of(tailed(tailed(sums.second, tail).T, tail))
         # Directions that rounding hides stay, as if they were at its level: rows of weight 0 may
         # lie far along them. They count for nothing in sums. A direction's level is that of the
         # entries of BᵀB that it adds up: far above the others' where landmarks nearly depend.
-        q = lift.lead.shape[0]
         noise = weights.total * matmul(tailed(self.rounding()[None] ** 2, tail**2)[0], V**2)
-        rest = matmul(lift.rest, V[q:])
-        W = jnp.concatenate([matmul(lift.lead, V[:q] - matmul(lift.across, rest)), rest])[given]
+        rest = matmul(self.rest, V[q:])
+        W = jnp.concatenate([matmul(self.lead, V[:q] - matmul(self.across, rest)), rest])[given]
         V = jnp.concatenate([V[:q], matmul(tail, V[q:])])  # ΦV = B V from here on
         least = eigh_rounding(len(s), s)
         diagonal = jnp.maximum(jnp.diagonal(sums.second), before)
@@ -210,28 +143,61 @@ class Dictionary:
         level = jnp.maximum(level, jnp.finfo(s.dtype).tiny)
         hidden, s = s < level, jnp.maximum(s, level)
         # Eigenvalues of K̂ that the ridge makes smaller.
-        damped = self.ridge * jnp.max(self.kernel.diag(lift.points)) * weights.total / len(s)
+        damped = self.ridge * jnp.max(self.diag(self.points)) * weights.total / len(s)
         unsure = jnp.max(jnp.where(hidden, level, jnp.minimum(s, NOISES * noise)))
         floor = jnp.maximum(2 * (2 * jnp.mean(level) - least + damped), unsure)
-        rotation = V / jnp.sqrt(s)
+        root = jnp.sqrt(s)
         if leaving is not None:
             indices, corner = leaving
             own = corner[given] - fixed.fitted(fixed.rows_at(indices), origin)
-            leaving = Leaving(indices, W / lengths(W), matmul(own, rotation))
-        return Spectrum(
-            rows=rows,
-            s=s,
-            rotation=rotation,
-            origin=origin,
-            basis=W * jnp.sqrt(s),
-            across=matmul(origin, V * jnp.sqrt(s)),
-            leaving=leaving,
-            weights=weights,
-            fixed=fixed,
-            expansion=OnLandmarks(lift.points[given]),
-            said=Report("subset", floor, jnp.zeros_like(below), sums.trace, self.ridge),
-            hidden=hidden,
-        )
+            leaving = Leaving(indices, W / lengths(W), matmul(own, V / root))
+        report = Report("subset", floor, jnp.zeros_like(below), sums.trace, self.ridge)
+        across, expansion = matmul(origin, V * root), AtPoints(self.points[given])
+        made = rows, s, across, weights, fixed, expansion, report
+        options: dict = {"rotation": V / root, "origin": origin, "basis": W * root}
+        return Spectrum(*made, leaving=leaving, hidden=hidden, **options)
+
+
+def solve_subset(
+    kernel: Kernel,
+    rows: Rows,
+    chosen: Landmarks,
+    labels: Labels,
+    weights: Weights,
+    fixed: FixedEffects,
+    *,
+    leave: bool = True,
+    block_size: int | None = None,
+) -> Solution:
+    """The solution on landmarks, from one reading of the rows; a trace that they carry must be of
+    these rows and weights. With `leave` a landmark that is a row leaves the dictionary with it.
+    """
+    made, kept, trace = Dictionary.of(kernel, chosen.points), None, chosen.trace_residual
+    corner = made.features(made.points)
+    m = len(corner)
+    if rows.traceable and keeps_rows(rows.shape[0] // rows.parts, m, corner.dtype.itemsize):
+        kept = rows.map(made.features, temporaries=m, block_size=block_size)
+    features = rows.through(made) if kept is None else rows.like(kept)
+    if fixed.count == 1 and fixed.rows is None and (kept is None or weights.values is None):
+        origin: Any = jnp.mean(corner, axis=0)[None]
+    else:
+        origin = near_fit(features, Linear(), fixed, weights.values)
+    origins: dict = {"origin": origin, "label_origin": labels.start, "block_size": block_size}
+    left = made.left_over if trace is None else None
+    data = rows, made, fixed, labels.Y, weights.values
+    sums = moments(*data, kept=kept, left_over=left, **origins)
+    if trace is not None:
+        sums = replace(sums, trace=jnp.asarray(trace, rows.dtype))
+    leaving = (chosen.indices, corner) if leave and chosen.indices is not None else None
+    factor = made.spectrum(features, sums, weights, fixed, leaving=leaving)
+    solution = factor.solve_moments(labels, sums)
+    return replace(solution, summed=Summed.of_fit(made, sums, fixed))
+
+
+def keeps_rows(n: int, m: int, itemsize: int) -> bool:
+    """Whether n × m numbers fit into a quarter of the device's memory."""
+    limit = memory_bytes()
+    return limit is None or n * m * itemsize <= limit / 4
 
 
 def left_over(kernel, x, phi):

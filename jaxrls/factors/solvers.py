@@ -2,25 +2,19 @@
 
 from typing import Any, ClassVar
 
-import jax
-import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxrls.factors.cholesky import CholeskyGram
+from jaxrls.factors.cholesky import CholeskyGram, RefinedGram
 from jaxrls.factors.cholesky_features import solve_cholesky
 from jaxrls.factors.contract import Factor, Solver
-from jaxrls.factors.expansion import Dual, Expansion, Primal
+from jaxrls.factors.expansion import AtPoints, Expansion, Primal
 from jaxrls.factors.landmark_spectrum import solve_subset
-from jaxrls.factors.refined import RefinedGram
-from jaxrls.factors.spectrum import factor_svd, factor_symmetric, solve_covariance
-from jaxrls.kernels.inner import Linear
+from jaxrls.factors.spectrum import factor_svd, factor_symmetric, products, solve_covariance
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.linalg.products import matmul
 from jaxrls.problem.fixed_effects import FixedEffects, as_fixed_effects
 from jaxrls.problem.labels import Labels
 from jaxrls.problem.landmarks import as_landmarks, on_landmarks, without_trace
 from jaxrls.problem.weights import Weights
-from jaxrls.rows.gram import gram
 from jaxrls.rows.sparse import as_rows
 from jaxrls.support.checks import platform
 from jaxrls.support.door import door
@@ -159,21 +153,16 @@ def check_no_landmarks(landmarks, solver: Solver) -> None:
 def kernel_matrix(
     kernel: Kernel, rows: Any, fixed: FixedEffects, block_size: int | None
 ) -> tuple[Array, Expansion, Array | None]:
-    """K, what its coefficients multiply, and what to add to every row of K for that. A matrix is linear in the rows k(new, training).
-
-    With an intercept only distances between features count: of features far from 0, K about their
-    mean keeps what K would round off.
+    """K, what its coefficients multiply, and what to add to every row of K for that. A matrix is
+    linear in the rows k(new, training).
     """
     if not kernel.evaluable:
         return rows.kernel_matrix(kernel, block_size), Primal(), None
     explicit = kernel.num_features(rows.shape[1], rows.dtype) is not None
     if fixed.one is None or not rows.in_memory or not explicit:
-        return rows.kernel_matrix(kernel, block_size), Dual(rows.points), None
-    features = rows.features(kernel)
-    origin = jax.lax.stop_gradient(jnp.mean(features.some(512), axis=0))
-    about = features.dense() - origin
-    K = gram(Linear(), about, block_size=block_size)
-    return K, Dual(rows.points, origin), matmul(about, origin)
+        return rows.kernel_matrix(kernel, block_size), AtPoints(rows.points), None
+    K, origin, lift = products(rows.features(kernel), fixed)
+    return K, AtPoints(rows.points, origin), lift
 
 
 @pytree
@@ -204,7 +193,7 @@ class Spectral(Solver):
         if landmarks is not None:
             if self.of is not None:
                 check_no_landmarks(landmarks, self)
-            options: dict = {"drop": leave, "block_size": block_size}
+            options: dict = {"leave": leave, "block_size": block_size}
             return solve_subset(kernel, rows, landmarks, *data, **options)
         n, d = rows.shape
         explicit, of = kernel.num_features(d, rows.dtype), self.of

@@ -12,22 +12,30 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxrls.factors.contract import Factor, Report, Solution, lam_chunks, times
+from jaxrls.factors.contract import Factor, Report, Solution, over_lams, times
 from jaxrls.factors.expansion import Expansion, Primal
 from jaxrls.factors.other_folds import PrimalForm
-from jaxrls.factors.spread import spectral_spread
+from jaxrls.factors.spread import DualSpread, PrimalSpread, Spread
 from jaxrls.kernels.inner import Linear
 from jaxrls.leave_out.view import LowRank
-from jaxrls.leave_out.without import Planes
 from jaxrls.linalg.decompositions import clip, eigh, eigh_rounding, rounding, spectrum_of, svd
+from jaxrls.linalg.inverses import triangular_inverse
 from jaxrls.linalg.products import matmul, safe_sqrt, transposed_matmul
 from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.problem.labels import Labels
 from jaxrls.problem.weights import Weights
-from jaxrls.rows.blocks import map_blocks
 from jaxrls.rows.moments import Moments, moments, near_fit
 from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.support.pytrees import pytree, static
+
+
+@pytree
+class Whole(DenseRows):
+    """Rows that are read at once, which is one large product."""
+
+    def over(self, kind, fn, columns, temporaries=0, block_size=None, **hints):
+        """No block but all."""
+        return fn(self.X, *columns)
 
 
 @pytree
@@ -56,32 +64,27 @@ class Spectrum(Factor):
     weights: Weights
     fixed: FixedEffects
     expansion: Expansion
-    said: Report
-    rotation: Float[Array, "p r"] | None = (
-        None  # U = √v (rows − B origin) rotation; None: rows are U
-    )
+    report: Report
+    # U = √v (rows − B origin) rotation; None: rows are U
+    rotation: Any = None  # (p, r)
     origin: Any = None  # (q, p), what the fixed effects fit of features, None where K is given
     basis: Float[Array, "c r"] | None = None  # None where the coefficients are dual: √v U
     solved: Float[Array, " r"] | None = None  # 0 in directions of K's negative eigenvalues
-    leaving: Leaving | None = None
+    leaving: Any = None  # `Leaving`
     complete: bool = static(default=False)  # whether U is square
     hidden: Bool[Array, " r"] | None = None  # where s is the level of rounding in place of 0
     training: Any = None  # where U is kept
+    sums: Any = None  # `Moments`, centred, where the rows are gone
 
     @property
-    def report(self):
-        """As it was made."""
-        return self.said
+    def indices(self):
+        """Of landmarks that leave."""
+        return None if self.leaving is None else self.leaving.indices
 
     @property
     def parts(self):
         """Those of the rows."""
         return self.rows.parts
-
-    @property
-    def whole(self) -> int | None:
-        """The block size where U is kept: all rows at once, which is one large product."""
-        return self.n if self.rotation is None else None
 
     def spectrum(self):
         """Itself."""
@@ -113,7 +116,7 @@ class Spectrum(Factor):
     def left_vectors(self) -> Float[Array, "n r"]:
         """U, formed where it is not kept."""
         columns = self.weights.values, self.fixed.rows
-        return self.rows.map(self.left, *columns, block_size=self.whole)
+        return self.rows.map(self.left, *columns)
 
     def dual_basis(self) -> Float[Array, "n r"]:
         """√v U."""
@@ -123,12 +126,12 @@ class Spectrum(Factor):
         """z = Uᵀ√v y."""
         cross = lambda x, v, b, y: transposed_matmul(self.unrotated(x, v, b), y)
         columns = self.weights.values, self.fixed.rows, labels.scaled
-        z = self.rows.sum(cross, *columns, block_size=self.whole)
+        z = self.rows.sum(cross, *columns)
         return z if self.rotation is None else matmul(self.rotation.T, z)
 
     def solve_moments(self, labels: Labels, sums: Moments) -> Solution:
         """`solve_labels` where the cross-moments were summed together with the moments."""
-        z = matmul(self.rotation.T, sums.centred(self.fixed).cross)  # type: ignore[union-attr]
+        z = matmul(self.rotation.T, sums.centred(self.fixed).cross)
         return Solution(self, labels, z)
 
     # at λ ------------------------------------------------------------------------------------------
@@ -152,7 +155,13 @@ class Spectrum(Factor):
         return jnp.moveaxis(coef, 1, 0), jnp.moveaxis(beta, 1, 0)
 
     def residual_norm(self, solution, lams):
-        """Of a square U Σ(λDz)²."""
+        """Of a square U Σ(λDz)²; of rows that are gone a quadratic form of the moments, which is a
+        difference, right to the squares of labels.
+        """
+        if self.sums is not None:
+            coef = times(self.rotation, (1 - self.lost(lams)) * solution.state[:, None])
+            both = 2 * self.sums.cross[:, None] - times(self.sums.second, coef)
+            return jnp.maximum(self.sums.square - jnp.sum(coef * both, axis=0), 0)
         if not self.complete:
             return super().residual_norm(solution, lams)
         return jnp.sum((self.lost(lams) * solution.state[:, None]) ** 2, axis=0)
@@ -177,7 +186,7 @@ class Spectrum(Factor):
         """
         if self.complete:
             share = lambda U, used: jnp.sum(jnp.where(used[:, None], U * U, 0), axis=0)
-            share = self.rows.sum(share, self.weights.used, block_size=self.whole)
+            share = self.rows.sum(share, self.weights.used)
             return jnp.sum(share[:, None, None] * inside, axis=0)
         missing = self.residual_dimensions() - self.s.shape[0]
         return jnp.sum(inside, axis=0) + missing * outside
@@ -186,36 +195,26 @@ class Spectrum(Factor):
         """One pass over the rows, all λ inside: O(n r L (t + 1))."""
         z, t = solution.state, solution.labels.Y.shape[1]
 
-        def prepared(lams):
-            lost = self.lost(lams)
-            return lost, lost * z[:, None]
-
-        whole, rest = lam_chunks(lams, t)
-        chunks = (
-            None if whole is None else jax.vmap(prepared)(whole),
-            None if rest is None else prepared(rest),
-        )
-
         def block(x, v, b, y, *columns):
             U = self.left(x, v, b)
             outside: Any = None if self.complete else self._outside(U, v, b)
             missed: Any = None if self.complete else (y - matmul(U, z))[:, None]
 
-            def at(chunk):
-                lost, lost_z = chunk
-                r, R = times(U, lost_z), times(U * U, lost)
+            def at(lams):
+                lost = self.lost(lams)
+                r, R = times(U, lost * z[:, None]), times(U * U, lost)
                 if not self.complete:
                     r, R = missed + r, outside[:, None, None] + R
                 out = fn(r, R, v, *columns)
                 return jnp.moveaxis(out, 1, 0) if stack else out
 
-            out = map_blocks(at, *chunks)
+            out = over_lams(at, lams, t)
             return jnp.moveaxis(out, 0, 1) if stack else out
 
         read = self.rows.map if stack else self.rows.sum
         y = None if self.complete else solution.labels.scaled
         columns = self.weights.values, self.fixed.rows, y, *columns
-        return read(block, *columns, block_size=self.whole)
+        return read(block, *columns)
 
     def _outside(self, U, v, b):
         """The diagonal of I − HHᵀ − UUᵀ for a block of rows."""
@@ -226,36 +225,25 @@ class Spectrum(Factor):
         """From the features, where U is made of them."""
         if self.rotation is None:
             return super().unseen(solution, lams)
-        kept = (1 - self.lost(lams)) * solution.state[:, None]
-        f = self.rows.map(lambda x, b: times(self.left(x, None, b), kept), self.fixed.rows)
-        return solution.labels.Y - solution.labels.mean - jnp.moveaxis(f, 1, 0)
+        return solution.at_each(lams, lambda lam, one: self.view(one, lam).residuals)
 
     def landmarks_out(self, solution, lams):
         """All λ by four products."""
-        if self.leaving is None:
-            return None
-        W, u, indices = self.leaving.planes, self.leaving.left, self.leaving.indices
+        W, u, v = self.leaving.planes, self.leaving.left, self.weights.array[self.indices]
         lost, z = self.lost(lams), solution.state[:, None]
-        kept = 1 - lost
-        slope = jnp.sqrt(kept * lost)
-        v = self.weights.array[indices]
-        h = self.fixed.leverage(self.fixed.rows_at(indices), v)
-        mean = jnp.broadcast_to(solution.labels.mean, solution.labels.Y.shape)
-        residual = (solution.labels.Y - mean)[indices][:, None] - times(u, kept * z)
-        v = v[:, None, None]
-        outside = 1 - v * jnp.sum(u * u, axis=1)[:, None, None] - h[:, None, None]
-        remaining = outside + v * times(u * u, lost)
+        slope = jnp.sqrt((1 - lost) * lost)
+        outside = self._outside(jnp.sqrt(v)[:, None] * u, v, self.fixed.rows_at(self.indices))
+        remaining = outside[:, None, None] + v[:, None, None] * times(u * u, lost)
         d, rho, alpha = times(W * W, lost), times(W * u, slope), times(W, slope * z)
-        return indices, d, rho, alpha, residual, remaining, v
+        return d, rho, alpha, times(u, (1 - lost) * z), remaining
 
     def primal_form(self):
         """φ = (rows − B origin) V, where U is made of rows."""
         if self.rotation is None:
             return None
         turn = self.rotation * jnp.sqrt(self.s)
-        own = self.leaving
-        indices, planes = (None, None) if own is None else (own.indices, own.planes)
-        return PrimalForm(self.rows, AsTheyAre(), turn, self.origin, indices, planes, False)
+        planes = None if self.leaving is None else self.leaving.planes
+        return PrimalForm(self.rows, Linear(), turn, self.origin, planes, False)
 
     def view(self, solution, lam):
         """U diag(λD) Uᵀ, or I − HHᵀ − U diag(sD) Uᵀ."""
@@ -266,31 +254,37 @@ class Spectrum(Factor):
             u = self.rows.map(lambda x, b: self.left(x, None, b) * root, fixed.rows)
             constraints = () if out is None else (out.planes * jnp.sqrt(lost), out.indices)
             return LowRank.of_rows(u, root[:, None] * z, labels, weights, fixed, *constraints)
-        both = lambda r, R, v: jnp.concatenate([r, R], axis=2)
-        both = self.sweep(solution, lam.reshape(1, 1), both, stack=True)[:, 0]
-        r, R, U = both[:, :-1], both[:, -1], self.left_vectors()
+        r, U = solution.training_residuals(lam[None])[0], self.left_vectors()
         left = U * (lost if self.complete else lost - 1)
         if weights.values is not None:
             G = self.queries() / (self.s + lam)
             left = jnp.where(used, left, -G)
             r = jnp.where(used, r, labels.Y - labels.mean - matmul(G, z))
-        R = jnp.where(weights.used, R, 1)
+        R = jnp.where(weights.used, self.remaining(lam), 1)
         H = fixed.basis(fixed.rows, self.n) * weights.root_or_one[:, None]
-        return LowRank(r, R, H, U, left, weights.used, None, self.complete)
+        return LowRank(r, R, H, U, left, weights.used, complete=self.complete)
 
-    def spread(self, lam):
-        """By the basis."""
-        return spectral_spread(self, lam)
-
-    def planes(self, lam):
-        """The coefficients that leave, in the coordinates of the posterior; what is hidden counts as
-        it does in `coefficients`, not as in `spread`, so that f without a row fits its residual.
+    def spread(self, lam) -> Spread:
+        """Dual, on landmarks, or on features: by the Cholesky factor of their covariance, or of few
+        rows by the basis.
         """
-        if self.leaving is None:
-            return None
-        scale: Any = jnp.sqrt(lam / (self.s + lam)) / jnp.sqrt(self.s)
-        directions = jnp.concatenate([scale * self.basis, -scale * self.across])
-        return Planes(self.leaving.indices, directions)
+        of, kept = (self.expansion, self.fixed.lean()), 1 / jnp.sqrt(self.s + lam)
+        if self.solved is not None:
+            kept = kept * self.solved
+        if self.basis is None:
+            half, middle = self.dual_basis() * kept, self.across * kept
+            return DualSpread.of_matrix(self, lam, half, middle, self.training_gram())
+        if self.report.trace_residual is not None:
+            root = jnp.sqrt(self.s)
+            scale, whiten = jnp.sqrt(lam / (self.s + lam)) / root, self.basis / root
+            return PrimalSpread(*of, self.basis * scale, self.across * scale, lam, whiten)
+        c, r = self.basis.shape
+        if c > r:
+            return DualSpread(*of, self.basis * kept, self.across * kept, lam, origin=self.origin)
+        second = matmul(self.basis, self.basis.T)  # of features, less their fit by fixed effects
+        A = jnp.linalg.cholesky(second + lam * jnp.eye(c, dtype=self.dtype))
+        half = jnp.sqrt(lam) * triangular_inverse(A).T
+        return PrimalSpread(*of, half, matmul(self.origin, half), lam)
 
     def squares(self, solution, lam):
         """r, and the diagonals of H, R, H² and R² at one λ, H = I − R: what influence needs."""
@@ -304,9 +298,8 @@ class Spectrum(Factor):
             return matmul(U * U, powers) + jnp.stack([h, outside, h, outside], axis=1)
 
         columns = self.weights.values, self.fixed.rows
-        diagonals = self.rows.map(block, *columns, block_size=self.whole)
-        r = self.sweep(solution, lam.reshape(1, 1), lambda r, R, v: r, stack=True)[:, 0]
-        return r, *diagonals.T
+        diagonals = self.rows.map(block, *columns)
+        return solution.training_residuals(lam[None])[0], *diagonals.T
 
     def training_gram(self) -> Float[Array, "n n"]:
         """K of the rows, made again."""
@@ -320,15 +313,6 @@ class Spectrum(Factor):
         G = rows.map(lambda x: matmul(self.expansion.design(kernel, x), basis))
         G = G - self.fixed.fitted(self.fixed.rows, self.across)
         return G if self.solved is None else G * self.solved
-
-
-class AsTheyAre:
-    """Rows that are features."""
-
-    @staticmethod
-    def features(X):
-        """X."""
-        return X
 
 
 # how spectra are made ------------------------------------------------------------------------------
@@ -362,18 +346,9 @@ def factor_symmetric(
     floor = eigh_rounding(n, s, constant)
     solved = None if semidefinite else jnp.where(s < -floor, 0, 1).astype(dtype)
     s, below = clip(s, constant)
-    return Spectrum(
-        rows=DenseRows(U),
-        s=s,
-        across=matmul(across, weights.scale(U)),
-        solved=solved,
-        training=training,
-        weights=weights,
-        fixed=fixed,
-        expansion=expansion,
-        said=Report("gram", floor, below),
-        complete=True,
-    )
+    across, report = matmul(across, weights.scale(U)), Report("gram", floor, below)
+    made = Whole(U), s, across, weights, fixed, expansion, report
+    return Spectrum(*made, solved=solved, training=training, complete=True)
 
 
 def factor_svd(kernel, rows: Rows, weights: Weights, fixed: FixedEffects) -> Spectrum:
@@ -387,19 +362,10 @@ def factor_svd(kernel, rows: Rows, weights: Weights, fixed: FixedEffects) -> Spe
     U = fixed.project(weights, U)
     basis = Vt.T * sigma
     floor = (20 * rounding(len(sigma), sigma)) ** 2  # σ is rounded, not its square: 5 % of √λ
-    return Spectrum(
-        rows=DenseRows(U),
-        s=sigma**2,
-        origin=origin,
-        basis=basis,
-        across=matmul(origin, basis),
-        training=(kernel, rows),
-        weights=weights,
-        fixed=fixed,
-        expansion=Primal(),
-        said=Report("features", floor, jnp.zeros((), Phi.dtype)),
-        complete=complete,
-    )
+    report = Report("features", floor, jnp.zeros((), Phi.dtype))
+    made = Whole(U), sigma**2, matmul(origin, basis), weights, fixed, Primal(), report
+    options: dict = {"origin": origin, "basis": basis, "training": (kernel, rows)}
+    return Spectrum(*made, complete=complete, **options)
 
 
 def solve_covariance(kernel, rows: Rows, labels: Labels, weights: Weights, fixed) -> Solution:
@@ -418,15 +384,8 @@ def solve_covariance(kernel, rows: Rows, labels: Labels, weights: Weights, fixed
 def feature_moments(features: Rows, labels: Labels, weights: Weights, fixed) -> Moments:
     """Those of explicit features, about a point near what the fixed effects fit of them."""
     origin = near_fit(features, Linear(), fixed, weights.values)
-    return moments(
-        features,
-        Linear(),
-        fixed,
-        labels.Y,
-        weights.values,
-        origin=origin,
-        label_origin=labels.start,
-    )
+    data = features, Linear(), fixed, labels.Y, weights.values
+    return moments(*data, origin=origin, label_origin=labels.start)
 
 
 def of_moments(
@@ -438,37 +397,36 @@ def of_moments(
     constant = jnp.maximum(sums.taken(fixed), jnp.max(jnp.asarray(before, rows.dtype)))
     sums = sums.centred(fixed)
     s, V, inverse_sigma, below = spectrum_of(sums.second, constant)
-    basis = V * jnp.sqrt(s)
-    return Spectrum(
-        rows=rows,
-        s=s,
-        rotation=V * inverse_sigma,
-        origin=sums.origin,
-        basis=basis,
-        across=matmul(sums.origin, basis),
-        weights=weights,
-        fixed=fixed,
-        expansion=Primal(),
-        said=Report("covariance", 2 * eigh_rounding(len(s), s, constant), below),
+    basis, report = (
+        V * jnp.sqrt(s),
+        Report("covariance", 2 * eigh_rounding(len(s), s, constant), below),
     )
+    made = rows, s, matmul(sums.origin, basis), weights, fixed, Primal(), report
+    return Spectrum(*made, rotation=V * inverse_sigma, origin=sums.origin, basis=basis)
+
+
+def products(features: Rows, fixed: FixedEffects) -> tuple[Any, Any, Any]:
+    """K = ΦΦᵀ of features about an origin, that origin, and what to add to every row of K for the
+    kernel of new rows with these: with an intercept only distances count, and of features far from
+    0 K about their mean keeps what K would round off.
+    """
+    if fixed.one is None:
+        origin = jnp.zeros(features.shape[1], features.dtype)
+        return features.products(origin), origin, None
+    origin = jax.lax.stop_gradient(jnp.mean(features.some(512), axis=0))
+    lift = features.map(lambda phi: matmul(phi - origin, origin))
+    return features.products(origin), origin, lift
 
 
 def _factor_outer(kernel, rows: Rows, features: Rows, weights: Weights, fixed) -> Spectrum:
     """K = ΦΦᵀ in place of ΦᵀΦ, its dual coefficients turned into w = Φᵀ√v U (D ∘ z)."""
-    origin = jnp.zeros(features.shape[1], features.dtype)
-    if fixed.one is not None:
-        origin = jnp.mean(features.some(512), axis=0)
+    K, origin, lift = products(features, fixed)
     fit = near_fit(features, Linear(), fixed, weights.array)
-    fit = jnp.zeros((0, len(origin)), origin.dtype) if fit is None else fit
-    dual = factor_symmetric(features.products(origin), weights, fixed, Primal(), semidefinite=True)
-    turn = lambda phi, scaled: transposed_matmul(scaled, phi - origin).T
+    fit = origin[None][:0] if fit is None else fit
+    options: dict = {"training": (kernel, rows), "semidefinite": True, "lift": lift}
+    dual = factor_symmetric(K, weights, fixed, Primal(), **options)
+    turn = lambda phi, scaled: transposed_matmul(phi - origin, scaled)
     basis = features.sum(turn, dual.dual_basis())
-    across = dual.across
-    if fixed.one is not None:
-        across = across + fixed.one[:, None] * matmul(origin, basis)
-    floor = jnp.maximum(dual.said.floor, eigh_rounding(max(features.shape), dual.s))
-    said = Report("covariance", floor, dual.said.indefinite)
-    training = kernel, rows
-    return replace(
-        dual, basis=basis, origin=fit, across=across, solved=None, training=training, said=said
-    )
+    floor = jnp.maximum(dual.report.floor, eigh_rounding(max(features.shape), dual.s))
+    report = Report("covariance", floor, dual.report.indefinite)
+    return replace(dual, basis=basis, origin=fit, report=report)

@@ -6,22 +6,17 @@ evidence, the last two by a difference of squares, as ‖√v(y − ŷ)‖² = �
 Rounding stays at the level of the largest sums that there were, and so does what is said of it:
 taking off most of a sum leaves few of its digits."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxrls.factors.contract import Solution, times
-from jaxrls.factors.spectrum import (
-    Spectrum,
-    feature_moments,
-    of_moments,
-)
-from jaxrls.kernels.inner import Linear
+from jaxrls.factors.contract import Solution
+from jaxrls.factors.expansion import Features
+from jaxrls.factors.spectrum import Spectrum, feature_moments, of_moments
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.linalg.products import matmul
 from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.problem.labels import Labels
 from jaxrls.problem.weights import SummedWeights, Weights
@@ -56,51 +51,32 @@ class Gone(Rows):
 
 
 @pytree
-class SummedSpectrum(Spectrum):
-    """A spectrum of rows that are gone."""
+class Explicit(Features):
+    """Explicit features, of which moments are taken as they are."""
 
-    sums: Any = None  # `Moments`, centred
-
-    def residual_norm(self, solution, lams):
-        """By a quadratic form of the moments: a difference, right to the squares of labels."""
-        rotation: Any = self.rotation
-        coef = times(rotation, (1 - self.lost(lams)) * solution.state[:, None])
-        both = 2 * self.sums.cross[:, None] - times(self.sums.second, coef)
-        return jnp.maximum(self.sums.square - jnp.sum(coef * both, axis=0), 0)
-
-
-@pytree
-class PlainFeatures:
-    """A kernel's explicit features, of which moments are taken as they are."""
-
-    kernel: Kernel
+    left_over = None
 
     def check_width(self, d: int, r: int) -> None:
         """Raise unless rows of d columns have r features."""
         found = self.kernel.num_features(d, jnp.result_type(float))
         if found != r:
             raise ValueError(
-                f"X must have the columns that were fitted, and has {d}, which gives {found} features in place of {r}"
+                f"X must have the columns that were fitted, and has {d}, which gives {found} "
+                f"features in place of {r}"
             )
 
-    def moments(self, rows: Rows, fixed: FixedEffects, Y, v, **options) -> Moments:
-        """The moments of φ."""
-        return moments(rows.features(self.kernel), Linear(), fixed, Y, v, **options)
-
-    def spectrum(self, rows: Rows, sums: Moments, weights: Weights, fixed, *, before) -> Spectrum:
+    def spectrum(self, *given) -> Spectrum:
         """That of moments of φ."""
-        return of_moments(rows, sums, weights, fixed, before)
+        return of_moments(*given)
 
 
 @pytree
 class Summed:
     """Moments about the origins of the first rows, of what they are, and the largest that they have
     been.
+    """
 
-    `of` has `moments(rows, Y, weights, origin=, label_origin=)` and `spectrum(rows, moments,
-    weights, intercept, before=)`."""
-
-    of: Any
+    of: Any  # features: `Explicit`, or the `Dictionary` of landmarks
     moments: Moments
     past: tuple[Any, Any, Any]  # the largest Σv, diagonal of the second moments, squares of labels
     fixed: FixedEffects
@@ -118,24 +94,23 @@ class Summed:
 
     def moments_of(self, rows: Rows, fixed, Y, weights: Weights, block_size=None) -> Moments:
         """Those of other rows, about the same origins."""
-        origins = {"origin": self.moments.origin, "label_origin": self.moments.label_origin}
-        return self.of.moments(rows, fixed, Y, weights.values, block_size=block_size, **origins)
+        own, of = self.moments, self.of
+        options: dict = {"left_over": of.left_over, "block_size": block_size}
+        options |= {"origin": own.origin, "label_origin": own.label_origin}
+        return moments(rows, of, fixed, Y, weights.values, **options)
 
     def solution(self, flat: bool) -> Solution:
         """The solution, of which nothing can be asked that needs rows; its floor counts what
         rounding has left of larger sums.
         """
         sums, fixed = self.moments, self.fixed.from_gram(self.moments.gram)
-        centred = sums.centred(fixed)
-        dtype, t = sums.second.dtype, sums.cross.shape[1]
+        centred, dtype = sums.centred(fixed), sums.second.dtype
         weights = SummedWeights(None, 0, dtype, (sums.weight, sums.count, sums.log_weight))
         before = jnp.where(self.past[1] > MODEST * jnp.diagonal(sums.second), self.past[1], 0)
-        made = self.of.spectrum(Gone(dtype), sums, weights, fixed, before=before)
-        named = {field.name: getattr(made, field.name) for field in fields(made)}
-        none = jnp.zeros((0, t), dtype)
+        factor = self.of.spectrum(Gone(dtype), sums, weights, fixed, before)
+        none = jnp.zeros((0, sums.cross.shape[1]), dtype)
         labels = Labels(none, centred.label_origin, none[:1], none, flat)
-        z = matmul(made.rotation.T, centred.cross)
-        return Solution(SummedSpectrum(**named, sums=centred), labels, z)
+        return replace(factor, sums=centred).solve_moments(labels, sums)
 
     def lost(self, lam) -> Float[Array, ""]:
         """By how much rounding is larger than that of a fit to the rows that are left, at the
@@ -143,43 +118,31 @@ class Summed:
         """
         m, (_, diagonal, squares) = self.moments, self.past
         now = jnp.sum(jnp.diagonal(m.centred(self.fixed.from_gram(m.gram)).second)) + jnp.min(lam)
-        # Labels about 0, as their mean is told too. Coefficients are linear in them, so that it is
-        # their length that counts.
-        labels = m.square + self._labels_taken()
-        return jnp.maximum(
-            _ratio(jnp.sum(diagonal), now), jnp.max(jnp.sqrt(_ratio(squares, labels, 2)), initial=0)
-        )
-
-    def _labels_taken(self) -> Float[Array, " t"]:
-        """Σ v of the squares of labels less those about their origin."""
-        m, o = self.moments, self.moments.label_origin
-        gram = jnp.diag(m.gram) if m.gram.ndim == 1 else m.gram
-        return jnp.sum(o * (2 * m.label + matmul(gram, o)), axis=0)
+        # Coefficients are linear in labels, so that it is their length that counts.
+        labels = jnp.max(jnp.sqrt(_ratio(squares, m.square, 2)), initial=0)
+        return jnp.maximum(_ratio(jnp.sum(diagonal), now), labels)
 
     def possible(self) -> Bool[Array, ""]:
         """Whether there may be rows that sum to this: weight is left, and no square is negative,
         whatever the direction, beyond rounding.
 
-        By a Cholesky factor of the moments of (1, φ, y) for each target, in units of the largest
-        that they have been."""
-        m, (weight, diagonal, squares) = self.moments, self.past
-        gram = jnp.diag(m.gram) if m.gram.ndim == 1 else m.gram
-        unit = jnp.where(diagonal > 0, diagonal, 1)
-        units = 1 / jnp.sqrt(jnp.concatenate([jnp.full(len(gram), weight), unit]))
-        corner = jnp.block([[gram, m.first], [m.first.T, m.second]])
-        beside = jnp.concatenate([m.label, m.cross]) * units[:, None]
-        beside = beside / jnp.sqrt(jnp.where(squares > 0, squares, 1))
+        By a Cholesky factor of the moments of φ, and what it leaves of those of the labels, in
+        units of the largest that they have been.
+        """
+        sums, (weight, diagonal, squares) = self.moments, self.past
+        m = sums.centred(self.fixed.from_gram(sums.gram))
+        unit, own = (1 / jnp.sqrt(jnp.where(past > 0, past, 1)) for past in (diagonal, squares))
         # Half of the digits: rows that go differ by rounding from what they were when they came.
-        eps, k = float(jnp.finfo(m.second.dtype).eps), len(units)
+        eps, k = float(jnp.finfo(unit.dtype).eps), len(unit) + self.fixed.count
         tolerance = eps**0.5
-        eye = tolerance * jnp.eye(k, dtype=corner.dtype)
-        L = jnp.linalg.cholesky(units[:, None] * corner * units + eye)
-        half = jax.lax.linalg.triangular_solve(L, beside, left_side=True, lower=True)
-        rest = m.square / jnp.where(squares > 0, squares, 1) + tolerance
-        rest = rest - jnp.sum(half**2, axis=0)
+        L = jnp.linalg.cholesky(
+            unit[:, None] * m.second * unit + tolerance * jnp.eye(len(unit), dtype=unit.dtype)
+        )
+        half = jax.scipy.linalg.solve_triangular(L, unit[:, None] * m.cross * own, lower=True)
+        rest = own**2 * m.square + tolerance - jnp.sum(half**2, axis=0)
         least = 1 + int(self.fixed.one is not None)
         enough = (m.weight > 4 * k * eps * weight) & (jnp.round(m.count) >= least)
-        return enough & jnp.all(jnp.isfinite(L)) & jnp.all(rest >= 0)
+        return enough & jnp.all(rest >= 0)  # which NaN is not
 
 
 def _ratio(past, now, power=1):
@@ -198,4 +161,4 @@ def summed_features(
 ) -> Summed:
     """Those of a kernel's explicit features."""
     sums = feature_moments(rows.features(kernel), labels, weights, fixed)
-    return Summed.of_fit(PlainFeatures(kernel), sums, fixed)
+    return Summed.of_fit(Explicit(kernel), sums, fixed)

@@ -7,12 +7,12 @@ from typing import Any, Generic, Literal, TypeVar, overload
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxrls.factors.certificate import TOLERANCE, certificate_words
 from jaxrls.inference.intervals import Predictive, intervals, predictive
 from jaxrls.inference.model import Model
 from jaxrls.inference.posterior import Posterior, check_unsaid, covariance, variances
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.conjugate import Run
+from jaxrls.problem.landmarks import TOLERANCE, certificate_words
 from jaxrls.support.checks import is_concrete
 from jaxrls.support.door import door
 from jaxrls.support.pictures import plot_errors, plot_function, plot_left_out, plot_search

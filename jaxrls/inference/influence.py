@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.factors.contract import Factor
-from jaxrls.factors.expansion import Dual
+from jaxrls.factors.expansion import AtPoints
 from jaxrls.inference.model import Model
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import safe_sqrt
@@ -128,7 +128,7 @@ def eigenfunctions(
     scale = safe_sqrt(total) / s
     basis = spectrum.dual_basis() if spectrum.basis is None else spectrum.basis
     expansion = (
-        Dual(X) if spectrum.basis is None and kernel.evaluable else spectrum.expansion
+        AtPoints(X) if spectrum.basis is None and kernel.evaluable else spectrum.expansion
     )  # one made from K alone knows no rows
     points, coef = expansion.compact(kernel, basis[:, leading] * scale)
     across = spectrum.across[:, leading] if factor.fixed.count else jnp.zeros((1, num))

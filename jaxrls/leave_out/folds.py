@@ -4,8 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxrls.leave_out.constraints import orthonormal, slots_of
-from jaxrls.leave_out.view import LowRank, View
+from jaxrls.leave_out.view import LowRank, View, orthonormal, slots_of
 from jaxrls.linalg.products import matmul
 from jaxrls.problem.folds import folds_together, over_folds
 from jaxrls.problem.weights import Weights
@@ -60,10 +59,11 @@ def _fold(view: View, weights: Weights, rows, mask):
     H = view.H[rows] * levels_inside(inside)
     R = R + matmul(H, H.T)
     if view.constraints is not None:
-        slot, has = slots_of(view.constraints, rows, mask)
-        Q = orthonormal(view.constraints.planes[slot], has)
-        along = matmul(view.constraints.rows[rows], Q.T)
-        R, r = R + matmul(along, along.T), r + matmul(along, matmul(Q, view.constraints.labels))
+        out = view.constraints
+        slot, has = slots_of(out.slots[rows], len(out.planes), mask)
+        Q = orthonormal(out.planes[slot], has)
+        along = matmul(out.rows[rows], Q.T)
+        R, r = R + matmul(along, along.T), r + matmul(along, matmul(Q, out.labels))
     block = R * used[:, None] * used[None, :] + jnp.diag(1 - used)
     root = jnp.linalg.cholesky(block)
     x = jax.scipy.linalg.cho_solve((root, True), r * used[:, None])

@@ -13,8 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxrls.leave_out.constraints import angles
-from jaxrls.leave_out.view import Constraints, View
+from jaxrls.leave_out.view import Constraints, View, angles
 from jaxrls.linalg.products import matmul, panels
 from jaxrls.rows.blocks import default_block_size, sum_rows, wide_block_size
 from jaxrls.support.checks import check_row_numbers, is_concrete
@@ -73,14 +72,14 @@ class Held(NamedTuple):
 
 
 class RowData(NamedTuple):
-    """What belongs to rows beside R: labels (t, n), weights (n,) or None, 1/√v (n,) or None, further
-    arrays, and (n, q) H of those levels whose only two rows leave with it.
+    """What belongs to rows beside R: labels (t, n), weights (n,), further arrays, 1/√v (n,), and H
+    (n, q) of those levels whose only two rows leave with it, or None.
     """
 
     labels: Any
     weights: Any
-    inverse_root: Any
     own: tuple
+    inverse_root: Any
     levels: Any
 
 
@@ -180,32 +179,23 @@ def _left_out(system, i, j, mask):
         r, q = r + more[3], q + more[4]
     determinant = one * other - beside * beside
     inverse = 1 / (determinant if mask is None else jnp.where(mask, determinant, 1))
-    e, f = (other * r - beside * q) * inverse, (one * q - beside * r) * inverse
-    if data.inverse_root is None:
-        return e, f
     own, others = _facing(data.inverse_root, i, j)
-    return own * e, others * f
+    return own * (other * r - beside * q) * inverse, others * (one * q - beside * r) * inverse
 
 
 def _summed(fn, system, i, j, mask):
-    data = system[2]
-    residuals = _left_out(system, i, j, mask)
-    ones = jnp.ones(data.labels.shape[1], data.labels.dtype)
-    weights = _facing(ones if data.weights is None else data.weights, i, j)
-    both = zip(
-        residuals,
-        _facing(data.labels, i, j),
-        weights,
-        zip(*(_facing(values, i, j) for values in data.own), strict=True) if data.own else [(), ()],
-        strict=True,
-    )
+    """The sum over a rectangle, of those pairs that `mask` has."""
+    e, f = _left_out(system, i, j, mask)
+    rows = system[2][:3]
+    one = jax.tree.map(lambda values: _facing(values, i, j)[0], rows)
+    other = jax.tree.map(lambda values: _facing(values, i, j)[1], rows)
 
     def total(values):
-        values = jnp.broadcast_to(values, residuals[0].shape)
+        values = jnp.broadcast_to(values, e.shape)
         values = values if mask is None else jnp.where(mask, values, 0)
         return jnp.sum(values, axis=(1, 2))
 
-    return jax.tree.map(total, fn(*(Held(*of_row) for of_row in both)))
+    return jax.tree.map(total, fn(Held(e, *one), Held(f, *other)))
 
 
 def _facing(values, i, j):

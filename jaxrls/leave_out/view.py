@@ -10,32 +10,13 @@ eliminated first, it takes its direction out of every M.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxrls.leave_out.constraints import slots
 from jaxrls.linalg.products import matmul
 from jaxrls.support.pytrees import pytree, static
-
-
-class View(ABC):
-    """R and r at one λ for all targets."""
-
-    residuals: Float[Array, "n t"]  # r
-    diagonal: Float[Array, " n"]  # of R, as it is without cancellation; 1 for queries
-    H: Float[Array, "n q"]  # the fixed effects' part of M
-    constraints: "Constraints | None"
-
-    @property
-    @abstractmethod
-    def width(self) -> int:
-        """How many numbers of a row an entry is made of."""
-
-    @abstractmethod
-    def entries(self, i: Int[Array, " a"], j: Int[Array, " b"]) -> Float[Array, "a b"]:
-        """R_ij of indices i with rows of the data j."""
 
 
 @pytree
@@ -49,17 +30,33 @@ class Constraints:
 
 
 @pytree
+class View(ABC):
+    """R and r at one λ for all targets."""
+
+    residuals: Float[Array, "n t"]  # r
+    diagonal: Float[Array, " n"]  # of R, as it is without cancellation; 1 for queries
+    H: Float[Array, "n q"]  # the fixed effects' part of M
+    constraints = None  # a field where landmarks leave
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """How many numbers of a row an entry is made of."""
+
+    @abstractmethod
+    def entries(self, i: Int[Array, " a"], j: Int[Array, " b"]) -> Float[Array, "a b"]:
+        """R_ij of indices i with rows of the data j."""
+
+
+@pytree
 class LowRank(View):
     """R of left vectors U: I − HHᵀ − U diag(kept) Uᵀ, or U diag(lost) Uᵀ where U is square."""
 
-    residuals: Float[Array, "n t"]
-    diagonal: Float[Array, " n"]
-    H: Float[Array, "n q"]
-    U: Any  # (n, r), or what makes its rows as they are asked for
-    left: Any  # −U kept, or where U is square U lost, and for queries −U kept too
+    U: Float[Array, "n r"]
+    left: Float[Array, "n r"]  # −U kept, or where U is square U lost, and for queries −U kept too
     used: Bool[Array, " n"]  # rows of the data
-    constraints: Constraints | None
-    complete: bool = static()  # whether U is square
+    constraints: Constraints | None = None  # type: ignore[assignment]
+    complete: bool = static(default=False)  # whether U is square
 
     @classmethod
     def of_rows(cls, u, q, labels, weights, fixed, planes=None, indices=None) -> "LowRank":
@@ -72,8 +69,8 @@ class LowRank(View):
         diagonal = 1 - jnp.sum(U * U, axis=1) - jnp.sum(H * H, axis=1)
         diagonal, leaving = jnp.where(weights.used, diagonal, 1), None
         if indices is not None:
-            leaving = Constraints(slots(jnp.asarray(indices), weights.n), planes, U, q)
-        return cls(residuals, diagonal, H, U, -U, weights.used, leaving, False)
+            leaving = Constraints(slots(indices, weights.n), planes, U, q)
+        return cls(residuals, diagonal, H, U, -U, weights.used, leaving)
 
     @property
     def width(self):
@@ -81,12 +78,12 @@ class LowRank(View):
         return self.U.shape[1]
 
     def entries(self, i, j):
-        """By one product."""
-        R = matmul(self.left[i], self.U[j].T)
-        whole, beside = self._beside(i)
-        R = R - beside[:, None] * matmul(self.H[i], self.H[j].T)
-        same = (i[:, None] == j[None, :]).astype(R.dtype)
-        return R + whole[:, None] * same
+        """By one product; I and HHᵀ are in it where U is square, but for HHᵀ of queries."""
+        R, HH = matmul(self.left[i], self.U[j].T), matmul(self.H[i], self.H[j].T)
+        used = self.used[i][:, None]
+        if self.complete:
+            return R - jnp.where(used, 0, HH)
+        return R - HH + (used & (i[:, None] == j)).astype(R.dtype)
 
     def some(self, pick: Callable) -> "LowRank":
         """That of some of the rows, where those lie on several devices."""
@@ -98,21 +95,12 @@ class LowRank(View):
             found = replace(found, slots=pick(found.slots), rows=pick(found.rows))
         return replace(self, constraints=found, **part)
 
-    def _beside(self, i):
-        """Whether I is to be added for indices i, and HHᵀ to be taken off."""
-        used = self.used[i].astype(self.H.dtype)
-        return (jnp.zeros_like(used), 1 - used) if self.complete else (used, jnp.ones_like(used))
-
 
 @pytree
 class Dense(View):
     """R as a matrix, with rows of queries in it."""
 
-    residuals: Float[Array, "n t"]
-    diagonal: Float[Array, " n"]
-    H: Float[Array, "n q"]
     matrix: Float[Array, "n n"]
-    constraints: None = None
 
     @property
     def width(self):
@@ -122,3 +110,75 @@ class Dense(View):
     def entries(self, i, j):
         """Its entries."""
         return self.matrix[i[:, None], j[None, :]]
+
+
+# landmarks that leave with their rows: directions that are taken out ------------------------------
+
+
+def slots(indices: Int[Array, " m"], n: int) -> Int[Array, " n"]:
+    """For each of n rows the number of its landmark, m where it is none."""
+    m = indices.shape[0]
+    return jnp.full(n, m).at[indices].set(jnp.arange(m))
+
+
+def slots_of(slot: Int[Array, " b"], m: int, mask: Float[Array, " b"]):
+    """Of `slots` of some rows numbers of landmarks, and their mask: 0 where a row is none."""
+    return jnp.minimum(slot, m - 1), jnp.where(slot < m, mask, 0)
+
+
+def _root(d: Float[Array, "b b"], inside: Float[Array, " b"]) -> Float[Array, "b b"]:
+    """L of LLᵀ = d + diag(1 − inside); rows may nearly be one."""
+    jitter = len(d) * float(jnp.finfo(d.dtype).eps)
+    return jnp.linalg.cholesky(
+        d * (1 + jitter * jnp.eye(len(d), dtype=d.dtype)) + jnp.diag(1 - inside)
+    )
+
+
+def _under(L, A):
+    return jax.lax.linalg.triangular_solve(L, A, left_side=True, lower=True)
+
+
+def orthonormal(W: Float[Array, "b r"], inside: Float[Array, " b"]) -> Float[Array, "b r"]:
+    """Orthonormal rows that span what those of W inside do, and 0 for the others.
+
+    By two Cholesky factors: the products of nearly equal rows lose their difference, which L⁻¹W of
+    the first factor has again. Derivatives take that one as constant: the span alone counts.
+    Source: Yamamoto, Nakatsukasa, Yanagisawa and Fukaya 2015 (CholeskyQR2).
+    """
+    squares = jnp.sum(W * W, axis=1)
+    inside = jnp.where(squares > 0, inside, 0)
+    unit = jax.lax.stop_gradient(jnp.where(squares > 0, jax.lax.rsqrt(squares), 0))
+    W = W * (unit * inside)[:, None]
+    W = _under(jax.lax.stop_gradient(_root(matmul(W, W.T), inside)), W)
+    return _under(_root(matmul(W, W.T), inside), W)
+
+
+def angles(W: Float[Array, "m r"]) -> tuple[Float[Array, "m m"], Float[Array, "m m"]]:
+    """Cosines between rows of length 1, and squares of sines, 1 for a row with itself: by
+    differences of rows where any are nearly parallel.
+    """
+    cosines, itself = matmul(W, W.T), jnp.eye(len(W), dtype=bool)
+    eps = float(jnp.finfo(W.dtype).eps)
+
+    def by_differences(cosines):
+        def of_row(args):
+            w, sign = args
+            return jnp.sum((W - sign[:, None] * w) ** 2, axis=1)
+
+        square = jax.lax.map(of_row, (W, jnp.where(cosines < 0, -1.0, 1.0).astype(W.dtype)))
+        return square * (1 - square / 4)
+
+    near = jnp.any(~itself & (cosines**2 > 1 - eps**0.5))
+    sines = jax.lax.cond(near, by_differences, lambda cosines: 1 - cosines**2, cosines)
+    return cosines, jnp.where(itself, 1, jnp.maximum(sines, eps**2))
+
+
+def without_landmarks(d, rho, alpha, residual, remaining, v):
+    """Held-out residuals of rows that are landmarks, and 1 − leverage without them.
+
+    d, ρ and α are the products of a constraint with itself, with its row and with the labels, all
+    in the same coordinates of M, `residual` y − f and `remaining` Rᵢᵢ with the landmark in:
+    e = (d (y − f) + ρα)/(dRᵢᵢ + vρ²).
+    """
+    remaining = d * remaining + v * rho * rho
+    return (d * residual + rho * alpha) / remaining, remaining / d

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxrls.leave_out.constraints import orthonormal, slots
+from jaxrls.leave_out.view import orthonormal, slots, slots_of
 from jaxrls.linalg.products import matmul
 from jaxrls.problem.folds import Folds
 from jaxrls.problem.weights import Weights
@@ -33,8 +33,19 @@ class Planes:
     come first.
     """
 
-    indices: Int[Array, " m"]
-    directions: Float[Array, "c r"]
+    indices: Int[Array, "*k m"]
+    directions: Float[Array, "*k c r"]
+
+    @property
+    def lengths(self) -> Float[Array, " m"]:
+        """√Nₖₖ."""
+        return jnp.linalg.norm(self.directions[: len(self.indices)], axis=1)
+
+    @property
+    def unit(self) -> Float[Array, "c m"]:
+        """Nₖ/√Nₖₖ, a column for each landmark."""
+        D = self.directions
+        return matmul(D, (D[: len(self.indices)] / self.lengths[:, None]).T)
 
 
 @pytree
@@ -47,30 +58,29 @@ class Smoother:
 
     def without_rows(self, weights: Weights, lam, coef: Float[Array, "c t"], e) -> "WithoutRows":
         """The fits without each row, from the coefficients of all and the residuals left out."""
-        steps, information, used, planes = self.steps, self.information, weights.used, None
-        if self.planes is not None:
-            R, D = self.planes.indices, self.planes.directions
-            N = matmul(D, D[: len(R)].T)
-            own = jnp.diagonal(N)
-            moved = steps[jnp.arange(len(R)), R] / own  # of βₖ by its own label
-            steps = steps.at[:, R].add(-N * moved)
-            information = information.at[R].add(moved**2 * own)
-            planes = LeavingRows(R, N, own, coef[: len(R)] / own[:, None])
-        e = jnp.where(used[:, None], e, 0)
-        gaps = jnp.where(used[:, None], jnp.abs(e), jnp.inf)
-        information = jnp.where(used, information, 1)
+        steps, information, planes = self.steps, self.information, self.planes
+        if planes is not None:
+            R, m = planes.indices, len(planes.indices)
+            moved = steps[jnp.arange(m), R] / planes.lengths  # of βₖ by its own label
+            steps = steps.at[:, R].add(-planes.unit * moved)
+            information = information.at[R].add(moved**2)
+        e, gaps = _gaps(weights, e)
+        information = jnp.where(weights.used, information, 1)
         return WithoutRows(coef, gaps, steps, e, information, lam, planes)
 
     def without_folds(self, weights: Weights, folds: Folds, coef, e) -> "WithoutFolds":
         """The fits without each fold."""
-        count, fold = len(folds.inside), folds.numbers
-        e = jnp.where(weights.used[:, None], e, 0)
-        sums = lambda e: jax.ops.segment_sum((self.steps * e).T, fold, count)
-        steps = jax.lax.map(sums, e.T)
+        e, gaps = _gaps(weights, e)
+        steps = jax.lax.map(lambda e: folds.sums((self.steps * e).T), e.T)
         if self.planes is not None:
             steps = _moved(self.planes, folds, steps, coef)
-        gaps = jnp.where(weights.used[:, None], jnp.abs(e), jnp.inf)
-        return WithoutFolds(coef, gaps, steps, fold)
+        return WithoutFolds(coef, gaps, steps, folds.numbers)
+
+
+def _gaps(weights: Weights, e: Float[Array, "n t"]):
+    """Residuals left out, 0 for rows of weight 0, and |e|, for these infinite."""
+    used = weights.used[:, None]
+    return jnp.where(used, e, 0), jnp.where(used, jnp.abs(e), jnp.inf)
 
 
 def _moved(planes: Planes, folds: Folds, steps: Float[Array, "t k c"], coef: Float[Array, "c t"]):
@@ -78,14 +88,12 @@ def _moved(planes: Planes, folds: Folds, steps: Float[Array, "t k c"], coef: Flo
 
     With Q an orthonormal basis of the rows of D_B, D_B = AQ and N_·B N_BB⁻¹ = D Qᵀ A⁻¹.
     """
-    D, slot_of = planes.directions, slots(planes.indices, folds.rows)
-    m = len(planes.indices)
+    D, m = planes.directions, len(planes.indices)
+    numbers = slots(planes.indices, folds.rows)
 
     def of_fold(fold):
         rows, mask, steps = fold
-        slot = slot_of[rows]
-        has = jnp.where(slot < m, mask, 0).astype(D.dtype)
-        slot = jnp.minimum(slot, m - 1)
+        slot, has = slots_of(numbers[rows], m, mask.astype(D.dtype))
         own = D[slot] * has[:, None]
         Q = orthonormal(own, has)
         left = (coef[slot] - steps[:, slot].T) * has[:, None]
@@ -96,6 +104,7 @@ def _moved(planes: Planes, folds: Folds, steps: Float[Array, "t k c"], coef: Flo
     return jnp.moveaxis(jax.lax.map(of_fold, each), 0, 1)
 
 
+@pytree
 class Without(ABC):
     """Every fit that leaves a row, or its fold, out: what it predicts at new rows, from their design.
 
@@ -107,8 +116,22 @@ class Without(ABC):
     gaps: Float[Array, "*k n t"]
 
     @abstractmethod
+    def prepared(self, design: Float[Array, "b c"]) -> tuple[Callable, tuple]:
+        """What makes f₋ᵢ(x) (b, n) of f(x) (b, 1) and further numbers of a target, and these for
+        every target.
+        """
+
     def each(self, design: Float[Array, "b c"], fn: Callable) -> Any:
         """`fn(f₋ᵢ(x) (b, n), gaps (n,))` for every target, results stacked at the end."""
+        without, further = self.prepared(design)
+
+        def of_target(args):
+            f, gaps, own = args
+            return fn(without(f[:, None], *own), gaps)
+
+        columns = matmul(design, self.coef).T, self.gaps.T, further
+        out = jax.lax.map(of_target, columns)
+        return jax.tree.map(lambda a: jnp.moveaxis(a, 0, -1), out)
 
     def ratios(self, design, variance: Float[Array, " b"]) -> Float[Array, "b n"]:
         """σ₋ᵢ(x)/σᵢ of a new label and of label i, each as the fit without row i tells it, from the
@@ -128,50 +151,33 @@ class Without(ABC):
 
 
 @pytree
-class LeavingRows:
-    """What landmarks that leave add for their rows: f₋ᵢ(x) is less by design Nₖ βₖ/Nₖₖ."""
-
-    indices: Int[Array, "*k m"]
-    steps: Float[Array, "*k c m"]
-    own: Float[Array, "*k m"]
-    left: Float[Array, "*k m t"]
-
-
-@pytree
 class WithoutRows(Without):
     """The fits without each row."""
 
     method = "jackknife+"
-    coef: Float[Array, "*k c t"]
-    gaps: Float[Array, "*k n t"]
     steps: Float[Array, "*k c n"]
     residuals: Float[Array, "*k n t"]
     information: Float[Array, "*k n"]
     lam: Float[Array, "*k"]
-    planes: LeavingRows | None = None
+    planes: Planes | None = None
 
-    def each(self, design, fn):
+    def prepared(self, design):
         w, planes = matmul(design, self.steps), self.planes
-        along: Any = None if planes is None else matmul(design, planes.steps)
+        if planes is None:
+            return (lambda f, e: f - w * e), (self.residuals.T,)
+        along = matmul(design, planes.unit)
+        left = self.coef[: len(planes.indices)] / planes.lengths[:, None]
 
-        def of_target(args):
-            f, gaps, e, left = args
-            found = f[:, None] - w * e
-            if planes is not None:
-                found = found.at[:, planes.indices].add(-along * left)
-            return fn(found, gaps)
+        def without(f, e, left):
+            return (f - w * e).at[:, planes.indices].add(-along * left)
 
-        left = None if planes is None else planes.left.T
-        columns = matmul(design, self.coef).T, self.gaps.T, self.residuals.T, left
-        out = jax.lax.map(of_target, columns)
-        return jax.tree.map(lambda a: jnp.moveaxis(a, 0, -1), out)
+        return without, (self.residuals.T, left.T)
 
     def ratios(self, design, variance):
         w, planes = matmul(design, self.steps), self.planes
         known = jnp.broadcast_to(variance[:, None] + self.lam, w.shape)
         if planes is not None:
-            less = matmul(design, planes.steps) ** 2 / planes.own
-            known = known.at[:, planes.indices].add(-less)
+            known = known.at[:, planes.indices].add(-(matmul(design, planes.unit) ** 2))
         return jnp.sqrt(self.information * known + w**2)
 
     def deviations(self):
@@ -183,15 +189,8 @@ class WithoutFolds(Without):
     """The fits without each of k folds, and which fold a row is in."""
 
     method = "cv+"
-    coef: Float[Array, "*k c t"]
-    gaps: Float[Array, "*k n t"]
     steps: Float[Array, "*k t g c"]
     fold: Int[Array, "*k n"]
 
-    def each(self, design, fn):
-        def of_target(args):
-            f, gaps, steps = args
-            return fn((f[:, None] - matmul(design, steps.T))[:, self.fold], gaps)
-
-        out = jax.lax.map(of_target, (matmul(design, self.coef).T, self.gaps.T, self.steps))
-        return jax.tree.map(lambda a: jnp.moveaxis(a, 0, -1), out)
+    def prepared(self, design):
+        return (lambda f, steps: (f - matmul(design, steps.T))[:, self.fold]), (self.steps,)

@@ -247,20 +247,13 @@ class FixedEffects:
 
     def has_rest(self, weights: Weights, folds: Folds | None) -> Any:
         """Whether B keeps its dimensions without each row, (n,), or each fold, (k,)."""
-        if self.rows is None:  # a constant does while any row of positive weight stays
-            used = weights.used.astype(int)
-            return jnp.sum(used) > (used if folds is None else folds.sums(used))
         least = 4 * weights.n**0.5 * float(jnp.finfo(weights.dtype).eps)
-        H = weights.scale(self.basis(self.rows, weights.n))
         if folds is None:
-            return 1 - jnp.sum(H * H, axis=1) > least
-
-        def remaining(fold):
-            inside = H[fold[0]] * fold[1][:, None].astype(H.dtype)
-            block = jnp.eye(self.count, dtype=H.dtype) - matmul(inside.T, inside)
-            return jnp.linalg.eigvalsh(block)[0]
-
-        return jax.lax.map(remaining, (folds.inside, folds.inside_mask)) > least
+            return 1 - self.leverage(self.rows, weights.array) > least
+        H = weights.scale(self.basis(self.rows, weights.n))
+        inside = folds.sums((H[:, :, None] * H[:, None]).reshape(weights.n, -1))
+        remaining = jnp.eye(self.count, dtype=H.dtype) - inside.reshape(-1, *[self.count] * 2)
+        return jax.lax.map(lambda block: jnp.linalg.eigvalsh(block)[0], remaining) > least
 
 
 @pytree
@@ -355,11 +348,10 @@ class Levels(FixedEffects):
         return weights.scale(self.basis(self.rows, weights.n)) * (count == 2).astype(weights.dtype)
 
     def has_rest(self, weights, folds):
-        """Whether each row of positive weight has another in its level; folds take levels along."""
-        if folds is not None:
-            return jnp.ones(len(folds.inside), bool)
-        used = weights.used
-        return ~used | (self.gram(self.rows, used.astype(weights.dtype))[self.rows] > 1)
+        """Whether each row has another in its level; folds take levels along."""
+        if folds is None:
+            return super().has_rest(weights, None)
+        return jnp.ones(len(folds.inside), bool)
 
     def _no_rest(self, rows):
         return (

@@ -61,7 +61,7 @@ class Weights:
     @property
     def root(self) -> Float[Array, " n"]:
         """√v."""
-        return jnp.ones(self.n, self.dtype) if self.values is None else safe_sqrt(self.values)
+        return safe_sqrt(self.array)
 
     @property
     def root_or_one(self) -> Float[Array, " n"]:
@@ -69,37 +69,24 @@ class Weights:
         return jnp.where(self.used, self.root, 1)
 
     @property
-    def inverse_root(self) -> Float[Array, " n"] | None:
-        """1/√v, 0 for rows of weight 0, and None where all are 1."""
-        return None if self.values is None else self.unscale(jnp.ones(self.n, self.dtype))
-
-    @property
     def used(self):
         """Where v > 0."""
-        return jnp.ones(self.n, bool) if self.values is None else self.values > 0
+        return self.array > 0
 
     @property
     def count(self) -> Float[Array, ""]:
         """The number of rows of positive weight."""
-        return (
-            jnp.asarray(self.n, self.dtype)
-            if self.values is None
-            else jnp.sum(self.values > 0).astype(self.dtype)
-        )
+        return jnp.sum(self.used).astype(self.dtype)
 
     @property
     def total(self) -> Float[Array, ""]:
         """Σᵢ vᵢ."""
-        return jnp.asarray(self.n, self.dtype) if self.values is None else jnp.sum(self.values)
+        return jnp.sum(self.array)
 
     @property
     def log_product(self) -> Float[Array, ""]:
         """Σ log v over the rows of positive weight."""
-        return (
-            jnp.zeros((), self.dtype)
-            if self.values is None
-            else jnp.sum(jnp.log(jnp.where(self.used, self.values, 1)))
-        )
+        return jnp.sum(jnp.log(jnp.where(self.used, self.array, 1)))
 
     @property
     def heaviest(self) -> Bool[Array, " n"]:
@@ -114,13 +101,9 @@ class Weights:
         """h = √v/‖√v‖, the constant function in the weighted problem."""
         return self.root / jnp.sqrt(self.total)
 
-    def sum(self, A):
-        """Σᵢ vᵢ aᵢ over the rows of a vector or a matrix."""
-        return jnp.sum(A, axis=0) if self.values is None else matmul(self.values, A)
-
     def mean(self, A):
         """Σᵢ vᵢ aᵢ / Σᵢ vᵢ."""
-        return jnp.mean(A, axis=0) if self.values is None else self.sum(A) / self.total
+        return jnp.mean(A, axis=0) if self.values is None else matmul(self.values, A) / self.total
 
     def scale(self, A):
         """√v A, row by row."""

@@ -70,31 +70,28 @@ class Space:
         origin = kernel, np.asarray(np.maximum(lam - floor, 1e-2 * floor))
         return cls(origin, np.asarray(floor), (*_units(kernel), LAM_UNIT))
 
-    def _each(self, fn, *leaves) -> list:
-        return [fn(*each) for each in zip(self.units, *leaves, strict=True)]
-
     def first(self, key=None) -> list:
         """θ at the start, or moved from there at random, logarithms by a standard deviation of 1."""
-        leaves = jax.tree.leaves(self.origin)
-        start = self._each(lambda unit, a: np.log(a) / unit if unit else a, leaves)
+        each = list(zip(self.units, jax.tree.leaves(self.origin), strict=True))
+        start = [np.log(leaf) / unit if unit else leaf for unit, leaf in each]
         if key is None:
             return start
-        keys = list(jax.random.split(key, len(start)))
-        draw = lambda unit, a, k: a + jax.random.normal(k, np.shape(a), a.dtype) / (unit or 1)
-        return self._each(draw, start, keys)
+        keys = jax.random.split(key, len(start))
+        draws = [
+            jax.random.normal(k, np.shape(a), a.dtype) for k, a in zip(keys, start, strict=True)
+        ]
+        return [a + z / (unit or 1) for a, z, (unit, _) in zip(start, draws, each, strict=True)]
 
     def unpack(self, params: list) -> tuple[Kernel, Any]:
         """Kernel and λ at θ."""
-
-        def value(unit, origin, at):
-            if unit:
-                middle = jnp.log(origin)
-                at = jnp.clip(unit * at, middle - REACH * unit, middle + REACH * unit)
-                return jnp.exp(at)
-            return origin if unit is None else at
-
         leaves, tree = jax.tree.flatten(self.origin)
-        kernel, above = jax.tree.unflatten(tree, self._each(value, leaves, params))
+        values = []
+        for unit, origin, at in zip(self.units, leaves, params, strict=True):
+            if unit:
+                middle, most = jnp.log(origin), REACH * unit
+                at = jnp.exp(jnp.clip(unit * at, middle - most, middle + most))
+            values.append(origin if unit is None else at)
+        kernel, above = jax.tree.unflatten(tree, values)
         return kernel, above + self.floor
 
 
@@ -111,12 +108,15 @@ class Way(NamedTuple):
 
 
 class Point(NamedTuple):
-    """Where a search is, with value and gradient there and the optimiser's state."""
+    """Where a search is: parameters, kernel and λ, with value and gradient there and the
+    optimiser's state.
+    """
 
     params: Any
+    at: tuple[Kernel, Any]
     value: Any
     grad: Any
-    state: Any = None
+    state: Any
 
     @property
     def norm(self):
@@ -138,39 +138,27 @@ class Found(NamedTuple):
 
 
 def descend(
-    problem: Problem, guesses: list, way: Way, starts=1, key=None, *, given=None, learned=None
+    problem: Problem, guesses: list, way: Way, starts: int = 1, key=None, learned=None
 ) -> Found:
     """A search from the best of the guesses, and from `starts` random multiples of it.
 
-    The first guess is what the search was given, or else `given`, which is begun from where no
-    guess is better. What another search has `learned` that ended at the guess is the curvature to
-    begin with."""
+    The first guess is what the search was given. What another search has `learned` that ended at
+    the last guess is the curvature to begin with."""
     with jax.numpy_dtype_promotion("standard"):  # optax's line search mixes integer types
-        looks = [_look(Space.around(*guess), problem) for guess in guesses]
-        space, point = min(looks, key=lambda look: float(look[1].value))
-        start = float(looks[0][1].value) if given is None else value_at(given, problem)
-        # By more than rounding, as the value of `given` comes from another program.
-        if start < float(point.value) - jnp.finfo(problem.rows.dtype).eps ** 0.5:
-            (space, point), learned = _look(Space.around(*given), problem), None
-        start = max(start, float(point.value))
-        walks = [_walk(point, space, problem, way, learned)]
+        look = partial(_look, optimizer=way.optimizer)
+        spaces = [Space.around(*guess) for guess in guesses]
+        points = [look(space.first(), space, problem) for space in spaces]
+        best = int(np.argmin([float(point.value) for point in points]))
+        space, begins = spaces[best], [points[best]]
         for each in list(jax.random.split(key, starts))[1:] if starts > 1 else ():
-            walks.append(_walk(_look(space, problem, each)[1], space, problem, way))
-        best = min(walks, key=lambda walk: min(float(point.value) for point in walk))
-        return _found(best, space, problem, way, start)
-
-
-def value_at(guess, problem: Problem) -> float:
-    """The value alone, in less than half of the time of that with its gradient."""
-    space = Space.around(*guess)
-    with jax.numpy_dtype_promotion("standard"):  # as in a search, not to be compiled twice
-        return float(jax.jit(_value)(space.first(), space, problem))
-
-
-def _look(space: Space, problem: Problem, key=None) -> tuple[Space, Point]:
-    """What is seen at the origin, or at a random multiple of it."""
-    params = space.first(key)
-    return space, Point(params, *_value_and_grad(params, space, problem))
+            begins.append(look(space.first(each), space, problem))
+        carries = learned is not None and best == len(guesses) - 1
+        carries = carries and way.optimizer is default_optimizer()
+        if carries:
+            begins[0] = begins[0]._replace(state=_carried(learned, begins[0]))
+        walks = [_walk(point, space, problem, way, carries) for point in begins]
+        walk = min(walks, key=lambda walk: min(float(point.value) for point in walk))
+        return _found(walk, problem, way, points[0].value)
 
 
 def _value(params, space: Space, problem: Problem):
@@ -187,8 +175,15 @@ def _huge(problem: Problem) -> float:
     return float(jnp.finfo(problem.rows.dtype).max) ** 0.25
 
 
-_value_and_grad = jax.jit(jax.value_and_grad(_value))
-_unpack = jax.jit(lambda params, space: space.unpack(params))
+@partial(jax.jit, static_argnames="optimizer")
+def _look(params, space: Space, problem: Problem, *, optimizer) -> Point:
+    """A point to begin at, with a new state, strongly typed as a step returns it: a weak type would
+    compile the step twice.
+    """
+    value, grad = jax.value_and_grad(_value)(params, space, problem)
+    strong = lambda a: jax.lax.convert_element_type(a, a.dtype)
+    state = jax.tree.map(strong, optimizer.init(params))
+    return Point(params, space.unpack(params), value, grad, state)
 
 
 def _carried(learned: Point, point: Point):
@@ -207,14 +202,6 @@ def _carried(learned: Point, point: Point):
 
 
 @partial(jax.jit, static_argnames="optimizer")
-def _init(params, *, optimizer):
-    """The optimiser's state, strongly typed as a step returns it: a weak type would compile the
-    step twice.
-    """
-    return jax.tree.map(lambda a: jax.lax.convert_element_type(a, a.dtype), optimizer.init(params))
-
-
-@partial(jax.jit, static_argnames="optimizer")
 def _step(point: Point, space: Space, problem: Problem, *, optimizer) -> Point:
     """Parameters and state after one step, with the value and gradient there, which a line search
     leaves in its state, or None from an optimiser that does not look ahead.
@@ -229,24 +216,21 @@ def _step(point: Point, space: Space, problem: Problem, *, optimizer) -> Point:
         grad=point.grad,
         value_fn=lambda params: _value(params, space, problem),
     )
+    params = optax.apply_updates(point.params, updates)
     value, grad = (optax.tree_utils.tree_get(state, name) for name in ("value", "grad"))
-    return Point(optax.apply_updates(point.params, updates), value, grad, state)
+    return Point(params, space.unpack(params), value, grad, state)
 
 
-def _walk(point: Point, space: Space, problem: Problem, way: Way, learned=None) -> list[Point]:
+def _walk(point: Point, space: Space, problem: Problem, way: Way, carries: bool) -> list[Point]:
     """All points from there downhill."""
-    patience, least = 3, 0.05
-    if learned is not None and way.optimizer is default_optimizer():
-        point, patience, least = point._replace(state=_carried(learned, point)), 1, 0.5
-    else:
-        point = point._replace(state=_init(point.params, optimizer=way.optimizer))
+    patience, least = (1, 0.5) if carries else (3, 0.05)
     seen, still = [point], 0
     with progress_bar(way.progress, way.steps, "tune", "step") as reached:
         while len(seen) <= way.steps and seen[-1].norm > way.tol and still < patience:
             point = _step(seen[-1], space, problem, optimizer=way.optimizer)
             if point.value is None or point.grad is None:
-                value, grad = _value_and_grad(point.params, space, problem)
-                point = point._replace(value=value, grad=grad)
+                looked = _look(point.params, space, problem, optimizer=way.optimizer)
+                point = looked._replace(state=point.state)
             gain = float(seen[-1].value) - float(point.value)
             still = still + 1 if abs(gain) <= least * way.tol else 0
             seen[-1] = seen[-1]._replace(state=None)  # which holds ten gradients
@@ -255,7 +239,7 @@ def _walk(point: Point, space: Space, problem: Problem, way: Way, learned=None) 
     return seen
 
 
-def _found(seen: list[Point], space: Space, problem: Problem, way: Way, start: float) -> Found:
+def _found(seen: list[Point], problem: Problem, way: Way, start) -> Found:
     """The best of all that was seen."""
     values, norms = (np.array([getattr(p, name) for p in seen]) for name in ("value", "norm"))
     if not (values < _huge(problem)).any():
@@ -263,9 +247,6 @@ def _found(seen: list[Point], space: Space, problem: Problem, way: Way, start: f
             "the error is not finite at the start: use a larger lam, a smaller width, or float64"
         )
     step, used = int(np.argmin(values)), len(seen) - 1
-    points = [jax.device_get(_unpack(point.params, space)) for point in seen]
-    kernel, lam = jax.tree.map(jnp.asarray, points[step])
-    kernels, lams = jax.tree.map(lambda *a: jnp.asarray(np.stack(a)), *points)
     # There, or where it went on to in search of less.
     near = values[step:] <= values[step] + 0.05 * way.tol
     converged = bool((near & (norms[step:] <= way.tol)).any())
@@ -275,8 +256,12 @@ def _found(seen: list[Point], space: Space, problem: Problem, way: Way, start: f
         reason = f"all {used} steps used" if used == way.steps else "no further progress"
     else:
         reason = "the search left for where the gradient vanishes or is not finite"
-    errors = problem.criterion.from_search(values, len(problem.Y))
-    first = problem.criterion.from_search(values.dtype.type(start), len(problem.Y))
-    ended = jnp.asarray(first), converged, reason
-    history = History(jnp.asarray(errors), jnp.asarray(norms), lams, kernels, *ended)
+    each = jax.device_get([point.at for point in seen])
+    kernels, lams = jax.tree.map(lambda *a: jnp.asarray(np.stack(a)), *each)
+    kernel, lam = jax.tree.map(jnp.asarray, each[step])
+    errors, first = (
+        jnp.asarray(problem.criterion.from_search(part, len(problem.Y)))
+        for part in (values, np.asarray(start))
+    )
+    history = History(errors, jnp.asarray(norms), lams, kernels, first, converged, reason)
     return Found(kernel, lam, history, problem, seen[-1])

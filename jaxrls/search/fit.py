@@ -11,11 +11,10 @@ import numpy as np
 
 from jaxrls.criteria.criterion import Criterion
 from jaxrls.criteria.standard import loo
-from jaxrls.factors.certificate import TOLERANCE
 from jaxrls.factors.contract import Solution, Solver
 from jaxrls.factors.solvers import Refined, choose_route
 from jaxrls.inference.fitted import Fit, K
-from jaxrls.problem.landmarks import check_evaluable
+from jaxrls.problem.landmarks import TOLERANCE, check_evaluable
 from jaxrls.rows.compiled import compiled
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import is_sparse
@@ -134,10 +133,11 @@ def _best(problem: Problem, *, lams, per_target: bool, conservative, keep: bool 
     """The fit with the best λ: by a grid, or by a search."""
     plan = Plan.of(problem, lams, per_target, conservative)
     if plan.searches:
-        return beside(*_searched(plan), plan.problem, None, keep)
+        found, solved = _searched(plan)
+        return beside(found, solved, plan.problem, None, keep)
     on_grid = _on_grid_at_once if plan.problem.traceable else _on_grid
-    found = on_grid(plan, keeps=keeps(problem, keep))
-    return beside(*found, plan.problem, plan.choice, keep)
+    found, kept = on_grid(plan, keeps=keeps(problem, keep))
+    return beside(found, kept, plan.problem, plan.choice, keep)
 
 
 _solved, _chosen = compiled(Problem.solution), compiled(Choice.of)

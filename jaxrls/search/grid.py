@@ -113,6 +113,6 @@ def standard_error(criterion: Criterion, solution: Solution, lam) -> Float[Array
     if groups is not None:
         of_groups = groups.numbers, len(groups.inside)
         away, mass = (jax.ops.segment_sum(part, *of_groups) for part in (away, v))
-        count = jnp.sum(mass > 0)
+        count = jnp.sum(mass > 0).astype(v.dtype)
     found = jnp.sqrt(jnp.sum(away**2, axis=0) * count / jnp.maximum(count - 1, 1)) / weights.total
     return found if lam.ndim else found[0]

@@ -109,9 +109,8 @@ def best_lam(
     start, inside, found = _by_spectrum(*jax.lax.stop_gradient((problem, lams)))
 
     def slope(log_lam):
-        return jnp.where(
-            inside, jax.grad(lambda at: problem.error(jnp.exp(at)))(log_lam), log_lam - start
-        )
+        found = jax.grad(lambda at: problem.error(jnp.exp(at)))(log_lam)
+        return jnp.where(inside, found, log_lam - start)
 
     def divide(change, slope):
         """By the curvature; where that is not above 0, λ stands still."""
@@ -126,18 +125,14 @@ def _by_spectrum(problem: Problem, lams) -> tuple[Array, Array, Array]:
     lowest error between its neighbours, where the slope changes its sign.
     """
     solution = problem.solution()
-    lams = lambda_grid(solution.factor) if lams is None else jnp.sort(lams)
+    grid = jnp.log(lambda_grid(solution.factor) if lams is None else jnp.sort(lams))
 
     def mean(log_lams):
         errors = problem.errors(solution, jnp.exp(log_lams))
-        return errors if errors.ndim == 1 else jnp.mean(errors, axis=1)
+        return jnp.mean(errors.reshape(len(log_lams), -1), axis=1)
 
-    grid = jnp.log(lams)
-    best = grid[jnp.argmin(mean(grid))]
-    # The neighbours among other λ: a grid may name one twice.
-    low = jnp.max(grid, initial=-jnp.inf, where=grid < best)
-    high = jnp.min(grid, initial=jnp.inf, where=grid > best)
-    inside = jnp.isfinite(low) & jnp.isfinite(high)
+    best = jnp.argmin(mean(grid))
+    inside = (best > 0) & (best < len(grid) - 1)
     slope = jax.grad(lambda at: mean(at[None])[0])
 
     def halve(_, ends):
@@ -145,5 +140,5 @@ def _by_spectrum(problem: Problem, lams) -> tuple[Array, Array, Array]:
         falls = slope(middle) < 0
         return jnp.where(falls, middle, ends[0]), jnp.where(falls, ends[1], middle)
 
-    ends = jnp.where(inside, low, best), jnp.where(inside, high, best)
-    return best, inside, sum(jax.lax.fori_loop(0, 60, halve, ends)) / 2
+    ends = tuple(jnp.where(inside, grid[best + side], grid[best]) for side in (-1, 1))
+    return grid[best], inside, sum(jax.lax.fori_loop(0, 60, halve, ends)) / 2

@@ -13,9 +13,9 @@ from jaxtyping import Array, Float
 
 from jaxrls.criteria.criterion import Criterion
 from jaxrls.criteria.standard import as_criterion, loo
+from jaxrls.factors.cholesky_features import left_out_sum
 from jaxrls.factors.contract import Solution, Solver
 from jaxrls.factors.iterative import Iterative
-from jaxrls.factors.slopes import left_out_sum
 from jaxrls.factors.solvers import Cholesky, Spectral, check_kernel, check_solver
 from jaxrls.kernels.inner import Linear
 from jaxrls.kernels.kernel import Kernel, Standardized
@@ -32,10 +32,10 @@ from jaxrls.problem.landmarks import (
 )
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.compiled import compiled
-from jaxrls.rows.rows import Rows
+from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.rows.sparse import as_rows, is_sparse
 from jaxrls.search.landmarks import landmarks as choose_landmarks
-from jaxrls.search.start import start_from_data
+from jaxrls.search.start import from_data
 from jaxrls.support.checks import (
     as_floats,
     check_labels,
@@ -43,7 +43,6 @@ from jaxrls.support.checks import (
     check_ratio,
     check_targets,
     check_whole,
-    is_concrete,
     values_unknown,
 )
 from jaxrls.support.pytrees import pytree, static
@@ -121,7 +120,7 @@ class Problem:
         if standardize:
             kernel = standardized(kernel, rows, weights)
         if named:
-            kernel = _from_data(kernel, _used(rows, weights))
+            kernel = from_data(kernel, rows, weights)
         criterion = as_criterion(criterion, groups).bind(Y, rows)
         criterion.check(kernel)
         landmarks = resolve_landmarks(kernel, rows, landmarks, weights, progress)
@@ -137,8 +136,8 @@ class Problem:
         criterion.check_rows(Y, weights, rows.count)
 
         def cast(leaf):
-            floating = jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
-            return jnp.asarray(leaf, rows.dtype) if floating else leaf
+            real = isinstance(leaf, int) or jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+            return jnp.asarray(leaf, rows.dtype) if real else leaf
 
         kernel = jax.tree.map(cast, kernel)
         return cls(kernel, rows, Y, weights, criterion, landmarks, fixed, block_size, solver)
@@ -158,14 +157,28 @@ class Problem:
         Y = labels.drop_axis(labels.Y - labels.mean)
         return replace(self, Y=Y, fixed=FixedEffects.constant(self.weights.total))
 
-    def sample(self) -> tuple[Any, Any, Any]:
-        """X, Y and the weights of the rows to try things on: all of them, where X is one array on
-        one device.
+    def some(self, count: int) -> tuple["Problem", np.ndarray]:
+        """The problem on so many of the rows, drawn by chance in proportion to their weights, the
+        same ones every time, and their numbers. With weights a row may be drawn several times, and
+        counts so often; the mean weight of what is drawn stays.
         """
         drawn, X = self.rows.candidates()
-        if drawn is None:
-            return X, self.Y, self.weights.values
-        return X, self.Y[drawn], self.weights.some(drawn)
+        Y, v = self.Y, self.weights.values
+        if drawn is not None:
+            Y, v = Y[drawn], self.weights.some(drawn)
+        w = np.ones(len(X)) if v is None else np.asarray(v, np.float64)
+        rows, chances = np.flatnonzero(w), None if v is None else w[w > 0] / w.sum()
+        w = w[rows]
+        if count < len(rows):
+            random, often = np.random.default_rng(0), v is not None
+            rows = random.choice(rows, count, replace=often, p=chances)
+            rows, times = np.unique(rows, return_counts=True)
+            w = times * w.mean()
+        X, Y = (jnp.asarray(np.asarray(part)[rows]) for part in (X, Y))  # no program to compile
+        weights = Weights.of(None if v is None else w, len(rows), X.dtype)
+        fixed = FixedEffects.constant(weights.total) if self.intercept else self.fixed
+        some = replace(self, rows=DenseRows(X), Y=Y, weights=weights, fixed=fixed)
+        return some, rows if drawn is None else np.asarray(drawn)[rows]
 
     @property
     def traceable(self) -> bool:
@@ -184,21 +197,14 @@ class Problem:
         return self.criterion.errors(solution, lams, self.kernel)
 
     def error(self, lam) -> Float[Array, ""]:
-        """The criterion at one λ, averaged over targets: differentiable in everything."""
+        """The criterion at one λ, averaged over targets: differentiable in everything; on landmarks
+        with the derivative of what is left out in closed form.
+        """
         lam = as_floats("lam", lam, self.rows.dtype)
         if lam.shape != ():
             raise ValueError(f"lam must be one number, and has shape {lam.shape}")
         check_lams(lam, "lam")
-        error = self.mean_error(jnp.asarray(lam))
-        if not self.intercept or self.weights.values is None:
-            return error
-        enough = self.weights.count > 1  # what is refused where values are known
-        return jnp.where(enough, error, jnp.nan)
-
-    def mean_error(self, lam) -> Float[Array, ""]:
-        """The criterion at one λ, averaged over targets; on landmarks with the derivative of what
-        is left out in closed form.
-        """
+        lam = jnp.asarray(lam)
         if not self._has_slopes():
             return jnp.mean(self.errors(self.solution(Cholesky()), lam[None]))
         kernel, chosen = jax.tree.map(jnp.asarray, (self.kernel, self.landmarks))
@@ -250,16 +256,6 @@ def _moments(rows: Rows, weights: Weights):
     centre = rows.sum(total, weights.values) / weights.total
     squares = rows.sum(lambda x, v: total((x - centre) ** 2, v), weights.values)
     return centre, jnp.where(squares > 0, safe_sqrt(squares / weights.total), 1)
-
-
-def _used(rows: Rows, weights: Weights):
-    """Some rows, without those of weight 0 where values are known."""
-    drawn, some = rows.candidates()
-    v = weights.values if drawn is None else weights.some(drawn)
-    return some if v is None or not is_concrete(v) else some[np.asarray(v) > 0]
-
-
-_from_data = jax.jit(start_from_data)
 
 
 def resolve_landmarks(

@@ -177,26 +177,26 @@ def _checked(kernels) -> tuple[Kernel, ...]:
 
 def _shares(count: int, num, given, key, dtype) -> Float[Array, "s k"]:
     """The weights to try, equal ones first where they are drawn."""
-    if given is not None:
-        shares = jnp.asarray(as_floats("shares", given, dtype))
-        if shares.ndim != 2 or shares.shape[1] != count or len(shares) == 0:
+    if given is None:
+        check_whole("num", num)
+        if key is None:
             raise ValueError(
-                f"shares must have shape (S, {count}), a column for each kernel, and has shape "
-                f"{shares.shape}"
+                "fit_kernels draws weights at random: give key=jax.random.key(0), or shares= to try"
             )
-        sums = jnp.sum(shares, axis=1, keepdims=True)
-        if is_concrete(shares) and not (bool((shares >= 0).all()) and bool((sums > 0).all())):
-            raise ValueError("shares must be 0 or more, and not all 0 in a row")
-        return shares / sums
-    check_whole("num", num)
-    if key is None:
+        alpha = jnp.resize(jnp.asarray(CONCENTRATIONS, dtype), (num - 1, 1))
+        alpha = jnp.broadcast_to(alpha, (num - 1, count))
+        equal = jnp.full((1, count), 1 / count, dtype)
+        return jnp.concatenate([equal, jax.random.dirichlet(key, alpha, dtype=dtype)])
+    shares = jnp.asarray(as_floats("shares", given, dtype))
+    if shares.ndim != 2 or shares.shape[1] != count or len(shares) == 0:
         raise ValueError(
-            "fit_kernels draws weights at random: give key=jax.random.key(0), or shares= to try"
+            f"shares must have shape (S, {count}), a column for each kernel, and has shape "
+            f"{shares.shape}"
         )
-    alpha = jnp.asarray(CONCENTRATIONS, dtype)[jnp.arange(num - 1) % len(CONCENTRATIONS)]
-    alpha = jnp.broadcast_to(alpha[:, None], (num - 1, count))
-    equal = jnp.full((1, count), 1 / count, dtype)
-    return jnp.concatenate([equal, jax.random.dirichlet(key, alpha, dtype=dtype)])
+    sums = jnp.sum(shares, axis=1, keepdims=True)
+    if is_concrete(shares) and not bool((shares >= 0).all() & (sums > 0).all()):
+        raise ValueError("shares must be 0 or more, and not all 0 in a row")
+    return shares / sums
 
 
 def _solution(problem: Problem, kernels, shares) -> Solution:
@@ -244,13 +244,13 @@ def _descended(problem: Problem, kernels, best: _Best, *, steps: int) -> _Best:
 
     optimizer, least = default_optimizer(), 0.01 / len(kernels)
 
-    def of_target(args):
-        y, before = args
-        own = replace(problem, Y=y)
+    def of_target(j):
+        own = replace(problem, Y=problem.Y.reshape(len(problem.Y), -1)[:, j])
+        before = jax.tree.map(lambda a: a[..., j, None], best)
 
         def value(log_shares):
             error = replace(own, kernel=weighted(kernels, jnp.exp(log_shares))).error(before.lam[0])
-            return own.criterion.to_search(error, len(y))
+            return own.criterion.to_search(error, len(own.Y))
 
         def step(carry, _):
             at, state = carry
@@ -262,12 +262,11 @@ def _descended(problem: Problem, kernels, best: _Best, *, steps: int) -> _Best:
         start = jnp.log(jnp.maximum(before.shares[:, 0], least))
         (end, _), _ = jax.lax.scan(step, (start, optimizer.init(start)), length=steps)
         total = jnp.sum(jnp.exp(end))
-        return _better(before, _judged(own, kernels, jnp.exp(end) / total, before.lam / total))
+        found = _judged(own, kernels, jnp.exp(end) / total, before.lam / total)
+        return jax.tree.map(lambda a: a[..., 0], _better(before, found))
 
-    # Targets one after another: their axis goes first, and each keeps one of length 1.
-    apart = jax.tree.map(lambda a: jnp.moveaxis(a, -1, 0)[..., None], best)
-    each = problem.Y.reshape(len(problem.Y), -1).T, apart
-    return jax.tree.map(lambda a: jnp.moveaxis(a[..., 0], 0, -1), jax.lax.map(of_target, each))
+    each = jax.lax.map(of_target, jnp.arange(len(best.lam)))  # targets one after another
+    return jax.tree.map(lambda a: jnp.moveaxis(a, 0, -1), each)
 
 
 def weighted(kernels: tuple[Kernel, ...], shares) -> Kernel:

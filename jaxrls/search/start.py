@@ -2,8 +2,7 @@
 on a sample of the rows.
 """
 
-from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -12,21 +11,21 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.criteria.standard import HoldOut, LeaveOneOut, loo
-from jaxrls.factors.solvers import factorize
 from jaxrls.kernels.distances import city_block_distances, squared_distances
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import safe_sqrt
+from jaxrls.problem.weights import Weights
 from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.search.grid import lambda_grid
-from jaxrls.support.checks import check_inputs
+from jaxrls.support.checks import check_inputs, is_concrete
 from jaxrls.support.door import door
 
 SCREEN_ROWS = 300
 SCREEN_FACTORS = [1 / 16, 1 / 4, 1 / 2, 2.0, 4.0, 16.0]
-SCREEN_LAMS = 30
-# The widths near the best of these are judged on more rows, at steps of 2^0.75.
+SCREEN_LAMS = 60
+# Widths near the best of these are judged on more rows, which resolve finer detail.
 NEAR_ROWS = 1200
-NEAR_STEP = 0.75 * np.log(2.0)
+NEAR_FACTORS = [1.5, 1.0, 2 / 3, 4 / 9, 0.3]
 MEDIAN_ROWS = 1000
 # The norm of every `Kernel.metric`.
 ORDERS = {"euclidean": 2, "cityblock": 1}
@@ -91,112 +90,70 @@ def start_from_data(kernel: Kernel, X: Float[Array, "n d"] | Rows) -> Kernel:
     return kernel.map_length_scales(width, some)
 
 
-def first_guess(problem: Any, start: str, lams, near: bool):
+def from_data(kernel: Kernel, rows: Rows, weights: Weights) -> Kernel:
+    """`start_from_data` of some rows, without those of weight 0 where values are known."""
+    drawn, some = rows.candidates()
+    v = weights.values if drawn is None else weights.some(drawn)
+    return _from_data(kernel, some if v is None or not is_concrete(v) else some[np.asarray(v) > 0])
+
+
+_from_data = jax.jit(start_from_data)
+
+
+def first_guess(problem: Any, start: str, lams, near: bool) -> list[tuple]:
     """(kernel, best λ, precision of K on all rows) for the given kernel, and for the one that
     `start` suggests where that is another.
 
     Judged by the leave-one-out error, whatever the search minimises, of a sample of the rows, so
     that no large matrix is factored for its spectrum; with `near` a width around the best then on a
     larger one: errors have several minima, some of which few rows do not show."""
-    kernel, (X, Y, weights) = problem.kernel, problem.sample()
+    kernel, rows = problem.kernel, problem.rows
     own = isinstance(problem.criterion, LeaveOneOut | HoldOut)
     measured = LeaveOneOut(problem.criterion.loss) if own else loo
-
-    def judged(kernel, most):
-        """(error, kernel, best λ, precision of K on all rows) by a sample of so many."""
-        rows, counted = np.arange(len(X)), weights
-        if kernel.evaluable:  # the columns of a kernel matrix are its rows
-            rows, counted = sample(len(X), weights, most)
-        data = np.asarray(X)[rows], np.asarray(Y)[rows], counted  # no program to compile for it
-        found = _judge(kernel, *data, lams, measured, intercept=problem.intercept)
-        error, lam, floor = jax.device_get(found)
-        # s_max grows as the number of rows does, and the rounding of K relative to it as its root.
-        growth = (problem.rows.shape[0] / len(rows)) ** 1.5
-        return error if np.isfinite(error) else np.inf, kernel, lam, growth * floor
-
-    def multiple(kernel, factor):
-        scaled = lambda part, name, _: (np.asarray(getattr(part, name)) * factor).astype(X.dtype)
-        return kernel.map_length_scales(scaled, X)
-
-    def noted(part, name, _):
-        widths.append(getattr(part, name))
-        return widths[-1]
-
     widths: list = []
-    kernel.map_length_scales(noted, X)
+
+    def judged(kernels, most) -> list[tuple]:
+        """(error, kernel, best λ, precision of K on all rows), by so many rows."""
+        # The columns of a kernel matrix are its rows.
+        few, found = problem.some(most)[0] if kernel.evaluable else problem, []
+        for each in kernels:
+            some = replace(few, kernel=each)
+            error, lam, floor = jax.device_get(_judge(some, measured, lams))
+            # s_max grows as the number of rows, and the rounding of K relative to it as its root.
+            floor = floor * (rows.shape[0] / len(few.Y)) ** 1.5
+            found.append((error if np.isfinite(error) else np.inf, each, lam, floor))
+        return found
+
+    def multiple(kernel, factor) -> Kernel:
+        """The kernel with all widths so many times as large; `widths` are noted."""
+
+        def scaled(part, name, _):
+            widths.append(getattr(part, name))
+            return np.asarray(widths[-1] * factor, rows.dtype)
+
+        return kernel.map_length_scales(scaled, np.zeros((1, rows.shape[1]), rows.dtype))
+
     others = []
     if start == "data":
-        used = slice(None) if weights is None else np.asarray(weights) > 0
-        others = [_data_start(kernel, np.asarray(X)[used])]
-    elif start == "screen" and widths:
+        others = [from_data(kernel, rows, problem.weights)]
+    elif start == "screen":
         others = [multiple(kernel, factor) for factor in SCREEN_FACTORS]
-    given, *seen = [judged(each, SCREEN_ROWS) for each in (kernel, *others)]
-    best = min([given, *seen], key=lambda judged: judged[0])
+        others = others if widths else []
+    given, *seen = judged([kernel, *others], SCREEN_ROWS)
+    best = min([given, *seen], key=lambda guess: guess[0])
     # Of several widths each moves by itself afterwards.
-    if start == "screen" and near and sum(map(np.size, widths)) == 1:
-        best = _nearby(lambda step: judged(multiple(best[1], np.exp(step * NEAR_STEP)), NEAR_ROWS))
+    if near and start == "screen" and sum(map(np.size, widths)) == len(SCREEN_FACTORS):
+        close = judged([multiple(best[1], factor) for factor in NEAR_FACTORS], NEAR_ROWS)
+        best = min(close, key=lambda guess: guess[0])
     return [given[1:]] if best is given else [given[1:], best[1:]]
 
 
-def sample(n: int, weights, most: int, seed: int = 0):
-    """At most `most` of n rows by chance, in proportion to their weights; and the weights that they
-    count with.
-
-    Priority sampling: the rows of largest w/u, where u in (0, 1) is a row's place in an order by
-    chance, count max(w, τ), τ the largest w/u left out. Their sums are then those of all rows in
-    the mean; with w itself heavy rows would count twice, by their number and by w. The mean weight
-    stays, as λ goes by it, and equal weights draw the rows that none draw. Source: Duffield, Lund
-    and Thorup 2007."""
-    used = np.arange(n) if weights is None else np.flatnonzero(np.asarray(weights) > 0)
-    drawn = np.random.default_rng(seed).permutation(used)
-    if weights is None or len(drawn) <= most:
-        rows = np.sort(drawn[:most])
-        return rows, None if weights is None else np.asarray(weights)[rows]
-    w = np.asarray(weights, np.float64)[drawn]
-    priority = w * len(w) / (np.arange(len(w)) + 0.5)
-    chosen = np.argsort(-priority, kind="stable")
-    kept = chosen[:most][np.argsort(drawn[chosen[:most]])]
-    counted = np.maximum(w[kept], priority[chosen[most]])
-    return drawn[kept], (counted * (w.mean() / counted.mean())).astype(weights.dtype)
-
-
-def _nearby(judged: Callable):
-    """The best seen on a way down from step 0: at whole steps, and at half steps around the best.
-
-    The whole steps go towards smaller widths, as more rows resolve finer detail than the sample
-    showed: two, to look beyond a ridge."""
-    seen: dict = {}
-    new = [0.0, -1.0, -2.0]
-    while new and len(seen) < 9:
-        seen |= {step: judged(step) for step in new}
-        best = min(seen, key=lambda step: seen[step][0])
-        new = [step for step in (best - 0.5, best + 0.5) if step not in seen]
-    return seen[best]
-
-
-_data_start = jax.jit(start_from_data)
-
-
-@partial(jax.jit, static_argnames="intercept")
-def _judge(kernel, X, Y, weights, lams, measured, *, intercept):
+@jax.jit
+def _judge(problem, measured, lams):
     """The leave-one-out error at the best λ of the grid, that λ, and the precision of K."""
-    factor = factorize(kernel, X, weights=weights, intercept=intercept)
-    grid = lambda_grid(factor, SCREEN_LAMS) if lams is None else lams
-    errors = measured(factor, Y, grid)
+    solution = problem.solution()
+    grid = lambda_grid(solution.factor, SCREEN_LAMS) if lams is None else lams
+    errors = measured.errors(solution, grid, problem.kernel)
     errors = errors if errors.ndim == 1 else jnp.mean(errors, axis=1)
     best = jnp.argmin(errors)
-    return errors[best], _between(grid, errors, best), factor.precision_floor()
-
-
-def _between(grid, errors, best):
-    """λ of the vertex of the parabola through the logarithms of the smallest error and of its
-    neighbours: as good a start as three times as many λ.
-    """
-    if len(grid) < 3:
-        return grid[best]
-    middle = jnp.clip(best, 1, len(grid) - 2)
-    left, least, right = jnp.log(jnp.maximum(errors[middle + jnp.arange(-1, 2)], 1e-30))
-    curvature = left - 2 * least + right
-    step = 0.5 * (left - right) / jnp.where(curvature > 0, curvature, jnp.inf)
-    step = jnp.where((middle == best) & jnp.isfinite(step), jnp.clip(step, -0.5, 0.5), 0)
-    return grid[best] * (grid[middle + 1] / grid[middle]) ** step
+    return errors[best], grid[best], solution.factor.precision_floor()

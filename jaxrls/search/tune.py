@@ -1,6 +1,5 @@
 """Kernel parameters and λ together, by the exact gradient of a validation error."""
 
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -12,12 +11,12 @@ from jaxrls.criteria.criterion import Criterion
 from jaxrls.criteria.standard import loo
 from jaxrls.factors.contract import Solution
 from jaxrls.factors.solvers import Cholesky
-from jaxrls.inference.fitted import Fit, K
+from jaxrls.inference.fitted import Fit, K, Stage
+from jaxrls.problem.landmarks import Landmarks, as_landmarks, without_trace
 from jaxrls.rows.sparse import is_sparse
-from jaxrls.search.conclude import conclude
-from jaxrls.search.descent import Way, default_optimizer, descend
+from jaxrls.search.conclude import conclude, warn
+from jaxrls.search.descent import Found, Way, default_optimizer, descend
 from jaxrls.search.estimate import of_problem
-from jaxrls.search.few import begins_on_few, grown
 from jaxrls.search.grid import Choice, lam_vector
 from jaxrls.search.kept import beside
 from jaxrls.search.problem import Problem, resolve_landmarks
@@ -115,21 +114,17 @@ def tune(
     _check(problem, optimizer, start, starts, key, steps, tol)
     if landmarks is None:
         of_problem(replace(problem, solver=Cholesky()), call="gradient").check()
-    dtype = problem.rows.dtype
-    problem = replace(problem, kernel=jax.tree.map(lambda a: jnp.asarray(a, dtype), problem.kernel))
-    lams = None if lams is None else lam_vector(lams, dtype)
+    lams = None if lams is None else lam_vector(lams, problem.rows.dtype)
     guesses = first_guess(problem.with_constant(), start, lams, landmarks is None)
     _, lam, floor = guesses[0]
     if lams is not None and lam < floor:
-        warnings.warn(
+        warn(
             f"lams={lam:.3g} is below the precision of the kernel matrix, {floor:.3g}: the search "
-            "starts above it",
-            UserWarning,
-            stacklevel=4,
+            "starts above it"
         )
     way = Way(optimizer or default_optimizer(), steps, tol, progress)
     if begins_on_few(problem, landmarks, grow):
-        found = grown(problem, landmarks, guesses, way, (starts, key))
+        found = _grown(problem, landmarks, guesses, way, starts, key)
     else:
         of = guesses[-1][0], problem.rows, landmarks, problem.weights, progress
         chosen = replace(problem, landmarks=resolve_landmarks(*of))
@@ -183,3 +178,66 @@ def _made(problem: Problem, lam) -> tuple[Fit, Solution]:
     none = jnp.full((1,), jnp.nan, lam.dtype)
     found = (lam[None], none), (lam, none[0])
     return conclude(problem.kernel, solution, *found, problem.criterion), solution
+
+
+# begun on few of the rows: a step on all of them costs many times as much
+# --------------------------------------------------------------------------------------------------
+
+ROWS = 4000  # as many tell widths apart
+LANDMARKS = 250  # and so many show most of what the others do, for a quarter of the time
+ROWS_A_LANDMARK = 16  # on as many the landmarks' own best kernel is near that of all rows
+# Rows times landmarks²: below it all steps take less than the compilation of a second program.
+DEAR = 1e9
+
+
+def begins_on_few(problem: Problem, landmarks, grow: bool | None) -> bool:
+    """Whether the search does not begin on all rows: with `grow` None only where a step on all is
+    dear.
+    """
+    n, m = problem.rows.count, _count(landmarks)
+    able = m and n > 2 * ROWS and problem.criterion.of_some_rows and problem.fixed.rows is None
+    if grow and not able:
+        raise ValueError(
+            f"grow=True begins on {ROWS} of the rows, and needs landmarks, more than {2 * ROWS} "
+            "rows, a criterion that holds nothing of single rows, such as groups, and no "
+            "fixed_effects=: leave it out"
+        )
+    return bool(able and grow is not False and (grow or n * m**2 >= DEAR))
+
+
+def _count(landmarks) -> int:
+    """How many landmarks these are, or this is."""
+    if landmarks is None or isinstance(landmarks, str):
+        return 0
+    shape = np.shape(landmarks.points if isinstance(landmarks, Landmarks) else landmarks)
+    return shape[0] if shape else int(landmarks)
+
+
+def _grown(whole: Problem, landmarks, guesses: list, way: Way, starts: int, key) -> Found:
+    """A search on few rows, then on the landmarks of the end and some rows for each, and on all
+    rows from there; its history tells what went before that.
+    """
+    n, m, (start, _, floor) = len(whole.Y), _count(landmarks), guesses[-1]
+    more = ROWS_A_LANDMARK * m  # where these are more than there were, and few of all
+    between = ROWS < more <= n / 3
+    some, numbers = whole.some(more) if between else (whole, np.arange(n))
+
+    def chosen(kernel, some, count):
+        count = min(count, len(some.Y))
+        return resolve_landmarks(kernel, some.rows, count, some.weights, way.progress)
+
+    few, _ = whole.some(ROWS)
+    few = replace(few, landmarks=chosen(start, few, min(m, LANDMARKS)))
+    found = descend(few, guesses, way, starts, key)
+    stages = [Stage(len(few.Y), min(m, LANDMARKS), found.history)]
+    if not np.ndim(landmarks) and not isinstance(landmarks, Landmarks):
+        check_whole("landmarks, as their number,", m, whole.rows.candidates()[1].shape[0])
+        landmarks = numbers[np.asarray(chosen(found.kernel, some, m).indices)]
+    best = without_trace(as_landmarks(whole.rows, landmarks))
+    if between:
+        some = replace(some, landmarks=replace(best, indices=None))
+        found = descend(some, [(found.kernel, found.lam, floor)], way, learned=found.learned)
+        stages.append(Stage(len(some.Y), len(best.points), found.history))
+    of = [guesses[0], (found.kernel, found.lam, floor)]
+    found = descend(replace(whole, landmarks=best), of, way, learned=found.learned)
+    return found._replace(history=replace(found.history, stages=tuple(stages)))

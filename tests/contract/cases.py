@@ -14,12 +14,11 @@ from support import EPS, array, wide
 import jaxrls as rls
 from contract import oracle
 from jaxrls import extend
-from jaxrls.factors.cholesky import CholeskyGram
+from jaxrls.factors.cholesky import CholeskyGram, RefinedGram
 from jaxrls.factors.cholesky_features import CholeskyFeatures
-from jaxrls.factors.expansion import Dual
+from jaxrls.factors.expansion import AtPoints
 from jaxrls.factors.iterative import IterativeGram
 from jaxrls.factors.kronecker import Kronecker
-from jaxrls.factors.refined import RefinedGram
 from jaxrls.factors.spectrum import Spectrum
 from jaxrls.rows.sparse import sparse_rows
 from jaxrls.search.kept import Kept
@@ -198,7 +197,7 @@ def two_sided():
 
     def make(kernel, X, weights, intercept):
         sides = [rls.gram(kernel, side) for side in (X[::2, :1], X[:2, 1:])]
-        return replace(rls.factor_kronecker(*sides, intercept=intercept), expansion=Dual(X))
+        return replace(rls.factor_kronecker(*sides, intercept=intercept), expansion=AtPoints(X))
 
     features = oracle.of_kernel(gaussian, wide(X), wide(X_new))
     return Case(

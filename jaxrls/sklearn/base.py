@@ -276,7 +276,7 @@ class RLSEstimator(BaseEstimator):
             raise ValueError(
                 "cv= must leave every row out once, as KFold and GroupKFold do: "
                 f"{type(cv).__name__} leaves {len({*rows.tolist()})} of {len(labels)} rows out, "
-                f"{len(rows)} times"
+                f"{len(rows)} times in all"
             )
         labels[rows] = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
         return {"criterion": criterion, "groups": labels}

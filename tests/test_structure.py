@@ -94,7 +94,7 @@ BUDGET = {
     "problem": 6.4,
     "leave_out": 5.2,
     "factors": 26.3,
-    "criteria": 5.6,
+    "criteria": 5.5,
     "inference": 9.2,
     "search": 23.4,
     "io": 5.1,

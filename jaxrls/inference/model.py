@@ -31,7 +31,8 @@ class Model:
     t). **Source**: the representer theorem, Rifkin (lecture), "Applying the Representer".
 
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> rls.Model(rls.Linear(), None, jnp.array([2.0]), jnp.array(1.0)).predict(jnp.array([[3.0]])).tolist()
+    >>> model = rls.Model(rls.Linear(), None, jnp.array([2.0]), jnp.array(1.0))
+    >>> model.predict(jnp.array([[3.0]])).tolist()
     [7.0]
     """
 
@@ -51,8 +52,8 @@ class Model:
         **Arguments**: `fixed_effects` of the new rows, columns (m, p) or labels of levels (m,),
         where it was fitted with such; without the latter predictions are scores, up to a constant
         for each group. **Shapes**: X (m, d) gives (m,) or (m, t), in the dtype of the model.
-        **Cost** O(m q (d + t)), or O(m r t) on features; memory of a block of rows. **Raises** `ValueError` for a
-        wrong number of columns, NaN or infinity."""
+        **Cost** O(m q (d + t)), or O(m r t) on features; memory of a block of rows. **Raises**
+        `ValueError` for a wrong number of columns, NaN or infinity."""
 
         rows, effects = self.read(X, fixed_effects)
         out = _evaluate(self, rows, block_size=block_size)
@@ -84,27 +85,23 @@ class Model:
 
 
 @compiled
-def _evaluate(model: Model, rows, *, block_size):
-    coef = jnp.asarray(model.coef)
+def _evaluate(model: Model, rows: Rows, *, block_size):
+    kernel, coef = model.kernel, jnp.asarray(model.coef)
     points = jax.tree.map(jnp.asarray, model.points)
-    if points is not None and rows.in_memory:
-        return (
-            kernel_times(model.kernel, rows.dense(), points, coef, block_size, rows.parts)
-            + model.intercept
-        )
 
     def block(x):
-        x = x.astype(coef.dtype)
         if points is not None:
-            return kernel_times(model.kernel, x, points, coef)
-        design = model.kernel.features(x)
-        if design.shape[1] != coef.shape[0]:
+            return kernel_times(kernel, x.astype(coef.dtype), points, coef)
+        design = kernel.features(x.astype(coef.dtype))
+        if design.shape[1] != len(coef):
             raise ValueError(
-                f"X with {x.shape[1]} columns gives {design.shape[1]} features, and the model was fitted on {coef.shape[0]}"
+                f"X with {x.shape[1]} columns gives {design.shape[1]} features, and the model was "
+                f"fitted on {len(coef)}"
             )
         return matmul(design, coef)
 
-    return (
-        rows.map(block, temporaries=0 if points is None else points.shape[0], block_size=block_size)
-        + model.intercept
-    )
+    if points is not None and rows.in_memory:
+        found = kernel_times(kernel, rows.dense(), points, coef, block_size, rows.parts)
+    else:
+        found = rows.map(block, temporaries=len(coef), block_size=block_size)
+    return found + model.intercept

@@ -129,7 +129,7 @@ scoring, by_fold, store_cv_results
             wanted = "an indicator matrix" if self.multilabel_ else "labels (n,)"
             raise ValueError(f"y must be {wanted} as in the first call to partial_fit")
         if first and classes is not None:
-            vars(self).pop("classes_", None)
+            self.__dict__.pop("classes_", None)
         if y.ndim == 1:
             _check_partial_fit_first_call(self, classes)
         codes, self.classes_ = self._coded(y, getattr(self, "classes_", None))

@@ -92,9 +92,9 @@ def plot_left_out(fit, Y, ax=None):
             f"{Y.shape}"
         )
     told = [f"root mean square {rms:.4g}" for rms in np.sqrt((residuals**2).mean(0)).reshape(-1)]
-    points = (part.reshape(len(Y), -1) for part in (Y - residuals, Y))
+    x, y = (part.reshape(len(Y), -1) for part in (Y - residuals, Y))
     words = {"xlabel": "predicted, the row left out", "ylabel": "label"}
-    return _on_diagonal(_axes(ax), *points, ".", told, Y.min(), **words)
+    return _on_diagonal(_axes(ax), x, y, ".", told, Y.min(), **words)
 
 
 def plot_function(fit, X, Y, ax=None, level=None):

@@ -1,7 +1,7 @@
-"""Classes: labels as ±1 codes, and what scores of rows left out tell of new ones: probabilities, and
-sets of labels that hold the true one as often as is asked for. A row is the odder the lower its own
-label scores by a fit without it; the p-value of a label for a new row is the share of rows, itself
-among them, at least as odd, and a set of level 1 − α holds the labels of p > α.
+"""Classes: labels as ±1 codes, and what scores of rows left out tell of new ones: probabilities,
+and sets of labels that hold the true one as often as is asked for. A row is the odder the lower its
+own label scores by a fit without it; the p-value of a label for a new row is the share of rows,
+itself among them, at least as odd, and a set of level 1 − α holds the labels of p > α.
 """
 
 from typing import Any

@@ -131,7 +131,7 @@ def _fit(sides, Y, weights, lams, *, num, setting, loss, intercept, keep) -> Kro
     options: dict = {"weights": weights, "intercept": intercept}
     factor = factor_kronecker(gram(kernel1, X1), gram(kernel2, X2), **options)
     solution = factor.solve(Y.ravel())
-    lams = lambda_grid(factor, num) if lams is None else as_grid(lams, Y.ravel(), factor)
+    lams = lambda_grid(factor, num) if lams is None else as_grid(lams, factor)
     errors = factor.errors(solution, loss, setting, lams)[:, 0]
     lam, error = choose_lam(lams, errors, per_target=False)
     coef, constant, _ = solution.coefficients(lam[None])

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+# What the front page shows: the largest size of each of these works.
+FRONT = ("path", "gradient", "subset", "linear", "datasets", "prediction")
 MARKS = "<!-- figures: made by benchmarks/run.py --readme -->", "<!-- end of figures -->"
 
 # What the package aims at, on two CPU cores in float64: times the floor at most, times ours that a
@@ -196,9 +198,9 @@ def summary(report: dict) -> str:
     return "\n".join(lines)
 
 
-def with_table(text: str, report: dict) -> str:
+def with_table(text: str, report: dict, only: tuple[str, ...] = ()) -> str:
     """`text` with what stands between the marks replaced by the summary of the cases in which a
-    peer ran.
+    peer ran: of all, or the last case of each work of `only`.
     """
     for mark in MARKS:
         if text.count(mark) != 1:
@@ -211,6 +213,9 @@ def with_table(text: str, report: dict) -> str:
         for case in report["cases"]
         if any(one["kind"] == "peer" and "missing" not in one for one in case["contestants"])
     ]
+    if only:
+        last = {case["work"]: case for case in shown}
+        shown = [last[work] for work in only]
     versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
     table = summary({**report, "cases": shown})
     return f"{before}{MARKS[0]}\n{table}\n\nMeasured on {report['date']} with {versions}.\n{MARKS[1]}{rest.split(MARKS[1])[1]}"

@@ -147,7 +147,8 @@ def main():
     (args.out / "report.md").write_text(reports.markdown(report), encoding="utf-8")
     if args.readme:
         args.readme.write_text(
-            reports.with_table(args.readme.read_text(encoding="utf-8"), report), encoding="utf-8"
+            reports.with_table(args.readme.read_text(encoding="utf-8"), report, reports.FRONT),
+            encoding="utf-8",
         )
     try:
         reports.picture(report, args.out / "report.png")

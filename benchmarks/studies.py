@@ -280,7 +280,7 @@ def chosen(dtype, noise):
     return jax.device_get(found)
 
 
-def float32_table(out="docs/float32.md"):
+def float32_table(out="benchmarks/report/float32.md"):
     """Errors of every function and route over condition numbers, written below the words of a
     Markdown file (two minutes, no data).
     """

@@ -54,7 +54,7 @@ def test_a_report_has_every_contestant_and_the_floor_and_tables_are_made_from_it
 def test_the_readme_shows_the_report_that_is_kept():
     reports, kept = importlib.import_module("report"), ROOT / "benchmarks" / "report"
     readme, report = text(ROOT / "README.md"), reports.read(kept / "report.json")
-    assert reports.with_table(readme, report) == readme, (
+    assert reports.with_table(readme, report, reports.FRONT) == readme, (
         "python benchmarks/run.py --from … --out … --readme README.md makes the table"
     )
     for name in ("report", "h100"):
@@ -118,7 +118,7 @@ def test_the_page_says_of_intervals_what_the_table_has():
     low = cover < level - error
     assert len(rows) == 12 and all(row[8] == "yes" for row in rows)
     assert [row[7] == "no" for row in rows] == low.tolist()
-    words = text(ROOT / "docs" / "intervals.md")
+    words = text(ROOT / "docs" / "uncertainty.md")
     assert f"within {np.ceil(1000 * abs(cover - level).max()) / 1000:.3f} of the level" in words
     assert f"standard error in {low.sum()} of 12" in words
     assert f"{ratio.min():.2f} to {ratio.max():.2f} times as wide" in words

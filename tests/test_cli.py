@@ -324,7 +324,7 @@ def test_the_demo_runs_anywhere_and_generalises(tmp_path):
     assert result.returncode == 0 and result.stderr == ""
     assert result.stdout.count("<- best") == 1
     claimed = value(result.stdout, "left out")
-    met = float(re.search(r"301 rows put aside: (\S+)", result.stdout).group(1))
+    met = float(re.search(r"301 held-out rows: (\S+)", result.stdout).group(1))
     assert abs(met / claimed - 1) < 0.2 and not list(tmp_path.iterdir())
 
 

@@ -174,6 +174,59 @@ def test_the_grid_in_float32_holds_the_best_of_float64(kernel, route, n, noise):
     assert seen[np.float32][1] < n * np.finfo(np.float32).eps
 
 
+def nearly_noiseless():
+    """Rows and labels whose best λ lies below the floor of a float32 spectrum, and above that of a
+    float32 Cholesky factor.
+    """
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, size=(200, 2)).astype(np.float32)
+    y = (np.sin(2 * X[:, 0]) + X[:, 1] ** 2 + 0.01 * rng.normal(size=200)).astype(np.float32)
+    return X, np.stack([y, -2 * y], axis=1)
+
+
+def test_the_default_fit_goes_on_below_the_floor_of_the_spectrum():
+    """With Cholesky factors, whose floor is lower: λ is as good as float64's by float64's own
+    measure, and nothing warns.
+    """
+    (X, Y), options = nearly_noiseless(), {"groups": np.arange(200) % 20}
+    kernel, wide = (
+        rls.Gaussian(np.float32(1.5)),
+        (rls.Gaussian(1.5), X.astype(float), Y.astype(float)),
+    )
+    want, got = rls.fit(*wide, **options), rls.fit(kernel, X, Y, **options)
+    with pytest.warns(UserWarning, match="is the smallest of the grid"):
+        named = rls.fit(kernel, X, Y, solver=rls.Spectral("gram"), **options)
+    assert float(got.floor) < float(want.lam) < float(named.floor) and float(got.lam) < float(
+        named.floor
+    )
+    assert named.route == "gram" and got.route == "cholesky" and "search" in got.plan
+    np.testing.assert_allclose(
+        float(got.error), float(want.error), rtol=0.05 * float(got.floor) / float(got.lam)
+    )
+    again = rls.fit(*wide, lams=[float(got.lam)], **options)
+    assert (
+        float(again.error)
+        <= 1.01 * float(want.error)
+        < float(rls.fit(*wide, lams=[float(named.lam)], **options).error)
+    )
+    assert np.mean(
+        (np.asarray(got.predict(X), float) - np.asarray(again.predict(wide[1]))) ** 2
+    ) < 0.01 * float(want.error)
+    assert (np.diff(np.asarray(got.lams)) > 0).all() and got.errors.shape == (
+        len(got.lams),
+        *Y.shape[1:],
+    )
+
+
+def test_above_the_floor_the_default_fit_is_that_of_the_spectrum():
+    """Labels with noise, and options that name what is to be done."""
+    X, Y = nearly_noiseless()
+    noisy = Y + np.random.default_rng(1).normal(size=Y.shape).astype(np.float32)
+    kernel = rls.Gaussian(np.float32(1.5))
+    for fit in (rls.fit(kernel, X, noisy), rls.fit(kernel, X, noisy, per_target=True)):
+        assert fit.route == "gram" and len(fit.lams) == 100
+
+
 @pytest.mark.parametrize("name", ["gram", "features", "covariance"])
 def test_a_kernel_that_is_only_semidefinite_is_not_called_indefinite(name):
     """No direction is left out, and no coefficient is lost, where rows repeat and eigenvalues are 0
@@ -299,8 +352,6 @@ def test_a_lam_of_0_is_the_floor(name):
     for residuals in (fit.loo_residuals, left_out):
         assert_close(residuals, e, 1e-6)
     assert_close(path.loo[0], np.mean(e**2), 1e-6)
-    jax.tree.map(
-        partial(assert_close, tolerance=1e-12), (found, path.coef[0]), (want, want[0].coef)
-    )
+    jax.tree.map(partial(assert_close, tolerance=1e-12), (found, path.coef[0]), (want, want[0][0]))
     with pytest.raises(ValueError, match="lam must be positive, or 0 for the floor of the factor"):
         rls.coef(factor, y, -1.0)

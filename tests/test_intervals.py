@@ -92,18 +92,11 @@ def test_intervals_are_those_of_refits(landmarks, groups):
         assert_ends(ends, by_refits(groups, level=level, landmarks=landmarks))
 
 
-@pytest.mark.parametrize("unit", [2.0**-100, 2.0**80] if X64 else [2.0**-30, 2.0**30])
 @pytest.mark.parametrize("route", ["subset", "cholesky"])
-def test_intervals_on_landmarks_do_not_depend_on_the_unit_of_the_kernel(route, unit):
+def test_intervals_on_landmarks_do_not_depend_on_the_unit_of_the_kernel(route):
     """N, which goes as 1/unit², leaves the range of float32 where λN does not."""
-    unit, options = (
-        DTYPE(unit),
-        {
-            "landmarks": np.arange(0, N, 3),
-            "keep": True,
-            "solver": solver_of(route),
-        },
-    )
+    unit = DTYPE(2.0**-100 if X64 else 2.0**-30)
+    options = {"landmarks": np.arange(0, N, 3), "keep": True, "solver": solver_of(route)}
     for groups, method, studentised in ((GROUPS, "cv+", False), (None, "jackknife+", True)):
         at = lambda scale, groups=groups: rls.fit(
             scale * GAUSSIAN,
@@ -342,12 +335,9 @@ def test_command_line(tmp_path, capsys):
     assert main(["predict", model, table, "--interval", "0.8", "--out", out]) == 0
     assert "% inside the intervals" in capsys.readouterr().out
     found = np.loadtxt(out, delimiter=",", skiprows=1)
-    standard = (X - X.mean(axis=0)) / X.std(axis=0)
-    want = rls.load(model)
+    want = rls.load(model)  # which standardises
     np.testing.assert_allclose(
-        found,
-        np.c_[want.predict(standard), np.stack(want.intervals(standard, 0.8), axis=1)],
-        rtol=1e-9,
+        found, np.c_[want.predict(X), np.stack(want.intervals(X, 0.8), axis=1)], rtol=1e-9
     )
     with open(out, encoding="utf-8") as file:
         assert file.readline().strip() == '"prediction","lower","upper"'

@@ -61,9 +61,7 @@ def test_densities_are_those_of_gaussian_processes_without_each_row():
 @pytest.mark.float64
 @pytest.mark.filterwarnings("ignore:the chosen λ")
 def test_it_is_a_criterion_everywhere():
-    """In the grid, the search of λ and `tune`, by function and by class, and negated where less is
-    better.
-    """
+    """In the grid and the search of λ, by function and by class, negated where less is better."""
     factor = rls.factorize(KERNEL, X)
     values = np.asarray(rls.log_predictive_density(factor, Y[:, 0], LAMS))
     fit = rls.fit(KERNEL, X, Y[:, 0], lams=LAMS, criterion=rls.log_predictive_density)
@@ -73,10 +71,6 @@ def test_it_is_a_criterion_everywhere():
     near = np.geomspace(found.lam / 2, 2 * found.lam, 41)
     grid = rls.LogPredictive("loo")(factor, Y[:, 0], near)
     assert float(found.error) <= -np.max(grid) + 1e-4
-    tuned = rls.tune(KERNEL, X, Y[:, 0], criterion=rls.log_predictive_density, steps=2)
-    assert tuned.error < tuned.history.start_error
-    factor = rls.factorize(tuned.kernel, X)
-    assert_close(-rls.log_predictive_density(factor, Y[:, 0], [tuned.lam])[0], tuned.error, 1e-8)
 
 
 @pytest.mark.float64

@@ -166,21 +166,12 @@ def test_the_squared_loss_of_pairs_has_derivatives():
 
 @pytest.mark.filterwarnings("ignore:the chosen λ")
 def test_fit_chooses_lam_by_the_order_of_pairs():
-    y = CLASSES[:, 0]
-    fit = rls.fit(
-        CASE.kernel,
-        wide(CASE.X),
-        y,
-        criterion=rls.pairwise_ranking_error,
-        weights=WEIGHT,
-        lams=LAMS,
-    )
+    options = {"criterion": rls.pairwise_ranking_error, "weights": WEIGHT, "lams": LAMS}
+    fit = rls.fit(CASE.kernel, wide(CASE.X), CLASSES[:, 0], **options)
     assert fit.criterion == "pairwise_ranking_error"
-    assert_close(fit.errors, by_refits(y, LAMS), 1e-12)
-    assert (
-        float(fit.lam)
-        == LAMS[np.flatnonzero(np.asarray(fit.errors) == np.asarray(fit.errors).min())[-1]]
-    )
+    errors = by_refits(CLASSES[:, 0], LAMS)
+    assert_close(fit.errors, errors, 1e-12)
+    assert float(fit.lam) == LAMS[np.flatnonzero(errors == errors.min())[-1]]
 
 
 ORDER = np.array([0.0, 1, 0, 1, 1, 0])
@@ -238,30 +229,12 @@ def test_what_rounding_may_have_made_of_two_equal_predictions_is_a_tie():
     assert rls.misordered(residual, label)[:, 0].tolist() == [0.5, 1, 0]
 
 
-def test_pairs_that_are_not_of_the_rows_of_a_fit_are_told(unchecked):
+def test_fits_and_searches_tell_it_too(unchecked):
     X, alone = np.arange(6.0)[:, None], [1, 0, 1, 0, 0, 1]
-    no_pair, no_row = "no pair of rows of positive weight", "row numbers must be rows of X, 0 to 5"
-    for criterion, weights, words in (
-        (rls.pairwise_ranking_error, alone, no_pair + " whose order is known"),
-        (rls.PairsOut(), alone, no_pair + " whose order is known"),
-        (rls.PairsOut(events=np.ones(9)), None, r"shape \(6,\), and has shape \(9,\)"),
-        (rls.PairsOut(events=array(2 * np.ones(6))), None, "events must be 1 .* and include 2"),
-        (rls.PairsOut(pairs=np.array([[0, 1], [0, 8]])), None, no_row + ", and include 8"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            rls.fit(rls.Linear(), X, ORDER, lams=[1.0], criterion=criterion, weights=weights)
     squared = rls.PairsOut(loss=rls.squared_error)
-    with pytest.raises(ValueError, match=no_pair):
-        rls.tune(rls.Gaussian(1.0), X, ORDER, weights=alone, criterion=squared)
-
-
-def test_row_numbers_name_pairs_of_the_criterion_itself():
-    """As `PairsOut.of` takes them, as lists or arrays, also through programs."""
-    numbers = [[0, 1], [2, 5], [4, 3]]
-    want = rls.PairsOut(numbers)
-    for given in (numbers, np.array(numbers), jnp.array(numbers)):
-        assert jax.tree.map(lambda leaf: leaf, rls.PairsOut(pairs=given)) == want
-    assert jax.jit(lambda given: rls.PairsOut(pairs=given))(jnp.array(numbers)) == want
+    for call, options in ((rls.fit, {"lams": [1.0]}), (rls.tune, {})):
+        with pytest.raises(ValueError, match=NONE_KNOWN):
+            call(rls.Gaussian(1.0), X, ORDER, weights=alone, criterion=squared, **options)
 
 
 def test_two_rows_and_an_intercept_are_undefined_inside_jit():

@@ -80,7 +80,7 @@ def on_one_device():
 @pytest.mark.slow
 def test_the_script_of_the_docs_runs_under_slurm(tmp_path):
     """`fit.py` of the page on many devices."""
-    text = (Path(__file__).parents[1] / "docs" / "many-devices.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[1] / "docs" / "large-data.md").read_text(encoding="utf-8")
     (tmp_path / "fit.py").write_text(re.findall(r"```py\n(.*?)```", text, re.DOTALL)[0])
     (tmp_path / "rows").mkdir()
     for i in range(3):

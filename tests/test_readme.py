@@ -2,6 +2,7 @@
 processes with JAX's defaults.
 """
 
+import ast
 import json
 import os
 import re
@@ -24,15 +25,24 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.sta
     "PYTHONPATH": str(ROOT)
 }
 # Runs the blocks of pages, given as JSON, in one process: each page with names of its own, and
-# figures closed after it.
+# figures closed after it. What the page shows as printed must be, numbers to 5 %.
 RUN = """
-import json, linecache, sys
+import contextlib, io, json, linecache, re, sys
+number = re.compile(r"-?\\d+\\.?\\d*(?:e-?\\d+)?")
 for page, blocks in json.load(open(sys.argv[1])).items():
     names = {"__name__": "__main__"}
-    for number, block in enumerate(blocks):
-        file = f"{page}, block {number}"
+    for place, (block, shown) in enumerate(blocks):
+        file, printed = f"{page}, block {place}", io.StringIO()
         linecache.cache[file] = (len(block), None, block.splitlines(True), file)
-        exec(compile(block, file, "exec"), names)
+        with contextlib.redirect_stdout(printed):
+            exec(compile(block, file, "exec"), names)
+        said = printed.getvalue()
+        if shown:
+            near = [float(a) - float(b) for a, b in zip(number.findall(said), number.findall(shown))]
+            most = [0.05 * abs(float(b)) + 0.01 for b in number.findall(shown)]
+            same = number.sub("", said).split() == number.sub("", shown).split()
+            if not same or any(abs(a) > b for a, b in zip(near, most)):
+                sys.exit(f"{file} shows {shown!r} and printed {said!r}")
     if "matplotlib.pyplot" in sys.modules:
         sys.modules["matplotlib.pyplot"].close("all")
 """
@@ -90,15 +100,17 @@ def folder(tmp_path):
 
 # Pages that show what tests say too, and what takes longest: run with -m slow.
 LONG = (
-    *("coming-from", "own", "two-sided", "ranking", "updates", "estimators", "streams", "large"),
-    *("many-devices", "fixed-effects", "intervals"),
+    *("coming-from", "own", "two-sided", "ranking", "updates", "estimators", "large", "many-rows"),
+    *("fixed-effects", "uncertainty"),
 )
+# A block of code, and what is shown as printed by it.
+SHOWN = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", re.DOTALL | re.MULTILINE)
 
 
 @pytest.mark.parametrize("long", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_python_blocks(tmp_path, long):
     shown = {
-        page: blocks("python", text)
+        page: SHOWN.findall(text)
         for page, text in PAGES.items()
         if page.startswith(tuple(f"docs/{name}" for name in LONG)) == long
     }
@@ -132,4 +144,34 @@ def test_shell_blocks(folder):
 def test_set_up_commands():
     assert "pip install . && python -m jaxrls\n" in blocks("sh")
     assert "pip install -e '.[test]' && pytest\n" in blocks("sh")
-    assert len(README.splitlines()) < 150
+    assert len(README.splitlines()) <= 110
+
+
+def test_troubleshooting_quotes_what_is_said():
+    """Every message of the page stands in the code, where strings are put together."""
+    page = PAGES["docs/troubleshooting.md"]
+    quoted = re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)
+    parts = [
+        "".join(
+            part.value if isinstance(part, ast.Constant) else "…"
+            for part in (node.values if isinstance(node, ast.JoinedStr) else [node])
+        )
+        for path in (ROOT / "jaxrls").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.JoinedStr)
+        or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+    ]
+    assert len(quoted) == 10
+    assert [one for one in quoted if not any(one in part for part in parts)] == []
+
+
+def test_code_fits_its_column():
+    """88 columns are what a page shows without a bar."""
+    lines = [
+        (page, line)
+        for page, text in PAGES.items()
+        for language in ("python", "py")
+        for block in blocks(language, text)
+        for line in block.splitlines()
+    ]
+    assert [found for found in lines if len(found[1]) > 88] == []

@@ -88,13 +88,13 @@ def public():
 # Tokens of code at most, in thousands, docstrings and comments apart: lower them where there is room.
 BUDGET = {
     "support": 6.6,
-    "linalg": 4.8,
+    "linalg": 4.6,
     "kernels": 5.2,
-    "rows": 11.9,
+    "rows": 11.2,
     "problem": 6.4,
     "leave_out": 5.2,
     "factors": 26.3,
-    "criteria": 5.6,
+    "criteria": 5.5,
     "inference": 9.2,
     "search": 23.4,
     "io": 5.1,

@@ -12,6 +12,7 @@ import posixpath
 import re
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 
 import nbformat
@@ -25,10 +26,11 @@ REPORT = "benchmarks/report"
 PAGES = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
-    "CONTRIBUTING.md": "design/contributing.md",
+    "CONTRIBUTING.md": "contributing.md",
     "benchmarks/README.md": "benchmarks/running.md",
     "notebooks/pictures/front.png": "pictures/front.png",
-    **{f"{REPORT}/{path.name}": f"benchmarks/{path.name}" for path in (ROOT / REPORT).iterdir() if path.suffix in (".md", ".png")},
+    f"{REPORT}/report.md": "benchmarks/report.md",
+    f"{REPORT}/report.png": "benchmarks/report.png",
     **{f"notebooks/{path.name}": f"tutorials/{path.stem}.md" for path in (ROOT / "notebooks").glob("*.ipynb")},
 }
 SOURCES = {page: source for source, page in PAGES.items()}
@@ -60,18 +62,31 @@ def on_page_markdown(markdown, page, config, files):
     here = page.file.src_uri
     if here == "index.md":
         page.meta["hide"] = ["navigation"]  # one page has none
-    for name, make in (("figures", figures), ("help", command_line), ("names", names)):
+    made = {"figures": figures, "help": command_line, "names": names, "gallery": gallery}
+    for name, make in made.items():
         mark = f"<!-- {name} -->"
         if mark in markdown:
             markdown = markdown.replace(mark, make())
-    return re.sub(r"\]\(([^)#:\s]+)(#[^)\s]*)?\)", lambda found: f"]({linked(here, found[1])}{found[2] or ''})", markdown)
+    return re.sub(r"\[([^\]]*)\]\(([^)#:\s]+)(#[^)\s]*)?\)", lambda found: linked(here, *found.groups("")), markdown)
 
 
-def linked(page: str, target: str) -> str:
-    """A link of one page, from where its file lies in the repository, as one between pages."""
+def linked(page: str, words: str, target: str, anchor: str) -> str:
+    """A link of one page, from where its file lies in the repository, as one between pages; to a
+    file that is no page, its name.
+    """
     source = posixpath.normpath(posixpath.join(posixpath.dirname(SOURCES.get(page, f"docs/{page}")), target))
     found = PAGES.get(source, source.removeprefix("docs/") if source.startswith("docs/") else None)
-    return target if found is None else posixpath.relpath(found, posixpath.dirname(page) or ".")
+    if found is not None:
+        return f"[{words}]({posixpath.relpath(found, posixpath.dirname(page) or '.')}{anchor})"
+    return f"{words} (`{source}`)" if (ROOT / source).is_file() else f"[{words}]({target}{anchor})"
+
+
+def gallery() -> str:
+    """The first picture of every tutorial, in the order of the navigation."""
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    titles = re.findall(r"- (.+): tutorials/(\w+)\.md", text)
+    shown = [f"[![{title}]({stem}-1.png)]({stem}.md)" for title, stem in titles]
+    return '<div class="gallery" markdown>\n' + "\n".join(shown) + "\n</div>"
 
 
 def notebook(path: Path, run: bool) -> dict:
@@ -85,7 +100,10 @@ def notebook(path: Path, run: bool) -> dict:
         if cell.cell_type == "markdown":
             parts.append(cell.source)
             continue
-        parts.append(f"```python\n{cell.source}\n```")
+        code = f"```python\n{cell.source}\n```"
+        if any(map(drawn, cell.outputs)):  # code that draws is folded away
+            code = '??? note "The code of this picture"\n\n' + textwrap.indent(code, "    ")
+        parts.append(code)
         said = "".join(output.get("text", output.get("data", {}).get("text/plain", "")) for output in cell.outputs if not drawn(output))
         if said.strip():
             parts.append(f"```text {{ .output }}\n{said.rstrip()}\n```")

@@ -12,7 +12,7 @@ from jaxrls.cli.report import at_terminal, count, report, say
 from jaxrls.io.named import CRITERIA, landmarks_to_tune, named_kernel
 from jaxrls.io.sources import Choice, open_files, paths_of
 from jaxrls.kernels.kernel import Standardized
-from jaxrls.rows.deviations import Deviations, standardise
+from jaxrls.rows.streamed import Deviations, standardise
 from jaxrls.support.checks import check_squares, check_weights, in_words, memory_bytes
 
 COPIES = 5  # of a table's numbers while it is read, standardised and fitted

@@ -66,7 +66,7 @@ def run_demo(args) -> None:
     X = (X - X.mean(axis=0)) / X.std(axis=0)
     test = np.arange(len(X)) % 5 == 0
     say("data", f"NASA airfoil self-noise: sound in decibels from {', '.join(names)}")
-    say("rows", f"{(~test).sum()} to fit, {test.sum()} put aside")
+    say("rows", f"{(~test).sum()} to fit, {test.sum()} held out")
     start = time.perf_counter()
     fit: Any = rls.fit(rls.Gaussian(4.0), X[~test], y[~test])
     report(fit, y[~test], None, None)
@@ -84,5 +84,5 @@ def run_demo(args) -> None:
     say("LOO error", f"{float(fit.error):.4g} -> {float(better.error):.4g}")
     say("time", f"{time.perf_counter() - start:.1f} s, compilation included")
     before, after = (rms(y[test] - model.predict(X[test])) for model in (fit, better))
-    say("check", f"RMSE on the {test.sum()} rows put aside: {before:.4g} -> {after:.4g}")
+    say("check", f"RMSE on the {test.sum()} held-out rows: {before:.4g} -> {after:.4g}")
     print(f"\nYour own data: {args.prog} fit --help")

@@ -23,7 +23,8 @@ from jaxrls.support.pytrees import pytree, static
 
 
 class Criterion(ABC):
-    """A validation error over λ: what to inherit from, under `jaxrls.extend.pytree`, for one of one's own.
+    """A validation error over λ: what to inherit from, under `jaxrls.extend.pytree`, for one of
+    one's own.
 
     `values(solution, lams, kernel)` sees a factor with labels through the methods of `Solution` and
     gives (L, t); fields hold its data. `larger_is_better` says which way it is searched, `smooth`

@@ -1,5 +1,5 @@
-"""Errors in the order of pairs of rows, each pair left out of the fit that orders it, or all rows of
-its query: what ranking chooses λ by.
+"""Errors in the order of pairs of rows, each pair left out of the fit that orders it, or all rows
+of its query: what ranking chooses λ by.
 """
 
 from collections.abc import Callable
@@ -54,13 +54,14 @@ class PairsOut(Ordered):
     concordance index.
 
     The loss is 1 where f₋ᵢⱼ(xᵢ) − f₋ᵢⱼ(xⱼ) has the other sign than yᵢ − yⱼ, and ½ where it is 0,
-    exactly, with e_B = [P_BB]⁻¹c_B for all B = {i, j} from the blocks of P(λ). Unlike an AUC of rows
-    left out one by one, which compares predictions of different fits, it has next to no bias.
+    exactly, with e_B = [P_BB]⁻¹c_B for all B = {i, j} from the blocks of P(λ). Unlike an AUC of
+    rows left out one by one, which compares predictions of different fits, it has next to no bias.
 
     Args:
         pairs: row numbers (p, 2), by default all pairs.
         events: (n,), 1 where Y is the time of an event, 0 where it is one until which there was
-            none: a pair then counts where its smaller time is an event's, and predictions are times.
+            none: a pair then counts where its smaller time is an event's, and predictions are
+            times.
         within: labels (n,), or what `folds` made of them: all pairs of rows of equal label, such as
             those of one query. Residuals of a fit are then those of whole queries left out. With
             `fit(fixed_effects=levels(queries))` it is RankRLS.
@@ -224,9 +225,8 @@ def check_order(Y, weights: Weights, pairs: Pairs | None, events=None) -> None:
         known = low.min(axis=0) < high.max(axis=0)
     if not known.all():
         raise ValueError(
-            "Y has no pair of rows of positive weight whose order is known, in some column, so that "
-            "none can be right or wrong: give labels that differ, weight to more rows, or events "
-            "before the largest time"
+            "Y has no pair of rows of positive weight whose order is known, in some column: give "
+            "labels that differ, weight to more rows, or events before the largest time"
         )
 
 

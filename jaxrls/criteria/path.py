@@ -30,7 +30,8 @@ class Path:
     penalty, where there are such.
 
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> rls.path(rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False), jnp.array([1.0, 3.0]), jnp.array([1.0, 2.0])).coef.shape
+    >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False)
+    >>> rls.path(factor, jnp.array([1.0, 3.0]), jnp.array([1.0, 2.0])).coef.shape
     (2, 2)
     """
 
@@ -144,7 +145,8 @@ def effective_dof(factor: Factor, lams: Float[Array, " L"] | Listed) -> Float[Ar
     0 is the floor, as in `coef`. **Source**: Hastie, Tibshirani and Friedman 2009, eq. 3.50.
 
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> rls.effective_dof(rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False), jnp.array([1.0])).tolist()
+    >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False)
+    >>> rls.effective_dof(factor, jnp.array([1.0])).tolist()
     [1.0]
     """
     return factor.dof(as_grid(lams, (), factor))[:, 0]
@@ -179,7 +181,8 @@ def kronecker_left_out(
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> K1, K2 = jnp.eye(2) + 1, jnp.eye(3)
-    >>> factor, Y = rls.factor_kronecker(K1, K2, intercept=False), jnp.array([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]])
+    >>> factor = rls.factor_kronecker(K1, K2, intercept=False)
+    >>> Y = jnp.array([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]])
     >>> [round(value, 3) for value in rls.kronecker_left_out(factor, Y, [1.0], "rows").tolist()]
     [2.074]
     """

@@ -31,9 +31,9 @@ from jaxrls.support.pytrees import pytree, static
 class LeaveOneOut(Positive):
     """Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ, exact, with every row, or every group of rows, left out in turn.
 
-    One by one e = c/p, c = P̃y, p = diag P̃, P̃ the inverse of K̃ + λI; of a group e_B = [P̃_BB]⁻¹c_B.
-    Called, `criterion(factor, Y, lams)`, it gives the error at every λ; in `fit(criterion=…)` it is
-    what λ is chosen by. `loo` is the one of squared errors, `kfold(groups)` that of groups.
+    One by one e = c/p, c = P̃y, p = diag P̃, P̃ the inverse of K̃ + λI; of a group
+    e_B = [P̃_BB]⁻¹c_B. Called, `criterion(factor, Y, lams)`, it gives the error at every λ; in
+    `fit(criterion=…)` it is what λ is chosen by. `loo` is the one of squared errors, `kfold(groups)` that of groups.
 
     Args:
         loss: what is averaged: `squared_error`, `absolute_error`, `zero_one_loss`, or any function
@@ -119,10 +119,10 @@ class LogPredictive(Criterion):
     of them together. In nats for each row of positive weight; the cost of `loo`.
 
     Args:
-        scale: τ, by default 1: the noise variance is λ and the kernel is the prior covariance, as it
-            stands. With `"loo"` τ is the mean of e²/σ², at which the density is largest, for every λ
-            and target: the choice then depends on the labels' unit and the kernel's size through
-            their ratio to λ alone.
+        scale: τ, by default 1: the noise variance is λ and the kernel is the prior covariance, as
+            it stands. With `"loo"` τ is the mean of e²/σ², at which the density is largest, for
+            every λ and target: the choice then depends on the labels' unit and the kernel's size
+            through their ratio to λ alone.
 
     **Raises** for the iterative route, which knows no leverage exactly. **Fails**: on landmarks the
     prior is that of the model, k̂, which is sure of itself far from them. **Source**: Rasmussen and
@@ -177,11 +177,12 @@ class GCV(Positive):
 
     GCV(λ) = (Σ vᵢ rᵢ² / Σ vᵢ) / (1 − df(λ)/n)², with r the training residuals and n the number of
     rows of positive weight. Unlike LOO it does not depend on the basis the data are written in.
-    In squared units of Y; O(r L t). **Fails**: where squares of labels leave the range of the dtype,
-    as `squared_error` says. **Source**: Golub, Heath and Wahba 1979, eq. 1.4.
+    In squared units of Y; O(r L t). **Fails**: where squares of labels leave the range of the
+    dtype, as `squared_error` says. **Source**: Golub, Heath and Wahba 1979, eq. 1.4.
 
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> rls.gcv(rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False), jnp.array([1.0, 3.0]), [1.0]).tolist()
+    >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False)
+    >>> rls.gcv(factor, jnp.array([1.0, 3.0]), [1.0]).tolist()
     [5.0]
     """
 
@@ -289,7 +290,6 @@ class HoldOut(Positive):
                 "columns are not known: use loo or kfold"
             )
         labels = self.Y.reshape(rows.shape[0], -1).astype(factor.dtype)
-        weights = Weights.of(self.weights.values, rows.shape[0], factor.dtype)
         coef, intercept, _ = solution.coefficients(lams)
 
         def block(x, v, y):
@@ -300,7 +300,7 @@ class HoldOut(Positive):
                     f"X of holdout must have {coef.shape[1]} columns, one for each coefficient, "
                     f"where no kernel is given, and has {phi.shape[1]}"
                 )
-            v = weights.block(v, x.shape[0]).array
+            v = self.weights.block(v, len(y)).array.astype(factor.dtype)
 
             def at(args):
                 coef, intercept = args
@@ -309,7 +309,8 @@ class HoldOut(Positive):
             size = max(1, 256 // labels.shape[1])  # so many λ in one product
             return jax.lax.map(at, (coef, intercept), batch_size=min(len(coef), size))
 
-        return rows.sum(block, weights.values, labels) / weights.total
+        total = self.weights.total.astype(factor.dtype)
+        return rows.sum(block, self.weights.values, labels) / total
 
 
 def holdout(X, Y, *, weights=None, loss: Callable = squared_error) -> HoldOut:
@@ -317,8 +318,8 @@ def holdout(X, Y, *, weights=None, loss: Callable = squared_error) -> HoldOut:
 
     Args:
         X: rows (m, d) with the columns of those that are fitted. Where it is called with a factor
-            and no kernel, what multiplies the coefficients, (m, q): `gram(kernel, X, factor.points)`,
-            or explicit features.
+            and no kernel, what multiplies the coefficients, (m, q):
+            `gram(kernel, X, factor.points)`, or explicit features.
         Y: their labels, (m,) or (m, t).
         weights: (m,), 0 or more. Default 1.
         loss: as in `LeaveOneOut`.

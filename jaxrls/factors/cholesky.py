@@ -17,9 +17,15 @@ from jaxrls.factors.spread import DualSpread
 from jaxrls.leave_out.view import Dense
 from jaxrls.linalg.conjugate import ALL_STEPS, CONVERGED, Run
 from jaxrls.linalg.decompositions import rounding
-from jaxrls.linalg.inverses import inverse, solve_diag, triangular_inverse
+from jaxrls.linalg.inverses import (
+    CLOSE,
+    inverse,
+    refined_inverse,
+    refined_solve_diag,
+    solve_diag,
+    triangular_inverse,
+)
 from jaxrls.linalg.products import matmul, power_of_two
-from jaxrls.linalg.refined import CLOSE, refined_inverse, refined_solve_diag
 from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.problem.weights import Weights
 from jaxrls.support.pytrees import pytree

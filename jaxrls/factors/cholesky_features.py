@@ -22,7 +22,7 @@ from jaxrls.factors.other_folds import PrimalForm
 from jaxrls.factors.spread import PrimalSpread
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.leave_out.view import LowRank, without_landmarks
-from jaxrls.linalg.decompositions import rounding
+from jaxrls.linalg.decompositions import ridged_cholesky, rounding
 from jaxrls.linalg.inverses import triangular_inverse
 from jaxrls.linalg.products import (
     from_panels,
@@ -33,7 +33,6 @@ from jaxrls.linalg.products import (
     tall_matmul,
     transposed_matmul,
 )
-from jaxrls.linalg.ridge import ridged_cholesky
 from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.problem.labels import Labels
 from jaxrls.problem.landmarks import Landmarks

@@ -15,6 +15,7 @@ from jaxrls.problem.fixed_effects import FixedEffects, as_fixed_effects
 from jaxrls.problem.labels import Labels
 from jaxrls.problem.landmarks import as_landmarks, on_landmarks, without_trace
 from jaxrls.problem.weights import Weights
+from jaxrls.rows.gram import gram
 from jaxrls.rows.sparse import as_rows
 from jaxrls.support.checks import platform
 from jaxrls.support.door import door
@@ -157,10 +158,12 @@ def kernel_matrix(
     linear in the rows k(new, training).
     """
     if not kernel.evaluable:
-        return rows.kernel_matrix(kernel, block_size), Primal(), None
+        return gram(kernel, rows, block_size=block_size), Primal(), None
     explicit = kernel.num_features(rows.shape[1], rows.dtype) is not None
-    if fixed.one is None or not rows.in_memory or not explicit:
-        return rows.kernel_matrix(kernel, block_size), AtPoints(rows.points), None
+    if explicit and not rows.in_memory:
+        rows.dense()  # raises: coefficients of features need all rows at once
+    if fixed.one is None or not explicit:
+        return gram(kernel, rows, block_size=block_size), AtPoints(rows.points), None
     K, origin, lift = products(rows.features(kernel), fixed)
     return K, AtPoints(rows.points, origin), lift
 

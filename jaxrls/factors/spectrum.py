@@ -17,6 +17,7 @@ from jaxrls.factors.expansion import Expansion, Primal
 from jaxrls.factors.other_folds import PrimalForm
 from jaxrls.factors.spread import DualSpread, PrimalSpread, Spread
 from jaxrls.kernels.inner import Linear
+from jaxrls.kernels.kernel import Standardized
 from jaxrls.leave_out.view import LowRank
 from jaxrls.linalg.decompositions import clip, eigh, eigh_rounding, rounding, spectrum_of, svd
 from jaxrls.linalg.inverses import triangular_inverse
@@ -24,6 +25,7 @@ from jaxrls.linalg.products import matmul, safe_sqrt, transposed_matmul
 from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.problem.labels import Labels
 from jaxrls.problem.weights import Weights
+from jaxrls.rows.gram import gram
 from jaxrls.rows.moments import Moments, moments, near_fit
 from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.support.pytrees import pytree, static
@@ -411,11 +413,15 @@ def products(features: Rows, fixed: FixedEffects) -> tuple[Any, Any, Any]:
     0 K about their mean keeps what K would round off.
     """
     if fixed.one is None:
-        origin = jnp.zeros(features.shape[1], features.dtype)
-        return features.products(origin), origin, None
+        return (
+            gram(Linear(), features, features),
+            jnp.zeros(features.shape[1], features.dtype),
+            None,
+        )
     origin = jax.lax.stop_gradient(jnp.mean(features.some(512), axis=0))
+    about = Standardized(Linear(), origin, jnp.ones_like(origin))
     lift = features.map(lambda phi: matmul(phi - origin, origin))
-    return features.products(origin), origin, lift
+    return gram(about, features, features), origin, lift
 
 
 def _factor_outer(kernel, rows: Rows, features: Rows, weights: Weights, fixed) -> Spectrum:

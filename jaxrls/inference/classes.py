@@ -1,9 +1,7 @@
-"""Classes: labels as ±1 codes, and what scores of rows left out tell of new ones, which they are like
-and cost no rows to hold out: probabilities, and sets of labels that hold the true one as often as is
-asked for.
-
-A row is the odder the lower its own label scores by a fit without it. The p-value of a label for a
-new row is the share of rows, the new one among them, at least as odd; a set has the labels of p > α.
+"""Classes: labels as ±1 codes, and what scores of rows left out tell of new ones: probabilities, and
+sets of labels that hold the true one as often as is asked for. A row is the odder the lower its own
+label scores by a fit without it; the p-value of a label for a new row is the share of rows, itself
+among them, at least as odd, and a set of level 1 − α holds the labels of p > α.
 """
 
 from typing import Any
@@ -67,11 +65,13 @@ def encode(labels, classes=None) -> tuple[np.ndarray, np.ndarray]:
     if (classes[index] != labels).any():
         found = labels[classes[index] != labels][0]
         raise ValueError(
-            f"labels must be among classes, {classes.tolist()}, and one is {found!r}: name all classes that there are"
+            f"labels must be among classes, {classes.tolist()}, and one is {found!r}: name all "
+            "classes that there are"
         )
     if len(classes) < 2:
         raise ValueError(
-            f"labels hold one class only, {classes.tolist()[0]!r}: classification needs at least two"
+            f"labels hold one class only, {classes.tolist()[0]!r}: classification needs at least "
+            "two"
         )
     codes = np.where(index[:, None] == np.arange(len(classes)), 1.0, -1.0)
     return (codes[:, 1] if len(classes) == 2 else codes), classes
@@ -160,7 +160,8 @@ def fit_sigmoid(
     SV machines*; Lin, Lin and Weng 2007; the length of steps: Sun and Tran-Dinh 2019, §3, at ν = 2.
 
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> sigmoid = rls.fit_sigmoid(jnp.array([-2.0, -1.0, 0.5, -0.5, 1.0, 2.0]), jnp.array([-1.0, -1.0, -1.0, 1.0, 1.0, 1.0]))
+    >>> scores = jnp.array([-2.0, -1.0, 0.5, -0.5, 1.0, 2.0])
+    >>> sigmoid = rls.fit_sigmoid(scores, jnp.array([-1.0, -1.0, -1.0, 1.0, 1.0, 1.0]))
     >>> [round(float(p), 2) for p in sigmoid(jnp.array([-1.0, 0.0, 1.0]))]
     [0.35, 0.5, 0.65]
     """
@@ -273,7 +274,8 @@ def label_p_values(
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> left_out, codes = jnp.array([-1.0, -0.5, 0.5, 1.0]), jnp.array([-1.0, -1.0, 1.0, 1.0])
-    >>> (5 * rls.label_p_values(left_out, codes, jnp.array([-2.0, 0.7]))).round().tolist()  # of the labels −1 and +1
+    >>> p = rls.label_p_values(left_out, codes, jnp.array([-2.0, 0.7]))  # of the labels −1 and +1
+    >>> (5 * p).round().tolist()
     [[5.0, 1.0], [1.0, 3.0]]
     """
     s, c, v = _scored("left_out", left_out, codes, weights)

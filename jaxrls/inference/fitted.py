@@ -130,8 +130,8 @@ class Fit(Generic[K]):
     plot_function = plot_function
 
     def plot(self, ax=None):
-        """The criterion over λ with the chosen one, on Matplotlib axes, which it returns; of a fit by
-        `tune` error and gradient norm at every step, on two.
+        """The criterion over λ with the chosen one, on Matplotlib axes, which it returns; of a fit
+        by `tune` error and gradient norm at every step, on two.
         """
         return plot_errors(self, ax) if self.history is None else plot_search(self, ax)
 
@@ -320,7 +320,8 @@ class Fit(Generic[K]):
         σᵢ(z(2Φ(z) − 1) + 2φ(z) − 1/√π).
 
         **Arguments**: `scale` "loo", or "evidence" or the number τ² as in `posterior`. **Cost** O(n
-        t). **Raises** `ValueError` where no solution was kept, or groups were left out. **Fails**: too optimistic where rows come in groups.
+        t). **Raises** `ValueError` where no solution was kept, or groups were left out. **Fails**:
+        too optimistic where rows come in groups.
         **Source**: Rasmussen and Williams 2006, eq. 5.12; Gneiting and Raftery 2007, "Strictly
         proper scoring rules, prediction, and estimation", eq. 21.
 
@@ -328,7 +329,8 @@ class Fit(Generic[K]):
         >>> rng = np.random.default_rng(0)
         >>> X = rng.uniform(0, 1, (300, 1))
         >>> fit = rls.fit(rls.Gaussian(0.3), X, np.sin(6 * X[:, 0]) + 0.1 * rng.normal(size=300))
-        >>> bool(np.abs(np.subtract(fit.loo_predictive().coverage([0.5, 0.9]), [0.5, 0.9])).max() < 0.05)
+        >>> inside = fit.loo_predictive().coverage([0.5, 0.9])
+        >>> bool(np.abs(inside - np.array([0.5, 0.9])).max() < 0.05)
         True
         """
         by_loo = isinstance(scale, str) and scale == "loo"
@@ -351,8 +353,8 @@ class Fit(Generic[K]):
         **Arguments**: as in `fit`; Y with as many columns as before; X dense, sparse or a source of
         rows, such as a `stream`. **Returns** a new `Fit`, this one stays as it is. **Cost** O(b r²)
         for b rows, and O(r³). **Raises** `ValueError` where no solution was kept, for a fit of K of
-        all rows, or for what does not fit. **Warns** where more than a third of the digits are lost, and for a λ below the
-        precision of the factor.
+        all rows, or for what does not fit. **Warns** where more than a third of the digits are
+        lost, and for a λ below the precision of the factor.
 
         >>> import numpy as np, jaxrls as rls
         >>> X = np.linspace(0, 1, 30)[:, None]

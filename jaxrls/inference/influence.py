@@ -26,7 +26,8 @@ class Influence:
     or (n, t), `noise` () or (t,), in the units of the labels.
 
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> rls.influence(rls.factorize(rls.Precomputed(), jnp.eye(3), intercept=False), jnp.array([1.0, 0.0, -1.0]), 1.0).leverage.tolist()
+    >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(3), intercept=False)
+    >>> rls.influence(factor, jnp.array([1.0, 0.0, -1.0]), 1.0).leverage.tolist()
     [0.5, 0.5, 0.5]
     """
 
@@ -62,7 +63,8 @@ def influence(
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> X = jnp.array([[0.0], [1.0], [2.0], [10.0]])
-    >>> found = rls.influence(rls.factorize(rls.Linear(), X, intercept=True), jnp.array([0.0, 1.0, 2.0, 3.0]), 0.1)
+    >>> factor = rls.factorize(rls.Linear(), X)
+    >>> found = rls.influence(factor, jnp.array([0.0, 1.0, 2.0, 3.0]), 0.1)
     >>> int(found.leverage.argmax()), int(found.cooks_distance.argmax())
     (3, 3)
     """
@@ -113,13 +115,15 @@ def eigenfunctions(
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> X = jnp.array([[-1.0], [1.0]])
-    >>> values, functions = rls.eigenfunctions(rls.factorize(rls.Linear(), X, intercept=False), rls.Linear(), X, 1)
+    >>> factor = rls.factorize(rls.Linear(), X, intercept=False)
+    >>> values, functions = rls.eigenfunctions(factor, rls.Linear(), X, 1)
     >>> round(float(values[0]), 4), abs(functions.predict(jnp.array([[3.0]]))).round(4).tolist()
     (1.0, [[3.0]])
     """
     if factor.fixed.rows is not None:
         raise ValueError(
-            "eigenfunctions are those of a kernel, and factor has fixed_effects= beside it: factorize without them"
+            "eigenfunctions are those of a kernel, and factor has fixed_effects= beside it: "
+            "factorize without them"
         )
     spectrum, X = factor.spectrum(), as_array("X", X)
     check_whole("num", num, spectrum.s.shape[0])

@@ -36,7 +36,8 @@ class Predictive:
     of the labels, less being better: what |eᵢ| is of a prediction without any deviation.
 
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> found = rls.Predictive(jnp.array([0.5, -2.0]), jnp.array([1.0, 1.0]), jnp.array([0.38, 0.95]), jnp.array([0.33, 1.45]))
+    >>> parts = [0.5, -2.0], [1.0, 1.0], [0.38, 0.95], [0.33, 1.45]
+    >>> found = rls.Predictive(*map(jnp.array, parts))
     >>> found.coverage([0.5, 0.9]).tolist()
     [0.5, 0.5]
     """

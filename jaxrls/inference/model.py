@@ -31,7 +31,8 @@ class Model:
     t). **Source**: the representer theorem, Rifkin (lecture), "Applying the Representer".
 
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> rls.Model(rls.Linear(), None, jnp.array([2.0]), jnp.array(1.0)).predict(jnp.array([[3.0]])).tolist()
+    >>> model = rls.Model(rls.Linear(), None, jnp.array([2.0]), jnp.array(1.0))
+    >>> model.predict(jnp.array([[3.0]])).tolist()
     [7.0]
     """
 
@@ -51,8 +52,8 @@ class Model:
         **Arguments**: `fixed_effects` of the new rows, columns (m, p) or labels of levels (m,),
         where it was fitted with such; without the latter predictions are scores, up to a constant
         for each group. **Shapes**: X (m, d) gives (m,) or (m, t), in the dtype of the model.
-        **Cost** O(m q (d + t)), or O(m r t) on features; memory of a block of rows. **Raises** `ValueError` for a
-        wrong number of columns, NaN or infinity."""
+        **Cost** O(m q (d + t)), or O(m r t) on features; memory of a block of rows. **Raises**
+        `ValueError` for a wrong number of columns, NaN or infinity."""
 
         rows, effects = self.read(X, fixed_effects)
         out = _evaluate(self, rows, block_size=block_size)
@@ -84,27 +85,19 @@ class Model:
 
 
 @compiled
-def _evaluate(model: Model, rows, *, block_size):
+def _evaluate(model: Model, rows: Rows, *, block_size):
     coef = jnp.asarray(model.coef)
-    points = jax.tree.map(jnp.asarray, model.points)
-    if points is not None and rows.in_memory:
-        return (
-            kernel_times(model.kernel, rows.dense(), points, coef, block_size, rows.parts)
-            + model.intercept
-        )
+    if model.points is not None:
+        points = jax.tree.map(jnp.asarray, model.points)
+        return kernel_times(model.kernel, rows, points, coef, block_size) + model.intercept
 
     def block(x):
-        x = x.astype(coef.dtype)
-        if points is not None:
-            return kernel_times(model.kernel, x, points, coef)
-        design = model.kernel.features(x)
+        design = model.kernel.features(x.astype(coef.dtype))
         if design.shape[1] != coef.shape[0]:
             raise ValueError(
-                f"X with {x.shape[1]} columns gives {design.shape[1]} features, and the model was fitted on {coef.shape[0]}"
+                f"X with {x.shape[1]} columns gives {design.shape[1]} features, and the model was "
+                f"fitted on {coef.shape[0]}"
             )
         return matmul(design, coef)
 
-    return (
-        rows.map(block, temporaries=0 if points is None else points.shape[0], block_size=block_size)
-        + model.intercept
-    )
+    return rows.map(block, block_size=block_size) + model.intercept

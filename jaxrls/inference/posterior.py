@@ -80,8 +80,8 @@ def _drawn(posterior: Posterior, key, *, num: int):
 
 @pytree
 class GaussianProcess:
-    """λ, the amplitudes τ by the evidence and by what is left out, None where that is not known, and
-    the posterior covariance in units of the kernel.
+    """λ, the amplitudes τ by the evidence and by what is left out, None where that is not known,
+    and the posterior covariance in units of the kernel.
     """
 
     lam: Float[Array | np.ndarray, ""]
@@ -136,8 +136,8 @@ def covariance(spread, kernel, X, effects, corrected: bool):
 
 @compiled
 def process_at(solution: Solution, lam, left_out) -> GaussianProcess:
-    """That of a solution at one λ: τ² = ỹᵀP̃ỹ/(n − q) where the evidence is largest, and by residuals
-    left out Σ vᵢ eᵢ (yᵢ − f(xᵢ))/nλ.
+    """That of a solution at one λ: τ² = ỹᵀP̃ỹ/(n − q) where the evidence is largest, and by
+    residuals left out Σ vᵢ eᵢ (yᵢ − f(xᵢ))/nλ.
     """
     factor, drop, at = solution.factor, solution.labels.drop_axis, lam.reshape(1, 1)
     by_evidence = safe_sqrt(solution.data_fit(at)[0] / factor.residual_dimensions())

@@ -25,7 +25,8 @@ class KroneckerModel:
     """f(x₁, x₂) = Σᵢⱼ k₁(x₁, x₁ᵢ) k₂(x₂, x₂ⱼ) coefᵢⱼ + intercept.
 
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> model = rls.KroneckerModel(rls.Linear(), jnp.ones((1, 1)), rls.Linear(), jnp.ones((1, 1)), jnp.array([[2.0]]), jnp.array(1.0))
+    >>> side = rls.Linear(), jnp.ones((1, 1))
+    >>> model = rls.KroneckerModel(*side, *side, jnp.array([[2.0]]), jnp.array(1.0))
     >>> model.predict(jnp.array([[1.0], [2.0]]), jnp.array([[3.0]])).tolist()
     [[7.0], [13.0]]
     """
@@ -217,7 +218,8 @@ class KroneckerFit:
         >>> import numpy as np, jaxrls as rls
         >>> x, z = np.linspace(0, 1, 12)[:, None], np.linspace(0, 1, 9)[:, None]
         >>> Y = np.sin(3 * x + 2 * z.T) + 0.1 * np.cos(40 * x * z.T)
-        >>> fit = rls.fit_kronecker(rls.Gaussian(0.5), x, rls.Gaussian(0.5), z, Y, lams=[1e-2], keep=True)
+        >>> kernel = rls.Gaussian(0.5)
+        >>> fit = rls.fit_kronecker(kernel, x, kernel, z, Y, lams=[1e-2], keep=True)
         >>> near, far = fit.posterior(np.array([[0.5], [3.0]]), z, pairs=[[0, 4], [1, 4]]).std
         >>> bool(far > 10 * near)
         True

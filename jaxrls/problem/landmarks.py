@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxrls.kernels.given import KernelValues, Precomputed
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.linalg.ridge import ridged_cholesky
+from jaxrls.linalg.decompositions import ridged_cholesky
 from jaxrls.rows.rows import GramRows, NumberedRows, Rows
 from jaxrls.support.checks import as_floats, check_finite, check_unmasked, is_concrete
 from jaxrls.support.pytrees import pytree

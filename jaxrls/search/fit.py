@@ -12,7 +12,7 @@ import numpy as np
 from jaxrls.criteria.criterion import Criterion
 from jaxrls.criteria.standard import loo
 from jaxrls.factors.contract import Solution, Solver
-from jaxrls.factors.solvers import Refined, choose_route
+from jaxrls.factors.solvers import Cholesky, Refined, choose_route
 from jaxrls.inference.fitted import Fit, K
 from jaxrls.problem.landmarks import TOLERANCE, check_evaluable
 from jaxrls.rows.compiled import compiled
@@ -28,6 +28,7 @@ from jaxrls.search.problem import Problem
 from jaxrls.support.checks import as_floats, is_concrete
 from jaxrls.support.door import door, is_wide
 
+NEAR = 5  # times the floor of a spectrum: from there on its errors are right to 1 %
 FEWEST = 256  # landmarks that "auto" begins with
 
 
@@ -137,7 +138,14 @@ def _best(problem: Problem, *, lams, per_target: bool, conservative, keep: bool 
         return beside(found, solved, plan.problem, None, keep)
     on_grid = _on_grid_at_once if plan.problem.traceable else _on_grid
     found, kept = on_grid(plan, keeps=keeps(problem, keep))
-    return beside(found, kept, plan.problem, plan.choice, keep)
+    found = beside(found, kept, plan.problem, plan.choice, keep)
+    if not plan.goes_below or found.lam >= NEAR * found.floor:
+        return found
+    # Near the floor of a spectrum Cholesky factors are rounded less.
+    below = replace(plan.problem, solver=Cholesky())
+    lower, kept = _searched(replace(plan, problem=below))
+    gain = (found.error - lower.error) * (-1 if problem.criterion.larger_is_better else 1)
+    return beside(lower, kept, below, None, keep) if gain > 0 else found
 
 
 _solved, _chosen = compiled(Problem.solution), compiled(Choice.of)

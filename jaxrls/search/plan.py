@@ -19,11 +19,16 @@ GRID = 100  # values of λ, where a search is asked for that has no slopes to fo
 
 @pytree
 class Plan:
-    """A problem with its solver, and how λ is chosen; `searches` for the best λ without a grid."""
+    """A problem with its solver, and how λ is chosen.
+
+    `searches` for the best λ without a grid; `goes_below` the floor of a spectrum, by a search with
+    Cholesky factors, whose floor is lower.
+    """
 
     problem: Problem
     choice: Choice
     searches: bool = static(default=False)
+    goes_below: bool = static(default=False)
 
     @classmethod
     def of(cls, problem: Problem, lams, per_target=False, conservative: Any = 0.0) -> "Plan":
@@ -55,7 +60,7 @@ class Plan:
         explicit = kernel.num_features(d, rows.dtype)
         if is_concrete(rows) and (rows.in_memory or is_sparse(rows) and explicit is None):
             of_problem(problem, lams=num).check()
-        return cls(problem, choice, search or counted and few)
+        return cls(problem, choice, search or counted and few, counted and either)
 
 
 def _check_conservative(conservative, criterion, lams) -> None:

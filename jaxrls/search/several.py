@@ -15,7 +15,8 @@ from jaxrls.factors.contract import Solution
 from jaxrls.factors.solvers import Spectral, check_kernel
 from jaxrls.inference.model import Model
 from jaxrls.kernels.kernel import Kernel, Scaled, Sum
-from jaxrls.rows.gram import kernel_times
+from jaxrls.linalg.products import matmul
+from jaxrls.rows.gram import gram
 from jaxrls.search.descent import default_optimizer
 from jaxrls.search.grid import choose_lam, lam_vector, lambda_grid
 from jaxrls.search.problem import Problem
@@ -283,7 +284,7 @@ def _split(fit: KernelsFit, rows, *, block_size):
 
     def block(x):
         each = zip(fit.kernels, fit.shares, strict=True)
-        parts = [kernel_times(kernel, x, fit.points, fit.coef * share) for kernel, share in each]
+        parts = [matmul(gram(kernel, x, fit.points), fit.coef * share) for kernel, share in each]
         return jnp.stack(parts, axis=1)
 
     parts = rows.map(block, temporaries=len(fit.coef), block_size=block_size)

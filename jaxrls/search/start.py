@@ -31,7 +31,7 @@ MEDIAN_ROWS = 1000
 ORDERS = {"euclidean": 2, "cityblock": 1}
 
 
-@door()
+@door("X")
 def median_distance(
     X: Float[Array, "n d"] | Rows, *, order: int = 2, rows: int = MEDIAN_ROWS
 ) -> Float[Array, ""]:
@@ -57,7 +57,7 @@ def median_distance(
     return jnp.where(jnp.isfinite(median), median, 1.0)
 
 
-@door()
+@door("X")
 def start_from_data(kernel: Kernel, X: Float[Array, "n d"] | Rows) -> Kernel:
     """The same kernel with every length scale (`Kernel.length_scales`) set to the median distance
     between the rows it sees.

@@ -31,7 +31,7 @@ def main():
         )
         best = int(path.loo.argmin())
         left.plot(lams[best], jnp.sqrt(path.loo[best]), "o", color=color, markersize=9)
-    left.plot([], [], "k.", label="503 rows put aside")
+    left.plot([], [], "k.", label="503 held-out rows")
     left.set(
         xscale="log",
         xlabel="λ",
@@ -42,7 +42,7 @@ def main():
     left.legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.56, 1.0))
 
     tuned = rls.tune(
-        rls.Gaussian(np.full(5, 15.0)), train, y_train, lam=1.0, start="kernel", steps=40
+        rls.Gaussian(np.full(5, 15.0)), train, y_train, lams=[1.0], start="kernel", steps=40
     )
     errors = np.sqrt(np.asarray(tuned.history.errors))
     right.plot(errors, ".-", color="C3")
@@ -51,7 +51,7 @@ def main():
     )
     right.xaxis.get_major_locator().set_params(integer=True)
     print(
-        f"left-out error {errors[0]:.2f} to {errors[-1]:.2f} dB, put aside {jnp.sqrt(jnp.mean((tuned.predict(test) - y_test) ** 2)):.2f} dB"
+        f"left-out error {errors[0]:.2f} to {errors[-1]:.2f} dB, held out {jnp.sqrt(jnp.mean((tuned.predict(test) - y_test) ** 2)):.2f} dB"
     )
     figure.savefig(Path(__file__).with_name("front.png"), dpi=90)
 

@@ -293,8 +293,8 @@ class Kept:
             return solution.summed
         if problem is None or _features(problem) is None:
             raise ValueError(
-                "rows are added to sums over features or landmarks, and this fit is of K of all "
-                "rows: fit with landmarks= to update it, or fit to all rows anew"
+                "rows are added to sums over features or landmarks, and this fit is one of K of "
+                "all rows: fit with landmarks= to update it, or fit to all rows anew"
             )
         data = problem.rows, solution.labels, problem.weights, problem.fixed
         return _summed_features(problem.kernel, *data)

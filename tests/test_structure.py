@@ -87,15 +87,15 @@ def public():
 
 # Tokens of code at most, in thousands, docstrings and comments apart: lower them where there is room.
 BUDGET = {
-    "support": 6.6,
+    "support": 6.4,
     "linalg": 4.6,
     "kernels": 5.2,
     "rows": 11.2,
     "problem": 6.4,
     "leave_out": 5.2,
     "factors": 26.3,
-    "criteria": 5.5,
-    "inference": 9.2,
+    "criteria": 5.4,
+    "inference": 9.0,
     "search": 23.0,
     "io": 5.1,
     "sklearn": 4.9,

@@ -14,7 +14,7 @@ import jaxrls as rls
 from jaxrls.__main__ import main
 from jaxrls.cli import fitting
 from jaxrls.io.tables import writing
-from jaxrls.rows.deviations import Deviations
+from jaxrls.rows.streamed import Deviations
 
 pytestmark = pytest.mark.any_precision  # float64, whatever the switch says
 N = 90
@@ -165,7 +165,7 @@ BAD = {
     "column b holds string values": ("d", "a,b,w,y\n1,x,1,2"),
     "parts/b.csv cannot be read: ": ("b", "1,2"),
     "parts/d.csv: no column 'b' for the inputs": ("d", "a,z,w,y\n1,2,3,4"),
-    "parts/a.csv: weights must not be negative, and is -3.0 at row 51": ("a", "1,2,-3,4"),
+    "parts/a.csv: weights is -3.0 at row 51": ("a", "1,2,-3,4"),
     "parts/c.csv: row 34, column b: the value is inf": ("c", "1,inf,1,2"),
 }
 

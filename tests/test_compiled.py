@@ -93,7 +93,7 @@ def test_results_may_be_rows_and_those_that_were_given():
 
 
 def test_errors_of_what_rows_on_the_host_lack_name_them():
-    for ask in (lambda rows: rows.dense(), lambda rows: rows.kernel_matrix(rls.Gaussian(1.0))):
+    for ask in (lambda rows: rows.dense(), lambda rows: rls.gram(rls.Gaussian(1.0), rows)):
         for rows, words in ((blocks()[1], "X is a stream"), (Counted(np.eye(2)), "X is Counted")):
             with pytest.raises(ValueError, match=words):
                 compiled(ask)(rows)

@@ -14,8 +14,14 @@ from support import assert_close
 
 import jaxrls as rls
 from jaxrls.linalg.conjugate import ALL_STEPS, CONVERGED
-from jaxrls.linalg.inverses import solve_diag
-from jaxrls.linalg.refined import CLOSE, STEPS, inverse_root, refined_inverse, refined_solve_diag
+from jaxrls.linalg.inverses import (
+    CLOSE,
+    STEPS,
+    inverse_root,
+    refined_inverse,
+    refined_solve_diag,
+    solve_diag,
+)
 from jaxrls.search.conclude import inspect_fit as inspect
 
 N, WIDTH = 90, 1.0

@@ -49,7 +49,7 @@ def test_k_of_sparse_rows_is_right_to_rounding_whether_they_are_near_the_origin_
     to 10 and up to 10⁵.
     """
     X, dense, _ = make()
-    rows, made = sparse_rows(X), jax.jit(lambda rows, kernel: rows.kernel_matrix(kernel))
+    rows, made = sparse_rows(X), jax.jit(lambda rows, kernel: rls.gram(kernel, rows))
     for widths in (np.linspace(0.5, 2, D), np.linspace(0.005, 0.02, D)):
         widths = widths.astype(DTYPE)
         K, exact = (
@@ -74,7 +74,7 @@ def test_sums_products_and_columns_of_kernels_are_those_of_dense_rows_and_of_sci
         rls.Matern(1.5, width) + DTYPE(0.5) * far * gaussian,
         (rls.Linear() * gaussian).on([0, 3, -1]),
     )
-    ours = jax.jit(lambda rows, kernels: [rows.kernel_matrix(kernel) for kernel in kernels])(
+    ours = jax.jit(lambda rows, kernels: [rls.gram(kernel, rows) for kernel in kernels])(
         sparse_rows(X), kernels
     )
     for K, kernel in zip(ours, kernels, strict=True):
@@ -124,7 +124,7 @@ def test_k_of_sparse_rows_takes_no_dense_matrix():
         (np.ones(5 * n), (np.repeat(np.arange(n), 5), rng.integers(0, d, 5 * n))), shape=(n, d)
     )
     compiled = (
-        jax.jit(lambda rows, kernel: rows.kernel_matrix(kernel))
+        jax.jit(lambda rows, kernel: rls.gram(kernel, rows))
         .lower(sparse_rows(X), rls.Gaussian(jnp.array(1.0)))
         .compile()
     )

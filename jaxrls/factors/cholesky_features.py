@@ -1,9 +1,9 @@
 """The primal problem at one λ after another by Cholesky, on explicit features or on landmarks,
 differentiable in everything, the landmarks included.
 
-With ψ of a row (for landmarks k(x, points), K_RR = LLᵀ and φ = L⁻¹ψ; else φ = ψ), ΦᵀΦ + λI = AAᵀ for
-weighted Φ less its fit by the fixed effects, and R = L⁻ᵀA⁻ᵀ: a row is seen as u = (ψ − b·fit)R, its
-M of the one matrix, and labels as q = A⁻¹Φᵀ√v y. Coefficients are Rq, ŷ = u·q, leverage v|u|².
+With ψ of a row (for landmarks k(x, points), K_RR = LLᵀ and φ = L⁻¹ψ; else φ = ψ), ΦᵀΦ + λI = AAᵀ
+for weighted Φ less its fit by the fixed effects, and R = L⁻ᵀA⁻ᵀ: a row is seen as u = (ψ − b·fit)R,
+its M of the one matrix, and labels as q = A⁻¹Φᵀ√v y. Coefficients are Rq, ŷ = u·q, leverage v|u|².
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from jaxrls.factors.other_folds import PrimalForm
 from jaxrls.factors.spread import PrimalSpread
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.leave_out.view import LowRank, without_landmarks
-from jaxrls.linalg.decompositions import rounding
+from jaxrls.linalg.decompositions import ridged_cholesky, rounding
 from jaxrls.linalg.inverses import triangular_inverse
 from jaxrls.linalg.products import (
     from_panels,
@@ -33,7 +33,6 @@ from jaxrls.linalg.products import (
     tall_matmul,
     transposed_matmul,
 )
-from jaxrls.linalg.ridge import ridged_cholesky
 from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.problem.labels import Labels
 from jaxrls.problem.landmarks import Landmarks

@@ -27,10 +27,9 @@ from jaxrls.factors.spectrum import Leaving, Spectrum
 from jaxrls.factors.summed import Summed
 from jaxrls.kernels.inner import Linear
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.linalg.decompositions import eigh_rounding, spectrum_of
+from jaxrls.linalg.decompositions import eigh_rounding, ridged_cholesky, spectrum_of
 from jaxrls.linalg.inverses import triangular_inverse
 from jaxrls.linalg.products import matmul
-from jaxrls.linalg.ridge import ridged_cholesky
 from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.problem.labels import Labels
 from jaxrls.problem.landmarks import Landmarks, hidden_trace

@@ -17,6 +17,8 @@ from jaxrls.rows.sparse import as_rows
 from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree
 
+Numbers = Array | np.ndarray  # of a fit to NumPy's float64, NumPy's
+
 
 @pytree
 class Model:
@@ -38,15 +40,15 @@ class Model:
 
     kernel: Kernel
     points: Any  # (q, d), or sparse rows, or None
-    coef: Float[Array | np.ndarray, "q *t"]
-    intercept: Float[Array | np.ndarray, "*t"]
-    free: Float[Array | np.ndarray, "p *t"] | None = None
+    coef: Float[Numbers, "q *t"]
+    intercept: Float[Numbers, "*t"]
+    free: Float[Numbers, "p *t"] | None = None
     effects: FixedEffects | None = None  # what `free` are the coefficients of, without their rows
 
     @door("self.coef")
     def predict(
         self, X, *, fixed_effects=None, block_size: int | None = None
-    ) -> Float[Array | np.ndarray, "m *t"]:
+    ) -> Float[Numbers, "m *t"]:
         """Predictions for the rows of X, dense, sparse or a source of `Rows`, in blocks of rows.
 
         **Arguments**: `fixed_effects` of the new rows, columns (m, p) or labels of levels (m,),
@@ -86,22 +88,18 @@ class Model:
 
 @compiled
 def _evaluate(model: Model, rows: Rows, *, block_size):
-    kernel, coef = model.kernel, jnp.asarray(model.coef)
-    points = jax.tree.map(jnp.asarray, model.points)
+    coef = jnp.asarray(model.coef)
+    if model.points is not None:
+        points = jax.tree.map(jnp.asarray, model.points)
+        return kernel_times(model.kernel, rows, points, coef, block_size) + model.intercept
 
     def block(x):
-        if points is not None:
-            return kernel_times(kernel, x.astype(coef.dtype), points, coef)
-        design = kernel.features(x.astype(coef.dtype))
-        if design.shape[1] != len(coef):
+        design = model.kernel.features(x.astype(coef.dtype))
+        if design.shape[1] != coef.shape[0]:
             raise ValueError(
                 f"X with {x.shape[1]} columns gives {design.shape[1]} features, and the model was "
-                f"fitted on {len(coef)}"
+                f"fitted on {coef.shape[0]}"
             )
         return matmul(design, coef)
 
-    if points is not None and rows.in_memory:
-        found = kernel_times(kernel, rows.dense(), points, coef, block_size, rows.parts)
-    else:
-        found = rows.map(block, temporaries=len(coef), block_size=block_size)
-    return found + model.intercept
+    return rows.map(block, block_size=block_size) + model.intercept

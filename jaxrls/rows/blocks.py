@@ -83,8 +83,8 @@ def sum_blocks(fn: Callable, whole, rest):
         return fn(rest)
     each = jax.checkpoint(fn)
     if rest is None:
-        shapes = jax.eval_shape(lambda whole: each(jax.tree.map(lambda a: a[0], whole)), whole)
-        start = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
+        shapes = jax.eval_shape(each, jax.tree.map(lambda a: a[0], whole))
+        start = jax.tree.map(jnp.zeros_like, shapes)
     else:
         start = fn(rest)
     add = lambda total, parts: (jax.tree.map(jnp.add, total, each(parts)), None)

@@ -10,10 +10,11 @@ from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
 from jaxrls.linalg.sparse import SparseBlock, made_dense
 from jaxrls.rows.blocks import check_block_size, default_block_size, map_rows
+from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.support.door import door, parts_of
 
 
-def _rows(X, Z, block_size, parts=1):
+def _block_size(X, Z, block_size, parts=1):
     n, row = X.shape[0] // parts, Z.shape[0] * X.dtype.itemsize
     return check_block_size(block_size, n) or default_block_size(n, row)
 
@@ -38,40 +39,46 @@ def gram(
     >>> rls.gram(rls.Linear(), jnp.array([[1.0], [2.0]])).tolist()
     [[1.0, 2.0], [2.0, 4.0]]
     """
+    if Z is None and isinstance(X, Rows):
+        X = X.points  # raises for those that are read from elsewhere
     _check_pair(kernel, X, Z)
+    if isinstance(Z, Rows):
+        Z = DenseRows(Z.dense()) if Z.parts > 1 else Z  # raises for rows of several devices
+        return Z.map(lambda z: gram(kernel, X, made_dense(z)).T).T
+    if isinstance(X, Rows):
+        if Z is not None:
+            return X.map(lambda x: kernel(x, Z))
+        if not kernel.evaluable:
+            return X.dense()
+        each = jnp.arange(X.shape[0])
+        return gram(kernel, X, X).at[each, each].set(X.map(kernel.diag))
     if not kernel.evaluable:
         return X
-    if hasattr(Z, "over"):  # sparse rows: one side is read as it is stored, the other made dense
-        if hasattr(X, "over"):
-            return Z.map(lambda z: gram(kernel, X, z.dense()).T).T
-        return Z.map(lambda z: kernel(z, made_dense(X))).T
-    if hasattr(X, "over"):
-        return X.map(lambda x: kernel(x, Z))
     if isinstance(X, SparseBlock):
-        return kernel(X, Z)  # type: ignore[arg-type]
+        return kernel(X, Z)
     if Z is not None:
-        return map_rows(lambda rows: kernel(rows, Z), X, _rows(X, Z, block_size))
+        return map_rows(lambda x: kernel(x, Z), X, _block_size(X, Z, block_size))
 
     def block(args):
         rows, number, diagonal = args
         same = number[:, None] == jnp.arange(X.shape[0])
         return jnp.where(same, diagonal[:, None], kernel(rows, X))
 
-    return map_rows(block, (X, jnp.arange(X.shape[0]), kernel.diag(X)), _rows(X, X, block_size))
+    numbered = X, jnp.arange(X.shape[0]), kernel.diag(X)
+    return map_rows(block, numbered, _block_size(X, X, block_size))
 
 
-def kernel_times(kernel: Kernel, X, Z, V, block_size: int | None = None, parts: int = 1):
-    """K·V of rows in one array, or in parts of it."""
+def kernel_times(kernel: Kernel, X, Z, V, block_size: int | None = None):
+    """K·V of an array or any `Rows`."""
     _check_pair(kernel, X, Z)
     columns = Z.shape[0] if kernel.evaluable else X.shape[1]
     if V.shape[0] != columns:
         raise ValueError(
             f"V must have {columns} rows, one per column of K, and has shape {V.shape}"
         )
-    times = lambda rows: matmul(gram(kernel, rows, Z), V)
-    if isinstance(X, SparseBlock):
-        return times(X)
-    return map_rows(times, X, _rows(X, Z, block_size, parts), parts)
+    rows = X if isinstance(X, Rows) else DenseRows(X)
+    size = _block_size(rows, Z, block_size, rows.parts)
+    return rows.map(lambda x: matmul(gram(kernel, x.astype(V.dtype), Z), V), block_size=size)
 
 
 @door()
@@ -97,7 +104,9 @@ def gram_matmul(
     >>> rls.gram_matmul(rls.Linear(), X, X, jnp.ones(2)).tolist()
     [3.0, 6.0]
     """
-    return kernel_times(kernel, X, Z, V, block_size, parts_of(X, jax.device_count()))
+    _check_pair(kernel, X, Z)
+    rows = DenseRows(X, parts_of(X, jax.device_count()))
+    return kernel_times(kernel, rows, Z, V, block_size)
 
 
 def _check_pair(kernel, X, Z):

@@ -13,15 +13,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.linalg.products import matmul
 from jaxrls.rows.blocks import (
     check_block_size,
     default_block_size,
     over_rows,
     wide_block_size,
 )
-from jaxrls.rows.gram import gram
-from jaxrls.support.checks import check_finite, check_row_numbers, check_squares, check_symmetric
+from jaxrls.support.checks import check_finite, check_inputs, check_row_numbers, check_symmetric
 from jaxrls.support.pytrees import pytree, static
 
 HOST_BLOCK_BYTES = 32 * 2**20  # of rows that are read at once
@@ -31,6 +29,17 @@ HOST_BLOCK_BYTES = 32 * 2**20  # of rows that are read at once
 def added(total, more):
     """The sum of two pytrees of arrays, in one program."""
     return jax.tree.map(jnp.add, total, more)
+
+
+def one_behind(results: Iterable) -> Iterator:
+    """The same results, each done before the one after the next is begun: else all blocks would be
+    read first.
+    """
+    before = None
+    for result in results:
+        jax.block_until_ready(before)
+        yield result
+        before = result
 
 
 class Rows:
@@ -62,6 +71,7 @@ class Rows:
     labels: Any = None  # of a source that brings its own, (n,) or (n, t); and weights, (n,)
     row_weights: Any = None
     block_size: Any = None  # of rows that are read at once
+    first = 0  # see `own`
 
     def blocks(self) -> Iterable:
         """The rows, some at a time, each (b, d)."""
@@ -92,31 +102,35 @@ class Rows:
 
     def reading(self, kind: str, run: Callable, columns: tuple):
         """The same of what is compiled: one reading."""
-        found = self._each(run, columns)
+        found = one_behind(run(*block) for _, block in self._with_columns(columns))
         if kind == "sum":
             return reduce(added, found)
         return jax.tree.map(lambda *parts: jnp.concatenate(parts), *found)
 
-    def _each(self, run, columns):
-        start, before = 0, None
+    def _with_columns(self, columns) -> Iterator:
+        """Blocks of equal size with their part of the columns, and the number of rows till then."""
+        start = 0
         for x in self._equal_blocks():
             rows = slice(start, start + len(x))
             parts = jax.tree.map(lambda a: a[rows], columns)  # noqa: B023
-            out = run(jnp.asarray(x, self.dtype), *parts)
-            jax.block_until_ready(before)  # else all blocks would be read before the first is done
-            yield out
-            start, before = rows.stop, out
+            yield rows.stop, (jnp.asarray(x, self.dtype), *parts)
+            start = rows.stop
+
+    @property
+    def own(self) -> int:
+        """How many rows this process reads, of which the first is number `first`."""
+        return self.shape[0]
 
     @property
     def block_sizes(self) -> tuple[int, ...]:
         """That of all blocks as they are worked on, and that of the rest where there is one."""
-        n, d = self.shape
-        size = self.block_size or default_block_size(n, d * self.dtype.itemsize, HOST_BLOCK_BYTES)
+        n, row = self.own, self.shape[1] * self.dtype.itemsize
+        size = self.block_size or default_block_size(n, row, HOST_BLOCK_BYTES)
         return (size, n % size) if 0 < n % size < n else (min(n, size),)
 
     def _equal_blocks(self) -> Iterator:
         """The blocks in `block_sizes`, as many rows and columns as was said."""
-        (n, d), size, found = self.shape, self.block_sizes[0], 0
+        n, d, size, found = self.own, self.shape[1], self.block_sizes[0], 0
         said = f"{type(self).__name__} says that it has"
         for x in in_blocks(self.blocks(), size):
             found += len(x)
@@ -143,13 +157,16 @@ class Rows:
 
     def take(self, indices) -> Float[Array, "k d"]:
         """The rows of these numbers, by one reading."""
-        indices = np.asarray(indices)
-        found, start = np.empty((len(indices), self.shape[1]), self.dtype), 0
-        for x in self.blocks():  # not in step with other processes, which may have no part in it
+        return jnp.asarray(self._read(np.asarray(indices)), self.dtype)
+
+    def _read(self, indices) -> np.ndarray:
+        """The rows of these numbers, 0 for those of other processes."""
+        found, start = np.zeros((len(indices), self.shape[1]), self.dtype), self.first
+        for x in self.blocks():
             here = (start <= indices) & (indices < start + len(x))
             found[here] = x[indices[here] - start]
             start += len(x)
-        return jnp.asarray(found)
+        return found
 
     def candidates(self) -> tuple[Any, Any]:
         """Rows that landmarks are chosen from, an array or the rows themselves, and their numbers,
@@ -169,18 +186,6 @@ class Rows:
     def points(self) -> Any:
         """All rows, for kernels with others."""
         return self.dense()
-
-    def kernel_matrix(self, kernel: Kernel, block_size: int | None = None) -> Float[Array, "n n"]:
-        """K of all pairs of rows, in blocks."""
-        return gram(kernel, self.dense(), block_size=block_size)
-
-    def products(self, origin: Float[Array, " d"]) -> Float[Array, "n n"]:
-        """The inner products of all pairs of rows, about an origin."""
-        if self.parts > 1 and not self.in_memory:
-            return self.dense()
-        return self.map(
-            lambda some: self.map(lambda others: matmul(others - origin, (some - origin).T)).T
-        )
 
     def column(self, values) -> Array:
         """Labels, or weights, as an array that lies as the rows do."""
@@ -234,9 +239,8 @@ class DenseRows(Rows):
         """Raise for values that are not finite, too large, or outside of the kernel's domain, where
         they are known.
         """
-        check_finite(name, self.X)
-        if kernel.evaluable:  # else these are no inputs
-            check_squares(name, self.X)
+        # What a kernel does not evaluate are no inputs.
+        (check_inputs if kernel.evaluable else check_finite)(name, self.X)
         kernel.check(self.X)
 
     @property

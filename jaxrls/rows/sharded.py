@@ -44,9 +44,7 @@ class ShardedRows(DenseRows):
     """
 
     in_memory: ClassVar[bool] = False
-    sharding: Any = static(
-        default=None
-    )  # of columns, in which the axes are left to the compiler; None where it is not known
+    sharding: Any = static(default=None)  # of columns, with Auto axes; None where it is not known
     count: int = static(default=0)  # of rows that are no padding
     labels: Float[Array, "n *t"] | None = None
     row_weights: Float[Array, " n"] | None = None
@@ -58,7 +56,8 @@ class ShardedRows(DenseRows):
         """
         if X.sharding.shard_shape(X.shape)[1] != X.shape[1]:
             raise ValueError(
-                f"X must have whole rows on every device, and its columns are split too, by {X.sharding}: split its first axis only"
+                "X must have whole rows on every device, and its columns are split too, by "
+                f"{X.sharding}: split its first axis only"
             )
         named = isinstance(X.sharding, NamedSharding)
         sharding = NamedSharding(auto(X.sharding.mesh), P(X.sharding.spec[0])) if named else None
@@ -74,13 +73,10 @@ class ShardedRows(DenseRows):
 
     def column(self, values):
         """As an array that lies as the rows do, those of padding 0."""
-        n, missing = self.shape[0], self.shape[0] - len(values)
-        if missing and len(values) == self.count:
-            pad = jnp.pad if isinstance(values, jax.Array) else np.pad
-            values = pad(values, [(0, missing), *[(0, 0)] * (values.ndim - 1)])
-        if self.sharding is None or len(values) != n:
-            return jnp.asarray(values)
-        return jax.device_put(values, self.sharding)
+        if len(values) == self.count:
+            values = padded(values, self.shape[0] - self.count)
+        lies = self.sharding is not None and len(values) == self.shape[0]
+        return jax.device_put(values, self.sharding) if lies else jnp.asarray(values)
 
     def like(self, values):
         """Other numbers of the same rows, on the same devices."""
@@ -99,10 +95,9 @@ class ShardedRows(DenseRows):
 
         def part(args):
             first, columns = args
-            local = jnp.clip(numbers - first[0], 0, size - 1)
-            here = local == numbers - first[0]
-            pick = lambda a: jax.vmap(jnp.where)(here, a[local], jnp.zeros_like(a[local]))
-            return jax.tree.map(pick, columns)
+            local = numbers - first[0]
+            local = jnp.where(local < 0, size, local)  # beyond the end all is 0
+            return jax.tree.map(lambda a: a.at[local].get(mode="fill", fill_value=0), columns)
 
         own = in_parts(part, (firsts, columns), self.parts, self._placed)
         return jax.tree.map(lambda a: jnp.sum(a, axis=0, dtype=a.dtype), own)
@@ -140,7 +135,8 @@ def shard(
     >>> import jax, numpy as np, jaxrls as rls
     >>> mesh = jax.make_mesh((jax.device_count(),), ("rows",))
     >>> X = np.linspace(-1, 1, 50, dtype=np.float32)[:, None]
-    >>> fit = rls.fit(rls.Gaussian(0.5), rls.shard(X, X[:, 0] ** 2, mesh=mesh), landmarks=8, lams=[1e-3])
+    >>> rows = rls.shard(X, X[:, 0] ** 2, mesh=mesh)
+    >>> fit = rls.fit(rls.Gaussian(0.5), rows, landmarks=8, lams=[1e-3])
     >>> bool(fit.error < 1e-3), fit.predict(X).shape
     (True, (50,))
     """
@@ -150,33 +146,35 @@ def shard(
     sharding = _sharding(array, mesh, axis)
     devices = sharding.mesh.size
     missing = -n % (devices // sharding.shard_shape((devices,))[0])
-    labels: Any = None if Y is None else as_floats("Y", Y, dtype)
-    if labels is not None:
+    put = lambda part, mode="constant": jax.device_put(padded(part, missing, mode), sharding)
+    labels: Any = None
+    if Y is not None:
+        labels = as_floats("Y", Y, dtype)
         check_targets("Y", labels, n)
-    if weights is None and missing:
-        weights = np.ones(n, dtype)
-    given: Any = None if weights is None else as_floats("weights", weights, dtype)
-    if given is not None:
-        check_weights(given, n)
+        labels = put(labels)
+    if weights is not None or missing:
+        weights = as_floats("weights", np.ones(n) if weights is None else weights, dtype)
+        check_weights(weights, n)
+        weights = put(weights)
+    return ShardedRows.of(put(array, "edge"), labels, weights, n)
 
-    def put(part, mode="constant"):
-        if part is None:
-            return None
-        if missing:
-            pad = np.pad if isinstance(part, np.ndarray) else jnp.pad
-            part = pad(part, [(0, missing), *[(0, 0)] * (part.ndim - 1)], mode=mode)
-        return jax.device_put(part, sharding)
 
-    return ShardedRows.of(put(array, "edge"), put(labels), put(given), n)
+def padded(values, missing: int, mode: str = "constant"):
+    """Arrays with so many rows more."""
+    if not missing:
+        return values
+    pad: Any = jnp.pad if isinstance(values, jax.Array) else np.pad
+    return pad(values, [(0, missing), *[(0, 0)] * (values.ndim - 1)], mode=mode)
 
 
 def _sharding(X, mesh, axis) -> NamedSharding:
     """Rows over an axis of the mesh that is named, or of that which X lies on."""
     if mesh is not None:
-        return NamedSharding(mesh, P(mesh.axis_names[0] if axis is None else axis))
+        return NamedSharding(mesh, P(axis or mesh.axis_names[0]))
     found = getattr(X, "sharding", None)
     if not isinstance(found, NamedSharding) or not any(found.spec[:1]):
         raise ValueError(
-            "mesh= is needed, as X does not lie on one: jax.make_mesh((jax.device_count(),), ('rows',)) has all devices"
+            "mesh= is needed, as X does not lie on one: jax.make_mesh((jax.device_count(),), "
+            "('rows',)) has all devices"
         )
     return NamedSharding(found.mesh, P(found.spec[0]))

@@ -3,7 +3,6 @@ never does.
 """
 
 from dataclasses import replace
-from functools import partial
 from typing import ClassVar
 
 import jax
@@ -13,15 +12,14 @@ import numpy as np
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.sparse import SparseBlock
 from jaxrls.rows.blocks import KINDS, split
-from jaxrls.rows.gram import gram
 from jaxrls.rows.rows import DenseRows, GramRows, Rows
 from jaxrls.rows.sharded import ShardedRows
 from jaxrls.support.checks import (
     as_array,
     as_floats,
+    check_inputs,
     check_matrix,
     check_row_numbers,
-    check_squares,
     is_concrete,
 )
 from jaxrls.support.door import parts_of
@@ -58,8 +56,8 @@ class SparseRows(Rows):
 
     def astype(self, dtype) -> "SparseRows":
         """The same matrix in another dtype."""
-        as_type = lambda part: None if part is None else part.astype(dtype)
-        return replace(self, whole=as_type(self.whole), rest=as_type(self.rest))
+        whole, rest = (part and part.astype(dtype) for part in (self.whole, self.rest))
+        return replace(self, whole=whole, rest=rest)
 
     def check(self, kernel, name="X", *, training=True):
         """Raise for parameters that do not suit, and for some of the rows, outside of the kernel's
@@ -82,29 +80,18 @@ class SparseRows(Rows):
         """The rows of these numbers, 0 to n − 1, dense."""
         n, d = self.shape
         check_row_numbers(indices, n)
-        count, start = len(indices), 0
-        numbers = partial(jnp.arange, dtype=jnp.int32)
-        place = jnp.full(n, count, jnp.int32).at[indices].set(numbers(count))
+        count = len(indices)
+        firsts = jnp.arange(0, n, self.block, dtype=jnp.int32)  # of every block
+        place = jnp.full(n, count).at[indices].set(jnp.arange(count))
         rows = jnp.zeros((count + 1, d), self.dtype)  # the last one of all that are not taken
-        for part in (self.whole, self.rest):
+        for part, first in ((self.whole, firsts[: n // self.block, None]), (self.rest, firsts[-1])):
             if part is not None:
-                row = part.row.reshape(-1, part.row.shape[-1])
-                row = place[start + row + self.block * numbers(len(row))[:, None]]
-                row = row.reshape(part.row.shape)[..., None]
-                rows = rows.at[row, part.columns].add(part.values)
-            start = n - n % self.block
+                rows = rows.at[place[first + part.row][..., None], part.columns].add(part.values)
         return rows[place[indices]]  # a row that is named twice is read once
 
     def candidates(self):
         """All rows, sparse."""
         return None, self
-
-    def kernel_matrix(self, kernel, block_size=None):
-        """K, the diagonal exact, from blocks of sparse rows with blocks of dense ones."""
-        if not kernel.evaluable or kernel.num_features(self.shape[1], self.dtype) is not None:
-            return self.dense()
-        each = jnp.arange(self.shape[0])
-        return gram(kernel, self, self).at[each, each].set(self.map(kernel.diag))
 
 
 def is_sparse(X) -> bool:
@@ -124,11 +111,7 @@ def sparse_rows(X, dtype=None, name: str = "X") -> SparseRows:
             f"{name} is empty, with shape {X.shape}: give at least one row and one column"
         )
     data = as_floats(name, data, dtype)
-    if not np.isfinite(data).all():
-        raise ValueError(
-            f"{name} holds {int((~np.isfinite(data)).sum())} stored values that are NaN or infinite: drop those rows or fill them in first"
-        )
-    check_squares(name, data, places[1])
+    check_inputs(f"{name}.data", data, places[1])
     X = csr_array((data, tuple(places)), shape=(n, d))  # entries by row, named once each
     block = max(1, min(n, max(BLOCK_NUMBERS // d, min(FEWEST_ROWS, MOST_NUMBERS // d))))
     # Runs are as long as what a row has in the mean, so that at most half of what is stored is

@@ -1,15 +1,15 @@
-"""Rows that are read in blocks from somewhere else, as many as there are: once to get to know them,
-and once for every sum after that.
+"""Rows that are read in blocks from somewhere else: once to get to know them, and once for every
+sum after that.
 
-The first reading counts the rows, refuses what cannot be fitted, and keeps what is small: labels,
-weights, the mean and standard deviation of every column, and some rows drawn by chance, from which
-landmarks are chosen. Each later reading is a loop on the host over blocks of equal size, in each of
-which the sum of `DenseRows` is compiled, while a thread reads the next."""
+The first reading keeps what is small: labels, weights, mean and deviation of every column, and some
+rows drawn by chance. Later ones are loops on the host over equal blocks, the next read meanwhile.
+"""
 
+import hashlib
 import os
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -17,13 +17,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrls.rows.checkpoint import Checkpoint, key_of
-from jaxrls.rows.deviations import Deviations, standardise
 from jaxrls.rows.rows import DenseRows, Rows, added
-from jaxrls.support.checks import check_squares, check_whole
+from jaxrls.support.checks import check_inputs, check_whole
+from jaxrls.support.files import Damaged, read_arrays, write_arrays
 from jaxrls.support.pictures import progress_bar
 
 SAMPLE = 10_000  # rows
+CONSTANT = 1e-12  # of the mean: a deviation below this is rounding
 END = object()
 
 
@@ -37,21 +37,6 @@ class Piece(NamedTuple):
     first: int = 0  # the number there of the first row
 
 
-class Known(NamedTuple):
-    """What the first reading leaves: `drawn` are the row numbers of the sample, ascending, and
-    `tickets` what they were drawn by.
-    """
-
-    n: Any
-    labels: Any
-    weights: Any
-    drawn: Any
-    sample: Any
-    tickets: Any
-    deviations: Deviations
-    checksum: Any
-
-
 class StreamedRows(Rows):
     """Rows from a source that can be iterated again and again, as (X, Y[, weights]) in blocks: see
     `stream`.
@@ -63,6 +48,7 @@ class StreamedRows(Rows):
     """
 
     lies = "is a stream"
+    in_step: Callable = staticmethod(iter)  # how blocks are iterated over
 
     def __init__(
         self,
@@ -77,40 +63,31 @@ class StreamedRows(Rows):
     ):
         if iter(source) is source:
             raise ValueError(
-                "source can be read once only, as a generator: give a list of blocks, or an object whose __iter__ begins anew"
+                "source can be read once only, as a generator: give a list of blocks, or an object "
+                "whose __iter__ begins anew"
             )
         check_whole("sample", sample)
         self.source, self.block_size, self.progress, self.readings = source, block_size, progress, 0
         self.checkpoint = None if checkpoint is None else Checkpoint(checkpoint)
-        survey = Survey(sample, seed)
-        with self._watched(None) as reached:
-            for piece in self.pieces():
-                survey.add(piece)
-                reached(survey.n)
-        self._know(survey.known(), standardize)
-
-    def _know(self, known: Known, standardize: Any) -> None:
-        """Take in what the first reading left, and standardise by means and deviations as they were
-        found, as they are given, or not at all.
-        """
-        self.known, self.drawn = known, known.drawn
+        self.known = known = self._first_reading(sample, seed)
         self.shape = _, d = int(known.n), known.sample.shape[1]
-        self.labels, self.row_weights = known.labels, known.weights
+        self.labels, self.row_weights, self.drawn = known.labels, known.weights, known.drawn
         self.host_dtype = known.sample.dtype  # float32 where every block was, else float64
-        self.means: Any = None
-        self.scales: Any = None
+        self.means = self.scales = None
         if standardize is False or standardize is None:
             return
         pair = known.deviations.known() if standardize is True else standardize
-        try:
-            self.means, self.scales = (np.asarray(part, np.float64) for part in pair)
-            good = self.means.shape == self.scales.shape == (d,) and (self.scales > 0).all()
-        except (TypeError, ValueError):
-            good = False
-        if not good or not np.isfinite(self.means).all():
+        pair = np.asarray(pair, np.float64)
+        if pair.shape != (2, d) or not np.isfinite(pair).all() or not (pair[1] > 0).all():
             raise ValueError(
-                f"standardize must be True, False or a pair (means, deviations above 0), each ({d},), and is {standardize!r}"
+                "standardize must be True, False or a pair (means, deviations above 0), each "
+                f"({d},), and is {standardize!r}"
             )
+        self.means, self.scales = pair
+
+    def _first_reading(self, sample: int, seed: Any) -> "Known":
+        pieces = self._watched(self.pieces(), None, lambda piece: len(piece.X))
+        return survey(pieces, sample, seed)
 
     @property
     def dtype(self):
@@ -132,49 +109,44 @@ class StreamedRows(Rows):
         for i, block in enumerate(self.source):
             if not isinstance(block, Piece):
                 several = isinstance(block, tuple | list) and len(block) in (1, 2, 3)
-                block = Piece(*(block if several else [block]))._replace(place=f"block {i}")
+                block = Piece(*(block if several else [block]), place=f"block {i}")
             yield block
 
     def blocks(self):
         """The rows as the source has them, standardised."""
-        return (self.standardized(piece.X) for piece in StreamedRows.pieces(self))
+        return (self.standardized(piece.X) for piece in self.pieces())
 
     def _equal_blocks(self):
         """The next one read while the last one is worked on."""
-        with self._watched(self.shape[0]) as reached:
-            done = 0
-            for x in ahead(super()._equal_blocks()):
-                yield x
-                done += len(x)
-                reached(done)
+        return self._watched(ahead(super()._equal_blocks()), self.own, len)
 
-    def _watched(self, total: int | None):
-        """A bar for one reading."""
+    def _watched(self, items: Iterable, total: int | None, size: Callable) -> Iterator:
+        """The items of one reading, with a bar."""
         self.readings += 1
-        return progress_bar(self.progress, total, f"reading {self.readings}", "row")
+        done, what = 0, f"reading {self.readings}"
+        with progress_bar(self.progress, total, what, "row") as reached:
+            for item in self.in_step(items):
+                yield item
+                done += size(item)
+                reached(done)
 
     def reading(self, kind, run, columns):
         """As `Rows.reading`; a sum from where the checkpoint has it: blocks before are passed over."""
         if self.checkpoint is None or kind == "map":
             return super().reading(kind, run, columns)
-        key, done, total, start = "", 0, None, 0
-
-        def once(x, *parts):
-            nonlocal start
-            start += len(x)
-            return None if start <= done else run(x, *parts)
-
-        for out in self._each(once, columns):
-            if out is None:
+        key, done, total = "", 0, None
+        for stop, block in self._with_columns(columns):
+            if stop <= done:
                 continue
-            total = out if total is None else added(total, out)
+            out = run(*block)
+            total = added(total, out) if key else out
             if not key:
                 key = key_of(out, columns, self.known.checksum)
                 if (before := self.checkpoint.find(key)) is not None:
                     done, leaves = before
                     total = jax.tree.unflatten(jax.tree.structure(out), map(jnp.asarray, leaves))
                     continue
-            self.checkpoint.keep(key, start, total)
+            self.checkpoint.keep(key, stop, total)
         return total
 
     def check(self, kernel, name="X", *, training=True):
@@ -194,9 +166,8 @@ class StreamedRows(Rows):
     def take(self, indices):
         """The rows of these numbers: from the sample, or by reading all."""
         indices = np.asarray(indices)
-        places = np.searchsorted(self.drawn, indices).clip(max=len(self.drawn) - 1)
-        if (self.drawn[places] == indices).all():
-            return self.candidates()[1][places]
+        if np.isin(indices, self.drawn).all():
+            return self.candidates()[1][np.searchsorted(self.drawn, indices)]
         return super().take(indices)
 
 
@@ -215,59 +186,103 @@ def ahead(items: Iterable, depth: int = 2) -> Iterator:
             yield item
 
 
-class Survey:
-    """What becomes known of the rows while they are read for the first time."""
+# The first reading
+# --------------------------------------------------------------------------------------------------
 
-    def __init__(self, sample: int, seed: Any):
-        self.most, self.rng, self.n, self.checksum = sample, np.random.default_rng(seed), 0, 0
-        self.shapes: Any = None
-        self.labels: list[Any] = []
-        self.weights: list[Any] = []
-        self.drawn: Any = None
-        self.deviations = Deviations()
 
-    def add(self, piece: Piece) -> None:
-        """**Raises** `ValueError` that names the place of a number that is not finite, or of a
-        block unlike those before it.
+class Deviations(NamedTuple):
+    """Means and standard deviations of columns, weighted, from one block of rows after the other,
+    in float64.
+
+    >>> import numpy as np
+    >>> first, second = np.array([[1.0], [2.0]]), np.array([[3.0]])
+    >>> means, scales = Deviations.of(first).join(Deviations.of(second, np.array([2.0]))).known()
+    >>> float(means[0]), round(float(scales[0]), 3)
+    (2.25, 0.829)
+    """
+
+    total: Any = 0.0
+    means: Any = 0.0
+    squares: Any = 0.0  # about the means
+
+    @classmethod
+    def of(cls, X, weights=None) -> "Deviations":
+        """Those of rows (b, d) with weights (b,), all 1 where there are none."""
+        X, v = np.asarray(X, np.float64), np.ones(len(X)) if weights is None else weights
+        total = v.sum(dtype=np.float64)
+        means = np.dot(v, X) / (total or 1)
+        return cls(total, means, np.dot(v, (X - means) ** 2))
+
+    def join(self, other: "Deviations") -> "Deviations":
+        """Those of both."""
+        total, moved = self.total + other.total, other.means - self.means
+        share = other.total / (total or 1)
+        squares = self.squares + other.squares + moved**2 * (self.total * share)
+        return Deviations(total, self.means + moved * share, squares)
+
+    def known(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation of every column; 1 for the deviation where a column is
+        constant.
         """
-        parts = {"X": piece.X, "Y": piece.Y, "weights": piece.weights}
-        given: dict[str, Any] = {
-            k: as_numbers(piece, k, part) for k, part in parts.items() if part is not None
-        }
-        X, Y, v = given["X"], given.get("Y"), given.get("weights")
-        check_squares(f"{piece.place}: X", X)
-        found = ", ".join(f"{name} {part.shape}" for name, part in given.items())
-        same = all(part.shape[:1] == X.shape[:1] for part in given.values())
-        if X.ndim != 2 or v is not None and v.ndim != 1 or not same:
-            raise ValueError(
-                f"{piece.place}: a block must be X (b, d), Y (b,) or (b, t) and weights (b,), and has {found}"
-            )
-        if v is not None and (v < 0).any():
-            row = int((v < 0).argmax())
-            raise ValueError(
-                f"{piece.place}: weights must not be negative, and is {v[row]} at row {piece.first + row}"
-            )
-        shapes = {name: part.shape[1:] for name, part in given.items()}
-        if self.shapes not in (None, shapes):
-            raise ValueError(
-                f"{piece.place} has {found}, which does not go on what came before it: d, t and what there is must be the same"
-            )
-        self.shapes = shapes
-        self.labels.append(Y)
-        self.weights.append(v)
-        self.deviations = self.deviations.join(Deviations.of(X, v))
-        new = np.arange(self.n, self.n + len(X)), X, self.rng.random(len(X))
-        self.drawn = drawn_of([new] if self.drawn is None else [self.drawn, new], self.most)
-        self.checksum = zlib.crc32(np.ascontiguousarray(X).data, self.checksum)
-        self.n += len(X)
+        scales = np.sqrt(self.squares / (self.total or 1))
+        return self.means, np.where(scales > CONSTANT * np.abs(self.means), scales, 1.0)
 
-    def known(self) -> Known:
-        """All of it; raises where there was nothing."""
-        if not self.n:
-            raise ValueError("the source has no rows")
-        given: Any = map(together, (self.labels, self.weights))
-        found: Any = (*given, *self.drawn, self.deviations, self.checksum)
-        return Known(self.n, *found)
+
+def standardise(X, means, scales) -> np.ndarray:
+    """(X − means)/scales in the dtype of X."""
+    with np.errstate(over="ignore"):  # what is too far away is infinite, and is told of as such
+        return ((np.asarray(X, np.float64) - means) / scales).astype(X.dtype)
+
+
+class Known(NamedTuple):
+    """What the first reading leaves: `drawn` are the row numbers of the sample, ascending, and
+    `tickets` what they were drawn by.
+    """
+
+    n: Any
+    labels: Any
+    weights: Any
+    drawn: Any
+    sample: Any
+    tickets: Any
+    deviations: Deviations
+    checksum: Any
+
+
+def survey(pieces: Iterable[Piece], most: int, seed: Any) -> Known:
+    """What becomes known of rows as they are read for the first time; raises where there are none,
+    or for a block that cannot be used, or is unlike those before it.
+    """
+    n, checksum, deviations, before = 0, 0, Deviations(), None
+    rng, drawn, labels, weights = np.random.default_rng(seed), [], [], []
+    for piece in pieces:
+        given: dict[str, Any] = {
+            name: as_numbers(piece, name, part)
+            for name, part in zip(("X", "Y", "weights"), piece, strict=False)
+            if part is not None
+        }
+        X, v = given["X"], given.get("weights")
+        lengths = {part.shape[:1] for part in given.values()}
+        shapes = {name: part.shape[1:] for name, part in given.items()}
+        sound = X.ndim == 2 and len(lengths) == 1 and (v is None or v.ndim == 1)
+        if not sound or before not in (None, shapes):
+            found = ", ".join(f"{name} {part.shape}" for name, part in given.items())
+            raise ValueError(
+                f"{piece.place} has {found}: a block must be X (b, d), Y (b,) or (b, t) and weights "
+                "(b,), with d, t and what there is as in those before it"
+            )
+        check_inputs(f"{piece.place}: X", X)
+        before = shapes
+        labels.append(given.get("Y"))
+        weights.append(v)
+        deviations = deviations.join(Deviations.of(X, v))
+        new = np.arange(n, n + len(X)), X, rng.random(len(X))
+        drawn = [drawn_of([*drawn, new], most)]
+        checksum = zlib.crc32(np.ascontiguousarray(X).data, checksum)
+        n += len(X)
+    if not n:
+        raise ValueError("the source has no rows")
+    return Known(n, together(labels), together(weights), *drawn[0], deviations, checksum)
 
 
 def together(parts: list) -> Any:
@@ -286,17 +301,71 @@ def drawn_of(parts: list, most: int) -> tuple:
 
 def as_numbers(piece: Piece, name: str, part) -> Any:
     """float32 as it is and all other numbers as float64; raises for what is no number, or not
-    finite.
+    finite, and for weights below 0.
     """
     part = np.asarray(part)
     if part.dtype.kind not in "fiub":
         raise ValueError(f"{piece.place}: {name} must hold numbers, and has dtype {part.dtype}")
     part = part if part.dtype == np.float32 else part.astype(np.float64)
-    bad = np.argwhere(~np.isfinite(part))
+    bad = np.argwhere(~np.isfinite(part) | (name == "weights") & (part < 0))
     if len(bad):
         row, *column = bad[0]
         where = f", column {column[0]}" if column else ""
         raise ValueError(
-            f"{piece.place}: {name} is {part[tuple(bad[0])]} at row {piece.first + row}{where}: fill it in, or drop the row"
+            f"{piece.place}: {name} is {part[tuple(bad[0])]} at row {piece.first + row}{where}: "
+            "give a finite number (a weight of 0 or more), or drop the row"
         )
     return part
+
+
+# Checkpoints
+# --------------------------------------------------------------------------------------------------
+
+
+class Checkpoint:
+    """Sums kept on disk while they grow, so that a run that was killed goes on where it was, and
+    ends as one that was not, to the bit.
+
+    Those that this process asked for are written together. A sum is known by what it makes of the
+    first block, by its columns and by the checksum of all rows: a file of another kernel, other
+    landmarks or other rows is left alone until the first block is done, and then written over.
+    """
+
+    def __init__(self, path: str | os.PathLike):
+        self.path, self.sums, self.before = os.fspath(path), {}, {}
+        if not os.path.exists(self.path):
+            return
+        try:
+            arrays, header = read_arrays(self.path)
+            for key, (rows, count) in header["sums"].items():
+                self.before[key] = rows, [arrays[f"{key}/{i}"] for i in range(count)]
+        except (Damaged, KeyError) as error:
+            raise ValueError(
+                f"{path} is no checkpoint, or is damaged: {error}: remove it to begin anew"
+            ) from None
+
+    def find(self, key: str) -> tuple[int, list[np.ndarray]] | None:
+        """Rows and leaves of a sum that was begun before, which from now on is written with the
+        others.
+        """
+        if key in self.before:
+            self.sums[key] = self.before.pop(key)
+        return self.sums.get(key)
+
+    def keep(self, key: str, rows: int, total: Any) -> None:
+        """Write the sum of so many rows, whole or not at all."""
+        self.sums[key] = rows, [np.asarray(leaf) for leaf in jax.tree.leaves(total)]
+        arrays, counts = {}, {}
+        for name, (count, leaves) in self.sums.items():
+            arrays |= {f"{name}/{i}": leaf for i, leaf in enumerate(leaves)}
+            counts[name] = count, len(leaves)
+        write_arrays(self.path, arrays, {"sums": counts})
+
+
+def key_of(first: Any, columns: Any, checksum: int) -> str:
+    """What a sum is known by."""
+    found = hashlib.sha256(str((checksum, jax.tree.structure(first))).encode())
+    for leaf in jax.tree.leaves((first, columns)):
+        array = np.ascontiguousarray(leaf)
+        found.update(f"{array.dtype} {array.shape} ".encode() + array.tobytes())
+    return found.hexdigest()[:32]

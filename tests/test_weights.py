@@ -48,7 +48,7 @@ def test_derivatives_are_finite_at_weight_0(weight):
     ("values", "words"),
     [
         ([1.0, -1.0, 0.0], "weights must not be negative, and the smallest is -1.0"),
-        ([1.0, 2.0], r"weights must have shape \(3,\), one per row of X, and has shape \(2,\)"),
+        ([1.0, 2.0], r"weights must have shape \(3,\), one per row, and has shape \(2,\)"),
         ([[1.0], [1.0], [1.0]], r"weights must have shape \(3,\)"),
         ([0.0, 0.0, 0.0], "weights are all zero"),
         ([1.0, float("nan"), 0.0], "weights holds 1 values that are NaN or infinite"),

@@ -25,10 +25,10 @@ from jaxrls.support.checks import (
     as_floats,
     as_labels,
     check_finite,
-    check_range,
-    check_shares,
+    check_labels,
     check_targets,
     check_unmasked,
+    check_weights,
     is_concrete,
     value_of,
 )
@@ -107,7 +107,7 @@ def _scored(name: str, scores, codes, weights):
         raise ValueError(
             f"codes must have shape {scores.shape}, as {name} has, and has shape {codes.shape}"
         )
-    check_range(name, scores)
+    check_labels(name, scores)
     check_finite("codes", codes)
     return scores, codes, Weights.of(weights, len(scores), scores.dtype).array
 
@@ -367,12 +367,7 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
     v, own = Weights.of(weights, n, dtype).array, jnp.argmax(_each(given), axis=1)
     ones = jnp.ones_like(_each(given)[0])
     u = ones if label_weights is None else as_array("label_weights", label_weights, dtype)
-    if u.shape != ones.shape:
-        raise ValueError(
-            f"label_weights must have shape {ones.shape}, one for each label, and has shape "
-            f"{u.shape}"
-        )
-    check_shares("label_weights", u, "label")
+    check_weights(u, len(ones), "label_weights", "label")
     residuals = 1 - _of_own_label(jnp.asarray(model.predict(points)), given)
     beside, variance = _with_variance(process.spread, model.kernel, points)
     return ConformalLabels(model, process, beside, variance, own, residuals, v, u)

@@ -38,8 +38,8 @@ from jaxrls.search.landmarks import landmarks as choose_landmarks
 from jaxrls.search.start import from_data
 from jaxrls.support.checks import (
     as_floats,
+    check_labels,
     check_lams,
-    check_range,
     check_ratio,
     check_targets,
     check_whole,
@@ -114,7 +114,7 @@ class Problem:
             )
         Y = rows.column(as_floats("Y", rows.labels if Y is None else Y, rows.dtype))
         check_targets("Y", Y, rows.shape[0])
-        check_range("Y", Y)
+        check_labels("Y", Y)
         weights = Weights.of_rows(weights, rows)
         check_ratio(weights.values)
         if standardize:

@@ -57,7 +57,8 @@ def compiled(fn: Function) -> Function:
             return fn(*args, **options)  # a part of another function
         later = lambda leaf: Later.of(leaf, sources) if isinstance(leaf, Rows) else leaf
         back = lambda leaf: sources[leaf.number] if _is_later(leaf) else leaf
-        args_later, found = jax.tree.map(later, args), []
+        args_later = jax.tree.map(later, args)
+        found: list[Any] = []
         try:
             while isinstance(out := go_on(args_later, found, **options), Reading):
                 found.append(out.read(sources[out.number], out.operands))

@@ -13,12 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.rows.blocks import (
-    check_block_size,
-    default_block_size,
-    over_rows,
-    wide_block_size,
-)
+from jaxrls.rows.blocks import check_block_size, default_block_size, over_rows, wide_block_size
 from jaxrls.support.checks import check_finite, check_row_numbers, check_squares, check_symmetric
 from jaxrls.support.pytrees import pytree, static
 
@@ -208,16 +203,15 @@ def in_blocks(arrays: Iterable, size: int) -> Iterator:
     """The same rows in arrays of `size` rows, the last one excepted."""
     held: list = []
     missing = size
-    together = lambda: (jnp if isinstance(held[0], jax.Array) else np).concatenate(held)
     for X in arrays:
         while len(X):
             held.append(X[:missing])
             X, missing = X[missing:], missing - len(held[-1])
             if not missing:
-                yield together()
+                yield np.concatenate(held)
                 held, missing = [], size
     if held:
-        yield together()
+        yield np.concatenate(held)
 
 
 @pytree
@@ -226,7 +220,8 @@ class DenseRows(Rows):
 
     >>> from jaxrls import extend
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> float(extend.DenseRows(jnp.ones((5, 2))).sum(lambda block, v: jnp.sum(v * block[:, 0]), jnp.arange(5.0), block_size=2))
+    >>> rows = extend.DenseRows(jnp.ones((5, 2)))
+    >>> float(rows.sum(lambda x, v: jnp.sum(v * x[:, 0]), jnp.arange(5.0), block_size=2))
     10.0
     """
 

@@ -156,7 +156,8 @@ def _coordinates(X):
 
 def as_rows(kernel: Kernel, X, name: str = "X", *, dtype=None, devices: int = 1) -> Rows:
     """X at the door: an array of inputs, on one device or on many, or of kernel values where the
-    kernel is a matrix; a sparse matrix; a source of rows as it is. Others in a dtype, as of a model.
+    kernel is a matrix; a sparse matrix; a source of rows as it is. Others in a dtype, as of a
+    model.
 
     `devices` over which an array may lie where that cannot be seen, inside of `jax.jit` without a
     mesh that is set."""

@@ -1,5 +1,5 @@
-"""What parts of one's own are made of: classes that JAX takes apart, rows and their moments, and the
-contract between factors and what asks them.
+"""What parts of one's own are made of: classes that JAX takes apart, rows and their moments, and
+the contract between factors and what asks them.
 """
 
 from jaxrls.factors.contract import Factor, Report, Solution, Solver

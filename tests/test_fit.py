@@ -430,7 +430,7 @@ REFUSED = [
         "Y holds 1 values that are NaN or infinite, the first at index (2,)",
     ),
     ({"Y": list("abcd")}, "Y must hold real numbers, and could not be read as such"),
-    ({"weights": [1.0]}, "weights must have shape (4,), one per row of X, and has shape (1,)"),
+    ({"weights": [1.0]}, "weights must have shape (4,), one per row, and has shape (1,)"),
     ({"weights": [1, 1, -1, 1]}, "weights must not be negative, and the smallest is -1.0"),
     ({"weights": [0, 0, 0, 0]}, "weights are all zero: give some row a positive weight"),
     (
@@ -507,7 +507,7 @@ REFUSED = [
         "Y of holdout must have shape (4,)",
     ),
     ({"groups": ["a", None, "b", "a"]}, "groups must have none missing, and holds 1"),
-    ({"Y": 1e30 * Y0 if Y0.dtype == np.float32 else 1e200 * Y0}, "at most, and squares overflow"),
+    ({"Y": 1e30 * Y0 if Y0.dtype == np.float32 else 1e200 * Y0}, "sums of squares overflow"),
 ]
 
 

@@ -130,7 +130,7 @@ def test_there_is_none_beside_what_takes_rows():
                 .partial_fit(X, NAMES, np.unique(NAMES))
                 .partial_fit(X, NAMES, ["red", "blue"])
             ),
-            "classes must be those of the first call",
+            "is not the same as on last call to partial_fit",
         ),
     ],
 )

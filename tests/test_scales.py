@@ -126,8 +126,11 @@ LITTLE = 1e-13 if X64 else 3e-7
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ({"y": LARGE}, r"Y holds \S+ at most, and squares overflow float\d+: divide Y by a scale"),
-        ({"y": SMALL}, r"Y holds \S+ at most, and squares underflow float\d+: multiply Y by"),
+        (
+            {"y": LARGE},
+            r"Y holds \S+ in column 0, and sums of squares overflow float\d+: divide by a scale",
+        ),
+        ({"y": SMALL}, r"Y holds \S+ at most, and squares underflow float\d+: multiply by"),
         ({"X": LARGE}, r"X holds \S+ in column 1, and sums of squares overflow float\d+: divide"),
         ({"v": LITTLE}, r"weights above 0 go from \S+ to 1, and float\d+ takes a ratio of"),
         ({"v": 1 / LITTLE}, r"weights above 0 go from 1 to \S+, and float\d+ takes a ratio of"),

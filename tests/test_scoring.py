@@ -22,7 +22,7 @@ from sklearn.model_selection import (
     cross_val_predict,
 )  # noqa: E402
 
-from jaxrls import extend
+import jaxrls as rls  # noqa: E402
 from jaxrls.sklearn import RLSClassifier, RLSRegressor  # noqa: E402
 from jaxrls.sklearn.scoring import probabilities  # noqa: E402
 
@@ -197,11 +197,14 @@ def test_a_scorer_takes_one_factorization():
     """Of which scores, what is stored and the model are all made; a shape of its own, so that
     programs are traced here.
     """
-    solved, solve = [], extend.Problem.solution
-    count = lambda *args, **kwargs: solved.append(1) or solve(*args, **kwargs)
-    options = {"width": 2.0, "cv": 3}
+    solved, options = [], {"width": 2.0, "cv": 3}
+
+    def counted(solve):
+        return lambda *args, **kwargs: solved.append(1) or solve(*args, **kwargs)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(extend.Problem, "solution", count)
+        for solver in (rls.Spectral, rls.Cholesky):
+            patch.setattr(solver, "solve", counted(solver.solve))
         model = RLSRegressor(lams=ALPHAS, scoring="r2", store_cv_results=True, **options)
         model.fit(X[:33], Y[:33, 0])
         assert len(solved) == 1

@@ -362,11 +362,11 @@ def test_a_lam_at_the_edge_of_its_grid_warns():
         ({"cv": 5, "criterion": "gcv"}, "cv= and loss= are for .*, and it is 'gcv'"),
         (
             {"cv": RepeatedKFold(n_splits=2, n_repeats=2)},
-            "cv= must leave every row out once, .* leaves 40 rows out more often and 0 never",
+            "cv= must leave every row out once, .* leaves 40 of 40 rows out, 80 times",
         ),
         (
             {"cv": ShuffleSplit(1, test_size=10)},
-            "cv= must leave every row out once, .* leaves 0 rows out more often and 30 never",
+            "cv= must leave every row out once, .* leaves 10 of 40 rows out, 10 times",
         ),
         (
             {"cv": 100},

@@ -23,8 +23,7 @@ def test_none_is_the_same_as_ones():
         np.testing.assert_array_equal(getattr(none, name), getattr(ones, name))
     for name in ("scale", "unscale"):
         np.testing.assert_array_equal(getattr(none, name)(array(A)), getattr(ones, name)(array(A)))
-    for name in ("sum", "mean"):
-        assert_close(getattr(none, name)(array(A)), getattr(ones, name)(array(A)), TOLERANCE)
+    assert_close(none.mean(array(A)), ones.mean(array(A)), TOLERANCE)
 
 
 @pytest.mark.parametrize("weight", [0.0, 1.0])
@@ -48,7 +47,7 @@ def test_derivatives_are_finite_at_weight_0(weight):
     ("values", "words"),
     [
         ([1.0, -1.0, 0.0], "weights must not be negative, and the smallest is -1.0"),
-        ([1.0, 2.0], r"weights must have shape \(3,\), one per row of X, and has shape \(2,\)"),
+        ([1.0, 2.0], r"weights must have shape \(3,\), one per row, and has shape \(2,\)"),
         ([[1.0], [1.0], [1.0]], r"weights must have shape \(3,\)"),
         ([0.0, 0.0, 0.0], "weights are all zero"),
         ([1.0, float("nan"), 0.0], "weights holds 1 values that are NaN or infinite"),

@@ -13,7 +13,7 @@ from jaxrls.io.named import CRITERIA, landmarks_to_tune, named_kernel
 from jaxrls.io.sources import Choice, open_files, paths_of
 from jaxrls.kernels.kernel import Standardized
 from jaxrls.rows.streamed import Deviations, standardise
-from jaxrls.support.checks import check_squares, check_weights, in_words, memory_bytes
+from jaxrls.support.checks import check_inputs, check_weights, in_words, memory_bytes
 
 COPIES = 5  # of a table's numbers while it is read, standardised and fitted
 ROWS_FOR_WIDTH = 10_000
@@ -143,7 +143,7 @@ def read(args, source: str):
             raise ValueError(f"{source}: input {absent.argmax()} has no numbers: --drop it")
         known["medians"] = np.nanmedian(X, axis=0).tolist()
     X = inputs_of(source, X, texts, known)
-    check_squares("X", X)
+    check_inputs("X", X)
     if Y is None:
         Y, classes = rls.encode(rest[-1])
         known["classes"] = classes.tolist()

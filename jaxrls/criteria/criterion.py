@@ -81,10 +81,11 @@ class Criterion(ABC):
         Raises:
             ValueError: for λ < 0, or shapes that do not fit.
         """
-        Y = as_array("Y", Y, factor.dtype)
-        criterion, solution = self.bind(Y), factor.solve(Y)
-        criterion.check_rows(Y, factor.weights, len(Y))
-        values = criterion.values(solution, as_grid(lams, Y, factor), kernel)
+        solution = factor.solve(Y)
+        labels = solution.labels.given
+        criterion = self.bind(labels)
+        criterion.check_rows(labels, factor.weights, len(labels))
+        values = criterion.values(solution, as_grid(lams, factor, labels.shape[1:]), kernel)
         return solution.labels.drop_axis(values)
 
     @abstractmethod
@@ -191,10 +192,10 @@ class Given(Criterion):
         return values.reshape(len(lams), -1)
 
 
-def as_grid(lams, Y, factor: Factor, name: str = "lams") -> Float[Array, "L *k"]:
+def as_grid(lams, factor: Factor, targets: tuple = (), name: str = "lams") -> Float[Array, "L *k"]:
     """λ as a vector, or one for every target, in the factor's dtype, checked; 0 is its floor."""
-    lams = as_array("lams", lams, factor.dtype)
-    if lams.ndim == 0 or lams.shape[1:] not in ((), np.shape(Y)[1:]):
+    lams = as_array(name, lams, factor.dtype)
+    if lams.ndim == 0 or lams.shape[1:] not in ((), targets):
         raise ValueError(
             "lams must have shape (L,), or (L, t) with a λ for each target, and has shape "
             f"{lams.shape}: use coef and loo_residuals for one λ"

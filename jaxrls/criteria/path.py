@@ -6,13 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.criteria.criterion import as_grid
 from jaxrls.criteria.losses import check_loss, squared_error
 from jaxrls.criteria.standard import loo
-from jaxrls.factors.contract import Factor
+from jaxrls.factors.contract import Factor, Solution
 from jaxrls.factors.kronecker import SETTINGS
 from jaxrls.problem.folds import Folds, as_folds
 from jaxrls.support.checks import Listed, as_array
@@ -42,15 +41,16 @@ class Path:
     free: Float[Array, "L p"] | Float[Array, "L p t"] | None = None
 
 
-def one_lam(factor: Factor, Y, lam) -> Float[Array, "1 *k"]:
+def one_lam(lam, solution: Solution) -> Float[Array, "1 *k"]:
     """One λ, or one per target, as a grid of one."""
+    factor, shape = solution.factor, solution.labels.given.shape
     lam = as_array("lam", lam, factor.dtype)
-    if lam.shape not in ((), np.shape(Y)[1:]):
+    if lam.shape not in ((), shape[1:]):
         raise ValueError(
             "lam must be one number, or one per target where Y is (n, t): it has shape "
-            f"{lam.shape}, and Y {np.shape(Y)}"
+            f"{lam.shape}, and Y {shape}"
         )
-    return as_grid(lam[None], Y, factor, "lam")
+    return as_grid(lam[None], factor, shape[1:], "lam")
 
 
 @door()
@@ -76,8 +76,8 @@ def path(
     >>> rls.path(factor, jnp.array([1.0, 2.0, 3.0]), jnp.array([0.5, 1.0])).loo.shape
     (2,)
     """
-    Y = as_array("Y", Y, factor.dtype)
-    lams, solution = as_grid(lams, Y, factor), factor.solve(Y)
+    solution = factor.solve(Y)
+    lams = as_grid(lams, factor, solution.labels.given.shape[1:])
     found = jax.tree.map(solution.labels.drop_axis, solution.coefficients(lams))
     error = solution.labels.drop_axis(loo.values(solution, lams, None))
     return Path(lams, found.coef, found.intercept, error, found.free)
@@ -102,9 +102,8 @@ def coef(
     >>> rls.coef(factor, jnp.array([1.0, 2.0]), 5.0)[0].round(3).tolist()
     [0.5]
     """
-    Y = as_array("Y", Y, factor.dtype)
     solution = factor.solve(Y)
-    found = solution.coefficients(one_lam(factor, Y, lam))
+    found = solution.coefficients(one_lam(lam, solution))
     found = jax.tree.map(lambda part: solution.labels.drop_axis(part[0]), found)
     return found[:2] if found.free is None else found
 
@@ -130,9 +129,8 @@ def loo_residuals(
     >>> rls.loo_residuals(factor, jnp.array([1.0, 2.0]), 1.0).tolist()
     [1.0, 2.0]
     """
-    Y = as_array("Y", Y, factor.dtype)
     solution, plan = factor.solve(Y), None if groups is None else as_folds(groups, factor.n)
-    return solution.labels.drop_axis(solution.residuals(one_lam(factor, Y, lam), plan)[0])
+    return solution.labels.drop_axis(solution.residuals(one_lam(lam, solution), plan)[0])
 
 
 @door()
@@ -149,7 +147,7 @@ def effective_dof(factor: Factor, lams: Float[Array, " L"] | Listed) -> Float[Ar
     >>> rls.effective_dof(factor, jnp.array([1.0])).tolist()
     [1.0]
     """
-    return factor.dof(as_grid(lams, (), factor))[:, 0]
+    return factor.dof(as_grid(lams, factor))[:, 0]
 
 
 @door()
@@ -188,7 +186,7 @@ def kronecker_left_out(
     """
     check_loss(loss)
     sides, solution = _solved(factor, Y, setting)
-    return sides.errors(solution, loss, setting, as_grid(lams, solution.labels.given, factor))[:, 0]
+    return sides.errors(solution, loss, setting, as_grid(lams, sides))[:, 0]
 
 
 @door()
@@ -210,7 +208,7 @@ def kronecker_residuals(
     [[1.0, 1.0], [1.0, 1.0]]
     """
     sides, solution = _solved(factor, Y, setting)
-    return sides.left_out(solution, setting, one_lam(factor, solution.labels.given, lam)[0])[0]
+    return sides.left_out(solution, setting, one_lam(lam, solution)[0])[0]
 
 
 def check_table(Y, setting: str, shape: tuple[int, int], intercept: bool) -> None:

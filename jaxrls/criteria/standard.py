@@ -33,7 +33,8 @@ class LeaveOneOut(Positive):
 
     One by one e = c/p, c = P̃y, p = diag P̃, P̃ the inverse of K̃ + λI; of a group
     e_B = [P̃_BB]⁻¹c_B. Called, `criterion(factor, Y, lams)`, it gives the error at every λ; in
-    `fit(criterion=…)` it is what λ is chosen by. `loo` is the one of squared errors, `kfold(groups)` that of groups.
+    `fit(criterion=…)` it is what λ is chosen by. `loo` is the one of squared errors,
+    `kfold(groups)` that of groups.
 
     Args:
         loss: what is averaged: `squared_error`, `absolute_error`, `zero_one_loss`, or any function

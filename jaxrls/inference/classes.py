@@ -1,7 +1,7 @@
-"""Classes: labels as ±1 codes, and what scores of rows left out tell of new ones: probabilities, and
-sets of labels that hold the true one as often as is asked for. A row is the odder the lower its own
-label scores by a fit without it; the p-value of a label for a new row is the share of rows, itself
-among them, at least as odd, and a set of level 1 − α holds the labels of p > α.
+"""Classes: labels as ±1 codes, and what scores of rows left out tell of new ones: probabilities,
+and sets of labels that hold the true one as often as is asked for. A row is the odder the lower its
+own label scores by a fit without it; the p-value of a label for a new row is the share of rows,
+itself among them, at least as odd, and a set of level 1 − α holds the labels of p > α.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxrls.factors.spread import NewRows
 from jaxrls.inference.fitted import Fit
-from jaxrls.inference.model import Model
+from jaxrls.inference.model import Model, Numbers
 from jaxrls.inference.posterior import GaussianProcess
 from jaxrls.linalg.products import matmul, safe_sqrt
 from jaxrls.problem.weights import Weights
@@ -25,10 +25,10 @@ from jaxrls.support.checks import (
     as_floats,
     as_labels,
     check_finite,
-    check_range,
-    check_shares,
+    check_labels,
     check_targets,
     check_unmasked,
+    check_weights,
     is_concrete,
     value_of,
 )
@@ -107,7 +107,7 @@ def _scored(name: str, scores, codes, weights):
         raise ValueError(
             f"codes must have shape {scores.shape}, as {name} has, and has shape {codes.shape}"
         )
-    check_range(name, scores)
+    check_labels(name, scores)
     check_finite("codes", codes)
     return scores, codes, Weights.of(weights, len(scores), scores.dtype).array
 
@@ -126,11 +126,11 @@ class Sigmoid:
     [0.5]
     """
 
-    slope: Float[Array | np.ndarray, "*t"]
-    offset: Float[Array | np.ndarray, "*t"]
+    slope: Float[Numbers, "*t"]
+    offset: Float[Numbers, "*t"]
 
     @door("self.slope")
-    def __call__(self, scores: Float[Array, "m *t"] | Listed) -> Float[Array | np.ndarray, "m *t"]:
+    def __call__(self, scores: Float[Array, "m *t"] | Listed) -> Float[Numbers, "m *t"]:
         """Probabilities of +1, shaped as the scores, in the precision of the slope."""
 
         given = as_array("scores", scores, self.slope.dtype)
@@ -255,7 +255,7 @@ def label_p_values(
     codes: Float[Array, "n *T"] | Listed,
     scores: Float[Array, "m *T"] | Listed,
     weights: Float[Array, " n"] | Listed | None = None,
-) -> Float[Array | np.ndarray, "m _"]:
+) -> Float[Numbers, "m _"]:
     """The p-value of every label for new rows, by the jackknife: scores of rows left out beside
     those of new rows by the fit to all.
 
@@ -309,11 +309,11 @@ class ConformalLabels:
     model: Model
     process: GaussianProcess
     rows: NewRows  # what covariances with them take, made once
-    variance: Float[Array | np.ndarray, " n"]
-    own: Int[Array | np.ndarray, " n"]  # the number of each row's label
-    residuals: Float[Array | np.ndarray, " n"]  # of its code, 1, by the fit to all rows
-    weights: Float[Array | np.ndarray, " n"]
-    label_weights: Float[Array | np.ndarray, " T"]
+    variance: Float[Numbers, " n"]
+    own: Int[Numbers, " n"]  # the number of each row's label
+    residuals: Float[Numbers, " n"]  # of its code, 1, by the fit to all rows
+    weights: Float[Numbers, " n"]
+    label_weights: Float[Numbers, " T"]
 
     @door("self.model.coef")
     def p_values(self, X, *, block_size: int | None = None) -> Any:
@@ -366,12 +366,7 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
     v, own = Weights.of(weights, n, dtype).array, jnp.argmax(_each(given), axis=1)
     ones = jnp.ones_like(_each(given)[0])
     u = ones if label_weights is None else as_array("label_weights", label_weights, dtype)
-    if u.shape != ones.shape:
-        raise ValueError(
-            f"label_weights must have shape {ones.shape}, one for each label, and has shape "
-            f"{u.shape}"
-        )
-    check_shares("label_weights", u, "label")
+    check_weights(u, len(ones), "label_weights", "label")
     residuals = 1 - _of_own_label(jnp.asarray(model.predict(points)), given)
     beside, variance = _with_variance(process.spread, model.kernel, points)
     return ConformalLabels(model, process, beside, variance, own, residuals, v, u)

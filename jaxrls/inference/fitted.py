@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.inference.intervals import Predictive, intervals, predictive
-from jaxrls.inference.model import Model
+from jaxrls.inference.model import Model, Numbers
 from jaxrls.inference.posterior import Posterior, check_unsaid, covariance, variances
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.conjugate import Run
@@ -18,7 +18,6 @@ from jaxrls.support.door import door
 from jaxrls.support.pictures import plot_errors, plot_function, plot_left_out, plot_search
 from jaxrls.support.pytrees import pytree, static
 
-Numbers = Array | np.ndarray
 K = TypeVar("K", bound=Kernel)  # what was fitted or tuned comes back as what it was
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxrls.factors.expansion import Expansion
+from jaxrls.inference.model import Numbers
 from jaxrls.leave_out.without import Without
 from jaxrls.linalg.products import safe_sqrt
 from jaxrls.problem.fixed_effects import FixedEffects
@@ -42,12 +43,12 @@ class Predictive:
     [0.5, 0.5]
     """
 
-    residuals: Float[Array | np.ndarray, "n *t"]
-    std: Float[Array | np.ndarray, "n *t"]
-    reached: Float[Array | np.ndarray, "n *t"]
-    crps: Float[Array | np.ndarray, "n *t"]
+    residuals: Float[Numbers, "n *t"]
+    std: Float[Numbers, "n *t"]
+    reached: Float[Numbers, "n *t"]
+    crps: Float[Numbers, "n *t"]
 
-    def coverage(self, levels) -> Float[Array | np.ndarray, "L *t"]:
+    def coverage(self, levels) -> Float[Numbers, "L *t"]:
         """The share of labels within their central interval of each level: the level itself where
         the standard deviations are right.
         """
@@ -83,7 +84,7 @@ class Jackknife:
     fits: Without
     expansion: Expansion
     fixed: FixedEffects  # without their rows
-    count: Float[Array | np.ndarray, ""]  # of rows of positive weight
+    count: Float[Numbers, ""]  # of rows of positive weight
     flat: bool = static()
     stacked: bool = static(default=False)
 

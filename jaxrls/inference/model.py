@@ -17,6 +17,8 @@ from jaxrls.rows.sparse import as_rows
 from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree
 
+Numbers = Array | np.ndarray  # of a fit to NumPy's float64, NumPy's
+
 
 @pytree
 class Model:
@@ -38,15 +40,15 @@ class Model:
 
     kernel: Kernel
     points: Any  # (q, d), or sparse rows, or None
-    coef: Float[Array | np.ndarray, "q *t"]
-    intercept: Float[Array | np.ndarray, "*t"]
-    free: Float[Array | np.ndarray, "p *t"] | None = None
+    coef: Float[Numbers, "q *t"]
+    intercept: Float[Numbers, "*t"]
+    free: Float[Numbers, "p *t"] | None = None
     effects: FixedEffects | None = None  # what `free` are the coefficients of, without their rows
 
     @door("self.coef")
     def predict(
         self, X, *, fixed_effects=None, block_size: int | None = None
-    ) -> Float[Array | np.ndarray, "m *t"]:
+    ) -> Float[Numbers, "m *t"]:
         """Predictions for the rows of X, dense, sparse or a source of `Rows`, in blocks of rows.
 
         **Arguments**: `fixed_effects` of the new rows, columns (m, p) or labels of levels (m,),

@@ -6,9 +6,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Float, PRNGKeyArray
 
 from jaxrls.factors.contract import Solution
+from jaxrls.inference.model import Numbers
 from jaxrls.linalg.decompositions import eigh
 from jaxrls.linalg.products import matmul, safe_sqrt
 from jaxrls.rows.compiled import compiled
@@ -32,10 +33,10 @@ class Posterior:
     ([3.0, 3.0], (4, 2))
     """
 
-    mean: Float[Array | np.ndarray, "m *t"]
-    covariance: Float[Array | np.ndarray, "m m"]
-    amplitude: Float[Array | np.ndarray, "*t"]
-    noise: Float[Array | np.ndarray, ""]
+    mean: Float[Numbers, "m *t"]
+    covariance: Float[Numbers, "m m"]
+    amplitude: Float[Numbers, "*t"]
+    noise: Float[Numbers, ""]
 
     @property
     def std(self) -> Any:
@@ -48,7 +49,7 @@ class Posterior:
         return deviation(self.covariance.diagonal() + self.noise, self.amplitude)
 
     @door("self.mean")
-    def sample(self, key: PRNGKeyArray, num: int) -> Float[Array | np.ndarray, "num m *t"]:
+    def sample(self, key: PRNGKeyArray, num: int) -> Float[Numbers, "num m *t"]:
         """Functions drawn at all rows jointly, for every target by itself: O(m³ + num m² t)."""
         check_whole("num", num)
         return _drawn(self, key, num=num)
@@ -84,9 +85,9 @@ class GaussianProcess:
     and the posterior covariance in units of the kernel.
     """
 
-    lam: Float[Array | np.ndarray, ""]
-    evidence: Float[Array | np.ndarray, "*t"]
-    loo: Float[Array | np.ndarray, "*t"] | None
+    lam: Float[Numbers, ""]
+    evidence: Float[Numbers, "*t"]
+    loo: Float[Numbers, "*t"] | None
     spread: Any
 
     def amplitude(self, scale) -> Any:

@@ -5,13 +5,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from jaxrls.factors.kronecker import SidesSpread
-from jaxrls.factors.solvers import check_kernel
+from jaxrls.inference.model import Numbers
 from jaxrls.inference.posterior import GaussianProcess, Posterior, check_unsaid
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
+from jaxrls.problem.landmarks import check_kernel
 from jaxrls.rows.blocks import default_block_size, map_rows
 from jaxrls.rows.gram import gram
 from jaxrls.support.checks import as_array, check_inputs, check_matrix, check_row_numbers
@@ -32,14 +33,14 @@ class KroneckerModel:
     """
 
     kernel1: Kernel
-    points1: Float[Array | np.ndarray, "n1 d1"]
+    points1: Float[Numbers, "n1 d1"]
     kernel2: Kernel
-    points2: Float[Array | np.ndarray, "n2 d2"]
-    coef: Float[Array | np.ndarray, "n1 n2"]
-    intercept: Float[Array | np.ndarray, ""]
+    points2: Float[Numbers, "n2 d2"]
+    coef: Float[Numbers, "n1 n2"]
+    intercept: Float[Numbers, ""]
 
     @door("self.coef")
-    def predict(self, X1, X2, *, pairs=None) -> Float[Array | np.ndarray, "..."]:
+    def predict(self, X1, X2, *, pairs=None) -> Float[Numbers, "..."]:
         """Predictions for all pairs of a row of X1 and a row of X2: those of the fit itself for
         rows or columns that it knows.
 
@@ -157,14 +158,14 @@ class KroneckerFit:
     """
 
     model: KroneckerModel
-    lams: Float[Array | np.ndarray, " L"]
-    errors: Float[Array | np.ndarray, " L"]
-    lam: Float[Array | np.ndarray, ""]
-    error: Float[Array | np.ndarray, ""]
-    left_out: Float[Array | np.ndarray, "n1 n2"]
-    dof: Float[Array | np.ndarray, ""]
-    floor: Float[Array | np.ndarray, ""]
-    indefinite: Float[Array | np.ndarray, ""]
+    lams: Float[Numbers, " L"]
+    errors: Float[Numbers, " L"]
+    lam: Float[Numbers, ""]
+    error: Float[Numbers, ""]
+    left_out: Float[Numbers, "n1 n2"]
+    dof: Float[Numbers, ""]
+    floor: Float[Numbers, ""]
+    indefinite: Float[Numbers, ""]
     setting: str = static()
     process: GaussianProcess | None = None
 

@@ -1,5 +1,5 @@
-"""Save kernels, models and fits as `.safetensors`, and load them: no pickle, so that a file can hold
-numbers but no program.
+"""Save kernels, models and fits as `.safetensors`, and load them: no pickle, so that a file can
+hold numbers but no program.
 
 Each array of the tree is a tensor named by its place, such as `model.coef`; the metadata says in
 JSON what the tree is made of: class names, static fields and plain numbers. Loading builds only
@@ -21,9 +21,9 @@ def save(path: str | os.PathLike, obj: Any, *, extra: dict[str, Any] | None = No
     """Save a kernel, a model or any result (fit, path, landmarks), bit for bit, as
     `.safetensors`.
 
-    Kernels of one's own are saved too, if their class stands under `jaxrls.extend.pytree`: in a module,
-    which who loads them can import, rather than in a script. Other programs read the arrays with
-    `safetensors.numpy.load_file(path)["model.coef"]`.
+    Kernels of one's own are saved too, if their class stands under `jaxrls.extend.pytree`: in a
+    module, which who loads them can import, rather than in a script. Other programs read the arrays
+    with `safetensors.numpy.load_file(path)["model.coef"]`.
 
     **Cost** that of writing the arrays. **Source**: the format of `safetensors`.
 
@@ -115,8 +115,8 @@ def _describe(value, place: str, arrays: dict[str, np.ndarray]) -> Any:
             return {"array": place}
         raise ValueError(
             f"{place or 'the object to save'} is of type {type(value).__name__}, which no file "
-            "holds: only arrays, numbers, text and classes under jaxrls.extend.pytree, as they are defined "
-            "now; of Python functions rebuild the kernel in code"
+            "holds: only arrays, numbers, text and classes under jaxrls.extend.pytree, as they are "
+            "defined now; of Python functions rebuild the kernel in code"
         )
     described = {}
     for f in fields(value):

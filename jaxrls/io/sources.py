@@ -84,7 +84,8 @@ def stream(
         blocks = source
     else:
         raise ValueError(
-            "target, weights and columns name columns of files, and source brings blocks (X, Y, weights) itself: leave them out"
+            "target, weights and columns name columns of files, and source brings blocks (X, Y, "
+            "weights) itself: leave them out"
         )
     options: dict = {"checkpoint": checkpoint, "block_size": block_size, "progress": progress}
     kind = JointRows if distributed else StreamedRows
@@ -142,8 +143,9 @@ class Choice:
             if kind := file.kinds[j]:
                 name = file.names[j]
                 raise ValueError(
-                    f"{file.path}: column {name} holds {kind}, and not numbers: code it as numbers, "
-                    f"leave it out (--drop {name}), or make indicators of it (--one-hot {name})"
+                    f"{file.path}: column {name} holds {kind}, and not numbers: code it as "
+                    f"numbers, leave it out (--drop {name}), or make indicators of it "
+                    f"(--one-hot {name})"
                 )
         return Choice(targets, weights, numbers, dropped, one_hot, groups, labels)
 

@@ -115,7 +115,7 @@ def _arrow_table(path: str, header: bool) -> Table:
 
     with reading(path):
         schema = source().schema
-    fields = list(schema.names)  # which may be no text
+        fields = list(schema.names)  # which may be no text
     named = header or not is_text
     names = fields if named else list(map(str, range(len(fields))))
     with suppress(ValueError):

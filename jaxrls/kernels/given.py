@@ -48,7 +48,7 @@ class FeatureMap(_OfFunction):
     (lecture), "the design matrix Φ".
 
     >>> import jax.numpy as jnp
-    >>> line = FeatureMap(lambda X: jnp.concatenate([jnp.ones_like(X), X], axis=1))   # φ(x) = (1, x)
+    >>> line = FeatureMap(lambda X: jnp.concatenate([jnp.ones_like(X), X], axis=1))  # φ(x) = (1, x)
     >>> line(jnp.array([[2.0]]), jnp.array([[3.0]])).tolist()
     [[7.0]]
     """

@@ -142,7 +142,8 @@ class Polynomial(Kernel):
         parameter(self, "offset", X)
         if is_concrete(self.offset) and not 0 <= np.asarray(self.offset) < np.inf:
             raise ValueError(
-                f"Polynomial.offset must be finite and not negative, and is {self.offset}: else no kernel is positive semidefinite"
+                f"Polynomial.offset must be finite and not negative, and is {self.offset}: else no "
+                "kernel is positive semidefinite"
             )
 
 
@@ -175,7 +176,8 @@ class Sobolev(Kernel):
     def _check_columns(X):
         if X.shape[1] != 1:
             raise ValueError(
-                f"Sobolev takes one column, and X has {X.shape[1]}: use Sobolev().on(j), and + or * over several columns"
+                f"Sobolev takes one column, and X has {X.shape[1]}: use Sobolev().on(j), and + or "
+                "* over several columns"
             )
 
 

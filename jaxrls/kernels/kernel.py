@@ -30,17 +30,18 @@ Gram = Float[Array, "n m"]
 class Kernel(ABC):
     """A positive semidefinite function k(x, z), as matrices: the base of all kernels.
 
-    A subclass stands under `@jaxrls.extend.pytree` and defines `__call__(X, Z) -> (n, m)` and `diag(X) ->
-    (n,)`. One whose feature map is explicit and finite, k(x, z) = ⟨φ(x), φ(z)⟩, also defines
-    `num_features` and `features`, and takes the cheaper linear routes. Sums, products and positive
-    multiples of kernels are kernels: `k1 + k2`, `k1 * k2`, `a * k`, `k.on(columns)`.
+    A subclass stands under `@jaxrls.extend.pytree` and defines `__call__(X, Z) -> (n, m)` and
+    `diag(X) -> (n,)`. One whose feature map is explicit and finite, k(x, z) = ⟨φ(x), φ(z)⟩, also
+    defines `num_features` and `features`, and takes the cheaper linear routes. Sums, products and
+    positive multiples of kernels are kernels: `k1 + k2`, `k1 * k2`, `a * k`, `k.on(columns)`.
 
     What a search needs to know stands in class variables: `positive` names the fields that must be
     positive, and are searched by their logarithm; `length_scales` those in the units of X, one
     number or one per column, which can be guessed from distances between rows, and `metric` is the
-    distance that they divide, "euclidean" or "cityblock"; `still` those that stay as they are. `evaluable` is False for what is given as
-    a matrix, and has no value at other points. `sparse` says that the methods of this very class
-    take a `SparseBlock` for X, by products alone; those of other classes see its rows dense.
+    distance that they divide, "euclidean" or "cityblock"; `still` those that stay as they are.
+    `evaluable` is False for what is given as a matrix, and has no value at other points. `sparse`
+    says that the methods of this very class take a `SparseBlock` for X, by products alone; those of
+    other classes see its rows dense.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> kernel = 2.0 * rls.Linear() + rls.Gaussian(1.0).on(0)
@@ -131,7 +132,8 @@ class Kernel(ABC):
         indices = np.atleast_1d(columns)
         if indices.ndim > 1 or not indices.size or indices.dtype.kind not in "iu":
             raise ValueError(
-                f"columns must be one index or several, such as 0, [0, 2] or range(3), and is {columns!r}"
+                "columns must be one index or several, such as 0, [0, 2] or range(3), and is "
+                f"{columns!r}"
             )
         _check_evaluable(self)
         return On(self, tuple(indices.tolist()))
@@ -159,8 +161,9 @@ def _check_evaluable(*kernels: Kernel) -> None:
     for kernel in kernels:
         if not kernel.evaluable:
             raise ValueError(
-                f"{type(kernel).__name__}() stands for a matrix, of which sums, products, multiples and columns cannot be taken here: "
-                "compute them into K, as in 0.5 * K1 + K2, and pass that as X"
+                f"{type(kernel).__name__}() stands for a matrix, of which sums, products, "
+                "multiples and columns cannot be taken here: compute them into K, as in 0.5 * K1 + "
+                "K2, and pass that as X"
             )
 
 
@@ -286,7 +289,8 @@ class Through(Kernel):
         self.kernel.check(self.take(X))
 
     def map_length_scales(self, fn, X):
-        return replace(self, kernel=self.kernel.map_length_scales(fn, self.take(X)))  # type: ignore[type-var]
+        kernel = self.kernel.map_length_scales(fn, self.take(X))
+        return replace(self, kernel=kernel)  # type: ignore[type-var]
 
     def num_features(self, d, dtype):
         return self.kernel.num_features(d, dtype)

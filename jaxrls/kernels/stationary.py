@@ -111,7 +111,8 @@ class Matern(_Stationary):
     shows where ν = ½. Source: Rasmussen and Williams 2006, eq. 4.16 and 4.17.
 
     >>> import jax.numpy as jnp
-    >>> [round(float(Matern(nu, 2.0)(jnp.zeros((1, 1)), jnp.full((1, 1), 2.0))[0, 0]), 6) for nu in (0.5, 1.5)]
+    >>> x, z = jnp.zeros((1, 1)), jnp.full((1, 1), 2.0)
+    >>> [round(float(Matern(nu, 2.0)(x, z)[0, 0]), 6) for nu in (0.5, 1.5)]
     [0.367879, 0.483358]
     """
 
@@ -121,7 +122,8 @@ class Matern(_Stationary):
     def __post_init__(self):
         if not isinstance(self.nu, float | np.floating) or self.nu not in (0.5, 1.5, 2.5):
             raise ValueError(
-                f"Matern.nu must be 0.5, 1.5 or 2.5, and is {self.nu!r}: Gaussian is the limit of large ν"
+                f"Matern.nu must be 0.5, 1.5 or 2.5, and is {self.nu!r}: Gaussian is the limit of "
+                "large ν"
             )
 
     def _profile(self, squared):
@@ -138,7 +140,8 @@ class RationalQuadratic(_Stationary):
     column. Cost O(n m d) by a matrix product. Source: Rasmussen and Williams 2006, eq. 4.19.
 
     >>> import jax.numpy as jnp
-    >>> round(float(RationalQuadratic(1.0, alpha=1.0)(jnp.zeros((1, 1)), jnp.full((1, 1), 2.0))[0, 0]), 4)
+    >>> kernel = RationalQuadratic(1.0, alpha=1.0)
+    >>> round(float(kernel(jnp.zeros((1, 1)), jnp.full((1, 1), 2.0))[0, 0]), 4)
     0.3333
     """
 
@@ -161,7 +164,8 @@ class Periodic(_Stationary):
     Processes*, 1998, eq. 47.
 
     >>> import jax.numpy as jnp
-    >>> round(float(Periodic(period=3.0, width=1.0)(jnp.zeros((1, 1)), jnp.full((1, 1), 6.0))[0, 0]), 4)
+    >>> kernel = Periodic(period=3.0, width=1.0)
+    >>> round(float(kernel(jnp.zeros((1, 1)), jnp.full((1, 1), 6.0))[0, 0]), 4)
     1.0
     """
 
@@ -171,19 +175,15 @@ class Periodic(_Stationary):
     width: Scalars = 1.0
 
     def __call__(self, X, Z):
-        period, inverse = (
-            parameter(self, "period", X, per_column=True),
-            jnp.tile(_inverse(self, X), 2),
-        )
+        period = parameter(self, "period", X, per_column=True)
+        inverse = jnp.tile(_inverse(self, X), 2)
         center = jax.lax.stop_gradient(jnp.mean(Z, axis=0))
 
         def circle(X):
             # What is left over by whole periods is exact, and X / period is not, far from 0; the
             # derivatives are those from the center.
-            turns, around = (
-                jax.lax.stop_gradient(jnp.fmod(X, period) / period),
-                (X - center) / period,
-            )
+            turns = jax.lax.stop_gradient(jnp.fmod(X, period) / period)
+            around = (X - center) / period
             angle = 2 * math.pi * (turns + (around - jax.lax.stop_gradient(around)))
             return jnp.concatenate([jnp.cos(angle), jnp.sin(angle)], axis=1)
 

@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 
 from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.problem.weights import Weights
-from jaxrls.support.checks import as_array, check_range, check_targets
+from jaxrls.support.checks import as_array, check_labels, check_targets
 from jaxrls.support.pytrees import pytree, static
 
 
@@ -26,7 +26,7 @@ class Labels:
         """Labels (n,) or (n, t), checked, less what the fixed effects fit of them."""
         Y = as_array("Y", Y, weights.dtype)
         check_targets("Y", Y, weights.n)
-        check_range("Y", Y)
+        check_labels("Y", Y)
         return cls.columns(Y.reshape(weights.n, -1), weights, fixed, Y.ndim == 1)
 
     @classmethod

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.rows.blocks import check_block_size, default_block_size, over_rows, wide_block_size
-from jaxrls.support.checks import check_finite, check_row_numbers, check_squares, check_symmetric
+from jaxrls.support.checks import check_finite, check_inputs, check_row_numbers, check_symmetric
 from jaxrls.support.pytrees import pytree, static
 
 HOST_BLOCK_BYTES = 32 * 2**20  # of rows that are read at once
@@ -234,9 +234,8 @@ class DenseRows(Rows):
         """Raise for values that are not finite, too large, or outside of the kernel's domain, where
         they are known.
         """
-        check_finite(name, self.X)
-        if kernel.evaluable:  # else these are no inputs
-            check_squares(name, self.X)
+        # What a kernel does not evaluate are no inputs.
+        (check_inputs if kernel.evaluable else check_finite)(name, self.X)
         kernel.check(self.X)
 
     @property

@@ -17,10 +17,9 @@ from jaxrls.rows.sharded import ShardedRows
 from jaxrls.support.checks import (
     as_array,
     as_floats,
-    check_finite,
+    check_inputs,
     check_matrix,
     check_row_numbers,
-    check_squares,
     is_concrete,
 )
 from jaxrls.support.door import parts_of
@@ -112,8 +111,7 @@ def sparse_rows(X, dtype=None, name: str = "X") -> SparseRows:
             f"{name} is empty, with shape {X.shape}: give at least one row and one column"
         )
     data = as_floats(name, data, dtype)
-    check_finite(f"{name}.data", data)
-    check_squares(name, data, places[1])
+    check_inputs(f"{name}.data", data, places[1])
     X = csr_array((data, tuple(places)), shape=(n, d))  # entries by row, named once each
     block = max(1, min(n, max(BLOCK_NUMBERS // d, min(FEWEST_ROWS, MOST_NUMBERS // d))))
     # Runs are as long as what a row has in the mean, so that at most half of what is stored is

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.rows.rows import DenseRows, Rows, added
-from jaxrls.support.checks import check_squares, check_whole
+from jaxrls.support.checks import check_inputs, check_whole
 from jaxrls.support.files import Damaged, read_arrays, write_arrays
 from jaxrls.support.pictures import progress_bar
 
@@ -274,7 +274,7 @@ def survey(pieces: Iterable[Piece], most: int, seed: Any) -> Known:
                 f"{piece.place} has {found}: a block must be X (b, d), Y (b,) or (b, t) and "
                 "weights (b,), with d, t and what there is as in those before it"
             )
-        check_squares(f"{piece.place}: X", X)
+        check_inputs(f"{piece.place}: X", X)
         before = shapes
         labels.append(given.get("Y"))
         weights.append(v)

@@ -16,7 +16,7 @@ from jaxrls.criteria.standard import as_criterion, loo
 from jaxrls.factors.cholesky_features import left_out_sum
 from jaxrls.factors.contract import Solution, Solver
 from jaxrls.factors.iterative import Iterative
-from jaxrls.factors.solvers import Cholesky, Spectral, check_kernel, check_solver
+from jaxrls.factors.solvers import Cholesky, Spectral, check_solver
 from jaxrls.kernels.inner import Linear
 from jaxrls.kernels.kernel import Kernel, Standardized
 from jaxrls.kernels.stationary import Gaussian, Laplacian, Matern
@@ -27,6 +27,7 @@ from jaxrls.problem.landmarks import (
     Landmarks,
     as_landmarks,
     check_evaluable,
+    check_kernel,
     on_landmarks,
     without_trace,
 )
@@ -38,8 +39,8 @@ from jaxrls.search.landmarks import landmarks as choose_landmarks
 from jaxrls.search.start import from_data
 from jaxrls.support.checks import (
     as_floats,
+    check_labels,
     check_lams,
-    check_range,
     check_ratio,
     check_targets,
     check_whole,
@@ -114,7 +115,7 @@ class Problem:
             )
         Y = rows.column(as_floats("Y", rows.labels if Y is None else Y, rows.dtype))
         check_targets("Y", Y, rows.shape[0])
-        check_range("Y", Y)
+        check_labels("Y", Y)
         weights = Weights.of_rows(weights, rows)
         check_ratio(weights.values)
         if standardize:

@@ -21,8 +21,8 @@ from jaxrls.search.conclude import inspect_lam
 from jaxrls.search.grid import choose_lam, lambda_grid
 from jaxrls.support.checks import (
     as_array,
+    check_labels,
     check_lams,
-    check_range,
     check_ratio,
     check_whole,
     is_concrete,
@@ -86,7 +86,8 @@ def fit_kronecker(
     >>> import numpy as np, jaxrls as rls
     >>> x, z = np.linspace(0, 1, 12)[:, None], np.linspace(0, 1, 9)[:, None]
     >>> Y = np.sin(3 * x + 2 * z.T) + 0.1 * np.cos(40 * x * z.T)
-    >>> fit = rls.fit_kronecker(rls.Gaussian(0.5), x, rls.Gaussian(0.5), z, Y, lams=[1e-4, 1e-2, 1.0], setting="rows")
+    >>> kernel, options = rls.Gaussian(0.5), {"lams": [1e-4, 1e-2, 1.0], "setting": "rows"}
+    >>> fit = rls.fit_kronecker(kernel, x, kernel, z, Y, **options)
     >>> float(fit.lam), fit.predict(np.array([[0.35]]), z).shape
     (0.01, (1, 9))
     """
@@ -95,7 +96,7 @@ def fit_kronecker(
     n1, n2 = shape = len(X1), len(X2)
     check_table(Y, setting, shape, intercept)
     check_loss(loss)
-    check_range("Y", Y)
+    check_labels("Y", Y)
     grid, count = np.ndim(lams) == 0, np.size(lams)
     if grid:
         check_whole("lams, as their number,", lams)
@@ -131,7 +132,7 @@ def _fit(sides, Y, weights, lams, *, num, setting, loss, intercept, keep) -> Kro
     options: dict = {"weights": weights, "intercept": intercept}
     factor = factor_kronecker(gram(kernel1, X1), gram(kernel2, X2), **options)
     solution = factor.solve(Y.ravel())
-    lams = lambda_grid(factor, num) if lams is None else as_grid(lams, Y.ravel(), factor)
+    lams = lambda_grid(factor, num) if lams is None else as_grid(lams, factor)
     errors = factor.errors(solution, loss, setting, lams)[:, 0]
     lam, error = choose_lam(lams, errors, per_target=False)
     coef, constant, _ = solution.coefficients(lam[None])

@@ -17,9 +17,8 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 import jaxrls as rls
 from jaxrls.criteria.standard import as_criterion
 from jaxrls.io.named import CRITERIA, KERNELS, landmarks_to_tune, named_kernel
-from jaxrls.search.conclude import inspect_lam
-from jaxrls.search.kept import KEPT_ROWS
-from jaxrls.sklearn.scoring import Regressed, left_out, losses, scores
+from jaxrls.search.conclude import KEPT_ROWS, inspect_lam
+from jaxrls.sklearn.scoring import Regressed, best, left_out, losses, scores
 from jaxrls.support.checks import check_unmasked
 
 MOST_LANDMARKS = 500  # of the first rows of `partial_fit`, where no number is given
@@ -130,32 +129,29 @@ class RLSEstimator(BaseEstimator):
         Y, weights = np.asarray(Y, X.dtype), self._weights(X, y, sample_weight)
         options = {"weights": weights, "intercept": self.fit_intercept}
         options |= {"fixed_effects": fixed_effects, **self._criterion(X, y, groups)}
-        kernel, lams = self._tuned(X, Y, options), self._lams()
+        kernel = self._tuned(X, Y, options)
         options["landmarks"] = self.landmarks
-        looks = self.scoring is not None or self.store_cv_results
-        if not looks:
-            fit = self._fitted(kernel, X, Y, lams, options)
+        if self.scoring is None and not self.store_cv_results:
+            self._keep(self._fitted(kernel, X, Y, options))
         else:
-            fit, held = self._swept(kernel, X, Y, lams, options)
-        if self.scoring is not None:
-            of_rows = RLSEstimator._weights(self, X, y, sample_weight)  # without those of classes
-            scored = self._scored(fit.lams, held, y, Y, of_rows, options["groups"])
-            errors, error = (scored[name].astype(X.dtype) for name in ("errors", "error"))
-            fit = replace(fit.at(scored["lam"]), lams=fit.lams, errors=errors, error=error)
-            inspect_lam(fit, isinstance(lams, int))
-        kept = X.shape[0] <= KEPT_ROWS if self.keep is None else self.keep
-        self._keep(fit if kept else replace(fit, kept=None))
-        if self.scoring is not None:
-            self.best_score_ = -scored["error"]
-        self.loo_predictions_ = Y - self.path_.loo_residuals
-        self.loo_error_ = self.path_.error[()]
+            fit, held = self._swept(kernel, X, Y, options)
+            score = None
+            if self.scoring is not None:
+                of_rows = RLSEstimator._weights(self, X, y, sample_weight)  # not those of classes
+                fit, score = self._scored(fit, held, y, Y, of_rows, options["groups"])
+            kept = X.shape[0] <= KEPT_ROWS if self.keep is None else self.keep
+            self._keep(fit if kept else replace(fit, kept=None))
+            if score is not None:
+                self.best_score_ = score
+            if self.store_cv_results:  # what was left out at every λ, which come last
+                if self.scoring is None and self.store_cv_results != "predictions":
+                    held = np.stack([losses(self._loss, Y - each, Y) for each in held])
+                self.cv_results_ = np.moveaxis(held, 0, -1)
+        left = self.path_.loo_residuals
+        self.loo_predictions_, self.loo_error_ = Y - left, self.path_.error[()]
         if self.scoring is not None or self.path_.criterion != "loo":
-            errors = np.average(self.path_.loo_residuals**2, axis=0, weights=weights)
+            errors = np.average(left**2, axis=0, weights=weights)
             self.loo_error_ = errors if np.ndim(self.lam_) else errors.mean()
-        if self.store_cv_results:  # what was left out at every λ, which come last
-            if self.scoring is None and self.store_cv_results != "predictions":
-                held = np.stack([losses(self._loss, Y - each, Y) for each in held])
-            self.cv_results_ = np.moveaxis(held, 0, -1)
         return self
 
     @property
@@ -185,56 +181,52 @@ class RLSEstimator(BaseEstimator):
             options["criterion"] = rls.loo
         return rls.tune(kernel, X, Y, **options).kernel
 
-    def _fitted(self, kernel, X, Y, lams, options):
+    def _fitted(self, kernel, X, Y, options):
         said = {name: getattr(self, name) for name in ("per_target", "conservative", "keep")}
-        return rls.fit(kernel, X, Y, lams=lams, **said | options)
+        return rls.fit(kernel, X, Y, lams=self._lams(), **said | options)
 
-    def _swept(self, kernel, X, Y, lams, options):
+    def _swept(self, kernel, X, Y, options):
         """A fit that keeps its solution, and what it predicts at every λ for rows left out."""
-        named = isinstance(self.landmarks, str) or isinstance(lams, str)
+        named = isinstance(self.landmarks, str) or isinstance(self._lams(), str)
         if named or not isinstance(options["criterion"], rls.LeaveOneOut):
             raise ValueError(
                 "scoring= and store_cv_results= take criterion='loo' or 'kfold', and neither "
                 "lams='search' nor landmarks='auto'"
             )
-        options = options | {"keep": self.keep or X.shape[0] > KEPT_ROWS or None}
-        if self.scoring is None:
-            fit = self._fitted(kernel, X, Y, lams, options)
-        else:
-            self._check_scoring(options)
-            with warnings.catch_warnings():  # of a λ that is not the one that scores choose
-                warnings.simplefilter("ignore", UserWarning)
-                fit = self._fitted(kernel, X, Y, lams, options | {"solver": rls.Spectral()})
-        return fit, Y - np.asarray(left_out(fit))
-
-    def _check_scoring(self, options):
-        """Raise where something else says what λ is chosen by."""
-        if self.conservative or self.loss != "squared_error":
+        if self.scoring is not None and (self.conservative or self.loss != "squared_error"):
             raise ValueError(
                 f"scoring={self.scoring!r} chooses λ by scores, and conservative= and loss= by "
                 "losses: leave one of them out"
             )
         if self.by_fold and options["groups"] is None:
             raise ValueError("by_fold=True needs folds: give cv= or groups=")
+        options = options | {"keep": self.keep or X.shape[0] > KEPT_ROWS or None}
+        with warnings.catch_warnings():
+            if self.scoring is not None:  # of a λ that is not the one that scores choose
+                warnings.simplefilter("ignore", UserWarning)
+                options["solver"] = rls.Spectral()
+            fit = self._fitted(kernel, X, Y, options)
+        return fit, Y - np.asarray(left_out(fit))
 
-    def _scored(self, lams, held, y, Y, of_rows, groups):
-        """λ by a scorer, and its errors, the scores negated; of several targets that each have a
+    def _scored(self, fit, held, y, Y, of_rows, groups):
+        """The fit at the λ of the best score, and that score; of several targets that each have a
         λ, by themselves.
         """
-        lams, folds = np.asarray(lams), np.asarray(groups) if self.by_fold else None
-        each = Y.ndim == 2 and (self.per_target or lams.ndim == 2)
+        each = Y.ndim == 2 and (self.per_target or fit.lams.ndim == 2)
         if each and is_classifier(self):
             raise ValueError("scoring= chooses one λ for all classes: leave per_target= out")
+        of, folds = self._for_scorers(Y, of_rows), np.asarray(groups) if self.by_fold else None
+        score = lambda held, y: scores(self.scoring, of, held, y, of_rows, folds)
         parts = [(held[..., t], y[:, t]) for t in range(Y.shape[1])] if each else [(held, y)]
-        of = self._for_scorers(Y, of_rows)
-        found = [scores(self.scoring, of, *part, of_rows, folds) for part in parts]
-        errors = -np.stack(found, axis=1)
-        grid = np.broadcast_to(lams.reshape(len(lams), -1), errors.shape)
-        # Of equal scores that of the largest λ.
-        best = [np.lexsort((-grid[:, t], errors[:, t]))[0] for t in range(len(parts))]
-        chosen = (best, np.arange(len(parts))) if each else (best[0], 0)
-        whole = np.broadcast_to(errors if Y.ndim == 2 else errors[:, 0], (len(lams), *Y.shape[1:]))
-        return {"errors": whole, "lam": grid[chosen], "error": errors[chosen]}
+        errors = -np.stack([score(*part) for part in parts], axis=1)
+        errors = errors if each else errors[:, 0]
+        lam, error = map(np.asarray, best(np.asarray(fit.lams), errors))
+        if errors.ndim < Y.ndim:
+            errors = np.broadcast_to(errors[:, None], (len(errors), Y.shape[1]))
+        table = {"errors": errors.astype(Y.dtype), "error": error.astype(Y.dtype)}
+        fit = replace(fit.at(lam), lams=fit.lams, **table)
+        inspect_lam(fit, isinstance(self._lams(), int))
+        return fit, -error[()]
 
     def _for_scorers(self, Y, weights):
         """What makes of predictions of rows left out what a scorer takes for the estimator."""
@@ -258,7 +250,7 @@ class RLSEstimator(BaseEstimator):
         if self.landmarks is None or isinstance(self.landmarks, str):
             explicit = kernel.num_features(X.shape[1], X.dtype) is not None
             options["landmarks"] = None if explicit else min(X.shape[0], MOST_LANDMARKS)
-        return self._keep(self._fitted(kernel, X, Y, self._lams(), options))
+        return self._keep(self._fitted(kernel, X, Y, options))
 
     def _criterion(self, X, y, groups):
         """`criterion`, with the loss in it, and `groups` for `rls.fit`: anything said about folds
@@ -277,15 +269,15 @@ class RLSEstimator(BaseEstimator):
         cv: Any = check_cv(self.cv, y, classifier=is_classifier(self))
         if self.random_state is not None and isinstance(self.cv, int | None):
             cv.shuffle, cv.random_state = True, self.random_state
-        labels, times = np.full(X.shape[0], -1), np.zeros(X.shape[0], int)
-        for fold, (_, rows) in enumerate(cv.split(X, y, groups)):
-            labels[rows] = fold
-            times[rows] += 1
-        if (times != 1).any():
+        parts = [rows for _, rows in cv.split(X, y, groups)]
+        rows, labels = np.concatenate(parts), np.zeros(X.shape[0], int)
+        if sorted(rows) != list(range(X.shape[0])):
             raise ValueError(
-                "cv= must leave every row out once, as KFold and GroupKFold do, and leaves "
-                f"{(times > 1).sum()} rows out more often and {(times == 0).sum()} never"
+                "cv= must leave every row out once, as KFold and GroupKFold do: "
+                f"{type(cv).__name__} leaves {len({*rows.tolist()})} of {len(labels)} rows out, "
+                f"{len(rows)} times in all"
             )
+        labels[rows] = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
         return {"criterion": criterion, "groups": labels}
 
     def _scores(self, X, **options):

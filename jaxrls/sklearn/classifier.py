@@ -12,7 +12,11 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.class_weight import compute_class_weight, compute_sample_weight
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.multiclass import (
+    _check_partial_fit_first_call,
+    check_classification_targets,
+    type_of_target,
+)
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 import jaxrls as rls
@@ -118,19 +122,19 @@ scoring, by_fold, store_cv_results
         X, y = self._labelled(X, y, reset=first, ensure_min_samples=1 + first)
         if isinstance(self.class_weight, str):
             raise ValueError(
-                f"class_weight={self.class_weight!r} depends on rows to come: give a dict of weights"
+                f"class_weight={self.class_weight!r} depends on rows to come: give a dict of "
+                "weights"
             )
         if not first and (y.ndim == 2) != self.multilabel_:
             wanted = "an indicator matrix" if self.multilabel_ else "labels (n,)"
             raise ValueError(f"y must be {wanted} as in the first call to partial_fit")
-        known: Any = getattr(self, "classes_", None) if classes is None else np.unique(classes)
-        if known is None and y.ndim == 1:
-            raise ValueError("classes must be passed on the first call to partial_fit")
-        if not first and known.tolist() != self.classes_.tolist():
-            raise ValueError("classes must be those of the first call to partial_fit")
-        codes, known = self._coded(y, known)
+        if first and classes is not None:
+            self.__dict__.pop("classes_", None)
+        if y.ndim == 1:
+            _check_partial_fit_first_call(self, classes)
+        codes, self.classes_ = self._coded(y, getattr(self, "classes_", None))
+        self.multilabel_ = y.ndim == 2
         self._partial_fit(X, y, codes, sample_weight, first)
-        self.classes_, self.multilabel_ = known, y.ndim == 2
         return self
 
     def _labelled(self, X, y, **options):
@@ -201,12 +205,12 @@ scoring, by_fold, store_cv_results
         """Sets of labels that hold the true one with probability `level`: booleans (m, n_classes)
         for the rows of X, a column for each of `classes_`.
 
-        "conformal" takes a fit that kept its solution, and has it for any number of rows, over draws of all of
-        them, where these are exchangeable, of equal weight and not in groups, and λ, kernel and
-        landmarks were not chosen by them: see `jaxrls.conformal_labels`. "jackknife" compares
-        scores with those of rows or groups left out, at next to no cost, and comes to it as rows
-        become many: see `jaxrls.label_p_values`. Sets may be empty, where no label is like the rows
-        that have it. O(m n²) or O(m n d)."""
+        "conformal" takes a fit that kept its solution, and has it for any number of rows, over
+        draws of all of them, where these are exchangeable, of equal weight and not in groups, and
+        λ, kernel and landmarks were not chosen by them: see `jaxrls.conformal_labels`. "jackknife"
+        compares scores with those of rows or groups left out, at next to no cost, and comes to it
+        as rows become many: see `jaxrls.label_p_values`. Sets may be empty, where no label is like
+        the rows that have it. O(m n²) or O(m n d)."""
         check_is_fitted(self)
         if not isinstance(level, float | np.floating) or not 0 < level < 1:
             raise ValueError(f"level must be a number between 0 and 1, and is {level!r}")

@@ -13,6 +13,7 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.metrics import get_scorer
 
 import jaxrls as rls
+from jaxrls.search.grid import choose_lam
 from jaxrls.support.door import door
 
 
@@ -28,6 +29,12 @@ def _left_out(solution, groups, lams):
     """One λ after the other, as what is left out of all at once may not fit."""
     drop = solution.labels.drop_axis
     return jax.lax.map(lambda lam: drop(solution.residuals(lam.reshape(1, -1), groups))[0], lams)
+
+
+@door("errors")
+def best(lams, errors):
+    """The λ of the smallest error (L,), or of each of several targets (L, t), and that error."""
+    return choose_lam(jnp.asarray(lams), jnp.asarray(errors), per_target=True)
 
 
 @door("Y")

@@ -39,8 +39,9 @@ def values_unknown(what: str) -> Iterator[None]:
         jax.errors.ConcretizationTypeError,
     ) as error:
         raise TypeError(
-            f"{what} asks for the values of arrays, as NumPy, float() and if do, and inside of a compiled program they are not known: write it with "
-            "jax.numpy, and where it chooses, with jax.numpy.where"
+            f"{what} asks for the values of arrays, as NumPy, float() and if do, and inside of a "
+            "compiled program they are not known: write it with jax.numpy, and where it chooses, "
+            "with jax.numpy.where"
         ) from error
 
 
@@ -88,8 +89,8 @@ def as_floats(name: str, value, dtype=None):
         value = value.astype(jnp.result_type(float))
     if value.dtype not in (np.float32, np.float64):
         raise ValueError(
-            f"{name} has dtype {value.dtype}, in which no eigendecomposition is at hand: convert it "
-            "to float32 or float64"
+            f"{name} has dtype {value.dtype}, in which no eigendecomposition is at hand: convert "
+            "it to float32 or float64"
         )
     return value if dtype is None or value.dtype == dtype else value.astype(dtype)
 
@@ -117,43 +118,36 @@ def check_finite(name: str, value) -> None:
         )
 
 
-def check_range(name: str, Y) -> None:
-    """Raise for labels that are not finite, or whose squares leave the range of their dtype, below
-    √tiny/eps or above √(max/n), where values are known.
+def check_inputs(name: str, X, columns=None) -> None:
+    """Raise for numbers (n, d), or stored entries (k,) of `columns`, that are not finite, or whose
+    sums of squares overflow, where values are known.
     """
-    check_finite(name, Y)
-    if not is_concrete(Y) or not Y.size:
-        return
-    limits, most = np.finfo(Y.dtype), max(map(abs, _ends(Y)))
-    small = 0 < most < float(limits.tiny) ** 0.5 / float(limits.eps)
-    if small or most > (float(limits.max) / len(Y)) ** 0.5:
-        leave, change = ("underflow", "multiply") if small else ("overflow", "divide")
-        raise ValueError(
-            f"{name} holds {most:.3g} at most, and squares {leave} {Y.dtype}: {change} {name} by a "
-            "scale"
-        )
-
-
-def check_squares(name: str, X, columns=None) -> None:
-    """Raise for inputs (n, d), or stored entries (k,) of `columns`, whose sums of squares overflow,
-    where values are known.
-    """
+    check_finite(name, X)
     if not is_concrete(X) or not X.size:
         return
     most = max(map(abs, _ends(X)))
     if most > (float(np.finfo(X.dtype).max) / X.size) ** 0.5:
         place = int(np.abs(X).argmax())
-        column = place % X.shape[1] if columns is None else columns[place]
+        column = place % X[0].size if columns is None else columns[place]
         raise ValueError(
             f"{name} holds {most:.3g} in column {column}, and sums of squares overflow {X.dtype}: "
-            "divide the column by a scale"
+            "divide by a scale"
         )
 
 
-def check_inputs(name: str, X) -> None:
-    """Raise for inputs that are not finite, or whose sums of squares overflow."""
-    check_finite(name, X)
-    check_squares(name, X)
+def check_labels(name: str, Y) -> None:
+    """Raise for labels that are not finite, or whose squares leave the range of their dtype, below
+    √tiny/eps or above √(max/n), where values are known.
+    """
+    check_inputs(name, Y)
+    limits = np.finfo(Y.dtype)
+    if is_concrete(Y) and Y.size:
+        most = max(map(abs, _ends(Y)))
+        if 0 < most < float(limits.tiny) ** 0.5 / float(limits.eps):
+            raise ValueError(
+                f"{name} holds {most:.3g} at most, and squares underflow {Y.dtype}: multiply by a "
+                "scale"
+            )
 
 
 def check_matrix(name: str, X) -> None:
@@ -163,10 +157,6 @@ def check_matrix(name: str, X) -> None:
             f"use {name}[:, None] for a single column" if X.ndim == 1 else "give one row per sample"
         )
         raise ValueError(f"{name} must have shape (n, d), and has shape {X.shape}: {hint}")
-    if X.dtype not in (np.float32, np.float64):
-        raise ValueError(
-            f"{name} has dtype {X.dtype}, in which nothing can be solved: convert it to float32 or float64"
-        )
     if 0 in X.shape:
         raise ValueError(
             f"{name} is empty, with shape {X.shape}: give at least one row and one column"
@@ -183,15 +173,24 @@ def check_targets(name: str, Y, n: int | None = None) -> None:
         )
 
 
-def check_weights(weights, n: int) -> None:
-    """Raise unless `weights` has shape (n,) and, where values are known, is finite, non-negative
-    and not all zero.
+def check_weights(weights, n: int, name: str = "weights", of: str = "row") -> None:
+    """Raise unless `weights` of rows, or of labels, have shape (n,) and, where values are known,
+    are finite, non-negative and not all zero.
     """
     if weights.shape != (n,):
         raise ValueError(
-            f"weights must have shape ({n},), one per row of X, and has shape {weights.shape}"
+            f"{name} must have shape ({n},), one per {of}, and has shape {weights.shape}"
         )
-    check_shares("weights", weights, "row")
+    if not is_concrete(weights):
+        return
+    check_finite(name, weights)
+    least, most = _ends(weights)
+    if least < 0:
+        raise ValueError(
+            f"{name} must not be negative, and the smallest is {least}: 0 takes a {of} out"
+        )
+    if most == 0:
+        raise ValueError(f"{name} are all zero: give some {of} a positive weight")
 
 
 def check_ratio(weights) -> None:
@@ -209,22 +208,6 @@ def check_ratio(weights) -> None:
             f"weights above 0 go from {least:.3g} to {most:.3g}, and {weights.dtype} takes a ratio "
             f"of {limit:.0e}: raise the smallest, or make them 0"
         )
-
-
-def check_shares(name: str, weights, of: str) -> None:
-    """Raise unless, where values are known, `weights` of rows or of labels are finite, non-negative
-    and not all zero.
-    """
-    if not is_concrete(weights):
-        return
-    check_finite(name, weights)
-    least, most = _ends(weights)
-    if least < 0:
-        raise ValueError(
-            f"{name} must not be negative, and the smallest is {least}: 0 takes a {of} out"
-        )
-    if most == 0:
-        raise ValueError(f"{name} are all zero: give some {of} a positive weight")
 
 
 def check_real(name: str, value) -> None:
@@ -330,7 +313,8 @@ def platform() -> str:
     """The platform of `jax.default_device` where that is set, for a device that may not even be
     here, else of the default backend.
     """
-    device = jax.config.jax_default_device  # type: ignore[attr-defined] # part of what `jax.jit` keys its programs by
+    # Part of what `jax.jit` keys its programs by.
+    device = jax.config.jax_default_device  # type: ignore[attr-defined]
     if device is None:
         return jax.default_backend()
     name = device if isinstance(device, str) else device.platform
@@ -354,7 +338,10 @@ def why_too_large(n: int, route: str, needed: int) -> str:
     """
     remedy = "use landmarks= (the subset of regressors), explicit features, or fewer rows"
     if route in ("gram", "cholesky gram") and n > LARGEST_CPU_EIGH and platform() == "cpu":
-        return f"X has {n} rows, and LAPACK's 32-bit interface cannot factor more than {LARGEST_CPU_EIGH}: {remedy}"
+        return (
+            f"X has {n} rows, and LAPACK's 32-bit interface cannot factor more than "
+            f"{LARGEST_CPU_EIGH}: {remedy}"
+        )
     limit = memory_bytes()
     if limit is None or needed <= limit:
         return ""

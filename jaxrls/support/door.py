@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 Call = TypeVar("Call", bound=Callable)
@@ -112,9 +112,7 @@ def parts_of(X, devices: int = 1) -> int:
 
 def auto(mesh: Any) -> Any:
     """The same mesh, of devices or abstract, with all axes left to the compiler."""
-    if isinstance(mesh, AbstractMesh):
-        return mesh.update_axis_types(dict.fromkeys(mesh.axis_names, AxisType.Auto))
-    return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
+    return mesh.update(axis_types=(AxisType.Auto,) * len(mesh.axis_names))
 
 
 def _is_explicit(leaf) -> bool:

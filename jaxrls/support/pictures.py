@@ -27,8 +27,10 @@ def title(criterion: str) -> str:
     return (TITLES | ORDERED).get(criterion, sign + criterion.replace("_", " "))
 
 
-def _new_axes(rows=1):
-    """Axes of a new figure, one below the other."""
+def _axes(given, rows: int = 1):
+    """Those that are given, or those of a new figure, one below the other."""
+    if given is not None:
+        return given
     try:
         import matplotlib.pyplot as plt
     except ImportError:
@@ -49,30 +51,33 @@ def _finished(ax, **words):
     return ax
 
 
-def _by_target(words: list[str]) -> list[str]:
-    """What is said of every target, with its number where there are several."""
-    return [f"target {j}, {told}" for j, told in enumerate(words)] if len(words) > 1 else words
+def _on_diagonal(ax, x, y, style: str, told: list[str], start: float, **words):
+    """One line for each target, with what is said of it and its number where there are several, and
+    the line where x and y agree.
+    """
+    if len(told) > 1:
+        told = [f"target {j}, {each}" for j, each in enumerate(told)]
+    ax.plot(x, y, style, label=told, alpha=0.5 if style == "." else 1, markersize=4)
+    ax.axline((start, start), slope=1, color="0.3", linewidth=1)
+    return _finished(ax, **words)
 
 
 def plot_errors(fit, ax=None):
     """The criterion, or AUC, over λ, one line for each target that has its own λ or their mean, and
     the chosen λ with its effective degrees of freedom.
     """
-    errors = _needed(fit.errors, "errors over λ")
-    ax, lams = _new_axes() if ax is None else ax, np.asarray(fit.lams)
-    if np.ndim(fit.lam) == 0:
-        errors = errors.reshape(len(lams), -1).mean(axis=1)
-    order = np.argsort(lams.reshape(len(lams), -1)[:, 0])
-    reached, word, scale = fit.error, "error", "log"
+    errors, lams = _needed(fit.errors, "errors over λ"), np.asarray(fit.lams)
+    told = f"λ of each of {np.size(fit.lam)} targets"
+    reached, word = fit.error, "error"
     if fit.criterion in ORDERED:
         errors, reached, word = 1 - errors, 1 - reached, "AUC"
-    if word == "AUC" or errors.min() <= 0:
-        scale = "linear"
-    ax.plot(lams[order], errors[order])
-    told = f"λ of each of {np.size(fit.lam)} targets"
     if np.ndim(fit.lam) == 0:
+        errors = errors.reshape(len(lams), -1).mean(axis=1)
         told = f"λ = {fit.lam:.3g}, {word} {reached:.3g}, {fit.dof:.3g} degrees of freedom"
+    ax, order = _axes(ax), np.argsort(lams.reshape(len(lams), -1)[:, 0])
+    ax.plot(lams[order], errors[order])
     ax.plot(fit.lam, reached, "o", label=told)
+    scale = "linear" if word == "AUC" or errors.min() <= 0 else "log"
     return _finished(ax, xscale="log", yscale=scale, xlabel="λ", ylabel=title(fit.criterion))
 
 
@@ -86,13 +91,10 @@ def plot_left_out(fit, Y, ax=None):
             f"Y must be the labels that were fitted, of shape {residuals.shape}, and has shape "
             f"{Y.shape}"
         )
-    ax, n = _new_axes() if ax is None else ax, len(Y)
-    rmse = np.sqrt(np.mean(residuals**2, axis=0)).reshape(-1)
-    words = _by_target([f"root mean square {one:.4g}" for one in rmse])
-    points = (Y - residuals).reshape(n, -1), Y.reshape(n, -1)
-    ax.plot(*points, ".", alpha=0.5, markersize=4, label=words)
-    ax.axline((Y.min(), Y.min()), slope=1, color="0.3", linewidth=1)
-    return _finished(ax, xlabel="predicted, the row left out", ylabel="label")
+    told = [f"root mean square {rms:.4g}" for rms in np.sqrt((residuals**2).mean(0)).reshape(-1)]
+    x, y = (part.reshape(len(Y), -1) for part in (Y - residuals, Y))
+    words = {"xlabel": "predicted, the row left out", "ylabel": "label"}
+    return _on_diagonal(_axes(ax), x, y, ".", told, Y.min(), **words)
 
 
 def plot_function(fit, X, Y, ax=None, level=None):
@@ -100,7 +102,7 @@ def plot_function(fit, X, Y, ax=None, level=None):
     X = np.asarray(X)
     if X.ndim != 2 or X.shape[1] != 1:
         raise ValueError(f"X must have one column to be drawn over, and has shape {X.shape}")
-    ax, margin = _new_axes() if ax is None else ax, 0.03 * np.ptp(X)
+    ax, margin = _axes(ax), 0.03 * np.ptp(X)
     grid = np.linspace(X.min() - margin, X.max() + margin, 400).astype(fit.model.coef.dtype)
     ax.plot(X[:, 0], Y, ".", color="0.5", label="data")
     lines = ax.plot(grid, fit.predict(grid[:, None]), label="fit")
@@ -116,20 +118,18 @@ def plot_coverage(predictive, ax=None):
     """The share of labels within their interval against its level, one line for each target, and
     the line where they agree.
     """
-    ax, levels = _new_axes() if ax is None else ax, np.linspace(0, 1, 101)
-    scores = np.nanmean(np.asarray(predictive.crps), axis=0).reshape(-1)
-    words = _by_target([f"continuous ranked probability score {score:.3g}" for score in scores])
+    levels, scores = np.linspace(0, 1, 101), np.nanmean(np.asarray(predictive.crps), axis=0)
+    told = [f"continuous ranked probability score {score:.3g}" for score in scores.reshape(-1)]
     shares = np.asarray(predictive.coverage(levels)).reshape(len(levels), -1)
-    ax.plot(levels, shares, label=words)
-    ax.axline((0, 0), slope=1, color="0.3", linewidth=1)
-    return _finished(ax, xlabel="level", ylabel="share of labels inside", aspect="equal")
+    words = {"xlabel": "level", "ylabel": "share of labels inside", "aspect": "equal"}
+    return _on_diagonal(_axes(ax), levels, shares, "-", told, 0, **words)
 
 
 def plot_search(fit, axes=None):
     """Error and gradient norm at every step of the search, below each other; takes and returns two
     axes.
     """
-    axes, history = _new_axes(2) if axes is None else axes, fit.history
+    axes, history = _axes(axes, 2), fit.history
     (above, below), errors = axes, np.asarray(history.errors)
     above.plot(errors, ".-")
     label = f"error {errors.min():.4g} at λ = {fit.lam:.3g}: {history.reason}"

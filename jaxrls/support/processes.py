@@ -119,5 +119,6 @@ def _connected():
         yield
     except (ValueError, RuntimeError) as error:
         raise OtherFailed(
-            f"another process is gone, or cannot be reached: look at what it last said. Sums kept by checkpoint= go on from there: {error}"
+            "another process is gone, or cannot be reached: look at what it last said. Sums kept "
+            f"by checkpoint= go on from there: {error}"
         ) from error

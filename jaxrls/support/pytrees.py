@@ -56,7 +56,8 @@ def pytree(cls):
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> @extend.pytree
     ... class Wave(rls.Kernel):
-    ...     positive = length_scales = ("width",)   # what may be searched by its logarithm; what has the units of X
+    ...     # What may be searched by its logarithm, and what has the units of X.
+    ...     positive = length_scales = ("width",)
     ...     width: float
     ...     def __call__(self, X, Z):
     ...         return jnp.cos((X[:, :1] - Z[:, 0]) / self.width)
@@ -95,7 +96,7 @@ def pytree(cls):
 
 
 # names
-# -----------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def name_in_files(cls: type) -> str:
@@ -122,7 +123,7 @@ def _register(cls: type) -> None:
 
 
 # equality
-# --------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def _equal(self, other):
@@ -138,15 +139,10 @@ def _hash(self) -> int:
 
 
 def _same(a, b) -> bool:
-    a, b = (jax.random.key_data(leaf) if _is_key(leaf) else leaf for leaf in (a, b))
-    if np.shape(a) != np.shape(b):
-        return False
-    a, b = np.asarray(a), np.asarray(b)
-    return bool(((a == b) | (a != a) & (b != b)).all())  # NaN equals NaN
-
-
-def _is_key(leaf) -> bool:
-    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    """Whether two leaves are equal, as numbers; NaN equals NaN."""
+    is_key = lambda leaf: jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key)
+    a, b = (jax.random.key_data(leaf) if is_key(leaf) else leaf for leaf in (a, b))
+    return np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True)
 
 
 def arrays_alone(tree) -> bool:

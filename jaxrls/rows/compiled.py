@@ -43,7 +43,7 @@ def compiled(fn: Function) -> Function:
         try:
             return fn(*args, **options)
         except Pause as pause:
-            return pause.reading
+            return pause.args[0]
         finally:
             FOUND.reset(before)
 
@@ -79,10 +79,7 @@ class Reading:
 
 
 class Pause(Exception):
-    """Raised at a reading that is still to be done."""
-
-    def __init__(self, reading: Reading):
-        self.reading = reading
+    """Raised with a `Reading` that is still to be done."""
 
 
 def _is_later(leaf) -> bool:

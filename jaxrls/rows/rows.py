@@ -144,7 +144,6 @@ class Rows:
 
     def check(self, kernel: Kernel, name: str = "X", *, training: bool = True) -> None:
         """Raise for values that cannot be fitted, or predicted, where they are known."""
-        del kernel, name, training
 
     def some(self, num: int) -> Float[Array, "k d"]:
         """At most `num` rows, to find an origin near their mean."""
@@ -252,7 +251,7 @@ class DenseRows(Rows):
         """The dtype of the array."""
         return self.X.dtype
 
-    def over(self, kind, fn, columns, temporaries=0, block_size=None, **hints):
+    def over(self, kind, fn, columns, temporaries=0, block_size=None):
         """As `Rows.over`, in one compiled loop, or one for each part."""
         n, row = self.shape[0] // self.parts, (self.shape[1] + temporaries) * self.dtype.itemsize
         size = check_block_size(block_size, n) or wide_block_size(n, row)

@@ -179,7 +179,7 @@ def run(function, low=-30.0, high=8.0, slopes=True):
     for look in range(MOST):
         if look < len(COARSE):
             place = low + (high - low) * COARSE[look]
-        elif (place := next_place(*np.array(seen).T, low, high)) is None:
+        elif (place := next_place(seen, low, high)) is None:
             break
         assert low <= place <= high and place not in [at for at, *_ in seen]
         value, slope = function(place)

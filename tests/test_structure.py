@@ -31,7 +31,7 @@ FLOORS = {
     "factors": 6,
     "criteria": 7,
     "inference": 7,
-    "search": 23.4,
+    "search": 8,
 }
 # What faces the outside world: a door may import anything but another door, and nothing imports a
 # door but the package's front page. Files are for every door, and `__main__` is the handle of the
@@ -91,12 +91,12 @@ BUDGET = {
     "linalg": 4.6,
     "kernels": 5.2,
     "rows": 11.2,
-    "problem": 6.4,
+    "problem": 6.3,
     "leave_out": 5.2,
-    "factors": 26.3,
+    "factors": 26.1,
     "criteria": 5.4,
     "inference": 9.0,
-    "search": 23.4,
+    "search": 23.0,
     "io": 5.1,
     "sklearn": 4.9,
     "cli": 4.6,

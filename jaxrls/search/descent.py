@@ -28,7 +28,8 @@ def default_optimizer():
 
     The same object every time, so that a second search does not compile again.
     """
-    import optax  # here, as it takes a third of the package's import time, and only the search needs it
+    # Here, as it takes a third of the package's import time, and only the search needs it.
+    import optax
 
     return optax.lbfgs(
         memory_size=10,
@@ -71,7 +72,7 @@ class Space:
         return cls(origin, np.asarray(floor), (*_units(kernel), LAM_UNIT))
 
     def first(self, key=None) -> list:
-        """θ at the start, or moved from there at random, logarithms by a standard deviation of 1."""
+        """θ at the start, or moved at random, logarithms by a standard deviation of 1."""
         each = list(zip(self.units, jax.tree.leaves(self.origin), strict=True))
         start = [np.log(leaf) / unit if unit else leaf for unit, leaf in each]
         if key is None:

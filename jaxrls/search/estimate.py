@@ -13,7 +13,6 @@ from jaxrls.factors.solvers import (
     Cholesky,
     Refined,
     check_explicit,
-    check_kernel,
     check_solver,
     choose_route,
     suits_cholesky,
@@ -21,12 +20,12 @@ from jaxrls.factors.solvers import (
 from jaxrls.kernels.inner import Linear
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import PANELS
+from jaxrls.problem.landmarks import check_kernel
 from jaxrls.rows.blocks import FEWEST_ROWS, block_bytes, wide_block_size
 from jaxrls.search.problem import Problem
 from jaxrls.support.checks import check_whole, in_words, why_too_large
 
 CALLS = ("fit", "gradient", "predict")
-DUAL = ("gram", "cholesky gram", "refined")  # of K, where r = n
 WORDS = {
     "gram": "K, its eigenvectors and LAPACK's workspace",
     "cholesky gram": "K, its Cholesky factor and inverse",
@@ -90,20 +89,21 @@ def estimate(
 
     **Arguments**: `call` is `"fit"`, also for `factorize` with a sweep over λ, `"gradient"` for
     `objective` with its derivatives, as in a step of `tune`, or `"predict"`, for `rows` rows by a
-    model of n. `targets` are the columns of Y, `lams` how many λ (100 by default,
-    as the grid of `fit` has), `landmarks` how many, `groups` the rows of the largest that is left
-    out, `pairs` whether rows are left out in pairs (with groups, in pairs of each), `weights`
-    whether there are any, `fixed_effects` how many columns have no penalty; `solver` and
-    `keep`, with what `posterior` and `intervals` make of the solution, are those of `fit`, `dtype`
-    that of X. **Returns** an
-    `Estimate`, whose text says route, bytes and matrices: the leading terms of the largest ones,
-    beside X and Y, within a factor of 2 of what is measured on a CPU for n ≥ 2000
-    (`benchmarks/scaling.py --estimate`), compiled programs (50 to 80 MB) left out. **Cost** none: no array is
-    made. **Raises** `ValueError` for a call, route or dtype that there is not, or a number that is
-    not whole or below 1. **Source**: the sizes of the matrices that each route holds.
+    model of n. `targets` are the columns of Y, `lams` how many λ (100 by default, as the grid of
+    `fit` has), `landmarks` how many, `groups` the rows of the largest that is left out, `pairs`
+    whether rows are left out in pairs (with groups, in pairs of each), `weights` whether there are
+    any, `fixed_effects` how many columns have no penalty; `solver` and `keep`, with what
+    `posterior` and `intervals` make of the solution, are those of `fit`, `dtype` that of X.
+    **Returns** an `Estimate`, whose text says route, bytes and matrices: the leading terms of the
+    largest ones, beside X and Y, within a factor of 2 of what is measured on a CPU for n ≥ 2000
+    (`benchmarks/scaling.py --estimate`), compiled programs (50 to 80 MB) left out. **Cost** none:
+    no array is made. **Raises** `ValueError` for a call, route or dtype that there is not, or a
+    number that is not whole or below 1. **Source**: the sizes of the matrices that each route
+    holds.
 
     >>> import jaxrls as rls
-    >>> plain, some = (rls.estimate(rls.Gaussian(1.0), (20_000, 8), landmarks=m) for m in (None, 500))
+    >>> shape = 20_000, 8
+    >>> plain, some = (rls.estimate(rls.Gaussian(1.0), shape, landmarks=m) for m in (None, 500))
     >>> plain.route, some.route, plain.bytes > 50 * some.bytes
     ('gram', 'subset', True)
     """
@@ -121,46 +121,43 @@ def estimate(
     if dtype not in (jnp.float32, jnp.float64):
         raise ValueError(f"dtype must be float32 or float64, and is {dtype}")
     check_explicit(solver, kernel, explicit)
-    probes, gradient = 0, call == "gradient"
+    probes, gradient, t = 0, call == "gradient", targets
     if isinstance(solver, Iterative):
-        near, probes = solver.landmarks, solver.probes
-        near = getattr(near, "points", near)
+        near, probes = getattr(solver.landmarks, "points", solver.landmarks), solver.probes
         landmarks = len(near) if np.ndim(near) else near or solver.enough(n)
     few = landmarks is None and suits_cholesky(kernel, n, lams or SEARCHED)
     route = _route(kernel, n, d, dtype, landmarks, Cholesky() if gradient else solver, few)
-    dual, made = route in DUAL, not isinstance(kernel, Linear)
+    dual = route in ("gram", "cholesky gram", "refined")  # of K, where r = n
     r = n if dual else landmarks or explicit or n
+    if call == "predict":
+        block = max(block_bytes() // dtype.itemsize, 16 * r)
+        numbers = min(2 * block, (rows or n) * r) + 2 * (rows or n) * t
+        return Estimate(call, route, numbers * dtype.itemsize, "blocks of rows", n)
     L = 1 if gradient else lams or (SEARCHED if route == "cholesky gram" else 100)
-    t, twice = targets, 1 + gradient  # derivatives hold everything twice
+    twice = 1 + gradient  # derivatives hold everything twice
     columns = max(t, min(L * t, COLUMNS_AT_ONCE))
-    block = wide_block_size(n, 2 * r * dtype.itemsize) * (r + columns)
-    numbers = 4 * n * t
-    numbers += {
+    block = 4 * wide_block_size(n, 2 * r * dtype.itemsize) * (r + columns)
+    made = 2 * n * r * (not isinstance(kernel, Linear) or r >= n)
+    numbers = {
         "gram": 4 * n**2 + 2 * n * columns,
         "cholesky gram": (2 + twice) * n**2,
         "refined": 7 * n**2,
         "features": 4 * n * r + 2 * min(n, r) ** 2 + n * columns,
-        "covariance": 5 * min(n, r) ** 2 + 4 * block + 2 * n * r * (made or r >= n),
-        "subset": 8 * r**2 + 4 * block,
-        "cholesky features": twice * ((3 + 2 * L) * r**2 + 4 * block),
-        "cholesky landmarks": twice * ((9 + 2 * L) * r**2 + 6 * block),
+        "covariance": 5 * min(n, r) ** 2 + block + made,
+        "subset": 8 * r**2 + block + n * r * keeps_rows(n, r, dtype.itemsize),
+        "cholesky features": twice * ((3 + 2 * L) * r**2 + block),
+        "cholesky landmarks": twice * ((9 + 2 * L) * r**2 + 3 * block // 2),
         "iterative": n * r + 16 * n * L * (t + probes),
     }[route]
-    if route == "subset" and keeps_rows(n, r, dtype.itemsize):
-        numbers += n * r
     numbers += n * r * (2 * keep + 2 * (weights if dual else twice * bool(fixed_effects)))
     if groups:
         numbers += 8 * twice * min(groups, r) ** 2 + n * r * twice * (2 + 4 * pairs)
     elif pairs:  # of few rows all at once
         at_once = FEWEST_ROWS if n > 2 * PANELS * FEWEST_ROWS else n // 2
-        numbers += 2 * n * r + (16 if gradient else 8 if landmarks else 3) * n * at_once
+        held = 8 * twice if gradient or landmarks else 3
+        numbers += 2 * n * r + held * n * at_once
+    numbers = max(4 * n * t + numbers, n * (landmarks or 0))  # whose choice comes before
     words = WORDS[route] + ", and blocks of pairs of rows" * pairs
-    if call == "fit" and landmarks:  # their choice comes before
-        numbers = max(numbers, 5 * n * landmarks // 4)
-    if call == "predict":
-        rows = rows or n
-        block = max(block_bytes() // dtype.itemsize, 16 * r)
-        numbers, words = min(2 * block, rows * r) + 2 * rows * t, "blocks of rows"
     return Estimate(call, route, numbers * dtype.itemsize, words, n)
 
 

@@ -18,10 +18,9 @@ from jaxrls.problem.landmarks import TOLERANCE, check_evaluable
 from jaxrls.rows.compiled import compiled
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import is_sparse
-from jaxrls.search.conclude import conclude_grid, concluded, inspect_fit
+from jaxrls.search.conclude import beside, conclude_grid, concluded, inspect_fit, keeps
 from jaxrls.search.estimate import of_problem
 from jaxrls.search.grid import Choice
-from jaxrls.search.kept import beside, keeps
 from jaxrls.search.lam_search import search
 from jaxrls.search.landmarks import landmarks as choose_landmarks
 from jaxrls.search.plan import Plan
@@ -65,9 +64,9 @@ def fit(
             ν = 5/2), all with the median distance between rows as width, or "linear".
         X: rows (n, d), NumPy, JAX or sparse (SciPy, BCOO), or a source of rows such as a `stream`.
         Y: labels (n,) or (n, t); a source of rows may bring its own.
-        lams: how many λ, on a grid from the spectrum; or λ (L,), where 0 is taken as `fit.floor`; or
-            (L, t), from whose columns the targets choose; or `"search"`, the λ of the smallest error
-            by value and slope at about ten λ.
+        lams: how many λ, on a grid from the spectrum; or λ (L,), where 0 is taken as `fit.floor`;
+            or (L, t), from whose columns the targets choose; or `"search"`, the λ of the smallest
+            error by value and slope at about ten λ.
         per_target: whether each column of Y has a λ of its own.
         conservative: take the largest λ whose error is within so many standard errors of the
             smallest; 1 or True is the one-standard-error rule.
@@ -87,15 +86,16 @@ def fit(
             row. `"auto"` takes as many as keep the fit close to that of all rows.
         solver: `Spectral()`, `Cholesky()`, `Refined()` or `Iterative()`; by default the cheapest
             exact one for the shapes: `fit.plan` says which.
-        keep: whether the fit keeps its solution, n² numbers, or n·r on r features or landmarks, from
-            which `posterior`, `predict(return_std=True)`, `intervals`, `loo_predictive`, `update`,
-            `forget` and `at` come. By default up to 2000 rows outside of `jax.jit`; `save` writes it
-            where it is asked for here.
+        keep: whether the fit keeps its solution, n² numbers, or n·r on r features or landmarks,
+            from which `posterior`, `predict(return_std=True)`, `intervals`, `loo_predictive`,
+            `update`, `forget` and `at` come. By default up to 2000 rows outside of `jax.jit`; `save` writes
+            it where it is asked for here.
         block_size: rows at a time while K or sums over rows are made.
         progress: show a bar while landmarks are chosen (needs tqdm).
 
     Returns:
-        A `Fit`; of float64 NumPy input in float64, as NumPy arrays. Equal errors go to the larger λ.
+        A `Fit`; of float64 NumPy input in float64, as NumPy arrays. Equal errors go to the larger
+        λ.
 
     Raises:
         ValueError: for shapes that do not fit, NaN or infinity, values outside the range of the

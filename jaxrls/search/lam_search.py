@@ -24,35 +24,45 @@ def search(problem: Problem, solution: Solution, per_target: bool) -> tuple[tupl
     """All λ that were looked at, ascending, with their errors; the best λ with its error, one of
     each per target where those are chosen so, searched side by side; and what it took, in words.
     """
-    low, high = (float(np.log(end)) for end in lambda_range(solution.factor))
-    count = problem.Y.shape[1] if per_target and problem.Y.ndim == 2 else 1
-    look, dtype = _probe if problem.traceable else _look, solution.factor.dtype
-    looks: list[tuple] = []  # errors, places, and each search's values and slopes
+    factor, each = solution.factor, per_target and problem.Y.ndim == 2
+    low, high = (float(np.log(end)) for end in lambda_range(factor))
+    look, count = _probe if problem.traceable else _look, problem.Y.shape[1] if each else 1
+    errors, at = [], [low] * count
+    seen: list[list] = [[] for _ in at]  # places, values and slopes
     for number in range(MOST):
         if number < len(COARSE):
-            at = np.full(count, low + (high - low) * COARSE[number])
+            at = [low + (high - low) * COARSE[number]] * count
         else:
-            x, f, g = (np.stack(part, axis=1) for part in list(zip(*looks, strict=True))[1:])
-            places = [next_place(x[j], f[j], g[j], low, high) for j in range(count)]
-            if all(place is None for place in places):
+            wanted = [next_place(one, low, high) for one in seen]
+            if all(place is None for place in wanted):
                 break
-            at = np.array(
-                [old if new is None else new for old, new in zip(at, places, strict=True)]
-            )
-        errors, *own = jax.device_get(look(problem, solution, jnp.asarray(at, dtype)))
-        looks.append((errors, at, *own))
-    errors, lams = (np.stack(part) for part in list(zip(*looks, strict=True))[:2])
-    return *_table(errors, np.exp(lams).astype(dtype)), _words(solution.factor, len(looks), count)
+            at = [old if new is None else new for old, new in zip(at, wanted, strict=True)]
+        error, *own = jax.device_get(look(problem, solution, jnp.asarray(at, factor.dtype)))
+        errors.append(error)
+        for one, *point in zip(seen, at, *own, strict=True):
+            one.append(point)
+
+    # All that was seen, ascending, without λ at which the factor broke down unless it did at all.
+    places, table = np.array(seen)[:, :, 0].T, np.stack(errors).reshape(len(errors), -1)
+    defined = np.isfinite(table).all(axis=1)
+    keep = defined if defined.any() else ~defined
+    order = np.argsort(places[keep], axis=0)
+    lams, table = (np.take_along_axis(part[keep], order, axis=0) for part in (places, table))
+    lams = np.exp(lams if each else lams[:, 0])
+    shape = len(lams), *problem.Y.shape[1:]
+    pair = jnp.asarray(lams, factor.dtype), jnp.asarray(table.reshape(shape))
+    return pair, choose_lam(*pair, per_target=each), _words(factor, len(errors), count)
 
 
-def next_place(at, values, slopes, low: float, high: float) -> float | None:
-    """The place between `low` and `high` that promises most, or None where none is worth a look.
+def next_place(seen: list, low: float, high: float) -> float | None:
+    """The place between `low` and `high` that promises most, or None where none is worth a look;
+    `seen` has places, each with value and slope.
 
     It is log(1 + value − smallest) that is interpolated: errors and evidence grow exponentially in
     log λ on one side, where that is a line. A slope that is NaN is taken from the neighbours; a
     value that is not finite is a cliff, beyond which nothing is looked at."""
-    at, first = np.unique(at, return_index=True)
-    values, slopes = values[first].astype(np.float64), slopes[first]
+    _, first = np.unique([place for place, _, _ in seen], return_index=True)
+    at, values, slopes = np.array(seen, np.float64)[first].T
     finite = np.isfinite(values)
     if finite.sum() < 2:
         return None
@@ -106,22 +116,6 @@ def _look(problem: Problem, solution: Solution, log_lams, *, slopes: bool = Fals
 def _probe(problem, solution, log_lams):
     slopes = problem.criterion.smooth and solution.factor.exact
     return _look(problem, solution, log_lams, slopes=slopes)
-
-
-def _table(errors, lams) -> tuple[tuple, tuple]:
-    """All that was seen, ascending, without λ at which the factor broke down unless it did at all;
-    and the λ of the smallest error with that.
-    """
-    each = lams.shape[1:] == errors.shape[1:]  # a λ for each target, or for the only one
-    own = errors if each else errors.reshape(len(errors), -1).mean(axis=1, keepdims=True)
-    defined = np.isfinite(own).all(axis=1)
-    keep = defined if defined.any() else ~defined
-    lams, errors = lams[keep], errors[keep]
-    order = np.argsort(lams, axis=0)
-    errors = np.take_along_axis(errors, order, axis=0) if each else errors[order[:, 0]]
-    lams = np.take_along_axis(lams, order, axis=0)
-    table = jnp.asarray(lams if each else lams[:, 0]), jnp.asarray(errors)
-    return table, choose_lam(*table, per_target=each)
 
 
 def _words(factor, looks: int, count: int) -> str:

@@ -34,10 +34,10 @@ def objective(
     """A validation error at one λ, averaged over targets: differentiable to any order in every
     array. Smaller is better; the evidence is negated.
 
-    Of leave-one-out E = Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ with e = c/p, c = G⁻¹y, p = diag G⁻¹, G = K + λI.
-    With a = φ′(e)/p and b = φ′(e) c/p² its cotangent in K is −sym((G⁻¹a)cᵀ) + G⁻¹ diag(b) G⁻¹,
-    pushed through the kernel in row blocks. No eigenvector is differentiated, so that the gradient
-    is right where eigenvalues repeat or vanish.
+    Of leave-one-out E = Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ with e = c/p, c = G⁻¹y, p = diag G⁻¹ and
+    G = K + λI. With a = φ′(e)/p and b = φ′(e) c/p² its cotangent in K is
+    −sym((G⁻¹a)cᵀ) + G⁻¹ diag(b) G⁻¹, pushed through the kernel in row blocks. No eigenvector is
+    differentiated, so that the gradient is right where eigenvalues repeat or vanish.
 
     Args:
         kernel: a jaxrls kernel.
@@ -85,8 +85,8 @@ def best_lam(
     intercept: bool = True,
     criterion: Criterion = loo,
 ) -> Float[Array, ""]:
-    """The λ of the smallest leave-one-out error, or other criterion, differentiable in kernel, X, Y and weights by the
-    implicit function theorem.
+    """The λ of the smallest leave-one-out error, or other criterion, differentiable in kernel, X, Y
+    and weights by the implicit function theorem.
 
     λ* minimises E(λ, θ) between the neighbours of the best grid point, and dλ* = −(∂²E/∂λ²)⁻¹
     (∂²E/∂λ∂θ) dθ. By the envelope theorem the derivative of E(λ*(θ), θ) itself needs no dλ*: at its
@@ -125,14 +125,17 @@ def _by_spectrum(problem: Problem, lams) -> tuple[Array, Array, Array]:
     lowest error between its neighbours, where the slope changes its sign.
     """
     solution = problem.solution()
-    grid = jnp.log(lambda_grid(solution.factor) if lams is None else jnp.sort(lams))
+    grid = jnp.log(lambda_grid(solution.factor) if lams is None else lams)
 
     def mean(log_lams):
         errors = problem.errors(solution, jnp.exp(log_lams))
         return jnp.mean(errors.reshape(len(log_lams), -1), axis=1)
 
-    best = jnp.argmin(mean(grid))
-    inside = (best > 0) & (best < len(grid) - 1)
+    best = grid[jnp.argmin(mean(grid))]
+    # The neighbours among other λ: a grid may name one twice.
+    low = jnp.max(grid, initial=-jnp.inf, where=grid < best)
+    high = jnp.min(grid, initial=jnp.inf, where=grid > best)
+    inside = jnp.isfinite(low) & jnp.isfinite(high)
     slope = jax.grad(lambda at: mean(at[None])[0])
 
     def halve(_, ends):
@@ -140,5 +143,5 @@ def _by_spectrum(problem: Problem, lams) -> tuple[Array, Array, Array]:
         falls = slope(middle) < 0
         return jnp.where(falls, middle, ends[0]), jnp.where(falls, ends[1], middle)
 
-    ends = tuple(jnp.where(inside, grid[best + side], grid[best]) for side in (-1, 1))
-    return grid[best], inside, sum(jax.lax.fori_loop(0, 60, halve, ends)) / 2
+    ends = jnp.where(inside, low, best), jnp.where(inside, high, best)
+    return best, inside, sum(jax.lax.fori_loop(0, 60, halve, ends)) / 2

@@ -1,6 +1,6 @@
-"""Which columns of X, or which rows as landmarks, a fit should see: greedy forward selection by exact
-leave-one-out, one feature after the other, each the one with which the error of rows left out is
-smallest.
+"""Which columns of X, or which rows as landmarks, a fit should see: greedy forward selection by
+exact leave-one-out, one feature after the other, each the one with which the error of rows left out
+is smallest.
 
 With h = √v/‖√v‖ and the features x chosen so far, Q = λ(Σ xxᵀ + λI)⁻¹ on the complement of h (of
 nothing without an intercept) holds all that is asked for: r = Q√v y, q = diag Q = 1 − leverage, and
@@ -83,8 +83,8 @@ class Selection:
         """The linear kernel on the first `num` of them."""
         if not is_concrete(self.columns):
             raise ValueError(
-                "the columns have no values inside jax.jit, and a kernel's columns are static: make "
-                "the kernel outside"
+                "the columns have no values inside jax.jit, and a kernel's columns are static: "
+                "make the kernel outside"
             )
         check_whole("num", num, len(self.columns))
         return Linear().on(tuple(np.asarray(self.columns)[:num].tolist()))
@@ -184,7 +184,8 @@ def select_landmarks(
     >>> X = np.linspace(0, 1, 30)[:, None]
     >>> y = np.sin(6 * X[:, 0])
     >>> found = rls.select_landmarks(rls.Gaussian(0.3), X, y, 4, lam=1e-3)
-    >>> bool(found.errors[3] < 0.1 * found.error_without), rls.fit(rls.Gaussian(0.3), X, y, landmarks=found.landmarks).num_landmarks
+    >>> fit = rls.fit(rls.Gaussian(0.3), X, y, landmarks=found.landmarks)
+    >>> bool(found.errors[3] < 0.1 * found.error_without), fit.num_landmarks
     (True, 4)
     """
     check_evaluable(kernel)

@@ -12,10 +12,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.factors.contract import Solution
-from jaxrls.factors.solvers import Spectral, check_kernel
+from jaxrls.factors.solvers import Spectral
 from jaxrls.inference.model import Model
 from jaxrls.kernels.kernel import Kernel, Scaled, Sum
 from jaxrls.linalg.products import matmul
+from jaxrls.problem.landmarks import check_kernel
 from jaxrls.rows.gram import gram
 from jaxrls.search.descent import default_optimizer
 from jaxrls.search.grid import choose_lam, lam_vector, lambda_grid
@@ -37,7 +38,8 @@ class KernelsFit:
 
     >>> import jax, numpy as np, jaxrls as rls
     >>> X = np.random.default_rng(0).normal(size=(30, 2))
-    >>> fit = rls.fit_kernels([rls.Linear().on(0), rls.Linear().on(1)], X, X, num=4, key=jax.random.key(0))
+    >>> kernels = [rls.Linear().on(0), rls.Linear().on(1)]
+    >>> fit = rls.fit_kernels(kernels, X, X, num=4, key=jax.random.key(0))
     >>> fit.predict(X).shape, fit.predict_split(X).shape, fit.shares.argmax(axis=0).tolist()
     ((30, 2), (2, 30, 2), [0, 1])
     """
@@ -137,7 +139,8 @@ def fit_kernels(
     >>> rng = np.random.default_rng(0)
     >>> X, noise = rng.normal(size=(60, 2)), 0.3 * rng.normal(size=(60, 2))
     >>> Y = np.stack([np.sin(2 * X[:, 0]), X[:, 1]], axis=1) + noise
-    >>> fit = rls.fit_kernels([rls.Gaussian(1.0).on(0), rls.Linear().on(1)], X, Y, num=10, key=jax.random.key(0))
+    >>> kernels = [rls.Gaussian(1.0).on(0), rls.Linear().on(1)]
+    >>> fit = rls.fit_kernels(kernels, X, Y, num=10, key=jax.random.key(0))
     >>> bool(fit.shares[0, 0] > 0.5), bool(fit.shares[1, 1] > 0.5)
     (True, True)
     """

@@ -14,11 +14,10 @@ from jaxrls.factors.solvers import Cholesky
 from jaxrls.inference.fitted import Fit, K, Stage
 from jaxrls.problem.landmarks import Landmarks, as_landmarks, without_trace
 from jaxrls.rows.sparse import is_sparse
-from jaxrls.search.conclude import conclude, warn
+from jaxrls.search.conclude import beside, conclude, warn
 from jaxrls.search.descent import Found, Way, default_optimizer, descend
 from jaxrls.search.estimate import of_problem
 from jaxrls.search.grid import Choice, lam_vector
-from jaxrls.search.kept import beside
 from jaxrls.search.problem import Problem, resolve_landmarks
 from jaxrls.search.start import first_guess
 from jaxrls.support.checks import check_whole, is_concrete
@@ -69,8 +68,8 @@ def tune(
             kernel known at the start, or row numbers, or points; they stay.
         optimizer: any of optax's, by default L-BFGS.
         steps: at most.
-        tol: ends where ‖∇ log E‖∞ is below it, or three steps in a row gain less than a twentieth of
-            it; after `grow`, with the default optimiser, one less than half.
+        tol: ends where ‖∇ log E‖∞ is below it, or three steps in a row gain less than a twentieth
+            of it; after `grow`, with the default optimiser, one less than half.
         start: `"screen"` first multiplies all widths by the best of seven factors from 1/16 to 16,
             judged on at most 300 rows and, for a single width without landmarks, goes on from there
             in smaller steps judged on 1200; `"data"` sets them to the median distance; `"kernel"`
@@ -104,8 +103,7 @@ def tune(
     """
     if is_sparse(X):
         raise ValueError(
-            "tune needs a dense X: pass X.toarray(), or fit(kernel, X), which takes sparse rows with "
-            "given parameters"
+            "tune needs a dense X: pass X.toarray(), or fit(kernel, X), which takes sparse rows"
         )
     named: dict = {"criterion": criterion, "groups": groups, "weights": weights}
     named |= {"intercept": intercept, "fixed_effects": fixed_effects, "block_size": block_size}
@@ -142,7 +140,7 @@ def _check(problem: Problem, optimizer, start, starts, key, steps, tol) -> None:
     """Raise for what cannot be searched."""
     if not problem.traceable:
         raise ValueError(
-            "tune needs X, and rows held out, in memory, and was given a stream: take some rows of it"
+            "tune needs X, and rows held out, in memory, and has a stream: take some rows of it"
         )
     if not problem.criterion.smooth:
         name = getattr(getattr(problem.criterion, "loss", None), "__name__", problem.criterion.name)

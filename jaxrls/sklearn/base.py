@@ -17,8 +17,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 import jaxrls as rls
 from jaxrls.criteria.standard import as_criterion
 from jaxrls.io.named import CRITERIA, KERNELS, landmarks_to_tune, named_kernel
-from jaxrls.search.conclude import inspect_lam
-from jaxrls.search.kept import KEPT_ROWS
+from jaxrls.search.conclude import KEPT_ROWS, inspect_lam
 from jaxrls.sklearn.scoring import Regressed, best, left_out, losses, scores
 from jaxrls.support.checks import check_unmasked
 

@@ -21,7 +21,7 @@ from jaxrls.factors.iterative import IterativeGram
 from jaxrls.factors.kronecker import Kronecker
 from jaxrls.factors.spectrum import Spectrum
 from jaxrls.rows.sparse import sparse_rows
-from jaxrls.search.kept import Kept
+from jaxrls.search.conclude import Kept
 
 N, NEW, TARGETS = 14, 5, 3
 LAMS = wide([0.05, 0.2, 0.7, 2.0])

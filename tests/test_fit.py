@@ -428,11 +428,11 @@ REFUSED = [
     ({"X": [[1.0], [1.0, 2.0]]}, "X must hold real numbers, and could not be read as such"),
     (
         {"X": X0 * 1j},
-        "X must be real, and has dtype complex128: split it into real and imaginary parts",
+        "X must be real, in float32 or float64, and has dtype complex128",
     ),
     (
         {"X": X0.astype(np.float16)},
-        "X has dtype float16, in which no eigendecomposition is at hand",
+        "X must be real, in float32 or float64, and has dtype float16",
     ),
     ({"Y": Y0[:3]}, "Y must have shape (4,) or (4, t), one row per row of X, and has shape (3,)"),
     (

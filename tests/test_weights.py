@@ -23,8 +23,7 @@ def test_none_is_the_same_as_ones():
         np.testing.assert_array_equal(getattr(none, name), getattr(ones, name))
     for name in ("scale", "unscale"):
         np.testing.assert_array_equal(getattr(none, name)(array(A)), getattr(ones, name)(array(A)))
-    for name in ("sum", "mean"):
-        assert_close(getattr(none, name)(array(A)), getattr(ones, name)(array(A)), TOLERANCE)
+    assert_close(none.mean(array(A)), ones.mean(array(A)), TOLERANCE)
 
 
 @pytest.mark.parametrize("weight", [0.0, 1.0])

@@ -1,17 +1,18 @@
 """λ without a spectrum: a Cholesky factor of K̃ + λI for every λ, differentiable in everything.
 
-R = λP̃ with P̃ the inverse from which the fixed effects are projected out. Leave-one-out, GCV, k-fold,
-hold-out and the evidence have exact derivatives, to any order, in kernel parameters, λ, X, Y and
-weights, wherever eigenvalues repeat or vanish.
+R = λP̃ with P̃ the inverse from which the fixed effects are projected out. Leave-one-out, GCV,
+k-fold, hold-out and the evidence have exact derivatives, to any order, in kernel parameters, λ, X,
+Y and weights, wherever eigenvalues repeat or vanish.
 """
 
+from abc import abstractmethod
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.factors.contract import AtLam, Coefficients, OneByOne, Outcome, Report
+from jaxrls.factors.contract import AtLam, Coefficients, OneByOne, Outcome, Report, Solution
 from jaxrls.factors.expansion import Expansion
 from jaxrls.factors.spread import DualSpread
 from jaxrls.leave_out.view import Dense
@@ -31,58 +32,36 @@ from jaxrls.problem.weights import Weights
 from jaxrls.support.pytrees import pytree
 
 
-@pytree
-class CholeskyGram(OneByOne):
-    """K̃ + λI = LLᵀ: the dual route at one λ after another. About n³ flops each, and 1.9n³ more for
-    a gradient.
-
-    >>> import jax.numpy as jnp, jaxrls as rls
-    >>> factor = rls.factorize(rls.Gaussian(1.0), jnp.eye(3), solver=rls.Cholesky())
-    >>> rls.loo(factor, jnp.arange(3.0), jnp.array([0.1, 1.0])).shape
-    (2,)
+class DualOneByOne(OneByOne):
+    """All of G = K̃ + λI at one λ after another, whose fixed effects are projected out as in
+    generalised least squares.
     """
 
-    name: ClassVar[str] = "cholesky"
-    K: Float[Array, "n n"]
-    weights: Weights
-    fixed: FixedEffects
-    expansion: Expansion
-    lift: Float[Array, " n"] | None = None  # the expansion's kernel is K + 1·lift
-    training: Any = None
+    lift: Any = None  # (n,): the expansion's kernel is K + 1·lift
 
-    @property
-    def report(self):
-        """The floor by the diagonal: a Cholesky factor is rounded entry by entry."""
-        largest = jnp.max(jnp.diagonal(self.weights.scale_both(jax.lax.stop_gradient(self.K))))
-        return Report(self.name, 6 * rounding(self.n, largest[None]), jnp.zeros((), self.dtype))
+    @abstractmethod
+    def solved(self, lam, one: Solution) -> tuple[Any, Any, Any, Any]:
+        """G⁻¹[ỹ, H], diag G⁻¹ and log |G| in units of a power of two near λ; and how it came there,
+        where that takes steps.
+        """
 
     @property
     def H(self) -> Float[Array, "n q"]:
         """√v B = H T."""
         return self.weights.scale(self.fixed.basis(self.fixed.rows, self.n))
 
-    def trace(self):
-        """Σ vᵢKᵢᵢ, less the share of fixed effects."""
-        H, scale = self.H, self.weights.scale
-        whole = jnp.sum(self.weights.array * jnp.diagonal(self.K))
-        return whole - jnp.sum(H * scale(matmul(self.K, scale(H))))
-
-    def project(self, labels):
-        """√v (y − mean): the work begins with λ."""
-        return labels.scaled
-
     def at_lam(self, lam, one):
         """c̃ = G⁻¹ỹ − US⁻¹Uᵀỹ with U = G⁻¹H and S = HᵀU, likewise diag P̃ and log |G|.
 
-        In units of a power of two near λ: squares of G⁻¹, which derivatives hold, would leave the
-        range of float32 for kernels of small numbers.
+        In units near λ: squares of G⁻¹, which derivatives hold, would leave the range of float32
+        for kernels of small numbers.
         """
-        scaled, H, fixed = one.state, self.H, self.fixed
+        scaled, H, fixed = one.labels.scaled, self.H, self.fixed
         t, unit, beta = scaled.shape[1], power_of_two(lam), one.labels.start
-        X, diagonal, logdet, steps = self.solve_diag(lam, jnp.concatenate([scaled, H], axis=1))
+        X, diagonal, logdet, steps = self.solved(lam, one)
         dual = X[:, :t]
         if H.shape[1]:
-            half, root = _whitened(X[:, t:], H)
+            half, root = whitened(X[:, t:], H)
             share = matmul(half.T, scaled)
             dual, diagonal = dual - matmul(half, share), diagonal - jnp.sum(half * half, axis=1)
             logdet = logdet - 2 * jnp.sum(jnp.log(jnp.diagonal(root)))
@@ -98,11 +77,46 @@ class CholeskyGram(OneByOne):
         fit, dof = jnp.sum(scaled * dual, axis=0) / unit, shift * jnp.sum(diagonal) - zeros
         return AtLam(coef, beta, r, R, fit, logdet[None], dof[None], steps[:, None])
 
-    def solve_diag(self, lam, B):
-        """G⁻¹B, diag G⁻¹ and log |G| in units near λ; and how it came there, where that takes
-        steps.
-        """
-        return (*solve_diag(*self._system(lam), B), jnp.zeros(0, B.dtype))
+
+@pytree
+class CholeskyGram(DualOneByOne):
+    """K̃ + λI = LLᵀ: the dual route at one λ after another. About n³ flops each, and 1.9n³ more for
+    a gradient.
+
+    >>> import jax.numpy as jnp, jaxrls as rls
+    >>> factor = rls.factorize(rls.Gaussian(1.0), jnp.eye(3), solver=rls.Cholesky())
+    >>> rls.loo(factor, jnp.arange(3.0), jnp.array([0.1, 1.0])).shape
+    (2,)
+    """
+
+    name: ClassVar[str] = "cholesky"
+    K: Float[Array, "n n"]
+    weights: Weights
+    fixed: FixedEffects
+    expansion: Expansion
+    lift: Float[Array, " n"] | None = None
+    training: Any = None
+
+    @property
+    def report(self):
+        """The floor by the diagonal: a Cholesky factor is rounded entry by entry."""
+        largest = jnp.max(jnp.diagonal(self.weights.scale_both(jax.lax.stop_gradient(self.K))))
+        return Report(self.name, 6 * rounding(self.n, largest[None]), jnp.zeros((), self.dtype))
+
+    def trace(self):
+        """Σ vᵢKᵢᵢ, less the share of fixed effects."""
+        H, scale = self.H, self.weights.scale
+        whole = jnp.sum(self.weights.array * jnp.diagonal(self.K))
+        return whole - jnp.sum(H * scale(matmul(self.K, scale(H))))
+
+    def solved(self, lam, one):
+        """By the Cholesky factor."""
+        B = jnp.concatenate([one.labels.scaled, self.H], axis=1)
+        return self.solve_diag(*self._system(lam), B)
+
+    def solve_diag(self, *system):
+        """G⁻¹B, diag G⁻¹ and log |G|, in no steps."""
+        return (*solve_diag(*system), jnp.zeros(0, self.dtype))
 
     def inverse(self, G):
         """G⁻¹."""
@@ -144,14 +158,14 @@ class CholeskyGram(OneByOne):
         P, H = self.inverse(K + shift * jnp.eye(self.n, dtype=K.dtype)), self.H
         if not H.shape[1]:
             return P
-        half, _ = _whitened(matmul(P, H), H)
+        half, _ = whitened(matmul(P, H), H)
         return P - matmul(half, half.T)
 
 
 @pytree
 class RefinedGram(CholeskyGram):
-    """λ below what float32 can tell, from decompositions in float32: (K̃ + λI)⁻¹ in the precision of
-    products, at one λ after another, about 16n³ flops each in products, and n³ in float32.
+    """λ below what float32 can tell, from decompositions in float32: (K̃ + λI)⁻¹ in the precision
+    of products, at one λ after another, about 16n³ flops each in products, and n³ in float32.
 
     Rows, K and vectors are in the dtype of X, which is to be float64.
 
@@ -167,9 +181,9 @@ class RefinedGram(CholeskyGram):
         """Not by a factor in float32."""
         raise ValueError(self._lacks("tells no variances"))
 
-    def solve_diag(self, lam, B):
+    def solve_diag(self, *system):
         """By `inverse_root`."""
-        return refined_solve_diag(*self._system(lam), B)
+        return refined_solve_diag(*system)
 
     def inverse(self, G):
         """By `inverse_root`."""
@@ -189,7 +203,7 @@ class RefinedGram(CholeskyGram):
         return Outcome(found, e, self.weights.count - at.dof[None], run=run)
 
 
-def _whitened(U: Float[Array, "n q"], H: Float[Array, "n q"]):
+def whitened(U: Float[Array, "n q"], H: Float[Array, "n q"]):
     """UL⁻ᵀ and L⁻¹, LLᵀ = HᵀU, so that U(HᵀU)⁻¹Uᵀ is a product with its transpose. A column of H
     that is 0, as of a level without weight, stays out.
     """

@@ -1,9 +1,9 @@
 """The primal problem at one λ after another by Cholesky, on explicit features or on landmarks,
 differentiable in everything, the landmarks included.
 
-With ψ of a row (for landmarks k(x, points), K_RR = LLᵀ and φ = L⁻¹ψ; else φ = ψ), ΦᵀΦ + λI = AAᵀ for
-weighted Φ less its fit by the fixed effects, and R = L⁻ᵀA⁻ᵀ: a row is seen as u = (ψ − b·fit)R, its
-M of the one matrix, and labels as q = A⁻¹Φᵀ√v y. Coefficients are Rq, ŷ = u·q, leverage v|u|².
+With ψ of a row (for landmarks k(x, points), K_RR = LLᵀ and φ = L⁻¹ψ; else φ = ψ), ΦᵀΦ + λI = AAᵀ
+for weighted Φ less its fit by the fixed effects, and R = L⁻ᵀA⁻ᵀ: a row is seen as u = (ψ − b·fit)R,
+its M of the one matrix, and labels as q = A⁻¹Φᵀ√v y. Coefficients are Rq, ŷ = u·q, leverage v|u|².
 """
 
 from collections.abc import Callable

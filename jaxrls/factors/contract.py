@@ -31,7 +31,6 @@ from jaxrls.support.pytrees import pytree, static
 # λ × targets in one matrix product: enough columns to run at its full rate, few enough that n times
 # as many fit beside U.
 COLUMNS_AT_ONCE = 1024
-PROBES = 32  # random signs, where a diagonal is estimated
 
 
 @pytree
@@ -134,9 +133,11 @@ class Factor(ABC):
     def trace(self) -> Float[Array, ""]:
         """The sum of the eigenvalues of K̃, less what fixed effects take."""
 
-    @abstractmethod
     def project(self, labels: Labels) -> Any:
-        """What labels come down to: a pytree of arrays whose last axis is that of targets."""
+        """What labels come down to, an array whose last axis is that of targets: √v (y − mean)
+        where the work begins with λ.
+        """
+        return labels.scaled
 
     @abstractmethod
     def coefficients(self, solution: "Solution", lams) -> tuple[Any, Any]:
@@ -152,7 +153,7 @@ class Factor(ABC):
 
     @abstractmethod
     def logdet(self, solution: "Solution", lams) -> Float[Array, "L k"]:
-        """log of the product of the eigenvalues of K̃ + λI, over the dimensions the fit lives in."""
+        """log of the product of eigenvalues of K̃ + λI, over the dimensions the fit lives in."""
 
     @abstractmethod
     def residual_dof(self, solution: "Solution", lams) -> Float[Array, "L k"]:
@@ -228,8 +229,8 @@ class Factor(ABC):
     def sweep_folds(
         self, solution: "Solution", fn: Callable, lams, folds: Folds, *, stack: bool = False
     ) -> Any:
-        """`fn(e (b, L, t), labels, weights)` of held-out residuals of folds, summed over rows with λ
-        leading, or stacked: by fits to the other folds where folds are larger than features are
+        """`fn(e (b, L, t), labels, weights)` of held-out residuals of folds, summed over rows with
+        λ leading, or stacked: by fits to the other folds where folds are larger than features are
         many, else in closed form at one λ after the other.
         """
         form = self.primal_form()
@@ -395,7 +396,7 @@ class Solution:
     state: Any  # what the factor makes of the labels
     summed: Any = None  # the moments that it is made of, where it is
 
-    # λ and targets ---------------------------------------------------------------------------------
+    # λ and targets --------------------------------------------------------------------------------
 
     def columns(self, lams) -> Float[Array, "L k"]:
         """λ as columns, checked against the targets."""
@@ -417,7 +418,7 @@ class Solution:
         """`per_target` at every λ, one after the other."""
         return jax.lax.map(lambda lam: self.per_target(lam, fn), lams)
 
-    # sums over the fit -----------------------------------------------------------------------------
+    # sums over the fit ----------------------------------------------------------------------------
 
     def coefficients(self, lams) -> Coefficients:
         """Coefficients (L, c, t), intercept (L, t) and other fixed effects (L, p, t) or None."""
@@ -444,7 +445,7 @@ class Solution:
         """Σ leverage: the effective degrees of freedom, those of fixed effects included."""
         return self.factor.weights.count - self.residual_dof(lams)
 
-    # rows left out ---------------------------------------------------------------------------------
+    # rows left out --------------------------------------------------------------------------------
 
     def left_out(self, fn: Callable, lams, groups: Folds | None = None) -> Any:
         """Σ over rows of `fn(residuals (b, t), labels (b, t), weights (b,))` for every λ, each row,

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxrls.factors.contract import PROBES, Coefficients, Factor, Outcome, Report, Solver
+from jaxrls.factors.contract import Coefficients, Factor, Outcome, Report, Solver
 from jaxrls.factors.expansion import AtPoints, Expansion
 from jaxrls.factors.landmark_spectrum import solve_subset
 from jaxrls.factors.solvers import check_no_landmarks
@@ -48,8 +48,8 @@ HIDDEN = 0.02
 
 @pytree
 class Iterative(Solver):
-    """All of K by products with it, conjugate gradients that begin from a fit on landmarks: for more
-    rows than K can be factored for.
+    """All of K by products with it, conjugate gradients that begin from a fit on landmarks: for
+    more rows than K can be factored for.
 
     Solves (K̃ + λI) c̃ = √v y for all λ, targets and random signs together, a product of K with
     L (t + probes) columns a step. **Source**: Rudi, Carratino and Rosasco 2017, with the landmarks'
@@ -60,8 +60,8 @@ class Iterative(Solver):
             takes, or in `factorize` but a number. Default 10√n, at most 3000.
         tol: the relative residual to reach.
         probes: random signs from `key`, by default the same every time, for leave-one-out; as many
-            as rows make it exact. 0 makes none, which is cheaper where λ is given, or chosen by rows
-            held out: residuals left out and degrees of freedom are then None.
+            as rows make it exact. 0 makes none, which is cheaper where λ is given, or chosen by
+            rows held out: residuals left out and degrees of freedom are then None.
         steps: at most.
         dtype: of K's entries and products, such as "float32", with vectors in that of X; by default
             that of X as well.
@@ -75,7 +75,7 @@ class Iterative(Solver):
     landmarks: Any = None
     tol: float = static(default=1e-4)
     steps: int = static(default=200)
-    probes: int = static(default=PROBES)
+    probes: int = static(default=32)
     dtype: Any = static(default=None)
     key: PRNGKeyArray | None = None
 
@@ -92,7 +92,7 @@ class Iterative(Solver):
             raise ValueError(f"tol must be a number between 0 and 1, and is {self.tol!r}")
         if self.dtype not in (None, "float32", "float64"):
             raise ValueError(
-                f"dtype must be 'float32' or 'float64', or None for that of X, and is {self.dtype!r}"
+                f"dtype must be 'float32' or 'float64', or None for that of X: found {self.dtype!r}"
             )
 
     def solve(self, kernel, rows, labels, weights, fixed, *, landmarks, leave, block_size):
@@ -133,8 +133,8 @@ class Iterative(Solver):
 
 @pytree
 class IterativeGram(Factor):
-    """K̃ + λI by products: no matrix of n² numbers is ever held, and a λ costs some tens of products
-    of K with a few columns.
+    """K̃ + λI by products: no matrix of n² numbers is ever held, and a λ costs some tens of
+    products of K with a few columns.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> X = jnp.linspace(0, 1, 30)[:, None]
@@ -170,10 +170,6 @@ class IterativeGram(Factor):
     def trace(self):
         """Σ vᵢ Kᵢᵢ, an upper bound."""
         return jnp.sum(self.own)
-
-    def project(self, labels):
-        """√v (y − mean): the work begins with λ."""
-        return labels.scaled
 
     def times_kernel(self, V: Float[Array, "n *k"]):
         """K V, entries and products in the dtype asked for."""
@@ -289,7 +285,7 @@ class IterativeGram(Factor):
         return Outcome(coefficients, e, at.dof, total, error, at.run)
 
     def _refuse(self, *asked, **how):
-        """What takes entries of an inverse, of which `outcome` knows the variance of its diagonal."""
+        """What takes entries of an inverse; `outcome` knows the variance of its diagonal."""
         what = "knows no determinant, no leverage exactly, and tells no intervals"
         raise ValueError(self._lacks(what))
 
@@ -298,8 +294,8 @@ class IterativeGram(Factor):
 
 @pytree
 class SolvedColumns:
-    """c̃ at every λ and how the iteration went. With probes degrees of freedom, e = λc̃/(λ diag P̃ √v)
-    without the bias that the variance of the estimate of λ diag P̃ would give it, its standard
+    """c̃ at every λ and how the iteration went. With probes degrees of freedom, e = λc̃/(λ diag P̃
+    √v) without the bias that the variance of the estimate of λ diag P̃ would give it, its standard
     deviation by that, and to first order by what every probe says.
     """
 

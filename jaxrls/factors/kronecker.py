@@ -24,11 +24,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxrls.factors.contract import AtLam, OneByOne, Report
+from jaxrls.factors.cholesky import DualOneByOne, whitened
+from jaxrls.factors.contract import Report
 from jaxrls.factors.expansion import AtPoints, Expansion
 from jaxrls.leave_out.view import View
 from jaxrls.linalg.decompositions import clip, eigh, rounding
-from jaxrls.linalg.products import matmul
+from jaxrls.linalg.products import matmul, power_of_two
 from jaxrls.problem.fixed_effects import FixedEffects, as_fixed_effects
 from jaxrls.problem.weights import Weights
 from jaxrls.support.checks import Listed, as_array, check_symmetric, is_concrete
@@ -144,14 +145,14 @@ class SidesSpread:
     slack: Float[Array, " q"]  # 1/√Σwc²
 
     def of_first(self, K, own):
-        """What variances take of m new rows of side 1, whatever side 2 is, O(m n₁(n₁ + n₂)): k(a, a),
-        and sums over i of p² w and of p (w ∘ c)/√Σwc².
+        """What variances take of m new rows of side 1, whatever side 2 is, O(m n₁(n₁ + n₂)): k(a,
+        a), and sums over i of p² w and of p (w ∘ c)/√Σwc².
         """
         p = matmul(K, self.first)
         return own, matmul(p * p, self.inverse), jnp.swapaxes(matmul(p, self.constant), 0, 1)
 
     def variance(self, one, other):
-        """Of one pair, from `of_first` of its row of side 1, and k(b, b) and q of that of side 2."""
+        """Of one pair, from `of_first` of its row of side 1, and k(b, b) and q of side 2."""
         (own1, squares, constant), (own2, q) = one, other
         known = jnp.maximum(own1 * own2 - matmul(squares, q * q), 0)
         return known + jnp.sum((self.slack - matmul(constant, q)) ** 2)
@@ -170,7 +171,7 @@ class SidesSpread:
 
 
 @pytree
-class Kronecker(OneByOne):
+class Kronecker(DualOneByOne):
     """√v (K₁ ⊗ K₂) √v by the spectra of its two sides; pair (i, j) is row i·n₂ + j, so that labels
     are Y.ravel().
 
@@ -240,27 +241,13 @@ class Kronecker(OneByOne):
         """z, and after it c."""
         return jnp.concatenate([self.tables(solution.state), self.constant])
 
-    def at(self, lam, one):
-        """lost, ζ, M over all, and c/√M[1]."""
-        lost, Z = lam / (self.s + lam), self.with_constant(one)
-        M = moments(lost * Z, Z, self.fixed.count)
-        return lost, without_constant(Z, M), M, self.constant / jnp.sqrt(M[:, -1])
-
-    def at_lam(self, lam, one):
-        """From the coordinates."""
-        lost, zeta, M, unit = self.at(lam, one)
-        r, w = self.turned(lost * zeta), self.turned(lost * unit)
-        R = turned(self.first.U**2, self.second.U**2, lost).reshape(-1, 1)
-        of_constant = jnp.sum(jnp.log(M[:, -1] / lam / self.weights.total))
-        return AtLam(
-            coef=self.weights.scale(r / lam),
-            beta=one.labels.start + level(M)[:, :, 0, 0],
-            r=r,
-            R=R - jnp.sum(w * w, axis=1, keepdims=True),
-            fit=total(lost * zeta**2) / lam,
-            logdet=(total(jnp.log(self.s + lam)) + of_constant)[None],
-            dof=(total(lost) - jnp.sum((lost * unit) ** 2))[None],
-        )
+    def solved(self, lam, one):
+        """From the coordinates, where those of H are c/√Σv."""
+        unit = power_of_two(lam)
+        w = unit / (self.s + lam)
+        Z = jnp.concatenate([self.tables(one.state), self.constant / jnp.sqrt(self.weights.total)])
+        diagonal = turned(self.first.U**2, self.second.U**2, w).ravel()
+        return self.turned(w * Z), diagonal, -total(jnp.log(w)), jnp.zeros(0, self.dtype)
 
     def unseen(self, solution, lams):
         """y − f of all pairs: no weight is 0."""
@@ -268,9 +255,10 @@ class Kronecker(OneByOne):
 
     def view(self, solution, lam):
         """U diag(lost) Uᵀ − wwᵀ."""
-        at, (lost, _, _, unit) = self.at_lam(lam, solution), self.at(lam, solution)
-        H, sides = self.weights.scale(self.fixed.basis(None, self.n)), (self.first.U, self.second.U)
-        return SidesView(at.r, at.R[:, 0], H, *sides, lost, self.turned(lost * unit))
+        at, solved, H = self.at_lam(lam, solution), self.solved(lam, solution)[0], self.H
+        half, _ = whitened(solved[:, solution.state.shape[1] :], H)
+        w, sides = half * jnp.sqrt(lam / power_of_two(lam)), (self.first.U, self.second.U)
+        return SidesView(at.r, at.R[:, 0], H, *sides, lam / (self.s + lam), w)
 
     def spread(self, lam):
         """Of pairs of new rows, as a `SidesSpread`."""

@@ -13,7 +13,7 @@ from jaxrls.factors.spectrum import factor_svd, factor_symmetric, products, solv
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.problem.fixed_effects import FixedEffects, as_fixed_effects
 from jaxrls.problem.labels import Labels
-from jaxrls.problem.landmarks import as_landmarks, on_landmarks, without_trace
+from jaxrls.problem.landmarks import as_landmarks, check_kernel, on_landmarks, without_trace
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.gram import gram
 from jaxrls.rows.sparse import as_rows
@@ -31,7 +31,8 @@ LAMS_PER_SPECTRUM = {
     "gpu": ((1000, 8), (2000, 9), (4000, 17), (8000, 18)),
     "tpu": ((1, 100),),
 }
-SEARCHED = 20  # what a search for the best λ counts for: some ten λ, each with its slope, which doubles the work
+# What a search for the best λ counts for: some ten λ, each with its slope, which doubles the work.
+SEARCHED = 20
 
 
 def choose_route(kernel: Kernel, n: int, d: int, dtype) -> str:
@@ -118,12 +119,6 @@ def factorize(
     return made.solve(kernel, rows, Labels.none(v, fixed), v, fixed, **options).factor
 
 
-def check_kernel(kernel) -> None:
-    """Raise unless it is one."""
-    if not isinstance(kernel, Kernel):
-        raise ValueError(f"kernel must be a jaxrls kernel such as Gaussian(1.0), and is {kernel!r}")
-
-
 def check_solver(solver) -> None:
     """Raise unless it is one, or None."""
     if not isinstance(solver, Solver | None):
@@ -146,7 +141,7 @@ def check_no_landmarks(landmarks, solver: Solver) -> None:
     """Raise for landmarks beside a solver of all of K."""
     if landmarks is not None:
         raise ValueError(
-            f"landmarks= fits on landmarks in place of all rows, and {solver} is for K of all rows: "
+            f"landmarks= fits on landmarks in place of all rows, and {solver} is for all of K: "
             "leave one of them out"
         )
 
@@ -187,7 +182,8 @@ class Spectral(Solver):
     def __post_init__(self):
         if self.of not in (None, "gram", "features", "covariance"):
             raise ValueError(
-                f"of must be 'gram', 'features' or 'covariance', or None to choose, and is {self.of!r}"
+                "of must be 'gram', 'features' or 'covariance', or None to choose, and is "
+                f"{self.of!r}"
             )
 
     def solve(self, kernel, rows, labels, weights, fixed, *, landmarks, leave, block_size):

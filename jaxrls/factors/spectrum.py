@@ -101,7 +101,7 @@ class Spectrum(Factor):
         """Σ s."""
         return jnp.sum(self.seen)
 
-    # U ---------------------------------------------------------------------------------------------
+    # U --------------------------------------------------------------------------------------------
 
     def unrotated(self, x, v, b):
         """What `rotation` makes U of, or U itself; without weights where v is None."""
@@ -120,9 +120,10 @@ class Spectrum(Factor):
         columns = self.weights.values, self.fixed.rows
         return self.rows.map(self.left, *columns)
 
-    def dual_basis(self) -> Float[Array, "n r"]:
-        """√v U."""
-        return self.weights.scale(self.left_vectors())
+    @property
+    def directions(self) -> Float[Array, "c r"]:
+        """The coefficients of every direction: the basis, or √v U where they are dual."""
+        return self.weights.scale(self.left_vectors()) if self.basis is None else self.basis
 
     def project(self, labels):
         """z = Uᵀ√v y."""
@@ -136,7 +137,7 @@ class Spectrum(Factor):
         z = matmul(self.rotation.T, sums.centred(self.fixed).cross)
         return Solution(self, labels, z)
 
-    # at λ ------------------------------------------------------------------------------------------
+    # at λ -----------------------------------------------------------------------------------------
 
     def lost(self, lams) -> Float[Array, "r L k"]:
         """λ/(s + λ). Made with λ first: XLA's product for CPUs would otherwise take the divisions
@@ -145,15 +146,11 @@ class Spectrum(Factor):
         return jnp.moveaxis(lams[:, None] / (self.s[:, None] + lams[:, None]), 1, 0)
 
     def coefficients(self, solution, lams):
-        """basis (D ∘ z), O(c r t L); dual ones as √v λc̃/λ, the product that leave-one-out takes."""
+        """basis (D ∘ z), O(c r t L)."""
         z = solution.state if self.solved is None else solution.state * self.solved[:, None]
         solved = z[:, None] / (self.s[:, None, None] + lams)
         beta = solution.labels.start[:, None] - times(self.across, solved)
-        if self.basis is None:
-            lost = times(self.left_vectors(), self.lost(lams) * z[:, None])
-            coef = self.weights.scale(lost / lams)
-        else:
-            coef = times(self.basis, solved)
+        coef = times(self.directions, solved)
         return jnp.moveaxis(coef, 1, 0), jnp.moveaxis(beta, 1, 0)
 
     def residual_norm(self, solution, lams):
@@ -274,8 +271,8 @@ class Spectrum(Factor):
         if self.solved is not None:
             kept = kept * self.solved
         if self.basis is None:
-            half, middle = self.dual_basis() * kept, self.across * kept
-            return DualSpread.of_matrix(self, lam, half, middle, self.training_gram())
+            half, middle = self.directions * kept, self.across * kept
+            return DualSpread.of_matrix(self, lam, half, middle, self.training_design())
         if self.report.trace_residual is not None:
             root = jnp.sqrt(self.s)
             scale, whiten = jnp.sqrt(lam / (self.s + lam)) / root, self.basis / root
@@ -303,21 +300,19 @@ class Spectrum(Factor):
         diagonals = self.rows.map(block, *columns)
         return solution.training_residuals(lam[None])[0], *diagonals.T
 
-    def training_gram(self) -> Float[Array, "n n"]:
-        """K of the rows, made again."""
+    def training_design(self) -> Float[Array, "n c"]:
+        """What multiplies coefficients, K or features of the rows, made again."""
         kernel, rows = self.training
         return rows.map(lambda x: self.expansion.design(kernel, x))
 
     def queries(self) -> Float[Array, "n r"]:
-        """G = design·basis − B across of the rows of X, as if they were new: f = mean + G (D ∘ z)."""
-        kernel, rows = self.training
-        basis = self.dual_basis() if self.basis is None else self.basis
-        G = rows.map(lambda x: matmul(self.expansion.design(kernel, x), basis))
+        """G = design·basis − B across of the rows of X as new ones: f = mean + G (D ∘ z)."""
+        G = matmul(self.training_design(), self.directions)
         G = G - self.fixed.fitted(self.fixed.rows, self.across)
         return G if self.solved is None else G * self.solved
 
 
-# how spectra are made ------------------------------------------------------------------------------
+# how spectra are made -----------------------------------------------------------------------------
 
 
 def factor_symmetric(
@@ -334,8 +329,8 @@ def factor_symmetric(
 
     U is projected on the complement of the fixed effects once more, which keeps them exact for λ
     down to the precision of K. Eigenvalues below 0 are set to 0; directions in which they are so by
-    more than rounding get no coefficients either. The expansion's kernel is K + 1·lift, where that is
-    given. Source: Rifkin (lecture), "Varying λ".
+    more than rounding get no coefficients either. The expansion's kernel is K + 1·lift, where that
+    is given. Source: Rifkin (lecture), "Varying λ".
     """
     n, dtype = K.shape[0], K.dtype
     K, across, taken = fixed.centre_both(weights, K)
@@ -432,7 +427,7 @@ def _factor_outer(kernel, rows: Rows, features: Rows, weights: Weights, fixed) -
     options: dict = {"training": (kernel, rows), "semidefinite": True, "lift": lift}
     dual = factor_symmetric(K, weights, fixed, Primal(), **options)
     turn = lambda phi, scaled: transposed_matmul(phi - origin, scaled)
-    basis = features.sum(turn, dual.dual_basis())
+    basis = features.sum(turn, dual.directions)
     floor = jnp.maximum(dual.report.floor, eigh_rounding(max(features.shape), dual.s))
     report = Report("covariance", floor, dual.report.indefinite)
     return replace(dual, basis=basis, origin=fit, report=report)

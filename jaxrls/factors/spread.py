@@ -1,8 +1,8 @@
-"""The posterior covariance of f at new rows, fixed effects included: −λR of the one matrix, at one λ,
-in units in which the kernel is the prior's covariance.
+"""The posterior covariance of f at new rows, fixed effects included: −λR of the one matrix, at one
+λ, in units in which the kernel is the prior's covariance.
 
-With f ~ N(0, k), labels of noise λ/v and a flat prior on the fixed effects: `DualSpread` from k, and
-`PrimalSpread`, a sum of squares, which loses no digit.
+With f ~ N(0, k), labels of noise λ/v and a flat prior on the fixed effects: `DualSpread` from k,
+and `PrimalSpread`, a sum of squares, which loses no digit.
 """
 
 from abc import ABC, abstractmethod

@@ -130,7 +130,7 @@ def eigenfunctions(
     leading = jnp.argsort(-spectrum.s)[:num]
     total, s = spectrum.weights.total, spectrum.s[leading]
     scale = safe_sqrt(total) / s
-    basis = spectrum.dual_basis() if spectrum.basis is None else spectrum.basis
+    basis = spectrum.directions
     expansion = (
         AtPoints(X) if spectrum.basis is None and kernel.evaluable else spectrum.expansion
     )  # one made from K alone knows no rows

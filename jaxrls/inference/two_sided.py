@@ -8,11 +8,11 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxrls.factors.kronecker import SidesSpread
-from jaxrls.factors.solvers import check_kernel
 from jaxrls.inference.model import Numbers
 from jaxrls.inference.posterior import GaussianProcess, Posterior, check_unsaid
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
+from jaxrls.problem.landmarks import check_kernel
 from jaxrls.rows.blocks import default_block_size, map_rows
 from jaxrls.rows.gram import gram
 from jaxrls.support.checks import as_array, check_inputs, check_matrix, check_row_numbers

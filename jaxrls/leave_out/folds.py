@@ -42,10 +42,9 @@ def folds_in_chunks(
         rows, mask = args
         flat = rows.reshape(-1)
         pick = lambda tree: source.pick(tree, flat)
-        some, v = view.some(pick), pick(weights.array)
-        own = Weights(v, len(flat), weights.dtype)
+        own = weights.block(pick(weights.array), len(flat))
         local = jnp.arange(len(flat)).reshape(rows.shape)
-        return fold_residuals(some, own, local, mask)
+        return fold_residuals(view.some(pick), own, local, mask)
 
     e = jax.lax.map(jax.checkpoint(chunk), (fill(rows), fill(mask)))
     return e.reshape(-1, *e.shape[2:])[:k]

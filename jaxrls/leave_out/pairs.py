@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxrls.leave_out.view import Constraints, View, angles
+from jaxrls.leave_out.view import Constraints, View
 from jaxrls.linalg.products import matmul, panels
 from jaxrls.rows.blocks import default_block_size, sum_rows, wide_block_size
 from jaxrls.support.checks import check_row_numbers, is_concrete
@@ -35,7 +35,7 @@ class Pairs:
 
     @classmethod
     def of(cls, pairs, n: int | None = None) -> "Pairs":
-        """Of row numbers (p, 2), of n rows where these are known, checked where their values are."""
+        """Of row numbers (p, 2), of n rows where that is known, checked where values are."""
         if isinstance(pairs, Pairs):
             return pairs
         pairs = jnp.asarray(pairs if isinstance(pairs, jax.Array) else np.asarray(pairs))
@@ -201,3 +201,23 @@ def _summed(fn, system, i, j, mask):
 def _facing(values, i, j):
     """What belongs to rows i and to rows j, so that they broadcast to a block of pairs."""
     return values[..., i][..., :, None], values[..., j][..., None, :]
+
+
+def angles(W: Float[Array, "m r"]) -> tuple[Float[Array, "m m"], Float[Array, "m m"]]:
+    """Cosines between rows of length 1, and squares of sines, 1 for a row with itself: by
+    differences of rows where any are nearly parallel.
+    """
+    cosines, itself = matmul(W, W.T), jnp.eye(len(W), dtype=bool)
+    eps = float(jnp.finfo(W.dtype).eps)
+
+    def by_differences(cosines):
+        def of_row(args):
+            w, sign = args
+            return jnp.sum((W - sign[:, None] * w) ** 2, axis=1)
+
+        square = jax.lax.map(of_row, (W, jnp.where(cosines < 0, -1.0, 1.0).astype(W.dtype)))
+        return square * (1 - square / 4)
+
+    near = jnp.any(~itself & (cosines**2 > 1 - eps**0.5))
+    sines = jax.lax.cond(near, by_differences, lambda cosines: 1 - cosines**2, cosines)
+    return cosines, jnp.where(itself, 1, jnp.maximum(sines, eps**2))

@@ -1,9 +1,9 @@
 """One matrix: R = D − MMᵀ and r, of which everything that is left out is a solve with a block.
 
 An index is a row of the data, with M_i = √v [A⁻¹φᵢ, T⁻ᵀbᵢ] and D = 1, or a query, a row of weight
-0, with M_z = [A⁻¹φ_z, T⁻ᵀb_z] and D = 0. r is √v (y − f) of a row and y − f of a query. Without a set
-S of rows, x = R_SS⁻¹ r_S, the held-out residuals are x/√v and those of queries r_z − R_zS x.
-A landmark k that leaves with its row is the constraint βₖ = 0, M_k = [−A⁻¹L⁻¹eₖ, 0] with D = 0:
+0, with M_z = [A⁻¹φ_z, T⁻ᵀb_z] and D = 0. r is √v (y − f) of a row and y − f of a query. Without a
+set S of rows, x = R_SS⁻¹ r_S, the held-out residuals are x/√v and those of queries r_z − R_zS x. A
+landmark k that leaves with its row is the constraint βₖ = 0, M_k = [−A⁻¹L⁻¹eₖ, 0] with D = 0:
 eliminated first, it takes its direction out of every M.
 """
 
@@ -151,26 +151,6 @@ def orthonormal(W: Float[Array, "b r"], inside: Float[Array, " b"]) -> Float[Arr
     W = W * (unit * inside)[:, None]
     W = _under(jax.lax.stop_gradient(_root(matmul(W, W.T), inside)), W)
     return _under(_root(matmul(W, W.T), inside), W)
-
-
-def angles(W: Float[Array, "m r"]) -> tuple[Float[Array, "m m"], Float[Array, "m m"]]:
-    """Cosines between rows of length 1, and squares of sines, 1 for a row with itself: by
-    differences of rows where any are nearly parallel.
-    """
-    cosines, itself = matmul(W, W.T), jnp.eye(len(W), dtype=bool)
-    eps = float(jnp.finfo(W.dtype).eps)
-
-    def by_differences(cosines):
-        def of_row(args):
-            w, sign = args
-            return jnp.sum((W - sign[:, None] * w) ** 2, axis=1)
-
-        square = jax.lax.map(of_row, (W, jnp.where(cosines < 0, -1.0, 1.0).astype(W.dtype)))
-        return square * (1 - square / 4)
-
-    near = jnp.any(~itself & (cosines**2 > 1 - eps**0.5))
-    sines = jax.lax.cond(near, by_differences, lambda cosines: 1 - cosines**2, cosines)
-    return cosines, jnp.where(itself, 1, jnp.maximum(sines, eps**2))
 
 
 def without_landmarks(d, rho, alpha, residual, remaining, v):

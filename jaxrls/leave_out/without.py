@@ -8,8 +8,8 @@ Nₖ, N the covariance of coefficients at unit scale:
 
 and of a fold B the same with Σ over its rows and N_BB in place of Nₖₖ. Fixed effects are further
 coefficients, and their columns further columns of the design. In units where a label of weight v
-has variance λ/v, label i, as the others tell it, has 1/Pᵢᵢ = λ/(vᵢRᵢᵢ), and without row i the variance
-of f at x is larger by wᵢ(x)²/Pᵢᵢ, w(x) = design·M.
+has variance λ/v, label i, as the others tell it, has 1/Pᵢᵢ = λ/(vᵢRᵢᵢ), and without row i the
+variance of f at x is larger by wᵢ(x)²/Pᵢᵢ, w(x) = design·M.
 """
 
 from abc import ABC, abstractmethod
@@ -29,8 +29,8 @@ from jaxrls.support.pytrees import pytree
 
 @pytree
 class Planes:
-    """Landmarks that leave with their row. N = directions·directions[:m]ᵀ: coefficients of landmarks
-    come first.
+    """Landmarks that leave with their row. N = directions·directions[:m]ᵀ: coefficients of
+    landmarks come first.
     """
 
     indices: Int[Array, "*k m"]
@@ -106,7 +106,8 @@ def _moved(planes: Planes, folds: Folds, steps: Float[Array, "t k c"], coef: Flo
 
 @pytree
 class Without(ABC):
-    """Every fit that leaves a row, or its fold, out: what it predicts at new rows, from their design.
+    """Every fit that leaves a row, or its fold, out: what it predicts at new rows, from their
+    design.
 
     `gaps` are |e|, infinite for rows of weight 0, which count for none.
     """

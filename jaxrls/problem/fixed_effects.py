@@ -20,15 +20,13 @@ from jaxrls.support.pytrees import pytree, static
 
 @pytree
 class FixedEffects:
-    """q columns B over n rows: none, a constant, further columns, or both; `Levels` has one for each
-    group. T⁻¹ is upper triangular.
+    """q columns B over n rows: none, a constant, further columns, or both; `Levels` has one for
+    each group. T⁻¹ is upper triangular.
 
     Methods take `rows` of a block, so that blocks of streamed and sharded rows never need all.
     """
 
-    rows: (
-        Any  # the columns (n, p) beside the constant, or None: what a block needs to know of itself
-    )
+    rows: Any  # the columns (n, p) beside the constant, or None: what a block needs to know
     back: Float[Array, "q q"]  # T⁻¹
     intercept: bool = static(default=False)
 
@@ -47,20 +45,18 @@ class FixedEffects:
         """Columns, checked to be independent. T by two Cholesky factors, which take sums over rows
         alone.
         """
-        unit = jnp.eye(B.shape[1] + intercept, dtype=B.dtype)
-        length = jnp.linalg.norm(weights.scale(cls(B, unit, intercept).dense(B, weights.n)), axis=0)
-        made = cls(B, unit / jnp.where(length > 0, length, 1), intercept)
+        back = jnp.eye(B.shape[1] + intercept, dtype=B.dtype)
+        scaled = weights.scale(cls(B, back, intercept).dense(B, weights.n))
+        length = jnp.linalg.norm(scaled, axis=0)
+        back = back / jnp.where(length > 0, length, 1)
         for step in range(2):
-            H = weights.scale(made.basis(B, weights.n))
+            H = matmul(scaled, back)
             gram = matmul(H.T, H)
             if step == 0:
                 _check_independent(gram, intercept)
-            L = jnp.linalg.cholesky(gram)
-            back = jax.lax.linalg.triangular_solve(
-                L, made.back, left_side=False, lower=True, transpose_a=True
-            )
-            made = replace(made, back=back)
-        return made
+            options: dict = {"left_side": False, "lower": True, "transpose_a": True}
+            back = jax.lax.linalg.triangular_solve(jnp.linalg.cholesky(gram), back, **options)
+        return cls(B, back, intercept)
 
     @property
     def count(self) -> int:
@@ -82,7 +78,7 @@ class FixedEffects:
         """The coordinates of a constant in the columns, None where it is not among them."""
         return jnp.eye(1, self.count, dtype=self.dtype)[0] if self.intercept else None
 
-    # B, and products with it -------------------------------------------------------------------------
+    # B, and products with it ----------------------------------------------------------------------
 
     def dense(self, rows: Any, m: int) -> Float[Array, "m q"]:
         """B of m rows."""
@@ -129,15 +125,16 @@ class FixedEffects:
 
     @property
     def log_volume(self) -> Any:
-        """log |Bᵀ V B|."""
-        return -2 * jnp.sum(jnp.log(jnp.abs(jnp.diagonal(self.back))))
+        """log |Bᵀ V B|, but for levels without weight."""
+        back = jnp.diagonal(self.back) if self.back.ndim == 2 else self.back
+        return -2 * jnp.sum(jnp.log(jnp.where(back == 0, 1, jnp.abs(back))))
 
     def leverage(self, rows: Any, v: Float[Array, " b"]) -> Float[Array, " b"]:
         """The diagonal of H Hᵀ for a block of rows."""
         return v * jnp.sum(self.basis(rows, len(v)) ** 2, axis=1)
 
     def fit(self, weights: Weights, A: Float[Array, "n p"]) -> Float[Array, "q p"]:
-        """(Bᵀ V B)⁻¹ Bᵀ V A, refined once: rounding of the first solve grows with what is fitted."""
+        """(Bᵀ V B)⁻¹ Bᵀ V A, refined once: rounding of one solve grows with what is fitted."""
         v = weights.array
         first = self.solve(self.sums(self.rows, v, A))
         return first + self.solve(self.sums(self.rows, v, A - self.fitted(self.rows, first)))
@@ -175,7 +172,7 @@ class FixedEffects:
         across = self.solve(self.sums(self.rows, weights.root, U))
         return U - weights.root[:, None] * self.fitted(self.rows, across)
 
-    # rows of B, and coefficients ---------------------------------------------------------------------
+    # rows of B, and coefficients ------------------------------------------------------------------
 
     def rows_at(self, indices: Int[Array, " b"]) -> Any:
         """`rows` of some of the rows."""
@@ -219,10 +216,10 @@ class FixedEffects:
         """What all but the intercept add at some rows."""
         return 0 if rows is None else matmul(rows, free)
 
-    # rows that leave ---------------------------------------------------------------------------------
+    # rows that leave ------------------------------------------------------------------------------
 
     def levels_of_two(self, weights: Weights) -> Any:
-        """H of levels of two rows of positive weight, which leave with a pair; None if no levels."""
+        """H of levels of two rows of positive weight, which leave with a pair; None of columns."""
         return None
 
     def check_rest(self, weights: Weights, folds: Folds | None) -> None:
@@ -237,12 +234,12 @@ class FixedEffects:
     def _no_rest(self, rows: str) -> str:
         if self.rows is None:
             return (
-                f"{rows} holds all of the weight: without it no row is left to fit an intercept to; "
-                "give other rows weight, or take intercept=False"
+                f"{rows} holds all of the weight: without it no row is left to fit an intercept "
+                "to: give others weight, or take intercept=False"
             )
         return (
-            f"without {rows} the columns of fixed_effects are linearly dependent: drop these rows, or a "
-            "column, or choose λ by criterion=log_marginal_likelihood, which leaves none out"
+            f"without {rows} the columns of fixed_effects are linearly dependent: drop these rows, "
+            "or a column, or take criterion=log_marginal_likelihood, which leaves none out"
         )
 
     def has_rest(self, weights: Weights, folds: Folds | None) -> Any:
@@ -310,11 +307,6 @@ class Levels(FixedEffects):
         """Of other sums."""
         return replace(self.lean(), back=_inverse_root(gram))
 
-    @property
-    def log_volume(self):
-        """Σ log Σv."""
-        return -2 * jnp.sum(jnp.log(jnp.where(self.back > 0, self.back, 1)))
-
     def leverage(self, rows, v):
         """v over the sum of the level."""
         return v * self.back[rows] ** 2
@@ -334,7 +326,7 @@ class Levels(FixedEffects):
         missing = [label for label in labels.tolist() if label not in known]
         if missing:
             raise ValueError(
-                f"fixed_effects has the level {missing[0]!r}, which no fitted row has: leave such rows out"
+                f"fixed_effects has the level {missing[0]!r}, which no fitted row has: leave it out"
             )
         return jnp.asarray([known[label] for label in labels.tolist()], jnp.int32)
 
@@ -355,8 +347,8 @@ class Levels(FixedEffects):
 
     def _no_rest(self, rows):
         return (
-            f"{rows} is the only one of its level in fixed_effects, which nothing else tells: leave "
-            "it out of X, or choose λ by folds of whole levels"
+            f"{rows} is the only one of its level in fixed_effects: leave it out of X, or choose λ "
+            "by folds of whole levels"
         )
 
 
@@ -375,7 +367,8 @@ class LevelLabels:
 def levels(labels) -> LevelLabels:
     """An unpenalised intercept for every group of rows, for `fixed_effects=`.
 
-    f(x) + β_g for a row of group g. RankRLS for queries is this with `criterion=PairsOut(within=…)`.
+    f(x) + β_g for a row of group g. RankRLS for queries is this with
+    `criterion=PairsOut(within=…)`.
 
     Args:
         labels: (n,) group labels of any kind: numbers, strings.
@@ -427,8 +420,6 @@ def as_fixed_effects(
             f"has shape {B.shape}{hint}"
         )
     check_finite("fixed_effects", B)
-    if B.shape[1] + intercept > n:
-        raise ValueError(_dependent(B.shape[1] + intercept, intercept))
     return FixedEffects.columns(B, weights, intercept)
 
 
@@ -437,12 +428,9 @@ def _check_independent(gram, intercept: bool) -> None:
     if is_concrete(gram):
         s = np.linalg.eigvalsh(np.asarray(gram, np.float64))
         if s[0] <= 64 * len(s) * float(jnp.finfo(gram.dtype).eps) * s[-1]:
-            raise ValueError(_dependent(len(s), intercept))
-
-
-def _dependent(q: int, intercept: bool) -> str:
-    constant = ", the constant of intercept=True among them," * intercept
-    return (
-        f"the {q} columns of fixed_effects{constant} are linearly dependent over the rows of "
-        "positive weight: drop a column, or give levels(labels) for an indicator of each group"
-    )
+            constant = ", the constant of intercept=True among them," * intercept
+            raise ValueError(
+                f"the {len(s)} columns of fixed_effects{constant} are linearly dependent over the "
+                "rows of positive weight: drop a column, or give levels(labels) for an indicator "
+                "of each group"
+            )

@@ -26,7 +26,8 @@ class Landmarks:
     `trace_residual` is tr(K − K̂), None where it was not computed.
 
     >>> import jax, jax.numpy as jnp, jaxrls as rls
-    >>> rls.landmarks(rls.Linear(), jnp.array([[3.0], [4.0]]), 1, key=jax.random.key(0)).points.shape
+    >>> X, key = jnp.array([[3.0], [4.0]]), jax.random.key(0)
+    >>> rls.landmarks(rls.Linear(), X, 1, key=key).points.shape
     (1, 1)
     """
 
@@ -35,14 +36,19 @@ class Landmarks:
     trace_residual: Float[Array, ""] | None
 
 
-def check_evaluable(kernel) -> None:
-    """Raise unless `kernel` is a kernel that can be evaluated at any points."""
+def check_kernel(kernel) -> None:
+    """Raise unless it is one."""
     if not isinstance(kernel, Kernel):
         raise ValueError(f"kernel must be a jaxrls kernel such as Gaussian(1.0), and is {kernel!r}")
+
+
+def check_evaluable(kernel) -> None:
+    """Raise unless `kernel` is a kernel that can be evaluated at any points."""
+    check_kernel(kernel)
     if not kernel.evaluable:
         raise ValueError(
-            f"landmarks need a kernel that can be evaluated, which {type(kernel).__name__}() cannot: pass "
-            "the features or a kernel function, or in fit the numbers of its columns"
+            f"landmarks need a kernel that can be evaluated, and {type(kernel).__name__}() cannot: "
+            "pass features, a kernel function, or in fit the numbers of its columns"
         )
 
 
@@ -74,7 +80,8 @@ def as_landmarks(rows: Rows, landmarks) -> Landmarks:
         indices, points, trace = landmarks.indices, landmarks.points, landmarks.trace_residual
         if indices is not None and not _same_rows(rows, indices, points):
             raise ValueError(
-                "landmarks were chosen from other rows than those of X: choose them from this X, or pass landmarks.points"
+                "landmarks were chosen from other rows than those of X: choose them from this X, "
+                "or pass landmarks.points"
             )
     else:
         check_unmasked("landmarks", landmarks)
@@ -86,11 +93,13 @@ def as_landmarks(rows: Rows, landmarks) -> Landmarks:
             indices, points = None, as_floats("landmarks", values, rows.dtype)
     if indices is None and isinstance(rows, NumberedRows):
         raise ValueError(
-            "landmarks of a kernel matrix must be row numbers, and are points: name rows of it, or give a kernel and its inputs"
+            "landmarks of a kernel matrix must be row numbers, and are points: name rows of it, or "
+            "give a kernel and its inputs"
         )
     if points.ndim != 2 or 0 in points.shape or points.shape[1] != rows.shape[1]:
         raise ValueError(
-            f"landmarks must be row numbers (m,) or points (m, {rows.shape[1]}), and have shape {points.shape}"
+            f"landmarks must be row numbers (m,) or points (m, {rows.shape[1]}), and have shape "
+            f"{points.shape}"
         )
     check_finite("landmarks", points)
     if indices is not None:

@@ -21,7 +21,8 @@ class Weights:
 
     >>> import jax.numpy as jnp
     >>> weights = Weights.of([4.0, 0.0], 2, jnp.float32)
-    >>> float(weights.total), float(weights.count), weights.scale(jnp.ones((2, 1), jnp.float32)).tolist()
+    >>> ones = jnp.ones((2, 1), jnp.float32)
+    >>> float(weights.total), float(weights.count), weights.scale(ones).tolist()
     (4.0, 1.0, [[2.0], [0.0]])
     """
 

@@ -13,7 +13,6 @@ from jaxrls.factors.solvers import (
     Cholesky,
     Refined,
     check_explicit,
-    check_kernel,
     check_solver,
     choose_route,
     suits_cholesky,
@@ -21,6 +20,7 @@ from jaxrls.factors.solvers import (
 from jaxrls.kernels.inner import Linear
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import PANELS
+from jaxrls.problem.landmarks import check_kernel
 from jaxrls.rows.blocks import FEWEST_ROWS, block_bytes, wide_block_size
 from jaxrls.search.problem import Problem
 from jaxrls.support.checks import check_whole, in_words, why_too_large

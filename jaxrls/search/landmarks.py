@@ -13,10 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from jaxrls.factors.solvers import check_kernel
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
-from jaxrls.problem.landmarks import Landmarks, hidden_trace, on_landmarks
+from jaxrls.problem.landmarks import Landmarks, check_kernel, hidden_trace, on_landmarks
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.blocks import default_block_size
 from jaxrls.rows.gram import gram

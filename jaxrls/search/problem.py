@@ -16,7 +16,7 @@ from jaxrls.criteria.standard import as_criterion, loo
 from jaxrls.factors.cholesky_features import left_out_sum
 from jaxrls.factors.contract import Solution, Solver
 from jaxrls.factors.iterative import Iterative
-from jaxrls.factors.solvers import Cholesky, Spectral, check_kernel, check_solver
+from jaxrls.factors.solvers import Cholesky, Spectral, check_solver
 from jaxrls.kernels.inner import Linear
 from jaxrls.kernels.kernel import Kernel, Standardized
 from jaxrls.kernels.stationary import Gaussian, Laplacian, Matern
@@ -27,6 +27,7 @@ from jaxrls.problem.landmarks import (
     Landmarks,
     as_landmarks,
     check_evaluable,
+    check_kernel,
     on_landmarks,
     without_trace,
 )

@@ -12,10 +12,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.factors.contract import Solution
-from jaxrls.factors.solvers import Spectral, check_kernel
+from jaxrls.factors.solvers import Spectral
 from jaxrls.inference.model import Model
 from jaxrls.kernels.kernel import Kernel, Scaled, Sum
 from jaxrls.linalg.products import matmul
+from jaxrls.problem.landmarks import check_kernel
 from jaxrls.rows.gram import gram
 from jaxrls.search.descent import default_optimizer
 from jaxrls.search.grid import choose_lam, lam_vector, lambda_grid

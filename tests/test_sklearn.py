@@ -452,7 +452,7 @@ def test_predict_interval_is_that_of_the_fit():
     from sklearn.datasets import load_diabetes
 
     X, y = load_diabetes(return_X_y=True)
-    model = RLSRegressor(lams=[1.0, 10.0, 100.0]).fit(X[:200], y[:200])
+    model = RLSRegressor(lams=np.logspace(-3, 2, 6)).fit(X[:200], y[:200])
     lower, upper = model.predict_interval(X[200:], 0.8)
     want = rls.fit(model.kernel_, X[:200], y[:200], lams=[model.lam_]).intervals(X[200:], 0.8)
     assert_close(np.stack([lower, upper]), np.stack(want), 1e-8)

@@ -328,7 +328,7 @@ def test_fits_that_cannot_be_changed(unchecked):
         ),
         (
             lambda: fit("points", "first").update(REST["X"][:, :2], REST["Y"]),
-            "X must have 3 columns, as the landmarks do",
+            "X must have the columns that were fitted, and has",
         ),
         (
             lambda: rls.fit(rls.Gaussian(1.0), *some("first")[:2], **KEPT).update(**REST),

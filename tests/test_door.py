@@ -2,6 +2,8 @@
 and meshes of Explicit axes.
 """
 
+import pickle
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ import pandas as pd
 import pytest
 from jax.sharding import PartitionSpec as P
 
+import jaxrls as rls
 from jaxrls.support.door import door, is_wide
 
 pytestmark = pytest.mark.any_precision  # each test sets the switch itself
@@ -152,3 +155,12 @@ def test_a_door_takes_explicit_axes_off_and_puts_them_back():
         assert given is not X or twice.sharding.is_equivalent_to(X.sharding, 2)
         assert given is not X or twice.sharding.mesh.axis_types == mesh.axis_types
     assert inside == [(), (), ()]
+
+
+def test_what_is_made_of_a_fit_for_later_stays_float64():
+    """As NumPy arrays, which a copy by pickle keeps where the switch is off."""
+    X = np.linspace(0, 1, 20)[:, None]
+    fit = rls.fit(rls.Gaussian(0.3), X, np.sin(6 * X[:, 0]) + 0.1 * np.cos(40 * X[:, 0]))
+    told = fit.predict(X, return_std=True)[1]
+    again = pickle.loads(pickle.dumps(fit)).predict(X, return_std=True)[1]
+    assert told.dtype == np.float64 and (told == again).all()

@@ -161,14 +161,14 @@ def unreal(X, Z):
 
 
 COMPLEX = {
-    "Gaussian.width must be real, and has dtype complex128": lambda: rls.fit(
-        rls.Gaussian(1 + 1j), X, Y, lams=LAMS
+    "Gaussian.width must be a real number, or an array of them, and has dtype complex128": lambda: (
+        rls.fit(rls.Gaussian(1 + 1j), X, Y, lams=LAMS)
     ),
-    "Matern.width must be real, and has dtype complex64": lambda: rls.fit(
-        rls.Matern(0.5, np.array([1, 1j], np.complex64)), X, Y, lams=LAMS
+    "Matern.width must be a real number, or an array of them, and has dtype complex64": lambda: (
+        rls.fit(rls.Matern(0.5, np.array([1, 1j], np.complex64)), X, Y, lams=LAMS)
     ),
-    "Scaled.scale must be real, and has dtype complex128": lambda: rls.fit(
-        Scaled(1j, KERNEL), X, Y, lams=LAMS
+    "Scaled.scale must be a real number, or an array of them, and has dtype complex128": lambda: (
+        rls.fit(Scaled(1j, KERNEL), X, Y, lams=LAMS)
     ),
     "FunctionKernel.fn must return real numbers, and returned complex": lambda: rls.fit(
         rls.FunctionKernel(unreal), X, Y, lams=LAMS
@@ -176,7 +176,9 @@ COMPLEX = {
     "FeatureMap.fn must return real numbers, and returned complex": lambda: rls.fit(
         rls.FeatureMap(lambda X: unreal(X, jnp.eye(2, dtype=X.dtype))), X, Y, lams=LAMS
     ),
-    "lam must be real, and has dtype complex128": lambda: rls.objective(KERNEL, X, Y, 1j),
+    "lam must be real, in float32 or float64, and has dtype complex128": lambda: rls.objective(
+        KERNEL, X, Y, 1j
+    ),
 }
 
 
@@ -197,22 +199,23 @@ def long(X):
 def test_sparse_rows_are_real(to_sparse):
     refused(
         lambda: rls.fit(rls.Linear(), to_sparse(X * (1 + 1j)), Y, lams=LAMS),
-        "X must be real, and has dtype complex",
+        "X must be real, in float32 or float64, and has dtype complex",
     )
     linear = rls.Model(rls.Linear(), None, array([1.0, 2.0]), array(0.0))
     refused(
-        lambda: linear.predict(to_sparse(X * (1 + 1j))), "X must be real, and has dtype complex"
+        lambda: linear.predict(to_sparse(X * (1 + 1j))),
+        "X must be real, in float32 or float64, and has dtype complex",
     )
 
 
 def test_sparse_rows_in_another_precision_are_refused_as_dense_ones_are():
     refused(
         lambda: rls.fit(rls.Linear(), scipy.sparse.csr_array(long(X)), Y, lams=LAMS),
-        f"X has dtype {np.dtype(np.longdouble)}, in which",
+        f"X must be real, in float32 or float64, and has dtype {np.dtype(np.longdouble)}",
     )
     refused(
         lambda: rls.fit(rls.Linear(), BCOO.fromdense(jnp.asarray(X, jnp.float16)), Y, lams=LAMS),
-        "X has dtype float16, in which",
+        "X must be real, in float32 or float64, and has dtype float16",
     )
 
 
@@ -220,7 +223,7 @@ def test_sparse_rows_in_another_precision_are_refused_as_dense_ones_are():
 def test_parameters_that_are_no_numbers(value, unchecked):
     refused(
         lambda: rls.fit(rls.Gaussian(value), X, Y, lams=LAMS),
-        "Gaussian.width must be a real number, or an array of them, and holds ",
+        "Gaussian.width must be a real number, or an array of them, and has dtype ",
     )
     refused(
         lambda: rls.fit(rls.Polynomial(2, value), X, Y, lams=LAMS),

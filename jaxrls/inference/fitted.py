@@ -159,17 +159,20 @@ class Fit(Generic[K]):
             raise ValueError("this fit kept no solution, from which that comes: fit with keep=True")
         return self.kept
 
-    @door("self.model.coef")
     def of_kept(self, name: str) -> Any:
         """What is made of the solution, once for this object where its values are known: "summed",
         "process" or "jackknife".
         """
         if f"_{name}" not in vars(self):
-            made = getattr(self._kept(), name)(self)
+            made = self._made_of_kept(name)
             if not is_concrete(made):
                 return made
             vars(self)[f"_{name}"] = made
         return vars(self)[f"_{name}"]
+
+    @door("self.model.coef")
+    def _made_of_kept(self, name: str) -> Any:
+        return getattr(self._kept(), name)(self)
 
     @overload
     def predict(

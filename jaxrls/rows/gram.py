@@ -55,7 +55,7 @@ def gram(
     if not kernel.evaluable:
         return X
     if isinstance(X, SparseBlock):
-        return kernel(X, Z)
+        return kernel(X, Z)  # type: ignore[arg-type]
     if Z is not None:
         return map_rows(lambda x: kernel(x, Z), X, _block_size(X, Z, block_size))
 

@@ -11,7 +11,6 @@ except ImportError as error:
         "jaxrls.sklearn needs scikit-learn 1.6 or newer: pip install 'jaxrls[sklearn]'"
     ) from error
 
-from jaxrls.sklearn.classifier import RLSClassifier as RLSClassifier
-from jaxrls.sklearn.regressor import RLSRegressor as RLSRegressor
+from jaxrls.sklearn.estimators import RLSClassifier, RLSRegressor
 
 __all__ = ["RLSClassifier", "RLSRegressor"]

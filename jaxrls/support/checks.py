@@ -80,17 +80,11 @@ def as_floats(name: str, value, dtype=None):
             raise ValueError(
                 f"{name} must hold real numbers, and could not be read as such: {error}"
             ) from None
-    if jnp.issubdtype(value.dtype, jnp.complexfloating):
-        raise ValueError(
-            f"{name} must be real, and has dtype {value.dtype}: split it into real and imaginary "
-            "parts"
-        )
-    if not jnp.issubdtype(value.dtype, jnp.floating):
+    if jnp.issubdtype(value.dtype, jnp.integer) or value.dtype == bool:
         value = value.astype(jnp.result_type(float))
     if value.dtype not in (np.float32, np.float64):
         raise ValueError(
-            f"{name} has dtype {value.dtype}, in which no eigendecomposition is at hand: convert "
-            "it to float32 or float64"
+            f"{name} must be real, in float32 or float64, and has dtype {value.dtype}: convert it"
         )
     return value if dtype is None or value.dtype == dtype else value.astype(dtype)
 
@@ -215,11 +209,9 @@ def check_real(name: str, value) -> None:
     for part in jax.tree.leaves(value, is_leaf=lambda part: part is None):
         check_unmasked(name, part)
         dtype = part.dtype if isinstance(part, jax.Array) else np.asarray(part).dtype
-        if jnp.issubdtype(dtype, jnp.complexfloating):
-            raise ValueError(f"{name} must be real, and has dtype {dtype}")
-        if not any(jnp.issubdtype(dtype, kind) for kind in (jnp.bool_, jnp.number)):
+        if not any(jnp.issubdtype(dtype, kind) for kind in (jnp.bool_, jnp.integer, jnp.floating)):
             raise ValueError(
-                f"{name} must be a real number, or an array of them, and holds {part!r}"
+                f"{name} must be a real number, or an array of them, and has dtype {dtype}"
             )
 
 

@@ -1,5 +1,5 @@
-"""All of K by products: fits against those of K itself, exact where the random signs are made to be,
-and how sure they are. Its numbers at few rows are in the contract's grid.
+"""All of K by products: fits against those of K itself, exact where the random signs are made to
+be, and how sure they are. Its numbers at few rows are in the contract's grid.
 """
 
 import functools
@@ -294,7 +294,7 @@ def test_the_slope_of_a_step_is_no_standard_error(data):
 
 
 # how sure leave-one-out is
-# ----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.float64

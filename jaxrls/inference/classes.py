@@ -27,7 +27,6 @@ from jaxrls.support.checks import (
     check_finite,
     check_labels,
     check_targets,
-    check_unmasked,
     check_weights,
     is_concrete,
     value_of,
@@ -87,8 +86,11 @@ def decode(scores, classes) -> np.ndarray:
     >>> decode([[-0.2, 0.1, -1.0], [0.9, -1.0, -1.0]], ["a", "b", "c"]).tolist()
     ['b', 'a']
     """
-    check_unmasked("scores", scores)
-    scores, classes = np.asarray(scores).reshape(len(scores), -1), np.asarray(classes)
+    scores, classes = as_floats("scores", scores), np.asarray(classes)
+    check_targets("scores", scores)
+    if classes.ndim != 1:
+        raise ValueError(f"classes must be those of encode, (T,), and are {classes}")
+    scores = np.asarray(scores).reshape(len(scores), -1)
     columns, expected = scores.shape[1], 1 if len(classes) == 2 else len(classes)
     if columns != expected:
         raise ValueError(

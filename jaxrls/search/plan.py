@@ -41,10 +41,9 @@ class Plan:
             lams = lams if problem.traceable and criterion.smooth else GRID
         search, counted = isinstance(lams, str), isinstance(lams, int)
         if counted and not has_spectrum:
-            raise ValueError(
-                f"{solver} has no spectrum to make a grid of λ from: give lams=, numbers or "
-                "'search'"
-            )
+            if not criterion.smooth:
+                raise ValueError(f"{solver} has no spectrum for a grid of λ: give lams=[…]")
+            lams, search, counted = "search", True, False
         named, num = (None, 1) if search else (None, lams) if counted else (lams, len(lams))
         per_target = per_target or np.ndim(lams) == 2
         choice = Choice(criterion, named, num, per_target, float(conservative))

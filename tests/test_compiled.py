@@ -106,3 +106,13 @@ def test_a_fit_takes_few_programs():
     COMPILED.clear()
     rls.fit(rls.Gaussian(1.7), rows, np.sin(X[:, 0]), lams=[0.1, 1.0], landmarks=8)
     assert 0 < len(COMPILED) <= 60
+
+
+def test_few_rows_are_predicted_by_one_program_for_a_power_of_two_of_them():
+    X = np.random.default_rng(0).normal(size=(200, D)).astype(DTYPE)
+    fit = rls.fit(rls.Gaussian(1.5), X, np.sin(X[:, 0]), lams=[0.1])
+    want = np.asarray(fit.predict(X))
+    COMPILED.clear()
+    for m in range(65, 129, 9):
+        assert_close(fit.predict(X[:m]), want[:m], 100 * EPS)
+    assert len(COMPILED) <= 1

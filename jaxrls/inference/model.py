@@ -14,9 +14,11 @@ from jaxrls.rows.compiled import compiled
 from jaxrls.rows.gram import kernel_times
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import as_rows
+from jaxrls.support.checks import is_concrete
 from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree
 
+PADDED = 4096  # of as few rows of the host a power of two is predicted
 Numbers = Array | np.ndarray  # of a fit to NumPy's float64, NumPy's
 
 
@@ -57,6 +59,12 @@ class Model:
         **Cost** O(m q (d + t)), or O(m r t) on features; memory of a block of rows. **Raises**
         `ValueError` for a wrong number of columns, NaN or infinity."""
 
+        m = len(X) if isinstance(X, np.ndarray) and X.ndim == 2 else 0
+        if 0 < m <= PADDED and self.free is None and is_concrete(self):
+            # Each number of rows is a program: the last row again, up to a power of two of them.
+            rows, _ = self.read(X[np.minimum(np.arange(2 ** (m - 1).bit_length()), m - 1)])
+            found = np.asarray(_evaluate(self, rows, block_size=block_size))
+            return jax.device_put(found[:m])  # which compiles nothing
         rows, effects = self.read(X, fixed_effects)
         out = _evaluate(self, rows, block_size=block_size)
         if self.free is None:

@@ -50,7 +50,15 @@ from jaxrls.io.archive import load, save
 from jaxrls.io.sources import stream
 from jaxrls.io.tables import airfoil
 from jaxrls.kernels.given import FeatureMap, FunctionKernel, Precomputed
-from jaxrls.kernels.inner import Constant, Cosine, Linear, Polynomial, Sobolev, polynomial_features
+from jaxrls.kernels.inner import (
+    Constant,
+    Cosine,
+    Linear,
+    Polynomial,
+    Sobolev,
+    Tanimoto,
+    polynomial_features,
+)
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.kernels.stationary import (
     ChiSquared,
@@ -120,6 +128,7 @@ __all__ = [
     "Sigmoid",
     "Sobolev",
     "Spectral",
+    "Tanimoto",
     "absolute_error",
     "airfoil",
     "best_lam",

@@ -5,13 +5,12 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import EPS, array, assert_close
 
 from jaxrls.rows import blocks
-from jaxrls.rows.blocks import check_block_size, default_block_size, map_rows, sum_rows
+from jaxrls.rows.blocks import default_block_size, map_rows, sum_rows
 
 N = 11
 
@@ -67,11 +66,3 @@ def test_a_divisor_is_taken_where_there_is_one():
         (35, 10**9, 7),
     ):
         assert default_block_size(n, row_bytes) == size
-
-
-def test_a_given_size():
-    assert [check_block_size(size, 10) for size in (3, 30, np.int64(4))] == [3, 10, 4]
-    assert check_block_size(None, 10) is None
-    for wrong in (0, -1, 2.0, True, "4"):
-        with pytest.raises(ValueError, match="block_size must be a whole number of at least 1"):
-            check_block_size(wrong, 10)

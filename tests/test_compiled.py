@@ -100,10 +100,8 @@ def test_errors_of_what_rows_on_the_host_lack_name_them():
 
 
 @quiet
-def test_a_fit_takes_some_forty_programs():
-    """It was 259, of which some are now those of the landmarks' choice, and of units and numbers in
-    the report.
-    """
+def test_a_fit_takes_few_programs():
+    """Some are those of the landmarks' choice, and of units and numbers in the report."""
     X, rows = blocks(2, N + 1)
     COMPILED.clear()
     rls.fit(rls.Gaussian(1.7), rows, np.sin(X[:, 0]), lams=[0.1, 1.0], landmarks=8)

@@ -137,7 +137,10 @@ def test_what_will_not_fit_is_refused_on_every_route(monkeypatch):
         (
             KERNEL,
             {},
-            "X has 400 rows: route 'gram' takes about .* MB, and this device has 10 kB: use landmarks=",
+            (
+                "X has 400 rows: route 'gram' takes about .* MB, and this "
+                "device has 10 kB: use landmarks="
+            ),
         ),
         (KERNEL, {"lams": [1.0]}, r"route 'cholesky gram' takes about"),
         (KERNEL, {"landmarks": 20}, "route 'subset' takes about .*: use fewer of them"),

@@ -224,7 +224,7 @@ ALONE = np.eye(40)[:, [7]]
 REFUSED = {
     "collinear": (
         {"fixed_effects": INDICATORS},
-        "5 columns of fixed_effects, the constant of intercept=True among them, are linearly dependent",
+        "5 columns of fixed_effects, the constant of intercept=True among them, are linearly",
     ),
     "twice": (
         {"fixed_effects": INDICATORS[:, [1, 1]], "intercept": False},

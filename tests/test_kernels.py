@@ -112,6 +112,7 @@ CASES = {
         domain=np.abs,
     ),
     "constant": Case(rls.Constant(0.75), lambda x, z: 0.75),
+    "tanimoto": Case(rls.Tanimoto(), lambda x, z: x @ z / (x @ x + z @ z - x @ z)),
     "cosine": Case(rls.Cosine(), lambda x, z: x @ z / np.linalg.norm(x) / np.linalg.norm(z)),
     "sobolev": Case(
         rls.Sobolev(), lambda x, z: min(x[0], z[0]), coincident=None, columns=1, domain=np.abs

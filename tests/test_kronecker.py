@@ -224,7 +224,10 @@ def test_a_loss_sees_residuals_and_labels_as_they_are():
         ({"K2": np.array([[1.0, 0.5], [0.0, 1.0]])}, "K2 is not symmetric"),
         (
             {"K2": np.diag([2.0, -1.0])},
-            "K2 must be positive semidefinite, and its most negative eigenvalue is 0.5 of the largest",
+            (
+                "K2 must be positive semidefinite, and its most negative "
+                "eigenvalue is 0.5 of the largest"
+            ),
         ),
         ({"K2": np.diag([1.0, np.inf])}, "K2 holds 1 values that are NaN or infinite"),
         ({"weights": np.ones(4)}, r"weights must be a pair \(v1, v2\).*found ndarray"),
@@ -275,7 +278,7 @@ FIT = {
     "X1 stands for a matrix by Precomputed": {"kernel1": rls.Precomputed()},
     "lams must be positive": {"lams": [-1.0]},
     "lams, as their number, must be a whole number": {"lams": 0.1},
-    r"lams must have shape \(L,\), or .*, and has shape \(1, 2\)": {"lams": [[1.0, 2.0]]},
+    r"lams must have shape \(L,\), and has shape \(1, 2\)": {"lams": [[1.0, 2.0]]},
     "loss must be a function, such as jaxrls.absolute_error, and is 'a'": {"loss": "a"},
     "Y has one entry: leaving it out with an intercept takes two": {
         "X1": WIDE.x1[:1],

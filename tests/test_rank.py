@@ -187,7 +187,10 @@ def test_all_rows_where_no_others_are_chosen(monkeypatch):
     words, _ = grown(solve, 1.0)
     assert [chosen is None for chosen in solve.solved] == [False, True]
     assert re.fullmatch(
-        r"all 200 rows: ([1-9]|1[0-6]) landmarks would not do, and more cost as much or are not there",
+        (
+            r"all 200 rows: ([1-9]|1[0-6]) landmarks would not do, and "
+            r"more cost as much or are not there"
+        ),
         words,
     )
 

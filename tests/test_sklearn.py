@@ -446,3 +446,14 @@ def test_without_scikit_learn():
             patch.setitem(sys.modules, name, None)
         with pytest.raises(ImportError, match=r"pip install 'jaxrls\[sklearn\]'"):
             spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+def test_predict_interval_is_that_of_the_fit():
+    from sklearn.datasets import load_diabetes
+
+    X, y = load_diabetes(return_X_y=True)
+    model = RLSRegressor(lams=np.logspace(-3, 2, 6)).fit(X[:200], y[:200])
+    lower, upper = model.predict_interval(X[200:], 0.8)
+    want = rls.fit(model.kernel_, X[:200], y[:200], lams=[model.lam_]).intervals(X[200:], 0.8)
+    assert_close(np.stack([lower, upper]), np.stack(want), 1e-8)
+    assert 0.7 < np.mean((lower <= y[200:]) & (y[200:] <= upper)) < 0.9

@@ -1,5 +1,5 @@
-"""Fits on landmarks beyond the grid: one landmark, more than there are rows or dimensions, what they
-leave over, certificates, and memory.
+"""Fits on landmarks beyond the grid: one landmark, more than there are rows or dimensions, what
+they leave over, certificates, and memory.
 """
 
 import jax

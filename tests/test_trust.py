@@ -376,10 +376,7 @@ def test_a_grid_of_the_wrong_shape_is_refused(unchecked):
             "lams must have shape (L,), or (L, t)",
         )
     refused(lambda: rls.kfold(PLAIN)(factor(), Y, wrong), "lams must have shape (L,), or (L, t)")
-    refused(
-        lambda: rls.effective_dof(factor(), wrong),
-        "lams must have shape (L,), and has shape (1, 2)",
-    )
+    refused(lambda: rls.effective_dof(factor(), wrong), "lams must have shape (L,), or (L, t)")
     refused(lambda: rls.best_lam(KERNEL, X, Y, wrong), "lams must have shape (L,)")
     refused(
         lambda: rls.fit(KERNEL, X, Y, lams=wrong), "lams must have shape (L,), and has shape (1, 2)"

@@ -161,7 +161,10 @@ def test_progress(capsys):
         ),
         (
             {"landmarks": 21},
-            "landmarks, as their number, must be a whole number of at least 1 and at most 20, and is 21",
+            (
+                "landmarks, as their number, must be a whole number of at "
+                "least 1 and at most 20, and is 21"
+            ),
         ),
         ({"landmarks": np.arange(20) < 3}, r"landmarks must be row numbers \(m,\)"),
         ({"starts": 2}, r"pass key=jax\.random\.key\(0\)"),

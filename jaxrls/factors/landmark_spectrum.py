@@ -94,14 +94,6 @@ class Dictionary:
         phi = jax.lax.cond(self.is_whole, lambda b: b, lambda b: tailed(b, self.rest), b)
         return left_over(self.kernel, x, phi)
 
-    def check_width(self, d: int, r: int) -> None:
-        """Raise unless rows have the columns that landmarks have."""
-        del r
-        if d != self.points.shape[1]:
-            raise ValueError(
-                f"X must have {self.points.shape[1]} columns, as the landmarks do, and has {d}"
-            )
-
     def rounding(self) -> Float[Array, " r"]:
         """How far B of a row may be off: what L⁻¹ makes of the rounding of the kernel, which
         depends on how rows are cut into blocks.

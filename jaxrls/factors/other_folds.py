@@ -51,7 +51,9 @@ def sweep_other_folds(
         options: dict = {"origin": form.origin, "label_origin": labels.start, "left_over": nothing}
         return moments(form.rows, form.made, f.fixed, labels.Y, v, **options)
 
-    others = jax.tree.map(_others, jax.lax.map(jax.checkpoint(of_fold), each))
+    other = 1 - jnp.eye(len(each), dtype=f.dtype)
+    add = lambda a: matmul(other, a.reshape(len(each), -1)).reshape(a.shape)
+    others = jax.tree.map(add, jax.lax.map(jax.checkpoint(of_fold), each))
 
     def without(args):
         """w and β without a fold, of all λ and targets as columns."""
@@ -81,14 +83,6 @@ def sweep_other_folds(
     read = form.rows.map if stack else form.rows.sum
     columns = f.weights.values, f.fixed.rows, labels.Y, numbers
     return read(block, *columns, temporaries=2 * L * t)
-
-
-def _others(each: Float[Array, "k *r"]):
-    """Sums over all folds but one: of those before it and those behind."""
-    none = jnp.zeros_like(each[:1])
-    before = jnp.concatenate([none, jnp.cumsum(each, axis=0)[:-1]])
-    behind = jnp.concatenate([jnp.cumsum(each[::-1], axis=0)[::-1][1:], none])
-    return before + behind
 
 
 def _solved(second, cross, lams: Float[Array, "L k"], smooth: bool) -> Float[Array, "r Lt"]:

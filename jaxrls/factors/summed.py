@@ -56,15 +56,6 @@ class Explicit(Features):
 
     left_over = None
 
-    def check_width(self, d: int, r: int) -> None:
-        """Raise unless rows of d columns have r features."""
-        found = self.kernel.num_features(d, jnp.result_type(float))
-        if found != r:
-            raise ValueError(
-                f"X must have the columns that were fitted, and has {d}, which gives {found} "
-                f"features in place of {r}"
-            )
-
     def spectrum(self, *given) -> Spectrum:
         """That of moments of φ."""
         return of_moments(*given)
@@ -91,6 +82,15 @@ class Summed:
         total = self.moments + more if sign > 0 else self.moments - more
         past = jax.tree.map(jnp.maximum, self.past, _sizes(total))
         return replace(self, moments=total, past=past)
+
+    def check_width(self, d: int) -> None:
+        """Raise unless rows have the columns that the first ones had."""
+        of, r = self.of, len(self.moments.second)
+        fits = of.kernel.num_features(d, self.moments.second.dtype) == r
+        if of.points is not None:
+            fits = d in of.kernel.widths(of.points)
+        if not fits:
+            raise ValueError(f"X must have the columns that were fitted, and has {d}")
 
     def moments_of(self, rows: Rows, fixed, Y, weights: Weights, block_size=None) -> Moments:
         """Those of other rows, about the same origins."""

@@ -15,7 +15,7 @@ from jaxrls.factors.spread import NewRows
 from jaxrls.inference.fitted import Fit
 from jaxrls.inference.model import Model, Numbers
 from jaxrls.inference.posterior import GaussianProcess
-from jaxrls.linalg.products import matmul, safe_sqrt
+from jaxrls.linalg.products import safe_sqrt
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.compiled import compiled
 from jaxrls.rows.rows import Rows
@@ -27,7 +27,6 @@ from jaxrls.support.checks import (
     check_finite,
     check_labels,
     check_targets,
-    check_unmasked,
     check_weights,
     is_concrete,
     value_of,
@@ -87,8 +86,11 @@ def decode(scores, classes) -> np.ndarray:
     >>> decode([[-0.2, 0.1, -1.0], [0.9, -1.0, -1.0]], ["a", "b", "c"]).tolist()
     ['b', 'a']
     """
-    check_unmasked("scores", scores)
-    scores, classes = np.asarray(scores).reshape(len(scores), -1), np.asarray(classes)
+    scores, classes = as_floats("scores", scores), np.asarray(classes)
+    check_targets("scores", scores)
+    if classes.ndim != 1:
+        raise ValueError(f"classes must be those of encode, (T,), and are {classes}")
+    scores = np.asarray(scores).reshape(len(scores), -1)
     columns, expected = scores.shape[1], 1 if len(classes) == 2 else len(classes)
     if columns != expected:
         raise ValueError(
@@ -238,11 +240,12 @@ def _newton(data, start):
 def _step(data, at):
     """H⁻¹g in slope and offset, and the most that it changes a logit."""
     z, targets, v = data
-    A, tiny = jnp.stack([z, jnp.ones_like(z)]), jnp.finfo(z.dtype).tiny
-    p = jax.nn.sigmoid(matmul(at, A))
-    H = matmul(A * (v * p * (1 - p)), A.T) + tiny * jnp.eye(2, dtype=z.dtype)
-    step = jnp.linalg.solve(H, matmul(A, v * (p - targets)))
-    return step, jnp.max(jnp.where(v > 0, jnp.abs(matmul(step, A)), 0))
+    p, tiny = jax.nn.sigmoid(at[0] * z + at[1]), jnp.finfo(z.dtype).tiny
+    w, u = v * p * (1 - p), v * (p - targets)
+    square, mixed, one = (jnp.sum(w * z**k) for k in (2, 1, 0))
+    H = jnp.array([[square + tiny, mixed], [mixed, one + tiny]])
+    step = jnp.linalg.solve(H, jnp.array([jnp.sum(u * z), jnp.sum(u)]))
+    return step, jnp.max(jnp.where(v > 0, jnp.abs(step[0] * z + step[1]), 0))
 
 
 # sets of labels

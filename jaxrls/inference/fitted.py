@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from jaxrls.inference.intervals import Predictive, intervals, predictive
 from jaxrls.inference.model import Model, Numbers
 from jaxrls.inference.posterior import Posterior, check_unsaid, covariance, variances
-from jaxrls.kernels.kernel import Kernel
+from jaxrls.kernels.kernel import Kernel, Standardized
 from jaxrls.linalg.conjugate import Run
 from jaxrls.problem.landmarks import TOLERANCE, certificate_words
 from jaxrls.support.checks import is_concrete
@@ -105,8 +105,10 @@ class Fit(Generic[K]):
         of = "" if self.lams is None else f" of {len(self.lams)}"
         left = "" if self.loo_residuals is None else f" on {len(self.loo_residuals)} rows"
         told = "" if error is None else f", {self.criterion} error {error:.3g}"
-        name = type(self.model.kernel).__name__
-        return f"{name}{left}: λ = {lam:.3g}{of}{told}{freedom}\n{self.plan}"
+        kernel, standardized = self.model.kernel, ""
+        if isinstance(kernel, Standardized):
+            kernel, standardized = kernel.kernel, ", standardized"
+        return f"{type(kernel).__name__}{left}{standardized}: λ = {lam:.3g}{of}{told}{freedom}\n{self.plan}"
 
     @property
     def kernel(self) -> K:

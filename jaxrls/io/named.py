@@ -11,7 +11,7 @@ import scipy.sparse
 
 from jaxrls.criteria.standard import NAMED, loo
 from jaxrls.kernels.given import Precomputed
-from jaxrls.kernels.inner import Cosine, Linear, Polynomial
+from jaxrls.kernels.inner import Cosine, Linear, Polynomial, Tanimoto
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.kernels.stationary import ChiSquared, Gaussian, Laplacian, Matern, RationalQuadratic
 from jaxrls.search.start import MEDIAN_ROWS, start_from_data
@@ -38,7 +38,12 @@ BY_GAMMA: dict[str, Callable] = {
     "chi2": ChiSquared.from_gamma,
 }
 POLYNOMIAL = ("polynomial", "poly")
-PLAIN: dict[str, Callable] = {"linear": Linear, "cosine": Cosine, "precomputed": Precomputed}
+PLAIN: dict[str, Callable] = {
+    "linear": Linear,
+    "cosine": Cosine,
+    "tanimoto": Tanimoto,
+    "precomputed": Precomputed,
+}
 KERNELS = ("linear", *POLYNOMIAL, *RADIAL, "cosine", "precomputed")
 CRITERIA = {**NAMED, "kfold": loo}  # by groups, which the doors draw or are given
 

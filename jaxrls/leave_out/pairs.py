@@ -38,11 +38,14 @@ class Pairs:
         """Of row numbers (p, 2), of n rows where that is known, checked where values are."""
         if isinstance(pairs, Pairs):
             return pairs
-        pairs = jnp.asarray(pairs if isinstance(pairs, jax.Array) else np.asarray(pairs))
-        if pairs.ndim != 2 or pairs.shape[1] != 2 or 0 in pairs.shape:
+        pairs = pairs if isinstance(pairs, jax.Array) else np.asarray(pairs)
+        whole = np.issubdtype(pairs.dtype, np.integer)
+        if not whole or pairs.ndim != 2 or pairs.shape[1] != 2 or not len(pairs):
             raise ValueError(
-                f"pairs must have shape (p, 2), two row numbers each, and has shape {pairs.shape}"
+                "pairs must have shape (p, 2), two row numbers each, and have shape "
+                f"{pairs.shape} and dtype {pairs.dtype}"
             )
+        pairs = jnp.asarray(pairs)
         if n is not None:
             check_row_numbers(pairs.reshape(-1), n)
         if is_concrete(pairs):

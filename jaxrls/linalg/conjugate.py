@@ -6,6 +6,7 @@ rounding: where rounding makes it something else (products in float32, λ far be
 column stops, keeps the best that it had, and says so."""
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -54,20 +55,21 @@ def conjugate_gradients(
     Hestenes and Stiefel 1952; Golub and Van Loan 2013, algorithm 11.5.1."""
     length, k = jnp.linalg.norm(B, axis=0), B.shape[1]
     unit, Z = jnp.where(length > 0, length, 1), precondition(B)
+    # A column's reason is ALL_STEPS while it goes on.
     start = (
         jnp.zeros((), int),  # number of steps
         (jnp.zeros_like(B), B, Z, jnp.sum(B * Z, axis=0)),  # x, r, direction, rᵀMr
         (jnp.zeros_like(B), length / unit, jnp.zeros(k, int)),  # the best x, its ‖r‖, its step
-        jnp.where(length > 0, ALL_STEPS, CONVERGED),  # why each stopped; ALL_STEPS while it goes on
+        jnp.where(length > 0, ALL_STEPS, CONVERGED),
         jnp.full((steps, k), jnp.nan, B.dtype),
     )
 
     def unfinished(state):
-        number, *_, reason, _ = state
+        number, _, _, reason, _ = state
         return (number < steps) & jnp.any(reason == ALL_STEPS)
 
     def step(state):
-        number, (X, R, P, weight), (best, smallest, since), reason, history = state
+        number, (X, R, P, weight), best, reason, history = state
         product, going = apply(P), reason == ALL_STEPS
         curvature = jnp.sum(P * product, axis=0)
         sound = (jnp.minimum(curvature, weight) > 0) & jnp.isfinite(curvature + weight)
@@ -75,11 +77,9 @@ def conjugate_gradients(
         alpha = jnp.where(moving, weight / jnp.where(sound, curvature, 1), 0)
         X, R = X + alpha * P, R - alpha * product
         relative = jnp.linalg.norm(R, axis=0) / unit
-        better = moving & (relative < smallest)
-        best, smallest, since = (
-            jnp.where(better, new, old)
-            for new, old in ((X, best), (relative, smallest), (number, since))
-        )
+        better = moving & (relative < best[1])
+        best = jax.tree.map(partial(jnp.where, better), (X, relative, number), best)
+        _, smallest, since = best
         stalled = (number - since >= PATIENCE) | (relative > GROWTH * smallest)
         now = jnp.select(
             [~sound, relative <= tol, stalled], [INDEFINITE, CONVERGED, STALLED], ALL_STEPS
@@ -88,11 +88,11 @@ def conjugate_gradients(
         Z = precondition(R)
         new = jnp.sum(R * Z, axis=0)
         P = jnp.where(moving, Z + new / jnp.where(weight > 0, weight, 1) * P, P)
-        following = (X, R, P, new), (best, smallest, since), jnp.where(going, now, reason)
-        return number + 1, *following, history
+        reason = jnp.where(going, now, reason)
+        return number + 1, (X, R, P, new), best, reason, history
 
-    number, _, (best, *_), reason, history = jax.lax.while_loop(unfinished, step, start)
-    left = jnp.linalg.norm(B - apply(best), axis=0) / unit
+    number, _, (X, *_), reason, history = jax.lax.while_loop(unfinished, step, start)
+    left = jnp.linalg.norm(B - apply(X), axis=0) / unit
     left = jnp.where(jnp.isfinite(left), left, 1)  # no more than at the beginning
     reason = jnp.where((reason == CONVERGED) & ~(left <= 2 * tol), STALLED, reason)
-    return best, Run(left, history, number, reason)
+    return X, Run(left, history, number, reason)

@@ -18,8 +18,8 @@ class SpectralDerivativeError(TypeError):
 _MESSAGE = (
     "jaxrls does not differentiate through an eigendecomposition, which divides by gaps between "
     "eigenvalues and is wrong or NaN where they repeat or vanish. For derivatives in kernel "
-    "parameters, X or weights use jaxrls.objective(kernel, X, Y, lam); those in Y and λ of anything "
-    "computed from a factor are exact as they stand."
+    "parameters, X or weights use jaxrls.objective(kernel, X, Y, lam); those in Y and λ of "
+    "anything computed from a factor are exact as they stand."
 )
 
 

@@ -100,7 +100,7 @@ def named(groups: Folds | None, i: int) -> str:
     """A row, or a fold by its first rows, in words."""
     if groups is None:
         return f"row {i}"
-    rows = np.asarray(groups.inside[i])[np.asarray(groups.inside_mask[i]) > 0]
+    rows = np.flatnonzero(np.asarray(groups.numbers) == i)
     first = ", ".join(map(str, rows[:5])) + ", …" * (len(rows) > 5)
     return f"the group of row{'s' * (len(rows) > 1)} {first}"
 

@@ -43,7 +43,7 @@ def compiled(fn: Function) -> Function:
         try:
             return fn(*args, **options)
         except Pause as pause:
-            return pause.reading
+            return pause.args[0]
         finally:
             FOUND.reset(before)
 
@@ -57,7 +57,8 @@ def compiled(fn: Function) -> Function:
             return fn(*args, **options)  # a part of another function
         later = lambda leaf: Later.of(leaf, sources) if isinstance(leaf, Rows) else leaf
         back = lambda leaf: sources[leaf.number] if _is_later(leaf) else leaf
-        args_later, found = jax.tree.map(later, args), []
+        args_later = jax.tree.map(later, args)
+        found: list[Any] = []
         try:
             while isinstance(out := go_on(args_later, found, **options), Reading):
                 found.append(out.read(sources[out.number], out.operands))
@@ -78,10 +79,7 @@ class Reading:
 
 
 class Pause(Exception):
-    """Raised at a reading that is still to be done."""
-
-    def __init__(self, reading: Reading):
-        self.reading = reading
+    """Raised with a `Reading` that is still to be done."""
 
 
 def _is_later(leaf) -> bool:

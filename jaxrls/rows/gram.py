@@ -55,7 +55,7 @@ def gram(
     if not kernel.evaluable:
         return X
     if isinstance(X, SparseBlock):
-        return kernel(X, Z)
+        return kernel(X, Z)  # type: ignore[arg-type]
     if Z is not None:
         return map_rows(lambda x: kernel(x, Z), X, _block_size(X, Z, block_size))
 
@@ -70,12 +70,6 @@ def gram(
 
 def kernel_times(kernel: Kernel, X, Z, V, block_size: int | None = None):
     """K·V of an array or any `Rows`."""
-    _check_pair(kernel, X, Z)
-    columns = Z.shape[0] if kernel.evaluable else X.shape[1]
-    if V.shape[0] != columns:
-        raise ValueError(
-            f"V must have {columns} rows, one per column of K, and has shape {V.shape}"
-        )
     rows = X if isinstance(X, Rows) else DenseRows(X)
     size = _block_size(rows, Z, block_size, rows.parts)
     return rows.map(lambda x: matmul(gram(kernel, x.astype(V.dtype), Z), V), block_size=size)
@@ -105,6 +99,11 @@ def gram_matmul(
     [3.0, 6.0]
     """
     _check_pair(kernel, X, Z)
+    columns = Z.shape[0] if kernel.evaluable else X.shape[1]
+    if V.shape[0] != columns:
+        raise ValueError(
+            f"V must have {columns} rows, one per column of K, and has shape {V.shape}"
+        )
     rows = DenseRows(X, parts_of(X, jax.device_count()))
     return kernel_times(kernel, rows, Z, V, block_size)
 

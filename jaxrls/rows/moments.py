@@ -21,7 +21,8 @@ SOME = 512  # rows whose mean is near enough to that of all
 
 @pytree
 class Moments:
-    """Σ over rows of v, vbbᵀ, vb(φ − o)ᵀ, v(φ − o)(φ − o)ᵀ, v k(x, x), and of the labels against all.
+    """Σ over rows of v, vbbᵀ, vb(φ − o)ᵀ, v(φ − o)(φ − o)ᵀ, v k(x, x), and of the labels against
+    all.
 
     o = b·`origin` lies near what the fixed effects b fit of φ, b·`label_origin` near what they fit
     of labels, so that taking that out later does not cancel. `count` is the number of rows where

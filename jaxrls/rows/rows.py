@@ -13,12 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.rows.blocks import (
-    check_block_size,
-    default_block_size,
-    over_rows,
-    wide_block_size,
-)
+from jaxrls.rows.blocks import check_block_size, default_block_size, over_rows, wide_block_size
 from jaxrls.support.checks import check_finite, check_inputs, check_row_numbers, check_symmetric
 from jaxrls.support.pytrees import pytree, static
 
@@ -149,7 +144,6 @@ class Rows:
 
     def check(self, kernel: Kernel, name: str = "X", *, training: bool = True) -> None:
         """Raise for values that cannot be fitted, or predicted, where they are known."""
-        del kernel, name, training
 
     def some(self, num: int) -> Float[Array, "k d"]:
         """At most `num` rows, to find an origin near their mean."""
@@ -208,16 +202,15 @@ def in_blocks(arrays: Iterable, size: int) -> Iterator:
     """The same rows in arrays of `size` rows, the last one excepted."""
     held: list = []
     missing = size
-    together = lambda: (jnp if isinstance(held[0], jax.Array) else np).concatenate(held)
     for X in arrays:
         while len(X):
             held.append(X[:missing])
             X, missing = X[missing:], missing - len(held[-1])
             if not missing:
-                yield together()
+                yield np.concatenate(held)
                 held, missing = [], size
     if held:
-        yield together()
+        yield np.concatenate(held)
 
 
 @pytree
@@ -226,7 +219,8 @@ class DenseRows(Rows):
 
     >>> from jaxrls import extend
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> float(extend.DenseRows(jnp.ones((5, 2))).sum(lambda block, v: jnp.sum(v * block[:, 0]), jnp.arange(5.0), block_size=2))
+    >>> rows = extend.DenseRows(jnp.ones((5, 2)))
+    >>> float(rows.sum(lambda x, v: jnp.sum(v * x[:, 0]), jnp.arange(5.0), block_size=2))
     10.0
     """
 
@@ -257,7 +251,7 @@ class DenseRows(Rows):
         """The dtype of the array."""
         return self.X.dtype
 
-    def over(self, kind, fn, columns, temporaries=0, block_size=None, **hints):
+    def over(self, kind, fn, columns, temporaries=0, block_size=None):
         """As `Rows.over`, in one compiled loop, or one for each part."""
         n, row = self.shape[0] // self.parts, (self.shape[1] + temporaries) * self.dtype.itemsize
         size = check_block_size(block_size, n) or wide_block_size(n, row)

@@ -61,9 +61,7 @@ class ShardedRows(DenseRows):
             )
         named = isinstance(X.sharding, NamedSharding)
         sharding = NamedSharding(auto(X.sharding.mesh), P(X.sharding.spec[0])) if named else None
-        return cls(
-            X, parts_of(X), sharding, X.shape[0] if count is None else count, labels, weights
-        )
+        return cls(X, parts_of(X), sharding, count or X.shape[0], labels, weights)
 
     def _placed(self, arrays, whole=False):
         if self.sharding is None:

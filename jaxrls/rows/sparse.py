@@ -105,11 +105,9 @@ def sparse_rows(X, dtype=None, name: str = "X") -> SparseRows:
         return X if dtype is None else X.astype(dtype)
     from scipy.sparse import csr_array  # JAX brings it; whoever has no sparse X need not wait
 
-    (n, d), (data, *places) = X.shape, _coordinates(X)
-    if n == 0 or d == 0:
-        raise ValueError(
-            f"{name} is empty, with shape {X.shape}: give at least one row and one column"
-        )
+    data, *places = _coordinates(X)
+    check_matrix(name, X)
+    n, d = X.shape
     data = as_floats(name, data, dtype)
     check_inputs(f"{name}.data", data, places[1])
     X = csr_array((data, tuple(places)), shape=(n, d))  # entries by row, named once each
@@ -154,7 +152,8 @@ def _coordinates(X):
 
 def as_rows(kernel: Kernel, X, name: str = "X", *, dtype=None, devices: int = 1) -> Rows:
     """X at the door: an array of inputs, on one device or on many, or of kernel values where the
-    kernel is a matrix; a sparse matrix; a source of rows as it is. Others in a dtype, as of a model.
+    kernel is a matrix; a sparse matrix; a source of rows as it is. Others in a dtype, as of a
+    model.
 
     `devices` over which an array may lie where that cannot be seen, inside of `jax.jit` without a
     mesh that is set."""

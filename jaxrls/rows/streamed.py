@@ -109,7 +109,7 @@ class StreamedRows(Rows):
         for i, block in enumerate(self.source):
             if not isinstance(block, Piece):
                 several = isinstance(block, tuple | list) and len(block) in (1, 2, 3)
-                block = Piece(*(block if several else [block]), place=f"block {i}")
+                block = Piece(*(block if several else [block]))._replace(place=f"block {i}")
             yield block
 
     def blocks(self):
@@ -131,7 +131,7 @@ class StreamedRows(Rows):
                 reached(done)
 
     def reading(self, kind, run, columns):
-        """As `Rows.reading`; a sum from where the checkpoint has it: blocks before are passed over."""
+        """As `Rows.reading`; a sum from where the checkpoint has it."""
         if self.checkpoint is None or kind == "map":
             return super().reading(kind, run, columns)
         key, done, total = "", 0, None
@@ -254,7 +254,10 @@ def survey(pieces: Iterable[Piece], most: int, seed: Any) -> Known:
     or for a block that cannot be used, or is unlike those before it.
     """
     n, checksum, deviations, before = 0, 0, Deviations(), None
-    rng, drawn, labels, weights = np.random.default_rng(seed), [], [], []
+    labels: list[Any] = []
+    weights: list[Any] = []
+    drawn: list[Any] = []
+    rng = np.random.default_rng(seed)
     for piece in pieces:
         given: dict[str, Any] = {
             name: as_numbers(piece, name, part)
@@ -268,8 +271,8 @@ def survey(pieces: Iterable[Piece], most: int, seed: Any) -> Known:
         if not sound or before not in (None, shapes):
             found = ", ".join(f"{name} {part.shape}" for name, part in given.items())
             raise ValueError(
-                f"{piece.place} has {found}: a block must be X (b, d), Y (b,) or (b, t) and weights "
-                "(b,), with d, t and what there is as in those before it"
+                f"{piece.place} has {found}: a block must be X (b, d), Y (b,) or (b, t) and "
+                "weights (b,), with d, t and what there is as in those before it"
             )
         check_inputs(f"{piece.place}: X", X)
         before = shapes
@@ -282,7 +285,8 @@ def survey(pieces: Iterable[Piece], most: int, seed: Any) -> Known:
         n += len(X)
     if not n:
         raise ValueError("the source has no rows")
-    return Known(n, together(labels), together(weights), *drawn[0], deviations, checksum)
+    known = together(labels), together(weights), *drawn_of(drawn, most)
+    return Known(n, *known, deviations, checksum)
 
 
 def together(parts: list) -> Any:
@@ -290,13 +294,13 @@ def together(parts: list) -> Any:
     return None if parts[0] is None else np.concatenate(parts)
 
 
-def drawn_of(parts: list, most: int) -> tuple:
+def drawn_of(parts: list, most: int) -> tuple[Any, Any, Any]:
     """Numbers, rows and tickets of the rows with the smallest tickets, numbers drawn one a row:
     every row has the same chance, however they come.
     """
-    whole = [np.concatenate(part) for part in zip(*parts, strict=True)]
-    kept = np.sort(np.argsort(whole[2], kind="stable")[:most])
-    return tuple(part[kept] for part in whole)
+    numbers, rows, tickets = map(np.concatenate, zip(*parts, strict=True))
+    kept = np.sort(np.argsort(tickets, kind="stable")[:most])
+    return numbers[kept], rows[kept], tickets[kept]
 
 
 def as_numbers(piece: Piece, name: str, part) -> Any:
@@ -332,7 +336,9 @@ class Checkpoint:
     """
 
     def __init__(self, path: str | os.PathLike):
-        self.path, self.sums, self.before = os.fspath(path), {}, {}
+        self.path = os.fspath(path)
+        self.sums: dict[str, Any] = {}
+        self.before: dict[str, Any] = {}
         if not os.path.exists(self.path):
             return
         try:
@@ -355,7 +361,8 @@ class Checkpoint:
     def keep(self, key: str, rows: int, total: Any) -> None:
         """Write the sum of so many rows, whole or not at all."""
         self.sums[key] = rows, [np.asarray(leaf) for leaf in jax.tree.leaves(total)]
-        arrays, counts = {}, {}
+        arrays: dict[str, Any] = {}
+        counts = {}
         for name, (count, leaves) in self.sums.items():
             arrays |= {f"{name}/{i}": leaf for i, leaf in enumerate(leaves)}
             counts[name] = count, len(leaves)

@@ -372,7 +372,7 @@ def _read(summed: Summed, flat: bool, X, Y, weights, dtype) -> Problem:
     rows = as_rows(kernel, X, dtype=dtype)
     if rows.dtype != dtype:
         raise ValueError(f"X must have dtype {dtype}, that of the moments, and has {rows.dtype}")
-    summed.of.check_width(rows.shape[1], m.second.shape[0])
+    summed.check_width(rows.shape[1])
     new = Problem.of(kernel, rows, Y, weights=weights, intercept=False)
     expected = (rows.shape[0],) if flat else (rows.shape[0], m.cross.shape[1])
     if new.Y.shape != expected:

@@ -88,8 +88,8 @@ def fit(
             exact one for the shapes: `fit.plan` says which.
         keep: whether the fit keeps its solution, n² numbers, or n·r on r features or landmarks,
             from which `posterior`, `predict(return_std=True)`, `intervals`, `loo_predictive`,
-            `update`, `forget` and `at` come. By default up to 2000 rows outside of `jax.jit`; `save` writes
-            it where it is asked for here.
+            `update`, `forget` and `at` come. By default up to 2000 rows outside of `jax.jit`;
+            `save` writes it where it is asked for here.
         block_size: rows at a time while K or sums over rows are made.
         progress: show a bar while landmarks are chosen (needs tqdm).
 

@@ -13,7 +13,7 @@ from jaxrls.criteria.criterion import Criterion
 from jaxrls.criteria.standard import HoldOut
 from jaxrls.factors.contract import Factor, Solution
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.support.checks import as_array, check_lams, check_whole
+from jaxrls.support.checks import as_array, as_floats, check_lams, check_whole
 from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree, static
 
@@ -48,13 +48,23 @@ def lambda_range(factor: Factor, low=0.0) -> tuple[Float[Array, ""], Float[Array
     return low, jnp.maximum(10 * factor.trace(), 10 * low)
 
 
-def lam_vector(lams, dtype) -> Float[Array, " L"]:
-    """λ (L,) as given, of which one is chosen, checked."""
+def lam_vector(lams, dtype, targets: tuple = (), *, zero: bool = False) -> Any:
+    """λ (L,) as given, of which one is chosen, or (L, t) with those of each target; checked."""
     lams = as_array("lams", lams, dtype)
-    if lams.ndim != 1:
-        raise ValueError(f"lams must have shape (L,), and has shape {lams.shape}")
-    check_lams(lams)
+    if not lams.ndim or lams.shape[1:] not in ((), targets):
+        each = f", or (L, {targets[0]}) with those of each target" if targets else ""
+        raise ValueError(f"lams must have shape (L,){each}, and has shape {lams.shape}")
+    check_lams(lams, zero=zero)
     return lams
+
+
+def one_lam(lam, dtype) -> Float[Array, ""]:
+    """One λ, checked."""
+    lam = as_floats("lam", lam, dtype)
+    if lam.shape != ():
+        raise ValueError(f"lam must be one number, and has shape {lam.shape}")
+    check_lams(lam, "lam")
+    return jnp.asarray(lam)
 
 
 def choose_lam(lams, errors, per_target: bool, within: Any = 0):

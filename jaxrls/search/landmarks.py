@@ -98,11 +98,10 @@ def landmarks(
     state, progress = _State(*none, key), progress and known
     with progress_bar(progress, limit, "landmarks", "row") as reached:
         while True:
-            stops = np.array([capacity])
-            if progress:  # back twenty times on the way, to move the bar
-                stops = np.linspace(int(state.total), capacity, 21, dtype=int)[1:]
-            for stop in stops:
-                stop = jnp.asarray(stop, jnp.int32)
+            # Twenty times on the way, to move the bar.
+            steps = np.linspace(int(state.total), capacity, 21)[1:] if progress else [capacity]
+            for step in steps:
+                stop = jnp.asarray(int(step), jnp.int32)
                 state = _grow(*data, state, stop, capacity=capacity, method=method)
                 reached(int(state.total) if progress else 0)  # without a bar nothing waits
             if capacity == limit or int(state.total) < capacity:

@@ -3,15 +3,14 @@
 from dataclasses import replace
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.factors.solvers import SEARCHED, Cholesky, Spectral, choose_route, suits_cholesky
 from jaxrls.rows.sparse import is_sparse
 from jaxrls.search.estimate import of_problem
-from jaxrls.search.grid import Choice
+from jaxrls.search.grid import Choice, lam_vector
 from jaxrls.search.problem import Problem
-from jaxrls.support.checks import as_array, check_lams, is_concrete
+from jaxrls.support.checks import is_concrete
 from jaxrls.support.pytrees import pytree, static
 
 GRID = 100  # values of λ, where a search is asked for that has no slopes to follow
@@ -42,10 +41,9 @@ class Plan:
             lams = lams if problem.traceable and criterion.smooth else GRID
         search, counted = isinstance(lams, str), isinstance(lams, int)
         if counted and not has_spectrum:
-            raise ValueError(
-                f"{solver} has no spectrum to make a grid of λ from: give lams=, numbers or "
-                "'search'"
-            )
+            if not criterion.smooth:
+                raise ValueError(f"{solver} has no spectrum for a grid of λ: give lams=[…]")
+            lams, search, counted = "search", True, False
         named, num = (None, 1) if search else (None, lams) if counted else (lams, len(lams))
         per_target = per_target or np.ndim(lams) == 2
         choice = Choice(criterion, named, num, per_target, float(conservative))
@@ -91,12 +89,4 @@ def as_lams(lams, problem: Problem):
         )
     if whole:
         return int(lams)
-    lams = as_array("lams", lams, problem.rows.dtype)
-    if lams.ndim != 1 and lams.shape != (len(lams), *problem.Y.shape[1:]):
-        each = f", or (L, {problem.Y.shape[-1]}) with those of each target"
-        raise ValueError(
-            f"lams must have shape (L,){each * (problem.Y.ndim == 2)}, and has shape {lams.shape}: "
-            "with per_target=True every target chooses from (L,)"
-        )
-    check_lams(lams, zero=True)
-    return jnp.asarray(lams)
+    return lam_vector(lams, problem.rows.dtype, problem.Y.shape[1:], zero=True)

@@ -35,12 +35,12 @@ from jaxrls.problem.weights import Weights
 from jaxrls.rows.compiled import compiled
 from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.rows.sparse import as_rows, is_sparse
+from jaxrls.search.grid import one_lam
 from jaxrls.search.landmarks import landmarks as choose_landmarks
 from jaxrls.search.start import from_data
 from jaxrls.support.checks import (
     as_floats,
     check_labels,
-    check_lams,
     check_ratio,
     check_targets,
     check_whole,
@@ -201,11 +201,7 @@ class Problem:
         """The criterion at one λ, averaged over targets: differentiable in everything; on landmarks
         with the derivative of what is left out in closed form.
         """
-        lam = as_floats("lam", lam, self.rows.dtype)
-        if lam.shape != ():
-            raise ValueError(f"lam must be one number, and has shape {lam.shape}")
-        check_lams(lam, "lam")
-        lam = jnp.asarray(lam)
+        lam = one_lam(lam, self.rows.dtype)
         if not self._has_slopes():
             return jnp.mean(self.errors(self.solution(Cholesky()), lam[None]))
         kernel, chosen = jax.tree.map(jnp.asarray, (self.kernel, self.landmarks))

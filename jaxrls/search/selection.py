@@ -34,10 +34,9 @@ from jaxrls.problem.labels import Labels
 from jaxrls.problem.landmarks import Landmarks, as_landmarks, check_evaluable
 from jaxrls.rows.blocks import default_block_size, sum_rows
 from jaxrls.rows.gram import gram
+from jaxrls.search.grid import one_lam
 from jaxrls.search.problem import Problem
 from jaxrls.support.checks import (
-    as_floats,
-    check_lams,
     check_whole,
     in_words,
     is_concrete,
@@ -219,13 +218,9 @@ def _chosen(problem: Problem, points, lam, num: int):
             "X must be a dense matrix, whose columns are read at every step, and is "
             f"{type(problem.rows).__name__}"
         )
-    lam = as_floats("lam", lam, problem.rows.dtype)
-    if lam.shape != ():
-        raise ValueError(
-            f"lam must be one number, and has shape {lam.shape}: choose it by a fit, or try a few"
-        )
-    check_lams(lam, "lam")
-    indices, errors, before, count = _choose(problem, points, jnp.asarray(lam), num=int(num))
+    indices, errors, before, count = _choose(
+        problem, points, one_lam(lam, problem.rows.dtype), num=int(num)
+    )
     most = int(count) if is_concrete(count) else num
     return indices[:most], errors[:most], before
 

@@ -17,7 +17,7 @@ from jaxrls.linalg.products import safe_sqrt
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.search.grid import lambda_grid
-from jaxrls.support.checks import check_inputs, is_concrete
+from jaxrls.support.checks import as_array, check_inputs, check_matrix, is_concrete
 from jaxrls.support.door import door
 
 SCREEN_ROWS = 300
@@ -32,9 +32,7 @@ ORDERS = {"euclidean": 2, "cityblock": 1}
 
 
 @door("X")
-def median_distance(
-    X: Float[Array, "n d"] | Rows, *, order: int = 2, rows: int = MEDIAN_ROWS
-) -> Float[Array, ""]:
+def median_distance(X, *, order: int = 2, rows: int = MEDIAN_ROWS) -> Float[Array, ""]:
     """The median distance between distinct rows of X: the customary first width of a stationary
     kernel.
 
@@ -47,7 +45,13 @@ def median_distance(
     >>> round(float(rls.median_distance(jnp.array([[0.0], [0.0], [2.0]]))), 3)
     2.0
     """
-    some = (X if isinstance(X, Rows) else DenseRows(X)).some(rows)
+    if order not in ORDERS.values():
+        raise ValueError(f"order must be 1, city-block, or 2, Euclidean, and is {order!r}")
+    if not isinstance(X, Rows):
+        X = as_array("X", X)
+        check_matrix("X", X)
+        X = DenseRows(X)
+    some = X.some(rows)
     check_inputs("X", some)
     between = city_block_distances if order == 1 else squared_distances
     distances = between(some, some, jnp.ones(some.shape[1], some.dtype))
@@ -58,7 +62,7 @@ def median_distance(
 
 
 @door("X")
-def start_from_data(kernel: Kernel, X: Float[Array, "n d"] | Rows) -> Kernel:
+def start_from_data(kernel: Kernel, X) -> Kernel:
     """The same kernel with every length scale (`Kernel.length_scales`) set to the median distance
     between the rows it sees.
 

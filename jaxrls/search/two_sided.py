@@ -18,11 +18,10 @@ from jaxrls.inference.two_sided import KroneckerFit, KroneckerModel, as_side
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.rows.gram import gram
 from jaxrls.search.conclude import inspect_lam
-from jaxrls.search.grid import choose_lam, lambda_grid
+from jaxrls.search.grid import choose_lam, lam_vector, lambda_grid
 from jaxrls.support.checks import (
     as_array,
     check_labels,
-    check_lams,
     check_ratio,
     check_whole,
     is_concrete,
@@ -102,8 +101,7 @@ def fit_kronecker(
         check_whole("lams, as their number,", lams)
         count, lams = lams, None
     else:
-        lams = as_array("lams", lams, X1.dtype)
-        check_lams(lams, zero=True)
+        lams = lam_vector(lams, X1.dtype, zero=True)
     if weights is not None:
         weights = side_weights(weights, shape, X1.dtype)
         for v in weights:

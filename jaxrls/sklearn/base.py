@@ -280,7 +280,8 @@ class RLSEstimator(BaseEstimator):
         labels[rows] = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
         return {"criterion": criterion, "groups": labels}
 
-    def _scores(self, X, **options):
+    def _of_path(self, method, X, *args, **options):
+        """What the fit says of new rows, as NumPy arrays."""
         check_is_fitted(self)
-        scores = self.path_.predict(self._checked(X, reset=False), **options)
-        return jax.tree.map(np.asarray, scores)
+        found = getattr(self.path_, method)(self._checked(X, reset=False), *args, **options)
+        return jax.tree.map(np.asarray, found)

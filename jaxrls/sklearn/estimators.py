@@ -161,7 +161,14 @@ callable, default="loo"
         new labels lie from them: see `Fit.posterior`. Of a fit with `fixed_effects` those of the
         rows of X are needed too.
         """
-        return self._scores(X, return_std=return_std, fixed_effects=fixed_effects)
+        return self._of_path("predict", X, return_std=return_std, fixed_effects=fixed_effects)
+
+    def predict_interval(self, X, level=0.9, studentised=False, fixed_effects=None):
+        """Ends (lower, upper) of intervals that hold a new label with probability `level`, by the
+        jackknife+, or CV+ where groups or folds were left out: see `Fit.intervals`.
+        """
+        options = {"studentised": studentised, "fixed_effects": fixed_effects}
+        return self._of_path("intervals", X, level, **options)
 
 
 NO_ROWS = "needs scores of rows left out, of which partial_fit has none: use fit"
@@ -323,13 +330,13 @@ scoring, by_fold, store_cv_results
 
     def decision_function(self, X):
         """Scores (m,) for two classes, positive for `classes_[1]`, or (m, n_classes)."""
-        return self._scores(X)
+        return self._of_path("predict", X)
 
     def predict(self, X):
         """The label of the largest score (m,) for the rows of X, in O(m n d); for an indicator
         matrix (m, t), 1 where a score is positive.
         """
-        scores = self._scores(X)
+        scores = self._of_path("predict", X)
         return (scores > 0).astype(int) if self.multilabel_ else rls.decode(scores, self.classes_)
 
     @available_if(lambda self: self.probability is not None)
@@ -337,7 +344,7 @@ scoring, by_fold, store_cv_results
         """Probabilities (m, n_classes), which add up to 1; for an indicator matrix those of each
         label by itself (m, t).
         """
-        scores = self._scores(X)
+        scores = self._of_path("predict", X)
         if not hasattr(self, "calibration_"):
             raise ValueError(f"predict_proba {NO_ROWS}")
         return probabilities(self.calibration_, scores, self.multilabel_)
@@ -363,7 +370,7 @@ scoring, by_fold, store_cv_results
             raise ValueError(f"predict_set {NO_ROWS}")
         rows, codes, weights, of_classes = self._rows
         if method == "jackknife":
-            scores = self._scores(X)
+            scores = self._of_path("predict", X)
             p = rls.label_p_values(self.loo_predictions_, codes, scores, weights)
             return np.asarray(p) > 1 - level
         if rows is None:

@@ -76,7 +76,7 @@ def as_floats(name: str, value, dtype=None):
             if value.dtype.kind not in "biufcVO":
                 raise ValueError(f"it holds text or dates, of dtype {value.dtype}")
             value = value if value.dtype.kind in "fc" else value.astype(np.float64)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(
                 f"{name} must hold real numbers, and could not be read as such: {error}"
             ) from None
@@ -148,7 +148,9 @@ def check_matrix(name: str, X) -> None:
     """Raise unless `X` is a matrix with at least one row and one column."""
     if X.ndim != 2:
         hint = (
-            f"use {name}[:, None] for a single column" if X.ndim == 1 else "give one row per sample"
+            f"use {name}[None] for one row, {name}[:, None] for one column"
+            if X.ndim == 1
+            else "give one row per sample"
         )
         raise ValueError(f"{name} must have shape (n, d), and has shape {X.shape}: {hint}")
     if 0 in X.shape:

@@ -9,6 +9,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
 import jax
@@ -50,15 +51,20 @@ def door(argument: str = "") -> Callable[[Call], Call]:
             for given in kwargs:
                 if given not in signature.parameters:
                     raise TypeError(_unknown(call.__name__, given, [*signature.parameters]))
-            if not name:
-                return _on_auto_axes(call, args, kwargs)
-            like = signature.bind(*args, **kwargs).arguments.get(name)
+            values = signature.bind(*args, **kwargs).arguments
+            _check(values, signature.parameters)
+            like = values.get(name)
             for part in path:
+                if not hasattr(like, part):
+                    raise ValueError(f"{name} must be a fit, and is a {type(like).__name__}")
                 like = getattr(like, part)
             on = jax.config.read("jax_enable_x64")
-            if not is_wide(like) or on and not path:
-                return _on_auto_axes(call, args, kwargs)
-            with jax.enable_x64(True):
+            with ExitStack() as scope:
+                if jax.config.jax_numpy_rank_promotion != "allow":
+                    scope.enter_context(jax.numpy_rank_promotion("allow"))
+                if not name or not is_wide(like) or on and not path:
+                    return _on_auto_axes(call, args, kwargs)
+                scope.enter_context(jax.enable_x64(True))
                 found = _on_auto_axes(call, args, kwargs)
                 return found if isinstance(like, jax.Array) else _to_host(found)
 
@@ -74,6 +80,20 @@ def is_wide(value) -> bool:
     if isinstance(value, jax.Array):
         return dtype == np.float64
     return not isinstance(dtype, np.dtype) or dtype.kind != "f" or dtype.itemsize == 8
+
+
+def _check(values: dict, parameters) -> None:
+    """Raise for arguments that are not what their names say, in every public call alike."""
+    for name, value in values.items():
+        flag = parameters[name].annotation in (bool, bool | None)
+        if flag and not isinstance(value, bool | np.bool_ | None):
+            raise ValueError(f"{name} must be True or False, and is {value!r}")
+        if name == "factor" and not hasattr(value, "solve"):
+            raise ValueError(
+                f"factor must be what factorize returns, and is a {type(value).__name__}"
+            )
+        if name == "key" and not isinstance(value, jax.Array | None):
+            raise ValueError(f"key must be one such as jax.random.key(0), and is {value!r}")
 
 
 def _unknown(call: str, name: str, known: list[str]) -> str:

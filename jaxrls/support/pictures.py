@@ -122,7 +122,7 @@ def plot_coverage(predictive, ax=None):
     told = [f"continuous ranked probability score {score:.3g}" for score in scores.reshape(-1)]
     shares = np.asarray(predictive.coverage(levels)).reshape(len(levels), -1)
     words = {"xlabel": "level", "ylabel": "share of labels inside", "aspect": "equal"}
-    return _on_diagonal(_axes(ax), levels, shares, "-", told, 0, **words)
+    return _on_diagonal(_axes(ax), levels, shares, "-", told, 0.0, **words)
 
 
 def plot_search(fit, axes=None):

@@ -103,7 +103,8 @@ class Case:
     maker: Callable | None = None
     traceable: bool = True
     weighted: bool = True  # whether rows have weights of their own
-    lacks: tuple = ()  # quantities that a route without an inverse refuses, or that are not asked for, by their first word
+    # Quantities that are refused without an inverse, or not asked for, by their first word.
+    lacks: tuple = ()
 
     def offers(self, quantity):
         """Whether that can be asked for."""

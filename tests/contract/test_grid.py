@@ -31,8 +31,8 @@ from jaxrls.factors.contract import Solution
 LOSS = {"squared": rls.squared_error, "absolute": rls.absolute_error, "zero_one": rls.zero_one_loss}
 QUERIES = rls.QueriesOut(PLANS["uneven"])
 HELD_WEIGHTS = np.linspace(0.5, 1.5, NEW)
-# Those of which only the rows live elsewhere, or come as a matrix, and the algebra is that of another
-# row: λ for all with an intercept, and λ per target without one, which halves their programs.
+# Those of which only the rows live elsewhere, or come as a matrix, and the algebra is that of
+# another row: λ for all with an intercept, and λ per target without one, which halves their programs.
 ELSEWHERE = {
     "precomputed",
     "sparse",

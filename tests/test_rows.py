@@ -269,7 +269,10 @@ REFUSED = [
     *(
         (lambda given=given: as_rows(rls.Linear(), given), words)
         for given, words in (
-            (np.ones(3), r"X must have shape \(n, d\), and has shape \(3,\): use X\[:, None\]"),
+            (
+                np.ones(3),
+                r"X must have shape \(n, d\), and has shape \(3,\): use X\[None\] for one row",
+            ),
             (np.ones((2, 2, 2)), r"and has shape \(2, 2, 2\): give one row per sample"),
             (np.ones((0, 2)), "X is empty"),
             ([["a"]], "X must hold real numbers"),

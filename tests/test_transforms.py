@@ -239,10 +239,8 @@ ON_THE_HOST = {
     "folds": "shapes depend on the labels",
     "levels": "shapes depend on the labels",
     "load": "reads a file",
-    "pytree": "makes a class",
     "save": "writes a file",
     "shard": "moves arrays to devices",
-    "static": "declares a field",
     "stream": "reads files",
     "tune": "searches until done; its own tests jit its steps",
 }

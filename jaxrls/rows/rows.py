@@ -251,7 +251,7 @@ class DenseRows(Rows):
         """The dtype of the array."""
         return self.X.dtype
 
-    def over(self, kind, fn, columns, temporaries=0, block_size=None):
+    def over(self, kind, fn, columns, temporaries=0, block_size=None, **hints):
         """As `Rows.over`, in one compiled loop, or one for each part."""
         n, row = self.shape[0] // self.parts, (self.shape[1] + temporaries) * self.dtype.itemsize
         size = check_block_size(block_size, n) or wide_block_size(n, row)

@@ -9,7 +9,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import jax
@@ -59,14 +59,11 @@ def door(argument: str = "") -> Callable[[Call], Call]:
                     raise ValueError(f"{name} must be a fit, and is a {type(like).__name__}")
                 like = getattr(like, part)
             on = jax.config.read("jax_enable_x64")
-            with ExitStack() as scope:
-                if jax.config.jax_numpy_rank_promotion != "allow":
-                    scope.enter_context(jax.numpy_rank_promotion("allow"))
-                if not name or not is_wide(like) or on and not path:
-                    return _on_auto_axes(call, args, kwargs)
-                scope.enter_context(jax.enable_x64(True))
+            wide = bool(name) and is_wide(like) and (not on or bool(path))
+            scope = jax.enable_x64(True) if wide else nullcontext()
+            with scope, jax.numpy_rank_promotion("allow"):
                 found = _on_auto_axes(call, args, kwargs)
-                return found if isinstance(like, jax.Array) else _to_host(found)
+                return found if not wide or isinstance(like, jax.Array) else _to_host(found)
 
         return wrapped  # type: ignore[return-value]
 

@@ -232,7 +232,7 @@ MESSAGES = {
     ),
     "X a vector": (
         lambda: rls.factorize(rls.Linear(), jnp.ones(3)),
-        "X must have shape (n, d), and has shape (3,): use X[:, None]",
+        "X must have shape (n, d), and has shape (3,): use X[None] for one row",
     ),
     "X empty": (
         lambda: rls.factorize(rls.Linear(), jnp.ones((0, 3))),

@@ -87,7 +87,7 @@ def public():
 
 # Tokens of code at most, in thousands, docstrings and comments apart: lower them where there is room.
 BUDGET = {
-    "support": 6.6,
+    "support": 6.4,
     "linalg": 4.6,
     "kernels": 5.3,
     "rows": 11.2,
@@ -98,7 +98,7 @@ BUDGET = {
     "inference": 9.1,
     "search": 23.1,
     "io": 5.1,
-    "sklearn": 5.0,
+    "sklearn": 4.9,
     "cli": 4.6,
 }
 COUNTED = {tokenize.NAME, tokenize.OP, tokenize.NUMBER, tokenize.STRING}

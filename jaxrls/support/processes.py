@@ -7,6 +7,7 @@ One that was killed takes its connections with it, which the others see; one tha
 more heartbeats, after which `jax.distributed` ends the others: `heartbeat_timeout_seconds` says how
 soon."""
 
+import pickle
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -18,7 +19,6 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from safetensors.numpy import load, save
 
 GOES_ON, DONE, FAILED = 0, 1, 2
 WORDS = 400  # bytes of what went wrong
@@ -81,17 +81,11 @@ def _total(spread: Any, *, everywhere: NamedSharding) -> Any:
 
 
 def tell_all(tree: Any) -> list:
-    """The pytree of NumPy arrays of every process, all of one structure, on the host; shapes and
-    dtypes may be any.
-    """
-    leaves, structure = jax.tree.flatten(tree)
-    own = np.frombuffer(save({str(i): np.asarray(leaf) for i, leaf in enumerate(leaves)}), np.uint8)
+    """The pytree of NumPy arrays of every process, on the host; shapes and dtypes may be any."""
+    own = np.frombuffer(pickle.dumps(tree), np.uint8)  # processes of one program trust each other
     sizes = _gathered(np.array([len(own)], np.int64).view(np.uint8)).view(np.int64)[:, 0]
     told = _gathered(np.pad(own, (0, sizes.max() - len(own))))
-    found = [load(one[:size].tobytes()) for one, size in zip(told, sizes, strict=True)]
-    return [
-        jax.tree.unflatten(structure, [one[str(i)] for i in range(len(leaves))]) for one in found
-    ]
+    return [pickle.loads(one[:size].tobytes()) for one, size in zip(told, sizes, strict=True)]
 
 
 def _meet(state: int, words: str = "") -> np.ndarray:

@@ -106,7 +106,7 @@ def test_a_number_of_landmarks_has_a_certificate_too():
         ({"landmarks": np.full((2, 2), np.nan)}, "landmarks"),
         (
             {"kernel": rls.Precomputed(), "X": np.eye(N, dtype=DTYPE)},
-            r"which Precomputed\(\) cannot",
+            r"and Precomputed\(\) cannot",
         ),
     ],
 )

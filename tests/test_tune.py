@@ -157,7 +157,7 @@ def test_progress(capsys):
         ),
         (
             {"starts": 2, "key": 0},
-            r"pass key=jax\.random\.key\(0\), and key is 0",
+            r"key must be one such as jax\.random\.key\(0\), and is 0",
         ),
         (
             {"landmarks": 21},

@@ -3,7 +3,7 @@ left out, and of two-sided data also of entries, whole rows and columns.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jaxtyping import Array, Float
@@ -83,6 +83,13 @@ def path(
     return Path(lams, found.coef, found.intercept, error, found.free)
 
 
+class Pair(NamedTuple):
+    """Coefficients and intercept."""
+
+    coef: Any
+    intercept: Any
+
+
 @door()
 def coef(
     factor: Factor, Y: Float[Array, "n *t"] | Listed, lam: Float[Array, "*#t"] | float | Listed
@@ -105,7 +112,7 @@ def coef(
     solution = factor.solve(Y)
     found = solution.coefficients(one_lam(lam, solution))
     found = jax.tree.map(lambda part: solution.labels.drop_axis(part[0]), found)
-    return found[:2] if found.free is None else found
+    return Pair(*found[:2]) if found.free is None else found
 
 
 @door()

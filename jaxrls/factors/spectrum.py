@@ -274,8 +274,8 @@ class Spectrum(Factor):
             half, middle = self.directions * kept, self.across * kept
             return DualSpread.of_matrix(self, lam, half, middle, self.training_design())
         if self.report.trace_residual is not None:
-            root = jnp.sqrt(self.s)
-            scale, whiten = jnp.sqrt(lam / (self.s + lam)) / root, self.basis / root
+            root = jnp.sqrt(self.s)  # of what is hidden the prior is left
+            scale, whiten = jnp.sqrt(lam / (self.seen + lam)) / root, self.basis / root
             return PrimalSpread(*of, self.basis * scale, self.across * scale, lam, whiten)
         c, r = self.basis.shape
         if c > r:

@@ -14,7 +14,13 @@ from jaxtyping import Array, Float
 
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.rows.blocks import check_block_size, default_block_size, over_rows, wide_block_size
-from jaxrls.support.checks import check_finite, check_inputs, check_row_numbers, check_symmetric
+from jaxrls.support.checks import (
+    check_finite,
+    check_inputs,
+    check_row_numbers,
+    check_symmetric,
+    is_concrete,
+)
 from jaxrls.support.pytrees import pytree, static
 
 HOST_BLOCK_BYTES = 32 * 2**20  # of rows that are read at once
@@ -200,6 +206,7 @@ class Rows:
 
 def in_blocks(arrays: Iterable, size: int) -> Iterator:
     """The same rows in arrays of `size` rows, the last one excepted."""
+    join = lambda parts: (np if is_concrete(parts) else jnp).concatenate(parts)
     held: list = []
     missing = size
     for X in arrays:
@@ -207,10 +214,10 @@ def in_blocks(arrays: Iterable, size: int) -> Iterator:
             held.append(X[:missing])
             X, missing = X[missing:], missing - len(held[-1])
             if not missing:
-                yield np.concatenate(held)
+                yield join(held)
                 held, missing = [], size
     if held:
-        yield np.concatenate(held)
+        yield join(held)
 
 
 @pytree

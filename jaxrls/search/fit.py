@@ -141,11 +141,10 @@ def _best(problem: Problem, *, lams, per_target: bool, conservative, keep: bool 
     found = beside(found, kept, plan.problem, plan.choice, keep)
     if not plan.goes_below or found.lam >= NEAR * found.floor:
         return found
-    # Near the floor of a spectrum Cholesky factors are rounded less.
+    # Near the floor of a spectrum its errors may be rounding; Cholesky factors are rounded less.
     below = replace(plan.problem, solver=Cholesky())
-    lower, kept = _searched(replace(plan, problem=below))
-    gain = (found.error - lower.error) * (-1 if problem.criterion.larger_is_better else 1)
-    return beside(lower, kept, below, None, keep) if gain > 0 else found
+    found, kept = _searched(replace(plan, problem=below))
+    return beside(found, kept, below, None, keep)
 
 
 _solved, _chosen = compiled(Problem.solution), compiled(Choice.of)

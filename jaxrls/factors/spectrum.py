@@ -224,7 +224,10 @@ class Spectrum(Factor):
         """From the features, where U is made of them."""
         if self.rotation is None:
             return super().unseen(solution, lams)
-        return solution.at_each(lams, lambda lam, one: self.view(one, lam).residuals)
+        # One reading for all λ, where `view` takes one for each.
+        kept = (1 - self.lost(lams)) * solution.state[:, None]
+        f = self.rows.map(lambda x, b: times(self.left(x, None, b), kept), self.fixed.rows)
+        return solution.labels.Y - solution.labels.mean - jnp.moveaxis(f, 1, 0)
 
     def landmarks_out(self, solution, lams):
         """All λ by four products."""

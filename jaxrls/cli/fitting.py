@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 import jaxrls as rls
-from jaxrls.cli.report import at_terminal, count, report, say
+from jaxrls.cli.report import at_terminal, count, report, show
 from jaxrls.io.named import CRITERIA, landmarks_to_tune, named_kernel
 from jaxrls.io.sources import Choice, open_files, paths_of
 from jaxrls.kernels.kernel import Standardized
@@ -40,10 +40,10 @@ def run_fit(args) -> None:
         thin = standardise(thin, centre, scale)
     width = "median" if args.width is None else args.width
     kernel: Any = named_kernel(args.kernel, thin, width=width, degree=args.degree)
-    told = "" if classes is None else f" ({len(classes)} classes: {', '.join(classes[:5])})"
+    kinds = "" if classes is None else f" ({len(classes)} classes: {', '.join(classes[:5])})"
     rows, inputs = count(n, "row"), count(X.shape[1], "input")
-    say("data", f"{files}{', streamed' * args.stream}: {rows}, {inputs}, target {target}{told}")
-    say("kernel", f"{args.kernel}{numbers_of(kernel)}")
+    show("data", f"{files}{', streamed' * args.stream}: {rows}, {inputs}, target {target}{kinds}")
+    show("kernel", f"{args.kernel}{numbers_of(kernel)}")
     if args.standardize:
         kernel = Standardized(kernel, centre, scale)
 
@@ -59,21 +59,21 @@ def run_fit(args) -> None:
         tuned: Any = rls.tune(kernel, sample, Y[drawn], **options, **some, keep=False)
         steps, kernel = count(len(tuned.history.errors) - 1, "step"), tuned.kernel
         errors = f"{float(tuned.history.start_error):.4g} -> {float(tuned.error):.4g}"
-        say("tuned", f"{args.kernel}{numbers_of(kernel)}")
-        say("", f"{tuned.criterion} error {errors} in {steps}: {tuned.history.reason}")
+        show("tuned", f"{args.kernel}{numbers_of(kernel)}")
+        show("", f"{tuned.criterion} error {errors} in {steps}: {tuned.history.reason}")
     options |= chosen(args, name, classes, groups)
     options |= {"lams": args.lams, "landmarks": args.landmarks, "keep": args.intervals}
     fit = rls.fit(kernel, X, Y, weights=v, **options)
     report(fit, Y, classes, v, scores=args.rank)
-    say("time", f"{time.perf_counter() - start:.1f} s, compilation included")
+    show("time", f"{time.perf_counter() - start:.1f} s, compilation included")
     if args.out:
         if args.rank:  # scores are not in the units of the target
             known["layout"]["target"] = False
         rls.save(args.out, fit, extra={"table": known})
-        say("saved", args.out)
+        show("saved", args.out)
     if args.plot:
         fit.plot().figure.savefig(args.plot, dpi=150)
-        say("drawn", args.plot)
+        show("drawn", args.plot)
 
 
 def chosen(args, name: str, classes, groups):

@@ -172,10 +172,10 @@ def check_fit(args):
     args.stream = args.stream or several
     ordered = args.rank or args.criterion == "pairs"
     whole = ("groups", "classify", "one_hot", "rank")
-    said = [name for name in whole if getattr(args, name)]
-    said += ["missing median"] * (args.missing == "median")
-    if args.stream and said:
-        yield f"--{said[0].replace('_', '-')} is for tables that are read whole: name one file"
+    given = [name for name in whole if getattr(args, name)]
+    given += ["missing median"] * (args.missing == "median")
+    if args.stream and given:
+        yield f"--{given[0].replace('_', '-')} is for tables that are read whole: name one file"
     if args.checkpoint and not args.stream:
         yield "--checkpoint is for rows that stream: name several files, or say --stream"
     if args.stream and args.kernel not in PLAIN and args.landmarks in (None, "auto"):
@@ -248,8 +248,8 @@ def keep_programs() -> None:
     there is one to write to; the library itself leaves JAX's settings as they are.
     """
     folder = cache_folder()
-    told = jax.config.jax_compilation_cache_dir is not None  # type: ignore[attr-defined]
-    if told or not os.path.isabs(folder):  # nobody knows whose home this is
+    chosen = jax.config.jax_compilation_cache_dir is not None  # type: ignore[attr-defined]
+    if chosen or not os.path.isabs(folder):  # nobody knows whose home this is
         return
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)

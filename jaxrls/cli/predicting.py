@@ -53,8 +53,8 @@ def run_predict(args) -> None:
                 found += judged(columns, target[0], classes)
             rows += n
             reached(rows)
-    told = [f"{count(rows, 'prediction')} written to {args.out}"] if args.out else []
-    for line in told + verdict(found, classes, args.interval is not None):
+    lines = [f"{count(rows, 'prediction')} written to {args.out}"] if args.out else []
+    for line in lines + verdict(found, classes, args.interval is not None):
         print(line, file=sys.stdout if args.out else sys.stderr)
 
 

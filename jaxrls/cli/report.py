@@ -18,7 +18,7 @@ def at_terminal() -> bool:
     return sys.stderr.isatty() and find_spec("tqdm") is not None
 
 
-def say(what: str, text) -> None:
+def show(what: str, text) -> None:
     """One line of the report."""
     print(f"{what:<10}{text}")
 
@@ -49,15 +49,15 @@ def report(fit, Y, classes, weights, scores: bool = False) -> None:
     print(f"\n{fit}")
     left = np.asarray(fit.loo_residuals)
     if fit.criterion in ORDERED:
-        say("order", f"{100 * (1 - float(fit.error)):.4g} % of pairs are in the right order")
+        show("order", f"{100 * (1 - float(fit.error)):.4g} % of pairs are in the right order")
     if classes is not None:
         wrong = rls.decode(Y - left, classes) != rls.decode(Y, classes)
-        say("left out", f"{100 * np.average(wrong, weights=weights):.3g} % of labels wrong")
+        show("left out", f"{100 * np.average(wrong, weights=weights):.3g} % of labels wrong")
     elif not scores:
         scale = rms(Y - np.average(Y, weights=weights), weights)
-        say("left out", f"RMSE {rms(left, weights):.4g}, of a standard deviation of {scale:.4g}")
+        show("left out", f"RMSE {rms(left, weights):.4g}, of a standard deviation of {scale:.4g}")
     if fit.certificate:
-        say("landmarks", fit.certificate)
+        show("landmarks", fit.certificate)
 
 
 def run_demo(args) -> None:
@@ -65,12 +65,12 @@ def run_demo(args) -> None:
     X, y, names = rls.airfoil()
     X = (X - X.mean(axis=0)) / X.std(axis=0)
     test = np.arange(len(X)) % 5 == 0
-    say("data", f"NASA airfoil self-noise: sound in decibels from {', '.join(names)}")
-    say("rows", f"{(~test).sum()} to fit, {test.sum()} held out")
+    show("data", f"NASA airfoil self-noise: sound in decibels from {', '.join(names)}")
+    show("rows", f"{(~test).sum()} to fit, {test.sum()} held out")
     start = time.perf_counter()
     fit: Any = rls.fit(rls.Gaussian(4.0), X[~test], y[~test])
     report(fit, y[~test], None, None)
-    say("time", f"{time.perf_counter() - start:.1f} s, compilation included")
+    show("time", f"{time.perf_counter() - start:.1f} s, compilation included")
     start = time.perf_counter()
     import optax  # Adam: many cheap steps, and no line search to compile
 
@@ -80,9 +80,9 @@ def run_demo(args) -> None:
     widths = f"width {float(np.asarray(fit.kernel.width)):.4g} -> {float(tuned.kernel.width):.4g}"
     along = f"along the gradient of the LOO error of {len(some)} rows"
     print()
-    say("tuned", f"{widths} in {count(steps, 'step')} {along}")
-    say("LOO error", f"{float(fit.error):.4g} -> {float(better.error):.4g}")
-    say("time", f"{time.perf_counter() - start:.1f} s, compilation included")
+    show("tuned", f"{widths} in {count(steps, 'step')} {along}")
+    show("LOO error", f"{float(fit.error):.4g} -> {float(better.error):.4g}")
+    show("time", f"{time.perf_counter() - start:.1f} s, compilation included")
     before, after = (rms(y[test] - model.predict(X[test])) for model in (fit, better))
-    say("check", f"RMSE on the {test.sum()} held-out rows: {before:.4g} -> {after:.4g}")
+    show("check", f"RMSE on the {test.sum()} held-out rows: {before:.4g} -> {after:.4g}")
     print(f"\nYour own data: {args.prog} fit --help")

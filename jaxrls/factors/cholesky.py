@@ -199,7 +199,7 @@ class RefinedGram(CholeskyGram):
         run = Run(last, at.steps, jnp.max(count), jnp.where(last <= CLOSE, CONVERGED, ALL_STEPS))
         plain = groups is None and self.weights.values is None
         e = (at.r / at.R)[None] if plain else solution.residuals(lams, groups)
-        found = Coefficients(at.coef[None], *self.fixed.apart(at.beta[None]))
+        found = Coefficients(at.coef[None], *self.fixed.split(at.beta[None]))
         return Outcome(found, e, self.weights.count - at.dof[None], run=run)
 
 

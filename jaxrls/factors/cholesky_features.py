@@ -109,14 +109,14 @@ class CholeskyFeatures(OneByOne):
         columns = self.weights.values, self.fixed.rows, labels.scaled
         return self.rows.sum(block, *columns, **self.hints)
 
-    def at(self, lam, state) -> "Seen":
-        """How rows and labels are seen at one λ."""
+    def at(self, lam, state) -> "Shrunk":
+        """What takes rows and labels to shrunk coordinates, at one λ."""
         A = jnp.linalg.cholesky(self.second + lam * jnp.eye(len(self.second), dtype=self.dtype))
         shrink = triangular_inverse(A)
         R = shrink.T if self.map.back is None else matmul(shrink, self.map.back.T).T
-        return Seen(R, matmul(self.origin, shrink.T), matmul(shrink, state), shrink)
+        return Shrunk(R, matmul(self.origin, shrink.T), matmul(shrink, state), shrink)
 
-    def _at_all(self, solution, lams) -> "Seen":
+    def _at_all(self, solution, lams) -> "Shrunk":
         """The same one λ after the other, and where each target has its own, one target after the
         other, (L k, …): made once, before the rows are read.
         """
@@ -125,46 +125,46 @@ class CholeskyFeatures(OneByOne):
         columns = lams.reshape(L * k), jnp.tile(each, (L, 1, 1))
         return jax.lax.map(lambda args: self.at(*args), columns)
 
-    def _of_each(self, fn, seen, lams):
-        """`fn(seen)` of all of them, (b, t/k) each, as (b, L, t)."""
+    def _of_each(self, fn, shrunk, lams):
+        """`fn(shrunk)` of all of them, (b, t/k) each, as (b, L, t)."""
 
         def joined(a):
             a = jnp.moveaxis(a, 0, 1)
             return a.reshape(len(a), len(lams), lams.shape[1] * a.shape[2])
 
-        return jax.tree.map(joined, jax.lax.map(fn, seen))
+        return jax.tree.map(joined, jax.lax.map(fn, shrunk))
 
     def at_lam(self, lam, one):
         """From moments: all but what belongs to rows, and ‖w‖² of w = A⁻ᵀq in place of the fit."""
-        seen, missing = self.at(lam, one.state), self.residual_dimensions() - len(self.second)
-        logs = missing * jnp.log(lam) - 2 * jnp.sum(jnp.log(jnp.diagonal(seen.shrink)))
-        dof = missing + lam * jnp.sum(seen.shrink**2)
-        coef, beta = matmul(seen.R, seen.q), one.labels.start - matmul(seen.middle, seen.q)
-        length = jnp.sum(matmul(seen.shrink.T, seen.q) ** 2, axis=0)
+        shrunk, missing = self.at(lam, one.state), self.residual_dimensions() - len(self.second)
+        logs = missing * jnp.log(lam) - 2 * jnp.sum(jnp.log(jnp.diagonal(shrunk.shrink)))
+        dof = missing + lam * jnp.sum(shrunk.shrink**2)
+        coef, beta = matmul(shrunk.R, shrunk.q), one.labels.start - matmul(shrunk.middle, shrunk.q)
+        length = jnp.sum(matmul(shrunk.shrink.T, shrunk.q) ** 2, axis=0)
         return AtLam(coef, beta, None, None, length, logs[None], dof[None])
 
     def data_fit(self, solution, lams):
         """(‖√v (y − ŷ)‖² + λ‖w‖²)/λ."""
         return self.residual_norm(solution, lams) / lams + super().data_fit(solution, lams)
 
-    def seen(self, psi, b, seen: "Seen") -> Float[Array, "n r"]:
+    def coordinates(self, psi, b, shrunk: "Shrunk") -> Float[Array, "n r"]:
         """u of a block of rows, from their ψ."""
-        return tall_matmul(psi, seen.R) - self.fixed.fitted(b, seen.middle)
+        return tall_matmul(psi, shrunk.R) - self.fixed.fitted(b, shrunk.middle)
 
     def sweep(self, solution, lams, fn, *columns, stack=False):
         """One pass over the rows with all λ inside: O(n r² L)."""
-        seen = self._at_all(solution, lams)
+        shrunk = self._at_all(solution, lams)
 
         def block(x, v, b, y, *columns):
             psi = self.map.raw(x)
             counted = jnp.ones_like(psi[:, 0]) if v is None else v
             h = self.fixed.leverage(b, counted)
 
-            def at(seen):
-                u = self.seen(psi, b, seen)
-                return matmul(u, seen.q), (1 - counted * jnp.sum(u * u, axis=1) - h)[:, None]
+            def at(shrunk):
+                u = self.coordinates(psi, b, shrunk)
+                return matmul(u, shrunk.q), (1 - counted * jnp.sum(u * u, axis=1) - h)[:, None]
 
-            f, R = self._of_each(at, seen, lams)
+            f, R = self._of_each(at, shrunk, lams)
             f = f if v is None else safe_sqrt(v)[:, None, None] * f
             return fn(y[:, None] - f, R, v, *columns)
 
@@ -176,19 +176,25 @@ class CholeskyFeatures(OneByOne):
         """At one λ after the other."""
         return self._of_each(self.landmarks, self._at_all(solution, lams), lams)
 
-    def landmarks(self, seen: "Seen", corner=None):
+    def landmarks(self, shrunk: "Shrunk", corner=None):
         """d, ρ, α, u·q and R of landmarks, from k(points, points) where that is known."""
         b, v = self.fixed.rows_at(self.indices), self.weights.array[self.indices]
         corner = self.map.raw(self.map.points) if corner is None else corner
-        u, W = self.seen(corner, b, seen), seen.planes
+        u, W = self.coordinates(corner, b, shrunk), shrunk.planes
         remaining = 1 - v * jnp.sum(u * u, axis=1) - self.fixed.leverage(b, v)
         d, rho = jnp.sum(W * W, axis=1), jnp.sum(W * u, axis=1)
-        return d[:, None], rho[:, None], matmul(W, seen.q), matmul(u, seen.q), remaining[:, None]
+        return (
+            d[:, None],
+            rho[:, None],
+            matmul(W, shrunk.q),
+            matmul(u, shrunk.q),
+            remaining[:, None],
+        )
 
     def spread(self, lam):
         """u uᵀ λ."""
-        seen, root = self.at(lam, self.second[:, :0]), jnp.sqrt(lam)
-        of = self.expansion, self.fixed.lean(), root * seen.R, root * seen.middle, lam
+        shrunk, root = self.at(lam, self.second[:, :0]), jnp.sqrt(lam)
+        of = self.expansion, self.fixed.lean(), root * shrunk.R, root * shrunk.middle, lam
         return PrimalSpread(*of, self.map.back)
 
     def primal_form(self):
@@ -199,16 +205,16 @@ class CholeskyFeatures(OneByOne):
 
     def view(self, solution, lam):
         """I − HHᵀ − UUᵀ with U = √v u."""
-        seen = self.at(lam, solution.state)
+        shrunk = self.at(lam, solution.state)
         u = self.rows.map(
-            lambda x, b: self.seen(self.map.raw(x), b, seen), self.fixed.rows, **self.hints
+            lambda x, b: self.coordinates(self.map.raw(x), b, shrunk), self.fixed.rows, **self.hints
         )
-        of = u, seen.q, solution.labels, self.weights, self.fixed
-        return LowRank.of_rows(*of, seen.planes, self.indices)
+        of = u, shrunk.q, solution.labels, self.weights, self.fixed
+        return LowRank.of_rows(*of, shrunk.planes, self.indices)
 
 
-class Seen(NamedTuple):
-    """How rows and labels are seen at one λ."""
+class Shrunk(NamedTuple):
+    """What takes rows and labels to shrunk coordinates, at one λ."""
 
     R: Float[Array, "r r"]
     middle: Float[Array, "q r"]  # u of what the fixed effects fit
@@ -297,20 +303,20 @@ def left_out_sum(
     return error(kernel, points, lam, jax.tree.map(jnp.asarray, rest))
 
 
-def _still(change) -> bool:
+def _is_constant(change) -> bool:
     """Whether nothing that is being differentiated reaches an argument."""
     return isinstance(change, jax.custom_derivatives.SymbolicZero)
 
 
 def _moves(changes) -> bool:
-    return not all(map(_still, jax.tree.leaves(changes)))
+    return not all(map(_is_constant, jax.tree.leaves(changes)))
 
 
 def _changes(primals, changes):
     """Changes as arrays, of zeros where there are none."""
 
     def filled(primal, change):
-        if not _still(change):
+        if not _is_constant(change):
             return change
         if jnp.issubdtype(primal.dtype, jnp.inexact):
             return jnp.zeros_like(primal)
@@ -335,10 +341,10 @@ def left_out_slopes(solution: Solution, total: Callable, lam) -> tuple[Any, Any,
     formula is differentiated in its turn for derivatives of higher order.
     """
     f: Any = solution.factor
-    seen, labels = f.at(lam, solution.state), solution.labels
+    shrunk, labels = f.at(lam, solution.state), solution.labels
     counted = f.weights if f.indices is None else f.weights.without(f.indices)
     columns = f.weights.values, counted.values, labels.scaled, labels.Y
-    R, q = seen.R, seen.q
+    R, q = shrunk.R, shrunk.q
 
     def of_rows(u, v, counted, y, Y):
         """The sum over a block of rows, and its derivatives in r and s."""
@@ -353,7 +359,7 @@ def left_out_slopes(solution: Solution, total: Callable, lam) -> tuple[Any, Any,
         return jax.value_and_grad(error, (0, 1))(matmul(u, q), jnp.sum(u * u, axis=1))
 
     def block(x, *columns):
-        u = f.seen(f.map.raw(x), None, seen)
+        u = f.coordinates(f.map.raw(x), None, shrunk)
         value, (g, a) = of_rows(u, *columns)
         sums = transposed_matmul(u, g), matmul(a, u), jnp.sum(g, axis=0)
         return value, gram_panels(a[:, None] * u, u), *sums
@@ -364,7 +370,7 @@ def left_out_slopes(solution: Solution, total: Callable, lam) -> tuple[Any, Any,
     corner = jnp.zeros_like(t)  # the cotangent of k(points, points) in the rows of landmarks
     if f.indices is not None:
         nothing = jnp.zeros_like(t), jnp.zeros_like(z), jnp.zeros_like(mean)
-        of_landmarks = partial(_of_landmarks, solution, seen, total)
+        of_landmarks = partial(_of_landmarks, solution, shrunk, total)
         own, pull = jax.vjp(of_landmarks, *nothing, f.map.raw(f.map.points))
         by_t, by_z, by_mean, corner = pull(jnp.ones_like(own))
         value, t = value + own, t + (by_t + by_t.T) / 2
@@ -376,7 +382,7 @@ def left_out_slopes(solution: Solution, total: Callable, lam) -> tuple[Any, Any,
 
         def block(x, v, counted, y, Y):
             psi, dpsi = moved(lambda kernel, points: kernel(x, points))
-            u = f.seen(psi, None, seen)
+            u = f.coordinates(psi, None, shrunk)
             _, (g, a) = of_rows(u, v, counted, y, Y)
             by_sums = 2 * matmul(u, t) + matmul(Y - labels.mean, z.T) + constant
             by_sums = by_sums if v is None else v[:, None] * by_sums
@@ -388,18 +394,18 @@ def left_out_slopes(solution: Solution, total: Callable, lam) -> tuple[Any, Any,
         corners = corner * moved(lambda kernel, points: kernel(points, points))[1]
         return f.rows.sum(block, *columns, **f.hints) + jnp.sum(penalty + corners)
 
-    return value, jnp.sum(t * matmul(seen.shrink, seen.shrink.T)), along
+    return value, jnp.sum(t * matmul(shrunk.shrink, shrunk.shrink.T)), along
 
 
-def _of_landmarks(solution: Solution, seen: Seen, total: Callable, step, cross, mean, corner):
+def _of_landmarks(solution: Solution, shrunk: Shrunk, total: Callable, step, cross, mean, corner):
     """The sum over rows that are landmarks, where S, Dᵀ diag(v) y, the mean and k(points, points)
     change, the first three in the coordinates of u.
     """
     f: Any = solution.factor
     A = jnp.linalg.cholesky(jnp.eye(len(step), dtype=step.dtype) + step)
     solve = partial(jax.lax.linalg.triangular_solve, A, left_side=True, lower=True)
-    middle = solve((seen.middle + mean).T).T
-    moved = seen._replace(R=solve(seen.R.T).T, q=solve(seen.q + cross), middle=middle)
+    middle = solve((shrunk.middle + mean).T).T
+    moved = shrunk._replace(R=solve(shrunk.R.T).T, q=solve(shrunk.q + cross), middle=middle)
     Y, v = solution.labels.Y[f.indices], f.weights.array[f.indices]
     d, rho, alpha, fitted, remaining = f.landmarks(moved, corner)
     residual = (solution.labels.Y - solution.labels.mean)[f.indices] - fitted

@@ -268,7 +268,7 @@ class Factor(ABC):
         return Solution(self, labels, self.project(labels))
 
     @property
-    def tells_rows(self) -> bool:
+    def has_residuals(self) -> bool:
         """Whether it tells what is left of rows left out."""
         return True
 
@@ -423,7 +423,7 @@ class Solution:
     def coefficients(self, lams) -> Coefficients:
         """Coefficients (L, c, t), intercept (L, t) and other fixed effects (L, p, t) or None."""
         coef, beta = self.factor.coefficients(self, self.columns(lams))
-        return Coefficients(coef, *self.factor.fixed.apart(beta))
+        return Coefficients(coef, *self.factor.fixed.split(beta))
 
     def residual_norm(self, lams) -> Float[Array, "L t"]:
         """Σ vᵢ (yᵢ − f(xᵢ))²."""
@@ -524,7 +524,7 @@ class Solution:
 
     def estimated(self, lams, fn: Callable | None = None) -> Outcome:
         """What a factor that is not exact says of single rows left out."""
-        if not self.factor.tells_rows:
+        if not self.factor.has_residuals:
             raise ValueError(
                 "probes=0 leaves no rows out: take probes=32, name one λ, or choose it by "
                 "holdout(X, Y), rows held out"

@@ -158,7 +158,7 @@ class IterativeGram(Factor):
     block_size: int | None = static()
 
     @property
-    def tells_rows(self):
+    def has_residuals(self):
         """With probes."""
         return self.signs.shape[1] > 0
 
@@ -214,12 +214,12 @@ class IterativeGram(Factor):
         if not p:
             return SolvedColumns(dual, run)
         # P̂ is nearer to P̃ by what landmarks leave out, and its diagonal seldom far below.
-        beside = self.left_over / self.weights.count
-        probed = lam * signs * (solved - self.near_inverse(lam + beside, signs))
+        extra = self.left_over / self.weights.count
+        probed = lam * signs * (solved - self.near_inverse(lam + extra, signs))
         probed = probed.reshape(n, L, k, p)
         h = self.fixed.leverage(self.fixed.rows, self.weights.array)
         left, flat = (1 - h)[:, None], lams.ravel()
-        near, kept = self.kept(flat + beside)
+        near, kept = self.kept(flat + extra)
         square = map_rows(
             lambda U: matmul(U * U, kept), self.U, default_block_size(n, 8 * len(self.s))
         )
@@ -274,7 +274,7 @@ class IterativeGram(Factor):
             self.view(solution, lams[0, 0])
         at = self.at(solution, lams)
         coef, beta, fitted = self.found(solution, at.dual)
-        coefficients = Coefficients(coef, *self.fixed.apart(beta))
+        coefficients = Coefficients(coef, *self.fixed.split(beta))
         if at.e is None:
             return Outcome(coefficients, None, None, run=at.run)
         e = at.e.swapaxes(0, 1)

@@ -3,17 +3,17 @@ eigendecompositions.
 
 With √v₁K₁√v₁ = U₁ diag(s₁) U₁ᵀ and likewise on side 2, K̃ = √v K √v has the eigenvectors U = U₁ ⊗
 U₂, which are never formed, and the eigenvalues s₁s₂ᵀ. Labels are a matrix Y (n₁, n₂), z = U₁ᵀ√v(Y −
-ȳ)U₂ its coordinates and c those of √v, and lost = λ/(s₁s₂ᵀ + λ) of each is what a fit leaves:
+ȳ)U₂ its coordinates and c those of √v, and D = λ/(s₁s₂ᵀ + λ) of each is what a fit leaves:
 
-    residuals √v(y − f) = U₁(lost ∘ ζ)U₂ᵀ,   ζ = z − bc,   b = Σ lost∘c∘z / Σ lost∘c∘c,
-    1 − leverage = (U₁∘U₁) lost (U₂∘U₂)ᵀ − w²,   w = U₁(lost ∘ c)U₂ᵀ / √(Σ lost∘c∘c).
+    residuals √v(y − f) = U₁(D ∘ ζ)U₂ᵀ,   ζ = z − bc,   b = Σ D∘c∘z / Σ D∘c∘c,
+    1 − leverage = (U₁∘U₁) D (U₂∘U₂)ᵀ − w²,   w = U₁(D ∘ c)U₂ᵀ / √(Σ D∘c∘c).
 
 Centring would break the product up, so that the unpenalised intercept ȳ + b comes from the fits to
 labels and to the constant, as in generalised least squares; likewise of what is left out, whose
 intercept is the rest's: with e⁰ the held-out residuals of both without an intercept,
 
     e = e⁰[y] − b e⁰[1],   b = M[y]/M[1],
-    M[t] = (Σ lost∘c∘t over all) − r[1]·e⁰[t] over what is left out.
+    M[t] = (Σ D∘c∘t over all) − r[1]·e⁰[t] over what is left out.
 """
 
 from collections.abc import Callable
@@ -90,27 +90,27 @@ def without_constant(A, M):
     return A[:t] - jnp.sum(A[t:, None] * level(M), axis=0)
 
 
-def without_rows(U, lost, Z, q: int):
+def without_rows(U, residual_share, Z, q: int):
     """Without whole rows, whose entries come apart in the basis of the other side: e⁰ of a stack,
     M, and the diagonal of R⁰.
     """
-    r, own = matmul(U, lost * Z), matmul(U * U, lost)
-    return r / own, moments(lost * Z, Z, q) - moments(r, r / own, q, -1), own
+    r, own = matmul(U, residual_share * Z), matmul(U * U, residual_share)
+    return r / own, moments(residual_share * Z, Z, q) - moments(r, r / own, q, -1), own
 
 
 @pytree
 class SidesView(View):
-    """R = (U₁ ⊗ U₂) diag(lost) (U₁ ⊗ U₂)ᵀ − wwᵀ, whose rows are made as they are asked for."""
+    """R = (U₁ ⊗ U₂) diag(D) (U₁ ⊗ U₂)ᵀ − wwᵀ, whose rows are made as they are asked for."""
 
     first: Float[Array, "n1 n1"]
     second: Float[Array, "n2 n2"]
-    lost: Float[Array, "n1 n2"]
+    residual_share: Float[Array, "n1 n2"]
     w: Float[Array, "n q"]
 
     @property
     def width(self):
         """That of U₁ ⊗ U₂."""
-        return self.lost.size
+        return self.residual_share.size
 
     def entries(self, i, j):
         """By one product."""
@@ -119,7 +119,7 @@ class SidesView(View):
             * self.second[k % len(self.second)][:, None]
             for k in (i, j)
         )
-        R = matmul((one * self.lost).reshape(len(i), -1), other.reshape(len(j), -1).T)
+        R = matmul((one * self.residual_share).reshape(len(i), -1), other.reshape(len(j), -1).T)
         return R - matmul(self.w[i], self.w[j].T)
 
 
@@ -163,11 +163,11 @@ class SidesSpread:
         """
         p, q = matmul(K1, self.first), matmul(K2, self.second)
 
-        def told(pair):
+        def explained(pair):
             return jnp.sum(matmul(p, pair[0][:, None] * self.inverse * pair[1]) * q, axis=1)
 
         slack = self.slack[:, None] - jnp.sum(matmul(p, self.constant) * q, axis=2)
-        return prior - jax.lax.map(told, (p, q)) + matmul(slack.T, slack)
+        return prior - jax.lax.map(explained, (p, q)) + matmul(slack.T, slack)
 
 
 @pytree
@@ -254,7 +254,7 @@ class Kronecker(DualOneByOne):
         return solution.training_residuals(lams) / self.weights.root[:, None]
 
     def view(self, solution, lam):
-        """U diag(lost) Uᵀ − wwᵀ."""
+        """U diag(D) Uᵀ − wwᵀ."""
         at, solved, H = self.at_lam(lam, solution), self.solved(lam, solution)[0], self.H
         half, _ = whitened(solved[:, solution.state.shape[1] :], H)
         w, sides = half * jnp.sqrt(lam / power_of_two(lam)), (self.first.U, self.second.U)
@@ -284,10 +284,10 @@ class Kronecker(DualOneByOne):
         if setting == "both":
             return self.both_left_out(solution, lam[None])[0]
         U, other, Z = self.first.U, self.second.U, self.with_constant(solution)
-        lost, swapped = lam / (self.s + lam), setting == "columns"
+        residual_share, swapped = lam / (self.s + lam), setting == "columns"
         if swapped:
-            U, other, lost, Z = other, U, lost.T, Z.swapaxes(1, 2)
-        e, M, _ = without_rows(U, lost, Z, self.fixed.count)
+            U, other, residual_share, Z = other, U, residual_share.T, Z.swapaxes(1, 2)
+        e, M, _ = without_rows(U, residual_share, Z, self.fixed.count)
         e = without_constant(matmul(e, other.T), M)
         return (e.swapaxes(1, 2) if swapped else e) / self.root
 
@@ -297,7 +297,7 @@ class Kronecker(DualOneByOne):
 
         Without row i, √v₁K₁√v₁ = V diag(σ) Vᵀ, in whose basis labels come apart: direction a is a
         problem on side 2 alone, with σₐs₂ for eigenvalues. Its prediction with column j left out is
-        σₐ(g − yh)/q, with g, h and q from w = s₂/(σₐs₂ + λ) and lost; and what the row makes of
+        σₐ(g − yh)/q, with g, h and q from w = s₂/(σₐs₂ + λ) and D; and what the row makes of
         direction a is k₁ᵀVₐ/σₐ, so that no σ is divided by.
         """
         q, one, other = self.fixed.count, self.first, self.second
@@ -308,18 +308,18 @@ class Kronecker(DualOneByOne):
         else:
             labels = labels.swapaxes(1, 2)
         U, s2 = other.U, other.s[:, None]
-        gone = partial(jnp.delete, assume_unique_indices=True)
+        without = partial(jnp.delete, assume_unique_indices=True)
 
         def row(i):
-            rest = gone(one.U, i[None], axis=0)
+            rest = without(one.U, i[None], axis=0)
             sigma, V = eigh(matmul(rest * one.s, rest.T))
             sigma, k = clip(sigma)[0], matmul(one.U[i] * one.s, matmul(rest.T, V))
-            y = matmul(gone(labels, i[None], axis=2), V)
+            y = matmul(without(labels, i[None], axis=2), V)
             Z = matmul(U.T, y)
 
             def at(lam):
-                lost, w = lam / (s2 * sigma + lam), s2 / (s2 * sigma + lam)
-                _, M, own = without_rows(U, lost, Z, q)
+                residual_share, w = lam / (s2 * sigma + lam), s2 / (s2 * sigma + lam)
+                _, M, own = without_rows(U, residual_share, Z, q)
                 f = (matmul(U, w * Z) - y * matmul(U * U, w)) / own
                 return without_constant((labels[:, :, i] - matmul(f, k))[..., None], M)[..., 0]
 

@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxrls.factors.contract import Report, Solution
 from jaxrls.factors.expansion import AtPoints
-from jaxrls.factors.spectrum import Leaving, Spectrum
+from jaxrls.factors.spectrum import DictionaryRows, Spectrum
 from jaxrls.factors.summed import Summed
 from jaxrls.kernels.inner import Linear
 from jaxrls.kernels.kernel import Kernel
@@ -111,7 +111,7 @@ class Dictionary:
         weights: Weights,
         fixed: FixedEffects,
         before=0.0,
-        leaving=None,
+        dictionary=None,
     ) -> Spectrum:
         """That of moments of B; rows are B again. `leaving` are the numbers of landmarks that leave
         with their row, and their rows of B.
@@ -138,15 +138,15 @@ class Dictionary:
         unsure = jnp.max(jnp.where(hidden, level, jnp.minimum(s, NOISES * noise)))
         floor = jnp.maximum(2 * (2 * jnp.mean(level) - least + damped), unsure)
         root = jnp.sqrt(s)
-        if leaving is not None:
-            indices, corner = leaving
+        if dictionary is not None:
+            indices, corner = dictionary
             own = corner[given] - fixed.fitted(fixed.rows_at(indices), origin)
-            leaving = Leaving(indices, W / lengths(W), matmul(own, V / root))
+            dictionary = DictionaryRows(indices, W / lengths(W), matmul(own, V / root))
         report = Report("subset", floor, jnp.zeros_like(below), sums.trace, self.ridge)
         across, expansion = matmul(origin, V * root), AtPoints(self.points[given])
         made = rows, s, across, weights, fixed, expansion, report
         options: dict = {"rotation": V / root, "origin": origin, "basis": W * root}
-        return Spectrum(*made, leaving=leaving, hidden=hidden, **options)
+        return Spectrum(*made, dictionary=dictionary, hidden=hidden, **options)
 
 
 def solve_subset(
@@ -179,8 +179,8 @@ def solve_subset(
     sums = moments(*data, kept=kept, left_over=left, **origins)
     if trace is not None:
         sums = replace(sums, trace=jnp.asarray(trace, rows.dtype))
-    leaving = (chosen.indices, corner) if leave and chosen.indices is not None else None
-    factor = made.spectrum(features, sums, weights, fixed, leaving=leaving)
+    dictionary = (chosen.indices, corner) if leave and chosen.indices is not None else None
+    factor = made.spectrum(features, sums, weights, fixed, dictionary=dictionary)
     solution = factor.solve_moments(labels, sums)
     return replace(solution, summed=Summed.of_fit(made, sums, fixed))
 

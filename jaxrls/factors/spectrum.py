@@ -41,7 +41,7 @@ class Whole(DenseRows):
 
 
 @pytree
-class Leaving:
+class DictionaryRows:
     """Landmarks that are rows of X, and leave the dictionary with their row."""
 
     indices: Int[Array, " m"]
@@ -72,7 +72,7 @@ class Spectrum(Factor):
     origin: Any = None  # (q, p), what the fixed effects fit of features, None where K is given
     basis: Float[Array, "c r"] | None = None  # None where the coefficients are dual: √v U
     solved: Float[Array, " r"] | None = None  # 0 in directions of K's negative eigenvalues
-    leaving: Any = None  # `Leaving`
+    dictionary: Any = None  # `DictionaryRows`
     complete: bool = static(default=False)  # whether U is square
     hidden: Bool[Array, " r"] | None = None  # where s is the level of rounding in place of 0
     training: Any = None  # where U is kept
@@ -81,7 +81,7 @@ class Spectrum(Factor):
     @property
     def indices(self):
         """Of landmarks that leave."""
-        return None if self.leaving is None else self.leaving.indices
+        return None if self.dictionary is None else self.dictionary.indices
 
     @property
     def parts(self):
@@ -93,13 +93,13 @@ class Spectrum(Factor):
         return self
 
     @property
-    def seen(self) -> Float[Array, " r"]:
+    def counted(self) -> Float[Array, " r"]:
         """s as it counts in sums over directions: 0 where it is hidden."""
         return self.s if self.hidden is None else jnp.where(self.hidden, 0, self.s)
 
     def trace(self):
         """Σ s."""
-        return jnp.sum(self.seen)
+        return jnp.sum(self.counted)
 
     # U --------------------------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ class Spectrum(Factor):
 
     # at λ -----------------------------------------------------------------------------------------
 
-    def lost(self, lams) -> Float[Array, "r L k"]:
+    def residual_share(self, lams) -> Float[Array, "r L k"]:
         """λ/(s + λ). Made with λ first: XLA's product for CPUs would otherwise take the divisions
         into itself, where they are slow.
         """
@@ -158,12 +158,12 @@ class Spectrum(Factor):
         difference, right to the squares of labels.
         """
         if self.sums is not None:
-            coef = times(self.rotation, (1 - self.lost(lams)) * solution.state[:, None])
+            coef = times(self.rotation, (1 - self.residual_share(lams)) * solution.state[:, None])
             both = 2 * self.sums.cross[:, None] - times(self.sums.second, coef)
             return jnp.maximum(self.sums.square - jnp.sum(coef * both, axis=0), 0)
         if not self.complete:
             return super().residual_norm(solution, lams)
-        return jnp.sum((self.lost(lams) * solution.state[:, None]) ** 2, axis=0)
+        return jnp.sum((self.residual_share(lams) * solution.state[:, None]) ** 2, axis=0)
 
     def data_fit(self, solution, lams):
         """‖λc̃‖²/λ + ‖f‖²_H."""
@@ -173,11 +173,13 @@ class Spectrum(Factor):
 
     def logdet(self, solution, lams):
         """Σ log(s + λ), and log λ outside of U."""
-        return self._over_dimensions(jnp.log(self.seen[:, None, None] + lams), jnp.log(lams))
+        return self._over_dimensions(jnp.log(self.counted[:, None, None] + lams), jnp.log(lams))
 
     def residual_dof(self, solution, lams):
         """Σ λ/(s + λ), and 1 outside of U."""
-        return self._over_dimensions(lams / (self.seen[:, None, None] + lams), jnp.ones_like(lams))
+        return self._over_dimensions(
+            lams / (self.counted[:, None, None] + lams), jnp.ones_like(lams)
+        )
 
     def _over_dimensions(self, inside, outside):
         """Σ over those of U, by their share where U is square and spans fixed effects and rows of
@@ -200,8 +202,8 @@ class Spectrum(Factor):
             missed: Any = None if self.complete else (y - matmul(U, z))[:, None]
 
             def at(lams):
-                lost = self.lost(lams)
-                r, R = times(U, lost * z[:, None]), times(U * U, lost)
+                residual_share = self.residual_share(lams)
+                r, R = times(U, residual_share * z[:, None]), times(U * U, residual_share)
                 if not self.complete:
                     r, R = missed + r, outside[:, None, None] + R
                 out = fn(r, R, v, *columns)
@@ -225,39 +227,41 @@ class Spectrum(Factor):
         if self.rotation is None:
             return super().unseen(solution, lams)
         # One reading for all λ, where `view` takes one for each.
-        kept = (1 - self.lost(lams)) * solution.state[:, None]
+        kept = (1 - self.residual_share(lams)) * solution.state[:, None]
         f = self.rows.map(lambda x, b: times(self.left(x, None, b), kept), self.fixed.rows)
         return solution.labels.Y - solution.labels.mean - jnp.moveaxis(f, 1, 0)
 
     def landmarks_out(self, solution, lams):
         """All λ by four products."""
-        W, u, v = self.leaving.planes, self.leaving.left, self.weights.array[self.indices]
-        lost, z = self.lost(lams), solution.state[:, None]
-        slope = jnp.sqrt((1 - lost) * lost)
+        W, u, v = self.dictionary.planes, self.dictionary.left, self.weights.array[self.indices]
+        residual_share, z = self.residual_share(lams), solution.state[:, None]
+        slope = jnp.sqrt((1 - residual_share) * residual_share)
         outside = self._outside(jnp.sqrt(v)[:, None] * u, v, self.fixed.rows_at(self.indices))
-        remaining = outside[:, None, None] + v[:, None, None] * times(u * u, lost)
-        d, rho, alpha = times(W * W, lost), times(W * u, slope), times(W, slope * z)
-        return d, rho, alpha, times(u, (1 - lost) * z), remaining
+        remaining = outside[:, None, None] + v[:, None, None] * times(u * u, residual_share)
+        d, rho, alpha = times(W * W, residual_share), times(W * u, slope), times(W, slope * z)
+        return d, rho, alpha, times(u, (1 - residual_share) * z), remaining
 
     def primal_form(self):
         """φ = (rows − B origin) V, where U is made of rows."""
         if self.rotation is None:
             return None
         turn = self.rotation * jnp.sqrt(self.s)
-        planes = None if self.leaving is None else self.leaving.planes
+        planes = None if self.dictionary is None else self.dictionary.planes
         return PrimalForm(self.rows, Linear(), turn, self.origin, planes, False)
 
     def view(self, solution, lam):
         """U diag(λD) Uᵀ, or I − HHᵀ − U diag(sD) Uᵀ."""
         labels, fixed, weights = solution.labels, self.fixed, self.weights
-        z, lost, used = solution.state, lam / (self.s + lam), weights.used[:, None]
+        z, residual_share, used = solution.state, lam / (self.s + lam), weights.used[:, None]
         if self.rotation is not None:
-            root, out = jnp.sqrt(self.s / (self.s + lam)), self.leaving
+            root, out = jnp.sqrt(self.s / (self.s + lam)), self.dictionary
             u = self.rows.map(lambda x, b: self.left(x, None, b) * root, fixed.rows)
-            constraints = () if out is None else (out.planes * jnp.sqrt(lost), out.indices)
+            constraints = (
+                () if out is None else (out.planes * jnp.sqrt(residual_share), out.indices)
+            )
             return LowRank.of_rows(u, root[:, None] * z, labels, weights, fixed, *constraints)
         r, U = solution.training_residuals(lam[None])[0], self.left_vectors()
-        left = U * (lost if self.complete else lost - 1)
+        left = U * (residual_share if self.complete else residual_share - 1)
         if weights.values is not None:
             G = self.queries() / (self.s + lam)
             left = jnp.where(used, left, -G)
@@ -278,7 +282,7 @@ class Spectrum(Factor):
             return DualSpread.of_matrix(self, lam, half, middle, self.training_design())
         if self.report.trace_residual is not None:
             root = jnp.sqrt(self.s)  # of what is hidden the prior is left
-            scale, whiten = jnp.sqrt(lam / (self.seen + lam)) / root, self.basis / root
+            scale, whiten = jnp.sqrt(lam / (self.counted + lam)) / root, self.basis / root
             return PrimalSpread(*of, self.basis * scale, self.across * scale, lam, whiten)
         c, r = self.basis.shape
         if c > r:
@@ -290,8 +294,8 @@ class Spectrum(Factor):
 
     def squares(self, solution, lam):
         """r, and the diagonals of H, R, H² and R² at one λ, H = I − R: what influence needs."""
-        kept, lost = self.s / (self.s + lam), lam / (self.s + lam)
-        powers = jnp.stack([kept, lost, kept**2, lost**2], axis=1)
+        kept, residual_share = self.s / (self.s + lam), lam / (self.s + lam)
+        powers = jnp.stack([kept, residual_share, kept**2, residual_share**2], axis=1)
 
         def block(x, v, b):
             U = self.left(x, v, b)

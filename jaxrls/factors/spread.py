@@ -44,7 +44,7 @@ class Spread(ABC):
     middle: Float[Array, "q r"]
     lam: Float[Array, ""]
 
-    def seen(self, kernel: Kernel, X, effects: Any = None) -> NewRows:
+    def coordinates(self, kernel: Kernel, X, effects: Any = None) -> NewRows:
         """What `between` takes of rows: O(m c r), once for all others."""
         design = self.expansion.design(kernel, X)
         b = self.fixed.dense(effects, len(design))
@@ -53,11 +53,11 @@ class Spread(ABC):
 
     def variance(self, kernel: Kernel, X, effects: Any = None, corrected: bool = True):
         """Of every row, (m,)."""
-        return self.between(kernel, self.seen(kernel, X, effects), None, corrected)
+        return self.between(kernel, self.coordinates(kernel, X, effects), None, corrected)
 
     def covariance(self, kernel: Kernel, X, effects: Any = None, corrected: bool = True):
         """Of all rows with each other, (m, m)."""
-        rows = self.seen(kernel, X, effects)
+        rows = self.coordinates(kernel, X, effects)
         return self.between(kernel, rows, rows, corrected)
 
     def between(self, kernel: Kernel, one: NewRows, other: NewRows | None, corrected=False):
@@ -72,7 +72,7 @@ class Spread(ABC):
             return gram(kernel, one.rows, None if one is other else other.rows)
 
         some = other or one
-        found, left = self.told(prior, one, some, meet, corrected)
+        found, left = self.parts(prior, one, some, meet, corrected)
         if left is not None:  # no variance is below 0 by rounding
             found = found + (jnp.maximum(left, 0) if other is None else left)
         return found + self.lam * meet(one.h, some.h)
@@ -82,7 +82,7 @@ class Spread(ABC):
         """Their own part of k̃."""
 
     @abstractmethod
-    def told(self, prior, one: NewRows, other: NewRows, meet, corrected: bool) -> tuple[Any, Any]:
+    def parts(self, prior, one: NewRows, other: NewRows, meet, corrected: bool) -> tuple[Any, Any]:
         """All but λ h·h', of k(x, x') = prior() and inner products by `meet`: a sum of squares, and
         a difference or None.
         """
@@ -98,7 +98,7 @@ class PrimalSpread(Spread):
         """φ."""
         return None if self.whiten is None else matmul(design, self.whiten)
 
-    def told(self, prior, one, other, meet, corrected):
+    def parts(self, prior, one, other, meet, corrected):
         """A sum of squares, with what landmarks leave over."""
         beyond = corrected and self.whiten is not None
         return meet(one.u, other.u), prior() - meet(one.own, other.own) if beyond else None
@@ -130,7 +130,7 @@ class DualSpread(Spread):
             return matmul(design, self.share), b
         return kernel.features(X) - matmul(b, self.origin), None
 
-    def told(self, prior, one, other, meet, corrected):
+    def parts(self, prior, one, other, meet, corrected):
         """k̃ less what labels tell."""
         (fit, b), (fits, c), spent = one.own, other.own, meet(one.u, other.u)
         if b is None:

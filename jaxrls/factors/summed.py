@@ -31,7 +31,7 @@ HIDDEN = 100
 
 
 @pytree
-class Gone(Rows):
+class NoRows(Rows):
     """Rows of which nothing but moments is left."""
 
     kind: Any = static()
@@ -107,12 +107,12 @@ class Summed:
         centred, dtype = sums.centred(fixed), sums.second.dtype
         weights = SummedWeights(None, 0, dtype, (sums.weight, sums.count, sums.log_weight))
         before = jnp.where(self.past[1] > MODEST * jnp.diagonal(sums.second), self.past[1], 0)
-        factor = self.of.spectrum(Gone(dtype), sums, weights, fixed, before)
+        factor = self.of.spectrum(NoRows(dtype), sums, weights, fixed, before)
         none = jnp.zeros((0, sums.cross.shape[1]), dtype)
         labels = Labels(none, centred.label_origin, none[:1], none, flat)
         return replace(factor, sums=centred).solve_moments(labels, sums)
 
-    def lost(self, lam) -> Float[Array, ""]:
+    def cancellation(self, lam) -> Float[Array, ""]:
         """By how much rounding is larger than that of a fit to the rows that are left, at the
         smallest λ; 1/eps where it hides what is left.
         """

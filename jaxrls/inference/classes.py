@@ -371,8 +371,8 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
     u = ones if label_weights is None else as_array("label_weights", label_weights, dtype)
     check_weights(u, len(ones), "label_weights", "label")
     residuals = 1 - _of_own_label(jnp.asarray(model.predict(points)), given)
-    beside, variance = _with_variance(process.spread, model.kernel, points)
-    return ConformalLabels(model, process, beside, variance, own, residuals, v, u)
+    rows, variance = _with_variance(process.spread, model.kernel, points)
+    return ConformalLabels(model, process, rows, variance, own, residuals, v, u)
 
 
 def _check_codes(codes) -> None:
@@ -409,7 +409,7 @@ def _of_own_label(scores, codes):
 
 @jax.jit
 def _with_variance(spread, kernel, points):
-    rows = spread.seen(kernel, points)
+    rows = spread.coordinates(kernel, points)
     return rows, spread.between(kernel, rows, None)
 
 
@@ -422,7 +422,7 @@ def _p_values(labels: ConformalLabels, rows: Rows, scores, *, block_size: int | 
     tie = least**0.75  # two formulas: a row that is like the new one is as odd but for rounding
 
     def block(x, scores):
-        c = spread.between(kernel, spread.seen(kernel, x), labels.rows)
+        c = spread.between(kernel, spread.coordinates(kernel, x), labels.rows)
         variance = spread.variance(kernel, x, corrected=False)
 
         def of_label(label):

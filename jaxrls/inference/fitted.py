@@ -104,11 +104,11 @@ class Fit(Generic[K]):
         freedom = "" if dof is None else f", {dof:.1f} degrees of freedom"
         of = "" if self.lams is None else f" of {len(self.lams)}"
         left = "" if self.loo_residuals is None else f" on {len(self.loo_residuals)} rows"
-        told = "" if error is None else f", {self.criterion} error {error:.3g}"
+        reached = "" if error is None else f", {self.criterion} error {error:.3g}"
         kernel, standardized = self.model.kernel, ""
         if isinstance(kernel, Standardized):
             kernel, standardized = kernel.kernel, ", standardized"
-        return f"{type(kernel).__name__}{left}{standardized}: λ = {lam:.3g}{of}{told}{freedom}\n{self.plan}"
+        return f"{type(kernel).__name__}{left}{standardized}: λ = {lam:.3g}{of}{reached}{freedom}\n{self.plan}"
 
     @property
     def kernel(self) -> K:

@@ -45,20 +45,20 @@ def squared_distances(X: Any, Z: Float[Array, "m d"], inverse: Float[Array, " d"
     farthest = jax.lax.stop_gradient(jnp.minimum(jnp.max(own), jnp.max(other)))
     near = _for_all(farthest <= (SPARSE_NEAR if sparse else NEAR))
 
-    def apart():
+    def by_differences():
         if sparse:
             return squared_distances(X.dense(), Z, inverse)
         return _by_columns(_square, X, Z, inverse)
 
     # One matrix from either branch, so that all the rest is one pass that fuses with the kernel's
     # profile.
-    found = jax.lax.cond(near, lambda: -2 * inner_products(x, z), apart)
+    found = jax.lax.cond(near, lambda: -2 * inner_products(x, z), by_differences)
     lengths = own[:, None] + other[None, :]
     product = lengths + found
     hidden = product < (2 + math.sqrt(X.shape[1])) * float(jnp.finfo(X.dtype).eps) * lengths
     # What is lost in rounding is 0, and has the derivative of what it would be.
-    lost = jax.lax.stop_gradient(jnp.where(hidden, product, 0))
-    return jnp.where(near, product - lost, found)
+    rounded = jax.lax.stop_gradient(jnp.where(hidden, product, 0))
+    return jnp.where(near, product - rounded, found)
 
 
 def city_block_distances(

@@ -38,7 +38,7 @@ class Kernel(ABC):
     What a search needs to know stands in class variables: `positive` names the fields that must be
     positive, and are searched by their logarithm; `length_scales` those in the units of X, one
     number or one per column, which can be guessed from distances between rows, and `metric` is the
-    distance that they divide, "euclidean" or "cityblock"; `still` those that stay as they are.
+    distance that they divide, "euclidean" or "cityblock"; `constants` those that no search moves.
     `evaluable` is False for what is given as a matrix, and has no value at other points. `sparse`
     says that the methods of this very class take a `SparseBlock` for X, by products alone; those of
     other classes see its rows dense.
@@ -52,7 +52,7 @@ class Kernel(ABC):
     positive: ClassVar[tuple[str, ...]] = ()
     length_scales: ClassVar[tuple[str, ...]] = ()
     metric: ClassVar[str] = "euclidean"
-    still: ClassVar[tuple[str, ...]] = ()
+    constants: ClassVar[tuple[str, ...]] = ()
     evaluable: ClassVar[bool] = True
     knows_diag: ClassVar[bool] = True  # whether it tells k(x, x) of new rows
     sparse: ClassVar[bool] = False
@@ -339,7 +339,7 @@ class Standardized(Through):
     [[2.0]]
     """
 
-    still = ("centre", "scale")
+    constants = ("centre", "scale")
     kernel: Kernel
     centre: Float[Array | np.ndarray, " d"]
     scale: Float[Array | np.ndarray, " d"]

@@ -168,22 +168,22 @@ def _left_out(system, i, j, mask):
     no pair.
     """
     view, landmarks, data = system
-    beside = view.entries(i, j)
+    cross = view.entries(i, j)
     one, other = _facing(view.diagonal, i, j)
     r, q = _facing(view.residuals.T, i, j)
     if data.levels is not None:
         both = matmul(data.levels[i], data.levels[j].T)
         own, others = _facing(jnp.sum(data.levels**2, axis=1), i, j)
         one, other = one + jnp.where(both > 0, own, 0), other + jnp.where(both > 0, others, 0)
-        beside = beside + both
+        cross = cross + both
     if landmarks is not None:
         more = landmarks.added(i, j)
-        one, beside, other = one + more[0], beside + more[1], other + more[2]
+        one, cross, other = one + more[0], cross + more[1], other + more[2]
         r, q = r + more[3], q + more[4]
-    determinant = one * other - beside * beside
+    determinant = one * other - cross * cross
     inverse = 1 / (determinant if mask is None else jnp.where(mask, determinant, 1))
     own, others = _facing(data.inverse_root, i, j)
-    return own * (other * r - beside * q) * inverse, others * (one * q - beside * r) * inverse
+    return own * (other * r - cross * q) * inverse, others * (one * q - cross * r) * inverse
 
 
 def _summed(fn, system, i, j, mask):

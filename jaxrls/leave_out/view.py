@@ -50,10 +50,10 @@ class View(ABC):
 
 @pytree
 class LowRank(View):
-    """R of left vectors U: I − HHᵀ − U diag(kept) Uᵀ, or U diag(lost) Uᵀ where U is square."""
+    """R of left vectors U: I − HHᵀ − U diag(kept) Uᵀ, or U diag(D) Uᵀ where U is square."""
 
     U: Float[Array, "n r"]
-    left: Float[Array, "n r"]  # −U kept, or where U is square U lost, and for queries −U kept too
+    left: Float[Array, "n r"]  # −U kept, or where U is square U D, and for queries −U kept too
     used: Bool[Array, " n"]  # rows of the data
     constraints: Constraints | None = None  # type: ignore[assignment]
     complete: bool = static(default=False)  # whether U is square
@@ -67,10 +67,10 @@ class LowRank(View):
         U, H = u * unit, fixed.basis(fixed.rows, weights.n) * unit
         residuals = (labels.Y - labels.mean) * unit - matmul(U, q)
         diagonal = 1 - jnp.sum(U * U, axis=1) - jnp.sum(H * H, axis=1)
-        diagonal, leaving = jnp.where(weights.used, diagonal, 1), None
+        diagonal, constraints = jnp.where(weights.used, diagonal, 1), None
         if indices is not None:
-            leaving = Constraints(slots(indices, weights.n), planes, U, q)
-        return cls(residuals, diagonal, H, U, -U, weights.used, leaving)
+            constraints = Constraints(slots(indices, weights.n), planes, U, q)
+        return cls(residuals, diagonal, H, U, -U, weights.used, constraints)
 
     @property
     def width(self):

@@ -200,7 +200,7 @@ class FixedEffects:
         check_finite("fixed_effects", B)
         return B
 
-    def apart(self, beta: Float[Array, "*L q t"]) -> tuple[Any, Any]:
+    def split(self, beta: Float[Array, "*L q t"]) -> tuple[Any, Any]:
         """Intercept (…, t), 0 where there is none, and the other coefficients, or None."""
         first = int(self.intercept)
         return beta[..., :first, :].sum(axis=-2), None if self.rows is None else beta[

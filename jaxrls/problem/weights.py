@@ -108,14 +108,14 @@ class Weights:
 
     def scale(self, A):
         """√v A, row by row."""
-        return A if self.values is None else A * _beside(self.root, A)
+        return A if self.values is None else A * _along_columns(self.root, A)
 
     def unscale(self, A):
         """A/√v, row by row, and 0 for rows of weight 0, where derivatives stay finite."""
         if self.values is None:
             return A
-        used = _beside(self.used, A)
-        return jnp.where(used, A / jnp.where(used, _beside(self.root, A), 1), 0)
+        used = _along_columns(self.used, A)
+        return jnp.where(used, A / jnp.where(used, _along_columns(self.root, A), 1), 0)
 
     def scale_both(self, K):
         """√v K √v of a square matrix."""
@@ -152,6 +152,6 @@ class SummedWeights(Weights):
         return self.sums[2]
 
 
-def _beside(column, A):
+def _along_columns(column, A):
     """A vector over the rows of A, shaped to multiply them."""
     return column.reshape(-1, *[1] * (A.ndim - 1))

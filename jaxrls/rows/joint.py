@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrls.rows.streamed import Deviations, Known, StreamedRows, drawn_of, together
-from jaxrls.support.processes import add_up, in_step, in_unison, tell_all
+from jaxrls.support.processes import add_up, gather, in_step, in_unison
 
 
 class JointRows(StreamedRows):
@@ -41,7 +41,7 @@ class JointRows(StreamedRows):
     def _first_reading(self, sample, seed):
         known = super()._first_reading(sample, seed)
         check_alike(known)
-        everyones = tell_all(known)
+        everyones = gather(known)
         self.own = int(known.n)
         self.first = sum(int(other.n) for other in everyones[: jax.process_index()])
         return merged(everyones, sample)._replace(checksum=known.checksum)
@@ -55,20 +55,20 @@ class JointRows(StreamedRows):
             part = super().reading(kind, run, jax.tree.map(lambda a: a[own], columns))
         if kind == "sum":
             return add_up(part)
-        told = tell_all(jax.tree.map(np.asarray, part))
-        return jax.tree.map(lambda *parts: jnp.asarray(np.concatenate(parts)), *told)
+        gathered = gather(jax.tree.map(np.asarray, part))
+        return jax.tree.map(lambda *parts: jnp.asarray(np.concatenate(parts)), *gathered)
 
     def _read(self, indices):
         with in_unison():
             found = super()._read(indices)
-        return sum(tell_all(found))
+        return sum(gather(found))
 
 
 def check_alike(known: Known) -> None:
     """Raise where rows of different processes do not go together."""
     given = known.sample, known.labels, known.weights
     own = [(0, 0) if part is None else (part.ndim, part[0].size) for part in given]
-    kinds = tell_all(np.array(own))
+    kinds = gather(np.array(own))
     for i, kind in enumerate(kinds):
         if (kind != kinds[0]).any():
             raise ValueError(

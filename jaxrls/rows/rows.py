@@ -132,17 +132,17 @@ class Rows:
     def _equal_blocks(self) -> Iterator:
         """The blocks in `block_sizes`, as many rows and columns as was said."""
         n, d, size, found = self.own, self.shape[1], self.block_sizes[0], 0
-        said = f"{type(self).__name__} says that it has"
+        claim = f"{type(self).__name__} says that it has"
         for x in in_blocks(self.blocks(), size):
             found += len(x)
             if x.shape[1:] != (d,):
-                raise ValueError(f"{said} {d} columns, and a block has shape {x.shape}")
+                raise ValueError(f"{claim} {d} columns, and a block has shape {x.shape}")
             if found > n or len(x) < size and found < n:
                 break
             yield x
         if found != n:
             more = " or more" * (found > n)
-            raise ValueError(f"{said} {n} rows, and its blocks have {found}{more}")
+            raise ValueError(f"{claim} {n} rows, and its blocks have {found}{more}")
 
     def pick(self, columns: Any, numbers: Any) -> Any:
         """The entries of these rows of a pytree of arrays (n, …), wherever they lie."""

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float
 from jaxrls.criteria.criterion import Criterion
 from jaxrls.factors.contract import Outcome, Solution
 from jaxrls.factors.solvers import Spectral
-from jaxrls.factors.summed import Gone, Summed, summed_features
+from jaxrls.factors.summed import NoRows, Summed, summed_features
 from jaxrls.inference.fitted import Fit
 from jaxrls.inference.intervals import Jackknife
 from jaxrls.inference.model import Model
@@ -40,7 +40,7 @@ from jaxrls.support.pytrees import arrays_alone, pytree, static
 
 KEPT_ROWS = 2000  # a fit to no more of them keeps its solution unless told otherwise
 # The share of the digits, as a power of eps, whose loss is told.
-TELL = -1 / 3
+SHOWN = -1 / 3
 LARGEST_EFFECT = 0.01  # of a ridge on predictions, beside the error, that goes without a word
 
 
@@ -57,19 +57,19 @@ def conclude(
     that it was chosen from. Of rows that are gone there is no criterion, and nothing is left out.
     """
     (lam, error), factor, drop = chosen, solution.factor, solution.labels.drop_axis
-    at, report, sure, moved = lam.reshape(1, -1), factor.report, None, None
+    at, report, standard_error, moved = lam.reshape(1, -1), factor.report, None, None
     if criterion is None:
         left = Outcome(solution.coefficients(at), None, solution.dof(at))
     else:
         left = solution.outcome(at, criterion.groups, criterion.total)
         if left.error is not None and criterion.smooth:  # the slope of a step says nothing
-            sure = jnp.mean(left.error) if error.ndim == 0 else left.error[0]
-            sure = sure / factor.weights.total
+            standard_error = jnp.mean(left.error) if error.ndim == 0 else left.error[0]
+            standard_error = standard_error / factor.weights.total
     found = jax.tree.map(lambda part: part[0], left.coefficients)
     if report.ridge is not None:
         length = lambda e: jnp.linalg.norm(factor.weights.scale(e), axis=0)
-        gone = left.residuals is None  # and what was left out is larger than this
-        missed = jnp.sqrt(solution.residual_norm(at)[0]) if gone else length(left.residuals[0])
+        estimated = left.residuals is None  # and what was left out is larger than this
+        missed = jnp.sqrt(solution.residual_norm(at)[0]) if estimated else length(left.residuals[0])
         moved = ridge_effect(gram(kernel, factor.points), report.ridge, found.coef, at[0], missed)
     coef, intercept, free = jax.tree.map(drop, found)
     points, coef = factor.expansion.compact(kernel, coef)
@@ -90,7 +90,7 @@ def conclude(
         trace_residual=report.trace_residual,
         num_landmarks=0 if report.trace_residual is None else len(factor.points),
         run=left.run,
-        loo_standard_error=sure,
+        loo_standard_error=standard_error,
         ridge_effect=moved,
     )
 
@@ -242,7 +242,7 @@ class Kept:
             known = fit.model.kernel.knows_diag and not np.ndim(fit.lam)
             made = fit.of_kept("process") if known else None, fit.of_kept("jackknife")
             factor: Any = solution.factor
-            solution = replace(solution, factor=replace(factor, rows=Gone(factor.dtype)))
+            solution = replace(solution, factor=replace(factor, rows=NoRows(factor.dtype)))
         return replace(self, problem=None, solution=solution, made=made)
 
     def at(self, fit: Fit, lam) -> Fit:
@@ -311,7 +311,7 @@ class Kept:
             fixed = replace(fixed, rows=new.rows.column(given))
         more = _moments(summed, fixed, new, block_size=block_size)
         data = kernel, summed, more, self.choice, jnp.asarray(fit.lam)
-        found, solution, possible, lost = _changed(*data, sign=sign, flat=flat)
+        found, solution, possible, cancellation = _changed(*data, sign=sign, flat=flat)
         known = is_concrete(found)
         if known and sign < 0 and not possible:
             raise ValueError(
@@ -322,12 +322,14 @@ class Kept:
         kept = Kept(None, solution, None, self.choice, self.saved)
         found = replace(found, criterion=fit.criterion, kept=kept)
         if known:
-            _inspect_digits(float(lost), dtype)
+            _inspect_digits(float(cancellation), dtype)
             inspect_fit(found, self.choice is not None and self.choice.lams is None)
         return found
 
 
-def beside(fit: Fit, solution, problem: Problem, choice: Choice | None, keep: bool | None) -> Fit:
+def with_solution(
+    fit: Fit, solution, problem: Problem, choice: Choice | None, keep: bool | None
+) -> Fit:
     """The fit with its solution, where it keeps that."""
     if not keeps(problem, keep):
         return fit
@@ -403,15 +405,15 @@ def _changed(
         table, chosen = choice.of(solution, kernel)
     words = "sums over rows that were added or given up"
     fit = conclude(kernel, solution, table, chosen, None, plan=words)
-    return fit, solution, summed.possible(), summed.lost(chosen[0])
+    return fit, solution, summed.possible(), summed.cancellation(chosen[0])
 
 
-def _inspect_digits(lost: float, dtype) -> None:
+def _inspect_digits(cancellation: float, dtype) -> None:
     """Say what rounding has done."""
     eps = float(np.finfo(dtype).eps)
-    if lost > eps**TELL:
-        left, whole = max(0, int(-np.log10(eps * lost))), int(-np.log10(eps))
+    if cancellation > eps**SHOWN:
+        left, whole = max(0, int(-np.log10(eps * cancellation))), int(-np.log10(eps))
         warn(
-            f"the sums over rows were {lost:.1g} times as large as they are now, so that some "
+            f"the sums over rows were {cancellation:.1g} times as large as they are now, so that some "
             f"{left} of {whole} digits are left: fit anew to the rows that stay"
         )

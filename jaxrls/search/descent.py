@@ -48,7 +48,7 @@ def _units(kernel: Kernel) -> list[float | None]:
         value, positive = getattr(kernel, f.name), f.name in kernel.positive
         if isinstance(value, Kernel):
             units += _units(value)
-        elif f.name in kernel.still:
+        elif f.name in kernel.constants:
             units += [None] * len(jax.tree.leaves(value))
         elif not f.metadata.get("static"):
             for leaf in jax.tree.leaves(value):
@@ -225,29 +225,29 @@ def _step(point: Point, space: Space, problem: Problem, *, optimizer) -> Point:
 def _walk(point: Point, space: Space, problem: Problem, way: Way, carries: bool) -> list[Point]:
     """All points from there downhill."""
     patience, least = (1, 0.5) if carries else (3, 0.05)
-    seen, still = [point], 0
+    visited, stalled = [point], 0
     with progress_bar(way.progress, way.steps, "tune", "step") as reached:
-        while len(seen) <= way.steps and seen[-1].norm > way.tol and still < patience:
-            point = _step(seen[-1], space, problem, optimizer=way.optimizer)
+        while len(visited) <= way.steps and visited[-1].norm > way.tol and stalled < patience:
+            point = _step(visited[-1], space, problem, optimizer=way.optimizer)
             if point.value is None or point.grad is None:
                 looked = _look(point.params, space, problem, optimizer=way.optimizer)
                 point = looked._replace(state=point.state)
-            gain = float(seen[-1].value) - float(point.value)
-            still = still + 1 if abs(gain) <= least * way.tol else 0
-            seen[-1] = seen[-1]._replace(state=None)  # which holds ten gradients
-            seen.append(point)
-            reached(len(seen) - 1)
-    return seen
+            gain = float(visited[-1].value) - float(point.value)
+            stalled = stalled + 1 if abs(gain) <= least * way.tol else 0
+            visited[-1] = visited[-1]._replace(state=None)  # which holds ten gradients
+            visited.append(point)
+            reached(len(visited) - 1)
+    return visited
 
 
-def _found(seen: list[Point], problem: Problem, way: Way, start) -> Found:
+def _found(visited: list[Point], problem: Problem, way: Way, start) -> Found:
     """The best of all that was seen."""
-    values, norms = (np.array([getattr(p, name) for p in seen]) for name in ("value", "norm"))
+    values, norms = (np.array([getattr(p, name) for p in visited]) for name in ("value", "norm"))
     if not (values < _huge(problem)).any():
         raise ValueError(
             "the error is not finite at the start: use a larger lam, a smaller width, or float64"
         )
-    step, used = int(np.argmin(values)), len(seen) - 1
+    step, used = int(np.argmin(values)), len(visited) - 1
     # There, or where it went on to in search of less.
     near = values[step:] <= values[step] + 0.05 * way.tol
     converged = bool((near & (norms[step:] <= way.tol)).any())
@@ -257,7 +257,7 @@ def _found(seen: list[Point], problem: Problem, way: Way, start) -> Found:
         reason = f"all {used} steps used" if used == way.steps else "no further progress"
     else:
         reason = "the search left for where the gradient vanishes or is not finite"
-    each = jax.device_get([point.at for point in seen])
+    each = jax.device_get([point.at for point in visited])
     kernels, lams = jax.tree.map(lambda *a: jnp.asarray(np.stack(a)), *each)
     kernel, lam = jax.tree.map(jnp.asarray, each[step])
     errors, first = (
@@ -265,4 +265,4 @@ def _found(seen: list[Point], problem: Problem, way: Way, start) -> Found:
         for part in (values, np.asarray(start))
     )
     history = History(errors, jnp.asarray(norms), lams, kernels, first, converged, reason)
-    return Found(kernel, lam, history, problem, seen[-1])
+    return Found(kernel, lam, history, problem, visited[-1])

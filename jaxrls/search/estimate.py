@@ -176,7 +176,7 @@ def _route(kernel: Kernel, n: int, d: int, dtype, landmarks, solver, few: bool) 
 def of_problem(problem: Problem, **options) -> Estimate:
     """That of a fit to a problem; `options` of `estimate` go before what the problem says."""
     groups, chosen = problem.criterion.groups, problem.landmarks
-    said = {
+    options_of = {
         "targets": 1 if problem.Y.ndim == 1 else problem.Y.shape[1],
         "weights": problem.weights.values is not None,
         "landmarks": None if chosen is None else len(chosen.points),
@@ -186,4 +186,4 @@ def of_problem(problem: Problem, **options) -> Estimate:
         "fixed_effects": problem.fixed.count if problem.fixed.count > 1 else None,
         "pairs": problem.criterion.in_pairs,
     }
-    return estimate(problem.kernel, problem.rows.shape, **said | options)
+    return estimate(problem.kernel, problem.rows.shape, **options_of | options)

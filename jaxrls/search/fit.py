@@ -18,7 +18,7 @@ from jaxrls.problem.landmarks import TOLERANCE, check_evaluable
 from jaxrls.rows.compiled import compiled
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import is_sparse
-from jaxrls.search.conclude import beside, conclude_grid, concluded, inspect_fit, keeps
+from jaxrls.search.conclude import conclude_grid, concluded, inspect_fit, keeps, with_solution
 from jaxrls.search.estimate import of_problem
 from jaxrls.search.grid import Choice
 from jaxrls.search.lam_search import search
@@ -135,16 +135,16 @@ def _best(problem: Problem, *, lams, per_target: bool, conservative, keep: bool 
     plan = Plan.of(problem, lams, per_target, conservative)
     if plan.searches:
         found, solved = _searched(plan)
-        return beside(found, solved, plan.problem, None, keep)
+        return with_solution(found, solved, plan.problem, None, keep)
     on_grid = _on_grid_at_once if plan.problem.traceable else _on_grid
     found, kept = on_grid(plan, keeps=keeps(problem, keep))
-    found = beside(found, kept, plan.problem, plan.choice, keep)
+    found = with_solution(found, kept, plan.problem, plan.choice, keep)
     if not plan.goes_below or found.lam >= NEAR * found.floor:
         return found
     # Near the floor of a spectrum its errors may be rounding; Cholesky factors are rounded less.
     below = replace(plan.problem, solver=Cholesky())
     found, kept = _searched(replace(plan, problem=below))
-    return beside(found, kept, below, None, keep)
+    return with_solution(found, kept, below, None, keep)
 
 
 _solved, _chosen = compiled(Problem.solution), compiled(Choice.of)

@@ -99,7 +99,7 @@ class Choice:
         """All λ with their errors, and the chosen one with its own."""
         factor = solution.factor
         lams = lambda_grid(factor, self.num) if self.lams is None else factor.with_floor(self.lams)
-        known = factor.tells_rows or isinstance(self.criterion, HoldOut)
+        known = factor.has_residuals or isinstance(self.criterion, HoldOut)
         if len(lams) == 1 and not known:  # a λ that is given needs no error
             return (lams, None), (lams[0], None)
         table = lams, self.criterion.errors(solution, lams, kernel)

@@ -28,22 +28,22 @@ def search(problem: Problem, solution: Solution, per_target: bool) -> tuple[tupl
     low, high = (float(np.log(end)) for end in lambda_range(factor))
     look, count = _probe if problem.traceable else _look, problem.Y.shape[1] if each else 1
     errors, at = [], [low] * count
-    seen: list[list] = [[] for _ in at]  # places, values and slopes
+    visited: list[list] = [[] for _ in at]  # places, values and slopes
     for number in range(MOST):
         if number < len(COARSE):
             at = [low + (high - low) * COARSE[number]] * count
         else:
-            wanted = [next_place(one, low, high) for one in seen]
+            wanted = [next_place(one, low, high) for one in visited]
             if all(place is None for place in wanted):
                 break
             at = [old if new is None else new for old, new in zip(at, wanted, strict=True)]
         error, *own = jax.device_get(look(problem, solution, jnp.asarray(at, factor.dtype)))
         errors.append(error)
-        for one, *point in zip(seen, at, *own, strict=True):
+        for one, *point in zip(visited, at, *own, strict=True):
             one.append(point)
 
     # All that was seen, ascending, without λ at which the factor broke down unless it did at all.
-    places, table = np.array(seen)[:, :, 0].T, np.stack(errors).reshape(len(errors), -1)
+    places, table = np.array(visited)[:, :, 0].T, np.stack(errors).reshape(len(errors), -1)
     defined = np.isfinite(table).all(axis=1)
     keep = defined if defined.any() else ~defined
     order = np.argsort(places[keep], axis=0)
@@ -54,15 +54,15 @@ def search(problem: Problem, solution: Solution, per_target: bool) -> tuple[tupl
     return pair, choose_lam(*pair, per_target=each), _words(factor, len(errors), count)
 
 
-def next_place(seen: list, low: float, high: float) -> float | None:
+def next_place(visited: list, low: float, high: float) -> float | None:
     """The place between `low` and `high` that promises most, or None where none is worth a look;
-    `seen` has places, each with value and slope.
+    `visited` has places, each with value and slope.
 
     It is log(1 + value − smallest) that is interpolated: errors and evidence grow exponentially in
     log λ on one side, where that is a line. A slope that is NaN is taken from the neighbours; a
     value that is not finite is a cliff, beyond which nothing is looked at."""
-    _, first = np.unique([place for place, _, _ in seen], return_index=True)
-    at, values, slopes = np.array(seen, np.float64)[first].T
+    _, first = np.unique([place for place, _, _ in visited], return_index=True)
+    at, values, slopes = np.array(visited, np.float64)[first].T
     finite = np.isfinite(values)
     if finite.sum() < 2:
         return None

@@ -205,8 +205,8 @@ class Problem:
         if not self._has_slopes():
             return jnp.mean(self.errors(self.solution(Cholesky()), lam[None]))
         kernel, chosen = jax.tree.map(jnp.asarray, (self.kernel, self.landmarks))
-        still = jax.lax.stop_gradient((kernel, chosen))
-        rest = replace(self, kernel=still[0], landmarks=still[1])
+        constant = jax.lax.stop_gradient((kernel, chosen))
+        rest = replace(self, kernel=constant[0], landmarks=constant[1])
 
         def made(kernel, points, rest):
             landmarks = replace(rest.landmarks, points=points)

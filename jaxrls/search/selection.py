@@ -259,12 +259,14 @@ def _choose(problem: Problem, points, lam, *, num: int):
             some = weights.block(v, len(q))
             remaining = q[:, None] - A * A * share
             e = some.unscale((r[:, :, None] - A[:, None, :] * moves.T) / remaining[:, None, :])
-            lost = jnp.sum((remaining <= floor) & some.used[:, None], axis=0)
-            return jax.vmap(total, in_axes=(2, None, None))(e, Y, some.array), lost
+            unresolved = jnp.sum((remaining <= floor) & some.used[:, None], axis=0)
+            return jax.vmap(total, in_axes=(2, None, None))(e, Y, some.array), unresolved
 
         rows = A, residuals, remaining, weights.values, labels.Y
-        found, lost = sum_rows(block, rows, size)
-        return jnp.where((lost == 0)[:, None] & jnp.isfinite(found), found / weights.total, jnp.inf)
+        found, unresolved = sum_rows(block, rows, size)
+        return jnp.where(
+            (unresolved == 0)[:, None] & jnp.isfinite(found), found / weights.total, jnp.inf
+        )
 
     def step(state, slot):
         """B and A = QB, diag E, features at the candidates (num, p), who was chosen, r and q."""

@@ -76,7 +76,7 @@ def start_from_data(kernel: Kernel, X) -> Kernel:
     2.0
     """
 
-    def width(part, name, seen):
+    def width(part, name, columns):
         if part.metric not in ORDERS:
             raise ValueError(
                 f"{type(part).__name__}.metric must be one of {', '.join(map(repr, ORDERS))}, and "
@@ -84,10 +84,10 @@ def start_from_data(kernel: Kernel, X) -> Kernel:
             )
         order = ORDERS[part.metric]
         if np.ndim(getattr(part, name)) == 0:
-            return median_distance(seen, order=order)
-        spread = jnp.std(seen, axis=0)
+            return median_distance(columns, order=order)
+        spread = jnp.std(columns, axis=0)
         spread = jnp.where(spread > 0, spread, 1)
-        return spread * median_distance(seen / spread, order=order)
+        return spread * median_distance(columns / spread, order=order)
 
     some = X.candidates()[1] if isinstance(X, Rows) else X
     some = some.some(MEDIAN_ROWS) if isinstance(some, Rows) else some
@@ -143,8 +143,8 @@ def first_guess(problem: Any, start: str, lams, near: bool) -> list[tuple]:
     elif start == "screen":
         others = [multiple(kernel, factor) for factor in SCREEN_FACTORS]
         others = others if widths else []
-    given, *seen = judged([kernel, *others], SCREEN_ROWS)
-    best = min([given, *seen], key=lambda guess: guess[0])
+    given, *multiples = judged([kernel, *others], SCREEN_ROWS)
+    best = min([given, *multiples], key=lambda guess: guess[0])
     # Of several widths each moves by itself afterwards.
     if near and start == "screen" and sum(map(np.size, widths)) == len(SCREEN_FACTORS):
         close = judged([multiple(best[1], factor) for factor in NEAR_FACTORS], NEAR_ROWS)

@@ -14,7 +14,7 @@ from jaxrls.factors.solvers import Cholesky
 from jaxrls.inference.fitted import Fit, K, Stage
 from jaxrls.problem.landmarks import Landmarks, as_landmarks, without_trace
 from jaxrls.rows.sparse import is_sparse
-from jaxrls.search.conclude import beside, conclude, warn
+from jaxrls.search.conclude import conclude, warn, with_solution
 from jaxrls.search.descent import Found, Way, default_optimizer, descend
 from jaxrls.search.estimate import of_problem
 from jaxrls.search.grid import Choice, lam_vector
@@ -133,7 +133,7 @@ def tune(
     words = f"tuned in {len(history.errors) - 1} steps: {history.reason}"
     error = jnp.min(history.errors)
     fit = replace(fit, error=error, history=history, plan=words)
-    return beside(fit, solution, problem, Choice(problem.criterion, fit.lams), keep)
+    return with_solution(fit, solution, problem, Choice(problem.criterion, fit.lams), keep)
 
 
 def _check(problem: Problem, optimizer, start, starts, key, steps, tol) -> None:

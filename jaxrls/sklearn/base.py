@@ -182,8 +182,8 @@ class RLSEstimator(BaseEstimator):
         return rls.tune(kernel, X, Y, **options).kernel
 
     def _fitted(self, kernel, X, Y, options):
-        said = {name: getattr(self, name) for name in ("per_target", "conservative", "keep")}
-        return rls.fit(kernel, X, Y, lams=self._lams(), **said | options)
+        how = {name: getattr(self, name) for name in ("per_target", "conservative", "keep")}
+        return rls.fit(kernel, X, Y, lams=self._lams(), **how | options)
 
     def _swept(self, kernel, X, Y, options):
         """A fit that keeps its solution, and what it predicts at every λ for rows left out."""

@@ -51,13 +51,13 @@ def _finished(ax, **words):
     return ax
 
 
-def _on_diagonal(ax, x, y, style: str, told: list[str], start: float, **words):
+def _on_diagonal(ax, x, y, style: str, label: list[str], start: float, **words):
     """One line for each target, with what is said of it and its number where there are several, and
     the line where x and y agree.
     """
-    if len(told) > 1:
-        told = [f"target {j}, {each}" for j, each in enumerate(told)]
-    ax.plot(x, y, style, label=told, alpha=0.5 if style == "." else 1, markersize=4)
+    if len(label) > 1:
+        label = [f"target {j}, {each}" for j, each in enumerate(label)]
+    ax.plot(x, y, style, label=label, alpha=0.5 if style == "." else 1, markersize=4)
     ax.axline((start, start), slope=1, color="0.3", linewidth=1)
     return _finished(ax, **words)
 
@@ -67,16 +67,16 @@ def plot_errors(fit, ax=None):
     the chosen λ with its effective degrees of freedom.
     """
     errors, lams = _needed(fit.errors, "errors over λ"), np.asarray(fit.lams)
-    told = f"λ of each of {np.size(fit.lam)} targets"
+    label = f"λ of each of {np.size(fit.lam)} targets"
     reached, word = fit.error, "error"
     if fit.criterion in ORDERED:
         errors, reached, word = 1 - errors, 1 - reached, "AUC"
     if np.ndim(fit.lam) == 0:
         errors = errors.reshape(len(lams), -1).mean(axis=1)
-        told = f"λ = {fit.lam:.3g}, {word} {reached:.3g}, {fit.dof:.3g} degrees of freedom"
+        label = f"λ = {fit.lam:.3g}, {word} {reached:.3g}, {fit.dof:.3g} degrees of freedom"
     ax, order = _axes(ax), np.argsort(lams.reshape(len(lams), -1)[:, 0])
     ax.plot(lams[order], errors[order])
-    ax.plot(fit.lam, reached, "o", label=told)
+    ax.plot(fit.lam, reached, "o", label=label)
     scale = "linear" if word == "AUC" or errors.min() <= 0 else "log"
     return _finished(ax, xscale="log", yscale=scale, xlabel="λ", ylabel=title(fit.criterion))
 
@@ -91,10 +91,10 @@ def plot_left_out(fit, Y, ax=None):
             f"Y must be the labels that were fitted, of shape {residuals.shape}, and has shape "
             f"{Y.shape}"
         )
-    told = [f"root mean square {rms:.4g}" for rms in np.sqrt((residuals**2).mean(0)).reshape(-1)]
+    label = [f"root mean square {rms:.4g}" for rms in np.sqrt((residuals**2).mean(0)).reshape(-1)]
     x, y = (part.reshape(len(Y), -1) for part in (Y - residuals, Y))
     words = {"xlabel": "predicted, the row left out", "ylabel": "label"}
-    return _on_diagonal(_axes(ax), x, y, ".", told, Y.min(), **words)
+    return _on_diagonal(_axes(ax), x, y, ".", label, Y.min(), **words)
 
 
 def plot_function(fit, X, Y, ax=None, level=None):
@@ -119,10 +119,10 @@ def plot_coverage(predictive, ax=None):
     the line where they agree.
     """
     levels, scores = np.linspace(0, 1, 101), np.nanmean(np.asarray(predictive.crps), axis=0)
-    told = [f"continuous ranked probability score {score:.3g}" for score in scores.reshape(-1)]
+    label = [f"continuous ranked probability score {score:.3g}" for score in scores.reshape(-1)]
     shares = np.asarray(predictive.coverage(levels)).reshape(len(levels), -1)
     words = {"xlabel": "level", "ylabel": "share of labels inside", "aspect": "equal"}
-    return _on_diagonal(_axes(ax), levels, shares, "-", told, 0.0, **words)
+    return _on_diagonal(_axes(ax), levels, shares, "-", label, 0.0, **words)
 
 
 def plot_search(fit, axes=None):

@@ -80,12 +80,12 @@ def _total(spread: Any, *, everywhere: NamedSharding) -> Any:
     return jax.lax.with_sharding_constraint(sums, everywhere)
 
 
-def tell_all(tree: Any) -> list:
+def gather(tree: Any) -> list:
     """The pytree of NumPy arrays of every process, on the host; shapes and dtypes may be any."""
     own = np.frombuffer(pickle.dumps(tree), np.uint8)  # processes of one program trust each other
     sizes = _gathered(np.array([len(own)], np.int64).view(np.uint8)).view(np.int64)[:, 0]
-    told = _gathered(np.pad(own, (0, sizes.max() - len(own))))
-    return [pickle.loads(one[:size].tobytes()) for one, size in zip(told, sizes, strict=True)]
+    gathered = _gathered(np.pad(own, (0, sizes.max() - len(own))))
+    return [pickle.loads(one[:size].tobytes()) for one, size in zip(gathered, sizes, strict=True)]
 
 
 def _meet(state: int, words: str = "") -> np.ndarray:

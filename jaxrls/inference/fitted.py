@@ -108,7 +108,8 @@ class Fit(Generic[K]):
         kernel, standardized = self.model.kernel, ""
         if isinstance(kernel, Standardized):
             kernel, standardized = kernel.kernel, ", standardized"
-        return f"{type(kernel).__name__}{left}{standardized}: λ = {lam:.3g}{of}{reached}{freedom}\n{self.plan}"
+        of_rows = f"{type(kernel).__name__}{left}{standardized}"
+        return f"{of_rows}: λ = {lam:.3g}{of}{reached}{freedom}\n{self.plan}"
 
     @property
     def kernel(self) -> K:

@@ -414,6 +414,6 @@ def _inspect_digits(cancellation: float, dtype) -> None:
     if cancellation > eps**SHOWN:
         left, whole = max(0, int(-np.log10(eps * cancellation))), int(-np.log10(eps))
         warn(
-            f"the sums over rows were {cancellation:.1g} times as large as they are now, so that some "
+            f"the sums over rows were {cancellation:.1g} times as large as they are now: some "
             f"{left} of {whole} digits are left: fit anew to the rows that stay"
         )

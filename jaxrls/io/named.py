@@ -1,4 +1,4 @@
-"""Kernels and criteria by name, and landmarks, as the estimators and the command line take them."""
+"""Kernels, criteria and landmarks by name, as the estimators and the command line take them."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""Rows of files, one or many, as a source that begins anew whenever it is read."""
+"""Rows of one file or many, as a source that can be read repeatedly from its beginning."""
 
 import glob
 import os
@@ -29,46 +29,46 @@ def stream(
     progress: bool = False,
     distributed: bool = False,
 ) -> StreamedRows:
-    """Rows that need not fit into memory: files, or blocks from an iterable of the caller's, with
-    labels and weights.
+    """Read rows that do not fit into memory in blocks: from files, or from an iterable of your own.
 
-    Reads `source` once, at once: counts rows, looks at every number, and keeps labels and weights,
-    the means and standard deviations of all columns and `sample` rows drawn by chance, from which
+    `source` is read once immediately, to count rows, check every number, and keep labels, weights,
+    the means and standard deviations of all columns and a random `sample` of rows, from which
     landmarks are chosen. Every later sum over rows is one more reading: the exact leave-one-out
     error of any number of λ and targets takes two, and the held-out residuals that a fit keeps at
     the chosen λ one more.
-
-    **Cost** one reading; memory of labels, weights, the sample and a few blocks. **Source**: Fan,
-    Muller and Rezucha 1962 for the sample; Chan, Golub and LeVeque 1979 for means and deviations.
 
     Args:
         source: a path, a pattern such as `"rows/*.parquet"`, a folder, a list of those, or any
             object whose `__iter__` gives blocks `(X, Y)`, `(X, Y, weights)` or X. Files are `.csv`,
             `.csv.gz`, `.parquet`, `.arrow` and `.feather` (extra `tables`), `.npy` with a matrix,
-            and `.npz` with arrays `X` and `y`. Those that follow have the columns of the first, by
+            and `.npz` with arrays `X` and `y`. Further files must have the columns of the first, by
             name where it has names.
-        target: one column or a list, by name or number, or an array of `.npz` files; by default
-            the last column, or `y`. False says that there is none.
+        target: one column or a list, by name or number, or an array of `.npz` files; by default the
+            last column, or `y`. False for files without labels.
         weights: the column of sample weights.
         columns: the inputs; by default all other columns.
-        standardize: True brings columns to (weighted) mean 0 and standard deviation 1; a pair
-            (means, deviations) takes those, as of the rows that a model was fitted on.
-        sample: how many rows are kept.
-        seed: of the draw.
-        checkpoint: a file that keeps every sum after each block: after a kill the same calls go on
-            from there, and end with the same numbers to the bit.
-        block_size: rows that are worked on at once.
+        standardize: True standardizes columns to (weighted) mean 0 and standard deviation 1; a pair
+            (means, deviations) uses those instead, such as those of the training rows.
+        sample: how many rows are kept in the sample.
+        seed: of the random sample.
+        checkpoint: a file in which every sum is saved after each block: if the process is killed,
+            the same calls continue from there, with bitwise the same results.
+        block_size: how many rows are processed at a time.
         header: whether the first line of a CSV file holds names.
-        progress: shows a bar for each reading (needs tqdm).
-        distributed: for processes of `jax.distributed`: each gives its own part of the rows, in
-            order, and what they add up to is summed over all.
+        progress: show a bar for each reading (needs tqdm).
+        distributed: for processes of `jax.distributed`: each process reads its own part of the
+            rows, in order, and sums are taken over all processes.
 
     Returns:
-        A `Rows`, whose `labels`, `row_weights`, `means` and `scales` are what it found.
+        `Rows`, to pass as X, with attributes `labels` (n,) or (n, t), `row_weights` (n,), and
+        `means` and `scales` (d,), None where there are none.
 
     Raises:
-        ValueError: that names file, row and column of what is missing or no number; for files that
-            do not go together.
+        ValueError: naming file, row and column, for what is missing or not a number; and for files
+            that do not match.
+
+    **Cost** one reading; memory of labels, weights, the sample and a few blocks. **Source**: Fan,
+    Muller and Rezucha 1962 for the sample; Chan, Golub and LeVeque 1979 for means and deviations.
 
     >>> import numpy as np, jaxrls as rls
     >>> x = np.linspace(0, 1, 50)[:, None]

@@ -43,7 +43,7 @@ def arrow_for(what) -> Any:
 
 @contextmanager
 def reading(path: str) -> Iterator[None]:
-    """Whatever goes wrong inside as one line that names the file: parsers raise a dozen kinds."""
+    """Any error of a parser, of a dozen kinds, becomes one line that names the file."""
     try:
         yield
     except Exception as error:
@@ -53,10 +53,10 @@ def reading(path: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Table:
-    """Columns by name, and those of a file without names by their number, as text.
+    """Columns by name; those of a file without names by their number, as text.
 
-    `kinds` say what columns hold in place of numbers, None where they hold these; `read(columns,
-    texts)` gives some columns, so many rows at once, those of `texts` as text.
+    `kinds` has for each column what it holds if not numbers, else None. `read(columns, texts)`
+    yields batches of some columns, those in `texts` as text.
     """
 
     path: str
@@ -250,16 +250,19 @@ def numbers_to(file: Any, ending: str) -> Iterator[Writer]:
 
 
 def airfoil() -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-    """NASA airfoil self-noise: the sound pressure level of an aerofoil in a wind tunnel, from five
-    settings.
+    """Load the NASA airfoil self-noise data: sound pressure levels of an aerofoil in a wind tunnel,
+    from five settings.
 
-    1503 measurements, in shuffled order, each column centred by its mean: standardise X before a
-    radial kernel.
+    There are 1503 measurements, in shuffled order, and the mean of each column has been subtracted.
+    Standardise X before you use a radial kernel.
 
-    **Returns** `(X, y, names)`: X (1503, 5) and y (1503,) float64 in the units that their names end
-    with, y in decibels; `names` of the five columns of X. **Cost** one small file. **Raises**
-    nothing. **Source**: Brooks, Pope and Marcolini 1989, NASA RP 1218; from the UCI Machine
-    Learning Repository, CC BY 4.0; `jaxrls/data/README.md` has the details.
+    Returns:
+        `(X, y, names)`: X (1503, 5) and y (1503,), float64, X in the units that the names end with,
+        y in decibels; `names` of the five columns of X.
+
+    **Cost** one small file. **Raises** nothing. **Source**: Brooks, Pope and Marcolini 1989, NASA
+    RP 1218; from the UCI Machine Learning Repository, CC BY 4.0; `jaxrls/data/README.md` has the
+    details.
 
     >>> X, y, names = airfoil()
     >>> X.shape, y.shape, names[0]

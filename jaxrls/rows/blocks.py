@@ -1,4 +1,4 @@
-"""Work on blocks of rows: one map and one sum, so that temporaries stay within a block."""
+"""Computations over blocks of rows, a map and a sum, so that temporaries never exceed a block."""
 
 from collections.abc import Callable
 from functools import partial

@@ -65,8 +65,7 @@ class Estimate:
         return f"{self.call} by {self.route}: {in_words(self.bytes)} for {self.words}"
 
     def why_not(self) -> str:
-        """Why the default device cannot run the call, and what to do instead; empty where it can.
-        """
+        """Why the default device cannot run it, and what to do instead; empty where it can."""
         return why_too_large(self.rows, self.route, self.bytes)
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""Which solver, and which λ: what a fit is going to do, decided from shapes and said in words."""
+"""The plan of a fit: which solver, and how λ is searched, decided from shapes."""
 
 from dataclasses import replace
 from typing import Any
@@ -20,8 +20,8 @@ GRID = 100  # values of λ, where a search is asked for that has no slopes to fo
 class Plan:
     """A problem with its solver, and how λ is chosen.
 
-    `searches` for the best λ without a grid; `goes_below` the floor of a spectrum, by a search with
-    Cholesky factors, whose floor is lower.
+    `searches`: for the best λ without a grid. `goes_below`: it also searches below the floor of the
+    spectrum, with Cholesky factors, whose floor is lower.
     """
 
     problem: Problem
@@ -31,7 +31,7 @@ class Plan:
 
     @classmethod
     def of(cls, problem: Problem, lams, per_target=False, conservative: Any = 0.0) -> "Plan":
-        """The cheapest way of those that are right, unless a solver is named."""
+        """The cheapest exact plan, unless a solver is named."""
         criterion, solver = problem.criterion, problem.solver
         kernel, rows, (n, d) = problem.kernel, problem.rows, problem.rows.shape
         lams, has_spectrum = as_lams(lams, problem), solver is None or solver.has_spectrum
@@ -62,7 +62,7 @@ class Plan:
 
 
 def _check_conservative(conservative, criterion, lams) -> None:
-    """Raise for what is no number of standard errors, and for what has none."""
+    """Raise unless it is a number of standard errors, and the criterion has them."""
     number = isinstance(conservative, bool | int | float | np.number)
     if not number or not 0 <= conservative < np.inf:
         raise ValueError(

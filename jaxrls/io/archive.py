@@ -129,8 +129,8 @@ def _describe(value, place: str, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def _build(node, arrays: dict[str, np.ndarray]) -> Any:
-    """The inverse of `_describe`: of a class by its fields, as JAX rebuilds a pytree, past
-    `__init__`, which may ask for JAX arrays, but with its checks of values.
+    """The inverse of `_describe`: a class is rebuilt from its fields, as JAX does, without
+    `__init__`, which may need JAX arrays, but with its checks of values.
     """
     if not isinstance(node, dict):
         return node

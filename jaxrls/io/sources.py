@@ -94,8 +94,8 @@ def stream(
 
 @dataclass(frozen=True)
 class Choice:
-    """Which columns are what, by name or number: plain data, which a model file keeps; or, of one
-    file, lists of numbers.
+    """Which columns are inputs, targets and weights, by name or number: plain data, which a model
+    file keeps; or, for one file, lists of numbers.
     """
 
     target: Any = None
@@ -104,11 +104,11 @@ class Choice:
     drop: Any = ()
     one_hot: Any = ()  # inputs that are read as text
     groups: Any = None
-    labels: bool | None = False  # whether targets are text; None leaves it to the file
+    labels: bool | None = False  # whether targets are text; None: as the file has it
     width: int | None = None  # of all files, where columns have no names
 
     def of(self, file: Table) -> "Choice":
-        """The numbers of the columns of a file, of which no two have one part."""
+        """The column numbers of a file; raises where a column has two roles."""
 
         def find(names, what):
             names = names if isinstance(names, list | tuple) else [names]
@@ -150,7 +150,7 @@ class Choice:
         return Choice(targets, weights, numbers, dropped, one_hot, groups, labels)
 
     def settled(self, file: Table) -> "Choice":
-        """The same columns of other files: by name where this one has names, else by number."""
+        """The same columns for other files: by name where this file has names, else by number."""
         found = self.of(file)
         name = lambda columns: list(dict.fromkeys(file.names[j] for j in columns))
         several, target = isinstance(self.target, list | tuple), name(found.target)
@@ -166,10 +166,11 @@ class Choice:
         )
 
     def of_inputs(self, file: Table) -> "Choice":
-        """The same inputs of a file to predict, and the target as text where it has it.
+        """The same inputs of a file to predict, and the target as text if the file has it.
 
-        By name where both have names, else by number in a file as wide as that one; any other holds
-        inputs alone."""
+        By name where both have names, else by number in a file of the same width; any other file
+        holds only inputs.
+        """
         inputs, one_hot, same = self.inputs, self.one_hot, file.width == self.width
         if inputs and not same and not (file.named and self.width is None):
             if file.width != len(inputs):
@@ -186,8 +187,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class Files:
-    """Files one after the other; of rows that lack a number, "drop" in `missing` leaves them out,
-    and "median" leaves NaN in X. Files to `predict` may lack the target.
+    """Files one after the other. For rows with a missing number, `missing="drop"` leaves them out
+    and "median" leaves NaN in X. Files to `predict` need no target.
     """
 
     paths: tuple[str, ...]
@@ -200,7 +201,7 @@ class Files:
         return (piece for piece, _ in self.parts())
 
     def parts(self) -> Iterator[tuple[Piece, list[np.ndarray]]]:
-        """All rows, and with them one-hot columns, groups and labels as text."""
+        """All rows, with one-hot columns, groups and labels as text."""
         for path in self.paths:
             file, first = open_table(path, self.header), 1
             found = (self.choice.of_inputs if self.predict else self.choice.of)(file)
@@ -217,7 +218,9 @@ class Files:
                 first += len(values[0])
 
     def _usable(self, file: Table, first: int, columns, parts) -> Any:
-        """The rows that can be used; raises for infinity, and for what is missing unless told."""
+        """The usable rows; raises for infinity, and for a missing number unless `missing` allows
+        it.
+        """
         used = np.ones(len(parts[0]), bool)
         for i, (numbers, values) in enumerate(zip(columns, parts, strict=False)):
             values = values.reshape(len(used), len(numbers))
@@ -240,12 +243,12 @@ class Files:
 def open_files(
     paths: tuple[str, ...], choice: Choice, header: bool = True, missing: str | None = None
 ) -> Files:
-    """Files that have the columns of the first."""
+    """Files with the columns of the first."""
     return Files(paths, choice.settled(open_table(paths[0], header)), header, missing)
 
 
 def paths_of(named) -> tuple[str, ...]:
-    """Every file that is meant by paths, patterns and folders, in order."""
+    """Every file that paths, patterns and folders name, in order."""
     found: list[str] = []
     for path in map(os.fspath, named):
         pattern = os.path.join(glob.escape(path), "**") if os.path.isdir(path) else path

@@ -17,7 +17,7 @@ from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.support.pytrees import pytree, static
 
 Function = TypeVar("Function", bound=Callable)
-FOUND: ContextVar[Iterator] = ContextVar("FOUND")  # by the readings that are done, in order
+FOUND: ContextVar[Iterator] = ContextVar("FOUND")  # by the readings already done, in order
 
 
 def compiled(fn: Function) -> Function:

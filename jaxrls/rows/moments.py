@@ -16,7 +16,7 @@ from jaxrls.linalg.products import from_panels, gram_panels, matmul, safe_sqrt
 from jaxrls.rows.rows import Rows
 from jaxrls.support.pytrees import pytree
 
-SOME = 512  # rows whose mean is near enough to that of all
+SOME = 512  # rows, whose mean is close enough to that of all
 
 
 @pytree

@@ -69,7 +69,7 @@ class Rows:
     shape: Any  # (n, d), the number of rows and of columns
     dtype: Any  # of the blocks, float32 or float64
     ndim = 2
-    parts: Any = 1  # of equally many rows, which may lie on different devices
+    parts: Any = 1  # equal parts of the rows, which may lie on different devices
     labels: Any = None  # of a source that brings its own, (n,) or (n, t); and weights, (n,)
     row_weights: Any = None
     block_size: Any = None  # of rows that are read at once
@@ -119,7 +119,9 @@ class Rows:
         return jax.tree.map(lambda *parts: jnp.concatenate(parts), *found)
 
     def _with_columns(self, columns) -> Iterator:
-        """Blocks of equal size with their part of the columns, and the number of rows till then."""
+        """Blocks of equal size with their part of the columns, and the number of rows up to their
+        end.
+        """
         start = 0
         for x in self._equal_blocks():
             rows = slice(start, start + len(x))
@@ -140,7 +142,7 @@ class Rows:
         return (size, n % size) if 0 < n % size < n else (min(n, size),)
 
     def _equal_blocks(self) -> Iterator:
-        """The blocks in `block_sizes`, as many rows and columns as was said."""
+        """The blocks in `block_sizes`; raises where rows or columns differ from `shape`."""
         n, d, size, found = self.own, self.shape[1], self.block_sizes[0], 0
         claim = f"{type(self).__name__} says that it has"
         for x in in_blocks(self.blocks(), size):
@@ -215,7 +217,7 @@ class Rows:
 
 
 def in_blocks(arrays: Iterable, size: int) -> Iterator:
-    """The same rows in arrays of `size` rows, the last one excepted."""
+    """The same rows in arrays of `size` rows, except for the last."""
     join = lambda parts: (np if is_concrete(parts) else jnp).concatenate(parts)
     held: list = []
     missing = size
@@ -254,7 +256,7 @@ class DenseRows(Rows):
         """Raise `ValueError` for values that are not finite, too large, or outside of the kernel's
         domain, where values are known.
         """
-        # What a kernel does not evaluate are no inputs.
+        # A kernel that is a matrix has no inputs to check.
         (check_inputs if kernel.evaluable else check_finite)(name, self.X)
         kernel.check(self.X)
 
@@ -292,14 +294,14 @@ class DenseRows(Rows):
         )
 
     def take(self, indices):
-        """The rows of these numbers, 0 to n − 1."""
+        """The rows of these row numbers, 0 to n − 1."""
         check_row_numbers(indices, self.count)
         return self._placed(self.X[indices], whole=True)
 
 
 @pytree
 class GramRows(DenseRows):
-    """Rows of a kernel matrix computed elsewhere."""
+    """Rows of a kernel matrix that was computed elsewhere."""
 
     def check(self, kernel, name="X", *, training=True):
         """Raise unless the matrix of training rows is symmetric too; rows to predict have one
@@ -310,7 +312,7 @@ class GramRows(DenseRows):
             check_symmetric("X, as the precomputed kernel matrix,", self.X)
 
     def numbered(self) -> "NumberedRows":
-        """The same rows for `KernelValues`: with number and diagonal entry behind each."""
+        """The same rows for `KernelValues`: with row number and diagonal entry appended to each."""
         check_symmetric("X, as the precomputed kernel matrix,", self.X)
         numbers = jnp.arange(len(self.X), dtype=self.dtype)
         tail = jnp.stack([numbers, jnp.diagonal(self.X)], axis=1)
@@ -324,7 +326,7 @@ class NumberedRows(DenseRows):
 
 @pytree
 class MappedRows(Rows):
-    """Rows φ(x) of other rows x, made block by block and never kept."""
+    """Rows φ(x) of other rows x, computed block by block and never stored."""
 
     source: Rows
     of: Any

@@ -51,7 +51,7 @@ class ShardedRows(DenseRows):
 
     in_memory: ClassVar[bool] = False
     sharding: Any = static(default=None)  # of columns, with Auto axes; None where it is not known
-    count: int = static(default=0)  # of rows that are no padding
+    count: int = static(default=0)  # of rows without the padding
     labels: Float[Array, "n *t"] | None = None
     row_weights: Float[Array, " n"] | None = None
 
@@ -102,7 +102,7 @@ class ShardedRows(DenseRows):
         def part(args):
             first, columns = args
             local = numbers - first[0]
-            local = jnp.where(local < 0, size, local)  # beyond the end all is 0
+            local = jnp.where(local < 0, size, local)  # 0 beyond the end
             return jax.tree.map(lambda a: a.at[local].get(mode="fill", fill_value=0), columns)
 
         own = in_parts(part, (firsts, columns), self.parts, self._placed)

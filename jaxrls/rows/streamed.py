@@ -34,7 +34,7 @@ class Piece(NamedTuple):
     Y: Any = None
     weights: Any = None
     place: str = ""
-    first: int = 0  # the number there of the first row
+    first: int = 0  # the number of the first row there
 
 
 class StreamedRows(Rows):
@@ -230,7 +230,7 @@ class Deviations(NamedTuple):
 
 def standardise(X, means, scales) -> np.ndarray:
     """(X − means)/scales in the dtype of X."""
-    with np.errstate(over="ignore"):  # what is too far away is infinite, and is told of as such
+    with np.errstate(over="ignore"):  # overflow gives infinity, which is reported later
         return ((np.asarray(X, np.float64) - means) / scales).astype(X.dtype)
 
 

@@ -38,10 +38,10 @@ from jaxrls.search.problem import Problem
 from jaxrls.support.checks import check_lams, is_concrete
 from jaxrls.support.pytrees import arrays_alone, pytree, static
 
-KEPT_ROWS = 2000  # a fit to no more of them keeps its solution unless told otherwise
-# The share of the digits, as a power of eps, whose loss is told.
+KEPT_ROWS = 2000  # a fit to at most so many keeps its solution by default
+# The share of the digits, as a power of eps, whose loss is warned of.
 SHOWN = -1 / 3
-LARGEST_EFFECT = 0.01  # of a ridge on predictions, beside the error, that goes without a word
+LARGEST_EFFECT = 0.01  # of a ridge on predictions, relative to the error, without a warning
 
 
 def conclude(
@@ -63,13 +63,13 @@ def conclude(
         left = Outcome(solution.coefficients(at), None, solution.dof(at))
     else:
         left = solution.outcome(at, criterion.groups, criterion.total)
-        if left.error is not None and criterion.smooth:  # the slope of a step says nothing
+        if left.error is not None and criterion.smooth:  # a step has no useful slope
             standard_error = jnp.mean(left.error) if error.ndim == 0 else left.error[0]
             standard_error = standard_error / factor.weights.total
     found = jax.tree.map(lambda part: part[0], left.coefficients)
     if report.ridge is not None:
         length = lambda e: jnp.linalg.norm(factor.weights.scale(e), axis=0)
-        estimated = left.residuals is None  # and what was left out is larger than this
+        estimated = left.residuals is None  # and held-out residuals are larger than this
         missed = jnp.sqrt(solution.residual_norm(at)[0]) if estimated else length(left.residuals[0])
         moved = ridge_effect(gram(kernel, factor.points), report.ridge, found.coef, at[0], missed)
     coef, intercept, free = jax.tree.map(drop, found)
@@ -119,7 +119,7 @@ def _at(problem: Problem, solution: Solution, lam) -> Fit:
     return conclude_grid(problem, solution, (lam[None], errors), (lam, error))
 
 
-# what there is to say
+# warnings
 # --------------------------------------------------------------------------------------------------
 
 
@@ -208,7 +208,7 @@ def warn(message: str) -> None:
     warnings.warn(message, UserWarning, stacklevel=level)
 
 
-# what is kept beside a fit, and the fit that moments make when rows have come or gone
+# what a fit keeps, and its update from moments when rows are added or removed
 # --------------------------------------------------------------------------------------------------
 
 
@@ -231,7 +231,7 @@ class Kept:
     groups: Folds | None
     choice: Choice | None
     saved: bool = static(default=True)  # whether `save` writes it
-    # What was made of rows that only the host reads, before `save` let go of them.
+    # Results from rows that only the host reads, which `save` does not write.
     made: tuple[GaussianProcess | None, Jackknife | None] = (None, None)
 
     def for_file(self, fit: Fit) -> "Kept":

@@ -249,7 +249,7 @@ def _found(visited: list[Point], problem: Problem, way: Way, start) -> Found:
             "the error is not finite at the start: use a larger lam, a smaller width, or float64"
         )
     step, used = int(np.argmin(values)), len(visited) - 1
-    # There, or where it went on to in search of less.
+    # At the best point, or at a later one that is nearly as good.
     near = values[step:] <= values[step] + 0.05 * way.tol
     converged = bool((near & (norms[step:] <= way.tol)).any())
     if converged:

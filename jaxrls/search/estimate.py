@@ -178,11 +178,11 @@ def estimate(
     numbers += n * r * (2 * keep + 2 * (weights if dual else twice * bool(fixed_effects)))
     if groups:
         numbers += 8 * twice * min(groups, r) ** 2 + n * r * twice * (2 + 4 * pairs)
-    elif pairs:  # of few rows all at once
+    elif pairs:  # for few rows all pairs at once
         at_once = FEWEST_ROWS if n > 2 * PANELS * FEWEST_ROWS else n // 2
         held = 8 * twice if gradient or landmarks else 3
         numbers += 2 * n * r + held * n * at_once
-    numbers = max(4 * n * t + numbers, n * (landmarks or 0))  # whose choice comes before
+    numbers = max(4 * n * t + numbers, n * (landmarks or 0))  # the choice of landmarks, made before
     words = WORDS[route] + ", and blocks of pairs of rows" * pairs
     return Estimate(call, route, numbers * dtype.itemsize, words, n)
 

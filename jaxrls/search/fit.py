@@ -131,7 +131,7 @@ def fit(
 
 
 def _best(problem: Problem, *, lams, per_target: bool, conservative, keep: bool | None) -> Fit:
-    """The fit with the best λ: by a grid, or by a search."""
+    """The fit with the best λ, from a grid or from a search."""
     plan = Plan.of(problem, lams, per_target, conservative)
     if plan.searches:
         found, solved = _searched(plan)
@@ -212,7 +212,7 @@ def _on_enough_landmarks(run: Callable, problem: Problem, progress: bool) -> Any
     if choose_route(kernel, n, rows.shape[1], rows.dtype) != "gram":
         return solved(None, "no landmarks: the kernel's own features are fewer than the rows")
     check_evaluable(kernel)
-    # As many as are worth their while, or as there is memory for their choice and the fit on them.
+    # As many as save time, or as memory allows for choosing them and for the fit on them.
     too_many = lambda m: bool(of_problem(problem, landmarks=m).why_not())
     most = bisect_left(range(1, n // 2 + 1), True, key=too_many)
     if most < FEWEST:
@@ -230,7 +230,7 @@ def _on_enough_landmarks(run: Callable, problem: Problem, progress: bool) -> Any
             return replace(found, plan=f"{found.plan}, tr(K − K̂)/λ = {trace / lam:.2g}")
         wanted = 0.5 * TOLERANCE * lam
         chosen = choose_landmarks(kernel, X, most, tol=min(wanted / mass, 0.5), **options)
-        # There may not be that many, or no others.
+        # Memory may not hold that many, or no further row may be independent.
         last = float(chosen.trace_residual) > wanted or len(chosen.points) <= m
         if last and not of_problem(problem).why_not():
             m = len(chosen.points)

@@ -85,7 +85,7 @@ def choose_lam(lams, errors, per_target: bool, within: Any = 0):
     """
     if errors.ndim == 2 and not per_target:
         errors = jnp.mean(errors, axis=1)
-    if len(lams) == 1:  # nothing to choose: what was made for the errors serves the model too
+    if len(lams) == 1:  # nothing to choose: the model can share what the errors used
         return jnp.broadcast_to(lams[0], errors.shape[1:]), errors[0]
     smallest = jnp.min(errors, axis=0)
     each = lams if lams.ndim == errors.ndim else lams[:, None]
@@ -106,7 +106,7 @@ class Choice:
     conservative: float = static(default=0.0)
 
     def of(self, solution: Solution, kernel: Kernel) -> tuple[tuple, tuple]:
-        """All λ with their errors, and the chosen one with its own."""
+        """All λ with their errors, and the chosen λ with its error."""
         factor = solution.factor
         lams = lambda_grid(factor, self.num) if self.lams is None else factor.with_floor(self.lams)
         known = factor.has_residuals or isinstance(self.criterion, HoldOut)

@@ -13,12 +13,12 @@ from jaxrls.factors.contract import Solution
 from jaxrls.search.grid import choose_lam, lambda_range
 from jaxrls.search.problem import Problem
 
-# Points before any is chosen, as shares of the line of log λ: closer where λ mostly is.
+# First points, as shares of the line of log λ: closer where the best λ usually is.
 COARSE = (0.1, 0.3, 0.44, 0.58, 0.72, 0.88)
 MOST = 11  # points in all
 GAIN = 1e-5  # the least promised decrease that is worth a point
-WIDE = 1.5  # in a gap so wide no cubic is trusted near an end
-LOW = 0.1  # and one with an end so low may hide a valley
+WIDE = 1.5  # in a gap this wide no cubic is trusted near an end
+LOW = 0.1  # and a gap with an end this low may hide a minimum
 
 
 def search(problem: Problem, solution: Solution, per_target: bool) -> tuple[tuple, tuple, str]:
@@ -43,7 +43,7 @@ def search(problem: Problem, solution: Solution, per_target: bool) -> tuple[tupl
         for one, *point in zip(visited, at, *own, strict=True):
             one.append(point)
 
-    # All that was seen, ascending, without λ at which the factor broke down unless it did at all.
+    # All evaluations, ascending; without λ at which the factor broke down, unless it did at all λ.
     places, table = np.array(visited)[:, :, 0].T, np.stack(errors).reshape(len(errors), -1)
     defined = np.isfinite(table).all(axis=1)
     keep = defined if defined.any() else ~defined

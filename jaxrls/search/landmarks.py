@@ -198,7 +198,7 @@ def _grow(kernel, X, v, diag, target, state, stop, *, capacity, method):
         return few & jnp.any(score(state.residual) > 0)
 
     def round_of(state):
-        """A block of pivots: proposals, those accepted, and their columns of F."""
+        """A block of pivots: rows proposed, those accepted, and their columns of F."""
         F, residual, indices, total, key = state
         key, draw, toss = jax.random.split(key, 3)
         chances, proposals = score(residual), (PROPOSALS_PER_PIVOT * block,)
@@ -207,15 +207,15 @@ def _grow(kernel, X, v, diag, target, state, stop, *, capacity, method):
         bar = jax.random.uniform(toss, drawn.shape, X.dtype) * chances[drawn]
 
         def propose(j, carry):
-            """Sequential Cholesky of H that passes over those not accepted: Lᵀ, one row over all
-            proposals per accepted one, which these are, and their count.
+            """Sequential Cholesky of H that skips rejected rows: Lᵀ, with one row over all
+            proposals for each accepted one, which these are, and their count.
             """
             C, slots, count = carry
             row = H[j] - matmul(C[:, j], C)
             take = score(row[j], drawn[j]) > bar[j]
             take &= count < jnp.minimum(block, capacity - total)
             row = jnp.where(take, row / jnp.sqrt(jnp.where(take, row[j], 1)), 0)
-            # One not taken is written over by the next.
+            # One that is rejected is overwritten by the next.
             slots = slots.at[count].set(j, mode="drop")
             return C.at[count].set(row), slots, count + take.astype(jnp.int32)
 

@@ -13,7 +13,7 @@ from jaxrls.search.problem import Problem
 from jaxrls.support.checks import is_concrete
 from jaxrls.support.pytrees import pytree, static
 
-GRID = 100  # values of λ, where a search is asked for that has no slopes to follow
+GRID = 100  # values of λ, in place of a search where the criterion has no slopes
 
 
 @pytree
@@ -47,7 +47,7 @@ class Plan:
         named, num = (None, 1) if search else (None, lams) if counted else (lams, len(lams))
         per_target = per_target or np.ndim(lams) == 2
         choice = Choice(criterion, named, num, per_target, float(conservative))
-        # Cholesky factors may answer too where they are of all of K, and no doubt about it is left.
+        # Cholesky factors of all of K may replace the spectrum where all of this holds.
         route = choose_route(kernel, n, d, rows.dtype)
         whole = rows.in_memory and problem.landmarks is None and route == "gram"
         either = whole and solver is None and criterion.any_factor and not per_target
@@ -77,7 +77,7 @@ def _check_conservative(conservative, criterion, lams) -> None:
 
 
 def as_lams(lams, problem: Problem):
-    """How many λ, or an array (L,), or (L, t) with those of each target, or "search"."""
+    """How many λ; or an array (L,), or (L, t) with a column for each target; or "search"."""
     if isinstance(lams, str) and lams == "search":
         return lams
     lams = GRID if lams is None else lams

@@ -46,13 +46,13 @@ from jaxrls.support.checks import (
 from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree
 
-# Of the largest Eⱼⱼ that is left, what a candidate must have. Each that joins multiplies rounding
-# by up to √(max E/Eⱼⱼ), and labels alone would have neighbours chosen, whose difference is a
-# derivative: a tenth keeps leave-one-out errors of smooth kernels right to 2 % in float32, a
+# The share of the largest remaining Eⱼⱼ that a candidate must have. Each that joins multiplies
+# rounding by up to √(max E/Eⱼⱼ), and labels alone would choose close neighbours, which differ by
+# a derivative: a tenth keeps leave-one-out errors of smooth kernels right to 2 % in float32, a
 # hundredth to 30 %.
 INDEPENDENT = 0.1
-# Times what rounding makes of num updates, √num·eps: what is smaller, beside what it began as, is
-# not known to a few per cent, and counts as nothing.
+# Times the rounding of num updates, √num·eps: a quantity that is smaller, relative to its first
+# value, is not known to a few per cent, and counts as 0.
 CERTAIN = 40
 
 
@@ -291,8 +291,8 @@ def _choose(problem: Problem, points, lam, *, num: int):
     size = default_block_size(n, 4 * p * labels.Y.shape[1] * dtype.itemsize)
 
     def errors(A, residuals, remaining, share, moves) -> Float[Array, "p t"]:
-        """With each of the columns of A beside those chosen: infinite where rounding has taken 1 −
-        leverage. Blocks of rows, which add.
+        """The errors with each of the columns of A added to those chosen: infinite where 1 −
+        leverage is rounding. Summed over blocks of rows.
         """
 
         def block(part):
@@ -310,7 +310,7 @@ def _choose(problem: Problem, points, lam, *, num: int):
         )
 
     def step(state, slot):
-        """B and A = QB, diag E, features at the candidates (num, p), who was chosen, r and q."""
+        """B and A = QB, diag E, features at the candidates (num, p), which are chosen, r and q."""
         B, A, diag, basis, chosen, residuals, remaining = state
         inner = jnp.sum(B * A, axis=0)
         alive = diag > jnp.maximum(floor * began, INDEPENDENT * jnp.max(diag))

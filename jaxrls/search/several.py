@@ -25,7 +25,7 @@ from jaxrls.support.checks import as_array, as_floats, check_whole, is_concrete
 from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree
 
-CONCENTRATIONS = (0.1, 1.0)  # of Dirichlet draws, by turns: near a few of the kernels, and anywhere
+CONCENTRATIONS = (0.1, 1.0)  # of Dirichlet draws, alternately: near a few kernels, and anywhere
 
 
 @pytree

@@ -116,7 +116,7 @@ def start_from_data(kernel: Kernel, X) -> Kernel:
 
 
 def from_data(kernel: Kernel, rows: Rows, weights: Weights) -> Kernel:
-    """`start_from_data` of some rows, without rows of weight 0 where values are known."""
+    """`start_from_data` of some rows, without rows of weight 0 if values are known."""
     drawn, some = rows.candidates()
     v = weights.values if drawn is None else weights.some(drawn)
     return _from_data(kernel, some if v is None or not is_concrete(v) else some[np.asarray(v) > 0])
@@ -139,7 +139,7 @@ def first_guess(problem: Any, start: str, lams, near: bool) -> list[tuple]:
     widths: list = []
 
     def judged(kernels, most) -> list[tuple]:
-        """(error, kernel, best λ, precision of K on all rows), by so many rows."""
+        """(error, kernel, best λ, precision of K on all rows), judged on so many rows."""
         # The columns of a kernel matrix are its rows.
         few, found = problem.some(most)[0] if kernel.evaluable else problem, []
         for each in kernels:
@@ -151,7 +151,7 @@ def first_guess(problem: Any, start: str, lams, near: bool) -> list[tuple]:
         return found
 
     def multiple(kernel, factor) -> Kernel:
-        """The kernel with all widths so many times as large; `widths` are noted."""
+        """The kernel with all widths multiplied; `widths` are recorded."""
 
         def scaled(part, name, _):
             widths.append(getattr(part, name))

@@ -1,4 +1,4 @@
-"""Kernel parameters and λ together, by the exact gradient of a validation error."""
+"""Tuning of kernel parameters and λ together, by the exact gradient of a validation error."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -178,12 +178,12 @@ def _made(problem: Problem, lam) -> tuple[Fit, Solution]:
     return conclude(problem.kernel, solution, *found, problem.criterion), solution
 
 
-# begun on few of the rows: a step on all of them costs many times as much
+# a search that begins on a sample, as a step on all rows costs many times as much
 # --------------------------------------------------------------------------------------------------
 
-ROWS = 4000  # as many tell widths apart
-LANDMARKS = 250  # and so many show most of what the others do, for a quarter of the time
-ROWS_A_LANDMARK = 16  # on as many the landmarks' own best kernel is near that of all rows
+ROWS = 4000  # enough to distinguish widths
+LANDMARKS = 250  # which show most of what more of them do, for a quarter of the time
+ROWS_A_LANDMARK = 16  # enough for a best kernel near that of all rows
 # Rows times landmarks²: below it all steps take less than the compilation of a second program.
 DEAR = 1e9
 
@@ -216,7 +216,7 @@ def _grown(whole: Problem, landmarks, guesses: list, way: Way, starts: int, key)
     its history holds the earlier searches as stages.
     """
     n, m, (start, _, floor) = len(whole.Y), _count(landmarks), guesses[-1]
-    more = ROWS_A_LANDMARK * m  # where these are more than there were, and few of all
+    more = ROWS_A_LANDMARK * m  # if they are more than ROWS, and few of all
     between = ROWS < more <= n / 3
     some, numbers = whole.some(more) if between else (whole, np.arange(n))
 

@@ -72,7 +72,7 @@ class Estimate:
         """Raise if the default device cannot run the call.
 
         Raises:
-            ValueError: where `why_not` has something to say.
+            ValueError: where `why_not` is not empty.
         """
         if words := self.why_not():
             raise ValueError(words)

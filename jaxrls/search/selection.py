@@ -152,8 +152,8 @@ def select_columns(
             X.
 
     **Cost** O(num n d (t + 1)) time, 3nd numbers. **Fails**: the smallest error among very many
-    columns is optimistic, because the choice has used it: to measure the error, keep rows that the
-    selection does not use. Where columns interpolate a row, so that 1 − leverage is rounding, the
+    columns is optimistic, because the choice has used it: measure the error on rows that the
+    selection has not used. Where columns interpolate a row, so that 1 − leverage is rounding, the
     error is infinite. Selection is forward only: a chosen column is never removed. **Source**:
     Pahikkala, Airola and Salakoski 2010, "Speeding up greedy forward selection for regularized
     least-squares".

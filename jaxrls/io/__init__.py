@@ -1,1 +1,1 @@
-"""Files: models, tables, the embedded data."""
+"""Files: models, tables, the data set that the package carries."""

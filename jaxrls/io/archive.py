@@ -1,9 +1,8 @@
 """Save kernels, models and fits as `.safetensors`, and load them: no pickle, so that a file can
 hold numbers but no program.
 
-Each array of the tree is a tensor named by its place, such as `model.coef`; the metadata says in
-JSON what the tree is made of: class names, static fields and plain numbers. Loading builds only
-classes that `pytree` has registered, and imports none.
+Each array is a tensor named by its place, such as `model.coef`; JSON in the metadata has class
+names, static fields and numbers. Loading builds only classes that `pytree` has registered.
 """
 
 import json
@@ -18,23 +17,23 @@ from jaxrls.support.pytrees import REGISTRY, is_registered, name_in_files
 
 
 def save(path: str | os.PathLike, obj: Any, *, extra: dict[str, Any] | None = None) -> None:
-    """Save a kernel, a model or any result (fit, path, landmarks), bit for bit, as
-    `.safetensors`.
+    """Save a kernel, a model or any result (fit, path, landmarks), bit for bit, as `.safetensors`.
 
-    Kernels of one's own are saved too, if their class stands under `jaxrls.extend.pytree`: in a
-    module, which who loads them can import, rather than in a script. Other programs read the arrays
-    with `safetensors.numpy.load_file(path)["model.coef"]`.
-
-    **Cost** that of writing the arrays. **Source**: the format of `safetensors`.
+    Kernels of your own are saved too, if their class is decorated with `jaxrls.extend.pytree` and
+    defined in a module rather than in a script, since whoever loads them must import it. Other
+    programs read the arrays with `safetensors.numpy.load_file(path)["model.coef"]`.
 
     Args:
-        path: written exactly as named, whole or not at all; what was there is replaced.
+        path: the file, written under exactly this name, whole or not at all; an existing file is
+            replaced.
         obj: what to save.
-        extra: anything JSON can hold that should travel with it, such as the names of columns.
+        extra: a dictionary of anything that JSON can hold, such as the names of columns.
 
     Raises:
         ValueError: for kernels that hold a Python function (`FeatureMap`, `FunctionKernel`), for
-            classes that `pytree` does not know, and for what JSON cannot hold.
+            classes that are not registered with `pytree`, and for what JSON cannot hold.
+
+    **Cost** that of writing the arrays. **Source**: the format of `safetensors`.
 
     >>> import os, tempfile, jaxrls as rls
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -61,22 +60,24 @@ def save(path: str | os.PathLike, obj: Any, *, extra: dict[str, Any] | None = No
 def load(path: str | os.PathLike, *, with_extra: bool = False) -> Any:
     """Load what `save` wrote.
 
-    Arrays come back as NumPy arrays, which keep float64 whatever JAX's switch says; they go
-    wherever JAX arrays go. A file cannot run code: nothing is imported, so that the module which
-    defines a kernel of one's own must be imported before. **Cost** that of reading the arrays,
-    and their memory once. **Source**: the format of `safetensors`.
+    Arrays come back as NumPy arrays, which stay float64 even where JAX is set to float32; they are
+    accepted wherever JAX arrays are. Loading runs no code from the file and imports nothing: import
+    the module that defines a kernel of your own first.
 
     Args:
-        path: a file of `save`.
-        with_extra: whether to return what was saved as `extra` too.
+        path: a file that `save` wrote.
+        with_extra: whether to return the dictionary `extra` too.
 
     Returns:
         The object, or the pair `(object, extra)`.
 
     Raises:
         ValueError: for a file that is truncated, foreign, damaged, written in a newer format, or
-            holds a class that is not known.
+            that holds an unknown class.
         OSError: where it cannot be opened.
+
+    **Cost** that of reading the arrays, and their memory once. **Source**: the format of
+    `safetensors`.
 
     >>> import os, tempfile, jaxrls as rls
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -128,8 +129,8 @@ def _describe(value, place: str, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def _build(node, arrays: dict[str, np.ndarray]) -> Any:
-    """The inverse of `_describe`: of a class by its fields, as JAX rebuilds a pytree, past
-    `__init__`, which may ask for JAX arrays, but with its checks of values.
+    """The inverse of `_describe`: a class is rebuilt from its fields, as JAX does, without
+    `__init__`, which may need JAX arrays, but with its checks of values.
     """
     if not isinstance(node, dict):
         return node

@@ -1,4 +1,4 @@
-"""Kernels and criteria by name, and landmarks, as the estimators and the command line take them."""
+"""Kernels, criteria and landmarks by name, as the estimators and the command line take them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +19,7 @@ from jaxrls.support.checks import as_floats
 from jaxrls.support.door import door
 
 LANDMARKS_TO_TUNE = 500
-# Kernels of a width.
+# Kernels that have a width.
 RADIAL: dict[str, Callable] = {
     "gaussian": Gaussian,
     "rbf": Gaussian,
@@ -45,7 +45,7 @@ PLAIN: dict[str, Callable] = {
     "precomputed": Precomputed,
 }
 KERNELS = ("linear", *POLYNOMIAL, *RADIAL, "cosine", "precomputed")
-CRITERIA = {**NAMED, "kfold": loo}  # by groups, which the doors draw or are given
+CRITERIA = {**NAMED, "kfold": loo}  # by groups, which are given or drawn
 
 
 def named_kernel(
@@ -95,13 +95,15 @@ _start: Any = jax.jit(start_from_data)
 
 
 def landmarks_to_tune(given: Any, n: int) -> Any:
-    """The landmarks on which a kernel is tuned for a fit to n rows: "auto" depends on a kernel."""
+    """The landmarks on which to tune a kernel for a fit to n rows; "auto", which needs a kernel,
+    becomes a number or None.
+    """
     if not isinstance(given, str):
         return given
     return LANDMARKS_TO_TUNE if n > 4 * LANDMARKS_TO_TUNE else None
 
 
 def _variance(X) -> float:
-    """That of all of X, or 1 where it is 0."""
+    """The variance of all of X, or 1 where it is 0."""
     sparse = scipy.sparse.issparse(X)
     return float(X.power(2).mean() - X.mean() ** 2 if sparse else np.var(X)) or 1.0

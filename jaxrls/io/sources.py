@@ -1,4 +1,4 @@
-"""Rows of files, one or many, as a source that begins anew whenever it is read."""
+"""Rows of one file or many, as a source that can be read repeatedly from its beginning."""
 
 import glob
 import os
@@ -29,46 +29,46 @@ def stream(
     progress: bool = False,
     distributed: bool = False,
 ) -> StreamedRows:
-    """Rows that need not fit into memory: files, or blocks from an iterable of the caller's, with
-    labels and weights.
+    """Read rows that do not fit into memory in blocks: from files, or from an iterable of your own.
 
-    Reads `source` once, at once: counts rows, looks at every number, and keeps labels and weights,
-    the means and standard deviations of all columns and `sample` rows drawn by chance, from which
+    `source` is read once immediately, to count rows, check every number, and keep labels, weights,
+    the means and standard deviations of all columns and a random `sample` of rows, from which
     landmarks are chosen. Every later sum over rows is one more reading: the exact leave-one-out
     error of any number of λ and targets takes two, and the held-out residuals that a fit keeps at
     the chosen λ one more.
-
-    **Cost** one reading; memory of labels, weights, the sample and a few blocks. **Source**: Fan,
-    Muller and Rezucha 1962 for the sample; Chan, Golub and LeVeque 1979 for means and deviations.
 
     Args:
         source: a path, a pattern such as `"rows/*.parquet"`, a folder, a list of those, or any
             object whose `__iter__` gives blocks `(X, Y)`, `(X, Y, weights)` or X. Files are `.csv`,
             `.csv.gz`, `.parquet`, `.arrow` and `.feather` (extra `tables`), `.npy` with a matrix,
-            and `.npz` with arrays `X` and `y`. Those that follow have the columns of the first, by
+            and `.npz` with arrays `X` and `y`. Further files must have the columns of the first, by
             name where it has names.
-        target: one column or a list, by name or number, or an array of `.npz` files; by default
-            the last column, or `y`. False says that there is none.
+        target: one column or a list, by name or number, or an array of `.npz` files; by default the
+            last column, or `y`. False for files without labels.
         weights: the column of sample weights.
         columns: the inputs; by default all other columns.
-        standardize: True brings columns to (weighted) mean 0 and standard deviation 1; a pair
-            (means, deviations) takes those, as of the rows that a model was fitted on.
-        sample: how many rows are kept.
-        seed: of the draw.
-        checkpoint: a file that keeps every sum after each block: after a kill the same calls go on
-            from there, and end with the same numbers to the bit.
-        block_size: rows that are worked on at once.
+        standardize: True standardizes columns to (weighted) mean 0 and standard deviation 1; a pair
+            (means, deviations) uses those instead, such as those of the training rows.
+        sample: how many rows are kept in the sample.
+        seed: of the random sample.
+        checkpoint: a file in which every sum is saved after each block: if the process is killed,
+            the same calls continue from there, with bitwise the same results.
+        block_size: how many rows are processed at a time.
         header: whether the first line of a CSV file holds names.
-        progress: shows a bar for each reading (needs tqdm).
-        distributed: for processes of `jax.distributed`: each gives its own part of the rows, in
-            order, and what they add up to is summed over all.
+        progress: show a bar for each reading (needs tqdm).
+        distributed: for processes of `jax.distributed`: each process reads its own part of the
+            rows, in order, and sums are taken over all processes.
 
     Returns:
-        A `Rows`, whose `labels`, `row_weights`, `means` and `scales` are what it found.
+        `Rows`, to pass as X, with attributes `labels` (n,) or (n, t), `row_weights` (n,), and
+        `means` and `scales` (d,), None where there are none.
 
     Raises:
-        ValueError: that names file, row and column of what is missing or no number; for files that
-            do not go together.
+        ValueError: naming file, row and column, for what is missing or not a number; and for files
+            that do not match.
+
+    **Cost** one reading; memory of labels, weights, the sample and a few blocks. **Source**: Fan,
+    Muller and Rezucha 1962 for the sample; Chan, Golub and LeVeque 1979 for means and deviations.
 
     >>> import numpy as np, jaxrls as rls
     >>> x = np.linspace(0, 1, 50)[:, None]
@@ -94,8 +94,8 @@ def stream(
 
 @dataclass(frozen=True)
 class Choice:
-    """Which columns are what, by name or number: plain data, which a model file keeps; or, of one
-    file, lists of numbers.
+    """Which columns are inputs, targets and weights, by name or number: plain data, which a model
+    file keeps; or, for one file, lists of numbers.
     """
 
     target: Any = None
@@ -104,11 +104,11 @@ class Choice:
     drop: Any = ()
     one_hot: Any = ()  # inputs that are read as text
     groups: Any = None
-    labels: bool | None = False  # whether targets are text; None leaves it to the file
+    labels: bool | None = False  # whether targets are text; None: as the file has it
     width: int | None = None  # of all files, where columns have no names
 
     def of(self, file: Table) -> "Choice":
-        """The numbers of the columns of a file, of which no two have one part."""
+        """The column numbers of a file; raises where a column has two roles."""
 
         def find(names, what):
             names = names if isinstance(names, list | tuple) else [names]
@@ -150,7 +150,7 @@ class Choice:
         return Choice(targets, weights, numbers, dropped, one_hot, groups, labels)
 
     def settled(self, file: Table) -> "Choice":
-        """The same columns of other files: by name where this one has names, else by number."""
+        """The same columns for other files: by name where this file has names, else by number."""
         found = self.of(file)
         name = lambda columns: list(dict.fromkeys(file.names[j] for j in columns))
         several, target = isinstance(self.target, list | tuple), name(found.target)
@@ -166,10 +166,11 @@ class Choice:
         )
 
     def of_inputs(self, file: Table) -> "Choice":
-        """The same inputs of a file to predict, and the target as text where it has it.
+        """The same inputs of a file to predict, and the target as text if the file has it.
 
-        By name where both have names, else by number in a file as wide as that one; any other holds
-        inputs alone."""
+        By name where both have names, else by number in a file of the same width; any other file
+        holds only inputs.
+        """
         inputs, one_hot, same = self.inputs, self.one_hot, file.width == self.width
         if inputs and not same and not (file.named and self.width is None):
             if file.width != len(inputs):
@@ -186,8 +187,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class Files:
-    """Files one after the other; of rows that lack a number, "drop" in `missing` leaves them out,
-    and "median" leaves NaN in X. Files to `predict` may lack the target.
+    """Files one after the other. For rows with a missing number, `missing="drop"` leaves them out
+    and "median" leaves NaN in X. Files to `predict` need no target.
     """
 
     paths: tuple[str, ...]
@@ -200,7 +201,7 @@ class Files:
         return (piece for piece, _ in self.parts())
 
     def parts(self) -> Iterator[tuple[Piece, list[np.ndarray]]]:
-        """All rows, and with them one-hot columns, groups and labels as text."""
+        """All rows, with one-hot columns, groups and labels as text."""
         for path in self.paths:
             file, first = open_table(path, self.header), 1
             found = (self.choice.of_inputs if self.predict else self.choice.of)(file)
@@ -217,7 +218,9 @@ class Files:
                 first += len(values[0])
 
     def _usable(self, file: Table, first: int, columns, parts) -> Any:
-        """The rows that can be used; raises for infinity, and for what is missing unless told."""
+        """The usable rows; raises for infinity, and for a missing number unless `missing` allows
+        it.
+        """
         used = np.ones(len(parts[0]), bool)
         for i, (numbers, values) in enumerate(zip(columns, parts, strict=False)):
             values = values.reshape(len(used), len(numbers))
@@ -240,12 +243,12 @@ class Files:
 def open_files(
     paths: tuple[str, ...], choice: Choice, header: bool = True, missing: str | None = None
 ) -> Files:
-    """Files that have the columns of the first."""
+    """Files with the columns of the first."""
     return Files(paths, choice.settled(open_table(paths[0], header)), header, missing)
 
 
 def paths_of(named) -> tuple[str, ...]:
-    """Every file that is meant by paths, patterns and folders, in order."""
+    """Every file that paths, patterns and folders name, in order."""
     found: list[str] = []
     for path in map(os.fspath, named):
         pattern = os.path.join(glob.escape(path), "**") if os.path.isdir(path) else path

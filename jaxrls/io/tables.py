@@ -1,5 +1,5 @@
-"""Files of rows and columns, read and written in batches: CSV, Parquet and Arrow by pyarrow, `.npy`
-and `.npz` by NumPy; and the small table that the package carries.
+"""Tables read and written in batches: CSV, Parquet and Arrow by pyarrow, `.npy` and `.npz` by
+NumPy; and the small table that the package carries.
 """
 
 import gzip
@@ -26,12 +26,12 @@ Batch = tuple[list[np.ndarray], list[np.ndarray]]
 
 
 def ending_of(path: str) -> str:
-    """That of a table, or an empty text."""
+    """The ending of a table's name, or an empty text."""
     return next((ending for ending in ENDINGS if path.endswith(ending)), "")
 
 
 def arrow_for(what) -> Any:
-    """pyarrow with what tables take of it."""
+    """pyarrow with the modules that tables need."""
     try:
         import pyarrow.csv
         import pyarrow.dataset
@@ -43,7 +43,7 @@ def arrow_for(what) -> Any:
 
 @contextmanager
 def reading(path: str) -> Iterator[None]:
-    """Whatever goes wrong inside as one line that names the file: parsers raise a dozen kinds."""
+    """Any error of a parser, of a dozen kinds, becomes one line that names the file."""
     try:
         yield
     except Exception as error:
@@ -53,21 +53,21 @@ def reading(path: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Table:
-    """Columns by name, and those of a file without names by their number, as text.
+    """Columns by name; those of a file without names by their number, as text.
 
-    `kinds` say what columns hold in place of numbers, None where they hold these; `read(columns,
-    texts)` gives some columns, so many rows at once, those of `texts` as text.
+    `kinds` has for each column what it holds if not numbers, else None. `read(columns, texts)`
+    yields batches of some columns, those in `texts` as text.
     """
 
     path: str
     names: list[str]
     kinds: list[str | None]
     read: Callable[[list[int], list[int]], Iterator[dict[int, np.ndarray]]]
-    width: int  # columns that are inputs unless something else is said
+    width: int  # columns that are inputs by default
     named: bool = False
 
     def find(self, name, what: str) -> list[int]:
-        """All columns of a name, or else the one of a number."""
+        """All columns of this name, or else the one of this number."""
         found = [j for j, known in enumerate(self.names) if known == str(name)]
         if not found and str(name).removeprefix("-").isdecimal():
             found = [j % self.width for j in [int(name)] if -self.width <= j < self.width]
@@ -79,7 +79,7 @@ class Table:
         return found
 
     def batches(self, numbers: list[list[int]], texts: list[int]) -> Iterator[Batch]:
-        """So many rows at once."""
+        """Batches of at most so many rows."""
         used = sorted({j for part in (*numbers, texts) for j in part})
         for found in self.read(used, texts):
             none = np.empty((len(found[used[0]]), 0))
@@ -88,11 +88,11 @@ class Table:
 
 
 def open_table(path: str, header: bool = True) -> Table:
-    """The file, by its ending; without `header` the first line of a CSV file is data.
+    """Open a table, by its ending; without `header` the first line of a CSV file is data.
 
     Raises:
-        ValueError: for a file that is damaged, or something else.
-        ImportError: for a kind of file that takes pyarrow, where it is missing.
+        ValueError: for a file that is damaged, or no table.
+        ImportError: for a kind of file that needs pyarrow, where it is missing.
     """
     with open(path, "rb"):
         pass
@@ -115,7 +115,7 @@ def _arrow_table(path: str, header: bool) -> Table:
 
     with reading(path):
         schema = source().schema
-        fields = list(schema.names)  # which may be no text
+        fields = list(schema.names)  # which may not be text
     named = header or not is_text
     names = fields if named else list(map(str, range(len(fields))))
     with suppress(ValueError):
@@ -128,7 +128,7 @@ def _arrow_table(path: str, header: bool) -> Table:
 
     def read(columns, texts):
         found = list(schema.types)
-        for j in columns if is_text else ():  # what begins with whole numbers may hold fractions
+        for j in columns if is_text else ():  # whole numbers at first may be followed by fractions
             if j in texts:
                 found[j] = arrow.string()
             elif not types.is_boolean(found[j]):
@@ -147,7 +147,7 @@ def _arrow_table(path: str, header: bool) -> Table:
             for batch in opened.scanner(batch_readahead=2, **options).to_batches():
                 yield {j: values(batch.column(i), j in texts) for i, j in enumerate(columns)}
 
-    # Truth values and nothing but gaps are numbers.
+    # Columns of booleans, or without any value, are numbers.
     numbers = "integer", "floating", "decimal", "boolean", "null"
     is_number = lambda kind: any(getattr(types, f"is_{name}")(kind) for name in numbers)
     kinds = [None if is_number(kind) else f"{kind} values" for kind in schema.types]
@@ -198,8 +198,8 @@ Writer = Callable[[Mapping[str, np.ndarray]], None]  # of the next rows of some 
 
 @contextmanager
 def writing(path: str | os.PathLike) -> Iterator[Writer]:
-    """A function that writes the next rows of some columns to a file, which is there when the block
-    ends well.
+    """A function that appends rows of some columns to a file, which is complete when the `with`
+    block ends without an error.
 
     `.npy` is a vector, or a matrix of several columns; `.parquet`, `.arrow` and `.feather` are
     tables; any other ending is CSV.
@@ -245,21 +245,24 @@ def numbers_to(file: Any, ending: str) -> Iterator[Writer]:
     np.save(file, values[:, 0] if values.shape[1] == 1 else values)
 
 
-# the embedded data
+# the data set of the package
 # --------------------------------------------------------------------------------------------------
 
 
 def airfoil() -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-    """NASA airfoil self-noise: the sound pressure level of an aerofoil in a wind tunnel, from five
-    settings.
+    """Load the NASA airfoil self-noise data: sound pressure levels of an aerofoil in a wind tunnel,
+    from five settings.
 
-    1503 measurements, in shuffled order, each column centred by its mean: standardise X before a
-    radial kernel.
+    There are 1503 measurements, in shuffled order, and the mean of each column has been subtracted.
+    Standardise X before you use a radial kernel.
 
-    **Returns** `(X, y, names)`: X (1503, 5) and y (1503,) float64 in the units that their names end
-    with, y in decibels; `names` of the five columns of X. **Cost** one small file. **Raises**
-    nothing. **Source**: Brooks, Pope and Marcolini 1989, NASA RP 1218; from the UCI Machine
-    Learning Repository, CC BY 4.0; `jaxrls/data/README.md` has the details.
+    Returns:
+        `(X, y, names)`: X (1503, 5) and y (1503,), float64, X in the units that the names end with,
+        y in decibels; `names` of the five columns of X.
+
+    **Cost** one small file. **Raises** nothing. **Source**: Brooks, Pope and Marcolini 1989, NASA
+    RP 1218; from the UCI Machine Learning Repository, CC BY 4.0; `jaxrls/data/README.md` has the
+    details.
 
     >>> X, y, names = airfoil()
     >>> X.shape, y.shape, names[0]

@@ -1,1 +1,1 @@
-"""N rows, wherever they live; K and K·V in blocks; moments."""
+"""The n rows of X, wherever they are stored; K and K·V in blocks; moments."""

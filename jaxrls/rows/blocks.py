@@ -1,4 +1,4 @@
-"""Work on blocks of rows: one map and one sum, so that temporaries stay within a block."""
+"""Computations over blocks of rows, a map and a sum, so that temporaries never exceed a block."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,13 +16,13 @@ FEWEST_ROWS = 512  # in a block of rows that are multiplied by a square matrix e
 
 
 def block_bytes() -> int:
-    """Those of the default device."""
+    """The bytes of a block on the default device."""
     return CPU_BLOCK_BYTES if platform() == "cpu" else ACCELERATOR_BLOCK_BYTES
 
 
 def default_block_size(n: int, row_bytes: int, most: int | None = None) -> int:
-    """Rows per block for a row of temporaries of `row_bytes`, nudged to divide `n` so that no
-    ragged block is left; `most` bytes a block.
+    """Rows per block for `row_bytes` of temporaries a row, changed a little to divide `n` so that
+    no ragged block remains; at most `most` bytes a block.
     """
     blocks = -(-n // max(16, (most or block_bytes()) // max(1, row_bytes)))
     counts = range(blocks, min(2 * blocks, n) + 1)
@@ -30,8 +30,8 @@ def default_block_size(n: int, row_bytes: int, most: int | None = None) -> int:
 
 
 def wide_block_size(n: int, row_bytes: int) -> int:
-    """The same, with FEWEST_ROWS at least, or up to twice as many that divide `n`: whole blocks
-    beside a ragged one are cut out as a copy.
+    """The same, but at least FEWEST_ROWS, or up to twice as many that divide `n`: with a ragged
+    block, whole blocks would be cut out as a copy.
     """
     least = min(n, FEWEST_ROWS)
     size = default_block_size(n, row_bytes)
@@ -40,8 +40,8 @@ def wide_block_size(n: int, row_bytes: int) -> int:
 
 
 def check_block_size(block_size, n: int) -> int | None:
-    """`block_size` as given, cut to `n`, None where it is not; raises unless it is a whole number
-    of at least 1.
+    """`block_size` limited to `n`, or None if it is; raises unless it is a whole number of at least
+    1.
     """
     if block_size is None:
         return None
@@ -50,9 +50,7 @@ def check_block_size(block_size, n: int) -> int | None:
 
 
 def split(arrays, block: int):
-    """Arrays (n, …) as whole blocks (k, block, …) and the ragged rest, or None for either where
-    there is none.
-    """
+    """Arrays (n, …) as whole blocks (k, block, …) and the ragged rest, each None if it is empty."""
     k, ragged = divmod(jax.tree.leaves(arrays)[0].shape[0], block)
     cut = lambda a: a[: k * block].reshape(k, block, *a.shape[1:])
     whole = jax.tree.map(cut, arrays) if k else None
@@ -92,12 +90,13 @@ def sum_blocks(fn: Callable, whole, rest):
 
 
 def in_parts(run: Callable, arrays, parts: int, place: Callable):
-    """`run` on equal parts of arrays (n, …), side by side: parts that lie on different devices stay
-    there, as nothing goes from one to another.
+    """`run` on equal parts of arrays (n, …) in parallel: parts on different devices stay there, and
+    nothing is passed between them.
 
-    What `run` closes over it has once for each part, so that derivatives add up within parts too,
-    and between them once. `place` says where arrays with a row for each part, or each row, shall
-    lie."""
+    Each part has its own copy of what `run` closes over, so that derivatives too are summed within
+    parts first and between them once. `place` says where arrays with a row for each part, or each
+    row, are put.
+    """
 
     def side_by_side(arrays):
         cut = jax.tree.map(lambda a: a.reshape(parts, a.shape[0] // parts, *a.shape[1:]), arrays)
@@ -109,15 +108,15 @@ def in_parts(run: Callable, arrays, parts: int, place: Callable):
     return jax.jit(lambda arrays: place(side_by_side(place(arrays))))(arrays)
 
 
-# By kind: what is done with blocks, and with what the parts have made.
+# By kind: the function for blocks, and the one that joins the results of parts.
 KINDS = {"sum": (sum_blocks, lambda a: jnp.sum(a, axis=0)), "map": (map_blocks, joined)}
 
 
 def over_rows(
     kind: str, fn: Callable, arrays, block_size: int, parts: int = 1, place=lambda arrays: arrays
 ):
-    """A "sum" or a "map" of `fn` over blocks of rows of a pytree of arrays (n, …), or of each of
-    their `parts`, whose sums are added at the end, and whose results are stacked.
+    """A "sum" or a "map" of `fn` over blocks of rows of a pytree of arrays (n, …); with several
+    `parts` over blocks of each, whose sums are added or results stacked at the end.
     """
     over_blocks, together = KINDS[kind]
     if parts > 1:

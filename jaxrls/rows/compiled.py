@@ -1,8 +1,8 @@
-"""`jax.jit` for functions whose arguments hold rows, those that only the host reads included.
+"""`jax.jit` for functions whose arguments hold rows, also those that only the host can read.
 
-A sum over rows on the host is a loop that reads, and no part of a program. So such a function is
-a program up to its first reading, another one with what that found up to the next, and so on to
-its end: what it computes before a reading it computes again behind it, so read first.
+A sum over rows on the host is no part of a program. So such a function is compiled up to its first
+reading, then again, with what that found, up to the next, and so on: what precedes a reading is
+computed again after it, so read first.
 """
 
 import inspect
@@ -17,7 +17,7 @@ from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.support.pytrees import pytree, static
 
 Function = TypeVar("Function", bound=Callable)
-FOUND: ContextVar[Iterator] = ContextVar("FOUND")  # by the readings that are done, in order
+FOUND: ContextVar[Iterator] = ContextVar("FOUND")  # by the readings already done, in order
 
 
 def compiled(fn: Function) -> Function:
@@ -71,7 +71,7 @@ def compiled(fn: Function) -> Function:
 
 @pytree
 class Reading:
-    """What is to be done on the host, `read(rows, operands)`, with one of the sources."""
+    """A task for the host: `read(rows, operands)`, with one of the sources."""
 
     operands: Any
     read: Callable = static()
@@ -79,7 +79,7 @@ class Reading:
 
 
 class Pause(Exception):
-    """Raised with a `Reading` that is still to be done."""
+    """Raised with a `Reading` that has not been done yet."""
 
 
 def _is_later(leaf) -> bool:

@@ -26,14 +26,24 @@ def gram(
     *,
     block_size: int | None = None,
 ) -> Float[Array, "n m"]:
-    """The kernel matrix K, computed in blocks of rows.
+    """Compute the kernel matrix K in blocks of rows.
 
-    Kᵢⱼ = k(xᵢ, zⱼ), with Z = X where Z is left out; then the diagonal is `kernel.diag(X)` exactly.
+    Kᵢⱼ = k(xᵢ, zⱼ). Without Z, Z = X and the diagonal is `kernel.diag(X)` exactly.
 
-    **Shapes**: X (n, d), Z (m, d) give (n, m), in the dtype of X. **Cost** O(n m d) time; beyond K
-    itself only temporaries of `block_size` rows, chosen to fit the cache where it is None. The
-    derivative recomputes each block. **Raises** `ValueError` for matrices of different widths or a
-    bad `block_size`. **Source**: Rifkin (lecture), "Basics".
+    Args:
+        kernel: a jaxrls kernel.
+        X: rows (n, d), or `Rows`.
+        Z: rows (m, d), by default X.
+        block_size: rows at a time, by default as many as fit the cache.
+
+    Returns:
+        K (n, m), in the dtype of X.
+
+    Raises:
+        ValueError: for matrices of different widths or a bad `block_size`.
+
+    **Cost** O(n m d) time; besides K itself only temporaries of a block. The derivative recomputes
+    each block. **Source**: Rifkin (lecture), "Basics".
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> rls.gram(rls.Linear(), jnp.array([[1.0], [2.0]])).tolist()
@@ -84,14 +94,26 @@ def gram_matmul(
     *,
     block_size: int | None = None,
 ) -> Float[Array, "n *t"]:
-    """The product K·V without holding K: each block of rows of K is made, used and dropped.
+    """Compute the product K·V without storing K: each block of rows of K is made, used and dropped.
 
     (K V)ᵢ = Σⱼ k(xᵢ, zⱼ) Vⱼ.
 
-    **Shapes**: X (n, d), Z (m, d), V (m, t) or (m,) give (n, t) or (n,). **Cost** O(n m (d + t))
-    time and O(block_size · m) memory, derivatives included, as they recompute each block; where X
-    lies on several devices each makes its own rows, for which Z and V go to all. **Raises**
-    `ValueError` for shapes that do not fit. **Source**: as `gram`.
+    Args:
+        kernel: a jaxrls kernel.
+        X: rows (n, d).
+        Z: rows (m, d).
+        V: (m, t) or (m,).
+        block_size: rows at a time, by default as many as fit the cache.
+
+    Returns:
+        (n, t) or (n,).
+
+    Raises:
+        ValueError: for shapes that do not fit.
+
+    **Cost** O(n m (d + t)) time and O(block_size · m) memory, derivatives included, as they
+    recompute each block; where X lies on several devices each computes its own rows, and Z and V
+    are copied to all. **Source**: as `gram`.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> X = jnp.array([[1.0], [2.0]])

@@ -1,8 +1,8 @@
-"""Rows of many processes, each of which reads its own: what they add up to is summed over all, and
-what is small is known to all.
+"""Rows of many processes, each of which reads its own: sums are taken over all processes, and small
+arrays are known to all.
 
-Every process calls the same functions in the same order, on its own part of the rows, and has the
-same result. Rows never leave their process, but for those that are named.
+Every process calls the same functions in the same order on its own rows, and gets the same result.
+No rows leave their process, except those that are asked for by number.
 """
 
 import os
@@ -18,7 +18,7 @@ from jaxrls.support.processes import add_up, gather, in_step, in_unison
 
 
 class JointRows(StreamedRows):
-    """Rows that lie with many processes: see `stream(…, distributed=True)`.
+    """Rows that are divided among many processes: see `stream(…, distributed=True)`.
 
     >>> import numpy as np, jaxrls as rls
     >>> blocks = [(np.eye(2), [0.0, 1.0]), (2 * np.eye(2), [0.0, 2.0])]
@@ -47,8 +47,8 @@ class JointRows(StreamedRows):
         return merged(everyones, sample)._replace(checksum=known.checksum)
 
     def reading(self, kind, run, columns):
-        """As `Rows.reading`: every process its own rows, with one all-reduce for each array of a
-        sum; results of a map have a few numbers a row, and are told to all.
+        """As `Rows.reading`: every process reads its own rows. A sum takes one all-reduce for each
+        array; the results of a map, a few numbers a row, are gathered by all.
         """
         own = slice(self.first, self.first + self.own)
         with in_unison():
@@ -65,7 +65,7 @@ class JointRows(StreamedRows):
 
 
 def check_alike(known: Known) -> None:
-    """Raise where rows of different processes do not go together."""
+    """Raise where rows of different processes do not match."""
     given = known.sample, known.labels, known.weights
     own = [(0, 0) if part is None else (part.ndim, part[0].size) for part in given]
     kinds = gather(np.array(own))
@@ -78,8 +78,8 @@ def check_alike(known: Known) -> None:
 
 
 def merged(everyones: list[Known], most: int) -> Known:
-    """What is known of the rows of all processes: with the sample of one process that had read all
-    of them.
+    """What is known of the rows of all processes, with the sample that a single process would have
+    drawn from all of them.
     """
     counts = [int(known.n) for known in everyones]
     firsts = np.cumsum([0, *counts])

@@ -1,7 +1,7 @@
-"""Moments: the sums over rows that every primal factor is made of. They add over blocks, files and
-devices.
+"""Moments: the sums over rows from which every primal factor is built. They add over blocks, files
+and devices.
 
-Fixed effects B are a `FixedEffects`, seen through its sums BᵀVA alone.
+Fixed effects B are a `FixedEffects`, which only enters through its sums BᵀVA.
 """
 
 from collections.abc import Callable
@@ -16,18 +16,30 @@ from jaxrls.linalg.products import from_panels, gram_panels, matmul, safe_sqrt
 from jaxrls.rows.rows import Rows
 from jaxrls.support.pytrees import pytree
 
-SOME = 512  # rows whose mean is near enough to that of all
+SOME = 512  # rows, whose mean is close enough to that of all
 
 
 @pytree
 class Moments:
-    """Σ over rows of v, vbbᵀ, vb(φ − o)ᵀ, v(φ − o)(φ − o)ᵀ, v k(x, x), and of the labels against
-    all.
+    """Weighted sums over rows of products of features φ, labels y and fixed effects b.
 
-    o = b·`origin` lies near what the fixed effects b fit of φ, b·`label_origin` near what they fit
-    of labels, so that taking that out later does not cancel. `count` is the number of rows where
-    v > 0 and `log_weight` the sum of log v over those. Moments from the same origins add and
-    subtract.
+    Features and labels enter as φ − o and y − p, with o = b·`origin` and p = b·`label_origin` near
+    what the fixed effects fit of them, so that removing that fit later does not cancel. Moments
+    with the same origins can be added and subtracted.
+
+    Args:
+        weight: Σ v, the total weight.
+        count: the number of rows with v > 0.
+        log_weight: Σ log v over those.
+        gram: (q, q), Σ v bbᵀ, or (q,), its diagonal.
+        first: (q, r), Σ v b(φ − o)ᵀ.
+        second: (r, r), Σ v (φ − o)(φ − o)ᵀ.
+        trace: Σ v k(x, x).
+        label: (q, t), Σ v b(y − p)ᵀ.
+        cross: (r, t), Σ v (φ − o)(y − p)ᵀ.
+        square: (t,), Σ v (y − p)².
+        origin: (q, r).
+        label_origin: (q, t).
 
     >>> from jaxrls import extend
     >>> import jax.numpy as jnp, jaxrls as rls
@@ -62,13 +74,13 @@ class Moments:
         return replace(sums, origin=self.origin, label_origin=self.label_origin)
 
     def taken(self, fixed: Any) -> Any:
-        """‖Tᵀ(fit − origin)‖²: what of the second moments `centred` takes off, whose rounding
-        stays.
+        """‖Tᵀ(fit − origin)‖²: what `centred` subtracts from the second moments, whose rounding
+        errors remain.
         """
         return jnp.sum(self.first * fixed.solve(self.first))
 
     def centred(self, fixed: Any) -> "Moments":
-        """The moments of what the fixed effects leave, about their fit exactly."""
+        """The moments after the fit of the fixed effects is subtracted exactly."""
         share, shift = fixed.solve(self.first), fixed.solve(self.label)
         return replace(
             self,
@@ -95,18 +107,18 @@ def moments(
     left_over: Callable | None = None,
     block_size: int | None = None,
 ) -> Moments:
-    """The moments of features φ(x) and labels over all rows, in one reading.
+    """Compute the moments of features φ(x) and labels over all rows, in one reading.
 
     Args:
-        rows: n rows, wherever they are.
-        features: has φ(x) = `features(x)` and k(x, x) = `diag(x)`, as a kernel with explicit
-            features does.
+        rows: n rows, as `Rows`.
+        features: an object with φ(x) = `features(x)` and k(x, x) = `diag(x)`, such as a kernel with
+            explicit features.
         fixed: the fixed effects of the same rows, a `FixedEffects`.
-        Y: labels (n, t), none by default.
-        weights: (n,), ones by default.
-        origin: a point near the fit of φ by the fixed effects, 0 by default.
-        label_origin: the same for labels.
-        kept: φ of all rows, where it was made before.
+        Y: labels (n, t), by default none.
+        weights: (n,), by default ones.
+        origin: (q, r), coefficients near the fit of φ by the fixed effects, by default 0.
+        label_origin: (q, t), the same for labels.
+        kept: φ (n, r) of all rows, if it was computed before.
         left_over: a function of rows and their φ, which `trace` sums in place of k(x, x).
         block_size: rows at a time.
 
@@ -163,8 +175,9 @@ def _shares(v, x):
 
 
 def near_fit(rows: Rows, features: Any, fixed: Any, weights=None) -> Float[Array, "q r"] | None:
-    """A point near the fit of φ(x) by the fixed effects: of a constant, the mean of some of the
-    rows, or where weights may make a few of them count for all, of those in memory.
+    """A point near the fit of φ(x) by the fixed effects: of an intercept alone the mean of some of
+    the rows; in all other cases, and for rows in memory with weights, of which a few may dominate,
+    the fit itself.
     """
     if not fixed.count:
         return None

@@ -1,7 +1,7 @@
-"""The rows of X, wherever they live: all that a factor asks of them is a sum and a map over blocks.
+"""The rows of X, wherever they are stored: a factor only needs a sum and a map over blocks of them.
 
-No caller knows whether the blocks are cut from one array, made dense from a sparse one, or read
-from somewhere else."""
+No caller knows whether blocks are cut from an array, made dense from a sparse matrix, or read.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
@@ -33,8 +33,8 @@ def added(total, more):
 
 
 def one_behind(results: Iterable) -> Iterator:
-    """The same results, each done before the one after the next is begun: else all blocks would be
-    read first.
+    """The same results, each finished before the one after the next begins: otherwise all blocks
+    would be read first.
     """
     before = None
     for result in results:
@@ -44,13 +44,14 @@ def one_behind(results: Iterable) -> Iterator:
 
 
 class Rows:
-    """n rows of d numbers: what to inherit from for a source of rows of one's own.
+    """The n rows of X, read in blocks: inherit from this class for a data source of your own.
 
-    It says its `shape` (n, d) and the `dtype` of its blocks, and gives `blocks()`, made on the
-    host: rows, some at a time, from the first to the last, called once for every reading. Factors
-    ask for `sum(fn, *columns)`, which adds `fn(block, *parts)` over blocks of rows, and `map`,
-    which stacks its results; `columns` are arrays (n, …), pytrees of such or None, cut like the
-    rows. `temporaries`, the numbers that `fn` makes for each row, and `block_size` are hints.
+    A subclass defines `shape`, which is (n, d), the `dtype` of its blocks, float32 or float64, and
+    `blocks()`, which runs on the host, yields rows (b, d) from the first to the last, and is called
+    once for every reading. It may define `labels` (n,) or (n, t) and `row_weights` (n,), if it
+    brings its own, and `block_size`, how many rows are read at a time. Factors then call
+    `sum(fn, *columns)`, which adds `fn(block, *parts)` over blocks of rows, and `map`, which stacks
+    the results.
 
     >>> from jaxrls import extend
     >>> import jax.numpy as jnp, jaxrls as rls
@@ -68,48 +69,59 @@ class Rows:
     shape: Any  # (n, d), the number of rows and of columns
     dtype: Any  # of the blocks, float32 or float64
     ndim = 2
-    parts: Any = 1  # of equally many rows, which may lie on different devices
+    parts: Any = 1  # equal parts of the rows, which may lie on different devices
     labels: Any = None  # of a source that brings its own, (n,) or (n, t); and weights, (n,)
     row_weights: Any = None
     block_size: Any = None  # of rows that are read at once
     first = 0  # see `own`
 
     def blocks(self) -> Iterable:
-        """The rows, some at a time, each (b, d)."""
+        """Yield the rows in blocks, each (b, d)."""
         raise TypeError(f"{type(self).__name__} must define blocks()")
 
     @property
     def lies(self) -> str:
-        """Where they are, in words."""
+        """Where the rows are stored, in words."""
         return f"is {type(self).__name__}"
 
     @property
     def count(self) -> int:
-        """How many rows are no padding."""
+        """The number of rows that are not padding."""
         return self.shape[0]
 
     def sum(self, fn: Callable, *columns, **hints):
-        """Σ over blocks of `fn(block, *parts)`, any pytree of arrays."""
+        """Sum `fn(block, *parts)` over blocks of rows.
+
+        Args:
+            fn: a function of a block (b, d) and its part of each column, which returns a pytree of
+                arrays.
+            columns: arrays (n, …), pytrees of such, or None, cut like the rows.
+            hints: `temporaries`, how many numbers `fn` makes for each row, and `block_size`.
+        """
         return self.over("sum", fn, columns, **hints)
 
     def map(self, fn: Callable, *columns, **hints):
-        """`fn(block, *parts)`, arrays of as many rows as the block, stacked."""
+        """Stack `fn(block, *parts)` over blocks: arrays with as many rows as the block; the
+        arguments are those of `sum`.
+        """
         return self.over("map", fn, columns, **hints)
 
     def over(self, kind: str, fn: Callable, columns: tuple, **hints):
-        """The "sum" or the "map"; compiled for a block, here."""
+        """`sum` or `map`, as `kind` says; here compiled for a block."""
         run = jax.jit(lambda x, *parts: DenseRows(x).over(kind, fn, parts, **hints))
         return self.reading(kind, run, columns)
 
     def reading(self, kind: str, run: Callable, columns: tuple):
-        """The same of what is compiled: one reading."""
+        """The same for a compiled `run`: one reading."""
         found = one_behind(run(*block) for _, block in self._with_columns(columns))
         if kind == "sum":
             return reduce(added, found)
         return jax.tree.map(lambda *parts: jnp.concatenate(parts), *found)
 
     def _with_columns(self, columns) -> Iterator:
-        """Blocks of equal size with their part of the columns, and the number of rows till then."""
+        """Blocks of equal size with their part of the columns, and the number of rows up to their
+        end.
+        """
         start = 0
         for x in self._equal_blocks():
             rows = slice(start, start + len(x))
@@ -119,18 +131,18 @@ class Rows:
 
     @property
     def own(self) -> int:
-        """How many rows this process reads, of which the first is number `first`."""
+        """How many rows this process reads, starting with row number `first`."""
         return self.shape[0]
 
     @property
     def block_sizes(self) -> tuple[int, ...]:
-        """That of all blocks as they are worked on, and that of the rest where there is one."""
+        """The size of the blocks in use, and of the last one where it is smaller."""
         n, row = self.own, self.shape[1] * self.dtype.itemsize
         size = self.block_size or default_block_size(n, row, HOST_BLOCK_BYTES)
         return (size, n % size) if 0 < n % size < n else (min(n, size),)
 
     def _equal_blocks(self) -> Iterator:
-        """The blocks in `block_sizes`, as many rows and columns as was said."""
+        """The blocks in `block_sizes`; raises where rows or columns differ from `shape`."""
         n, d, size, found = self.own, self.shape[1], self.block_sizes[0], 0
         claim = f"{type(self).__name__} says that it has"
         for x in in_blocks(self.blocks(), size):
@@ -145,18 +157,18 @@ class Rows:
             raise ValueError(f"{claim} {n} rows, and its blocks have {found}{more}")
 
     def pick(self, columns: Any, numbers: Any) -> Any:
-        """The entries of these rows of a pytree of arrays (n, …), wherever they lie."""
+        """The entries of these row numbers in a pytree of arrays (n, …), wherever they lie."""
         return jax.tree.map(lambda a: a[numbers], columns)
 
     def check(self, kernel: Kernel, name: str = "X", *, training: bool = True) -> None:
-        """Raise for values that cannot be fitted, or predicted, where they are known."""
+        """Raise `ValueError` for known values that cannot be fitted or predicted."""
 
     def some(self, num: int) -> Float[Array, "k d"]:
-        """At most `num` rows, to find an origin near their mean."""
+        """At most `num` rows, to estimate their mean."""
         return jnp.asarray(next(self._equal_blocks())[:num], self.dtype)
 
     def take(self, indices) -> Float[Array, "k d"]:
-        """The rows of these numbers, by one reading."""
+        """The rows of these row numbers, by one reading."""
         return jnp.asarray(self._read(np.asarray(indices)), self.dtype)
 
     def _read(self, indices) -> np.ndarray:
@@ -169,13 +181,13 @@ class Rows:
         return found
 
     def candidates(self) -> tuple[Any, Any]:
-        """Rows that landmarks are chosen from, an array or the rows themselves, and their numbers,
-        None where they are all.
+        """Row numbers, None where they are all, and the rows that landmarks are chosen from, an
+        array or the rows themselves.
         """
         return None, self.dense()
 
     def dense(self) -> Float[Array, "n d"]:
-        """All rows in one array of one device."""
+        """All rows in one array on one device."""
         raise ValueError(
             f"this needs all rows in one array, as K of all pairs does, and X {self.lies}: give "
             "landmarks= as a number, row numbers or points, a kernel with fewer explicit features "
@@ -184,28 +196,28 @@ class Rows:
 
     @property
     def points(self) -> Any:
-        """All rows, for kernels with others."""
+        """All rows, as the second argument of a kernel."""
         return self.dense()
 
     def column(self, values) -> Array:
-        """Labels, or weights, as an array that lies as the rows do."""
+        """Labels or weights as an array that is distributed as the rows are."""
         return jnp.asarray(values)
 
     def like(self, values: Float[Array, "n r"]) -> "Rows":
-        """Other numbers of the same rows, kept as these are."""
+        """Other numbers of the same rows, stored as these are."""
         return DenseRows(values, self.parts)
 
     def through(self, features: Any) -> "Rows":
-        """The rows φ(x) = `features.features(x)`, made from each block whenever it is read."""
+        """The rows φ(x) = `features.features(x)`, computed from each block whenever it is read."""
         return MappedRows(self, features)
 
     def features(self, kernel: Kernel) -> "Rows":
-        """The kernel's explicit features: made once where there is memory for the rows."""
+        """The kernel's explicit features, computed only once where the rows are in memory."""
         return self.like(kernel.features(self.dense())) if self.in_memory else self.through(kernel)
 
 
 def in_blocks(arrays: Iterable, size: int) -> Iterator:
-    """The same rows in arrays of `size` rows, the last one excepted."""
+    """The same rows in arrays of `size` rows, except for the last."""
     join = lambda parts: (np if is_concrete(parts) else jnp).concatenate(parts)
     held: list = []
     missing = size
@@ -224,6 +236,10 @@ def in_blocks(arrays: Iterable, size: int) -> Iterator:
 class DenseRows(Rows):
     """Rows in one array.
 
+    Args:
+        X: (n, d).
+        parts: into how many equal parts the rows are cut, which may lie on different devices.
+
     >>> from jaxrls import extend
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> rows = extend.DenseRows(jnp.ones((5, 2)))
@@ -237,10 +253,10 @@ class DenseRows(Rows):
     parts: int = static(default=1)
 
     def check(self, kernel, name="X", *, training=True):
-        """Raise for values that are not finite, too large, or outside of the kernel's domain, where
-        they are known.
+        """Raise `ValueError` for values that are not finite, too large, or outside of the kernel's
+        domain, where values are known.
         """
-        # What a kernel does not evaluate are no inputs.
+        # A kernel that is a matrix has no inputs to check.
         (check_inputs if kernel.evaluable else check_finite)(name, self.X)
         kernel.check(self.X)
 
@@ -266,8 +282,8 @@ class DenseRows(Rows):
         return over_rows(kind, lambda args: fn(*args), columns, size, self.parts, self._placed)
 
     def _placed(self, arrays, whole: bool = False):
-        """Arrays with a row for each part, or each row, where they shall lie, or on every device:
-        where the compiler leaves them.
+        """Arrays with a row for each part, or each row, on the devices of those, or on every
+        device: here, wherever the compiler puts them.
         """
         return arrays
 
@@ -278,14 +294,14 @@ class DenseRows(Rows):
         )
 
     def take(self, indices):
-        """The rows of these numbers, 0 to n − 1."""
+        """The rows of these row numbers, 0 to n − 1."""
         check_row_numbers(indices, self.count)
         return self._placed(self.X[indices], whole=True)
 
 
 @pytree
 class GramRows(DenseRows):
-    """Rows of a kernel matrix computed elsewhere."""
+    """Rows of a kernel matrix that was computed elsewhere."""
 
     def check(self, kernel, name="X", *, training=True):
         """Raise unless the matrix of training rows is symmetric too; rows to predict have one
@@ -296,7 +312,7 @@ class GramRows(DenseRows):
             check_symmetric("X, as the precomputed kernel matrix,", self.X)
 
     def numbered(self) -> "NumberedRows":
-        """The same rows for `KernelValues`: with number and diagonal entry behind each."""
+        """The same rows for `KernelValues`: with row number and diagonal entry appended to each."""
         check_symmetric("X, as the precomputed kernel matrix,", self.X)
         numbers = jnp.arange(len(self.X), dtype=self.dtype)
         tail = jnp.stack([numbers, jnp.diagonal(self.X)], axis=1)
@@ -310,7 +326,7 @@ class NumberedRows(DenseRows):
 
 @pytree
 class MappedRows(Rows):
-    """Rows φ(x) of other rows x, made block by block and never kept."""
+    """Rows φ(x) of other rows x, computed block by block and never stored."""
 
     source: Rows
     of: Any

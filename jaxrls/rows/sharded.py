@@ -1,10 +1,9 @@
-"""Rows on a mesh of devices: each device reads its own in blocks, and what they add up to is one
-sum of numbers whose count does not grow with theirs.
+"""Rows on a mesh of devices: each device reads its own rows in blocks, and sums are added up once.
 
-Rows are cut into as many equal parts as there are devices that hold them, and all parts are read
-side by side: a loop over blocks of every part at once, in which nothing goes from one part to
-another, and the sum of the parts at its end. So the compiler leaves rows where they are: it makes
-one all-reduce of the sums, and no more."""
+Rows are cut into as many equal parts as there are devices. One loop reads blocks of all parts at
+once, with nothing passed between parts, and adds their sums at its end: the compiler leaves rows
+where they are and makes one all-reduce, whose size does not grow with the rows.
+"""
 
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -33,8 +32,15 @@ SAMPLE = 10_000  # rows that landmarks are chosen from
 
 @pytree
 class ShardedRows(DenseRows):
-    """Rows of an array over several devices, those of each on it; the last ones may be padding, of
-    weight 0.
+    """Rows of an array that is distributed over several devices; make them with `shard`.
+
+    Args:
+        X: (n, d), with the padding.
+        parts: how many devices hold rows.
+        sharding: that of columns, None where it is not known.
+        count: how many rows are not padding; the padding is at the end and has weight 0.
+        labels: (n,) or (n, t), if any.
+        row_weights: (n,), if any.
 
     >>> import jax, jax.numpy as jnp, jaxrls as rls
     >>> mesh = jax.make_mesh((jax.device_count(),), ("rows",))
@@ -45,14 +51,16 @@ class ShardedRows(DenseRows):
 
     in_memory: ClassVar[bool] = False
     sharding: Any = static(default=None)  # of columns, with Auto axes; None where it is not known
-    count: int = static(default=0)  # of rows that are no padding
+    count: int = static(default=0)  # of rows without the padding
     labels: Float[Array, "n *t"] | None = None
     row_weights: Float[Array, " n"] | None = None
 
     @classmethod
     def of(cls, X, labels=None, weights=None, count: int | None = None) -> "ShardedRows":
-        """An array whose rows lie on several devices as rows; raises where its columns do so
-        too.
+        """Make them of an array whose rows lie on several devices.
+
+        Raises:
+            ValueError: where the columns are distributed too.
         """
         if X.sharding.shard_shape(X.shape)[1] != X.shape[1]:
             raise ValueError(
@@ -70,7 +78,7 @@ class ShardedRows(DenseRows):
         return jax.lax.with_sharding_constraint(arrays, place)
 
     def column(self, values):
-        """As an array that lies as the rows do, those of padding 0."""
+        """An array that is distributed as the rows are, 0 for padding."""
         if len(values) == self.count:
             values = padded(values, self.shape[0] - self.count)
         lies = self.sharding is not None and len(values) == self.shape[0]
@@ -81,20 +89,20 @@ class ShardedRows(DenseRows):
         return replace(self, X=values)
 
     def candidates(self):
-        """Some rows by chance, the same ones every time, and their numbers."""
+        """A random sample of rows, the same every time, after their row numbers."""
         random = np.random.default_rng(0)
         drawn = np.sort(random.choice(self.count, min(self.count, SAMPLE), replace=False))
         return drawn, self.take(drawn)
 
     def pick(self, columns, numbers):
-        """As a sum over parts, in which all but one add 0."""
+        """By a sum over parts, in which all parts but one add 0."""
         size = self.shape[0] // self.parts
         firsts = jnp.arange(self.parts, dtype=numbers.dtype) * size
 
         def part(args):
             first, columns = args
             local = numbers - first[0]
-            local = jnp.where(local < 0, size, local)  # beyond the end all is 0
+            local = jnp.where(local < 0, size, local)  # 0 beyond the end
             return jax.tree.map(lambda a: a.at[local].get(mode="fill", fill_value=0), columns)
 
         own = in_parts(part, (firsts, columns), self.parts, self._placed)
@@ -116,19 +124,28 @@ def shard(
     mesh: Mesh | None = None,
     axis: str | tuple[str, ...] | None = None,
 ) -> ShardedRows:
-    """Rows, with their labels and weights, spread evenly over an axis of a mesh of devices, padded
-    where they do not come out even.
+    """Distribute rows, with labels and weights, evenly over an axis of a mesh of devices.
 
-    `fit(kernel, shard(X, Y, mesh=mesh), landmarks=…)` then runs on all of its devices; so does all
-    else that takes rows and needs no K of all pairs. Padding is rows of weight 0 at the end, of
-    which results have one each: `fit.loo_residuals[:n]` are those of X.
+    `fit(kernel, shard(X, Y, mesh=mesh), landmarks=…)` then runs on all of its devices; so does
+    everything else that takes rows and does not need K of all pairs. Rows of weight 0 are added at
+    the end where n is no multiple of the devices, and results have entries for them too:
+    `fit.loo_residuals[:n]` are those of X.
 
-    **Arguments**: `mesh` with Auto or Explicit axes, by default that of X, an array that lies on
-    one already, as `jax.make_array_from_process_local_data` makes them where each process has its
-    own rows; `axis` of `mesh`, or several of them, by default the first. **Shapes**: X (n, d), Y
-    (n,) or (n, t), weights (n,), NumPy or JAX, in the precision that JAX is set to. **Cost** of
-    moving them; a device holds the nth part. **Raises** `ValueError` for shapes that do not fit, or
-    without a mesh. **Source**: the package's own.
+    Args:
+        X: rows (n, d), NumPy or JAX, in the precision that JAX is set to.
+        Y: labels (n,) or (n, t).
+        weights: (n,), by default ones.
+        mesh: with Auto or Explicit axes; by default that of an X that is already distributed, as
+            `jax.make_array_from_process_local_data` returns it where each process has its own rows.
+        axis: an axis of `mesh`, or several, by default the first.
+
+    Returns:
+        `ShardedRows`, to pass as X.
+
+    Raises:
+        ValueError: for shapes that do not fit, or without a mesh.
+
+    **Cost** of moving the rows; each of N devices holds 1/N of them. **Source**: the package's own.
 
     >>> import jax, numpy as np, jaxrls as rls
     >>> mesh = jax.make_mesh((jax.device_count(),), ("rows",))
@@ -158,7 +175,7 @@ def shard(
 
 
 def padded(values, missing: int, mode: str = "constant"):
-    """Arrays with so many rows more."""
+    """Arrays with `missing` more rows."""
     if not missing:
         return values
     pad: Any = jnp.pad if isinstance(values, jax.Array) else np.pad

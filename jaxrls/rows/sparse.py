@@ -1,5 +1,5 @@
-"""Sparse design matrices, held so that their row blocks become dense one at a time and the whole
-never does.
+"""Sparse matrices, stored so that one block of rows at a time becomes dense and the whole never
+does.
 """
 
 from dataclasses import replace
@@ -25,17 +25,18 @@ from jaxrls.support.checks import (
 from jaxrls.support.door import parts_of
 from jaxrls.support.pytrees import pytree, static
 
-# Numbers in one dense block: it should stay in cache on CPUs and still be a matrix worth
-# multiplying, which few rows are not, up to MOST_NUMBERS.
+# Numbers in one dense block: small enough for a CPU's cache, but with enough rows for a fast matrix
+# product, up to MOST_NUMBERS.
 BLOCK_NUMBERS, MOST_NUMBERS, FEWEST_ROWS = 2**20, 2**24, 128
 
 
 @pytree
 class SparseRows(Rows):
-    """A sparse matrix (n, d) as blocks of `block` rows, padded to equally many runs of entries, and
-    a ragged last block.
+    """A sparse matrix (n, d) as blocks of `block` rows, padded to the same number of runs of
+    entries, and a ragged last block.
 
-    Each block is read as it is stored, or made dense, so that the whole never is."""
+    Each block is used as it is stored, or made dense; the whole matrix never is.
+    """
 
     traceable: ClassVar[bool] = True
     lies = "is sparse"
@@ -60,8 +61,8 @@ class SparseRows(Rows):
         return replace(self, whole=whole, rest=rest)
 
     def check(self, kernel, name="X", *, training=True):
-        """Raise for parameters that do not suit, and for some of the rows, outside of the kernel's
-        domain; entries were looked at when they came.
+        """Raise for unsuitable parameters, and for a sample of the rows, outside of the kernel's
+        domain; entries were checked when they came.
         """
         kernel.check(self.some(self.block))
 
@@ -103,17 +104,17 @@ def sparse_rows(X, dtype=None, name: str = "X") -> SparseRows:
     """A SciPy sparse or JAX BCOO matrix as `SparseRows`, on the host, O(nnz)."""
     if isinstance(X, SparseRows):
         return X if dtype is None else X.astype(dtype)
-    from scipy.sparse import csr_array  # JAX brings it; whoever has no sparse X need not wait
+    from scipy.sparse import csr_array  # here, as its import takes time
 
     data, *places = _coordinates(X)
     check_matrix(name, X)
     n, d = X.shape
     data = as_floats(name, data, dtype)
     check_inputs(f"{name}.data", data, places[1])
-    X = csr_array((data, tuple(places)), shape=(n, d))  # entries by row, named once each
+    X = csr_array((data, tuple(places)), shape=(n, d))  # entries by row, without duplicates
     block = max(1, min(n, max(BLOCK_NUMBERS // d, min(FEWEST_ROWS, MOST_NUMBERS // d))))
-    # Runs are as long as what a row has in the mean, so that at most half of what is stored is
-    # filling; the first run of every row, and of every block, is counted among all.
+    # A run is as long as a row's mean number of entries, so that at most half of what is stored is
+    # padding. Numbered over all rows, `runs` has the first of each row, `begins` of each block.
     width, counts = max(1, -(-X.nnz // n)), np.diff(X.indptr)
     runs = np.cumsum(np.append(0, -(-counts // width)))
     begins = runs[np.arange(0, n + block, block).clip(max=n)]
@@ -151,12 +152,13 @@ def _coordinates(X):
 
 
 def as_rows(kernel: Kernel, X, name: str = "X", *, dtype=None, devices: int = 1) -> Rows:
-    """X at the door: an array of inputs, on one device or on many, or of kernel values where the
-    kernel is a matrix; a sparse matrix; a source of rows as it is. Others in a dtype, as of a
-    model.
+    """X as `Rows`, whatever the caller gave: an array of inputs, on one device or on many, or of
+    kernel values if the kernel is a matrix; a sparse matrix; or a source of rows, unchanged.
+    `dtype`, such as that of a model, if it must be another.
 
-    `devices` over which an array may lie where that cannot be seen, inside of `jax.jit` without a
-    mesh that is set."""
+    `devices` over which an array may lie where that is not known, inside of `jax.jit` without a
+    mesh that is set.
+    """
     if is_sparse(X):
         return sparse_rows(X, dtype, name)
     if isinstance(X, Rows):

@@ -1,8 +1,8 @@
-"""Rows that are read in blocks from somewhere else: once to get to know them, and once for every
-sum after that.
+"""Rows that are read in blocks from a source: once to survey them, and once for every sum after
+that.
 
 The first reading keeps what is small: labels, weights, mean and deviation of every column, and some
-rows drawn by chance. Later ones are loops on the host over equal blocks, the next read meanwhile.
+random rows. Later ones are loops on the host over equal blocks; the next is read meanwhile.
 """
 
 import hashlib
@@ -28,13 +28,13 @@ END = object()
 
 
 class Piece(NamedTuple):
-    """Some rows with their labels and weights, and where they stand, for messages."""
+    """Some rows with their labels and weights, and their place in the source, for messages."""
 
     X: Any
     Y: Any = None
     weights: Any = None
     place: str = ""
-    first: int = 0  # the number there of the first row
+    first: int = 0  # the number of the first row there
 
 
 class StreamedRows(Rows):
@@ -96,16 +96,16 @@ class StreamedRows(Rows):
 
     @property
     def sample(self):
-        """Some rows drawn by chance, on the host, standardised."""
+        """Some random rows, on the host, standardised."""
         return self.standardized(self.known.sample)
 
     def standardized(self, X):
-        """Rows of the source as they are given on."""
+        """Rows of the source, standardised if that was asked for."""
         X = np.asarray(X, self.host_dtype)
         return X if self.means is None else standardise(X, self.means, self.scales)
 
     def pieces(self) -> Iterator[Piece]:
-        """What the source gives, as pieces."""
+        """The blocks of the source, as pieces."""
         for i, block in enumerate(self.source):
             if not isinstance(block, Piece):
                 several = isinstance(block, tuple | list) and len(block) in (1, 2, 3)
@@ -131,7 +131,7 @@ class StreamedRows(Rows):
                 reached(done)
 
     def reading(self, kind, run, columns):
-        """As `Rows.reading`; a sum from where the checkpoint has it."""
+        """As `Rows.reading`; a sum continues from its checkpoint."""
         if self.checkpoint is None or kind == "map":
             return super().reading(kind, run, columns)
         key, done, total = "", 0, None
@@ -150,13 +150,13 @@ class StreamedRows(Rows):
         return total
 
     def check(self, kernel, name="X", *, training=True):
-        """Raise for rows outside of the kernel's domain, as far as the sample has them; numbers
-        were looked at when they were read.
+        """Raise if sample rows are outside of the kernel's domain; that numbers are finite was
+        checked when they were read.
         """
         kernel.check(self.candidates()[1])
 
     def candidates(self):
-        """The sample, by row number."""
+        """The row numbers of the sample, and its rows."""
         return self.drawn, jnp.asarray(self.sample)
 
     def some(self, num):
@@ -207,14 +207,14 @@ class Deviations(NamedTuple):
 
     @classmethod
     def of(cls, X, weights=None) -> "Deviations":
-        """Those of rows (b, d) with weights (b,), all 1 where there are none."""
+        """Of rows (b, d) with weights (b,), by default all 1."""
         X, v = np.asarray(X, np.float64), np.ones(len(X)) if weights is None else weights
         total = v.sum(dtype=np.float64)
         means = np.dot(v, X) / (total or 1)
         return cls(total, means, np.dot(v, (X - means) ** 2))
 
     def join(self, other: "Deviations") -> "Deviations":
-        """Those of both."""
+        """Of the rows of both."""
         total, moved = self.total + other.total, other.means - self.means
         share = other.total / (total or 1)
         squares = self.squares + other.squares + moved**2 * (self.total * share)
@@ -230,13 +230,13 @@ class Deviations(NamedTuple):
 
 def standardise(X, means, scales) -> np.ndarray:
     """(X − means)/scales in the dtype of X."""
-    with np.errstate(over="ignore"):  # what is too far away is infinite, and is told of as such
+    with np.errstate(over="ignore"):  # overflow gives infinity, which is reported later
         return ((np.asarray(X, np.float64) - means) / scales).astype(X.dtype)
 
 
 class Known(NamedTuple):
-    """What the first reading leaves: `drawn` are the row numbers of the sample, ascending, and
-    `tickets` what they were drawn by.
+    """What the first reading keeps: `drawn` are the row numbers of the sample, ascending, and
+    `tickets` the random numbers that chose them.
     """
 
     n: Any
@@ -250,8 +250,8 @@ class Known(NamedTuple):
 
 
 def survey(pieces: Iterable[Piece], most: int, seed: Any) -> Known:
-    """What becomes known of rows as they are read for the first time; raises where there are none,
-    or for a block that cannot be used, or is unlike those before it.
+    """The first reading; raises where there are no rows, or for a block that is unusable or does
+    not match those before it.
     """
     n, checksum, deviations, before = 0, 0, Deviations(), None
     labels: list[Any] = []
@@ -295,8 +295,8 @@ def together(parts: list) -> Any:
 
 
 def drawn_of(parts: list, most: int) -> tuple[Any, Any, Any]:
-    """Numbers, rows and tickets of the rows with the smallest tickets, numbers drawn one a row:
-    every row has the same chance, however they come.
+    """Numbers, rows and tickets of the rows with the smallest tickets, one random number a row:
+    every row has the same chance, whatever the blocks.
     """
     numbers, rows, tickets = map(np.concatenate, zip(*parts, strict=True))
     kept = np.sort(np.argsort(tickets, kind="stable")[:most])
@@ -327,12 +327,12 @@ def as_numbers(piece: Piece, name: str, part) -> Any:
 
 
 class Checkpoint:
-    """Sums kept on disk while they grow, so that a run that was killed goes on where it was, and
-    ends as one that was not, to the bit.
+    """Partial sums on disk, so that a run that was killed continues where it was, with bitwise the
+    same result.
 
-    Those that this process asked for are written together. A sum is known by what it makes of the
-    first block, by its columns and by the checksum of all rows: a file of another kernel, other
-    landmarks or other rows is left alone until the first block is done, and then written over.
+    The sums of this process are written together. A sum is identified by its value on the first
+    block, its columns and the checksum of all rows: a file for another kernel, other landmarks or
+    other rows is not used, and is overwritten once the first block is done.
     """
 
     def __init__(self, path: str | os.PathLike):
@@ -351,7 +351,7 @@ class Checkpoint:
             ) from None
 
     def find(self, key: str) -> tuple[int, list[np.ndarray]] | None:
-        """Rows and leaves of a sum that was begun before, which from now on is written with the
+        """Rows and leaves of a sum that was begun earlier, which from now on is written with the
         others.
         """
         if key in self.before:
@@ -359,7 +359,7 @@ class Checkpoint:
         return self.sums.get(key)
 
     def keep(self, key: str, rows: int, total: Any) -> None:
-        """Write the sum of so many rows, whole or not at all."""
+        """Write the sum of the first `rows` rows, whole or not at all."""
         self.sums[key] = rows, [np.asarray(leaf) for leaf in jax.tree.leaves(total)]
         arrays: dict[str, Any] = {}
         counts = {}
@@ -370,7 +370,7 @@ class Checkpoint:
 
 
 def key_of(first: Any, columns: Any, checksum: int) -> str:
-    """What a sum is known by."""
+    """What identifies a sum."""
     found = hashlib.sha256(str((checksum, jax.tree.structure(first))).encode())
     for leaf in jax.tree.leaves((first, columns)):
         array = np.ascontiguousarray(leaf)

@@ -1,5 +1,5 @@
-"""What a chosen λ makes of a solution: a `Fit`, what a user would want to know before trusting its
-numbers, and what is kept beside it for other λ and for rows that come or go.
+"""From a chosen λ and a solution to a `Fit`: the model, warnings about its numbers, and the
+solution that is kept for other λ and for rows that are added or removed.
 """
 
 import sys
@@ -38,10 +38,10 @@ from jaxrls.search.problem import Problem
 from jaxrls.support.checks import check_lams, is_concrete
 from jaxrls.support.pytrees import arrays_alone, pytree, static
 
-KEPT_ROWS = 2000  # a fit to no more of them keeps its solution unless told otherwise
-# The share of the digits, as a power of eps, whose loss is told.
+KEPT_ROWS = 2000  # a fit to at most so many keeps its solution by default
+# The share of the digits, as a power of eps, whose loss is warned of.
 SHOWN = -1 / 3
-LARGEST_EFFECT = 0.01  # of a ridge on predictions, beside the error, that goes without a word
+LARGEST_EFFECT = 0.01  # of a ridge on predictions, relative to the error, without a warning
 
 
 def conclude(
@@ -53,8 +53,9 @@ def conclude(
     *,
     plan: str = "",
 ) -> Fit:
-    """The model at the chosen λ, one or one for each target, with the table of all λ and errors
-    that it was chosen from. Of rows that are gone there is no criterion, and nothing is left out.
+    """The model at the chosen λ, one for all targets or one for each, with the table of all λ and
+    errors that it was chosen from. Without rows, which a solution of moments lacks, there are no
+    criterion and no held-out residuals.
     """
     (lam, error), factor, drop = chosen, solution.factor, solution.labels.drop_axis
     at, report, standard_error, moved = lam.reshape(1, -1), factor.report, None, None
@@ -62,13 +63,13 @@ def conclude(
         left = Outcome(solution.coefficients(at), None, solution.dof(at))
     else:
         left = solution.outcome(at, criterion.groups, criterion.total)
-        if left.error is not None and criterion.smooth:  # the slope of a step says nothing
+        if left.error is not None and criterion.smooth:  # a step has no useful slope
             standard_error = jnp.mean(left.error) if error.ndim == 0 else left.error[0]
             standard_error = standard_error / factor.weights.total
     found = jax.tree.map(lambda part: part[0], left.coefficients)
     if report.ridge is not None:
         length = lambda e: jnp.linalg.norm(factor.weights.scale(e), axis=0)
-        estimated = left.residuals is None  # and what was left out is larger than this
+        estimated = left.residuals is None  # and held-out residuals are larger than this
         missed = jnp.sqrt(solution.residual_norm(at)[0]) if estimated else length(left.residuals[0])
         moved = ridge_effect(gram(kernel, factor.points), report.ridge, found.coef, at[0], missed)
     coef, intercept, free = jax.tree.map(drop, found)
@@ -104,7 +105,7 @@ def solver_name(problem: Problem) -> str:
 
 
 def conclude_grid(problem: Problem, solution: Solution, table: tuple, chosen: tuple) -> Fit:
-    """`conclude` for all λ of a table at once, and in which words."""
+    """`conclude` for all λ of a table at once, with the plan in words."""
     shared = len(table[0]) > 1 and solution.factor.shares_work
     words = f"{len(table[0])} λ{' from one factorization' * shared}"
     plan = f"{solver_name(problem)} ({solution.factor.route}), {words}"
@@ -118,12 +119,14 @@ def _at(problem: Problem, solution: Solution, lam) -> Fit:
     return conclude_grid(problem, solution, (lam[None], errors), (lam, error))
 
 
-# what there is to say
+# warnings
 # --------------------------------------------------------------------------------------------------
 
 
 def inspect_fit(fit: Fit, default_grid: bool) -> None:
-    """Say what a user would want to know before trusting the numbers."""
+    """Warn of what a user needs to know before trusting the numbers; raise where they are not
+    finite.
+    """
     stopped = "" if fit.run is None else _stopped(fit.run, "Iterative" in fit.plan)
     errors: Any = np.asarray(fit.model.coef if fit.errors is None else fit.errors)
     if not np.isfinite(errors).all():
@@ -155,7 +158,7 @@ def inspect_fit(fit: Fit, default_grid: bool) -> None:
 
 
 def inspect_lam(fit: Fit | KroneckerFit, default_grid: bool) -> None:
-    """Of these, what there is to say of λ."""
+    """The warnings about the chosen λ."""
     chosen, floor = np.asarray(fit.lam), float(fit.floor)
     lams = np.atleast_1d(chosen if fit.lams is None else np.asarray(fit.lams))
     known = lams[lams >= 0.99 * floor]
@@ -182,8 +185,8 @@ def inspect_lam(fit: Fit | KroneckerFit, default_grid: bool) -> None:
 
 
 def _stopped(run: Run, iterative: bool) -> str:
-    """Why the column that is furthest from its solution stopped, and what to do; empty where all
-    came to the tolerance.
+    """Why the column with the largest residual stopped, and what to do; empty where all columns
+    reached the tolerance.
     """
     residuals, reasons = np.asarray(run.residuals), np.asarray(run.reason)
     if (reasons == CONVERGED).all():
@@ -198,14 +201,14 @@ def _stopped(run: Run, iterative: bool) -> str:
 
 
 def warn(message: str) -> None:
-    """To who called the library."""
+    """Warn at the line outside of the library that called it."""
     frame, level = sys._getframe(), 1
     while frame.f_back and frame.f_globals["__name__"].startswith("jaxrls."):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, UserWarning, stacklevel=level)
 
 
-# what is kept beside a fit, and the fit that moments make when rows have come or gone
+# what a fit keeps, and its update from moments when rows are added or removed
 # --------------------------------------------------------------------------------------------------
 
 
@@ -217,10 +220,10 @@ def keeps(problem: Problem, keep: bool | None) -> bool:
 
 @pytree
 class Kept:
-    """The solution that a fit keeps, from which all that is asked of it afterwards comes.
+    """The solution that a fit keeps, from which its later methods compute their results.
 
-    `problem` is None after `save`, and where the rows have changed since, of which `solution` has
-    moments alone. `choice` is how λ is chosen again, None where moments do not tell.
+    `problem` is None after `save`, and after `update` or `forget`, when `solution` has only
+    moments. `choice` is how λ is chosen again, None where moments do not suffice for it.
     """
 
     problem: Problem | None
@@ -228,12 +231,12 @@ class Kept:
     groups: Folds | None
     choice: Choice | None
     saved: bool = static(default=True)  # whether `save` writes it
-    # What was made of rows that only the host reads, before `save` let go of them.
+    # Results from rows that only the host reads, which `save` does not write.
     made: tuple[GaussianProcess | None, Jackknife | None] = (None, None)
 
     def for_file(self, fit: Fit) -> "Kept":
-        """What `save` writes: all but the problem, and rows that only the host reads, of which it
-        is what variances and intervals take.
+        """What `save` writes: everything except the problem; and for rows that only the host reads,
+        in place of them what variances and intervals need.
         """
         solution, problem, made = self.solution, self.problem, self.made
         if problem is not None and (_features(problem) or np.inf) <= problem.rows.shape[0]:
@@ -264,7 +267,7 @@ class Kept:
         return replace(found, kept=self)
 
     def process(self, fit: Fit) -> GaussianProcess:
-        """What variances at the fit's λ take."""
+        """What variances at the fit's λ need."""
         if np.ndim(fit.lam):
             raise ValueError("variances are for one λ, and this fit chose one for each target")
         if not fit.model.kernel.knows_diag:
@@ -275,7 +278,7 @@ class Kept:
         return self.made[0] or process_at(self.solution, jnp.asarray(fit.lam), fit.loo_residuals)
 
     def jackknife(self, fit: Fit) -> Jackknife:
-        """What intervals take: every fit at these λ that leaves a row, or a group, out."""
+        """What intervals need: all fits at this λ with a row, or a group, held out."""
         if fit.loo_residuals is None:
             raise ValueError(
                 "what each row leaves out is not known any more, as rows were changed: fit to all "
@@ -302,7 +305,7 @@ class Kept:
     def changed(
         self, fit: Fit, X, Y, weights, fixed_effects, block_size: int | None, sign: int
     ) -> Fit:
-        """The fit with further rows, or for a negative `sign` without some."""
+        """The fit with rows added, or with a negative `sign` removed."""
         kernel, dtype = fit.model.kernel, fit.model.coef.dtype
         summed, flat = fit.of_kept("summed"), fit.model.coef.ndim == 1
         new, fixed = _read(summed, flat, X, Y, weights, dtype), summed.fixed
@@ -330,7 +333,7 @@ class Kept:
 def with_solution(
     fit: Fit, solution, problem: Problem, choice: Choice | None, keep: bool | None
 ) -> Fit:
-    """The fit with its solution, where it keeps that."""
+    """The fit with its solution, if that is kept."""
     if not keeps(problem, keep):
         return fit
     choice = choice if problem.criterion.of_sums else None
@@ -348,7 +351,7 @@ _summed_features = compiled(summed_features)
 
 @compiled
 def _jackknife(solution: Solution, groups: Folds | None, lam, left_out) -> Jackknife:
-    """From the residuals left out."""
+    """Intervals from the held-out residuals."""
     factor, weights = solution.factor, solution.factor.weights
     found = jax.tree.map(lambda part: part[0], solution.coefficients(lam.reshape(1, -1)))
     coef = jnp.concatenate([found.coef, factor.fixed.joined(found.intercept, found.free)])
@@ -395,9 +398,7 @@ def _moments(summed: Summed, fixed: FixedEffects, new: Problem, *, block_size) -
 def _changed(
     kernel: Kernel, summed: Summed, more: Moments, choice: Choice | None, lam, *, sign, flat
 ) -> tuple[Fit, Solution, Bool[Array, ""], Float[Array, ""]]:
-    """The fit and its solution, whether there may be such rows, and by how much rounding has
-    grown.
-    """
+    """The fit and its solution; whether such rows can exist; and by how much rounding has grown."""
     summed = summed.changed(more, sign)
     solution = replace(summed.solution(flat), summed=summed)
     table, chosen = (None, None), (lam, None)
@@ -409,7 +410,7 @@ def _changed(
 
 
 def _inspect_digits(cancellation: float, dtype) -> None:
-    """Say what rounding has done."""
+    """Warn of digits that rounding has destroyed."""
     eps = float(np.finfo(dtype).eps)
     if cancellation > eps**SHOWN:
         left, whole = max(0, int(-np.log10(eps * cancellation))), int(-np.log10(eps))

@@ -40,8 +40,8 @@ def default_optimizer():
 
 
 def _units(kernel: Kernel) -> list[float | None]:
-    """For every leaf in order the unit of its logarithm, or 0 where it is searched as it is, or
-    None where it is not, as at a limit such as offset 0.
+    """For every leaf in order: the unit of its logarithm; 0 where it is searched without a
+    logarithm; None where it stays fixed, such as an offset at its limit 0.
     """
     units: list[float | None] = []
     for f in fields(kernel):  # type: ignore[arg-type]
@@ -59,7 +59,7 @@ def _units(kernel: Kernel) -> list[float | None]:
 
 @pytree
 class Space:
-    """Where the search starts and what it may move: parameters θ ↔ kernel and λ."""
+    """Where the search starts and what it can change: parameters θ ↔ kernel and λ."""
 
     origin: tuple[Kernel, Any]  # λ less the floor
     floor: Any  # λ stays above the precision of K
@@ -97,9 +97,9 @@ class Space:
 
 
 class Way(NamedTuple):
-    """How a search goes, and when it ends: after `steps`, where ‖∇ log E‖∞ is below `tol`, or where
-    three steps in a row gain less than a twentieth of it; where the curvature is known from another
-    search, at the first that gains less than half.
+    """How a search proceeds and when it ends: after `steps`, where ‖∇ log E‖∞ is below `tol`, or
+    where three steps in a row gain less than a twentieth of `tol`; if the curvature is known from
+    another search, at the first step that gains less than half of it.
     """
 
     optimizer: Any
@@ -109,7 +109,7 @@ class Way(NamedTuple):
 
 
 class Point(NamedTuple):
-    """Where a search is: parameters, kernel and λ, with value and gradient there and the
+    """A point of a search: parameters, kernel and λ, with value and gradient there and the
     optimiser's state.
     """
 
@@ -127,9 +127,10 @@ class Point(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The best of all that a search saw, with the history of its start.
+    """The best point of a search, with the history of the walk that found it.
 
-    `problem` is the one that it went down on, and `learned` where it ended."""
+    `problem` is the one it minimised, and `learned` its last point, for the curvature there.
+    """
 
     kernel: Kernel
     lam: np.ndarray
@@ -141,10 +142,12 @@ class Found(NamedTuple):
 def descend(
     problem: Problem, guesses: list, way: Way, starts: int = 1, key=None, learned=None
 ) -> Found:
-    """A search from the best of the guesses, and from `starts` random multiples of it.
+    """A search from the best of the guesses, and for `starts` above 1 from random multiples of it
+    too.
 
-    The first guess is what the search was given. What another search has `learned` that ended at
-    the last guess is the curvature to begin with."""
+    The first guess is what the search was given. `learned` is the end of an earlier search, whose
+    curvature is used if the last guess, where it ended, is the best.
+    """
     with jax.numpy_dtype_promotion("standard"):  # optax's line search mixes integer types
         look = partial(_look, optimizer=way.optimizer)
         spaces = [Space.around(*guess) for guess in guesses]
@@ -170,15 +173,13 @@ def _value(params, space: Space, problem: Problem):
 
 
 def _huge(problem: Problem) -> float:
-    """The value of a failure: large, and far enough from overflow for a line search to calculate
-    with.
-    """
+    """The value of a failure: large, but small enough that a line search can compute with it."""
     return float(jnp.finfo(problem.rows.dtype).max) ** 0.25
 
 
 @partial(jax.jit, static_argnames="optimizer")
 def _look(params, space: Space, problem: Problem, *, optimizer) -> Point:
-    """A point to begin at, with a new state, strongly typed as a step returns it: a weak type would
+    """A first point, with a new state, strongly typed as a step returns it: a weak type would
     compile the step twice.
     """
     value, grad = jax.value_and_grad(_value)(params, space, problem)
@@ -188,8 +189,8 @@ def _look(params, space: Space, problem: Problem, *, optimizer) -> Point:
 
 
 def _carried(learned: Point, point: Point):
-    """The state of L-BFGS as if its last step had ended at a point: that step, and by how much the
-    gradient changed along it, stay.
+    """The state of L-BFGS as if its last step had ended at this point: the step, and the change of
+    the gradient along it, are kept.
     """
     import optax
 
@@ -205,7 +206,7 @@ def _carried(learned: Point, point: Point):
 @partial(jax.jit, static_argnames="optimizer")
 def _step(point: Point, space: Space, problem: Problem, *, optimizer) -> Point:
     """Parameters and state after one step, with the value and gradient there, which a line search
-    leaves in its state, or None from an optimiser that does not look ahead.
+    keeps in its state; None for optimisers without one.
     """
     import optax
 
@@ -223,7 +224,7 @@ def _step(point: Point, space: Space, problem: Problem, *, optimizer) -> Point:
 
 
 def _walk(point: Point, space: Space, problem: Problem, way: Way, carries: bool) -> list[Point]:
-    """All points from there downhill."""
+    """All points of the descent from there."""
     patience, least = (1, 0.5) if carries else (3, 0.05)
     visited, stalled = [point], 0
     with progress_bar(way.progress, way.steps, "tune", "step") as reached:
@@ -241,14 +242,14 @@ def _walk(point: Point, space: Space, problem: Problem, way: Way, carries: bool)
 
 
 def _found(visited: list[Point], problem: Problem, way: Way, start) -> Found:
-    """The best of all that was seen."""
+    """The best of all points."""
     values, norms = (np.array([getattr(p, name) for p in visited]) for name in ("value", "norm"))
     if not (values < _huge(problem)).any():
         raise ValueError(
             "the error is not finite at the start: use a larger lam, a smaller width, or float64"
         )
     step, used = int(np.argmin(values)), len(visited) - 1
-    # There, or where it went on to in search of less.
+    # At the best point, or at a later one that is nearly as good.
     near = values[step:] <= values[step] + 0.05 * way.tol
     converged = bool((near & (norms[step:] <= way.tol)).any())
     if converged:

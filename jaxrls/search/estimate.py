@@ -1,4 +1,4 @@
-"""Bytes that a call holds, before it is made: the largest matrices of each route, from shapes."""
+"""Bytes that a call holds, computed from shapes: the largest matrices of each route."""
 
 from dataclasses import dataclass
 
@@ -41,8 +41,14 @@ WORDS = {
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a call holds at most beside its arguments: `bytes`, of which `route`, and in `words` of
-    which matrices.
+    """The memory that a call needs besides its arguments, as `estimate` returns it.
+
+    Args:
+        call: `"fit"`, `"gradient"` or `"predict"`.
+        route: what is factored, such as `"gram"` for K or `"subset"` for landmarks.
+        bytes: the peak of memory, in bytes.
+        words: the matrices that take it, in words.
+        rows: the number of rows n.
 
     >>> import jaxrls as rls
     >>> print(rls.estimate(rls.Gaussian(1.0), (10_000, 8)))
@@ -59,11 +65,15 @@ class Estimate:
         return f"{self.call} by {self.route}: {in_words(self.bytes)} for {self.words}"
 
     def why_not(self) -> str:
-        """Why the default device cannot do it, and what to do instead; empty where it can."""
+        """Why the default device cannot run it, and what to do instead; empty where it can."""
         return why_too_large(self.rows, self.route, self.bytes)
 
     def check(self) -> None:
-        """Raise `ValueError` where the default device cannot do it."""
+        """Raise if the default device cannot run the call.
+
+        Raises:
+            ValueError: where `why_not` is not empty.
+        """
         if words := self.why_not():
             raise ValueError(words)
 
@@ -85,21 +95,37 @@ def estimate(
     dtype=float,
     rows: int | None = None,
 ) -> Estimate:
-    """Bytes that a call on X of that shape holds, before it is made.
+    """Estimate the memory of a call from the shape of X, before the call is made.
 
-    **Arguments**: `call` is `"fit"`, also for `factorize` with a sweep over λ, `"gradient"` for
-    `objective` with its derivatives, as in a step of `tune`, or `"predict"`, for `rows` rows by a
-    model of n. `targets` are the columns of Y, `lams` how many λ (100 by default, as the grid of
-    `fit` has), `landmarks` how many, `groups` the rows of the largest that is left out, `pairs`
-    whether rows are left out in pairs (with groups, in pairs of each), `weights` whether there are
-    any, `fixed_effects` how many columns have no penalty; `solver` and `keep`, with what
-    `posterior` and `intervals` make of the solution, are those of `fit`, `dtype` that of X.
-    **Returns** an `Estimate`, whose text says route, bytes and matrices: the leading terms of the
-    largest ones, beside X and Y, within a factor of 2 of what is measured on a CPU for n ≥ 2000
-    (`benchmarks/scaling.py --estimate`), compiled programs (50 to 80 MB) left out. **Cost** none:
-    no array is made. **Raises** `ValueError` for a call, route or dtype that there is not, or a
-    number that is not whole or below 1. **Source**: the sizes of the matrices that each route
-    holds.
+    Args:
+        kernel: a jaxrls kernel.
+        shape: (n, d), the shape of X.
+        call: `"fit"`, also for `factorize` with a sweep over λ; `"gradient"`, for `objective` with
+            its derivatives, as in a step of `tune`; or `"predict"`, for `rows` rows by a model of
+            n.
+        targets: how many columns Y has.
+        lams: how many λ; by default 100, as in the grid of `fit`.
+        weights: whether there are sample weights.
+        landmarks: how many landmarks; by default none.
+        groups: the rows of the largest group that is held out; by default rows are held out singly.
+        solver: as in `fit`.
+        keep: as in `fit`, with what `posterior` and `intervals` make of the solution.
+        pairs: whether rows are held out in pairs; with `groups`, in pairs of each group.
+        fixed_effects: how many columns have no penalty.
+        dtype: that of X, float32 or float64.
+        rows: how many rows to predict, for `"predict"`; by default n.
+
+    Returns:
+        An `Estimate`, whose text gives route, bytes and matrices. It counts the leading terms of
+        the largest matrices, on top of X and Y, without compiled programs (50 to 80 MB), and is
+        within a factor of 2 of what is measured on a CPU for n ≥ 2000
+        (`benchmarks/scaling.py --estimate`).
+
+    Raises:
+        ValueError: for an unknown call, route or dtype, and for a number that is not whole or is
+            below 1.
+
+    **Cost** none: no array is made. **Source**: the sizes of the matrices that each route holds.
 
     >>> import jaxrls as rls
     >>> shape = 20_000, 8
@@ -152,17 +178,17 @@ def estimate(
     numbers += n * r * (2 * keep + 2 * (weights if dual else twice * bool(fixed_effects)))
     if groups:
         numbers += 8 * twice * min(groups, r) ** 2 + n * r * twice * (2 + 4 * pairs)
-    elif pairs:  # of few rows all at once
+    elif pairs:  # for few rows all pairs at once
         at_once = FEWEST_ROWS if n > 2 * PANELS * FEWEST_ROWS else n // 2
         held = 8 * twice if gradient or landmarks else 3
         numbers += 2 * n * r + held * n * at_once
-    numbers = max(4 * n * t + numbers, n * (landmarks or 0))  # whose choice comes before
+    numbers = max(4 * n * t + numbers, n * (landmarks or 0))  # the choice of landmarks, made before
     words = WORDS[route] + ", and blocks of pairs of rows" * pairs
     return Estimate(call, route, numbers * dtype.itemsize, words, n)
 
 
 def _route(kernel: Kernel, n: int, d: int, dtype, landmarks, solver, few: bool) -> str:
-    """What is factored; "cholesky" with what of."""
+    """What is factored; for a Cholesky factor, "cholesky" and what it is of."""
     if isinstance(solver, Iterative | Refined):
         return type(solver).__name__.lower()
     chosen = choose_route(kernel, n, d, dtype)
@@ -174,7 +200,7 @@ def _route(kernel: Kernel, n: int, d: int, dtype, landmarks, solver, few: bool) 
 
 
 def of_problem(problem: Problem, **options) -> Estimate:
-    """That of a fit to a problem; `options` of `estimate` go before what the problem says."""
+    """The estimate of a fit to a problem; `options` of `estimate` override those of the problem."""
     groups, chosen = problem.criterion.groups, problem.landmarks
     options_of = {
         "targets": 1 if problem.Y.ndim == 1 else problem.Y.shape[1],

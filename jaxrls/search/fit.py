@@ -1,4 +1,4 @@
-"""The one call: factor, sweep λ, choose, and leave a model."""
+"""The main function: factor, sweep λ, choose the best, and return a model."""
 
 from bisect import bisect_left
 from collections.abc import Callable
@@ -60,48 +60,48 @@ def fit(
     smallest error.
 
     Args:
-        kernel: a jaxrls kernel, such as `Gaussian(2.0)`; or "gaussian", "laplacian", "matern" (of
-            ν = 5/2), all with the median distance between rows as width, or "linear".
+        kernel: a jaxrls kernel, such as `Gaussian(2.0)`; or "gaussian", "laplacian", "matern" (of ν
+            = 5/2), all with the median distance between rows as width, or "linear".
         X: rows (n, d), NumPy, JAX or sparse (SciPy, BCOO), or a source of rows such as a `stream`.
         Y: labels (n,) or (n, t); a source of rows may bring its own.
         lams: how many λ, on a grid from the spectrum; or λ (L,), where 0 is taken as `fit.floor`;
-            or (L, t), from whose columns the targets choose; or `"search"`, the λ of the smallest
-            error by value and slope at about ten λ.
+            or (L, t), with a column of λ for each target; or `"search"`, which finds the λ of the
+            smallest error by value and slope at about ten λ.
         per_target: whether each column of Y has a λ of its own.
         conservative: take the largest λ whose error is within so many standard errors of the
             smallest; 1 or True is the one-standard-error rule.
         criterion: what λ is chosen by: `loo`, `gcv`, `kfold(groups)`, `holdout(X, Y)`,
             `log_marginal_likelihood`, `LeaveOneOut(loss=…)`, the name of one, a `Criterion` of your
-            own, or a function `(factor, Y, lams)` of which less is better.
-        groups: labels (n,) of rows that are left out together, in place of single rows.
-        weights: sample weights (n,), 0 or more; a row of weight 0 was never there.
+            own, or a function `(factor, Y, lams)` that is to be minimised.
+        groups: labels (n,) of rows that are held out together, in place of single rows.
+        weights: sample weights (n,), 0 or more; a row of weight 0 counts as absent.
         intercept: whether to fit a constant without penalty.
         fixed_effects: further columns (n, q) without penalty, or `levels(labels)`, an intercept for
             each group; `predict` takes those of new rows, and the model keeps their coefficients as
             `free`.
-        standardize: whether the kernel sees the columns of X about their mean and over their
-            standard deviation, which the model keeps in its kernel and applies to new rows.
+        standardize: whether to subtract the mean of each column of X and divide by its standard
+            deviation; the model keeps both in its kernel and applies them to new rows.
         landmarks: for more rows than K can be factored for: how many to choose, or what
-            `jaxrls.landmarks` chose, row numbers (m,), or points (m, d). A landmark leaves with its
-            row. `"auto"` takes as many as keep the fit close to that of all rows.
+            `jaxrls.landmarks` chose, row numbers (m,), or points (m, d). A landmark is held out
+            with its row. `"auto"` takes as many as keep the fit close to that of all rows.
         solver: `Spectral()`, `Cholesky()`, `Refined()` or `Iterative()`; by default the cheapest
             exact one for the shapes: `fit.plan` says which.
         keep: whether the fit keeps its solution, n² numbers, or n·r on r features or landmarks,
-            from which `posterior`, `predict(return_std=True)`, `intervals`, `loo_predictive`,
-            `update`, `forget` and `at` come. By default up to 2000 rows outside of `jax.jit`;
-            `save` writes it where it is asked for here.
+            which `posterior`, `predict(return_std=True)`, `intervals`, `loo_predictive`, `update`,
+            `forget` and `at` need. By default it does up to 2000 rows outside of `jax.jit`; `save`
+            writes the solution only with `keep=True`.
         block_size: rows at a time while K or sums over rows are made.
         progress: show a bar while landmarks are chosen (needs tqdm).
 
     Returns:
-        A `Fit`; of float64 NumPy input in float64, as NumPy arrays. Equal errors go to the larger
+        A `Fit`; for float64 NumPy input in float64, as NumPy arrays. Equal errors go to the larger
         λ.
 
     Raises:
         ValueError: for shapes that do not fit, NaN or infinity, values outside the range of the
-            dtype or the kernel's domain, λ < 0, a problem larger than memory, or a row that cannot
-            be left out as the fixed effects need it. Inside `jax.jit` and `jax.vmap` values cannot
-            be checked.
+            dtype or the kernel's domain, λ < 0, a problem larger than memory, or a row without
+            which the fixed effects are not determined. Inside `jax.jit` and `jax.vmap` values
+            cannot be checked.
 
     **Warns** where the chosen λ is at the edge of the grid or below the precision of the factor, or
     K is not positive semidefinite. **Cost** one factorization, O(n³) or O(n r²), and O(n r L t);
@@ -131,7 +131,7 @@ def fit(
 
 
 def _best(problem: Problem, *, lams, per_target: bool, conservative, keep: bool | None) -> Fit:
-    """The fit with the best λ: by a grid, or by a search."""
+    """The fit with the best λ, from a grid or from a search."""
     plan = Plan.of(problem, lams, per_target, conservative)
     if plan.searches:
         found, solved = _searched(plan)
@@ -151,7 +151,7 @@ _solved, _chosen = compiled(Problem.solution), compiled(Choice.of)
 
 
 def _on_grid(plan: Plan, *, keeps: bool) -> tuple[Fit, Solution | None]:
-    """The fit with the best λ of a grid, and the solution where it is kept."""
+    """The fit with the best λ of a grid, with its solution if that is kept."""
     solution = _solved(plan.problem)
     found = _chosen(plan.choice, solution, plan.problem.kernel)
     return conclude_grid(plan.problem, solution, *found), solution if keeps else None
@@ -161,7 +161,7 @@ _on_grid_at_once = jax.jit(_on_grid, static_argnames="keeps")  # where all rows 
 
 
 def _searched(plan: Plan) -> tuple[Fit, Solution]:
-    """The fit with the best λ of a search, which looks at values, and the solution."""
+    """The fit with the best λ of a search, which runs on known values, and its solution."""
     problem = plan.problem
     if not is_concrete(problem):
         raise ValueError(
@@ -186,13 +186,14 @@ def _widened(X) -> np.ndarray:
 
 
 def _on_enough_landmarks(run: Callable, problem: Problem, progress: bool) -> Any:
-    """The fit on as few landmarks as the certificate allows, or on none where they would not be
-    few; `plan` says why.
+    """The fit on as few landmarks as the certificate allows, or on all rows where landmarks would
+    not be cheaper; `plan` says why.
 
     They suffice where tr(K − K̂) ≤ TOLERANCE·λ at the (smallest) chosen λ: see `certified_lam`. A
-    first few give a first λ, and so how small the trace has to be; their number follows from that,
-    and so on until it holds. Beyond n/2 of them all rows cost no more, and beyond the memory of the
-    device there are none."""
+    few landmarks give a first λ, which tells how small the trace must be and so how many landmarks
+    are needed; this repeats until the bound holds. More than n/2 of them would cost as much as all
+    rows; their number is also limited by the memory of the device.
+    """
     kernel, rows, weights, n = problem.kernel, problem.rows, problem.weights, problem.rows.shape[0]
     if problem.solver is not None:
         raise ValueError(
@@ -211,7 +212,7 @@ def _on_enough_landmarks(run: Callable, problem: Problem, progress: bool) -> Any
     if choose_route(kernel, n, rows.shape[1], rows.dtype) != "gram":
         return solved(None, "no landmarks: the kernel's own features are fewer than the rows")
     check_evaluable(kernel)
-    # As many as are worth their while, or as there is memory for their choice and the fit on them.
+    # As many as save time, or as memory allows for choosing them and for the fit on them.
     too_many = lambda m: bool(of_problem(problem, landmarks=m).why_not())
     most = bisect_left(range(1, n // 2 + 1), True, key=too_many)
     if most < FEWEST:
@@ -229,7 +230,7 @@ def _on_enough_landmarks(run: Callable, problem: Problem, progress: bool) -> Any
             return replace(found, plan=f"{found.plan}, tr(K − K̂)/λ = {trace / lam:.2g}")
         wanted = 0.5 * TOLERANCE * lam
         chosen = choose_landmarks(kernel, X, most, tol=min(wanted / mass, 0.5), **options)
-        # There may not be that many, or no others.
+        # Memory may not hold that many, or no further row may be independent.
         last = float(chosen.trace_residual) > wanted or len(chosen.points) <= m
         if last and not of_problem(problem).why_not():
             m = len(chosen.points)

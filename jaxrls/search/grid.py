@@ -1,5 +1,5 @@
-"""The λ that span all fits a factor can tell apart, their ends and a grid between; and the best of
-them by their errors.
+"""The range of λ in which the fits of a factor differ, a grid over it, and the choice of the best λ
+by its error.
 """
 
 from typing import Any
@@ -20,15 +20,24 @@ from jaxrls.support.pytrees import pytree, static
 
 @door()
 def lambda_grid(factor: Factor, num: int = 100) -> Float[Array, " num"]:
-    """A geometric grid of λ that spans all fits the factor can tell apart, ascending.
+    """Make a geometric grid of λ, ascending, that covers all fits the factor can distinguish.
 
-    From λ where effective degrees of freedom are at most 1/10, 10·Σs, down to a thousandth of the
-    smallest eigenvalue that is not rounding, or to the precision of the factor, √n·eps·s_max,
-    whichever is larger: below it λ is noise.
+    With the eigenvalues s of the factor, the largest λ is 10·Σs, where effective degrees of freedom
+    are at most 1/10. The smallest is a thousandth of the smallest eigenvalue that is not rounding,
+    or the precision of the factor, √n·eps·s_max, whichever is larger: below it λ is noise.
 
-    **Shapes**: (num,). `num` is static. **Cost** O(r). **Raises** `ValueError` for a `num` below 1,
-    and for a factor without eigenvalues. **Source**: the rule of GURLS's `paramsel`, with both ends
-    tied to spectrum and dtype.
+    Args:
+        factor: what `factorize` returned.
+        num: how many λ; static in `jax.jit`.
+
+    Returns:
+        λ (num,), ascending.
+
+    Raises:
+        ValueError: for a `num` below 1, and for a factor without eigenvalues.
+
+    **Cost** O(r). **Source**: the rule of GURLS's `paramsel`, with both ends tied to spectrum and
+    dtype.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> rls.lambda_grid(rls.factorize(rls.Precomputed(), jnp.eye(2)), 3).shape
@@ -41,7 +50,7 @@ def lambda_grid(factor: Factor, num: int = 100) -> Float[Array, " num"]:
 
 def lambda_range(factor: Factor, low=0.0) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """The ends of that grid: the precision of the factor, or `low` where that is larger, and 10·Σs,
-    which takes no spectrum.
+    for which no spectrum is needed.
     """
     tiny = 2 * jnp.finfo(factor.dtype).tiny  # twice: exp and log round, and must stay in range
     low = jnp.maximum(jnp.maximum(factor.precision_floor(), low), tiny)
@@ -49,7 +58,7 @@ def lambda_range(factor: Factor, low=0.0) -> tuple[Float[Array, ""], Float[Array
 
 
 def lam_vector(lams, dtype, targets: tuple = (), *, zero: bool = False) -> Any:
-    """λ (L,) as given, of which one is chosen, or (L, t) with those of each target; checked."""
+    """λ as given, checked: (L,) for all targets, or (L, t) with a column for each target."""
     lams = as_array("lams", lams, dtype)
     if not lams.ndim or lams.shape[1:] not in ((), targets):
         each = f", or (L, {targets[0]}) with those of each target" if targets else ""
@@ -68,14 +77,15 @@ def one_lam(lam, dtype) -> Float[Array, ""]:
 
 
 def choose_lam(lams, errors, per_target: bool, within: Any = 0):
-    """The λ of the smallest error, the larger of equals: shared, by the mean over targets, or one
-    per target, of its own where `lams` is (L, t).
+    """The λ of the smallest error: one for all targets, by the mean of their errors, or one for
+    each target, from its own column where `lams` is (L, t).
 
-    The largest λ whose error is no more than `within` above the smallest.
+    With `within`, the largest λ whose error exceeds the smallest by no more; equal errors go to the
+    larger λ.
     """
     if errors.ndim == 2 and not per_target:
         errors = jnp.mean(errors, axis=1)
-    if len(lams) == 1:  # nothing to choose: what was made for the errors serves the model too
+    if len(lams) == 1:  # nothing to choose: the model can share what the errors used
         return jnp.broadcast_to(lams[0], errors.shape[1:]), errors[0]
     smallest = jnp.min(errors, axis=0)
     each = lams if lams.ndim == errors.ndim else lams[:, None]
@@ -85,8 +95,8 @@ def choose_lam(lams, errors, per_target: bool, within: Any = 0):
 
 @pytree
 class Choice:
-    """By what λ is chosen, and of which: those named, or `num` of a grid; the largest whose error
-    is within so many `conservative` standard errors of the smallest.
+    """How λ is chosen: by which criterion, from which λ (those named, or a grid of `num`), and
+    within how many standard errors of the smallest error (`conservative`) the largest λ is taken.
     """
 
     criterion: Criterion
@@ -96,7 +106,7 @@ class Choice:
     conservative: float = static(default=0.0)
 
     def of(self, solution: Solution, kernel: Kernel) -> tuple[tuple, tuple]:
-        """All λ with their errors, and the chosen one with its own."""
+        """All λ with their errors, and the chosen λ with its error."""
         factor = solution.factor
         lams = lambda_grid(factor, self.num) if self.lams is None else factor.with_floor(self.lams)
         known = factor.has_residuals or isinstance(self.criterion, HoldOut)
@@ -111,8 +121,8 @@ class Choice:
 
 
 def standard_error(criterion: Criterion, solution: Solution, lam) -> Float[Array, "*t"]:
-    """√(Σ V_g² (m_g − m)² · G/(G − 1)) / ΣV: of the mean m of G losses m_g, of rows or of groups,
-    of weights V_g; at one λ for all targets of their mean.
+    """The standard error of the mean m of G losses m_g, of rows or of groups, with weights V_g: √(Σ
+    V_g² (m_g − m)² · G/(G − 1)) / ΣV. With one λ for all targets, of their mean.
     """
     groups, weights = criterion.groups, solution.factor.weights
     left_out = solution.residuals(lam.reshape(1, -1), groups)[0]

@@ -1,8 +1,9 @@
-"""The best λ of a solution without a grid: value and slope of its criterion at about ten λ, each
-where the piecewise cubic through the last ones is lowest.
+"""The best λ of a solution without a grid: value and slope of its criterion at about ten λ, each of
+them where the piecewise cubic through the earlier ones is smallest.
 
-Where every λ takes a Cholesky factor of its own that is all it takes, beside one more for the
-model. Of a spectrum it is a finer answer than a grid's."""
+Where every λ needs a Cholesky factor, these and one for the model are the whole cost. With a
+spectrum, the result is finer than that of a grid.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -12,17 +13,17 @@ from jaxrls.factors.contract import Solution
 from jaxrls.search.grid import choose_lam, lambda_range
 from jaxrls.search.problem import Problem
 
-# Points before any is chosen, as shares of the line of log λ: closer where λ mostly is.
+# First points, as shares of the line of log λ: closer where the best λ usually is.
 COARSE = (0.1, 0.3, 0.44, 0.58, 0.72, 0.88)
 MOST = 11  # points in all
 GAIN = 1e-5  # the least promised decrease that is worth a point
-WIDE = 1.5  # in a gap so wide no cubic is trusted near an end
-LOW = 0.1  # and one with an end so low may hide a valley
+WIDE = 1.5  # in a gap this wide no cubic is trusted near an end
+LOW = 0.1  # and a gap with an end this low may hide a minimum
 
 
 def search(problem: Problem, solution: Solution, per_target: bool) -> tuple[tuple, tuple, str]:
-    """All λ that were looked at, ascending, with their errors; the best λ with its error, one of
-    each per target where those are chosen so, searched side by side; and what it took, in words.
+    """All λ that were evaluated, ascending, with their errors; the best λ with its error, or one
+    for each target, searched in parallel; and a description of the search.
     """
     factor, each = solution.factor, per_target and problem.Y.ndim == 2
     low, high = (float(np.log(end)) for end in lambda_range(factor))
@@ -42,7 +43,7 @@ def search(problem: Problem, solution: Solution, per_target: bool) -> tuple[tupl
         for one, *point in zip(visited, at, *own, strict=True):
             one.append(point)
 
-    # All that was seen, ascending, without λ at which the factor broke down unless it did at all.
+    # All evaluations, ascending; without λ at which the factor broke down, unless it did at all λ.
     places, table = np.array(visited)[:, :, 0].T, np.stack(errors).reshape(len(errors), -1)
     defined = np.isfinite(table).all(axis=1)
     keep = defined if defined.any() else ~defined
@@ -55,12 +56,13 @@ def search(problem: Problem, solution: Solution, per_target: bool) -> tuple[tupl
 
 
 def next_place(visited: list, low: float, high: float) -> float | None:
-    """The place between `low` and `high` that promises most, or None where none is worth a look;
+    """The most promising place between `low` and `high`, or None where none is worth an evaluation;
     `visited` has places, each with value and slope.
 
-    It is log(1 + value − smallest) that is interpolated: errors and evidence grow exponentially in
-    log λ on one side, where that is a line. A slope that is NaN is taken from the neighbours; a
-    value that is not finite is a cliff, beyond which nothing is looked at."""
+    What is interpolated is log(1 + value − smallest): errors and evidence grow exponentially in log
+    λ on one side, where this is a line. A slope that is NaN is estimated from the neighbours;
+    beyond a value that is not finite nothing is evaluated.
+    """
     _, first = np.unique([place for place, _, _ in visited], return_index=True)
     at, values, slopes = np.array(visited, np.float64)[first].T
     finite = np.isfinite(values)
@@ -97,7 +99,7 @@ def next_place(visited: list, low: float, high: float) -> float | None:
 
 
 def _look(problem: Problem, solution: Solution, log_lams, *, slopes: bool = False):
-    """The errors at λ, and each search's own value and slope, NaN where there is none."""
+    """The errors at λ, and value and slope for each search, the slope NaN where there is none."""
 
     def value(log_lams):
         at = jnp.exp(log_lams)
@@ -119,7 +121,7 @@ def _probe(problem, solution, log_lams):
 
 
 def _words(factor, looks: int, count: int) -> str:
-    """How many λ it took."""
+    """How many λ were evaluated, in words."""
     if not factor.exact:
         return f"{looks} iterations and one for the model"
     if factor.shares_work:

@@ -1,9 +1,9 @@
-"""The choice of landmarks: which rows of X the subset of regressors is built on, and how much of K
-they leave out.
+"""The choice of landmarks: the rows of X that the subset of regressors is built on.
 
-With K̂ = K_TR K_RR⁻¹ K_RT, E = K − K̂ is positive semidefinite, and tr E is what every method here
-leaves behind. Choosing a row makes one column of a partial Cholesky factor F, K̂ = FFᵀ; its
-residual diagonal diag E says which rows are worth choosing next."""
+With K̂ = K_TR K_RR⁻¹ K_RT, E = K − K̂ is positive semidefinite, and tr E is what the landmarks
+miss. A chosen row adds a column to a partial Cholesky factor F, K̂ = FFᵀ; the residual diagonal
+diag E says which rows are worth choosing next.
+"""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -58,27 +58,42 @@ def landmarks(
     weights=None,
     progress: bool = False,
 ) -> Landmarks:
-    """Choose rows of X as landmarks: `num` of them, or as many as bring tr(K − K̂) down to tol·tr
-    K.
+    """Choose rows of X as landmarks, on which `fit` approximates K where there are too many rows.
+
+    Chooses `num` rows R, or as many as reduce the trace of what they miss, tr(K − K̂) with K̂ =
+    K_TR K_RR⁻¹ K_RT, to tol·tr K. K itself is never formed.
 
     `"rpcholesky"` draws each row with probability proportional to its residual diagonal (K − K̂)ᵢᵢ
-    given those before it, in blocks: proposals from the diagonal at the block's start, accepted
-    with probability (residual now)/(residual then), so that the work is matrix products and the
-    draw is exactly that of one row at a time. `"uniform"` draws every row alike. With `weights`
-    (n,) ≥ 0 chances are in proportion to them too, rows of weight 0 are never drawn, and the trace
-    is Σ vᵢ (K − K̂)ᵢᵢ. Either way a row whose residual is within rounding of 0, m·eps·Kᵢᵢ, counts
-    as already spanned: no duplicate is chosen twice. K itself is never formed. The same `key` gives
-    the same rows.
+    given those drawn before. It works in blocks, by matrix products: rows are proposed by the
+    diagonal at the block's start and accepted with probability (residual now)/(residual then),
+    which has exactly the distribution of drawing one row at a time. `"uniform"` draws every row
+    with the same probability. With either, a row whose residual is within rounding of 0, m·eps·Kᵢᵢ,
+    counts as already spanned: no duplicate is chosen twice.
 
-    **Arguments**: X (n, d), NumPy or JAX, or `Rows`: of a stream its sample is chosen from, with
-    the weights that it brings, and the trace, which is that of all rows, left out. `num` static, at
-    most n; `tol` in (0, 1); with both, whichever comes first. **Returns** `Landmarks` with the
-    trace residual. Where fewer rows than `num` are independent it has only those; inside `jax.jit`,
-    where the shape cannot follow, it is filled up with rows not chosen yet. `progress` shows a bar
-    (needs tqdm). **Cost** O(n m (m + d)) time, O(n m) memory. **Raises** `ValueError` for neither
-    `num` nor `tol`, `tol` alone inside `jax.jit`, or a precomputed kernel. **Source**: Chen,
-    Epperly, Tropp and Webber 2022, "Randomly pivoted Cholesky"; in blocks, Epperly, Tropp and
-    Webber 2024, "Embrace rejection", accelerated RPCholesky.
+    Args:
+        kernel: a jaxrls kernel.
+        X: rows (n, d), NumPy or JAX, or `Rows`; of a stream, landmarks are chosen from its sample,
+            with the weights that it brings.
+        num: how many, at most n; static in `jax.jit`. With `tol` too, whichever comes first.
+        tol: the share of tr K that landmarks may miss, in (0, 1).
+        key: a JAX random key; the same key gives the same rows.
+        method: `"rpcholesky"` or `"uniform"`.
+        weights: (n,), 0 or more: probabilities are proportional to them too, so that rows of weight
+            0 are never drawn, and the trace is Σ vᵢ (K − K̂)ᵢᵢ.
+        progress: show a bar (needs tqdm).
+
+    Returns:
+        `Landmarks`, with the row numbers (m,), the rows (m, d) and the trace residual, None for a
+        stream. There are fewer than `num` where fewer rows are independent; inside `jax.jit`, where
+        the shape is fixed, rows that were not chosen fill up the rest.
+
+    Raises:
+        ValueError: for neither `num` nor `tol`, `tol` alone inside `jax.jit`, or a precomputed
+            kernel.
+
+    **Cost** O(n m (m + d)) time, O(n m) memory. **Source**: Chen, Epperly, Tropp and Webber 2022,
+    "Randomly pivoted Cholesky"; in blocks, Epperly, Tropp and Webber 2024, "Embrace rejection",
+    accelerated RPCholesky.
 
     >>> import jax, jax.numpy as jnp, jaxrls as rls
     >>> X = jnp.array([[0.0], [0.0], [1.0], [1.0]])
@@ -120,8 +135,8 @@ def landmarks(
 
 
 def _candidates(kernel, X, weights) -> tuple[Any, Rows, Float[Array, " n"]]:
-    """The rows to choose from, in one array unless they are sparse, their numbers where they are
-    not all, and their weights.
+    """The rows to choose from, in one array unless they are sparse; their row numbers, None where
+    they are all rows; and their weights.
     """
     check_kernel(kernel)
     drawn = None
@@ -183,7 +198,7 @@ def _grow(kernel, X, v, diag, target, state, stop, *, capacity, method):
         return few & jnp.any(score(state.residual) > 0)
 
     def round_of(state):
-        """A block of pivots: proposals, those accepted, and their columns of F."""
+        """A block of pivots: rows proposed, those accepted, and their columns of F."""
         F, residual, indices, total, key = state
         key, draw, toss = jax.random.split(key, 3)
         chances, proposals = score(residual), (PROPOSALS_PER_PIVOT * block,)
@@ -192,15 +207,15 @@ def _grow(kernel, X, v, diag, target, state, stop, *, capacity, method):
         bar = jax.random.uniform(toss, drawn.shape, X.dtype) * chances[drawn]
 
         def propose(j, carry):
-            """Sequential Cholesky of H that passes over those not accepted: Lᵀ, one row over all
-            proposals per accepted one, which these are, and their count.
+            """Sequential Cholesky of H that skips rejected rows: Lᵀ, with one row over all
+            proposals for each accepted one, which these are, and their count.
             """
             C, slots, count = carry
             row = H[j] - matmul(C[:, j], C)
             take = score(row[j], drawn[j]) > bar[j]
             take &= count < jnp.minimum(block, capacity - total)
             row = jnp.where(take, row / jnp.sqrt(jnp.where(take, row[j], 1)), 0)
-            # One not taken is written over by the next.
+            # One that is rejected is overwritten by the next.
             slots = slots.at[count].set(j, mode="drop")
             return C.at[count].set(row), slots, count + take.astype(jnp.int32)
 

@@ -1,5 +1,5 @@
 """Validation error at one λ as a scalar that can be differentiated in everything, and the best λ as
-such.
+a differentiable function of the data.
 """
 
 from collections.abc import Callable
@@ -31,24 +31,27 @@ def objective(
     landmarks=None,
     block_size: int | None = None,
 ) -> Float[Array, ""]:
-    """A validation error at one λ, averaged over targets: differentiable to any order in every
-    array. Smaller is better; the evidence is negated.
+    """Compute a validation error at one λ, differentiable to any order in every array.
 
-    Of leave-one-out E = Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ with e = c/p, c = G⁻¹y, p = diag G⁻¹ and
-    G = K + λI. With a = φ′(e)/p and b = φ′(e) c/p² its cotangent in K is
-    −sym((G⁻¹a)cᵀ) + G⁻¹ diag(b) G⁻¹, pushed through the kernel in row blocks. No eigenvector is
-    differentiated, so that the gradient is right where eigenvalues repeat or vanish.
+    Errors are averaged over targets. Smaller is better; the evidence is negated.
+
+    For leave-one-out, E = Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ with the held-out residuals e = c/p, where c =
+    G⁻¹y, p = diag G⁻¹ and G = K + λI. With a = φ′(e)/p and b = φ′(e) c/p², φ the loss, its
+    cotangent in K is −sym((G⁻¹a)cᵀ) + G⁻¹ diag(b) G⁻¹, which is pulled back through the kernel in
+    row blocks. No eigenvector is differentiated, so that the gradient is right where eigenvalues
+    repeat or vanish.
 
     Args:
         kernel: a jaxrls kernel.
         X: rows (n, d).
         Y: labels (n,) or (n, t).
-        lam: one λ.
-        criterion: as in `fit`, and so `groups`, `weights`, `intercept`, `fixed_effects` and
-            `block_size`; inside `jax.jit` give `folds(groups)`. The derivative in a weight that is
-            exactly 0 is taken as 0.
-        landmarks: points (m, d), which have derivatives too, or row numbers, which leave with their
-            row.
+        lam: λ, one number.
+        criterion: as in `fit`.
+        groups: as in `fit`; inside `jax.jit` give `folds(groups)`.
+        weights: as in `fit`; the derivative in a weight that is exactly 0 is taken as 0.
+        intercept, fixed_effects, block_size: as in `fit`.
+        landmarks: points (m, d), which have derivatives too, or row numbers (m,): such a landmark
+            is held out with its row.
 
     Returns:
         A scalar, in the units of the criterion.
@@ -58,7 +61,7 @@ def objective(
             refuses.
 
     **Cost** about n³ flops, 3n³ with gradient, in four n×n arrays; O(n r²) on r < n explicit
-    features; O(n m²) on m landmarks, in row blocks and O(m²) memory beside X and Y; k-fold takes
+    features; O(n m²) on m landmarks, in row blocks and O(m²) memory beyond X and Y; k-fold takes
     one more product for its gradient. **Fails** (NaN) where K + λI is singular to working
     precision. **Source**: the derivative of Rifkin (lecture), "LOOE derivation, VII"; Sundararajan
     and Keerthi 2001, eq. 25.
@@ -85,18 +88,28 @@ def best_lam(
     intercept: bool = True,
     criterion: Criterion = loo,
 ) -> Float[Array, ""]:
-    """The λ of the smallest leave-one-out error, or other criterion, differentiable in kernel, X, Y
-    and weights by the implicit function theorem.
+    """Find the λ of the smallest leave-one-out error, differentiable in kernel, X, Y and weights.
 
-    λ* minimises E(λ, θ) between the neighbours of the best grid point, and dλ* = −(∂²E/∂λ²)⁻¹
-    (∂²E/∂λ∂θ) dθ. By the envelope theorem the derivative of E(λ*(θ), θ) itself needs no dλ*: at its
-    minimum, ∂E/∂λ = 0. For another error at λ*, such as one on validation data, dλ* is what makes
-    its derivative whole.
+    λ* minimises E(λ, θ) between the neighbours of the best grid point, and by the implicit function
+    theorem dλ* = −(∂²E/∂λ²)⁻¹ (∂²E/∂λ∂θ) dθ. The derivative of E(λ*(θ), θ) itself does not need
+    dλ*, since ∂E/∂λ = 0 at its minimum (the envelope theorem); that of another error at λ*, such as
+    one on validation data, does. Where an end of the grid is best, λ* is that end and its
+    derivative 0.
 
-    **Shapes**: as `objective`; `lams` (L,) by default `lambda_grid`. **Cost** one
-    eigendecomposition; a derivative adds second derivatives of `objective`. Where the grid's
-    end is best, λ* is that end and its derivative 0. **Raises** as `objective`. **Source**: the
-    implicit function theorem; Pedregosa 2016, eq. 3.
+    Args:
+        kernel, X, Y: as in `objective`.
+        lams: the grid (L,), by default `lambda_grid`.
+        weights, intercept: as in `fit`.
+        criterion: the `Criterion` that λ* minimises.
+
+    Returns:
+        λ*, a scalar.
+
+    Raises:
+        ValueError: as `objective`.
+
+    **Cost** one eigendecomposition; a derivative adds second derivatives of `objective`.
+    **Source**: the implicit function theorem; Pedregosa 2016, eq. 3.
 
     >>> import jax, jax.numpy as jnp, jaxrls as rls
     >>> X = jnp.linspace(0, 1, 8)[:, None]
@@ -121,8 +134,8 @@ def best_lam(
 
 
 def _by_spectrum(problem: Problem, lams) -> tuple[Array, Array, Array]:
-    """The logarithm of the best λ of a grid, whether that is none of its ends, and that of the
-    lowest error between its neighbours, where the slope changes its sign.
+    """The logarithm of the best λ of a grid, whether it lies inside of the grid, and the logarithm
+    of the minimum between its neighbours, where the slope changes its sign.
     """
     solution = problem.solution()
     grid = jnp.log(lambda_grid(solution.factor) if lams is None else lams)

@@ -1,4 +1,4 @@
-"""Which solver, and which λ: what a fit is going to do, decided from shapes and said in words."""
+"""The plan of a fit: which solver, and how λ is searched, decided from shapes."""
 
 from dataclasses import replace
 from typing import Any
@@ -13,15 +13,15 @@ from jaxrls.search.problem import Problem
 from jaxrls.support.checks import is_concrete
 from jaxrls.support.pytrees import pytree, static
 
-GRID = 100  # values of λ, where a search is asked for that has no slopes to follow
+GRID = 100  # values of λ, in place of a search where the criterion has no slopes
 
 
 @pytree
 class Plan:
     """A problem with its solver, and how λ is chosen.
 
-    `searches` for the best λ without a grid; `goes_below` the floor of a spectrum, by a search with
-    Cholesky factors, whose floor is lower.
+    `searches`: for the best λ without a grid. `goes_below`: it also searches below the floor of the
+    spectrum, with Cholesky factors, whose floor is lower.
     """
 
     problem: Problem
@@ -31,7 +31,7 @@ class Plan:
 
     @classmethod
     def of(cls, problem: Problem, lams, per_target=False, conservative: Any = 0.0) -> "Plan":
-        """The cheapest way of those that are right, unless a solver is named."""
+        """The cheapest exact plan, unless a solver is named."""
         criterion, solver = problem.criterion, problem.solver
         kernel, rows, (n, d) = problem.kernel, problem.rows, problem.rows.shape
         lams, has_spectrum = as_lams(lams, problem), solver is None or solver.has_spectrum
@@ -47,7 +47,7 @@ class Plan:
         named, num = (None, 1) if search else (None, lams) if counted else (lams, len(lams))
         per_target = per_target or np.ndim(lams) == 2
         choice = Choice(criterion, named, num, per_target, float(conservative))
-        # Cholesky factors may answer too where they are of all of K, and no doubt about it is left.
+        # Cholesky factors of all of K may replace the spectrum where all of this holds.
         route = choose_route(kernel, n, d, rows.dtype)
         whole = rows.in_memory and problem.landmarks is None and route == "gram"
         either = whole and solver is None and criterion.any_factor and not per_target
@@ -62,7 +62,7 @@ class Plan:
 
 
 def _check_conservative(conservative, criterion, lams) -> None:
-    """Raise for what is no number of standard errors, and for what has none."""
+    """Raise unless it is a number of standard errors, and the criterion has them."""
     number = isinstance(conservative, bool | int | float | np.number)
     if not number or not 0 <= conservative < np.inf:
         raise ValueError(
@@ -77,7 +77,7 @@ def _check_conservative(conservative, criterion, lams) -> None:
 
 
 def as_lams(lams, problem: Problem):
-    """How many λ, or an array (L,), or (L, t) with those of each target, or "search"."""
+    """How many λ; or an array (L,), or (L, t) with a column for each target; or "search"."""
     if isinstance(lams, str) and lams == "search":
         return lams
     lams = GRID if lams is None else lams

@@ -1,5 +1,5 @@
 """The problem: kernel, rows, labels, weights, intercept, criterion and landmarks, as `fit`, `tune`,
-`objective` and the doors share them.
+`objective`, the estimators and the command line share them.
 """
 
 from dataclasses import replace
@@ -59,7 +59,18 @@ NAMED: dict = {
 
 @pytree
 class Problem:
-    """All that a fit is made of but λ.
+    """Everything that defines a fit, except λ; build one with `Problem.of`.
+
+    Args:
+        kernel: a jaxrls kernel.
+        rows: the n rows of X, as `Rows`.
+        Y: labels (n,) or (n, t).
+        weights: the sample weights, as `Weights`.
+        criterion: what λ is chosen by.
+        landmarks: `Landmarks`, or None to fit on all rows.
+        fixed: the columns without penalty, the intercept among them.
+        block_size: rows at a time, None to choose by memory.
+        solver: how to factor, None for `Spectral()`.
 
     >>> from jaxrls import extend
     >>> import numpy as np, jaxrls as rls
@@ -96,9 +107,14 @@ class Problem:
         block_size: int | None = None,
         progress: bool = False,
     ) -> "Problem":
-        """A problem from what a caller gives, as in `fit`, checked: shapes everywhere, values where
-        they are known. Parameters of the kernel take the dtype of the rows, so that a given and a
-        tuned width share a program.
+        """Build a problem from the arguments of `fit`, checking shapes, and values where they are
+        known.
+
+        Parameters of the kernel take the dtype of the rows, so that a given width and a tuned one
+        share a compiled program.
+
+        Raises:
+            ValueError: as `fit`.
         """
         named = isinstance(kernel, str) and kernel in NAMED
         kernel = NAMED[kernel]() if named else kernel
@@ -149,8 +165,8 @@ class Problem:
         return self.fixed.one is not None
 
     def with_constant(self) -> "Problem":
-        """With a constant in place of other fixed effects, and labels less what those fit of them:
-        near it, to begin a search with.
+        """The problem with an intercept in place of other fixed effects, and labels minus what
+        those fit: an approximation from which a search begins.
         """
         if self.fixed.rows is None:
             return self
@@ -159,9 +175,15 @@ class Problem:
         return replace(self, Y=Y, fixed=FixedEffects.constant(self.weights.total))
 
     def some(self, count: int) -> tuple["Problem", np.ndarray]:
-        """The problem on so many of the rows, drawn by chance in proportion to their weights, the
-        same ones every time, and their numbers. With weights a row may be drawn several times, and
-        counts so often; the mean weight of what is drawn stays.
+        """The problem on a sample of the rows, and their row numbers.
+
+        Args:
+            count: how many rows to draw, at random with probabilities proportional to their
+                weights; the same rows every time. With weights a row may be drawn several times,
+                and counts as often; the mean weight of what is drawn is kept.
+
+        Returns:
+            The smaller problem, and the numbers (k,) of its rows in X.
         """
         drawn, X = self.rows.candidates()
         Y, v = self.Y, self.weights.values
@@ -183,23 +205,27 @@ class Problem:
 
     @property
     def traceable(self) -> bool:
-        """Whether it can go into `jax.jit`: all of its rows, and those of its criterion."""
+        """Whether it can be passed into `jax.jit`: its rows, and those of its criterion, are
+        arrays.
+        """
         return self.rows.traceable and self.criterion.traceable
 
     def solution(self, solver: Solver | None = None) -> Solution:
-        """The factor with the labels, by its own solver or another: the one hard step."""
+        """Factor the rows and attach the labels, by `solver` or else the problem's own: the one
+        expensive step.
+        """
         made: Any = solver or self.solver or Spectral()
         data = Labels.of(self.Y, self.weights, self.fixed), self.weights, self.fixed
         options: dict = {"landmarks": self.landmarks, "block_size": self.block_size}
         return made.solve(self.kernel, self.rows, *data, leave=True, **options)
 
     def errors(self, solution: Solution, lams) -> Float[Array, "L *t"]:
-        """The criterion over λ, smaller better."""
+        """The criterion at each λ, (L,) or (L, t); smaller is better."""
         return self.criterion.errors(solution, lams, self.kernel)
 
     def error(self, lam) -> Float[Array, ""]:
-        """The criterion at one λ, averaged over targets: differentiable in everything; on landmarks
-        with the derivative of what is left out in closed form.
+        """The criterion at one λ, averaged over targets, differentiable in everything; on landmarks
+        held-out residuals have a derivative in closed form.
         """
         lam = one_lam(lam, self.rows.dtype)
         if not self._has_slopes():
@@ -234,8 +260,8 @@ class Problem:
 
 
 def standardized(kernel: Kernel, rows: Rows, weights: Weights) -> Standardized:
-    """The kernel of the columns about their mean and over their standard deviation, 1 for columns
-    that are constant.
+    """The kernel of the standardized columns: minus their mean, and divided by their standard
+    deviation, or by 1 for columns that are constant.
     """
     if not kernel.evaluable or is_sparse(rows):
         found = "sparse rows, which would be dense" if kernel.evaluable else "a kernel matrix"
@@ -258,8 +284,8 @@ def _moments(rows: Rows, weights: Weights):
 def resolve_landmarks(
     kernel: Kernel, rows: Rows, landmarks, weights: Weights, progress: bool = False
 ) -> Landmarks | None:
-    """`Landmarks` of what was given, checked where values are known; of a number, so many rows, the
-    same ones every time.
+    """`Landmarks` of what the caller gave, checked where values are known; for a number, that many
+    chosen rows, the same ones every time.
     """
     if landmarks is None:
         return None

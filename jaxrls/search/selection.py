@@ -1,20 +1,21 @@
-"""Which columns of X, or which rows as landmarks, a fit should see: greedy forward selection by
-exact leave-one-out, one feature after the other, each the one with which the error of rows left out
-is smallest.
-
-With h = √v/‖√v‖ and the features x chosen so far, Q = λ(Σ xxᵀ + λI)⁻¹ on the complement of h (of
-nothing without an intercept) holds all that is asked for: r = Q√v y, q = diag Q = 1 − leverage, and
-e = r/(q√v). It begins as C = I − hhᵀ, and loses aaᵀ/(λ + xᵀa), a = Qx, with each x that joins.
-
-Candidate j is column j of B, over √Eⱼⱼ: what is left of C√v K_TC and of K_CC when the features
-chosen are taken off, as in a pivoted Cholesky factorization. Columns of X are candidates whose Gram
-matrix is the identity, so that none takes from another. With A = QB all candidates are tried at
-once, and the one that joins is taken off all others,
-
-    r − Aⱼ(Bⱼᵀr)ρ,   q − Aⱼ∘Aⱼρ,   ρ = 1/(λEⱼⱼ + BⱼᵀAⱼ);    A − ρAⱼ(BᵀAⱼ + λE:ⱼ)ᵀ,   B − BⱼE:ⱼᵀ/Eⱼⱼ:
-
-O(n p (t + 1)) for each feature. No 1/λ is formed.
+"""Greedy forward selection of columns of X, or of rows as landmarks: one feature after the other,
+each the one with which exact leave-one-out error is smallest.
 """
+
+# With h = √v/‖√v‖ and the features x chosen so far, everything follows from
+# Q = λ(Σ xxᵀ + λI)⁻¹ on the complement of h (of nothing without an intercept): r = Q√v y,
+# q = diag Q = 1 − leverage, and e = r/(q√v). Q is C = I − hhᵀ at first, and with each feature x
+# that joins aaᵀ/(λ + xᵀa), a = Qx, is subtracted.
+#
+# Candidate j is column j of B, over √Eⱼⱼ: what remains of C√v K_TC and of K_CC when the chosen
+# features are projected out, as in a pivoted Cholesky factorization. Columns of X are candidates
+# whose Gram matrix is the identity, so that none changes another. With A = QB all candidates are
+# tried at once, and the one that joins is projected out of all others,
+#
+#     r − Aⱼ(Bⱼᵀr)ρ,   q − Aⱼ∘Aⱼρ,   ρ = 1/(λEⱼⱼ + BⱼᵀAⱼ);
+#     A − ρAⱼ(BᵀAⱼ + λE:ⱼ)ᵀ,   B − BⱼE:ⱼᵀ/Eⱼⱼ:
+#
+# O(n p (t + 1)) for each feature. No 1/λ is formed.
 
 from collections.abc import Callable
 from functools import partial
@@ -45,22 +46,25 @@ from jaxrls.support.checks import (
 from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree
 
-# Of the largest Eⱼⱼ that is left, what a candidate must have. Each that joins multiplies rounding
-# by up to √(max E/Eⱼⱼ), and labels alone would have neighbours chosen, whose difference is a
-# derivative: a tenth keeps leave-one-out errors of smooth kernels right to 2 % in float32, a
+# The share of the largest remaining Eⱼⱼ that a candidate must have. Each that joins multiplies
+# rounding by up to √(max E/Eⱼⱼ), and labels alone would choose close neighbours, which differ by
+# a derivative: a tenth keeps leave-one-out errors of smooth kernels right to 2 % in float32, a
 # hundredth to 30 %.
 INDEPENDENT = 0.1
-# Times what rounding makes of num updates, √num·eps: what is smaller, beside what it began as, is
-# not known to a few per cent, and counts as nothing.
+# Times the rounding of num updates, √num·eps: a quantity that is smaller, relative to its first
+# value, is not known to a few per cent, and counts as 0.
 CERTAIN = 40
 
 
 @pytree
 class Selection:
-    """What `select_columns` chose: `columns` in the order of choice, and `errors`, the
-    leave-one-out error after each, for every target.
+    """The columns that `select_columns` chose, with the leave-one-out error after each choice.
 
-    `error_without` is that of no column at all, of the constant alone where there is an intercept.
+    Args:
+        columns: (num,), column numbers in the order of choice.
+        errors: (num,) or (num, t), the error after each choice, for every target.
+        error_without: () or (t,), the error before the first choice: of the intercept alone, or
+            without one, of the prediction 0.
 
     >>> import numpy as np, jaxrls as rls
     >>> X = np.array([[0.0, 1.0], [1.0, 1.5], [2.0, 0.0], [3.0, 1.0]])
@@ -75,11 +79,15 @@ class Selection:
 
     @property
     def kernel(self) -> Kernel:
-        """The linear kernel on the columns chosen, to go on with: `fit(selection.kernel, X, Y)`."""
+        """The linear kernel on the chosen columns, for `fit(selection.kernel, X, Y)`."""
         return self.first(len(self.columns))
 
     def first(self, num: int) -> Kernel:
-        """The linear kernel on the first `num` of them."""
+        """The linear kernel on the first `num` of the chosen columns.
+
+        Raises:
+            ValueError: for a `num` that is not 1 to the number of columns, and inside `jax.jit`.
+        """
         if not is_concrete(self.columns):
             raise ValueError(
                 "the columns have no values inside jax.jit, and a kernel's columns are static: "
@@ -91,8 +99,12 @@ class Selection:
 
 @pytree
 class LandmarkSelection:
-    """What `select_landmarks` chose: `landmarks` for `fit`, and `errors`, the leave-one-out error
-    after each, for every target.
+    """The landmarks that `select_landmarks` chose, with the leave-one-out error after each choice.
+
+    Args:
+        landmarks: `Landmarks`, for `fit(…, landmarks=)`.
+        errors: (num,) or (num, t), the error after each choice, for every target.
+        error_without: () or (t,), the error before the first choice.
 
     >>> import numpy as np, jaxrls as rls
     >>> X = np.linspace(0, 1, 9)[:, None]
@@ -110,26 +122,41 @@ class LandmarkSelection:
 def select_columns(
     X, Y, num: int, lam, *, weights=None, intercept: bool = True, loss: Callable = squared_error
 ) -> Selection:
-    """Choose `num` columns of X for a linear fit: one after the other, each the one with which
-    exact leave-one-out error is smallest.
+    """Choose `num` columns of X for a linear fit: greedy forward selection by exact leave-one-out.
 
-    At every step each column that is left is tried beside those chosen before, at this λ, and Σᵢ vᵢ
-    loss(eᵢ, yᵢ) / Σᵢ vᵢ, averaged over targets, decides; of equal errors the first column's. The
-    intercept is never penalised, a row leaves with all of its weight. Columns are compared as they
-    are: of two that say the same the one of larger scale is penalised less, so standardise what is
-    in different units.
+    Each step tries every remaining column together with those already chosen, at this λ, and adds
+    the one of the smallest Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ, averaged over targets, with the held-out
+    residuals e; of equal errors the first column's. A row is held out with all of its weight.
 
-    **Arguments**: X (n, d), Y (n,) or (n, t), weights (n,) ≥ 0, NumPy or JAX; `num` static, at most
-    d; `lam` one number. **Returns** a `Selection`, whose `kernel` is for `fit`, which may choose λ
-    anew. Columns of zeros, constant ones beside an intercept, and, where λ is tiny, those that the
-    chosen ones span up to rounding are never chosen: where there are not `num` others it has only
-    those. Inside `jax.jit`, where the shape cannot follow, it is filled up with them. **Cost**
-    O(num n d (t + 1)) time, 3nd numbers. **Raises** `ValueError` for shapes that do not fit, NaN or
-    infinity, λ ≤ 0, a source of rows or a sparse X. **Fails**: a small error after a choice among
-    very many columns is itself chosen, and too hopeful: hold rows out from the selection to know.
-    Where columns interpolate a row, so that 1 − leverage is rounding, the error is infinite.
-    Forward only: nothing that was chosen is given up. **Source**: Pahikkala, Airola and Salakoski
-    2010, "Speeding up greedy forward selection for regularized least-squares".
+    Columns are compared as they are: of two with the same information the one of larger scale is
+    penalised less, so standardise columns that have different units.
+
+    Args:
+        X: rows (n, d), NumPy or JAX.
+        Y: labels (n,) or (n, t).
+        num: how many columns, at most d; static in `jax.jit`.
+        lam: λ, one number above 0.
+        weights: sample weights (n,), 0 or more.
+        intercept: whether to fit a constant without penalty.
+        loss: of held-out residuals, as in `LeaveOneOut`.
+
+    Returns:
+        A `Selection`, whose `kernel` is for `fit`, which may choose λ anew. Never chosen are
+        columns of zeros, constant ones if there is an intercept, and, where λ is tiny, those that
+        the chosen ones span up to rounding: if fewer than `num` others exist, the result has only
+        those. Inside `jax.jit`, where the shape is fixed, it is filled up with columns that are
+        never chosen.
+
+    Raises:
+        ValueError: for shapes that do not fit, NaN or infinity, λ ≤ 0, a source of rows or a sparse
+            X.
+
+    **Cost** O(num n d (t + 1)) time, 3nd numbers. **Fails**: the smallest error among very many
+    columns is optimistic, because the choice has used it: measure the error on rows that the
+    selection has not used. Where columns interpolate a row, so that 1 − leverage is rounding, the
+    error is infinite. Selection is forward only: a chosen column is never removed. **Source**:
+    Pahikkala, Airola and Salakoski 2010, "Speeding up greedy forward selection for regularized
+    least-squares".
 
     >>> import numpy as np, jaxrls as rls
     >>> X = np.random.default_rng(0).normal(size=(40, 6))
@@ -159,23 +186,36 @@ def select_landmarks(
     intercept: bool = True,
     loss: Callable = squared_error,
 ) -> LandmarkSelection:
-    """Choose `num` rows of X as landmarks by what they do for the labels: each the one with which
-    exact leave-one-out error is smallest.
+    """Choose `num` rows of X as landmarks by what they contribute to predicting the labels: greedy
+    forward selection by exact leave-one-out.
 
-    The same greedy choice as `select_columns`, among features Eⱼ/√Eⱼⱼ with E = K − K̂ of the
-    landmarks chosen before. `landmarks` looks at K alone, costs a candidate for each row and no
-    labels; this one needs fewer landmarks for the same error where labels depend on few directions
-    of K. The leave-one-out error is that of a fixed dictionary: a row that is a landmark stays one
-    when its label is left out, as in `factorize(…, leave=False)`. `fit` on the result lets it
-    leave.
+    The same selection as `select_columns`, among features Eⱼ/√Eⱼⱼ with E = K − K̂ of the landmarks
+    already chosen. `landmarks` uses K alone and no labels, and all rows are its candidates; this
+    function needs fewer landmarks for the same error where labels depend on few directions of K.
+    Landmarks are fixed while rows are held out: a row that is a landmark stays one when its label
+    is held out, as in `factorize(…, leave=False)`. `fit` on the result holds it out as a landmark
+    too.
 
-    **Arguments**: X (n, d), Y (n,) or (n, t); `candidates` the row numbers to choose from, all by
-    default; `num` static, at most their number p; `lam` one number. **Returns** a
-    `LandmarkSelection`, whose `landmarks` are for `fit(…, landmarks=)`: fewer where no further row
-    is independent, as in `landmarks`. A row takes part while Eⱼⱼ is at least a tenth of the largest
-    there is, so that neighbours, whose difference is a derivative, do not ruin K_RR. **Cost** O(num
-    n p (t + 1)) time, 3np numbers: a few thousand candidates. **Raises** as `select_columns`, for
-    row numbers that X does not have, and where memory cannot hold it. **Fails** as
+    Args:
+        kernel: a jaxrls kernel.
+        X: rows (n, d), NumPy or JAX.
+        Y: labels (n,) or (n, t).
+        num: how many landmarks, at most the number p of candidates; static in `jax.jit`.
+        lam: λ, one number above 0.
+        candidates: row numbers (p,) to choose from, by default all rows.
+        weights, intercept, loss: as in `select_columns`.
+
+    Returns:
+        A `LandmarkSelection`, whose `landmarks` are for `fit(…, landmarks=)`: fewer than `num`
+        where no further row is independent, as in `landmarks`. A row is a candidate only while Eⱼⱼ
+        is at least a tenth of the largest, since two close neighbours, whose difference is nearly a
+        derivative, would make K_RR ill-conditioned.
+
+    Raises:
+        ValueError: as `select_columns`, for row numbers that X does not have, and where memory is
+            too small.
+
+    **Cost** O(num n p (t + 1)) time, 3np numbers: for a few thousand candidates. **Fails** as
     `select_columns`. **Source**: Pahikkala, Airola and Salakoski 2010, for columns; with the
     residual kernel matrix of Smola and Bartlett 2001, "Sparse greedy Gaussian process regression".
 
@@ -210,8 +250,8 @@ def select_landmarks(
 
 
 def _chosen(problem: Problem, points, lam, num: int):
-    """Which candidates, in the order of choice, the errors after each, and that before the first;
-    without filling, where it is known how many there are.
+    """The chosen candidates in order, the errors after each and the error before the first; cut to
+    those really chosen, where their number is known.
     """
     if not problem.rows.in_memory:
         raise ValueError(
@@ -227,12 +267,13 @@ def _chosen(problem: Problem, points, lam, num: int):
 
 @partial(jax.jit, static_argnames="num")
 def _choose(problem: Problem, points, lam, *, num: int):
-    """`num` of the columns of X, or of the points as landmarks, one after the other; the error
-    after each, (num, t), and before the first, (t,); how many are more than filling.
+    """`num` of the columns of X, or of the points as landmarks, chosen one after the other; the
+    error after each, (num, t), and before the first, (t,); and how many were really chosen.
 
-    Errors are averaged over targets where one is chosen. A candidate that those before it span, up
-    to rounding, changes nothing, and fills up where there are no others. Errors that rounding
-    cannot tell apart are equal: of these the first is taken."""
+    Errors are averaged over targets to choose. A candidate that the chosen ones span up to rounding
+    changes nothing, and fills the result up where there are no others. Errors that differ by
+    rounding count as equal: the first of them is taken.
+    """
     kernel, weights, X = problem.kernel, problem.weights, problem.rows.dense()
     labels = Labels.of(problem.Y, weights, problem.fixed)
     total: Any = problem.criterion.total
@@ -250,8 +291,8 @@ def _choose(problem: Problem, points, lam, *, num: int):
     size = default_block_size(n, 4 * p * labels.Y.shape[1] * dtype.itemsize)
 
     def errors(A, residuals, remaining, share, moves) -> Float[Array, "p t"]:
-        """With each of the columns of A beside those chosen: infinite where rounding has taken 1 −
-        leverage. Blocks of rows, which add.
+        """The errors with each of the columns of A added to those chosen: infinite where 1 −
+        leverage is rounding. Summed over blocks of rows.
         """
 
         def block(part):
@@ -269,7 +310,7 @@ def _choose(problem: Problem, points, lam, *, num: int):
         )
 
     def step(state, slot):
-        """B and A = QB, diag E, features at the candidates (num, p), who was chosen, r and q."""
+        """B and A = QB, diag E, features at the candidates (num, p), which are chosen, r and q."""
         B, A, diag, basis, chosen, residuals, remaining = state
         inner = jnp.sum(B * A, axis=0)
         alive = diag > jnp.maximum(floor * began, INDEPENDENT * jnp.max(diag))

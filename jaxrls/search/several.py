@@ -1,5 +1,5 @@
-"""Several kernels, with weights for every target: random search over the simplex, and the gradient
-from there; predictions and scores split by kernel.
+"""Several kernels, with weights for every target: random search over the simplex, then descent
+along the gradient; predictions and scores split by kernel.
 """
 
 from dataclasses import replace
@@ -25,16 +25,24 @@ from jaxrls.support.checks import as_array, as_floats, check_whole, is_concrete
 from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree
 
-CONCENTRATIONS = (0.1, 1.0)  # of Dirichlet draws, by turns: near a few of the kernels, and anywhere
+CONCENTRATIONS = (0.1, 1.0)  # of Dirichlet draws, alternately: near a few kernels, and anywhere
 
 
 @pytree
 class KernelsFit:
-    """The result of `fit_kernels`: f_t(x) = Σₖ shares_kt Σⱼ k(x, pointsⱼ) coef_jt + intercept_t,
-    and how it was chosen.
+    """The result of `fit_kernels`: one model for each target, with its own weights of the kernels.
 
-    `shares` (K, t) are the weights of the kernels for every target, `lam` and `error` (t,) its λ
-    and error. Targets stay columns, also where there is one.
+    f_t(x) = Σₖ shares_kt Σⱼ kₖ(x, pointsⱼ) coef_jt + intercept_t. There is a column for each
+    target, also for a single one.
+
+    Args:
+        kernels: the K kernels kₖ.
+        points: (q, d), the rows that f is expanded in: training rows, or landmarks.
+        coef: (q, t), the coefficients.
+        intercept: (t,), the constants.
+        shares: (K, t), the weights of the kernels for every target.
+        lam: (t,), the chosen λ.
+        error: (t,), the leave-one-out error of each target at its λ.
 
     >>> import jax, numpy as np, jaxrls as rls
     >>> X = np.random.default_rng(0).normal(size=(30, 2))
@@ -53,32 +61,55 @@ class KernelsFit:
     error: Float[Array | np.ndarray, " t"]
 
     def kernel(self, target: int) -> Kernel:
-        """That of one target, as one kernel, such as `tune` goes on from."""
+        """The weighted sum of kernels of one target, for example to start `tune` from."""
         return weighted(self.kernels, self.shares[:, target])
 
     @door("self.coef")
     def predict_split(
         self, X, *, block_size: int | None = None
     ) -> Float[Array | np.ndarray, "k m t"]:
-        """What each kernel adds to the predictions for the rows of X, without the intercept.
+        """Predict for the rows of X, split into the contribution of each kernel, without the
+        intercept.
 
-        **Shapes**: X (m, d) gives (K, m, t). **Cost** O(m q (d + t)) for each kernel. **Raises** as
-        `Model.predict`."""
+        Args:
+            X: rows (m, d).
+            block_size: rows at a time.
+
+        Returns:
+            (K, m, t).
+
+        Raises:
+            ValueError: as `Model.predict`.
+
+        **Cost** O(m q (d + t)) for each kernel.
+        """
         model = Model(self.kernels[0], self.points, self.coef, self.intercept)
         return _split(self, model.read(X)[0], block_size=block_size)
 
     def predict(self, X, *, block_size: int | None = None) -> Float[Array | np.ndarray, "m t"]:
-        """Predictions (m, t) for the rows of X: the sum of `predict_split`, and the intercept."""
+        """Predictions (m, t) for the rows of X (m, d): the sum of `predict_split`, and the
+        intercept.
+        """
         return self.predict_split(X, block_size=block_size).sum(axis=0) + self.intercept
 
     def score_split(self, X, Y) -> Float[Array | np.ndarray, "k t"]:
-        """R² split by kernel, by the product measure: Σᵢ f_k(xᵢ) (2(yᵢ − b) − f(xᵢ)) / Σᵢ (yᵢ − ȳ)²
-        with f = Σₖ f_k.
+        """Score predictions by R², split by kernel (the product measure).
 
-        Over kernels it adds up to R² + n(ȳ − b)²/Σ(yᵢ − ȳ)², which is R² where the intercept is the
-        mean of Y. **Shapes**: X (m, d), Y (m, t) give (K, t). **Cost** as `predict_split`.
-        **Raises** `ValueError` for another number of columns. **Source**: Pratt 1987; as himalaya's
-        `r2_score_split`."""
+        Kernel k has Σᵢ f_k(xᵢ) (2(yᵢ − b) − f(xᵢ)) / Σᵢ (yᵢ − ȳ)² with f = Σₖ f_k. The sum over
+        kernels is R² + n(ȳ − b)²/Σ(yᵢ − ȳ)², which is R² where the intercept b is the mean of Y.
+
+        Args:
+            X: rows (m, d).
+            Y: labels (m, t).
+
+        Returns:
+            (K, t).
+
+        Raises:
+            ValueError: for labels of another shape than (m, t).
+
+        **Cost** as `predict_split`. **Source**: Pratt 1987; as himalaya's `r2_score_split`.
+        """
         split = self.predict_split(X)
         Y = np.asarray(Y, split.dtype) if isinstance(split, np.ndarray) else as_array("Y", Y)
         if Y.shape != split.shape[1:]:
@@ -91,7 +122,7 @@ class KernelsFit:
 
 
 class _Best(NamedTuple):
-    """For every target, the best so far."""
+    """The best for every target so far."""
 
     error: Float[Array, " t"]
     lam: Float[Array, " t"]
@@ -116,24 +147,37 @@ def fit_kernels(
     landmarks=None,
     steps: int = 0,
 ) -> KernelsFit:
-    """Fit a sum of kernels with weights for every target by itself, of the smallest leave-one-out
-    error: multiple-kernel and banded ridge.
+    """Fit a weighted sum of kernels, with weights chosen for every target by leave-one-out error:
+    multiple-kernel and banded ridge regression.
 
-    minimise ½ Σ vᵢ (yᵢ − f(xᵢ) − b)² + (λ/2) ‖f‖² in the space of Σₖ sₖ k, over λ of a grid and
-    over weights s ≥ 0, Σₖ sₖ = 1: equal ones, and draws of the Dirichlet distribution, of
-    concentration 0.1 and 1 by turns. Every target keeps the best of all.
+    minimise ½ Σ vᵢ (yᵢ − f(xᵢ) − b)² + (λ/2) ‖f‖² in the space of Σₖ sₖ kₖ, over λ of a grid and
+    over weights s ≥ 0, Σₖ sₖ = 1. The weights tried are equal ones and random draws from the
+    Dirichlet distribution, with concentration 0.1 and 1 alternately. Every target keeps its best.
 
-    **Arguments**: `kernels`, such as `[Linear().on(range(5)), Gaussian(1.0).on([5, 6])]`; `num`
-    weights to try, the same ones for the same `key`, or `shares` (S, K), those to try, each divided
-    by its sum. `lams` (L,), by default from the spectrum at equal weights; `weights`, `groups`,
-    which are left out together, and `landmarks` as in `fit`. `steps` of L-BFGS go on from there for
-    each target, along the gradient of its error in the logarithms of the weights and of λ.
-    **Shapes**: X (n, d), Y (n,) or (n, t). **Returns** a `KernelsFit`. **Cost** `num` spectra,
-    O(num n³), whatever the number of targets and λ; O(num n m²) on landmarks; with `steps` a few
-    values with gradients of `objective` for each step and target. **Raises** `ValueError` for fewer
-    than two kernels, shares below 0, and as `fit`. **Fails**: with many kernels few of the draws
-    lie near the best: use `steps`. **Source**: Dupré la Tour, Eickenberg, Nunez-Elizalde and
-    Gallant 2022, "Feature-space selection with banded ridge regression".
+    Args:
+        kernels: two or more, such as `[Linear().on(range(5)), Gaussian(1.0).on([5, 6])]`.
+        X: rows (n, d).
+        Y: labels (n,) or (n, t).
+        num: how many weights to try.
+        shares: (S, K), the weights to try in place of random ones; each row is divided by its sum.
+        key: a JAX random key for the draws; the same key gives the same weights.
+        lams: λ (L,), by default from the spectrum at equal weights.
+        weights, intercept, landmarks: as in `fit`.
+        groups: as in `fit`, labels (n,) of rows that are held out together.
+        steps: how many steps of L-BFGS follow for each target, along the gradient of its error in
+            the logarithms of the weights and of λ.
+
+    Returns:
+        A `KernelsFit`.
+
+    Raises:
+        ValueError: for fewer than two kernels, shares below 0, and as `fit`.
+
+    **Cost** `num` spectra, O(num n³), whatever the number of targets and λ; O(num n m²) on
+    landmarks; with `steps` a few values with gradients of `objective` for each step and target.
+    **Fails**: with many kernels few of the draws lie near the best: use `steps`. **Source**: Dupré
+    la Tour, Eickenberg, Nunez-Elizalde and Gallant 2022, "Feature-space selection with banded ridge
+    regression".
 
     >>> import jax, numpy as np, jaxrls as rls
     >>> rng = np.random.default_rng(0)
@@ -204,13 +248,13 @@ def _shares(count: int, num, given, key, dtype) -> Float[Array, "s k"]:
 
 
 def _solution(problem: Problem, kernels, shares) -> Solution:
-    """Of the kernels so weighted, with coefficients of rows or landmarks."""
+    """The solution for the weighted sum of kernels, with coefficients of rows or landmarks."""
     solver = Spectral("gram") if problem.landmarks is None else None
     return replace(problem, kernel=weighted(kernels, shares)).solution(solver)
 
 
 def _judged(problem: Problem, kernels, shares, lams) -> _Best:
-    """The best λ for every target with kernels so weighted."""
+    """The best λ for every target with the weighted sum of kernels."""
     solution = _solution(problem, kernels, shares)
     errors = problem.errors(solution, lams).reshape(len(lams), -1)
     lam, error = choose_lam(lams, errors, per_target=True)
@@ -241,8 +285,8 @@ def _search(problem: Problem, kernels, tried, lams):
 
 @partial(jax.jit, static_argnames="steps")
 def _descended(problem: Problem, kernels, best: _Best, *, steps: int) -> _Best:
-    """From the best of every target along the gradient in the logarithms of weights, λ being their
-    sum; what is 0 begins at a hundredth of the mean.
+    """Descent from the best of every target along the gradient in the logarithms of the weights,
+    whose sum stands for 1/λ; a weight of 0 starts at a hundredth of the mean.
     """
     import optax  # here, as in `default_optimizer`
 
@@ -274,7 +318,7 @@ def _descended(problem: Problem, kernels, best: _Best, *, steps: int) -> _Best:
 
 
 def weighted(kernels: tuple[Kernel, ...], shares) -> Kernel:
-    """Σₖ sharesₖ k."""
+    """Σₖ sharesₖ kₖ."""
     parts: Any = map(Scaled, shares, kernels)
     return reduce(Sum, parts)
 

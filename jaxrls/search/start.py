@@ -33,13 +33,24 @@ ORDERS = {"euclidean": 2, "cityblock": 1}
 
 @door("X")
 def median_distance(X, *, order: int = 2, rows: int = MEDIAN_ROWS) -> Float[Array, ""]:
-    """The median distance between distinct rows of X: the customary first width of a stationary
+    """Compute the median distance between distinct rows of X, the customary first width of a
     kernel.
 
-    Over all pairs of at most `rows` rows spread evenly through X, or through the sample of a
-    stream, Euclidean, or city-block with `order=1`. **Shapes**: X (n, d), or `Rows`; a scalar in
-    the units of X, 1 where all rows are equal. **Cost** O(rows² d). **Raises** `ValueError` for
-    values that are not finite. **Source**: Caputo, Sim, Furesjö and Smola 2002.
+    Takes all pairs of at most `rows` rows, spread evenly through X, or through the sample of a
+    stream.
+
+    Args:
+        X: rows (n, d), or `Rows`.
+        order: 2 for the Euclidean distance, 1 for city-block.
+        rows: how many rows to use at most.
+
+    Returns:
+        A scalar in the units of X; 1 where all rows are equal.
+
+    Raises:
+        ValueError: for values that are not finite.
+
+    **Cost** O(rows² d). **Source**: Caputo, Sim, Furesjö and Smola 2002.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> round(float(rls.median_distance(jnp.array([[0.0], [0.0], [2.0]]))), 3)
@@ -63,13 +74,23 @@ def median_distance(X, *, order: int = 2, rows: int = MEDIAN_ROWS) -> Float[Arra
 
 @door("X")
 def start_from_data(kernel: Kernel, X) -> Kernel:
-    """The same kernel with every length scale (`Kernel.length_scales`) set to the median distance
-    between the rows it sees.
+    """Set every length scale of a kernel (`Kernel.length_scales`) to the median distance between
+    rows.
 
-    With one width per column, to the column's standard deviation times the median distance of the
-    standardised columns. **Shapes**: X (n, d), or `Rows`, of a stream its sample. **Cost** as
-    `median_distance`. **Raises** `ValueError` for a kernel whose `metric` is not known, and as
-    `median_distance`. **Source**: as there.
+    The distance is over the columns that this part of the kernel uses. One width per column is set
+    to the column's standard deviation times the median distance of the standardised columns.
+
+    Args:
+        kernel: a jaxrls kernel.
+        X: rows (n, d), or `Rows`; of a stream its sample is used.
+
+    Returns:
+        The same kernel with the new length scales.
+
+    Raises:
+        ValueError: for a kernel whose `metric` is not known, and as `median_distance`.
+
+    **Cost** as `median_distance`. **Source**: as `median_distance`.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> float(rls.start_from_data(rls.Gaussian(1.0), jnp.array([[0.0], [2.0]])).width)
@@ -95,7 +116,7 @@ def start_from_data(kernel: Kernel, X) -> Kernel:
 
 
 def from_data(kernel: Kernel, rows: Rows, weights: Weights) -> Kernel:
-    """`start_from_data` of some rows, without those of weight 0 where values are known."""
+    """`start_from_data` of some rows, without rows of weight 0 if values are known."""
     drawn, some = rows.candidates()
     v = weights.values if drawn is None else weights.some(drawn)
     return _from_data(kernel, some if v is None or not is_concrete(v) else some[np.asarray(v) > 0])
@@ -106,18 +127,19 @@ _from_data = jax.jit(start_from_data)
 
 def first_guess(problem: Any, start: str, lams, near: bool) -> list[tuple]:
     """(kernel, best λ, precision of K on all rows) for the given kernel, and for the one that
-    `start` suggests where that is another.
+    `start` suggests if it is another.
 
-    Judged by the leave-one-out error, whatever the search minimises, of a sample of the rows, so
-    that no large matrix is factored for its spectrum; with `near` a width around the best then on a
-    larger one: errors have several minima, some of which few rows do not show."""
+    They are judged by leave-one-out error on a sample of the rows, whatever the search minimises,
+    so that no large matrix is factored for its spectrum. With `near`, widths around the best are
+    then judged on a larger sample: errors have several minima, some of which a small sample misses.
+    """
     kernel, rows = problem.kernel, problem.rows
     own = isinstance(problem.criterion, LeaveOneOut | HoldOut)
     measured = LeaveOneOut(problem.criterion.loss) if own else loo
     widths: list = []
 
     def judged(kernels, most) -> list[tuple]:
-        """(error, kernel, best λ, precision of K on all rows), by so many rows."""
+        """(error, kernel, best λ, precision of K on all rows), judged on so many rows."""
         # The columns of a kernel matrix are its rows.
         few, found = problem.some(most)[0] if kernel.evaluable else problem, []
         for each in kernels:
@@ -129,7 +151,7 @@ def first_guess(problem: Any, start: str, lams, near: bool) -> list[tuple]:
         return found
 
     def multiple(kernel, factor) -> Kernel:
-        """The kernel with all widths so many times as large; `widths` are noted."""
+        """The kernel with all widths multiplied; `widths` are recorded."""
 
         def scaled(part, name, _):
             widths.append(getattr(part, name))

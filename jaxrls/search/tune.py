@@ -1,4 +1,4 @@
-"""Kernel parameters and λ together, by the exact gradient of a validation error."""
+"""Tuning of kernel parameters and λ together, by the exact gradient of a validation error."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -53,39 +53,39 @@ def tune(
 
     Minimises log E(θ, λ) over the logarithms of λ and of all positive parameters (widths, scales,
     α, periods, offsets); the parameters of a `FeatureMap` or `FunctionKernel` are searched as they
-    are. `Gaussian(jnp.ones(d))` tunes one width per column (automatic relevance), a sum of `aₖ *
-    kₖ.on(columns)` the weights of several kernels (banded ridge).
+    are. `Gaussian(jnp.ones(d))` tunes one width per column (automatic relevance determination), a
+    sum of `aₖ * kₖ.on(columns)` the weights of several kernels (banded ridge).
 
     Args:
-        kernel: where the search begins; or a name, as in `fit`.
+        kernel: the kernel to start from; or a name, as in `fit`.
         X: rows (n, d), dense.
         Y: labels (n,) or (n, t).
-        lams: λ (L,) of which the best begins the search, by default a grid.
+        lams: λ (L,), by default a grid; the search starts from the best of them.
         criterion: as in `fit`; its loss needs a gradient.
-        groups: as in `fit`, and so `weights`, `intercept`, `fixed_effects`, `standardize`, `keep`,
-            `block_size`.
+        groups, weights, intercept, fixed_effects, standardize, keep, block_size: as in `fit`.
         landmarks: for more rows than K can be factored for: a number of them, chosen with the best
-            kernel known at the start, or row numbers, or points; they stay.
+            kernel known at the start, or row numbers, or points; they stay fixed.
         optimizer: any of optax's, by default L-BFGS.
-        steps: at most.
-        tol: ends where ‖∇ log E‖∞ is below it, or three steps in a row gain less than a twentieth
-            of it; after `grow`, with the default optimiser, one less than half.
+        steps: at most so many.
+        tol: the search ends where ‖∇ log E‖∞ is below it, or three steps in a row gain less than a
+            twentieth of it; after `grow`, with the default optimiser, one step that gains less than
+            half of it.
         start: `"screen"` first multiplies all widths by the best of seven factors from 1/16 to 16,
-            judged on at most 300 rows and, for a single width without landmarks, goes on from there
-            in smaller steps judged on 1200; `"data"` sets them to the median distance; `"kernel"`
-            leaves them. The given kernel itself stays in the contest.
-        starts: tries as many random multiples of the first parameters (needs `key`), one after
-            another, and keeps the best.
+            judged on at most 300 rows, and for a single width without landmarks refines that in
+            smaller steps judged on 1200; `"data"` sets them to the median distance; `"kernel"`
+            leaves them. The given kernel itself is always among the candidates.
+        starts: how many searches to run, one after another: one from the first parameters, the
+            others from random multiples of them (needs `key`); the best is kept.
         key: a JAX random key.
-        grow: first search on a sample of the rows and fewer landmarks, then, with new ones where
-            their number was given, on sixteen rows a landmark and on all: the default where a step
-            on all is dear, of criteria that are means over rows left out one by one, or do without
-            them.
+        grow: first search on a sample of the rows and fewer landmarks, then on sixteen rows a
+            landmark and on all rows, with new landmarks if their number was given. By default only
+            where a step on all rows is expensive, for criteria that are means over rows held out
+            singly, or that hold out none.
         progress: show a bar (needs tqdm).
 
     Returns:
-        A `Fit` at the best kernel and λ seen, never worse than the start. Its `history` is that of
-        the search on all rows, whose `stages` tell what went before.
+        A `Fit` at the best kernel and λ found, never worse than the start. Its `history` is that of
+        the search on all rows, whose `stages` have the searches before it.
 
     Raises:
         ValueError: as `fit`, and for a criterion whose derivative is 0 everywhere.
@@ -171,26 +171,26 @@ def _check(problem: Problem, optimizer, start, starts, key, steps, tol) -> None:
 
 @jax.jit
 def _made(problem: Problem, lam) -> tuple[Fit, Solution]:
-    """The fit and its solution; its error is what the search saw."""
+    """The fit and its solution; the search fills in the error."""
     solution = problem.solution()
     none = jnp.full((1,), jnp.nan, lam.dtype)
     found = (lam[None], none), (lam, none[0])
     return conclude(problem.kernel, solution, *found, problem.criterion), solution
 
 
-# begun on few of the rows: a step on all of them costs many times as much
+# a search that begins on a sample, as a step on all rows costs many times as much
 # --------------------------------------------------------------------------------------------------
 
-ROWS = 4000  # as many tell widths apart
-LANDMARKS = 250  # and so many show most of what the others do, for a quarter of the time
-ROWS_A_LANDMARK = 16  # on as many the landmarks' own best kernel is near that of all rows
+ROWS = 4000  # enough to distinguish widths
+LANDMARKS = 250  # which show most of what more of them do, for a quarter of the time
+ROWS_A_LANDMARK = 16  # enough for a best kernel near that of all rows
 # Rows times landmarks²: below it all steps take less than the compilation of a second program.
 DEAR = 1e9
 
 
 def begins_on_few(problem: Problem, landmarks, grow: bool | None) -> bool:
-    """Whether the search does not begin on all rows: with `grow` None only where a step on all is
-    dear.
+    """Whether the search begins on a sample of the rows: with `grow` None only where a step on all
+    rows is expensive.
     """
     n, m = problem.rows.count, _count(landmarks)
     able = m and n > 2 * ROWS and problem.criterion.of_some_rows and problem.fixed.rows is None
@@ -204,7 +204,7 @@ def begins_on_few(problem: Problem, landmarks, grow: bool | None) -> bool:
 
 
 def _count(landmarks) -> int:
-    """How many landmarks these are, or this is."""
+    """The number of landmarks, given as a number or as the landmarks themselves."""
     if landmarks is None or isinstance(landmarks, str):
         return 0
     shape = np.shape(landmarks.points if isinstance(landmarks, Landmarks) else landmarks)
@@ -212,11 +212,11 @@ def _count(landmarks) -> int:
 
 
 def _grown(whole: Problem, landmarks, guesses: list, way: Way, starts: int, key) -> Found:
-    """A search on few rows, then on the landmarks of the end and some rows for each, and on all
-    rows from there; its history tells what went before that.
+    """A search on few rows, then on the final landmarks with some rows for each, then on all rows;
+    its history holds the earlier searches as stages.
     """
     n, m, (start, _, floor) = len(whole.Y), _count(landmarks), guesses[-1]
-    more = ROWS_A_LANDMARK * m  # where these are more than there were, and few of all
+    more = ROWS_A_LANDMARK * m  # if they are more than ROWS, and few of all
     between = ROWS < more <= n / 3
     some, numbers = whole.some(more) if between else (whole, np.arange(n))
 

@@ -1,5 +1,5 @@
-"""Two-sided data from end to end: factor both sides, sweep λ by what predictions are wanted for,
-choose, and leave a model.
+"""Labels of pairs: factor both sides, sweep λ by the error of the predictions that are wanted,
+choose, and return a model.
 """
 
 from collections.abc import Callable
@@ -45,40 +45,40 @@ def fit_kronecker(
     intercept: bool = True,
     keep: bool = False,
 ) -> KroneckerFit:
-    """Fit labels of all pairs of two kinds of things, with the λ that predicts best what `setting`
-    names, for the price of two small factorizations.
+    """Fit labels of all pairs of two kinds of objects, such as drug and target or user and item,
+    with the best of many λ, for the price of two small factorizations.
 
     minimise ½ Σᵢⱼ vᵢⱼ (yᵢⱼ − f(x₁ᵢ, x₂ⱼ) − b)² + (λ/2) ‖f‖² over f and b, with the kernel k₁k₂ of
-    pairs: drug and target, user and item.
+    pairs, for every λ, and keep the λ with the smallest held-out error in the given `setting`.
 
     Args:
-        kernel1: that of rows.
-        X1: (n₁, d₁), the rows' own columns.
-        kernel2: that of columns.
-        X2: (n₂, d₂), the columns' own.
+        kernel1: the kernel of the objects that are rows of Y.
+        X1: (n₁, d₁), the inputs of those.
+        kernel2: the kernel of the objects that are columns of Y.
+        X2: (n₂, d₂), the inputs of those.
         Y: labels (n₁, n₂), complete.
         lams: how many λ of the grid from the spectrum, or an array of them (L,).
-        setting: what a prediction will be for, and so what is left out: `"entries"`, missing labels
+        setting: what is held out, according to what will be predicted: `"entries"`, missing labels
             of known rows and columns; `"rows"` or `"columns"`, new ones of one side; `"both"`,
             pairs of which both are new.
-        loss: of what is left out, as in `LeaveOneOut`.
-        weights: a pair (v₁, v₂), v₁v₂ᵀ those of entries.
+        loss: of held-out residuals, as in `LeaveOneOut`.
+        weights: a pair of arrays (n₁,) and (n₂,): entry (i, j) has weight v₁ᵢv₂ⱼ.
         intercept: whether to fit a constant without penalty.
-        keep: whether to keep what `predict(X1, X2, return_std=True)` and `posterior` take at the
+        keep: whether to keep what `predict(X1, X2, return_std=True)` and `posterior` need at the
             chosen λ, n₁² + n₂² + 2n₁n₂ numbers.
 
     Returns:
-        A `KroneckerFit`, whose `predict(X1, X2)` takes any rows and columns; float64 NumPy input
-        comes back as NumPy arrays.
+        A `KroneckerFit`, whose `predict(X1, X2)` takes any rows and columns; for float64 NumPy
+        input its arrays are NumPy arrays.
 
     Raises:
         ValueError: for shapes that do not fit, NaN, λ < 0, a kernel matrix that is not
             semidefinite, or a problem larger than memory.
 
     **Cost** O(n₁³ + n₂³) and O(n₁n₂(n₁ + n₂)) for every λ, where K of all pairs would take
-    O(n₁³n₂³); `"both"` as `kronecker_left_out` says. **Warns** of λ as `fit` does. **Fails**: all
-    pairs must have a label; for the pairs that there are, `fit` with the product of
-    `kernel1.on(…)` and `kernel2.on(…)` takes any. **Source**: Stock, Pahikkala, Airola, De Baets
+    O(n₁³n₂³); `"both"` as `kronecker_left_out`. **Warns** of λ as `fit` does. **Fails**: all pairs
+    must have a label; if some are missing, `fit` with the product of `kernel1.on(…)` and
+    `kernel2.on(…)` takes the pairs that have one. **Source**: Stock, Pahikkala, Airola, De Baets
     and Waegeman 2018, "A comparative study of pairwise learning methods based on kernel ridge
     regression".
 

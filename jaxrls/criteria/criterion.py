@@ -27,7 +27,7 @@ class Criterion(ABC):
 
     One of your own inherits from it, under `jaxrls.extend.pytree`, and defines `values(solution,
     lams, kernel)`, which returns (L, t) from the methods of a `Solution`. Its fields hold its data.
-    `larger_is_better` says whether it is maximized, `smooth` whether it has a gradient, `groups`
+    `larger_is_better` says whether it is maximised, `smooth` whether it has a gradient, `groups`
     which rows it leaves out together.
 
     >>> from jaxrls import extend
@@ -142,7 +142,7 @@ class Criterion(ABC):
         return True
 
     def to_search(self, error, n: int):
-        """What a gradient search minimizes in place of the error."""
+        """What a gradient search minimises in place of the error."""
         del n
         return error
 

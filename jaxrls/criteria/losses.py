@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 
 def squared_error(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> Float[Array, "n t"]:
-    """Squared error e², the loss that the method itself minimizes.
+    """Squared error e², the loss that the method itself minimises.
 
     Args:
         residual: held-out residuals e = y − f, (n, t).

@@ -21,7 +21,7 @@ from jaxrls.support.pytrees import pytree
 
 @pytree
 class Path:
-    """The whole regularization path: coefficients, intercept and leave-one-out error at every λ.
+    """The whole regularisation path: coefficients, intercept and leave-one-out error at every λ.
 
     Args:
         lams: λ (L,), or (L, t) with one for each target.
@@ -177,7 +177,7 @@ def effective_dof(factor: Factor, lams: Float[Array, " L"] | Listed) -> Float[Ar
     """Compute the effective degrees of freedom of the fit at every λ: how many free parameters it
     is worth.
 
-    df(λ) = Σ s/(s + λ) = trace of the hat matrix, and 1 more for an unpenalized intercept.
+    df(λ) = Σ s/(s + λ) = trace of the hat matrix, and 1 more for an unpenalised intercept.
 
     Args:
         factor: what `factorize` made.

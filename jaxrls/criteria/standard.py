@@ -180,7 +180,7 @@ def _log_density(residuals, remaining, labels, weights):
 
 @pytree
 class GCV(Positive):
-    """Generalized cross-validation: leave-one-out with every leverage replaced by their mean.
+    """Generalised cross-validation: leave-one-out with every leverage replaced by their mean.
 
     GCV(λ) = (Σ vᵢ rᵢ² / Σ vᵢ) / (1 − df(λ)/n)², with r the training residuals and n the number of
     rows of positive weight. It is in squared units of Y. Unlike leave-one-out it does not depend on

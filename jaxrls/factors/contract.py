@@ -288,7 +288,7 @@ class Factor(ABC):
         )
 
     def solve(self, Y) -> "Solution":
-        """Combine the factor with labels (n,) or (n, t) into a `Solution`, which answers for any λ."""
+        """Combine the factor with labels (n,) or (n, t) into a `Solution`, which serves any λ."""
         return self.solve_labels(Labels.of(Y, self.weights, self.fixed))
 
     def solve_labels(self, labels: Labels) -> "Solution":

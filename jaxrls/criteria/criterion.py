@@ -96,7 +96,7 @@ class Criterion(ABC):
 
         Args:
             solution: a factor with labels.
-            lams: λ (L, 1), or (L, t) with one for each target.
+            lams: λ (L,), or (L, t) with one for each target.
             kernel: that of the factor, or None where it was not given.
         """
 

@@ -119,7 +119,7 @@ def coef(
 
     Returns:
         `(coef, intercept)`, (q,) and (), or (q, t) and (t,); where further columns have no penalty,
-            their coefficients `free`, (p,) or (p, t), come third.
+        their coefficients `free`, (p,) or (p, t), come third.
 
     Raises:
         ValueError: for λ < 0 or shapes that do not fit.

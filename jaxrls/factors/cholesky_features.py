@@ -329,8 +329,8 @@ def _changes(primals, changes):
 
 
 def left_out_slopes(solution: Solution, total: Callable, lam) -> tuple[Any, Any, Callable]:
-    """The sum at λ, from one reading of the rows after that of the moments, its slope in λ, and, by
-    one more reading, along a change of the kernel and the points.
+    """The sum at λ, its slope in λ, and a function for its slope along a change of the kernel and
+    the points: one reading of the rows after that of the moments, and one more for the function.
 
     With C = k(X, points), D = C − mean, S = Dᵀ diag(v) D + λK and M = S⁻¹ = RRᵀ, a row's error is a
     function of rᵢ = Dᵢβ and sᵢ = DᵢMDᵢᵀ, which are uᵢq and |uᵢ|² of u = DR. With g and a its
@@ -339,9 +339,9 @@ def left_out_slopes(solution: Solution, total: Callable, lam) -> tuple[Any, Any,
         of S:  R t Rᵀ,  t = −w − ½(zqᵀ + qzᵀ),     of Dᵢ:  R (2aᵢuᵢ + qgᵢ + vᵢ(2tuᵢ + z(yᵢ − ȳ))),
         of K:  λ R t Rᵀ,
 
-    and what landmarks that leave with their row add to t, z and the mean's. No derivative of a
-    Cholesky factor is taken, nor of L⁻ᵀ, for which the rows would be multiplied twice more. The
-    formula is differentiated in its turn for derivatives of higher order.
+    plus what landmarks that leave with their row add to t, z and the mean's. No derivative of a
+    Cholesky factor is taken, nor of L⁻ᵀ, which would take two more products with the rows. For
+    derivatives of higher order the formula itself is differentiated.
     """
     f: Any = solution.factor
     shrunk, labels = f.at(lam, solution.state), solution.labels
@@ -401,8 +401,8 @@ def left_out_slopes(solution: Solution, total: Callable, lam) -> tuple[Any, Any,
 
 
 def _of_landmarks(solution: Solution, shrunk: Shrunk, total: Callable, step, cross, mean, corner):
-    """The sum over rows that are landmarks, where S, Dᵀ diag(v) y, the mean and k(points, points)
-    change, the first three in the coordinates of u.
+    """The sum over rows that are landmarks, as a function of changes of S, Dᵀ diag(v) y, the mean
+    and k(points, points), the first three in the coordinates of u.
     """
     f: Any = solution.factor
     A = jnp.linalg.cholesky(jnp.eye(len(step), dtype=step.dtype) + step)

@@ -503,7 +503,7 @@ class Solution:
 
         Returns:
             What `fn` gives, summed, with a leading axis L. NaN inside `jax.jit` where the fixed
-                effects cannot be fitted without a row or group.
+            effects cannot be fitted without a row or group.
 
         Raises:
             ValueError: outside `jax.jit`, where the fixed effects cannot be fitted without a row or
@@ -528,6 +528,12 @@ class Solution:
             fn: `fn(residuals, remaining, labels, weights)`, with `remaining` = 1 − leverage, (b, 1)
                 or (b, t).
             lams: λ (L,), or (L, t).
+
+        Returns:
+            The sums, as `left_out` gives them.
+
+        Raises:
+            ValueError: as `left_out` does.
         """
         lams, f = self.columns(lams), self.factor
         each = jax.vmap(fn, in_axes=(1, 1, None, None))
@@ -550,8 +556,19 @@ class Solution:
         return self.with_rest(total, None)
 
     def residuals(self, lams, groups: Folds | None = None) -> Float[Array, "L n t"]:
-        """Held-out residuals yᵢ − f₍without i, or its group₎(xᵢ) of every row, (L, n, t), those of
-        weight 0 included.
+        """Held-out residuals of every row, those of weight 0 included: yᵢ − f₍without i, or its
+        group₎(xᵢ).
+
+        Args:
+            lams: λ (L,), or (L, t) with one for each target.
+            groups: `Folds` of rows that are left out together; None for single rows.
+
+        Returns:
+            (L, n, t), in units of Y; inside `jax.jit` NaN for a row if the fixed effects cannot be
+            fitted without it or its group.
+
+        Raises:
+            ValueError: outside `jax.jit`, where that is so for some row.
         """
         lams, f = self.columns(lams), self.factor
         f.fixed.check_rest(f.weights, groups)

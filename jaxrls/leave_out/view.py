@@ -42,7 +42,7 @@ class View(ABC):
     @property
     @abstractmethod
     def width(self) -> int:
-        """How many multiplications one entry takes."""
+        """How many numbers of a row one entry is computed from."""
 
     @abstractmethod
     def entries(self, i: Int[Array, " a"], j: Int[Array, " b"]) -> Float[Array, "a b"]:

@@ -57,7 +57,9 @@ class Smoother:
     planes: Planes | None = None
 
     def without_rows(self, weights: Weights, lam, coef: Float[Array, "c t"], e) -> "WithoutRows":
-        """The fits without each row, from the coefficients of all rows and the held-out residuals."""
+        """The fits without each row, from the coefficients of all rows and the held-out residuals
+        e.
+        """
         steps, information, planes = self.steps, self.information, self.planes
         if planes is not None:
             R, m = planes.indices, len(planes.indices)

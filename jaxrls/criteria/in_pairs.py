@@ -1,5 +1,5 @@
-"""Ranking errors: is the order of two rows predicted right by the fit without these two rows, or
-without all rows of their query?
+"""Ranking errors: whether the order of two rows is predicted right by the fit without these two
+rows, or without all rows of their query.
 """
 
 from collections.abc import Callable

@@ -365,8 +365,8 @@ def factor_kronecker(
         K1: (n₁, n₁) symmetric, positive semidefinite.
         K2: (n₂, n₂) likewise.
         weights: a pair (v₁, v₂) of positive weights of rows (n₁,) and of columns (n₂,); entries
-            have v₁v₂ᵀ. Others are not possible, and so entries cannot be missing, which would be
-            weight 0. Default 1.
+            have v₁v₂ᵀ. Other weights would destroy the product K₁ ⊗ K₂, so that no entry may be
+            missing, which would be weight 0. Default 1.
         intercept: whether to fit a constant without penalty.
 
     Returns:
@@ -377,10 +377,10 @@ def factor_kronecker(
             weights.
 
     **Cost** O(n₁³ + n₂³), and O(n₁n₂(n₁ + n₂)) for every λ; n₁² + n₂² + O(n₁n₂) numbers. **Fails**:
-    below the precision floor, (√n₁ + √n₂)·eps times the largest eigenvalue, λ is noise;
-    `spectrum()`, and what needs it, raises, as there is none. **Source**: Stock, Pahikkala, Airola,
-    De Baets and Waegeman 2018, "A comparative study of pairwise learning methods based on kernel
-    ridge regression"; the intercept by generalised least squares.
+    for λ below the precision floor, (√n₁ + √n₂)·eps times the largest eigenvalue, results are
+    rounding noise; what needs `spectrum()` raises, as there is none. **Source**: Stock, Pahikkala,
+    Airola, De Baets and Waegeman 2018, "A comparative study of pairwise learning methods based on
+    kernel ridge regression"; the intercept by generalised least squares.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factor_kronecker(jnp.eye(2), 3 * jnp.eye(2), intercept=False)

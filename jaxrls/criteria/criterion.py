@@ -1,5 +1,5 @@
-"""What a criterion is: an error for every λ, from a factor with labels, and how it is to be
-searched.
+"""The base class of criteria: an error for every λ, from a factor with labels, and how to search
+it.
 """
 
 from abc import ABC, abstractmethod
@@ -23,12 +23,12 @@ from jaxrls.support.pytrees import pytree, static
 
 
 class Criterion(ABC):
-    """A validation error over λ: what to inherit from, under `jaxrls.extend.pytree`, for one of
-    one's own.
+    """A validation error as a function of λ: the base class of criteria, your own included.
 
-    `values(solution, lams, kernel)` sees a factor with labels through the methods of `Solution` and
-    gives (L, t); fields hold its data. `larger_is_better` says which way it is searched, `smooth`
-    whether it has a gradient, `groups` which rows it leaves out together.
+    One of your own inherits from it, under `jaxrls.extend.pytree`, and defines `values(solution,
+    lams, kernel)`, which returns (L, t) from the methods of a `Solution`. Its fields hold its data.
+    `larger_is_better` says whether it is maximised, `smooth` whether it has a gradient, `groups`
+    which rows it leaves out together.
 
     >>> from jaxrls import extend
     >>> import jax, jax.numpy as jnp, numpy as np, jaxrls as rls
@@ -45,16 +45,16 @@ class Criterion(ABC):
 
     name: str
     larger_is_better: ClassVar[bool] = False
-    # Whether it asks for nothing but the contract.
+    # Whether it uses only the methods that every `Factor` has.
     any_factor: ClassVar[bool] = True
-    # Whether it does without the rows, by sums over the whole fit.
+    # Whether it needs only sums over the whole fit, and not the rows.
     of_sums: ClassVar[bool] = False
-    # Whether it is defined where some row cannot be left out.
+    # Whether it is defined even where the fixed effects cannot be fitted without some row.
     keeps_all_rows: ClassVar[bool] = False
-    # Whether it is the mean of its `loss` over rows left out, alone or in groups.
+    # Whether it is the mean of its `loss` over held-out rows, single or in groups.
     of_losses: ClassVar[bool] = False
     in_pairs: ClassVar[bool] = False  # whether rows are left out in pairs
-    # Whether it means the same of some of the rows, of which it holds nothing.
+    # Whether it can be computed on some of the rows, because it holds no data about single rows.
     of_some_rows: bool = False
     traceable: bool = True  # whether its data can go into `jax.jit`
     groups: Any = None  # `Folds` of rows that it leaves out together
@@ -67,7 +67,7 @@ class Criterion(ABC):
         lams: Float[Array, " L"] | Float[Array, "L t"] | Listed,
         kernel: Kernel | None = None,
     ) -> Float[Array, "L *t"]:
-        """The criterion at every λ, from one factorization.
+        """Evaluate the criterion at every λ, from one factorization.
 
         Args:
             factor: what `factorize` made.
@@ -92,41 +92,53 @@ class Criterion(ABC):
     def values(
         self, solution: Solution, lams: Float[Array, "L *k"], kernel: Kernel | None
     ) -> Float[Array, "L t"]:
-        """The criterion at every λ, for every target."""
+        """The criterion at every λ for every target, (L, t): what a class of your own defines.
+
+        Args:
+            solution: a factor with labels.
+            lams: λ (L,), or (L, t) with one for each target.
+            kernel: that of the factor, or None where it was not given.
+        """
 
     def bind(self, Y, rows: Rows | None = None) -> "Criterion":
-        """The same for labels and rows to fit: what it holds is read and checked beside them."""
+        """The criterion for the labels and rows of one fit: the data that it holds are read and
+        checked against them.
+        """
         if self.groups is None:
             return self
         count = None if rows is None else rows.count
         return replace(self, groups=as_folds(self.groups, len(Y), count))  # type: ignore[type-var]
 
     def errors(self, solution: Solution, lams, kernel: Kernel | None) -> Float[Array, "L *t"]:
-        """The same, smaller better, without the t axis where the labels came without it."""
+        """The criterion with its sign set so that smaller is better, (L,) where the labels came as
+        (n,).
+        """
         with values_unknown(f"criterion {self.name}, or its loss,"):
             values = solution.labels.drop_axis(self.values(solution, lams, kernel))
         return -values if self.larger_is_better else values
 
     @property
     def total(self) -> Callable | None:
-        """What it sums over rows left out, as `Solution.left_out` takes it, where it is such a sum
-        over Σv, else None.
+        """The function `fn` whose sum `Solution.left_out(fn)` over Σv is the criterion; None where
+        the criterion is no such sum.
         """
         return None
 
     def check(self, kernel: Kernel) -> None:
-        """Raise for data of its own that cannot be evaluated, where values are known."""
+        """Raise where the criterion's own data lie outside the kernel's domain, if their values are
+        known.
+        """
         del kernel
 
     def check_rows(self, Y, weights: Weights, count: int) -> None:
-        """Raise for rows that it cannot measure, `count` of them beside padding: shapes everywhere,
-        values where they are known.
+        """Raise for rows that the criterion cannot be computed on, `count` of them without padding:
+        shapes are always checked, values where they are known.
         """
         del Y, weights, count
 
     @property
     def smooth(self) -> bool:
-        """Whether its derivatives are worth following."""
+        """Whether its derivatives can guide a search."""
         return True
 
     def to_search(self, error, n: int):
@@ -141,7 +153,7 @@ class Criterion(ABC):
 
 
 class Positive(Criterion):
-    """An error that cannot be negative, by default of squares, searched by its logarithm."""
+    """An error that cannot be negative, of squares by default; it is searched by its logarithm."""
 
     loss: Callable = squared_error
 
@@ -167,7 +179,9 @@ class Positive(Criterion):
 
 @pytree
 class Given(Criterion):
-    """Any function `(factor, Y, lams) -> (L,)` or (L, t), less being better."""
+    """A function `(factor, Y, lams)` of the caller as a criterion; it returns (L,) or (L, t), and
+    smaller is better.
+    """
 
     fn: Callable = static()
 
@@ -175,11 +189,11 @@ class Given(Criterion):
 
     @property
     def name(self):  # type: ignore[override]
-        """That of the function."""
+        """The name of the function."""
         return getattr(self.fn, "__name__", type(self.fn).__name__)
 
     def values(self, solution, lams, kernel):
-        """What the function gives."""
+        """The result of the function, its shape checked."""
         del kernel
         lams = lams[:, 0] if lams.ndim == 2 and lams.shape[1] == 1 else lams
         values = jnp.asarray(self.fn(solution.factor, solution.labels.given, lams))

@@ -1,5 +1,5 @@
-"""Errors in the order of pairs of rows, each pair left out of the fit that orders it, or all rows
-of its query: what ranking chooses λ by.
+"""Ranking errors: whether the order of two rows is predicted right by the fit without these two
+rows, or without all rows of their query.
 """
 
 from collections.abc import Callable
@@ -30,13 +30,13 @@ class Ordered(Positive):
     events: Any = None
 
     def check_rows(self, Y, weights, count):
-        """Some pair with an order."""
+        """Raise where no pair has an order."""
         del count
         check_order(Y, weights, self.pairs, self.events)
 
     def terms(self, one: Held, other: Held):
-        """The loss of pairs, times their weight, and that weight: of times, where the smaller one
-        is that of an event.
+        """Loss times weight of pairs, and the weight; for times, only pairs whose smaller time is
+        an event's have a weight.
         """
         order = one.label - other.label
         weight = jnp.where(order == 0, 0, one.weight * other.weight)
@@ -49,29 +49,36 @@ class Ordered(Positive):
 
 @pytree
 class PairsOut(Ordered):
-    """Σ vᵢvⱼ loss(eᵢ − eⱼ, yᵢ − yⱼ) / Σ vᵢvⱼ over pairs yᵢ ≠ yⱼ, each pair left out of the fit that
-    orders it. `pairwise_ranking_error` is that of all pairs: for two classes 1 − AUC, else 1 −
-    concordance index.
+    """Ranking error by leave-pair-out: each pair of rows is ordered by the fit without both of
+    them.
 
-    The loss is 1 where f₋ᵢⱼ(xᵢ) − f₋ᵢⱼ(xⱼ) has the other sign than yᵢ − yⱼ, and ½ where it is 0,
-    exactly, with e_B = [P_BB]⁻¹c_B for all B = {i, j} from the blocks of P(λ). Unlike an AUC of
-    rows left out one by one, which compares predictions of different fits, it has next to no bias.
+    Σ vᵢvⱼ loss(eᵢ − eⱼ, yᵢ − yⱼ) / Σ vᵢvⱼ over pairs yᵢ ≠ yⱼ. The loss is 1 where f₋ᵢⱼ(xᵢ) −
+    f₋ᵢⱼ(xⱼ) has the other sign than yᵢ − yⱼ, and ½ where it is 0, exactly, with e_B = [P_BB]⁻¹c_B
+    for all B = {i, j} from the blocks of P(λ).
+
+    `pairwise_ranking_error` is the one over all pairs: for two classes 1 − AUC, else 1 −
+    concordance index. An AUC from leave-one-out compares predictions of different fits; this one
+    does not, and has next to no bias.
 
     Args:
         pairs: row numbers (p, 2), by default all pairs.
-        events: (n,), 1 where Y is the time of an event, 0 where it is one until which there was
-            none: a pair then counts where its smaller time is an event's, and predictions are
-            times.
+        events: (n,), 1 where Y is the time of an event, 0 where Y is a censored time, until which
+            there was no event. A pair then counts where its smaller time is an event's, and
+            predictions are times.
         within: labels (n,), or what `folds` made of them: all pairs of rows of equal label, such as
-            those of one query. Residuals of a fit are then those of whole queries left out. With
+            those of one query. Residuals of a fit are then those with whole queries left out. With
             `fit(fixed_effects=levels(queries))` it is RankRLS.
-        loss: with `squared_error` it is smooth, and tunes by gradient.
+        loss: of differences of residuals and of labels; `squared_error` is smooth, and tunes by
+            gradient.
+
+    Raises:
+        ValueError: where no pair has an order; for a factor that cannot leave pairs out; for events
+            other than 0 and 1.
 
     **Cost** at each λ ⅝ of the product n² r that makes P, n₁n₂r for classes of n₁ and n₂ rows where
-    labels are known, 2r for each pair that is named; a block of rows of pairs in memory. **Raises**
-    where no pair has an order; for a factor that leaves no pairs out; for events other than 0 and
-    1. **Source**: Pahikkala, Airola, Boberg and Salakoski 2008; Airola, Pahikkala, Waegeman, De
-    Baets and Salakoski 2011.
+    labels are known, 2r for each pair that is named; a block of rows of pairs in memory.
+    **Source**: Pahikkala, Airola, Boberg and Salakoski 2008; Airola, Pahikkala, Waegeman, De Baets
+    and Salakoski 2011.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> X, y = jnp.arange(5.0)[:, None], jnp.array([-1.0, 1.0, -1.0, 1.0, 1.0])
@@ -79,9 +86,9 @@ class PairsOut(Ordered):
     [0.25]
     """
 
-    pairs: Any = None  # `Pairs`, which row numbers (p, 2) are made
+    pairs: Any = None  # `Pairs`, made from row numbers (p, 2)
     events: Any = None
-    within: Any = None  # `Folds`, which labels (n,) are made
+    within: Any = None  # `Folds`, made from labels (n,)
     loss: Callable = static(default=misordered)
     name = "pairwise_ranking_error"
     in_pairs = True
@@ -97,11 +104,13 @@ class PairsOut(Ordered):
 
     @property
     def groups(self):
-        """Those that pairs are within."""
+        """The groups that pairs are taken within."""
         return self.within
 
     def bind(self, Y, rows=None):
-        """All pairs of two classes that are known are rows of one with rows of the other."""
+        """Checked for these rows; where labels are known and have two classes, pairs join rows of
+        one class with rows of the other.
+        """
         n, count = len(Y), None if rows is None else rows.count
         pairs, events, plan = self.pairs, self.events, self.within
         if plan is not None:
@@ -120,7 +129,7 @@ class PairsOut(Ordered):
         return replace(self, pairs=pairs, events=events, within=plan)
 
     def values(self, solution, lams, kernel):
-        """From the 2×2 blocks of what is left out, at one λ after another."""
+        """From the 2×2 blocks of R, at one λ after another."""
         del kernel
         check_pairs_rest(solution.factor)
         return _pairs_out(self, solution, lams)
@@ -135,15 +144,23 @@ def _pairs_out(criterion: PairsOut, solution: Solution, lams) -> Float[Array, "L
 
 @pytree
 class QueriesOut(Ordered):
-    """The same over pairs of rows of one query, every query left out in turn, as those are that a
-    ranking is asked for.
+    """Ranking error by leave-query-out: the rows of each query are ordered by the fit without that
+    query.
+
+    Σ vᵢvⱼ loss(eᵢ − eⱼ, yᵢ − yⱼ) / Σ vᵢvⱼ over pairs of rows of the same query, which estimates the
+    error on new queries.
+
+    Args:
+        groups: labels (n,) of queries, or what `folds` made of them.
+        loss: as in `PairsOut`.
+        pairs: made by the class: all pairs within queries.
 
     >>> import jaxrls as rls
     >>> rls.QueriesOut([0, 0, 1, 1]).name
     'query_ranking_error'
     """
 
-    groups: Any = None  # `Folds`, which labels of queries (n,) are made
+    groups: Any = None  # `Folds`, made from labels (n,) of queries
     loss: Callable = static(default=misordered)
     pairs: Any = None  # `Pairs`, those within queries
     name = "query_ranking_error"
@@ -178,7 +195,7 @@ pairwise_ranking_error = PairsOut()
 
 
 def check_pairs_rest(factor: Factor) -> None:
-    """Raise where a pair of rows holds all of the weight, and an intercept is fitted."""
+    """Raise where one pair of rows holds all of the weight and an intercept is fitted."""
     if not factor.intercept or not is_concrete(factor.weights):
         return
     v = factor.weights.values
@@ -191,8 +208,8 @@ def check_pairs_rest(factor: Factor) -> None:
 
 
 def check_events(events, *lengths: int) -> None:
-    """Raise unless there is one for each row, of these or with padding, 0 or 1 where values are
-    known.
+    """Raise unless there is one event flag for each row, with or without padding, which is 0 or 1
+    where values are known.
     """
     must = "events must be 1 where the time is that of an event and 0 where censored, "
     if events.shape not in [(n,) for n in lengths]:
@@ -205,8 +222,8 @@ def check_events(events, *lengths: int) -> None:
 
 
 def check_order(Y, weights: Weights, pairs: Pairs | None, events=None) -> None:
-    """Raise unless some pair of rows that weigh has an order, in every column of labels that are
-    known, and for pairs of rows that there are not.
+    """Raise unless, in every column of known labels, some pair of rows of positive weight has an
+    order; and for pairs that name rows that do not exist.
     """
     if not is_concrete(Y, weights, pairs, events):
         return

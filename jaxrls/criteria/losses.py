@@ -1,5 +1,5 @@
-"""What is averaged over left-out residuals. Each takes (residual, label), both (n, t), and gives
-(n, t).
+"""Losses, which are averaged over held-out residuals. Each takes (residual, label), both (n, t),
+and returns (n, t).
 """
 
 from collections.abc import Callable
@@ -9,11 +9,17 @@ from jaxtyping import Array, Float
 
 
 def squared_error(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> Float[Array, "n t"]:
-    """Squared error e², the loss of the method itself.
+    """Squared error e², the loss that the method itself minimises.
 
-    **Shapes**: both (n, t). **Cost** O(n t). **Raises** nothing. **Fails**: squares of float32
-    numbers below 1e-19 are 0, and above 1e19 infinite. **Source**: Rifkin (lecture), "Leave-One-Out
-    CV".
+    Args:
+        residual: held-out residuals e = y − f, (n, t).
+        label: labels y, (n, t).
+
+    Returns:
+        The loss of every entry, (n, t), in squared units of Y.
+
+    **Cost** O(n t). **Raises** nothing. **Fails**: squares of float32 numbers below 1e-19 are 0,
+    and above 1e19 infinite. **Source**: Rifkin (lecture), "Leave-One-Out CV".
 
     >>> import jax.numpy as jnp
     >>> squared_error(jnp.array([[2.0]]), jnp.array([[1.0]])).tolist()
@@ -26,10 +32,16 @@ def squared_error(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> 
 def absolute_error(
     residual: Float[Array, "n t"], label: Float[Array, "n t"]
 ) -> Float[Array, "n t"]:
-    """Absolute error |e|, less moved by outliers; its derivative at e = 0 is taken as 0.
+    """Absolute error |e|, which outliers affect less; its derivative at e = 0 is taken as 0.
 
-    **Shapes**: both (n, t). **Cost** O(n t). **Raises** nothing. **Source**: Hastie, Tibshirani and
-    Friedman 2009, §10.6.
+    Args:
+        residual: held-out residuals e = y − f, (n, t).
+        label: labels y, (n, t).
+
+    Returns:
+        The loss of every entry, (n, t), in units of Y.
+
+    **Cost** O(n t). **Raises** nothing. **Source**: Hastie, Tibshirani and Friedman 2009, §10.6.
 
     >>> import jax.numpy as jnp
     >>> absolute_error(jnp.array([[-2.0]]), jnp.array([[1.0]])).tolist()
@@ -40,14 +52,22 @@ def absolute_error(
 
 
 def zero_one_loss(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> Float[Array, "n t"]:
-    """1 where the held-out prediction f = y − e names the wrong class, else 0.
+    """Classification error: 1 where the held-out prediction f = y − e names the wrong class, else
+    0.
 
-    One column of ±1 codes is wrong where sign(f) ≠ y. With several columns, one per class, the most
-    confident column is the prediction, and all columns of a row carry the same 0 or 1, so that an
-    average over columns is the error rate. Piecewise constant: its derivative is 0 everywhere, so
-    it selects λ but cannot tune by gradient.
+    One column of ±1 codes is wrong where sign(f) ≠ y. With several columns, one per class, the
+    column of the largest f is the predicted class, and all columns of a row carry the same 0 or 1,
+    so that an average over columns is the error rate. The loss is piecewise constant: its
+    derivative is 0 everywhere, so it selects λ but cannot tune by gradient.
 
-    **Shapes**: both (n, t). **Cost** O(n t). **Raises** nothing. **Source**: Rifkin 2002, ch. 3.
+    Args:
+        residual: held-out residuals e = y − f, (n, t).
+        label: labels y, codes of classes, (n, t).
+
+    Returns:
+        0 or 1 for every entry, (n, t).
+
+    **Cost** O(n t). **Raises** nothing. **Source**: Rifkin 2002, ch. 3.
 
     >>> import jax.numpy as jnp
     >>> zero_one_loss(jnp.array([[0.5], [2.0]]), jnp.array([[1.0], [1.0]])).tolist()
@@ -61,14 +81,21 @@ def zero_one_loss(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> 
 
 
 def misordered(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> Float[Array, "n t"]:
-    """1 where a pair is predicted in the wrong order, ½ where its two predictions are equal, else
-    0: of differences eᵢ − eⱼ and yᵢ − yⱼ.
+    """Ranking error of pairs: 1 where a pair is predicted in the wrong order, ½ where its two
+    predictions are equal, else 0.
 
-    The predicted difference is label − residual; one that rounding may have made, below eps^¾ of
-    these two, counts as a tie.
+    The predicted difference is label − residual; a difference below eps^¾ of these two may be
+    rounding, and counts as a tie.
 
-    **Shapes**: both (n, t). **Cost** O(n t). **Raises** nothing. **Source**: Harrell, Lee and Mark
-    1996, §5.5; of two classes Hanley and McNeil 1982.
+    Args:
+        residual: differences eᵢ − eⱼ of held-out residuals, (n, t).
+        label: differences yᵢ − yⱼ of labels, (n, t).
+
+    Returns:
+        0, ½ or 1 for every pair, (n, t).
+
+    **Cost** O(n t). **Raises** nothing. **Source**: Harrell, Lee and Mark 1996, §5.5; of two
+    classes Hanley and McNeil 1982.
 
     >>> import jax.numpy as jnp
     >>> misordered(jnp.array([[0.5], [2.0], [3.0]]), jnp.array([[2.0], [2.0], [2.0]])).tolist()
@@ -83,7 +110,7 @@ def misordered(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> Flo
 
 
 def check_loss(loss) -> None:
-    """Raise for what is no function."""
+    """Raise for a loss that cannot be called."""
     if not callable(loss):
         raise ValueError(f"loss must be a function, such as jaxrls.absolute_error, and is {loss!r}")
 

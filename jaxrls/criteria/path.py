@@ -1,5 +1,5 @@
-"""What one factor says at every λ, and at one: coefficients, degrees of freedom, residuals of rows
-left out, and of two-sided data also of entries, whole rows and columns.
+"""What one factor gives at every λ, or at one: coefficients, degrees of freedom and held-out
+residuals; for two-sided data also the errors of held-out entries, rows and columns.
 """
 
 from collections.abc import Callable
@@ -23,10 +23,13 @@ from jaxrls.support.pytrees import pytree
 class Path:
     """The whole regularisation path: coefficients, intercept and leave-one-out error at every λ.
 
-    `coef` is (L, q) or (L, q, t): dual coefficients c(λ), q = n, or weights w(λ) on explicit
-    features, q = r, by the factor's route. `loo` is Σ vᵢ eᵢ² / Σ vᵢ, (L,) or (L, t); `intercept`
-    has the same shape, and is 0 where none was fitted. `free` are coefficients β of columns without
-    penalty, where there are such.
+    Args:
+        lams: λ (L,), or (L, t) with one for each target.
+        coef: (L, q) or (L, q, t): dual coefficients c(λ), q = n, or weights w(λ) on explicit
+            features, q = r, by the factor's route.
+        intercept: (L,) or (L, t), 0 where none was fitted.
+        loo: the leave-one-out error Σ vᵢ eᵢ² / Σ vᵢ, (L,) or (L, t).
+        free: coefficients β of the fixed effects, (L, p) or (L, p, t); None where there are none.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False)
@@ -42,7 +45,7 @@ class Path:
 
 
 def one_lam(lam, solution: Solution) -> Float[Array, "1 *k"]:
-    """One λ, or one per target, as a grid of one."""
+    """One λ, or one for each target, as a grid of length one."""
     factor, shape = solution.factor, solution.labels.given.shape
     lam = as_array("lam", lam, factor.dtype)
     if lam.shape not in ((), shape[1:]):
@@ -59,17 +62,27 @@ def path(
     Y: Float[Array, "n *t"] | Listed,
     lams: Float[Array, " L"] | Float[Array, "L t"] | Listed,
 ) -> Path:
-    """Coefficients and exact leave-one-out error for every λ, from one factorization.
+    """Compute coefficients and the exact leave-one-out error for every λ, from one factorization.
 
     c(λ) = U (D ∘ z) and e(λ) = c/p with D = 1/(s + λ), z = Uᵀy, p = (U∘U) D: two matrix products
-    for the whole grid. λ goes in chunks of 1024 columns (λ × targets), so that beside the result
-    itself n × 1024 and r × L × t numbers are in flight.
+    for the whole grid. λ is taken in chunks of 1024 columns (λ × targets), so that n × 1024 and r ×
+    L × t numbers are in memory in addition to the result.
 
-    **Shapes**: Y (n,) or (n, t), lams (L,), where 0 is taken as `factor.precision_floor()`.
+    Args:
+        factor: what `factorize` made.
+        Y: labels (n,) or (n, t).
+        lams: λ (L,), or (L, t) with one for each target; 0 is taken as `factor.precision_floor()`.
+
+    Returns:
+        A `Path`.
+
+    Raises:
+        ValueError: for shapes that do not fit or λ < 0.
+
     **Cost** O(n r L (t + 1)) after the factorization; the result holds q·t·L coefficients: where
-    these are too many, use `loo` and then `coef` at the chosen λ. **Raises** `ValueError` for
-    shapes that do not fit or λ < 0. **Fails**: λ below `factor.precision_floor()` gives rounding
-    noise. **Source**: Rifkin (lecture), "LOOE derivation"; Rifkin and Lippert 2007, eq. 10.
+    these are too many, use `loo` and then `coef` at the chosen λ. **Fails**: λ below
+    `factor.precision_floor()` gives rounding noise. **Source**: Rifkin (lecture), "LOOE
+    derivation"; Rifkin and Lippert 2007, eq. 10.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Linear(), jnp.array([[1.0], [2.0], [3.0]]), intercept=False)
@@ -94,15 +107,24 @@ class Pair(NamedTuple):
 def coef(
     factor: Factor, Y: Float[Array, "n *t"] | Listed, lam: Float[Array, "*#t"] | float | Listed
 ) -> tuple[Any, ...]:
-    """Coefficients and intercept at one λ, or at one λ per target.
+    """Compute coefficients and intercept at one λ, or at one λ per target.
 
     c(λ) = √v U (D ∘ z), or w(λ) = basis (D ∘ z) on explicit features; b(λ) = mean(y) − shift·(D ∘
     z).
 
-    **Shapes**: Y (n,) or (n, t), lam () or (t,), where 0 is taken as `factor.precision_floor()`.
-    **Returns** `(coef, intercept)`, (q,) and (), or (q, t) and (t,); β last where columns have no
-    penalty. **Cost** O(n r t). **Raises** `ValueError` for λ < 0 or shapes that do not fit.
-    **Source**: Rifkin (lecture), "Solving RLS, Varying λ".
+    Args:
+        factor: what `factorize` made.
+        Y: labels (n,) or (n, t).
+        lam: λ (), or (t,) with one for each target; 0 is taken as `factor.precision_floor()`.
+
+    Returns:
+        `(coef, intercept)`, (q,) and (), or (q, t) and (t,); where further columns have no penalty,
+        their coefficients `free`, (p,) or (p, t), come third.
+
+    Raises:
+        ValueError: for λ < 0 or shapes that do not fit.
+
+    **Cost** O(n r t). **Source**: Rifkin (lecture), "Solving RLS, Varying λ".
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Linear(), jnp.array([[1.0], [2.0]]), intercept=False)
@@ -122,14 +144,24 @@ def loo_residuals(
     lam: Float[Array, "*#t"] | float | Listed,
     groups: Folds | Listed | None = None,
 ) -> Float[Array, "n *t"]:
-    """Exact leave-one-out residuals eᵢ = yᵢ − f₍without i₎(xᵢ), at one λ or at one λ per target.
+    """Compute exact leave-one-out residuals at one λ, or at one λ per target.
 
-    e = c̃/(p√v); a row of weight vᵢ is left out with all its weight, and one of weight 0 was never
-    in: eᵢ = yᵢ − f(xᵢ). With `groups` (n,), labels or what `folds` made of them, every row's whole
-    group is left out: e_B = [P_BB]⁻¹ c_B.
+    eᵢ = yᵢ − f₍without i₎(xᵢ) = c̃ᵢ/(pᵢ√vᵢ). With groups e_B = [P_BB]⁻¹ c_B. A row of weight vᵢ is
+    left out with all its weight; one of weight 0 takes no part in the fit, and has eᵢ = yᵢ − f(xᵢ).
 
-    **Shapes**: Y (n,) or (n, t), lam () or (t,); returns the shape of Y, in its units. **Cost** O(n
-    r t). **Raises** as `coef`, and `loo`. **Source**: Rifkin (lecture), "LOOE derivation, VII".
+    Args:
+        factor: what `factorize` made.
+        Y: labels (n,) or (n, t).
+        lam: λ (), or (t,) with one for each target; 0 is taken as `factor.precision_floor()`.
+        groups: labels (n,), or what `folds` made of them: each row's whole group is left out.
+
+    Returns:
+        Held-out residuals in the shape and units of Y.
+
+    Raises:
+        ValueError: as `coef` and `loo` do.
+
+    **Cost** O(n r t). **Source**: Rifkin (lecture), "LOOE derivation, VII".
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False)
@@ -142,12 +174,22 @@ def loo_residuals(
 
 @door()
 def effective_dof(factor: Factor, lams: Float[Array, " L"] | Listed) -> Float[Array, " L"]:
-    """Effective degrees of freedom of the fit at every λ: how many parameters it amounts to.
+    """Compute the effective degrees of freedom of the fit at every λ: how many free parameters it
+    is worth.
 
     df(λ) = Σ s/(s + λ) = trace of the hat matrix, and 1 more for an unpenalised intercept.
 
-    **Shapes**: lams (L,) gives (L,). **Cost** O(r L). **Raises** `ValueError` for λ < 0;
-    0 is the floor, as in `coef`. **Source**: Hastie, Tibshirani and Friedman 2009, eq. 3.50.
+    Args:
+        factor: what `factorize` made.
+        lams: λ (L,); 0 is taken as the floor, as in `coef`.
+
+    Returns:
+        Degrees of freedom (L,).
+
+    Raises:
+        ValueError: for λ < 0.
+
+    **Cost** O(r L). **Source**: Hastie, Tibshirani and Friedman 2009, eq. 3.50.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False)
@@ -166,23 +208,36 @@ def kronecker_left_out(
     *,
     loss: Callable = squared_error,
 ) -> Float[Array, " L"]:
-    """Exact cross-validation of two-sided data at every λ, for whichever predictions are wanted.
+    """Exact cross-validation error of two-sided data at every λ, for the kind of predictions that
+    are wanted.
 
-    Σ vᵢⱼ loss(eᵢⱼ, yᵢⱼ) / Σ vᵢⱼ, where eᵢⱼ is the label less the prediction of a fit without
+    Σ vᵢⱼ loss(eᵢⱼ, yᵢⱼ) / Σ vᵢⱼ, where eᵢⱼ is the label minus the prediction of a fit without
 
     * `"entries"` (setting A): that entry, for missing labels of known rows and columns; as `loo`.
     * `"rows"` (setting B): all of row i, for new rows.
     * `"columns"` (setting C): all of column j, for new columns.
     * `"both"` (setting D): all of row i and all of column j, for pairs of which both are new.
 
-    **Shapes**: Y (n₁, n₂), complete, lams (L,) give (L,). **Cost** for every λ O(n₁n₂(n₁ + n₂)), as
-    the fit; for `"both"` O(n₁²n₂²), and once O(m⁴), m the smaller of n₁ and n₂, as that side is
-    factored without each of its rows. **Raises** `ValueError` for a factor of one side, another Y,
-    or where leaving out leaves nothing. **Fails**: a λ chosen by entries is mostly too small for
-    new rows and columns: validate what will be predicted. **Source**: the settings and the first
-    three, Stock, Pahikkala, Airola, De Baets and Waegeman 2018, "A comparative study of pairwise
-    learning methods based on kernel ridge regression"; with an intercept, and for both, derived in
-    `factors/kronecker.py`.
+    Args:
+        factor: what `factor_kronecker` made.
+        Y: labels (n₁, n₂), none missing.
+        lams: λ (L,).
+        setting: what is left out, one of the four above.
+        loss: as in `LeaveOneOut`.
+
+    Returns:
+        The error at every λ, (L,).
+
+    Raises:
+        ValueError: for a factor of one-sided data, a Y of another shape, or where nothing is left
+            to fit.
+
+    **Cost** for every λ O(n₁n₂(n₁ + n₂)), as the fit; for `"both"` O(n₁²n₂²), and once O(m⁴), m the
+    smaller of n₁ and n₂, as that side is factored without each of its rows. **Fails**: a λ chosen
+    by entries is mostly too small for new rows and columns: validate what will be predicted.
+    **Source**: the settings and the first three, Stock, Pahikkala, Airola, De Baets and Waegeman
+    2018, "A comparative study of pairwise learning methods based on kernel ridge regression"; with
+    an intercept, and for both, derived in `factors/kronecker.py`.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> K1, K2 = jnp.eye(2) + 1, jnp.eye(3)
@@ -203,11 +258,22 @@ def kronecker_residuals(
     lam: Float[Array, ""] | float,
     setting: str = "entries",
 ) -> Float[Array, "n1 n2"]:
-    """Labels less held-out predictions of two-sided data at one λ, by setting: see
-    `kronecker_left_out`.
+    """Compute the held-out residuals of two-sided data at one λ: labels minus held-out predictions.
 
-    **Shapes**: Y (n₁, n₂) gives (n₁, n₂). **Cost** and **Raises** as `kronecker_left_out` for one
-    λ. **Source**: as there.
+    Args:
+        factor: what `factor_kronecker` made.
+        Y: labels (n₁, n₂), none missing.
+        lam: one λ.
+        setting: what is left out: `"entries"`, `"rows"`, `"columns"` or `"both"`, as in
+            `kronecker_left_out`.
+
+    Returns:
+        Held-out residuals (n₁, n₂), in the units of Y.
+
+    Raises:
+        ValueError: as `kronecker_left_out` does.
+
+    **Cost** as `kronecker_left_out` for one λ. **Source**: as there.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factor_kronecker(jnp.eye(2) + 1, jnp.eye(2), intercept=False)
@@ -219,7 +285,7 @@ def kronecker_residuals(
 
 
 def check_table(Y, setting: str, shape: tuple[int, int], intercept: bool) -> None:
-    """Raise for labels that are not those of all pairs, a setting that there is not, or one that
+    """Raise for labels that are not a full table of pairs, an unknown setting, or a setting that
     would leave nothing to fit.
     """
     if Y.shape != shape:
@@ -242,7 +308,7 @@ def check_table(Y, setting: str, shape: tuple[int, int], intercept: bool) -> Non
 
 
 def _solved(factor, Y, setting):
-    """The factor of two sides, and the solution with a matrix of labels, checked."""
+    """The two-sided factor, and its solution for a matrix of labels, both checked."""
     sides, Y = factor.sides(), as_array("Y", Y, factor.dtype)
     check_table(Y, setting, sides.shape, sides.intercept)
     return sides, sides.solve(Y.reshape(-1))

@@ -1,5 +1,5 @@
-"""The standard criteria and their names: rows left out or held out, alone or in groups, and what
-comes of sums over the whole fit.
+"""The standard criteria and their names: leave-one-out, k-fold and hold-out errors, and those that
+follow from sums over the whole fit, such as GCV and the evidence.
 """
 
 import inspect
@@ -29,22 +29,23 @@ from jaxrls.support.pytrees import pytree, static
 
 @pytree
 class LeaveOneOut(Positive):
-    """Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ, exact, with every row, or every group of rows, left out in turn.
+    """The exact leave-one-out error, or leave-one-group-out error, at every λ.
 
-    One by one e = c/p, c = P̃y, p = diag P̃, P̃ the inverse of K̃ + λI; of a group
-    e_B = [P̃_BB]⁻¹c_B. Called, `criterion(factor, Y, lams)`, it gives the error at every λ; in
-    `fit(criterion=…)` it is what λ is chosen by. `loo` is the one of squared errors,
-    `kfold(groups)` that of groups.
+    Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ, with every row, or every group of rows, left out in turn. For single
+    rows e = c/p, c = P̃y, p = diag P̃, P̃ the inverse of K̃ + λI; for a group e_B = [P̃_BB]⁻¹c_B.
+
+    Called as `criterion(factor, Y, lams)` it gives the error at every λ; in `fit(criterion=…)` λ is
+    chosen by it. `loo` is the one of squared errors, `kfold(groups)` the one of groups.
 
     Args:
         loss: what is averaged: `squared_error`, `absolute_error`, `zero_one_loss`, or any function
             (residuals (n, t), labels (n, t)) -> (n, t).
         groups: labels (n,) of rows that are left out together, or what `folds` made of them.
+            Default: single rows.
 
-    **Cost** O(n r L (t + 1)); for k groups of b rows the smaller of O(k L b² (r + b)) and
-    O(k n r (r + L t)). **Fails**: without groups too optimistic where rows come in groups.
-    **Source**: Rifkin (lecture), "LOOE derivation, VII"; Pahikkala, Boberg and Salakoski 2006,
-    theorem 1.
+    **Cost** O(n r L (t + 1)); for k groups of b rows the smaller of O(k L b² (r + b)) and O(k n r
+    (r + L t)). **Fails**: without groups too optimistic where rows come in groups. **Source**:
+    Rifkin (lecture), "LOOE derivation, VII"; Pahikkala, Boberg and Salakoski 2006, theorem 1.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False)
@@ -53,7 +54,7 @@ class LeaveOneOut(Positive):
     """
 
     loss: Callable = static(default=squared_error)
-    groups: Any = None  # `Folds`, which labels are made
+    groups: Any = None  # `Folds`, made from labels
     of_losses = True
 
     def __post_init__(self):
@@ -63,12 +64,12 @@ class LeaveOneOut(Positive):
 
     @property
     def name(self):  # type: ignore[override]
-        """By what is left out."""
+        """Its name, by what is left out."""
         return "loo" if self.groups is None else "kfold"
 
     @property
     def of_some_rows(self):  # type: ignore[override]
-        """Unless groups of all rows are named."""
+        """True unless it holds groups, which are of all rows."""
         return self.groups is None
 
     @property
@@ -113,21 +114,26 @@ class LogPredictive(Criterion):
     """Leave-one-out log predictive density: the mean of log p(yᵢ | all other labels), larger is
     better.
 
-    −½ (log 2πτσᵢ² + eᵢ²/(τσᵢ²)) averaged over rows, with e = c/p and σᵢ² = 1/pᵢ, p = diag (K +
-    λV⁻¹)⁻¹, V the weights. As in `log_marginal_likelihood`, y ~ N(0, τ(K + λV⁻¹)), with a flat
-    prior on an intercept. It judges variances too, which `loo` does not, and asks less of the
-    kernel than the evidence does: each label is predicted from all others, whatever the prior says
-    of them together. In nats for each row of positive weight; the cost of `loo`.
+    −½ (log 2πτσᵢ² + eᵢ²/(τσᵢ²)) averaged over rows, in nats for each row of positive weight, with e
+    = c/p and σᵢ² = 1/pᵢ, p = diag (K + λV⁻¹)⁻¹, V the weights. As in `log_marginal_likelihood`, y ~
+    N(0, τ(K + λV⁻¹)), with a flat prior on an intercept.
+
+    Unlike `loo` it also judges the predicted variances. It depends less on the kernel being right
+    than the evidence does: each label is predicted from all others, and their joint prior does not
+    count.
 
     Args:
         scale: τ, by default 1: the noise variance is λ and the kernel is the prior covariance, as
-            it stands. With `"loo"` τ is the mean of e²/σ², at which the density is largest, for
-            every λ and target: the choice then depends on the labels' unit and the kernel's size
-            through their ratio to λ alone.
+            it is. With `"loo"` τ is the mean of e²/σ², at which the density is largest, for every λ
+            and target: the choice then depends on the labels' unit and the kernel's size only
+            through their ratio to λ.
 
-    **Raises** for the iterative route, which knows no leverage exactly. **Fails**: on landmarks the
-    prior is that of the model, k̂, which is sure of itself far from them. **Source**: Rasmussen and
-    Williams 2006, eq. 5.10 to 5.12; Sundararajan and Keerthi 2001.
+    Raises:
+        ValueError: for the iterative route, which has no exact leverage.
+
+    **Cost** as `loo`. **Fails**: on landmarks the prior is that of the model, k̂, whose predictive
+    uncertainty is too small far from them. **Source**: Rasmussen and Williams 2006, eq. 5.10 to
+    5.12; Sundararajan and Keerthi 2001.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False)
@@ -148,7 +154,7 @@ class LogPredictive(Criterion):
             )
 
     def values(self, solution, lams, kernel):
-        """One pass over the rows: with 1/σᵢ² = vᵢ(1 − hᵢ)/λ, the means of its logarithm and of
+        """From one pass over the rows: with 1/σᵢ² = vᵢ(1 − hᵢ)/λ, the means of its logarithm and of
         eᵢ²/σᵢ².
         """
         del kernel
@@ -177,9 +183,11 @@ class GCV(Positive):
     """Generalised cross-validation: leave-one-out with every leverage replaced by their mean.
 
     GCV(λ) = (Σ vᵢ rᵢ² / Σ vᵢ) / (1 − df(λ)/n)², with r the training residuals and n the number of
-    rows of positive weight. Unlike LOO it does not depend on the basis the data are written in.
-    In squared units of Y; O(r L t). **Fails**: where squares of labels leave the range of the
-    dtype, as `squared_error` says. **Source**: Golub, Heath and Wahba 1979, eq. 1.4.
+    rows of positive weight. It is in squared units of Y. Unlike leave-one-out it does not depend on
+    the basis in which the data are written.
+
+    **Cost** O(r L t). **Fails**: where squares of labels leave the range of the dtype, as
+    `squared_error` says. **Source**: Golub, Heath and Wahba 1979, eq. 1.4.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(2), intercept=False)
@@ -191,8 +199,8 @@ class GCV(Positive):
     of_sums = of_some_rows = True
 
     def values(self, solution, lams, kernel):
-        """From the residual norm and its degrees of freedom, of which one row with an intercept has
-        none, as nothing is left without it.
+        """From the residual norm and its degrees of freedom; one row with an intercept has none, as
+        nothing is left to fit without it.
         """
         del kernel
         weights = solution.factor.weights
@@ -202,12 +210,16 @@ class GCV(Positive):
 
 @pytree
 class Evidence(Criterion):
-    """Log evidence of the Gaussian process y ~ N(0, K + λ V⁻¹), V the weights: larger is better.
+    """Log evidence (log marginal likelihood) of the Gaussian process with this kernel: larger is
+    better.
 
-    −½ yᵀG⁻¹y − ½ log |G| − (n/2) log 2π. With an intercept, the restricted likelihood under a flat
-    prior on it. The noise level is λ and the signal's scale is the kernel's: unlike LOO, the choice
-    depends on both. In nats; O(r L t). **Source**: Rasmussen and Williams 2006, eq. 2.30; with
-    intercept, Patterson and Thompson 1971.
+    −½ yᵀG⁻¹y − ½ log |G| − (n/2) log 2π, in nats, for y ~ N(0, G), G = K + λ V⁻¹, V the weights.
+    With an intercept it is the restricted likelihood under a flat prior on it. The noise variance
+    is λ and the signal variance is the kernel's: unlike in leave-one-out, the choice depends on
+    both.
+
+    **Cost** O(r L t). **Source**: Rasmussen and Williams 2006, eq. 2.30; with intercept, Patterson
+    and Thompson 1971.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(1), intercept=False)
@@ -230,17 +242,25 @@ class Evidence(Criterion):
         )
 
     def to_search(self, error, n):
-        """Per row."""
+        """The error per row."""
         return error / n
 
     def from_search(self, value, n):
-        """Of all rows."""
+        """The error of all rows."""
         return value * n
 
 
 @pytree
 class HoldOut(Positive):
-    """Σⱼ vⱼ loss(yⱼ − f(xⱼ), yⱼ) / Σⱼ vⱼ over rows held out: what `holdout` makes.
+    """The error on held-out rows, as a criterion: what `holdout` makes.
+
+    Σⱼ vⱼ loss(yⱼ − f(xⱼ), yⱼ) / Σⱼ vⱼ over the held-out rows.
+
+    Args:
+        X: held-out rows (m, d).
+        Y: their labels, (m,) or (m, t).
+        weights: (m,), 0 or more. Default 1.
+        loss: as in `LeaveOneOut`.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> rls.HoldOut(jnp.ones((2, 1)), jnp.array([1.0, 2.0])).name
@@ -255,7 +275,9 @@ class HoldOut(Positive):
     of_some_rows = True
 
     def bind(self, Y, rows=None):
-        """Rows, labels and weights, as many columns and targets as those that are fitted."""
+        """Held-out rows, labels and weights, checked to have the columns and targets of those that
+        are fitted.
+        """
         held = as_rows(Linear(), self.X, "X of holdout")
         labels = held.column(as_floats("Y of holdout", self.Y))
         wanted = (held.shape[0], *Y.shape[1:])
@@ -272,17 +294,17 @@ class HoldOut(Positive):
         return replace(self, X=held, Y=labels, weights=Weights.of_rows(self.weights, held))
 
     def check(self, kernel):
-        """Held-out rows inside of the kernel's domain."""
+        """Raise for held-out rows outside the kernel's domain."""
         self.X.check(kernel, "X of holdout", training=False)
 
     @property
     def traceable(self):  # type: ignore[override]
-        """That of the rows."""
+        """Whether the rows can go into `jax.jit`."""
         return not isinstance(self.X, Rows) or self.X.traceable
 
     def values(self, solution, lams, kernel):
-        """One pass over the held-out rows, in the precision of the factor whatever theirs is;
-        without a kernel these are what multiplies the coefficients.
+        """From one pass over the held-out rows, in the precision of the factor whatever theirs is.
+        Without a kernel the rows are taken as what multiplies the coefficients.
         """
         factor, rows = solution.factor, self.X
         if factor.fixed.rows is not None:
@@ -315,11 +337,13 @@ class HoldOut(Positive):
 
 
 def holdout(X, Y, *, weights=None, loss: Callable = squared_error) -> HoldOut:
-    """The error on held-out rows, Σⱼ vⱼ loss(yⱼ − f_λ(xⱼ), yⱼ) / Σⱼ vⱼ, as a criterion.
+    """Make a criterion of the error on held-out rows.
+
+    Σⱼ vⱼ loss(yⱼ − f_λ(xⱼ), yⱼ) / Σⱼ vⱼ, f_λ fitted on the other rows.
 
     Args:
-        X: rows (m, d) with the columns of those that are fitted. Where it is called with a factor
-            and no kernel, what multiplies the coefficients, (m, q):
+        X: held-out rows (m, d), with the columns of those that are fitted. Where the criterion is
+            called with a factor and no kernel: what multiplies the coefficients, (m, q), as
             `gram(kernel, X, factor.points)`, or explicit features.
         Y: their labels, (m,) or (m, t).
         weights: (m,), 0 or more. Default 1.
@@ -354,8 +378,8 @@ NAMED: dict[str, Criterion] = {
 
 
 def as_criterion(criterion, groups=None) -> Criterion:
-    """The criterion by name, as a function, or itself; of single rows with the groups that are to
-    be left out in their place.
+    """A criterion from its name, a function, or itself; where it is one of single rows, with
+    `groups` left out in their place.
     """
     if isinstance(criterion, str) and criterion in NAMED:
         criterion = NAMED[criterion]

@@ -1,8 +1,8 @@
-"""λ without a spectrum: a Cholesky factor of K̃ + λI for every λ, differentiable in everything.
+"""One Cholesky factor of K̃ + λI for every λ, without a spectrum, differentiable in everything.
 
 R = λP̃ with P̃ the inverse from which the fixed effects are projected out. Leave-one-out, GCV,
-k-fold, hold-out and the evidence have exact derivatives, to any order, in kernel parameters, λ, X,
-Y and weights, wherever eigenvalues repeat or vanish.
+k-fold, hold-out and the evidence have exact derivatives, of any order, in kernel parameters, λ, X,
+Y and weights, even where eigenvalues repeat or vanish.
 """
 
 from abc import abstractmethod
@@ -33,7 +33,7 @@ from jaxrls.support.pytrees import pytree
 
 
 class DualOneByOne(OneByOne):
-    """All of G = K̃ + λI at one λ after another, whose fixed effects are projected out as in
+    """All of G = K̃ + λI at one λ after another; the fixed effects are projected out as in
     generalised least squares.
     """
 
@@ -41,8 +41,8 @@ class DualOneByOne(OneByOne):
 
     @abstractmethod
     def solved(self, lam, one: Solution) -> tuple[Any, Any, Any, Any]:
-        """G⁻¹[ỹ, H], diag G⁻¹ and log |G| in units of a power of two near λ; and how it came there,
-        where that takes steps.
+        """G⁻¹[ỹ, H], diag G⁻¹ and log |G| in units of a power of two near λ; and distances after
+        each step where an iteration finds them, else None.
         """
 
     @property
@@ -53,8 +53,8 @@ class DualOneByOne(OneByOne):
     def at_lam(self, lam, one):
         """c̃ = G⁻¹ỹ − US⁻¹Uᵀỹ with U = G⁻¹H and S = HᵀU, likewise diag P̃ and log |G|.
 
-        In units near λ: squares of G⁻¹, which derivatives hold, would leave the range of float32
-        for kernels of small numbers.
+        In units near λ: squares of G⁻¹, which derivatives contain, would leave the range of float32
+        for kernels of small values.
         """
         scaled, H, fixed = one.labels.scaled, self.H, self.fixed
         t, unit, beta = scaled.shape[1], power_of_two(lam), one.labels.start
@@ -80,8 +80,8 @@ class DualOneByOne(OneByOne):
 
 @pytree
 class CholeskyGram(DualOneByOne):
-    """K̃ + λI = LLᵀ: the dual route at one λ after another. About n³ flops each, and 1.9n³ more for
-    a gradient.
+    """K̃ + λI = LLᵀ: the dual route at one λ after another. It takes about n³ flops each, and 1.9n³
+    more for a gradient.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Gaussian(1.0), jnp.eye(3), solver=rls.Cholesky())
@@ -99,12 +99,12 @@ class CholeskyGram(DualOneByOne):
 
     @property
     def report(self):
-        """The floor by the diagonal: a Cholesky factor is rounded entry by entry."""
+        """With the floor from the diagonal of K: a Cholesky factor is rounded entry by entry."""
         largest = jnp.max(jnp.diagonal(self.weights.scale_both(jax.lax.stop_gradient(self.K))))
         return Report(self.name, 6 * rounding(self.n, largest[None]), jnp.zeros((), self.dtype))
 
     def trace(self):
-        """Σ vᵢKᵢᵢ, less the share of fixed effects."""
+        """Σ vᵢKᵢᵢ, without the share of the fixed effects."""
         H, scale = self.H, self.weights.scale
         whole = jnp.sum(self.weights.array * jnp.diagonal(self.K))
         return whole - jnp.sum(H * scale(matmul(self.K, scale(H))))
@@ -115,7 +115,7 @@ class CholeskyGram(DualOneByOne):
         return self.solve_diag(*self._system(lam), B)
 
     def solve_diag(self, *system):
-        """G⁻¹B, diag G⁻¹ and log |G|, in no steps."""
+        """G⁻¹B, diag G⁻¹ and log |G|, directly, without steps."""
         return (*solve_diag(*system), jnp.zeros(0, self.dtype))
 
     def inverse(self, G):
@@ -128,7 +128,7 @@ class CholeskyGram(DualOneByOne):
         return self.weights.scale_both(self.K) / unit, lam / unit
 
     def view(self, solution, lam):
-        """λP̃, and for queries the rows of what makes f of √v y."""
+        """λP̃; for queries the rows of the linear map from √v y to f."""
         at, weights, H = self.at_lam(lam, solution), self.weights, self.H
         P, unit = self.projected_inverse(lam), power_of_two(lam)
         R, residuals, diagonal = lam / unit * P, at.r, at.R[:, 0]
@@ -164,8 +164,8 @@ class CholeskyGram(DualOneByOne):
 
 @pytree
 class RefinedGram(CholeskyGram):
-    """λ below what float32 can tell, from decompositions in float32: (K̃ + λI)⁻¹ in the precision
-    of products, at one λ after another, about 16n³ flops each in products, and n³ in float32.
+    """K̃ + λI inverted in float64 from decompositions in float32, for λ below what float32 can
+    resolve: one λ after another, about 16n³ flops each in products, and n³ in float32.
 
     Rows, K and vectors are in the dtype of X, which is to be float64.
 
@@ -178,7 +178,7 @@ class RefinedGram(CholeskyGram):
     name: ClassVar[str] = "refined"
 
     def spread(self, lam):
-        """Not by a factor in float32."""
+        """Raises: it would need a factor, which is there in float32 only."""
         raise ValueError(self._lacks("tells no variances"))
 
     def solve_diag(self, *system):
@@ -190,8 +190,8 @@ class RefinedGram(CholeskyGram):
         return refined_inverse(G)
 
     def outcome(self, solution, lams, groups, fn):
-        """All from one inverse, and how it was come by: `residuals` of the run are distances from
-        the identity.
+        """All from one inverse, and how it was found: `residuals` of the run are distances from the
+        identity.
         """
         at = solution.per_target(lams[0], self.at_lam)
         count = jnp.sum(jnp.isfinite(at.steps), axis=0)
@@ -204,8 +204,8 @@ class RefinedGram(CholeskyGram):
 
 
 def whitened(U: Float[Array, "n q"], H: Float[Array, "n q"]):
-    """UL⁻ᵀ and L⁻¹, LLᵀ = HᵀU, so that U(HᵀU)⁻¹Uᵀ is a product with its transpose. A column of H
-    that is 0, as of a level without weight, stays out.
+    """UL⁻ᵀ and L⁻¹ with LLᵀ = HᵀU, so that U(HᵀU)⁻¹Uᵀ is the product of the first with its
+    transpose. A column of H that is 0, as of a level without weight, is ignored.
     """
     S = matmul(H.T, U)
     if len(S) == 1:

@@ -2,8 +2,9 @@
 differentiable in everything, the landmarks included.
 
 With ψ of a row (for landmarks k(x, points), K_RR = LLᵀ and φ = L⁻¹ψ; else φ = ψ), ΦᵀΦ + λI = AAᵀ
-for weighted Φ less its fit by the fixed effects, and R = L⁻ᵀA⁻ᵀ: a row is seen as u = (ψ − b·fit)R,
-its M of the one matrix, and labels as q = A⁻¹Φᵀ√v y. Coefficients are Rq, ŷ = u·q, leverage v|u|².
+for weighted Φ minus its fit by the fixed effects, and R = L⁻ᵀA⁻ᵀ: a row enters as u = (ψ − b·fit)R,
+its part of M in `leave_out.view`, and labels as q = A⁻¹Φᵀ√v y. Coefficients are Rq, ŷ = u·q,
+leverage v|u|².
 """
 
 from collections.abc import Callable
@@ -67,8 +68,8 @@ class CholeskyFeatures(OneByOne):
 
     @property
     def report(self):
-        """The floor by the norm of ΦᵀΦ, which bounds s_max, and by what L⁻ᵀ makes of the rounding
-        of k(x, landmarks).
+        """With the floor from the norm of ΦᵀΦ, which bounds s_max, and from the rounding of k(x,
+        landmarks), which L⁻ᵀ amplifies.
         """
         second, r = jax.lax.stop_gradient(self.second), self.second.shape[0]
         unit = power_of_two(jnp.max(jnp.abs(second)))  # in which squares stay in range
@@ -87,7 +88,7 @@ class CholeskyFeatures(OneByOne):
 
     @property
     def parts(self):
-        """Those of the rows."""
+        """The number of parts of the rows."""
         return self.rows.parts
 
     @property
@@ -110,15 +111,15 @@ class CholeskyFeatures(OneByOne):
         return self.rows.sum(block, *columns, **self.hints)
 
     def at(self, lam, state) -> "Shrunk":
-        """What takes rows and labels to shrunk coordinates, at one λ."""
+        """The `Shrunk` coordinates at one λ."""
         A = jnp.linalg.cholesky(self.second + lam * jnp.eye(len(self.second), dtype=self.dtype))
         shrink = triangular_inverse(A)
         R = shrink.T if self.map.back is None else matmul(shrink, self.map.back.T).T
         return Shrunk(R, matmul(self.origin, shrink.T), matmul(shrink, state), shrink)
 
     def _at_all(self, solution, lams) -> "Shrunk":
-        """The same one λ after the other, and where each target has its own, one target after the
-        other, (L k, …): made once, before the rows are read.
+        """The same at one λ after another, and where each target has its own λ, one target after
+        another, (L k, …): computed once, before the rows are read.
         """
         (L, k), (r, t) = lams.shape, solution.state.shape
         each = jnp.moveaxis(solution.state.reshape(r, k, t // k), 1, 0)
@@ -135,7 +136,9 @@ class CholeskyFeatures(OneByOne):
         return jax.tree.map(joined, jax.lax.map(fn, shrunk))
 
     def at_lam(self, lam, one):
-        """From moments: all but what belongs to rows, and ‖w‖² of w = A⁻ᵀq in place of the fit."""
+        """From moments: all results but those of single rows, with ‖w‖² of w = A⁻ᵀq in place of the
+        fit.
+        """
         shrunk, missing = self.at(lam, one.state), self.residual_dimensions() - len(self.second)
         logs = missing * jnp.log(lam) - 2 * jnp.sum(jnp.log(jnp.diagonal(shrunk.shrink)))
         dof = missing + lam * jnp.sum(shrunk.shrink**2)
@@ -148,11 +151,11 @@ class CholeskyFeatures(OneByOne):
         return self.residual_norm(solution, lams) / lams + super().data_fit(solution, lams)
 
     def coordinates(self, psi, b, shrunk: "Shrunk") -> Float[Array, "n r"]:
-        """u of a block of rows, from their ψ."""
+        """u of a block of rows, from ψ."""
         return tall_matmul(psi, shrunk.R) - self.fixed.fitted(b, shrunk.middle)
 
     def sweep(self, solution, lams, fn, *columns, stack=False):
-        """One pass over the rows with all λ inside: O(n r² L)."""
+        """One pass over the rows for all λ: O(n r² L)."""
         shrunk = self._at_all(solution, lams)
 
         def block(x, v, b, y, *columns):
@@ -177,7 +180,7 @@ class CholeskyFeatures(OneByOne):
         return self._of_each(self.landmarks, self._at_all(solution, lams), lams)
 
     def landmarks(self, shrunk: "Shrunk", corner=None):
-        """d, ρ, α, u·q and R of landmarks, from k(points, points) where that is known."""
+        """d, ρ, α, u·q and R of landmarks, with k(points, points) as `corner` where it is known."""
         b, v = self.fixed.rows_at(self.indices), self.weights.array[self.indices]
         corner = self.map.raw(self.map.points) if corner is None else corner
         u, W = self.coordinates(corner, b, shrunk), shrunk.planes
@@ -198,7 +201,7 @@ class CholeskyFeatures(OneByOne):
         return PrimalSpread(*of, self.map.back)
 
     def primal_form(self):
-        """φ = L⁻¹ψ, less its fit by the fixed effects."""
+        """φ = L⁻¹ψ, minus its fit by the fixed effects."""
         turn = jnp.eye(len(self.second), dtype=self.dtype)
         planes = None if self.indices is None else self.map.back
         return PrimalForm(self.rows, self.map, turn, self.origin, planes, True)
@@ -214,7 +217,7 @@ class CholeskyFeatures(OneByOne):
 
 
 class Shrunk(NamedTuple):
-    """What takes rows and labels to shrunk coordinates, at one λ."""
+    """The linear maps from rows and labels to coordinates u and q at one λ."""
 
     R: Float[Array, "r r"]
     middle: Float[Array, "q r"]  # u of what the fixed effects fit
@@ -277,8 +280,8 @@ def left_out_sum(
     lam: Float[Array, ""],
     rest: Any,
 ):
-    """Σ over targets of `total` of what a solution leaves out at one λ, `made(kernel, points,
-    rest)` on landmarks: slopes in closed form but in `rest`.
+    """Σ over targets of `total` of the held-out residuals at one λ, of the solution `made(kernel,
+    points, rest)` on landmarks: with derivatives in closed form, except in `rest`.
     """
 
     def plain(kernel, points, lam, rest):
@@ -304,7 +307,7 @@ def left_out_sum(
 
 
 def _is_constant(change) -> bool:
-    """Whether nothing that is being differentiated reaches an argument."""
+    """Whether an argument does not depend on anything that is being differentiated."""
     return isinstance(change, jax.custom_derivatives.SymbolicZero)
 
 
@@ -313,7 +316,7 @@ def _moves(changes) -> bool:
 
 
 def _changes(primals, changes):
-    """Changes as arrays, of zeros where there are none."""
+    """Tangents as arrays, zeros where there are none."""
 
     def filled(primal, change):
         if not _is_constant(change):
@@ -326,8 +329,8 @@ def _changes(primals, changes):
 
 
 def left_out_slopes(solution: Solution, total: Callable, lam) -> tuple[Any, Any, Callable]:
-    """The sum at λ, from one reading of the rows after that of the moments, its slope in λ, and, by
-    one more reading, along a change of the kernel and the points.
+    """The sum at λ, its slope in λ, and a function for its slope along a change of the kernel and
+    the points: one reading of the rows after that of the moments, and one more for the function.
 
     With C = k(X, points), D = C − mean, S = Dᵀ diag(v) D + λK and M = S⁻¹ = RRᵀ, a row's error is a
     function of rᵢ = Dᵢβ and sᵢ = DᵢMDᵢᵀ, which are uᵢq and |uᵢ|² of u = DR. With g and a its
@@ -336,9 +339,9 @@ def left_out_slopes(solution: Solution, total: Callable, lam) -> tuple[Any, Any,
         of S:  R t Rᵀ,  t = −w − ½(zqᵀ + qzᵀ),     of Dᵢ:  R (2aᵢuᵢ + qgᵢ + vᵢ(2tuᵢ + z(yᵢ − ȳ))),
         of K:  λ R t Rᵀ,
 
-    and what landmarks that leave with their row add to t, z and the mean's. No derivative of a
-    Cholesky factor is taken, nor of L⁻ᵀ, for which the rows would be multiplied twice more. The
-    formula is differentiated in its turn for derivatives of higher order.
+    plus what landmarks that leave with their row add to t, z and the mean's. No derivative of a
+    Cholesky factor is taken, nor of L⁻ᵀ, which would take two more products with the rows. For
+    derivatives of higher order the formula itself is differentiated.
     """
     f: Any = solution.factor
     shrunk, labels = f.at(lam, solution.state), solution.labels
@@ -398,8 +401,8 @@ def left_out_slopes(solution: Solution, total: Callable, lam) -> tuple[Any, Any,
 
 
 def _of_landmarks(solution: Solution, shrunk: Shrunk, total: Callable, step, cross, mean, corner):
-    """The sum over rows that are landmarks, where S, Dᵀ diag(v) y, the mean and k(points, points)
-    change, the first three in the coordinates of u.
+    """The sum over rows that are landmarks, as a function of changes of S, Dᵀ diag(v) y, the mean
+    and k(points, points), the first three in the coordinates of u.
     """
     f: Any = solution.factor
     A = jnp.linalg.cholesky(jnp.eye(len(step), dtype=step.dtype) + step)

@@ -1,7 +1,7 @@
 """The contract: a `Factor` knows neither λ nor labels; with labels it is a `Solution`, for any λ.
 
-Criteria, searches and models see a `Solution`. A new factor is one class that says what its
-coefficients, sums and residuals are at some λ, and gives R of the one matrix as a `View`.
+Criteria, searches and models use a `Solution` only. A new factor is one class that gives its
+coefficients, sums and residuals at some λ, and the residual operator R as a `View`.
 """
 
 from abc import ABC, abstractmethod
@@ -29,17 +29,21 @@ from jaxrls.rows.blocks import map_blocks, split
 from jaxrls.support.pytrees import pytree, static
 
 # λ × targets in one matrix product: enough columns to run at its full rate, few enough that n times
-# as many fit beside U.
+# as many fit into memory with U.
 COLUMNS_AT_ONCE = 1024
 
 
 @pytree
 class Report:
-    """What is to be said of a factorization before its numbers are trusted.
+    """How a factor was made and how far its numbers can be trusted.
 
-    `floor` is the λ below which rounding rules; `indefinite` the most negative eigenvalue over the
-    largest; `trace_residual` tr √v(K − K̂)√v on landmarks, else None; `ridge` what was added to the
-    landmarks' diagonal, relative to it.
+    Args:
+        route: how it was made, such as `"gram"`.
+        floor: the λ below which rounding dominates.
+        indefinite: the most negative eigenvalue of K over the largest.
+        trace_residual: tr √v(K − K̂)√v on landmarks, else None.
+        ridge: jitter that was added to the diagonal of the landmarks' kernel matrix, relative to
+            it, else None.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> rls.factorize(rls.Precomputed(), jnp.eye(3)).report.route
@@ -54,8 +58,8 @@ class Report:
 
 
 class Coefficients(NamedTuple):
-    """Coefficients, unpenalised intercept, and those of other fixed effects or None, at every λ
-    where there are several.
+    """Coefficients, unpenalised intercept, and coefficients of other fixed effects or None; with a
+    leading axis where there are several λ.
     """
 
     coef: Any
@@ -64,8 +68,8 @@ class Coefficients(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """All that a fit at λ leaves. Where rows left out are an estimate, `total` is a sum over them
-    without bias, and `error` its standard error; `run` is how an iteration went.
+    """All results of a fit at λ. Where held-out residuals are estimates, `total` is an unbiased sum
+    over them and `error` its standard error; `run` says how an iteration went.
     """
 
     coefficients: Coefficients
@@ -77,16 +81,16 @@ class Outcome(NamedTuple):
 
 
 class Solver(ABC):
-    """How the one hard step is done: makes a solution of rows and labels.
+    """How the hard step, the factorization, is done: the base class of solvers, your own included.
 
-    One of one's own is a `pytree` with a `solve`, whose factor is a `Factor`.
+    One of your own is a `pytree` that defines `solve`, whose solution holds a `Factor`.
 
     >>> import jaxrls as rls
     >>> [type(one).__name__ for one in (rls.Spectral(), rls.Cholesky()) if one.has_spectrum]
     ['Spectral']
     """
 
-    has_spectrum: ClassVar[bool] = False  # whether its factor tells a grid of λ, and all λ at once
+    has_spectrum: ClassVar[bool] = False  # whether its factor gives eigenvalues, for a grid of λ
 
     @abstractmethod
     def solve(
@@ -101,17 +105,32 @@ class Solver(ABC):
         leave: bool,
         block_size: int | None,
     ) -> "Solution":
-        """Factor, and bring in the labels, in as few readings of the rows as it takes."""
+        """Factor, and take the labels in, in as few readings of the rows as possible.
+
+        Args:
+            kernel: a jaxrls kernel.
+            rows: the rows of X, as `Rows`.
+            labels: labels, checked.
+            weights: sample weights.
+            fixed: fixed effects, an intercept among them.
+            landmarks: `Landmarks`, row numbers (m,) or points (m, d); None for all rows.
+            leave: whether a landmark that is a row leaves with its row.
+            block_size: rows at a time; None for the default.
+
+        Returns:
+            A `Solution` of the factor.
+        """
 
     def __str__(self) -> str:
         return f"{type(self).__name__}()"
 
 
 class Factor(ABC):
-    """One kernel, its rows, weights and fixed effects, factored: knows neither λ nor labels.
+    """A factorization of one kernel, its rows, weights and fixed effects, without λ or labels: the
+    base class of factors.
 
-    Made by `factorize`; `factor.route` says how. Methods take a `Solution` of this factor and λ as
-    columns (L, k), k = 1 for all targets or t.
+    `factorize` makes it; `factor.route` says how. Methods take a `Solution` of this factor, and λ
+    as columns (L, k), with k = 1 for all targets or t.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(3))
@@ -124,18 +143,18 @@ class Factor(ABC):
     expansion: Expansion
     rows: Any
     report: Any  # a `Report`
-    training: Any = None  # (kernel, rows), for what is asked of the rows as new ones
+    training: Any = None  # (kernel, rows), to predict the rows as if they were new
     indices: Any = None  # numbers of the rows that are landmarks and leave with them
     shares_work: ClassVar[bool] = False  # whether several λ take hardly more than one
-    exact: ClassVar[bool] = True  # whether it is no estimate, so that λ may follow slopes
+    exact: ClassVar[bool] = True  # whether results are exact, so that λ can be searched by slopes
 
     @abstractmethod
     def trace(self) -> Float[Array, ""]:
-        """The sum of the eigenvalues of K̃, less what fixed effects take."""
+        """The sum of the eigenvalues of K̃, without what the fixed effects take of it."""
 
     def project(self, labels: Labels) -> Any:
-        """What labels come down to, an array whose last axis is that of targets: √v (y − mean)
-        where the work begins with λ.
+        """What the factor needs of labels, an array whose last axis is that of targets. By default
+        √v (y − mean), where the work begins with λ.
         """
         return labels.scaled
 
@@ -144,7 +163,7 @@ class Factor(ABC):
         """Coefficients (L, c, t) of the expansion, and β (L, q, t) of the fixed effects."""
 
     def residual_norm(self, solution: "Solution", lams) -> Float[Array, "L t"]:
-        """Σ vᵢ (yᵢ − f(xᵢ))², from the residuals of all rows: nothing cancels."""
+        """Σ vᵢ (yᵢ − f(xᵢ))², from the residuals of all rows, without cancellation."""
         return self.sweep(solution, lams, lambda r, R, v: jnp.sum(r * r, axis=0))
 
     @abstractmethod
@@ -153,30 +172,35 @@ class Factor(ABC):
 
     @abstractmethod
     def logdet(self, solution: "Solution", lams) -> Float[Array, "L k"]:
-        """log of the product of eigenvalues of K̃ + λI, over the dimensions the fit lives in."""
+        """log of the product of the eigenvalues of K̃ + λI, over the dimensions in which the fit
+        lives.
+        """
 
     @abstractmethod
     def residual_dof(self, solution: "Solution", lams) -> Float[Array, "L k"]:
-        """tr R, without cancellation."""
+        """tr R, computed without cancellation."""
 
     @abstractmethod
     def sweep(self, solution: "Solution", lams, fn: Callable, *columns, stack: bool = False) -> Any:
-        """Σ over blocks of rows of `fn(r (b, L, t), diagonal of R (b, L, k), v, *columns)`, all λ
-        from one reading of the rows; or the results, (b, L, t) each, stacked over blocks.
+        """Σ over blocks of rows of `fn(r (b, L, t), diagonal of R (b, L, k), v, *columns)`, for all
+        λ from one reading of the rows. With `stack` the results (b, L, t) are stacked over blocks
+        instead.
         """
 
     def view(self, solution: "Solution", lam: Float[Array, ""]) -> View:
-        """R and r of all rows at one λ."""
+        """R and r of all rows at one λ, as a `View`."""
         raise ValueError(self._lacks("leaves no groups or pairs of rows out"))
 
     def landmarks_out(self, solution: "Solution", lams) -> Any:
-        """d, ρ, α, the fit beside fixed effects and R, as `without_landmarks` has them, of the
-        landmarks that leave with their rows, (m, L, …).
+        """For the landmarks that leave with their rows: d, ρ, α, the fit without the fixed effects,
+        and R, (m, L, …), as `without_landmarks` takes them.
         """
         raise ValueError(self._lacks("has no landmarks"))
 
     def unseen(self, solution: "Solution", lams) -> Float[Array, "L n t"]:
-        """y − f of all rows as `predict` has them, which is what rows of weight 0 are held to."""
+        """y − f of all rows, predicted as if they were new: the held-out residual of a row of
+        weight 0.
+        """
         (kernel, rows), fixed = self.training, self.fixed
         coef, beta = (jnp.moveaxis(part, 0, 1) for part in self.coefficients(solution, lams))
 
@@ -188,7 +212,7 @@ class Factor(ABC):
         return jnp.moveaxis(e, 1, 0)
 
     def spectrum(self) -> Any:
-        """The factor as one with eigenvalues and left vectors."""
+        """The factor as one with eigenvalues and left vectors, a `Spectrum`."""
         raise ValueError(self._lacks("has no spectrum"))
 
     def spread(self, lam: Float[Array, ""]) -> Spread:
@@ -196,8 +220,8 @@ class Factor(ABC):
         raise ValueError(self._lacks("tells no variances"))
 
     def planes(self, lam: Float[Array, ""]) -> Planes | None:
-        """The coefficients of landmarks that leave with their row, in the coordinates of the
-        posterior; None where none leave.
+        """Directions of the coefficients of landmarks that leave with their row, in the coordinates
+        of the posterior; None where none leave.
         """
         if self.indices is None:
             return None
@@ -205,8 +229,8 @@ class Factor(ABC):
         return Planes(self.indices, jnp.concatenate([spread.half, -spread.middle]))
 
     def smoother(self, lam: Float[Array, ""]) -> Smoother:
-        """Coefficients and fixed effects at one λ as sums over labels: the fits to labels of 1 for
-        one row and 0 for all others.
+        """The linear map from labels to coefficients and fixed effects at one λ: column i is the
+        fit to a label of 1 for row i and 0 for all others.
         """
         eye, lams = jnp.eye(self.n, dtype=self.dtype), lam.reshape(1, 1)
         solution = self.solve_labels(Labels.columns(eye, self.weights, self.fixed, False))
@@ -214,24 +238,28 @@ class Factor(ABC):
         return Smoother(steps, self.weights.array * self.remaining(lam) / lam, self.planes(lam))
 
     def remaining(self, lam: Float[Array, ""]) -> Float[Array, " n"]:
-        """The diagonal of R at one λ."""
+        """The diagonal of R, 1 − leverage, at one λ, (n,)."""
         none = self.solve_labels(Labels.none(self.weights, self.fixed))
         return self.sweep(none, lam.reshape(1, 1), lambda r, R, v: R, stack=True)[:, 0, 0]
 
     def sides(self) -> Any:
-        """The factor as one of two-sided data."""
+        """The factor as one of two-sided data; raises for others."""
         raise ValueError(f"a factor by route {self.route!r} has one side: take factor_kronecker")
 
     def outcome(self, solution: "Solution", lams, groups: Folds | None, fn: Callable | None) -> Any:
-        """`Solution.outcome` where that is an estimate, or takes less than its parts; else None."""
+        """`Solution.outcome`, where the factor estimates it or has a cheaper way to it than by its
+        parts; else None.
+        """
         return None
 
     def sweep_folds(
         self, solution: "Solution", fn: Callable, lams, folds: Folds, *, stack: bool = False
     ) -> Any:
-        """`fn(e (b, L, t), labels, weights)` of held-out residuals of folds, summed over rows with
-        λ leading, or stacked: by fits to the other folds where folds are larger than features are
-        many, else in closed form at one λ after the other.
+        """`fn(e (b, L, t), labels, weights)` of the held-out residuals e of folds, summed over rows
+        with λ leading, or stacked.
+
+        Where folds have more rows than there are features, by fits to the other folds; else in
+        closed form at one λ after another.
         """
         form = self.primal_form()
         if form is not None and folds.inside.shape[1] > form.turn.shape[1]:
@@ -250,7 +278,7 @@ class Factor(ABC):
         return one_by_one(at, lams, stack)
 
     def primal_form(self) -> PrimalForm | None:
-        """The factor as features of its rows; None where it is one of K."""
+        """The factor in terms of features of its rows; None where it is one of K."""
         return None
 
     def _lacks(self, what: str) -> str:
@@ -260,7 +288,7 @@ class Factor(ABC):
         )
 
     def solve(self, Y) -> "Solution":
-        """The factor with labels (n,) or (n, t): all that validation at any λ needs."""
+        """Combine the factor with labels (n,) or (n, t) into a `Solution`, which serves any λ."""
         return self.solve_labels(Labels.of(Y, self.weights, self.fixed))
 
     def solve_labels(self, labels: Labels) -> "Solution":
@@ -269,7 +297,7 @@ class Factor(ABC):
 
     @property
     def has_residuals(self) -> bool:
-        """Whether it tells what is left of rows left out."""
+        """Whether the factor gives held-out residuals."""
         return True
 
     def dof(self, lams) -> Float[Array, "L 1"]:
@@ -277,8 +305,8 @@ class Factor(ABC):
         return self.solve_labels(Labels.none(self.weights, self.fixed)).dof(lams)
 
     def smallest_eigenvalue(self) -> Float[Array, ""]:
-        """The smallest eigenvalue above the floor, where a grid of λ may end; the largest where
-        there is none.
+        """The smallest eigenvalue above the floor, where a grid of λ may end; the largest
+        eigenvalue where none is above it.
         """
         s = self.spectrum().s
         return jnp.min(jnp.where(s > self.precision_floor(), s, jnp.max(s)))
@@ -290,7 +318,9 @@ class Factor(ABC):
 
     @property
     def parts(self) -> int:
-        """In how many equal parts its rows lie, which may be on different devices."""
+        """The number of equal parts in which the rows are stored, which may be on different
+        devices.
+        """
         return 1
 
     @property
@@ -305,12 +335,12 @@ class Factor(ABC):
 
     @property
     def route(self) -> str:
-        """How it was made."""
+        """How the factor was made, such as `"gram"`."""
         return self.report.route
 
     @property
     def points(self) -> Any:
-        """The rows or landmarks that the coefficients belong to, or None for explicit features."""
+        """The rows or landmarks that the coefficients belong to; None for explicit features."""
         return self.expansion.points
 
     @property
@@ -319,11 +349,11 @@ class Factor(ABC):
         return self.report.trace_residual
 
     def precision_floor(self) -> Float[Array, ""]:
-        """The λ below which all is lost in the rounding of the factor."""
+        """The λ below which the rounding of the factor dominates."""
         return self.report.floor
 
     def with_floor(self, lams):
-        """λ, with `precision_floor` in the place of 0."""
+        """λ, with 0 replaced by `precision_floor`."""
         return jnp.where(lams == 0, self.precision_floor(), lams)
 
     def residual_dimensions(self) -> Float[Array, ""]:
@@ -332,7 +362,7 @@ class Factor(ABC):
 
 
 class AtLam(NamedTuple):
-    """What a factor with labels has at one λ: of what is not asked for, nothing is computed."""
+    """Results of a factor with labels at one λ; under `jax.jit` only those used are computed."""
 
     coef: Any  # (c, t)
     beta: Any  # (q, t)
@@ -345,33 +375,33 @@ class AtLam(NamedTuple):
 
 
 class OneByOne(Factor):
-    """A factor that takes one λ after the other."""
+    """A factor that handles one λ after another."""
 
     @abstractmethod
     def at_lam(self, lam, one: "Solution") -> AtLam:
-        """All that there is at one λ, for all targets of a solution."""
+        """All results at one λ, for all targets of a solution."""
 
     def _each(self, solution, lams, fn):
         return solution.at_each(lams, lambda lam, one: fn(self.at_lam(lam, one)))
 
     def coefficients(self, solution, lams):
-        """One by one."""
+        """At one λ after another."""
         return self._each(solution, lams, lambda at: (at.coef, at.beta))
 
     def data_fit(self, solution, lams):
-        """One by one."""
+        """At one λ after another."""
         return self._each(solution, lams, lambda at: at.fit)
 
     def logdet(self, solution, lams):
-        """One by one."""
+        """At one λ after another."""
         return self._each(solution, lams, lambda at: at.logdet)
 
     def residual_dof(self, solution, lams):
-        """One by one."""
+        """At one λ after another."""
         return self._each(solution, lams, lambda at: at.dof)
 
     def sweep(self, solution, lams, fn, *columns, stack=False):
-        """All rows at one λ after the other."""
+        """All rows, at one λ after another."""
 
         def at(lam):
             r, R = solution.per_target(lam, lambda lam, one: self.at_lam(lam, one)[2:4])
@@ -382,7 +412,15 @@ class OneByOne(Factor):
 
 @pytree
 class Solution:
-    """A factor with labels. λ is (L,), or (L, t) with one for each target.
+    """A factor with labels: coefficients, residuals and sums at any λ.
+
+    `Factor.solve` makes it. Methods take λ as (L,), or (L, t) with one for each target.
+
+    Args:
+        factor: the factor.
+        labels: labels, minus their fit by the fixed effects.
+        state: what the factor needs of the labels, from `Factor.project`.
+        summed: the moments that the solution is made of, or None.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(3), intercept=False)
@@ -399,16 +437,18 @@ class Solution:
     # λ and targets --------------------------------------------------------------------------------
 
     def columns(self, lams) -> Float[Array, "L k"]:
-        """λ as columns, checked against the targets."""
+        """λ as columns (L, 1) or (L, t), checked against the targets."""
         return as_columns(lams, self.labels.Y.shape[1])
 
     def target(self, j: Any) -> "Solution":
-        """That of one of the targets."""
+        """The solution of target j alone."""
         labels, state = jax.tree.map(lambda a: a[..., j[None]], (self.labels, self.state))
         return replace(self, labels=labels, state=state)
 
     def per_target(self, lam: Float[Array, " k"], fn: Callable) -> Any:
-        """`fn(λ, solution)` for all targets at one λ, or for each at its own; results (…, t)."""
+        """`fn(λ, solution)` once for all targets where they share one λ, else for each target at
+        its own; results (…, t).
+        """
         if lam.shape[0] == 1:
             return fn(lam[0], self)
         each = jax.lax.map(lambda j: fn(lam[j], self.target(j)), jnp.arange(lam.shape[0]))
@@ -421,16 +461,18 @@ class Solution:
     # sums over the fit ----------------------------------------------------------------------------
 
     def coefficients(self, lams) -> Coefficients:
-        """Coefficients (L, c, t), intercept (L, t) and other fixed effects (L, p, t) or None."""
+        """Coefficients (L, c, t), intercept (L, t), and coefficients of other fixed effects (L, p,
+        t) or None.
+        """
         coef, beta = self.factor.coefficients(self, self.columns(lams))
         return Coefficients(coef, *self.factor.fixed.split(beta))
 
     def residual_norm(self, lams) -> Float[Array, "L t"]:
-        """Σ vᵢ (yᵢ − f(xᵢ))²."""
+        """Σ vᵢ (yᵢ − f(xᵢ))², (L, t)."""
         return self.factor.residual_norm(self, self.columns(lams))
 
     def data_fit(self, lams) -> Float[Array, "L t"]:
-        """ỹᵀ P̃ ỹ."""
+        """ỹᵀ P̃ ỹ, (L, t)."""
         return self.factor.data_fit(self, self.columns(lams))
 
     def logdet(self, lams) -> Float[Array, "L k"]:
@@ -438,22 +480,34 @@ class Solution:
         return self.factor.logdet(self, self.columns(lams))
 
     def residual_dof(self, lams) -> Float[Array, "L k"]:
-        """Σ (1 − leverage)."""
+        """Residual degrees of freedom, Σ (1 − leverage)."""
         return self.factor.residual_dof(self, self.columns(lams))
 
     def dof(self, lams) -> Float[Array, "L k"]:
-        """Σ leverage: the effective degrees of freedom, those of fixed effects included."""
+        """Effective degrees of freedom, Σ leverage, those of fixed effects included."""
         return self.factor.weights.count - self.residual_dof(lams)
 
-    # rows left out --------------------------------------------------------------------------------
+    # held-out rows -------------------------------------------------------------------------------
 
     def left_out(self, fn: Callable, lams, groups: Folds | None = None) -> Any:
-        """Σ over rows of `fn(residuals (b, t), labels (b, t), weights (b,))` for every λ, each row,
-        or each group, left out in turn.
+        """Sum a function of held-out residuals over rows, for every λ, with each row, or each
+        group, left out in turn.
 
-        A held-out residual is yᵢ − f₍without i₎(xᵢ). `fn` must give nothing for a weight of 0;
-        results have a leading axis L. Where the fixed effects cannot be fitted without a row or
-        group: an error, or NaN inside `jax.jit`.
+        A held-out residual is yᵢ − f₍without i₎(xᵢ).
+
+        Args:
+            fn: `fn(residuals (b, t), labels (b, t), weights (b,))` of a block of rows, summed over
+                these; it must give 0 for a weight of 0.
+            lams: λ (L,), or (L, t) with one for each target.
+            groups: `Folds` of rows that are left out together; None for single rows.
+
+        Returns:
+            What `fn` gives, summed, with a leading axis L. NaN inside `jax.jit` where the fixed
+            effects cannot be fitted without a row or group.
+
+        Raises:
+            ValueError: outside `jax.jit`, where the fixed effects cannot be fitted without a row or
+                group.
         """
         if groups is None and self.factor.exact:
             return self.rows_and_leverages(lambda e, _, Y, v: fn(e, Y, v), lams)
@@ -464,11 +518,22 @@ class Solution:
         return self.with_rest(self.factor.sweep_folds(self, each, lams, groups), groups)
 
     def rows_and_leverages(self, fn: Callable, lams) -> Any:
-        """`left_out` of single rows by `fn(residuals, remaining, labels, weights)`, remaining
-        (b, 1) or (b, t).
+        """Sum a function of held-out residuals and leverages over rows, for every λ: `left_out` of
+        single rows with one more argument.
 
-        That is 1 − leverage, which times v/λ is one over the variance of the label given all
-        others; of a landmark that leaves with its row, in the fit without it.
+        v/λ · (1 − leverage) is one over the variance of a label given all others. For a landmark
+        that leaves with its row it is that of the fit without it.
+
+        Args:
+            fn: `fn(residuals, remaining, labels, weights)`, with `remaining` = 1 − leverage, (b, 1)
+                or (b, t).
+            lams: λ (L,), or (L, t).
+
+        Returns:
+            The sums, as `left_out` gives them.
+
+        Raises:
+            ValueError: as `left_out` does.
         """
         lams, f = self.columns(lams), self.factor
         each = jax.vmap(fn, in_axes=(1, 1, None, None))
@@ -493,6 +558,17 @@ class Solution:
     def residuals(self, lams, groups: Folds | None = None) -> Float[Array, "L n t"]:
         """Held-out residuals of every row, those of weight 0 included: yᵢ − f₍without i, or its
         group₎(xᵢ).
+
+        Args:
+            lams: λ (L,), or (L, t) with one for each target.
+            groups: `Folds` of rows that are left out together; None for single rows.
+
+        Returns:
+            (L, n, t), in units of Y; inside `jax.jit` NaN for a row if the fixed effects cannot be
+            fitted without it or its group.
+
+        Raises:
+            ValueError: outside `jax.jit`, where that is so for some row.
         """
         lams, f = self.columns(lams), self.factor
         f.fixed.check_rest(f.weights, groups)
@@ -515,7 +591,7 @@ class Solution:
         return jnp.where(rest[:, None], e, jnp.nan)
 
     def _landmarks_out(self, lams):
-        """Held-out residuals and 1 − leverage of rows that are landmarks, and leave as such."""
+        """Held-out residuals and 1 − leverage of rows that are landmarks and leave as such too."""
         f, labels = self.factor, self.labels
         d, rho, alpha, fitted, remaining = f.landmarks_out(self, lams)
         residual = (labels.Y - labels.mean)[f.indices][:, None] - fitted
@@ -523,7 +599,7 @@ class Solution:
         return without_landmarks(d, rho, alpha, residual, remaining, v)
 
     def estimated(self, lams, fn: Callable | None = None) -> Outcome:
-        """What a factor that is not exact says of single rows left out."""
+        """The `Outcome` with single rows left out, of a factor that estimates it."""
         if not self.factor.has_residuals:
             raise ValueError(
                 "probes=0 leaves no rows out: take probes=32, name one λ, or choose it by "
@@ -532,19 +608,25 @@ class Solution:
         return self.factor.outcome(self, lams, None, fn)
 
     def training_residuals(self, lams) -> Float[Array, "L n t"]:
-        """√v (y − f) of every row."""
+        """Training residuals √v (y − f) of every row."""
         r = self.factor.sweep(self, self.columns(lams), lambda r, R, v: r, stack=True)
         return jnp.moveaxis(r, 1, 0)
 
     def pairs_left_out(
         self, fn: Callable, lams, pairs: Pairs | None = None, own: tuple = ()
     ) -> Any:
-        """Σ over pairs of rows of `fn(one, other)`, both `Held`, for every λ, the two of each pair
-        left out together; of all pairs where none are named.
+        """Sum a function over pairs of rows for every λ, with both rows of each pair left out
+        together.
 
-        What `fn` gives must broadcast to the pairs, (t, a, b) or (t, p), and be 0 where a weight
-        is; results have leading axes (L, t). `own` are further arrays (n,), which `Held` has for
-        both rows.
+        Args:
+            fn: `fn(one, other)`, both `Held`; what it gives must broadcast to the pairs, (t, a, b)
+                or (t, p), and be 0 where a weight is 0.
+            lams: λ (L,), or (L, t).
+            pairs: which pairs; None for all.
+            own: further arrays (n,), which `Held` has for both rows.
+
+        Returns:
+            The sums, with leading axes (L, t).
         """
         f = self.factor
         weights, levels = f.weights, f.fixed.levels_of_two(f.weights)
@@ -561,8 +643,8 @@ class Solution:
         return jax.tree.map(lambda a: jnp.where(enough, a, jnp.nan), total)
 
     def outcome(self, lam, groups: Folds | None = None, fn: Callable | None = None) -> Outcome:
-        """Coefficients, residuals left out and degrees of freedom at one λ, or one per target; and
-        the standard error of `left_out(fn)`, where it is an estimate.
+        """Coefficients, held-out residuals and degrees of freedom at one λ, or one per target; and
+        the standard error of `left_out(fn)`, where that is an estimate.
         """
         made = self.factor.outcome(self, self.columns(lam), groups, fn)
         if made is not None:
@@ -571,7 +653,7 @@ class Solution:
 
     def with_rest(self, total, groups: Folds | None = None):
         """`total`; where the fixed effects cannot be fitted without a row, or a group, an error, or
-        inside `jax.jit` NaN.
+        NaN inside `jax.jit`.
         """
         f = self.factor
         if not f.fixed.count:
@@ -603,16 +685,16 @@ def as_columns(lams, t: int | None = None) -> Float[Array, "L k"]:
 
 
 def over_lams(fn: Callable, lams: Float[Array, "L k"], columns: int):
-    """`fn` of all λ, results with a leading axis L: in equal chunks with so many matrix `columns`
-    for each λ in flight.
+    """`fn` of all λ, results with a leading axis L: in equal chunks of λ, so that at most
+    `COLUMNS_AT_ONCE` matrix columns, `columns` for each λ, are in memory at once.
     """
     chunks = -(-len(lams) // max(1, COLUMNS_AT_ONCE // max(1, columns)))
     return fn(lams) if chunks == 1 else map_blocks(fn, *split(lams, -(-len(lams) // chunks)))
 
 
 def one_by_one(fn: Callable, lams: Float[Array, "L k"], stack: bool) -> Any:
-    """`fn` of one λ after the other, with an axis for it: sums with λ leading, or rows stacked,
-    (n, L, …).
+    """`fn` of one λ after another, each as an axis of length one: sums with λ leading, or with
+    `stack` rows, (n, L, …).
     """
     out = jax.lax.map(lambda lam: jax.tree.map(lambda a: a[:, 0] if stack else a[0], fn(lam)), lams)
     return jnp.moveaxis(out, 0, 1) if stack else out

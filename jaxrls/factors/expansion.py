@@ -1,5 +1,5 @@
 """What coefficients multiply, f(x) = design(x) · coefficients: kernel functions at all rows or at
-landmarks, or explicit features; and the features that the penalty measures.
+landmarks, or explicit features; and the features φ whose weights the penalty measures.
 """
 
 from abc import ABC, abstractmethod
@@ -22,7 +22,7 @@ class Expansion(ABC):
 
     @abstractmethod
     def design(self, kernel: Kernel, X: Any) -> Float[Array, "m c"]:
-        """What multiplies the coefficients for new rows, those of a block."""
+        """What multiplies the coefficients, for a block of new rows."""
 
     @abstractmethod
     def compact(self, kernel: Kernel, coef: Float[Array, "c *t"]) -> tuple[Any, Any]:
@@ -35,8 +35,8 @@ class Expansion(ABC):
 class AtPoints(Expansion):
     """Σᵢ k(x, pointsᵢ) cᵢ over all rows, or landmarks; `points` is None where only K is known.
 
-    Where a constant without penalty makes Σᵢ cᵢ = 0 and there are explicit features, from their
-    `origin`: Σᵢ ⟨φ(x), φ(xᵢ) − origin⟩ cᵢ, the same with less rounding.
+    With explicit features, and a constant without penalty, so that Σᵢ cᵢ = 0, an `origin` reduces
+    rounding: Σᵢ ⟨φ(x), φ(xᵢ) − origin⟩ cᵢ is the same sum.
     """
 
     points: Any  # (n, d), or sparse rows
@@ -77,8 +77,8 @@ class Primal(Expansion):
 
 @pytree
 class Features:
-    """What rows are seen through: ψ(x), which coefficients multiply, and φ = ψ·back, whose length
-    the penalty measures. On landmarks ψ = k(x, points), else explicit features, ψ = φ.
+    """Features of rows: ψ(x), which coefficients multiply, and φ = ψ·back, whose weights the
+    penalty measures. On landmarks ψ = k(x, points), else explicit features, ψ = φ.
     """
 
     kernel: Kernel
@@ -99,7 +99,7 @@ class Features:
 
     @property
     def amplified(self) -> Float[Array, ""]:
-        """‖√D back‖, D the diagonal of K_RR: by how much rounding of ψ, relative to √(k(x, x)
-        k(point, point)), moves φ, relative to √k(x, x).
+        """‖√D back‖, D the diagonal of K_RR: how much larger rounding is in φ, relative to √k(x,
+        x), than in ψ, relative to √(k(x, x) k(point, point)).
         """
         return jnp.linalg.norm(jnp.sqrt(self.diag(self.points))[:, None] * self.back)

@@ -1,17 +1,18 @@
 """All of K by products alone: conjugate gradients on K·V in blocks, with the fit on landmarks as
-preconditioner.
+preconditioner. Coefficients are accurate to a tolerance.
 
-Coefficients come to a tolerance. Leave-one-out needs the diagonal of P = (K̃ + λI)⁻¹ too, which is
-estimated: that of P̂ = (K̂ + λ'I)⁻¹ on the landmarks exactly, with λ' − λ what they leave out of
-K's diagonal on average, and of the difference the mean of g ∘ (P − P̂)g over random signs g, solved
-for together with the labels. With more landmarks or signs its standard error falls.
+Leave-one-out needs the diagonal of P = (K̃ + λI)⁻¹ too, which is estimated: that of P̂ = (K̂ +
+λ'I)⁻¹ on the landmarks exactly, with λ' − λ what they leave of K's diagonal on average, plus the
+mean of g ∘ (P − P̂)g over random signs g, solved for together with the labels. With more landmarks
+or signs its standard error falls.
 
-A held-out residual is c/p, and a loss of it: neither is linear in p, so that an estimate p̂ without
-bias makes them biased, by more than their mean's standard error, as biases do not average out over
-rows. With v the variance of p̂, cp̂/(p̂² + v) takes that of c/p away to first order and is never
-larger than c/2√v; half the loss's second derivative times the variance (cp̂)²v/(p̂² + v)³ of that
-takes the loss's away. Where many rows are hidden in the noise, as at λ far too small, what is left
-of them would look like a small error: the bias, which is upwards, is then left in."""
+Bias: a held-out residual c/p, and its loss, are not linear in p, so that they are biased even where
+the estimate p̂ is not, and biases do not average out over rows. With v the variance of p̂, cp̂/(p̂²
++ v) corrects c/p to first order and is never larger than c/2√v; subtracting half the loss's second
+derivative times the variance (cp̂)²v/(p̂² + v)³ corrects the loss. Where noise hides many rows, as
+at λ far too small, the corrected residuals would look like a small error: the bias, which is
+upwards, is then kept.
+"""
 
 import math
 from functools import partial
@@ -48,24 +49,26 @@ HIDDEN = 0.02
 
 @pytree
 class Iterative(Solver):
-    """All of K by products with it, conjugate gradients that begin from a fit on landmarks: for
-    more rows than K can be factored for.
+    """Solve with all of K by conjugate gradients that start from a fit on landmarks: for more rows
+    than K can be factored for.
 
-    Solves (K̃ + λI) c̃ = √v y for all λ, targets and random signs together, a product of K with
-    L (t + probes) columns a step. **Source**: Rudi, Carratino and Rosasco 2017, with the landmarks'
-    own fit as preconditioner; Epperly, Tropp and Webber 2024 for diagonals.
+    (K̃ + λI) c̃ = √v y for all λ, targets and random signs together; a step is a product of K with
+    L (t + probes) columns.
 
     Args:
         landmarks: how many, or which, the preconditioner is made of: what `landmarks=` of `fit`
-            takes, or in `factorize` but a number. Default 10√n, at most 3000.
-        tol: the relative residual to reach.
-        probes: random signs from `key`, by default the same every time, for leave-one-out; as many
-            as rows make it exact. 0 makes none, which is cheaper where λ is given, or chosen by
-            rows held out: residuals left out and degrees of freedom are then None.
-        steps: at most.
+            takes, or in `factorize` all of that but a number. Default 10√n, at most 3000.
+        tol: the relative residual at which to stop.
+        steps: the largest number of steps.
+        probes: how many random signs to use for the leave-one-out error, 2 or more; as many as rows
+            make it exact. 0 is cheaper, where λ is given or chosen by held-out rows: held-out
+            residuals and degrees of freedom are then None.
         dtype: of K's entries and products, such as "float32", with vectors in that of X; by default
             that of X as well.
-        key: a JAX random key.
+        key: a JAX random key for the signs, by default the same every time.
+
+    **Source**: Rudi, Carratino and Rosasco 2017, with the landmarks' own fit as preconditioner;
+    Epperly, Tropp and Webber 2024 for diagonals.
 
     >>> import jaxrls as rls
     >>> rls.Iterative(landmarks=500, steps=40, dtype="float32").probes
@@ -96,7 +99,7 @@ class Iterative(Solver):
             )
 
     def solve(self, kernel, rows, labels, weights, fixed, *, landmarks, leave, block_size):
-        """From the landmarks' fit on."""
+        """Solve, starting from the fit on landmarks."""
         del leave
         check_no_landmarks(landmarks, self)
         if self.landmarks is None:
@@ -112,18 +115,18 @@ class Iterative(Solver):
         near: Any = solve_subset(kernel, rows, chosen, *data, **options).factor
         report = Report("iterative", near.report.floor, jnp.zeros((), rows.dtype))
         begun = near.left_vectors(), near.s, report, near.trace_residual
-        signs = self.signs(rows.shape[0], rows.dtype)  # 0 for rows of weight 0, which are alone
+        signs = self.signs(rows.shape[0], rows.dtype)  # 0 for rows of weight 0
         own = jnp.where(weights.used[:, None], signs, 0), self, block_size
         factor = IterativeGram(kernel, rows, weights, fixed, AtPoints(rows.dense()), *begun, *own)
         return factor.solve_labels(labels)
 
     def enough(self, n: int) -> int:
-        """How many landmarks of n rows, where no number is given."""
+        """The default number of landmarks for n rows."""
         return min(n, 3000, math.ceil(10 * n**0.5))
 
     def signs(self, n: int, dtype) -> Float[Array, "n p"]:
-        """The random signs, one column for each probe; or where those are no fewer than rows, √n I,
-        which tells the diagonal itself.
+        """The random signs, one column for each probe; where there are at least as many probes as
+        rows √n I, which gives the diagonal exactly.
         """
         if self.probes >= n:
             return n**0.5 * jnp.eye(n, dtype=dtype)
@@ -133,8 +136,8 @@ class Iterative(Solver):
 
 @pytree
 class IterativeGram(Factor):
-    """K̃ + λI by products: no matrix of n² numbers is ever held, and a λ costs some tens of
-    products of K with a few columns.
+    """The factor of K̃ + λI by products alone: no matrix of n² numbers is stored, and a λ costs
+    some tens of products of K with a few columns.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> X = jnp.linspace(0, 1, 30)[:, None]
@@ -149,17 +152,17 @@ class IterativeGram(Factor):
     weights: Weights
     fixed: FixedEffects
     expansion: Expansion
-    U: Float[Array, "n r"]  # of the fit on landmarks: what K is divided by, and compared with
+    U: Float[Array, "n r"]  # of the fit on landmarks: the preconditioner
     s: Float[Array, " r"]
     report: Report
-    left_over: Float[Array, ""]  # of the trace of K̃, by landmarks
+    left_over: Float[Array, ""]  # what landmarks leave of the trace of K̃
     signs: Float[Array, "n p"]
     iteration: Iterative
     block_size: int | None = static()
 
     @property
     def has_residuals(self):
-        """With probes."""
+        """Whether there are probes."""
         return self.signs.shape[1] > 0
 
     @property
@@ -172,14 +175,16 @@ class IterativeGram(Factor):
         return jnp.sum(self.own)
 
     def times_kernel(self, V: Float[Array, "n *k"]):
-        """K V, entries and products in the dtype asked for."""
+        """K V, with entries and products in the dtype that was asked for."""
         dtype = self.iteration.dtype or self.dtype
         data = self.kernel, self.rows.dense(), V.reshape(self.n, -1)
         kernel, X, flat = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), data)
         return kernel_times(kernel, X, X, flat, self.block_size).astype(self.dtype).reshape(V.shape)
 
     def solve_columns(self, lams: Float[Array, " k"], B: Float[Array, "n k"]):
-        """P̃ B with a λ for each column, NaN where that is useless, and how it went."""
+        """P̃ B with a λ for each column, NaN where its residual is too large to be of use; and how
+        the iteration went.
+        """
         centred = partial(self.fixed.project, self.weights)
 
         def apply(V):
@@ -192,12 +197,14 @@ class IterativeGram(Factor):
         return jnp.where(run.residuals <= USELESS, X, jnp.nan), run
 
     def kept(self, lams):
-        """λ (k,), no smaller than landmarks can tell, and s/(s + λ) of each, (r, k)."""
+        """λ (k,), raised to the floor of the fit on landmarks, and s/(s + λ) of each, (r, k)."""
         lams = jnp.maximum(lams, self.report.floor)
         return lams, self.s[:, None] / (self.s[:, None] + lams)
 
     def near_inverse(self, lams, V: Float[Array, "n k"]):
-        """P̂ V = (I − HHᵀ − U diag(s/(s + λ)) Uᵀ) V/λ of the landmarks, a λ for each column."""
+        """P̂ V = (I − HHᵀ − U diag(s/(s + λ)) Uᵀ) V/λ, the inverse on landmarks, with a λ for each
+        column.
+        """
         lams, kept = self.kept(lams)
         across = matmul(self.U, kept * transposed_matmul(self.U, V))
         return (self.fixed.project(self.weights, V) - across) / lams
@@ -213,7 +220,7 @@ class IterativeGram(Factor):
         dual, solved = X[:, : L * t].reshape(n, L, t), X[:, L * t :]
         if not p:
             return SolvedColumns(dual, run)
-        # P̂ is nearer to P̃ by what landmarks leave out, and its diagonal seldom far below.
+        # λ plus what landmarks leave out brings P̂ nearer to P̃, and its diagonal seldom far below.
         extra = self.left_over / self.weights.count
         probed = lam * signs * (solved - self.near_inverse(lam + extra, signs))
         probed = probed.reshape(n, L, k, p)
@@ -224,8 +231,8 @@ class IterativeGram(Factor):
             lambda U: matmul(U * U, kept), self.U, default_block_size(n, 8 * len(self.s))
         )
         estimate = (flat / near * (left - square)).reshape(n, L, k)
-        # A bound of λ diag P̃ from below, by |a|⁴ ≤ (aᵀGa)(aᵀP̃a) for a what is left of a unit
-        # vector without the fixed effects, where √aᵀK̃a ≤ √K̃ᵢᵢ + √(hᵢ tr K̃).
+        # A lower bound of λ diag P̃, by |a|⁴ ≤ (aᵀGa)(aᵀP̃a) with a the projection of a unit
+        # vector off the fixed effects, where √aᵀK̃a ≤ √K̃ᵢᵢ + √(hᵢ tr K̃).
         far = (jnp.sqrt(self.own) + jnp.sqrt(h * self.trace()))[:, None] ** 2
         least = (left**2 * flat / (left * flat + far)).reshape(n, L, k)
         R = jnp.clip(estimate + jnp.mean(probed, axis=-1), least, 1)
@@ -249,7 +256,7 @@ class IterativeGram(Factor):
         return self.found(solution, self.dual(solution, lams))[:2]
 
     def found(self, solution, dual):
-        """The same, and Kc, all of them with λ leading."""
+        """Coefficients, β and Kc, all with λ leading."""
         coef = self.weights.scale(dual)
         (n, L, t), fitted = coef.shape, self.times_kernel(coef)
         beta = self.fixed.fit(self.weights, fitted.reshape(n, L * t))
@@ -269,7 +276,7 @@ class IterativeGram(Factor):
         return self.weights.count - solution.estimated(lams).dof
 
     def outcome(self, solution, lams, groups, fn):
-        """All from one iteration; what takes probes is None without."""
+        """All from one iteration; without probes, what needs them is None."""
         if groups is not None:
             self.view(solution, lams[0, 0])
         at = self.at(solution, lams)
@@ -285,7 +292,9 @@ class IterativeGram(Factor):
         return Outcome(coefficients, e, at.dof, total, error, at.run)
 
     def _refuse(self, *asked, **how):
-        """What takes entries of an inverse; `outcome` knows the variance of its diagonal."""
+        """Raise: this would need entries of an inverse. `outcome` knows the variance of its
+        diagonal.
+        """
         what = "knows no determinant, no leverage exactly, and tells no intervals"
         raise ValueError(self._lacks(what))
 
@@ -294,9 +303,11 @@ class IterativeGram(Factor):
 
 @pytree
 class SolvedColumns:
-    """c̃ at every λ and how the iteration went. With probes degrees of freedom, e = λc̃/(λ diag P̃
-    √v) without the bias that the variance of the estimate of λ diag P̃ would give it, its standard
-    deviation by that, and to first order by what every probe says.
+    """Results of one iteration: c̃ at every λ, and how the iteration went.
+
+    With probes also: degrees of freedom; e = λc̃/(λ diag P̃ √v), corrected for the bias from the
+    variance of the estimated diagonal; its standard deviation from that variance; and its
+    first-order change with each probe.
     """
 
     dual: Float[Array, "n L t"]
@@ -308,8 +319,8 @@ class SolvedColumns:
 
 
 def _sums(solution, at: SolvedColumns, fn):
-    """Σ `fn` over rows left out, without the bias that the variance of residuals would give a
-    curved loss; and its standard error, by how much it varies with the random signs.
+    """Σ `fn` over held-out rows, corrected for the bias that the variance of residuals gives a
+    curved loss; and its standard error, from how much it varies with the random signs.
     """
     over_lams = jax.vmap(fn, in_axes=(1, None, None))
     total = lambda e: over_lams(e, solution.labels.Y, solution.factor.weights.array)

@@ -3,14 +3,16 @@ eigendecompositions.
 
 With √v₁K₁√v₁ = U₁ diag(s₁) U₁ᵀ and likewise on side 2, K̃ = √v K √v has the eigenvectors U = U₁ ⊗
 U₂, which are never formed, and the eigenvalues s₁s₂ᵀ. Labels are a matrix Y (n₁, n₂), z = U₁ᵀ√v(Y −
-ȳ)U₂ its coordinates and c those of √v, and D = λ/(s₁s₂ᵀ + λ) of each is what a fit leaves:
+ȳ)U₂ are its coordinates and c those of √v, and D = λ/(s₁s₂ᵀ + λ) is the share of each that stays in
+the residuals:
 
     residuals √v(y − f) = U₁(D ∘ ζ)U₂ᵀ,   ζ = z − bc,   b = Σ D∘c∘z / Σ D∘c∘c,
     1 − leverage = (U₁∘U₁) D (U₂∘U₂)ᵀ − w²,   w = U₁(D ∘ c)U₂ᵀ / √(Σ D∘c∘c).
 
-Centring would break the product up, so that the unpenalised intercept ȳ + b comes from the fits to
-labels and to the constant, as in generalised least squares; likewise of what is left out, whose
-intercept is the rest's: with e⁰ the held-out residuals of both without an intercept,
+Centring K would destroy the product, so the unpenalised intercept ȳ + b comes from the fits to
+labels and to the constant, as in generalised least squares. A held-out prediction uses the
+intercept of the remaining data: with e⁰ the held-out residuals of labels and constant without an
+intercept,
 
     e = e⁰[y] − b e⁰[1],   b = M[y]/M[1],
     M[t] = (Σ D∘c∘t over all) − r[1]·e⁰[t] over what is left out.
@@ -80,19 +82,19 @@ def moments(A, B, q: int, axis: Any = (-2, -1)):
 
 
 def level(M):
-    """b (q, t, 1, 1), what an intercept is beside the mean of labels."""
+    """b (q, t, 1, 1), the intercept minus the mean of labels."""
     return M[:, : M.shape[1] - len(M)] / M[:, -1:]
 
 
 def without_constant(A, M):
-    """Of a stack the labels, less b times the constant."""
+    """The labels of a stack, minus b times its constant."""
     t = len(A) - len(M)
     return A[:t] - jnp.sum(A[t:, None] * level(M), axis=0)
 
 
 def without_rows(U, residual_share, Z, q: int):
-    """Without whole rows, whose entries come apart in the basis of the other side: e⁰ of a stack,
-    M, and the diagonal of R⁰.
+    """With whole rows left out: e⁰ of a stack, M, and the diagonal of R⁰. In the basis of the other
+    side each column is a problem of its own.
     """
     r, own = matmul(U, residual_share * Z), matmul(U * U, residual_share)
     return r / own, moments(residual_share * Z, Z, q) - moments(r, r / own, q, -1), own
@@ -100,7 +102,7 @@ def without_rows(U, residual_share, Z, q: int):
 
 @pytree
 class SidesView(View):
-    """R = (U₁ ⊗ U₂) diag(D) (U₁ ⊗ U₂)ᵀ − wwᵀ, whose rows are made as they are asked for."""
+    """R = (U₁ ⊗ U₂) diag(D) (U₁ ⊗ U₂)ᵀ − wwᵀ, whose rows are computed on request."""
 
     first: Float[Array, "n1 n1"]
     second: Float[Array, "n2 n2"]
@@ -109,7 +111,7 @@ class SidesView(View):
 
     @property
     def width(self):
-        """That of U₁ ⊗ U₂."""
+        """n₁n₂, the width of U₁ ⊗ U₂."""
         return self.residual_share.size
 
     def entries(self, i, j):
@@ -125,17 +127,17 @@ class SidesView(View):
 
 @pytree
 class SidesSpread:
-    """The posterior covariance of pairs of new rows at one λ, which are known by k(x, xᵢ), a matrix
-    for each side, and k(x, x).
+    """The posterior covariance of pairs of new rows at one λ, from k(x, xᵢ), a matrix for each
+    side, and k(x, x).
 
-    With p = U₁ᵀ√v₁ k₁(X₁, a), q = U₂ᵀ√v₂ k₂(X₂, b), w = 1/(s₁s₂ᵀ + λ) and c the coordinates of √v,
-    of which a flat prior on an intercept makes the last term,
+    With p = U₁ᵀ√v₁ k₁(X₁, a), q = U₂ᵀ√v₂ k₂(X₂, b), w = 1/(s₁s₂ᵀ + λ) and c the coordinates of √v;
+    the last term comes from the flat prior on the intercept:
 
         cov[f(a, b), f(a', b')] = k₁(a, a') k₂(b, b') − Σᵢⱼ pᵢp'ᵢ wᵢⱼ qⱼq'ⱼ + dd',
         d = (1 − Σᵢⱼ pᵢ wᵢⱼ cᵢⱼ qⱼ)/√(Σᵢⱼ wᵢⱼ cᵢⱼ²).
 
-    Of a table of all new rows with all new columns the variances are two products of matrices, and
-    no pair has more than its own number.
+    The variances of a table of all new rows with all new columns are two products of matrices, with
+    one number in memory for each pair.
     """
 
     first: Float[Array, "n1 n1"]  # √v₁U₁
@@ -145,7 +147,7 @@ class SidesSpread:
     slack: Float[Array, " q"]  # 1/√Σwc²
 
     def of_first(self, K, own):
-        """What variances take of m new rows of side 1, whatever side 2 is, O(m n₁(n₁ + n₂)): k(a,
+        """The part of variances that depends only on m new rows of side 1, O(m n₁(n₁ + n₂)): k(a,
         a), and sums over i of p² w and of p (w ∘ c)/√Σwc².
         """
         p = matmul(K, self.first)
@@ -158,8 +160,8 @@ class SidesSpread:
         return known + jnp.sum((self.slack - matmul(constant, q)) ** 2)
 
     def covariance(self, K1, K2, prior):
-        """Of pairs with each other, row by row of K1 (p, n₁) and K2 (p, n₂), whose k₁k₂ is the
-        `prior` (p, p): O(p² n₁n₂), one pair after another.
+        """Of pairs with each other, row by row of K1 (p, n₁) and K2 (p, n₂), with `prior` (p, p)
+        the products k₁k₂: O(p² n₁n₂), one pair after another.
         """
         p, q = matmul(K1, self.first), matmul(K2, self.second)
 
@@ -172,8 +174,17 @@ class SidesSpread:
 
 @pytree
 class Kronecker(DualOneByOne):
-    """√v (K₁ ⊗ K₂) √v by the spectra of its two sides; pair (i, j) is row i·n₂ + j, so that labels
-    are Y.ravel().
+    """The factor of two-sided data, by the spectra of its two sides: √v (K₁ ⊗ K₂) √v.
+
+    `factor_kronecker` makes it. Pair (i, j) is row i·n₂ + j, so that labels are `Y.ravel()`.
+
+    Args:
+        first: eigenvalues, eigenvectors and weights of side 1, n₁ rows.
+        second: those of side 2, n₂ columns.
+        weights: weights of all n₁n₂ pairs.
+        fixed: fixed effects: an intercept or none.
+        expansion: what coefficients multiply.
+        report: how the factor was made, and its floor.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factor_kronecker(jnp.eye(2), jnp.eye(3))
@@ -195,17 +206,17 @@ class Kronecker(DualOneByOne):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """How many rows and columns labels have."""
+        """(n₁, n₂), the shape of labels."""
         return len(self.first.s), len(self.second.s)
 
     @property
     def s(self):
-        """The eigenvalues of K̃, not centred, (n₁, n₂)."""
+        """The eigenvalues of K̃ before the intercept is taken out, (n₁, n₂)."""
         return self.first.s[:, None] * self.second.s
 
     @property
     def constant(self):
-        """The coordinates of √v (q, n₁, n₂), q = 1 with an intercept."""
+        """The coordinates of √v (q, n₁, n₂), q = 1 with an intercept, else 0."""
         return (self.first.constant[:, None] * self.second.constant)[None][: self.fixed.count]
 
     @property
@@ -218,7 +229,7 @@ class Kronecker(DualOneByOne):
         return A.T.reshape(A.shape[1], *self.shape)
 
     def flat(self, A):
-        """The reverse."""
+        """The inverse of `tables`."""
         return A.reshape(len(A), self.n).T
 
     def turned(self, A):
@@ -226,11 +237,11 @@ class Kronecker(DualOneByOne):
         return self.flat(turned(self.first.U, self.second.U, A))
 
     def trace(self):
-        """Σ s, less what the constant has of it."""
+        """Σ s, without the share of the constant."""
         return jnp.sum(self.s) - jnp.sum(self.s * self.constant**2) / self.weights.total
 
     def smallest_eigenvalue(self):
-        """Of those of the two sides' products."""
+        """The smallest product of eigenvalues of the two sides above the floor."""
         return jnp.min(jnp.where(self.s > self.precision_floor(), self.s, jnp.max(self.s)))
 
     def project(self, labels):
@@ -238,11 +249,11 @@ class Kronecker(DualOneByOne):
         return self.flat(turned(self.first.U.T, self.second.U.T, self.tables(labels.scaled)))
 
     def with_constant(self, solution):
-        """z, and after it c."""
+        """z, followed by c."""
         return jnp.concatenate([self.tables(solution.state), self.constant])
 
     def solved(self, lam, one):
-        """From the coordinates, where those of H are c/√Σv."""
+        """From the coordinates; those of H are c/√Σv."""
         unit = power_of_two(lam)
         w = unit / (self.s + lam)
         Z = jnp.concatenate([self.tables(one.state), self.constant / jnp.sqrt(self.weights.total)])
@@ -250,7 +261,7 @@ class Kronecker(DualOneByOne):
         return self.turned(w * Z), diagonal, -total(jnp.log(w)), jnp.zeros(0, self.dtype)
 
     def unseen(self, solution, lams):
-        """y − f of all pairs: no weight is 0."""
+        """y − f of all pairs, none of which has weight 0."""
         return solution.training_residuals(lams) / self.weights.root[:, None]
 
     def view(self, solution, lam):
@@ -261,7 +272,7 @@ class Kronecker(DualOneByOne):
         return SidesView(at.r, at.R[:, 0], H, *sides, lam / (self.s + lam), w)
 
     def spread(self, lam):
-        """Of pairs of new rows, as a `SidesSpread`."""
+        """The posterior covariance of pairs of new rows, as a `SidesSpread`."""
         w = 1 / (self.s + lam)
         slack = 1 / jnp.sqrt(total(w * self.constant**2))
         constant = w * self.constant * slack[:, None, None]
@@ -269,7 +280,9 @@ class Kronecker(DualOneByOne):
 
     @partial(jax.jit, static_argnames=("loss", "setting"))
     def errors(self, solution, loss: Callable, setting: str, lams: Float[Array, " L"]):
-        """Σ v loss / Σ v of what a setting leaves out, (L, t), with a loss as `LeaveOneOut` has."""
+        """Σ v loss / Σ v of the held-out residuals of a setting, (L, t), with a loss as
+        `LeaveOneOut` has.
+        """
         Y, v = solution.labels.Y, self.weights.array[:, None]
         mean = lambda e: jnp.sum(v * loss(self.flat(e), Y), axis=0) / self.weights.total
         if setting == "both":
@@ -278,7 +291,7 @@ class Kronecker(DualOneByOne):
 
     @partial(jax.jit, static_argnames="setting")
     def left_out(self, solution, setting: str, lam) -> Float[Array, "t n1 n2"]:
-        """Held-out residuals at one λ, O(n₁n₂(n₁ + n₂)t)."""
+        """Held-out residuals of a setting at one λ, O(n₁n₂(n₁ + n₂)t)."""
         if setting == "entries":
             return self.tables(solution.residuals(lam[None])[0])
         if setting == "both":
@@ -292,13 +305,13 @@ class Kronecker(DualOneByOne):
         return (e.swapaxes(1, 2) if swapped else e) / self.root
 
     def both_left_out(self, solution, lams: Float[Array, " L"]) -> Float[Array, "L t n1 n2"]:
-        """Held-out residuals of every entry without its row and its column, by a spectrum of side 1
-        without each of its rows, O(n₁⁴ + L n₁²n₂²t), side 1 the smaller.
+        """Held-out residuals of every entry without its row and its column.
 
-        Without row i, √v₁K₁√v₁ = V diag(σ) Vᵀ, in whose basis labels come apart: direction a is a
-        problem on side 2 alone, with σₐs₂ for eigenvalues. Its prediction with column j left out is
-        σₐ(g − yh)/q, with g, h and q from w = s₂/(σₐs₂ + λ) and D; and what the row makes of
-        direction a is k₁ᵀVₐ/σₐ, so that no σ is divided by.
+        By a spectrum of side 1 without each of its rows, O(n₁⁴ + L n₁²n₂²t), side 1 the smaller.
+        Without row i, √v₁K₁√v₁ = V diag(σ) Vᵀ, and in the basis V direction a is a problem on side
+        2 alone, with eigenvalues σₐs₂. Its prediction with column j left out is σₐ(g − yh)/q, with
+        g, h and q from w = s₂/(σₐs₂ + λ) and D; row i has the share k₁ᵀVₐ/σₐ of direction a, so
+        that no division by σ is needed.
         """
         q, one, other = self.fixed.count, self.first, self.second
         labels = jnp.concatenate([self.tables(solution.labels.scaled), self.root[:q]])
@@ -337,20 +350,23 @@ def factor_kronecker(
     weights: tuple[Any, Any] | None = None,
     intercept: bool = True,
 ) -> Kronecker:
-    """Factor K₁ ⊗ K₂, the kernel of all pairs of n₁ rows and n₂ columns, by the spectra of both:
-    two-sided data with a label for every pair.
+    """Factor two-sided data with a label for every pair, such as drug and target or user and item,
+    from two kernel matrices.
 
-    k((x₁, x₂), (x₁', x₂')) = k₁(x₁, x₁') k₂(x₂, x₂'): drug and target, user and item. The factor is
-    one of n₁n₂ rows: criteria, coefficients and `lambda_grid` take it with labels `Y.ravel()` of a
-    matrix Y (n₁, n₂), and leave single entries out. `kronecker_left_out` leaves whole rows and
-    columns out, and `fit_kronecker` does it all from data. At new pairs f = K1_new C K2_newᵀ +
-    intercept, C the coefficients as a matrix (n₁, n₂).
+    k((x₁, x₂), (x₁', x₂')) = k₁(x₁, x₁') k₂(x₂, x₂'), so that K = K₁ ⊗ K₂ over all pairs of n₁ rows
+    and n₂ columns. At new pairs f = K1_new C K2_newᵀ + intercept, C the coefficients as a matrix
+    (n₁, n₂).
+
+    The factor has n₁n₂ rows: criteria, coefficients and `lambda_grid` take it with labels
+    `Y.ravel()` of a matrix Y (n₁, n₂), and leave single entries out. `kronecker_left_out` leaves
+    whole rows and columns out, and `fit_kronecker` does it all from data.
 
     Args:
         K1: (n₁, n₁) symmetric, positive semidefinite.
         K2: (n₂, n₂) likewise.
-        weights: a pair (v₁, v₂) of positive ones of rows and of columns, v₁v₂ᵀ those of entries:
-            others would break the product up, and a missing entry is one of weight 0.
+        weights: a pair (v₁, v₂) of positive weights of rows (n₁,) and of columns (n₂,); entries
+            have v₁v₂ᵀ. Other weights would destroy the product K₁ ⊗ K₂, so that no entry may be
+            missing, which would be weight 0. Default 1.
         intercept: whether to fit a constant without penalty.
 
     Returns:
@@ -360,11 +376,11 @@ def factor_kronecker(
         ValueError: for matrices that are not square, symmetric or semidefinite, and for other
             weights.
 
-    **Cost** O(n₁³ + n₂³), and O(n₁n₂(n₁ + n₂)) for every λ; n₁² + n₂² + O(n₁n₂) numbers.
-    **Fails**: below the precision floor, (√n₁ + √n₂)·eps times the largest eigenvalue, λ is noise;
-    what asks for `spectrum()` says that there is none. **Source**: Stock, Pahikkala, Airola, De
-    Baets and Waegeman 2018, "A comparative study of pairwise learning methods based on kernel ridge
-    regression"; the intercept by generalised least squares.
+    **Cost** O(n₁³ + n₂³), and O(n₁n₂(n₁ + n₂)) for every λ; n₁² + n₂² + O(n₁n₂) numbers. **Fails**:
+    for λ below the precision floor, (√n₁ + √n₂)·eps times the largest eigenvalue, results are
+    rounding noise; what needs `spectrum()` raises, as there is none. **Source**: Stock, Pahikkala,
+    Airola, De Baets and Waegeman 2018, "A comparative study of pairwise learning methods based on
+    kernel ridge regression"; the intercept by generalised least squares.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factor_kronecker(jnp.eye(2), 3 * jnp.eye(2), intercept=False)
@@ -386,7 +402,7 @@ def factor_kronecker(
 
 
 def _side(name: str, K, v: Weights) -> tuple[Side, Any]:
-    """One side, and how far its eigenvalues go below 0."""
+    """One side, and its most negative eigenvalue relative to the largest."""
     check_symmetric(name, K)
     s, U = eigh(v.scale_both(K))
     s, below = clip(s)
@@ -395,7 +411,7 @@ def _side(name: str, K, v: Weights) -> tuple[Side, Any]:
 
 
 def side_weights(weights, shape: tuple[int, int], dtype) -> tuple[Weights, Weights]:
-    """Weights of rows and of columns from a pair of them, checked: positive where values are
+    """Weights of rows and of columns from a pair of them, checked to be positive where values are
     known.
     """
     pair = (None, None) if weights is None else weights
@@ -415,8 +431,8 @@ def side_weights(weights, shape: tuple[int, int], dtype) -> tuple[Weights, Weigh
 
 
 def check_semidefinite(name: str, below, n: int) -> None:
-    """Raise where eigenvalues go further below 0 than rounding takes them, relative to the largest,
-    where that is known.
+    """Raise where the most negative eigenvalue, relative to the largest, is more than rounding, if
+    it is known.
     """
     if is_concrete(below) and float(below) > 100 * n * float(jnp.finfo(below.dtype).eps):
         raise ValueError(

@@ -1,15 +1,16 @@
 """The subset of regressors: f(x) = Σₖ k(x, pointsₖ) βₖ over m landmarks, fitted on all n rows.
 
-    minimise ½ Σ vᵢ (yᵢ − K_iR β − b)² + (λ/2) βᵀK_RRβ,   K_RR = LLᵀ,   Φ = K_TR L⁻ᵀ,   β = L⁻ᵀw:
+    minimise ½ Σ vᵢ (yᵢ − K_iR β − b)² + (λ/2) βᵀK_RRβ,   K_RR = LLᵀ,   Φ = K_TR L⁻ᵀ,   β = L⁻ᵀw.
 
-explicit features, of which a `Spectrum` knows everything. Making Φ would be a product with all rows
-beside ΦᵀΦ and U; L⁻¹(K_RT K_TR)L⁻ᵀ avoids it, but loses what K_RR's condition number costs. Here
-every fourth landmark leads,
+Φ are explicit features, and their moments give a `Spectrum`. Computing Φ would add a third product
+with all rows to ΦᵀΦ and U; L⁻¹(K_RT K_TR)L⁻ᵀ avoids it, but loses digits by the condition number of
+K_RR. Here every fourth landmark comes first,
 
     L = [L₁ 0; M L₂],   B = [K₁L₁⁻ᵀ, K₂ − K₁L₁⁻ᵀMᵀ],   Φ = B diag(I, L₂⁻ᵀ),
 
-so that B costs a quarter of a product and has the large directions of K_RR taken out. Where the
-smallest pivot of L₂ would cost half of the digits, B is Φ: half a product more in each pass.
+so that B costs a quarter of a product, and the large directions of K_RR are projected out of it.
+Where the smallest pivot of L₂ would cost half of the digits, B is Φ: half a product more in each
+pass.
 """
 
 from dataclasses import replace
@@ -47,12 +48,12 @@ NOISES = 16
 
 @pytree
 class Dictionary:
-    """Landmarks as features: rows of X to rows of B, the kernel with the landmarks, the large
-    directions of K_RR taken out; Φ = B diag(I, tail).
+    """Landmarks as features: maps rows of X to rows of B, the kernel with the landmarks after the
+    large directions of K_RR are projected out; Φ = B diag(I, tail).
     """
 
     kernel: Kernel
-    points: Float[Array, "m d"]  # those that lead first
+    points: Float[Array, "m d"]  # in the order of `lead_order`
     lead: Float[Array, "q q"]  # L₁⁻ᵀ
     across: Float[Array, "q p"]  # Mᵀ
     rest: Float[Array, "p p"]  # L₂⁻ᵀ
@@ -61,7 +62,7 @@ class Dictionary:
 
     @classmethod
     def of(cls, kernel: Kernel, points: Float[Array, "m d"]) -> "Dictionary":
-        """By the Cholesky factor of K_RR."""
+        """From the Cholesky factor of K_RR."""
         q = -(-points.shape[0] // 4)
         points = points[lead_order(points.shape[0])]
         L, ridge = ridged_cholesky(gram(kernel, points))
@@ -73,7 +74,7 @@ class Dictionary:
 
     @property
     def tail(self) -> Float[Array, "p p"]:
-        """What is left to make Φ of B."""
+        """L₂⁻ᵀ, which turns B into Φ, or I where B is Φ."""
         return jnp.where(self.is_whole, jnp.eye(len(self.rest), dtype=self.rest.dtype), self.rest)
 
     def features(self, X: Any) -> Float[Array, "n m"]:
@@ -90,13 +91,13 @@ class Dictionary:
         return self.kernel.diag(X)
 
     def left_over(self, x, b) -> Float[Array, " n"]:
-        """What landmarks leave of k(x, x), from B of the same rows."""
+        """k(x, x) − |φ(x)|², what landmarks do not explain, from B of the same rows."""
         phi = jax.lax.cond(self.is_whole, lambda b: b, lambda b: tailed(b, self.rest), b)
         return left_over(self.kernel, x, phi)
 
     def rounding(self) -> Float[Array, " r"]:
-        """How far B of a row may be off: what L⁻¹ makes of the rounding of the kernel, which
-        depends on how rows are cut into blocks.
+        """How large the rounding of B may be: that of the kernel, which depends on how rows are cut
+        into blocks, amplified by L⁻¹.
         """
         lead = jnp.linalg.norm(self.lead, axis=0)
         rest = 1 + jnp.sqrt(matmul(lead**2, self.across**2))
@@ -113,10 +114,11 @@ class Dictionary:
         before=0.0,
         dictionary=None,
     ) -> Spectrum:
-        """That of moments of B; rows are B again. `leaving` are the numbers of landmarks that leave
-        with their row, and their rows of B.
+        """The spectrum of moments of B; `rows` are B of the rows, `dictionary` the landmarks that
+        leave with their row: their numbers and their rows of B.
 
-        Rounding is that of sums whose diagonal was `before`, where that is larger.
+        Where `before` is larger than the diagonal of the moments, rounding is taken to be that of
+        sums of this size.
         """
         tail, q, sums = self.tail, self.lead.shape[0], sums.centred(fixed)
         given, origin = np.argsort(lead_order(len(self.points))), sums.origin
@@ -160,8 +162,8 @@ def solve_subset(
     leave: bool = True,
     block_size: int | None = None,
 ) -> Solution:
-    """The solution on landmarks, from one reading of the rows; a trace that they carry must be of
-    these rows and weights. With `leave` a landmark that is a row leaves the dictionary with it.
+    """The solution on landmarks, from one reading of the rows. A trace that the landmarks hold must
+    be of these rows and weights. With `leave` a landmark that is a row is left out with its row.
     """
     made, kept, trace = Dictionary.of(kernel, chosen.points), None, chosen.trace_residual
     corner = made.features(made.points)
@@ -192,15 +194,15 @@ def keeps_rows(n: int, m: int, itemsize: int) -> bool:
 
 
 def left_over(kernel, x, phi):
-    """k(x, x) − |φ(x)|² of every row, and what rounding may hide of it: summed over rows it does
-    not cancel as a difference of two sums would.
+    """k(x, x) − |φ(x)|² of every row, and how much of it rounding may hide. Summed over rows it
+    does not cancel, as a difference of two sums would.
     """
     diag = kernel.diag(x)
     return jnp.maximum(diag - jnp.sum(phi**2, axis=1), 0) + hidden_trace(phi.shape[1], diag)
 
 
 def lengths(A: Float[Array, "m r"]) -> Float[Array, "m 1"]:
-    """The lengths of rows, whose squares may overflow."""
+    """The lengths of rows, computed so that squares do not overflow."""
     largest = jnp.max(jnp.abs(A), axis=1, keepdims=True)
     return largest * jnp.linalg.norm(A / largest, axis=1, keepdims=True)
 
@@ -212,7 +214,7 @@ def tailed(A, tail):
 
 
 def lead_order(m: int) -> np.ndarray:
-    """The order in which landmarks lead: every fourth first, a coarse grid of them, however they
-    are sorted.
+    """The order in which landmarks are taken: every fourth first, a coarse grid of them however
+    they are sorted.
     """
     return np.argsort(np.arange(m) % 4, kind="stable")

@@ -1,7 +1,8 @@
-"""Folds larger than the number of features: each fit to the others from sums of their moments.
+"""Folds with more rows than there are features: each fit to the other folds from sums of their
+moments.
 
-Moments of every fold come from one reading of the rows, and those of all but one are added up, not
-subtracted; what is left out comes from one reading more. Nothing but sums goes between devices.
+Moments of every fold come from one reading of the rows; those of all folds but one are added up,
+not subtracted; held-out residuals take one more reading. Only sums move between devices.
 """
 
 from collections.abc import Callable
@@ -22,8 +23,8 @@ from jaxrls.rows.rows import Rows
 
 
 class PrimalForm(NamedTuple):
-    """A factor as features φ of its rows in which the penalty is λ‖w‖²/2: φ = (made(x) − B origin)
-    turn. Row k of `planes` is βₖ of a landmark that leaves as a function of w.
+    """A factor in terms of features φ of its rows, with the penalty λ‖w‖²/2: φ = (made(x) − B
+    origin) turn. Row k of `planes` gives βₖ, of a landmark that leaves with its row, from w.
     """
 
     rows: Rows

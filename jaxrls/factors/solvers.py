@@ -1,4 +1,4 @@
-"""Solvers: how the one hard step is done. `solver=None` takes the cheapest exact one by shape."""
+"""Solvers, which factor the problem. `solver=None` takes the cheapest exact one for the shapes."""
 
 from typing import Any, ClassVar
 
@@ -31,15 +31,16 @@ LAMS_PER_SPECTRUM = {
     "gpu": ((1000, 8), (2000, 9), (4000, 17), (8000, 18)),
     "tpu": ((1, 100),),
 }
-# What a search for the best λ counts for: some ten λ, each with its slope, which doubles the work.
+# A search for the best λ costs as much as so many λ: about ten, with slopes that double the work.
 SEARCHED = 20
 
 
 def choose_route(kernel: Kernel, n: int, d: int, dtype) -> str:
     """The cheapest exact route for these shapes.
 
-    Features fewer than rows: their covariance where rows are plenty (8 times as many or more), else
-    their SVD. Otherwise K."""
+    With fewer features than rows: their covariance where there are 8 times as many rows or more,
+    else their SVD. Otherwise K.
+    """
     r = kernel.num_features(d, dtype)
     if r is None or r >= n:
         return "gram"
@@ -47,8 +48,8 @@ def choose_route(kernel: Kernel, n: int, d: int, dtype) -> str:
 
 
 def suits_cholesky(kernel: Kernel, n: int, num: int) -> bool:
-    """Whether a Cholesky factor for each of `num` λ takes less time than K's spectrum, and no doubt
-    about K is left for that to settle.
+    """Whether a Cholesky factor for each of `num` λ takes less time than K's spectrum, and K is
+    known to be positive semidefinite without its eigenvalues.
     """
     steps = LAMS_PER_SPECTRUM.get(platform(), LAMS_PER_SPECTRUM["cpu"])
     most = max((few for rows, few in steps if rows <= n), default=1)
@@ -68,20 +69,21 @@ def factorize(
     solver: Solver | None = None,
     block_size: int | None = None,
 ) -> Factor:
-    """Do the one hard step for a kernel and X: everything about λ, labels and validation follows
-    cheaply from the result.
+    """Factor a kernel and X once: coefficients, predictions and validation errors for any λ and
+    labels follow cheaply from the result.
 
     Args:
         kernel: a jaxrls kernel; `Precomputed()` where X is a kernel matrix.
         X: rows (n, d), dense, sparse (SciPy or BCOO), or a source of rows.
-        weights: sample weights (n,), 0 or more; a row of weight 0 was never there. Default 1.
+        weights: sample weights (n,), 0 or more; a row of weight 0 takes no part in the fit. Default
+            1.
         intercept: whether to fit a constant without penalty.
         fixed_effects: further columns (n, q) without penalty, f(x) + b·β, or `levels(labels)`, an
             intercept for each group.
-        landmarks: a number is not taken here: `Landmarks`, row numbers of X (m,), or points (m, d),
-            for the subset of regressors, f(x) = Σₖ k(x, pointsₖ) βₖ.
-        leave: whether a landmark that is a row of X leaves the dictionary when its row is left out,
-            so that no held-out prediction has seen its row in any way.
+        landmarks: `Landmarks`, row numbers of X (m,), or points (m, d), for the subset of
+            regressors, f(x) = Σₖ k(x, pointsₖ) βₖ. A single number is not taken here.
+        leave: whether a landmark that is a row of X leaves the landmarks when its row is left out,
+            so that no held-out prediction has used its row in any way.
         solver: `Spectral()`, an eigendecomposition for all λ; `Cholesky()`, a factor for each λ,
             cheaper for a few and differentiable in everything; `Refined()` or `Iterative()`. By
             default the cheapest spectrum for the shapes.
@@ -120,7 +122,7 @@ def factorize(
 
 
 def check_solver(solver) -> None:
-    """Raise unless it is one, or None."""
+    """Raise unless it is a solver, or None."""
     if not isinstance(solver, Solver | None):
         raise ValueError(
             "solver must be None to choose, or Spectral(), Cholesky(), Refined() or Iterative(), "
@@ -129,7 +131,7 @@ def check_solver(solver) -> None:
 
 
 def check_explicit(solver, kernel: Kernel, explicit: int | None) -> None:
-    """Raise for a solver of features that the kernel does not have."""
+    """Raise for a solver that needs explicit features where the kernel has none."""
     if explicit is None and getattr(solver, "of", None) in ("features", "covariance"):
         raise ValueError(
             f"{solver} needs explicit features, which {type(kernel).__name__} does not have: take "
@@ -138,7 +140,7 @@ def check_explicit(solver, kernel: Kernel, explicit: int | None) -> None:
 
 
 def check_no_landmarks(landmarks, solver: Solver) -> None:
-    """Raise for landmarks beside a solver of all of K."""
+    """Raise for landmarks given to a solver that uses all of K."""
     if landmarks is not None:
         raise ValueError(
             f"landmarks= fits on landmarks in place of all rows, and {solver} is for all of K: "
@@ -149,8 +151,8 @@ def check_no_landmarks(landmarks, solver: Solver) -> None:
 def kernel_matrix(
     kernel: Kernel, rows: Any, fixed: FixedEffects, block_size: int | None
 ) -> tuple[Array, Expansion, Array | None]:
-    """K, what its coefficients multiply, and what to add to every row of K for that. A matrix is
-    linear in the rows k(new, training).
+    """K, the expansion that its coefficients belong to, and what to add to every row of K to get
+    that expansion's kernel. A given matrix is linear in the rows k(new, training).
     """
     if not kernel.evaluable:
         return gram(kernel, rows, block_size=block_size), Primal(), None
@@ -165,11 +167,14 @@ def kernel_matrix(
 
 @pytree
 class Spectral(Solver):
-    """One eigendecomposition, from which every λ follows: the default.
+    """Solve by one eigendecomposition, which serves every λ: the default.
 
-    On landmarks that of their moments, O(n m²). Without, by the shapes: of K, O(n³), for any kernel
-    (`of="gram"`); the thin SVD of explicit features, O(n r²) (`"features"`); of ΦᵀΦ, O(n r²) at a
-    fraction of the constant, where rows are plenty (`"covariance"`).
+    On landmarks it is that of their moments, O(n m²). Without landmarks the shapes decide.
+
+    Args:
+        of: `"gram"`: that of K, O(n³), for any kernel; `"features"`: the thin SVD of explicit
+            features, O(n r²); `"covariance"`: that of ΦᵀΦ, O(n r²) at a fraction of the constant,
+            where there are many more rows than features. By default the cheapest for the shapes.
 
     >>> import jaxrls as rls
     >>> rls.factorize(rls.Linear(), [[1.0], [2.0]], solver=rls.Spectral("gram")).route
@@ -187,7 +192,7 @@ class Spectral(Solver):
             )
 
     def solve(self, kernel, rows, labels, weights, fixed, *, landmarks, leave, block_size):
-        """By landmarks, by what was named, or by the shapes."""
+        """Factor by landmarks, by the decomposition that was named, or by the shapes."""
         data = labels, weights, fixed
         if landmarks is not None:
             if self.of is not None:
@@ -212,8 +217,10 @@ class Spectral(Solver):
 
 @pytree
 class Cholesky(Solver):
-    """A Cholesky factor of K + λI, or on fewer features or landmarks of their moments, for each λ
-    that is asked for: cheaper for a few λ, rounded less, and differentiable in everything.
+    """Solve by a Cholesky factor for each λ: cheaper for a few λ, with less rounding, and
+    differentiable in everything.
+
+    The factor is that of K + λI, or with fewer features or landmarks that of their moments.
 
     >>> import jaxrls as rls
     >>> rls.factorize(rls.Gaussian(1.0), [[1.0], [2.0]], solver=rls.Cholesky()).route
@@ -221,7 +228,7 @@ class Cholesky(Solver):
     """
 
     def solve(self, kernel, rows, labels, weights, fixed, *, landmarks, leave, block_size):
-        """On features or landmarks, else on K."""
+        """Factor on features or landmarks, else on K."""
         n, d = rows.shape
         if landmarks is not None or choose_route(kernel, n, d, rows.dtype) != "gram":
             return solve_cholesky(kernel, rows, landmarks, labels, weights, fixed, block_size)
@@ -231,11 +238,13 @@ class Cholesky(Solver):
 
 @pytree
 class Refined(Solver):
-    """Cholesky factors of K + λI in float32 with products in float64: λ far below what float32 can
-    tell, in about 16n³ operations for each.
+    """Solve by Cholesky factors of K + λI in float32, refined by products in float64: for λ far
+    below what float32 alone can resolve.
 
-    `fit` with it gives coefficients, left-out residuals and error in float64 whatever the dtype of
-    X, at λ that `lams` names or searches; `fit.run` says how near to the identity every step came.
+    It takes about 16n³ operations for each λ. `fit` with it gives coefficients, held-out residuals
+    and error in float64 whatever the dtype of X, at λ that `lams` names or searches; `fit.run` says
+    how far from the identity the matrix was, times its refined inverse root from both sides, after
+    every step.
 
     >>> import jaxrls as rls
     >>> rls.factorize(rls.Gaussian(1.0), [[1.0], [2.0]], solver=rls.Refined()).route
@@ -243,7 +252,7 @@ class Refined(Solver):
     """
 
     def solve(self, kernel, rows, labels, weights, fixed, *, landmarks, leave, block_size):
-        """On K of all rows."""
+        """Factor K of all rows."""
         check_no_landmarks(landmarks, self)
         K, expansion, lift = kernel_matrix(kernel, rows, fixed, block_size)
         return RefinedGram(K, weights, fixed, expansion, lift, (kernel, rows)).solve_labels(labels)

@@ -1,8 +1,8 @@
 """One eigendecomposition, then every λ: (I − HHᵀ) √v K √v (I − HHᵀ) = U diag(s) Uᵀ, UᵀU = I.
 
-With D = 1/(s + λ) and z = Uᵀ√v y: coefficients = basis (D ∘ z), β = start − across (D ∘ z), and
-R = (I − HHᵀ − UUᵀ) + U diag(λD) Uᵀ, whose first part is exactly 0 where U is square. No 1/λ is
-formed and subtracted.
+With D = 1/(s + λ) and z = Uᵀ√v y: coefficients = basis (D ∘ z), β = start − across (D ∘ z), and R =
+(I − HHᵀ − UUᵀ) + U diag(λD) Uᵀ, whose first part is exactly 0 where U is square. Nothing is
+computed as a difference of numbers of size 1/λ.
 """
 
 from dataclasses import replace
@@ -33,16 +33,16 @@ from jaxrls.support.pytrees import pytree, static
 
 @pytree
 class Whole(DenseRows):
-    """Rows that are read at once, which is one large product."""
+    """Dense rows that are read all at once, in one large product."""
 
     def over(self, kind, fn, columns, temporaries=0, block_size=None, **hints):
-        """No block but all."""
+        """One block of all rows."""
         return fn(self.X, *columns)
 
 
 @pytree
 class DictionaryRows:
-    """Landmarks that are rows of X, and leave the dictionary with their row."""
+    """Landmarks that are rows of X, and are left out with their row."""
 
     indices: Int[Array, " m"]
     planes: Float[Array, "m r"]  # βₖ = planesₖ·w/√s up to a factor: of any length, which cancels
@@ -51,8 +51,29 @@ class DictionaryRows:
 
 @pytree
 class Spectrum(Factor):
-    """The eigendecomposition behind one kernel and one X. U is kept, or made of rows of features
-    block by block.
+    """The eigendecomposition of one kernel and one X, which serves every λ.
+
+    K̃ = (I − HHᵀ) √v K √v (I − HHᵀ) = U diag(s) Uᵀ. U is kept, or made from rows of features block
+    by block.
+
+    Args:
+        rows: rows of U itself, or of the features that U is made from.
+        s: eigenvalues (r,).
+        across: (q, r), what the fixed effects fit of each direction.
+        weights: sample weights.
+        fixed: fixed effects, an intercept among them.
+        expansion: what coefficients multiply.
+        report: how the factor was made, and its floor.
+        rotation: (p, r), with U = √v (rows − B origin) rotation; None where `rows` are U.
+        origin: (q, p), what the fixed effects fit of features; None where K is given.
+        basis: (c, r), coefficients of each direction; None where they are dual, √v U.
+        solved: (r,), 0 in directions of negative eigenvalues of K, which get no coefficients; else
+            None.
+        dictionary: landmarks that are rows and leave with them, or None.
+        complete: whether U is square.
+        hidden: (r,), where s is the level of rounding in place of 0.
+        training: (kernel, rows) where U is kept.
+        sums: centred `Moments`, where the rows are not kept.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> rls.factorize(rls.Precomputed(), jnp.eye(3), intercept=False).spectrum().s.tolist()
@@ -76,16 +97,16 @@ class Spectrum(Factor):
     complete: bool = static(default=False)  # whether U is square
     hidden: Bool[Array, " r"] | None = None  # where s is the level of rounding in place of 0
     training: Any = None  # where U is kept
-    sums: Any = None  # `Moments`, centred, where the rows are gone
+    sums: Any = None  # `Moments`, centred, where the rows are not kept
 
     @property
     def indices(self):
-        """Of landmarks that leave."""
+        """Row numbers of the landmarks that leave with their row."""
         return None if self.dictionary is None else self.dictionary.indices
 
     @property
     def parts(self):
-        """Those of the rows."""
+        """The number of parts of the rows."""
         return self.rows.parts
 
     def spectrum(self):
@@ -94,7 +115,7 @@ class Spectrum(Factor):
 
     @property
     def counted(self) -> Float[Array, " r"]:
-        """s as it counts in sums over directions: 0 where it is hidden."""
+        """s for sums over directions: 0 where it is only the level of rounding."""
         return self.s if self.hidden is None else jnp.where(self.hidden, 0, self.s)
 
     def trace(self):
@@ -104,25 +125,25 @@ class Spectrum(Factor):
     # U --------------------------------------------------------------------------------------------
 
     def unrotated(self, x, v, b):
-        """What `rotation` makes U of, or U itself; without weights where v is None."""
+        """U of a block of rows before `rotation`, or U itself; without weights where v is None."""
         if self.rotation is None:
             return x
         features = x - self.fixed.fitted(b, self.origin)
         return features if v is None else safe_sqrt(v)[:, None] * features
 
     def left(self, x, v, b) -> Float[Array, "n r"]:
-        """U of a block of rows, U/√v where v is None and U is made of features."""
+        """U of a block of rows; U/√v where v is None and U is made from features."""
         A = self.unrotated(x, v, b)
         return A if self.rotation is None else matmul(A, self.rotation)
 
     def left_vectors(self) -> Float[Array, "n r"]:
-        """U, formed where it is not kept."""
+        """U, (n, r), computed where it is not kept."""
         columns = self.weights.values, self.fixed.rows
         return self.rows.map(self.left, *columns)
 
     @property
     def directions(self) -> Float[Array, "c r"]:
-        """The coefficients of every direction: the basis, or √v U where they are dual."""
+        """The coefficients of every direction: `basis`, or √v U where they are dual."""
         return self.weights.scale(self.left_vectors()) if self.basis is None else self.basis
 
     def project(self, labels):
@@ -133,15 +154,17 @@ class Spectrum(Factor):
         return z if self.rotation is None else matmul(self.rotation.T, z)
 
     def solve_moments(self, labels: Labels, sums: Moments) -> Solution:
-        """`solve_labels` where the cross-moments were summed together with the moments."""
+        """`solve_labels` where the moments of features with labels were summed along with the
+        others.
+        """
         z = matmul(self.rotation.T, sums.centred(self.fixed).cross)
         return Solution(self, labels, z)
 
     # at λ -----------------------------------------------------------------------------------------
 
     def residual_share(self, lams) -> Float[Array, "r L k"]:
-        """λ/(s + λ). Made with λ first: XLA's product for CPUs would otherwise take the divisions
-        into itself, where they are slow.
+        """λ/(s + λ), (r, L, k). Computed with λ first: XLA would otherwise move the divisions into
+        its product for CPUs, where they are slow.
         """
         return jnp.moveaxis(lams[:, None] / (self.s[:, None] + lams[:, None]), 1, 0)
 
@@ -154,8 +177,8 @@ class Spectrum(Factor):
         return jnp.moveaxis(coef, 1, 0), jnp.moveaxis(beta, 1, 0)
 
     def residual_norm(self, solution, lams):
-        """Of a square U Σ(λDz)²; of rows that are gone a quadratic form of the moments, which is a
-        difference, right to the squares of labels.
+        """Where U is square Σ(λDz)². Where rows are not kept, a quadratic form of the moments: a
+        difference, accurate relative to the squares of labels.
         """
         if self.sums is not None:
             coef = times(self.rotation, (1 - self.residual_share(lams)) * solution.state[:, None])
@@ -182,8 +205,8 @@ class Spectrum(Factor):
         )
 
     def _over_dimensions(self, inside, outside):
-        """Σ over those of U, by their share where U is square and spans fixed effects and rows of
-        weight 0 too, and the n − r outside.
+        """Σ over the dimensions of U, and over the n − r outside. Where U is square it spans fixed
+        effects and rows of weight 0 too, and the sum is scaled by the share of the others.
         """
         if self.complete:
             share = lambda U, used: jnp.sum(jnp.where(used[:, None], U * U, 0), axis=0)
@@ -193,7 +216,7 @@ class Spectrum(Factor):
         return jnp.sum(inside, axis=0) + missing * outside
 
     def sweep(self, solution, lams, fn, *columns, stack=False):
-        """One pass over the rows, all λ inside: O(n r L (t + 1))."""
+        """One pass over the rows for all λ: O(n r L (t + 1))."""
         z, t = solution.state, solution.labels.Y.shape[1]
 
         def block(x, v, b, y, *columns):
@@ -223,7 +246,7 @@ class Spectrum(Factor):
         return 1 - jnp.sum(U * U, axis=1) - self.fixed.leverage(b, counted)
 
     def unseen(self, solution, lams):
-        """From the features, where U is made of them."""
+        """From the features, where U is made from them."""
         if self.rotation is None:
             return super().unseen(solution, lams)
         # One reading for all λ, where `view` takes one for each.
@@ -232,7 +255,7 @@ class Spectrum(Factor):
         return solution.labels.Y - solution.labels.mean - jnp.moveaxis(f, 1, 0)
 
     def landmarks_out(self, solution, lams):
-        """All λ by four products."""
+        """For all λ by four products."""
         W, u, v = self.dictionary.planes, self.dictionary.left, self.weights.array[self.indices]
         residual_share, z = self.residual_share(lams), solution.state[:, None]
         slope = jnp.sqrt((1 - residual_share) * residual_share)
@@ -242,7 +265,7 @@ class Spectrum(Factor):
         return d, rho, alpha, times(u, (1 - residual_share) * z), remaining
 
     def primal_form(self):
-        """φ = (rows − B origin) V, where U is made of rows."""
+        """φ = (rows − B origin) V, where U is made from rows."""
         if self.rotation is None:
             return None
         turn = self.rotation * jnp.sqrt(self.s)
@@ -271,8 +294,8 @@ class Spectrum(Factor):
         return LowRank(r, R, H, U, left, weights.used, complete=self.complete)
 
     def spread(self, lam) -> Spread:
-        """Dual, on landmarks, or on features: by the Cholesky factor of their covariance, or of few
-        rows by the basis.
+        """In dual form, on landmarks, or on features: by the Cholesky factor of their covariance,
+        or for few rows by the basis.
         """
         of, kept = (self.expansion, self.fixed.lean()), 1 / jnp.sqrt(self.s + lam)
         if self.solved is not None:
@@ -293,7 +316,9 @@ class Spectrum(Factor):
         return PrimalSpread(*of, half, matmul(self.origin, half), lam)
 
     def squares(self, solution, lam):
-        """r, and the diagonals of H, R, H² and R² at one λ, H = I − R: what influence needs."""
+        """r, and the diagonals of H, R, H² and R² at one λ, with H = I − R, as influence needs
+        them.
+        """
         kept, residual_share = self.s / (self.s + lam), lam / (self.s + lam)
         powers = jnp.stack([kept, residual_share, kept**2, residual_share**2], axis=1)
 
@@ -308,12 +333,14 @@ class Spectrum(Factor):
         return solution.training_residuals(lam[None])[0], *diagonals.T
 
     def training_design(self) -> Float[Array, "n c"]:
-        """What multiplies coefficients, K or features of the rows, made again."""
+        """K or features of the rows, which coefficients multiply, computed again."""
         kernel, rows = self.training
         return rows.map(lambda x: self.expansion.design(kernel, x))
 
     def queries(self) -> Float[Array, "n r"]:
-        """G = design·basis − B across of the rows of X as new ones: f = mean + G (D ∘ z)."""
+        """G = design·basis − B across of the rows of X, predicted as if they were new: f = mean + G
+        (D ∘ z).
+        """
         G = matmul(self.training_design(), self.directions)
         G = G - self.fixed.fitted(self.fixed.rows, self.across)
         return G if self.solved is None else G * self.solved
@@ -335,9 +362,9 @@ def factor_symmetric(
     """The dual route: the eigendecomposition of all of K. Cost: about 9n³ flops, 4n² numbers.
 
     U is projected on the complement of the fixed effects once more, which keeps them exact for λ
-    down to the precision of K. Eigenvalues below 0 are set to 0; directions in which they are so by
-    more than rounding get no coefficients either. The expansion's kernel is K + 1·lift, where that
-    is given. Source: Rifkin (lecture), "Varying λ".
+    down to the precision of K. Eigenvalues below 0 are set to 0; directions in which they are
+    negative by more than rounding get no coefficients. With `lift` the expansion's kernel is K +
+    1·lift. Source: Rifkin (lecture), "Varying λ".
     """
     n, dtype = K.shape[0], K.dtype
     K, across, taken = fixed.centre_both(weights, K)
@@ -386,7 +413,7 @@ def solve_covariance(kernel, rows: Rows, labels: Labels, weights: Weights, fixed
 
 
 def feature_moments(features: Rows, labels: Labels, weights: Weights, fixed) -> Moments:
-    """Those of explicit features, about a point near what the fixed effects fit of them."""
+    """Moments of explicit features, about a point near the fixed effects' fit of them."""
     origin = near_fit(features, Linear(), fixed, weights.values)
     data = features, Linear(), fixed, labels.Y, weights.values
     return moments(*data, origin=origin, label_origin=labels.start)
@@ -395,8 +422,8 @@ def feature_moments(features: Rows, labels: Labels, weights: Weights, fixed) -> 
 def of_moments(
     rows: Rows, sums: Moments, weights: Weights, fixed: FixedEffects, before: Any = 0.0
 ) -> Spectrum:
-    """The spectrum of moments of features; rows are the features again. Rounding is that of sums
-    whose diagonal was `before`, where that is larger.
+    """The spectrum from moments of features; `rows` are the features. Where `before` is larger than
+    the diagonal of the moments, rounding is taken to be that of sums of this size.
     """
     constant = jnp.maximum(sums.taken(fixed), jnp.max(jnp.asarray(before, rows.dtype)))
     sums = sums.centred(fixed)
@@ -410,9 +437,11 @@ def of_moments(
 
 
 def products(features: Rows, fixed: FixedEffects) -> tuple[Any, Any, Any]:
-    """K = ΦΦᵀ of features about an origin, that origin, and what to add to every row of K for the
-    kernel of new rows with these: with an intercept only distances count, and of features far from
-    0 K about their mean keeps what K would round off.
+    """K = ΦΦᵀ of features about an origin, that origin, and what to add to every row of K to get
+    the kernel of new rows with these.
+
+    With an intercept only distances matter: for features far from 0, K about their mean keeps
+    digits that K would lose to rounding.
     """
     if fixed.one is None:
         return (
@@ -427,7 +456,7 @@ def products(features: Rows, fixed: FixedEffects) -> tuple[Any, Any, Any]:
 
 
 def _factor_outer(kernel, rows: Rows, features: Rows, weights: Weights, fixed) -> Spectrum:
-    """K = ΦΦᵀ in place of ΦᵀΦ, its dual coefficients turned into w = Φᵀ√v U (D ∘ z)."""
+    """By K = ΦΦᵀ in place of ΦᵀΦ, its dual coefficients turned into w = Φᵀ√v U (D ∘ z)."""
     K, origin, lift = products(features, fixed)
     fit = near_fit(features, Linear(), fixed, weights.array)
     fit = origin[None][:0] if fit is None else fit

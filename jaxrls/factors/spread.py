@@ -1,8 +1,8 @@
-"""The posterior covariance of f at new rows, fixed effects included: −λR of the one matrix, at one
-λ, in units in which the kernel is the prior's covariance.
+"""The posterior covariance of f at new rows, fixed effects included, at one λ, in units in which
+the kernel is the prior's covariance: −λR over queries, with R of `leave_out.view`.
 
 With f ~ N(0, k), labels of noise λ/v and a flat prior on the fixed effects: `DualSpread` from k,
-and `PrimalSpread`, a sum of squares, which loses no digit.
+and `PrimalSpread`, a sum of squares, which does not cancel.
 """
 
 from abc import ABC, abstractmethod
@@ -21,7 +21,7 @@ from jaxrls.support.pytrees import pytree
 
 @pytree
 class NewRows:
-    """What the covariance of any row with some rows takes of these."""
+    """What the covariance of some new rows with any others needs of them."""
 
     rows: Any
     u: Float[Array, "k r"]
@@ -31,11 +31,11 @@ class NewRows:
 
 @pytree
 class Spread(ABC):
-    """The posterior covariance at one λ: of rows with each other, or the variance of each.
+    """The posterior covariance of f at one λ: of rows with each other, or the variance of each.
 
-    New rows have u = design·half − b·middle, and h = T⁻ᵀb of their columns b; `effects` of methods
-    is what fixed effects need to know of them, None for an intercept. On landmarks it comes with
-    what they leave over of k(x, x) where it is `corrected`.
+    New rows have u = design·half − b·middle, and h = T⁻ᵀb of their columns b. `effects` of methods
+    are the fixed effects' data of new rows, None for an intercept. On landmarks, with `corrected`,
+    it includes what they leave of k(x, x).
     """
 
     expansion: Expansion
@@ -45,7 +45,7 @@ class Spread(ABC):
     lam: Float[Array, ""]
 
     def coordinates(self, kernel: Kernel, X, effects: Any = None) -> NewRows:
-        """What `between` takes of rows: O(m c r), once for all others."""
+        """What `between` needs of rows: O(m c r), computed once for all others."""
         design = self.expansion.design(kernel, X)
         b = self.fixed.dense(effects, len(design))
         u = matmul(design, self.half) - matmul(b, self.middle)
@@ -61,7 +61,9 @@ class Spread(ABC):
         return self.between(kernel, rows, rows, corrected)
 
     def between(self, kernel: Kernel, one: NewRows, other: NewRows | None, corrected=False):
-        """Of rows with others, (m, k), or each with itself, (m,), where these are None."""
+        """The covariance of rows with others, (m, k), or where `other` is None the variance of
+        each, (m,).
+        """
 
         def meet(A, B):
             return jnp.sum(A * B, axis=1) if other is None else matmul(A, B.T)
@@ -79,12 +81,12 @@ class Spread(ABC):
 
     @abstractmethod
     def own(self, kernel: Kernel, X, design, b) -> Any:
-        """Their own part of k̃."""
+        """The rows' own part of k̃."""
 
     @abstractmethod
     def parts(self, prior, one: NewRows, other: NewRows, meet, corrected: bool) -> tuple[Any, Any]:
-        """All but λ h·h', of k(x, x') = prior() and inner products by `meet`: a sum of squares, and
-        a difference or None.
+        """All but λ h·h', from prior() = k(x, x') and inner products by `meet`: a sum of squares,
+        and a difference or None.
         """
 
 
@@ -99,15 +101,15 @@ class PrimalSpread(Spread):
         return None if self.whiten is None else matmul(design, self.whiten)
 
     def parts(self, prior, one, other, meet, corrected):
-        """A sum of squares, with what landmarks leave over."""
+        """A sum of squares, and what landmarks leave of k."""
         beyond = corrected and self.whiten is not None
         return meet(one.u, other.u), prior() - meet(one.own, other.own) if beyond else None
 
 
 @pytree
 class DualSpread(Spread):
-    """k̃ − uuᵀ, with k̃ what the fixed effects leave of k: from the kernel, or where features are
-    explicit from ψ = φ − b·origin.
+    """k̃ − uuᵀ, with k̃ the kernel after the fixed effects are projected out: from k, or with
+    explicit features from ψ = φ − b·origin.
     """
 
     share: Float[Array, "n q"] | None = None  # VB(BᵀVB)⁻¹: design·share is what B fits of k
@@ -116,7 +118,7 @@ class DualSpread(Spread):
 
     @classmethod
     def of_matrix(cls, f: Any, lam, half, middle, K) -> "DualSpread":
-        """That of a factor of K of all rows."""
+        """From a factor of K of all rows."""
         B = f.fixed.fitted(f.fixed.rows, f.fixed.solve(jnp.eye(f.fixed.count, dtype=f.dtype)))
         share = f.weights.array[:, None] * jnp.broadcast_to(B, (f.n, f.fixed.count))
         of = f.expansion, f.fixed.lean(), half, middle, lam
@@ -125,13 +127,13 @@ class DualSpread(Spread):
         return cls(*of, origin=matmul(share.T, f.training[0].features(f.expansion.points)))
 
     def own(self, kernel, X, design, b):
-        """ψ, or what fixed effects fit of k(·, x), with b."""
+        """ψ; or the fixed effects' fit of k(·, x), with b."""
         if self.origin is None:
             return matmul(design, self.share), b
         return kernel.features(X) - matmul(b, self.origin), None
 
     def parts(self, prior, one, other, meet, corrected):
-        """k̃ less what labels tell."""
+        """The prior k̃, minus what the labels explain."""
         (fit, b), (fits, c), spent = one.own, other.own, meet(one.u, other.u)
         if b is None:
             return 0, meet(fit, fits) - spent

@@ -1,10 +1,10 @@
-"""Rows that are gone, and what stays of them: moments, to which further rows add and from which
-some can be taken off again.
+"""Fits whose rows are not kept, only their moments, to which further rows are added and from which
+some can be subtracted again.
 
-From moments about one origin follows all but what is left out: spectrum, coefficients, GCV and
-evidence, the last two by a difference of squares, as ‖√v(y − ŷ)‖² = Σvy² − 2wᵀΣvφy + wᵀΣvφφᵀw.
-Rounding stays at the level of the largest sums that there were, and so does what is said of it:
-taking off most of a sum leaves few of its digits."""
+All but held-out residuals follows from moments about one origin: spectrum, coefficients, GCV and
+evidence; the last two by a difference, ‖√v(y − ŷ)‖² = Σvy² − 2wᵀΣvφy + wᵀΣvφφᵀw. Rounding stays at
+the level of the largest sums that there were: subtracting most of a sum leaves few correct digits.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -24,15 +24,15 @@ from jaxrls.rows.moments import Moments, moments
 from jaxrls.rows.rows import Rows
 from jaxrls.support.pytrees import pytree, static
 
-# Up to so many times what is left, what was taken off costs no digit that is worth a word.
+# Subtracting up to so many times the remaining sum costs no digits worth reporting.
 MODEST = 10
-# So many units of rounding may be all there is of a difference.
+# A difference of up to so many units of rounding may be rounding alone.
 HIDDEN = 100
 
 
 @pytree
 class NoRows(Rows):
-    """Rows of which nothing but moments is left."""
+    """Rows of which only moments are kept."""
 
     kind: Any = static()
 
@@ -42,7 +42,7 @@ class NoRows(Rows):
         return self.kind
 
     def sum(self, fn, *columns, temporaries=0, block_size=None):
-        """Not any more."""
+        """Raises: the rows are not kept."""
         raise ValueError(
             "this needs the rows again, of which only moments were kept: fit to all of them anew"
         )
@@ -52,7 +52,7 @@ class NoRows(Rows):
 
 @pytree
 class Explicit(Features):
-    """Explicit features, of which moments are taken as they are."""
+    """Explicit features, whose moments are taken without a change of basis."""
 
     left_over = None
 
@@ -63,8 +63,8 @@ class Explicit(Features):
 
 @pytree
 class Summed:
-    """Moments about the origins of the first rows, of what they are, and the largest that they have
-    been.
+    """Moments about the origins of the first rows, the features that they are of, and the largest
+    values that they have had.
     """
 
     of: Any  # features: `Explicit`, or the `Dictionary` of landmarks
@@ -74,11 +74,11 @@ class Summed:
 
     @classmethod
     def of_fit(cls, of, sums: Moments, fixed: FixedEffects) -> "Summed":
-        """With nothing behind it."""
+        """Of a first fit, with no rows subtracted."""
         return cls(of, sums, _sizes(sums), fixed)
 
     def changed(self, more: Moments, sign: int) -> "Summed":
-        """With those of other rows added, or taken off."""
+        """With moments of other rows added, or subtracted."""
         total = self.moments + more if sign > 0 else self.moments - more
         past = jax.tree.map(jnp.maximum, self.past, _sizes(total))
         return replace(self, moments=total, past=past)
@@ -93,15 +93,15 @@ class Summed:
             raise ValueError(f"X must have the columns that were fitted, and has {d}")
 
     def moments_of(self, rows: Rows, fixed, Y, weights: Weights, block_size=None) -> Moments:
-        """Those of other rows, about the same origins."""
+        """Moments of other rows, about the same origins."""
         own, of = self.moments, self.of
         options: dict = {"left_over": of.left_over, "block_size": block_size}
         options |= {"origin": own.origin, "label_origin": own.label_origin}
         return moments(rows, of, fixed, Y, weights.values, **options)
 
     def solution(self, flat: bool) -> Solution:
-        """The solution, of which nothing can be asked that needs rows; its floor counts what
-        rounding has left of larger sums.
+        """The solution, for all that needs no rows; its floor includes the rounding of earlier,
+        larger sums.
         """
         sums, fixed = self.moments, self.fixed.from_gram(self.moments.gram)
         centred, dtype = sums.centred(fixed), sums.second.dtype
@@ -113,8 +113,8 @@ class Summed:
         return replace(factor, sums=centred).solve_moments(labels, sums)
 
     def cancellation(self, lam) -> Float[Array, ""]:
-        """By how much rounding is larger than that of a fit to the rows that are left, at the
-        smallest λ; 1/eps where it hides what is left.
+        """How many times larger rounding is than in a fit to the remaining rows alone, at the
+        smallest λ; 1/eps where it hides them.
         """
         m, (_, diagonal, squares) = self.moments, self.past
         now = jnp.sum(jnp.diagonal(m.centred(self.fixed.from_gram(m.gram)).second)) + jnp.min(lam)
@@ -123,11 +123,11 @@ class Summed:
         return jnp.maximum(_ratio(jnp.sum(diagonal), now), labels)
 
     def possible(self) -> Bool[Array, ""]:
-        """Whether there may be rows that sum to this: weight is left, and no square is negative,
-        whatever the direction, beyond rounding.
+        """Whether some rows can have these moments, up to rounding: weight is left, and no square
+        is negative in any direction.
 
         By a Cholesky factor of the moments of φ, and what it leaves of those of the labels, in
-        units of the largest that they have been.
+        units of their largest values so far.
         """
         sums, (weight, diagonal, squares) = self.moments, self.past
         m = sums.centred(self.fixed.from_gram(sums.gram))
@@ -146,7 +146,7 @@ class Summed:
 
 
 def _ratio(past, now, power=1):
-    """past/now, or eps^−power where that is rounding, 0 of 0."""
+    """past/now, or eps^−power where now is only rounding; 0 where past is 0."""
     eps = float(jnp.finfo(past.dtype).eps)
     ratio = jnp.where(now > HIDDEN * eps * past, past / jnp.where(now > 0, now, 1), eps**-power)
     return jnp.where(past > 0, ratio, 0)
@@ -159,6 +159,6 @@ def _sizes(sums: Moments):
 def summed_features(
     kernel: Kernel, rows: Rows, labels: Labels, weights: Weights, fixed: FixedEffects
 ) -> Summed:
-    """Those of a kernel's explicit features."""
+    """The `Summed` of a kernel's explicit features."""
     sums = feature_moments(rows.features(kernel), labels, weights, fixed)
     return Summed.of_fit(Explicit(kernel), sums, fixed)

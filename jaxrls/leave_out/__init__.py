@@ -1,1 +1,1 @@
-"""What a fit predicts without some of its rows: solves with blocks of one matrix, R = I − H."""
+"""Predictions of a fit without some of its rows: solves with blocks of one matrix, R = I − H."""

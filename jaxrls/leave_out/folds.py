@@ -1,4 +1,4 @@
-"""Folds left out: x = R_SS⁻¹ r_S of all rows of a fold, its landmarks eliminated first."""
+"""Leave-fold-out: x = R_SS⁻¹ r_S over all rows S of a fold, after its landmarks were eliminated."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from jaxrls.problem.folds import folds_together, over_folds
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.rows import Rows
 
-# Rows of folds that meet at once where they lie on several devices.
+# Rows of folds that are gathered at once where they lie on several devices.
 ROWS_AT_ONCE = 8192
 
 
@@ -33,7 +33,9 @@ def folds_in_chunks(
     rows: Int[Array, "k b"],
     mask: Float[Array, "k b"],
 ) -> Float[Array, "k b t"]:
-    """`fold_residuals` of rows on several devices: those of a few folds at a time meet on each."""
+    """`fold_residuals` of rows on several devices: the rows of a few folds at a time are copied to
+    each device.
+    """
     (k, b), n = rows.shape, weights.n
     together = max(1, min(k, min(ROWS_AT_ONCE, n // source.parts) // b))
     fill = lambda a: jnp.pad(a, ((0, -k % together), (0, 0))).reshape(-1, together, b)
@@ -71,9 +73,9 @@ def _fold(view: View, weights: Weights, rows, mask):
 
 
 def levels_inside(H: Float[Array, "b q"]) -> Float[Array, " q"]:
-    """1 for fixed effects that no other row tells of, whose column of H lies in these rows.
+    """1 for fixed effects whose column of H is 0 outside these rows, else 0.
 
-    They leave with them: what is left out is known up to these alone.
+    They are left out with these rows: held-out residuals are known only up to such effects.
     """
     eps = 4 * float(jnp.finfo(H.dtype).eps) * H.shape[0]
     return jax.lax.stop_gradient((jnp.sum(H * H, axis=0) > 1 - eps).astype(H.dtype))

@@ -1,8 +1,8 @@
-"""Rows left out in pairs: 2×2 blocks of R, entry by entry, and sums over millions of pairs.
+"""Leave-pair-out: 2×2 blocks of R, entry by entry, and sums over millions of pairs.
 
-A landmark that leaves adds ρρᵀ/δ to the block: one, or both of a pair, whose directions are of
-cosine c. Blocks of rows of R are made by a product at one λ after another and summed at once, so
-that no more than a block of them is ever there.
+A landmark that leaves with its row adds ρρᵀ/δ to the block; where both rows of a pair are
+landmarks, c is the cosine of their directions. Blocks of rows of R are computed at one λ after
+another and summed at once, so that only one block is in memory at a time.
 """
 
 from collections.abc import Callable
@@ -22,8 +22,8 @@ from jaxrls.support.pytrees import pytree, static
 
 @pytree
 class Pairs:
-    """Which pairs of rows: every one of some rows with every one of others, or as they are listed,
-    row by row of `first` and `second`.
+    """Pairs of rows: as they are listed, row by row of `first` and `second`, or every row of
+    `first` with every row of `second`.
 
     >>> Pairs.of([[0, 2], [1, 2]], 3).second.tolist()
     [2, 2]
@@ -35,7 +35,9 @@ class Pairs:
 
     @classmethod
     def of(cls, pairs, n: int | None = None) -> "Pairs":
-        """Of row numbers (p, 2), of n rows where that is known, checked where values are."""
+        """Pairs from row numbers (p, 2), checked where values are known, against n rows where n is
+        given.
+        """
         if isinstance(pairs, Pairs):
             return pairs
         pairs = pairs if isinstance(pairs, jax.Array) else np.asarray(pairs)
@@ -59,13 +61,13 @@ class Pairs:
 
     @classmethod
     def between(cls, first, second) -> "Pairs":
-        """Every one of some rows with every one of others."""
+        """Every row of `first` with every row of `second`."""
         return cls(jnp.asarray(first), jnp.asarray(second), False)
 
 
 class Held(NamedTuple):
-    """One row of pairs that are left out: held-out residuals, labels, weights and what else belongs
-    to rows, which broadcast with the other's.
+    """One of the two rows of held-out pairs: residuals, labels, weights and further arrays, shaped
+    to broadcast with those of the other row.
     """
 
     residual: Any
@@ -75,8 +77,8 @@ class Held(NamedTuple):
 
 
 class RowData(NamedTuple):
-    """What belongs to rows beside R: labels (t, n), weights (n,), further arrays, 1/√v (n,), and H
-    (n, q) of those levels whose only two rows leave with it, or None.
+    """Data of rows other than R: labels (t, n), weights (n,), further arrays, 1/√v (n,), and H (n,
+    q) of the levels that have just two rows and leave with that pair, or None.
     """
 
     labels: Any
@@ -88,7 +90,7 @@ class RowData(NamedTuple):
 
 @pytree
 class PairConstraints:
-    """`Constraints` scaled to δ = 1; number m stands for no landmark, and is 0."""
+    """`Constraints` scaled to δ = 1; index m stands for no landmark, and its entries are 0."""
 
     slot: Int[Array, " n"]
     rho: Float[Array, "n m1"]
@@ -107,8 +109,8 @@ class PairConstraints:
         return cls(found.slots, last(rho), both(cosines, 0), both(sines, 1), last(alpha))
 
     def added(self, i, j):
-        """What comes to Rᵢᵢ, Rᵢⱼ, Rⱼⱼ, rᵢ and rⱼ: of the landmark of j, and of what that of i has
-        beside it.
+        """What the landmarks of i and j add to Rᵢᵢ, Rᵢⱼ, Rⱼⱼ, rᵢ and rⱼ: first that of j, then the
+        part of that of i orthogonal to it.
         """
         k, m = self.slot[i], self.slot[j]
         block = lambda A, i, j: A[i[:, None], j[None, :]]
@@ -126,8 +128,8 @@ class PairConstraints:
 
 
 def sum_pairs(fn: Callable, view: View, pairs: Pairs | None, data: RowData) -> Any:
-    """Σ over pairs of `fn(one, other)`, both `Held`; of all pairs, each once, where none are
-    named. `fn` must give 0 where a weight is 0.
+    """Σ over pairs of `fn(one, other)`, both `Held`; for `pairs` None over all pairs, each once.
+    `fn` must give 0 where a weight is 0.
     """
     landmarks = None if view.constraints is None else PairConstraints.of(view.constraints)
     system = view, landmarks, data
@@ -151,8 +153,8 @@ def sum_pairs(fn: Callable, view: View, pairs: Pairs | None, data: RowData) -> A
 
 
 def _rectangle(fn, system, first, second, below: bool):
-    """Some rows with others, none with itself, in blocks of the first ones; `below` the diagonal
-    only.
+    """The sum over every row of `first` with every row of `second`, none with itself, in blocks of
+    `first`; with `below` only pairs below the diagonal.
     """
 
     def block(i):
@@ -164,8 +166,8 @@ def _rectangle(fn, system, first, second, below: bool):
 
 
 def _left_out(system, i, j, mask):
-    """Held-out residuals (t, a, b) of rows i and of rows j, finite where `mask` says that there is
-    no pair.
+    """Held-out residuals (t, a, b) of rows i and of rows j, finite also where `mask` excludes a
+    pair.
     """
     view, landmarks, data = system
     cross = view.entries(i, j)
@@ -187,7 +189,7 @@ def _left_out(system, i, j, mask):
 
 
 def _summed(fn, system, i, j, mask):
-    """The sum over a rectangle, of those pairs that `mask` has."""
+    """The sum over a rectangle of pairs, those that `mask` excludes not counted."""
     e, f = _left_out(system, i, j, mask)
     rows = system[2][:3]
     one = jax.tree.map(lambda values: _facing(values, i, j)[0], rows)
@@ -202,13 +204,13 @@ def _summed(fn, system, i, j, mask):
 
 
 def _facing(values, i, j):
-    """What belongs to rows i and to rows j, so that they broadcast to a block of pairs."""
+    """Data of rows i and of rows j, shaped to broadcast to a block of pairs."""
     return values[..., i][..., :, None], values[..., j][..., None, :]
 
 
 def angles(W: Float[Array, "m r"]) -> tuple[Float[Array, "m m"], Float[Array, "m m"]]:
-    """Cosines between rows of length 1, and squares of sines, 1 for a row with itself: by
-    differences of rows where any are nearly parallel.
+    """Cosines between rows of length 1, and squared sines, 1 for a row with itself; from
+    differences of rows where any two are nearly parallel.
     """
     cosines, itself = matmul(W, W.T), jnp.eye(len(W), dtype=bool)
     eps = float(jnp.finfo(W.dtype).eps)

@@ -1,10 +1,11 @@
-"""One matrix: R = D − MMᵀ and r, of which everything that is left out is a solve with a block.
+"""One matrix, R = D − MMᵀ, and r: every held-out prediction is a solve with a block of R.
 
-An index is a row of the data, with M_i = √v [A⁻¹φᵢ, T⁻ᵀbᵢ] and D = 1, or a query, a row of weight
-0, with M_z = [A⁻¹φ_z, T⁻ᵀb_z] and D = 0. r is √v (y − f) of a row and y − f of a query. Without a
-set S of rows, x = R_SS⁻¹ r_S, the held-out residuals are x/√v and those of queries r_z − R_zS x. A
-landmark k that leaves with its row is the constraint βₖ = 0, M_k = [−A⁻¹L⁻¹eₖ, 0] with D = 0:
-eliminated first, it takes its direction out of every M.
+An index is a row of the data, with M_i = √v [A⁻¹φᵢ, T⁻ᵀbᵢ], D = 1 and r = √v (y − f); or a query, a
+row of weight 0, with M_z = [A⁻¹φ_z, T⁻ᵀb_z], D = 0 and r = y − f. With a set S of rows left out and
+x = R_SS⁻¹ r_S, the held-out residuals are x/√v, and those of queries r_z − R_zS x.
+
+A landmark k that leaves with its row is the constraint βₖ = 0, one more index with M_k =
+[−A⁻¹L⁻¹eₖ, 0] and D = 0: eliminating it first projects its direction out of every M.
 """
 
 from abc import ABC, abstractmethod
@@ -41,16 +42,16 @@ class View(ABC):
     @property
     @abstractmethod
     def width(self) -> int:
-        """How many numbers of a row an entry is made of."""
+        """How many numbers of a row one entry is computed from."""
 
     @abstractmethod
     def entries(self, i: Int[Array, " a"], j: Int[Array, " b"]) -> Float[Array, "a b"]:
-        """R_ij of indices i with rows of the data j."""
+        """R_ij for indices i and rows j of the data."""
 
 
 @pytree
 class LowRank(View):
-    """R of left vectors U: I − HHᵀ − U diag(kept) Uᵀ, or U diag(D) Uᵀ where U is square."""
+    """R from left vectors U: I − HHᵀ − U diag(kept) Uᵀ, or U diag(D) Uᵀ where U is square."""
 
     U: Float[Array, "n r"]
     left: Float[Array, "n r"]  # −U kept, or where U is square U D, and for queries −U kept too
@@ -60,8 +61,8 @@ class LowRank(View):
 
     @classmethod
     def of_rows(cls, u, q, labels, weights, fixed, planes=None, indices=None) -> "LowRank":
-        """I − HHᵀ − UUᵀ with U = √v u of features u (n, r) at one λ, q = Mᵀỹ; `planes` are the
-        constraints of landmarks that are rows, whose numbers are `indices`.
+        """I − HHᵀ − UUᵀ with U = √v u of features u (n, r) at one λ, q = Mᵀỹ. `planes` are the
+        constraints of the landmarks that are rows, `indices` their row numbers.
         """
         unit = weights.root_or_one[:, None]
         U, H = u * unit, fixed.basis(fixed.rows, weights.n) * unit
@@ -78,7 +79,7 @@ class LowRank(View):
         return self.U.shape[1]
 
     def entries(self, i, j):
-        """By one product; I and HHᵀ are in it where U is square, but for HHᵀ of queries."""
+        """By one product. Where U is square it includes I and HHᵀ, except HHᵀ of queries."""
         R, HH = matmul(self.left[i], self.U[j].T), matmul(self.H[i], self.H[j].T)
         used = self.used[i][:, None]
         if self.complete:
@@ -86,7 +87,7 @@ class LowRank(View):
         return R - HH + (used & (i[:, None] == j)).astype(R.dtype)
 
     def some(self, pick: Callable) -> "LowRank":
-        """That of some of the rows, where those lie on several devices."""
+        """The view of some of the rows, where these lie on several devices."""
         names = "residuals", "diagonal", "H", "U", "left"
         part = {name: pick(getattr(self, name)) for name in names}
         part["used"] = pick(self.used.astype(self.H.dtype)) > 0
@@ -98,13 +99,13 @@ class LowRank(View):
 
 @pytree
 class Dense(View):
-    """R as a matrix, with rows of queries in it."""
+    """R as a full matrix, rows of queries included."""
 
     matrix: Float[Array, "n n"]
 
     @property
     def width(self):
-        """The entry itself."""
+        """1: entries are stored."""
         return 1
 
     def entries(self, i, j):
@@ -112,22 +113,22 @@ class Dense(View):
         return self.matrix[i[:, None], j[None, :]]
 
 
-# landmarks that leave with their rows: directions that are taken out ------------------------------
+# landmarks that leave with their rows: directions that are projected out --------------------------
 
 
 def slots(indices: Int[Array, " m"], n: int) -> Int[Array, " n"]:
-    """For each of n rows the number of its landmark, m where it is none."""
+    """For each of n rows the number of its landmark; m for a row that is none."""
     m = indices.shape[0]
     return jnp.full(n, m).at[indices].set(jnp.arange(m))
 
 
 def slots_of(slot: Int[Array, " b"], m: int, mask: Float[Array, " b"]):
-    """Of `slots` of some rows numbers of landmarks, and their mask: 0 where a row is none."""
+    """The landmark numbers of some rows, from `slots`, and a mask: 0 for a row that is none."""
     return jnp.minimum(slot, m - 1), jnp.where(slot < m, mask, 0)
 
 
 def _root(d: Float[Array, "b b"], inside: Float[Array, " b"]) -> Float[Array, "b b"]:
-    """L of LLᵀ = d + diag(1 − inside); rows may nearly be one."""
+    """L of LLᵀ = d + diag(1 − inside); d may be singular to rounding."""
     jitter = len(d) * float(jnp.finfo(d.dtype).eps)
     return jnp.linalg.cholesky(
         d * (1 + jitter * jnp.eye(len(d), dtype=d.dtype)) + jnp.diag(1 - inside)
@@ -139,10 +140,10 @@ def _under(L, A):
 
 
 def orthonormal(W: Float[Array, "b r"], inside: Float[Array, " b"]) -> Float[Array, "b r"]:
-    """Orthonormal rows that span what those of W inside do, and 0 for the others.
+    """Orthonormal rows with the same span as the rows of W inside, and 0 for the others.
 
-    By two Cholesky factors: the products of nearly equal rows lose their difference, which L⁻¹W of
-    the first factor has again. Derivatives take that one as constant: the span alone counts.
+    By two Cholesky factors: products of nearly equal rows lose their difference, which L⁻¹W of the
+    first factor recovers. Derivatives take the first factor as constant, as only the span matters.
     Source: Yamamoto, Nakatsukasa, Yanagisawa and Fukaya 2015 (CholeskyQR2).
     """
     squares = jnp.sum(W * W, axis=1)
@@ -154,11 +155,12 @@ def orthonormal(W: Float[Array, "b r"], inside: Float[Array, " b"]) -> Float[Arr
 
 
 def without_landmarks(d, rho, alpha, residual, remaining, v):
-    """Held-out residuals of rows that are landmarks, and 1 − leverage without them.
+    """Held-out residuals of rows that are landmarks, and 1 − leverage in the fit without the
+    landmark.
 
     d, ρ and α are the products of a constraint with itself, with its row and with the labels, all
-    in the same coordinates of M, `residual` y − f and `remaining` Rᵢᵢ with the landmark in:
-    e = (d (y − f) + ρα)/(dRᵢᵢ + vρ²).
+    in the same coordinates of M; `residual` is y − f and `remaining` Rᵢᵢ with the landmark in: e =
+    (d (y − f) + ρα)/(dRᵢᵢ + vρ²).
     """
     remaining = d * remaining + v * rho * rho
     return (d * residual + rho * alpha) / remaining, remaining / d

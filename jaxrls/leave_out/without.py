@@ -1,15 +1,15 @@
-"""Every fit that leaves a row, or a fold, out, as coefficients: nothing is refitted.
+"""The coefficients of every fit without one row, or one fold, without refitting.
 
-A row left out is one whose label is what the rest says of it, yᵢ − eᵢ, and coefficients are linear
-in the labels, coef = M y. With a landmark that leaves with its row, βₖ = 0 moves the others along
-Nₖ, N the covariance of coefficients at unit scale:
+A fit without row i equals the fit with label i replaced by its held-out prediction yᵢ − eᵢ, and
+coefficients are linear in the labels, coef = M y. Where a landmark leaves with its row, βₖ = 0
+moves the others along Nₖ, N the covariance of coefficients at unit scale:
 
     coef₋ᵢ = (coef − Mᵢeᵢ) − Nₖ(coef − Mᵢeᵢ)ₖ/Nₖₖ,
 
-and of a fold B the same with Σ over its rows and N_BB in place of Nₖₖ. Fixed effects are further
-coefficients, and their columns further columns of the design. In units where a label of weight v
-has variance λ/v, label i, as the others tell it, has 1/Pᵢᵢ = λ/(vᵢRᵢᵢ), and without row i the
-variance of f at x is larger by wᵢ(x)²/Pᵢᵢ, w(x) = design·M.
+and for a fold B the same with a sum over its rows and N_BB in place of Nₖₖ. Fixed effects are
+further coefficients, and their columns further columns of the design. In units where a label of
+weight v has variance λ/v, label i given all others has variance 1/Pᵢᵢ = λ/(vᵢRᵢᵢ), and without row
+i the variance of f at x is larger by wᵢ(x)²/Pᵢᵢ, w(x) = design·M.
 """
 
 from abc import ABC, abstractmethod
@@ -29,8 +29,8 @@ from jaxrls.support.pytrees import pytree
 
 @pytree
 class Planes:
-    """Landmarks that leave with their row. N = directions·directions[:m]ᵀ: coefficients of
-    landmarks come first.
+    """Landmarks that leave with their row: N = directions·directions[:m]ᵀ, with the m coefficients
+    of landmarks first.
     """
 
     indices: Int[Array, "*k m"]
@@ -57,7 +57,9 @@ class Smoother:
     planes: Planes | None = None
 
     def without_rows(self, weights: Weights, lam, coef: Float[Array, "c t"], e) -> "WithoutRows":
-        """The fits without each row, from the coefficients of all and the residuals left out."""
+        """The fits without each row, from the coefficients of all rows and the held-out residuals
+        e.
+        """
         steps, information, planes = self.steps, self.information, self.planes
         if planes is not None:
             R, m = planes.indices, len(planes.indices)
@@ -69,7 +71,7 @@ class Smoother:
         return WithoutRows(coef, gaps, steps, e, information, lam, planes)
 
     def without_folds(self, weights: Weights, folds: Folds, coef, e) -> "WithoutFolds":
-        """The fits without each fold."""
+        """The fits without each fold, from the same."""
         e, gaps = _gaps(weights, e)
         steps = jax.lax.map(lambda e: folds.sums((self.steps * e).T), e.T)
         if self.planes is not None:
@@ -78,13 +80,13 @@ class Smoother:
 
 
 def _gaps(weights: Weights, e: Float[Array, "n t"]):
-    """Residuals left out, 0 for rows of weight 0, and |e|, for these infinite."""
+    """Held-out residuals, 0 for rows of weight 0, and |e|, infinite for these."""
     used = weights.used[:, None]
     return jnp.where(used, e, 0), jnp.where(used, jnp.abs(e), jnp.inf)
 
 
 def _moved(planes: Planes, folds: Folds, steps: Float[Array, "t k c"], coef: Float[Array, "c t"]):
-    """Steps to the fits without each fold, with the coefficients of its own landmarks at 0.
+    """Steps to the fits without each fold, with the coefficients of the fold's own landmarks at 0.
 
     With Q an orthonormal basis of the rows of D_B, D_B = AQ and N_·B N_BB⁻¹ = D Qᵀ A⁻¹.
     """
@@ -106,10 +108,9 @@ def _moved(planes: Planes, folds: Folds, steps: Float[Array, "t k c"], coef: Flo
 
 @pytree
 class Without(ABC):
-    """Every fit that leaves a row, or its fold, out: what it predicts at new rows, from their
-    design.
+    """Every fit without one row, or its fold: predictions at new rows, from their design.
 
-    `gaps` are |e|, infinite for rows of weight 0, which count for none.
+    `gaps` are |e|, infinite for rows of weight 0, which are not counted.
     """
 
     method: ClassVar[str]
@@ -118,12 +119,12 @@ class Without(ABC):
 
     @abstractmethod
     def prepared(self, design: Float[Array, "b c"]) -> tuple[Callable, tuple]:
-        """What makes f₋ᵢ(x) (b, n) of f(x) (b, 1) and further numbers of a target, and these for
-        every target.
+        """A function that turns f(x) (b, 1) and further arrays of a target into f₋ᵢ(x) (b, n), and
+        these arrays for every target.
         """
 
     def each(self, design: Float[Array, "b c"], fn: Callable) -> Any:
-        """`fn(f₋ᵢ(x) (b, n), gaps (n,))` for every target, results stacked at the end."""
+        """`fn(f₋ᵢ(x) (b, n), gaps (n,))` for every target, results stacked along the last axis."""
         without, further = self.prepared(design)
 
         def of_target(args):
@@ -135,8 +136,8 @@ class Without(ABC):
         return jax.tree.map(lambda a: jnp.moveaxis(a, 0, -1), out)
 
     def ratios(self, design, variance: Float[Array, " b"]) -> Float[Array, "b n"]:
-        """σ₋ᵢ(x)/σᵢ of a new label and of label i, each as the fit without row i tells it, from the
-        variance of f by all rows.
+        """σ₋ᵢ(x)/σᵢ, standard deviations of a new label and of label i, both in the fit without row
+        i, from the variance of f in the fit to all rows.
         """
         raise ValueError(
             "studentised=True is for rows left out one by one, and this fit left groups out: fit "
@@ -144,7 +145,7 @@ class Without(ABC):
         )
 
     def deviations(self) -> Float[Array, " n"]:
-        """σᵢ of every label, as the others tell it; infinite for one of weight 0."""
+        """σᵢ of every label given all others; infinite for one of weight 0."""
         raise ValueError(
             "loo_predictive is for rows left out one by one, and this fit left groups out: fit "
             "without groups="
@@ -187,7 +188,7 @@ class WithoutRows(Without):
 
 @pytree
 class WithoutFolds(Without):
-    """The fits without each of k folds, and which fold a row is in."""
+    """The fits without each of k folds, and the fold of each row."""
 
     method = "cv+"
     steps: Float[Array, "*k t g c"]

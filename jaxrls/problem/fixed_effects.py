@@ -1,6 +1,6 @@
-"""Fixed effects: columns b(x) whose coefficients β nothing penalises, f(x) + b(x)·β.
+"""Fixed effects: columns b(x) whose coefficients β have no penalty, f(x) + b(x)·β.
 
-√v B = H T with HᵀH = I is all that a factor sees of them. An intercept is the column of ones.
+A factor uses them only through H, √v B = H T with HᵀH = I. An intercept is the column of ones.
 """
 
 from dataclasses import replace
@@ -20,19 +20,19 @@ from jaxrls.support.pytrees import pytree, static
 
 @pytree
 class FixedEffects:
-    """q columns B over n rows: none, a constant, further columns, or both; `Levels` has one for
-    each group. T⁻¹ is upper triangular.
+    """q columns B over n rows without penalty: none, a constant, further columns, or both. T⁻¹ is
+    upper triangular. `Levels` has one column for each group.
 
-    Methods take `rows` of a block, so that blocks of streamed and sharded rows never need all.
+    Methods take `rows` of a block, so that streamed and sharded rows are never needed all at once.
     """
 
-    rows: Any  # the columns (n, p) beside the constant, or None: what a block needs to know
+    rows: Any  # the columns (n, p) without the constant, or None
     back: Float[Array, "q q"]  # T⁻¹
     intercept: bool = static(default=False)
 
     @classmethod
     def none(cls, dtype: Any) -> "FixedEffects":
-        """No column."""
+        """No fixed effects."""
         return cls(None, jnp.zeros((0, 0), dtype))
 
     @classmethod
@@ -42,8 +42,8 @@ class FixedEffects:
 
     @classmethod
     def columns(cls, B: Float[Array, "n p"], weights: Weights, intercept: bool) -> "FixedEffects":
-        """Columns, checked to be independent. T by two Cholesky factors, which take sums over rows
-        alone.
+        """Fixed effects from columns, checked to be independent. T comes from two Cholesky factors,
+        which need only sums over rows.
         """
         back = jnp.eye(B.shape[1] + intercept, dtype=B.dtype)
         scaled = weights.scale(cls(B, back, intercept).dense(B, weights.n))
@@ -60,12 +60,12 @@ class FixedEffects:
 
     @property
     def count(self) -> int:
-        """q."""
+        """The number q of columns."""
         return self.back.shape[0]
 
     @property
     def dtype(self) -> Any:
-        """That of T."""
+        """The dtype of T."""
         return self.back.dtype
 
     @property
@@ -75,7 +75,7 @@ class FixedEffects:
 
     @property
     def one(self) -> Float[Array, " q"] | None:
-        """The coordinates of a constant in the columns, None where it is not among them."""
+        """The coordinates of a constant in the columns; None where they do not contain it."""
         return jnp.eye(1, self.count, dtype=self.dtype)[0] if self.intercept else None
 
     # B, and products with it ----------------------------------------------------------------------
@@ -108,7 +108,7 @@ class FixedEffects:
         return jnp.concatenate([constant, matmul(rows.T, v[:, None] * A)])
 
     def gram(self, rows: Any, v: Float[Array, " b"]) -> Float[Array, "q *q"]:
-        """Bᵀ diag(v) B of a block, as far as it is not 0 by itself."""
+        """Bᵀ diag(v) B of a block of rows; for levels its diagonal, as all other entries are 0."""
         return self.sums(rows, v, self.dense(rows, len(v)))
 
     def solve(self, A: Float[Array, "q p"]) -> Float[Array, "q p"]:
@@ -125,7 +125,7 @@ class FixedEffects:
 
     @property
     def log_volume(self) -> Any:
-        """log |Bᵀ V B|, but for levels without weight."""
+        """log |Bᵀ V B|, without levels of weight 0."""
         back = jnp.diagonal(self.back) if self.back.ndim == 2 else self.back
         return -2 * jnp.sum(jnp.log(jnp.where(back == 0, 1, jnp.abs(back))))
 
@@ -134,20 +134,22 @@ class FixedEffects:
         return v * jnp.sum(self.basis(rows, len(v)) ** 2, axis=1)
 
     def fit(self, weights: Weights, A: Float[Array, "n p"]) -> Float[Array, "q p"]:
-        """(Bᵀ V B)⁻¹ Bᵀ V A, refined once: rounding of one solve grows with what is fitted."""
+        """(Bᵀ V B)⁻¹ Bᵀ V A, with one step of refinement: the rounding of a single solve grows with
+        A.
+        """
         v = weights.array
         first = self.solve(self.sums(self.rows, v, A))
         return first + self.solve(self.sums(self.rows, v, A - self.fitted(self.rows, first)))
 
     def residual(self, weights: Weights, A: Float[Array, "n p"]) -> Float[Array, "n p"]:
-        """A less what B fits of it."""
+        """A minus its fit by B."""
         return A - self.fitted(self.rows, self.fit(weights, A)) if self.count else A
 
     def centre_both(self, weights: Weights, K: Float[Array, "n n"]) -> tuple[Any, Any, Any]:
         """(I − BΠ) K (I − BΠ)ᵀ with Π = (BᵀVB)⁻¹BᵀV, ΠK, and how much of √v K √v is taken off.
 
-        About the heaviest row first, where a constant is among the columns: its entries become
-        exact zeros, whose rounding its weight would multiply.
+        Where a constant is among the columns, K is first centred about the heaviest row: its
+        entries become exact zeros, whose rounding its weight would multiply.
         """
         if not self.count:
             return K, K[:0], jnp.zeros((), K.dtype)
@@ -175,15 +177,17 @@ class FixedEffects:
     # rows of B, and coefficients ------------------------------------------------------------------
 
     def rows_at(self, indices: Int[Array, " b"]) -> Any:
-        """`rows` of some of the rows."""
+        """The `rows` argument of methods for some of the rows."""
         return None if self.rows is None else self.rows[indices]
 
     def lean(self) -> "FixedEffects":
-        """The same without their rows, for models."""
+        """The same without the data of its rows, as models keep it."""
         return self if self.rows is None else replace(self, rows=self.rows[:0])
 
     def new_rows(self, given: Any, m: int, dtype: Any) -> Any:
-        """`rows` of m new rows from what a caller gives for them, checked."""
+        """The `rows` argument of methods for m new rows, from the caller's columns or labels for
+        them, checked.
+        """
         if self.rows is None:
             if given is not None:
                 raise ValueError(
@@ -208,22 +212,24 @@ class FixedEffects:
         ]
 
     def joined(self, intercept, free) -> Float[Array, "q t"]:
-        """β of what `apart` took apart."""
+        """β from intercept and other coefficients: the inverse of `split`."""
         constant = intercept[None][: int(self.intercept)]
         return constant if free is None else jnp.concatenate([constant, free])
 
     def rest(self, rows: Any, free: Float[Array, "p *t"]) -> Any:
-        """What all but the intercept add at some rows."""
+        """The prediction of all fixed effects but the intercept, at some rows."""
         return 0 if rows is None else matmul(rows, free)
 
     # rows that leave ------------------------------------------------------------------------------
 
     def levels_of_two(self, weights: Weights) -> Any:
-        """H of levels of two rows of positive weight, which leave with a pair; None of columns."""
+        """H of the levels that have just two rows of positive weight, and leave with that pair;
+        None for columns.
+        """
         return None
 
     def check_rest(self, weights: Weights, folds: Folds | None) -> None:
-        """Raise where a row, or a fold, leaves the columns dependent, if values are known."""
+        """Raise where the columns become dependent without a row, or fold, if values are known."""
         if not self.count or not is_concrete(self, weights, folds):
             return
         with jax.ensure_compile_time_eval():
@@ -243,7 +249,7 @@ class FixedEffects:
         )
 
     def has_rest(self, weights: Weights, folds: Folds | None) -> Any:
-        """Whether B keeps its dimensions without each row, (n,), or each fold, (k,)."""
+        """Whether B keeps its rank without each row, (n,), or each fold, (k,)."""
         least = 4 * weights.n**0.5 * float(jnp.finfo(weights.dtype).eps)
         if folds is None:
             return 1 - self.leverage(self.rows, weights.array) > least
@@ -265,22 +271,22 @@ class Levels(FixedEffects):
 
     @classmethod
     def of(cls, rows, names: tuple, weights: Weights) -> "Levels":
-        """Of the number of each row's level."""
+        """Levels from the number of each row's level."""
         sums = jax.ops.segment_sum(weights.array, rows, len(names))
         return cls(rows, _inverse_root(sums), names=names)
 
     @property
     def rank(self):
-        """Levels that have weight."""
+        """The number of levels that have weight."""
         return jnp.sum(self.back > 0).astype(self.dtype)
 
     @property
     def one(self):
-        """The sum of all levels."""
+        """A coefficient of 1 for every level."""
         return jnp.ones_like(self.back)
 
     def dense(self, rows, m):
-        """Indicators; 0 for rows of no level."""
+        """Indicator columns; 0 for rows of no level."""
         return jax.nn.one_hot(rows, self.count, dtype=self.dtype)
 
     def basis_of(self, b):
@@ -304,15 +310,15 @@ class Levels(FixedEffects):
         return self.back[:, None] ** 2 * A
 
     def from_gram(self, gram):
-        """Of other sums."""
+        """The same levels over other rows, whose sums of weights are given."""
         return replace(self.lean(), back=_inverse_root(gram))
 
     def leverage(self, rows, v):
-        """v over the sum of the level."""
+        """v over the total weight of the row's level."""
         return v * self.back[rows] ** 2
 
     def new_rows(self, given, m, dtype):
-        """The numbers of their levels."""
+        """The numbers of the new rows' levels."""
         if given is None:  # of no level: scores, up to a constant for each group
             return jnp.full(m, self.count, jnp.int32)
         if isinstance(given, LevelLabels):
@@ -331,7 +337,7 @@ class Levels(FixedEffects):
         return jnp.asarray([known[label] for label in labels.tolist()], jnp.int32)
 
     def rest(self, rows, free):
-        """That of each row's level."""
+        """The coefficient of each row's level."""
         return self.fitted(rows, free)
 
     def levels_of_two(self, weights):
@@ -340,7 +346,9 @@ class Levels(FixedEffects):
         return weights.scale(self.basis(self.rows, weights.n)) * (count == 2).astype(weights.dtype)
 
     def has_rest(self, weights, folds):
-        """Whether each row has another in its level; folds take levels along."""
+        """Whether each row has another in its level; a level that lies within a fold leaves with
+        it.
+        """
         if folds is None:
             return super().has_rest(weights, None)
         return jnp.ones(len(folds.inside), bool)
@@ -358,17 +366,17 @@ def _inverse_root(sums: Float[Array, " q"]) -> Float[Array, " q"]:
 
 @pytree
 class LevelLabels:
-    """Group labels that `levels` read: the number of each row's level, and the levels' names."""
+    """Group labels read by `levels`: the number of each row's level, and the names of levels."""
 
     rows: Int[Array, " n"]
     names: tuple = static(default=())
 
 
 def levels(labels) -> LevelLabels:
-    """An unpenalised intercept for every group of rows, for `fixed_effects=`.
+    """Fit an unpenalised intercept for every group of rows: fixed effects, for `fixed_effects=`.
 
-    f(x) + β_g for a row of group g. RankRLS for queries is this with
-    `criterion=PairsOut(within=…)`.
+    f(x) + β_g for a row of group g. With `criterion=PairsOut(within=…)` and groups of queries it is
+    RankRLS.
 
     Args:
         labels: (n,) group labels of any kind: numbers, strings.
@@ -379,7 +387,7 @@ def levels(labels) -> LevelLabels:
     Raises:
         ValueError: inside `jax.jit`, where labels have no values, or where one is missing.
 
-    Cost: O(n log n). Source: the fixed-effects ("within") estimator, Wooldridge 2010, §10.5.
+    **Cost** O(n log n). **Source**: the fixed-effects ("within") estimator, Wooldridge 2010, §10.5.
 
     >>> levels(["a", "b", "a"]).names
     ('a', 'b')
@@ -394,9 +402,10 @@ def levels(labels) -> LevelLabels:
 def as_fixed_effects(
     given: Any, intercept: bool, weights: Weights, rows: Any = None
 ) -> FixedEffects:
-    """Fixed effects of n rows from what a caller gives: None, columns (n, q), or `levels(labels)`.
+    """Fixed effects of n rows from the caller's argument: None, columns (n, q), or
+    `levels(labels)`.
 
-    Levels sum to a constant, so that an intercept is among them already.
+    Levels sum to a constant, so that they contain an intercept already.
     """
     if isinstance(given, FixedEffects):
         return given
@@ -424,7 +433,7 @@ def as_fixed_effects(
 
 
 def _check_independent(gram, intercept: bool) -> None:
-    """Raise for columns of which one is a sum of the others, where values are known."""
+    """Raise for columns that are linearly dependent, where values are known."""
     if is_concrete(gram):
         s = np.linalg.eigvalsh(np.asarray(gram, np.float64))
         if s[0] <= 64 * len(s) * float(jnp.finfo(gram.dtype).eps) * s[-1]:

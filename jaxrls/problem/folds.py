@@ -1,4 +1,4 @@
-"""Folds: rows that are left out together, as row numbers of fixed shape."""
+"""Folds: rows that are left out together, as row numbers in arrays of fixed shape."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +22,12 @@ OPERATIONS_IN_PLACE = 199_999
 
 @pytree
 class Folds:
-    """Row numbers by fold, padded to the largest, and the fold of each row.
+    """Rows that are left out together, by fold: what `folds` makes of group labels.
+
+    Args:
+        inside: row numbers (k, b) of each of k folds, padded to the b rows of the largest.
+        inside_mask: (k, b), 1 for a row of the fold, 0 for padding.
+        numbers: the fold of each row, (n,).
 
     >>> import jaxrls as rls
     >>> rls.folds(["a", "b", "a"]).inside_mask.tolist()
@@ -35,7 +40,7 @@ class Folds:
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return self.numbers.shape[0]
 
     def sums(self, A: Float[Array, "n *t"] | Int[Array, " n"]) -> Any:
@@ -44,18 +49,19 @@ class Folds:
 
 
 def folds(groups) -> Folds:
-    """Read group labels into `Folds`: on the host, before `jax.jit`.
+    """Turn group labels into `Folds`, which can be passed into `jax.jit`; call it outside.
 
     Args:
-        groups: (n,) labels of any kind; rows of equal label are left out together. `Folds` stay.
+        groups: (n,) labels of any kind; rows of equal label are left out together. `Folds` are
+            returned as they are.
 
     Returns:
-        The folds, which `kfold` and `fit(groups=…)` take in place of the labels.
+        The `Folds`, which `kfold` and `fit(groups=…)` take in place of the labels.
 
     Raises:
         ValueError: unless there are at least two groups, none missing, or inside `jax.jit`.
 
-    **Raises** as above. **Cost** O(n log n). **Source**: as `kfold`.
+    **Cost** O(n log n). **Source**: as `kfold`.
 
     >>> folds([0, 1, 0]).inside.tolist()
     [[0, 2], [1, 1]]
@@ -84,8 +90,8 @@ def folds(groups) -> Folds:
 
 
 def as_folds(groups, n: int, count: int | None = None) -> Folds:
-    """Labels, or what `folds` made of them, of n rows; where they are of the first `count`, others
-    are padding, whose weight is 0, and in the group of the last.
+    """`Folds` of n rows from labels or `Folds`. Where they are for the first `count` rows, the
+    others are padding of weight 0, put into the group of the last.
     """
     made = folds(groups)
     if made.rows == count and made.rows < n and is_concrete(made):
@@ -97,7 +103,7 @@ def as_folds(groups, n: int, count: int | None = None) -> Folds:
 
 
 def named(groups: Folds | None, i: int) -> str:
-    """A row, or a fold by its first rows, in words."""
+    """A row, or a fold by its first rows, in words for messages."""
     if groups is None:
         return f"row {i}"
     rows = np.flatnonzero(np.asarray(groups.numbers) == i)
@@ -106,7 +112,7 @@ def named(groups: Folds | None, i: int) -> str:
 
 
 def folds_together(b: int, r: int, t: int) -> int:
-    """How many folds of b rows, known by r numbers each, are handled at once."""
+    """How many folds of b rows, with r numbers for each row, are handled at once."""
     most = max(1, NUMBERS_AT_ONCE // (b * max(r, 1)))
     if platform() != "cpu":
         return most

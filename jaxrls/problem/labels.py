@@ -1,4 +1,4 @@
-"""Labels as a weighted problem with fixed effects sees them."""
+"""Labels of a weighted problem with fixed effects."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from jaxrls.support.pytrees import pytree, static
 
 @pytree
 class Labels:
-    """Labels of one problem; `flat` where they came as (n,)."""
+    """Labels Y with their fit by the fixed effects alone; `flat` says that they came as (n,)."""
 
     Y: Float[Array, "n t"]
     start: Float[Array, "q t"]  # what the fixed effects alone fit
@@ -23,7 +23,7 @@ class Labels:
 
     @classmethod
     def of(cls, Y: Any, weights: Weights, fixed: FixedEffects) -> "Labels":
-        """Labels (n,) or (n, t), checked, less what the fixed effects fit of them."""
+        """Labels (n,) or (n, t), checked, minus their fit by the fixed effects."""
         Y = as_array("Y", Y, weights.dtype)
         check_targets("Y", Y, weights.n)
         check_labels("Y", Y)
@@ -36,7 +36,7 @@ class Labels:
 
     @classmethod
     def columns(cls, Y, weights: Weights, fixed: FixedEffects, flat: bool) -> "Labels":
-        """Labels (n, t) as they are: about that of the heaviest row first, as
+        """Labels (n, t), not checked; centred about that of the heaviest row first, as in
         `FixedEffects.centre_both`.
         """
         origin = jnp.zeros(Y.shape[1], weights.dtype)
@@ -52,9 +52,9 @@ class Labels:
 
     @property
     def given(self) -> Float[Array, "n *t"]:
-        """Y in the shape that it came in."""
+        """Y in the shape in which it was given."""
         return self.Y[:, 0] if self.flat else self.Y
 
     def drop_axis(self, A):
-        """A result (…, t) without its last axis where Y came without it."""
+        """A result (…, t), without its last axis where Y was given as (n,)."""
         return A[..., 0] if self.flat else A

@@ -1,4 +1,4 @@
-"""Landmarks R: the rows of X, or the points, that the subset of regressors is built on."""
+"""Landmarks R: the rows of X, or other points, on which the subset of regressors is built."""
 
 from dataclasses import replace
 from typing import Any
@@ -20,10 +20,13 @@ TOLERANCE = 0.1  # of coefficients, in what is certified of landmarks
 
 @pytree
 class Landmarks:
-    """The dictionary of the subset of regressors: f(x) = Σₖ k(x, pointsₖ) βₖ.
+    """The points that carry a fit by the subset of regressors: f(x) = Σₖ k(x, pointsₖ) βₖ.
 
-    `indices` (m,) are the rows of X that the points are, None for points that are not rows of X;
-    `trace_residual` is tr(K − K̂), None where it was not computed.
+    Args:
+        indices: numbers (m,) of the rows of X that the points are; None for points that are not
+            rows of X.
+        points: (m, d).
+        trace_residual: tr(K − K̂), what the landmarks leave of K; None where it was not computed.
 
     >>> import jax, jax.numpy as jnp, jaxrls as rls
     >>> X, key = jnp.array([[3.0], [4.0]]), jax.random.key(0)
@@ -37,7 +40,7 @@ class Landmarks:
 
 
 def check_kernel(kernel) -> None:
-    """Raise unless it is one."""
+    """Raise unless it is a jaxrls kernel."""
     if not isinstance(kernel, Kernel):
         raise ValueError(f"kernel must be a jaxrls kernel such as Gaussian(1.0), and is {kernel!r}")
 
@@ -53,8 +56,8 @@ def check_evaluable(kernel) -> None:
 
 
 def on_landmarks(kernel: Kernel, rows: Rows) -> tuple[Kernel, Rows]:
-    """Kernel and rows as landmarks need them: those of a given matrix as the kernel of its values,
-    others as they are; raises for a kernel that is none.
+    """Kernel and rows as landmarks need them: a given kernel matrix becomes the kernel of its
+    values, others stay as they are; raises for what is not a kernel.
     """
     if isinstance(rows, GramRows) and isinstance(kernel, Precomputed):
         return KernelValues(), rows.numbered()
@@ -63,11 +66,12 @@ def on_landmarks(kernel: Kernel, rows: Rows) -> tuple[Kernel, Rows]:
 
 
 def as_landmarks(rows: Rows, landmarks) -> Landmarks:
-    """`Landmarks` as such; from whole numbers, rows of X; from a matrix (m, d), points that are not
-    rows of X.
+    """Read landmarks: `Landmarks` as they are; whole numbers as rows of X; a matrix (m, d) as
+    points that are not rows of X.
 
-    **Raises** `ValueError` for masked ones, rows that X does not have or that are named twice,
-    points of another width than X, or `Landmarks` chosen from another X.
+    Raises:
+        ValueError: for masked arrays, rows that X does not have or that are named twice, points of
+            another width than X, or `Landmarks` chosen from another X.
 
     >>> from jaxrls import extend
     >>> import jax.numpy as jnp, jaxrls as rls
@@ -109,8 +113,8 @@ def as_landmarks(rows: Rows, landmarks) -> Landmarks:
 
 
 def hidden_trace(m: int, trace: Float[Array, "*n"]) -> Float[Array, "*n"]:
-    """√m·eps·tr K: what rounding may hide of tr(K − K̂) where every row's part is at least 0, φ(x)
-    being m numbers.
+    """√m·eps·tr K: the largest tr(K − K̂) that rounding may hide, where every row's part is at
+    least 0 and φ(x) is m numbers.
     """
     return m**0.5 * float(jnp.finfo(trace.dtype).eps) * trace
 
@@ -122,14 +126,15 @@ def ridge_effect(
     lams: Float[Array, " k"],
     left: Float[Array, " t"],
 ):
-    """√(5λ/4)·ρ‖L⁻¹Dβ‖/‖√v e‖, the largest of all targets: the ridge ρ moves the fit by at most
-    that share of what is left, where K_RR ≥ ¼ρD.
+    """How far the jitter of the landmarks moves the fit, at most: √(5λ/4)·ρ‖L⁻¹Dβ‖/‖√v e‖, the
+    largest of all targets, as a share of the residuals e. It holds where K_RR ≥ ¼ρD.
 
     With K_RR + ρD = LLᵀ, D the diagonal, and N = ρL⁻¹DL⁻ᵀ, the fit without it has penalty λwᵀ(I −
     N)w: w is longer by (ΦᵀΦ + λ(I − N))⁻¹λNw, and √v f by a vector whose squared length is at most
-    λ/4 wᵀN(I − N)⁻¹Nw, where N ≤ ⅘I at most 5λ/4 ‖Nw‖². Along other directions landmarks are one to
-    rounding, and what their differences would tell is lost. Rounding of K_RR, of norm ½√m·eps, is
-    as a ridge of that size."""
+    λ/4 wᵀN(I − N)⁻¹Nw, where N ≤ ⅘I at most 5λ/4 ‖Nw‖². Along other directions the landmarks are
+    equal to rounding, and their differences carry no information. Rounding of K_RR, of norm
+    ½√m·eps, acts like a jitter of that size.
+    """
     i, diag = jnp.arange(len(K)), jnp.diagonal(K)
     ridge = jnp.maximum(ridge, 0.5 * len(K) ** 0.5 * float(jnp.finfo(K.dtype).eps))
     L, _ = ridged_cholesky(K.at[i, i].add(ridge * diag))
@@ -146,7 +151,7 @@ def without_trace(chosen: Landmarks) -> Landmarks:
 
 
 def _same_rows(rows, indices, points) -> bool:
-    """Whether these points are these rows of X, or may be where values are not known."""
+    """Whether the points are these rows of X; true where only the shapes are known and agree."""
     if indices.shape != points.shape[:1] or points.shape[1] != rows.shape[1]:
         return False
     if not is_concrete(rows, indices, points):
@@ -157,22 +162,33 @@ def _same_rows(rows, indices, points) -> bool:
 
 
 def _once(indices) -> Int[Array, " m"]:
-    """Row numbers, each once: a row that left would leave its double behind."""
+    """Row numbers, checked to be different: leaving one of two equal landmarks out would keep the
+    other.
+    """
     if is_concrete(indices) and len(np.unique(np.asarray(indices))) < len(indices):
         raise ValueError("landmarks name a row of X more than once: name each row once")
     return jnp.asarray(indices, jnp.int32)
 
 
 def certified_lam(source: Any, tol: float | Float[Array, ""]) -> Float[Array, ""]:
-    """The λ from which on the low-rank path is within `tol` of that of the whole kernel matrix.
+    """Compute the λ above which the fit on landmarks is guaranteed to be within `tol` of the fit on
+    the whole kernel matrix.
 
-    With E = K − K̂ ⪰ 0, ĉ − c = (K + λI)⁻¹Eĉ, hence ‖ĉ(λ) − c(λ)‖ ≤ (tr E/λ)‖ĉ(λ)‖ for the dual
-    coefficients, which are the training residuals over λ: the relative distance is at most `tol`
-    for λ ≥ tr E/tol. With weights the trace is tr √vE√v, and c is then √v⁻¹c. It is a bound: the
-    path is often good far below it.
+    λ = tr E/tol with E = K − K̂ ⪰ 0: as ĉ − c = (K + λI)⁻¹Eĉ, the dual coefficients, which are the
+    training residuals over λ, have ‖ĉ(λ) − c(λ)‖ ≤ (tr E/λ)‖ĉ(λ)‖, a relative distance of at most
+    `tol` for λ ≥ tr E/tol. With weights the trace is tr √vE√v, and c is then √v⁻¹c. It is a bound:
+    the fit is often good far below it.
 
-    **Shapes**: `tol` () gives λ ().
-    **Raises** `ValueError` for landmarks without a trace residual, or a `tol` that is not positive.
+    Args:
+        source: `Landmarks`, or a factor made on landmarks, which hold tr E as `trace_residual`.
+        tol: the largest relative distance, above 0.
+
+    Returns:
+        λ, ().
+
+    Raises:
+        ValueError: for landmarks without a trace residual, or a `tol` that is not positive.
+
     **Cost** none. **Source**: the resolvent identity; ‖E‖ ≤ tr E.
 
     >>> import jax.numpy as jnp, jaxrls as rls
@@ -194,10 +210,22 @@ def certified_lam(source: Any, tol: float | Float[Array, ""]) -> Float[Array, ""
 
 
 def certificate(source: Any, tol: float = TOLERANCE) -> str:
-    """`certified_lam` in words, for a reader: λ = tr(K − K̂)/tol.
+    """Say in a sentence from which λ on landmarks are guaranteed to be enough: `certified_lam` in
+    words.
 
-    **Shapes**: one landmark set or factor gives one sentence. **Cost** none. **Raises** and
-    **Source** as `certified_lam`.
+    λ = tr(K − K̂)/tol.
+
+    Args:
+        source: `Landmarks`, or a factor made on landmarks.
+        tol: the largest relative distance from the exact dual coefficients. Default 0.1.
+
+    Returns:
+        One sentence.
+
+    Raises:
+        ValueError: as `certified_lam` does.
+
+    **Cost** none. **Source**: as `certified_lam`.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> from jaxrls import extend
@@ -209,7 +237,7 @@ def certificate(source: Any, tol: float = TOLERANCE) -> str:
 
 
 def certificate_words(trace: float, m: int, tol: float) -> str:
-    """The certificate of m landmarks that leave `trace` of K out."""
+    """The sentence for m landmarks with tr(K − K̂) = `trace`."""
     return (
         f"from λ = {trace / tol:.3g} on, the {m} landmarks change the dual coefficients by at most "
         f"{100 * tol:.3g}% of their norm (tr(K − K̂) = {trace:.3g})"

@@ -1,4 +1,4 @@
-"""Sample weights v, of which weights 1 are a case."""
+"""Sample weights v; no weights are the case v = 1."""
 
 from typing import Any
 
@@ -14,10 +14,15 @@ from jaxrls.support.pytrees import pytree, static
 
 @pytree
 class Weights:
-    """One weight for every row; `values` is None where all are 1.
+    """Sample weights, one for every row.
 
     The weighted problem has rows √v x and labels √v y. An integer weight is that many equal rows,
-    weight 0 a row that was never there; a weight below eps of the largest counts as 0.
+    weight 0 a row that takes no part in the fit; a weight below eps of the largest counts as 0.
+
+    Args:
+        values: weights (n,), None where all are 1.
+        n: the number of rows.
+        dtype: the dtype of the data.
 
     >>> import jax.numpy as jnp
     >>> weights = Weights.of([4.0, 0.0], 2, jnp.float32)
@@ -44,14 +49,14 @@ class Weights:
 
     @classmethod
     def of_rows(cls, values, rows: Rows) -> "Weights":
-        """Weights as given, or those that the rows bring."""
+        """Weights as given, or where they are None those that the rows have."""
         values = rows.row_weights if values is None else values
         if not isinstance(values, Weights | None):
             values = rows.column(as_floats("weights", values, rows.dtype))
         return cls.of(values, rows.shape[0], rows.dtype)
 
     def block(self, values, n: int) -> "Weights":
-        """Those of n of the rows."""
+        """Weights of a block of n rows."""
         return Weights(values, n, self.dtype)
 
     @property
@@ -66,7 +71,7 @@ class Weights:
 
     @property
     def root_or_one(self) -> Float[Array, " n"]:
-        """√v, and 1 for rows of weight 0, which are seen as queries."""
+        """√v, and 1 for rows of weight 0, which are treated as queries."""
         return jnp.where(self.used, self.root, 1)
 
     @property
@@ -91,8 +96,8 @@ class Weights:
 
     @property
     def heaviest(self) -> Bool[Array, " n"]:
-        """Where v is largest, for the first row of which that is so: by sums over rows, so that
-        rows on several devices stay there.
+        """True for the first row of the largest weight, else False; computed by sums over rows, so
+        that rows on several devices stay there.
         """
         numbers = jnp.arange(self.n)
         return numbers == jnp.min(jnp.where(self.array == jnp.max(self.array), numbers, self.n))
@@ -103,7 +108,7 @@ class Weights:
         return self.root / jnp.sqrt(self.total)
 
     def mean(self, A):
-        """Σᵢ vᵢ aᵢ / Σᵢ vᵢ."""
+        """The weighted mean Σᵢ vᵢ aᵢ / Σᵢ vᵢ."""
         return jnp.mean(A, axis=0) if self.values is None else matmul(self.values, A) / self.total
 
     def scale(self, A):
@@ -111,7 +116,7 @@ class Weights:
         return A if self.values is None else A * _along_columns(self.root, A)
 
     def unscale(self, A):
-        """A/√v, row by row, and 0 for rows of weight 0, where derivatives stay finite."""
+        """A/√v, row by row, and 0 for rows of weight 0, so that derivatives stay finite."""
         if self.values is None:
             return A
         used = _along_columns(self.used, A)
@@ -122,17 +127,17 @@ class Weights:
         return K if self.values is None else self.root[:, None] * K * self.root[None, :]
 
     def some(self, indices) -> Any:
-        """Those of some rows, None where all are 1."""
+        """Weights of some rows; None where all are 1."""
         return None if self.values is None else self.values[indices]
 
     def without(self, indices) -> "Weights":
-        """The same with weight 0 for these rows."""
+        """The same weights, but 0 for these rows."""
         return Weights(self.array.at[indices].set(0), self.n, self.dtype)
 
 
 @pytree
 class SummedWeights(Weights):
-    """The weights of some of the rows, or of rows that are gone, and what those of all sum to."""
+    """Weights of some of the rows, or of rows that are not kept, with the sums over all rows."""
 
     sums: tuple[Any, Any, Any]
 
@@ -148,7 +153,7 @@ class SummedWeights(Weights):
 
     @property
     def log_product(self):
-        """Σ log v over those."""
+        """Σ log v over the rows of positive weight."""
         return self.sums[2]
 
 

@@ -1,10 +1,9 @@
-"""Distances between all rows of two matrices, right to rounding whatever the offset and the spread
-of the columns.
+"""Distances between all rows of two matrices, accurate to rounding whatever the columns' offset.
 
-‖x‖² + ‖z‖² − 2⟨x, z⟩ is one matrix product, and loses eps·(‖x‖² + ‖z‖²): near rows that lie far
-from the origin come out equal. Differences lose nothing. They cost no more where columns are few;
-elsewhere they are taken for blocks of rows that lie far out. Sparse rows cannot be centred, which
-would make them dense: they are far out where they are far from the origin."""
+‖x‖² + ‖z‖² − 2⟨x, z⟩ is one matrix product, and loses eps·(‖x‖² + ‖z‖²), which hides distances
+between rows far from the origin; differences lose nothing. They are taken where columns are few,
+and for rows far out. Sparse rows are not centred, which would make them dense.
+"""
 
 import math
 from functools import partial
@@ -64,8 +63,8 @@ def squared_distances(X: Any, Z: Float[Array, "m d"], inverse: Float[Array, " d"
 def city_block_distances(
     X: Rows | SparseBlock, Z: Float[Array, "m d"], inverse: Float[Array, " d"]
 ) -> Gram:
-    """Σₖ |xₖ − zₖ| · inverseₖ, no matrix product, so added up column by column: O(n m d) time at
-    O(n m) memory.
+    """Σₖ |xₖ − zₖ| · inverseₖ, which is no matrix product, so it is summed column by column: O(n m
+    d) time at O(n m) memory.
     """
     return _by_columns(lambda x, z, scale: jnp.abs(x - z) * scale, made_dense(X), Z, inverse)
 
@@ -73,8 +72,8 @@ def city_block_distances(
 def chi_squared_distances(
     X: Rows | SparseBlock, Z: Float[Array, "m d"], inverse: Float[Array, " d"]
 ) -> Gram:
-    """Σₖ (xₖ − zₖ)² / (xₖ + zₖ) · inverseₖ for rows that are not negative, 0 of 0 and 0: as
-    `city_block_distances`.
+    """Σₖ (xₖ − zₖ)² / (xₖ + zₖ) · inverseₖ for non-negative rows, where 0/0 counts as 0; computed
+    as `city_block_distances`.
     """
 
     def gap(x, z, scale):

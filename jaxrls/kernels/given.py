@@ -112,8 +112,8 @@ class FunctionKernel(_OfFunction):
 
 @pytree
 class Precomputed(Kernel):
-    """A kernel matrix computed elsewhere: X *is* K, (n, n), and new rows are k(new, training), (m,
-    n).
+    """A kernel matrix computed elsewhere: X *is* K, (n, n), and new rows are k(new, training),
+    (m, n).
 
     Sums, products, multiples and columns do not apply: compute them into K. Landmarks are rows of
     K, by number or chosen; new rows are then k(new, training), or k(new, landmarks) alone, (m,

@@ -23,14 +23,15 @@ K = TypeVar("K", bound=Kernel)  # what was fitted or tuned comes back as what it
 
 @pytree
 class History:
-    """How a search by `tune` went, step by step, beginning with its best start.
+    """How a search by `tune` went: the best of its starts, and every step from there, S points in
+    all.
 
     Args:
-        errors: the criterion at each of S steps, (S,).
-        gradient_norms: the largest slope in the logarithm of a parameter, (S,).
-        lams: λ at each step, (S,).
-        kernels: the kernel at each step, every leaf with a leading axis S.
-        start_error: the criterion at the kernel that was given, ().
+        errors: the criterion at each point, (S,).
+        gradient_norms: ‖∇ log E‖∞ of the criterion E at each point, (S,).
+        lams: λ at each point, (S,).
+        kernels: the kernel at each point, every leaf with a leading axis S.
+        start_error: the criterion at the kernel that the search was given, ().
         converged: whether the gradient norm fell below `tol`.
         reason: why the search stopped, in words.
         stages: the searches on fewer rows before this one, each a `Stage`.

@@ -35,7 +35,7 @@ from jaxrls.support.checks import (
 from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree
 
-MOST_STEPS = 200  # of Newton's method, which takes some ten
+MOST_STEPS = 200  # of Newton's method, which usually takes ten
 
 # labels as codes
 # --------------------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ def class_probabilities(each: Float[Array, "m *t"] | Listed) -> Any:
     check_finite("each", p)
     if p.ndim == 1 or p.shape[1] == 1:
         return xp.stack([1 - p.reshape(-1), p.reshape(-1)], axis=1)
-    p = p + xp.finfo(p.dtype).tiny  # equal ones where all are 0
+    p = p + xp.finfo(p.dtype).tiny  # so that all are equal where all are 0
     return p / xp.sum(p, axis=1, keepdims=True)
 
 
@@ -373,10 +373,10 @@ class ConformalLabels:
 
     model: Model
     process: GaussianProcess
-    rows: NewRows  # what covariances with them take, made once
+    rows: NewRows
     variance: Float[Numbers, " n"]
-    own: Int[Numbers, " n"]  # the number of each row's label
-    residuals: Float[Numbers, " n"]  # of its code, 1, by the fit to all rows
+    own: Int[Numbers, " n"]
+    residuals: Float[Numbers, " n"]
     weights: Float[Numbers, " n"]
     label_weights: Float[Numbers, " T"]
 
@@ -406,15 +406,15 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
     """p-values of labels by full conformal prediction with leave-one-out scores, exact in closed
     form: each new row is added to the data with each label in turn.
 
-    The fit to all rows and (x, y), for a label y, is at row i f(xᵢ) + gᵢ (code − f(x)), where f is
-    the fit to all rows, gᵢ = c(xᵢ, x)/(c(x, x) + λ), and c is the posterior covariance of f + b.
-    Its residual there, divided by 1 − vᵢ (c(xᵢ, xᵢ) − gᵢ c(xᵢ, x))/λ, is the held-out residual of
-    row i. Nothing is fitted again.
+    Let f be the fit to all rows, and c the posterior covariance of f + b. A further row x with a
+    label y changes the fit at row i to f(xᵢ) + gᵢ (code − f(x)), gᵢ = c(xᵢ, x)/(c(x, x) + λ). The
+    residual there, divided by 1 − vᵢ (c(xᵢ, xᵢ) − gᵢ c(xᵢ, x))/λ, is the held-out residual of row
+    i. Nothing is fitted again.
 
     **Guarantee**: for exchangeable rows, and a kernel, λ and landmarks that were not chosen by
     them, sets of p > α hold the true label with probability 1 − α or more, whatever n and the
-    distribution are: over draws of all rows, not for each x. A λ chosen by the same rows, though
-    one number for all, is outside of it, and so are rows with different weights.
+    distribution are: over draws of all rows, not for each x. It does not cover a λ chosen by the
+    same rows, though that is one number for all, nor rows with different weights.
 
     Args:
         fit: a `Fit` that kept its solution.
@@ -502,7 +502,7 @@ def _p_values(labels: ConformalLabels, rows: Rows, scores, *, block_size: int | 
     kernel, spread, lam = labels.model.kernel, labels.process.spread, labels.process.lam
     v, own, u = labels.weights, labels.own, labels.label_weights
     least = float(jnp.finfo(v.dtype).eps)
-    tie = least**0.75  # two formulas: a row that is like the new one is as odd but for rounding
+    tie = least**0.75  # a row equal to the new one ties with it up to rounding, by two formulas
 
     def block(x, scores):
         c = spread.between(kernel, spread.coordinates(kernel, x), labels.rows)

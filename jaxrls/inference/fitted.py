@@ -18,7 +18,7 @@ from jaxrls.support.door import door
 from jaxrls.support.pictures import plot_errors, plot_function, plot_left_out, plot_search
 from jaxrls.support.pytrees import pytree, static
 
-K = TypeVar("K", bound=Kernel)  # what was fitted or tuned comes back as what it was
+K = TypeVar("K", bound=Kernel)  # the type of the kernel that was fitted or tuned
 
 
 @pytree
@@ -108,8 +108,8 @@ class Fit(Generic[K]):
     Spectral (gram), 3 λ from one factorization
     """
 
-    # `| Any` in the place of `| None`, which they are after some updates: whoever never updates
-    # should not have to rule that out at every use.
+    # `| Any` rather than `| None`, which they are after some updates: a type checker should not ask
+    # those who never update to rule out None.
     model: Model
     lams: Float[Numbers, "L *#t"] | Any
     errors: Float[Numbers, "L *t"] | Any

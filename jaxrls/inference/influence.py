@@ -90,7 +90,7 @@ def influence(
     r, leverage, remaining, moving, left = spectrum.squares(solution, lam)
 
     def ratio(A, scale):
-        known = (used & (scale > 0))[:, None]  # else 0
+        known = (used & (scale > 0))[:, None]  # 0 elsewhere
         return jnp.where(known, A / jnp.where(known, scale[:, None], 1), 0)
 
     dof = jnp.sum(leverage)
@@ -157,7 +157,7 @@ def eigenfunctions(
     basis = spectrum.directions
     expansion = (
         AtPoints(X) if spectrum.basis is None and kernel.evaluable else spectrum.expansion
-    )  # one made from K alone knows no rows
+    )  # a factor made from K alone has no rows
     points, coef = expansion.compact(kernel, basis[:, leading] * scale)
     across = spectrum.across[:, leading] if factor.fixed.count else jnp.zeros((1, num))
     intercept = -across[0] * scale

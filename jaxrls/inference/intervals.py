@@ -24,8 +24,8 @@ from jaxrls.support.checks import as_floats, is_concrete
 from jaxrls.support.pictures import plot_coverage
 from jaxrls.support.pytrees import pytree, static
 
-# Numbers of one kind, (new rows, rows), in a block: fewer new rows than blocks have elsewhere,
-# where there are very many rows.
+# The largest number of entries of a (new rows, rows) array in a block; with very many rows, blocks
+# have fewer new rows than elsewhere.
 AT_ONCE = 2**24
 
 
@@ -107,8 +107,8 @@ class Jackknife:
 
     fits: Without
     expansion: Expansion
-    fixed: FixedEffects  # without their rows
-    count: Float[Numbers, ""]  # of rows of positive weight
+    fixed: FixedEffects  # without the values at rows
+    count: Float[Numbers, ""]  # the number of rows of positive weight
     flat: bool = static()
     stacked: bool = static(default=False)
 
@@ -188,7 +188,7 @@ def predictive(jackknife: Jackknife, residuals, amplitude) -> Predictive:
     if tau is None:
         tau = safe_sqrt(jnp.sum((e / own) ** 2, axis=0) / jackknife.count)
     std = jnp.where(jnp.isinf(own), jnp.nan, tau * own)
-    z = e / jnp.where(std == 0, 1, std)  # without deviation nothing is left to be told either
+    z = e / jnp.where(std == 0, 1, std)  # where std is 0, so is e
     inside = jax.scipy.special.erf(jnp.abs(z) / 2**0.5)
     density = jnp.exp(-(z**2) / 2) / (2 * jnp.pi) ** 0.5
     crps = std * (jnp.abs(z) * inside + 2 * density - 1 / jnp.pi**0.5)

@@ -18,8 +18,8 @@ from jaxrls.support.checks import is_concrete
 from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree
 
-PADDED = 4096  # of as few rows of the host a power of two is predicted
-Numbers = Array | np.ndarray  # of a fit to NumPy's float64, NumPy's
+PADDED = 4096  # up to so many rows in NumPy, their number is padded to a power of two
+Numbers = Array | np.ndarray  # NumPy's for a fit to float64 NumPy arrays
 
 
 @pytree
@@ -49,11 +49,11 @@ class Model:
     """
 
     kernel: Kernel
-    points: Any  # (q, d), or sparse rows, or None
+    points: Any
     coef: Float[Numbers, "q *t"]
     intercept: Float[Numbers, "*t"]
     free: Float[Numbers, "p *t"] | None = None
-    effects: FixedEffects | None = None  # what `free` are the coefficients of, without their rows
+    effects: FixedEffects | None = None
 
     @door("self.coef")
     def predict(
@@ -79,7 +79,7 @@ class Model:
 
         m = len(X) if isinstance(X, np.ndarray) and X.ndim == 2 else 0
         if 0 < m <= PADDED and self.free is None and is_concrete(self):
-            # Each number of rows is a program: the last row again, up to a power of two of them.
+            # Each number of rows compiles a program: repeat the last row up to a power of two.
             rows, _ = self.read(X[np.minimum(np.arange(2 ** (m - 1).bit_length()), m - 1)])
             found = np.asarray(_evaluate(self, rows, block_size=block_size))
             return jax.device_put(found[:m])  # which compiles nothing

@@ -119,7 +119,7 @@ class Precomputed(Kernel):
     K, by number or chosen; new rows are then k(new, training), or k(new, landmarks) alone, (m,
     number of landmarks). Predictions are linear in the given rows, which are what `features`
     returns; `num_features` is None, as K is no design matrix. K must be symmetric and positive
-    semidefinite: `fit` and its like check that it is symmetric, and warn where it is not
+    semidefinite: `fit` and `tune` check that it is symmetric, and warn where it is not
     semidefinite.
 
     **Cost** none. **Source**: as `metric="precomputed"` in scikit-learn.

@@ -257,7 +257,7 @@ def polynomial_features(X: Rows, degree: int, offset: float = 1.0) -> Float[Arra
         raise ValueError(
             f"polynomial_features needs degree ≥ 1 and offset ≥ 0, and got {degree} and {offset}"
         )
-    # Those of just that degree in one column more, of ones, which is column 0 of the monomials.
+    # Monomials of exactly this degree in X with a column of ones before it, column 0.
     least = 0 if offset else 1
     monomials = list(combinations_with_replacement(range(least, X.shape[1] + 1), degree))
     scales = []

@@ -59,7 +59,7 @@ class Kernel(ABC):
     metric: ClassVar[str] = "euclidean"
     constants: ClassVar[tuple[str, ...]] = ()
     evaluable: ClassVar[bool] = True
-    knows_diag: ClassVar[bool] = True  # whether it tells k(x, x) of new rows
+    knows_diag: ClassVar[bool] = True
     sparse: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options):

@@ -205,8 +205,8 @@ class Periodic(_Stationary):
         center = jax.lax.stop_gradient(jnp.mean(Z, axis=0))
 
         def circle(X):
-            # What is left over by whole periods is exact, and X / period is not, far from 0; the
-            # derivatives are those from the center.
+            # The remainder by the period is exact, and X / period is not, far from 0; derivatives
+            # are those of the distance from the center.
             turns = jax.lax.stop_gradient(jnp.fmod(X, period) / period)
             around = (X - center) / period
             angle = 2 * math.pi * (turns + (around - jax.lax.stop_gradient(around)))

@@ -13,12 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-# What stands for an array wherever JAX arrays are taken.
+# What is accepted besides JAX arrays.
 Listed = np.ndarray | Sequence[Any]
 # LAPACK's 32-bit interface counts the workspace of `syevd`, 2n² + 6n + 1 numbers, in a signed
 # 32-bit integer.
 LARGEST_CPU_EIGH = 32766
-# Of the largest weight to the smallest above 0.
+# Largest ratio of the largest weight to the smallest positive one.
 MOST_RATIO = {"float32": 1e6, "float64": 1e12}
 
 
@@ -51,7 +51,7 @@ def value_of(ask: Callable, value):
     `ask(jax.numpy, value)`, so that no row leaves its device.
     """
     spread = isinstance(value, jax.Array) and len(value.sharding.device_set) > 1
-    with jax.ensure_compile_time_eval():  # also where jit sees these values from outside
+    with jax.ensure_compile_time_eval():  # also inside jit, where these values are constants
         return np.asarray(ask(jnp, value) if spread else ask(np, np.asarray(value)))
 
 
@@ -228,7 +228,7 @@ def as_labels(name: str, values) -> np.ndarray:
         )
     if labels.dtype.kind in "biufcmM":
         missing = labels != labels
-    else:  # what NumPy makes of NaN, NaT and pandas.NA as texts, and empty ones
+    else:  # how NumPy writes NaN, NaT and pandas.NA as text, and empty labels
         none = ("", "b''", "nan", "NaT", "<NA>")
         missing = np.array([label is None or str(label) in none for label in labels.tolist()])
     if missing.any():
@@ -306,7 +306,7 @@ def platform() -> str:
     """The platform of `jax.default_device` where that is set, for a device that may not even be
     here, else of the default backend.
     """
-    # Part of what `jax.jit` keys its programs by.
+    # `jax.jit` compiles anew where it changes.
     device = jax.config.jax_default_device  # type: ignore[attr-defined]
     if device is None:
         return jax.default_backend()

@@ -19,7 +19,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 Call = TypeVar("Call", bound=Callable)
-# What other libraries call the arguments, and what they are called here.
+# Names of arguments in other libraries, and what corresponds to them here.
 ELSEWHERE = {
     "alpha": "lams=[…]",
     "alphas": "lams=",
@@ -73,7 +73,7 @@ def door(argument: str = "") -> Callable[[Call], Call]:
 
 def is_wide(value) -> bool:
     """Whether an array is float64, or will be once NumPy reads it on the host."""
-    # A source of rows says what it reads.
+    # A source of rows has the dtype that it reads.
     dtype = getattr(value, "host_dtype", getattr(value, "dtype", None))
     if isinstance(value, jax.Array):
         return dtype == np.float64

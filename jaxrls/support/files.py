@@ -64,7 +64,7 @@ def write_arrays(
     Args:
         path: where, replaced whole or not at all.
         arrays: numbers; an array in Fortran order comes back in C order.
-        header: its entries stand in the file's metadata, as JSON under "jaxrls", beside the
+        header: its entries stand in the file's metadata, as JSON under "jaxrls", together with the
             version of the format and a checksum of all.
 
     Raises:

@@ -13,7 +13,7 @@ TITLES = {
     "kfold": "error of folds left out",
     "holdout": "hold-out error",
 }
-# Shares of pairs in the wrong order, of which the share in the right one is drawn: AUC, or the
+# Shares of pairs in the wrong order, for which plots show the share in the right one: AUC, or the
 # concordance index.
 ORDERED = {
     "pairwise_ranking_error": "AUC (concordance), pairs left out",
@@ -165,7 +165,7 @@ def plot_search(fit, axes=None):
     return axes
 
 
-MANY = 10_000  # from which on counts are told in thousands and millions
+MANY = 10_000  # above it the bar shows counts in thousands and millions
 
 
 @contextmanager

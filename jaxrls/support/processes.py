@@ -21,7 +21,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 GOES_ON, DONE, FAILED = 0, 1, 2
-WORDS = 400  # bytes of what went wrong
+WORDS = 400  # bytes of an error message
 
 
 class OtherFailed(RuntimeError):

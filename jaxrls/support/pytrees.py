@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-# What `save` writes and `load` builds, by the name that stands in a file.
+# The classes that `save` writes and `load` builds, by their name in a file.
 REGISTRY: dict[str, type] = {}
 LIBRARY = "jaxrls"
 
@@ -94,8 +94,8 @@ def pytree(cls):
         return [getattr(tree, name) for name in data], tuple(getattr(tree, name) for name in meta)
 
     def unflatten(aux, children):
-        # Past __init__: JAX also rebuilds trees around batches and placeholders, which no check of
-        # a field would pass.
+        # Without __init__: JAX also rebuilds trees around batches and placeholders, which the
+        # checks of fields would refuse.
         tree = object.__new__(cls)
         vars(tree).update(zip(data, children, strict=True), **dict(zip(meta, aux, strict=True)))
         return tree

@@ -275,7 +275,7 @@ class Fit(Generic[K]):
         Args:
             X: new rows (m, d), as in `Model.predict`.
             return_std: whether to return the standard deviation too.
-            scale: what τ² is by: "evidence", "loo" or a number, as in `posterior`.
+            scale: how τ² is set: "evidence", "loo" or a number, as in `posterior`.
             corrected: as in `posterior`.
             fixed_effects: those of the new rows, as in `Model.predict`.
             block_size: rows at a time.
@@ -359,12 +359,13 @@ class Fit(Generic[K]):
             lower = the ⌊(1 − level)(n + 1)⌋-th smallest of f₋ᵢ(x) − |eᵢ|
             upper = the ⌈level (n + 1)⌉-th smallest of f₋ᵢ(x) + |eᵢ|
 
-        They are −∞ and ∞ where level (n + 1) > n. The intervals hold a new label with probability
-        2·level − 1 at least, whatever the distribution and however wrong the model, and in practice
-        with about `level`, where rows and the new one are exchangeable, and λ, kernel and landmarks
-        were not chosen by the labels; by CV+ of random folds with 2·level − 1 − √(2/n). Rows of
-        weight 0 do not count, all others count as one, whatever their weight. Exact: f₋ᵢ(x) = f(x)
-        − wᵢ(x) eᵢ, with w(x) the smoother's row; a landmark leaves with its row.
+        They are −∞ and ∞ where level (n + 1) > n. If the rows and the new one are exchangeable, and
+        λ, kernel and landmarks were not chosen by the labels, the intervals hold a new label with
+        probability at least 2·level − 1, whatever the distribution and however wrong the model; by
+        CV+ with random folds at least 2·level − 1 − √(2/n). In practice it is about `level`. Rows
+        of weight 0 do not count, all others count as one, whatever their weight. No fit is
+        repeated: f₋ᵢ(x) = f(x) − wᵢ(x) eᵢ is exact, with w(x) the smoother's row; a landmark leaves
+        with its row.
 
         Args:
             X: new rows (m, d), or a source of rows.

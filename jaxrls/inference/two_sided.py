@@ -206,7 +206,7 @@ class KroneckerFit:
             X2: new rows (m₂, d₂) of side 2.
             pairs: row numbers (p, 2) of X1 and of X2, for predictions of these pairs only.
             return_std: whether to return the standard deviation too.
-            scale: what τ² is by, as in `posterior`.
+            scale: how τ² is set, as in `posterior`.
 
         Returns:
             (m₁, m₂), or (p,); with `return_std` a pair of predictions and standard deviations.

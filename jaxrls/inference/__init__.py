@@ -1,1 +1,1 @@
-"""What a fit leaves behind: predictions, influence, labels."""
+"""What a fit leaves behind: predictions, uncertainty, influence, class labels."""

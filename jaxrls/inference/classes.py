@@ -1,7 +1,8 @@
-"""Classes: labels as ±1 codes, and what scores of rows left out tell of new ones: probabilities,
-and sets of labels that hold the true one as often as is asked for. A row is the odder the lower its
-own label scores by a fit without it; the p-value of a label for a new row is the share of rows,
-itself among them, at least as odd, and a set of level 1 − α holds the labels of p > α.
+"""Classification: labels as ±1 codes, probabilities, and sets of labels from held-out scores.
+
+A row conforms the less, the lower its own label scores by the fit without it. The p-value of a
+label for a new row is the share of rows, itself included, that conform no better; the labels with p
+> α are a set of level 1 − α.
 """
 
 from typing import Any
@@ -34,25 +35,33 @@ from jaxrls.support.checks import (
 from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree
 
-MOST_STEPS = 200  # of Newton's method, which takes some ten
+MOST_STEPS = 200  # of Newton's method, which usually takes ten
 
 # labels as codes
 # --------------------------------------------------------------------------------------------------
 
 
 def encode(labels, classes=None) -> tuple[np.ndarray, np.ndarray]:
-    """Code class labels as ±1 targets: one column per class, a single column for two classes.
+    """Code class labels as ±1 targets for regression: one column per class, a single column for two
+    classes.
 
-    Y_ij = 1 where sample i has class j, else −1. Two classes need one column only, +1 for
-    `classes[1]`, as the other would be its negative. Regression on these codes is regularised
-    least-squares classification (RLSC).
+    Yᵢⱼ = 1 where row i has class j, else −1. Two classes need one column only, +1 for `classes[1]`,
+    as the other would be its negative. Regression on these codes is regularized least-squares
+    classification (RLSC).
 
-    **Arguments**: `labels`, `(n,)`, numbers or strings; `classes`, by default those among them,
-    where some may not be. **Returns** `(Y, classes)`: Y `(n,)` or `(n, T)` float64, classes `(T,)`
-    sorted. **Raises** `ValueError` for labels that are not one-dimensional, are missing (NaN, None,
-    NaT, masked, empty), hold a single class, or one that is not among `classes`. **Cost** O(n log
-    n), on the host. **Source**: R. Rifkin, *Everything Old Is New Again*, PhD thesis, MIT 2002, ch.
-    3.
+    Args:
+        labels: class labels (n,), numbers or strings.
+        classes: all classes, where some may be absent from `labels`; by default those in `labels`.
+
+    Returns:
+        `(Y, classes)`: Y (n,) or (n, T) in float64, and the sorted classes (T,).
+
+    Raises:
+        ValueError: for labels that are not one-dimensional, are missing (NaN, None, NaT, masked,
+            empty), hold a single class, or one that is not in `classes`.
+
+    **Cost** O(n log n), on the host. **Source**: R. Rifkin, *Everything Old Is New Again*, PhD
+    thesis, MIT 2002, ch. 3.
 
     >>> Y, classes = encode(["cat", "dog", "cat"])
     >>> Y.tolist(), classes.tolist()
@@ -77,11 +86,19 @@ def encode(labels, classes=None) -> tuple[np.ndarray, np.ndarray]:
 
 
 def decode(scores, classes) -> np.ndarray:
-    """The most confident class of each row: the inverse of `encode` on predicted scores.
+    """The class with the highest score for each row: the inverse of `encode`, for predicted scores.
 
-    **Arguments**: `scores`, `(n,)` or `(n, 1)` for two classes, `(n, T)` otherwise; `classes`
-    `(T,)`. **Returns** labels `(n,)`. **Raises** `ValueError` where the number of columns does not
-    fit `classes`. **Cost** O(nT), on the host. **Source**: Rifkin 2002, ch. 3.
+    Args:
+        scores: (n,) or (n, 1) for two classes, (n, T) otherwise.
+        classes: those of `encode`, (T,).
+
+    Returns:
+        Labels (n,).
+
+    Raises:
+        ValueError: for a number of columns that does not fit `classes`.
+
+    **Cost** O(nT), on the host. **Source**: Rifkin 2002, ch. 3.
 
     >>> decode([[-0.2, 0.1, -1.0], [0.9, -1.0, -1.0]], ["a", "b", "c"]).tolist()
     ['b', 'a']
@@ -120,8 +137,13 @@ def _scored(name: str, scores, codes, weights):
 
 @pytree
 class Sigmoid:
-    """P(+1 | score) = 1 / (1 + exp(−slope · score − offset)), slope and offset (), or (t,) for as
-    many columns of scores.
+    """A sigmoid that maps scores to probabilities; `fit_sigmoid` makes it.
+
+        P(+1 | score) = 1 / (1 + exp(−slope · score − offset))
+
+    Args:
+        slope: (), or (t,) for t columns of scores.
+        offset: (), or (t,) for t columns of scores.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> rls.Sigmoid(jnp.array(2.0), jnp.array(0.0))(jnp.array([0.0])).tolist()
@@ -133,7 +155,9 @@ class Sigmoid:
 
     @door("self.slope")
     def __call__(self, scores: Float[Array, "m *t"] | Listed) -> Float[Numbers, "m *t"]:
-        """Probabilities of +1, shaped as the scores, in the precision of the slope."""
+        """Probabilities of +1, shaped as the scores (m,) or (m, t), in the precision of the
+        slope.
+        """
 
         given = as_array("scores", scores, self.slope.dtype)
         return jax.nn.sigmoid(given * self.slope + self.offset)
@@ -145,21 +169,30 @@ def fit_sigmoid(
     codes: Float[Array, "n *t"] | Listed,
     weights: Float[Array, " n"] | Listed | None = None,
 ) -> Sigmoid:
-    """The sigmoid that makes probabilities of scores, by maximum likelihood on held-out ones:
-    Platt's scaling, a column by itself.
+    """Fit the sigmoid that turns scores into probabilities, by maximum likelihood on held-out
+    scores, one column at a time: Platt's scaling.
 
     minimise −Σ vᵢ (tᵢ log pᵢ + (1 − tᵢ) log(1 − pᵢ)) over slope ≥ 0 and offset, with pᵢ = 1/(1 +
-    exp(−slope · sᵢ − offset)) and the targets t = (N₊ + 1)/(N₊ + 2) of codes +1 and 1/(N₋ + 2) of
-    −1, N the sums of weights of each, so that no slope is infinite. A slope below 0 would be what
-    leaving out does to scores that say nothing: without a row of a class its mean is lower. All
-    rows then have the share of +1.
+    exp(−slope · sᵢ − offset)). The targets are t = (N₊ + 1)/(N₊ + 2) for codes +1 and 1/(N₋ + 2)
+    for −1, N the sums of weights of each, so that no slope is infinite. Held-out scores that carry
+    no information have a negative slope, as without a row the mean of its class is lower. The slope
+    is then 0, and all rows have the share of +1 as probability.
 
-    **Arguments**: `scores` of rows that were left out, such as `Y − fit.loo_residuals`; `codes` ±1
-    as of `encode`. **Shapes**: (n,) or (n, t), and `weights` (n,); see `Sigmoid`. **Cost** O(n t) a
-    step of Newton's, of which some ten are taken; differentiable once. **Raises** `ValueError` for
-    shapes that do not fit, and for NaN or infinity. **Fails**: where scores are those of the fit
-    itself, which are larger than those of new rows. **Source**: J. Platt 2000, *Probabilities for
-    SV machines*; Lin, Lin and Weng 2007; the length of steps: Sun and Tran-Dinh 2019, §3, at ν = 2.
+    Args:
+        scores: held-out scores (n,) or (n, t), such as `Y − fit.loo_residuals`.
+        codes: ±1 codes as of `encode`, shaped as the scores.
+        weights: sample weights (n,); by default all are 1.
+
+    Returns:
+        A `Sigmoid`, with slope and offset () or (t,).
+
+    Raises:
+        ValueError: for shapes that do not fit, and for NaN or infinity.
+
+    **Cost** O(n t) for each step of Newton's method, of which some ten are taken; differentiable
+    once. **Fails**: for the fit's own scores of its training rows, which are larger than those of
+    new rows. **Source**: J. Platt 2000, *Probabilities for SV machines*; Lin, Lin and Weng 2007;
+    the length of steps: Sun and Tran-Dinh 2019, §3, at ν = 2.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> scores = jnp.array([-2.0, -1.0, 0.5, -0.5, 1.0, 2.0])
@@ -173,14 +206,22 @@ def fit_sigmoid(
 
 
 def class_probabilities(each: Float[Array, "m *t"] | Listed) -> Any:
-    """Probabilities of all classes from those of each against the rest, which need not add up:
-    divided by their sum.
+    """Probabilities of all classes that add up to 1, from those of each class against the rest,
+    which need not.
 
     (1 − p, p) for a single column, of two classes; else pⱼ / Σ p, and 1/T for all where every one
     is 0.
 
-    **Shapes**: (m,) and (m, 1) give (m, 2), (m, T) gives (m, T). **Cost** O(m T). **Raises**
-    `ValueError` for other shapes, and for NaN or infinity. **Source**: Zadrozny and Elkan 2002, §5.
+    Args:
+        each: (m,) or (m, 1) for two classes, (m, T) otherwise, as a `Sigmoid` gives them.
+
+    Returns:
+        (m, 2), or (m, T).
+
+    Raises:
+        ValueError: for other shapes, and for NaN or infinity.
+
+    **Cost** O(m T). **Source**: Zadrozny and Elkan 2002, §5.
 
     >>> import numpy as np, jaxrls as rls
     >>> rls.class_probabilities(np.array([[0.5, 0.25, 0.25], [0.0, 0.0, 0.0]])).round(2).tolist()
@@ -192,7 +233,7 @@ def class_probabilities(each: Float[Array, "m *t"] | Listed) -> Any:
     check_finite("each", p)
     if p.ndim == 1 or p.shape[1] == 1:
         return xp.stack([1 - p.reshape(-1), p.reshape(-1)], axis=1)
-    p = p + xp.finfo(p.dtype).tiny  # equal ones where all are 0
+    p = p + xp.finfo(p.dtype).tiny  # so that all are equal where all are 0
     return p / xp.sum(p, axis=1, keepdims=True)
 
 
@@ -222,8 +263,8 @@ def _fit_column(scores, codes, v):
 
 
 def _newton(data, start):
-    """Where the steps have become short: damped by log(1 + r)/r with r the most that a score's
-    logit would change, they lead down from everywhere.
+    """Newton's method until steps are short: damped by log(1 + r)/r, with r the largest change of a
+    score's logit, it converges from every start.
     """
     limits = jnp.finfo(start.dtype)
 
@@ -259,21 +300,32 @@ def label_p_values(
     scores: Float[Array, "m *T"] | Listed,
     weights: Float[Array, " n"] | Listed | None = None,
 ) -> Float[Numbers, "m _"]:
-    """The p-value of every label for new rows, by the jackknife: scores of rows left out beside
-    those of new rows by the fit to all.
+    """The p-value of every label for new rows, by the jackknife: held-out scores are compared with
+    the scores of new rows by the fit to all rows.
 
-    p = (1 + Σ vᵢ [s₋ᵢ(own label) ≤ s(label)]) / (1 + Σ vᵢ): the share of rows whose own label
-    scores no higher without them.
+        p = (1 + Σ vᵢ [s₋ᵢ(own label) ≤ s(label)]) / (1 + Σ vᵢ)
 
-    **Arguments**: `left_out` scores such as `Y − fit.loo_residuals`, of rows or of groups left out,
-    `codes` ±1 as of `encode`, `scores` of new rows. **Shapes**: (n,), (n,) and (m,), or a column of
-    each, for two classes, or (n, T), (n, T) and (m, T), give (m, 2) or (m, T); weights (n,).
-    **Cost** O((n + m T) log n). **Raises** `ValueError` for shapes that do not fit, for NaN or
-    infinity, and for codes that are not ±1 with one +1 a row. **Fails**: there is no guarantee for
-    any number of rows, as the fit to all and those without a row differ; where the fit is stable,
-    which a large λ makes it, sets of p > α hold the true label in a share of 1 − α as n grows.
-    `conformal_labels` has the guarantee. **Source**: Barber, Candès, Ramdas and Tibshirani 2021, §1
-    and §5; Steinberger and Leeb 2023.
+    This is the share of rows whose own label has no higher score by the fit without them.
+
+    Args:
+        left_out: held-out scores (n,) or (n, 1) for two classes, else (n, T), such as
+            `Y − fit.loo_residuals`, of single rows or of groups.
+        codes: ±1 codes as of `encode`, shaped as `left_out`.
+        scores: scores of new rows (m,), (m, 1) or (m, T).
+        weights: sample weights (n,); by default all are 1.
+
+    Returns:
+        p-values (m, 2) or (m, T).
+
+    Raises:
+        ValueError: for shapes that do not fit, for NaN or infinity, and for codes that are not ±1
+            with one +1 a row.
+
+    **Cost** O((n + m T) log n). **Fails**: there is no guarantee for a finite number of rows, as
+    the fit to all rows and those without a row differ; where the fit is stable, which a large λ
+    makes it, sets of p > α hold the true label in a share of 1 − α as n grows. `conformal_labels`
+    has the guarantee. **Source**: Barber, Candès, Ramdas and Tibshirani 2021, §1 and §5;
+    Steinberger and Leeb 2023.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> left_out, codes = jnp.array([-1.0, -0.5, 0.5, 1.0]), jnp.array([-1.0, -1.0, 1.0, 1.0])
@@ -299,8 +351,18 @@ def label_p_values(
 
 @pytree
 class ConformalLabels:
-    """What p-values of labels take that hold for any number of rows: see `conformal_labels`, which
-    makes it.
+    """p-values of labels for new rows that are valid for any number of rows: see
+    `conformal_labels`, which makes it.
+
+    Args:
+        model: the `Model` of the fit.
+        process: its Gaussian process, from which covariances come.
+        rows: the n rows, prepared for covariances with new ones.
+        variance: the posterior variance c(xᵢ, xᵢ) at each row, (n,).
+        own: the index of each row's label, (n,).
+        residuals: 1 less the score of each row's own label, by the fit to all rows, (n,).
+        weights: sample weights, without those of labels, (n,).
+        label_weights: the factors of the weights by label, (T,).
 
     >>> import numpy as np, jaxrls as rls
     >>> X, codes = np.array([[-2.0], [-1.0], [1.0], [2.0]]), np.array([-1.0, -1.0, 1.0, 1.0])
@@ -311,20 +373,29 @@ class ConformalLabels:
 
     model: Model
     process: GaussianProcess
-    rows: NewRows  # what covariances with them take, made once
+    rows: NewRows
     variance: Float[Numbers, " n"]
-    own: Int[Numbers, " n"]  # the number of each row's label
-    residuals: Float[Numbers, " n"]  # of its code, 1, by the fit to all rows
+    own: Int[Numbers, " n"]
+    residuals: Float[Numbers, " n"]
     weights: Float[Numbers, " n"]
     label_weights: Float[Numbers, " T"]
 
     @door("self.model.coef")
     def p_values(self, X, *, block_size: int | None = None) -> Any:
-        """The p-value of every label for the rows of X (m, d), dense or a source of `Rows`: (m, T),
-        T = 2 for a single column of codes.
+        """The p-value of every label for new rows.
+
+        Args:
+            X: new rows (m, d), dense or a source of `Rows`.
+            block_size: new rows at a time.
+
+        Returns:
+            p-values (m, T), with T = 2 for a single column of codes.
+
+        Raises:
+            ValueError: as `Model.predict`.
 
         **Cost** O(n (r + d)) a row, as products of matrices, and O(n T), in blocks of rows.
-        **Raises** as `Model.predict`."""
+        """
         rows, _ = self.model.read(X)
         scores = _each(jnp.asarray(self.model.predict(rows)))
         return _p_values(self, rows, scores, block_size=block_size)
@@ -332,24 +403,36 @@ class ConformalLabels:
 
 @door("fit.model.coef")
 def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> ConformalLabels:
-    """p-values of labels by full conformal prediction with rows left out, exact in closed form: a
-    new row of each label in turn is taken in.
+    """p-values of labels by full conformal prediction with leave-one-out scores, exact in closed
+    form: each new row is added to the data with each label in turn.
 
-    For the label y of x the fit to all rows and (x, y) is that to all with, at row i, f(xᵢ) + gᵢ
-    (code − f(x)), gᵢ = c(xᵢ, x)/(c(x, x) + λ), where c is the posterior covariance of f + b;
-    without row i its residual is divided by 1 − vᵢ (c(xᵢ, xᵢ) − gᵢ c(xᵢ, x))/λ. No row is fitted
-    again.
+    Let f be the fit to all rows, and c the posterior covariance of f + b. A further row x with a
+    label y changes the fit at row i to f(xᵢ) + gᵢ (code − f(x)), gᵢ = c(xᵢ, x)/(c(x, x) + λ). The
+    residual there, divided by 1 − vᵢ (c(xᵢ, xᵢ) − gᵢ c(xᵢ, x))/λ, is the held-out residual of row
+    i. Nothing is fitted again.
 
     **Guarantee**: for exchangeable rows, and a kernel, λ and landmarks that were not chosen by
     them, sets of p > α hold the true label with probability 1 − α or more, whatever n and the
-    distribution are: over draws of all rows, not for each x. A λ that was chosen by the same rows,
-    one number of all, is outside of it, and so are rows of weights that differ. **Arguments**:
-    `fit` with its solution kept, its X (n, d), dense, `codes` ±1 (n,) or (n, T) as of `encode`,
-    and `weights`, without those of labels: `label_weights` (T,) ≥ 0 multiply them, and are what a
-    new row of each label weighs. **Cost** O(n² r) once, and n·r numbers that are kept. **Raises**
-    `ValueError` where no solution was kept, for shapes that do not fit, for codes that are not ±1
-    with one +1 a row, and for weights that are negative or not finite. **Source**: Vovk, Gammerman
-    and Shafer 2005, ch. 2, with the deleted residuals of their ridge regression confidence machine.
+    distribution are: over draws of all rows, not for each x. It does not cover a λ chosen by the
+    same rows, though that is one number for all, nor rows with different weights.
+
+    Args:
+        fit: a `Fit` that kept its solution.
+        X: its rows (n, d), dense.
+        codes: its ±1 codes (n,) or (n, T), as of `encode`.
+        weights: its sample weights (n,), without those of labels; by default all are 1.
+        label_weights: factors (T,) ≥ 0 of the weights by label, which are also the weights of a new
+            row of each label; by default 1.
+
+    Returns:
+        A `ConformalLabels`, whose `p_values(X)` are those of new rows.
+
+    Raises:
+        ValueError: for a fit that kept no solution, shapes that do not fit, codes that are not ±1
+            with one +1 a row, and weights that are negative or not finite.
+
+    **Cost** O(n² r) once, and n·r numbers that are kept. **Source**: Vovk, Gammerman and Shafer
+    2005, ch. 2, with the deleted residuals of their ridge regression confidence machine.
 
     >>> import numpy as np, jaxrls as rls
     >>> X, codes = np.array([[-2.0], [-1.0], [1.0], [2.0]]), np.array([-1.0, -1.0, 1.0, 1.0])
@@ -396,7 +479,7 @@ def _check_codes(codes) -> None:
 
 
 def _each(scores):
-    """A column for each label: of two, for whom one is given, −s and s."""
+    """One column for each label; for two labels with a single column s they are −s and s."""
     if scores.ndim == 2 and scores.shape[1] > 1:
         return scores
     return jnp.stack([-scores.reshape(-1), scores.reshape(-1)], axis=1)
@@ -419,7 +502,7 @@ def _p_values(labels: ConformalLabels, rows: Rows, scores, *, block_size: int | 
     kernel, spread, lam = labels.model.kernel, labels.process.spread, labels.process.lam
     v, own, u = labels.weights, labels.own, labels.label_weights
     least = float(jnp.finfo(v.dtype).eps)
-    tie = least**0.75  # two formulas: a row that is like the new one is as odd but for rounding
+    tie = least**0.75  # a row equal to the new one ties with it up to rounding, by two formulas
 
     def block(x, scores):
         c = spread.between(kernel, spread.coordinates(kernel, x), labels.rows)

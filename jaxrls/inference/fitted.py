@@ -1,4 +1,4 @@
-"""What `fit` and `tune` return: a model, how it was chosen, and pictures of both."""
+"""What `fit` and `tune` return: a model, how its λ and kernel were chosen, and pictures of both."""
 
 from dataclasses import replace
 from functools import partial
@@ -18,15 +18,23 @@ from jaxrls.support.door import door
 from jaxrls.support.pictures import plot_errors, plot_function, plot_left_out, plot_search
 from jaxrls.support.pytrees import pytree, static
 
-K = TypeVar("K", bound=Kernel)  # what was fitted or tuned comes back as what it was
+K = TypeVar("K", bound=Kernel)  # the type of the kernel that was fitted or tuned
 
 
 @pytree
 class History:
-    """How a search by `tune` went: S steps, its best start first.
+    """How a search by `tune` went: the best of its starts, and every step from there, S points in
+    all.
 
-    `converged` says whether the gradient norm fell below `tol`, `reason` why the search stopped;
-    `stages` are searches on few rows before it.
+    Args:
+        errors: the criterion at each point, (S,).
+        gradient_norms: ‖∇ log E‖∞ of the criterion E at each point, (S,).
+        lams: λ at each point, (S,).
+        kernels: the kernel at each point, every leaf with a leading axis S.
+        start_error: the criterion at the kernel that the search was given, ().
+        converged: whether the gradient norm fell below `tol`.
+        reason: why the search stopped, in words.
+        stages: the searches on fewer rows before this one, each a `Stage`.
 
     >>> import numpy as np, jaxrls as rls
     >>> X = np.linspace(0, 1, 20)[:, None]
@@ -38,7 +46,7 @@ class History:
     errors: Float[Array, " S"]
     gradient_norms: Float[Array, " S"]
     lams: Float[Array, " S"]
-    kernels: Any  # every leaf with a leading axis S
+    kernels: Any
     start_error: Float[Numbers, ""] | None = None
     converged: bool = static(default=False)
     reason: str = static(default="")
@@ -47,8 +55,13 @@ class History:
 
 @pytree
 class Stage:
-    """A search on `rows` of the rows and so many landmarks, one of those before that on all: errors
-    are of those rows, left out of those.
+    """A search on a sample of the rows, one of those before the search on all rows; its errors are
+    of that sample alone.
+
+    Args:
+        rows: the number of rows in the sample.
+        landmarks: the number of landmarks.
+        history: its `History`.
     """
 
     rows: int = static()
@@ -60,8 +73,32 @@ class Stage:
 class Fit(Generic[K]):
     """The result of `fit` and `tune`: the model at the chosen λ, and how it was chosen.
 
-    After `update` and `forget` what needs rows that are gone is None: `loo_residuals`, and `lams`,
-    `errors` and `error` but by GCV or the evidence.
+    After `update` and `forget`, fields that need the earlier rows are None: `loo_residuals`, and,
+    except for GCV and the evidence, `lams`, `errors` and `error`.
+
+    Args:
+        model: the `Model` that predicts.
+        lams: all λ that were tried, ascending, (L,), or (L, t) where each target has its own.
+        errors: the criterion at each of them, (L,) or (L, t); smaller is better.
+        lam: the chosen λ, (), or (t,) where each target has its own.
+        error: the criterion at the chosen λ, shaped as `lam`; the mean over targets that share it.
+        loo_residuals: held-out residuals (n,) or (n, t), rows held out as the criterion does.
+        dof: effective degrees of freedom at the chosen λ, shaped as `lam`.
+        floor: the λ below which rounding errors dominate.
+        indefinite: the most negative eigenvalue of K over the largest.
+        route: the matrix that was factored, in a word, such as "gram".
+        criterion: the name of the criterion.
+        plan: the solver, and how λ were tried, in words.
+        trace_residual: tr √v(K − K̂)√v, what landmarks leave of K; None without landmarks.
+        num_landmarks: the number of landmarks, 0 without.
+        run: how an iteration, or a refinement, went; None for direct factors.
+        loo_standard_error: the standard error of `error` where it is an estimate, as by
+            `Iterative`.
+        ridge_effect: a bound on how far the jitter of nearly dependent landmarks moved the fit, as
+            a share of the held-out residuals; above 1 % `fit` warns. Finer differences between
+            landmarks are lost in rounding.
+        history: the `History` of a search by `tune`, else None.
+        kept: the solution, where the fit keeps it: see `keep` of `fit`.
 
     >>> import numpy as np, jaxrls as rls
     >>> X = np.linspace(0, 1, 20)[:, None]
@@ -71,30 +108,27 @@ class Fit(Generic[K]):
     Spectral (gram), 3 λ from one factorization
     """
 
-    # `| Any` in the place of `| None`, which they are after some updates: whoever never updates
-    # should not have to rule that out at every use.
-    model: Model  # what predicts
-    lams: Float[Numbers, "L *#t"] | Any  # all λ that were looked at, ascending
-    errors: Float[Numbers, "L *t"] | Any  # the criterion there, smaller better
-    lam: Float[Numbers, "*#t"]  # the chosen λ, shared or one for each target
-    error: Float[Numbers, "*#t"] | Any  # the criterion there, averaged over targets
-    loo_residuals: Float[Numbers, "n *t"] | Any  # left out as the criterion does
-    dof: Float[Numbers, "*#t"] | Any  # effective degrees of freedom
-    floor: Float[Numbers, ""]  # the λ below which rounding rules
-    indefinite: Float[Numbers, ""]  # most negative eigenvalue of K over the largest
-    route: str = static()  # what was factored
+    # `| Any` rather than `| None`, which they are after some updates: a type checker should not ask
+    # those who never update to rule out None.
+    model: Model
+    lams: Float[Numbers, "L *#t"] | Any
+    errors: Float[Numbers, "L *t"] | Any
+    lam: Float[Numbers, "*#t"]
+    error: Float[Numbers, "*#t"] | Any
+    loo_residuals: Float[Numbers, "n *t"] | Any
+    dof: Float[Numbers, "*#t"] | Any
+    floor: Float[Numbers, ""]
+    indefinite: Float[Numbers, ""]
+    route: str = static()
     criterion: str = static()
-    plan: str = static(default="")  # solver, and how λ were looked at, in words
-    trace_residual: Float[Numbers, ""] | None = None  # tr √v(K − K̂)√v, of landmarks
+    plan: str = static(default="")
+    trace_residual: Float[Numbers, ""] | None = None
     num_landmarks: int = static(default=0)
-    # How an iteration, or a refinement, went, and how sure the error is that it estimates.
     run: Run | None = None
     loo_standard_error: Float[Numbers, "*#t"] | None = None
-    # A bound on how far rounding of nearly dependent landmarks moved the fit, as a share of what is
-    # left out: above 1 % `fit` warns. What landmarks would tell by smaller differences is lost.
     ridge_effect: Float[Numbers, ""] | None = None
-    history: History | None = None  # of `tune`
-    kept: Any = None  # the solution, see `keep=` of `fit`
+    history: History | None = None
+    kept: Any = None
 
     def __repr__(self) -> str:
         values = [self.lam, self.error, self.dof]
@@ -113,13 +147,13 @@ class Fit(Generic[K]):
 
     @property
     def kernel(self) -> K:
-        """That of the model."""
+        """The kernel of the model."""
         return self.model.kernel  # type: ignore[return-value]
 
     @property
     def certificate(self) -> str:
-        """How close landmarks keep the fit to that of all of K, in words; empty where there are
-        none, or values are not known.
+        """How close landmarks keep the fit to that of all of K, in words; empty without landmarks,
+        or inside `jax.jit`.
         """
         if self.trace_residual is None or not is_concrete(self.lam):
             return ""
@@ -132,14 +166,24 @@ class Fit(Generic[K]):
     plot_function = plot_function
 
     def plot(self, ax=None):
-        """The criterion over λ with the chosen one, on Matplotlib axes, which it returns; of a fit
-        by `tune` error and gradient norm at every step, on two.
+        """Plot the criterion over λ with the chosen one; for a fit by `tune`, error and gradient
+        norm at every step.
+
+        Args:
+            ax: Matplotlib axes, two of them for a fit by `tune`; by default those of a new figure.
+
+        Returns:
+            The axes.
         """
         return plot_errors(self, ax) if self.history is None else plot_search(self, ax)
 
     def score(self, X, Y, weights=None) -> Any:
-        """R² of predictions for the rows of X: 1 − Σ v (y − f)² / Σ v (y − ȳ)², averaged over
-        targets.
+        """R² of the predictions, averaged over targets: 1 − Σ v (y − f)² / Σ v (y − ȳ)².
+
+        Args:
+            X: rows (m, d).
+            Y: their labels (m,) or (m, t).
+            weights: sample weights v (m,); by default all are 1.
         """
         mean, Y = partial(np.average, axis=0, weights=weights), np.asarray(Y)
         left = mean((np.asarray(self.predict(X)) - Y) ** 2)
@@ -147,13 +191,24 @@ class Fit(Generic[K]):
 
     @door("self.model.coef")
     def at(self, lam) -> "Fit":
-        """The fit at another λ, or at one for each target: from the solution that is kept, O(n r)
-        where that is a spectrum. Not after `update` and `load`, which have no data.
+        """The fit at another λ, from the solution that it keeps.
+
+        Args:
+            lam: λ > 0, one number, or one for each target, (t,).
+
+        Returns:
+            A new `Fit`.
+
+        Raises:
+            ValueError: for a fit that kept no solution, after `update` and `load`, which have no
+                data, and for λ that are not positive or do not fit.
+
+        **Cost** O(n r) where the solution is a spectrum.
         """
         return self._kept().at(self, lam)
 
     def for_file(self) -> "Fit":
-        """What `save` writes: with the solution where `keep=True` asked for it."""
+        """The fit as `save` writes it: with the solution where `keep=True` asked for it."""
         saved = self.kept is not None and self.kept.saved
         return replace(self, kept=self.kept.for_file(self) if saved else None)
 
@@ -163,8 +218,8 @@ class Fit(Generic[K]):
         return self.kept
 
     def of_kept(self, name: str) -> Any:
-        """What is made of the solution, once for this object where its values are known: "summed",
-        "process" or "jackknife".
+        """What is computed from the kept solution, once for this object where its values are known:
+        "summed", "process" or "jackknife".
         """
         if f"_{name}" not in vars(self):
             made = self._made_of_kept(name)
@@ -212,15 +267,30 @@ class Fit(Generic[K]):
         fixed_effects=None,
         block_size: int | None = None,
     ) -> Any:
-        """Predictions for the rows of X: see `Model.predict`; with `return_std` a pair of them and
-        the standard deviation of a new label of weight 1.
+        """Predictions for new rows, and with `return_std` also the standard deviation of a new
+        label.
 
-        That of the Gaussian process f ~ N(0, τ²k) with noise of variance τ²λ and a flat prior on
-        the intercept: see `posterior`, whose `label_std` it is.
+        The standard deviation is that of a label of weight 1 by the Gaussian process f ~ N(0, τ²k)
+        with noise of variance τ²λ and a flat prior on the intercept: `posterior(X).label_std`.
 
-        **Shapes**: the standard deviation is shaped as the predictions. **Cost** beside them O(m
-        n²) where K of all rows was factored for, O(m r²) else. **Raises** `ValueError` where
-        no solution was kept, or for `scale` or `corrected` without `return_std`."""
+        Args:
+            X: new rows (m, d), as in `Model.predict`.
+            return_std: whether to return the standard deviation too.
+            scale: how τ² is set: "evidence", "loo" or a number, as in `posterior`.
+            corrected: as in `posterior`.
+            fixed_effects: those of the new rows, as in `Model.predict`.
+            block_size: rows at a time.
+
+        Returns:
+            Predictions (m,) or (m, t); with `return_std` a pair of these and standard deviations of
+            the same shape.
+
+        Raises:
+            ValueError: with `return_std` for a fit that kept no solution; without it for `scale` or
+                `corrected`; and as `Model.predict`.
+
+        **Cost** of the standard deviation O(m n²) where K of all rows was factored, else O(m r²).
+        """
         if not return_std:
             check_unsaid(scale, corrected)
         mean = self.model.predict(X, fixed_effects=fixed_effects, block_size=block_size)
@@ -235,20 +305,30 @@ class Fit(Generic[K]):
     def posterior(
         self, X, *, scale="evidence", corrected: bool = True, fixed_effects=None
     ) -> Posterior:
-        """Mean and covariance of f + b at the rows of X, for the Gaussian process of which this fit
-        is the mean.
+        """Mean and covariance of f + b at new rows, for the Gaussian process of which this fit is
+        the mean.
 
-        f ~ N(0, τ²k), a flat prior on the intercept b, labels of variance τ²λ/v: τ² is what the
-        kernel's scale is to be multiplied by. By "evidence" it is √vyᵀ(K̃ + λI)⁻¹√vy/(n − 1), n
-        without an intercept, where the evidence is largest; by "loo" that for which residuals left
-        out are as large as they are held to be, τ² = Σ vᵢ eᵢ (yᵢ − f(xᵢ))/nλ; or the number given,
-        1 for the kernel as it stands.
+        The prior is f ~ N(0, τ²k) with a flat prior on the intercept b, and labels have noise of
+        variance τ²λ/v. τ² is the factor by which the kernel's scale is to be multiplied.
 
-        **Arguments**: on landmarks `corrected` adds what they leave over of the prior, k − k̂, so
-        that far from them it is as wide as k says. **Shapes**: X (m, d); see `Posterior`. **Cost**
-        as `predict(return_std=True)`, and O(m² r); memory m². **Raises** `ValueError` where
-        no solution was kept, or for "loo" where rows were added or given up since.
-        **Source**: Rasmussen and Williams 2006, eqs. 2.26, 2.42 and 5.10–5.12, §8.3.3.
+        Args:
+            X: new rows (m, d).
+            scale: how τ² is estimated. "evidence": where the evidence is largest, τ² = √vyᵀ(K̃ +
+                λI)⁻¹√vy/(n − 1), over n without an intercept. "loo": where held-out residuals are
+                as large as the process expects, τ² = Σ vᵢ eᵢ (yᵢ − f(xᵢ))/nλ. Or the number τ²
+                itself, 1 for the kernel as it is.
+            corrected: with landmarks, whether to add the prior variance that they leave out, k −
+                k̂, so that the posterior far from them is as wide as k says.
+            fixed_effects: those of the new rows, as in `Model.predict`.
+
+        Returns:
+            A `Posterior` at the m rows.
+
+        Raises:
+            ValueError: for a fit that kept no solution, or for "loo" after `update` or `forget`.
+
+        **Cost** as `predict(return_std=True)`, and O(m² r); memory m². **Source**: Rasmussen and
+        Williams 2006, eqs. 2.26, 2.42 and 5.10–5.12, §8.3.3.
 
         >>> import numpy as np, jaxrls as rls
         >>> X = np.linspace(0, 1, 20)[:, None]
@@ -274,30 +354,44 @@ class Fit(Generic[K]):
         fixed_effects=None,
         block_size: int | None = None,
     ) -> tuple[Float[Numbers, "m *t"], Float[Numbers, "m *t"]]:
-        """Lower and upper ends of intervals for new labels, by the jackknife+ or CV+: every fit
-        that leaves a row, or its group, out, and its residual there.
+        """Prediction intervals for new labels, from every fit that leaves out a row, or its group,
+        and the held-out residual there: the jackknife+ or CV+.
 
-            lower = the ⌊(1 − level)(n + 1)⌋-th smallest of f₋ᵢ(x) − |eᵢ|,        upper = the ⌈level
-            (n + 1)⌉-th smallest of f₋ᵢ(x) + |eᵢ|,
+            lower = the ⌊(1 − level)(n + 1)⌋-th smallest of f₋ᵢ(x) − |eᵢ|
+            upper = the ⌈level (n + 1)⌉-th smallest of f₋ᵢ(x) + |eᵢ|
 
-        −∞ and ∞ where level (n + 1) > n. They hold a new label with probability 2·level − 1 at
-        least, whatever the distribution and however wrong the model, and in practice with about
-        `level`, where rows and the new one are exchangeable, and λ, kernel and landmarks were not
-        chosen by the labels; by CV+ of folds drawn by chance with 2·level − 1 − √(2/n). Rows of
-        weight 0 count for none, all others as one, whatever their weight. Exact: f₋ᵢ(x) = f(x) −
-        wᵢ(x) eᵢ with w(x) the smoother's row; a landmark leaves with its row.
+        They are −∞ and ∞ where level (n + 1) > n. If the rows and the new one are exchangeable, and
+        λ, kernel and landmarks were not chosen by the labels, the intervals hold a new label with
+        probability at least 2·level − 1, whatever the distribution and however wrong the model; by
+        CV+ with random folds at least 2·level − 1 − √(2/n). In practice it is about `level`. Rows
+        of weight 0 do not count, all others count as one, whatever their weight. No fit is
+        repeated: f₋ᵢ(x) = f(x) − wᵢ(x) eᵢ is exact, with w(x) the smoother's row; a landmark leaves
+        with its row.
 
-        **Arguments**: `method` "jackknife+", or "cv+" for a fit that left groups out, by default
-        what it did. `studentised` makes the width follow x: |eᵢ| becomes |eᵢ| σ₋ᵢ(x)/σᵢ, both
-        standard deviations of a label as the fit without row i tells them, σᵢ² = 1/Pᵢᵢ of label i
-        and σ₋ᵢ(x)² = var f(x) + λ + wᵢ(x)²/Pᵢᵢ of a new one of weight 1; on landmarks those of what
-        they span. **Shapes**: X (m, d), or a source of rows; gives
-        (m,) or (m, t) each. **Cost** that of a product m × q × n, q as of the coefficients, by
-        groups m × q × their number, and some 30 readings of m × n numbers, for each target; a block
-        of rows at a time. **Raises** `ValueError` where no solution was kept.
+        Args:
+            X: new rows (m, d), or a source of rows.
+            level: the probability, by default 0.9.
+            method: "jackknife+", or "cv+" for a fit with `groups`; by default the one that the fit
+                allows.
+            studentised: whether the width follows x: |eᵢ| becomes |eᵢ| σ₋ᵢ(x)/σᵢ, both standard
+                deviations of a label by the fit without row i, σᵢ² = 1/Pᵢᵢ of label i and σ₋ᵢ(x)² =
+                var f(x) + λ + wᵢ(x)²/Pᵢᵢ of a new one of weight 1; with landmarks those of the
+                functions that they span.
+            fixed_effects: those of the new rows, as in `Model.predict`.
+            block_size: new rows at a time.
+
+        Returns:
+            Lower and upper ends, (m,) or (m, t) each.
+
+        Raises:
+            ValueError: for a fit that kept no solution, a level outside [0, 1], or a method that
+                the fit does not allow.
+
+        **Cost** that of a product m × q × n, q as of the coefficients, by groups m × q × their
+        number, and some 30 readings of m × n numbers, for each target; a block of rows at a time.
         **Fails** where the distribution drifts, or rows come in groups that were not left out
-        together: too narrow then. **Source**: Barber, Candès, Ramdas and Tibshirani 2021,
-        "Predictive inference with the jackknife+", theorems 1 and 4.
+        together: the intervals are then too narrow. **Source**: Barber, Candès, Ramdas and
+        Tibshirani 2021, "Predictive inference with the jackknife+", theorems 1 and 4.
 
         >>> import numpy as np, jaxrls as rls
         >>> rng = np.random.default_rng(0)
@@ -316,19 +410,28 @@ class Fit(Generic[K]):
 
     @door("self.model.coef")
     def loo_predictive(self, *, scale="loo") -> Predictive:
-        """Every label as the other rows tell it, Gaussian: whether standard deviations are right at
-        any level, from what is left out alone.
+        """The leave-one-out predictive distribution of every label, which shows whether standard
+        deviations are right at any level.
 
-        yᵢ ~ N(yᵢ − eᵢ, τ²/Pᵢᵢ) with 1/Pᵢᵢ = λ/(vᵢ(1 − hᵢ)), the variance of label i by the Gaussian
-        process fitted to the others, the dictionary without its landmark; τ² = Σ eᵢ²Pᵢᵢ/n, for
-        which they are right on average. With z = eᵢ/σᵢ its continuous ranked probability score is
-        σᵢ(z(2Φ(z) − 1) + 2φ(z) − 1/√π).
+            yᵢ ~ N(yᵢ − eᵢ, τ²/Pᵢᵢ), 1/Pᵢᵢ = λ/(vᵢ(1 − hᵢ))
 
-        **Arguments**: `scale` "loo", or "evidence" or the number τ² as in `posterior`. **Cost** O(n
-        t). **Raises** `ValueError` where no solution was kept, or groups were left out. **Fails**:
-        too optimistic where rows come in groups.
-        **Source**: Rasmussen and Williams 2006, eq. 5.12; Gneiting and Raftery 2007, "Strictly
-        proper scoring rules, prediction, and estimation", eq. 21.
+        eᵢ is the held-out residual and 1/Pᵢᵢ the variance of label i by the Gaussian process fitted
+        to the other rows, without the landmark that row i may be. With σᵢ² = τ²/Pᵢᵢ and z = eᵢ/σᵢ
+        the continuous ranked probability score is σᵢ(z(2Φ(z) − 1) + 2φ(z) − 1/√π).
+
+        Args:
+            scale: τ²: by default "loo", Σ eᵢ²Pᵢᵢ/n, with which standard deviations are right on
+                average; or "evidence" or a number, as in `posterior`.
+
+        Returns:
+            A `Predictive`, with fields shaped as the labels.
+
+        Raises:
+            ValueError: for a fit that kept no solution, or left out groups.
+
+        **Cost** O(n t). **Fails**: too optimistic where rows come in groups. **Source**: Rasmussen
+        and Williams 2006, eq. 5.12; Gneiting and Raftery 2007, "Strictly proper scoring rules,
+        prediction, and estimation", eq. 21.
 
         >>> import numpy as np, jaxrls as rls
         >>> rng = np.random.default_rng(0)
@@ -346,19 +449,30 @@ class Fit(Generic[K]):
     def update(
         self, X, Y=None, *, weights=None, fixed_effects=None, block_size: int | None = None
     ) -> "Fit":
-        """The fit with further rows, by the moments that were kept: that of `fit` to all rows, on
-        the same landmarks.
+        """The fit with further rows, from the moments that it keeps: equal to `fit` on all rows,
+        with the same landmarks.
 
-        λ is chosen anew where it was by GCV or the evidence, over the λ that were named or the grid
-        that all rows have; these need moments alone. Else it stays, also where it was searched for,
-        and as leave-one-out needs the rows that are gone, `error`, `errors`, `lams` and
-        `loo_residuals` are None. Residuals, in GCV and the evidence, are
-        a difference of squares of labels: right to about eps of those.
+        λ is chosen anew by GCV or the evidence, over the λ that were named or the grid that all
+        rows have, as these need moments alone. By other criteria, or where it was searched for, λ
+        stays; as leave-one-out needs the earlier rows, `error`, `errors`, `lams` and
+        `loo_residuals` are then None. In GCV and the evidence the residual sum of squares is a
+        difference of squares of labels: right to about eps of those.
 
-        **Arguments**: as in `fit`; Y with as many columns as before; X dense, sparse or a source of
-        rows, such as a `stream`. **Returns** a new `Fit`, this one stays as it is. **Cost** O(b r²)
-        for b rows, and O(r³). **Raises** `ValueError` where no solution was kept, for a fit of K of
-        all rows, or for what does not fit. **Warns** where more than a third of the digits are
+        Args:
+            X: further rows (b, d), dense, sparse or a source of rows, such as a `stream`.
+            Y: their labels, with as many columns as before.
+            weights: their sample weights (b,); by default 1.
+            fixed_effects: theirs, as in `fit`.
+            block_size: rows at a time.
+
+        Returns:
+            A new `Fit`; this one stays as it is.
+
+        Raises:
+            ValueError: for a fit that kept no solution, or factored K of all rows, and for shapes
+                that do not fit.
+
+        **Cost** O(b r²) for b rows, and O(r³). **Warns** where more than a third of the digits are
         lost, and for a λ below the precision of the factor.
 
         >>> import numpy as np, jaxrls as rls
@@ -374,13 +488,25 @@ class Fit(Generic[K]):
     def forget(
         self, X, Y=None, *, weights=None, fixed_effects=None, block_size: int | None = None
     ) -> "Fit":
-        """The fit without some of its rows, which are given up with the labels and weights that
-        they came with: `update` the other way.
+        """The fit without some of its rows: the opposite of `update`, and otherwise like it.
 
-        What is said there holds. Subtraction leaves rounding at the level of all that there was:
-        where more than a third of the digits are lost, there is a warning. **Raises** `ValueError`
-        where what would be left is no sum of rows: no weight, or a negative square. That rows were
-        never there is noticed by that alone.
+        Subtraction leaves rounding errors as large as those of all rows.
+
+        Args:
+            X: rows (b, d) of the fit to remove.
+            Y: the labels that they were fitted with.
+            weights: the sample weights that they were fitted with.
+            fixed_effects: the fixed effects that they were fitted with.
+            block_size: rows at a time.
+
+        Returns:
+            A new `Fit`; this one stays as it is.
+
+        Raises:
+            ValueError: as `update`, and where the remaining moments are no sum of rows: no weight,
+                or a negative square. Only this reveals rows that were never fitted.
+
+        **Cost** as `update`. **Warns** where more than a third of the digits are lost.
 
         >>> import numpy as np, jaxrls as rls
         >>> X = np.linspace(0, 1, 30)[:, None]

@@ -1,6 +1,4 @@
-"""What one factor says about its rows and its kernel: influence of every row at one λ, and the
-kernel's eigenfunctions.
-"""
+"""Diagnostics of a factor: the influence of every row at one λ, and the kernel's eigenfunctions."""
 
 from typing import NamedTuple
 
@@ -19,11 +17,15 @@ from jaxrls.support.pytrees import pytree
 
 @pytree
 class Influence:
-    """What `influence` found for every row: leverage, standardised residual and Cook's distance,
-    and the noise they are measured by.
+    """How much each row determines the fit: leverage, standardized residual and Cook's distance, as
+    `influence` returns them.
 
-    `leverage` (n,) and `dof` do not depend on the labels; `residuals` and `cooks_distance` are (n,)
-    or (n, t), `noise` () or (t,), in the units of the labels.
+    Args:
+        leverage: hᵢ, (n,), which does not depend on the labels.
+        residuals: standardized residuals (n,) or (n, t).
+        cooks_distance: Cook's distances (n,) or (n, t).
+        noise: the standard deviation σ of the labels' noise, in their units, () or (t,).
+        dof: effective degrees of freedom, (), which do not depend on the labels.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> factor = rls.factorize(rls.Precomputed(), jnp.eye(3), intercept=False)
@@ -42,24 +44,34 @@ class Influence:
 def influence(
     factor: Factor, Y: Float[Array, "n *t"] | Listed, lam: Float[Array, "..."] | float
 ) -> Influence:
-    """How much every row determines its own fit, how far it lies off, and how far it moves the fit
-    of all.
+    """Leverage, standardized residual and Cook's distance of every row: how far it determines its
+    own fit, deviates from it, and moves the fit of all rows.
 
     With H(λ) the matrix from √v y to √v f, the fit of the intercept included, and r = √v (y − f):
 
         leverage             hᵢ = Hᵢᵢ
         noise                σ² = ‖r‖² / tr (I − H)²
         standardised         rᵢ / (σ √[(I − H)²]ᵢᵢ)
-        Cook's distance      Dᵢ = ‖√v (f − f₍without i₎)‖² / (dof σ²) = rᵢ² [H²]ᵢᵢ / ((1 − hᵢ)² dof
-        σ²)
+        Cook's distance      Dᵢ = ‖√v (f − f₍without i₎)‖² / (dof σ²)
+                                = rᵢ² [H²]ᵢᵢ / ((1 − hᵢ)² dof σ²)
 
     The variance of rᵢ is exactly σ²[(I − H)²]ᵢᵢ where f has no bias; for λ → 0 all are the
-    textbook's for least squares. On landmarks the dictionary stays as it is. A row of weight 0 has
-    no influence: all is 0 there.
+    textbook's for least squares. With landmarks, f without row i keeps all of them. A row of weight
+    0 has no influence: all values are 0 there.
 
-    **Shapes**: Y (n,) or (n, t), lam (). **Cost** O(n r t). **Raises** `ValueError` for λ < 0 or
-    shapes that do not fit. **Fails** (NaN) for residuals that are all 0. **Source**: Cook 1977;
-    Eubank 1985, "Diagnostics for smoothing splines".
+    Args:
+        factor: a factor of the rows, such as `factorize` makes.
+        Y: labels (n,) or (n, t).
+        lam: λ ≥ 0, one number; 0 is taken as the floor of the factor.
+
+    Returns:
+        An `Influence`.
+
+    Raises:
+        ValueError: for λ < 0 or shapes that do not fit.
+
+    **Cost** O(n r t). **Fails** (NaN) for residuals that are all 0. **Source**: Cook 1977; Eubank
+    1985, "Diagnostics for smoothing splines".
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> X = jnp.array([[0.0], [1.0], [2.0], [10.0]])
@@ -78,7 +90,7 @@ def influence(
     r, leverage, remaining, moving, left = spectrum.squares(solution, lam)
 
     def ratio(A, scale):
-        known = (used & (scale > 0))[:, None]  # else 0
+        known = (used & (scale > 0))[:, None]  # 0 elsewhere
         return jnp.where(known, A / jnp.where(known, scale[:, None], 1), 0)
 
     dof = jnp.sum(leverage)
@@ -90,7 +102,7 @@ def influence(
 
 
 class Eigenfunctions(NamedTuple):
-    """The leading eigenvalues (num,) and a `Model` that predicts the eigenfunctions, (m, num)."""
+    """The leading eigenvalues (num,), and a `Model` that predicts the eigenfunctions, (m, num)."""
 
     values: Float[Array, " num"]
     functions: Model
@@ -102,16 +114,28 @@ def eigenfunctions(
     """The leading eigenvalues and eigenfunctions of the kernel under the distribution of the rows:
     Mercer's theorem, from the data.
 
-    ∫ k(x, z) φⱼ(z) dp(z) = μⱼ φⱼ(x) with ∫ φᵢφⱼ dp = δᵢⱼ, p the rows with their weights. At the
-    rows φⱼ = √(Σv) Uⱼ/√v and μⱼ = sⱼ/Σv; elsewhere by Nyström's extension, φⱼ(x) = (1/μⱼΣv) Σᵢ vᵢ
-    k(x, xᵢ) φⱼ(xᵢ). With an intercept the kernel is the centred one, whose eigenfunctions have mean
-    0.
+        ∫ k(x, z) φⱼ(z) dp(z) = μⱼ φⱼ(x) with ∫ φᵢφⱼ dp = δᵢⱼ
 
-    **Arguments**: kernel and X as the factor was made of them. **Returns** μ (num,), the largest
-    first, and a `Model` whose `predict` gives (m, num) values; signs are arbitrary. **Cost** O(n r
-    num). **Raises** `ValueError` for a `num` that is not from 1 to the factor's rank r. **Fails**:
-    an eigenvalue below `factor.precision_floor()` is noise, and its function NaN or infinite where
-    it is 0. **Source**: Rasmussen and Williams 2006, §4.3.2.
+    p is the distribution of the rows with their weights. At the rows φⱼ = √(Σv) Uⱼ/√v and μⱼ =
+    sⱼ/Σv; elsewhere by Nyström's extension, φⱼ(x) = (1/μⱼΣv) Σᵢ vᵢ k(x, xᵢ) φⱼ(xᵢ). With an
+    intercept the kernel is the centred one, whose eigenfunctions have mean 0.
+
+    Args:
+        factor: a factor of the rows, without fixed effects.
+        kernel: the kernel that it was made with.
+        X: the rows (n, d) that it was made of.
+        num: how many, by default 10.
+
+    Returns:
+        `(values, functions)`: μ (num,), the largest first, and a `Model` whose `predict` gives the
+        eigenfunctions (m, num), of arbitrary sign.
+
+    Raises:
+        ValueError: for a `num` that is not from 1 to the factor's rank r, or a factor with fixed
+            effects.
+
+    **Cost** O(n r num). **Fails**: an eigenvalue below `factor.precision_floor()` is noise, and its
+    function NaN or infinite where it is 0. **Source**: Rasmussen and Williams 2006, §4.3.2.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> X = jnp.array([[-1.0], [1.0]])
@@ -133,7 +157,7 @@ def eigenfunctions(
     basis = spectrum.directions
     expansion = (
         AtPoints(X) if spectrum.basis is None and kernel.evaluable else spectrum.expansion
-    )  # one made from K alone knows no rows
+    )  # a factor made from K alone has no rows
     points, coef = expansion.compact(kernel, basis[:, leading] * scale)
     across = spectrum.across[:, leading] if factor.fixed.count else jnp.zeros((1, num))
     intercept = -across[0] * scale

@@ -1,5 +1,7 @@
-"""Every fit that leaves a row, or a fold, out: intervals that hold a new label with a given
-probability whatever its distribution, and every label beside what the others tell of it.
+"""Prediction intervals and predictive distributions from the fits that leave out a row, or a fold.
+
+Intervals hold a new label with a given probability whatever its distribution; the predictive
+distribution of each label, by the other rows, shows whether standard deviations are right.
 """
 
 from functools import partial
@@ -22,19 +24,25 @@ from jaxrls.support.checks import as_floats, is_concrete
 from jaxrls.support.pictures import plot_coverage
 from jaxrls.support.pytrees import pytree, static
 
-# Numbers of one kind, (new rows, rows), in a block: fewer new rows than blocks have elsewhere,
-# where there are very many rows.
+# The largest number of entries of a (new rows, rows) array in a block; with very many rows, blocks
+# have fewer new rows than elsewhere.
 AT_ONCE = 2**24
 
 
 @pytree
 class Predictive:
-    """Every label as the other rows tell it, N(yᵢ − eᵢ, std²): (n,) or (n, t), NaN for rows of
-    weight 0.
+    """Leave-one-out predictive distributions N(yᵢ − eᵢ, std²) of the labels, as
+    `Fit.loo_predictive` returns them.
 
-    `reached` is the level of the central interval that just reaches the label, uniform on (0, 1)
-    where the standard deviations are right; `crps` the continuous ranked probability score in units
-    of the labels, less being better: what |eᵢ| is of a prediction without any deviation.
+    All fields are (n,) or (n, t), and NaN for rows of weight 0.
+
+    Args:
+        residuals: held-out residuals e.
+        std: standard deviations of the labels, by the fit to the other rows.
+        reached: the level of the central interval whose end is the label, uniform on (0, 1) where
+            the standard deviations are right.
+        crps: the continuous ranked probability score in units of the labels, smaller is better;
+            |eᵢ| for a prediction of standard deviation 0.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> parts = [0.5, -2.0], [1.0, 1.0], [0.38, 0.95], [0.33, 1.45]
@@ -49,8 +57,17 @@ class Predictive:
     crps: Float[Numbers, "n *t"]
 
     def coverage(self, levels) -> Float[Numbers, "L *t"]:
-        """The share of labels within their central interval of each level: the level itself where
-        the standard deviations are right.
+        """The share of labels within their central interval of each level, which is the level
+        itself where the standard deviations are right.
+
+        Args:
+            levels: a probability, or several (L,).
+
+        Returns:
+            Shares (L,), or (L, t).
+
+        Raises:
+            ValueError: for levels outside [0, 1].
         """
         xp: Any = jnp if isinstance(self.reached, jax.Array) else np
         levels = xp.asarray(as_levels("levels", levels, 1), self.reached.dtype)
@@ -60,12 +77,19 @@ class Predictive:
         return inside / known
 
     def plot(self, ax=None):
-        """Coverage against level, on Matplotlib axes, which it returns."""
+        """Plot coverage against level.
+
+        Args:
+            ax: Matplotlib axes; by default those of a new figure.
+
+        Returns:
+            The axes.
+        """
         return plot_coverage(self, ax)
 
 
 def as_levels(name: str, levels, most: int) -> Any:
-    """Probabilities of so many dimensions at most, checked where values are known."""
+    """Probabilities as an array of at most `most` dimensions, checked where values are known."""
     levels = as_floats(name, levels)
     possible = not is_concrete(levels) or ((levels >= 0) & (levels <= 1)).all()
     if levels.ndim > most or not possible:
@@ -77,19 +101,19 @@ def as_levels(name: str, levels, most: int) -> Any:
 
 @pytree
 class Jackknife:
-    """What a fit keeps of the fits that leave a row, or a group, out: at one λ, or stacked for
+    """The fits that leave out a row, or a group, as a fit keeps them: at one λ, or stacked for
     every target at its own.
     """
 
     fits: Without
     expansion: Expansion
-    fixed: FixedEffects  # without their rows
-    count: Float[Numbers, ""]  # of rows of positive weight
+    fixed: FixedEffects  # without the values at rows
+    count: Float[Numbers, ""]  # the number of rows of positive weight
     flat: bool = static()
     stacked: bool = static(default=False)
 
     def check(self, method: str | None) -> None:
-        """Raise for a method that this fit does not leave rows out for."""
+        """Raise for a method that does not match what the fit left out."""
         own = self.fits.method
         if method not in (None, own):
             raise ValueError(
@@ -98,7 +122,7 @@ class Jackknife:
             )
 
     def rank(self, level) -> Int[Array, ""]:
-        """⌈level (n + 1)⌉, of the level that was rounded to the one given, in its dtype."""
+        """⌈level (n + 1)⌉, for the exact level of which the given one is a rounding."""
         xp: Any = np if is_concrete(level, self.count) else jnp
         level = xp.asarray(as_levels("level", level, 0))
         dtype = np.promote_types(level.dtype, self.count.dtype)
@@ -115,7 +139,7 @@ class Jackknife:
 
 @compiled
 def intervals(jackknife: Jackknife, kernel, spread, rows: Rows, effects, rank, *, block_size):
-    """Both ends at rows; their width follows x where the spread is given."""
+    """Lower and upper ends at rows; where the spread is given, their width follows x."""
     n = jackknife.fits.gaps.shape[-2]
     if block_size is None and n * FEWEST_ROWS > AT_ONCE:
         block_size = max(1, AT_ONCE // n)
@@ -139,8 +163,8 @@ def intervals(jackknife: Jackknife, kernel, spread, rows: Rows, effects, rank, *
 
 
 def _ends(ratios, rank, count, left_out: Float[Array, "b n"], gaps: Float[Array, " n"]):
-    """The ⌊(1 − level)(n + 1)⌋-th smallest of f₋ᵢ(x) − gap and the ⌈level (n + 1)⌉-th of f₋ᵢ(x) +
-    gap, the one the other's mirror image.
+    """The ⌊(1 − level)(n + 1)⌋-th smallest of f₋ᵢ(x) − gap and the ⌈level (n + 1)⌉-th smallest of
+    f₋ᵢ(x) + gap, which mirror each other.
     """
     count = jnp.asarray(count).astype(rank.dtype)
     defined, k = rank <= count, jnp.minimum(rank, count)
@@ -155,8 +179,8 @@ def _ends(ratios, rank, count, left_out: Float[Array, "b n"], gaps: Float[Array,
 
 @jax.jit
 def predictive(jackknife: Jackknife, residuals, amplitude) -> Predictive:
-    """From residuals left out, at an amplitude, or at that by which they are as large on average as
-    they are held to be.
+    """Predictive distributions from held-out residuals, with the amplitude τ, or, for None, with
+    the one that makes the mean of (eᵢ/σᵢ)² equal to 1.
     """
     own = jackknife.each(lambda fits: fits.deviations()[:, None])
     e = jnp.asarray(residuals).reshape(len(own), -1)
@@ -164,7 +188,7 @@ def predictive(jackknife: Jackknife, residuals, amplitude) -> Predictive:
     if tau is None:
         tau = safe_sqrt(jnp.sum((e / own) ** 2, axis=0) / jackknife.count)
     std = jnp.where(jnp.isinf(own), jnp.nan, tau * own)
-    z = e / jnp.where(std == 0, 1, std)  # without deviation nothing is left to be told either
+    z = e / jnp.where(std == 0, 1, std)  # where std is 0, so is e
     inside = jax.scipy.special.erf(jnp.abs(z) / 2**0.5)
     density = jnp.exp(-(z**2) / 2) / (2 * jnp.pi) ** 0.5
     crps = std * (jnp.abs(z) * inside + 2 * density - 1 / jnp.pi**0.5)

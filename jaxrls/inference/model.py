@@ -1,4 +1,4 @@
-"""What a fit leaves behind: a function that predicts."""
+"""The model that a fit leaves behind: a function that predicts."""
 
 from typing import Any
 
@@ -18,21 +18,29 @@ from jaxrls.support.checks import is_concrete
 from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree
 
-PADDED = 4096  # of as few rows of the host a power of two is predicted
-Numbers = Array | np.ndarray  # of a fit to NumPy's float64, NumPy's
+PADDED = 4096  # up to so many rows in NumPy, their number is padded to a power of two
+Numbers = Array | np.ndarray  # NumPy's for a fit to float64 NumPy arrays
 
 
 @pytree
 class Model:
-    """f(x) = Σⱼ k(x, pointsⱼ) coefⱼ + intercept, or ⟨φ(x), coef⟩ + intercept where `points` is
-    None.
+    """A fitted function: a sum of kernel values, or a linear function of explicit features.
 
-    Kernels with explicit features keep the weights w alone, so that a linear model predicts in O(d)
-    a row. `free` are the coefficients of columns without penalty, where there are such, whose
-    values at new rows `predict` takes beside X.
+        f(x) = Σⱼ k(x, pointsⱼ) coefⱼ + intercept, or ⟨φ(x), coef⟩ + intercept without points
 
-    **Shapes**: points (q, d) or None, coef (q,) or (q, t), intercept () or (t,), free (p,) or (p,
-    t). **Source**: the representer theorem, Rifkin (lecture), "Applying the Representer".
+    Kernels with explicit features keep the weights of the features alone, so that a linear model
+    predicts in O(d) a row.
+
+    Args:
+        kernel: the kernel k.
+        points: rows (q, d), dense or sparse, or None for weights of explicit features.
+        coef: coefficients (q,) or (q, t).
+        intercept: () or (t,).
+        free: coefficients of fixed effects (p,) or (p, t), None without; `predict` takes the fixed
+            effects of new rows.
+        effects: what the fixed effects are, without their rows; None without.
+
+    **Source**: the representer theorem, Rifkin (lecture), "Applying the Representer".
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> model = rls.Model(rls.Linear(), None, jnp.array([2.0]), jnp.array(1.0))
@@ -41,27 +49,37 @@ class Model:
     """
 
     kernel: Kernel
-    points: Any  # (q, d), or sparse rows, or None
+    points: Any
     coef: Float[Numbers, "q *t"]
     intercept: Float[Numbers, "*t"]
     free: Float[Numbers, "p *t"] | None = None
-    effects: FixedEffects | None = None  # what `free` are the coefficients of, without their rows
+    effects: FixedEffects | None = None
 
     @door("self.coef")
     def predict(
         self, X, *, fixed_effects=None, block_size: int | None = None
     ) -> Float[Numbers, "m *t"]:
-        """Predictions for the rows of X, dense, sparse or a source of `Rows`, in blocks of rows.
+        """Predictions for new rows, in blocks of rows.
 
-        **Arguments**: `fixed_effects` of the new rows, columns (m, p) or labels of levels (m,),
-        where it was fitted with such; without the latter predictions are scores, up to a constant
-        for each group. **Shapes**: X (m, d) gives (m,) or (m, t), in the dtype of the model.
-        **Cost** O(m q (d + t)), or O(m r t) on features; memory of a block of rows. **Raises**
-        `ValueError` for a wrong number of columns, NaN or infinity."""
+        Args:
+            X: new rows (m, d), dense, sparse or a source of `Rows`.
+            fixed_effects: those of the new rows where the fit had such: columns (m, p) or labels of
+                levels (m,). Without labels of levels predictions are scores, up to a constant for
+                each group.
+            block_size: rows at a time.
+
+        Returns:
+            (m,) or (m, t), in the dtype of the model.
+
+        Raises:
+            ValueError: for a wrong number of columns, NaN or infinity.
+
+        **Cost** O(m q (d + t)), or O(m r t) on features; memory of a block of rows.
+        """
 
         m = len(X) if isinstance(X, np.ndarray) and X.ndim == 2 else 0
         if 0 < m <= PADDED and self.free is None and is_concrete(self):
-            # Each number of rows is a program: the last row again, up to a power of two of them.
+            # Each number of rows compiles a program: repeat the last row up to a power of two.
             rows, _ = self.read(X[np.minimum(np.arange(2 ** (m - 1).bit_length()), m - 1)])
             found = np.asarray(_evaluate(self, rows, block_size=block_size))
             return jax.device_put(found[:m])  # which compiles nothing
@@ -73,7 +91,7 @@ class Model:
         return out + rest(effects, jnp.asarray(self.free))
 
     def read(self, X, fixed_effects=None) -> tuple[Rows, Any]:
-        """The rows of X, and what they are of the fixed effects, checked."""
+        """The rows of X and their fixed effects, checked."""
         rows = as_rows(self.kernel, X, dtype=self.coef.dtype, devices=jax.device_count())
         self.check_columns(rows.shape[1])
         rows.check(self.kernel, training=False)
@@ -81,7 +99,9 @@ class Model:
         return rows, effects.new_rows(fixed_effects, rows.shape[0], self.coef.dtype)
 
     def check_columns(self, d: int) -> None:
-        """Raise unless rows of d columns are what it was fitted on, as far as it knows."""
+        """Raise for rows with another number d of columns than those that were fitted, where that
+        is known.
+        """
         if not self.kernel.evaluable:
             expected: int | None = self.coef.shape[0]
             what = "one column per training row, as a precomputed kernel"

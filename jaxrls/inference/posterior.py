@@ -21,11 +21,13 @@ from jaxrls.support.pytrees import pytree
 
 @pytree
 class Posterior:
-    """f + b at m rows: `mean` (m,) or (m, t), and `covariance` (m, m) in units in which the kernel
-    is that of the prior.
+    """The posterior of f + b at m rows, as `Fit.posterior` returns it.
 
-    `amplitude` τ, () or (t,), is what standard deviations are multiplied by; `noise` is λ, the
-    variance of a label of weight 1 in the same units.
+    Args:
+        mean: (m,) or (m, t).
+        covariance: (m, m), for a prior whose covariance is the kernel itself: amplitude 1.
+        amplitude: τ, () or (t,), by which standard deviations are multiplied.
+        noise: λ, the variance of a label of weight 1, in the units of `covariance`.
 
     >>> import jax, jax.numpy as jnp, jaxrls as rls
     >>> found = rls.Posterior(jnp.zeros(2), jnp.eye(2), jnp.array(3.0), jnp.array(0.5))
@@ -50,13 +52,26 @@ class Posterior:
 
     @door("self.mean")
     def sample(self, key: PRNGKeyArray, num: int) -> Float[Numbers, "num m *t"]:
-        """Functions drawn at all rows jointly, for every target by itself: O(m³ + num m² t)."""
+        """Draw functions from the posterior, jointly at all rows, for every target separately.
+
+        Args:
+            key: a JAX random key.
+            num: how many.
+
+        Returns:
+            Samples (num, m) or (num, m, t).
+
+        Raises:
+            ValueError: for a `num` that is not a whole number of at least 1.
+
+        **Cost** O(m³ + num m² t).
+        """
         check_whole("num", num)
         return _drawn(self, key, num=num)
 
 
 def check_unsaid(scale, corrected: bool = True) -> None:
-    """Raise where it is said how standard deviations are made, and none are asked for."""
+    """Raise where options of standard deviations are given, and none are asked for."""
     if not (isinstance(scale, str) and scale == "evidence" and corrected):
         raise ValueError(
             "scale= and corrected= say how standard deviations are made: pass return_std=True, or "
@@ -81,8 +96,8 @@ def _drawn(posterior: Posterior, key, *, num: int):
 
 @pytree
 class GaussianProcess:
-    """λ, the amplitudes τ by the evidence and by what is left out, None where that is not known,
-    and the posterior covariance in units of the kernel.
+    """The Gaussian process of a fit: λ, the amplitudes τ by the evidence and by held-out residuals
+    (None where these are unknown), and the posterior covariance in units of the kernel.
     """
 
     lam: Float[Numbers, ""]
@@ -91,7 +106,7 @@ class GaussianProcess:
     spread: Any
 
     def amplitude(self, scale) -> Any:
-        """τ by the name of what tells it, or of the number τ²."""
+        """The amplitude τ, by the name of its estimate or from the number τ²."""
         named = {"evidence": self.evidence, "loo": self.loo}
         if isinstance(scale, str) and scale in named:
             if named[scale] is None:
@@ -113,14 +128,14 @@ class GaussianProcess:
         return deviation(variance + self.lam, self.amplitude(scale))
 
     def posterior(self, mean, covariance, scale) -> Posterior:
-        """Of a mean, and a covariance in units of the kernel."""
+        """The posterior with this mean, and a covariance in units of the kernel."""
         parts = mean, covariance, self.amplitude(scale), self.lam
         return Posterior(*map(jnp.asarray, parts))
 
 
 @compiled
 def variances(spread, kernel, rows: Rows, effects, *, corrected: bool, block_size):
-    """Of f + b at rows, in blocks of them."""
+    """Variances of f + b at rows, in blocks of rows."""
 
     def block(x, effects):
         return spread.variance(kernel, x, effects, corrected)
@@ -131,14 +146,14 @@ def variances(spread, kernel, rows: Rows, effects, *, corrected: bool, block_siz
 
 @partial(jax.jit, static_argnames="corrected")
 def covariance(spread, kernel, X, effects, corrected: bool):
-    """Of f + b at all rows of X with each other."""
+    """Covariance of f + b between all rows of X."""
     return spread.covariance(kernel, X, effects, corrected)
 
 
 @compiled
 def process_at(solution: Solution, lam, left_out) -> GaussianProcess:
-    """That of a solution at one λ: τ² = ỹᵀP̃ỹ/(n − q) where the evidence is largest, and by
-    residuals left out Σ vᵢ eᵢ (yᵢ − f(xᵢ))/nλ.
+    """The Gaussian process of a solution at one λ: τ² = ỹᵀP̃ỹ/(n − q), where the evidence is
+    largest, and by held-out residuals Σ vᵢ eᵢ (yᵢ − f(xᵢ))/nλ.
     """
     factor, drop, at = solution.factor, solution.labels.drop_axis, lam.reshape(1, 1)
     by_evidence = safe_sqrt(solution.data_fit(at)[0] / factor.residual_dimensions())

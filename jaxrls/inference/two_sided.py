@@ -1,4 +1,4 @@
-"""What a fit of two-sided data leaves behind: a function of a row and a column."""
+"""What a fit of two-sided data leaves behind: a function of a row of each side."""
 
 from typing import Any
 
@@ -23,7 +23,17 @@ from jaxrls.support.pytrees import pytree, static
 
 @pytree
 class KroneckerModel:
-    """f(x₁, x₂) = Σᵢⱼ k₁(x₁, x₁ᵢ) k₂(x₂, x₂ⱼ) coefᵢⱼ + intercept.
+    """A fitted function of a row x₁ of side 1 and a row x₂ of side 2.
+
+        f(x₁, x₂) = Σᵢⱼ k₁(x₁, x₁ᵢ) k₂(x₂, x₂ⱼ) coefᵢⱼ + intercept
+
+    Args:
+        kernel1: the kernel k₁ of side 1.
+        points1: its rows (n₁, d₁).
+        kernel2: the kernel k₂ of side 2.
+        points2: its rows (n₂, d₂).
+        coef: coefficients (n₁, n₂).
+        intercept: ().
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> side = rls.Linear(), jnp.ones((1, 1))
@@ -41,20 +51,20 @@ class KroneckerModel:
 
     @door("self.coef")
     def predict(self, X1, X2, *, pairs=None) -> Float[Numbers, "..."]:
-        """Predictions for all pairs of a row of X1 and a row of X2: those of the fit itself for
-        rows or columns that it knows.
+        """Predictions for all pairs of a row of X1 and a row of X2; for rows of the fit they are
+        its fitted values.
 
         Args:
             X1: new rows (m₁, d₁) of side 1.
             X2: new rows (m₂, d₂) of side 2.
-            pairs: row numbers (p, 2) of X1 and of X2, where only some pairs are asked for.
+            pairs: row numbers (p, 2) of X1 and of X2, for predictions of these pairs only.
 
         Returns:
             (m₁, m₂), or (p,).
 
         Raises:
-            ValueError: for a wrong number of columns, NaN or infinity, or pairs of rows that there
-                are not.
+            ValueError: for a wrong number of columns, NaN or infinity, or row numbers outside of X1
+                or X2.
 
         **Cost** O(m₁n₁(d₁ + n₂) + m₂n₂(d₂ + m₁)), or of pairs p in the place of m₂ and 1 in that of
         m₁, in blocks of rows of both kernel matrices.
@@ -62,7 +72,7 @@ class KroneckerModel:
         return _predict(None, self, *self.read(X1, X2, pairs))[0]
 
     def read(self, X1, X2, pairs) -> tuple[Any, Any, Any]:
-        """New rows of both sides, and which pairs of them, checked."""
+        """New rows of both sides, and the pairs of them, checked."""
         X1 = as_side("X1", X1, self.kernel1, self.coef.dtype, self.points1.shape[1])
         X2 = as_side("X2", X2, self.kernel2, self.coef.dtype, self.points2.shape[1])
         if pairs is None:
@@ -99,8 +109,8 @@ def as_side(name: str, X, kernel: Kernel, dtype=None, columns: int | None = None
 
 @jax.jit
 def _predict(spread: SidesSpread | None, model: KroneckerModel, X1, X2, pairs):
-    """Means, and with a spread variances of f + b: of all pairs, or of those that are named, in
-    blocks of rows of X2, or of pairs.
+    """Means, and with a spread variances of f + b, of all pairs or of those named, in blocks of
+    rows of X2 or of pairs.
     """
     points1, points2, coef = map(jnp.asarray, (model.points1, model.points2, model.coef))
 
@@ -145,10 +155,18 @@ def _covariance(spread: SidesSpread, model: KroneckerModel, X1, X2, pairs):
 class KroneckerFit:
     """The result of `fit_kronecker`: the model at the chosen λ, and how it was chosen.
 
-    `errors` (L,) over `lams` is the error of what `setting` leaves out, `lam` and `error` those
-    chosen; `left_out` (n₁, n₂) are labels less held-out predictions there, `dof` the effective
-    degrees of freedom, and `floor` the λ below which rounding rules; `process` is what `posterior`
-    takes, None where it was not asked for.
+    Args:
+        model: the `KroneckerModel` that predicts.
+        lams: all λ that were tried, (L,).
+        errors: the held-out error at each of them, (L,), by `setting`.
+        lam: the chosen λ, ().
+        error: the held-out error at the chosen λ, ().
+        left_out: held-out residuals (n₁, n₂): labels less held-out predictions, by `setting`.
+        dof: effective degrees of freedom at the chosen λ, ().
+        floor: the λ below which rounding errors dominate, ().
+        indefinite: the most negative eigenvalue over the largest, ().
+        setting: what was held out together.
+        process: what `posterior` needs; None for a fit without `keep`.
 
     >>> import numpy as np, jaxrls as rls
     >>> x, z = np.linspace(0, 1, 8)[:, None], np.linspace(0, 1, 6)[:, None]
@@ -176,16 +194,28 @@ class KroneckerFit:
 
     @door("self.model.coef")
     def predict(self, X1, X2, *, pairs=None, return_std: bool = False, scale="evidence") -> Any:
-        """Predictions for all pairs of a row of X1 and a row of X2, or those named: see
-        `KroneckerModel.predict`.
+        """Predictions for all pairs of a row of X1 and a row of X2, and with `return_std` also the
+        standard deviation of a new label.
 
-        With `return_std` a pair of them and the standard deviation of a new label of weight 1, that
-        of the Gaussian process f ~ N(0, τ²k₁k₂) with noise of variance τ²λ and a flat prior on the
-        intercept: see `posterior`, whose `label_std` it is, shaped as the predictions.
+        The standard deviation is that of a label of weight 1 by the Gaussian process f ~ N(0,
+        τ²k₁k₂) with noise of variance τ²λ and a flat prior on the intercept: `label_std` of
+        `posterior`.
 
-        **Cost** beside them O(m₁n₁(n₁ + n₂) + m₂n₂(n₂ + m₁)), p in the place of m₂ and 1 in that of
-        m₁ as there. **Raises** `ValueError` where `keep` was not asked for, or for `scale` without
-        `return_std`.
+        Args:
+            X1: new rows (m₁, d₁) of side 1.
+            X2: new rows (m₂, d₂) of side 2.
+            pairs: row numbers (p, 2) of X1 and of X2, for predictions of these pairs only.
+            return_std: whether to return the standard deviation too.
+            scale: how τ² is set, as in `posterior`.
+
+        Returns:
+            (m₁, m₂), or (p,); with `return_std` a pair of predictions and standard deviations.
+
+        Raises:
+            ValueError: with `return_std` for a fit without `keep`; without it for `scale`.
+
+        **Cost** of the standard deviation O(m₁n₁(n₁ + n₂) + m₂n₂(n₂ + m₁)), p in the place of m₂
+        and 1 in that of m₁ for pairs.
         """
         if not return_std:
             check_unsaid(scale)
@@ -202,15 +232,15 @@ class KroneckerFit:
         Args:
             X1: new rows (m₁, d₁) of side 1.
             X2: new rows (m₂, d₂) of side 2.
-            pairs: (p, 2) row numbers of X1 and of X2, by default all, pair (i, j) in row i·m₂ + j.
-            scale: as in `Fit.posterior`, where "loo" is of single entries, whatever the fit left
-                out.
+            pairs: row numbers (p, 2) of X1 and of X2; by default all, pair (i, j) in row i·m₂ + j.
+            scale: as in `Fit.posterior`; "loo" takes residuals of entries held out one by one,
+                whatever the fit held out.
 
         Returns:
             A `Posterior` of p or m₁m₂ rows.
 
         Raises:
-            ValueError: where `keep` was not asked for.
+            ValueError: for a fit without `keep`.
 
         **Cost** O(p² n₁n₂); memory p², p n₂ and that of the sides' kernel matrices. **Source**:
         Rasmussen and Williams 2006, eqs. 2.26 and 2.42, with the inverse of K₁ ⊗ K₂ + λI from the
@@ -240,5 +270,12 @@ class KroneckerFit:
         return self.process
 
     def plot(self, ax=None):
-        """The error over λ with the chosen one, on Matplotlib axes, which it returns."""
+        """Plot the error over λ with the chosen one.
+
+        Args:
+            ax: Matplotlib axes; by default those of a new figure.
+
+        Returns:
+            The axes.
+        """
         return plot_errors(self, ax)

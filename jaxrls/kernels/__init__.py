@@ -1,1 +1,1 @@
-"""What a kernel is and its algebra; the families; those that a caller brings."""
+"""Kernels: their base class and algebra, the families, and those that a caller brings."""

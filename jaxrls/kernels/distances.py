@@ -1,10 +1,9 @@
-"""Distances between all rows of two matrices, right to rounding whatever the offset and the spread
-of the columns.
+"""Distances between all rows of two matrices, accurate to rounding whatever the columns' offset.
 
-‖x‖² + ‖z‖² − 2⟨x, z⟩ is one matrix product, and loses eps·(‖x‖² + ‖z‖²): near rows that lie far
-from the origin come out equal. Differences lose nothing. They cost no more where columns are few;
-elsewhere they are taken for blocks of rows that lie far out. Sparse rows cannot be centred, which
-would make them dense: they are far out where they are far from the origin."""
+‖x‖² + ‖z‖² − 2⟨x, z⟩ is one matrix product, and loses eps·(‖x‖² + ‖z‖²), which hides distances
+between rows far from the origin; differences lose nothing. They are taken where columns are few,
+and for rows far out. Sparse rows are not centred, which would make them dense.
+"""
 
 import math
 from functools import partial
@@ -17,10 +16,10 @@ from jaxtyping import Array, Bool, Float
 from jaxrls.kernels.kernel import Gram, Rows
 from jaxrls.linalg.sparse import SparseBlock, inner_products, made_dense, squared_lengths
 
-# Up to so many columns, differences take no longer than a product: they fuse with the kernel's
-# profile.
+# The most columns for which differences take no longer than a product, as they fuse with the
+# kernel's profile.
 FEW_COLUMNS = 2
-# Columns whose differences are added in one pass over the result.
+# The number of columns whose differences are added in one pass over the result.
 COLUMNS_A_PASS = 8
 # ‖x‖² in widths, up to which for all of X or all of Z a product is taken. What it loses, (2 + √d)
 # eps (‖x‖² + ‖z‖²), is then no more than (2 + √d) eps (3 · NEAR + 2 r²): where ‖x‖² ≤ NEAR, ‖z‖² ≤
@@ -29,16 +28,20 @@ NEAR, SPARSE_NEAR = 4.0, 64.0
 
 
 def squared_distances(X: Any, Z: Float[Array, "m d"], inverse: Float[Array, " d"]) -> Gram:
-    """r² = Σₖ ((xₖ − zₖ) · inverseₖ)², `inverse` 1/width: within d eps r² for few columns, 12 (2 +
-    √d) eps (1 + r²) for many, (16 + r²) of sparse rows; 0 for equal rows.
+    """Squared distances r² = Σₖ ((xₖ − zₖ) · inverseₖ)², where `inverse` is 1/width; 0 for equal
+    rows.
+
+    Errors are at most d eps r² for few columns, 12 (2 + √d) eps (1 + r²) for many, and 12 (2 + √d)
+    eps (16 + r²) for sparse rows.
 
     **Cost** O(n m d), by one product for many columns, and some five times as much where rows of
-    both X and Z lie far out; of sparse rows O(stored entries · m), and that of dense ones where
-    both lie farther than 8 widths from 0."""
+    both X and Z lie far out; for sparse rows O(stored entries · m), and that of dense ones where
+    both lie farther than 8 widths from 0.
+    """
     sparse = isinstance(X, SparseBlock)
     if not sparse and X.shape[1] <= FEW_COLUMNS:
         return _by_columns(_square, X, Z, inverse)
-    # A distance does not see the center, but its rounding does.
+    # The center changes no distance, but its rounding error.
     center = 0 if sparse else jax.lax.stop_gradient(jnp.mean(Z, axis=0))
     x, z = X.times(inverse) if sparse else (X - center) * inverse, (Z - center) * inverse
     own, other = squared_lengths(x), squared_lengths(z)
@@ -56,7 +59,7 @@ def squared_distances(X: Any, Z: Float[Array, "m d"], inverse: Float[Array, " d"
     lengths = own[:, None] + other[None, :]
     product = lengths + found
     hidden = product < (2 + math.sqrt(X.shape[1])) * float(jnp.finfo(X.dtype).eps) * lengths
-    # What is lost in rounding is 0, and has the derivative of what it would be.
+    # A distance lost in rounding is set to 0, and keeps the derivative of the formula.
     rounded = jax.lax.stop_gradient(jnp.where(hidden, product, 0))
     return jnp.where(near, product - rounded, found)
 
@@ -64,8 +67,8 @@ def squared_distances(X: Any, Z: Float[Array, "m d"], inverse: Float[Array, " d"
 def city_block_distances(
     X: Rows | SparseBlock, Z: Float[Array, "m d"], inverse: Float[Array, " d"]
 ) -> Gram:
-    """Σₖ |xₖ − zₖ| · inverseₖ, no matrix product, so added up column by column: O(n m d) time at
-    O(n m) memory.
+    """Σₖ |xₖ − zₖ| · inverseₖ, which is no matrix product, so it is summed column by column: O(n m
+    d) time at O(n m) memory.
     """
     return _by_columns(lambda x, z, scale: jnp.abs(x - z) * scale, made_dense(X), Z, inverse)
 
@@ -73,8 +76,8 @@ def city_block_distances(
 def chi_squared_distances(
     X: Rows | SparseBlock, Z: Float[Array, "m d"], inverse: Float[Array, " d"]
 ) -> Gram:
-    """Σₖ (xₖ − zₖ)² / (xₖ + zₖ) · inverseₖ for rows that are not negative, 0 of 0 and 0: as
-    `city_block_distances`.
+    """Σₖ (xₖ − zₖ)² / (xₖ + zₖ) · inverseₖ for non-negative rows, where 0/0 counts as 0; computed
+    as `city_block_distances`.
     """
 
     def gap(x, z, scale):
@@ -111,7 +114,7 @@ def _by_columns(gap, X, Z, inverse):
 
 @_by_columns.defjvp
 def _by_columns_jvp(gap, primals, tangents):
-    # The gaps of a pass are kept on the way back, so there it is one of them.
+    # The backward pass stores the gaps of a pass, so there one column is taken at a time.
     return _by_columns(gap, *primals), jax.jvp(partial(_in_passes, gap, 1), primals, tangents)[1]
 
 

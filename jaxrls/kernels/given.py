@@ -13,7 +13,7 @@ from jaxrls.support.pytrees import pytree, static
 
 
 class _OfFunction(Kernel):
-    """A kernel by a function of the caller's, `fn(*matrices)` or `fn(params, *matrices)`."""
+    """A kernel given by a function, `fn(*matrices)` or `fn(params, *matrices)`."""
 
     fn: Callable
     params: Any
@@ -23,7 +23,9 @@ class _OfFunction(Kernel):
             raise ValueError(f"{type(self).__name__}.fn must be a function, and is {self.fn!r}")
 
     def _values(self, *matrices, columns: int | None = None):
-        """What it gives: a row for each of the first matrix, and so many columns."""
+        """What the function returns, checked: a matrix with one row for each row of the first
+        matrix and, where `columns` is given, that many columns.
+        """
         name, n = f"{type(self).__name__}.fn", matrices[0].shape[0]
         with values_unknown(name):
             found = self.fn(*matrices) if self.params is None else self.fn(self.params, *matrices)
@@ -40,12 +42,17 @@ class _OfFunction(Kernel):
 
 @pytree
 class FeatureMap(_OfFunction):
-    """The kernel of an explicit basis expansion, k(x, z) = ⟨φ(x), φ(z)⟩.
+    """The kernel of explicit features (a basis expansion), given as a function of the rows.
 
-    `fn(X) -> (n, r)`, or `fn(params, X) -> (n, r)` where `params` (any pytree, differentiable) is
-    given. `fn` is static: pass the same function object again, not a new lambda, or the caller's
-    jit compiles again. Cost that of `fn`, plus O(n m r). Source: *Regularized linear regression*
-    (lecture), "the design matrix Φ".
+        k(x, z) = ⟨φ(x), φ(z)⟩
+
+    Args:
+        fn: `fn(X) -> (n, r)`, or `fn(params, X) -> (n, r)` where `params` is given. It is static:
+            pass the same function object again, not a new lambda, or `jax.jit` compiles again.
+        params: parameters of `fn`, any pytree, differentiable; None for a function of X alone.
+
+    **Cost** that of `fn`, plus O(n m r). **Source**: *Regularized linear regression* (lecture),
+    "the design matrix Φ".
 
     >>> import jax.numpy as jnp
     >>> line = FeatureMap(lambda X: jnp.concatenate([jnp.ones_like(X), X], axis=1))  # φ(x) = (1, x)
@@ -71,12 +78,19 @@ class FeatureMap(_OfFunction):
 
 @pytree
 class FunctionKernel(_OfFunction):
-    """Any kernel given as a function on matrices: `fn(X, Z) -> (n, m)`, or `fn(params, X, Z)` where
-    `params` is given.
+    """Any kernel, given as a function of two matrices.
 
-    `fn` must be symmetric and positive semidefinite, which is not checked here; it is static, as in
-    `FeatureMap`. The diagonal is computed row by row, as k(xᵢ, xᵢ) of 1×1 matrices. Cost that of
-    `fn`. Source: Aronszajn 1950.
+        k(xᵢ, zⱼ) = fn(X, Z)ᵢⱼ
+
+    The diagonal is computed row by row, as k(xᵢ, xᵢ) of 1×1 matrices.
+
+    Args:
+        fn: `fn(X, Z) -> (n, m)`, or `fn(params, X, Z)` where `params` is given; symmetric and
+            positive semidefinite, which is not checked here. Static, as in `FeatureMap`.
+        params: parameters of `fn`, any pytree, differentiable; None for a function of X and Z
+            alone.
+
+    **Cost** that of `fn`. **Source**: Aronszajn 1950.
 
     >>> import jax.numpy as jnp
     >>> FunctionKernel(lambda X, Z: (X @ Z.T) ** 2)(jnp.array([[2.0]]), jnp.array([[3.0]])).tolist()
@@ -98,15 +112,17 @@ class FunctionKernel(_OfFunction):
 
 @pytree
 class Precomputed(Kernel):
-    """A kernel matrix computed elsewhere: X *is* K, `(n, n)`, and for prediction the rows k(new,
-    training), `(m, n)`.
+    """A kernel matrix computed elsewhere: X *is* K, (n, n), and new rows are k(new, training),
+    (m, n).
 
     Sums, products, multiples and columns do not apply: compute them into K. Landmarks are rows of
-    K, by number or chosen; new rows are then k(new, training), or k(new, landmarks) alone, `(m,
-    number of landmarks)`. Predictions are linear in the given rows, which are what `features`
+    K, by number or chosen; new rows are then k(new, training), or k(new, landmarks) alone, (m,
+    number of landmarks). Predictions are linear in the given rows, which are what `features`
     returns; `num_features` is None, as K is no design matrix. K must be symmetric and positive
-    semidefinite; the one-call doors check the first, and warn where the second fails. Cost none.
-    Source: as `metric="precomputed"` in scikit-learn.
+    semidefinite: `fit` and `tune` check that it is symmetric, and warn where it is not
+    semidefinite.
+
+    **Cost** none. **Source**: as `metric="precomputed"` in scikit-learn.
 
     >>> import jax.numpy as jnp
     >>> K = jnp.array([[2.0, 1.0], [1.0, 2.0]])
@@ -136,11 +152,11 @@ class Precomputed(Kernel):
 
 @pytree
 class KernelValues(Kernel):
-    """The kernel of a matrix that is given, at any of its rows: row i is seen as (Kᵢ₁ … Kᵢₙ, i,
-    Kᵢᵢ), and k(x, z) is the entry of x at the number of z.
+    """A given kernel matrix on landmarks, what `Precomputed` becomes there: row i is stored as (Kᵢ₁
+    … Kᵢₙ, i, Kᵢᵢ), and k(x, z) is the entry of x at the number of z.
 
-    What `Precomputed` becomes on landmarks. New rows are k(new, training), (m, n), or k(new,
-    landmarks) alone. Cost that of the columns that are taken.
+    New rows are k(new, training), (m, n), or k(new, landmarks) alone. **Cost** that of taking those
+    columns.
 
     >>> import jax.numpy as jnp
     >>> rows = jnp.array([[2.0, 1.0, 0.0, 2.0], [1.0, 3.0, 1.0, 3.0]])

@@ -20,10 +20,12 @@ from jaxrls.support.pytrees import pytree, static
 
 @pytree
 class Linear(Kernel):
-    """The linear kernel k(x, z) = ⟨x, z⟩, whose functions are f(x) = ⟨w, x⟩.
+    """The linear kernel, whose functions are f(x) = ⟨w, x⟩; its explicit features are X itself.
 
-    Cost O(n m d); its features are X itself. Source: R. Rifkin, *Regularized Least Squares*
-    (lecture), "The Linear Case".
+        k(x, z) = ⟨x, z⟩
+
+    **Cost** O(n m d). **Source**: R. Rifkin, *Regularized Least Squares* (lecture), "The Linear
+    Case".
 
     >>> import jax.numpy as jnp
     >>> Linear()(jnp.array([[1.0, 2.0]]), jnp.array([[3.0, 4.0]])).tolist()
@@ -48,12 +50,17 @@ class Linear(Kernel):
 
 @pytree
 class Constant(Kernel):
-    """The constant kernel k(x, z) = value, whose functions are the constants: a bias that is
-    penalised, ‖f‖² = f²/value.
+    """The constant kernel, whose functions are the constants: a penalized bias, ‖f‖² = f²/value.
 
-    `value` > 0, as in scikit-learn's `ConstantKernel`. In a sum it takes the place of the
-    intercept, which is not penalised and would take all of its part: give `intercept=False`. Its
-    one feature is √value. Cost O(n m). Source: Rasmussen and Williams 2006, table 4.1.
+        k(x, z) = value
+
+    In a sum it takes the place of the intercept, which is not penalized and would leave it nothing
+    to fit: give `intercept=False`. Its one feature is √value.
+
+    Args:
+        value: a number > 0, by default 1, as in scikit-learn's `ConstantKernel`.
+
+    **Cost** O(n m). **Source**: Rasmussen and Williams 2006, table 4.1.
 
     >>> import jax.numpy as jnp
     >>> (Linear() + Constant(2.0))(jnp.array([[1.0, 2.0]]), jnp.array([[3.0, 4.0]])).tolist()
@@ -79,12 +86,14 @@ class Constant(Kernel):
 
 @pytree
 class Cosine(Kernel):
-    """The cosine kernel k(x, z) = ⟨x, z⟩ / (‖x‖ ‖z‖), and 0 for rows of zeros, as scikit-learn's
-    `cosine_similarity`.
+    """The cosine kernel, as scikit-learn's `cosine_similarity`: rows count alike whatever their
+    length, such as texts of any number of words.
 
-    Its features are x/‖x‖: rows of any length count alike, such as texts of any number of words.
-    Cost O(n m d). Derivatives at a row of zeros are taken as 0. Source: Shawe-Taylor and
-    Cristianini 2004, §5.1, on normalised kernels.
+        k(x, z) = ⟨x, z⟩ / (‖x‖ ‖z‖), and 0 for rows of zeros
+
+    Its features are x/‖x‖. Derivatives at a row of zeros are taken as 0.
+
+    **Cost** O(n m d). **Source**: Shawe-Taylor and Cristianini 2004, §5.1, on normalised kernels.
 
     >>> import jax.numpy as jnp
     >>> Cosine()(jnp.array([[3.0, 4.0]]), jnp.array([[6.0, 8.0], [0.0, 0.0]])).round(3).tolist()
@@ -109,10 +118,13 @@ class Cosine(Kernel):
 
 @pytree
 class Tanimoto(Kernel):
-    """The Tanimoto (Jaccard) kernel k(x, z) = ⟨x, z⟩ / (‖x‖² + ‖z‖² − ⟨x, z⟩), of rows without
-    negative entries such as molecular fingerprints; 1 for two rows of zeros.
+    """The Tanimoto (Jaccard) kernel, for rows without negative entries such as molecular
+    fingerprints.
 
-    Cost O(n m d), also of sparse rows. Source: Ralaivola, Swamidass, Saigo and Baldi 2005, §3.
+        k(x, z) = ⟨x, z⟩ / (‖x‖² + ‖z‖² − ⟨x, z⟩), and 1 for two rows of zeros
+
+    **Cost** O(n m d), also of sparse rows. **Source**: Ralaivola, Swamidass, Saigo and Baldi 2005,
+    §3.
 
     >>> import jax.numpy as jnp
     >>> Tanimoto()(jnp.array([[1.0, 1.0, 0.0]]), jnp.array([[1.0, 0.0, 1.0]])).round(3).tolist()
@@ -132,12 +144,19 @@ class Tanimoto(Kernel):
 
 @pytree
 class Polynomial(Kernel):
-    """The polynomial kernel k(x, z) = (⟨x, z⟩ + offset)^degree.
+    """The polynomial kernel; with offset > 0 its functions are the polynomials of degree at most
+    `degree`.
 
-    `degree` is a whole number ≥ 1 (static) and `offset` ≥ 0: with offset > 0 the functions are the
-    polynomials of degree at most `degree`. Cost O(n m d). `polynomial_features` gives the same
-    kernel as an explicit basis expansion. Source: M. Wainwright, *Advanced Topics in Statistical
-    Learning*, lecture 6, §6.3.2.
+        k(x, z) = (⟨x, z⟩ + offset)^degree
+
+    `polynomial_features` gives the same kernel as an explicit basis expansion.
+
+    Args:
+        degree: a whole number ≥ 1, static.
+        offset: a number ≥ 0, by default 1.
+
+    **Cost** O(n m d). **Source**: M. Wainwright, *Advanced Topics in Statistical Learning*, lecture
+    6, §6.3.2.
 
     >>> import jax.numpy as jnp
     >>> Polynomial(2)(jnp.array([[1.0, 2.0]]), jnp.array([[3.0, 4.0]])).tolist()
@@ -172,11 +191,15 @@ class Polynomial(Kernel):
 
 @pytree
 class Sobolev(Kernel):
-    """The kernel k(x, z) = min(x, z) of the first-order Sobolev space on [0, ∞) with f(0) = 0.
+    """The kernel of the first-order Sobolev space on [0, ∞) with f(0) = 0, whose fits are piecewise
+    linear with knots at the data.
 
-    ‖f‖² = ∫ f′(t)² dt, so that fits are piecewise linear with knots at the data. X must have one
-    column, not negative: use `Sobolev().on(j)` for one column of several, and sums or products of
-    those. Cost O(n m). Source: M. Wainwright, lecture 6, §6.3.3, eq. 6.11 and 6.12.
+        k(x, z) = min(x, z), with ‖f‖² = ∫ f′(t)² dt
+
+    X must have one column without negative entries: use `Sobolev().on(j)` for one column of
+    several, and sums or products of those.
+
+    **Cost** O(n m). **Source**: M. Wainwright, lecture 6, §6.3.3, eq. 6.11 and 6.12.
 
     >>> import jax.numpy as jnp
     >>> Sobolev()(jnp.array([[0.5], [2.0]]), jnp.array([[1.0]])).tolist()
@@ -205,16 +228,26 @@ class Sobolev(Kernel):
 
 
 def polynomial_features(X: Rows, degree: int, offset: float = 1.0) -> Float[Array, "n r"]:
-    """All monomials of X up to `degree`, scaled so that their inner products are the polynomial
-    kernel.
+    """All monomials of the columns of X up to a degree, scaled so that their inner products are the
+    polynomial kernel.
 
-    φ(x)ᵀφ(z) = (⟨x, z⟩ + offset)^degree: column (α₁ … α_d) is √(degree! / (α₀! α₁! … α_d!) ·
-    offset^α₀) · Πⱼ xⱼ^αⱼ with α₀ = degree − Σαⱼ. With degree = offset = 1 it is the design matrix
-    (1, x).
+        φ(x)ᵀφ(z) = (⟨x, z⟩ + offset)^degree
 
-    **Shapes**: X (n, d) gives (n, r), r = C(d + degree, degree), the constant first. **Cost** O(n
-    r). **Raises** `ValueError` for a degree below 1 or a negative offset. **Source**: Wainwright,
-    lecture 6, eq. 6.10.
+    The column of x₁^α₁ ⋯ x_d^α_d is multiplied by √(degree! / (α₀! α₁! ⋯ α_d!) · offset^α₀), with
+    α₀ = degree − Σαⱼ. With degree = offset = 1 the result is the design matrix (1, x).
+
+    Args:
+        X: rows (n, d).
+        degree: the largest degree, a whole number ≥ 1.
+        offset: the kernel's offset, a number ≥ 0, by default 1.
+
+    Returns:
+        The features (n, r), r = C(d + degree, degree), the constant first.
+
+    Raises:
+        ValueError: for a degree below 1 or a negative offset.
+
+    **Cost** O(n r). **Source**: Wainwright, lecture 6, eq. 6.10.
 
     >>> import jax.numpy as jnp
     >>> polynomial_features(jnp.array([[4.0], [6.0]]), 1).tolist()
@@ -224,7 +257,7 @@ def polynomial_features(X: Rows, degree: int, offset: float = 1.0) -> Float[Arra
         raise ValueError(
             f"polynomial_features needs degree ≥ 1 and offset ≥ 0, and got {degree} and {offset}"
         )
-    # Those of just that degree in one column more, of ones, which is column 0 of the monomials.
+    # Monomials of exactly this degree in X with a column of ones before it, column 0.
     least = 0 if offset else 1
     monomials = list(combinations_with_replacement(range(least, X.shape[1] + 1), degree))
     scales = []

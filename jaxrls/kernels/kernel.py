@@ -1,10 +1,10 @@
-"""What a kernel is, and the algebra of kernels: sums, products, positive multiples, and kernels of
-some columns.
+"""The base class `Kernel`, and its algebra: sums, products, positive multiples, kernels of some
+columns.
 
-`kernel(X, Z)` is the matrix k(xᵢ, zⱼ) and `kernel.diag(X)` its diagonal. Every array field is a
-hyperparameter that `jax.grad` can see; what cannot be differentiated (a degree, ν, columns) is
-static. Parameters take the dtype of the data. Values are checked by the one-call doors (`fit`,
-`tune`), through `check`: inside `jax.jit` only shapes can be."""
+Array fields are hyperparameters that `jax.grad` differentiates; others (a degree, ν, columns) are
+static. Parameters take the dtype of the data. `fit` and `tune` check values through `check`; inside
+`jax.jit` only shapes can be checked.
+"""
 
 import operator
 from abc import ABC, abstractmethod
@@ -28,20 +28,25 @@ Gram = Float[Array, "n m"]
 
 
 class Kernel(ABC):
-    """A positive semidefinite function k(x, z), as matrices: the base of all kernels.
+    """The base class of all kernels: a positive semidefinite function k(x, z) of rows, computed as
+    matrices.
 
     A subclass stands under `@jaxrls.extend.pytree` and defines `__call__(X, Z) -> (n, m)` and
-    `diag(X) -> (n,)`. One whose feature map is explicit and finite, k(x, z) = ⟨φ(x), φ(z)⟩, also
+    `diag(X) -> (n,)`. If its feature map is explicit and finite, k(x, z) = ⟨φ(x), φ(z)⟩, it also
     defines `num_features` and `features`, and takes the cheaper linear routes. Sums, products and
     positive multiples of kernels are kernels: `k1 + k2`, `k1 * k2`, `a * k`, `k.on(columns)`.
 
-    What a search needs to know stands in class variables: `positive` names the fields that must be
-    positive, and are searched by their logarithm; `length_scales` those in the units of X, one
-    number or one per column, which can be guessed from distances between rows, and `metric` is the
-    distance that they divide, "euclidean" or "cityblock"; `constants` those that no search moves.
-    `evaluable` is False for what is given as a matrix, and has no value at other points. `sparse`
-    says that the methods of this very class take a `SparseBlock` for X, by products alone; those of
-    other classes see its rows dense.
+    Class variables tell a search what the fields are, and `fit` what the kernel can do:
+
+    * `positive`: names of fields that must be positive; a search moves their logarithm.
+    * `length_scales`: names of fields in the units of X, one number or one per column, which can be
+      guessed from distances between rows.
+    * `metric`: the distance that they divide, "euclidean" or "cityblock".
+    * `constants`: names of fields that no search moves.
+    * `evaluable`: False for a kernel given as a matrix, which has no value at other points.
+    * `knows_diag`: whether k(x, x) of new rows is known.
+    * `sparse`: whether the methods of this very class take a `SparseBlock` for X, by matrix
+      products alone; those of other classes get its rows dense.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> kernel = 2.0 * rls.Linear() + rls.Gaussian(1.0).on(0)
@@ -54,7 +59,7 @@ class Kernel(ABC):
     metric: ClassVar[str] = "euclidean"
     constants: ClassVar[tuple[str, ...]] = ()
     evaluable: ClassVar[bool] = True
-    knows_diag: ClassVar[bool] = True  # whether it tells k(x, x) of new rows
+    knows_diag: ClassVar[bool] = True
     sparse: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options):
@@ -65,30 +70,41 @@ class Kernel(ABC):
 
     @abstractmethod
     def __call__(self, X: Rows, Z: Float[Array, "m d"]) -> Gram:
-        """k(xᵢ, zⱼ) for all pairs of rows."""
+        """The kernel matrix (n, m): k(xᵢ, zⱼ) for every row of X (n, d) and every row of Z (m,
+        d).
+        """
 
     @abstractmethod
     def diag(self, X: Rows) -> Float[Array, " n"]:
-        """k(xᵢ, xᵢ) for every row, in O(n d)."""
+        """The diagonal (n,) of the kernel matrix: k(xᵢ, xᵢ) for every row of X (n, d), in O(n
+        d).
+        """
 
     def num_features(self, d: int, dtype) -> int | None:
-        """The number of explicit features for `d` input columns, or None where the feature space is
-        not used as such.
+        """The number r of explicit features for rows of `d` columns, or None for a kernel that is
+        used through its matrix alone.
         """
         del d, dtype
         return None
 
     def widths(self, points) -> tuple[int, ...]:
-        """How many columns new rows may have."""
+        """The numbers of columns that new rows may have."""
         return points.shape[1:]
 
     def features(self, X: Rows) -> Float[Array, "n r"]:
-        """φ(X), one row per sample, where `num_features` is a number."""
+        """The explicit features φ(X), (n, r), one row per row of X, where `num_features` is a
+        number.
+
+        Raises:
+            TypeError: for a kernel without explicit features.
+        """
         raise TypeError(f"{type(self).__name__} has no explicit features: `num_features` is None")
 
     def check(self, X) -> None:
-        """Raise `ValueError` for parameters or data outside the kernel's domain, where their values
-        are known.
+        """Check parameters and data, as far as their values are known.
+
+        Raises:
+            ValueError: for values outside the kernel's domain.
         """
         for name in self.positive:
             what, value = f"{type(self).__name__}.{name}", getattr(self, name)
@@ -102,14 +118,18 @@ class Kernel(ABC):
             child.check(X)
 
     def is_semidefinite(self) -> bool:
-        """Whether K is positive semidefinite by construction, and not only if what the caller gave
-        is.
+        """Whether K is positive semidefinite by construction, whatever function or matrix the
+        caller gave.
         """
         return all(child.is_semidefinite() for child in self._parts().values())
 
     def map_length_scales(self, fn: Callable[["Kernel", str, Any], Any], X) -> "Kernel":
-        """The kernel with the length scale `name` of every part replaced by `fn(part, name, X)`, X
-        with only the columns the part sees.
+        """The kernel with every length scale replaced by `fn(part, name, X)`.
+
+        Args:
+            fn: takes the kernel or the part of it that has the length scale, the field's name, and
+                X with only the columns that this part uses.
+            X: rows (n, d).
         """
         changes: dict[str, Any] = {name: fn(self, name, X) for name in self.length_scales}
         changes |= {name: part.map_length_scales(fn, X) for name, part in self._parts().items()}
@@ -128,7 +148,14 @@ class Kernel(ABC):
         }
 
     def on(self, columns: int | Sequence[int]) -> "Kernel":
-        """The same kernel, seeing only some columns of X."""
+        """The same kernel on some columns of X only.
+
+        Args:
+            columns: one column index or several, such as 0, [0, 2] or range(3).
+
+        Raises:
+            ValueError: for what is no such index, or a kernel given as a matrix.
+        """
         indices = np.atleast_1d(columns)
         if indices.ndim > 1 or not indices.size or indices.dtype.kind not in "iu":
             raise ValueError(
@@ -178,8 +205,8 @@ def check_not_negative(what: str, X, then: str) -> None:
 
 
 def parameter(kernel: Kernel, name: str, X, per_column: bool = False):
-    """A parameter in the dtype of the data: one number, or where so many are meant one per column.
-    Other shapes would broadcast along rows.
+    """A parameter in the dtype of the data: one number, or, where `per_column` allows it, one per
+    column. Other shapes raise, as they would broadcast along rows.
     """
     what, value = f"{type(kernel).__name__}.{name}", getattr(kernel, name)
     check_real(what, value)
@@ -207,8 +234,8 @@ class _Pair(Kernel):
 
 @pytree
 class Sum(_Pair):
-    """k₁ + k₂: the space of functions f₁ + f₂. Where both have explicit features, so does the sum:
-    side by side.
+    """k₁ + k₂: the space of functions f₁ + f₂. If both have explicit features, those of the sum are
+    theirs, concatenated.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> (rls.Linear() + rls.Polynomial(1))(jnp.ones((1, 1)), jnp.ones((1, 1))).tolist()
@@ -230,7 +257,7 @@ class Sum(_Pair):
 
 @pytree
 class Product(_Pair):
-    """k₁ k₂, entry by entry (Schur): the tensor product of the two spaces.
+    """k₁ k₂, the entrywise (Schur) product: the tensor product of the two spaces.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> (rls.Linear() * rls.Polynomial(1))(jnp.ones((1, 1)), jnp.ones((1, 1))).tolist()
@@ -270,14 +297,14 @@ class Scaled(Kernel):
 
 
 class Through(Kernel):
-    """A kernel that sees what `take` makes of X."""
+    """A kernel of transformed rows, k(take(x), take(z))."""
 
     sparse = True
     kernel: Kernel
 
     @abstractmethod
     def take(self, X: Rows) -> Rows:
-        """What the kernel sees of X."""
+        """The rows that the inner kernel is given."""
 
     def __call__(self, X, Z):
         return self.kernel(self.take(X), self.take(Z))
@@ -301,10 +328,13 @@ class Through(Kernel):
 
 @pytree
 class On(Through):
-    """A kernel that sees only some columns of X; sums of these make multiple-kernel learning and
-    banded ridge.
+    """A kernel on some columns of X; sums of these make multiple-kernel learning and banded ridge.
 
-    `columns` is static; `kernel.on(columns)` makes it from one index or several.
+    `kernel.on(columns)` makes it from one index or several.
+
+    Args:
+        kernel: the kernel of those columns.
+        columns: their indices, static.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> rls.Linear().on([0, 2])(jnp.array([[1.0, 9.0, 2.0]]), jnp.array([[3.0, 9.0, 4.0]])).tolist()
@@ -316,7 +346,7 @@ class On(Through):
     columns: tuple[int, ...] = static()
 
     def take(self, X):
-        """The columns of X that the kernel sees."""
+        """The columns of X that the kernel is given."""
         outside = [c for c in self.columns if not -X.shape[1] <= c < X.shape[1]]
         if outside:
             raise ValueError(f"columns {outside} are not in X, which has {X.shape[1]} columns")
@@ -328,10 +358,14 @@ class On(Through):
 
 @pytree
 class Standardized(Through):
-    """A kernel that sees the columns of X less their `centre`, over their `scale`, (d,) both, which
-    no search moves.
+    """A kernel of standardized columns, k((x − centre)/scale, (z − centre)/scale).
 
-    `fit(…, standardize=True)` makes it.
+    `fit(…, standardize=True)` makes it; no search moves `centre` and `scale`.
+
+    Args:
+        kernel: the kernel of the standardized rows.
+        centre: what is subtracted from each column, (d,).
+        scale: what each column is then divided by, (d,).
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> kernel = Standardized(rls.Linear(), jnp.array([1.0]), jnp.array([2.0]))
@@ -345,5 +379,5 @@ class Standardized(Through):
     scale: Float[Array | np.ndarray, " d"]
 
     def take(self, X):
-        """The columns about 0, of variance 1."""
+        """The columns centred and scaled."""
         return (X - self.centre) / self.scale

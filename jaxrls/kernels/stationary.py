@@ -50,12 +50,18 @@ class _Stationary(Kernel):
 
 @pytree
 class Gaussian(_Stationary):
-    """The Gaussian kernel k(x, z) = exp(−‖x − z‖² / (2 width²)).
+    """The Gaussian (RBF) kernel, whose functions are very smooth.
 
-    `width` > 0 is one number, or one per column of X (automatic relevance), in the units of X. Cost
-    O(n m d) by a matrix product. Very smooth: with a width far above the data's spread, K is
-    singular to working precision and only large λ mean anything. Source: Rifkin (lecture),
-    "Basics"; Rasmussen and Williams 2006, eq. 4.9.
+        k(x, z) = exp(−‖x − z‖² / (2 width²))
+
+    With a width far above the spread of the data K is singular to working precision, and only large
+    λ are meaningful.
+
+    Args:
+        width: a number > 0 in the units of X, or one per column (automatic relevance), (d,).
+
+    **Cost** O(n m d) by a matrix product. **Source**: Rifkin (lecture), "Basics"; Rasmussen and
+    Williams 2006, eq. 4.9.
 
     >>> import jax.numpy as jnp
     >>> round(float(Gaussian(1.0)(jnp.zeros((1, 1)), jnp.ones((1, 1)))[0, 0]), 6)
@@ -66,7 +72,10 @@ class Gaussian(_Stationary):
 
     @classmethod
     def from_gamma(cls, gamma: Scalars) -> "Gaussian":
-        """The Gaussian kernel written exp(−γ‖x − z‖²), as scikit-learn does: width = 1/√(2γ).
+        """The Gaussian kernel written exp(−γ‖x − z‖²), as in scikit-learn: width = 1/√(2γ).
+
+        Args:
+            gamma: γ > 0, one number or one per column.
 
         >>> round(float(Gaussian.from_gamma(0.5).width), 6)
         1.0
@@ -101,14 +110,21 @@ def _matern_profile_jvp(order, primals, tangents):
 
 @pytree
 class Matern(_Stationary):
-    """The Matérn kernel of smoothness ν in r = ‖x − z‖ / width.
+    """The Matérn kernel of smoothness ν in r = ‖x − z‖ / width; larger ν makes smoother functions.
 
-    ν = ½: exp(−r); ν = 3/2: (1 + √3 r) exp(−√3 r); ν = 5/2: (1 + √5 r + 5r²/3) exp(−√5 r).
+        ν = ½: exp(−r)
+        ν = 3/2: (1 + √3 r) exp(−√3 r)
+        ν = 5/2: (1 + √5 r + 5r²/3) exp(−√5 r)
 
-    `nu` is 0.5, 1.5 or 2.5 and static, `width` > 0 one number or one per column. Cost O(n m d) by a
-    matrix product. ν = ½ has no derivative in X where two rows coincide; 0 is taken there. With
-    more than two columns, rows nearer than √eps widths are told apart no better than that, which
-    shows where ν = ½. Source: Rasmussen and Williams 2006, eq. 4.16 and 4.17.
+    ν = ½ has no derivative in X where two rows coincide; 0 is taken there. With more than two
+    columns, distances below √eps widths are lost in rounding, which matters for ν = ½ only.
+
+    Args:
+        nu: ν, which is 0.5, 1.5 or 2.5, static.
+        width: a number > 0 in the units of X, or one per column, (d,).
+
+    **Cost** O(n m d) by a matrix product. **Source**: Rasmussen and Williams 2006, eq. 4.16 and
+    4.17.
 
     >>> import jax.numpy as jnp
     >>> x, z = jnp.zeros((1, 1)), jnp.full((1, 1), 2.0)
@@ -133,11 +149,15 @@ class Matern(_Stationary):
 
 @pytree
 class RationalQuadratic(_Stationary):
-    """The rational quadratic kernel k(x, z) = (1 + ‖x − z‖² / (2 alpha width²))^(−alpha), a mixture
-    of Gaussians of many widths.
+    """The rational quadratic kernel, a mixture of Gaussian kernels of many widths.
 
-    `alpha` > 0 sets the mixture (Gaussian as alpha → ∞), `width` > 0 is one number or one per
-    column. Cost O(n m d) by a matrix product. Source: Rasmussen and Williams 2006, eq. 4.19.
+        k(x, z) = (1 + ‖x − z‖² / (2 alpha width²))^(−alpha)
+
+    Args:
+        width: a number > 0 in the units of X, or one per column, (d,).
+        alpha: a number > 0, by default 1; the kernel tends to the Gaussian as it grows.
+
+    **Cost** O(n m d) by a matrix product. **Source**: Rasmussen and Williams 2006, eq. 4.19.
 
     >>> import jax.numpy as jnp
     >>> kernel = RationalQuadratic(1.0, alpha=1.0)
@@ -156,12 +176,17 @@ class RationalQuadratic(_Stationary):
 
 @pytree
 class Periodic(_Stationary):
-    """The periodic kernel k(x, z) = exp(−2 Σⱼ sin²(π (xⱼ − zⱼ) / period) / widthⱼ²).
+    """The periodic kernel: the Gaussian kernel on the circle (cos 2πx/period, sin 2πx/period), for
+    functions that repeat.
 
-    `period` > 0 in the units of X, one number or one per column; `width` > 0 without units,
-    likewise. It is the Gaussian kernel on the circle (cos 2πx/period, sin 2πx/period), and is
-    computed so, by a matrix product in O(n m d). Source: D. MacKay, *Introduction to Gaussian
-    Processes*, 1998, eq. 47.
+        k(x, z) = exp(−2 Σⱼ sin²(π (xⱼ − zⱼ) / period) / widthⱼ²)
+
+    Args:
+        period: a number > 0 in the units of X, or one per column, (d,).
+        width: a number > 0 without units, or one per column, (d,); by default 1.
+
+    **Cost** O(n m d) by a matrix product on the circle. **Source**: D. MacKay, *Introduction to
+    Gaussian Processes*, 1998, eq. 47.
 
     >>> import jax.numpy as jnp
     >>> kernel = Periodic(period=3.0, width=1.0)
@@ -180,8 +205,8 @@ class Periodic(_Stationary):
         center = jax.lax.stop_gradient(jnp.mean(Z, axis=0))
 
         def circle(X):
-            # What is left over by whole periods is exact, and X / period is not, far from 0; the
-            # derivatives are those from the center.
+            # The remainder by the period is exact, and X / period is not, far from 0; derivatives
+            # are those of the distance from the center.
             turns = jax.lax.stop_gradient(jnp.fmod(X, period) / period)
             around = (X - center) / period
             angle = 2 * math.pi * (turns + (around - jax.lax.stop_gradient(around)))
@@ -192,13 +217,18 @@ class Periodic(_Stationary):
 
 @pytree
 class Laplacian(_Stationary):
-    """The Laplacian kernel k(x, z) = exp(−Σⱼ |xⱼ − zⱼ| / widthⱼ), in the city-block distance, as in
-    scikit-learn (γ = 1/width).
+    """The Laplacian kernel in the city-block distance, as in scikit-learn (γ = 1/width).
 
-    `width` > 0 is one number or one per column. The city-block distance is no matrix product: it is
-    added up column by column, O(n m d) time at O(n m) memory. With the Euclidean distance it is
-    `Matern(0.5, width)`. Its derivative in X is taken as 0 where columns coincide. Source: Rahimi
-    and Recht 2007, fig. 1.
+        k(x, z) = exp(−Σⱼ |xⱼ − zⱼ| / widthⱼ)
+
+    With the Euclidean distance in its place it is `Matern(0.5, width)`. Its derivative in X is
+    taken as 0 where columns coincide.
+
+    Args:
+        width: a number > 0 in the units of X, or one per column, (d,).
+
+    **Cost** O(n m d) time at O(n m) memory, column by column, as the distance is no matrix product.
+    **Source**: Rahimi and Recht 2007, fig. 1.
 
     >>> import jax.numpy as jnp
     >>> round(float(Laplacian(2.0)(jnp.zeros((1, 2)), jnp.ones((1, 2)))[0, 0]), 6)
@@ -213,13 +243,18 @@ class Laplacian(_Stationary):
 
 @pytree
 class ChiSquared(_Stationary):
-    """The χ² kernel of histograms k(x, z) = exp(−Σⱼ (xⱼ − zⱼ)² / ((xⱼ + zⱼ) widthⱼ)), as
-    scikit-learn's `chi2_kernel` (γ = 1/width).
+    """The χ² kernel of histograms, as scikit-learn's `chi2_kernel` (γ = 1/width).
 
-    X must not be negative; a column that is 0 in both rows adds nothing. `width` > 0 is one number
-    or one per column, in the units of X. Cost O(n m d), column by column as `Laplacian`, whose
-    distance is an upper bound of this one. Its derivative in X is taken as 0 where a column is 0 in
-    both rows. Source: Zhang, Marszalek, Lazebnik and Schmid 2007.
+        k(x, z) = exp(−Σⱼ (xⱼ − zⱼ)² / ((xⱼ + zⱼ) widthⱼ))
+
+    X must not be negative; a column that is 0 in both rows adds nothing, and the derivative in X is
+    taken as 0 there.
+
+    Args:
+        width: a number > 0 in the units of X, or one per column, (d,).
+
+    **Cost** O(n m d), column by column as `Laplacian`, whose distance is an upper bound of this
+    one. **Source**: Zhang, Marszalek, Lazebnik and Schmid 2007.
 
     >>> import jax.numpy as jnp
     >>> round(float(ChiSquared(2.0)(jnp.array([[1.0, 0.0]]), jnp.array([[3.0, 0.0]]))[0, 0]), 6)
@@ -233,7 +268,10 @@ class ChiSquared(_Stationary):
 
     @classmethod
     def from_gamma(cls, gamma: Scalars) -> "ChiSquared":
-        """The kernel written exp(−γ Σ …), as scikit-learn does: width = 1/γ.
+        """The χ² kernel written exp(−γ Σ …), as in scikit-learn: width = 1/γ.
+
+        Args:
+            gamma: γ > 0, one number or one per column.
 
         >>> ChiSquared.from_gamma(0.5).width
         2.0

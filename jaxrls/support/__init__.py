@@ -1,1 +1,1 @@
-"""Errors worded for the caller, the door, pytrees, whole files, bars, pictures."""
+"""Argument checks, the decorator of public calls, pytrees, files, progress bars, plots."""

@@ -1,7 +1,8 @@
-"""Errors worded for the caller: what was wrong, what was found, what to do.
+"""Checks of arguments, whose errors say what was wrong, what was found, and what to do.
 
 Shapes and dtypes are checked everywhere, values only where they are known: inside `jax.jit` an
-array has no values yet."""
+array has no values yet.
+"""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -12,12 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-# What stands for an array wherever JAX arrays are taken.
+# What is accepted besides JAX arrays.
 Listed = np.ndarray | Sequence[Any]
 # LAPACK's 32-bit interface counts the workspace of `syevd`, 2n² + 6n + 1 numbers, in a signed
 # 32-bit integer.
 LARGEST_CPU_EIGH = 32766
-# Of the largest weight to the smallest above 0.
+# Largest ratio of the largest weight to the smallest positive one.
 MOST_RATIO = {"float32": 1e6, "float64": 1e12}
 
 
@@ -28,8 +29,8 @@ def is_concrete(*trees) -> bool:
 
 @contextmanager
 def values_unknown(what: str) -> Iterator[None]:
-    """A caller's function is traced inside: raise `TypeError` in its name where it asks for values,
-    as NumPy, `float` and `if` do.
+    """Raise `TypeError` in the name of a caller's function, traced inside, where it asks for the
+    values of arrays, as NumPy, `float` and `if` do.
     """
     try:
         yield
@@ -46,18 +47,16 @@ def values_unknown(what: str) -> Iterator[None]:
 
 
 def value_of(ask: Callable, value):
-    """`ask(numpy, value)` on the host, or, of an array over several devices, `ask(jax.numpy,
-    value)`, so that no row leaves its device.
+    """`ask(numpy, value)` on the host, or, for an array sharded over several devices,
+    `ask(jax.numpy, value)`, so that no row leaves its device.
     """
     spread = isinstance(value, jax.Array) and len(value.sharding.device_set) > 1
-    with jax.ensure_compile_time_eval():  # also where jit sees these values from outside
+    with jax.ensure_compile_time_eval():  # also inside jit, where these values are constants
         return np.asarray(ask(jnp, value) if spread else ask(np, np.asarray(value)))
 
 
 def check_unmasked(name: str, value) -> None:
-    """Raise for a masked array with masked values: what lies under a mask must not be taken for
-    data.
-    """
+    """Raise for a masked array with masked values, as the numbers under a mask are not data."""
     if masked := int(np.ma.getmaskarray(value).sum()) if np.ma.isMaskedArray(value) else 0:
         raise ValueError(
             f"{name} is a masked array with {masked} masked value{'s' * (masked > 1)}: fill in "
@@ -190,8 +189,8 @@ def check_weights(weights, n: int, name: str = "weights", of: str = "row") -> No
 
 
 def check_ratio(weights) -> None:
-    """Raise where positive weights are further apart than their precision tells, where values are
-    known.
+    """Raise where the ratio of the largest to the smallest positive weight exceeds what their dtype
+    resolves, where values are known.
     """
     if weights is None or not is_concrete(weights):
         return
@@ -218,7 +217,7 @@ def check_real(name: str, value) -> None:
 
 
 def as_labels(name: str, values) -> np.ndarray:
-    """Labels (n,) of any kind that can be told apart and sorted, on the host; raise where some are
+    """Labels (n,) of any kind that can be compared and sorted, on the host; raise where some are
     missing.
     """
     check_unmasked(name, values)
@@ -229,7 +228,7 @@ def as_labels(name: str, values) -> np.ndarray:
         )
     if labels.dtype.kind in "biufcmM":
         missing = labels != labels
-    else:  # what NumPy makes of NaN, NaT and pandas.NA as texts, and empty ones
+    else:  # how NumPy writes NaN, NaT and pandas.NA as text, and empty labels
         none = ("", "b''", "nan", "NaT", "<NA>")
         missing = np.array([label is None or str(label) in none for label in labels.tolist()])
     if missing.any():
@@ -307,7 +306,7 @@ def platform() -> str:
     """The platform of `jax.default_device` where that is set, for a device that may not even be
     here, else of the default backend.
     """
-    # Part of what `jax.jit` keys its programs by.
+    # `jax.jit` compiles anew where it changes.
     device = jax.config.jax_default_device  # type: ignore[attr-defined]
     if device is None:
         return jax.default_backend()
@@ -316,7 +315,7 @@ def platform() -> str:
 
 
 def memory_bytes() -> int | None:
-    """Memory of the default device, or None where it cannot be told."""
+    """Memory of the default device, or None where it is unknown."""
     device = jax.devices()[0]
     if device.platform != "cpu":
         return (device.memory_stats() or {}).get("bytes_limit")
@@ -347,6 +346,6 @@ def why_too_large(n: int, route: str, needed: int) -> str:
 
 
 def in_words(number: int | float, unit: str = "B") -> str:
-    """A number with three digits and a prefix, as in 1.23 GB."""
+    """A number with three digits and an SI prefix, as in 1.23 GB."""
     power = max(0, min(6, int(np.log10(max(number, 1)) // 3)))
     return f"{number / 1000**power:.3g} {['', 'k', 'M', 'G', 'T', 'P', 'E'][power]}{unit}"

@@ -1,8 +1,9 @@
-"""One door for every public call, and the only place that enters a precision, takes arrays off a
-mesh of Explicit axes, or hands NumPy arrays back.
+"""The decorator `door` of public calls: the one place that sets their precision, takes arrays off a
+mesh with Explicit axes, and returns NumPy arrays.
 
-Inside, axes are left to the compiler (`AxisType.Auto`), which keeps rows where they are: under
-Explicit ones every operation would have to say what becomes of them."""
+Inside, axes are left to the compiler (`AxisType.Auto`), which keeps rows where they are; under
+Explicit axes every operation would have to state the sharding of its result.
+"""
 
 import difflib
 import functools
@@ -18,7 +19,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 Call = TypeVar("Call", bound=Callable)
-# What other libraries call the arguments, and what they are called here.
+# Names of arguments in other libraries, and what corresponds to them here.
 ELSEWHERE = {
     "alpha": "lams=[…]",
     "alphas": "lams=",
@@ -33,13 +34,13 @@ ELSEWHERE = {
 
 
 def door(argument: str = "") -> Callable[[Call], Call]:
-    """A public call: float64 is computed in float64, whatever JAX's global switch says, and NumPy
-    comes back as NumPy.
+    """Decorate a public call: float64 input is computed in float64, whatever `jax_enable_x64` says,
+    and NumPy input gives NumPy output.
 
-    `argument` names what tells the precision: data such as "X", of which NumPy arrays come back
-    where the switch is off, or an array of what was fitted, as "self.coef", whose kind all results
-    have. Without one all arrays are JAX's, and computed as they are. On a mesh of Explicit axes
-    results are split as the rows are.
+    `argument` names what sets the precision: data such as "X", for which NumPy arrays are returned
+    where `jax_enable_x64` is off, or a fitted array such as "self.coef", whose kind all results
+    have. Without one all arrays are JAX's, and computed as they are. On a mesh with Explicit axes
+    results are sharded as the rows are.
     """
     name, *path = argument.split(".")
 
@@ -71,8 +72,8 @@ def door(argument: str = "") -> Callable[[Call], Call]:
 
 
 def is_wide(value) -> bool:
-    """Whether an array is float64, or data of the host once NumPy reads it."""
-    # A source of rows says what it reads.
+    """Whether an array is float64, or will be once NumPy reads it on the host."""
+    # A source of rows has the dtype that it reads.
     dtype = getattr(value, "host_dtype", getattr(value, "dtype", None))
     if isinstance(value, jax.Array):
         return dtype == np.float64
@@ -80,7 +81,9 @@ def is_wide(value) -> bool:
 
 
 def _check(values: dict, parameters) -> None:
-    """Raise for arguments that are not what their names say, in every public call alike."""
+    """Raise for arguments of the wrong kind (flags, factors, random keys), in every public call
+    alike.
+    """
     for name, value in values.items():
         flag = parameters[name].annotation in (bool, bool | None)
         if flag and not isinstance(value, bool | np.bool_ | None):
@@ -94,14 +97,14 @@ def _check(values: dict, parameters) -> None:
 
 
 def _unknown(call: str, name: str, known: list[str]) -> str:
-    """What is said of an argument that there is not."""
+    """The error message for an unknown argument."""
     meant = difflib.get_close_matches(name, known, 1)
     hint = ELSEWHERE.get(name) or (f"{meant[0]}=" if meant else "")
     return f"{call} takes no {name}={f': did you mean {hint}?' if hint else ''}"
 
 
 def _to_host(tree):
-    """Arrays as NumPy's; those that have no values yet, inside `jax.jit`, stay."""
+    """Arrays as NumPy arrays, except those without values yet, inside `jax.jit`."""
     known = lambda leaf: not isinstance(leaf, jax.core.Tracer)
     return _arrays(lambda leaf: np.asarray(leaf) if known(leaf) else leaf, tree)
 
@@ -116,8 +119,8 @@ def _arrays(change: Callable, tree):
 
 
 def parts_of(X, devices: int = 1) -> int:
-    """In how many equal parts the rows of an array lie; of one whose values are not known, may lie:
-    on a mesh that is set, else on so many devices.
+    """The number of equal parts in which the rows of an array lie on devices. Where values are not
+    known, the number in which they may lie: on a mesh that is set, else on so many devices.
     """
     if isinstance(X, jax.core.Tracer):
         mesh = jax.sharding.get_abstract_mesh()
@@ -137,8 +140,8 @@ def _is_explicit(leaf) -> bool:
 
 
 def _on_auto_axes(call: Callable, args: tuple, kwargs: dict) -> Any:
-    """What is called, with arrays under Auto axes; results with as many rows as the first array
-    that is split are split as it is, all else is whole on every device.
+    """Call with arrays under Auto axes. Results with as many rows as the first array that is
+    sharded are sharded as it is, all others are whole on every device.
     """
     found = [leaf for leaf in jax.tree.leaves((args, kwargs)) if _is_explicit(leaf)]
     if not found:

@@ -23,15 +23,15 @@ TYPES = "biuf"  # of arrays, by NumPy's letters
 
 
 class Damaged(ValueError):
-    """What is wrong with a file, in words that do not name it."""
+    """What is wrong with a file, in a message that does not name it."""
 
 
 @contextmanager
 def replacing(path: str | os.PathLike) -> Iterator[Path]:
-    """A path to write to, in the folder of `path`, whose file takes the place of that one when the
-    block ends well, and vanishes when it does not.
+    """A temporary path in the folder of `path`; its file replaces that one when the block ends
+    well, and is deleted when it does not.
 
-    The move is one step of the file system: a reader sees the old file or the new one.
+    The move is one step of the file system: a reader gets the old file or the new one.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -64,7 +64,7 @@ def write_arrays(
     Args:
         path: where, replaced whole or not at all.
         arrays: numbers; an array in Fortran order comes back in C order.
-        header: its entries stand in the file's metadata, as JSON under "jaxrls", beside the
+        header: its entries stand in the file's metadata, as JSON under "jaxrls", together with the
             version of the format and a checksum of all.
 
     Raises:

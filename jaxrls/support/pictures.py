@@ -1,5 +1,5 @@
-"""What is shown: pictures of results, Matplotlib axes in and out, and bars of progress by tqdm.
-Both are imported where they are asked for.
+"""Plots of results with Matplotlib, and progress bars with tqdm; both are imported when they are
+needed.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ TITLES = {
     "kfold": "error of folds left out",
     "holdout": "hold-out error",
 }
-# Shares of pairs in the wrong order, of which the share in the right one is drawn: AUC, or the
+# Shares of pairs in the wrong order, for which plots show the share in the right one: AUC, or the
 # concordance index.
 ORDERED = {
     "pairwise_ranking_error": "AUC (concordance), pairs left out",
@@ -22,13 +22,15 @@ ORDERED = {
 
 
 def title(criterion: str) -> str:
-    """What a criterion is called where it is shown; of likelihoods less is shown than they are."""
+    """The axis label of a criterion; likelihoods are plotted with a minus, as smaller is better
+    there.
+    """
     sign = "− " * criterion.startswith("log_")
     return (TITLES | ORDERED).get(criterion, sign + criterion.replace("_", " "))
 
 
 def _axes(given, rows: int = 1):
-    """Those that are given, or those of a new figure, one below the other."""
+    """The given axes, or those of a new figure, one below the other."""
     if given is not None:
         return given
     try:
@@ -52,8 +54,8 @@ def _finished(ax, **words):
 
 
 def _on_diagonal(ax, x, y, style: str, label: list[str], start: float, **words):
-    """One line for each target, with what is said of it and its number where there are several, and
-    the line where x and y agree.
+    """One line for each target, labelled, with its number where there are several, and the diagonal
+    where x and y agree.
     """
     if len(label) > 1:
         label = [f"target {j}, {each}" for j, each in enumerate(label)]
@@ -63,8 +65,8 @@ def _on_diagonal(ax, x, y, style: str, label: list[str], start: float, **words):
 
 
 def plot_errors(fit, ax=None):
-    """The criterion, or AUC, over λ, one line for each target that has its own λ or their mean, and
-    the chosen λ with its effective degrees of freedom.
+    """Plot the criterion, or AUC, over λ, one line for each target that has its own λ or their
+    mean, with the chosen λ and its effective degrees of freedom.
     """
     errors, lams = _needed(fit.errors, "errors over λ"), np.asarray(fit.lams)
     label = f"λ of each of {np.size(fit.lam)} targets"
@@ -82,8 +84,17 @@ def plot_errors(fit, ax=None):
 
 
 def plot_left_out(fit, Y, ax=None):
-    """Every label against its prediction by a fit to all other rows, and the line where they
-    agree.
+    """Plot labels against their held-out predictions, with the diagonal where they agree.
+
+    Args:
+        Y: the labels that were fitted, (n,) or (n, t).
+        ax: Matplotlib axes; by default those of a new figure.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: for labels of another shape, or a fit without held-out residuals.
     """
     residuals, Y = _needed(fit.loo_residuals, "residuals of rows left out"), np.asarray(Y)
     if Y.shape != residuals.shape:
@@ -98,7 +109,21 @@ def plot_left_out(fit, Y, ax=None):
 
 
 def plot_function(fit, X, Y, ax=None, level=None):
-    """The fitted function of one input, with the data, and the band of its intervals at a level."""
+    """Plot the fitted function of one input with the data, and on request the band of its
+    intervals.
+
+    Args:
+        X: the rows that were fitted, (n, 1).
+        Y: their labels, (n,) or (n, t).
+        ax: Matplotlib axes; by default those of a new figure.
+        level: the level of `intervals` to draw as a band; none by default.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: for an X of more than one column.
+    """
     X = np.asarray(X)
     if X.ndim != 2 or X.shape[1] != 1:
         raise ValueError(f"X must have one column to be drawn over, and has shape {X.shape}")
@@ -115,8 +140,8 @@ def plot_function(fit, X, Y, ax=None, level=None):
 
 
 def plot_coverage(predictive, ax=None):
-    """The share of labels within their interval against its level, one line for each target, and
-    the line where they agree.
+    """Plot the share of labels within their interval against its level, one line for each target,
+    with the diagonal where they agree.
     """
     levels, scores = np.linspace(0, 1, 101), np.nanmean(np.asarray(predictive.crps), axis=0)
     label = [f"continuous ranked probability score {score:.3g}" for score in scores.reshape(-1)]
@@ -126,8 +151,8 @@ def plot_coverage(predictive, ax=None):
 
 
 def plot_search(fit, axes=None):
-    """Error and gradient norm at every step of the search, below each other; takes and returns two
-    axes.
+    """Plot error and gradient norm at every step of the search, below each other; takes and returns
+    two axes.
     """
     axes, history = _axes(axes, 2), fit.history
     (above, below), errors = axes, np.asarray(history.errors)
@@ -140,15 +165,15 @@ def plot_search(fit, axes=None):
     return axes
 
 
-MANY = 10_000  # from which on counts are told in thousands and millions
+MANY = 10_000  # above it the bar shows counts in thousands and millions
 
 
 @contextmanager
 def progress_bar(
     shown: bool, total: int | None, what: str, unit: str
 ) -> Iterator[Callable[[int], None]]:
-    """A function that moves the bar to a count, or does nothing where no bar is `shown`; without a
-    `total` no time left is told.
+    """A function that moves the progress bar to a count, or does nothing where the bar is not
+    `shown`; without a `total` the bar shows no remaining time.
 
     >>> with progress_bar(False, 10, "search", "step") as reached:
     ...     reached(5)

@@ -1,11 +1,11 @@
-"""What the processes of `jax.distributed` tell each other, so that none waits for one that has
+"""Communication between the processes of `jax.distributed`, so that none waits for one that has
 failed.
 
-All of them do the same at the same time: every item of a loop is a round, in which each says
-whether it goes on, is done or has failed. What raises in one so raises in all, in the same round.
-One that was killed takes its connections with it, which the others see; one that hangs sends no
-more heartbeats, after which `jax.distributed` ends the others: `heartbeat_timeout_seconds` says how
-soon."""
+All processes do the same at the same time: in each round of a loop every process reports that it
+goes on, is done or has failed, and an error in one is raised in all. A killed process closes its
+connections, which the others notice; a hanging one sends no heartbeats, and `jax.distributed` ends
+the others after `heartbeat_timeout_seconds`.
+"""
 
 import pickle
 from collections.abc import Iterable, Iterator
@@ -21,16 +21,16 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 GOES_ON, DONE, FAILED = 0, 1, 2
-WORDS = 400  # bytes of what went wrong
+WORDS = 400  # bytes of an error message
 
 
 class OtherFailed(RuntimeError):
-    """Another process has failed, or is gone."""
+    """Another process has failed, or has ended."""
 
 
 @contextmanager
 def in_unison():
-    """What raises inside of it in one process raises in all, where they next meet."""
+    """An exception that one process raises inside is raised in all, where they next communicate."""
     try:
         yield
     except OtherFailed:
@@ -41,8 +41,8 @@ def in_unison():
 
 
 def in_step(items: Iterable) -> Iterator:
-    """The items of this process, in as many rounds as the process with the most needs; to be used
-    up `in_unison`.
+    """The items of this process, in as many rounds as the process with the most items needs; to be
+    used `in_unison`.
 
     >>> list(in_step([1, 2]))
     [1, 2]
@@ -60,7 +60,7 @@ def in_step(items: Iterable) -> Iterator:
 
 
 def add_up(tree: Any) -> Any:
-    """The sum over processes of a pytree of arrays, to the same bits in all of them: one all-reduce
+    """The sum over processes of a pytree of arrays, bitwise equal in all of them: one all-reduce
     for each array.
     """
     if jax.process_count() == 1:
@@ -81,7 +81,7 @@ def _total(spread: Any, *, everywhere: NamedSharding) -> Any:
 
 
 def gather(tree: Any) -> list:
-    """The pytree of NumPy arrays of every process, on the host; shapes and dtypes may be any."""
+    """The pytrees of NumPy arrays of all processes, on the host; shapes and dtypes may differ."""
     own = np.frombuffer(pickle.dumps(tree), np.uint8)  # processes of one program trust each other
     sizes = _gathered(np.array([len(own)], np.int64).view(np.uint8)).view(np.int64)[:, 0]
     gathered = _gathered(np.pad(own, (0, sizes.max() - len(own))))
@@ -89,7 +89,7 @@ def gather(tree: Any) -> list:
 
 
 def _meet(state: int, words: str = "") -> np.ndarray:
-    """The state of every process; raises where it is another that failed."""
+    """Exchange states between all processes; raises where another one failed."""
     text = words.encode()[:WORDS]
     said = _gathered(np.frombuffer(bytes([state]) + text + bytes(WORDS - len(text)), np.uint8))
     failed = np.flatnonzero(said[:, 0] == FAILED)
@@ -108,7 +108,7 @@ def _gathered(own: np.ndarray) -> np.ndarray:
 
 @contextmanager
 def _connected():
-    """Raise in words where another process is gone."""
+    """Raise a readable error where another process has ended."""
     try:
         yield
     except (ValueError, RuntimeError) as error:

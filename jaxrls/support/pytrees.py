@@ -1,5 +1,5 @@
-"""Frozen dataclasses as pytrees: what every kernel, factor and result is; and the list of them,
-which `save` and `load` go by.
+"""Frozen dataclasses as pytrees, which kernels, factors and results are, and the registry of them
+that `save` and `load` use.
 """
 
 from dataclasses import dataclass, field, fields
@@ -9,19 +9,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-# What `save` writes and `load` builds, by the name that stands in a file.
+# The classes that `save` writes and `load` builds, by their name in a file.
 REGISTRY: dict[str, type] = {}
 LIBRARY = "jaxrls"
 
 
 def static(**options) -> Any:
-    """A field of a `pytree` that is part of the program and not of the data, such as a degree:
-    `jax.jit` compiles anew for another value.
+    """Declare a field of a `pytree` that is part of the program and not of the data, such as a
+    degree: `jax.jit` compiles anew for another value.
 
-    Its value must be hashable, and is no parameter: neither differentiated nor searched over.
+    Its value must be hashable. It is no parameter: neither differentiated nor searched over.
 
-    **Arguments**: those of `dataclasses.field`, such as `default`. **Cost** none. **Raises**
-    `TypeError` for other arguments. **Source**: `meta_fields` of JAX's `register_dataclass`.
+    Args:
+        **options: those of `dataclasses.field`, such as `default`.
+
+    Returns:
+        A dataclass field.
+
+    Raises:
+        TypeError: for other options.
+
+    **Cost** none. **Source**: `meta_fields` of JAX's `register_dataclass`.
 
     >>> from jaxrls import extend
     >>> import jax, jaxrls as rls
@@ -37,20 +45,27 @@ def static(**options) -> Any:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(static,))
 def pytree(cls):
-    """A class as a frozen dataclass whose fields are the children of a JAX pytree, but for those
-    that are `static`.
+    """Make a class a frozen dataclass and a JAX pytree, whose children are the fields that are not
+    `static`.
 
-    A kernel of one's own is a subclass of `Kernel` under this decorator. It takes part in sums and
-    products of kernels, goes through `jax.jit` and `jax.grad`, is tuned, saved and, where its
-    module has been imported, loaded like those of the library.
+    To define your own kernel, write a subclass of `Kernel` under this decorator. It takes part in
+    sums and products of kernels, goes through `jax.jit` and `jax.grad`, is tuned, saved and, where
+    its module has been imported, loaded like those of the library.
 
     Two objects are equal where type, static fields and the values of all leaves are: 2.0 equals an
-    array of it, and NaN equals NaN, so that an object equals its copy. Hashes go by type, static
-    fields and shapes.
+    array of it, and NaN equals NaN, so that an object equals its copy. Hashes depend on type,
+    static fields and shapes.
 
-    **Cost** none; that of reading every leaf, to compare. **Raises** `TypeError` for `==` inside
-    `jax.jit`, where values are not known. **Source**: JAX's
-    `register_dataclass`.
+    Args:
+        cls: a class with annotated fields, as for `dataclasses.dataclass`.
+
+    Returns:
+        The class, as a dataclass and pytree.
+
+    Raises:
+        TypeError: for `==` inside `jax.jit`, where values are not known.
+
+    **Cost** none; `==` reads every leaf. **Source**: JAX's `register_dataclass`.
 
     >>> from jaxrls import extend
     >>> import jax.numpy as jnp, jaxrls as rls
@@ -79,8 +94,8 @@ def pytree(cls):
         return [getattr(tree, name) for name in data], tuple(getattr(tree, name) for name in meta)
 
     def unflatten(aux, children):
-        # Past __init__: JAX also rebuilds trees around batches and placeholders, which no check of
-        # a field would pass.
+        # Without __init__: JAX also rebuilds trees around batches and placeholders, which the
+        # checks of fields would refuse.
         tree = object.__new__(cls)
         vars(tree).update(zip(data, children, strict=True), **dict(zip(meta, aux, strict=True)))
         return tree
@@ -100,7 +115,7 @@ def pytree(cls):
 
 
 def name_in_files(cls: type) -> str:
-    """What a file calls a class: the library's own by their plain name, wherever they have moved
+    """The name of a class in files: the plain name for the library's own, wherever they have moved
     since; others with their module.
     """
     own = cls.__module__.partition(".")[0] == LIBRARY
@@ -139,7 +154,7 @@ def _hash(self) -> int:
 
 
 def _same(a, b) -> bool:
-    """Whether two leaves are equal, as numbers; NaN equals NaN."""
+    """Whether two leaves are numerically equal; NaN equals NaN."""
     is_key = lambda leaf: jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key)
     a, b = (jax.random.key_data(leaf) if is_key(leaf) else leaf for leaf in (a, b))
     return np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True)

@@ -127,8 +127,8 @@ class Tanimoto(Kernel):
     §3.
 
     >>> import jax.numpy as jnp
-    >>> Tanimoto()(jnp.array([[1.0, 1.0, 0.0]]), jnp.array([[1.0, 0.0, 1.0]])).round(3).tolist()
-    [[0.333]]
+    >>> Tanimoto()(jnp.array([[1.0, 1.0]]), jnp.array([[2.0, 0.0]])).round(3).tolist()
+    [[0.5]]
     """
 
     sparse = True

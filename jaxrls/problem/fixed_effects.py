@@ -250,6 +250,9 @@ class FixedEffects:
 
     def has_rest(self, weights: Weights, folds: Folds | None) -> Any:
         """Whether B keeps its rank without each row, (n,), or each fold, (k,)."""
+        if self.rows is None:  # a constant does while any row of positive weight stays
+            used = weights.used.astype(int)
+            return jnp.sum(used) > (used if folds is None else folds.sums(used))
         least = 4 * weights.n**0.5 * float(jnp.finfo(weights.dtype).eps)
         if folds is None:
             return 1 - self.leverage(self.rows, weights.array) > least

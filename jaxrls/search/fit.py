@@ -139,7 +139,7 @@ def _best(problem: Problem, *, lams, per_target: bool, conservative, keep: bool 
     on_grid = _on_grid_at_once if plan.problem.traceable else _on_grid
     found, kept = on_grid(plan, keeps=keeps(problem, keep))
     found = with_solution(found, kept, plan.problem, plan.choice, keep)
-    if not plan.goes_below or found.lam >= NEAR * found.floor:
+    if not plan.goes_below or float(found.lam) >= NEAR * float(found.floor):
         return found
     # Near the floor of a spectrum its errors may be rounding; Cholesky factors are rounded less.
     below = replace(plan.problem, solver=Cholesky())

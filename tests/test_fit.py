@@ -13,7 +13,7 @@ import pytest
 import support
 from contract.cases import WIDTH, gaussian
 from contract.oracle import of_kernel
-from support import DTYPE, assert_close, solver_of
+from support import DTYPE, EPS, array, assert_close, solver_of
 
 import jaxrls as rls
 from jaxrls.support import checks
@@ -83,6 +83,28 @@ def with_errors(*columns):
         return errors[:, 0] if Y.ndim == 1 else errors
 
     return criterion
+
+
+@pytest.mark.parametrize("options", [{}, {"landmarks": 5}, {"weights": np.arange(24.0) % 3}])
+def test_a_default_fit_inside_of_jit_and_vmap(options):
+    """Where no λ is known, so that the grid is all that is looked at; of data whose best λ is far
+    from rounding, so that it is outside too.
+    """
+    sets = [data(seed=seed) for seed in (0, 1)]
+    X, y = (jnp.stack([array(one[i]) for one in sets]) for i in (0, 1))
+    y = y + 0.5 * array(np.random.default_rng(2).normal(size=y.shape))
+
+    def fit(X, y):
+        found = rls.fit(KERNEL, X, y, **options)
+        return found.lam, found.error, found.predict(X)
+
+    want = [fit(X[i], y[i]) for i in (0, 1)]
+    for i, found in enumerate(map(jax.jit(fit), X, y)):
+        jax.tree.map(lambda a, b: assert_close(a, b, 1e4 * EPS), found, want[i])
+    together = jax.vmap(fit)(X, y)
+    for i in (0, 1):
+        one = jax.tree.map(lambda a: a[i], together)  # noqa: B023
+        jax.tree.map(lambda a, b: assert_close(a, b, 1e4 * EPS), one, want[i])
 
 
 def test_ties_go_to_the_larger_lam():
@@ -552,6 +574,13 @@ def test_what_fit_refuses(options, message, unchecked):
 def test_what_predict_refuses(kernel, X, new, message, unchecked):
     with pytest.raises(ValueError, match=re.escape(message)):
         rls.fit(kernel, X, Y0, lams=[1.0]).predict(new)
+
+
+def test_fixed_effects_of_new_rows_are_not_ignored():
+    fit = rls.fit(rls.Gaussian(1.5), X0, Y0, lams=[1.0])
+    for new in (X0, jnp.asarray(X0)):
+        with pytest.raises(ValueError, match="fixed_effects= was given, and the model was fitted"):
+            fit.predict(new, fixed_effects=np.ones((4, 1)))
 
 
 def test_a_problem_too_large_is_refused_before_the_work(monkeypatch):

@@ -18,7 +18,7 @@ from jaxrls.support.checks import is_concrete
 from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree
 
-PADDED = 4096  # up to so many rows in NumPy, their number is padded to a power of two
+PADDED = 1024  # up to so many rows in NumPy, their number is padded to a power of two
 Numbers = Array | np.ndarray  # NumPy's for a fit to float64 NumPy arrays
 
 
@@ -77,8 +77,9 @@ class Model:
         **Cost** O(m q (d + t)), or O(m r t) on features; memory of a block of rows.
         """
 
-        m = len(X) if isinstance(X, np.ndarray) and X.ndim == 2 else 0
-        if 0 < m <= PADDED and self.free is None and is_concrete(self):
+        plain = self.free is None and fixed_effects is None and is_concrete(self)
+        m = len(X) if plain and isinstance(X, np.ndarray) and X.ndim == 2 else 0
+        if 0 < m <= PADDED:
             # Each number of rows compiles a program: repeat the last row up to a power of two.
             rows, _ = self.read(X[np.minimum(np.arange(2 ** (m - 1).bit_length()), m - 1)])
             found = np.asarray(_evaluate(self, rows, block_size=block_size))

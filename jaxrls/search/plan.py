@@ -52,8 +52,8 @@ class Plan:
         whole = rows.in_memory and problem.landmarks is None and route == "gram"
         either = whole and solver is None and criterion.any_factor and not per_target
         either = either and (not counted or criterion.smooth and not conservative)
-        each = SEARCHED if counted else num
-        few = either and is_concrete(problem) and suits_cholesky(kernel, n, each)
+        either = either and is_concrete(problem)  # inside `jax.jit` no λ is known to go on from
+        few = either and suits_cholesky(kernel, n, SEARCHED if counted else num)
         problem = replace(problem, solver=Cholesky() if few else solver or Spectral())
         explicit = kernel.num_features(d, rows.dtype)
         if is_concrete(rows) and (rows.in_memory or is_sparse(rows) and explicit is None):

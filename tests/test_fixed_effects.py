@@ -220,6 +220,14 @@ def test_tune_finds_width_and_lam_with_the_columns():
         rls.tune(rls.Gaussian(3.0), x, y, grow=True, landmarks=20, **options)
 
 
+@pytest.mark.any_precision
+def test_more_columns_than_rows_are_refused_inside_of_jit():
+    """Shapes are known there, and the fit would be NaN."""
+    error = jax.jit(lambda B: rls.fit(rls.Gaussian(0.5), *DATA, fixed_effects=B, lams=[1.0]).error)
+    with pytest.raises(ValueError, match="at most 39 independent columns"):
+        error(np.ones((40, 40)))
+
+
 ALONE = np.eye(40)[:, [7]]
 REFUSED = {
     "collinear": (
@@ -234,7 +242,10 @@ REFUSED = {
         {"fixed_effects": ALONE, "weights": 1 - ALONE[:, 0]},
         "dependent over the rows of positive weight",
     ),
-    "more than rows": ({"fixed_effects": np.eye(40)}, "the 41 columns of fixed_effects"),
+    "more than rows": (
+        {"fixed_effects": np.eye(40)},
+        "40 rows take at most 39 independent columns",
+    ),
     "a vector": ({"fixed_effects": GROUPS}, r"fixed_effects\[:, None\] for a single column"),
     "NaN": ({"fixed_effects": ALONE * np.nan}, "fixed_effects holds"),
     "alone": (

@@ -257,9 +257,13 @@ class FixedEffects:
         if folds is None:
             return 1 - self.leverage(self.rows, weights.array) > least
         H = weights.scale(self.basis(self.rows, weights.n))
-        inside = folds.sums((H[:, :, None] * H[:, None]).reshape(weights.n, -1))
-        remaining = jnp.eye(self.count, dtype=H.dtype) - inside.reshape(-1, *[self.count] * 2)
-        return jax.lax.map(lambda block: jnp.linalg.eigvalsh(block)[0], remaining) > least
+
+        def remaining(fold):  # one at a time: memory of a fold's rows, and not of n q² numbers
+            inside = H[fold[0]] * fold[1][:, None].astype(H.dtype)
+            block = jnp.eye(self.count, dtype=H.dtype) - matmul(inside.T, inside)
+            return jnp.linalg.eigvalsh(block)[0]
+
+        return jax.lax.map(remaining, (folds.inside, folds.inside_mask)) > least
 
 
 @pytree
@@ -430,6 +434,11 @@ def as_fixed_effects(
         raise ValueError(
             f"fixed_effects must be levels(labels) or columns ({n}, q), one row for each of X, and "
             f"has shape {B.shape}{hint}"
+        )
+    if B.shape[1] + intercept > n:
+        raise ValueError(
+            f"fixed_effects has shape {B.shape}, and {n} rows take at most {n - intercept} "
+            "independent columns: drop some"
         )
     check_finite("fixed_effects", B)
     return FixedEffects.columns(B, weights, intercept)

@@ -92,7 +92,7 @@ class Summed:
         if not fits:
             raise ValueError(f"X must have the columns that were fitted, and has {d}")
 
-    def moments_of(self, rows: Rows, fixed, Y, weights: Weights, block_size=None) -> Moments:
+    def moments_of(self, rows: Rows, fixed, Y, weights: Weights, *, block_size=None) -> Moments:
         """Moments of other rows, about the same origins."""
         own, of = self.moments, self.of
         options: dict = {"left_over": of.left_over, "block_size": block_size}

@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
 
 from jaxrls.criteria.criterion import Criterion
 from jaxrls.factors.contract import Outcome, Solution
@@ -26,12 +25,10 @@ from jaxrls.kernels.given import KernelValues
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.leave_out.without import Without
 from jaxrls.linalg.conjugate import CONVERGED, REASONS, Run
-from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.problem.folds import Folds
 from jaxrls.problem.landmarks import ridge_effect
 from jaxrls.rows.compiled import compiled
 from jaxrls.rows.gram import gram
-from jaxrls.rows.moments import Moments
 from jaxrls.rows.sparse import as_rows
 from jaxrls.search.grid import Choice
 from jaxrls.search.problem import Problem
@@ -96,27 +93,24 @@ def conclude(
     )
 
 
-concluded = compiled(conclude)
+concluded, _chosen = compiled(conclude), compiled(Choice.of)
+
+
+def on_grid(problem: Problem, solution: Solution, choice: Choice) -> Fit:
+    """The fit at the best of all λ of a choice, with the plan in words."""
+    table, best = _chosen(choice, solution, problem.kernel)
+    shared = len(table[0]) > 1 and solution.factor.shares_work
+    words = f"{len(table[0])} λ{' from one factorization' * shared}"
+    plan = f"{solver_name(problem)} ({solution.factor.route}), {words}"
+    return concluded(problem.kernel, solution, table, best, problem.criterion, plan=plan)
+
+
+_at = compiled(on_grid)
 
 
 def solver_name(problem: Problem) -> str:
     """What its solver is called."""
     return type(problem.solver or Spectral()).__name__
-
-
-def conclude_grid(problem: Problem, solution: Solution, table: tuple, chosen: tuple) -> Fit:
-    """`conclude` for all λ of a table at once, with the plan in words."""
-    shared = len(table[0]) > 1 and solution.factor.shares_work
-    words = f"{len(table[0])} λ{' from one factorization' * shared}"
-    plan = f"{solver_name(problem)} ({solution.factor.route}), {words}"
-    return concluded(problem.kernel, solution, table, chosen, problem.criterion, plan=plan)
-
-
-@compiled
-def _at(problem: Problem, solution: Solution, lam) -> Fit:
-    errors = problem.errors(solution, lam.reshape(1, -1))
-    error = errors[0] if lam.ndim else jnp.mean(errors[0])
-    return conclude_grid(problem, solution, (lam[None], errors), (lam, error))
 
 
 # warnings
@@ -128,19 +122,18 @@ def inspect_fit(fit: Fit, default_grid: bool) -> None:
     finite.
     """
     stopped = "" if fit.run is None else _stopped(fit.run, "Iterative" in fit.plan)
-    errors: Any = np.asarray(fit.model.coef if fit.errors is None else fit.errors)
-    if not np.isfinite(errors).all():
+    what, which, values = f"the {fit.criterion} error", "λ", fit.errors
+    if values is None:
+        what, which, values = "the model", "coefficients", fit.model.coef
+    bad = ~np.isfinite(np.asarray(values))
+    if bad.any():
         why = stopped or (
             "the factorization broke down; use float64 (NumPy float64 input), a larger smallest λ, "
             "a smaller kernel width, or solver=Spectral()"
         )
-        what, which = f"the {fit.criterion} error", "λ"
-        if fit.errors is None:
-            what, which = "the model", "coefficients"
-        count = int((~np.isfinite(errors)).sum())
-        raise ValueError(f"{what} is not finite at {count} of {errors.size} {which}: {why}")
-    floor, residuals = np.asarray(fit.floor), fit.loo_residuals
-    rounding = 100 * float(np.finfo(floor.dtype).eps)
+        raise ValueError(f"{what} is not finite at {bad.sum()} of {bad.size} {which}: {why}")
+    dtype, residuals = fit.model.coef.dtype, fit.loo_residuals
+    rounding = 100 * float(np.finfo(dtype).eps)
     if residuals is not None and float(fit.indefinite) > len(residuals) * rounding:
         warn(
             "the kernel matrix is not positive semidefinite: its most negative eigenvalue, "
@@ -152,7 +145,7 @@ def inspect_fit(fit: Fit, default_grid: bool) -> None:
         warn(
             "the landmarks nearly depend, and rounding, or the ridge that it asks for, may move "
             f"predictions by {100 * float(fit.ridge_effect):.2g} % of the error: take fewer "
-            f"landmarks{', or float64' * (floor.dtype == np.float32)}"
+            f"landmarks{', or float64' * (dtype == np.float32)}"
         )
     inspect_lam(fit, default_grid)
 
@@ -189,10 +182,10 @@ def _stopped(run: Run, iterative: bool) -> str:
     reached the tolerance.
     """
     residuals, reasons = np.asarray(run.residuals), np.asarray(run.reason)
-    if (reasons == CONVERGED).all():
+    open_ones = np.flatnonzero(reasons != CONVERGED)
+    if not len(open_ones):
         return ""
-    far = np.where(np.isnan(residuals), np.inf, residuals)
-    worst = int(np.argmax(np.where(reasons == CONVERGED, -np.inf, far)))
+    worst = open_ones[np.nan_to_num(residuals[open_ones], nan=np.inf).argmax()]
     remedy = "more landmarks, a larger λ, or float64" if iterative else "a larger λ"
     return (
         f"the iteration stopped at a residual of {residuals[worst]:.2g}: "
@@ -239,7 +232,7 @@ class Kept:
         in place of them what variances and intervals need.
         """
         solution, problem, made = self.solution, self.problem, self.made
-        if problem is not None and (_features(problem) or np.inf) <= problem.rows.shape[0]:
+        if problem is not None and (problem.explicit or np.inf) <= problem.rows.shape[0]:
             solution = replace(solution, summed=fit.of_kept("summed"))
         if not arrays_alone(solution):
             known = fit.model.kernel.knows_diag and not np.ndim(fit.lam)
@@ -262,7 +255,8 @@ class Kept:
                 f"lam must be one number, or one for each target, and has shape {lam.shape}"
             )
         check_lams(lam, "lam")
-        found = _at(problem, self.solution, jnp.asarray(lam))
+        choice = Choice(problem.criterion, jnp.asarray(lam)[None], per_target=lam.ndim > 0)
+        found = _at(problem, self.solution, choice)
         inspect_fit(found, False)
         return replace(found, kept=self)
 
@@ -288,32 +282,31 @@ class Kept:
         chosen = map(jnp.asarray, (fit.lam, fit.loo_residuals))
         return self.made[1] or _jackknife(*given, *chosen)
 
-    def summed(self, fit: Fit | None = None) -> Summed:
+    def summed(self, fit: Fit) -> Summed:
         """Moments of the rows."""
-        del fit
         problem, solution = self.problem, self.solution
         if solution.summed is not None:
             return solution.summed
-        if problem is None or _features(problem) is None:
+        if problem is None or problem.explicit is None:
             raise ValueError(
                 "rows are added to sums over features or landmarks, and this fit is one of K of "
                 "all rows: fit with landmarks= to update it, or fit to all rows anew"
             )
         data = problem.rows, solution.labels, problem.weights, problem.fixed
-        return _summed_features(problem.kernel, *data)
+        return _summed_features(fit.model.kernel, *data)
 
     def changed(
         self, fit: Fit, X, Y, weights, fixed_effects, block_size: int | None, sign: int
     ) -> Fit:
         """The fit with rows added, or with a negative `sign` removed."""
-        kernel, dtype = fit.model.kernel, fit.model.coef.dtype
         summed, flat = fit.of_kept("summed"), fit.model.coef.ndim == 1
-        new, fixed = _read(summed, flat, X, Y, weights, dtype), summed.fixed
-        given = fixed.new_rows(fixed_effects, new.rows.shape[0], dtype)
+        new, fixed = _read(fit, summed, X, Y, weights), summed.fixed
+        rows, labels = new.rows, new.Y.reshape(len(new.Y), -1)
+        given = fixed.new_rows(fixed_effects, len(labels), rows.dtype)
         if given is not None:
-            fixed = replace(fixed, rows=new.rows.column(given))
-        more = _moments(summed, fixed, new, block_size=block_size)
-        data = kernel, summed, more, self.choice, jnp.asarray(fit.lam)
+            fixed = replace(fixed, rows=rows.column(given))
+        more = _moments(summed, rows, fixed, labels, new.weights, block_size=block_size)
+        data = fit.model.kernel, summed, more, self.choice, jnp.asarray(fit.lam)
         found, solution, possible, cancellation = _changed(*data, sign=sign, flat=flat)
         known = is_concrete(found)
         if known and sign < 0 and not possible:
@@ -325,7 +318,7 @@ class Kept:
         kept = Kept(None, solution, None, self.choice, self.saved)
         found = replace(found, criterion=fit.criterion, kept=kept)
         if known:
-            _inspect_digits(float(cancellation), dtype)
+            _inspect_digits(float(cancellation), rows.dtype)
             inspect_fit(found, self.choice is not None and self.choice.lams is None)
         return found
 
@@ -341,12 +334,7 @@ def with_solution(
     return replace(fit, kept=kept)
 
 
-def _features(problem: Problem) -> int | None:
-    """How many explicit features there are."""
-    return problem.kernel.num_features(problem.rows.shape[1], problem.rows.dtype)
-
-
-_summed_features = compiled(summed_features)
+_summed_features, _moments = compiled(summed_features), compiled(Summed.moments_of)
 
 
 @compiled
@@ -369,17 +357,17 @@ def _jackknife(solution: Solution, groups: Folds | None, lam, left_out) -> Jackk
     return Jackknife(made, factor.expansion, fixed, weights.count, flat, stacked)
 
 
-def _read(summed: Summed, flat: bool, X, Y, weights, dtype) -> Problem:
+def _read(fit: Fit, summed: Summed, X, Y, weights) -> Problem:
     """Rows, labels and weights, checked as those of a fit are."""
-    kernel, m = summed.of.kernel, summed.moments
+    kernel, coef = summed.of.kernel, fit.model.coef
     if not kernel.evaluable or isinstance(kernel, KernelValues):
         raise ValueError("a fit to a kernel matrix takes no further rows: give a kernel and rows")
-    rows = as_rows(kernel, X, dtype=dtype)
-    if rows.dtype != dtype:
-        raise ValueError(f"X must have dtype {dtype}, that of the moments, and has {rows.dtype}")
+    rows = as_rows(kernel, X, dtype=coef.dtype)
+    if rows.dtype != coef.dtype:
+        raise ValueError(f"X must have dtype {coef.dtype}, that of the fit, and has {rows.dtype}")
     summed.check_width(rows.shape[1])
     new = Problem.of(kernel, rows, Y, weights=weights, intercept=False)
-    expected = (rows.shape[0],) if flat else (rows.shape[0], m.cross.shape[1])
+    expected = rows.shape[0], *coef.shape[1:]
     if new.Y.shape != expected:
         raise ValueError(
             f"Y must have shape {expected}, one row for each of X and as many columns as before, "
@@ -388,16 +376,10 @@ def _read(summed: Summed, flat: bool, X, Y, weights, dtype) -> Problem:
     return new
 
 
-@compiled
-def _moments(summed: Summed, fixed: FixedEffects, new: Problem, *, block_size) -> Moments:
-    Y = new.Y.reshape(len(new.Y), -1)
-    return summed.moments_of(new.rows, fixed, Y, new.weights, block_size)
-
-
 @partial(jax.jit, static_argnames=("sign", "flat"))
 def _changed(
-    kernel: Kernel, summed: Summed, more: Moments, choice: Choice | None, lam, *, sign, flat
-) -> tuple[Fit, Solution, Bool[Array, ""], Float[Array, ""]]:
+    kernel: Kernel, summed: Summed, more, choice: Choice | None, lam, *, sign, flat
+) -> tuple[Fit, Solution, Any, Any]:
     """The fit and its solution; whether such rows can exist; and by how much rounding has grown."""
     summed = summed.changed(more, sign)
     solution = replace(summed.solution(flat), summed=summed)

@@ -31,12 +31,8 @@ def default_optimizer():
     # Here, as it takes a third of the package's import time, and only the search needs it.
     import optax
 
-    return optax.lbfgs(
-        memory_size=10,
-        linesearch=optax.scale_by_zoom_linesearch(
-            max_linesearch_steps=12, initial_guess_strategy="one"
-        ),
-    )
+    options: dict = {"max_linesearch_steps": 12, "initial_guess_strategy": "one"}
+    return optax.lbfgs(memory_size=10, linesearch=optax.scale_by_zoom_linesearch(**options))
 
 
 def _units(kernel: Kernel) -> list[float | None]:
@@ -73,15 +69,16 @@ class Space:
 
     def first(self, key=None) -> list:
         """θ at the start, or moved at random, logarithms by a standard deviation of 1."""
-        each = list(zip(self.units, jax.tree.leaves(self.origin), strict=True))
-        start = [np.log(leaf) / unit if unit else leaf for unit, leaf in each]
-        if key is None:
-            return start
-        keys = jax.random.split(key, len(start))
-        draws = [
-            jax.random.normal(k, np.shape(a), a.dtype) for k, a in zip(keys, start, strict=True)
-        ]
-        return [a + z / (unit or 1) for a, z, (unit, _) in zip(start, draws, each, strict=True)]
+        params = []
+        for i, (unit, leaf) in enumerate(
+            zip(self.units, jax.tree.leaves(self.origin), strict=True)
+        ):
+            at = np.log(leaf) / unit if unit else leaf
+            if key is not None:
+                draw = jax.random.normal(jax.random.fold_in(key, i), np.shape(at), at.dtype)
+                at = at + draw / (unit or 1)
+            params.append(at)
+        return params
 
     def unpack(self, params: list) -> tuple[Kernel, Any]:
         """Kernel and λ at θ."""
@@ -149,13 +146,14 @@ def descend(
     curvature is used if the last guess, where it ended, is the best.
     """
     with jax.numpy_dtype_promotion("standard"):  # optax's line search mixes integer types
-        look = partial(_look, optimizer=way.optimizer)
+        first = partial(look, optimizer=way.optimizer)
         spaces = [Space.around(*guess) for guess in guesses]
-        points = [look(space.first(), space, problem) for space in spaces]
+        points = [first(space.first(), space, problem) for space in spaces]
         best = int(np.argmin([float(point.value) for point in points]))
         space, begins = spaces[best], [points[best]]
-        for each in list(jax.random.split(key, starts))[1:] if starts > 1 else ():
-            begins.append(look(space.first(each), space, problem))
+        if starts > 1:
+            keys = jax.random.split(key, starts)[1:]
+            begins += [first(space.first(each), space, problem) for each in keys]
         carries = learned is not None and best == len(guesses) - 1
         carries = carries and way.optimizer is default_optimizer()
         if carries:
@@ -165,7 +163,7 @@ def descend(
         return _found(walk, problem, way, points[0].value)
 
 
-def _value(params, space: Space, problem: Problem):
+def _value(params, space: Any, problem: Problem):
     """What the search minimises, huge where it is not finite."""
     kernel, lam = space.unpack(params)
     error = problem.criterion.to_search(replace(problem, kernel=kernel).error(lam), len(problem.Y))
@@ -178,7 +176,7 @@ def _huge(problem: Problem) -> float:
 
 
 @partial(jax.jit, static_argnames="optimizer")
-def _look(params, space: Space, problem: Problem, *, optimizer) -> Point:
+def look(params, space: Any, problem: Problem, *, optimizer) -> Point:
     """A first point, with a new state, strongly typed as a step returns it: a weak type would
     compile the step twice.
     """
@@ -196,7 +194,7 @@ def _carried(learned: Point, point: Point):
 
     def moved(name, now, then):
         old = optax.tree_utils.tree_get(learned.state, name)
-        return [jnp.asarray(a + (b - c), a.dtype) for a, b, c in zip(old, now, then, strict=True)]
+        return jax.tree.map(lambda a, b, c: jnp.asarray(a + (b - c), a.dtype), old, now, then)
 
     params = moved("params", point.params, learned.params)
     updates = moved("updates", point.grad, learned.grad)
@@ -204,9 +202,9 @@ def _carried(learned: Point, point: Point):
 
 
 @partial(jax.jit, static_argnames="optimizer")
-def _step(point: Point, space: Space, problem: Problem, *, optimizer) -> Point:
-    """Parameters and state after one step, with the value and gradient there, which a line search
-    keeps in its state; None for optimisers without one.
+def step(point: Point, space: Any, problem: Problem, *, optimizer) -> Point:
+    """The point after one step, with the value and gradient there, which a line search keeps in its
+    state; None for optimisers without one.
     """
     import optax
 
@@ -229,9 +227,9 @@ def _walk(point: Point, space: Space, problem: Problem, way: Way, carries: bool)
     visited, stalled = [point], 0
     with progress_bar(way.progress, way.steps, "tune", "step") as reached:
         while len(visited) <= way.steps and visited[-1].norm > way.tol and stalled < patience:
-            point = _step(visited[-1], space, problem, optimizer=way.optimizer)
+            point = step(visited[-1], space, problem, optimizer=way.optimizer)
             if point.value is None or point.grad is None:
-                looked = _look(point.params, space, problem, optimizer=way.optimizer)
+                looked = look(point.params, space, problem, optimizer=way.optimizer)
                 point = looked._replace(state=point.state)
             gain = float(visited[-1].value) - float(point.value)
             stalled = stalled + 1 if abs(gain) <= least * way.tol else 0
@@ -248,22 +246,20 @@ def _found(visited: list[Point], problem: Problem, way: Way, start) -> Found:
         raise ValueError(
             "the error is not finite at the start: use a larger lam, a smaller width, or float64"
         )
-    step, used = int(np.argmin(values)), len(visited) - 1
+    best, used = int(np.argmin(values)), len(visited) - 1
     # At the best point, or at a later one that is nearly as good.
-    near = values[step:] <= values[step] + 0.05 * way.tol
-    converged = bool((near & (norms[step:] <= way.tol)).any())
+    near = values[best:] <= values[best] + 0.05 * way.tol
+    converged = bool((near & (norms[best:] <= way.tol)).any())
+    reason = f"all {used} steps used" if used == way.steps else "no further progress"
     if converged:
         reason = "gradient norm below tol"
-    elif norms[-1] > way.tol:
-        reason = f"all {used} steps used" if used == way.steps else "no further progress"
-    else:
+    elif not norms[-1] > way.tol:
         reason = "the search left for where the gradient vanishes or is not finite"
     each = jax.device_get([point.at for point in visited])
-    kernels, lams = jax.tree.map(lambda *a: jnp.asarray(np.stack(a)), *each)
-    kernel, lam = jax.tree.map(jnp.asarray, each[step])
+    kernels, lams = jax.tree.map(lambda *a: np.stack(a), *each)
     errors, first = (
-        jnp.asarray(problem.criterion.from_search(part, len(problem.Y)))
-        for part in (values, np.asarray(start))
+        problem.criterion.from_search(np.asarray(part), len(problem.Y)) for part in (values, start)
     )
-    history = History(errors, jnp.asarray(norms), lams, kernels, first, converged, reason)
-    return Found(kernel, lam, history, problem, visited[-1])
+    data = jax.tree.map(jnp.asarray, (errors, norms, lams, kernels, first))
+    history = History(*data, converged, reason)
+    return Found(*jax.tree.map(jnp.asarray, each[best]), history, problem, visited[-1])

@@ -18,9 +18,8 @@ from jaxrls.problem.landmarks import TOLERANCE, check_evaluable
 from jaxrls.rows.compiled import compiled
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import is_sparse
-from jaxrls.search.conclude import conclude_grid, concluded, inspect_fit, keeps, with_solution
+from jaxrls.search.conclude import concluded, inspect_fit, keeps, on_grid, with_solution
 from jaxrls.search.estimate import of_problem
-from jaxrls.search.grid import Choice
 from jaxrls.search.lam_search import search
 from jaxrls.search.landmarks import landmarks as choose_landmarks
 from jaxrls.search.plan import Plan
@@ -136,8 +135,8 @@ def _best(problem: Problem, *, lams, per_target: bool, conservative, keep: bool 
     if plan.searches:
         found, solved = _searched(plan)
         return with_solution(found, solved, plan.problem, None, keep)
-    on_grid = _on_grid_at_once if plan.problem.traceable else _on_grid
-    found, kept = on_grid(plan, keeps=keeps(problem, keep))
+    search_grid = _on_grid_at_once if plan.problem.traceable else _on_grid
+    found, kept = search_grid(plan, keeps=keeps(problem, keep))
     found = with_solution(found, kept, plan.problem, plan.choice, keep)
     if not plan.goes_below or float(found.lam) >= NEAR * float(found.floor):
         return found
@@ -147,14 +146,13 @@ def _best(problem: Problem, *, lams, per_target: bool, conservative, keep: bool 
     return with_solution(found, kept, below, None, keep)
 
 
-_solved, _chosen = compiled(Problem.solution), compiled(Choice.of)
+_solved = compiled(Problem.solution)
 
 
 def _on_grid(plan: Plan, *, keeps: bool) -> tuple[Fit, Solution | None]:
     """The fit with the best λ of a grid, with its solution if that is kept."""
     solution = _solved(plan.problem)
-    found = _chosen(plan.choice, solution, plan.problem.kernel)
-    return conclude_grid(plan.problem, solution, *found), solution if keeps else None
+    return on_grid(plan.problem, solution, plan.choice), solution if keeps else None
 
 
 _on_grid_at_once = jax.jit(_on_grid, static_argnames="keeps")  # where all rows go into a program

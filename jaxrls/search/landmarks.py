@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.products import matmul
@@ -19,9 +19,9 @@ from jaxrls.problem.landmarks import Landmarks, check_kernel, hidden_trace, on_l
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.blocks import default_block_size
 from jaxrls.rows.gram import gram
-from jaxrls.rows.rows import DenseRows, GramRows, Rows
-from jaxrls.rows.sparse import is_sparse, sparse_rows
-from jaxrls.support.checks import as_array, check_matrix, check_whole, is_concrete
+from jaxrls.rows.rows import DenseRows
+from jaxrls.rows.sparse import as_rows
+from jaxrls.support.checks import check_whole, is_concrete
 from jaxrls.support.door import door
 from jaxrls.support.pictures import progress_bar
 
@@ -39,10 +39,10 @@ GROWTH = 4
 class _State(NamedTuple):
     """A partial Cholesky factor K̂ = FFᵀ while it grows; columns of F past `total` are 0."""
 
-    F: Float[Array, "n c"]
-    residual: Float[Array, " n"]  # diag(K − FFᵀ)
-    indices: Int[Array, " c"]
-    total: Int[Array, ""]
+    F: Any  # (n, c)
+    residual: Any  # (n,), diag(K − FFᵀ); None at the start
+    indices: Any  # (c,)
+    total: Any
     key: PRNGKeyArray
 
 
@@ -101,58 +101,38 @@ def landmarks(
     >>> sorted(R.points[:, 0].tolist()), float(R.trace_residual) < 1e-6
     ([0.0, 1.0], True)
     """
-    drawn, rows, v = _candidates(kernel, X, weights)
-    kernel, X = on_landmarks(kernel, rows)
-    known, n = is_concrete(kernel, X, v, key), X.shape[0]
+    check_kernel(kernel)
+    rows = as_rows(kernel, X)
+    weights = Weights.of_rows(weights, rows)
+    drawn, some = rows.candidates()
+    if drawn is not None:
+        weights = Weights.of(weights.some(drawn), len(drawn), rows.dtype)
+    here = drawn is None and rows.parts == 1
+    kernel, X = on_landmarks(kernel, rows if here else DenseRows(some))
+    known, n = is_concrete(kernel, X, weights, key), X.shape[0]
     _check(kernel, X, num, tol, method, known)
-    diag = X.map(kernel.diag, block_size=n)
-    data = kernel, X, v, diag, jnp.asarray(tol or 0, X.dtype) * jnp.sum(v * diag)
     limit = n if num is None else num
     capacity = min(limit, 2 * LARGEST_BLOCK) if known and tol is not None else limit
-    none = jnp.zeros((n, 0), X.dtype), diag, jnp.zeros(0, jnp.int32), jnp.zeros((), jnp.int32)
+    none = np.zeros((n, 0), X.dtype), None, np.zeros(0, np.int32), np.int32(0)
     state, progress = _State(*none, key), progress and known
     with progress_bar(progress, limit, "landmarks", "row") as reached:
         while True:
             # Twenty times on the way, to move the bar.
             steps = np.linspace(int(state.total), capacity, 21)[1:] if progress else [capacity]
             for step in steps:
-                stop = jnp.asarray(int(step), jnp.int32)
-                state = _grow(*data, state, stop, capacity=capacity, method=method)
+                bounds = np.int32(step), np.asarray(tol or 0, X.dtype)
+                options: dict = {"capacity": capacity, "method": method, "fill": not known}
+                state, found = _grow(kernel, X, weights, *bounds, state, **options)
                 reached(int(state.total) if progress else 0)  # without a bar nothing waits
             if capacity == limit or int(state.total) < capacity:
                 break
             capacity = min(limit, GROWTH * capacity)
-    indices = state.indices[: int(state.total) if known else capacity]
-    if not known:  # where the shape cannot follow: rows not chosen, of positive weight first
-        slot = jnp.arange(capacity, dtype=jnp.int32)
-        place = jnp.where(slot < state.total, indices, n)
-        rank = capacity + (v <= 0).astype(jnp.int32).at[place].set(slot - capacity, mode="drop")
-        indices = jnp.argsort(rank, stable=True)[:capacity].astype(jnp.int32)
+    indices, points, left = found.indices, found.points, found.trace_residual
+    if known and int(state.total) < capacity:
+        indices, points = indices[: int(state.total)], points[: int(state.total)]
     if drawn is not None:
-        return Landmarks(jnp.asarray(drawn, jnp.int32)[indices], X.take(indices), None)
-    left = jnp.sum(v * state.residual) + hidden_trace(capacity, jnp.sum(v * diag))
-    return Landmarks(indices, X.take(indices), left)
-
-
-def _candidates(kernel, X, weights) -> tuple[Any, Rows, Float[Array, " n"]]:
-    """The rows to choose from, in one array unless they are sparse; their row numbers, None where
-    they are all rows; and their weights.
-    """
-    check_kernel(kernel)
-    drawn = None
-    if isinstance(X, Rows):
-        given = Weights.of_rows(weights, X)
-        drawn, X = X.candidates()
-        weights = given.values if drawn is None else given.some(drawn)
-    if is_sparse(X):
-        rows: Rows = sparse_rows(X)
-    elif isinstance(X, Rows):
-        rows = X
-    else:
-        X = as_array("X", X)
-        check_matrix("X", X)
-        rows = DenseRows(X) if kernel.evaluable else GramRows(X)
-    return drawn, rows, Weights.of(weights, rows.shape[0], rows.dtype).array
+        return Landmarks(jnp.asarray(drawn, jnp.int32)[indices], points, None)
+    return Landmarks(indices, points, left)
 
 
 def _check(kernel, X, num, tol, method, known):
@@ -176,12 +156,16 @@ def _check(kernel, X, num, tol, method, known):
         )
 
 
-@partial(jax.jit, static_argnames=("capacity", "method"))
-def _grow(kernel, X, v, diag, target, state, stop, *, capacity, method):
-    """Rounds of proposals until there are `stop` landmarks, the trace is down to `target`, or no
-    row is independent.
+@partial(jax.jit, static_argnames=("capacity", "method", "fill"))
+def _grow(kernel, X, weights, stop, tol, state, *, capacity, method, fill):
+    """Rounds of proposals until there are `stop` landmarks, they miss no more than `tol` of the
+    trace, or no row is independent. With `fill` rows that were not chosen take the places that are
+    free, those of positive weight first.
     """
-    floor = capacity * jnp.finfo(X.dtype).eps * diag
+    v, diag = weights.array, X.map(kernel.diag, block_size=X.shape[0])
+    floor, whole = capacity * jnp.finfo(X.dtype).eps * diag, jnp.sum(v * diag)
+    if state.residual is None:
+        state = state._replace(residual=diag)
     # Pivots per round: equal rounds, at least four of them.
     block = -(-capacity // max(min(4, capacity), -(-capacity // LARGEST_BLOCK)))
     # Whole blocks of columns, and one to spare, as a round writes a whole block wherever it starts.
@@ -194,7 +178,7 @@ def _grow(kernel, X, v, diag, target, state, stop, *, capacity, method):
         return jnp.where(residual > floor[rows], weight, 0)
 
     def unfinished(state):
-        few = (state.total < stop) & (jnp.sum(v * state.residual) > target)
+        few = (state.total < stop) & (jnp.sum(v * state.residual) > tol * whole)
         return few & jnp.any(score(state.residual) > 0)
 
     def round_of(state):
@@ -249,4 +233,12 @@ def _grow(kernel, X, v, diag, target, state, stop, *, capacity, method):
 
     extra = columns - len(state.indices)
     F, indices = jnp.pad(state.F, ((0, 0), (0, extra))), jnp.pad(state.indices, (0, extra))
-    return jax.lax.while_loop(unfinished, round_of, state._replace(F=F, indices=indices))
+    state = jax.lax.while_loop(unfinished, round_of, state._replace(F=F, indices=indices))
+    indices = state.indices[:capacity]
+    if fill:
+        slot = jnp.arange(capacity, dtype=jnp.int32)
+        place = jnp.where(slot < state.total, indices, len(v))
+        rank = (v <= 0).astype(jnp.int32).at[place].set(slot - capacity, mode="drop")
+        indices = jnp.argsort(rank, stable=True)[:capacity].astype(jnp.int32)
+    left = jnp.sum(v * state.residual) + hidden_trace(capacity, whole)
+    return state, Landmarks(indices, X.take(indices), left)

@@ -32,33 +32,32 @@ class Plan:
     @classmethod
     def of(cls, problem: Problem, lams, per_target=False, conservative: Any = 0.0) -> "Plan":
         """The cheapest exact plan, unless a solver is named."""
-        criterion, solver = problem.criterion, problem.solver
-        kernel, rows, (n, d) = problem.kernel, problem.rows, problem.rows.shape
+        criterion, solver, rows = problem.criterion, problem.solver, problem.rows
         lams, has_spectrum = as_lams(lams, problem), solver is None or solver.has_spectrum
         _check_conservative(conservative, criterion, lams)
-        if isinstance(lams, str) and has_spectrum:
-            # Without slopes a search may miss the best; and a grid takes fewer readings.
-            lams = lams if problem.traceable and criterion.smooth else GRID
-        search, counted = isinstance(lams, str), isinstance(lams, int)
-        if counted and not has_spectrum:
-            if not criterion.smooth:
-                raise ValueError(f"{solver} has no spectrum for a grid of λ: give lams=[…]")
-            lams, search, counted = "search", True, False
-        named, num = (None, 1) if search else (None, lams) if counted else (lams, len(lams))
+        named, counted = not isinstance(lams, str | int), isinstance(lams, int)
+        if counted and not has_spectrum and not criterion.smooth:
+            raise ValueError(f"{solver} has no spectrum for a grid of λ: give lams=[…]")
+        # Without slopes a search may miss the best; and a grid takes fewer readings.
+        guided = not counted and problem.traceable and criterion.smooth
+        search = not named and (guided or not has_spectrum)
+        num = len(lams) if named else 1 if search else lams if counted else GRID
         per_target = per_target or np.ndim(lams) == 2
-        choice = Choice(criterion, named, num, per_target, float(conservative))
+        values = lams if named else None
+        choice = Choice(criterion, values, num, per_target, float(conservative))
         # Cholesky factors of all of K may replace the spectrum where all of this holds.
-        route = choose_route(kernel, n, d, rows.dtype)
+        on_grid = not named and not search
+        route = choose_route(problem.kernel, *rows.shape, rows.dtype)
         whole = rows.in_memory and problem.landmarks is None and route == "gram"
         either = whole and solver is None and criterion.any_factor and not per_target
-        either = either and (not counted or criterion.smooth and not conservative)
+        either = either and (named or criterion.smooth and not conservative)
         either = either and is_concrete(problem)  # inside `jax.jit` no λ is known to go on from
-        few = either and suits_cholesky(kernel, n, SEARCHED if counted else num)
+        tried = SEARCHED if on_grid else num
+        few = either and suits_cholesky(problem.kernel, rows.shape[0], tried)
         problem = replace(problem, solver=Cholesky() if few else solver or Spectral())
-        explicit = kernel.num_features(d, rows.dtype)
-        if is_concrete(rows) and (rows.in_memory or is_sparse(rows) and explicit is None):
+        if is_concrete(rows) and (rows.in_memory or is_sparse(rows) and problem.explicit is None):
             of_problem(problem, lams=num).check()
-        return cls(problem, choice, search or counted and few, counted and either)
+        return cls(problem, choice, search or on_grid and few, on_grid and either)
 
 
 def _check_conservative(conservative, criterion, lams) -> None:

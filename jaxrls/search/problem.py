@@ -204,6 +204,11 @@ class Problem:
         return some, rows if drawn is None else np.asarray(drawn)[rows]
 
     @property
+    def explicit(self) -> int | None:
+        """The number of the kernel's explicit features, None where it has none."""
+        return self.kernel.num_features(self.rows.shape[1], self.rows.dtype)
+
+    @property
     def traceable(self) -> bool:
         """Whether it can be passed into `jax.jit`: its rows, and those of its criterion, are
         arrays.

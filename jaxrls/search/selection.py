@@ -37,12 +37,7 @@ from jaxrls.rows.blocks import default_block_size, sum_rows
 from jaxrls.rows.gram import gram
 from jaxrls.search.grid import one_lam
 from jaxrls.search.problem import Problem
-from jaxrls.support.checks import (
-    check_whole,
-    in_words,
-    is_concrete,
-    memory_bytes,
-)
+from jaxrls.support.checks import check_whole, in_words, is_concrete, memory_bytes
 from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree
 
@@ -169,8 +164,7 @@ def select_columns(
     """
     named = {"weights": weights, "intercept": intercept, "criterion": LeaveOneOut(loss)}
     problem = Problem.of(Linear(), X, Y, **named)
-    check_whole("num, how many columns,", num, problem.rows.shape[1])
-    return Selection(*_chosen(problem, None, lam, num))
+    return Selection(*_chosen(problem, None, lam, num, problem.rows.shape[1]))
 
 
 @door("X")
@@ -238,31 +232,30 @@ def select_landmarks(
             "your own to fit(landmarks=)"
         )
     p, limit = len(pool.points), memory_bytes()
-    check_whole("num, how many landmarks,", num, p)
     needed = 3 * problem.rows.dtype.itemsize * n * p
     if limit is not None and needed > limit:
         raise ValueError(
             f"{p} candidates take about {in_words(needed)}, and this device has {in_words(limit)}: "
             "give fewer of them as candidates=, such as those that jaxrls.landmarks draws"
         )
-    chosen, *errors = _chosen(problem, pool.points, lam, num)
+    chosen, *errors = _chosen(problem, pool.points, lam, num, p)
     return LandmarkSelection(Landmarks(pool.indices[chosen], pool.points[chosen], None), *errors)
 
 
-def _chosen(problem: Problem, points, lam, num: int):
+def _chosen(problem: Problem, points, lam, num: int, most: int):
     """The chosen candidates in order, the errors after each and the error before the first; cut to
     those really chosen, where their number is known.
     """
+    check_whole("num, how many are chosen,", num, most)
     if not problem.rows.in_memory:
         raise ValueError(
-            "X must be a dense matrix, whose columns are read at every step, and is "
-            f"{type(problem.rows).__name__}"
+            f"X is {type(problem.rows).__name__}, and its columns are read at every step: give a "
+            "dense matrix"
         )
-    indices, errors, before, count = _choose(
-        problem, points, one_lam(lam, problem.rows.dtype), num=int(num)
-    )
-    most = int(count) if is_concrete(count) else num
-    return indices[:most], errors[:most], before
+    lam = one_lam(lam, problem.rows.dtype)
+    indices, errors, before, count = _choose(problem, points, lam, num=int(num))
+    count = int(count) if is_concrete(count) else num
+    return indices[:count], errors[:count], before
 
 
 @partial(jax.jit, static_argnames="num")
@@ -281,12 +274,9 @@ def _choose(problem: Problem, points, lam, *, num: int):
     (n, p), dtype, eps = B.shape, B.dtype, float(jnp.finfo(B.dtype).eps)
     began = jnp.ones(p, dtype) if points is None else kernel.diag(points)
     lengths = jnp.linalg.norm(weights.scale(B), axis=0)
-    remaining = jnp.ones(n, dtype)
-    if problem.intercept:
-        remaining = 1 - weights.direction**2
-        for _ in range(2):  # as rounding of the first mean grows with the offset
-            B = B - weights.mean(B)
-    B = weights.scale(B)
+    fixed, v = problem.fixed, weights.array
+    remaining = 1 - fixed.leverage(fixed.rows, v)
+    B = weights.scale(fixed.residual(weights, B))
     floor, tie = CERTAIN * num**0.5 * eps, 4 * n**0.5 * eps
     size = default_block_size(n, 4 * p * labels.Y.shape[1] * dtype.itemsize)
 
@@ -324,10 +314,11 @@ def _choose(problem: Problem, points, lam, *, num: int):
         j = jnp.argmax((mean <= least + tie * jnp.abs(least)) & able)
 
         # It joins.
-        a, across = A[:, j], jnp.zeros(p, dtype).at[j].set(jnp.where(alive[j], diag[j], 0))
+        a, own = A[:, j], jnp.where(alive[j], diag[j], 0)
+        across = jnp.zeros(p, dtype).at[j].set(own)
         inner = matmul(a, B)
         if points is not None:
-            inverse = jnp.where(alive[j], 1 / jnp.where(alive[j], diag[j], 1), 0)
+            inverse = jnp.where(alive[j], 1 / jnp.where(alive[j], own, 1), 0)
             across = kernel(points, points[j][None])[:, 0] - matmul(basis[:, j], basis)
             basis = basis.at[slot].set(across * jnp.sqrt(inverse))
             B = B - B[:, j, None] * (across * inverse)
@@ -343,5 +334,5 @@ def _choose(problem: Problem, points, lam, *, num: int):
     nothing = jnp.zeros((n, 1), dtype), *left, jnp.zeros(1, dtype), jnp.zeros_like(labels.Y[:1])
     before = labels.drop_axis(errors(*nothing)[0])
     _, (indices, found, real) = jax.lax.scan(step, start, jnp.arange(num))
-    count = jnp.sum(real.astype(jnp.int32))
+    count = jnp.sum(real, dtype=jnp.int32)
     return indices.astype(jnp.int32), labels.drop_axis(found), before, count

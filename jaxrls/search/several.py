@@ -4,7 +4,7 @@ along the gradient; predictions and scores split by kernel.
 
 from dataclasses import replace
 from functools import partial, reduce
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,10 +18,10 @@ from jaxrls.kernels.kernel import Kernel, Scaled, Sum
 from jaxrls.linalg.products import matmul
 from jaxrls.problem.landmarks import check_kernel
 from jaxrls.rows.gram import gram
-from jaxrls.search.descent import default_optimizer
+from jaxrls.search.descent import default_optimizer, look, step
 from jaxrls.search.grid import choose_lam, lam_vector, lambda_grid
 from jaxrls.search.problem import Problem
-from jaxrls.support.checks import as_array, as_floats, check_whole, is_concrete
+from jaxrls.support.checks import as_floats, check_whole, is_concrete
 from jaxrls.support.door import door
 from jaxrls.support.pytrees import pytree
 
@@ -111,24 +111,14 @@ class KernelsFit:
         **Cost** as `predict_split`. **Source**: Pratt 1987; as himalaya's `r2_score_split`.
         """
         split = self.predict_split(X)
-        Y = np.asarray(Y, split.dtype) if isinstance(split, np.ndarray) else as_array("Y", Y)
+        Y = as_floats("Y", Y, split.dtype)
         if Y.shape != split.shape[1:]:
             raise ValueError(
-                f"Y must have shape {split.shape[1:]}, a row for each of X and a column for each "
-                f"target, and has shape {Y.shape}"
+                f"Y must have shape {split.shape[1:]}, and has shape {Y.shape}: give a row for "
+                "each of X and a column for each target"
             )
         shares = split * (2 * (Y - self.intercept) - split.sum(axis=0))
         return shares.sum(axis=1) / ((Y - Y.mean(axis=0)) ** 2).sum(axis=0)
-
-
-class _Best(NamedTuple):
-    """The best for every target so far."""
-
-    error: Float[Array, " t"]
-    lam: Float[Array, " t"]
-    shares: Float[Array, "k t"]
-    coef: Float[Array, "q t"]
-    intercept: Float[Array, " t"]
 
 
 @door("X")
@@ -189,22 +179,25 @@ def fit_kernels(
     (True, True)
     """
     kernels = _checked(kernels)
-    named = {"weights": weights, "intercept": intercept, "groups": groups}
     equal = weighted(kernels, [1 / len(kernels)] * len(kernels))
-    problem = Problem.of(equal, X, Y, landmarks=landmarks, **named)
+    named: dict = {"weights": weights, "intercept": intercept, "groups": groups}
+    solver = (
+        Spectral("gram") if landmarks is None else None
+    )  # coefficients of rows, or of landmarks
+    problem = Problem.of(equal, X, Y, landmarks=landmarks, solver=solver, **named)
     if not problem.traceable:
         raise ValueError(
             "fit_kernels needs X in memory, which it reads many times, and X is "
             f"{type(problem.rows).__name__}: read it whole, or some of it"
         )
-    tried = _shares(len(kernels), num, shares, key, problem.rows.dtype)
-    lams = None if lams is None else lam_vector(jnp.atleast_1d(lams), problem.rows.dtype)
-    best, points = _search(problem, kernels, tried, lams)
+    dtype = problem.rows.dtype
+    tried = _shares(len(kernels), num, shares, key, dtype)
+    best = _search(problem, kernels, tried, None if lams is None else lam_vector(lams, dtype))
     if steps:
         check_whole("steps", steps)
         with jax.numpy_dtype_promotion("standard"):  # optax's line search mixes integer types
             best = _descended(problem, kernels, best, steps=int(steps))
-    return KernelsFit(kernels, points, best.coef, best.intercept, best.shares, best.lam, best.error)
+    return KernelsFit(kernels, (problem.landmarks or problem.rows).points, **best)
 
 
 def _checked(kernels) -> tuple[Kernel, ...]:
@@ -232,9 +225,8 @@ def _shares(count: int, num, given, key, dtype) -> Float[Array, "s k"]:
                 "fit_kernels draws weights at random: give key=jax.random.key(0), or shares= to try"
             )
         alpha = jnp.resize(jnp.asarray(CONCENTRATIONS, dtype), (num - 1, 1))
-        alpha = jnp.broadcast_to(alpha, (num - 1, count))
-        equal = jnp.full((1, count), 1 / count, dtype)
-        return jnp.concatenate([equal, jax.random.dirichlet(key, alpha, dtype=dtype)])
+        drawn = jax.random.dirichlet(key, jnp.tile(alpha, count), dtype=dtype)
+        given = jnp.concatenate([jnp.ones((1, count), dtype), drawn])
     shares = jnp.asarray(as_floats("shares", given, dtype))
     if shares.ndim != 2 or shares.shape[1] != count or len(shares) == 0:
         raise ValueError(
@@ -248,73 +240,71 @@ def _shares(count: int, num, given, key, dtype) -> Float[Array, "s k"]:
 
 
 def _solution(problem: Problem, kernels, shares) -> Solution:
-    """The solution for the weighted sum of kernels, with coefficients of rows or landmarks."""
-    solver = Spectral("gram") if problem.landmarks is None else None
-    return replace(problem, kernel=weighted(kernels, shares)).solution(solver)
+    return replace(problem, kernel=weighted(kernels, shares)).solution()
 
 
-def _judged(problem: Problem, kernels, shares, lams) -> _Best:
-    """The best λ for every target with the weighted sum of kernels."""
+def _judged(problem: Problem, kernels, shares, lams) -> dict:
+    """The best λ for every target with the weighted sum of kernels, and the model there."""
     solution = _solution(problem, kernels, shares)
     errors = problem.errors(solution, lams).reshape(len(lams), -1)
     lam, error = choose_lam(lams, errors, per_target=True)
-    lam = jnp.broadcast_to(lam, error.shape)
-    found = solution.coefficients(lam[None])
+    found = jax.tree.map(lambda part: part[0], solution.coefficients(lam[None]))
     each = jnp.broadcast_to(shares[:, None], (len(shares), len(error)))
-    return _Best(error, lam, each, found.coef[0], found.intercept[0])
+    best = {"coef": found.coef, "intercept": found.intercept, "shares": each}
+    return best | {"lam": lam, "error": error}
 
 
-def _better(old: _Best, new: _Best) -> _Best:
-    wins = (new.error < old.error) | jnp.isnan(old.error)
+def _better(old: dict, new: dict) -> dict:
+    wins = (new["error"] < old["error"]) | jnp.isnan(old["error"])
     return jax.tree.map(lambda old, new: jnp.where(wins, new, old), old, new)
 
 
 @jax.jit
-def _search(problem: Problem, kernels, tried, lams):
-    """The best of all for every target, and what its coefficients multiply."""
+def _search(problem: Problem, kernels, tried, lams) -> dict:
+    """The best of all for every target, over the grid of the first where no λ are given."""
     if lams is None:
         lams = lambda_grid(_solution(problem, kernels, tried[0]).factor)
 
-    def step(best, shares):
+    def try_one(best, shares):
         return _better(best, _judged(problem, kernels, shares, lams)), None
 
-    best, _ = jax.lax.scan(step, _judged(problem, kernels, tried[0], lams), tried[1:])
-    of: Any = problem.rows if problem.landmarks is None else problem.landmarks
-    return best, of.points
+    return jax.lax.scan(try_one, _judged(problem, kernels, tried[0], lams), tried[1:])[0]
+
+
+@pytree
+class Logarithms:
+    """A space to descend in: the logarithms of the weights, whose sum stands for 1/λ."""
+
+    kernels: tuple[Kernel, ...]
+    lam: Any
+
+    def unpack(self, log_shares) -> tuple[Kernel, Any]:
+        """Kernel and λ."""
+        return weighted(self.kernels, jnp.exp(log_shares)), self.lam
 
 
 @partial(jax.jit, static_argnames="steps")
-def _descended(problem: Problem, kernels, best: _Best, *, steps: int) -> _Best:
-    """Descent from the best of every target along the gradient in the logarithms of the weights,
-    whose sum stands for 1/λ; a weight of 0 starts at a hundredth of the mean.
+def _descended(problem: Problem, kernels, best: dict, *, steps: int) -> dict:
+    """Descent from the best of every target along the gradient; a weight of 0 starts at a hundredth
+    of the mean.
     """
-    import optax  # here, as in `default_optimizer`
+    options: dict = {"optimizer": default_optimizer()}
 
-    optimizer, least = default_optimizer(), 0.01 / len(kernels)
+    def of_target(args):
+        y, before = args
+        own, space = replace(problem, Y=y), Logarithms(kernels, before["lam"])
+        start = jnp.log(jnp.maximum(before["shares"], 0.01 / len(kernels)))
+        go_on = lambda point, _: (step(point, space, own, **options), None)
+        end, _ = jax.lax.scan(go_on, look(start, space, own, **options), length=steps)
+        shares = jnp.exp(end.params)
+        total = jnp.sum(shares)
+        found = _judged(own, kernels, shares / total, before["lam"][None] / total)
+        return _better(before, jax.tree.map(lambda a: a[..., 0], found))
 
-    def of_target(j):
-        own = replace(problem, Y=problem.Y.reshape(len(problem.Y), -1)[:, j])
-        before = jax.tree.map(lambda a: a[..., j, None], best)
-
-        def value(log_shares):
-            error = replace(own, kernel=weighted(kernels, jnp.exp(log_shares))).error(before.lam[0])
-            return own.criterion.to_search(error, len(own.Y))
-
-        def step(carry, _):
-            at, state = carry
-            error, slope = optax.value_and_grad_from_state(value)(at, state=state)
-            look = {"value": error, "grad": slope, "value_fn": value}
-            update, state = optimizer.update(slope, state, at, **look)
-            return (at + update, state), None
-
-        start = jnp.log(jnp.maximum(before.shares[:, 0], least))
-        (end, _), _ = jax.lax.scan(step, (start, optimizer.init(start)), length=steps)
-        total = jnp.sum(jnp.exp(end))
-        found = _judged(own, kernels, jnp.exp(end) / total, before.lam / total)
-        return jax.tree.map(lambda a: a[..., 0], _better(before, found))
-
-    each = jax.lax.map(of_target, jnp.arange(len(best.lam)))  # targets one after another
-    return jax.tree.map(lambda a: jnp.moveaxis(a, 0, -1), each)
+    moved = lambda tree, to, at: jax.tree.map(lambda a: jnp.moveaxis(a, to, at), tree)
+    columns = problem.Y.reshape(len(problem.Y), -1), best
+    each = jax.lax.map(of_target, moved(columns, -1, 0))  # targets one after another
+    return moved(each, 0, -1)
 
 
 def weighted(kernels: tuple[Kernel, ...], shares) -> Kernel:
@@ -325,8 +315,6 @@ def weighted(kernels: tuple[Kernel, ...], shares) -> Kernel:
 
 @partial(jax.jit, static_argnames="block_size")
 def _split(fit: KernelsFit, rows, *, block_size):
-    fit = jax.tree.map(jnp.asarray, fit)
-
     def block(x):
         each = zip(fit.kernels, fit.shares, strict=True)
         parts = [matmul(gram(kernel, x, fit.points), fit.coef * share) for kernel, share in each]

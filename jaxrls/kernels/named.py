@@ -24,4 +24,5 @@ PLAIN: dict[str, Callable] = {
     "tanimoto": Tanimoto,
     "precomputed": Precomputed,
 }
-NAMED = {name: partial(make, 1.0) for name, make in RADIAL.items()} | PLAIN
+NAMED = {name: make("median") for name, make in RADIAL.items()}
+NAMED |= {name: make() for name, make in PLAIN.items()}

@@ -35,7 +35,7 @@ from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.rows.sparse import as_rows, is_sparse
 from jaxrls.search.grid import one_lam
 from jaxrls.search.landmarks import landmarks as choose_landmarks
-from jaxrls.search.start import from_data
+from jaxrls.search.start import from_median
 from jaxrls.support.checks import (
     as_floats,
     check_labels,
@@ -106,14 +106,12 @@ class Problem:
         Raises:
             ValueError: as `fit`.
         """
-        named = isinstance(kernel, str) and kernel in NAMED
-        kernel = NAMED[kernel]() if named else kernel
+        kernel = NAMED.get(kernel, kernel) if isinstance(kernel, str) else kernel
         check_kernel(kernel)
         check_solver(solver)
         rows = as_rows(kernel, X)
         if landmarks is not None or isinstance(solver, Iterative):
             kernel, rows = on_landmarks(kernel, rows)
-        rows.check(kernel)
         if Y is None and rows.labels is None:
             raise ValueError(
                 f"Y must be labels, one for each of the {rows.shape[0]} rows of X, which brings "
@@ -126,8 +124,8 @@ class Problem:
         check_ratio(weights.values)
         if standardize:
             kernel = standardized(kernel, rows, weights)
-        if named:
-            kernel = from_data(kernel, rows, weights)
+        kernel = from_median(kernel, rows, weights)
+        rows.check(kernel)
         criterion = as_criterion(criterion, groups).bind(Y, rows)
         criterion.check(kernel)
         landmarks = resolve_landmarks(kernel, rows, landmarks, weights, progress)

@@ -230,13 +230,13 @@ def test_a_selection_goes_on_to_a_fit():
 
 
 WRONG = {
-    "num, how many columns, must be a whole number of at least 1 and at most 7, and is 8": {
+    "num, how many are chosen, must be a whole number of at least 1 and at most 7, and is 8": {
         "num": 8
     },
     "lam must be positive": {"lam": 0.0},
     r"lam must be one number, and has shape \(2,\)": {"lam": LAMS},
     "Y holds 1 values that are NaN": {"Y": np.where(np.arange(N) == 3, np.nan, Y[:, 0])},
-    "X must be a dense matrix, whose columns are read at every step, and is SparseRows": {
+    "X is SparseRows, and its columns are read at every step: give a dense matrix": {
         "X": scipy.sparse.csr_array(X)
     },
     "loss must be a function": {"loss": "squared"},
@@ -269,7 +269,7 @@ def test_errors_of_candidates(unchecked, monkeypatch):
     refused("row numbers must be rows of X, 0 to 14, and include 15", candidates=[3, 15])
     refused("candidates must be row numbers", candidates=X[:3])
     refused(
-        "num, how many landmarks, must be a whole number of at least 1 and at most 3",
+        "num, how many are chosen, must be a whole number of at least 1 and at most 3",
         num=4,
         candidates=[3, 4, 5],
     )

@@ -38,7 +38,8 @@ class FixedEffects:
     @classmethod
     def constant(cls, total: Float[Array, ""]) -> "FixedEffects":
         """An intercept, over rows of Σv = `total`: H = √v/√Σv."""
-        return cls(None, jnp.reshape(1 / jnp.sqrt(total), (1, 1)), True)
+        root: Any = (np if is_concrete(total) else jnp).sqrt(total)  # by NumPy nothing is compiled
+        return cls(None, jnp.asarray((1 / root).reshape(1, 1), total.dtype), True)
 
     @classmethod
     def columns(cls, B: Float[Array, "n p"], weights: Weights, intercept: bool) -> "FixedEffects":
@@ -232,6 +233,8 @@ class FixedEffects:
         """Raise where the columns become dependent without a row, or fold, if values are known."""
         if not self.count or not is_concrete(self, weights, folds):
             return
+        if self.rows is weights.values is folds is None and weights.n > 1:
+            return  # any other row does for a constant
         with jax.ensure_compile_time_eval():
             rest = self.has_rest(weights, folds)
             if not bool(jnp.all(rest)):

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxrls.linalg.products import matmul, safe_sqrt
@@ -82,12 +83,16 @@ class Weights:
     @property
     def count(self) -> Float[Array, ""]:
         """The number of rows of positive weight."""
-        return jnp.sum(self.used).astype(self.dtype)
+        return self._ones if self.values is None else jnp.sum(self.used).astype(self.dtype)
 
     @property
     def total(self) -> Float[Array, ""]:
         """Σᵢ vᵢ."""
-        return jnp.sum(self.array)
+        return self._ones if self.values is None else jnp.sum(self.values)
+
+    @property
+    def _ones(self) -> Float[Array, ""]:
+        return jnp.asarray(np.asarray(self.n, self.dtype))  # no program to compile
 
     @property
     def log_product(self) -> Float[Array, ""]:

@@ -147,11 +147,6 @@ class Problem:
         kernel = jax.tree.map(cast, kernel)
         return cls(kernel, rows, Y, weights, criterion, landmarks, fixed, block_size, solver)
 
-    @property
-    def intercept(self) -> bool:
-        """Whether a constant is fitted without penalty."""
-        return self.fixed.one is not None
-
     def with_constant(self) -> "Problem":
         """The problem with an intercept in place of other fixed effects, and labels minus what
         those fit: an approximation from which a search begins.
@@ -187,7 +182,7 @@ class Problem:
             w = times * w.mean()
         X, Y = (jnp.asarray(np.asarray(part)[rows]) for part in (X, Y))  # no program to compile
         weights = Weights.of(None if v is None else w, len(rows), X.dtype)
-        fixed = FixedEffects.constant(weights.total) if self.intercept else self.fixed
+        fixed = FixedEffects.constant(weights.total) if self.fixed.count else self.fixed
         some = replace(self, rows=DenseRows(X), Y=Y, weights=weights, fixed=fixed)
         return some, rows if drawn is None else np.asarray(drawn)[rows]
 

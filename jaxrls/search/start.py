@@ -165,7 +165,7 @@ def first_guess(problem: Any, start: str, lams, near: bool) -> list[tuple]:
 
         def scaled(part, name, _):
             widths.append(getattr(part, name))
-            return np.asarray(widths[-1] * factor, rows.dtype)
+            return np.asarray(np.asarray(widths[-1]) * factor, rows.dtype)
 
         return kernel.map_length_scales(scaled, np.zeros((1, rows.shape[1]), rows.dtype))
 

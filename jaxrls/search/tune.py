@@ -131,7 +131,7 @@ def tune(
     fit, solution = _made(problem, jnp.asarray(found.lam))
     history = found.history
     words = f"tuned in {len(history.errors) - 1} steps: {history.reason}"
-    error = jnp.min(history.errors)
+    error = jnp.asarray(np.min(history.errors))
     fit = replace(fit, error=error, history=history, plan=words)
     return with_solution(fit, solution, problem, Choice(problem.criterion, fit.lams), keep)
 

@@ -107,7 +107,7 @@ def test_what_it_refuses(unchecked):
             rls.LogPredictive(scale)
     with pytest.raises(
         ValueError,
-        match="knows no determinant, no leverage exactly",
+        match="has no determinant, exact leverages",
     ):
         rls.fit(
             KERNEL,

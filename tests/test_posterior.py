@@ -189,11 +189,24 @@ def test_inside_jit():
         assert_close(slope, (both(WIDTH + 1e-4)[0] - both(WIDTH - 1e-4)[0]) / 2e-4, 1e-6)
 
 
+def test_a_kernel_matrix_takes_the_diagonal_of_new_rows():
+    K, between = (gaussian(A, X).astype(DTYPE) for A in (X, X_NEW))
+    want = fit().predict(FRESH, return_std=True)
+    found = rls.fit(rls.Precomputed(), K, OUTPUT, **KEPT)
+    for a, b in zip(found.predict(between, return_std=True, diag=np.ones(NEW)), want, strict=True):
+        assert_close(a, b, tolerance())
+    few = rls.fit(rls.Precomputed(), K, OUTPUT, landmarks=np.arange(8), **KEPT)
+    want = fit(landmarks=np.arange(8)).predict(FRESH, return_std=True)[1]
+    found = few.predict(between[:, :8], return_std=True, diag=np.ones(NEW, DTYPE))[1]
+    assert_close(found, want, tolerance())
+
+
 def test_what_a_posterior_refuses(unchecked):
     scale = "scale must be 'evidence', 'loo' or a positive number, .* is "
     K, kept = gaussian(X, X).astype(DTYPE), "this fit kept no solution, .* fit with keep=True"
     posterior = lambda X=FRESH, **options: lambda: fit().posterior(X, **options)
     deviations = lambda **options: lambda: fit(**options).predict(INPUT, return_std=True)
+    diagonal = lambda **named: lambda: fit().predict(INPUT, diag=np.ones(N), **named)
     refused(
         (posterior(scale="median"), f"{scale}'median'"),
         (posterior(scale=-1), f"{scale}-1"),
@@ -202,9 +215,11 @@ def test_what_a_posterior_refuses(unchecked):
         (posterior(FRESH * np.nan), "X holds 12 values that are NaN or infinite"),
         (deviations(keep=False), kept),
         (deviations(per_target=True), "are for one λ, and this fit chose one for each target"),
-        (deviations(solver=rls.Refined()), "a factor by route 'refined' tells no variances"),
+        (deviations(solver=rls.Refined()), "by route 'refined' has no posterior variances"),
         (
             lambda: rls.fit(rls.Precomputed(), K, OUTPUT, **KEPT).posterior(K[:2]),
             "variances need k.x, x. of new rows, which",
         ),
+        (diagonal(return_std=True), "a kernel that knows it takes no diag="),
+        (diagonal(), "pass return_std=True, or leave"),
     )

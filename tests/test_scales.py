@@ -261,7 +261,9 @@ def test_rows_of_tiny_weight(route, kernel):
     X, y, v, want = light(kernel)
     factor = factorize(kernel, array(X), weights=array(v), solver=solver_of(route))
     assert_close(loo_residuals(factor, array(y), array(0.1)), want, 1e5 * EPS)
-    alone = loo_residuals(factor, array(y), array(0.1), rls.folds(np.arange(30)))  # every row a group
+    alone = loo_residuals(
+        factor, array(y), array(0.1), rls.folds(np.arange(30))
+    )  # every row a group
     assert_close(alone, want, 1e5 * EPS)
 
 

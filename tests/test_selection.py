@@ -9,7 +9,18 @@ import pytest
 import scipy.sparse
 from contract.cases import WIDTH, gaussian
 from extended import cholesky, solve_lower
-from support import DTYPE, EPS, X64, array, assert_close, of_landmarks, refused, wide
+from support import (
+    DTYPE,
+    EPS,
+    X64,
+    array,
+    assert_close,
+    factor_subset,
+    factorize,
+    loo,
+    refused,
+    wide,
+)
 
 import jaxrls as rls
 
@@ -190,11 +201,11 @@ def test_a_column_that_takes_a_row_for_itself_is_chosen_last():
 @pytest.mark.float64
 def test_a_selection_goes_on_to_a_fit():
     y, tolerance = Y[:, 0], 4 * N * EPS * (1 + np.linalg.norm(X, 2) ** 2 / 0.5)
-    found = rls.select_columns(X, y, 3, 0.5)
-    marked = rls.select_landmarks(KERNEL, X[:, :2], y, 3, 0.5)
-    on_points = of_landmarks(KERNEL, X[:, :2], marked.landmarks, leave=False)
-    for factor, chosen in ((rls.factorize(found.kernel, X), found), (on_points, marked)):
-        assert_close(rls.loo(factor, y, [0.5])[0], chosen.errors[-1], tolerance)
+    found = jax.jit(lambda X: rls.select_columns(X, y, 3, 0.5))(X)
+    marked = jax.jit(lambda X: rls.select_landmarks(KERNEL, X, y, 3, 0.5))(X[:, :2])
+    on_points = factor_subset(KERNEL, X[:, :2], marked.landmarks, leave=False)
+    for factor, chosen in ((factorize(found.kernel, X), found), (on_points, marked)):
+        assert_close(loo(factor, y, array([0.5]))[0], chosen.errors[-1], tolerance)
     assert found.first(2).columns == tuple(found.columns[:2].tolist())
 
 

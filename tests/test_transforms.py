@@ -240,7 +240,7 @@ def test_every_public_function_is_in_the_list():
         if not name.startswith("_") and callable(value) and not isinstance(value, type)
     }
     listed = {name.split(",")[0] for group in COMPUTATIONS.values() for name in group}
-    assert public == listed | set(ON_THE_HOST), "each is in COMPUTATIONS, or says why not"
+    assert public - listed == set(ON_THE_HOST), "each is in COMPUTATIONS, or says why not"
 
 
 @pytest.mark.float64  # where the other precision can be told from it

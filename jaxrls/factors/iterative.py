@@ -295,7 +295,7 @@ class IterativeGram(Factor):
         """Raise: this would need entries of an inverse. `outcome` knows the variance of its
         diagonal.
         """
-        what = "knows no determinant, no leverage exactly, and tells no intervals"
+        what = "has no determinant, exact leverages or intervals"
         raise ValueError(self._lacks(what))
 
     logdet = sweep = smoother = _refuse

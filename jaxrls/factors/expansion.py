@@ -46,8 +46,8 @@ class AtPoints(Expansion):
         """k(x, xᵢ)."""
         if self.points is None:
             raise ValueError(
-                "a factor made from K knows no rows: pass the matrix k(new, training) as design to "
-                "jaxrls.holdout"
+                "a factor of a given kernel matrix has no rows to evaluate a kernel at: pass "
+                "k(new, training) as X to jaxrls.holdout"
             )
         if self.origin is None:
             return gram(kernel, X, self.points)

@@ -117,8 +117,8 @@ class Jackknife:
         own = self.fits.method
         if method not in (None, own):
             raise ValueError(
-                f"method must be {own!r} or None for a fit that left out what this one did, and is "
-                f"{method!r}: 'cv+' takes a fit with groups=, and 'jackknife+' one without"
+                f"method must be {own!r} or None for this fit, and is {method!r}: 'cv+' needs a "
+                "fit with groups=, and 'jackknife+' one without"
             )
 
     def rank(self, level) -> Int[Array, ""]:

@@ -69,6 +69,9 @@ def test_what_comes_back_belongs_to_the_chosen_lam():
         assert_close(fit.loo_residuals[:, t], left_out[:, 0], 1e-7, "residuals")
         hat, constant = oracle.refit(Phi, np.eye(24), lam, intercept=True)
         assert_close(fit.dof[t], np.trace(Phi @ hat + constant), 1e-7, "dof")
+    left = 1 - np.mean(fit.loo_residuals**2, axis=0) / Y.var(axis=0)
+    assert_close(fit.r2, left.mean(), 1e-12)
+    assert f"held-out R² {left.mean():.3g}, " in repr(fit)
     assert fit.route == "gram" and fit.dof.shape == fit.lam.shape == (2,)
     largest = np.linalg.norm(Phi - Phi.mean(axis=0), 2) ** 2
     assert float(fit.floor) == pytest.approx(24**0.5 * np.finfo(float).eps * largest)
@@ -258,6 +261,9 @@ def test_kernels_by_name_are_as_wide_as_rows_are_apart():
         wide = rls.start_from_data(kernel, jnp.asarray(X))
         assert_close(rls.fit(name, X, Y, lams=LAMS).kernel.width, wide.width, 1e-6, name)
     assert rls.fit("linear", X, Y, lams=LAMS).kernel == rls.Linear()
+    part = rls.fit(rls.Gaussian("median").on(0) + rls.Gaussian(3), X, Y, lams=LAMS).kernel
+    assert_close(part.left.kernel.width, rls.median_distance(jnp.asarray(X[:, :1])), 1e-6)
+    assert part.right.width == 3
     away, v = np.concatenate([X, 1e3 + X]), np.repeat([1.0, 0.0], 24)
     found = rls.fit("matern", away, np.concatenate([Y, Y]), weights=v, lams=LAMS).kernel
     assert_close(
@@ -267,9 +273,16 @@ def test_kernels_by_name_are_as_wide_as_rows_are_apart():
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("alpha", "lams=[…]"), ("sample_weight", "weights="), ("weigths", "weights=")],
+    [
+        ("alpha", "lams=[…]"),
+        ("sample_weight", "weights="),
+        ("weigths", "weights="),
+        ("length_scale", "a kernel's width="),
+    ],
 )
 def test_arguments_by_other_names(name, hint):
+    with pytest.raises(TypeError, match="Gaussian takes no widht=: did you mean width=?"):
+        rls.Gaussian(widht=1.0)
     for door in (rls.fit, rls.tune):
         with pytest.raises(TypeError, match=re.escape(f"{name}=: did you mean {hint}?")):
             door(KERNEL, *data(), **{name: 1.0})

@@ -341,6 +341,11 @@ def test_posterior_and_intervals_with_fixed_effects(way, kind):
     assert_close(found.covariance, want, 1e-9)
     w, beta = refit(Phi, columns, Y[:, :1], lam, ZEROS)
     assert_close(found.mean, (Phi_new @ w + columns[:4] @ beta)[:, 0], 1e-9)
+    found, used = fit.fixed_effects(scale=1.0), ZEROS > 0
+    G = Phi[used] @ Phi[used].T + lam * np.diag(1 / ZEROS[used])
+    want = np.linalg.inv(columns[used].T @ np.linalg.solve(G, columns[used]))
+    assert_close(found.covariance, want, 1e-9, "generalised least squares")
+    assert_close(found.mean, beta[:, 0], 1e-9)
     ends = []
     for i in np.flatnonzero(ZEROS > 0):
         rest, (Phi, Phi_new) = np.arange(N) != i, features(way, [i], new)

@@ -237,7 +237,7 @@ def test_what_predictive_distributions_refuse(unchecked):
     for call, message in (
         (
             lambda: changed.intervals(FRESH),
-            "intervals need held-out residuals, which a fit does not have after update",
+            "held-out residuals are not known after update, forget or load",
         ),
         (
             lambda: known("plain").loo_predictive().coverage([1.5, np.nan]),

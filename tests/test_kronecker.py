@@ -257,7 +257,10 @@ def test_errors_of_settings_name_the_argument(unchecked):
         (lambda: rls.kronecker_left_out(factor, Y, [1.0], "both"), f"setting='both' {only}"),
         (lambda: rls.kronecker_residuals(factor, Y.T, 1.0), r"Y must have shape \(1, 3\)"),
         (lambda: rls.kronecker_residuals(factor, Y, [1.0, 2.0]), "lam must be one number"),
-        (lambda: rls.kronecker_left_out(single, [[1.0]], [1.0]), "needs two entries, and Y has one"),
+        (
+            lambda: rls.kronecker_left_out(single, [[1.0]], [1.0]),
+            "needs two entries, and Y has one",
+        ),
         (
             lambda: rls.kronecker_left_out(of_gram(jnp.eye(3)), Y, [1.0]),
             "factor must be of two-sided data, and has route 'gram'",

@@ -107,7 +107,7 @@ def test_what_it_refuses(unchecked):
             rls.LogPredictive(scale)
     with pytest.raises(
         ValueError,
-        match="does not support determinants, exact leverages",
+        match="has no determinant, exact leverages",
     ):
         rls.fit(
             KERNEL,

@@ -242,7 +242,19 @@ def test_what_a_posterior_refuses(named, message, unchecked):
         fit().posterior(**{"X": FRESH, **named})
 
 
-def test_what_tells_no_variance(unchecked):
+def test_a_kernel_matrix_takes_the_diagonal_of_new_rows():
+    K, between = (gaussian(A, X).astype(DTYPE) for A in (X, X_NEW))
+    want = fit().predict(FRESH, return_std=True)
+    found = rls.fit(rls.Precomputed(), K, OUTPUT, **KEPT)
+    for a, b in zip(found.predict(between, return_std=True, diag=np.ones(NEW)), want, strict=True):
+        assert_close(a, b, tolerance())
+    few = rls.fit(rls.Precomputed(), K, OUTPUT, landmarks=np.arange(8), **KEPT)
+    want = fit(landmarks=np.arange(8)).predict(FRESH, return_std=True)[1]
+    found = few.predict(between[:, :8], return_std=True, diag=np.ones(NEW, DTYPE))[1]
+    assert_close(found, want, tolerance())
+
+
+def test_what_has_no_variance(unchecked):
     K, kept = gaussian(X, X).astype(DTYPE), "this fit kept no solution, .* fit with keep=True"
     for call, message in (
         (lambda: fit(keep=False).predict(INPUT, return_std=True), kept),
@@ -252,12 +264,17 @@ def test_what_tells_no_variance(unchecked):
         ),
         (
             lambda: fit(solver=rls.Refined()).posterior(INPUT),
-            "a factor by route 'refined' does not support variances",
+            "a factor by route 'refined' has no posterior variances",
         ),
         (
             lambda: rls.fit(rls.Precomputed(), K, OUTPUT, **KEPT).posterior(K[:2]),
             "variances need k.x, x. of new rows, which",
         ),
+        (
+            lambda: fit().predict(INPUT, return_std=True, diag=np.ones(N)),
+            "a kernel that knows it takes no diag=",
+        ),
+        (lambda: fit().predict(INPUT, diag=np.ones(N)), "pass return_std=True, or leave"),
     ):
         with pytest.raises(ValueError, match=message):
             call()

@@ -88,16 +88,16 @@ def public():
 
 # Tokens of code at most, in thousands, docstrings and comments apart: lower them where there is room.
 BUDGET = {
-    "support": 6.4,
+    "support": 6.5,
     "linalg": 4.6,
     "kernels": 5.3,
     "rows": 11.2,
     "problem": 6.3,
     "leave_out": 5.2,
-    "factors": 26.1,
+    "factors": 26.3,
     "criteria": 5.5,
-    "inference": 9.2,
-    "search": 23.1,
+    "inference": 9.4,
+    "search": 23.2,
     "io": 5.1,
     "sklearn": 4.9,
     "cli": 4.6,

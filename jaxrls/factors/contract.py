@@ -217,7 +217,7 @@ class Factor(ABC):
 
     def spread(self, lam: Float[Array, ""]) -> Spread:
         """The posterior covariance at one λ."""
-        raise ValueError(self._lacks("does not support variances"))
+        raise ValueError(self._lacks("has no posterior variances"))
 
     def planes(self, lam: Float[Array, ""]) -> Planes | None:
         """Directions of the coefficients of landmarks that leave with their row, in the coordinates

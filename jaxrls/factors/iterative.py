@@ -295,7 +295,7 @@ class IterativeGram(Factor):
         """Raise: this would need entries of an inverse. `outcome` knows the variance of its
         diagonal.
         """
-        what = "does not support determinants, exact leverages or intervals"
+        what = "has no determinant, exact leverages or intervals"
         raise ValueError(self._lacks(what))
 
     logdet = sweep = smoother = _refuse

@@ -440,7 +440,7 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
     >>> (rls.conformal_labels(fit, X, codes).p_values([[1.5], [-3.0]]) > 0.25).tolist()
     [[False, True], [True, False]]
     """
-    process, model = fit.of_kept("process"), fit.model
+    process, model = fit.process(), fit.model
     points = model.read(X)[0].dense()
     n, dtype = len(points), points.dtype
     given, wanted = as_array("codes", codes, dtype), (n, *model.coef.shape[1:])

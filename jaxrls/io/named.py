@@ -44,7 +44,7 @@ PLAIN: dict[str, Callable] = {
     "tanimoto": Tanimoto,
     "precomputed": Precomputed,
 }
-KERNELS = ("linear", *POLYNOMIAL, *RADIAL, "cosine", "precomputed")
+KERNELS = (*PLAIN, *POLYNOMIAL, *RADIAL)
 CRITERIA = {**NAMED, "kfold": loo}  # by groups, which are given or drawn
 
 

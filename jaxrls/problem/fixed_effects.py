@@ -211,7 +211,7 @@ class FixedEffects:
             ..., first:, :
         ]
 
-    def joined(self, intercept, free) -> Float[Array, "q t"]:
+    def joined(self, intercept, free) -> Float[Array, "q *t"]:
         """β from intercept and other coefficients: the inverse of `split`."""
         constant = intercept[None][: int(self.intercept)]
         return constant if free is None else jnp.concatenate([constant, free])

@@ -42,7 +42,10 @@ class Landmarks:
 def check_kernel(kernel) -> None:
     """Raise unless it is a jaxrls kernel."""
     if not isinstance(kernel, Kernel):
-        raise ValueError(f"kernel must be a jaxrls kernel such as Gaussian(1.0), and is {kernel!r}")
+        raise ValueError(
+            f"kernel must be a jaxrls kernel such as Gaussian(1.0), and is {kernel!r}: fit and tune "
+            "also take the names 'gaussian', 'laplacian', 'matern' and 'linear'"
+        )
 
 
 def check_evaluable(kernel) -> None:

@@ -66,7 +66,11 @@ def conclude(
         if left.error is not None and criterion.smooth:  # a step has no useful slope
             standard_error = jnp.mean(left.error) if error.ndim == 0 else left.error[0]
             standard_error = standard_error / factor.weights.total
-    found = jax.tree.map(lambda part: part[0], left.coefficients)
+    found, r2 = jax.tree.map(lambda part: part[0], left.coefficients), None
+    if left.residuals is not None:
+        Y, share = solution.labels.Y, factor.weights.array[:, None] / factor.weights.total
+        squares = jnp.sum(share * (Y - jnp.sum(share * Y, axis=0)) ** 2, axis=0)
+        r2 = jnp.mean(1 - jnp.sum(share * left.residuals[0] ** 2, axis=0) / squares)
     if report.ridge is not None:
         length = lambda e: jnp.linalg.norm(factor.weights.scale(e), axis=0)
         estimated = left.residuals is None  # and held-out residuals are larger than this
@@ -93,6 +97,7 @@ def conclude(
         run=left.run,
         loo_standard_error=standard_error,
         ridge_effect=moved,
+        r2=r2,
     )
 
 
@@ -242,8 +247,7 @@ class Kept:
         if problem is not None and (_features(problem) or np.inf) <= problem.rows.shape[0]:
             solution = replace(solution, summed=fit.of_kept("summed"))
         if not arrays_alone(solution):
-            known = fit.model.kernel.knows_diag and not np.ndim(fit.lam)
-            made = fit.of_kept("process") if known else None, fit.of_kept("jackknife")
+            made = None if np.ndim(fit.lam) else fit.of_kept("process"), fit.of_kept("jackknife")
             factor: Any = solution.factor
             solution = replace(solution, factor=replace(factor, rows=NoRows(factor.dtype)))
         return replace(self, problem=None, solution=solution, made=made)
@@ -273,19 +277,14 @@ class Kept:
                 "variances need one λ, and this fit has one for each target: fit with one for "
                 "all, or each target alone"
             )
-        if not fit.model.kernel.knows_diag:
-            raise ValueError(
-                "variances need k(x, x) of new rows, which a given kernel matrix does not have: "
-                "fit with a kernel and its inputs"
-            )
         return self.made[0] or process_at(self.solution, jnp.asarray(fit.lam), fit.loo_residuals)
 
     def jackknife(self, fit: Fit) -> Jackknife:
         """What intervals need: all fits at this λ with a row, or a group, held out."""
         if fit.loo_residuals is None:
             raise ValueError(
-                "intervals need held-out residuals, which a fit does not have after update or "
-                "forget: fit all rows again"
+                "held-out residuals are not known after update, forget or load of rows: fit to all "
+                "rows anew"
             )
         given = self.solution, self.groups
         chosen = map(jnp.asarray, (fit.lam, fit.loo_residuals))

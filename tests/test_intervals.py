@@ -86,9 +86,8 @@ def assert_ends(found, want, tolerance=TOLERANCE):
 )
 def test_intervals_are_those_of_refits(landmarks, groups):
     found = fit(weights=V.astype(DTYPE), groups=groups, landmarks=landmarks)
-    method = "jackknife+" if groups is None else "cv+"
     for level in (0.5, 0.8, 0.9):
-        ends = found.intervals(FRESH, level, method=method, block_size=4)
+        ends = found.intervals(FRESH, level, block_size=4)
         assert_ends(ends, by_refits(groups, level=level, landmarks=landmarks))
 
 
@@ -97,7 +96,7 @@ def test_intervals_on_landmarks_do_not_depend_on_the_unit_of_the_kernel(route):
     """N, which goes as 1/unit², leaves the range of float32 where λN does not."""
     unit = DTYPE(2.0**-100 if X64 else 2.0**-30)
     options = {"landmarks": np.arange(0, N, 3), "keep": True, "solver": solver_of(route)}
-    for groups, method, studentised in ((GROUPS, "cv+", False), (None, "jackknife+", True)):
+    for groups, studentised in ((GROUPS, False), (None, True)):
         at = lambda scale, groups=groups: rls.fit(
             scale * GAUSSIAN,
             INPUT,
@@ -107,8 +106,7 @@ def test_intervals_on_landmarks_do_not_depend_on_the_unit_of_the_kernel(route):
             **options,
         )
         one, other = (
-            at(scale).intervals(FRESH, 0.8, method=method, studentised=studentised)
-            for scale in (DTYPE(1), unit)
+            at(scale).intervals(FRESH, 0.8, studentised=studentised) for scale in (DTYPE(1), unit)
         )
         for end, same in zip(one, other, strict=True):
             assert_close(same, end, TOLERANCE)
@@ -207,17 +205,6 @@ LEVEL = "level must be between 0 and 1, such as 0.9, and holds "
         ({}, {"level": 90}, LEVEL + "90"),
         ({}, {"level": "0.9"}, "level must hold real numbers"),
         ({}, {"level": [0.5, 0.9]}, LEVEL),
-        (
-            {},
-            {"method": "bootstrap"},
-            "method must be 'jackknife.' or None .* and is 'bootstrap'",
-        ),
-        ({}, {"method": "cv+"}, "and is 'cv.': 'cv.' needs a fit with groups="),
-        (
-            {"groups": GROUPS},
-            {"method": "jackknife+"},
-            "and is 'jackknife.': .* and 'jackknife.' one without",
-        ),
         (
             {"groups": GROUPS, "keep": True},
             {"studentised": True},

@@ -119,7 +119,7 @@ def whole():
             name: getattr(solution, name)(lams)
             for name in ("residual_norm", "data_fit", "logdet", "dof", "residual_dof", "residuals")
         }
-        criteria = {"gcv": rls.GCV(), "evidence": rls.Evidence()}
+        criteria = {"gcv": rls.gcv, "evidence": rls.log_marginal_likelihood}
         return (
             parts
             | {name: one.values(solution, lams, None) for name, one in criteria.items()}

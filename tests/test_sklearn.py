@@ -35,7 +35,8 @@ from sklearn.pipeline import make_pipeline  # noqa: E402
 from sklearn.preprocessing import StandardScaler  # noqa: E402
 from sklearn.utils.estimator_checks import parametrize_with_checks  # noqa: E402
 
-from jaxrls.io.named import KERNELS, RADIAL  # noqa: E402
+from jaxrls.io.named import KERNELS  # noqa: E402
+from jaxrls.kernels.named import RADIAL  # noqa: E402
 from jaxrls.sklearn import RLSClassifier, RLSRegressor  # noqa: E402
 
 TOLERANCE = 1e-9

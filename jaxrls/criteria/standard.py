@@ -263,7 +263,7 @@ class HoldOut(Positive):
         loss: as in `LeaveOneOut`.
 
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> rls.HoldOut(jnp.ones((2, 1)), jnp.array([1.0, 2.0])).name
+    >>> rls.holdout(jnp.ones((2, 1)), jnp.array([1.0, 2.0])).name
     'holdout'
     """
 

@@ -60,8 +60,9 @@ def fit(
     smallest error.
 
     Args:
-        kernel: a jaxrls kernel, such as `Gaussian(2.0)`; or "gaussian", "laplacian", "matern" (of ν
-            = 5/2), all with the median distance between rows as width, or "linear".
+        kernel: a jaxrls kernel, such as `Gaussian(2.0)`; or a name: "gaussian", "laplacian",
+            "matern52" and others of a width, which is the median distance between rows, or
+            "linear", "cosine", "tanimoto".
         X: rows (n, d), NumPy, JAX or sparse (SciPy, BCOO), or a source of rows such as a `stream`.
         Y: labels (n,) or (n, t); a source of rows may bring its own.
         lams: how many λ, on a grid from the spectrum; or λ (L,), where 0 is taken as `fit.floor`;

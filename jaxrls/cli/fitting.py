@@ -83,8 +83,7 @@ def chosen(args, name: str, classes, groups):
     criterion = CRITERIA[name]
     if name == "pairs" and classes is not None and len(classes) > 2:
         raise ValueError(
-            "--criterion pairs needs a numeric target or two classes, and there are "
-            f"{len(classes)}: take another criterion"
+            f"--criterion pairs needs a numeric target or two classes, and there are {len(classes)}"
         )
     if groups is not None and (args.rank or name == "pairs"):
         fixed = rls.levels(groups) if args.rank else None
@@ -142,8 +141,7 @@ def read(args, source: str):
     if args.missing == "median":
         if (absent := np.isnan(X).all(axis=0)).any():
             raise ValueError(
-                f"{source}: input {absent.argmax()} holds missing values only: leave it out with "
-                "--drop"
+                f"{source}: input {absent.argmax()} holds missing values only: name it in --drop"
             )
         known["medians"] = np.nanmedian(X, axis=0).tolist()
     X = inputs_of(source, X, texts, known)

@@ -270,7 +270,7 @@ def test_algebra():
         *(
             (
                 combine,
-                r"Precomputed\(\) stands for a matrix, .*: compute them into K, as in 0.5 \* K1",
+                r"Precomputed\(\) has no sums, .*: compute them into K, such as 0.5 \* K1",
             )
             for combine in (
                 lambda: K + rls.Linear(),

@@ -141,7 +141,7 @@ def test_what_sets_of_labels_and_p_values_refuse(unchecked):
         return lambda: rls.conformal_labels(fit, X, codes, **named)
 
     p_values = lambda *given: lambda: rls.label_p_values(*given)
-    shape, row = r"must have shape \(n,\) or \(n, t\), .* and has shape \(\)", "of row 0 are not"
+    shape, row = r"must have shape \(n,\) or \(n, t\), .* and has shape \(\)", "row 0 differs"
     two, weights = CODES[:, :2], "label_weights"
     refused(
         (
@@ -151,8 +151,11 @@ def test_what_sets_of_labels_and_p_values_refuse(unchecked):
         (conformal(label_weights=np.ones(2)), rf"{weights} must have shape \(3,\)"),
         (conformal(weights=np.ones(3)), r"weights must have shape \(14,\)"),
         (conformal(keep=False), "fit with keep=True"),
-        (conformal(codes=np.nan * CODES), f"codes must be ±1, .* and those {row}"),
-        (conformal(codes=-CODES), rf"with one \+1 a row, and those {row}: use encode"),
+        (conformal(codes=np.nan * CODES), f"codes must be ±1, .* and {row}"),
+        (
+            conformal(codes=-CODES),
+            rf"with one \+1 in each row of several columns, and {row}: use encode",
+        ),
         (conformal(label_weights=[1, 2, np.nan]), f"{weights} holds 1 values that are NaN"),
         (conformal(label_weights=[1, 2, -3]), rf"{weights} must not be negative, .* is -3\.0"),
         (conformal(label_weights=np.zeros(3)), f"{weights} are all zero"),
@@ -161,7 +164,7 @@ def test_what_sets_of_labels_and_p_values_refuse(unchecked):
         (p_values(CODES, CODES, two), r"scores must have shape \(14, 3\), as left_out has"),
         (p_values(CODES, CODES, 0.5), f"scores {shape}"),
         (p_values(0.5, CODES, CODES), f"left_out {shape}"),
-        (p_values(CODES, abs(CODES) / 2, CODES), f"codes must be ±1, .* and those {row}"),
+        (p_values(CODES, abs(CODES) / 2, CODES), f"codes must be ±1, .* and {row}"),
     )
 
 
@@ -189,7 +192,7 @@ def test_the_estimator_gives_these_sets():
     refused(
         (
             lambda: jackknife.predict_set(new),
-            "'conformal' takes keep=True and a fit without groups",
+            "'conformal' needs keep=True and a fit without groups",
         ),
         (
             lambda: model.predict_set(new, level=1),

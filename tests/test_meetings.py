@@ -54,7 +54,7 @@ def test_groups_leave_together_in_residuals_too(data):
 def test_powers_that_a_factor_lacks_are_named(data):
     X, y = data
     point = rls.factorize(GAUSSIAN, X, solver=rls.Cholesky())
-    words = "route 'cholesky' has no spectrum: make it by another"
+    words = "route 'cholesky' has no spectrum: use another"
     refused(
         (lambda: rls.lambda_grid(point), words),
         (lambda: rls.influence(point, y, 0.1), words),

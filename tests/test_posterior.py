@@ -160,7 +160,7 @@ def test_after_rows_have_come_or_gone():
     pairs = (each.predict(FRESH, return_std=True) for each in (found, again))
     for one, other in zip(*pairs, strict=True):
         assert_close(one, other, 100 * tolerance())
-    changed = "scale='loo' needs the rows, which were changed since the fit"
+    changed = "scale='loo' needs all rows, which a fit does not have after update"
     refused((lambda: found.posterior(FRESH, scale="loo"), changed))
 
 
@@ -214,7 +214,7 @@ def test_what_a_posterior_refuses(unchecked):
         (posterior(FRESH[:, :1]), "X must have 2 columns, the columns it was fitted on, and has 1"),
         (posterior(FRESH * np.nan), "X holds 12 values that are NaN or infinite"),
         (deviations(keep=False), kept),
-        (deviations(per_target=True), "are for one λ, and this fit chose one for each target"),
+        (deviations(per_target=True), "variances need one λ, and this fit has one for each target"),
         (deviations(solver=rls.Refined()), "by route 'refined' has no posterior variances"),
         (
             lambda: rls.fit(rls.Precomputed(), K, OUTPUT, **KEPT).posterior(K[:2]),

@@ -155,14 +155,14 @@ def test_weights_weigh_scores_as_in_ridge_cv():
 @pytest.mark.filterwarnings("ignore:Only one class is present")
 def test_what_does_not_go_with_a_scorer_is_refused(unchecked):
     fit = lambda **options: lambda: RLSRegressor(**options).fit(X, Y)
-    both = "scoring= and store_cv_results= take"
+    both = "scoring= and store_cv_results= need"
     x, y = np.random.default_rng(0).normal(size=(20, 2)), np.repeat([0, 1], 10)
     alone = RLSClassifier("linear", lams=[0.1, 1.0, 10.0], scoring="roc_auc", by_fold=True)
     refused(
         (fit(scoring="r3"), "'r3'"),
         (fit(scoring="r2", loss="absolute_error"), "scoring='r2' chooses λ by scores"),
         (fit(scoring="r2", by_fold=True), "by_fold=True needs folds: give cv= or groups="),
-        (fit(scoring="r2", lams="search"), f"{both} .* neither lams='search'"),
+        (fit(scoring="r2", lams="search"), f"{both} .* without lams='search'"),
         (fit(store_cv_results="losses"), "'store_cv_results' parameter .* Got 'losses'"),
         (fit(scoring="r2", criterion="gcv"), f"{both} criterion='loo' or 'kfold'"),
         (

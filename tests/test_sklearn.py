@@ -32,7 +32,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from support import assert_close, refused
 
 import jaxrls as rls
-from jaxrls.io.named import KERNELS, RADIAL
+from jaxrls.io.named import KERNELS
+from jaxrls.kernels.named import RADIAL
 from jaxrls.sklearn import RLSClassifier, RLSRegressor
 
 TOLERANCE = 1e-9
@@ -345,7 +346,7 @@ def test_bad_parameters_and_data(unchecked):
         (fit(kernel="precomputed"), "precomputed kernel matrix, must be square"),
         (
             lambda: RLSClassifier().fit(X, np.zeros(N)),
-            "labels hold one class only, 0.0: classification needs at least two",
+            "labels must hold at least two classes, and hold only 0.0",
         ),
         (lambda: RLSClassifier().fit(X, y), "Unknown label type"),
         (

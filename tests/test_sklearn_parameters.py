@@ -158,13 +158,13 @@ def test_class_weights_take_part_in_the_choice_of_lam():
 
 
 def test_class_weights_in_parts():
-    """A dict is that of all rows; what depends on rows to come is refused, and so is a class that
+    """A dict is that of all rows; what depends on later rows is refused, and so is a class that
     is none.
     """
     model = in_parts(RLSClassifier("linear", lams=0.7, class_weight=UNEVEN), NAMES, CLASSES)
     whole = RidgeClassifier(0.7, class_weight=UNEVEN).fit(X, NAMES)
     assert_close(model.decision_function(NEW), whole.decision_function(NEW), TOLERANCE, "scores")
-    none = "needs scores of rows left out, of which partial_fit has none"
+    none = "needs held-out scores, which partial_fit does not have"
     asked, balanced = (
         model.set_params(probability="sigmoid"),
         RLSClassifier(class_weight="balanced"),
@@ -174,7 +174,7 @@ def test_class_weights_in_parts():
         (lambda: asked.predict_proba(NEW), f"predict_proba {none}"),
         (
             lambda: balanced.partial_fit(X, NAMES, classes=CLASSES),
-            "class_weight='balanced' depends on rows to come",
+            "class_weight='balanced' depends on the rows of later calls",
         ),
         (lambda: RLSClassifier(class_weight="even").fit(X, NAMES), "class_weight"),
     )
@@ -305,7 +305,7 @@ def test_parts_that_do_not_go_together(unchecked):
     refused(
         (
             lambda: given.partial_fit(np.eye(4), Y[:4]).partial_fit(np.eye(4), Y[:4]),
-            "a fit to a kernel matrix takes no further rows",
+            "a fit to a given kernel matrix cannot be updated",
         ),
         (
             lambda: regressor().partial_fit(X[:, :2], Y),

@@ -270,7 +270,7 @@ def test_what_a_stream_cannot_do_is_said():
     changing = rls.stream(parts)
     parts.append((X[:3], Y[:3]))
     pair = "standardize must be True, False or a pair"
-    in_memory = "tune needs X, and rows held out, in memory"
+    in_memory = "tune needs X and held-out rows in memory"
     refused(
         (lambda: rls.fit(KERNEL, source, landmarks=10), "Y must be labels"),
         (lambda: rls.fit(KERNEL, X), "Y must be labels"),

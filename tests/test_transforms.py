@@ -213,7 +213,6 @@ COMPUTATIONS: dict = {
 }
 ON_THE_HOST = {
     "airfoil": "reads the data set that comes with the package",
-    "certificate": "writes a sentence",
     "decode": "labels may be text",
     "encode": "labels may be text",
     "estimate": "computes with shapes",

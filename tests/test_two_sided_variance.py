@@ -147,7 +147,7 @@ def test_what_cannot_be(unchecked):
         (posterior(pairs=[[0.0, 1.0]]), f"{rows} whole numbers .* have dtype float"),
         (posterior(pairs=[[0, 1], [6, 1]]), f"{rows} rows of X, 0 to 5, and include 6"),
         (posterior(pairs=[[0, -1]]), "0 to 3, and include -1: negative ones"),
-        (posterior(X1[:, :1]), "X1 must have 2 columns, those it was fitted on, and has 1"),
+        (posterior(X1[:, :1]), "X1 must have 2 columns, as in the fit, and has 1"),
         (lambda: bare.posterior(X1, X2), keep),
         (lambda: bare.predict(X1, X2, return_std=True), keep),
     )

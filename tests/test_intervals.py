@@ -224,7 +224,7 @@ def test_what_predictive_distributions_refuse(unchecked):
     for call, message in (
         (
             lambda: changed.intervals(FRESH),
-            "what each row leaves out is not known any more, as rows were changed",
+            "held-out residuals are not known after update, forget or load of rows",
         ),
         (
             lambda: known("plain").loo_predictive().coverage([1.5, np.nan]),

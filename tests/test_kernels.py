@@ -350,7 +350,7 @@ def test_polynomial_features(degree):
 def test_a_matrix_has_no_algebra(combine):
     with pytest.raises(
         ValueError,
-        match=r"Precomputed\(\) stands for a matrix, of which .*: compute them into K, as in 0.5 \* K1",
+        match=r"Precomputed\(\) has no sums, .*: compute them into K, such as 0.5 \* K1",
     ):
         combine(rls.Precomputed())
 

@@ -157,8 +157,11 @@ OF_CONFORMAL = [
     ({"label_weights": np.ones(2)}, r"label_weights must have shape \(3,\)"),
     ({"weights": np.ones(3)}, r"weights must have shape \(14,\)"),
     ({"keep": False}, "fit with keep=True"),
-    ({"codes": np.nan * CODES}, "codes must be ±1, .* and those of row 0 are not"),
-    ({"codes": -CODES}, r"with one \+1 a row, and those of row 0 are not: use encode"),
+    ({"codes": np.nan * CODES}, "codes must be ±1, .* and row 0 differs"),
+    (
+        {"codes": -CODES},
+        r"with one \+1 in each row of several columns, and row 0 differs: use encode",
+    ),
     ({"label_weights": [1, 2, np.nan]}, "label_weights holds 1 values that are NaN"),
     ({"label_weights": [1, 2, -3]}, r"label_weights must not be negative, .* is -3\.0"),
     ({"label_weights": np.zeros(3)}, "label_weights are all zero"),
@@ -169,7 +172,7 @@ OF_P_VALUES = [
     ((CODES, CODES, CODES[:, :2]), r"scores must have shape \(14, 3\), as left_out has"),
     ((CODES, CODES, 0.5), r"scores must have shape \(n,\) or \(n, t\), .* and has shape \(\)"),
     ((0.5, CODES, CODES), r"left_out must have shape \(n,\) or \(n, t\), .* and has shape \(\)"),
-    ((CODES, abs(CODES) / 2, CODES), "codes must be ±1, .* and those of row 0 are not"),
+    ((CODES, abs(CODES) / 2, CODES), "codes must be ±1, .* and row 0 differs"),
 ]
 
 
@@ -215,7 +218,7 @@ def test_the_estimator_gives_these_sets():
         == (np.asarray(p) > 0.4).tolist()
     )
     for estimator, options, message in (
-        (jackknife, {}, "method='conformal' takes keep=True and a fit without groups"),
+        (jackknife, {}, "method='conformal' needs keep=True and a fit without groups"),
         (model, {"level": 1}, "level must be a number between 0 and 1, and is 1"),
         (model, {"method": "split"}, "method must be 'conformal' or 'jackknife', and is 'split'"),
         (

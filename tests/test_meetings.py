@@ -58,9 +58,7 @@ def test_powers_that_a_factor_lacks_are_named(data):
         lambda f: rls.influence(f, y, 0.1),
         lambda f: rls.eigenfunctions(f, rls.Gaussian(1.0), X),
     ):
-        with pytest.raises(
-            ValueError, match="route 'cholesky' has no spectrum: make it by another"
-        ):
+        with pytest.raises(ValueError, match="route 'cholesky' has no spectrum: use another"):
             ask(point)
 
 

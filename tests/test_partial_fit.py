@@ -106,7 +106,7 @@ def test_there_is_none_beside_what_takes_rows():
                 .partial_fit(np.eye(4), Y[:4])
                 .partial_fit(np.eye(4), Y[:4])
             ),
-            "a fit to a kernel matrix takes no further rows",
+            "a fit to a given kernel matrix cannot be updated",
         ),
         (
             lambda: RLSRegressor("linear").partial_fit(X, Y).partial_fit(X[:, :2], Y),

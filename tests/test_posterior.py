@@ -191,7 +191,7 @@ def test_after_rows_have_come_or_gone():
     ):
         assert_close(one, other, 100 * tolerance())
     with pytest.raises(
-        ValueError, match="scale='loo' needs the rows, which were changed since the fit"
+        ValueError, match="scale='loo' needs all rows, which a fit does not have after update"
     ):
         found.posterior(FRESH, scale="loo")
 
@@ -260,7 +260,7 @@ def test_what_has_no_variance(unchecked):
         (lambda: fit(keep=False).predict(INPUT, return_std=True), kept),
         (
             lambda: fit(per_target=True).predict(INPUT, return_std=True),
-            "variances are for one λ, and this fit chose one for each target",
+            "variances need one λ, and this fit has one for each target",
         ),
         (
             lambda: fit(solver=rls.Refined()).posterior(INPUT),

@@ -166,12 +166,12 @@ def test_weights_weigh_scores_as_in_ridge_cv():
         ({"scoring": "r2", "by_fold": True}, "by_fold=True needs folds: give cv= or groups="),
         (
             {"scoring": "r2", "lams": "search"},
-            "scoring= and store_cv_results= take .* neither lams='search'",
+            "scoring= and store_cv_results= need .* without lams='search'",
         ),
         ({"store_cv_results": "losses"}, "'store_cv_results' parameter .* Got 'losses'"),
         (
             {"scoring": "r2", "criterion": "gcv"},
-            "scoring= and store_cv_results= take criterion='loo' or 'kfold'",
+            "scoring= and store_cv_results= need criterion='loo' or 'kfold'",
         ),
     ],
     ids=["unknown", "loss", "no folds", "search", "unknown results", "gcv"],

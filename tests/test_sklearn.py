@@ -406,7 +406,7 @@ def test_bad_parameters(options, message, unchecked):
         ),
         (
             lambda: RLSClassifier().fit(X, np.zeros(40)),
-            "labels hold one class only, 0.0: classification needs at least two",
+            "labels must hold at least two classes, and hold only 0.0",
         ),
         (lambda: RLSClassifier().fit(X, y), "Unknown label type"),
         (

@@ -179,7 +179,7 @@ V_OF_CLASSES = N / 3 / np.array([np.sum(name == NAMES) for name in NAMES])
 
 
 def test_class_weights_in_parts():
-    """A dict is that of all rows; what depends on rows to come is refused, and so is a class that
+    """A dict is that of all rows; what depends on later rows is refused, and so is a class that
     is none.
     """
     model = RLSClassifier("linear", lams=0.7, class_weight=UNEVEN)
@@ -187,11 +187,13 @@ def test_class_weights_in_parts():
         model.partial_fit(X[part], NAMES[part], classes=np.unique(NAMES))
     whole = RidgeClassifier(0.7, class_weight=UNEVEN).fit(X, NAMES)
     assert_close(model.decision_function(NEW), whole.decision_function(NEW), TOLERANCE, "scores")
-    none = "needs scores of rows left out, of which partial_fit has none"
+    none = "needs held-out scores, which partial_fit does not have"
     for ask in ("predict_set", "predict_proba"):
         with pytest.raises(ValueError, match=f"{ask} {none}"):
             getattr(model.set_params(probability="sigmoid"), ask)(NEW)
-    with pytest.raises(ValueError, match="class_weight='balanced' depends on rows to come"):
+    with pytest.raises(
+        ValueError, match="class_weight='balanced' depends on the rows of later calls"
+    ):
         RLSClassifier(class_weight="balanced").partial_fit(X, NAMES, classes=np.unique(NAMES))
     with pytest.raises(ValueError, match="class_weight"):
         RLSClassifier(class_weight="even").fit(X, NAMES)

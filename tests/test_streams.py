@@ -303,10 +303,10 @@ def test_what_a_stream_cannot_do_is_said():
         ),
         (lambda: changing.sum(lambda x: x.sum()), "rows"),
         (lambda: rls.stream([np.eye(2)], target=0), "target, weights and columns name columns of"),
-        (lambda: rls.tune(KERNEL, labelled, Y), "tune needs X, and rows held out, in memory"),
+        (lambda: rls.tune(KERNEL, labelled, Y), "tune needs X and held-out rows in memory"),
         (
             lambda: rls.tune(KERNEL, X, Y, criterion=rls.holdout(source, Y)),
-            "tune needs X, and rows held out, in memory",
+            "tune needs X and held-out rows in memory",
         ),
         (
             lambda: rls.fit(KERNEL, labelled, lams=[0.1], solver=rls.Iterative(10)),

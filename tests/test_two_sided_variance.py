@@ -148,7 +148,7 @@ def test_inside_jit():
         ({"pairs": [[0.0, 1.0]]}, "row numbers must be whole numbers .* have dtype float"),
         ({"pairs": [[0, 1], [6, 1]]}, "row numbers must be rows of X, 0 to 5, and include 6"),
         ({"pairs": [[0, -1]]}, "0 to 3, and include -1: negative ones"),
-        ({"X1": X1[:, :1]}, "X1 must have 2 columns, those it was fitted on, and has 1"),
+        ({"X1": X1[:, :1]}, "X1 must have 2 columns, as in the fit, and has 1"),
     ],
 )
 def test_what_cannot_be(named, message, unchecked):

@@ -164,7 +164,8 @@ def select_columns(
     """
     named = {"weights": weights, "intercept": intercept, "criterion": LeaveOneOut(loss)}
     problem = Problem.of(Linear(), X, Y, **named)
-    return Selection(*_chosen(problem, None, lam, num, problem.rows.shape[1]))
+    check_whole("num, how many columns,", num, problem.rows.shape[1])
+    return Selection(*_chosen(problem, None, lam, num))
 
 
 @door("X")
@@ -232,25 +233,25 @@ def select_landmarks(
             "your own to fit(landmarks=)"
         )
     p, limit = len(pool.points), memory_bytes()
+    check_whole("num, how many landmarks,", num, p)
     needed = 3 * problem.rows.dtype.itemsize * n * p
     if limit is not None and needed > limit:
         raise ValueError(
             f"{p} candidates take about {in_words(needed)}, and this device has {in_words(limit)}: "
             "give fewer of them as candidates=, such as those that jaxrls.landmarks draws"
         )
-    chosen, *errors = _chosen(problem, pool.points, lam, num, p)
+    chosen, *errors = _chosen(problem, pool.points, lam, num)
     return LandmarkSelection(Landmarks(pool.indices[chosen], pool.points[chosen], None), *errors)
 
 
-def _chosen(problem: Problem, points, lam, num: int, most: int):
+def _chosen(problem: Problem, points, lam, num: int):
     """The chosen candidates in order, the errors after each and the error before the first; cut to
     those really chosen, where their number is known.
     """
-    check_whole("num, how many are chosen,", num, most)
     if not problem.rows.in_memory:
         raise ValueError(
-            f"X is {type(problem.rows).__name__}, and its columns are read at every step: give a "
-            "dense matrix"
+            "X must be a dense matrix, whose columns are read at every step, and is "
+            f"{type(problem.rows).__name__}"
         )
     lam = one_lam(lam, problem.rows.dtype)
     indices, errors, before, count = _choose(problem, points, lam, num=int(num))

@@ -97,7 +97,7 @@ BUDGET = {
     "factors": 26.3,
     "criteria": 5.5,
     "inference": 9.1,
-    "search": 23.2,
+    "search": 22.9,
     "io": 5.0,
     "sklearn": 4.9,
     "cli": 4.6,

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxrls.linalg.products import matmul, safe_sqrt
+from jaxrls.linalg.products import safe_sqrt
 from jaxrls.rows.rows import Rows
 from jaxrls.support.checks import as_array, as_floats, check_weights
 from jaxrls.support.pytrees import pytree, static
@@ -111,10 +111,6 @@ class Weights:
     def direction(self) -> Float[Array, " n"]:
         """h = √v/‖√v‖, the constant function in the weighted problem."""
         return self.root / jnp.sqrt(self.total)
-
-    def mean(self, A):
-        """The weighted mean Σᵢ vᵢ aᵢ / Σᵢ vᵢ."""
-        return jnp.mean(A, axis=0) if self.values is None else matmul(self.values, A) / self.total
 
     def scale(self, A):
         """√v A, row by row."""

@@ -230,7 +230,7 @@ def test_a_loss_sees_residuals_and_labels_as_they_are():
             ),
         ),
         ({"K2": np.diag([1.0, np.inf])}, "K2 holds 1 values that are NaN or infinite"),
-        ({"weights": np.ones(4)}, r"weights must be a pair \(v1, v2\).*found ndarray"),
+        ({"weights": np.ones(4)}, r"weights must be a pair \(v1, v2\).*is of type ndarray"),
         (
             {"weights": (np.array([1.0, 0.0]), None)},
             "weights of rows must be positive, and some are 0: leave those rows out of Y",

@@ -94,7 +94,7 @@ class Model:
 
     def _padded(self) -> "Model":
         """The same function with coefficients 0 of further points, up to a common size."""
-        if not isinstance(self.points, Numbers):
+        if not isinstance(self.points, Numbers) or not self.kernel.knows_diag:
             return self
         more = common_size(len(self.points)) - len(self.points)
         points, coef = map(np.asarray, (self.points, self.coef))

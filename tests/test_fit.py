@@ -401,7 +401,7 @@ def test_warns_below_the_precision_of_the_factor():
             KERNEL, X, Y, lams=lams, criterion=with_errors(*2 * [np.abs(np.arange(8.0) - best)])
         )
         words = f"λ below {fit.floor:.2g} is below the precision of the factor, and the grid "
-        words += "goes down to 1e-16: drop those, or use float64"
+        words += "goes down to 1e-16: leave such λ out, or use float64"
         assert [m for m in messages if "precision" in m] == [words] * warned and fit.lam == lams[
             best
         ]
@@ -510,7 +510,7 @@ REFUSED = [
         {"kernel": rls.Precomputed(), "X": np.eye(4), "standardize": True},
         "standardize= is for columns of X, and X holds a kernel matrix",
     ),
-    ({"solver": "dual"}, "solver must be None to choose, or Spectral(), Cholesky(), Refined()"),
+    ({"solver": "dual"}, "solver must be Spectral(), Cholesky(), Refined() or Iterative()"),
     (
         {"solver": rls.Spectral("features")},
         "Spectral() needs explicit features, which Gaussian does not have",
@@ -526,7 +526,10 @@ REFUSED = [
     ),
     ({"criterion": rls.kfold}, "criterion=kfold lacks its data: give criterion=kfold(groups)"),
     ({"criterion": rls.holdout}, "criterion=holdout lacks its data: give criterion=holdout(X, Y)"),
-    ({"criterion": jax.jit(rls.gcv)}, "criterion must be gcv itself, and is a function around it"),
+    (
+        {"criterion": jax.jit(rls.gcv)},
+        "criterion must be gcv itself, and is a function that wraps it",
+    ),
     ({"criterion": "aic"}, "criterion must be one of 'loo', 'gcv', 'evidence'"),
     (
         {

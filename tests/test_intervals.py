@@ -200,7 +200,7 @@ LEVEL = "level must be between 0 and 1, such as 0.9, and holds "
         (
             {"keep": False},
             {},
-            "this fit kept no solution, from which that comes: fit with keep=True",
+            "this fit kept no solution, which this call needs: fit with keep=True",
         ),
         ({}, {"level": 90}, LEVEL + "90"),
         ({}, {"level": "0.9"}, "level must hold real numbers"),
@@ -208,7 +208,7 @@ LEVEL = "level must be between 0 and 1, such as 0.9, and holds "
         (
             {"groups": GROUPS, "keep": True},
             {"studentised": True},
-            "studentised=True is for rows left out one",
+            "studentised=True needs a fit that left out single rows",
         ),
         ({}, {"X": FRESH[:, :1]}, "X must have 2 columns, the columns it was fitted on, and has 1"),
         ({}, {"X": FRESH * np.nan}, "X holds 12 values that are NaN or infinite"),
@@ -224,7 +224,7 @@ def test_what_predictive_distributions_refuse(unchecked):
     for call, message in (
         (
             lambda: changed.intervals(FRESH),
-            "what each row leaves out is not known any more, as rows were changed",
+            "held-out residuals are not known after update, forget or load",
         ),
         (
             lambda: known("plain").loo_predictive().coverage([1.5, np.nan]),
@@ -236,7 +236,7 @@ def test_what_predictive_distributions_refuse(unchecked):
         ),
         (
             lambda: known("groups").loo_predictive(),
-            "loo_predictive is for rows left out one by one",
+            "loo_predictive needs a fit that left out single rows",
         ),
     ):
         with pytest.raises(ValueError, match=message):
@@ -339,8 +339,8 @@ def test_what_the_command_line_refuses(tmp_path, capsys):
     np.savetxt(table, np.c_[X, Y[:, 0]], **named)
     np.savetxt(labels, np.c_[X.astype(str), np.where(Y[:, 0] > 0, "a", "b")], fmt="%s", **named)
     rls.save(model, rls.fit(GAUSSIAN, X, Y[:, 0], lams=[LAM]))
-    without = "has no intervals: fit numbers with --intervals"
-    of_labels = "--intervals and --rank take numbers, and y has labels"
+    without = "does not hold what intervals need: fit with --intervals"
+    of_labels = "--intervals and --rank need a numeric target, and y holds labels"
     assert main(["predict", model, table, "--interval", "0.8"]) == 2
     assert without in capsys.readouterr().err
     assert main(["fit", labels, "--intervals"]) == 2

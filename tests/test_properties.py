@@ -93,6 +93,7 @@ FIRST = (
     "cholesky gram",
     "cholesky landmarks",
     "landmarks that depend",
+    "cholesky landmarks that depend",
 )
 COMBINATIONS = [
     (name, intercept)

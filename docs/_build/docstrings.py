@@ -32,9 +32,9 @@ class Docstrings(griffe.Extension):
         """The same of fields; an object of a class that is not shown has the docstring of that."""
         if isinstance(node, ast.AnnAssign):
             attr.annotation = ast.unparse(node.annotation)
-        elif isinstance(node.value, ast.Call):
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             made = attr.parent.members.get(ast.unparse(node.value.func))
-            if made is not None and made.docstring:
+            if isinstance(made, griffe.Class) and made.docstring:
                 attr.docstring = griffe.Docstring(made.docstring.value, parent=attr)
 
     def on_object(self, *, obj, **kwargs):

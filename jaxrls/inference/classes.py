@@ -74,13 +74,13 @@ def encode(labels, classes=None) -> tuple[np.ndarray, np.ndarray]:
     if (classes[index] != labels).any():
         found = labels[classes[index] != labels][0]
         raise ValueError(
-            f"labels must be among classes, {classes.tolist()}, and one is {found!r}: name all "
-            "classes that there are"
+            f"labels must be among classes, {classes.tolist()}, and one is {found!r}: add it to "
+            "classes"
         )
     if len(classes) < 2:
         raise ValueError(
-            f"labels hold one class only, {classes.tolist()[0]!r}: classification needs at least "
-            "two"
+            f"labels must hold at least two classes, and hold only {classes.tolist()[0]!r}: add "
+            "rows of another class"
         )
     codes = np.where(index[:, None] == np.arange(len(classes)), 1.0, -1.0)
     return (codes[:, 1] if len(classes) == 2 else codes), classes
@@ -107,7 +107,7 @@ def decode(scores, classes) -> np.ndarray:
     scores, classes = as_floats("scores", scores), np.asarray(classes)
     check_targets("scores", scores)
     if classes.ndim != 1:
-        raise ValueError(f"classes must be those of encode, (T,), and are {classes}")
+        raise ValueError(f"classes must be the array (T,) that encode returned, and is {classes}")
     scores = np.asarray(scores).reshape(len(scores), -1)
     columns, expected = scores.shape[1], 1 if len(classes) == 2 else len(classes)
     if columns != expected:
@@ -469,8 +469,8 @@ def _check_codes(codes) -> None:
 
     if (found := value_of(wrong, codes)).any():
         raise ValueError(
-            "codes must be ±1, of several columns with one +1 a row, and those of row "
-            f"{found.argmax()} are not: use encode(labels)"
+            "codes must be ±1, with one +1 in each row of several columns, and row "
+            f"{found.argmax()} differs: use encode(labels)"
         )
 
 

@@ -222,7 +222,7 @@ class Fit(Generic[K]):
 
     def _kept(self):
         if self.kept is None:
-            raise ValueError("this fit kept no solution, from which that comes: fit with keep=True")
+            raise ValueError("this fit kept no solution, which this call needs: fit with keep=True")
         return self.kept
 
     def of_kept(self, name: str) -> Any:

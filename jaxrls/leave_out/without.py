@@ -139,15 +139,15 @@ class Without(ABC):
         i, from the variance of f in the fit to all rows.
         """
         raise ValueError(
-            "studentised=True is for rows left out one by one, and this fit left groups out: fit "
-            "without groups="
+            "studentised=True needs a fit that left out single rows, and this fit left out "
+            "groups: fit without groups="
         )
 
     def deviations(self) -> Float[Array, " n"]:
         """σᵢ of every label given all others; infinite for one of weight 0."""
         raise ValueError(
-            "loo_predictive is for rows left out one by one, and this fit left groups out: fit "
-            "without groups="
+            "loo_predictive needs a fit that left out single rows, and this fit left out groups: "
+            "fit without groups="
         )
 
 

@@ -53,8 +53,9 @@ def check_evaluable(kernel) -> None:
     check_kernel(kernel)
     if not kernel.evaluable:
         raise ValueError(
-            f"landmarks need a kernel that can be evaluated, and {type(kernel).__name__}() cannot: "
-            "pass features, a kernel function, or in fit the numbers of its columns"
+            "landmarks need a kernel that can be evaluated at any row, and "
+            f"{type(kernel).__name__}() cannot: pass another kernel, or to fit row numbers as "
+            "landmarks="
         )
 
 
@@ -201,8 +202,7 @@ def certified_lam(source: Any, tol: float | Float[Array, ""]) -> Float[Array, ""
     """
     if source.trace_residual is None:
         raise ValueError(
-            "these landmarks carry no trace residual: pass the factor made from them, which knows "
-            "its own"
+            "source has no trace residual: pass the factor that was made from these landmarks"
         )
     if is_concrete(tol) and not tol > 0:
         raise ValueError(

@@ -175,8 +175,8 @@ def _searched(plan: Plan) -> tuple[Fit, Solution]:
     problem = plan.problem
     if not is_concrete(problem):
         raise ValueError(
-            "lams='search' looks at values, which have none inside jax.jit: give numbers, or call "
-            "fit outside"
+            "lams='search' needs known values, and inside jax.jit there are none: give numbers, "
+            "or call fit outside"
         )
     solution = _solved(problem)
     table, chosen, words = search(problem, solution, plan.choice.per_target)
@@ -189,8 +189,8 @@ def _widened(X) -> np.ndarray:
     """Rows in float64, for `Refined`."""
     if isinstance(X, Rows) or is_sparse(X) or not is_concrete(X):
         raise ValueError(
-            f"Refined() computes in float64 from a dense X of known values, and X is "
-            f"{type(X).__name__}: call fit outside of jax.jit, or give float64 NumPy data"
+            f"Refined() needs a dense X with known values, and X is {type(X).__name__}: call fit "
+            "outside of jax.jit, or give float64 NumPy data"
         )
     return np.asarray(as_floats("X", X), np.float64)
 
@@ -211,8 +211,8 @@ def _on_enough_landmarks(run: Callable, problem: Problem, progress: bool) -> Any
         )
     if not is_concrete(rows):
         raise ValueError(
-            "landmarks='auto' looks at values, which have none inside jax.jit: give a number, or "
-            "call fit outside"
+            "landmarks='auto' needs known values, and inside jax.jit there are none: give a "
+            "number, or call fit outside"
         )
 
     def solved(chosen, words: str) -> Any:

@@ -1,4 +1,4 @@
-"""The model that a fit leaves behind: a function that predicts."""
+"""The model of a fit: a function that predicts."""
 
 from dataclasses import replace
 from typing import Any
@@ -66,8 +66,8 @@ class Model:
         Args:
             X: new rows (m, d), dense, sparse or a source of `Rows`.
             fixed_effects: those of the new rows where the fit had such: columns (m, p) or labels of
-                levels (m,). Without labels of levels predictions are scores, up to a constant for
-                each group.
+                levels (m,). Without labels of levels predictions are right up to a constant for
+                each group, as in ranking.
             block_size: rows at a time.
 
         Returns:

@@ -1,4 +1,4 @@
-"""From a chosen λ and a solution to a `Fit`: the model, warnings about its numbers, and the
+"""Makes a `Fit` from a solution and the chosen λ: the model, warnings about its numbers, and the
 solution that is kept for other λ and for rows that are added or removed.
 """
 

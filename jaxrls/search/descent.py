@@ -1,4 +1,4 @@
-"""One search: from the best of some guesses downhill, step by step, on one problem."""
+"""One gradient search on one problem, from the best of several starting points."""
 
 from dataclasses import fields, replace
 from functools import cache, partial

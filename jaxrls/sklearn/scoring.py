@@ -1,5 +1,5 @@
-"""What is made of predictions of rows left out: λ by a scorer of scikit-learn's, and
-probabilities, by the library's sigmoid or scikit-learn's isotonic regression.
+"""From held-out predictions: λ by a scorer of scikit-learn, and probabilities by a sigmoid or by
+isotonic regression.
 """
 
 from collections.abc import Callable

@@ -18,7 +18,14 @@ from jaxrls.problem.landmarks import TOLERANCE, check_evaluable
 from jaxrls.rows.compiled import compiled
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import is_sparse
-from jaxrls.search.conclude import conclude_grid, concluded, inspect_fit, keeps, with_solution
+from jaxrls.search.conclude import (
+    conclude_grid,
+    concluded,
+    inspect_fit,
+    keeps,
+    of_rows,
+    with_solution,
+)
 from jaxrls.search.estimate import of_problem
 from jaxrls.search.grid import Choice
 from jaxrls.search.lam_search import search
@@ -127,6 +134,7 @@ def fit(
     problem = Problem.of(kernel, X, Y, landmarks=None if auto else landmarks, **given)
     run: Callable[[Problem], Fit] = lambda problem: _best(problem, **how)
     found = _on_enough_landmarks(run, problem, progress) if auto else run(problem)
+    found = of_rows(found, problem.rows.shape[0])
     if is_concrete(found.lam):
         inspect_fit(found, np.ndim(lams) == 0)
     return found
@@ -135,6 +143,7 @@ def fit(
 def _best(problem: Problem, *, lams, per_target: bool, conservative, keep: bool | None) -> Fit:
     """The fit with the best λ, from a grid or from a search."""
     plan = Plan.of(problem, lams, per_target, conservative)
+    plan = replace(plan, problem=plan.problem.padded())
     if plan.searches:
         found, solved = _searched(plan)
         return with_solution(found, solved, plan.problem, None, keep)

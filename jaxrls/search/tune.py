@@ -14,13 +14,13 @@ from jaxrls.factors.solvers import Cholesky
 from jaxrls.inference.fitted import Fit, K, Stage
 from jaxrls.problem.landmarks import Landmarks, as_landmarks, without_trace
 from jaxrls.rows.sparse import is_sparse
-from jaxrls.search.conclude import conclude, warn, with_solution
+from jaxrls.search.conclude import conclude, of_rows, warn, with_solution
 from jaxrls.search.descent import Found, Way, default_optimizer, descend
 from jaxrls.search.estimate import of_problem
 from jaxrls.search.grid import Choice, lam_vector
 from jaxrls.search.problem import Problem, resolve_landmarks
 from jaxrls.search.start import first_guess
-from jaxrls.support.checks import check_whole, is_concrete
+from jaxrls.support.checks import check_whole, is_concrete, on_device
 from jaxrls.support.door import door
 
 
@@ -121,6 +121,7 @@ def tune(
             "starts above it"
         )
     way = Way(optimizer or default_optimizer(), steps, tol, progress)
+    n, problem = len(problem.Y), problem.padded() if landmarks is None else problem
     if begins_on_few(problem, landmarks, grow):
         found = _grown(problem, landmarks, guesses, way, starts, key)
     else:
@@ -131,9 +132,10 @@ def tune(
     fit, solution = _made(problem, jnp.asarray(found.lam))
     history = found.history
     words = f"tuned in {len(history.errors) - 1} steps: {history.reason}"
-    error = jnp.min(history.errors)
+    error = on_device(np.asarray(history.errors).min())  # which compiles nothing
     fit = replace(fit, error=error, history=history, plan=words)
-    return with_solution(fit, solution, problem, Choice(problem.criterion, fit.lams), keep)
+    fit = with_solution(fit, solution, problem, Choice(problem.criterion, fit.lams), keep)
+    return of_rows(fit, n)
 
 
 def _check(problem: Problem, optimizer, start, starts, key, steps, tol) -> None:

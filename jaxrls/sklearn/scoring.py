@@ -21,7 +21,8 @@ from jaxrls.support.door import door
 def left_out(fit: rls.Fit):
     """Residuals (L, n) or (L, n, t) of each row by fits without it, or its group, at every λ."""
     kept: Any = fit.kept
-    return _left_out(kept.solution, kept.groups, jnp.asarray(fit.lams))
+    found = _left_out(kept.solution, kept.groups, jnp.asarray(fit.lams))
+    return np.asarray(found)[:, : len(fit.loo_residuals)]  # without padding
 
 
 @jax.jit

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxrls.linalg.products import safe_sqrt
 from jaxrls.rows.rows import Rows
-from jaxrls.support.checks import as_array, as_floats, check_weights
+from jaxrls.support.checks import as_array, as_floats, check_weights, on_device
 from jaxrls.support.pytrees import pytree, static
 
 
@@ -83,16 +83,14 @@ class Weights:
     @property
     def count(self) -> Float[Array, ""]:
         """The number of rows of positive weight."""
-        return self._ones if self.values is None else jnp.sum(self.used).astype(self.dtype)
+        if self.values is None:
+            return on_device(np.asarray(self.n, self.dtype))
+        return jnp.sum(self.used).astype(self.dtype)
 
     @property
     def total(self) -> Float[Array, ""]:
         """Σᵢ vᵢ."""
-        return self._ones if self.values is None else jnp.sum(self.values)
-
-    @property
-    def _ones(self) -> Float[Array, ""]:
-        return jnp.asarray(np.asarray(self.n, self.dtype))  # no program to compile
+        return self.count if self.values is None else jnp.sum(self.array)
 
     @property
     def log_product(self) -> Float[Array, ""]:

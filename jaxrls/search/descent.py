@@ -1,4 +1,4 @@
-"""One search: from the best of some guesses downhill, step by step, on one problem."""
+"""One gradient search on one problem, from the best of several starting points."""
 
 from dataclasses import fields, replace
 from functools import cache, partial
@@ -11,6 +11,7 @@ import numpy as np
 from jaxrls.inference.fitted import History
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.search.problem import Problem
+from jaxrls.support.checks import on_device
 from jaxrls.support.pictures import progress_bar
 from jaxrls.support.pytrees import pytree, static
 
@@ -256,10 +257,10 @@ def _found(visited: list[Point], problem: Problem, way: Way, start) -> Found:
     elif not norms[-1] > way.tol:
         reason = "the search left for where the gradient vanishes or is not finite"
     each = jax.device_get([point.at for point in visited])
-    kernels, lams = jax.tree.map(lambda *a: np.stack(a), *each)
+    kernels, lams = jax.tree.map(lambda *a: on_device(np.stack(a)), *each)
     errors, first = (
-        problem.criterion.from_search(np.asarray(part), len(problem.Y)) for part in (values, start)
+        on_device(problem.criterion.from_search(np.asarray(part), len(problem.Y)))
+        for part in (values, start)
     )
-    data = jax.tree.map(jnp.asarray, (errors, norms, lams, kernels, first))
-    history = History(*data, converged, reason)
-    return Found(*jax.tree.map(jnp.asarray, each[best]), history, problem, visited[-1])
+    history = History(errors, on_device(norms), lams, kernels, first, converged, reason)
+    return Found(*jax.tree.map(on_device, each[best]), history, problem, visited[-1])

@@ -98,7 +98,7 @@ BUDGET = {
     "criteria": 5.5,
     "inference": 9.4,
     "search": 23.2,
-    "io": 5.1,
+    "io": 5.5,
     "sklearn": 4.9,
     "cli": 4.6,
 }

@@ -265,7 +265,7 @@ def test_kernels_by_name_are_as_wide_as_rows_are_apart():
     assert_close(part.left.kernel.width, rls.median_distance(jnp.asarray(X[:, :1])), 1e-6)
     assert part.right.width == 3
     away, v = np.concatenate([X, 1e3 + X]), np.repeat([1.0, 0.0], 24)
-    found = rls.fit("matern", away, np.concatenate([Y, Y]), weights=v, lams=LAMS).kernel
+    found = rls.fit("matern52", away, np.concatenate([Y, Y]), weights=v, lams=LAMS).kernel
     assert_close(
         found.width, rls.median_distance(jnp.asarray(X)), 1e-6, "rows of weight 0 were never there"
     )
@@ -400,7 +400,7 @@ def test_warns_below_the_precision_of_the_factor():
             KERNEL, X, Y, lams=lams, criterion=with_errors(*2 * [np.abs(np.arange(8.0) - best)])
         )
         words = f"λ below {fit.floor:.2g} is below the precision of the factor, and the grid "
-        words += "goes down to 1e-16: drop those, or use float64"
+        words += "goes down to 1e-16: leave such λ out, or use float64"
         assert [m for m in messages if "precision" in m] == [words] * warned and fit.lam == lams[
             best
         ]
@@ -441,8 +441,8 @@ def broken(array, value, index=(2, 1)):
 
 REFUSED = [
     (
-        {"kernel": "rbf"},
-        "kernel must be a jaxrls kernel such as Gaussian(1.0), and is 'rbf'",
+        {"kernel": "none"},
+        "kernel must be a jaxrls kernel such as Gaussian(1.0), and is 'none'",
     ),
     (
         {"X": Y0},
@@ -509,7 +509,7 @@ REFUSED = [
         {"kernel": rls.Precomputed(), "X": np.eye(4), "standardize": True},
         "standardize= is for columns of X, and X holds a kernel matrix",
     ),
-    ({"solver": "dual"}, "solver must be None to choose, or Spectral(), Cholesky(), Refined()"),
+    ({"solver": "dual"}, "solver must be Spectral(), Cholesky(), Refined() or Iterative()"),
     (
         {"solver": rls.Spectral("features")},
         "Spectral() needs explicit features, which Gaussian does not have",
@@ -525,7 +525,10 @@ REFUSED = [
     ),
     ({"criterion": rls.kfold}, "criterion=kfold lacks its data: give criterion=kfold(groups)"),
     ({"criterion": rls.holdout}, "criterion=holdout lacks its data: give criterion=holdout(X, Y)"),
-    ({"criterion": jax.jit(rls.gcv)}, "criterion must be gcv itself, and is a function around it"),
+    (
+        {"criterion": jax.jit(rls.gcv)},
+        "criterion must be gcv itself, and is a function that wraps it",
+    ),
     ({"criterion": "aic"}, "criterion must be one of 'loo', 'gcv', 'evidence'"),
     (
         {

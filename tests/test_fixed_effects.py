@@ -216,7 +216,7 @@ def test_tune_finds_width_and_lam_with_the_columns():
     assert_close(tuned.loo_residuals, fit.loo_residuals, 1e-6)
     got, want = (each.predict(x, fixed_effects=INDICATORS) for each in (tuned, fit))
     assert_close(got, want, 1e-6)
-    with pytest.raises(ValueError, match="such as groups, and no fixed_effects="):
+    with pytest.raises(ValueError, match="without groups or pairs, and no fixed_effects="):
         rls.tune(rls.Gaussian(3.0), x, y, grow=True, landmarks=20, **options)
 
 
@@ -260,7 +260,7 @@ REFUSED = {
     "alone, landmarks": ({"fixed_effects": ALONE, "landmarks": 5}, "without row 7 the columns"),
     "rows held out": (
         {"fixed_effects": INDICATORS[:, 1:], "criterion": rls.holdout(*DATA)},
-        "fixed_effects= goes with rows that are left out",
+        "criterion holdout cannot be used with fixed_effects=",
     ),
 }
 

@@ -158,7 +158,7 @@ def test_what_is_written_in_numpy_is_told_so(what, options):
     """It was a TracerArrayConversionError from deep inside of JAX."""
     with pytest.raises(
         TypeError,
-        match=f"{what} asks for the values of arrays, as NumPy, .* write it with jax.numpy",
+        match=f"{what} needs the values of arrays, as NumPy, .* write it with jax.numpy",
     ):
         rls.fit(**({"kernel": KERNEL, "X": X, "Y": Y[:, 0], "lams": [0.1, 1.0]} | options))
 

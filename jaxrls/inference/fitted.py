@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import Any, Generic, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +13,7 @@ from jaxrls.inference.model import Model, Numbers
 from jaxrls.inference.posterior import Posterior, check_unsaid, covariance, variances
 from jaxrls.kernels.kernel import Kernel, Standardized
 from jaxrls.linalg.conjugate import Run
-from jaxrls.problem.landmarks import TOLERANCE, certificate_words
+from jaxrls.problem.landmarks import TOLERANCE
 from jaxrls.support.checks import as_array, check_weights, is_concrete
 from jaxrls.support.door import door
 from jaxrls.support.pictures import ORDERED, plot_errors, plot_function, plot_left_out, plot_search
@@ -163,9 +163,12 @@ class Fit(Generic[K]):
         if self.trace_residual is None or not is_concrete(self.lam):
             return ""
         trace, chosen = float(self.trace_residual), float(np.min(self.lam))
-        words = certificate_words(trace, self.num_landmarks, TOLERANCE)
-        among = "" if chosen >= trace / TOLERANCE else "not "
-        return f"{words}; the chosen λ = {chosen:.3g} is {among}among them"
+        least, among = trace / TOLERANCE, "" if chosen >= trace / TOLERANCE else "not "
+        return (
+            f"from λ = {least:.3g} on, the {self.num_landmarks} landmarks change the dual "
+            f"coefficients by at most {100 * TOLERANCE:.3g}% of their norm (tr(K − K̂) = "
+            f"{trace:.3g}); the chosen λ = {chosen:.3g} is {among}among them"
+        )
 
     plot_left_out = plot_left_out
     plot_function = plot_function
@@ -219,7 +222,7 @@ class Fit(Generic[K]):
 
     def _kept(self):
         if self.kept is None:
-            raise ValueError("this fit kept no solution, from which that comes: fit with keep=True")
+            raise ValueError("this fit kept no solution, which this call needs: fit with keep=True")
         return self.kept
 
     def of_kept(self, name: str) -> Any:
@@ -245,32 +248,6 @@ class Fit(Generic[K]):
     @door("self.model.coef")
     def _made_of_kept(self, name: str) -> Any:
         return getattr(self._kept(), name)(self)
-
-    @overload
-    def predict(
-        self,
-        X,
-        *,
-        return_std: Literal[False] = False,
-        scale=...,
-        corrected: bool = ...,
-        fixed_effects=...,
-        diag=...,
-        block_size: int | None = ...,
-    ) -> Float[Numbers, "m *t"]: ...
-
-    @overload
-    def predict(
-        self,
-        X,
-        *,
-        return_std: Literal[True],
-        scale=...,
-        corrected: bool = ...,
-        fixed_effects=...,
-        diag=...,
-        block_size: int | None = ...,
-    ) -> tuple[Float[Numbers, "m *t"], Float[Numbers, "m *t"]]: ...
 
     @door("self.model.coef")
     def predict(
@@ -403,13 +380,12 @@ class Fit(Generic[K]):
         X,
         level: float | np.floating | Float[Numbers, ""] = 0.9,
         *,
-        method: str | None = None,
         studentised: bool = False,
         fixed_effects=None,
         block_size: int | None = None,
     ) -> tuple[Float[Numbers, "m *t"], Float[Numbers, "m *t"]]:
         """Prediction intervals for new labels, from every fit that leaves out a row, or its group,
-        and the held-out residual there: the jackknife+ or CV+.
+        and the held-out residual there: the jackknife+, or CV+ for a fit with `groups`.
 
             lower = the ⌊(1 − level)(n + 1)⌋-th smallest of f₋ᵢ(x) − |eᵢ|
             upper = the ⌈level (n + 1)⌉-th smallest of f₋ᵢ(x) + |eᵢ|
@@ -425,8 +401,6 @@ class Fit(Generic[K]):
         Args:
             X: new rows (m, d), or a source of rows.
             level: the probability, by default 0.9.
-            method: "jackknife+", or "cv+" for a fit with `groups`; by default the one that the fit
-                allows.
             studentised: whether the width follows x: |eᵢ| becomes |eᵢ| σ₋ᵢ(x)/σᵢ, both standard
                 deviations of a label by the fit without row i, σᵢ² = 1/Pᵢᵢ of label i and σ₋ᵢ(x)² =
                 var f(x) + λ + wᵢ(x)²/Pᵢᵢ of a new one of weight 1; with landmarks those of the
@@ -438,8 +412,7 @@ class Fit(Generic[K]):
             Lower and upper ends, (m,) or (m, t) each.
 
         Raises:
-            ValueError: for a fit that kept no solution, a level outside [0, 1], or a method that
-                the fit does not allow.
+            ValueError: for a fit that kept no solution, or a level outside [0, 1].
 
         **Cost** that of a product m × q × n, q as of the coefficients, by groups m × q × their
         number, and some 30 readings of m × n numbers, for each target; a block of rows at a time.
@@ -457,7 +430,6 @@ class Fit(Generic[K]):
         True
         """
         jackknife = self.of_kept("jackknife")
-        jackknife.check(method)
         spread = self.process().spread if studentised else None
         data = self.kernel, spread, *self.model.read(X, fixed_effects), jackknife.rank(level)
         return intervals(jackknife, *data, block_size=block_size)

@@ -74,7 +74,7 @@ def check_unsaid(scale, corrected: bool = True, diag=None) -> None:
     """Raise where options of standard deviations are given, and none are asked for."""
     if not (isinstance(scale, str) and scale == "evidence" and corrected and diag is None):
         raise ValueError(
-            "scale=, corrected= and diag= say how standard deviations are made: pass "
+            "scale=, corrected= and diag= are for standard deviations, not asked for: pass "
             "return_std=True, or leave them out"
         )
 
@@ -111,8 +111,8 @@ class GaussianProcess:
         if isinstance(scale, str) and scale in named:
             if named[scale] is None:
                 raise ValueError(
-                    "scale='loo' needs the rows, which were changed since the fit: use "
-                    "scale='evidence'"
+                    "scale='loo' needs all rows, which a fit does not have after update or "
+                    "forget: use scale='evidence'"
                 )
             return named[scale]
         value = np.asarray(0 if isinstance(scale, bool | str) else scale, self.evidence.dtype)

@@ -155,7 +155,7 @@ def inspect_fit(fit: Fit, default_grid: bool) -> None:
         warn(stopped)
     if fit.ridge_effect is not None and float(fit.ridge_effect) > LARGEST_EFFECT:
         warn(
-            "the landmarks nearly depend, and rounding, or the ridge that it asks for, may move "
+            "the landmarks are nearly dependent, and rounding, or the jitter against it, may move "
             f"predictions by {100 * float(fit.ridge_effect):.2g} % of the error: take fewer "
             f"landmarks{', or float64' * (floor.dtype == np.float32)}"
         )
@@ -172,7 +172,7 @@ def inspect_lam(fit: Fit | KroneckerFit, default_grid: bool) -> None:
     if len(known) < len(lams) and (len(known) == 0 or bool((chosen <= known.min()).any())):
         warn(
             f"λ below {floor:.2g} is below the precision of the factor, and the grid goes down to "
-            f"{lams.min():.2g}: drop those, or use float64"
+            f"{lams.min():.2g}: leave such λ out, or use float64"
         )
     if fit.lams is None or len(lams) == 1:
         return
@@ -257,8 +257,8 @@ class Kept:
         problem, coef = self.problem, fit.model.coef
         if problem is None:
             raise ValueError(
-                "another λ needs the data, which are gone after update and save: fit to all rows "
-                "anew"
+                "another λ needs the data, which a fit does not have after update or load: fit "
+                "all rows again"
             )
         lam = np.asarray(lam, coef.dtype)
         if lam.shape not in ((), coef.shape[1:]):
@@ -273,7 +273,10 @@ class Kept:
     def process(self, fit: Fit) -> GaussianProcess:
         """What variances at the fit's λ need."""
         if np.ndim(fit.lam):
-            raise ValueError("variances are for one λ, and this fit chose one for each target")
+            raise ValueError(
+                "variances need one λ, and this fit has one for each target: fit with one for "
+                "all, or each target alone"
+            )
         return self.made[0] or process_at(self.solution, jnp.asarray(fit.lam), fit.loo_residuals)
 
     def jackknife(self, fit: Fit) -> Jackknife:
@@ -295,8 +298,8 @@ class Kept:
             return solution.summed
         if problem is None or _features(problem) is None:
             raise ValueError(
-                "rows are added to sums over features or landmarks, and this fit is one of K of "
-                "all rows: fit with landmarks= to update it, or fit to all rows anew"
+                "update and forget need a fit on features or landmarks, and this one has the full "
+                "kernel matrix: fit with landmarks=, or fit all rows again"
             )
         data = problem.rows, solution.labels, problem.weights, problem.fixed
         return _summed_features(problem.kernel, *data)
@@ -317,9 +320,8 @@ class Kept:
         known = is_concrete(found)
         if known and sign < 0 and not possible:
             raise ValueError(
-                "X and Y cannot be given up: what they leave is no sum of rows, as they hold "
-                "all of the weight, or were not among the rows that were fitted, with these "
-                "labels and weights"
+                "X and Y cannot be removed: they hold all of the weight, or were not fitted with "
+                "these labels and weights"
             )
         kept = Kept(None, solution, None, self.choice, self.saved)
         found = replace(found, criterion=fit.criterion, kept=kept)
@@ -372,10 +374,14 @@ def _read(summed: Summed, flat: bool, X, Y, weights, dtype) -> Problem:
     """Rows, labels and weights, checked as those of a fit are."""
     kernel, m = summed.of.kernel, summed.moments
     if not kernel.evaluable or isinstance(kernel, KernelValues):
-        raise ValueError("a fit to a kernel matrix takes no further rows: give a kernel and rows")
+        raise ValueError(
+            "a fit to a given kernel matrix cannot be updated: fit with a kernel and its inputs"
+        )
     rows = as_rows(kernel, X, dtype=dtype)
     if rows.dtype != dtype:
-        raise ValueError(f"X must have dtype {dtype}, that of the moments, and has {rows.dtype}")
+        raise ValueError(
+            f"X must have dtype {dtype}, as the rows of the fit, and has {rows.dtype}: convert it"
+        )
     summed.check_width(rows.shape[1])
     new = Problem.of(kernel, rows, Y, weights=weights, intercept=False)
     expected = (rows.shape[0],) if flat else (rows.shape[0], m.cross.shape[1])
@@ -403,7 +409,7 @@ def _changed(
     table, chosen = (None, None), (lam, None)
     if choice is not None:
         table, chosen = choice.of(solution, kernel)
-    words = "sums over rows that were added or given up"
+    words = "sums over rows that were added or removed"
     fit = conclude(kernel, solution, table, chosen, None, plan=words)
     return fit, solution, summed.possible(), summed.cancellation(chosen[0])
 
@@ -414,6 +420,6 @@ def _inspect_digits(cancellation: float, dtype) -> None:
     if cancellation > eps**SHOWN:
         left, whole = max(0, int(-np.log10(eps * cancellation))), int(-np.log10(eps))
         warn(
-            f"the sums over rows were {cancellation:.1g} times as large as they are now: some "
-            f"{left} of {whole} digits are left: fit anew to the rows that stay"
+            f"removing rows left about {left} of {whole} digits, as sums over rows were "
+            f"{cancellation:.1g} times as large before: fit the remaining rows again"
         )

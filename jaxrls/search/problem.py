@@ -16,9 +16,8 @@ from jaxrls.factors.cholesky_features import left_out_sum
 from jaxrls.factors.contract import Solution, Solver
 from jaxrls.factors.iterative import Iterative
 from jaxrls.factors.solvers import Cholesky, Spectral, check_solver
-from jaxrls.kernels.inner import Linear
 from jaxrls.kernels.kernel import Kernel, Standardized
-from jaxrls.kernels.stationary import Gaussian, Laplacian, Matern
+from jaxrls.kernels.named import NAMED
 from jaxrls.linalg.products import safe_sqrt
 from jaxrls.problem.fixed_effects import FixedEffects, as_fixed_effects
 from jaxrls.problem.labels import Labels
@@ -46,14 +45,6 @@ from jaxrls.support.checks import (
     values_unknown,
 )
 from jaxrls.support.pytrees import pytree, static
-
-# Kernels by name.
-NAMED: dict = {
-    "gaussian": Gaussian("median"),
-    "laplacian": Laplacian("median"),
-    "matern": Matern(2.5, "median"),
-    "linear": Linear(),
-}
 
 
 @pytree

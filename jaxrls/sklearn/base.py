@@ -192,8 +192,8 @@ class RLSEstimator(BaseEstimator):
         named = isinstance(self.landmarks, str) or isinstance(self._lams(), str)
         if named or not isinstance(options["criterion"], rls.LeaveOneOut):
             raise ValueError(
-                "scoring= and store_cv_results= take criterion='loo' or 'kfold', and neither "
-                "lams='search' nor landmarks='auto'"
+                "scoring= and store_cv_results= need criterion='loo' or 'kfold', without "
+                "lams='search' and landmarks='auto'"
             )
         if self.scoring is not None and (self.conservative or self.loss != "squared_error"):
             raise ValueError(

@@ -174,7 +174,7 @@ callable, default="loo"
         return self._of_path("intervals", X, level, **options)
 
 
-NO_ROWS = "needs scores of rows left out, of which partial_fit has none: use fit"
+NO_ROWS = "needs held-out scores, which partial_fit does not have: use fit"
 
 
 @hints_at_names
@@ -274,8 +274,8 @@ scoring, by_fold, store_cv_results
         X, y = self._labelled(X, y, reset=first, ensure_min_samples=1 + first)
         if isinstance(self.class_weight, str):
             raise ValueError(
-                f"class_weight={self.class_weight!r} depends on rows to come: give a dict of "
-                "weights"
+                f"class_weight={self.class_weight!r} depends on the rows of later calls: give a "
+                "dict of weights"
             )
         if not first and (y.ndim == 2) != self.multilabel_:
             wanted = "an indicator matrix" if self.multilabel_ else "labels (n,)"
@@ -379,8 +379,8 @@ scoring, by_fold, store_cv_results
             return np.asarray(p) > 1 - level
         if rows is None:
             raise ValueError(
-                "method='conformal' takes keep=True and a fit without groups, which are not "
-                "exchangeable: or use method='jackknife'"
+                "method='conformal' needs keep=True and a fit without groups: fit so, or use "
+                "method='jackknife'"
             )
         if not hasattr(self, "_conformal"):
             rows = rows.toarray() if scipy.sparse.issparse(rows) else rows

@@ -40,9 +40,9 @@ def values_unknown(what: str) -> Iterator[None]:
         jax.errors.ConcretizationTypeError,
     ) as error:
         raise TypeError(
-            f"{what} asks for the values of arrays, as NumPy, float() and if do, and inside of a "
-            "compiled program they are not known: write it with jax.numpy, and where it chooses, "
-            "with jax.numpy.where"
+            f"{what} needs the values of arrays, as NumPy, float() and if do, and inside a "
+            "compiled program they are not known: write it with jax.numpy, and choices with "
+            "jax.numpy.where"
         ) from error
 
 
@@ -182,7 +182,7 @@ def check_weights(weights, n: int, name: str = "weights", of: str = "row") -> No
     least, most = _ends(weights)
     if least < 0:
         raise ValueError(
-            f"{name} must not be negative, and the smallest is {least}: 0 takes a {of} out"
+            f"{name} must not be negative, and the smallest is {least}: give 0 to leave a {of} out"
         )
     if most == 0:
         raise ValueError(f"{name} are all zero: give some {of} a positive weight")

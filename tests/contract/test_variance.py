@@ -103,6 +103,6 @@ def test_a_factor_that_lacks_it_is_named(name, unchecked):
     factor = case.make(case.X, None, True)
     with pytest.raises(
         ValueError,
-        match=rf"a factor by route '{factor.route}'.* has no posterior variances: make it",
+        match=rf"a factor by route '{factor.route}'.* has no posterior variances: use another",
     ):
         factor.spread(array(LAM))

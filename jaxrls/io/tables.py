@@ -15,6 +15,7 @@ import numpy as np
 
 from jaxrls.inference.classes import decode
 from jaxrls.rows.rows import Rows
+from jaxrls.support.checks import as_floats
 from jaxrls.support.files import replacing
 
 FORMATS = {".csv": "csv", ".csv.gz": "csv", ".parquet": "parquet"}
@@ -301,9 +302,9 @@ def predict_to_file(model, rows, path, *, level=None, classes=None) -> int:
     >>> rls.predict_to_file(fit, rls.stream([X[:10], X[10:]]), path), np.load(path).shape
     (20, (20,))
     """
-    count = 0
+    count, blocks = 0, rows.blocks() if isinstance(rows, Rows) else [as_floats("rows", rows)]
     with writing(path) as write:
-        for X in rows.blocks() if isinstance(rows, Rows) else [np.asarray(rows)]:
+        for X in blocks:
             write(predicted(model, X, level, classes))
             count += len(X)
     return count

@@ -19,6 +19,7 @@ def _block_size(X, Z, block_size, parts=1):
     return check_block_size(block_size, n) or default_block_size(n, row)
 
 
+@door("X")
 def gram(
     kernel: Kernel,
     X: Any,
@@ -85,7 +86,7 @@ def kernel_times(kernel: Kernel, X, Z, V, block_size: int | None = None):
     return rows.map(lambda x: matmul(gram(kernel, x.astype(V.dtype), Z), V), block_size=size)
 
 
-@door()
+@door("X")
 def gram_matmul(
     kernel: Kernel,
     X: Float[Array, "n d"],

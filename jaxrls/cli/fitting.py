@@ -1,4 +1,4 @@
-"""`fit`: a table, or rows that stream, read, fitted, reported and saved."""
+"""The command `fit`: reads a table or a stream of rows, fits, reports and saves."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""One command from what is typed to its exit code, and one line where something is wrong."""
+"""Parses arguments, runs one command, and turns errors into one line and an exit code."""
 
 import argparse
 import contextlib

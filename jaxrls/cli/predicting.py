@@ -1,4 +1,4 @@
-"""`predict`: the rows of a table predicted by a saved model."""
+"""The command `predict`: predicts the rows of a table with a saved model."""
 
 import sys
 from typing import Any

@@ -1,4 +1,5 @@
-"""The contract: a `Factor` knows neither λ nor labels; with labels it is a `Solution`, for any λ.
+"""The contract between factorizations and what uses them: a `Factor` is made without λ and labels;
+with labels it is a `Solution`, which serves any λ.
 
 Criteria, searches and models use a `Solution` only. A new factor is one class that gives its
 coefficients, sums and residuals at some λ, and the residual operator R as a `View`.
@@ -521,8 +522,8 @@ class Solution:
         """Sum a function of held-out residuals and leverages over rows, for every λ: `left_out` of
         single rows with one more argument.
 
-        v/λ · (1 − leverage) is one over the variance of a label given all others. For a landmark
-        that leaves with its row it is that of the fit without it.
+        v/λ · (1 − leverage) is one over the variance of a label given all others. For a row that is
+        a landmark it belongs to the fit without this landmark.
 
         Args:
             fn: `fn(residuals, remaining, labels, weights)`, with `remaining` = 1 − leverage, (b, 1)

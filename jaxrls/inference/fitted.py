@@ -97,7 +97,7 @@ class Fit(Generic[K]):
         route: the matrix that was factored, in a word, such as "gram".
         criterion: the name of the criterion.
         plan: the solver, and how λ were tried, in words.
-        trace_residual: tr √v(K − K̂)√v, what landmarks leave of K; None without landmarks.
+        trace_residual: tr √v(K − K̂)√v, the part of K that landmarks miss; None without landmarks.
         num_landmarks: the number of landmarks, 0 without.
         run: how an iteration, or a refinement, went; None for direct factors.
         loo_standard_error: the standard error of `error` where it is an estimate, as by
@@ -538,8 +538,8 @@ class Fit(Generic[K]):
             A new `Fit`; this one stays as it is.
 
         Raises:
-            ValueError: as `update`, and where the remaining moments are no sum of rows: no weight,
-                or a negative square. Only this reveals rows that were never fitted.
+            ValueError: as `update`, and where the remaining moments cannot be those of any rows.
+                There is no other check that the rows were fitted.
 
         **Cost** as `update`. **Warns** where more than a third of the digits are lost.
 

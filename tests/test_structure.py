@@ -91,7 +91,7 @@ BUDGET = {
     "support": 6.5,
     "linalg": 4.6,
     "kernels": 5.5,
-    "rows": 11.3,
+    "rows": 11.4,
     "problem": 6.4,
     "leave_out": 5.2,
     "factors": 26.3,

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.kernels.kernel import Kernel
@@ -52,6 +53,7 @@ def gram(
     """
     if Z is None and isinstance(X, Rows):
         X = X.points  # raises for those that are read from elsewhere
+    X, Z = (jnp.asarray(A) if isinstance(A, np.ndarray) else A for A in (X, Z))
     _check_pair(kernel, X, Z)
     if isinstance(Z, Rows):
         Z = DenseRows(Z.dense()) if Z.parts > 1 else Z  # raises for rows of several devices

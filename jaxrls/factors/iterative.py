@@ -56,8 +56,8 @@ class Iterative(Solver):
     L (t + probes) columns.
 
     Args:
-        landmarks: how many, or which, the preconditioner is made of: what `landmarks=` of `fit`
-            takes, or in `factorize` all of that but a number. Default 10√n, at most 3000.
+        landmarks: those of the preconditioner, as in `landmarks=` of `fit`; in `factorize` not as a
+            number. Default 10√n, at most 3000.
         tol: the relative residual at which to stop.
         steps: the largest number of steps.
         probes: how many random signs to use for the leave-one-out error, 2 or more; as many as rows

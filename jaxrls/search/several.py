@@ -216,7 +216,8 @@ def fit_kernels(
         )
     tried = _shares(len(kernels), num, shares, key, problem.rows.dtype)
     lams = None if lams is None else lam_vector(jnp.atleast_1d(lams), problem.rows.dtype)
-    best, at_once = None, 1 if progress else len(tried)
+    best: Any = None
+    at_once = 1 if progress else len(tried)
     with progress_bar(progress, len(tried), "weights", "draw") as reached:
         for i in range(0, len(tried), at_once):
             new, points, lams = _search(problem, kernels, tried[i : i + at_once], lams)

@@ -75,6 +75,7 @@ data DATA          file, files, pattern or folder; all columns but those named b
 --width W          kernel width in units of the inputs as fitted; by default their median distance
 --degree D         of the polynomial kernel, %(default)s by default
 --tune             tune the kernel by the gradient of the criterion
+--ard              with --tune, a width for each input
 --criterion NAME   what to minimise: %(choices)s; by default loo (leave-one-out), with --rank
                    pairs
 --folds K          of kfold without --groups, %(default)s by default
@@ -190,6 +191,8 @@ def check_fit(args):
         yield f"--width does not go with --kernel {args.kernel}"
     if args.degree != 2 and args.kernel not in POLYNOMIAL:
         yield f"--degree does not go with --kernel {args.kernel}"
+    if args.ard and not (args.tune and args.kernel in RADIAL):
+        yield "--ard tunes a width for each input: give --tune and a kernel that has a width"
     if args.tune and ordered:
         yield "--tune needs a gradient, which the order of pairs does not have: give --width"
     if args.rank and args.criterion == "kfold" and args.groups is None:
@@ -229,7 +232,10 @@ def main(
 
 def complain(message) -> int:
     """One line on stderr."""
-    print("jaxrls: " + " ".join(str(message).split()), file=sys.stderr)
+    words = re.sub(
+        r"\b(landmarks|lams|groups|weights)= ?", r"--\1 ", " ".join(str(message).split())
+    )
+    print(f"jaxrls: {words}", file=sys.stderr)
     return 2
 
 

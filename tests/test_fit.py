@@ -314,6 +314,8 @@ def test_float64_is_kept_where_the_switch_is_off():
             if not isinstance(leaf, float)
         )
         assert isinstance(prediction, np.ndarray) and prediction.dtype == np.float64
+        K = rls.gram(KERNEL, X)
+        assert isinstance(K, np.ndarray) and K.dtype == np.float64
         narrow = rls.fit(KERNEL, jnp.asarray(X), Y, lams=LAMS[2:])
         assert (
             isinstance(narrow.errors, jax.Array)

@@ -143,7 +143,7 @@ def _check(problem: Problem, optimizer, start, starts, key, steps, tol) -> None:
     if not problem.traceable:
         raise ValueError(
             "tune needs X and held-out rows in memory, and one of them is a stream: give an array "
-            "of some of its rows"
+            "of some of its rows, as in tune(kernel, rows.sample, rows.labels[rows.drawn])"
         )
     if not problem.criterion.smooth:
         name = getattr(getattr(problem.criterion, "loss", None), "__name__", problem.criterion.name)

@@ -33,6 +33,8 @@ ELSEWHERE = {
     "length_scale": "a kernel's width=",
     "lengthscale": "a kernel's width=",
     "sigma": "a kernel's width=",
+    "return_cov": "posterior(X).covariance",
+    "noise": "lams=[…]",
 }
 
 

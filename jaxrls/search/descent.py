@@ -263,4 +263,5 @@ def _found(visited: list[Point], problem: Problem, way: Way, start) -> Found:
         for part in (values, start)
     )
     history = History(errors, on_device(norms), lams, kernels, first, converged, reason)
-    return Found(*jax.tree.map(on_device, each[best]), history, problem, visited[-1])
+    kernel, lam = jax.tree.map(on_device, each[best])
+    return Found(kernel, lam, history, problem, visited[-1])

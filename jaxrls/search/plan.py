@@ -33,6 +33,7 @@ class Plan:
     def of(cls, problem: Problem, lams, per_target=False, conservative: Any = 0.0) -> "Plan":
         """The cheapest exact plan, unless a solver is named."""
         criterion, solver, rows = problem.criterion, problem.solver, problem.rows
+        n, d = rows.shape
         lams, has_spectrum = as_lams(lams, problem), solver is None or solver.has_spectrum
         _check_conservative(conservative, criterion, lams)
         named, counted = not isinstance(lams, str | int), isinstance(lams, int)
@@ -47,13 +48,13 @@ class Plan:
         choice = Choice(criterion, values, num, per_target, float(conservative))
         # Cholesky factors of all of K may replace the spectrum where all of this holds.
         on_grid = not named and not search
-        route = choose_route(problem.kernel, *rows.shape, rows.dtype)
+        route = choose_route(problem.kernel, n, d, rows.dtype)
         whole = rows.in_memory and problem.landmarks is None and route == "gram"
         either = whole and solver is None and criterion.any_factor and not per_target
         either = either and (named or criterion.smooth and not conservative)
         either = either and is_concrete(problem)  # inside `jax.jit` no λ is known to go on from
         tried = SEARCHED if on_grid else num
-        few = either and suits_cholesky(problem.kernel, rows.shape[0], tried)
+        few = either and suits_cholesky(problem.kernel, n, tried)
         problem = replace(problem, solver=Cholesky() if few else solver or Spectral())
         if is_concrete(rows) and (rows.in_memory or is_sparse(rows) and problem.explicit is None):
             of_problem(problem, lams=num).check()

@@ -86,7 +86,7 @@ def public():
     return {name: getattr(page, name) for page in (rls, extend) for name in page.__all__}
 
 
-# Tokens of code at most, in thousands, docstrings and comments apart: lower them where there is room.
+# Tokens of code at most, in thousands, docstrings and comments apart: lower where there is room.
 BUDGET = {
     "support": 6.5,
     "linalg": 4.6,

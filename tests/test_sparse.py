@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from sklearn.metrics import pairwise
-from support import DTYPE, EPS, X64, of_features
+from support import DTYPE, EPS, X64, of_features, refused
 
 import jaxrls as rls
 import jaxrls.rows.sparse as implementation

@@ -363,8 +363,8 @@ class Fit(Generic[K]):
             scale: how τ² is set, as in `posterior`. "evidence" is the estimate of REML.
 
         Returns:
-            A `Posterior` of the intercept, where there is one beside columns, and then of each
-            column or level, as `model.free` has them, (q,) or (q, t).
+            A `Posterior` (q,) or (q, t): of the intercept first, if one is fitted besides columns,
+            then of each column or level in the order of `model.free`.
 
         Raises:
             ValueError: as `posterior`.

@@ -34,6 +34,8 @@ REFUSED = [
     (lambda: rls.fit(K, X, Y, lams=[HUGE]), "lams must hold real numbers"),
     (lambda: rls.fit(K, X, Y).predict(X[0]), r"X\[None\] for one row"),
     (lambda: rls.tune(K, X, Y, tol=np.nan), "tol must be"),
+    (lambda: rls.fit(K, X, Y).score(X, Y[:, None]), r"Y must have shape \(12,\)"),
+    (lambda: rls.fit(K, X, Y, groups=5), r"permutation\(n\) % 5"),
 ]
 
 

@@ -98,7 +98,7 @@ BUDGET = {
     "criteria": 5.5,
     "inference": 9.1,
     "search": 23.2,
-    "io": 5.0,
+    "io": 4.9,
     "sklearn": 4.9,
     "cli": 4.6,
 }

@@ -1,4 +1,4 @@
-"""`fit`: a table, or rows that stream, read, fitted, reported and saved."""
+"""The command `fit`: reads a table or a stream of rows, fits, reports and saves."""
 
 import os
 import time
@@ -32,11 +32,16 @@ def run_fit(args) -> None:
             f"--intervals and --rank need a numeric target, and {target} holds labels: code them "
             "as numbers, or leave these options out"
         )
+    centre, scale = 0, 1
+    if args.standardize:
+        centre, scale = (X.known.deviations if args.stream else Deviations.of(X, v)).known()
     width = "median" if args.width is None else args.width
+    if args.ard:
+        width = rls.median_distance(sample / scale) if args.width is None else width
+        width = np.full(X.shape[1], width)
     kernel: Any = named_kernel(args.kernel, sample, width=width, degree=args.degree)
     if args.standardize:
-        deviations = X.known.deviations if args.stream else Deviations.of(X, v)
-        kernel = Standardized(kernel, *deviations.known())
+        kernel = Standardized(kernel, centre, scale)
     kinds = "" if classes is None else f" ({len(classes)} classes: {', '.join(classes[:5])})"
     rows, inputs = count(n, "row"), count(X.shape[1], "input")
     show("data", f"{files}{', streamed' * args.stream}: {rows}, {inputs}, target {target}{kinds}")
@@ -89,10 +94,12 @@ def chosen(args, name: str, classes, groups):
 
 
 def numbers_of(kernel) -> str:
-    """Its parameters by name, in words."""
+    """Its parameters by name, in words, without those of columns that are standardized."""
     leaves = jax.tree_util.tree_flatten_with_path(kernel)[0]
     named = [(jax.tree_util.keystr(path).split(".")[-1], leaf) for path, leaf in leaves]
-    return "".join(f", {name} {float(leaf):.4g}" for name, leaf in named if not np.ndim(leaf))
+    words = lambda leaf: " ".join(f"{number:.4g}" for number in np.ravel(leaf))
+    constants = Standardized.constants
+    return "".join(f", {name} {words(leaf)}" for name, leaf in named if name not in constants)
 
 
 def check_outputs(out, plot) -> None:

@@ -104,7 +104,7 @@ def test_labels_are_predicted_to_a_stream(folder, capsys):
     out = run(capsys, "predict", "m", "labels.csv", "--stream", "--out", "q.parquet")
     assert "% of labels wrong" in out
     told = fails(capsys, "predict", "m", "labels.csv", "--out", "p.npy")
-    assert ".npy holds numbers" in told
+    assert "a .npy file holds numbers only" in told
     assert not Path("p.npy").exists() and not list(folder.glob(".jaxrls*"))
     told = fails(capsys, "fit", "labels.csv", "--stream", *FIT[2:])
     assert "labels.csv: column y holds string values, and not numbers: code it as numbers" in told
@@ -186,11 +186,11 @@ def test_a_bad_row_is_named_by_file_and_row(folder, capsys):
 REFUSED = {
     "fit parts": "--landmarks 1000",
     "fit parts --landmarks auto": "--landmarks 1000",
-    "fit parts --landmarks 9 --groups w": "--groups is for tables that are read whole",
-    "fit parts --landmarks 9 --classify": "--classify is for tables that are read whole",
-    "fit parts --landmarks 9 --one-hot a": "--one-hot is for tables that are read whole",
-    "fit parts --landmarks 9 --missing median": "--missing median is for tables",
-    "fit whole.csv --checkpoint c": "--checkpoint is for rows that stream",
+    "fit parts --landmarks 9 --groups w": "--groups needs a table that is read whole",
+    "fit parts --landmarks 9 --classify": "--classify needs a table that is read whole",
+    "fit parts --landmarks 9 --one-hot a": "--one-hot needs a table that is read whole",
+    "fit parts --landmarks 9 --missing median": "--missing median needs a table",
+    "fit whole.csv --checkpoint c": "--checkpoint needs a stream of rows",
     "fit none/*.csv --kernel linear": "there is no file none/*.csv",
     "fit none.parquet": "there is no file none.parquet",
     "fit whole.csv notes.md --kernel linear": "there is no file notes.md",

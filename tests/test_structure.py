@@ -97,7 +97,7 @@ BUDGET = {
     "factors": 26.3,
     "criteria": 5.5,
     "inference": 9.3,
-    "search": 23.8,
+    "search": 24.0,
     "io": 5.2,
     "sklearn": 4.9,
     "cli": 4.5,

@@ -32,7 +32,8 @@ def run_fit(args) -> None:
             f"--intervals and --rank need a numeric target, and {target} holds labels: code them "
             "as numbers, or leave these options out"
         )
-    centre, scale = 0, 1
+    centre: Any = 0
+    scale: Any = 1
     if args.standardize:
         centre, scale = (X.known.deviations if args.stream else Deviations.of(X, v)).known()
     width = "median" if args.width is None else args.width

@@ -33,8 +33,8 @@ def named_kernel(
 
     Args:
         name: one of `KERNELS`.
-        X: rows (n, d), dense or sparse, which "auto" and "scale" go by.
-        width: a number, one for each column, or "median", which stays for `fit` to find.
+        X: rows (n, d), dense or sparse, from which "auto" and "scale" are computed.
+        width: a number, one for each column, or "median", which `fit` computes.
         gamma: a number in place of a width; "auto" is 1/d, "scale" 1/(d · variance of all of X).
         degree: of "polynomial", (γ⟨x, z⟩ + coef0)^degree, where γ is 1 by default.
         coef0: of "polynomial".

@@ -16,9 +16,8 @@ from jaxtyping import Array, Float
 from jaxrls.factors.expansion import Expansion
 from jaxrls.factors.other_folds import PrimalForm, sweep_other_folds
 from jaxrls.factors.spread import Spread
-from jaxrls.leave_out.folds import fold_residuals, folds_in_chunks
 from jaxrls.leave_out.pairs import Pairs, RowData, sum_pairs
-from jaxrls.leave_out.view import View, without_landmarks
+from jaxrls.leave_out.view import View, fold_residuals, folds_in_chunks, without_landmarks
 from jaxrls.leave_out.without import Planes, Smoother
 from jaxrls.linalg.products import matmul
 from jaxrls.problem.fixed_effects import FixedEffects

@@ -62,7 +62,7 @@ def sweep_other_folds(
         sums = replace(sums, origin=form.origin, label_origin=labels.start)
         sums, turn = sums.centred(f.fixed.from_gram(sums.gram)), form.turn
         if form.planes is not None:  # its landmarks' directions are taken out
-            Q = orthonormal(form.planes, (numbers[f.indices] == k).astype(turn.dtype))
+            Q = orthonormal(jnp.where((numbers[f.indices] == k)[:, None], form.planes, 0))
             turn = turn - matmul(matmul(turn, Q.T), Q)
         second, cross = matmul(turn.T, matmul(sums.second, turn)), matmul(turn.T, sums.cross)
         w = matmul(turn, _solved(second, cross, lams, form.smooth))

@@ -144,7 +144,10 @@ class Spectrum(Factor):
     @property
     def directions(self) -> Float[Array, "c r"]:
         """The coefficients of every direction: `basis`, or √v U where they are dual."""
-        return self.weights.scale(self.left_vectors()) if self.basis is None else self.basis
+        if self.basis is not None:
+            return self.basis
+        dual = self.weights.scale(self.left_vectors())
+        return dual if self.solved is None else dual * self.solved
 
     def project(self, labels):
         """z = Uᵀ√v y."""
@@ -170,8 +173,7 @@ class Spectrum(Factor):
 
     def coefficients(self, solution, lams):
         """basis (D ∘ z), O(c r t L)."""
-        z = solution.state if self.solved is None else solution.state * self.solved[:, None]
-        solved = z[:, None] / (self.s[:, None, None] + lams)
+        solved = solution.state[:, None] / (self.s[:, None, None] + lams)
         beta = solution.labels.start[:, None] - times(self.across, solved)
         coef = times(self.directions, solved)
         return jnp.moveaxis(coef, 1, 0), jnp.moveaxis(beta, 1, 0)
@@ -229,11 +231,9 @@ class Spectrum(Factor):
                 r, R = times(U, residual_share * z[:, None]), times(U * U, residual_share)
                 if not self.complete:
                     r, R = missed + r, outside[:, None, None] + R
-                out = fn(r, R, v, *columns)
-                return jnp.moveaxis(out, 1, 0) if stack else out
+                return fn(r, R, v, *columns)
 
-            out = over_lams(at, lams, t)
-            return jnp.moveaxis(out, 0, 1) if stack else out
+            return at(lams) if stack else over_lams(at, lams, t)
 
         read = self.rows.map if stack else self.rows.sum
         y = None if self.complete else solution.labels.scaled
@@ -265,12 +265,18 @@ class Spectrum(Factor):
         return d, rho, alpha, times(u, (1 - residual_share) * z), remaining
 
     def primal_form(self):
-        """φ = (rows − B origin) V, where U is made from rows."""
+        """φ = (rows − B origin) V, where U is made from rows; a spectrum of each serves every λ."""
         if self.rotation is None:
             return None
+
+        def solve(second, cross, lams):
+            s, V = eigh(second)
+            z = matmul(V.T, cross)[:, None] / (jnp.maximum(s, 0)[:, None, None] + lams)
+            return times(V, z)
+
         turn = self.rotation * jnp.sqrt(self.s)
         planes = None if self.dictionary is None else self.dictionary.planes
-        return PrimalForm(self.rows, Linear(), turn, self.origin, planes, False)
+        return PrimalForm(self.rows, Linear(), turn, self.origin, planes, solve)
 
     def view(self, solution, lam):
         """U diag(λD) Uᵀ, or I − HHᵀ − U diag(sD) Uᵀ."""
@@ -298,8 +304,6 @@ class Spectrum(Factor):
         or for few rows by the basis.
         """
         of, kept = (self.expansion, self.fixed.lean()), 1 / jnp.sqrt(self.s + lam)
-        if self.solved is not None:
-            kept = kept * self.solved
         if self.basis is None:
             half, middle = self.directions * kept, self.across * kept
             return DualSpread.of_matrix(self, lam, half, middle, self.training_design())
@@ -342,8 +346,7 @@ class Spectrum(Factor):
         (D ∘ z).
         """
         G = matmul(self.training_design(), self.directions)
-        G = G - self.fixed.fitted(self.fixed.rows, self.across)
-        return G if self.solved is None else G * self.solved
+        return G - self.fixed.fitted(self.fixed.rows, self.across)
 
 
 # how spectra are made -----------------------------------------------------------------------------
@@ -378,6 +381,7 @@ def factor_symmetric(
     solved = None if semidefinite else jnp.where(s < -floor, 0, 1).astype(dtype)
     s, below = clip(s, constant)
     across, report = matmul(across, weights.scale(U)), Report("gram", floor, below)
+    across = across if solved is None else across * solved
     made = Whole(U), s, across, weights, fixed, expansion, report
     return Spectrum(*made, solved=solved, training=training, complete=True)
 

@@ -204,10 +204,8 @@ class FixedEffects:
 
     def split(self, beta: Float[Array, "*L q t"]) -> tuple[Any, Any]:
         """Intercept (…, t), 0 where there is none, and the other coefficients, or None."""
-        first = int(self.intercept)
-        return beta[..., :first, :].sum(axis=-2), None if self.rows is None else beta[
-            ..., first:, :
-        ]
+        constant, free = jnp.split(beta, [int(self.intercept)], axis=-2)
+        return constant.sum(axis=-2), None if self.rows is None else free
 
     def joined(self, intercept, free) -> Float[Array, "q t"]:
         """β from intercept and other coefficients: the inverse of `split`."""
@@ -216,7 +214,7 @@ class FixedEffects:
 
     def rest(self, rows: Any, free: Float[Array, "p *t"]) -> Any:
         """The prediction of all fixed effects but the intercept, at some rows."""
-        return 0 if rows is None else matmul(rows, free)
+        return matmul(rows, free)
 
     # rows that leave ------------------------------------------------------------------------------
 

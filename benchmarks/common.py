@@ -1,16 +1,13 @@
-"""What the programs share: interleaved timing, processes of their own, tables of data in a folder,
-and lines of Markdown.
+"""What the programs share: interleaved timing, their options, Markdown tables, reports in a folder.
 
 Import it before SciPy: OpenBLAS's threads sleep after 2^18 cycles without work, in place of 2^26,
 as at the command line. JAX's decompositions on CPUs run on SciPy's OpenBLAS, which reads the
 variable once, when it is loaded."""
 
+import argparse
 import json
 import os
-import resource
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,9 +15,6 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "18")
-
-import jax
-import numpy as np
 
 SLOW, ENDLESS = 20.0, 100.0
 
@@ -68,70 +62,18 @@ def interleaved(
 
 def timed(run) -> tuple[float, Any]:
     """Seconds of one call, waited for, and its result."""
+    import jax  # whose platform `compile.py` names before
+
     start = time.perf_counter()
     result = jax.block_until_ready(run())
     return time.perf_counter() - start, result
 
 
-def in_a_process(function: Callable, *arguments, **environment: str):
-    """What a function of a program here gives in a fresh process, as JSON."""
-    module = Path(function.__code__.co_filename)
-    code = (
-        "import json, sys; sys.path.insert(0, sys.argv[1]); import importlib; "
-        "found = getattr(importlib.import_module(sys.argv[2]), sys.argv[3]); "
-        "print(json.dumps(found(*json.loads(sys.argv[4]))))"
+def options_of(words: str) -> argparse.ArgumentParser:
+    """A parser whose help is the docstring as it stands."""
+    return argparse.ArgumentParser(
+        description=words, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    words = str(module.parent), module.stem, function.__name__, json.dumps(arguments)
-    command = [sys.executable, "-W", "ignore", "-c", code, *words]
-    options = {"check": True, "stdout": subprocess.PIPE, "text": True}
-    out = subprocess.run(command, env=os.environ | environment, **options).stdout
-    return json.loads(out.splitlines()[-1])
-
-
-def peak() -> int:
-    """The most bytes that this process ever held."""
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
-def slope(sizes, values) -> float:
-    """The exponent of values in sizes."""
-    return float(np.polyfit(np.log(sizes), np.log(values), 1)[0])
-
-
-def table(name: str, folder: str | None):
-    """All rows with the target as the last column, of NAME.csv.gz in a folder, or None, said, where
-    it is not there; the airfoil data come with the package.
-    """
-    if name == "airfoil":
-        import jaxrls as rls
-
-        X, y, _ = rls.airfoil()
-        return np.column_stack([X, y]).astype(float)
-    file = Path(folder or "") / f"{name}.csv.gz"
-    if not folder or not file.exists():
-        where = folder or "a folder named by --data or JAXRLS_DATA"
-        print(f"{name}: skipped, no {file.name} in {where}", flush=True)
-        return None
-    return np.loadtxt(file, delimiter=",")
-
-
-def scaled(values, n: int, new: int | None = None):
-    """The first n rows and so many of the others, columns in units of the former: X, y, X_new,
-    y_new.
-    """
-    scale = values[:n].std(axis=0)
-    values = (values - values[:n].mean(axis=0)) / np.where(scale > 0, scale, 1)
-    rest = values[n:][:new]
-    return values[:n, :-1], values[:n, -1], rest[:, :-1], rest[:, -1]
-
-
-def load(name, folder, n, share=0.8, new=5000):
-    """n rows or that share of all, drawn by chance, and others to test on; None without a file."""
-    values = table(name, folder)
-    if values is None:
-        return None
-    n = min(n, int(share * len(values)))
-    return scaled(np.random.default_rng(0).permutation(values), n, new)
 
 
 def line(*cells) -> str:
@@ -146,3 +88,15 @@ def head(*names) -> str:
 
 def say(text: str) -> None:
     print(text, flush=True)
+
+
+def read(file) -> Any:
+    return json.loads(Path(file).read_text(encoding="utf-8"))
+
+
+def write(folder: Path, name: str, data, markdown: str) -> None:
+    """A report as JSON, from which all else is made, and as Markdown."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+    (folder / f"{name}.json").write_text(text, encoding="utf-8")
+    (folder / f"{name}.md").write_text(markdown + "\n", encoding="utf-8")

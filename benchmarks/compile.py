@@ -13,7 +13,6 @@ their peak rate would take. It proves that programs compile and fit, and no spee
 is at hand, `--here` compiles for it, runs what was compiled on drawn numbers, and says the
 milliseconds beside (median of five). A report in --out is added to."""
 
-import argparse
 import importlib.util
 import json
 import math
@@ -21,13 +20,21 @@ import os
 import re
 import statistics
 import time
+from functools import partial
 from pathlib import Path
 
-H100 = """gpu_device_info { threads_per_block_limit: 1024 threads_per_warp: 32 shared_memory_per_block: 49152 shared_memory_per_core: 233472
- threads_per_core_limit: 2048 core_count: 132 fpus_per_core: 128 block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
- memory_bandwidth: 3352320000000 l2_cache_size: 52428800 clock_rate_ghz: 1.98 device_memory_size: 84929347584
- shared_memory_per_block_optin: 232448 cuda_compute_capability { major: 9 } registers_per_core_limit: 65536 registers_per_block_limit: 65536 }
- platform_name: "CUDA" dnn_version_info { major: 9 minor: 7 } runtime_version { major: 12 minor: 8 patch: 0 }
+from common import head, line, options_of, read, say, timed, write
+
+H100 = """gpu_device_info {
+ threads_per_block_limit: 1024 threads_per_warp: 32 shared_memory_per_block: 49152
+ shared_memory_per_core: 233472 threads_per_core_limit: 2048 core_count: 132 fpus_per_core: 128
+ block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+ memory_bandwidth: 3352320000000 l2_cache_size: 52428800 clock_rate_ghz: 1.98
+ device_memory_size: 84929347584 shared_memory_per_block_optin: 232448
+ cuda_compute_capability { major: 9 }
+ registers_per_core_limit: 65536 registers_per_block_limit: 65536 }
+ platform_name: "CUDA" dnn_version_info { major: 9 minor: 7 }
+ runtime_version { major: 12 minor: 8 patch: 0 }
  device_description_str: "NVIDIA H100 80GB HBM3" """
 SIZES = {"h100": (1000, 4000, 10_000), "v5e": (256, 1024)}
 QUICK = 256  # rows up to which a TPU's library has an eigendecomposition that compiles in seconds
@@ -37,26 +44,27 @@ NEEDED = {"h100": ("nvidia.cuda_nvcc", "jax_cuda12_plugin"), "v5e": ("libtpu",)}
 LINKS = {"h100": lambda devices: 450e9 if devices <= 8 else 50e9, "v5e": lambda devices: 200e9}
 SHAPE = re.compile(r"\b(pred|[a-z]+(\d+))\[([\d,]*)\]")
 COLLECTIVE = re.compile(
-    r"= (.*?) (all-gather|all-reduce|all-to-all|ragged-all-to-all|collective-permute|reduce-scatter|collective-broadcast)(-start)?\("
+    r"= (.*?) (all-gather|all-reduce|(?:ragged-)?all-to-all|collective-(?:permute|broadcast)|"
+    r"reduce-scatter)(?:-start)?\("
 )
 PRODUCT = re.compile(
-    r' f(16|32|64)\[[^=]*\b(dot|convolution)\(|custom_call_target="__cublas\$(lt\$matmul|gemm)'
+    r" f(16|32|64)\[[^=]*\b(dot|convolution)\(|"
+    r'custom_call_target="__cublas\$(lt\$matmul|gemm)'
 )
 OUR_OWN = "Sharding", "X64", "AllocateBuffer", "__cub"  # no calls into libraries
 
 
 def prepare(target: str, devices: int = 4) -> None:
     """Set what JAX and the compilers read when they start."""
-    missing = [name for name in NEEDED[target] if not _installed(name)]
-    if missing:
-        raise SystemExit(
-            f"compiling for {target} needs {', '.join(missing)}: pip install 'jaxrls[compile]'"
-        )
+    if missing := [name for name in NEEDED[target] if not _installed(name)]:
+        names = ", ".join(missing)
+        raise SystemExit(f"compiling for {target} needs {names}: pip install 'jaxrls[compile]'")
     os.environ["JAX_PLATFORMS"] = "cpu"
     if target == "h100":
         folder = next(iter(importlib.util.find_spec("nvidia.cuda_nvcc").submodule_search_locations))
         os.environ["XLA_FLAGS"] = (
-            f"--xla_gpu_cuda_data_dir={folder} --xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false"
+            f"--xla_gpu_cuda_data_dir={folder} --xla_gpu_autotune_level=0 "
+            "--xla_gpu_enable_triton_gemm=false"
         )
     else:
         os.environ |= {
@@ -102,7 +110,6 @@ def seconds_of(program, arguments) -> float:
     """Median of five runs after one, on drawn numbers."""
     import jax
     import numpy as np
-    from common import timed
 
     rng = np.random.default_rng(0)
     draw = lambda one: np.asarray(rng.uniform(1, 2, one.shape), one.dtype)
@@ -131,11 +138,9 @@ def compiled(name, n, target, here=False) -> dict:
 
     where, one = (devices_here if here else devices_of)(target)[0], computations()[name]
     place = SingleDeviceSharding(where)
-    arguments = jax.tree.map(
-        lambda part: jax.ShapeDtypeStruct(part.shape, part.dtype, sharding=place), one.arguments(n)
-    )
-    wide = name == IN_FLOAT64
-    program, seconds, memory, text = built(one.fn, arguments, target, where, wide)
+    placed = lambda part: jax.ShapeDtypeStruct(part.shape, part.dtype, sharding=place)
+    arguments = jax.tree.map(placed, one.arguments(n))
+    program, seconds, memory, text = built(one.fn, arguments, target, where, name == IN_FLOAT64)
     calls = set(re.findall(r'custom_call_target="([^"]+)"', text))
     measured = {"milliseconds": round(1e3 * seconds_of(program, arguments), 3)} if here else {}
     return {
@@ -190,10 +195,10 @@ def collectives(text: str) -> list[dict]:
     again in a loop.
     """
     found, entry = [], False
-    for line in text.splitlines():
-        if re.match(r"(ENTRY )?%\S+ \(", line):
-            entry = line.startswith("ENTRY")
-        if moved := COLLECTIVE.search(line):
+    for row in text.splitlines():
+        if re.match(r"(ENTRY )?%\S+ \(", row):
+            entry = row.startswith("ENTRY")
+        if moved := COLLECTIVE.search(row):
             sizes = [
                 math.prod(map(int, filter(None, shape.split(",")))) * (int(bits or 8) // 8)
                 for _, bits, shape in SHAPE.findall(moved[1])
@@ -206,62 +211,65 @@ def below_full(text: str) -> int:
     """Products in a compiled program that are made at less than float32's full precision; cuBLAS
     solves triangular systems in full.
     """
-    products = [line for line in text.splitlines() if PRODUCT.search(line)]
-    return sum(not re.search(r"highest", line, re.IGNORECASE) for line in products)
+    products = [row for row in text.splitlines() if PRODUCT.search(row)]
+    return sum(not re.search(r"highest", row, re.IGNORECASE) for row in products)
 
 
 def table(lines: list[dict]) -> str:
     """A report as Markdown, of one device or of many."""
-    if "devices" in lines[0]:
+    many, here = "devices" in lines[0], "milliseconds" in lines[0]
+    if many:
         names = (
             *("computation", "devices", "rows", "landmarks", "compile, s", "GB of arguments, each"),
             *("GB beside, each", "collectives", "the largest, MB", "in loops, B"),
             "between devices, s",
         )
-        rows = map(_row_of_many, lines)
     else:
-        here = all("milliseconds" in one for one in lines)
         names = (
             *("computation", "n", "compile, s", "memory beyond, × matrix", "MiB"),
             *("library calls", "below full precision", *["measured, ms"] * here),
         )
-        rows = (
-            (
-                *(one["computation"], one["n"], one["compile_seconds"], one["beyond"]),
-                *(one["mebibytes"], ", ".join(one["calls"]) or "–", one["below_full_precision"]),
-                *[f"{one['milliseconds']:.3g}" for _ in range(here)],
-            )
-            for one in lines
-        )
-    shown = [f"| {' | '.join(map(str, row))} |" for row in (names, *rows)]
-    return "\n".join([shown[0], "|" + "---|" * len(names), *shown[1:]])
+    row = _row_of_many if many else _row
+    return "\n".join([head(*names), *(line(*row(one)) for one in lines)])
+
+
+def _row(one):
+    keys = "computation", "n", "compile_seconds", "beyond", "mebibytes"
+    took = [f"{one[key]:.3g}" for key in ("milliseconds",) if key in one]
+    calls = ", ".join(one["calls"]) or "–"
+    return *(one[key] for key in keys), calls, one["below_full_precision"], *took
 
 
 def _row_of_many(one):
     moved = one["collectives"]
-    of_kind = lambda kind: sum(part["kind"] == kind for part in moved)
-    kinds = ", ".join(f"{of_kind(kind)} {kind}" for kind in sorted({p["kind"] for p in moved}))
+    kinds = sorted(part["kind"] for part in moved)
+    counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
     largest = max((part["bytes"] for part in moved), default=0)
-    yield from (one["computation"], f"{one['devices']} {one['target']}", f"{one['rows']:.0e}")
-    yield from (one["landmarks"], one["compile_seconds"])
-    yield from (f"{one[part] / 1e9:.3g}" for part in ("argument_bytes", "beside_bytes"))
-    yield from (kinds, f"{largest / 1e6:.3g}")
-    yield max((part["bytes"] for part in moved if part["in_loop"]), default=0)
-    yield f"{one['sending_seconds']:.2g}"
+    in_loops = max((part["bytes"] for part in moved if part["in_loop"]), default=0)
+    return (
+        *(one["computation"], f"{one['devices']} {one['target']}", f"{one['rows']:.0e}"),
+        *(one["landmarks"], one["compile_seconds"]),
+        *(f"{one[part] / 1e9:.3g}" for part in ("argument_bytes", "beside_bytes")),
+        *(counts, f"{largest / 1e6:.3g}", in_loops, f"{one['sending_seconds']:.2g}"),
+    )
+
+
+def chosen(names, only) -> list[str]:
+    """Names that hold one of the words asked for."""
+    return [name for name in names if not only or any(part in name for part in only)]
 
 
 def wanted(target: str, only, sizes, slow: bool) -> list[tuple[str, int]]:
     """Names and sizes that are compiled; what is left out is said."""
-    from computations import SLOW, computations
+    from computations import computations
 
-    sizes, found = sizes or SIZES[target], []
-    for name, one in computations().items():
-        if only and not any(part in name for part in only):
-            continue
-        skips = target == "v5e" and one.left_out == SLOW and not slow
+    sizes, found, all_of_them = sizes or SIZES[target], [], computations()
+    for name in chosen(all_of_them, only):
+        skips = target == "v5e" and all_of_them[name].slow and not slow
         out = [n for n in sizes if skips and n > QUICK]
         if out:
-            print(f"left out at n = {', '.join(map(str, out))}, as {one.left_out}: {name}")
+            at = ", ".join(map(str, out))
+            say(f"left out at n = {at}, as they take minutes (--slow): {name}")
         found += [(name, n) for n in sizes if n not in out]
     return found
 
@@ -280,9 +288,7 @@ def merged(old: list[dict], new: list[dict]) -> list[dict]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options_of(__doc__)
     add = parser.add_argument
     add("--for", dest="target", choices=SIZES, required=True)
     add("--only", nargs="*", help="names of computations, or parts of them")
@@ -294,33 +300,31 @@ def main() -> None:
     add("--landmarks", type=int, default=4000, help="of --devices")
     add("--out", type=Path, help="folder of the report, as Markdown and JSON, which is added to")
     args = parser.parse_args()
+    target = args.target
     if not args.here:
-        prepare(args.target, max(args.devices or [4]))
+        prepare(target, max(args.devices or [4]))
     if args.devices:
         from computations import on_many
 
-        stem = "scale"
-        names = [
-            name
-            for name in on_many(args.target)
-            if not args.only or any(part in name for part in args.only)
-        ]
-        cases = ((name, args.target, count) for name in names for count in args.devices)
-        found = (scaled(*case, args.rows, args.landmarks) for case in cases)
+        stem, each = "scale", partial(scaled, n=args.rows, m=args.landmarks)
+        names = chosen(on_many(target), args.only)
+        cases = [(name, target, count) for name in names for count in args.devices]
     else:
-        stem = f"{'run' if args.here else 'compile'}_{args.target}"
-        asked = wanted(args.target, args.only, args.sizes, args.slow)
-        found = (compiled(name, n, args.target, args.here) for name, n in asked)
+        stem, each = (
+            f"{'run' if args.here else 'compile'}_{target}",
+            partial(compiled, here=args.here),
+        )
+        asked = wanted(target, args.only, args.sizes, args.slow)
+        cases = [(name, n, target) for name, n in asked]
     lines = []
-    for one in found:
-        lines.append(one)
-        print(json.dumps(one, ensure_ascii=False), flush=True)
-    print(table(lines))
+    for case in cases:
+        lines.append(each(*case))
+        say(json.dumps(lines[-1], ensure_ascii=False))
+    say(table(lines))
     if args.out:
-        kept, shown = args.out / f"{stem}.json", args.out / f"{stem}.md"
-        lines = merged(json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else [], lines)
-        kept.write_text(json.dumps(lines, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        shown.write_text(table(lines) + "\n", encoding="utf-8")
+        kept = args.out / f"{stem}.json"
+        lines = merged(read(kept) if kept.exists() else [], lines)
+        write(args.out, stem, lines, table(lines))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -14,20 +15,19 @@ from jaxrls.search.lam_search import _probe
 from jaxrls.search.problem import Problem
 
 COLUMNS, LANDMARKS, SIDE, FOLDS = 8, 500, 50, 5
-SLOW = "they take minutes (--slow)"
 IN_FLOAT64 = "refined, leave-one-out"  # which XLA makes of pairs of float32 on TPUs
-GAUSSIAN = rls.Gaussian(1.0)
+GAUSSIAN, LAM = rls.Gaussian(1.0), jnp.float32(0.1)
 
 
 class Computation(NamedTuple):
-    """A function, its arguments as shapes at n, the numbers of the matrix it works on, and why it
-    is left out for TPUs.
+    """A function, its arguments as shapes at n, the numbers of the matrix it works on, and whether
+    it takes minutes to compile for TPUs, as eigendecompositions do.
     """
 
     fn: Callable
     arguments: Callable
     matrix: Callable
-    left_out: str = ""
+    slow: bool
 
 
 def shape(*sizes: int, dtype="float32") -> Any:
@@ -51,13 +51,8 @@ def at_width(n: int):
 def in_folds(n: int):
     """X, y and a plan of equal folds."""
     inside = FOLDS, n // FOLDS
-    return *rows(n), extend.Folds(
-        shape(*inside, dtype="int32"), shape(*inside), shape(n, dtype="int32")
-    )
-
-
-def square(n: int) -> int:
-    return n * n
+    plan = extend.Folds(shape(*inside, dtype="int32"), shape(*inside), shape(n, dtype="int32"))
+    return *rows(n), plan
 
 
 def lams():
@@ -74,14 +69,12 @@ def path(criterion):
     return run
 
 
-def objective(width, X, y, Z=None):
-    return rls.objective(rls.Gaussian(width), X, y, jnp.float32(0.1), landmarks=Z)
+def objective(width, X, y, Z=None, criterion=rls.loo):
+    return rls.objective(rls.Gaussian(width), X, y, LAM, landmarks=Z, criterion=criterion)
 
 
 def log_predictive(width, X, y):
-    return rls.objective(
-        rls.Gaussian(width), X, y, jnp.float32(0.1), criterion=rls.log_predictive_density
-    )
+    return objective(width, X, y, criterion=rls.log_predictive_density)
 
 
 def probe(X, y):
@@ -90,28 +83,22 @@ def probe(X, y):
     return _probe(problem, problem.solution(), jnp.zeros(1, jnp.float32))
 
 
+def outcome(X, y, solver):
+    """Coefficients and what is left out at one λ."""
+    solution = rls.factorize(GAUSSIAN, X, solver=solver).solve(y)
+    return solution.outcome(jnp.full((1, 1), LAM, X.dtype)).residuals
+
+
 def refined(X, y):
-    wide = [part.astype(jnp.float64) for part in (X, y, 0.1 * jnp.ones((1, 1)))]
-    return (
-        rls.factorize(rls.Gaussian(1.0), wide[0], solver=rls.Refined())
-        .solve(wide[1])
-        .outcome(wide[2])
-        .residuals
-    )
+    return outcome(X.astype(jnp.float64), y.astype(jnp.float64), rls.Refined())
+
+
+def iterative(X, y, Z):
+    return outcome(X, y, rls.Iterative(Z))
 
 
 def subset(X, y, Z):
     return rls.loo(rls.factorize(GAUSSIAN, X, landmarks=Z), y, lams())
-
-
-def iterative(X, y, Z):
-    """Coefficients, residuals and the estimated leave-one-out error at one λ."""
-    return (
-        rls.factorize(GAUSSIAN, X, solver=rls.Iterative(Z))
-        .solve(y)
-        .outcome(jnp.full((1, 1), 0.1, jnp.float32))
-        .residuals
-    )
 
 
 def linear(X, y):
@@ -130,20 +117,16 @@ def pairs(X, y):
     return rls.pairwise_ranking_error(rls.factorize(GAUSSIAN, X), y, lams())
 
 
-def deviations(X, y, Z):
-    return rls.fit(GAUSSIAN, X, y, lams=lams(), keep=True).predict(Z, return_std=True)
-
-
-def intervals(X, y, Z):
-    return rls.fit(GAUSSIAN, X, y, lams=lams(), keep=True).intervals(Z, 0.9)
+def kept(X, y):
+    return rls.fit(GAUSSIAN, X, y, lams=lams(), keep=True)
 
 
 def influence(X, y):
-    return rls.influence(rls.factorize(GAUSSIAN, X), y, jnp.float32(0.1))
+    return rls.influence(rls.factorize(GAUSSIAN, X), y, LAM)
 
 
 def columns(X, y):
-    return rls.select_columns(X, y, COLUMNS // 2, jnp.float32(0.1)).errors
+    return rls.select_columns(X, y, COLUMNS // 2, LAM).errors
 
 
 def two_sided(K1, K2, Y):
@@ -151,47 +134,64 @@ def two_sided(K1, K2, Y):
 
 
 def computations() -> dict[str, Computation]:
-    """By name."""
-    on_points = lambda n: n * LANDMARKS
-    return {
-        "path, leave-one-out": Computation(path(rls.loo), rows, square, SLOW),
-        "path, GCV": Computation(path(rls.gcv), rows, square, SLOW),
-        "path, evidence": Computation(path(rls.log_marginal_likelihood), rows, square, SLOW),
-        "path, log predictive density": Computation(
-            path(rls.log_predictive_density), rows, square, SLOW
+    """By name: first those that take minutes for TPUs."""
+    square, on_points, on_columns = (
+        (lambda n: n * n),
+        (lambda n: n * LANDMARKS),
+        lambda n: n * COLUMNS,
+    )
+    slope = jax.value_and_grad(objective)
+    held = lambda n: (*with_points(n), shape(LANDMARKS))
+    sides = lambda n: (shape(n, n), shape(SIDE, SIDE), shape(n, SIDE))
+    slow = {
+        "path, leave-one-out": (path(rls.loo), rows, square),
+        "path, GCV": (path(rls.gcv), rows, square),
+        "path, evidence": (path(rls.log_marginal_likelihood), rows, square),
+        "path, log predictive density": (path(rls.log_predictive_density), rows, square),
+        "path, five folds": (folds, in_folds, square),
+        "path, pairs left out": (pairs, rows, square),
+        "path, hold-out": (held_out, held, square),
+        IN_FLOAT64: (refined, rows, square),
+        "iterative, one λ": (iterative, with_points, on_points),
+        "fit, deviations of new rows": (
+            lambda X, y, Z: kept(X, y).predict(Z, return_std=True),
+            with_points,
+            square,
         ),
-        "path, five folds": Computation(folds, in_folds, square, SLOW),
-        "path, pairs left out": Computation(pairs, rows, square, SLOW),
-        "path, hold-out": Computation(
-            held_out, lambda n: (*with_points(n), shape(LANDMARKS)), square, SLOW
+        "fit, intervals of new rows": (
+            lambda X, y, Z: kept(X, y).intervals(Z, 0.9),
+            with_points,
+            square,
         ),
-        "one λ and its slope": Computation(probe, rows, square),
-        "objective": Computation(objective, at_width, square),
-        "objective and gradient": Computation(jax.value_and_grad(objective), at_width, square),
-        "log predictive density and gradient": Computation(
-            jax.value_and_grad(log_predictive), at_width, square
+        "influence": (influence, rows, square),
+        "landmarks, leave-one-out": (subset, with_points, on_points),
+        "linear, leave-one-out": (linear, rows, on_columns),
+        "two-sided, entries left out": (two_sided, sides, square),
+    }
+    quick = {
+        "one λ and its slope": (probe, rows, square),
+        "objective": (objective, at_width, square),
+        "objective and gradient": (slope, at_width, square),
+        "log predictive density and gradient": (
+            jax.value_and_grad(log_predictive),
+            at_width,
+            square,
         ),
-        IN_FLOAT64: Computation(refined, rows, square, SLOW),
-        "gram": Computation(lambda X: rls.gram(GAUSSIAN, X), lambda n: rows(n)[:1], square),
-        "K·V": Computation(
+        "gram": (partial(rls.gram, GAUSSIAN), lambda n: rows(n)[:1], square),
+        "K·V": (
             lambda X, V: rls.gram_matmul(GAUSSIAN, X, X, V),
             lambda n: (shape(n, COLUMNS), shape(n, 10)),
             square,
         ),
-        "iterative, one λ": Computation(iterative, with_points, on_points, SLOW),
-        "fit, deviations of new rows": Computation(deviations, with_points, square, SLOW),
-        "fit, intervals of new rows": Computation(intervals, with_points, square, SLOW),
-        "influence": Computation(influence, rows, square, SLOW),
-        "landmarks, leave-one-out": Computation(subset, with_points, on_points, SLOW),
-        "landmarks, objective and gradient": Computation(
-            jax.value_and_grad(objective), lambda n: (shape(), *with_points(n)), on_points
+        "landmarks, objective and gradient": (
+            slope,
+            lambda n: (shape(), *with_points(n)),
+            on_points,
         ),
-        "linear, leave-one-out": Computation(linear, rows, lambda n: n * COLUMNS),
-        "columns chosen": Computation(columns, rows, lambda n: n * COLUMNS),
-        "two-sided, entries left out": Computation(
-            two_sided, lambda n: (shape(n, n), shape(SIDE, SIDE), shape(n, SIDE)), square, SLOW
-        ),
+        "columns chosen": (columns, rows, on_columns),
     }
+    found = {name: Computation(*one, slow=True) for name, one in slow.items()}
+    return found | {name: Computation(*one, slow=False) for name, one in quick.items()}
 
 
 COLUMNS_OF_MANY = 10
@@ -201,8 +201,8 @@ def on_many(target: str = "h100") -> dict[str, Callable]:
     """Functions of rows, labels and points, that are compiled for many devices of a kind."""
 
     def moments(rows, y, points):
-        solution = extend.Problem.of(GAUSSIAN, rows, y, landmarks=points).solution("cholesky")
-        return solution.factor.second, solution.cross
+        solution = extend.Problem.of(GAUSSIAN, rows, y, landmarks=points).solution(rls.Cholesky())
+        return solution.factor.second, solution.state
 
     def one(rows, y, points):
         factor = rls.factorize(GAUSSIAN, rows, landmarks=points, solver=rls.Cholesky())

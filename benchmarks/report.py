@@ -1,7 +1,6 @@
 """From measurements to a table and a picture: both are made from the JSON alone."""
 
-import json
-from pathlib import Path
+from common import head, line
 
 # What the front page shows: the largest size of each of these works.
 FRONT = ("path", "gradient", "subset", "linear", "datasets", "prediction")
@@ -39,16 +38,13 @@ PROMISED_INSTEAD: dict[str, float | None] = {
 }
 
 
-def read(file) -> dict:
-    return json.loads(Path(file).read_text(encoding="utf-8"))
-
-
 def updated(kept: dict, new: dict) -> dict:
     """`kept` with the works that `new` measured again; both must come from one machine."""
     for what in ("machine", "versions", "dtype", "quick"):
         if kept[what] != new[what]:
             raise SystemExit(
-                f"the kept report has another {what}, {kept[what]} and not {new[what]}: measure all works again"
+                f"the kept report has another {what}, {kept[what]} and not {new[what]}: "
+                "measure all works again"
             )
     fresh = {case["work"] for case in new["cases"]}
     cases = [{"date": kept["date"], **case} for case in kept["cases"] if case["work"] not in fresh]
@@ -57,10 +53,10 @@ def updated(kept: dict, new: dict) -> dict:
     return {**new, "cases": sorted(cases, key=lambda case: order.index(case["work"]))}
 
 
-def rows(report: dict) -> list[dict]:
+def rows(*cases: dict) -> list[dict]:
     """One row per contestant, with its time over the floor's and over ours where there are such."""
     out = []
-    for case in report["cases"]:
+    for case in cases:
         floor, ours = floor_of(case), case["contestants"][0].get("median")
         for one in case["contestants"]:
             time = one.get("median")
@@ -68,9 +64,7 @@ def rows(report: dict) -> list[dict]:
                 "to_floor": time and floor and time / floor,
                 "to_ours": time and ours and time / ours,
             }
-            out.append(
-                {"work": case["work"], "size": case["size"], "floor": floor, **one, **ratios}
-            )
+            out.append({"work": case["work"], "size": case["size"], **one, **ratios})
     return out
 
 
@@ -80,66 +74,58 @@ def floor_of(case: dict) -> float | None:
     return None if None in parts else sum(parts)
 
 
+def measured_with(report: dict) -> str:
+    return ", ".join(f"{name} {version}" for name, version in report["versions"].items())
+
+
 def markdown(report: dict) -> str:
     """The whole report as tables, one per work."""
     machine = report["machine"]
-    head = (
+    lines = [
         f"{machine['device']}, {machine['cores']} cores, {report['dtype']}, {report['date']}; "
-        + ", ".join(f"{name} {version}" for name, version in report["versions"].items())
-    )
-    lines = [head, ""]
-    if report.get("not begun"):
+        + measured_with(report)
+    ]
+    if late := report.get("not begun"):
         lines += [
-            f"Out of time, and not measured: {'; '.join(report['not begun'])} and what came after in the same works.",
-            "",
+            f"\nOut of time, and not measured: {'; '.join(late)} and what came after in the same "
+            "works."
         ]
-    lines += ["### Goals", "", goals(report), ""]
-    for work in dict.fromkeys(case["work"] for case in report["cases"]):
-        cases = [case for case in report["cases"] if case["work"] == work]
+    lines += ["\n### Goals\n", goals(report)]
+    by_work: dict = {}
+    for case in report["cases"]:
+        by_work.setdefault(case["work"], []).append(case)
+    for work, cases in by_work.items():
         day = f" ({cases[0]['date']})" if "date" in cases[0] else ""
-        lines += [
-            f"### {work}{day}",
-            "",
-            cases[0]["what"],
-            "",
-            f"Judged by: {cases[0]['accuracy']}.",
-            "",
-        ]
-        lines += [
-            "| size | who | seconds (fastest to slowest) | first call | × the floor | × ours | judged |",
-            "|" + "---|" * 7,
-        ]
-        lines += [_line(row) for row in rows({**report, "cases": cases})]
+        lines += [f"\n### {work}{day}", f"\n{cases[0]['what']}"]
+        lines += [f"\nJudged by: {cases[0]['accuracy']}.\n"]
+        names = "size", "who", "seconds (fastest to slowest)", "first call"
+        lines += [head(*names, "× the floor", "× ours", "judged")]
+        lines += [shown(row) for row in rows(*cases)]
         for case in cases:
             floor = floor_of(case)
             parts = " + ".join(
-                f"{part['name']} {part['missing']}"
-                if "missing" in part
-                else f"{part['name']} {part['median']:.3g} s"
+                f"{part['name']} " + part.get("missing", f"{part.get('median', 0):.3g} s")
                 for part in case["floor"]
             )
-            reached = (
-                f", {case['flops'] / floor / 1e9:.0f} GFLOP/s" if case["flops"] and floor else ""
-            )
-            lines.append(f"| {case['size']} | *floor* | {parts}{reached} | | 1 | | |")
-        lines.append("")
+            if case["flops"] and floor:
+                parts += f", {case['flops'] / floor / 1e9:.0f} GFLOP/s"
+            lines.append(line(case["size"], "*floor*", parts, "", 1, "", ""))
     return "\n".join(lines)
 
 
 def goals(report: dict) -> str:
-    """What goals.py asks for beside what was reached, for the works that were measured."""
-    lines = ["| work | size | against | asked | reached |", "|" + "---|" * 5]
-    for row in rows(report):
+    """What GOALS asks for beside what was reached, for the works that were measured."""
+    lines = [head("work", "size", "against", "asked", "reached")]
+    for row in rows(*report["cases"]):
         most, peers = GOALS.get((row["work"], row["size"]), (None, {}))
         if row["kind"] == "ours" and most is not None:
-            lines.append(
-                f"| {row['work']} | {row['size']} | the floor | at most {most:g} × | {_ratio(row['to_floor'])} × |"
-            )
+            cells = "the floor", f"at most {most:g} ×", f"{_ratio(row['to_floor'])} ×"
         elif row["name"] in peers:
             reached = row.get("missing") or f"{_ratio(row['to_ours'], 1)} ×"
-            lines.append(
-                f"| {row['work']} | {row['size']} | {row['name']} | at least {peers[row['name']]:g} × as long | {reached} |"
-            )
+            cells = row["name"], f"at least {peers[row['name']]:g} × as long", reached
+        else:
+            continue
+        lines.append(line(row["work"], row["size"], *cells))
     return "\n".join(lines)
 
 
@@ -147,54 +133,34 @@ def _ratio(value, digits=2) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
 
 
-def _line(row) -> str:
+def shown(row) -> str:
+    """A contestant's line of the table of its work."""
     if "missing" in row:
-        return f"| {row['size']} | {row['name']} | {row['missing']} | | | | |"
-    spread = (
-        f"{row['median']:.3g} ({row['low']:.3g} to {row['high']:.3g})"
-        if row["rounds"] > 1
-        else f"{row['median']:.3g} (once)"
-    )
+        return line(row["size"], row["name"], row["missing"], *[""] * 4)
+    spread = f"{row['low']:.3g} to {row['high']:.3g}" if row["rounds"] > 1 else "once"
+    ratios = _ratio(row["to_floor"]), _ratio(row["to_ours"])
     judged = "" if row["judged"] is None else f"{row['judged']:.3g}"
-    return f"| {row['size']} | {row['name']} | {spread} | {row['first']:.3g} | {_ratio(row['to_floor'])} | {_ratio(row['to_ours'])} | {judged} |"
-
-
-def print_case(report: dict) -> None:
-    """The last case, a line for each contestant, as it is measured."""
-    case = report["cases"][-1]
-    for row in rows({**report, "cases": [case]}):
-        if "missing" in row:
-            said = row["missing"]
-        else:
-            judged = "" if row["judged"] is None else f", judged {row['judged']:.3g}"
-            said = f"{row['median']:.3g} s, {_ratio(row['to_floor'])} × the floor{judged}"
-        print(f"{case['work']}, {case['size']}: {row['name']}: {said}", flush=True)
+    took = f"{row['median']:.3g} ({spread})", f"{row['first']:.3g}"
+    return line(row["size"], row["name"], *took, *ratios, judged)
 
 
 def summary(report: dict) -> str:
     """One line per case with what a reader asks first."""
-    lines = [
-        "| work | size | ours, s | × the floor | the floor | peers, × ours |",
-        "|" + "---|" * 6,
-    ]
+    lines = [head("work", "size", "ours, s", "× the floor", "the floor", "peers, × ours")]
     said = ""
     for case in report["cases"]:
-        mine = rows({**report, "cases": [case]})
-        peers = [
+        ours, *others = rows(case)
+        peers = ", ".join(
             f"{row['name']} {row['to_ours']:.1f}"
-            for row in mine
+            for row in others
             if row["kind"] == "peer" and row["to_ours"]
-        ]
+        )
         floor = " + ".join(part["name"] for part in case["floor"])
-        seconds = mine[0].get("median")
-        took = "–" if seconds is None else f"{seconds:.2g}"
-        what = (
-            "the same" if case["what"] == said else f"{case['what'].rstrip('.')} (`{case['work']}`)"
-        )
-        said = case["what"]
-        lines.append(
-            f"| {what} | {case['size']} | {took} | {_ratio(mine[0]['to_floor'])} | {floor} | {', '.join(peers) or '–'} |"
-        )
+        took = "–" if "missing" in ours else f"{ours['median']:.2g}"
+        full = f"{case['what'].rstrip('.')} (`{case['work']}`)"
+        what, said = "the same" if case["what"] == said else full, case["what"]
+        ratio = _ratio(ours["to_floor"])
+        lines.append(line(what, case["size"], took, ratio, floor, peers or "–"))
     return "\n".join(lines)
 
 
@@ -204,21 +170,19 @@ def with_table(text: str, report: dict, only: tuple[str, ...] = ()) -> str:
     """
     for mark in MARKS:
         if text.count(mark) != 1:
-            raise SystemExit(
-                f"the file must have the mark {mark} once, and has it {text.count(mark)} times"
-            )
+            raise SystemExit(f"{text.count(mark)} times in the file, and not once: {mark}")
     before, rest = text.split(MARKS[0])
-    shown = [
+    cases = [
         case
         for case in report["cases"]
         if any(one["kind"] == "peer" and "missing" not in one for one in case["contestants"])
     ]
     if only:
-        last = {case["work"]: case for case in shown}
-        shown = [last[work] for work in only]
-    versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
-    table = summary({**report, "cases": shown})
-    return f"{before}{MARKS[0]}\n{table}\n\nMeasured on {report['date']} with {versions}.\n{MARKS[1]}{rest.split(MARKS[1])[1]}"
+        last = {case["work"]: case for case in cases}
+        cases = [last[work] for work in only]
+    told = f"Measured on {report['date']} with {measured_with(report)}."
+    table = f"{MARKS[0]}\n{summary({'cases': cases})}\n\n{told}\n{MARKS[1]}"
+    return before + table + rest.split(MARKS[1])[1]
 
 
 def picture(report: dict, file) -> None:
@@ -228,33 +192,17 @@ def picture(report: dict, file) -> None:
     mpl.use("agg")
     import matplotlib.pyplot as plt
 
-    drawn = [row for row in rows(report) if row["to_floor"]]
+    drawn = [row for row in rows(*report["cases"]) if row["to_floor"]]
     labels = list(dict.fromkeys(f"{row['work']}: {row['size']}" for row in drawn))
-    colors = {"ours": "C0", "variant": "C9", "peer": "C1"}
     figure, ax = plt.subplots(figsize=(9, 1 + 0.3 * len(labels)), layout="constrained")
-    for row in drawn:
-        ax.plot(
-            row["to_floor"],
-            labels.index(f"{row['work']}: {row['size']}"),
-            "o",
-            color=colors[row["kind"]],
-            zorder=3 if row["kind"] == "ours" else 2,
-        )
-    for kind, color in colors.items():
-        ax.plot(
-            [],
-            [],
-            "o",
-            color=color,
-            label={"ours": "jaxrls", "variant": "jaxrls, another way", "peer": "peers"}[kind],
-        )
+    kinds = {"peer": ("C1", "peers"), "variant": ("C9", "jaxrls, another way")}
+    for kind, (color, label) in (kinds | {"ours": ("C0", "jaxrls")}).items():
+        mine = [row for row in drawn if row["kind"] == kind]
+        at = [labels.index(f"{row['work']}: {row['size']}") for row in mine]
+        ax.plot([row["to_floor"] for row in mine], at, "o", color=color, label=label)
     ax.axvline(1, color="0.4", linewidth=1)
-    ax.set(
-        xscale="log",
-        xlabel="time over that of the operations nobody can avoid",
-        yticks=range(len(labels)),
-        yticklabels=labels,
-    )
+    ax.set(xscale="log", xlabel="time over that of the operations nobody can avoid")
+    ax.set_yticks(range(len(labels)), labels)
     ax.invert_yaxis()
     ax.legend()
     figure.savefig(file, dpi=90)

@@ -1,21 +1,18 @@
 """Run the benchmarks: ours, the peers that are installed, and the floor of unavoidable operations,
 in one process, in turn.
 
-    python benchmarks/run.py                        # all works, float64, on the default device
-    (some 40 minutes on two CPU cores) python benchmarks/run.py --only path gradient   # some of
-    them python benchmarks/run.py --quick                # small sizes: does it run? python
-    benchmarks/run.py --device gpu           # the same on a GPU; works that time processes or CPU
-    libraries are left out python benchmarks/run.py --from OUT/report.json # tables and picture from
-    a report, nothing measured
+    python benchmarks/run.py                 # all works, float64: some 40 minutes on two CPU cores
+    python benchmarks/run.py --only path gradient            # some of them
+    python benchmarks/run.py --quick                         # small sizes: does it run?
+    python benchmarks/run.py --device gpu    # but for works that time processes or CPU libraries
+    python benchmarks/run.py --from OUT/report.json          # tables and picture, nothing measured
 
 Prints a summary, and writes report.json, report.md and report.png into --out. A peer that is not
 installed is named as missing, as is what fails, for want of memory or otherwise. On a GPU no case
 is begun after seven minutes, and those left out are named."""
 
-import argparse
 import datetime
 import importlib.metadata
-import json
 import os
 import platform
 import time
@@ -23,56 +20,41 @@ from dataclasses import asdict
 from pathlib import Path
 
 import report as reports
+from common import interleaved, options_of, read, say, write
 
-NOT_ON_GPU = ("cold", "datasets")
+NOT_ON_GPU = ("cold", "datasets", "stream")
 PACKAGES = (
-    "jax",
-    "jaxlib",
-    "numpy",
-    "scikit-learn",
-    "himalaya",
-    "gpytorch",
-    "torch",
-    "falkon",
-    "rlscore",
+    *("jax", "jaxlib", "numpy", "scikit-learn", "himalaya"),
+    *("gpytorch", "torch", "falkon", "rlscore"),
 )
 
 
 def measure(work, case, rounds) -> dict:
     """One case, timed and judged, as plain data."""
-    from common import interleaved
-
     kinds = {"jaxrls": ("ours", case.ours)}
     kinds |= {f"jaxrls, {name}": ("variant", one) for name, one in case.variants.items()}
     kinds |= {name: ("peer", one) for name, one in case.peers.items()}
     present = {name: one.run for name, (_, one) in kinds.items() if not isinstance(one, str)}
     timings, results, failures = interleaved(case.floor | present, rounds)
 
-    def entry(name, kind, one) -> dict:
-        missing = one if isinstance(one, str) else failures.get(name)
-        if missing:
-            return {"name": name, "kind": kind, "missing": missing}
-        return {
-            "name": name,
-            "kind": kind,
-            **asdict(timings[name]),
-            "judged": one.judge(results[name]) if one.judge else None,
-        }
+    def entry(name, **more) -> dict:
+        taken = asdict(timings[name]) if name in timings else {"missing": failures[name]}
+        return {"name": name, **more, **taken}
+
+    def contestant(name, kind, one) -> dict:
+        if isinstance(one, str):
+            return {"name": name, "kind": kind, "missing": one}
+        judged = one.judge(results[name]) if one.judge and name in results else None
+        return entry(name, kind=kind, judged=judged)
 
     return {
         "work": work.__name__,
-        "what": work.__doc__.strip(),
+        "what": " ".join(work.__doc__.split()),
         "size": case.size,
         "accuracy": case.accuracy,
         "flops": case.flops,
-        "floor": [
-            {
-                "name": name,
-                **(asdict(timings[name]) if name in timings else {"missing": failures[name]}),
-            }
-            for name in case.floor
-        ],
-        "contestants": [entry(name, *one) for name, one in kinds.items()],
+        "floor": [entry(name) for name in case.floor],
+        "contestants": [contestant(name, *one) for name, one in kinds.items()],
     }
 
 
@@ -89,78 +71,37 @@ def machine() -> dict:
 
 
 def versions() -> dict:
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+    there = {one.name.lower() for one in importlib.metadata.distributions()}
+    return {name: importlib.metadata.version(name) for name in PACKAGES if name in there}
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--only", nargs="+", metavar="WORK", help="names of works")
-    parser.add_argument(
-        "--quick", action="store_true", help="small sizes, to see that all of it runs"
-    )
-    parser.add_argument(
-        "--rounds", type=int, default=5, help="interleaved repeats, of which medians are shown"
-    )
-    parser.add_argument(
-        "--device",
-        choices=["cpu", "gpu"],
-        default=None,
-        help="where ours runs, by default where JAX does",
-    )
-    parser.add_argument(
-        "--minutes",
-        type=float,
-        default=None,
-        help="begin no case after so many minutes: by default 7 on a GPU, any on a CPU",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("benchmark-report"),
-        help="folder of report.json, report.md and report.png",
-    )
-    parser.add_argument(
-        "--update", action="store_true", help="keep what the report in --out says of other works"
-    )
-    parser.add_argument(
-        "--from", dest="source", type=Path, help="a report.json to make table and picture from"
-    )
-    parser.add_argument(
-        "--readme", type=Path, help="a file whose table, between two marks, is made from the report"
-    )
+    parser = options_of(__doc__)
+    add = parser.add_argument
+    add("--only", nargs="+", metavar="WORK", help="names of works")
+    add("--quick", action="store_true", help="small sizes, to see that all of it runs")
+    add("--rounds", type=int, default=5, help="interleaved repeats, of which medians are shown")
+    add("--device", choices=["cpu", "gpu"], help="where ours runs, by default where JAX does")
+    add("--minutes", type=float, help="begin no case after so many: by default 7 on a GPU")
+    add("--out", type=Path, default=Path("benchmark-report"), help="folder of the report")
+    add("--update", action="store_true", help="keep what the report in --out says of other works")
+    add("--from", dest="source", type=Path, help="a report.json to make table and picture from")
+    add("--readme", type=Path, help="a file whose table, between two marks, is made anew")
     args = parser.parse_args()
 
-    args.out.mkdir(parents=True, exist_ok=True)
-    kept = reports.read(args.out / "report.json") if args.update else None
-    report = reports.read(args.source) if args.source else run(args)
+    kept = read(args.out / "report.json") if args.update else None
+    report = read(args.source) if args.source else run(args)
     if kept:
         report = reports.updated(kept, report)
-    save(report, args.out)
-    (args.out / "report.md").write_text(reports.markdown(report), encoding="utf-8")
+    write(args.out, "report", report, reports.markdown(report))
     if args.readme:
-        args.readme.write_text(
-            reports.with_table(args.readme.read_text(encoding="utf-8"), report, reports.FRONT),
-            encoding="utf-8",
-        )
+        text = args.readme.read_text(encoding="utf-8")
+        args.readme.write_text(reports.with_table(text, report, reports.FRONT), encoding="utf-8")
     try:
         reports.picture(report, args.out / "report.png")
     except ImportError:
-        print("no picture: pip install matplotlib")
-    print(f"\n{reports.summary(report)}")
-
-
-def save(report, folder) -> None:
-    (folder / "report.json").write_text(
-        json.dumps(report, indent=1, ensure_ascii=False), encoding="utf-8"
-    )
+        say("no picture: pip install matplotlib")
+    say(f"\n{reports.summary(report)}")
 
 
 def run(args) -> dict:
@@ -172,12 +113,10 @@ def run(args) -> dict:
     jax.config.update("jax_enable_x64", True)
     from works import ON_GPU, WORKS
 
-    unknown = set(args.only or ()) - set(WORKS)
-    if unknown:
-        raise SystemExit(
-            f"no such work: {', '.join(sorted(unknown))}; there are {', '.join(WORKS)}"
-        )
-    minutes = (7 if ON_GPU else float("inf")) if args.minutes is None else args.minutes
+    if unknown := set(args.only or ()) - set(WORKS):
+        names = ", ".join(sorted(unknown))
+        raise SystemExit(f"no such work: {names}; there are {', '.join(WORKS)}")
+    minutes = args.minutes or (7 if ON_GPU else float("inf"))
     start = time.monotonic()
     report = {
         "machine": machine(),
@@ -192,15 +131,13 @@ def run(args) -> dict:
         for case in WORKS[name](args.quick):
             if time.monotonic() - start > 60 * minutes:
                 report["not begun"].append(f"{name}: {case.size}")
-                print(
-                    f"{report['not begun'][-1]}: not begun, {minutes:g} minutes are over",
-                    flush=True,
-                )
+                say(f"{report['not begun'][-1]}: not begun, {minutes:g} minutes are over")
                 break
             report["cases"].append(measure(WORKS[name], case, args.rounds))
-            if not args.update:
-                save(report, args.out)  # what is measured stays, whatever comes next
-            reports.print_case(report)
+            if not args.update:  # what is measured stays, whatever comes next
+                write(args.out, "report", report, reports.markdown(report))
+            for row in reports.rows(report["cases"][-1]):
+                say(f"{name}: {reports.shown(row)}")
     return report
 
 

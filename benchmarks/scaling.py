@@ -12,15 +12,16 @@ For --estimate every call is made in a process of its own, twice, and measured t
 that programs are compiled and threads have their buffers: the highest resident set during the call
 less that before it, which Linux tells. Exits with 1 where a ratio is not within 2 either way."""
 
-import argparse
 import gc
 import json
+import os
+import subprocess
 import sys
 import time
 from functools import partial
 from pathlib import Path
 
-from common import head, in_a_process, interleaved, line, say, slope
+from common import head, interleaved, line, options_of, say, write
 
 # isort: split
 import jax
@@ -88,11 +89,12 @@ LINES = {
     "m": (more_landmarks, (250, 500, 1000, 2000), 2),
     "n, on landmarks": (more_rows, (10_000, 20_000, 40_000, 80_000), 1),
 }
+MEASURES = {"seconds": "time", "bytes": "memory"}
 
 
 def exponent(sizes, values) -> float:
-    """The slope over all but the smallest size."""
-    return slope(sizes[1:], values[1:])
+    """The slope of their logarithms over all but the smallest size."""
+    return float(np.polyfit(np.log(sizes[1:]), np.log(values[1:]), 1)[0])
 
 
 def measure(work, sizes, rounds, order) -> dict:
@@ -105,26 +107,19 @@ def measure(work, sizes, rounds, order) -> dict:
         memory.append(plan.temp_size_in_bytes + plan.output_size_in_bytes)
         runs[size] = partial(compiled, *args)
     timings, *_ = interleaved(runs, rounds)
-    seconds = [timings[size].median for size in sizes]
-    return {
-        "what": work.__doc__,
-        "sizes": sizes,
-        "seconds": seconds,
-        "bytes": memory,
-        "exponent of seconds": exponent(sizes, seconds),
-        "exponent of bytes": exponent(sizes, memory),
-        "operations": order,
-    }
+    found = {"seconds": [timings[size].median for size in sizes], "bytes": memory}
+    slopes = {f"exponent of {what}": exponent(sizes, found[what]) for what in MEASURES}
+    return {"what": work.__doc__, "sizes": sizes, **found, **slopes, "operations": order}
 
 
 def markdown(report) -> str:
     """Sizes, seconds and exponents as a table."""
-    lines = ["| in | what | sizes | seconds | exponent of time | of memory | operations |"]
-    lines += ["|---" * 7 + "|"]
+    names = "in", "what", "sizes", "seconds", "exponent of time", "of memory", "operations"
+    lines = [head(*names)]
     for name, one in report.items():
         sizes = ", ".join(map(str, one["sizes"]))
         took = ", ".join(f"{seconds:.3g}" for seconds in one["seconds"])
-        slopes = (f"{one[f'exponent of {what}']:.2f}" for what in ("seconds", "bytes"))
+        slopes = (f"{one[f'exponent of {what}']:.2f}" for what in MEASURES)
         lines.append(line(name, one["what"], sizes, took, *slopes, one["operations"]))
     return "\n".join(lines)
 
@@ -137,13 +132,12 @@ def picture(report, file) -> None:
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(1, 2, figsize=(9, 5), layout="constrained", sharex=True)
-    for ax, what, name in zip(axes, ("seconds", "bytes"), ("time", "memory"), strict=True):
+    for ax, (what, name) in zip(axes, MEASURES.items(), strict=True):
         for size, one in report.items():
             label = f"{size}: {one[f'exponent of {what}']:.2f}"
             sizes, values = (np.array(one[key]) / one[key][0] for key in ("sizes", what))
-            ax.plot(sizes, values, "o-", label=label)
-        shown = f"{name}, as a multiple of the smallest size's"
-        ax.set(xscale="log", yscale="log", ylabel=shown)
+            ax.loglog(sizes, values, "o-", label=label)
+        ax.set_ylabel(f"{name}, as a multiple of the smallest size's")
         ax.set_xlabel("size, as a multiple of the smallest")
         ax.legend(title="exponent in", loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2)
     figure.savefig(file, dpi=90)
@@ -154,8 +148,8 @@ def picture(report, file) -> None:
 
 
 def fitted(kernel, n, d=5, *, called=None, pairs=False, keep=False, **options):
-    """A fit, and what is estimated of it: options of both, and those of the call alone. What is kept
-    is asked for intervals, which make the most of it.
+    """A fit, and what is estimated of it: options of both, and those of the call alone. What is
+    kept is asked for intervals, which make the most of it.
     """
 
     def prepare():
@@ -232,7 +226,6 @@ def status(name) -> int:
 
 def held_in(name) -> dict:
     """Measured and estimated bytes of a row of ROWS, here and now."""
-    jax.config.update("jax_enable_x64", True)
     prepare, said = ROWS[name]()
     run = prepare()
     jax.block_until_ready(jax.tree.leaves(run()))
@@ -248,15 +241,23 @@ def held_in(name) -> dict:
     return {"measured": most, "estimated": said.bytes, "words": said.words}
 
 
-def beside_estimates(names) -> bool:
-    """A line for every call, and whether one was missed.
+def held_apart(name) -> dict:
+    """The same in a process of its own.
 
     glibc learns to keep arrays of up to 32 MiB once they are freed, and calls take them again: a
     threshold of its own keeps it from learning."""
+    command = [sys.executable, "-W", "ignore", __file__, "--held", name]
+    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(2**17)}
+    out = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    return json.loads(out.stdout.splitlines()[-1])
+
+
+def beside_estimates(names) -> bool:
+    """A line for every call, and whether one was missed."""
     say(head("call", "measured", "estimated", "ratio", "for"))
     missed = False
     for name in names:
-        row = in_a_process(held_in, name, MALLOC_MMAP_THRESHOLD_=str(2**17))
+        row = held_apart(name)
         ratio = row["measured"] / row["estimated"]
         missed |= not 1 / 2 <= ratio <= 2
         sizes = (f"{row[part] / 1e6:,.0f} MB" for part in ("measured", "estimated"))
@@ -265,27 +266,27 @@ def beside_estimates(names) -> bool:
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, default=Path("benchmark-report"), help="a folder")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the sizes: does it run?")
-    parser.add_argument("--estimate", nargs="*", metavar="CALL", help=", ".join(ROWS))
+    parser = options_of(__doc__)
+    add = parser.add_argument
+    add("--out", type=Path, default=Path("benchmark-report"), help="a folder")
+    add("--rounds", type=int, default=3)
+    add("--quick", action="store_true", help="a tenth of the sizes: does it run?")
+    add("--estimate", nargs="*", metavar="CALL", help=", ".join(ROWS))
+    add("--held", metavar="CALL", help="one call of --estimate, here and now, as JSON")
     args = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
+    if args.held:
+        say(json.dumps(held_in(args.held)))
+        return
     if args.estimate is not None:
         sys.exit(beside_estimates(args.estimate or ROWS))
-    args.out.mkdir(parents=True, exist_ok=True)
     report = {}
     for name, (work, sizes, order) in LINES.items():
         sizes = [size // 10 if args.quick else size for size in sizes]
         report[name] = measure(work, sizes, args.rounds, order)
         say(f"{name}: {report[name]['exponent of seconds']:.2f}")
     say(markdown(report))
-    text = json.dumps(report, indent=1, ensure_ascii=False)
-    (args.out / "scaling.json").write_text(text, encoding="utf-8")
-    (args.out / "scaling.md").write_text(markdown(report) + "\n", encoding="utf-8")
+    write(args.out, "scaling", report, markdown(report))
     picture(report, args.out / "scaling.png")
 
 

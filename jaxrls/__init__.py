@@ -15,9 +15,6 @@ from jaxrls.criteria.path import (
     path,
 )
 from jaxrls.criteria.standard import (
-    GCV,
-    Evidence,
-    HoldOut,
     LeaveOneOut,
     LogPredictive,
     gcv,
@@ -70,7 +67,7 @@ from jaxrls.kernels.stationary import (
 )
 from jaxrls.problem.fixed_effects import levels
 from jaxrls.problem.folds import folds
-from jaxrls.problem.landmarks import certificate, certified_lam
+from jaxrls.problem.landmarks import certified_lam
 from jaxrls.rows.gram import gram, gram_matmul
 from jaxrls.rows.sharded import shard
 from jaxrls.search.estimate import Estimate, estimate
@@ -93,14 +90,11 @@ __all__ = [
     "Cosine",
     "Criterion",
     "Estimate",
-    "Evidence",
     "FeatureMap",
     "Fit",
     "FunctionKernel",
-    "GCV",
     "Gaussian",
     "History",
-    "HoldOut",
     "Influence",
     "Iterative",
     "Kernel",
@@ -132,7 +126,6 @@ __all__ = [
     "absolute_error",
     "airfoil",
     "best_lam",
-    "certificate",
     "certified_lam",
     "class_probabilities",
     "coef",

@@ -12,6 +12,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import jaxrls as rls
 
@@ -111,6 +112,14 @@ def assert_close(got, want, tolerance, what=""):
     scale = max(np.abs(want).max(initial=0), np.finfo(np.float64).tiny)
     error = np.abs(got - want).max(initial=0) / scale
     assert error <= tolerance, f"{what}: relative error {error:.2g}, tolerance {tolerance:.2g}"
+
+
+def refused(*calls, error=ValueError):
+    """Each call, given with a pattern, raises an error whose text has it."""
+    for call, words in calls:
+        with pytest.raises(error, match=words):
+            call()
+            pytest.fail(f"not refused: {words}")
 
 
 def differences(f, x, step=1e-3):

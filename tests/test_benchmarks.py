@@ -52,14 +52,15 @@ def test_a_report_has_every_contestant_and_the_floor_and_tables_are_made_from_it
 
 
 def test_the_readme_shows_the_report_that_is_kept():
-    reports, kept = importlib.import_module("report"), ROOT / "benchmarks" / "report"
-    readme, report = text(ROOT / "README.md"), reports.read(kept / "report.json")
+    reports, common = map(importlib.import_module, ("report", "common"))
+    kept = ROOT / "benchmarks" / "report"
+    readme, report = text(ROOT / "README.md"), common.read(kept / "report.json")
     assert reports.with_table(readme, report, reports.FRONT) == readme, (
         "python benchmarks/run.py --from … --out … --readme README.md makes the table"
     )
     for name in ("report", "h100"):
-        found = reports.markdown(reports.read(kept / f"{name}.json"))
-        assert text(kept / f"{name}.md") == found
+        found = reports.markdown(common.read(kept / f"{name}.json"))
+        assert text(kept / f"{name}.md") == found + "\n"
     assert not report["quick"] and all(
         part["median"] > 0 for case in report["cases"] for part in case["floor"]
     )
@@ -85,7 +86,7 @@ def test_what_fails_is_a_result_and_the_others_go_on():
     case = works.Case("n = 1", peers.Contestant(broken), {"floor": broken}, {"peer": peer})
     head = {"machine": suite.machine(), "versions": {}, "dtype": "", "date": ""}
     report = head | {"cases": [suite.measure(work, case, 1)]}
-    assert [row["to_floor"] for row in reports.rows(report)] == [None, None]
+    assert [row["to_floor"] for row in reports.rows(*report["cases"])] == [None, None]
     assert "| n = 1 | jaxrls | failed: MemoryError |" in reports.markdown(report)
     assert "| A work (`work`) | n = 1 | – | – | floor | – |" in reports.summary(report)
 

@@ -154,7 +154,7 @@ def test_categories_become_indicators_and_stay_what_they_were(folder, capsys):
     rows = (np.array([[a[0], 0, 1, 0], [a[0], 1, 0, 0]]) - X[:40].mean(0)) / X[:40].std(0)
     np.testing.assert_allclose(found, fit.predict(rows), rtol=1e-6)
     Path("few.csv").write_text("kind,a\nnew,1\n")
-    assert "a category 'new' that the model has not seen" in fails(
+    assert "has the category 'new', and the model was fitted with" in fails(
         capsys, "predict", "m", "few.csv"
     )
     assert "2 inputs" not in run(capsys, "fit", "mixed.csv", "--drop", "kind")
@@ -257,15 +257,15 @@ REFUSED = {
     "fit train.csv --out no/m": "no folder",
     "fit train.csv --out .": "not an ordinary file",
     "fit zero.csv --weights w --target y": "weights are all zero",
-    "fit labels.csv --criterion pairs": "takes numbers or two classes to order, not 3",
-    "fit labels.csv --rank": "--rank take numbers, and kind has labels",
+    "fit labels.csv --criterion pairs": "needs a numeric target or two classes, and there are 3",
+    "fit labels.csv --rank": "--rank need a numeric target, and kind holds labels",
     "fit train.csv --width 0": "Gaussian.width must be positive",
     "fit train.csv --lams 1,-1": "lams must be positive",
     "fit train.csv --lams 1": "lams must be how many",
     "fit train.csv --groups a --criterion gcv": "groups= leaves groups out",
     "predict no new.csv": "no: No such file",
     "predict train.csv new.csv": "train.csv was not written by jaxrls.save",
-    "predict kernel new.csv": "holds a Linear, and no model or fit",
+    "predict kernel new.csv": "must hold a model or a fit, and holds a Linear",
     "predict model no.csv": "no.csv",
     "predict model labels.csv --out no/p.csv": "in a folder that exists",
     "predict model wide.npz": "has 3 columns, and the model was fitted on 2",

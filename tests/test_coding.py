@@ -60,7 +60,7 @@ def test_codes():
         ),
         (
             lambda: rls.encode(["a", "a"]),
-            "labels hold one class only, 'a': classification needs at least two",
+            "labels must hold at least two classes, and hold only 'a'",
         ),
         (lambda: rls.decode([[1.0, 2.0]], [0, 1]), "scores have 2 columns, and 2 classes need 1"),
         (lambda: rls.decode([1.0], [0, 1, 2]), "scores have 1 columns, and 3 classes need 3"),

@@ -51,6 +51,17 @@ def test_what_takes_minutes_for_a_tpu_is_left_out_in_words(capsys):
         assert found == [("path, GCV", n) for n in sizes or compiling.SIZES[target]]
 
 
+def test_every_computation_is_traced_in_its_precision():
+    programs = importlib.import_module("computations")
+    for name, one in programs.computations().items():
+        with jax.enable_x64(name == programs.IN_FLOAT64):
+            jax.eval_shape(one.fn, *one.arguments(600))
+    shape = programs.shape
+    with jax.enable_x64(False):
+        for fn in programs.on_many().values():
+            jax.eval_shape(fn, shape(80, 10), shape(80), shape(8, 10))
+
+
 @pytest.mark.parametrize("target", ["h100", "v5e"])
 def test_reports_of_compiled_programs_are_what_is_kept_and_name_every_computation(target):
     """At several n, and no product below full precision; lines of the same computation and n take

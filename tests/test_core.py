@@ -244,11 +244,11 @@ MESSAGES = {
     ),
     "solver": (
         lambda: rls.factorize(rls.Linear(), jnp.ones((3, 1)), solver="svd"),
-        "solver must be None to choose, or Spectral(), Cholesky(), Refined()",
+        "solver must be Spectral(), Cholesky(), Refined() or Iterative()",
     ),
     "spectrum of nothing": (
         lambda: rls.Spectral("svd"),
-        "of must be 'gram', 'features' or 'covariance', or None to choose, and is 'svd'",
+        "of must be 'gram', 'features' or 'covariance', or None for the cheapest, and is 'svd'",
     ),
     "solver without features": (
         lambda: rls.factorize(

@@ -70,7 +70,7 @@ def gradients(name, intercept):
             scaled, X, weights=v, intercept=intercept, **CHOLESKY, **points
         ).solve(Y)
         held = rls.holdout(X_new, Y_new, weights=shares).bind(Y)
-        criteria = rls.LeaveOneOut(), rls.kfold(plan), rls.GCV(), rls.Evidence(), held
+        criteria = rls.LeaveOneOut(), rls.kfold(plan), rls.gcv, rls.log_marginal_likelihood, held
         return jnp.stack(
             [jnp.mean(one.values(solution, lam * jnp.exp(at[:1]), scaled)) for one in criteria]
         )

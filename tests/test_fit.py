@@ -69,6 +69,9 @@ def test_what_comes_back_belongs_to_the_chosen_lam():
         assert_close(fit.loo_residuals[:, t], left_out[:, 0], 1e-7, "residuals")
         hat, constant = oracle.refit(Phi, np.eye(24), lam, intercept=True)
         assert_close(fit.dof[t], np.trace(Phi @ hat + constant), 1e-7, "dof")
+    left = 1 - np.mean(fit.loo_residuals**2, axis=0) / Y.var(axis=0)
+    assert_close(fit.r2, left.mean(), 1e-12)
+    assert f"held-out R² {left.mean():.3g}, " in repr(fit)
     assert fit.route == "gram" and fit.dof.shape == fit.lam.shape == (2,)
     largest = np.linalg.norm(Phi - Phi.mean(axis=0), 2) ** 2
     assert float(fit.floor) == pytest.approx(24**0.5 * np.finfo(float).eps * largest)
@@ -258,8 +261,11 @@ def test_kernels_by_name_are_as_wide_as_rows_are_apart():
         wide = rls.start_from_data(kernel, jnp.asarray(X))
         assert_close(rls.fit(name, X, Y, lams=LAMS).kernel.width, wide.width, 1e-6, name)
     assert rls.fit("linear", X, Y, lams=LAMS).kernel == rls.Linear()
+    part = rls.fit(rls.Gaussian("median").on(0) + rls.Gaussian(3), X, Y, lams=LAMS).kernel
+    assert_close(part.left.kernel.width, rls.median_distance(jnp.asarray(X[:, :1])), 1e-6)
+    assert part.right.width == 3
     away, v = np.concatenate([X, 1e3 + X]), np.repeat([1.0, 0.0], 24)
-    found = rls.fit("matern", away, np.concatenate([Y, Y]), weights=v, lams=LAMS).kernel
+    found = rls.fit("matern52", away, np.concatenate([Y, Y]), weights=v, lams=LAMS).kernel
     assert_close(
         found.width, rls.median_distance(jnp.asarray(X)), 1e-6, "rows of weight 0 were never there"
     )
@@ -267,9 +273,16 @@ def test_kernels_by_name_are_as_wide_as_rows_are_apart():
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("alpha", "lams=[…]"), ("sample_weight", "weights="), ("weigths", "weights=")],
+    [
+        ("alpha", "lams=[…]"),
+        ("sample_weight", "weights="),
+        ("weigths", "weights="),
+        ("length_scale", "a kernel's width="),
+    ],
 )
 def test_arguments_by_other_names(name, hint):
+    with pytest.raises(TypeError, match="Gaussian takes no widht=: did you mean width=?"):
+        rls.Gaussian(widht=1.0)
     for door in (rls.fit, rls.tune):
         with pytest.raises(TypeError, match=re.escape(f"{name}=: did you mean {hint}?")):
             door(KERNEL, *data(), **{name: 1.0})
@@ -387,7 +400,7 @@ def test_warns_below_the_precision_of_the_factor():
             KERNEL, X, Y, lams=lams, criterion=with_errors(*2 * [np.abs(np.arange(8.0) - best)])
         )
         words = f"λ below {fit.floor:.2g} is below the precision of the factor, and the grid "
-        words += "goes down to 1e-16: drop those, or use float64"
+        words += "goes down to 1e-16: leave such λ out, or use float64"
         assert [m for m in messages if "precision" in m] == [words] * warned and fit.lam == lams[
             best
         ]
@@ -428,8 +441,8 @@ def broken(array, value, index=(2, 1)):
 
 REFUSED = [
     (
-        {"kernel": "rbf"},
-        "kernel must be a jaxrls kernel such as Gaussian(1.0), and is 'rbf'",
+        {"kernel": "none"},
+        "kernel must be a jaxrls kernel such as Gaussian(1.0), and is 'none'",
     ),
     (
         {"X": Y0},
@@ -496,7 +509,7 @@ REFUSED = [
         {"kernel": rls.Precomputed(), "X": np.eye(4), "standardize": True},
         "standardize= is for columns of X, and X holds a kernel matrix",
     ),
-    ({"solver": "dual"}, "solver must be None to choose, or Spectral(), Cholesky(), Refined()"),
+    ({"solver": "dual"}, "solver must be Spectral(), Cholesky(), Refined() or Iterative()"),
     (
         {"solver": rls.Spectral("features")},
         "Spectral() needs explicit features, which Gaussian does not have",
@@ -512,7 +525,10 @@ REFUSED = [
     ),
     ({"criterion": rls.kfold}, "criterion=kfold lacks its data: give criterion=kfold(groups)"),
     ({"criterion": rls.holdout}, "criterion=holdout lacks its data: give criterion=holdout(X, Y)"),
-    ({"criterion": jax.jit(rls.gcv)}, "criterion must be gcv itself, and is a function around it"),
+    (
+        {"criterion": jax.jit(rls.gcv)},
+        "criterion must be gcv itself, and is a function that wraps it",
+    ),
     ({"criterion": "aic"}, "criterion must be one of 'loo', 'gcv', 'evidence'"),
     (
         {

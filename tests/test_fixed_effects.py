@@ -216,7 +216,7 @@ def test_tune_finds_width_and_lam_with_the_columns():
     assert_close(tuned.loo_residuals, fit.loo_residuals, 1e-6)
     got, want = (each.predict(x, fixed_effects=INDICATORS) for each in (tuned, fit))
     assert_close(got, want, 1e-6)
-    with pytest.raises(ValueError, match="such as groups, and no fixed_effects="):
+    with pytest.raises(ValueError, match="without groups or pairs, and no fixed_effects="):
         rls.tune(rls.Gaussian(3.0), x, y, grow=True, landmarks=20, **options)
 
 
@@ -260,7 +260,7 @@ REFUSED = {
     "alone, landmarks": ({"fixed_effects": ALONE, "landmarks": 5}, "without row 7 the columns"),
     "rows held out": (
         {"fixed_effects": INDICATORS[:, 1:], "criterion": rls.holdout(*DATA)},
-        "fixed_effects= goes with rows that are left out",
+        "criterion holdout cannot be used with fixed_effects=",
     ),
 }
 
@@ -341,6 +341,11 @@ def test_posterior_and_intervals_with_fixed_effects(way, kind):
     assert_close(found.covariance, want, 1e-9)
     w, beta = refit(Phi, columns, Y[:, :1], lam, ZEROS)
     assert_close(found.mean, (Phi_new @ w + columns[:4] @ beta)[:, 0], 1e-9)
+    found, used = fit.fixed_effects(scale=1.0), ZEROS > 0
+    G = Phi[used] @ Phi[used].T + lam * np.diag(1 / ZEROS[used])
+    want = np.linalg.inv(columns[used].T @ np.linalg.solve(G, columns[used]))
+    assert_close(found.covariance, want, 1e-9, "generalised least squares")
+    assert_close(found.mean, beta[:, 0], 1e-9)
     ends = []
     for i in np.flatnonzero(ZEROS > 0):
         rest, (Phi, Phi_new) = np.arange(N) != i, features(way, [i], new)

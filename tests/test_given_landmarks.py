@@ -102,7 +102,7 @@ def test_estimators_take_landmarks_of_a_given_matrix(tmp_path):
 def test_what_a_given_matrix_cannot_tell_is_said():
     with pytest.raises(
         ValueError,
-        match=r"variances need k\(x, x\) of new rows, which a kernel matrix cannot tell",
+        match=r"variances need k\(x, x\) of new rows, which a kernel matrix does not have",
     ):
         rls.fit(rls.Precomputed(), K, Y, landmarks=CHOSEN, lams=[LAM]).posterior(gaussian(NEW, X))
     with pytest.raises(ValueError, match="X must have 30 columns, .* and has 5"):

@@ -86,9 +86,8 @@ def assert_ends(found, want, tolerance=TOLERANCE):
 )
 def test_intervals_are_those_of_refits(landmarks, groups):
     found = fit(weights=V.astype(DTYPE), groups=groups, landmarks=landmarks)
-    method = "jackknife+" if groups is None else "cv+"
     for level in (0.5, 0.8, 0.9):
-        ends = found.intervals(FRESH, level, method=method, block_size=4)
+        ends = found.intervals(FRESH, level, block_size=4)
         assert_ends(ends, by_refits(groups, level=level, landmarks=landmarks))
 
 
@@ -97,7 +96,7 @@ def test_intervals_on_landmarks_do_not_depend_on_the_unit_of_the_kernel(route):
     """N, which goes as 1/unit², leaves the range of float32 where λN does not."""
     unit = DTYPE(2.0**-100 if X64 else 2.0**-30)
     options = {"landmarks": np.arange(0, N, 3), "keep": True, "solver": solver_of(route)}
-    for groups, method, studentised in ((GROUPS, "cv+", False), (None, "jackknife+", True)):
+    for groups, studentised in ((GROUPS, False), (None, True)):
         at = lambda scale, groups=groups: rls.fit(
             scale * GAUSSIAN,
             INPUT,
@@ -107,8 +106,7 @@ def test_intervals_on_landmarks_do_not_depend_on_the_unit_of_the_kernel(route):
             **options,
         )
         one, other = (
-            at(scale).intervals(FRESH, 0.8, method=method, studentised=studentised)
-            for scale in (DTYPE(1), unit)
+            at(scale).intervals(FRESH, 0.8, studentised=studentised) for scale in (DTYPE(1), unit)
         )
         for end, same in zip(one, other, strict=True):
             assert_close(same, end, TOLERANCE)
@@ -202,26 +200,15 @@ LEVEL = "level must be between 0 and 1, such as 0.9, and holds "
         (
             {"keep": False},
             {},
-            "this fit kept no solution, from which that comes: fit with keep=True",
+            "this fit kept no solution, which this call needs: fit with keep=True",
         ),
         ({}, {"level": 90}, LEVEL + "90"),
         ({}, {"level": "0.9"}, "level must hold real numbers"),
         ({}, {"level": [0.5, 0.9]}, LEVEL),
         (
-            {},
-            {"method": "bootstrap"},
-            "method must be 'jackknife.' or None .* and is 'bootstrap'",
-        ),
-        ({}, {"method": "cv+"}, "and is 'cv.': 'cv.' takes a fit with groups="),
-        (
-            {"groups": GROUPS},
-            {"method": "jackknife+"},
-            "and is 'jackknife.': .* and 'jackknife.' one without",
-        ),
-        (
             {"groups": GROUPS, "keep": True},
             {"studentised": True},
-            "studentised=True is for rows left out one",
+            "studentised=True needs a fit that left out single rows",
         ),
         ({}, {"X": FRESH[:, :1]}, "X must have 2 columns, the columns it was fitted on, and has 1"),
         ({}, {"X": FRESH * np.nan}, "X holds 12 values that are NaN or infinite"),
@@ -237,7 +224,7 @@ def test_what_predictive_distributions_refuse(unchecked):
     for call, message in (
         (
             lambda: changed.intervals(FRESH),
-            "what each row leaves out is not known any more, as rows were changed",
+            "held-out residuals are not known after update, forget or load",
         ),
         (
             lambda: known("plain").loo_predictive().coverage([1.5, np.nan]),
@@ -249,7 +236,7 @@ def test_what_predictive_distributions_refuse(unchecked):
         ),
         (
             lambda: known("groups").loo_predictive(),
-            "loo_predictive is for rows left out one by one",
+            "loo_predictive needs a fit that left out single rows",
         ),
     ):
         with pytest.raises(ValueError, match=message):
@@ -352,8 +339,8 @@ def test_what_the_command_line_refuses(tmp_path, capsys):
     np.savetxt(table, np.c_[X, Y[:, 0]], **named)
     np.savetxt(labels, np.c_[X.astype(str), np.where(Y[:, 0] > 0, "a", "b")], fmt="%s", **named)
     rls.save(model, rls.fit(GAUSSIAN, X, Y[:, 0], lams=[LAM]))
-    without = "has no intervals: fit numbers with --intervals"
-    of_labels = "--intervals and --rank take numbers, and y has labels"
+    without = "does not hold what intervals need: fit with --intervals"
+    of_labels = "--intervals and --rank need a numeric target, and y holds labels"
     assert main(["predict", model, table, "--interval", "0.8"]) == 2
     assert without in capsys.readouterr().err
     assert main(["fit", labels, "--intervals"]) == 2

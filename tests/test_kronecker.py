@@ -119,7 +119,7 @@ def whole():
             name: getattr(solution, name)(lams)
             for name in ("residual_norm", "data_fit", "logdet", "dof", "residual_dof", "residuals")
         }
-        criteria = {"gcv": rls.GCV(), "evidence": rls.Evidence()}
+        criteria = {"gcv": rls.gcv, "evidence": rls.log_marginal_likelihood}
         return (
             parts
             | {name: one.values(solution, lams, None) for name, one in criteria.items()}
@@ -230,7 +230,7 @@ def test_a_loss_sees_residuals_and_labels_as_they_are():
             ),
         ),
         ({"K2": np.diag([1.0, np.inf])}, "K2 holds 1 values that are NaN or infinite"),
-        ({"weights": np.ones(4)}, r"weights must be a pair \(v1, v2\).*found ndarray"),
+        ({"weights": np.ones(4)}, r"weights must be a pair \(v1, v2\).*is of type ndarray"),
         (
             {"weights": (np.array([1.0, 0.0]), None)},
             "weights of rows must be positive, and some are 0: leave those rows out of Y",
@@ -247,7 +247,7 @@ def test_errors_of_the_factor_name_the_argument(named, message, unchecked):
 def test_errors_of_settings_name_the_argument(unchecked):
     factor, Y = rls.factor_kronecker(jnp.eye(1), jnp.eye(3)), jnp.ones((1, 3))
     single = rls.factor_kronecker(jnp.eye(1), jnp.eye(1))
-    only = "leaves rows out, and Y has one only"
+    only = "leaves rows out, and Y has only one"
     for call, message in (
         (
             lambda: rls.kronecker_left_out(factor, Y, [1.0], "pairs"),
@@ -257,10 +257,13 @@ def test_errors_of_settings_name_the_argument(unchecked):
         (lambda: rls.kronecker_left_out(factor, Y, [1.0], "both"), f"setting='both' {only}"),
         (lambda: rls.kronecker_residuals(factor, Y.T, 1.0), r"Y must have shape \(1, 3\)"),
         (lambda: rls.kronecker_residuals(factor, Y, [1.0, 2.0]), "lam must be one number"),
-        (lambda: rls.kronecker_left_out(single, [[1.0]], [1.0]), "Y has one entry"),
+        (
+            lambda: rls.kronecker_left_out(single, [[1.0]], [1.0]),
+            "needs two entries, and Y has one",
+        ),
         (
             lambda: rls.kronecker_left_out(of_gram(jnp.eye(3)), Y, [1.0]),
-            "a factor by route 'gram' has one side: take factor_kronecker",
+            "factor must be of two-sided data, and has route 'gram'",
         ),
     ):
         with pytest.raises(ValueError, match=message):
@@ -275,12 +278,12 @@ FIT = {
     },
     "Y holds 1 values that are NaN": {"Y": MISSING},
     "X2 must have shape": {"X2": WIDE.x2[:, 0]},
-    "X1 stands for a matrix by Precomputed": {"kernel1": rls.Precomputed()},
+    "X1 must be a kernel of rows, and is Precomputed": {"kernel1": rls.Precomputed()},
     "lams must be positive": {"lams": [-1.0]},
     "lams, as their number, must be a whole number": {"lams": 0.1},
     r"lams must have shape \(L,\), and has shape \(1, 2\)": {"lams": [[1.0, 2.0]]},
     "loss must be a function, such as jaxrls.absolute_error, and is 'a'": {"loss": "a"},
-    "Y has one entry: leaving it out with an intercept takes two": {
+    "leaving an entry out with an intercept needs two entries": {
         "X1": WIDE.x1[:1],
         "X2": WIDE.x2[:1],
         "Y": WIDE.Y[:1, :1],
@@ -291,9 +294,7 @@ FIT = {
     "the kernel matrix of a side must be positive semidefinite": {
         "kernel2": rls.FunctionKernel(lambda X, Z: 0.5 - X @ Z.T)
     },
-    "of the sides X has 5 rows: route 'gram' takes about .*, and this device has 100 B": {
-        "memory": 100
-    },
+    "the larger side is too large: X has 5 rows: route 'gram' takes about": {"memory": 100},
 }
 
 

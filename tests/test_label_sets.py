@@ -6,25 +6,23 @@ import pickle
 
 import numpy as np
 import pytest
-from support import DTYPE, EPS, array, assert_close
+from sklearn.utils.class_weight import compute_class_weight
+from support import DTYPE, EPS, array, assert_close, refused
 
 import jaxrls as rls
+from jaxrls.sklearn import RLSClassifier
 
 KERNEL, LAM = rls.Gaussian(1.5), 0.3
 N, M = 14, 3
 
 
-def problem(classes, seed=0, n=N, m=M):
+def problem(classes, n=N):
     """Rows, codes of one label each, weights, and new rows."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     names = np.arange(n) % classes
     X = rng.normal(size=(n, 2)) + 0.8 * np.eye(3)[names][:, :2]
-    return (
-        X,
-        np.where(names[:, None] == np.arange(classes), 1.0, -1.0),
-        rng.uniform(0.5, 2, n),
-        rng.normal(size=(m, 2)),
-    )
+    codes = np.where(names[:, None] == np.arange(classes), 1.0, -1.0)
+    return X, codes, rng.uniform(0.5, 2, n), rng.normal(size=(M, 2))
 
 
 def score(X, codes, v, x, intercept, gram):
@@ -45,18 +43,11 @@ def by_refits(X, codes, counts, x, intercept, gram, label_weights):
     p = []
     for label in range(codes.shape[1]):
         code = np.where(np.arange(codes.shape[1]) == label, 1.0, -1.0)
-        all_X, all_codes, all_v = (
-            np.vstack([X, x]),
-            np.vstack([codes, code]),
-            np.append(v, label_weights[label]),
-        )
+        rows = np.vstack([X, x]), np.vstack([codes, code]), np.append(v, label_weights[label])
         odd = []
         for i, mine in enumerate(np.append(own, label)):
-            rest = np.arange(len(all_X)) != i
-            odd.append(
-                1
-                - score(all_X[rest], all_codes[rest], all_v[rest], all_X[i], intercept, gram)[mine]
-            )
+            rest = [part[np.arange(len(X) + 1) != i] for part in rows]
+            odd.append(1 - score(*rest, rows[0][i], intercept, gram)[mine])
         p.append((1 + counts[np.array(odd[:-1]) >= odd[-1] - 1e-10].sum()) / (1 + counts.sum()))
     return p
 
@@ -125,64 +116,56 @@ def test_the_jackknife_counts_rows_whose_own_label_scores_no_higher(classes):
 
 def test_one_column_of_codes_is_of_two_classes():
     """Fitted as (n, 1) or as (n,): the same p-values."""
-    X, codes, _, new = problem(2)
+    X, codes, _, new = (part.astype(DTYPE) for part in problem(2))
     p = []
     for given in (codes[:, 1], codes[:, 1:]):
-        fit = rls.fit(KERNEL, array(X), array(given), lams=[LAM], keep=True)
-        left_out = np.asarray(given - fit.loo_residuals).astype(DTYPE)
+        fit = rls.fit(KERNEL, X, given, lams=[LAM], keep=True)
+        by_refits = rls.conformal_labels(fit, X, given).p_values(new)
         p.append(
-            (
-                rls.conformal_labels(fit, array(X), array(given)).p_values(array(new)),
-                rls.label_p_values(left_out, given, fit.predict(array(new))),
-            )
+            (by_refits, rls.label_p_values(given - fit.loo_residuals, given, fit.predict(new)))
         )
     for alone, column in zip(*p, strict=True):
         assert alone.shape == (M, 2)
         assert_close(column, alone, 100 * EPS, "p-values")
 
 
-def conformal(keep=True, **named):
-    """Of a fit to the codes, with arguments in place of its own."""
-    X, codes = (part.astype(DTYPE) for part in problem(3)[:2])
-    fit = rls.fit(KERNEL, X, codes, lams=[LAM], keep=keep)
-    return rls.conformal_labels(**{"fit": fit, "X": X, "codes": codes} | named)
-
-
 CODES = problem(3)[1].astype(DTYPE)
-OF_CONFORMAL = [
-    (
-        {"codes": CODES[:, :2]},
-        r"codes must be those that were fitted, \(14, 3\), and have shape \(14, 2\)",
-    ),
-    ({"label_weights": np.ones(2)}, r"label_weights must have shape \(3,\)"),
-    ({"weights": np.ones(3)}, r"weights must have shape \(14,\)"),
-    ({"keep": False}, "fit with keep=True"),
-    ({"codes": np.nan * CODES}, "codes must be ±1, .* and those of row 0 are not"),
-    ({"codes": -CODES}, r"with one \+1 a row, and those of row 0 are not: use encode"),
-    ({"label_weights": [1, 2, np.nan]}, "label_weights holds 1 values that are NaN"),
-    ({"label_weights": [1, 2, -3]}, r"label_weights must not be negative, .* is -3\.0"),
-    ({"label_weights": np.zeros(3)}, "label_weights are all zero"),
-    ({"X": 0.5}, r"X must have shape \(n, d\), and has shape \(\)"),
-]
-OF_P_VALUES = [
-    ((CODES, CODES[:, :2], CODES), r"codes must have shape \(14, 3\), as left_out has"),
-    ((CODES, CODES, CODES[:, :2]), r"scores must have shape \(14, 3\), as left_out has"),
-    ((CODES, CODES, 0.5), r"scores must have shape \(n,\) or \(n, t\), .* and has shape \(\)"),
-    ((0.5, CODES, CODES), r"left_out must have shape \(n,\) or \(n, t\), .* and has shape \(\)"),
-    ((CODES, abs(CODES) / 2, CODES), "codes must be ±1, .* and those of row 0 are not"),
-]
 
 
-@pytest.mark.parametrize(("named", "message"), OF_CONFORMAL)
-def test_what_sets_of_labels_refuse(named, message, unchecked):
-    with pytest.raises(ValueError, match=message):
-        conformal(**named)
+def test_what_sets_of_labels_and_p_values_refuse(unchecked):
+    X = problem(3)[0].astype(DTYPE)
 
+    def conformal(keep=True, X=X, codes=CODES, **named):
+        """Of a fit to the codes, with arguments in place of its own."""
+        fit = rls.fit(KERNEL, problem(3)[0].astype(DTYPE), CODES, lams=[LAM], keep=keep)
+        return lambda: rls.conformal_labels(fit, X, codes, **named)
 
-@pytest.mark.parametrize(("given", "message"), OF_P_VALUES)
-def test_what_p_values_refuse(given, message, unchecked):
-    with pytest.raises(ValueError, match=message):
-        rls.label_p_values(*given)
+    p_values = lambda *given: lambda: rls.label_p_values(*given)
+    shape, row = r"must have shape \(n,\) or \(n, t\), .* and has shape \(\)", "row 0 differs"
+    two, weights = CODES[:, :2], "label_weights"
+    refused(
+        (
+            conformal(codes=two),
+            r"codes must be those that were fitted, \(14, 3\), and have shape \(14, 2\)",
+        ),
+        (conformal(label_weights=np.ones(2)), rf"{weights} must have shape \(3,\)"),
+        (conformal(weights=np.ones(3)), r"weights must have shape \(14,\)"),
+        (conformal(keep=False), "fit with keep=True"),
+        (conformal(codes=np.nan * CODES), f"codes must be ±1, .* and {row}"),
+        (
+            conformal(codes=-CODES),
+            rf"with one \+1 in each row of several columns, and {row}: use encode",
+        ),
+        (conformal(label_weights=[1, 2, np.nan]), f"{weights} holds 1 values that are NaN"),
+        (conformal(label_weights=[1, 2, -3]), rf"{weights} must not be negative, .* is -3\.0"),
+        (conformal(label_weights=np.zeros(3)), f"{weights} are all zero"),
+        (conformal(X=0.5), r"X must have shape \(n, d\), and has shape \(\)"),
+        (p_values(CODES, two, CODES), r"codes must have shape \(14, 3\), as left_out has"),
+        (p_values(CODES, CODES, two), r"scores must have shape \(14, 3\), as left_out has"),
+        (p_values(CODES, CODES, 0.5), f"scores {shape}"),
+        (p_values(0.5, CODES, CODES), f"left_out {shape}"),
+        (p_values(CODES, abs(CODES) / 2, CODES), f"codes must be ±1, .* and {row}"),
+    )
 
 
 # the estimator
@@ -191,13 +174,6 @@ def test_what_p_values_refuse(given, message, unchecked):
 
 @pytest.mark.any_precision
 def test_the_estimator_gives_these_sets():
-    pytest.importorskip(
-        "sklearn", reason="scikit-learn is not installed: pip install 'jaxrls[sklearn]'"
-    )
-    from sklearn.utils.class_weight import compute_class_weight
-
-    from jaxrls.sklearn import RLSClassifier
-
     X, codes, counts, new = problem(3)
     names = np.array(["red", "green", "blue"])[codes.argmax(axis=1)]
     columns = rls.encode(names)[0]
@@ -210,40 +186,34 @@ def test_the_estimator_gives_these_sets():
         assert model.predict_set(new, level).tolist() == (want > 1 - level).tolist()
     jackknife = RLSClassifier(KERNEL, lams=LAM).fit(X, names, groups=np.arange(N) // 2)
     p = rls.label_p_values(jackknife.loo_predictions_, columns, jackknife.decision_function(new))
-    assert (
-        jackknife.predict_set(new, 0.6, method="jackknife").tolist()
-        == (np.asarray(p) > 0.4).tolist()
-    )
-    for estimator, options, message in (
-        (jackknife, {}, "method='conformal' takes keep=True and a fit without groups"),
-        (model, {"level": 1}, "level must be a number between 0 and 1, and is 1"),
-        (model, {"method": "split"}, "method must be 'conformal' or 'jackknife', and is 'split'"),
+    sets = jackknife.predict_set(new, 0.6, method="jackknife")
+    assert sets.tolist() == (np.asarray(p) > 0.4).tolist()
+    several = RLSClassifier(KERNEL, lams=LAM).fit(X, codes > 0)
+    refused(
         (
-            RLSClassifier(KERNEL, lams=LAM).fit(X, codes > 0),
-            {},
-            "predict_set is for one label a row",
+            lambda: jackknife.predict_set(new),
+            "'conformal' needs keep=True and a fit without groups",
         ),
-    ):
-        with pytest.raises(ValueError, match=message):
-            estimator.predict_set(new, **options)
+        (
+            lambda: model.predict_set(new, level=1),
+            "level must be a number between 0 and 1, and is 1",
+        ),
+        (
+            lambda: model.predict_set(new, method="split"),
+            "method must be 'conformal' or 'jackknife', and is 'split'",
+        ),
+        (lambda: several.predict_set(new), "predict_set is for one label a row"),
+    )
 
 
 @pytest.mark.any_precision
 def test_the_estimator_makes_what_sets_take_when_they_are_asked_for(monkeypatch):
     """Once: O(n² r), which a fit for predictions and their probabilities does without."""
-    pytest.importorskip(
-        "sklearn", reason="scikit-learn is not installed: pip install 'jaxrls[sklearn]'"
-    )
-    from jaxrls.sklearn import RLSClassifier
-
     made, make = [], rls.conformal_labels
     monkeypatch.setattr(rls, "conformal_labels", lambda *args: made.append(1) or make(*args))
     X, codes, _, new = problem(3)
     model = RLSClassifier(KERNEL, lams=LAM, keep=True).fit(X, codes.argmax(axis=1))
     assert not made
-    first = model.predict_set(new)
-    assert (
-        (pickle.loads(pickle.dumps(model)).predict_set(new) == first).all()
-        and (model.predict_set(new) == first).all()
-        and made == [1]
-    )
+    first, again = model.predict_set(new), pickle.loads(pickle.dumps(model))
+    assert (again.predict_set(new) == first).all() and (model.predict_set(new) == first).all()
+    assert made == [1]

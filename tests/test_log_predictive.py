@@ -107,7 +107,7 @@ def test_what_it_refuses(unchecked):
             rls.LogPredictive(scale)
     with pytest.raises(
         ValueError,
-        match="knows no determinant, no leverage exactly",
+        match="has no determinant, exact leverages",
     ):
         rls.fit(
             KERNEL,
@@ -158,7 +158,7 @@ def test_what_is_written_in_numpy_is_told_so(what, options):
     """It was a TracerArrayConversionError from deep inside of JAX."""
     with pytest.raises(
         TypeError,
-        match=f"{what} asks for the values of arrays, as NumPy, .* write it with jax.numpy",
+        match=f"{what} needs the values of arrays, as NumPy, .* write it with jax.numpy",
     ):
         rls.fit(**({"kernel": KERNEL, "X": X, "Y": Y[:, 0], "lams": [0.1, 1.0]} | options))
 

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from contract.cases import FACTORS, LAMS, PICK, WEIGHTS, N, Y
 from oracle import refit
-from support import EPS, array, assert_close, assert_derivatives, wide
+from support import EPS, array, assert_close, assert_derivatives, refused, wide
 
 import jaxrls as rls
-from jaxrls import extend
 from jaxrls.leave_out import pairs as in_pairs
 
-pytestmark = pytest.mark.float64
+pytestmark = [pytest.mark.float64, pytest.mark.filterwarnings("ignore:the chosen λ")]
 CASE, WEIGHT = FACTORS["gram"], WEIGHTS["zeros"]
+SQUARED = rls.PairsOut(loss=rls.squared_error)
 CLASSES = np.where(np.median(Y, axis=0) < Y, 1.0, -1.0)
 
 
@@ -33,7 +33,7 @@ def by_refits(y, lams, weights=WEIGHT, pairs=None, events=None):
     """The share of pairs in the wrong order, each known order counted by the pair's weight: a
     double loop.
     """
-    Phi, events = CASE.features(np.array([], int))[0], np.ones(len(y)) if events is None else events
+    Phi, events = CASE.features(np.array([], int))[0], np.ones(N) if events is None else events
     found = np.zeros(len(lams))
     for k, lam in enumerate(lams):
         wrong, all_of = 0.0, 0.0
@@ -58,12 +58,11 @@ def test_classes_that_jit_does_not_know_are_counted_all_the_same(factor):
     class is crossed with the other.
     """
     lams, each = array(LAMS), array(LAMS[PICK])
-    shared, own = jax.jit(
-        lambda Y: [rls.pairwise_ranking_error(factor, Y, lams) for lams in (lams, each)]
-    )(array(CLASSES))
+    errors = jax.jit(lambda Y: [rls.pairwise_ranking_error(factor, Y, at) for at in (lams, each)])
+    shared, own = errors(array(CLASSES))
     want = np.stack([by_refits(y, LAMS) for y in CLASSES.T], axis=1)
     assert_close(shared, want, 1e-12)
-    assert_close(own, np.stack([want[PICK[:, j], j] for j in range(3)], axis=1), 1e-12)
+    assert_close(own, want[PICK, np.arange(3)], 1e-12)
     assert_close(rls.pairwise_ranking_error(factor, array(CLASSES[:, 0]), lams), want[:, 0], 1e-12)
 
 
@@ -84,14 +83,9 @@ def test_pairs_by_name(factor):
     assert_close(found, by_refits(Y[:, 0], LAMS, pairs=pairs), 1e-12)
     groups = np.arange(N) % 4
     within = [(i, j) for i, j in combinations(range(N), 2) if groups[i] == groups[j]]
-    problem = extend.Problem.of(
-        CASE.kernel, CASE.X, array(Y[:, 0]), criterion=rls.PairsOut(within=groups)
-    )
-    assert_close(
-        problem.errors(factor.solve(array(Y[:, 0])), array(LAMS)),
-        by_refits(Y[:, 0], LAMS, pairs=within),
-        1e-12,
-    )
+    options = {"criterion": rls.PairsOut(within=groups), "weights": WEIGHT, "lams": LAMS}
+    found = rls.fit(CASE.kernel, wide(CASE.X), Y[:, 0], **options)
+    assert_close(found.errors, by_refits(Y[:, 0], LAMS, pairs=within), 1e-12)
 
 
 def test_blocks_and_lists_and_targets_of_their_own_agree(monkeypatch):
@@ -102,29 +96,19 @@ def test_blocks_and_lists_and_targets_of_their_own_agree(monkeypatch):
     numbers = np.array(list(combinations(range(N), 2)))
 
     def run(X, v, Y, lams):
-        solution, squared = case.solution(X, Y, v, True), rls.PairsOut(loss=rls.squared_error)
-        listed = replace(squared, pairs=in_pairs.Pairs.of(numbers, N))
+        solution = case.solution(X, Y, v, True)
+        listed = replace(SQUARED, pairs=in_pairs.Pairs.of(numbers, N))
         # Every pair twice, and no row with itself.
-        crossed = replace(squared, pairs=in_pairs.Pairs.between(np.arange(N), np.arange(N)))
-        whole = squared.values(solution, lams[PICK], None)
+        crossed = replace(SQUARED, pairs=in_pairs.Pairs.between(np.arange(N), np.arange(N)))
+        whole = SQUARED.values(solution, lams[PICK], None)
         monkeypatch.setattr(in_pairs, "panels", lambda n: [(0, 4), (4, 9), (9, n)])
         monkeypatch.setattr(in_pairs, "wide_block_size", lambda n, width: 3)
         monkeypatch.setattr(in_pairs, "default_block_size", lambda n, width: 20)
-        cut, others = (
-            squared.values(solution, lams, None),
-            [ways.values(solution, lams, None) for ways in (listed, crossed)],
-        )
-        return (
-            whole,
-            jnp.stack([jnp.stack([cut[k, j] for j, k in enumerate(row)]) for row in PICK]),
-            cut,
-            others,
-        )
+        return whole, *(ways.values(solution, lams, None) for ways in (SQUARED, listed, crossed))
 
-    whole, picked, cut, (listed, crossed) = jax.jit(run)(
-        case.X, array(WEIGHT), array(Y), array(LAMS)
-    )
-    assert_close(whole, picked, case.tolerance())
+    whole, *ways = jax.jit(run)(case.X, array(WEIGHT), array(Y), array(LAMS))
+    cut, listed, crossed = map(np.asarray, ways)
+    assert_close(whole, cut[PICK, np.arange(3)], case.tolerance())
     assert_close(listed, cut, case.tolerance())
     assert_close(crossed, cut, case.tolerance())
 
@@ -137,34 +121,23 @@ def test_equal_predictions_are_half_wrong():
     y = np.arange(12.0)
     pairs = np.arange(12).reshape(6, 2)
     factor = rls.factorize(rls.Gaussian(0.5), array(X))
-    assert rls.PairsOut(pairs)(factor, array(y), array([1e-3, 1.0])).tolist() == [
-        0.5,
-        0.5,
-    ]
+    assert rls.PairsOut(pairs)(factor, y, [1e-3, 1.0]).tolist() == [0.5, 0.5]
 
 
 def test_the_squared_loss_of_pairs_has_derivatives():
     """In λ and the width, against differences; pairs of a row with itself, which are not there,
     leave no NaN.
     """
-    criterion = rls.PairsOut(loss=rls.squared_error)
-    assert criterion.smooth and not rls.PairsOut().smooth
+    assert SQUARED.smooth and not rls.PairsOut().smooth
 
     def error(at):
         lam, width = jnp.exp(at)
-        return rls.objective(
-            rls.Gaussian(width),
-            CASE.X,
-            array(Y[:, 0]),
-            lam,
-            criterion=criterion,
-            weights=array(WEIGHT),
-        )
+        options = {"criterion": SQUARED, "weights": array(WEIGHT)}
+        return rls.objective(rls.Gaussian(width), CASE.X, array(Y[:, 0]), lam, **options)
 
     assert_derivatives(error, np.log([0.3, 1.1]), 1e-8)
 
 
-@pytest.mark.filterwarnings("ignore:the chosen λ")
 def test_fit_chooses_lam_by_the_order_of_pairs():
     options = {"criterion": rls.pairwise_ranking_error, "weights": WEIGHT, "lams": LAMS}
     fit = rls.fit(CASE.kernel, wide(CASE.X), CLASSES[:, 0], **options)
@@ -176,32 +149,34 @@ def test_fit_chooses_lam_by_the_order_of_pairs():
 
 ORDER = np.array([0.0, 1, 0, 1, 1, 0])
 NONE_KNOWN = "no pair of rows of positive weight whose order is known"
-NOT_ORDERED = [
-    ({"Y": np.zeros(6)}, NONE_KNOWN),
-    ({"Y": np.stack([ORDER, np.ones(6)], axis=1)}, NONE_KNOWN),
-    ({"pairs": [[0, 2], [1, 4]]}, NONE_KNOWN),
-    ({"events": ORDER}, NONE_KNOWN),
-    ({"pairs": [[0, 1]], "events": [0.0, 1, 1, 1, 1, 1]}, NONE_KNOWN),
-    ({"weights": [1.0, 0, 1, 0, 0, 1]}, NONE_KNOWN),
-    ({"weights": [1.0, 1, 0, 0, 0, 0]}, "X has 2 rows of positive weight: leaving two out with an"),
-    ({"events": [1.0]}, r"events must be 1 .* of shape \(6,\), and has shape \(1,\)"),
-    ({"pairs": [0, 1]}, r"pairs must have shape \(p, 2\)"),
-    ({"pairs": [[0, 1], [3, 3]]}, "pair 1 is row 3 twice"),
-    ({"pairs": [[0, 6]]}, "row numbers must be rows of X, 0 to 5"),
-    ({"events": [1.0, 0, -1, 1, 1, 0]}, "events must be 1 .* and include -1"),
-    ({"events": [1.0, 0, np.nan, 1, 1, 0]}, "events must be 1 .* and include nan"),
-    ({"Y": [0.0, 1, np.nan, 1, 1, 0]}, "Y holds 1 values that are NaN or infinite, the first at"),
-]
 
 
-@pytest.mark.parametrize(("named", "words"), NOT_ORDERED)
-def test_what_cannot_be_ordered_is_told(named, words):
-    Y, weights, *rest = (named.get(name) for name in ("Y", "weights", "pairs", "events"))
-    weights = np.ones(6) if weights is None else np.array(weights)
-    factor = rls.factorize(rls.Linear(), array(np.arange(6.0)[:, None]), weights=array(weights))
-    Y = ORDER if Y is None else Y
-    with pytest.raises(ValueError, match=words):
-        rls.PairsOut(rest[0], events=rest[1])(factor, array(Y), array([1.0]))
+def test_what_cannot_be_ordered_is_told():
+    ones = np.ones(6)
+
+    def errors(Y=ORDER, weights=ones, pairs=None, events=None):
+        factor = rls.factorize(rls.Linear(), np.arange(6.0)[:, None], weights=weights)
+        return lambda: rls.PairsOut(pairs, events=events)(factor, Y, [1.0])
+
+    refused(
+        (errors(np.zeros(6)), NONE_KNOWN),
+        (errors(np.stack([ORDER, ones], axis=1)), NONE_KNOWN),
+        (errors(pairs=[[0, 2], [1, 4]]), NONE_KNOWN),
+        (errors(events=ORDER), NONE_KNOWN),
+        (errors(pairs=[[0, 1]], events=[0.0, 1, 1, 1, 1, 1]), NONE_KNOWN),
+        (errors(weights=np.array([1.0, 0, 1, 0, 0, 1])), NONE_KNOWN),
+        (
+            errors(weights=1.0 * (np.arange(6) < 2)),
+            "needs three rows of positive weight, and X has 2",
+        ),
+        (errors(events=[1.0]), r"events must be 1 .* of shape \(6,\), and has shape \(1,\)"),
+        (errors(pairs=[0, 1]), r"pairs must have shape \(p, 2\)"),
+        (errors(pairs=[[0, 1], [3, 3]]), "pair 1 is row 3 twice"),
+        (errors(pairs=[[0, 6]]), "row numbers must be rows of X, 0 to 5"),
+        (errors(events=[1.0, 0, -1, 1, 1, 0]), "events must be 1 .* and include -1"),
+        (errors(events=[1.0, 0, np.nan, 1, 1, 0]), "events must be 1 .* and include nan"),
+        (errors(np.where(np.arange(6) == 2, np.nan, ORDER)), "Y holds 1 values that are NaN or"),
+    )
 
 
 def test_what_has_no_inverse_or_slope_has_no_order():
@@ -211,38 +186,38 @@ def test_what_has_no_inverse_or_slope_has_no_order():
         factor = rls.factorize(rls.Gaussian(1.0), X, solver=rls.Iterative(X[:2]))
         return rls.pairwise_ranking_error(factor, y, array([1.0]))
 
-    with pytest.raises(
-        ValueError, match="by route .iterative. leaves no groups or pairs of rows out"
-    ):
-        jax.eval_shape(iterative, X)
-    with pytest.raises(ValueError, match="misordered has derivative 0 everywhere"):
-        rls.tune(rls.Gaussian(1.0), X, y, criterion=rls.pairwise_ranking_error)
+    tune = lambda: rls.tune(rls.Gaussian(1.0), X, y, criterion=rls.pairwise_ranking_error)
+    refused(
+        (
+            lambda: jax.eval_shape(iterative, X),
+            "route .iterative. does not support leaving groups or pairs out",
+        ),
+        (tune, "misordered has derivative 0 everywhere"),
+    )
 
 
 def test_what_rounding_may_have_made_of_two_equal_predictions_is_a_tie():
     """A difference below eps^¾ of the label and the residual together, and none above."""
-    least = EPS**0.75
-    label, residual = (
-        array([[1.0], [1.0], [-1.0]]),
-        array([[1 - 1.5 * least], [1 + 3 * least], [-1 + 3 * least]]),
-    )
+    label = array([[1.0], [1.0], [-1.0]])
+    residual = label + EPS**0.75 * array([[-1.5], [3.0], [3.0]])
     assert rls.misordered(residual, label)[:, 0].tolist() == [0.5, 1, 0]
 
 
 def test_fits_and_searches_tell_it_too(unchecked):
-    X, alone = np.arange(6.0)[:, None], [1, 0, 1, 0, 0, 1]
-    squared = rls.PairsOut(loss=rls.squared_error)
-    for call, options in ((rls.fit, {"lams": [1.0]}), (rls.tune, {})):
-        with pytest.raises(ValueError, match=NONE_KNOWN):
-            call(rls.Gaussian(1.0), X, ORDER, weights=alone, criterion=squared, **options)
+    data = rls.Gaussian(1.0), np.arange(6.0)[:, None], ORDER
+    options = {"weights": [1, 0, 1, 0, 0, 1], "criterion": SQUARED}
+    refused(
+        (lambda: rls.fit(*data, lams=[1.0], **options), NONE_KNOWN),
+        (lambda: rls.tune(*data, **options), NONE_KNOWN),
+    )
 
 
 def test_two_rows_and_an_intercept_are_undefined_inside_jit():
-    run = jax.jit(
-        lambda X, y, v: rls.pairwise_ranking_error(
-            rls.factorize(rls.Linear(), X, weights=v), y, array([1.0])
-        )
-    )
-    X, y = array(np.arange(4.0)[:, None]), array([0.0, 1, 0, 1])
-    assert np.isnan(run(X, y, array([1.0, 1, 0, 0]))).all()
-    assert np.isfinite(run(X, y, array([1.0, 1, 1, 0]))).all()
+    @jax.jit
+    def run(X, v):
+        factor = rls.factorize(rls.Linear(), X, weights=v)
+        return rls.pairwise_ranking_error(factor, array([0.0, 1, 0, 1]), array([1.0]))
+
+    X = array(np.arange(4.0)[:, None])
+    assert np.isnan(run(X, array([1.0, 1, 0, 0]))).all()
+    assert np.isfinite(run(X, array([1.0, 1, 1, 0]))).all()

@@ -6,9 +6,11 @@ import jax
 import numpy as np
 import pytest
 from contract.cases import WIDTH, gaussian
-from support import DTYPE, EPS, X64, array, assert_close, solver_of, wide
+from sklearn.gaussian_process import GaussianProcessRegressor, kernels
+from support import DTYPE, EPS, X64, array, assert_close, refused, solver_of, wide
 
 import jaxrls as rls
+from jaxrls.sklearn import RLSRegressor
 
 N, NEW, LAM = 24, 6, 0.2
 
@@ -33,68 +35,49 @@ def tolerance(s_max=N):
     return 4 * N * EPS * (1 + s_max / LAM)
 
 
+def by_white_noise(kernel, noise, labels):
+    """Predictions and their standard deviations, with noise of new labels."""
+    kernel = kernel + kernels.WhiteKernel(noise)
+    theirs = GaussianProcessRegressor(kernel, alpha=1e-300, optimizer=None).fit(X, labels)
+    return theirs.predict(X_NEW, return_std=True)
+
+
 @pytest.mark.any_precision
 def test_scikit_learn():
-    """The same kernel, alpha = λ, no intercept, the kernel's own scale; noise of new labels by
-    their WhiteKernel.
-    """
-    pytest.importorskip(
-        "sklearn", reason="scikit-learn is not installed: pip install 'jaxrls[sklearn]'"
-    )
-    from sklearn.gaussian_process import GaussianProcessRegressor
-    from sklearn.gaussian_process.kernels import RBF, WhiteKernel
-
+    """The same kernel, alpha = λ, no intercept, the kernel's own scale."""
     ours = rls.fit(GAUSSIAN, X, Y, intercept=False, **KEPT)
-    theirs = GaussianProcessRegressor(RBF(WIDTH), alpha=LAM, optimizer=None).fit(X, Y)
-    found, (mean, covariance) = (
-        ours.posterior(X_NEW, scale=1),
-        theirs.predict(X_NEW, return_cov=True),
-    )
+    theirs = GaussianProcessRegressor(kernels.RBF(WIDTH), alpha=LAM, optimizer=None).fit(X, Y)
+    found = ours.posterior(X_NEW, scale=1)
+    mean, covariance = theirs.predict(X_NEW, return_cov=True)
     assert_close(found.mean, mean, 1e-9)
     assert_close(found.covariance, covariance[..., 0], 1e-9)
     assert_close(found.std, theirs.predict(X_NEW, return_std=True)[1], 1e-9)
-    noisy = GaussianProcessRegressor(
-        RBF(WIDTH) + WhiteKernel(LAM), alpha=1e-300, optimizer=None
-    ).fit(X, Y)
     mean, std = ours.predict(X_NEW, return_std=True, scale=1)
-    assert std.dtype == np.float64 and all(
-        isinstance(part, type(ours.model.coef)) for part in (std, found.mean, found.covariance)
-    )
-    for one, other in zip((mean, std), noisy.predict(X_NEW, return_std=True), strict=True):
+    assert std.dtype == np.float64
+    kind = type(ours.model.coef)
+    assert {type(part) for part in (std, found.mean, found.covariance)} == {kind}
+    noisy = by_white_noise(kernels.RBF(WIDTH), LAM, Y)
+    for one, other in zip((mean, std), noisy, strict=True):
         assert_close(one, other, 1e-9)
 
 
 @pytest.mark.any_precision
 def test_estimators():
     """In whatever parts rows come, where there are moments."""
-    pytest.importorskip(
-        "sklearn", reason="scikit-learn is not installed: pip install 'jaxrls[sklearn]'"
-    )
-    from sklearn.gaussian_process import GaussianProcessRegressor
-    from sklearn.gaussian_process.kernels import ConstantKernel, DotProduct, WhiteKernel
-
-    from jaxrls.sklearn import RLSRegressor
-
     model = RLSRegressor("linear", lams=LAM, fit_intercept=False, keep=True)
-    whole, parts = (
-        model.fit(X, Y[:, 0]).predict(X_NEW, return_std=True),
-        RLSRegressor(**model.get_params()),
-    )
+    parts = RLSRegressor(**model.get_params())
+    whole = model.fit(X, Y[:, 0]).predict(X_NEW, return_std=True)
     for rows in (slice(9), slice(9, None)):
         parts.partial_fit(X[rows], Y[rows, 0])
     scale = float(model.path_.of_kept("process").evidence) ** 2
-    kernel = ConstantKernel(scale) * DotProduct(sigma_0=1e-30) + WhiteKernel(scale * LAM)
-    theirs = (
-        GaussianProcessRegressor(kernel, alpha=1e-300, optimizer=None)
-        .fit(X, Y[:, 0])
-        .predict(X_NEW, return_std=True)
-    )
+    kernel = kernels.ConstantKernel(scale) * kernels.DotProduct(sigma_0=1e-30)
+    theirs = by_white_noise(kernel, scale * LAM, Y[:, 0])
     for found in (whole, parts.predict(X_NEW, return_std=True)):
         for one, other in zip(found, theirs, strict=True):
             assert isinstance(one, np.ndarray) and one.shape == (NEW,)
             assert_close(one, other, 1e-9)
-    with pytest.raises(ValueError, match="fit with keep=True"):
-        RLSRegressor(keep=False).fit(X, Y).predict(X_NEW, return_std=True)
+    bare = RLSRegressor(keep=False).fit(X, Y)
+    refused((lambda: bare.predict(X_NEW, return_std=True), "fit with keep=True"))
 
 
 @pytest.mark.parametrize("route", ["gram", "cholesky"])
@@ -161,21 +144,11 @@ def test_many_rows_lose_no_digit_on_features():
     float32.
     """
     many = draw(7, 20_000, 3)
-    found = rls.fit(
-        rls.Linear(),
-        many.astype(np.float32),
-        many[:, 0].astype(np.float32),
-        lams=[0.02],
-        intercept=False,
-        keep=True,
-    )
-    want = (
-        0.02
-        * X_NEW[:, :1]
-        @ np.linalg.inv(many.T @ many + 0.02 * np.eye(3))[:1, :1]
-        @ X_NEW[:, :1].T
-    )
-    new = np.pad(X_NEW[:, :1], ((0, 0), (0, 2))).astype(np.float32)
+    rows, new = many.astype(np.float32), np.pad(X_NEW[:, :1], ((0, 0), (0, 2)))
+    options = {"lams": [0.02], "intercept": False, "keep": True}
+    found = rls.fit(rls.Linear(), rows, rows[:, 0], **options)
+    want = 0.02 * new @ np.linalg.inv(many.T @ many + 0.02 * np.eye(3)) @ new.T
+    new = new.astype(np.float32)
     assert_close(found.posterior(new, scale=1).covariance, want, 1e-4)
 
 
@@ -184,23 +157,18 @@ def test_after_rows_have_come_or_gone():
     options = {"landmarks": INPUT[:8], "keep": True}
     found = fit(rows=slice(15), **options).update(INPUT[15:], OUTPUT[15:])
     again = fit(**options)
-    for one, other in zip(
-        found.predict(FRESH, return_std=True),
-        again.predict(FRESH, return_std=True),
-        strict=True,
-    ):
+    pairs = (each.predict(FRESH, return_std=True) for each in (found, again))
+    for one, other in zip(*pairs, strict=True):
         assert_close(one, other, 100 * tolerance())
-    with pytest.raises(
-        ValueError, match="scale='loo' needs the rows, which were changed since the fit"
-    ):
-        found.posterior(FRESH, scale="loo")
+    changed = "scale='loo' needs all rows, which a fit does not have after update"
+    refused((lambda: found.posterior(FRESH, scale="loo"), changed))
 
 
 def test_streams():
     parts = [(INPUT[:9], OUTPUT[:9]), (INPUT[9:], OUTPUT[9:])]
     found = rls.fit(GAUSSIAN, rls.stream(parts), landmarks=INPUT[:8], **KEPT)
     again = fit(landmarks=INPUT[:8])
-    new = rls.stream([(X_NEW[:4].astype(DTYPE),), (X_NEW[4:].astype(DTYPE),)])
+    new = rls.stream([(FRESH[:4],), (FRESH[4:],)])
     for scale in ("evidence", "loo"):
         std = found.predict(new, return_std=True, scale=scale)[1]
         assert_close(std, again.predict(FRESH, return_std=True, scale=scale)[1], tolerance())
@@ -209,55 +177,49 @@ def test_streams():
 def test_inside_jit():
     """Derivatives too."""
 
-    def narrow(width, X_new):
-        found = rls.fit(
-            rls.Gaussian(width), array(X), array(Y[:, 0]), solver=rls.Cholesky(), **KEPT
-        )
-        return found.predict(X_new, return_std=True)[1].sum()
+    def narrow(width):
+        solver = rls.Cholesky()
+        found = rls.fit(rls.Gaussian(width), array(X), array(Y[:, 0]), solver=solver, **KEPT)
+        return found.predict(array(X_NEW), return_std=True)[1].sum()
 
-    value, slope = jax.jit(jax.value_and_grad(narrow))(array(WIDTH), array(X_NEW))
-    assert_close(value, float(narrow(array(WIDTH), array(X_NEW))), tolerance())
+    both = jax.jit(jax.value_and_grad(narrow))
+    value, slope = both(WIDTH)
+    assert_close(value, float(narrow(array(WIDTH))), tolerance())
     if X64:
-        step = (
-            narrow(array(WIDTH + 1e-4), array(X_NEW)) - narrow(array(WIDTH - 1e-4), array(X_NEW))
-        ) / 2e-4
-        assert_close(slope, step, 1e-6)
+        assert_close(slope, (both(WIDTH + 1e-4)[0] - both(WIDTH - 1e-4)[0]) / 2e-4, 1e-6)
 
 
-SCALE = "scale must be 'evidence', 'loo' or a positive number, .* is "
+def test_a_kernel_matrix_takes_the_diagonal_of_new_rows():
+    K, between = (gaussian(A, X).astype(DTYPE) for A in (X, X_NEW))
+    want = fit().predict(FRESH, return_std=True)
+    found = rls.fit(rls.Precomputed(), K, OUTPUT, **KEPT)
+    for a, b in zip(found.predict(between, return_std=True, diag=np.ones(NEW)), want, strict=True):
+        assert_close(a, b, tolerance())
+    few = rls.fit(rls.Precomputed(), K, OUTPUT, landmarks=np.arange(8), **KEPT)
+    want = fit(landmarks=np.arange(8)).predict(FRESH, return_std=True)[1]
+    found = few.predict(between[:, :8], return_std=True, diag=np.ones(NEW, DTYPE))[1]
+    assert_close(found, want, tolerance())
 
 
-@pytest.mark.parametrize(
-    ("named", "message"),
-    [
-        ({"scale": "median"}, SCALE + "'median'"),
-        ({"scale": -1}, SCALE + "-1"),
-        ({"scale": 0.0}, SCALE + "0.0"),
-        ({"X": FRESH[:, :1]}, "X must have 2 columns, the columns it was fitted on, and has 1"),
-        ({"X": FRESH * np.nan}, "X holds 12 values that are NaN or infinite"),
-    ],
-)
-def test_what_a_posterior_refuses(named, message, unchecked):
-    with pytest.raises(ValueError, match=message):
-        fit().posterior(**{"X": FRESH, **named})
-
-
-def test_what_tells_no_variance(unchecked):
+def test_what_a_posterior_refuses(unchecked):
+    scale = "scale must be 'evidence', 'loo' or a positive number, .* is "
     K, kept = gaussian(X, X).astype(DTYPE), "this fit kept no solution, .* fit with keep=True"
-    for call, message in (
-        (lambda: fit(keep=False).predict(INPUT, return_std=True), kept),
-        (
-            lambda: fit(per_target=True).predict(INPUT, return_std=True),
-            "variances are for one λ, and this fit chose one for each target",
-        ),
-        (
-            lambda: fit(solver=rls.Refined()).posterior(INPUT),
-            "a factor by route 'refined' tells no variances",
-        ),
+    posterior = lambda X=FRESH, **options: lambda: fit().posterior(X, **options)
+    deviations = lambda **options: lambda: fit(**options).predict(INPUT, return_std=True)
+    diagonal = lambda **named: lambda: fit().predict(INPUT, diag=np.ones(N), **named)
+    refused(
+        (posterior(scale="median"), f"{scale}'median'"),
+        (posterior(scale=-1), f"{scale}-1"),
+        (posterior(scale=0.0), f"{scale}0.0"),
+        (posterior(FRESH[:, :1]), "X must have 2 columns, the columns it was fitted on, and has 1"),
+        (posterior(FRESH * np.nan), "X holds 12 values that are NaN or infinite"),
+        (deviations(keep=False), kept),
+        (deviations(per_target=True), "variances need one λ, and this fit has one for each target"),
+        (deviations(solver=rls.Refined()), "by route 'refined' has no posterior variances"),
         (
             lambda: rls.fit(rls.Precomputed(), K, OUTPUT, **KEPT).posterior(K[:2]),
             "variances need k.x, x. of new rows, which",
         ),
-    ):
-        with pytest.raises(ValueError, match=message):
-            call()
+        (diagonal(return_std=True), "a kernel that knows it takes no diag="),
+        (diagonal(), "pass return_std=True, or leave"),
+    )

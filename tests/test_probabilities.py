@@ -5,23 +5,16 @@ refits by scikit-learn.
 import pickle
 
 import jax
-import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
-from support import DTYPE, EPS, array, assert_close, wide
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.linear_model import RidgeClassifier
+from sklearn.model_selection import LeaveOneGroupOut, LeaveOneOut
+from support import DTYPE, EPS, array, assert_close, assert_derivatives, refused, wide
 
 import jaxrls as rls
-
-pytest.importorskip(
-    "sklearn", reason="scikit-learn is not installed: pip install 'jaxrls[sklearn]'"
-)
-
-from sklearn.calibration import CalibratedClassifierCV  # noqa: E402
-from sklearn.linear_model import RidgeClassifier  # noqa: E402
-from sklearn.model_selection import LeaveOneGroupOut, LeaveOneOut  # noqa: E402
-
-from jaxrls.sklearn import RLSClassifier  # noqa: E402
+from jaxrls.sklearn import RLSClassifier
 
 ANY_PRECISION = pytest.mark.any_precision  # estimators compute in float64 where the switch is off
 RNG = np.random.default_rng(0)
@@ -50,22 +43,19 @@ def likeliest(scores, codes, v):
         s, v = ([mpmath.mpf(float(x)) for x in part] for part in (scores, v))
         centre = mpmath.fsum(s) / len(s)
         unit = max(abs(x - centre) for x in s)
-        z = [(x - centre) / unit for x in s]
-        sums = [
-            mpmath.fsum(x for x, c in zip(v, codes, strict=True) if (c > 0) == sign)
-            for sign in (True, False)
-        ]
-        t = [(sums[0] + 1) / (sums[0] + 2) if c > 0 else 1 / (sums[1] + 2) for c in codes]
+        z, v, up = np.array([(x - centre) / unit for x in s]), np.array(v), codes > 0
+        one, other = v[up].sum(), v[~up].sum()
+        t = np.where(up, (one + 1) / (one + 2), 1 / (other + 2))
+        exp = np.frompyfunc(mpmath.exp, 1, 1)
+
+        def sigmoid(slope, offset):
+            return 1 / (1 + exp(-slope * z - offset))
 
         def gradient(slope, offset):
-            u = [
-                vi * (1 / (1 + mpmath.exp(-slope * zi - offset)) - ti)
-                for zi, ti, vi in zip(z, t, v, strict=True)
-            ]
-            return mpmath.fsum(ui * zi for ui, zi in zip(u, z, strict=True)), mpmath.fsum(u)
+            u = v * (sigmoid(slope, offset) - t)
+            return u @ z, u.sum()
 
-        slope, offset = mpmath.findroot(gradient, (2.0, 0.0), tol=1e-50, maxsteps=100)
-        return [float(1 / (1 + mpmath.exp(-slope * zi - offset))) for zi in z]
+        return sigmoid(*mpmath.findroot(gradient, (2.0, 0.0), tol=1e-50, maxsteps=100))
 
 
 def columns(n=30):
@@ -73,16 +63,8 @@ def columns(n=30):
     rng = np.random.default_rng(1)
     codes = np.where(rng.uniform(size=n) < 0.4, 1.0, -1.0)
     base = codes + rng.normal(size=n)
-    return np.stack(
-        [
-            base,
-            codes * (1 + rng.uniform(size=n)),
-            1e-6 * base,
-            base + 20,
-            base * np.where(np.arange(n) == 3, 12, 1),
-        ],
-        axis=1,
-    ), codes
+    parted, far = codes * (1 + rng.uniform(size=n)), base * np.where(np.arange(n) == 3, 12, 1)
+    return np.stack([base, parted, 1e-6 * base, base + 20, far], axis=1), codes
 
 
 def test_the_sigmoid_is_the_likeliest():
@@ -95,10 +77,8 @@ def test_the_sigmoid_is_the_likeliest():
     tolerance = 1e3 * EPS  # of logits up to 20 slopes
     for v in (np.ones(len(codes)), counts):
         each = fit_sigmoid(array(scores), array(np.stack([codes] * 5, axis=1)), array(v))
-        for j, s in enumerate(scores.T):
-            assert_close(
-                each(array(scores))[:, j], likeliest(s, codes, v), tolerance, f"column {j}"
-            )
+        for found, s in zip(np.asarray(each(array(scores))).T, scores.T, strict=True):
+            assert_close(found, likeliest(s, codes, v), tolerance)
     alone = fit_sigmoid(array(np.repeat(scores[:, 0], counts)), array(np.repeat(codes, counts)))
     assert alone.slope.shape == () and alone.slope.dtype == DTYPE
     assert_close(alone.slope, each.slope[0], tolerance, "repeated rows")
@@ -113,29 +93,23 @@ def test_scores_that_say_nothing_give_every_row_the_share():
         sigmoid = fit_sigmoid(array(scores), array(codes))
         assert float(sigmoid.slope) == 0
         assert_close(sigmoid(array([-1.0, 5.0])), [share, share], 100 * EPS, "probability")
-    assert_close(
-        fit_sigmoid(array(left_out), array(np.ones(12)))(array([0.0])),
-        [13 / 14],
-        100 * EPS,
-        "one class",
-    )
+    alone = fit_sigmoid(array(left_out), array(np.ones(12)))
+    assert_close(alone(array([0.0])), [13 / 14], 100 * EPS, "one class")
 
 
 def test_the_sigmoid_does_not_depend_on_the_unit_or_on_rows_of_weight_0():
-    scores, codes = columns()
+    (scores, *_), codes = columns()[0].T, columns()[1]
     v = (np.arange(len(codes)) > 0).astype(float)
-    plain = fit_sigmoid(array(scores[:, 0]), array(codes), array(v))
-    assert float(plain.slope) > 0.5
+
+    def found(scores, unit=1.0):
+        sigmoid = fit_sigmoid(array(unit * scores), array(codes), array(v))
+        return float(sigmoid.slope) * unit, float(sigmoid.offset)
+
+    plain = found(scores)
+    assert plain[0] > 0.5
     for unit in (2.0**30, 2.0**-30):
-        moved = fit_sigmoid(array(unit * scores[:, 0]), array(codes), array(v))
-        assert_close(
-            [float(moved.slope) * unit, moved.offset],
-            [plain.slope, plain.offset],
-            4 * EPS,
-            f"in units of {unit}",
-        )
-    moved = fit_sigmoid(array(np.where(v > 0, scores[:, 0], 1e7)), array(codes), array(v))
-    assert_close([moved.slope, moved.offset], [plain.slope, plain.offset], 4 * EPS, "of weight 0")
+        assert_close(found(scores, unit), plain, 4 * EPS, f"in units of {unit}")
+    assert_close(found(np.where(v > 0, scores, 1e7)), plain, 4 * EPS, "of weight 0")
 
 
 def test_probabilities_of_one_column_are_of_two_classes():
@@ -150,42 +124,29 @@ def test_probabilities_of_one_column_are_of_two_classes():
 
 @pytest.mark.float64
 def test_the_sigmoid_has_derivatives():
-    """By the implicit function theorem, under vmap and jit, against differences."""
+    """By the implicit function theorem, against differences; under vmap in test_transforms.py."""
     scores, codes = columns(12)
-    f = jax.jit(lambda s: rls.fit_sigmoid(s, jnp.asarray(codes)).slope)
-    slope = jax.jit(jax.grad(lambda s: rls.fit_sigmoid(s, jnp.asarray(codes)).slope))(
-        jnp.asarray(scores[:, 0])
-    )
-    step = 1e-5
-    moved = [
-        (f(scores[:, 0] + step * e) - f(scores[:, 0] - step * e)) / (2 * step)
-        for e in np.eye(12)[:4]
-    ]
-    assert_close(slope[:4], moved, 1e-7, "derivative")
+    assert_derivatives(lambda s: rls.fit_sigmoid(s, array(codes)).slope, scores[:, 0], 1e-7)
 
 
-NO_SHAPE = r" must have shape \(n,\) or \(n, t\), one row per row of X, and has shape \(\)"
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
+def test_what_does_not_fit_is_refused(unchecked):
+    shape = r" must have shape \(n,\) or \(n, t\), one row per row of X, and has shape \(\)"
+    sigmoid = lambda *given: lambda: rls.fit_sigmoid(*given)
+    classes = lambda each: lambda: rls.class_probabilities(each)
+    four, not_finite = [1.0] * 4, "holds 1 values that are NaN or infinite"
+    refused(
         (
-            ([1.0] * 4, [1.0] * 3),
+            sigmoid(four, four[1:]),
             r"codes must have shape \(4,\), as scores has, and has shape \(3,\)",
         ),
-        (([1.0] * 4, [1.0] * 4, [1.0] * 3), r"weights must have shape \(4,\)"),
-        (([np.nan, 1.0], [1.0] * 2), "scores holds 1 values that are NaN or infinite"),
-        (([1.0, 1e200], [1.0] * 2), "scores holds .* squares overflow"),
-        (([1.0, 2.0], [np.nan, 1.0]), "codes holds 1 values that are NaN or infinite"),
-        ((0.5, 1.0), "scores" + NO_SHAPE),
-        (([[np.nan, 0.5]],), "each holds 1 values that are NaN or infinite"),
-        ((0.5,), "each" + NO_SHAPE),
-    ],
-)
-def test_what_does_not_fit_is_refused(given, message, unchecked):
-    with pytest.raises(ValueError, match=message):
-        (rls.fit_sigmoid if len(given) > 1 else rls.class_probabilities)(*given)
+        (sigmoid(four, four, four[1:]), r"weights must have shape \(4,\)"),
+        (sigmoid([np.nan, 1.0], [1.0] * 2), f"scores {not_finite}"),
+        (sigmoid([1.0, 1e200], [1.0] * 2), "scores holds .* squares overflow"),
+        (sigmoid([1.0, 2.0], [np.nan, 1.0]), f"codes {not_finite}"),
+        (sigmoid(0.5, 1.0), f"scores{shape}"),
+        (classes([[np.nan, 0.5]]), f"each {not_finite}"),
+        (classes(0.5), f"each{shape}"),
+    )
 
 
 # estimators
@@ -200,45 +161,31 @@ def test_probabilities_are_those_of_scikit_learn_by_refits(names, method):
     weights of classes.
     """
     names = np.unique(names, return_inverse=True)[1]
-    for weights, balance, splits in (
-        (np.ones(N), None, LeaveOneOut().split(X)),
-        (V, "balanced", LeaveOneOut().split(X)),
-        (V, None, LeaveOneGroupOut().split(X, groups=GROUPS)),
+    counts, one_out = np.bincount(names), list(LeaveOneOut().split(X))
+    # Of all rows, not of those that are left.
+    balanced = dict(enumerate(N / (len(counts) * counts)))
+    for weights, balance, own, splits, groups in (
+        (np.ones(N), None, None, one_out, None),
+        (V, balanced, "balanced", one_out, None),
+        (V, None, None, list(LeaveOneGroupOut().split(X, groups=GROUPS)), GROUPS),
     ):
         refits = RidgeClassifier(3.0, class_weight=balance)
-        if balance is not None:  # of all rows, not of those that are left
-            counts = np.bincount(names)
-            refits = RidgeClassifier(3.0, class_weight=dict(enumerate(N / (len(counts) * counts))))
-        theirs = CalibratedClassifierCV(refits, method=method, ensemble=False, cv=list(splits)).fit(
-            X, names, sample_weight=weights
-        )
-        ours = RLSClassifier("linear", lams=3.0, probability=method, class_weight=balance)
-        ours.fit(
-            X,
-            names,
-            sample_weight=weights,
-            groups=GROUPS if weights is V and balance is None else None,
-        )
-        tolerance = {"sigmoid": 1e-5, "isotonic": 1e-8}[
-            method
-        ]  # their L-BFGS ends at a gradient of 1e-6
+        theirs = CalibratedClassifierCV(refits, method=method, ensemble=False, cv=splits)
+        theirs.fit(X, names, sample_weight=weights)
+        ours = RLSClassifier("linear", lams=3.0, probability=method, class_weight=own)
+        ours.fit(X, names, sample_weight=weights, groups=groups)
+        # Their L-BFGS ends at a gradient of 1e-6.
+        tolerance = {"sigmoid": 1e-5, "isotonic": 1e-8}[method]
         assert_close(ours.predict_proba(NEW), theirs.predict_proba(NEW), tolerance, "probabilities")
         assert_close(ours.predict_proba(NEW).sum(axis=1), np.ones(200), 1e-12, "their sum")
 
 
 @ANY_PRECISION
 def test_several_labels_have_probabilities_each_by_itself():
-    several = RLSClassifier("linear", lams=3.0, probability="sigmoid").fit(X, LABELS)
-    alone = [
-        RLSClassifier("linear", lams=3.0, probability="sigmoid").fit(X, column)
-        for column in LABELS.T
-    ]
-    assert_close(
-        several.predict_proba(NEW),
-        np.stack([m.predict_proba(NEW)[:, 1] for m in alone], axis=1),
-        1e-9,
-        "probabilities",
-    )
+    model = RLSClassifier("linear", lams=3.0, probability="sigmoid")
+    several = model.fit(X, LABELS).predict_proba(NEW)
+    alone = [model.fit(X, column).predict_proba(NEW)[:, 1] for column in LABELS.T]
+    assert_close(several, np.stack(alone, axis=1), 1e-9, "probabilities")
 
 
 @ANY_PRECISION
@@ -247,7 +194,5 @@ def test_probabilities_are_there_where_they_were_asked_for():
     model = RLSClassifier("linear", lams=3.0, probability="sigmoid").fit(X, NAMES, sample_weight=V)
     again = pickle.loads(pickle.dumps(model))
     assert again.predict_proba(NEW).tolist() == model.predict_proba(NEW).tolist()
-    with pytest.raises(
-        ValueError, match="'probability' parameter of RLSClassifier must be a str among"
-    ):
-        model.set_params(probability="temperature").fit(X, NAMES, sample_weight=V)
+    wrong = lambda: model.set_params(probability="temperature").fit(X, NAMES)
+    refused((wrong, "'probability' parameter of RLSClassifier must be a str among"))

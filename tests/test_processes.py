@@ -61,7 +61,7 @@ def test_processes_fit_together_what_one_fits_to_all_rows(tmp_path):
         zip(printed, ("process 1 failed: ValueError: ", ""), strict=True)
     ):
         assert f"refused: {who}block 1: X is nan at row 0" in text
-        assert "unlike: rows of process 1 do not go together with those of process 0" in text
+        assert "unlike: rows of process 1 do not match those of process 0" in text
         for task, expected in (("fit", want), ("mesh", on_mesh)):
             found = np.load(tmp_path / f"{task}{index}.npz")
             for name, value in expected.items():
@@ -115,7 +115,7 @@ def test_a_killed_worker_ends_the_others_and_its_checkpoint_goes_on(tmp_path, ta
         for one in processes:
             one.kill()
         printed = said(processes)
-    assert task == "hang" or "another process is gone" in printed[0]
+    assert task == "hang" or "another process has ended" in printed[0]
     whole = tmp_path / "whole"
     whole.mkdir()
     for folder in (tmp_path, whole):

@@ -93,6 +93,7 @@ FIRST = (
     "cholesky gram",
     "cholesky landmarks",
     "landmarks that depend",
+    "cholesky landmarks that depend",
 )
 COMBINATIONS = [
     (name, intercept)
@@ -193,8 +194,8 @@ def program(name, intercept):
         criteria = {
             "loo": rls.LeaveOneOut(),
             "kfold": rls.kfold(plan),
-            "gcv": rls.GCV(),
-            "evidence": rls.Evidence(),
+            "gcv": rls.gcv,
+            "evidence": rls.log_marginal_likelihood,
             "holdout": held,
         }
         if name in PAIRED:

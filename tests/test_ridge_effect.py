@@ -12,7 +12,7 @@ from support import factorize, solver_of
 import jaxrls as rls
 from jaxrls.problem.landmarks import ridge_effect
 
-N, WARNS = 240, "landmarks nearly depend, and rounding, or the ridge"
+N, WARNS = 240, "landmarks are nearly dependent, and rounding, or the jitter"
 
 
 def data(noise, d=4):
@@ -106,7 +106,7 @@ def test_a_large_target_hides_no_other_and_rows_that_come_are_told_of_it():
     assert float(more.ridge_effect) >= 0.9 * float(
         one.ridge_effect
     )  # beside residuals, which are smaller than what is left out
-    assert sum("nearly depend" in str(w.message) for w in caught) == 2
+    assert sum("nearly dependent" in str(w.message) for w in caught) == 2
 
 
 @pytest.mark.float64

@@ -4,15 +4,9 @@ them.
 
 import numpy as np
 import pytest
-from support import assert_close
-
-pytest.importorskip(
-    "sklearn", reason="scikit-learn is not installed: pip install 'jaxrls[sklearn]'"
-)
-
-from sklearn.kernel_ridge import KernelRidge  # noqa: E402
-from sklearn.linear_model import Ridge, RidgeClassifier, RidgeClassifierCV, RidgeCV  # noqa: E402
-from sklearn.metrics import get_scorer, make_scorer, mean_pinball_loss  # noqa: E402
+from sklearn.kernel_ridge import KernelRidge
+from sklearn.linear_model import Ridge, RidgeClassifier, RidgeClassifierCV, RidgeCV
+from sklearn.metrics import get_scorer, make_scorer, mean_pinball_loss
 from sklearn.model_selection import (
     GridSearchCV,
     GroupKFold,
@@ -20,11 +14,12 @@ from sklearn.model_selection import (
     LeaveOneOut,
     StratifiedKFold,
     cross_val_predict,
-)  # noqa: E402
+)
+from support import assert_close, refused
 
-import jaxrls as rls  # noqa: E402
-from jaxrls.sklearn import RLSClassifier, RLSRegressor  # noqa: E402
-from jaxrls.sklearn.scoring import probabilities  # noqa: E402
+import jaxrls as rls
+from jaxrls.sklearn import RLSClassifier, RLSRegressor
+from jaxrls.sklearn.scoring import probabilities
 
 pytestmark = [
     pytest.mark.any_precision,  # estimators compute in float64 where the switch is off
@@ -36,9 +31,8 @@ ALPHAS = np.logspace(-2, 3, 6)
 RNG = np.random.default_rng(0)
 N = 40
 X = RNG.normal(size=(N, 5)) + 1
-Y = np.stack([X[:, 0] ** 2, X[:, 1] - X[:, 2], np.sin(X[:, 3])], axis=1) + RNG.normal(
-    size=(N, 3)
-) * [0.3, 3, 1]
+Y = np.stack([X[:, 0] ** 2, X[:, 1] - X[:, 2], np.sin(X[:, 3])], axis=1)
+Y += RNG.normal(size=(N, 3)) * [0.3, 3, 1]
 V = RNG.uniform(0.3, 2, N)
 NAMES = np.array(["red", "green", "blue"])[
     np.digitize(X[:, 0] + 0.5 * RNG.normal(size=N), [0.5, 1.3])
@@ -48,20 +42,20 @@ GROUPS = np.arange(N) // 8
 
 def test_a_scorer_of_rows_left_out_is_that_of_ridge_cv():
     """By name or itself; of all targets, and of each by itself."""
-    for scoring in (
-        "r2",
-        "neg_median_absolute_error",
-        make_scorer(mean_pinball_loss, alpha=0.8, greater_is_better=False),
-    ):
+    pinball = make_scorer(mean_pinball_loss, alpha=0.8, greater_is_better=False)
+
+    def assert_best(ours, theirs):
+        assert np.all(ours.lam_ == theirs.alpha_)
+        assert_close(ours.best_score_, theirs.best_score_, TOLERANCE, "best_score_")
+
+    for scoring in ("r2", "neg_median_absolute_error", pinball):
         theirs = RidgeCV(ALPHAS, scoring=scoring).fit(X, Y[:, 0])
         ours = RLSRegressor("linear", lams=ALPHAS, scoring=scoring).fit(X, Y[:, 0])
-        assert ours.lam_ == theirs.alpha_
-        assert_close(ours.best_score_, theirs.best_score_, TOLERANCE, "best_score_")
+        assert_best(ours, theirs)
         assert_close(ours.coef_, theirs.coef_, TOLERANCE, "coef_")
     each = RLSRegressor("linear", lams=ALPHAS, scoring="r2", per_target=True).fit(X, Y)
-    theirs = RidgeCV(ALPHAS, scoring="r2", alpha_per_target=True).fit(X, Y)
-    assert each.lam_.tolist() == theirs.alpha_.tolist() and len(set(each.lam_)) > 1
-    assert_close(each.best_score_, theirs.best_score_, TOLERANCE, "best_score_ of each")
+    assert_best(each, RidgeCV(ALPHAS, scoring="r2", alpha_per_target=True).fit(X, Y))
+    assert len(set(each.lam_)) > 1
     own = RLSRegressor("linear", lams=np.stack([ALPHAS] * 3, axis=1), scoring="r2").fit(X, Y)
     assert_close(own.path_.errors, each.path_.errors, TOLERANCE, "of a grid for each")
 
@@ -92,18 +86,19 @@ def test_a_scorer_of_classes_is_that_of_ridge_classifier_cv():
 @pytest.mark.parametrize("probability", [None, "sigmoid", "isotonic"])
 def test_scorers_of_probabilities_are_given_calibrated_ones(probability):
     """Those that `predict_proba` makes of scores of rows left out, at every λ."""
-    for scoring in ("neg_log_loss", "roc_auc_ovr", "neg_brier_score"):
-        names = NAMES == "red" if scoring == "neg_brier_score" else NAMES
-        options = {"kernel": "linear", "probability": probability}
+    options = {"kernel": "linear", "probability": probability}
+    for scoring, names, more in (
+        ("neg_log_loss", NAMES, {}),
+        ("roc_auc_ovr", NAMES, {"multi_class": "ovr"}),
+        ("neg_brier_score", NAMES == "red", {}),
+    ):
         model = RLSClassifier(lams=ALPHAS, scoring=scoring, **options).fit(X, names, V)
-        plain = RLSClassifier(lams=model.lam_, **options).fit(X, names, V)
         if probability is None:
-            continue
+            continue  # it is given some, without being asked to keep them
+        plain = RLSClassifier(lams=model.lam_, **options).fit(X, names, V)
         p = probabilities(plain.calibration_, plain.loo_predictions_, False)
-        score = get_scorer(scoring)._score_func
-        p = p[:, 1] if scoring == "neg_brier_score" else p
-        more = {"multi_class": "ovr"} if scoring == "roc_auc_ovr" else {}
-        want = score(names, p, sample_weight=V, **more)
+        p = p if names is NAMES else p[:, 1]
+        want = get_scorer(scoring)._score_func(names, p, sample_weight=V, **more)
         assert_close(abs(model.best_score_), want, TOLERANCE, scoring)
 
 
@@ -150,47 +145,31 @@ def test_what_is_stored_is_the_loss_of_rows_left_out():
 
 
 def test_weights_weigh_scores_as_in_ridge_cv():
-    theirs = RidgeCV(ALPHAS, scoring="neg_mean_squared_error").fit(X, Y[:, 0], sample_weight=V)
-    ours = RLSRegressor("linear", lams=ALPHAS, scoring="neg_mean_squared_error").fit(
-        X, Y[:, 0], sample_weight=V
-    )
+    scoring = {"scoring": "neg_mean_squared_error"}
+    theirs = RidgeCV(ALPHAS, **scoring).fit(X, Y[:, 0], sample_weight=V)
+    ours = RLSRegressor("linear", lams=ALPHAS, **scoring).fit(X, Y[:, 0], sample_weight=V)
     assert ours.lam_ == theirs.alpha_
     assert_close(ours.best_score_, -ours.loo_error_, TOLERANCE, "the weighted mean")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"scoring": "r3"}, "'r3'"),
-        ({"scoring": "r2", "loss": "absolute_error"}, "scoring='r2' chooses λ by scores"),
-        ({"scoring": "r2", "by_fold": True}, "by_fold=True needs folds: give cv= or groups="),
-        (
-            {"scoring": "r2", "lams": "search"},
-            "scoring= and store_cv_results= take .* neither lams='search'",
-        ),
-        ({"store_cv_results": "losses"}, "'store_cv_results' parameter .* Got 'losses'"),
-        (
-            {"scoring": "r2", "criterion": "gcv"},
-            "scoring= and store_cv_results= take criterion='loo' or 'kfold'",
-        ),
-    ],
-    ids=["unknown", "loss", "no folds", "search", "unknown results", "gcv"],
-)
-def test_what_does_not_go_with_a_scorer_is_refused(options, message, unchecked):
-    with pytest.raises(ValueError, match=message):
-        RLSRegressor(**options).fit(X, Y)
-
-
 @pytest.mark.filterwarnings("ignore:Only one class is present")
-def test_a_score_that_is_no_number_chooses_nothing():
-    X, y = np.random.default_rng(0).normal(size=(20, 2)), np.repeat([0, 1], 10)
-    with pytest.raises(
-        ValueError,
-        match="the score of scoring='roc_auc' is not a number at 3 of 3 λ: take folds in which",
-    ):
-        RLSClassifier("linear", lams=[0.1, 1.0, 10.0], scoring="roc_auc", by_fold=True).fit(
-            X, y, groups=y
-        )
+def test_what_does_not_go_with_a_scorer_is_refused(unchecked):
+    fit = lambda **options: lambda: RLSRegressor(**options).fit(X, Y)
+    both = "scoring= and store_cv_results= need"
+    x, y = np.random.default_rng(0).normal(size=(20, 2)), np.repeat([0, 1], 10)
+    alone = RLSClassifier("linear", lams=[0.1, 1.0, 10.0], scoring="roc_auc", by_fold=True)
+    refused(
+        (fit(scoring="r3"), "'r3'"),
+        (fit(scoring="r2", loss="absolute_error"), "scoring='r2' chooses λ by scores"),
+        (fit(scoring="r2", by_fold=True), "by_fold=True needs folds: give cv= or groups="),
+        (fit(scoring="r2", lams="search"), f"{both} .* without lams='search'"),
+        (fit(store_cv_results="losses"), "'store_cv_results' parameter .* Got 'losses'"),
+        (fit(scoring="r2", criterion="gcv"), f"{both} criterion='loo' or 'kfold'"),
+        (
+            lambda: alone.fit(x, y, groups=y),
+            "the score of scoring='roc_auc' is not a number at 3 of 3 λ: take folds in which",
+        ),
+    )
 
 
 def test_a_scorer_takes_one_factorization():

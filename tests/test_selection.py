@@ -9,7 +9,18 @@ import pytest
 import scipy.sparse
 from contract.cases import WIDTH, gaussian
 from extended import cholesky, solve_lower
-from support import DTYPE, EPS, X64, array, assert_close, of_landmarks, wide
+from support import (
+    DTYPE,
+    EPS,
+    X64,
+    array,
+    assert_close,
+    factor_subset,
+    factorize,
+    loo,
+    refused,
+    wide,
+)
 
 import jaxrls as rls
 
@@ -28,7 +39,7 @@ Y = wide(
     + 0.3 * draw(1, N, 2)
 )
 V = wide(np.where(np.arange(N) % 6 == 4, 0.0, np.random.default_rng(2).uniform(0.5, 2.0, N)))
-COMBINATIONS = [(V, True), (None, False)]
+KERNEL = rls.Gaussian(WIDTH)
 
 
 def refitted(Phi, lam, weights, intercept, fn=np.square, labels=Y):
@@ -81,44 +92,28 @@ def features_of_landmarks(rows):
 
 
 @pytest.mark.float64
-@pytest.mark.parametrize(("weights", "intercept"), COMBINATIONS)
-def test_columns_are_those_of_a_loop_with_refits(weights, intercept):
-    v = None if weights is None else array(weights)
-    choose = jax.jit(
-        lambda X, Y, lam: rls.select_columns(X, Y, NUM, lam, weights=v, intercept=intercept)
-    )
+@pytest.mark.parametrize(("weights", "intercept"), [(V, True), (None, False)])
+def test_columns_and_landmarks_are_those_of_a_loop_with_refits(weights, intercept):
+    rows, candidates = X[:, :2], np.array([1, 3, 4, 5, 7, 8, 12, 14])
+    options = {"weights": weights, "intercept": intercept}
+
+    @jax.jit
+    def choose(lam, pool):
+        marked = rls.select_landmarks(KERNEL, rows, Y, NUM, lam, candidates=pool, **options)
+        return rls.select_columns(X, Y, NUM, lam, **options), marked
+
+    features, pool = features_of_landmarks(rows)
     for lam in LAMS:
-        found = choose(array(X), array(Y), array(lam))
-        columns, errors = one_by_one(
-            *of_columns(intercept), NUM, lambda Phi, lam=lam: refitted(Phi, lam, weights, intercept)
-        )
+        error = lambda Phi, lam=lam: refitted(Phi, lam, weights, intercept)
+        found, marked = choose(lam, candidates)
+        columns, errors = one_by_one(*of_columns(intercept), NUM, error)
         assert found.columns.tolist() == columns
         assert_close(found.errors, errors, 1e-11)
-        assert_close(found.error_without, refitted(X[:, :0], lam, weights, intercept), 1e-12)
-
-
-@pytest.mark.float64
-@pytest.mark.parametrize(("weights", "intercept"), COMBINATIONS)
-def test_landmarks_are_those_of_a_loop_with_refits(weights, intercept):
-    v = None if weights is None else array(weights)
-    kernel, rows, candidates = rls.Gaussian(WIDTH), X[:, :2], np.array([1, 3, 4, 5, 7, 8, 12, 14])
-    choose = jax.jit(
-        lambda X, Y, lam, pool: rls.select_landmarks(
-            kernel, X, Y, NUM, lam, candidates=pool, weights=v, intercept=intercept
-        )
-    )
-    for lam in LAMS:
-        features, pool = features_of_landmarks(rows)
-        indices, errors = one_by_one(
-            features,
-            pool(candidates),
-            NUM,
-            lambda Phi, lam=lam: refitted(Phi, lam, weights, intercept),
-        )
-        found = choose(array(rows), array(Y), array(lam), candidates)
-        assert found.landmarks.indices.tolist() == indices
-        assert_close(found.errors, errors, 1e-11)
-        assert np.array_equal(found.landmarks.points, rows[indices])
+        assert_close(found.error_without, error(X[:, :0]), 1e-12)
+        indices, errors = one_by_one(features, pool(candidates), NUM, error)
+        assert marked.landmarks.indices.tolist() == indices
+        assert_close(marked.errors, errors, 1e-11)
+        assert np.array_equal(marked.landmarks.points, rows[indices])
 
 
 @pytest.mark.float64
@@ -129,6 +124,14 @@ def test_a_loss_decides_what_is_chosen_and_labels_without_an_axis_stay_so():
     )
     assert found.columns.tolist() == columns
     assert_close(found.errors, errors[:, 0], 1e-12)
+
+
+def error_left_out(Phi, y, lam):
+    """The mean square by the leverages of a QR of the features over √λ, with an intercept."""
+    n, m = Phi.shape
+    A = np.vstack([Phi, np.sqrt(lam) * np.eye(m)]).astype(float)
+    Q = np.linalg.qr(np.hstack([A, np.r_[np.ones(n), np.zeros(m)][:, None]]))[0][:n]
+    return np.mean(((y - Q @ (Q.T @ y)) / (1 - np.sum(Q**2, axis=1))) ** 2)
 
 
 @pytest.mark.parametrize("lam", [1e-2, pytest.param(1.0, marks=pytest.mark.float64)])
@@ -145,44 +148,28 @@ def test_many_updates_keep_the_error_that_refits_have(lam):
     assert len(set(columns.tolist())) == num
     for m in (1, 10, num):
         Phi = many[:, columns[:m]]
-        A = np.hstack(
-            [np.vstack([Phi, np.sqrt(lam) * np.eye(m)]), np.r_[np.ones(n), np.zeros(m)][:, None]]
-        )
-        Q = np.linalg.qr(A)[0][:n]
-        e = (y - Q @ (Q.T @ y)) / (1 - np.sum(Q**2, axis=1))
         size = np.linalg.norm(Phi - Phi.mean(axis=0), 2)
-        assert_close(
-            found.errors[m - 1],
-            np.mean(e**2),
-            4 * n * EPS * (1 + size / np.sqrt(lam)),
-            f"{m} columns",
-        )
+        tolerance = 4 * n * EPS * (1 + size / np.sqrt(lam))
+        want = error_left_out(Phi, y, lam)
+        assert_close(found.errors[m - 1], want, tolerance, f"{m} columns")
 
 
 def test_landmarks_of_a_smooth_kernel_keep_the_error_that_refits_have():
     """Where labels would have neighbours chosen, whose difference rounding hides: right to 2 % in
-    float32. Judged in extended precision.
+    float32. Judged in extended precision. None is left out while rounding tells it from those
+    before it.
     """
     x = wide(np.linspace(0, 1, 150)[:, None])
     y = wide(np.sin(20 * x[:, 0]) + 0.1 * draw(7, 150))
+    k = lambda A, B: np.exp(-((A - B.T) ** 2) / (2 * np.longdouble(DTYPE(0.2)) ** 2))
     for lam in (1e-4, 1e-1):
         found = rls.select_landmarks(rls.Gaussian(0.2), array(x), array(y), 20, array(lam))
         R = np.longdouble(np.asarray(found.landmarks.points))
-        assert len(R) >= (
-            20 if X64 else 10
-        )  # none is left out while rounding tells it from those before it
-        k = lambda A, B: np.exp(-((A - B.T) ** 2) / (2 * np.longdouble(DTYPE(0.2)) ** 2))
+        assert len(R) >= (20 if X64 else 10)
         Phi = solve_lower(cholesky(k(R, R)), k(R, np.longdouble(x))).T
         for m in (4, len(R)):
-            A = np.vstack([Phi[:, :m], np.sqrt(lam) * np.eye(m)]).astype(float)
-            Q = np.linalg.qr(np.hstack([A, np.r_[np.ones(150), np.zeros(m)][:, None]]))[0][:150]
-            e = (y - Q @ (Q.T @ y)) / (1 - np.sum(Q**2, axis=1))
-            assert_close(
-                found.errors[m - 1],
-                np.mean(e**2),
-                1e-8 if X64 else 2e-2,
-                f"{m} landmarks at λ = {lam}",
-            )
+            want = error_left_out(Phi[:, :m], y, lam)
+            assert_close(found.errors[m - 1], want, 1e-8 if X64 else 2e-2, f"{m} at λ = {lam}")
 
 
 @pytest.mark.float64
@@ -198,7 +185,7 @@ def test_what_the_chosen_ones_span_is_never_chosen():
     assert sorted(inside.columns.tolist()) == [0, 1, 2, 3, 4]
     assert np.array_equal(inside.errors[2:], np.repeat(inside.errors[1], 3))
     equal, y = array(np.repeat(X[:3, :2], 4, axis=0)), array(Y[:12, 0])
-    marked = rls.select_landmarks(rls.Gaussian(WIDTH), equal, y, 6, array(0.1))
+    marked = rls.select_landmarks(KERNEL, equal, y, 6, array(0.1))
     assert len(marked.landmarks.points) == 3
 
 
@@ -207,73 +194,53 @@ def test_a_column_that_takes_a_row_for_itself_is_chosen_last():
     """Its row's 1 − leverage is rounding, and so is what it says of the row left out."""
     columns = array(np.c_[np.eye(N)[:, 3], X[:, 0], X[:, 1]])
     found = rls.select_columns(columns, array(Y[:, 0]), 3, array(EPS**1.5), intercept=False)
-    assert (
-        found.columns[-1] == 0
-        and np.isinf(found.errors[-1])
-        and np.isfinite(found.errors[:-1]).all()
-    )
+    assert found.columns[-1] == 0
+    assert np.isinf(found.errors[-1]) and np.isfinite(found.errors[:-1]).all()
 
 
 @pytest.mark.float64
 def test_a_selection_goes_on_to_a_fit():
-    X2, y, kernel = array(X[:, :2]), array(Y[:, 0]), rls.Gaussian(WIDTH)
-    found = rls.select_columns(array(X), y, 3, array(0.5))
-    marked = rls.select_landmarks(kernel, X2, y, 3, array(0.5))
-    factors = (
-        rls.factorize(found.kernel, array(X)),
-        of_landmarks(kernel, X2, marked.landmarks, leave=False),
-    )
-    for factor, chosen in zip(factors, (found, marked), strict=True):
-        tolerance = 4 * N * EPS * (1 + np.linalg.norm(X, 2) ** 2 / 0.5)
-        assert_close(rls.loo(factor, y, [0.5])[0], chosen.errors[-1], tolerance)
+    y, tolerance = Y[:, 0], 4 * N * EPS * (1 + np.linalg.norm(X, 2) ** 2 / 0.5)
+    found = jax.jit(lambda X: rls.select_columns(X, y, 3, 0.5))(X)
+    marked = jax.jit(lambda X: rls.select_landmarks(KERNEL, X, y, 3, 0.5))(X[:, :2])
+    on_points = factor_subset(KERNEL, X[:, :2], marked.landmarks, leave=False)
+    for factor, chosen in ((factorize(found.kernel, X), found), (on_points, marked)):
+        assert_close(loo(factor, y, array([0.5]))[0], chosen.errors[-1], tolerance)
     assert found.first(2).columns == tuple(found.columns[:2].tolist())
 
 
-WRONG = {
-    "num, how many columns, must be a whole number of at least 1 and at most 7, and is 8": {
-        "num": 8
-    },
-    "lam must be positive": {"lam": 0.0},
-    r"lam must be one number, and has shape \(2,\)": {"lam": LAMS},
-    "Y holds 1 values that are NaN": {"Y": np.where(np.arange(N) == 3, np.nan, Y[:, 0])},
-    "X must be a dense matrix, whose columns are read at every step, and is SparseRows": {
-        "X": scipy.sparse.csr_array(X)
-    },
-    "loss must be a function": {"loss": "squared"},
-    "weights must not be negative": {"weights": -V},
-}
-
-
 @pytest.mark.any_precision
-@pytest.mark.parametrize("message", WRONG)
-def test_errors_name_the_argument(message, unchecked):
-    named = {"X": X, "Y": Y[:, 0], "num": 2, "lam": 0.5, **WRONG[message]}
-    with pytest.raises(ValueError, match=message):
-        rls.select_columns(**named)
+def test_errors_name_the_argument(unchecked, monkeypatch):
+    def columns(**wrong):
+        named = {"X": X, "Y": Y[:, 0], "num": 2, "lam": 0.5}
+        return lambda: rls.select_columns(**named | wrong)
 
+    def candidates(num=2, **named):
+        return lambda: rls.select_landmarks(rls.Gaussian(1.0), X, Y, num, 0.5, **named)
 
-@pytest.mark.any_precision
-def test_weights_of_rows_that_are_read_are_one_for_each(unchecked):
-    """Though only those of the sample are looked at."""
-    rows = rls.stream([(X, Y)])
-    with pytest.raises(ValueError, match=rf"weights must have shape \({N},\).* \({N + 1},\)"):
-        rls.landmarks(rls.Gaussian(1.0), rows, 2, key=jax.random.key(0), weights=np.ones(N + 1))
-
-
-@pytest.mark.any_precision
-def test_errors_of_candidates(unchecked, monkeypatch):
-    def refused(message, num=2, **named):
-        with pytest.raises(ValueError, match=message):
-            rls.select_landmarks(rls.Gaussian(1.0), X, Y, num, 0.5, **named)
-
-    refused("row numbers must be rows of X, 0 to 14, and include 15", candidates=[3, 15])
-    refused("candidates must be row numbers", candidates=X[:3])
+    missing, sparse = np.where(np.arange(N) == 3, np.nan, Y[:, 0]), scipy.sparse.csr_array(X)
+    rows, more, key = rls.stream([(X, Y)]), np.ones(N + 1), jax.random.key(0)
+    many = "must be a whole number of at least 1 and at most"
     refused(
-        "num, how many landmarks, must be a whole number of at least 1 and at most 3",
-        num=4,
-        candidates=[3, 4, 5],
+        (columns(num=8), f"num, how many columns, {many} 7, and is 8"),
+        (columns(lam=0.0), "lam must be positive"),
+        (columns(lam=LAMS), r"lam must be one number, and has shape \(2,\)"),
+        (columns(Y=missing), "Y holds 1 values that are NaN"),
+        (columns(X=sparse), "X must be a dense matrix, whose columns .*, and is SparseRows"),
+        (columns(loss="squared"), "loss must be a function"),
+        (columns(weights=-V), "weights must not be negative"),
+        (candidates(candidates=[3, 15]), "row numbers must be rows of X, 0 to 14, and include 15"),
+        (candidates(candidates=X[:3]), "candidates must be row numbers"),
+        (candidates(4, candidates=[3, 4, 5]), f"num, how many landmarks, {many} 3"),
+        (
+            lambda: jax.jit(lambda X: rls.select_columns(X, Y[:, 0], 1, 0.5).kernel(X, X))(X),
+            "columns are static: make the kernel outside",
+        ),
+        (  # though only those of the sample are looked at
+            lambda: rls.landmarks(rls.Gaussian(1.0), rows, 2, key=key, weights=more),
+            rf"weights must have shape \({N},\).* \({N + 1},\)",
+        ),
     )
     monkeypatch.setattr("jaxrls.search.selection.memory_bytes", lambda: 1000)
-    refused("15 candidates take about 5.4 kB, and this device has 1 kB: give fewer of them")
-    with pytest.raises(ValueError, match="columns are static: make the kernel outside"):
-        jax.jit(lambda X: rls.select_columns(X, Y[:, 0], 1, 0.5).kernel(X, X))(X)
+    few = "15 candidates take about 5.4 kB, and this device has 1 kB: give fewer of them"
+    refused((candidates(), few))

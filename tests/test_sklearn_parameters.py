@@ -1,22 +1,17 @@
-"""Parameters that scikit-learn's users know, with its meaning: gamma, coef0 and degree, class
-weights, several labels, an alpha for each target.
+"""What scikit-learn's users know, with its meaning: gamma, coef0 and degree, class weights, several
+labels, an alpha for each target, and `partial_fit`, against fits to all rows at once.
 """
 
 import numpy as np
 import pytest
 import scipy.sparse
-from support import assert_close
+from sklearn.base import clone
+from sklearn.kernel_ridge import KernelRidge
+from sklearn.linear_model import RidgeClassifier, RidgeClassifierCV
+from support import assert_close, refused
 
 import jaxrls as rls
-
-pytest.importorskip(
-    "sklearn", reason="scikit-learn is not installed: pip install 'jaxrls[sklearn]'"
-)
-
-from sklearn.kernel_ridge import KernelRidge  # noqa: E402
-from sklearn.linear_model import RidgeClassifier, RidgeClassifierCV  # noqa: E402
-
-from jaxrls.sklearn import RLSClassifier, RLSRegressor  # noqa: E402
+from jaxrls.sklearn import RLSClassifier, RLSRegressor
 
 pytestmark = pytest.mark.any_precision  # estimators compute in float64 where the switch is off
 
@@ -24,15 +19,14 @@ TOLERANCE = 1e-8
 RNG = np.random.default_rng(0)
 N = 40
 X = RNG.normal(size=(N, 5)) + 1
-Y = np.stack([X[:, 0] ** 2, X[:, 1] - X[:, 2], np.sin(X[:, 3])], axis=1) + 0.3 * RNG.normal(
-    size=(N, 3)
-)
+Y = np.stack([X[:, 0] ** 2, X[:, 1] - X[:, 2], np.sin(X[:, 3])], axis=1)
+Y += 0.3 * RNG.normal(size=(N, 3))
 V = RNG.uniform(0.3, 2, N)
 NEW = RNG.normal(size=(9, 5)) + 1
 NAMES = np.array(["red", "green", "blue"])[np.digitize(Y[:, 1], np.quantile(Y[:, 1], [0.15, 0.4]))]
-LABELS = (np.diag(np.quantile(Y, [0.2, 0.5, 0.8], axis=0)) < Y).astype(
-    int
-)  # columns of 0 and 1, none the complement of the others
+CLASSES = np.unique(NAMES)
+# Columns of 0 and 1, none the complement of the others.
+LABELS = (np.diag(np.quantile(Y, [0.2, 0.5, 0.8], axis=0)) < Y).astype(int)
 
 
 # kernels
@@ -67,8 +61,7 @@ def test_kernels_by_scikit_learns_names():
         theirs = KernelRidge(alpha=0.5, kernel=kernel, **options).fit(abs(X), Y)
         ours = RLSRegressor(kernel, lams=0.5, fit_intercept=False, **options).fit(abs(X), Y)
         assert_close(ours.predict(abs(NEW)), theirs.predict(abs(NEW)), TOLERANCE, kernel)
-    with pytest.raises(ValueError, match="ChiSquared is for X ≥ 0"):
-        RLSRegressor("chi2", lams=0.5).fit(X, Y)
+    refused((lambda: RLSRegressor("chi2", lams=0.5).fit(X, Y), "ChiSquared is for X ≥ 0"))
     theirs, ours = kernel_ridge(kernel="poly", degree=2, gamma=1.0), regressor(kernel=squared)
     assert_close(ours.predict(NEW), theirs.predict(NEW), TOLERANCE, "a function")
 
@@ -86,33 +79,25 @@ def test_degree_and_coef0_are_those_of_kernel_ridge(degree, coef0):
 
 
 def test_gamma_of_columns_without_spread_is_that_of_equal_ones():
-    assert RLSRegressor(gamma="scale", lams=1.0).fit(
-        np.ones((4, 5)), Y[:4]
-    ).kernel_ == rls.Gaussian.from_gamma(0.2)
+    model = RLSRegressor(gamma="scale", lams=1.0).fit(np.ones((4, 5)), Y[:4])
+    assert model.kernel_ == rls.Gaussian.from_gamma(0.2)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"gamma": -1.0}, "'gamma' parameter .* Got -1.0"),
-        ({"gamma": "median"}, "'gamma' parameter .* Got 'median'"),
-        ({"gamma": 1.0, "width": 2.0}, "gamma takes the place of width .* leave one of them out"),
-        ({"gamma": 1.0, "kernel": "matern32"}, "in gaussian, .*poly, and kernel is 'matern32'"),
-        ({"coef0": -1, "kernel": "poly"}, "'coef0' parameter .* Got -1"),
-        ({"lams": ["0.1", "1"]}, "lams must hold real numbers"),
-        ({"lams": "0.1"}, "lams must be how many λ, .* or 'search', and is '0.1'"),
+def test_numbers_that_make_no_sense_are_refused(unchecked):
+    fit = lambda **options: lambda: RLSRegressor(**options).fit(X, Y)
+    refused(
+        (fit(gamma=-1.0), "'gamma' parameter .* Got -1.0"),
+        (fit(gamma="median"), "'gamma' parameter .* Got 'median'"),
+        (fit(gamma=1.0, width=2.0), "gamma takes the place of width .* leave one of them out"),
+        (fit(gamma=1.0, kernel="matern32"), "in gaussian, .*poly, and kernel is 'matern32'"),
+        (fit(coef0=-1, kernel="poly"), "'coef0' parameter .* Got -1"),
+        (fit(lams=["0.1", "1"]), "lams must hold real numbers"),
+        (fit(lams="0.1"), "lams must be how many λ, .* or 'search', and is '0.1'"),
         (
-            {"lams": [[1.0, 2.0]]},
-            r"lams must have shape \(L,\), or \(L, 3\) with those of each target, and has shape \(1, 2\)",
+            fit(lams=[[1.0, 2.0]]),
+            r"lams must have shape \(L,\), or \(L, 3\) with those of each .* has shape \(1, 2\)",
         ),
-    ],
-    ids=lambda value: (
-        None if isinstance(value, str) else ",".join(f"{k}={v}" for k, v in value.items())[:40]
-    ),
-)
-def test_numbers_that_make_no_sense_are_refused(options, message, unchecked):
-    with pytest.raises(ValueError, match=message):
-        RLSRegressor(**options).fit(X, Y)
+    )
 
 
 # λ for each target
@@ -162,39 +147,37 @@ def test_class_weights_are_those_of_ridge_classifier(names):
 
 
 def test_class_weights_take_part_in_the_choice_of_lam():
-    theirs = RidgeClassifierCV(np.logspace(-2, 2, 9), class_weight="balanced").fit(X, NAMES)
-    ours = RLSClassifier("linear", lams=np.logspace(-2, 2, 9), class_weight="balanced").fit(
-        X, NAMES
-    )
+    lams, balanced = np.logspace(-2, 2, 9), {"class_weight": "balanced"}
+    theirs = RidgeClassifierCV(lams, **balanced).fit(X, NAMES)
+    ours = RLSClassifier("linear", lams=lams, **balanced).fit(X, NAMES)
     assert ours.lam_ == theirs.alpha_
-    assert_close(
-        ours.loo_error_,
-        -theirs.best_score_ * N / V_OF_CLASSES.sum(),
-        TOLERANCE,
-        "their mean is over rows, ours over weights",
-    )
-
-
-V_OF_CLASSES = N / 3 / np.array([np.sum(name == NAMES) for name in NAMES])
+    # Their mean is over rows, and ours over weights.
+    weights = N / 3 / np.array([np.sum(name == NAMES) for name in NAMES])
+    want = -theirs.best_score_ * N / weights.sum()
+    assert_close(ours.loo_error_, want, TOLERANCE, "leave-one-out error")
 
 
 def test_class_weights_in_parts():
-    """A dict is that of all rows; what depends on rows to come is refused, and so is a class that
+    """A dict is that of all rows; what depends on later rows is refused, and so is a class that
     is none.
     """
-    model = RLSClassifier("linear", lams=0.7, class_weight=UNEVEN)
-    for part in (np.s_[:25], np.s_[25:]):
-        model.partial_fit(X[part], NAMES[part], classes=np.unique(NAMES))
+    model = in_parts(RLSClassifier("linear", lams=0.7, class_weight=UNEVEN), NAMES, CLASSES)
     whole = RidgeClassifier(0.7, class_weight=UNEVEN).fit(X, NAMES)
     assert_close(model.decision_function(NEW), whole.decision_function(NEW), TOLERANCE, "scores")
-    none = "needs scores of rows left out, of which partial_fit has none"
-    for ask in ("predict_set", "predict_proba"):
-        with pytest.raises(ValueError, match=f"{ask} {none}"):
-            getattr(model.set_params(probability="sigmoid"), ask)(NEW)
-    with pytest.raises(ValueError, match="class_weight='balanced' depends on rows to come"):
-        RLSClassifier(class_weight="balanced").partial_fit(X, NAMES, classes=np.unique(NAMES))
-    with pytest.raises(ValueError, match="class_weight"):
-        RLSClassifier(class_weight="even").fit(X, NAMES)
+    none = "needs held-out scores, which partial_fit does not have"
+    asked, balanced = (
+        model.set_params(probability="sigmoid"),
+        RLSClassifier(class_weight="balanced"),
+    )
+    refused(
+        (lambda: asked.predict_set(NEW), f"predict_set {none}"),
+        (lambda: asked.predict_proba(NEW), f"predict_proba {none}"),
+        (
+            lambda: balanced.partial_fit(X, NAMES, classes=CLASSES),
+            "class_weight='balanced' depends on the rows of later calls",
+        ),
+        (lambda: RLSClassifier(class_weight="even").fit(X, NAMES), "class_weight"),
+    )
 
 
 # several labels
@@ -220,33 +203,125 @@ def test_an_indicator_matrix_is_taken_as_ridge_classifier_takes_it(weight, make)
 
 
 def test_several_labels_by_folds_and_in_parts():
-    shuffled = RLSClassifier("linear", lams=0.7, cv=4, random_state=0).fit(
-        X, LABELS
-    )  # stratified there is none of several labels
-    assert shuffled.path_.criterion == "kfold"
-    model = RLSClassifier("linear", lams=0.7)
-    for part in (np.s_[:25], np.s_[25:]):
-        model.partial_fit(X[part], LABELS[part])
-    assert_close(model.decision_function(NEW), shuffled.decision_function(NEW), TOLERANCE, "scores")
-    with pytest.raises(
-        ValueError, match="y must be an indicator matrix as in the first call to partial_fit"
-    ):
-        model.partial_fit(X, NAMES)
+    """Stratified there is none of several labels."""
+    model = RLSClassifier("linear", lams=0.7, cv=4, random_state=0).fit(X, LABELS)
+    assert model.path_.criterion == "kfold"
+    parts = in_parts(RLSClassifier("linear", lams=0.7), LABELS)
+    assert_close(parts.decision_function(NEW), model.decision_function(NEW), TOLERANCE, "scores")
+    first = "y must be an indicator matrix as in the first call to partial_fit"
+    refused((lambda: parts.partial_fit(X, NAMES), first))
 
 
-@pytest.mark.parametrize(
-    ("labels", "options", "message"),
-    [
-        (2 * LABELS - 1, {}, "y as an indicator matrix must hold 0 and 1"),
-        (LABELS, {"loss": "zero_one_loss"}, "loss='zero_one_loss' compares columns"),
+def test_what_is_no_indicator_matrix_is_refused(unchecked):
+    fit = lambda labels, **options: lambda: RLSClassifier(**options).fit(X, labels)
+    kind = "y must be labels .* or an indicator matrix .*, and is of type 'multiclass-multioutput'"
+    refused(
+        (fit(2 * LABELS - 1), "y as an indicator matrix must hold 0 and 1"),
+        (fit(LABELS, loss="zero_one_loss"), "loss='zero_one_loss' compares columns"),
+        (fit(np.c_[LABELS, [2] * N]), kind),
+    )
+
+
+# rows in parts
+# --------------------------------------------------------------------------------------------------
+
+PART = 15
+PARTS = [np.s_[start : start + PART] for start in range(0, N, PART)]
+
+
+def in_parts(model, target, *classes, weights=None):
+    """Fitted to one part after another."""
+    for part in PARTS:
+        v = None if weights is None else weights[part]
+        assert model.partial_fit(X[part], target[part], *classes, sample_weight=v) is model
+    return model
+
+
+@pytest.mark.parametrize("target", [Y, Y[:, 0]], ids=["(n, t)", "(n,)"])
+def test_a_linear_regressor_is_that_of_all_rows(target):
+    """λ by GCV over the grid of all rows."""
+    model = in_parts(RLSRegressor("linear"), target, weights=V)
+    whole = RLSRegressor("linear", criterion="gcv").fit(X, target, sample_weight=V)
+    for name in ("lam_", "coef_", "intercept_"):
+        assert_close(getattr(model, name), getattr(whole, name), TOLERANCE, name)
+    assert_close(model.predict(NEW), whole.predict(NEW), TOLERANCE)
+    assert not hasattr(model, "loo_error_") and not hasattr(model, "loo_predictions_")
+
+
+def test_a_gaussian_regressor_keeps_kernel_and_landmarks_of_the_first_rows():
+    model = in_parts(RLSRegressor(landmarks=12), Y)
+    first = RLSRegressor(landmarks=12, lams=1.0).fit(X[PARTS[0]], Y[PARTS[0]])
+    assert model.kernel_ == first.kernel_ and model.dual_coef_.shape == (12, 3)
+    whole = rls.fit(model.kernel_, X, Y, landmarks=model.path_.model.points, lams=[model.lam_])
+    assert_close(model.predict(NEW), whole.predict(NEW), 1e-7)
+    by_default = clone(model.set_params(landmarks=None, lams=1.0)).partial_fit(X[:PART], Y[:PART])
+    assert by_default.dual_coef_.shape == (PART, 3)
+
+
+@pytest.mark.filterwarnings("ignore:the chosen λ")  # of rows of one class all are equally right
+@pytest.mark.parametrize("names", [NAMES, NAMES == "red"], ids=["three classes", "two"])
+def test_a_classifier_names_its_classes_first(names):
+    """In whatever order rows come: the first call sees a single class here."""
+    order = np.argsort(names, kind="stable")
+    model = RLSClassifier("linear")
+    for part in PARTS:
+        rows = order[part]
+        model.partial_fit(X[rows], names[rows], np.unique(names), sample_weight=V[rows])
+    whole = RLSClassifier("linear", criterion="gcv").fit(X, names, sample_weight=V)
+    assert model.classes_.tolist() == whole.classes_.tolist()
+    assert_close(model.lam_, whole.lam_, TOLERANCE, "lam_")
+    assert_close(model.decision_function(NEW), whole.decision_function(NEW), TOLERANCE)
+    assert model.predict(NEW).tolist() == whole.predict(NEW).tolist()
+
+
+def test_fit_begins_anew_and_after_fit_so_does_partial_fit_which_says_so():
+    first = X[:PART], Y[:PART]
+    model, plain = RLSRegressor("linear").partial_fit(X, Y).fit(*first), RLSRegressor("linear")
+    assert model.loo_predictions_.shape == (PART, 3)
+    assert model.predict(NEW).tolist() == plain.fit(*first).predict(NEW).tolist()
+    model, first = RLSClassifier("linear").fit(X, NAMES), (X[:PART], NAMES[:PART])
+    with pytest.warns(UserWarning, match="fit is to all its rows at once: partial_fit begins anew"):
+        model.partial_fit(*first)  # classes are known from fit
+    plain = RLSClassifier("linear").partial_fit(*first, CLASSES)
+    assert model.decision_function(NEW).tolist() == plain.decision_function(NEW).tolist()
+
+
+def test_there_is_none_beside_what_takes_rows():
+    """So that `hasattr` says so, as scikit-learn's checks and pipelines ask."""
+    assert hasattr(RLSRegressor(), "partial_fit")
+    why = "partial_fit chooses λ by GCV, from moments alone: leave criterion=, loss=, cv="
+    beside = {"cv": 5, "loss": "absolute_error", "scoring": "r2", "store_cv_results": True}
+    for option in beside.items():
+        assert not hasattr(RLSClassifier(**dict([option])), "partial_fit")
+        with pytest.raises(AttributeError, match="has no attribute 'partial_fit'") as error:
+            RLSRegressor(**dict([option])).partial_fit(X, Y)
+        assert why in str(error.value.__cause__)
+
+
+def test_parts_that_do_not_go_together(unchecked):
+    given, two = RLSRegressor("precomputed", lams=1.0), ["red", "blue"]
+    regressor = lambda: RLSRegressor("linear").partial_fit(X, Y)
+    classifier = lambda: RLSClassifier("linear")
+    refused(
         (
-            np.c_[LABELS, [2] * N],
-            {},
-            "y must be labels .* or an indicator matrix .*, and is of type 'multiclass-multioutput'",
+            lambda: given.partial_fit(np.eye(4), Y[:4]).partial_fit(np.eye(4), Y[:4]),
+            "a fit to a given kernel matrix cannot be updated",
         ),
-    ],
-    ids=["-1", "error rate", "several classes"],
-)
-def test_what_is_no_indicator_matrix_is_refused(labels, options, message, unchecked):
-    with pytest.raises(ValueError, match=message):
-        RLSClassifier(**options).fit(X, labels)
+        (
+            lambda: regressor().partial_fit(X[:, :2], Y),
+            "X has 2 features, but RLSRegressor is expecting 5",
+        ),
+        (lambda: regressor().partial_fit(X, Y[:, 0]), r"Y must have shape \(40, 3\)"),
+        (
+            lambda: classifier().partial_fit(X, NAMES),
+            "classes must be passed on the first call to partial_fit",
+        ),
+        (
+            lambda: classifier().partial_fit(X, NAMES, two),
+            r"among classes, \['blue', 'red'\], and one is .*'green'",
+        ),
+        (
+            lambda: classifier().partial_fit(X, NAMES, CLASSES).partial_fit(X, NAMES, two),
+            "is not the same as on last call to partial_fit",
+        ),
+    )

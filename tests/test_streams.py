@@ -2,14 +2,13 @@
 errors that name file and row.
 """
 
-import functools
 import gzip
 from dataclasses import replace
 
 import jax
 import numpy as np
 import pytest
-from support import DTYPE, EPS, assert_close
+from support import DTYPE, EPS, assert_close, refused
 
 import jaxrls as rls
 from jaxrls import extend
@@ -23,12 +22,12 @@ KERNEL = rls.Gaussian(1.5)
 ROWS = np.arange(0, N, 9)
 
 
-@functools.cache
-def problem():
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(N, D)).astype(DTYPE)
-    Y = np.sin(X[:, :1]) + 0.1 * rng.normal(size=(N, 2))
-    return X, Y.astype(DTYPE), rng.uniform(0.5, 2, N).astype(DTYPE)
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(N, D)).astype(DTYPE)
+Y = (np.sin(X[:, :1]) + 0.1 * RNG.normal(size=(N, 2))).astype(DTYPE)
+V = RNG.uniform(0.5, 2, N).astype(DTYPE)
+EDGE = pytest.mark.filterwarnings("ignore:the chosen")
+ANY_PRECISION = pytest.mark.any_precision
 
 
 class Blocks:
@@ -43,34 +42,33 @@ class Blocks:
             yield tuple(column[start:stop] for column in self.columns)
 
 
-@pytest.mark.filterwarnings("ignore:the chosen")
-@pytest.mark.parametrize("kind", ["points", "features"])
-def test_a_fit_is_that_of_the_same_rows_in_memory(kind):
-    X, Y, v = problem()
-    v = None if kind == "points" else v
-    source = rls.stream(Blocks(X, Y, *[v] * (v is not None)), block_size=32)
-    points, linear = kind == "points", {"solver": rls.Spectral("covariance")}
-    kernel, route = (KERNEL, {}) if points else (rls.Linear(), linear)
-    options = {"lams": LAMS, "per_target": True}
-    options["landmarks"] = X[ROWS] + DTYPE(0.01) if points else None
+@EDGE
+@pytest.mark.parametrize("points", [True, False], ids=["points", "features"])
+def test_a_fit_is_that_of_the_same_rows_in_memory(points):
+    """On points without weights, and by features with them."""
+    kernel, columns, weights = (KERNEL, (X, Y), None) if points else (rls.Linear(), (X, Y, V), V)
+    options = {"lams": LAMS, "per_target": True, "landmarks": X[ROWS] + DTYPE(0.01)}
+    source = rls.stream(Blocks(*columns), block_size=32)
+    if not points:
+        options["landmarks"] = None
     got = rls.fit(kernel, source, **options)
-    want = rls.fit(kernel, X, Y, weights=v, **options, **route)
+    solver = None if points else rls.Spectral("covariance")
+    want = rls.fit(kernel, X, Y, weights=weights, solver=solver, **options)
     assert got.route == want.route
     for name in ("lam", "errors", "loo_residuals", "dof"):
         assert_close(getattr(got, name), getattr(want, name), BOUND, name)
     assert_close(got.predict(source), want.predict(X), BOUND, "predictions")
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_some_pairs_are_left_out_as_of_the_same_rows_in_memory():
     """Those that are named, and of times those whose order is known, of one more reading each; all
     pairs in test_ranking.py.
     """
-    X, Y, v = problem()
-    blocks = Blocks(X, Y, v)
+    blocks = Blocks(X, Y, V)
     sources = rls.stream(blocks, block_size=32), jax.numpy.asarray(X)
     one, other = (
-        rls.factorize(KERNEL, rows, weights=v, landmarks=ROWS).solve(Y) for rows in sources
+        rls.factorize(KERNEL, rows, weights=V, landmarks=ROWS).solve(Y) for rows in sources
     )
     readings, squared = blocks.readings, rls.PairsOut(loss=rls.squared_error)
     times = replace(squared, events=jax.numpy.asarray(np.arange(N) % 3 > 0, DTYPE))
@@ -82,9 +80,8 @@ def test_some_pairs_are_left_out_as_of_the_same_rows_in_memory():
     assert blocks.readings == readings + 2
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_rows_are_read_twice_for_all_errors_and_once_more_for_the_residuals_of_a_fit():
-    X, Y, _ = problem()
     blocks = Blocks(X, Y)
     problem_of = extend.Problem.of(KERNEL, rls.stream(blocks), None, landmarks=10)
     assert blocks.readings == 1
@@ -98,7 +95,6 @@ def test_rows_by_number_come_from_the_sample_or_from_one_more_reading():
     """In the order that was asked for, doubles included, and by the measure of all rows; blocks may
     be bare arrays.
     """
-    X, _, _ = problem()
     blocks = Blocks(X)
     source = rls.stream(blocks, sample=10, standardize=True)
     rows = np.concatenate([np.asarray(block) for block in source.blocks()])
@@ -114,8 +110,7 @@ def test_rows_by_number_come_from_the_sample_or_from_one_more_reading():
 
 def test_landmarks_of_a_stream_are_those_of_its_sample():
     """And none of its weight is 0."""
-    X, Y, v = problem()
-    v = np.where(np.arange(N) < 50, v, 0).astype(DTYPE)
+    v = np.where(np.arange(N) < 50, V, 0).astype(DTYPE)
     whole, part = (rls.stream(Blocks(X, Y, v), sample=sample) for sample in (N, 40))
     got, want, some = (
         rls.landmarks(KERNEL, rows, 8, key=jax.random.key(1), **options)
@@ -129,18 +124,20 @@ def test_landmarks_of_a_stream_are_those_of_its_sample():
 
 
 def test_widths_come_from_a_streams_sample_as_from_an_array():
-    X, Y, _ = problem()
-    X = jax.numpy.asarray(X * np.array([1, 10, 100], DTYPE))
+    wide = X * np.array([1, 10, 100], DTYPE)
     kernel = rls.Gaussian(np.ones(D, DTYPE)) + rls.Laplacian(1.0).on([0, 2])
-    want = rls.median_distance(X, order=1, rows=40), rls.start_from_data(kernel, X)
-    for source in (rls.stream(Blocks(np.asarray(X), Y)), extend.DenseRows(X)):
-        found = rls.median_distance(source, order=1, rows=40), rls.start_from_data(kernel, source)
+    array = jax.numpy.asarray(wide)
+    want, *others = (
+        (rls.median_distance(source, order=1, rows=40), rls.start_from_data(kernel, source))
+        for source in (array, rls.stream(Blocks(wide, Y)), extend.DenseRows(array))
+    )
+    for found in others:
         assert jax.tree.all(jax.tree.map(lambda a, b: (a == b).all(), found, want))
-    part = rls.stream(Blocks(np.asarray(X), Y), sample=20)
+    part = rls.stream(Blocks(wide, Y), sample=20)
     assert rls.median_distance(part) == rls.median_distance(part.candidates()[1])
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_every_row_has_the_same_chance_to_be_in_the_sample():
     rows = [(np.arange(start, start + 5.0)[:, None],) for start in range(0, 40, 5)]
     counts = np.zeros(40)
@@ -153,21 +150,18 @@ def test_every_row_has_the_same_chance_to_be_in_the_sample():
 
 @pytest.mark.float64
 def test_standardised_columns_have_mean_0_and_deviation_1_in_the_first_reading():
-    X, Y, _ = problem()
-    X = X * [1e3, 1e-3, 1.0] + [1e6, 0, 5]
-    X[:, 2] = 5.0
-    blocks = Blocks(X, Y)
+    far = X * [1e3, 1e-3, 0.0] + [1e6, 0, 5]
+    blocks = Blocks(far, Y)
     source = rls.stream(blocks, standardize=True)
     assert blocks.readings == 1
     Z = np.concatenate([np.asarray(block) for block in source.blocks()])
     np.testing.assert_allclose(Z.mean(axis=0), 0, atol=1e-9)
     np.testing.assert_allclose(Z.std(axis=0), [1, 1, 0], atol=1e-9)
-    again = rls.stream(Blocks(X[:20], sizes=(20,)), standardize=(source.means, source.scales))
+    again = rls.stream(Blocks(far[:20], sizes=(20,)), standardize=(source.means, source.scales))
     np.testing.assert_array_equal(next(iter(again.blocks())), Z[:20])
 
 
 def test_one_program_for_all_blocks_of_a_reading():
-    X, Y, _ = problem()
     source = rls.stream(Blocks(X, Y), block_size=30)
     traced = []
     source.sum(lambda x: traced.append(x.shape) or x.sum())
@@ -180,12 +174,12 @@ def test_one_program_for_all_blocks_of_a_reading():
 
 def write(folder, ending, rows=slice(None), name="a", change=None):
     """Rows of the problem, one of its targets and its weights, as a file."""
-    X, Y, v = (part[rows].copy() for part in problem())
+    x, y, v = (part[rows].copy() for part in (X, Y[:, 0], V))
     if change is not None:
-        X[change] = np.nan
-    path, table = folder / f"{name}{ending}", np.column_stack([X, v, Y[:, 0]])
+        x[change] = np.nan
+    path, table = folder / f"{name}{ending}", np.column_stack([x, v, y])
     if ending == ".npz":
-        np.savez(path, X=X, y=Y[:, 0], v=v)
+        np.savez(path, X=x, y=y, v=v)
     elif ending == ".csv.gz":
         with gzip.open(path, "wt") as file:
             np.savetxt(file, table, delimiter=",", fmt="%.17g", header="x0,x1,x2,v,y", comments="")
@@ -201,7 +195,6 @@ ENDINGS = (".npy", ".npz", ".csv", ".csv.gz", ".parquet", ".arrow")
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_files_hold_what_was_written(tmp_path, ending):
     """And a number that is not finite is named by file and row."""
-    X, Y, v = problem()
     paths = [
         write(tmp_path, ending, rows, name)
         for name, rows in (("a", slice(50)), ("b", slice(50, N)))
@@ -210,17 +203,15 @@ def test_files_hold_what_was_written(tmp_path, ending):
         rows = rls.stream(source, weights=-2 if ending == ".npy" else "v", block_size=64)
         assert rows.shape == (N, D)
         read = np.concatenate([*map(np.asarray, rows.blocks())]), rows.labels, rows.row_weights
-        for found, want in zip(read, (X, Y[:, 0], v), strict=True):  # text of float32 is float64
+        for found, want in zip(read, (X, Y[:, 0], V), strict=True):  # text of float32 is float64
             np.testing.assert_array_equal(np.asarray(found, want.dtype), want)
     write(tmp_path, ending, name="b", change=(17, 1))
-    with pytest.raises(ValueError, match=rf"b{ending}.* row 1[78]"):
-        rls.stream(tmp_path)
+    refused((lambda: rls.stream(tmp_path), rf"b{ending}.* row 1[78]"))
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 @pytest.mark.parametrize("ending", [".npy", ".csv", ".parquet"])
 def test_columns_by_name_or_number(tmp_path, ending):
-    X, Y, v = problem()
     path = write(tmp_path, ending)
     names = [0, 2, [4, 1]] if ending == ".npy" else ["x0", "x2", ["y", "x1"]]
     rows = rls.stream(path, columns=names[:2], target=names[2])
@@ -228,106 +219,83 @@ def test_columns_by_name_or_number(tmp_path, ending):
     np.testing.assert_array_equal(rows.labels, np.column_stack([Y[:, 0], X[:, 1]]))
     none = rls.stream(path, target=False)
     assert none.labels is None and none.shape == (N, 5)
-    with pytest.raises(ValueError, match=r"no column 'z' for the target"):
-        rls.stream(path, target="z")
-    with pytest.raises(ValueError, match="different columns"):
-        rls.stream(path, target=names[0], columns=names[:2])
+    refused(
+        (lambda: rls.stream(path, target="z"), "no column 'z' for the target"),
+        (lambda: rls.stream(path, target=names[0], columns=names[:2]), "different columns"),
+    )
 
 
-BAD = {
-    "ragged": (lambda X, Y: [(X, Y), (X[:, :2], Y)], r"block 1 has X \(90, 2\)"),
-    "labels of another length": (lambda X, Y: [(X, Y[:5])], "block 0 has X"),
-    "no labels later": (lambda X, Y: [(X, Y), (X,)], "block 1 has X"),
-    "text": (lambda X, Y: [(X.astype(str), Y)], "block 0: X must hold numbers"),
-    "nothing": (lambda X, Y: [], "no rows"),
-    "a generator": (lambda X, Y: ((X, Y) for _ in range(2)), "read once only"),
-    "a number in place of rows": (lambda X, Y: [(np.array(3.0), Y)], r"block 0 has X"),
-    "a number in place of labels": (lambda X, Y: [(X, np.array(3.0))], r"block 0 has X"),
-    "negative weights": (
-        lambda X, Y: [(X, Y, Y)],
-        "block 0: weights is -.* at row",
-    ),
-    "NaN in labels": (
-        lambda X, Y: [(X, np.where(np.arange(N) == 8, np.nan, Y))],
-        "block 0: Y is nan at row 8",
-    ),
-    "a piece with its place": (
-        lambda X, Y: [Piece(X / 0, Y, None, "disk 7", 100)],
+y = Y[:, 0]
+BAD = [
+    (lambda: [(X, y), (X[:, :2], y)], r"block 1 has X \(90, 2\)"),
+    (lambda: [(X, y[:5])], "block 0 has X"),
+    (lambda: [(X, y), (X,)], "block 1 has X"),
+    (lambda: [(X.astype(str), y)], "block 0: X must hold numbers"),
+    (lambda: [], "no rows"),
+    (lambda: ((X, y) for _ in range(2)), "read once only"),
+    (lambda: [(np.array(3.0), y)], r"block 0 has X"),
+    (lambda: [(X, np.array(3.0))], r"block 0 has X"),
+    (lambda: [(X, y, y)], "block 0: weights is -.* at row"),
+    (lambda: [(X, np.where(np.arange(N) == 8, np.nan, y))], "block 0: Y is nan at row 8"),
+    (
+        lambda: [Piece(X / 0, y, None, "disk 7", 100)],
         "disk 7: X is -?inf at row 100, column 0",
     ),
-}
+]
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 @pytest.mark.filterwarnings("ignore:divide by zero")
-@pytest.mark.parametrize("name", BAD)
-def test_what_does_not_go_together_is_refused(name):
-    make, words = BAD[name]
-    X, Y, _ = problem()
-    with pytest.raises(ValueError, match=words):
-        rls.stream(make(X, Y[:, 0]))
+def test_what_does_not_go_together_is_refused():
+    refused(*((lambda make=make: rls.stream(make()), words) for make, words in BAD))
 
 
-@pytest.mark.any_precision
-@pytest.mark.parametrize(
-    ("source", "words"),
-    [
-        ("x.txt", "must end in"),
-        *((f"x{ending}", f"x{ending}") for ending in (".npy", ".npz", ".parquet")),
-    ],
-)
-def test_files_that_are_none(tmp_path, source, words):
+@ANY_PRECISION
+@pytest.mark.parametrize("ending", [".txt", ".npy", ".npz", ".parquet"])
+def test_files_that_are_none(tmp_path, ending):
+    path, words = tmp_path / f"x{ending}", "must end in" if ending == ".txt" else f"x{ending}"
     for noise in (b"noise" * 30, b"\x93NUMPY\x01\x00\x06\x00{(\n  \n"):
-        if source[0] == "x":
-            (tmp_path / source).write_bytes(noise)
-        with pytest.raises(ValueError, match=words):
-            rls.stream(str(tmp_path / source))
-    with pytest.raises(FileNotFoundError, match="no file"):
-        rls.stream(tmp_path / "y.npy")
-    with pytest.raises(FileNotFoundError, match="no file"):
-        rls.stream(str(tmp_path / "y*.npz"))
+        path.write_bytes(noise)
+        refused((lambda: rls.stream(str(path)), words))
+    refused(
+        (lambda: rls.stream(tmp_path / "y.npy"), "no file"),
+        (lambda: rls.stream(str(tmp_path / "y*.npz")), "no file"),
+        error=FileNotFoundError,
+    )
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_what_a_stream_cannot_do_is_said():
-    X, Y, _ = problem()
     source, labelled, parts = rls.stream(Blocks(X)), rls.stream(Blocks(X, Y)), [(X, Y)]
     changing = rls.stream(parts)
     parts.append((X[:3], Y[:3]))
-    for call, words in (
+    pair = "standardize must be True, False or a pair"
+    in_memory = "tune needs X and held-out rows in memory"
+    refused(
         (lambda: rls.fit(KERNEL, source, landmarks=10), "Y must be labels"),
         (lambda: rls.fit(KERNEL, X), "Y must be labels"),
         (
             lambda: extend.Problem.of(KERNEL, rls.stream(Blocks(X), sample=30), Y, landmarks=31),
-            r"landmarks.*30",
+            "landmarks.*30",
         ),
         (lambda: changing.sum(lambda x: x.sum()), "rows"),
         (lambda: rls.stream([np.eye(2)], target=0), "target, weights and columns name columns of"),
-        (lambda: rls.tune(KERNEL, labelled, Y), "tune needs X, and rows held out, in memory"),
-        (
-            lambda: rls.tune(KERNEL, X, Y, criterion=rls.holdout(source, Y)),
-            "tune needs X, and rows held out, in memory",
-        ),
+        (lambda: rls.tune(KERNEL, labelled, Y), in_memory),
+        (lambda: rls.tune(KERNEL, X, Y, criterion=rls.holdout(source, Y)), in_memory),
         (
             lambda: rls.fit(KERNEL, labelled, lams=[0.1], solver=rls.Iterative(10)),
             "needs all rows in one array, .* X is a stream",
         ),
         *(
-            (
-                lambda given=given: rls.stream(Blocks(X, Y), standardize=given),
-                "standardize must be True, False or a pair",
-            )
+            (lambda given=given: rls.stream(Blocks(X, Y), standardize=given), pair)
             for given in (np.ones((2, D + 1)), (np.zeros(D), np.zeros(D)), 3, (np.zeros(D),))
         ),
-    ):
-        with pytest.raises(ValueError, match=words):
-            call()
+    )
 
 
-@pytest.mark.any_precision
-@pytest.mark.filterwarnings("ignore:the chosen")
+@ANY_PRECISION
+@EDGE
 def test_float64_files_are_fitted_in_float64_whatever_the_switch_says():
-    X, Y, _ = problem()
     with jax.enable_x64(False):
         for dtype in (np.float32, np.float64):
             source = rls.stream(Blocks(X.astype(dtype), Y.astype(dtype)))
@@ -335,7 +303,7 @@ def test_float64_files_are_fitted_in_float64_whatever_the_switch_says():
             assert fit.errors.dtype == fit.predict(X.astype(dtype)).dtype == dtype
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_reading_ahead_ends_with_the_reader_and_hands_errors_on():
     made = []
 
@@ -349,8 +317,7 @@ def test_reading_ahead_ends_with_the_reader_and_hands_errors_on():
         if item == 5:
             break
     assert 6 <= len(made) <= 9  # what was taken, what waits, and one in the hand
-    with pytest.raises(OSError, match="gone"):
-        list(ahead(numbers(1)))
+    refused((lambda: list(ahead(numbers(1))), "gone"), error=OSError)
 
 
 # checkpoints
@@ -360,72 +327,65 @@ def test_reading_ahead_ends_with_the_reader_and_hands_errors_on():
 class Dying(Blocks):
     """A source whose reader is stopped after so many blocks of a reading."""
 
-    def __init__(self, *columns, reading, after, **options):
-        super().__init__(*columns, **options)
-        self.reading, self.after = reading, after
+    def __init__(self, *columns, stop=None):
+        super().__init__(*columns, sizes=(15,) * 6)
+        self.stop = stop
 
     def __iter__(self):
         for i, block in enumerate(super().__iter__()):
-            if self.readings == self.reading and i == self.after:
+            if (self.readings, i) == self.stop:
                 raise KeyboardInterrupt
             yield block
 
 
-SIZES = (15,) * 6
-
-
-def streamed_fit(blocks, path=None):
+def streamed_fit(path, *columns, **stop):
     """Its errors, residuals, λ and coefficients."""
-    source = rls.stream(blocks, checkpoint=path, block_size=15)
+    source = rls.stream(Dying(*columns, **stop), checkpoint=path, block_size=15)
     fit = rls.fit(KERNEL, source, lams=LAMS, landmarks=ROWS)
-    return fit.errors, fit.loo_residuals, fit.lam, fit.model.coef
+    parts = fit.errors, fit.loo_residuals, fit.lam, fit.model.coef
+    return [np.asarray(part).tolist() for part in parts]
 
 
-def assert_equal(got, want):
-    for one, other in zip(got, want, strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
-@pytest.mark.any_precision
-@pytest.mark.filterwarnings("ignore:the chosen")
+@ANY_PRECISION
+@EDGE
 def test_a_run_that_was_stopped_goes_on_and_ends_with_the_same_bits(tmp_path):
     """Readings: to know the rows, moments, errors, residuals; a checkpoint of another problem is
     passed over.
     """
-    X, Y, _ = problem()
-    path, whole = tmp_path / "sums", streamed_fit(Blocks(X, Y, sizes=SIZES))
-    for reading, after in ((2, 4), (3, 0), (4, 3)):
+    path, whole = tmp_path / "sums", streamed_fit(None, X, Y)
+    for stop in ((2, 4), (3, 0), (4, 3)):
         with pytest.raises(KeyboardInterrupt):
-            streamed_fit(Dying(X, Y, sizes=SIZES, reading=reading, after=after), path)
-        assert_equal(streamed_fit(Blocks(X, Y, sizes=SIZES), path), whole)
+            streamed_fit(path, X, Y, stop=stop)
+        assert streamed_fit(path, X, Y) == whole
     late = X + (np.arange(N) == N - 1)[:, None].astype(DTYPE)
     for columns in ((X, -Y), (X[::-1], Y), (late, Y)):
-        got, want = (streamed_fit(Blocks(*columns, sizes=SIZES), at) for at in (path, None))
-        assert_equal(got, want)
+        assert streamed_fit(path, *columns) == streamed_fit(None, *columns) != whole
 
 
-@pytest.mark.filterwarnings("ignore:the chosen")
+@EDGE
 def test_blocks_that_a_checkpoint_holds_are_not_summed_again(tmp_path):
-    X, Y, _ = problem()
     seen, totals = [], []
     for _ in range(2):
-        rows = rls.stream(Blocks(X, Y, sizes=SIZES), checkpoint=tmp_path / "sums", block_size=15)
+        rows = rls.stream(Dying(X, Y), checkpoint=tmp_path / "sums", block_size=15)
         count = lambda x, y: jax.debug.callback(lambda: seen.append(1)) or (x.T @ y).sum()
         totals.append(rows.sum(count, rows.labels))
         jax.effects_barrier()
     assert totals[0] == totals[1] and len(seen) == 6 + 1
 
 
-@pytest.mark.any_precision
+@ANY_PRECISION
 def test_a_damaged_checkpoint_is_told_of(tmp_path):
-    X, Y, _ = problem()
     path = tmp_path / "sums"
     rls.save(path, rls.Linear())
     saved = path.read_bytes()
     for noise in (b"noise" * 50, b"", b"PK\x03\x04" + bytes(200), saved, saved + b"damaged"):
         path.write_bytes(noise)
-        with pytest.raises(ValueError, match=r"sums is no checkpoint.*remove it"):
-            rls.stream(Blocks(X, Y), checkpoint=path)
+        refused(
+            (
+                lambda: rls.stream(Blocks(X, Y), checkpoint=path),
+                "sums is no checkpoint.*remove it",
+            )
+        )
 
 
 # meetings
@@ -433,10 +393,9 @@ def test_a_damaged_checkpoint_is_told_of(tmp_path):
 
 
 def test_rows_held_out_may_be_a_stream_with_weights_of_its_own():
-    X, Y, v = problem()
-    held = rls.stream([(X[60:75], Y[60:75], v[60:75]), (X[75:], Y[75:], v[75:])])
+    held = rls.stream(Blocks(X[60:], Y[60:], V[60:], sizes=(15, 15)))
     options = {"lams": [0.1], "landmarks": X[:60:6], "criterion": rls.holdout(held, Y[60:])}
     for rows in (rls.stream([(X[:60],)]), X[:60]):
         got = rls.fit(KERNEL, rows, Y[:60], **options)
         e = Y[60:] - np.asarray(got.predict(X[60:]))
-        assert_close(got.errors[0], np.average(e**2, axis=0, weights=v[60:]), 1e3 * EPS)
+        assert_close(got.errors[0], np.average(e**2, axis=0, weights=V[60:]), 1e3 * EPS)

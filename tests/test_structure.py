@@ -88,17 +88,17 @@ def public():
 
 # Tokens of code at most, in thousands, docstrings and comments apart: lower them where there is room.
 BUDGET = {
-    "support": 6.4,
+    "support": 6.5,
     "linalg": 4.6,
-    "kernels": 5.3,
+    "kernels": 5.5,
     "rows": 11.2,
     "problem": 6.3,
     "leave_out": 5.2,
-    "factors": 26.1,
+    "factors": 26.3,
     "criteria": 5.5,
-    "inference": 9.2,
-    "search": 23.1,
-    "io": 5.1,
+    "inference": 9.1,
+    "search": 23.2,
+    "io": 5.0,
     "sklearn": 4.9,
     "cli": 4.6,
 }
@@ -249,9 +249,9 @@ def test_public_names_are_written_down(page):
 
 # What a docstring has nothing to say about, by section.
 EXEMPT = {
-    "Raises": {"absolute_error", "airfoil", "certificate", "holdout", "squared_error"},
-    "Source": {"certificate", "folds", "kfold", "load", "save"},
-    "Cost": {"certificate", "kfold"},
+    "Raises": {"absolute_error", "airfoil", "holdout", "squared_error"},
+    "Source": {"folds", "kfold", "load", "save"},
+    "Cost": {"kfold"},
 }
 
 

@@ -91,7 +91,7 @@ def test_columns(write):
 
 def test_the_index_that_pandas_writes_is_left_out_with_a_warning(write):
     path = write(",a,b,y\n0,1,2,3\n1,4,5,6\n2,7,8,9\n")
-    with pytest.warns(UserWarning, match="the first column has no name: it is left out"):
+    with pytest.warns(UserWarning, match="the first column has no name, and is left out"):
         check(read(path))
     with pytest.warns(UserWarning, match="first line holds numbers.*--no-header"):
         read(write("1,2,3\n4,5,6\n"))
@@ -231,7 +231,7 @@ def test_numbers_are_written_so_that_they_come_back(tmp_path, ending):
     found = read(str(tmp_path / f"p{ending}"), target=-1, labels=None)
     np.testing.assert_array_equal(found[0][:, 0], numbers)
     assert found[3] == ([] if ending == ".npy" else [words.tolist()])
-    refused = pytest.raises(ValueError, match=".npy holds numbers, and predicted labels are")
+    refused = pytest.raises(ValueError, match="predicted labels are text, and a .npy file")
     with refused, writing(tmp_path / "q.npy") as out:
         out({"t": words})
     assert not (tmp_path / "q.npy").exists()

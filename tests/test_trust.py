@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
+import support
 from jax.experimental.sparse import BCOO
 from oracle import group_residuals
 from support import (
@@ -55,9 +56,8 @@ def model():
     return rls.Model(KERNEL, jnp.asarray(X), jnp.asarray(Y), jnp.zeros((), DTYPE))
 
 
-def refused(call, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        call()
+def refused(call, *messages):
+    support.refused(*((call, re.escape(message)) for message in messages))
 
 
 # what is masked
@@ -83,12 +83,9 @@ MASKED = {
 }
 
 
-@pytest.mark.parametrize("name", MASKED)
-def test_masked_values_are_refused_by_name(name, unchecked):
-    refused(
-        MASKED[name],
-        f"{name.split(',')[0].removesuffix(' as rows').removesuffix(' as points')} is a masked array with 1 masked value",
-    )
+def test_masked_values_are_refused_by_name(unchecked):
+    for name, call in MASKED.items():
+        refused(call, f"{name.split(',')[0]} is a masked array with 1 masked value")
 
 
 @pytest.mark.filterwarnings("ignore:the chosen λ")
@@ -105,44 +102,36 @@ def test_a_masked_array_without_masked_values_is_data():
 # ----------------------------------------------------------------------------------------------------------------
 
 NAN = float("nan")
-MISSING = {
-    "objects": np.array([1.0, NAN, 2.0, NAN, 1.0], object),
-    "None": ["a", None],
-    "an array of texts": np.array(["a", NAN, "b"]),
-    "an empty text": ["a", "", "b"],
-    "bytes": np.array([b"a", b""]),
-    "variable texts": np.array(["a", None, "b"], np.dtypes.StringDType(na_object=None)),
-    "dates": np.array(["2020-01-01", "NaT", "NaT"], "datetime64[D]"),
-    "date objects": [pd.NaT, pd.Timestamp("2020-01-01"), pd.NaT],
-    "numbers": [0.0, NAN],
-    "complex numbers": np.array([1, complex(NAN, 1)]),
-    "pandas numbers": pd.Series([1, None, 2], dtype="Int64"),
-    "pandas categories": pd.Series(["a", None], dtype="category"),
-}
+MISSING = [
+    np.array([1.0, NAN, 2.0, NAN, 1.0], object),
+    ["a", None],
+    np.array(["a", NAN, "b"]),
+    ["a", "", "b"],
+    np.array([b"a", b""]),
+    np.array(["a", None, "b"], np.dtypes.StringDType(na_object=None)),
+    np.array(["2020-01-01", "NaT", "NaT"], "datetime64[D]"),
+    [pd.NaT, pd.Timestamp("2020-01-01"), pd.NaT],
+    [0.0, NAN],
+    np.array([1, complex(NAN, 1)]),
+    pd.Series([1, None, 2], dtype="Int64"),
+    pd.Series(["a", None], dtype="category"),
+]
 
 
 @pytest.mark.any_precision
-@pytest.mark.parametrize("name", MISSING)
-def test_missing_labels_are_refused(name):
+def test_missing_labels_are_refused():
     """NaN equals nothing, itself included: labels alike would be split into groups of their own."""
-    for call, what in ((rls.folds, "groups"), (rls.encode, "labels")):
-        refused(lambda call=call: call(MISSING[name]), f"{what} must have none missing, and holds ")
+    for labels in MISSING:
+        for call, what in ((rls.folds, "groups"), (rls.encode, "labels")):
+            refused(partial(call, labels), f"{what} must have none missing, and holds ")
 
 
 @pytest.mark.any_precision
-@pytest.mark.parametrize(
-    "labels",
-    [
-        ["None", "b", "None"],
-        ["nano", "b", "nano"],
-        [True, False, True],
-        np.array([2, 1, 2], object),
-    ],
-    ids=str,
-)
-def test_other_labels_are_labels(labels):
-    assert rls.folds(labels).inside.shape == (2, 2)
-    assert len(rls.encode(labels)[1]) == 2
+def test_other_labels_are_labels():
+    words = (["None", "b", "None"], ["nano", "b", "nano"])
+    for labels in (*words, [True, False, True], np.array([2, 1, 2], object)):
+        assert rls.folds(labels).inside.shape == (2, 2)
+        assert len(rls.encode(labels)[1]) == 2
 
 
 def test_dates_without_a_value_are_no_numbers():
@@ -160,87 +149,51 @@ def unreal(X, Z):
     return (X @ Z.T).astype(complex) if X64 else (X @ Z.T).astype(np.complex64)
 
 
-COMPLEX = {
-    "Gaussian.width must be a real number, or an array of them, and has dtype complex128": lambda: (
-        rls.fit(rls.Gaussian(1 + 1j), X, Y, lams=LAMS)
-    ),
-    "Matern.width must be a real number, or an array of them, and has dtype complex64": lambda: (
-        rls.fit(rls.Matern(0.5, np.array([1, 1j], np.complex64)), X, Y, lams=LAMS)
-    ),
-    "Scaled.scale must be a real number, or an array of them, and has dtype complex128": lambda: (
-        rls.fit(Scaled(1j, KERNEL), X, Y, lams=LAMS)
-    ),
-    "FunctionKernel.fn must return real numbers, and returned complex": lambda: rls.fit(
-        rls.FunctionKernel(unreal), X, Y, lams=LAMS
-    ),
-    "FeatureMap.fn must return real numbers, and returned complex": lambda: rls.fit(
-        rls.FeatureMap(lambda X: unreal(X, jnp.eye(2, dtype=X.dtype))), X, Y, lams=LAMS
-    ),
-    "lam must be real, in float32 or float64, and has dtype complex128": lambda: rls.objective(
-        KERNEL, X, Y, 1j
-    ),
-}
+REAL = " must be a real number, or an array of them, and has dtype "
+OF_ROWS = "X must be real, in float32 or float64, and has dtype "
+OUTPUT = ".fn must return real numbers, and returned complex"
 
 
-@pytest.mark.parametrize("message", COMPLEX)
-def test_complex_numbers_are_refused_with_their_dtype(message, unchecked):
-    refused(COMPLEX[message], message)
+def fit(kernel, rows=X):
+    return lambda: rls.fit(kernel, rows, Y, lams=LAMS)
 
 
-def long(X):
-    return X.astype(np.longdouble)
-
-
-@pytest.mark.parametrize(
-    "to_sparse",
-    [scipy.sparse.csr_array, lambda X: BCOO.fromdense(jnp.asarray(X))],
-    ids=["SciPy", "BCOO"],
-)
-def test_sparse_rows_are_real(to_sparse):
+def test_complex_numbers_are_refused_with_their_dtype(unchecked):
+    features = rls.FeatureMap(lambda X: unreal(X, jnp.eye(2, dtype=X.dtype)))
+    refused(fit(rls.Gaussian(1 + 1j)), f"Gaussian.width{REAL}complex128")
+    width = np.array([1, 1j], np.complex64)
+    refused(fit(rls.Matern(0.5, width)), f"Matern.width{REAL}complex64")
+    refused(fit(Scaled(1j, KERNEL)), f"Scaled.scale{REAL}complex128")
+    refused(fit(rls.FunctionKernel(unreal)), f"FunctionKernel{OUTPUT}")
+    refused(fit(features), f"FeatureMap{OUTPUT}")
     refused(
-        lambda: rls.fit(rls.Linear(), to_sparse(X * (1 + 1j)), Y, lams=LAMS),
-        "X must be real, in float32 or float64, and has dtype complex",
+        lambda: rls.objective(KERNEL, X, Y, 1j),
+        "lam must be real, in float32 or float64, and has dtype complex128",
     )
+
+
+def test_sparse_rows_are_real_and_in_the_precisions_of_dense_ones():
     linear = rls.Model(rls.Linear(), None, array([1.0, 2.0]), array(0.0))
-    refused(
-        lambda: linear.predict(to_sparse(X * (1 + 1j))),
-        "X must be real, in float32 or float64, and has dtype complex",
-    )
+    for to_sparse in (scipy.sparse.csr_array, lambda X: BCOO.fromdense(jnp.asarray(X))):
+        unreal = to_sparse(X * (1 + 1j))
+        refused(fit(rls.Linear(), unreal), f"{OF_ROWS}complex")
+        refused(partial(linear.predict, unreal), f"{OF_ROWS}complex")
+    long, half = X.astype(np.longdouble), jnp.asarray(X, jnp.float16)
+    refused(fit(rls.Linear(), scipy.sparse.csr_array(long)), f"{OF_ROWS}{long.dtype}")
+    refused(fit(rls.Linear(), BCOO.fromdense(half)), f"{OF_ROWS}float16")
 
 
-def test_sparse_rows_in_another_precision_are_refused_as_dense_ones_are():
-    refused(
-        lambda: rls.fit(rls.Linear(), scipy.sparse.csr_array(long(X)), Y, lams=LAMS),
-        f"X must be real, in float32 or float64, and has dtype {np.dtype(np.longdouble)}",
-    )
-    refused(
-        lambda: rls.fit(rls.Linear(), BCOO.fromdense(jnp.asarray(X, jnp.float16)), Y, lams=LAMS),
-        "X must be real, in float32 or float64, and has dtype float16",
-    )
-
-
-@pytest.mark.parametrize("value", ["a", None, object()], ids=["text", "none", "object"])
-def test_parameters_that_are_no_numbers(value, unchecked):
-    refused(
-        lambda: rls.fit(rls.Gaussian(value), X, Y, lams=LAMS),
-        "Gaussian.width must be a real number, or an array of them, and has dtype ",
-    )
-    refused(
-        lambda: rls.fit(rls.Polynomial(2, value), X, Y, lams=LAMS),
-        "Polynomial.offset must be a real number",
-    )
-    refused(lambda: rls.gram(rls.Gaussian(value), array(X)), "Gaussian.width must be a real number")
+def test_parameters_that_are_no_numbers(unchecked):
+    for value in ("a", None, object()):
+        refused(fit(rls.Gaussian(value)), f"Gaussian.width{REAL}")
+        refused(fit(rls.Polynomial(2, value)), "Polynomial.offset must be a real number")
+        refused(partial(rls.gram, rls.Gaussian(value), array(X)), f"Gaussian.width{REAL}")
 
 
 def test_an_offset_is_one_finite_number(unchecked):
-    refused(
-        lambda: rls.fit(rls.Polynomial(2, np.ones(N)), X, Y, lams=LAMS),
-        "Polynomial.offset must be one number, and has shape (8,)",
-    )
-    refused(
-        lambda: rls.fit(rls.Polynomial(2, np.inf), X, Y, lams=LAMS),
-        "Polynomial.offset must be finite and not negative, and is inf",
-    )
+    offset = "Polynomial.offset must be"
+    refused(fit(rls.Polynomial(2, np.ones(N))), f"{offset} one number, and has shape (8,)")
+    refused(fit(rls.Polynomial(2, np.inf)), f"{offset} finite and not negative, and is inf")
 
 
 # what has no answer
@@ -286,157 +239,111 @@ def test_leaving_all_of_the_weight_out_is_undefined(name):
     assert all(np.isfinite(part).all() for part in left_out(name, v + 1, array(X), plan))
 
 
+def weighted(weights, rows=X):
+    return rls.factorize(KERNEL, rows, weights=weights)
+
+
 def test_leaving_all_of_the_weight_out_raises_by_the_groups_name(unchecked):
-    message = (
-        "the group of rows 1, 3, 6 holds all of the weight: without it no row is left to fit an"
-    )
+    all_of = "holds all of the weight"
+    message = f"the group of rows 1, 3, 6 {all_of}: without it no row is left to fit an"
+    refused(lambda: rls.kfold([0] * N)(factor(), Y, LAMS), "groups holds one label only")
+    refused(lambda: rls.kfold(PLAIN)(weighted(ALONE), Y, LAMS), message)
+    refused(lambda: rls.loo_residuals(weighted(ALONE), Y, 0.1, PLAIN), message)
+    pair = np.isin(np.arange(N), [2, 3])
     refused(
-        lambda: rls.kfold([0] * N)(factor(weights=None), Y, LAMS), "groups holds one label only"
-    )
-    made = rls.factorize(KERNEL, X, weights=ALONE)
-    refused(lambda: rls.kfold(PLAIN)(made, Y, LAMS), message)
-    refused(lambda: rls.loo_residuals(made, Y, 0.1, PLAIN), message)
-    small = np.where(np.isin(np.arange(N), [2, 3]), 0, 1)
-    heavy = rls.factorize(KERNEL, X, weights=np.eye(N)[3] + np.eye(N)[2])
-    refused(
-        lambda: rls.kfold(small)(heavy, Y, LAMS), "the group of rows 2, 3 holds all of the weight"
+        lambda: rls.kfold(~pair)(weighted(1.0 * pair), Y, LAMS), f"the group of rows 2, 3 {all_of}"
     )
     for door in (rls.fit, rls.tune, lambda *args, **named: rls.objective(*args, 0.1, **named)):
         refused(lambda door=door: door(KERNEL, X, Y, weights=ALONE, groups=PLAIN), message)
-    refused(
-        lambda: rls.loo(rls.factorize(KERNEL, X, weights=np.eye(N)[3]), Y, LAMS),
-        "row 3 holds all of the weight",
-    )
-    refused(
-        lambda: rls.loo(rls.factorize(KERNEL, X[:1]), Y[:1], LAMS), "row 0 holds all of the weight"
-    )
+    refused(lambda: rls.loo(weighted(np.eye(N)[3]), Y, LAMS), f"row 3 {all_of}")
+    refused(lambda: rls.loo(weighted(None, X[:1]), Y[:1], LAMS), f"row 0 {all_of}")
 
 
 def test_without_an_intercept_nothing_left_predicts_zero():
     got = rls.loo_residuals(
         rls.factorize(rls.Linear(), X, weights=ALONE, intercept=False), Y, 0.5, PLAIN
     )
-    want = group_residuals(np.asarray(X, float), np.asarray(Y, float)[:, None], 0.5, PLAIN, ALONE)[
-        :, 0
-    ]
-    assert_close(got, want, 1000 * EPS)
+    want = group_residuals(X.astype(float), Y[:, None].astype(float), 0.5, PLAIN, ALONE)
+    assert_close(got, want[:, 0], 1000 * EPS)
     assert_close(got[PLAIN == 1], Y[PLAIN == 1], 1000 * EPS)
 
 
 def test_the_objective_of_one_row_is_undefined(unchecked):
     one = array(np.eye(N)[2])
     message = "row 2 holds all of the weight: without it no row is left to fit an intercept to"
-    refused(lambda: rls.objective(KERNEL, X, Y, 0.1, weights=one), message)
-    refused(lambda: rls.objective(KERNEL, X, Y, 0.1, weights=one, criterion=rls.gcv), message)
     refused(lambda: rls.best_lam(KERNEL, X, Y, LAMS, weights=one), message)
     for criterion in (rls.loo, rls.gcv):
-        assert np.isnan(
-            jax.jit(partial(rls.objective, criterion=criterion))(KERNEL, X, Y, 0.1, weights=one)
-        )
+        value = partial(rls.objective, KERNEL, X, Y, 0.1, criterion=criterion)
+        refused(partial(value, weights=one), message)
+        assert np.isnan(jax.jit(value)(weights=one))
 
 
 GRID = np.geomspace(1e-3, 1e2, 6).astype(DTYPE)
-LONGER = np.r_[GRID, 1e4 * GRID[1:], 1e8].astype(
-    DTYPE
-)  # of as many λ as the grids that repeat theirs, so that one program serves all
-GRIDS = {"twice": np.repeat(GRID, 2), "unsorted": np.r_[GRID[::-1], GRID]}
+# As many λ as those below, which repeat theirs, so that one program serves all.
+LONGER = np.r_[GRID, 1e4 * GRID[1:], 1e8].astype(DTYPE)
+PLACES = np.linspace(0, 3, 14)
+WAVES = np.sin(3 * PLACES) + 0.5 * np.random.default_rng(1).normal(size=14)
 
 
-@partial(jax.jit)
-def best(width, lams):
-    inputs = array(np.linspace(0, 3, 14)[:, None])
-    labels = array(
-        np.sin(3 * np.linspace(0, 3, 14)) + 0.5 * np.random.default_rng(1).normal(size=14)
-    )
-    return jax.value_and_grad(
-        lambda width: rls.best_lam(rls.Gaussian(width), inputs, labels, lams)
-    )(width)
+@jax.jit
+def best(lams):
+    def of_width(width):
+        return rls.best_lam(rls.Gaussian(width), array(PLACES[:, None]), array(WAVES), lams)
+
+    return jax.value_and_grad(of_width)(array(0.5))
 
 
-@pytest.mark.parametrize("name", GRIDS)
-def test_the_best_lam_does_not_depend_on_how_often_the_grid_names_it(name):
-    value, slope = best(array(0.5), array(LONGER))
+def test_the_best_lam_does_not_depend_on_how_often_the_grid_names_it():
+    value, slope = best(array(LONGER))
     assert (
         GRID[0] < value < GRID[-1] and not np.isclose(GRID, value, rtol=1e-3).any() and slope != 0
     )
-    got = best(array(0.5), array(GRIDS[name]))
-    assert_close(got[0], value, 1e4 * EPS)
-    assert_close(got[1], slope, 1e5 * EPS)
+    for grid in (np.repeat(GRID, 2), np.r_[GRID[::-1], GRID]):  # twice, and unsorted
+        got = best(array(grid))
+        assert_close(got[0], value, 1e4 * EPS)
+        assert_close(got[1], slope, 1e5 * EPS)
 
 
 def test_a_grid_of_the_wrong_shape_is_refused(unchecked):
-    wrong = [[0.1, 1.0]]
+    wrong, three, shape = [[0.1, 1.0]], np.stack([Y] * 3, 1), "lams must have shape (L,), or (L, "
     for function in (rls.loo, rls.gcv, rls.log_marginal_likelihood, rls.path):
-        refused(
-            lambda function=function: function(factor(), Y, wrong),
-            "lams must have shape (L,), or (L, t)",
-        )
-        refused(
-            lambda function=function: function(factor(), np.stack([Y] * 3, 1), wrong),
-            "lams must have shape (L,), or (L, t)",
-        )
-    refused(lambda: rls.kfold(PLAIN)(factor(), Y, wrong), "lams must have shape (L,), or (L, t)")
-    refused(lambda: rls.effective_dof(factor(), wrong), "lams must have shape (L,), or (L, t)")
+        for labels in (Y, three):
+            refused(partial(function, factor(), labels, wrong), f"{shape}t)")
+    refused(lambda: rls.kfold(PLAIN)(factor(), Y, wrong), f"{shape}t)")
+    refused(lambda: rls.effective_dof(factor(), wrong), f"{shape}t)")
     refused(lambda: rls.best_lam(KERNEL, X, Y, wrong), "lams must have shape (L,)")
+    has = "and has shape (1, 2)"
+    refused(lambda: rls.fit(KERNEL, X, Y, lams=wrong), f"lams must have shape (L,), {has}")
+    refused(lambda: rls.objective(KERNEL, X, Y, wrong), f"lam must be one number, {has}")
     refused(
-        lambda: rls.fit(KERNEL, X, Y, lams=wrong), "lams must have shape (L,), and has shape (1, 2)"
+        lambda: rls.objective(KERNEL, X, Y, -1.0),
+        "lam must be positive, and the smallest is -1.0",
     )
-    for door in (rls.objective, rls.objective):
-        refused(
-            lambda door=door: door(KERNEL, X, Y, wrong),
-            "lam must be one number, and has shape (1, 2)",
-        )
-        refused(
-            lambda door=door: door(KERNEL, X, Y, -1.0),
-            "lam must be positive, and the smallest is -1.0",
-        )
-    solution = factor().solve(np.stack([Y] * 3, 1))
-    refused(
-        lambda: solution.residuals(wrong),
-        "lams must have shape (L,), or (L, 3) with a λ for each target, and has shape (1, 2)",
-    )
-    refused(
-        lambda: solution.left_out(lambda e, y, v: e, wrong), "lams must have shape (L,), or (L, 3)"
-    )
-    refused(
-        lambda: solution.coefficients(0.1),
-        "lams must have shape (L,), or (L, 3) with a λ for each target, and has shape ()",
-    )
+    solution, each = factor().solve(three), f"{shape}3) with a λ for each target, and has shape "
+    refused(lambda: solution.residuals(wrong), f"{each}(1, 2)")
+    refused(lambda: solution.left_out(lambda e, y, v: e, wrong), f"{shape}3)")
+    refused(lambda: solution.coefficients(0.1), f"{each}()")
 
 
 BROKEN = np.where((np.arange(N)[:, None] == 3) & (np.arange(2) == 0), np.nan, X)
-MADE = {
-    "gram": lambda: rls.factorize(KERNEL, BROKEN),
-    "cholesky": lambda: rls.factorize(KERNEL, BROKEN, solver=rls.Cholesky()),
-    "covariance": lambda: of_covariance(BROKEN),
-    "iterative": lambda: rls.factorize(KERNEL, BROKEN, solver=rls.Iterative([0, 1])),
-    "median": lambda: rls.median_distance(BROKEN),
-}
+FIRST = "holds 1 values that are NaN or infinite, the first at index "
 
 
-@pytest.mark.parametrize("name", MADE)
-def test_values_that_are_not_finite_are_named_where_factors_are_made(name, unchecked):
-    refused(MADE[name], "holds 1 values that are NaN or infinite, the first at index (3, 0)")
-
-
-@pytest.mark.parametrize("wrong", [np.nan, np.inf])
-def test_kernel_matrices_and_labels_that_are_not_finite_are_named(wrong, unchecked):
-    K, y = np.diag([1.0, wrong, 1.0]), np.array([0.0, 1.0, wrong])
-    for made in (
-        lambda: of_gram(K),
-        lambda: rls.factorize(rls.Precomputed(), K, solver=rls.Cholesky()),
-    ):
-        refused(made, "holds 1 values that are NaN or infinite, the first at index (1, 1)")
-    for read in (
-        lambda f: f.solve(y),
-        lambda f: rls.loo(f, y, [0.1]),
-        lambda f: rls.gcv(f, y, [0.1]),
-        lambda f: rls.coef(f, y, [0.1]),
-    ):
+def test_values_that_are_not_finite_are_named_where_factors_are_made(unchecked):
+    for solver in (None, rls.Cholesky(), rls.Iterative([0, 1])):
         refused(
-            lambda read=read: read(of_gram(np.eye(3))),
-            "Y holds 1 values that are NaN or infinite, the first at index (2,)",
+            lambda solver=solver: rls.factorize(KERNEL, BROKEN, solver=solver), f"{FIRST}(3, 0)"
         )
+    refused(lambda: of_covariance(BROKEN), f"{FIRST}(3, 0)")
+    refused(lambda: rls.median_distance(BROKEN), f"{FIRST}(3, 0)")
+    for wrong in (np.nan, np.inf):
+        K, y = np.diag([1.0, wrong, 1.0]), np.array([0.0, 1.0, wrong])
+        for solver in (rls.Spectral("gram"), rls.Cholesky()):
+            made = partial(rls.factorize, rls.Precomputed(), K, solver=solver)
+            refused(made, f"{FIRST}(1, 1)")
+        refused(lambda y=y: of_gram(np.eye(3)).solve(y), f"Y {FIRST}(2,)")
+        for read in (rls.loo, rls.gcv, rls.coef):
+            refused(partial(read, of_gram(np.eye(3)), y, [0.1]), f"Y {FIRST}(2,)")
 
 
 def test_no_numbers_are_no_landmarks(unchecked):
@@ -447,42 +354,31 @@ def test_no_numbers_are_no_landmarks(unchecked):
     )
 
 
-@pytest.mark.parametrize(
-    ("indices", "message"),
-    [
-        (
-            [-1, 0],
-            "row numbers must be rows of X, 0 to 7, and include -1: negative ones do not count from the end",
-        ),
+def test_landmarks_made_by_hand_are_rows(unchecked):
+    rows = "row numbers must be rows of X, 0 to 7, and include -1: negative ones do not count from"
+    for indices, message in (
+        ([-1, 0], rows),
         ([0, 0], "landmarks name a row of X more than once: name each row once"),
         ([0.0, 1.0], "row numbers must be whole numbers (m,), and have dtype float"),
-        (
-            [1],
-            "landmarks were chosen from other rows than those of X",
-        ),
-    ],
-    ids=str,
-)
-def test_landmarks_made_by_hand_are_rows(indices, message, unchecked):
-    indices = jnp.asarray(indices)
-    points = X[np.asarray(indices, int)] if len(indices) == 2 else X[[1, 1]]
-    made = extend.Landmarks(indices, jnp.asarray(points), None)
-    for call in (
-        lambda: rls.fit(KERNEL, X, Y, landmarks=made, lams=LAMS),
-        lambda: rls.objective(KERNEL, X, Y, 0.1, landmarks=made),
-        lambda: rls.factorize(KERNEL, X, landmarks=made),
-        lambda: rls.factorize(KERNEL, X, solver=rls.Iterative(made)),
+        ([1], "landmarks were chosen from other rows than those of X"),
     ):
-        refused(call, message)
+        points = X[np.asarray(indices, int)] if len(indices) == 2 else X[[1, 1]]
+        made = extend.Landmarks(jnp.asarray(indices), jnp.asarray(points), None)
+        for door, options in (
+            (rls.fit, {"Y": Y, "landmarks": made}),
+            (rls.objective, {"Y": Y, "lam": 0.1, "landmarks": made}),
+            (rls.factorize, {"landmarks": made}),
+            (rls.factorize, {"solver": rls.Iterative(made)}),
+        ):
+            refused(partial(door, KERNEL, X, **options), message)
 
 
 def test_validation_outside_of_the_domain_is_refused(unchecked):
     kernel, inputs = rls.Sobolev(), np.abs(X[:, :1])
     message = "Sobolev lives on [0, ∞), and the smallest input is"
-    held = (-inputs, Y)
-    refused(lambda: rls.fit(kernel, inputs, Y, lams=LAMS, criterion=rls.holdout(*held)), message)
-    refused(lambda: rls.fit(kernel, inputs, Y, lams=LAMS, criterion=rls.holdout(*held)), message)
-    refused(lambda: rls.objective(kernel, inputs, Y, 0.1, criterion=rls.holdout(*held)), message)
-    refused(lambda: rls.tune(0.5 * kernel, inputs, Y, criterion=rls.holdout(*held)), message)
+    held = {"criterion": rls.holdout(-inputs, Y)}
+    refused(lambda: rls.fit(kernel, inputs, Y, lams=LAMS, **held), message)
+    refused(lambda: rls.objective(kernel, inputs, Y, 0.1, **held), message)
+    refused(lambda: rls.tune(0.5 * kernel, inputs, Y, **held), message)
     refused(lambda: rls.objective(kernel, -inputs, Y, 0.1), message)
     refused(lambda: rls.best_lam(kernel, -inputs, Y), message)

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 import scipy.sparse
-from support import DTYPE, X64, assert_close
+from support import DTYPE, X64, assert_close, refused
 
 import jaxrls as rls
 from jaxrls.support.pictures import progress_bar
@@ -23,8 +23,11 @@ def optax_promotes():
         yield
 
 
-def problem(n=40, seed=0):
-    rng = np.random.default_rng(seed)
+GAUSSIAN = rls.Gaussian(1.0)
+
+
+def problem():
+    n, rng = 40, np.random.default_rng(0)
     X = rng.uniform(-2, 2, size=(n, 3)).astype(DTYPE)
     y = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.1 * rng.normal(size=n)
     return X, y.astype(DTYPE)
@@ -40,25 +43,18 @@ def test_reaches_the_best_of_a_grid():
     assert tuned.history.converged == (tuned.history.reason == "gradient norm below tol")
     again = rls.objective(tuned.kernel, jnp.asarray(X), jnp.asarray(y), tuned.lam)
     assert_close(again, tuned.error, 1e-9 if X64 else 1e-3)
-    assert (
-        len(tuned.history.errors)
-        == len(tuned.history.lams)
-        == len(tuned.history.kernels.width)
-        == len(tuned.history.gradient_norms)
-    )
-    assert tuned.error == tuned.history.errors.min()
+    history = tuned.history
+    parts = history.errors, history.lams, history.kernels.width, history.gradient_norms
+    assert len(set(map(len, parts))) == 1
+    assert tuned.error == history.errors.min()
     refit = rls.fit(tuned.kernel, X, y, lams=[float(tuned.lam)])
-    np.testing.assert_allclose(
-        tuned.predict(X[:5]),
-        refit.predict(X[:5]),
-        rtol=1e-6 if X64 else 1e-2,
-        atol=1e-6 if X64 else 1e-2,
-    )
+    close = 1e-6 if X64 else 1e-2
+    np.testing.assert_allclose(tuned.predict(X[:5]), refit.predict(X[:5]), close, close)
 
 
 def test_a_width_per_column_finds_the_relevant_columns():
     X, y = problem()
-    one, each = rls.tune(rls.Gaussian(1.0), X, y), rls.tune(rls.Gaussian(np.ones(3, DTYPE)), X, y)
+    one, each = rls.tune(GAUSSIAN, X, y), rls.tune(rls.Gaussian(np.ones(3, DTYPE)), X, y)
     assert each.error < one.error
     assert each.kernel.width[2] > 3 * each.kernel.width[0]
 
@@ -72,25 +68,23 @@ def test_weights_of_several_kernels():
     assert tuned.kernel.right.scale < 0.1 * tuned.kernel.left.scale
 
 
-@pytest.mark.parametrize("criterion", ["holdout", "own"])
-def test_criteria(criterion):
-    """Of two targets, with weights."""
+@pytest.mark.parametrize("own", [False, True])
+def test_criteria(own):
+    """Of two targets, with weights; of rows held out, and a function of one's own."""
     X, y = problem()
     Y, v = np.stack([y, -y], axis=1), np.linspace(0.5, 2, 40).astype(DTYPE)
-    options = {
-        "holdout": {"criterion": rls.holdout(X[::2] + DTYPE(0.1), Y[::2])},
-        "own": {"criterion": lambda factor, Y, lams: rls.loo(factor, Y, lams) + 1},
-    }[criterion]
-    tuned = rls.tune(rls.Gaussian(4.0), X, Y, weights=v, steps=8, **options)
+    criterion = rls.holdout(X[::2] + DTYPE(0.1), Y[::2])
+    if own:
+        criterion = lambda factor, Y, lams: rls.loo(factor, Y, lams) + 1
+    tuned = rls.tune(rls.Gaussian(4.0), X, Y, weights=v, steps=8, criterion=criterion)
     assert tuned.error < tuned.history.start_error and tuned.predict(X).shape == (40, 2)
 
 
 def test_several_starts_from_the_data():
     X, y = problem()
-    options = {"start": "data", "steps": 10}
-    one = rls.tune(rls.Gaussian(1e3), X, y, **options)
-    many = rls.tune(rls.Gaussian(1e3), X, y, starts=4, key=jax.random.key(0), **options)
-    again = rls.tune(rls.Gaussian(1e3), X, y, starts=4, key=jax.random.key(0), **options)
+    tune = lambda **options: rls.tune(rls.Gaussian(1e3), X, y, start="data", steps=10, **options)
+    drawn = {"starts": 4, "key": jax.random.key(0)}
+    one, many, again = tune(), tune(**drawn), tune(**drawn)
     assert many.error <= one.error * (1 + (1e-6 if X64 else 1e-3))
     assert many.error == again.error
 
@@ -112,23 +106,19 @@ def test_any_optimiser_and_a_search_that_leaves_does_not_count_as_converged():
     """Steps so large that the error no longer depends on anything: the gradient vanishes there,
     which is no minimum.
     """
-    X, y = problem(n=20)
-    tuned = rls.tune(rls.Gaussian(1.0), X, y, optimizer=optax.adam(0.01), steps=5)
-    assert tuned.error < tuned.history.start_error and tuned.history.reason == "all 5 steps used"
-    tuned = rls.tune(
-        rls.Gaussian(1.0), X, y, optimizer=optax.sgd(1e4), start="kernel", steps=5, tol=2e-3
-    )
+    X, y = problem()
+    tuned = rls.tune(GAUSSIAN, X, y, optimizer=optax.adam(0.01), steps=2)
+    assert tuned.error < tuned.history.start_error and tuned.history.reason == "all 2 steps used"
+    options = {"optimizer": optax.sgd(1e4), "start": "kernel", "steps": 5, "tol": 2e-3}
+    tuned = rls.tune(GAUSSIAN, X, y, **options)
     assert tuned.history.gradient_norms[-1] <= 2e-3 and tuned.history.errors[-1] > 1.5 * tuned.error
     assert tuned.error <= tuned.history.start_error
-    assert (
-        not tuned.history.converged
-        and tuned.history.reason
-        == "the search left for where the gradient vanishes or is not finite"
-    )
+    left = "the search left for where the gradient vanishes or is not finite"
+    assert not tuned.history.converged and tuned.history.reason == left
 
 
 def test_a_lam_below_the_precision_of_the_kernel_matrix_warns():
-    X, y = problem(n=20)
+    X, y = problem()
     with pytest.warns(
         UserWarning,
         match="is below the precision of the kernel matrix, .*: the search starts above it",
@@ -138,93 +128,75 @@ def test_a_lam_below_the_precision_of_the_kernel_matrix_warns():
 
 @pytest.mark.any_precision
 def test_progress(capsys):
-    pytest.importorskip("tqdm", reason="progress bars need tqdm")
-    X, y = problem(n=20)
+    X, y = problem()
     for progress in (False, True):
-        rls.tune(rls.Gaussian(1.0), X, y, steps=2, landmarks=10, progress=progress)
+        rls.tune(GAUSSIAN, X, y, steps=2, landmarks=10, progress=progress)
         said = capsys.readouterr().err
         assert ("tune" in said) == ("landmarks: 100%" in said) == progress == bool(said)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"steps": 0}, "steps must be a whole number of at least 1, and is 0"),
-        ({"starts": 1.5}, "starts must be a whole number of at least 1, and is 1.5"),
+def test_errors(unchecked):
+    X, y = problem()
+    named = {"kernel": GAUSSIAN, "X": X, "Y": y}
+    call = lambda **options: lambda: rls.tune(**named | options)
+    whole, key = "must be a whole number of at least 1", r"key=jax\.random\.key\(0\)"
+    start = "start must be 'screen', 'kernel' or 'data', and is 'middle'"
+    flat = rls.LeaveOneOut(rls.zero_one_loss)
+    refused(
+        (call(steps=0), f"steps {whole}, and is 0"),
+        (call(starts=1.5), f"starts {whole}, and is 1.5"),
         (
-            {"optimizer": "adam"},
+            call(optimizer="adam"),
             r"optimizer must be one of optax's, such as optax.adam\(0.1\), and is 'adam'",
         ),
+        (call(starts=2, key=0), r"key must be one such as jax\.random\.key\(0\), and is 0"),
+        (call(landmarks=41), f"landmarks, as their number, {whole} and at most 40, and is 41"),
+        (call(landmarks=np.arange(40) < 3), r"landmarks must be row numbers \(m,\)"),
+        (call(starts=2), f"pass {key}"),
+        (call(start="middle"), start),
+        (call(lams=[-1.0]), "lams must be positive"),
+        (call(lams=1.0), r"lams must have shape \(L,\), and has shape \(\)"),
+        (call(tol=0), "tol must be a number above 0"),
+        (call(landmarks="auto"), "landmarks must be a number"),
+        (call(landmarks=[40]), "include 40"),
+        (call(criterion="aic"), "criterion must be one of"),
+        (call(weights=np.eye(40)[0].astype(DTYPE)), "row 0 holds all of the weight"),
+        (call(criterion=flat), "zero_one_loss has derivative 0"),
+        (call(X=scipy.sparse.csr_array(X)), r"tune needs a dense X: pass X.toarray\(\)"),
         (
-            {"starts": 2, "key": 0},
-            r"key must be one such as jax\.random\.key\(0\), and is 0",
+            lambda: jax.jit(lambda X: rls.tune(GAUSSIAN, X, jnp.asarray(y)).error)(X),
+            "use objective with an optimiser",
         ),
-        (
-            {"landmarks": 21},
-            (
-                "landmarks, as their number, must be a whole number of at "
-                "least 1 and at most 20, and is 21"
-            ),
-        ),
-        ({"landmarks": np.arange(20) < 3}, r"landmarks must be row numbers \(m,\)"),
-        ({"starts": 2}, r"pass key=jax\.random\.key\(0\)"),
-        ({"start": "middle"}, "start must be 'screen', 'kernel' or 'data', and is 'middle'"),
-        ({"lams": [-1.0]}, "lams must be positive"),
-        ({"lams": 1.0}, r"lams must have shape \(L,\), and has shape \(\)"),
-        ({"tol": 0}, "tol must be a number above 0"),
-        ({"landmarks": "auto"}, "landmarks must be a number"),
-        ({"landmarks": [20]}, "include 20"),
-        ({"criterion": "aic"}, "criterion must be one of"),
-        ({"weights": np.eye(20)[0].astype(DTYPE)}, "row 0 holds all of the weight"),
-        ({"criterion": rls.LeaveOneOut(rls.zero_one_loss)}, "zero_one_loss has derivative 0"),
-        (
-            {"X": scipy.sparse.csr_array(problem(20)[0])},
-            r"tune needs a dense X: pass X.toarray\(\)",
-        ),
-    ],
-)
-def test_errors(options, message, unchecked):
-    X, y = problem(n=20)
-    with pytest.raises(ValueError, match=message):
-        rls.tune(**{"kernel": rls.Gaussian(1.0), "X": X, "Y": y, **options})
+    )
 
 
 def test_a_bar_without_tqdm_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
-    with (
-        pytest.raises(ImportError, match="progress=True needs tqdm"),
-        progress_bar(True, 3, "tune", "step"),
-    ):
-        pass
-
-
-def test_inside_jit():
-    X, y = problem(n=20)
-    with pytest.raises(ValueError, match="use objective with an optimiser"):
-        jax.jit(lambda X: rls.tune(rls.Gaussian(1.0), X, jnp.asarray(y)).error)(jnp.asarray(X))
+    begun = lambda: progress_bar(True, 3, "tune", "step").__enter__()
+    refused((begun, "progress=True needs tqdm"), error=ImportError)
 
 
 @pytest.mark.float64
 def test_float64_without_the_switch():
-    X, y = problem(n=20)
+    X, y = problem()
     with jax.enable_x64(False):
-        tuned = rls.tune(rls.Gaussian(1.0), X, y, steps=3)
+        tuned = rls.tune(GAUSSIAN, X, y, steps=3)
     assert tuned.error.dtype == np.float64
     assert isinstance(tuned.kernel.width, np.ndarray)
 
 
 @pytest.mark.float64
-@pytest.mark.parametrize("landmarks", [None, np.arange(0, 20, 2)], ids=["all rows", "landmarks"])
+@pytest.mark.parametrize("landmarks", [None, np.arange(0, 40, 4)], ids=["all rows", "landmarks"])
 def test_the_derivative_in_a_weight_of_0_is_0(landmarks):
-    X, y = map(jnp.asarray, problem(n=20))
-    error = lambda v: rls.objective(rls.Gaussian(1.0), X, y, 0.1, weights=v, landmarks=landmarks)
-    slope = jax.jit(jax.grad(error))(jnp.ones(20).at[3].set(0))
-    assert slope[3] == 0 and np.isfinite(slope).all() and (slope != 0).sum() == 19
+    X, y = map(jnp.asarray, problem())
+    error = lambda v: rls.objective(GAUSSIAN, X, y, 0.1, weights=v, landmarks=landmarks)
+    slope = jax.jit(jax.grad(error))(jnp.ones(40).at[3].set(0))
+    assert slope[3] == 0 and np.isfinite(slope).all() and (slope != 0).sum() == 39
 
 
 def test_degenerate_problems():
-    X, y = problem(n=20)
-    assert rls.tune(rls.Gaussian(1.0), X, np.ones(20, DTYPE), steps=2).error < 1e-9
-    K = np.asarray(rls.gram(rls.Gaussian(1.0), jnp.asarray(X)))
-    weights = (np.arange(20) % 5 > 0).astype(DTYPE)
+    X, y = problem()
+    assert rls.tune(GAUSSIAN, X, np.ones(40, DTYPE), steps=2).error < 1e-9
+    K = np.asarray(rls.gram(GAUSSIAN, jnp.asarray(X)))
+    weights = (np.arange(40) % 5 > 0).astype(DTYPE)
     assert np.isfinite(rls.tune(rls.Precomputed(), K, y, weights=weights, steps=2).error)

@@ -2,6 +2,7 @@
 that are left.
 """
 
+import functools
 import warnings
 
 import jax
@@ -9,11 +10,11 @@ import numpy as np
 import oracle
 import pytest
 from contract.cases import WIDTH, gaussian
-from support import DTYPE, EPS, X64, array, assert_close, wide
+from support import DTYPE, EPS, X64, array, assert_close, refused, wide
 
 import jaxrls as rls
 
-N, FIRST, GONE, NEW, LAM = 40, 24, 6, 5, 0.3
+N, HALF, NEW, LAM = 48, 24, 5, 0.3
 
 
 def draw(seed, *shape):
@@ -42,50 +43,46 @@ KINDS = {
     "a map": (MAP, {}, quadratic),
     "points": (rls.Gaussian(WIDTH), {"landmarks": POINTS.astype(DTYPE)}, on_points),
 }
+# Parts of one size, which share their programs.
 ROWS = {
-    "all": np.s_[:],
-    "first": np.s_[:FIRST],
-    "rest": np.s_[FIRST:],
-    "gone": np.s_[:GONE],
-    "left": np.s_[GONE:],
-}
-OF = {
-    name: {part: A[rows].astype(DTYPE) for part, A in (("X", X), ("Y", Y))}
-    for name, rows in ROWS.items()
+    "all": np.arange(N),
+    "first": np.arange(HALF),
+    "rest": np.arange(HALF, N),
+    "gone": np.arange(12, 36),
+    "left": np.r_[:12, 36:N],
 }
 KEPT = {"lams": [LAM], "keep": True}
+FRESH = X_NEW.astype(DTYPE)
 
 
 def some(name, weights=None):
     """Rows, labels and weights as arguments."""
-    return (
-        OF[name]["X"],
-        OF[name]["Y"],
-        None if weights is None else weights[ROWS[name]].astype(DTYPE),
-    )
+    parts = {"X": X, "Y": Y} if weights is None else {"X": X, "Y": Y, "weights": weights}
+    return {key: part[ROWS[name]].astype(DTYPE) for key, part in parts.items()}
 
 
 def fit(kind, name, weights=None, **more):
     kernel, options, _ = KINDS[kind]
-    rows, labels, v = some(name, weights)
-    return rls.fit(kernel, rows, labels, weights=v, **{**KEPT, **options, **more})
+    return rls.fit(kernel, **some(name, weights), **{**KEPT, **options, **more})
 
 
 def moved(kind, weights=None, **more):
     """The fit to the first rows with the rest, without those that go."""
-    rows, labels, v = some("rest", weights)
-    later = fit(kind, "first", weights, **more).update(rows, labels, weights=v)
-    rows, labels, v = some("gone", weights)
-    return later.forget(rows, labels, weights=v)
+    later = fit(kind, "first", weights, **more).update(**some("rest", weights))
+    return later.forget(**some("gone", weights))
 
 
-def truth(kind, name, weights, intercept, lam=LAM):
+def truth(kind, name, weights, intercept):
     """Predictions of a refit at the new rows."""
     features, rows = KINDS[kind][2], ROWS[name]
-    w, b = oracle.refit(
-        features(X[rows]), Y[rows], lam, None if weights is None else weights[rows], intercept
-    )
+    v = None if weights is None else weights[rows]
+    w, b = oracle.refit(features(X[rows]), Y[rows], LAM, v, intercept)
     return features(X_NEW) @ w + b
+
+
+def assert_predicts(found, kind, name, weights=None, intercept=True):
+    want = truth(kind, name, weights, intercept)
+    assert_close(found.predict(FRESH), want, tolerance(kind))
 
 
 def tolerance(kind, lam=LAM):
@@ -101,17 +98,12 @@ def tolerance(kind, lam=LAM):
 )
 def test_a_fit_with_other_rows_is_that_of_a_refit(kind, weights, intercept):
     found = moved(kind, weights, intercept=intercept)
-    assert_close(
-        found.predict(X_NEW.astype(DTYPE)), truth(kind, "left", weights, intercept), tolerance(kind)
-    )
+    assert_predicts(found, kind, "left", weights, intercept)
     again = fit(kind, "left", weights, intercept=intercept)
     for name in ("dof", "floor"):
         assert_close(getattr(found, name), getattr(again, name), tolerance(kind), name)
-    assert (found.route, found.criterion, found.num_landmarks) == (
-        again.route,
-        again.criterion,
-        again.num_landmarks,
-    )
+    for name in ("route", "criterion", "num_landmarks"):
+        assert getattr(found, name) == getattr(again, name)
     if kind == "points":
         assert_close(found.trace_residual, again.trace_residual, tolerance(kind) * N)
 
@@ -121,17 +113,16 @@ def test_nothing_stays_that_is_no_longer_true(unchecked):
     was.
     """
     first = fit("points", "first", lams=[0.1, LAM, 1.0])
-    before = first.predict(X_NEW.astype(DTYPE)), first.error
-    found = first.update(*some("rest")[:2])
+    before = first.predict(FRESH), first.error
+    found = first.update(**some("rest"))
     assert found.lam == first.lam and found.certificate != first.certificate
     assert (found.lams, found.errors, found.error, found.loo_residuals) == (None,) * 4
-    for plot, what in (
-        (found.plot, "errors over λ"),
-        (lambda: found.plot_left_out(Y), "residuals of rows left out"),
-    ):
-        with pytest.raises(ValueError, match=f"there are no {what} to plot: the rows have changed"):
-            plot()
-    assert (first.predict(X_NEW.astype(DTYPE)) == before[0]).all() and first.error == before[1]
+    why = "to plot: the rows have changed"
+    refused(
+        (found.plot, f"there are no errors over λ {why}"),
+        (lambda: found.plot_left_out(Y), f"there are no residuals of rows left out {why}"),
+    )
+    assert (first.predict(FRESH) == before[0]).all() and first.error == before[1]
 
 
 @pytest.mark.float64
@@ -162,178 +153,155 @@ def test_lam_is_chosen_anew_where_moments_are_enough(kind, criterion, per_target
 
 
 def test_streams_and_blocks_of_one_row():
-    kind = "points"
-    rows, labels, v = some("rest", V)
-    first, halves = fit(kind, "first", V), [(part[:9], part[9:]) for part in (rows, labels, v)]
-    at_once = first.update(rls.stream(list(zip(*halves, strict=True))))
-    assert_close(at_once.predict(X_NEW.astype(DTYPE)), truth(kind, "all", V, True), tolerance(kind))
+    kind, rest = "points", some("rest", V)
+    first = fit(kind, "first", V)
+    halves = [tuple(part[rows] for part in rest.values()) for rows in (np.s_[:9], np.s_[9:])]
+    assert_predicts(first.update(rls.stream(halves)), kind, "all", V)
+    part = lambda rows: {name: values[rows] for name, values in rest.items()}
     one_by_one = first
     for i in range(3):
-        one_by_one = one_by_one.update(rows[i : i + 1], labels[i : i + 1], weights=v[i : i + 1])
-    together = first.update(rows[:3], labels[:3], weights=v[:3])
-    assert_close(
-        one_by_one.predict(X_NEW.astype(DTYPE)),
-        together.predict(X_NEW.astype(DTYPE)),
-        tolerance(kind),
-    )
+        one_by_one = one_by_one.update(**part(np.s_[i : i + 1]))
+    together = first.update(**part(np.s_[:3]))
+    assert_close(one_by_one.predict(FRESH), together.predict(FRESH), tolerance(kind))
 
 
 def test_fewer_rows_than_features_at_first():
     """Where the fit itself is made of K: moments are kept beside it."""
-    rows, labels, _ = some("all")
+    rows, labels = some("all").values()
     found = rls.fit(rls.Linear(), rows[:2], labels[:2], **KEPT).update(rows[2:], labels[2:])
-    assert_close(
-        found.predict(X_NEW.astype(DTYPE)), truth("linear", "all", None, True), tolerance("linear")
-    )
+    assert_predicts(found, "linear", "all")
 
 
 def test_moments_are_saved_and_loaded(tmp_path):
     first = fit("points", "first", V, criterion=rls.gcv, lams=[0.1, LAM, 3.0])
     rls.save(tmp_path / "fit.npz", first)
     loaded = rls.load(tmp_path / "fit.npz")
-    rows, labels, v = some("rest", V)
-    found, again = (one.update(rows, labels, weights=v) for one in (loaded, first))
-    assert (
-        found.lam == again.lam
-        and (np.asarray(found.model.coef) == np.asarray(again.model.coef)).all()
-    )
+    found, again = (one.update(**some("rest", V)) for one in (loaded, first))
+    assert found.lam == again.lam
+    assert (np.asarray(found.model.coef) == np.asarray(again.model.coef)).all()
     rls.save(tmp_path / "again.npz", found)
     assert rls.load(tmp_path / "again.npz") == found
 
 
 def test_inside_jit():
     """Values are not looked at there: nothing is refused, and nothing said."""
-    rest, new = [array(part[FIRST:]) for part in (X, Y)], array(X_NEW)
-    first = rls.fit(rls.Linear(), array(X[:FIRST]), array(Y[:FIRST]), **KEPT)
-    found = jax.jit(lambda X, Y: first.update(X, Y).model.predict(new))(*rest)
+    first, rest = fit("linear", "first"), jax.tree.map(array, some("rest"))
+    found = jax.jit(lambda rest: first.update(**rest).model.predict(FRESH))(rest)
     assert_close(found, truth("linear", "all", None, True), tolerance("linear"))
-    assert jax.grad(lambda Y: first.update(rest[0], Y).model.coef.sum())(rest[1]).shape == (16, 2)
+    slope = jax.grad(lambda Y: first.update(rest["X"], Y).model.coef.sum())(rest["Y"])
+    assert slope.shape == (HALF, 2)
 
 
 # rounding
 # --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("large", ["rows", "labels", "weights"])
+@pytest.mark.parametrize("large", ["X", "Y", "weights"])
 def test_lost_digits_are_told(large):
     """Rows, labels or weights so large that the sums of the others lie in their rounding: what is
     left is as wrong as is said, and no more.
     """
     factor = EPS**-0.35  # squares of which take 70 % of the digits
-    rows, labels, _ = some("gone")
-    extra = {
-        "X": rows * (factor if large == "rows" else 1),
-        "Y": labels * (factor**2 if large == "labels" else 1),
-    }
-    extra["weights"] = np.full(GONE, factor**2 if large == "weights" else 1, DTYPE)
-    extra = {name: A.astype(DTYPE) for name, A in extra.items()}
+    extra = some("gone", np.ones(N))
+    extra[large] *= DTYPE(factor if large == "X" else factor**2)
     first = fit("linear", "first", intercept=False).update(**extra)
     with pytest.warns(
         UserWarning,
-        match=r"the sums over rows were .* times as large .* digits are left: fit anew",
+        match=r"removing rows left about .* digits, .* large before: fit the remaining",
     ):
         found = first.forget(**extra)
     want = truth("linear", "first", None, False)
-    error = np.abs(np.asarray(found.predict(X_NEW.astype(DTYPE))) - want).max() / np.abs(want).max()
+    error = np.abs(np.asarray(found.predict(FRESH)) - want).max() / np.abs(want).max()
     assert 10 * EPS < error < 100 * N * EPS * factor**2
 
 
 def test_rows_far_from_the_first_lose_digits_too():
     """The origin stays that of the first rows."""
-    far, first = (1e3 * EPS**-0.3 + 1e-2 * X).astype(DTYPE), fit("linear", "gone")
+    far, first = (1e3 * EPS**-0.3 + 1e-2 * X[HALF:]).astype(DTYPE), fit("linear", "gone")
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        first.update(far, OF["all"]["Y"]).forget(*some("gone")[:2])
-    assert "digits are left" in str(
-        said[-2].message
-    ) and "below the precision of the factor" in str(said[-1].message)
+        first.update(far, some("rest")["Y"]).forget(**some("gone"))
+    digits, floor = (str(each.message) for each in said[-2:])
+    assert (
+        "digits, as sums over rows were" in digits and "below the precision of the factor" in floor
+    )
 
 
-@pytest.mark.filterwarnings("ignore:the landmarks nearly depend")
+@pytest.mark.filterwarnings("ignore:the landmarks are nearly dependent")
 def test_landmarks_that_nearly_depend_raise_no_alarm():
     """Their rows of B are rounded otherwise in blocks of another size, a thousand times more than
     the rows themselves.
     """
     rows = draw(6, 400, 3).astype(DTYPE)
     labels = np.sin(rows[:, 0])
-    kernel, options = (
-        rls.Gaussian(3.0),
-        {"landmarks": rows[:80], "lams": [0.01], "keep": True},
-    )
+    kernel = rls.Gaussian(3.0)
+    options = {"landmarks": rows[:80], "lams": [0.01], "keep": True}
     found = rls.fit(kernel, rows, labels, **options).forget(rows[90:], labels[90:])
     again = rls.fit(kernel, rows[:90], labels[:90], **options)
     assert_close(found.predict(rows[:20]), again.predict(rows[:20]), 5e4 * EPS if X64 else 1e-2)
 
 
 def test_whether_rows_were_there_does_not_depend_on_their_units():
-    unit = 1e-6
-    rows, labels, _ = some("all")
-    first = rls.fit(rls.Linear(), rows * DTYPE(unit), labels, lams=[LAM * unit**2], keep=True)
-    gone, labels, _ = some("gone")
-    left = first.forget(gone * DTYPE(unit), labels)
-    w, b = oracle.refit(X[GONE:], Y[GONE:], LAM, None, True)
-    assert_close(left.predict((X_NEW * unit).astype(DTYPE)), X_NEW @ w + b, tolerance("linear"))
-    with pytest.raises(ValueError, match="or were not among the rows that were fitted"):
-        first.forget(20 * gone * DTYPE(unit), labels)
+    unit = DTYPE(1e-6)
+    rows, labels = some("all").values()
+    first = rls.fit(rls.Linear(), rows * unit, labels, lams=[LAM * unit**2], keep=True)
+    gone, labels = some("gone").values()
+    found = first.forget(gone * unit, labels).predict(FRESH * unit)
+    assert_close(found, truth("linear", "left", None, True), tolerance("linear"))
+    among = "or were not fitted with these labels"
+    refused((lambda: first.forget(20 * gone * unit, labels), among))
 
 
 # errors
 # --------------------------------------------------------------------------------------------------
 
 
-FIRST_ROWS, REST, LEFT = OF["first"], OF["rest"], OF["gone"]
-
-
-@pytest.mark.parametrize(
-    ("method", "named", "message"),
-    [
-        (
-            "forget",
-            FIRST_ROWS,
-            "cannot be given up: what they leave is no sum of rows, as they hold all of the weight",
-        ),
-        ("forget", FIRST_ROWS | {"weights": np.full(FIRST, 1.5, DTYPE)}, "cannot be given up"),
-        ("forget", LEFT | {"X": 100 * LEFT["X"]}, "or were not among the rows that were fitted"),
-        (
-            "forget",
-            LEFT | {"Y": LEFT["Y"] + 100},
-            "or were not among the rows .* with these labels",
-        ),
-        (
-            "update",
-            REST | {"X": REST["X"][:, :2]},
-            "X must have the columns that were fitted, and has 2",
-        ),
-        (
-            "update",
-            REST | {"Y": REST["Y"][:, 0]},
-            r"Y must have shape \(16, 2\), .* and has shape \(16,\)",
-        ),
-        ("update", REST | {"X": REST["X"] * np.nan}, "X holds 48 values that are NaN or infinite"),
-        ("update", REST | {"Y": REST["Y"] * np.inf}, "Y holds 32 values that are NaN or infinite"),
-        ("update", {"X": REST["X"]}, "Y must be labels, one for each of the 16 rows"),
-        ("update", REST | {"weights": -V[FIRST:]}, "weights must not be negative"),
-    ],
-)
-def test_rows_that_cannot_come_or_go(method, named, message, unchecked):
-    with pytest.raises(ValueError, match=message):
-        getattr(fit("linear", "first"), method)(**named)
-
-
-def test_fits_that_cannot_be_changed(unchecked):
-    for call, message in (
-        (
-            lambda: fit("linear", "first", keep=False).update(**REST),
-            "this fit kept no solution, .* fit with keep=True",
-        ),
-        (
-            lambda: fit("points", "first").update(REST["X"][:, :2], REST["Y"]),
-            "X must have the columns that were fitted, and has",
-        ),
-        (
-            lambda: rls.fit(rls.Gaussian(1.0), *some("first")[:2], **KEPT).update(**REST),
-            "this fit is one of K of all rows: fit with landmarks= to update it",
-        ),
-    ):
-        with pytest.raises(ValueError, match=message):
-            call()
+def test_rows_that_cannot_come_or_go(unchecked):
+    first, on_points = fit("linear", "first"), fit("points", "first")
+    rows, rest, left = map(some, ("first", "rest", "gone"))
+    few = {"X": rest["X"][:, :2]}
+    refused(
+        *(
+            (functools.partial(getattr(fitted, method), **named), message)
+            for fitted, method, named, message in (
+                (first, "forget", rows, "cannot be removed: they hold all of the weight"),
+                (first, "forget", rows | {"weights": np.full(HALF, 1.5)}, "cannot be removed"),
+                (
+                    first,
+                    "forget",
+                    left | {"X": 100 * left["X"]},
+                    "or were not fitted with these labels",
+                ),
+                (
+                    first,
+                    "forget",
+                    left | {"Y": left["Y"] + 100},
+                    "or were not fitted with these labels",
+                ),
+                (first, "update", rest | few, "X must have as many columns .* fit, and has 2"),
+                (on_points, "update", rest | few, "X must have as many columns .* fit, and has"),
+                (
+                    first,
+                    "update",
+                    rest | {"Y": rest["Y"][:, 0]},
+                    r"Y must have shape \(24, 2\), .* and has shape \(24,\)",
+                ),
+                (first, "update", rest | {"X": rest["X"] * np.nan}, "X holds 72 values that are"),
+                (first, "update", rest | {"Y": rest["Y"] * np.inf}, "Y holds 48 values that are"),
+                (first, "update", {"X": rest["X"]}, "Y must be labels, one for each of the 24"),
+                (first, "update", rest | {"weights": -V[HALF:]}, "weights must not be negative"),
+                (
+                    fit("linear", "first", keep=False),
+                    "update",
+                    rest,
+                    "this fit kept no solution, .* fit with keep=True",
+                ),
+                (
+                    rls.fit(rls.Gaussian(1.0), **rows, **KEPT),
+                    "update",
+                    rest,
+                    "this one has the full kernel matrix: fit with landmarks=",
+                ),
+            )
+        )
+    )

@@ -29,9 +29,13 @@ class Docstrings(griffe.Extension):
             func.returns = ast.unparse(node.returns).strip("'")
 
     def on_attribute_instance(self, *, node, attr, **kwargs):
-        """The same of fields."""
+        """The same of fields; an object of a class that is not shown has the docstring of that."""
         if isinstance(node, ast.AnnAssign):
             attr.annotation = ast.unparse(node.annotation)
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            made = attr.parent.members.get(ast.unparse(node.value.func))
+            if isinstance(made, griffe.Class) and made.docstring:
+                attr.docstring = griffe.Docstring(made.docstring.value, parent=attr)
 
     def on_object(self, *, obj, **kwargs):
         """Any object with a docstring, but estimators, whose sections are NumPy's."""

@@ -7,6 +7,7 @@ the pages that those files became. """
 import base64
 import contextlib
 import io
+import json
 import os
 import posixpath
 import re
@@ -125,7 +126,7 @@ def _report_module():
     sys.path.append(str(ROOT / "benchmarks"))
     import report as module
 
-    return module, module.read(ROOT / REPORT / "report.json")
+    return module, json.loads((ROOT / REPORT / "report.json").read_text(encoding="utf-8"))
 
 
 def report() -> str:

@@ -30,8 +30,8 @@ def run_fit(args) -> None:
     drawn, sample = (X.drawn, X.sample) if args.stream else (slice(None), X)
     if classes is not None and (args.intervals or args.rank):
         raise ValueError(
-            f"--intervals and --rank take numbers, and {target} has labels: number them, or leave "
-            "these out"
+            f"--intervals and --rank need a numeric target, and {target} holds labels: code them "
+            "as numbers, or leave these options out"
         )
     thin = sample[:: -(-len(sample) // ROWS_FOR_WIDTH)]
     if args.standardize:
@@ -83,7 +83,7 @@ def chosen(args, name: str, classes, groups):
     criterion = CRITERIA[name]
     if name == "pairs" and classes is not None and len(classes) > 2:
         raise ValueError(
-            f"--criterion pairs takes numbers or two classes to order, not {len(classes)}"
+            f"--criterion pairs needs a numeric target or two classes, and there are {len(classes)}"
         )
     if groups is not None and (args.rank or name == "pairs"):
         fixed = rls.levels(groups) if args.rank else None
@@ -140,7 +140,9 @@ def read(args, source: str):
     known["categories"] = [np.unique(words).tolist() for words in categories]
     if args.missing == "median":
         if (absent := np.isnan(X).all(axis=0)).any():
-            raise ValueError(f"{source}: input {absent.argmax()} has no numbers: --drop it")
+            raise ValueError(
+                f"{source}: input {absent.argmax()} holds missing values only: name it in --drop"
+            )
         known["medians"] = np.nanmedian(X, axis=0).tolist()
     X = inputs_of(source, X, texts, known)
     check_inputs("X", X)
@@ -185,8 +187,8 @@ def inputs_of(source: str, X, texts, known: dict[str, Any]) -> np.ndarray:
     for categories, words in zip(known["categories"], texts, strict=False):
         if new := sorted({*words.tolist()} - {*categories}):
             raise ValueError(
-                f"{source} has a category {new[0]!r} that the model has not seen: its categories "
-                f"are {', '.join(categories[:20])}"
+                f"{source} has the category {new[0]!r}, and the model was fitted with "
+                f"{', '.join(categories[:20])} only: leave such rows out"
             )
         parts.append((words[:, None] == np.array(categories)).astype(X.dtype))
     return np.hstack(parts)

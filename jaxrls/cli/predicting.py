@@ -20,9 +20,11 @@ def run_predict(args) -> None:
     known = KNOWN | extra.get("table", {})
     classes = known["classes"]
     if not isinstance(loaded, rls.Fit | rls.Model):
-        raise ValueError(f"{args.model} holds a {type(loaded).__name__}, and no model or fit")
+        raise ValueError(
+            f"{args.model} must hold a model or a fit, and holds a {type(loaded).__name__}"
+        )
     if args.interval is not None and (classes or getattr(model, "kept", None) is None):
-        raise ValueError(f"{args.model} has no intervals: fit numbers with --intervals")
+        raise ValueError(f"{args.model} does not hold what intervals need: fit with --intervals")
     choice, missing = Choice(**known["layout"]), "median" if known["medians"] else None
     files = Files(paths_of(args.data), choice, args.header, missing, predict=True)
     found, rows = np.zeros(3), 0

@@ -199,8 +199,8 @@ def check_pairs_rest(factor: Factor) -> None:
     used = factor.n if v is None else int(value_of(lambda xp, v: xp.count_nonzero(v > 0), v))
     if used < 3:
         raise ValueError(
-            f"X has {used} row{'s' * (used != 1)} of positive weight: leaving two out with an "
-            "intercept takes three, or intercept=False"
+            "leaving pairs out with an intercept needs three rows of positive weight, and X has "
+            f"{used}: give more rows, or intercept=False"
         )
 
 
@@ -248,8 +248,8 @@ def within(groups: Folds) -> Pairs:
     """All pairs of rows of the same group, on the host."""
     if not is_concrete(groups):
         raise ValueError(
-            "groups has no values inside jax.jit, and its pairs are counted before: use it from "
-            "outside, not as an argument"
+            "groups must be known outside of jax.jit, where its pairs are counted, and is an "
+            "argument of the compiled function: make the criterion outside"
         )
     inside, mask = np.asarray(groups.inside), np.asarray(groups.inside_mask) > 0
     if inside.shape[1] < 2:

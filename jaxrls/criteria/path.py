@@ -298,12 +298,13 @@ def check_table(Y, setting: str, shape: tuple[int, int], intercept: bool) -> Non
     for n, name in zip(shape, ("rows", "columns"), strict=True):
         if setting in (name, "both") and n < 2:
             raise ValueError(
-                f"setting={setting!r} leaves {name} out, and Y has one only: nothing would be left "
-                "to fit"
+                f"setting={setting!r} leaves {name} out, and Y has only one, so that nothing would "
+                "be left to fit: give more, or another setting"
             )
     if intercept and shape == (1, 1):
         raise ValueError(
-            "Y has one entry: leaving it out with an intercept takes two, or intercept=False"
+            "leaving an entry out with an intercept needs two entries, and Y has one: give more, "
+            "or intercept=False"
         )
 
 

@@ -258,7 +258,7 @@ class HoldOut(Positive):
         loss: as in `LeaveOneOut`.
 
     >>> import jax.numpy as jnp, jaxrls as rls
-    >>> rls.HoldOut(jnp.ones((2, 1)), jnp.array([1.0, 2.0])).name
+    >>> rls.holdout(jnp.ones((2, 1)), jnp.array([1.0, 2.0])).name
     'holdout'
     """
 
@@ -304,8 +304,8 @@ class HoldOut(Positive):
         factor, rows = solution.factor, self.X
         if factor.fixed.rows is not None:
             raise ValueError(
-                "fixed_effects= goes with rows that are left out, and rows were held out, whose "
-                "columns are not known: use loo or kfold"
+                "criterion holdout cannot be used with fixed_effects=, as those of its rows are "
+                "not known: use loo or kfold"
             )
         labels = self.Y.reshape(rows.shape[0], -1).astype(factor.dtype)
         coef, intercept, _ = solution.coefficients(lams)
@@ -389,7 +389,10 @@ def as_criterion(criterion, groups=None) -> Criterion:
         raise ValueError(f"criterion={criterion.__name__} lacks its data: give criterion={data}")
     inner = inspect.unwrap(getattr(criterion, "func", criterion))
     if inner is not criterion and isinstance(inner, Criterion):
-        raise ValueError(f"criterion must be {inner.name} itself, and is a function around it")
+        raise ValueError(
+            f"criterion must be {inner.name} itself, and is a function that wraps it: pass it "
+            "directly"
+        )
     if not isinstance(criterion, Criterion):
         criterion = Given(criterion)
     if groups is None:

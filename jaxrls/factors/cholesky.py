@@ -179,7 +179,7 @@ class RefinedGram(CholeskyGram):
 
     def spread(self, lam):
         """Raises: it would need a factor, which is there in float32 only."""
-        raise ValueError(self._lacks("tells no variances"))
+        raise ValueError(self._lacks("has no posterior variances"))
 
     def solve_diag(self, *system):
         """By `inverse_root`."""

@@ -188,7 +188,7 @@ class Factor(ABC):
 
     def view(self, solution: "Solution", lam: Float[Array, ""]) -> View:
         """R and r of all rows at one λ, as a `View`."""
-        raise ValueError(self._lacks("leaves no groups or pairs of rows out"))
+        raise ValueError(self._lacks("does not support leaving groups or pairs out"))
 
     def landmarks_out(self, solution: "Solution", lams) -> Any:
         """For the landmarks that leave with their rows: d, ρ, α, the fit without the fixed effects,
@@ -216,7 +216,7 @@ class Factor(ABC):
 
     def spread(self, lam: Float[Array, ""]) -> Spread:
         """The posterior covariance at one λ."""
-        raise ValueError(self._lacks("tells no variances"))
+        raise ValueError(self._lacks("has no posterior variances"))
 
     def planes(self, lam: Float[Array, ""]) -> Planes | None:
         """Directions of the coefficients of landmarks that leave with their row, in the coordinates
@@ -243,7 +243,10 @@ class Factor(ABC):
 
     def sides(self) -> Any:
         """The factor as one of two-sided data; raises for others."""
-        raise ValueError(f"a factor by route {self.route!r} has one side: take factor_kronecker")
+        raise ValueError(
+            f"factor must be of two-sided data, and has route {self.route!r}: make it with "
+            "factor_kronecker"
+        )
 
     def outcome(self, solution: "Solution", lams, groups: Folds | None, fn: Callable | None) -> Any:
         """`Solution.outcome`, where the factor estimates it or has a cheaper way to it than by its
@@ -281,10 +284,7 @@ class Factor(ABC):
         return None
 
     def _lacks(self, what: str) -> str:
-        return (
-            f"a factor by route {self.route!r} {what}: make it by another solver, "
-            "such as Spectral()"
-        )
+        return f"a factor by route {self.route!r} {what}: use another solver, such as Spectral()"
 
     def solve(self, Y) -> "Solution":
         """Combine the factor with labels (n,) or (n, t) into a `Solution`, which serves any λ."""
@@ -601,8 +601,8 @@ class Solution:
         """The `Outcome` with single rows left out, of a factor that estimates it."""
         if not self.factor.has_residuals:
             raise ValueError(
-                "probes=0 leaves no rows out: take probes=32, name one λ, or choose it by "
-                "holdout(X, Y), rows held out"
+                "leave-one-out needs probes, and the solver has probes=0: give probes=32, a "
+                "single λ as lams=, or criterion=holdout(X, Y)"
             )
         return self.factor.outcome(self, lams, None, fn)
 

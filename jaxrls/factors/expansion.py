@@ -46,8 +46,7 @@ class AtPoints(Expansion):
         """k(x, xᵢ)."""
         if self.points is None:
             raise ValueError(
-                "a factor made from K knows no rows: pass the matrix k(new, training) as design to "
-                "jaxrls.holdout"
+                "a factor made from K does not have the rows: give holdout k(new, training) as X"
             )
         if self.origin is None:
             return gram(kernel, X, self.points)

@@ -87,10 +87,7 @@ class Iterative(Solver):
         if self.probes != 0:
             check_whole("probes", self.probes)
         if self.probes == 1:
-            raise ValueError(
-                "probes must be 2 or more, from whose differences a standard error is told, or 0 "
-                "for none, and is 1"
-            )
+            raise ValueError("probes must be 0, or at least 2 for a standard error, and is 1")
         if not 0 < self.tol < 1:
             raise ValueError(f"tol must be a number between 0 and 1, and is {self.tol!r}")
         if self.dtype not in (None, "float32", "float64"):
@@ -103,11 +100,14 @@ class Iterative(Solver):
         del leave
         check_no_landmarks(landmarks, self)
         if self.landmarks is None:
-            raise ValueError("Iterative() needs landmarks, whose fit its products begin from")
+            raise ValueError(
+                "Iterative() needs landmarks for its preconditioner, and has none: give "
+                "Iterative(landmarks=…)"
+            )
         if self.dtype == "float64" and rows.dtype != jnp.float64:
             raise ValueError(
-                f"dtype must be no wider than that of X, {rows.dtype}, and is 'float64': leave it "
-                "out, or give X in that"
+                f"dtype must not be wider than that of X, {rows.dtype}, and is 'float64': leave it "
+                "out, or give X in float64"
             )
         chosen = without_trace(as_landmarks(rows, self.landmarks))
         data = Labels.none(weights, fixed), weights, fixed
@@ -295,7 +295,7 @@ class IterativeGram(Factor):
         """Raise: this would need entries of an inverse. `outcome` knows the variance of its
         diagonal.
         """
-        what = "knows no determinant, no leverage exactly, and tells no intervals"
+        what = "has no determinant, exact leverages or intervals"
         raise ValueError(self._lacks(what))
 
     logdet = sweep = smoother = _refuse

@@ -410,15 +410,15 @@ def side_weights(weights, shape: tuple[int, int], dtype) -> tuple[Weights, Weigh
     pair = (None, None) if weights is None else weights
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise ValueError(
-            "weights must be a pair (v1, v2), of rows and of columns, whose products are those of "
-            f"entries: give others to factorize with all pairs; found {type(weights).__name__}"
+            "weights must be a pair (v1, v2), those of rows and of columns, and is of type "
+            f"{type(weights).__name__}: for any other weights use factorize on all pairs"
         )
     v1, v2 = (Weights.of(v, n, dtype) for v, n in zip(pair, shape, strict=True))
     for name, v in (("rows", v1.values), ("columns", v2.values)):
         if v is not None and is_concrete(v) and not bool((v > 0).all()):
             raise ValueError(
                 f"weights of {name} must be positive, and some are 0: leave those {name} out of Y "
-                "and of their kernel matrix"
+                "and of the kernel matrix"
             )
     return v1, v2
 

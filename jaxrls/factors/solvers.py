@@ -125,8 +125,8 @@ def check_solver(solver) -> None:
     """Raise unless it is a solver, or None."""
     if not isinstance(solver, Solver | None):
         raise ValueError(
-            "solver must be None to choose, or Spectral(), Cholesky(), Refined() or Iterative(), "
-            f"and is {solver!r}"
+            "solver must be Spectral(), Cholesky(), Refined() or Iterative(), or None for the "
+            f"cheapest, and is {solver!r}"
         )
 
 
@@ -143,8 +143,7 @@ def check_no_landmarks(landmarks, solver: Solver) -> None:
     """Raise for landmarks given to a solver that uses all of K."""
     if landmarks is not None:
         raise ValueError(
-            f"landmarks= fits on landmarks in place of all rows, and {solver} is for all of K: "
-            "leave one of them out"
+            f"landmarks= cannot be used with {solver}, which fits all of K: leave one of them out"
         )
 
 
@@ -187,7 +186,7 @@ class Spectral(Solver):
     def __post_init__(self):
         if self.of not in (None, "gram", "features", "covariance"):
             raise ValueError(
-                "of must be 'gram', 'features' or 'covariance', or None to choose, and is "
+                "of must be 'gram', 'features' or 'covariance', or None for the cheapest, and is "
                 f"{self.of!r}"
             )
 

@@ -6,6 +6,7 @@ and `PrimalSpread`, a sum of squares, which does not cancel.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -49,18 +50,30 @@ class Spread(ABC):
         design = self.expansion.design(kernel, X)
         b = self.fixed.dense(effects, len(design))
         u = matmul(design, self.half) - matmul(b, self.middle)
-        return NewRows(X, u, self.fixed.basis_of(b), self.own(kernel, X, design, b))
+        own = self.own(lambda: kernel.features(X), design, b)
+        return NewRows(X, u, self.fixed.basis_of(b), own)
 
-    def variance(self, kernel: Kernel, X, effects: Any = None, corrected: bool = True):
-        """Of every row, (m,)."""
-        return self.between(kernel, self.coordinates(kernel, X, effects), None, corrected)
+    def variance(self, kernel: Kernel, X, effects: Any = None, corrected: bool = True, diag=None):
+        """Of every row, (m,); `diag` is k(x, x), where the kernel does not know it."""
+        return self.between(kernel, self.coordinates(kernel, X, effects), None, corrected, diag)
 
     def covariance(self, kernel: Kernel, X, effects: Any = None, corrected: bool = True):
         """Of all rows with each other, (m, m)."""
         rows = self.coordinates(kernel, X, effects)
         return self.between(kernel, rows, rows, corrected)
 
-    def between(self, kernel: Kernel, one: NewRows, other: NewRows | None, corrected=False):
+    def of_fixed_effects(self) -> Float[Array, "q q"]:
+        """Of the coefficients β: of rows without any part in f, with a 1 in one column of b."""
+        b = jnp.eye(self.fixed.count, dtype=self.middle.dtype)
+        design, none = jnp.zeros((len(b), len(self.half)), b.dtype), lambda: 0
+        h = self.fixed.basis_of(b)
+        rows = NewRows(None, -self.middle, h, self.own(none, design, b))
+        found, left = self.parts(none, rows, rows, lambda A, B: matmul(A, B.T), False)
+        return found + (0 if left is None else left) + self.lam * matmul(h, h.T)
+
+    def between(
+        self, kernel: Kernel, one: NewRows, other: NewRows | None, corrected=False, diag=None
+    ):
         """The covariance of rows with others, (m, k), or where `other` is None the variance of
         each, (m,).
         """
@@ -70,7 +83,7 @@ class Spread(ABC):
 
         def prior():
             if other is None:
-                return kernel.diag(one.rows)
+                return kernel.diag(one.rows) if diag is None else diag
             return gram(kernel, one.rows, None if one is other else other.rows)
 
         some = other or one
@@ -80,8 +93,8 @@ class Spread(ABC):
         return found + self.lam * meet(one.h, some.h)
 
     @abstractmethod
-    def own(self, kernel: Kernel, X, design, b) -> Any:
-        """The rows' own part of k̃."""
+    def own(self, features: Callable, design, b) -> Any:
+        """The rows' own part of k̃; `features()` are φ, where these are explicit."""
 
     @abstractmethod
     def parts(self, prior, one: NewRows, other: NewRows, meet, corrected: bool) -> tuple[Any, Any]:
@@ -96,7 +109,7 @@ class PrimalSpread(Spread):
 
     whiten: Float[Array, "c c"] | None = None
 
-    def own(self, kernel, X, design, b):
+    def own(self, features, design, b):
         """φ."""
         return None if self.whiten is None else matmul(design, self.whiten)
 
@@ -126,11 +139,11 @@ class DualSpread(Spread):
             return cls(*of, share, matmul(share.T, matmul(K, share)))
         return cls(*of, origin=matmul(share.T, f.training[0].features(f.expansion.points)))
 
-    def own(self, kernel, X, design, b):
+    def own(self, features, design, b):
         """ψ; or the fixed effects' fit of k(·, x), with b."""
         if self.origin is None:
             return matmul(design, self.share), b
-        return kernel.features(X) - matmul(b, self.origin), None
+        return features() - matmul(b, self.origin), None
 
     def parts(self, prior, one, other, meet, corrected):
         """The prior k̃, minus what the labels explain."""

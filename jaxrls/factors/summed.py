@@ -44,7 +44,7 @@ class NoRows(Rows):
     def sum(self, fn, *columns, temporaries=0, block_size=None):
         """Raises: the rows are not kept."""
         raise ValueError(
-            "this needs the rows again, of which only moments were kept: fit to all of them anew"
+            "this needs the rows, and the fit kept only their moments: fit all rows again"
         )
 
     map = sum
@@ -90,7 +90,7 @@ class Summed:
         if of.points is not None:
             fits = d in of.kernel.widths(of.points)
         if not fits:
-            raise ValueError(f"X must have the columns that were fitted, and has {d}")
+            raise ValueError(f"X must have as many columns as the rows of the fit, and has {d}")
 
     def moments_of(self, rows: Rows, fixed, Y, weights: Weights, block_size=None) -> Moments:
         """Moments of other rows, about the same origins."""

@@ -5,6 +5,7 @@ label for a new row is the share of rows, itself included, that conform no bette
 > α are a set of level 1 − α.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,7 +17,7 @@ from jaxrls.factors.spread import NewRows
 from jaxrls.inference.fitted import Fit
 from jaxrls.inference.model import Model, Numbers
 from jaxrls.inference.posterior import GaussianProcess
-from jaxrls.linalg.products import safe_sqrt
+from jaxrls.linalg.products import matmul, safe_sqrt
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.compiled import compiled
 from jaxrls.rows.rows import Rows
@@ -73,13 +74,13 @@ def encode(labels, classes=None) -> tuple[np.ndarray, np.ndarray]:
     if (classes[index] != labels).any():
         found = labels[classes[index] != labels][0]
         raise ValueError(
-            f"labels must be among classes, {classes.tolist()}, and one is {found!r}: name all "
-            "classes that there are"
+            f"labels must be among classes, {classes.tolist()}, and one is {found!r}: add it to "
+            "classes"
         )
     if len(classes) < 2:
         raise ValueError(
-            f"labels hold one class only, {classes.tolist()[0]!r}: classification needs at least "
-            "two"
+            f"labels must hold at least two classes, and hold only {classes.tolist()[0]!r}: add "
+            "rows of another class"
         )
     codes = np.where(index[:, None] == np.arange(len(classes)), 1.0, -1.0)
     return (codes[:, 1] if len(classes) == 2 else codes), classes
@@ -106,7 +107,7 @@ def decode(scores, classes) -> np.ndarray:
     scores, classes = as_floats("scores", scores), np.asarray(classes)
     check_targets("scores", scores)
     if classes.ndim != 1:
-        raise ValueError(f"classes must be those of encode, (T,), and are {classes}")
+        raise ValueError(f"classes must be the array (T,) that encode returned, and is {classes}")
     scores = np.asarray(scores).reshape(len(scores), -1)
     columns, expected = scores.shape[1], 1 if len(classes) == 2 else len(classes)
     if columns != expected:
@@ -238,13 +239,10 @@ def class_probabilities(each: Float[Array, "m *t"] | Listed) -> Any:
 
 
 @jax.jit
+@partial(jax.vmap, in_axes=(1, 1, None))
 def _fit_columns(scores, codes, v):
-    return jax.vmap(_fit_column, in_axes=(1, 1, None))(scores, codes, v)
-
-
-def _fit_column(scores, codes, v):
-    """Slope and offset of one column: Newton's method in standardised scores, a last step of which
-    carries the derivatives.
+    """Slope and offset of every column: Newton's method in standardised scores, a last step of
+    which carries the derivatives.
     """
     total = jnp.sum(v)
     centre = jnp.sum(v * scores) / total
@@ -281,12 +279,12 @@ def _newton(data, start):
 def _step(data, at):
     """H⁻¹g in slope and offset, and the most that it changes a logit."""
     z, targets, v = data
-    p, tiny = jax.nn.sigmoid(at[0] * z + at[1]), jnp.finfo(z.dtype).tiny
-    w, u = v * p * (1 - p), v * (p - targets)
-    square, mixed, one = (jnp.sum(w * z**k) for k in (2, 1, 0))
-    H = jnp.array([[square + tiny, mixed], [mixed, one + tiny]])
-    step = jnp.linalg.solve(H, jnp.array([jnp.sum(u * z), jnp.sum(u)]))
-    return step, jnp.max(jnp.where(v > 0, jnp.abs(step[0] * z + step[1]), 0))
+    design = jnp.stack([z, jnp.ones_like(z)], axis=1)
+    p = jax.nn.sigmoid(matmul(design, at))
+    H = matmul(design.T, (v * p * (1 - p))[:, None] * design)
+    H += jnp.finfo(z.dtype).tiny * jnp.eye(2, dtype=z.dtype)
+    step = jnp.linalg.solve(H, matmul(design.T, v * (p - targets)))
+    return step, jnp.max(jnp.where(v > 0, jnp.abs(matmul(design, step)), 0))
 
 
 # sets of labels
@@ -440,7 +438,7 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
     >>> (rls.conformal_labels(fit, X, codes).p_values([[1.5], [-3.0]]) > 0.25).tolist()
     [[False, True], [True, False]]
     """
-    process, model = fit.of_kept("process"), fit.model
+    process, model = fit.process(), fit.model
     points = model.read(X)[0].dense()
     n, dtype = len(points), points.dtype
     given, wanted = as_array("codes", codes, dtype), (n, *model.coef.shape[1:])
@@ -465,16 +463,14 @@ def _check_codes(codes) -> None:
     if not is_concrete(codes):
         return
 
-    def wrong(xp, codes):
-        codes = codes.reshape(len(codes), -1)
-        several = codes.shape[1] > 1
-        return (xp.abs(codes) != 1).any(axis=1) | several & ((codes > 0).sum(axis=1) != 1)
+    def wrong(_, codes):
+        each = _each(codes)
+        return (abs(each) != 1).any(axis=1) | ((each > 0).sum(axis=1) != 1)
 
-    found = value_of(wrong, codes)
-    if found.any():
+    if (found := value_of(wrong, codes)).any():
         raise ValueError(
-            "codes must be ±1, of several columns with one +1 a row, and those of row "
-            f"{found.argmax()} are not: use encode(labels)"
+            "codes must be ±1, with one +1 in each row of several columns, and row "
+            f"{found.argmax()} differs: use encode(labels)"
         )
 
 

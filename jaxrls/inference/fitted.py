@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import Any, Generic, TypeVar
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -12,10 +13,10 @@ from jaxrls.inference.model import Model, Numbers
 from jaxrls.inference.posterior import Posterior, check_unsaid, covariance, variances
 from jaxrls.kernels.kernel import Kernel, Standardized
 from jaxrls.linalg.conjugate import Run
-from jaxrls.problem.landmarks import TOLERANCE, certificate_words
-from jaxrls.support.checks import is_concrete
+from jaxrls.problem.landmarks import TOLERANCE
+from jaxrls.support.checks import as_array, check_weights, is_concrete
 from jaxrls.support.door import door
-from jaxrls.support.pictures import plot_errors, plot_function, plot_left_out, plot_search
+from jaxrls.support.pictures import ORDERED, plot_errors, plot_function, plot_left_out, plot_search
 from jaxrls.support.pytrees import pytree, static
 
 K = TypeVar("K", bound=Kernel)  # the type of the kernel that was fitted or tuned
@@ -97,6 +98,7 @@ class Fit(Generic[K]):
         ridge_effect: a bound on how far the jitter of nearly dependent landmarks moved the fit, as
             a share of the held-out residuals; above 1 % `fit` warns. Finer differences between
             landmarks are lost in rounding.
+        r2: R² of the held-out predictions, averaged over targets: 1 − Σ v e² / Σ v (y − ȳ)².
         history: the `History` of a search by `tune`, else None.
         kept: the solution, where the fit keeps it: see `keep` of `fit`.
 
@@ -104,7 +106,7 @@ class Fit(Generic[K]):
     >>> X = np.linspace(0, 1, 20)[:, None]
     >>> y = np.sin(6 * X[:, 0]) + 0.1 * np.cos(40 * X[:, 0])
     >>> print(rls.fit(rls.Gaussian(0.3), X, y, lams=[1e-4, 1e-2, 1.0]))
-    Gaussian on 20 rows: λ = 0.01 of 3, loo error 0.00899, 5.7 degrees of freedom
+    Gaussian on 20 rows: λ = 0.01 of 3, loo error 0.00899, held-out R² 0.982, 5.7 degrees of freedom
     Spectral (gram), 3 λ from one factorization
     """
 
@@ -127,6 +129,7 @@ class Fit(Generic[K]):
     run: Run | None = None
     loo_standard_error: Float[Numbers, "*#t"] | None = None
     ridge_effect: Float[Numbers, ""] | None = None
+    r2: Float[Numbers, ""] | None = None
     history: History | None = None
     kept: Any = None
 
@@ -139,6 +142,8 @@ class Fit(Generic[K]):
         of = "" if self.lams is None else f" of {len(self.lams)}"
         left = "" if self.loo_residuals is None else f" on {len(self.loo_residuals)} rows"
         reached = "" if error is None else f", {self.criterion} error {error:.3g}"
+        if self.r2 is not None and self.criterion not in ORDERED:
+            reached += f", held-out R² {float(self.r2):.3g}"
         kernel, standardized = self.model.kernel, ""
         if isinstance(kernel, Standardized):
             kernel, standardized = kernel.kernel, ", standardized"
@@ -158,9 +163,12 @@ class Fit(Generic[K]):
         if self.trace_residual is None or not is_concrete(self.lam):
             return ""
         trace, chosen = float(self.trace_residual), float(np.min(self.lam))
-        words = certificate_words(trace, self.num_landmarks, TOLERANCE)
-        among = "" if chosen >= trace / TOLERANCE else "not "
-        return f"{words}; the chosen λ = {chosen:.3g} is {among}among them"
+        least, among = trace / TOLERANCE, "" if chosen >= trace / TOLERANCE else "not "
+        return (
+            f"from λ = {least:.3g} on, the {self.num_landmarks} landmarks change the dual "
+            f"coefficients by at most {100 * TOLERANCE:.3g}% of their norm (tr(K − K̂) = "
+            f"{trace:.3g}); the chosen λ = {chosen:.3g} is {among}among them"
+        )
 
     plot_left_out = plot_left_out
     plot_function = plot_function
@@ -214,7 +222,7 @@ class Fit(Generic[K]):
 
     def _kept(self):
         if self.kept is None:
-            raise ValueError("this fit kept no solution, from which that comes: fit with keep=True")
+            raise ValueError("this fit kept no solution, which this call needs: fit with keep=True")
         return self.kept
 
     def of_kept(self, name: str) -> Any:
@@ -228,33 +236,18 @@ class Fit(Generic[K]):
             vars(self)[f"_{name}"] = made
         return vars(self)[f"_{name}"]
 
+    def process(self, diag=None) -> Any:
+        """The kept Gaussian process, for variances of new rows, whose k(x, x) must be known."""
+        if self.kernel.knows_diag != (diag is None):
+            raise ValueError(
+                "variances need k(x, x) of new rows, which a kernel matrix does not have: give "
+                "predict(K, return_std=True, diag=…); a kernel that knows it takes no diag="
+            )
+        return self.of_kept("process")
+
     @door("self.model.coef")
     def _made_of_kept(self, name: str) -> Any:
         return getattr(self._kept(), name)(self)
-
-    @overload
-    def predict(
-        self,
-        X,
-        *,
-        return_std: Literal[False] = False,
-        scale=...,
-        corrected: bool = ...,
-        fixed_effects=...,
-        block_size: int | None = ...,
-    ) -> Float[Numbers, "m *t"]: ...
-
-    @overload
-    def predict(
-        self,
-        X,
-        *,
-        return_std: Literal[True],
-        scale=...,
-        corrected: bool = ...,
-        fixed_effects=...,
-        block_size: int | None = ...,
-    ) -> tuple[Float[Numbers, "m *t"], Float[Numbers, "m *t"]]: ...
 
     @door("self.model.coef")
     def predict(
@@ -265,6 +258,7 @@ class Fit(Generic[K]):
         scale="evidence",
         corrected: bool = True,
         fixed_effects=None,
+        diag=None,
         block_size: int | None = None,
     ) -> Any:
         """Predictions for new rows, and with `return_std` also the standard deviation of a new
@@ -279,6 +273,8 @@ class Fit(Generic[K]):
             scale: how τ² is set: "evidence", "loo" or a number, as in `posterior`.
             corrected: as in `posterior`.
             fixed_effects: those of the new rows, as in `Model.predict`.
+            diag: k(x, x) of the new rows (m,), which standard deviations need where X is a kernel
+                matrix (`Precomputed`); other kernels know it.
             block_size: rows at a time.
 
         Returns:
@@ -292,13 +288,16 @@ class Fit(Generic[K]):
         **Cost** of the standard deviation O(m n²) where K of all rows was factored, else O(m r²).
         """
         if not return_std:
-            check_unsaid(scale, corrected)
+            check_unsaid(scale, corrected, diag)
         mean = self.model.predict(X, fixed_effects=fixed_effects, block_size=block_size)
         if not return_std:
             return mean
-        process = self.of_kept("process")
+        process = self.process(diag)
         data = process.spread, self.kernel, *self.model.read(X, fixed_effects)
-        found = variances(*data, corrected=corrected, block_size=block_size)
+        if diag is not None:
+            diag = as_array("diag", diag, mean.dtype)
+            check_weights(diag, len(mean), "diag")
+        found = variances(*data, diag, corrected=corrected, block_size=block_size)
         return mean, process.label_std(found, scale)
 
     @door("self.model.coef")
@@ -337,11 +336,43 @@ class Fit(Generic[K]):
         >>> bool(far > 10 * near)
         True
         """
-        process = self.of_kept("process")
+        process = self.process()
         rows, effects = self.model.read(X, fixed_effects)
         mean = self.model.predict(rows, fixed_effects=fixed_effects)
         found = covariance(process.spread, self.kernel, rows.dense(), effects, corrected)
         return process.posterior(mean, found, scale)
+
+    @door("self.model.coef")
+    def fixed_effects(self, *, scale="evidence") -> Posterior:
+        """The coefficients β of the fixed effects as a posterior: `mean`, `std`, their standard
+        errors, and `covariance`, of which the samples are.
+
+        That of the flat prior on β, with f ~ N(0, τ²k) and noise of variance τ²λ/v: generalised
+        least squares, cov β = τ²(Bᵀ(K + λV⁻¹)⁻¹B)⁻¹.
+
+        Args:
+            scale: how τ² is set, as in `posterior`. "evidence" is the estimate of REML.
+
+        Returns:
+            A `Posterior` of the intercept, where there is one beside columns, and then of each
+            column or level, as `model.free` has them, (q,) or (q, t).
+
+        Raises:
+            ValueError: as `posterior`.
+
+        **Cost** O(q² n). **Source**: Rasmussen and Williams 2006, §2.7; Robinson 1991.
+
+        >>> import numpy as np, jaxrls as rls
+        >>> X = np.linspace(0, 1, 20)[:, None]
+        >>> y = np.sin(6 * X[:, 0]) + 0.1 * np.cos(40 * X[:, 0])
+        >>> fit = rls.fit(rls.Gaussian(0.3), X, y + 3 * (X[:, 0] > 0.5), fixed_effects=X > 0.5)
+        >>> beta = fit.fixed_effects()
+        >>> bool(abs(beta.mean[1] - 3) < 2 * beta.std[1])
+        True
+        """
+        model, process = self.model, self.of_kept("process")
+        mean = process.spread.fixed.joined(jnp.asarray(model.intercept), model.free)
+        return process.posterior(mean, process.spread.of_fixed_effects(), scale)
 
     @door("self.model.coef")
     def intervals(
@@ -349,13 +380,12 @@ class Fit(Generic[K]):
         X,
         level: float | np.floating | Float[Numbers, ""] = 0.9,
         *,
-        method: str | None = None,
         studentised: bool = False,
         fixed_effects=None,
         block_size: int | None = None,
     ) -> tuple[Float[Numbers, "m *t"], Float[Numbers, "m *t"]]:
         """Prediction intervals for new labels, from every fit that leaves out a row, or its group,
-        and the held-out residual there: the jackknife+ or CV+.
+        and the held-out residual there: the jackknife+, or CV+ for a fit with `groups`.
 
             lower = the ⌊(1 − level)(n + 1)⌋-th smallest of f₋ᵢ(x) − |eᵢ|
             upper = the ⌈level (n + 1)⌉-th smallest of f₋ᵢ(x) + |eᵢ|
@@ -371,8 +401,6 @@ class Fit(Generic[K]):
         Args:
             X: new rows (m, d), or a source of rows.
             level: the probability, by default 0.9.
-            method: "jackknife+", or "cv+" for a fit with `groups`; by default the one that the fit
-                allows.
             studentised: whether the width follows x: |eᵢ| becomes |eᵢ| σ₋ᵢ(x)/σᵢ, both standard
                 deviations of a label by the fit without row i, σᵢ² = 1/Pᵢᵢ of label i and σ₋ᵢ(x)² =
                 var f(x) + λ + wᵢ(x)²/Pᵢᵢ of a new one of weight 1; with landmarks those of the
@@ -384,8 +412,7 @@ class Fit(Generic[K]):
             Lower and upper ends, (m,) or (m, t) each.
 
         Raises:
-            ValueError: for a fit that kept no solution, a level outside [0, 1], or a method that
-                the fit does not allow.
+            ValueError: for a fit that kept no solution, or a level outside [0, 1].
 
         **Cost** that of a product m × q × n, q as of the coefficients, by groups m × q × their
         number, and some 30 readings of m × n numbers, for each target; a block of rows at a time.
@@ -403,8 +430,7 @@ class Fit(Generic[K]):
         True
         """
         jackknife = self.of_kept("jackknife")
-        jackknife.check(method)
-        spread = self.of_kept("process").spread if studentised else None
+        spread = self.process().spread if studentised else None
         data = self.kernel, spread, *self.model.read(X, fixed_effects), jackknife.rank(level)
         return intervals(jackknife, *data, block_size=block_size)
 

@@ -146,8 +146,8 @@ def eigenfunctions(
     """
     if factor.fixed.rows is not None:
         raise ValueError(
-            "eigenfunctions are those of a kernel, and factor has fixed_effects= beside it: "
-            "factorize without them"
+            "eigenfunctions needs a factor without fixed effects, and this one has some: "
+            "factorize without fixed_effects="
         )
     spectrum, X = factor.spectrum(), as_array("X", X)
     check_whole("num", num, spectrum.s.shape[0])

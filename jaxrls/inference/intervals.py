@@ -21,6 +21,7 @@ from jaxrls.rows.blocks import FEWEST_ROWS
 from jaxrls.rows.compiled import compiled
 from jaxrls.rows.rows import Rows
 from jaxrls.support.checks import as_floats, is_concrete
+from jaxrls.support.door import door
 from jaxrls.support.pictures import plot_coverage
 from jaxrls.support.pytrees import pytree, static
 
@@ -56,6 +57,7 @@ class Predictive:
     reached: Float[Numbers, "n *t"]
     crps: Float[Numbers, "n *t"]
 
+    @door("self.reached")
     def coverage(self, levels) -> Float[Numbers, "L *t"]:
         """The share of labels within their central interval of each level, which is the level
         itself where the standard deviations are right.
@@ -69,12 +71,10 @@ class Predictive:
         Raises:
             ValueError: for levels outside [0, 1].
         """
-        xp: Any = jnp if isinstance(self.reached, jax.Array) else np
-        levels = xp.asarray(as_levels("levels", levels, 1), self.reached.dtype)
-        inside = self.reached <= levels.reshape(-1, *[1] * self.reached.ndim)
-        counts = inside.sum(axis=1), (~xp.isnan(self.reached)).sum(axis=0)
-        inside, known = (count.astype(self.reached.dtype) for count in counts)
-        return inside / known
+        reached = jnp.asarray(self.reached)
+        levels = jnp.asarray(as_levels("levels", levels, 1), reached.dtype)
+        inside = reached <= levels.reshape(-1, *[1] * reached.ndim)
+        return jnp.mean(inside, axis=1, dtype=reached.dtype, where=~jnp.isnan(reached))
 
     def plot(self, ax=None):
         """Plot coverage against level.
@@ -111,15 +111,6 @@ class Jackknife:
     count: Float[Numbers, ""]  # the number of rows of positive weight
     flat: bool = static()
     stacked: bool = static(default=False)
-
-    def check(self, method: str | None) -> None:
-        """Raise for a method that does not match what the fit left out."""
-        own = self.fits.method
-        if method not in (None, own):
-            raise ValueError(
-                f"method must be {own!r} or None for a fit that left out what this one did, and is "
-                f"{method!r}: 'cv+' takes a fit with groups=, and 'jackknife+' one without"
-            )
 
     def rank(self, level) -> Int[Array, ""]:
         """⌈level (n + 1)⌉, for the exact level of which the given one is a rounding."""

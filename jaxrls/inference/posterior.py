@@ -70,12 +70,12 @@ class Posterior:
         return _drawn(self, key, num=num)
 
 
-def check_unsaid(scale, corrected: bool = True) -> None:
+def check_unsaid(scale, corrected: bool = True, diag=None) -> None:
     """Raise where options of standard deviations are given, and none are asked for."""
-    if not (isinstance(scale, str) and scale == "evidence" and corrected):
+    if not (isinstance(scale, str) and scale == "evidence" and corrected and diag is None):
         raise ValueError(
-            "scale= and corrected= say how standard deviations are made: pass return_std=True, or "
-            "leave them out"
+            "scale=, corrected= and diag= are for standard deviations, not asked for: pass "
+            "return_std=True, or leave them out"
         )
 
 
@@ -111,8 +111,8 @@ class GaussianProcess:
         if isinstance(scale, str) and scale in named:
             if named[scale] is None:
                 raise ValueError(
-                    "scale='loo' needs the rows, which were changed since the fit: use "
-                    "scale='evidence'"
+                    "scale='loo' needs all rows, which a fit does not have after update or "
+                    "forget: use scale='evidence'"
                 )
             return named[scale]
         value = np.asarray(0 if isinstance(scale, bool | str) else scale, self.evidence.dtype)
@@ -134,14 +134,14 @@ class GaussianProcess:
 
 
 @compiled
-def variances(spread, kernel, rows: Rows, effects, *, corrected: bool, block_size):
-    """Variances of f + b at rows, in blocks of rows."""
+def variances(spread, kernel, rows: Rows, effects, diag, *, corrected: bool, block_size):
+    """Variances of f + b at rows, in blocks of rows, with k(x, x) where the kernel has it not."""
 
-    def block(x, effects):
-        return spread.variance(kernel, x, effects, corrected)
+    def block(x, effects, diag):
+        return spread.variance(kernel, x, effects, corrected, diag)
 
     hints: dict = {"temporaries": 2 * spread.half.shape[1], "block_size": block_size}
-    return rows.map(block, effects, **hints)
+    return rows.map(block, effects, diag, **hints)
 
 
 @partial(jax.jit, static_argnames="corrected")

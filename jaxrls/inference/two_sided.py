@@ -93,16 +93,14 @@ def as_side(name: str, X, kernel: Kernel, dtype=None, columns: int | None = None
     check_kernel(kernel)
     if not kernel.evaluable:
         raise ValueError(
-            f"{name} stands for a matrix by {type(kernel).__name__}(): give matrices to "
-            "factor_kronecker"
+            f"{name} must be a kernel of rows, and is {type(kernel).__name__}(): give kernel "
+            "matrices to factor_kronecker"
         )
     X = as_array(name, X, dtype)
     check_matrix(name, X)
     check_inputs(name, X)
     if columns not in (None, X.shape[1]):
-        raise ValueError(
-            f"{name} must have {columns} columns, those it was fitted on, and has {X.shape[1]}"
-        )
+        raise ValueError(f"{name} must have {columns} columns, as in the fit, and has {X.shape[1]}")
     kernel.check(X)
     return X
 
@@ -265,7 +263,7 @@ class KroneckerFit:
     def _process(self) -> GaussianProcess:
         if self.process is None:
             raise ValueError(
-                "variances take more than the model keeps: fit_kronecker with keep=True"
+                "this fit kept no solution, which variances need: call fit_kronecker with keep=True"
             )
         return self.process
 

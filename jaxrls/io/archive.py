@@ -45,7 +45,9 @@ def save(path: str | os.PathLike, obj: Any, *, extra: dict[str, Any] | None = No
     arrays: dict[str, np.ndarray] = {}
     tree = _describe(obj.for_file() if hasattr(obj, "for_file") else obj, "", arrays)
     if not isinstance(tree, dict) or "class" not in tree:
-        raise ValueError(f"save takes a kernel, a model or a result, and got {type(obj).__name__}")
+        raise ValueError(
+            f"obj must be a kernel, a model or a result, and is a {type(obj).__name__}"
+        )
     if not isinstance(extra or {}, dict):
         raise ValueError(f"extra must be a dictionary, and is a {type(extra).__name__}")
     try:
@@ -90,7 +92,7 @@ def load(path: str | os.PathLike, *, with_extra: bool = False) -> Any:
         arrays, header = read_arrays(path)
         obj, extra = _build(header["tree"], arrays), dict(header["extra"])
         if not is_registered(type(obj)):
-            raise ValueError("no object of the library")
+            raise ValueError("it holds no object of jaxrls")
     except OSError:
         raise
     except Exception as error:  # the check of a class of one's own may raise anything
@@ -115,9 +117,9 @@ def _describe(value, place: str, arrays: dict[str, np.ndarray]) -> Any:
             arrays[place] = np.asarray(value)
             return {"array": place}
         raise ValueError(
-            f"{place or 'the object to save'} is of type {type(value).__name__}, which no file "
-            "holds: only arrays, numbers, text and classes under jaxrls.extend.pytree, as they are "
-            "defined now; of Python functions rebuild the kernel in code"
+            f"{place or 'the object to save'} must be an array, a number, text or a class under "
+            f"jaxrls.extend.pytree as it is defined now, and is of type {type(value).__name__}: "
+            "make a kernel that holds a Python function anew in code"
         )
     described = {}
     for f in fields(value):
@@ -144,8 +146,8 @@ def _build(node, arrays: dict[str, np.ndarray]) -> Any:
     cls = REGISTRY.get(node["class"])
     if cls is None:
         raise ValueError(
-            f"it holds a {node['class']}, which is not known: import the module that defines it "
-            "first, or upgrade jaxrls"
+            f"it holds the unknown class {node['class']}: import the module that defines it first, "
+            "or upgrade jaxrls"
         )
     obj: Any = object.__new__(cls)
     for f in fields(cls):

@@ -1,7 +1,6 @@
 """Kernels, criteria and landmarks by name, as the estimators and the command line take them."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -10,26 +9,15 @@ import numpy as np
 import scipy.sparse
 
 from jaxrls.criteria.standard import NAMED, loo
-from jaxrls.kernels.given import Precomputed
-from jaxrls.kernels.inner import Cosine, Linear, Polynomial, Tanimoto
+from jaxrls.kernels.inner import Polynomial
 from jaxrls.kernels.kernel import Kernel
-from jaxrls.kernels.stationary import ChiSquared, Gaussian, Laplacian, Matern, RationalQuadratic
+from jaxrls.kernels.named import PLAIN, RADIAL
+from jaxrls.kernels.stationary import ChiSquared, Gaussian, Laplacian
 from jaxrls.search.start import MEDIAN_ROWS, start_from_data
 from jaxrls.support.checks import as_floats
 from jaxrls.support.door import door
 
 LANDMARKS_TO_TUNE = 500
-# Kernels that have a width.
-RADIAL: dict[str, Callable] = {
-    "gaussian": Gaussian,
-    "rbf": Gaussian,
-    "laplacian": Laplacian,
-    "matern12": partial(Matern, 0.5),
-    "matern32": partial(Matern, 1.5),
-    "matern52": partial(Matern, 2.5),
-    "rational_quadratic": RationalQuadratic,
-    "chi2": ChiSquared,
-}
 # Those of γ in place of a width: exp(−γ‖x − z‖²), or of the city-block distance.
 BY_GAMMA: dict[str, Callable] = {
     "gaussian": Gaussian.from_gamma,
@@ -38,13 +26,7 @@ BY_GAMMA: dict[str, Callable] = {
     "chi2": ChiSquared.from_gamma,
 }
 POLYNOMIAL = ("polynomial", "poly")
-PLAIN: dict[str, Callable] = {
-    "linear": Linear,
-    "cosine": Cosine,
-    "tanimoto": Tanimoto,
-    "precomputed": Precomputed,
-}
-KERNELS = ("linear", *POLYNOMIAL, *RADIAL, "cosine", "precomputed")
+KERNELS = (*PLAIN, *POLYNOMIAL, *RADIAL)
 CRITERIA = {**NAMED, "kfold": loo}  # by groups, which are given or drawn
 
 

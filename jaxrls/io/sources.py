@@ -123,8 +123,8 @@ class Choice:
         dropped = find(self.drop, "columns to drop")
         if self.inputs is None and file.width > 1 and not file.names[0]:  # pandas' index
             dropped += [0]
-            words = f"{file.path}: the first column has no name: it is left out"
-            warnings.warn(words, stacklevel=2)
+            words = "the first column has no name, and is left out: give it a name to use it"
+            warnings.warn(f"{file.path}: {words}", stacklevel=2)
         special = [*weights, *groups, *dropped]
         free = [j for j in range(file.width) if j not in special]
         last = "y" if file.path.endswith(".npz") else free[-1:]

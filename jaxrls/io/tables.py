@@ -238,7 +238,10 @@ def numbers_to(file: Any, ending: str) -> Iterator[Writer]:
     def write(columns):
         blocks.append(np.column_stack(list(columns.values())))
         if blocks[-1].dtype.kind != "f":
-            raise ValueError(f"{ending} holds numbers, and predicted labels are text: name a .csv")
+            raise ValueError(
+                f"predicted labels are text, and a {ending} file holds numbers only: write a .csv "
+                "file"
+            )
 
     yield write
     values = np.concatenate(blocks or [np.empty((0, 1))]).astype(np.float64)

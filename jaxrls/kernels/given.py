@@ -142,7 +142,8 @@ class Precomputed(Kernel):
     def diag(self, X):
         if X.shape[0] != X.shape[1]:
             raise ValueError(
-                f"Precomputed.diag needs the square kernel matrix, and X has shape {X.shape}"
+                f"Precomputed.diag needs the square kernel matrix, and X has shape {X.shape}: give "
+                "k(x, x) of new rows, predict(K, return_std=True, diag=…)"
             )
         return jnp.diagonal(X)
 

@@ -188,9 +188,9 @@ def _check_evaluable(*kernels: Kernel) -> None:
     for kernel in kernels:
         if not kernel.evaluable:
             raise ValueError(
-                f"{type(kernel).__name__}() stands for a matrix, of which sums, products, "
-                "multiples and columns cannot be taken here: compute them into K, as in 0.5 * K1 + "
-                "K2, and pass that as X"
+                f"{type(kernel).__name__}() has no sums, products, multiples or columns, as it "
+                "stands for a given matrix: compute them into K, such as 0.5 * K1 + K2, and pass "
+                "that as X"
             )
 
 

@@ -34,7 +34,7 @@ class _Stationary(Kernel):
     length_scales: ClassVar[tuple[str, ...]] = ("width",)
     sparse: ClassVar[bool] = True
     distances: ClassVar[Callable] = staticmethod(squared_distances)
-    width: Scalars
+    width: Scalars | str
 
     decay: ClassVar[float] = 0.5
 
@@ -68,7 +68,7 @@ class Gaussian(_Stationary):
     0.606531
     """
 
-    width: Scalars
+    width: Scalars | str
 
     @classmethod
     def from_gamma(cls, gamma: Scalars) -> "Gaussian":
@@ -133,7 +133,7 @@ class Matern(_Stationary):
     """
 
     nu: float = static()
-    width: Scalars
+    width: Scalars | str
 
     def __post_init__(self):
         if not isinstance(self.nu, float | np.floating) or self.nu not in (0.5, 1.5, 2.5):
@@ -166,7 +166,7 @@ class RationalQuadratic(_Stationary):
     """
 
     positive = ("width", "alpha")
-    width: Scalars
+    width: Scalars | str
     alpha: Scalars = 1.0
 
     def _profile(self, squared):
@@ -238,7 +238,7 @@ class Laplacian(_Stationary):
     metric = "cityblock"
     distances = staticmethod(city_block_distances)
     decay = 1.0
-    width: Scalars
+    width: Scalars | str
 
 
 @pytree
@@ -264,7 +264,7 @@ class ChiSquared(_Stationary):
     metric = "cityblock"
     distances = staticmethod(chi_squared_distances)
     decay = 1.0
-    width: Scalars
+    width: Scalars | str
 
     @classmethod
     def from_gamma(cls, gamma: Scalars) -> "ChiSquared":

@@ -14,7 +14,7 @@ i the variance of f at x is larger by wᵢ(x)²/Pᵢᵢ, w(x) = design·M.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -113,7 +113,6 @@ class Without(ABC):
     `gaps` are |e|, infinite for rows of weight 0, which are not counted.
     """
 
-    method: ClassVar[str]
     coef: Float[Array, "*k c t"]
     gaps: Float[Array, "*k n t"]
 
@@ -140,15 +139,15 @@ class Without(ABC):
         i, from the variance of f in the fit to all rows.
         """
         raise ValueError(
-            "studentised=True is for rows left out one by one, and this fit left groups out: fit "
-            "without groups="
+            "studentised=True needs a fit that left out single rows, and this fit left out "
+            "groups: fit without groups="
         )
 
     def deviations(self) -> Float[Array, " n"]:
         """σᵢ of every label given all others; infinite for one of weight 0."""
         raise ValueError(
-            "loo_predictive is for rows left out one by one, and this fit left groups out: fit "
-            "without groups="
+            "loo_predictive needs a fit that left out single rows, and this fit left out groups: "
+            "fit without groups="
         )
 
 
@@ -156,7 +155,6 @@ class Without(ABC):
 class WithoutRows(Without):
     """The fits without each row."""
 
-    method = "jackknife+"
     steps: Float[Array, "*k c n"]
     residuals: Float[Array, "*k n t"]
     information: Float[Array, "*k n"]
@@ -190,7 +188,6 @@ class WithoutRows(Without):
 class WithoutFolds(Without):
     """The fits without each of k folds, and the fold of each row."""
 
-    method = "cv+"
     steps: Float[Array, "*k t g c"]
     fold: Int[Array, "*k n"]
 

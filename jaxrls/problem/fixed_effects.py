@@ -207,7 +207,7 @@ class FixedEffects:
         constant, free = jnp.split(beta, [int(self.intercept)], axis=-2)
         return constant.sum(axis=-2), None if self.rows is None else free
 
-    def joined(self, intercept, free) -> Float[Array, "q t"]:
+    def joined(self, intercept, free) -> Float[Array, "q *t"]:
         """β from intercept and other coefficients: the inverse of `split`."""
         constant = intercept[None][: int(self.intercept)]
         return constant if free is None else jnp.concatenate([constant, free])

@@ -42,7 +42,10 @@ class Landmarks:
 def check_kernel(kernel) -> None:
     """Raise unless it is a jaxrls kernel."""
     if not isinstance(kernel, Kernel):
-        raise ValueError(f"kernel must be a jaxrls kernel such as Gaussian(1.0), and is {kernel!r}")
+        raise ValueError(
+            f"kernel must be a jaxrls kernel such as Gaussian(1.0), and is {kernel!r}: fit and tune "
+            "also take the names 'gaussian', 'laplacian', 'matern' and 'linear'"
+        )
 
 
 def check_evaluable(kernel) -> None:
@@ -50,8 +53,9 @@ def check_evaluable(kernel) -> None:
     check_kernel(kernel)
     if not kernel.evaluable:
         raise ValueError(
-            f"landmarks need a kernel that can be evaluated, and {type(kernel).__name__}() cannot: "
-            "pass features, a kernel function, or in fit the numbers of its columns"
+            "landmarks need a kernel that can be evaluated at any row, and "
+            f"{type(kernel).__name__}() cannot: pass another kernel, or to fit row numbers as "
+            "landmarks="
         )
 
 
@@ -192,8 +196,7 @@ def certified_lam(source: Any, tol: float | Float[Array, ""]) -> Float[Array, ""
     """
     if source.trace_residual is None:
         raise ValueError(
-            "these landmarks carry no trace residual: pass the factor made from them, which knows "
-            "its own"
+            "source has no trace residual: pass the factor that was made from these landmarks"
         )
     if is_concrete(tol) and not tol > 0:
         raise ValueError(
@@ -201,38 +204,3 @@ def certified_lam(source: Any, tol: float | Float[Array, ""]) -> Float[Array, ""
             f"is {tol!r}"
         )
     return source.trace_residual / tol
-
-
-def certificate(source: Any, tol: float = TOLERANCE) -> str:
-    """Say in a sentence from which λ on landmarks are guaranteed to be enough: `certified_lam` in
-    words.
-
-    λ = tr(K − K̂)/tol.
-
-    Args:
-        source: `Landmarks`, or a factor made on landmarks.
-        tol: the largest relative distance from the exact dual coefficients. Default 0.1.
-
-    Returns:
-        One sentence.
-
-    Raises:
-        ValueError: as `certified_lam` does.
-
-    **Cost** none. **Source**: as `certified_lam`.
-
-    >>> import jax.numpy as jnp, jaxrls as rls
-    >>> from jaxrls import extend
-    >>> words = certificate(extend.Landmarks(None, jnp.ones((1, 1)), jnp.array(0.5)), 0.25)
-    >>> words.partition(",")[0]
-    'from λ = 2 on'
-    """
-    return certificate_words(float(certified_lam(source, tol)) * tol, source.points.shape[0], tol)
-
-
-def certificate_words(trace: float, m: int, tol: float) -> str:
-    """The sentence for m landmarks with tr(K − K̂) = `trace`."""
-    return (
-        f"from λ = {trace / tol:.3g} on, the {m} landmarks change the dual coefficients by at most "
-        f"{100 * tol:.3g}% of their norm (tr(K − K̂) = {trace:.3g})"
-    )

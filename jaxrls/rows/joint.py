@@ -72,8 +72,8 @@ def check_alike(known: Known) -> None:
     for i, kind in enumerate(kinds):
         if (kind != kinds[0]).any():
             raise ValueError(
-                f"rows of process {i} do not go together with those of process 0: give all of them "
-                "as many columns and labels, and weights to all or none"
+                f"rows of process {i} do not match those of process 0: give all of them as many "
+                "columns and labels, and weights to all or none"
             )
 
 

@@ -271,8 +271,8 @@ def survey(pieces: Iterable[Piece], most: int, seed: Any) -> Known:
         if not sound or before not in (None, shapes):
             found = ", ".join(f"{name} {part.shape}" for name, part in given.items())
             raise ValueError(
-                f"{piece.place} has {found}: a block must be X (b, d), Y (b,) or (b, t) and "
-                "weights (b,), with d, t and what there is as in those before it"
+                f"{piece.place} has {found}: every block must be X (b, d), Y (b,) or (b, t) and "
+                "weights (b,), in the form of the first"
             )
         check_inputs(f"{piece.place}: X", X)
         before = shapes

@@ -66,7 +66,11 @@ def conclude(
         if left.error is not None and criterion.smooth:  # a step has no useful slope
             standard_error = jnp.mean(left.error) if error.ndim == 0 else left.error[0]
             standard_error = standard_error / factor.weights.total
-    found = jax.tree.map(lambda part: part[0], left.coefficients)
+    found, r2 = jax.tree.map(lambda part: part[0], left.coefficients), None
+    if left.residuals is not None:
+        Y, share = solution.labels.Y, factor.weights.array[:, None] / factor.weights.total
+        squares = jnp.sum(share * (Y - jnp.sum(share * Y, axis=0)) ** 2, axis=0)
+        r2 = jnp.mean(1 - jnp.sum(share * left.residuals[0] ** 2, axis=0) / squares)
     if report.ridge is not None:
         length = lambda e: jnp.linalg.norm(factor.weights.scale(e), axis=0)
         estimated = left.residuals is None  # and held-out residuals are larger than this
@@ -93,6 +97,7 @@ def conclude(
         run=left.run,
         loo_standard_error=standard_error,
         ridge_effect=moved,
+        r2=r2,
     )
 
 
@@ -150,7 +155,7 @@ def inspect_fit(fit: Fit, default_grid: bool) -> None:
         warn(stopped)
     if fit.ridge_effect is not None and float(fit.ridge_effect) > LARGEST_EFFECT:
         warn(
-            "the landmarks nearly depend, and rounding, or the ridge that it asks for, may move "
+            "the landmarks are nearly dependent, and rounding, or the jitter against it, may move "
             f"predictions by {100 * float(fit.ridge_effect):.2g} % of the error: take fewer "
             f"landmarks{', or float64' * (floor.dtype == np.float32)}"
         )
@@ -167,7 +172,7 @@ def inspect_lam(fit: Fit | KroneckerFit, default_grid: bool) -> None:
     if len(known) < len(lams) and (len(known) == 0 or bool((chosen <= known.min()).any())):
         warn(
             f"λ below {floor:.2g} is below the precision of the factor, and the grid goes down to "
-            f"{lams.min():.2g}: drop those, or use float64"
+            f"{lams.min():.2g}: leave such λ out, or use float64"
         )
     if fit.lams is None or len(lams) == 1:
         return
@@ -242,8 +247,7 @@ class Kept:
         if problem is not None and (_features(problem) or np.inf) <= problem.rows.shape[0]:
             solution = replace(solution, summed=fit.of_kept("summed"))
         if not arrays_alone(solution):
-            known = fit.model.kernel.knows_diag and not np.ndim(fit.lam)
-            made = fit.of_kept("process") if known else None, fit.of_kept("jackknife")
+            made = None if np.ndim(fit.lam) else fit.of_kept("process"), fit.of_kept("jackknife")
             factor: Any = solution.factor
             solution = replace(solution, factor=replace(factor, rows=NoRows(factor.dtype)))
         return replace(self, problem=None, solution=solution, made=made)
@@ -253,8 +257,8 @@ class Kept:
         problem, coef = self.problem, fit.model.coef
         if problem is None:
             raise ValueError(
-                "another λ needs the data, which are gone after update and save: fit to all rows "
-                "anew"
+                "another λ needs the data, which a fit does not have after update or load: fit "
+                "all rows again"
             )
         lam = np.asarray(lam, coef.dtype)
         if lam.shape not in ((), coef.shape[1:]):
@@ -269,11 +273,9 @@ class Kept:
     def process(self, fit: Fit) -> GaussianProcess:
         """What variances at the fit's λ need."""
         if np.ndim(fit.lam):
-            raise ValueError("variances are for one λ, and this fit chose one for each target")
-        if not fit.model.kernel.knows_diag:
             raise ValueError(
-                "variances need k(x, x) of new rows, which a kernel matrix cannot tell: give a "
-                "kernel"
+                "variances need one λ, and this fit has one for each target: fit with one for "
+                "all, or each target alone"
             )
         return self.made[0] or process_at(self.solution, jnp.asarray(fit.lam), fit.loo_residuals)
 
@@ -281,7 +283,7 @@ class Kept:
         """What intervals need: all fits at this λ with a row, or a group, held out."""
         if fit.loo_residuals is None:
             raise ValueError(
-                "what each row leaves out is not known any more, as rows were changed: fit to all "
+                "held-out residuals are not known after update, forget or load of rows: fit to all "
                 "rows anew"
             )
         given = self.solution, self.groups
@@ -296,8 +298,8 @@ class Kept:
             return solution.summed
         if problem is None or _features(problem) is None:
             raise ValueError(
-                "rows are added to sums over features or landmarks, and this fit is one of K of "
-                "all rows: fit with landmarks= to update it, or fit to all rows anew"
+                "update and forget need a fit on features or landmarks, and this one has the full "
+                "kernel matrix: fit with landmarks=, or fit all rows again"
             )
         data = problem.rows, solution.labels, problem.weights, problem.fixed
         return _summed_features(problem.kernel, *data)
@@ -318,9 +320,8 @@ class Kept:
         known = is_concrete(found)
         if known and sign < 0 and not possible:
             raise ValueError(
-                "X and Y cannot be given up: what they leave is no sum of rows, as they hold "
-                "all of the weight, or were not among the rows that were fitted, with these "
-                "labels and weights"
+                "X and Y cannot be removed: they hold all of the weight, or were not fitted with "
+                "these labels and weights"
             )
         kept = Kept(None, solution, None, self.choice, self.saved)
         found = replace(found, criterion=fit.criterion, kept=kept)
@@ -373,10 +374,14 @@ def _read(summed: Summed, flat: bool, X, Y, weights, dtype) -> Problem:
     """Rows, labels and weights, checked as those of a fit are."""
     kernel, m = summed.of.kernel, summed.moments
     if not kernel.evaluable or isinstance(kernel, KernelValues):
-        raise ValueError("a fit to a kernel matrix takes no further rows: give a kernel and rows")
+        raise ValueError(
+            "a fit to a given kernel matrix cannot be updated: fit with a kernel and its inputs"
+        )
     rows = as_rows(kernel, X, dtype=dtype)
     if rows.dtype != dtype:
-        raise ValueError(f"X must have dtype {dtype}, that of the moments, and has {rows.dtype}")
+        raise ValueError(
+            f"X must have dtype {dtype}, as the rows of the fit, and has {rows.dtype}: convert it"
+        )
     summed.check_width(rows.shape[1])
     new = Problem.of(kernel, rows, Y, weights=weights, intercept=False)
     expected = (rows.shape[0],) if flat else (rows.shape[0], m.cross.shape[1])
@@ -404,7 +409,7 @@ def _changed(
     table, chosen = (None, None), (lam, None)
     if choice is not None:
         table, chosen = choice.of(solution, kernel)
-    words = "sums over rows that were added or given up"
+    words = "sums over rows that were added or removed"
     fit = conclude(kernel, solution, table, chosen, None, plan=words)
     return fit, solution, summed.possible(), summed.cancellation(chosen[0])
 
@@ -415,6 +420,6 @@ def _inspect_digits(cancellation: float, dtype) -> None:
     if cancellation > eps**SHOWN:
         left, whole = max(0, int(-np.log10(eps * cancellation))), int(-np.log10(eps))
         warn(
-            f"the sums over rows were {cancellation:.1g} times as large as they are now: some "
-            f"{left} of {whole} digits are left: fit anew to the rows that stay"
+            f"removing rows left about {left} of {whole} digits, as sums over rows were "
+            f"{cancellation:.1g} times as large before: fit the remaining rows again"
         )

@@ -99,7 +99,7 @@ def estimate(
 
     Args:
         kernel: a jaxrls kernel.
-        shape: (n, d), the shape of X.
+        shape: (n, d), the shape of X, or X itself.
         call: `"fit"`, also for `factorize` with a sweep over λ; `"gradient"`, for `objective` with
             its derivatives, as in a step of `tune`; or `"predict"`, for `rows` rows by a model of
             n.
@@ -137,7 +137,7 @@ def estimate(
     check_solver(solver)
     if call not in CALLS:
         raise ValueError(f"call must be one of {', '.join(map(repr, CALLS))}, and is {call!r}")
-    n, d = shape
+    n, d = getattr(shape, "shape", shape)
     counts = {"rows of shape": n, "columns of shape": d, "targets": targets, "lams": lams}
     counts |= {"landmarks": landmarks, "groups": groups, "fixed_effects": fixed_effects}
     for name, count in counts.items():

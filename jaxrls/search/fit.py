@@ -60,8 +60,9 @@ def fit(
     smallest error.
 
     Args:
-        kernel: a jaxrls kernel, such as `Gaussian(2.0)`; or "gaussian", "laplacian", "matern" (of ν
-            = 5/2), all with the median distance between rows as width, or "linear".
+        kernel: a jaxrls kernel, such as `Gaussian(2.0)`; or a name: "gaussian", "laplacian",
+            "matern52" and others of a width, which is the median distance between rows, or
+            "linear", "cosine", "tanimoto".
         X: rows (n, d), NumPy, JAX or sparse (SciPy, BCOO), or a source of rows such as a `stream`.
         Y: labels (n,) or (n, t); a source of rows may bring its own.
         lams: how many λ, on a grid from the spectrum; or λ (L,), where 0 is taken as `fit.floor`;
@@ -165,8 +166,8 @@ def _searched(plan: Plan) -> tuple[Fit, Solution]:
     problem = plan.problem
     if not is_concrete(problem):
         raise ValueError(
-            "lams='search' looks at values, which have none inside jax.jit: give numbers, or call "
-            "fit outside"
+            "lams='search' needs known values, and inside jax.jit there are none: give numbers, "
+            "or call fit outside"
         )
     solution = _solved(problem)
     table, chosen, words = search(problem, solution, plan.choice.per_target)
@@ -179,8 +180,8 @@ def _widened(X) -> np.ndarray:
     """Rows in float64, for `Refined`."""
     if isinstance(X, Rows) or is_sparse(X) or not is_concrete(X):
         raise ValueError(
-            f"Refined() computes in float64 from a dense X of known values, and X is "
-            f"{type(X).__name__}: call fit outside of jax.jit, or give float64 NumPy data"
+            f"Refined() needs a dense X with known values, and X is {type(X).__name__}: call fit "
+            "outside of jax.jit, or give float64 NumPy data"
         )
     return np.asarray(as_floats("X", X), np.float64)
 
@@ -201,8 +202,8 @@ def _on_enough_landmarks(run: Callable, problem: Problem, progress: bool) -> Any
         )
     if not is_concrete(rows):
         raise ValueError(
-            "landmarks='auto' looks at values, which have none inside jax.jit: give a number, or "
-            "call fit outside"
+            "landmarks='auto' needs known values, and inside jax.jit there are none: give a "
+            "number, or call fit outside"
         )
 
     def solved(chosen, words: str) -> Any:

@@ -62,7 +62,9 @@ def lam_vector(lams, dtype, targets: tuple = (), *, zero: bool = False) -> Any:
     lams = as_array("lams", lams, dtype)
     if not lams.ndim or lams.shape[1:] not in ((), targets):
         each = f", or (L, {targets[0]}) with those of each target" if targets else ""
-        raise ValueError(f"lams must have shape (L,){each}, and has shape {lams.shape}")
+        raise ValueError(
+            f"lams must have shape (L,){each}, and has shape {lams.shape}: one λ is lams=[0.1]"
+        )
     check_lams(lams, zero=zero)
     return lams
 

@@ -161,14 +161,15 @@ def _check(kernel, X, num, tol, method, known):
         raise ValueError(f"method must be one of {METHODS}, and is {method!r}")
     if num is None and tol is None:
         raise ValueError(
-            "landmarks needs num=, how many, or tol=, the part of tr K that may stay out: give one "
-            "of them"
+            "landmarks needs num=, their number, or tol=, the share of tr K that they may miss: "
+            "give one of them"
         )
     if num is not None:
         check_whole("num", num, X.shape[0])
     if tol is not None and not 0 < tol < 1:
         raise ValueError(
-            f"tol must be between 0 and 1, the part of tr K that may stay out, and is {tol!r}"
+            "tol must be between 0 and 1, the share of tr K that landmarks may miss, and is "
+            f"{tol!r}"
         )
     if num is None and not known:
         raise ValueError(

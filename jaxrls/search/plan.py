@@ -71,8 +71,8 @@ def _check_conservative(conservative, criterion, lams) -> None:
         )
     if conservative and (isinstance(lams, str) or not criterion.of_losses):
         raise ValueError(
-            "conservative= takes the largest of several λ by the losses of rows left out: take "
-            f"criterion loo or kfold, not {criterion.name}, and numbers as lams, not 'search'"
+            "conservative= needs the standard errors of several λ: take criterion loo or kfold, "
+            f"not {criterion.name}, and numbers as lams, not 'search'"
         )
 
 

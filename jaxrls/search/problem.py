@@ -3,7 +3,6 @@
 """
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import jax
@@ -17,9 +16,8 @@ from jaxrls.factors.cholesky_features import left_out_sum
 from jaxrls.factors.contract import Solution, Solver
 from jaxrls.factors.iterative import Iterative
 from jaxrls.factors.solvers import Cholesky, Spectral, check_solver
-from jaxrls.kernels.inner import Linear
 from jaxrls.kernels.kernel import Kernel, Standardized
-from jaxrls.kernels.stationary import Gaussian, Laplacian, Matern
+from jaxrls.kernels.named import NAMED
 from jaxrls.linalg.products import safe_sqrt
 from jaxrls.problem.fixed_effects import FixedEffects, as_fixed_effects
 from jaxrls.problem.labels import Labels
@@ -37,7 +35,7 @@ from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.rows.sparse import as_rows, is_sparse
 from jaxrls.search.grid import one_lam
 from jaxrls.search.landmarks import landmarks as choose_landmarks
-from jaxrls.search.start import from_data
+from jaxrls.search.start import from_median
 from jaxrls.support.checks import (
     as_floats,
     check_labels,
@@ -47,14 +45,6 @@ from jaxrls.support.checks import (
     values_unknown,
 )
 from jaxrls.support.pytrees import pytree, static
-
-# Kernels by name, whose widths are then taken from the data.
-NAMED: dict = {
-    "gaussian": partial(Gaussian, 1.0),
-    "laplacian": partial(Laplacian, 1.0),
-    "matern": partial(Matern, 2.5, 1.0),
-    "linear": Linear,
-}
 
 
 @pytree
@@ -116,14 +106,12 @@ class Problem:
         Raises:
             ValueError: as `fit`.
         """
-        named = isinstance(kernel, str) and kernel in NAMED
-        kernel = NAMED[kernel]() if named else kernel
+        kernel = NAMED.get(kernel, kernel) if isinstance(kernel, str) else kernel
         check_kernel(kernel)
         check_solver(solver)
         rows = as_rows(kernel, X)
         if landmarks is not None or isinstance(solver, Iterative):
             kernel, rows = on_landmarks(kernel, rows)
-        rows.check(kernel)
         if Y is None and rows.labels is None:
             raise ValueError(
                 f"Y must be labels, one for each of the {rows.shape[0]} rows of X, which brings "
@@ -136,8 +124,8 @@ class Problem:
         check_ratio(weights.values)
         if standardize:
             kernel = standardized(kernel, rows, weights)
-        if named:
-            kernel = from_data(kernel, rows, weights)
+        kernel = from_median(kernel, rows, weights)
+        rows.check(kernel)
         criterion = as_criterion(criterion, groups).bind(Y, rows)
         criterion.check(kernel)
         landmarks = resolve_landmarks(kernel, rows, landmarks, weights, progress)

@@ -194,8 +194,8 @@ def fit_kernels(
     problem = Problem.of(equal, X, Y, landmarks=landmarks, **named)
     if not problem.traceable:
         raise ValueError(
-            "fit_kernels needs X in memory, which it reads many times, and X is "
-            f"{type(problem.rows).__name__}: read it whole, or some of it"
+            f"fit_kernels needs X in memory, and X is {type(problem.rows).__name__}: give an array "
+            "of all rows or of some"
         )
     tried = _shares(len(kernels), num, shares, key, problem.rows.dtype)
     lams = None if lams is None else lam_vector(jnp.atleast_1d(lams), problem.rows.dtype)
@@ -217,8 +217,8 @@ def _checked(kernels) -> tuple[Kernel, ...]:
         check_kernel(kernel)
         if not kernel.evaluable:
             raise ValueError(
-                "kernels must be functions of rows, and one stands for a matrix: FunctionKernel "
-                "reads it by row numbers as X"
+                "kernels must be functions of rows, and one stands for a given matrix: wrap that "
+                "in a FunctionKernel, with row numbers as X"
             )
     return tuple(kernels)
 

@@ -125,6 +125,16 @@ def from_data(kernel: Kernel, rows: Rows, weights: Weights) -> Kernel:
 _from_data = jax.jit(start_from_data)
 
 
+def from_median(kernel: Kernel, rows: Rows, weights: Weights) -> Kernel:
+    """The kernel with every width "median" set by `from_data`, and other parameters as they are."""
+    named = lambda leaf: isinstance(leaf, str) and leaf == "median"
+    if not any(map(named, jax.tree.leaves(kernel))):
+        return kernel
+    start = jax.tree.map(lambda leaf: np.nan if named(leaf) else leaf, kernel)
+    found = from_data(start, rows, weights)
+    return jax.tree.map(lambda given, new: new if named(given) else given, kernel, found)
+
+
 def first_guess(problem: Any, start: str, lams, near: bool) -> list[tuple]:
     """(kernel, best λ, precision of K on all rows) for the given kernel, and for the one that
     `start` suggests if it is another.

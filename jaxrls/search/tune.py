@@ -140,7 +140,8 @@ def _check(problem: Problem, optimizer, start, starts, key, steps, tol) -> None:
     """Raise for what cannot be searched."""
     if not problem.traceable:
         raise ValueError(
-            "tune needs X, and rows held out, in memory, and has a stream: take some rows of it"
+            "tune needs X and held-out rows in memory, and one of them is a stream: give an array "
+            "of some of its rows"
         )
     if not problem.criterion.smooth:
         name = getattr(getattr(problem.criterion, "loss", None), "__name__", problem.criterion.name)
@@ -196,9 +197,8 @@ def begins_on_few(problem: Problem, landmarks, grow: bool | None) -> bool:
     able = m and n > 2 * ROWS and problem.criterion.of_some_rows and problem.fixed.rows is None
     if grow and not able:
         raise ValueError(
-            f"grow=True begins on {ROWS} of the rows, and needs landmarks, more than {2 * ROWS} "
-            "rows, a criterion that holds nothing of single rows, such as groups, and no "
-            "fixed_effects=: leave it out"
+            f"grow=True needs landmarks, more than {2 * ROWS} rows, a criterion without groups or "
+            "pairs, and no fixed_effects=: leave it out"
         )
     return bool(able and grow is not False and (grow or n * m**2 >= DEAR))
 

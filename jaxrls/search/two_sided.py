@@ -110,7 +110,7 @@ def fit_kronecker(
     needed = 4 * max(shape) ** 2 + labels + keep * (n1 + n2) ** 2
     why = why_too_large(max(shape), "gram", needed * X1.dtype.itemsize)
     if why:
-        raise ValueError(f"of the sides {why}")
+        raise ValueError(f"the larger side is too large: {why}")
     options: dict = {"setting": setting, "loss": loss, "intercept": intercept, "keep": keep}
     fit = _fit((kernel1, X1, kernel2, X2), Y, weights, lams, num=count, **options)
     if is_concrete(fit):

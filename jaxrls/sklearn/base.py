@@ -20,6 +20,7 @@ from jaxrls.io.named import CRITERIA, KERNELS, landmarks_to_tune, named_kernel
 from jaxrls.search.conclude import KEPT_ROWS, inspect_lam
 from jaxrls.sklearn.scoring import Regressed, best, left_out, losses, scores
 from jaxrls.support.checks import check_unmasked
+from jaxrls.support.door import hints_at_names
 
 MOST_LANDMARKS = 500  # of the first rows of `partial_fit`, where no number is given
 LOSSES = {f.__name__: f for f in (rls.squared_error, rls.absolute_error, rls.zero_one_loss)}
@@ -39,6 +40,7 @@ def adds_rows(estimator) -> bool:
     return True
 
 
+@hints_at_names
 @dataclass(eq=False, repr=False)
 class RLSEstimator(BaseEstimator):
     """All that regression and classification share: kernel, criterion, fit, and the scores that it
@@ -190,8 +192,8 @@ class RLSEstimator(BaseEstimator):
         named = isinstance(self.landmarks, str) or isinstance(self._lams(), str)
         if named or not isinstance(options["criterion"], rls.LeaveOneOut):
             raise ValueError(
-                "scoring= and store_cv_results= take criterion='loo' or 'kfold', and neither "
-                "lams='search' nor landmarks='auto'"
+                "scoring= and store_cv_results= need criterion='loo' or 'kfold', without "
+                "lams='search' and landmarks='auto'"
             )
         if self.scoring is not None and (self.conservative or self.loss != "squared_error"):
             raise ValueError(

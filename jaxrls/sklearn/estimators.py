@@ -22,6 +22,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 import jaxrls as rls
 from jaxrls.sklearn.base import RLSEstimator, adds_rows
 from jaxrls.sklearn.scoring import CALIBRATIONS, Classified, probabilities
+from jaxrls.support.door import hints_at_names
 
 
 class RLSRegressor(RegressorMixin, MultiOutputMixin, RLSEstimator):
@@ -156,12 +157,14 @@ callable, default="loo"
         X, y = self._checked(X, y, ensure_min_samples=1 + options["reset"], **options)
         return self._partial_fit(X, y, y, sample_weight, options["reset"])
 
-    def predict(self, X, return_std=False, fixed_effects=None):
+    def predict(self, X, return_std=False, fixed_effects=None, diag=None):
         """Predictions (m,) or (m, t) for the rows of X, in O(m n d); with `return_std` also how far
         new labels lie from them: see `Fit.posterior`. Of a fit with `fixed_effects` those of the
-        rows of X are needed too.
+        rows of X are needed too, and for the standard deviations of a precomputed kernel k(x, x) of
+        new rows, `diag`.
         """
-        return self._of_path("predict", X, return_std=return_std, fixed_effects=fixed_effects)
+        options = {"fixed_effects": fixed_effects, "diag": diag}
+        return self._of_path("predict", X, return_std=return_std, **options)
 
     def predict_interval(self, X, level=0.9, studentised=False, fixed_effects=None):
         """Ends (lower, upper) of intervals that hold a new label with probability `level`, by the
@@ -171,9 +174,10 @@ callable, default="loo"
         return self._of_path("intervals", X, level, **options)
 
 
-NO_ROWS = "needs scores of rows left out, of which partial_fit has none: use fit"
+NO_ROWS = "needs held-out scores, which partial_fit does not have: use fit"
 
 
+@hints_at_names
 @dataclass(eq=False, repr=False, kw_only=True)
 class RLSClassifier(ClassifierMixin, RLSEstimator):
     """Regularized least-squares classification: regression on ±1 codes, one column for each class,
@@ -270,8 +274,8 @@ scoring, by_fold, store_cv_results
         X, y = self._labelled(X, y, reset=first, ensure_min_samples=1 + first)
         if isinstance(self.class_weight, str):
             raise ValueError(
-                f"class_weight={self.class_weight!r} depends on rows to come: give a dict of "
-                "weights"
+                f"class_weight={self.class_weight!r} depends on the rows of later calls: give a "
+                "dict of weights"
             )
         if not first and (y.ndim == 2) != self.multilabel_:
             wanted = "an indicator matrix" if self.multilabel_ else "labels (n,)"
@@ -375,8 +379,8 @@ scoring, by_fold, store_cv_results
             return np.asarray(p) > 1 - level
         if rows is None:
             raise ValueError(
-                "method='conformal' takes keep=True and a fit without groups, which are not "
-                "exchangeable: or use method='jackknife'"
+                "method='conformal' needs keep=True and a fit without groups: fit so, or use "
+                "method='jackknife'"
             )
         if not hasattr(self, "_conformal"):
             rows = rows.toarray() if scipy.sparse.issparse(rows) else rows

@@ -40,9 +40,9 @@ def values_unknown(what: str) -> Iterator[None]:
         jax.errors.ConcretizationTypeError,
     ) as error:
         raise TypeError(
-            f"{what} asks for the values of arrays, as NumPy, float() and if do, and inside of a "
-            "compiled program they are not known: write it with jax.numpy, and where it chooses, "
-            "with jax.numpy.where"
+            f"{what} needs the values of arrays, as NumPy, float() and if do, and inside a "
+            "compiled program they are not known: write it with jax.numpy, and choices with "
+            "jax.numpy.where"
         ) from error
 
 
@@ -182,7 +182,7 @@ def check_weights(weights, n: int, name: str = "weights", of: str = "row") -> No
     least, most = _ends(weights)
     if least < 0:
         raise ValueError(
-            f"{name} must not be negative, and the smallest is {least}: 0 takes a {of} out"
+            f"{name} must not be negative, and the smallest is {least}: give 0 to leave a {of} out"
         )
     if most == 0:
         raise ValueError(f"{name} are all zero: give some {of} a positive weight")
@@ -212,7 +212,8 @@ def check_real(name: str, value) -> None:
         dtype = part.dtype if isinstance(part, jax.Array) else np.asarray(part).dtype
         if not any(jnp.issubdtype(dtype, kind) for kind in (jnp.bool_, jnp.integer, jnp.floating)):
             raise ValueError(
-                f"{name} must be a real number, or an array of them, and has dtype {dtype}"
+                f"{name} must be a real number, or an array of them, and has dtype {dtype}: a width "
+                "'median' is for fit and tune"
             )
 
 
@@ -329,7 +330,10 @@ def why_too_large(n: int, route: str, needed: int) -> str:
     """Why n rows cannot succeed on the default device by a route that takes so many bytes, and what
     to do; empty where they can.
     """
-    remedy = "use landmarks= (the subset of regressors), explicit features, or fewer rows"
+    remedy = (
+        "use landmarks= (the subset of regressors), explicit features, or fewer rows: the page "
+        "'20,000 rows and more' (docs/many-rows.md) has the recipe"
+    )
     if route in ("gram", "cholesky gram") and n > LARGEST_CPU_EIGH and platform() == "cpu":
         return (
             f"X has {n} rows, and LAPACK's 32-bit interface cannot factor more than "

@@ -30,6 +30,9 @@ ELSEWHERE = {
     "cv": "groups=",
     "scoring": "criterion=",
     "fit_intercept": "intercept=",
+    "length_scale": "a kernel's width=",
+    "lengthscale": "a kernel's width=",
+    "sigma": "a kernel's width=",
 }
 
 
@@ -49,9 +52,7 @@ def door(argument: str = "") -> Callable[[Call], Call]:
 
         @functools.wraps(call)
         def wrapped(*args, **kwargs):
-            for given in kwargs:
-                if given not in signature.parameters:
-                    raise TypeError(_unknown(call.__name__, given, [*signature.parameters]))
+            check_known(call.__name__, kwargs, [*signature.parameters])
             values = signature.bind(*args, **kwargs).arguments
             _check(values, signature.parameters)
             like = values.get(name)
@@ -96,11 +97,27 @@ def _check(values: dict, parameters) -> None:
             raise ValueError(f"key must be one such as jax.random.key(0), and is {value!r}")
 
 
-def _unknown(call: str, name: str, known: list[str]) -> str:
-    """The error message for an unknown argument."""
-    meant = difflib.get_close_matches(name, known, 1)
-    hint = ELSEWHERE.get(name) or (f"{meant[0]}=" if meant else "")
-    return f"{call} takes no {name}={f': did you mean {hint}?' if hint else ''}"
+def check_known(call: str, given, known: list[str]) -> None:
+    """Raise for unknown arguments, and name the one that may be meant."""
+    for name in given:
+        if name not in known:
+            meant = difflib.get_close_matches(name, known, 1)
+            hint = ELSEWHERE.get(name) or (f"{meant[0]}=" if meant else "")
+            raise TypeError(f"{call} takes no {name}={f': did you mean {hint}?' if hint else ''}")
+
+
+def hints_at_names(cls: Any) -> Any:
+    """The class, with a constructor that answers an unknown argument as every public call does."""
+    made = cls.__init__
+    known = [*inspect.signature(made).parameters]
+
+    @functools.wraps(made)
+    def init(self, *args, **options):
+        check_known(type(self).__name__, options, known)
+        made(self, *args, **options)
+
+    cls.__init__ = init
+    return cls
 
 
 def _to_host(tree):

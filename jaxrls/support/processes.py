@@ -113,6 +113,6 @@ def _connected():
         yield
     except (ValueError, RuntimeError) as error:
         raise OtherFailed(
-            "another process is gone, or cannot be reached: look at what it last said. Sums kept "
-            f"by checkpoint= go on from there: {error}"
+            "another process has ended, or cannot be reached: see what it printed last; with "
+            f"checkpoint= the same call continues: {error}"
         ) from error

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrls.support.door import hints_at_names
+
 # The classes that `save` writes and `load` builds, by their name in a file.
 REGISTRY: dict[str, type] = {}
 LIBRARY = "jaxrls"
@@ -86,7 +88,7 @@ def pytree(cls):
     """
     if "__eq__" not in vars(cls):
         cls.__eq__, cls.__hash__ = _equal, _hash
-    cls = dataclass(frozen=True, eq=False)(cls)
+    cls = hints_at_names(dataclass(frozen=True, eq=False)(cls))
     meta = [f.name for f in fields(cls) if f.metadata.get("static")]
     data = [f.name for f in fields(cls) if f.name not in meta]
 

@@ -34,8 +34,8 @@ def smooth(plan):
         rls.LeaveOneOut(),
         rls.kfold(plan),
         held,
-        rls.GCV(),
-        rls.Evidence(),
+        rls.gcv,
+        rls.log_marginal_likelihood,
         rls.LogPredictive(),
         rls.LogPredictive("loo"),
     )

@@ -65,8 +65,8 @@ def criteria(plans, held, loss=every_loss) -> dict[str, rls.Criterion]:
     }
     found |= {f"kfold {name}": rls.kfold(plan, loss) for name, plan in plans.items()}
     found |= {
-        "gcv": rls.GCV(),
-        "evidence": rls.Evidence(),
+        "gcv": rls.gcv,
+        "evidence": rls.log_marginal_likelihood,
         "given": Given(own_loo),
         "pairs": rls.PairsOut(loss=rls.squared_error),
     }

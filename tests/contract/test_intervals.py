@@ -147,6 +147,6 @@ def test_a_factor_that_lacks_it_is_named(name, unchecked):
     case = FACTORS[name]
     factor = jax.eval_shape(lambda X: case.make(X, None, True), case.X)
     with pytest.raises(
-        ValueError, match=rf"a factor by route '{factor.route}'.* tells no intervals: make it"
+        ValueError, match=rf"a factor by route '{factor.route}'.* or intervals: use another"
     ):
         factor.smoother(array(LAM))

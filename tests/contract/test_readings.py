@@ -18,7 +18,7 @@ from jaxrls.problem.weights import Weights
 pytestmark = pytest.mark.any_precision  # counts of readings
 LAMS = np.geomspace(0.01, 10, 50)
 HOSTS = [name for name, case in FACTORS.items() if isinstance(case.X, HostRows)]
-WHOLE = [rls.GCV(), rls.Evidence()]
+WHOLE = [rls.gcv, rls.log_marginal_likelihood]
 
 
 def counted(rows, fn):

@@ -102,6 +102,7 @@ def test_a_factor_that_lacks_it_is_named(name, unchecked):
     case = FACTORS[name]
     factor = case.make(case.X, None, True)
     with pytest.raises(
-        ValueError, match=rf"a factor by route '{factor.route}'.* tells no variances: make it"
+        ValueError,
+        match=rf"a factor by route '{factor.route}'.* has no posterior variances: use another",
     ):
         factor.spread(array(LAM))

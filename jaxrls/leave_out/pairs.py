@@ -191,7 +191,7 @@ def _summed(fn, system, i, j, mask):
         values = values if mask is None else jnp.where(mask, values, 0)
         return jnp.sum(values, axis=(1, 2))
 
-    held = Held(e, *one[:2], one[2:]), Held(f, *other[:2], other[2:])
+    held = (Held(e, a[0], a[1], a[2:]) for e, a in ((e, one), (f, other)))
     return jax.tree.map(total, fn(*held))
 
 

@@ -43,8 +43,8 @@ def check_kernel(kernel) -> None:
     """Raise unless it is a jaxrls kernel."""
     if not isinstance(kernel, Kernel):
         raise ValueError(
-            f"kernel must be a jaxrls kernel such as Gaussian(1.0), and is {kernel!r}: fit and tune "
-            "also take the names 'gaussian', 'laplacian', 'matern' and 'linear'"
+            f"kernel must be a jaxrls kernel such as Gaussian(1.0), and is {kernel!r}: fit and "
+            "tune also take the names 'gaussian', 'laplacian', 'matern' and 'linear'"
         )
 
 

@@ -144,10 +144,7 @@ class Spectrum(Factor):
     @property
     def directions(self) -> Float[Array, "c r"]:
         """The coefficients of every direction: `basis`, or √v U where they are dual."""
-        if self.basis is not None:
-            return self.basis
-        dual = self.weights.scale(self.left_vectors())
-        return dual if self.solved is None else dual * self.solved
+        return self.weights.scale(self.left_vectors()) if self.basis is None else self.basis
 
     def project(self, labels):
         """z = Uᵀ√v y."""
@@ -173,7 +170,8 @@ class Spectrum(Factor):
 
     def coefficients(self, solution, lams):
         """basis (D ∘ z), O(c r t L)."""
-        solved = solution.state[:, None] / (self.s[:, None, None] + lams)
+        z = solution.state if self.solved is None else solution.state * self.solved[:, None]
+        solved = z[:, None] / (self.s[:, None, None] + lams)
         beta = solution.labels.start[:, None] - times(self.across, solved)
         coef = times(self.directions, solved)
         return jnp.moveaxis(coef, 1, 0), jnp.moveaxis(beta, 1, 0)
@@ -304,6 +302,8 @@ class Spectrum(Factor):
         or for few rows by the basis.
         """
         of, kept = (self.expansion, self.fixed.lean()), 1 / jnp.sqrt(self.s + lam)
+        if self.solved is not None:
+            kept = kept * self.solved
         if self.basis is None:
             half, middle = self.directions * kept, self.across * kept
             return DualSpread.of_matrix(self, lam, half, middle, self.training_design())
@@ -346,7 +346,8 @@ class Spectrum(Factor):
         (D ∘ z).
         """
         G = matmul(self.training_design(), self.directions)
-        return G - self.fixed.fitted(self.fixed.rows, self.across)
+        G = G - self.fixed.fitted(self.fixed.rows, self.across)
+        return G if self.solved is None else G * self.solved
 
 
 # how spectra are made -----------------------------------------------------------------------------
@@ -381,7 +382,6 @@ def factor_symmetric(
     solved = None if semidefinite else jnp.where(s < -floor, 0, 1).astype(dtype)
     s, below = clip(s, constant)
     across, report = matmul(across, weights.scale(U)), Report("gram", floor, below)
-    across = across if solved is None else across * solved
     made = Whole(U), s, across, weights, fixed, expansion, report
     return Spectrum(*made, solved=solved, training=training, complete=True)
 

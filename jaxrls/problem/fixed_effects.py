@@ -332,12 +332,12 @@ class Levels(FixedEffects):
                 f"fixed_effects must have a level for each of {m} rows, and has {len(labels)}"
             )
         known = {name: number for number, name in enumerate(self.names)}
-        missing = [label for label in labels.tolist() if label not in known]
-        if missing:
+        try:
+            return jnp.asarray([known[label] for label in labels.tolist()], jnp.int32)
+        except KeyError as error:
             raise ValueError(
-                f"fixed_effects has the level {missing[0]!r}, which no fitted row has: leave it out"
-            )
-        return jnp.asarray([known[label] for label in labels.tolist()], jnp.int32)
+                f"fixed_effects has the level {error}, which no fitted row has: leave it out"
+            ) from None
 
     def rest(self, rows, free):
         """The coefficient of each row's level."""

@@ -45,7 +45,7 @@ from jaxrls.inference.posterior import Posterior
 from jaxrls.inference.two_sided import KroneckerFit, KroneckerModel
 from jaxrls.io.archive import load, save
 from jaxrls.io.sources import stream
-from jaxrls.io.tables import airfoil
+from jaxrls.io.tables import airfoil, predict_to_file
 from jaxrls.kernels.given import FeatureMap, FunctionKernel, Precomputed
 from jaxrls.kernels.inner import (
     Constant,
@@ -165,6 +165,7 @@ __all__ = [
     "pairwise_ranking_error",
     "path",
     "polynomial_features",
+    "predict_to_file",
     "save",
     "select_columns",
     "select_landmarks",

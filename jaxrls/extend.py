@@ -1,5 +1,5 @@
-"""What parts of one's own are made of: classes that JAX takes apart, rows and their moments, and
-the contract between factors and what asks them.
+"""Base classes and decorators for parts of your own: pytrees, rows and their moments, and the
+contract between factors and criteria.
 """
 
 from jaxrls.factors.contract import Factor, Report, Solution, Solver

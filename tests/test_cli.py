@@ -215,11 +215,12 @@ def test_the_grid_and_the_search(folder, capsys):
 
 
 def test_tune(folder, capsys):
-    out = run(capsys, "fit", "train.csv", "--tune", "--width", "30", "--out", "m")
+    out = run(capsys, "fit", "train.csv", "--tune", "--ard", "--width", "30", "--out", "m")
     before, after = re.search(r"loo error (\S+) -> (\S+) in \d+ step", out).groups()
     assert float(after) < float(before)
-    width = float(re.search(r"tuned .*width (\S+)", out).group(1))
-    assert rls.load("m").model.kernel.kernel.width == pytest.approx(width, rel=1e-3)
+    widths = [float(word) for word in re.search(r"tuned .*width (.*)", out).group(1).split()]
+    assert len(widths) > 1
+    assert rls.load("m").model.kernel.kernel.width == pytest.approx(widths, rel=1e-3)
 
 
 def test_ranks_within_groups_are_those_of_fit(folder, capsys):
@@ -262,7 +263,7 @@ REFUSED = {
     "fit train.csv --width 0": "Gaussian.width must be positive",
     "fit train.csv --lams 1,-1": "lams must be positive",
     "fit train.csv --lams 1": "lams must be how many",
-    "fit train.csv --groups a --criterion gcv": "groups= leaves groups out",
+    "fit train.csv --groups a --criterion gcv": "--groups leaves groups out",
     "predict no new.csv": "no: No such file",
     "predict train.csv new.csv": "train.csv was not written by jaxrls.save",
     "predict kernel new.csv": "must hold a model or a fit, and holds a Linear",
@@ -273,8 +274,8 @@ REFUSED = {
 }
 USAGE = """guess; fit; fit t --kernel tbf; fit t --width wide; fit t --kernel linear --width 1
 fit t --degree 3; fit t --kernel polynomial --degree 1.5; fit t --lams 1,; fit t --criterion aic
-fit t --no-stand; fit t --missing mean; fit t --rank --tune; fit t --criterion pairs --tune
-fit t --rank --stream; fit t --rank --criterion kfold; predict m; predict m new --o p"""
+fit t --no-stand; fit t --missing mean; fit t --ard; fit t --rank --tune
+fit t --criterion pairs --tune; fit t --rank --stream; fit t --rank --criterion kfold; predict m; predict m new --o p"""
 
 
 def test_what_is_wrong_is_told_in_a_line(folder, capsys):

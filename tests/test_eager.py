@@ -78,6 +78,35 @@ def test_a_second_call_compiles_nothing(name, caplog):
     assert (one != other).any()
 
 
+@pytest.mark.any_precision
+@pytest.mark.parametrize("kernel", [KERNEL, rls.Linear()], ids=["gram", "covariance"])
+def test_other_numbers_of_rows_compile_nothing(kernel, caplog):
+    """Rows of weight 0 fill them up to a number that they share; what a fit gives is of its rows
+    alone, as by a factor of those.
+    """
+    for n in (45, 50, 60):
+        X, y, new = (part.astype(DTYPE) for part in data(n, n))
+        y = X[:, 0] + np.sin(X[:, 1]) + 0.3 * y
+        weights = np.linspace(0, 1, n).astype(DTYPE) if n == 50 else None
+        with jax.log_compiles(n == 60):
+            fit = rls.fit(kernel, X, y, weights=weights, lams=[1e-4, 0.3, 1e3])
+            mean, std = fit.predict(new, return_std=True)
+            lower, _ = fit.intervals(new, 0.7)
+            tuned = rls.tune(KERNEL, X, y, weights=weights, steps=2)
+            again = fit.at(0.5)
+        factor = rls.factorize(kernel, X, weights=weights)
+        for one in (fit, again):
+            solution = factor.solve(y)
+            assert_close(one.loo_residuals, solution.residuals(one.lam[None])[0, :, 0], 1e4 * EPS)
+            assert_close(one.error, rls.loo(factor, y, one.lam[None])[0], 1e4 * EPS)
+        if fit.model.points is not None:
+            assert fit.model.points.shape == (n, 2)
+            assert_close(fit.model.coef, rls.coef(factor, y, fit.lam).coef, 1e4 * EPS)
+        assert (lower < mean).all() and (std > 0).all() and tuned.loo_residuals.shape == y.shape
+        assert fit.loo_predictive().std.shape == y.shape
+    assert not programs(caplog)
+
+
 def programs(caplog) -> list[str]:
     """Those that were compiled."""
     return [record.message for record in caplog.records if record.message.startswith("Compiling ")]

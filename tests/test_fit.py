@@ -91,7 +91,8 @@ def with_errors(*columns):
 @pytest.mark.parametrize("options", [{}, {"landmarks": 5}, {"weights": np.arange(24.0) % 3}])
 def test_a_default_fit_inside_of_jit_and_vmap(options):
     """Where no λ is known, so that the grid is all that is looked at; of data whose best λ is far
-    from rounding, so that it is outside too.
+    from rounding, so that it is outside too. The grid begins at the smallest eigenvalue, which
+    rounding moves by eps s_max.
     """
     sets = [data(seed=seed) for seed in (0, 1)]
     X, y = (jnp.stack([array(one[i]) for one in sets]) for i in (0, 1))
@@ -103,11 +104,11 @@ def test_a_default_fit_inside_of_jit_and_vmap(options):
 
     want = [fit(X[i], y[i]) for i in (0, 1)]
     for i, found in enumerate(map(jax.jit(fit), X, y)):
-        jax.tree.map(lambda a, b: assert_close(a, b, 1e4 * EPS), found, want[i])
+        jax.tree.map(lambda a, b: assert_close(a, b, EPS**0.5), found, want[i])
     together = jax.vmap(fit)(X, y)
     for i in (0, 1):
         one = jax.tree.map(lambda a: a[i], together)  # noqa: B023
-        jax.tree.map(lambda a, b: assert_close(a, b, 1e4 * EPS), one, want[i])
+        jax.tree.map(lambda a, b: assert_close(a, b, EPS**0.5), one, want[i])
 
 
 def test_ties_go_to_the_larger_lam():
@@ -313,6 +314,8 @@ def test_float64_is_kept_where_the_switch_is_off():
             if not isinstance(leaf, float)
         )
         assert isinstance(prediction, np.ndarray) and prediction.dtype == np.float64
+        K = rls.gram(KERNEL, X)
+        assert isinstance(K, np.ndarray) and K.dtype == np.float64
         narrow = rls.fit(KERNEL, jnp.asarray(X), Y, lams=LAMS[2:])
         assert (
             isinstance(narrow.errors, jax.Array)

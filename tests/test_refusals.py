@@ -29,7 +29,7 @@ REFUSED = {
     "distance of a vector": (lambda: rls.median_distance(Y), r"X\[None\] for one row"),
     "order of distances": (lambda: rls.median_distance(X, order=7), "order must be 1"),
     "scores": (lambda: rls.decode("abc", [0, 1]), "scores must hold real numbers"),
-    "classes": (lambda: rls.decode(Y, None), "classes must be those of encode"),
+    "classes": (lambda: rls.decode(Y, None), "classes must be"),
     "no fit": (lambda: rls.conformal_labels(3, X, Y), "fit must be a fit"),
     "X too large": (lambda: rls.fit(K, [[HUGE], [1]], [1, 2]), "X must hold real numbers"),
     "Y too large": (lambda: rls.fit(K, X[:2], [HUGE, 2]), "Y must hold real numbers"),

@@ -195,6 +195,20 @@ def test_a_missing_extra_is_named(write, tmp_path, monkeypatch):
         out({"prediction": np.ones(2)})
 
 
+def test_a_stream_is_predicted_into_a_file(write, tmp_path):
+    rows = np.random.default_rng(0).normal(size=(40, 3))
+    rows[:, 2] += 3 * rows[:, 0]
+    text = "a,b,y\n" + "\n".join(",".join(map(str, row)) for row in rows.tolist())
+    fit = rls.fit(rls.Linear(), rows[:, :2], rows[:, 2], keep=True)
+    new, path = rls.stream(write(text), target="y"), str(tmp_path / "new.csv")
+    assert new.names == ("a", "b")
+    assert rls.predict_to_file(fit, new, path, level=0.8) == 40
+    found = np.genfromtxt(path, delimiter=",", names=True)
+    assert found.dtype.names == ("prediction", "lower", "upper")
+    np.testing.assert_allclose(found["prediction"], fit.predict(rows[:, :2]), 1e-12)
+    np.testing.assert_allclose(found["upper"], fit.intervals(rows[:, :2], 0.8)[1], 1e-12)
+
+
 def test_the_same_inputs_in_another_file(write):
     def predicting(path, choice, header=True):
         files = Files((path,), choice, header, predict=True)

@@ -1,5 +1,5 @@
-"""Docstrings as they stand in the code, made ready for a page: doctests become code, and Shapes,
-Cost, Raises, Source paragraphs of their own.
+"""What mkdocstrings cannot know of this package: annotations are texts of jaxtyping, `pytree` makes
+dataclasses, doctests are code, and each of **Cost**, **Source** and the like begins a paragraph.
 """
 
 import ast
@@ -7,8 +7,8 @@ import re
 
 import griffe
 
-WORDS = "Shapes|Arguments|Returns|Cost|Raises|Warns|Fails|Source"
-SECTIONS = {"Args:": "**Arguments**:", "Returns:": "**Returns**", "Raises:": "**Raises**"}
+DOCTEST = re.compile(r"^>>>.*?(?=\n\n|\Z)", re.DOTALL | re.MULTILINE)
+PARAGRAPH = re.compile(r"(?<=[.;)])\s(?=\*\*(?:Cost|Raises|Warns|Fails|Source)\*\*)")
 PYTREE = {"pytree", "jaxrls.extend.pytree", "jaxrls.support.pytrees.pytree"}
 
 
@@ -35,13 +35,15 @@ class Docstrings(griffe.Extension):
         elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             made = attr.parent.members.get(ast.unparse(node.value.func))
             if isinstance(made, griffe.Class) and made.docstring:
-                attr.docstring = griffe.Docstring(made.docstring.value, parent=attr)
+                known = made.docstring
+                how = {"parser": known.parser, "parser_options": known.parser_options}
+                attr.docstring = griffe.Docstring(known.value, parent=attr, **how)
 
     def on_object(self, *, obj, **kwargs):
-        """Any object with a docstring, but estimators, whose sections are NumPy's."""
+        """Doctests and paragraphs, but of estimators, whose sections are NumPy's."""
         if obj.docstring and not obj.path.startswith("jaxrls.sklearn"):
-            names = [parameter.name for parameter in obj.parameters] if obj.is_function else []
-            obj.docstring.value = paragraphs(obj.docstring.value, names)
+            text = PARAGRAPH.sub("\n\n", obj.docstring.value)
+            obj.docstring.value = DOCTEST.sub(r"```pycon\n\g<0>\n```", text)
 
     def on_class(self, *, cls, **kwargs):
         """What `pytree` makes of a class is a dataclass, and its fields are the arguments."""
@@ -69,54 +71,3 @@ def default(value) -> str | None:
     if value is None or not str(value).startswith("static("):
         return None if value is None else str(value)
     return (re.search(r"default=(.*)\)$", str(value)) or [None, None])[1]
-
-
-def paragraphs(text: str, names=()) -> str:
-    """Markdown of a docstring; `names` are those of the arguments, which begin the items of a
-    list.
-    """
-    blocks, block = [], []
-    for line in [*text.splitlines(), ""]:
-        starts_code, in_code = line.startswith(">>>"), bool(block) and block[0].startswith(">>>")
-        if block and (not line.strip() or (starts_code and not in_code)):
-            blocks.append(block)
-            block = []
-        if line.strip():
-            block.append(line)
-    return "\n\n".join(markdown(block, names) for block in blocks)
-
-
-def markdown(block, names) -> str:
-    """One paragraph, or one doctest."""
-    if block[0].startswith(">>>"):
-        return "\n".join(["```pycon", *block, "```"])
-    if block[0] in SECTIONS:
-        return section(block)
-    if any(re.match(r"\s*([*-] |\||\d+\. |```|    )", line) for line in block):  # a list or a table
-        return "\n".join(block)
-    parts = re.split(rf"(?<=[.;)]) (?=\*\*(?:{WORDS})\*\*)", " ".join(block))
-    return "\n\n".join(arguments(part, names) if part.startswith("**Arguments**") else part for part in parts)
-
-
-def section(block) -> str:
-    """`Args:` and its like, of which each item begins with a name."""
-    items: list[str] = []
-    for line in block[1:]:
-        if not items or not line.startswith("        "):
-            items.append(line.strip())
-        else:
-            items[-1] += f" {line.strip()}"
-    head = SECTIONS[block[0]]
-    if block[0] == "Returns:":
-        return f"{head} {' '.join(items)}"
-    items = [re.sub(r"^([\w, *]+):", r"`\1`:", item) for item in items]
-    if block[0] == "Raises:" and len(items) == 1:
-        return f"{head} {items[0]}"
-    return "\n".join([head, "", *(f"* {item}" for item in items)])
-
-
-def arguments(text: str, names) -> str:
-    """What is said of arguments, as a list where there are several."""
-    head, _, rest = text.partition(": ")
-    items = re.split(rf"(?<=\.) (?=`(?:{'|'.join(names)})`)", rest) if names else [rest]
-    return text if len(items) < 2 else "\n".join([f"{head}:", "", *(f"* {item}" for item in items)])

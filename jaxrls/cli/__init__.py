@@ -1,1 +1,1 @@
-"""The command line: what is typed, what is done, what is said."""
+"""The command line: its arguments, its two commands and their reports."""

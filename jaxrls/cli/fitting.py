@@ -1,7 +1,8 @@
-"""`fit`: a table, or rows that stream, read, fitted, reported and saved."""
+"""The command `fit`: reads a table or a stream of rows, fits, reports and saves."""
 
 import os
 import time
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -42,6 +43,8 @@ def run_fit(args) -> None:
     kernel: Any = named_kernel(args.kernel, thin, width=width, degree=args.degree)
     kinds = "" if classes is None else f" ({len(classes)} classes: {', '.join(classes[:5])})"
     rows, inputs = count(n, "row"), count(X.shape[1], "input")
+    if args.ard:
+        kernel = replace(kernel, width=np.full(X.shape[1], kernel.width))
     show("data", f"{files}{', streamed' * args.stream}: {rows}, {inputs}, target {target}{kinds}")
     show("kernel", f"{args.kernel}{numbers_of(kernel)}")
     if args.standardize:
@@ -95,10 +98,12 @@ def chosen(args, name: str, classes, groups):
 
 
 def numbers_of(kernel) -> str:
-    """Its parameters by name, in words."""
+    """Its parameters by name, in words, without those of columns that are standardized."""
     leaves = jax.tree_util.tree_flatten_with_path(kernel)[0]
     named = [(jax.tree_util.keystr(path).split(".")[-1], leaf) for path, leaf in leaves]
-    return "".join(f", {name} {float(leaf):.4g}" for name, leaf in named if not np.ndim(leaf))
+    words = lambda leaf: " ".join(f"{number:.4g}" for number in np.ravel(leaf))
+    constants = Standardized.constants
+    return "".join(f", {name} {words(leaf)}" for name, leaf in named if name not in constants)
 
 
 def check_outputs(out, plot) -> None:

@@ -1,4 +1,4 @@
-"""One command from what is typed to its exit code, and one line where something is wrong."""
+"""Parses arguments, runs one command, and turns errors into one line and an exit code."""
 
 import argparse
 import contextlib
@@ -76,6 +76,7 @@ data DATA          file, files, pattern or folder; all columns but those named b
 --width W          kernel width in units of the inputs as fitted; by default their median distance
 --degree D         of the polynomial kernel, %(default)s by default
 --tune             tune the kernel by the gradient of the criterion
+--ard              with --tune, a width for each input
 --criterion NAME   what to minimise, of %(choices)s; loo (leave-one-out) by default, pairs with
                    --rank
 --folds K          of kfold without --groups, %(default)s by default
@@ -185,6 +186,8 @@ def check_fit(args):
         yield f"--width does not go with --kernel {args.kernel}"
     if args.degree != 2 and args.kernel not in POLYNOMIAL:
         yield f"--degree does not go with --kernel {args.kernel}"
+    if args.ard and not (args.tune and args.kernel in RADIAL):
+        yield "--ard tunes a width for each input: give --tune and a kernel that has a width"
     if args.tune and ordered:
         yield "--tune takes a gradient, which the order of pairs has not: give --width"
     if args.rank and args.criterion == "kfold" and args.groups is None:
@@ -224,7 +227,10 @@ def main(
 
 def complain(message) -> int:
     """One line on stderr."""
-    print("jaxrls: " + " ".join(str(message).split()), file=sys.stderr)
+    words = re.sub(
+        r"\b(landmarks|lams|groups|weights)= ?", r"--\1 ", " ".join(str(message).split())
+    )
+    print(f"jaxrls: {words}", file=sys.stderr)
     return 2
 
 

@@ -1,4 +1,4 @@
-"""`predict`: the rows of a table predicted by a saved model."""
+"""The command `predict`: predicts the rows of a table with a saved model."""
 
 import sys
 from typing import Any
@@ -9,7 +9,7 @@ import jaxrls as rls
 from jaxrls.cli.fitting import KNOWN, inputs_of
 from jaxrls.cli.report import at_terminal, count
 from jaxrls.io.sources import Choice, Files, paths_of
-from jaxrls.io.tables import rows_to, writing
+from jaxrls.io.tables import predicted, rows_to, writing
 from jaxrls.support.pictures import progress_bar
 
 
@@ -37,18 +37,7 @@ def run_predict(args) -> None:
             if not n:
                 continue
             X = inputs_of(piece.place, piece.X, texts, known)
-            # The last row again up to a power of two of them: each number of rows is a program.
-            X = X[np.minimum(np.arange(2 ** (n - 1).bit_length()), n - 1)]
-            scores = model.predict(X)[:n]
-            columns = name_columns(scores, "prediction")
-            if classes:
-                columns = {"prediction": rls.decode(scores, classes)}
-                columns |= name_columns(scores, "score", classes)
-            if args.interval is not None:
-                for name, end in zip(
-                    ("lower", "upper"), model.intervals(X, args.interval), strict=True
-                ):
-                    columns |= name_columns(end[:n], name)
+            columns = predicted(model, X, args.interval, classes)
             write(columns)
             target = texts[len(choice.one_hot) :]
             if target and "prediction" in columns:
@@ -58,15 +47,6 @@ def run_predict(args) -> None:
     lines = [f"{count(rows, 'prediction')} written to {args.out}"] if args.out else []
     for line in lines + verdict(found, classes, args.interval is not None):
         print(line, file=sys.stdout if args.out else sys.stderr)
-
-
-def name_columns(values, name: str, labels=None) -> dict[str, np.ndarray]:
-    """The columns of a matrix by the names they are written under."""
-    values = np.asarray(values)
-    if values.ndim == 1:
-        return {name: values}
-    labels = labels or range(values.shape[1])
-    return {f"{name}_{label}": column for label, column in zip(labels, values.T, strict=True)}
 
 
 def judged(columns, target, classes) -> tuple:

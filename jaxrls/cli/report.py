@@ -1,4 +1,4 @@
-"""What is printed: the report of a fit, and without a command a demo."""
+"""The printed report of a fit, and the demo that runs without a command."""
 
 import sys
 import time

@@ -65,8 +65,8 @@ class PairsOut(Ordered):
             there was no event. A pair then counts where its smaller time is an event's, and
             predictions are times.
         within: labels (n,), or what `folds` made of them: all pairs of rows of equal label, such as
-            those of one query. Residuals of a fit are then those with whole queries left out. With
-            `fit(fixed_effects=levels(queries))` it is RankRLS.
+            those of one query. `loo_residuals` of a fit are then those with whole queries held out.
+            With `fit(fixed_effects=levels(queries))` it is RankRLS.
         loss: of differences of residuals and of labels; `squared_error` is smooth, and tunes by
             gradient.
 

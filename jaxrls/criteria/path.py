@@ -1,5 +1,5 @@
-"""What one factor gives at every λ, or at one: coefficients, degrees of freedom and held-out
-residuals; for two-sided data also the errors of held-out entries, rows and columns.
+"""Coefficients, degrees of freedom and held-out residuals of a factor, at every λ or at one; for
+two-sided data also the errors of held-out entries, rows and columns.
 """
 
 from collections.abc import Callable

@@ -34,8 +34,9 @@ class LeaveOneOut(Positive):
     Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ, with every row, or every group of rows, left out in turn. For single
     rows e = c/p, c = P̃y, p = diag P̃, P̃ the inverse of K̃ + λI; for a group e_B = [P̃_BB]⁻¹c_B.
 
-    Called as `criterion(factor, Y, lams)` it gives the error at every λ; in `fit(criterion=…)` λ is
-    chosen by it. `loo` is the one of squared errors, `kfold(groups)` the one of groups.
+    Called as `criterion(factor, Y, lams)` it returns the error at every λ, and `fit(criterion=…)`
+    chooses λ by it. `loo` is this criterion with squared errors and single rows, `kfold(groups)`
+    with groups.
 
     Args:
         loss: what is averaged: `squared_error`, `absolute_error`, `zero_one_loss`, or any function
@@ -117,9 +118,9 @@ class LogPredictive(Criterion):
     = c/p and σᵢ² = 1/pᵢ, p = diag (K + λV⁻¹)⁻¹, V the weights. As in `log_marginal_likelihood`, y ~
     N(0, τ(K + λV⁻¹)), with a flat prior on an intercept.
 
-    Unlike `loo` it also judges the predicted variances. It depends less on the kernel being right
-    than the evidence does: each label is predicted from all others, and their joint prior does not
-    count.
+    Unlike `loo` it also judges the predicted variances. It suffers less from a wrong kernel than
+    the evidence does, as each label is predicted from all others and the prior of all labels
+    together plays no part.
 
     Args:
         scale: τ, by default 1: the noise variance is λ and the kernel is the prior covariance, as

@@ -1,1 +1,3 @@
-"""The one hard step behind one contract: spectrum or Cholesky, dual or primal."""
+"""Factorizations of a kernel and its rows, by spectrum, Cholesky or iteration: of K (dual) or of
+moments of features (primal).
+"""

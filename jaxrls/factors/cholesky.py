@@ -1,4 +1,5 @@
-"""One Cholesky factor of K̃ + λI for every λ, without a spectrum, differentiable in everything.
+"""The dual problem by a Cholesky factor of K̃ + λI for each λ, K̃ = √v K √v; differentiable in
+everything.
 
 R = λP̃ with P̃ the inverse from which the fixed effects are projected out. Leave-one-out, GCV,
 k-fold, hold-out and the evidence have exact derivatives, of any order, in kernel parameters, λ, X,

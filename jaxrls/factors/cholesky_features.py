@@ -1,10 +1,10 @@
-"""The primal problem at one λ after another by Cholesky, on explicit features or on landmarks,
-differentiable in everything, the landmarks included.
+"""The primal problem by a Cholesky factor for each λ, on explicit features or on landmarks;
+differentiable in everything, the landmarks too.
 
-With ψ of a row (for landmarks k(x, points), K_RR = LLᵀ and φ = L⁻¹ψ; else φ = ψ), ΦᵀΦ + λI = AAᵀ
-for weighted Φ minus its fit by the fixed effects, and R = L⁻ᵀA⁻ᵀ: a row enters as u = (ψ − b·fit)R,
-its part of M in `leave_out.view`, and labels as q = A⁻¹Φᵀ√v y. Coefficients are Rq, ŷ = u·q,
-leverage v|u|².
+On landmarks a row has ψ = k(x, points) and φ = L⁻¹ψ with K_RR = LLᵀ; explicit features are φ = ψ.
+For weighted Φ, minus its fit by the fixed effects, ΦᵀΦ + λI = AAᵀ and R = L⁻ᵀA⁻ᵀ. A row has the
+coordinates u = (ψ − b·fit)R, its part of M in `leave_out.view`, and labels have q = A⁻¹Φᵀ√v y. Then
+coefficients are Rq, ŷ = u·q, and the leverage v|u|².
 """
 
 from collections.abc import Callable

@@ -1,4 +1,5 @@
-"""The contract: a `Factor` knows neither λ nor labels; with labels it is a `Solution`, for any λ.
+"""The contract between factorizations and what uses them: a `Factor` is made without λ and labels;
+with labels it is a `Solution`, which serves any λ.
 
 Criteria, searches and models use a `Solution` only. A new factor is one class that gives its
 coefficients, sums and residuals at some λ, and the residual operator R as a `View`.
@@ -80,7 +81,7 @@ class Outcome(NamedTuple):
 
 
 class Solver(ABC):
-    """How the hard step, the factorization, is done: the base class of solvers, your own included.
+    """The base class of solvers, your own included: how the factorization is done.
 
     One of your own is a `pytree` that defines `solve`, whose solution holds a `Factor`.
 
@@ -104,7 +105,7 @@ class Solver(ABC):
         leave: bool,
         block_size: int | None,
     ) -> "Solution":
-        """Factor, and take the labels in, in as few readings of the rows as possible.
+        """Factor and attach the labels, in as few readings of the rows as possible.
 
         Args:
             kernel: a jaxrls kernel.
@@ -113,7 +114,7 @@ class Solver(ABC):
             weights: sample weights.
             fixed: fixed effects, an intercept among them.
             landmarks: `Landmarks`, row numbers (m,) or points (m, d); None for all rows.
-            leave: whether a landmark that is a row leaves with its row.
+            leave: whether a landmark that is a row is held out with its row.
             block_size: rows at a time; None for the default.
 
         Returns:
@@ -152,8 +153,8 @@ class Factor(ABC):
         """The sum of the eigenvalues of K̃, without what the fixed effects take of it."""
 
     def project(self, labels: Labels) -> Any:
-        """What the factor needs of labels, an array whose last axis is that of targets. By default
-        √v (y − mean), where the work begins with λ.
+        """The labels as the factor needs them, an array whose last axis is that of targets; by
+        default √v (y − mean), if all work depends on λ.
         """
         return labels.scaled
 
@@ -520,8 +521,8 @@ class Solution:
         """Sum a function of held-out residuals and leverages over rows, for every λ: `left_out` of
         single rows with one more argument.
 
-        v/λ · (1 − leverage) is one over the variance of a label given all others. For a landmark
-        that leaves with its row it is that of the fit without it.
+        v/λ · (1 − leverage) is one over the variance of a label given all others. For a row that is
+        a landmark it belongs to the fit without this landmark.
 
         Args:
             fn: `fn(residuals, remaining, labels, weights)`, with `remaining` = 1 − leverage, (b, 1)

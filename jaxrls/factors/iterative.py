@@ -1,17 +1,17 @@
-"""All of K by products alone: conjugate gradients on K·V in blocks, with the fit on landmarks as
-preconditioner. Coefficients are accurate to a tolerance.
+"""The full kernel matrix without storing it: conjugate gradients with products K·V in blocks, and
+the fit on landmarks as preconditioner. Coefficients are accurate to a tolerance.
 
-Leave-one-out needs the diagonal of P = (K̃ + λI)⁻¹ too, which is estimated: that of P̂ = (K̂ +
-λ'I)⁻¹ on the landmarks exactly, with λ' − λ what they leave of K's diagonal on average, plus the
-mean of g ∘ (P − P̂)g over random signs g, solved for together with the labels. With more landmarks
-or signs its standard error falls.
+Leave-one-out also needs the diagonal of P = (K̃ + λI)⁻¹, which is estimated. A first part is exact:
+the diagonal of P̂ = (K̂ + λ'I)⁻¹ on the landmarks, with λ' − λ the mean diagonal of K − K̂. The
+rest is the mean of g ∘ (P − P̂)g over random signs g, solved for together with the labels. More
+landmarks or signs make its standard error smaller.
 
 Bias: a held-out residual c/p, and its loss, are not linear in p, so that they are biased even where
 the estimate p̂ is not, and biases do not average out over rows. With v the variance of p̂, cp̂/(p̂²
 + v) corrects c/p to first order and is never larger than c/2√v; subtracting half the loss's second
-derivative times the variance (cp̂)²v/(p̂² + v)³ corrects the loss. Where noise hides many rows, as
-at λ far too small, the corrected residuals would look like a small error: the bias, which is
-upwards, is then kept.
+derivative times the variance (cp̂)²v/(p̂² + v)³ corrects the loss. At λ far too small this noise
+hides many rows, and the corrected residuals would look like a small error. The upward bias is then
+kept.
 """
 
 import math
@@ -56,8 +56,8 @@ class Iterative(Solver):
     L (t + probes) columns.
 
     Args:
-        landmarks: how many, or which, the preconditioner is made of: what `landmarks=` of `fit`
-            takes, or in `factorize` all of that but a number. Default 10√n, at most 3000.
+        landmarks: those of the preconditioner, as in `landmarks=` of `fit`; in `factorize` not as a
+            number. Default 10√n, at most 3000.
         tol: the relative residual at which to stop.
         steps: the largest number of steps.
         probes: how many random signs to use for the leave-one-out error, 2 or more; as many as rows

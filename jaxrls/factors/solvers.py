@@ -82,8 +82,8 @@ def factorize(
             intercept for each group.
         landmarks: `Landmarks`, row numbers of X (m,), or points (m, d), for the subset of
             regressors, f(x) = Σₖ k(x, pointsₖ) βₖ. A single number is not taken here.
-        leave: whether a landmark that is a row of X leaves the landmarks when its row is left out,
-            so that no held-out prediction has used its row in any way.
+        leave: whether a landmark that is a row of X is held out with its row, so that no held-out
+            prediction uses this row in any way.
         solver: `Spectral()`, an eigendecomposition for all λ; `Cholesky()`, a factor for each λ,
             cheaper for a few and differentiable in everything; `Refined()` or `Iterative()`. By
             default the cheapest spectrum for the shapes.
@@ -241,9 +241,9 @@ class Refined(Solver):
     below what float32 alone can resolve.
 
     It takes about 16n³ operations for each λ. `fit` with it gives coefficients, held-out residuals
-    and error in float64 whatever the dtype of X, at λ that `lams` names or searches; `fit.run` says
-    how far from the identity the matrix was, times its refined inverse root from both sides, after
-    every step.
+    and error in float64 whatever the dtype of X, at λ that `lams` names or searches; `fit.run` has
+    the distance from the identity after every step: of the matrix, multiplied by its refined
+    inverse root from both sides.
 
     >>> import jaxrls as rls
     >>> rls.factorize(rls.Gaussian(1.0), [[1.0], [2.0]], solver=rls.Refined()).route

@@ -71,7 +71,7 @@ class Spectrum(Factor):
             None.
         dictionary: landmarks that are rows and leave with them, or None.
         complete: whether U is square.
-        hidden: (r,), where s is the level of rounding in place of 0.
+        hidden: (r,), true where s is set to the level of rounding, as it may be 0.
         training: (kernel, rows) where U is kept.
         sums: centred `Moments`, where the rows are not kept.
 

@@ -1,1 +1,1 @@
-"""What a fit leaves behind: predictions, uncertainty, influence, class labels."""
+"""Results of a fit: predictions, uncertainty, influence, class labels."""

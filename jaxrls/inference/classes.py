@@ -1,8 +1,8 @@
 """Classification: labels as ±1 codes, probabilities, and sets of labels from held-out scores.
 
-A row conforms the less, the lower its own label scores by the fit without it. The p-value of a
-label for a new row is the share of rows, itself included, that conform no better; the labels with p
-> α are a set of level 1 − α.
+How well a row conforms is the score of its own label by the fit without it. The p-value of a label
+for a new row is the share of rows that conform no better than the new row would with that label.
+The labels with p > α are a set of level 1 − α.
 """
 
 from functools import partial
@@ -175,9 +175,9 @@ def fit_sigmoid(
 
     minimise −Σ vᵢ (tᵢ log pᵢ + (1 − tᵢ) log(1 − pᵢ)) over slope ≥ 0 and offset, with pᵢ = 1/(1 +
     exp(−slope · sᵢ − offset)). The targets are t = (N₊ + 1)/(N₊ + 2) for codes +1 and 1/(N₋ + 2)
-    for −1, N the sums of weights of each, so that no slope is infinite. Held-out scores that carry
-    no information have a negative slope, as without a row the mean of its class is lower. The slope
-    is then 0, and all rows have the share of +1 as probability.
+    for −1, N the sums of weights of each, so that no slope is infinite. Held-out scores without
+    information would have a negative slope, since a class has a lower mean without one of its rows.
+    The slope is then 0, and every row has the share of +1 as its probability.
 
     Args:
         scores: held-out scores (n,) or (n, t), such as `Y − fit.loo_residuals`.
@@ -320,10 +320,10 @@ def label_p_values(
             with one +1 a row.
 
     **Cost** O((n + m T) log n). **Fails**: there is no guarantee for a finite number of rows, as
-    the fit to all rows and those without a row differ; where the fit is stable, which a large λ
-    makes it, sets of p > α hold the true label in a share of 1 − α as n grows. `conformal_labels`
-    has the guarantee. **Source**: Barber, Candès, Ramdas and Tibshirani 2021, §1 and §5;
-    Steinberger and Leeb 2023.
+    the fit to all rows differs from those without a row. If the fit is stable, as with a large λ,
+    the share of sets that hold the true label tends to 1 − α as n grows, for labels with p > α.
+    `conformal_labels` has the guarantee. **Source**: Barber, Candès, Ramdas and Tibshirani 2021, §1
+    and §5; Steinberger and Leeb 2023.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> left_out, codes = jnp.array([-1.0, -0.5, 0.5, 1.0]), jnp.array([-1.0, -1.0, 1.0, 1.0])
@@ -409,10 +409,10 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
     residual there, divided by 1 − vᵢ (c(xᵢ, xᵢ) − gᵢ c(xᵢ, x))/λ, is the held-out residual of row
     i. Nothing is fitted again.
 
-    **Guarantee**: for exchangeable rows, and a kernel, λ and landmarks that were not chosen by
-    them, sets of p > α hold the true label with probability 1 − α or more, whatever n and the
-    distribution are: over draws of all rows, not for each x. It does not cover a λ chosen by the
-    same rows, though that is one number for all, nor rows with different weights.
+    **Guarantee**: the set of labels with p > α holds the true label with probability 1 − α or more,
+    for every n and every distribution. This is over draws of all rows, not for each x. Rows must be
+    exchangeable, and must not have chosen kernel, λ and landmarks. Rows with different weights are
+    not covered.
 
     Args:
         fit: a `Fit` that kept its solution.

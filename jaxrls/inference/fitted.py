@@ -16,7 +16,14 @@ from jaxrls.linalg.conjugate import Run
 from jaxrls.problem.landmarks import TOLERANCE
 from jaxrls.support.checks import as_array, check_weights, is_concrete
 from jaxrls.support.door import door
-from jaxrls.support.pictures import ORDERED, plot_errors, plot_function, plot_left_out, plot_search
+from jaxrls.support.pictures import (
+    ORDERED,
+    plot_errors,
+    plot_function,
+    plot_left_out,
+    plot_search,
+    title,
+)
 from jaxrls.support.pytrees import pytree, static
 
 K = TypeVar("K", bound=Kernel)  # the type of the kernel that was fitted or tuned
@@ -90,7 +97,7 @@ class Fit(Generic[K]):
         route: the matrix that was factored, in a word, such as "gram".
         criterion: the name of the criterion.
         plan: the solver, and how λ were tried, in words.
-        trace_residual: tr √v(K − K̂)√v, what landmarks leave of K; None without landmarks.
+        trace_residual: tr √v(K − K̂)√v, the part of K that landmarks miss; None without landmarks.
         num_landmarks: the number of landmarks, 0 without.
         run: how an iteration, or a refinement, went; None for direct factors.
         loo_standard_error: the standard error of `error` where it is an estimate, as by
@@ -141,7 +148,9 @@ class Fit(Generic[K]):
         freedom = "" if dof is None else f", {dof:.1f} degrees of freedom"
         of = "" if self.lams is None else f" of {len(self.lams)}"
         left = "" if self.loo_residuals is None else f" on {len(self.loo_residuals)} rows"
-        reached = "" if error is None else f", {self.criterion} error {error:.3g}"
+        name = f"{self.criterion.removesuffix('_error')} error"
+        name = title(self.criterion) if name.startswith("log_") else name
+        reached = "" if error is None else f", {name} {error:.3g}"
         if self.r2 is not None and self.criterion not in ORDERED:
             reached += f", held-out R² {float(self.r2):.3g}"
         kernel, standardized = self.model.kernel, ""
@@ -529,8 +538,8 @@ class Fit(Generic[K]):
             A new `Fit`; this one stays as it is.
 
         Raises:
-            ValueError: as `update`, and where the remaining moments are no sum of rows: no weight,
-                or a negative square. Only this reveals rows that were never fitted.
+            ValueError: as `update`, and where the remaining moments cannot be those of any rows.
+                There is no other check that the rows were fitted.
 
         **Cost** as `update`. **Warns** where more than a third of the digits are lost.
 

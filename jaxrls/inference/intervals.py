@@ -173,7 +173,7 @@ def predictive(jackknife: Jackknife, residuals, amplitude) -> Predictive:
     """Predictive distributions from held-out residuals, with the amplitude τ, or, for None, with
     the one that makes the mean of (eᵢ/σᵢ)² equal to 1.
     """
-    own = jackknife.each(lambda fits: fits.deviations()[:, None])
+    own = jackknife.each(lambda fits: fits.deviations()[:, None])[: len(residuals)]
     e = jnp.asarray(residuals).reshape(len(own), -1)
     tau = amplitude
     if tau is None:

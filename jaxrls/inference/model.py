@@ -1,5 +1,6 @@
-"""The model that a fit leaves behind: a function that predicts."""
+"""The model of a fit: a function that predicts."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from jaxrls.linalg.products import matmul
 from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.rows.compiled import compiled
 from jaxrls.rows.gram import kernel_times
+from jaxrls.rows.padding import common_size, first, padded
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import as_rows
 from jaxrls.support.checks import is_concrete
@@ -64,8 +66,8 @@ class Model:
         Args:
             X: new rows (m, d), dense, sparse or a source of `Rows`.
             fixed_effects: those of the new rows where the fit had such: columns (m, p) or labels of
-                levels (m,). Without labels of levels predictions are scores, up to a constant for
-                each group.
+                levels (m,). Without labels of levels predictions are right up to a constant for
+                each group, as in ranking.
             block_size: rows at a time.
 
         Returns:
@@ -82,14 +84,21 @@ class Model:
         if 0 < m <= PADDED:
             # Each number of rows compiles a program: repeat the last row up to a power of two.
             rows, _ = self.read(X[np.minimum(np.arange(2 ** (m - 1).bit_length()), m - 1)])
-            found = np.asarray(_evaluate(self, rows, block_size=block_size))
-            return jax.device_put(found[:m])  # which compiles nothing
+            return first(_evaluate(self._padded(), rows, block_size=block_size), m)
         rows, effects = self.read(X, fixed_effects)
         out = _evaluate(self, rows, block_size=block_size)
         if self.free is None:
             return out
         rest = self.effects.rest  # type: ignore[union-attr]  # whose coefficients `free` are
         return out + rest(effects, jnp.asarray(self.free))
+
+    def _padded(self) -> "Model":
+        """The same function with coefficients 0 of further points, up to a common size."""
+        if not isinstance(self.points, Numbers) or not self.kernel.knows_diag:
+            return self
+        more = common_size(len(self.points)) - len(self.points)
+        points, coef = map(np.asarray, (self.points, self.coef))
+        return replace(self, points=padded(points, more, "edge"), coef=padded(coef, more))
 
     def read(self, X, fixed_effects=None) -> tuple[Rows, Any]:
         """The rows of X and their fixed effects, checked."""

@@ -1,4 +1,4 @@
-"""What a fit of two-sided data leaves behind: a function of a row of each side."""
+"""Results of a fit of two-sided data: a function of one row of each side."""
 
 from typing import Any
 

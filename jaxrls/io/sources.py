@@ -51,8 +51,9 @@ def stream(
             (means, deviations) uses those instead, such as those of the training rows.
         sample: how many rows are kept in the sample.
         seed: of the random sample.
-        checkpoint: a file in which every sum is saved after each block: if the process is killed,
-            the same calls continue from there, with bitwise the same results.
+        checkpoint: a file in which every sum is saved after each block, from the reading after the
+            first on: if the process is killed, the same calls continue from there, with bitwise the
+            same results.
         block_size: how many rows are processed at a time.
         header: whether the first line of a CSV file holds names.
         progress: show a bar for each reading (needs tqdm).
@@ -61,7 +62,8 @@ def stream(
 
     Returns:
         `Rows`, to pass as X, with attributes `labels` (n,) or (n, t), `row_weights` (n,), and
-        `means` and `scales` (d,), None where there are none.
+        `means` and `scales` (d,), None where there are none, and of files `names`, those of the
+        inputs: `save(path, fit, extra={"names": rows.names})` keeps them.
 
     Raises:
         ValueError: naming file, row and column, for what is missing or not a number; and for files
@@ -89,7 +91,10 @@ def stream(
         )
     options: dict = {"checkpoint": checkpoint, "block_size": block_size, "progress": progress}
     kind = JointRows if distributed else StreamedRows
-    return kind(blocks, standardize=standardize, sample=sample, seed=seed, **options)
+    rows = kind(blocks, standardize=standardize, sample=sample, seed=seed, **options)
+    if isinstance(blocks, Files):
+        rows.names = tuple(blocks.choice.inputs)
+    return rows
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from jaxrls.inference.classes import decode
+from jaxrls.rows.rows import Rows
+from jaxrls.support.checks import as_floats
 from jaxrls.support.files import replacing
 
 FORMATS = {".csv": "csv", ".csv.gz": "csv", ".parquet": "parquet"}
@@ -246,6 +249,65 @@ def numbers_to(file: Any, ending: str) -> Iterator[Writer]:
     yield write
     values = np.concatenate(blocks or [np.empty((0, 1))]).astype(np.float64)
     np.save(file, values[:, 0] if values.shape[1] == 1 else values)
+
+
+def predicted(model: Any, X, level=None, classes=None) -> dict[str, np.ndarray]:
+    """What a model predicts for a block of rows, by the names of columns to write."""
+    n = len(X)
+    # The last row again up to a power of two of them: each number of rows is a program.
+    X = X[np.minimum(np.arange(2 ** (n - 1).bit_length()), n - 1)]
+    scores = np.asarray(model.predict(X))[:n]
+    columns = name_columns(scores, "prediction")
+    if classes:
+        columns = {"prediction": decode(scores, classes)}
+        columns |= name_columns(scores, "score", classes)
+    if level is not None:
+        for name, end in zip(("lower", "upper"), model.intervals(X, level), strict=True):
+            columns |= name_columns(end[:n], name)
+    return columns
+
+
+def name_columns(values, name: str, labels=None) -> dict[str, np.ndarray]:
+    """The columns of a matrix by the names they are written under."""
+    values = np.asarray(values)
+    if values.ndim == 1:
+        return {name: values}
+    labels = labels or range(values.shape[1])
+    return {f"{name}_{label}": column for label, column in zip(labels, values.T, strict=True)}
+
+
+def predict_to_file(model, rows, path, *, level=None, classes=None) -> int:
+    """Predict rows and write the predictions to a file, a block at a time, so that neither need fit
+    into memory.
+
+    Args:
+        model: what `fit` or `tune` returns, or its model.
+        rows: what `stream` returns (with `target=False` for files without labels), or X (m, d).
+        path: the file, complete at the end or not there: CSV, `.parquet`, `.arrow` or `.feather`,
+            all by pyarrow, or `.npy`, whose numbers are held in memory.
+        level: for columns `lower` and `upper` too, the ends of `Fit.intervals`.
+        classes: a list of those of `encode`, for labels in place of scores, which follow.
+
+    Returns:
+        The number of rows. Columns are `prediction`, or `prediction_0` and so on for each target.
+
+    Raises:
+        ValueError: as `predict` and `intervals`.
+
+    **Cost** one reading of the rows, and that of `predict`. **Source**: none.
+
+    >>> import numpy as np, jaxrls as rls, os, tempfile
+    >>> X = np.linspace(0, 1, 20)[:, None]
+    >>> fit, path = rls.fit(rls.Linear(), X, X[:, 0]), os.path.join(tempfile.mkdtemp(), "new.npy")
+    >>> rls.predict_to_file(fit, rls.stream([X[:10], X[10:]]), path), np.load(path).shape
+    (20, (20,))
+    """
+    count, blocks = 0, rows.blocks() if isinstance(rows, Rows) else [as_floats("rows", rows)]
+    with writing(path) as write:
+        for X in blocks:
+            write(predicted(model, X, level, classes))
+            count += len(X)
+    return count
 
 
 # the data set of the package

@@ -54,8 +54,8 @@ class Constant(Kernel):
 
         k(x, z) = value
 
-    In a sum it takes the place of the intercept, which is not penalized and would leave it nothing
-    to fit: give `intercept=False`. Its one feature is √value.
+    In a sum it replaces the intercept: give `intercept=False`, as an unpenalized intercept would
+    leave it nothing to fit. Its one feature is √value.
 
     Args:
         value: a number > 0, by default 1, as in scikit-learn's `ConstantKernel`.

@@ -1,6 +1,6 @@
 """Leave-pair-out: 2×2 blocks of R, entry by entry, and sums over millions of pairs.
 
-A landmark that leaves with its row adds ρρᵀ/δ to the block; where both rows of a pair are
+A landmark that is held out with its row adds ρρᵀ/δ to the block; where both rows of a pair are
 landmarks, c is the cosine of their directions. Blocks of rows of R are computed at one λ after
 another and summed at once, so that only one block is in memory at a time.
 """

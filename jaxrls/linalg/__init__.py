@@ -1,1 +1,1 @@
-"""Products at full precision, decompositions that refuse derivatives, inverses."""
+"""Products at full precision, decompositions, inverses with exact derivatives."""

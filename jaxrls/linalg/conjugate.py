@@ -1,9 +1,9 @@
-"""Conjugate gradients for many right-hand sides at once, each by itself, with one product a step;
-and what became of every one.
+"""Conjugate gradients for many right-hand sides at once, with one product a step for all of them,
+and why each of them stopped.
 
-Nothing is assumed of the product but that it is linear, symmetric and positive definite up to its
-rounding: where rounding makes it something else (products in float32, λ far below their noise) a
-column stops, keeps the best that it had, and says so."""
+The matrix must be symmetric positive definite up to rounding. Where rounding breaks that (products
+in float32, λ far below their noise), a column stops, keeps its best iterate, and reports why.
+"""
 
 from collections.abc import Callable
 from functools import partial

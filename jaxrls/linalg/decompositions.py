@@ -1,5 +1,5 @@
-"""Eigenvalue and singular value decompositions that refuse to be differentiated wrongly, and what
-their eigenvalues are worth; Cholesky factors of what is singular to rounding.
+"""Eigenvalue and singular value decompositions whose derivatives raise an error, the rounding of
+their eigenvalues, and Cholesky factors with jitter.
 """
 
 import jax

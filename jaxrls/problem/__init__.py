@@ -1,1 +1,1 @@
-"""What is fitted, before anything is factored: weights, labels, fixed effects, landmarks, folds."""
+"""The parts of a least-squares problem: weights, labels, fixed effects, landmarks, folds."""

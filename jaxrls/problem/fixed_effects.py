@@ -15,7 +15,14 @@ from jaxrls.linalg.inverses import triangular_inverse
 from jaxrls.linalg.products import matmul
 from jaxrls.problem.folds import Folds, named
 from jaxrls.problem.weights import Weights
-from jaxrls.support.checks import as_array, as_floats, as_labels, check_finite, is_concrete
+from jaxrls.support.checks import (
+    as_array,
+    as_floats,
+    as_labels,
+    check_finite,
+    is_concrete,
+    on_device,
+)
 from jaxrls.support.pytrees import pytree, static
 
 
@@ -39,7 +46,8 @@ class FixedEffects:
     @classmethod
     def constant(cls, total: Float[Array, ""]) -> "FixedEffects":
         """An intercept, over rows of Σv = `total`: H = √v/√Σv."""
-        return cls(None, jnp.reshape(1 / jnp.sqrt(total), (1, 1)), True)
+        xp: Any = np if is_concrete(total) else jnp  # NumPy compiles nothing
+        return cls(None, on_device(xp.reshape(1 / xp.sqrt(total), (1, 1))), True)
 
     @classmethod
     def columns(cls, B: Float[Array, "n p"], weights: Weights, intercept: bool) -> "FixedEffects":
@@ -76,7 +84,7 @@ class FixedEffects:
     @property
     def one(self) -> Float[Array, " q"] | None:
         """The coordinates of a constant in the columns; None where they do not contain it."""
-        return jnp.eye(1, self.count, dtype=self.dtype)[0] if self.intercept else None
+        return on_device(np.eye(1, self.count, dtype=self.dtype)[0]) if self.intercept else None
 
     # B, and products with it ----------------------------------------------------------------------
 
@@ -229,9 +237,9 @@ class FixedEffects:
         if not self.count or not is_concrete(self, weights, folds):
             return
         with jax.ensure_compile_time_eval():
-            rest = self.has_rest(weights, folds)
-            if not bool(jnp.all(rest)):
-                raise ValueError(self._no_rest(named(folds, int(jnp.argmin(rest)))))
+            rest = np.asarray(self.has_rest(weights, folds))
+            if not rest.all():
+                raise ValueError(self._no_rest(named(folds, int(np.argmin(rest)))))
 
     def _no_rest(self, rows: str) -> str:
         if self.rows is None:
@@ -247,8 +255,9 @@ class FixedEffects:
     def has_rest(self, weights: Weights, folds: Folds | None) -> Any:
         """Whether B keeps its rank without each row, (n,), or each fold, (k,)."""
         if self.rows is None:  # a constant does while any row of positive weight stays
-            used = weights.used.astype(int)
-            return jnp.sum(used) > (used if folds is None else folds.sums(used))
+            v = weights.values
+            used = np.ones(weights.n, int) if v is None else weights.used.astype(int)
+            return used.sum() > (used if folds is None else folds.sums(on_device(used)))
         least = 4 * weights.n**0.5 * float(jnp.finfo(weights.dtype).eps)
         if folds is None:
             return 1 - self.leverage(self.rows, weights.array) > least

@@ -44,7 +44,7 @@ def check_kernel(kernel) -> None:
     if not isinstance(kernel, Kernel):
         raise ValueError(
             f"kernel must be a jaxrls kernel such as Gaussian(1.0), and is {kernel!r}: fit and "
-            "tune also take the names 'gaussian', 'laplacian', 'matern' and 'linear'"
+            "tune also take the names 'gaussian', 'laplacian', 'matern52', 'linear' and others"
         )
 
 

@@ -4,11 +4,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxrls.linalg.products import matmul, safe_sqrt
 from jaxrls.rows.rows import Rows
-from jaxrls.support.checks import as_array, as_floats, check_weights
+from jaxrls.support.checks import as_array, as_floats, check_weights, on_device
 from jaxrls.support.pytrees import pytree, static
 
 
@@ -82,12 +83,14 @@ class Weights:
     @property
     def count(self) -> Float[Array, ""]:
         """The number of rows of positive weight."""
+        if self.values is None:
+            return on_device(np.asarray(self.n, self.dtype))
         return jnp.sum(self.used).astype(self.dtype)
 
     @property
     def total(self) -> Float[Array, ""]:
         """Σᵢ vᵢ."""
-        return jnp.sum(self.array)
+        return self.count if self.values is None else jnp.sum(self.array)
 
     @property
     def log_product(self) -> Float[Array, ""]:

@@ -1,8 +1,8 @@
 """`jax.jit` for functions whose arguments hold rows, also those that only the host can read.
 
-A sum over rows on the host is no part of a program. So such a function is compiled up to its first
-reading, then again, with what that found, up to the next, and so on: what precedes a reading is
-computed again after it, so read first.
+A sum over rows on the host cannot be part of a compiled program. So a function is compiled up to
+its first reading, then again, with the result, up to the next reading, and so on. What precedes a
+reading is computed again after it, so read first.
 """
 
 import inspect

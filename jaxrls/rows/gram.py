@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.kernels.kernel import Kernel
@@ -19,6 +20,7 @@ def _block_size(X, Z, block_size, parts=1):
     return check_block_size(block_size, n) or default_block_size(n, row)
 
 
+@door("X")
 def gram(
     kernel: Kernel,
     X: Any,
@@ -51,6 +53,7 @@ def gram(
     """
     if Z is None and isinstance(X, Rows):
         X = X.points  # raises for those that are read from elsewhere
+    X, Z = (jnp.asarray(A) if isinstance(A, np.ndarray) else A for A in (X, Z))
     _check_pair(kernel, X, Z)
     if isinstance(Z, Rows):
         Z = DenseRows(Z.dense()) if Z.parts > 1 else Z  # raises for rows of several devices
@@ -85,7 +88,7 @@ def kernel_times(kernel: Kernel, X, Z, V, block_size: int | None = None):
     return rows.map(lambda x: matmul(gram(kernel, x.astype(V.dtype), Z), V), block_size=size)
 
 
-@door()
+@door("X")
 def gram_matmul(
     kernel: Kernel,
     X: Float[Array, "n d"],

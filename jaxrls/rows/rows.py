@@ -20,6 +20,7 @@ from jaxrls.support.checks import (
     check_row_numbers,
     check_symmetric,
     is_concrete,
+    on_device,
 )
 from jaxrls.support.pytrees import pytree, static
 
@@ -201,7 +202,7 @@ class Rows:
 
     def column(self, values) -> Array:
         """Labels or weights as an array that is distributed as the rows are."""
-        return jnp.asarray(values)
+        return on_device(values)
 
     def like(self, values: Float[Array, "n r"]) -> "Rows":
         """Other numbers of the same rows, stored as these are."""

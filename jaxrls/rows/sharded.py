@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
 from jaxrls.rows.blocks import in_parts
+from jaxrls.rows.padding import padded
 from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.support.checks import (
     Listed,
@@ -172,14 +173,6 @@ def shard(
         check_weights(weights, n)
         weights = put(weights)
     return ShardedRows.of(put(array, "edge"), labels, weights, n)
-
-
-def padded(values, missing: int, mode: str = "constant"):
-    """Arrays with `missing` more rows."""
-    if not missing:
-        return values
-    pad: Any = jnp.pad if isinstance(values, jax.Array) else np.pad
-    return pad(values, [(0, missing), *[(0, 0)] * (values.ndim - 1)], mode=mode)
 
 
 def _sharding(X, mesh, axis) -> NamedSharding:

@@ -48,6 +48,7 @@ class StreamedRows(Rows):
     """
 
     lies = "is a stream"
+    names: tuple[str, ...] | None = None  # of the columns, where files have them
     in_step: Callable = staticmethod(iter)  # how blocks are iterated over
 
     def __init__(

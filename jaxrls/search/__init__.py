@@ -1,1 +1,1 @@
-"""The problem, the grid of λ, the one call, the gradient search, landmarks."""
+"""`fit` and `tune`: the problem, the choice of solver and λ, gradient search, landmarks."""

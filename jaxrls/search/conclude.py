@@ -1,4 +1,4 @@
-"""From a chosen λ and a solution to a `Fit`: the model, warnings about its numbers, and the
+"""Makes a `Fit` from a solution and the chosen λ: the model, warnings about its numbers, and the
 solution that is kept for other λ and for rows that are added or removed.
 """
 
@@ -32,10 +32,11 @@ from jaxrls.problem.landmarks import ridge_effect
 from jaxrls.rows.compiled import compiled
 from jaxrls.rows.gram import gram
 from jaxrls.rows.moments import Moments
+from jaxrls.rows.padding import first, padded
 from jaxrls.rows.sparse import as_rows
 from jaxrls.search.grid import Choice
 from jaxrls.search.problem import Problem
-from jaxrls.support.checks import check_lams, is_concrete
+from jaxrls.support.checks import check_lams, is_concrete, on_device
 from jaxrls.support.pytrees import arrays_alone, pytree, static
 
 KEPT_ROWS = 2000  # a fit to at most so many keeps its solution by default
@@ -102,6 +103,16 @@ def conclude(
 
 
 concluded = compiled(conclude)
+
+
+def of_rows(fit: Fit, n: int) -> Fit:
+    """The fit without the rows that its problem was padded with."""
+    model, left_out = fit.model, fit.loo_residuals
+    if left_out is None or len(left_out) == n or not is_concrete(fit):
+        return fit
+    if model.points is not None:
+        model = replace(model, points=first(model.points, n), coef=first(model.coef, n))
+    return replace(fit, model=model, loo_residuals=first(left_out, n))
 
 
 def solver_name(problem: Problem) -> str:
@@ -268,7 +279,7 @@ class Kept:
         check_lams(lam, "lam")
         found = _at(problem, self.solution, jnp.asarray(lam))
         inspect_fit(found, False)
-        return replace(found, kept=self)
+        return replace(of_rows(found, len(fit.loo_residuals)), kept=self)
 
     def process(self, fit: Fit) -> GaussianProcess:
         """What variances at the fit's λ need."""
@@ -277,7 +288,12 @@ class Kept:
                 "variances need one λ, and this fit has one for each target: fit with one for "
                 "all, or each target alone"
             )
-        return self.made[0] or process_at(self.solution, jnp.asarray(fit.lam), fit.loo_residuals)
+        return self.made[0] or process_at(self.solution, jnp.asarray(fit.lam), self._left_out(fit))
+
+    def _left_out(self, fit: Fit):
+        """Held-out residuals, 0 for rows that the problem was padded with."""
+        e, n = fit.loo_residuals, self.solution.factor.n
+        return e if e is None or len(e) == n else on_device(padded(np.asarray(e), n - len(e)))
 
     def jackknife(self, fit: Fit) -> Jackknife:
         """What intervals need: all fits at this λ with a row, or a group, held out."""
@@ -287,7 +303,7 @@ class Kept:
                 "rows anew"
             )
         given = self.solution, self.groups
-        chosen = map(jnp.asarray, (fit.lam, fit.loo_residuals))
+        chosen = jnp.asarray(fit.lam), self._left_out(fit)
         return self.made[1] or _jackknife(*given, *chosen)
 
     def summed(self, fit: Fit | None = None) -> Summed:

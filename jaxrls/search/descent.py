@@ -1,4 +1,4 @@
-"""One search: from the best of some guesses downhill, step by step, on one problem."""
+"""One gradient search on one problem, from the best of several starting points."""
 
 from dataclasses import fields, replace
 from functools import cache, partial
@@ -11,6 +11,7 @@ import numpy as np
 from jaxrls.inference.fitted import History
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.search.problem import Problem
+from jaxrls.support.checks import on_device
 from jaxrls.support.pictures import progress_bar
 from jaxrls.support.pytrees import pytree, static
 
@@ -259,11 +260,11 @@ def _found(visited: list[Point], problem: Problem, way: Way, start) -> Found:
     else:
         reason = "the search left for where the gradient vanishes or is not finite"
     each = jax.device_get([point.at for point in visited])
-    kernels, lams = jax.tree.map(lambda *a: jnp.asarray(np.stack(a)), *each)
-    kernel, lam = jax.tree.map(jnp.asarray, each[step])
+    kernels, lams = jax.tree.map(lambda *a: on_device(np.stack(a)), *each)
+    kernel, lam = jax.tree.map(on_device, each[step])
     errors, first = (
-        jnp.asarray(problem.criterion.from_search(part, len(problem.Y)))
+        on_device(problem.criterion.from_search(part, len(problem.Y)))
         for part in (values, np.asarray(start))
     )
-    history = History(errors, jnp.asarray(norms), lams, kernels, first, converged, reason)
+    history = History(errors, on_device(norms), lams, kernels, first, converged, reason)
     return Found(kernel, lam, history, problem, visited[-1])

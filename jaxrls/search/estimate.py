@@ -109,7 +109,7 @@ def estimate(
         landmarks: how many landmarks; by default none.
         groups: the rows of the largest group that is held out; by default rows are held out singly.
         solver: as in `fit`.
-        keep: as in `fit`, with what `posterior` and `intervals` make of the solution.
+        keep: as in `fit`; counts what `posterior` and `intervals` compute from the solution too.
         pairs: whether rows are held out in pairs; with `groups`, in pairs of each group.
         fixed_effects: how many columns have no penalty.
         dtype: that of X, float32 or float64.

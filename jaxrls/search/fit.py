@@ -18,7 +18,14 @@ from jaxrls.problem.landmarks import TOLERANCE, check_evaluable
 from jaxrls.rows.compiled import compiled
 from jaxrls.rows.rows import Rows
 from jaxrls.rows.sparse import is_sparse
-from jaxrls.search.conclude import conclude_grid, concluded, inspect_fit, keeps, with_solution
+from jaxrls.search.conclude import (
+    conclude_grid,
+    concluded,
+    inspect_fit,
+    keeps,
+    of_rows,
+    with_solution,
+)
 from jaxrls.search.estimate import of_problem
 from jaxrls.search.grid import Choice
 from jaxrls.search.lam_search import search
@@ -69,8 +76,8 @@ def fit(
             or (L, t), with a column of λ for each target; or `"search"`, which finds the λ of the
             smallest error by value and slope at about ten λ.
         per_target: whether each column of Y has a λ of its own.
-        conservative: take the largest λ whose error is within so many standard errors of the
-            smallest; 1 or True is the one-standard-error rule.
+        conservative: number of standard errors: take the largest λ whose error is at most so much
+            above the smallest; 1 or True is the one-standard-error rule.
         criterion: what λ is chosen by: `loo`, `gcv`, `kfold(groups)`, `holdout(X, Y)`,
             `log_marginal_likelihood`, `LeaveOneOut(loss=…)`, the name of one, a `Criterion` of your
             own, or a function `(factor, Y, lams)` that is to be minimised.
@@ -82,9 +89,10 @@ def fit(
             `free`.
         standardize: whether to subtract the mean of each column of X and divide by its standard
             deviation; the model keeps both in its kernel and applies them to new rows.
-        landmarks: for more rows than K can be factored for: how many to choose, or what
-            `jaxrls.landmarks` chose, row numbers (m,), or points (m, d). A landmark is held out
-            with its row. `"auto"` takes as many as keep the fit close to that of all rows.
+        landmarks: rows on which K is approximated, for more rows than K can be factored for: their
+            number, row numbers (m,), points (m, d) or the result of `jaxrls.landmarks`; `"auto"`
+            takes as many as keep the fit close to that of all rows. A landmark is held out with its
+            row.
         solver: `Spectral()`, `Cholesky()`, `Refined()` or `Iterative()`; by default the cheapest
             exact one for the shapes: `fit.plan` says which.
         keep: whether the fit keeps its solution, n² numbers, or n·r on r features or landmarks,
@@ -126,6 +134,7 @@ def fit(
     problem = Problem.of(kernel, X, Y, landmarks=None if auto else landmarks, **given)
     run: Callable[[Problem], Fit] = lambda problem: _best(problem, **how)
     found = _on_enough_landmarks(run, problem, progress) if auto else run(problem)
+    found = of_rows(found, problem.rows.shape[0])
     if is_concrete(found.lam):
         inspect_fit(found, np.ndim(lams) == 0)
     return found
@@ -134,6 +143,7 @@ def fit(
 def _best(problem: Problem, *, lams, per_target: bool, conservative, keep: bool | None) -> Fit:
     """The fit with the best λ, from a grid or from a search."""
     plan = Plan.of(problem, lams, per_target, conservative)
+    plan = replace(plan, problem=plan.problem.padded())
     if plan.searches:
         found, solved = _searched(plan)
         return with_solution(found, solved, plan.problem, None, keep)

@@ -15,7 +15,7 @@ from jaxrls.criteria.standard import as_criterion, loo
 from jaxrls.factors.cholesky_features import left_out_sum
 from jaxrls.factors.contract import Solution, Solver
 from jaxrls.factors.iterative import Iterative
-from jaxrls.factors.solvers import Cholesky, Spectral, check_solver
+from jaxrls.factors.solvers import Cholesky, Spectral, check_solver, choose_route
 from jaxrls.kernels.kernel import Kernel, Standardized
 from jaxrls.kernels.named import NAMED
 from jaxrls.linalg.products import safe_sqrt
@@ -31,6 +31,7 @@ from jaxrls.problem.landmarks import (
 )
 from jaxrls.problem.weights import Weights
 from jaxrls.rows.compiled import compiled
+from jaxrls.rows.padding import common_size, padded
 from jaxrls.rows.rows import DenseRows, Rows
 from jaxrls.rows.sparse import as_rows, is_sparse
 from jaxrls.search.grid import one_lam
@@ -42,6 +43,8 @@ from jaxrls.support.checks import (
     check_ratio,
     check_targets,
     check_whole,
+    is_concrete,
+    on_device,
     values_unknown,
 )
 from jaxrls.support.pytrees import pytree, static
@@ -152,6 +155,26 @@ class Problem:
         """Whether a constant is fitted without penalty."""
         return self.fixed.one is not None
 
+    def padded(self) -> "Problem":
+        """The same problem with rows of weight 0 at the end, up to one of a few sizes: programs
+        compiled for it serve other numbers of rows. Itself where rows are many, or the criterion or
+        the fixed effects hold data of each.
+        """
+        rows, (n, d) = self.rows, self.rows.shape
+        size = common_size(n)
+        routes = {choose_route(self.kernel, count, d, rows.dtype) for count in (n, size)}
+        known = type(rows) is DenseRows and is_concrete(self) and self.criterion.of_some_rows
+        direct = isinstance(self.solver, Spectral | Cholesky | None) and self.landmarks is None
+        if n == size or len(routes) > 1 or not (known and direct and self.fixed.rows is None):
+            return self
+
+        def more(a, mode="edge"):
+            return on_device(padded(np.asarray(a), size - n, mode))
+
+        v = np.ones(n, rows.dtype) if self.weights.values is None else self.weights.values
+        weights = Weights(more(v, "constant"), size, rows.dtype)
+        return replace(self, rows=DenseRows(more(rows.dense())), Y=more(self.Y), weights=weights)
+
     def with_constant(self) -> "Problem":
         """The problem with an intercept in place of other fixed effects, and labels minus what
         those fit: an approximation from which a search begins.
@@ -185,7 +208,7 @@ class Problem:
             rows = random.choice(rows, count, replace=often, p=chances)
             rows, times = np.unique(rows, return_counts=True)
             w = times * w.mean()
-        X, Y = (jnp.asarray(np.asarray(part)[rows]) for part in (X, Y))  # no program to compile
+        X, Y = (on_device(np.asarray(part)[rows]) for part in (X, Y))
         weights = Weights.of(None if v is None else w, len(rows), X.dtype)
         fixed = FixedEffects.constant(weights.total) if self.intercept else self.fixed
         some = replace(self, rows=DenseRows(X), Y=Y, weights=weights, fixed=fixed)

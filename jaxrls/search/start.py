@@ -151,12 +151,12 @@ def first_guess(problem: Any, start: str, lams, near: bool) -> list[tuple]:
     def judged(kernels, most) -> list[tuple]:
         """(error, kernel, best λ, precision of K on all rows), judged on so many rows."""
         # The columns of a kernel matrix are its rows.
-        few, found = problem.some(most)[0] if kernel.evaluable else problem, []
+        few, found = problem.some(most)[0].padded() if kernel.evaluable else problem, []
         for each in kernels:
             some = replace(few, kernel=each)
             error, lam, floor = jax.device_get(_judge(some, measured, lams))
             # s_max grows as the number of rows, and the rounding of K relative to it as its root.
-            floor = floor * (rows.shape[0] / len(few.Y)) ** 1.5
+            floor = floor * (rows.shape[0] / min(most, rows.shape[0])) ** 1.5
             found.append((error if np.isfinite(error) else np.inf, each, lam, floor))
         return found
 

@@ -14,13 +14,13 @@ from jaxrls.factors.solvers import Cholesky
 from jaxrls.inference.fitted import Fit, K, Stage
 from jaxrls.problem.landmarks import Landmarks, as_landmarks, without_trace
 from jaxrls.rows.sparse import is_sparse
-from jaxrls.search.conclude import conclude, warn, with_solution
+from jaxrls.search.conclude import conclude, of_rows, warn, with_solution
 from jaxrls.search.descent import Found, Way, default_optimizer, descend
 from jaxrls.search.estimate import of_problem
 from jaxrls.search.grid import Choice, lam_vector
 from jaxrls.search.problem import Problem, resolve_landmarks
 from jaxrls.search.start import first_guess
-from jaxrls.support.checks import check_whole, is_concrete
+from jaxrls.support.checks import check_whole, is_concrete, on_device
 from jaxrls.support.door import door
 
 
@@ -66,10 +66,10 @@ def tune(
         landmarks: for more rows than K can be factored for: a number of them, chosen with the best
             kernel known at the start, or row numbers, or points; they stay fixed.
         optimizer: any of optax's, by default L-BFGS.
-        steps: at most so many.
-        tol: the search ends where ‖∇ log E‖∞ is below it, or three steps in a row gain less than a
-            twentieth of it; after `grow`, with the default optimiser, one step that gains less than
-            half of it.
+        steps: the largest number of steps.
+        tol: the search ends once ‖∇ log E‖∞ is below it, or three steps in a row gain less than a
+            twentieth of it. After `grow`, with the default optimiser, it ends at the first step
+            that gains less than half of it.
         start: `"screen"` first multiplies all widths by the best of seven factors from 1/16 to 16,
             judged on at most 300 rows, and for a single width without landmarks refines that in
             smaller steps judged on 1200; `"data"` sets them to the median distance; `"kernel"`
@@ -77,10 +77,10 @@ def tune(
         starts: how many searches to run, one after another: one from the first parameters, the
             others from random multiples of them (needs `key`); the best is kept.
         key: a JAX random key.
-        grow: first search on a sample of the rows and fewer landmarks, then on sixteen rows a
-            landmark and on all rows, with new landmarks if their number was given. By default only
-            where a step on all rows is expensive, for criteria that are means over rows held out
-            singly, or that hold out none.
+        grow: whether to search first on a sample of the rows with fewer landmarks, then on sixteen
+            rows a landmark, then on all rows. Landmarks are chosen anew each time if their number
+            was given. By default only where a step on all rows is expensive, and never for groups
+            or pairs.
         progress: show a bar (needs tqdm).
 
     Returns:
@@ -121,6 +121,7 @@ def tune(
             "starts above it"
         )
     way = Way(optimizer or default_optimizer(), steps, tol, progress)
+    n, problem = len(problem.Y), problem.padded() if landmarks is None else problem
     if begins_on_few(problem, landmarks, grow):
         found = _grown(problem, landmarks, guesses, way, starts, key)
     else:
@@ -131,9 +132,10 @@ def tune(
     fit, solution = _made(problem, jnp.asarray(found.lam))
     history = found.history
     words = f"tuned in {len(history.errors) - 1} steps: {history.reason}"
-    error = jnp.min(history.errors)
+    error = on_device(np.asarray(history.errors).min())  # which compiles nothing
     fit = replace(fit, error=error, history=history, plan=words)
-    return with_solution(fit, solution, problem, Choice(problem.criterion, fit.lams), keep)
+    fit = with_solution(fit, solution, problem, Choice(problem.criterion, fit.lams), keep)
+    return of_rows(fit, n)
 
 
 def _check(problem: Problem, optimizer, start, starts, key, steps, tol) -> None:
@@ -141,7 +143,7 @@ def _check(problem: Problem, optimizer, start, starts, key, steps, tol) -> None:
     if not problem.traceable:
         raise ValueError(
             "tune needs X and held-out rows in memory, and one of them is a stream: give an array "
-            "of some of its rows"
+            "of some of its rows, as in tune(kernel, rows.sample, rows.labels[rows.drawn])"
         )
     if not problem.criterion.smooth:
         name = getattr(getattr(problem.criterion, "loss", None), "__name__", problem.criterion.name)

@@ -51,9 +51,9 @@ class RLSRegressor(RegressorMixin, MultiOutputMixin, RLSEstimator):
     coef0 : float, default=1
         What "polynomial" adds to inner products, not negative.
     lams : float, array, "search" or "auto", default="auto"
-        λ to choose from; "auto" is 100 of them from the spectrum, "search" finds the best between
-        those, and one number is no choice. An array (L, n_targets) has λ for each column of y by
-        itself, of which each takes the best: of one row, a given λ for each.
+        λ to choose from: "auto", 100 values from the spectrum; "search", the best without a grid;
+        an array (L,); or one number, which is taken. An array (L, n_targets) has values for each
+        column of y.
     criterion : "loo", "kfold", "gcv", "evidence", "log_predictive_density", "pairs", Criterion or \
 callable, default="loo"
         What λ is chosen by, as in `jaxrls.fit`.
@@ -62,33 +62,32 @@ callable, default="loo"
     per_target : bool, default=False
         One λ for each column of y, in place of one for their mean error.
     conservative : float, default=0.0
-        Take the largest λ whose error is within so many standard errors of the smallest: 1 is the
-        rule of one standard error.
+        Number of standard errors: take the largest λ whose error is at most so much above the
+        smallest. 1 is the one-standard-error rule.
     tune : bool, default=False
-        Tune the kernel's parameters first, from here, by the gradient of the criterion: see
-        `jaxrls.tune`. One width for each column takes part as an array of them.
+        Tune the kernel's parameters by the gradient of the criterion, starting from the given ones:
+        see `jaxrls.tune`. An array of widths is tuned column by column.
     landmarks : int, "auto", array or None, default=None
-        How many rows carry the solution where there are too many for all to, or which ones; "auto"
-        takes as many as it needs to be close to all: see `jaxrls.fit`. With `tune` the kernel is
-        tuned on landmarks too, 500 of them for "auto" past 2000 rows.
+        The rows on which K is approximated, for more rows than K can be factored for: their number,
+        or which. "auto" takes as many as keep the fit close to that of all rows: see `jaxrls.fit`.
+        With `tune` the kernel is tuned on landmarks too, 500 of them for "auto" past 2000 rows.
     fit_intercept : bool, default=True
         Fit a constant b that is not penalised.
     cv : int, splitter, iterable or None, default=None
-        Folds that leave each row out once. Anything but None means `criterion="kfold"`, which takes
-        5 without it.
+        Folds that hold each row out once. They imply `criterion="kfold"`, whose default is 5 folds.
     random_state : int, RandomState or None, default=None
         Shuffles rows into a number of folds; None leaves them in order.
     keep : bool or None, default=None
-        Keep the solution, from which `predict(X, return_std=True)` comes: n² numbers where all rows
-        carry it. None keeps it up to 2000 rows.
+        Keep the solution, which `predict(X, return_std=True)` needs: n² numbers without landmarks.
+        None keeps it up to 2000 rows.
     scoring : str, callable or None, default=None
-        A scorer of scikit-learn's, by name or itself, that λ is chosen by in place of `loss`, on
-        what is predicted for rows left out.
+        A scorer of scikit-learn, or its name, which chooses λ in place of `loss`, from held-out
+        predictions.
     by_fold : bool, default=False
-        Take the mean of the scores of folds, as `GridSearchCV` does, in place of one score of all
-        rows left out.
+        Average the scores of folds, as `GridSearchCV` does, in place of one score of all held-out
+        rows.
     store_cv_results : bool or "predictions", default=False
-        Keep `cv_results_`: losses, unless there is `scoring`, or predictions.
+        Keep `cv_results_`: held-out predictions for "predictions" or with `scoring`, else losses.
 
     Attributes
     ----------
@@ -101,8 +100,8 @@ callable, default="loo"
     best_score_ : float or array of shape (n_targets,)
         The score at `lam_`, where `scoring` chose it.
     cv_results_ : array of shape (n_samples, n_lams) or (n_samples, n_targets, n_lams)
-        The loss of each row left out at all of `path_.lams`, or with `scoring`, or by name, its
-        predictions.
+        Losses of held-out rows at each of `path_.lams`, or their predictions: see
+        `store_cv_results`.
     path_ : jaxrls.Fit
         All of the fit; `path_.errors` is the criterion, or the score negated, over `path_.lams`.
     kernel_ : jaxrls kernel
@@ -148,20 +147,20 @@ callable, default="loo"
     def partial_fit(self, X, y, sample_weight=None):
         """Add rows to those of earlier calls, exactly: coefficients are those of all rows so far.
 
-        The kernel, and of kernels without explicit features the landmarks, come from the rows of
-        the first call: as many as `landmarks` says, or up to 500. λ is chosen anew in every call by
-        GCV, which needs sums over rows only, from `lams`; "search" finds it in the first. There are
-        no `loo_error_` and `loo_predictions_`, which need the rows. `path_.forget(X, y)` gives rows
-        up."""
+        The first call sets the kernel, and for kernels without explicit features the landmarks: as
+        many as `landmarks` says, or up to 500. Every call chooses λ from `lams` by GCV, which needs
+        sums over rows only; "search" finds it in the first call. There are no `loo_error_` and
+        `loo_predictions_`, which need the rows. `path_.forget(X, y)` removes rows.
+        """
         options = {"multi_output": True, "y_numeric": True, "reset": self._begins()}
         X, y = self._checked(X, y, ensure_min_samples=1 + options["reset"], **options)
         return self._partial_fit(X, y, y, sample_weight, options["reset"])
 
     def predict(self, X, return_std=False, fixed_effects=None, diag=None):
-        """Predictions (m,) or (m, t) for the rows of X, in O(m n d); with `return_std` also how far
-        new labels lie from them: see `Fit.posterior`. Of a fit with `fixed_effects` those of the
-        rows of X are needed too, and for the standard deviations of a precomputed kernel k(x, x) of
-        new rows, `diag`.
+        """Predictions (m,) or (m, t) for the rows of X, in O(m n d); with `return_std` also the
+        standard deviations of new labels: see `Fit.posterior`. A fit with `fixed_effects` needs
+        those of the rows of X. Standard deviations of a precomputed kernel need `diag`, k(x, x) of
+        the new rows.
         """
         options = {"fixed_effects": fixed_effects, "diag": diag}
         return self._of_path("predict", X, return_std=return_std, **options)
@@ -195,14 +194,12 @@ scoring, by_fold, store_cv_results
         kernel parameters by squared error still; `per_target` chooses one λ for each class; folds
         are stratified.
     class_weight : dict, "balanced", list of them for several labels, or None, default=None
-        Weights of classes, by which those of rows are multiplied: "balanced" is n_samples /
-        (n_classes · how often a class is there).
+        Factors of row weights by class. "balanced" is n_samples / (n_classes · rows of the class).
     probability : "sigmoid", "isotonic" or None, default=None
-        How `predict_proba` makes probabilities of scores: by Platt's sigmoid, or by isotonic
-        regression, which takes more rows. Either is fitted on the scores of rows that were left
-        out, so that no rows are held out for it, one class against the rest, with the weights of
-        rows but not those of classes, as `CalibratedClassifierCV` does. `predict` goes by scores
-        still, so that near a boundary the likeliest label may be another.
+        How `predict_proba` turns scores into probabilities: Platt's sigmoid, or isotonic
+        regression, which needs more rows. Either is fitted to held-out scores, one class against
+        the rest, with row weights but not class weights, as in `CalibratedClassifierCV`. `predict`
+        takes the largest score, which near a boundary may not have the largest probability.
 
     Attributes
     ----------
@@ -217,7 +214,7 @@ scoring, by_fold, store_cv_results
         Scores of each row by a fit to all others, or to all but its fold or group, on the scale of
         `decision_function`.
     calibration_ : callable
-        What makes probabilities of scores, each column by itself, where `probability` asks for it.
+        Turns scores into probabilities, column by column, if `probability` is given.
 
     Notes
     -----
@@ -357,12 +354,13 @@ scoring, by_fold, store_cv_results
         """Sets of labels that hold the true one with probability `level`: booleans (m, n_classes)
         for the rows of X, a column for each of `classes_`.
 
-        "conformal" takes a fit that kept its solution, and has it for any number of rows, over
-        draws of all of them, where these are exchangeable, of equal weight and not in groups, and
-        λ, kernel and landmarks were not chosen by them: see `jaxrls.conformal_labels`. "jackknife"
-        compares scores with those of rows or groups left out, at next to no cost, and comes to it
-        as rows become many: see `jaxrls.label_p_values`. Sets may be empty, where no label is like
-        the rows that have it. O(m n²) or O(m n d)."""
+        "conformal" needs a fit that kept its solution. It reaches the level for any number of rows,
+        on average over draws of all rows, if these are exchangeable, of equal weight and not in
+        groups, and did not choose λ, kernel and landmarks: see `jaxrls.conformal_labels`.
+        "jackknife" compares scores with held-out scores of rows or groups, at next to no cost. It
+        tends to the level as rows grow: see `jaxrls.label_p_values`. A set may be empty. O(m n²) or
+        O(m n d).
+        """
         check_is_fitted(self)
         if not isinstance(level, float | np.floating) or not 0 < level < 1:
             raise ValueError(f"level must be a number between 0 and 1, and is {level!r}")

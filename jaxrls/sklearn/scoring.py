@@ -1,5 +1,5 @@
-"""What is made of predictions of rows left out: λ by a scorer of scikit-learn's, and
-probabilities, by the library's sigmoid or scikit-learn's isotonic regression.
+"""From held-out predictions: λ by a scorer of scikit-learn, and probabilities by a sigmoid or by
+isotonic regression.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,8 @@ from jaxrls.support.door import door
 def left_out(fit: rls.Fit):
     """Residuals (L, n) or (L, n, t) of each row by fits without it, or its group, at every λ."""
     kept: Any = fit.kept
-    return _left_out(kept.solution, kept.groups, jnp.asarray(fit.lams))
+    found = _left_out(kept.solution, kept.groups, jnp.asarray(fit.lams))
+    return np.asarray(found)[:, : len(fit.loo_residuals)]  # without padding
 
 
 @jax.jit

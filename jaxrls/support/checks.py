@@ -90,7 +90,12 @@ def as_floats(name: str, value, dtype=None):
 
 def as_array(name: str, value, dtype=None) -> jax.Array:
     """A list, a NumPy or a JAX array as a real JAX array."""
-    return jnp.asarray(as_floats(name, value, dtype))
+    return on_device(as_floats(name, value, dtype))
+
+
+def on_device(value) -> jax.Array:
+    """`jnp.asarray`, which would compile a program for every new shape of a NumPy array."""
+    return value if isinstance(value, jax.Array) else jax.device_put(value)
 
 
 def _ends(value) -> Any:

@@ -1,5 +1,5 @@
-"""The decorator `door` of public calls: the one place that sets their precision, takes arrays off a
-mesh with Explicit axes, and returns NumPy arrays.
+"""The decorator `door` of public functions: sets the precision by the inputs, returns NumPy arrays
+for NumPy arrays, and handles meshes with Explicit axes.
 
 Inside, axes are left to the compiler (`AxisType.Auto`), which keeps rows where they are; under
 Explicit axes every operation would have to state the sharding of its result.
@@ -33,6 +33,8 @@ ELSEWHERE = {
     "length_scale": "a kernel's width=",
     "lengthscale": "a kernel's width=",
     "sigma": "a kernel's width=",
+    "return_cov": "posterior(X).covariance",
+    "noise": "lams=[…]",
 }
 
 

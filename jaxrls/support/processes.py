@@ -1,8 +1,8 @@
 """Communication between the processes of `jax.distributed`, so that none waits for one that has
 failed.
 
-All processes do the same at the same time: in each round of a loop every process reports that it
-goes on, is done or has failed, and an error in one is raised in all. A killed process closes its
+All processes do the same at the same time. In each round of a loop every process reports that it
+continues, is done or has failed; an error in one is raised in all. A killed process closes its
 connections, which the others notice; a hanging one sends no heartbeats, and `jax.distributed` ends
 the others after `heartbeat_timeout_seconds`.
 """

@@ -1,0 +1,27 @@
+"""Rows of weight 0 at the end, so that programs compiled for one number of rows serve others."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+MOST = 1536  # beyond, what compiling takes matters less than what further rows cost
+
+
+def common_size(n: int) -> int:
+    """The number of rows to which n are padded: one of sixteen."""
+    return n + -n % (64 if n <= 512 else 128) if n <= MOST else n
+
+
+def padded(values, missing: int, mode: str = "constant"):
+    """Arrays with `missing` more rows: 0, or with the mode "edge" the last one again."""
+    if not missing:
+        return values
+    pad: Any = jnp.pad if isinstance(values, jax.Array) else np.pad
+    return pad(values, [(0, missing), *[(0, 0)] * (values.ndim - 1)], mode=mode)
+
+
+def first(a, n: int) -> jax.Array:
+    """The first n rows of an array of known values, by no program."""
+    return jax.device_put(np.asarray(a)[:n])

@@ -250,7 +250,7 @@ def test_pairs_within_groups(folder, capsys):
 EXTRA = {"table": {"layout": {"inputs": ["a", "b"], "one_hot": [], "target": "y", "width": None}}}
 REFUSED = {
     "fit no.csv": "no.csv",
-    "fit .": "take a number of landmarks",
+    "fit .": "needs a number of landmarks",
     "fit train.csv --target price": "no column 'price' for the target",
     "fit train.csv --groups 7": "no column '7' for the groups",
     "fit train.csv --classify --target a": "different labels",

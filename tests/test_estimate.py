@@ -195,7 +195,7 @@ def test_an_estimate_reads_well():
     ("options", "message"),
     [
         ({"call": "guess"}, "call must be one of 'fit', .*and is 'guess'"),
-        ({"solver": "svd"}, "solver must be None to choose"),
+        ({"solver": "svd"}, "solver must be Spectral"),
         ({"solver": rls.Spectral("features")}, "needs explicit features"),
         ({"targets": 0}, "targets must be a whole number of at least 1"),
         ({"landmarks": 200}, "landmarks must be a whole number of at least 1 and at most 100"),

@@ -282,8 +282,8 @@ def test_kernels_by_name_are_as_wide_as_rows_are_apart():
     ],
 )
 def test_arguments_by_other_names(name, hint):
-    with pytest.raises(TypeError, match="Gaussian takes no widht=: did you mean width=?"):
-        rls.Gaussian(widht=1.0)
+    with pytest.raises(TypeError, match="Gaussian takes no widht=: did you mean width=. And no x="):
+        rls.Gaussian(widht=1.0, x=1.0)
     for door in (rls.fit, rls.tune):
         with pytest.raises(TypeError, match=re.escape(f"{name}=: did you mean {hint}?")):
             door(KERNEL, *data(), **{name: 1.0})

@@ -36,6 +36,11 @@ REFUSED = {
     "weights too large": (lambda: rls.fit(K, X[:2], Y[:2], weights=[HUGE, 2]), "weights must hold"),
     "lams too large": (lambda: rls.fit(K, X, Y, lams=[HUGE]), "lams must hold real numbers"),
     "one row": (lambda: rls.fit(K, X, Y).predict(X[0]), r"X\[None\] for one row"),
+    "labels of score": (
+        lambda: rls.fit(K, X, Y).score(X, Y[:, None]),
+        r"Y must have shape \(12,\)",
+    ),
+    "a number of folds": (lambda: rls.fit(K, X, Y, groups=5), r"permutation\(n\) % 5"),
     "tolerance": (lambda: rls.tune(K, X, Y, tol=np.nan), "tol must be"),
 }
 

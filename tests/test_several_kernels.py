@@ -42,7 +42,11 @@ def left_out(K, y, lam, groups):
 
 def test_every_target_keeps_the_weights_and_the_lam_of_the_smallest_error_of_refits():
     """And what it predicts is split by kernel, as are its scores, in himalaya's formula."""
-    fit = rls.fit_kernels(KERNELS, X, Y, shares=SHARES, lams=LAMS, groups=GROUPS)
+    given = {"shares": SHARES, "lams": LAMS, "groups": GROUPS}
+    fit = rls.fit_kernels(dict(zip(["near", "far"], KERNELS, strict=True)), X, Y, **given)
+    assert f"shares: near {fit.shares[0].mean():.3g}, far" in repr(fit)
+    one_by_one = rls.fit_kernels(KERNELS, X, Y, progress=True, **given)
+    np.testing.assert_allclose(one_by_one.coef, fit.coef, rtol=1e-10)
     across = matrices(NEW, X)
     for t, y in enumerate(Y.T):
         made = [

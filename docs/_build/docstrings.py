@@ -31,7 +31,8 @@ class Docstrings(griffe.Extension):
     def on_attribute_instance(self, *, node, attr, **kwargs):
         """The same of fields; an object of a class that is not shown has the docstring of that."""
         if isinstance(node, ast.AnnAssign):
-            attr.annotation = ast.unparse(node.annotation)
+            if (written := ast.unparse(node.annotation)) != "KW_ONLY":  # which griffe knows itself
+                attr.annotation = written
         elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             made = attr.parent.members.get(ast.unparse(node.value.func))
             if isinstance(made, griffe.Class) and made.docstring:

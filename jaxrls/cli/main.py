@@ -43,17 +43,16 @@ example:
   {prog} predict model.safetensors new.csv --out predictions.csv
 
 DATA is a table: .csv or .csv.gz with a line of names, .parquet, .arrow or .feather (these need
-pyarrow), .npz with arrays X and y, or .npy; or files of any number and size, as names, a pattern
-or a folder, whose rows are streamed.
+pyarrow), .npz with arrays X and y, or .npy. Several files, a pattern or a folder are read as one
+stream of rows, of any size.
 """
 # What can be typed, and its help, two spaces apart: "--width W" takes a value, "--tune" says yes,
 # and "--no-cache" no to `cache`.
 CACHE = """
---no-cache         compile anew, and keep no compiled programs in the user's cache folder for the
-                   next call
+--no-cache         do not keep compiled programs in the user's cache folder for the next call
 """
 READING = """
---stream           read in blocks what need not fit into memory; implied but for one file
+--stream           read rows in blocks, which need not fit into memory; always for several files
 --no-header        the first line of CSV files is data, and columns go by number
 """
 FIT = """
@@ -64,28 +63,29 @@ data DATA          file, files, pattern or folder; all columns but those named b
                    or ordered among themselves (pairs, --rank)
 --columns A,B,...  the inputs
 --drop A,B,...     columns to leave out
---one-hot COL      column of text to make an indicator of every category of; may be repeated
---missing HOW      drop: leave out rows in which a value is missing; median: put that of the
-                   input; else they are an error
---classify         the target holds labels (implied by text)
+--one-hot COL      column of text that becomes an indicator of each category; may be repeated
+--missing HOW      drop: leave out rows with a missing value; median: fill in the median of the
+                   input; by default an error
+--classify         the target holds class labels (always if it is text)
 --rank             fit the order of the target, not its values, within --groups where they are
                    named
---no-standardize   leave inputs in their units
---no-intercept     fit no unpenalised constant
+--no-standardize   do not standardize the inputs
+--no-intercept     fit no constant
 --kernel NAME      %(choices)s; %(default)s by default
 --width W          kernel width in units of the inputs as fitted; by default their median distance
 --degree D         of the polynomial kernel, %(default)s by default
 --tune             tune the kernel by the gradient of the criterion
 --ard              with --tune, a width for each input
---criterion NAME   what to minimise, of %(choices)s; loo (leave-one-out) by default, pairs with
-                   --rank
+--criterion NAME   what to minimise: %(choices)s; by default loo (leave-one-out), with --rank
+                   pairs
 --folds K          of kfold without --groups, %(default)s by default
---lams N           how many lambdas, or which ones as 0.1,1,10, or search; %(default)s by default
---landmarks M      carry the solution by M rows, or by as many as needed (auto): past 10000 rows
+--lams N           how many lambdas, or which, such as 0.1,1,10, or search; %(default)s by default
+--landmarks M      approximate the kernel matrix on M rows, or on as many as needed (auto): for more
+                   than 10000 rows
 --plot PICTURE     draw the error over lambda (needs matplotlib)
---checkpoint PATH  keep the sums of a stream in this file as they grow: after a kill the same
-                   command goes on from there
---intervals        keep in the model what predict --interval takes: n x n numbers for n rows,
+--checkpoint PATH  save the sums of a stream in this file as they grow: if it is killed, the same
+                   command continues from there
+--intervals        keep in the model what predict --interval needs: n x n numbers for n rows,
                    n x M with --landmarks M
 --out MODEL        save the model, as .safetensors, for predict
 """
@@ -93,8 +93,8 @@ PREDICT = """
 model MODEL        file written by fit --out, or by jaxrls.save
 data DATA          file, files, pattern or folder; columns are found by name where both files have
                    names
---interval P       columns lower and upper too, which hold a label with this probability, such as
-                   0.9 (of a model fitted with --intervals)
+--interval P       also write columns lower and upper, which hold a label with this probability,
+                   such as 0.9 (needs a model fitted with --intervals)
 --out FILE         file to write, .npy, .parquet, .arrow or CSV; by default predictions are printed
 """
 # What kinds of values they take, where these are not text.
@@ -144,7 +144,7 @@ def add(parser, table: str, **common) -> None:
 def make_parser(prog: str = "python -m jaxrls") -> Parser:
     """All that can be typed, after what calls it."""
     about = (
-        "Regularized least squares with the best regularisation by exact leave-one-out. "
+        "Regularized least squares with lambda chosen by exact leave-one-out. "
         "Without a command: a demo."
     )
     parser = Parser(prog=prog, description=about, epilog=EPILOG.format(prog=prog))
@@ -153,8 +153,13 @@ def make_parser(prog: str = "python -m jaxrls") -> Parser:
     parser.set_defaults(run=run_demo, check=lambda args: (), prog=prog)
     commands = parser.add_subparsers(title="commands", metavar="fit | predict")
     for name, table, run, about in (
-        ("fit", FIT, run_fit, "fit a table, or rows that stream, by exact leave-one-out"),
-        ("predict", PREDICT, run_predict, "predict with a saved model, and tell its error"),
+        (
+            "fit",
+            FIT,
+            run_fit,
+            "fit a table or a stream of rows, with lambda chosen by exact leave-one-out",
+        ),
+        ("predict", PREDICT, run_predict, "predict with a saved model, and print its error"),
     ):
         command = commands.add_parser(name, help=about, description=about, epilog=parser.epilog)
         command.set_defaults(run=run)
@@ -177,11 +182,11 @@ def check_fit(args):
     given = [name for name in whole if getattr(args, name)]
     given += ["missing median"] * (args.missing == "median")
     if args.stream and given:
-        yield f"--{given[0].replace('_', '-')} is for tables that are read whole: name one file"
+        yield f"--{given[0].replace('_', '-')} needs a table that is read whole: name one file"
     if args.checkpoint and not args.stream:
-        yield "--checkpoint is for rows that stream: name several files, or say --stream"
+        yield "--checkpoint needs a stream of rows: name several files, or add --stream"
     if args.stream and args.kernel not in PLAIN and args.landmarks in (None, "auto"):
-        yield "rows that stream take a number of landmarks, as --landmarks 1000, or --kernel linear"
+        yield "a stream of rows needs a number of landmarks (--landmarks 1000) or --kernel linear"
     if args.width is not None and args.kernel not in RADIAL:
         yield f"--width does not go with --kernel {args.kernel}"
     if args.degree != 2 and args.kernel not in POLYNOMIAL:
@@ -189,9 +194,9 @@ def check_fit(args):
     if args.ard and not (args.tune and args.kernel in RADIAL):
         yield "--ard tunes a width for each input: give --tune and a kernel that has a width"
     if args.tune and ordered:
-        yield "--tune takes a gradient, which the order of pairs has not: give --width"
+        yield "--tune needs a gradient, which the order of pairs does not have: give --width"
     if args.rank and args.criterion == "kfold" and args.groups is None:
-        yield "--criterion kfold with --rank leaves out whole groups: name them with --groups"
+        yield "--criterion kfold with --rank holds out whole groups: name them with --groups"
 
 
 def main(

@@ -370,13 +370,14 @@ def factor_symmetric(
     negative by more than rounding get no coefficients. With `lift` the expansion's kernel is K +
     1·lift. Source: Rifkin (lecture), "Varying λ".
     """
-    n, dtype = K.shape[0], K.dtype
+    dtype = K.dtype
     K, across, taken = fixed.centre_both(weights, K)
     if lift is not None:
         across = across + fixed.one[:, None] * lift  # type: ignore[index]
     s, U = eigh(weights.scale_both(K))
     U = fixed.project(weights, U)
     # What is taken off entries is rounded one by one: 4√n·eps of one.
+    n = weights.count
     constant = 4 * jnp.max(weights.direction) / n**0.5 * taken
     floor = eigh_rounding(n, s, constant)
     solved = None if semidefinite else jnp.where(s < -floor, 0, 1).astype(dtype)

@@ -37,7 +37,7 @@ def named_kernel(
 
     Args:
         name: one of `KERNELS`.
-        X: rows (n, d), dense or sparse, which "median", "auto" and "scale" go by.
+        X: rows (n, d), dense or sparse, from which "median", "auto" and "scale" are computed.
         width: a number, one for each column, or "median", the median distance between rows that
             differ: one of weight 2 is two equal rows.
         gamma: a number in place of a width; "auto" is 1/d, "scale" 1/(d · variance of all of X).

@@ -160,7 +160,7 @@ class FixedEffects:
         if not self.count:
             return K, K[:0], jnp.zeros((), K.dtype)
         part, others = jnp.zeros((1, weights.n), K.dtype), weights.total
-        if weights.values is not None and self.one is not None:
+        if not (weights.values is None or weights.equal or self.one is None):
             heaviest = jnp.argmax(weights.values)
             part = K[heaviest][None] - K[heaviest, heaviest] / 2
             K, others = K - part - part.T, others - weights.values[heaviest]

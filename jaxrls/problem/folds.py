@@ -64,6 +64,11 @@ def folds(groups) -> Folds:
             "groups has no values inside jax.jit: call jaxrls.folds(groups) outside, and pass its "
             "result"
         )
+    if isinstance(groups, int):
+        raise ValueError(
+            f"groups must be labels (n,), one per row of X, and is {groups}: for so many folds give "
+            f"np.random.default_rng(0).permutation(n) % {groups}"
+        )
     groups = as_labels("groups", groups)
     labels, member = np.unique(groups, return_inverse=True)
     if len(labels) < 2:

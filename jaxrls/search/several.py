@@ -23,7 +23,8 @@ from jaxrls.search.grid import choose_lam, lam_vector, lambda_grid
 from jaxrls.search.problem import Problem
 from jaxrls.support.checks import as_array, as_floats, check_whole, is_concrete
 from jaxrls.support.door import door
-from jaxrls.support.pytrees import pytree
+from jaxrls.support.pictures import progress_bar
+from jaxrls.support.pytrees import pytree, static
 
 CONCENTRATIONS = (0.1, 1.0)  # of Dirichlet draws, alternately: near a few kernels, and anywhere
 
@@ -43,6 +44,7 @@ class KernelsFit:
         shares: (K, t), the weights of the kernels for every target.
         lam: (t,), the chosen λ.
         error: (t,), the leave-one-out error of each target at its λ.
+        names: those of the kernels, where `fit_kernels` was given a dictionary.
 
     >>> import jax, numpy as np, jaxrls as rls
     >>> X = np.random.default_rng(0).normal(size=(30, 2))
@@ -59,6 +61,17 @@ class KernelsFit:
     shares: Float[Array | np.ndarray, "k t"]
     lam: Float[Array | np.ndarray, " t"]
     error: Float[Array | np.ndarray, " t"]
+    names: tuple[str, ...] = static(default=())
+
+    def __repr__(self) -> str:
+        count, t = self.shares.shape
+        if not is_concrete(self):
+            return f"KernelsFit(of {count} kernels and {t} targets)"
+        shares = zip(self.names or range(count), np.mean(self.shares, axis=1), strict=True)
+        words = ", ".join(f"{name} {share:.3g}" for name, share in shares)
+        return (
+            f"{count} kernels, {t} targets: mean error {np.mean(self.error):.3g}\nshares: {words}"
+        )
 
     def kernel(self, target: int) -> Kernel:
         """The weighted sum of kernels of one target, for example to start `tune` from."""
@@ -146,6 +159,7 @@ def fit_kernels(
     groups=None,
     landmarks=None,
     steps: int = 0,
+    progress: bool = False,
 ) -> KernelsFit:
     """Fit a weighted sum of kernels, with weights chosen for every target by leave-one-out error:
     multiple-kernel and banded ridge regression.
@@ -155,7 +169,8 @@ def fit_kernels(
     Dirichlet distribution, with concentration 0.1 and 1 alternately. Every target keeps its best.
 
     Args:
-        kernels: two or more, such as `[Linear().on(range(5)), Gaussian(1.0).on([5, 6])]`.
+        kernels: two or more, such as `[Linear().on(range(5)), Gaussian(1.0).on([5, 6])]`; or a
+            dictionary of them by name.
         X: rows (n, d).
         Y: labels (n,) or (n, t).
         num: how many weights to try.
@@ -166,6 +181,7 @@ def fit_kernels(
         groups: as in `fit`, labels (n,) of rows that are held out together.
         steps: how many steps of L-BFGS follow for each target, along the gradient of its error in
             the logarithms of the weights and of λ.
+        progress: show a bar of the weights that are tried (needs tqdm).
 
     Returns:
         A `KernelsFit`.
@@ -188,7 +204,8 @@ def fit_kernels(
     >>> bool(fit.shares[0, 0] > 0.5), bool(fit.shares[1, 1] > 0.5)
     (True, True)
     """
-    kernels = _checked(kernels)
+    names = tuple(map(str, kernels)) if isinstance(kernels, dict) else ()
+    kernels = _checked([*kernels.values()] if names else kernels)
     named = {"weights": weights, "intercept": intercept, "groups": groups}
     equal = weighted(kernels, [1 / len(kernels)] * len(kernels))
     problem = Problem.of(equal, X, Y, landmarks=landmarks, **named)
@@ -199,12 +216,20 @@ def fit_kernels(
         )
     tried = _shares(len(kernels), num, shares, key, problem.rows.dtype)
     lams = None if lams is None else lam_vector(jnp.atleast_1d(lams), problem.rows.dtype)
-    best, points = _search(problem, kernels, tried, lams)
+    best: Any = None
+    at_once = 1 if progress else len(tried)
+    with progress_bar(progress, len(tried), "weights", "draw") as reached:
+        for i in range(0, len(tried), at_once):
+            new, points, lams = _search(problem, kernels, tried[i : i + at_once], lams)
+            best = new if best is None else _better(best, new)
+            reached(i + at_once)
     if steps:
         check_whole("steps", steps)
         with jax.numpy_dtype_promotion("standard"):  # optax's line search mixes integer types
             best = _descended(problem, kernels, best, steps=int(steps))
-    return KernelsFit(kernels, points, best.coef, best.intercept, best.shares, best.lam, best.error)
+    return KernelsFit(
+        kernels, points, best.coef, best.intercept, best.shares, best.lam, best.error, names
+    )
 
 
 def _checked(kernels) -> tuple[Kernel, ...]:
@@ -271,7 +296,7 @@ def _better(old: _Best, new: _Best) -> _Best:
 
 @jax.jit
 def _search(problem: Problem, kernels, tried, lams):
-    """The best of all for every target, and what its coefficients multiply."""
+    """The best of all for every target, what its coefficients multiply, and λ."""
     if lams is None:
         lams = lambda_grid(_solution(problem, kernels, tried[0]).factor)
 
@@ -280,7 +305,7 @@ def _search(problem: Problem, kernels, tried, lams):
 
     best, _ = jax.lax.scan(step, _judged(problem, kernels, tried[0], lams), tried[1:])
     of: Any = problem.rows if problem.landmarks is None else problem.landmarks
-    return best, of.points
+    return best, of.points, lams
 
 
 @partial(jax.jit, static_argnames="steps")

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+import scipy.sparse
 import support
 from contract.cases import WIDTH, gaussian
 from contract.oracle import of_kernel
@@ -266,10 +267,12 @@ def test_kernels_by_name_are_as_wide_as_rows_are_apart():
     assert_close(part.left.kernel.width, rls.median_distance(jnp.asarray(X[:, :1])), 1e-6)
     assert part.right.width == 3
     away, v = np.concatenate([X, 1e3 + X]), np.repeat([1.0, 0.0], 24)
-    found = rls.fit("matern52", away, np.concatenate([Y, Y]), weights=v, lams=LAMS).kernel
-    assert_close(
-        found.width, rls.median_distance(jnp.asarray(X)), 1e-6, "rows of weight 0 were never there"
-    )
+    wanted = rls.median_distance(jnp.asarray(X))
+    for rows in (away, scipy.sparse.csr_array(away)):
+        found = rls.fit("matern52", rows, np.concatenate([Y, Y]), weights=v, lams=LAMS).kernel
+        assert_close(found.width, wanted, 1e-6, "rows of weight 0 were never there")
+    twice = rls.fit("matern52", np.concatenate([X, X[:9]]), np.concatenate([Y, Y[:9]]), lams=LAMS)
+    assert_close(twice.kernel.width, wanted, 1e-6, "a row of weight 2 is two equal rows")
 
 
 @pytest.mark.parametrize(

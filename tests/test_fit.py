@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+import scipy.sparse
 from contract.cases import WIDTH, gaussian
 from extended import Truth
 from support import DTYPE, EPS, array, assert_close, refused, solver_of
@@ -244,12 +245,15 @@ def test_kernels_by_name_are_as_wide_as_rows_are_apart():
     part = kernel_of(rls.Gaussian("median").on(0) + rls.Gaussian(3), X, Y)
     assert_close(part.left.kernel.width, rls.median_distance(jnp.asarray(X[:, :1])), 1e-6)
     assert part.right.width == 3
-    assert_close(
-        rls.fit("gaussian", X, Y, lams=LAMS).kernel.width, kernel_of("gaussian", X, Y).width, 1e-6
-    )
     away, v = np.concatenate([X, 1e3 + X]), np.repeat([1.0, 0.0], 24)
-    found = kernel_of("matern52", away, np.concatenate([Y, Y]), weights=v).width
-    assert_close(found, rls.median_distance(jnp.asarray(X)), 1e-6, "rows of weight 0 are not there")
+    wanted = rls.median_distance(jnp.asarray(X))
+    for rows in (away, scipy.sparse.csr_array(away)):
+        found = kernel_of("matern52", rows, np.concatenate([Y, Y]), weights=v)
+        assert_close(found.width, wanted, 1e-6, "rows of weight 0 were never there")
+    named = "matern52", np.concatenate([X, X[:9]]), np.concatenate([Y, Y[:9]])
+    assert_close(
+        rls.fit(*named, lams=LAMS).kernel.width, wanted, 1e-6, "a row of weight 2 is two equal rows"
+    )
 
 
 @pytest.mark.parametrize(

@@ -111,38 +111,44 @@ def test_what_cannot_be_weighted_is_said_and_rows_that_stream_are_taken_by_the_r
     assert rls.fit(KERNELS[0], rows, **options).lam == rls.fit(KERNELS[0], X, Y, **options).lam
 
 
-def by_hand(losses, v, groups, errors, lams, factor):
-    """The largest λ within so many standard errors, of means of groups that weigh as their rows
-    do.
-    """
-    best = errors.argmin()
-    members = [groups == g for g in np.unique(groups)]
+def standard_error(losses, v):
+    """Of means of groups that weigh as their rows do."""
+    members = [g == GROUPS for g in np.unique(GROUPS)]
     mass = np.array([v[own].sum() for own in members])
-    means = np.array([np.average(losses[best][own], weights=v[own]) for own in members])
+    means = np.array([np.average(losses[own], weights=v[own]) for own in members])
     mean, count = np.average(means, weights=mass), len(mass)
-    error = np.sqrt((mass**2 * (means - mean) ** 2).sum() * count / (count - 1)) / mass.sum()
-    return lams[errors <= errors[best] + factor * error].max()
+    return np.sqrt((mass**2 * (means - mean) ** 2).sum() * count / (count - 1)) / mass.sum()
+
+
+def by_hand(losses, v, errors, factor):
+    """The largest λ within so many standard errors of the best."""
+    best = errors.argmin()
+    return GRID[errors <= errors[best] + factor * standard_error(losses[best], v)].max()
 
 
 def test_the_conservative_lam_is_the_largest_within_standard_errors_of_the_best():
-    """For all targets together and for each, with weights; the model is that of the λ."""
-    v, kernel, lams = RNG.uniform(0.5, 2, N), rls.Gaussian(1.0), GRID
-    factor = rls.factorize(kernel, X, weights=v)
-    left_out = jax.jit(lambda lam: rls.loo_residuals(factor, Y, lam, rls.folds(GROUPS)))
-    losses = np.array([left_out(lam) ** 2 for lam in lams])
+    """For all targets together and for each, with weights; the model is that of the λ. Factors are
+    just below and above the one that takes two λ more.
+    """
+    v, kernel = RNG.uniform(0.5, 2, N), rls.Gaussian(1.0)
+    solved = rls.factorize(kernel, X, weights=v)
+    left_out = jax.jit(lambda lam: rls.loo_residuals(solved, Y, lam, rls.folds(GROUPS)))
+    losses = np.array([left_out(lam) ** 2 for lam in GRID])
     errors = np.einsum("n,lnt->lt", v, losses) / v.sum()
-    options = {"weights": v, "lams": lams, "groups": GROUPS}
-    for factor in (1.0, 0.3):
+    options = {"weights": v, "lams": GRID, "groups": GROUPS}
+    best = errors[:, 0].argmin()
+    rise = errors[best + 2, 0] - errors[best, 0]
+    edge = rise / standard_error(losses[best, :, 0], v)
+    plain = rls.fit(kernel, X, Y, per_target=True, **options)
+    for factor in (0.98 * edge, 1.02 * edge):
         each = rls.fit(kernel, X, Y, per_target=True, conservative=factor, **options)
-        expected = [
-            by_hand(losses[:, :, t], v, GROUPS, errors[:, t], lams, factor) for t in range(2)
-        ]
+        expected = [by_hand(losses[:, :, t], v, errors[:, t], factor) for t in range(2)]
         np.testing.assert_allclose(each.lam, expected, rtol=1e-12)
-        assert (each.lam > rls.fit(kernel, X, Y, per_target=True, **options).lam).any()
+        assert (each.lam > plain.lam).any()
         shared = rls.fit(kernel, X, Y, conservative=factor, **options)
-        expected = by_hand(losses.mean(axis=2), v, GROUPS, errors.mean(axis=1), lams, factor)
+        expected = by_hand(losses.mean(axis=2), v, errors.mean(axis=1), factor)
         np.testing.assert_allclose(shared.lam, expected, rtol=1e-12)
-    np.testing.assert_allclose(shared.error, errors.mean(axis=1)[lams == shared.lam][0], rtol=1e-8)
+    np.testing.assert_allclose(shared.error, errors.mean(axis=1)[shared.lam == GRID][0], rtol=1e-8)
 
 
 def test_estimators_take_the_rule_of_one_standard_error_and_what_has_none_is_refused():

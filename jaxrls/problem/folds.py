@@ -66,8 +66,8 @@ def folds(groups) -> Folds:
         )
     if isinstance(groups, int):
         raise ValueError(
-            f"groups must be labels (n,), one per row of X, and is {groups}: for so many folds give "
-            f"np.random.default_rng(0).permutation(n) % {groups}"
+            f"groups must be labels (n,), one per row of X, and is {groups}: for so many folds "
+            f"give np.random.default_rng(0).permutation(n) % {groups}"
         )
     groups = as_labels("groups", groups)
     labels, member = np.unique(groups, return_inverse=True)

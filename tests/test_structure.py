@@ -86,21 +86,21 @@ def public():
     return {name: getattr(page, name) for page in (rls, extend) for name in page.__all__}
 
 
-# Tokens of code at most, in thousands, docstrings and comments apart: lower them where there is room.
+# Tokens of code at most, in thousands, docstrings and comments apart: lower where there is room.
 BUDGET = {
     "support": 6.5,
     "linalg": 4.6,
     "kernels": 5.5,
     "rows": 11.4,
-    "problem": 6.4,
-    "leave_out": 5.2,
-    "factors": 26.3,
-    "criteria": 5.5,
+    "problem": 6.1,
+    "leave_out": 5.1,
+    "factors": 26.1,
+    "criteria": 5.4,
     "inference": 9.3,
-    "search": 23.9,
-    "io": 5.4,
+    "search": 24.0,
+    "io": 5.2,
     "sklearn": 4.9,
-    "cli": 4.6,
+    "cli": 4.5,
 }
 COUNTED = {tokenize.NAME, tokenize.OP, tokenize.NUMBER, tokenize.STRING}
 

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
-from contract.oracle import Truth, fixed
-from extended import Fits
+from extended import LONG, Fits, Truth
 from support import DTYPE, EPS, X64, array, assert_close, of_gram, refused, wide
 
 import jaxrls as rls
@@ -123,9 +122,9 @@ def whole():
 @pytest.mark.float64
 def test_weights_of_rows_times_weights_of_columns_are_those_of_all_pairs():
     y = TALL.Y.reshape(-1, 1)
-    truth = Truth(
-        fixed(TALL.Phi, TALL.Phi), y, y, TALL.weights(True), TALL.weights(True), True, LAMS, {}
-    )
+    K, ones = TALL.K.astype(LONG), np.ones((y.size, 1))
+    whole_K = lambda gone: (K, K, np.diagonal(K))
+    truth = Truth(whole_K, y, y, TALL.weights(True), LAMS, None, ones, fixed_new=ones)
     for name, got in whole().items():
         assert_close(got, truth.table[name], 1e-11, name)
 

@@ -1,12 +1,14 @@
-"""The oracle in extended precision: refits with every row and every group left out, and how far a
-sound algorithm may be from them.
+"""The oracle in extended precision: refits with every row, pair and group left out, all that the
+contract promises, and how far a sound algorithm may be from it.
 
 Everything is made of K of the rows and of k(new, rows), in 80-bit numbers where the machine has
-them. With G = √v K √v + λI, P = G⁻¹, u = P√v and P̃ = P − uuᵀ/(√vᵀu) with an intercept, c̃ = P̃√v
-y, a fit has residuals √v (y − f) = λc̃. What is left out has weight 0 in a fit of its own."""
+them. With G = √v K √v + λI and H = √v B of fixed effects, P = G⁻¹ − G⁻¹H (HᵀG⁻¹H)⁻¹ HᵀG⁻¹ and
+c̃ = P√v y, a fit has residuals √v (y − f) = λc̃. What is left out has weight 0 in a fit of its
+own."""
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 
 import numpy as np
 
@@ -37,52 +39,82 @@ def through(points, rows):
     return half.T @ half
 
 
-@dataclass(frozen=True)
+def of_features(features):
+    """`kernel` of a `Truth` from `features(gone)`, those of the rows and of new ones."""
+
+    def kernel(gone):
+        Phi, new = (part.astype(LONG) for part in features(gone))
+        return Phi @ Phi.T, new @ Phi.T, np.sum(new**2, axis=1)
+
+    return kernel
+
+
+def sets_of(groups):
+    """The rows of every group."""
+    return [np.flatnonzero(groups == g) for g in np.unique(groups)]
+
+
+def turned(A):
+    return np.swapaxes(A, -1, -2)
+
+
+def log_of_square(L):
+    """log |LLᵀ|."""
+    return 2 * np.sum(np.log(np.diagonal(L, axis1=-2, axis2=-1)), axis=-1)
+
+
+@dataclass
 class Fits:
-    """A stack of fits at a stack of λ: K and k(new, ·) (B, ., n), weights (B, n), and λ (L,)."""
+    """A stack of fits at a stack of λ: K (B, n, n), weights (B, n), λ (L,), and fixed effects, a
+    constant or none, or columns (n, q).
+    """
 
     K: np.ndarray
     v: np.ndarray
     lams: np.ndarray
-    intercept: bool
+    fixed: bool | np.ndarray
 
     def __post_init__(self):
-        root, eye = np.sqrt(self.v), np.eye(self.v.shape[1], dtype=LONG)
-        G = (root[:, :, None] * self.K * root[:, None, :])[:, None] + self.lams[:, None, None] * eye
-        self.__dict__["root"], self.__dict__["L"], self.__dict__["G"] = (
-            root[:, None, :],
-            cholesky(G),
-            G,
-        )
-        half = solve_lower(self.L, eye)
-        P = np.swapaxes(half, -1, -2) @ half
-        u = (P @ self.root[..., None])[..., 0]
-        self.__dict__["u"], self.__dict__["share"] = u, np.sum(u * self.root, axis=-1)
-        if self.intercept:
-            P = P - u[..., :, None] * u[..., None, :] / self.share[..., None, None]
-        self.__dict__["P"] = P
+        n, root = self.v.shape[1], np.sqrt(self.v)[:, None, :, None]
+        columns = self.fixed if np.ndim(self.fixed) else np.ones((n, int(self.fixed)))
+        penalty = self.lams[:, None, None] * np.eye(n, dtype=LONG)
+        self.root, self.H = root, root * columns
+        self.G = root * self.K[:, None] * turned(root) + penalty
+        self.L = cholesky(self.G)
+        half = solve_lower(self.L, np.eye(n))
+        inverse = turned(half) @ half
+        self.U = inverse @ self.H
+        self.S = cholesky(turned(self.H) @ self.U)
+        self.T = solve_lower(self.S, np.eye(columns.shape[1]))
+        self.part = self.T @ turned(self.U)
+        self.P = inverse - turned(self.part) @ self.part
 
     def solve(self, Y):
-        """c̃ (B, L, n, t) and the intercept (B, L, 1, t), refined: they would be off by the
-        condition number of G, and by ‖y‖ over ‖y − f‖.
+        """c̃ (B, L, n, t) and β (B, L, q, t), refined: they would be off by the condition number of
+        G, and by ‖y‖ over ‖y − f‖.
         """
-        root, scaled = self.root[..., None], self.root[..., None] * Y
-        dual = level = 0
+        dual = beta = 0
         for _ in range(3):
-            left = scaled - (self.G @ dual + root * level if np.ndim(dual) else 0)
-            dual = dual + self.P @ left
-            if self.intercept:
-                level = (
-                    level
-                    + np.sum(self.u[..., None] * left, axis=-2, keepdims=True)
-                    / self.share[..., None, None]
-                )
-        return dual, level
+            left = self.root * Y
+            if np.ndim(dual):
+                left = left - self.G @ dual - self.H @ beta
+            dual, beta = dual + self.P @ left, beta + turned(self.T) @ (self.part @ left)
+        return dual, beta
 
-    def predict(self, K, Y):
-        """k(x, ·)√v c̃ + b for rows k(x, ·) (B, q, n)."""
-        dual, level = self.solve(Y)
-        return K[:, None] @ (self.root[..., None] * dual) + level
+    def predict(self, K, Y, columns=None):
+        """k(x, ·)√v c̃ + b·β for rows k(x, ·) (B, m, n) with fixed effects (m, q)."""
+        dual, beta = self.solve(Y)
+        columns = np.ones((K.shape[-2], beta.shape[-2])) if columns is None else columns
+        return K[:, None] @ (self.root * dual) + columns @ beta
+
+    def covariance(self, K, prior, columns):
+        """k(x, x') − k(x, ·)P k(·, x') + (b − …)(…)(b' − …)ᵀ, of f with a flat prior on β, from
+        k(x, ·) (B, m, n) and k(x, x') (…, m, m).
+        """
+        across = self.root * turned(K)[:, None]
+        half = solve_lower(self.L, across)
+        slack = self.T @ turned(columns - turned(across) @ self.U)
+        return prior - turned(half) @ half + turned(slack) @ slack
 
 
 @dataclass(frozen=True)
@@ -100,37 +132,99 @@ class Truth:
     v: np.ndarray
     lams: np.ndarray
     groups: np.ndarray
-    intercept: bool
-    kind: str
-    noise: float
+    fixed: bool | np.ndarray
+    kind: str = "dual"
+    noise: float = 0.0
+    fixed_new: np.ndarray | None = None
 
     @cached_property
     def whole(self):
         return self.kernel(np.array([], int))
 
     @cached_property
+    def columns(self):
+        """Fixed effects (n, q)."""
+        return self.fixed if np.ndim(self.fixed) else np.ones((len(self.v), int(self.fixed)))
+
+    @cached_property
     def fit(self):
         """The fit to all rows."""
-        return Fits(self.whole[0][None], self.v[None], self.lams, self.intercept)
+        return Fits(self.whole[0][None], self.v[None], self.lams, self.fixed)
 
     @cached_property
     def dual(self):
         """c̃ (L, n, t)."""
         return self.fit.solve(self.Y)[0][0]
 
+    def without(self, sets):
+        """The fits without each of some sets of rows, with their K and k(new, ·)."""
+        K, K_new, _ = map(np.stack, zip(*map(self.kernel, sets), strict=True))
+        rows = np.arange(len(self.v))
+        v = np.stack([np.where(np.isin(rows, gone), 0, self.v) for gone in sets])
+        return Fits(K, v, self.lams, self.fixed), K, K_new
+
+    def left_out(self, sets):
+        """Labels minus predictions (sets, L, n, t) of the fits without each of some sets."""
+        fits, K, _ = self.without(sets)
+        return self.Y - fits.predict(K, self.Y, self.columns)
+
     def held(self, groups):
         """Held-out residuals (L, n, t), those of weight 0 included."""
-        out = [np.flatnonzero(groups == g) for g in np.unique(groups)]
-        K = np.stack([self.kernel(gone)[0] for gone in out])
-        v = np.stack([np.where(np.isin(np.arange(len(self.v)), gone), 0, self.v) for gone in out])
-        predicted = Fits(K, v, self.lams, self.intercept).predict(K, self.Y)
-        e = np.empty((len(self.lams), *self.Y.shape), LONG)
-        for gone, f in zip(out, predicted, strict=True):
-            e[:, gone] = (self.Y - f)[:, gone]
+        sets, e = sets_of(groups), np.empty((len(self.lams), *self.Y.shape), LONG)
+        for gone, all_rows in zip(sets, self.left_out(sets), strict=True):
+            e[:, gone] = all_rows[:, gone]
         return e
 
+    def deviations(self):
+        """Squared standard deviations (L, n) of labels that are left out alone, infinite where
+        their weight is 0.
+        """
+        fits, K, _ = self.without(sets_of(np.arange(len(self.v))))
+        own = np.einsum("iii->i", K)[:, None, None, None]
+        rows, of_rows = np.einsum("iij->ij", K)[:, None], self.columns[:, None, None]
+        var = fits.covariance(rows, own, of_rows)[:, :, 0, 0].T
+        with np.errstate(divide="ignore"):
+            return var + self.lams[:, None] / self.v
+
+    def intervals(self, level, groups):
+        """Ends (L, m, t) of the jackknife+ or CV+: Barber et al. 2021, eqs. 1.5 and 1.11."""
+        used, (fits, _, K_new) = self.v > 0, self.without(sets_of(groups))
+        row, scores = np.unique(groups, return_inverse=True)[1], np.abs(self.held(groups))
+        f = fits.predict(K_new, self.Y, self.fixed_new)[row][used]
+        scores, n = np.moveaxis(scores, 1, 0)[used][:, :, None], np.count_nonzero(used)
+        k = int(np.ceil(round(level * (n + 1), 9)))
+        return np.sort(f - scores, axis=0)[n - k], np.sort(f + scores, axis=0)[k - 1]
+
+    @cached_property
+    def table(self):
+        """All that the contract promises of each target by itself, (L, …, t) or (L, …, 1)."""
+        used, e = self.v > 0, self.held(np.arange(len(self.v)))
+        variance = self.deviations()[:, used, None]
+        density = -0.5 * np.log(2 * np.pi * variance) - e[:, used] ** 2 / variance / 2
+        volume = np.linalg.slogdet((self.fit.H[0, 0].T @ self.fit.H[0, 0]).astype(float))[1]
+        return {
+            "predictions": self.fit.predict(self.whole[1][None], self.Y, self.fixed_new)[0],
+            "residual_norm": self.norm[0],
+            "residual_dof": self.residual_dof[0],
+            "dof": np.count_nonzero(used) - self.residual_dof[0],
+            "gcv": self.gcv[0],
+            "evidence": self.evidence[0],
+            "data_fit": self.data_fit,
+            "logdet": (self.logdet + log_of_square(self.fit.S[0]) - volume)[:, None],
+            "residuals": e,
+            "pairs": self.all_pairs(),
+            "density": density.mean(axis=1),
+        }
+
+    def all_pairs(self):
+        """Σ vᵢvⱼ (eᵢ − eⱼ)² / Σ vᵢvⱼ over all pairs of rows, both left out, (L, t)."""
+        pairs = np.array([*combinations(np.flatnonzero(self.v > 0), 2)]).reshape(-1, 2)
+        e = self.left_out(pairs)
+        apart = [one[:, i] - one[:, j] for one, (i, j) in zip(e, pairs, strict=True)]
+        return np.average(np.square(apart), axis=0, weights=self.v[pairs].prod(axis=1))
+
     # how far off a factor may be
-    # ------------------------------------------------------------------------------------------------
+    # ------------------------------------------------------------------------------------------
 
     @cached_property
     def size(self):
@@ -197,7 +291,7 @@ class Truth:
         )
 
     # criteria, each with what it may be off by
-    # ----------------------------------------------------------------------------------
+    # ------------------------------------------------------------------------------------------
 
     def mean_square(self, groups):
         """Σ v e²/Σ v."""
@@ -213,16 +307,12 @@ class Truth:
     def pairs(self, pairs):
         """Σ vᵢvⱼ (eᵢ − eⱼ)²/Σ vᵢvⱼ over pairs of rows (p, 2) whose labels differ, both left out."""
         total = found = off = 0
-        for pair in pairs:
-            v, K = np.where(np.isin(np.arange(len(self.v)), pair), 0, self.v), self.kernel(pair)[0]
-            e = (
-                self.Y
-                - Fits(K[None], v[None], self.lams, self.intercept).predict(K[None], self.Y)[0]
-            )[:, pair]
+        for pair, e in zip(pairs, self.left_out(pairs), strict=True):
             share = np.prod(self.v[pair]) * (self.Y[pair[0]] != self.Y[pair[1]])
             root = np.sqrt(self.v[pair])
-            moved = np.where(share > 0, self.left_error(pair, root[:, None] * e) * root.sum(), 0)
-            apart = np.sqrt(share) * np.abs(e[:, 0] - e[:, 1])
+            moved = self.left_error(pair, root[:, None] * e[:, pair]) * root.sum()
+            moved = np.where(share > 0, moved, 0)
+            apart = np.sqrt(share) * np.abs(e[:, pair[0]] - e[:, pair[1]])
             total, found, off = total + share, found + apart**2, off + moved * (2 * apart + moved)
         return found / total, off / total
 
@@ -252,20 +342,23 @@ class Truth:
         ) + 2 * value * grown
 
     @cached_property
+    def data_fit(self):
+        """yᵀP̃y (L, t)."""
+        return np.sum(np.sqrt(self.v)[:, None] * self.Y * self.dual, axis=1)
+
+    @cached_property
+    def logdet(self):
+        """log |√v K √v + λI| over rows of positive weight, (L,)."""
+        return log_of_square(self.fit.L[0]) - np.count_nonzero(self.v == 0) * np.log(self.lams)
+
+    @cached_property
     def evidence(self):
-        """log p(y) of y ~ N(0, K + λV⁻¹) with a flat prior on the intercept."""
-        used, lam = self.v > 0, self.lams
+        """log p(y) of y ~ N(0, K + λV⁻¹) with a flat prior on the fixed effects."""
+        used, lam, fit = self.v > 0, self.lams, self.data_fit
         count = np.count_nonzero(used)
-        fit = np.sum(np.sqrt(self.v)[:, None] * self.Y * self.dual, axis=1)
-        logdet = 2 * np.sum(np.log(np.diagonal(self.fit.L[0], axis1=1, axis2=2)), axis=1) - (
-            len(used) - count
-        ) * np.log(lam)
-        logdet = (
-            logdet
-            - np.sum(np.log(self.v[used]))
-            + (np.log(self.fit.share[0]) if self.intercept else 0)
-        )
-        value = -(fit + (logdet + (count - self.intercept) * np.log(2 * LONG(np.pi)))[:, None]) / 2
+        volume = self.logdet - np.sum(np.log(self.v[used])) + log_of_square(self.fit.S[0])
+        dimensions = count - self.columns.shape[1]
+        value = -(fit + (volume + dimensions * np.log(2 * LONG(np.pi)))[:, None]) / 2
         s, noise, _, w, _ = self.size
         log = np.abs(np.log(lam)) + np.abs(np.log(s)) + np.abs(np.log(self.v[used])).max()
         off = noise * count * (1 + s / lam + log)
@@ -277,7 +370,7 @@ class Truth:
     def holdout(self, shares):
         """Σ shares (y − f)²/Σ shares over the new rows."""
         K, K_new, diagonal = self.whole
-        e = np.abs(self.Y_new - self.fit.predict(K_new[None], self.Y)[0])
+        e = np.abs(self.Y_new - self.fit.predict(K_new[None], self.Y, self.fixed_new)[0])
         _, noise, *_ = self.size
         reach = np.sqrt(diagonal)[:, None] + np.sqrt(np.diagonal(K).max())
         moved = self.residual_error / np.sqrt(self.lams)[:, None] * 2

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from oracle import group_residuals
+from oracle import group_residuals, of_landmarks
 from support import solver_of
 
 import jaxrls as rls
@@ -236,7 +236,8 @@ def places():
 
 
 COLLECTIVE = re.compile(
-    r"= (.*?) (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter|collective-broadcast|ragged-all-to-all)(-start)?\("
+    r"= (.*?) (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter|"
+    r"collective-broadcast|ragged-all-to-all)(-start)?\("
 )
 
 
@@ -362,12 +363,6 @@ def gaussian(A, B):
     return np.exp(-((A[:, None] - B[None]) ** 2).sum(-1) / (2 * 1.5**2))
 
 
-def features(gone):
-    """Of all rows, made of the landmarks that stay."""
-    stay = X[np.setdiff1d(ROWS, gone)]
-    return np.linalg.solve(np.linalg.cholesky(gaussian(stay, stay)), gaussian(stay, X)).T
-
-
 def refits(of, groups):
     """Residuals (L, n, t) of a refit for every group; `of` gives Φ of all rows without those that
     are gone.
@@ -381,6 +376,8 @@ def refits(of, groups):
     return e
 
 
+FEATURES = of_landmarks(gaussian, X, X[:1], X[ROWS], ROWS)
+features = lambda gone: FEATURES(gone)[0]
 MODELS = {
     "landmarks": (KERNEL, {"landmarks": ROWS}, features, ["few", "days"]),
     "waves": (WAVES, {}, lambda gone: np.concatenate([np.sin(X), X], axis=1), ["far"]),

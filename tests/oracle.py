@@ -1,6 +1,8 @@
 """The oracle: regularized least squares solved afresh by augmented least squares, one refit per row
-or group left out.
-"""
+or group left out; and kernels as features Φ, K = ΦΦᵀ, of the training and of new rows.
+
+`features(gone)` are those when the rows `gone` have been left out: on landmarks that are rows of X
+they are made of the landmarks that stay, everywhere else they do not depend on them."""
 
 import numpy as np
 
@@ -35,3 +37,26 @@ def group_residuals(Phi, Y, lam, groups, weights=None, intercept=False):
 def loo_residuals(Phi, Y, lam, weights=None, intercept=False):
     """Held-out residuals, each row left out in turn."""
     return group_residuals(Phi, Y, lam, np.arange(len(Phi)), weights, intercept)
+
+
+def of_kernel(k, X, X_new):
+    """Features of a kernel function: Φ = U√s, and of new rows k(x, X) U/√s."""
+    s, U = np.linalg.eigh(k(X, X))
+    used = s > 1e-13 * s[-1]
+    s, U = s[used], U[:, used]
+    Phi, Phi_new = U * np.sqrt(s), k(X_new, X) @ U / np.sqrt(s)
+    return lambda gone: (Phi, Phi_new)
+
+
+def of_landmarks(k, X, X_new, points, indices=None):
+    """K_TR L⁻ᵀ of the landmarks that stay; `indices` are their rows of X, None where they are no
+    rows, or do not leave.
+    """
+
+    def features(gone):
+        stay = slice(None) if indices is None else ~np.isin(indices, gone)
+        R = np.unique(points[stay], axis=0)
+        L = np.linalg.cholesky(k(R, R))
+        return np.linalg.solve(L, k(R, X)).T, np.linalg.solve(L, k(R, X_new)).T
+
+    return features

@@ -48,20 +48,12 @@ def of_landmarks(kernel, X, landmarks, **options):
 
 
 factor_gram = jax.jit(of_gram, static_argnames="intercept")
-factor_features = jax.jit(of_features, static_argnames="intercept")
 factor_subset = jax.jit(of_landmarks, static_argnames=("intercept", "leave"))
 landmarks = jax.jit(rls.landmarks, static_argnames=("num", "tol", "method"))
 lambda_grid = jax.jit(rls.lambda_grid, static_argnames="num")
-path, coef, loo_residuals, gcv, log_marginal_likelihood, effective_dof = map(
+coef, loo_residuals, gcv, log_marginal_likelihood, effective_dof = map(
     jax.jit,
-    (
-        rls.path,
-        rls.coef,
-        rls.loo_residuals,
-        rls.gcv,
-        rls.log_marginal_likelihood,
-        rls.effective_dof,
-    ),
+    (rls.coef, rls.loo_residuals, rls.gcv, rls.log_marginal_likelihood, rls.effective_dof),
 )
 
 
@@ -69,12 +61,6 @@ path, coef, loo_residuals, gcv, log_marginal_likelihood, effective_dof = map(
 def loo(factor, Y, lams, loss=rls.squared_error):
     """The leave-one-out error of a loss."""
     return rls.LeaveOneOut(loss)(factor, Y, lams)
-
-
-@partial(jax.jit, static_argnames="loss")
-def holdout(factor, Y, lams, design, Y_held, weights=None, loss=rls.squared_error):
-    """The error on held-out rows, by what multiplies the coefficients."""
-    return rls.holdout(design, Y_held, weights=weights, loss=loss)(factor, Y, lams)
 
 
 SOLVERS = {

@@ -12,7 +12,9 @@ import pytest
 
 import jaxrls as rls
 
-IN_LINE = 200_000  # operations: jaxlib's own bound, below which a batch is done by the thread that asks for it
+pytestmark = pytest.mark.any_precision
+# Operations: jaxlib's own bound, below which a batch is done by the thread that asks for it.
+IN_LINE = 200_000
 CALL = re.compile(
     r"custom_call @lapack_\w+\((?:.*?): \(tensor<((?:\d+x)+)f\d+>(?:, tensor<((?:\d+x)+)f\d+>)?"
 )

@@ -121,5 +121,6 @@ def test_the_page_says_of_intervals_what_the_table_has():
     assert [row[7] == "no" for row in rows] == low.tolist()
     words = text(ROOT / "docs" / "uncertainty.md")
     assert f"within {np.ceil(1000 * abs(cover - level).max()) / 1000:.3f} of the level" in words
-    assert f"standard error in {low.sum()} of 12" in words
+    below = f"In {low.sum()} of 12 cases it was below the level by more than a standard error"
+    assert below in words
     assert f"{ratio.min():.2f} to {ratio.max():.2f} times as wide" in words

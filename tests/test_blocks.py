@@ -39,10 +39,6 @@ def test_derivatives_are_those_without_blocks():
             jax.tree.map(close, got, want)
 
 
-# sizes
-# -----------------------------------------------------------------------------------------------------------------
-
-
 @settings(max_examples=300, deadline=None)
 @given(st.integers(1, 10**6), st.integers(0, 10**7))
 def test_the_default_size(n, row_bytes):

@@ -1,4 +1,4 @@
-"""Blocks are cut for the device that a program is for, and where compilers are, programs compile."""
+"""Blocks are cut for the device that a program is for; where compilers are, programs compile."""
 
 import importlib
 import json

@@ -17,7 +17,7 @@ COMPILED: list[str] = []
 jax.monitoring.register_event_duration_secs_listener(
     lambda event, duration, **_: COMPILED.append(event) if "backend_compile" in event else None
 )
-quiet = pytest.mark.filterwarnings("ignore:the chosen")
+pytestmark = [pytest.mark.any_precision, pytest.mark.filterwarnings("ignore:the chosen")]
 
 
 def blocks(seed=0, n=N):
@@ -41,7 +41,6 @@ KINDS = {
 }
 
 
-@quiet
 @pytest.mark.parametrize("source", ["stream", "rows of a user's"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_fit_to_new_rows_of_the_same_shape_compiles_nothing(kind, source):
@@ -64,8 +63,6 @@ def test_a_fit_to_new_rows_of_the_same_shape_compiles_nothing(kind, source):
         assert_close(got, value, 1e4 * N * EPS)
 
 
-@pytest.mark.float64
-@quiet
 def test_a_reading_inside_of_a_transformation_is_done_outside_of_any_program():
     X, rows = blocks(3)
 
@@ -99,7 +96,6 @@ def test_errors_of_what_rows_on_the_host_lack_name_them():
                 compiled(ask)(rows)
 
 
-@quiet
 def test_a_fit_takes_few_programs():
     """Some are those of the landmarks' choice, and of units and numbers in the report."""
     X, rows = blocks(2, N + 1)

@@ -11,7 +11,7 @@ import numpy as np
 import oracle
 import pytest
 import support
-from support import DTYPE, EPS, X64, array, assert_close, of_gram, solver_of, wide
+from support import DTYPE, EPS, X64, array, assert_close, of_gram, refused, solver_of, wide
 
 import jaxrls as rls
 
@@ -26,22 +26,6 @@ def data(n=24, d=5, t=3, seed=0):
 def rounding(X, lam):
     """n·eps·s_max/λ: what solving at λ may cost, in units of the result."""
     return len(X) * EPS * (1 + float(np.linalg.norm(np.asarray(X), 2)) ** 2 / lam)
-
-
-# worked examples
-# --------------------------------------------------------------------------------------------------
-
-
-# axes and dtypes
-# --------------------------------------------------------------------------------------------------
-
-
-# weights
-# --------------------------------------------------------------------------------------------------
-
-
-# groups
-# --------------------------------------------------------------------------------------------------
 
 
 # precision
@@ -220,119 +204,95 @@ def test_the_grid_of_constant_rows_is_ascending():
 # messages
 # --------------------------------------------------------------------------------------------------
 
-K2 = [[2.0, 1.0], [1.0, 2.0]]
-MESSAGES = {
-    "K not square": (
-        lambda: of_gram(jnp.ones((2, 3))),
-        "X, as the precomputed kernel matrix, must be square, (n, n), and has shape (2, 3)",
-    ),
-    "K not symmetric": (
+MESSAGES = [
+    (
         lambda: of_gram(jnp.array([[1.0, 2.0], [0.0, 1.0]])),
         "entries differ from their mirror image by up to 2",
     ),
-    "X a vector": (
+    (
         lambda: rls.factorize(rls.Linear(), jnp.ones(3)),
         "X must have shape (n, d), and has shape (3,): use X[None] for one row",
     ),
-    "X empty": (
-        lambda: rls.factorize(rls.Linear(), jnp.ones((0, 3))),
-        "X is empty, with shape (0, 3)",
-    ),
-    "kernel": (
+    (
         lambda: rls.factorize("gaussian", jnp.ones((3, 1))),
         "kernel must be a jaxrls kernel such as Gaussian(1.0), and is 'gaussian'",
     ),
-    "solver": (
+    (
         lambda: rls.factorize(rls.Linear(), jnp.ones((3, 1)), solver="svd"),
         "solver must be Spectral(), Cholesky(), Refined() or Iterative()",
     ),
-    "spectrum of nothing": (
-        lambda: rls.Spectral("svd"),
-        "of must be 'gram', 'features' or 'covariance', or None for the cheapest, and is 'svd'",
-    ),
-    "solver without features": (
-        lambda: rls.factorize(
-            rls.Gaussian(1.0), jnp.ones((3, 1)), solver=rls.Spectral("covariance")
-        ),
-        "Spectral() needs explicit features, which Gaussian does not have: take Spectral('gram')",
-    ),
-    "Y length": (
+    (
         lambda: rls.loo(factor(), jnp.ones(4), jnp.ones(1)),
         "Y must have shape (3,) or (3, t), one row per row of X, and has shape (4,)",
     ),
-    "lams a number": (
+    (
         lambda: rls.loo(factor(), jnp.ones(3), 1.0),
         "has shape (): use coef and loo_residuals for one",
     ),
-    "lams empty": (
+    (
         lambda: rls.gcv(factor(), jnp.ones(3), jnp.ones(0)),
         "lams is empty: give at least one λ",
     ),
-    "lam": (
+    (
         lambda: rls.coef(factor(), jnp.ones(3), -1.0),
         "lam must be positive, or 0 for the floor of the factor, and the smallest is -1.0",
     ),
-    "lam per target": (
+    (
         lambda: rls.coef(factor(), jnp.ones((3, 2)), jnp.ones(3)),
         "lam must be one number, or one per target where Y is (n, t): it has shape (3,), and Y "
         "(3, 2)",
     ),
-    "grid": (
+    (
         lambda: rls.lambda_grid(factor(), 0),
         "num must be a whole number of at least 1, and is 0",
     ),
-    "groups length": (
-        lambda: rls.kfold([0, 1])(factor(), jnp.ones(3), jnp.ones(1)),
-        "groups must have 3 labels, one per row of X, and has 2",
-    ),
-    "groups axes": (
+    (
         lambda: rls.folds([[0, 1]]),
         "groups must have shape (n,), one label per row, and has shape (1, 2)",
     ),
-    "one group": (
+    (
         lambda: rls.folds([5, 5]),
         "groups holds one label only, 5: leaving it out would leave nothing to fit",
     ),
-    "groups traced": (
+    (
         lambda: jax.jit(rls.folds)(jnp.arange(3)),
         "groups has no values inside jax.jit: call jaxrls.folds(groups) outside",
     ),
-    "holdout rows": (
+    (
         lambda: rls.holdout(jnp.ones((2, 3)), jnp.ones(4))(factor(), jnp.ones(3), jnp.ones(1)),
         "Y of holdout must have shape (2,), as its X and Y do, and has shape (4,)",
     ),
-    "holdout weights": (
+    (
         lambda: rls.holdout(jnp.ones((2, 3)), jnp.ones(2), weights=jnp.ones(3))(
             factor(), jnp.ones(3), jnp.ones(1)
         ),
         "weights must have shape (2,)",
     ),
-    "holdout targets": (
+    (
         lambda: rls.holdout(jnp.ones((2, 3)), jnp.ones((2, 1)))(
             factor(), jnp.ones((3, 2)), jnp.ones(1)
         ),
         "Y of holdout must have shape (2, 2), as its X and Y do, and has shape (2, 1)",
     ),
-    "holdout design": (
+    (
         lambda: rls.holdout(jnp.ones((2, 4)), jnp.ones(2))(
             factor(solver=rls.Spectral("gram")), jnp.ones(3), jnp.ones(1)
         ),
         "X of holdout must have 3 columns, one for each coefficient, where no kernel is given",
     ),
-}
+]
 
 
 def factor(**options):
     return rls.factorize(rls.Linear(), jnp.arange(3, dtype=DTYPE)[:, None], **options)
 
 
-@pytest.mark.parametrize(("call", "message"), MESSAGES.values(), ids=MESSAGES.keys())
-def test_messages(call, message, unchecked):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        call()
+@pytest.mark.any_precision
+def test_messages(unchecked):
+    refused(*((call, re.escape(message)) for call, message in MESSAGES))
 
 
 def test_symmetry_is_asked_to_rounding_only():
-    K = np.array(K2, DTYPE)
+    K = np.array([[2, 1], [1, 2]], DTYPE)
     of_gram(jnp.asarray(K + np.array([[0, 3 * EPS], [0, 0]], DTYPE)))
     assert not X64 or of_gram(jnp.asarray(K)).dtype == np.float64

@@ -95,7 +95,8 @@ def mutated(data, content):
 
 SAVES = """
 import sys, numpy as np, jaxrls as rls
-models = [rls.Model(rls.Linear(), None, np.full(10**6, value), np.array(0.0)) for value in (1.0, 2.0)]
+coefs = [np.full(10**6, value) for value in (1.0, 2.0)]
+models = [rls.Model(rls.Linear(), None, coef, np.array(0.0)) for coef in coefs]
 rls.save(sys.argv[1], models[0])
 print("begun", flush=True)
 while True:

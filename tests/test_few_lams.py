@@ -13,9 +13,10 @@ from jaxrls.factors import solvers
 from jaxrls.search import fit as search
 from jaxrls.search.plan import Plan
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:the chosen"
-)  # the best of three is often one of the ends
+pytestmark = [
+    pytest.mark.any_precision,  # of data in float64
+    pytest.mark.filterwarnings("ignore:the chosen"),  # the best of three is often one of the ends
+]
 KERNEL, LAMS = rls.Polynomial(3), [30.0, 0.3, 3.0]
 
 
@@ -46,14 +47,11 @@ def spectra(monkeypatch):
     return calls
 
 
-@pytest.mark.float64
 @pytest.mark.parametrize(
     "options",
     [
-        {"weights": np.arange(16) % 4 * 0.5},
-        {"intercept": False},
-        {"criterion": rls.log_marginal_likelihood},
-        {"groups": np.arange(16) % 3},
+        {"weights": np.arange(16) % 4 * 0.5, "groups": np.arange(16) % 3},
+        {"intercept": False, "criterion": rls.log_marginal_likelihood},
         {"criterion": "holdout"},
     ],
     ids=lambda options: next(iter(options)),

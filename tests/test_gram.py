@@ -62,18 +62,17 @@ def test_square_gram_has_the_kernels_own_diagonal(kernel):
 
 
 @pytest.mark.float64
-@pytest.mark.parametrize(("name", "size"), [("gaussian", 4), ("laplacian", 5)])
-def test_derivatives_are_those_of_one_piece(name, size):
+def test_derivatives_are_those_of_one_piece():
     """Gradient, forward derivative and Hessian-vector product, in parameters, X, Z and V
     together.
     """
-    start, back = ravel_pytree((jax.tree.map(array, KERNELS[name]), *data()))
+    start, back = ravel_pytree((jax.tree.map(array, KERNELS["gaussian"]), *data()))
     direction = array(np.random.default_rng(1).normal(size=start.shape))
 
     def blocked(flat):
         kernel, X, Z, V = back(flat)
-        return jnp.sum(jnp.sin(rls.gram_matmul(kernel, X, Z, V, block_size=size))) + jnp.sum(
-            jnp.cos(rls.gram(kernel, X, block_size=size))
+        return jnp.sum(jnp.sin(rls.gram_matmul(kernel, X, Z, V, block_size=5))) + jnp.sum(
+            jnp.cos(rls.gram(kernel, X, block_size=5))
         )
 
     def whole(flat):

@@ -172,8 +172,8 @@ def test_every_kernel_of_the_library_is_in_the_list():
 
 @EVERY
 def test_formula_and_gram_matrix(case):
-    """Pair by pair, symmetric, positive semidefinite, with `diag` on the diagonal, and equal rows of
-    X make equal rows of K, to the last bit.
+    """Pair by pair, symmetric, positive semidefinite, with `diag` on the diagonal, and equal rows
+    of X make equal rows of K, to the last bit.
     """
     X, Z = rows(case, 12), rows(case, 7, seed=1)
     X[7:10] = X[:3]

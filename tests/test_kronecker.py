@@ -9,9 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
-from contract.oracle import Truth, fixed
-from extended import Fits
-from support import DTYPE, EPS, X64, array, assert_close, of_gram, wide
+from extended import LONG, Fits, Truth
+from support import DTYPE, EPS, X64, array, assert_close, of_gram, refused, wide
 
 import jaxrls as rls
 
@@ -37,14 +36,9 @@ class Pairs:
         self.Y = wide(
             np.sin(self.x1.sum(axis=1))[:, None] + 2 * np.cos(self.x2.T) + 0.5 * draw(6, n1, n2)
         )
-        self.K1, self.K2 = (
-            wide(gaussian(1.0, self.x1, self.x1)),
-            wide(gaussian(1.5, self.x2, self.x2)),
-        )
-        self.v = (
-            wide(np.random.default_rng(1).uniform(0.5, 2, n1)),
-            wide(np.random.default_rng(2).uniform(0.5, 2, n2)),
-        )
+        self.K1 = wide(gaussian(1.0, self.x1, self.x1))
+        self.K2 = wide(gaussian(1.5, self.x2, self.x2))
+        self.v = [wide(np.random.default_rng(n).uniform(0.5, 2, n)) for n in (n1, n2)]
         self.K = np.kron(self.K1, self.K2)
         s, U = np.linalg.eigh(self.K)
         self.Phi = U * np.sqrt(np.maximum(s, 0))
@@ -61,13 +55,9 @@ class Pairs:
         """Held-out residuals (n₁, n₂) by a refit for each entry."""
         v, y, e = self.weights(weighted), self.Y.reshape(-1, 1), np.empty(self.Y.size)
         for k in range(self.Y.size):
-            same = self.row == self.row[k], self.column == self.column[k]
-            gone = {
-                "entries": same[0] & same[1],
-                "rows": same[0],
-                "columns": same[1],
-                "both": same[0] | same[1],
-            }[setting]
+            row, column = self.row == self.row[k], self.column == self.column[k]
+            which = {"entries": row & column, "rows": row, "columns": column, "both": row | column}
+            gone = which[setting]
             w, b = oracle.refit(self.Phi[~gone], y[~gone], lam, v[~gone], intercept)
             e[k] = (y[k] - self.Phi[k] @ w - b)[0]
         return e.reshape(self.Y.shape)
@@ -132,9 +122,9 @@ def whole():
 @pytest.mark.float64
 def test_weights_of_rows_times_weights_of_columns_are_those_of_all_pairs():
     y = TALL.Y.reshape(-1, 1)
-    truth = Truth(
-        fixed(TALL.Phi, TALL.Phi), y, y, TALL.weights(True), TALL.weights(True), True, LAMS, {}
-    )
+    K, ones = TALL.K.astype(LONG), np.ones((y.size, 1))
+    whole_K = lambda gone: (K, K, np.diagonal(K))
+    truth = Truth(whole_K, y, y, TALL.weights(True), LAMS, None, ones, fixed_new=ones)
     for name, got in whole().items():
         assert_close(got, truth.table[name], 1e-11, name)
 
@@ -162,25 +152,18 @@ def test_an_intercept_needs_no_centred_product():
             got, truth.astype(float), 4 * EPS**0.5 if lam < 1e-8 else 25 * EPS / lam, f"λ = {lam}"
         )
         if lam < 1e-8:
-            assert (
-                np.abs(got - truth).max()
-                < 0.1
-                * np.abs(np.asarray(rls.loo_residuals(dense, array(Y.ravel()), lam)) - truth).max()
-            )
+            centred = np.asarray(rls.loo_residuals(dense, array(Y.ravel()), lam))
+            assert np.abs(got - truth).max() < 0.1 * np.abs(centred - truth).max()
 
 
-def new(pairs, lam, x1, x2, intercept=True):
+def new(pairs, lam, x1, x2):
     """Predictions at new pairs, by the bordered system of all pairs."""
     n = pairs.Y.size
-    A = np.zeros((n + 1, n + 1))
-    A[:n, :n], A[:n, n], A[n, :n] = pairs.K + lam * np.eye(n), 1, 1
-    solved = np.linalg.solve(A, np.append(pairs.Y.ravel(), 0))
-    return (
-        gaussian(1.0, x1, pairs.x1)
-        @ solved[:n].reshape(pairs.Y.shape)
-        @ gaussian(1.5, x2, pairs.x2).T
-        + solved[n]
-    )
+    A = np.ones((n + 1, n + 1))
+    A[:n, :n], A[n, n] = pairs.K + lam * np.eye(n), 0
+    *c, b = np.linalg.solve(A, np.append(pairs.Y.ravel(), 0))
+    one, other = gaussian(1.0, x1, pairs.x1), gaussian(1.5, x2, pairs.x2)
+    return one @ np.reshape(c, pairs.Y.shape) @ other.T + b
 
 
 @pytest.mark.parametrize("setting", ["rows", pytest.param("both", marks=pytest.mark.float64)])
@@ -189,9 +172,8 @@ def test_one_call_chooses_by_its_setting_and_predicts_at_new_pairs(setting, tmp_
     x1, x2 = draw(7, 6, 2), draw(8, 2, 1)
     data = (np.asarray(part, DTYPE) for part in (WIDE.x1, WIDE.x2, WIDE.Y))
     X1, X2, Y = data if X64 else map(jnp.asarray, data)
-    fit = rls.fit_kronecker(
-        rls.Gaussian(1.0), X1, rls.Gaussian(1.5), X2, Y, lams=lams, setting=setting
-    )
+    sides = rls.Gaussian(1.0), X1, rls.Gaussian(1.5), X2
+    fit = rls.fit_kronecker(*sides, Y, lams=lams, setting=setting)
     want = np.array([np.mean(WIDE.left_out(setting, lam, False, True) ** 2) for lam in lams])
     tolerance = 4 * WIDE.Y.size * EPS * (1 + np.linalg.norm(WIDE.K, 2) / lams[0])
     assert 0 < want.argmin() < 3  # else it would warn
@@ -207,54 +189,37 @@ def test_one_call_chooses_by_its_setting_and_predicts_at_new_pairs(setting, tmp_
 
 @pytest.mark.float64
 def test_a_loss_sees_residuals_and_labels_as_they_are():
-    sides, left_out = (
-        (rls.Gaussian(1.0), WIDE.x1, rls.Gaussian(1.5), WIDE.x2),
-        WIDE.left_out("entries", 0.2, False, True),
-    )
+    sides = rls.Gaussian(1.0), WIDE.x1, rls.Gaussian(1.5), WIDE.x2
+    left_out = WIDE.left_out("entries", 0.2, False, True)
     share = lambda e, y: abs(e) / (1 + abs(y))
     found = rls.fit_kronecker(*sides, WIDE.Y, lams=[0.2], loss=share)
     assert_close(found.error, np.mean(share(left_out, WIDE.Y)), 1e-12)
 
 
 @pytest.mark.any_precision
-@pytest.mark.parametrize(
-    ("named", "message"),
-    [
-        ({"K1": np.ones((2, 3))}, "K1 must be square"),
-        ({"K2": np.array([[1.0, 0.5], [0.0, 1.0]])}, "K2 is not symmetric"),
+def test_errors_of_factors_and_settings_name_the_argument(unchecked):
+    two, three, Y = np.eye(2), np.eye(3), np.ones((1, 3))
+    factor, single = rls.factor_kronecker(two[:1, :1], three), rls.factor_kronecker([[1]], [[1]])
+    make = lambda K1=two, K2=two, **named: lambda: rls.factor_kronecker(K1, K2, **named)
+    left_out = lambda setting: lambda: rls.kronecker_left_out(factor, Y, [1.0], setting)
+    only, setting = "leaves rows out, and Y has only one", "setting must be one of entries, rows"
+    refused(
+        (make(np.ones((2, 3))), "K1 must be square"),
+        (make(K2=np.array([[1.0, 0.5], [0.0, 1.0]])), "K2 is not symmetric"),
         (
-            {"K2": np.diag([2.0, -1.0])},
-            (
-                "K2 must be positive semidefinite, and its most negative "
-                "eigenvalue is 0.5 of the largest"
-            ),
+            make(K2=np.diag([2.0, -1.0])),
+            "K2 must be positive semidefinite, and its .* eigenvalue is 0.5 of the largest",
         ),
-        ({"K2": np.diag([1.0, np.inf])}, "K2 holds 1 values that are NaN or infinite"),
-        ({"weights": np.ones(4)}, r"weights must be a pair \(v1, v2\).*is of type ndarray"),
+        (make(K2=np.diag([1.0, np.inf])), "K2 holds 1 values that are NaN or infinite"),
+        (make(weights=np.ones(4)), r"weights must be a pair \(v1, v2\).*is of type ndarray"),
         (
-            {"weights": (np.array([1.0, 0.0]), None)},
+            make(weights=(np.array([1.0, 0.0]), None)),
             "weights of rows must be positive, and some are 0: leave those rows out of Y",
         ),
-        ({"weights": (None, np.ones(3))}, r"weights must have shape \(2,\)"),
-    ],
-)
-def test_errors_of_the_factor_name_the_argument(named, message, unchecked):
-    with pytest.raises(ValueError, match=message):
-        rls.factor_kronecker(**{"K1": np.eye(2), "K2": np.eye(2), **named})
-
-
-@pytest.mark.any_precision
-def test_errors_of_settings_name_the_argument(unchecked):
-    factor, Y = rls.factor_kronecker(jnp.eye(1), jnp.eye(3)), jnp.ones((1, 3))
-    single = rls.factor_kronecker(jnp.eye(1), jnp.eye(1))
-    only = "leaves rows out, and Y has only one"
-    for call, message in (
-        (
-            lambda: rls.kronecker_left_out(factor, Y, [1.0], "pairs"),
-            "setting must be one of entries, rows, columns, both, and is 'pairs'",
-        ),
-        (lambda: rls.kronecker_left_out(factor, Y, [1.0], "rows"), f"setting='rows' {only}"),
-        (lambda: rls.kronecker_left_out(factor, Y, [1.0], "both"), f"setting='both' {only}"),
+        (make(weights=(None, np.ones(3))), r"weights must have shape \(2,\)"),
+        (left_out("pairs"), f"{setting}, columns, both, and is 'pairs'"),
+        (left_out("rows"), f"setting='rows' {only}"),
+        (left_out("both"), f"setting='both' {only}"),
         (lambda: rls.kronecker_residuals(factor, Y.T, 1.0), r"Y must have shape \(1, 3\)"),
         (lambda: rls.kronecker_residuals(factor, Y, [1.0, 2.0]), "lam must be one number"),
         (
@@ -262,70 +227,46 @@ def test_errors_of_settings_name_the_argument(unchecked):
             "needs two entries, and Y has one",
         ),
         (
-            lambda: rls.kronecker_left_out(of_gram(jnp.eye(3)), Y, [1.0]),
+            lambda: rls.kronecker_left_out(of_gram(three), Y, [1.0]),
             "factor must be of two-sided data, and has route 'gram'",
         ),
-    ):
-        with pytest.raises(ValueError, match=message):
-            call()
-
-
-MISSING = WIDE.Y.copy()
-MISSING[1, 2] = np.nan
-FIT = {
-    r"Y must have shape \(4, 5\), a label for every pair of rows of .*, and has shape \(5, 4\)": {
-        "Y": WIDE.Y.T
-    },
-    "Y holds 1 values that are NaN": {"Y": MISSING},
-    "X2 must have shape": {"X2": WIDE.x2[:, 0]},
-    "X1 must be a kernel of rows, and is Precomputed": {"kernel1": rls.Precomputed()},
-    "lams must be positive": {"lams": [-1.0]},
-    "lams, as their number, must be a whole number": {"lams": 0.1},
-    r"lams must have shape \(L,\), and has shape \(1, 2\)": {"lams": [[1.0, 2.0]]},
-    "loss must be a function, such as jaxrls.absolute_error, and is 'a'": {"loss": "a"},
-    "leaving an entry out with an intercept needs two entries": {
-        "X1": WIDE.x1[:1],
-        "X2": WIDE.x2[:1],
-        "Y": WIDE.Y[:1, :1],
-    },
-    "weights of columns must be positive": {
-        "weights": ([1.0, 2.0, 1.0, 1.0], [0.0, 1.0, 1.0, 1.0, 1.0])
-    },
-    "the kernel matrix of a side must be positive semidefinite": {
-        "kernel2": rls.FunctionKernel(lambda X, Z: 0.5 - X @ Z.T)
-    },
-    "the larger side is too large: X has 5 rows: route 'gram' takes about": {"memory": 100},
-}
+    )
 
 
 @pytest.mark.any_precision
-@pytest.mark.parametrize("message", FIT)
-def test_errors_of_the_call_name_the_argument(message, unchecked, monkeypatch):
-    named = {
-        "kernel1": rls.Gaussian(1.0),
-        "X1": WIDE.x1,
-        "kernel2": rls.Gaussian(1.0),
-        "X2": WIDE.x2,
-        "Y": WIDE.Y,
-        "lams": [1.0],
-    }
-    named |= FIT[message]
-    if "memory" in named:
-        memory = named.pop("memory")
-        monkeypatch.setattr("jaxrls.support.checks.memory_bytes", lambda: memory)
-    with pytest.raises(ValueError, match=message):
-        rls.fit_kronecker(**named)
+def test_errors_of_the_call_name_the_argument(unchecked, monkeypatch):
+    missing = np.where(np.arange(20).reshape(4, 5) == 7, np.nan, WIDE.Y)
+    indefinite = rls.FunctionKernel(lambda X, Z: 0.5 - X @ Z.T)
+    one = {"X1": WIDE.x1[:1], "X2": WIDE.x2[:1], "Y": WIDE.Y[:1, :1]}
+    K, sides = rls.Gaussian(1.0), {"X1": WIDE.x1, "X2": WIDE.x2, "Y": WIDE.Y, "lams": [1.0]}
+    fit = lambda **named: lambda: rls.fit_kronecker(**{"kernel1": K, "kernel2": K} | sides | named)
+    refused(
+        (
+            fit(Y=WIDE.Y.T),
+            r"Y must have shape \(4, 5\), a label for every pair .*, and has shape \(5, 4\)",
+        ),
+        (fit(Y=missing), "Y holds 1 values that are NaN"),
+        (fit(X2=WIDE.x2[:, 0]), "X2 must have shape"),
+        (fit(kernel1=rls.Precomputed()), "X1 must be a kernel of rows, and is Precomputed"),
+        (fit(lams=[-1.0]), "lams must be positive"),
+        (fit(lams=0.1), "lams, as their number, must be a whole number"),
+        (fit(lams=[[1.0, 2.0]]), r"lams must have shape \(L,\), and has shape \(1, 2\)"),
+        (fit(loss="a"), "loss must be a function, such as jaxrls.absolute_error, and is 'a'"),
+        (fit(**one), "leaving an entry out with an intercept needs two entries"),
+        (fit(weights=(None, np.arange(5.0))), "weights of columns must be positive"),
+        (fit(kernel2=indefinite), "the kernel matrix of a side must be positive semidefinite"),
+    )
+    monkeypatch.setattr("jaxrls.support.checks.memory_bytes", lambda: 100)
+    refused((fit(), "the larger side is too large: X has 5 rows: route 'gram' takes about"))
 
 
 @pytest.mark.any_precision
 def test_how_standard_deviations_are_made_is_not_said_for_nothing():
     kernel, options = rls.Gaussian(1.0), {"lams": [1.0], "keep": True}
     pairs = rls.fit_kronecker(kernel, WIDE.x1, kernel, WIDE.x2, WIDE.Y, **options)
-    rows = rls.fit(kernel, WIDE.x1, WIDE.Y, **options)
-    for fit, X, named in (
-        (pairs, (WIDE.x1, WIDE.x2), {"scale": "x"}),
-        (rows, (WIDE.x1,), {"scale": 1.0}),
-        (rows, (WIDE.x1,), {"corrected": False}),
-    ):
-        with pytest.raises(ValueError, match="pass return_std=True, or leave them out"):
-            fit.predict(*X, **named)
+    rows, words = rls.fit(kernel, WIDE.x1, WIDE.Y, **options), "pass return_std=True, or leave them"
+    refused(
+        (lambda: pairs.predict(WIDE.x1, WIDE.x2, scale="x"), words),
+        (lambda: rows.predict(WIDE.x1, scale=1.0), words),
+        (lambda: rows.predict(WIDE.x1, corrected=False), words),
+    )

@@ -59,7 +59,7 @@ def test_only_sums_go_between_devices(found):
         ("features", "this needs all rows in one array, .* and X lies on 4 devices"),
         (
             "columns",
-            "X must have whole rows on every device, and its columns are split too, by NamedSharding",
+            "X must have whole rows on every device, and its columns are split too, by Named",
         ),
         ("nan", "X holds 1 values that are NaN or infinite"),
         ("weights", "weights must not be negative, and the smallest is -1.99"),
@@ -81,7 +81,7 @@ def test_what_does_not_go_on_a_mesh_is_refused_by_name(found, name, words):
 
 
 # without several devices
-# -------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

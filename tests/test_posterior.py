@@ -105,16 +105,6 @@ def test_scales(route):
     assert_close(found.loo, np.sqrt(np.mean(squares, axis=0)), 10 * tolerance())
 
 
-def test_an_integer_weight_is_that_many_rows():
-    counts, options = np.random.default_rng(5).integers(0, 4, N), {"landmarks": INPUT[::3]}
-    weighted = fit(weights=counts.astype(DTYPE), **options)
-    repeated = fit(rows=np.repeat(np.arange(N), counts), **options)
-    one, other = (
-        each.posterior(FRESH, scale="evidence").covariance for each in (weighted, repeated)
-    )
-    assert_close(one, other, tolerance(3 * N))
-
-
 def test_every_target_has_its_own_scale():
     found = fit()
     std = found.predict(FRESH, return_std=True)[1]

@@ -127,10 +127,8 @@ def amplified_by(R):
     """The square of what amplifies rounding: the condition of K_RR, or where points are near one
     another, and their pivots small, its square.
     """
-    distances, distinct = (
-        np.linalg.norm(np.asarray(R[:, None] - R, float), axis=-1),
-        np.unique(np.asarray(R, float), axis=0),
-    )
+    distances = np.linalg.norm(np.asarray(R[:, None] - R, float), axis=-1)
+    distinct = np.unique(np.asarray(R, float), axis=0)
     near = ((distances > 0) & (distances < 0.1 * WIDTH)).any()
     return np.linalg.cond(gaussian(distinct, distinct).astype(float)) ** (2 if near else 1)
 
@@ -146,12 +144,11 @@ def problems(draw, name):
     """
     source, d = KINDS[name][0], CASES[name].X.shape[1] if KINDS[name][0] == LINEAR else 2
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    near_points = (
-        "points" in name
-    )  # that are no rows: far from them centring cancels, and directions that all rows lack are dropped
-    spread = draw(
-        st.floats(-1, 1) if source == LINEAR else st.floats(-0.5, 0.2 if near_points else 0.7)
-    )
+    # Points that are no rows: far from them centring cancels, and directions that all rows lack are
+    # dropped.
+    near_points = "points" in name
+    ends = (-1, 1) if source == LINEAR else (-0.5, 0.2 if near_points else 0.7)
+    spread = draw(st.floats(*ends))
     offset = draw(st.sampled_from([0] if near_points else [0, 0, 3]))
     least = -0.3 if name in DEPENDENT else -2 if X64 else -1
     columns = 10.0 ** draw(st.lists(st.floats(least, 0), min_size=d, max_size=d).map(np.array))
@@ -178,9 +175,8 @@ def problems(draw, name):
         10.0 ** draw(st.lists(st.floats(-DECADES["lam"], 3), min_size=4, max_size=4).map(np.array))
     )
     groups = PLANS["uneven"][rng.permutation(N)] if draw(st.booleans()) else PLANS["uneven"]
-    return tuple(
-        np.asarray(part, DTYPE) for part in (X, Y, v, lams, X_new, Y_new, rng.uniform(0.5, 2, NEW))
-    ) + (groups,)
+    numbers = X, Y, v, lams, X_new, Y_new, rng.uniform(0.5, 2, NEW)
+    return *(np.asarray(part, DTYPE) for part in numbers), groups
 
 
 @functools.cache
@@ -268,16 +264,10 @@ def compared(name, intercept, drawn):
     }
     if name in PAIRED and (v[PAIRS].prod(axis=1) @ (Y[PAIRS[:, 0]] != Y[PAIRS[:, 1]]) > 0).all():
         wanted["pairs"] = truth.pairs(PAIRS)
-    rows = {
-        LINEAR: (X, X_new),
-        GAUSSIAN: (X, X_new),
-        MATRIX: (K.astype(DTYPE), K_new.astype(DTYPE)),
-    }[KINDS[name][0]]
-    rows = sparse(rows[0]) if name == "sparse" else array(rows[0]), array(rows[1])
-    plan = rls.folds(groups)
-    found = program(name, intercept)(
-        rows[0], array(Y), array(v), array(lams), rows[1], array(Y_new), array(shares), plan
-    )
+    rows, new = (K, K_new) if KINDS[name][0] == MATRIX else (X, X_new)
+    rows = sparse(rows) if name == "sparse" else array(rows)
+    numbers = map(array, (Y, v, lams, new, Y_new, shares))
+    found = program(name, intercept)(rows, *numbers, rls.folds(groups))
     return {
         criterion: (np.asarray(found[criterion], LONG), *pair) for criterion, pair in wanted.items()
     }
@@ -306,26 +296,22 @@ def test_every_criterion_is_that_of_refits(name, intercept):
     @given(problems(name))
     def run(drawn):
         for criterion, (got, value, off) in compared(name, intercept, drawn).items():
-            wrong = judge(
-                got, value, off, 1 + np.abs(value) if criterion == "evidence" else np.abs(value)
-            )
-            assert not wrong.any(), (
-                f"{criterion}: {got[wrong][0]:.9g} for {value[wrong][0]:.9g}, which may be off by {off[wrong][0]:.2g}"
-            )
+            scale = np.abs(value) + (criterion == "evidence")
+            wrong = judge(got, value, off, scale)
+            worst = [part[wrong][:1] for part in (got, value, off)]
+            assert not wrong.any(), f"{criterion}: found, true, and what it may be off by: {worst}"
 
     run()
 
 
 def test_every_factor_in_memory_is_drawn():
-    elsewhere = {
-        "iterative",
-        "moments",
-        "moments on landmarks",
-    }  # whose tolerance is their own: test_iterative.py, test_update.py
-    elsewhere |= {"kronecker"}  # whose weights are a pair, one for each side: test_kronecker.py
+    # Whose tolerance is their own, or whose weights are a pair: test_iterative.py, test_update.py,
+    # test_kronecker.py.
+    elsewhere = {"iterative", "moments", "moments on landmarks", "kronecker"}
+    # Those on devices are the same algebra.
     drawn = {
         name
         for name, case in FACTORS.items()
         if case.traceable and not name.startswith("on devices")
-    }  # which are the same algebra
+    }
     assert set(KINDS) == (drawn - elsewhere) | set(DEPENDENT)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from contract.cases import WIDTH, gaussian
-from contract.oracle import of_landmarks
+from oracle import of_landmarks
 from support import EPS, array, assert_close, assert_derivatives, refused, wide
 
 import jaxrls as rls

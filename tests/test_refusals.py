@@ -14,37 +14,36 @@ Y = np.sin(X[:, 0])
 HUGE = 10**400  # no float is as large
 K = rls.Gaussian(1.5)
 FLAGS = ("intercept", "per_target", "standardize", "keep", "progress")
-REFUSED = {
-    **{
-        f"{flag}= a word": (lambda flag=flag: rls.fit(K, X, Y, **{flag: "no"}), flag)
-        for flag in FLAGS
-    },
-    "criterion of no factor": (lambda: rls.loo(X, Y, [0.1]), "factor must be what factorize"),
-    "coef of no factor": (lambda: rls.coef(X, Y, 0.1), "factor must be what factorize"),
-    "key": (lambda: rls.landmarks(K, X, 5, key=0), "key must be one such as jax.random.key"),
-    "pairs, a word": (lambda: rls.PairsOut("abc"), "pairs must have shape"),
-    "pairs, fractions": (lambda: rls.PairsOut([[0.5, 1.0]]), "pairs must have shape"),
-    "pairs of other rows": (lambda: rls.fit(K, X, Y, criterion=rls.PairsOut([[0, 99]])), "0 to 11"),
-    "distance of words": (lambda: rls.median_distance("abc"), "X must hold real numbers"),
-    "distance of a vector": (lambda: rls.median_distance(Y), r"X\[None\] for one row"),
-    "order of distances": (lambda: rls.median_distance(X, order=7), "order must be 1"),
-    "scores": (lambda: rls.decode("abc", [0, 1]), "scores must hold real numbers"),
-    "classes": (lambda: rls.decode(Y, None), "classes must be"),
-    "no fit": (lambda: rls.conformal_labels(3, X, Y), "fit must be a fit"),
-    "X too large": (lambda: rls.fit(K, [[HUGE], [1]], [1, 2]), "X must hold real numbers"),
-    "Y too large": (lambda: rls.fit(K, X[:2], [HUGE, 2]), "Y must hold real numbers"),
-    "weights too large": (lambda: rls.fit(K, X[:2], Y[:2], weights=[HUGE, 2]), "weights must hold"),
-    "lams too large": (lambda: rls.fit(K, X, Y, lams=[HUGE]), "lams must hold real numbers"),
-    "one row": (lambda: rls.fit(K, X, Y).predict(X[0]), r"X\[None\] for one row"),
-    "tolerance": (lambda: rls.tune(K, X, Y, tol=np.nan), "tol must be"),
-}
+REFUSED = [
+    *((lambda flag=flag: rls.fit(K, X, Y, **{flag: "no"}), flag) for flag in FLAGS),
+    (lambda: rls.loo(X, Y, [0.1]), "factor must be what factorize"),
+    (lambda: rls.coef(X, Y, 0.1), "factor must be what factorize"),
+    (lambda: rls.landmarks(K, X, 5, key=0), "key must be one such as jax.random.key"),
+    (lambda: rls.PairsOut("abc"), "pairs must have shape"),
+    (lambda: rls.PairsOut([[0.5, 1.0]]), "pairs must have shape"),
+    (lambda: rls.fit(K, X, Y, criterion=rls.PairsOut([[0, 99]])), "0 to 11"),
+    (lambda: rls.median_distance("abc"), "X must hold real numbers"),
+    (lambda: rls.median_distance(Y), r"X\[None\] for one row"),
+    (lambda: rls.median_distance(X, order=7), "order must be 1"),
+    (lambda: rls.decode("abc", [0, 1]), "scores must hold real numbers"),
+    (lambda: rls.decode(Y, None), "classes must be"),
+    (lambda: rls.conformal_labels(3, X, Y), "fit must be a fit"),
+    (lambda: rls.fit(K, [[HUGE], [1]], [1, 2]), "X must hold real numbers"),
+    (lambda: rls.fit(K, X[:2], [HUGE, 2]), "Y must hold real numbers"),
+    (lambda: rls.fit(K, X[:2], Y[:2], weights=[HUGE, 2]), "weights must hold"),
+    (lambda: rls.fit(K, X, Y, lams=[HUGE]), "lams must hold real numbers"),
+    (lambda: rls.fit(K, X, Y).predict(X[0]), r"X\[None\] for one row"),
+    (lambda: rls.tune(K, X, Y, tol=np.nan), "tol must be"),
+    (lambda: rls.fit(K, X, Y).score(X, Y[:, None]), r"Y must have shape \(12,\)"),
+    (lambda: rls.fit(K, X, Y, groups=5), r"permutation\(n\) % 5"),
+]
 
 
-@pytest.mark.parametrize("call, words", REFUSED.values(), ids=REFUSED)
-def test_is_refused(call, words):
-    with pytest.raises(ValueError, match=words) as found:
-        call()
-    assert "\n" not in str(found.value)
+def test_is_refused():
+    for call, words in REFUSED:
+        with pytest.raises(ValueError, match=words) as found:
+            call()
+        assert "\n" not in str(found.value)
 
 
 def test_strict_promotion_of_ranks_is_no_matter():

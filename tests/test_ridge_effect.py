@@ -4,7 +4,6 @@ import re
 import warnings
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import factorize, solver_of
@@ -24,15 +23,11 @@ def data(noise, d=4):
 
 def heard(X, y, width=3.0, m=160, **options):
     """The fit in the precision of X, and whether it warned of a ridge."""
+    kernel = rls.Gaussian(np.asarray(width, X.dtype))
+    landmarks = np.arange(m) if isinstance(m, int) else m
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        fit = rls.fit(
-            rls.Gaussian(np.asarray(width, X.dtype)),
-            X,
-            y.astype(X.dtype),
-            landmarks=np.arange(m) if isinstance(m, int) else m,
-            **options,
-        )
+        fit = rls.fit(kernel, X, y.astype(X.dtype), landmarks=landmarks, **options)
     return fit, any(WARNS in str(message.message) for message in caught)
 
 
@@ -52,10 +47,8 @@ def test_predictions_move_by_no_more_than_the_effect(route):
     moved = np.asarray(narrow.predict(X), float) - wide.predict(X.astype(float))
     share = np.sqrt(v @ moved**2 / (v @ e**2))
     rounding = 0.1 * float(narrow.floor) / lam
-    assert (
-        0.01 < share < float(narrow.ridge_effect) + rounding
-        and float(narrow.ridge_effect) < 5 * share
-    )
+    assert 0.01 < share < float(narrow.ridge_effect) + rounding
+    assert float(narrow.ridge_effect) < 5 * share
     assert said and not more and float(wide.ridge_effect) < 1e-4
 
 
@@ -65,23 +58,14 @@ def test_the_formula():
     where nothing is left out.
     """
     rng = np.random.default_rng(0)
-    K, ridge, lams, e, v = (
-        rng.normal(size=(5, 9)),
-        1e-3,
-        np.array([0.3, 2.0]),
-        rng.normal(size=(7, 2)),
-        rng.uniform(1, 2, 7),
-    )
-    K, coef = K @ K.T, rng.normal(size=(5, 2))
+    K, ridge, lams = rng.normal(size=(5, 9)), 1e-3, np.array([0.3, 2.0])
+    K, coef, size = K @ K.T, rng.normal(size=(5, 2)), rng.uniform(1, 2, 2)
     D = np.diag(np.diagonal(K))
     moved = np.linalg.solve(np.linalg.cholesky(K + ridge * D), D @ coef)
-    want = (np.sqrt(1.25 * lams) * ridge * np.linalg.norm(moved, axis=0) / np.sqrt(v @ e**2)).max()
+    want = (np.sqrt(1.25 * lams) * ridge * np.linalg.norm(moved, axis=0) / size).max()
     effect = jax.jit(ridge_effect)
     for unit in (1.0, 1e-24):  # of the kernel
-        parts = (
-            jnp.asarray(part, jnp.float32)
-            for part in (unit * K, ridge, coef / unit, unit * lams, np.sqrt(v @ e**2))
-        )
+        parts = map(np.float32, (unit * K, ridge, coef / unit, unit * lams, size))
         np.testing.assert_allclose(float(effect(*parts)), want, rtol=1e-5)
     assert float(effect(np.eye(5), 0.0, np.zeros((5, 1)), np.ones(1), np.zeros(1))) == 0
 
@@ -90,22 +74,18 @@ def test_the_formula():
 def test_a_large_target_hides_no_other_and_rows_that_come_are_told_of_it():
     rng = np.random.default_rng(1)
     X = rng.uniform(-1, 1, (60, 1)).astype(np.float32)
-    y, large = (
-        np.sin(6 * X[:, 0]) + 0.3 * np.sign(X[:, 0]),
-        (1e4 * rng.standard_normal(60)).astype(np.float32),
-    )
+    y = np.sin(6 * X[:, 0]) + 0.3 * np.sign(X[:, 0])
+    large = (1e4 * rng.standard_normal(60)).astype(np.float32)
     options = {"landmarks": X[:30], "lams": [1e-2]}  # above the floor
     one, said = heard(X, y, 0.6, X[:30], lams=[1e-2])
     both, _ = heard(X, np.stack([y, large], axis=1), 0.6, X[:30], lams=[1e-2])
     assert said and float(both.ridge_effect) >= 0.99 * float(one.ridge_effect) > 0.01
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        more = rls.fit(rls.Gaussian(0.6), X[:40], y[:40], keep=True, **options).update(
-            X[40:], y[40:]
-        )
-    assert float(more.ridge_effect) >= 0.9 * float(
-        one.ridge_effect
-    )  # beside residuals, which are smaller than what is left out
+        first = rls.fit(rls.Gaussian(0.6), X[:40], y[:40], keep=True, **options)
+        more = first.update(X[40:], y[40:])
+    # Beside residuals, which are smaller than what is left out.
+    assert float(more.ridge_effect) >= 0.9 * float(one.ridge_effect)
     assert sum("nearly dependent" in str(w.message) for w in caught) == 2
 
 
@@ -146,9 +126,8 @@ def test_landmarks_that_do_not_depend_have_none_and_rounding_moves_little():
     X, y = data(0.02)
     fit, said = heard(X, y, m=12)
     assert float(fit.ridge_effect) < 1e-3 and not said
-    apart = (3 * np.arange(60).reshape(20, 3)).astype(
-        np.float32
-    )  # K is nearly I, and nearly all is fitted
+    # K is nearly I, and nearly all is fitted.
+    apart = (3 * np.arange(60).reshape(20, 3)).astype(np.float32)
     fit, said = heard(apart, np.sin(apart[:, 0]), 1.0, 10, lams=[1e-3])
     assert float(fit.ridge_effect) < 1e-3 and not said
     assert rls.fit(rls.Gaussian(np.float32(3.0)), X[:20], y[:20], lams=[0.1]).ridge_effect is None
@@ -162,12 +141,7 @@ def test_the_remedy(dtype, remedy):
     """A kernel so wide, and λ so small, that landmarks depend in float64 too."""
     X, y = (part[:40].astype(dtype) for part in data(0.02))
     kernel = rls.Gaussian(dtype(3000.0 if dtype == np.float64 else 80.0))
+    fit = lambda lam: rls.fit(kernel, X, y, landmarks=np.arange(20), lams=[lam])
     with pytest.warns(UserWarning) as heard:
-        rls.fit(
-            kernel,
-            X,
-            y,
-            landmarks=np.arange(20),
-            lams=[float(rls.fit(kernel, X, y, landmarks=np.arange(20), lams=[1.0]).floor)],
-        )
+        fit(float(fit(1.0).floor))
     assert any(re.search(f"the {WARNS}.*{remedy}", str(message.message)) for message in heard)

@@ -97,7 +97,7 @@ def test_norms_on_nearly_dependent_columns_are_those_of_residuals_at_every_lam(i
 @pytest.mark.filterwarnings("ignore:.*λ")
 @pytest.mark.parametrize("criterion", [rls.loo, rls.gcv])
 def test_scales_within_range_change_nothing(criterion):
-    """Labels, or columns and width, a thousand times as large; weights, with λ that goes by them."""
+    """Labels, or columns and width, a thousand times as large; weights, with λ that go by them."""
     X, y = narrow(60)
     X_new, v, lams = X[:7] + DTYPE(0.1), 1 + np.arange(60, dtype=DTYPE) % 3, np.logspace(-2, 1, 9)
 

@@ -5,13 +5,15 @@ standard error, against sums by hand.
 import jax
 import numpy as np
 import pytest
+from support import refused
 
 import jaxrls as rls
+from jaxrls.sklearn import RLSRegressor
 
 pytestmark = [pytest.mark.float64, pytest.mark.filterwarnings("ignore:the chosen λ")]
 
 RNG = np.random.default_rng(0)
-N, LAMS = 24, np.array([0.03, 0.3, 3.0])
+N, LAMS, GRID = 24, np.array([0.03, 0.3, 3.0]), np.geomspace(1e-3, 1e2, 21)
 X, NEW = RNG.normal(size=(N, 3)), RNG.normal(size=(5, 3))
 Y = np.stack([np.sin(2 * X[:, 0]), X[:, 1] + 0.5 * X[:, 2]], axis=1) + 0.2 * RNG.normal(size=(N, 2))
 KERNELS = [rls.Gaussian(1.0).on(0), rls.Linear().on([1, 2])]
@@ -49,9 +51,7 @@ def test_every_target_keeps_the_weights_and_the_lam_of_the_smallest_error_of_ref
     np.testing.assert_allclose(one_by_one.coef, fit.coef, rtol=1e-10)
     across = matrices(NEW, X)
     for t, y in enumerate(Y.T):
-        made = [
-            sum(s * K for s, K in zip(shares, matrices(X, X), strict=True)) for shares in SHARES
-        ]
+        made = np.tensordot(SHARES, np.stack(matrices(X, X)), 1)
         errors = np.array(
             [[np.mean(left_out(K, y, lam, GROUPS) ** 2) for lam in LAMS] for K in made]
         )
@@ -82,110 +82,86 @@ def test_the_gradient_ends_where_no_weights_nearby_are_better():
     np.testing.assert_allclose(fit.shares.sum(axis=0), 1, rtol=1e-12)
     for t in range(2):
         one, other = map(float, fit.shares[:, t])
-        near = [
-            rls.fit(
-                a * one * KERNELS[0] + b * other * KERNELS[1],
-                X,
-                Y[:, t],
-                lams=[fit.lam[t]],
-                landmarks=landmarks,
-            ).error
-            for a, b in ((1.0, 1.0), (1.1, 1.0), (1.0, 1.1), (1.1, 1.1), (0.9, 1.0))
-        ]
+        named = {"lams": [fit.lam[t]], "landmarks": landmarks}
+        near = []
+        for a, b in ((1.0, 1.0), (1.1, 1.0), (1.0, 1.1), (1.1, 1.1), (0.9, 1.0)):
+            kernel = a * one * KERNELS[0] + b * other * KERNELS[1]
+            near.append(rls.fit(kernel, X, Y[:, t], **named).error)
         np.testing.assert_allclose(near[0], fit.error[t], rtol=1e-8)
         assert (np.array(near) >= near[0] * (1 - 1e-4)).all()
 
 
-@pytest.mark.parametrize(
-    ("more", "shares", "message"),
-    [
-        (
-            [],
-            None,
-            r"fit_kernels draws weights at random: give key=jax\.random\.key\(0\), or shares=",
-        ),
-        ([], [[1.0, -1.0]], "shares must be 0 or more, and not all 0 in a row"),
-        ([], [1.0, 1.0], r"shares must have shape \(S, 2\), a column for each kernel, and has"),
-        ([rls.Precomputed()], [[1.0] * 3], "kernels must be functions of rows, and one stands for"),
-    ],
-)
-def test_what_cannot_be_weighted_is_said(more, shares, message):
-    with pytest.raises(ValueError, match=message):
-        rls.fit_kernels([*KERNELS, *more], X, Y, shares=shares)
-    with pytest.raises(ValueError, match="kernels must be a list of two kernels or more"):
-        rls.fit_kernels(KERNELS[:1], X, Y)
-
-
-def test_rows_that_stream_are_refused_by_the_search_of_weights_and_taken_by_the_rule():
+def test_what_cannot_be_weighted_is_said_and_rows_that_stream_are_taken_by_the_rule():
+    fit = lambda kernels=KERNELS, shares=None: lambda: rls.fit_kernels(kernels, X, Y, shares=shares)
     rows = rls.stream([(X[:10], Y[:10]), (X[10:], Y[10:])])
-    with pytest.raises(ValueError, match="fit_kernels needs X in memory, and X is "):
-        rls.fit_kernels(KERNELS, rows, None, key=jax.random.key(0), landmarks=np.arange(6))
-    options = {"lams": np.geomspace(1e-3, 1e2, 21), "landmarks": np.arange(6), "conservative": 1.0}
+    named = {"key": jax.random.key(0), "landmarks": np.arange(6)}
+    matrix = [*KERNELS, rls.Precomputed()]
+    refused(
+        (fit(), r"draws weights at random: give key=jax\.random\.key\(0\), or shares="),
+        (fit(shares=[[1.0, -1.0]]), "shares must be 0 or more, and not all 0 in a row"),
+        (fit(shares=[1.0, 1.0]), r"shares must have shape \(S, 2\), a column for each kernel, and"),
+        (fit(matrix, [[1.0] * 3]), "kernels must be functions of rows, and one stands for"),
+        (fit(KERNELS[:1]), "kernels must be a list of two kernels or more"),
+        (
+            lambda: rls.fit_kernels(KERNELS, rows, None, **named),
+            "fit_kernels needs X in memory, and X is ",
+        ),
+    )
+    options = {"lams": GRID, "landmarks": np.arange(6), "conservative": 1.0}
     assert rls.fit(KERNELS[0], rows, **options).lam == rls.fit(KERNELS[0], X, Y, **options).lam
 
 
-def by_hand(losses, v, groups, errors, lams, factor):
-    """The largest λ within so many standard errors, of means of groups that weigh as their rows
-    do.
-    """
-    best = errors.argmin()
-    mass = np.array([v[groups == g].sum() for g in np.unique(groups)])
-    means = np.array(
-        [np.average(losses[best][groups == g], weights=v[groups == g]) for g in np.unique(groups)]
-    )
+def standard_error(losses, v):
+    """Of means of groups that weigh as their rows do."""
+    members = [g == GROUPS for g in np.unique(GROUPS)]
+    mass = np.array([v[own].sum() for own in members])
+    means = np.array([np.average(losses[own], weights=v[own]) for own in members])
     mean, count = np.average(means, weights=mass), len(mass)
-    error = np.sqrt((mass**2 * (means - mean) ** 2).sum() * count / (count - 1)) / mass.sum()
-    return lams[errors <= errors[best] + factor * error].max()
+    return np.sqrt((mass**2 * (means - mean) ** 2).sum() * count / (count - 1)) / mass.sum()
+
+
+def by_hand(losses, v, errors, factor):
+    """The largest λ within so many standard errors of the best."""
+    best = errors.argmin()
+    return GRID[errors <= errors[best] + factor * standard_error(losses[best], v)].max()
 
 
 def test_the_conservative_lam_is_the_largest_within_standard_errors_of_the_best():
-    """For all targets together and for each, with weights; the model is that of the λ."""
-    v, kernel, lams = RNG.uniform(0.5, 2, N), rls.Gaussian(1.0), np.geomspace(1e-3, 1e2, 21)
-    factor = rls.factorize(kernel, X, weights=v)
-    left_out = jax.jit(lambda lam: rls.loo_residuals(factor, Y, lam, rls.folds(GROUPS)))
-    losses = np.array([left_out(lam) ** 2 for lam in lams])
+    """For all targets together and for each, with weights; the model is that of the λ. Factors are
+    just below and above the one that takes two λ more.
+    """
+    v, kernel = RNG.uniform(0.5, 2, N), rls.Gaussian(1.0)
+    solved = rls.factorize(kernel, X, weights=v)
+    left_out = jax.jit(lambda lam: rls.loo_residuals(solved, Y, lam, rls.folds(GROUPS)))
+    losses = np.array([left_out(lam) ** 2 for lam in GRID])
     errors = np.einsum("n,lnt->lt", v, losses) / v.sum()
-    options = {"weights": v, "lams": lams, "groups": GROUPS}
-    for factor in (1.0, 0.3):
+    options = {"weights": v, "lams": GRID, "groups": GROUPS}
+    best = errors[:, 0].argmin()
+    rise = errors[best + 2, 0] - errors[best, 0]
+    edge = rise / standard_error(losses[best, :, 0], v)
+    plain = rls.fit(kernel, X, Y, per_target=True, **options)
+    for factor in (0.98 * edge, 1.02 * edge):
         each = rls.fit(kernel, X, Y, per_target=True, conservative=factor, **options)
-        expected = [
-            by_hand(losses[:, :, t], v, GROUPS, errors[:, t], lams, factor) for t in range(2)
-        ]
+        expected = [by_hand(losses[:, :, t], v, errors[:, t], factor) for t in range(2)]
         np.testing.assert_allclose(each.lam, expected, rtol=1e-12)
-        assert (each.lam > rls.fit(kernel, X, Y, per_target=True, **options).lam).any()
+        assert (each.lam > plain.lam).any()
         shared = rls.fit(kernel, X, Y, conservative=factor, **options)
-        np.testing.assert_allclose(
-            shared.lam,
-            by_hand(losses.mean(axis=2), v, GROUPS, errors.mean(axis=1), lams, factor),
-            rtol=1e-12,
-        )
-    np.testing.assert_allclose(shared.error, errors.mean(axis=1)[lams == shared.lam][0], rtol=1e-8)
+        expected = by_hand(losses.mean(axis=2), v, errors.mean(axis=1), factor)
+        np.testing.assert_allclose(shared.lam, expected, rtol=1e-12)
+    np.testing.assert_allclose(shared.error, errors.mean(axis=1)[shared.lam == GRID][0], rtol=1e-8)
 
 
 def test_estimators_take_the_rule_of_one_standard_error_and_what_has_none_is_refused():
-    sklearn = pytest.importorskip(
-        "jaxrls.sklearn", reason="scikit-learn is not installed: pip install 'jaxrls[sklearn]'"
+    kernel, several = rls.Gaussian(1.0), "the standard errors of several λ: "
+    ours = RLSRegressor(kernel, lams=GRID, conservative=True).fit(X, Y)
+    fit = lambda rule=1.0, **options: lambda: rls.fit(kernel, X, Y, conservative=rule, **options)
+    assert ours.lam_ == fit(lams=GRID)().lam
+    refused(
+        (fit(criterion=rls.gcv), f"{several}take criterion loo or kfold, not gcv"),
+        (fit(lams="search"), f"{several}.*, and numbers as lams, not 'search'"),
+        (fit(-1), "must be a number of standard errors, 0 or more, or True for one, and"),
+        (
+            lambda: RLSRegressor(conservative=1.0, scoring="r2").fit(X, Y),
+            "scoring='r2' chooses λ by scores, and conservative= and loss= by losses",
+        ),
     )
-    lams = np.geomspace(1e-3, 1e2, 21)
-    ours = sklearn.RLSRegressor(rls.Gaussian(1.0), lams=lams, conservative=True).fit(X, Y)
-    assert ours.lam_ == rls.fit(rls.Gaussian(1.0), X, Y, lams=lams, conservative=1.0).lam
-    for options, message in (
-        (
-            {"criterion": rls.gcv},
-            "the standard errors of several λ: take criterion loo or kfold, not gcv",
-        ),
-        (
-            {"lams": "search"},
-            "the standard errors of several λ: .*, and numbers as lams, not 'search'",
-        ),
-        (
-            {"conservative": -1},
-            "must be a number of standard errors, 0 or more, or True for one, and",
-        ),
-    ):
-        with pytest.raises(ValueError, match=message):
-            rls.fit(rls.Gaussian(1.0), X, Y, **{"conservative": 1.0, **options})
-    with pytest.raises(
-        ValueError, match="scoring='r2' chooses λ by scores, and conservative= and loss= by losses"
-    ):
-        sklearn.RLSRegressor(conservative=1.0, scoring="r2").fit(X, Y)

@@ -86,21 +86,21 @@ def public():
     return {name: getattr(page, name) for page in (rls, extend) for name in page.__all__}
 
 
-# Tokens of code at most, in thousands, docstrings and comments apart: lower them where there is room.
+# Tokens of code at most, in thousands, docstrings and comments apart: lower where there is room.
 BUDGET = {
     "support": 6.5,
     "linalg": 4.6,
     "kernels": 5.5,
     "rows": 11.4,
-    "problem": 6.3,
-    "leave_out": 5.2,
-    "factors": 26.3,
-    "criteria": 5.5,
+    "problem": 6.1,
+    "leave_out": 5.1,
+    "factors": 26.1,
+    "criteria": 5.4,
     "inference": 9.3,
-    "search": 23.4,
-    "io": 5.4,
+    "search": 23.5,
+    "io": 5.2,
     "sklearn": 4.9,
-    "cli": 4.6,
+    "cli": 4.5,
 }
 COUNTED = {tokenize.NAME, tokenize.OP, tokenize.NUMBER, tokenize.STRING}
 
@@ -344,6 +344,26 @@ def test_names_keep_to_the_glossary():
         if words & RETIRED
     }
     assert retired == set()
+
+
+def test_messages_keep_to_the_glossary():
+    """Texts of errors and warnings; `leaving`, `lost`, `say` and `still` mean there what they do
+    elsewhere.
+    """
+    retired = RETIRED - {"leaving", "lost", "say", "still"}
+    texts = {
+        (path.stem, part.value)
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Raise)
+        or (isinstance(node, ast.Call) and ast.unparse(node.func).endswith("warn"))
+        for part in ast.walk(node)
+        if isinstance(part, ast.Constant) and isinstance(part.value, str)
+    }
+    assert len(texts) > 300
+    assert {
+        text for text in texts if retired & set(re.findall(r"[a-z]+", text[1].lower()))
+    } == set()
 
 
 def test_the_glossary_is_short():

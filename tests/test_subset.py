@@ -85,25 +85,6 @@ def test_landmarks_that_do_nothing():
     assert_left_out(factor, X, Y, 0.01 * float(factor.s.max()))
 
 
-def test_landmarks_that_depend_are_the_features_they_span():
-    """More landmarks than the kernel has dimensions, three of them twice: nothing counts what they
-    are too many by.
-    """
-    (_, Y), lams = data(), array([0.01, 0.1, 1.0])
-    X = wide(np.random.default_rng(3).normal(size=(N, 6)))
-    X[13:16] = X[1:4]
-
-    @jax.jit
-    def answers(X, Y):
-        few = rls.factorize(rls.Linear(), X, solver=rls.Spectral("features")).solve(Y)
-        many = factor_subset(rls.Linear(), X, jnp.arange(16), intercept=True, leave=False).solve(Y)
-        names = "dof", "residual_dof", "logdet", "data_fit", "residual_norm", "residuals"
-        return {name: [getattr(of, name)(lams) for of in (many, few)] for name in names}
-
-    for name, (found, want) in answers(array(X), array(Y)).items():
-        assert_close(found, want, 100 * N * EPS, name)
-
-
 def test_a_landmark_far_from_all_rows_tells_nothing_of_where_it_is():
     """The variance there is k(x, x), at λ of the size of what rounding hides too."""
     (X, _), far = data(), np.full((1, 3), 50.0)

@@ -3,10 +3,12 @@
 import gzip
 import sys
 from decimal import Decimal
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from support import refused
 
 import jaxrls as rls
 from jaxrls.io.sources import Choice, Files, open_files
@@ -52,9 +54,9 @@ def check(found, X=X, Y=Y):
     assert found[0].dtype == np.float64
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+@pytest.mark.parametrize("name", ["data.csv", "data.csv.gz"])
+def test_layouts_of_csv(write, name):
+    for text in (
         PLAIN,
         PLAIN.replace("\n", "\r\n"),
         PLAIN.rstrip("\n"),
@@ -62,11 +64,8 @@ def check(found, X=X, Y=Y):
         "\n" + PLAIN.replace("\n", "\n\n"),
         '"a","b","y"\n"1","2","3"\n4,5,6\n7,8,9\n',
         "0,1,y\n1e0,2,3.\n 4, 5, 6\n7,8,9e+00\n",
-    ],
-)
-@pytest.mark.parametrize("name", ["data.csv", "data.csv.gz"])
-def test_layouts_of_csv(write, text, name):
-    check(read(write(text, name)))
+    ):
+        check(read(write(text, name)))
 
 
 def test_whole_numbers_may_become_fractions_after_what_pyarrow_looks_at(write, monkeypatch):
@@ -149,12 +148,12 @@ ERRORS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "words"), ERRORS, ids=[words for _, words in ERRORS])
-def test_errors_of_csv(write, text, words):
-    path = write(text)
-    with pytest.raises(ValueError, match=words) as error:
-        read(path)
-    assert str(error.value).startswith(path) and "\n" not in str(error.value)
+def test_errors_of_csv(write):
+    for text, words in ERRORS:
+        path = write(text)
+        with pytest.raises(ValueError, match=words) as error:
+            read(path)
+        assert str(error.value).startswith(path) and "\n" not in str(error.value)
 
 
 OF_ARCHIVES = [
@@ -169,10 +168,9 @@ OF_ARCHIVES = [
 ]
 
 
-@pytest.mark.parametrize(("arrays", "words"), OF_ARCHIVES, ids=[words for _, words in OF_ARCHIVES])
-def test_errors_of_archives(write, arrays, words):
-    with pytest.raises(ValueError, match=words):
-        read(write(arrays, "a.npz"))
+def test_errors_of_archives(write):
+    for arrays, words in OF_ARCHIVES:
+        refused((partial(read, write(arrays, "a.npz")), words))
 
 
 def test_files_that_are_not_there_or_not_whole(tmp_path):

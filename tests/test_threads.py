@@ -11,7 +11,7 @@ import pytest
 
 import jaxrls as rls
 
-THREADS, ROUNDS = 8, 3
+THREADS, ROUNDS = 8, 2
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(20, 2)), RNG.normal(size=(20, 2))
 LAMS = np.array([1e-3, 0.1, 1.0, 100.0, 1e4])

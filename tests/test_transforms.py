@@ -13,7 +13,6 @@ from jax.flatten_util import ravel_pytree
 from support import (
     DTYPE,
     EPS,
-    X64,
     array,
     assert_close,
     differences,
@@ -259,7 +258,8 @@ def test_jit_and_vmap(group):
             assert_close(both[i], one, 1e4 * EPS, jax.tree_util.keystr(path))
 
 
-@pytest.mark.any_precision  # float32 programs, and only where float64 is switched on may they hold any of it
+# float32 programs, and only where float64 is switched on may they hold any of it.
+@pytest.mark.any_precision
 @EVERY
 def test_export(group):
     """float32 programs lower for every platform, multiply at full precision, and hold no float64
@@ -281,7 +281,7 @@ def test_export(group):
 
 
 # derivatives
-# ----------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.float64
@@ -373,7 +373,7 @@ def test_eigenvectors_refuse_to_be_differentiated(route):
 
 
 # one compilation per shape
-# ---------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_fit_compiles_once_per_shape(monkeypatch):
@@ -397,16 +397,3 @@ def test_fit_compiles_once_per_shape(monkeypatch):
     # So that the test can fail: another shape does compile again.
     again = functools.partial(fit, 1.5, p, 1, columns=2)
     refused((again, "traced > 1 times"), error=AssertionError)
-
-
-def test_equal_kernels_are_one_program():
-    """Kernels made afresh compare and hash as programs: what is static is equal, what is data does
-    not count.
-    """
-    structures = {
-        jax.tree.structure(rls.Matern(1.5, width) + rls.Polynomial(2).on([0, 1]))
-        for width in (1.0, 2.0, array(3.0))
-    }
-    assert len(structures) == 1
-    assert jax.tree.structure(rls.Matern(1.5, 1.0)) != jax.tree.structure(rls.Matern(2.5, 1.0))
-    assert jax.config.jax_enable_x64 == X64

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import DTYPE, array, wide
+from support import DTYPE, array, refused, wide
 
 from jaxrls.problem.fixed_effects import as_fixed_effects
 from jaxrls.problem.labels import Labels
@@ -12,16 +12,6 @@ from jaxrls.problem.weights import Weights
 
 N, T = 6, 2
 A = wide(np.random.default_rng(0).normal(size=(N, T)))
-Y = wide(np.random.default_rng(1).normal(size=(N, T)) + 3)
-
-
-def test_none_is_the_same_as_ones():
-    """To the last digit, all that is computed of them."""
-    none, ones = Weights.of(None, N, DTYPE), Weights.of(np.ones(N), N, DTYPE)
-    for name in ("array", "root", "used", "count", "total", "log_product", "direction"):
-        np.testing.assert_array_equal(getattr(none, name), getattr(ones, name))
-    for name in ("scale", "unscale"):
-        np.testing.assert_array_equal(getattr(none, name)(array(A)), getattr(ones, name)(array(A)))
 
 
 @pytest.mark.parametrize("weight", [0.0, 1.0])
@@ -41,38 +31,25 @@ def test_derivatives_are_finite_at_weight_0(weight):
         assert np.isfinite(np.asarray(jax.jit(derivative(number))(v))).all()
 
 
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ([1.0, -1.0, 0.0], "weights must not be negative, and the smallest is -1.0"),
-        ([1.0, 2.0], r"weights must have shape \(3,\), one per row, and has shape \(2,\)"),
-        ([[1.0], [1.0], [1.0]], r"weights must have shape \(3,\)"),
-        ([0.0, 0.0, 0.0], "weights are all zero"),
-        ([1.0, float("nan"), 0.0], "weights holds 1 values that are NaN or infinite"),
-        ([1.0, float("inf"), 0.0], "weights holds 1 values that are NaN or infinite"),
-        (["a", "b", "c"], "weights must hold real numbers"),
-        (1.0, r"weights must have shape \(3,\)"),
-    ],
-)
-def test_what_is_refused(values, words, unchecked):
-    with pytest.raises(ValueError, match=words):
-        Weights.of(values, 3, DTYPE)
-
-
-def labels_of(Y, weights, intercept=True):
-    return Labels.of(Y, weights, as_fixed_effects(None, intercept, weights))
-
-
-# labels
-# --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "Y", [[1.0, 2.0], np.ones((2, 3)), np.ones((3, 2, 1)), 1.0, np.ones((3, 0))]
-)
-def test_labels_of_another_shape_are_refused(Y, unchecked):
-    with pytest.raises(
-        ValueError,
-        match=r"Y must have shape \(3,\) or \(3, t\), one row per row of X, and has shape",
-    ):
-        labels_of(Y, Weights.of(None, 3, DTYPE))
+def test_weights_and_labels_of_other_shapes_and_values_are_refused(unchecked):
+    none, shape = Weights.of(None, 3, DTYPE), r"weights must have shape \(3,\)"
+    weights = lambda *values: lambda: Weights.of(values, 3, DTYPE)
+    labels = lambda Y: lambda: Labels.of(Y, none, as_fixed_effects(None, True, none))
+    not_finite = "weights holds 1 values that are NaN or infinite"
+    refused(
+        (weights(1.0, -1.0, 0.0), "weights must not be negative, and the smallest is -1.0"),
+        (weights(1.0, 2.0), rf"{shape}, one per row, and has shape \(2,\)"),
+        (weights([1.0], [1.0], [1.0]), shape),
+        (weights(0.0, 0.0, 0.0), "weights are all zero"),
+        (weights(1.0, np.nan, 0.0), not_finite),
+        (weights(1.0, np.inf, 0.0), not_finite),
+        (weights("a", "b", "c"), "weights must hold real numbers"),
+        (lambda: Weights.of(1.0, 3, DTYPE), shape),
+        *(
+            (
+                labels(Y),
+                r"Y must have shape \(3,\) or \(3, t\), one row per row of X, and has shape",
+            )
+            for Y in ([1.0, 2.0], np.ones((2, 3)), np.ones((3, 2, 1)), 1.0, np.ones((3, 0)))
+        ),
+    )

@@ -2,7 +2,6 @@
 
 import os
 import time
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -13,11 +12,10 @@ from jaxrls.cli.report import at_terminal, count, report, show
 from jaxrls.io.named import CRITERIA, landmarks_to_tune, named_kernel
 from jaxrls.io.sources import Choice, open_files, paths_of
 from jaxrls.kernels.kernel import Standardized
-from jaxrls.rows.streamed import Deviations, standardise
+from jaxrls.rows.streamed import Deviations
 from jaxrls.support.checks import check_inputs, check_weights, in_words, memory_bytes
 
 COPIES = 5  # of a table's numbers while it is read, standardised and fitted
-ROWS_FOR_WIDTH = 10_000
 
 
 def run_fit(args) -> None:
@@ -34,21 +32,20 @@ def run_fit(args) -> None:
             f"--intervals and --rank need a numeric target, and {target} holds labels: code them "
             "as numbers, or leave these options out"
         )
-    thin = sample[:: -(-len(sample) // ROWS_FOR_WIDTH)]
+    centre: Any = 0
+    scale: Any = 1
     if args.standardize:
-        deviations = X.known.deviations if args.stream else Deviations.of(X, v)
-        centre, scale = deviations.known()
-        thin = standardise(thin, centre, scale)
+        centre, scale = (X.known.deviations if args.stream else Deviations.of(X, v)).known()
     width = "median" if args.width is None else args.width
-    kernel: Any = named_kernel(args.kernel, thin, width=width, degree=args.degree)
-    kinds = "" if classes is None else f" ({len(classes)} classes: {', '.join(classes[:5])})"
-    rows, inputs = count(n, "row"), count(X.shape[1], "input")
     if args.ard:
-        kernel = replace(kernel, width=np.full(X.shape[1], kernel.width))
-    show("data", f"{files}{', streamed' * args.stream}: {rows}, {inputs}, target {target}{kinds}")
-    show("kernel", f"{args.kernel}{numbers_of(kernel)}")
+        width = rls.median_distance(sample / scale) if args.width is None else width
+        width = np.full(X.shape[1], width)
+    kernel: Any = named_kernel(args.kernel, sample, width=width, degree=args.degree)
     if args.standardize:
         kernel = Standardized(kernel, centre, scale)
+    kinds = "" if classes is None else f" ({len(classes)} classes: {', '.join(classes[:5])})"
+    rows, inputs = count(n, "row"), count(X.shape[1], "input")
+    show("data", f"{files}{', streamed' * args.stream}: {rows}, {inputs}, target {target}{kinds}")
 
     name = args.criterion or ("kfold" if groups is not None else "pairs" if args.rank else "loo")
     if name == "kfold" and groups is None:
@@ -62,11 +59,11 @@ def run_fit(args) -> None:
         tuned: Any = rls.tune(kernel, sample, Y[drawn], **options, **some, keep=False)
         steps, kernel = count(len(tuned.history.errors) - 1, "step"), tuned.kernel
         errors = f"{float(tuned.history.start_error):.4g} -> {float(tuned.error):.4g}"
-        show("tuned", f"{args.kernel}{numbers_of(kernel)}")
-        show("", f"{tuned.criterion} error {errors} in {steps}: {tuned.history.reason}")
+        show("tuned", f"{tuned.criterion} error {errors} in {steps}: {tuned.history.reason}")
     options |= chosen(args, name, classes, groups)
     options |= {"lams": args.lams, "landmarks": args.landmarks, "keep": args.intervals}
     fit = rls.fit(kernel, X, Y, weights=v, **options)
+    show("kernel", f"{args.kernel}{numbers_of(fit.kernel)}")
     report(fit, Y, classes, v, scores=args.rank)
     show("time", f"{time.perf_counter() - start:.1f} s, compilation included")
     if args.out:

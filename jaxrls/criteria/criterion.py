@@ -143,12 +143,10 @@ class Criterion(ABC):
 
     def to_search(self, error, n: int):
         """What a gradient search minimises in place of the error."""
-        del n
         return error
 
     def from_search(self, value, n: int):
         """The inverse of `to_search`, on the host."""
-        del n
         return value
 
 
@@ -167,12 +165,10 @@ class Positive(Criterion):
 
     def to_search(self, error, n):
         """log error."""
-        del n
         return jnp.log(jnp.maximum(error, jnp.finfo(error.dtype).tiny))
 
     def from_search(self, value, n):
         """The error, infinite for a failure."""
-        del n
         with np.errstate(over="ignore"):
             return np.exp(value)
 
@@ -194,7 +190,6 @@ class Given(Criterion):
 
     def values(self, solution, lams, kernel):
         """The result of the function, its shape checked."""
-        del kernel
         lams = lams[:, 0] if lams.ndim == 2 and lams.shape[1] == 1 else lams
         values = jnp.asarray(self.fn(solution.factor, solution.labels.given, lams))
         wanted = (len(lams), *solution.labels.given.shape[1:])

@@ -31,7 +31,6 @@ class Ordered(Positive):
 
     def check_rows(self, Y, weights, count):
         """Raise where no pair has an order."""
-        del count
         check_order(Y, weights, self.pairs, self.events)
 
     def terms(self, one: Held, other: Held):
@@ -130,7 +129,6 @@ class PairsOut(Ordered):
 
     def values(self, solution, lams, kernel):
         """From the 2×2 blocks of R, at one λ after another."""
-        del kernel
         check_pairs_rest(solution.factor)
         return _pairs_out(self, solution, lams)
 
@@ -173,7 +171,6 @@ class QueriesOut(Ordered):
 
     def values(self, solution, lams, kernel):
         """From held-out residuals of all rows, at one λ after another."""
-        del kernel
         Y, v = solution.labels.Y, solution.factor.weights.array
         numbers = self.pairs.first, self.pairs.second
         size = default_block_size(len(numbers[0]), 8 * Y.shape[1] * Y.dtype.itemsize)

@@ -25,7 +25,6 @@ def squared_error(residual: Float[Array, "n t"], label: Float[Array, "n t"]) -> 
     >>> squared_error(jnp.array([[2.0]]), jnp.array([[1.0]])).tolist()
     [[4.0]]
     """
-    del label
     return residual * residual
 
 
@@ -47,7 +46,6 @@ def absolute_error(
     >>> absolute_error(jnp.array([[-2.0]]), jnp.array([[1.0]])).tolist()
     [[2.0]]
     """
-    del label
     return jnp.abs(residual)
 
 

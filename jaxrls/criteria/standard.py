@@ -80,7 +80,6 @@ class LeaveOneOut(Positive):
 
     def values(self, solution, lams, kernel):
         """One pass over the rows."""
-        del kernel
         sums = solution.left_out(partial(_total, self.loss), lams, self.groups)
         return sums / solution.factor.weights.total
 
@@ -158,7 +157,6 @@ class LogPredictive(Criterion):
         """From one pass over the rows: with 1/σᵢ² = vᵢ(1 − hᵢ)/λ, the means of its logarithm and of
         eᵢ²/σᵢ².
         """
-        del kernel
         count, columns = solution.factor.weights.count, as_columns(lams)
         logs, squares = solution.rows_and_leverages(_log_density, lams)
         squares = squares / count / columns
@@ -172,7 +170,6 @@ class LogPredictive(Criterion):
 
 def _log_density(residuals, remaining, labels, weights):
     """Σ log v(1 − h) and Σ v(1 − h) e² over rows of positive weight."""
-    del labels
     v = weights[:, None]
     information = jnp.where(v > 0, jnp.maximum(v * remaining, jnp.finfo(v.dtype).tiny), 1)
     squares = jnp.where(v > 0, information * residuals**2, 0)
@@ -203,7 +200,6 @@ class GCV(Positive):
         """From the residual norm and its degrees of freedom; one row with an intercept has none, as
         nothing is left to fit without it.
         """
-        del kernel
         weights = solution.factor.weights
         share = solution.residual_dof(lams) / weights.count
         return solution.with_rest(solution.residual_norm(lams) / weights.total / share**2)
@@ -235,7 +231,6 @@ class Evidence(Criterion):
 
     def values(self, solution, lams, kernel):
         """−½ (data fit + log determinant + constants)."""
-        del kernel
         factor = solution.factor
         constant = factor.weights.log_product - factor.residual_dimensions() * jnp.log(2 * jnp.pi)
         return 0.5 * (

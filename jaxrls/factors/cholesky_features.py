@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from jaxrls.factors.contract import AtLam, OneByOne, Report, Solution
@@ -118,22 +117,8 @@ class CholeskyFeatures(OneByOne):
         return Shrunk(R, matmul(self.origin, shrink.T), matmul(shrink, state), shrink)
 
     def _at_all(self, solution, lams) -> "Shrunk":
-        """The same at one λ after another, and where each target has its own λ, one target after
-        another, (L k, …): computed once, before the rows are read.
-        """
-        (L, k), (r, t) = lams.shape, solution.state.shape
-        each = jnp.moveaxis(solution.state.reshape(r, k, t // k), 1, 0)
-        columns = lams.reshape(L * k), jnp.tile(each, (L, 1, 1))
-        return jax.lax.map(lambda args: self.at(*args), columns)
-
-    def _of_each(self, fn, shrunk, lams):
-        """`fn(shrunk)` of all of them, (b, t/k) each, as (b, L, t)."""
-
-        def joined(a):
-            a = jnp.moveaxis(a, 0, 1)
-            return a.reshape(len(a), len(lams), lams.shape[1] * a.shape[2])
-
-        return jax.tree.map(joined, jax.lax.map(fn, shrunk))
+        """The same at every λ, computed once, before the rows are read."""
+        return jax.lax.map(lambda args: self.at(*args), with_columns(lams, solution.state))
 
     def at_lam(self, lam, one):
         """From moments: all results but those of single rows, with ‖w‖² of w = A⁻ᵀq in place of the
@@ -167,7 +152,7 @@ class CholeskyFeatures(OneByOne):
                 u = self.coordinates(psi, b, shrunk)
                 return matmul(u, shrunk.q), (1 - counted * jnp.sum(u * u, axis=1) - h)[:, None]
 
-            f, R = self._of_each(at, shrunk, lams)
+            f, R = of_each(at, shrunk, lams)
             f = f if v is None else safe_sqrt(v)[:, None, None] * f
             return fn(y[:, None] - f, R, v, *columns)
 
@@ -177,7 +162,7 @@ class CholeskyFeatures(OneByOne):
 
     def landmarks_out(self, solution, lams):
         """At one λ after the other."""
-        return self._of_each(self.landmarks, self._at_all(solution, lams), lams)
+        return of_each(self.landmarks, self._at_all(solution, lams), lams)
 
     def landmarks(self, shrunk: "Shrunk", corner=None):
         """d, ρ, α, u·q and R of landmarks, with k(points, points) as `corner` where it is known."""
@@ -201,10 +186,20 @@ class CholeskyFeatures(OneByOne):
         return PrimalSpread(*of, self.map.back)
 
     def primal_form(self):
-        """φ = L⁻¹ψ, minus its fit by the fixed effects."""
-        turn = jnp.eye(len(self.second), dtype=self.dtype)
+        """φ = L⁻¹ψ, minus its fit by the fixed effects; by Cholesky factors for each λ, which have
+        derivatives.
+        """
+        eye = jnp.eye(len(self.second), dtype=self.dtype)
+
+        def at(second, lam, cross):
+            root = jnp.linalg.cholesky(second + lam * eye)
+            return jax.scipy.linalg.cho_solve((root, True), cross)
+
+        def solve(second, cross, lams):
+            return of_each(lambda args: at(second, *args), with_columns(lams, cross), lams)
+
         planes = None if self.indices is None else self.map.back
-        return PrimalForm(self.rows, self.map, turn, self.origin, planes, True)
+        return PrimalForm(self.rows, self.map, eye, self.origin, planes, solve)
 
     def view(self, solution, lam):
         """I − HHᵀ − UUᵀ with U = √v u."""
@@ -214,6 +209,25 @@ class CholeskyFeatures(OneByOne):
         )
         of = u, shrunk.q, solution.labels, self.weights, self.fixed
         return LowRank.of_rows(*of, shrunk.planes, self.indices)
+
+
+def with_columns(lams: Float[Array, "L k"], A: Float[Array, "r t"]) -> tuple[Any, Any]:
+    """Each λ (L k,), with the columns of all targets, or where each has its own λ of that one, (L
+    k, r, t/k).
+    """
+    (L, k), (r, t) = lams.shape, A.shape
+    each = jnp.moveaxis(A.reshape(r, k, t // k), 1, 0)
+    return lams.reshape(L * k), jnp.tile(each, (L, 1, 1))
+
+
+def of_each(fn: Callable, each, lams: Float[Array, "L k"]) -> Any:
+    """`fn` of one part after another of those (L k, …), (b, t/k) each, as (b, L, t)."""
+
+    def joined(a):
+        a = jnp.moveaxis(a, 0, 1)
+        return a.reshape(len(a), len(lams), lams.shape[1] * a.shape[2])
+
+    return jax.tree.map(joined, jax.lax.map(fn, each))
 
 
 class Shrunk(NamedTuple):
@@ -317,14 +331,8 @@ def _moves(changes) -> bool:
 
 def _changes(primals, changes):
     """Tangents as arrays, zeros where there are none."""
-
-    def filled(primal, change):
-        if not _is_constant(change):
-            return change
-        if jnp.issubdtype(primal.dtype, jnp.inexact):
-            return jnp.zeros_like(primal)
-        return np.zeros(primal.shape, jax.dtypes.float0)
-
+    zero = jax.custom_derivatives.zero_from_primal
+    filled = lambda primal, change: zero(primal) if _is_constant(change) else change
     return jax.tree.map(filled, primals, changes)
 
 

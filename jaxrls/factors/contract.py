@@ -17,9 +17,8 @@ from jaxtyping import Array, Float
 from jaxrls.factors.expansion import Expansion
 from jaxrls.factors.other_folds import PrimalForm, sweep_other_folds
 from jaxrls.factors.spread import Spread
-from jaxrls.leave_out.folds import fold_residuals, folds_in_chunks
-from jaxrls.leave_out.pairs import Pairs, RowData, sum_pairs
-from jaxrls.leave_out.view import View, without_landmarks
+from jaxrls.leave_out.pairs import Pairs, sum_pairs
+from jaxrls.leave_out.view import View, fold_residuals, folds_in_chunks, without_landmarks
 from jaxrls.leave_out.without import Planes, Smoother
 from jaxrls.linalg.products import matmul
 from jaxrls.problem.fixed_effects import FixedEffects
@@ -630,17 +629,16 @@ class Solution:
             The sums, with leading axes (L, t).
         """
         f = self.factor
-        weights, levels = f.weights, f.fixed.levels_of_two(f.weights)
-        inverse_root = weights.unscale(jnp.ones_like(weights.array))
+        levels = f.fixed.levels_of_two(f.weights)
 
         def at(lam, one):
-            data = RowData(one.labels.Y.T, weights.array, own, inverse_root, levels)
-            return sum_pairs(fn, f.view(one, lam), pairs, data)
+            data = one.labels.Y, f.weights, own, levels
+            return sum_pairs(fn, f.view(one, lam), pairs, *data)
 
         total = self.at_each(self.columns(lams), at)
         if f.fixed.one is None or levels is not None:
             return total
-        enough = weights.count > 1 + f.fixed.rank
+        enough = f.weights.count > 1 + f.fixed.rank
         return jax.tree.map(lambda a: jnp.where(enough, a, jnp.nan), total)
 
     def outcome(self, lam, groups: Folds | None = None, fn: Callable | None = None) -> Outcome:

@@ -81,15 +81,10 @@ def moments(A, B, q: int, axis: Any = (-2, -1)):
     return jnp.sum(A[len(A) - q :, None] * B, axis=axis, keepdims=True)
 
 
-def level(M):
-    """b (q, t, 1, 1), the intercept minus the mean of labels."""
-    return M[:, : M.shape[1] - len(M)] / M[:, -1:]
-
-
 def without_constant(A, M):
-    """The labels of a stack, minus b times its constant."""
+    """The labels of a stack, minus b (q, t, 1, 1) times its constant."""
     t = len(A) - len(M)
-    return A[:t] - jnp.sum(A[t:, None] * level(M), axis=0)
+    return A[:t] - jnp.sum(A[t:, None] * M[:, :t] / M[:, -1:], axis=0)
 
 
 def without_rows(U, residual_share, Z, q: int):
@@ -114,14 +109,14 @@ class SidesView(View):
         """n₁n₂, the width of U₁ ⊗ U₂."""
         return self.residual_share.size
 
+    def rows(self, i):
+        """Rows of U₁ ⊗ U₂."""
+        first, second = self.first[i // len(self.second)], self.second[i % len(self.second)]
+        return (first[:, :, None] * second[:, None]).reshape(len(i), -1)
+
     def entries(self, i, j):
         """By one product."""
-        one, other = (
-            self.first[k // len(self.second)][:, :, None]
-            * self.second[k % len(self.second)][:, None]
-            for k in (i, j)
-        )
-        R = matmul((one * self.residual_share).reshape(len(i), -1), other.reshape(len(j), -1).T)
+        R = matmul(self.rows(i) * self.residual_share.ravel(), self.rows(j).T)
         return R - matmul(self.w[i], self.w[j].T)
 
 
@@ -278,6 +273,12 @@ class Kronecker(DualOneByOne):
         constant = w * self.constant * slack[:, None, None]
         return SidesSpread(self.first.basis, self.second.basis, w, constant, slack)
 
+    def facing(self, swapped: bool) -> tuple[tuple[Side, Side], Callable]:
+        """The two sides, and what turns matrices of all pairs accordingly."""
+        if swapped:
+            return (self.second, self.first), lambda A: A.swapaxes(-1, -2)
+        return (self.first, self.second), lambda A: A
+
     @partial(jax.jit, static_argnames=("loss", "setting"))
     def errors(self, solution, loss: Callable, setting: str, lams: Float[Array, " L"]):
         """Σ v loss / Σ v of the held-out residuals of a setting, (L, t), with a loss as
@@ -296,13 +297,10 @@ class Kronecker(DualOneByOne):
             return self.tables(solution.residuals(lam[None])[0])
         if setting == "both":
             return self.both_left_out(solution, lam[None])[0]
-        U, other, Z = self.first.U, self.second.U, self.with_constant(solution)
-        residual_share, swapped = lam / (self.s + lam), setting == "columns"
-        if swapped:
-            U, other, residual_share, Z = other, U, residual_share.T, Z.swapaxes(1, 2)
-        e, M, _ = without_rows(U, residual_share, Z, self.fixed.count)
-        e = without_constant(matmul(e, other.T), M)
-        return (e.swapaxes(1, 2) if swapped else e) / self.root
+        sides, facing = self.facing(setting == "columns")
+        residual_share, Z = facing(lam / (self.s + lam)), facing(self.with_constant(solution))
+        e, M, _ = without_rows(sides[0].U, residual_share, Z, self.fixed.count)
+        return facing(without_constant(matmul(e, sides[1].U.T), M)) / self.root
 
     def both_left_out(self, solution, lams: Float[Array, " L"]) -> Float[Array, "L t n1 n2"]:
         """Held-out residuals of every entry without its row and its column.
@@ -313,14 +311,9 @@ class Kronecker(DualOneByOne):
         g, h and q from w = s₂/(σₐs₂ + λ) and D; row i has the share k₁ᵀVₐ/σₐ of direction a, so
         that no division by σ is needed.
         """
-        q, one, other = self.fixed.count, self.first, self.second
+        q, ((one, other), facing) = self.fixed.count, self.facing(self.shape[0] > self.shape[1])
         labels = jnp.concatenate([self.tables(solution.labels.scaled), self.root[:q]])
-        swapped = self.shape[0] > self.shape[1]
-        if swapped:
-            one, other = other, one
-        else:
-            labels = labels.swapaxes(1, 2)
-        U, s2 = other.U, other.s[:, None]
+        labels, U, s2 = facing(labels).swapaxes(1, 2), other.U, other.s[:, None]
         without = partial(jnp.delete, assume_unique_indices=True)
 
         def row(i):
@@ -339,7 +332,7 @@ class Kronecker(DualOneByOne):
             return jax.lax.map(at, lams)
 
         e = jax.lax.map(row, jnp.arange(len(one.s)))
-        return jnp.moveaxis(e, 0, 3 if swapped else 2) / self.root
+        return facing(jnp.moveaxis(e, 0, 2)) / self.root
 
 
 @door()

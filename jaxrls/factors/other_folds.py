@@ -14,7 +14,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxrls.leave_out.view import orthonormal
-from jaxrls.linalg.decompositions import eigh
 from jaxrls.linalg.products import matmul
 from jaxrls.problem.folds import Folds
 from jaxrls.problem.weights import Weights
@@ -32,7 +31,9 @@ class PrimalForm(NamedTuple):
     turn: Float[Array, "p r"]
     origin: Float[Array, "q p"]
     planes: Any
-    smooth: bool  # whether to differentiate: by Cholesky factors for each λ
+    solve: (
+        Callable  # of a second moment S and C: (S + λI)⁻¹ C of every λ for all targets, (r, L, t)
+    )
 
 
 def sweep_other_folds(
@@ -62,10 +63,10 @@ def sweep_other_folds(
         sums = replace(sums, origin=form.origin, label_origin=labels.start)
         sums, turn = sums.centred(f.fixed.from_gram(sums.gram)), form.turn
         if form.planes is not None:  # its landmarks' directions are taken out
-            Q = orthonormal(form.planes, (numbers[f.indices] == k).astype(turn.dtype))
+            Q = orthonormal(jnp.where((numbers[f.indices] == k)[:, None], form.planes, 0))
             turn = turn - matmul(matmul(turn, Q.T), Q)
         second, cross = matmul(turn.T, matmul(sums.second, turn)), matmul(turn.T, sums.cross)
-        w = matmul(turn, _solved(second, cross, lams, form.smooth))
+        w = matmul(turn, form.solve(second, cross, lams).reshape(-1, L * t))
         return w, jnp.tile(sums.label_origin, (1, L)) - matmul(sums.origin, w)
 
     fits = each, *jax.lax.map(without, (others, each))
@@ -84,20 +85,3 @@ def sweep_other_folds(
     read = form.rows.map if stack else form.rows.sum
     columns = f.weights.values, f.fixed.rows, labels.Y, numbers
     return read(block, *columns, temporaries=2 * L * t)
-
-
-def _solved(second, cross, lams: Float[Array, "L k"], smooth: bool) -> Float[Array, "r Lt"]:
-    """(S + λI)⁻¹ C of every λ for all targets, or of one for each, as columns."""
-    (r, t), (L, k) = cross.shape, lams.shape
-    if not smooth:
-        s, V = eigh(second)
-        z = matmul(V.T, cross)[:, None] / (jnp.maximum(s, 0)[:, None, None] + lams)
-        return matmul(V, z.reshape(r, L * t))
-
-    def at(args):
-        lam, cross = args
-        root = jnp.linalg.cholesky(second + lam * jnp.eye(r, dtype=second.dtype))
-        return jax.scipy.linalg.cho_solve((root, True), cross)
-
-    each = jnp.tile(jnp.moveaxis(cross.reshape(r, k, t // k), 1, 0), (L, 1, 1))
-    return jnp.moveaxis(jax.lax.map(at, (lams.reshape(-1), each)), 0, 1).reshape(r, L * t)

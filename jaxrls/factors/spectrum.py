@@ -229,11 +229,9 @@ class Spectrum(Factor):
                 r, R = times(U, residual_share * z[:, None]), times(U * U, residual_share)
                 if not self.complete:
                     r, R = missed + r, outside[:, None, None] + R
-                out = fn(r, R, v, *columns)
-                return jnp.moveaxis(out, 1, 0) if stack else out
+                return fn(r, R, v, *columns)
 
-            out = over_lams(at, lams, t)
-            return jnp.moveaxis(out, 0, 1) if stack else out
+            return at(lams) if stack else over_lams(at, lams, t)
 
         read = self.rows.map if stack else self.rows.sum
         y = None if self.complete else solution.labels.scaled
@@ -265,12 +263,18 @@ class Spectrum(Factor):
         return d, rho, alpha, times(u, (1 - residual_share) * z), remaining
 
     def primal_form(self):
-        """φ = (rows − B origin) V, where U is made from rows."""
+        """φ = (rows − B origin) V, where U is made from rows; a spectrum of each serves every λ."""
         if self.rotation is None:
             return None
+
+        def solve(second, cross, lams):
+            s, V = eigh(second)
+            z = matmul(V.T, cross)[:, None] / (jnp.maximum(s, 0)[:, None, None] + lams)
+            return times(V, z)
+
         turn = self.rotation * jnp.sqrt(self.s)
         planes = None if self.dictionary is None else self.dictionary.planes
-        return PrimalForm(self.rows, Linear(), turn, self.origin, planes, False)
+        return PrimalForm(self.rows, Linear(), turn, self.origin, planes, solve)
 
     def view(self, solution, lam):
         """U diag(λD) Uᵀ, or I − HHᵀ − U diag(sD) Uᵀ."""
@@ -366,13 +370,14 @@ def factor_symmetric(
     negative by more than rounding get no coefficients. With `lift` the expansion's kernel is K +
     1·lift. Source: Rifkin (lecture), "Varying λ".
     """
-    n, dtype = K.shape[0], K.dtype
+    dtype = K.dtype
     K, across, taken = fixed.centre_both(weights, K)
     if lift is not None:
         across = across + fixed.one[:, None] * lift  # type: ignore[index]
     s, U = eigh(weights.scale_both(K))
     U = fixed.project(weights, U)
     # What is taken off entries is rounded one by one: 4√n·eps of one.
+    n = weights.count
     constant = 4 * jnp.max(weights.direction) / n**0.5 * taken
     floor = eigh_rounding(n, s, constant)
     solved = None if semidefinite else jnp.where(s < -floor, 0, 1).astype(dtype)

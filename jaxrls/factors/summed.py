@@ -105,7 +105,7 @@ class Summed:
         """
         sums, fixed = self.moments, self.fixed.from_gram(self.moments.gram)
         centred, dtype = sums.centred(fixed), sums.second.dtype
-        weights = SummedWeights(None, 0, dtype, (sums.weight, sums.count, sums.log_weight))
+        weights = SummedWeights(None, 0, dtype, sums=(sums.weight, sums.count, sums.log_weight))
         before = jnp.where(self.past[1] > MODEST * jnp.diagonal(sums.second), self.past[1], 0)
         factor = self.of.spectrum(NoRows(dtype), sums, weights, fixed, before)
         none = jnp.zeros((0, sums.cross.shape[1]), dtype)

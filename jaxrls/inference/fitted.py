@@ -202,8 +202,13 @@ class Fit(Generic[K]):
             Y: their labels (m,) or (m, t).
             weights: sample weights v (m,); by default all are 1.
         """
-        mean, Y = partial(np.average, axis=0, weights=weights), np.asarray(Y)
-        left = mean((np.asarray(self.predict(X)) - Y) ** 2)
+        found, Y = np.asarray(self.predict(X)), np.asarray(Y)
+        if Y.shape != found.shape:
+            raise ValueError(
+                f"Y must have shape {found.shape}, as the predictions, and has shape {Y.shape}"
+            )
+        mean = partial(np.average, axis=0, weights=weights)
+        left = mean((found - Y) ** 2)
         return np.mean(1 - left / mean((Y - mean(Y)) ** 2))
 
     @door("self.model.coef")
@@ -363,8 +368,8 @@ class Fit(Generic[K]):
             scale: how τ² is set, as in `posterior`. "evidence" is the estimate of REML.
 
         Returns:
-            A `Posterior` of the intercept, where there is one beside columns, and then of each
-            column or level, as `model.free` has them, (q,) or (q, t).
+            A `Posterior` (q,) or (q, t): of the intercept first, if one is fitted besides columns,
+            then of each column or level in the order of `model.free`.
 
         Raises:
             ValueError: as `posterior`.

@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
 
@@ -13,9 +11,7 @@ from jaxrls.kernels.inner import Polynomial
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.kernels.named import PLAIN, RADIAL
 from jaxrls.kernels.stationary import ChiSquared, Gaussian, Laplacian
-from jaxrls.search.start import MEDIAN_ROWS, start_from_data
 from jaxrls.support.checks import as_floats
-from jaxrls.support.door import door
 
 LANDMARKS_TO_TUNE = 500
 # Those of γ in place of a width: exp(−γ‖x − z‖²), or of the city-block distance.
@@ -37,9 +33,8 @@ def named_kernel(
 
     Args:
         name: one of `KERNELS`.
-        X: rows (n, d), dense or sparse, which "median", "auto" and "scale" go by.
-        width: a number, one for each column, or "median", the median distance between rows that
-            differ: one of weight 2 is two equal rows.
+        X: rows (n, d), dense or sparse, from which "auto" and "scale" are computed.
+        width: a number, one for each column, or "median", which `fit` computes.
         gamma: a number in place of a width; "auto" is 1/d, "scale" 1/(d · variance of all of X).
         degree: of "polynomial", (γ⟨x, z⟩ + coef0)^degree, where γ is 1 by default.
         coef0: of "polynomial".
@@ -54,8 +49,7 @@ def named_kernel(
         return PLAIN[name]()
     median = isinstance(width, str)
     if gamma is None:
-        given = _median(RADIAL[name], X) if median else as_floats("width", width, X.dtype)
-        return RADIAL[name](np.asarray(given))
+        return RADIAL[name](width if median else np.asarray(as_floats("width", width, X.dtype)))
     if name not in BY_GAMMA or not median:
         known = ", ".join((*BY_GAMMA, *POLYNOMIAL))
         raise ValueError(
@@ -63,17 +57,6 @@ def named_kernel(
             "leave one of them out"
         )
     return BY_GAMMA[name](float(gamma))
-
-
-@door("X")
-def _median(make: Callable, X):
-    if scipy.sparse.issparse(X):
-        rows = np.linspace(0, X.shape[0] - 1, min(X.shape[0], MEDIAN_ROWS)).astype(int)
-        X = X[np.unique(rows)].toarray()
-    return _start(make(1.0), jnp.asarray(np.unique(X, axis=0))).width
-
-
-_start: Any = jax.jit(start_from_data)
 
 
 def landmarks_to_tune(given: Any, n: int) -> Any:

@@ -1,4 +1,4 @@
-"""Distances between all rows of two matrices, accurate to rounding whatever the columns' offset.
+"""Distances between all rows of two matrices, accurate to rounding for columns of any offset.
 
 ‖x‖² + ‖z‖² − 2⟨x, z⟩ is one matrix product, and loses eps·(‖x‖² + ‖z‖²), which hides distances
 between rows far from the origin; differences lose nothing. They are taken where columns are few,

@@ -86,8 +86,8 @@ class Constant(Kernel):
 
 @pytree
 class Cosine(Kernel):
-    """The cosine kernel, as scikit-learn's `cosine_similarity`: rows count alike whatever their
-    length, such as texts of any number of words.
+    """The cosine kernel, as scikit-learn's `cosine_similarity`: the length of rows does not matter,
+    as for texts of any number of words.
 
         k(x, z) = ⟨x, z⟩ / (‖x‖ ‖z‖), and 0 for rows of zeros
 

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxrls.leave_out.view import Constraints, View
 from jaxrls.linalg.products import matmul, panels
+from jaxrls.problem.weights import Weights
 from jaxrls.rows.blocks import default_block_size, sum_rows, wide_block_size
 from jaxrls.support.checks import check_row_numbers, is_concrete
 from jaxrls.support.pytrees import pytree, static
@@ -76,18 +77,6 @@ class Held(NamedTuple):
     own: tuple
 
 
-class RowData(NamedTuple):
-    """Data of rows other than R: labels (t, n), weights (n,), further arrays, 1/√v (n,), and H (n,
-    q) of the levels that have just two rows and leave with that pair, or None.
-    """
-
-    labels: Any
-    weights: Any
-    own: tuple
-    inverse_root: Any
-    levels: Any
-
-
 @pytree
 class PairConstraints:
     """`Constraints` scaled to δ = 1; index m stands for no landmark, and its entries are 0."""
@@ -127,17 +116,21 @@ class PairConstraints:
         return (*entries, im * alpha_m + one * alpha, jm * alpha_m + other * alpha)
 
 
-def sum_pairs(fn: Callable, view: View, pairs: Pairs | None, data: RowData) -> Any:
+def sum_pairs(
+    fn: Callable, view: View, pairs: Pairs | None, Y, weights: Weights, own: tuple, levels: Any
+) -> Any:
     """Σ over pairs of `fn(one, other)`, both `Held`; for `pairs` None over all pairs, each once.
     `fn` must give 0 where a weight is 0.
+
+    `levels` are H (n, q) of the levels that have just two rows and leave with that pair, or None.
     """
     landmarks = None if view.constraints is None else PairConstraints.of(view.constraints)
-    system = view, landmarks, data
+    inverse_root = weights.unscale(jnp.ones_like(weights.array))
+    system = view, landmarks, (Y.T, weights.array, *own), inverse_root, levels
     if pairs is None:
-        n = data.labels.shape[1]
         parts = [
             _rectangle(fn, system, np.arange(*ends), jnp.arange(ends[1]), True)
-            for ends in panels(n)
+            for ends in panels(len(Y))
         ]
         return jax.tree.map(lambda *parts: sum(parts), *parts)
     if not pairs.listed:
@@ -161,7 +154,7 @@ def _rectangle(fn, system, first, second, below: bool):
         mask = (jnp.greater if below else jnp.not_equal)(i[:, None], second[None, :])
         return _summed(fn, system, i, second, mask)
 
-    width = second.shape[0] * system[2].labels.dtype.itemsize
+    width = second.shape[0] * system[0].residuals.dtype.itemsize
     return sum_rows(block, jnp.asarray(first), wide_block_size(first.shape[0], width))
 
 
@@ -169,13 +162,13 @@ def _left_out(system, i, j, mask):
     """Held-out residuals (t, a, b) of rows i and of rows j, finite also where `mask` excludes a
     pair.
     """
-    view, landmarks, data = system
+    view, landmarks, _, inverse_root, levels = system
     cross = view.entries(i, j)
     one, other = _facing(view.diagonal, i, j)
     r, q = _facing(view.residuals.T, i, j)
-    if data.levels is not None:
-        both = matmul(data.levels[i], data.levels[j].T)
-        own, others = _facing(jnp.sum(data.levels**2, axis=1), i, j)
+    if levels is not None:
+        both = matmul(levels[i], levels[j].T)
+        own, others = _facing(jnp.sum(levels**2, axis=1), i, j)
         one, other = one + jnp.where(both > 0, own, 0), other + jnp.where(both > 0, others, 0)
         cross = cross + both
     if landmarks is not None:
@@ -184,23 +177,22 @@ def _left_out(system, i, j, mask):
         r, q = r + more[3], q + more[4]
     determinant = one * other - cross * cross
     inverse = 1 / (determinant if mask is None else jnp.where(mask, determinant, 1))
-    own, others = _facing(data.inverse_root, i, j)
+    own, others = _facing(inverse_root, i, j)
     return own * (other * r - cross * q) * inverse, others * (one * q - cross * r) * inverse
 
 
 def _summed(fn, system, i, j, mask):
     """The sum over a rectangle of pairs, those that `mask` excludes not counted."""
     e, f = _left_out(system, i, j, mask)
-    rows = system[2][:3]
-    one = jax.tree.map(lambda values: _facing(values, i, j)[0], rows)
-    other = jax.tree.map(lambda values: _facing(values, i, j)[1], rows)
+    one, other = zip(*(_facing(values, i, j) for values in system[2]), strict=True)
 
     def total(values):
         values = jnp.broadcast_to(values, e.shape)
         values = values if mask is None else jnp.where(mask, values, 0)
         return jnp.sum(values, axis=(1, 2))
 
-    return jax.tree.map(total, fn(Held(e, *one), Held(f, *other)))
+    held = (Held(e, a[0], a[1], a[2:]) for e, a in ((e, one), (f, other)))
+    return jax.tree.map(total, fn(*held))
 
 
 def _facing(values, i, j):

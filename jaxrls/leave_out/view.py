@@ -17,7 +17,19 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxrls.linalg.products import matmul
+from jaxrls.problem.weights import Weights
+from jaxrls.rows.rows import Rows
+from jaxrls.support.checks import platform
 from jaxrls.support.pytrees import pytree, static
+
+# Numbers of whole folds that are handled together; and rows of folds that are gathered at once
+# where they lie on several devices.
+NUMBERS_AT_ONCE, ROWS_AT_ONCE = 2**17, 8192
+# On CPUs a batch of LAPACK calls with more operations is handed to the pool of threads, by one of
+# those threads, which waits for it: as many batches as there are cores wait for each other for
+# ever. Smaller ones, and single calls, run where they are. For a fold of b rows jaxlib counts at
+# most b² max(b, t).
+OPERATIONS_IN_PLACE = 199_999
 
 
 @pytree
@@ -122,36 +134,23 @@ def slots(indices: Int[Array, " m"], n: int) -> Int[Array, " n"]:
     return jnp.full(n, m).at[indices].set(jnp.arange(m))
 
 
-def slots_of(slot: Int[Array, " b"], m: int, mask: Float[Array, " b"]):
-    """The landmark numbers of some rows, from `slots`, and a mask: 0 for a row that is none."""
-    return jnp.minimum(slot, m - 1), jnp.where(slot < m, mask, 0)
-
-
-def _root(d: Float[Array, "b b"], inside: Float[Array, " b"]) -> Float[Array, "b b"]:
-    """L of LLᵀ = d + diag(1 − inside); d may be singular to rounding."""
-    jitter = len(d) * float(jnp.finfo(d.dtype).eps)
-    return jnp.linalg.cholesky(
-        d * (1 + jitter * jnp.eye(len(d), dtype=d.dtype)) + jnp.diag(1 - inside)
-    )
-
-
-def _under(L, A):
-    return jax.lax.linalg.triangular_solve(L, A, left_side=True, lower=True)
-
-
-def orthonormal(W: Float[Array, "b r"], inside: Float[Array, " b"]) -> Float[Array, "b r"]:
-    """Orthonormal rows with the same span as the rows of W inside, and 0 for the others.
+def orthonormal(W: Float[Array, "b r"]) -> Float[Array, "b r"]:
+    """Orthonormal rows with the same span as the rows of W; rows of 0 stay 0.
 
     By two Cholesky factors: products of nearly equal rows lose their difference, which L⁻¹W of the
     first factor recovers. Derivatives take the first factor as constant, as only the span matters.
     Source: Yamamoto, Nakatsukasa, Yanagisawa and Fukaya 2015 (CholeskyQR2).
     """
-    squares = jnp.sum(W * W, axis=1)
-    inside = jnp.where(squares > 0, inside, 0)
-    unit = jax.lax.stop_gradient(jnp.where(squares > 0, jax.lax.rsqrt(squares), 0))
-    W = W * (unit * inside)[:, None]
-    W = _under(jax.lax.stop_gradient(_root(matmul(W, W.T), inside)), W)
-    return _under(_root(matmul(W, W.T), inside), W)
+    squares, eye = jnp.sum(W * W, axis=1), jnp.eye(len(W), dtype=W.dtype)
+    jitter = len(W) * float(jnp.finfo(W.dtype).eps)  # W Wᵀ may be singular to rounding
+
+    def whitened(W, known):
+        gram = matmul(W, W.T) * (1 + jitter * eye) + jnp.diag(jnp.where(squares > 0, 0, 1))
+        return jax.scipy.linalg.solve_triangular(known(jnp.linalg.cholesky(gram)), W, lower=True)
+
+    constant = jax.lax.stop_gradient
+    W = W * constant(jnp.where(squares > 0, jax.lax.rsqrt(squares), 0))[:, None]
+    return whitened(whitened(W, constant), lambda root: root)
 
 
 def without_landmarks(d, rho, alpha, residual, remaining, v):
@@ -164,3 +163,72 @@ def without_landmarks(d, rho, alpha, residual, remaining, v):
     """
     remaining = d * remaining + v * rho * rho
     return (d * residual + rho * alpha) / remaining, remaining / d
+
+
+# folds --------------------------------------------------------------------------------------------
+
+
+def fold_residuals(
+    view: View, weights: Weights, rows: Int[Array, "k b"], mask: Float[Array, "k b"]
+) -> Float[Array, "k b t"]:
+    """Held-out residuals of every fold at one λ: y − f of the fit without it, x = R_SS⁻¹ r_S over
+    all rows S of the fold, after its landmarks were eliminated.
+
+    Cost: O(b² r + b³) for a fold of b rows.
+    """
+    (k, b), t = rows.shape, view.residuals.shape[1]
+    together = NUMBERS_AT_ONCE // (b * max(view.width, 1))
+    if platform() == "cpu":
+        together = min(together, OPERATIONS_IN_PLACE // (b * b * max(b, t)))
+    fold = lambda rows, mask: _fold(view, weights, rows, mask)
+    if together >= k:
+        return jax.vmap(fold)(rows, mask)
+    each = lambda args: fold(*args)
+    return jax.lax.map(each, (rows, mask), batch_size=max(1, together))
+
+
+def folds_in_chunks(source: Rows, view: LowRank, weights: Weights, rows, mask):
+    """`fold_residuals` of rows on several devices: the rows of a few folds at a time are copied to
+    each device.
+    """
+    (k, b), n = rows.shape, weights.n
+    together = max(1, min(k, min(ROWS_AT_ONCE, n // source.parts) // b))
+    fill = lambda a: jnp.pad(a, ((0, -k % together), (0, 0))).reshape(-1, together, b)
+
+    def chunk(args):
+        rows, mask = args
+        flat = rows.reshape(-1)
+        pick = lambda tree: source.pick(tree, flat)
+        own = weights.block(pick(weights.array), len(flat))
+        local = jnp.arange(len(flat)).reshape(rows.shape)
+        return fold_residuals(view.some(pick), own, local, mask)
+
+    e = jax.lax.map(jax.checkpoint(chunk), (fill(rows), fill(mask)))
+    return e.reshape(-1, *e.shape[2:])[:k]
+
+
+def _fold(view: View, weights: Weights, rows, mask):
+    """Held-out residuals of one fold."""
+    used = jnp.where(weights.used[rows], mask, 0)
+    R, r, H = view.entries(rows, rows), view.residuals[rows], view.H[rows]
+    H = H * levels_inside(H * used[:, None])
+    R = R + matmul(H, H.T)
+    if view.constraints is not None:
+        out = view.constraints
+        W = out.planes.at[out.slots[rows]].get(mode="fill", fill_value=0)
+        Q = orthonormal(W * mask[:, None])
+        along = matmul(out.rows[rows], Q.T)
+        R, r = R + matmul(along, along.T), r + matmul(along, matmul(Q, out.labels))
+    root = jnp.linalg.cholesky(R * used[:, None] * used + jnp.diag(1 - used))
+    x = jax.scipy.linalg.cho_solve((root, True), r * used[:, None])
+    root_v = jnp.where(used > 0, weights.root[rows], 1)[:, None]
+    return jnp.where(used[:, None] > 0, x / root_v, r - matmul(R * used, x))
+
+
+def levels_inside(H: Float[Array, "b q"]) -> Float[Array, " q"]:
+    """1 for fixed effects whose column of H is 0 outside these rows, else 0.
+
+    They are left out with these rows: held-out residuals are known only up to such effects.
+    """
+    eps = 4 * float(jnp.finfo(H.dtype).eps) * H.shape[0]
+    return jax.lax.stop_gradient((jnp.sum(H * H, axis=0) > 1 - eps).astype(H.dtype))

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxrls.leave_out.view import orthonormal, slots, slots_of
+from jaxrls.leave_out.view import orthonormal, slots
 from jaxrls.linalg.products import matmul
 from jaxrls.problem.folds import Folds
 from jaxrls.problem.weights import Weights
@@ -95,11 +95,11 @@ def _moved(planes: Planes, folds: Folds, steps: Float[Array, "t k c"], coef: Flo
 
     def of_fold(fold):
         rows, mask, steps = fold
-        slot, has = slots_of(numbers[rows], m, mask.astype(D.dtype))
-        own = D[slot] * has[:, None]
-        Q = orthonormal(own, has)
-        left = (coef[slot] - steps[:, slot].T) * has[:, None]
-        moved = jnp.linalg.solve(matmul(own, Q.T) + jnp.diag(1 - has), left)
+        slot = jnp.where(mask > 0, numbers[rows], m)
+        own = D[:m].at[slot].get(mode="fill", fill_value=0)
+        Q = orthonormal(own)
+        left = (coef - steps.T)[:m].at[slot].get(mode="fill", fill_value=0)
+        moved = jnp.linalg.solve(matmul(own, Q.T) + jnp.diag(jnp.where(slot < m, 0, 1)), left)
         return steps + matmul(matmul(D, Q.T), moved).T
 
     each = folds.inside, folds.inside_mask, jnp.moveaxis(steps, 1, 0)

@@ -50,8 +50,8 @@ svd.defjvp(_refuse)
 
 
 def clip(s, constant=0.0):
-    """Eigenvalues with rounding below 0 taken off, and how far below 0 they went, relative to the
-    largest, or to what centring took off.
+    """Eigenvalues, those below 0 set to 0, and how far below 0 they were, relative to the largest
+    or to what centring subtracted.
     """
     largest = jnp.maximum(jnp.max(jnp.abs(s)), constant)
     return jnp.maximum(s, 0), -jnp.minimum(jnp.min(s), 0) / jnp.where(largest > 0, largest, 1)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jaxrls.linalg.inverses import triangular_inverse
 from jaxrls.linalg.products import matmul
 from jaxrls.problem.folds import Folds, named
 from jaxrls.problem.weights import Weights
@@ -62,8 +63,7 @@ class FixedEffects:
             gram = matmul(H.T, H)
             if step == 0:
                 _check_independent(gram, intercept)
-            options: dict = {"left_side": False, "lower": True, "transpose_a": True}
-            back = jax.lax.linalg.triangular_solve(jnp.linalg.cholesky(gram), back, **options)
+            back = matmul(back, triangular_inverse(jnp.linalg.cholesky(gram)).T)
         return cls(B, back, intercept)
 
     @property
@@ -127,9 +127,7 @@ class FixedEffects:
         """The same columns over other rows, whose Bᵀ V B is given."""
         if not self.count:
             return self
-        L, eye = jnp.linalg.cholesky(gram), jnp.eye(self.count, dtype=gram.dtype)
-        back = jax.lax.linalg.triangular_solve(L, eye, left_side=True, lower=True).T
-        return replace(self.lean(), back=back)
+        return replace(self.lean(), back=triangular_inverse(jnp.linalg.cholesky(gram)).T)
 
     @property
     def log_volume(self) -> Any:
@@ -162,7 +160,7 @@ class FixedEffects:
         if not self.count:
             return K, K[:0], jnp.zeros((), K.dtype)
         part, others = jnp.zeros((1, weights.n), K.dtype), weights.total
-        if weights.values is not None and self.one is not None:
+        if not (weights.values is None or weights.equal or self.one is None):
             heaviest = jnp.argmax(weights.values)
             part = K[heaviest][None] - K[heaviest, heaviest] / 2
             K, others = K - part - part.T, others - weights.values[heaviest]
@@ -214,10 +212,8 @@ class FixedEffects:
 
     def split(self, beta: Float[Array, "*L q t"]) -> tuple[Any, Any]:
         """Intercept (…, t), 0 where there is none, and the other coefficients, or None."""
-        first = int(self.intercept)
-        return beta[..., :first, :].sum(axis=-2), None if self.rows is None else beta[
-            ..., first:, :
-        ]
+        constant, free = jnp.split(beta, [int(self.intercept)], axis=-2)
+        return constant.sum(axis=-2), None if self.rows is None else free
 
     def joined(self, intercept, free) -> Float[Array, "q *t"]:
         """β from intercept and other coefficients: the inverse of `split`."""
@@ -226,7 +222,7 @@ class FixedEffects:
 
     def rest(self, rows: Any, free: Float[Array, "p *t"]) -> Any:
         """The prediction of all fixed effects but the intercept, at some rows."""
-        return 0 if rows is None else matmul(rows, free)
+        return matmul(rows, free)
 
     # rows that leave ------------------------------------------------------------------------------
 
@@ -283,15 +279,14 @@ class Levels(FixedEffects):
     diagonal and B is never formed.
     """
 
-    rows: Int[Array, " n"]
-    back: Float[Array, " q"]  # 1/√Σv of each level, 0 where it has no weight
+    rows: Int[Array, " n"]  # the number of each row's level
+    back: Any = None  # (q,), 1/√Σv of each level, 0 where it has no weight; None before these
     names: tuple = static(default=())
 
-    @classmethod
-    def of(cls, rows, names: tuple, weights: Weights) -> "Levels":
-        """Levels from the number of each row's level."""
-        sums = jax.ops.segment_sum(weights.array, rows, len(names))
-        return cls(rows, _inverse_root(sums), names=names)
+    @property
+    def count(self):
+        """The number of levels."""
+        return len(self.names)
 
     @property
     def rank(self):
@@ -329,7 +324,8 @@ class Levels(FixedEffects):
 
     def from_gram(self, gram):
         """The same levels over other rows, whose sums of weights are given."""
-        return replace(self.lean(), back=_inverse_root(gram))
+        back = jnp.where(gram > 0, jax.lax.rsqrt(jnp.where(gram > 0, gram, 1)), 0)
+        return replace(self.lean(), back=back)
 
     def leverage(self, rows, v):
         """v over the total weight of the row's level."""
@@ -339,7 +335,7 @@ class Levels(FixedEffects):
         """The numbers of the new rows' levels."""
         if given is None:  # of no level: scores, up to a constant for each group
             return jnp.full(m, self.count, jnp.int32)
-        if isinstance(given, LevelLabels):
+        if isinstance(given, Levels):
             given = np.asarray(given.names, dtype=object)[np.asarray(given.rows)]
         labels = as_labels("fixed_effects", given)
         if len(labels) != m:
@@ -347,12 +343,12 @@ class Levels(FixedEffects):
                 f"fixed_effects must have a level for each of {m} rows, and has {len(labels)}"
             )
         known = {name: number for number, name in enumerate(self.names)}
-        missing = [label for label in labels.tolist() if label not in known]
-        if missing:
+        try:
+            return jnp.asarray([known[label] for label in labels.tolist()], jnp.int32)
+        except KeyError as error:
             raise ValueError(
-                f"fixed_effects has the level {missing[0]!r}, which no fitted row has: leave it out"
-            )
-        return jnp.asarray([known[label] for label in labels.tolist()], jnp.int32)
+                f"fixed_effects has the level {error}, which no fitted row has: leave it out"
+            ) from None
 
     def rest(self, rows, free):
         """The coefficient of each row's level."""
@@ -378,19 +374,7 @@ class Levels(FixedEffects):
         )
 
 
-def _inverse_root(sums: Float[Array, " q"]) -> Float[Array, " q"]:
-    return jnp.where(sums > 0, jax.lax.rsqrt(jnp.where(sums > 0, sums, 1)), 0)
-
-
-@pytree
-class LevelLabels:
-    """Group labels read by `levels`: the number of each row's level, and the names of levels."""
-
-    rows: Int[Array, " n"]
-    names: tuple = static(default=())
-
-
-def levels(labels) -> LevelLabels:
+def levels(labels) -> Levels:
     """Fit an unpenalised intercept for every group of rows: fixed effects, for `fixed_effects=`.
 
     f(x) + β_g for a row of group g. With `criterion=PairsOut(within=…)` and groups of queries it is
@@ -414,7 +398,7 @@ def levels(labels) -> LevelLabels:
         raise ValueError("labels has no values inside jax.jit: call jaxrls.levels(labels) outside")
     names, rows = np.unique(as_labels("labels", labels), return_inverse=True)
     with jax.ensure_compile_time_eval():
-        return LevelLabels(jnp.asarray(rows.astype(np.int32)), tuple(names.tolist()))
+        return Levels(jnp.asarray(rows.astype(np.int32)), names=tuple(names.tolist()))
 
 
 def as_fixed_effects(
@@ -425,20 +409,20 @@ def as_fixed_effects(
 
     Levels sum to a constant, so that they contain an intercept already.
     """
-    if isinstance(given, FixedEffects):
+    if isinstance(given, FixedEffects) and given.back is not None:
         return given
     if given is None:
-        return (
-            FixedEffects.constant(weights.total) if intercept else FixedEffects.none(weights.dtype)
-        )
+        none = FixedEffects.none(weights.dtype)
+        return FixedEffects.constant(weights.total) if intercept else none
     n, place = weights.n, jnp.asarray if rows is None else rows.column
-    if isinstance(given, LevelLabels):
+    if isinstance(given, Levels):
         numbers = place(given.rows)
         if numbers.shape != (n,):
             raise ValueError(
                 f"fixed_effects must have a level for each of {n} rows, and has {len(numbers)}"
             )
-        return Levels.of(numbers, given.names, weights)
+        sums = given.gram(numbers, weights.array)
+        return replace(given.from_gram(sums), rows=numbers)
     B = place(as_floats("fixed_effects", given, weights.dtype))
     if B.ndim != 2 or B.shape[0] != n or not B.shape[1] + intercept:
         hint = ": use fixed_effects[:, None] for a single column" if B.shape == (n,) else ""

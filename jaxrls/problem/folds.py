@@ -1,6 +1,5 @@
 """Folds: rows that are left out together, as row numbers in arrays of fixed shape."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -8,16 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxrls.support.checks import as_labels, is_concrete, platform
+from jaxrls.support.checks import as_labels, is_concrete
 from jaxrls.support.pytrees import pytree
-
-# Numbers of whole folds that are handled together.
-NUMBERS_AT_ONCE = 2**17
-# On CPUs a batch of LAPACK calls with more operations is handed to the pool of threads, by one of
-# those threads, which waits for it: as many batches as there are cores wait for each other for
-# ever. Smaller ones, and single calls, run where they are. For a fold of b rows jaxlib counts at
-# most b² max(b, t).
-OPERATIONS_IN_PLACE = 199_999
 
 
 @pytree
@@ -73,6 +64,11 @@ def folds(groups) -> Folds:
             "groups has no values inside jax.jit: call jaxrls.folds(groups) outside, and pass its "
             "result"
         )
+    if isinstance(groups, int):
+        raise ValueError(
+            f"groups must be labels (n,), one per row of X, and is {groups}: for so many folds "
+            f"give np.random.default_rng(0).permutation(n) % {groups}"
+        )
     groups = as_labels("groups", groups)
     labels, member = np.unique(groups, return_inverse=True)
     if len(labels) < 2:
@@ -109,18 +105,3 @@ def named(groups: Folds | None, i: int) -> str:
     rows = np.flatnonzero(np.asarray(groups.numbers) == i)
     first = ", ".join(map(str, rows[:5])) + ", …" * (len(rows) > 5)
     return f"the group of row{'s' * (len(rows) > 1)} {first}"
-
-
-def folds_together(b: int, r: int, t: int) -> int:
-    """How many folds of b rows, with r numbers for each row, are handled at once."""
-    most = max(1, NUMBERS_AT_ONCE // (b * max(r, 1)))
-    if platform() != "cpu":
-        return most
-    return max(1, min(most, OPERATIONS_IN_PLACE // (b * b * max(b, t))))
-
-
-def over_folds(fold: Callable, inside, mask, most: int) -> Any:
-    """`fold(rows, mask)` of every fold, `most` at once."""
-    if most >= inside.shape[0]:
-        return jax.vmap(fold)(inside, mask)
-    return jax.lax.map(lambda each: fold(*each), (inside, mask), batch_size=most)

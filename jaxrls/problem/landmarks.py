@@ -43,8 +43,8 @@ def check_kernel(kernel) -> None:
     """Raise unless it is a jaxrls kernel."""
     if not isinstance(kernel, Kernel):
         raise ValueError(
-            f"kernel must be a jaxrls kernel such as Gaussian(1.0), and is {kernel!r}: fit and tune "
-            "also take the names 'gaussian', 'laplacian', 'matern52', 'linear' and others"
+            f"kernel must be a jaxrls kernel such as Gaussian(1.0), and is {kernel!r}: fit and "
+            "tune also take the names 'gaussian', 'laplacian', 'matern52', 'linear' and others"
         )
 
 
@@ -111,7 +111,10 @@ def as_landmarks(rows: Rows, landmarks) -> Landmarks:
         )
     check_finite("landmarks", points)
     if indices is not None:
-        indices = _once(indices)
+        if is_concrete(indices) and len(np.unique(np.asarray(indices))) < len(indices):
+            # Leaving one of two equal landmarks out would keep the other.
+            raise ValueError("landmarks name a row of X more than once: name each row once")
+        indices = jnp.asarray(indices, jnp.int32)
     trace = None if trace is None else jnp.asarray(trace, rows.dtype)
     return Landmarks(indices, jnp.asarray(points, rows.dtype), trace)
 
@@ -163,15 +166,6 @@ def _same_rows(rows, indices, points) -> bool:
     with jax.ensure_compile_time_eval():  # values that jit sees from outside
         inside = int(jnp.max(indices)) < rows.count
         return inside and bool(jnp.all(rows.take(indices) == jnp.asarray(points, rows.dtype)))
-
-
-def _once(indices) -> Int[Array, " m"]:
-    """Row numbers, checked to be different: leaving one of two equal landmarks out would keep the
-    other.
-    """
-    if is_concrete(indices) and len(np.unique(np.asarray(indices))) < len(indices):
-        raise ValueError("landmarks name a row of X more than once: name each row once")
-    return jnp.asarray(indices, jnp.int32)
 
 
 def certified_lam(source: Any, tol: float | Float[Array, ""]) -> Float[Array, ""]:

@@ -24,6 +24,7 @@ class Weights:
         values: weights (n,), None where all are 1.
         n: the number of rows.
         dtype: the dtype of the data.
+        equal: whether all positive weights are known to be 1.
 
     >>> import jax.numpy as jnp
     >>> weights = Weights.of([4.0, 0.0], 2, jnp.float32)
@@ -35,6 +36,7 @@ class Weights:
     values: Float[Array, " n"] | None
     n: int = static()
     dtype: Any = static()
+    equal: bool = static(default=False)
 
     @classmethod
     def of(cls, values, n: int, dtype) -> "Weights":
@@ -138,7 +140,7 @@ class Weights:
 class SummedWeights(Weights):
     """Weights of some of the rows, or of rows that are not kept, with the sums over all rows."""
 
-    sums: tuple[Any, Any, Any]
+    sums: Any = None
 
     @property
     def total(self):

@@ -152,9 +152,9 @@ def _coordinates(X):
 
 
 def as_rows(kernel: Kernel, X, name: str = "X", *, dtype=None, devices: int = 1) -> Rows:
-    """X as `Rows`, whatever the caller gave: an array of inputs, on one device or on many, or of
-    kernel values if the kernel is a matrix; a sparse matrix; or a source of rows, unchanged.
-    `dtype`, such as that of a model, if it must be another.
+    """X as `Rows`, from any of these: an array of inputs, on one device or on many, or of kernel
+    values if the kernel is a matrix; a sparse matrix; or a source of rows, unchanged. `dtype`, such
+    as that of a model, if it must be another.
 
     `devices` over which an array may lie where that is not known, inside of `jax.jit` without a
     mesh that is set.

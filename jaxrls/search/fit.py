@@ -199,9 +199,9 @@ def _on_enough_landmarks(run: Callable, problem: Problem, progress: bool) -> Any
     not be cheaper; `plan` says why.
 
     They suffice where tr(K − K̂) ≤ TOLERANCE·λ at the (smallest) chosen λ: see `certified_lam`. A
-    few landmarks give a first λ, which tells how small the trace must be and so how many landmarks
-    are needed; this repeats until the bound holds. More than n/2 of them would cost as much as all
-    rows; their number is also limited by the memory of the device.
+    few landmarks give a first λ, which determines how small the trace must be, and so how many
+    landmarks are needed. This repeats until the bound holds. More than n/2 of them would cost as
+    much as all rows; their number is also limited by the memory of the device.
     """
     kernel, rows, weights, n = problem.kernel, problem.rows, problem.weights, problem.rows.shape[0]
     if problem.solver is not None:

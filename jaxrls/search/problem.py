@@ -166,8 +166,9 @@ class Problem:
         def more(a, mode="edge"):
             return on_device(padded(np.asarray(a), size - n, mode))
 
-        v = np.ones(n, rows.dtype) if self.weights.values is None else self.weights.values
-        weights = Weights(more(v, "constant"), size, rows.dtype)
+        v, equal = self.weights.values, self.weights.values is None
+        v = more(np.ones(n, rows.dtype) if equal else v, "constant")
+        weights = Weights(v, size, rows.dtype, equal)
         return replace(self, rows=DenseRows(more(rows.dense())), Y=more(self.Y), weights=weights)
 
     def with_constant(self) -> "Problem":

@@ -116,10 +116,19 @@ def start_from_data(kernel: Kernel, X) -> Kernel:
 
 
 def from_data(kernel: Kernel, rows: Rows, weights: Weights) -> Kernel:
-    """`start_from_data` of some rows, without rows of weight 0 if values are known."""
+    """`start_from_data` of rows spread evenly over those of positive weight, each of which counts
+    once: one of weight 2 is two equal rows. Of weights and rows without values yet all count.
+    """
     drawn, some = rows.candidates()
     v = weights.values if drawn is None else weights.some(drawn)
-    return _from_data(kernel, some if v is None or not is_concrete(v) else some[np.asarray(v) > 0])
+    n = some.shape[0]
+    used = np.arange(n) if v is None or not is_concrete(v) else np.flatnonzero(v)
+    used = used[np.linspace(0, len(used) - 1, min(len(used), MEDIAN_ROWS)).astype(int)]
+    if isinstance(some, Rows):
+        some = some.take(used)
+    elif len(used) < n:
+        some = some[used]
+    return _from_data(kernel, np.unique(some, axis=0) if is_concrete(some) else some)
 
 
 _from_data = jax.jit(start_from_data)

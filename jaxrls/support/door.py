@@ -101,11 +101,14 @@ def _check(values: dict, parameters) -> None:
 
 def check_known(call: str, given, known: list[str]) -> None:
     """Raise for unknown arguments, and name the one that may be meant."""
+    wrong = []
     for name in given:
         if name not in known:
             meant = difflib.get_close_matches(name, known, 1)
             hint = ELSEWHERE.get(name) or (f"{meant[0]}=" if meant else "")
-            raise TypeError(f"{call} takes no {name}={f': did you mean {hint}?' if hint else ''}")
+            wrong.append(f"no {name}={f': did you mean {hint}?' if hint else ''}")
+    if wrong:
+        raise TypeError(f"{call} takes {' And '.join(wrong)}")
 
 
 def hints_at_names(cls: Any) -> Any:

@@ -8,11 +8,12 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+import oracle
 import scipy.sparse
+from extended import Truth, of_features
 from support import EPS, array, wide
 
 import jaxrls as rls
-from contract import oracle
 from jaxrls import extend
 from jaxrls.factors.cholesky import CholeskyGram, RefinedGram
 from jaxrls.factors.cholesky_features import CholeskyFeatures
@@ -50,7 +51,23 @@ WEIGHTS = {
     "weights": V,
     "zeros": wide(np.where(np.isin(np.arange(N), UNSEEN), 0.0, V)),
 }
-COMBINATIONS = [(weights, intercept) for weights in WEIGHTS for intercept in (True, False)]
+# Fixed effects: none, a constant, or a constant and two columns, an indicator and any numbers.
+FIXED = {"none": False, "constant": True, "columns": "columns"}
+BESIDE = wide(np.column_stack([np.arange(N) % 2, draw(13, N)]))
+BESIDE_NEW = draw(14, NEW, 2)
+
+
+def effects(fixed):
+    """The options of `fit` that say so."""
+    return {"intercept": bool(fixed)} | (
+        {"fixed_effects": array(BESIDE)} if fixed == "columns" else {}
+    )
+
+
+def columns(fixed, beside):
+    """All columns of fixed effects, of the rows or of new ones."""
+    ones = np.ones((len(beside), int(bool(fixed))))
+    return np.hstack([ones, beside]) if fixed == "columns" else ones
 
 
 def gaussian(X, Z):
@@ -91,7 +108,7 @@ class Case:
     """A factor of the grid: its class, kernel, rows as the library takes them, and features for the
     oracle.
 
-    `make(X, weights, intercept)` gives the factor; `options` are those of `factorize` and of
+    `make(X, weights, fixed)` gives the factor; `options` are those of `factorize` and of
     `Problem`, which make it with labels in one go. `plans` name groups."""
 
     cls: type
@@ -103,6 +120,7 @@ class Case:
     maker: Callable | None = None
     traceable: bool = True
     weighted: bool = True  # whether rows have weights of their own
+    fixed: tuple = tuple(FIXED)
     # Quantities that are refused without an inverse, or not asked for, by their first word.
     lacks: tuple = ()
 
@@ -115,18 +133,24 @@ class Case:
         """Groups by name: only a spectrum refits large ones."""
         return PLANS if self.cls is Spectrum else {"uneven": PLANS["uneven"]}
 
-    def make(self, X, weights, intercept):
+    def make(self, X, weights, fixed):
         """The factor."""
         if self.maker is not None:
-            return self.maker(self.kernel, X, weights=weights, intercept=intercept)
-        return rls.factorize(self.kernel, X, weights=weights, intercept=intercept, **self.options)
+            return self.maker(self.kernel, X, weights=weights, **effects(fixed))
+        return rls.factorize(self.kernel, X, weights=weights, **effects(fixed), **self.options)
 
-    def solution(self, X, Y, weights, intercept):
+    def solution(self, X, Y, weights, fixed):
         """The factor with labels, from one reading of the rows where the doors make it so."""
         if self.maker is not None:
-            return self.make(X, weights, intercept).solve(Y)
-        named = {"weights": weights, "intercept": intercept, **self.options}
+            return self.make(X, weights, fixed).solve(Y)
+        named = {"weights": weights, **effects(fixed), **self.options}
         return extend.Problem.of(self.kernel, X, Y, **named).solution()
+
+    def truth(self, weights, fixed, lams=LAMS):
+        """The oracle of it."""
+        own, new = columns(fixed, BESIDE), columns(fixed, BESIDE_NEW)
+        kernel, groups = of_features(self.features), PLANS["uneven"]
+        return Truth(kernel, Y, Y_NEW, weights, lams, groups, own, fixed_new=new)
 
     def tolerance(self):
         """4 n eps (1 + s_max/λ_min), s_max the largest eigenvalue of K: what a solution may be off
@@ -210,6 +234,7 @@ def two_sided():
         {},
         make,
         weighted=False,
+        fixed=("none", "constant"),
         lacks=("pairs",),
     )
 
@@ -217,7 +242,7 @@ def two_sided():
 class Moved(Case):
     """Moments alone: of the first rows, of further ones, and without some that were among them."""
 
-    def solution(self, X, Y, weights, intercept):
+    def solution(self, X, Y, weights, fixed):
         """With the rows and labels in between not those of the problem, and given up again."""
         weights = None if weights is None else extend.Weights.of(weights, N, X.dtype)
         part = lambda rows: (X[rows], Y[rows], None if weights is None else weights.values[rows])
@@ -226,7 +251,7 @@ class Moved(Case):
             jnp.concatenate(both) if both[0] is not None else None
             for both in zip(part(slice(9)), other, strict=True)
         ]
-        named: dict = {**self.options, "intercept": intercept}
+        named: dict = self.options | effects(fixed)
         problem = extend.Problem.of(self.kernel, *first[:2], weights=first[2], **named)
         summed = Kept(problem, problem.solution(), None, None).summed()
         for sign, (x, y, v) in ((1, part(slice(9, None))), (-1, other)):
@@ -241,7 +266,7 @@ class Moved(Case):
 def moved(case):
     """The same problem by `Moved`, which reads no row again."""
     lacks = ("loo", "kfold", "residuals", "given", "density", "pairs")
-    return Moved(**{**vars(case), "lacks": lacks})
+    return Moved(**{**vars(case), "lacks": lacks, "fixed": ("none", "constant")})
 
 
 def subset(**options):
@@ -291,6 +316,5 @@ FACTORS = {
     "host cholesky": of_linear(CholeskyFeatures, 4, CHOLESKY, HostRows, traceable=False),
     "on devices": of_landmarks(Spectrum, {}, None, sharded),
     "on devices, linear": of_linear(Spectrum, 4, {}, sharded),
-    "on devices, cholesky": of_landmarks(CholeskyFeatures, CHOLESKY, None, sharded),
     "streamed": of_landmarks(Spectrum, {}, None, streamed, traceable=False),
 }

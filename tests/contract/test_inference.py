@@ -1,0 +1,118 @@
+"""The posterior covariance, and every fit that leaves a row or a group out, of every factor that
+tells them, against generalised least squares and refits.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from extended import sets_of
+from support import array, assert_close, refused, wide
+
+import jaxrls as rls
+from contract.cases import BESIDE_NEW, FACTORS, FIXED, LAMS, NEW, PLANS, WEIGHTS, N, Y, gaussian
+from jaxrls.kernels.inner import Linear
+
+LAM, GROUPS = 0.2, PLANS["uneven"]
+WITHOUT_POSTERIOR = {"refined", "precomputed", "kronecker"}
+NAMES = [
+    name
+    for name, case in FACTORS.items()
+    if case.traceable and not name.startswith("moments") and name not in ("iterative", "sparse")
+]
+
+
+def measured(case, X, X_new, v, fixed, plan):
+    """Predictions and scores without each row and each group, with columns of deviations of rows
+    left out and ratios of those of new rows; covariance and variance, of K and of what landmarks
+    span of it.
+    """
+    factor = case.make(X, v, fixed)
+    solution, lams, effects = factor.solve(array(Y)), array([LAM]), factor.fixed
+    coef, intercept, free = solution.coefficients(lams)
+    beta = effects.joined(intercept[0], None if free is None else free[0])
+    coef, beside = jnp.concatenate([coef[0], beta]), None if free is None else array(BESIDE_NEW)
+    design = factor.expansion.design(case.kernel, X_new)
+    design = jnp.concatenate([design, effects.dense(beside, NEW)], axis=1)
+    smoother, e = factor.smoother(lams[0]), solution.residuals(lams, plan)[0]
+    rows = smoother.without_rows(factor.weights, lams[0], coef, solution.residuals(lams)[0])
+    groups = smoother.without_folds(factor.weights, plan, coef, e)
+    both, posterior = lambda *pair: pair, []
+    found = *rows.each(design, both), *groups.each(design, both), rows.deviations(), None
+    if case not in [FACTORS[name] for name in WITHOUT_POSTERIOR]:
+        spread = factor.spread(lams[0])
+        variances = spread.variance(case.kernel, X_new, beside, False)
+        found = *found[:-1], rows.ratios(design, variances)
+        for corrected in (True, False):
+            given = case.kernel, X_new, beside, corrected
+            posterior += [spread.covariance(*given), spread.variance(*given)]
+    return found, posterior
+
+
+def true(case, v, fixed):
+    """The same; what is about rows of weight 0 is no number."""
+    truth = case.truth(v, FIXED[fixed], np.array([LAM]))
+    new, X_new = truth.fixed_new, wide(np.asarray(case.X_new))
+    whole = X_new @ X_new.T if isinstance(case.kernel, Linear) else gaussian(X_new, X_new)
+    spanned = "landmarks" in case.options or not case.kernel.evaluable
+
+    def prior(gone):
+        """k(new, new), or what of it landmarks and a matrix without new rows span."""
+        phi = case.features(gone)[1]
+        return phi @ phi.T if spanned else whole
+
+    found, with_weight = [], np.where(v > 0, 0, np.nan)
+    for groups in (np.arange(N), GROUPS):
+        sets, row = sets_of(groups), np.unique(groups, return_inverse=True)[1]
+        fits, _, K_new = truth.without(sets)
+        left_out = fits.predict(K_new, Y, new)[row, 0]
+        found += [np.moveaxis(left_out + with_weight[:, None, None], 0, 1)]
+        found += [np.abs(truth.held(groups)[0]) + with_weight[:, None]]
+        if len(sets) == N:
+            priors = np.array([prior(gone) for gone in sets])[:, None]
+            covariance = fits.covariance(K_new, priors, new)[:, 0]
+            variance = np.diagonal(covariance, axis1=1, axis2=2).T
+    own = np.sqrt(truth.deviations()[0]) + with_weight
+    posterior = []
+    for known in (whole, prior([])):
+        covariance = truth.fit.covariance(truth.whole[1][None], known, new)[0, 0]
+        posterior += [covariance, np.diagonal(covariance)]
+    return [*found, own, np.sqrt(variance + LAM) / own], posterior
+
+
+@pytest.mark.float64
+@pytest.mark.parametrize(
+    ("name", "weights", "fixed"),
+    [(name, "zeros" if FACTORS[name].weighted else "ones", "constant") for name in NAMES]
+    + [(name, "ones", "none") for name in ("gram", "features", "landmarks", "cholesky gram")]
+    + [(name, "zeros", "columns") for name in ("gram", "landmarks", "cholesky landmarks")],
+)
+def test_fits_without_rows_and_the_posterior_are_those_of_refits(name, weights, fixed):
+    case, v, plan = FACTORS[name], WEIGHTS[weights], rls.folds(GROUPS)
+    run = jax.jit(lambda X, X_new, v: measured(case, X, X_new, v, FIXED[fixed], plan))
+    found, posterior = run(case.X, array(case.X_new), array(v))
+    want, covariances = true(case, v, fixed)
+    tolerance, used = 4 * case.tolerance() * LAMS.min() / LAM, v > 0
+    names = "left out", "scores", "without groups", "of groups", "deviations", "ratios"
+    for part, got, value in zip(names, found, want, strict=True):
+        if got is None:
+            continue
+        got, axis = np.asarray(got), int(part in ("left out", "without groups", "ratios"))
+        got, value = np.moveaxis(got, axis, 0), np.moveaxis(value, axis, 0)
+        assert_close(got[used], value[used], tolerance, part)
+        assert axis or np.isinf(got[~used]).all()
+    for got, value in zip(posterior, covariances[: len(posterior)], strict=True):
+        assert_close(got, value, tolerance, "posterior")
+
+
+@pytest.mark.any_precision
+def test_what_a_factor_lacks_is_named(unchecked):
+    for name, part, method in (
+        ("refined", "has no posterior variances", "spread"),
+        ("iterative", "has no posterior variances", "spread"),
+        ("iterative", "or intervals", "smoother"),
+    ):
+        case = FACTORS[name]
+        ask = lambda X, case=case, method=method: getattr(case.make(X, None, True), method)(X)
+        words = f"a factor by route '{name}'.* {part}: use another"
+        refused((lambda ask=ask, case=case: jax.eval_shape(ask, case.X), words))

@@ -15,7 +15,7 @@ from support import array
 import jaxrls as rls
 from jaxrls.__main__ import main
 from jaxrls.cli import main as command
-from jaxrls.io.named import KERNELS
+from jaxrls.io.named import KERNELS, named_kernel
 
 pytestmark = pytest.mark.any_precision  # float64, whatever the switch says
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
@@ -183,7 +183,7 @@ def test_missing_numbers(folder, capsys):
 def test_every_kernel_and_criterion(folder, capsys):
     X = standard(read("train.csv")[:, :2])
     for kernel in set(KERNELS) - {"chi2", "precomputed"}:
-        K = np.asarray(rls.gram(named_kernel(kernel, X), array(X)))
+        K = np.asarray(rls.gram(named_kernel(kernel, X, width=1.0), array(X)))
         assert K.shape == (40, 40) and np.isfinite(K).all() and np.ptp(K) > 0.1, kernel
     for kernel in ("laplacian", "polynomial"):
         out = run(capsys, "fit", "train.csv", "--kernel", kernel, "--lams", "3", "--out", "m")

@@ -102,7 +102,8 @@ class CholeskyGram(DualOneByOne):
     def report(self):
         """With the floor from the diagonal of K: a Cholesky factor is rounded entry by entry."""
         largest = jnp.max(jnp.diagonal(self.weights.scale_both(jax.lax.stop_gradient(self.K))))
-        return Report(self.name, 6 * rounding(self.n, largest[None]), jnp.zeros((), self.dtype))
+        floor = 6 * rounding(self.weights.count, largest[None])
+        return Report(self.name, floor, jnp.zeros((), self.dtype))
 
     def trace(self):
         """Σ vᵢKᵢᵢ, without the share of the fixed effects."""

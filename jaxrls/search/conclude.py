@@ -300,7 +300,7 @@ class Kept:
         chosen = jnp.asarray(fit.lam), self._left_out(fit)
         return self.made[1] or _jackknife(*given, *chosen)
 
-    def summed(self, fit: Fit) -> Summed:
+    def summed(self, _: Fit | None = None) -> Summed:
         """Moments of the rows."""
         problem, solution = self.problem, self.solution
         if solution.summed is not None:
@@ -311,7 +311,7 @@ class Kept:
                 "kernel matrix: fit with landmarks=, or fit all rows again"
             )
         data = problem.rows, solution.labels, problem.weights, problem.fixed
-        return _summed_features(fit.model.kernel, *data)
+        return _summed_features(problem.kernel, *data)
 
     def changed(
         self, fit: Fit, X, Y, weights, fixed_effects, block_size: int | None, sign: int

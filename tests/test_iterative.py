@@ -241,7 +241,7 @@ def test_without_probes_lam_is_given_or_rows_held_out_choose(data):
         ({"tol": 1.0}, "tol must be a number between 0 and 1"),
         ({"steps": 0}, "steps must be a whole number"),
         ({"probes": -1}, "probes must be a whole number"),
-        ({"probes": 1}, "probes must be 2 or more"),
+        ({"probes": 1}, "probes must be 0, or at least 2"),
         ({"dtype": "float16"}, "dtype must be 'float32' or 'float64'"),
         ({"dtype": "many"}, "dtype must be 'float32' or 'float64'"),
     ],

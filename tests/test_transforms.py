@@ -219,6 +219,7 @@ ON_THE_HOST = {
     "levels": "shapes depend on the labels",
     "load": "reads a file",
     "save": "writes a file",
+    "predict_to_file": "writes a file",
     "shard": "moves arrays to devices",
     "stream": "reads files",
     "tune": "searches until done; its own tests jit its steps",

@@ -22,6 +22,7 @@ from jaxrls.support.checks import (
     check_finite,
     is_concrete,
     on_device,
+    value_of,
 )
 from jaxrls.support.pytrees import pytree, static
 
@@ -239,9 +240,9 @@ class FixedEffects:
         if self.rows is weights.values is folds is None and weights.n > 1:
             return  # any other row does for a constant
         with jax.ensure_compile_time_eval():
-            rest = np.asarray(self.has_rest(weights, folds))
-            if not rest.all():
-                raise ValueError(self._no_rest(named(folds, int(np.argmin(rest)))))
+            rest = self.has_rest(weights, folds)
+            if not value_of(lambda xp, rest: xp.all(rest), rest):
+                raise ValueError(self._no_rest(named(folds, int(jnp.argmin(rest)))))
 
     def _no_rest(self, rows: str) -> str:
         if self.rows is None:

@@ -230,6 +230,8 @@ def places():
     }
     for i, a in enumerate((fit.errors, fit.lam, fit.model.coef)):
         found[f"whole {i}"] = a.sharding.is_fully_replicated
+    last = jax.devices()[-1]
+    found["one device"] = rls.fit(KERNEL, jax.device_put(X, last), Y).model.coef.devices() == {last}
     held = rls.shard(X, mesh=x.sharding.mesh)
     found["labels"] = held.column(Y).sharding.is_equivalent_to(held.X.sharding, Y.ndim)
     return found

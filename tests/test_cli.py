@@ -281,7 +281,8 @@ REFUSED = {
 USAGE = """guess; fit; fit t --kernel tbf; fit t --width wide; fit t --kernel linear --width 1
 fit t --degree 3; fit t --kernel polynomial --degree 1.5; fit t --lams 1,; fit t --criterion aic
 fit t --no-stand; fit t --missing mean; fit t --ard; fit t --rank --tune
-fit t --criterion pairs --tune; fit t --rank --stream; fit t --rank --criterion kfold; predict m; predict m new --o p"""
+fit t --criterion pairs --tune; fit t --rank --stream; fit t --rank --criterion kfold
+predict m; predict m new --o p"""
 
 
 def test_what_is_wrong_is_told_in_a_line(folder, capsys):

@@ -112,6 +112,37 @@ def programs(caplog) -> list[str]:
     return [record.message for record in caplog.records if record.message.startswith("Compiling ")]
 
 
+def aligned(values):
+    """As JAX would take it without a copy: at an address that 64 divides."""
+    values = np.asarray(values, DTYPE)
+    memory = np.empty(values.nbytes + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    found = memory[start : start + values.nbytes].view(DTYPE).reshape(values.shape)
+    found[...] = values
+    return found
+
+
+@pytest.mark.any_precision
+def test_results_do_not_follow_arrays_that_the_caller_changes_later():
+    """Arrays of the host are copied, whether fitted, factored or put on a mesh."""
+    X, y, new = data(0, 64)
+    X, y, v = map(aligned, (X, y + X[:, 1], np.linspace(1, 2, 64)))
+    mesh = jax.make_mesh((1,), ("rows",))
+    rows, points = rls.shard(X, y, v, mesh=mesh), new.astype(DTYPE)
+    by_fit = rls.fit(KERNEL, X, y, weights=v, lams=[0.3], solver=rls.Spectral())
+    factor = rls.factorize(rls.Linear(), X, weights=v)
+    solution = factor.solve(y)
+
+    def results():
+        fit = rls.fit(KERNEL, rows, landmarks=points, lams=[0.3])
+        return fit.error, by_fit.predict(new), by_fit.at(0.5).error, solution.residuals([0.3])
+
+    before = jax.tree.map(np.array, results())
+    for given in (X, y, v):
+        given[:] = 7
+    jax.tree.map(lambda a, b: assert_close(a, b, 0), results(), before)
+
+
 @pytest.mark.any_precision
 def test_scores_in_float64_on_the_host_stay_in_float64():
     """As data of `fit` do, whatever the switch says; and come back as NumPy arrays where it is

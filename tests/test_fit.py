@@ -74,6 +74,7 @@ def test_what_comes_back_belongs_to_the_chosen_lam():
     left = 1 - np.mean(fit.loo_residuals**2, axis=0) / Y.var(axis=0)
     assert_close(fit.r2, left.mean(), 1e-12)
     assert f"held-out R² {left.mean():.3g}, " in repr(fit)
+    assert rls.fit(KERNEL, X, np.full(24, 0.1), lams=[0.3]).r2 == 0  # of constant labels
     assert fit.route == "gram" and fit.dof.shape == fit.lam.shape == (2,)
     largest = np.linalg.norm((np.eye(24) - 1 / 24) @ gaussian(X, X) @ (np.eye(24) - 1 / 24), 2)
     assert float(fit.floor) == pytest.approx(24**0.5 * np.finfo(float).eps * largest)

@@ -38,8 +38,9 @@ for page, blocks in json.load(open(sys.argv[1])).items():
             exec(compile(block, file, "exec"), names)
         said = printed.getvalue()
         if shown:
-            near = [float(a) - float(b) for a, b in zip(number.findall(said), number.findall(shown))]
-            most = [0.05 * abs(float(b)) + 0.01 for b in number.findall(shown)]
+            found, wanted = ([float(a) for a in number.findall(part)] for part in (said, shown))
+            near = [a - b for a, b in zip(found, wanted)]
+            most = [0.05 * abs(b) + 0.01 for b in wanted]
             same = number.sub("", said).split() == number.sub("", shown).split()
             if not same or any(abs(a) > b for a, b in zip(near, most)):
                 sys.exit(f"{file} shows {shown!r} and printed {said!r}")

@@ -97,7 +97,7 @@ BUDGET = {
     "factors": 26.1,
     "criteria": 5.4,
     "inference": 9.3,
-    "search": 23.5,
+    "search": 23.6,
     "io": 5.2,
     "sklearn": 4.9,
     "cli": 4.5,
@@ -199,8 +199,8 @@ ASKS = {"isinstance", "issubclass", "getattr", "hasattr"}
     "name", [name for name in modules() if floor(name) in ("criteria", "inference", "search")]
 )
 def test_nobody_asks_a_factor_what_it_is(name):
-    """Criteria, inference and searches see a factor through its contract: neither its class, nor its
-    route, nor an attribute by name.
+    """Criteria, inference and searches see a factor through its contract: neither its class, nor
+    its route, nor an attribute by name.
     """
     for node in ast.walk(modules()[name]):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ASKS:

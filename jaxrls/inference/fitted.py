@@ -105,7 +105,8 @@ class Fit(Generic[K]):
         ridge_effect: a bound on how far the jitter of nearly dependent landmarks moved the fit, as
             a share of the held-out residuals; above 1 % `fit` warns. Finer differences between
             landmarks are lost in rounding.
-        r2: R² of the held-out predictions, averaged over targets: 1 − Σ v e² / Σ v (y − ȳ)².
+        r2: R² of the held-out predictions, averaged over targets: 1 − Σ v e² / Σ v (y − ȳ)²,
+            0 for constant labels.
         history: the `History` of a search by `tune`, else None.
         kept: the solution, where the fit keeps it: see `keep` of `fit`.
 

@@ -97,6 +97,8 @@ class Model:
         if not isinstance(self.points, Numbers) or not self.kernel.knows_diag:
             return self
         more = common_size(len(self.points)) - len(self.points)
+        if not more:
+            return self
         points, coef = map(np.asarray, (self.points, self.coef))
         return replace(self, points=padded(points, more, "edge"), coef=padded(coef, more))
 

@@ -12,6 +12,7 @@ from jaxrls.linalg.products import matmul
 from jaxrls.linalg.sparse import SparseBlock, made_dense
 from jaxrls.rows.blocks import check_block_size, default_block_size, map_rows
 from jaxrls.rows.rows import DenseRows, Rows
+from jaxrls.support.checks import on_device
 from jaxrls.support.door import door, parts_of
 
 
@@ -53,7 +54,7 @@ def gram(
     """
     if Z is None and isinstance(X, Rows):
         X = X.points  # raises for those that are read from elsewhere
-    X, Z = (jnp.asarray(A) if isinstance(A, np.ndarray) else A for A in (X, Z))
+    X, Z = (on_device(A) if isinstance(A, np.ndarray) else A for A in (X, Z))
     _check_pair(kernel, X, Z)
     if isinstance(Z, Rows):
         Z = DenseRows(Z.dense()) if Z.parts > 1 else Z  # raises for rows of several devices

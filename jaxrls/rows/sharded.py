@@ -80,8 +80,7 @@ class ShardedRows(DenseRows):
 
     def column(self, values):
         """An array that is distributed as the rows are, 0 for padding."""
-        if len(values) == self.count:
-            values = padded(values, self.shape[0] - self.count)
+        values = padded(values, self.shape[0] - self.count if len(values) == self.count else 0)
         lies = self.sharding is not None and len(values) == self.shape[0]
         return jax.device_put(values, self.sharding) if lies else jnp.asarray(values)
 

@@ -66,9 +66,11 @@ def conclude(
             standard_error = standard_error / factor.weights.total
     found, r2 = jax.tree.map(lambda part: part[0], left.coefficients), None
     if left.residuals is not None:
-        Y, share = solution.labels.Y, factor.weights.array[:, None] / factor.weights.total
+        share = factor.weights.array[:, None] / factor.weights.total
+        Y = solution.labels.Y - solution.labels.Y[:1]  # exactly 0 for constant labels
         squares = jnp.sum(share * (Y - jnp.sum(share * Y, axis=0)) ** 2, axis=0)
-        r2 = jnp.mean(1 - jnp.sum(share * left.residuals[0] ** 2, axis=0) / squares)
+        missed = jnp.sum(share * left.residuals[0] ** 2, axis=0)
+        r2 = jnp.mean(jnp.where(squares > 0, 1 - missed / jnp.where(squares > 0, squares, 1), 0))
     if report.ridge is not None:
         length = lambda e: jnp.linalg.norm(factor.weights.scale(e), axis=0)
         estimated = left.residuals is None  # and held-out residuals are larger than this

@@ -152,23 +152,25 @@ class Problem:
 
     def padded(self) -> "Problem":
         """The same problem with rows of weight 0 at the end, up to one of a few sizes: programs
-        compiled for it serve other numbers of rows. Itself where rows are many, or the criterion or
-        the fixed effects hold data of each.
+        compiled for it serve other numbers of rows. Itself where rows are many or committed to a
+        device, or the criterion or the fixed effects hold data of each.
         """
         rows, (n, d) = self.rows, self.rows.shape
         size = common_size(n)
         routes = {choose_route(self.kernel, count, d, rows.dtype) for count in (n, size)}
-        known = type(rows) is DenseRows and is_concrete(self) and self.criterion.of_some_rows
-        direct = isinstance(self.solver, Spectral | Cholesky | None) and self.landmarks is None
-        if n == size or len(routes) > 1 or not (known and direct and self.fixed.rows is None):
+        # Rows that are committed to a device stay there.
+        free = is_concrete(self) and type(rows) is DenseRows and not rows.dense().committed
+        usual = isinstance(self.solver, Spectral | Cholesky | None) and self.criterion.of_some_rows
+        usual &= self.landmarks is self.fixed.rows is None
+        if n == size or len(routes) > 1 or not (free and usual):
             return self
 
         def more(a, mode="edge"):
             return on_device(padded(np.asarray(a), size - n, mode))
 
-        v, equal = self.weights.values, self.weights.values is None
-        v = more(np.ones(n, rows.dtype) if equal else v, "constant")
-        weights = Weights(v, size, rows.dtype, equal)
+        v = self.weights.values
+        each = more(np.ones(n, rows.dtype) if v is None else v, "constant")
+        weights = Weights(each, size, rows.dtype, v is None)
         return replace(self, rows=DenseRows(more(rows.dense())), Y=more(self.Y), weights=weights)
 
     def with_constant(self) -> "Problem":

@@ -94,8 +94,10 @@ def as_array(name: str, value, dtype=None) -> jax.Array:
 
 
 def on_device(value) -> jax.Array:
-    """`jnp.asarray`, which would compile a program for every new shape of a NumPy array."""
-    return value if isinstance(value, jax.Array) else jax.device_put(value)
+    """An array on the default device, by no program, as `jnp.asarray` would compile one for every
+    new shape. NumPy arrays are copied first, as the caller may change them and JAX may share them.
+    """
+    return value if isinstance(value, jax.Array) else jax.device_put(np.array(value))
 
 
 def _ends(value) -> Any:
@@ -217,8 +219,8 @@ def check_real(name: str, value) -> None:
         dtype = part.dtype if isinstance(part, jax.Array) else np.asarray(part).dtype
         if not any(jnp.issubdtype(dtype, kind) for kind in (jnp.bool_, jnp.integer, jnp.floating)):
             raise ValueError(
-                f"{name} must be a real number, or an array of them, and has dtype {dtype}: a width "
-                "'median' is for fit and tune"
+                f"{name} must be a real number, or an array of them, and has dtype {dtype}"
+                f"{': only fit and tune take median' * (dtype.kind == 'U')}"
             )
 
 

@@ -198,9 +198,8 @@ def fit_kernels(
     kernels = _checked([*kernels.values()] if names else kernels)
     equal = weighted(kernels, [1 / len(kernels)] * len(kernels))
     named: dict = {"weights": weights, "intercept": intercept, "groups": groups}
-    solver = (
-        Spectral("gram") if landmarks is None else None
-    )  # coefficients of rows, or of landmarks
+    # For coefficients of rows, or of landmarks.
+    solver = Spectral("gram") if landmarks is None else None
     problem = Problem.of(equal, X, Y, landmarks=landmarks, solver=solver, **named)
     if not problem.traceable:
         raise ValueError(

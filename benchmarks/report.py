@@ -146,7 +146,7 @@ def shown(row) -> str:
 
 def summary(report: dict) -> str:
     """One line per case with what a reader asks first."""
-    lines = [head("work", "size", "ours, s", "× the floor", "the floor", "peers, × ours")]
+    lines = [head("work", "size", "ours, s", "× the floor", "peers, × ours")]
     said = ""
     for case in report["cases"]:
         ours, *others = rows(case)
@@ -155,12 +155,11 @@ def summary(report: dict) -> str:
             for row in others
             if row["kind"] == "peer" and row["to_ours"]
         )
-        floor = " + ".join(part["name"] for part in case["floor"])
         took = "–" if "missing" in ours else f"{ours['median']:.2g}"
         full = f"{case['what'].rstrip('.')} (`{case['work']}`)"
         what, said = "the same" if case["what"] == said else full, case["what"]
         ratio = _ratio(ours["to_floor"])
-        lines.append(line(what, case["size"], took, ratio, floor, peers or "–"))
+        lines.append(line(what, case["size"], took, ratio, peers or "–"))
     return "\n".join(lines)
 
 

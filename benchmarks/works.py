@@ -109,7 +109,7 @@ def on_new_rows(kernel, points, X_new, wanted):
 
 
 def path(quick) -> Iterator[Case]:
-    """c(λ) and the exact leave-one-out error for L values of λ."""
+    """The coefficients and the exact leave-one-out error for L values of λ."""
     sizes = ((1000, 100), (2000, 100), (4000, 100), (8000, 100), (2000, 1), (2000, 1000))
     for n, count in ((500, 100),) if quick else sizes:
         X, Y, X_new, F_new = problem(n, 20)
@@ -214,9 +214,7 @@ def gradient(quick) -> Iterator[Case]:
 
 
 def subset(quick) -> Iterator[Case]:
-    """The subset of regressors: L values of λ with exact leave-one-out, a landmark leaving with its
-    row.
-    """
+    """Landmarks: L values of λ with exact leave-one-out, a landmark held out with its row."""
     sizes = [10_000, 40_000, 100_000, *[1_000_000, 10_000_000] * ON_GPU]
     for n, m in ((4000, 200),) if quick else ((n, 1000) for n in sizes):
         X, Y, X_new, F_new = problem(n, 8)

@@ -53,8 +53,14 @@ def test_messages():
             lambda: rls.encode(["a", "a"]),
             "labels must hold at least two classes, and hold only 'a'",
         ),
-        (lambda: rls.decode([[1.0, 2.0]], [0, 1]), "scores have 2 columns, and 2 classes need 1"),
-        (lambda: rls.decode([1.0], [0, 1, 2]), "scores have 1 columns, and 3 classes need 3"),
+        (
+            lambda: rls.decode([[1.0, 2.0]], [0, 1]),
+            "scores must have 1 columns for 2 classes, and have 2",
+        ),
+        (
+            lambda: rls.decode([1.0], [0, 1, 2]),
+            "scores must have 3 columns for 3 classes, and have 1",
+        ),
     )
     refused(*((call, re.escape(words)) for call, words in cases))
 

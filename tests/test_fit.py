@@ -401,7 +401,8 @@ def test_warns_of_an_indefinite_kernel():
     assert messages == [
         (
             "the kernel matrix is not positive semidefinite: its most "
-            "negative eigenvalue, 0.25 of the largest, was set to 0"
+            "negative eigenvalue, 0.25 of the largest, was set to 0: "
+            "check the matrix, or take another kernel"
         )
     ]
 

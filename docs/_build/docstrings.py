@@ -9,6 +9,8 @@ import griffe
 
 DOCTEST = re.compile(r"^>>>.*?(?=\n\n|\Z)", re.DOTALL | re.MULTILINE)
 PARAGRAPH = re.compile(r"(?<=[.;)])\s(?=\*\*(?:Cost|Raises|Warns|Fails|Source)\*\*)")
+SHAPED = re.compile(r"\b(?:Float|Int|Bool|Num|Shaped)\[[^\[\]]*\]|\b(?:Numbers|jax\.Array)\b")
+LEFT_OUT = re.compile(r"(?<=Array)(?: \| (?:Array|Listed|Any|np\.ndarray)\b)+")
 PYTREE = {"pytree", "jaxrls.extend.pytree", "jaxrls.support.pytrees.pytree"}
 
 
@@ -16,22 +18,21 @@ class Docstrings(griffe.Extension):
     """Changes what griffe has read, before it is rendered."""
 
     def on_function_instance(self, *, node, func, **kwargs):
-        """Annotations as they are written: griffe reads the shape in `Float[Array, "L *t"]` as a
-        product.
+        """Annotations in plain words: griffe reads the shape in `Float[Array, "L *t"]` as a product.
         """
         if not isinstance(node, ast.FunctionDef):
             return
         arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
         for written in arguments:
             if written.annotation is not None:
-                func.parameters[written.arg].annotation = ast.unparse(written.annotation)
+                func.parameters[written.arg].annotation = plain(written.annotation)
         if node.returns is not None:
-            func.returns = ast.unparse(node.returns).strip("'")
+            func.returns = plain(node.returns)
 
     def on_attribute_instance(self, *, node, attr, **kwargs):
         """The same of fields; an object of a class that is not shown has the docstring of that."""
         if isinstance(node, ast.AnnAssign):
-            if (written := ast.unparse(node.annotation)) != "KW_ONLY":  # which griffe knows itself
+            if (written := plain(node.annotation) or "Any") != "KW_ONLY":  # which griffe knows itself
                 attr.annotation = written
         elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             made = attr.parent.members.get(ast.unparse(node.value.func))
@@ -50,6 +51,14 @@ class Docstrings(griffe.Extension):
         """What `pytree` makes of a class is a dataclass, and its fields are the arguments."""
         if is_pytree(cls) and "__init__" not in cls.members:
             cls.set_member("__init__", griffe.Function("__init__", parameters=griffe.Parameters(*parameters(cls))))
+
+
+def plain(annotation) -> str | None:
+    """An annotation without shapes, which the docstring tells: `Float[Array, " n"] | Listed` is an
+    `Array`, `K`, which stands for the kernel's own class, a `Kernel`, and `Any` says nothing.
+    """
+    text = SHAPED.sub("Array", ast.unparse(annotation).strip("'"))
+    return None if text == "Any" else re.sub(r"\bK\b", "Kernel", LEFT_OUT.sub("", text))
 
 
 def is_pytree(cls) -> bool:

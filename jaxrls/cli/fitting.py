@@ -83,7 +83,8 @@ def chosen(args, name: str, classes, groups):
     criterion = CRITERIA[name]
     if name == "pairs" and classes is not None and len(classes) > 2:
         raise ValueError(
-            f"--criterion pairs needs a numeric target or two classes, and there are {len(classes)}"
+            f"--criterion pairs needs a numeric target or two classes, and there are "
+            f"{len(classes)}: use another --criterion"
         )
     if groups is not None and (args.rank or name == "pairs"):
         fixed = rls.levels(groups) if args.rank else None
@@ -107,7 +108,7 @@ def check_outputs(out, plot) -> None:
     """Raise before the work starts where its results could not be written."""
     folder = os.path.dirname(os.path.abspath(out or ""))
     if not os.path.isdir(folder):
-        raise ValueError(f"{out} cannot be written: there is no folder {folder}")
+        raise ValueError(f"{out} cannot be written, as there is no folder {folder}: make it first")
     if plot:
         try:
             import matplotlib
@@ -172,7 +173,9 @@ def joined(files, source: str):
                 f"{in_words(limit)}: read it in blocks with --stream"
             )
     if not sum(len(part[0]) for part in parts):
-        raise ValueError(f"{source} has no rows")
+        raise ValueError(
+            f"{source} has no rows: check the file, and what --missing drop leaves of it"
+        )
     whole = (None if part[0] is None else np.concatenate(part) for part in zip(*parts, strict=True))
     X, Y, v, *texts = whole
     return X, Y, v, texts

@@ -1,1 +1,2 @@
-"""Validation errors over λ, all of them from a factor and labels."""
+"""Criteria: validation errors for every λ, from a factor with labels. `fit` and `tune` minimise
+them."""

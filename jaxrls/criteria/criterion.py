@@ -1,6 +1,5 @@
-"""The base class of criteria: an error for every λ, from a factor with labels, and how to search
-it.
-"""
+"""The base class of criteria. A criterion gives an error for every λ, from a factor with labels,
+and says how to search it: its sign, whether it has a gradient, which rows it holds out together."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -101,8 +100,8 @@ class Criterion(ABC):
         """
 
     def bind(self, Y, rows: Rows | None = None) -> "Criterion":
-        """The criterion for the labels and rows of one fit: the data that it holds are read and
-        checked against them.
+        """The criterion for one fit: its own data are read, and checked against the labels and
+        rows.
         """
         if self.groups is None:
             return self
@@ -119,8 +118,8 @@ class Criterion(ABC):
 
     @property
     def total(self) -> Callable | None:
-        """The function `fn` whose sum `Solution.left_out(fn)` over Σv is the criterion; None where
-        the criterion is no such sum.
+        """A function `fn` such that the criterion is `Solution.left_out(fn)` / Σv, or None if it is
+        no such sum.
         """
         return None
 

@@ -1,6 +1,5 @@
-"""Ranking errors: whether the order of two rows is predicted right by the fit without these two
-rows, or without all rows of their query.
-"""
+"""The ranking criteria: the share of pairs of rows whose order is predicted wrongly by the fit
+without these two rows, or without all rows of their query."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -52,18 +51,18 @@ class PairsOut(Ordered):
     them.
 
     Σ vᵢvⱼ loss(eᵢ − eⱼ, yᵢ − yⱼ) / Σ vᵢvⱼ over pairs yᵢ ≠ yⱼ. The loss is 1 where f₋ᵢⱼ(xᵢ) −
-    f₋ᵢⱼ(xⱼ) has the other sign than yᵢ − yⱼ, and ½ where it is 0, exactly, with e_B = [P_BB]⁻¹c_B
-    for all B = {i, j} from the blocks of P(λ).
+    f₋ᵢⱼ(xⱼ) has the other sign than yᵢ − yⱼ, and ½ where it is 0. Residuals are exact: e_B =
+    [P_BB]⁻¹c_B for each pair B = {i, j}, with P and c as in `LeaveOneOut`.
 
-    `pairwise_ranking_error` is the one over all pairs: for two classes 1 − AUC, else 1 −
-    concordance index. An AUC from leave-one-out compares predictions of different fits; this one
-    does not, and has next to no bias.
+    `pairwise_ranking_error` is this criterion over all pairs: 1 − AUC for two classes, else 1 − the
+    concordance index. An AUC from leave-one-out is biased, as it compares predictions of different
+    fits. This one has next to no bias.
 
     Args:
         pairs: row numbers (p, 2), by default all pairs.
-        events: (n,), 1 where Y is the time of an event, 0 where Y is a censored time, until which
-            there was no event. A pair then counts where its smaller time is an event's, and
-            predictions are times.
+        events: (n,), for labels that are times: 1 for the time of an event, 0 for a censored time,
+            until which there was no event. A pair counts if its smaller time is that of an event. A
+            larger prediction means a later time.
         within: labels (n,), or what `folds` made of them: all pairs of rows of equal label, such as
             those of one query. `loo_residuals` of a fit are then those with whole queries held out.
             With `fit(fixed_effects=levels(queries))` it is RankRLS.
@@ -74,10 +73,9 @@ class PairsOut(Ordered):
         ValueError: where no pair has an order; for a factor that cannot leave pairs out; for events
             other than 0 and 1.
 
-    **Cost** at each λ ⅝ of the product n² r that makes P, n₁n₂r for classes of n₁ and n₂ rows where
-    labels are known, 2r for each pair that is named; a block of rows of pairs in memory.
-    **Source**: Pahikkala, Airola, Boberg and Salakoski 2008; Airola, Pahikkala, Waegeman, De Baets
-    and Salakoski 2011.
+    **Cost** at each λ ⅝ of a product n² r for all pairs, n₁n₂r for classes of n₁ and n₂ rows, or 2r
+    for each pair that is given; memory of a block of pairs. **Source**: Pahikkala, Airola, Boberg
+    and Salakoski 2008; Airola, Pahikkala, Waegeman, De Baets and Salakoski 2011.
 
     >>> import jax.numpy as jnp, jaxrls as rls
     >>> X, y = jnp.arange(5.0)[:, None], jnp.array([-1.0, 1.0, -1.0, 1.0, 1.0])

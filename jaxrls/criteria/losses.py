@@ -1,6 +1,5 @@
-"""Losses, which are averaged over held-out residuals. Each takes (residual, label), both (n, t),
-and returns (n, t).
-"""
+"""Losses, of which criteria are means over held-out rows. Each takes held-out residuals and labels,
+both (n, t), and returns (n, t)."""
 
 from collections.abc import Callable
 

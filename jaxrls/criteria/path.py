@@ -1,5 +1,5 @@
-"""Coefficients, degrees of freedom and held-out residuals of a factor, at every λ or at one; for
-two-sided data also the errors of held-out entries, rows and columns.
+"""What a user asks of a factor, as functions: coefficients and errors at every λ (`path`), both at
+one λ, and degrees of freedom. For two-sided data also errors of held-out entries, rows or columns.
 """
 
 from collections.abc import Callable
@@ -64,9 +64,9 @@ def path(
 ) -> Path:
     """Compute coefficients and the exact leave-one-out error for every λ, from one factorization.
 
-    c(λ) = U (D ∘ z) and e(λ) = c/p with D = 1/(s + λ), z = Uᵀy, p = (U∘U) D: two matrix products
-    for the whole grid. λ is taken in chunks of 1024 columns (λ × targets), so that n × 1024 and r ×
-    L × t numbers are in memory in addition to the result.
+    With K = U diag(s) Uᵀ, z = Uᵀy and D = 1/(s + λ): c(λ) = U (D ∘ z) and e(λ) = c/p with p = (U∘U)
+    D. These are two matrix products for the whole grid. λ is taken in chunks of 1024 columns (λ ×
+    targets), so that n × 1024 and r × L × t numbers are in memory in addition to the result.
 
     Args:
         factor: what `factorize` made.
@@ -109,8 +109,8 @@ def coef(
 ) -> tuple[Any, ...]:
     """Compute coefficients and intercept at one λ, or at one λ per target.
 
-    c(λ) = √v U (D ∘ z), or w(λ) = basis (D ∘ z) on explicit features; b(λ) = mean(y) − shift·(D ∘
-    z).
+    c(λ) = (K + λI)⁻¹y for weights 1 and no intercept, or w(λ) = (ΦᵀΦ + λI)⁻¹Φᵀy on explicit
+    features Φ; from a spectrum without a further factorization.
 
     Args:
         factor: what `factorize` made.
@@ -118,8 +118,8 @@ def coef(
         lam: λ (), or (t,) with one for each target; 0 is taken as `factor.precision_floor()`.
 
     Returns:
-        `(coef, intercept)`, (q,) and (), or (q, t) and (t,); where further columns have no penalty,
-        their coefficients `free`, (p,) or (p, t), come third.
+        `(coef, intercept)`, (q,) and (), or (q, t) and (t,). With fixed effects their coefficients
+        `free`, (p,) or (p, t), come third.
 
     Raises:
         ValueError: for λ < 0 or shapes that do not fit.

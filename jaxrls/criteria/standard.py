@@ -1,5 +1,5 @@
-"""The standard criteria and their names: leave-one-out, k-fold and hold-out errors, and those that
-follow from sums over the whole fit, such as GCV and the evidence.
+"""The standard criteria and their names: leave-one-out, k-fold and hold-out errors and predictive
+densities, which are means over held-out rows; GCV and the evidence, from sums over the whole fit.
 """
 
 import inspect
@@ -31,8 +31,9 @@ from jaxrls.support.pytrees import pytree, static
 class LeaveOneOut(Positive):
     """The exact leave-one-out error, or leave-one-group-out error, at every λ.
 
-    Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ, with every row, or every group of rows, left out in turn. For single
-    rows e = c/p, c = P̃y, p = diag P̃, P̃ the inverse of K̃ + λI; for a group e_B = [P̃_BB]⁻¹c_B.
+    Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ, with every row, or every group of rows, left out in turn. For
+    weights 1, P = (K + λI)⁻¹ and c = Py, single rows have eᵢ = cᵢ/Pᵢᵢ, and a group B has e_B =
+    [P_BB]⁻¹c_B. Weights and fixed effects are exact too.
 
     Called as `criterion(factor, Y, lams)` it returns the error at every λ, and `fit(criterion=…)`
     chooses λ by it. `loo` is this criterion with squared errors and single rows, `kfold(groups)`
@@ -338,9 +339,9 @@ def holdout(X, Y, *, weights=None, loss: Callable = squared_error) -> HoldOut:
     Σⱼ vⱼ loss(yⱼ − f_λ(xⱼ), yⱼ) / Σⱼ vⱼ, f_λ fitted on the other rows.
 
     Args:
-        X: held-out rows (m, d), with the columns of those that are fitted. Where the criterion is
-            called with a factor and no kernel: what multiplies the coefficients, (m, q), as
-            `gram(kernel, X, factor.points)`, or explicit features.
+        X: held-out rows (m, d), with the columns of those that are fitted. If you call the
+            criterion with a factor and no kernel, give the matrix (m, q) that multiplies the
+            coefficients: `gram(kernel, X, factor.points)`, or explicit features.
         Y: their labels, (m,) or (m, t).
         weights: (m,), 0 or more. Default 1.
         loss: as in `LeaveOneOut`.

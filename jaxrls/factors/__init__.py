@@ -1,3 +1,2 @@
-"""Factorizations of a kernel and its rows, by spectrum, Cholesky or iteration: of K (dual) or of
-moments of features (primal).
-"""
+"""Factors: a kernel with its rows, weights and fixed effects, factored, by a spectrum, by Cholesky
+factors or by iteration; of K (dual) or of the moments of features (primal)."""

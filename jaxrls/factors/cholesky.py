@@ -1,10 +1,9 @@
-"""The dual problem by a Cholesky factor of K̃ + λI for each λ, K̃ = √v K √v; differentiable in
-everything.
+"""The dual problem, through K of all rows, by a Cholesky factor of K̃ + λI for each λ, where K̃ is
+K with weights, √v K √v. Differentiable in everything.
 
-R = λP̃ with P̃ the inverse from which the fixed effects are projected out. Leave-one-out, GCV,
+R = λP̃, with P̃ the inverse of K̃ + λI with the fixed effects projected out. Leave-one-out, GCV,
 k-fold, hold-out and the evidence have exact derivatives, of any order, in kernel parameters, λ, X,
-Y and weights, even where eigenvalues repeat or vanish.
-"""
+Y and weights, even where eigenvalues repeat or vanish."""
 
 from abc import abstractmethod
 from typing import Any, ClassVar

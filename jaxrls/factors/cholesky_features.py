@@ -1,11 +1,10 @@
-"""The primal problem by a Cholesky factor for each λ, on explicit features or on landmarks;
-differentiable in everything, the landmarks too.
+"""The primal problem, through moments of explicit features or of landmarks, by a Cholesky factor
+for each λ. Differentiable in everything, in the landmarks too.
 
 On landmarks a row has ψ = k(x, points) and φ = L⁻¹ψ with K_RR = LLᵀ; explicit features are φ = ψ.
 For weighted Φ, minus its fit by the fixed effects, ΦᵀΦ + λI = AAᵀ and R = L⁻ᵀA⁻ᵀ. A row has the
 coordinates u = (ψ − b·fit)R, its part of M in `leave_out.view`, and labels have q = A⁻¹Φᵀ√v y. Then
-coefficients are Rq, ŷ = u·q, and the leverage v|u|².
-"""
+coefficients are Rq, ŷ = u·q, and the leverage v|u|²."""
 
 from collections.abc import Callable
 from functools import partial

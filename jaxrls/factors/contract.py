@@ -1,9 +1,8 @@
-"""The contract between factorizations and what uses them: a `Factor` is made without λ and labels;
-with labels it is a `Solution`, which serves any λ.
+"""What every factor can do, and what criteria and searches use: a `Factor` is made without λ and
+labels; with labels it is a `Solution`, which gives coefficients, residuals and sums at any λ.
 
-Criteria, searches and models use a `Solution` only. A new factor is one class that gives its
-coefficients, sums and residuals at some λ, and the residual operator R as a `View`.
-"""
+A new factor is one class that gives its coefficients, sums and residuals at some λ, and the
+residual operator R as a `View`. Criteria and searches use the `Solution` only."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable

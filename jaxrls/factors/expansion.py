@@ -1,6 +1,5 @@
-"""What coefficients multiply, f(x) = design(x) · coefficients: kernel functions at all rows or at
-landmarks, or explicit features; and the features φ whose weights the penalty measures.
-"""
+"""What the coefficients of a factor multiply, f(x) = design(x) · coefficients: kernel functions at
+all rows or at landmarks, or explicit features. Also the features φ whose weights are penalised."""
 
 from abc import ABC, abstractmethod
 from typing import Any

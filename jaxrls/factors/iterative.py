@@ -1,18 +1,18 @@
-"""The full kernel matrix without storing it: conjugate gradients with products K·V in blocks, and
-the fit on landmarks as preconditioner. Coefficients are accurate to a tolerance.
+"""The full kernel matrix without storing it, for more rows than K can be factored for: conjugate
+gradients by products K·V in blocks, preconditioned by the fit on landmarks. Coefficients are
+accurate to a tolerance, and the leave-one-out error is an estimate.
 
-Leave-one-out also needs the diagonal of P = (K̃ + λI)⁻¹, which is estimated. A first part is exact:
-the diagonal of P̂ = (K̂ + λ'I)⁻¹ on the landmarks, with λ' − λ the mean diagonal of K − K̂. The
-rest is the mean of g ∘ (P − P̂)g over random signs g, solved for together with the labels. More
-landmarks or signs make its standard error smaller.
+It needs the diagonal of P = (K̃ + λI)⁻¹, K̃ = √v K √v. A first part is exact: the diagonal of P̂ =
+(K̂ + λ'I)⁻¹ on the landmarks, with λ' − λ the mean diagonal of K − K̂. The rest is the mean of
+g ∘ (P − P̂)g over probes g, random vectors of ±1, which are solved for together with the labels.
+More landmarks or probes make its standard error smaller.
 
 Bias: a held-out residual c/p, and its loss, are not linear in p, so that they are biased even where
 the estimate p̂ is not, and biases do not average out over rows. With v the variance of p̂, cp̂/(p̂²
 + v) corrects c/p to first order and is never larger than c/2√v; subtracting half the loss's second
 derivative times the variance (cp̂)²v/(p̂² + v)³ corrects the loss. At λ far too small this noise
 hides many rows, and the corrected residuals would look like a small error. The upward bias is then
-kept.
-"""
+kept."""
 
 import math
 from functools import partial
@@ -52,20 +52,20 @@ class Iterative(Solver):
     """Solve with all of K by conjugate gradients that start from a fit on landmarks: for more rows
     than K can be factored for.
 
-    (K̃ + λI) c̃ = √v y for all λ, targets and random signs together; a step is a product of K with
-    L (t + probes) columns.
+    (K̃ + λI) c̃ = √v y is solved for all λ, targets and probes together, K̃ = √v K √v. A probe is a
+    random vector of ±1. Each step is a product of K with L (t + probes) columns.
 
     Args:
         landmarks: those of the preconditioner, as in `landmarks=` of `fit`; in `factorize` not as a
             number. Default 10√n, at most 3000.
         tol: the relative residual at which to stop.
         steps: the largest number of steps.
-        probes: how many random signs to use for the leave-one-out error, 2 or more; as many as rows
-            make it exact. 0 is cheaper, where λ is given or chosen by held-out rows: held-out
+        probes: how many random vectors to use for the leave-one-out error, 2 or more; as many as
+            rows make it exact. 0 is cheaper, where λ is given or chosen by held-out rows: held-out
             residuals and degrees of freedom are then None.
         dtype: of K's entries and products, such as "float32", with vectors in that of X; by default
             that of X as well.
-        key: a JAX random key for the signs, by default the same every time.
+        key: a JAX random key for the probes, by default the same every time.
 
     **Source**: Rudi, Carratino and Rosasco 2017, with the landmarks' own fit as preconditioner;
     Epperly, Tropp and Webber 2024 for diagonals.

@@ -1,4 +1,5 @@
-"""The subset of regressors: f(x) = Σₖ k(x, pointsₖ) βₖ over m landmarks, fitted on all n rows.
+"""The subset of regressors by one eigendecomposition, for every λ: f(x) = Σₖ k(x, pointsₖ) βₖ over
+m landmarks, fitted on all n rows.
 
     minimise ½ Σ vᵢ (yᵢ − K_iR β − b)² + (λ/2) βᵀK_RRβ,   K_RR = LLᵀ,   Φ = K_TR L⁻ᵀ,   β = L⁻ᵀw.
 
@@ -10,8 +11,7 @@ K_RR. Here every fourth landmark comes first,
 
 so that B costs a quarter of a product, and the large directions of K_RR are projected out of it.
 Where the smallest pivot of L₂ would cost half of the digits, B is Φ: half a product more in each
-pass.
-"""
+pass."""
 
 from dataclasses import replace
 from functools import partial

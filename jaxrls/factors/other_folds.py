@@ -1,9 +1,9 @@
-"""Folds with more rows than there are features: each fit to the other folds from sums of their
-moments.
+"""Held-out residuals of folds that have more rows than there are features: each fold is predicted
+by a fit to the moments of the other folds.
 
-Moments of every fold come from one reading of the rows; those of all folds but one are added up,
-not subtracted; held-out residuals take one more reading. Only sums move between devices.
-"""
+One reading of the rows gives the moments of every fold. Those of all folds but one are added up,
+not subtracted, so that nothing cancels. One more reading gives the held-out residuals. Only sums
+move between devices."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,6 @@
-"""Solvers, which factor the problem. `solver=None` takes the cheapest exact one for the shapes."""
+"""The solvers that a caller can name, `Spectral`, `Cholesky` and `Refined` (`Iterative` has its own
+module): each makes a factor of kernel, rows, weights and fixed effects. `solver=None` takes the
+cheapest exact one for the shapes."""
 
 from typing import Any, ClassVar
 
@@ -240,10 +242,9 @@ class Refined(Solver):
     """Solve by Cholesky factors of K + λI in float32, refined by products in float64: for λ far
     below what float32 alone can resolve.
 
-    It takes about 16n³ operations for each λ. `fit` with it gives coefficients, held-out residuals
-    and error in float64 whatever the dtype of X, at λ that `lams` names or searches; `fit.run` has
-    the distance from the identity after every step: of the matrix, multiplied by its refined
-    inverse root from both sides.
+    It takes about 16n³ operations for each λ. Whatever the dtype of X, `fit` returns coefficients,
+    held-out residuals and error in float64. `fit.run` says how good each step was: the distance of
+    W (K + λI) Wᵀ from the identity, where W is the refined inverse of the Cholesky factor.
 
     >>> import jaxrls as rls
     >>> rls.factorize(rls.Gaussian(1.0), [[1.0], [2.0]], solver=rls.Refined()).route

@@ -1,9 +1,8 @@
-"""The posterior covariance of f at new rows, fixed effects included, at one λ, in units in which
-the kernel is the prior's covariance: −λR over queries, with R of `leave_out.view`.
+"""The posterior covariance at new rows and one λ, for f ~ N(0, k), labels of noise λ/v and a flat
+prior on the fixed effects. It is −λR over queries, with R of `leave_out.view`.
 
-With f ~ N(0, k), labels of noise λ/v and a flat prior on the fixed effects: `DualSpread` from k,
-and `PrimalSpread`, a sum of squares, which does not cancel.
-"""
+`DualSpread` computes it from kernel values, as a difference; `PrimalSpread` from features, as a sum
+of squares, which does not cancel."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable

@@ -1,5 +1,5 @@
-"""Fits whose rows are not kept, only their moments, to which further rows are added and from which
-some can be subtracted again.
+"""Fits that keep the moments of their rows and not the rows themselves, so that rows can be added,
+and removed again by subtraction.
 
 All but held-out residuals follows from moments about one origin: spectrum, coefficients, GCV and
 evidence; the last two by a difference, ‖√v(y − ŷ)‖² = Σvy² − 2wᵀΣvφy + wᵀΣvφφᵀw. Rounding stays at

@@ -112,7 +112,7 @@ def decode(scores, classes) -> np.ndarray:
     columns, expected = scores.shape[1], 1 if len(classes) == 2 else len(classes)
     if columns != expected:
         raise ValueError(
-            f"scores have {columns} columns, and {len(classes)} classes need {expected}"
+            f"scores must have {expected} columns for {len(classes)} classes, and have {columns}"
         )
     best = scores[:, 0] > 0 if expected == 1 else np.argmax(scores, axis=1)
     return classes[best.astype(int)]

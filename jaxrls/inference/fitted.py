@@ -99,12 +99,11 @@ class Fit(Generic[K]):
         plan: the solver, and how λ were tried, in words.
         trace_residual: tr √v(K − K̂)√v, the part of K that landmarks miss; None without landmarks.
         num_landmarks: the number of landmarks, 0 without.
-        run: how an iteration, or a refinement, went; None for direct factors.
+        run: how the iteration of `Iterative`, or the refinement of `Refined`, went; else None.
         loo_standard_error: the standard error of `error` where it is an estimate, as by
             `Iterative`.
-        ridge_effect: a bound on how far the jitter of nearly dependent landmarks moved the fit, as
-            a share of the held-out residuals; above 1 % `fit` warns. Finer differences between
-            landmarks are lost in rounding.
+        ridge_effect: how far jitter, which nearly dependent landmarks need, moved the fit at most,
+            as a share of the held-out residuals; above 1 % `fit` warns.
         r2: R² of the held-out predictions, averaged over targets: 1 − Σ v e² / Σ v (y − ȳ)²,
             0 for constant labels.
         history: the `History` of a search by `tune`, else None.
@@ -359,18 +358,18 @@ class Fit(Generic[K]):
 
     @door("self.model.coef")
     def fixed_effects(self, *, scale="evidence") -> Posterior:
-        """The coefficients β of the fixed effects as a posterior: `mean`, `std`, their standard
-        errors, and `covariance`, of which the samples are.
+        """The posterior of the fixed effects' coefficients β: `mean`, standard errors (`std`),
+        `covariance` and joint samples.
 
-        That of the flat prior on β, with f ~ N(0, τ²k) and noise of variance τ²λ/v: generalised
-        least squares, cov β = τ²(Bᵀ(K + λV⁻¹)⁻¹B)⁻¹.
+        The prior on β is flat, that on f is N(0, τ²k), and noise has variance τ²λ/v. This is
+        generalised least squares: cov β = τ²(Bᵀ(K + λV⁻¹)⁻¹B)⁻¹.
 
         Args:
             scale: how τ² is set, as in `posterior`. "evidence" is the estimate of REML.
 
         Returns:
-            A `Posterior` (q,) or (q, t): of the intercept first, if one is fitted besides columns,
-            then of each column or level in the order of `model.free`.
+            A `Posterior` of shape (q,) or (q, t): first the intercept, if one is fitted besides
+            columns, then each column or level, in the order of `model.free`.
 
         Raises:
             ValueError: as `posterior`.
@@ -399,8 +398,8 @@ class Fit(Generic[K]):
         fixed_effects=None,
         block_size: int | None = None,
     ) -> tuple[Float[Numbers, "m *t"], Float[Numbers, "m *t"]]:
-        """Prediction intervals for new labels, from every fit that leaves out a row, or its group,
-        and the held-out residual there: the jackknife+, or CV+ for a fit with `groups`.
+        """Prediction intervals for new labels, whatever their distribution: the jackknife+, from
+        held-out residuals, or CV+ for a fit with `groups`.
 
             lower = the ⌊(1 − level)(n + 1)⌋-th smallest of f₋ᵢ(x) − |eᵢ|
             upper = the ⌈level (n + 1)⌉-th smallest of f₋ᵢ(x) + |eᵢ|
@@ -416,10 +415,10 @@ class Fit(Generic[K]):
         Args:
             X: new rows (m, d), or a source of rows.
             level: the probability, by default 0.9.
-            studentised: whether the width follows x: |eᵢ| becomes |eᵢ| σ₋ᵢ(x)/σᵢ, both standard
-                deviations of a label by the fit without row i, σᵢ² = 1/Pᵢᵢ of label i and σ₋ᵢ(x)² =
-                var f(x) + λ + wᵢ(x)²/Pᵢᵢ of a new one of weight 1; with landmarks those of the
-                functions that they span.
+            studentised: whether the width follows x: each |eᵢ| is multiplied by σ₋ᵢ(x)/σᵢ. Both are
+                standard deviations of a label by the fit without row i: of label i, σᵢ² = 1/Pᵢᵢ,
+                and of a new one of weight 1, σ₋ᵢ(x)² = var f(x) + λ + wᵢ(x)²/Pᵢᵢ. On landmarks the
+                prior is that of the functions they span.
             fixed_effects: those of the new rows, as in `Model.predict`.
             block_size: new rows at a time.
 
@@ -429,9 +428,9 @@ class Fit(Generic[K]):
         Raises:
             ValueError: for a fit that kept no solution, or a level outside [0, 1].
 
-        **Cost** that of a product m × q × n, q as of the coefficients, by groups m × q × their
-        number, and some 30 readings of m × n numbers, for each target; a block of rows at a time.
-        **Fails** where the distribution drifts, or rows come in groups that were not left out
+        **Cost** for each target one product m × q × n, with q coefficients (for groups m × q ×
+        their number), and some 30 passes over m × n numbers, in blocks of rows. **Fails** where the
+        distribution drifts, or rows come in groups that were not left out
         together: the intervals are then too narrow. **Source**: Barber, Candès, Ramdas and
         Tibshirani 2021, "Predictive inference with the jackknife+", theorems 1 and 4.
 
@@ -456,9 +455,10 @@ class Fit(Generic[K]):
 
             yᵢ ~ N(yᵢ − eᵢ, τ²/Pᵢᵢ), 1/Pᵢᵢ = λ/(vᵢ(1 − hᵢ))
 
-        eᵢ is the held-out residual and 1/Pᵢᵢ the variance of label i by the Gaussian process fitted
-        to the other rows, without the landmark that row i may be. With σᵢ² = τ²/Pᵢᵢ and z = eᵢ/σᵢ
-        the continuous ranked probability score is σᵢ(z(2Φ(z) − 1) + 2φ(z) − 1/√π).
+        eᵢ is the held-out residual, and 1/Pᵢᵢ the variance of label i by the Gaussian process
+        fitted to the other rows. If row i is a landmark, it is left out as one too. With σᵢ² =
+        τ²/Pᵢᵢ and z = eᵢ/σᵢ the continuous ranked probability score is σᵢ(z(2Φ(z) − 1) + 2φ(z) −
+        1/√π).
 
         Args:
             scale: τ²: by default "loo", Σ eᵢ²Pᵢᵢ/n, with which standard deviations are right on
@@ -490,14 +490,13 @@ class Fit(Generic[K]):
     def update(
         self, X, Y=None, *, weights=None, fixed_effects=None, block_size: int | None = None
     ) -> "Fit":
-        """The fit with further rows, from the moments that it keeps: equal to `fit` on all rows,
-        with the same landmarks.
+        """Add rows: the fit to all rows, on the same landmarks, from the moments that this fit
+        keeps.
 
-        λ is chosen anew by GCV or the evidence, over the λ that were named or the grid that all
-        rows have, as these need moments alone. By other criteria, or where it was searched for, λ
-        stays; as leave-one-out needs the earlier rows, `error`, `errors`, `lams` and
-        `loo_residuals` are then None. In GCV and the evidence the residual sum of squares is a
-        difference of squares of labels: right to about eps of those.
+        If λ was chosen by GCV or the evidence, which need moments only, it is chosen again.
+        Otherwise λ stays, and `error`, `errors`, `lams` and `loo_residuals` are None, as they need
+        the earlier rows. The residual sum of squares is computed as a difference, with a rounding
+        error of about eps times the labels' sum of squares.
 
         Args:
             X: further rows (b, d), dense, sparse or a source of rows, such as a `stream`.
@@ -529,9 +528,9 @@ class Fit(Generic[K]):
     def forget(
         self, X, Y=None, *, weights=None, fixed_effects=None, block_size: int | None = None
     ) -> "Fit":
-        """The fit without some of its rows: the opposite of `update`, and otherwise like it.
+        """Remove rows: the opposite of `update`, and otherwise like it.
 
-        Subtraction leaves rounding errors as large as those of all rows.
+        The result has the rounding errors of the sums over all rows, before the removal.
 
         Args:
             X: rows (b, d) of the fit to remove.

@@ -45,7 +45,7 @@ def influence(
     factor: Factor, Y: Float[Array, "n *t"] | Listed, lam: Float[Array, "..."] | float
 ) -> Influence:
     """Leverage, standardized residual and Cook's distance of every row: how far it determines its
-    own fit, deviates from it, and moves the fit of all rows.
+    own fitted value, deviates from it, and moves the whole fit.
 
     With H(λ) the matrix from √v y to √v f, the fit of the intercept included, and r = √v (y − f):
 
@@ -55,9 +55,9 @@ def influence(
         Cook's distance      Dᵢ = ‖√v (f − f₍without i₎)‖² / (dof σ²)
                                 = rᵢ² [H²]ᵢᵢ / ((1 − hᵢ)² dof σ²)
 
-    The variance of rᵢ is exactly σ²[(I − H)²]ᵢᵢ where f has no bias; for λ → 0 all are the
-    textbook's for least squares. With landmarks, f without row i keeps all of them. A row of weight
-    0 has no influence: all values are 0 there.
+    The variance of rᵢ is exactly σ²[(I − H)²]ᵢᵢ where f has no bias. For λ → 0 these are the
+    textbook formulas of least squares. With landmarks, f without row i keeps all of them. A row of
+    weight 0 has no influence: all values are 0 there.
 
     Args:
         factor: a factor of the rows, such as `factorize` makes.

@@ -51,9 +51,9 @@ def stream(
             (means, deviations) uses those instead, such as those of the training rows.
         sample: how many rows are kept in the sample.
         seed: of the random sample.
-        checkpoint: a file in which every sum is saved after each block, from the reading after the
-            first on: if the process is killed, the same calls continue from there, with bitwise the
-            same results.
+        checkpoint: a file that keeps every sum after each block. If the process is killed, the same
+            calls continue from there, with bitwise the same results; only the first reading, which
+            counts and checks rows, is repeated.
         block_size: how many rows are processed at a time.
         header: whether the first line of a CSV file holds names.
         progress: show a bar for each reading (needs tqdm).
@@ -122,7 +122,8 @@ class Choice:
 
         if self.width not in (None, file.width):
             raise ValueError(
-                f"{file.path} has {file.width} columns, and the file before it has {self.width}"
+                f"{file.path} has {file.width} columns, and the file before it has {self.width}: "
+                "give files with the same columns"
             )
         weights, groups = find(self.weights, "weights"), find(self.groups, "groups")
         dropped = find(self.drop, "columns to drop")
@@ -181,7 +182,7 @@ class Choice:
             if file.width != len(inputs):
                 raise ValueError(
                     f"{file.path} has {file.width} columns, and the model was fitted on "
-                    f"{len(inputs)}"
+                    f"{len(inputs)}: give the same inputs"
                 )
             inputs = file.names[: file.width]
             one_hot = inputs[len(inputs) - len(one_hot) :]
@@ -260,7 +261,7 @@ def paths_of(named) -> tuple[str, ...]:
         inside = sorted(glob.glob(pattern, recursive=True))
         more = [path] if os.path.isfile(path) else list(filter(ending_of, inside))
         if not more:
-            raise FileNotFoundError(f"there is no file {path}")
+            raise FileNotFoundError(f"there is no file {path}: check its name and folder")
         found += more
     for path in found:
         if not ending_of(path):

@@ -98,7 +98,9 @@ class Kernel(ABC):
         Raises:
             TypeError: for a kernel without explicit features.
         """
-        raise TypeError(f"{type(self).__name__} has no explicit features: `num_features` is None")
+        raise TypeError(
+            f"{type(self).__name__} has no explicit features, as num_features is None: use gram"
+        )
 
     def check(self, X) -> None:
         """Check parameters and data, as far as their values are known.
@@ -349,7 +351,9 @@ class On(Through):
         """The columns of X that the kernel is given."""
         outside = [c for c in self.columns if not -X.shape[1] <= c < X.shape[1]]
         if outside:
-            raise ValueError(f"columns {outside} are not in X, which has {X.shape[1]} columns")
+            raise ValueError(
+                f"columns {outside} are not in X, which has {X.shape[1]} columns: count them from 0"
+            )
         return X[:, np.array(self.columns)]
 
     def num_features(self, d, dtype):

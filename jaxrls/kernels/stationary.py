@@ -253,8 +253,8 @@ class ChiSquared(_Stationary):
     Args:
         width: a number > 0 in the units of X, or one per column, (d,).
 
-    **Cost** O(n m d), column by column as `Laplacian`, whose distance is an upper bound of this
-    one. **Source**: Zhang, Marszalek, Lazebnik and Schmid 2007.
+    **Cost** O(n m d), column by column, as of `Laplacian`. **Source**: Zhang, Marszalek, Lazebnik
+    and Schmid 2007.
 
     >>> import jax.numpy as jnp
     >>> round(float(ChiSquared(2.0)(jnp.array([[1.0, 0.0]]), jnp.array([[3.0, 0.0]]))[0, 0]), 6)

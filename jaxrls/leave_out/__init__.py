@@ -1,1 +1,2 @@
-"""Predictions of a fit without some of its rows: solves with blocks of one matrix, R = I − H."""
+"""Predictions of a fit without some of its rows, all of them solves with blocks of one matrix, the
+residual operator R = I − H."""

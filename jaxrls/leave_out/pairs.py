@@ -1,9 +1,9 @@
-"""Leave-pair-out: 2×2 blocks of R, entry by entry, and sums over millions of pairs.
+"""Held-out residuals of pairs of rows: for each pair a solve with a 2×2 block of R, and sums over
+millions of pairs.
 
-A landmark that is held out with its row adds ρρᵀ/δ to the block; where both rows of a pair are
-landmarks, c is the cosine of their directions. Blocks of rows of R are computed at one λ after
-another and summed at once, so that only one block is in memory at a time.
-"""
+Blocks of rows of R are computed at one λ after another and summed at once, so that only one block
+is in memory at a time. A landmark that is held out with its row adds a rank-one term ρρᵀ/δ to the
+2×2 block; if both rows are landmarks, c is the cosine of the angle between their directions."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

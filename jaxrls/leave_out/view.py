@@ -1,12 +1,12 @@
-"""One matrix, R = D − MMᵀ, and r: every held-out prediction is a solve with a block of R.
+"""Held-out residuals of any rows, from the residual operator R = I − H: with a set S of rows left
+out and x = R_SS⁻¹ r_S, they are x/√v, and the residuals of queries are r_z − R_zS x.
 
-An index is a row of the data, with M_i = √v [A⁻¹φᵢ, T⁻ᵀbᵢ], D = 1 and r = √v (y − f); or a query, a
-row of weight 0, with M_z = [A⁻¹φ_z, T⁻ᵀb_z], D = 0 and r = y − f. With a set S of rows left out and
-x = R_SS⁻¹ r_S, the held-out residuals are x/√v, and those of queries r_z − R_zS x.
+R = D − MMᵀ, where each index has a row of M. A row of the data has M_i = √v [A⁻¹φᵢ, T⁻ᵀbᵢ], D = 1
+and r = √v (y − f); a query, or a row of weight 0, has M_z = [A⁻¹φ_z, T⁻ᵀb_z], D = 0 and r = y − f.
+Here φ are features, AAᵀ = ΦᵀVΦ + λI, and b fixed effects with √vB = HT (`docs/theory.md`).
 
-A landmark k that leaves with its row is the constraint βₖ = 0, one more index with M_k =
-[−A⁻¹L⁻¹eₖ, 0] and D = 0: eliminating it first projects its direction out of every M.
-"""
+A landmark k that is held out with its row is the constraint βₖ = 0: one more index, with M_k =
+[−A⁻¹L⁻¹eₖ, 0] and D = 0. Eliminating it first projects its direction out of every M."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable

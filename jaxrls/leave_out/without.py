@@ -1,4 +1,5 @@
-"""The coefficients of every fit without one row, or one fold, without refitting.
+"""The coefficients of every fit without one row, or one fold, without refitting: intervals need the
+predictions of each of these fits at new rows.
 
 A fit without row i equals the fit with label i replaced by its held-out prediction yᵢ − eᵢ, and
 coefficients are linear in the labels, coef = M y. Where a landmark leaves with its row, βₖ = 0
@@ -9,8 +10,7 @@ moves the others along Nₖ, N the covariance of coefficients at unit scale:
 and for a fold B the same with a sum over its rows and N_BB in place of Nₖₖ. Fixed effects are
 further coefficients, and their columns further columns of the design. In units where a label of
 weight v has variance λ/v, label i given all others has variance 1/Pᵢᵢ = λ/(vᵢRᵢᵢ), and without row
-i the variance of f at x is larger by wᵢ(x)²/Pᵢᵢ, w(x) = design·M.
-"""
+i the variance of f at x is larger by wᵢ(x)²/Pᵢᵢ, w(x) = design·M."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable

@@ -376,7 +376,7 @@ class Levels(FixedEffects):
 
 
 def levels(labels) -> Levels:
-    """Fit an unpenalised intercept for every group of rows: fixed effects, for `fixed_effects=`.
+    """An intercept without penalty for every group of rows, to pass as `fixed_effects=`.
 
     f(x) + β_g for a row of group g. With `criterion=PairsOut(within=…)` and groups of queries it is
     RankRLS.

@@ -172,10 +172,9 @@ def certified_lam(source: Any, tol: float | Float[Array, ""]) -> Float[Array, ""
     """Compute the λ above which the fit on landmarks is guaranteed to be within `tol` of the fit on
     the whole kernel matrix.
 
-    λ = tr E/tol with E = K − K̂ ⪰ 0: as ĉ − c = (K + λI)⁻¹Eĉ, the dual coefficients, which are the
-    training residuals over λ, have ‖ĉ(λ) − c(λ)‖ ≤ (tr E/λ)‖ĉ(λ)‖, a relative distance of at most
-    `tol` for λ ≥ tr E/tol. With weights the trace is tr √vE√v, and c is then √v⁻¹c. It is a bound:
-    the fit is often good far below it.
+    λ = tr E/tol with E = K − K̂ ⪰ 0. The dual coefficients c are the training residuals divided by
+    λ. They satisfy ĉ − c = (K + λI)⁻¹Eĉ, so that ‖ĉ(λ) − c(λ)‖ ≤ (tr E/λ)‖ĉ(λ)‖. With weights the
+    trace is tr √vE√v, and c stands for √v⁻¹c. It is a bound: the fit is often good far below it.
 
     Args:
         source: `Landmarks`, or a factor made on landmarks, which hold tr E as `trace_residual`.

@@ -145,7 +145,10 @@ def _coordinates(X):
     if type(X).__name__ == "BCSR":
         X = X.to_bcoo()
     if X.n_batch or X.n_dense:
-        raise ValueError("a BCOO matrix X must have no batch and no dense dimensions")
+        raise ValueError(
+            "a BCOO matrix X must have no batch and no dense dimensions: convert it by "
+            "bcoo_update_layout(X, n_batch=0, n_dense=0)"
+        )
     indices, data = np.asarray(X.indices), np.asarray(X.data)
     stored = (indices < np.array(X.shape)).all(axis=1)  # BCOO pads with indices out of bounds
     return data[stored], *indices[stored].T

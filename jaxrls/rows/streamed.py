@@ -285,7 +285,7 @@ def survey(pieces: Iterable[Piece], most: int, seed: Any) -> Known:
         checksum = zlib.crc32(np.ascontiguousarray(X).data, checksum)
         n += len(X)
     if not n:
-        raise ValueError("the source has no rows")
+        raise ValueError("source has no rows: give files or blocks that have some")
     known = together(labels), together(weights), *drawn_of(drawn, most)
     return Known(n, *known, deviations, checksum)
 

@@ -155,7 +155,8 @@ def inspect_fit(fit: Fit, default_grid: bool) -> None:
     if residuals is not None and float(fit.indefinite) > len(residuals) * rounding:
         warn(
             "the kernel matrix is not positive semidefinite: its most negative eigenvalue, "
-            f"{float(fit.indefinite):.2g} of the largest, was set to 0"
+            f"{float(fit.indefinite):.2g} of the largest, was set to 0: "
+            "check the matrix, or take another kernel"
         )
     if stopped:
         warn(stopped)
@@ -295,8 +296,8 @@ class Kept:
         """What intervals need: all fits at this λ with a row, or a group, held out."""
         if fit.loo_residuals is None:
             raise ValueError(
-                "held-out residuals are not known after update, forget or load of rows: fit to all "
-                "rows anew"
+                "held-out residuals are not known after update, forget or load of rows: fit all "
+                "rows again"
             )
         given = self.solution, self.groups
         chosen = jnp.asarray(fit.lam), self._left_out(fit)

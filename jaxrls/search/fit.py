@@ -66,17 +66,16 @@ def fit(
     smallest error.
 
     Args:
-        kernel: a jaxrls kernel, such as `Gaussian(2.0)`; or a name: "gaussian", "laplacian",
-            "matern52" and others of a width, which is the median distance between rows, or
-            "linear", "cosine", "tanimoto".
+        kernel: a jaxrls kernel, such as `Gaussian(2.0)`; or a name, such as "linear" or "gaussian",
+            whose width is then the median distance between rows.
         X: rows (n, d), NumPy, JAX or sparse (SciPy, BCOO), or a source of rows such as a `stream`.
         Y: labels (n,) or (n, t); a source of rows may bring its own.
-        lams: how many λ, on a grid from the spectrum; or λ (L,), where 0 is taken as `fit.floor`;
-            or (L, t), with a column of λ for each target; or `"search"`, which finds the λ of the
-            smallest error by value and slope at about ten λ.
+        lams: how many λ, on a grid from the spectrum; or their values, (L,), or (L, t) with a
+            column for each target, where 0 stands for `fit.floor`; or `"search"`, which finds the
+            best λ from the error and its slope at about ten values.
         per_target: whether each column of Y has a λ of its own.
-        conservative: number of standard errors: take the largest λ whose error is at most so much
-            above the smallest; 1 or True is the one-standard-error rule.
+        conservative: a number of standard errors: take the largest λ whose error is at most that
+            much above the smallest; 1 or True is the one-standard-error rule.
         criterion: what λ is chosen by: `loo`, `gcv`, `kfold(groups)`, `holdout(X, Y)`,
             `log_marginal_likelihood`, `LeaveOneOut(loss=…)`, the name of one, a `Criterion` of your
             own, or a function `(factor, Y, lams)` that is to be minimised.
@@ -88,10 +87,10 @@ def fit(
             `free`.
         standardize: whether to subtract the mean of each column of X and divide by its standard
             deviation; the model keeps both in its kernel and applies them to new rows.
-        landmarks: rows on which K is approximated, for more rows than K can be factored for: their
-            number, row numbers (m,), points (m, d) or the result of `jaxrls.landmarks`; `"auto"`
-            takes as many as keep the fit close to that of all rows. A landmark is held out with its
-            row.
+        landmarks: for many rows: a few rows or points, of whose kernel functions the fit is a sum.
+            Give their number, row numbers (m,), points (m, d) or the result of `jaxrls.landmarks`;
+            `"auto"` takes as many as keep the fit close to that of the full K. A landmark is held
+            out with its row.
         solver: `Spectral()`, `Cholesky()`, `Refined()` or `Iterative()`; by default the cheapest
             exact one for the shapes: `fit.plan` says which.
         keep: whether the fit keeps its solution, n² numbers, or n·r on r features or landmarks,

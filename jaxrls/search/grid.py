@@ -22,9 +22,10 @@ from jaxrls.support.pytrees import pytree, static
 def lambda_grid(factor: Factor, num: int = 100) -> Float[Array, " num"]:
     """Make a geometric grid of λ, ascending, that covers all fits the factor can distinguish.
 
-    With the eigenvalues s of the factor, the largest λ is 10·Σs, where effective degrees of freedom
-    are at most 1/10. The smallest is a thousandth of the smallest eigenvalue that is not rounding,
-    or the precision of the factor, √n·eps·s_max, whichever is larger: below it λ is noise.
+    The largest λ is 10·Σs, with the eigenvalues s of the factor: there the effective degrees of
+    freedom are at most 1/10. The smallest is a thousandth of the smallest eigenvalue above
+    rounding, but at least the floor of the factor, √n·eps·s_max, below which rounding errors
+    dominate.
 
     Args:
         factor: what `factorize` returned.

@@ -36,10 +36,10 @@ def objective(
     Errors are averaged over targets. Smaller is better; the evidence is negated.
 
     For leave-one-out, E = Σᵢ vᵢ loss(eᵢ, yᵢ) / Σᵢ vᵢ with the held-out residuals e = c/p, where c =
-    G⁻¹y, p = diag G⁻¹ and G = K + λI. With a = φ′(e)/p and b = φ′(e) c/p², φ the loss, its
-    cotangent in K is −sym((G⁻¹a)cᵀ) + G⁻¹ diag(b) G⁻¹, which is pulled back through the kernel in
-    row blocks. No eigenvector is differentiated, so that the gradient is right where eigenvalues
-    repeat or vanish.
+    G⁻¹y, p = diag G⁻¹ and G = K + λI. With the loss φ, a = φ′(e)/p and b = φ′(e) c/p², the
+    derivative in K is −sym((G⁻¹a)cᵀ) + G⁻¹ diag(b) G⁻¹, from which those of the kernel's parameters
+    follow in blocks of rows. No eigenvector is differentiated, so that the gradient is right where
+    eigenvalues repeat or vanish.
 
     Args:
         kernel: a jaxrls kernel.
@@ -90,20 +90,20 @@ def best_lam(
 ) -> Float[Array, ""]:
     """Find the λ of the smallest leave-one-out error, differentiable in kernel, X, Y and weights.
 
-    λ* minimises E(λ, θ) between the neighbours of the best grid point, and by the implicit function
-    theorem dλ* = −(∂²E/∂λ²)⁻¹ (∂²E/∂λ∂θ) dθ. The derivative of E(λ*(θ), θ) itself does not need
-    dλ*, since ∂E/∂λ = 0 at its minimum (the envelope theorem); that of another error at λ*, such as
-    one on validation data, does. Where an end of the grid is best, λ* is that end and its
+    λ⋆ minimises E(λ, θ) between the neighbours of the best grid point, and by the implicit function
+    theorem dλ⋆ = −(∂²E/∂λ²)⁻¹ (∂²E/∂λ∂θ) dθ. The derivative of E(λ⋆(θ), θ) itself does not need
+    dλ⋆, since ∂E/∂λ = 0 at its minimum (the envelope theorem); that of another error at λ⋆, such as
+    one on validation data, does. Where an end of the grid is best, λ⋆ is that end and its
     derivative 0.
 
     Args:
         kernel, X, Y: as in `objective`.
         lams: the grid (L,), by default `lambda_grid`.
         weights, intercept: as in `fit`.
-        criterion: the `Criterion` that λ* minimises.
+        criterion: the `Criterion` that λ⋆ minimises.
 
     Returns:
-        λ*, a scalar.
+        λ⋆, a scalar.
 
     Raises:
         ValueError: as `objective`.

@@ -67,9 +67,9 @@ def tune(
             kernel known at the start, or row numbers, or points; they stay fixed.
         optimizer: any of optax's, by default L-BFGS.
         steps: the largest number of steps.
-        tol: the search ends once ‖∇ log E‖∞ is below it, or three steps in a row gain less than a
-            twentieth of it. After `grow`, with the default optimiser, it ends at the first step
-            that gains less than half of it.
+        tol: the search ends once ‖∇ log E‖∞ is below it, or three steps in a row lower log E by
+            less than tol/20. After `grow`, with the default optimiser, it ends at the first step
+            that lowers log E by less than tol/2.
         start: `"screen"` first multiplies all widths by the best of seven factors from 1/16 to 16,
             judged on at most 300 rows, and for a single width without landmarks refines that in
             smaller steps judged on 1200; `"data"` sets them to the median distance; `"kernel"`
@@ -77,10 +77,10 @@ def tune(
         starts: how many searches to run, one after another: one from the first parameters, the
             others from random multiples of them (needs `key`); the best is kept.
         key: a JAX random key.
-        grow: whether to search first on a sample of the rows with fewer landmarks, then on sixteen
-            rows a landmark, then on all rows. Landmarks are chosen anew each time if their number
-            was given. By default only where a step on all rows is expensive, and never for groups
-            or pairs.
+        grow: whether to search in stages: on a sample of the rows with fewer landmarks, then on
+            sixteen rows for each landmark, then on all rows. If the number of landmarks was given,
+            each stage chooses its own. By default only if a step on all rows is expensive, and
+            never for groups or pairs.
         progress: show a bar (needs tqdm).
 
     Returns:

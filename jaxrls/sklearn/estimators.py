@@ -367,7 +367,9 @@ scoring, by_fold, store_cv_results
         if method not in ("conformal", "jackknife"):
             raise ValueError(f"method must be 'conformal' or 'jackknife', and is {method!r}")
         if self.multilabel_:
-            raise ValueError("predict_set is for one label a row, and y was an indicator matrix")
+            raise ValueError(
+                "predict_set is for one label a row, and y was an indicator matrix: use predict"
+            )
         if not hasattr(self, "_rows"):
             raise ValueError(f"predict_set {NO_ROWS}")
         rows, codes, weights, of_classes = self._rows

@@ -42,7 +42,7 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
     """
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file() or not target.parent.is_dir():
-        raise ValueError(f"{path} is not an ordinary file in a folder that exists")
+        raise ValueError(f"{path} is not an ordinary file in a folder that exists: name another")
     temporary = target.parent / f".jaxrls-{secrets.token_hex(8)}"
     try:
         temporary.touch(exist_ok=False)
@@ -73,11 +73,15 @@ def write_arrays(
     arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     for name, array in arrays.items():
         if array.dtype.kind not in TYPES or array.dtype.itemsize > 8:
-            raise ValueError(f"{name} is an array of dtype {array.dtype}, and only real ones fit")
+            raise ValueError(
+                f"{name} is an array of dtype {array.dtype}, and must be real: convert it"
+            )
     content = {"version": VERSION, "header": header}
     text = json.dumps({"checksum": checksum(content, arrays), **content})
     if len(text) > MOST:
-        raise ValueError(f"{path} would have a header of {len(text)} bytes, above {MOST}")
+        raise ValueError(
+            f"{path} would have a header of {len(text)} bytes, above {MOST}: make extra smaller"
+        )
     with replacing(path) as temporary:
         save_file(arrays, temporary, {KEY: text})
 

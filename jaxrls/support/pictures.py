@@ -43,7 +43,9 @@ def _axes(given, rows: int = 1):
 
 def _needed(values, what: str):
     if values is None:
-        raise ValueError(f"there are no {what} to plot: the rows have changed since the fit")
+        raise ValueError(
+            f"there are no {what} to plot, as the rows have changed since the fit: fit them again"
+        )
     return np.asarray(values)
 
 

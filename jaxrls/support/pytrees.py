@@ -135,7 +135,9 @@ def _register(cls: type) -> None:
         "_"
     ):  # a helper of the library's own, which no file holds
         if REGISTRY.get(name, cls).__module__ != cls.__module__:
-            raise TypeError(f"two modules define {name}, which a file could not distinguish")
+            raise TypeError(
+                f"two modules define {name}, which a file could not distinguish: rename one"
+            )
         REGISTRY[name] = cls  # a class defined again, as in a notebook, takes the old one's place
 
 

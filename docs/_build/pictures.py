@@ -28,7 +28,9 @@ def many_rows(at, axes):
     fits = [rls.fit(at["tuned"].kernel, at["X"], at["y"], landmarks=m) for m in numbers]
     axes[0].plot(numbers, [fit.error for fit in fits], "o-")
     axes[0].axhline(0.09, color="0.6", label="variance of the noise")
-    axes[0].set(xscale="log", xlabel="landmarks", ylabel="leave-one-out error", xticks=numbers, xticklabels=numbers)
+    axes[0].set(xscale="log", xlabel="landmarks", ylabel="leave-one-out error")
+    axes[0].set_xticks(numbers, numbers)
+    axes[0].minorticks_off()
     axes[0].legend()
 
 
@@ -123,7 +125,9 @@ def large_data(at, axes):
     axes[0].plot(numbers, [fit.score(*new) for fit in fits], "o-", label="landmarks")
     whole = rls.fit(rls.Gaussian(4.0), *data).score(*new)
     axes[0].axhline(whole, color="0.4", label="the full kernel matrix")
-    axes[0].set(xscale="log", xlabel="landmarks", ylabel="R² on new rows", xticks=numbers, xticklabels=numbers)
+    axes[0].set(xscale="log", xlabel="landmarks", ylabel="R² on new rows")
+    axes[0].set_xticks(numbers, numbers)
+    axes[0].minorticks_off()
     axes[0].legend()
 
 

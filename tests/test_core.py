@@ -288,7 +288,7 @@ def factor(**options):
 
 
 @pytest.mark.any_precision
-def test_messages(unchecked):
+def test_messages():
     refused(*((call, re.escape(message)) for call, message in MESSAGES))
 
 

@@ -188,7 +188,7 @@ def test_an_estimate_reads_well():
 
 
 @pytest.mark.any_precision
-def test_errors(unchecked):
+def test_errors():
     for options, message in (
         ({"call": "guess"}, "call must be one of 'fit', .*and is 'guess'"),
         ({"solver": "svd"}, "solver must be Spectral"),

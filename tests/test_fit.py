@@ -275,7 +275,7 @@ def test_arguments_by_other_names(name, hint):
 
 
 @pytest.mark.any_precision(False)
-def test_factors_of_whole_numbers_are_those_of_the_same_numbers(unchecked):
+def test_factors_of_whole_numbers_are_those_of_the_same_numbers():
     whole = np.arange(8, dtype=np.int32).reshape(4, 2)
     expected = rls.factorize(KERNEL, whole.astype(DTYPE))
     for X in (jnp.asarray(whole), whole, whole.tolist()):
@@ -534,13 +534,13 @@ REFUSED = [
 ]
 
 
-def test_what_fit_refuses(unchecked):
+def test_what_fit_refuses():
     for options, message in REFUSED:
         call = partial(rls.fit, **{"kernel": KERNEL, "X": X0, "Y": Y0, **options})
         refused((call, re.escape(message)))
 
 
-def test_what_predict_refuses(unchecked):
+def test_what_predict_refuses():
     of_rows = rls.fit(KERNEL, X0, Y0, lams=[1.0])
     of_features = rls.fit(rls.Linear(), X0, Y0, lams=[1.0])
     of_matrix = rls.fit(rls.Precomputed(), np.eye(4), Y0, lams=[1.0])

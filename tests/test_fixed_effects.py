@@ -137,7 +137,7 @@ REFUSED = [
 
 
 @pytest.mark.float64
-def test_what_cannot_be_is_refused_by_name(unchecked):
+def test_what_cannot_be_is_refused_by_name():
     for options, words in REFUSED:
         refused((lambda options=options: rls.fit(rls.Gaussian(0.5), *DATA, **options), words))
     # Shapes are known inside of jit too, and the fit would be NaN.
@@ -217,7 +217,7 @@ def test_update_and_stream_with_fixed_effects():
     assert_close(read.loo_residuals, want.loo_residuals, 1e-9)
 
 
-def test_new_rows_must_bring_levels_that_were_fitted(unchecked):
+def test_new_rows_must_bring_levels_that_were_fitted():
     fit = rls.fit(GAUSSIAN, X, Y, fixed_effects=rls.levels(LABELS), lams=[1.0])
     alone = rls.levels([*LABELS[:13], "z"])
     refused(

@@ -133,8 +133,9 @@ def test_the_matrix_is_never_held():
     assert temporaries >= matrix and re.search(rf"\[{n},{m}\]", text)
 
 
+@pytest.mark.any_precision
 @pytest.mark.parametrize("product", [False, True], ids=["gram", "gram_matmul"])
-def test_messages(product, unchecked):
+def test_messages(product):
     X, Z, V = data()
 
     def call(X, Z, size=None, V=V):

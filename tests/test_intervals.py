@@ -166,7 +166,8 @@ def test_inside_jit():
     assert_derivatives(ends, np.array([WIDTH, 0.3, -0.4]), 1e-6)
 
 
-def test_what_cannot_be(unchecked):
+@pytest.mark.any_precision
+def test_what_cannot_be():
     level = "level must be between 0 and 1, such as 0.9, and holds "
     asked = [
         ({"level": 90}, level + "90"),

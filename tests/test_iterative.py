@@ -246,12 +246,12 @@ def test_without_probes_lam_is_given_or_rows_held_out_choose(data):
         ({"dtype": "many"}, "dtype must be 'float32' or 'float64'"),
     ],
 )
-def test_what_no_iteration_can_be(options, message, unchecked):
+def test_what_no_iteration_can_be(options, message):
     with pytest.raises(ValueError, match=message):
         rls.Iterative(**options)
 
 
-def test_what_does_not_go_with_an_iteration(data, unchecked):
+def test_what_does_not_go_with_an_iteration(data):
     X, Y, _ = data
     narrow = np.asarray(X, np.float32)
     for X_given, options, message in (

@@ -390,7 +390,7 @@ MESSAGES = {
 }
 
 
-def test_messages(unchecked):
+def test_messages():
     refused(*((call, re.escape(words)) for words, call in MESSAGES.items()))
 
 
@@ -405,7 +405,7 @@ def shapes_refused(name, n, d):
 
 
 @EVERY
-def test_parameters_of_other_shapes_are_refused(case, unchecked):
+def test_parameters_of_other_shapes_are_refused(case):
     """By name, as called and under `jax.jit`: they broadcast without a word."""
     n = 4
     X = array(rows(case, n))

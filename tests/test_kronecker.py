@@ -197,7 +197,7 @@ def test_a_loss_sees_residuals_and_labels_as_they_are():
 
 
 @pytest.mark.any_precision
-def test_errors_of_factors_and_settings_name_the_argument(unchecked):
+def test_errors_of_factors_and_settings_name_the_argument():
     two, three, Y = np.eye(2), np.eye(3), np.ones((1, 3))
     factor, single = rls.factor_kronecker(two[:1, :1], three), rls.factor_kronecker([[1]], [[1]])
     make = lambda K1=two, K2=two, **named: lambda: rls.factor_kronecker(K1, K2, **named)
@@ -234,7 +234,7 @@ def test_errors_of_factors_and_settings_name_the_argument(unchecked):
 
 
 @pytest.mark.any_precision
-def test_errors_of_the_call_name_the_argument(unchecked, monkeypatch):
+def test_errors_of_the_call_name_the_argument(monkeypatch):
     missing = np.where(np.arange(20).reshape(4, 5) == 7, np.nan, WIDE.Y)
     indefinite = rls.FunctionKernel(lambda X, Z: 0.5 - X @ Z.T)
     one = {"X1": WIDE.x1[:1], "X2": WIDE.x2[:1], "Y": WIDE.Y[:1, :1]}

@@ -132,7 +132,8 @@ def test_one_column_of_codes_is_of_two_classes():
 CODES = problem(3)[1].astype(DTYPE)
 
 
-def test_what_sets_of_labels_and_p_values_refuse(unchecked):
+@pytest.mark.any_precision
+def test_what_sets_of_labels_and_p_values_refuse():
     X = problem(3)[0].astype(DTYPE)
 
     def conformal(keep=True, X=X, codes=CODES, **named):

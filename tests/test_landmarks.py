@@ -145,7 +145,8 @@ def test_from_rows_and_from_points():
     assert as_landmarks(X, chosen).trace_residual == chosen.trace_residual
 
 
-def test_errors_say_what_to_do(unchecked):
+@pytest.mark.any_precision
+def test_errors_say_what_to_do():
     X, key = data(10), jax.random.key(0)
     asked = {"kernel": GAUSSIAN, "X": X, "num": 3, "key": key}
     choose = lambda **named: lambda: rls.landmarks(**asked | named)

@@ -101,7 +101,7 @@ def test_rows_that_the_others_predict_exactly_give_numbers():
             assert np.isfinite(rls.LogPredictive(scale)(factor, labels, array([1e-6, 1.0]))).all()
 
 
-def test_what_it_refuses(unchecked):
+def test_what_it_refuses():
     words = "scale must be a positive number, by which the kernel is multiplied, or 'loo', and is "
     fit = lambda **named: (
         lambda: rls.fit(KERNEL, X, Y, criterion=rls.log_predictive_density, **named)

@@ -200,7 +200,7 @@ def test_best_lam_at_the_end_of_its_grid_stands_still():
 
 
 @pytest.mark.float64
-def test_best_lam_by_a_loss_of_ones_own(unchecked):
+def test_best_lam_by_a_loss_of_ones_own():
     """Its minimum, and the derivative of that, are those of the loss."""
     X, Y, _ = problem(n=30, seed=2)
     train, quartic = (array(X), array(Y[:, 0])), lambda residuals, labels: residuals**4

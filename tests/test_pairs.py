@@ -203,7 +203,7 @@ def test_what_rounding_may_have_made_of_two_equal_predictions_is_a_tie():
     assert rls.misordered(residual, label)[:, 0].tolist() == [0.5, 1, 0]
 
 
-def test_fits_and_searches_tell_it_too(unchecked):
+def test_fits_and_searches_tell_it_too():
     data = rls.Gaussian(1.0), np.arange(6.0)[:, None], ORDER
     options = {"weights": [1, 0, 1, 0, 0, 1], "criterion": SQUARED}
     refused(

@@ -191,7 +191,7 @@ def test_a_kernel_matrix_takes_the_diagonal_of_new_rows():
     assert_close(found, want, tolerance())
 
 
-def test_what_a_posterior_refuses(unchecked):
+def test_what_a_posterior_refuses():
     scale = "scale must be 'evidence', 'loo' or a positive number, .* is "
     K, kept = gaussian(X, X).astype(DTYPE), "this fit kept no solution, .* fit with keep=True"
     posterior = lambda X=FRESH, **options: lambda: fit().posterior(X, **options)

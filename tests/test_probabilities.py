@@ -129,7 +129,8 @@ def test_the_sigmoid_has_derivatives():
     assert_derivatives(lambda s: rls.fit_sigmoid(s, array(codes)).slope, scores[:, 0], 1e-7)
 
 
-def test_what_does_not_fit_is_refused(unchecked):
+@pytest.mark.any_precision
+def test_what_does_not_fit_is_refused():
     shape = r" must have shape \(n,\) or \(n, t\), one row per row of X, and has shape \(\)"
     sigmoid = lambda *given: lambda: rls.fit_sigmoid(*given)
     classes = lambda each: lambda: rls.class_probabilities(each)

@@ -94,7 +94,7 @@ def test_the_squared_loss_has_slopes(criterion):
     assert_derivatives(error, np.array([-1.0]), 1e-8)
 
 
-def test_what_has_no_order_is_refused(unchecked):
+def test_what_has_no_order_is_refused():
     alone, no_pair = np.arange(N), "no pair of rows of positive weight whose order is known"
     fit = lambda: rls.fit(GAUSSIAN, X, np.ones(N), criterion=rls.PairsOut(), lams=[1.0])
     refused(

@@ -262,5 +262,5 @@ REFUSED = [
 ]
 
 
-def test_what_is_refused(unchecked):
+def test_what_is_refused():
     refused(*REFUSED, error=(ValueError, TypeError))

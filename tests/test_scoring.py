@@ -153,7 +153,7 @@ def test_weights_weigh_scores_as_in_ridge_cv():
 
 
 @pytest.mark.filterwarnings("ignore:Only one class is present")
-def test_what_does_not_go_with_a_scorer_is_refused(unchecked):
+def test_what_does_not_go_with_a_scorer_is_refused():
     fit = lambda **options: lambda: RLSRegressor(**options).fit(X, Y)
     both = "scoring= and store_cv_results= need"
     x, y = np.random.default_rng(0).normal(size=(20, 2)), np.repeat([0, 1], 10)

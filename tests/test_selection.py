@@ -210,7 +210,7 @@ def test_a_selection_goes_on_to_a_fit():
 
 
 @pytest.mark.any_precision
-def test_errors_name_the_argument(unchecked, monkeypatch):
+def test_errors_name_the_argument(monkeypatch):
     def columns(**wrong):
         named = {"X": X, "Y": Y[:, 0], "num": 2, "lam": 0.5}
         return lambda: rls.select_columns(**named | wrong)

@@ -311,7 +311,7 @@ def test_a_lam_at_the_edge_of_its_grid_warns():
 
 
 @ANY_PRECISION
-def test_bad_parameters_and_data(unchecked):
+def test_bad_parameters_and_data():
     fit = lambda **options: lambda: RLSRegressor(**options).fit(X, y)
     given = lambda *data, **named: lambda: RLSRegressor().fit(*data, **named)
     once, folds = (

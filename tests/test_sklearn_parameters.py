@@ -83,7 +83,7 @@ def test_gamma_of_columns_without_spread_is_that_of_equal_ones():
     assert model.kernel_ == rls.Gaussian.from_gamma(0.2)
 
 
-def test_numbers_that_make_no_sense_are_refused(unchecked):
+def test_numbers_that_make_no_sense_are_refused():
     fit = lambda **options: lambda: RLSRegressor(**options).fit(X, Y)
     refused(
         (fit(gamma=-1.0), "'gamma' parameter .* Got -1.0"),
@@ -212,7 +212,7 @@ def test_several_labels_by_folds_and_in_parts():
     refused((lambda: parts.partial_fit(X, NAMES), first))
 
 
-def test_what_is_no_indicator_matrix_is_refused(unchecked):
+def test_what_is_no_indicator_matrix_is_refused():
     fit = lambda labels, **options: lambda: RLSClassifier(**options).fit(X, labels)
     kind = "y must be labels .* or an indicator matrix .*, and is of type 'multiclass-multioutput'"
     refused(
@@ -298,7 +298,7 @@ def test_there_is_none_beside_what_takes_rows():
         assert why in str(error.value.__cause__)
 
 
-def test_parts_that_do_not_go_together(unchecked):
+def test_parts_that_do_not_go_together():
     given, two = RLSRegressor("precomputed", lams=1.0), ["red", "blue"]
     regressor = lambda: RLSRegressor("linear").partial_fit(X, Y)
     classifier = lambda: RLSClassifier("linear")

@@ -193,7 +193,7 @@ def test_slopes_on_dependent_landmarks():
     assert np.isfinite(gradient(100.0, X))
 
 
-def test_errors_say_what_to_do(unchecked):
+def test_errors_say_what_to_do():
     X, three = array(data()[0]), np.arange(3)
     gram, untold = rls.Spectral("gram"), extend.Landmarks(None, X, None)
     told = extend.Landmarks(None, X, jnp.ones(()))

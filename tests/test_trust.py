@@ -83,7 +83,7 @@ MASKED = {
 }
 
 
-def test_masked_values_are_refused_by_name(unchecked):
+def test_masked_values_are_refused_by_name():
     for name, call in MASKED.items():
         refused(call, f"{name.split(',')[0]} is a masked array with 1 masked value")
 
@@ -158,7 +158,7 @@ def fit(kernel, rows=X):
     return lambda: rls.fit(kernel, rows, Y, lams=LAMS)
 
 
-def test_complex_numbers_are_refused_with_their_dtype(unchecked):
+def test_complex_numbers_are_refused_with_their_dtype():
     features = rls.FeatureMap(lambda X: unreal(X, jnp.eye(2, dtype=X.dtype)))
     refused(fit(rls.Gaussian(1 + 1j)), f"Gaussian.width{REAL}complex128")
     width = np.array([1, 1j], np.complex64)
@@ -183,14 +183,14 @@ def test_sparse_rows_are_real_and_in_the_precisions_of_dense_ones():
     refused(fit(rls.Linear(), BCOO.fromdense(half)), f"{OF_ROWS}float16")
 
 
-def test_parameters_that_are_no_numbers(unchecked):
+def test_parameters_that_are_no_numbers():
     for value in ("a", None, object()):
         refused(fit(rls.Gaussian(value)), f"Gaussian.width{REAL}")
         refused(fit(rls.Polynomial(2, value)), "Polynomial.offset must be a real number")
         refused(partial(rls.gram, rls.Gaussian(value), array(X)), f"Gaussian.width{REAL}")
 
 
-def test_an_offset_is_one_finite_number(unchecked):
+def test_an_offset_is_one_finite_number():
     offset = "Polynomial.offset must be"
     refused(fit(rls.Polynomial(2, np.ones(N))), f"{offset} one number, and has shape (8,)")
     refused(fit(rls.Polynomial(2, np.inf)), f"{offset} finite and not negative, and is inf")
@@ -243,7 +243,7 @@ def weighted(weights, rows=X):
     return rls.factorize(KERNEL, rows, weights=weights)
 
 
-def test_leaving_all_of_the_weight_out_raises_by_the_groups_name(unchecked):
+def test_leaving_all_of_the_weight_out_raises_by_the_groups_name():
     all_of = "holds all of the weight"
     message = f"the group of rows 1, 3, 6 {all_of}: without it no row is left to fit an"
     refused(lambda: rls.kfold([0] * N)(factor(), Y, LAMS), "groups holds one label only")
@@ -268,7 +268,7 @@ def test_without_an_intercept_nothing_left_predicts_zero():
     assert_close(got[PLAIN == 1], Y[PLAIN == 1], 1000 * EPS)
 
 
-def test_the_objective_of_one_row_is_undefined(unchecked):
+def test_the_objective_of_one_row_is_undefined():
     one = array(np.eye(N)[2])
     message = "row 2 holds all of the weight: without it no row is left to fit an intercept to"
     refused(lambda: rls.best_lam(KERNEL, X, Y, LAMS, weights=one), message)
@@ -304,7 +304,7 @@ def test_the_best_lam_does_not_depend_on_how_often_the_grid_names_it():
         assert_close(got[1], slope, 1e5 * EPS)
 
 
-def test_a_grid_of_the_wrong_shape_is_refused(unchecked):
+def test_a_grid_of_the_wrong_shape_is_refused():
     wrong, three, shape = [[0.1, 1.0]], np.stack([Y] * 3, 1), "lams must have shape (L,), or (L, "
     for function in (rls.loo, rls.gcv, rls.log_marginal_likelihood, rls.path):
         for labels in (Y, three):
@@ -329,7 +329,7 @@ BROKEN = np.where((np.arange(N)[:, None] == 3) & (np.arange(2) == 0), np.nan, X)
 FIRST = "holds 1 values that are NaN or infinite, the first at index "
 
 
-def test_values_that_are_not_finite_are_named_where_factors_are_made(unchecked):
+def test_values_that_are_not_finite_are_named_where_factors_are_made():
     for solver in (None, rls.Cholesky(), rls.Iterative([0, 1])):
         refused(
             lambda solver=solver: rls.factorize(KERNEL, BROKEN, solver=solver), f"{FIRST}(3, 0)"
@@ -346,7 +346,7 @@ def test_values_that_are_not_finite_are_named_where_factors_are_made(unchecked):
             refused(partial(read, of_gram(np.eye(3)), y, [0.1]), f"Y {FIRST}(2,)")
 
 
-def test_no_numbers_are_no_landmarks(unchecked):
+def test_no_numbers_are_no_landmarks():
     none = np.zeros(0, int)
     refused(
         lambda: rls.factorize(KERNEL, X, landmarks=none),
@@ -354,7 +354,7 @@ def test_no_numbers_are_no_landmarks(unchecked):
     )
 
 
-def test_landmarks_made_by_hand_are_rows(unchecked):
+def test_landmarks_made_by_hand_are_rows():
     rows = "row numbers must be rows of X, 0 to 7, and include -1: negative ones do not count from"
     for indices, message in (
         ([-1, 0], rows),
@@ -373,7 +373,7 @@ def test_landmarks_made_by_hand_are_rows(unchecked):
             refused(partial(door, KERNEL, X, **options), message)
 
 
-def test_validation_outside_of_the_domain_is_refused(unchecked):
+def test_validation_outside_of_the_domain_is_refused():
     kernel, inputs = rls.Sobolev(), np.abs(X[:, :1])
     message = "Sobolev lives on [0, ∞), and the smallest input is"
     held = {"criterion": rls.holdout(-inputs, Y)}

@@ -135,7 +135,8 @@ def test_progress(capsys):
         assert ("tune" in said) == ("landmarks: 100%" in said) == progress == bool(said)
 
 
-def test_errors(unchecked):
+@pytest.mark.any_precision
+def test_errors():
     X, y = problem()
     named = {"kernel": GAUSSIAN, "X": X, "Y": y}
     call = lambda **options: lambda: rls.tune(**named | options)

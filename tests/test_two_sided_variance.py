@@ -130,7 +130,7 @@ def test_inside_jit():
 
 
 @pytest.mark.any_precision
-def test_what_cannot_be(unchecked):
+def test_what_cannot_be():
     posterior = lambda X1=X1, **named: lambda: fit().posterior(X1, X2, **named)
     bare, keep = fit(keep=False), "fit_kronecker with keep=True"
     rows = "row numbers must be"

@@ -108,7 +108,7 @@ def test_a_fit_with_other_rows_is_that_of_a_refit(kind, weights, intercept):
         assert_close(found.trace_residual, again.trace_residual, tolerance(kind) * N)
 
 
-def test_nothing_stays_that_is_no_longer_true(unchecked):
+def test_nothing_stays_that_is_no_longer_true():
     """λ does; what leaves rows out is gone, and plots say so. The fit that was updated is as it
     was.
     """
@@ -256,7 +256,7 @@ def test_whether_rows_were_there_does_not_depend_on_their_units():
 # --------------------------------------------------------------------------------------------------
 
 
-def test_rows_that_cannot_come_or_go(unchecked):
+def test_rows_that_cannot_come_or_go():
     first, on_points = fit("linear", "first"), fit("points", "first")
     rows, rest, left = map(some, ("first", "rest", "gone"))
     few = {"X": rest["X"][:, :2]}

@@ -31,7 +31,7 @@ def test_derivatives_are_finite_at_weight_0(weight):
         assert np.isfinite(np.asarray(jax.jit(derivative(number))(v))).all()
 
 
-def test_weights_and_labels_of_other_shapes_and_values_are_refused(unchecked):
+def test_weights_and_labels_of_other_shapes_and_values_are_refused():
     none, shape = Weights.of(None, 3, DTYPE), r"weights must have shape \(3,\)"
     weights = lambda *values: lambda: Weights.of(values, 3, DTYPE)
     labels = lambda Y: lambda: Labels.of(Y, none, as_fixed_effects(None, True, none))

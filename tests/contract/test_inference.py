@@ -106,7 +106,7 @@ def test_fits_without_rows_and_the_posterior_are_those_of_refits(name, weights, 
 
 
 @pytest.mark.any_precision
-def test_what_a_factor_lacks_is_named(unchecked):
+def test_what_a_factor_lacks_is_named():
     for name, part, method in (
         ("refined", "has no posterior variances", "spread"),
         ("iterative", "has no posterior variances", "spread"),

@@ -117,7 +117,7 @@ def test_nothing_stays_that_is_no_longer_true():
     found = first.update(**some("rest"))
     assert found.lam == first.lam and found.certificate != first.certificate
     assert (found.lams, found.errors, found.error, found.loo_residuals) == (None,) * 4
-    why = "to plot: the rows have changed"
+    why = "to plot, as the rows have changed"
     refused(
         (found.plot, f"there are no errors over λ {why}"),
         (lambda: found.plot_left_out(Y), f"there are no residuals of rows left out {why}"),

@@ -104,6 +104,38 @@ def test_above_the_floor_float32_says_what_float64_says(case):
     ).all() and (off[1] <= 0.05).all()
 
 
+def test_heavy_rows_do_not_raise_the_floor_of_a_cholesky_factor():
+    """It is that of the lighter rows, and above it float32 says what float64 says, as ever; so the
+    search begins below the best λ.
+    """
+    times = np.array([1.0, 3, 10, 100])
+
+    @partial(jax.jit, static_argnums=0)
+    def run(dtype, width, weights, lams):
+        given = jnp.asarray(X, dtype), jnp.asarray(weights, dtype)
+        kernel = rls.Gaussian(jnp.asarray(width, dtype))
+        factor = rls.factorize(kernel, given[0], weights=given[1], solver=rls.Cholesky())
+        floor = factor.precision_floor()
+        lams = floor * jnp.asarray(times, dtype) if lams is None else lams.astype(dtype)
+        return rls.loo(factor, jnp.asarray(Y, dtype), lams), floor, lams
+
+    usual = float(run(jnp.float32, 2.0, np.ones(N, np.float32), None)[1])
+    for width, heavy, ratio in ((0.7, 1, 9e5), (2.0, 1, 1e4), (2.0, 3, 9e5), (2.0, 16, 9e5)):
+        weights = np.where(np.arange(N) < heavy, ratio, 1).astype(np.float32)
+        got, floor, lams = run(jnp.float32, width, weights, None)
+        want = run(jnp.float64, width, weights, lams)[0]
+        off = np.abs(np.asarray(got, float) / want - 1)
+        assert (off <= 0.05).all(), (width, heavy, ratio)
+        assert heavy == 16 or float(floor) <= 4 * usual
+    weights = np.where(np.arange(N) == 7, 1e5, 1)
+    noisy = Y + np.random.default_rng(3).normal(size=N).astype(np.float32)
+    kernel, options = rls.Gaussian(2.0), {"weights": weights, "lams": "search"}
+    want = rls.fit(kernel, X.astype(float), noisy.astype(float), **options)
+    options["weights"] = weights.astype(np.float32)
+    got = rls.fit(rls.Gaussian(np.float32(2.0)), X, noisy, **options)
+    assert float(got.error) <= 1.05 * float(want.error)
+
+
 def test_above_the_floor_float32_says_what_float64_says_with_the_same_ridge(monkeypatch):
     """Where K_RR is singular to float32: what the ridge itself does is told by `ridge_effect`.
     Beside it the same is promised, of GCV too.

@@ -31,6 +31,10 @@ from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.problem.weights import Weights
 from jaxrls.support.pytrees import pytree
 
+# Rows that may be left out of the floor, as heavy and independent; and the share of itself that
+# such a row keeps when the heavier ones are projected out.
+HEAVIEST, ALONE = 64, 0.01
+
 
 class DualOneByOne(OneByOne):
     """All of G = K̃ + λI at one λ after another; the fixed effects are projected out as in
@@ -99,8 +103,11 @@ class CholeskyGram(DualOneByOne):
 
     @property
     def report(self):
-        """With the floor from the diagonal of K: a Cholesky factor is rounded entry by entry."""
-        largest = jnp.max(jnp.diagonal(self.weights.scale_both(jax.lax.stop_gradient(self.K))))
+        """With the floor from the diagonal of K̃: a Cholesky factor is rounded entry by entry."""
+        K = self.weights.scale_both(jax.lax.stop_gradient(self.K))
+        largest = jnp.max(jnp.diagonal(K))
+        if self.weights.values is not None:
+            largest = jnp.minimum(largest, 3 * _largest_that_costs(K))
         floor = 6 * rounding(self.weights.count, largest[None])
         return Report(self.name, floor, jnp.zeros((), self.dtype))
 
@@ -202,6 +209,23 @@ class RefinedGram(CholeskyGram):
         e = (at.r / at.R)[None] if plain else solution.residuals(lams, groups)
         found = Coefficients(at.coef[None], *self.fixed.split(at.beta[None]))
         return Outcome(found, e, self.weights.count - at.dof[None], run=run)
+
+
+def _largest_that_costs(K: Float[Array, "n n"]) -> Float[Array, ""]:
+    """The largest entry on the diagonal of K̃ but for heavy rows that do not depend on heavier ones.
+
+    Rows and columns can be scaled without a change to how a Cholesky factor is rounded. A row that
+    keeps a share of itself when heavier ones are projected out is as exact as if it were light, and
+    costs the lighter rows nothing. The last of the heaviest counts, as lighter ones are not asked.
+    """
+    count = min(HEAVIEST, len(K))
+    d, rows = jax.lax.top_k(jnp.diagonal(K), count)
+    scale = 1 / jnp.sqrt(jnp.where(d > 0, d, 1))
+    correlations = K[rows][:, rows] * scale * scale[:, None]
+    jitter = jnp.eye(count, dtype=K.dtype) * ALONE / 10
+    shares = jnp.diagonal(jnp.linalg.cholesky(correlations + jitter)) ** 2
+    costs = (shares <= ALONE).at[-1].set(True)
+    return jnp.max(jnp.where(costs, d, 0))
 
 
 def whitened(U: Float[Array, "n q"], H: Float[Array, "n q"]):

@@ -55,7 +55,7 @@ def _finished(ax, **words):
     return ax
 
 
-def _on_diagonal(ax, x, y, style: str, label: list[str], start: float, **words):
+def _on_diagonal(ax, x, y, style: str, label: list[str], start, **words):
     """One line for each target, labelled, with its number where there are several, and the diagonal
     where x and y agree.
     """

@@ -25,6 +25,7 @@ from jaxrls.linalg.inverses import (
     refined_solve_diag,
     solve_diag,
     triangular_inverse,
+    whitened,
 )
 from jaxrls.linalg.products import matmul, power_of_two
 from jaxrls.problem.fixed_effects import FixedEffects
@@ -226,16 +227,3 @@ def _largest_that_costs(K: Float[Array, "n n"]) -> Float[Array, ""]:
     shares = jnp.diagonal(jnp.linalg.cholesky(correlations + jitter)) ** 2
     costs = (shares <= ALONE).at[-1].set(True)
     return jnp.max(jnp.where(costs, d, 0))
-
-
-def whitened(U: Float[Array, "n q"], H: Float[Array, "n q"]):
-    """UL⁻ᵀ and L⁻¹ with LLᵀ = HᵀU, so that U(HᵀU)⁻¹Uᵀ is the product of the first with its
-    transpose. A column of H that is 0, as of a level without weight, is ignored.
-    """
-    S = matmul(H.T, U)
-    if len(S) == 1:
-        root = 1 / jnp.sqrt(S)
-    else:
-        empty = (jnp.sum(H * H, axis=0) == 0).astype(S.dtype)
-        root = triangular_inverse(jnp.linalg.cholesky(S + jnp.diag(empty)))
-    return matmul(U, root.T), root

@@ -1,18 +1,7 @@
 """The full kernel matrix without storing it, for more rows than K can be factored for: conjugate
-gradients by products K·V in blocks, preconditioned by the fit on landmarks. Coefficients are
-accurate to a tolerance, and the leave-one-out error is an estimate.
-
-It needs the diagonal of P = (K̃ + λI)⁻¹, K̃ = √v K √v. A first part is exact: the diagonal of P̂ =
-(K̂ + λ'I)⁻¹ on the landmarks, with λ' − λ the mean diagonal of K − K̂. The rest is the mean of
-g ∘ (P − P̂)g over probes g, random vectors of ±1, which are solved for together with the labels.
-More landmarks or probes make its standard error smaller.
-
-Bias: a held-out residual c/p, and its loss, are not linear in p, so that they are biased even where
-the estimate p̂ is not, and biases do not average out over rows. With v the variance of p̂, cp̂/(p̂²
-+ v) corrects c/p to first order and is never larger than c/2√v; subtracting half the loss's second
-derivative times the variance (cp̂)²v/(p̂² + v)³ corrects the loss. At λ far too small this noise
-hides many rows, and the corrected residuals would look like a small error. The upward bias is then
-kept."""
+gradients by products K·V in blocks, with an approximate inverse from landmarks and blocks of near
+rows. Predictions are accurate to a share of the residuals of the fit, and the leave-one-out error
+is an estimate, from random vectors that are solved for together with the labels."""
 
 import math
 from functools import partial
@@ -24,61 +13,58 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxrls.factors.contract import Coefficients, Factor, Outcome, Report, Solver
 from jaxrls.factors.expansion import AtPoints, Expansion
-from jaxrls.factors.landmark_spectrum import solve_subset
+from jaxrls.factors.near_inverse import Near, NearInverse
+from jaxrls.factors.probed import calibrated
 from jaxrls.factors.solvers import check_no_landmarks
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.conjugate import Run, conjugate_gradients
-from jaxrls.linalg.products import matmul, transposed_matmul
+from jaxrls.linalg.decompositions import rounding
+from jaxrls.linalg.products import transposed_matmul
 from jaxrls.problem.fixed_effects import FixedEffects
-from jaxrls.problem.labels import Labels
 from jaxrls.problem.landmarks import as_landmarks, without_trace
 from jaxrls.problem.weights import Weights
-from jaxrls.rows.blocks import default_block_size, map_rows
 from jaxrls.rows.gram import kernel_times
 from jaxrls.rows.rows import Rows
 from jaxrls.support.checks import check_whole
 from jaxrls.support.pytrees import pytree, static
 
-# Where the residual of any column is above this share of its right-hand side, what follows from it
-# is NaN: not one digit would be right.
-USELESS = 0.1
-# Where the estimate of more than this share of rows is not twice its standard error, bias is left
-# in: too large an error is chosen by nobody.
-HIDDEN = 0.02
+# Where fitted values are off by more than this share of the residuals, what follows is NaN.
+USELESS = 0.5
 
 
 @pytree
 class Iterative(Solver):
-    """Solve with all of K by conjugate gradients that start from a fit on landmarks: for more rows
-    than K can be factored for.
+    """Solve with all of K by conjugate gradients, for more rows than K can be factored for.
 
-    (K̃ + λI) c̃ = √v y is solved for all λ, targets and probes together, K̃ = √v K √v. A probe is a
-    random vector of ±1. Each step is a product of K with L (t + probes) columns.
+    (K̃ + λI) c̃ = √v y is solved for one λ after another, for targets and probes together, K̃ = √v K
+    √v. A probe is a random vector of ±1. Each step is a product of K with t + probes columns. An
+    approximate inverse, from landmarks and from blocks of near rows, makes steps few: some tens.
 
     Args:
         landmarks: those of the preconditioner, as in `landmarks=` of `fit`; in `factorize` not as a
             number. Default 10√n, at most 3000.
-        tol: the relative residual at which to stop.
+        tol: how far fitted values may be off, as a share of the residuals of the fit, root mean
+            square.
         steps: the largest number of steps.
-        probes: how many random vectors to use for the leave-one-out error, 2 or more; as many as
+        probes: how many random vectors to use for the leave-one-out error, 3 or more; as many as
             rows make it exact. 0 is cheaper, where λ is given or chosen by held-out rows: held-out
             residuals and degrees of freedom are then None.
         dtype: of K's entries and products, such as "float32", with vectors in that of X; by default
             that of X as well.
         key: a JAX random key for the probes, by default the same every time.
 
-    **Source**: Rudi, Carratino and Rosasco 2017, with the landmarks' own fit as preconditioner;
-    Epperly, Tropp and Webber 2024 for diagonals.
+    **Source**: Snelson and Ghahramani 2007 for the approximate inverse; Hutchinson 1990 for random
+    vectors; Epperly, Tropp and Webber 2024 for their control variate.
 
     >>> import jaxrls as rls
     >>> rls.Iterative(landmarks=500, steps=40, dtype="float32").probes
-    32
+    8
     """
 
     landmarks: Any = None
-    tol: float = static(default=1e-4)
+    tol: float = static(default=0.02)
     steps: int = static(default=200)
-    probes: int = static(default=32)
+    probes: int = static(default=8)
     dtype: Any = static(default=None)
     key: PRNGKeyArray | None = None
 
@@ -86,8 +72,10 @@ class Iterative(Solver):
         check_whole("steps", self.steps)
         if self.probes != 0:
             check_whole("probes", self.probes)
-        if self.probes == 1:
-            raise ValueError("probes must be 0, or at least 2 for a standard error, and is 1")
+        if self.probes in (1, 2):
+            raise ValueError(
+                f"probes must be 0, or at least 3 for a standard error, and is {self.probes}"
+            )
         if not 0 < self.tol < 1:
             raise ValueError(f"tol must be a number between 0 and 1, and is {self.tol!r}")
         if self.dtype not in (None, "float32", "float64"):
@@ -110,14 +98,15 @@ class Iterative(Solver):
                 "out, or give X in float64"
             )
         chosen = without_trace(as_landmarks(rows, self.landmarks))
-        data = Labels.none(weights, fixed), weights, fixed
-        options: dict = {"leave": False, "block_size": block_size}
-        near: Any = solve_subset(kernel, rows, chosen, *data, **options).factor
-        report = Report("iterative", near.report.floor, jnp.zeros((), rows.dtype))
-        begun = near.left_vectors(), near.s, report, near.trace_residual
+        H = weights.scale(fixed.basis(fixed.rows, rows.shape[0]))
+        near = Near.of(kernel, rows.dense(), chosen.points, weights, H)
+        largest = jnp.linalg.norm(transposed_matmul(near.B, near.B))  # at least K̂'s largest
+        floor = 2 * rounding(weights.count, largest[None])
+        report = Report("iterative", floor, jnp.zeros((), rows.dtype))
         signs = self.signs(rows.shape[0], rows.dtype)  # 0 for rows of weight 0
-        own = jnp.where(weights.used[:, None], signs, 0), self, block_size
-        factor = IterativeGram(kernel, rows, weights, fixed, AtPoints(rows.dense()), *begun, *own)
+        signs = jnp.where(weights.used[:, None], signs, 0)
+        made = kernel, rows, weights, fixed, AtPoints(rows.dense()), near, report, signs
+        factor = IterativeGram(*made, self, block_size)
         return factor.solve_labels(labels)
 
     def enough(self, n: int) -> int:
@@ -152,10 +141,8 @@ class IterativeGram(Factor):
     weights: Weights
     fixed: FixedEffects
     expansion: Expansion
-    U: Float[Array, "n r"]  # of the fit on landmarks: the preconditioner
-    s: Float[Array, " r"]
+    near: Near
     report: Report
-    left_over: Float[Array, ""]  # what landmarks leave of the trace of K̃
     signs: Float[Array, "n p"]
     iteration: Iterative
     block_size: int | None = static()
@@ -165,14 +152,9 @@ class IterativeGram(Factor):
         """Whether there are probes."""
         return self.signs.shape[1] > 0
 
-    @property
-    def own(self) -> Float[Array, " n"]:
-        """The diagonal of K̃."""
-        return self.weights.array * self.kernel.diag(self.rows.dense())
-
     def trace(self):
         """Σ vᵢ Kᵢᵢ, an upper bound."""
-        return jnp.sum(self.own)
+        return jnp.sum(self.weights.array * self.kernel.diag(self.rows.dense()))
 
     def times_kernel(self, V: Float[Array, "n *k"]):
         """K V, with entries and products in the dtype that was asked for."""
@@ -181,71 +163,53 @@ class IterativeGram(Factor):
         kernel, X, flat = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), data)
         return kernel_times(kernel, X, X, flat, self.block_size).astype(self.dtype).reshape(V.shape)
 
-    def solve_columns(self, lams: Float[Array, " k"], B: Float[Array, "n k"]):
-        """P̃ B with a λ for each column, NaN where its residual is too large to be of use; and how
-        the iteration went.
+    def solve_columns(self, lam, inverse: NearInverse, B: Float[Array, "n k"]):
+        """P̃ B at λ, NaN where fitted values are too far off to be of use; and how the iteration
+        went.
+
+        With r what is left of b, fitted values are off by K̃P̃r = r − λP̃r.
         """
         centred = partial(self.fixed.project, self.weights)
 
         def apply(V):
             K_V = self.weights.scale(self.times_kernel(self.weights.scale(centred(V))))
-            return centred(K_V) + lams * V
+            return centred(K_V) + lam * V
 
-        tol, steps = self.iteration.tol, self.iteration.steps
-        near = partial(self.near_inverse, lams)
-        X, run = conjugate_gradients(apply, centred(B), near, tol=tol, steps=steps)
+        def measure(X, R, near):
+            off = jnp.linalg.norm(R - lam * near, axis=0)
+            return jnp.where(off > 0, off / (lam * jnp.linalg.norm(X, axis=0)), 0)
+
+        options: dict = {"tol": self.iteration.tol, "steps": self.iteration.steps}
+        X, run = conjugate_gradients(apply, centred(B), inverse, measure=measure, **options)
         return jnp.where(run.residuals <= USELESS, X, jnp.nan), run
 
-    def kept(self, lams):
-        """λ (k,), raised to the floor of the fit on landmarks, and s/(s + λ) of each, (r, k)."""
-        lams = jnp.maximum(lams, self.report.floor)
-        return lams, self.s[:, None] / (self.s[:, None] + lams)
-
-    def near_inverse(self, lams, V: Float[Array, "n k"]):
-        """P̂ V = (I − HHᵀ − U diag(s/(s + λ)) Uᵀ) V/λ, the inverse on landmarks, with a λ for each
-        column.
-        """
-        lams, kept = self.kept(lams)
-        across = matmul(self.U, kept * transposed_matmul(self.U, V))
-        return (self.fixed.project(self.weights, V) - across) / lams
-
     def at(self, solution, lams, probes: bool = True) -> "SolvedColumns":
-        """Everything at λ (L, k) by one iteration: columns of labels for every λ, then of signs."""
+        """Everything at λ (L, k), one iteration after another."""
         (L, k), (n, t) = lams.shape, solution.state.shape
-        p = self.signs.shape[1] if probes else 0
-        labels, signs = jnp.tile(solution.state, (1, L)), jnp.tile(self.signs[:, :p], (1, L * k))
-        of_labels, lam = jnp.broadcast_to(lams, (L, t)).ravel(), jnp.repeat(lams, p)
-        columns = jnp.concatenate([labels, signs], axis=1)
-        X, run = self.solve_columns(jnp.concatenate([of_labels, lam]), columns)
-        dual, solved = X[:, : L * t].reshape(n, L, t), X[:, L * t :]
-        if not p:
-            return SolvedColumns(dual, run)
-        # λ plus what landmarks leave out brings P̂ nearer to P̃, and its diagonal seldom far below.
-        extra = self.left_over / self.weights.count
-        probed = lam * signs * (solved - self.near_inverse(lam + extra, signs))
-        probed = probed.reshape(n, L, k, p)
-        h = self.fixed.leverage(self.fixed.rows, self.weights.array)
-        left, flat = (1 - h)[:, None], lams.ravel()
-        near, kept = self.kept(flat + extra)
-        square = map_rows(
-            lambda U: matmul(U * U, kept), self.U, default_block_size(n, 8 * len(self.s))
-        )
-        estimate = (flat / near * (left - square)).reshape(n, L, k)
-        # A lower bound of λ diag P̃, by |a|⁴ ≤ (aᵀGa)(aᵀP̃a) with a the projection of a unit
-        # vector off the fixed effects, where √aᵀK̃a ≤ √K̃ᵢᵢ + √(hᵢ tr K̃).
-        far = (jnp.sqrt(self.own) + jnp.sqrt(h * self.trace()))[:, None] ** 2
-        least = (left**2 * flat / (left * flat + far)).reshape(n, L, k)
-        R = jnp.clip(estimate + jnp.mean(probed, axis=-1), least, 1)
-        variance = jnp.var(probed, axis=-1, ddof=1) / p * int(p < n)
-        hidden = jnp.sum(variance > R**2 / 4, axis=0, dtype=self.dtype)
-        variance = jnp.where(hidden <= HIDDEN * self.weights.count, variance, 0)
-        second = R**2 + variance
-        e = self.weights.unscale(lams * dual * R / second)
-        slope = (variance - R**2) / (second * R)
-        changes = (e * slope)[..., None] * probed * int(p < n) / p**0.5
-        spread = e * jnp.sqrt(variance / second)
-        dof = jnp.sum(jnp.where(self.weights.used[:, None, None], 1 - R, 0), axis=0)
-        return SolvedColumns(dual, run, dof, e, spread, changes)
+        signs = self.signs[:, : self.signs.shape[1] * probes]
+        labels = jnp.moveaxis(solution.state.reshape(n, k, t // k), 1, 0)
+        used, p = self.weights.used, signs.shape[1]
+
+        def one(given):
+            lam, Y = given
+            inverse = self.near.at(jnp.maximum(lam, self.report.floor))
+            X, run = self.solve_columns(lam, inverse, jnp.concatenate([Y, signs], axis=1))
+            dual, solved = X[:, : t // k], X[:, t // k :]
+            if not p:
+                return SolvedColumns(dual, run)
+            if p == n:
+                R = jnp.where(used, jnp.mean(lam * signs * solved, axis=1), 1)[None]
+                found = R, jnp.ones((1, t // k), R.dtype)
+            else:
+                near = jnp.clip(lam * inverse.diagonal, jnp.finfo(lam.dtype).eps, 1)
+                probed = lam * signs * (solved - inverse(signs)) + near[:, None]
+                found = calibrated(probed, near, lam * dual, used)
+            e = jax.vmap(lambda R, by: self.weights.unscale(lam * dual / R[:, None] * by))(*found)
+            dof = jnp.sum(jnp.where(used, 1 - found[0][0], 0))
+            return SolvedColumns(dual, run, dof, e[0], e[1:])
+
+        pairs = lams.ravel(), jnp.tile(labels, (L, 1, 1))
+        return SolvedColumns.arranged(jax.lax.map(one, pairs), L, k)
 
     def dual(self, solution, lams):
         """c̃ alone, (n, L, t)."""
@@ -305,27 +269,44 @@ class IterativeGram(Factor):
 class SolvedColumns:
     """Results of one iteration: c̃ at every λ, and how the iteration went.
 
-    With probes also: degrees of freedom; e = λc̃/(λ diag P̃ √v), corrected for the bias from the
-    variance of the estimated diagonal; its standard deviation from that variance; and its
-    first-order change with each probe.
+    With probes also: degrees of freedom; held-out residuals; and the same without each probe.
     """
 
     dual: Float[Array, "n L t"]
     run: Run
     dof: Any = None  # (L, k)
     e: Any = None  # (n, L, t)
-    spread: Any = None
-    changes: Any = None  # (n, L, t, p)
+    others: Any = None  # (p, n, L, t)
+
+    @classmethod
+    def arranged(cls, each: "SolvedColumns", L: int, k: int) -> "SolvedColumns":
+        """From one for every λ and target."""
+
+        def columns(a):
+            a = a.reshape(L, k, *a.shape[1:])
+            return jnp.moveaxis(a, (0, 1), (-3, -2)).reshape(*a.shape[2:-1], L, -1)
+
+        def run(a):
+            return jnp.moveaxis(a, 0, -2).reshape(*a.shape[1:-1], -1)
+
+        residuals, history, reason = map(
+            run, (each.run.residuals, each.run.history, each.run.reason)
+        )
+        went = Run(residuals, history, jnp.max(each.run.steps), reason)
+        if each.dof is None:
+            return cls(columns(each.dual), went)
+        return cls(
+            columns(each.dual), went, each.dof.reshape(L, k), columns(each.e), columns(each.others)
+        )
 
 
 def _sums(solution, at: SolvedColumns, fn):
-    """Σ `fn` over held-out rows, corrected for the bias that the variance of residuals gives a
-    curved loss; and its standard error, from how much it varies with the random signs.
-    """
+    """Σ `fn` over held-out rows, and its standard error by the jackknife over probes."""
     over_lams = jax.vmap(fn, in_axes=(1, None, None))
     total = lambda e: over_lams(e, solution.labels.Y, solution.factor.weights.array)
-    along = lambda change: lambda e: jax.jvp(total, (e,), (change,))[1]
-    curvature = jax.jvp(along(at.spread), (at.e,), (at.spread,))[1]
-    each = jax.vmap(lambda change: along(change)(at.e), in_axes=3)(at.changes)
-    error = jax.tree.map(lambda a: jnp.std(a, axis=0, ddof=1), each)
-    return jax.tree.map(lambda a, b: a - b / 2, total(at.e), curvature), error
+    every, p = total(at.e), max(len(at.others), 1)
+
+    def error(all_, without):
+        return jnp.sqrt((p - 1) / p * jnp.sum((without - all_) ** 2, axis=0))
+
+    return every, jax.tree.map(error, every, jax.lax.map(total, at.others))

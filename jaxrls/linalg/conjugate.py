@@ -43,23 +43,30 @@ def conjugate_gradients(
     B: Float[Array, "n k"],
     precondition: Callable,
     *,
+    measure: Callable | None = None,
     tol: float = 1e-6,
     steps: int = 200,
 ) -> tuple[Float[Array, "n k"], Run]:
     """X of A X = B for a symmetric positive definite A, column by column with shared products.
 
     `apply(V)` is A V and `precondition(R)` M R with M near A⁻¹, also symmetric positive definite,
-    for V and R (n, k): column j may have an A and an M of its own. A column has converged where ‖b
-    − A x‖ ≤ tol ‖b‖ by the recurrence, and 2 tol ‖b‖ by one more product in the end: rounding hides
-    itself from a recurrence. **Cost** one product and one preconditioning a step. **Source**:
+    for V and R (n, k). A column has converged where its `measure(X, R, MR)` with R = B − A X is at
+    most `tol` by the recurrence, and 2 `tol` by one more product in the end: rounding hides itself
+    from a recurrence. The measure is ‖r‖/‖b‖ by default. **Cost** one product and one preconditioning a step. **Source**:
     Hestenes and Stiefel 1952; Golub and Van Loan 2013, algorithm 11.5.1."""
     length, k = jnp.linalg.norm(B, axis=0), B.shape[1]
     unit, Z = jnp.where(length > 0, length, 1), precondition(B)
+    if measure is None:
+        measure = lambda X, R, Z: jnp.linalg.norm(R, axis=0) / unit
     # A column's reason is ALL_STEPS while it goes on.
     start = (
         jnp.zeros((), int),  # number of steps
         (jnp.zeros_like(B), B, Z, jnp.sum(B * Z, axis=0)),  # x, r, direction, rᵀMr
-        (jnp.zeros_like(B), length / unit, jnp.zeros(k, int)),  # the best x, its ‖r‖, its step
+        (
+            jnp.zeros_like(B),
+            jnp.where(length > 0, jnp.inf, 0),
+            jnp.zeros(k, int),
+        ),  # the best x, its measure and step
         jnp.where(length > 0, ALL_STEPS, CONVERGED),
         jnp.full((steps, k), jnp.nan, B.dtype),
     )
@@ -76,7 +83,8 @@ def conjugate_gradients(
         moving = going & sound
         alpha = jnp.where(moving, weight / jnp.where(sound, curvature, 1), 0)
         X, R = X + alpha * P, R - alpha * product
-        relative = jnp.linalg.norm(R, axis=0) / unit
+        Z = precondition(R)
+        relative = measure(X, R, Z)
         better = moving & (relative < best[1])
         best = jax.tree.map(partial(jnp.where, better), (X, relative, number), best)
         _, smallest, since = best
@@ -85,14 +93,14 @@ def conjugate_gradients(
             [~sound, relative <= tol, stalled], [INDEFINITE, CONVERGED, STALLED], ALL_STEPS
         )
         history = history.at[number].set(jnp.where(going, relative, jnp.nan))
-        Z = precondition(R)
         new = jnp.sum(R * Z, axis=0)
         P = jnp.where(moving, Z + new / jnp.where(weight > 0, weight, 1) * P, P)
         reason = jnp.where(going, now, reason)
         return number + 1, (X, R, P, new), best, reason, history
 
     number, _, (X, *_), reason, history = jax.lax.while_loop(unfinished, step, start)
-    left = jnp.linalg.norm(B - apply(X), axis=0) / unit
+    R = B - apply(X)
+    left = measure(X, R, precondition(R))
     left = jnp.where(jnp.isfinite(left), left, 1)  # no more than at the beginning
     reason = jnp.where((reason == CONVERGED) & ~(left <= 2 * tol), STALLED, reason)
     return X, Run(left, history, number, reason)

@@ -216,3 +216,16 @@ refined_inverse.defjvp(rule_of_inverse(refined_inverse))
 refined_solve_diag.defjvp(
     rule_of_solve_diag(refined_solve_diag, refined_inverse), symbolic_zeros=True
 )
+
+
+def whitened(U: Float[Array, "n q"], H: Float[Array, "n q"]):
+    """UL⁻ᵀ and L⁻¹ with LLᵀ = HᵀU, so that U(HᵀU)⁻¹Uᵀ is the product of the first with its
+    transpose. A column of H that is 0, as of a level without weight, is ignored.
+    """
+    S = matmul(H.T, U)
+    if len(S) == 1:
+        root = 1 / jnp.sqrt(S)
+    else:
+        empty = (jnp.sum(H * H, axis=0) == 0).astype(S.dtype)
+        root = triangular_inverse(jnp.linalg.cholesky(S + jnp.diag(empty)))
+    return matmul(U, root.T), root

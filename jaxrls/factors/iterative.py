@@ -18,7 +18,6 @@ from jaxrls.factors.probed import calibrated
 from jaxrls.factors.solvers import check_no_landmarks
 from jaxrls.kernels.kernel import Kernel
 from jaxrls.linalg.conjugate import Run, conjugate_gradients
-from jaxrls.linalg.decompositions import rounding
 from jaxrls.linalg.products import transposed_matmul
 from jaxrls.problem.fixed_effects import FixedEffects
 from jaxrls.problem.landmarks import as_landmarks, without_trace
@@ -100,8 +99,9 @@ class Iterative(Solver):
         chosen = without_trace(as_landmarks(rows, self.landmarks))
         H = weights.scale(fixed.basis(fixed.rows, rows.shape[0]))
         near = Near.of(kernel, rows.dense(), chosen.points, weights, H)
+        # Of products: no eigenvector is computed, and their rounding is that of one sum.
         largest = jnp.linalg.norm(transposed_matmul(near.B, near.B))  # at least K̂'s largest
-        floor = 2 * rounding(weights.count, largest[None])
+        floor = 2 * float(jnp.finfo(rows.dtype).eps) * largest
         report = Report("iterative", floor, jnp.zeros((), rows.dtype))
         signs = self.signs(rows.shape[0], rows.dtype)  # 0 for rows of weight 0
         signs = jnp.where(weights.used[:, None], signs, 0)

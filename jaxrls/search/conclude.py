@@ -61,6 +61,9 @@ def conclude(
         left = Outcome(solution.coefficients(at), None, solution.dof(at))
     else:
         left = solution.outcome(at, criterion.groups, criterion.total)
+        if error is None and left.total is not None:
+            errors = drop(left.total / factor.weights.total)
+            error, table = jnp.mean(errors) if lam.ndim == 0 else errors[0], (table[0], errors)
         if left.error is not None and criterion.smooth:  # a step has no useful slope
             standard_error = jnp.mean(left.error) if error.ndim == 0 else left.error[0]
             standard_error = standard_error / factor.weights.total

@@ -29,6 +29,8 @@ from jaxrls.support.pytrees import pytree, static
 
 # Where fitted values are off by more than this share of the residuals, what follows is NaN.
 USELESS = 0.5
+# Signs in all probes together that tell leverages well enough.
+ENOUGH = 2**14
 
 
 @pytree
@@ -46,7 +48,7 @@ class Iterative(Solver):
             square.
         steps: the largest number of steps.
         probes: how many random vectors to use for the leave-one-out error, 3 or more; as many as
-            rows make it exact. 0 is cheaper, where λ is given or chosen by held-out rows: held-out
+            rows make it exact. Default 8, and more for fewer than 2000 rows. 0 is cheaper, where λ is given or chosen by held-out rows: held-out
             residuals and degrees of freedom are then None.
         dtype: of K's entries and products, such as "float32", with vectors in that of X; by default
             that of X as well.
@@ -56,20 +58,20 @@ class Iterative(Solver):
     vectors; Epperly, Tropp and Webber 2024 for their control variate.
 
     >>> import jaxrls as rls
-    >>> rls.Iterative(landmarks=500, steps=40, dtype="float32").probes
-    8
+    >>> rls.Iterative(landmarks=500, steps=40, dtype="float32").tol
+    0.02
     """
 
     landmarks: Any = None
     tol: float = static(default=0.02)
     steps: int = static(default=200)
-    probes: int = static(default=8)
+    probes: int | None = static(default=None)
     dtype: Any = static(default=None)
     key: PRNGKeyArray | None = None
 
     def __post_init__(self):
         check_whole("steps", self.steps)
-        if self.probes != 0:
+        if self.probes:
             check_whole("probes", self.probes)
         if self.probes in (1, 2):
             raise ValueError(
@@ -113,14 +115,19 @@ class Iterative(Solver):
         """The default number of landmarks for n rows."""
         return min(n, 3000, math.ceil(10 * n**0.5))
 
+    def vectors(self, n: int) -> int:
+        """The number of probes for n rows."""
+        return max(8, ENOUGH // n) if self.probes is None else self.probes
+
     def signs(self, n: int, dtype) -> Float[Array, "n p"]:
         """The random signs, one column for each probe; where there are at least as many probes as
         rows √n I, which gives the diagonal exactly.
         """
-        if self.probes >= n:
+        probes = self.vectors(n)
+        if probes >= n:
             return n**0.5 * jnp.eye(n, dtype=dtype)
         key = jax.random.key(0) if self.key is None else self.key
-        return jax.random.rademacher(key, (n, self.probes), dtype)
+        return jax.random.rademacher(key, (n, probes), dtype)
 
 
 @pytree
@@ -177,7 +184,7 @@ class IterativeGram(Factor):
 
         def measure(X, R, near):
             off = jnp.linalg.norm(R - lam * near, axis=0)
-            return jnp.where(off > 0, off / (lam * jnp.linalg.norm(X, axis=0)), 0)
+            return jnp.where(off == 0, 0, off / (lam * jnp.linalg.norm(X, axis=0)))
 
         options: dict = {"tol": self.iteration.tol, "steps": self.iteration.steps}
         X, run = conjugate_gradients(apply, centred(B), inverse, measure=measure, **options)
@@ -284,7 +291,7 @@ class SolvedColumns:
 
         def columns(a):
             a = a.reshape(L, k, *a.shape[1:])
-            return jnp.moveaxis(a, (0, 1), (-3, -2)).reshape(*a.shape[2:-1], L, -1)
+            return jnp.moveaxis(a, (0, 1), (-3, -2)).reshape(*a.shape[2:-1], L, k * a.shape[-1])
 
         def run(a):
             return jnp.moveaxis(a, 0, -2).reshape(*a.shape[1:-1], -1)

@@ -52,21 +52,18 @@ def conjugate_gradients(
     `apply(V)` is A V and `precondition(R)` M R with M near A⁻¹, also symmetric positive definite,
     for V and R (n, k). A column has converged where its `measure(X, R, MR)` with R = B − A X is at
     most `tol` by the recurrence, and 2 `tol` by one more product in the end: rounding hides itself
-    from a recurrence. The measure is ‖r‖/‖b‖ by default. **Cost** one product and one preconditioning a step. **Source**:
-    Hestenes and Stiefel 1952; Golub and Van Loan 2013, algorithm 11.5.1."""
-    length, k = jnp.linalg.norm(B, axis=0), B.shape[1]
-    unit, Z = jnp.where(length > 0, length, 1), precondition(B)
+    from a recurrence. The measure is ‖r‖/‖b‖ by default. **Cost** one product and one
+    preconditioning a step. **Source**: Hestenes and Stiefel 1952; Golub and Van Loan 2013,
+    algorithm 11.5.1."""
+    length, k, Z = jnp.linalg.norm(B, axis=0), B.shape[1], precondition(B)
     if measure is None:
-        measure = lambda X, R, Z: jnp.linalg.norm(R, axis=0) / unit
+        measure = lambda X, R, Z: jnp.linalg.norm(R, axis=0) / jnp.where(length > 0, length, 1)
     # A column's reason is ALL_STEPS while it goes on.
     start = (
         jnp.zeros((), int),  # number of steps
         (jnp.zeros_like(B), B, Z, jnp.sum(B * Z, axis=0)),  # x, r, direction, rᵀMr
-        (
-            jnp.zeros_like(B),
-            jnp.where(length > 0, jnp.inf, 0),
-            jnp.zeros(k, int),
-        ),  # the best x, its measure and step
+        # The best x, its measure and its step.
+        (jnp.zeros_like(B), measure(jnp.zeros_like(B), B, Z), jnp.zeros(k, int)),
         jnp.where(length > 0, ALL_STEPS, CONVERGED),
         jnp.full((steps, k), jnp.nan, B.dtype),
     )

@@ -35,7 +35,7 @@ WORDS = {
     "subset": "the landmarks' matrices and rows",
     "cholesky features": "the features' covariance, its factors and blocks of rows",
     "cholesky landmarks": "the landmarks' matrices and blocks of rows",
-    "iterative": "landmarks' rows and vectors for λ × (targets + probes)",
+    "iterative": "rows of landmarks, blocks of near rows, and vectors for targets and probes",
 }
 
 
@@ -149,7 +149,7 @@ def estimate(
     check_explicit(solver, kernel, explicit)
     probes, gradient, t = 0, call == "gradient", targets
     if isinstance(solver, Iterative):
-        near, probes = getattr(solver.landmarks, "points", solver.landmarks), solver.probes
+        near, probes = getattr(solver.landmarks, "points", solver.landmarks), solver.vectors(n)
         landmarks = len(near) if np.ndim(near) else near or solver.enough(n)
     few = landmarks is None and suits_cholesky(kernel, n, lams or SEARCHED)
     route = _route(kernel, n, d, dtype, landmarks, Cholesky() if gradient else solver, few)
@@ -173,7 +173,7 @@ def estimate(
         "subset": 8 * r**2 + block + n * r * keeps_rows(n, r, dtype.itemsize),
         "cholesky features": twice * ((3 + 2 * L) * r**2 + block),
         "cholesky landmarks": twice * ((9 + 2 * L) * r**2 + 3 * block // 2),
-        "iterative": n * r + 16 * n * L * (t + probes),
+        "iterative": 5 * n * r + 3 * r**2 + n * (16 * (t + probes) + probes**2 + L * t * probes),
     }[route]
     numbers += n * r * (2 * keep + 2 * (weights if dual else twice * bool(fixed_effects)))
     if groups:

@@ -342,5 +342,5 @@ def test_leave_one_out_at_every_lam():
     off = found / exact - 1
     assert (np.abs(off.mean(axis=0))[1:] <= [0.1, 0.02]).all()
     assert (np.abs(off) <= np.maximum(3 * said / exact, 0.1))[:, 1:].mean() >= 0.9
-    # Far too small a λ tempts nobody: its error is large, or not sure at all.
-    assert (found[:, 0] + said[:, 0] > found[:, 1].max()).all()
+    # Far too small a λ tempts nobody: its error is large, or its standard error is.
+    assert (found[:, 0] + 3 * said[:, 0] > found[:, 1]).all()

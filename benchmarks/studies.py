@@ -336,9 +336,9 @@ def iterative(
     rows=36_000,
     landmarks=2000,
     tuned_rows=3000,
-    steps=40,
-    tol=1e-2,
-    probes=0,
+    steps=200,
+    tol=2e-2,
+    probes=8,
     centres=(2000, 10_000),
 ):
     """A fit of kin40k by products with K, widths tuned on some rows: error, steps, seconds, memory,

@@ -89,12 +89,12 @@ def public():
 # Tokens of code at most, in thousands, docstrings and comments apart: lower where there is room.
 BUDGET = {
     "support": 6.5,
-    "linalg": 4.6,
+    "linalg": 4.7,
     "kernels": 5.5,
     "rows": 11.4,
     "problem": 6.1,
     "leave_out": 5.1,
-    "factors": 26.1,
+    "factors": 27.8,
     "criteria": 5.4,
     "inference": 9.3,
     "search": 23.6,

@@ -208,11 +208,11 @@ def _stopped(run: Run, iterative: bool) -> str:
     if not len(open_ones):
         return ""
     worst = open_ones[np.nan_to_num(residuals[open_ones], nan=np.inf).argmax()]
-    remedy = "more landmarks, a larger λ, or float64" if iterative else "a larger λ"
-    return (
-        f"the iteration stopped at a residual of {residuals[worst]:.2g}: "
-        f"{REASONS[reasons[worst]]}: take {remedy}"
-    )
+    left, remedy = f"at a residual of {residuals[worst]:.2g}", "a larger λ"
+    if iterative:
+        left = f"with fitted values off by {residuals[worst]:.0%} of the residuals"
+        remedy = "more landmarks, a larger λ, or float64"
+    return f"the iteration stopped {left}: {REASONS[reasons[worst]]}: take {remedy}"
 
 
 def warn(message: str) -> None:

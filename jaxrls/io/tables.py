@@ -22,7 +22,7 @@ FORMATS = {".csv": "csv", ".csv.gz": "csv", ".parquet": "parquet"}
 FORMATS |= dict.fromkeys((".arrow", ".feather"), "ipc")
 ENDINGS = (*FORMATS, ".npy", ".npz")
 AT_ONCE = 65_536  # rows
-LOOKED_AT = 2**24  # bytes of a CSV file by which the types of its columns are known
+LOOKED_AT = 2**22  # bytes of a CSV file by which the types of its columns are known
 # Lists of columns as matrices, NaN where a number is missing, and columns of text, empty where it
 # is.
 Batch = tuple[list[np.ndarray], list[np.ndarray]]

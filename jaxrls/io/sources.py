@@ -238,10 +238,12 @@ class Files:
             if self.missing == "drop" or self.missing == "median" and i == 0:
                 bad = bad & ~missing
             for row, j in np.argwhere(bad)[:1]:
-                what = "is missing" if missing[row, j] else f"is {values[row, j]}"
+                how = "drop" if text or i else "drop or median"
+                what = f"missing: fill it in or drop the row (fit --missing {how} does)"
+                what = what if missing[row, j] else f"{values[row, j]}: correct it or drop the row"
+                name = file.names[numbers[j]]
                 raise ValueError(
-                    f"{file.path}: row {first + row}, column {file.names[numbers[j]]}: the value "
-                    f"{what}: fill it in or drop the row (fit --missing drop or median does)"
+                    f"{file.path}: row {first + row}, column {name}: the value is {what}"
                 )
         return slice(None) if used.all() else used
 

@@ -153,7 +153,8 @@ def _arrow_table(path: str, header: bool) -> Table:
     # Columns of booleans, or without any value, are numbers.
     numbers = "integer", "floating", "decimal", "boolean", "null"
     is_number = lambda kind: any(getattr(types, f"is_{name}")(kind) for name in numbers)
-    kinds = [None if is_number(kind) else f"{kind} values" for kind in schema.types]
+    plain = [kind.value_type if types.is_dictionary(kind) else kind for kind in schema.types]
+    kinds = [None if is_number(kind) else f"{kind} values" for kind in plain]
     return Table(path, names, kinds, read, len(names), named)
 
 

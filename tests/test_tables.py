@@ -139,7 +139,7 @@ def test_missing_values(write):
 
 ERRORS = [
     ("a,b,y\n1,2,3\n4,x,6\n", "column b holds string values, .*--drop b.*--one-hot b"),
-    ("a,b,y\n1,2,3\n4,,6\n", "row 2, column b: the value is missing: .*--missing"),
+    ("a,b,y\n1,2,3\n4,,6\n", "row 2, column b: the value is missing: .*--missing drop"),
     ("a,b,y\n1,2,3\n4,nan,6\n", "row 2, column b: the value is missing"),
     ("a,b,y\n1,2,3\n4,-inf,6\n", "row 2, column b: the value is -inf: correct it"),
     ("a,b,y\n1,2,3\n4,5,\n", "row 2, column y: the value is missing"),
@@ -248,7 +248,7 @@ def test_numbers_are_written_so_that_they_come_back(tmp_path, ending):
     found = read(str(tmp_path / f"p{ending}"), target=-1, labels=None)
     np.testing.assert_array_equal(found[0][:, 0], numbers)
     assert found[3] == ([] if ending == ".npy" else [words.tolist()])
-    refused = pytest.raises(ValueError, match="predicted labels are text, and a .npy file")
+    refused = pytest.raises(ValueError, match="labels are text, and a .npy file")
     with refused, writing(tmp_path / "q.npy") as out:
         out({"t": words})
     assert not (tmp_path / "q.npy").exists()

@@ -207,8 +207,8 @@ def fit_sigmoid(
 
 
 def class_probabilities(each: Float[Array, "m *t"] | Listed) -> Any:
-    """Probabilities of all classes that add up to 1, from those of each class against the rest,
-    which need not.
+    """Probabilities of all classes that add up to 1, from one probability for each class against
+    the rest. Those need not add up to 1.
 
     (1 − p, p) for a single column, of two classes; else pⱼ / Σ p, and 1/T for all where every one
     is 0.

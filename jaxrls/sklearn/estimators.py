@@ -30,7 +30,7 @@ class RLSRegressor(RegressorMixin, MultiOutputMixin, RLSEstimator):
     one fit.
 
     Minimises ½ Σ vᵢ (yᵢ − f(xᵢ) − b)² + (λ/2) ‖f‖²: λ is the `alpha` of `Ridge` and `KernelRidge`.
-    `RLSRegressor()` stands for a grid search over `KernelRidge(kernel="rbf")`,
+    `RLSRegressor()` replaces a grid search over `KernelRidge(kernel="rbf")`,
     `RLSRegressor("linear", lams=alphas)` for `RidgeCV(alphas)`.
 
     Parameters
@@ -182,7 +182,7 @@ class RLSClassifier(ClassifierMixin, RLSEstimator):
     """Regularized least-squares classification: regression on ±1 codes, one column for each class,
     the largest score wins.
 
-    `RLSClassifier("linear", lams=alphas)` stands for `RidgeClassifierCV(alphas)`. Two classes share
+    `RLSClassifier("linear", lams=alphas)` replaces `RidgeClassifierCV(alphas)`. Two classes share
     one column.
 
     Parameters

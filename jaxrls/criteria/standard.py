@@ -126,8 +126,8 @@ class LogPredictive(Criterion):
     Args:
         scale: τ, by default 1: the noise variance is λ and the kernel is the prior covariance, as
             it is. With `"loo"` τ is the mean of e²/σ², for every λ and target, at which the density
-            is largest. The chosen λ then does not depend on the unit of the labels, and s times the
-            kernel gets s times the λ.
+            is largest. The chosen λ then does not depend on the unit of the labels, and a kernel
+            that is multiplied by s gets s times the λ.
 
     Raises:
         ValueError: for the iterative route, which has no exact leverage.

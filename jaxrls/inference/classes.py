@@ -410,9 +410,9 @@ def conformal_labels(fit: Fit, X, codes, weights=None, label_weights=None) -> Co
     i. Nothing is fitted again.
 
     **Guarantee**: the set of labels with p > α holds the true label with probability 1 − α or more,
-    for every n and every distribution. This is over draws of all rows, not for each x. Rows must be
-    exchangeable, and must not have chosen kernel, λ and landmarks. Rows with different weights are
-    not covered.
+    for every n and every distribution. This is a probability over draws of all rows, not for each
+    x. Rows must be exchangeable, and must not have chosen kernel, λ and landmarks. Rows with
+    different weights are not covered.
 
     Args:
         fit: a `Fit` that kept its solution.

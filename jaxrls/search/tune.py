@@ -63,8 +63,9 @@ def tune(
         lams: λ (L,), by default a grid; the search starts from the best of them.
         criterion: as in `fit`; its loss needs a gradient.
         groups, weights, intercept, fixed_effects, standardize, keep, block_size: as in `fit`.
-        landmarks: for more rows than K can be factored for: a number of them, chosen with the best
-            kernel known at the start, or row numbers, or points; they stay fixed.
+        landmarks: for more rows than K can be factored for: the number of landmarks, which are
+            chosen with the best kernel known at the start; or row numbers, or points. They stay
+            fixed.
         optimizer: any of optax's, by default L-BFGS.
         steps: the largest number of steps.
         tol: the search ends once ‖∇ log E‖∞ is below it, or three steps in a row lower log E by

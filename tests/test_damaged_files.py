@@ -6,11 +6,13 @@ Some hundred examples by default; as many as are asked for by
 """
 
 import gzip
+import io
 import os
 import subprocess
 import sys
 import time
 import warnings
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import jaxrls as rls
+from jaxrls.cli.main import main
 from jaxrls.io.sources import Choice, open_files
 from jaxrls.io.tables import writing
 
@@ -31,6 +34,7 @@ drawn = settings(
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
+MORE = 100e6  # bytes of memory beyond three times the file's own
 PART = st.tuples(st.floats(0, 1), st.floats(0, 1))  # from where to where, as shares of the file
 
 
@@ -47,10 +51,26 @@ def saved(tmp_path_factory):
     return path.read_bytes(), path
 
 
+@contextmanager
+def little_memory(path):
+    """Memory grows by no more than what a file of this size may take (Linux counts it)."""
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")  # the peak begins anew
+    before = memory_of("VmRSS")
+    yield
+    assert memory_of("VmHWM") - before < 3 * path.stat().st_size + MORE
+
+
+def memory_of(what):
+    words = Path("/proc/self/status").read_text().split()
+    return 1024 * int(words[words.index(f"{what}:") + 1])
+
+
 def holds_or_is_refused(path, data):
     path.write_bytes(data)
     try:
-        found = rls.load(path, with_extra=True)
+        with little_memory(path):
+            found = rls.load(path, with_extra=True)
     except ValueError as error:
         assert str(error).startswith(f"{path} was not written by") and "\n" not in str(error)
     else:
@@ -119,6 +139,8 @@ def test_a_kill_leaves_an_old_or_a_new_file(kill, tmp_path):
 
 
 TABLE = "a,b,w,y\n" + "".join(f"{i},{i * i % 7}.5,{1 + i % 3},{i % 5}\n" for i in range(40))
+FIT = ("--kernel", "linear", "--lams", "2")
+SUFFIXES = (".csv", ".gz", ".parquet", ".arrow", ".npy", ".npz")
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +157,21 @@ def tables(tmp_path_factory):
         else:
             with writing(path) as out:
                 out(dict(zip("abwy", columns.T, strict=True)))
-    return {path: path.read_bytes() for path in folder.iterdir()}
+    for path in folder.iterdir():
+        assert not said("fit", path, *FIT, "--out", f"{path}.safetensors")
+    return {path: path.read_bytes() for path in folder.glob("t*") if path.suffix in SUFFIXES}
+
+
+def said(*words):
+    """The exit code of the command line, which tells of an error in one line."""
+    errors = io.StringIO()
+    with redirect_stdout(io.StringIO()), redirect_stderr(errors), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # an error above 1e154 has no square
+        code = main(list(map(str, words)))
+    lines = errors.getvalue().splitlines()
+    assert all(line.startswith("jaxrls: ") for line in lines) and code in (0, 2)
+    assert code == 0 or len(lines) == 1
+    return code
 
 
 @drawn
@@ -144,8 +180,13 @@ def test_mutated_tables(tables, data):
     path = data.draw(st.sampled_from(sorted(tables)))
     path.write_bytes(mutated(data, tables[path]))
     choice = Choice("y" if path.suffix not in (".npy", ".npz") else None, labels=None)
+    with little_memory(path):
+        said("fit", path, *FIT)
+    with little_memory(path):
+        if not said("predict", f"{path}.safetensors", path, "--out", f"{path}.out.npy"):
+            assert np.isfinite(np.load(f"{path}.out.npy")).all()
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), little_memory(path):
             warnings.simplefilter("ignore")
             for piece, _ in open_files((str(path),), choice).parts():
                 assert np.isfinite(piece.X).all() and piece.X.ndim == 2

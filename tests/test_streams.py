@@ -295,7 +295,11 @@ def test_what_a_stream_cannot_do_is_said():
 
 @ANY_PRECISION
 @EDGE
-def test_float64_files_are_fitted_in_float64_whatever_the_switch_says():
+def test_float64_files_are_fitted_in_float64_whatever_the_switch_says(monkeypatch):
+    monkeypatch.setattr("jaxrls.rows.rows.HOST_BLOCK_BYTES", 8 * D * N // 2)
+    for on in (False, True):  # a thread that reads ahead has the switch of the process
+        with jax.enable_x64(on):
+            assert rls.stream(Blocks(np.float64(X), np.float64(Y))).block_sizes == (N // 2,)
     with jax.enable_x64(False):
         for dtype in (np.float32, np.float64):
             source = rls.stream(Blocks(X.astype(dtype), Y.astype(dtype)))

@@ -22,7 +22,7 @@ FORMATS = {".csv": "csv", ".csv.gz": "csv", ".parquet": "parquet"}
 FORMATS |= dict.fromkeys((".arrow", ".feather"), "ipc")
 ENDINGS = (*FORMATS, ".npy", ".npz")
 AT_ONCE = 65_536  # rows
-LOOKED_AT = 2**24  # bytes of a CSV file by which the types of its columns are known
+LOOKED_AT = 2**22  # bytes of a CSV file by which the types of its columns are known
 # Lists of columns as matrices, NaN where a number is missing, and columns of text, empty where it
 # is.
 Batch = tuple[list[np.ndarray], list[np.ndarray]]
@@ -153,7 +153,8 @@ def _arrow_table(path: str, header: bool) -> Table:
     # Columns of booleans, or without any value, are numbers.
     numbers = "integer", "floating", "decimal", "boolean", "null"
     is_number = lambda kind: any(getattr(types, f"is_{name}")(kind) for name in numbers)
-    kinds = [None if is_number(kind) else f"{kind} values" for kind in schema.types]
+    plain = [getattr(kind, "value_type", kind) for kind in schema.types]  # of dictionaries
+    kinds = [None if is_number(kind) else f"{kind} values" for kind in plain]
     return Table(path, names, kinds, read, len(names), named)
 
 
@@ -209,7 +210,7 @@ def writing(path: str | os.PathLike) -> Iterator[Writer]:
     """
     with replacing(path) as temporary, open(temporary, "wb") as file:
         ending = os.path.splitext(path)[1]
-        with (numbers_to if ending == ".npy" else rows_to)(file, ending) as write:
+        with numbers_to(file) if ending == ".npy" else rows_to(file, ending) as write:
             yield write
 
 
@@ -234,17 +235,14 @@ def rows_to(file: Any, ending: str = ".csv") -> Iterator[Writer]:
 
 
 @contextmanager
-def numbers_to(file: Any, ending: str) -> Iterator[Writer]:
+def numbers_to(file: Any) -> Iterator[Writer]:
     """An array of NumPy's."""
     blocks: list[np.ndarray] = []
 
     def write(columns):
         blocks.append(np.column_stack(list(columns.values())))
         if blocks[-1].dtype.kind != "f":
-            raise ValueError(
-                f"predicted labels are text, and a {ending} file holds numbers only: write a .csv "
-                "file"
-            )
+            raise ValueError("labels are text, and a .npy file holds numbers: write a .csv file")
 
     yield write
     values = np.concatenate(blocks or [np.empty((0, 1))]).astype(np.float64)

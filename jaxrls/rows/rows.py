@@ -138,7 +138,7 @@ class Rows:
     @property
     def block_sizes(self) -> tuple[int, ...]:
         """The size of the blocks in use, and of the last one where it is smaller."""
-        n, row = self.own, self.shape[1] * self.dtype.itemsize
+        n, row = self.own, 8 * self.shape[1]  # bytes of float64: threads differ in JAX's dtype
         size = self.block_size or default_block_size(n, row, HOST_BLOCK_BYTES)
         return (size, n % size) if 0 < n % size < n else (min(n, size),)
 

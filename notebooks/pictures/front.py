@@ -1,4 +1,4 @@
-"""The picture on the front page. `python notebooks/pictures/front.py` writes front.png."""
+"""The picture on the front page: `python notebooks/pictures/front.py` writes it."""
 
 from pathlib import Path
 
@@ -67,7 +67,7 @@ def main():
     right.xaxis.get_major_locator().set_params(integer=True)
     held_out = jnp.sqrt(jnp.mean((tuned.predict(test) - y_test) ** 2))
     print(
-        f"left-out error {errors[0]:.2f} to {errors[-1]:.2f} dB, held out {held_out:.2f} dB"
+        f"left out: {errors[0]:.2f} to {errors[-1]:.2f} dB; held out: {held_out:.2f} dB"
     )
     figure.savefig(Path(__file__).with_name("front.png"), dpi=90)
 

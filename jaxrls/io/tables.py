@@ -280,10 +280,11 @@ def predict_to_file(model, rows, path, *, level=None, classes=None) -> int:
     Args:
         model: what `fit` or `tune` returns, or its model.
         rows: what `stream` returns (with `target=False` for files without labels), or X (m, d).
-        path: the file, complete at the end or not there: CSV, `.parquet`, `.arrow` or `.feather`,
+        path: the file, written completely or not at all: CSV, `.parquet`, `.arrow` or `.feather`,
             all by pyarrow, or `.npy`, whose numbers are held in memory.
         level: for columns `lower` and `upper` too, the ends of `Fit.intervals`.
-        classes: a list of those of `encode`, for labels in place of scores, which follow.
+        classes: the classes that `encode` returned. The file then has the predicted label first,
+            and the scores after it.
 
     Returns:
         The number of rows. Columns are `prediction`, or `prediction_0` and so on for each target.

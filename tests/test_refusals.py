@@ -68,7 +68,7 @@ def test_is_refused():
         (lambda: rls.fit(K, X, Y).intervals(X, alpha=0.1), "no alpha=: it takes X, level, "),
         (lambda: rls.fit(K, X, Y).score(X, Y, sample_weight=Y), "did you mean weights="),
         (lambda: rls.fit(K, X, Y, normalize=True), "did you mean standardize="),
-        (lambda: rls.tune(K, X, Y, random_state=0), "did you mean key="),
+        (lambda: rls.tune(K, X, Y, random_state=0), "it takes kernel, .*key, "),
     ],
 )
 def test_calls_of_another_form_are_told_what_is_taken(call, words):

@@ -36,7 +36,6 @@ ELSEWHERE = {
     "return_cov": "the covariance of posterior(X)",
     "noise": "lams=[…]",
     "normalize": "standardize=",
-    "random_state": "key=jax.random.key(0)",
 }
 
 

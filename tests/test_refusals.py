@@ -77,6 +77,17 @@ def test_calls_of_another_form_are_told_what_is_taken(call, words):
     assert "\n" not in str(found.value)
 
 
+def test_words_that_users_try_first():
+    """A median for every column, a criterion by the name of its object, and λ of a fit to one."""
+    found = rls.fit(rls.Gaussian(["median"] * 2), X, Y, lams=[0.1])
+    wanted = rls.start_from_data(rls.Gaussian(np.ones(2)), X).width
+    np.testing.assert_allclose(found.kernel.width, wanted, rtol=1e-6)
+    assert "λ = 0.1, loo" in repr(found)
+    names = "log_marginal_likelihood", "evidence"
+    one, other = (rls.fit(K, X, Y, criterion=name).error for name in names)
+    assert one == other
+
+
 def test_strict_promotion_of_ranks_is_no_matter():
     want = rls.fit(K, X, Y).error
     with jax.numpy_rank_promotion("raise"):

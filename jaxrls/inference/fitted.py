@@ -152,7 +152,7 @@ class Fit(Generic[K]):
             return f"Fit(kernel={self.model.kernel}, criterion={self.criterion!r})"
         lam, error, dof = (None if v is None else float(np.mean(v)) for v in values)
         freedom = "" if dof is None else f", {dof:.1f} degrees of freedom"
-        of = "" if self.lams is None else f" of {len(self.lams)}"
+        of = f" of {len(self.lams)}" if np.size(self.lams) > 1 else ""
         left = "" if self.loo_residuals is None else f" on {len(self.loo_residuals)} rows"
         name = f"{self.criterion.removesuffix('_error')} error"
         name = title(self.criterion) if name.startswith("log_") else name
@@ -560,14 +560,22 @@ class Fit(Generic[K]):
         return self._kept().changed(self, X, Y, weights, fixed_effects, block_size, -1)
 
 
-def r_squared(found, Y, weights=None) -> np.floating:
-    """R² of predictions `found` of labels Y, averaged over targets: see `Fit.score`."""
-    found, Y = np.asarray(found, np.float64), np.asarray(as_floats("Y", Y), np.float64)
+def as_predicted(found, Y) -> Any:
+    """Labels Y, checked to have the shape of predictions; of a single target also as (m,)."""
+    Y = as_floats("Y", Y, found.dtype)
+    Y = Y[:, None] if found.shape == (*Y.shape, 1) else Y
     if Y.shape != found.shape:
         raise ValueError(
             f"Y must have shape {found.shape}, as the predictions, and has shape {Y.shape}"
         )
     check_finite("Y", Y)
+    return Y
+
+
+def r_squared(found, Y, weights=None) -> np.floating:
+    """R² of predictions `found` of labels Y, averaged over targets: see `Fit.score`."""
+    found = np.asarray(found, float)
+    Y = np.asarray(as_predicted(found, Y))
     if weights is not None:
         weights = as_floats("weights", weights)
         check_weights(weights, len(Y))
